@@ -1,0 +1,104 @@
+-- The group roles of the system (DESIGN: roles guard payload, history and mistakes).
+--
+-- Roles belong to the whole cluster, so another database, or another replica migrating at this
+-- moment, may be creating the same ones: every statement is retried on the errors such a race
+-- raises. Roles are never dropped: another database may still use them.
+
+-- +goose Up
+-- +goose StatementBegin
+do $roles$
+declare
+  v_name text;
+  v_tries integer := 0;
+begin
+  set local lock_timeout = '10s';
+  foreach v_name in array array[
+    'spectral_owner',      -- owns every schema, table and function
+    'spectral_publisher',  -- may call the publishing functions
+    'spectral_worker',     -- claims, dedups and settles; holds the context roles without inheriting them
+    'spectral_operator',   -- reads the outbox
+    'spectral_retention',  -- runs the retention sweep
+    'spectral_platform',   -- the platform context's own tables
+    'spectral_worlds'      -- the worlds context's own tables
+  ] loop
+    loop
+      begin
+        if not exists (select from pg_catalog.pg_roles where rolname = v_name) then
+          execute pg_catalog.format('create role %I nologin%s', v_name,
+            case v_name when 'spectral_worker' then ' noinherit' else '' end);
+        end if;
+        exit;
+      exception
+        when duplicate_object or unique_violation then
+          null; -- somebody else created it first: look again
+        when internal_error then -- "tuple concurrently updated"
+          if sqlerrm not like '%concurrently updated%' then raise; end if;
+          v_tries := v_tries + 1;
+          if v_tries > 100 then raise; end if;
+      end;
+    end loop;
+  end loop;
+end
+$roles$;
+-- +goose StatementEnd
+
+-- +goose StatementBegin
+do $members$
+declare
+  v_grant text[];
+  v_tries integer := 0;
+  v_options text;
+  v_present boolean;
+  v_version constant integer := pg_catalog.current_setting('server_version_num')::integer;
+begin
+  -- member, group, whether the member inherits the group's privileges
+  foreach v_grant slice 1 in array array[
+    array['spectral_worker',   'spectral_platform',  'false'],
+    array['spectral_worker',   'spectral_worlds',    'false'],
+    array['spectral_platform', 'spectral_publisher', 'true'],
+    array['spectral_worlds',   'spectral_publisher', 'true'],
+    -- whoever migrates acts as the owner in each later step; a superuser needs no membership
+    array[current_user::text,  'spectral_owner',     'true']
+  ] loop
+    loop
+      begin
+        exit when v_grant[1] = current_user
+          and (select rolsuper from pg_catalog.pg_roles where rolname = current_user);
+        -- PostgreSQL 16 made inheriting and SET ROLE options of each single membership
+        if v_version >= 160000 then
+          v_options := pg_catalog.format(' with inherit %s, set true', v_grant[3]);
+          execute $q$
+            select exists (
+              select from pg_catalog.pg_auth_members m
+              join pg_catalog.pg_roles r on r.oid = m.roleid
+              join pg_catalog.pg_roles u on u.oid = m.member
+              where u.rolname = $1 and r.rolname = $2 and m.inherit_option = $3::boolean and m.set_option)
+          $q$ into v_present using v_grant[1], v_grant[2], v_grant[3];
+        else
+          v_options := '';
+          v_present := exists (
+            select from pg_catalog.pg_auth_members m
+            join pg_catalog.pg_roles r on r.oid = m.roleid
+            join pg_catalog.pg_roles u on u.oid = m.member
+            where u.rolname = v_grant[1] and r.rolname = v_grant[2]);
+        end if;
+        if not v_present then
+          execute pg_catalog.format('grant %I to %I', v_grant[2], v_grant[1]) || v_options;
+        end if;
+        exit;
+      exception
+        when unique_violation then
+          null;
+        when internal_error then
+          if sqlerrm not like '%concurrently updated%' then raise; end if;
+          v_tries := v_tries + 1;
+          if v_tries > 100 then raise; end if;
+      end;
+    end loop;
+  end loop;
+end
+$members$;
+-- +goose StatementEnd
+
+-- +goose Down
+select 'roles belong to the cluster and stay';

@@ -1,0 +1,63 @@
+-- Deployment generations. A worker handles the events of its own generation only; the highest
+-- live one is what SQL publishing stamps by default.
+
+-- +goose Up
+set local lock_timeout = '5s';
+set local role spectral_owner;
+
+create table core.deployments (
+  generation bigint not null,
+  status text not null default 'live',
+  registered_at timestamptz not null default clock_timestamp(),
+  draining_at timestamptz null,
+  retired_at timestamptz null,
+  constraint deployments_pk primary key (generation),
+  constraint deployments_generation_positive check (generation between 1 and 999999999999),
+  constraint deployments_status_known check (status in ('live', 'draining', 'retired'))
+);
+comment on table core.deployments is 'Deployment generations: live, draining or retired.';
+grant select on core.deployments to spectral_worker, spectral_operator;
+
+-- +goose StatementBegin
+-- core.generation_register(p_generation) makes a generation known, live unless it already has a
+-- status. Returns that status. Idempotent. Refuses a retired one (SP019): its events have nobody
+-- to handle them any more. Writes core.deployments.
+create function core.generation_register(p_generation bigint) returns text
+language plpgsql volatile security definer
+set search_path = pg_catalog, core, pg_temp
+as $$
+declare
+  v_status text;
+begin
+  if p_generation is null or p_generation not between 1 and 999999999999 then
+    raise exception 'generation %: must be a number from 1 to 999999999999', coalesce(p_generation::text, 'null')
+      using errcode = 'SP019', column = 'generation';
+  end if;
+  insert into core.deployments (generation) values (p_generation)
+  on conflict (generation) do nothing;
+  select d.status into v_status from core.deployments d where d.generation = p_generation;
+  if v_status = 'retired' then
+    raise exception 'generation %: is retired', p_generation
+      using errcode = 'SP019', column = 'generation',
+            hint = 'deploy under a new, higher generation (SPECTRAL_GENERATION)';
+  end if;
+  return v_status;
+end
+$$;
+-- +goose StatementEnd
+grant execute on function core.generation_register(bigint) to spectral_worker, spectral_operator;
+reset role;
+
+-- +goose Down
+-- +goose StatementBegin
+do $$
+begin
+  set local lock_timeout = '5s';
+  if exists (select from core.deployments) then
+    raise exception 'core.deployments is not empty: going down would lose which generations are known';
+  end if;
+end
+$$;
+-- +goose StatementEnd
+drop function core.generation_register(bigint);
+drop table core.deployments;

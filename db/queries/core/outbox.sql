@@ -1,0 +1,42 @@
+-- name: PublishMany :one
+select core.outbox_publish_many(@events::jsonb)::uuid[] as ids;
+
+-- name: Look :many
+select l.event_type::text as event_type, l.due::boolean as due, coalesce(l.next_in, -1)::double precision as next_in
+from core.outbox_look(@generation::bigint, @event_types::text[]) as l;
+
+-- name: Quiet :one
+select coalesce(bool_and(core.outbox_quiet(c)), true)::boolean as quiet from unnest(@channels::text[]) as c;
+
+-- name: Claim :many
+-- The nil UUID stands for no workspace, the empty text for no target and no trace.
+select c.event_id::uuid as event_id, c.event_type::text as event_type, c.event_version::integer as event_version,
+  c.occurred_at::timestamptz as occurred_at, c.source::text as source, coalesce(c.target, '')::text as target,
+  c.content_class::text as content_class,
+  coalesce(c.workspace_id, '00000000-0000-0000-0000-000000000000')::uuid as workspace_id,
+  c.payload::jsonb as payload, c.idempotency_key::text as idempotency_key,
+  coalesce(c.trace_context, '')::text as trace_context, c.attempts::integer as attempts,
+  c.handler_failures::jsonb as handler_failures
+from core.outbox_claim(@generation::bigint, @event_type::text, @row_limit::integer) as c;
+
+-- name: Deliver :one
+select core.outbox_deliver(@ids::uuid[], @occurred_ats::timestamptz[])::integer as settled;
+
+-- name: Retry :one
+select core.outbox_retry(@id::uuid, @occurred_at::timestamptz, @attempts::integer, @delay_seconds::double precision,
+  @last_error::text, @handler_failures::jsonb, @counted::boolean)::boolean as settled;
+
+-- name: Fail :one
+select core.outbox_fail(@id::uuid, @occurred_at::timestamptz, @attempts::integer, @last_error::text,
+  @handler_failures::jsonb)::boolean as settled;
+
+-- name: Progress :one
+-- What became of one workspace's events since an id made at that time (ids are time-ordered), and
+-- how long those delivered took from insert to settlement, in seconds.
+select count(*) as published,
+  count(*) filter (where o.status = 'delivered') as delivered,
+  count(*) filter (where o.status = 'failed') as failed,
+  coalesce(percentile_cont(0.5) within group (order by extract(epoch from o.delivered_at - o.created_at)::double precision), 0)::double precision as p50,
+  coalesce(percentile_cont(0.99) within group (order by extract(epoch from o.delivered_at - o.created_at)::double precision), 0)::double precision as p99
+from core.outbox o
+where o.id >= @since::uuid and o.workspace_id = @workspace_id::uuid;
