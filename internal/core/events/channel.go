@@ -1,0 +1,47 @@
+package events
+
+import (
+	"fmt"
+	"regexp"
+	"strconv"
+)
+
+// Generation is a deployment generation (SPECTRAL_GENERATION): a worker handles the events
+// stamped with its own and no others.
+type Generation int64
+
+// MaxGeneration keeps channel names within 63 bytes.
+const MaxGeneration Generation = 999_999_999_999
+
+// ParseGeneration reads a generation as an operator writes it.
+func ParseGeneration(s string) (Generation, error) {
+	n, err := strconv.ParseInt(s, 10, 64)
+	if err != nil || n < 1 || Generation(n) > MaxGeneration {
+		return 0, fmt.Errorf("%.40q is not a deployment generation: want a whole number from 1 to %d", s, MaxGeneration)
+	}
+	return Generation(n), nil
+}
+
+// DefaultChannel is the column default of core.outbox, a safety placeholder that nobody listens
+// to: a row on it is found by the poll.
+const DefaultChannel = "outbox_default"
+
+// ChannelName is the NOTIFY channel of a generation and a processing class, outbox_gen_<N> or
+// outbox_gen_<N>_<class> (seed: channel taxonomy).
+func ChannelName(g Generation, class string) string {
+	name := "outbox_gen_" + strconv.FormatInt(int64(g), 10)
+	if class != "" {
+		name += "_" + class
+	}
+	return name
+}
+
+// MaxChannelBytes is what Postgres takes as a channel name.
+const MaxChannelBytes = 63
+
+var channelForm = regexp.MustCompile(`^[a-z][a-z0-9_]*$`)
+
+// ValidChannel reports whether name is a lower-case identifier that Postgres takes as a channel.
+func ValidChannel(name string) bool {
+	return len(name) <= MaxChannelBytes && channelForm.MatchString(name)
+}

@@ -1,0 +1,140 @@
+package events
+
+import (
+	"errors"
+	"fmt"
+	"reflect"
+	"regexp"
+	"slices"
+	"strings"
+)
+
+// ContentClass says what a payload may contain; retention may come to differ by it. The database
+// knows the same list as a CHECK.
+type ContentClass string
+
+// The content classes.
+const (
+	Operational      ContentClass = "operational" // about the system, no workspace content
+	WorkspaceContent ContentClass = "workspace"   // content of a workspace
+)
+
+// Contract declares one version of one event type. The producing context owns it, in
+// <producer>/contracts/events, beside the payload struct (seed: producer-owned typed payloads).
+type Contract struct {
+	Type    string
+	Version int // raised whenever the payload's shape changes
+	Source  Scope
+	// Payload is a zero value of the payload struct.
+	Payload any
+	// Class is the processing class, the suffix of the channel; empty for the generation's own.
+	Class        string
+	ContentClass ContentClass
+	// Unconsumed declares that nobody handles the event: it settles as it is published.
+	Unconsumed bool
+}
+
+var classForm = regexp.MustCompile(`^[a-z][a-z0-9_]{0,29}$`)
+
+// Validate reports what is wrong with a contract.
+func (c Contract) Validate() error {
+	var faults []error
+	fail := func(format string, args ...any) { faults = append(faults, fmt.Errorf(format, args...)) }
+	if !eventTypeForm.MatchString(c.Type) || len(c.Type) > MaxEventTypeBytes {
+		fail("type must be lower-case words joined by dots, at most %d bytes", MaxEventTypeBytes)
+	}
+	if c.Version < 1 || c.Version > MaxEventVersion {
+		fail("version is %d, must be from 1 to %d", c.Version, MaxEventVersion)
+	}
+	if !c.Source.Known() {
+		fail("source is %q, must be platform, worlds or core", c.Source)
+	}
+	if c.Class != "" && !classForm.MatchString(c.Class) {
+		fail("class is %q, must be a lower-case identifier of at most 30 bytes", c.Class)
+	}
+	if c.ContentClass != Operational && c.ContentClass != WorkspaceContent {
+		fail("content class is %q, must be operational or workspace", c.ContentClass)
+	}
+	if c.Payload == nil || reflect.TypeOf(c.Payload).Kind() != reflect.Struct {
+		fail("payload must be a struct value")
+	}
+	if len(faults) > 0 {
+		return fmt.Errorf("contract %q version %d: %w", c.Type, c.Version, errors.Join(faults...))
+	}
+	return nil
+}
+
+// ContractKey identifies a contract.
+type ContractKey struct {
+	Type    string
+	Version int
+}
+
+// Contracts is the set of contracts of one build. Immutable; safe for concurrent use.
+type Contracts struct{ byKey map[ContractKey]Contract }
+
+// NewContracts refuses an invalid contract, two contracts of one type and version, and versions
+// of a type that disagree on source or class: both belong to the type.
+func NewContracts(contracts ...Contract) (*Contracts, error) {
+	set := &Contracts{byKey: make(map[ContractKey]Contract, len(contracts))}
+	byType := make(map[string]Contract)
+	for _, c := range contracts {
+		if err := c.Validate(); err != nil {
+			return nil, err
+		}
+		key := ContractKey{c.Type, c.Version}
+		if _, taken := set.byKey[key]; taken {
+			return nil, fmt.Errorf("contract %s version %d is declared twice", c.Type, c.Version)
+		}
+		if other, ok := byType[c.Type]; ok && (other.Source != c.Source || other.Class != c.Class) {
+			return nil, fmt.Errorf("contract %s: versions %d and %d differ in source or class", c.Type, other.Version, c.Version)
+		}
+		set.byKey[key], byType[c.Type] = c, c
+	}
+	return set, nil
+}
+
+// Lookup returns the contract of a type and version.
+func (s *Contracts) Lookup(eventType string, version int) (Contract, bool) {
+	c, ok := s.byKey[ContractKey{eventType, version}]
+	return c, ok
+}
+
+// All returns the contracts by type, then version.
+func (s *Contracts) All() []Contract {
+	all := make([]Contract, 0, len(s.byKey))
+	for _, c := range s.byKey {
+		all = append(all, c)
+	}
+	slices.SortFunc(all, func(a, b Contract) int {
+		if n := strings.Compare(a.Type, b.Type); n != 0 {
+			return n
+		}
+		return a.Version - b.Version
+	})
+	return all
+}
+
+// OfType returns the contracts of one type, by version; none if the type is unknown.
+func (s *Contracts) OfType(eventType string) []Contract {
+	return slices.DeleteFunc(s.All(), func(c Contract) bool { return c.Type != eventType })
+}
+
+// Check refuses an envelope without a contract, or from another source than its contract says.
+func (s *Contracts) Check(e Envelope) error {
+	c, ok := s.Lookup(e.EventType, e.EventVersion)
+	if !ok {
+		return &Refusal{
+			Code: CodeUnregistered, Field: "event_type", EventType: e.EventType,
+			Reason: fmt.Sprintf("version %d is not registered", e.EventVersion),
+			Hint:   "declare its contract in <producer>/contracts/events and list it in internal/app",
+		}
+	}
+	if c.Source != e.Source {
+		return &Refusal{
+			Code: CodeSourceMismatch, Field: "source", EventType: e.EventType,
+			Reason: fmt.Sprintf("is %s, but the event type belongs to %s", e.Source, c.Source),
+		}
+	}
+	return nil
+}

@@ -1,0 +1,120 @@
+package events
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"time"
+
+	"github.com/google/uuid"
+)
+
+// Scope names a bounded context as producer or target of events, or the substrate itself.
+type Scope string
+
+// The scopes an event may come from or be aimed at.
+const (
+	Core     Scope = "core"
+	Platform Scope = "platform"
+	Worlds   Scope = "worlds"
+)
+
+// Known reports whether s is one of the scopes above.
+func (s Scope) Known() bool { return s == Core || s == Platform || s == Worlds }
+
+// Envelope is an event as it travels: ten fields, frozen (seed: EventEnvelope). Generation, class,
+// channel and due time belong to the transport and are not in it.
+//
+// A producer makes one with [NewEnvelope]; the publisher fills EventID, OccurredAt and
+// IdempotencyKey where they are zero. A handler receives it as it was stored, with the
+// idempotency key qualified by source and workspace unless it is the event id.
+type Envelope struct {
+	EventID      uuid.UUID
+	EventType    string
+	EventVersion int
+	// OccurredAt has microsecond precision once stored.
+	OccurredAt time.Time
+	Source     Scope
+	// Target is the only context whose handlers run; empty means every context.
+	Target Scope
+	// WorkspaceID is absent (not Valid) for an event of no workspace.
+	WorkspaceID uuid.NullUUID
+	// Payload is one JSON object. Postgres stores it as jsonb: white space, key order and all but
+	// the last of duplicate keys do not survive; numbers and strings do.
+	Payload        json.RawMessage
+	IdempotencyKey string
+	// TraceContext is a W3C traceparent; empty means none.
+	TraceContext string
+}
+
+// NewEnvelope encodes payload as an event of contract c, to be handed to an [EventPublisher].
+func NewEnvelope(c Contract, payload any) (Envelope, error) {
+	var encoded bytes.Buffer
+	encoder := json.NewEncoder(&encoded)
+	encoder.SetEscapeHTML(false)
+	if err := encoder.Encode(payload); err != nil {
+		return Envelope{}, fmt.Errorf("encode payload of %s: %w", c.Type, err)
+	}
+	return Envelope{
+		EventType: c.Type, EventVersion: c.Version, Source: c.Source,
+		Payload: bytes.TrimSpace(encoded.Bytes()),
+	}, nil
+}
+
+// Decode reads the payload of e into a consumer's own struct, ignoring fields it does not know.
+// A payload that does not fit is a [*PayloadError]: terminal, because no retry will mend it.
+func Decode[T any](e Envelope) (T, error) {
+	var payload T
+	if err := json.Unmarshal(e.Payload, &payload); err != nil {
+		return payload, &PayloadError{EventType: e.EventType, Err: err}
+	}
+	return payload, nil
+}
+
+// wireEnvelope fixes the JSON form: all ten fields, null where absent.
+type wireEnvelope struct {
+	EventID        uuid.UUID       `json:"event_id"`
+	EventType      string          `json:"event_type"`
+	EventVersion   int             `json:"event_version"`
+	OccurredAt     time.Time       `json:"occurred_at"`
+	Source         Scope           `json:"source"`
+	Target         *Scope          `json:"target"`
+	WorkspaceID    uuid.NullUUID   `json:"workspace_id"`
+	Payload        json.RawMessage `json:"payload"`
+	IdempotencyKey string          `json:"idempotency_key"`
+	TraceContext   *string         `json:"trace_context"`
+}
+
+// MarshalJSON writes the ten fields under their seed names.
+func (e Envelope) MarshalJSON() ([]byte, error) {
+	w := wireEnvelope{
+		EventID: e.EventID, EventType: e.EventType, EventVersion: e.EventVersion, OccurredAt: e.OccurredAt.UTC(),
+		Source: e.Source, WorkspaceID: e.WorkspaceID, Payload: e.Payload, IdempotencyKey: e.IdempotencyKey,
+	}
+	if e.Target != "" {
+		w.Target = &e.Target
+	}
+	if e.TraceContext != "" {
+		w.TraceContext = &e.TraceContext
+	}
+	return json.Marshal(w)
+}
+
+// UnmarshalJSON reads what MarshalJSON writes.
+func (e *Envelope) UnmarshalJSON(data []byte) error {
+	var w wireEnvelope
+	if err := json.Unmarshal(data, &w); err != nil {
+		return err
+	}
+	*e = Envelope{
+		EventID: w.EventID, EventType: w.EventType, EventVersion: w.EventVersion, OccurredAt: w.OccurredAt,
+		Source: w.Source, WorkspaceID: w.WorkspaceID, Payload: w.Payload, IdempotencyKey: w.IdempotencyKey,
+	}
+	if w.Target != nil {
+		e.Target = *w.Target
+	}
+	if w.TraceContext != nil {
+		e.TraceContext = *w.TraceContext
+	}
+	return nil
+}

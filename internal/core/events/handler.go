@@ -1,0 +1,132 @@
+package events
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"regexp"
+	"strings"
+	"time"
+)
+
+// EventHandler handles one event. Built for a transaction, it makes its effects through it, and
+// they commit exactly when the event is recorded as handled. It may run again after a failure,
+// and an event may come in any order. An error undoes this handler's writes and is retried by its
+// policy unless it is terminal (see [Terminal]).
+//
+// A handler must not end its transaction, set its role or search_path, run SET CONSTRAINTS ALL
+// IMMEDIATE, or use the Tx after returning. It stops when ctx is done.
+type EventHandler func(ctx context.Context, e Envelope) error
+
+// BatchHandler handles several events of one workspace in one transaction, all or none. It is
+// given a batch of one when it runs for a single event. The rules of [EventHandler] hold.
+type BatchHandler interface {
+	HandleBatch(ctx context.Context, batch []Envelope) error
+}
+
+// Executor does leased work, too slow for a transaction: Execute runs outside any, may run more
+// than once, and returns what is to be written when the event is settled.
+type Executor interface {
+	Execute(ctx context.Context, e Envelope) (Completion, error)
+}
+
+// Completion writes the outcome of leased work in the transaction that settles the event; it runs
+// for one execution only, whichever settles first.
+type Completion func(ctx context.Context, tx Tx) error
+
+// Mode says how a consumer's events are held while its handlers run.
+type Mode string
+
+const (
+	// RowLocked holds the row under a lock, in the one transaction that claims, handles and
+	// settles it. For short projections.
+	RowLocked Mode = "row_locked"
+	// Leased marks the row in_flight under a claim token and renews it. For anything slow.
+	Leased Mode = "leased"
+)
+
+// Registration is a handler as a consumer registers it. Exactly one of Handler, Batch and
+// Executor is set.
+type Registration struct {
+	// Name is scope-qualified and unique for ever, like platform.world_model_card_projector: it is
+	// half of the dedup key. Its scope is the context whose database role the handler runs as.
+	Name string
+	// Handler builds the handler for a transaction.
+	Handler func(Tx) EventHandler
+	// Batch builds the batch handler for a transaction.
+	Batch func(Tx) BatchHandler
+	// Executor does leased work.
+	Executor Executor
+	// Retry overrides the default policy; nil means [DefaultRetryPolicy].
+	Retry *RetryPolicy
+	// Timeout of one call; zero means [DefaultHandlerTimeout].
+	Timeout time.Duration
+	// ActsOutside says that the handler has effects outside its transaction, which a rolled back
+	// batch would repeat: it is never batched.
+	ActsOutside bool
+}
+
+// DefaultHandlerTimeout bounds one call of a handler that names no timeout of its own.
+const DefaultHandlerTimeout = 30 * time.Second
+
+// maxHandlerNameBytes keeps a name within what core.event_handled takes.
+const maxHandlerNameBytes = 128
+
+var handlerNameForm = regexp.MustCompile(`^[a-z][a-z0-9_]*\.[a-z][a-z0-9_]*$`)
+
+// Scope is the context the handler belongs to, from its name.
+func (r Registration) Scope() Scope {
+	scope, _, _ := strings.Cut(r.Name, ".")
+	return Scope(scope)
+}
+
+// RetryPolicy is the handler's own policy, or the default.
+func (r Registration) RetryPolicy() RetryPolicy {
+	if r.Retry != nil {
+		return *r.Retry
+	}
+	return DefaultRetryPolicy
+}
+
+// CallTimeout is the handler's own timeout, or the default.
+func (r Registration) CallTimeout() time.Duration {
+	if r.Timeout > 0 {
+		return r.Timeout
+	}
+	return DefaultHandlerTimeout
+}
+
+// Validate reports what is wrong with a registration in a consumer of the given mode.
+func (r Registration) Validate(mode Mode) error {
+	var faults []error
+	fail := func(format string, args ...any) { faults = append(faults, fmt.Errorf(format, args...)) }
+	if !handlerNameForm.MatchString(r.Name) || len(r.Name) > maxHandlerNameBytes {
+		fail("name must be scope-qualified like platform.decision_recorded_aggregator, at most %d bytes", maxHandlerNameBytes)
+	} else if s := r.Scope(); s != Platform && s != Worlds {
+		fail("scope %q is not a bounded context: name it platform.* or worlds.*", s)
+	}
+	kinds := 0
+	for _, set := range []bool{r.Handler != nil, r.Batch != nil, r.Executor != nil} {
+		if set {
+			kinds++
+		}
+	}
+	switch {
+	case kinds != 1:
+		fail("exactly one of Handler, Batch and Executor must be set, %d are", kinds)
+	case mode == Leased && r.Executor == nil:
+		fail("a leased consumer takes an Executor")
+	case mode == RowLocked && r.Executor != nil:
+		fail("an Executor needs a leased consumer")
+	}
+	if r.Timeout < 0 {
+		fail("timeout is negative")
+	}
+	if err := r.RetryPolicy().Validate(); err != nil {
+		faults = append(faults, err)
+	}
+	if len(faults) > 0 {
+		return fmt.Errorf("handler %q: %w", r.Name, errors.Join(faults...))
+	}
+	return nil
+}

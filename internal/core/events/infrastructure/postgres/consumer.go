@@ -1,0 +1,190 @@
+package postgres
+
+import (
+	"context"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"spectral/internal/core/events"
+)
+
+// Delays between the attempts of a runner or of the doorbell while the database does not answer,
+// doubling and jittered.
+const (
+	firstBackoff = time.Second
+	maxBackoff   = 30 * time.Second
+)
+
+// consumer dispatches the events of one type. Woken by the doorbell, it runs as many runners as
+// the backlog asks for, until a claim comes back empty.
+type consumer struct {
+	subscription events.Subscription
+	handlers     []events.Registration // of the subscription, in order
+	generation   events.Generation
+	pool         *pgxpool.Pool
+	log          *slog.Logger
+	now          func() time.Time
+	random       func() float64
+	took         func() // a claim returned rows
+	idle         func() // the last runner has ended
+
+	mu      sync.Mutex
+	runners int
+	again   bool // woken since the last claim began
+	stopped bool
+	stop    chan struct{} // closed when stopped
+	wait    sync.WaitGroup
+}
+
+// wake makes sure that a claim begins after this call. Ctx is what the runners live on.
+func (c *consumer) wake(ctx context.Context) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.again = true
+	if c.runners == 0 {
+		c.start(ctx)
+	}
+}
+
+// more adds a runner beside those at work, as far as the subscription allows.
+func (c *consumer) more(ctx context.Context) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.runners < c.subscription.Concurrency {
+		c.again = true
+		c.start(ctx)
+	}
+}
+
+func (c *consumer) start(ctx context.Context) {
+	if c.stopped {
+		return
+	}
+	c.runners++
+	c.wait.Go(func() { c.drain(ctx) })
+}
+
+// busy reports whether a runner is at work.
+func (c *consumer) busy() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.runners > 0
+}
+
+// halt lets no further claim begin; runners end after the one in hand.
+func (c *consumer) halt() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !c.stopped {
+		c.stopped = true
+		close(c.stop)
+	}
+}
+
+// begin reports whether a runner should claim once more; if not, the runner is over.
+func (c *consumer) begin(emptied bool) bool {
+	c.mu.Lock()
+	if !c.stopped && (!emptied || c.again) {
+		c.again = false
+		c.mu.Unlock()
+		return true
+	}
+	c.runners--
+	last := c.runners == 0
+	c.mu.Unlock()
+	if last {
+		c.idle()
+	}
+	return false
+}
+
+// drain is one runner: it claims until nothing is left.
+func (c *consumer) drain(ctx context.Context) {
+	alone := 0 // rows still to be run one at a time after an undone batch
+	backoff := firstBackoff
+	emptied := false
+	for c.begin(emptied) {
+		limit := c.batchSize()
+		if alone > 0 {
+			limit = 1
+		}
+		result, err := c.dispatch(ctx, limit)
+		if result.rows > 0 {
+			c.took()
+		}
+		if err != nil {
+			emptied = false
+			if ctx.Err() != nil {
+				continue // halted: begin ends this runner
+			}
+			delay := time.Duration(float64(backoff) * (0.5 + c.random()/2))
+			c.log.WarnContext(ctx, "dispatch interrupted, no attempt counted", logEventType, c.subscription.EventType,
+				logErrorClass, classify(err, 0).class, logDelay, delay.Milliseconds())
+			c.pause(ctx, delay)
+			backoff = min(2*backoff, maxBackoff)
+			continue
+		}
+		backoff = firstBackoff
+		switch {
+		case result.undone:
+			alone = result.rows
+		case alone > 0:
+			alone--
+		case result.rows == limit:
+			c.more(ctx)
+		}
+		emptied = result.rows == 0
+	}
+}
+
+// batchSize is one when a handler acts outside the transaction: a rolled back batch would repeat
+// what it did there.
+func (c *consumer) batchSize() int {
+	for _, r := range c.handlers {
+		if r.ActsOutside {
+			return 1
+		}
+	}
+	return c.subscription.BatchSize
+}
+
+func (c *consumer) pause(ctx context.Context, d time.Duration) {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-ctx.Done():
+	case <-c.stop:
+	}
+}
+
+func (c *consumer) logHandled(ctx context.Context, r events.Registration, row claimed, started time.Time, failures map[string]failure) {
+	result := "handled"
+	class := ""
+	if f, ok := failures[r.Name]; ok {
+		result, class = "failed", f.class
+	}
+	e := row.envelope
+	c.log.DebugContext(ctx, "event dispatched", logEventID, e.EventID, logEventType, e.EventType, logSource, e.Source,
+		logTarget, e.Target, logWorkspaceID, workspaceText(e.WorkspaceID), logHandler, r.Name,
+		logAttempts, row.attempts+1, logDuration, c.now().Sub(started).Milliseconds(), logResult, result, logErrorClass, class)
+}
+
+func (c *consumer) logVerdict(ctx context.Context, row claimed, v verdict) {
+	e := row.envelope
+	for name, h := range v.failures {
+		attributes := []any{logEventID, e.EventID, logEventType, e.EventType, logSource, e.Source, logTarget, e.Target,
+			logWorkspaceID, workspaceText(e.WorkspaceID), logHandler, name, logErrorClass, h.Class, logAttempts, row.attempts + 1}
+		if v.failed {
+			c.log.ErrorContext(ctx, "event failed: see last_error of its row in core.outbox", attributes...)
+		} else {
+			c.log.WarnContext(ctx, "event will be retried", append(attributes, logDelay, v.delay.Milliseconds())...)
+		}
+	}
+}
+
+var noWorkspace uuid.NullUUID

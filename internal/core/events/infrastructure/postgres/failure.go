@@ -1,0 +1,182 @@
+package postgres
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgerrcode"
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"spectral/internal/core/events"
+)
+
+// disposition says what a failure means for the handler's retries.
+type disposition int
+
+const (
+	transient disposition = iota // counted, retried by the handler's policy
+	free                         // retried, not counted, up to maxFree in a row
+	terminal                     // parked at once
+)
+
+// maxFree is how many failures in a row cost no attempt before they count after all.
+const maxFree = 20
+
+// orphanTries is how often a missing parent row (23503) is retried: order is not promised, it may
+// still come.
+const orphanTries = 2
+
+// maxErrorBytes is what core.outbox.last_error holds.
+const maxErrorBytes = 8192
+
+// failure is one handler's failed run.
+type failure struct {
+	class       string // the first word of last_error, by which operators group
+	disposition disposition
+	message     string
+}
+
+// handlerFailure is a handler's record in core.outbox.handler_failures, for the current cycle.
+type handlerFailure struct {
+	Failures int    `json:"failures"`         // counted ones
+	Free     int    `json:"free,omitempty"`   // uncounted ones in a row
+	Parked   bool   `json:"parked,omitempty"` // terminal or exhausted: not run again in this cycle
+	Class    string `json:"class"`
+	Error    string `json:"error"`
+}
+
+// classify interprets an error of a handler, or of a statement run for it. Earlier is how often
+// the handler failed before in this cycle.
+func classify(err error, earlier int) failure {
+	f := failure{class: "HandlerError", disposition: transient, message: cleanText(err.Error(), maxErrorBytes/2)}
+	var (
+		pg       *pgconn.PgError
+		term     *events.TerminalError
+		payload  *events.PayloadError
+		panicked *events.PanicError
+		refused  *events.Refusal
+		syntax   *json.SyntaxError
+		mistyped *json.UnmarshalTypeError
+		network  net.Error
+	)
+	switch {
+	case errors.As(err, &term):
+		f.class, f.disposition = "TerminalError", terminal
+	case errors.As(err, &payload), errors.As(err, &syntax), errors.As(err, &mistyped):
+		f.class, f.disposition = "PayloadError", terminal
+	case errors.As(err, &refused):
+		f.class, f.disposition = "RefusedEvent", terminal
+		if refused.Code == events.CodeGeneration {
+			f.disposition = transient
+		}
+	case errors.Is(err, events.ErrNoHandler):
+		f.class, f.disposition = "NoHandler", terminal
+	case errors.As(err, &panicked):
+		f.class = "PanicError"
+	case errors.Is(err, errAbandoned), errors.Is(err, context.DeadlineExceeded):
+		f.class = "TimeoutError"
+	case errors.As(err, &pg):
+		f.class, f.disposition = classifyPostgres(pg, earlier)
+	case errors.As(err, &network):
+		f.class = "ConnectionError"
+	}
+	return f
+}
+
+func classifyPostgres(pg *pgconn.PgError, earlier int) (string, disposition) {
+	switch {
+	case pg.Code == pgerrcode.ForeignKeyViolation && earlier < orphanTries:
+		return "IntegrityError", transient
+	case pgerrcode.IsIntegrityConstraintViolation(pg.Code):
+		return "IntegrityError", terminal
+	case pg.Code == pgerrcode.SerializationFailure:
+		return "SerializationError", free
+	case pg.Code == pgerrcode.DeadlockDetected:
+		return "DeadlockError", free
+	case pg.Code == pgerrcode.AdminShutdown, pg.Code == pgerrcode.CrashShutdown, pg.Code == pgerrcode.CannotConnectNow,
+		pgerrcode.IsConnectionException(pg.Code):
+		return "ConnectionError", free
+	case pg.Code == pgerrcode.QueryCanceled, pg.Code == pgerrcode.LockNotAvailable:
+		return "TimeoutError", transient
+	case pg.Code == pgerrcode.InFailedSQLTransaction:
+		return "AbortedTransaction", transient
+	default:
+		return "DatabaseError", transient
+	}
+}
+
+// verdict is what becomes of a row one or more of whose handlers did not succeed.
+type verdict struct {
+	failed    bool          // a dead letter; otherwise retried after delay
+	delay     time.Duration // the longest that one of the failed handlers asks for
+	counted   bool
+	lastError string
+	failures  map[string]handlerFailure
+}
+
+// judge adds this dispatch's failures to the row's record. Unhandled are the handlers that have
+// not handled the row yet, the ones failing now included.
+func judge(record map[string]handlerFailure, unhandled []events.Registration, now map[string]failure, random func() float64) verdict {
+	v := verdict{failures: make(map[string]handlerFailure, len(record)+len(now))}
+	v.failed = true
+	var lines []string
+	for _, r := range unhandled {
+		h := record[r.Name]
+		if f, ok := now[r.Name]; ok {
+			h.Class, h.Error = f.class, f.message
+			policy := r.RetryPolicy()
+			if f.disposition == free && h.Free < maxFree {
+				h.Free++
+				v.delay = max(v.delay, policy.Delay(1, random()))
+			} else {
+				h.Free = 0
+				h.Failures++
+				v.counted = true
+				h.Parked = f.disposition == terminal || policy.Exhausted(h.Failures)
+				if !h.Parked {
+					v.delay = max(v.delay, policy.Delay(h.Failures, random()))
+				}
+			}
+		}
+		if h != (handlerFailure{}) {
+			v.failures[r.Name] = h
+			lines = append(lines, fmt.Sprintf("%s: %s: %s", h.Class, r.Name, h.Error))
+		}
+		v.failed = v.failed && h.Parked
+	}
+	for name, f := range now { // a failure of no handler: a target context without one
+		if !slices.ContainsFunc(unhandled, func(r events.Registration) bool { return r.Name == name }) {
+			v.failures[name] = handlerFailure{Failures: 1, Parked: true, Class: f.class, Error: f.message}
+			lines = append(lines, fmt.Sprintf("%s: %s: %s", f.class, name, f.message))
+			v.counted = true
+		}
+	}
+	v.lastError = cleanText(joinWithin(lines, maxErrorBytes), maxErrorBytes)
+	return v
+}
+
+// joinWithin joins lines, cutting each to its share so that every handler is still named.
+func joinWithin(lines []string, limit int) string {
+	share := limit / max(len(lines), 1)
+	for i, line := range lines {
+		if len(line) >= share {
+			lines[i] = line[:share-1]
+		}
+	}
+	return strings.Join(lines, "\n")
+}
+
+// cleanText makes s storable: no NUL, valid UTF-8, at most limit bytes.
+func cleanText(s string, limit int) string {
+	s = strings.ReplaceAll(s, "\x00", "\uFFFD")
+	if len(s) > limit {
+		s = s[:limit-len("\uFFFD")]
+	}
+	return strings.ToValidUTF8(s, "\uFFFD")
+}

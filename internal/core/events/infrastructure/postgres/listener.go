@@ -1,0 +1,218 @@
+package postgres
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"spectral/internal/core/events"
+)
+
+// DefaultPollInterval is the seed's polling cadence.
+const DefaultPollInterval = 5 * time.Second
+
+// Config of a Listener.
+type Config struct {
+	Generation events.Generation
+	// Direct is the LISTEN connection's configuration: straight to Postgres, no transaction pooler.
+	Direct *pgx.ConnConfig
+	// Pool serves the dispatching transactions; see [PoolConfig].
+	Pool      *pgxpool.Pool
+	Contracts *events.Contracts
+	Log       *slog.Logger
+	// PollInterval between looks without any notification; zero means DefaultPollInterval.
+	PollInterval time.Duration
+	Now          func() time.Time
+	Random       func() float64 // uniform in [0,1), safe for concurrent use
+}
+
+// WithDefaults fills what is zero and has a default.
+func (c Config) WithDefaults() Config {
+	if c.PollInterval == 0 {
+		c.PollInterval = DefaultPollInterval
+	}
+	return c
+}
+
+// Validate reports what is missing or out of range.
+func (c Config) Validate() error {
+	var faults []error
+	for name, missing := range map[string]bool{
+		"Direct": c.Direct == nil, "Pool": c.Pool == nil, "Contracts": c.Contracts == nil, "Log": c.Log == nil,
+		"Now": c.Now == nil, "Random": c.Random == nil,
+	} {
+		if missing {
+			faults = append(faults, fmt.Errorf("%s is not set", name))
+		}
+	}
+	if c.Generation < 1 || c.Generation > events.MaxGeneration {
+		faults = append(faults, fmt.Errorf("generation is %d, must be from 1 to %d", c.Generation, events.MaxGeneration))
+	}
+	if c.PollInterval < 0 {
+		faults = append(faults, errors.New("poll interval is negative"))
+	}
+	return joined("listener", faults)
+}
+
+// Listener runs the consumers of one process: one doorbell, and one consumer per subscription.
+// Listen for each subscription, then Start; Stop once is enough, more do no harm.
+type Listener struct {
+	config Config
+	health *Health
+	bell   *doorbell
+
+	mu        sync.Mutex
+	consumers map[string]*consumer // by event type; complete once started
+	started   bool
+	stopped   chan struct{} // closed when everything is over
+	endBell   context.CancelFunc
+	endWork   context.CancelFunc
+}
+
+var _ events.EventListener = (*Listener)(nil)
+
+// NewListener checks config and fills its defaults.
+func NewListener(config Config) (*Listener, error) {
+	config = config.WithDefaults()
+	if err := config.Validate(); err != nil {
+		return nil, err
+	}
+	l := &Listener{
+		config: config, health: newHealth(), consumers: make(map[string]*consumer),
+		stopped: make(chan struct{}),
+	}
+	l.bell = &doorbell{config: config, health: l.health}
+	return l, nil
+}
+
+// Health of the doorbell.
+func (l *Listener) Health() *Health { return l.health }
+
+// Listen implements [events.EventListener]. It also refuses an event type without contract, and
+// a channel other than the contract's: the consumer would never be woken.
+func (l *Listener) Listen(_ context.Context, s events.Subscription) error {
+	s = s.WithDefaults()
+	if err := s.Validate(); err != nil {
+		return err
+	}
+	if s.Mode == events.Leased {
+		return fmt.Errorf("subscription to %q: leased mode is not available yet", s.EventType)
+	}
+	contracts := l.config.Contracts.OfType(s.EventType)
+	if len(contracts) == 0 {
+		return fmt.Errorf("subscription to %q: no contract of this event type is registered", s.EventType)
+	}
+	for _, c := range contracts {
+		if c.Unconsumed {
+			return fmt.Errorf("subscription to %q: the contract of version %d declares it unconsumed: its events settle as they are published", s.EventType, c.Version)
+		}
+	}
+	if want := events.ChannelName(l.config.Generation, contracts[0].Class); s.Channel != want {
+		return fmt.Errorf("subscription to %q: channel is %s, but its events are announced on %s", s.EventType, s.Channel, want)
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.started {
+		return fmt.Errorf("subscription to %q: the listener has started", s.EventType)
+	}
+	if _, taken := l.consumers[s.EventType]; taken {
+		return fmt.Errorf("subscription to %q: there is one already; register a co-handler on it", s.EventType)
+	}
+	for _, r := range s.Handlers() {
+		for _, other := range l.consumers {
+			if slices.ContainsFunc(other.handlers, func(o events.Registration) bool { return o.Name == r.Name }) {
+				return fmt.Errorf("subscription to %q: handler name %s is taken by the consumer of %s", s.EventType, r.Name, other.subscription.EventType)
+			}
+		}
+	}
+	l.consumers[s.EventType] = &consumer{
+		subscription: s, handlers: s.Handlers(), generation: l.config.Generation, pool: l.config.Pool,
+		log: l.config.Log, now: l.config.Now, random: l.config.Random,
+		took: l.bell.took, idle: l.bell.poke, stop: make(chan struct{}),
+	}
+	return nil
+}
+
+// Start begins to listen and dispatch, and returns at once; Health tells how it goes. The
+// goroutines live until Stop, not on ctx.
+func (l *Listener) Start(ctx context.Context) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.started {
+		return errors.New("listener: started twice")
+	}
+	l.started = true
+	ctx = context.WithoutCancel(ctx)
+	bell, endBell := context.WithCancel(ctx)
+	work, endWork := context.WithCancel(ctx)
+	l.endBell, l.endWork = endBell, endWork
+
+	b := l.bell
+	b.wake = func(eventType string) { l.consumers[eventType].wake(work) }
+	b.busy = func() bool {
+		for _, c := range l.consumers {
+			if c.busy() {
+				return true
+			}
+		}
+		return false
+	}
+	for eventType, c := range l.consumers {
+		b.eventTypes = append(b.eventTypes, eventType)
+		b.channels = append(b.channels, c.subscription.Channel)
+	}
+	slices.Sort(b.eventTypes)
+	slices.Sort(b.channels)
+	b.channels = slices.Compact(b.channels)
+
+	go func() {
+		defer close(l.stopped)
+		b.run(bell)
+		for _, c := range l.consumers {
+			c.wait.Wait()
+		}
+		endWork()
+		l.health.set(Stopped, "")
+	}()
+	return nil
+}
+
+// Stop lets no further claim begin and waits for the handlers at work. When ctx is done first,
+// their contexts are cancelled, what they did is rolled back and the rows are free again with no
+// attempt counted; Stop then still waits for the handlers to return, or to be abandoned.
+func (l *Listener) Stop(ctx context.Context) error {
+	l.mu.Lock()
+	if !l.started {
+		l.mu.Unlock()
+		return nil
+	}
+	l.mu.Unlock()
+	for _, c := range l.consumers {
+		c.halt()
+	}
+	l.endBell()
+	select {
+	case <-l.stopped:
+		return nil
+	case <-ctx.Done():
+	}
+	l.endWork()
+	<-l.stopped
+	return fmt.Errorf("listener: handlers were still at work and were cancelled: %w", ctx.Err())
+}
+
+func joined(what string, faults []error) error {
+	if len(faults) == 0 {
+		return nil
+	}
+	slices.SortFunc(faults, func(a, b error) int { return strings.Compare(a.Error(), b.Error()) })
+	return fmt.Errorf("%s: %w", what, errors.Join(faults...))
+}

@@ -1,0 +1,30 @@
+package postgres
+
+import "github.com/google/uuid"
+
+// Keys of log entries (seed: observability). Messages are static; an error's text, which may
+// quote a payload, stays in the row's last_error and is not logged.
+const (
+	logEventID     = "event_id"
+	logEventType   = "event_type"
+	logSource      = "source"
+	logTarget      = "target"
+	logWorkspaceID = "workspace_id"
+	logHandler     = "handler_name"
+	logAttempts    = "attempts"
+	logDuration    = "duration_ms"
+	logResult      = "status_result"
+	logErrorClass  = "error_class"
+	logError       = "error"
+	logChannels    = "channels"
+	logReason      = "reason"
+	logDelay       = "delay_ms"
+	logRows        = "rows"
+)
+
+func workspaceText(w uuid.NullUUID) string {
+	if !w.Valid {
+		return ""
+	}
+	return w.UUID.String()
+}

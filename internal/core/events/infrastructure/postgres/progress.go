@@ -1,0 +1,47 @@
+package postgres
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"spectral/internal/core/events/infrastructure/postgres/coredb"
+)
+
+// operatorRole reads the outbox.
+const operatorRole = "spectral_operator"
+
+// Progress is what became of a workspace's events.
+type Progress struct {
+	Published, Delivered, Failed int
+	// P50 and P99 are percentiles of the time from insert to settlement, by the database clock.
+	P50, P99 time.Duration
+}
+
+// Settled reports whether every event has been delivered or has failed.
+func (p Progress) Settled() bool { return p.Published == p.Delivered+p.Failed }
+
+// ReadProgress reads the progress of a workspace's events since an id made at that time.
+func ReadProgress(ctx context.Context, pool *pgxpool.Pool, workspace, since uuid.UUID) (Progress, error) {
+	conn, err := acquire(ctx, pool)
+	if err != nil {
+		return Progress{}, err
+	}
+	defer conn.Release()
+	tx, err := beginAs(ctx, conn, operatorRole, noWorkspace)
+	if err != nil {
+		return Progress{}, fmt.Errorf("read progress as %s: %w", operatorRole, err)
+	}
+	row, err := coredb.New(tx).Progress(ctx, coredb.ProgressParams{Since: since, WorkspaceID: workspace})
+	if err != nil {
+		return Progress{}, fmt.Errorf("read progress: %w", err)
+	}
+	seconds := func(s float64) time.Duration { return time.Duration(s * float64(time.Second)) }
+	return Progress{
+		Published: int(row.Published), Delivered: int(row.Delivered), Failed: int(row.Failed),
+		P50: seconds(row.P50), P99: seconds(row.P99),
+	}, tx.Commit(ctx)
+}

@@ -1,0 +1,49 @@
+package postgres
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+
+	"spectral/internal/core/events"
+	"spectral/internal/core/events/infrastructure/postgres/coredb"
+)
+
+// Register makes a generation and the contracts of this build known to the database: without
+// either, publishing is refused. Idempotent. Called by a starting worker and after migrating.
+func Register(ctx context.Context, db coredb.DBTX, generation events.Generation, contracts *events.Contracts) error {
+	queries := coredb.New(db)
+	if _, err := queries.RegisterGeneration(ctx, int64(generation)); err != nil {
+		return fmt.Errorf("register generation %d: %w", generation, refusal(err))
+	}
+	return RegisterContracts(ctx, db, generation, contracts)
+}
+
+// RegisterContracts writes the contracts of this build to core.event_types, where those of a
+// higher generation stay as they are.
+func RegisterContracts(ctx context.Context, db coredb.DBTX, generation events.Generation, contracts *events.Contracts) error {
+	type eventType struct {
+		EventType    string              `json:"event_type"`
+		EventVersion int                 `json:"event_version"`
+		Source       events.Scope        `json:"source"`
+		Class        *string             `json:"class"`
+		ContentClass events.ContentClass `json:"content_class"`
+		Consumed     bool                `json:"consumed"`
+	}
+	types := make([]eventType, 0)
+	for _, c := range contracts.All() {
+		t := eventType{EventType: c.Type, EventVersion: c.Version, Source: c.Source, ContentClass: c.ContentClass, Consumed: !c.Unconsumed}
+		if c.Class != "" {
+			t.Class = &c.Class
+		}
+		types = append(types, t)
+	}
+	encoded, err := json.Marshal(types)
+	if err != nil {
+		return fmt.Errorf("register event types: %w", err)
+	}
+	if _, err := coredb.New(db).RegisterEventTypes(ctx, coredb.RegisterEventTypesParams{Generation: int64(generation), Types: encoded}); err != nil {
+		return fmt.Errorf("register event types: %w", err)
+	}
+	return nil
+}

@@ -1,0 +1,53 @@
+package postgres
+
+import (
+	"context"
+	"errors"
+	"runtime/debug"
+	"time"
+
+	"spectral/internal/core/events"
+)
+
+// abandonAfter is how long a handler may go on after its context is done before it is left
+// behind, together with its connection.
+const abandonAfter = 5 * time.Second
+
+// errAbandoned is the failure of a handler that did not return in time. Its goroutine may still
+// be running and using the transaction, which is lost.
+var errAbandoned = errors.New("handler did not return after its timeout and was abandoned")
+
+// runGuarded calls a handler in a goroutine of its own, where neither a panic nor Goexit takes
+// the worker down. Returned is closed when that goroutine is over.
+func runGuarded(ctx context.Context, timeout time.Duration, call func(context.Context) error) (err error, returned <-chan struct{}) {
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	over := make(chan struct{})
+	result := errors.New("unset")
+	go func() {
+		defer close(over)
+		defer cancel()
+		finished := false
+		defer func() {
+			if finished {
+				return
+			}
+			// recover answers nil for Goexit, and for nothing else since panic(nil) became an error
+			result = &events.PanicError{Value: recover(), Stack: debug.Stack()}
+		}()
+		result = call(ctx)
+		finished = true
+	}()
+	select {
+	case <-over:
+		return result, over
+	case <-ctx.Done():
+	}
+	grace := time.NewTimer(abandonAfter)
+	defer grace.Stop()
+	select {
+	case <-over:
+		return result, over
+	case <-grace.C:
+		return errAbandoned, over
+	}
+}

@@ -1,0 +1,56 @@
+package postgres
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"spectral/internal/core/events"
+)
+
+// rollbackTimeout bounds giving up a transaction whose own context may be over.
+const rollbackTimeout = 5 * time.Second
+
+// UnitOfWork runs business transactions on a pool. Safe for concurrent use.
+type UnitOfWork struct {
+	Pool       *pgxpool.Pool
+	Publishing Publishing
+}
+
+var _ events.UnitOfWork = (*UnitOfWork)(nil)
+
+// Do implements [events.UnitOfWork]. After an error of the commit itself the outcome is unknown:
+// the server may have committed and the answer been lost.
+func (u *UnitOfWork) Do(ctx context.Context, scope events.Scope, workspace uuid.NullUUID, work func(events.Tx, events.EventPublisher) error) error {
+	role, err := scopeRole(scope)
+	if err != nil {
+		return err
+	}
+	conn, err := u.Pool.Acquire(ctx)
+	if err != nil {
+		return fmt.Errorf("unit of work: connect: %w", err)
+	}
+	defer conn.Release()
+	tx, err := beginAs(ctx, conn, role, workspace)
+	if err != nil {
+		return fmt.Errorf("unit of work: begin as %s: %w", role, err)
+	}
+	lent := &lentTx{tx: tx}
+	defer func() { // after a commit this does nothing; after an error, a panic or Goexit it undoes everything
+		lent.takeBack()
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), rollbackTimeout)
+		defer cancel()
+		_ = tx.Rollback(ctx)
+	}()
+	if err := work(lent, u.Publishing.Publisher(lent)); err != nil {
+		return err
+	}
+	lent.takeBack()
+	if err := tx.Commit(ctx); err != nil {
+		return fmt.Errorf("unit of work: commit: %w", err)
+	}
+	return nil
+}

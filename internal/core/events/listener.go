@@ -1,0 +1,100 @@
+package events
+
+import (
+	"context"
+	"errors"
+	"fmt"
+)
+
+// EventListener dispatches the events of its deployment generation to the handlers of its
+// subscriptions, at least once each, until it is stopped.
+type EventListener interface {
+	// Listen adds s. It refuses an invalid subscription, a second one of the same event type (a
+	// claim is exclusive: another handler joins as a co-handler), and a handler name that is
+	// taken. All subscriptions are made before the listener starts.
+	Listen(ctx context.Context, s Subscription) error
+}
+
+// Subscription is one consumer: an event type and every handler that runs for it.
+type Subscription struct {
+	// Channel whose notifications wake the consumer; see [ChannelName].
+	Channel   string
+	EventType string
+	Primary   Registration
+	// CoHandlers ride on the same claim, each with its own dedup row and retries (seed: fan-out).
+	// They share the row's fate: while one keeps failing, the row is not delivered.
+	CoHandlers []Registration
+	// Mode defaults to RowLocked.
+	Mode Mode
+	// BatchSize is how many rows one claim takes at first; zero means [DefaultBatchSize].
+	BatchSize int
+	// Concurrency is how many claims run side by side in one process; zero means
+	// [DefaultConcurrency].
+	Concurrency int
+}
+
+// Defaults of a subscription; the batch of ten is the seed's (listener lifecycle).
+const (
+	DefaultBatchSize   = 10
+	DefaultConcurrency = 2
+)
+
+// The bounds of a subscription.
+const (
+	MaxBatchSize   = 1000
+	MaxConcurrency = 64
+)
+
+// Handlers returns the primary handler, then the co-handlers in order.
+func (s Subscription) Handlers() []Registration {
+	return append([]Registration{s.Primary}, s.CoHandlers...)
+}
+
+// WithDefaults fills mode, batch size and concurrency where they are zero.
+func (s Subscription) WithDefaults() Subscription {
+	if s.Mode == "" {
+		s.Mode = RowLocked
+	}
+	if s.BatchSize == 0 {
+		s.BatchSize = DefaultBatchSize
+	}
+	if s.Concurrency == 0 {
+		s.Concurrency = DefaultConcurrency
+	}
+	return s
+}
+
+// Validate reports what is wrong with a subscription whose defaults are filled.
+func (s Subscription) Validate() error {
+	var faults []error
+	fail := func(format string, args ...any) { faults = append(faults, fmt.Errorf(format, args...)) }
+	if !eventTypeForm.MatchString(s.EventType) {
+		fail("event type must be lower-case words joined by dots")
+	}
+	if !ValidChannel(s.Channel) {
+		fail("channel is %.80q, must be a lower-case identifier of at most %d bytes", s.Channel, MaxChannelBytes)
+	}
+	if s.Mode != RowLocked && s.Mode != Leased {
+		fail("mode is %q, must be %s or %s", s.Mode, RowLocked, Leased)
+	}
+	if s.BatchSize < 1 || s.BatchSize > MaxBatchSize {
+		fail("batch size is %d, must be from 1 to %d", s.BatchSize, MaxBatchSize)
+	}
+	if s.Concurrency < 1 || s.Concurrency > MaxConcurrency {
+		fail("concurrency is %d, must be from 1 to %d", s.Concurrency, MaxConcurrency)
+	}
+	names := make(map[string]bool)
+	for _, r := range s.Handlers() {
+		if err := r.Validate(s.Mode); err != nil {
+			faults = append(faults, err)
+		}
+		if names[r.Name] {
+			fail("handler %q is registered twice", r.Name)
+		}
+		names[r.Name] = true
+	}
+	if len(faults) > 0 {
+		return fmt.Errorf("subscription to %q: %w", s.EventType, errors.Join(faults...))
+	}
+	return nil
+}

@@ -1,0 +1,55 @@
+package events
+
+import "fmt"
+
+// Code says why an event was refused. It is the SQLSTATE that core.outbox_publish raises for the
+// same reason, so Go and SQL producers can tell the same cases apart.
+type Code string
+
+// The refusals. Core.outbox_insert in db/migrations has the same list.
+const (
+	CodeEventType       Code = "SP001"
+	CodeEventVersion    Code = "SP002"
+	CodeSource          Code = "SP003"
+	CodeTarget          Code = "SP004"
+	CodePayloadObject   Code = "SP005" // not a JSON object, or not JSON
+	CodePayloadSize     Code = "SP006" // over MaxPayloadBytes
+	CodePayloadDepth    Code = "SP007" // nested deeper than MaxPayloadDepth
+	CodePayloadNumber   Code = "SP008" // a number that readers cannot take
+	CodeText            Code = "SP009" // NUL, invalid UTF-8 or half a surrogate pair; SQL producers get Postgres' own 22021, 22P05 or 22P02
+	CodeIdempotencyKey  Code = "SP010"
+	CodeTraceContext    Code = "SP011"
+	CodeClass           Code = "SP012"
+	CodeContentClass    Code = "SP013"
+	CodeAvailableAt     Code = "SP014"
+	CodeOccurredAt      Code = "SP015"
+	CodeUnregistered    Code = "SP016" // no contract of this type and version
+	CodeSourceForbidden Code = "SP017" // this role may not publish as this source
+	CodeSourceMismatch  Code = "SP018" // the type belongs to another source
+	CodeGeneration      Code = "SP019" // unknown, retired, or none live
+	CodeEventID         Code = "SP020"
+	CodeCall            Code = "SP021" // a malformed call of outbox_publish_many
+	CodeWorkspaceID     Code = "SP022"
+)
+
+// Refusal is the error for an event that may not be published. Nothing of the call was published.
+type Refusal struct {
+	Code  Code
+	Field string // the envelope field or publish option at fault
+	// EventType is the event's type as given; empty when the fault was found in SQL.
+	EventType string
+	Reason    string
+	Hint      string // what to do, where there is more to say than the reason does
+}
+
+func (r *Refusal) Error() string {
+	s := "event refused"
+	if r.EventType != "" {
+		s = fmt.Sprintf("event %.128q refused", r.EventType)
+	}
+	s += fmt.Sprintf(" (%s): %s: %s", r.Code, r.Field, r.Reason)
+	if r.Hint != "" {
+		s += "; " + r.Hint
+	}
+	return s
+}

@@ -1,0 +1,56 @@
+package postgres
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"spectral/internal/core/events"
+	"spectral/internal/platform/domain"
+	"spectral/internal/platform/infrastructure/postgres/platformdb"
+)
+
+// SystemCards stores system cards in the transaction it was built for.
+type SystemCards struct{ queries *platformdb.Queries }
+
+// NewSystemCards builds the repository for tx.
+func NewSystemCards(tx events.Tx) *SystemCards { return &SystemCards{queries: platformdb.New(tx)} }
+
+// Project stores card unless the same or a higher version of it is there already.
+func (s *SystemCards) Project(ctx context.Context, workspace uuid.NullUUID, card domain.SystemCard) error {
+	_, err := s.queries.ProjectCard(ctx, platformdb.ProjectCardParams{
+		WorkspaceID: workspace, CardID: card.CardID, Version: card.Version, Title: card.Title, Snapshot: card.Snapshot,
+	})
+	if err != nil {
+		return fmt.Errorf("project card %s: %w", card.CardID, err)
+	}
+	return nil
+}
+
+// Versions returns the version that stands of each card of a workspace, by card id.
+func (s *SystemCards) Versions(ctx context.Context, workspace uuid.NullUUID) (map[string]int64, error) {
+	rows, err := s.queries.ListVersions(ctx, workspace)
+	if err != nil {
+		return nil, fmt.Errorf("list system cards: %w", err)
+	}
+	versions := make(map[string]int64, len(rows))
+	for _, row := range rows {
+		versions[row.CardID] = row.Version
+	}
+	return versions, nil
+}
+
+// Latest returns the card of a workspace that was projected last; its zero value if there is none.
+func (s *SystemCards) Latest(ctx context.Context, workspace uuid.NullUUID) (domain.SystemCard, error) {
+	row, err := s.queries.LatestCard(ctx, workspace)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return domain.SystemCard{}, nil
+	}
+	if err != nil {
+		return domain.SystemCard{}, fmt.Errorf("latest system card: %w", err)
+	}
+	return domain.SystemCard{CardID: row.CardID, Version: row.Version, Title: row.Title}, nil
+}

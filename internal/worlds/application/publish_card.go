@@ -1,0 +1,65 @@
+package application
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"time"
+
+	"github.com/google/uuid"
+
+	"spectral/internal/core/events"
+	contracts "spectral/internal/worlds/contracts/events"
+	"spectral/internal/worlds/domain"
+)
+
+// Cards stores world model cards in one transaction.
+type Cards interface {
+	// ReserveVersion takes the card's next version, and with it the card until the transaction ends.
+	ReserveVersion(ctx context.Context, workspace uuid.NullUUID, cardID string, at time.Time) (int64, error)
+	// Put stores the card as document under a version reserved in this transaction.
+	Put(ctx context.Context, workspace uuid.NullUUID, cardID string, version int64, document json.RawMessage, at time.Time) error
+}
+
+// UnitOfWork runs work in one transaction of the worlds context, for one workspace.
+type UnitOfWork func(ctx context.Context, workspace uuid.NullUUID, work func(Cards, events.EventPublisher) error) error
+
+// PublishCard publishes a new version of a world model card: the card and the event that says so
+// commit together or not at all. Safe for concurrent use.
+type PublishCard struct {
+	transact UnitOfWork
+	now      func() time.Time
+}
+
+// NewPublishCard composes the use case.
+func NewPublishCard(transact UnitOfWork, now func() time.Time) *PublishCard {
+	return &PublishCard{transact: transact, now: now}
+}
+
+// Publish stores card in workspace under its next version, which it returns, and publishes
+// worlds.world_model_card.published. The error is a [*events.Refusal] if the card cannot travel.
+func (p *PublishCard) Publish(ctx context.Context, workspace uuid.NullUUID, card domain.WorldModelCard) (version int64, err error) {
+	err = p.transact(ctx, workspace, func(cards Cards, publisher events.EventPublisher) error {
+		now := p.now()
+		version, err = cards.ReserveVersion(ctx, workspace, card.ID(), now)
+		if err != nil {
+			return err
+		}
+		envelope, err := events.NewEnvelope(contracts.WorldModelCardPublishedContract(), contracts.WorldModelCardPublished{
+			CardID: card.ID(), Version: version, Title: card.Title(), Summary: card.Summary(), Attributes: card.Attributes(),
+		})
+		if err != nil {
+			return err
+		}
+		envelope.WorkspaceID, envelope.OccurredAt = workspace, now
+		// the event first: a card that cannot travel is refused before it is written
+		if err := publisher.Publish(ctx, envelope); err != nil {
+			return err
+		}
+		return cards.Put(ctx, workspace, card.ID(), version, envelope.Payload, now)
+	})
+	if err != nil {
+		return 0, fmt.Errorf("publish card %s: %w", card.ID(), err)
+	}
+	return version, nil
+}
