@@ -1,0 +1,121 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"os/signal"
+	"runtime/debug"
+	"strings"
+	"syscall"
+
+	"github.com/spf13/cobra"
+
+	"spectral/internal/app"
+	"spectral/internal/core/events"
+)
+
+// Exit codes (DESIGN section 9).
+const (
+	exitFine        = 0
+	exitFailed      = 1
+	exitWronglyCall = 2
+)
+
+// Streams and environment of one run.
+type Process struct {
+	Stdin  io.Reader
+	Stdout io.Writer
+	Stderr io.Writer
+	Getenv func(string) string
+}
+
+// System is the process's own.
+func System() Process {
+	return Process{Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr, Getenv: os.Getenv}
+}
+
+// usageError is a command called wrongly.
+type usageError struct{ err error }
+
+func (e usageError) Error() string { return e.err.Error() }
+func (e usageError) Unwrap() error { return e.err }
+
+// Main runs one command line and returns its exit code. The first SIGINT or SIGTERM ends ctx, and
+// the command finishes in order; a second one kills the process.
+func Main(ctx context.Context, p Process, args []string) int {
+	ctx, stop := signal.NotifyContext(ctx, syscall.SIGINT, syscall.SIGTERM)
+	defer stop()
+	context.AfterFunc(ctx, stop)
+
+	running := false
+	root := rootCommand(p)
+	root.SetArgs(args)
+	root.PersistentPreRun = func(*cobra.Command, []string) { running = true }
+	err := root.ExecuteContext(ctx)
+	if err == nil {
+		return exitFine
+	}
+	fmt.Fprintln(p.Stderr, "workers:", strings.Join(strings.Fields(err.Error()), " "))
+	var settings *app.SettingsError
+	if !running || errors.As(err, new(usageError)) || errors.As(err, &settings) {
+		return exitWronglyCall
+	}
+	return exitFailed
+}
+
+func rootCommand(p Process) *cobra.Command {
+	root := &cobra.Command{
+		Use:           "workers",
+		Short:         "Spectral's event workers",
+		Long:          "Workers carry events between bounded contexts through core.outbox in Postgres.\nStart with: workers demo",
+		SilenceUsage:  true,
+		SilenceErrors: true,
+		Args:          cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return usageError{errors.New("which command? see `workers --help`")}
+		},
+	}
+	root.SetIn(p.Stdin)
+	root.SetOut(p.Stdout)
+	root.SetErr(p.Stderr)
+	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError{err} })
+	root.PersistentFlags().String("log-level", "info", "least level of log entries on stderr: debug, info, warn or error")
+	root.AddCommand(demoCommand(p), runCommand(p), migrateCommand(p), versionCommand(p))
+	return root
+}
+
+// logger for cmd, at the level its flag asks for.
+func logger(cmd *cobra.Command, p Process, g events.Generation) (*slog.Logger, error) {
+	value, err := cmd.Flags().GetString("log-level")
+	if err != nil {
+		return nil, err
+	}
+	var level slog.Level
+	if err := level.UnmarshalText([]byte(value)); err != nil {
+		return nil, usageError{fmt.Errorf("--log-level %q: want debug, info, warn or error", value)}
+	}
+	return app.NewLogger(p.Stderr, level, g), nil
+}
+
+func versionCommand(p Process) *cobra.Command {
+	return &cobra.Command{
+		Use: "version", Short: "Print the build's version", Args: cobra.NoArgs,
+		RunE: func(*cobra.Command, []string) error {
+			version, revision := "(devel)", ""
+			if info, ok := debug.ReadBuildInfo(); ok {
+				version = info.Main.Version
+				for _, s := range info.Settings {
+					if s.Key == "vcs.revision" {
+						revision = " " + s.Value
+					}
+				}
+			}
+			_, err := fmt.Fprintf(p.Stdout, "workers %s%s\n", version, revision)
+			return err
+		},
+	}
+}

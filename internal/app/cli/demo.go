@@ -1,0 +1,129 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/spf13/cobra"
+	"go.uber.org/fx"
+
+	"spectral/internal/app"
+	"spectral/internal/app/demo"
+	"spectral/internal/core/events/infrastructure/postgres"
+	"spectral/internal/worlds/application"
+)
+
+// demoGeneration is the demo's unless SPECTRAL_GENERATION says otherwise.
+const demoGeneration = 1
+
+func demoCommand(p Process) *cobra.Command {
+	var options demo.Options
+	var input string
+	var fresh bool
+	cmd := &cobra.Command{
+		Use: "demo", Short: "Publish cards and watch them arrive, on a Postgres that it starts itself", Args: cobra.NoArgs,
+		Long: `Start an embedded Postgres (unless DATABASE_URL is set), migrate it, run the workers, publish world
+model cards in transactions of worlds, and show them arriving as platform system cards, until
+interrupted or --count is reached.
+
+Exits 0 when every card arrived, 1 if any did not or a line of the input was refused.
+
+A line of the input is {"card_id": "c1", "title": "Harbour", "summary": "...", "attributes": {}};
+card_id and title are required.`,
+		Example: `  workers demo
+  workers demo --count 500
+  workers demo --input cards.ndjson
+  generate | workers demo --input -`,
+		RunE: func(cmd *cobra.Command, _ []string) (err error) {
+			if err := options.Validate(); err != nil {
+				return usageError{err}
+			}
+			if input != "" && !cmd.Flags().Changed("rate") {
+				options.Rate = 0
+			}
+			switch input {
+			case "":
+			case "-":
+				options.Input = p.Stdin
+			default:
+				file, err := os.Open(input)
+				if err != nil {
+					return usageError{fmt.Errorf("--input: %w", err)}
+				}
+				defer func() { _ = file.Close() }()
+				options.Input = file
+			}
+			options.Live = isTerminal(p.Stdout)
+			return runDemo(cmd, p, options, fresh)
+		},
+	}
+	cmd.Flags().IntVar(&options.Count, "count", 0, "stop after so many cards (0: until interrupted)")
+	cmd.Flags().Float64Var(&options.Rate, "rate", 100, "cards a second (0: as fast as one producer can; the default with --input)")
+	cmd.Flags().StringVar(&input, "input", "", "publish the cards of this NDJSON file, or of standard input with -")
+	cmd.Flags().BoolVar(&fresh, "fresh", false, "delete the embedded Postgres's data first")
+	return cmd
+}
+
+func runDemo(cmd *cobra.Command, p Process, options demo.Options, fresh bool) (err error) {
+	ctx := cmd.Context()
+	settings := app.Settings{Generation: demoGeneration}
+	if p.Getenv(app.EnvGeneration) != "" {
+		if settings.Generation, err = app.ReadGeneration(p.Getenv); err != nil {
+			return &app.SettingsError{Problems: []error{err}}
+		}
+	}
+	if !cmd.Flags().Changed("log-level") {
+		_ = cmd.Flags().Set("log-level", "warn")
+	}
+	log, err := logger(cmd, p, settings.Generation)
+	if err != nil {
+		return err
+	}
+	if p.Getenv(app.EnvDatabaseURL) != "" {
+		if fresh {
+			return usageError{fmt.Errorf("--fresh deletes the embedded Postgres's data, but %s is set", app.EnvDatabaseURL)}
+		}
+		if settings.DatabaseURL, err = app.ReadDatabaseURL(p.Getenv); err != nil {
+			return err
+		}
+	} else {
+		server, err := startEmbedded(ctx, p, fresh, log)
+		if err != nil {
+			return err
+		}
+		defer stopEmbedded(server, &err)
+		settings.DatabaseURL = server.URL("postgres")
+	}
+	settings.PoolURL = settings.DatabaseURL
+	if err := migrateUp(ctx, settings, log); err != nil {
+		return err
+	}
+	if err := app.CheckDatabase(ctx, settings.DatabaseURL); err != nil {
+		return err
+	}
+	d := demo.Demo{Out: p.Stdout, Err: p.Stderr}
+	worker := fx.New(app.Worker(settings, log), fx.Invoke(
+		func(publish *application.PublishCard, unitOfWork *postgres.UnitOfWork, pool *pgxpool.Pool) {
+			d.Publish, d.UnitOfWork, d.Pool = publish, unitOfWork, pool
+		}))
+	if err := worker.Start(ctx); err != nil {
+		return err
+	}
+	err = d.Run(ctx, options)
+	stopping, cancel := context.WithTimeout(context.WithoutCancel(ctx), worker.StopTimeout())
+	defer cancel()
+	return errors.Join(err, worker.Stop(stopping))
+}
+
+func isTerminal(w io.Writer) bool {
+	file, ok := w.(*os.File)
+	if !ok {
+		return false
+	}
+	info, err := file.Stat()
+	return err == nil && info.Mode()&os.ModeCharDevice != 0
+}

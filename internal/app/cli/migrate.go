@@ -1,0 +1,107 @@
+package cli
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"path"
+	"text/tabwriter"
+	"time"
+
+	"github.com/pressly/goose/v3"
+	"github.com/spf13/cobra"
+
+	"spectral/internal/app"
+	"spectral/internal/core/events"
+)
+
+func migrateCommand(p Process) *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "migrate", Short: "Bring the database's schema up to this build, or back",
+		Long: `Run the goose migrations of db/migrations on DATABASE_URL. Any number of hosts may do so at
+once: they take turns.`,
+		Args: cobra.NoArgs,
+		RunE: func(*cobra.Command, []string) error {
+			return usageError{errors.New("migrate up, down or status?")}
+		},
+	}
+	cmd.AddCommand(
+		&cobra.Command{
+			Use: "up", Short: "Apply every step not yet applied, and register the event types of this build", Args: cobra.NoArgs,
+			RunE: migrating(p, func(cmd *cobra.Command, m *app.Migrator, g events.Generation) error {
+				results, err := m.Up(cmd.Context(), g)
+				for _, r := range results {
+					printStep(p, "applied", r)
+				}
+				if err == nil && len(results) == 0 {
+					_, _ = fmt.Fprintln(p.Stdout, "nothing to apply: the database is up to date")
+				}
+				return err
+			}),
+		},
+		&cobra.Command{
+			Use: "down", Short: "Undo the newest step; refused where it would lose data", Args: cobra.NoArgs,
+			RunE: migrating(p, func(cmd *cobra.Command, m *app.Migrator, _ events.Generation) error {
+				result, err := m.Down(cmd.Context())
+				switch {
+				case errors.Is(err, goose.ErrNoNextVersion):
+					_, _ = fmt.Fprintln(p.Stdout, "nothing to undo")
+					return nil
+				case err != nil:
+					return err
+				}
+				printStep(p, "undone", result)
+				return nil
+			}),
+		},
+		&cobra.Command{
+			Use: "status", Short: "List every step and when it was applied", Args: cobra.NoArgs,
+			RunE: migrating(p, func(cmd *cobra.Command, m *app.Migrator, _ events.Generation) error {
+				steps, err := m.Status(cmd.Context())
+				if err != nil {
+					return err
+				}
+				table := tabwriter.NewWriter(p.Stdout, 0, 0, 2, ' ', 0)
+				for _, s := range steps {
+					applied := "pending"
+					if s.State == goose.StateApplied {
+						applied = s.AppliedAt.UTC().Format(time.RFC3339)
+					}
+					_, _ = fmt.Fprintf(table, "%s\t%s\n", path.Base(s.Source.Path), applied)
+				}
+				return table.Flush()
+			}),
+		},
+	)
+	return cmd
+}
+
+func printStep(p Process, done string, r *goose.MigrationResult) {
+	_, _ = fmt.Fprintf(p.Stdout, "%s %s (%s)\n", done, path.Base(r.Source.Path), r.Duration.Round(time.Millisecond))
+}
+
+// migrating wraps a migrate subcommand: DATABASE_URL in, a migrator for the time it runs.
+func migrating(p Process, do func(*cobra.Command, *app.Migrator, events.Generation) error) func(*cobra.Command, []string) error {
+	return func(cmd *cobra.Command, _ []string) (err error) {
+		url, err := app.ReadDatabaseURL(p.Getenv)
+		if err != nil {
+			return err
+		}
+		var generation events.Generation // optional here: it only says whose contracts win
+		if p.Getenv(app.EnvGeneration) != "" {
+			if generation, err = app.ReadGeneration(p.Getenv); err != nil {
+				return &app.SettingsError{Problems: []error{err}}
+			}
+		}
+		migrator, err := app.NewMigrator(cmd.Context(), url, slog.New(slog.DiscardHandler))
+		if err != nil {
+			return err
+		}
+		defer func() {
+			if closeErr := migrator.Close(); err == nil {
+				err = closeErr
+			}
+		}()
+		return do(cmd, migrator, generation)
+	}
+}

@@ -1,0 +1,108 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+
+	"github.com/spf13/cobra"
+	"go.uber.org/fx"
+
+	"spectral/internal/app"
+	"spectral/internal/app/embeddedpg"
+)
+
+func runCommand(p Process) *cobra.Command {
+	var embedded bool
+	cmd := &cobra.Command{
+		Use: "run", Short: "Run the workers of this deployment generation", Args: cobra.NoArgs,
+		Long: `Run the workers until SIGINT or SIGTERM; handlers at work then have ` + app.ShutdownGrace.String() + ` to finish.
+
+Settings:
+  DATABASE_URL         straight to Postgres (not a transaction pooler)
+  SPECTRAL_POOL_URL    optional: where transactions run; may be a pooler
+  SPECTRAL_GENERATION  this deployment's generation, a whole number from 1`,
+		Example: `  SPECTRAL_GENERATION=1 DATABASE_URL=postgres://worker@db/app workers run
+  SPECTRAL_GENERATION=1 workers run --embedded`,
+		RunE: func(cmd *cobra.Command, _ []string) error { return run(cmd, p, embedded) },
+	}
+	cmd.Flags().BoolVar(&embedded, "embedded", false, "start an embedded Postgres and migrate it, instead of using DATABASE_URL")
+	return cmd
+}
+
+func run(cmd *cobra.Command, p Process, embedded bool) (err error) {
+	ctx := cmd.Context()
+	var settings app.Settings
+	if embedded {
+		if p.Getenv(app.EnvDatabaseURL) != "" {
+			return usageError{fmt.Errorf("--embedded and %s are both given: unset one of them", app.EnvDatabaseURL)}
+		}
+		if settings.Generation, err = app.ReadGeneration(p.Getenv); err != nil {
+			return &app.SettingsError{Problems: []error{err}}
+		}
+	} else if settings, err = app.ReadSettings(p.Getenv); err != nil {
+		return err
+	}
+	log, err := logger(cmd, p, settings.Generation)
+	if err != nil {
+		return err
+	}
+	if embedded {
+		server, err := startEmbedded(ctx, p, false, log)
+		if err != nil {
+			return err
+		}
+		defer stopEmbedded(server, &err)
+		settings.DatabaseURL = server.URL("postgres")
+		settings.PoolURL = settings.DatabaseURL
+		if err := migrateUp(ctx, settings, log); err != nil {
+			return err
+		}
+	}
+	if err := app.CheckDatabase(ctx, settings.DatabaseURL); err != nil {
+		return err
+	}
+	worker := fx.New(app.Worker(settings, log))
+	if err := worker.Start(ctx); err != nil {
+		return err
+	}
+	log.InfoContext(ctx, "workers running")
+	<-ctx.Done()
+	log.InfoContext(ctx, "stopping: waiting for handlers at work")
+	stopping, cancel := context.WithTimeout(context.WithoutCancel(ctx), worker.StopTimeout())
+	defer cancel()
+	return worker.Stop(stopping)
+}
+
+// startEmbedded starts the embedded Postgres and says in one line what it started.
+func startEmbedded(ctx context.Context, p Process, fresh bool, log *slog.Logger) (*embeddedpg.Server, error) {
+	server, err := embeddedpg.Start(ctx, embeddedpg.Config{Fresh: fresh, BinDir: p.Getenv(app.EnvPostgresBin), Log: log})
+	if err != nil {
+		return nil, err
+	}
+	_, _ = fmt.Fprintln(p.Stderr, server.Describe())
+	return server, nil
+}
+
+// stopEmbedded stops server, whatever became of the command's own context.
+func stopEmbedded(server *embeddedpg.Server, err *error) {
+	ctx, cancel := context.WithTimeout(context.Background(), app.ShutdownGrace)
+	defer cancel()
+	if stopErr := server.Stop(ctx); *err == nil {
+		*err = stopErr
+	}
+}
+
+func migrateUp(ctx context.Context, s app.Settings, log *slog.Logger) (err error) {
+	migrator, err := app.NewMigrator(ctx, s.DatabaseURL, log)
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if closeErr := migrator.Close(); err == nil {
+			err = closeErr
+		}
+	}()
+	_, err = migrator.Up(ctx, s.Generation)
+	return err
+}

@@ -1,0 +1,14 @@
+package app
+
+import (
+	"spectral/internal/core/events"
+	worlds "spectral/internal/worlds/contracts/events"
+)
+
+// Contracts lists the event contracts of every context. An event that is not listed here is
+// refused at publish.
+func Contracts() (*events.Contracts, error) {
+	return events.NewContracts(
+		worlds.WorldModelCardPublishedContract(),
+	)
+}

@@ -1,0 +1,93 @@
+package app
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgerrcode"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+)
+
+// oldestPostgres is the first major version whose features the migrations use.
+const oldestPostgres = 15
+
+const checkTimeout = 10 * time.Second
+
+// checkServer reports, in one line with what to do, why the server cannot be used at all.
+func checkServer(ctx context.Context, config *pgx.ConnConfig) error {
+	return withConnection(ctx, config, func(ctx context.Context, conn *pgx.Conn) error { return checkVersion(ctx, conn) })
+}
+
+// CheckDatabase reports, in one line with what to do, why a worker cannot run on the database at
+// url: unreachable, too old, not migrated, or its login may not act as a worker.
+func CheckDatabase(ctx context.Context, url string) error {
+	config, err := pgx.ParseConfig(url)
+	if err != nil {
+		return &SettingsError{[]error{fmt.Errorf("%s: %w", EnvDatabaseURL, oneLine(err))}}
+	}
+	return withConnection(ctx, config, func(ctx context.Context, conn *pgx.Conn) error {
+		if err := checkVersion(ctx, conn); err != nil {
+			return err
+		}
+		return checkMigrated(ctx, conn)
+	})
+}
+
+func withConnection(ctx context.Context, config *pgx.ConnConfig, check func(context.Context, *pgx.Conn) error) error {
+	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
+	defer cancel()
+	conn, err := pgx.ConnectConfig(ctx, config)
+	if err != nil {
+		return fmt.Errorf("cannot connect to Postgres at %s:%d: %w; check %s and that the server runs",
+			config.Host, config.Port, oneLine(err), EnvDatabaseURL)
+	}
+	defer func() { _ = conn.Close(context.WithoutCancel(ctx)) }()
+	return check(ctx, conn)
+}
+
+func checkVersion(ctx context.Context, conn *pgx.Conn) error {
+	var number int
+	var version, encoding string
+	err := conn.QueryRow(ctx, `select current_setting('server_version_num')::int, current_setting('server_version'),
+		current_setting('server_encoding')`).Scan(&number, &version, &encoding)
+	if err != nil {
+		return fmt.Errorf("ask the server's version: %w", oneLine(err))
+	}
+	if number/10000 < oldestPostgres {
+		return fmt.Errorf("PostgreSQL %s is too old: %d or later is required", version, oldestPostgres)
+	}
+	if encoding != "UTF8" {
+		return fmt.Errorf("database %s has encoding %s: create it with ENCODING 'UTF8'", conn.Config().Database, encoding)
+	}
+	return nil
+}
+
+func checkMigrated(ctx context.Context, conn *pgx.Conn) error {
+	latest, err := latestMigration()
+	if err != nil {
+		return err
+	}
+	var role *string
+	if err := conn.QueryRow(ctx, `select case when pg_has_role(oid, 'member') then rolname end
+		from (select 1) as one left join pg_roles on rolname = 'spectral_worker'`).Scan(&role); err != nil {
+		return fmt.Errorf("ask for role spectral_worker: %w", oneLine(err))
+	}
+	var applied int64
+	err = conn.QueryRow(ctx, "select coalesce(max(version_id) filter (where is_applied), 0) from goose_db_version").Scan(&applied)
+	var pg *pgconn.PgError
+	switch {
+	case errors.As(err, &pg) && pg.Code == pgerrcode.UndefinedTable:
+		return errors.New("the database is not migrated: run `workers migrate up`")
+	case role == nil && (err == nil || errors.As(err, &pg) && pg.Code == pgerrcode.InsufficientPrivilege):
+		return fmt.Errorf("login %s may not act as spectral_worker: grant spectral_worker to %[1]s (and run `workers migrate up` if the role does not exist)",
+			pgx.Identifier{conn.Config().User}.Sanitize())
+	case err != nil:
+		return fmt.Errorf("read goose_db_version: %w", oneLine(err))
+	case applied < latest:
+		return fmt.Errorf("the database is at migration %d and this build needs %d: run `workers migrate up`", applied, latest)
+	}
+	return nil
+}

@@ -1,0 +1,111 @@
+package demo
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"iter"
+
+	"spectral/internal/core/events"
+	"spectral/internal/worlds/domain"
+)
+
+// card is one to publish, or the reason why a line of the input is none.
+type card struct {
+	domain.WorldModelCard
+	line int // of the input, from 1
+	err  error
+}
+
+// madeUp yields cards for ever.
+func madeUp() iter.Seq[card] {
+	subjects := []string{"Harbour", "Observatory", "Salt Road", "Orchard", "Tide Mill", "Archive", "Glassworks", "Ferry"}
+	places := []string{"Veyra", "Old Karst", "Lumen Bay", "the Upper Reach", "Saint Orrin", "the Delta"}
+	return func(yield func(card) bool) {
+		for i := 0; ; i++ {
+			title := fmt.Sprintf("The %s of %s", subjects[i%len(subjects)], places[i/len(subjects)%len(places)])
+			c, err := domain.NewWorldModelCard(fmt.Sprintf("card-%06d", i+1), title,
+				"What the world model knows about "+title+".",
+				json.RawMessage(fmt.Sprintf(`{"confidence": %.2f, "sources": %d}`, 0.5+float64(i%50)/100, 1+i%7)))
+			if !yield(card{WorldModelCard: c, err: err}) {
+				return
+			}
+		}
+	}
+}
+
+// maxLineBytes bounds a line of the input; the payload made from it has the tighter bound.
+const maxLineBytes = 2 * events.MaxPayloadBytes
+
+// read yields the cards of NDJSON input, one a line; blank lines are passed over. A line that is
+// no card is yielded with its error. An error of reading itself ends the sequence.
+func read(input io.Reader) iter.Seq[card] {
+	return func(yield func(card) bool) {
+		lines := bufio.NewReaderSize(input, 64<<10)
+		for n := 1; ; n++ {
+			line, tooLong, err := readLine(lines)
+			if err != nil && !errors.Is(err, io.EOF) {
+				yield(card{line: n, err: fmt.Errorf("read the input: %w", err)})
+				return
+			}
+			if n == 1 {
+				line = bytes.TrimPrefix(line, []byte("\xef\xbb\xbf"))
+			}
+			switch {
+			case tooLong:
+				if !yield(card{line: n, err: fmt.Errorf("is longer than %d bytes", maxLineBytes)}) {
+					return
+				}
+			case len(bytes.TrimSpace(line)) > 0:
+				c, parseErr := parse(line)
+				if !yield(card{WorldModelCard: c, line: n, err: parseErr}) {
+					return
+				}
+			}
+			if err != nil {
+				return
+			}
+		}
+	}
+}
+
+// readLine reads one line in bounded memory; the rest of one that is too long is skipped.
+func readLine(r *bufio.Reader) (line []byte, tooLong bool, err error) {
+	for {
+		part, err := r.ReadSlice('\n')
+		if len(line)+len(part) > maxLineBytes {
+			tooLong = true
+		} else {
+			line = append(line, part...)
+		}
+		if !errors.Is(err, bufio.ErrBufferFull) {
+			return line, tooLong, err
+		}
+	}
+}
+
+func parse(line []byte) (domain.WorldModelCard, error) {
+	// Before decoding, which would quietly replace what cannot be stored.
+	if err := events.ValidatePayload(line); err != nil {
+		var refusal *events.Refusal
+		if errors.As(err, &refusal) {
+			err = errors.New(refusal.Reason)
+		}
+		return domain.WorldModelCard{}, err
+	}
+	var fields struct {
+		CardID     string          `json:"card_id"`
+		Title      string          `json:"title"`
+		Summary    string          `json:"summary"`
+		Attributes json.RawMessage `json:"attributes"`
+	}
+	decoder := json.NewDecoder(bytes.NewReader(line))
+	decoder.DisallowUnknownFields()
+	if err := decoder.Decode(&fields); err != nil {
+		return domain.WorldModelCard{}, fmt.Errorf("%w (a line is {\"card_id\", \"title\", \"summary\", \"attributes\"})", err)
+	}
+	return domain.NewWorldModelCard(fields.CardID, fields.Title, fields.Summary, fields.Attributes)
+}

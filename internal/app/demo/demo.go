@@ -1,0 +1,298 @@
+package demo
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"iter"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"spectral/internal/core/events"
+	"spectral/internal/core/events/infrastructure/postgres"
+	"spectral/internal/platform/domain"
+	platformpg "spectral/internal/platform/infrastructure/postgres"
+	"spectral/internal/worlds/application"
+)
+
+// Options of a run.
+type Options struct {
+	// Count ends the run after so many cards; zero means until interrupted or the input ends.
+	Count int
+	// Input is NDJSON, one card a line; nil means cards made up here.
+	Input io.Reader
+	// Rate of publishing, cards a second; zero means as fast as one producer can.
+	Rate float64
+	// Live redraws one line, for a terminal; otherwise a line is written now and then.
+	Live bool
+}
+
+// Validate reports what is out of range.
+func (o Options) Validate() error {
+	if o.Count < 0 {
+		return fmt.Errorf("count is %d, must not be negative", o.Count)
+	}
+	if !(o.Rate >= 0 && o.Rate <= 1e6) {
+		return fmt.Errorf("rate is %g, must be from 0 to 1000000 a second", o.Rate)
+	}
+	return nil
+}
+
+// Demo runs on what a worker process has.
+type Demo struct {
+	Publish    *application.PublishCard
+	UnitOfWork *postgres.UnitOfWork
+	Pool       *pgxpool.Pool
+	Out        io.Writer // the summary
+	Err        io.Writer // refused lines
+}
+
+const (
+	redrawEvery = 250 * time.Millisecond
+	reportEvery = 2 * time.Second
+	// arriveWithin is how long the events may take to settle after the last was published, without
+	// any of them doing so.
+	arriveWithin = 30 * time.Second
+)
+
+// ErrNotAllArrived means that a card was refused, failed or did not become a system card in time.
+var ErrNotAllArrived = errors.New("not every card arrived")
+
+// run is the state of one run. Its workspace is new, so that the cards are too.
+type run struct {
+	Demo
+	options   Options
+	workspace uuid.NullUUID
+	since     uuid.UUID
+	started   time.Time
+	refused   int
+	versions  map[string]int64 // published, by card id
+	published int
+}
+
+// Run publishes until the count, the input or ctx ends, then waits for the cards to arrive.
+func (d Demo) Run(ctx context.Context, o Options) error {
+	if err := o.Validate(); err != nil {
+		return err
+	}
+	since, err := uuid.NewV7()
+	if err != nil {
+		return err
+	}
+	r := &run{
+		Demo: d, options: o, workspace: uuid.NullUUID{UUID: uuid.New(), Valid: true}, since: since,
+		started: time.Now(), versions: make(map[string]int64),
+	}
+	// Ctx ends the publishing only: what was published is still waited for.
+	alive := context.WithoutCancel(ctx)
+	publishErr := make(chan error, 1)
+	counts := make(chan int, 1)
+	go func() { publishErr <- r.publishAll(ctx, alive, counts) }()
+	return r.watch(alive, publishErr, counts)
+}
+
+// publishAll publishes one card after the other, reporting how many so far.
+func (r *run) publishAll(ctx, alive context.Context, counts chan int) error {
+	cards := madeUp()
+	if r.options.Input != nil {
+		cards = read(r.options.Input)
+	}
+	var due <-chan time.Time
+	if r.options.Rate > 0 {
+		ticker := time.NewTicker(max(time.Duration(float64(time.Second)/r.options.Rate), time.Microsecond))
+		defer ticker.Stop()
+		due = ticker.C
+	}
+	for c := range interruptible(ctx, cards) {
+		if err := r.publishOne(alive, c); err != nil {
+			return err
+		}
+		latest(counts, r.published)
+		if r.options.Count > 0 && r.published >= r.options.Count {
+			return nil
+		}
+		if due != nil {
+			select {
+			case <-due:
+			case <-ctx.Done():
+			}
+		}
+	}
+	return nil
+}
+
+// interruptible ends a sequence when ctx does, even while its next element is awaited: standard
+// input may never come to an end.
+func interruptible(ctx context.Context, cards iter.Seq[card]) iter.Seq[card] {
+	return func(yield func(card) bool) {
+		next := make(chan card)
+		go func() {
+			defer close(next)
+			for c := range cards {
+				select {
+				case next <- c:
+				case <-ctx.Done():
+					return
+				}
+			}
+		}()
+		for {
+			select {
+			case c, ok := <-next:
+				if !ok || ctx.Err() != nil || !yield(c) {
+					return
+				}
+			case <-ctx.Done():
+				return
+			}
+		}
+	}
+}
+
+// latest replaces what the channel of one holds.
+func latest(counts chan int, n int) {
+	select {
+	case <-counts:
+	default:
+	}
+	counts <- n
+}
+
+func (r *run) publishOne(ctx context.Context, c card) error {
+	err := c.err
+	if err == nil {
+		var version int64
+		if version, err = r.Publish.Publish(ctx, r.workspace, c.WorldModelCard); err == nil {
+			r.published++
+			r.versions[c.ID()] = version
+			return nil
+		}
+		if !errors.As(err, new(*events.Refusal)) {
+			return err
+		}
+	}
+	if c.line == 0 {
+		return err
+	}
+	r.refused++
+	_, err = fmt.Fprintf(r.Err, "line %d refused: %s\n", c.line, err)
+	return err
+}
+
+// watch shows the progress until everything published has settled, then the totals.
+func (r *run) watch(ctx context.Context, publishErr <-chan error, counts <-chan int) error {
+	every := reportEvery
+	if r.options.Live {
+		every = redrawEvery
+	}
+	report := time.NewTicker(every)
+	defer report.Stop()
+	look := time.NewTicker(redrawEvery)
+	defer look.Stop()
+
+	var failure error
+	published, publishing := 0, true
+	before, movedAt := postgres.Progress{}, time.Now()
+	for {
+		shown := false
+		select {
+		case failure = <-publishErr:
+			publishing, published = false, r.published
+		case published = <-counts:
+			continue
+		case <-report.C:
+			shown = true
+		case <-look.C:
+			if publishing {
+				continue
+			}
+		}
+		progress, err := postgres.ReadProgress(ctx, r.Pool, r.workspace.UUID, r.since)
+		if err != nil {
+			return errors.Join(failure, err)
+		}
+		if progress.Delivered+progress.Failed != before.Delivered+before.Failed || publishing {
+			before, movedAt = progress, time.Now()
+		}
+		if shown {
+			if err := r.show(ctx, published, progress); err != nil {
+				return errors.Join(failure, err)
+			}
+		}
+		if !publishing && (progress.Settled() && progress.Published == published || time.Since(movedAt) > arriveWithin) {
+			return errors.Join(failure, r.totals(ctx, progress))
+		}
+	}
+}
+
+func (r *run) show(ctx context.Context, published int, p postgres.Progress) error {
+	card, err := r.latestCard(ctx)
+	if err != nil {
+		return err
+	}
+	arrived := ""
+	if card.CardID != "" {
+		arrived = fmt.Sprintf("   latest system card: %s v%d %q", card.CardID, card.Version, card.Title)
+	}
+	start, end := "", "\n"
+	if r.options.Live {
+		start, end = "\r\x1b[K", ""
+	}
+	_, err = fmt.Fprintf(r.Out, "%spublished %d   delivered %d   failed %d   latency p50 %s  p99 %s%s%s", start,
+		published, p.Delivered, p.Failed, milliseconds(p.P50), milliseconds(p.P99), arrived, end)
+	return err
+}
+
+func (r *run) latestCard(ctx context.Context) (card domain.SystemCard, err error) {
+	err = r.UnitOfWork.Do(ctx, events.Platform, r.workspace, func(tx events.Tx, _ events.EventPublisher) error {
+		card, err = platformpg.NewSystemCards(tx).Latest(ctx, r.workspace)
+		return err
+	})
+	return card, err
+}
+
+// totals are the last lines: what was published and what came of it, checked against the cards
+// that platform now has.
+func (r *run) totals(ctx context.Context, p postgres.Progress) error {
+	var arrived map[string]int64
+	err := r.UnitOfWork.Do(ctx, events.Platform, r.workspace, func(tx events.Tx, _ events.EventPublisher) (err error) {
+		arrived, err = platformpg.NewSystemCards(tx).Versions(ctx, r.workspace)
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	current := 0
+	for id, version := range r.versions {
+		if arrived[id] == version {
+			current++
+		}
+	}
+	start := ""
+	if r.options.Live {
+		start = "\r\x1b[K"
+	}
+	_, err = fmt.Fprintf(r.Out, "%s"+`published  %d world model card versions in %s, each in a transaction of worlds
+delivered  %d events, %d failed, %d still waiting
+arrived    %d of %d cards stand in platform.system_cards at the version published last
+latency    p50 %s, p99 %s from insert to settlement, by the database clock
+`, start, r.published, time.Since(r.started).Round(10*time.Millisecond), p.Delivered, p.Failed, p.Published-p.Delivered-p.Failed,
+		current, len(r.versions), milliseconds(p.P50), milliseconds(p.P99))
+	if err == nil && r.refused > 0 {
+		_, err = fmt.Fprintf(r.Out, "refused    %d lines of the input\n", r.refused)
+	}
+	if err != nil {
+		return err
+	}
+	if p.Delivered != r.published || current != len(r.versions) || r.refused > 0 {
+		return fmt.Errorf("%w: %d of %d events delivered, %d lines refused", ErrNotAllArrived, p.Delivered, r.published, r.refused)
+	}
+	return nil
+}
+
+func milliseconds(d time.Duration) string {
+	return fmt.Sprintf("%.1f ms", float64(d)/float64(time.Millisecond))
+}

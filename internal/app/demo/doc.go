@@ -1,0 +1,4 @@
+// Package demo is what `workers demo` does: it publishes world model cards through the worlds use
+// case, each in a business transaction of its own, and shows them arriving as platform system
+// cards. It uses what a worker has, and nothing of its own that the product lacks.
+package demo

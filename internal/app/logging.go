@@ -1,0 +1,63 @@
+package app
+
+import (
+	"context"
+	"io"
+	"log/slog"
+
+	"spectral/internal/core/events"
+)
+
+// The canonical log fields (DESIGN section 3); every entry has all seven.
+const (
+	logTimestamp  = "timestamp"
+	logMessage    = "message"
+	logService    = "service"
+	logGeneration = "generation"
+	logTraceID    = "trace_id"
+	logSpanID     = "span_id"
+)
+
+// NewLogger writes JSON entries with the canonical fields to w.
+func NewLogger(w io.Writer, level slog.Leveler, g events.Generation) *slog.Logger {
+	handler := slog.NewJSONHandler(w, &slog.HandlerOptions{
+		Level: level,
+		ReplaceAttr: func(groups []string, a slog.Attr) slog.Attr {
+			if len(groups) == 0 {
+				switch a.Key {
+				case slog.TimeKey:
+					a.Key = logTimestamp
+				case slog.MessageKey:
+					a.Key = logMessage
+				}
+			}
+			return a
+		},
+	})
+	return slog.New(traceFields{handler}).With(logService, "workers", logGeneration, int64(g))
+}
+
+// traceFields adds an empty trace_id and span_id to entries that bring none of their own.
+type traceFields struct{ slog.Handler }
+
+func (h traceFields) Handle(ctx context.Context, r slog.Record) error {
+	has := make(map[string]bool, 2)
+	r.Attrs(func(a slog.Attr) bool {
+		has[a.Key] = true
+		return true
+	})
+	for _, key := range []string{logTraceID, logSpanID} {
+		if !has[key] {
+			r.AddAttrs(slog.String(key, ""))
+		}
+	}
+	return h.Handler.Handle(ctx, r)
+}
+
+func (h traceFields) WithAttrs(attrs []slog.Attr) slog.Handler {
+	return traceFields{h.Handler.WithAttrs(attrs)}
+}
+
+func (h traceFields) WithGroup(name string) slog.Handler {
+	return traceFields{h.Handler.WithGroup(name)}
+}

@@ -1,0 +1,119 @@
+package app
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/stdlib"
+	"github.com/pressly/goose/v3"
+	"github.com/pressly/goose/v3/lock"
+
+	"spectral/db"
+	"spectral/internal/core/events"
+	"spectral/internal/core/events/infrastructure/postgres"
+)
+
+// Migrator runs the goose migrations on one database. Several at once, on any number of hosts,
+// queue up on an advisory lock that goes with the session. Close it.
+type Migrator struct {
+	url      string
+	provider *goose.Provider
+}
+
+// A migrator waits this long for its turn: each waiter asks again every period.
+const (
+	lockPeriodSeconds = 1
+	lockPeriods       = 600
+)
+
+// NewMigrator checks that the database at url can be migrated.
+func NewMigrator(ctx context.Context, url string, log *slog.Logger) (*Migrator, error) {
+	config, err := pgx.ParseConfig(url)
+	if err != nil {
+		return nil, &SettingsError{[]error{fmt.Errorf("%s: %w", EnvDatabaseURL, oneLine(err))}}
+	}
+	if err := checkServer(ctx, config); err != nil {
+		return nil, err
+	}
+	files, err := fs.Sub(db.Migrations, "migrations")
+	if err != nil {
+		return nil, err
+	}
+	locker, err := lock.NewPostgresSessionLocker(lock.WithLockTimeout(lockPeriodSeconds, lockPeriods))
+	if err != nil {
+		return nil, err
+	}
+	pool := stdlib.OpenDB(*config)
+	provider, err := goose.NewProvider(goose.DialectPostgres, pool, files,
+		goose.WithSessionLocker(locker), goose.WithSlog(log))
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("read migrations: %w", err), pool.Close())
+	}
+	return &Migrator{url: url, provider: provider}, nil
+}
+
+// Close releases the database.
+func (m *Migrator) Close() error { return m.provider.Close() }
+
+// Up migrates to the newest step and registers the contracts of this build. Generation may be
+// zero: the types are then registered as if by the oldest build.
+func (m *Migrator) Up(ctx context.Context, generation events.Generation) ([]*goose.MigrationResult, error) {
+	results, err := m.provider.Up(ctx)
+	if err != nil {
+		return results, migrationError(err)
+	}
+	contracts, err := Contracts()
+	if err != nil {
+		return results, err
+	}
+	conn, err := pgx.Connect(ctx, m.url)
+	if err != nil {
+		return results, fmt.Errorf("register event types: %w", err)
+	}
+	defer func() { _ = conn.Close(context.WithoutCancel(ctx)) }()
+	return results, postgres.RegisterContracts(ctx, conn, generation, contracts)
+}
+
+// Down undoes the newest step; it refuses one that would lose data.
+func (m *Migrator) Down(ctx context.Context) (*goose.MigrationResult, error) {
+	result, err := m.provider.Down(ctx)
+	if err != nil {
+		return nil, migrationError(err)
+	}
+	return result, nil
+}
+
+// Status lists every step and whether it is applied.
+func (m *Migrator) Status(ctx context.Context) ([]*goose.MigrationStatus, error) {
+	return m.provider.Status(ctx)
+}
+
+// migrationError says which step failed and that the earlier ones stand.
+func migrationError(err error) error {
+	var partial *goose.PartialError
+	if errors.As(err, &partial) && partial.Failed != nil {
+		return fmt.Errorf("migration %s failed and was rolled back, the ones before it stand: %w", partial.Failed.Source.Path, partial.Err)
+	}
+	return err
+}
+
+// latestMigration is the newest step of this build.
+func latestMigration() (int64, error) {
+	names, err := fs.Glob(db.Migrations, "migrations/*.sql")
+	if err != nil {
+		return 0, err
+	}
+	var latest int64
+	for _, name := range names {
+		version, err := goose.NumericComponent(name)
+		if err != nil {
+			return 0, err
+		}
+		latest = max(latest, version)
+	}
+	return latest, nil
+}

@@ -1,0 +1,100 @@
+package app
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/jackc/pgx/v5"
+
+	"spectral/internal/core/events"
+)
+
+// Environment variables (DESIGN section 9).
+const (
+	EnvDatabaseURL = "DATABASE_URL"
+	EnvPoolURL     = "SPECTRAL_POOL_URL"
+	EnvGeneration  = "SPECTRAL_GENERATION"
+	EnvPostgresBin = "SPECTRAL_POSTGRES_BIN"
+)
+
+// Settings of a worker.
+type Settings struct {
+	// DatabaseURL leads straight to Postgres: migrations and LISTEN need a session of their own.
+	DatabaseURL string
+	// PoolURL is where transactions run; it may lead to a pooler. DatabaseURL unless set.
+	PoolURL    string
+	Generation events.Generation
+}
+
+// SettingsError is a missing or malformed setting. Its text says what to set.
+type SettingsError struct{ Problems []error }
+
+func (e *SettingsError) Error() string {
+	lines := make([]string, len(e.Problems))
+	for i, p := range e.Problems {
+		lines[i] = p.Error()
+	}
+	return strings.Join(lines, "; ")
+}
+
+// ReadDatabaseURL reads DATABASE_URL alone, for what needs no more.
+func ReadDatabaseURL(getenv func(string) string) (string, error) {
+	url := getenv(EnvDatabaseURL)
+	if err := checkURL(EnvDatabaseURL, url); err != nil {
+		return "", &SettingsError{[]error{err}}
+	}
+	return url, nil
+}
+
+// ReadSettings reads the environment. The error is a [*SettingsError] that lists every problem.
+func ReadSettings(getenv func(string) string) (Settings, error) {
+	s := Settings{DatabaseURL: getenv(EnvDatabaseURL), PoolURL: getenv(EnvPoolURL)}
+	var problems []error
+	if err := checkURL(EnvDatabaseURL, s.DatabaseURL); err != nil {
+		problems = append(problems, err)
+	}
+	if s.PoolURL == "" {
+		s.PoolURL = s.DatabaseURL
+	} else if err := checkURL(EnvPoolURL, s.PoolURL); err != nil {
+		problems = append(problems, err)
+	}
+	g, err := ReadGeneration(getenv)
+	if err != nil {
+		problems = append(problems, err)
+	}
+	s.Generation = g
+	if len(problems) > 0 {
+		return Settings{}, &SettingsError{problems}
+	}
+	return s, nil
+}
+
+// ReadGeneration reads SPECTRAL_GENERATION, which has no default: two deployments that both ran
+// as generation 1 by accident would take each other's events.
+func ReadGeneration(getenv func(string) string) (events.Generation, error) {
+	value := getenv(EnvGeneration)
+	if value == "" {
+		return 0, fmt.Errorf("%s is not set: set it to this deployment's generation, a whole number from 1", EnvGeneration)
+	}
+	g, err := events.ParseGeneration(value)
+	if err != nil {
+		return 0, fmt.Errorf("%s: %w", EnvGeneration, err)
+	}
+	return g, nil
+}
+
+func checkURL(name, url string) error {
+	if url == "" {
+		return fmt.Errorf("%s is not set: set it to postgres://user:password@host:5432/database", name)
+	}
+	if _, err := pgx.ParseConfig(url); err != nil {
+		return fmt.Errorf("%s: %w: want postgres://user:password@host:5432/database", name, oneLine(err))
+	}
+	return nil
+}
+
+// oneLine makes an error fit for one line of output.
+func oneLine(err error) error {
+	return errors.New(strings.Join(strings.Fields(err.Error()), " "))
+}

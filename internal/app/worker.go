@@ -1,0 +1,119 @@
+package app
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"go.uber.org/fx"
+	"go.uber.org/fx/fxevent"
+
+	"spectral/internal/core/events"
+	"spectral/internal/core/events/infrastructure/postgres"
+	"spectral/internal/worlds/application"
+	worldspg "spectral/internal/worlds/infrastructure/postgres"
+)
+
+// ShutdownGrace is how long handlers may go on after a worker was told to stop.
+const ShutdownGrace = 20 * time.Second
+
+// Worker is the fx options of a worker process: the pool, publishing, every consumer, and the use
+// cases. Its hooks start and stop the listener.
+func Worker(s Settings, log *slog.Logger) fx.Option {
+	return fx.Options(
+		fx.WithLogger(func() fxevent.Logger { return fxevent.NopLogger }),
+		fx.StopTimeout(ShutdownGrace+10*time.Second), // a handler that does not return is abandoned meanwhile
+		fx.Supply(s, log),
+		fx.Provide(
+			Contracts,
+			newPool,
+			newPublishing,
+			newUnitOfWork,
+			newListener,
+			newPublishCard,
+		),
+		fx.Invoke(startListener),
+	)
+}
+
+func newPool(lifecycle fx.Lifecycle, s Settings) (*pgxpool.Pool, error) {
+	config, err := postgres.PoolConfig(s.PoolURL, consumerConnections(s.Generation))
+	if err != nil {
+		return nil, err
+	}
+	pool, err := pgxpool.NewWithConfig(context.Background(), config) // connects when first used
+	if err != nil {
+		return nil, fmt.Errorf("connection pool: %w", err)
+	}
+	lifecycle.Append(fx.StopHook(pool.Close))
+	return pool, nil
+}
+
+// consumerConnections is what every runner of every consumer needs at once.
+func consumerConnections(g events.Generation) int {
+	n := 0
+	for _, build := range ConsumerBuilders() {
+		n += build(g).WithDefaults().Concurrency
+	}
+	return n
+}
+
+func newPublishing(s Settings, contracts *events.Contracts, log *slog.Logger) postgres.Publishing {
+	return postgres.Publishing{Contracts: contracts, Generation: s.Generation, Log: log, Now: time.Now, NewID: uuid.NewV7}
+}
+
+func newUnitOfWork(pool *pgxpool.Pool, publishing postgres.Publishing) *postgres.UnitOfWork {
+	return &postgres.UnitOfWork{Pool: pool, Publishing: publishing}
+}
+
+func newListener(s Settings, pool *pgxpool.Pool, contracts *events.Contracts, log *slog.Logger) (*postgres.Listener, error) {
+	direct, err := pgx.ParseConfig(s.DatabaseURL)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", EnvDatabaseURL, err)
+	}
+	listener, err := postgres.NewListener(postgres.Config{
+		Generation: s.Generation, Direct: direct, Pool: pool, Contracts: contracts, Log: log,
+		Now: time.Now, Random: rand.Float64,
+	})
+	if err != nil {
+		return nil, err
+	}
+	for _, build := range ConsumerBuilders() {
+		if err := listener.Listen(context.Background(), build(s.Generation)); err != nil {
+			return nil, err
+		}
+	}
+	return listener, nil
+}
+
+func newPublishCard(unitOfWork *postgres.UnitOfWork) *application.PublishCard {
+	transact := func(ctx context.Context, workspace uuid.NullUUID, work func(application.Cards, events.EventPublisher) error) error {
+		return unitOfWork.Do(ctx, events.Worlds, workspace, func(tx events.Tx, publisher events.EventPublisher) error {
+			return work(worldspg.NewCards(tx), publisher)
+		})
+	}
+	return application.NewPublishCard(transact, time.Now)
+}
+
+// startListener registers this build, then listens. Registration comes first: until it is done
+// nothing of this generation can be published.
+func startListener(lifecycle fx.Lifecycle, s Settings, pool *pgxpool.Pool, contracts *events.Contracts, listener *postgres.Listener) {
+	lifecycle.Append(fx.Hook{
+		OnStart: func(ctx context.Context) error {
+			if err := postgres.Register(ctx, pool, s.Generation, contracts); err != nil {
+				return err
+			}
+			return listener.Start(ctx)
+		},
+		OnStop: func(ctx context.Context) error {
+			ctx, cancel := context.WithTimeout(ctx, ShutdownGrace)
+			defer cancel()
+			return listener.Stop(ctx)
+		},
+	})
+}
