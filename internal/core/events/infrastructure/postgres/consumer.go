@@ -31,6 +31,7 @@ type consumer struct {
 	random       func() float64
 	took         func() // a claim returned rows
 	idle         func() // the last runner has ended
+	settled      func(Settlement)
 
 	mu      sync.Mutex
 	runners int
@@ -104,7 +105,8 @@ func (c *consumer) begin(emptied bool) bool {
 
 // drain is one runner: it claims until nothing is left.
 func (c *consumer) drain(ctx context.Context) {
-	alone := 0 // rows still to be run one at a time after an undone batch
+	alone := 0 // rows still to be run one at a time after an undone transaction
+	strict := false
 	backoff := firstBackoff
 	emptied := false
 	for c.begin(emptied) {
@@ -112,9 +114,14 @@ func (c *consumer) drain(ctx context.Context) {
 		if alone > 0 {
 			limit = 1
 		}
-		result, err := c.dispatch(ctx, limit)
+		result, err := c.dispatch(ctx, limit, strict)
 		if result.rows > 0 {
 			c.took()
+		}
+		if c.settled != nil {
+			for _, s := range result.settled {
+				c.settled(s)
+			}
 		}
 		if err != nil {
 			emptied = false
@@ -131,9 +138,11 @@ func (c *consumer) drain(ctx context.Context) {
 		backoff = firstBackoff
 		switch {
 		case result.undone:
-			alone = result.rows
+			alone = max(alone, result.rows)
+			strict = strict || result.strict
 		case alone > 0:
 			alone--
+			strict = strict && alone > 0
 		case result.rows == limit:
 			c.more(ctx)
 		}

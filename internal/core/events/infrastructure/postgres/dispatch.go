@@ -30,19 +30,21 @@ type claimed struct {
 
 // dispatchResult says what one claim came to.
 type dispatchResult struct {
-	rows   int  // claimed
-	undone bool // the batch was rolled back: its rows are to be run one at a time
+	rows    int  // claimed
+	undone  bool // the transaction was rolled back: its rows are to be run one at a time
+	strict  bool // and with each handler's deferred constraints checked by themselves
+	settled []Settlement
 }
 
 // dispatch claims up to limit rows in one transaction, runs their handlers and settles them.
-// Ctx ends the handlers. An error means that nothing was settled and the infrastructure is at
+// Strict checks deferred constraints handler by handler. Ctx ends the handlers. An error means that nothing was settled and the infrastructure is at
 // fault, or that shutdown came first; it costs no row an attempt.
-func (c *consumer) dispatch(ctx context.Context, limit int) (dispatchResult, error) {
+func (c *consumer) dispatch(ctx context.Context, limit int, strict bool) (dispatchResult, error) {
 	conn, err := acquire(ctx, c.pool)
 	if err != nil {
 		return dispatchResult{}, err
 	}
-	d := &dispatch{consumer: c, conn: conn}
+	d := &dispatch{consumer: c, conn: conn, strict: strict}
 	defer d.release()
 
 	begin, cancel := context.WithTimeout(ctx, statementTimeout)
@@ -56,7 +58,8 @@ func (c *consumer) dispatch(ctx context.Context, limit int) (dispatchResult, err
 		return dispatchResult{}, err
 	}
 	if len(rows) == 1 {
-		return dispatchResult{rows: 1}, d.single(ctx, rows[0])
+		again, err := d.single(ctx, rows[0])
+		return dispatchResult{rows: 1, undone: again, strict: again, settled: d.settled}, err
 	}
 	return d.batch(ctx, rows)
 }
@@ -79,7 +82,9 @@ type dispatch struct {
 	conn    *pgxpool.Conn
 	tx      pgx.Tx
 	queries *coredb.Queries
+	strict  bool
 	spoiled bool // a handler, not the network, made the connection unusable
+	settled []Settlement
 }
 
 // release rolls back what is not committed and gives the connection back.
@@ -149,11 +154,12 @@ func (c *consumer) handlersOf(e events.Envelope) []events.Registration {
 }
 
 // single runs the handlers of one row, each under a savepoint of its own: those that succeed
-// commit with their dedup rows, whatever becomes of the others.
-func (d *dispatch) single(ctx context.Context, row claimed) error {
+// commit with their dedup rows, whatever becomes of the others. Again means that COMMIT found a
+// deferred constraint broken, which undid them all: the row is to be run again, strictly.
+func (d *dispatch) single(ctx context.Context, row claimed) (again bool, err error) {
 	handlers := d.handlersOf(row.envelope)
 	if len(handlers) == 0 {
-		return d.settle(ctx, row, nil, map[string]failure{string(row.envelope.Target): classify(events.ErrNoHandler, 0)})
+		return false, d.settle(ctx, row, nil, map[string]failure{string(row.envelope.Target): classify(events.ErrNoHandler, 0)})
 	}
 	failures := make(map[string]failure)
 	var unhandled, ran []events.Registration
@@ -166,33 +172,36 @@ func (d *dispatch) single(ctx context.Context, row claimed) error {
 		err := d.underSavepoint(ctx, r, row)
 		if err != nil {
 			if ctx.Err() != nil {
-				return fmt.Errorf("stopped while %s ran: %w", r.Name, ctx.Err())
+				return false, fmt.Errorf("stopped while %s ran: %w", r.Name, ctx.Err())
 			}
 			failures[r.Name] = classify(err, row.record[r.Name].Failures)
 			unhandled = append(unhandled, r)
 		}
 		d.logHandled(ctx, r, row, started, failures)
 		if d.spoiled {
-			return d.recordElsewhere(ctx, row, handlers, failures)
+			return false, d.recordElsewhere(ctx, row, handlers, failures)
 		}
 		if d.lost() {
-			return fmt.Errorf("connection lost while %s ran: %w", r.Name, err)
+			return false, fmt.Errorf("connection lost while %s ran: %w", r.Name, err)
 		}
 		if err == nil {
 			ran = append(ran, r)
 		}
 	}
-	err := d.settle(ctx, row, unhandled, failures)
+	err = d.settle(ctx, row, unhandled, failures)
 	var refused *commitError
 	var pg *pgconn.PgError
 	if !errors.As(err, &refused) || !errors.As(err, &pg) || len(ran) == 0 {
-		return err
+		return false, err
 	}
-	// a deferred constraint undid them all, and which of them broke it cannot be told
+	if !d.strict {
+		return true, nil
+	}
+	// something only COMMIT finds, and which of them did it cannot be told
 	for _, r := range ran {
 		failures[r.Name] = classify(pg, row.record[r.Name].Failures)
 	}
-	return d.recordElsewhere(ctx, row, handlers, failures)
+	return false, d.recordElsewhere(ctx, row, handlers, failures)
 }
 
 // lost reports whether the transaction cannot go on.
@@ -232,6 +241,9 @@ func (d *dispatch) underSavepoint(ctx context.Context, r events.Registration, ro
 		// fails when the handler has swallowed an error of its SQL and so lost its transaction
 		if err := d.exec(ctx, actAs(workerRole, noWorkspace)); err != nil {
 			return fmt.Errorf("handler returned nil but left its transaction unusable: %w", err)
+		}
+		if d.strict {
+			return d.exec(ctx, "set constraints all immediate; set constraints all deferred")
 		}
 		return nil
 	}()
@@ -295,14 +307,16 @@ func (d *dispatch) settle(ctx context.Context, row claimed, unhandled []events.R
 		if err := d.deliver(ctx, []claimed{row}); err != nil {
 			return err
 		}
-	} else if err := d.record(ctx, d.queries, row, judge(row.record, unhandled, failures, d.random)); err != nil {
+	} else if err := d.record(ctx, row, judge(row.record, unhandled, failures, d.random)); err != nil {
 		return err
 	}
 	return d.commit(ctx)
 }
 
+// commit ends the transaction, and with it takes back what it noted as settled if it fails.
 func (d *dispatch) commit(ctx context.Context) error {
 	if err := d.tx.Commit(ctx); err != nil {
+		d.settled = nil
 		return &commitError{err}
 	}
 	return nil
@@ -326,23 +340,26 @@ func (d *dispatch) deliver(ctx context.Context, rows []claimed) error {
 	if int(settled) != len(rows) {
 		return fmt.Errorf("settle as delivered: %d of %d rows were still ours", settled, len(rows))
 	}
+	for _, row := range rows {
+		d.settled = append(d.settled, Settlement{Envelope: row.envelope, Status: Delivered, Attempts: int(row.attempts) + 1})
+	}
 	return nil
 }
 
 // record writes a verdict on a row.
-func (c *consumer) record(ctx context.Context, queries *coredb.Queries, row claimed, v verdict) error {
+func (d *dispatch) record(ctx context.Context, row claimed, v verdict) error {
 	encoded, err := json.Marshal(v.failures)
 	if err != nil {
 		return fmt.Errorf("encode handler_failures: %w", err)
 	}
 	var settled bool
 	if v.failed {
-		settled, err = queries.Fail(ctx, coredb.FailParams{
+		settled, err = d.queries.Fail(ctx, coredb.FailParams{
 			ID: row.envelope.EventID, OccurredAt: row.envelope.OccurredAt, Attempts: row.attempts,
 			LastError: v.lastError, HandlerFailures: encoded,
 		})
 	} else {
-		settled, err = queries.Retry(ctx, coredb.RetryParams{
+		settled, err = d.queries.Retry(ctx, coredb.RetryParams{
 			ID: row.envelope.EventID, OccurredAt: row.envelope.OccurredAt, Attempts: row.attempts,
 			DelaySeconds: v.delay.Seconds(), LastError: v.lastError, HandlerFailures: encoded, Counted: v.counted,
 		})
@@ -351,7 +368,8 @@ func (c *consumer) record(ctx context.Context, queries *coredb.Queries, row clai
 		return fmt.Errorf("record the failure of %s: %w", row.envelope.EventID, err)
 	}
 	if settled {
-		c.logVerdict(ctx, row, v)
+		d.settled = append(d.settled, v.settlement(row))
+		d.logVerdict(ctx, row, v)
 	}
 	return nil
 }
@@ -374,10 +392,14 @@ func (d *dispatch) recordElsewhere(ctx context.Context, row claimed, unhandled [
 	}
 	other.queries = coredb.New(other.tx)
 	// what succeeded before was undone with the transaction: it is unhandled again, without fault
-	if err := d.record(ctx, other.queries, row, judge(row.record, unhandled, failures, d.random)); err != nil {
+	if err := other.record(ctx, row, judge(row.record, unhandled, failures, d.random)); err != nil {
 		return err
 	}
-	return other.commit(ctx)
+	if err := other.commit(ctx); err != nil {
+		return err
+	}
+	d.settled = other.settled
+	return nil
 }
 
 // batch runs the handlers of several rows without savepoints, which cost every session once a
@@ -386,6 +408,7 @@ func (d *dispatch) batch(ctx context.Context, rows []claimed) (dispatchResult, e
 	result := dispatchResult{rows: len(rows)}
 	err := d.tryBatch(ctx, rows)
 	if err == nil {
+		result.settled = d.settled
 		return result, nil
 	}
 	if ctx.Err() != nil {

@@ -161,6 +161,17 @@ func judge(record map[string]handlerFailure, unhandled []events.Registration, no
 	return v
 }
 
+func (v verdict) settlement(row claimed) Settlement {
+	s := Settlement{Envelope: row.envelope, Status: Retried, Attempts: int(row.attempts), LastError: v.lastError, Delay: v.delay}
+	if v.counted {
+		s.Attempts++
+	}
+	if v.failed {
+		s.Status, s.Delay = Failed, 0
+	}
+	return s
+}
+
 // joinWithin joins lines, cutting each to its share so that every handler is still named.
 func joinWithin(lines []string, limit int) string {
 	share := limit / max(len(lines), 1)

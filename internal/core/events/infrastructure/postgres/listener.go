@@ -32,6 +32,9 @@ type Config struct {
 	PollInterval time.Duration
 	Now          func() time.Time
 	Random       func() float64 // uniform in [0,1), safe for concurrent use
+	// OnSettled is called after each commit for every row that it settled or re-pended, from
+	// several goroutines. Nil means nobody asks. It must not block.
+	OnSettled func(Settlement)
 }
 
 // WithDefaults fills what is zero and has a default.
@@ -136,7 +139,7 @@ func (l *Listener) Listen(_ context.Context, s events.Subscription) error {
 	l.consumers[s.EventType] = &consumer{
 		subscription: s, handlers: s.Handlers(), generation: l.config.Generation, pool: l.config.Pool,
 		log: l.config.Log, now: l.config.Now, random: l.config.Random,
-		took: l.bell.took, idle: l.bell.poke, stop: make(chan struct{}),
+		took: l.bell.took, idle: l.bell.poke, settled: l.config.OnSettled, stop: make(chan struct{}),
 	}
 	return nil
 }

@@ -1,0 +1,473 @@
+package integration_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+
+	"spectral/internal/core/events"
+	"spectral/internal/core/events/infrastructure/postgres"
+	"spectral/tests/pgtest"
+)
+
+// Two listeners, two rows, one key: the second claim finds the key taken by a transaction that is
+// still open, waits for it, and concedes without running its handler.
+func TestTwoListenersRacingOnOneKey(t *testing.T) {
+	b := setup(t)
+	g := newGate()
+	body := func(ctx context.Context, tx events.Tx, e events.Envelope) error {
+		if err := g.pass(ctx); err != nil {
+			return err
+		}
+		return effect("platform.one")(ctx, tx, e)
+	}
+	s := subscription(handler("platform.one", body))
+	s.BatchSize, s.Concurrency = 1, 1
+	one1, one2 := event(1), event(2)
+	one1.IdempotencyKey, one2.IdempotencyKey = "shared", "shared"
+	b.publish(one1, one2)
+	left, right := b.listen(never, s), b.listen(never, s)
+	g.awaitEntered(t)
+	b.eventually("the twin waits for the key", func() bool {
+		return one[bool](b, `select exists (select from pg_locks l join pg_stat_activity a using (pid)
+			where not l.granted and l.locktype = 'transactionid' and a.datname = current_database())`)
+	})
+	g.letOn()
+	for range 2 {
+		select {
+		case s := <-left.settlements:
+			wantDelivered(t, s)
+		case s := <-right.settlements:
+			wantDelivered(t, s)
+		case <-time.After(patience):
+			t.Fatal("not delivered")
+		}
+	}
+	if len(g.entered) != 0 {
+		t.Fatal("the handler ran twice")
+	}
+	b.wantEffects(map[string]int{"platform.one": 1})
+	for _, e := range []events.Envelope{one1, one2} {
+		if r := b.wantRow(e.EventID, "delivered", 1); r.LastError != "" {
+			t.Fatalf("bounced: %s", r.LastError)
+		}
+	}
+	if got := b.handledBy("worlds:-:shared"); !slices.Equal(got, []string{"platform.one"}) {
+		t.Fatalf("handled by %v", got)
+	}
+}
+
+func wantDelivered(t testing.TB, s postgres.Settlement) {
+	t.Helper()
+	if s.Status != postgres.Delivered {
+		t.Fatalf("%s: %s", s.Status, s.LastError)
+	}
+}
+
+func TestTwinsInOneBatchAreHandledOnce(t *testing.T) {
+	b := setup(t)
+	twins := make([]events.Envelope, 5)
+	for i := range twins {
+		twins[i] = event(i)
+		twins[i].IdempotencyKey = "shared"
+	}
+	b.publish(twins...)
+	b.listen(never, subscription(leaving("platform.one"), leaving("worlds.two"))).delivered(5)
+	b.wantEffects(map[string]int{"platform.one": 1, "worlds.two": 1})
+}
+
+// Fan-out: one claim, two handlers, a key each. The failing one does not undo the other, the
+// retry runs it alone, and a redelivery changes nothing.
+func TestCoHandlersSucceedAndFailApart(t *testing.T) {
+	b := setup(t)
+	var failures atomic.Int32
+	failures.Store(2)
+	two := handler("worlds.two", func(ctx context.Context, tx events.Tx, e events.Envelope) error {
+		if err := effect("worlds.two")(ctx, tx, e); err != nil {
+			return err
+		}
+		if failures.Add(-1) >= 0 {
+			return errRefusing
+		}
+		return nil
+	})
+	e := event(1)
+	b.publish(e)
+	l := b.listen(never, subscription(leaving("platform.one"), two))
+	first := l.next()
+	if first.Status != postgres.Retried || first.LastError != "HandlerError: worlds.two: refusing" {
+		t.Fatalf("%s: %s", first.Status, first.LastError)
+	}
+	if got := b.handledBy(e.EventID.String()); !slices.Contains(got, "platform.one") {
+		t.Fatalf("after the first dispatch handled by %v", got)
+	}
+	l.until(postgres.Delivered)
+	b.wantRow(e.EventID, "delivered", 3)
+	b.wantEffects(map[string]int{"platform.one": 1, "worlds.two": 1})
+	if got := b.handledBy(e.EventID.String()); !slices.Equal(got, []string{"platform.one", "worlds.two"}) {
+		t.Fatalf("handled by %v", got)
+	}
+	// redelivered: the same row again, and a copy under the same key
+	b.exec("update core.outbox set status = 'pending', delivered_at = null where id = $1", e.EventID)
+	b.exec(`insert into core.outbox (event_type, event_version, source, content_class, channel, generation, payload, idempotency_key)
+		select event_type, event_version, source, content_class, channel, generation, payload, idempotency_key from core.outbox`)
+	l.delivered(2)
+	b.wantEffects(map[string]int{"platform.one": 1, "worlds.two": 1})
+}
+
+func TestARetryThatIsExhaustedFailsTheEvent(t *testing.T) {
+	b := setup(t)
+	e := event(1)
+	b.publish(e)
+	l := b.listen(never, subscription(
+		handler("platform.one", func(context.Context, events.Tx, events.Envelope) error {
+			return errors.New("refusing \x00 \xff")
+		}),
+		leaving("worlds.two")))
+	all := l.until(postgres.Failed)
+	if len(all) != 6 {
+		t.Fatalf("%d dispatches, want the first and 5 retries", len(all))
+	}
+	r := b.wantRow(e.EventID, "failed", 6)
+	if r.LastError != "HandlerError: platform.one: refusing \uFFFD \uFFFD" {
+		t.Fatalf("last_error %q", r.LastError)
+	}
+	if f := r.Failures["platform.one"]; f.Failures != 6 || !f.Parked || f.Class != "HandlerError" {
+		t.Fatalf("handler_failures %+v", f)
+	}
+	if !one[bool](b, "select claimed_at is not null and first_failed_at <= claimed_at and delivered_at is null from core.outbox") {
+		t.Fatal("the times of a failed row are wrong")
+	}
+	b.wantEffects(map[string]int{"worlds.two": 1})
+}
+
+// Each way to fail: its class, and whether it is retried.
+func TestFailuresAreClassified(t *testing.T) {
+	b := setup(t)
+	b.exec(`create table platform.parents (id int primary key);
+		create table platform.children (parent int references platform.parents, later int unique deferrable initially deferred);
+		grant all on platform.parents, platform.children to spectral_platform; insert into platform.parents values (1);
+		insert into platform.children values (1, 1)`)
+	run := func(sql string) func(context.Context, events.Tx, events.Envelope) error {
+		return func(ctx context.Context, tx events.Tx, _ events.Envelope) error {
+			_, err := tx.Exec(ctx, sql)
+			return err
+		}
+	}
+	cases := []struct {
+		name     string
+		do       func(context.Context, events.Tx, events.Envelope) error
+		class    string
+		attempts int
+	}{
+		{"terminal", func(context.Context, events.Tx, events.Envelope) error { return events.Terminal(errRefusing) }, "TerminalError", 1},
+		{"wrapped terminal", func(context.Context, events.Tx, events.Envelope) error {
+			return fmt.Errorf("wrapped: %w", events.Terminal(errRefusing))
+		}, "TerminalError", 1},
+		{"payload", func(_ context.Context, _ events.Tx, e events.Envelope) error {
+			_, err := events.Decode[struct{ N string }](e)
+			return err
+		}, "PayloadError", 1},
+		{"unique", run("insert into platform.parents values (1)"), "IntegrityError", 1},
+		{"missing parent", run("insert into platform.children values (99)"), "IntegrityError", 3},
+		{"deferred constraint", run("insert into platform.children values (1, 1)"), "IntegrityError", 1},
+		{"another context's table", run("insert into worlds.effects values ('x', 'x', null, 1)"), "DatabaseError", 6},
+		{"unqualified table", run("insert into effects values ('x', 'x', null, 1)"), "DatabaseError", 6},
+		{"panic with an error", func(context.Context, events.Tx, events.Envelope) error { panic(errRefusing) }, "PanicError", 6},
+		{"panic with a string", func(context.Context, events.Tx, events.Envelope) error { panic("refusing") }, "PanicError", 6},
+		{"goexit", func(context.Context, events.Tx, events.Envelope) error { runtime.Goexit(); return nil }, "PanicError", 6},
+		{"forgotten error", func(ctx context.Context, tx events.Tx, _ events.Envelope) error {
+			_, _ = tx.Exec(ctx, "select 1/0")
+			return nil
+		}, "AbortedTransaction", 6},
+		{"rows left open", func(ctx context.Context, tx events.Tx, _ events.Envelope) error {
+			_, err := tx.Query(ctx, "select generate_series(1, 100000)")
+			return err
+		}, "HandlerError", 7}, // the connection is lost each time, and the neighbour's work with it: once more for that
+		{"statement past the timeout", func(ctx context.Context, tx events.Tx, _ events.Envelope) error {
+			_, err := tx.Exec(ctx, "select pg_catalog.pg_sleep(3600)")
+			return err
+		}, "TimeoutError", 6},
+		{"waiting past the timeout", func(ctx context.Context, _ events.Tx, _ events.Envelope) error {
+			<-ctx.Done()
+			return ctx.Err()
+		}, "TimeoutError", 6},
+		{"refused event", func(ctx context.Context, tx events.Tx, _ events.Envelope) error {
+			bad := event(1)
+			bad.EventType = "Nonsense"
+			return b.publishing.Publisher(tx).Publish(ctx, bad)
+		}, "RefusedEvent", 1},
+	}
+	var handlers []events.Registration
+	for i, c := range cases {
+		h := handler(fmt.Sprintf("platform.case_%d", i), func(ctx context.Context, tx events.Tx, e events.Envelope) error {
+			if string(e.Payload) != fmt.Sprintf(`{"n": %d}`, i) {
+				return nil
+			}
+			return c.do(ctx, tx, e)
+		})
+		h.Timeout = 200 * time.Millisecond
+		handlers = append(handlers, h)
+	}
+	l := b.listen(never, subscription(append(handlers, leaving("platform.neighbour"))...))
+	for i, c := range cases {
+		e := event(i)
+		b.publish(e)
+		l.until(postgres.Failed)
+		r := b.row(e.EventID)
+		prefix := fmt.Sprintf("%s: platform.case_%d: ", c.class, i)
+		if r.Attempts != c.attempts || !strings.HasPrefix(r.LastError, prefix) {
+			t.Errorf("%s: %d attempts, %q; want %d, %q", c.name, r.Attempts, r.LastError, c.attempts, prefix)
+		}
+	}
+	b.wantEffects(map[string]int{"platform.neighbour": len(cases)})
+}
+
+// 40001 and 40P01 cost no attempt, up to the cap; then they count.
+func TestSerializationFailuresAreFreeUpToTheCap(t *testing.T) {
+	b := setup(t)
+	raise := func(ctx context.Context, tx events.Tx, _ events.Envelope) error {
+		_, err := tx.Exec(ctx, "do $$ begin raise exception using errcode = '40001', message = 'on purpose'; end $$")
+		return err
+	}
+	e := event(1)
+	b.publish(e)
+	l := b.listen(never, subscription(handler("platform.one", raise)))
+	for range 20 {
+		if s := l.next(); s.Attempts != 0 || s.Status != postgres.Retried {
+			t.Fatalf("a serialization failure cost an attempt: %+v", s)
+		}
+	}
+	if s := l.next(); s.Attempts != 1 {
+		t.Fatalf("the 21st in a row was still free: %+v", s)
+	}
+}
+
+func TestAnAbandonedHandlerFailsAlone(t *testing.T) {
+	b := setup(t)
+	stuck := make(chan struct{})
+	t.Cleanup(func() { close(stuck) })
+	h := handler("platform.one", func(context.Context, events.Tx, events.Envelope) error { <-stuck; return nil })
+	h.Timeout = time.Millisecond
+	h.Retry = &events.RetryPolicy{MaxRetries: 0, Base: time.Millisecond, Multiplier: 1, Cap: time.Millisecond}
+	e := event(1)
+	b.publish(e)
+	l := b.listen(never, subscription(h, leaving("worlds.two")))
+	all := l.until(postgres.Failed)
+	r := b.row(e.EventID)
+	if !strings.HasPrefix(r.LastError, "TimeoutError: platform.one: ") {
+		t.Fatalf("last_error %q after %d dispatches", r.LastError, len(all))
+	}
+	b.wantEffects(map[string]int{"worlds.two": 1})
+}
+
+func TestAPoisonedBatchDeliversItsNeighbours(t *testing.T) {
+	b := setup(t)
+	batch := make([]events.Envelope, 10)
+	for i := range batch {
+		batch[i] = event(i)
+	}
+	b.publish(batch...)
+	l := b.listen(never, subscription(handler("platform.one", func(ctx context.Context, tx events.Tx, e events.Envelope) error {
+		if e.EventID == batch[4].EventID {
+			return events.Terminal(errRefusing)
+		}
+		return effect("platform.one")(ctx, tx, e)
+	})))
+	failed := 0
+	for range batch {
+		if s := l.next(); s.Status == postgres.Failed {
+			failed++
+		} else {
+			wantDelivered(t, s)
+		}
+	}
+	if failed != 1 {
+		t.Fatalf("%d events failed", failed)
+	}
+	b.wantRow(batch[4].EventID, "failed", 1)
+	b.wantRow(batch[5].EventID, "delivered", 1)
+	b.wantEffects(map[string]int{"platform.one": 9})
+}
+
+// batches records what a batch handler is given.
+type batches struct {
+	tx   events.Tx
+	seen chan []events.Envelope
+}
+
+func (h batches) HandleBatch(ctx context.Context, batch []events.Envelope) error {
+	h.seen <- batch
+	for _, e := range batch {
+		if err := effect("platform.batched")(ctx, h.tx, e); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func TestABatchHandlerSeesOneWorkspaceAtATime(t *testing.T) {
+	b := setup(t)
+	b.exec(`create table platform.seen (workspace_id uuid, n int); alter table platform.seen enable row level security;
+		create policy p on platform.seen using (workspace_id is not distinct from nullif(current_setting('spectral.workspace_id', true), '')::uuid);
+		grant all on platform.seen to spectral_platform;`)
+	workspaces := []uuid.NullUUID{{UUID: uuid.New(), Valid: true}, {}, {UUID: uuid.New(), Valid: true}}
+	var batch []events.Envelope
+	for i := range 9 {
+		e := event(i)
+		e.WorkspaceID = workspaces[i%3]
+		batch = append(batch, e)
+	}
+	b.publish(batch...)
+	seen := make(chan []events.Envelope, 100)
+	rows := handler("platform.rows", func(ctx context.Context, tx events.Tx, e events.Envelope) error {
+		if _, err := tx.Exec(ctx, "insert into platform.seen values ($1, 1)", e.WorkspaceID); err != nil {
+			return err
+		}
+		var strangers int
+		if err := tx.QueryRow(ctx, "select count(*) from platform.seen where workspace_id is distinct from $1", e.WorkspaceID).Scan(&strangers); err != nil {
+			return err
+		}
+		if strangers > 0 {
+			return events.Terminal(fmt.Errorf("saw %d rows of other workspaces", strangers))
+		}
+		return nil
+	})
+	s := subscription(rows, events.Registration{
+		Name: "platform.batched", Batch: func(tx events.Tx) events.BatchHandler { return batches{tx, seen} },
+	})
+	s.Concurrency = 1
+	b.listen(never, s).delivered(9)
+	close(seen)
+	sizes := []int{}
+	for batch := range seen {
+		sizes = append(sizes, len(batch))
+		for _, e := range batch {
+			if e.WorkspaceID != batch[0].WorkspaceID {
+				t.Fatal("a batch mixes workspaces")
+			}
+		}
+	}
+	if !slices.Equal(sizes, []int{3, 3, 3}) {
+		t.Fatalf("batches of %v, want one for each workspace", sizes)
+	}
+	if n := one[int](b, "select count(*)::int from (select workspace_id from platform.seen group by 1 having count(*) = 3) x"); n != 3 {
+		t.Fatalf("%d workspaces have their three rows", n)
+	}
+}
+
+func TestAnEventForOneContextRunsItsHandlersOnly(t *testing.T) {
+	b := setup(t)
+	e := event(1)
+	e.Target = events.Worlds
+	b.publish(e)
+	l := b.listen(never, subscription(leaving("platform.one"), leaving("worlds.two")))
+	l.delivered(1)
+	b.wantEffects(map[string]int{"worlds.two": 1})
+}
+
+func TestATargetWithoutHandlerFailsWithTheReason(t *testing.T) {
+	b := setup(t)
+	e := event(1)
+	e.Target = events.Worlds
+	b.publish(e)
+	b.listen(never, subscription(leaving("platform.one"))).until(postgres.Failed)
+	if r := b.wantRow(e.EventID, "failed", 1); !strings.HasPrefix(r.LastError, "NoHandler: worlds: no handler of the target context") {
+		t.Fatalf("last_error %q", r.LastError)
+	}
+}
+
+func TestAHandlerThatActsOutsideIsNotBatched(t *testing.T) {
+	b := setup(t)
+	for n := range 5 {
+		b.publish(event(n))
+	}
+	seen := make(chan []events.Envelope, 100)
+	h := events.Registration{
+		Name: "platform.batched", ActsOutside: true,
+		Batch: func(tx events.Tx) events.BatchHandler { return batches{tx, seen} },
+	}
+	b.listen(never, subscription(h)).delivered(5)
+	close(seen)
+	for batch := range seen {
+		if len(batch) != 1 {
+			t.Fatalf("a batch of %d", len(batch))
+		}
+	}
+}
+
+// The role's defaults must not matter: at REPEATABLE READ the dedup insert would raise 40001.
+func TestTheDefaultIsolationOfTheRoleDoesNotMatter(t *testing.T) {
+	b := setup(t)
+	b.exec(`do $$ begin execute format('alter database %I set default_transaction_isolation = ''serializable''', current_database()); end $$`)
+	fresh := *b
+	fresh.pool = pgtest.Pool(t, b.url)
+	fresh.uow = &postgres.UnitOfWork{Pool: fresh.pool, Publishing: fresh.publishing}
+	l := fresh.listen(never, subscription(handler("platform.one", func(ctx context.Context, tx events.Tx, _ events.Envelope) error {
+		var level string
+		if err := tx.QueryRow(ctx, "select current_setting('transaction_isolation')").Scan(&level); err != nil {
+			return err
+		}
+		if level != "read committed" {
+			return events.Terminal(errors.New(level))
+		}
+		return nil
+	})))
+	fresh.publish(event(1))
+	l.delivered(1)
+}
+
+func TestATxIsTakenBackWhenItsHandlerReturns(t *testing.T) {
+	b := setup(t)
+	kept := make(chan events.Tx, 1)
+	l := b.listen(never, subscription(handler("platform.one", func(_ context.Context, tx events.Tx, _ events.Envelope) error {
+		if _, ok := tx.(interface{ Commit(context.Context) error }); ok {
+			return events.Terminal(errors.New("the Tx can be committed"))
+		}
+		kept <- tx
+		return nil
+	})))
+	b.publish(event(1))
+	l.delivered(1)
+	if _, err := (<-kept).Exec(b.ctx, "select 1"); !errors.Is(err, postgres.ErrTxOver) {
+		t.Fatalf("the Tx still answers: %v", err)
+	}
+}
+
+func TestListenRefusesWhatWouldGoWrong(t *testing.T) {
+	b := setup(t)
+	l := b.newListener(never, pgtest.Generation, subscription(leaving("platform.one")))
+	other := leaving("platform.two")
+	wrongChannel := subscription(other)
+	wrongChannel.Channel = "outbox_gen_2"
+	unknown := subscription(other)
+	unknown.EventType = "worlds.test.unknown"
+	taken := projection()
+	taken.Primary.Name = "platform.one"
+	for name, c := range map[string]struct {
+		s    events.Subscription
+		want string
+	}{
+		"the same type twice": {subscription(other), "register a co-handler"},
+		"no contract":         {unknown, "no contract"},
+		"channel of another":  {wrongChannel, "announced on outbox_gen_1"},
+		"name twice":          {subscription(other, other), "registered twice"},
+		"name of another":     {taken, "taken by the consumer of"},
+		"name without scope":  {subscription(leaving("nobody")), "scope-qualified"},
+		"name of no context":  {subscription(leaving("core.one")), "not a bounded context"},
+		"nothing to call":     {subscription(events.Registration{Name: "platform.x"}), "exactly one"},
+		"batch of nothing":    {func() events.Subscription { s := subscription(other); s.BatchSize = -1; return s }(), "batch size"},
+	} {
+		if err := l.Listen(b.ctx, c.s); err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s: %v, want %q", name, err, c.want)
+		}
+	}
+}

@@ -1,0 +1,171 @@
+package integration_test
+
+import (
+	"context"
+	"encoding/json"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+
+	"spectral/internal/app"
+	"spectral/internal/core/events"
+	"spectral/internal/worlds/application"
+	worlds "spectral/internal/worlds/contracts/events"
+	"spectral/internal/worlds/domain"
+	worldspg "spectral/internal/worlds/infrastructure/postgres"
+	"spectral/tests/pgtest"
+)
+
+func (b *bundle) publishCard() *application.PublishCard {
+	return application.NewPublishCard(
+		func(ctx context.Context, workspace uuid.NullUUID, work func(application.Cards, events.EventPublisher) error) error {
+			return b.uow.Do(ctx, events.Worlds, workspace, func(tx events.Tx, publisher events.EventPublisher) error {
+				return work(worldspg.NewCards(tx), publisher)
+			})
+		}, time.Now)
+}
+
+// projection is the product's own consumer of published cards.
+func projection() events.Subscription { return app.ConsumerBuilders()[0](pgtest.Generation) }
+
+func card(t testing.TB, id, title string) domain.WorldModelCard {
+	t.Helper()
+	c, err := domain.NewWorldModelCard(id, title, "A summary, “quoted” \\ and é漢🦊.", json.RawMessage(
+		`{"z": 1, "a": [1.50, 1e3, -0.0, 12345678901234567890], "nested": {"b": null, "": true}, "html": "<b>&amp;</b>"}`))
+	must(t, err)
+	return c
+}
+
+// The one flow, whole, over a real notification: a channel mismatch shows as a timeout here, not
+// as a delivery by the poll.
+func TestPublishedCardIsNotifiedAndProjected(t *testing.T) {
+	b := setup(t)
+	raw := pgtest.Conn(t, b.url)
+	_, err := raw.Exec(b.ctx, "listen outbox_gen_1")
+	must(t, err)
+	l := b.listen(never, projection())
+
+	workspace := uuid.NullUUID{UUID: uuid.New(), Valid: true}
+	version, err := b.publishCard().Publish(b.ctx, workspace, card(t, "harbour", "The Harbour of Veyra"))
+	must(t, err)
+	if version != 1 {
+		t.Fatalf("version is %d", version)
+	}
+	ctx, cancel := context.WithTimeout(b.ctx, 10*time.Second)
+	defer cancel()
+	notification, err := raw.WaitForNotification(ctx)
+	must(t, err)
+	id := one[uuid.UUID](b, "select id from core.outbox")
+	if notification.Channel != "outbox_gen_1" || notification.Payload != id.String() {
+		t.Fatalf("notified %q %q, want the id %s", notification.Channel, notification.Payload, id)
+	}
+	l.delivered(1)
+
+	texts := one[[]string](b, `select array[(select card::text from worlds.world_model_cards), (select payload::text from core.outbox),
+		(select snapshot::text from platform.system_cards)]`)
+	if texts[0] != texts[1] || texts[1] != texts[2] {
+		t.Fatalf("card, outbox and projection differ:\n%s\n%s\n%s", texts[0], texts[1], texts[2])
+	}
+	// by itself, and not only equal: all three could be equally empty
+	var payload worlds.WorldModelCardPublished
+	must(t, json.Unmarshal([]byte(texts[2]), &payload))
+	if payload.CardID != "harbour" || payload.Version != 1 || payload.Title != "The Harbour of Veyra" ||
+		payload.Summary != "A summary, “quoted” \\ and é漢🦊." {
+		t.Fatalf("projected %+v", payload)
+	}
+	if got := one[string](b, `select snapshot #>> '{attributes,a}' from platform.system_cards where card_id = 'harbour'
+		and workspace_id = $1 and title = 'The Harbour of Veyra' and version = 1`, workspace); got != "[1.50, 1000, -0.0, 12345678901234567890]" && got != "[1.50, 1000, 0.0, 12345678901234567890]" {
+		t.Fatalf("numbers arrived as %s", got)
+	}
+	r := b.wantRow(id, "delivered", 1)
+	if r.LastError != "" {
+		t.Fatalf("last_error: %s", r.LastError)
+	}
+	if got := b.handledBy(id.String()); len(got) != 1 || got[0] != "platform.world_model_card_projector" {
+		t.Fatalf("handled by %v", got)
+	}
+}
+
+func TestAnOlderVersionNeverOverwritesANewerOne(t *testing.T) {
+	b := setup(t)
+	workspace := uuid.NullUUID{UUID: uuid.New(), Valid: true}
+	publish := b.publishCard()
+	for _, title := range []string{"first", "second", "third"} {
+		_, err := publish.Publish(b.ctx, workspace, card(t, "harbour", title))
+		must(t, err)
+	}
+	// the third comes first, then the others in turn
+	b.exec(`update core.outbox set available_at = now() - make_interval(secs => (payload ->> 'version')::int)`)
+	l := b.listen(never, projection())
+	l.delivered(3)
+	if got := one[string](b, "select version || title || (snapshot ->> 'title') from platform.system_cards"); got != "3thirdthird" {
+		t.Fatalf("the projection is %s", got)
+	}
+}
+
+func TestConcurrentPublicationsOfOneCardGetDifferentVersions(t *testing.T) {
+	b := setup(t)
+	const n = 8
+	errs := make(chan error, n)
+	for range n {
+		go func() {
+			_, err := b.publishCard().Publish(b.ctx, uuid.NullUUID{}, card(t, "harbour", "title"))
+			errs <- err
+		}()
+	}
+	for range n {
+		must(t, <-errs)
+	}
+	if got := one[int](b, "select count(distinct payload -> 'version')::int from core.outbox"); got != n {
+		t.Fatalf("%d different versions of %d", got, n)
+	}
+	if got := one[int](b, "select version::int from worlds.world_model_cards where card = (select payload from core.outbox order by payload -> 'version' desc limit 1)"); got != n {
+		t.Fatalf("the card stands at version %d", got)
+	}
+}
+
+func TestRollbackPublishesNothing(t *testing.T) {
+	b := setup(t)
+	raw := pgtest.Conn(t, b.url)
+	_, err := raw.Exec(b.ctx, "listen outbox_gen_1")
+	must(t, err)
+	// the card itself cannot be stored: what was published in the same transaction goes with it
+	b.exec("alter table worlds.world_model_cards add constraint no_harbour check (card_id <> 'harbour')")
+	if _, err = b.publishCard().Publish(b.ctx, uuid.NullUUID{}, card(t, "harbour", "title")); err == nil {
+		t.Fatal("published against a constraint")
+	}
+	for name, work := range map[string]func(events.Tx, events.EventPublisher) error{
+		"error": func(_ events.Tx, p events.EventPublisher) error {
+			must(t, p.Publish(b.ctx, event(1)))
+			return errRefusing
+		},
+		"panic": func(_ events.Tx, p events.EventPublisher) error {
+			must(t, p.Publish(b.ctx, event(1)))
+			panic("on purpose")
+		},
+		"failed": func(tx events.Tx, p events.EventPublisher) error {
+			must(t, p.Publish(b.ctx, event(1)))
+			_, _ = tx.Exec(b.ctx, "select 1/0")
+			return nil
+		},
+	} {
+		func() {
+			defer func() { _ = recover() }()
+			if err := b.uow.Do(b.ctx, events.Worlds, uuid.NullUUID{}, work); err == nil {
+				t.Errorf("%s: the unit of work committed", name)
+			}
+		}()
+	}
+	if n := one[int](b, "select count(*)::int from core.outbox") + one[int](b, "select count(*)::int from worlds.world_model_cards"); n != 0 {
+		t.Fatalf("%d rows were left behind", n)
+	}
+	b.exec("select pg_notify('outbox_gen_1', 'sentinel')")
+	ctx, cancel := context.WithTimeout(b.ctx, 10*time.Second)
+	defer cancel()
+	notification, err := raw.WaitForNotification(ctx)
+	must(t, err)
+	if notification.Payload != "sentinel" {
+		t.Fatalf("a rolled back transaction notified %s", notification.Payload)
+	}
+}

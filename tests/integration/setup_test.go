@@ -1,0 +1,356 @@
+package integration_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"spectral/internal/app"
+	"spectral/internal/core/events"
+	"spectral/internal/core/events/infrastructure/postgres"
+	"spectral/tests/pgtest"
+)
+
+func TestMain(m *testing.M) { pgtest.Main(m) }
+
+// patience is how long a test waits for what must happen. It fails the test; nothing waits for it
+// to pass.
+const patience = 30 * time.Second
+
+// never is a poll interval that no test lives to see.
+const never = time.Hour
+
+// happenedType is an event of the tests' own.
+const happenedType = "worlds.test.happened"
+
+type happened struct {
+	N int `json:"n"`
+}
+
+func happenedContract() events.Contract {
+	return events.Contract{Type: happenedType, Version: 1, Source: events.Worlds, Payload: happened{}, ContentClass: events.Operational}
+}
+
+// bundle is a database of the test's own and what it takes to publish and listen on it.
+type bundle struct {
+	*testing.T
+	ctx        context.Context
+	url        string
+	pool       *pgxpool.Pool // as the superuser: sees everything
+	contracts  *events.Contracts
+	publishing postgres.Publishing
+	uow        *postgres.UnitOfWork
+}
+
+func setup(t *testing.T, more ...events.Contract) *bundle {
+	t.Helper()
+	t.Parallel()
+	ctx, cancel := context.WithTimeout(context.Background(), 4*patience)
+	t.Cleanup(cancel)
+	real, err := app.Contracts()
+	must(t, err)
+	contracts, err := events.NewContracts(append(append(real.All(), happenedContract()), more...)...)
+	must(t, err)
+	b := &bundle{T: t, ctx: ctx, url: pgtest.New(t), contracts: contracts}
+	b.pool = pgtest.Pool(t, b.url)
+	b.publishing = postgres.Publishing{
+		Contracts: contracts, Generation: pgtest.Generation, Log: slog.New(slog.DiscardHandler), Now: time.Now, NewID: uuid.NewV7,
+	}
+	b.uow = &postgres.UnitOfWork{Pool: b.pool, Publishing: b.publishing}
+	must(t, postgres.Register(ctx, b.pool, pgtest.Generation, contracts))
+	// a table for each context, that handlers leave their effects in
+	for _, scope := range []string{"platform", "worlds"} {
+		b.exec(`create table ` + scope + `.effects (handler text, key text, event_id uuid, n int);
+			grant all on ` + scope + `.effects to spectral_` + scope)
+	}
+	return b
+}
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func (b *bundle) exec(sql string, args ...any) {
+	b.Helper()
+	_, err := b.pool.Exec(b.ctx, sql, args...)
+	must(b.T, err)
+}
+
+// one reads a single value.
+func one[T any](b *bundle, sql string, args ...any) (v T) {
+	b.Helper()
+	must(b.T, b.pool.QueryRow(b.ctx, sql, args...).Scan(&v))
+	return v
+}
+
+// listening is a running listener whose settlements the test awaits.
+type listening struct {
+	*bundle
+	*postgres.Listener
+	settlements chan postgres.Settlement
+}
+
+// listen starts a listener on s, and returns when it is listening.
+func (b *bundle) listen(poll time.Duration, s events.Subscription) *listening {
+	b.Helper()
+	l := b.newListener(poll, pgtest.Generation, s)
+	l.start()
+	return l
+}
+
+// newListener is listen without the start. Each of adjust sees the LISTEN connection's
+// configuration first.
+func (b *bundle) newListener(poll time.Duration, generation events.Generation, s events.Subscription, adjust ...func(*pgx.ConnConfig)) *listening {
+	b.Helper()
+	l := &listening{bundle: b, settlements: make(chan postgres.Settlement, 100_000)}
+	direct, err := pgx.ParseConfig(b.url)
+	must(b.T, err)
+	direct.RuntimeParams["application_name"] = "doorbell"
+	for _, f := range adjust {
+		f(direct)
+	}
+	poolConfig, err := postgres.PoolConfig(b.url, 8)
+	must(b.T, err)
+	pool, err := pgxpool.NewWithConfig(b.ctx, poolConfig)
+	must(b.T, err)
+	b.Cleanup(pool.Close)
+	l.Listener, err = postgres.NewListener(postgres.Config{
+		Generation: generation, Direct: direct, Pool: pool, Contracts: b.contracts,
+		Log: slog.New(slog.NewTextHandler(b.Output(), &slog.HandlerOptions{Level: slog.LevelError + 1})), PollInterval: poll,
+		Now: time.Now, Random: rand.Float64,
+		OnSettled: func(s postgres.Settlement) { l.settlements <- s },
+	})
+	must(b.T, err)
+	must(b.T, l.Listen(b.ctx, s))
+	return l
+}
+
+func (l *listening) start() {
+	l.Helper()
+	must(l.T, l.Start(l.ctx))
+	l.Cleanup(func() { l.stop() })
+	ctx, cancel := context.WithTimeout(l.ctx, patience)
+	defer cancel()
+	must(l.T, l.Health().Await(ctx, postgres.Listening))
+}
+
+func (l *listening) stop() {
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	if err := l.Stop(ctx); err != nil {
+		l.Errorf("stop the listener: %v", err)
+	}
+}
+
+// next awaits a settlement.
+func (l *listening) next() postgres.Settlement {
+	l.Helper()
+	select {
+	case s := <-l.settlements:
+		return s
+	case <-time.After(patience):
+		state, reason := l.Health().Now()
+		l.Fatalf("nothing was settled within %s; the listener is %s %s", patience, state, reason)
+		panic("unreachable")
+	}
+}
+
+// delivered awaits n settlements, all of them deliveries.
+func (l *listening) delivered(n int) {
+	l.Helper()
+	for range n {
+		if s := l.next(); s.Status != postgres.Delivered {
+			l.Fatalf("event %s is %s: %s", s.Envelope.EventID, s.Status, s.LastError)
+		}
+	}
+}
+
+// until awaits the event's last settlement, and returns all of them.
+func (l *listening) until(status postgres.Status) []postgres.Settlement {
+	l.Helper()
+	for all := []postgres.Settlement{}; ; {
+		s := l.next()
+		all = append(all, s)
+		if s.Status == status {
+			return all
+		}
+		if s.Status != postgres.Retried {
+			l.Fatalf("event %s is %s, not %s: %s", s.Envelope.EventID, s.Status, status, s.LastError)
+		}
+	}
+}
+
+// publish publishes test events in one transaction of worlds.
+func (b *bundle) publish(envelopes ...events.Envelope) {
+	b.Helper()
+	must(b.T, b.uow.Do(b.ctx, events.Worlds, uuid.NullUUID{}, func(_ events.Tx, publisher events.EventPublisher) error {
+		return publisher.Publish(b.ctx, envelopes...)
+	}))
+}
+
+// event makes a test event.
+func event(n int) events.Envelope {
+	e, err := events.NewEnvelope(happenedContract(), happened{N: n})
+	if err != nil {
+		panic(err)
+	}
+	id, err := uuid.NewV7()
+	if err != nil {
+		panic(err)
+	}
+	e.EventID = id
+	return e
+}
+
+// subscription is a consumer of test events.
+func subscription(handlers ...events.Registration) events.Subscription {
+	return events.Subscription{
+		Channel: events.ChannelName(pgtest.Generation, ""), EventType: happenedType,
+		Primary: handlers[0], CoHandlers: handlers[1:],
+	}
+}
+
+// quickly retries without a noticeable delay.
+var quickly = &events.RetryPolicy{MaxRetries: 5, Base: time.Millisecond, Multiplier: 1, Cap: time.Millisecond}
+
+// handler registers do under name, with quick retries.
+func handler(name string, do func(context.Context, events.Tx, events.Envelope) error) events.Registration {
+	return events.Registration{Name: name, Retry: quickly, Handler: func(tx events.Tx) events.EventHandler {
+		return func(ctx context.Context, e events.Envelope) error { return do(ctx, tx, e) }
+	}}
+}
+
+// effect is a handler body that leaves a row in its context's table.
+func effect(name string) func(context.Context, events.Tx, events.Envelope) error {
+	scope := string(events.Registration{Name: name}.Scope())
+	return func(ctx context.Context, tx events.Tx, e events.Envelope) error {
+		var payload happened
+		if err := json.Unmarshal(e.Payload, &payload); err != nil {
+			return err
+		}
+		_, err := tx.Exec(ctx, "insert into "+scope+".effects values ($1, $2, $3, $4)", name, e.IdempotencyKey, e.EventID, payload.N)
+		return err
+	}
+}
+
+// leaving registers a handler that leaves its effect and does nothing else.
+func leaving(name string) events.Registration { return handler(name, effect(name)) }
+
+// row is what a test looks at in core.outbox.
+type row struct {
+	Status, LastError string
+	Attempts          int
+	Failures          map[string]struct {
+		Failures int
+		Parked   bool
+		Class    string
+		Error    string
+	}
+}
+
+func (b *bundle) row(id uuid.UUID) (r row) {
+	b.Helper()
+	var failures []byte
+	must(b.T, b.pool.QueryRow(b.ctx, `select status, coalesce(last_error, ''), attempts, handler_failures
+		from core.outbox where id = $1`, id).Scan(&r.Status, &r.LastError, &r.Attempts, &failures))
+	must(b.T, json.Unmarshal(failures, &r.Failures))
+	return r
+}
+
+func (b *bundle) wantRow(id uuid.UUID, status string, attempts int) row {
+	b.Helper()
+	r := b.row(id)
+	if r.Status != status || r.Attempts != attempts {
+		b.Fatalf("event is %s after %d attempts, want %s after %d; last_error: %s", r.Status, r.Attempts, status, attempts, r.LastError)
+	}
+	return r
+}
+
+// wantEffects checks how often each handler has left its effect, over both contexts.
+func (b *bundle) wantEffects(want map[string]int) {
+	b.Helper()
+	rows, err := b.pool.Query(b.ctx, `select handler, count(*)::int from
+		(select handler from platform.effects union all select handler from worlds.effects) e group by handler`)
+	must(b.T, err)
+	got := make(map[string]int)
+	for rows.Next() {
+		var name string
+		var n int
+		must(b.T, rows.Scan(&name, &n))
+		got[name] = n
+	}
+	must(b.T, rows.Err())
+	if fmt.Sprint(got) != fmt.Sprint(want) {
+		b.Fatalf("effects are %v, want %v", got, want)
+	}
+}
+
+// handledBy lists the handlers that have handled a key, in order.
+func (b *bundle) handledBy(key string) []string {
+	b.Helper()
+	return one[[]string](b, `select coalesce(array_agg(handler_name order by handler_name), '{}') from core.event_handled
+		where idempotency_key = $1`, key)
+}
+
+// gate lets handlers announce that they run and wait to be let on.
+type gate struct {
+	entered chan struct{}
+	open    chan struct{}
+	once    sync.Once
+}
+
+func newGate() *gate {
+	return &gate{entered: make(chan struct{}, 1000), open: make(chan struct{})}
+}
+
+func (g *gate) pass(ctx context.Context) error {
+	g.entered <- struct{}{}
+	select {
+	case <-g.open:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+func (g *gate) letOn() { g.once.Do(func() { close(g.open) }) }
+
+func (g *gate) awaitEntered(t testing.TB) {
+	t.Helper()
+	select {
+	case <-g.entered:
+	case <-time.After(patience):
+		t.Fatal("the handler was not called")
+	}
+}
+
+// eventually awaits a condition of the database that announces itself in no other way.
+func (b *bundle) eventually(what string, condition func() bool) {
+	b.Helper()
+	deadline := time.NewTimer(patience)
+	defer deadline.Stop()
+	tick := time.NewTicker(5 * time.Millisecond)
+	defer tick.Stop()
+	for !condition() {
+		select {
+		case <-tick.C:
+		case <-deadline.C:
+			b.Fatalf("%s: not within %s", what, patience)
+		}
+	}
+}
+
+var errRefusing = errors.New("refusing")

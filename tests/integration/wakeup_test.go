@@ -1,0 +1,158 @@
+package integration_test
+
+import (
+	"context"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"spectral/internal/core/events"
+	"spectral/internal/core/events/infrastructure/postgres"
+	"spectral/tests/pgtest"
+)
+
+func TestWhatWasThereBeforeTheListenerIsHandled(t *testing.T) {
+	b := setup(t)
+	for n := range 25 {
+		b.publish(event(n))
+	}
+	b.listen(never, subscription(leaving("platform.one"))).delivered(25)
+	b.wantEffects(map[string]int{"platform.one": 25})
+}
+
+func TestWithEveryNotificationLostThePollDelivers(t *testing.T) {
+	b := setup(t)
+	b.exec("alter table core.outbox disable trigger outbox_notify")
+	l := b.listen(50*time.Millisecond, subscription(leaving("platform.one")))
+	for n := range 5 {
+		b.publish(event(n))
+		l.delivered(1)
+	}
+}
+
+// The doorbell elects one notifier at a time. With the poll out of reach, a producer that stayed
+// silent though nobody notified for it would leave its row behind.
+func TestConcurrentProducersStrandNothing(t *testing.T) {
+	b := setup(t)
+	l := b.listen(never, subscription(leaving("platform.one")))
+	const producers, each = 16, 150
+	failed := make(chan error, producers)
+	for p := range producers {
+		go func() {
+			failed <- func() error {
+				conn, err := pgx.Connect(b.ctx, b.url)
+				if err != nil {
+					return err
+				}
+				defer func() { _ = conn.Close(b.ctx) }()
+				for n := range each {
+					sql := "select core.outbox_publish('worlds.test.happened', 'worlds', jsonb_build_object('n', $1::int))"
+					if n%10 == 9 { // now and then one that publishes and aborts
+						_, err = conn.Exec(b.ctx, "begin; "+fmt.Sprintf("select core.outbox_publish('worlds.test.happened', 'worlds', '{\"n\": %d}')", n)+"; rollback")
+					} else {
+						_, err = conn.Exec(b.ctx, sql, p*each+n)
+					}
+					if err != nil {
+						return err
+					}
+				}
+				return nil
+			}()
+		}()
+	}
+	for range producers {
+		must(t, <-failed)
+	}
+	l.delivered(producers * each * 9 / 10)
+	if n := one[int](b, "select count(*)::int from core.outbox where status <> 'delivered'"); n != 0 {
+		t.Fatalf("%d rows are not delivered", n)
+	}
+}
+
+func TestTheTimerWakesForWhatIsScheduled(t *testing.T) {
+	b := setup(t)
+	l := b.listen(never, subscription(leaving("platform.one")))
+	at := one[time.Time](b, "select clock_timestamp() + interval '700 milliseconds'")
+	must(t, b.uow.Do(b.ctx, events.Worlds, uuid.NullUUID{}, func(tx events.Tx, _ events.EventPublisher) error {
+		return b.publishing.Publisher(tx, events.AvailableAt(at)).Publish(b.ctx, event(1))
+	}))
+	b.publish(event(2))
+	if s := l.next(); string(s.Envelope.Payload) != `{"n": 2}` {
+		t.Fatalf("first came %s", s.Envelope.Payload)
+	}
+	l.delivered(1)
+	if late := one[float64](b, "select extract(epoch from max(delivered_at) - $1)::float8 from core.outbox", at); late < 0 {
+		t.Fatalf("delivered %f s early", -late)
+	}
+}
+
+func TestALostListenConnectionIsReplaced(t *testing.T) {
+	b := setup(t)
+	l := b.listen(never, subscription(leaving("platform.one")))
+	for n := range 3 {
+		killed := one[int](b, `select count(pg_terminate_backend(pid))::int from pg_stat_activity
+			where application_name = 'doorbell' and datname = current_database()`)
+		if killed != 1 {
+			t.Fatalf("%d LISTEN connections", killed)
+		}
+		b.publish(event(n)) // while nobody listens
+		l.delivered(1)
+		ctx, cancel := context.WithTimeout(b.ctx, patience)
+		must(t, l.Health().Await(ctx, postgres.Listening))
+		cancel()
+	}
+}
+
+func TestAnotherGenerationsEventsAreLeftAlone(t *testing.T) {
+	b := setup(t)
+	must(t, postgres.Register(b.ctx, b.pool, 2, b.contracts))
+	theirs := b.newListener(never, 2, events.Subscription{
+		Channel: events.ChannelName(2, ""), EventType: happenedType, Primary: leaving("platform.two"),
+	})
+	ours := b.listen(never, subscription(leaving("platform.one")))
+	old, young := event(1), event(2)
+	b.publish(old)
+	ours.delivered(1)
+	second := *b
+	second.publishing.Generation = 2
+	second.uow = &postgres.UnitOfWork{Pool: b.pool, Publishing: second.publishing}
+	second.publish(young)
+	b.exec("select pg_notify('outbox_gen_1', 'forged')")
+	b.publish(event(3)) // handled after whatever the forged ring led to
+	ours.delivered(1)
+	b.wantRow(young.EventID, "pending", 0)
+	theirs.start()
+	theirs.delivered(1)
+	b.wantEffects(map[string]int{"platform.one": 2, "platform.two": 1})
+}
+
+func TestStopWaitsForHandlersAndThenCancelsThem(t *testing.T) {
+	b := setup(t)
+	g := newGate()
+	l := b.newListener(never, pgtest.Generation, subscription(handler("platform.one", func(ctx context.Context, tx events.Tx, e events.Envelope) error {
+		if err := g.pass(ctx); err != nil {
+			return err
+		}
+		return effect("platform.one")(ctx, tx, e)
+	})))
+	l.start()
+	first := event(1)
+	b.publish(first)
+	g.awaitEntered(t)
+	ctx, cancel := context.WithCancel(b.ctx)
+	cancel() // no grace at all
+	if err := l.Stop(ctx); err == nil {
+		t.Fatal("Stop did not say that a handler was cancelled")
+	}
+	l.stop() // once more does no harm
+	b.wantRow(first.EventID, "pending", 0)
+	b.wantEffects(map[string]int{})
+
+	g.letOn()
+	again := b.listen(never, subscription(handler("platform.one", effect("platform.one"))))
+	again.delivered(1)
+	b.wantRow(first.EventID, "delivered", 1)
+}
