@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strconv"
+	"strings"
 	"time"
 
 	"github.com/jackc/pgerrcode"
@@ -18,7 +20,7 @@ const checkTimeout = 10 * time.Second
 
 // checkServer reports, in one line with what to do, why the server cannot be used at all.
 func checkServer(ctx context.Context, config *pgx.ConnConfig) error {
-	return withConnection(ctx, config, func(ctx context.Context, conn *pgx.Conn) error { return checkVersion(ctx, conn) })
+	return withConnection(ctx, config, func(_ context.Context, conn *pgx.Conn) error { return checkVersion(conn) })
 }
 
 // CheckDatabase reports, in one line with what to do, why a worker cannot run on the database at
@@ -29,7 +31,7 @@ func CheckDatabase(ctx context.Context, url string) error {
 		return &SettingsError{[]error{fmt.Errorf("%s: %w", EnvDatabaseURL, oneLine(err))}}
 	}
 	return withConnection(ctx, config, func(ctx context.Context, conn *pgx.Conn) error {
-		if err := checkVersion(ctx, conn); err != nil {
+		if err := checkVersion(conn); err != nil {
 			return err
 		}
 		return checkMigrated(ctx, conn)
@@ -48,18 +50,14 @@ func withConnection(ctx context.Context, config *pgx.ConnConfig, check func(cont
 	return check(ctx, conn)
 }
 
-func checkVersion(ctx context.Context, conn *pgx.Conn) error {
-	var number int
-	var version, encoding string
-	err := conn.QueryRow(ctx, `select current_setting('server_version_num')::int, current_setting('server_version'),
-		current_setting('server_encoding')`).Scan(&number, &version, &encoding)
-	if err != nil {
-		return fmt.Errorf("ask the server's version: %w", oneLine(err))
-	}
-	if number/10000 < oldestPostgres {
+func checkVersion(conn *pgx.Conn) error {
+	version := conn.PgConn().ParameterStatus("server_version")
+	// a number always leads: 15.4, 14.9 (Debian 14.9-1), 19devel
+	end := strings.IndexFunc(version+".", func(r rune) bool { return r < '0' || r > '9' })
+	if major, err := strconv.Atoi(version[:end]); err != nil || major < oldestPostgres {
 		return fmt.Errorf("PostgreSQL %s is too old: %d or later is required", version, oldestPostgres)
 	}
-	if encoding != "UTF8" {
+	if encoding := conn.PgConn().ParameterStatus("server_encoding"); encoding != "UTF8" {
 		return fmt.Errorf("database %s has encoding %s: create it with ENCODING 'UTF8'", conn.Config().Database, encoding)
 	}
 	return nil

@@ -46,9 +46,9 @@ func (h traceFields) Handle(ctx context.Context, r slog.Record) error {
 		has[a.Key] = true
 		return true
 	})
-	for _, key := range []string{logTraceID, logSpanID} {
-		if !has[key] {
-			r.AddAttrs(slog.String(key, ""))
+	for _, empty := range []slog.Attr{slog.String(logTraceID, ""), slog.String(logSpanID, "")} {
+		if !has[empty.Key] {
+			r.AddAttrs(empty)
 		}
 	}
 	return h.Handler.Handle(ctx, r)

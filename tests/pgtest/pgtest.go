@@ -35,23 +35,27 @@ const (
 var (
 	once     sync.Once
 	server   *embeddedpg.Server
-	startErr error
+	errStart error
 	sequence atomic.Int64
 	cloning  sync.Mutex // Postgres clones a template only while nobody else is cloning it
 )
 
 // Main runs the tests and stops the server they started.
-func Main(m *testing.M) {
-	code := m.Run()
-	if server != nil {
-		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
-		defer cancel()
-		if err := server.Stop(ctx); err != nil {
-			fmt.Fprintln(os.Stderr, "stop the test server:", err)
-			code = 1
-		}
+func Main(m *testing.M) { os.Exit(Stop(m.Run())) }
+
+// Stop stops the server, if one was started, and returns code, or 1 if that fails. For a TestMain
+// that cannot be Main.
+func Stop(code int) int {
+	if server == nil {
+		return code
 	}
-	os.Exit(code)
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	if err := server.Stop(ctx); err != nil {
+		fmt.Fprintln(os.Stderr, "stop the test server:", err)
+		return 1
+	}
+	return code
 }
 
 // Server starts the server if need be and returns it.
@@ -60,13 +64,13 @@ func Server(t testing.TB) *embeddedpg.Server {
 	once.Do(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), startTimeout)
 		defer cancel()
-		server, startErr = embeddedpg.Start(ctx, embeddedpg.Config{Ephemeral: true, BinDir: os.Getenv(app.EnvPostgresBin)})
-		if startErr == nil {
-			startErr = createTemplate(ctx)
+		server, errStart = embeddedpg.Start(ctx, embeddedpg.Config{Ephemeral: true, BinDir: os.Getenv(app.EnvPostgresBin)})
+		if errStart == nil {
+			errStart = createTemplate(ctx)
 		}
 	})
-	if startErr != nil {
-		t.Fatalf("test server: %v", startErr)
+	if errStart != nil {
+		t.Fatalf("test server: %v", errStart)
 	}
 	return server
 }
@@ -98,10 +102,16 @@ func administer(ctx context.Context, sql string) error {
 
 // New returns the URL of a migrated database of the test's own, as the superuser. It is dropped
 // when the test ends.
-func New(t testing.TB) string { return clone(t, " template "+templateName) }
+func New(t testing.TB) string {
+	t.Helper()
+	return clone(t, " template "+templateName)
+}
 
 // NewEmpty is New without the migrations.
-func NewEmpty(t testing.TB) string { return clone(t, "") }
+func NewEmpty(t testing.TB) string {
+	t.Helper()
+	return clone(t, "")
+}
 
 func clone(t testing.TB, template string) string {
 	t.Helper()

@@ -25,7 +25,7 @@ const (
 	exitWronglyCall = 2
 )
 
-// Streams and environment of one run.
+// Process is the streams and the environment of one run.
 type Process struct {
 	Stdin  io.Reader
 	Stdout io.Writer
@@ -75,7 +75,7 @@ func rootCommand(p Process) *cobra.Command {
 		SilenceUsage:  true,
 		SilenceErrors: true,
 		Args:          cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
+		RunE: func(*cobra.Command, []string) error {
 			return usageError{errors.New("which command? see `workers --help`")}
 		},
 	}

@@ -90,8 +90,7 @@ func readLine(r *bufio.Reader) (line []byte, tooLong bool, err error) {
 func parse(line []byte) (domain.WorldModelCard, error) {
 	// Before decoding, which would quietly replace what cannot be stored.
 	if err := events.ValidatePayload(line); err != nil {
-		var refusal *events.Refusal
-		if errors.As(err, &refusal) {
+		if refusal, ok := errors.AsType[*events.Refusal](err); ok {
 			err = errors.New(refusal.Reason)
 		}
 		return domain.WorldModelCard{}, err

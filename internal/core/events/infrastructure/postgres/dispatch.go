@@ -280,7 +280,7 @@ func (d *dispatch) call(ctx context.Context, r events.Registration, batch []even
 		return fmt.Errorf("act as %s: %w", role, err)
 	}
 	lent := &lentTx{tx: d.tx}
-	err, returned := runGuarded(ctx, r.CallTimeout(), func(ctx context.Context) error {
+	returned, err := runGuarded(ctx, r.CallTimeout(), func(ctx context.Context) error {
 		defer lent.takeBack()
 		if r.Batch != nil {
 			return r.Batch(lent).HandleBatch(ctx, batch)

@@ -1,0 +1,205 @@
+package app
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/jackc/pgx/v5"
+
+	"spectral/db"
+)
+
+// EffectivePrivileges reads what our roles and PUBLIC may do with our objects, one sorted line each, in the form
+// that the head of db/privileges.txt explains. The connection may be any login's and must not be in a transaction.
+func EffectivePrivileges(ctx context.Context, conn *pgx.Conn) ([]string, error) {
+	schemas, roles := privilegeScope(declaredPrivileges())
+	// one snapshot; types are printed without a schema only when they are pg_catalog's
+	tx, err := conn.BeginTx(ctx, pgx.TxOptions{
+		BeginQuery: "begin isolation level repeatable read read only; set local search_path = pg_catalog",
+	})
+	if err != nil {
+		return nil, fmt.Errorf("read privileges: %w", oneLine(err))
+	}
+	defer func() { _ = tx.Rollback(context.WithoutCancel(ctx)) }()
+	rows, err := tx.Query(ctx, effectivePrivileges, schemas, roles)
+	if err != nil {
+		return nil, fmt.Errorf("read privileges: %w", oneLine(err))
+	}
+	lines, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	if err != nil {
+		return nil, fmt.Errorf("read privileges: %w", oneLine(err))
+	}
+	slices.Sort(lines)
+	return slices.Compact(lines), nil
+}
+
+// ComparePrivileges compares the effective privileges with db/privileges.txt. A missing line stops something that
+// should work; an unexpected one allows something that nobody decided.
+func ComparePrivileges(ctx context.Context, conn *pgx.Conn) (missing, unexpected []string, err error) {
+	effective, err := EffectivePrivileges(ctx, conn)
+	if err != nil {
+		return nil, nil, err
+	}
+	declared := declaredPrivileges()
+	return without(declared, effective), without(effective, declared), nil
+}
+
+// without returns the lines that are not among others.
+func without(lines, others []string) []string {
+	var left []string
+	for _, line := range lines {
+		if !slices.Contains(others, line) {
+			left = append(left, line)
+		}
+	}
+	return left
+}
+
+func declaredPrivileges() []string {
+	var lines []string
+	for line := range strings.Lines(db.Privileges) {
+		if line = strings.TrimSpace(line); line != "" && !strings.HasPrefix(line, "#") {
+			lines = append(lines, line)
+		}
+	}
+	return lines
+}
+
+// privilegeScope says which schemas and roles the declared lines speak of. What belongs to us beyond them is found
+// by owner and by name, so that a new schema or group is not overlooked.
+func privilegeScope(declared []string) (schemas, roles []string) {
+	schemas, roles = []string{}, []string{}
+	for _, line := range declared {
+		switch words := strings.Fields(line); words[0] {
+		case "schema":
+			schemas = append(schemas, words[1])
+		case "role":
+			roles = append(roles, words[1])
+		}
+	}
+	return schemas, roles
+}
+
+// effectivePrivileges takes the schemas and roles of the data file. An ACL that is null stands for acldefault:
+// that is how PUBLIC comes to execute functions. What an owner may do by owning is left out, and so are the USAGE
+// of PUBLIC on types, which only says that columns may have them, and the grants to logins of the operator's own.
+const effectivePrivileges = `
+with
+ours as (
+  -- an operator may call a login spectral_something: that one is not a group of ours
+  select oid, rolname from pg_roles
+  where rolname = any ($2) or (starts_with(rolname, 'spectral_') and not rolcanlogin)
+),
+grantees as (
+  select oid, rolname::text as name from ours union all select 0, 'PUBLIC'
+),
+schemas as (
+  select n.oid, n.nspname, n.nspowner, n.nspacl from pg_namespace n
+  where n.nspname = any ($1) or n.nspowner in (select oid from ours)
+),
+relations as (
+  select c.oid, c.relowner, c.relacl, c.relkind, c.relrowsecurity, c.relforcerowsecurity,
+         s.nspname || '.' || c.relname as name,
+         case c.relkind when 'S' then 'sequence' when 'v' then 'view' when 'm' then 'materialized view' else 'table' end as kind
+  from pg_class c join schemas s on s.oid = c.relnamespace
+  where c.relkind in ('r', 'p', 'v', 'm', 'f', 'S')
+),
+-- everything that has an owner and an ACL
+objects (description, owner, acl) as (
+  select 'schema ' || nspname, nspowner, coalesce(nspacl, acldefault('n', nspowner)) from schemas
+  union all
+  select kind || ' ' || name, relowner,
+         coalesce(relacl, acldefault((case relkind when 'S' then 's' else 'r' end)::"char", relowner))
+  from relations
+  union all
+  select 'function ' || s.nspname || '.' || p.proname || '(' || oidvectortypes(p.proargtypes) || ')', p.proowner,
+         coalesce(p.proacl, acldefault('f', p.proowner))
+  from pg_proc p join schemas s on s.oid = p.pronamespace
+),
+-- goose's own table and the database belong to whoever migrates
+others (description, owner, acl) as (
+  select 'table goose_db_version', c.relowner, c.relacl from pg_class c
+  where c.relname = 'goose_db_version' and c.relkind = 'r'
+  union all
+  select 'the database', d.datdba, d.datacl from pg_database d where d.datname = current_database()
+),
+defaults as (
+  select d.defaclrole, d.defaclnamespace, d.defaclobjtype, d.defaclacl from pg_default_acl d
+  union all
+  -- what the owner's objects get where nobody has changed the defaults
+  select r.oid, 0, k.kind, acldefault((case k.kind when 'S' then 's' else k.kind end)::"char", r.oid)
+  from pg_roles r, unnest('{r,S,f,n}'::"char"[]) as k(kind)
+  where r.rolname = 'spectral_owner'
+    and not exists (select from pg_default_acl d
+                    where d.defaclrole = r.oid and d.defaclnamespace = 0 and d.defaclobjtype = k.kind)
+)
+
+select 'role ' || r.rolname
+  || case when r.rolcanlogin then ' login' else ' nologin' end
+  || case when r.rolinherit then ' inherit' else ' noinherit' end
+  || case when r.rolsuper then ' superuser' else '' end
+  || case when r.rolcreaterole then ' createrole' else '' end
+  || case when r.rolcreatedb then ' createdb' else '' end
+  || case when r.rolreplication then ' replication' else '' end
+  || case when r.rolbypassrls then ' bypassrls' else '' end
+from pg_roles r join ours using (oid)
+
+union all
+-- membership; before PostgreSQL 16 the member's own attribute decides on inheriting, and SET ROLE is always allowed
+select 'grant ' || g.rolname || ' to ' || u.rolname
+  || case when bool_or(coalesce((to_jsonb(m) ->> 'inherit_option')::boolean, u.rolinherit)) then ' inherit' else ' noinherit' end
+  || case when bool_or(coalesce((to_jsonb(m) ->> 'set_option')::boolean, true)) then ' set' else ' noset' end
+  || case when bool_or(m.admin_option) then ' admin' else '' end
+from pg_auth_members m
+join pg_roles g on g.oid = m.roleid
+join pg_roles u on u.oid = m.member
+where m.member in (select oid from ours)
+group by g.rolname, u.rolname
+
+union all
+select 'schema ' || nspname || ' owner ' || pg_get_userbyid(nspowner) from schemas
+union all
+select 'owner ' || pg_get_userbyid(owner) || ' of ' || description from objects
+where pg_get_userbyid(owner) <> 'spectral_owner' and description not like 'schema %'
+
+union all
+select 'grant ' || lower(a.privilege_type) || ' on ' || o.description || ' to ' || t.name
+  || case when a.is_grantable then ' with grant option' else '' end
+from objects o, aclexplode(o.acl) a join grantees t on t.oid = a.grantee
+where a.grantee <> o.owner
+union all
+select 'grant ' || lower(a.privilege_type) || ' (' || c.attname || ') on ' || r.kind || ' ' || r.name || ' to ' || t.name
+  || case when a.is_grantable then ' with grant option' else '' end
+from relations r join pg_attribute c on c.attrelid = r.oid and not c.attisdropped,
+  aclexplode(c.attacl) a join grantees t on t.oid = a.grantee
+where a.grantee <> r.relowner
+union all
+select 'grant ' || lower(a.privilege_type) || ' on ' || o.description || ' to ' || t.name
+  || case when a.is_grantable then ' with grant option' else '' end
+from others o, aclexplode(o.acl) a join ours on ours.oid = a.grantee join grantees t on t.oid = a.grantee
+where a.grantee <> o.owner
+
+union all
+select 'default of ' || pg_get_userbyid(d.defaclrole) || coalesce(' in schema ' || n.nspname, '')
+  || ': grant ' || lower(a.privilege_type) || ' on '
+  || case d.defaclobjtype when 'r' then 'tables' when 'S' then 'sequences' when 'f' then 'functions'
+       when 'n' then 'schemas' when 'T' then 'types' else 'objects of kind ' || d.defaclobjtype::text end
+  || ' to ' || t.name || case when a.is_grantable then ' with grant option' else '' end
+from defaults d left join pg_namespace n on n.oid = d.defaclnamespace,
+  aclexplode(d.defaclacl) a join grantees t on t.oid = a.grantee
+where a.grantee <> d.defaclrole
+  and (a.grantee <> 0 or d.defaclnamespace in (select oid from schemas)
+       or (d.defaclnamespace = 0 and d.defaclrole in (select oid from ours)))
+  and not (d.defaclobjtype = 'T' and a.grantee = 0 and d.defaclnamespace = 0)
+
+union all
+select 'row security on ' || name || case when relforcerowsecurity then ' forced' else '' end
+from relations where relrowsecurity
+union all
+select 'policy ' || p.policyname || ' on ' || p.schemaname || '.' || p.tablename || ' '
+  || lower(p.permissive) || ' for ' || lower(p.cmd) || ' to ' || array_to_string(p.roles, ', ')
+  || regexp_replace(coalesce(' using (' || p.qual || ')', '') || coalesce(' with check (' || p.with_check || ')', ''), '\s+', ' ', 'g')
+from pg_policies p join schemas s on s.nspname = p.schemaname
+`

@@ -1,0 +1,194 @@
+package events_test
+
+import (
+	"encoding/json"
+	"errors"
+	"flag"
+	"math"
+	"os"
+	"path/filepath"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+
+	"spectral/internal/core/events"
+)
+
+var update = flag.Bool("update", false, "rewrite the golden files")
+
+// The envelope is frozen: ten fields, under these names, null where absent.
+func TestEnvelopeGolden(t *testing.T) {
+	t.Parallel()
+	full := events.Envelope{
+		EventID: uuid.MustParse("01980000-0000-7000-8000-000000000001"), EventType: "decision.recorded", EventVersion: 2,
+		OccurredAt: time.Date(2026, 1, 2, 3, 4, 5, 678000, time.FixedZone("", 3600)), Source: events.Platform, Target: events.Worlds,
+		WorkspaceID: uuid.NullUUID{UUID: uuid.MustParse("01980000-0000-7000-8000-000000000002"), Valid: true},
+		Payload:     json.RawMessage(`{"a":1}`), IdempotencyKey: "key",
+		TraceContext: "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01",
+	}
+	bare := events.Envelope{EventID: full.EventID, EventType: "decision.recorded", EventVersion: 1, OccurredAt: full.OccurredAt,
+		Source: events.Platform, Payload: json.RawMessage(`{}`), IdempotencyKey: full.EventID.String()}
+	got, err := json.MarshalIndent([]events.Envelope{full, bare}, "", "  ")
+	if err != nil {
+		t.Fatal(err)
+	}
+	golden(t, "envelope.json", string(got)+"\n")
+	if n := reflect.TypeFor[events.Envelope]().NumField(); n != 10 {
+		t.Fatalf("the envelope has %d fields, ten are frozen", n)
+	}
+	var back []events.Envelope
+	if err := json.Unmarshal(got, &back); err != nil {
+		t.Fatal(err)
+	}
+	for i, want := range []events.Envelope{full, bare} {
+		var compact strings.Builder
+		if err := json.NewEncoder(&compact).Encode(back[i]); err != nil {
+			t.Fatal(err)
+		}
+		var original strings.Builder
+		if err := json.NewEncoder(&original).Encode(want); err != nil {
+			t.Fatal(err)
+		}
+		if compact.String() != original.String() {
+			t.Errorf("read back as %s, want %s", compact.String(), original.String())
+		}
+	}
+}
+
+func golden(t *testing.T, name, got string) {
+	t.Helper()
+	path := filepath.Join("testdata", name)
+	if *update {
+		if err := os.WriteFile(path, []byte(got), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got != string(want) {
+		t.Errorf("%s differs from what is now (go test -update rewrites it):\n%s", path, got)
+	}
+}
+
+func TestRetryDelayStaysWithinBounds(t *testing.T) {
+	t.Parallel()
+	p := events.DefaultRetryPolicy
+	for failures := range 1_000_001 {
+		for _, random := range []float64{0, 0.5, math.Nextafter(1, 0)} {
+			if d := p.Delay(failures, random); d < 0 || d > 5*time.Minute {
+				t.Fatalf("after %d failures: %s", failures, d)
+			}
+		}
+	}
+	for failures, want := range map[int]time.Duration{1: time.Second, 2: 2 * time.Second, 5: 16 * time.Second, 9: 256 * time.Second, 10: 5 * time.Minute, 64: 5 * time.Minute} {
+		if d := p.Delay(failures, math.Nextafter(1, 0)).Round(time.Millisecond); d != want {
+			t.Errorf("after %d failures the bound is %s, want %s", failures, d, want)
+		}
+	}
+	if p.Exhausted(5) || !p.Exhausted(6) {
+		t.Error("want 5 retries after the first attempt")
+	}
+}
+
+func TestRetryPolicyRefusesNonsense(t *testing.T) {
+	t.Parallel()
+	good := events.DefaultRetryPolicy
+	if err := good.Validate(); err != nil {
+		t.Fatal(err)
+	}
+	for name, break_ := range map[string]func(*events.RetryPolicy){
+		"negative retries":  func(p *events.RetryPolicy) { p.MaxRetries = -1 },
+		"no base":           func(p *events.RetryPolicy) { p.Base = 0 },
+		"cap below base":    func(p *events.RetryPolicy) { p.Cap = time.Millisecond },
+		"cap over a day":    func(p *events.RetryPolicy) { p.Cap = 25 * time.Hour },
+		"shrinking":         func(p *events.RetryPolicy) { p.Multiplier = 0.5 },
+		"multiplier is NaN": func(p *events.RetryPolicy) { p.Multiplier = math.NaN() },
+		"multiplier is Inf": func(p *events.RetryPolicy) { p.Multiplier = math.Inf(1) },
+	} {
+		p := good
+		break_(&p)
+		if p.Validate() == nil {
+			t.Errorf("%s: accepted", name)
+		}
+	}
+}
+
+type payload struct{}
+
+func contract() events.Contract {
+	return events.Contract{Type: "worlds.a.happened", Version: 1, Source: events.Worlds, Payload: payload{}, ContentClass: events.Operational}
+}
+
+func TestContractsRefuseWhatDisagrees(t *testing.T) {
+	t.Parallel()
+	second := contract()
+	second.Version = 2
+	if _, err := events.NewContracts(contract(), second); err != nil {
+		t.Fatal(err)
+	}
+	for name, c := range map[string]struct {
+		break_ func(*events.Contract)
+		want   string
+	}{
+		"the same twice":  {func(*events.Contract) {}, "declared twice"},
+		"type":            {func(c *events.Contract) { c.Type = "Nonsense" }, "type must be"},
+		"version":         {func(c *events.Contract) { c.Version = 0 }, "version is 0"},
+		"source":          {func(c *events.Contract) { c.Source = "nobody" }, "source is"},
+		"class":           {func(c *events.Contract) { c.Class = "Slow Ones" }, "class is"},
+		"content class":   {func(c *events.Contract) { c.ContentClass = "" }, "content class is"},
+		"payload":         {func(c *events.Contract) { c.Payload = nil }, "payload must be a struct"},
+		"another source":  {func(c *events.Contract) { c.Version, c.Source = 2, events.Platform }, "differ in source or class"},
+		"another channel": {func(c *events.Contract) { c.Version, c.Class = 2, "slow" }, "differ in source or class"},
+	} {
+		other := contract()
+		c.break_(&other)
+		if _, err := events.NewContracts(contract(), other); err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s: %v, want %q", name, err, c.want)
+		}
+	}
+}
+
+func TestDecodeIgnoresUnknownFieldsAndNamesTheType(t *testing.T) {
+	t.Parallel()
+	e := events.Envelope{EventType: "worlds.a.happened", Payload: json.RawMessage(`{"known": 1, "unknown": 2}`)}
+	v, err := events.Decode[struct {
+		Known int `json:"known"`
+	}](e)
+	if err != nil || v.Known != 1 {
+		t.Fatalf("%+v, %v", v, err)
+	}
+	_, err = events.Decode[struct {
+		Known string `json:"known"`
+	}](e)
+	var fault *events.PayloadError
+	if !errors.As(err, &fault) || fault.EventType != e.EventType {
+		t.Fatalf("%v", err)
+	}
+}
+
+func TestChannelsAndGenerations(t *testing.T) {
+	t.Parallel()
+	longest := events.ChannelName(events.MaxGeneration, strings.Repeat("c", 30))
+	if !events.ValidChannel(longest) {
+		t.Errorf("%s is no channel", longest)
+	}
+	if got := events.ChannelName(7, ""); got != "outbox_gen_7" {
+		t.Error(got)
+	}
+	if got := events.ChannelName(7, "slow"); got != "outbox_gen_7_slow" {
+		t.Error(got)
+	}
+	for _, s := range []string{"", "0", "-1", "1.5", "one", "1 ", "1000000000000", "99999999999999999999"} {
+		if g, err := events.ParseGeneration(s); err == nil {
+			t.Errorf("%q is generation %d", s, g)
+		}
+	}
+	if g, err := events.ParseGeneration("999999999999"); err != nil || g != events.MaxGeneration {
+		t.Error(g, err)
+	}
+}

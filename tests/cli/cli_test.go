@@ -1,0 +1,192 @@
+// Package cli_test holds transcripts of the workers command, in testdata, run against its own
+// code and a real Postgres.
+package cli_test
+
+import (
+	"context"
+	"errors"
+	"net"
+	"net/url"
+	"os"
+	"os/exec"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgproto3"
+	"github.com/rogpeppe/go-internal/testscript"
+
+	"spectral/internal/app/cli"
+	"spectral/tests/pgtest"
+)
+
+// patience is how long a script waits for what must happen.
+const patience = 30 * time.Second
+
+type runner struct{ m *testing.M }
+
+func (r runner) Run() int { return pgtest.Stop(r.m.Run()) }
+
+func TestMain(m *testing.M) {
+	testscript.Main(runner{m}, map[string]func(){
+		"workers": func() { os.Exit(cli.Main(context.Background(), cli.System(), os.Args[1:])) },
+	})
+}
+
+func TestTranscripts(t *testing.T) {
+	t.Parallel()
+	testscript.Run(t, testscript.Params{
+		Dir:                 "testdata",
+		RequireExplicitExec: true,
+		RequireUniqueNames:  true,
+		Setup: func(env *testscript.Env) error {
+			env.Values["t"] = env.T().(testing.TB)
+			env.Setenv("SPECTRAL_POSTGRES_BIN", os.Getenv("SPECTRAL_POSTGRES_BIN"))
+			return nil
+		},
+		Cmds: map[string]func(*testscript.TestScript, bool, []string){
+			"exits":    exits,
+			"database": database,
+			"login":    login,
+			"sql":      sql,
+			"await":    await,
+			"oldpg":    oldPostgres,
+			"home":     home,
+		},
+	})
+}
+
+// exits CODE command... runs a command that must exit with the code.
+func exits(ts *testscript.TestScript, _ bool, args []string) {
+	want, err := strconv.Atoi(args[0])
+	ts.Check(err)
+	got := 0
+	if err := ts.Exec(args[1], args[2:]...); err != nil {
+		var exit *exec.ExitError
+		if !errors.As(err, &exit) {
+			ts.Fatalf("%v", err)
+		}
+		got = exit.ExitCode()
+	}
+	if got != want {
+		ts.Fatalf("exit code %d, want %d", got, want)
+	}
+}
+
+// database [empty] makes a database of the script's own, migrated unless empty, and sets
+// DATABASE_URL and ADMIN_URL to it.
+func database(ts *testscript.TestScript, _ bool, args []string) {
+	at := pgtest.New
+	if len(args) == 1 && args[0] == "empty" {
+		at = pgtest.NewEmpty
+	}
+	ts.Setenv("ADMIN_URL", at(ts.Value("t").(testing.TB)))
+	ts.Setenv("DATABASE_URL", ts.Getenv("ADMIN_URL"))
+}
+
+// login VARIABLE role... makes a login that is a member of the roles, and sets VARIABLE to the URL
+// of the script's database as that login, VARIABLE_NAME to its name.
+func login(ts *testscript.TestScript, _ bool, args []string) {
+	at := pgtest.Login(ts.Value("t").(testing.TB), ts.Getenv("ADMIN_URL"), args[1:]...)
+	u, err := url.Parse(at)
+	ts.Check(err)
+	ts.Setenv(args[0], at)
+	ts.Setenv(args[0]+"_NAME", u.User.Username())
+}
+
+// query runs a statement and returns what it answers, values by blanks, rows by lines.
+func query(ctx context.Context, at, statement string) (string, error) {
+	conn, err := pgx.Connect(ctx, at)
+	if err != nil {
+		return "", err
+	}
+	defer func() { _ = conn.Close(ctx) }()
+	results, err := conn.PgConn().Exec(ctx, statement).ReadAll()
+	if err != nil {
+		return "", err
+	}
+	var text strings.Builder
+	for _, result := range results {
+		for _, row := range result.Rows {
+			values := make([]string, len(row))
+			for i, value := range row {
+				values[i] = string(value)
+			}
+			text.WriteString(strings.Join(values, " ") + "\n")
+		}
+	}
+	return text.String(), nil
+}
+
+// sql URL statement prints what a statement answers; with ! it must fail, and prints its error.
+func sql(ts *testscript.TestScript, fails bool, args []string) {
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	out, err := query(ctx, args[0], strings.Join(args[1:], " "))
+	if (err != nil) != fails {
+		ts.Fatalf("%s%v", out, err)
+	}
+	if err != nil {
+		out = err.Error() + "\n"
+	}
+	_, err = ts.Stdout().Write([]byte(out))
+	ts.Check(err)
+}
+
+// await ANSWER statement waits until the statement answers so.
+func await(ts *testscript.TestScript, _ bool, args []string) {
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		out, err := query(ctx, ts.Getenv("ADMIN_URL"), strings.Join(args[1:], " "))
+		if err == nil && strings.TrimSpace(out) == args[0] {
+			return
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			ts.Fatalf("waited for %q, the last answer was %q, %v", args[0], out, err)
+		}
+	}
+}
+
+// oldPostgres sets DATABASE_URL to a server that says it is PostgreSQL 14, and no more.
+func oldPostgres(ts *testscript.TestScript, _ bool, _ []string) {
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	ts.Check(err)
+	ts.Defer(func() { _ = listener.Close() })
+	go func() {
+		for {
+			conn, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			backend := pgproto3.NewBackend(conn, conn)
+			if _, err = backend.ReceiveStartupMessage(); err == nil {
+				backend.Send(&pgproto3.AuthenticationOk{})
+				backend.Send(&pgproto3.ParameterStatus{Name: "server_version", Value: "14.13 (Debian 14.13-1)"})
+				backend.Send(&pgproto3.ReadyForQuery{TxStatus: 'I'})
+				err = backend.Flush()
+			}
+			for err == nil { // until the client has gone
+				_, err = backend.Receive()
+			}
+			_ = conn.Close()
+		}
+	}()
+	ts.Setenv("DATABASE_URL", "postgres://worker@"+listener.Addr().String()+"/app?sslmode=disable")
+}
+
+// home sets HOME to an empty folder that every user may enter: the embedded server's own user
+// must reach the data below it.
+func home(ts *testscript.TestScript, _ bool, _ []string) {
+	dir, err := os.MkdirTemp("", "spectral-home-")
+	ts.Check(err)
+	ts.Check(os.Chmod(dir, 0o755)) //nolint:gosec // see above
+	ts.Defer(func() { _ = os.RemoveAll(dir) })
+	ts.Setenv("HOME", dir)
+}
