@@ -185,9 +185,9 @@ func joinWithin(lines []string, limit int) string {
 
 // cleanText makes s storable: no NUL, valid UTF-8, at most limit bytes.
 func cleanText(s string, limit int) string {
-	s = strings.ReplaceAll(s, "\x00", "\uFFFD")
+	s = strings.ToValidUTF8(strings.ReplaceAll(s, "\x00", "\uFFFD"), "\uFFFD")
 	if len(s) > limit {
-		s = s[:limit-len("\uFFFD")]
+		s = strings.ToValidUTF8(s[:limit], "") // half a rune at the cut
 	}
-	return strings.ToValidUTF8(s, "\uFFFD")
+	return s
 }

@@ -1,0 +1,131 @@
+package postgres
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+	"unicode/utf8"
+
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"spectral/internal/core/events"
+)
+
+func handlers(names ...string) (all []events.Registration) {
+	for _, name := range names {
+		all = append(all, events.Registration{Name: name})
+	}
+	return all
+}
+
+func half() float64 { return 0.5 }
+
+func TestJudgeCountsEachHandlerByItself(t *testing.T) {
+	t.Parallel()
+	record := map[string]handlerFailure{"platform.a": {Failures: 2, Class: "HandlerError", Error: "again"}}
+	v := judge(record, handlers("platform.a", "platform.b", "platform.c"), map[string]failure{
+		"platform.a": {class: "HandlerError", message: "again"},
+		"platform.b": {class: "TerminalError", disposition: terminal, message: "no"},
+	}, half)
+	if v.failed || !v.counted {
+		t.Errorf("failed %t, counted %t: c has not had its turn", v.failed, v.counted)
+	}
+	if v.delay != 2*time.Second { // half of the third failure's 4 s; a's own, not b's
+		t.Errorf("delay %s", v.delay)
+	}
+	if a, b := v.failures["platform.a"], v.failures["platform.b"]; a.Failures != 3 || a.Parked || b.Failures != 1 || !b.Parked {
+		t.Errorf("%+v", v.failures)
+	}
+	if _, ok := v.failures["platform.c"]; ok {
+		t.Error("a handler that did not fail has a record")
+	}
+	if want := "HandlerError: platform.a: again\nTerminalError: platform.b: no"; v.lastError != want {
+		t.Errorf("last_error %q", v.lastError)
+	}
+}
+
+func TestJudgeFailsARowOnceEveryUnhandledHandlerIsParked(t *testing.T) {
+	t.Parallel()
+	record := map[string]handlerFailure{
+		"platform.a": {Failures: 5, Class: "HandlerError", Error: "again"},
+		"platform.b": {Failures: 1, Parked: true, Class: "TerminalError", Error: "no"},
+	}
+	v := judge(record, handlers("platform.a", "platform.b"), map[string]failure{
+		"platform.a": {class: "HandlerError", message: "again"},
+	}, half)
+	if !v.failed || !strings.Contains(v.lastError, "platform.a") || !strings.Contains(v.lastError, "platform.b") {
+		t.Errorf("%+v", v)
+	}
+}
+
+func TestJudgeForgetsFreeFailuresThatAreNotInARow(t *testing.T) {
+	t.Parallel()
+	record := map[string]handlerFailure{"platform.a": {Free: maxFree - 1}}
+	busy := map[string]failure{"platform.a": {class: "DeadlockError", disposition: free}}
+	v := judge(record, handlers("platform.a"), busy, half)
+	if h := v.failures["platform.a"]; v.counted || h.Free != maxFree || h.Failures != 0 {
+		t.Fatalf("the %dth in a row: %+v", maxFree, h)
+	}
+	v = judge(v.failures, handlers("platform.a"), busy, half)
+	if h := v.failures["platform.a"]; !v.counted || h.Free != 0 || h.Failures != 1 {
+		t.Fatalf("the next: %+v", h)
+	}
+	v = judge(record, handlers("platform.a"), map[string]failure{"platform.a": {class: "HandlerError"}}, half)
+	if h := v.failures["platform.a"]; h.Free != 0 || h.Failures != 1 {
+		t.Fatalf("another failure in between: %+v", h)
+	}
+}
+
+// Every handler is named, however long the errors are and however many.
+func TestLastErrorNamesEveryHandlerWithinItsBound(t *testing.T) {
+	t.Parallel()
+	var names []string
+	now := make(map[string]failure)
+	for i := range 40 {
+		name := fmt.Sprintf("platform.handler_%02d", i)
+		names = append(names, name)
+		now[name] = classify(events.Terminal(errors.New(strings.Repeat("é\x00\xff🦊", 5000))), 0)
+	}
+	v := judge(nil, handlers(names...), now, half)
+	if len(v.lastError) > maxErrorBytes || !utf8.ValidString(v.lastError) || strings.ContainsRune(v.lastError, 0) {
+		t.Errorf("%d bytes, valid %t", len(v.lastError), utf8.ValidString(v.lastError))
+	}
+	for _, name := range names {
+		if !strings.Contains(v.lastError, "TerminalError: "+name+": ") {
+			t.Errorf("%s is not named", name)
+		}
+	}
+	if got := cleanText(strings.Repeat("a\xff", maxErrorBytes), maxErrorBytes); len(got) > maxErrorBytes {
+		t.Errorf("cleaned text has %d bytes", len(got))
+	}
+}
+
+func TestPostgresErrorsAreClassified(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		code    string
+		earlier int
+		class   string
+		means   disposition
+	}{
+		{"23505", 0, "IntegrityError", terminal},
+		{"23503", 0, "IntegrityError", transient},
+		{"23503", 1, "IntegrityError", transient},
+		{"23503", 2, "IntegrityError", terminal},
+		{"40001", 0, "SerializationError", free},
+		{"40P01", 0, "DeadlockError", free},
+		{"57P01", 0, "ConnectionError", free},
+		{"08006", 0, "ConnectionError", free},
+		{"57014", 0, "TimeoutError", transient},
+		{"25P02", 0, "AbortedTransaction", transient},
+		{"42501", 0, "DatabaseError", transient},
+		{"22012", 0, "DatabaseError", transient},
+	} {
+		f := classify(fmt.Errorf("wrapped: %w", &pgconn.PgError{Code: c.code, Message: "m"}), c.earlier)
+		if f.class != c.class || f.disposition != c.means {
+			t.Errorf("%s after %d failures: %s %d, want %s %d", c.code, c.earlier, f.class, f.disposition, c.class, c.means)
+		}
+	}
+}
