@@ -89,6 +89,9 @@ begin
       exception
         when unique_violation then
           null;
+        when insufficient_privilege then -- from 16 on, creating roles does not suffice where somebody else made them
+          raise exception '% may not grant % to %: a superuser, or whoever created that role, must', current_user, v_grant[2], v_grant[1]
+            using errcode = 'insufficient_privilege', hint = pg_catalog.format('grant %I to %I%s;', v_grant[2], v_grant[1], v_options);
         when internal_error then
           if sqlerrm not like '%concurrently updated%' then raise; end if;
           v_tries := v_tries + 1;

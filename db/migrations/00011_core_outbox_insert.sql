@@ -7,14 +7,14 @@ set local role spectral_owner;
 --
 -- Refusals: SQLSTATE class SP, the field in the COLUMN of the error, the place in a bulk call in
 -- its DETAIL. The codes are those of events.Refusal in Go (internal/core/events/refusal.go).
--- Reads core.event_types, core.publisher_sources, core.deployments; writes core.outbox.
+-- Reads core.event_types, core.publisher_sources, core.deployments; writes core.outbox. It runs as
+-- the owner and with the search_path that its callers, which are definers, have set.
 create function core.outbox_insert(
   p_position integer, p_event_id uuid, p_event_type text, p_event_version integer, p_occurred_at timestamptz,
   p_source text, p_target text, p_workspace_id uuid, p_payload jsonb, p_idempotency_key text,
   p_trace_context text, p_available_at timestamptz, p_generation bigint, p_class text, p_content_class text
 ) returns uuid
-language plpgsql volatile security definer
-set search_path = pg_catalog, core, pg_temp
+language plpgsql volatile
 as $$
 declare
   v_role constant text := current_setting('role');
@@ -23,11 +23,12 @@ declare
   v_id constant uuid := coalesce(p_event_id, core.uuid_v7());
   v_text text;
   v_type core.event_types;
-  v_generation bigint := p_generation;
+  v_generation bigint;
+  v_allowed boolean;
   v_status text;
-  v_class text;
   v_channel text;
   v_published integer;
+  v_unused text;
   v_now timestamptz;
 begin
   if p_event_type is null or p_event_type !~ '^[a-z][a-z0-9_]*(\.[a-z][a-z0-9_]*)+$' or octet_length(p_event_type) > 128 then
@@ -54,7 +55,9 @@ begin
     raise exception 'workspace_id %: must not be the nil or the max UUID', p_workspace_id
       using errcode = 'SP022', column = 'workspace_id', detail = v_detail, hint = 'pass null for an event of no workspace';
   end if;
-  if octet_length(p_idempotency_key) not between 1 and 512 or p_idempotency_key ~ '^\s*$' then
+  -- Unicode's white space, whatever the database's locale
+  if octet_length(p_idempotency_key) not between 1 and 512 or btrim(p_idempotency_key,
+       E' \t\n\u000B\f\r\u0085\u00A0\u1680\u2000\u2001\u2002\u2003\u2004\u2005\u2006\u2007\u2008\u2009\u200A\u2028\u2029\u202F\u205F\u3000') = '' then
     raise exception 'idempotency_key: must be 1 to 512 bytes, not blank; it has % bytes', octet_length(p_idempotency_key)
       using errcode = 'SP010', column = 'idempotency_key', detail = v_detail, hint = 'pass null to use the event id';
   end if;
@@ -98,14 +101,23 @@ begin
       using errcode = 'SP007', column = 'payload', detail = v_detail;
   end if;
   -- Postgres keeps and prints numbers that readers cannot take; printed they are long
-  if octet_length(v_text) > 309 and v_text ~ '[0-9.]{309}'
+  -- (309 in two parts: a repetition count is at most 255); what rounds to 1.7976931348623157e308 is within it
+  if octet_length(v_text) > 309 and v_text ~ '[0-9.]{255}[0-9.]{54}'
      and exists (select from jsonb_path_query(p_payload, 'strict $.** ? (@.type() == "number")') as n
-                 where octet_length(n::text) > 400 or abs(n::numeric) > 1.7976931348623157e308) then
+                 where octet_length(ltrim(n::text, '-')) > 400 or abs(n::numeric) >= 2::numeric ^ 1024 - 2::numeric ^ 970) then
     raise exception 'payload: has a number beyond 1.7976931348623157e308 or of more than 400 digits, which readers cannot take'
       using errcode = 'SP008', column = 'payload', detail = v_detail, hint = 'send it as a string';
   end if;
 
-  select t.* into v_type from core.event_types t
+  -- one query for the three things to know: each of its own would cost as much again
+  select t.source, t.class, t.content_class, t.consumed,
+         exists (select from core.publisher_sources s join pg_catalog.pg_roles r on r.rolname = s.role_name
+                 where s.source = p_source and pg_has_role(v_invoker, r.oid, 'usage')),
+         d.generation, d.status
+  into v_type.source, v_type.class, v_type.content_class, v_type.consumed, v_allowed, v_generation, v_status
+  from core.event_types t
+  left join core.deployments d on d.generation = coalesce(p_generation,
+    (select max(l.generation) from core.deployments l where l.status = 'live'))
   where t.event_type = p_event_type and t.event_version = p_event_version;
   if not found then
     raise exception 'event_type % version %: is not registered', p_event_type, p_event_version
@@ -116,39 +128,30 @@ begin
     raise exception 'source %: event type % belongs to %', p_source, p_event_type, v_type.source
       using errcode = 'SP018', column = 'source', detail = v_detail;
   end if;
-  if not exists (select from core.publisher_sources s
-                 join pg_catalog.pg_roles r on r.rolname = s.role_name
-                 where s.source = p_source and pg_has_role(v_invoker, r.oid, 'usage')) then
+  if not v_allowed then
     raise exception 'source %: role % may not publish as it', p_source, v_invoker
       using errcode = 'SP017', column = 'source', detail = v_detail,
             hint = format('insert into core.publisher_sources (role_name, source) values (%L, %L);', v_invoker, p_source);
   end if;
-
-  if v_generation is null then
-    select max(d.generation) into v_generation from core.deployments d where d.status = 'live';
-    if v_generation is null then
-      raise exception 'generation: none is live'
-        using errcode = 'SP019', column = 'generation', detail = v_detail,
-              hint = 'start a worker, or: select core.generation_register(1);';
-    end if;
-  else
-    select d.status into v_status from core.deployments d where d.generation = v_generation;
-    if not found or v_status = 'retired' then
-      raise exception 'generation %: is %', v_generation, coalesce(v_status, 'not registered')
-        using errcode = 'SP019', column = 'generation', detail = v_detail,
-              hint = 'start a worker of that generation, or: select core.generation_register(n); a retired one takes no events';
-    end if;
+  if v_generation is null and p_generation is null then
+    raise exception 'generation: none is live'
+      using errcode = 'SP019', column = 'generation', detail = v_detail,
+            hint = 'start a worker, or: select core.generation_register(1);';
   end if;
-  v_class := coalesce(p_class, v_type.class);
-  v_channel := 'outbox_gen_' || v_generation || coalesce('_' || v_class, '');
+  if v_generation is null or v_status = 'retired' then
+    raise exception 'generation %: is %', p_generation, coalesce(v_status, 'not registered')
+      using errcode = 'SP019', column = 'generation', detail = v_detail,
+            hint = 'start a worker of that generation, or: select core.generation_register(n); a retired one takes no events';
+  end if;
+  v_channel := 'outbox_gen_' || v_generation || coalesce('_' || coalesce(p_class, v_type.class), '');
 
   -- a transaction of many rows announces itself here, ahead of its commit, and the trigger then
   -- stays out of the election: its long commit would keep everybody else silent meanwhile
   v_published := coalesce(substring(current_setting('spectral.published', true) from '^[0-9]{1,8}$')::integer, 0) + 1;
-  perform set_config('spectral.published', v_published::text, true);
+  v_unused := set_config('spectral.published', v_published::text, true);
   if v_published > 100 and current_setting('spectral.rung_' || v_channel, true) is distinct from 'y' then
-    perform set_config('spectral.rung_' || v_channel, 'y', true);
-    perform pg_notify(v_channel, v_id::text);
+    v_unused := set_config('spectral.rung_' || v_channel, 'y', true);
+    v_unused := pg_notify(v_channel, v_id::text);
   end if;
 
   v_now := clock_timestamp();

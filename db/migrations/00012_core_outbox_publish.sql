@@ -52,9 +52,14 @@ begin
         using errcode = 'SP021', column = 'p_events', detail = 'event ' || v_position || ' of the call';
     end if;
     for v_field, v_kind in select k, jsonb_typeof(v) from jsonb_each(v_event) as f(k, v) loop
+      if v_field not in ('event_id', 'event_type', 'event_version', 'occurred_at', 'source', 'target', 'workspace_id',
+          'payload', 'idempotency_key', 'trace_context', 'available_at', 'generation', 'class', 'content_class') then
+        raise exception 'field %: is unknown', quote_literal(left(v_field, 100))
+          using errcode = 'SP021', column = 'p_events', detail = 'event ' || v_position || ' of the call',
+                hint = 'fields are the parameters of core.outbox_publish without p_, event_id and occurred_at';
+      end if;
       if v_field = 'payload' or v_kind = 'null' then
-        continue when v_field in ('event_id', 'event_type', 'event_version', 'occurred_at', 'source', 'target', 'workspace_id',
-          'payload', 'idempotency_key', 'trace_context', 'available_at', 'generation', 'class', 'content_class');
+        continue;
       elsif v_field in ('event_type', 'source', 'target', 'idempotency_key', 'trace_context', 'class', 'content_class') then
         continue when v_kind = 'string';
       elsif v_field in ('event_version', 'generation') then
@@ -63,13 +68,10 @@ begin
       elsif v_field in ('event_id', 'workspace_id') then
         continue when v_kind = 'string'
           and v_event ->> v_field ~* '^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$';
-      elsif v_field in ('occurred_at', 'available_at') then
+      else -- occurred_at, available_at: only what the cast below takes
         continue when v_kind = 'string'
-          and v_event ->> v_field ~ '^[0-9]{4}-(0[1-9]|1[0-2])-(0[1-9]|[12][0-9]|3[01])[T ]([01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](\.[0-9]{1,9})?(Z|[+-][0-9]{2}(:?[0-9]{2})?)$';
-      else
-        raise exception 'field %: is unknown', quote_literal(left(v_field, 100))
-          using errcode = 'SP021', column = 'p_events', detail = 'event ' || v_position || ' of the call',
-                hint = 'fields are the parameters of core.outbox_publish without p_, event_id and occurred_at';
+          and v_event ->> v_field ~ '^(?!0000)[0-9]{4}-((0[1-9]|1[0-2])-(0[1-9]|1[0-9]|2[0-9])|(0[13-9]|1[0-2])-30|(0[13578]|1[02])-31)[T ]([01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](\.[0-9]{1,9})?(Z|[+-](0[0-9]|1[0-5])(:?[0-5][0-9])?)$'
+          and (v_event ->> v_field !~ '^....-02-29' or extract(day from make_date(left(v_event ->> v_field, 4)::integer, 3, 1) - 1) = 29);
       end if;
       raise exception '% %: is not of the right form', v_field, quote_literal(left(v_event ->> v_field, 100))
         using errcode = 'SP021', column = v_field, detail = 'event ' || v_position || ' of the call',

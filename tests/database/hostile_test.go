@@ -1,0 +1,132 @@
+package database_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+
+	"spectral/tests/pgtest"
+)
+
+// trap is SQL that fills the schema evil with namesakes of what our functions use. Each raises an
+// error, so that whoever falls for one says so.
+func trap() string {
+	var b strings.Builder
+	function := func(name, arguments, returns string) {
+		fmt.Fprintf(&b, "create function evil.%s(%s) returns %s language plpgsql as $$ begin raise exception 'fell for evil.%[1]s(%[2]s)'; end $$;\n",
+			name, arguments, returns)
+	}
+	i := 0
+	for returns, operators := range map[string]string{
+		"boolean": "= <> < > <= >= ~ !~ ~* !~* ~~ @>",
+		"text":    "|| ->> + - * / ^",
+	} {
+		for operator := range strings.FieldsSeq(operators) {
+			for _, operands := range []string{
+				"text, text", "uuid, uuid", "integer, integer", "bigint, bigint", "smallint, smallint", "boolean, boolean", "timestamptz, timestamptz",
+				"timestamptz, interval", "timestamptz, timestamp", "jsonb, text", "jsonb, jsonb", "numeric, numeric", "text, integer", "text, bigint", "integer, text", "bigint, text",
+				"uuid[], uuid", "name, text", "name, name", "oid, oid", "interval, interval", "date, integer", "double precision, double precision",
+			} {
+				i++
+				left, right, _ := strings.Cut(operands, ", ")
+				name := fmt.Sprintf("operator_%d", i)
+				function(name, operands, returns)
+				fmt.Fprintf(&b, "create operator evil.%s (leftarg = %s, rightarg = %s, function = evil.%s);\n", operator, left, right, name)
+			}
+		}
+	}
+	for _, f := range [][3]string{
+		{"texteq", "text, text", "boolean"}, {"concat", "text, text", "text"}, {"concat", "text, bigint, text", "text"}, {"now", "", "timestamptz"},
+		{"clock_timestamp", "", "timestamptz"}, {"statement_timestamp", "", "timestamptz"}, {"pg_notify", "text, text", "void"},
+		{"hashtextextended", "text, bigint", "bigint"}, {"pg_try_advisory_xact_lock", "bigint", "boolean"}, {"pg_try_advisory_xact_lock_shared", "bigint", "boolean"},
+		{"current_setting", "text", "text"}, {"current_setting", "text, boolean", "text"}, {"set_config", "text, text, boolean", "text"},
+		{"octet_length", "text", "integer"}, {"jsonb_typeof", "jsonb", "text"}, {"jsonb_each", "jsonb", "setof record"}, {"isfinite", "timestamptz", "boolean"},
+		{"uuid_v7", "", "uuid"}, {"gen_random_uuid", "", "uuid"}, {"quote_literal", "text", "text"}, {"left", "text, integer", "text"}, {"btrim", "text, text", "text"},
+		{"translate", "text, text, text", "text"}, {"pg_has_role", "name, oid, text", "boolean"}, {"outbox_insert", "integer, uuid, text, integer, timestamptz, text, text, uuid, jsonb, text, text, timestamptz, bigint, text, text", "uuid"},
+		{"outbox_notify", "", "trigger"}, {"unnest", "uuid[], timestamptz[]", "setof record"}, {"text", "uuid", "text"}, {"max", "bigint", "bigint"},
+	} {
+		function(f[0], f[1], f[2])
+	}
+	// types last: the functions above mean the true ones
+	for _, name := range []string{"text", "uuid", "jsonb", "timestamptz", "int8", "bool"} {
+		fmt.Fprintf(&b, "create domain evil.%s as integer check (value > 2000000000);\n", name)
+	}
+	for _, name := range []string{"outbox", "event_types", "deployments", "publisher_sources", "pg_roles"} {
+		fmt.Fprintf(&b, "create table evil.%s ();\ncreate temp table %[1]s ();\n", name)
+	}
+	b.WriteString("create temp table text (a integer);\ncreate temp table uuid (a integer);\n")
+	return b.String()
+}
+
+// Whoever publishes may put namesakes of operators, functions, types and tables first in its
+// search_path, and even leave them there for the deferred trigger. Nothing of ours may use them.
+func TestHostileSearchPath(t *testing.T) {
+	t.Parallel()
+	d := setup(t)
+	at := pgtest.Login(t, d.at, "spectral_worlds", "spectral_worker")
+	conn := pgtest.Conn(t, at)
+	exec(t, d.admin, "create schema evil authorization "+conn.Config().User)
+	t.Cleanup(func() { // before the login can be dropped; a session that ends drops its tables only afterwards
+		_, err := conn.Exec(context.Background(), "discard temp")
+		_, dropErr := d.admin.Exec(context.Background(), "drop schema evil cascade")
+		if err := errors.Join(err, dropErr); err != nil {
+			t.Error(err)
+		}
+	})
+	b := d.listen(t, "outbox_gen_1")
+	exec(t, conn, trap())
+	exec(t, conn, "set search_path = evil, pg_temp, pg_catalog")
+	if _, err := conn.Exec(deadline(t), "select 'a' = 'b'::pg_catalog.text"); err == nil || !strings.Contains(err.Error(), "fell for") {
+		t.Fatalf("the trap does not work: %v", err)
+	}
+	for _, c := range []struct {
+		name, sql string
+		argument  string
+		events    int
+	}{
+		{"one", "select core.outbox_publish('worlds.world_model_card.published', 'worlds', $1)", `{"a":"b"}`, 1},
+		{"one with everything", "select core.outbox_publish('worlds.world_model_card.published', 'worlds', $1, 1, 'platform', core.uuid_v7(), 'k', '00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01', '2024-02-29T00:00:00Z', 1, null, 'operational')", nested(64), 1},
+		{"three", "select core.outbox_publish_many($1)", elements(3, null), 3},
+		{"in bulk", "select core.outbox_publish_many($1)", elements(150, null), 150},
+		{"as the context's role", "set local role spectral_worlds; select core.outbox_publish('worlds.world_model_card.published', 'worlds', '{}')", "", 1},
+		{"at once", "set constraints all immediate; select core.outbox_publish('worlds.world_model_card.published', 'worlds', '{}')", "", 1},
+	} {
+		exec(t, d.admin, "delete from core.outbox")
+		err := inTx(t, conn, func(ctx context.Context, tx pgx.Tx) error {
+			if c.argument == "" {
+				_, err := tx.Exec(ctx, c.sql)
+				return err
+			}
+			_, err := tx.Exec(ctx, c.sql, pgx.QueryExecModeExec, c.argument)
+			return err
+		})
+		if err != nil {
+			t.Errorf("publish %s: %v", c.name, err)
+			continue
+		}
+		if n := d.count(t); n != c.events {
+			t.Errorf("publish %s: %d events, want %d", c.name, n, c.events)
+		}
+		if n := b.heard(t, d)["outbox_gen_1"]; n != 1 {
+			t.Errorf("publish %s: heard %d notifications, want 1", c.name, n)
+		}
+	}
+	// and the worker's half
+	for _, sql := range []string{
+		"select core.outbox_look(1, '{worlds.world_model_card.published}')",
+		"select core.outbox_quiet('outbox_gen_1')",
+		"select event_id from core.outbox_claim(1, 'worlds.world_model_card.published', 10)",
+		"select core.outbox_deliver(array[id], array[occurred_at]) from (select event_id, occurred_at from core.outbox_claim(1, 'worlds.world_model_card.published', 10)) as c(id, occurred_at)",
+		"select core.generation_register(1)",
+		`select core.event_types_register(2, '[{"event_type":"worlds.a","event_version":1,"source":"worlds","content_class":"workspace","consumed":true}]')`,
+		"set role spectral_worlds; set spectral.workspace_id = '0190163d-8694-739b-aea5-966c26f8ad91'; select card_id from worlds.world_model_cards",
+	} {
+		if _, err := conn.Exec(deadline(t), sql, pgx.QueryExecModeSimpleProtocol); err != nil {
+			t.Errorf("%s: %v", sql, err)
+		}
+	}
+}

@@ -1,0 +1,524 @@
+package database_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+	"unicode/utf8"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"spectral/internal/core/events"
+	"spectral/tests/pgtest"
+)
+
+// fields are the parameters of core.outbox_publish without p_, and event_id and occurred_at, in
+// SQL's spelling; one that is left out takes its default, null is SQL's.
+type fields map[string]string
+
+const null = "\x00null"
+
+var parameterTypes = map[string]string{
+	"event_id": "uuid", "event_type": "text", "event_version": "integer", "occurred_at": "timestamptz", "source": "text",
+	"target": "text", "workspace_id": "uuid", "payload": "jsonb", "idempotency_key": "text", "trace_context": "text",
+	"available_at": "timestamptz", "generation": "bigint", "class": "text", "content_class": "text",
+}
+
+// complete is an event without faults, but for these fields.
+func (f fields) complete() fields {
+	whole := fields{"event_type": cardType, "source": "worlds", "payload": `{"a":1}`}
+	maps.Copy(whole, f)
+	return whole
+}
+
+// call is core.outbox_publish with these fields by name.
+func (f fields) call() (sql string, arguments []any) {
+	var list []string
+	for _, name := range slices.Sorted(maps.Keys(f)) {
+		if f[name] == null {
+			list = append(list, "p_"+name+" => null")
+			continue
+		}
+		arguments = append(arguments, f[name])
+		list = append(list, fmt.Sprintf("p_%s => $%d::text::%s", name, len(arguments), parameterTypes[name]))
+	}
+	return "select core.outbox_publish(" + strings.Join(list, ", ") + ")", arguments
+}
+
+// element is the event in the argument of core.outbox_publish_many.
+func (f fields) element() string {
+	var list []string
+	for _, name := range slices.Sorted(maps.Keys(f)) {
+		v := f[name]
+		switch parameterTypes[name] {
+		case "integer", "bigint", "jsonb":
+		default:
+			if utf8.ValidString(v) {
+				encoded, _ := json.Marshal(v) // of a string: never fails
+				v = string(encoded)
+			} else { // json.Marshal would mend it
+				v = `"` + v + `"`
+			}
+		}
+		if f[name] == null {
+			v = "null"
+		}
+		list = append(list, `"`+name+`":`+v)
+	}
+	return "{" + strings.Join(list, ",") + "}"
+}
+
+// envelope is the same event for Go, if Go can express it.
+func (f fields) envelope() (e events.Envelope, options []events.PublishOption, generation events.Generation, ok bool) {
+	e = events.Envelope{EventVersion: 1}
+	generation = pgtest.Generation
+	var err error
+	for name, v := range f {
+		if v == null || (v == "" && name != "payload" && name != "event_type" && name != "source") {
+			return e, nil, 0, false // Go's zero value stands for "none" and cannot be wrong
+		}
+		var at time.Time
+		switch name {
+		case "event_id":
+			e.EventID, err = uuid.Parse(v)
+		case "event_type":
+			e.EventType = v
+		case "event_version":
+			e.EventVersion, err = strconv.Atoi(v)
+		case "occurred_at":
+			e.OccurredAt, err = time.Parse(time.RFC3339Nano, v)
+		case "source":
+			e.Source = events.Scope(v)
+		case "target":
+			e.Target = events.Scope(v)
+		case "workspace_id":
+			e.WorkspaceID.UUID, err = uuid.Parse(v)
+			e.WorkspaceID.Valid = true
+		case "payload":
+			e.Payload = json.RawMessage(v)
+		case "idempotency_key":
+			e.IdempotencyKey = v
+		case "trace_context":
+			e.TraceContext = v
+		case "available_at":
+			at, err = time.Parse(time.RFC3339Nano, v)
+			options = append(options, events.AvailableAt(at))
+		case "generation":
+			var n int64
+			n, err = strconv.ParseInt(v, 10, 64)
+			generation = events.Generation(n)
+		default:
+			return e, nil, 0, false
+		}
+		if err != nil {
+			return e, nil, 0, false
+		}
+	}
+	return e, options, generation, f["event_id"] != uuid.Nil.String()
+}
+
+// input is one event and what becomes of it: code is empty for an accepted one.
+type input struct {
+	name  string
+	set   fields
+	code  events.Code
+	field string
+	// inSQL: Go finds the fault only in the database, which ends the transaction.
+	inSQL bool
+	// sql and many are the SQLSTATE where SQL and core.outbox_publish_many have another one: of
+	// Postgres' own, or SP021 for what is not of the field's form.
+	sql, many string
+}
+
+func nested(depth int) string {
+	return strings.Repeat(`{"a":`, depth-1) + "{}" + strings.Repeat("}", depth-1)
+}
+
+func inputs() []input {
+	const trace = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+	in := func(d time.Duration) string { return time.Now().Add(d).UTC().Format(time.RFC3339) }
+	const day = 24 * time.Hour
+	var list []input
+	// refused and accepted give one field several values
+	refused := func(code events.Code, field, name string, values ...string) {
+		for _, v := range values {
+			list = append(list, input{name: name, set: fields{field: v}, code: code, field: field})
+		}
+	}
+	accepted := func(field string, values ...string) {
+		for _, v := range values {
+			list = append(list, input{set: fields{field: v}})
+		}
+	}
+
+	refused("SP001", "event_type", "form", "", "worlds", "Worlds.card", "worlds.", ".card", "worlds..card", "worlds.1card", "worlds.card published", "worlds.cärd",
+		"worlds.card\n", longestType+"a")
+	list = append(list, input{set: fields{"event_type": null}, code: "SP001", field: "event_type"}, input{set: fields{"event_type": longestType}})
+	refused("SP002", "event_version", "range", "0", "-1", "1000001")
+	list = append(list, input{set: fields{"event_version": "2147483648"}, code: "SP002", field: "event_version", sql: "22003", many: "SP021"},
+		input{set: fields{"event_version": "999999"}, code: "SP016", field: "event_type"})
+	refused("SP003", "source", "unknown", "", "Worlds", "worlds ", "retention", strings.Repeat("x", 5000))
+	list = append(list, input{set: fields{"source": null}, code: "SP003", field: "source"})
+	refused("SP004", "target", "unknown", "", "Worlds", "all", "platform,worlds")
+	accepted("target", "platform", "worlds", "core")
+	list = append(list, input{set: fields{"target": null}})
+
+	// payload: its form
+	refused("SP005", "payload", "not an object", "[]", `[{"a":1}]`, `"text"`, "null", "true", "1")
+	list = append(list, input{name: "SQL null", set: fields{"payload": null}, code: "SP005", field: "payload"})
+	for _, v := range []string{"", " ", "{", `{"a":1}}`, `{"a":1} {}`, "{'a':1}", `{a:1}`, `{"a":01}`, `{"a":1.}`, `{"a":+1}`, `{"a":NaN}`, `{"a":"\x"}`, `{"a":"` + "\n" + `"}`, `{"a":1,}`, "\ufeff{}"} {
+		list = append(list, input{name: "not JSON", set: fields{"payload": v}, code: "SP005", field: "payload", sql: "22P02"})
+	}
+	for _, v := range []string{"{\"a\":\"\xff\"}", "{\"\xc3\":1}", "{\"a\":\"\xed\xa0\x80\"}", "{\"a\":\"\xf4\x90\x80\x80\"}", "{\"a\":\"\xc0\x80\"}"} {
+		list = append(list, input{name: "not UTF-8", set: fields{"payload": v}, code: "SP009", field: "payload", sql: "22021"})
+	}
+	for _, v := range []string{`{"a":"\u0000"}`, `{"\u0000":1}`, `{"a":"x\\\u0000"}`} {
+		list = append(list, input{name: "NUL", set: fields{"payload": v}, code: "SP009", field: "payload", sql: "22P05"})
+	}
+	for _, v := range []string{`{"a":"\ud800"}`, `{"a":"\udc00"}`, `{"a":"\ud800\ud800"}`, `{"a":"\ud83d\u0041"}`, `{"a":"\ud83d \ude00"}`, `{"\udfff":1}`, `{"a":"\ud83d\\ude00"}`} {
+		list = append(list, input{name: "half a surrogate pair", set: fields{"payload": v}, code: "SP009", field: "payload", sql: "22P02"})
+	}
+	list = append(list, input{name: "a raw NUL", set: fields{"payload": "{\"a\":\"\x00\"}"}, code: "SP005", field: "payload", sql: "22021"})
+	accepted("payload", "{}", ` { "b" : [ ] , "a" : null } `, `{"a":"\\u0000","\\ud800":"\\\\udc00"}`, `{"a":"\ud83d\ude00😀\u00e9\"\\\/\b\f\n\r\t\u007f\uffff\ufffe"}`,
+		`{"a":1,"a":2}`, `{"":{"":[[],{},"",0,false]}}`, `{"a":"{[[["}`)
+	// payload: depth
+	accepted("payload", nested(64), strings.Repeat(`{"a":[`, 32)+strings.Repeat("]}", 32), `{"a":"`+strings.Repeat("[", 200)+`"}`, `{"a":[`+strings.Repeat("{},", 200)+`{}]}`)
+	refused("SP007", "payload", "65 levels", nested(65), strings.Repeat(`{"a":[`, 32)+"{}"+strings.Repeat("]}", 32), strings.Repeat(`{"a":[`, 32)+"[]"+strings.Repeat("]}", 32), nested(5000))
+	list = append(list,
+		input{name: "100,000 levels", set: fields{"payload": nested(100_000)}, code: "SP007", field: "payload", sql: "54001"},
+		input{name: "100,000 levels that never close", set: fields{"payload": `{"a":` + strings.Repeat("[", 100_000)}, code: "SP007", field: "payload", sql: "54001"})
+	// payload: numbers
+	digits := func(n int) string { return "1" + strings.Repeat("0", n-1) }
+	for _, n := range []string{"0", "-0", "1e308", "-1e308", "1.7976931348623157e308", "1.79769313486231575e308", digits(309), "-" + digits(309), "1.50", "1E+2", "1e-5", "5e-324",
+		"1e-398", "-1e-398", "0." + strings.Repeat("7", 398), "-1." + strings.Repeat("7", 398), "123456789012345678901234567890", "9007199254740993", "0.1000"} {
+		accepted("payload", `{"a":`+n+`}`, `{"a":[{"b":`+n+`},"x"]}`)
+	}
+	for _, n := range []string{"1e309", "-1e309", "1.7976931348623159e308", "1e400", "1e1000", "1e100000", digits(310), digits(400), "-" + digits(400), digits(500), digits(5000),
+		"1e-399", "-1e-399", "1e-400", "-1e-400", "1.5e-400", "1." + strings.Repeat("7", 399), "1e-5000", "0." + strings.Repeat("7", 400), "0." + strings.Repeat("0", 400)} {
+		refused("SP008", "payload", "number", `{"a":`+n+`}`, `{"a":[{"b":`+n+`},"x"]}`)
+	}
+	list = append(list, input{name: "a number that jsonb has no room for", set: fields{"payload": `{"a":1e200000}`}, code: "SP008", field: "payload", sql: "22003"},
+		input{name: "an exponent that is no integer", set: fields{"payload": `{"a":1e99999999999999999999}`}, code: "SP008", field: "payload", sql: "22003"},
+		input{name: "digits in a string", set: fields{"payload": `{"a":"` + digits(500) + `"}`}})
+	// payload: size, as jsonb text; Go counts without the space after a colon and leaves that much to SQL
+	text := func(n int) string { return `{"a":"` + strings.Repeat("x", n-len(`{"a": ""}`)) + `"}` }
+	list = append(list,
+		input{name: "1 MiB", set: fields{"payload": text(events.MaxPayloadBytes)}},
+		input{name: "1 MiB and white space", set: fields{"payload": strings.Repeat(" ", 1000) + text(events.MaxPayloadBytes)}},
+		input{name: "1 MiB + 1", set: fields{"payload": text(events.MaxPayloadBytes + 1)}, code: "SP006", field: "payload", inSQL: true},
+		input{name: "1 MiB + 2", set: fields{"payload": text(events.MaxPayloadBytes + 2)}, code: "SP006", field: "payload"},
+		input{name: "4 MiB", set: fields{"payload": text(4 * events.MaxPayloadBytes)}, code: "SP006", field: "payload"},
+		input{name: "small in exponents", set: fields{"payload": `{"a":[` + strings.Repeat("1e300,", 4000) + `1]}`}, code: "SP006", field: "payload", inSQL: true},
+	)
+
+	// keys; white space is Unicode's
+	refused("SP010", "idempotency_key", "blank or too long", "", " ", "\t\r\n\v\f ", "\u00a0", "\u2003\u3000", "\u0085", "\u2028\u205f\u1680\u202f\u2000\u200a\u2029", strings.Repeat("k", 513), strings.Repeat("é", 257))
+	accepted("idempotency_key", "k", " k ", strings.Repeat("k", 512), strings.Repeat("é", 256), "\u200b", "\ufeff", "'; drop table core.outbox; --", "a\nb", `\`, `"`, "%s%n", "-", ":")
+	list = append(list, input{set: fields{"idempotency_key": null}},
+		input{name: "NUL", set: fields{"idempotency_key": "a\x00b"}, code: "SP009", field: "idempotency_key", sql: "22021", many: "22P05"},
+		input{name: "not UTF-8", set: fields{"idempotency_key": "a\xff"}, code: "SP009", field: "idempotency_key", sql: "22021"})
+	// trace contexts
+	accepted("trace_context", trace, "cc-"+trace[3:])
+	refused("SP011", "trace_context", "form", "", "x", trace+"-00", trace[:54], " "+trace, trace+"\n", strings.ToUpper(trace), "ff-"+trace[3:],
+		"00-"+strings.Repeat("0", 32)+trace[35:], trace[:36]+strings.Repeat("0", 16)+"-01", strings.ReplaceAll(trace, "-", "_"), strings.Repeat("0", 600))
+	// ids
+	list = append(list,
+		input{name: "nil", set: fields{"event_id": uuid.Nil.String()}, code: "SP020", field: "event_id"},
+		input{name: "max", set: fields{"event_id": uuid.Max.String()}, code: "SP020", field: "event_id"},
+		input{name: "no UUID", set: fields{"event_id": "x"}, code: "SP021", field: "event_id"},
+		input{name: "UUID without dashes", set: fields{"event_id": "0190163d8694739baea5966c26f8ad91"}, code: "SP021", field: "event_id"},
+		input{set: fields{"event_id": "0190163d-8694-739b-aea5-966c26f8ad91"}},
+		input{set: fields{"event_id": "0190163D-8694-439B-AEA5-966C26F8AD92"}},
+		input{name: "nil", set: fields{"workspace_id": uuid.Nil.String()}, code: "SP022", field: "workspace_id"},
+		input{name: "max", set: fields{"workspace_id": uuid.Max.String()}, code: "SP022", field: "workspace_id"},
+		input{name: "no UUID", set: fields{"workspace_id": "x"}, code: "SP022", field: "workspace_id", sql: "22P02", many: "SP021"},
+		input{set: fields{"workspace_id": "0190163d-8694-739b-aea5-966c26f8ad91", "idempotency_key": "k"}},
+	)
+	// class and content class
+	refused("SP012", "class", "form", "", "Slow", "1slow", "slow-er", "slow ", "slow\n", strings.Repeat("s", 31), "a;b")
+	accepted("class", "s", strings.Repeat("s", 30), "slow_2")
+	refused("SP013", "content_class", "unknown", "", "Workspace", "secret")
+	accepted("content_class", "operational", "workspace")
+	// times
+	refused("SP014", "available_at", "too far", in(367*day))
+	list = append(list,
+		input{name: "infinite", set: fields{"available_at": "infinity"}, code: "SP014", field: "available_at", many: "SP021"},
+		input{name: "infinite", set: fields{"available_at": "-infinity"}, code: "SP014", field: "available_at", many: "SP021"},
+		input{name: "the year 10000", set: fields{"available_at": "10000-01-01T00:00:00Z"}, code: "SP014", field: "available_at", many: "SP021"})
+	refused("SP015", "occurred_at", "out of range", in(25*time.Hour), "1999-12-31T23:59:59Z", "1970-01-01T00:00:00Z", "9999-12-31T23:59:59Z")
+	for _, v := range []string{"infinity", "now", "", "2024-13-01T00:00:00Z", "2024-02-30T00:00:00Z", "2023-02-29T00:00:00Z", "2023-04-31T00:00:00Z", "2024-01-01T24:00:00Z", "2024-01-01T00:00:60Z",
+		"2024-01-01T00:00:00", "2024-01-01", "2024-01-01T00:00:00+99:00", "2024-01-01T00:00:00+15:99", "1900-02-29T00:00:00Z", "0000-01-01T00:00:00Z"} {
+		list = append(list, input{name: "no time", set: fields{"occurred_at": v}, code: "SP021", field: "occurred_at"})
+	}
+	accepted("available_at", in(365*day), in(-400*day), "2001-01-01T00:00:00Z", in(time.Hour))
+	accepted("occurred_at", in(23*time.Hour), "2000-01-01T00:00:00Z", "2024-02-29T12:34:56.123456Z", "2024-02-29T12:34:56.1234567+05:30", "2000-02-29T00:00:00-12:00", "2024-06-30T23:59:59Z")
+	// what the database knows
+	list = append(list,
+		input{name: "unregistered", set: fields{"event_type": "worlds.thing.unknown"}, code: "SP016", field: "event_type"},
+		input{name: "unregistered", set: fields{"event_version": "2"}, code: "SP016", field: "event_type"},
+		input{name: "another source's", set: fields{"event_type": platformType}, code: "SP018", field: "source"},
+		input{name: "another source's", set: fields{"source": "platform"}, code: "SP018", field: "source"},
+		input{name: "forbidden", set: fields{"event_type": platformType, "source": "platform"}, code: "SP017", field: "source", inSQL: true},
+		input{name: "unknown", set: fields{"generation": "99"}, code: "SP019", field: "generation", inSQL: true},
+		input{name: "retired", set: fields{"generation": "2"}, code: "SP019", field: "generation", inSQL: true},
+		input{name: "zero", set: fields{"generation": "0"}, code: "SP019", field: "generation", inSQL: true},
+		input{name: "negative", set: fields{"generation": "-1"}, code: "SP019", field: "generation", inSQL: true},
+		input{name: "too great", set: fields{"generation": "999999999999"}, code: "SP019", field: "generation", inSQL: true},
+		input{set: fields{"generation": "1"}}, input{set: fields{"generation": null}},
+	)
+	return list
+}
+
+func TestInputs(t *testing.T) {
+	t.Parallel()
+	d := setup(t)
+	worlds := d.login(t, "spectral_worlds")
+	published := 0
+	// publish commits what work did, unless it was an error of SQL, and looks at what there is then
+	publish := func(t *testing.T, code, field string, intact bool, work func(context.Context, pgx.Tx) error) {
+		t.Helper()
+		err := inTx(t, worlds, func(ctx context.Context, tx pgx.Tx) error {
+			err := work(ctx, tx)
+			if code == "" {
+				return err
+			}
+			if _, after := tx.Exec(ctx, "select 1"); intact != (after == nil) {
+				t.Errorf("after the refusal the transaction answers %v", after)
+			}
+			if intact { // committing what a refused publish did must publish nothing
+				if err := tx.Commit(ctx); err != nil {
+					t.Error(err)
+				}
+			}
+			return err
+		})
+		var have, at string
+		var refusal *events.Refusal
+		var pg *pgconn.PgError
+		switch {
+		case errors.As(err, &refusal):
+			have, at = string(refusal.Code), refusal.Field
+		case errors.As(err, &pg):
+			have, at = pg.Code, pg.ColumnName
+		case err != nil:
+			t.Fatal(err)
+		}
+		if code == "" && err == nil {
+			published++
+		}
+		if n := d.count(t); n != published {
+			t.Errorf("%d events in the outbox, want %d", n, published)
+			published = n
+		}
+		if have != code || (strings.HasPrefix(code, "SP") && at != field) {
+			t.Fatalf("answer %q on field %q, want %q on %q: %v", have, at, code, field, err)
+		}
+	}
+	for _, in := range inputs() {
+		event := in.set.complete()
+		given := strings.TrimPrefix(fmt.Sprint(in.set), "map")
+		t.Run(fmt.Sprintf("%s/%.60q %s", in.code, given, in.name), func(t *testing.T) {
+			if e, options, generation, ok := event.envelope(); ok && in.code != "SP021" {
+				e := withOwnID(e)
+				publish(t, string(in.code), in.field, in.code != "" && !in.inSQL, func(ctx context.Context, tx pgx.Tx) error {
+					return d.publishing(generation).Publisher(tx, options...).Publish(ctx, e)
+				})
+				if in.code == "" {
+					d.wantStored(t, event, e.EventID.String())
+				}
+				// options, contracts and the database are not Validate's to judge
+				switch valid := e.Validate(time.Now()); in.code {
+				case "", "SP014", "SP016", "SP017", "SP018", "SP019":
+					if valid != nil {
+						t.Errorf("Validate: %v", valid)
+					}
+				default:
+					var refusal *events.Refusal
+					if !in.inSQL && (!errors.As(valid, &refusal) || refusal.Code != in.code || refusal.Field != in.field) {
+						t.Errorf("Validate: %v", valid)
+					}
+				}
+			}
+			code := string(in.code)
+			if in.sql != "" {
+				code = in.sql
+			}
+			var id string
+			if event["event_id"] == "" && !has(event, "occurred_at") {
+				publish(t, code, in.field, false, func(ctx context.Context, tx pgx.Tx) error {
+					sql, arguments := event.call()
+					return tx.QueryRow(ctx, sql, arguments...).Scan(&id)
+				})
+				if code == "" {
+					d.wantStored(t, event, id)
+				}
+			}
+			if in.many != "" {
+				code = in.many
+			}
+			publish(t, code, in.field, false, func(ctx context.Context, tx pgx.Tx) error {
+				return tx.QueryRow(ctx, "select (core.outbox_publish_many($1::text::jsonb))[1]", "["+event.element()+"]").Scan(&id)
+			})
+			if code == "" {
+				d.wantStored(t, event, id)
+			}
+		})
+	}
+	var codes []string
+	for _, in := range inputs() {
+		codes = append(codes, string(in.code))
+	}
+	for n := 1; n <= 22; n++ {
+		if code := fmt.Sprintf("SP%03d", n); !slices.Contains(codes, code) {
+			t.Errorf("nothing provokes %s", code)
+		}
+	}
+}
+
+func has(f fields, name string) bool { _, ok := f[name]; return ok }
+
+// withOwnID lets the event of one input be published from Go beside its twin from SQL.
+func withOwnID(e events.Envelope) events.Envelope {
+	if e.EventID != uuid.Max {
+		e.EventID = uuid.New()
+	}
+	return e
+}
+
+// wantStored compares a row with what was given.
+func (d database) wantStored(t *testing.T, given fields, id string) {
+	t.Helper()
+	var key string
+	var payload []byte
+	var workspace, target, trace *string
+	var occurred, available, created time.Time
+	err := d.admin.QueryRow(deadline(t), `select idempotency_key, payload::text, workspace_id::text, target, trace_context, occurred_at, available_at, created_at
+		from core.outbox where id = $1::text::uuid`, id).Scan(&key, &payload, &workspace, &target, &trace, &occurred, &available, &created)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !sameJSON(t, []byte(given["payload"]), payload) {
+		t.Errorf("payload %.300s is stored as %.300s", given["payload"], payload)
+	}
+	text := func(name string) string {
+		if v := given[name]; v != null {
+			return v
+		}
+		return ""
+	}
+	want := id
+	if k := text("idempotency_key"); k != "" {
+		scope := "-"
+		if w := text("workspace_id"); w != "" {
+			scope = w
+		}
+		want = "worlds:" + scope + ":" + k
+	}
+	if key != want {
+		t.Errorf("the key is %q, want %q", key, want)
+	}
+	for name, have := range map[string]*string{"workspace_id": workspace, "target": target, "trace_context": trace} {
+		if want := text(name); (have == nil) != (want == "") || have != nil && !strings.EqualFold(*have, want) {
+			t.Errorf("%s %q is stored as %v", name, want, have)
+		}
+	}
+	if v := text("occurred_at"); v != "" {
+		at, err := time.Parse(time.RFC3339Nano, v)
+		if err != nil || at.Sub(occurred).Abs() > time.Microsecond {
+			t.Errorf("occurred_at %s is stored as %s: %v", v, occurred, err)
+		}
+	}
+	if v := text("available_at"); v != "" {
+		at, err := time.Parse(time.RFC3339Nano, v)
+		if err != nil || (at.After(created) && !available.Equal(at)) || (at.Before(created) && !available.Equal(created)) {
+			t.Errorf("available_at %s is stored as %s, created %s: %v", v, available, created, err)
+		}
+	}
+}
+
+// What only a bulk call can get wrong.
+func TestMalformedCalls(t *testing.T) {
+	t.Parallel()
+	d := setup(t)
+	conn := d.login(t, "spectral_worlds")
+	good := fields{}.complete().element()
+	changed := func(part string) string { return strings.TrimSuffix(good, "}") + "," + part + "}" }
+	for _, c := range []struct{ argument, field, place string }{
+		{"null", "p_events", ""}, {"{}", "p_events", ""}, {`"x"`, "p_events", ""}, {"1", "p_events", ""},
+		{"[1]", "p_events", "event 1 "}, {"[null]", "p_events", "event 1 "}, {"[[]]", "p_events", "event 1 "}, {"[" + good + ",[]]", "p_events", "event 2 "},
+		{"[" + changed(`"workspace":1`) + "]", "p_events", "event 1 "}, {"[" + good + "," + changed(`"Payload":{}`) + "]", "p_events", "event 2 "},
+		{"[" + changed(`"unknown":null`) + "]", "p_events", "event 1 "},
+		{"[" + changed(`"event_version":"1"`) + "]", "event_version", "event 1 "}, {"[" + changed(`"event_version":1.5`) + "]", "event_version", "event 1 "},
+		{"[" + changed(`"event_version":1e3`) + "]", "", ""}, // a whole number, spelled otherwise
+		{"[" + changed(`"generation":"1"`) + "]", "generation", "event 1 "}, {"[" + changed(`"generation":99999999999999999999`) + "]", "generation", "event 1 "},
+		{"[" + changed(`"event_id":7`) + "]", "event_id", "event 1 "}, {"[" + changed(`"workspace_id":{}`) + "]", "workspace_id", "event 1 "},
+		{"[" + changed(`"source":1`) + "]", "source", "event 1 "}, {"[" + changed(`"target":[]`) + "]", "target", "event 1 "},
+		{"[" + changed(`"idempotency_key":5`) + "]", "idempotency_key", "event 1 "}, {"[" + changed(`"trace_context":false`) + "]", "trace_context", "event 1 "},
+		{"[" + changed(`"class":1`) + "]", "class", "event 1 "}, {"[" + changed(`"content_class":1`) + "]", "content_class", "event 1 "},
+		{"[" + changed(`"occurred_at":1700000000`) + "]", "occurred_at", "event 1 "}, {"[" + changed(`"available_at":1`) + "]", "available_at", "event 1 "},
+	} {
+		_, err := conn.Exec(deadline(t), "select core.outbox_publish_many($1::text::jsonb)", c.argument)
+		var pg *pgconn.PgError
+		if c.field == "" {
+			if sqlstate(t, err) == "SP021" {
+				t.Errorf("%s: %v", c.argument, err)
+			}
+			continue
+		}
+		if !errors.As(err, &pg) || pg.Code != "SP021" || pg.ColumnName != c.field || !strings.HasPrefix(pg.Detail, c.place) || (c.place == "") != (pg.Detail == "") {
+			t.Errorf("%s: %+v", c.argument, pg)
+		}
+	}
+	if _, err := conn.Exec(deadline(t), "select core.outbox_publish_many(null)"); sqlstate(t, err) != "SP021" {
+		t.Errorf("SQL null: %v", err)
+	}
+	if ids := value[[]string](t, conn, "select core.outbox_publish_many('[]')::text[]"); len(ids) != 0 {
+		t.Errorf("no event gives ids %v", ids)
+	}
+	if n := d.count(t); n != 0 {
+		t.Errorf("%d events were published", n)
+	}
+}
+
+// FuzzPayload: whatever Validate accepts Postgres takes as jsonb and gives back as an equal value,
+// and core.outbox_publish refuses only for its size as jsonb text, which Validate leaves to it.
+func FuzzPayload(f *testing.F) {
+	for _, in := range inputs() {
+		if payload, ok := in.set["payload"]; ok && len(payload) < 5000 {
+			f.Add([]byte(payload))
+		}
+	}
+	d := setup(f)
+	pool := pgtest.Pool(f, d.at)
+	f.Fuzz(func(t *testing.T, payload []byte) {
+		if card(string(payload)).Validate(time.Now()) != nil {
+			t.Skip() // not the subject; what must be refused is in inputs
+		}
+		ctx := deadline(t)
+		tx, err := pool.Begin(ctx)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = tx.Rollback(ctx) }()
+		var stored string
+		if err := tx.QueryRow(ctx, "select $1::text::pg_catalog.jsonb::text", string(payload)).Scan(&stored); err != nil {
+			t.Fatalf("Postgres refuses %q: %v", payload, err)
+		}
+		if !sameJSON(t, payload, []byte(stored)) {
+			t.Fatalf("%q is read back as %q", payload, stored)
+		}
+		_, err = tx.Exec(ctx, "select core.outbox_publish($1, 'worlds', $2::text::pg_catalog.jsonb)", cardType, string(payload))
+		if err != nil && (sqlstate(t, err) != "SP006" || len(stored) <= events.MaxPayloadBytes) {
+			t.Fatalf("core.outbox_publish refuses %q: %v", payload, err)
+		}
+	})
+}

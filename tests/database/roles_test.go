@@ -1,0 +1,287 @@
+package database_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"spectral/internal/core/events"
+	"spectral/tests/pgtest"
+)
+
+const (
+	denied  = "42501"
+	allowed = ""
+)
+
+// attempt runs statements as a login in a transaction that is undone, and returns the SQLSTATE.
+func attempt(t *testing.T, conn *pgx.Conn, sql string) string {
+	t.Helper()
+	ctx := deadline(t)
+	tx, err := conn.Begin(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = tx.Rollback(ctx) }()
+	_, err = tx.Exec(ctx, sql)
+	return sqlstate(t, err)
+}
+
+func TestRolesTryWhatTheyMayNot(t *testing.T) {
+	t.Parallel()
+	d := setup(t)
+	const (
+		publishCard  = "select core.outbox_publish('worlds.world_model_card.published', 'worlds', '{}')"
+		publishThing = "select core.outbox_publish('platform.thing.happened', 'platform', '{}')"
+		claim        = "select core.outbox_claim(1, 'worlds.world_model_card.published', 1)"
+		deliver      = "select core.outbox_deliver('{}', '{}')"
+		retry        = "select core.outbox_retry(null, null, 0, 0, '', '{}', true)"
+		fail         = "select core.outbox_fail(null, null, 0, '', '{}')"
+		insert       = "select core.outbox_insert(null, null, 'worlds.world_model_card.published', 1, null, 'worlds', null, null, '{}', null, null, null, null, null, null)"
+		quiet        = "select core.outbox_quiet('outbox_gen_1')"
+		look         = "select core.outbox_look(1, '{}')"
+		generation   = "select core.generation_register(1)"
+		types        = "select core.event_types_register(9, '[]')"
+		handled      = "insert into core.event_handled (handler_name, idempotency_key, event_id, event_type, content_class) values ('a.b', 'k', gen_random_uuid(), 'a.b', 'workspace')"
+	)
+	// what no group may do, the owner excepted
+	nobody := []string{
+		insert,
+		"insert into core.outbox (event_type, event_version, source, content_class, generation, payload, idempotency_key) values ('a.b', 1, 'core', 'operational', 1, '{}', 'k')",
+		"update core.outbox set status = 'delivered'", "delete from core.outbox", "truncate core.outbox", "lock table core.outbox in exclusive mode",
+		"update core.event_handled set handled_at = now()", "delete from core.event_handled",
+		"insert into core.event_types values ('a.b', 1, 'core', null, 'operational', true, 1)", "update core.event_types set source = 'core'",
+		"insert into core.publisher_sources values ('spectral_worlds', 'platform')", "delete from core.publisher_sources",
+		"insert into core.deployments (generation) values (9)", "update core.deployments set status = 'live'",
+		"alter table core.outbox disable trigger outbox_notify", "drop table core.outbox",
+		"alter function core.outbox_notify() set search_path = ''", "create trigger t after insert on core.outbox for each row execute function core.outbox_notify()",
+		"set role spectral_owner", "set session authorization spectral_owner", "set session_replication_role = replica",
+		"create table core.t ()", "create table worlds.t ()", "create table platform.t ()",
+		"create function core.f() returns integer language sql return 1", "create type worlds.t as (a integer)",
+		"create index on worlds.world_model_cards (card_id)",
+		"delete from worlds.world_model_cards", "delete from platform.system_cards",
+		"alter table worlds.world_model_cards disable row level security", "drop policy system_cards_workspace on platform.system_cards",
+	}
+	for _, c := range []struct {
+		role    string
+		denied  []string
+		allowed []string
+	}{
+		{
+			"spectral_publisher",
+			[]string{
+				"select from core.outbox", "select from core.event_handled", "select from core.deployments", handled,
+				claim, deliver, retry, fail, quiet, look, generation, types,
+				"select from worlds.world_model_cards", "select from platform.system_cards",
+				"set role spectral_worker", "set role spectral_worlds", "select from goose_db_version",
+			},
+			[]string{"select from core.event_types", "select from core.publisher_sources", "select core.uuid_v7()"},
+		},
+		{
+			"spectral_worker",
+			[]string{
+				"select from core.outbox", publishCard, publishThing, "select from worlds.world_model_cards", "select from platform.system_cards",
+				"set role spectral_worlds; select from platform.system_cards", "set role spectral_platform; select from worlds.world_model_cards",
+				"set role spectral_worlds; " + claim, "set role spectral_platform; " + handled, "set role spectral_operator",
+			},
+			[]string{
+				claim, deliver, retry, fail, quiet, look, generation, types, handled, "select from core.event_handled",
+				"set role spectral_worlds; select from worlds.world_model_cards", "set role spectral_platform; select from platform.system_cards",
+				"set role spectral_worlds; " + publishCard, "set role spectral_platform; " + publishThing,
+				"set role spectral_worlds; set role spectral_worker; " + claim,
+			},
+		},
+		{
+			"spectral_platform",
+			[]string{
+				"select from core.outbox", "select from core.event_handled", "select from core.deployments", handled,
+				claim, deliver, retry, fail, quiet, look, generation, types, "select from worlds.world_model_cards",
+				"insert into worlds.world_model_cards (card_id, version, card, published_at) values ('c', 1, '{}', now())",
+				"set role spectral_worker", "set role spectral_worlds",
+			},
+			[]string{publishThing, "select from platform.system_cards", "set role spectral_publisher"},
+		},
+		{
+			"spectral_worlds",
+			[]string{
+				"select from core.outbox", "select from core.event_handled", "select from core.deployments", handled,
+				claim, deliver, retry, fail, quiet, look, generation, types, "select from platform.system_cards",
+				"insert into platform.system_cards (card_id, version, title, snapshot) values ('c', 1, 't', '{}')",
+				"set role spectral_worker", "set role spectral_platform",
+			},
+			[]string{publishCard, "select from worlds.world_model_cards", "set role spectral_publisher"},
+		},
+		{
+			"spectral_operator",
+			[]string{claim, deliver, retry, fail, quiet, look, handled, publishCard, "select from worlds.world_model_cards", "select from platform.system_cards", "set role spectral_worker"},
+			[]string{"select from core.outbox", "select from core.event_handled", "select from core.deployments", generation, "select from goose_db_version"},
+		},
+		{
+			"spectral_retention",
+			[]string{"select from core.outbox", "select from core.event_handled", claim, deliver, publishCard, "select from worlds.world_model_cards", "set role spectral_worker"},
+			nil,
+		},
+		{
+			"", // a login of no group
+			[]string{"select from core.outbox", "select from core.event_types", "select core.uuid_v7()", publishCard, claim, "set role spectral_publisher", "select from goose_db_version"},
+			nil,
+		},
+	} {
+		t.Run(strings.TrimPrefix(c.role, "spectral_"), func(t *testing.T) {
+			t.Parallel()
+			var roles []string
+			if c.role != "" {
+				roles = append(roles, c.role)
+			}
+			conn := d.login(t, roles...)
+			for _, sql := range slices.Concat(nobody, c.denied) {
+				if have := attempt(t, conn, sql); have != denied {
+					t.Errorf("%s: SQLSTATE %q, want %s", sql, have, denied)
+				}
+			}
+			for _, sql := range c.allowed {
+				if have := attempt(t, conn, sql); have != allowed {
+					t.Errorf("%s: SQLSTATE %q, want success", sql, have)
+				}
+			}
+		})
+	}
+	owner := d.login(t, "spectral_owner")
+	for _, schema := range []string{"core", "worlds", "platform"} {
+		if have := attempt(t, owner, "create table "+schema+".t ()"); have != allowed {
+			t.Errorf("the owner creates in %s: SQLSTATE %s", schema, have)
+		}
+	}
+	if n := d.count(t); n != 0 {
+		t.Errorf("%d events were left by attempts that were undone", n)
+	}
+}
+
+// A login of its own publishes as a source only once core.publisher_sources says so; the refusal
+// comes with the statement that would.
+func TestPublisherSources(t *testing.T) {
+	t.Parallel()
+	d := setup(t)
+	conn := d.login(t, "spectral_publisher")
+	publish := func(eventType, source string) error {
+		_, err := conn.Exec(deadline(t), "select core.outbox_publish($1, $2, '{}')", eventType, source)
+		return err
+	}
+	var pg *pgconn.PgError
+	if err := publish(cardType, "worlds"); !errors.As(err, &pg) || pg.Code != "SP017" || pg.ColumnName != "source" {
+		t.Fatalf("publishing before it is allowed: %v", err)
+	}
+	if !strings.Contains(pg.Hint, "'"+conn.Config().User+"', 'worlds'") {
+		t.Fatalf("the hint is %q", pg.Hint)
+	}
+	exec(t, d.admin, pg.Hint)
+	if err := publish(cardType, "worlds"); err != nil {
+		t.Errorf("publishing once it is allowed: %v", err)
+	}
+	if have := sqlstate(t, publish(platformType, "platform")); have != "SP017" {
+		t.Errorf("publishing as the other source: %q", have)
+	}
+	if have := sqlstate(t, publish(platformType, "worlds")); have != "SP018" {
+		t.Errorf("publishing the other source's type: %q", have)
+	}
+	err := inTx(t, conn, func(ctx context.Context, tx pgx.Tx) error {
+		e := card("{}")
+		e.EventType, e.Source = platformType, events.Platform
+		return d.publishing(1).Publisher(tx).Publish(ctx, e)
+	})
+	var refused *events.Refusal
+	if !errors.As(err, &refused) || refused.Code != events.CodeSourceForbidden || refused.Field != "source" || refused.Hint == "" {
+		t.Errorf("the same from Go: %v", err)
+	}
+	exec(t, d.admin, "delete from core.publisher_sources where role_name = $1", conn.Config().User)
+	if have := sqlstate(t, publish(cardType, "worlds")); have != "SP017" {
+		t.Errorf("publishing when it is no longer allowed: %q", have)
+	}
+	if n := d.count(t); n != 1 {
+		t.Errorf("%d events, want 1", n)
+	}
+}
+
+func TestRowSecurity(t *testing.T) {
+	t.Parallel()
+	d := setup(t)
+	if open := values[string](t, d.admin, `
+		select c.oid::regclass::text from pg_class c join pg_attribute a on a.attrelid = c.oid and a.attname = 'workspace_id' and not a.attisdropped
+		where c.relnamespace in ('worlds'::regnamespace, 'platform'::regnamespace) and c.relkind in ('r', 'p') and not c.relrowsecurity`); len(open) > 0 {
+		t.Errorf("tables with a workspace and no row security: %v", open)
+	}
+	a, b := uuid.New(), uuid.New()
+	for _, c := range []struct{ role, table, insert string }{
+		{"spectral_worlds", "worlds.world_model_cards", "insert into worlds.world_model_cards (workspace_id, card_id, version, card, published_at) values ($1, $2, 1, '{}', now())"},
+		{"spectral_platform", "platform.system_cards", "insert into platform.system_cards (workspace_id, card_id, version, title, snapshot) values ($1, $2, 1, 't', '{}')"},
+	} {
+		t.Run(c.table, func(t *testing.T) {
+			t.Parallel()
+			admin := pgtest.Conn(t, d.at)
+			rows := map[string]uuid.NullUUID{"of a": {UUID: a, Valid: true}, "of b": {UUID: b, Valid: true}, "of none": {}}
+			for id, workspace := range rows {
+				exec(t, admin, c.insert, workspace, id)
+			}
+			for _, set := range []struct{ name, sql, sees string }{
+				{"A", fmt.Sprintf("set local spectral.workspace_id = '%s'", a), "of a"},
+				{"B", fmt.Sprintf("set local spectral.workspace_id = '%s'", b), "of b"},
+				{"empty", "set local spectral.workspace_id = ''", "of none"},
+				{"unset", "", "of none"},
+			} {
+				conn := d.login(t, c.role) // a new session: a value once set leaves '' behind
+				err := inTx(t, conn, func(ctx context.Context, tx pgx.Tx) error {
+					exec(t, tx, set.sql)
+					if have := values[string](t, tx, "select card_id from "+c.table+" order by 1"); !slices.Equal(have, []string{set.sees}) {
+						t.Errorf("workspace %s sees %q, want %q", set.name, have, set.sees)
+					}
+					tag, err := tx.Exec(ctx, "update "+c.table+" set version = version + 1")
+					if err != nil || tag.RowsAffected() != 1 {
+						t.Errorf("workspace %s updates %d rows: %v", set.name, tag.RowsAffected(), err)
+					}
+					for id, workspace := range rows {
+						_, err := inSavepoint(ctx, tx, c.insert, workspace, "new "+id)
+						want := denied
+						if id == set.sees {
+							want = allowed
+						}
+						if have := sqlstate(t, err); have != want {
+							t.Errorf("workspace %s inserts a row %s: SQLSTATE %q, want %q", set.name, id, have, want)
+						}
+						if id != set.sees {
+							_, err = inSavepoint(ctx, tx, "update "+c.table+" set workspace_id = $1", workspace)
+							if have := sqlstate(t, err); have != denied {
+								t.Errorf("workspace %s moves its rows %s: SQLSTATE %q", set.name, id, have)
+							}
+						}
+					}
+					return tx.Rollback(ctx)
+				})
+				if err != nil && !errors.Is(err, pgx.ErrTxClosed) {
+					t.Error(err)
+				}
+			}
+			conn := d.login(t, c.role)
+			exec(t, conn, "set spectral.workspace_id = 'nonsense'")
+			_, err := conn.Exec(deadline(t), "select from "+c.table)
+			if have := sqlstate(t, err); have != "22P02" {
+				t.Errorf("a workspace that is no UUID: SQLSTATE %q", have)
+			}
+		})
+	}
+}
+
+// inSavepoint keeps the transaction usable after an error.
+func inSavepoint(ctx context.Context, tx pgx.Tx, sql string, arguments ...any) (tag pgconn.CommandTag, err error) {
+	err = pgx.BeginFunc(ctx, tx, func(tx pgx.Tx) error {
+		tag, err = tx.Exec(ctx, sql, arguments...)
+		return err
+	})
+	return tag, err
+}

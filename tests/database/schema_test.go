@@ -1,0 +1,455 @@
+package database_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"net/url"
+	"os"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"spectral/db"
+	"spectral/internal/app"
+	"spectral/tests/pgtest"
+)
+
+const goldenSchema = "testdata/schema.txt"
+
+// dump writes out our schemas from the catalogs, equally on every version of Postgres: NOT NULL is
+// a column's attribute (18 makes it a constraint, too), and a view's text, whose column names are
+// qualified before 16 only, is shown without qualifiers.
+func dump(t testing.TB, at string) string {
+	t.Helper()
+	conn := pgtest.Conn(t, at)
+	exec(t, conn, "set search_path = pg_catalog")
+	lines := values[string](t, conn, `
+with
+schemas as (
+  select oid, nspname from pg_namespace where nspowner = (select oid from pg_roles where rolname = 'spectral_owner')
+),
+relations as (
+  select c.*, s.nspname || '.' || c.relname as name from pg_class c join schemas s on s.oid = c.relnamespace
+),
+lines (object, kind, name, line) as (
+  select nspname, 0, '', 'schema ' || nspname || coalesce(' -- ' || obj_description(oid, 'pg_namespace'), '') from schemas
+  union all
+  select name, 0, '',
+    case relkind when 'r' then 'table' when 'p' then 'partitioned table' when 'v' then 'view' when 'm' then 'materialized view'
+      when 'S' then 'sequence' else 'relation ' || relkind::text end || ' ' || name
+    || case relpersistence when 'p' then '' else ' persistence ' || relpersistence::text end
+    || coalesce(' partition by ' || pg_get_partkeydef(oid), '')
+    || coalesce(' ' || pg_get_expr(relpartbound, oid), '')
+    || case when relrowsecurity then ' row security' else '' end || case when relforcerowsecurity then ' forced' else '' end
+    || coalesce(' with (' || (select string_agg(o, ', ' order by o) from unnest(reloptions) as o) || ')', '')
+    || coalesce(' -- ' || obj_description(oid, 'pg_class'), '')
+  from relations where relkind not in ('i', 'I', 't', 'c')
+  union all
+  select r.name, 1, to_char(a.attnum, '0000'),
+    '  ' || a.attname || ' ' || format_type(a.atttypid, a.atttypmod)
+    || case when a.attcollation in (0, ty.typcollation) then '' else ' collate ' || a.attcollation::regcollation end
+    || case when a.attnotnull then ' not null' else '' end
+    || case when a.attgenerated <> '' then ' generated ' || a.attgenerated::text else '' end
+    || case when a.attidentity <> '' then ' identity ' || a.attidentity::text else '' end
+    || coalesce(' default ' || pg_get_expr(d.adbin, d.adrelid), '')
+    || coalesce(' -- ' || col_description(r.oid, a.attnum), '')
+  from relations r
+  join pg_attribute a on a.attrelid = r.oid and a.attnum > 0 and not a.attisdropped
+  join pg_type ty on ty.oid = a.atttypid
+  left join pg_attrdef d on d.adrelid = r.oid and d.adnum = a.attnum
+  where r.relkind not in ('i', 'I', 't', 'S')
+  union all
+  select r.name, 2, c.conname, '  constraint ' || c.conname || ' ' || pg_get_constraintdef(c.oid)
+    || case when c.convalidated then '' else ' not valid' end || coalesce(' -- ' || obj_description(c.oid, 'pg_constraint'), '')
+  from relations r join pg_constraint c on c.conrelid = r.oid and c.contype not in ('n', 't')
+  union all
+  select r.name, 3, i.indexrelid::regclass::text, '  ' || pg_get_indexdef(i.indexrelid)
+    || case when i.indisvalid then '' else ' invalid' end || coalesce(' -- ' || obj_description(i.indexrelid, 'pg_class'), '')
+  from relations r join pg_index i on i.indrelid = r.oid where r.relkind <> 't'
+  union all
+  select r.name, 4, g.tgname, '  ' || pg_get_triggerdef(g.oid) || case g.tgenabled when 'O' then '' else ' enabled ' || g.tgenabled::text end
+    || coalesce(' -- ' || obj_description(g.oid, 'pg_trigger'), '')
+  from relations r join pg_trigger g on g.tgrelid = r.oid and not g.tgisinternal
+  union all
+  select r.name, 5, p.polname, '  policy ' || p.polname || case when p.polpermissive then '' else ' restrictive' end || ' for ' || p.polcmd::text
+    || ' to ' || (select string_agg(coalesce(nullif(o, 0)::regrole::text, 'public'), ', ') from unnest(p.polroles) as o)
+    || coalesce(' using ' || pg_get_expr(p.polqual, r.oid), '') || coalesce(' with check ' || pg_get_expr(p.polwithcheck, r.oid), '')
+  from relations r join pg_policy p on p.polrelid = r.oid
+  union all
+  select r.name, 6, '', '  as ' || regexp_replace(regexp_replace(pg_get_viewdef(r.oid), '\m[a-z0-9_]+\.', '', 'g'), '\s+', ' ', 'g')
+  from relations r where r.relkind in ('v', 'm')
+  union all
+  select r.name, 7, '', format('  %s from %s to %s start %s increment %s cache %s%s', q.seqtypid::regtype, q.seqmin, q.seqmax, q.seqstart,
+    q.seqincrement, q.seqcache, case when q.seqcycle then ' cycle' else '' end)
+  from relations r join pg_sequence q on q.seqrelid = r.oid
+  union all
+  select s.nspname || '.' || ty.typname, 0, '', 'type ' || s.nspname || '.' || ty.typname || ' ' || case ty.typtype
+      when 'e' then 'enum ' || (select string_agg(e.enumlabel, ', ' order by e.enumsortorder) from pg_enum e where e.enumtypid = ty.oid)
+      when 'd' then 'domain ' || format_type(ty.typbasetype, ty.typtypmod)
+        || coalesce((select string_agg(' ' || pg_get_constraintdef(c.oid), '' order by c.conname) from pg_constraint c where c.contypid = ty.oid and c.contype <> 'n'), '')
+      else ty.typtype::text end
+  from schemas s join pg_type ty on ty.typnamespace = s.oid and ty.typtype not in ('b', 'c')
+  union all
+  select s.nspname || '.' || p.proname, 8, oidvectortypes(p.proargtypes),
+    pg_get_functiondef(p.oid) || coalesce('-- ' || obj_description(p.oid, 'pg_proc'), '')
+  from schemas s join pg_proc p on p.pronamespace = s.oid and p.prokind in ('f', 'p')
+)
+select line from lines order by object collate "C", kind, name collate "C"`)
+	return strings.Join(lines, "\n") + "\n"
+}
+
+// wantSchema compares a database with one that was migrated without disturbance.
+func wantSchema(t testing.TB, at string) {
+	t.Helper()
+	if want, have := dump(t, pgtest.New(t)), dump(t, at); want != have {
+		t.Errorf("the schema is not that of a migrated database:\n%s", diff(want, have))
+	}
+}
+
+func TestSchema(t *testing.T) {
+	have := dump(t, pgtest.New(t))
+	if *update {
+		if err := os.WriteFile(goldenSchema, []byte(have), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		return
+	}
+	want, err := os.ReadFile(goldenSchema)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if string(want) != have {
+		t.Errorf("the schema is not that of %s; if it is meant to change: go test ./tests/database -run TestSchema -update\n%s",
+			goldenSchema, diff(string(want), have))
+	}
+}
+
+// The outbox will be partitioned by occurred_at: id alone is never a key, and nothing refers to it.
+func TestOutboxCanBePartitioned(t *testing.T) {
+	t.Parallel()
+	conn := pgtest.Conn(t, pgtest.New(t))
+	faults := func() []string {
+		return values[string](t, conn, `
+select 'foreign key ' || conname from pg_constraint where contype = 'f' and confrelid = 'core.outbox'::regclass
+union all
+select 'unique index ' || indexrelid::regclass from pg_index i
+where indrelid = 'core.outbox'::regclass and indisunique
+  and not exists (select from pg_attribute a where a.attrelid = i.indrelid and a.attname = 'occurred_at' and a.attnum = any (i.indkey))
+order by 1`)
+	}
+	if have := faults(); len(have) > 0 {
+		t.Errorf("core.outbox could not be partitioned: %v", have)
+	}
+	exec(t, conn, "create unique index broken on core.outbox (id); create table core.referring (id uuid references core.outbox (id))")
+	if have := faults(); len(have) != 2 {
+		t.Errorf("a foreign key and a unique index on id are seen as %v", have)
+	}
+	for _, name := range sources(t) {
+		content, err := fs.ReadFile(os.DirFS("../../db"), name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if found := onIDAlone.Find(content); found != nil {
+			t.Errorf("db/%s relies on the id of an event alone: %s", name, found)
+		}
+	}
+	if !onIDAlone.MatchString("ON  conflict ( id ) do nothing") || !onIDAlone.MatchString("references\ncore.outbox (id)") {
+		t.Error("the pattern finds nothing")
+	}
+}
+
+var onIDAlone = regexp.MustCompile(`(?i)on\s+conflict\s*\(\s*id\s*\)|references\s+core\s*\.\s*outbox\b`)
+
+func sources(t testing.TB) []string {
+	t.Helper()
+	var names []string
+	err := fs.WalkDir(os.DirFS("../../db"), ".", func(name string, _ fs.DirEntry, err error) error {
+		if strings.HasSuffix(name, ".sql") {
+			names = append(names, name)
+		}
+		return err
+	})
+	if err != nil || len(names) < 10 {
+		t.Fatalf("%d files of SQL in db: %v", len(names), err)
+	}
+	return names
+}
+
+// down goes back step by step, to nothing.
+func down(t *testing.T, migrator *app.Migrator) error {
+	t.Helper()
+	for range len(migrations(t)) {
+		if _, err := migrator.Down(deadline(t)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func migrations(t *testing.T) []string {
+	t.Helper()
+	names, err := fs.Glob(db.Migrations, "migrations/*.sql")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return names
+}
+
+func newMigrator(t *testing.T, at string) *app.Migrator {
+	t.Helper()
+	migrator, err := app.NewMigrator(deadline(t), at, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = migrator.Close() })
+	return migrator
+}
+
+func TestDownAndUpAgain(t *testing.T) {
+	t.Parallel()
+	at := pgtest.NewEmpty(t)
+	migrator := newMigrator(t, at)
+	up := func() {
+		t.Helper()
+		if err := migrateUp(deadline(t), at); err != nil {
+			t.Fatal(err)
+		}
+		wantSchema(t, at)
+	}
+	up()
+	conn := pgtest.Conn(t, at)
+	exec(t, conn, "delete from core.deployments") // what migrating itself registered
+	if err := down(t, migrator); err != nil {
+		t.Fatal(err)
+	}
+	if left := dump(t, at); left != "\n" {
+		t.Errorf("going down leaves\n%s", left)
+	}
+	if left := values[string](t, conn, "select defaclacl::text from pg_default_acl"); len(left) > 0 {
+		t.Errorf("going down leaves default privileges %v", left)
+	}
+	up()
+	missing, unexpected, err := app.ComparePrivileges(deadline(t), conn)
+	if err != nil || len(missing)+len(unexpected) > 0 {
+		t.Errorf("after going down and up again, missing %v, unexpected %v, error %v", missing, unexpected, err)
+	}
+}
+
+// rebuilt are the tables whose rows come back by themselves; every other one must be in keepers.
+var rebuilt = []string{"core.event_types"}
+
+// keepers insert a row into each table whose rows a step down may not lose.
+var keepers = map[string]string{
+	"core.deployments":         "insert into core.deployments (generation) values (7)",
+	"core.publisher_sources":   "insert into core.publisher_sources values ('my_login', 'worlds')",
+	"core.outbox":              "select core.generation_register(1); select core.outbox_publish('worlds.world_model_card.published', 'worlds', '{}')",
+	"core.event_handled":       "insert into core.event_handled (handler_name, idempotency_key, event_id, event_type, content_class) values ('a.b', 'k', gen_random_uuid(), 'a.b', 'workspace')",
+	"worlds.world_model_cards": "insert into worlds.world_model_cards (card_id, version, card, published_at) values ('c', 1, '{}', now())",
+	"platform.system_cards":    "insert into platform.system_cards (card_id, version, title, snapshot) values ('c', 1, 't', '{}')",
+}
+
+func TestDownLosesNothing(t *testing.T) {
+	t.Parallel()
+	for _, table := range values[string](t, pgtest.Conn(t, pgtest.New(t)), `select schemaname || '.' || tablename from pg_tables
+		where schemaname in (select nspname from pg_namespace where nspowner = 'spectral_owner'::regrole)`) {
+		if slices.Contains(rebuilt, table) {
+			continue
+		}
+		t.Run(table, func(t *testing.T) {
+			t.Parallel()
+			insert, known := keepers[table]
+			if !known {
+				t.Fatalf("give keepers a row of %s, or say in rebuilt that its rows come back", table)
+			}
+			at := pgtest.New(t)
+			conn := pgtest.Conn(t, at)
+			exec(t, conn, insert)
+			if table != "core.deployments" {
+				exec(t, conn, "delete from core.deployments") // the first table that would refuse
+			}
+			rows := "select count(*) from " + table
+			before := value[int](t, conn, rows)
+			err := down(t, newMigrator(t, at))
+			if err == nil || !strings.Contains(err.Error(), table+" ") {
+				t.Fatalf("going down with a row in %s: %v", table, err)
+			}
+			if after := value[int](t, conn, rows); after != before {
+				t.Errorf("%d of %d rows are left", after, before)
+			}
+		})
+	}
+}
+
+// together runs work n times at once and reports every error.
+func together(t *testing.T, n int, work func(ctx context.Context, i int) error) {
+	t.Helper()
+	ctx := deadline(t)
+	start, done := make(chan struct{}), make(chan error)
+	for i := range n {
+		go func() {
+			<-start
+			done <- work(ctx, i)
+		}()
+	}
+	close(start)
+	for range n {
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+func TestMigratorsTogether(t *testing.T) {
+	t.Parallel()
+	at := pgtest.NewEmpty(t)
+	together(t, 10, func(ctx context.Context, _ int) error { return migrateUp(ctx, at) })
+	wantSchema(t, at)
+}
+
+// Roles and memberships belong to the cluster: migrators of ten databases create them at once. A
+// lock on the catalog lets all of them look, and find nothing, before any of them may write.
+func TestMigratorsOfTenDatabases(t *testing.T) {
+	t.Parallel()
+	s := server(t)
+	admin := pgtest.Conn(t, s.URL("postgres"))
+	for _, catalog := range []string{"pg_authid", "pg_auth_members"} {
+		address := func(i int) string { return s.URL(fmt.Sprintf("%s_%d", catalog, i)) }
+		for i := range 10 {
+			exec(t, admin, fmt.Sprintf("create database %s_%d", catalog, i))
+		}
+		holder := begin(t, pgtest.Conn(t, s.URL("postgres")))
+		exec(t, holder, "lock table "+catalog+" in exclusive mode")
+		released := make(chan struct{})
+		go func() {
+			defer close(released)
+			// not all ten, so that a slow machine stays within the lock_timeout of the first
+			waitFor(t, admin, "select count(*) >= 5 from pg_locks where relation = '"+catalog+"'::regclass and not granted")
+			_ = holder.Rollback(context.Background())
+		}()
+		together(t, 10, func(ctx context.Context, i int) error { return migrateUp(ctx, address(i)) })
+		<-released
+		for i := range 10 {
+			wantSchema(t, address(i))
+			wantPrivileges(t, pgtest.Conn(t, address(i)), nil, nil)
+		}
+		// the second round has the roles and creates the memberships
+		exec(t, admin, "revoke spectral_platform, spectral_worlds from spectral_worker; revoke spectral_publisher from spectral_platform, spectral_worlds")
+	}
+}
+
+// A migrator whose session ends in the middle of a step leaves nothing half done and nobody locked out.
+func TestKilledMigrator(t *testing.T) {
+	t.Parallel()
+	at := pgtest.NewEmpty(t)
+	migrator := newMigrator(t, at)
+	if err := migrateUp(deadline(t), at); err != nil {
+		t.Fatal(err)
+	}
+	conn := pgtest.Conn(t, at)
+	exec(t, conn, "delete from core.deployments")
+	if err := down(t, migrator); err != nil {
+		t.Fatal(err)
+	}
+	// the step that makes the default privileges changes a row of this catalog: it waits for us
+	holder := begin(t, pgtest.Conn(t, at))
+	exec(t, holder, "lock table pg_default_acl in exclusive mode")
+	killed := make(chan error, 1)
+	ctx := deadline(t)
+	go func() { killed <- migrateUp(ctx, at) }()
+	waitFor(t, conn, "select exists (select from pg_locks where relation = 'pg_default_acl'::regclass and not granted)")
+	exec(t, conn, "select pg_terminate_backend(pid) from pg_locks where relation = 'pg_default_acl'::regclass and not granted")
+	if err := <-killed; err == nil {
+		t.Fatal("a migrator whose session was ended reports success")
+	}
+	if left := dump(t, at); left != "\n" {
+		t.Errorf("the step that was cut short leaves\n%s", left)
+	}
+	if err := holder.Rollback(ctx); err != nil {
+		t.Fatal(err)
+	}
+	if err := migrateUp(ctx, at); err != nil {
+		t.Fatal(err)
+	}
+	wantSchema(t, at)
+}
+
+// waitFor asks, as fast as the server answers, until the answer is yes.
+func waitFor(t *testing.T, q querier, question string) {
+	t.Helper()
+	for ctx := deadline(t); ; {
+		var yes bool
+		if err := q.QueryRow(ctx, question).Scan(&yes); err != nil {
+			t.Errorf("%s: %v", question, err)
+			return
+		}
+		if yes {
+			return
+		}
+	}
+}
+
+// Managed Postgres gives no superuser: the owner of the database, who may create roles, migrates.
+func TestMigrateWithoutSuperuser(t *testing.T) {
+	t.Parallel()
+	s := server(t)
+	admin := pgtest.Conn(t, s.URL("postgres"))
+	exec(t, admin, "create role migrator login createrole password 'test'")
+	exec(t, admin, "create database ours owner migrator")
+	at := as(t, s.URL("ours"), "migrator")
+	if err := migrateUp(deadline(t), at); err != nil {
+		t.Fatal(err)
+	}
+	wantSchema(t, at)
+	wantPrivileges(t, pgtest.Conn(t, at), nil, nil)
+
+	migrator := pgtest.Conn(t, at)
+	exec(t, migrator, "create role worker login password 'test' in role spectral_worker")
+	exec(t, migrator, "create role producer login password 'test' in role spectral_worlds")
+	if err := app.CheckDatabase(deadline(t), as(t, at, "worker")); err != nil {
+		t.Errorf("a worker's check of the database: %v", err)
+	}
+	producer := pgtest.Conn(t, as(t, at, "producer"))
+	exec(t, migrator, "select core.generation_register(1)")
+	exec(t, producer, "select core.outbox_publish('worlds.world_model_card.published', 'worlds', '{}')")
+	worker := pgtest.Conn(t, as(t, at, "worker"))
+	exec(t, worker, "set role spectral_worker")
+	if n := value[int](t, worker, `with claimed as (select * from core.outbox_claim(1, 'worlds.world_model_card.published', 10))
+		select core.outbox_deliver(array_agg(event_id), array_agg(occurred_at)) from claimed`); n != 1 {
+		t.Errorf("%d events delivered, want 1", n)
+	}
+	if err := migrateUp(deadline(t), at); err != nil {
+		t.Errorf("migrating again: %v", err)
+	}
+
+	// another such owner did not create the roles: from 16 on it needs a grant, and is told which
+	exec(t, admin, "create role another login createrole password 'test'")
+	exec(t, admin, "create database theirs owner another")
+	at = as(t, s.URL("theirs"), "another")
+	err := migrateUp(deadline(t), at)
+	var pg *pgconn.PgError
+	if errors.As(err, &pg) && pg.Code == denied {
+		exec(t, admin, pg.Hint)
+		err = migrateUp(deadline(t), at)
+	}
+	if err != nil {
+		t.Errorf("migrating a database of another owner: %v", err)
+	}
+	wantSchema(t, at)
+}
+
+// as is the address for another login of password test.
+func as(t *testing.T, at, login string) string {
+	t.Helper()
+	u, err := url.Parse(at)
+	if err != nil {
+		t.Fatal(err)
+	}
+	u.User = url.UserPassword(login, "test")
+	return u.String()
+}

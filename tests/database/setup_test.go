@@ -1,0 +1,149 @@
+package database_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"log/slog"
+	"math/big"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"spectral/internal/core/events"
+	"spectral/internal/core/events/infrastructure/postgres"
+	"spectral/tests/pgtest"
+)
+
+// The event types of these tests beside those of the program.
+var (
+	cardType       = "worlds.world_model_card.published"
+	platformType   = "platform.thing.happened"
+	unconsumedType = "worlds.thing.ignored"
+	classType      = "worlds.thing.slow" // class slow
+	longestType    = "worlds." + strings.Repeat("a", events.MaxEventTypeBytes-len("worlds."))
+)
+
+func contracts(t testing.TB) *events.Contracts {
+	t.Helper()
+	contract := func(eventType string, source events.Scope, class string, unconsumed bool) events.Contract {
+		return events.Contract{
+			Type: eventType, Version: 1, Source: source, Payload: struct{}{}, Class: class,
+			ContentClass: events.Operational, Unconsumed: unconsumed,
+		}
+	}
+	set, err := events.NewContracts(
+		contract(cardType, events.Worlds, "", false), contract(platformType, events.Platform, "", false),
+		contract(unconsumedType, events.Worlds, "", true), contract(classType, events.Worlds, "slow", false),
+		contract(longestType, events.Worlds, "", false),
+	)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return set
+}
+
+// database is a migrated database with generations 1 live and 2 retired, and the types above.
+type database struct {
+	at    string
+	admin *pgx.Conn
+	set   *events.Contracts
+}
+
+func setup(t testing.TB) database {
+	t.Helper()
+	d := database{at: pgtest.New(t), set: contracts(t)}
+	d.admin = pgtest.Conn(t, d.at)
+	exec(t, d.admin, "select core.generation_register(1), core.generation_register(2)")
+	exec(t, d.admin, "update core.deployments set status = 'retired', retired_at = now() where generation = 2")
+	// a generation above the program's own, so that its contract of the card gives way
+	if err := postgres.RegisterContracts(deadline(t), d.admin, 1, d.set); err != nil {
+		t.Fatal(err)
+	}
+	return d
+}
+
+// login connects as a new login with the given roles.
+func (d database) login(t testing.TB, roles ...string) *pgx.Conn {
+	t.Helper()
+	return pgtest.Conn(t, pgtest.Login(t, d.at, roles...))
+}
+
+func (d database) publishing(generation events.Generation) postgres.Publishing {
+	return postgres.Publishing{
+		Contracts: d.set, Generation: generation, Log: slog.New(slog.DiscardHandler), Now: time.Now, NewID: uuid.NewV7,
+	}
+}
+
+// count is how many rows of core.outbox are committed.
+func (d database) count(t testing.TB) int {
+	t.Helper()
+	return value[int](t, d.admin, "select count(*) from core.outbox")
+}
+
+// card is an event without faults.
+func card(payload string) events.Envelope {
+	return events.Envelope{EventType: cardType, EventVersion: 1, Source: events.Worlds, Payload: json.RawMessage(payload)}
+}
+
+// inTx runs work in a transaction and commits it.
+func inTx(t testing.TB, conn *pgx.Conn, work func(ctx context.Context, tx pgx.Tx) error) error {
+	t.Helper()
+	ctx := deadline(t)
+	return pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) error { return work(ctx, tx) })
+}
+
+// sameJSON reports whether two texts are one JSON value: numbers by value, the last of equal keys.
+func sameJSON(t testing.TB, a, b []byte) bool {
+	t.Helper()
+	parse := func(text []byte) any {
+		decoder := json.NewDecoder(bytes.NewReader(text))
+		decoder.UseNumber()
+		var v any
+		if err := decoder.Decode(&v); err != nil {
+			t.Fatalf("%.200s: %v", text, err)
+		}
+		return v
+	}
+	return sameValue(parse(a), parse(b))
+}
+
+func sameValue(a, b any) bool {
+	switch a := a.(type) {
+	case map[string]any:
+		b, ok := b.(map[string]any)
+		if !ok || len(a) != len(b) {
+			return false
+		}
+		for key, inner := range a {
+			if other, ok := b[key]; !ok || !sameValue(inner, other) {
+				return false
+			}
+		}
+		return true
+	case []any:
+		b, ok := b.([]any)
+		if !ok || len(a) != len(b) {
+			return false
+		}
+		for i := range a {
+			if !sameValue(a[i], b[i]) {
+				return false
+			}
+		}
+		return true
+	case json.Number:
+		b, ok := b.(json.Number)
+		if !ok {
+			return false
+		}
+		x, okX := new(big.Rat).SetString(a.String())
+		y, okY := new(big.Rat).SetString(b.String())
+		return okX && okY && x.Cmp(y) == 0
+	default:
+		return a == b
+	}
+}
