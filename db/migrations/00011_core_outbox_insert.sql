@@ -104,7 +104,7 @@ begin
   -- (309 in two parts: a repetition count is at most 255); what rounds to 1.7976931348623157e308 is within it
   if octet_length(v_text) > 309 and v_text ~ '[0-9.]{255}[0-9.]{54}'
      and exists (select from jsonb_path_query(p_payload, 'strict $.** ? (@.type() == "number")') as n
-                 where octet_length(ltrim(n::text, '-')) > 400 or abs(n::numeric) >= 2::numeric ^ 1024 - 2::numeric ^ 970) then
+                 where octet_length(translate(n::text, '-.', '')) > 400 or abs(n::numeric) >= 2::numeric ^ 1024 - 2::numeric ^ 970) then
     raise exception 'payload: has a number beyond 1.7976931348623157e308 or of more than 400 digits, which readers cannot take'
       using errcode = 'SP008', column = 'payload', detail = v_detail, hint = 'send it as a string';
   end if;

@@ -3,6 +3,8 @@ package integration_test
 import (
 	"context"
 	"encoding/json"
+	"errors"
+	"strings"
 	"testing"
 	"time"
 
@@ -167,5 +169,32 @@ func TestRollbackPublishesNothing(t *testing.T) {
 	must(t, err)
 	if notification.Payload != "sentinel" {
 		t.Fatalf("a rolled back transaction notified %s", notification.Payload)
+	}
+}
+
+// A large Publish is several calls of the database: a fault that only the database finds is still
+// named by its place in the whole.
+func TestARefusalNamesThePlaceInTheWholePublish(t *testing.T) {
+	b := setup(t)
+	unknown := happenedContract()
+	unknown.Type = "worlds.test.unregistered"
+	contracts, err := events.NewContracts(happenedContract(), unknown)
+	must(t, err)
+	b.uow.Publishing.Contracts = contracts
+	many := make([]events.Envelope, 2500)
+	for i := range many {
+		many[i] = event(i)
+	}
+	many[2345].EventType = unknown.Type
+	err = b.uow.Do(b.ctx, events.Worlds, uuid.NullUUID{}, func(_ events.Tx, publisher events.EventPublisher) error {
+		return publisher.Publish(b.ctx, many...)
+	})
+	var refusal *events.Refusal
+	if !errors.As(err, &refusal) || refusal.Code != events.CodeUnregistered || refusal.Field != "event_type" ||
+		!strings.HasPrefix(err.Error(), "event 2346 of 2500: event refused (SP016): event_type: worlds.test.unregistered version 1: is not registered; ") {
+		t.Fatalf("%v", err)
+	}
+	if n := one[int](b, "select count(*)::int from core.outbox"); n != 0 {
+		t.Fatalf("%d events were published all the same", n)
 	}
 }

@@ -57,9 +57,9 @@ func setup(t *testing.T, more ...events.Contract) *bundle {
 	t.Parallel()
 	ctx, cancel := context.WithTimeout(context.Background(), 4*patience)
 	t.Cleanup(cancel)
-	real, err := app.Contracts()
+	shipped, err := app.Contracts()
 	must(t, err)
-	contracts, err := events.NewContracts(append(append(real.All(), happenedContract()), more...)...)
+	contracts, err := events.NewContracts(append(append(shipped.All(), happenedContract()), more...)...)
 	must(t, err)
 	b := &bundle{T: t, ctx: ctx, url: pgtest.New(t), contracts: contracts}
 	b.pool = pgtest.Pool(t, b.url)

@@ -89,6 +89,37 @@ func TestTheTimerWakesForWhatIsScheduled(t *testing.T) {
 	}
 }
 
+// One consumer at work must not keep another's events waiting, neither new ones nor due ones.
+func TestAConsumerAtWorkDelaysNoOther(t *testing.T) {
+	other := happenedContract()
+	other.Type = "worlds.test.other"
+	b := setup(t, other)
+	g := newGate()
+	l := b.newListener(never, pgtest.Generation, subscription(handler("platform.slow", func(ctx context.Context, _ events.Tx, _ events.Envelope) error {
+		return g.pass(ctx)
+	})))
+	s := subscription(leaving("platform.quick"))
+	s.EventType = other.Type
+	must(t, l.Listen(b.ctx, s))
+	l.start()
+	b.publish(event(1))
+	g.awaitEntered(t)
+	scheduled, fresh := event(2), event(3)
+	scheduled.EventType, fresh.EventType = other.Type, other.Type
+	at := one[time.Time](b, "select clock_timestamp() + interval '300 milliseconds'")
+	must(t, b.uow.Do(b.ctx, events.Worlds, uuid.NullUUID{}, func(tx events.Tx, _ events.EventPublisher) error {
+		return b.publishing.Publisher(tx, events.AvailableAt(at)).Publish(b.ctx, scheduled)
+	}))
+	b.publish(fresh)
+	for range 2 {
+		if s := l.next(); s.Envelope.EventType != other.Type {
+			t.Fatalf("the slow one settled first: %+v", s)
+		}
+	}
+	g.letOn()
+	l.delivered(1)
+}
+
 func TestALostListenConnectionIsReplaced(t *testing.T) {
 	b := setup(t)
 	l := b.listen(never, subscription(leaving("platform.one")))

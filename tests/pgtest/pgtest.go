@@ -8,6 +8,7 @@ package pgtest
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net/url"
@@ -76,7 +77,7 @@ func Server(t testing.TB) *embeddedpg.Server {
 }
 
 func createTemplate(ctx context.Context) error {
-	if err := administer(ctx, "create database "+templateName); err != nil {
+	if err := administer(ctx, "postgres", "create database "+templateName); err != nil {
 		return err
 	}
 	migrator, err := app.NewMigrator(ctx, server.URL(templateName), slog.New(slog.DiscardHandler))
@@ -84,14 +85,14 @@ func createTemplate(ctx context.Context) error {
 		return err
 	}
 	_, err = migrator.Up(ctx, Generation)
-	if closeErr := migrator.Close(); err == nil {
-		err = closeErr
+	if err := errors.Join(err, migrator.Close()); err != nil {
+		return err
 	}
-	return err
+	return administer(ctx, templateName, fmt.Sprintf("select core.generation_register(%d)", Generation))
 }
 
-func administer(ctx context.Context, sql string) error {
-	conn, err := pgx.Connect(ctx, server.URL("postgres"))
+func administer(ctx context.Context, database, sql string) error {
+	conn, err := pgx.Connect(ctx, server.URL(database))
 	if err != nil {
 		return err
 	}
@@ -120,7 +121,7 @@ func clone(t testing.TB, template string) string {
 	defer cancel()
 	name := fmt.Sprintf("test_%d", sequence.Add(1))
 	cloning.Lock()
-	err := administer(ctx, "create database "+name+template)
+	err := administer(ctx, "postgres", "create database "+name+template)
 	cloning.Unlock()
 	if err != nil {
 		t.Fatalf("create the test's database: %v", err)
@@ -128,7 +129,7 @@ func clone(t testing.TB, template string) string {
 	t.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 		defer cancel()
-		if err := administer(ctx, "drop database "+name+" with (force)"); err != nil {
+		if err := administer(ctx, "postgres", "drop database "+name+" with (force)"); err != nil {
 			t.Errorf("drop the test's database: %v", err)
 		}
 	})
@@ -180,13 +181,13 @@ func Login(t testing.TB, at string, memberOf ...string) string {
 	for _, role := range memberOf {
 		sql += fmt.Sprintf("; grant %s to %s", role, name)
 	}
-	if err := administer(ctx, sql); err != nil {
+	if err := administer(ctx, "postgres", sql); err != nil {
 		t.Fatalf("create login: %v", err)
 	}
 	t.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 		defer cancel()
-		if err := administer(ctx, "drop role "+name); err != nil {
+		if err := administer(ctx, "postgres", "drop role "+name); err != nil {
 			t.Errorf("drop login: %v", err)
 		}
 	})

@@ -3,14 +3,13 @@ package events
 import (
 	"bytes"
 	"encoding/json"
-	"errors"
 	"fmt"
-	"io"
 	"math"
 	"regexp"
 	"strconv"
 	"strings"
 	"time"
+	"unicode/utf16"
 	"unicode/utf8"
 
 	"github.com/google/uuid"
@@ -20,7 +19,7 @@ import (
 const (
 	MaxPayloadBytes        = 1 << 20 // of the payload as jsonb text
 	MaxPayloadDepth        = 64      // nested objects and arrays, the payload itself included
-	MaxNumberDigits        = 400     // of one number, written without exponent
+	MaxNumberDigits        = 400     // of one number, written out without exponent
 	MaxEventTypeBytes      = 128
 	MaxEventVersion        = 1_000_000
 	MaxIdempotencyKeyBytes = 512
@@ -98,15 +97,15 @@ func payloadFault(payload []byte) *fault {
 	if len(payload) == 0 {
 		return &fault{CodePayloadObject, "is empty, must be a JSON object"}
 	}
-	// Beyond twice the limit even white space cannot explain the size: refuse before parsing it.
-	if len(payload) > 2*MaxPayloadBytes {
+	// A string escaped throughout shrinks to a sixth; beyond that only white space could.
+	if len(payload) > 7*MaxPayloadBytes {
 		return tooLarge(len(payload))
 	}
 	if !utf8.Valid(payload) {
 		return &fault{CodeText, "is not valid UTF-8"}
 	}
 	// Depth first, in one pass without recursion: a parser may refuse or overflow on deep nesting.
-	if depth := nesting(payload); depth > MaxPayloadDepth {
+	if nesting(payload) > MaxPayloadDepth {
 		return &fault{CodePayloadDepth, fmt.Sprintf("is nested deeper than %d levels", MaxPayloadDepth)}
 	}
 	var compact bytes.Buffer
@@ -116,33 +115,16 @@ func payloadFault(payload []byte) *fault {
 	if compact.Bytes()[0] != '{' {
 		return &fault{CodePayloadObject, "must be a JSON object"}
 	}
-	if compact.Len() > MaxPayloadBytes {
-		return tooLarge(compact.Len())
+	size, fault := jsonbText(compact.Bytes())
+	if fault == nil && size > MaxPayloadBytes {
+		fault = tooLarge(size)
 	}
-	if reason := badEscape(compact.Bytes()); reason != "" {
-		return &fault{CodeText, reason}
-	}
-	decoder := json.NewDecoder(bytes.NewReader(compact.Bytes()))
-	decoder.UseNumber()
-	for {
-		token, err := decoder.Token()
-		if errors.Is(err, io.EOF) {
-			return nil
-		}
-		if err != nil {
-			return &fault{CodePayloadObject, "is not valid JSON: " + err.Error()}
-		}
-		if n, ok := token.(json.Number); ok && !readable(n.String()) {
-			return &fault{CodePayloadNumber, fmt.Sprintf(
-				"has the number %.40s, which readers cannot take (beyond %g, or more than %d digits); send it as a string",
-				n, math.MaxFloat64, MaxNumberDigits)}
-		}
-	}
+	return fault
 }
 
 func tooLarge(size int) *fault {
 	return &fault{CodePayloadSize, fmt.Sprintf(
-		"has %d bytes, the limit is %d (1 MiB); store the content and publish a reference to it", size, MaxPayloadBytes)}
+		"has %d bytes as jsonb text, the limit is %d (1 MiB); store the content and publish a reference to it", size, MaxPayloadBytes)}
 }
 
 // nesting returns the greatest number of open brackets outside strings.
@@ -165,56 +147,116 @@ func nesting(data []byte) int {
 	return deepest
 }
 
-// badEscape finds what jsonb refuses in valid JSON: \u0000 and half a surrogate pair.
-func badEscape(data []byte) string {
-	unit := func(i int) (rune, bool) { // the \uXXXX at i, if there is one
-		if i+6 > len(data) || data[i] != '\\' || data[i+1] != 'u' {
-			return 0, false
-		}
-		v, err := strconv.ParseUint(string(data[i+2:i+6]), 16, 16)
-		return rune(v), err == nil
-	}
-	for i := 0; i < len(data); i++ {
-		if data[i] != '\\' {
-			continue
-		}
-		r, ok := unit(i)
-		if !ok {
-			i++ // a two-character escape
-			continue
-		}
-		switch {
-		case r == 0:
-			return `has the escape \u0000: Postgres stores no NUL character`
-		case r >= 0xDC00 && r <= 0xDFFF:
-			return "has half a surrogate pair"
-		case r >= 0xD800 && r <= 0xDBFF:
-			low, ok := unit(i + 6)
-			if !ok || low < 0xDC00 || low > 0xDFFF {
-				return "has half a surrogate pair"
+// jsonbText measures valid, compact JSON as Postgres prints it from jsonb: a blank after each
+// colon and comma, few escapes, every digit of a number. Duplicate keys, of which jsonb keeps one,
+// are all counted. It finds what jsonb or a reader could not take.
+func jsonbText(data []byte) (size int, _ *fault) {
+	for i := 0; i < len(data); {
+		switch c := data[i]; {
+		case c == '"':
+			end, n, fault := jsonbString(data, i+1)
+			if fault != nil {
+				return 0, fault
 			}
-			i += 6
+			i, size = end, size+n+2
+		case c == '-' || c >= '0' && c <= '9':
+			end := i + 1
+			for end < len(data) && bytes.IndexByte([]byte("+-.eE0123456789"), data[end]) >= 0 {
+				end++
+			}
+			n, ok := jsonbNumber(string(data[i:end]))
+			if !ok {
+				return 0, &fault{CodePayloadNumber, fmt.Sprintf(
+					"has the number %.40s, which readers cannot take (beyond %g, or more than %d digits); send it as a string",
+					data[i:end], math.MaxFloat64, MaxNumberDigits)}
+			}
+			i, size = end, size+n
+		case c == ':' || c == ',':
+			i, size = i+1, size+2
+		default:
+			i, size = i+1, size+1
 		}
-		i += 5
 	}
-	return ""
+	return size, nil
 }
 
-// readable reports whether the JSON number n is within float64 and short once Postgres, which
-// keeps every digit and prints no exponent, has written it out.
-func readable(n string) bool {
-	if f, err := strconv.ParseFloat(n, 64); err != nil || math.IsInf(f, 0) {
-		return false
+// jsonbString measures the string whose content begins at i, and returns where the rest begins.
+func jsonbString(data []byte, i int) (end, size int, _ *fault) {
+	for {
+		switch c := data[i]; {
+		case c == '"':
+			return i + 1, size, nil
+		case c != '\\':
+			i, size = i+1, size+1
+		case data[i+1] == '/':
+			i, size = i+2, size+1
+		case data[i+1] != 'u':
+			i, size = i+2, size+2
+		default:
+			r := escaped(data, i)
+			i += 6
+			if r >= 0xD800 && r <= 0xDFFF { // half a pair, unless the other half follows
+				low := escaped(data, i)
+				if r >= 0xDC00 || low < 0xDC00 || low > 0xDFFF {
+					return 0, 0, &fault{CodeText, "has half a surrogate pair"}
+				}
+				r = utf16.DecodeRune(r, low)
+				i += 6
+			}
+			switch {
+			case r == 0:
+				return 0, 0, &fault{CodeText, `has the escape \u0000: Postgres stores no NUL character`}
+			case r == '"' || r == '\\' || r >= '\b' && r <= '\r' && r != '\v':
+				size += 2
+			case r < ' ':
+				size += 6
+			default:
+				size += utf8.RuneLen(r)
+			}
+		}
+	}
+}
+
+// escaped is the \uXXXX at i, or -1.
+func escaped(data []byte, i int) rune {
+	if i+6 > len(data) || data[i] != '\\' || data[i+1] != 'u' {
+		return -1
+	}
+	v, err := strconv.ParseUint(string(data[i+2:i+6]), 16, 16)
+	if err != nil {
+		return -1
+	}
+	return rune(v)
+}
+
+// jsonbNumber measures a JSON number as Postgres prints it, every digit and no exponent, and
+// reports whether readers can take it: within float64, and short enough.
+func jsonbNumber(n string) (size int, ok bool) {
+	if _, err := strconv.ParseFloat(n, 64); err != nil { // out of range
+		return 0, false
 	}
 	mantissa, exponent := strings.TrimPrefix(n, "-"), 0
 	if i := strings.IndexAny(mantissa, "eE"); i >= 0 {
 		var err error
-		if exponent, err = strconv.Atoi(mantissa[i+1:]); err != nil || exponent < -2*MaxNumberDigits || exponent > 2*MaxNumberDigits {
-			return false
+		if exponent, err = strconv.Atoi(mantissa[i+1:]); err != nil {
+			return 0, false
 		}
 		mantissa = mantissa[:i]
 	}
 	whole, fraction, _ := strings.Cut(mantissa, ".")
-	digits := max(len(whole)+exponent, 1) + max(len(fraction)-exponent, 0)
-	return digits < MaxNumberDigits // one less: the sign and the point count in SQL's length
+	scale := max(len(fraction)-exponent, 0)
+	significant := strings.TrimLeft(whole+fraction, "0")
+	if size = 1 + scale; significant != "" {
+		size = max(len(significant)-len(fraction)+exponent, 1) + scale
+	}
+	if size > MaxNumberDigits {
+		return 0, false
+	}
+	if scale > 0 {
+		size++ // the point
+	}
+	if significant != "" && n[0] == '-' {
+		size++
+	}
+	return size, true
 }

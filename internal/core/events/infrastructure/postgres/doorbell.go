@@ -17,7 +17,7 @@ const (
 	firstPause = 2 * time.Millisecond
 	maxPause   = 50 * time.Millisecond
 
-	// While consumers are at work, looks are at least this far apart, however often it rings.
+	// Looks that a ring asks for are at least this far apart, however often it rings.
 	pace = 2 * time.Millisecond
 )
 
@@ -175,30 +175,27 @@ func (b *doorbell) watch(ctx context.Context, conn *pgx.Conn) error {
 		if err != nil {
 			return err
 		}
+		// what is scheduled, or the poll, may concern another type than those at work
+		until := min(next, b.config.PollInterval)
 		rang := false
-		for b.busy() && !rang && b.sinceLook() < b.config.PollInterval {
-			if rang, err = b.await(ctx, conn, b.config.PollInterval-b.sinceLook()); err != nil {
+		for b.busy() && !rang && b.sinceLook() < until {
+			if rang, err = b.await(ctx, conn, until-b.sinceLook()); err != nil {
 				return err
 			}
 		}
-		if b.busy() {
-			// it rang, or the poll is due, while consumers are at work: another type may have work
+		busy := b.busy() // before taken: a consumer takes first and is idle then
+		taken := b.takeTaken()
+		switch {
+		case rang || busy:
 			settled = false
 			if err := sleep(ctx, pace-b.sinceLook()); err != nil {
 				return err
 			}
-			continue
-		}
-		switch taken := b.takeTaken(); {
-		case rang:
-			settled = false
 		case taken || !settled:
-			quiet, err := b.quiet(ctx, queries)
-			if err != nil {
+			if settled, err = b.quiet(ctx, queries); err != nil {
 				return err
 			}
-			settled = quiet
-			if quiet {
+			if settled {
 				pause = firstPause
 				continue // one more look; only an empty one lets us sleep
 			}
@@ -207,11 +204,16 @@ func (b *doorbell) watch(ctx context.Context, conn *pgx.Conn) error {
 			}
 			pause = min(2*pause, maxPause)
 		default:
-			rang, err := b.await(ctx, conn, min(next, b.config.PollInterval-b.sinceLook()))
+			rang, err := b.await(ctx, conn, until-b.sinceLook())
 			if err != nil {
 				return err
 			}
-			settled = !rang
+			if rang {
+				settled = false
+				if err := sleep(ctx, pace-b.sinceLook()); err != nil {
+					return err
+				}
+			}
 		}
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"strings"
 	"time"
 
 	"github.com/google/uuid"
@@ -90,12 +91,12 @@ func (p *Publisher) Publish(ctx context.Context, envelopes ...events.Envelope) e
 		}
 		sealed[i] = event
 	}
-	for len(sealed) > 0 {
-		n, err := p.call(ctx, sealed)
+	for published := 0; published < len(sealed); {
+		n, err := p.call(ctx, sealed[published:])
 		if err != nil {
-			return err
+			return placed(err, published, len(sealed))
 		}
-		sealed = sealed[n:]
+		published += n
 	}
 	return nil
 }
@@ -142,7 +143,7 @@ func (p *Publisher) call(ctx context.Context, sealed []outboxEvent) (int, error)
 	}
 	argument.WriteByte(']')
 	if _, err := p.queries.PublishMany(ctx, argument.Bytes()); err != nil {
-		return 0, fmt.Errorf("publish %d events: %w", n, refusal(err))
+		return 0, fmt.Errorf("publish: %w", err)
 	}
 	for _, e := range sealed[:n] {
 		p.shared.Log.DebugContext(ctx, "event published", logEventID, e.EventID, logEventType, e.EventType,
@@ -158,15 +159,26 @@ func at(i, of int, err error) error {
 	return fmt.Errorf("event %d of %d: %w", i+1, of, err)
 }
 
-// refusal translates an error of the publishing functions.
+// placed translates an error of a call that came after so many other events of the same Publish:
+// the database counts within its call.
+func placed(err error, before, of int) error {
+	var pg *pgconn.PgError
+	if errors.As(err, &pg) {
+		var n int
+		if _, scanErr := fmt.Sscanf(pg.Detail, "event %d of the call", &n); scanErr == nil {
+			return at(before+n-1, of, refusal(err))
+		}
+	}
+	return refusal(err)
+}
+
+// refusal translates an error of the database's own functions.
 func refusal(err error) error {
 	var pg *pgconn.PgError
 	if !errors.As(err, &pg) || len(pg.Code) != 5 || pg.Code[:2] != "SP" {
 		return err
 	}
-	reason := pg.Message
-	if pg.Detail != "" {
-		reason += " (" + pg.Detail + ")"
-	}
-	return &events.Refusal{Code: events.Code(pg.Code), Field: pg.ColumnName, Reason: reason, Hint: pg.Hint}
+	// the message begins with the field, for those who see nothing else
+	reason := strings.TrimPrefix(strings.TrimPrefix(pg.Message, pg.ColumnName), ":")
+	return &events.Refusal{Code: events.Code(pg.Code), Field: pg.ColumnName, Reason: strings.TrimSpace(reason), Hint: pg.Hint}
 }
