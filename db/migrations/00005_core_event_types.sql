@@ -39,6 +39,10 @@ as $$
 declare
   v_changed integer;
 begin
+  if p_generation is null or p_generation not between 0 and 999999999999 then
+    raise exception 'generation: % must be from 0 to 999999999999', coalesce(p_generation::text, 'null')
+      using errcode = 'SP019', column = 'generation';
+  end if;
   insert into core.event_types as t
     (event_type, event_version, source, class, content_class, consumed, registered_by)
   select r.event_type, r.event_version, r.source, r.class, r.content_class, r.consumed, p_generation

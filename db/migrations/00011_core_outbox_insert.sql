@@ -32,27 +32,27 @@ declare
   v_now timestamptz;
 begin
   if p_event_type is null or p_event_type !~ '^[a-z][a-z0-9_]*(\.[a-z][a-z0-9_]*)+$' or octet_length(p_event_type) > 128 then
-    raise exception 'event_type %: must be lower-case words joined by dots, at most 128 bytes', coalesce(quote_literal(left(p_event_type, 200)), 'null')
+    raise exception 'event_type: % must be lower-case words joined by dots, at most 128 bytes', coalesce(quote_literal(left(p_event_type, 200)), 'null')
       using errcode = 'SP001', column = 'event_type', detail = v_detail, hint = 'like worlds.world_model_card.published';
   end if;
   if p_event_version is null or p_event_version not between 1 and 1000000 then
-    raise exception 'event_version %: must be from 1 to 1000000', coalesce(p_event_version::text, 'null')
+    raise exception 'event_version: % must be from 1 to 1000000', coalesce(p_event_version::text, 'null')
       using errcode = 'SP002', column = 'event_version', detail = v_detail;
   end if;
   if p_source is null or p_source not in ('platform', 'worlds', 'core') then
-    raise exception 'source %: must be platform, worlds or core', coalesce(quote_literal(left(p_source, 200)), 'null')
+    raise exception 'source: % must be platform, worlds or core', coalesce(quote_literal(left(p_source, 200)), 'null')
       using errcode = 'SP003', column = 'source', detail = v_detail;
   end if;
   if p_target not in ('platform', 'worlds', 'core') then
-    raise exception 'target %: must be platform, worlds, core or null for every context', quote_literal(left(p_target, 200))
+    raise exception 'target: % must be platform, worlds, core or null for every context', quote_literal(left(p_target, 200))
       using errcode = 'SP004', column = 'target', detail = v_detail;
   end if;
   if p_event_id in ('00000000-0000-0000-0000-000000000000', 'ffffffff-ffff-ffff-ffff-ffffffffffff') then
-    raise exception 'event_id %: must not be the nil or the max UUID', p_event_id
+    raise exception 'event_id: % must not be the nil or the max UUID', p_event_id
       using errcode = 'SP020', column = 'event_id', detail = v_detail;
   end if;
   if p_workspace_id in ('00000000-0000-0000-0000-000000000000', 'ffffffff-ffff-ffff-ffff-ffffffffffff') then
-    raise exception 'workspace_id %: must not be the nil or the max UUID', p_workspace_id
+    raise exception 'workspace_id: % must not be the nil or the max UUID', p_workspace_id
       using errcode = 'SP022', column = 'workspace_id', detail = v_detail, hint = 'pass null for an event of no workspace';
   end if;
   -- Unicode's white space, whatever the database's locale
@@ -63,25 +63,25 @@ begin
   end if;
   if p_trace_context !~ '^[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}$'
      or p_trace_context ~ '^(ff-|..-0{32}-|..-.{32}-0{16}-)' then
-    raise exception 'trace_context %: must be a W3C traceparent', quote_literal(left(p_trace_context, 200))
+    raise exception 'trace_context: % must be a W3C traceparent', quote_literal(left(p_trace_context, 200))
       using errcode = 'SP011', column = 'trace_context', detail = v_detail;
   end if;
   if p_class !~ '^[a-z][a-z0-9_]{0,29}$' then
-    raise exception 'class %: must be a lower-case identifier of at most 30 bytes', quote_literal(left(p_class, 200))
+    raise exception 'class: % must be a lower-case identifier of at most 30 bytes', quote_literal(left(p_class, 200))
       using errcode = 'SP012', column = 'class', detail = v_detail;
   end if;
   if p_content_class not in ('operational', 'workspace') then
-    raise exception 'content_class %: must be operational or workspace', quote_literal(left(p_content_class, 200))
+    raise exception 'content_class: % must be operational or workspace', quote_literal(left(p_content_class, 200))
       using errcode = 'SP013', column = 'content_class', detail = v_detail;
   end if;
   if p_available_at is not null
      and not (isfinite(p_available_at) and p_available_at <= clock_timestamp() + interval '366 days') then
-    raise exception 'available_at %: must be a finite time at most 366 days ahead', p_available_at
+    raise exception 'available_at: % must be a finite time at most 366 days ahead', p_available_at
       using errcode = 'SP014', column = 'available_at', detail = v_detail;
   end if;
   if p_occurred_at is not null
      and not (isfinite(p_occurred_at) and p_occurred_at >= '2000-01-01 00:00:00+00' and p_occurred_at <= clock_timestamp() + interval '1 day') then
-    raise exception 'occurred_at %: must be a time from the year 2000 to at most one day ahead', p_occurred_at
+    raise exception 'occurred_at: % must be a time from the year 2000 to at most one day ahead', p_occurred_at
       using errcode = 'SP015', column = 'occurred_at', detail = v_detail;
   end if;
 
@@ -120,16 +120,16 @@ begin
     (select max(l.generation) from core.deployments l where l.status = 'live'))
   where t.event_type = p_event_type and t.event_version = p_event_version;
   if not found then
-    raise exception 'event_type % version %: is not registered', p_event_type, p_event_version
+    raise exception 'event_type: % version % is not registered', p_event_type, p_event_version
       using errcode = 'SP016', column = 'event_type', detail = v_detail,
             hint = 'see core.event_types; contracts are registered by `workers migrate up` and by a starting worker';
   end if;
   if v_type.source <> p_source then
-    raise exception 'source %: event type % belongs to %', p_source, p_event_type, v_type.source
+    raise exception 'source: is %, but event type % belongs to %', p_source, p_event_type, v_type.source
       using errcode = 'SP018', column = 'source', detail = v_detail;
   end if;
   if not v_allowed then
-    raise exception 'source %: role % may not publish as it', p_source, v_invoker
+    raise exception 'source: role % may not publish as %', v_invoker, p_source
       using errcode = 'SP017', column = 'source', detail = v_detail,
             hint = format('insert into core.publisher_sources (role_name, source) values (%L, %L);', v_invoker, p_source);
   end if;
@@ -139,7 +139,7 @@ begin
             hint = 'start a worker, or: select core.generation_register(1);';
   end if;
   if v_generation is null or v_status = 'retired' then
-    raise exception 'generation %: is %', p_generation, coalesce(v_status, 'not registered')
+    raise exception 'generation: % is %', p_generation, coalesce(v_status, 'not registered')
       using errcode = 'SP019', column = 'generation', detail = v_detail,
             hint = 'start a worker of that generation, or: select core.generation_register(n); a retired one takes no events';
   end if;

@@ -48,13 +48,13 @@ begin
   for v_event in select e from jsonb_array_elements(p_events) as e loop
     v_position := v_position + 1;
     if jsonb_typeof(v_event) <> 'object' then
-      raise exception 'event: must be a JSON object, not %', jsonb_typeof(v_event)
+      raise exception 'p_events: an event must be a JSON object, not %', jsonb_typeof(v_event)
         using errcode = 'SP021', column = 'p_events', detail = 'event ' || v_position || ' of the call';
     end if;
     for v_field, v_kind in select k, jsonb_typeof(v) from jsonb_each(v_event) as f(k, v) loop
       if v_field not in ('event_id', 'event_type', 'event_version', 'occurred_at', 'source', 'target', 'workspace_id',
           'payload', 'idempotency_key', 'trace_context', 'available_at', 'generation', 'class', 'content_class') then
-        raise exception 'field %: is unknown', quote_literal(left(v_field, 100))
+        raise exception 'p_events: field % is unknown', quote_literal(left(v_field, 100))
           using errcode = 'SP021', column = 'p_events', detail = 'event ' || v_position || ' of the call',
                 hint = 'fields are the parameters of core.outbox_publish without p_, event_id and occurred_at';
       end if;
@@ -73,7 +73,7 @@ begin
           and v_event ->> v_field ~ '^(?!0000)[0-9]{4}-((0[1-9]|1[0-2])-(0[1-9]|1[0-9]|2[0-9])|(0[13-9]|1[0-2])-30|(0[13578]|1[02])-31)[T ]([01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](\.[0-9]{1,9})?(Z|[+-](0[0-9]|1[0-5])(:?[0-5][0-9])?)$'
           and (v_event ->> v_field !~ '^....-02-29' or extract(day from make_date(left(v_event ->> v_field, 4)::integer, 3, 1) - 1) = 29);
       end if;
-      raise exception '% %: is not of the right form', v_field, quote_literal(left(v_event ->> v_field, 100))
+      raise exception '%: % is not of the right form', v_field, quote_literal(left(v_event ->> v_field, 100))
         using errcode = 'SP021', column = v_field, detail = 'event ' || v_position || ' of the call',
               hint = 'UUIDs and texts are strings, event_version and generation whole numbers, times RFC 3339 with a zone';
     end loop;

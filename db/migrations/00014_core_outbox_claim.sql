@@ -9,7 +9,7 @@ create function core.outbox_claim(p_generation bigint, p_event_type text, p_limi
 returns table (
   event_id uuid, event_type text, event_version integer, occurred_at timestamptz, source text, target text,
   content_class text, workspace_id uuid, payload jsonb, idempotency_key text, trace_context text,
-  attempts integer, handler_failures jsonb)
+  attempts integer, available_at timestamptz, handler_failures jsonb)
 language plpgsql volatile security definer
 set search_path = pg_catalog, core, pg_temp
 as $$
@@ -19,7 +19,7 @@ begin
   end if;
   return query
     select o.id, o.event_type, o.event_version, o.occurred_at, o.source, o.target, o.content_class, o.workspace_id,
-           o.payload, o.idempotency_key, o.trace_context, o.attempts, o.handler_failures
+           o.payload, o.idempotency_key, o.trace_context, o.attempts, o.available_at, o.handler_failures
     from core.outbox o
     where o.generation = p_generation and o.event_type = p_event_type
       and o.status = 'pending' and o.deleted_at is null

@@ -4,11 +4,12 @@ set local role spectral_owner;
 -- +goose StatementBegin
 -- core.outbox_retry(...) re-pends one dispatched row: due again p_delay seconds from now by the
 -- database clock, the failure recorded, the dispatch counted unless p_counted is false (shutdown,
--- lost connection, 40001, 40P01 are free). p_attempts is what the row had when it was claimed:
--- a row that moved on meanwhile, or that another worker holds, is left alone and false returned.
+-- lost connection, 40001, 40P01 are free). p_available_at is what the row had when it was claimed and
+-- tells that dispatch from any later one: a row that moved on meanwhile is left alone, and false
+-- returned. p_last_error has at most 8192 bytes.
 -- Wakes the listeners at commit, so that each knows when the row is due. Writes core.outbox.
 create function core.outbox_retry(
-  p_id uuid, p_occurred_at timestamptz, p_attempts integer, p_delay double precision,
+  p_id uuid, p_occurred_at timestamptz, p_available_at timestamptz, p_delay double precision,
   p_last_error text, p_handler_failures jsonb, p_counted boolean
 ) returns boolean
 language plpgsql volatile security definer
@@ -22,15 +23,15 @@ begin
   end if;
   select o.channel into v_channel from core.outbox o
   where o.id = p_id and o.occurred_at = p_occurred_at and o.status = 'pending' and o.deleted_at is null
-    and o.attempts = p_attempts
-  for update skip locked;
+    and o.available_at = p_available_at
+  for update;
   if not found then
     return false;
   end if;
   update core.outbox o
   set attempts = o.attempts + case when p_counted then 1 else 0 end,
       available_at = clock_timestamp() + make_interval(secs => p_delay),
-      last_error = core.error_text(p_last_error),
+      last_error = p_last_error,
       handler_failures = p_handler_failures,
       first_failed_at = coalesce(o.first_failed_at, clock_timestamp())
   where o.id = p_id and o.occurred_at = p_occurred_at;
@@ -40,20 +41,9 @@ end
 $$;
 -- +goose StatementEnd
 
--- +goose StatementBegin
--- core.error_text(p_error) cuts an error to the 8192 bytes that last_error holds, whatever its
--- characters. Touches no table.
-create function core.error_text(p_error text) returns text
-language sql immutable parallel safe
-set search_path = pg_catalog, core, pg_temp
-as $$
-  select case when octet_length(p_error) <= 8192 then p_error else left(p_error, 2048) end
-$$;
--- +goose StatementEnd
-grant execute on function core.outbox_retry(uuid, timestamptz, integer, double precision, text, jsonb, boolean) to spectral_worker;
+grant execute on function core.outbox_retry(uuid, timestamptz, timestamptz, double precision, text, jsonb, boolean) to spectral_worker;
 reset role;
 
 -- +goose Down
 set local lock_timeout = '5s';
-drop function core.outbox_retry(uuid, timestamptz, integer, double precision, text, jsonb, boolean);
-drop function core.error_text(text);
+drop function core.outbox_retry(uuid, timestamptz, timestamptz, double precision, text, jsonb, boolean);

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -23,19 +25,29 @@ func checkServer(ctx context.Context, config *pgx.ConnConfig) error {
 	return withConnection(ctx, config, func(_ context.Context, conn *pgx.Conn) error { return checkVersion(conn) })
 }
 
-// CheckDatabase reports, in one line with what to do, why a worker cannot run on the database at
-// url: unreachable, too old, not migrated, or its login may not act as a worker.
-func CheckDatabase(ctx context.Context, url string) error {
-	config, err := pgx.ParseConfig(url)
-	if err != nil {
-		return &SettingsError{[]error{fmt.Errorf("%s: %w", EnvDatabaseURL, oneLine(err))}}
+// CheckDatabase reports, in one line with what to do, why a worker cannot run: a database
+// unreachable, too old or not migrated, or a login that may not act as a worker.
+func CheckDatabase(ctx context.Context, s Settings) error {
+	urls := map[string]string{EnvDatabaseURL: s.DatabaseURL}
+	if s.PoolURL != s.DatabaseURL {
+		urls[EnvPoolURL] = s.PoolURL
 	}
-	return withConnection(ctx, config, func(ctx context.Context, conn *pgx.Conn) error {
-		if err := checkVersion(conn); err != nil {
-			return err
+	for _, name := range slices.Sorted(maps.Keys(urls)) {
+		config, err := pgx.ParseConfig(urls[name])
+		if err != nil {
+			return &SettingsError{[]error{fmt.Errorf("%s: %w", name, oneLine(err))}}
 		}
-		return checkMigrated(ctx, conn)
-	})
+		err = withConnection(ctx, config, func(ctx context.Context, conn *pgx.Conn) error {
+			if err := checkVersion(conn); err != nil {
+				return err
+			}
+			return checkMigrated(ctx, conn)
+		})
+		if err != nil {
+			return fmt.Errorf("%s: %w", name, err)
+		}
+	}
+	return nil
 }
 
 func withConnection(ctx context.Context, config *pgx.ConnConfig, check func(context.Context, *pgx.Conn) error) error {
@@ -43,8 +55,8 @@ func withConnection(ctx context.Context, config *pgx.ConnConfig, check func(cont
 	defer cancel()
 	conn, err := pgx.ConnectConfig(ctx, config)
 	if err != nil {
-		return fmt.Errorf("cannot connect to Postgres at %s:%d: %w; check %s and that the server runs",
-			config.Host, config.Port, oneLine(err), EnvDatabaseURL)
+		return fmt.Errorf("cannot connect to Postgres at %s:%d: %w; check the URL and that the server runs",
+			config.Host, config.Port, oneLine(err))
 	}
 	defer func() { _ = conn.Close(context.WithoutCancel(ctx)) }()
 	return check(ctx, conn)
@@ -63,25 +75,32 @@ func checkVersion(conn *pgx.Conn) error {
 	return nil
 }
 
+// checkMigrated looks as a worker does, whatever the login may do besides.
 func checkMigrated(ctx context.Context, conn *pgx.Conn) error {
 	latest, err := latestMigration()
 	if err != nil {
 		return err
 	}
-	var role *string
-	if err := conn.QueryRow(ctx, `select case when pg_has_role(oid, 'member') then rolname end
-		from (select 1) as one left join pg_roles on rolname = 'spectral_worker'`).Scan(&role); err != nil {
-		return fmt.Errorf("ask for role spectral_worker: %w", oneLine(err))
+	login := pgx.Identifier{conn.Config().User}.Sanitize()
+	var pg *pgconn.PgError
+	if _, err = conn.Exec(ctx, "set role spectral_worker"); errors.As(err, &pg) {
+		switch pg.Code {
+		case pgerrcode.InvalidParameterValue, pgerrcode.UndefinedObject:
+			return errors.New("the database is not migrated: run `workers migrate up`")
+		case pgerrcode.InsufficientPrivilege:
+			return fmt.Errorf("login %s may not act as spectral_worker: grant spectral_worker to %[1]s", login)
+		}
+	}
+	if err != nil {
+		return fmt.Errorf("set role spectral_worker: %w", oneLine(err))
 	}
 	var applied int64
 	err = conn.QueryRow(ctx, "select coalesce(max(version_id) filter (where is_applied), 0) from goose_db_version").Scan(&applied)
-	var pg *pgconn.PgError
 	switch {
 	case errors.As(err, &pg) && pg.Code == pgerrcode.UndefinedTable:
 		return errors.New("the database is not migrated: run `workers migrate up`")
-	case role == nil && (err == nil || errors.As(err, &pg) && pg.Code == pgerrcode.InsufficientPrivilege):
-		return fmt.Errorf("login %s may not act as spectral_worker: grant spectral_worker to %[1]s (and run `workers migrate up` if the role does not exist)",
-			pgx.Identifier{conn.Config().User}.Sanitize())
+	case errors.As(err, &pg) && pg.Code == pgerrcode.InsufficientPrivilege: // the last step grants it
+		return errors.New("the database is not migrated to the end: run `workers migrate up`")
 	case err != nil:
 		return fmt.Errorf("read goose_db_version: %w", oneLine(err))
 	case applied < latest:

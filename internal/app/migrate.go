@@ -20,7 +20,7 @@ import (
 // Migrator runs the goose migrations on one database. Several at once, on any number of hosts,
 // queue up on an advisory lock that goes with the session. Close it.
 type Migrator struct {
-	url      string
+	config   *pgx.ConnConfig
 	provider *goose.Provider
 }
 
@@ -53,7 +53,7 @@ func NewMigrator(ctx context.Context, url string, log *slog.Logger) (*Migrator, 
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("read migrations: %w", err), pool.Close())
 	}
-	return &Migrator{url: url, provider: provider}, nil
+	return &Migrator{config: config, provider: provider}, nil
 }
 
 // Close releases the database.
@@ -70,12 +70,18 @@ func (m *Migrator) Up(ctx context.Context, generation events.Generation) ([]*goo
 	if err != nil {
 		return results, err
 	}
-	conn, err := pgx.Connect(ctx, m.url)
-	if err != nil {
-		return results, fmt.Errorf("register event types: %w", err)
-	}
-	defer func() { _ = conn.Close(context.WithoutCancel(ctx)) }()
-	return results, postgres.RegisterContracts(ctx, conn, generation, contracts)
+	return results, withConnection(ctx, m.config, func(ctx context.Context, conn *pgx.Conn) error {
+		return postgres.RegisterContracts(ctx, conn, generation, contracts)
+	})
+}
+
+// ComparePrivileges compares who may do what with db/privileges.txt.
+func (m *Migrator) ComparePrivileges(ctx context.Context) (missing, unexpected []string, err error) {
+	err = withConnection(ctx, m.config, func(ctx context.Context, conn *pgx.Conn) error {
+		missing, unexpected, err = ComparePrivileges(ctx, conn)
+		return err
+	})
+	return missing, unexpected, err
 }
 
 // Down undoes the newest step; it refuses one that would lose data.

@@ -22,7 +22,7 @@ const (
 type Settings struct {
 	// DatabaseURL leads straight to Postgres: migrations and LISTEN need a session of their own.
 	DatabaseURL string
-	// PoolURL is where transactions run; it may lead to a pooler. DatabaseURL unless set.
+	// PoolURL is where transactions run. DatabaseURL unless set.
 	PoolURL    string
 	Generation events.Generation
 }
@@ -59,20 +59,28 @@ func ReadSettings(getenv func(string) string) (Settings, error) {
 	} else if err := checkURL(EnvPoolURL, s.PoolURL); err != nil {
 		problems = append(problems, err)
 	}
-	g, err := ReadGeneration(getenv)
-	if err != nil {
+	var err error
+	if s.Generation, err = generation(getenv); err != nil {
 		problems = append(problems, err)
 	}
-	s.Generation = g
 	if len(problems) > 0 {
 		return Settings{}, &SettingsError{problems}
 	}
 	return s, nil
 }
 
-// ReadGeneration reads SPECTRAL_GENERATION, which has no default: two deployments that both ran
-// as generation 1 by accident would take each other's events.
+// ReadGeneration reads SPECTRAL_GENERATION alone. The error is a [*SettingsError].
 func ReadGeneration(getenv func(string) string) (events.Generation, error) {
+	g, err := generation(getenv)
+	if err != nil {
+		return 0, &SettingsError{[]error{err}}
+	}
+	return g, nil
+}
+
+// generation has no default: two deployments that both ran as generation 1 by accident would take
+// each other's events.
+func generation(getenv func(string) string) (events.Generation, error) {
 	value := getenv(EnvGeneration)
 	if value == "" {
 		return 0, fmt.Errorf("%s is not set: set it to this deployment's generation, a whole number from 1", EnvGeneration)

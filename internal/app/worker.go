@@ -93,8 +93,8 @@ func newListener(s Settings, pool *pgxpool.Pool, contracts *events.Contracts, lo
 
 func newPublishCard(unitOfWork *postgres.UnitOfWork) *application.PublishCard {
 	transact := func(ctx context.Context, workspace uuid.NullUUID, work func(application.Cards, events.EventPublisher) error) error {
-		return unitOfWork.Do(ctx, events.Worlds, workspace, func(tx events.Tx, publisher events.EventPublisher) error {
-			return work(worldspg.NewCards(tx), publisher)
+		return unitOfWork.Do(ctx, events.Worlds, workspace, func(tx events.Tx, publisherFor events.PublisherFor) error {
+			return work(worldspg.NewCards(tx), publisherFor())
 		})
 	}
 	return application.NewPublishCard(transact, time.Now)

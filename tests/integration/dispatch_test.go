@@ -36,10 +36,7 @@ func TestTwoListenersRacingOnOneKey(t *testing.T) {
 	b.publish(one1, one2)
 	left, right := b.listen(never, s), b.listen(never, s)
 	g.awaitEntered(t)
-	b.eventually("the twin waits for the key", func() bool {
-		return one[bool](b, `select exists (select from pg_locks l join pg_stat_activity a using (pid)
-			where not l.granted and l.locktype = 'transactionid' and a.datname = current_database())`)
-	})
+	b.eventually("the twin waits for the key", b.somebodyWaits)
 	g.letOn()
 	for range 2 {
 		select {
@@ -65,10 +62,208 @@ func TestTwoListenersRacingOnOneKey(t *testing.T) {
 	}
 }
 
+func (b *bundle) somebodyWaits() bool {
+	return one[bool](b, `select exists (select from pg_locks l join pg_stat_activity a using (pid)
+		where not l.granted and l.locktype = 'transactionid' and a.datname = current_database())`)
+}
+
 func wantDelivered(t testing.TB, s postgres.Settlement) {
 	t.Helper()
-	if s.Status != postgres.Delivered {
-		t.Fatalf("%s: %s", s.Status, s.LastError)
+	if s.Outcome != postgres.Delivered {
+		t.Fatalf("%s: %s", s.Outcome, s.LastError)
+	}
+}
+
+// The same with batches, which claim their keys all at once: the second waits for the first.
+func TestTwoBatchesRacingOnTheirKeys(t *testing.T) {
+	b := setup(t)
+	g := newGate()
+	s := subscription(handler("platform.one", func(ctx context.Context, tx events.Tx, e events.Envelope) error {
+		if err := g.pass(ctx); err != nil {
+			return err
+		}
+		return effect("platform.one")(ctx, tx, e)
+	}))
+	s.BatchSize, s.Concurrency = 5, 1
+	var twins []events.Envelope
+	for i := range 10 {
+		e := event(i)
+		e.IdempotencyKey = fmt.Sprint("key ", (i*7)%5) // each batch has the five keys, in another order
+		twins = append(twins, e)
+	}
+	b.publish(twins...)
+	left, right := b.listen(never, s), b.listen(never, s)
+	g.awaitEntered(t)
+	b.eventually("the other batch waits for a key", b.somebodyWaits)
+	g.letOn()
+	for range 10 {
+		select {
+		case s := <-left.settlements:
+			wantDelivered(t, s)
+		case s := <-right.settlements:
+			wantDelivered(t, s)
+		case <-time.After(patience):
+			t.Fatal("not delivered")
+		}
+	}
+	b.wantEffects(map[string]int{"platform.one": 5})
+	if n := one[int](b, "select count(*)::int from core.outbox where attempts = 1 and last_error is null"); n != 10 {
+		t.Fatalf("%d of 10 rows were delivered at once", n)
+	}
+}
+
+// A key held for longer than a batch may wait concerns its own row only, and costs no attempt.
+func TestAKeyThatStaysTakenDelaysItsOwnRowOnly(t *testing.T) {
+	b := setup(t)
+	held, free := event(1), event(2)
+	holder := pgtest.Conn(t, b.url)
+	_, err := holder.Exec(b.ctx, fmt.Sprintf(`begin; insert into core.event_handled (handler_name, idempotency_key, event_id, event_type, content_class)
+		values ('platform.one', '%s', gen_random_uuid(), 'worlds.test.happened', 'operational')`, held.EventID))
+	must(t, err)
+	b.publish(held, free)
+	h := leaving("platform.one")
+	h.Timeout = time.Second
+	l := b.listen(never, subscription(h))
+	for {
+		s := l.next()
+		if s.Envelope.EventID == free.EventID {
+			wantDelivered(t, s)
+			break
+		}
+		if s.Outcome != postgres.Retried || s.Attempts != 0 {
+			t.Fatalf("waiting for a key cost an attempt: %+v", s)
+		}
+	}
+	_, err = holder.Exec(b.ctx, "rollback")
+	must(t, err)
+	l.until(postgres.Delivered)
+	b.wantRow(held.EventID, "delivered", 1)
+}
+
+// One slow event must not hold up the rest of its type.
+func TestASlowEventLeavesRoomForOthers(t *testing.T) {
+	b := setup(t)
+	g := newGate()
+	l := b.listen(never, subscription(handler("platform.one", func(ctx context.Context, _ events.Tx, e events.Envelope) error {
+		if string(e.Payload) == `{"n": 1}` {
+			return g.pass(ctx)
+		}
+		return nil
+	})))
+	b.publish(event(1))
+	g.awaitEntered(t)
+	for n := 2; n < 5; n++ {
+		b.publish(event(n))
+		l.delivered(1)
+	}
+	g.letOn()
+	l.delivered(1)
+}
+
+// A handler whose connection goes away each time must not hold up those behind it, and is counted
+// once the free tries are used up.
+func TestALostConnectionConcernsItsOwnEventOnly(t *testing.T) {
+	b := setup(t)
+	b.exec(`create function platform.die() returns void language sql security definer as 'select pg_terminate_backend(pg_backend_pid())';
+		grant execute on function platform.die() to spectral_platform`)
+	var calls atomic.Int32
+	batch := make([]events.Envelope, 12)
+	for i := range batch {
+		batch[i] = event(i)
+	}
+	b.publish(batch...)
+	h := handler("platform.one", func(ctx context.Context, tx events.Tx, e events.Envelope) error {
+		if e.EventID != batch[0].EventID {
+			return effect("platform.one")(ctx, tx, e)
+		}
+		calls.Add(1)
+		_, err := tx.Exec(ctx, "select platform.die()")
+		return err
+	})
+	l := b.listen(never, subscription(h))
+	delivered := 0
+	for {
+		s := l.next()
+		if s.Outcome == postgres.Delivered {
+			delivered++
+			continue
+		}
+		if s.Outcome == postgres.Failed {
+			break
+		}
+	}
+	if delivered != len(batch)-1 {
+		t.Fatalf("%d of %d others were delivered before it failed", delivered, len(batch)-1)
+	}
+	if r := b.wantRow(batch[0].EventID, "failed", 6); !strings.HasPrefix(r.LastError, "ConnectionError: platform.one: ") {
+		t.Fatalf("last_error %q", r.LastError)
+	}
+	// 20 free ones and 6 counted; the other runner may claim it before each is recorded
+	if n := calls.Load(); n < 26 || n > 60 {
+		t.Fatalf("%d calls", n)
+	}
+	b.wantEffects(map[string]int{"platform.one": len(batch) - 1})
+}
+
+// After a batch was undone and its rows have run alone, batches come again.
+func TestBatchesComeAgain(t *testing.T) {
+	b := setup(t)
+	var poisoned events.Envelope
+	for n := range 40 {
+		e := event(n)
+		if n == 4 {
+			poisoned = e
+		}
+		b.publish(e)
+	}
+	sizes := make(chan int, 100)
+	s := subscription(events.Registration{Name: "platform.batched", Retry: quickly, Batch: func(tx events.Tx) events.BatchHandler {
+		return sized{poisoned.EventID, sizes}
+	}})
+	s.Concurrency = 1
+	l := b.listen(never, s)
+	for range 40 {
+		l.next()
+	}
+	close(sizes)
+	seen := []int{}
+	for n := range sizes {
+		seen = append(seen, n)
+	}
+	if seen[0] != 10 || seen[1] != 1 || seen[len(seen)-1] != 10 {
+		t.Fatalf("batches of %v", seen)
+	}
+}
+
+type sized struct {
+	poisoned uuid.UUID
+	sizes    chan int
+}
+
+func (h sized) HandleBatch(_ context.Context, batch []events.Envelope) error {
+	h.sizes <- len(batch)
+	for _, e := range batch {
+		if e.EventID == h.poisoned {
+			return events.Terminal(errRefusing)
+		}
+	}
+	return nil
+}
+
+// While the database refuses claims, they are tried again and again, but not at once.
+func TestARefusedClaimIsTriedAgainLater(t *testing.T) {
+	b := setup(t)
+	b.exec("revoke execute on function core.outbox_claim(bigint, text, integer) from spectral_worker")
+	b.publish(event(1))
+	l := b.listen(never, subscription(leaving("platform.one")))
+	b.eventually("a claim is refused", func() bool {
+		return one[int](b, "select sessions_abandoned::int + xact_rollback::int from pg_stat_database where datname = current_database()") > 0
+	})
+	before := one[int](b, "select xact_rollback::int from pg_stat_database where datname = current_database()")
+	b.exec("grant execute on function core.outbox_claim(bigint, text, integer) to spectral_worker")
+	l.delivered(1)
+	if after := one[int](b, "select xact_rollback::int from pg_stat_database where datname = current_database()"); after-before > 10 {
+		t.Fatalf("%d more transactions were rolled back meanwhile", after-before)
 	}
 }
 
@@ -103,8 +298,8 @@ func TestCoHandlersSucceedAndFailApart(t *testing.T) {
 	b.publish(e)
 	l := b.listen(never, subscription(leaving("platform.one"), two))
 	first := l.next()
-	if first.Status != postgres.Retried || first.LastError != "HandlerError: worlds.two: refusing" {
-		t.Fatalf("%s: %s", first.Status, first.LastError)
+	if first.Outcome != postgres.Retried || first.LastError != "HandlerError: worlds.two: refusing" {
+		t.Fatalf("%s: %s", first.Outcome, first.LastError)
 	}
 	if got := b.handledBy(e.EventID.String()); !slices.Contains(got, "platform.one") {
 		t.Fatalf("after the first dispatch handled by %v", got)
@@ -152,7 +347,8 @@ func TestARetryThatIsExhaustedFailsTheEvent(t *testing.T) {
 // Each way to fail: its class, and whether it is retried.
 func TestFailuresAreClassified(t *testing.T) {
 	b := setup(t)
-	b.exec(`create table platform.parents (id int primary key);
+	b.exec(`create table public.effects (handler text, key text, event_id uuid, n int); grant all on public.effects to public;
+		create table platform.parents (id int primary key);
 		create table platform.children (parent int references platform.parents, later int unique deferrable initially deferred);
 		grant all on platform.parents, platform.children to spectral_platform; insert into platform.parents values (1);
 		insert into platform.children values (1, 1)`)
@@ -242,7 +438,7 @@ func TestSerializationFailuresAreFreeUpToTheCap(t *testing.T) {
 	b.publish(e)
 	l := b.listen(never, subscription(handler("platform.one", raise)))
 	for range 20 {
-		if s := l.next(); s.Attempts != 0 || s.Status != postgres.Retried {
+		if s := l.next(); s.Attempts != 0 || s.Outcome != postgres.Retried {
 			t.Fatalf("a serialization failure cost an attempt: %+v", s)
 		}
 	}
@@ -255,7 +451,12 @@ func TestAnAbandonedHandlerFailsAlone(t *testing.T) {
 	b := setup(t)
 	stuck := make(chan struct{})
 	t.Cleanup(func() { close(stuck) })
-	h := handler("platform.one", func(context.Context, events.Tx, events.Envelope) error { <-stuck; return nil })
+	var calls atomic.Int32
+	h := handler("platform.one", func(context.Context, events.Tx, events.Envelope) error {
+		calls.Add(1)
+		<-stuck
+		return nil
+	})
 	h.Timeout = time.Millisecond
 	h.Retry = &events.RetryPolicy{MaxRetries: 0, Base: time.Millisecond, Multiplier: 1, Cap: time.Millisecond}
 	e := event(1)
@@ -265,6 +466,9 @@ func TestAnAbandonedHandlerFailsAlone(t *testing.T) {
 	r := b.row(e.EventID)
 	if !strings.HasPrefix(r.LastError, "TimeoutError: platform.one: ") {
 		t.Fatalf("last_error %q after %d dispatches", r.LastError, len(all))
+	}
+	if n := calls.Load(); n != 1 {
+		t.Fatalf("called %d times, retries are none", n)
 	}
 	b.wantEffects(map[string]int{"worlds.two": 1})
 }
@@ -284,7 +488,7 @@ func TestAPoisonedBatchDeliversItsNeighbours(t *testing.T) {
 	})))
 	failed := 0
 	for range batch {
-		if s := l.next(); s.Status == postgres.Failed {
+		if s := l.next(); s.Outcome == postgres.Failed {
 			failed++
 		} else {
 			wantDelivered(t, s)

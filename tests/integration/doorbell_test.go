@@ -16,10 +16,12 @@ import (
 // row that the protocol strands stays behind.
 
 // producer publishes and makes the trigger decide now; its commit is the test's to make.
-func (b *bundle) producer() *pgx.Conn {
+func (b *bundle) producer() *pgx.Conn { return b.producerOf(happenedType) }
+
+func (b *bundle) producerOf(eventType string) *pgx.Conn {
 	b.Helper()
 	conn := pgtest.Conn(b.T, b.url)
-	_, err := conn.Exec(b.ctx, `begin; select core.outbox_publish('worlds.test.happened', 'worlds', '{"n": 1}'); set constraints all immediate`)
+	_, err := conn.Exec(b.ctx, `begin; select core.outbox_publish('`+eventType+`', 'worlds', '{"n": 1}'); set constraints all immediate`)
 	must(b.T, err)
 	return conn
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"runtime"
 	"strings"
 	"testing"
 	"time"
@@ -12,6 +13,7 @@ import (
 
 	"spectral/internal/app"
 	"spectral/internal/core/events"
+	"spectral/internal/core/events/infrastructure/postgres"
 	"spectral/internal/worlds/application"
 	worlds "spectral/internal/worlds/contracts/events"
 	"spectral/internal/worlds/domain"
@@ -22,8 +24,8 @@ import (
 func (b *bundle) publishCard() *application.PublishCard {
 	return application.NewPublishCard(
 		func(ctx context.Context, workspace uuid.NullUUID, work func(application.Cards, events.EventPublisher) error) error {
-			return b.uow.Do(ctx, events.Worlds, workspace, func(tx events.Tx, publisher events.EventPublisher) error {
-				return work(worldspg.NewCards(tx), publisher)
+			return b.uow.Do(ctx, events.Worlds, workspace, func(tx events.Tx, publisherFor events.PublisherFor) error {
+				return work(worldspg.NewCards(tx), publisherFor())
 			})
 		}, time.Now)
 }
@@ -137,27 +139,43 @@ func TestRollbackPublishesNothing(t *testing.T) {
 	if _, err = b.publishCard().Publish(b.ctx, uuid.NullUUID{}, card(t, "harbour", "title")); err == nil {
 		t.Fatal("published against a constraint")
 	}
-	for name, work := range map[string]func(events.Tx, events.EventPublisher) error{
-		"error": func(_ events.Tx, p events.EventPublisher) error {
-			must(t, p.Publish(b.ctx, event(1)))
+	for name, work := range map[string]func(events.Tx, events.PublisherFor) error{
+		"error": func(_ events.Tx, p events.PublisherFor) error {
+			must(t, p().Publish(b.ctx, event(1)))
 			return errRefusing
 		},
-		"panic": func(_ events.Tx, p events.EventPublisher) error {
-			must(t, p.Publish(b.ctx, event(1)))
+		"panic": func(_ events.Tx, p events.PublisherFor) error {
+			must(t, p().Publish(b.ctx, event(1)))
 			panic("on purpose")
 		},
-		"failed": func(tx events.Tx, p events.EventPublisher) error {
-			must(t, p.Publish(b.ctx, event(1)))
+		"failed": func(tx events.Tx, p events.PublisherFor) error {
+			must(t, p().Publish(b.ctx, event(1)))
 			_, _ = tx.Exec(b.ctx, "select 1/0")
 			return nil
 		},
+		"goexit": func(_ events.Tx, p events.PublisherFor) error {
+			must(t, p().Publish(b.ctx, event(1)))
+			runtime.Goexit()
+			return nil
+		},
 	} {
-		func() {
-			defer func() { _ = recover() }()
-			if err := b.uow.Do(b.ctx, events.Worlds, uuid.NullUUID{}, work); err == nil {
-				t.Errorf("%s: the unit of work committed", name)
-			}
+		over := make(chan error, 1)
+		go func() {
+			err := errors.New("did not return")
+			defer func() { _ = recover(); over <- err }()
+			err = b.uow.Do(b.ctx, events.Worlds, uuid.NullUUID{}, work)
 		}()
+		if err := <-over; err == nil {
+			t.Errorf("%s: the unit of work committed", name)
+		}
+	}
+	var kept events.Tx
+	must(t, b.uow.Do(b.ctx, events.Worlds, uuid.NullUUID{}, func(tx events.Tx, _ events.PublisherFor) error {
+		kept = tx
+		return nil
+	}))
+	if _, err := kept.Exec(b.ctx, "select 1"); !errors.Is(err, postgres.ErrTxOver) {
+		t.Errorf("the Tx of a unit of work that is over answers: %v", err)
 	}
 	if n := one[int](b, "select count(*)::int from core.outbox") + one[int](b, "select count(*)::int from worlds.world_model_cards"); n != 0 {
 		t.Fatalf("%d rows were left behind", n)
@@ -186,12 +204,12 @@ func TestARefusalNamesThePlaceInTheWholePublish(t *testing.T) {
 		many[i] = event(i)
 	}
 	many[2345].EventType = unknown.Type
-	err = b.uow.Do(b.ctx, events.Worlds, uuid.NullUUID{}, func(_ events.Tx, publisher events.EventPublisher) error {
-		return publisher.Publish(b.ctx, many...)
+	err = b.uow.Do(b.ctx, events.Worlds, uuid.NullUUID{}, func(_ events.Tx, publisherFor events.PublisherFor) error {
+		return publisherFor().Publish(b.ctx, many...)
 	})
 	var refusal *events.Refusal
 	if !errors.As(err, &refusal) || refusal.Code != events.CodeUnregistered || refusal.Field != "event_type" ||
-		!strings.HasPrefix(err.Error(), "event 2346 of 2500: event refused (SP016): event_type: worlds.test.unregistered version 1: is not registered; ") {
+		!strings.HasPrefix(err.Error(), "event 2346 of 2500: event refused (SP016): event_type: worlds.test.unregistered version 1 is not registered; ") {
 		t.Fatalf("%v", err)
 	}
 	if n := one[int](b, "select count(*)::int from core.outbox"); n != 0 {

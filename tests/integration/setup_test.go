@@ -172,23 +172,23 @@ func (l *listening) next() postgres.Settlement {
 func (l *listening) delivered(n int) {
 	l.Helper()
 	for range n {
-		if s := l.next(); s.Status != postgres.Delivered {
-			l.Fatalf("event %s is %s: %s", s.Envelope.EventID, s.Status, s.LastError)
+		if s := l.next(); s.Outcome != postgres.Delivered {
+			l.Fatalf("event %s is %s: %s", s.Envelope.EventID, s.Outcome, s.LastError)
 		}
 	}
 }
 
 // until awaits the event's last settlement, and returns all of them.
-func (l *listening) until(status postgres.Status) []postgres.Settlement {
+func (l *listening) until(outcome postgres.Outcome) []postgres.Settlement {
 	l.Helper()
 	for all := []postgres.Settlement{}; ; {
 		s := l.next()
 		all = append(all, s)
-		if s.Status == status {
+		if s.Outcome == outcome {
 			return all
 		}
-		if s.Status != postgres.Retried {
-			l.Fatalf("event %s is %s, not %s: %s", s.Envelope.EventID, s.Status, status, s.LastError)
+		if s.Outcome != postgres.Retried {
+			l.Fatalf("event %s is %s, not %s: %s", s.Envelope.EventID, s.Outcome, outcome, s.LastError)
 		}
 	}
 }
@@ -196,8 +196,8 @@ func (l *listening) until(status postgres.Status) []postgres.Settlement {
 // publish publishes test events in one transaction of worlds.
 func (b *bundle) publish(envelopes ...events.Envelope) {
 	b.Helper()
-	must(b.T, b.uow.Do(b.ctx, events.Worlds, uuid.NullUUID{}, func(_ events.Tx, publisher events.EventPublisher) error {
-		return publisher.Publish(b.ctx, envelopes...)
+	must(b.T, b.uow.Do(b.ctx, events.Worlds, uuid.NullUUID{}, func(_ events.Tx, publisherFor events.PublisherFor) error {
+		return publisherFor().Publish(b.ctx, envelopes...)
 	}))
 }
 

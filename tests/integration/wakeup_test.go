@@ -3,6 +3,8 @@ package integration_test
 import (
 	"context"
 	"fmt"
+	"net"
+	"strings"
 	"testing"
 	"time"
 
@@ -76,8 +78,8 @@ func TestTheTimerWakesForWhatIsScheduled(t *testing.T) {
 	b := setup(t)
 	l := b.listen(never, subscription(leaving("platform.one")))
 	at := one[time.Time](b, "select clock_timestamp() + interval '700 milliseconds'")
-	must(t, b.uow.Do(b.ctx, events.Worlds, uuid.NullUUID{}, func(tx events.Tx, _ events.EventPublisher) error {
-		return b.publishing.Publisher(tx, events.AvailableAt(at)).Publish(b.ctx, event(1))
+	must(t, b.uow.Do(b.ctx, events.Worlds, uuid.NullUUID{}, func(_ events.Tx, publisherFor events.PublisherFor) error {
+		return publisherFor(events.AvailableAt(at)).Publish(b.ctx, event(1))
 	}))
 	b.publish(event(2))
 	if s := l.next(); string(s.Envelope.Payload) != `{"n": 2}` {
@@ -107,11 +109,16 @@ func TestAConsumerAtWorkDelaysNoOther(t *testing.T) {
 	scheduled, fresh := event(2), event(3)
 	scheduled.EventType, fresh.EventType = other.Type, other.Type
 	at := one[time.Time](b, "select clock_timestamp() + interval '300 milliseconds'")
-	must(t, b.uow.Do(b.ctx, events.Worlds, uuid.NullUUID{}, func(tx events.Tx, _ events.EventPublisher) error {
-		return b.publishing.Publisher(tx, events.AvailableAt(at)).Publish(b.ctx, scheduled)
+	must(t, b.uow.Do(b.ctx, events.Worlds, uuid.NullUUID{}, func(_ events.Tx, publisherFor events.PublisherFor) error {
+		return publisherFor(events.AvailableAt(at)).Publish(b.ctx, scheduled)
 	}))
 	b.publish(fresh)
-	for range 2 {
+	elected, silent := b.producerOf(other.Type), b.producerOf(other.Type)
+	b.commit(elected)
+	for n := range 4 {
+		if n == 2 {
+			b.commit(silent) // after its notifier was drained
+		}
 		if s := l.next(); s.Envelope.EventType != other.Type {
 			t.Fatalf("the slow one settled first: %+v", s)
 		}
@@ -160,7 +167,52 @@ func TestAnotherGenerationsEventsAreLeftAlone(t *testing.T) {
 	b.wantEffects(map[string]int{"platform.one": 2, "platform.two": 1})
 }
 
-func TestStopWaitsForHandlersAndThenCancelsThem(t *testing.T) {
+// The poll goes on through the pool while no LISTEN connection can be had, and says so.
+func TestWithoutAListenConnectionThePollDelivers(t *testing.T) {
+	b := setup(t)
+	l := b.newListener(50*time.Millisecond, pgtest.Generation, subscription(leaving("platform.one")), func(c *pgx.ConnConfig) {
+		c.DialFunc = func(context.Context, string, string) (net.Conn, error) { return nil, errRefusing }
+	})
+	must(t, l.Start(b.ctx))
+	t.Cleanup(l.stop)
+	for n := range 3 {
+		b.publish(event(n))
+		l.delivered(1)
+	}
+	if state, reason := l.Health().Now(); state != postgres.Reconnecting || !strings.Contains(reason, "refusing") {
+		t.Fatalf("the listener is %s: %s", state, reason)
+	}
+}
+
+func TestStopWaitsForHandlers(t *testing.T) {
+	b := setup(t)
+	g := newGate()
+	l := b.newListener(never, pgtest.Generation, subscription(handler("platform.one", func(ctx context.Context, _ events.Tx, _ events.Envelope) error {
+		return g.pass(ctx)
+	})))
+	l.start()
+	first := event(1)
+	b.publish(first)
+	g.awaitEntered(t)
+	stopped := make(chan error, 1)
+	go func() {
+		ctx, cancel := context.WithTimeout(b.ctx, patience)
+		defer cancel()
+		stopped <- l.Stop(ctx)
+	}()
+	b.eventually("the LISTEN connection is gone", func() bool {
+		return !one[bool](b, "select exists (select from pg_stat_activity where application_name = 'doorbell' and datname = current_database())")
+	})
+	b.publish(event(2)) // not claimed any more
+	g.letOn()
+	must(t, <-stopped)
+	b.wantRow(first.EventID, "delivered", 1)
+	if n := one[int](b, "select count(*)::int from core.outbox where status = 'pending'"); n != 1 {
+		t.Fatalf("%d events are pending", n)
+	}
+}
+
+func TestStopCancelsHandlersWhenItsContextEnds(t *testing.T) {
 	b := setup(t)
 	g := newGate()
 	l := b.newListener(never, pgtest.Generation, subscription(handler("platform.one", func(ctx context.Context, tx events.Tx, e events.Envelope) error {

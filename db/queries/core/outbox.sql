@@ -15,7 +15,7 @@ select c.event_id::uuid as event_id, c.event_type::text as event_type, c.event_v
   c.content_class::text as content_class,
   coalesce(c.workspace_id, '00000000-0000-0000-0000-000000000000')::uuid as workspace_id,
   c.payload::jsonb as payload, c.idempotency_key::text as idempotency_key,
-  coalesce(c.trace_context, '')::text as trace_context, c.attempts::integer as attempts,
+  coalesce(c.trace_context, '')::text as trace_context, c.attempts::integer as attempts, c.available_at::timestamptz as available_at,
   c.handler_failures::jsonb as handler_failures
 from core.outbox_claim(@generation::bigint, @event_type::text, @row_limit::integer) as c;
 
@@ -23,20 +23,24 @@ from core.outbox_claim(@generation::bigint, @event_type::text, @row_limit::integ
 select core.outbox_deliver(@ids::uuid[], @occurred_ats::timestamptz[])::integer as settled;
 
 -- name: Retry :one
-select core.outbox_retry(@id::uuid, @occurred_at::timestamptz, @attempts::integer, @delay_seconds::double precision,
+select core.outbox_retry(@id::uuid, @occurred_at::timestamptz, @available_at::timestamptz, @delay_seconds::double precision,
   @last_error::text, @handler_failures::jsonb, @counted::boolean)::boolean as settled;
 
 -- name: Fail :one
-select core.outbox_fail(@id::uuid, @occurred_at::timestamptz, @attempts::integer, @last_error::text,
+select core.outbox_fail(@id::uuid, @occurred_at::timestamptz, @available_at::timestamptz, @last_error::text,
   @handler_failures::jsonb)::boolean as settled;
 
 -- name: Progress :one
 -- What became of one workspace's events since an id made at that time (ids are time-ordered), and
--- how long those delivered took from insert to settlement, in seconds.
-select count(*) as published,
-  count(*) filter (where o.status = 'delivered') as delivered,
-  count(*) filter (where o.status = 'failed') as failed,
-  coalesce(percentile_cont(0.5) within group (order by extract(epoch from o.delivered_at - o.created_at)::double precision), 0)::double precision as p50,
-  coalesce(percentile_cont(0.99) within group (order by extract(epoch from o.delivered_at - o.created_at)::double precision), 0)::double precision as p99
-from core.outbox o
-where o.id >= @since::uuid and o.workspace_id = @workspace_id::uuid;
+-- how long the latest of those delivered took from insert to settlement, in seconds.
+select c.published, c.delivered, c.failed,
+  coalesce(t.quantiles[1], 0)::double precision as p50, coalesce(t.quantiles[2], 0)::double precision as p99
+from
+  (select count(*) as published, count(*) filter (where o.status = 'delivered') as delivered,
+          count(*) filter (where o.status = 'failed') as failed
+   from core.outbox o where o.id >= @since::uuid and o.workspace_id = @workspace_id::uuid) c,
+  (select percentile_cont(array[0.5, 0.99]) within group (order by l.seconds) as quantiles
+   from (select extract(epoch from o.delivered_at - o.created_at)::double precision as seconds
+         from core.outbox o
+         where o.id >= @since::uuid and o.workspace_id = @workspace_id::uuid and o.status = 'delivered'
+         order by o.id desc limit 10000) l) t;

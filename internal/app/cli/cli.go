@@ -20,9 +20,9 @@ import (
 
 // Exit codes (DESIGN section 9).
 const (
-	exitFine        = 0
-	exitFailed      = 1
-	exitWronglyCall = 2
+	exitFine   = 0
+	exitFailed = 1
+	exitUsage  = 2
 )
 
 // Process is the streams and the environment of one run.
@@ -62,7 +62,7 @@ func Main(ctx context.Context, p Process, args []string) int {
 	fmt.Fprintln(p.Stderr, "workers:", strings.Join(strings.Fields(err.Error()), " "))
 	var settings *app.SettingsError
 	if !running || errors.As(err, new(usageError)) || errors.As(err, &settings) {
-		return exitWronglyCall
+		return exitUsage
 	}
 	return exitFailed
 }

@@ -73,7 +73,7 @@ func runDemo(cmd *cobra.Command, p Process, options demo.Options, fresh bool) (e
 	settings := app.Settings{Generation: demoGeneration}
 	if p.Getenv(app.EnvGeneration) != "" {
 		if settings.Generation, err = app.ReadGeneration(p.Getenv); err != nil {
-			return &app.SettingsError{Problems: []error{err}}
+			return err
 		}
 	}
 	if !cmd.Flags().Changed("log-level") {
@@ -102,7 +102,7 @@ func runDemo(cmd *cobra.Command, p Process, options demo.Options, fresh bool) (e
 	if err := migrateUp(ctx, settings, log); err != nil {
 		return err
 	}
-	if err := app.CheckDatabase(ctx, settings.DatabaseURL); err != nil {
+	if err := app.CheckDatabase(ctx, settings); err != nil {
 		return err
 	}
 	d := demo.Demo{Out: p.Stdout, Err: p.Stderr}

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -28,13 +29,25 @@ once: they take turns.`,
 	cmd.AddCommand(
 		&cobra.Command{
 			Use: "up", Short: "Apply every step not yet applied, and register the event types of this build", Args: cobra.NoArgs,
+			Long: `Apply every step not yet applied, register the event types of this build, and compare the privileges
+with db/privileges.txt: a difference is reported on stderr.`,
 			RunE: migrating(p, func(cmd *cobra.Command, m *app.Migrator, g events.Generation) error {
 				results, err := m.Up(cmd.Context(), g)
 				for _, r := range results {
 					printStep(p, "applied", r)
 				}
-				if err == nil && len(results) == 0 {
+				if err != nil {
+					return err
+				}
+				if len(results) == 0 {
 					_, _ = fmt.Fprintln(p.Stdout, "nothing to apply: the database is up to date")
+				}
+				missing, unexpected, err := m.ComparePrivileges(cmd.Context())
+				for _, line := range missing {
+					_, _ = fmt.Fprintln(p.Stderr, "privileges: missing:", line)
+				}
+				for _, line := range unexpected {
+					_, _ = fmt.Fprintln(p.Stderr, "privileges: not of this build:", line)
 				}
 				return err
 			}),
@@ -90,18 +103,19 @@ func migrating(p Process, do func(*cobra.Command, *app.Migrator, events.Generati
 		var generation events.Generation // optional here: it only says whose contracts win
 		if p.Getenv(app.EnvGeneration) != "" {
 			if generation, err = app.ReadGeneration(p.Getenv); err != nil {
-				return &app.SettingsError{Problems: []error{err}}
+				return err
 			}
 		}
-		migrator, err := app.NewMigrator(cmd.Context(), url, slog.New(slog.DiscardHandler))
-		if err != nil {
-			return err
-		}
-		defer func() {
-			if closeErr := migrator.Close(); err == nil {
-				err = closeErr
-			}
-		}()
-		return do(cmd, migrator, generation)
+		return withMigrator(cmd.Context(), url, slog.New(slog.DiscardHandler), func(m *app.Migrator) error {
+			return do(cmd, m, generation)
+		})
 	}
+}
+
+func withMigrator(ctx context.Context, url string, log *slog.Logger, do func(*app.Migrator) error) error {
+	migrator, err := app.NewMigrator(ctx, url, log)
+	if err != nil {
+		return err
+	}
+	return errors.Join(do(migrator), migrator.Close())
 }

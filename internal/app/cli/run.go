@@ -16,11 +16,12 @@ func runCommand(p Process) *cobra.Command {
 	var embedded bool
 	cmd := &cobra.Command{
 		Use: "run", Short: "Run the workers of this deployment generation", Args: cobra.NoArgs,
-		Long: `Run the workers until SIGINT or SIGTERM; handlers at work then have ` + app.ShutdownGrace.String() + ` to finish.
+		Long: `Run the workers until SIGINT or SIGTERM; handlers at work then have ` + app.ShutdownGrace.String() + ` to
+finish before they are cancelled, undone and left to the next worker.
 
 Settings:
   DATABASE_URL         straight to Postgres (not a transaction pooler)
-  SPECTRAL_POOL_URL    optional: where transactions run; may be a pooler
+  SPECTRAL_POOL_URL    optional: where transactions run, if elsewhere
   SPECTRAL_GENERATION  this deployment's generation, a whole number from 1`,
 		Example: `  SPECTRAL_GENERATION=1 DATABASE_URL=postgres://worker@db/app workers run
   SPECTRAL_GENERATION=1 workers run --embedded`,
@@ -38,7 +39,7 @@ func run(cmd *cobra.Command, p Process, embedded bool) (err error) {
 			return usageError{fmt.Errorf("--embedded and %s are both given: unset one of them", app.EnvDatabaseURL)}
 		}
 		if settings.Generation, err = app.ReadGeneration(p.Getenv); err != nil {
-			return &app.SettingsError{Problems: []error{err}}
+			return err
 		}
 	} else if settings, err = app.ReadSettings(p.Getenv); err != nil {
 		return err
@@ -59,7 +60,7 @@ func run(cmd *cobra.Command, p Process, embedded bool) (err error) {
 			return err
 		}
 	}
-	if err := app.CheckDatabase(ctx, settings.DatabaseURL); err != nil {
+	if err := app.CheckDatabase(ctx, settings); err != nil {
 		return err
 	}
 	worker := fx.New(app.Worker(settings, log))
@@ -93,16 +94,10 @@ func stopEmbedded(server *embeddedpg.Server, err *error) {
 	}
 }
 
-func migrateUp(ctx context.Context, s app.Settings, log *slog.Logger) (err error) {
-	migrator, err := app.NewMigrator(ctx, s.DatabaseURL, log)
-	if err != nil {
+// migrateUp migrates for a command that has just started its own database.
+func migrateUp(ctx context.Context, s app.Settings, log *slog.Logger) error {
+	return withMigrator(ctx, s.DatabaseURL, log, func(m *app.Migrator) error {
+		_, err := m.Up(ctx, s.Generation)
 		return err
-	}
-	defer func() {
-		if closeErr := migrator.Close(); err == nil {
-			err = closeErr
-		}
-	}()
-	_, err = migrator.Up(ctx, s.Generation)
-	return err
+	})
 }

@@ -51,8 +51,9 @@ type Demo struct {
 }
 
 const (
-	redrawEvery = 250 * time.Millisecond
+	redrawEvery = time.Second
 	reportEvery = 2 * time.Second
+	lookEvery   = 250 * time.Millisecond // once everything is published
 	// arriveWithin is how long the events may take to settle after the last was published, without
 	// any of them doing so.
 	arriveWithin = 30 * time.Second
@@ -88,10 +89,16 @@ func (d Demo) Run(ctx context.Context, o Options) error {
 	}
 	// Ctx ends the publishing only: what was published is still waited for.
 	alive := context.WithoutCancel(ctx)
-	publishErr := make(chan error, 1)
+	ctx, stop := context.WithCancel(ctx)
+	published := make(chan error, 1)
 	counts := make(chan int, 1)
-	go func() { publishErr <- r.publishAll(ctx, alive, counts) }()
-	return r.watch(alive, publishErr, counts)
+	go func() { published <- r.publishAll(ctx, alive, counts) }()
+	settled, err := r.watch(alive, published, counts)
+	stop()
+	if !settled { // the database failed under the watch: what is being published ends first
+		return errors.Join(err, <-published)
+	}
+	return err
 }
 
 // publishAll publishes one card after the other, reporting how many so far.
@@ -182,48 +189,49 @@ func (r *run) publishOne(ctx context.Context, c card) error {
 	return err
 }
 
-// watch shows the progress until everything published has settled, then the totals.
-func (r *run) watch(ctx context.Context, publishErr <-chan error, counts <-chan int) error {
+// watch shows the progress until everything published has settled, then the totals. Settled is
+// false if it could not watch until then.
+func (r *run) watch(ctx context.Context, publishing <-chan error, counts <-chan int) (settled bool, err error) {
 	every := reportEvery
 	if r.options.Live {
 		every = redrawEvery
 	}
 	report := time.NewTicker(every)
 	defer report.Stop()
-	look := time.NewTicker(redrawEvery)
+	look := time.NewTicker(lookEvery)
 	defer look.Stop()
 
 	var failure error
-	published, publishing := 0, true
+	published, done := 0, false
 	before, movedAt := postgres.Progress{}, time.Now()
 	for {
-		shown := false
+		show := false
 		select {
-		case failure = <-publishErr:
-			publishing, published = false, r.published
+		case failure = <-publishing:
+			publishing, done, published = nil, true, r.published
 		case published = <-counts:
 			continue
 		case <-report.C:
-			shown = true
+			show = true
 		case <-look.C:
-			if publishing {
+			if !done {
 				continue
 			}
 		}
 		progress, err := postgres.ReadProgress(ctx, r.Pool, r.workspace.UUID, r.since)
 		if err != nil {
-			return errors.Join(failure, err)
+			return done, errors.Join(failure, err)
 		}
-		if progress.Delivered+progress.Failed != before.Delivered+before.Failed || publishing {
+		if progress.Delivered+progress.Failed != before.Delivered+before.Failed || !done {
 			before, movedAt = progress, time.Now()
 		}
-		if shown {
+		if show {
 			if err := r.show(ctx, published, progress); err != nil {
-				return errors.Join(failure, err)
+				return done, errors.Join(failure, err)
 			}
 		}
-		if !publishing && (progress.Settled() && progress.Published == published || time.Since(movedAt) > arriveWithin) {
-			return errors.Join(failure, r.totals(ctx, progress))
+		if done && (progress.Settled() && progress.Published == published || time.Since(movedAt) > arriveWithin) {
+			return true, errors.Join(failure, r.totals(ctx, progress))
 		}
 	}
 }
@@ -247,7 +255,7 @@ func (r *run) show(ctx context.Context, published int, p postgres.Progress) erro
 }
 
 func (r *run) latestCard(ctx context.Context) (card domain.SystemCard, err error) {
-	err = r.UnitOfWork.Do(ctx, events.Platform, r.workspace, func(tx events.Tx, _ events.EventPublisher) error {
+	err = r.UnitOfWork.Do(ctx, events.Platform, r.workspace, func(tx events.Tx, _ events.PublisherFor) error {
 		card, err = platformpg.NewSystemCards(tx).Latest(ctx, r.workspace)
 		return err
 	})
@@ -258,7 +266,7 @@ func (r *run) latestCard(ctx context.Context) (card domain.SystemCard, err error
 // that platform now has.
 func (r *run) totals(ctx context.Context, p postgres.Progress) error {
 	var arrived map[string]int64
-	err := r.UnitOfWork.Do(ctx, events.Platform, r.workspace, func(tx events.Tx, _ events.EventPublisher) (err error) {
+	err := r.UnitOfWork.Do(ctx, events.Platform, r.workspace, func(tx events.Tx, _ events.PublisherFor) (err error) {
 		arrived, err = platformpg.NewSystemCards(tx).Versions(ctx, r.workspace)
 		return err
 	})

@@ -64,25 +64,25 @@ func (c Contract) Validate() error {
 	return nil
 }
 
-// ContractKey identifies a contract.
-type ContractKey struct {
+// contractKey identifies a contract.
+type contractKey struct {
 	Type    string
 	Version int
 }
 
 // Contracts is the set of contracts of one build. Immutable; safe for concurrent use.
-type Contracts struct{ byKey map[ContractKey]Contract }
+type Contracts struct{ byKey map[contractKey]Contract }
 
 // NewContracts refuses an invalid contract, two contracts of one type and version, and versions
 // of a type that disagree on source or class: both belong to the type.
 func NewContracts(contracts ...Contract) (*Contracts, error) {
-	set := &Contracts{byKey: make(map[ContractKey]Contract, len(contracts))}
+	set := &Contracts{byKey: make(map[contractKey]Contract, len(contracts))}
 	byType := make(map[string]Contract)
 	for _, c := range contracts {
 		if err := c.Validate(); err != nil {
 			return nil, err
 		}
-		key := ContractKey{c.Type, c.Version}
+		key := contractKey{c.Type, c.Version}
 		if _, taken := set.byKey[key]; taken {
 			return nil, fmt.Errorf("contract %s version %d is declared twice", c.Type, c.Version)
 		}
@@ -96,7 +96,7 @@ func NewContracts(contracts ...Contract) (*Contracts, error) {
 
 // Lookup returns the contract of a type and version.
 func (s *Contracts) Lookup(eventType string, version int) (Contract, bool) {
-	c, ok := s.byKey[ContractKey{eventType, version}]
+	c, ok := s.byKey[contractKey{eventType, version}]
 	return c, ok
 }
 

@@ -3,8 +3,6 @@ package events
 import (
 	"context"
 	"time"
-
-	"github.com/google/uuid"
 )
 
 // EventPublisher publishes events in the transaction its constructor bound it to: they become
@@ -32,10 +30,5 @@ func AvailableAt(t time.Time) PublishOption {
 	return func(o *PublishOptions) { o.AvailableAt = t }
 }
 
-// UnitOfWork runs business writes, and the publishing of what they mean, in one transaction.
-type UnitOfWork interface {
-	// Do calls work in a transaction that acts as scope's own database role and sees the rows of
-	// workspace. It commits when work returns nil; an error, a panic or runtime.Goexit rolls back
-	// everything, the published events included. The Tx must not outlive work.
-	Do(ctx context.Context, scope Scope, workspace uuid.NullUUID, work func(Tx, EventPublisher) error) error
-}
+// PublisherFor builds a publisher, bound to the transaction it was made for.
+type PublisherFor func(...PublishOption) EventPublisher

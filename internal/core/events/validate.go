@@ -99,7 +99,7 @@ func payloadFault(payload []byte) *fault {
 	}
 	// A string escaped throughout shrinks to a sixth; beyond that only white space could.
 	if len(payload) > 7*MaxPayloadBytes {
-		return tooLarge(len(payload))
+		return &fault{CodePayloadSize, fmt.Sprintf("has %d bytes, the limit is %d (1 MiB) as jsonb text", len(payload), MaxPayloadBytes)}
 	}
 	if !utf8.Valid(payload) {
 		return &fault{CodeText, "is not valid UTF-8"}
@@ -229,6 +229,9 @@ func escaped(data []byte, i int) rune {
 	return rune(v)
 }
 
+// maxExponent is beyond what any accepted number but zero has.
+const maxExponent = 1_000_000
+
 // jsonbNumber measures a JSON number as Postgres prints it, every digit and no exponent, and
 // reports whether readers can take it: within float64, and short enough.
 func jsonbNumber(n string) (size int, ok bool) {
@@ -238,7 +241,8 @@ func jsonbNumber(n string) (size int, ok bool) {
 	mantissa, exponent := strings.TrimPrefix(n, "-"), 0
 	if i := strings.IndexAny(mantissa, "eE"); i >= 0 {
 		var err error
-		if exponent, err = strconv.Atoi(mantissa[i+1:]); err != nil {
+		// of zero the exponent may be anything, but Postgres takes no such number either
+		if exponent, err = strconv.Atoi(mantissa[i+1:]); err != nil || exponent < -maxExponent || exponent > maxExponent {
 			return 0, false
 		}
 		mantissa = mantissa[:i]

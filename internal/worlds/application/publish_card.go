@@ -52,7 +52,6 @@ func (p *PublishCard) Publish(ctx context.Context, workspace uuid.NullUUID, card
 			return err
 		}
 		envelope.WorkspaceID, envelope.OccurredAt = workspace, now
-		// the event first: a card that cannot travel is refused before it is written
 		if err := publisher.Publish(ctx, envelope); err != nil {
 			return err
 		}

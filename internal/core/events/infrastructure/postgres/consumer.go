@@ -6,7 +6,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"spectral/internal/core/events"
@@ -29,8 +28,6 @@ type consumer struct {
 	log          *slog.Logger
 	now          func() time.Time
 	random       func() float64
-	took         func() // a claim returned rows
-	idle         func() // the last runner has ended
 	settled      func(Settlement)
 
 	mu      sync.Mutex
@@ -41,39 +38,16 @@ type consumer struct {
 	wait    sync.WaitGroup
 }
 
-// wake makes sure that a claim begins after this call. Ctx is what the runners live on.
+// wake makes sure that a claim begins after this call: by a further runner, so that one slow row
+// does not hold up the rest of its type, or else by those at work. Ctx is what the runners live on.
 func (c *consumer) wake(ctx context.Context) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.again = true
-	if c.runners == 0 {
-		c.start(ctx)
+	if c.runners < c.subscription.Concurrency && !c.stopped {
+		c.runners++
+		c.wait.Go(func() { c.drain(ctx) })
 	}
-}
-
-// more adds a runner beside those at work, as far as the subscription allows.
-func (c *consumer) more(ctx context.Context) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.runners < c.subscription.Concurrency {
-		c.again = true
-		c.start(ctx)
-	}
-}
-
-func (c *consumer) start(ctx context.Context) {
-	if c.stopped {
-		return
-	}
-	c.runners++
-	c.wait.Go(func() { c.drain(ctx) })
-}
-
-// busy reports whether a runner is at work.
-func (c *consumer) busy() bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.runners > 0
 }
 
 // halt lets no further claim begin; runners end after the one in hand.
@@ -95,11 +69,7 @@ func (c *consumer) begin(emptied bool) bool {
 		return true
 	}
 	c.runners--
-	last := c.runners == 0
 	c.mu.Unlock()
-	if last {
-		c.idle()
-	}
 	return false
 }
 
@@ -115,11 +85,9 @@ func (c *consumer) drain(ctx context.Context) {
 			limit = 1
 		}
 		result, err := c.dispatch(ctx, limit, strict)
-		if result.rows > 0 {
-			c.took()
-		}
-		if c.settled != nil {
-			for _, s := range result.settled {
+		for _, s := range result.settled {
+			c.logSettlement(ctx, s)
+			if c.settled != nil {
 				c.settled(s)
 			}
 		}
@@ -136,6 +104,10 @@ func (c *consumer) drain(ctx context.Context) {
 			continue
 		}
 		backoff = firstBackoff
+		emptied = result.rows == 0
+		if result.rows == limit {
+			c.wake(ctx) // there may be more than one runner's work
+		}
 		switch {
 		case result.undone:
 			alone = max(alone, result.rows)
@@ -143,10 +115,7 @@ func (c *consumer) drain(ctx context.Context) {
 		case alone > 0:
 			alone--
 			strict = strict && alone > 0
-		case result.rows == limit:
-			c.more(ctx)
 		}
-		emptied = result.rows == 0
 	}
 }
 
@@ -183,17 +152,16 @@ func (c *consumer) logHandled(ctx context.Context, r events.Registration, row cl
 		logAttempts, row.attempts+1, logDuration, c.now().Sub(started).Milliseconds(), logResult, result, logErrorClass, class)
 }
 
-func (c *consumer) logVerdict(ctx context.Context, row claimed, v verdict) {
-	e := row.envelope
-	for name, h := range v.failures {
+// logSettlement says, once it is committed, what became of an event that some handler failed.
+func (c *consumer) logSettlement(ctx context.Context, s Settlement) {
+	e := s.Envelope
+	for name, class := range s.classes {
 		attributes := []any{logEventID, e.EventID, logEventType, e.EventType, logSource, e.Source, logTarget, e.Target,
-			logWorkspaceID, workspaceText(e.WorkspaceID), logHandler, name, logErrorClass, h.Class, logAttempts, row.attempts + 1}
-		if v.failed {
+			logWorkspaceID, workspaceText(e.WorkspaceID), logHandler, name, logErrorClass, class, logAttempts, s.Attempts}
+		if s.Outcome == Failed {
 			c.log.ErrorContext(ctx, "event failed: see last_error of its row in core.outbox", attributes...)
 		} else {
-			c.log.WarnContext(ctx, "event will be retried", append(attributes, logDelay, v.delay.Milliseconds())...)
+			c.log.WarnContext(ctx, "event will be retried", append(attributes, logDelay, s.Delay.Milliseconds())...)
 		}
 	}
 }
-
-var noWorkspace uuid.NullUUID

@@ -3,7 +3,6 @@ package postgres
 import (
 	"context"
 	"fmt"
-	"sync"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -22,45 +21,15 @@ const (
 )
 
 // doorbell decides when consumers look for work. One goroutine, which alone uses the LISTEN
-// connection; consumers reach it through poke and took.
+// connection.
 type doorbell struct {
 	config     Config
 	health     *Health
 	channels   []string
 	eventTypes []string
-	wake       func(eventType string)
-	busy       func() bool // a consumer is at work
+	wake       func(eventType string) // makes sure that a claim begins after the call
 
 	lookedAt time.Time
-
-	mu        sync.Mutex
-	poked     bool
-	interrupt context.CancelFunc // ends the wait in progress
-	taken     bool               // a claim returned rows since the doorbell last asked
-}
-
-// poke ends the wait in progress, or the next one.
-func (b *doorbell) poke() {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.poked = true
-	if b.interrupt != nil {
-		b.interrupt()
-	}
-}
-
-func (b *doorbell) took() {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.taken = true
-}
-
-func (b *doorbell) takeTaken() bool {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	taken := b.taken
-	b.taken = false
-	return taken
 }
 
 // run connects and watches until ctx is done, reconnecting with growing, jittered delays. While
@@ -69,7 +38,12 @@ func (b *doorbell) run(ctx context.Context) {
 	backoff := firstBackoff
 	var lostAt time.Time
 	for ctx.Err() == nil {
-		err := b.connectAndWatch(ctx, func() { backoff, lostAt = firstBackoff, time.Time{} })
+		err := b.connectAndWatch(ctx, func() {
+			backoff, lostAt = firstBackoff, time.Time{}
+			if b.health.set(Listening, "") {
+				b.config.Log.InfoContext(ctx, "listening", logChannels, b.channels)
+			}
+		})
 		if ctx.Err() != nil {
 			return
 		}
@@ -113,21 +87,14 @@ func (b *doorbell) pollWithout(ctx context.Context, d time.Duration) {
 // already says that the database is out of reach.
 func (b *doorbell) lookThroughPool(ctx context.Context) {
 	b.lookedAt = b.config.Now()
-	conn, err := acquire(ctx, b.config.Pool)
-	if err != nil {
-		return
-	}
-	defer conn.Release()
-	tx, err := beginAs(ctx, conn, workerRole, noWorkspace)
-	if err != nil {
-		return
-	}
-	if _, err := b.look(ctx, coredb.New(tx)); err == nil {
-		_ = tx.Commit(ctx)
-	}
+	_ = inTx(ctx, b.config.Pool, workerRole, func(tx pgx.Tx) error {
+		_, err := b.look(ctx, coredb.New(tx))
+		return err
+	})
 }
 
-// connectAndWatch holds one LISTEN connection until it fails.
+// connectAndWatch holds one LISTEN connection until it fails. Connected is called once it has
+// answered a look.
 func (b *doorbell) connectAndWatch(ctx context.Context, connected func()) error {
 	conn, err := b.connect(ctx)
 	if err != nil {
@@ -138,10 +105,7 @@ func (b *doorbell) connectAndWatch(ctx context.Context, connected func()) error 
 		defer cancel()
 		_ = conn.Close(ctx)
 	}()
-	connected()
-	b.health.set(Listening, "")
-	b.config.Log.InfoContext(ctx, "listening", logChannels, b.channels)
-	return b.watch(ctx, conn)
+	return b.watch(ctx, conn, connected)
 }
 
 // connect opens the direct connection and subscribes. LISTEN is committed before the first look:
@@ -164,81 +128,84 @@ func (b *doorbell) connect(ctx context.Context) (*pgx.Conn, error) {
 	return conn, nil
 }
 
-// watch is the doorbell proper; docs/decisions/0003 argues why nothing is stranded.
-func (b *doorbell) watch(ctx context.Context, conn *pgx.Conn) error {
+// watch is the doorbell proper; docs/decisions/0003 argues why nothing is stranded. Consumers at
+// work make no difference to it.
+func (b *doorbell) watch(ctx context.Context, conn *pgx.Conn, connected func()) error {
 	queries := coredb.New(conn)
-	// settled: nobody was silent when last asked, and every ring since has been followed up
-	settled := false
-	pause := firstPause
+	rang := true // or may have, before we listened
 	for {
-		next, err := b.look(ctx, queries)
+		seen, err := b.look(ctx, queries)
 		if err != nil {
 			return err
 		}
-		// what is scheduled, or the poll, may concern another type than those at work
-		until := min(next, b.config.PollInterval)
-		rang := false
-		for b.busy() && !rang && b.sinceLook() < until {
-			if rang, err = b.await(ctx, conn, until-b.sinceLook()); err != nil {
+		connected()
+		// a poll or a timer that finds something may have been silent ones' only ring
+		if rang || seen.due {
+			if seen, err = b.lookUntilQuiet(ctx, conn, queries); err != nil {
 				return err
 			}
 		}
-		busy := b.busy() // before taken: a consumer takes first and is idle then
-		taken := b.takeTaken()
-		switch {
-		case rang || busy:
-			settled = false
+		if rang, err = b.await(ctx, conn, min(seen.next, b.config.PollInterval-b.sinceLook())); err != nil {
+			return err
+		}
+		if rang {
 			if err := sleep(ctx, pace-b.sinceLook()); err != nil {
 				return err
-			}
-		case taken || !settled:
-			if settled, err = b.quiet(ctx, queries); err != nil {
-				return err
-			}
-			if settled {
-				pause = firstPause
-				continue // one more look; only an empty one lets us sleep
-			}
-			if _, err := b.await(ctx, conn, pause); err != nil {
-				return err
-			}
-			pause = min(2*pause, maxPause)
-		default:
-			rang, err := b.await(ctx, conn, until-b.sinceLook())
-			if err != nil {
-				return err
-			}
-			if rang {
-				settled = false
-				if err := sleep(ctx, pace-b.sinceLook()); err != nil {
-					return err
-				}
 			}
 		}
 	}
 }
 
-// look finds the types that have due work, wakes their consumers, and returns how long it is
-// until the next row that is not due yet. It is also the ping of the connection.
-func (b *doorbell) look(ctx context.Context, queries *coredb.Queries) (next time.Duration, err error) {
+// lookUntilQuiet looks until no producer is between its decision to stay silent and the end of
+// its commit, and then once more: whoever was silent is visible to that look, and whoever comes
+// after it rings.
+func (b *doorbell) lookUntilQuiet(ctx context.Context, conn *pgx.Conn, queries *coredb.Queries) (seen, error) {
+	for pause := firstPause; ; pause = min(2*pause, maxPause) {
+		quiet, err := b.quiet(ctx, queries)
+		if err != nil {
+			return seen{}, err
+		}
+		if !quiet {
+			// a ring that comes meanwhile is followed up as well: there are looks to come
+			if _, err := b.await(ctx, conn, pause); err != nil {
+				return seen{}, err
+			}
+		}
+		found, err := b.look(ctx, queries)
+		if quiet || err != nil {
+			return found, err
+		}
+	}
+}
+
+// seen is what a look found.
+type seen struct {
+	due  bool
+	next time.Duration // until the next row that is not due yet
+}
+
+// look finds the types that have due work and wakes their consumers. It is also the ping of the
+// connection.
+func (b *doorbell) look(ctx context.Context, queries *coredb.Queries) (seen, error) {
 	ctx, cancel := context.WithTimeout(ctx, statementTimeout)
 	defer cancel()
 	b.lookedAt = b.config.Now()
 	rows, err := queries.Look(ctx, coredb.LookParams{Generation: int64(b.config.Generation), EventTypes: b.eventTypes})
 	if err != nil {
-		return 0, fmt.Errorf("look for due events: %w", err)
+		return seen{}, fmt.Errorf("look for due events: %w", err)
 	}
-	next = time.Hour
+	found := seen{next: b.config.PollInterval}
 	for _, row := range rows {
 		if row.Due {
+			found.due = true
 			b.wake(row.EventType)
 		}
 		if row.NextIn >= 0 {
 			// a millisecond late rather than early: looking early finds nothing
-			next = min(next, time.Duration(row.NextIn*float64(time.Second))+time.Millisecond)
+			found.next = min(found.next, time.Duration(row.NextIn*float64(time.Second))+time.Millisecond)
 		}
 	}
-	return next, nil
+	return found, nil
 }
 
 func (b *doorbell) quiet(ctx context.Context, queries *coredb.Queries) (bool, error) {
@@ -251,24 +218,11 @@ func (b *doorbell) quiet(ctx context.Context, queries *coredb.Queries) (bool, er
 	return quiet, nil
 }
 
-// await waits for a notification, a poke or the end of d, and reports whether it rang. All
-// notifications that have arrived count as one ring; what they carry is never trusted.
+// await waits for a notification or the end of d, and reports whether it rang. All notifications
+// that have arrived count as one ring; what they carry is never trusted.
 func (b *doorbell) await(ctx context.Context, conn *pgx.Conn, d time.Duration) (rang bool, err error) {
 	wait, cancel := context.WithTimeout(ctx, max(d, 0))
 	defer cancel()
-	b.mu.Lock()
-	if b.poked {
-		b.poked = false
-		b.mu.Unlock()
-		return false, nil
-	}
-	b.interrupt = cancel
-	b.mu.Unlock()
-	defer func() {
-		b.mu.Lock()
-		defer b.mu.Unlock()
-		b.interrupt, b.poked = nil, false
-	}()
 	for {
 		_, err := conn.WaitForNotification(wait)
 		switch {

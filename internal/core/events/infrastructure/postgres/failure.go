@@ -2,7 +2,6 @@ package postgres
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"net"
@@ -61,14 +60,15 @@ func classify(err error, earlier int) failure {
 		payload  *events.PayloadError
 		panicked *events.PanicError
 		refused  *events.Refusal
-		syntax   *json.SyntaxError
-		mistyped *json.UnmarshalTypeError
+		key      *keyError
 		network  net.Error
 	)
 	switch {
+	case errors.As(err, &key):
+		f.class, f.disposition = "DedupKeyError", free
 	case errors.As(err, &term):
 		f.class, f.disposition = "TerminalError", terminal
-	case errors.As(err, &payload), errors.As(err, &syntax), errors.As(err, &mistyped):
+	case errors.As(err, &payload):
 		f.class, f.disposition = "PayloadError", terminal
 	case errors.As(err, &refused):
 		f.class, f.disposition = "RefusedEvent", terminal
@@ -85,6 +85,15 @@ func classify(err error, earlier int) failure {
 		f.class, f.disposition = classifyPostgres(pg, earlier)
 	case errors.As(err, &network):
 		f.class = "ConnectionError"
+	}
+	return f
+}
+
+// lostConnection is the failure of a handler during which the connection went.
+func lostConnection(err error) failure {
+	f := failure{class: "ConnectionError", disposition: free, message: "the connection was lost"}
+	if err != nil {
+		f.message = cleanText(err.Error(), maxErrorBytes/2)
 	}
 	return f
 }
@@ -118,13 +127,16 @@ type verdict struct {
 	counted   bool
 	lastError string
 	failures  map[string]handlerFailure
+	classes   map[string]string // of the handlers that failed in this dispatch
 }
 
 // judge adds this dispatch's failures to the row's record. Unhandled are the handlers that have
 // not handled the row yet, the ones failing now included.
 func judge(record map[string]handlerFailure, unhandled []events.Registration, now map[string]failure, random func() float64) verdict {
-	v := verdict{failures: make(map[string]handlerFailure, len(record)+len(now))}
-	v.failed = true
+	v := verdict{failed: true, failures: make(map[string]handlerFailure, len(record)+len(now)), classes: make(map[string]string, len(now))}
+	for name, f := range now {
+		v.classes[name] = f.class
+	}
 	var lines []string
 	for _, r := range unhandled {
 		h := record[r.Name]
@@ -135,7 +147,9 @@ func judge(record map[string]handlerFailure, unhandled []events.Registration, no
 				h.Free++
 				v.delay = max(v.delay, policy.Delay(1, random()))
 			} else {
-				h.Free = 0
+				if f.disposition != free {
+					h.Free = 0
+				}
 				h.Failures++
 				v.counted = true
 				h.Parked = f.disposition == terminal || policy.Exhausted(h.Failures)
@@ -162,12 +176,12 @@ func judge(record map[string]handlerFailure, unhandled []events.Registration, no
 }
 
 func (v verdict) settlement(row claimed) Settlement {
-	s := Settlement{Envelope: row.envelope, Status: Retried, Attempts: int(row.attempts), LastError: v.lastError, Delay: v.delay}
+	s := Settlement{Envelope: row.envelope, Outcome: Retried, Attempts: row.attempts, LastError: v.lastError, Delay: v.delay, classes: v.classes}
 	if v.counted {
 		s.Attempts++
 	}
 	if v.failed {
-		s.Status, s.Delay = Failed, 0
+		s.Outcome, s.Delay = Failed, 0
 	}
 	return s
 }

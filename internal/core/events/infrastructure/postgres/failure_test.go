@@ -60,7 +60,8 @@ func TestJudgeFailsARowOnceEveryUnhandledHandlerIsParked(t *testing.T) {
 	}
 }
 
-func TestJudgeForgetsFreeFailuresThatAreNotInARow(t *testing.T) {
+// Free failures count once there were too many in a row, until another outcome comes.
+func TestJudgeCountsFreeFailuresPastTheCap(t *testing.T) {
 	t.Parallel()
 	record := map[string]handlerFailure{"platform.a": {Free: maxFree - 1}}
 	busy := map[string]failure{"platform.a": {class: "DeadlockError", disposition: free}}
@@ -69,8 +70,12 @@ func TestJudgeForgetsFreeFailuresThatAreNotInARow(t *testing.T) {
 		t.Fatalf("the %dth in a row: %+v", maxFree, h)
 	}
 	v = judge(v.failures, handlers("platform.a"), busy, half)
-	if h := v.failures["platform.a"]; !v.counted || h.Free != 0 || h.Failures != 1 {
+	if h := v.failures["platform.a"]; !v.counted || h.Free != maxFree || h.Failures != 1 {
 		t.Fatalf("the next: %+v", h)
+	}
+	v = judge(v.failures, handlers("platform.a"), busy, half)
+	if h := v.failures["platform.a"]; !v.counted || h.Failures != 2 {
+		t.Fatalf("the one after: %+v", h)
 	}
 	v = judge(record, handlers("platform.a"), map[string]failure{"platform.a": {class: "HandlerError"}}, half)
 	if h := v.failures["platform.a"]; h.Free != 0 || h.Failures != 1 {

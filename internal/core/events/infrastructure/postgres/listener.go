@@ -139,7 +139,7 @@ func (l *Listener) Listen(_ context.Context, s events.Subscription) error {
 	l.consumers[s.EventType] = &consumer{
 		subscription: s, handlers: s.Handlers(), generation: l.config.Generation, pool: l.config.Pool,
 		log: l.config.Log, now: l.config.Now, random: l.config.Random,
-		took: l.bell.took, idle: l.bell.poke, settled: l.config.OnSettled, stop: make(chan struct{}),
+		settled: l.config.OnSettled, stop: make(chan struct{}),
 	}
 	return nil
 }
@@ -160,14 +160,6 @@ func (l *Listener) Start(ctx context.Context) error {
 
 	b := l.bell
 	b.wake = func(eventType string) { l.consumers[eventType].wake(work) }
-	b.busy = func() bool {
-		for _, c := range l.consumers {
-			if c.busy() {
-				return true
-			}
-		}
-		return false
-	}
 	for eventType, c := range l.consumers {
 		b.eventTypes = append(b.eventTypes, eventType)
 		b.channels = append(b.channels, c.subscription.Channel)

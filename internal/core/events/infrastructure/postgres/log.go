@@ -15,7 +15,7 @@ const (
 	logDuration    = "duration_ms"
 	logResult      = "status_result"
 	logErrorClass  = "error_class"
-	logError       = "error"
+	logStack       = "stack"
 	logChannels    = "channels"
 	logReason      = "reason"
 	logDelay       = "delay_ms"

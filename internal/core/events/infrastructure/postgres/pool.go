@@ -2,9 +2,9 @@ package postgres
 
 import (
 	"fmt"
-	"strings"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgconn/ctxwatch"
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -20,7 +20,11 @@ func PoolConfig(url string, runners int) (*pgxpool.Config, error) {
 	if err != nil {
 		return nil, fmt.Errorf("connection pool: %w", err)
 	}
-	if !strings.Contains(url, "pool_max_conns") {
+	plain, err := pgx.ParseConfig(url) // does not know the pool's settings, and so keeps them
+	if err != nil {
+		return nil, fmt.Errorf("connection pool: %w", err)
+	}
+	if _, set := plain.RuntimeParams["pool_max_conns"]; !set {
 		config.MaxConns = int32(runners + spareConnections)
 	}
 	// A cancelled statement is cancelled in the server and its answer awaited. The driver's default

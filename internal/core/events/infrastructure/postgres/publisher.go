@@ -119,7 +119,8 @@ func (p *Publisher) seal(e events.Envelope, now time.Time) (outboxEvent, error) 
 		WorkspaceID: e.WorkspaceID, Payload: e.Payload, IdempotencyKey: e.IdempotencyKey,
 		TraceContext: e.TraceContext, Generation: int64(p.shared.Generation),
 	}
-	if t := p.options.AvailableAt; !t.IsZero() && t.After(now.AddDate(-1, 0, 0)) {
+	// what has been due for long is due at once, and a year that SQL cannot read stays out of it
+	if t := p.options.AvailableAt; t.After(now.AddDate(-1, 0, 0)) {
 		event.AvailableAt = t.UTC().Format(rfc3339Micro)
 	}
 	return event, nil
@@ -179,6 +180,6 @@ func refusal(err error) error {
 		return err
 	}
 	// the message begins with the field, for those who see nothing else
-	reason := strings.TrimPrefix(strings.TrimPrefix(pg.Message, pg.ColumnName), ":")
-	return &events.Refusal{Code: events.Code(pg.Code), Field: pg.ColumnName, Reason: strings.TrimSpace(reason), Hint: pg.Hint}
+	reason := strings.TrimPrefix(pg.Message, pg.ColumnName+": ")
+	return &events.Refusal{Code: events.Code(pg.Code), Field: pg.ColumnName, Reason: reason, Hint: pg.Hint}
 }

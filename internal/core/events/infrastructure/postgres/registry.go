@@ -10,7 +10,7 @@ import (
 )
 
 // Register makes a generation and the contracts of this build known to the database: without
-// either, publishing is refused. Idempotent. Called by a starting worker and after migrating.
+// either, publishing is refused. Idempotent. A starting worker calls it.
 func Register(ctx context.Context, db coredb.DBTX, generation events.Generation, contracts *events.Contracts) error {
 	queries := coredb.New(db)
 	if _, err := queries.RegisterGeneration(ctx, int64(generation)); err != nil {
@@ -20,7 +20,7 @@ func Register(ctx context.Context, db coredb.DBTX, generation events.Generation,
 }
 
 // RegisterContracts writes the contracts of this build to core.event_types, where those of a
-// higher generation stay as they are.
+// higher generation stay as they are. Called after migrating too.
 func RegisterContracts(ctx context.Context, db coredb.DBTX, generation events.Generation, contracts *events.Contracts) error {
 	type eventType struct {
 		EventType    string              `json:"event_type"`

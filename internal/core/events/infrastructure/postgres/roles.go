@@ -3,7 +3,6 @@ package postgres
 import (
 	"context"
 	"fmt"
-	"strings"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
@@ -25,12 +24,47 @@ func scopeRole(s events.Scope) (string, error) {
 	}
 }
 
-// beginAs begins a transaction as role, in one round trip. READ COMMITTED whatever the role's
-// default says: the dedup insert would raise 40001 at a higher level. The empty search_path makes
-// unqualified SQL fail everywhere alike, and keeps objects in public out of reach.
+var noWorkspace uuid.NullUUID
+
+// beginAs begins a transaction as role, in one round trip and bounded time. READ COMMITTED
+// whatever the role's default says: the dedup insert would raise 40001 at a higher level. The empty
+// search_path makes unqualified SQL fail everywhere alike, and keeps objects in public out of reach.
 func beginAs(ctx context.Context, conn *pgxpool.Conn, role string, workspace uuid.NullUUID) (pgx.Tx, error) {
-	return conn.BeginTx(ctx, pgx.TxOptions{BeginQuery: "begin isolation level read committed; " +
+	ctx, cancel := context.WithTimeout(ctx, statementTimeout)
+	defer cancel()
+	tx, err := conn.BeginTx(ctx, pgx.TxOptions{BeginQuery: "begin isolation level read committed read write; " +
 		"set local search_path = ''; " + actAs(role, workspace)})
+	if err != nil {
+		return nil, fmt.Errorf("begin as %s: %w", role, err)
+	}
+	return tx, nil
+}
+
+// inTx runs one of the adapter's own, short pieces of work in a transaction as role.
+func inTx(ctx context.Context, pool *pgxpool.Pool, role string, work func(pgx.Tx) error) error {
+	ctx, cancel := context.WithTimeout(ctx, statementTimeout)
+	defer cancel()
+	conn, err := acquire(ctx, pool)
+	if err != nil {
+		return err
+	}
+	defer conn.Release()
+	tx, err := beginAs(ctx, conn, role, noWorkspace)
+	if err != nil {
+		return err
+	}
+	defer rollback(tx)
+	if err := work(tx); err != nil {
+		return err
+	}
+	return tx.Commit(ctx)
+}
+
+// rollback gives a transaction up, whatever became of its context. After a commit it does nothing.
+func rollback(tx pgx.Tx) {
+	ctx, cancel := context.WithTimeout(context.Background(), rollbackTimeout)
+	defer cancel()
+	_ = tx.Rollback(ctx)
 }
 
 // actAs is SQL that sets the role and the workspace whose rows it sees, until the transaction or
@@ -42,5 +76,5 @@ func actAs(role string, workspace uuid.NullUUID) string {
 		value = workspace.UUID.String()
 	}
 	return fmt.Sprintf("set local role %s; set local spectral.workspace_id = '%s'",
-		pgx.Identifier{role}.Sanitize(), strings.ReplaceAll(value, "'", "''"))
+		pgx.Identifier{role}.Sanitize(), value)
 }

@@ -6,21 +6,23 @@ import (
 	"spectral/internal/core/events"
 )
 
-// Status is what a dispatch made of a row.
-type Status string
+// Outcome is what a dispatch made of a row.
+type Outcome string
 
 // The outcomes of a dispatch.
 const (
-	Delivered Status = "delivered"
-	Retried   Status = "retried" // pending again, due after Delay
-	Failed    Status = "failed"  // a dead letter
+	Delivered Outcome = "delivered"
+	Retried   Outcome = "retried" // pending again, due after Delay
+	Failed    Outcome = "failed"  // a dead letter
 )
 
 // Settlement is the committed outcome of one row's dispatch.
 type Settlement struct {
 	Envelope  events.Envelope
-	Status    Status
+	Outcome   Outcome
 	Attempts  int           // counted dispatches in the current cycle, this one included
 	LastError string        // Class: handler: message, a line for each handler that failed
 	Delay     time.Duration // until a retried row is due again
+
+	classes map[string]string // of the errors in this dispatch, by handler
 }

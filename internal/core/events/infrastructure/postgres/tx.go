@@ -15,7 +15,7 @@ import (
 var ErrTxOver = errors.New("this transaction's handler or unit of work has returned: its Tx may not be used any more")
 
 // lentTx lends a transaction to user code: query methods only, so that no type assertion reaches
-// Commit or Rollback, and nothing at all once it is taken back.
+// Commit or Rollback, and an error from each once it is taken back. It guards against mistakes.
 type lentTx struct {
 	tx   pgx.Tx
 	over atomic.Bool

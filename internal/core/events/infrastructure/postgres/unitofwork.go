@@ -20,11 +20,13 @@ type UnitOfWork struct {
 	Publishing Publishing
 }
 
-var _ events.UnitOfWork = (*UnitOfWork)(nil)
-
-// Do implements [events.UnitOfWork]. After an error of the commit itself the outcome is unknown:
-// the server may have committed and the answer been lost.
-func (u *UnitOfWork) Do(ctx context.Context, scope events.Scope, workspace uuid.NullUUID, work func(events.Tx, events.EventPublisher) error) error {
+// Do calls work in a transaction that acts as scope's own database role and sees the rows of
+// workspace, with a way to publish in it. It commits when work returns nil; an error, a panic or
+// runtime.Goexit rolls back everything, the published events included. Work must not keep the Tx.
+//
+// After an error of the commit itself the outcome is unknown: the server may have committed and
+// the answer been lost.
+func (u *UnitOfWork) Do(ctx context.Context, scope events.Scope, workspace uuid.NullUUID, work func(events.Tx, events.PublisherFor) error) error {
 	role, err := scopeRole(scope)
 	if err != nil {
 		return err
@@ -36,16 +38,17 @@ func (u *UnitOfWork) Do(ctx context.Context, scope events.Scope, workspace uuid.
 	defer conn.Release()
 	tx, err := beginAs(ctx, conn, role, workspace)
 	if err != nil {
-		return fmt.Errorf("unit of work: begin as %s: %w", role, err)
+		return fmt.Errorf("unit of work: %w", err)
 	}
 	lent := &lentTx{tx: tx}
 	defer func() { // after a commit this does nothing; after an error, a panic or Goexit it undoes everything
 		lent.takeBack()
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), rollbackTimeout)
-		defer cancel()
-		_ = tx.Rollback(ctx)
+		rollback(tx)
 	}()
-	if err := work(lent, u.Publishing.Publisher(lent)); err != nil {
+	publisherFor := func(options ...events.PublishOption) events.EventPublisher {
+		return u.Publishing.Publisher(lent, options...)
+	}
+	if err := work(lent, publisherFor); err != nil {
 		return err
 	}
 	lent.takeBack()

@@ -19,7 +19,7 @@ select c.event_id::uuid as event_id, c.event_type::text as event_type, c.event_v
   c.content_class::text as content_class,
   coalesce(c.workspace_id, '00000000-0000-0000-0000-000000000000')::uuid as workspace_id,
   c.payload::jsonb as payload, c.idempotency_key::text as idempotency_key,
-  coalesce(c.trace_context, '')::text as trace_context, c.attempts::integer as attempts,
+  coalesce(c.trace_context, '')::text as trace_context, c.attempts::integer as attempts, c.available_at::timestamptz as available_at,
   c.handler_failures::jsonb as handler_failures
 from core.outbox_claim($1::bigint, $2::text, $3::integer) as c
 `
@@ -43,6 +43,7 @@ type ClaimRow struct {
 	IdempotencyKey  string
 	TraceContext    string
 	Attempts        int32
+	AvailableAt     time.Time
 	HandlerFailures json.RawMessage
 }
 
@@ -69,6 +70,7 @@ func (q *Queries) Claim(ctx context.Context, arg ClaimParams) ([]ClaimRow, error
 			&i.IdempotencyKey,
 			&i.TraceContext,
 			&i.Attempts,
+			&i.AvailableAt,
 			&i.HandlerFailures,
 		); err != nil {
 			return nil, err
@@ -98,14 +100,14 @@ func (q *Queries) Deliver(ctx context.Context, arg DeliverParams) (int32, error)
 }
 
 const fail = `-- name: Fail :one
-select core.outbox_fail($1::uuid, $2::timestamptz, $3::integer, $4::text,
+select core.outbox_fail($1::uuid, $2::timestamptz, $3::timestamptz, $4::text,
   $5::jsonb)::boolean as settled
 `
 
 type FailParams struct {
 	ID              uuid.UUID
 	OccurredAt      time.Time
-	Attempts        int32
+	AvailableAt     time.Time
 	LastError       string
 	HandlerFailures json.RawMessage
 }
@@ -114,7 +116,7 @@ func (q *Queries) Fail(ctx context.Context, arg FailParams) (bool, error) {
 	row := q.db.QueryRow(ctx, fail,
 		arg.ID,
 		arg.OccurredAt,
-		arg.Attempts,
+		arg.AvailableAt,
 		arg.LastError,
 		arg.HandlerFailures,
 	)
@@ -160,13 +162,17 @@ func (q *Queries) Look(ctx context.Context, arg LookParams) ([]LookRow, error) {
 }
 
 const progress = `-- name: Progress :one
-select count(*) as published,
-  count(*) filter (where o.status = 'delivered') as delivered,
-  count(*) filter (where o.status = 'failed') as failed,
-  coalesce(percentile_cont(0.5) within group (order by extract(epoch from o.delivered_at - o.created_at)::double precision), 0)::double precision as p50,
-  coalesce(percentile_cont(0.99) within group (order by extract(epoch from o.delivered_at - o.created_at)::double precision), 0)::double precision as p99
-from core.outbox o
-where o.id >= $1::uuid and o.workspace_id = $2::uuid
+select c.published, c.delivered, c.failed,
+  coalesce(t.quantiles[1], 0)::double precision as p50, coalesce(t.quantiles[2], 0)::double precision as p99
+from
+  (select count(*) as published, count(*) filter (where o.status = 'delivered') as delivered,
+          count(*) filter (where o.status = 'failed') as failed
+   from core.outbox o where o.id >= $1::uuid and o.workspace_id = $2::uuid) c,
+  (select percentile_cont(array[0.5, 0.99]) within group (order by l.seconds) as quantiles
+   from (select extract(epoch from o.delivered_at - o.created_at)::double precision as seconds
+         from core.outbox o
+         where o.id >= $1::uuid and o.workspace_id = $2::uuid and o.status = 'delivered'
+         order by o.id desc limit 10000) l) t
 `
 
 type ProgressParams struct {
@@ -183,7 +189,7 @@ type ProgressRow struct {
 }
 
 // What became of one workspace's events since an id made at that time (ids are time-ordered), and
-// how long those delivered took from insert to settlement, in seconds.
+// how long the latest of those delivered took from insert to settlement, in seconds.
 func (q *Queries) Progress(ctx context.Context, arg ProgressParams) (ProgressRow, error) {
 	row := q.db.QueryRow(ctx, progress, arg.Since, arg.WorkspaceID)
 	var i ProgressRow
@@ -220,14 +226,14 @@ func (q *Queries) Quiet(ctx context.Context, channels []string) (bool, error) {
 }
 
 const retry = `-- name: Retry :one
-select core.outbox_retry($1::uuid, $2::timestamptz, $3::integer, $4::double precision,
+select core.outbox_retry($1::uuid, $2::timestamptz, $3::timestamptz, $4::double precision,
   $5::text, $6::jsonb, $7::boolean)::boolean as settled
 `
 
 type RetryParams struct {
 	ID              uuid.UUID
 	OccurredAt      time.Time
-	Attempts        int32
+	AvailableAt     time.Time
 	DelaySeconds    float64
 	LastError       string
 	HandlerFailures json.RawMessage
@@ -238,7 +244,7 @@ func (q *Queries) Retry(ctx context.Context, arg RetryParams) (bool, error) {
 	row := q.db.QueryRow(ctx, retry,
 		arg.ID,
 		arg.OccurredAt,
-		arg.Attempts,
+		arg.AvailableAt,
 		arg.DelaySeconds,
 		arg.LastError,
 		arg.HandlerFailures,

@@ -1,0 +1,114 @@
+package postgres
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/google/uuid"
+
+	"spectral/internal/core/events"
+	"spectral/internal/core/events/infrastructure/postgres/coredb"
+)
+
+// batch runs the handlers of several rows without savepoints, which cost every session once a
+// transaction has many. Whatever fails undoes the batch; its rows then run one at a time.
+func (d *dispatchTx) batch(ctx context.Context, rows []claimed) (undone bool, err error) {
+	err = d.tryBatch(ctx, rows)
+	if err == nil {
+		return false, nil
+	}
+	if ctx.Err() != nil {
+		return false, fmt.Errorf("stopped in a batch: %w", ctx.Err())
+	}
+	d.settled = nil
+	d.log.DebugContext(ctx, "batch undone, its rows run one at a time",
+		logEventType, d.subscription.EventType, logRows, len(rows), logErrorClass, classify(err, 0).class)
+	return true, nil
+}
+
+var errNotBatchable = errors.New("a row that failed before, or whose target has no handler, runs alone")
+
+func (d *dispatchTx) tryBatch(ctx context.Context, rows []claimed) error {
+	var keys coredb.ClaimKeysParams
+	for _, row := range rows {
+		handlers := d.handlersOf(row.envelope)
+		if len(row.record) > 0 || len(handlers) == 0 {
+			return errNotBatchable
+		}
+		e := row.envelope
+		for _, r := range handlers {
+			keys.HandlerNames = append(keys.HandlerNames, r.Name)
+			keys.IdempotencyKeys = append(keys.IdempotencyKeys, e.IdempotencyKey)
+			keys.EventIds = append(keys.EventIds, e.EventID)
+			keys.EventTypes = append(keys.EventTypes, e.EventType)
+			keys.WorkspaceIds = append(keys.WorkspaceIds, e.WorkspaceID.UUID)
+			keys.ContentClasses = append(keys.ContentClasses, row.contentClass)
+		}
+	}
+	ours, err := d.claimKeys(ctx, keys)
+	if err != nil {
+		return err
+	}
+	started := d.now()
+	for _, r := range d.handlers {
+		for _, group := range byWorkspace(rows, func(e events.Envelope) bool {
+			return ours[coredb.ClaimKeysRow{HandlerName: r.Name, EventID: e.EventID}]
+		}) {
+			if err := d.call(ctx, r, group); err != nil {
+				return err
+			}
+		}
+	}
+	if err := d.exec(ctx, actAs(workerRole, noWorkspace)); err != nil {
+		return fmt.Errorf("a handler returned nil but left the transaction unusable: %w", err)
+	}
+	if err := d.deliver(ctx, rows); err != nil {
+		return err
+	}
+	if err := d.commit(ctx); err != nil {
+		return err
+	}
+	for _, row := range rows {
+		for _, r := range d.handlersOf(row.envelope) {
+			d.logHandled(ctx, r, row, started, nil)
+		}
+	}
+	return nil
+}
+
+// claimKeys claims dedup keys and returns those that were free.
+func (d *dispatchTx) claimKeys(ctx context.Context, keys coredb.ClaimKeysParams) (map[coredb.ClaimKeysRow]bool, error) {
+	ctx, cancel := context.WithTimeout(ctx, statementTimeout)
+	defer cancel()
+	won, err := d.queries.ClaimKeys(ctx, keys)
+	if err != nil {
+		return nil, &keyError{err}
+	}
+	ours := make(map[coredb.ClaimKeysRow]bool, len(won))
+	for _, key := range won {
+		ours[key] = true
+	}
+	return ours, nil
+}
+
+// byWorkspace groups the wanted envelopes by workspace, each group and the groups in the order
+// of the rows.
+func byWorkspace(rows []claimed, wanted func(events.Envelope) bool) [][]events.Envelope {
+	var groups [][]events.Envelope
+	place := make(map[uuid.NullUUID]int)
+	for _, row := range rows {
+		e := row.envelope
+		if !wanted(e) {
+			continue
+		}
+		i, ok := place[e.WorkspaceID]
+		if !ok {
+			i = len(groups)
+			place[e.WorkspaceID] = i
+			groups = append(groups, nil)
+		}
+		groups[i] = append(groups[i], e)
+	}
+	return groups
+}
