@@ -2,6 +2,7 @@ package cli
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -102,20 +103,36 @@ func logger(cmd *cobra.Command, p Process, g events.Generation) (*slog.Logger, e
 }
 
 func versionCommand(p Process) *cobra.Command {
-	return &cobra.Command{
+	var asJSON bool
+	cmd := &cobra.Command{
 		Use: "version", Short: "Print the build's version", Args: cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
-			version, revision := "(devel)", ""
+			build := struct {
+				Version  string `json:"version"`
+				Revision string `json:"revision"`
+				Go       string `json:"go"`
+			}{Version: "(devel)"}
 			if info, ok := debug.ReadBuildInfo(); ok {
-				version = info.Main.Version
+				build.Version, build.Go = info.Main.Version, info.GoVersion
 				for _, s := range info.Settings {
 					if s.Key == "vcs.revision" {
-						revision = " " + s.Value
+						build.Revision = s.Value
 					}
 				}
 			}
-			_, err := fmt.Fprintf(p.Stdout, "workers %s%s\n", version, revision)
+			if asJSON {
+				return printJSON(p, build)
+			}
+			_, err := fmt.Fprintln(p.Stdout, strings.TrimSpace(fmt.Sprintf("workers %s %s", build.Version, build.Revision)))
 			return err
 		},
 	}
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
+	return cmd
+}
+
+func printJSON(p Process, v any) error {
+	encoder := json.NewEncoder(p.Stdout)
+	encoder.SetIndent("", "  ")
+	return encoder.Encode(v)
 }

@@ -67,25 +67,47 @@ with db/privileges.txt: a difference is reported on stderr.`,
 				return nil
 			}),
 		},
-		&cobra.Command{
-			Use: "status", Short: "List every step and when it was applied", Args: cobra.NoArgs,
-			RunE: migrating(p, func(cmd *cobra.Command, m *app.Migrator, _ events.Generation) error {
-				steps, err := m.Status(cmd.Context())
-				if err != nil {
-					return err
-				}
-				table := tabwriter.NewWriter(p.Stdout, 0, 0, 2, ' ', 0)
-				for _, s := range steps {
-					applied := "pending"
-					if s.State == goose.StateApplied {
-						applied = s.AppliedAt.UTC().Format(time.RFC3339)
-					}
-					_, _ = fmt.Fprintf(table, "%s\t%s\n", path.Base(s.Source.Path), applied)
-				}
-				return table.Flush()
-			}),
-		},
+		migrateStatusCommand(p),
 	)
+	return cmd
+}
+
+func migrateStatusCommand(p Process) *cobra.Command {
+	var asJSON bool
+	cmd := &cobra.Command{
+		Use: "status", Short: "List every step and when it was applied", Args: cobra.NoArgs,
+		RunE: migrating(p, func(cmd *cobra.Command, m *app.Migrator, _ events.Generation) error {
+			found, err := m.Status(cmd.Context())
+			if err != nil {
+				return err
+			}
+			type step struct {
+				Migration string     `json:"migration"`
+				AppliedAt *time.Time `json:"applied_at"` // null: pending
+			}
+			steps := make([]step, len(found))
+			for i, s := range found {
+				steps[i].Migration = path.Base(s.Source.Path)
+				if s.State == goose.StateApplied {
+					at := s.AppliedAt.UTC()
+					steps[i].AppliedAt = &at
+				}
+			}
+			if asJSON {
+				return printJSON(p, steps)
+			}
+			table := tabwriter.NewWriter(p.Stdout, 0, 0, 2, ' ', 0)
+			for _, s := range steps {
+				applied := "pending"
+				if s.AppliedAt != nil {
+					applied = s.AppliedAt.Format(time.RFC3339)
+				}
+				_, _ = fmt.Fprintf(table, "%s\t%s\n", s.Migration, applied)
+			}
+			return table.Flush()
+		}),
+	}
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
 	return cmd
 }
 
