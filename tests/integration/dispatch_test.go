@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"runtime"
 	"slices"
 	"strings"
@@ -217,7 +218,7 @@ func TestBatchesComeAgain(t *testing.T) {
 		b.publish(e)
 	}
 	sizes := make(chan int, 100)
-	s := subscription(events.Registration{Name: "platform.batched", Retry: quickly, Batch: func(tx events.Tx) events.BatchHandler {
+	s := subscription(events.Registration{Name: "platform.batched", Retry: quickly, Batch: func(events.Tx) events.BatchHandler {
 		return sized{poisoned.EventID, sizes}
 	}})
 	s.Concurrency = 1
@@ -250,20 +251,84 @@ func (h sized) HandleBatch(_ context.Context, batch []events.Envelope) error {
 	return nil
 }
 
-// While the database refuses claims, they are tried again and again, but not at once.
+// interruptions passes on when each interrupted dispatch was logged.
+type interruptions struct {
+	slog.Handler
+	at chan time.Time
+}
+
+func (h interruptions) Handle(_ context.Context, r slog.Record) error {
+	if strings.HasPrefix(r.Message, "dispatch interrupted") {
+		h.at <- r.Time
+	}
+	return nil
+}
+
+// While the database refuses claims they are tried again and again, with growing pauses.
 func TestARefusedClaimIsTriedAgainLater(t *testing.T) {
 	b := setup(t)
+	log := interruptions{slog.DiscardHandler, make(chan time.Time, 1000)}
+	b.log = enabled{log}
 	b.exec("revoke execute on function core.outbox_claim(bigint, text, integer) from spectral_worker")
 	b.publish(event(1))
-	l := b.listen(never, subscription(leaving("platform.one")))
-	b.eventually("a claim is refused", func() bool {
-		return one[int](b, "select sessions_abandoned::int + xact_rollback::int from pg_stat_database where datname = current_database()") > 0
-	})
-	before := one[int](b, "select xact_rollback::int from pg_stat_database where datname = current_database()")
+	s := subscription(leaving("platform.one"))
+	s.Concurrency = 1
+	l := b.listen(never, s)
+	var at [3]time.Time
+	for i := range at {
+		select {
+		case at[i] = <-log.at:
+		case <-time.After(patience):
+			t.Fatalf("%d claims were tried", i)
+		}
+	}
+	// the pauses are at least half of 1 s and of 2 s
+	if first, second := at[1].Sub(at[0]), at[2].Sub(at[1]); first < 400*time.Millisecond || second < 900*time.Millisecond {
+		t.Fatalf("tried again after %s and %s", first, second)
+	}
 	b.exec("grant execute on function core.outbox_claim(bigint, text, integer) to spectral_worker")
 	l.delivered(1)
-	if after := one[int](b, "select xact_rollback::int from pg_stat_database where datname = current_database()"); after-before > 10 {
-		t.Fatalf("%d more transactions were rolled back meanwhile", after-before)
+}
+
+// enabled makes a discarding handler take every record.
+type enabled struct{ slog.Handler }
+
+func (enabled) Enabled(context.Context, slog.Level) bool { return true }
+
+// A failure recorded in a transaction of its own waits for the lost one to let go of the row, and
+// is not recorded if the row was taken up since.
+func TestARecordWaitsForTheRowAndKnowsIt(t *testing.T) {
+	b := setup(t)
+	for _, record := range []string{
+		"core.outbox_fail(id, occurred_at, '%s', 'C: h: m', '{}')",
+		"core.outbox_retry(id, occurred_at, '%s', 0, 'C: h: m', '{}', true)",
+	} {
+		e := event(1)
+		b.publish(e)
+		seen := one[string](b, "select available_at::text from core.outbox where id = $1", e.EventID)
+		call := "select " + fmt.Sprintf(record, seen) + " from core.outbox where id = $1"
+		holder := pgtest.Conn(t, b.url)
+		_, err := holder.Exec(b.ctx, fmt.Sprintf("begin; select from core.outbox where id = '%s' for update", e.EventID))
+		must(t, err)
+		recorded := make(chan error, 1)
+		go func() {
+			var ours bool
+			err := b.pool.QueryRow(b.ctx, call, e.EventID).Scan(&ours)
+			if err == nil && !ours {
+				err = errors.New("not recorded")
+			}
+			recorded <- err
+		}()
+		b.eventually("the record waits", b.somebodyWaits)
+		_, err = holder.Exec(b.ctx, "rollback")
+		must(t, err)
+		must(t, <-recorded)
+		if r := b.row(e.EventID); r.Attempts != 1 {
+			t.Fatalf("%s: %+v", record, r)
+		}
+		if one[bool](b, call, e.EventID) {
+			t.Fatalf("%s: recorded twice", record)
+		}
 	}
 }
 

@@ -50,6 +50,7 @@ type bundle struct {
 	contracts  *events.Contracts
 	publishing postgres.Publishing
 	uow        *postgres.UnitOfWork
+	log        slog.Handler // of the listeners
 }
 
 func setup(t *testing.T, more ...events.Contract) *bundle {
@@ -62,6 +63,7 @@ func setup(t *testing.T, more ...events.Contract) *bundle {
 	contracts, err := events.NewContracts(append(append(shipped.All(), happenedContract()), more...)...)
 	must(t, err)
 	b := &bundle{T: t, ctx: ctx, url: pgtest.New(t), contracts: contracts}
+	b.log = slog.NewTextHandler(b.Output(), &slog.HandlerOptions{Level: slog.LevelError + 1})
 	b.pool = pgtest.Pool(t, b.url)
 	b.publishing = postgres.Publishing{
 		Contracts: contracts, Generation: pgtest.Generation, Log: slog.New(slog.DiscardHandler), Now: time.Now, NewID: uuid.NewV7,
@@ -129,7 +131,7 @@ func (b *bundle) newListener(poll time.Duration, generation events.Generation, s
 	b.Cleanup(pool.Close)
 	l.Listener, err = postgres.NewListener(postgres.Config{
 		Generation: generation, Direct: direct, Pool: pool, Contracts: b.contracts,
-		Log: slog.New(slog.NewTextHandler(b.Output(), &slog.HandlerOptions{Level: slog.LevelError + 1})), PollInterval: poll,
+		Log: slog.New(b.log), PollInterval: poll,
 		Now: time.Now, Random: rand.Float64,
 		OnSettled: func(s postgres.Settlement) { l.settlements <- s },
 	})

@@ -163,8 +163,7 @@ func at(i, of int, err error) error {
 // placed translates an error of a call that came after so many other events of the same Publish:
 // the database counts within its call.
 func placed(err error, before, of int) error {
-	var pg *pgconn.PgError
-	if errors.As(err, &pg) {
+	if pg, ok := errors.AsType[*pgconn.PgError](err); ok {
 		var n int
 		if _, scanErr := fmt.Sscanf(pg.Detail, "event %d of the call", &n); scanErr == nil {
 			return at(before+n-1, of, refusal(err))
