@@ -1,0 +1,42 @@
+# `make` lists the targets.
+
+# The tools have a module of their own. Built without cgo they need no C compiler, and less time.
+tool := CGO_ENABLED=0 go tool -modfile=tools/go.mod
+tags := heavy,sqlc
+
+.DEFAULT_GOAL := help
+.PHONY: help build test test-all race lint fmt generate verify-generated demo ci
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-18s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+
+build: ## build bin/workers
+	go build -o bin/ ./cmd/...
+
+test: ## run the tests; those that need Postgres start their own
+	go test ./...
+
+test-all: ## run the tests with the slow ones and those that run sqlc
+	go test -tags=$(tags) -timeout=30m ./...
+
+race: ## run the tests under the race detector
+	go test -race ./...
+
+lint: ## run golangci-lint
+	$(tool) golangci-lint run
+
+fmt: ## format the Go code
+	$(tool) golangci-lint fmt
+
+generate: ## generate the queries from db/, and the list of who consumes what
+	$(tool) sqlc generate
+	go test ./tests/architecture -run '^TestTopology$$' -update
+
+verify-generated: ## fail if generate would change anything
+	go test ./tests/architecture -tags=sqlc -run '^(TestGeneratedQueriesAreCurrent|TestTopology)$$'
+
+demo: ## publish cards and watch them arrive, on a Postgres of its own
+	go run ./cmd/workers demo
+
+ci: ## run everything that has to hold before a change lands
+	.ci/run

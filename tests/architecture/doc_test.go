@@ -1,0 +1,97 @@
+// Package architecture_test keeps the house as it is meant to be (DESIGN section 4): who may import
+// what, a package doc for each package, consumers and contracts that agree, and generated queries
+// that stay within their context. The rules are data with a reason each; every check is itself
+// tried on small trees that break it.
+//
+// The golden file testdata/topology.txt is rewritten by
+//
+//	go test ./tests/architecture -update
+//
+// With the build tag sqlc, sqlc itself is run as well.
+package architecture_test
+
+import (
+	"flag"
+	"io/fs"
+	"os"
+	"path"
+	"slices"
+	"strings"
+	"testing"
+)
+
+var update = flag.Bool("update", false, "rewrite the golden files")
+
+// contexts are the bounded contexts, each a folder of internal/.
+var contexts = []string{"platform", "worlds"}
+
+const module = "spectral"
+
+// root is the module's folder, as seen from the tests.
+const root = "../.."
+
+func tree() fs.FS { return os.DirFS(root) }
+
+// goFiles lists the Go files of the module in tree, whatever their build constraints: no test
+// data, no hidden folders, no modules within.
+func goFiles(tree fs.FS) ([]string, error) {
+	var files []string
+	err := fs.WalkDir(tree, ".", func(name string, entry fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		if !entry.IsDir() {
+			if path.Ext(name) == ".go" {
+				files = append(files, name)
+			}
+			return nil
+		}
+		base := entry.Name()
+		if name != "." && (strings.HasPrefix(base, ".") || strings.HasPrefix(base, "_") || base == "testdata" || base == "node_modules") {
+			return fs.SkipDir
+		}
+		if _, err := fs.Stat(tree, path.Join(name, "go.mod")); err == nil && name != "." {
+			return fs.SkipDir
+		}
+		return nil
+	})
+	return files, err
+}
+
+func TestContextsAreTheFoldersOfInternal(t *testing.T) {
+	t.Parallel()
+	entries, err := fs.ReadDir(tree(), "internal")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var found []string
+	for _, e := range entries {
+		if e.IsDir() && e.Name() != "core" && e.Name() != "app" {
+			found = append(found, e.Name())
+		}
+	}
+	if !slices.Equal(found, contexts) {
+		t.Errorf("internal/ has the contexts %v, the rules here know %v: name each in contexts", found, contexts)
+	}
+}
+
+// report fails the test with each problem on a line of its own.
+func report(t *testing.T, problems []string) {
+	t.Helper()
+	for _, p := range problems {
+		t.Error(p)
+	}
+}
+
+// expect compares the problems of a broken tree with what each of them must say, in order.
+func expect(t *testing.T, problems, want []string) {
+	t.Helper()
+	if len(problems) != len(want) {
+		t.Fatalf("reported %d problems, want %d:\n%s", len(problems), len(want), strings.Join(problems, "\n"))
+	}
+	for i, p := range problems {
+		if !strings.Contains(p, want[i]) {
+			t.Errorf("reported %q\nwhich does not say %q", p, want[i])
+		}
+	}
+}

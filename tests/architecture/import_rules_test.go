@@ -1,0 +1,167 @@
+package architecture_test
+
+// A rule says what files may not import. In its patterns * is part of one path element, ... is any
+// string (and x/... is x too), and {context} is each context in turn, the same one in the whole
+// rule. Files are paths from the module's root; imports are written as in Go. Test files count
+// like any others. A package's own external tests may always import it.
+//
+// A rule that matches no file, a forbidden package that does not exist, and an exception that
+// nobody uses are failures as well: a rule that has gone stale guards nothing.
+type rule struct {
+	name   string
+	reason string
+	files  string
+	forbid []string
+	except []exception
+}
+
+// exception allows imports to files; an empty pattern is any.
+type exception struct{ files, imports string }
+
+const (
+	pgx   = "github.com/jackc/..."
+	sql   = "database/sql/..."
+	goose = "github.com/pressly/goose/..."
+	fx    = "go.uber.org/..."
+	cobra = "github.com/spf13/..."
+)
+
+// importRules is the order of the house. To get a build through, move the code; a rule is loosened
+// only together with DESIGN section 4.
+var importRules = []rule{
+	{
+		name:   "contexts",
+		reason: "contexts know each other by events alone: of ours they import the event port and themselves",
+		files:  "internal/{context}/...",
+		forbid: []string{"spectral/..."},
+		except: []exception{
+			{imports: "spectral/internal/core/events"},
+			{imports: "spectral/internal/{context}/..."},
+		},
+	},
+	{
+		name:   "core",
+		reason: "the substrate serves every context and knows none, nor how it is put together",
+		files:  "internal/core/...",
+		forbid: []string{"spectral/..."},
+		except: []exception{{imports: "spectral/internal/core/..."}},
+	},
+	{
+		name:   "ports",
+		reason: "the event port is what all else stands on: it imports nothing of ours, adapters least of all",
+		files:  "internal/core/events/*.go",
+		forbid: []string{"spectral/..."},
+	},
+	{
+		name:   "domain",
+		reason: "domain is the business alone: no driver, no framework, no layer that stands on it",
+		files:  "internal/{context}/domain/...",
+		forbid: []string{
+			pgx, sql, goose, fx,
+			"spectral/internal/{context}/application/...",
+			"spectral/internal/{context}/infrastructure/...",
+		},
+	},
+	{
+		name:   "application",
+		reason: "use cases name what they need as interfaces: drivers and adapters are behind them",
+		files:  "internal/{context}/application/...",
+		forbid: []string{pgx, sql, goose, "spectral/internal/{context}/infrastructure/..."},
+	},
+	{
+		name:   "contract shapes",
+		reason: "a contract is frozen and the domain is not: of ours it imports the event port alone",
+		files:  "internal/{context}/contracts/...",
+		forbid: []string{"spectral/..."},
+		except: []exception{{imports: "spectral/internal/core/events"}},
+	},
+	{
+		name:   "contracts",
+		reason: "a consumer parses a struct of its own: the producer's payloads are for the producer, the composition and tests",
+		files:  "...",
+		forbid: []string{"spectral/internal/{context}/contracts/..."},
+		except: []exception{
+			{files: "internal/{context}/..."},
+			{files: "internal/app/..."},
+			{files: "tests/..."},
+		},
+	},
+	{
+		name:   "fx",
+		reason: "constructors are plain: only the composition knows what calls them",
+		files:  "...",
+		forbid: []string{fx},
+		except: []exception{{files: "internal/app/..."}},
+	},
+	{
+		name:   "pgx",
+		reason: "the driver is an adapter's business; the port names it in one file, for Tx",
+		files:  "...",
+		forbid: []string{pgx},
+		except: []exception{
+			{files: "internal/.../infrastructure/..."},
+			{files: "internal/core/events/tx.go"},
+			{files: "internal/app/..."},
+			{files: "tests/..."},
+		},
+	},
+	{
+		name:   "cobra",
+		reason: "flags and commands are the command line's; what they call takes plain values",
+		files:  "...",
+		forbid: []string{cobra},
+		except: []exception{{files: "internal/app/cli/..."}},
+	},
+	{
+		name:   "core's generated queries",
+		reason: "queries on core's tables are the adapter's own",
+		files:  "...",
+		forbid: []string{"spectral/internal/core/events/infrastructure/postgres/coredb/..."},
+		except: []exception{{files: "internal/core/events/infrastructure/postgres/*.go"}},
+	},
+	{
+		name:   "a context's generated queries",
+		reason: "queries on a context's tables belong to its repositories",
+		files:  "...",
+		forbid: []string{"spectral/internal/{context}/infrastructure/postgres/{context}db/..."},
+		except: []exception{{files: "internal/{context}/infrastructure/postgres/*.go"}},
+	},
+	{
+		name:   "app",
+		reason: "the composition is the top of the house: nobody below may lean on it",
+		files:  "...",
+		forbid: []string{"spectral/internal/app/..."},
+		except: []exception{
+			{files: "cmd/..."},
+			{files: "internal/app/..."},
+			{files: "tests/..."},
+		},
+	},
+	{
+		name:   "cmd",
+		reason: "main is a few lines: what a command does is in internal/app/cli, where tests reach it",
+		files:  "cmd/...",
+		forbid: []string{"spectral/..."},
+		except: []exception{{imports: "spectral/internal/app/cli"}},
+	},
+	{
+		name:   "embedded Postgres",
+		reason: "running a server has nothing to do with what is stored in it",
+		files:  "internal/app/embeddedpg/...",
+		forbid: []string{"spectral/..."},
+	},
+	{
+		name:   "migrations",
+		reason: "only the composition migrates, and tests compare; everything else finds the database as it is",
+		files:  "...",
+		forbid: []string{"spectral/db/..."},
+		except: []exception{{files: "internal/app/..."}, {files: "tests/..."}},
+	},
+	{
+		name:   "tests",
+		reason: "what ships does not depend on what tries it",
+		files:  "...",
+		forbid: []string{"spectral/tests/..."},
+		except: []exception{{files: "tests/..."}},
+	},
+}

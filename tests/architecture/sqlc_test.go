@@ -1,0 +1,250 @@
+package architecture_test
+
+import (
+	"fmt"
+	"io/fs"
+	"maps"
+	"path"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"testing/fstest"
+
+	"go.yaml.in/yaml/v3"
+)
+
+func TestSQLCOwnership(t *testing.T) {
+	t.Parallel()
+	problems, err := checkSQLC(tree())
+	if err != nil {
+		t.Fatal(err)
+	}
+	report(t, problems)
+}
+
+// sqlcConfig is what we read of sqlc.yaml.
+type sqlcConfig struct {
+	SQL []sqlcBlock `yaml:"sql"`
+}
+
+type sqlcBlock struct {
+	Queries oneOrMore `yaml:"queries"`
+	Schema  oneOrMore `yaml:"schema"`
+	Gen     struct {
+		Go struct {
+			Package string `yaml:"package"`
+			Out     string `yaml:"out"`
+		} `yaml:"go"`
+	} `yaml:"gen"`
+}
+
+// oneOrMore is a YAML string or list of strings.
+type oneOrMore []string
+
+func (s *oneOrMore) UnmarshalYAML(node *yaml.Node) error {
+	if node.Kind == yaml.ScalarNode {
+		*s = oneOrMore{node.Value}
+		return nil
+	}
+	return node.Decode((*[]string)(s))
+}
+
+func readSQLC(tree fs.FS) (sqlcConfig, error) {
+	var config sqlcConfig
+	text, err := fs.ReadFile(tree, "sqlc.yaml")
+	if err != nil {
+		return config, err
+	}
+	if err := yaml.Unmarshal(text, &config); err != nil {
+		return config, fmt.Errorf("sqlc.yaml: %w", err)
+	}
+	return config, nil
+}
+
+var migrationForm = regexp.MustCompile(`^(\d{5})_([a-z]+)_[a-z0-9_]+\.sql$`)
+
+// checkSQLC wants one block for each owner of tables, the contexts and core, that reads its
+// migrations and queries, all of them and nobody else's, and writes into its adapter.
+func checkSQLC(tree fs.FS) ([]string, error) {
+	config, err := readSQLC(tree)
+	if err != nil {
+		return nil, err
+	}
+	var problems []string
+	fail := func(format string, args ...any) { problems = append(problems, fmt.Sprintf(format, args...)) }
+	owners := append([]string{"core"}, contexts...)
+	homes := map[string]string{"core": "internal/core/events/infrastructure/postgres"}
+	for _, context := range contexts {
+		homes[context] = "internal/" + context + "/infrastructure/postgres"
+	}
+
+	migrations, faults, err := readMigrations(tree, owners)
+	if err != nil {
+		return nil, err
+	}
+	problems = append(problems, faults...)
+
+	blocks := make(map[string]bool)
+	for _, block := range config.SQL {
+		owner := ""
+		for _, o := range owners {
+			if slices.Equal(block.Queries, oneOrMore{"db/queries/" + o}) {
+				owner = o
+			}
+		}
+		if owner == "" {
+			fail("sqlc.yaml: a block reads the queries %q: want db/queries/<context>, one block each", block.Queries)
+			continue
+		}
+		if blocks[owner] {
+			fail("sqlc.yaml: %s has two blocks", owner)
+		}
+		blocks[owner] = true
+		if want := homes[owner] + "/" + owner + "db"; block.Gen.Go.Out != want || block.Gen.Go.Package != path.Base(want) {
+			fail("sqlc.yaml: the block of %s writes package %q into %s, want %s", owner, block.Gen.Go.Package, block.Gen.Go.Out, want)
+		}
+		reads := make(map[string]bool)
+		for _, pattern := range block.Schema {
+			matches, err := fs.Glob(tree, pattern)
+			if err != nil {
+				return nil, fmt.Errorf("sqlc.yaml: schema %s: %w", pattern, err)
+			}
+			for _, file := range matches {
+				reads[file] = true
+			}
+		}
+		for _, file := range slices.Sorted(maps.Keys(reads)) {
+			if migrations[file] != owner {
+				fail("sqlc.yaml: the block of %s reads %s, which is not its migration: its queries could reach another context's tables", owner, file)
+			}
+		}
+		for _, file := range slices.Sorted(maps.Keys(migrations)) {
+			if migrations[file] == owner && !reads[file] {
+				fail("sqlc.yaml: the block of %s does not read %s", owner, file)
+			}
+		}
+	}
+	for _, owner := range owners {
+		if !blocks[owner] {
+			fail("sqlc.yaml: %s has no block", owner)
+		}
+	}
+	err = fs.WalkDir(tree, "db/queries", func(name string, entry fs.DirEntry, err error) error {
+		if err != nil || entry.IsDir() {
+			return err
+		}
+		if !blocks[path.Base(path.Dir(name))] || path.Dir(path.Dir(name)) != "db/queries" || path.Ext(name) != ".sql" {
+			fail("%s is read by no block of sqlc.yaml: want db/queries/<context>/<table>.sql", name)
+		}
+		return nil
+	})
+	return problems, err
+}
+
+// readMigrations returns the owner of each well-named migration, and what is wrong with the names.
+func readMigrations(tree fs.FS, owners []string) (owned map[string]string, problems []string, err error) {
+	entries, err := fs.ReadDir(tree, "db/migrations")
+	if err != nil {
+		return nil, nil, err
+	}
+	owned = make(map[string]string)
+	next := 1
+	for _, e := range entries {
+		parts := migrationForm.FindStringSubmatch(e.Name())
+		if parts == nil || !slices.Contains(owners, parts[2]) {
+			problems = append(problems, fmt.Sprintf("db/migrations/%s: want NNNNN_<context>_<what>.sql, a context being one of %s", e.Name(), strings.Join(owners, ", ")))
+			continue
+		}
+		owned["db/migrations/"+e.Name()] = parts[2]
+		number, err := strconv.Atoi(parts[1])
+		if err != nil {
+			return nil, nil, err
+		}
+		if number != next {
+			problems = append(problems, fmt.Sprintf("db/migrations/%s: number %05d is due here; numbers are consecutive and used once", e.Name(), next))
+		}
+		next = number + 1
+	}
+	return owned, problems, nil
+}
+
+func TestSQLCProblemsAreReported(t *testing.T) {
+	t.Parallel()
+	const good = `
+sql:
+  - queries: db/queries/core
+    schema: ["db/migrations/*_core_*.sql"]
+    gen: {go: &go {package: coredb, out: internal/core/events/infrastructure/postgres/coredb, sql_package: pgx/v5}}
+  - queries: [db/queries/platform]
+    schema: db/migrations/*_platform_*.sql
+    gen: {go: {<<: *go, package: platformdb, out: internal/platform/infrastructure/postgres/platformdb}}
+  - queries: db/queries/worlds
+    schema: ["db/migrations/*_worlds_*.sql"]
+    gen: {go: {<<: *go, package: worldsdb, out: internal/worlds/infrastructure/postgres/worldsdb}}
+`
+	worlds := strings.Index(good, "  - queries: db/queries/worlds")
+	file := func(name string) func(fstest.MapFS) {
+		return func(m fstest.MapFS) { m[name] = &fstest.MapFile{} }
+	}
+	configured := func(was, is string) func(fstest.MapFS) {
+		return func(m fstest.MapFS) {
+			if !strings.Contains(good, was) {
+				t.Errorf("the configuration does not contain %q", was)
+			}
+			m["sqlc.yaml"] = &fstest.MapFile{Data: []byte(strings.Replace(good, was, is, 1))}
+		}
+	}
+	cases := []struct {
+		name   string
+		change func(fstest.MapFS)
+		want   []string
+	}{
+		{"nothing", func(fstest.MapFS) {}, nil},
+		{"another's migrations too", configured(`db/migrations/*_platform_*.sql`, `[db/migrations/*_platform_*.sql, db/migrations/*_worlds_*.sql]`), []string{
+			"the block of platform reads db/migrations/00002_worlds_cards.sql",
+		}},
+		{"everybody's migrations", configured(`"db/migrations/*_core_*.sql"`, `db/migrations`), []string{
+			"the block of core reads db/migrations, which", "the block of core does not read db/migrations/00001_core_outbox.sql",
+		}},
+		{"a name that two patterns match", file("db/migrations/00004_worlds_core_facts.sql"), []string{
+			"the block of core reads db/migrations/00004_worlds_core_facts.sql",
+		}},
+		{"another's queries", configured("db/queries/worlds", "db/queries/platform"), []string{"platform has two blocks", "writes package \"worldsdb\"", "reads db/migrations/00002_worlds", "does not read db/migrations/00003_platform", "worlds has no block", "db/queries/worlds/cards.sql is read by no block"}},
+		{"all queries", configured("db/queries/worlds", "db/queries"), []string{`reads the queries ["db/queries"]`, "worlds has no block", "db/queries/worlds/cards.sql is read by no block"}},
+		{"into another context", configured("out: internal/worlds", "out: internal/platform"), []string{"the block of worlds writes package \"worldsdb\" into internal/platform"}},
+		{"under another name", configured("package: worldsdb", "package: db"), []string{"the block of worlds writes package \"db\""}},
+		{"one context without a block", configured(good[worlds:], ""), []string{"worlds has no block", "db/queries/worlds/cards.sql is read by no block"}},
+		{"a stray query", file("db/queries/all.sql"), []string{"db/queries/all.sql is read by no block"}},
+		{"queries of nobody", file("db/queries/agents/a.sql"), []string{"db/queries/agents/a.sql is read by no block"}},
+		{"queries too deep", file("db/queries/worlds/core/a.sql"), []string{"db/queries/worlds/core/a.sql is read by no block"}},
+		{"a migration of nobody", file("db/migrations/00004_agents_tasks.sql"), []string{"00004_agents_tasks.sql: want NNNNN_<context>_<what>.sql"}},
+		{"a migration without a context", file("db/migrations/00004_cards.sql"), []string{"00004_cards.sql: want NNNNN_<context>_<what>.sql"}},
+		{"a short number", file("db/migrations/0004_core_a.sql"), []string{
+			"0004_core_a.sql: want NNNNN_<context>_<what>.sql", "the block of core reads db/migrations/0004_core_a.sql",
+		}},
+		{"a gap", file("db/migrations/00005_core_a.sql"), []string{"00005_core_a.sql: number 00004 is due here"}},
+		{"a number used twice", file("db/migrations/00003_core_a.sql"), []string{"00003_platform_cards.sql: number 00004 is due here"}},
+	}
+	for _, c := range cases {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			small := fstest.MapFS{
+				"sqlc.yaml":                              {Data: []byte(good)},
+				"db/migrations/00001_core_outbox.sql":    {},
+				"db/migrations/00002_worlds_cards.sql":   {},
+				"db/migrations/00003_platform_cards.sql": {},
+				"db/queries/core/outbox.sql":             {},
+				"db/queries/platform/cards.sql":          {},
+				"db/queries/worlds/cards.sql":            {},
+			}
+			c.change(small)
+			problems, err := checkSQLC(small)
+			if err != nil {
+				t.Fatal(err)
+			}
+			expect(t, problems, c.want)
+		})
+	}
+}
