@@ -187,9 +187,11 @@ func TestWithoutAListenConnectionThePollDelivers(t *testing.T) {
 func TestStopWaitsForHandlers(t *testing.T) {
 	b := setup(t)
 	g := newGate()
-	l := b.newListener(never, pgtest.Generation, subscription(handler("platform.one", func(ctx context.Context, _ events.Tx, _ events.Envelope) error {
+	s := subscription(handler("platform.one", func(ctx context.Context, _ events.Tx, _ events.Envelope) error {
 		return g.pass(ctx)
-	})))
+	}))
+	s.Concurrency = 1 // a second runner might be about to claim
+	l := b.newListener(never, pgtest.Generation, s)
 	l.start()
 	first := event(1)
 	b.publish(first)

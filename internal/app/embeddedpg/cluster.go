@@ -230,11 +230,11 @@ func stopPostmaster(ctx context.Context, pid int, data string, log *slog.Logger,
 	if err != nil {
 		return err
 	}
-	defer p.Release()
+	defer func() { _ = p.Release() }()
 	if !isPostmaster(pid, data) {
 		return nil
 	}
-	log.WarnContext(ctx, "stopping the server of a crashed program", "pid", pid, "data", data)
+	log.WarnContext(ctx, "stopping the server of a crashed program", logPID, pid, logData, data)
 	if err := p.Signal(signal); err != nil && !errors.Is(err, os.ErrProcessDone) {
 		return err
 	}
@@ -267,7 +267,7 @@ func sweep(ctx context.Context, temp string, log *slog.Logger) {
 			continue
 		}
 		if err := removeLeftover(ctx, dir, log); err != nil {
-			log.WarnContext(ctx, "cannot remove a leftover server", "folder", dir, "error", err)
+			log.WarnContext(ctx, "cannot remove a leftover server", logFolder, dir, logError, err)
 		}
 	}
 }

@@ -128,6 +128,7 @@ func (c *child) crash(t *testing.T) {
 const testDeadline = 2 * time.Minute
 
 func deadline(t *testing.T) context.Context {
+	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), testDeadline)
 	t.Cleanup(cancel)
 	return ctx

@@ -89,7 +89,7 @@ func findBinaries(ctx context.Context, c Config, acct account) (binaries, error)
 	}
 	folder, err := defaultFolder(acct)
 	if err == nil {
-		c.Log.InfoContext(ctx, "no suitable PostgreSQL is installed, so one is downloaded unless that was done before", "version", downloadVersion, "folder", folder)
+		c.Log.InfoContext(ctx, "no suitable PostgreSQL is installed, so one is downloaded unless that was done before", logVersion, downloadVersion, logFolder, folder)
 		bin, err = download(ctx, acct, folder, downloadSite)
 	}
 	if err != nil {
@@ -176,7 +176,7 @@ func (s *Server) run(ctx context.Context, c Config, port int) error {
 		return err
 	}
 	s.port = port
-	s.log.DebugContext(ctx, "PostgreSQL process started", "pid", cmd.Process.Pid, "data", s.cluster.data(), "port", port)
+	s.log.DebugContext(ctx, "PostgreSQL process started", logPID, cmd.Process.Pid, logData, s.cluster.data(), logPort, port)
 	if err := s.awaitReady(ctx); err != nil {
 		ended, cancel := context.WithCancel(ctx)
 		cancel()
@@ -274,10 +274,14 @@ func (s *Server) Stop(ctx context.Context) error {
 	s.stop.Do(func() {
 		select {
 		case <-s.proc.exited:
-			s.stopErr = fmt.Errorf("the embedded PostgreSQL had ended by itself (%v). The end of its log:\n%s", s.proc.err, tail(s.cluster.logFile()))
+			ended := s.proc.err
+			if ended == nil {
+				ended = errors.New("exit status 0")
+			}
+			s.stopErr = fmt.Errorf("the embedded PostgreSQL had ended by itself (%w). The end of its log:\n%s", ended, tail(s.cluster.logFile()))
 		default:
 			if !s.proc.shutdown(ctx) {
-				s.log.WarnContext(ctx, "PostgreSQL did not stop in time and was stopped immediately", "data", s.cluster.data())
+				s.log.WarnContext(ctx, "PostgreSQL did not stop in time and was stopped immediately", logData, s.cluster.data())
 			}
 		}
 		s.stopErr = errors.Join(s.stopErr, s.release())
