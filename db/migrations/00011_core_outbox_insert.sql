@@ -31,7 +31,7 @@ declare
   v_unused text;
   v_now timestamptz;
 begin
-  if p_event_type is null or p_event_type !~ '^[a-z][a-z0-9_]*(\.[a-z][a-z0-9_]*)+$' or octet_length(p_event_type) > 128 then
+  if p_event_type is null or p_event_type !~ '^[a-z][a-z0-9_]*([.][a-z][a-z0-9_]*)+$' or octet_length(p_event_type) > 128 then
     raise exception 'event_type: % must be lower-case words joined by dots, at most 128 bytes', coalesce(quote_literal(left(p_event_type, 200)), 'null')
       using errcode = 'SP001', column = 'event_type', detail = v_detail, hint = 'like worlds.world_model_card.published';
   end if;

@@ -13,10 +13,15 @@ import (
 	"github.com/jackc/pgerrcode"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
+
+	"spectral/internal/core/events/infrastructure/postgres"
 )
 
 // oldestPostgres is the first major version whose features the migrations use.
 const oldestPostgres = 15
+
+// versionSchema holds goose's table.
+const versionSchema = "public"
 
 const checkTimeout = 10 * time.Second
 
@@ -33,7 +38,7 @@ func CheckDatabase(ctx context.Context, s Settings) error {
 		urls[EnvPoolURL] = s.PoolURL
 	}
 	for _, name := range slices.Sorted(maps.Keys(urls)) {
-		config, err := pgx.ParseConfig(urls[name])
+		config, err := postgres.DirectConfig(urls[name])
 		if err != nil {
 			return &SettingsError{[]error{fmt.Errorf("%s: %w", name, oneLine(err))}}
 		}
@@ -95,7 +100,7 @@ func checkMigrated(ctx context.Context, conn *pgx.Conn) error {
 		return fmt.Errorf("set role spectral_worker: %w", oneLine(err))
 	}
 	var applied int64
-	err = conn.QueryRow(ctx, "select coalesce(max(version_id) filter (where is_applied), 0) from goose_db_version").Scan(&applied)
+	err = conn.QueryRow(ctx, "select coalesce(max(version_id) filter (where is_applied), 0) from "+versionSchema+".goose_db_version").Scan(&applied)
 	switch {
 	case errors.As(err, &pg) && pg.Code == pgerrcode.UndefinedTable:
 		return errors.New("the database is not migrated: run `workers migrate up`")

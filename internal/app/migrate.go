@@ -32,10 +32,12 @@ const (
 
 // NewMigrator checks that the database at url can be migrated.
 func NewMigrator(ctx context.Context, url string, log *slog.Logger) (*Migrator, error) {
-	config, err := pgx.ParseConfig(url)
+	config, err := postgres.DirectConfig(url)
 	if err != nil {
 		return nil, &SettingsError{[]error{fmt.Errorf("%s: %w", EnvDatabaseURL, oneLine(err))}}
 	}
+	// goose's table is unqualified: it must not depend on the login's search_path
+	config.RuntimeParams["search_path"] = versionSchema
 	if err := checkServer(ctx, config); err != nil {
 		return nil, err
 	}

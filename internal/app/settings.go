@@ -5,9 +5,8 @@ import (
 	"fmt"
 	"strings"
 
-	"github.com/jackc/pgx/v5"
-
 	"spectral/internal/core/events"
+	"spectral/internal/core/events/infrastructure/postgres"
 )
 
 // Environment variables (DESIGN section 9).
@@ -96,7 +95,7 @@ func checkURL(name, url string) error {
 	if url == "" {
 		return fmt.Errorf("%s is not set: set it to postgres://user:password@host:5432/database", name)
 	}
-	if _, err := pgx.ParseConfig(url); err != nil {
+	if _, err := postgres.DirectConfig(url); err != nil {
 		return fmt.Errorf("%s: %w: want postgres://user:password@host:5432/database", name, oneLine(err))
 	}
 	return nil

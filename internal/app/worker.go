@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/google/uuid"
-	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"go.uber.org/fx"
 	"go.uber.org/fx/fxevent"
@@ -72,7 +71,7 @@ func newUnitOfWork(pool *pgxpool.Pool, publishing postgres.Publishing) *postgres
 }
 
 func newListener(s Settings, pool *pgxpool.Pool, contracts *events.Contracts, log *slog.Logger) (*postgres.Listener, error) {
-	direct, err := pgx.ParseConfig(s.DatabaseURL)
+	direct, err := postgres.DirectConfig(s.DatabaseURL)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", EnvDatabaseURL, err)
 	}

@@ -13,11 +13,57 @@ import (
 	"time"
 
 	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5/pgxpool"
 
 	"spectral/internal/core/events"
 	"spectral/internal/core/events/infrastructure/postgres"
 	"spectral/tests/pgtest"
 )
+
+// The same event published twice, as a producer does whose answer was lost: two rows of one id.
+func TestTwoRowsOfOneIDAreHandledOnce(t *testing.T) {
+	b := setup(t)
+	e := event(1)
+	for range 2 {
+		b.publish(e)
+	}
+	if n := one[int](b, "select count(distinct occurred_at)::int from core.outbox where id = $1", e.EventID); n != 2 {
+		t.Fatalf("%d rows", n)
+	}
+	b.listen(never, subscription(leaving("platform.one"), leaving("worlds.two"))).delivered(2)
+	b.wantEffects(map[string]int{"platform.one": 1, "worlds.two": 1})
+}
+
+// What an owner's hand may leave in a row concerns that row only.
+func TestAnOddRowConcernsItselfOnly(t *testing.T) {
+	b := setup(t)
+	b.exec("alter table core.outbox disable trigger outbox_notify")
+	var batch []events.Envelope
+	for n := range 5 {
+		batch = append(batch, event(n))
+	}
+	b.publish(batch...)
+	b.exec(`update core.outbox set handler_failures = '{"platform.one": 5}' where id = $1`, batch[0].EventID)
+	b.exec(`update core.outbox set handler_failures = '{"platform.one": {"failures": 1e30}}' where id = $1`, batch[1].EventID)
+	b.exec(`update core.outbox set available_at = '2998-12-31' where id = $1`, batch[2].EventID)
+	b.exec(`update core.outbox set attempts = 1000000000 - 1 where id = $1`, batch[3].EventID)
+	l := b.listen(50*time.Millisecond, subscription(leaving("platform.one")))
+	outcomes := map[postgres.Outcome]int{}
+	for range 4 {
+		outcomes[l.next().Outcome]++
+	}
+	if outcomes[postgres.Delivered] != 2 || outcomes[postgres.Failed] != 2 {
+		t.Fatalf("%v", outcomes)
+	}
+	if r := b.row(batch[3].EventID); r.Status != "delivered" {
+		t.Fatalf("%+v", r)
+	}
+	if got := one[string](b, "select last_error from core.outbox where id = $1", batch[0].EventID); !strings.HasPrefix(got, "CorruptRow: outbox: column handler_failures of this row: ") {
+		t.Fatalf("last_error %q", got)
+	}
+	b.publish(event(6)) // the poll goes on, however far ahead a row is scheduled
+	l.delivered(1)
+}
 
 // Two listeners, two rows, one key: the second claim finds the key taken by a transaction that is
 // still open, waits for it, and concedes without running its handler.
@@ -453,6 +499,30 @@ func TestFailuresAreClassified(t *testing.T) {
 			_, err := tx.Query(ctx, "select generate_series(1, 100000)")
 			return err
 		}, "HandlerError", 7}, // the connection is lost each time, and the neighbour's work with it: once more for that
+		{"transaction ended", func(ctx context.Context, tx events.Tx, _ events.Envelope) error {
+			if _, err := tx.Exec(ctx, "Rollback;"); !errors.Is(err, postgres.ErrTxControl) {
+				return events.Terminal(fmt.Errorf("rollback answers %w", err))
+			}
+			_, err := tx.Exec(ctx, "commit and chain")
+			return err
+		}, "HandlerError", 6},
+		{"transaction ended behind another statement", func(ctx context.Context, tx events.Tx, _ events.Envelope) error {
+			_, err := tx.Exec(ctx, "select 1; rollback")
+			return err
+		}, "HandlerError", 7},
+		{"goroutine left behind with the Tx", func(_ context.Context, tx events.Tx, _ events.Envelope) error {
+			go func() { _, _ = tx.Exec(b.ctx, "select pg_catalog.pg_sleep(3601)") }()
+			b.eventually("it sleeps", func() bool {
+				return one[bool](b, "select exists (select from pg_stat_activity where datname = current_database() and query = 'select pg_catalog.pg_sleep(3601)' and state = 'active')")
+			})
+			return nil
+		}, "HandlerError", 7},
+		{"savepoints of its own", func(ctx context.Context, tx events.Tx, _ events.Envelope) error {
+			if _, err := tx.Exec(ctx, "savepoint handler; savepoint spectral; set local role spectral_platform; set local search_path = public"); err != nil {
+				return err
+			}
+			return errRefusing
+		}, "HandlerError", 6},
 		{"statement past the timeout", func(ctx context.Context, tx events.Tx, _ events.Envelope) error {
 			_, err := tx.Exec(ctx, "select pg_catalog.pg_sleep(3600)")
 			return err
@@ -673,25 +743,32 @@ func TestAHandlerThatActsOutsideIsNotBatched(t *testing.T) {
 	}
 }
 
-// The role's defaults must not matter: at REPEATABLE READ the dedup insert would raise 40001.
-func TestTheDefaultIsolationOfTheRoleDoesNotMatter(t *testing.T) {
+// Defaults of a database or login must not matter: at REPEATABLE READ the dedup insert would raise
+// 40001, with row_security off every policy would be an error, in LATIN1 text would be garbled.
+func TestDefaultsOfTheDatabaseDoNotMatter(t *testing.T) {
 	b := setup(t)
-	b.exec(`do $$ begin execute format('alter database %I set default_transaction_isolation = ''serializable''', current_database()); end $$`)
-	fresh := *b
-	fresh.pool = pgtest.Pool(t, b.url)
-	fresh.uow = &postgres.UnitOfWork{Pool: fresh.pool, Publishing: fresh.publishing}
-	l := fresh.listen(never, subscription(handler("platform.one", func(ctx context.Context, tx events.Tx, _ events.Envelope) error {
-		var level string
-		if err := tx.QueryRow(ctx, "select current_setting('transaction_isolation')").Scan(&level); err != nil {
-			return err
-		}
-		if level != "read committed" {
-			return events.Terminal(errors.New(level))
-		}
-		return nil
-	})))
-	fresh.publish(event(1))
+	database := one[string](b, "select quote_ident(current_database())")
+	for setting, value := range map[string]string{
+		"default_transaction_isolation": "serializable", "default_transaction_read_only": "on", "row_security": "off",
+		"client_encoding": "LATIN1", "search_path": "nowhere", "DateStyle": "German", "IntervalStyle": "iso_8601",
+		"TimeZone": "Asia/Kolkata", "bytea_output": "escape", "extra_float_digits": "0", "standard_conforming_strings": "off",
+	} {
+		b.exec("alter database " + database + " set " + setting + " = '" + value + "'")
+	}
+	config, err := postgres.PoolConfig(b.url, 4)
+	must(t, err)
+	pool, err := pgxpool.NewWithConfig(b.ctx, config)
+	must(t, err)
+	t.Cleanup(pool.Close)
+	b.uow.Pool = pool
+	l := b.listen(never, projection())
+	_, err = b.publishCard().Publish(b.ctx, uuid.NullUUID{}, card(t, "中é", "T中é"))
+	must(t, err)
 	l.delivered(1)
+	if n := one[int](b, `select count(*)::int from platform.system_cards s join worlds.world_model_cards w on w.card::text = s.snapshot::text
+		where s.card_id = $1 and s.title = $2`, "中é", "T中é"); n != 1 {
+		t.Fatal("not projected as it was published")
+	}
 }
 
 func TestATxIsTakenBackWhenItsHandlerReturns(t *testing.T) {

@@ -118,7 +118,7 @@ func (b *bundle) listen(poll time.Duration, s events.Subscription) *listening {
 func (b *bundle) newListener(poll time.Duration, generation events.Generation, s events.Subscription, adjust ...func(*pgx.ConnConfig)) *listening {
 	b.Helper()
 	l := &listening{bundle: b, settlements: make(chan postgres.Settlement, 100_000)}
-	direct, err := pgx.ParseConfig(b.url)
+	direct, err := postgres.DirectConfig(b.url)
 	must(b.T, err)
 	direct.RuntimeParams["application_name"] = "doorbell"
 	for _, f := range adjust {

@@ -8,7 +8,7 @@ returning handler_name;
 
 -- name: ClaimKeys :many
 -- The same for a batch. Every worker takes the keys in one order, so that two batches never
--- deadlock on them. The nil UUID stands for no workspace.
+-- deadlock on them. A key may stand in it once only. The nil UUID stands for no workspace.
 insert into core.event_handled (handler_name, idempotency_key, event_id, event_type, workspace_id, content_class)
 select k.handler_name, k.idempotency_key, k.event_id, k.event_type,
   nullif(k.workspace_id, '00000000-0000-0000-0000-000000000000'), k.content_class
@@ -17,4 +17,4 @@ from (select unnest(@handler_names::text[]) as handler_name, unnest(@idempotency
              unnest(@workspace_ids::uuid[]) as workspace_id, unnest(@content_classes::text[]) as content_class) as k
 order by k.handler_name, k.idempotency_key
 on conflict (handler_name, idempotency_key) do nothing
-returning handler_name, event_id;
+returning handler_name, idempotency_key;

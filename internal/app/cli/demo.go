@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"sync"
 
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/spf13/cobra"
@@ -50,11 +51,11 @@ card_id and title are required.`,
 			case "-":
 				options.Input = p.Stdin
 			default:
-				file, err := os.Open(input)
-				if err != nil {
+				if _, err := os.Stat(input); err != nil {
 					return usageError{fmt.Errorf("--input: %w", err)}
 				}
-				defer func() { _ = file.Close() }()
+				file := &lazyFile{path: input}
+				defer file.Close()
 				options.Input = file
 			}
 			options.Live = isTerminal(p.Stdout)
@@ -117,6 +118,39 @@ func runDemo(cmd *cobra.Command, p Process, options demo.Options, fresh bool) (e
 	stopping, cancel := context.WithTimeout(context.WithoutCancel(ctx), worker.StopTimeout())
 	defer cancel()
 	return errors.Join(err, worker.Stop(stopping))
+}
+
+// lazyFile is opened by its first Read: opening a FIFO waits for its writer, and must not keep the
+// command from being interrupted.
+type lazyFile struct {
+	path string
+	mu   sync.Mutex
+	file *os.File
+}
+
+func (f *lazyFile) Read(p []byte) (int, error) {
+	f.mu.Lock()
+	file := f.file
+	f.mu.Unlock()
+	if file == nil {
+		opened, err := os.Open(f.path)
+		if err != nil {
+			return 0, err
+		}
+		f.mu.Lock()
+		f.file, file = opened, opened
+		f.mu.Unlock()
+	}
+	return file.Read(p)
+}
+
+// Close closes what was opened.
+func (f *lazyFile) Close() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.file != nil {
+		_ = f.file.Close()
+	}
 }
 
 func isTerminal(w io.Writer) bool {

@@ -34,6 +34,7 @@ Settings:
 func run(cmd *cobra.Command, p Process, embedded bool) (err error) {
 	ctx := cmd.Context()
 	var settings app.Settings
+	var gone <-chan struct{} // the embedded server's end
 	if embedded {
 		if p.Getenv(app.EnvDatabaseURL) != "" {
 			return usageError{fmt.Errorf("--embedded and %s are both given: unset one of them", app.EnvDatabaseURL)}
@@ -54,6 +55,7 @@ func run(cmd *cobra.Command, p Process, embedded bool) (err error) {
 			return err
 		}
 		defer stopEmbedded(server, &err)
+		gone = server.Done()
 		settings.DatabaseURL = server.URL("postgres")
 		settings.PoolURL = settings.DatabaseURL
 		if err := migrateUp(ctx, settings, log); err != nil {
@@ -68,7 +70,10 @@ func run(cmd *cobra.Command, p Process, embedded bool) (err error) {
 		return err
 	}
 	log.InfoContext(ctx, "workers running")
-	<-ctx.Done()
+	select {
+	case <-ctx.Done():
+	case <-gone: // the reason is what stopping it will say
+	}
 	log.InfoContext(ctx, "stopping: waiting for handlers at work")
 	stopping, cancel := context.WithTimeout(context.WithoutCancel(ctx), worker.StopTimeout())
 	defer cancel()

@@ -259,6 +259,9 @@ func (s *Server) URL(database string) string {
 	return u.String()
 }
 
+// Done is closed when the server's process is over, whether Stop ended it or it ended by itself.
+func (s *Server) Done() <-chan struct{} { return s.proc.exited }
+
 // Describe says in one line what runs and how to reach it. It contains the password: show it to the person at the
 // terminal, keep it out of logs.
 func (s *Server) Describe() string {

@@ -31,13 +31,19 @@ var errNotBatchable = errors.New("a row that failed before, or whose target has 
 
 func (d *dispatchTx) tryBatch(ctx context.Context, rows []claimed) error {
 	var keys coredb.ClaimKeysParams
-	for _, row := range rows {
+	runs := make(map[handlerKey]int) // the row that runs for a key: twins in one batch concede to the first
+	for i, row := range rows {
 		handlers := d.handlersOf(row.envelope)
-		if len(row.record) > 0 || len(handlers) == 0 {
+		if len(row.record) > 0 || row.corrupt != nil || len(handlers) == 0 {
 			return errNotBatchable
 		}
 		e := row.envelope
 		for _, r := range handlers {
+			key := handlerKey{r.Name, e.IdempotencyKey}
+			if _, twin := runs[key]; twin {
+				continue
+			}
+			runs[key] = i
 			keys.HandlerNames = append(keys.HandlerNames, r.Name)
 			keys.IdempotencyKeys = append(keys.IdempotencyKeys, e.IdempotencyKey)
 			keys.EventIds = append(keys.EventIds, e.EventID)
@@ -46,14 +52,16 @@ func (d *dispatchTx) tryBatch(ctx context.Context, rows []claimed) error {
 			keys.ContentClasses = append(keys.ContentClasses, row.contentClass)
 		}
 	}
-	ours, err := d.claimKeys(ctx, keys)
+	won, err := d.claimKeys(ctx, keys)
 	if err != nil {
 		return err
 	}
 	started := d.now()
 	for _, r := range d.handlers {
-		for _, group := range byWorkspace(rows, func(e events.Envelope) bool {
-			return ours[coredb.ClaimKeysRow{HandlerName: r.Name, EventID: e.EventID}]
+		for _, group := range byWorkspace(rows, func(i int) bool {
+			key := handlerKey{r.Name, rows[i].envelope.IdempotencyKey}
+			first, ok := runs[key]
+			return ok && first == i && won[key]
 		}) {
 			if err := d.call(ctx, r, group); err != nil {
 				return err
@@ -77,29 +85,32 @@ func (d *dispatchTx) tryBatch(ctx context.Context, rows []claimed) error {
 	return nil
 }
 
+// handlerKey is the primary key of core.event_handled.
+type handlerKey struct{ handler, key string }
+
 // claimKeys claims dedup keys and returns those that were free.
-func (d *dispatchTx) claimKeys(ctx context.Context, keys coredb.ClaimKeysParams) (map[coredb.ClaimKeysRow]bool, error) {
+func (d *dispatchTx) claimKeys(ctx context.Context, keys coredb.ClaimKeysParams) (map[handlerKey]bool, error) {
 	ctx, cancel := context.WithTimeout(ctx, statementTimeout)
 	defer cancel()
-	won, err := d.queries.ClaimKeys(ctx, keys)
+	rows, err := d.queries.ClaimKeys(ctx, keys)
 	if err != nil {
 		return nil, &keyError{err}
 	}
-	ours := make(map[coredb.ClaimKeysRow]bool, len(won))
-	for _, key := range won {
-		ours[key] = true
+	won := make(map[handlerKey]bool, len(rows))
+	for _, row := range rows {
+		won[handlerKey{row.HandlerName, row.IdempotencyKey}] = true
 	}
-	return ours, nil
+	return won, nil
 }
 
-// byWorkspace groups the wanted envelopes by workspace, each group and the groups in the order
+// byWorkspace groups the envelopes of the wanted rows by workspace, each group and the groups in the order
 // of the rows.
-func byWorkspace(rows []claimed, wanted func(events.Envelope) bool) [][]events.Envelope {
+func byWorkspace(rows []claimed, wanted func(i int) bool) [][]events.Envelope {
 	var groups [][]events.Envelope
 	place := make(map[uuid.NullUUID]int)
-	for _, row := range rows {
+	for n, row := range rows {
 		e := row.envelope
-		if !wanted(e) {
+		if !wanted(n) {
 			continue
 		}
 		i, ok := place[e.WorkspaceID]

@@ -98,7 +98,7 @@ func (c *consumer) drain(ctx context.Context) {
 			}
 			delay := time.Duration(float64(backoff) * (0.5 + c.random()/2))
 			c.log.WarnContext(ctx, "dispatch interrupted, no attempt counted", logEventType, c.subscription.EventType,
-				logErrorClass, classify(err, 0).class, logDelay, delay.Milliseconds())
+				logErrorClass, classify(err, 0).class, logReason, err.Error(), logDelay, delay.Milliseconds())
 			c.pause(ctx, delay)
 			backoff = min(2*backoff, maxBackoff)
 			continue

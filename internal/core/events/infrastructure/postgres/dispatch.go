@@ -26,6 +26,7 @@ type claimed struct {
 	attempts     int
 	availableAt  time.Time // tells this dispatch of the row from any later one
 	record       map[string]handlerFailure
+	corrupt      error // why record could not be read
 }
 
 // dispatchResult says what one claim came to.
@@ -106,31 +107,17 @@ func (d *dispatchTx) end() {
 // lost reports whether the transaction cannot go on.
 func (d *dispatchTx) lost() bool { return d.conn == nil || d.conn.Conn().IsClosed() }
 
-// cut closes a connection that a handler left in a state from which the transaction can neither
-// go on nor be undone to a savepoint.
+// cut gives up a connection that a handler left in a state from which the transaction can neither
+// go on nor be undone, or that a goroutine of the handler's may still be using: the socket is
+// closed, which is safe beside a running query, and nothing else touched. What the backend is
+// doing is cancelled first, so that the row's lock goes.
 func (d *dispatchTx) cut() {
-	d.spoiled = true
-	ctx, cancel := context.WithTimeout(context.Background(), rollbackTimeout)
-	defer cancel()
-	_ = d.conn.Conn().Close(ctx)
-}
-
-// abandon leaves the connection to a handler that does not return, and whose goroutine may be
-// using it: it is closed when that is over. What its backend is doing is cancelled at once, so that
-// the row's lock goes.
-func (d *dispatchTx) abandon(returned <-chan struct{}) {
 	conn := d.conn.Hijack()
 	d.conn, d.spoiled = nil, true
 	ctx, cancel := context.WithTimeout(context.Background(), rollbackTimeout)
 	defer cancel()
 	_ = conn.PgConn().CancelRequest(ctx)
-	_ = conn.PgConn().Conn().Close() // the socket: safe beside a running query
-	go func() {
-		<-returned
-		ctx, cancel := context.WithTimeout(context.Background(), rollbackTimeout)
-		defer cancel()
-		_ = conn.Close(ctx)
-	}()
+	_ = conn.PgConn().Conn().Close()
 }
 
 // exec runs one of the dispatcher's own statements.
@@ -162,7 +149,7 @@ func (d *dispatchTx) claim(ctx context.Context, limit int) ([]claimed, error) {
 			contentClass: r.ContentClass, attempts: int(r.Attempts), availableAt: r.AvailableAt,
 		}
 		if err := json.Unmarshal(r.HandlerFailures, &result[i].record); err != nil {
-			return nil, fmt.Errorf("read handler_failures of %s: %w", r.EventID, err)
+			result[i].record, result[i].corrupt = nil, fmt.Errorf("column handler_failures of this row: %w", err)
 		}
 	}
 	return result, nil
@@ -192,8 +179,7 @@ func (d *dispatchTx) call(ctx context.Context, r events.Registration, batch []ev
 		return fmt.Errorf("act as %s: %w", role, err)
 	}
 	lent := &lentTx{tx: d.tx}
-	returned, err := runGuarded(ctx, r.CallTimeout(), func(ctx context.Context) error {
-		defer lent.takeBack()
+	err = runGuarded(ctx, r.CallTimeout(), func(ctx context.Context) error {
 		if r.Batch != nil {
 			return r.Batch(lent).HandleBatch(ctx, batch)
 		}
@@ -205,16 +191,27 @@ func (d *dispatchTx) call(ctx context.Context, r events.Registration, batch []ev
 		}
 		return nil
 	})
-	var panicked *events.PanicError
-	switch {
-	case errors.Is(err, errAbandoned):
-		d.abandon(returned)
-	case errors.As(err, &panicked):
+	if panicked, ok := errors.AsType[*events.PanicError](err); ok {
 		d.log.ErrorContext(ctx, "handler panicked", logHandler, r.Name, logEventType, d.subscription.EventType,
 			logStack, string(panicked.Stack))
 	}
+	if inUse := lent.takeBack(); errors.Is(err, errAbandoned) {
+		d.cut()
+	} else if inUse {
+		d.cut()
+		return errors.Join(err, errTxInUse)
+	}
+	if !d.lost() && d.conn.Conn().PgConn().TxStatus() == 'I' {
+		d.cut() // what it did is committed or undone, and nothing after it may run
+		return errors.Join(err, errTxEnded)
+	}
 	return err
 }
+
+var (
+	errTxInUse = errors.New("returned while a goroutine of its own was using the transaction")
+	errTxEnded = errors.New("ended the transaction it was lent")
+)
 
 // deliver settles rows as delivered.
 func (d *dispatchTx) deliver(ctx context.Context, rows []claimed) error {

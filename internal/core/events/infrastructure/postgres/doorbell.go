@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 
 	"spectral/internal/core/events/infrastructure/postgres/coredb"
 )
@@ -30,6 +31,7 @@ type doorbell struct {
 	wake       func(eventType string) // makes sure that a claim begins after the call
 
 	lookedAt time.Time
+	rang     bool // a notification has arrived since await last said so
 }
 
 // run connects and watches until ctx is done, reconnecting with growing, jittered delays. While
@@ -113,7 +115,10 @@ func (b *doorbell) connectAndWatch(ctx context.Context, connected func()) error 
 func (b *doorbell) connect(ctx context.Context) (*pgx.Conn, error) {
 	ctx, cancel := context.WithTimeout(ctx, statementTimeout)
 	defer cancel()
-	conn, err := pgx.ConnectConfig(ctx, b.config.Direct)
+	config := b.config.Direct.Copy()
+	// only that it rang is kept: what a flood of notifications carries would fill the memory
+	config.OnNotification = func(*pgconn.PgConn, *pgconn.Notification) { b.rang = true }
+	conn, err := pgx.ConnectConfig(ctx, config)
 	if err != nil {
 		return nil, fmt.Errorf("connect to listen: %w", err)
 	}
@@ -202,7 +207,8 @@ func (b *doorbell) look(ctx context.Context, queries *coredb.Queries) (seen, err
 		}
 		if row.NextIn >= 0 {
 			// a millisecond late rather than early: looking early finds nothing
-			found.next = min(found.next, time.Duration(row.NextIn*float64(time.Second))+time.Millisecond)
+			seconds := min(row.NextIn, b.config.PollInterval.Seconds()) // no year is too far ahead
+			found.next = min(found.next, time.Duration(seconds*float64(time.Second))+time.Millisecond)
 		}
 	}
 	return found, nil
@@ -218,24 +224,25 @@ func (b *doorbell) quiet(ctx context.Context, queries *coredb.Queries) (bool, er
 	return quiet, nil
 }
 
-// await waits for a notification or the end of d, and reports whether it rang. All notifications
-// that have arrived count as one ring; what they carry is never trusted.
+// await waits for a notification or the end of d, and reports whether it rang, now or since the
+// last await. All that have arrived count as one ring; what they carry is never trusted.
 func (b *doorbell) await(ctx context.Context, conn *pgx.Conn, d time.Duration) (rang bool, err error) {
+	defer func() { b.rang = false }()
+	if b.rang {
+		return true, nil
+	}
 	wait, cancel := context.WithTimeout(ctx, max(d, 0))
 	defer cancel()
-	for {
-		_, err := conn.WaitForNotification(wait)
-		switch {
-		case err == nil:
-			rang = true
-			cancel() // take the rest of what has arrived without waiting for more
-		case ctx.Err() != nil:
-			return rang, ctx.Err()
-		case wait.Err() != nil && !conn.IsClosed():
-			return rang, nil
-		default:
-			return rang, fmt.Errorf("wait for notifications: %w", err)
-		}
+	err = conn.PgConn().WaitForNotification(wait)
+	switch {
+	case err == nil:
+		return true, nil
+	case ctx.Err() != nil:
+		return false, ctx.Err()
+	case wait.Err() != nil && !conn.IsClosed():
+		return b.rang, nil
+	default:
+		return false, fmt.Errorf("wait for notifications: %w", err)
 	}
 }
 

@@ -2,8 +2,9 @@ package postgres
 
 import "github.com/google/uuid"
 
-// Keys of log entries (seed: observability). Messages are static; an error's text, which may
-// quote a payload, stays in the row's last_error and is not logged.
+// Keys of log entries (seed: observability). Messages are static. The text of a handler's error,
+// which may quote a payload, stays in the row's last_error and is not logged; that of the adapter's
+// own statements is.
 const (
 	logEventID     = "event_id"
 	logEventType   = "event_type"

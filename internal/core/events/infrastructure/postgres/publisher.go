@@ -175,7 +175,12 @@ func placed(err error, before, of int) error {
 // refusal translates an error of the database's own functions.
 func refusal(err error) error {
 	var pg *pgconn.PgError
-	if !errors.As(err, &pg) || len(pg.Code) != 5 || pg.Code[:2] != "SP" {
+	switch {
+	case !errors.As(err, &pg):
+		return err
+	case pg.ConstraintName == "outbox_pk":
+		return &events.Refusal{Code: events.CodeEventID, Field: "event_id", Reason: "an event of this id and occurred_at is in the outbox already"}
+	case len(pg.Code) != 5 || pg.Code[:2] != "SP":
 		return err
 	}
 	// the message begins with the field, for those who see nothing else

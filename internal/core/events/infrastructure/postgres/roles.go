@@ -26,14 +26,14 @@ func scopeRole(s events.Scope) (string, error) {
 
 var noWorkspace uuid.NullUUID
 
-// beginAs begins a transaction as role, in one round trip and bounded time. READ COMMITTED
-// whatever the role's default says: the dedup insert would raise 40001 at a higher level. The empty
-// search_path makes unqualified SQL fail everywhere alike, and keeps objects in public out of reach.
+// beginAs begins a transaction as role, in one round trip and bounded time. What a default of the
+// login or the database could make otherwise is said: at a higher isolation level the dedup insert
+// would raise 40001, with row_security off every policy would be an error.
 func beginAs(ctx context.Context, conn *pgxpool.Conn, role string, workspace uuid.NullUUID) (pgx.Tx, error) {
 	ctx, cancel := context.WithTimeout(ctx, statementTimeout)
 	defer cancel()
 	tx, err := conn.BeginTx(ctx, pgx.TxOptions{BeginQuery: "begin isolation level read committed read write; " +
-		"set local search_path = ''; " + actAs(role, workspace)})
+		"set local row_security = on; " + actAs(role, workspace)})
 	if err != nil {
 		return nil, fmt.Errorf("begin as %s: %w", role, err)
 	}
@@ -68,13 +68,14 @@ func rollback(tx pgx.Tx) {
 }
 
 // actAs is SQL that sets the role and the workspace whose rows it sees, until the transaction or
-// savepoint ends. An absent workspace is set too: a value once set outlives its savepoint. The
+// savepoint ends. The empty search_path makes unqualified SQL fail everywhere alike, and keeps
+// objects in public out of reach. An absent workspace is set too: a value once set outlives its savepoint. The
 // role is always named, never RESET: that would fall back to the login, past row-level security.
 func actAs(role string, workspace uuid.NullUUID) string {
 	value := ""
 	if workspace.Valid {
 		value = workspace.UUID.String()
 	}
-	return fmt.Sprintf("set local role %s; set local spectral.workspace_id = '%s'",
+	return fmt.Sprintf("set local search_path = ''; set local role %s; set local spectral.workspace_id = '%s'",
 		pgx.Identifier{role}.Sanitize(), value)
 }

@@ -18,8 +18,8 @@ const abandonAfter = 5 * time.Second
 var errAbandoned = errors.New("handler did not return after its timeout and was abandoned")
 
 // runGuarded calls a handler in a goroutine of its own, where neither a panic nor Goexit takes
-// the worker down. Returned is closed when that goroutine is over.
-func runGuarded(ctx context.Context, timeout time.Duration, call func(context.Context) error) (returned <-chan struct{}, err error) {
+// the worker down. With errAbandoned that goroutine is still running.
+func runGuarded(ctx context.Context, timeout time.Duration, call func(context.Context) error) error {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	over := make(chan struct{})
 	result := errors.New("unset")
@@ -39,15 +39,15 @@ func runGuarded(ctx context.Context, timeout time.Duration, call func(context.Co
 	}()
 	select {
 	case <-over:
-		return over, result
+		return result
 	case <-ctx.Done():
 	}
 	grace := time.NewTimer(abandonAfter)
 	defer grace.Stop()
 	select {
 	case <-over:
-		return over, result
+		return result
 	case <-grace.C:
-		return over, errAbandoned
+		return errAbandoned
 	}
 }

@@ -18,7 +18,11 @@ import (
 func (d *dispatchTx) single(ctx context.Context, row claimed) (again bool, err error) {
 	handlers := d.handlersOf(row.envelope)
 	failures := make(map[string]failure)
-	if len(handlers) == 0 {
+	switch {
+	case row.corrupt != nil: // what ran before is unknown: for a person to look at
+		handlers = nil
+		failures["outbox"] = failure{class: "CorruptRow", disposition: terminal, message: row.corrupt.Error()}
+	case len(handlers) == 0:
 		failures[string(row.envelope.Target)] = classify(events.ErrNoHandler, 0)
 	}
 	var unhandled, ran []events.Registration
@@ -71,7 +75,9 @@ func (d *dispatchTx) single(ctx context.Context, row claimed) (again bool, err e
 
 // underSavepoint runs one handler for one row, unless somebody else has its key.
 func (d *dispatchTx) underSavepoint(ctx context.Context, r events.Registration, row claimed) error {
-	if err := d.exec(ctx, "savepoint handler"); err != nil {
+	// a name that the handler does not hit upon: rolling back to one of its own would keep the key
+	savepoint := fmt.Sprintf("spectral_%08x", uint32(d.random()*(1<<32)))
+	if err := d.exec(ctx, "savepoint "+savepoint); err != nil {
 		return fmt.Errorf("savepoint: %w", err)
 	}
 	err := d.runOnce(ctx, r, row)
@@ -79,12 +85,13 @@ func (d *dispatchTx) underSavepoint(ctx context.Context, r events.Registration, 
 		return err
 	}
 	if err == nil {
-		if err = d.exec(ctx, "release savepoint handler"); err == nil {
+		if err = d.exec(ctx, "release savepoint "+savepoint); err == nil {
 			return nil
 		}
 	}
 	// also restores the role and the workspace, and gives the key back
-	if undo := d.exec(ctx, "rollback to savepoint handler; release savepoint handler"); undo != nil && !d.lost() {
+	undo := d.exec(ctx, "rollback to savepoint "+savepoint+"; release savepoint "+savepoint)
+	if undo != nil && !d.lost() {
 		d.cut()
 	}
 	return err

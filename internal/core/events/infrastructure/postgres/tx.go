@@ -3,7 +3,9 @@ package postgres
 import (
 	"context"
 	"errors"
-	"sync/atomic"
+	"regexp"
+	"strings"
+	"sync"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
@@ -11,63 +13,113 @@ import (
 	"spectral/internal/core/events"
 )
 
-// ErrTxOver is what a Tx answers once the handler or unit of work it was built for has returned.
-var ErrTxOver = errors.New("this transaction's handler or unit of work has returned: its Tx may not be used any more")
+var (
+	// ErrTxOver is what a Tx answers once the handler or unit of work it was lent to has returned.
+	ErrTxOver = errors.New("this transaction's handler or unit of work has returned: its Tx may not be used any more")
+	// ErrTxControl is what a Tx answers to a statement that would end the transaction.
+	ErrTxControl = errors.New("whoever began the transaction ends it: return an error to undo it, nil to keep it")
+)
 
 // lentTx lends a transaction to user code: query methods only, so that no type assertion reaches
 // Commit or Rollback, and an error from each once it is taken back. It guards against mistakes.
 type lentTx struct {
-	tx   pgx.Tx
-	over atomic.Bool
+	tx pgx.Tx
+
+	mu    sync.Mutex
+	calls int // in flight
+	over  bool
 }
 
 var _ events.Tx = (*lentTx)(nil)
 
-func (l *lentTx) takeBack() { l.over.Store(true) }
+// takeBack lets no further call begin, and reports whether one is in flight: the transaction is
+// then still in use, by a goroutine that outlived its handler.
+func (l *lentTx) takeBack() (inUse bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.over = true
+	return l.calls > 0
+}
+
+// controlsTx finds statements that would end the transaction. What hides behind another statement
+// is found afterwards, by the connection's state.
+var controlsTx = regexp.MustCompile(`(?i)^\s*(begin|start\s+transaction|commit|end|abort|prepare\s+transaction|rollback(\s+(work|transaction))?\s*(and\s.*)?;?\s*$)`)
+
+// begin notes a call; whoever gets nil calls done.
+func (l *lentTx) begin(sql string) error {
+	if controlsTx.MatchString(sql) {
+		word, _, _ := strings.Cut(strings.TrimSpace(sql), " ")
+		return &controlError{word}
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.over {
+		return ErrTxOver
+	}
+	l.calls++
+	return nil
+}
+
+func (l *lentTx) done() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.calls--
+}
+
+// controlError is an ErrTxControl that names the statement.
+type controlError struct{ statement string }
+
+func (e *controlError) Error() string { return e.statement + ": " + ErrTxControl.Error() }
+func (e *controlError) Unwrap() error { return ErrTxControl }
 
 func (l *lentTx) Exec(ctx context.Context, sql string, arguments ...any) (pgconn.CommandTag, error) {
-	if l.over.Load() {
-		return pgconn.CommandTag{}, ErrTxOver
+	if err := l.begin(sql); err != nil {
+		return pgconn.CommandTag{}, err
 	}
+	defer l.done()
 	return l.tx.Exec(ctx, sql, arguments...)
 }
 
 func (l *lentTx) Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error) {
-	if l.over.Load() {
-		return nil, ErrTxOver
+	if err := l.begin(sql); err != nil {
+		return nil, err
 	}
+	defer l.done()
 	return l.tx.Query(ctx, sql, args...)
 }
 
 func (l *lentTx) QueryRow(ctx context.Context, sql string, args ...any) pgx.Row {
-	if l.over.Load() {
-		return overRow{}
+	if err := l.begin(sql); err != nil {
+		return refusedRow{err}
 	}
+	defer l.done()
 	return l.tx.QueryRow(ctx, sql, args...)
 }
 
 func (l *lentTx) SendBatch(ctx context.Context, b *pgx.Batch) pgx.BatchResults {
-	if l.over.Load() {
-		return overBatch{}
+	if err := l.begin(""); err != nil {
+		return refusedBatch{err}
 	}
+	defer l.done()
 	return l.tx.SendBatch(ctx, b)
 }
 
 func (l *lentTx) CopyFrom(ctx context.Context, table pgx.Identifier, columns []string, source pgx.CopyFromSource) (int64, error) {
-	if l.over.Load() {
-		return 0, ErrTxOver
+	if err := l.begin(""); err != nil {
+		return 0, err
 	}
+	defer l.done()
 	return l.tx.CopyFrom(ctx, table, columns, source)
 }
 
-type overRow struct{}
+type refusedRow struct{ err error }
 
-func (overRow) Scan(...any) error { return ErrTxOver }
+func (r refusedRow) Scan(...any) error { return r.err }
 
-type overBatch struct{}
+type refusedBatch struct{ err error }
 
-func (overBatch) Exec() (pgconn.CommandTag, error) { return pgconn.CommandTag{}, ErrTxOver }
-func (overBatch) Query() (pgx.Rows, error)         { return nil, ErrTxOver }
-func (overBatch) QueryRow() pgx.Row                { return overRow{} }
-func (overBatch) Close() error                     { return ErrTxOver }
-func (overBatch) Tx() pgx.Tx                       { return nil }
+func (r refusedBatch) Exec() (pgconn.CommandTag, error) { return pgconn.CommandTag{}, r.err }
+func (r refusedBatch) Query() (pgx.Rows, error)         { return nil, r.err }
+func (r refusedBatch) QueryRow() pgx.Row                { return refusedRow(r) }
+func (r refusedBatch) Close() error                     { return r.err }
+func (r refusedBatch) Tx() pgx.Tx                       { return nil }

@@ -42,7 +42,10 @@ func (u *UnitOfWork) Do(ctx context.Context, scope events.Scope, workspace uuid.
 	}
 	lent := &lentTx{tx: tx}
 	defer func() { // after a commit this does nothing; after an error, a panic or Goexit it undoes everything
-		lent.takeBack()
+		if lent.takeBack() {
+			_ = conn.Hijack().PgConn().Conn().Close() // the socket: safe beside a running query
+			return
+		}
 		rollback(tx)
 	}()
 	publisherFor := func(options ...events.PublishOption) events.EventPublisher {
@@ -51,7 +54,12 @@ func (u *UnitOfWork) Do(ctx context.Context, scope events.Scope, workspace uuid.
 	if err := work(lent, publisherFor); err != nil {
 		return err
 	}
-	lent.takeBack()
+	if lent.takeBack() {
+		return fmt.Errorf("unit of work: %w", errTxInUse)
+	}
+	if conn.Conn().PgConn().TxStatus() == 'I' {
+		return fmt.Errorf("unit of work: %w", errTxEnded)
+	}
 	if err := tx.Commit(ctx); err != nil {
 		return fmt.Errorf("unit of work: commit: %w", err)
 	}

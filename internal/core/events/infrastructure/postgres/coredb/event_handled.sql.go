@@ -52,7 +52,7 @@ from (select unnest($1::text[]) as handler_name, unnest($2::text[]) as idempoten
              unnest($5::uuid[]) as workspace_id, unnest($6::text[]) as content_class) as k
 order by k.handler_name, k.idempotency_key
 on conflict (handler_name, idempotency_key) do nothing
-returning handler_name, event_id
+returning handler_name, idempotency_key
 `
 
 type ClaimKeysParams struct {
@@ -65,12 +65,12 @@ type ClaimKeysParams struct {
 }
 
 type ClaimKeysRow struct {
-	HandlerName string
-	EventID     uuid.UUID
+	HandlerName    string
+	IdempotencyKey string
 }
 
 // The same for a batch. Every worker takes the keys in one order, so that two batches never
-// deadlock on them. The nil UUID stands for no workspace.
+// deadlock on them. A key may stand in it once only. The nil UUID stands for no workspace.
 func (q *Queries) ClaimKeys(ctx context.Context, arg ClaimKeysParams) ([]ClaimKeysRow, error) {
 	rows, err := q.db.Query(ctx, claimKeys,
 		arg.HandlerNames,
@@ -87,7 +87,7 @@ func (q *Queries) ClaimKeys(ctx context.Context, arg ClaimKeysParams) ([]ClaimKe
 	var items []ClaimKeysRow
 	for rows.Next() {
 		var i ClaimKeysRow
-		if err := rows.Scan(&i.HandlerName, &i.EventID); err != nil {
+		if err := rows.Scan(&i.HandlerName, &i.IdempotencyKey); err != nil {
 			return nil, err
 		}
 		items = append(items, i)
