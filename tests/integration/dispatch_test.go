@@ -85,16 +85,7 @@ func TestTwoListenersRacingOnOneKey(t *testing.T) {
 	g.awaitEntered(t)
 	b.eventually("the twin waits for the key", b.somebodyWaits)
 	g.letOn()
-	for range 2 {
-		select {
-		case s := <-left.settlements:
-			wantDelivered(t, s)
-		case s := <-right.settlements:
-			wantDelivered(t, s)
-		case <-time.After(patience):
-			t.Fatal("not delivered")
-		}
-	}
+	deliveredByEither(left, right, 2)
 	if len(g.entered) != 0 {
 		t.Fatal("the handler ran twice")
 	}
@@ -112,6 +103,21 @@ func TestTwoListenersRacingOnOneKey(t *testing.T) {
 func (b *bundle) somebodyWaits() bool {
 	return one[bool](b, `select exists (select from pg_locks l join pg_stat_activity a using (pid)
 		where not l.granted and l.locktype = 'transactionid' and a.datname = current_database())`)
+}
+
+// deliveredByEither awaits n settlements of two listeners, all of them deliveries.
+func deliveredByEither(left, right *listening, n int) {
+	left.Helper()
+	for range n {
+		select {
+		case s := <-left.settlements:
+			wantDelivered(left, s)
+		case s := <-right.settlements:
+			wantDelivered(left, s)
+		case <-time.After(patience):
+			left.Fatal("not delivered")
+		}
+	}
 }
 
 func wantDelivered(t testing.TB, s postgres.Settlement) {
@@ -143,16 +149,7 @@ func TestTwoBatchesRacingOnTheirKeys(t *testing.T) {
 	g.awaitEntered(t)
 	b.eventually("the other batch waits for a key", b.somebodyWaits)
 	g.letOn()
-	for range 10 {
-		select {
-		case s := <-left.settlements:
-			wantDelivered(t, s)
-		case s := <-right.settlements:
-			wantDelivered(t, s)
-		case <-time.After(patience):
-			t.Fatal("not delivered")
-		}
-	}
+	deliveredByEither(left, right, 10)
 	b.wantEffects(map[string]int{"platform.one": 5})
 	if n := one[int](b, "select count(*)::int from core.outbox where attempts = 1 and last_error is null"); n != 10 {
 		t.Fatalf("%d of 10 rows were delivered at once", n)
