@@ -35,8 +35,8 @@ generate: ## generate the queries from db/, and the list of who consumes what
 verify-generated: ## fail if generate would change anything
 	go test ./tests/architecture -tags=sqlc -run '^(TestGeneratedQueriesAreCurrent|TestTopology)$$'
 
-demo: ## publish cards and watch them arrive, on a Postgres of its own
-	go run ./cmd/workers demo
+demo: build ## publish cards and watch them arrive, on a Postgres of its own
+	bin/workers demo
 
 ci: ## run everything that has to hold before a change lands
 	.ci/run

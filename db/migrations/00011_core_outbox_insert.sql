@@ -19,7 +19,7 @@ as $$
 declare
   v_role constant text := current_setting('role');
   v_invoker constant name := case v_role when 'none' then session_user else v_role::name end;
-  v_detail constant text := coalesce('event ' || p_position || ' of the call', '');
+  v_detail constant text := coalesce('event ' || p_position || ' of the call', 'docs/producers.md lists the refusals by SQLSTATE');
   v_id constant uuid := coalesce(p_event_id, core.uuid_v7());
   v_text text;
   v_type core.event_types;
@@ -136,7 +136,7 @@ begin
   if v_generation is null and p_generation is null then
     raise exception 'generation: none is live'
       using errcode = 'SP019', column = 'generation', detail = v_detail,
-            hint = 'start a worker, or: select core.generation_register(1);';
+            hint = 'start a worker, or as a member of spectral_worker or spectral_operator: select core.generation_register(1);';
   end if;
   if v_generation is null or v_status = 'retired' then
     raise exception 'generation: % is %', p_generation, coalesce(v_status, 'not registered')

@@ -31,8 +31,9 @@ func checkServer(ctx context.Context, config *pgx.ConnConfig) error {
 }
 
 // CheckDatabase reports, in one line with what to do, why a worker cannot run: a database
-// unreachable, too old or not migrated, or a login that may not act as a worker.
-func CheckDatabase(ctx context.Context, s Settings) error {
+// unreachable, too old or not migrated, or a login that may not act as a worker, or in one of the
+// further roles.
+func CheckDatabase(ctx context.Context, s Settings, further ...string) error {
 	urls := map[string]string{EnvDatabaseURL: s.DatabaseURL}
 	if s.PoolURL != s.DatabaseURL {
 		urls[EnvPoolURL] = s.PoolURL
@@ -45,6 +46,11 @@ func CheckDatabase(ctx context.Context, s Settings) error {
 		err = withConnection(ctx, config, func(ctx context.Context, conn *pgx.Conn) error {
 			if err := checkVersion(conn); err != nil {
 				return err
+			}
+			for _, role := range further {
+				if err := actAs(ctx, conn, role); err != nil {
+					return err
+				}
 			}
 			return checkMigrated(ctx, conn)
 		})
@@ -60,8 +66,7 @@ func withConnection(ctx context.Context, config *pgx.ConnConfig, check func(cont
 	defer cancel()
 	conn, err := pgx.ConnectConfig(ctx, config)
 	if err != nil {
-		return fmt.Errorf("cannot connect to Postgres at %s:%d: %w; check the URL and that the server runs",
-			config.Host, config.Port, oneLine(err))
+		return fmt.Errorf("cannot connect to Postgres at %s:%d: %w", config.Host, config.Port, connectCause(err))
 	}
 	defer func() { _ = conn.Close(context.WithoutCancel(ctx)) }()
 	return check(ctx, conn)
@@ -80,25 +85,58 @@ func checkVersion(conn *pgx.Conn) error {
 	return nil
 }
 
+// connectCause is the last of the attempts that the driver made, and what to do about it.
+func connectCause(err error) error {
+	if pg, ok := errors.AsType[*pgconn.PgError](err); ok {
+		switch pg.Code {
+		case pgerrcode.InvalidPassword, pgerrcode.InvalidAuthorizationSpecification:
+			return fmt.Errorf("%s; check the user and password in the URL", pg.Message)
+		case pgerrcode.InvalidCatalogName:
+			return fmt.Errorf("%s; check the database name in the URL", pg.Message)
+		default:
+			return fmt.Errorf("%s (SQLSTATE %s)", pg.Message, pg.Code)
+		}
+	}
+	lines := strings.Split(strings.TrimSpace(err.Error()), "\n")
+	return fmt.Errorf("%s; check the URL and that the server runs", strings.TrimSpace(lines[len(lines)-1]))
+}
+
+// actAs takes on a role for the rest of the connection.
+func actAs(ctx context.Context, conn *pgx.Conn, role string) error {
+	_, err := conn.Exec(ctx, "set role "+pgx.Identifier{role}.Sanitize())
+	if pg, ok := errors.AsType[*pgconn.PgError](err); ok {
+		switch pg.Code {
+		case pgerrcode.InvalidParameterValue, pgerrcode.UndefinedObject:
+			return errors.New("the database is not migrated: run `workers migrate up`")
+		case pgerrcode.InsufficientPrivilege:
+			return fmt.Errorf("login %s may not act as %s: grant %[2]s to %[1]s", pgx.Identifier{conn.Config().User}.Sanitize(), role)
+		}
+	}
+	if err != nil {
+		return fmt.Errorf("set role %s: %w", role, oneLine(err))
+	}
+	return nil
+}
+
+// DescribeURL says where a URL leads, without its password.
+func DescribeURL(url string) string {
+	config, err := postgres.DirectConfig(url)
+	if err != nil {
+		return "(unreadable)"
+	}
+	return fmt.Sprintf("%s:%d/%s as %s", config.Host, config.Port, config.Database, config.User)
+}
+
 // checkMigrated looks as a worker does, whatever the login may do besides.
 func checkMigrated(ctx context.Context, conn *pgx.Conn) error {
 	latest, err := latestMigration()
 	if err != nil {
 		return err
 	}
-	login := pgx.Identifier{conn.Config().User}.Sanitize()
+	if err := actAs(ctx, conn, "spectral_worker"); err != nil {
+		return err
+	}
 	var pg *pgconn.PgError
-	if _, err = conn.Exec(ctx, "set role spectral_worker"); errors.As(err, &pg) {
-		switch pg.Code {
-		case pgerrcode.InvalidParameterValue, pgerrcode.UndefinedObject:
-			return errors.New("the database is not migrated: run `workers migrate up`")
-		case pgerrcode.InsufficientPrivilege:
-			return fmt.Errorf("login %s may not act as spectral_worker: grant spectral_worker to %[1]s", login)
-		}
-	}
-	if err != nil {
-		return fmt.Errorf("set role spectral_worker: %w", oneLine(err))
-	}
 	var applied int64
 	err = conn.QueryRow(ctx, "select coalesce(max(version_id) filter (where is_applied), 0) from "+versionSchema+".goose_db_version").Scan(&applied)
 	switch {

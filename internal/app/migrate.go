@@ -7,7 +7,9 @@ import (
 	"io/fs"
 	"log/slog"
 
+	"github.com/jackc/pgerrcode"
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/stdlib"
 	"github.com/pressly/goose/v3"
 	"github.com/pressly/goose/v3/lock"
@@ -39,7 +41,7 @@ func NewMigrator(ctx context.Context, url string, log *slog.Logger) (*Migrator, 
 	// goose's table is unqualified: it must not depend on the login's search_path
 	config.RuntimeParams["search_path"] = versionSchema
 	if err := checkServer(ctx, config); err != nil {
-		return nil, err
+		return nil, fmt.Errorf("%s: %w", EnvDatabaseURL, err)
 	}
 	files, err := fs.Sub(db.Migrations, "migrations")
 	if err != nil {
@@ -104,7 +106,10 @@ func (m *Migrator) Status(ctx context.Context) ([]*goose.MigrationStatus, error)
 func migrationError(err error) error {
 	var partial *goose.PartialError
 	if errors.As(err, &partial) && partial.Failed != nil {
-		return fmt.Errorf("migration %s failed and was rolled back, the ones before it stand: %w", partial.Failed.Source.Path, partial.Err)
+		err = fmt.Errorf("migration %s failed and was rolled back, the ones before it stand: %w", partial.Failed.Source.Path, partial.Err)
+	}
+	if pg, ok := errors.AsType[*pgconn.PgError](err); ok && pg.Code == pgerrcode.InsufficientPrivilege {
+		return fmt.Errorf("%w; migrate as a login that owns the database and has CREATEROLE (and, on PostgreSQL 15, INHERIT)", err)
 	}
 	return err
 }

@@ -54,6 +54,7 @@ func TestTranscripts(t *testing.T) {
 			"await":    await,
 			"oldpg":    oldPostgres,
 			"home":     home,
+			"wrong":    wrong,
 		},
 	})
 }
@@ -94,6 +95,14 @@ func login(ts *testscript.TestScript, _ bool, args []string) {
 	ts.Check(err)
 	ts.Setenv(args[0], at)
 	ts.Setenv(args[0]+"_NAME", u.User.Username())
+}
+
+// wrong VARIABLE sets DATABASE_URL to the variable's URL with a wrong password.
+func wrong(ts *testscript.TestScript, _ bool, args []string) {
+	u, err := url.Parse(ts.Getenv(args[0]))
+	ts.Check(err)
+	u.User = url.UserPassword(u.User.Username(), "canary")
+	ts.Setenv("DATABASE_URL", u.String())
 }
 
 // query runs a statement and returns what it answers, values by blanks, rows by lines.

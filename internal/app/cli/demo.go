@@ -11,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/spf13/cobra"
 	"go.uber.org/fx"
+	"golang.org/x/term"
 
 	"spectral/internal/app"
 	"spectral/internal/app/demo"
@@ -33,6 +34,8 @@ interrupted or --count is reached.
 
 Exits 0 when every card arrived, 1 if any did not or a line of the input was refused.
 
+With DATABASE_URL the login must own the database, and be a member of spectral_worker and spectral_operator.
+
 A line of the input is {"card_id": "c1", "title": "Harbour", "summary": "...", "attributes": {}};
 card_id and title are required.`,
 		Example: `  workers demo
@@ -51,14 +54,21 @@ card_id and title are required.`,
 			case "-":
 				options.Input = p.Stdin
 			default:
-				if _, err := os.Stat(input); err != nil {
+				info, err := os.Stat(input)
+				if err == nil && info.IsDir() {
+					err = fmt.Errorf("%s is a folder", input)
+				}
+				if err != nil {
 					return usageError{fmt.Errorf("--input: %w", err)}
 				}
 				file := &lazyFile{path: input}
 				defer file.Close()
 				options.Input = file
 			}
-			options.Live = isTerminal(p.Stdout)
+			options.Width = terminalWidth(p.Stdout)
+			if options.Count == 0 && options.Input == nil {
+				_, _ = fmt.Fprintln(p.Stderr, "publishing until interrupted (ctrl-C)")
+			}
 			return runDemo(cmd, p, options, fresh)
 		},
 	}
@@ -91,6 +101,8 @@ func runDemo(cmd *cobra.Command, p Process, options demo.Options, fresh bool) (e
 		if settings.DatabaseURL, err = app.ReadDatabaseURL(p.Getenv); err != nil {
 			return err
 		}
+		_, _ = fmt.Fprintf(p.Stderr, "using the database of %s, %s: migrating it and running generation %d's workers on it\n",
+			app.EnvDatabaseURL, app.DescribeURL(settings.DatabaseURL), settings.Generation)
 	} else {
 		server, err := startEmbedded(ctx, p, fresh, log)
 		if err != nil {
@@ -103,7 +115,7 @@ func runDemo(cmd *cobra.Command, p Process, options demo.Options, fresh bool) (e
 	if err := migrateUp(ctx, settings, log); err != nil {
 		return err
 	}
-	if err := app.CheckDatabase(ctx, settings); err != nil {
+	if err := app.CheckDatabase(ctx, settings, "spectral_operator"); err != nil {
 		return err
 	}
 	d := demo.Demo{Out: p.Stdout, Err: p.Stderr}
@@ -153,11 +165,15 @@ func (f *lazyFile) Close() {
 	}
 }
 
-func isTerminal(w io.Writer) bool {
+// terminalWidth is the number of columns of a terminal, or 0 for anything else.
+func terminalWidth(w io.Writer) int {
 	file, ok := w.(*os.File)
-	if !ok {
-		return false
+	if !ok || !term.IsTerminal(int(file.Fd())) {
+		return 0
 	}
-	info, err := file.Stat()
-	return err == nil && info.Mode()&os.ModeCharDevice != 0
+	width, _, err := term.GetSize(int(file.Fd()))
+	if err != nil || width < 20 {
+		return 80
+	}
+	return width
 }

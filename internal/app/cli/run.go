@@ -77,7 +77,11 @@ func run(cmd *cobra.Command, p Process, embedded bool) (err error) {
 	log.InfoContext(ctx, "stopping: waiting for handlers at work")
 	stopping, cancel := context.WithTimeout(context.WithoutCancel(ctx), worker.StopTimeout())
 	defer cancel()
-	return worker.Stop(stopping)
+	if err := worker.Stop(stopping); err != nil {
+		return err
+	}
+	log.InfoContext(ctx, "stopped")
+	return nil
 }
 
 // startEmbedded starts the embedded Postgres and says in one line what it started.

@@ -104,6 +104,9 @@ func parse(line []byte) (domain.WorldModelCard, error) {
 	decoder := json.NewDecoder(bytes.NewReader(line))
 	decoder.DisallowUnknownFields()
 	if err := decoder.Decode(&fields); err != nil {
+		if mistyped, ok := errors.AsType[*json.UnmarshalTypeError](err); ok {
+			return domain.WorldModelCard{}, fmt.Errorf("%s must be a %s, not a %s", mistyped.Field, mistyped.Type, mistyped.Value)
+		}
 		return domain.WorldModelCard{}, fmt.Errorf("%w (a line is {\"card_id\", \"title\", \"summary\", \"attributes\"})", err)
 	}
 	return domain.NewWorldModelCard(fields.CardID, fields.Title, fields.Summary, fields.Attributes)

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"iter"
+	"strings"
 	"time"
 
 	"github.com/google/uuid"
@@ -26,8 +27,8 @@ type Options struct {
 	Input io.Reader
 	// Rate of publishing, cards a second; zero means as fast as one producer can.
 	Rate float64
-	// Live redraws one line, for a terminal; otherwise a line is written now and then.
-	Live bool
+	// Width of the terminal, where one line is redrawn; zero writes a line now and then.
+	Width int
 }
 
 // Validate reports what is out of range.
@@ -185,7 +186,7 @@ func (r *run) publishOne(ctx context.Context, c card) error {
 		return err
 	}
 	r.refused++
-	_, err = fmt.Fprintf(r.Err, "line %d refused: %s\n", c.line, err)
+	_, err = fmt.Fprintf(r.Err, "line %d refused: %s\n", c.line, strings.ReplaceAll(err.Error(), "\n", ", "))
 	return err
 }
 
@@ -193,7 +194,7 @@ func (r *run) publishOne(ctx context.Context, c card) error {
 // false if it could not watch until then.
 func (r *run) watch(ctx context.Context, publishing <-chan error, counts <-chan int) (settled bool, err error) {
 	every := reportEvery
-	if r.options.Live {
+	if r.options.Width > 0 {
 		every = redrawEvery
 	}
 	report := time.NewTicker(every)
@@ -241,17 +242,25 @@ func (r *run) show(ctx context.Context, published int, p postgres.Progress) erro
 	if err != nil {
 		return err
 	}
-	arrived := ""
-	if card.CardID != "" {
-		arrived = fmt.Sprintf("   latest system card: %s v%d %q", card.CardID, card.Version, card.Title)
+	line := fmt.Sprintf("published %d  delivered %d  failed %d  p50 %s  p99 %s  %s",
+		published, p.Delivered, p.Failed, milliseconds(p.P50), milliseconds(p.P99), describe(card))
+	if r.options.Width > 0 {
+		// a line that wraps could not be redrawn
+		runes := []rune(line)
+		line = "\r\x1b[K" + string(runes[:min(len(runes), r.options.Width-1)])
+	} else {
+		line += "\n"
 	}
-	start, end := "", "\n"
-	if r.options.Live {
-		start, end = "\r\x1b[K", ""
-	}
-	_, err = fmt.Fprintf(r.Out, "%spublished %d   delivered %d   failed %d   latency p50 %s  p99 %s%s%s", start,
-		published, p.Delivered, p.Failed, milliseconds(p.P50), milliseconds(p.P99), arrived, end)
+	_, err = io.WriteString(r.Out, line)
 	return err
+}
+
+// describe names a card; nothing if there is none.
+func describe(card domain.SystemCard) string {
+	if card.CardID == "" {
+		return ""
+	}
+	return fmt.Sprintf("%s v%d %q", card.CardID, card.Version, card.Title)
 }
 
 func (r *run) latestCard(ctx context.Context) (card domain.SystemCard, err error) {
@@ -280,25 +289,36 @@ func (r *run) totals(ctx context.Context, p postgres.Progress) error {
 		}
 	}
 	start := ""
-	if r.options.Live {
+	if r.options.Width > 0 {
 		start = "\r\x1b[K"
+	}
+	card, err := r.latestCard(ctx)
+	if err != nil {
+		return err
 	}
 	_, err = fmt.Fprintf(r.Out, "%s"+`published  %d world model card versions in %s, each in a transaction of worlds
 delivered  %d events, %d failed, %d still waiting
 arrived    %d of %d cards stand in platform.system_cards at the version published last
-latency    p50 %s, p99 %s from insert to settlement, by the database clock
+latency    p50 %s, p99 %s from publication to the handled event, by the database clock
 `, start, r.published, time.Since(r.started).Round(10*time.Millisecond), p.Delivered, p.Failed, p.Published-p.Delivered-p.Failed,
 		current, len(r.versions), milliseconds(p.P50), milliseconds(p.P99))
+	if err == nil && card.CardID != "" {
+		_, err = fmt.Fprintf(r.Out, "latest     %s\n", describe(card))
+	}
 	if err == nil && r.refused > 0 {
 		_, err = fmt.Fprintf(r.Out, "refused    %d lines of the input\n", r.refused)
 	}
-	if err != nil {
+	switch {
+	case err != nil:
 		return err
-	}
-	if p.Delivered != r.published || current != len(r.versions) || r.refused > 0 {
+	case p.Delivered != r.published || current != len(r.versions):
 		return fmt.Errorf("%w: %d of %d events delivered, %d lines refused", ErrNotAllArrived, p.Delivered, r.published, r.refused)
+	case r.refused > 0:
+		return fmt.Errorf("%w: %d lines of the input were refused", ErrNotAllArrived, r.refused)
+	case r.published == 0 && r.options.Input != nil:
+		_, err = fmt.Fprintln(r.Out, "there were no cards in the input")
 	}
-	return nil
+	return err
 }
 
 func milliseconds(d time.Duration) string {

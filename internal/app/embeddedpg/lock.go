@@ -22,7 +22,7 @@ func (e *BusyError) Error() string {
 	if e.PID != 0 {
 		by = fmt.Sprintf("process %d", e.PID)
 	}
-	return fmt.Sprintf("an embedded PostgreSQL in %s is run by %s: stop that one, or use another folder", e.Dir, by)
+	return fmt.Sprintf("an embedded PostgreSQL in %s is run by %s: stop that one, or use another folder (XDG_CACHE_HOME moves the default one)", e.Dir, by)
 }
 
 const lockName = "lock"

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -41,7 +42,20 @@ func TestMain(m *testing.M) {
 		}
 		return
 	}
-	os.Exit(m.Run())
+	// of its own, since the library that downloads leaves its log behind; every user may enter it
+	temp, err := os.MkdirTemp("", "spectral-test-")
+	if err == nil {
+		err = errors.Join(os.Chmod(temp, 0o755), os.Setenv("TMPDIR", temp)) //nolint:gosec // see above
+	}
+	code := 1
+	if err == nil {
+		code = m.Run()
+	}
+	if err := errors.Join(err, os.RemoveAll(temp)); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		code = 1
+	}
+	os.Exit(code)
 }
 
 // runChild runs a server until its standard input ends.

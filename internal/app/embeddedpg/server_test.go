@@ -112,7 +112,7 @@ func TestFolderInUse(t *testing.T) {
 	if !errors.As(err, &busy) || busy.PID != other.cmd.Process.Pid || busy.Dir != dir {
 		t.Fatalf("got %v, want a BusyError for process %d", err, other.cmd.Process.Pid)
 	}
-	mustContain(t, err.Error(), "stop that one, or use another folder")
+	mustContain(t, err.Error(), "stop that one, or use another folder (XDG_CACHE_HOME")
 	if got := ask(t, other.URL, "select 'unharmed'"); got != "unharmed" {
 		t.Error(got)
 	}

@@ -39,7 +39,7 @@ func NewWorldModelCard(id, title, summary string, attributes json.RawMessage) (W
 		err = errors.Join(err, errors.New("attributes must be a JSON object"))
 	}
 	if err != nil {
-		return WorldModelCard{}, fmt.Errorf("world model card %.80q: %w", id, err)
+		return WorldModelCard{}, err
 	}
 	return WorldModelCard{id: id, title: title, summary: summary, attributes: attributes}, nil
 }
