@@ -534,6 +534,11 @@ func TestFailuresAreClassified(t *testing.T) {
 			return b.publishing.Publisher(tx).Publish(ctx, bad)
 		}, "RefusedEvent", 1},
 	}
+	says := map[string]string{ // where the class tells too little
+		"transaction ended behind another statement": "ended the transaction",
+		"goroutine left behind with the Tx":          "returned while a goroutine",
+		"rows left open":                             "handler returned nil but left its transaction unusable",
+	}
 	var handlers []events.Registration
 	for i, c := range cases {
 		h := handler(fmt.Sprintf("platform.case_%d", i), func(ctx context.Context, tx events.Tx, e events.Envelope) error {
@@ -551,7 +556,7 @@ func TestFailuresAreClassified(t *testing.T) {
 		b.publish(e)
 		l.until(postgres.Failed)
 		r := b.row(e.EventID)
-		prefix := fmt.Sprintf("%s: platform.case_%d: ", c.class, i)
+		prefix := fmt.Sprintf("%s: platform.case_%d: %s", c.class, i, says[c.name])
 		if r.Attempts != c.attempts || !strings.HasPrefix(r.LastError, prefix) {
 			t.Errorf("%s: %d attempts, %q; want %d, %q", c.name, r.Attempts, r.LastError, c.attempts, prefix)
 		}
