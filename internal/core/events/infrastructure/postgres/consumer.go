@@ -18,6 +18,12 @@ const (
 	maxBackoff   = 30 * time.Second
 )
 
+// After a lost connection, empty claims are repeated for two seconds.
+const (
+	maxDoubted = 20
+	doubtPause = 100 * time.Millisecond
+)
+
 // consumer dispatches the events of one type. Woken by the doorbell, it runs as many runners as
 // the backlog asks for, until a claim comes back empty.
 type consumer struct {
@@ -79,6 +85,9 @@ func (c *consumer) drain(ctx context.Context) {
 	strict := false
 	backoff := firstBackoff
 	emptied := false
+	// After a lost connection its rows may seem taken until the old backend has ended, and nothing
+	// rings then: so many empty claims are not believed.
+	doubted := 0
 	for c.begin(emptied) {
 		limit := c.batchSize()
 		if alone > 0 {
@@ -90,6 +99,9 @@ func (c *consumer) drain(ctx context.Context) {
 			if c.settled != nil {
 				c.settled(s)
 			}
+		}
+		if err != nil || result.lost {
+			doubted = maxDoubted
 		}
 		if err != nil {
 			emptied = false
@@ -105,6 +117,11 @@ func (c *consumer) drain(ctx context.Context) {
 		}
 		backoff = firstBackoff
 		emptied = result.rows == 0
+		if emptied && doubted > 0 {
+			doubted--
+			emptied = false
+			c.pause(ctx, doubtPause)
+		}
 		if result.rows == limit {
 			c.wake(ctx) // there may be more than one runner's work
 		}

@@ -34,6 +34,7 @@ type dispatchResult struct {
 	rows    int  // claimed
 	undone  bool // the transaction was rolled back: its rows are to be run one at a time
 	strict  bool // and with each handler's deferred constraints checked by themselves
+	lost    bool // the connection went: its backend may hold the rows a little longer
 	settled []Settlement
 }
 
@@ -55,7 +56,7 @@ func (c *consumer) dispatch(ctx context.Context, limit int, strict bool) (dispat
 		return dispatchResult{rows: 1, undone: again, strict: again, settled: d.settled}, err
 	default:
 		undone, err := d.batch(ctx, rows)
-		return dispatchResult{rows: len(rows), undone: undone, settled: d.settled}, err
+		return dispatchResult{rows: len(rows), undone: undone, lost: d.lost(), settled: d.settled}, err
 	}
 }
 
