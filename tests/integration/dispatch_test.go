@@ -5,9 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net"
 	"runtime"
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -202,6 +204,58 @@ func TestASlowEventLeavesRoomForOthers(t *testing.T) {
 	}
 	g.letOn()
 	l.delivered(1)
+}
+
+// sockets are connections that a test may cut.
+type sockets struct {
+	mu   sync.Mutex
+	open []net.Conn
+}
+
+func (s *sockets) dial(ctx context.Context, network, address string) (net.Conn, error) {
+	conn, err := new(net.Dialer).DialContext(ctx, network, address)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.open = append(s.open, conn)
+	return conn, err
+}
+
+func (s *sockets) cut() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, conn := range s.open {
+		_ = conn.Close()
+	}
+	s.open = nil
+}
+
+// A backend may outlive its connection and hold the rows of a batch: the claims that find nothing
+// meanwhile must not be the last.
+func TestRowsOfABackendThatOutlivesItsConnectionAreClaimed(t *testing.T) {
+	b := setup(t)
+	b.sockets = &sockets{}
+	var cut atomic.Bool
+	s := subscription(handler("platform.one", func(ctx context.Context, tx events.Tx, e events.Envelope) error {
+		if cut.Swap(true) {
+			return effect("platform.one")(ctx, tx, e)
+		}
+		over := make(chan error, 1)
+		go func() {
+			// goes on for a second after it was cancelled
+			_, err := tx.Exec(ctx, `do $$ begin perform pg_catalog.pg_sleep(3602);
+				exception when query_canceled then perform pg_catalog.pg_sleep(1); end $$`)
+			over <- err
+		}()
+		b.eventually("it sleeps", func() bool {
+			return one[bool](b, "select exists (select from pg_stat_activity where datname = current_database() and query like 'do %3602%' and state = 'active')")
+		})
+		b.sockets.cut()
+		return <-over
+	}))
+	s.Concurrency = 1
+	b.publish(event(1), event(2), event(3))
+	b.listen(never, s).delivered(3)
+	b.wantEffects(map[string]int{"platform.one": 3})
 }
 
 // A handler whose connection goes away each time must not hold up those behind it, and is counted

@@ -51,6 +51,7 @@ type bundle struct {
 	publishing postgres.Publishing
 	uow        *postgres.UnitOfWork
 	log        slog.Handler // of the listeners
+	sockets    *sockets     // of their pools, if the test wants to close them
 }
 
 func setup(t *testing.T, more ...events.Contract) *bundle {
@@ -126,6 +127,9 @@ func (b *bundle) newListener(poll time.Duration, generation events.Generation, s
 	}
 	poolConfig, err := postgres.PoolConfig(b.url, 8)
 	must(b.T, err)
+	if b.sockets != nil {
+		poolConfig.ConnConfig.DialFunc = b.sockets.dial
+	}
 	pool, err := pgxpool.NewWithConfig(b.ctx, poolConfig)
 	must(b.T, err)
 	b.Cleanup(pool.Close)
