@@ -24,8 +24,8 @@ const (
 	doubtPause = 100 * time.Millisecond
 )
 
-// consumer dispatches the events of one type. Woken by the doorbell, it runs as many runners as
-// the backlog asks for, until a claim comes back empty.
+// consumer dispatches the events of one type. Each wake and each full claim adds a runner, up to the
+// subscription's concurrency; a runner claims until nothing is left.
 type consumer struct {
 	subscription events.Subscription
 	handlers     []events.Registration // of the subscription, in order
