@@ -2,6 +2,7 @@ package postgres
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -19,6 +20,10 @@ const (
 
 	// Looks that a ring asks for are at least this far apart, however often it rings.
 	pace = 2 * time.Millisecond
+
+	// A look below the floors is followed by none for so many times as long as it took: 2 % of the
+	// time at most.
+	fullLookShare = 50
 )
 
 // doorbell decides when consumers look for work. One goroutine, which alone uses the LISTEN
@@ -29,14 +34,20 @@ type doorbell struct {
 	channels   []string
 	eventTypes []string
 	wake       func(eventType string) // makes sure that a claim begins after the call
+	floor      func(eventType string) *floor
+	enroll     func(context.Context, *pgx.Conn) error
+	deaths     func(context.Context, *coredb.Queries) (next time.Duration, err error)
+
+	fullLookAt time.Time // not before
 
 	lookedAt time.Time
 	rang     bool // a notification has arrived since await last said so
 }
 
 // run connects and watches until ctx is done, reconnecting with growing, jittered delays. While
-// there is no connection the poll goes on through the pool.
-func (b *doorbell) run(ctx context.Context) {
+// there is no connection the poll goes on through the pool. It returns early when this worker must
+// not work beside another one.
+func (b *doorbell) run(ctx context.Context) error {
 	backoff := firstBackoff
 	var lostAt time.Time
 	for ctx.Err() == nil {
@@ -47,7 +58,10 @@ func (b *doorbell) run(ctx context.Context) {
 			}
 		})
 		if ctx.Err() != nil {
-			return
+			return nil
+		}
+		if differ, ok := errors.AsType[*HandlersDifferError](err); ok {
+			return differ
 		}
 		if lostAt.IsZero() {
 			lostAt = b.config.Now()
@@ -64,6 +78,7 @@ func (b *doorbell) run(ctx context.Context) {
 		b.pollWithout(ctx, delay)
 		backoff = min(2*backoff, maxBackoff)
 	}
+	return nil
 }
 
 // pollWithout waits for d and looks through the pool whenever the poll is due meanwhile.
@@ -90,7 +105,7 @@ func (b *doorbell) pollWithout(ctx context.Context, d time.Duration) {
 func (b *doorbell) lookThroughPool(ctx context.Context) {
 	b.lookedAt = b.config.Now()
 	_ = inTx(ctx, b.config.Pool, workerRole, func(tx pgx.Tx) error {
-		_, err := b.look(ctx, coredb.New(tx))
+		_, err := b.look(ctx, coredb.New(tx), true)
 		return err
 	})
 }
@@ -130,6 +145,10 @@ func (b *doorbell) connect(ctx context.Context) (*pgx.Conn, error) {
 		_ = conn.Close(ctx)
 		return nil, fmt.Errorf("listen: %w", err)
 	}
+	if err := b.enroll(ctx, conn); err != nil {
+		_ = conn.Close(ctx)
+		return nil, err
+	}
 	return conn, nil
 }
 
@@ -139,7 +158,8 @@ func (b *doorbell) watch(ctx context.Context, conn *pgx.Conn, connected func()) 
 	queries := coredb.New(conn)
 	rang := true // or may have, before we listened
 	for {
-		seen, err := b.look(ctx, queries)
+		polled := !rang
+		seen, err := b.look(ctx, queries, polled)
 		if err != nil {
 			return err
 		}
@@ -150,7 +170,7 @@ func (b *doorbell) watch(ctx context.Context, conn *pgx.Conn, connected func()) 
 				return err
 			}
 		}
-		if rang, err = b.await(ctx, conn, min(seen.next, b.config.PollInterval-b.sinceLook())); err != nil {
+		if rang, err = b.awaitDue(ctx, conn, queries, min(seen.next, b.config.PollInterval-b.sinceLook())); err != nil {
 			return err
 		}
 		if rang {
@@ -176,7 +196,7 @@ func (b *doorbell) lookUntilQuiet(ctx context.Context, conn *pgx.Conn, queries *
 				return seen{}, err
 			}
 		}
-		found, err := b.look(ctx, queries)
+		found, err := b.look(ctx, queries, false)
 		if quiet || err != nil {
 			return found, err
 		}
@@ -190,19 +210,35 @@ type seen struct {
 }
 
 // look finds the types that have due work and wakes their consumers. It is also the ping of the
-// connection.
-func (b *doorbell) look(ctx context.Context, queries *coredb.Queries) (seen, error) {
+// connection. A full one, which a poll asks for, looks below the consumers' floors as well, if the
+// last one has not cost too much.
+func (b *doorbell) look(ctx context.Context, queries *coredb.Queries, full bool) (seen, error) {
 	ctx, cancel := context.WithTimeout(ctx, statementTimeout)
 	defer cancel()
-	b.lookedAt = b.config.Now()
-	rows, err := queries.Look(ctx, coredb.LookParams{Generation: int64(b.config.Generation), EventTypes: b.eventTypes})
+	started := b.config.Now()
+	b.lookedAt = started
+	full = full && !started.Before(b.fullLookAt)
+	floors := make([]time.Time, len(b.eventTypes))
+	if !full {
+		for i, eventType := range b.eventTypes {
+			floors[i] = b.floor(eventType).get()
+		}
+	}
+	rows, err := queries.Look(ctx, coredb.LookParams{Generation: int64(b.config.Generation), EventTypes: b.eventTypes, Floors: floors})
+	if full {
+		ended := b.config.Now()
+		b.fullLookAt = ended.Add(fullLookShare * ended.Sub(started))
+	}
 	if err != nil {
 		return seen{}, fmt.Errorf("look for due events: %w", err)
 	}
 	found := seen{next: b.config.PollInterval}
 	for _, row := range rows {
-		if row.Due {
+		if !row.OldestDue.IsZero() {
 			found.due = true
+			if full {
+				b.floor(row.EventType).lower(row.OldestDue)
+			}
 			b.wake(row.EventType)
 		}
 		if row.NextIn >= 0 {
@@ -222,6 +258,21 @@ func (b *doorbell) quiet(ctx context.Context, queries *coredb.Queries) (bool, er
 		return false, fmt.Errorf("ask whether producers are quiet: %w", err)
 	}
 	return quiet, nil
+}
+
+// awaitDue waits for a notification or the end of d, and meanwhile finds out which workers are gone.
+func (b *doorbell) awaitDue(ctx context.Context, conn *pgx.Conn, queries *coredb.Queries, d time.Duration) (rang bool, err error) {
+	end := b.config.Now().Add(d)
+	for {
+		next, err := b.deaths(ctx, queries)
+		if err != nil {
+			return false, err
+		}
+		left := end.Sub(b.config.Now())
+		if rang, err := b.await(ctx, conn, min(left, next)); rang || err != nil || left <= next {
+			return rang, err
+		}
+	}
 }
 
 // await waits for a notification or the end of d, and reports whether it rang, now or since the

@@ -15,6 +15,7 @@ const (
 	Reconnecting State = "reconnecting"
 	Polling      State = "polling" // no LISTEN connection for long: events wait for the poll
 	Stopped      State = "stopped"
+	Refused      State = "refused" // ended by itself: see Listener.Err
 )
 
 // Health is the state of a listener and the reason for it. Safe for concurrent use.
