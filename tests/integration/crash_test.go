@@ -2,6 +2,7 @@ package integration_test
 
 import (
 	"context"
+	"log/slog"
 	"strings"
 	"testing"
 	"time"
@@ -201,6 +202,25 @@ func TestTheJournalKeepsUpWithALiveWorker(t *testing.T) {
 	if n := one[int](b, "select (select count(*) from core.workers)::int + (select count(*) from core.claim_journal)::int"); n != 0 {
 		t.Fatalf("%d rows are left of a worker that has stopped", n)
 	}
+}
+
+// A worker that lets go of a row without settling it says so before it pauses: should it lose its
+// session now, nobody must think that it died of that row.
+func TestAnInterruptedDispatchLeavesNothingInHand(t *testing.T) {
+	b := setup(t)
+	log := interruptions{slog.DiscardHandler, make(chan time.Time, 1000)}
+	b.log = enabled{log}
+	b.exec("revoke execute on function core.outbox_deliver(uuid[], timestamptz[]) from spectral_worker")
+	b.publish(event(1))
+	l := b.listen(never, subscription(leaving("platform.one")))
+	select {
+	case <-log.at:
+	case <-time.After(patience):
+		t.Fatal("no dispatch was interrupted")
+	}
+	b.wantNothingInHand()
+	b.exec("grant execute on function core.outbox_deliver(uuid[], timestamptz[]) to spectral_worker")
+	l.delivered(1)
 }
 
 // While the database is away for everybody, nobody is taken for dead on its return.

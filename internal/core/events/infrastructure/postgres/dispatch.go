@@ -117,6 +117,7 @@ func (d *dispatchTx) begin(ctx context.Context) (err error) {
 	}
 	if d.tx, err = beginAs(ctx, d.conn, workerRole, noWorkspace); err != nil {
 		d.conn.Release()
+		d.conn = nil
 		return err
 	}
 	d.queries = coredb.New(d.tx)

@@ -114,6 +114,8 @@ func classifyPostgres(pg *pgconn.PgError, earlier int) (string, disposition) {
 	case pg.Code == pgerrcode.AdminShutdown, pg.Code == pgerrcode.CrashShutdown, pg.Code == pgerrcode.CannotConnectNow,
 		pgerrcode.IsConnectionException(pg.Code):
 		return "ConnectionError", free
+	case pg.Code == pgerrcode.FeatureNotSupported && pg.Routine == "RevalidateCachedQuery":
+		return "SchemaChangedError", free // a migration; the driver prepares the statement anew
 	case pg.Code == pgerrcode.QueryCanceled, pg.Code == pgerrcode.LockNotAvailable:
 		return "TimeoutError", transient
 	case pg.Code == pgerrcode.InFailedSQLTransaction:
