@@ -1,5 +1,6 @@
 -- Claims that do not walk past what was settled long ago, and leave a dead worker's rows alone
--- (docs/decisions/0007 and 0008).
+-- (docs/decisions/0007 and 0008). Plans are kept for a session, also those made when the table was
+-- empty or not analyzed: the settings leave the planner the index and nothing else.
 
 -- +goose Up
 set local lock_timeout = '500ms';
@@ -16,6 +17,7 @@ create function core.outbox_floor(p_generation bigint, p_event_type text, p_floo
 returns table (oldest timestamptz, lowest_running bigint, mark_at timestamptz, mark_id bigint)
 language plpgsql volatile security definer
 set search_path = pg_catalog, core, pg_temp
+set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off
 as $$
 begin
   if pg_current_xact_id_if_assigned() is not null then
@@ -25,9 +27,10 @@ begin
   mark_at := clock_timestamp();
   mark_id := pg_current_xact_id()::text::bigint;
   select pg_snapshot_xmin(pg_current_snapshot())::text::bigint,
-         (select min(o.available_at) from core.outbox o
+         (select o.available_at from core.outbox o
           where o.generation = p_generation and o.event_type = p_event_type
-            and o.status = 'pending' and o.deleted_at is null and o.available_at >= p_floor)
+            and o.status = 'pending' and o.deleted_at is null and o.available_at >= p_floor
+          order by o.available_at limit 1)
   into lowest_running, oldest;
   return next;
 end
@@ -48,6 +51,7 @@ returns table (
   attempts integer, available_at timestamptz, handler_failures jsonb, crashes integer)
 language plpgsql volatile security definer
 set search_path = pg_catalog, core, pg_temp
+set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off
 as $$
 declare
   v_suspects uuid[];
@@ -82,17 +86,20 @@ create function core.outbox_look(p_generation bigint, p_event_types text[], p_fl
 returns table (event_type text, oldest_due timestamptz, next_in double precision)
 language sql stable security definer
 set search_path = pg_catalog, core, pg_temp
+set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off
 as $$
   select t.event_type,
-         (select min(o.available_at) from core.outbox o
+         (select o.available_at from core.outbox o
           where o.generation = p_generation and o.event_type = t.event_type
             and o.status = 'pending' and o.deleted_at is null
-            and o.available_at >= t.floor and o.available_at <= statement_timestamp()),
+            and o.available_at >= t.floor and o.available_at <= statement_timestamp()
+          order by o.available_at limit 1),
          extract(epoch from
-           (select min(o.available_at) from core.outbox o
+           (select o.available_at from core.outbox o
             where o.generation = p_generation and o.event_type = t.event_type
               and o.status = 'pending' and o.deleted_at is null
-              and o.available_at > statement_timestamp()) - statement_timestamp())::double precision
+              and o.available_at > statement_timestamp()
+            order by o.available_at limit 1) - statement_timestamp())::double precision
   from unnest(p_event_types, p_floors) as t(event_type, floor)
 $$;
 -- +goose StatementEnd
