@@ -144,6 +144,8 @@ func (n *notes) count(text string) int {
 	return strings.Count(n.text.String(), text)
 }
 
+func logTo(n *notes) slog.Handler { return slog.NewJSONHandler(n, nil) }
+
 func address(t *testing.T, at string) string {
 	t.Helper()
 	u, err := url.Parse(at)
@@ -158,7 +160,7 @@ func TestATransactionPoolerIsSaidAndPolled(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			b := setup(t)
 			log := &notes{}
-			b.log = slog.NewJSONHandler(log, nil)
+			b.log = logTo(log)
 			bouncer := pgbouncer.Start(t, pgbouncer.Transaction, b.url)
 			b.directURL = bouncer.URL
 			if poolToo {

@@ -119,6 +119,7 @@ listen_addr = 127.0.0.1
 listen_port = %s
 unix_socket_dir =
 auth_type = any
+admin_users = console
 pool_mode = %s
 default_pool_size = 30
 max_client_conn = 200
