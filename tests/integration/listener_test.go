@@ -15,6 +15,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"spectral/internal/app"
 	"spectral/internal/core/events"
 	"spectral/internal/core/events/infrastructure/postgres"
 	"spectral/tests/pgbouncer"
@@ -75,6 +76,9 @@ func TestAHalfOpenListenConnectionIsNoticed(t *testing.T) {
 	wire := &sockets{}
 	l := b.newListener(never, pgtest.Generation, subscription(leaving("platform.one")), through(wire))
 	l.start()
+	b.eventually("it has nothing more to ask", func() bool {
+		return one[bool](b, "select bool_and(state_change < clock_timestamp() - interval '200 milliseconds') "+doorbells)
+	})
 	wire.swallow()
 	b.publish(event(1))
 	l.wantState(15*time.Second, postgres.Reconnecting, "no answer within")
@@ -219,6 +223,16 @@ func (b *bundle) wantNothingLeftBehind(at string) {
 	}
 }
 
+// Nor does what a worker checks before it starts.
+func TestTheChecksBeforeAStartLeaveNothingOnAPooler(t *testing.T) {
+	b := setup(t)
+	bouncer := pgbouncer.Start(t, pgbouncer.Transaction, b.url)
+	must(t, app.CheckDatabase(b.ctx, app.Settings{
+		DatabaseURL: b.url, PoolURL: bouncer.URL + "&default_query_exec_mode=cache_describe", Generation: pgtest.Generation,
+	}, "spectral_operator"))
+	b.wantNothingLeftBehind(bouncer.URL)
+}
+
 // In session mode a pooler is as good as none.
 func TestThroughASessionPoolerItListens(t *testing.T) {
 	b := setup(t)
@@ -232,12 +246,18 @@ func TestThroughASessionPoolerItListens(t *testing.T) {
 func TestAListenConnectionToAnotherDatabaseIsSaid(t *testing.T) {
 	b := setup(t)
 	b.directURL = pgtest.New(t)
-	l := b.newListener(100*time.Millisecond, pgtest.Generation, subscription(leaving("platform.one")))
+	wire := &sockets{}
+	l := b.newListener(100*time.Millisecond, pgtest.Generation, subscription(leaving("platform.one")), through(wire))
 	must(t, l.Start(b.ctx))
 	t.Cleanup(l.stop)
 	l.wantState(patience, postgres.Polling, "check that both lead to the same database")
 	b.publish(event(1))
 	l.delivered(1)
+	b.eventually("it has tried again", func() bool { return wire.count() >= 3 })
+	there := &bundle{T: t, ctx: b.ctx, pool: pgtest.Pool(t, b.directURL)}
+	if n := len(there.doorbellPIDs()); n > 1 {
+		t.Fatalf("%d LISTEN backends", n)
+	}
 }
 
 // Whatever a login's defaults are, LISTEN stays and handlers have their time.
@@ -311,6 +331,8 @@ func TestEveryLostListenConnectionIsReplacedByOne(t *testing.T) {
 		if d := time.Since(listening); d > time.Second {
 			t.Fatalf("picked up %s after reconnecting", d)
 		}
+		b.publish(event(n)) // which only a notification tells
+		l.delivered(1)
 	}
 	cancel()
 	watching.Wait()
