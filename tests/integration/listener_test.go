@@ -39,6 +39,14 @@ func (b *bundle) killDoorbell() {
 	}
 }
 
+// waiting awaits that the LISTEN connection has nothing more to ask for now.
+func (b *bundle) waiting() {
+	b.Helper()
+	b.eventually("the doorbell waits", func() bool {
+		return one[bool](b, "select coalesce(bool_and(state = 'idle' and state_change < clock_timestamp() - interval '200 milliseconds'), false) "+doorbells)
+	})
+}
+
 // through lets a listener's LISTEN connection go through s.
 func through(s *sockets) func(*pgx.ConnConfig) {
 	return func(c *pgx.ConnConfig) { c.DialFunc = s.dial }
@@ -76,9 +84,7 @@ func TestAHalfOpenListenConnectionIsNoticed(t *testing.T) {
 	wire := &sockets{}
 	l := b.newListener(never, pgtest.Generation, subscription(leaving("platform.one")), through(wire))
 	l.start()
-	b.eventually("it has nothing more to ask", func() bool {
-		return one[bool](b, "select bool_and(state_change < clock_timestamp() - interval '200 milliseconds') "+doorbells)
-	})
+	b.waiting()
 	wire.swallow()
 	b.publish(event(1))
 	l.wantState(15*time.Second, postgres.Reconnecting, "no answer within")
@@ -430,12 +436,13 @@ func TestStopReturnsWhateverTheListenerIsDoing(t *testing.T) {
 		s := &sockets{via: blackHole}
 		l := start(t, never, s)
 		l.eventually("it connects", func() bool { return s.count() > 0 })
-		l.stopsWithin(grace)
+		l.stopsWithin(grace / 2) // by itself an attempt ends after 5 s
 	})
 	t.Run("looking on a half-open connection", func(t *testing.T) {
 		s := &sockets{}
-		l := start(t, 50*time.Millisecond, s)
+		l := start(t, time.Second, s)
 		l.wantState(patience, postgres.Listening, "")
+		l.waiting()
 		s.swallow()
 		l.eventually("it asks", func() bool { return s.swallowed.Load() > 0 })
 		l.stopsWithin(grace)
