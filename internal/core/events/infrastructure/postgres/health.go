@@ -11,7 +11,7 @@ type State string
 // The states; doc.go has the transitions.
 const (
 	Starting     State = "starting"
-	Listening    State = "listening" // and a notification of our own has arrived
+	Listening    State = "listening" // and a notification of our own arrived, unless none could be sent
 	Reconnecting State = "reconnecting"
 	Polling      State = "polling" // no LISTEN connection for long, or a deaf one: events wait for the poll
 	Stopped      State = "stopped"
