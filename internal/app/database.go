@@ -47,6 +47,12 @@ func CheckDatabase(ctx context.Context, s Settings, further ...string) error {
 			if err := checkVersion(conn); err != nil {
 				return err
 			}
+			// roles go with the transaction: a pooler's connection must not keep them
+			tx, err := conn.Begin(ctx)
+			if err != nil {
+				return fmt.Errorf("begin: %w", oneLine(err))
+			}
+			defer func() { _ = tx.Rollback(context.WithoutCancel(ctx)) }()
 			for _, role := range further {
 				if err := actAs(ctx, conn, role); err != nil {
 					return err
@@ -101,9 +107,9 @@ func connectCause(err error) error {
 	return fmt.Errorf("%s; check the URL and that the server runs", strings.TrimSpace(lines[len(lines)-1]))
 }
 
-// actAs takes on a role for the rest of the connection.
+// actAs takes on a role for the rest of the transaction.
 func actAs(ctx context.Context, conn *pgx.Conn, role string) error {
-	_, err := conn.Exec(ctx, "set role "+pgx.Identifier{role}.Sanitize())
+	_, err := conn.Exec(ctx, "set local role "+pgx.Identifier{role}.Sanitize())
 	if pg, ok := errors.AsType[*pgconn.PgError](err); ok {
 		switch pg.Code {
 		case pgerrcode.InvalidParameterValue, pgerrcode.UndefinedObject:

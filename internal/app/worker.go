@@ -135,7 +135,10 @@ func newPublishCard(unitOfWork *postgres.UnitOfWork) *application.PublishCard {
 func startListener(lifecycle fx.Lifecycle, s Settings, pool *pgxpool.Pool, contracts *events.Contracts, listener *postgres.Listener) {
 	lifecycle.Append(fx.Hook{
 		OnStart: func(ctx context.Context) error {
-			if err := postgres.Register(ctx, pool, s.Generation, contracts); err != nil {
+			// read write, whatever the login's default
+			if err := pgx.BeginTxFunc(ctx, pool, pgx.TxOptions{AccessMode: pgx.ReadWrite}, func(tx pgx.Tx) error {
+				return postgres.Register(ctx, tx, s.Generation, contracts)
+			}); err != nil {
 				return err
 			}
 			return listener.Start(ctx)

@@ -5,11 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"net"
 	"runtime"
 	"slices"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -204,29 +202,6 @@ func TestASlowEventLeavesRoomForOthers(t *testing.T) {
 	}
 	g.letOn()
 	l.delivered(1)
-}
-
-// sockets are connections that a test may cut.
-type sockets struct {
-	mu   sync.Mutex
-	open []net.Conn
-}
-
-func (s *sockets) dial(ctx context.Context, network, address string) (net.Conn, error) {
-	conn, err := new(net.Dialer).DialContext(ctx, network, address)
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.open = append(s.open, conn)
-	return conn, err
-}
-
-func (s *sockets) cut() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for _, conn := range s.open {
-		_ = conn.Close()
-	}
-	s.open = nil
 }
 
 // A backend may outlive its connection and hold the rows of a batch: the claims that find nothing

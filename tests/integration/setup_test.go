@@ -50,8 +50,11 @@ type bundle struct {
 	contracts  *events.Contracts
 	publishing postgres.Publishing
 	uow        *postgres.UnitOfWork
-	log        slog.Handler // of the listeners
-	sockets    *sockets     // of their pools, if the test wants to close them
+
+	// of the listeners
+	directURL, poolURL string // url unless the test says otherwise
+	log                slog.Handler
+	sockets            *sockets // of their pools, if the test wants to disturb them
 }
 
 func setup(t *testing.T, more ...events.Contract) *bundle {
@@ -64,6 +67,7 @@ func setup(t *testing.T, more ...events.Contract) *bundle {
 	contracts, err := events.NewContracts(append(append(shipped.All(), happenedContract()), more...)...)
 	must(t, err)
 	b := &bundle{T: t, ctx: ctx, url: pgtest.New(t), contracts: contracts}
+	b.directURL, b.poolURL = b.url, b.url
 	b.log = slog.NewTextHandler(b.Output(), &slog.HandlerOptions{Level: slog.LevelError + 1})
 	b.pool = pgtest.Pool(t, b.url)
 	b.publishing = postgres.Publishing{
@@ -103,6 +107,7 @@ func one[T any](b *bundle, sql string, args ...any) (v T) {
 type listening struct {
 	*bundle
 	*postgres.Listener
+	workers     *pgxpool.Pool // its pool
 	settlements chan postgres.Settlement
 }
 
@@ -119,20 +124,22 @@ func (b *bundle) listen(poll time.Duration, s events.Subscription) *listening {
 func (b *bundle) newListener(poll time.Duration, generation events.Generation, s events.Subscription, adjust ...func(*pgx.ConnConfig)) *listening {
 	b.Helper()
 	l := &listening{bundle: b, settlements: make(chan postgres.Settlement, 100_000)}
-	direct, err := postgres.DirectConfig(b.url)
+	direct, err := postgres.DirectConfig(b.directURL)
 	must(b.T, err)
 	direct.RuntimeParams["application_name"] = "doorbell"
 	for _, f := range adjust {
 		f(direct)
 	}
-	poolConfig, err := postgres.PoolConfig(b.url, 8)
+	poolConfig, err := postgres.PoolConfig(b.poolURL, 8)
 	must(b.T, err)
+	poolConfig.ConnConfig.RuntimeParams["application_name"] = "workers"
 	if b.sockets != nil {
 		poolConfig.ConnConfig.DialFunc = b.sockets.dial
 	}
 	pool, err := pgxpool.NewWithConfig(b.ctx, poolConfig)
 	must(b.T, err)
 	b.Cleanup(pool.Close)
+	l.workers = pool
 	l.Listener, err = postgres.NewListener(postgres.Config{
 		Generation: generation, Direct: direct, Pool: pool, Contracts: b.contracts,
 		Log: slog.New(b.log), PollInterval: poll, Worker: uuid.New(), Name: b.Name(),

@@ -1,9 +1,3 @@
-// Package pgtest gives tests a real, migrated Postgres: one server for each test binary, started
-// when first asked for, and a database of its own for each test, cloned from a migrated template.
-//
-// A package that uses it has
-//
-//	func TestMain(m *testing.M) { pgtest.Main(m) }
 package pgtest
 
 import (

@@ -155,6 +155,15 @@ func (c *consumer) report(ctx context.Context, settled []Settlement) {
 	}
 }
 
+// idleTimeout leaves every handler its own time between two statements.
+func (c *consumer) idleTimeout() time.Duration {
+	longest := idleTimeout
+	for _, r := range c.handlers {
+		longest = max(longest, r.CallTimeout()+abandonAfter+statementTimeout)
+	}
+	return longest
+}
+
 func (c *consumer) pause(ctx context.Context, d time.Duration) {
 	timer := time.NewTimer(d)
 	defer timer.Stop()

@@ -115,7 +115,7 @@ func (d *dispatchTx) begin(ctx context.Context) (err error) {
 	if d.conn, err = acquire(ctx, d.pool); err != nil {
 		return err
 	}
-	if d.tx, err = beginAs(ctx, d.conn, workerRole, noWorkspace); err != nil {
+	if d.tx, err = beginAs(ctx, d.pool, d.conn, actor{role: workerRole, idle: d.idleTimeout()}); err != nil {
 		d.conn.Release()
 		d.conn = nil
 		return err

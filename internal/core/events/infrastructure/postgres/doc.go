@@ -6,15 +6,22 @@
 //   - [Publisher] checks envelopes against the contracts and hands them to
 //     core.outbox_publish_many in the caller's transaction.
 //   - The doorbell holds the process's one LISTEN connection. Notifications are latency only: with
-//     every one lost, the poll finds the same rows. It runs LISTEN, then looks, and sleeps only
-//     after core.outbox_quiet said that no silent producer is in its commit (docs/decisions/0003).
+//     every one lost, the poll finds the same rows. It runs LISTEN, proves with a notification of its
+//     own that they arrive, then looks, and sleeps only after core.outbox_quiet said that no silent
+//     producer is in its commit (docs/decisions/0003).
 //   - A consumer, one per event type, claims due rows with SKIP LOCKED and dispatches them: key in
 //     core.event_handled, handlers as their context's role, settle, commit, in one transaction.
 //
 // States of the doorbell, with the reason of each in [Health]:
 //
-//	starting ──connected──> listening ──connection lost──> reconnecting ──30 s without──> polling
-//	                           ^───────────────connected────────┴──────────────────────────┘
+//	starting ──not connected──> reconnecting ──30 s without, or deaf──> polling
+//	   │                         │        ^                                │
+//	   │ heard itself            │ heard  │ lost                           │ heard itself
+//	   v                         v itself │                                │
+//	listening <──────────────────┴────────┘ <──────────────────────────────┘
+//	   └──────────────────── deaf: its notification did not arrive ──> polling
+//
+// In all but listening, events wait for the poll, which goes on through the pool.
 //
 // Only package internal/app and tests import it.
 package postgres

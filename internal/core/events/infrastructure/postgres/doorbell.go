@@ -4,10 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 	"time"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgconn"
 
 	"spectral/internal/core/events/infrastructure/postgres/coredb"
 )
@@ -36,57 +36,99 @@ type doorbell struct {
 	wake       func(eventType string) // makes sure that a claim begins after the call
 	floor      func(eventType string) *floor
 	enroll     func(context.Context, *pgx.Conn) error
-	deaths     func(context.Context, *coredb.Queries) (next time.Duration, err error)
+	deaths     func(context.Context, *line) (next time.Duration, err error)
 
 	fullLookAt time.Time // not before
 
+	probe    string // the channel of self-tests, nobody else's
 	lookedAt time.Time
-	rang     bool // a notification has arrived since await last said so
+	poll     pollBackoff
+	said     string         // what was last logged of the health
+	sending  sync.WaitGroup // notifications of self-tests
 }
 
 // run connects and watches until ctx is done, reconnecting with growing, jittered delays. While
 // there is no connection the poll goes on through the pool. It returns early when this worker must
 // not work beside another one.
 func (b *doorbell) run(ctx context.Context) error {
+	defer b.sending.Wait()
+	// the same one for good: what cannot be unsubscribed behind a pooler must not grow
+	b.probe = fmt.Sprintf("spectral_test_%08x%08x", uint32(b.config.Random()*(1<<32)), uint32(b.config.Random()*(1<<32)))
 	backoff := firstBackoff
 	var lostAt time.Time
 	for ctx.Err() == nil {
-		err := b.connectAndWatch(ctx, func() {
-			backoff, lostAt = firstBackoff, time.Time{}
-			if b.health.set(Listening, "") {
-				b.config.Log.InfoContext(ctx, "listening", logChannels, b.channels)
+		line, err := b.connect(ctx)
+		if err == nil {
+			err = b.watch(ctx, line, func() {
+				backoff, lostAt = firstBackoff, time.Time{}
+				b.say(ctx, Listening, nil, 0)
+			})
+		}
+		if ctx.Err() == nil {
+			if lostAt.IsZero() {
+				lostAt = b.config.Now()
 			}
-		})
-		if ctx.Err() != nil {
-			return nil
+			if differ, ok := errors.AsType[*HandlersDifferError](err); ok {
+				if line != nil {
+					line.hangUp()
+				}
+				return differ
+			}
+			state := Reconnecting
+			was, _ := b.health.Now()
+			if _, deaf := errors.AsType[*deafError](err); deaf || was == Polling ||
+				backoff >= maxBackoff || b.config.Now().Sub(lostAt) >= maxBackoff {
+				state = Polling
+			}
+			b.say(ctx, state, err, b.jittered(backoff))
 		}
-		if differ, ok := errors.AsType[*HandlersDifferError](err); ok {
-			return differ
+		if line != nil {
+			line.hangUp()
 		}
-		if lostAt.IsZero() {
-			lostAt = b.config.Now()
-		}
-		state := Reconnecting
-		if b.config.Now().Sub(lostAt) >= maxBackoff || backoff >= maxBackoff {
-			state = Polling
-		}
-		delay := time.Duration(float64(backoff) * (0.5 + b.config.Random()/2))
-		if b.health.set(state, err.Error()) {
-			b.config.Log.WarnContext(ctx, "no LISTEN connection: events wait for the poll", logReason, state,
-				logErrorClass, classify(err, 0).class, logDelay, delay.Milliseconds())
-		}
-		b.pollWithout(ctx, delay)
+		b.pollWithout(ctx, b.jittered(backoff))
 		backoff = min(2*backoff, maxBackoff)
 	}
 	return nil
 }
 
-// pollWithout waits for d and looks through the pool whenever the poll is due meanwhile.
+// say sets the health, and logs it when the state or the kind of reason is another than last time.
+func (b *doorbell) say(ctx context.Context, state State, err error, delay time.Duration) {
+	if err == nil {
+		b.health.set(state, "")
+		if news := string(state); b.said != news {
+			b.said = news
+			b.config.Log.InfoContext(ctx, "listening", logChannels, b.channels)
+		}
+		return
+	}
+	reason := reasonOf(err)
+	b.health.set(state, reason)
+	if news := string(state) + " " + kindOf(err); b.said != news {
+		b.said = news
+		b.config.Log.WarnContext(ctx, "no LISTEN connection: events wait for the poll", logState, state,
+			logReason, reason, logErrorClass, classify(err, 0).class, logDelay, delay.Milliseconds())
+	}
+}
+
+// jittered spreads the attempts of many workers over the upper half of d.
+func (b *doorbell) jittered(d time.Duration) time.Duration {
+	return time.Duration(float64(d) * (0.5 + b.config.Random()/2))
+}
+
+// pollBackoff is when the poll through the pool is due.
+type pollBackoff struct {
+	at    time.Time     // not before
+	delay time.Duration // after the next failure; zero while there is none
+}
+
+// pollWithout waits for d and looks through the pool whenever the poll, or a scheduled row that it
+// saw, is due meanwhile. After failures it looks less often: the database may be down.
 func (b *doorbell) pollWithout(ctx context.Context, d time.Duration) {
 	end := time.NewTimer(d)
 	defer end.Stop()
+	next := b.config.PollInterval - b.sinceLook()
 	for {
-		poll := time.NewTimer(max(b.config.PollInterval-b.sinceLook(), 0))
+		poll := time.NewTimer(max(next, b.poll.at.Sub(b.config.Now()), 0))
 		select {
 		case <-end.C:
 			poll.Stop()
@@ -96,81 +138,50 @@ func (b *doorbell) pollWithout(ctx context.Context, d time.Duration) {
 			return
 		case <-poll.C:
 		}
-		b.lookThroughPool(ctx)
+		next = b.lookThroughPool(ctx)
 	}
 }
 
-// lookThroughPool is the poll without a LISTEN connection. Its error is not reported: health
-// already says that the database is out of reach.
-func (b *doorbell) lookThroughPool(ctx context.Context) {
+// lookThroughPool is the poll without a LISTEN connection, and returns how long until the next. Its
+// error is not reported: health already says that the database is out of reach.
+func (b *doorbell) lookThroughPool(ctx context.Context) time.Duration {
 	b.lookedAt = b.config.Now()
-	_ = inTx(ctx, b.config.Pool, workerRole, func(tx pgx.Tx) error {
-		_, err := b.look(ctx, coredb.New(tx), true)
+	next := b.config.PollInterval
+	err := inTx(ctx, b.config.Pool, workerRole, func(tx pgx.Tx) error {
+		seen, err := b.look(ctx, coredb.New(tx), true)
+		if err == nil {
+			next = seen.next
+		}
 		return err
 	})
-}
-
-// connectAndWatch holds one LISTEN connection until it fails. Connected is called once it has
-// answered a look.
-func (b *doorbell) connectAndWatch(ctx context.Context, connected func()) error {
-	conn, err := b.connect(ctx)
 	if err != nil {
-		return err
+		b.poll.delay = min(max(2*b.poll.delay, firstBackoff), maxBackoff)
+		b.poll.at = b.config.Now().Add(b.jittered(b.poll.delay))
+	} else {
+		b.poll = pollBackoff{}
 	}
-	defer func() {
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), rollbackTimeout)
-		defer cancel()
-		_ = conn.Close(ctx)
-	}()
-	return b.watch(ctx, conn, connected)
-}
-
-// connect opens the direct connection and subscribes. LISTEN is committed before the first look:
-// in the other order a row committed between the two would be seen by neither.
-func (b *doorbell) connect(ctx context.Context) (*pgx.Conn, error) {
-	ctx, cancel := context.WithTimeout(ctx, statementTimeout)
-	defer cancel()
-	config := b.config.Direct.Copy()
-	// only that it rang is kept: what a flood of notifications carries would fill the memory
-	config.OnNotification = func(*pgconn.PgConn, *pgconn.Notification) { b.rang = true }
-	conn, err := pgx.ConnectConfig(ctx, config)
-	if err != nil {
-		return nil, fmt.Errorf("connect to listen: %w", err)
-	}
-	sql := "set role " + pgx.Identifier{workerRole}.Sanitize()
-	for _, channel := range b.channels {
-		sql += "; listen " + pgx.Identifier{channel}.Sanitize()
-	}
-	if _, err := conn.Exec(ctx, sql); err != nil {
-		_ = conn.Close(ctx)
-		return nil, fmt.Errorf("listen: %w", err)
-	}
-	if err := b.enroll(ctx, conn); err != nil {
-		_ = conn.Close(ctx)
-		return nil, err
-	}
-	return conn, nil
+	return next
 }
 
 // watch is the doorbell proper; docs/decisions/0003 argues why nothing is stranded. Consumers at
-// work make no difference to it.
-func (b *doorbell) watch(ctx context.Context, conn *pgx.Conn, connected func()) error {
-	queries := coredb.New(conn)
+// work make no difference to it. Connected is called once the first look was answered.
+func (b *doorbell) watch(ctx context.Context, l *line, connected func()) error {
 	rang := true // or may have, before we listened
-	for {
-		polled := !rang
-		seen, err := b.look(ctx, queries, polled)
+	for first := true; ; first = false {
+		seen, err := b.lookOn(ctx, l, !rang)
 		if err != nil {
 			return err
 		}
-		connected()
+		if first {
+			connected()
+		}
 		// a poll or a timer that finds something may have been silent ones' only ring
 		if rang || seen.due {
-			if seen, err = b.lookUntilQuiet(ctx, conn, queries); err != nil {
+			if seen, err = b.lookUntilQuiet(ctx, l); err != nil {
 				return err
 			}
 		}
-		if rang, err = b.awaitDue(ctx, conn, queries, min(seen.next, b.config.PollInterval-b.sinceLook())); err != nil {
+		if rang, err = b.awaitDue(ctx, l, min(seen.next, b.config.PollInterval-b.sinceLook())); err != nil {
 			return err
 		}
 		if rang {
@@ -184,19 +195,19 @@ func (b *doorbell) watch(ctx context.Context, conn *pgx.Conn, connected func()) 
 // lookUntilQuiet looks until no producer is between its decision to stay silent and the end of
 // its commit, and then once more: whoever was silent is visible to that look, and whoever comes
 // after it rings.
-func (b *doorbell) lookUntilQuiet(ctx context.Context, conn *pgx.Conn, queries *coredb.Queries) (seen, error) {
+func (b *doorbell) lookUntilQuiet(ctx context.Context, l *line) (seen, error) {
 	for pause := firstPause; ; pause = min(2*pause, maxPause) {
-		quiet, err := b.quiet(ctx, queries)
+		quiet, err := l.quiet(ctx)
 		if err != nil {
 			return seen{}, err
 		}
 		if !quiet {
 			// a ring that comes meanwhile is followed up as well: there are looks to come
-			if _, err := b.await(ctx, conn, pause); err != nil {
+			if _, err := l.await(ctx, pause); err != nil {
 				return seen{}, err
 			}
 		}
-		found, err := b.look(ctx, queries, false)
+		found, err := b.lookOn(ctx, l, false)
 		if quiet || err != nil {
 			return found, err
 		}
@@ -209,12 +220,18 @@ type seen struct {
 	next time.Duration // until the next row that is not due yet
 }
 
-// look finds the types that have due work and wakes their consumers. It is also the ping of the
-// connection. A full one, which a poll asks for, looks below the consumers' floors as well, if the
+// lookOn looks on the LISTEN connection, where it is a ping as well.
+func (b *doorbell) lookOn(ctx context.Context, l *line, full bool) (found seen, err error) {
+	err = l.ask(ctx, "look for due events", func(ctx context.Context) error {
+		found, err = b.look(ctx, l.queries, full)
+		return err
+	})
+	return found, err
+}
+
+// look finds the types that have due work and wakes their consumers. A full one, which a poll asks for, looks below the consumers' floors as well, if the
 // last one has not cost too much.
 func (b *doorbell) look(ctx context.Context, queries *coredb.Queries, full bool) (seen, error) {
-	ctx, cancel := context.WithTimeout(ctx, statementTimeout)
-	defer cancel()
 	started := b.config.Now()
 	b.lookedAt = started
 	full = full && !started.Before(b.fullLookAt)
@@ -230,7 +247,7 @@ func (b *doorbell) look(ctx context.Context, queries *coredb.Queries, full bool)
 		b.fullLookAt = ended.Add(fullLookShare * ended.Sub(started))
 	}
 	if err != nil {
-		return seen{}, fmt.Errorf("look for due events: %w", err)
+		return seen{}, err
 	}
 	found := seen{next: b.config.PollInterval}
 	for _, row := range rows {
@@ -250,50 +267,18 @@ func (b *doorbell) look(ctx context.Context, queries *coredb.Queries, full bool)
 	return found, nil
 }
 
-func (b *doorbell) quiet(ctx context.Context, queries *coredb.Queries) (bool, error) {
-	ctx, cancel := context.WithTimeout(ctx, statementTimeout)
-	defer cancel()
-	quiet, err := queries.Quiet(ctx, b.channels)
-	if err != nil {
-		return false, fmt.Errorf("ask whether producers are quiet: %w", err)
-	}
-	return quiet, nil
-}
-
 // awaitDue waits for a notification or the end of d, and meanwhile finds out which workers are gone.
-func (b *doorbell) awaitDue(ctx context.Context, conn *pgx.Conn, queries *coredb.Queries, d time.Duration) (rang bool, err error) {
+func (b *doorbell) awaitDue(ctx context.Context, l *line, d time.Duration) (rang bool, err error) {
 	end := b.config.Now().Add(d)
 	for {
-		next, err := b.deaths(ctx, queries)
+		next, err := b.deaths(ctx, l)
 		if err != nil {
 			return false, err
 		}
 		left := end.Sub(b.config.Now())
-		if rang, err := b.await(ctx, conn, min(left, next)); rang || err != nil || left <= next {
+		if rang, err := l.idle(ctx, min(left, next)); rang || err != nil || left <= next {
 			return rang, err
 		}
-	}
-}
-
-// await waits for a notification or the end of d, and reports whether it rang, now or since the
-// last await. All that have arrived count as one ring; what they carry is never trusted.
-func (b *doorbell) await(ctx context.Context, conn *pgx.Conn, d time.Duration) (rang bool, err error) {
-	defer func() { b.rang = false }()
-	if b.rang {
-		return true, nil
-	}
-	wait, cancel := context.WithTimeout(ctx, max(d, 0))
-	defer cancel()
-	err = conn.PgConn().WaitForNotification(wait)
-	switch {
-	case err == nil:
-		return true, nil
-	case ctx.Err() != nil:
-		return false, ctx.Err()
-	case wait.Err() != nil && !conn.IsClosed():
-		return b.rang, nil
-	default:
-		return false, fmt.Errorf("wait for notifications: %w", err)
 	}
 }
 

@@ -11,23 +11,26 @@ type State string
 // The states; doc.go has the transitions.
 const (
 	Starting     State = "starting"
-	Listening    State = "listening"
+	Listening    State = "listening" // and a notification of our own arrived, unless none could be sent
 	Reconnecting State = "reconnecting"
-	Polling      State = "polling" // no LISTEN connection for long: events wait for the poll
+	Polling      State = "polling" // no LISTEN connection for long, or a deaf one: events wait for the poll
 	Stopped      State = "stopped"
 	Refused      State = "refused" // ended by itself: see Listener.Err
 )
 
-// Health is the state of a listener and the reason for it. Safe for concurrent use.
+// Health is the state of a listener and the reason for it, which is always the latest one. Safe for
+// concurrent use.
 type Health struct {
 	mu      sync.Mutex
 	state   State
 	reason  string
-	changed chan struct{} // closed at the next change
+	changes uint64
+	entered map[State]uint64 // the change with which each state was last entered
+	changed chan struct{}    // closed at the next change
 }
 
 func newHealth() *Health {
-	return &Health{state: Starting, changed: make(chan struct{})}
+	return &Health{state: Starting, entered: make(map[State]uint64), changed: make(chan struct{})}
 }
 
 // Now returns the state and its reason; the reason of a healthy one is empty.
@@ -37,13 +40,25 @@ func (h *Health) Now() (State, string) {
 	return h.state, h.reason
 }
 
-// Await returns when the state is the wanted one, or with the error of ctx.
+// Changed returns a channel that is closed at the next change of state or reason. Take it before
+// Now: a change in between then shows in one of the two.
+func (h *Health) Changed() <-chan struct{} {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.changed
+}
+
+// Await returns when the state is the wanted one, or has been since the call, however shortly; or
+// with the error of ctx.
 func (h *Health) Await(ctx context.Context, wanted State) error {
+	h.mu.Lock()
+	since := h.changes
+	h.mu.Unlock()
 	for {
 		h.mu.Lock()
-		state, changed := h.state, h.changed
+		reached, changed := h.state == wanted || h.entered[wanted] > since, h.changed
 		h.mu.Unlock()
-		if state == wanted {
+		if reached {
 			return nil
 		}
 		select {
@@ -54,15 +69,17 @@ func (h *Health) Await(ctx context.Context, wanted State) error {
 	}
 }
 
-// set reports whether the state is a new one.
-func (h *Health) set(state State, reason string) bool {
+func (h *Health) set(state State, reason string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	news := h.state != state
-	h.state, h.reason = state, reason
-	if news {
-		close(h.changed)
-		h.changed = make(chan struct{})
+	if h.state == state && h.reason == reason {
+		return
 	}
-	return news
+	h.changes++
+	if h.state != state {
+		h.entered[state] = h.changes
+	}
+	h.state, h.reason = state, reason
+	close(h.changed)
+	h.changed = make(chan struct{})
 }

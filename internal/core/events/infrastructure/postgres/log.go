@@ -19,6 +19,7 @@ const (
 	logStack       = "stack"
 	logChannels    = "channels"
 	logReason      = "reason"
+	logState       = "state"
 	logDelay       = "delay_ms"
 	logRows        = "rows"
 )

@@ -1,11 +1,14 @@
 package postgres
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"strings"
 	"time"
 
+	"github.com/jackc/pgerrcode"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgconn/ctxwatch"
@@ -49,9 +52,26 @@ func PoolConfig(url string, runners int) (*pgxpool.Config, error) {
 }
 
 // unify sets what must not depend on a default of the login or the database: in another encoding
-// text would be stored garbled.
+// text would be stored garbled. It also keeps away from servers that cannot be written to, and lets
+// no host that swallows packets use up the time that the next one needs.
 func unify(config *pgx.ConnConfig) error {
 	config.RuntimeParams["client_encoding"] = "UTF8"
+	if config.ConnectTimeout == 0 {
+		config.ConnectTimeout = connectTimeout
+	}
+	further := config.ValidateConnect // target_session_attrs
+	config.ValidateConnect = func(ctx context.Context, conn *pgconn.PgConn) error {
+		if err := refuseStandby(ctx, conn); err != nil || further == nil {
+			return err
+		}
+		return further(ctx, conn)
+	}
+	usable := config.OnPgError
+	config.OnPgError = func(conn *pgconn.PgConn, err *pgconn.PgError) bool {
+		// a primary's refusal is about the transaction, any other server's about itself
+		stale := err.Code == pgerrcode.ReadOnlySQLTransaction && conn.ParameterStatus(standbyParameter) != "off"
+		return usable(conn, err) && !stale
+	}
 	switch config.DefaultQueryExecMode {
 	case pgx.QueryExecModeExec, pgx.QueryExecModeSimpleProtocol:
 		return fmt.Errorf("default_query_exec_mode=%s is not supported: use cache_statement, cache_describe or describe_exec",
@@ -60,6 +80,39 @@ func unify(config *pgx.ConnConfig) error {
 		return nil
 	}
 }
+
+// standbyParameter is what a server reports of itself, unasked: as we connect and when it changes.
+// Not transaction_read_only, which a default of the login may set on a primary too.
+const standbyParameter = "in_hot_standby"
+
+var errStandby = errors.New("this server is a hot standby and read-only: let the URL lead to the primary, or name all hosts in it")
+
+// refuseStandby refuses a server in hot standby, so that the URL's next host is tried.
+func refuseStandby(ctx context.Context, conn *pgconn.PgConn) error {
+	if conn.ParameterStatus(standbyParameter) != "on" {
+		return nil // or unknown, through some poolers
+	}
+	// a pooler may repeat what a server said that has been promoted since
+	result, err := conn.Exec(ctx, "select pg_catalog.pg_is_in_recovery()").ReadAll()
+	if err != nil {
+		return err
+	}
+	if string(result[0].Rows[0][0]) == "t" {
+		return errStandby
+	}
+	return nil
+}
+
+// readOnlyServer reports whether the server refused to begin writing: it has become a standby under
+// us, or the pooler in between has turned to one.
+func readOnlyServer(err error) bool {
+	pg, ok := errors.AsType[*pgconn.PgError](err)
+	// "begin read write" is refused in recovery as a feature not supported
+	return ok && (pg.Code == pgerrcode.ReadOnlySQLTransaction || pg.Code == pgerrcode.FeatureNotSupported) || errors.Is(err, errStandby)
+}
+
+// connectTimeout is for each host of a URL that does not say connect_timeout.
+const connectTimeout = 5 * time.Second
 
 // cancelTimeout is how long a cancelled statement may take to answer before its connection closes.
 const cancelTimeout = 5 * time.Second

@@ -3,9 +3,11 @@ package postgres
 import (
 	"context"
 	"fmt"
+	"time"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"spectral/internal/core/events"
@@ -26,18 +28,55 @@ func scopeRole(s events.Scope) (string, error) {
 
 var noWorkspace uuid.NullUUID
 
-// beginAs begins a transaction as role, in one round trip and bounded time. What a default of the
-// login or the database could make otherwise is said: at a higher isolation level the dedup insert
-// would raise 40001, with row_security off every policy would be an error.
-func beginAs(ctx context.Context, conn *pgxpool.Conn, role string, workspace uuid.NullUUID) (pgx.Tx, error) {
+// actor is what a transaction acts as.
+type actor struct {
+	role      string
+	workspace uuid.NullUUID
+	// idle is how long it may wait for its next statement before the server ends it; zero means
+	// idleTimeout.
+	idle time.Duration
+}
+
+// idleTimeout is how long a transaction may stand idle: a frozen process holds its locks and claims
+// no longer. It has to be more than what a handler may take between two statements.
+const idleTimeout = time.Minute
+
+// beginAs begins a transaction on conn, of pool, in one round trip and bounded time. What a default
+// of the login or the database could make otherwise is said: at a higher isolation level the dedup
+// insert would raise 40001, with row_security off every policy would be an error, and a timeout
+// meant for people would end handlers. After an error conn is closed, for the next one to try would
+// get it again; a server that cannot be written to empties the pool, so that new connections go
+// where the address leads now.
+func beginAs(ctx context.Context, pool *pgxpool.Pool, conn *pgxpool.Conn, as actor) (pgx.Tx, error) {
 	ctx, cancel := context.WithTimeout(ctx, statementTimeout)
 	defer cancel()
-	tx, err := conn.BeginTx(ctx, pgx.TxOptions{BeginQuery: "begin isolation level read committed read write; " +
-		"set local row_security = on; " + actAs(role, workspace)})
-	if err != nil {
-		return nil, fmt.Errorf("begin as %s: %w", role, err)
+	if as.idle == 0 {
+		as.idle = idleTimeout
 	}
-	return tx, nil
+	tx, err := conn.BeginTx(ctx, pgx.TxOptions{BeginQuery: "begin isolation level read committed read write; " +
+		"set local row_security = on; set local statement_timeout = 0; set local lock_timeout = 0; " +
+		fmt.Sprintf("set local idle_in_transaction_session_timeout = %d; set local tcp_user_timeout = %[1]d; ", as.idle.Milliseconds()) +
+		noTransactionTimeout("set local", conn.Conn().PgConn()) + actAs(as.role, as.workspace)})
+	if err == nil {
+		return tx, nil
+	}
+	closing, cancel := context.WithTimeout(context.Background(), rollbackTimeout)
+	defer cancel()
+	_ = conn.Conn().Close(closing)
+	if readOnlyServer(err) {
+		pool.Reset()
+		err = fmt.Errorf("%w (%w)", errStandby, err)
+	}
+	return nil, fmt.Errorf("begin as %s: %w", as.role, err)
+}
+
+// noTransactionTimeout is the statement that takes the limit on a transaction's length away, where
+// the server has one, which is since version 17.
+func noTransactionTimeout(set string, conn *pgconn.PgConn) string {
+	if version := conn.ParameterStatus("server_version"); len(version) < 2 || version[:2] < "17" {
+		return ""
+	}
+	return set + " transaction_timeout = 0; "
 }
 
 // inTx runs one of the adapter's own, short pieces of work in a transaction as role.
@@ -49,7 +88,7 @@ func inTx(ctx context.Context, pool *pgxpool.Pool, role string, work func(pgx.Tx
 		return err
 	}
 	defer conn.Release()
-	tx, err := beginAs(ctx, conn, role, noWorkspace)
+	tx, err := beginAs(ctx, pool, conn, actor{role: role})
 	if err != nil {
 		return err
 	}

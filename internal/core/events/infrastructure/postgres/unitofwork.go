@@ -36,7 +36,7 @@ func (u *UnitOfWork) Do(ctx context.Context, scope events.Scope, workspace uuid.
 		return fmt.Errorf("unit of work: connect: %w", err)
 	}
 	defer conn.Release()
-	tx, err := beginAs(ctx, conn, role, workspace)
+	tx, err := beginAs(ctx, u.Pool, conn, actor{role: role, workspace: workspace})
 	if err != nil {
 		return fmt.Errorf("unit of work: %w", err)
 	}

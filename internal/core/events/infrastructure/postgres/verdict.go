@@ -24,16 +24,18 @@ const (
 
 // deaths finds out which workers are gone and gives the verdicts that are due, and says when to ask
 // again. Called by the doorbell after a look.
-func (l *Listener) deaths(ctx context.Context, queries *coredb.Queries) (time.Duration, error) {
+func (l *Listener) deaths(ctx context.Context, line *line) (time.Duration, error) {
 	now := l.config.Now()
 	if now.Before(l.probeAt) {
 		return l.probeAt.Sub(now), nil
 	}
-	ctx, cancel := context.WithTimeout(ctx, statementTimeout)
-	defer cancel()
-	seconds, err := queries.ProbeWorkers(ctx, coredb.ProbeWorkersParams{Worker: l.journal.worker, GraceSeconds: deathGrace.Seconds()})
+	var seconds float64
+	err := line.ask(ctx, "find out which workers are gone", func(ctx context.Context) (err error) {
+		seconds, err = line.queries.ProbeWorkers(ctx, coredb.ProbeWorkersParams{Worker: l.journal.worker, GraceSeconds: deathGrace.Seconds()})
+		return err
+	})
 	if err != nil {
-		return 0, fmt.Errorf("find out which workers are gone: %w", err)
+		return 0, err
 	}
 	next := probeEvery
 	if seconds >= 0 {

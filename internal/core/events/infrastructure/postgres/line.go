@@ -1,0 +1,364 @@
+package postgres
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/jackc/pgerrcode"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"spectral/internal/core/events/infrastructure/postgres/coredb"
+)
+
+const (
+	// A connection whose other end is silently gone is noticed within their sum, whatever the poll
+	// interval. Every statement on the LISTEN connection has to be answered in time.
+	pingEvery     = 5 * time.Second
+	answerTimeout = 8 * time.Second
+
+	// A self-test sends a notification through the pool and awaits it. One that could not be sent
+	// proves nothing, and is repeated sooner.
+	testEvery     = 45 * time.Second
+	retestAfter   = 10 * time.Second
+	notifyTimeout = 3 * time.Second
+	arriveTimeout = 3 * time.Second
+
+	// hangUpTimeout is how long a connection may take to close before its socket is.
+	hangUpTimeout = 2 * time.Second
+
+	// frozenAfter is when Postgres gives up a LISTEN connection on which nothing is asked any more,
+	// or that takes nothing in: our process is frozen. It would hold back the notification queue of
+	// all. The pings keep it away.
+	frozenAfter = time.Minute
+)
+
+// line is the process's LISTEN connection. One goroutine uses it. Of a notification only the fact
+// that it came is kept: what a flood of them carries would fill the memory.
+type line struct {
+	config   Config
+	channels []string
+	probe    string
+	sending  *sync.WaitGroup // of the doorbell
+	conn     *pgx.Conn
+	queries  *coredb.Queries
+	standby  string // what the server said of itself as we connected
+
+	pooled     string // why we think that a pooler is in between; empty if none is
+	rang       bool   // a notification has arrived since await last said so
+	heard      bool   // a self-test's notification has arrived
+	answeredAt time.Time
+	testAt     time.Time
+}
+
+// connect opens the LISTEN connection, in the order that matters: nothing of ours is left on a
+// pooler's connections before it is known to be harmless, and LISTEN is committed before the first
+// look, for in the other order a row committed between the two would be seen by neither.
+func (b *doorbell) connect(ctx context.Context) (*line, error) {
+	l, err := b.dial(ctx)
+	if err != nil {
+		return nil, err
+	}
+	err = l.begin(ctx)
+	if err == nil {
+		err = b.enroll(ctx, l.conn)
+	}
+	if err != nil {
+		l.hangUp()
+		return nil, err
+	}
+	return l, nil
+}
+
+func (l *line) begin(ctx context.Context) error {
+	if err := l.findPooler(ctx); err != nil {
+		return err
+	}
+	if l.pooled != "" {
+		if err := l.tryPooler(ctx); err != nil {
+			return err
+		}
+	}
+	if err := l.subscribe(ctx); err != nil {
+		return err
+	}
+	return l.test(ctx)
+}
+
+func (b *doorbell) dial(ctx context.Context) (*line, error) {
+	ctx, cancel := context.WithTimeout(ctx, statementTimeout)
+	defer cancel()
+	l := &line{config: b.config, channels: b.channels, probe: b.probe, sending: &b.sending}
+	config := b.config.Direct.Copy()
+	config.OnNotification = func(_ *pgconn.PgConn, n *pgconn.Notification) {
+		l.heard = l.heard || n.Channel == l.probe
+		l.rang = l.rang || slices.Contains(l.channels, n.Channel)
+	}
+	conn, err := pgx.ConnectConfig(ctx, config)
+	if err != nil {
+		return nil, fmt.Errorf("connect to listen: %w", err)
+	}
+	l.conn, l.queries = conn, coredb.New(conn)
+	l.standby = conn.PgConn().ParameterStatus(standbyParameter)
+	return l, nil
+}
+
+// findPooler compares the process that the connection claims to lead to with the one it does lead to.
+func (l *line) findPooler(ctx context.Context) error {
+	pid, err := l.backend(ctx, "")
+	if claimed := l.conn.PgConn().PID(); err == nil && pid != claimed {
+		l.pooled = fmt.Sprintf("its server process is %d, not %d", pid, claimed)
+	}
+	return err
+}
+
+// backend runs sql, if any, and returns the process that did.
+func (l *line) backend(ctx context.Context, sql string) (pid uint32, err error) {
+	err = l.ask(ctx, "ask for the server process", func(ctx context.Context) error {
+		// one simple query: a pooler runs all of it in one place, and a prepared statement may be in another
+		results, err := l.conn.PgConn().Exec(ctx, sql+"select pg_catalog.pg_backend_pid()").ReadAll()
+		if err != nil {
+			return err
+		}
+		_, err = fmt.Sscan(string(results[len(results)-1].Rows[0][0]), &pid)
+		return err
+	})
+	return pid, err
+}
+
+// tryPooler finds out whether the pooler gives us a session, by a self-test on its own. If it does
+// not, the subscription is taken back from the server process that it was left on.
+func (l *line) tryPooler(ctx context.Context) error {
+	left, err := l.backend(ctx, "listen "+l.probe+"; ")
+	if err != nil {
+		return err
+	}
+	err = l.test(ctx)
+	if err == nil && !l.heard {
+		err = errors.New("self-test: no notification could be sent, and a pooler is not trusted without")
+	}
+	if err == nil {
+		return nil
+	}
+	// most poolers hand out what was used last, so that the first is almost always the one
+	for range 20 {
+		if pid, err := l.backend(ctx, "unlisten "+l.probe+"; "); err != nil || pid == left {
+			break
+		}
+	}
+	return err
+}
+
+// subscribe makes the session what we need, whatever the defaults of the login and the database,
+// and listens.
+func (l *line) subscribe(ctx context.Context) error {
+	sql := fmt.Sprintf("set idle_session_timeout = %d; set tcp_user_timeout = %[1]d; set statement_timeout = %d; "+
+		"set default_transaction_read_only = off; set default_transaction_isolation = 'read committed'; "+
+		"set lock_timeout = 0; set idle_in_transaction_session_timeout = 0; %sset role %s",
+		frozenAfter.Milliseconds(), statementTimeout.Milliseconds(), noTransactionTimeout("set", l.conn.PgConn()), pgx.Identifier{workerRole}.Sanitize())
+	for _, channel := range append([]string{l.probe}, l.channels...) {
+		sql += "; listen " + pgx.Identifier{channel}.Sanitize()
+	}
+	return l.exec(ctx, "listen", sql)
+}
+
+// ask bounds a statement and notes that it was answered.
+func (l *line) ask(ctx context.Context, what string, statement func(context.Context) error) error {
+	asked, cancel := context.WithTimeout(ctx, answerTimeout)
+	defer cancel()
+	switch err := statement(asked); {
+	case err != nil && asked.Err() != nil && ctx.Err() == nil:
+		return fmt.Errorf("%s: no answer within %s: %w", what, answerTimeout, err)
+	case err != nil:
+		return fmt.Errorf("%s: %w", what, err)
+	}
+	l.answeredAt = l.config.Now()
+	if status := l.conn.PgConn().ParameterStatus(standbyParameter); status != l.standby && status == "on" {
+		return fmt.Errorf("%s: %w", what, errStandby)
+	}
+	return nil
+}
+
+func (l *line) exec(ctx context.Context, what, sql string) error {
+	return l.ask(ctx, what, func(ctx context.Context) error {
+		_, err := l.conn.PgConn().Exec(ctx, sql).ReadAll()
+		return err
+	})
+}
+
+func (l *line) ping(ctx context.Context) error { return l.ask(ctx, "ping", l.conn.Ping) }
+
+func (l *line) quiet(ctx context.Context) (quiet bool, err error) {
+	err = l.ask(ctx, "ask whether producers are quiet", func(ctx context.Context) error {
+		quiet, err = l.queries.Quiet(ctx, l.channels)
+		return err
+	})
+	return quiet, err
+}
+
+// idle waits for a notification or the end of d, and reports whether it rang. Meanwhile it pings,
+// and tests whether notifications arrive.
+func (l *line) idle(ctx context.Context, d time.Duration) (rang bool, err error) {
+	until := l.config.Now().Add(d)
+	for {
+		now := l.config.Now()
+		switch {
+		case !now.Before(l.testAt):
+			// the test takes a while; the ping's time is counted from before it
+			if err := l.ping(ctx); err != nil {
+				return false, err
+			}
+			if err := l.test(ctx); err != nil {
+				return false, err
+			}
+		case now.Sub(l.answeredAt) >= pingEvery && now.Before(until):
+			if err := l.ping(ctx); err != nil {
+				return false, err
+			}
+		}
+		now = l.config.Now()
+		rang, err := l.await(ctx, min(until.Sub(now), l.testAt.Sub(now), pingEvery-now.Sub(l.answeredAt)))
+		if rang || err != nil {
+			return rang, err
+		}
+		if !l.config.Now().Before(until) {
+			return false, nil
+		}
+	}
+}
+
+// await waits for a notification or the end of d, and reports whether it rang, now or since the
+// last await. All that have arrived count as one ring; what they carry is never trusted.
+func (l *line) await(ctx context.Context, d time.Duration) (rang bool, err error) {
+	defer func() { l.rang = false }()
+	wait, cancel := context.WithTimeout(ctx, max(d, 0))
+	defer cancel()
+	err = l.listen(wait, func() bool { return l.rang })
+	if ctx.Err() != nil {
+		return false, ctx.Err()
+	}
+	return l.rang, err
+}
+
+// listen takes notifications in until enough, or ctx is done, which is no error.
+func (l *line) listen(ctx context.Context, enough func() bool) error {
+	for !enough() {
+		err := l.conn.PgConn().WaitForNotification(ctx)
+		switch {
+		case err == nil:
+		case ctx.Err() != nil && !l.conn.IsClosed():
+			return nil
+		default:
+			return fmt.Errorf("wait for notifications: %w", err)
+		}
+	}
+	return nil
+}
+
+// test proves that notifications arrive, with one of our own that comes from another connection. A
+// transaction pooler takes LISTEN and delivers nothing. A test that could not be made is no error.
+func (l *line) test(ctx context.Context) error {
+	l.heard = false
+	l.testAt = l.config.Now().Add(testEvery)
+	sending, done := context.WithTimeout(ctx, notifyTimeout)
+	sent := make(chan error, 1)
+	l.sending.Go(func() { // the pool may be slow to give up; the doorbell must not be
+		defer done()
+		_, err := l.config.Pool.Exec(sending, "select pg_catalog.pg_notify('"+l.probe+"', '')")
+		sent <- err
+	})
+	arrived := func() bool { return l.heard }
+	if err := l.listen(sending, arrived); err != nil || l.heard {
+		return err
+	}
+	select {
+	case err := <-sent:
+		if err == nil {
+			break
+		}
+		l.testAt = l.config.Now().Add(retestAfter)
+		return ctx.Err()
+	default:
+		l.testAt = l.config.Now().Add(retestAfter)
+		return ctx.Err()
+	}
+	arriving, cancel := context.WithTimeout(ctx, arriveTimeout)
+	defer cancel()
+	if err := l.listen(arriving, arrived); err != nil || l.heard || ctx.Err() != nil {
+		return errors.Join(err, ctx.Err())
+	}
+	if err := l.ping(ctx); err != nil {
+		return err // not deaf, but gone
+	}
+	// a pooler hands out with an answer what it does not deliver without
+	if l.heard && l.pooled == "" {
+		return nil
+	}
+	return &deafError{pooled: l.pooled}
+}
+
+// deafError says that notifications do not arrive on a connection that is otherwise fine.
+type deafError struct{ pooled string }
+
+func (e *deafError) Error() string {
+	if e.pooled == "" {
+		return "notifications sent through SPECTRAL_POOL_URL do not arrive on the LISTEN connection of DATABASE_URL, though it answers: " +
+			"check that both lead to the same database of the same server"
+	}
+	return "notifications do not arrive: DATABASE_URL leads through a transaction pooler (" + e.pooled + "), and LISTEN needs a direct connection: " +
+		"let DATABASE_URL lead straight to Postgres, or to a pooler in session mode, and SPECTRAL_POOL_URL to this one"
+}
+
+// hangUp ends the connection and waits a moment until it is over: there is to be one LISTEN
+// connection at a time.
+func (l *line) hangUp() {
+	ctx, cancel := context.WithTimeout(context.Background(), hangUpTimeout)
+	defer cancel()
+	_ = l.conn.Close(ctx)
+	select {
+	case <-l.conn.PgConn().CleanupDone():
+	case <-ctx.Done():
+		_ = l.conn.PgConn().Conn().Close()
+	}
+}
+
+// kindOf tells one reason from another, without what differs from attempt to attempt.
+func kindOf(err error) string {
+	pg, answered := errors.AsType[*pgconn.PgError](err)
+	_, deaf := errors.AsType[*deafError](err)
+	switch {
+	case deaf:
+		return "deaf"
+	case errors.Is(err, errStandby):
+		return "standby"
+	case answered:
+		return pg.Code
+	default:
+		return "connection"
+	}
+}
+
+// reasonOf is what an operator reads: the error, and what to do about it where that is known.
+func reasonOf(err error) string {
+	reason := cleanText(err.Error(), maxErrorBytes)
+	pg, ok := errors.AsType[*pgconn.PgError](err)
+	if !ok {
+		return reason
+	}
+	switch pg.Code {
+	case pgerrcode.InvalidPassword, pgerrcode.InvalidAuthorizationSpecification:
+		return reason + "; check the user and password in DATABASE_URL, and pg_hba.conf"
+	case pgerrcode.TooManyConnections:
+		return reason + "; raise max_connections or the connection limit of the role or database, or run fewer workers"
+	case pgerrcode.InsufficientPrivilege:
+		return reason + "; grant " + workerRole + " to the login of DATABASE_URL"
+	case pgerrcode.ReadOnlySQLTransaction:
+		return reason + "; " + errStandby.Error()
+	default:
+		return reason
+	}
+}

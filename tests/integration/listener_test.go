@@ -1,0 +1,510 @@
+package integration_test
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"log/slog"
+	"net/url"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"spectral/internal/app"
+	"spectral/internal/core/events"
+	"spectral/internal/core/events/infrastructure/postgres"
+	"spectral/tests/pgbouncer"
+	"spectral/tests/pgtest"
+)
+
+// The LISTEN connection under every fault that is known of, and what the listener says meanwhile.
+
+const doorbells = "from pg_stat_activity where application_name = 'doorbell' and datname = current_database() and backend_type = 'client backend'"
+
+// doorbellPIDs are the LISTEN backends of this test's database.
+func (b *bundle) doorbellPIDs() []int32 {
+	b.Helper()
+	return one[[]int32](b, "select coalesce(array_agg(pid), '{}') "+doorbells)
+}
+
+func (b *bundle) killDoorbell() {
+	b.Helper()
+	if n := one[int](b, "select count(pg_terminate_backend(pid))::int "+doorbells); n != 1 {
+		b.Fatalf("%d LISTEN backends", n)
+	}
+}
+
+// waiting awaits that the LISTEN connection has nothing more to ask for now.
+func (b *bundle) waiting() {
+	b.Helper()
+	b.eventually("the doorbell waits", func() bool {
+		return one[bool](b, "select coalesce(bool_and(state = 'idle' and state_change < clock_timestamp() - interval '200 milliseconds'), false) "+doorbells)
+	})
+}
+
+// through lets a listener's LISTEN connection go through s.
+func through(s *sockets) func(*pgx.ConnConfig) {
+	return func(c *pgx.ConnConfig) { c.DialFunc = s.dial }
+}
+
+// wantState awaits a state whose reason holds a text, and fails after limit.
+func (l *listening) wantState(limit time.Duration, state postgres.State, reason string) {
+	l.Helper()
+	deadline := time.NewTimer(limit)
+	defer deadline.Stop()
+	for {
+		changed := l.Health().Changed()
+		is, because := l.Health().Now()
+		if is == state && strings.Contains(because, reason) {
+			return
+		}
+		select {
+		case <-changed:
+		case <-deadline.C:
+			l.Fatalf("the listener is %s (%s) after %s, want %s (%s)", is, because, limit, state, reason)
+		}
+	}
+}
+
+// stopsWithin stops the listener, which takes no longer than the limit.
+func (l *listening) stopsWithin(limit time.Duration) {
+	l.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), limit)
+	defer cancel()
+	must(l.T, l.Stop(ctx))
+}
+
+func TestAHalfOpenListenConnectionIsNoticed(t *testing.T) {
+	b := setup(t)
+	wire := &sockets{}
+	l := b.newListener(never, pgtest.Generation, subscription(leaving("platform.one")), through(wire))
+	l.start()
+	b.waiting()
+	wire.swallow()
+	b.publish(event(1))
+	l.wantState(15*time.Second, postgres.Reconnecting, "no answer within")
+	l.wantState(patience, postgres.Listening, "")
+	l.delivered(1)
+}
+
+// A statement that gets no answer ends, and the loop goes on with a new connection: the old backend
+// is told to stop, so that there is one of them again.
+func TestAStalledLookIsGivenUp(t *testing.T) {
+	b := setup(t)
+	l := b.listen(50*time.Millisecond, subscription(leaving("platform.one")))
+	before := b.doorbellPIDs()
+	lock := pgtest.Conn(t, b.url)
+	_, err := lock.Exec(b.ctx, "begin; lock table core.outbox")
+	must(t, err)
+	l.wantState(11*time.Second, postgres.Reconnecting, "look for due events: no answer within")
+	_, err = lock.Exec(b.ctx, "rollback")
+	must(t, err)
+	l.wantState(patience, postgres.Listening, "")
+	b.publish(event(1))
+	l.delivered(1)
+	b.eventually("there is one LISTEN backend, a new one", func() bool {
+		after := b.doorbellPIDs()
+		return len(after) == 1 && after[0] != before[0]
+	})
+}
+
+func TestAnIdleWorkerAsksLittle(t *testing.T) {
+	b := setup(t)
+	b.sockets = &sockets{}
+	l := b.newListener(0, pgtest.Generation, subscription(leaving("platform.one")), through(b.sockets))
+	l.start()
+	looked := func() time.Time {
+		return one[time.Time](b, "select coalesce(max(query_start), 'epoch') "+doorbells+" and query like '%outbox_look%'")
+	}
+	var last, started time.Time
+	for n := range 4 {
+		if n == 1 {
+			b.sockets.statements.Store(0)
+			started = time.Now()
+		}
+		b.eventually("another poll", func() bool { return looked().After(last.Add(time.Second)) })
+		last = looked()
+	}
+	n, d := b.sockets.statements.Load(), time.Since(started).Seconds()
+	if n < 2 || float64(n)/d > 0.5 {
+		t.Fatalf("%d statements in %f s", n, d)
+	}
+}
+
+// notes is a log that a test reads.
+type notes struct {
+	mu   sync.Mutex
+	text bytes.Buffer
+}
+
+func (n *notes) Write(p []byte) (int, error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.text.Write(p)
+}
+
+func (n *notes) count(text string) int {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return strings.Count(n.text.String(), text)
+}
+
+func logTo(n *notes) slog.Handler { return slog.NewJSONHandler(n, nil) }
+
+func address(t *testing.T, at string) string {
+	t.Helper()
+	u, err := url.Parse(at)
+	must(t, err)
+	return u.Host
+}
+
+// A transaction pooler takes LISTEN and delivers nothing. The listener says so, once, polls, leaves
+// nothing behind on the pooler's connections, and heals when the URL leads to Postgres.
+func TestATransactionPoolerIsSaidAndPolled(t *testing.T) {
+	for name, poolToo := range map[string]bool{"for LISTEN": false, "for everything": true} {
+		t.Run(name, func(t *testing.T) {
+			b := setup(t)
+			log := &notes{}
+			b.log = logTo(log)
+			bouncer := pgbouncer.Start(t, pgbouncer.Transaction, b.url)
+			b.directURL = bouncer.URL
+			if poolToo {
+				b.poolURL = bouncer.URL + "&default_query_exec_mode=cache_describe"
+			}
+			wire := &sockets{}
+			l := b.newListener(100*time.Millisecond, pgtest.Generation, subscription(leaving("platform.one")), through(wire))
+			must(t, l.Start(b.ctx))
+			t.Cleanup(l.stop)
+			l.wantState(patience, postgres.Polling, "DATABASE_URL leads through a transaction pooler")
+			for n := range 5 {
+				b.publish(event(n))
+				l.delivered(1)
+			}
+			b.eventually("it has tried again", func() bool { return wire.count() >= 3 })
+			wire.reach(refusing) // no test is under way any more
+			l.wantState(patience, postgres.Polling, errRefusing.Error())
+			b.wantNothingLeftBehind(bouncer.URL)
+			if n := log.count("transaction pooler"); n != 1 {
+				t.Fatalf("%d warnings: %s", n, log.text.String())
+			}
+			wire.reach(leadingTo(address(t, b.url)))
+			l.wantState(2*patience, postgres.Listening, "")
+			b.publish(event(9))
+			l.delivered(1)
+		})
+	}
+}
+
+// wantNothingLeftBehind looks at several of a pooler's server connections at once.
+func (b *bundle) wantNothingLeftBehind(at string) {
+	b.Helper()
+	config, err := pgx.ParseConfig(at)
+	must(b.T, err)
+	config.DefaultQueryExecMode = pgx.QueryExecModeSimpleProtocol
+	seen := make(map[int32]bool)
+	for range 6 {
+		conn, err := pgx.ConnectConfig(b.ctx, config)
+		must(b.T, err)
+		defer func() { _ = conn.Close(b.ctx) }()
+		tx, err := conn.Begin(b.ctx) // keeps its server connection to itself
+		must(b.T, err)
+		defer func() { _ = tx.Rollback(b.ctx) }()
+		var pid int32
+		var role string
+		var channels []string
+		must(b.T, tx.QueryRow(b.ctx, `select pg_backend_pid(), current_setting('role'),
+			(select coalesce(array_agg(c), '{}') from pg_listening_channels() c)`).Scan(&pid, &role, &channels))
+		if role != "none" || len(channels) > 0 {
+			b.Errorf("server connection %d is left with role %s, listening on %v", pid, role, channels)
+		}
+		seen[pid] = true
+	}
+	if len(seen) != 6 {
+		b.Fatalf("saw %d server connections", len(seen))
+	}
+}
+
+// Nor does what a worker checks before it starts.
+func TestTheChecksBeforeAStartLeaveNothingOnAPooler(t *testing.T) {
+	b := setup(t)
+	bouncer := pgbouncer.Start(t, pgbouncer.Transaction, b.url)
+	must(t, app.CheckDatabase(b.ctx, app.Settings{
+		DatabaseURL: b.url, PoolURL: bouncer.URL + "&default_query_exec_mode=cache_describe", Generation: pgtest.Generation,
+	}, "spectral_operator"))
+	b.wantNothingLeftBehind(bouncer.URL)
+}
+
+// In session mode a pooler is as good as none.
+func TestThroughASessionPoolerItListens(t *testing.T) {
+	b := setup(t)
+	b.directURL = pgbouncer.Start(t, pgbouncer.Session, b.url).URL
+	l := b.listen(never, subscription(leaving("platform.one")))
+	b.publish(event(1))
+	l.delivered(1)
+}
+
+// The self-test is for more than poolers: two URLs may lead to two databases.
+func TestAListenConnectionToAnotherDatabaseIsSaid(t *testing.T) {
+	b := setup(t)
+	b.directURL = pgtest.New(t)
+	wire := &sockets{}
+	l := b.newListener(100*time.Millisecond, pgtest.Generation, subscription(leaving("platform.one")), through(wire))
+	must(t, l.Start(b.ctx))
+	t.Cleanup(l.stop)
+	l.wantState(patience, postgres.Polling, "check that both lead to the same database")
+	b.publish(event(1))
+	l.delivered(1)
+	b.eventually("it has tried again", func() bool { return wire.count() >= 3 })
+	there := &bundle{T: t, ctx: b.ctx, pool: pgtest.Pool(t, b.directURL)}
+	if n := len(there.doorbellPIDs()); n > 1 {
+		t.Fatalf("%d LISTEN backends", n)
+	}
+}
+
+// Whatever a login's defaults are, LISTEN stays and handlers have their time.
+func TestSettingsOfTheLoginChangeNothing(t *testing.T) {
+	b := setup(t)
+	login := pgtest.Login(t, b.url, "spectral_worker")
+	b.directURL, b.poolURL = login, login
+	u, err := url.Parse(login)
+	must(t, err)
+	for _, setting := range []string{
+		"idle_session_timeout = '1s'", "statement_timeout = '100ms'", "lock_timeout = '10ms'",
+		"idle_in_transaction_session_timeout = '100ms'", "default_transaction_read_only = on", "default_transaction_isolation = 'serializable'",
+		"tcp_user_timeout = 0",
+	} {
+		b.exec("alter role " + u.User.Username() + " set " + setting)
+	}
+	settings := make(chan string, 1)
+	l := b.listen(never, subscription(handler("platform.one", func(ctx context.Context, tx events.Tx, e events.Envelope) error {
+		var pid int
+		var has string
+		if err := tx.QueryRow(ctx, `select pg_backend_pid(), concat_ws(' ', current_setting('idle_in_transaction_session_timeout'),
+			current_setting('tcp_user_timeout'), current_setting('statement_timeout'), current_setting('lock_timeout'))
+			from pg_sleep(0.3)`).Scan(&pid, &has); err != nil {
+			return err
+		}
+		settings <- has
+		b.eventually("it has been idle for a while", func() bool {
+			return one[bool](b, "select count(*) = 0 or bool_and(state_change < clock_timestamp() - interval '300 milliseconds') from pg_stat_activity where pid = $1", pid)
+		})
+		return effect("platform.one")(ctx, tx, e)
+	})))
+	before := b.doorbellPIDs()
+	b.publish(event(1))
+	l.delivered(1)
+	if got := <-settings; got != "1min 60000 0 0" {
+		t.Fatalf("a handler's timeouts are %s", got)
+	}
+	b.eventually("it was pinged after more than a second", func() bool {
+		return one[bool](b, "select count(*) = 0 or bool_or(state_change > backend_start + interval '4 seconds') "+doorbells)
+	})
+	if after := b.doorbellPIDs(); fmt.Sprint(after) != fmt.Sprint(before) {
+		t.Fatalf("the LISTEN backend was %v and is %v", before, after)
+	}
+}
+
+// bullmq#4729: a dropped LISTEN is issued again, each time, and there is never a second one.
+func TestEveryLostListenConnectionIsReplacedByOne(t *testing.T) {
+	b := setup(t)
+	l := b.listen(never, subscription(leaving("platform.one")))
+	ctx, cancel := context.WithCancel(b.ctx)
+	var most atomic.Int64
+	var watching sync.WaitGroup
+	watching.Go(func() {
+		for ctx.Err() == nil {
+			var n int64
+			if b.pool.QueryRow(ctx, "select count(*) "+doorbells).Scan(&n) == nil && n > most.Load() {
+				most.Store(n)
+			}
+		}
+	})
+	defer watching.Wait()
+	defer cancel()
+	for n := range 20 {
+		changed := l.Health().Changed()
+		b.killDoorbell()
+		<-changed
+		b.publish(event(n)) // while nobody listens
+		l.wantState(patience, postgres.Listening, "")
+		listening := time.Now()
+		l.delivered(1)
+		if d := time.Since(listening); d > time.Second {
+			t.Fatalf("picked up %s after reconnecting", d)
+		}
+		b.publish(event(n)) // which only a notification tells
+		l.delivered(1)
+	}
+	cancel()
+	watching.Wait()
+	if most.Load() != 1 {
+		t.Fatalf("up to %d LISTEN backends at once", most.Load())
+	}
+}
+
+// hatchet#2772, #3694: no slot of the pool is lost with a connection, and none comes back
+// subscribed to anything (wpmgr#496).
+func TestKilledBackendsLeakNoSlot(t *testing.T) {
+	b := setup(t)
+	l := b.listen(50*time.Millisecond, subscription(leaving("platform.one")))
+	size := int(l.workers.Stat().MaxConns())
+	killed := 0
+	for n := 0; killed < 50; n++ {
+		for _, conn := range b.allOf(l.workers) {
+			conn.Release()
+		}
+		killed += one[int](b, `select count(pg_terminate_backend(pid))::int from pg_stat_activity
+			where datname = current_database() and pid <> pg_backend_pid() and application_name in ('doorbell', 'workers')`)
+		b.publish(event(n))
+		l.delivered(1)
+	}
+	b.eventually("it listens again", func() bool { return len(b.doorbellPIDs()) == 1 })
+	l.wantState(patience, postgres.Listening, "")
+	changed := l.Health().Changed()
+	b.killDoorbell()
+	<-changed
+	l.wantState(patience, postgres.Listening, "") // so the pool was used last for a self-test
+	b.eventually("every slot is free", func() bool { return l.workers.Stat().AcquiredConns() == 0 })
+	conns := b.allOf(l.workers)
+	if len(conns) != size {
+		t.Fatalf("%d connections of %d", len(conns), size)
+	}
+	for _, conn := range conns {
+		var channels int
+		must(t, conn.QueryRow(b.ctx, "select count(*)::int from pg_listening_channels()").Scan(&channels))
+		if channels > 0 {
+			t.Error("a connection of the pool is subscribed")
+		}
+		conn.Release()
+	}
+}
+
+// allOf acquires every connection of a pool.
+func (b *bundle) allOf(pool *pgxpool.Pool) []*pgxpool.Conn {
+	b.Helper()
+	ctx, cancel := context.WithTimeout(b.ctx, patience)
+	defer cancel()
+	conns := make([]*pgxpool.Conn, pool.Stat().MaxConns())
+	for i := range conns {
+		conn, err := pool.Acquire(ctx)
+		must(b.T, err)
+		conns[i] = conn
+	}
+	return conns
+}
+
+// What keeps the listener out is said with what to do about it, and over as soon as it is mended.
+func TestARefusalIsSaidAndHealsByItself(t *testing.T) {
+	for name, c := range map[string]struct{ refuse, reason, advice, mend string }{
+		"login":      {"alter role %s nologin", "not permitted to log in", "check the user", "alter role %s login"},
+		"password":   {"alter role %s password 'another'", "password authentication failed", "check the user and password", "alter role %s password 'test'"},
+		"limit":      {"alter role %s connection limit 0", "too many connections for role", "connection limit", "alter role %s connection limit -1"},
+		"membership": {"revoke spectral_worker from %s", "permission denied to set role", "grant spectral_worker to", "grant spectral_worker to %s"},
+		"database":   {"revoke connect on database %[2]s from public", "permission denied for database", "", "grant connect on database %[2]s to public"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := setup(t)
+			b.directURL = pgtest.Login(t, b.url, "spectral_worker")
+			u, err := url.Parse(b.directURL)
+			must(t, err)
+			name, database := u.User.Username(), strings.TrimPrefix(u.Path, "/")
+			l := b.listen(never, subscription(leaving("platform.one")))
+			b.exec(fmt.Sprintf(c.refuse+"%.0[1]s%.0[2]s", name, database))
+			b.killDoorbell()
+			l.wantState(patience, postgres.Reconnecting, c.reason)
+			if _, reason := l.Health().Now(); !strings.Contains(reason, c.advice) {
+				t.Errorf("what to do is not said: %s", reason)
+			}
+			b.exec(fmt.Sprintf(c.mend+"%.0[1]s%.0[2]s", name, database))
+			l.wantState(patience, postgres.Listening, "")
+			b.publish(event(1))
+			l.delivered(1)
+		})
+	}
+}
+
+func TestStopReturnsWhateverTheListenerIsDoing(t *testing.T) {
+	const grace = 5 * time.Second
+	start := func(t *testing.T, poll time.Duration, s *sockets) *listening {
+		t.Helper()
+		b := setup(t)
+		l := b.newListener(poll, pgtest.Generation, subscription(leaving("platform.one")), through(s))
+		must(t, l.Start(b.ctx))
+		return l
+	}
+	t.Run("connecting to a black hole", func(t *testing.T) {
+		s := &sockets{via: blackHole}
+		l := start(t, never, s)
+		l.eventually("it connects", func() bool { return s.count() > 0 })
+		l.stopsWithin(grace / 2) // by itself an attempt ends after 5 s
+	})
+	t.Run("looking on a half-open connection", func(t *testing.T) {
+		s := &sockets{}
+		l := start(t, time.Second, s)
+		l.wantState(patience, postgres.Listening, "")
+		l.waiting()
+		s.swallow()
+		l.eventually("it asks", func() bool { return s.swallowed.Load() > 0 })
+		l.stopsWithin(grace)
+	})
+	t.Run("looking through a half-open pool", func(t *testing.T) {
+		b := setup(t)
+		b.sockets = &sockets{}
+		l := b.newListener(50*time.Millisecond, pgtest.Generation, subscription(leaving("platform.one")), through(&sockets{via: refusing}))
+		must(t, l.Start(b.ctx))
+		lock := pgtest.Conn(t, b.url)
+		_, err := lock.Exec(b.ctx, "begin; lock table core.outbox")
+		must(t, err)
+		b.eventually("it looks", func() bool {
+			return one[bool](b, "select count(*) > 0 from pg_stat_activity where datname = current_database() and application_name = 'workers' and wait_event_type = 'Lock'")
+		})
+		b.sockets.swallow()
+		l.stopsWithin(2 * grace) // the driver cancels the statement and awaits the answer
+	})
+	t.Run("backing off", func(t *testing.T) {
+		l := start(t, never, &sockets{via: refusing})
+		l.wantState(patience, postgres.Reconnecting, errRefusing.Error())
+		l.stopsWithin(grace)
+	})
+	t.Run("under a flood of notifications", func(t *testing.T) { // lib/pq#1178
+		l := start(t, never, &sockets{})
+		l.wantState(patience, postgres.Listening, "")
+		flooding := make(chan error, 1)
+		go func() {
+			_, err := l.pool.Exec(l.ctx, "select pg_notify('outbox_gen_1', i || repeat('x', 7000)) from generate_series(1, 100000) i")
+			flooding <- err
+		}()
+		must(t, <-flooding)
+		l.stopsWithin(grace)
+	})
+}
+
+// Forged notifications, of any content, cost a bounded number of looks and no memory, and hold up
+// nothing.
+func TestAFloodOfForgedNotificationsCostsBoundedLooks(t *testing.T) {
+	b := setup(t)
+	s := &sockets{}
+	l := b.newListener(never, pgtest.Generation, subscription(leaving("platform.one")), through(s),
+		func(c *pgx.ConnConfig) { c.DefaultQueryExecMode = pgx.QueryExecModeExec })
+	l.start()
+	s.looks.Store(0)
+	started := time.Now()
+	for range 2000 { // one commit each: those of one transaction come in one piece
+		_, err := b.pool.Exec(b.ctx, "select pg_notify('outbox_gen_1', gen_random_uuid() || repeat(E'\\x01', 7900)), pg_notify('outbox_gen_2', ''), pg_notify('outbox_gen_1', '')")
+		must(t, err)
+	}
+	flooded := time.Since(started)
+	b.publish(event(1))
+	l.delivered(1)
+	// a ring makes two looks with a question between them, and the next is followed up pace later
+	if looks, most := s.looks.Load(), int64(flooded/(2*time.Millisecond))*2+10; looks > most || looks == 0 {
+		t.Fatalf("%d looks in %s, at most %d wanted", looks, flooded, most)
+	} else {
+		t.Logf("%d looks in %s", looks, flooded)
+	}
+}

@@ -1,0 +1,142 @@
+package pgtest
+
+import (
+	"bytes"
+	"context"
+	"net"
+	"net/url"
+	"os"
+	"os/exec"
+	"os/user"
+	"path/filepath"
+	"strconv"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// Standby is a hot standby of the test server, with all its databases.
+type Standby struct{ address string }
+
+// NewStandby copies the server and returns when the copy answers. It ends with the test.
+func NewStandby(t testing.TB) *Standby {
+	t.Helper()
+	primary, err := url.Parse(Server(t).URL("postgres"))
+	fatal(t, err)
+	var programs string
+	conn := Conn(t, primary.String())
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	fatal(t, conn.QueryRow(ctx, "select setting from pg_config where name = 'BINDIR'").Scan(&programs))
+	// another user's folder, which cannot be in t.TempDir
+	dir, err := os.MkdirTemp("", "standby-")
+	fatal(t, err)
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	attributes := &syscall.SysProcAttr{Setpgid: true}
+	if os.Geteuid() == 0 {
+		u, err := user.Lookup("postgres")
+		if err != nil {
+			u, err = user.Lookup("nobody")
+		}
+		fatal(t, err)
+		uid, err := strconv.Atoi(u.Uid)
+		fatal(t, err)
+		gid, err := strconv.Atoi(u.Gid)
+		fatal(t, err)
+		attributes.Credential = &syscall.Credential{Uid: uint32(uid), Gid: uint32(gid)}
+		fatal(t, os.Chown(dir, uid, gid))
+	}
+	var output bytes.Buffer
+	command := func(ctx context.Context, program string, args ...string) *exec.Cmd {
+		cmd := exec.CommandContext(ctx, filepath.Join(programs, program), args...)
+		password, _ := primary.User.Password()
+		cmd.Dir, cmd.Env, cmd.SysProcAttr = "/", []string{"LC_ALL=C", "PGPASSWORD=" + password}, attributes
+		cmd.Stdout, cmd.Stderr = &output, &output
+		return cmd
+	}
+	data := filepath.Join(dir, "data")
+	cloning.Lock() // a copy in the middle of another is larger than it needs to be
+	err = command(ctx, "pg_basebackup", "-D", data, "-h", primary.Hostname(), "-p", primary.Port(), "-U", primary.User.Username(),
+		"-R", "-X", "stream", "--checkpoint=fast", "--no-sync").Run()
+	cloning.Unlock()
+	if err != nil {
+		t.Fatalf("copy the server: %v: %s", err, output.String())
+	}
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	fatal(t, err)
+	s := &Standby{l.Addr().String()}
+	fatal(t, l.Close())
+	_, port, err := net.SplitHostPort(s.address)
+	fatal(t, err)
+	server := command(context.Background(), "postgres", "-D", data, "-p", port, "-c", "listen_addresses=127.0.0.1",
+		"-c", "unix_socket_directories=", "-c", "fsync=off", "-c", "max_connections=200")
+	fatal(t, server.Start())
+	ended := make(chan struct{})
+	go func() {
+		_ = server.Wait() // it is told to end at once, which is no success
+		close(ended)
+	}()
+	t.Cleanup(func() {
+		_ = server.Process.Signal(syscall.SIGQUIT)
+		<-ended
+	})
+	s.await(ctx, t, "select pg_is_in_recovery()", ended, &output)
+	return s
+}
+
+// Of returns the URL of the same database, as the same user, there.
+func (s *Standby) Of(t testing.TB, at string) string {
+	t.Helper()
+	u, err := url.Parse(at)
+	fatal(t, err)
+	u.Host = s.address
+	return u.String()
+}
+
+// Address is its host and port.
+func (s *Standby) Address() string { return s.address }
+
+// Promote makes it a primary of its own.
+func (s *Standby) Promote(t testing.TB) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	s.await(ctx, t, "select pg_promote(true, 60)", nil, nil)
+}
+
+// await repeats a question until its answer is true.
+func (s *Standby) await(ctx context.Context, t testing.TB, question string, ended <-chan struct{}, output *bytes.Buffer) {
+	t.Helper()
+	ask := func() (yes bool, err error) {
+		conn, err := pgx.Connect(ctx, s.Of(t, server.URL("postgres")))
+		if err != nil {
+			return false, err
+		}
+		defer func() { _ = conn.Close(ctx) }()
+		return yes, conn.QueryRow(ctx, question).Scan(&yes)
+	}
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		yes, err := ask()
+		if yes && err == nil {
+			return
+		}
+		select {
+		case <-tick.C:
+		case <-ended:
+			t.Fatalf("the standby ended at once: %s", output.String())
+		case <-ctx.Done():
+			t.Fatalf("the standby does not say yes to %s: %v", question, err)
+		}
+	}
+}
+
+func fatal(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
