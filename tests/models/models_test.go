@@ -1,13 +1,13 @@
 //go:build heavy
 
 // Package models_test checks the protocols whose interleavings no test on a real Postgres can go
-// through one by one: the doorbell (doorbell.pml). Spin visits every state of the model, for small
-// numbers of processes: whether the protocol holds, and whether each broken variant fails, for a
-// model that cannot fail proves nothing.
+// through one by one: the doorbell (doorbell.pml) and the floor of claims (floor.pml). Spin visits
+// every state of the models here, for small numbers of processes: whether the protocol holds, and
+// whether each broken variant fails, for a model that cannot fail proves nothing.
 //
 // What they assume of Postgres: advisory transaction locks are released after the transaction is
 // visible, and before its notifications are signalled; a backend that listens reads what was
-// committed since its LISTEN. A change to core.outbox_notify,
+// committed since its LISTEN; xids are handed out in order. A change to core.outbox_notify,
 // core.outbox_quiet, doorbell.go or consumer.go is a change to doorbell.pml first.
 package models_test
 
@@ -22,12 +22,18 @@ import (
 	"testing"
 )
 
-const doorbell = "doorbell.pml"
+const (
+	doorbell = "doorbell.pml"
+	floor    = "floor.pml"
+)
 
 // The assertions that a broken variant may fail.
 const (
 	holds    = ""
 	stranded = "assertion violated (pending<=" // a visible row, when nothing moves any more
+	hidden   = "assertion violated (now>=floor)"
+	undone   = "assertion violated (stamp[r]>=floor)"
+	passed   = "assertion violated ((row[i]!=1)||(stamp[i]>=floor))"
 )
 
 var cases = []struct {
@@ -76,6 +82,20 @@ var cases = []struct {
 	{"a process dies with rows in hand: the poll", doorbell, "PLAIN=1 DEATHS=1 FOREIGN=0 POLL=1", holds},
 	// Deciding early is being slow, until it lasts for ever.
 	{"a notifier decides early and stays idle", doorbell, "PLAIN=1 IDLE=1 RUNNERS=0", stranded},
+
+	{"two rows, claimed twice", floor, "PRODUCERS=2 CLAIMS=2", holds},
+	{"three rows", floor, "PRODUCERS=3 CLAIMS=1 TICKS=2", holds},
+	{"two claimers", floor, "PRODUCERS=2 CLAIMERS=2 CLAIMS=1", holds},
+	{"a row brought back", floor, "RETURNS=1 CLAIMS=2 TICKS=2", holds},
+	// 100 runs and has stamped, 90 is the last one over: xmax is 91, and soon xmin is 100
+	{"xmax of a snapshot for an xid", floor, "XMAX", hidden},
+	{"the clock is read after the xid", floor, "CLOCK_LATE", hidden},
+	{"a producer stamps before its xid", floor, "STAMP_FIRST", hidden},
+	{"a retry stamps before its xid", floor, "RETRY_STAMP_FIRST", hidden},
+	{"a row is brought back with its old stamp", floor, "RETURNS=1 RETURN_KEEPS_STAMP", undone},
+	{"the clock steps back", floor, "CLOCK_STEPS", hidden},
+	{"an empty claim instead of the oldest row", floor, "NO_OLDEST", undone},
+	{"the oldest row of an earlier snapshot", floor, "TWO_SNAPSHOTS", passed},
 }
 
 func TestModels(t *testing.T) {
