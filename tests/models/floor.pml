@@ -1,0 +1,203 @@
+/* The floor of claims: a worker remembers a time before which no pending row can be, so that its
+ * claims pass over what is dead in the index. A claim looks at stamps (available_at) from the floor
+ * on; a pending row below it is found by nobody.
+ *
+ * A transaction that stamps a row has its xid by then, and becomes visible in its own time. The
+ * worker reads the clock, then takes an xid of its own; once every lower xid is over, whatever was
+ * stamped before that reading is visible or gone, and the floor may move there, but not past the
+ * oldest row that is pending. A row may be stamped later than the clock says, never earlier; that
+ * is no harder. models_test.go says what may be done otherwise only for a row to be lost.
+ */
+
+#ifndef PRODUCERS
+#define PRODUCERS 2   /* transactions that publish a row each, or abort */
+#endif
+#ifndef CLAIMS
+#define CLAIMS 2      /* of each claimer: delivered, rolled back, or due anew */
+#endif
+#ifndef CLAIMERS
+#define CLAIMERS 1
+#endif
+#ifndef MOVES
+#define MOVES 2       /* pairs of clock and xid that the worker takes */
+#endif
+#ifndef RETURNS
+#define RETURNS 0     /* rows are brought back */
+#endif
+#ifndef TICKS
+#define TICKS 3
+#endif
+
+#define ABSENT 0
+#define PENDING 1
+#define CLAIMED 2     /* pending in every snapshot, under a row lock */
+#define GONE 3
+
+#define NEVER 255
+#define BACKENDS (PRODUCERS + CLAIMERS + 1)
+#define WORKER (PRODUCERS + CLAIMERS)
+
+byte clock = 1;
+byte nextXid = 1;
+byte lastCompleted;        /* the highest */
+byte xid[BACKENDS];        /* of what runs; 0: none */
+byte row[PRODUCERS], stamp[PRODUCERS];
+byte floor;
+byte begun;                /* producers are alike: they are numbered in the order in which they begin */
+
+#define assign(b) d_step { xid[b] = nextXid; nextXid++ }
+#define over(b) lastCompleted = (xid[b] > lastCompleted -> xid[b] : lastCompleted); xid[b] = 0
+
+/* As GetSnapshotData has it: xmax follows the highest xid completed, not the last one handed out,
+ * and is xmin if no lower one runs. */
+inline snapshot() {
+  xmax = lastCompleted + 1;
+  xmin = xmax;
+  i = 0;
+  do
+  :: i < BACKENDS -> xmin = (xid[i] > 0 && xid[i] < xmin -> xid[i] : xmin); i++
+  :: else -> i = 0; break
+  od
+}
+
+inline readOldest() {
+  oldest = NEVER; unclaimed = false;
+  i = 0;
+  do
+  :: i < PRODUCERS ->
+     if
+     :: (row[i] == PENDING || row[i] == CLAIMED) && stamp[i] >= floor && stamp[i] < oldest -> oldest = stamp[i]
+     :: else
+     fi;
+     unclaimed = unclaimed || (row[i] == PENDING && stamp[i] >= floor);
+     i++
+  :: else -> i = 0; break
+  od
+}
+
+/* core.outbox_insert and its commit */
+proctype Producer(byte me) {
+  byte now;
+
+#ifdef STAMP_FIRST
+  d_step { begun == me -> begun++; now = clock };
+  assign(me);
+#else
+  d_step { begun == me -> begun++; xid[me] = nextXid; nextXid++ };
+  now = clock;
+#endif
+  if
+  :: d_step { over(me) }
+  :: d_step { over(me); row[me] = PENDING; stamp[me] = now; assert(now >= floor) }
+  fi
+}
+
+/* A claim that ends well, is undone, or re-pends its row (core.outbox_retry); or somebody brings a
+ * row back that is pending no more (a replay, a lease that ran out). The row lock takes the xid. */
+proctype Claimer(byte me) {
+  byte r, now, claims;
+  bool back;
+
+  do
+  :: claims < CLAIMS ->
+     claims++;
+#ifdef RETRY_STAMP_FIRST
+     now = clock;
+#endif
+end_idle:
+     if
+     :: d_step { row[0] == PENDING -> r = 0; row[0] = CLAIMED; xid[me] = nextXid; nextXid++ }
+     :: d_step { row[1] == PENDING -> r = 1; row[1] = CLAIMED; xid[me] = nextXid; nextXid++ }
+#if PRODUCERS > 2
+     :: d_step { row[2] == PENDING -> r = 2; row[2] = CLAIMED; xid[me] = nextXid; nextXid++ }
+#endif
+     :: d_step { RETURNS && row[0] == GONE -> r = 0; back = true; xid[me] = nextXid; nextXid++ }
+     fi;
+     if
+     :: d_step { !back -> over(me); row[r] = GONE; r = 0 }
+     :: d_step { !back -> over(me); row[r] = PENDING; assert(stamp[r] >= floor); r = 0 }
+#ifdef RETURN_KEEPS_STAMP
+     :: d_step { back -> over(me); row[r] = PENDING; back = false; assert(stamp[r] >= floor); r = 0 }
+#endif
+     ::
+#ifndef RETRY_STAMP_FIRST
+        now = clock;
+#endif
+        d_step { over(me); row[r] = PENDING; stamp[r] = now; assert(now >= floor); r = 0; now = 0; back = false }
+     fi
+  :: else -> break
+  od
+}
+
+inline move() {
+#ifdef NO_OLDEST
+  /* a naive worker, that has just claimed and got nothing */
+  if :: mark <= xmin && !unclaimed && read > floor -> floor = read :: else fi;
+#else
+  read = (oldest < read -> oldest : read);
+  if :: mark <= xmin && read > floor -> floor = read :: else fi;
+#endif
+  i = 0;
+  do
+  :: i < PRODUCERS -> assert(row[i] != PENDING || stamp[i] >= floor); i++
+  :: else -> i = 0; break
+  od
+}
+
+proctype Worker() {
+  byte i, read, mark, moves, xmin, xmax, oldest;
+  bool unclaimed;
+
+  do
+  :: moves < MOVES ->
+     moves++;
+#if defined(XMAX)
+     read = clock;
+     d_step { snapshot(); mark = xmax; xmin = 0; xmax = 0 };
+#elif defined(CLOCK_LATE)
+     assign(WORKER);
+     mark = xid[WORKER];
+     read = clock;
+     d_step { over(WORKER) };
+#else
+     read = clock;
+     assign(WORKER);
+     mark = xid[WORKER];
+     if
+     :: d_step { over(WORKER) }
+     :: true /* it lasts beyond the look at the rows */
+     fi;
+#endif
+#ifdef TWO_SNAPSHOTS
+     d_step { readOldest() };
+     d_step { snapshot(); move(); xmin = 0; xmax = 0; oldest = 0; read = 0; mark = 0; unclaimed = false };
+#else
+     d_step { readOldest(); snapshot(); move(); xmin = 0; xmax = 0; oldest = 0; read = 0; mark = 0; unclaimed = false };
+#endif
+     if
+     :: d_step { xid[WORKER] > 0 -> over(WORKER) }
+     :: xid[WORKER] == 0
+     fi
+  :: else -> break
+  od
+}
+
+proctype Time() {
+  do
+  :: clock < TICKS -> clock++
+#ifdef CLOCK_STEPS
+  :: clock > 1 -> clock--; break
+#endif
+  :: clock == TICKS -> break
+  od
+}
+
+init {
+  byte n;
+  atomic {
+    do :: n < PRODUCERS -> run Producer(n); n++ :: else -> n = 0; break od;
+    do :: n < CLAIMERS -> run Claimer(PRODUCERS + n); n++ :: else -> n = 0; break od;
+    run Worker();
+    run Time()
+  }
+}

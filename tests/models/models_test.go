@@ -1,0 +1,183 @@
+//go:build heavy
+
+// Package models_test checks the protocols whose interleavings no test on a real Postgres can go
+// through one by one: the doorbell (doorbell.pml) and the floor of claims (floor.pml). Spin visits
+// every state of the models here, for small numbers of processes: whether the protocol holds, and
+// whether each broken variant fails, for a model that cannot fail proves nothing.
+//
+// What they assume of Postgres: advisory transaction locks are released after the transaction is
+// visible, and before its notifications are signalled; a backend that listens reads what was
+// committed since its LISTEN; xids are handed out in order. A change to core.outbox_notify,
+// core.outbox_quiet, doorbell.go or consumer.go is a change to doorbell.pml first.
+package models_test
+
+import (
+	"context"
+	"errors"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+)
+
+const (
+	doorbell = "doorbell.pml"
+	floor    = "floor.pml"
+)
+
+// The assertions that a broken variant may fail.
+const (
+	holds    = ""
+	stranded = "assertion violated (pending<=" // a visible row, when nothing moves any more
+	hidden   = "assertion violated (now>=floor)"
+	undone   = "assertion violated (stamp[r]>=floor)"
+	passed   = "assertion violated ((row[i]!=1)||(stamp[i]>=floor))"
+)
+
+var cases = []struct {
+	name    string
+	file    string
+	defines string
+	want    string
+}{
+	{"three producers, two listeners", doorbell, "PLAIN=3 RUNNERS=0 FOREIGN=0", holds},
+	{"signals of other channels", doorbell, "PLAIN=2 RUNNERS=0", holds},
+	{"bulk beside two", doorbell, "PLAIN=2 BULK=1 RUNNERS=0 FOREIGN=0", holds},
+	{"polls and timers at any time", doorbell, "PLAIN=2 RUNNERS=0 FOREIGN=0 EARLYPOLLS=1", holds},
+	{"three producers, a consumer", doorbell, "PLAIN=3 LISTENERS=1", holds},
+	{"two runners, a row at a time", doorbell, "PLAIN=2 LISTENERS=1 RUNNERS=2 LIMIT=1", holds},
+	{"a claim undone", doorbell, "PLAIN=2 LISTENERS=1 ROLLBACKS=1", holds},
+	{"a retry", doorbell, "PLAIN=2 LISTENERS=1 RETRIES=1", holds},
+	{"a retry, two processes", doorbell, "PLAIN=1 RETRIES=1 FOREIGN=0", holds},
+	{"a claim's connection lost", doorbell, "PLAIN=2 LISTENERS=1 LOSSES=1", holds},
+	{"a LISTEN connection lost", doorbell, "PLAIN=2 LISTENERS=1 RECONNECTS=1", holds},
+	// in whatever order the barrier takes them, A must not be tested after S was given back
+	{"the barrier tests A before S", doorbell, "PLAIN=2 RUNNERS=0 A_BEFORE_S", holds},
+
+	{"the barrier forgets A", doorbell, "PLAIN=2 RUNNERS=0 NO_A", stranded},
+	{"the barrier gives S back first", doorbell, "PLAIN=2 RUNNERS=0 S_BEFORE_A", stranded},
+	{"the barrier tests A after S", doorbell, "PLAIN=2 RUNNERS=0 A_AFTER_S", stranded},
+	{"nobody asks whether all is quiet", doorbell, "PLAIN=2 RUNNERS=0 NO_QUIET", stranded},
+	{"not asked after a look in vain", doorbell, "PLAIN=3 LISTENERS=1 FOREIGN=0 EMPTY_UNASKED", stranded},
+	{"not asked after connecting", doorbell, "PLAIN=2 LISTENERS=1 RECONNECTS=1 FIRST_UNASKED", stranded},
+	{"no look after quiet", doorbell, "PLAIN=2 RUNNERS=0 NO_LAST_LOOK", stranded},
+	{"LISTEN after looking", doorbell, "PLAIN=2 RUNNERS=0 LATE_LISTEN", stranded},
+	{"a ring during a look is dropped", doorbell, "PLAIN=2 RUNNERS=0 RING_DROPPED", stranded},
+	{"silent when S is refused", doorbell, "PLAIN=2 RUNNERS=0 SILENT_WHEN_REFUSED", stranded},
+	{"producers take no S", doorbell, "PLAIN=2 RUNNERS=0 NO_S", stranded},
+	{"locks go before the row is visible", doorbell, "PLAIN=2 RUNNERS=0 LOCKS_FIRST", stranded},
+	{"a wake is lost on the last runner", doorbell, "PLAIN=2 LISTENERS=1 WAKE_LOST", stranded},
+	{"a wake during a claim is forgotten", doorbell, "PLAIN=2 LISTENERS=1 AGAIN_LATE", stranded},
+	{"a retry does not ring", doorbell, "PLAIN=1 LISTENERS=1 RETRIES=1 RETRY_SILENT", stranded},
+	{"no timer for what is due later", doorbell, "PLAIN=1 LISTENERS=1 RETRIES=1 NO_TIMER", stranded},
+	{"an empty claim after a loss is believed", doorbell, "PLAIN=1 LISTENERS=1 LOSSES=1 NO_DOUBT", stranded},
+
+	// The limits: what is left to the poll is left without it, and nothing else is.
+	{"a notifier aborts", doorbell, "PLAIN=2 ABORTING=1 RUNNERS=0 FOREIGN=0", stranded},
+	{"a notifier aborts: only rows silent beside it", doorbell, "PLAIN=2 ABORTING=1 RUNNERS=0 FOREIGN=0 EXCUSED=1", holds},
+	{"a notifier aborts: the poll", doorbell, "PLAIN=1 ABORTING=1 RUNNERS=0 POLL=1", holds},
+	{"a process dies with rows in hand", doorbell, "PLAIN=1 DEATHS=1 FOREIGN=0", stranded},
+	{"a process dies with rows in hand: the poll", doorbell, "PLAIN=1 DEATHS=1 FOREIGN=0 POLL=1", holds},
+	// Deciding early is being slow, until it lasts for ever.
+	{"a notifier decides early and stays idle", doorbell, "PLAIN=1 IDLE=1 RUNNERS=0", stranded},
+
+	{"two rows, claimed twice", floor, "PRODUCERS=2 CLAIMS=2", holds},
+	{"three rows", floor, "PRODUCERS=3 CLAIMS=1 TICKS=2", holds},
+	{"two claimers", floor, "PRODUCERS=2 CLAIMERS=2 CLAIMS=1", holds},
+	{"a row brought back", floor, "RETURNS=1 CLAIMS=2 TICKS=2", holds},
+	// 100 runs and has stamped, 90 is the last one over: xmax is 91, and soon xmin is 100
+	{"xmax of a snapshot for an xid", floor, "XMAX", hidden},
+	{"the clock is read after the xid", floor, "CLOCK_LATE", hidden},
+	{"a producer stamps before its xid", floor, "STAMP_FIRST", hidden},
+	{"a retry stamps before its xid", floor, "RETRY_STAMP_FIRST", hidden},
+	{"a row is brought back with its old stamp", floor, "RETURNS=1 RETURN_KEEPS_STAMP", undone},
+	{"the clock steps back", floor, "CLOCK_STEPS", hidden},
+	{"an empty claim instead of the oldest row", floor, "NO_OLDEST", undone},
+	{"the oldest row of an earlier snapshot", floor, "TWO_SNAPSHOTS", passed},
+}
+
+func TestModels(t *testing.T) {
+	t.Parallel()
+	for program, pkg := range map[string]string{"spin": "spin", "gcc": "gcc and libc6-dev"} {
+		if _, err := exec.LookPath(program); err != nil {
+			t.Fatalf("%s is not installed: on Debian, apt-get install %s", program, pkg)
+		}
+	}
+	for _, c := range cases {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			dir := t.TempDir()
+			text, err := os.ReadFile(c.file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := os.WriteFile(filepath.Join(dir, c.file), text, 0o600); err != nil {
+				t.Fatal(err)
+			}
+			var defines []string
+			for define := range strings.FieldsSeq(c.defines) {
+				defines = append(defines, "-D"+define)
+			}
+			run(t, dir, "spin", append(append(defines, "-a"), c.file)...)
+			// COLLAPSE compresses without loss; pan stops at the first error, or out of memory
+			run(t, dir, "gcc", "-O1", "-w", "-DSAFETY", "-DCOLLAPSE", "-DMEMLIM=1900", "-o", "pan", "pan.c")
+			report := run(t, dir, "./pan", "-m20000", "-w22")
+			judge(t, report, c.want)
+			if t.Failed() {
+				t.Logf("%s", report)
+				if _, err := os.Stat(filepath.Join(dir, c.file+".trail")); err == nil {
+					t.Logf("%s", run(t, dir, "spin", append(append(defines, "-t", "-p", "-g", "-l"), c.file)...))
+				}
+			}
+		})
+	}
+}
+
+var figures = regexp.MustCompile(`(?m)^ *(\d+) states, stored$|^pan: elapsed time (.*)$`)
+
+// judge compares pan's report with what is wanted of the variant. That a variant holds counts only
+// if all states were visited, and among them some where the assertions were tried.
+func judge(t *testing.T, report, want string) {
+	t.Helper()
+	for _, m := range figures.FindAllString(report, -1) {
+		t.Log(strings.TrimSpace(m))
+	}
+	if want != holds {
+		if !strings.Contains(report, want) {
+			t.Errorf("did not fail with %q: either the model has lost its teeth, or the variant is no longer broken", want)
+		}
+		return
+	}
+	if !strings.Contains(report, "errors: 0\n") {
+		t.Error("the protocol fails")
+	}
+	for _, cut := range []string{"Search not completed", "max search depth too small", "out of memory", "memory limit"} {
+		if strings.Contains(report, cut) {
+			t.Errorf("not every state was visited: %s", cut)
+		}
+	}
+	if !strings.Contains(report, "assertion violations\t+") || !strings.Contains(report, "invalid end states\t+") {
+		t.Error("assertions or end states were not checked")
+	}
+	if _, unreached, _ := strings.Cut(report, "unreached in init"); strings.Contains(unreached, "assert(") {
+		t.Error("the assertions at the end were never reached")
+	}
+}
+
+// run returns what a program prints. Pan reports an error that it found by its exit code as well,
+// which judge reads from the text.
+func run(t *testing.T, dir, program string, args ...string) string {
+	t.Helper()
+	command := exec.CommandContext(t.Context(), program, args...)
+	command.Dir = dir
+	output, err := command.CombinedOutput()
+	if exit := new(exec.ExitError); err != nil && (!errors.As(err, &exit) || program != "./pan" || !exit.Exited()) {
+		if errors.Is(t.Context().Err(), context.Canceled) {
+			t.Fatalf("%s was ended: %v", program, err)
+		}
+		t.Fatalf("%s %s: %v\n%s", program, strings.Join(args, " "), err, output)
+	}
+	return string(output)
+}
