@@ -80,7 +80,13 @@ func createTemplate(ctx context.Context) error {
 	if err := administer(ctx, "postgres", "create database "+templateName); err != nil {
 		return err
 	}
-	migrator, err := app.NewMigrator(ctx, server.URL(templateName), slog.New(slog.DiscardHandler))
+	return Migrate(ctx, server.URL(templateName))
+}
+
+// Migrate migrates the database at url and registers Generation: for a server other than the
+// shared one.
+func Migrate(ctx context.Context, url string) error {
+	migrator, err := app.NewMigrator(ctx, url, slog.New(slog.DiscardHandler))
 	if err != nil {
 		return err
 	}
@@ -88,11 +94,15 @@ func createTemplate(ctx context.Context) error {
 	if err := errors.Join(err, migrator.Close()); err != nil {
 		return err
 	}
-	return administer(ctx, templateName, fmt.Sprintf("select core.generation_register(%d)", Generation))
+	return administerAt(ctx, url, fmt.Sprintf("select core.generation_register(%d)", Generation))
 }
 
 func administer(ctx context.Context, database, sql string) error {
-	conn, err := pgx.Connect(ctx, server.URL(database))
+	return administerAt(ctx, server.URL(database), sql)
+}
+
+func administerAt(ctx context.Context, url, sql string) error {
+	conn, err := pgx.Connect(ctx, url)
 	if err != nil {
 		return err
 	}

@@ -1,0 +1,101 @@
+//go:build heavy
+
+package faults_test
+
+import (
+	"math/rand/v2"
+	"syscall"
+	"testing"
+	"time"
+
+	"spectral/tests/faults/ledger"
+)
+
+func TestKilledAtRandom(t *testing.T) {
+	b := setup(t)
+	s := seed(t)
+	l := ledger.New(ledger.Cards(nil))
+	supervisors := b.supervise(3)
+	load := l.Start(t, ledger.Load{URL: b.publisher, Publishers: 4, Rate: 25, PerTx: 5, Seed: s})
+	random := rand.New(rand.NewPCG(s, s))
+	for until := time.Now().Add(20 * time.Second); time.Now().Before(until); {
+		meanwhile(t, time.Duration(50+random.IntN(500))*time.Millisecond)
+		supervisors[random.IntN(len(supervisors))].Current().Kill()
+	}
+	load.Stop()
+	restarts := 0
+	for _, s := range supervisors {
+		restarts += s.Restarts()
+	}
+	t.Logf("%d restarts, %v", restarts, l.Counts())
+	if restarts < 20 {
+		t.Errorf("%d restarts in 20 s: the kills did not arrive", restarts)
+	}
+	// an event that is at work alone when its worker is killed is charged with it
+	l.Verify(t, b.direct(), ledger.Expect{Within: 2 * patience, MaxAttempts: 5})
+}
+
+func TestHandlerThatOutlastsTheGrace(t *testing.T) {
+	b := setup(t)
+	l := ledger.New(ledger.Cards(nil))
+	worker := b.run(b.worker, "")
+	held := b.hold("held-1")
+	l.Publish(t, b.publisher, "held-1", "k000001")
+	held.awaitEntered()
+	worker.Signal(syscall.SIGTERM)
+	code := worker.AwaitExit(t, 35*time.Second)
+	if code == -1 {
+		t.Error("the worker was ended by a signal, not by itself")
+	}
+	if got, want := b.card("held-1"), (row{"pending", 0}); got != want {
+		t.Errorf("the event that was cancelled is %v, want %v", got, want)
+	}
+	held.letGo()
+	b.run(b.worker, "")
+	l.Verify(t, b.direct(), ledger.Expect{Within: patience})
+}
+
+func TestRollingRestart(t *testing.T) {
+	b := setup(t)
+	l := ledger.New(ledger.Cards(nil))
+	running := b.runAll(3, b.worker, "")
+	load := l.Start(t, ledger.Load{URL: b.publisher, Publishers: 4, Rate: 25, PerTx: 5, Seed: seed(t)})
+	for i := range 9 {
+		meanwhile(t, 500*time.Millisecond)
+		old := running[i%3]
+		old.Signal(syscall.SIGTERM)
+		if code := old.AwaitExit(t, grace); code != 0 {
+			t.Errorf("restart %d: exit code %d, want 0", i, code)
+		}
+		running[i%3] = b.run(b.worker, "")
+	}
+	load.Stop()
+	l.Verify(t, b.direct(), ledger.Expect{Within: patience, MaxDelay: 2 * time.Second})
+}
+
+// A worker that is stopped in the middle of a handler (a frozen container, a paused machine) must not
+// hold its row for ever.
+func TestFrozenInTheMiddleOfAHandler(t *testing.T) {
+	b := setup(t)
+	l := ledger.New(ledger.Cards(nil))
+	frozen := b.run(b.worker, "")
+	held := b.hold("held-1")
+	l.Publish(t, b.publisher, "held-1", "k000001", "k000002")
+	held.awaitEntered()
+	other := b.run(b.worker, "")
+	frozen.Freeze()
+	held.letGo() // its statement ends, but nobody is there to read that
+	b.eventually("another worker has delivered what the frozen one held", 75*time.Second, func() bool {
+		return b.card("held-1").Status == "delivered"
+	})
+	frozen.Thaw()
+	// it goes on: alone, it delivers what comes
+	other.Signal(syscall.SIGTERM)
+	other.AwaitExit(t, grace)
+	l.Publish(t, b.publisher, "k000003")
+	l.Verify(t, b.direct(), ledger.Expect{Within: patience})
+}
+
+func TestHandlerThatRunsOutOfMemory(t *testing.T) {
+	endsItsProcess(t, doBalloon, limited)
+}
