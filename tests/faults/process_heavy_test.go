@@ -3,12 +3,15 @@
 package faults_test
 
 import (
+	"fmt"
 	"math/rand/v2"
 	"syscall"
 	"testing"
 	"time"
 
 	"spectral/tests/faults/ledger"
+	"spectral/tests/faults/process"
+	"spectral/tests/faults/proxy"
 )
 
 func TestKilledAtRandom(t *testing.T) {
@@ -94,6 +97,104 @@ func TestFrozenInTheMiddleOfAHandler(t *testing.T) {
 	other.AwaitExit(t, grace)
 	l.Publish(t, b.publisher, "k000003")
 	l.Verify(t, b.direct(), ledger.Expect{Within: patience})
+}
+
+// A worker dies just before its n-th statement arrives, and just after, for every n of a dispatch.
+func TestKilledBetweenAnyTwoStatements(t *testing.T) {
+	for size, keys := range map[string][]string{"one event": {"a"}, "a batch": {"a", "b", "c"}} {
+		for at, verdict := range map[string]proxy.Verdict{"before": proxy.Freeze, "after": proxy.Hush} {
+			t.Run(size+"/"+at, func(t *testing.T) { killsBetween(t, keys, verdict) })
+		}
+	}
+}
+
+func killsBetween(t *testing.T, keys []string, verdict proxy.Verdict) {
+	t.Helper()
+	b := setup(t)
+	l := ledger.New(ledger.Cards(nil))
+	pool := proxy.InFrontOf(t, b.worker)
+	command := b.command(b.worker, pool.URL(t, b.worker))
+	quiet := func() bool { return one[int](b, "select count(*) from core.outbox where status = 'pending'") == 0 }
+	for n := 1; ; n++ {
+		worker := process.Start(t, command)
+		worker.Await(t, listening, 1, patience)
+		b.eventually("what the last one left is delivered", patience, quiet)
+		filter, hit := proxy.Nth(n, verdict, proxy.Statement)
+		pool.Filter(filter)
+		published := make([]string, len(keys))
+		for i, key := range keys {
+			published[i] = fmt.Sprintf("%s%d", key, n)
+		}
+		l.Publish(t, b.publisher, published...)
+		killed := false
+		b.eventually("the worker comes to statement or end", patience, func() bool {
+			select {
+			case <-hit:
+				killed = true
+			default:
+			}
+			return killed || quiet()
+		})
+		worker.Kill()
+		worker.AwaitExit(t, grace)
+		pool.Filter(nil)
+		pool.Cut()
+		if !killed { // there are no more statements than that in a dispatch
+			t.Logf("killed at %d statements", n-1)
+			break
+		}
+	}
+	b.run(b.worker, "")
+	// an event at work alone when its worker dies is charged with it
+	l.Verify(t, b.direct(), ledger.Expect{Within: patience, MaxAttempts: 5})
+}
+
+// Stopping must not hang on a database that does not answer.
+func TestTerminatedWithoutDatabase(t *testing.T) {
+	for name, mode := range map[string]proxy.Mode{"refusing": proxy.Refuse, "silent": proxy.Stall} {
+		t.Run(name, func(t *testing.T) {
+			b := setup(t)
+			p := proxy.InFrontOf(t, b.worker)
+			l := ledger.New(ledger.Cards(nil))
+			worker := b.run(p.URL(t, b.worker), "")
+			held := b.hold("held-1")
+			l.Publish(t, b.publisher, "held-1")
+			held.awaitEntered()
+			p.Set(mode)
+			if mode == proxy.Refuse {
+				p.Cut()
+			}
+			meanwhile(t, 2*time.Second) // it finds out, or not
+			worker.Signal(syscall.SIGTERM)
+			started := time.Now()
+			code := worker.AwaitExit(t, 35*time.Second)
+			t.Logf("ended after %s with code %d", time.Since(started), code)
+			if code == -1 {
+				t.Error("the worker was ended by a signal, not by itself")
+			}
+			p.Set(proxy.Pass)
+			held.letGo()
+			b.run(b.worker, "")
+			l.Verify(t, b.direct(), ledger.Expect{Within: patience})
+		})
+	}
+}
+
+// Few cards, many events: batches of several workers want the same rows, in different orders.
+func TestKilledAtRandomOnHotRows(t *testing.T) {
+	b := setup(t)
+	s := seed(t)
+	l := ledger.New(ledger.Cards(func(n int) string { return fmt.Sprintf("hot-%d", n%7) }))
+	supervisors := b.supervise(3)
+	load := l.Start(t, ledger.Load{URL: b.publisher, Publishers: 6, Rate: 25, PerTx: 8, Seed: s})
+	random := rand.New(rand.NewPCG(s, s))
+	for until := time.Now().Add(15 * time.Second); time.Now().Before(until); {
+		meanwhile(t, time.Duration(200+random.IntN(1500))*time.Millisecond)
+		supervisors[random.IntN(len(supervisors))].Current().Kill()
+	}
+	load.Stop()
+	t.Log(l.Counts())
+	l.Verify(t, b.direct(), ledger.Expect{Within: 2 * patience, MaxAttempts: 5})
 }
 
 func TestHandlerThatRunsOutOfMemory(t *testing.T) {

@@ -84,6 +84,10 @@ func Nth(n int, verdict Verdict, meant func(Message) bool) (f Filter, done <-cha
 // Commit reports whether a message is a client's COMMIT.
 func Commit(m Message) bool { return strings.EqualFold(m.Query(), "commit") }
 
+// Statement reports whether a message is the last that a client sends of a statement: a simple query
+// or a Sync.
+func Statement(m Message) bool { return m.From == Client && (m.Type == 'Q' || m.Type == 'S') }
+
 // AfterBytes is a filter that resets each connection once its server has sent n further bytes, in
 // whole messages but for the last, which is torn.
 func AfterBytes(n int) Filter {

@@ -104,11 +104,15 @@ func (p *Proxy) Cut() int {
 	return len(p.links)
 }
 
-// Open is how many connections stand.
-func (p *Proxy) Open() int {
+// Standing are the numbers of the connections that stand.
+func (p *Proxy) Standing() []int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return len(p.links)
+	all := make([]int, 0, len(p.links))
+	for l := range p.links {
+		all = append(all, l.id)
+	}
+	return all
 }
 
 // Accepted are the times of all connections that clients made, refused ones included.

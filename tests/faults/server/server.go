@@ -92,8 +92,9 @@ func (s *Server) Stop(t testing.TB) {
 	}
 }
 
-// Crash ends the server at once, with SIGQUIT (an immediate shutdown, of which it tells its clients)
-// or SIGKILL (of which it tells nobody). The next start recovers from the log.
+// Crash ends the server by a signal: SIGINT (a fast shutdown, as Stop does it), SIGQUIT (an immediate
+// one, of which it tells its clients) or SIGKILL (of which it tells nobody). After the latter two the
+// next start recovers from the log.
 func (s *Server) Crash(t testing.TB, how syscall.Signal) {
 	t.Helper()
 	pid := s.postmaster(t)
