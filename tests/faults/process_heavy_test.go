@@ -126,15 +126,16 @@ func killsBetween(t *testing.T, keys []string, verdict proxy.Verdict) {
 			published[i] = fmt.Sprintf("%s%d", key, n)
 		}
 		l.Publish(t, b.publisher, published...)
-		killed := false
-		b.eventually("the worker comes to statement or end", patience, func() bool {
+		reached := func() bool {
 			select {
 			case <-hit:
-				killed = true
+				return true
 			default:
+				return false
 			}
-			return killed || quiet()
-		})
+		}
+		b.eventually("the worker comes to the statement or the end", patience, func() bool { return reached() || quiet() })
+		killed := reached() // a further runner may have delivered what the one that was halted had not claimed
 		worker.Kill()
 		worker.AwaitExit(t, grace)
 		pool.Filter(nil)
