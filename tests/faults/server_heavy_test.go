@@ -3,6 +3,7 @@
 package faults_test
 
 import (
+	"fmt"
 	"syscall"
 	"testing"
 	"time"
@@ -17,8 +18,11 @@ func TestServerGoesDown(t *testing.T) {
 	l := ledger.New(ledger.Cards(nil))
 	running := b.runAll(3, b.worker, "")
 	load := l.Start(t, ledger.Load{URL: b.publisher, Publishers: 4, Rate: 50, PerTx: 5, Seed: seed(t)})
-	for _, how := range []syscall.Signal{syscall.SIGINT, syscall.SIGQUIT, syscall.SIGKILL} {
+	for i, how := range []syscall.Signal{syscall.SIGINT, syscall.SIGQUIT, syscall.SIGKILL} {
 		meanwhile(t, 3*time.Second)
+		held := b.hold(fmt.Sprintf("%s%d", ledger.Held, i)) // so that a handler is at work; the lock goes down too
+		l.Publish(t, b.publisher, held.key)
+		held.awaitEntered()
 		s.Crash(t, how)
 		s.Start(t)
 	}
