@@ -107,11 +107,16 @@ func misbehave(do string) {
 		_ = syscall.Kill(os.Getpid(), syscall.SIGKILL)
 		select {} // until it arrives
 	case doBalloon:
-		var all [][]byte
-		for {
-			all = append(all, make([]byte, 64<<20))
+		for b := new(balloon); ; {
+			b = &balloon{next: b}
 		}
 	}
+}
+
+// balloon is memory that is not given back while anything refers to it.
+type balloon struct {
+	next *balloon
+	_    [64 << 20]byte
 }
 
 // balloonLimit is the address space that a test worker may take, where balloons are expected.

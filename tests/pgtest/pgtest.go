@@ -77,7 +77,7 @@ func Server(t testing.TB) *embeddedpg.Server {
 }
 
 func createTemplate(ctx context.Context) error {
-	if err := administer(ctx, "postgres", "create database "+templateName); err != nil {
+	if err := administer(ctx, "create database "+templateName); err != nil {
 		return err
 	}
 	return Migrate(ctx, server.URL(templateName))
@@ -97,8 +97,8 @@ func Migrate(ctx context.Context, url string) error {
 	return administerAt(ctx, url, fmt.Sprintf("select core.generation_register(%d)", Generation))
 }
 
-func administer(ctx context.Context, database, sql string) error {
-	return administerAt(ctx, server.URL(database), sql)
+func administer(ctx context.Context, sql string) error {
+	return administerAt(ctx, server.URL("postgres"), sql)
 }
 
 func administerAt(ctx context.Context, url, sql string) error {
@@ -131,7 +131,7 @@ func clone(t testing.TB, template string) string {
 	defer cancel()
 	name := fmt.Sprintf("test_%d", sequence.Add(1))
 	cloning.Lock()
-	err := administer(ctx, "postgres", "create database "+name+template)
+	err := administer(ctx, "create database "+name+template)
 	cloning.Unlock()
 	if err != nil {
 		t.Fatalf("create the test's database: %v", err)
@@ -139,7 +139,7 @@ func clone(t testing.TB, template string) string {
 	t.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 		defer cancel()
-		if err := administer(ctx, "postgres", "drop database "+name+" with (force)"); err != nil {
+		if err := administer(ctx, "drop database "+name+" with (force)"); err != nil {
 			t.Errorf("drop the test's database: %v", err)
 		}
 	})
@@ -191,13 +191,13 @@ func Login(t testing.TB, at string, memberOf ...string) string {
 	for _, role := range memberOf {
 		sql += fmt.Sprintf("; grant %s to %s", role, name)
 	}
-	if err := administer(ctx, "postgres", sql); err != nil {
+	if err := administer(ctx, sql); err != nil {
 		t.Fatalf("create login: %v", err)
 	}
 	t.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 		defer cancel()
-		if err := administer(ctx, "postgres", "drop role "+name); err != nil {
+		if err := administer(ctx, "drop role "+name); err != nil {
 			t.Errorf("drop login: %v", err)
 		}
 	})

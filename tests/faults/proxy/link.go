@@ -6,6 +6,7 @@ import (
 	"errors"
 	"io"
 	"net"
+	"slices"
 	"strings"
 	"sync"
 )
@@ -232,7 +233,7 @@ func (l *link) send(m Message, head []byte, sink *net.TCPConn) bool {
 	if m.From == Server && (mode == SwallowReplies || l.isHushed()) {
 		return true
 	}
-	whole := append(head, m.Body...)
+	whole := slices.Concat(head, m.Body)
 	switch verdict {
 	case Discard:
 		return true
