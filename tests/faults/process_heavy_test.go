@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"spectral/internal/app"
 	"spectral/tests/faults/ledger"
 	"spectral/tests/faults/process"
 	"spectral/tests/faults/proxy"
@@ -46,8 +47,7 @@ func TestHandlerThatOutlastsTheGrace(t *testing.T) {
 	l.Publish(t, b.publisher, "held-1", "k000001")
 	held.awaitEntered()
 	worker.Signal(syscall.SIGTERM)
-	code := worker.AwaitExit(t, 35*time.Second)
-	if code == -1 {
+	if code := worker.AwaitExit(t, app.ShutdownGrace+grace); code == -1 {
 		t.Error("the worker was ended by a signal, not by itself")
 	}
 	if got, want := b.card("held-1"), (row{"pending", 0}); got != want {

@@ -234,7 +234,7 @@ func (h *hold) awaitEntered() (backend int) {
 	h.Helper()
 	h.eventually("the handler of "+h.key+" is at work", patience, func() bool {
 		backend = one[int](h.bundle, `select coalesce(max(pid), 0) from pg_locks where locktype = 'advisory'
-			and classid = $1::int and objid::bigint = hashtext($2)::bigint & 4294967295 and not granted`, ledger.HeldClass, h.key)
+			and database = (select oid from pg_database where datname = current_database()) and classid = $1::int and objid::bigint = hashtext($2)::bigint & 4294967295 and not granted`, ledger.HeldClass, h.key)
 		return backend != 0
 	})
 	return backend
