@@ -4,7 +4,6 @@ package faults_test
 
 import (
 	"fmt"
-	"net/url"
 	"testing"
 	"time"
 
@@ -16,13 +15,8 @@ import (
 // Publishers and the workers' pool through a transaction pooler, the listener straight to Postgres.
 func TestThroughPgBouncer(t *testing.T) {
 	b := setup(t)
-	pool, err := url.Parse(pgbouncer.Start(t, b.worker, "transaction"))
-	must(t, err)
-	query := pool.Query()
-	query.Set("default_query_exec_mode", "cache_describe") // Debian's PgBouncer 1.18 has no prepared statements
-	pool.RawQuery = query.Encode()
 	l := ledger.New(ledger.Cards(nil))
-	running := b.runAll(3, b.worker, pool.String())
+	running := b.runAll(3, b.worker, pgbouncer.Start(t, b.worker, "transaction"))
 	load := l.Start(t, ledger.Load{
 		URL: pgbouncer.Start(t, b.publisher, "transaction"), Publishers: 8, Rate: 25, PerTx: 5, Seed: seed(t),
 	})

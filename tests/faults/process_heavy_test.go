@@ -223,5 +223,5 @@ func TestBacklogOnHotRows(t *testing.T) {
 }
 
 func TestHandlerThatRunsOutOfMemory(t *testing.T) {
-	endsItsProcess(t, doBalloon, limited)
+	endsItsProcess(t, doBalloon, limited, neighbour)
 }

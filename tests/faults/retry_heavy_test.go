@@ -29,7 +29,7 @@ func TestOneFailingEventAmongTwelveWorkers(t *testing.T) {
 	b.eventually("the event has failed", time.Minute, func() bool { return b.card(poison).Status == "failed" })
 	load.Stop()
 	want := 1 + events.DefaultRetryPolicy.MaxRetries
-	l.Verify(t, b.direct(), ledger.Expect{Within: patience, Failed: map[string]int{poison: want}})
+	l.Verify(t, b.direct(), ledger.Expect{Within: patience, Failed: map[string]ledger.Dead{poison: {Attempts: want}}})
 
 	var all []retry
 	collect := func() {

@@ -11,6 +11,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"spectral/internal/app"
@@ -46,6 +47,7 @@ const (
 	doExit    = "exit"    // os.Exit
 	doKill    = "kill"    // SIGKILL to itself
 	doBalloon = "balloon" // takes memory until the system refuses
+	doDawdle  = "dawdle"  // takes its time, and does well
 )
 
 func deedContract() events.Contract {
@@ -89,6 +91,10 @@ func doing(name string) func(events.Tx) events.EventHandler {
 				return err
 			}
 			if _, err := tx.Exec(ctx, "insert into faults.effects (handler, key) values ($1, $2)", name, d.Key); err != nil {
+				return err
+			}
+			if d.Do == doDawdle {
+				_, err := tx.Exec(ctx, "select pg_catalog.pg_sleep(0.3)")
 				return err
 			}
 			if name == doer {
@@ -167,7 +173,8 @@ func work(ctx context.Context) (err error) {
 	}
 	listener, err := postgres.NewListener(postgres.Config{
 		Generation: s.Generation, Direct: direct, Pool: pool, Contracts: contracts,
-		Log: app.NewLogger(os.Stderr, slog.LevelInfo, s.Generation), Now: time.Now, Random: rand.Float64,
+		Log: app.NewLogger(os.Stderr, slog.LevelInfo, s.Generation), Worker: uuid.New(), Name: "test worker",
+		Now: time.Now, Random: rand.Float64,
 	})
 	if err != nil {
 		return err

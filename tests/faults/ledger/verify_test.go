@@ -63,7 +63,7 @@ func TestDifferencesAreReported(t *testing.T) {
 			l.transactions = record
 			s := fine()
 			c.spoil(&s)
-			got := l.compare(s, Expect{Failed: map[string]int{"c": 6}, MaxDelay: time.Second})
+			got := l.compare(s, Expect{Failed: map[string]Dead{"c": {Attempts: 6}}, MaxDelay: time.Second})
 			if len(got) != len(c.want) {
 				t.Fatalf("reported %d problems, want %d:\n%s", len(got), len(c.want), strings.Join(got, "\n"))
 			}
