@@ -222,6 +222,37 @@ func TestBacklogOnHotRows(t *testing.T) {
 	wantRunning(t, running)
 }
 
+// A handler that ends its process: the event must end as a dead letter after its retries, and those
+// that were claimed with it, or are at work beside it, must not suffer.
+func TestHandlerThatEndsItsProcess(t *testing.T) {
+	for _, do := range []string{doExit, doKill} {
+		t.Run(do, func(t *testing.T) { endsItsProcess(t, do, unlimited, neighbour) })
+	}
+	t.Run("beside slow ones", func(t *testing.T) {
+		endsItsProcess(t, doExit, unlimited, func(i int) string { return fmt.Sprintf("%s-%d", doDawdle, i) })
+	})
+}
+
+func endsItsProcess(t *testing.T, do, memory string, neighbour func(int) string) {
+	t.Helper()
+	b := setup(t)
+	b.register()
+	l := ledger.New(deeds())
+	killer := do + "-1"
+	keys := make([]string, 0, 51)
+	for i := range 51 {
+		keys = append(keys, neighbour(i))
+	}
+	keys[25] = killer
+	l.Publish(t, b.publisher, keys...)
+	supervisor := process.Supervise(t, b.testCommand(memory), restartPause)
+	// once its killer is parked, the other handler has its turn
+	dead := ledger.Dead{Attempts: 1 + quickly.MaxRetries + 1, Handled: []string{witness}}
+	// a neighbour that another runner has in hand, alone, when the process ends is charged as well
+	l.Verify(t, b.direct(), ledger.Expect{Within: 3 * patience, Failed: map[string]ledger.Dead{killer: dead}, MaxAttempts: quickly.MaxRetries})
+	t.Logf("%d restarts", supervisor.Restarts())
+}
+
 func TestHandlerThatRunsOutOfMemory(t *testing.T) {
 	endsItsProcess(t, doBalloon, limited, neighbour)
 }

@@ -1,13 +1,11 @@
 package faults_test
 
 import (
-	"fmt"
 	"syscall"
 	"testing"
 	"time"
 
 	"spectral/tests/faults/ledger"
-	"spectral/tests/faults/process"
 )
 
 // grace is how long a worker may take to end once its handlers have.
@@ -49,35 +47,4 @@ func TestKilledWorkerLeavesItsEvents(t *testing.T) {
 	held.letGo()
 	b.run(b.worker, "")
 	l.Verify(t, b.direct(), ledger.Expect{Within: patience})
-}
-
-// A handler that ends its process: the event must end as a dead letter after its retries, and those
-// that were claimed with it, or are at work beside it, must not suffer.
-func TestHandlerThatEndsItsProcess(t *testing.T) {
-	for _, do := range []string{doExit, doKill} {
-		t.Run(do, func(t *testing.T) { endsItsProcess(t, do, unlimited, neighbour) })
-	}
-	t.Run("beside slow ones", func(t *testing.T) {
-		endsItsProcess(t, doExit, unlimited, func(i int) string { return fmt.Sprintf("%s-%d", doDawdle, i) })
-	})
-}
-
-func endsItsProcess(t *testing.T, do, memory string, neighbour func(int) string) {
-	t.Helper()
-	b := setup(t)
-	b.register()
-	l := ledger.New(deeds())
-	killer := do + "-1"
-	keys := make([]string, 0, 51)
-	for i := range 51 {
-		keys = append(keys, neighbour(i))
-	}
-	keys[25] = killer
-	l.Publish(t, b.publisher, keys...)
-	supervisor := process.Supervise(t, b.testCommand(memory), restartPause)
-	// once its killer is parked, the other handler has its turn
-	dead := ledger.Dead{Attempts: 1 + quickly.MaxRetries + 1, Handled: []string{witness}}
-	// a neighbour that another runner has in hand, alone, when the process ends is charged as well
-	l.Verify(t, b.direct(), ledger.Expect{Within: 3 * patience, Failed: map[string]ledger.Dead{killer: dead}, MaxAttempts: quickly.MaxRetries})
-	t.Logf("%d restarts", supervisor.Restarts())
 }
