@@ -226,24 +226,25 @@ func TestBacklogOnHotRows(t *testing.T) {
 // that were claimed with it, or are at work beside it, must not suffer.
 func TestHandlerThatEndsItsProcess(t *testing.T) {
 	for _, do := range []string{doExit, doKill} {
-		t.Run(do, func(t *testing.T) { endsItsProcess(t, do, unlimited, neighbour) })
+		t.Run(do, func(t *testing.T) { endsItsProcess(t, do, unlimited, 50, neighbour) })
 	}
-	t.Run("beside slow ones", func(t *testing.T) {
-		endsItsProcess(t, doExit, unlimited, func(i int) string { return fmt.Sprintf("%s-%d", doDawdle, i) })
-	})
+	slow := func(i int) string { return fmt.Sprintf("%s-%d", doDawdle, i) }
+	t.Run("beside many slow ones", func(t *testing.T) { endsItsProcess(t, doExit, unlimited, 50, slow) })
+	// these are at work, each alone, whenever the process ends
+	t.Run("beside few slow ones", func(t *testing.T) { endsItsProcess(t, doExit, unlimited, 3, slow) })
 }
 
-func endsItsProcess(t *testing.T, do, memory string, neighbour func(int) string) {
+func endsItsProcess(t *testing.T, do, memory string, neighbours int, neighbour func(int) string) {
 	t.Helper()
 	b := setup(t)
 	b.register()
 	l := ledger.New(deeds())
 	killer := do + "-1"
-	keys := make([]string, 0, 51)
-	for i := range 51 {
+	keys := make([]string, 0, neighbours+1)
+	for i := range neighbours + 1 {
 		keys = append(keys, neighbour(i))
 	}
-	keys[25] = killer
+	keys[neighbours/2] = killer
 	l.Publish(t, b.publisher, keys...)
 	supervisor := process.Supervise(t, b.testCommand(memory), restartPause)
 	// once its killer is parked, the other handler has its turn
@@ -254,5 +255,5 @@ func endsItsProcess(t *testing.T, do, memory string, neighbour func(int) string)
 }
 
 func TestHandlerThatRunsOutOfMemory(t *testing.T) {
-	endsItsProcess(t, doBalloon, limited, neighbour)
+	endsItsProcess(t, doBalloon, limited, 50, neighbour)
 }
