@@ -6,6 +6,7 @@ set local role spectral_owner;
 
 create table core.workers (
   worker_id uuid not null,
+  session_id uuid not null,
   generation bigint not null,
   name text not null,
   handlers jsonb not null,
@@ -16,16 +17,18 @@ create table core.workers (
   constraint workers_name_size check (octet_length(name) between 1 and 256),
   constraint workers_handlers_object check (jsonb_typeof(handlers) = 'object')
 ) with (autovacuum_vacuum_threshold = 50, autovacuum_vacuum_scale_factor = 0);
-comment on table core.workers is 'Worker processes. A live one holds the session lock core.worker_lock(worker_id).';
+comment on table core.workers is 'Worker processes. A live one holds the session lock core.worker_lock(session_id).';
 comment on column core.workers.name is 'host and process, for people';
 comment on column core.workers.handlers is 'event type to sorted handler names';
 comment on column core.workers.gone_at is 'when it was first found without its session lock, null while it holds it';
 grant select on core.workers to spectral_operator;
 
--- core.worker_lock(p_worker) is the key of the advisory session lock that a live worker holds.
-create function core.worker_lock(p_worker uuid) returns bigint
+-- core.worker_lock(p_session) is the key of the advisory lock that a live worker's session holds. A
+-- session's, not the worker's: one that lost its connection does not wait for the old backend to
+-- notice.
+create function core.worker_lock(p_session uuid) returns bigint
 language sql immutable
-return hashtextextended(p_worker::text, 4871030926153309871);
+return hashtextextended(p_session::text, 4871030926153309871);
 
 -- +goose StatementBegin
 -- core.worker_register(...) makes the calling session the one whose life is the worker's, and
@@ -39,6 +42,7 @@ set search_path = pg_catalog, core, pg_temp
 as $$
 declare
   v_difference text;
+  v_session constant uuid := gen_random_uuid();
 begin
   -- one at a time: of two that start together, the second sees the first
   perform pg_advisory_xact_lock(7021385519400276351);
@@ -47,16 +51,16 @@ begin
   from core.workers w, jsonb_each(p_handlers) as t(event_type, names)
   where w.generation = p_generation and w.worker_id <> p_worker
     and w.handlers ? t.event_type and w.handlers -> t.event_type <> t.names
-    and not pg_try_advisory_xact_lock_shared(core.worker_lock(w.worker_id))
+    and not pg_try_advisory_xact_lock_shared(core.worker_lock(w.session_id))
   order by w.name, t.event_type
   limit 1;
   if v_difference is not null then
     return v_difference;
   end if;
-  perform pg_advisory_lock(core.worker_lock(p_worker));
-  insert into core.workers (worker_id, generation, name, handlers)
-  values (p_worker, p_generation, p_name, p_handlers)
-  on conflict (worker_id) do update set gone_at = null;
+  perform pg_advisory_lock(core.worker_lock(v_session));
+  insert into core.workers (worker_id, session_id, generation, name, handlers)
+  values (p_worker, v_session, p_generation, p_name, p_handlers)
+  on conflict (worker_id) do update set session_id = v_session, gone_at = null;
   return null;
 end
 $$;

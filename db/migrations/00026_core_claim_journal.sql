@@ -63,7 +63,7 @@ begin
   end if;
   begin
     select array_agg(w.worker_id) into v_gone from core.workers w
-    where w.worker_id is distinct from p_except and pg_try_advisory_xact_lock_shared(core.worker_lock(w.worker_id));
+    where w.worker_id is distinct from p_except and pg_try_advisory_xact_lock_shared(core.worker_lock(w.session_id));
     raise exception using errcode = 'SPW00', message = 'gives the locks back';
   exception when sqlstate 'SPW00' then
     null;

@@ -17,17 +17,29 @@ begin
   update core.workers w
   set gone_at = case when w.worker_id = any (v_gone) then clock_timestamp() end
   where w.worker_id <> p_worker and (w.gone_at is null) = (w.worker_id = any (v_gone));
-  return (select greatest(extract(epoch from min(w.gone_at) - clock_timestamp()) + p_grace, 0)
-          from core.workers w where w.worker_id = any (v_gone));
+  return (select greatest(extract(epoch from w.gone_at - clock_timestamp()) + p_grace, 0)
+          from core.workers w where w.worker_id = any (v_gone) order by w.gone_at limit 1);
 end
 $$;
 -- +goose StatementEnd
 grant execute on function core.workers_probe(uuid, double precision) to spectral_worker;
 
 -- +goose StatementBegin
+-- core.claim_in_hand(p_ids, p_claimed_at) says whether any row of a claim is as it was claimed:
+-- not settled and not due anew. Reads core.outbox.
+create function core.claim_in_hand(p_ids uuid[], p_claimed_at timestamptz) returns boolean
+language sql stable
+begin atomic
+  select exists (select from core.outbox o where o.id = any (p_ids) and o.status = 'pending' and o.deleted_at is null
+                   and o.available_at <= p_claimed_at);
+end;
+-- +goose StatementEnd
+
+-- +goose StatementBegin
 -- core.claim_verdict(p_generation, p_event_types, p_grace) takes up what workers had in hand that
--- have been without a session for p_grace seconds. Rows of a batch run alone from now on, nothing
--- is counted; the listeners are woken. The row of a worker that ran it alone is returned, locked, for the caller to count
+-- have been without a session for p_grace seconds. What the worker had in hand beside other
+-- rows runs alone from now on, nothing is counted; the listeners are woken. What it had alone, or
+-- ran alone because a worker had died of it before, is returned, locked, for the caller to count
 -- that in the same transaction: one row at a time, none when there is no more. Its handler is the
 -- one that ran, null if several may have; restarted says that the server itself has started
 -- since, which explains the lost session. A row whose lock is still held waits for a later call.
@@ -48,11 +60,19 @@ declare
   v_restarted boolean;
   v_channel text;
 begin
+  -- of several rows in hand it cannot be told which the worker died of, unless one did it before
+  update core.claim_journal j set alone = false
+  from core.workers w
+  where w.worker_id = j.worker_id and w.gone_at <= clock_timestamp() - make_interval(secs => p_grace)
+    and j.alone and j.generation = p_generation
+    and exists (select from core.claim_journal k where k.worker_id = j.worker_id
+                  and (k.event_type, k.runner) <> (j.event_type, j.runner) and core.claim_in_hand(k.ids, k.claimed_at))
+    and not exists (select from core.outbox o where o.id = any (j.ids) and o.crashes > 0);
   for v_entry in
     select j.* from core.claim_journal j join core.workers w on w.worker_id = j.worker_id
     where j.generation = p_generation and j.event_type = any (p_event_types) and cardinality(j.ids) > 0
       and w.gone_at <= clock_timestamp() - make_interval(secs => p_grace)
-      and pg_try_advisory_xact_lock_shared(core.worker_lock(w.worker_id))
+      and pg_try_advisory_xact_lock_shared(core.worker_lock(w.session_id))
     order by j.claimed_at
     for update of j, w skip locked
   loop
@@ -89,11 +109,9 @@ begin
   -- what is left of the dead: entries about rows that are settled or were taken up since
   delete from core.workers w
   where w.gone_at <= clock_timestamp() - make_interval(secs => p_grace)
-    and pg_try_advisory_xact_lock_shared(core.worker_lock(w.worker_id))
+    and pg_try_advisory_xact_lock_shared(core.worker_lock(w.session_id))
     and not exists
-      (select from core.claim_journal j, unnest(j.ids) as i(id)
-       join core.outbox o on o.id = i.id and o.status = 'pending' and o.deleted_at is null
-       where j.worker_id = w.worker_id and o.available_at <= j.claimed_at);
+      (select from core.claim_journal j where j.worker_id = w.worker_id and core.claim_in_hand(j.ids, j.claimed_at));
   delete from core.claim_journal j where not exists (select from core.workers w where w.worker_id = j.worker_id);
 end
 $$;
@@ -101,21 +119,23 @@ $$;
 grant execute on function core.claim_verdict(bigint, text[], double precision) to spectral_worker;
 
 -- +goose StatementBegin
--- core.worker_leave(p_worker) says that a worker has ended with nothing in hand. Writes
--- core.workers, core.claim_journal.
-create function core.worker_leave(p_worker uuid) returns void
+-- core.worker_leave(p_worker, p_channels) says that a worker has ended with nothing in hand, and
+-- wakes the others: what it let go of last rang nobody. Writes core.workers, core.claim_journal.
+create function core.worker_leave(p_worker uuid, p_channels text[]) returns void
 language sql volatile security definer
 set search_path = pg_catalog, core, pg_temp
 as $$
   delete from core.claim_journal j where j.worker_id = p_worker;
   delete from core.workers w where w.worker_id = p_worker;
+  select pg_notify(c, '') from unnest(p_channels) as c;
 $$;
 -- +goose StatementEnd
-grant execute on function core.worker_leave(uuid) to spectral_worker;
+grant execute on function core.worker_leave(uuid, text[]) to spectral_worker;
 reset role;
 
 -- +goose Down
 set local lock_timeout = '500ms';
-drop function core.worker_leave(uuid);
+drop function core.worker_leave(uuid, text[]);
 drop function core.claim_verdict(bigint, text[], double precision);
+drop function core.claim_in_hand(uuid[], timestamptz);
 drop function core.workers_probe(uuid, double precision);

@@ -18,7 +18,7 @@ import (
 func (b *bundle) died(alone bool, handler string, ids ...uuid.UUID) (worker uuid.UUID) {
 	b.Helper()
 	worker = uuid.New()
-	b.exec("insert into core.workers (worker_id, generation, name, handlers) values ($1, 1, 'killed', '{}')", worker)
+	b.exec("insert into core.workers (worker_id, session_id, generation, name, handlers) values ($1, $1, 1, 'killed', '{}')", worker)
 	b.exec(`insert into core.claim_journal (worker_id, event_type, runner, generation, ids, alone, handler)
 		values ($1, $2, 1, 1, $3, $4, nullif($5, ''))`, worker, happenedType, ids, alone, handler)
 	return worker

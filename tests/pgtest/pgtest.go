@@ -71,10 +71,16 @@ func Server(t testing.TB) *embeddedpg.Server {
 }
 
 func createTemplate(ctx context.Context) error {
-	if err := administer(ctx, "postgres", "create database "+templateName); err != nil {
+	if err := administer(ctx, "create database "+templateName); err != nil {
 		return err
 	}
-	migrator, err := app.NewMigrator(ctx, server.URL(templateName), slog.New(slog.DiscardHandler))
+	return Migrate(ctx, server.URL(templateName))
+}
+
+// Migrate migrates the database at url and registers Generation: for a server other than the
+// shared one.
+func Migrate(ctx context.Context, url string) error {
+	migrator, err := app.NewMigrator(ctx, url, slog.New(slog.DiscardHandler))
 	if err != nil {
 		return err
 	}
@@ -82,11 +88,15 @@ func createTemplate(ctx context.Context) error {
 	if err := errors.Join(err, migrator.Close()); err != nil {
 		return err
 	}
-	return administer(ctx, templateName, fmt.Sprintf("select core.generation_register(%d)", Generation))
+	return administerAt(ctx, url, fmt.Sprintf("select core.generation_register(%d)", Generation))
 }
 
-func administer(ctx context.Context, database, sql string) error {
-	conn, err := pgx.Connect(ctx, server.URL(database))
+func administer(ctx context.Context, sql string) error {
+	return administerAt(ctx, server.URL("postgres"), sql)
+}
+
+func administerAt(ctx context.Context, url, sql string) error {
+	conn, err := pgx.Connect(ctx, url)
 	if err != nil {
 		return err
 	}
@@ -115,7 +125,7 @@ func clone(t testing.TB, template string) string {
 	defer cancel()
 	name := fmt.Sprintf("test_%d", sequence.Add(1))
 	cloning.Lock()
-	err := administer(ctx, "postgres", "create database "+name+template)
+	err := administer(ctx, "create database "+name+template)
 	cloning.Unlock()
 	if err != nil {
 		t.Fatalf("create the test's database: %v", err)
@@ -123,7 +133,7 @@ func clone(t testing.TB, template string) string {
 	t.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 		defer cancel()
-		if err := administer(ctx, "postgres", "drop database "+name+" with (force)"); err != nil {
+		if err := administer(ctx, "drop database "+name+" with (force)"); err != nil {
 			t.Errorf("drop the test's database: %v", err)
 		}
 	})
@@ -175,13 +185,13 @@ func Login(t testing.TB, at string, memberOf ...string) string {
 	for _, role := range memberOf {
 		sql += fmt.Sprintf("; grant %s to %s", role, name)
 	}
-	if err := administer(ctx, "postgres", sql); err != nil {
+	if err := administer(ctx, sql); err != nil {
 		t.Fatalf("create login: %v", err)
 	}
 	t.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 		defer cancel()
-		if err := administer(ctx, "postgres", "drop role "+name); err != nil {
+		if err := administer(ctx, "drop role "+name); err != nil {
 			t.Errorf("drop login: %v", err)
 		}
 	})

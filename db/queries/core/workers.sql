@@ -3,7 +3,7 @@
 select coalesce(core.worker_register(@worker::uuid, @generation::bigint, @name::text, @handlers::jsonb), '')::text as difference;
 
 -- name: LeaveWorker :exec
-select core.worker_leave(@worker::uuid);
+select core.worker_leave(@worker::uuid, @channels::text[]);
 
 -- name: ProbeWorkers :one
 -- -1 stands for nobody being gone.

@@ -210,12 +210,16 @@ func (s *Server) awaitReady(ctx context.Context) error {
 	}
 }
 
-// announced reports whether our process has written that it is ready. Before that, another server may be the one
-// that listens on the port.
+// announced reports whether our process has written that it takes connections, if only for reading (a hot standby).
+// Before that, another server may be the one that listens on the port.
 func (s *Server) announced() bool {
 	text, err := os.ReadFile(filepath.Join(s.cluster.data(), "postmaster.pid"))
 	lines := strings.Split(string(text), "\n") // the process comes first, its state eighth
-	return err == nil && len(lines) > 7 && lines[0] == strconv.Itoa(s.proc.cmd.Process.Pid) && strings.TrimSpace(lines[7]) == "ready"
+	if err != nil || len(lines) < 8 || lines[0] != strconv.Itoa(s.proc.cmd.Process.Pid) {
+		return false
+	}
+	state := strings.TrimSpace(lines[7])
+	return state == "ready" || state == "standby"
 }
 
 func (s *Server) ping(ctx context.Context) error {

@@ -203,7 +203,11 @@ func (b *doorbell) lookUntilQuiet(ctx context.Context, l *line) (seen, error) {
 		}
 		if !quiet {
 			// a ring that comes meanwhile is followed up as well: there are looks to come
-			if _, err := l.await(ctx, pause); err != nil {
+			rang, err := l.await(ctx, pause)
+			if err == nil && rang {
+				err = sleep(ctx, pace-b.sinceLook())
+			}
+			if err != nil {
 				return seen{}, err
 			}
 		}

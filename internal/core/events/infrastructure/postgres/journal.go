@@ -124,11 +124,13 @@ func (j *journal) enroll(ctx context.Context, conn *pgx.Conn, name string, handl
 }
 
 // leave says that this worker has ended in good order. Without it others find out by themselves.
-func (j *journal) leave(ctx context.Context) {
+func (j *journal) leave(ctx context.Context, channels []string) {
 	ctx, cancel := context.WithTimeout(ctx, leaveTimeout)
 	defer cancel()
 	if j.registered.Load() {
-		_ = inTx(ctx, j.pool, workerRole, func(tx pgx.Tx) error { return coredb.New(tx).LeaveWorker(ctx, j.worker) })
+		_ = inTx(ctx, j.pool, workerRole, func(tx pgx.Tx) error {
+			return coredb.New(tx).LeaveWorker(ctx, coredb.LeaveWorkerParams{Worker: j.worker, Channels: channels})
+		})
 	}
 	j.pool.Close()
 }

@@ -20,6 +20,8 @@ const (
 	// interval. Every statement on the LISTEN connection has to be answered in time.
 	pingEvery     = 5 * time.Second
 	answerTimeout = 8 * time.Second
+	// A ping is left out shortly before something else is asked.
+	pingSlack = 500 * time.Millisecond
 
 	// A self-test sends a notification through the pool and awaits it. One that could not be sent
 	// proves nothing, and is repeated sooner.
@@ -206,6 +208,10 @@ func (l *line) idle(ctx context.Context, d time.Duration) (rang bool, err error)
 	until := l.config.Now().Add(d)
 	for {
 		now := l.config.Now()
+		ping := l.answeredAt.Add(pingEvery)
+		if until.Sub(ping) < pingSlack {
+			ping = until // what comes then is asked of the server anyway
+		}
 		switch {
 		case !now.Before(l.testAt):
 			// the test takes a while; the ping's time is counted from before it
@@ -215,13 +221,16 @@ func (l *line) idle(ctx context.Context, d time.Duration) (rang bool, err error)
 			if err := l.test(ctx); err != nil {
 				return false, err
 			}
-		case now.Sub(l.answeredAt) >= pingEvery && now.Before(until):
+		case !now.Before(ping) && now.Before(until):
 			if err := l.ping(ctx); err != nil {
 				return false, err
 			}
 		}
 		now = l.config.Now()
-		rang, err := l.await(ctx, min(until.Sub(now), l.testAt.Sub(now), pingEvery-now.Sub(l.answeredAt)))
+		if pinged := l.answeredAt.Add(pingEvery); pinged.After(ping) {
+			ping = pinged
+		}
+		rang, err := l.await(ctx, min(until.Sub(now), l.testAt.Sub(now), ping.Sub(now)))
 		if rang || err != nil {
 			return rang, err
 		}

@@ -207,7 +207,7 @@ func (l *Listener) Start(ctx context.Context) error {
 			c.wait.Wait()
 		}
 		endWork()
-		l.journal.leave(ctx)
+		l.journal.leave(ctx, b.channels)
 		if l.err != nil {
 			l.health.set(Refused, l.err.Error())
 			return

@@ -14,11 +14,16 @@ import (
 )
 
 const leaveWorker = `-- name: LeaveWorker :exec
-select core.worker_leave($1::uuid)
+select core.worker_leave($1::uuid, $2::text[])
 `
 
-func (q *Queries) LeaveWorker(ctx context.Context, worker uuid.UUID) error {
-	_, err := q.db.Exec(ctx, leaveWorker, worker)
+type LeaveWorkerParams struct {
+	Worker   uuid.UUID
+	Channels []string
+}
+
+func (q *Queries) LeaveWorker(ctx context.Context, arg LeaveWorkerParams) error {
+	_, err := q.db.Exec(ctx, leaveWorker, arg.Worker, arg.Channels)
 	return err
 }
 

@@ -1,0 +1,245 @@
+package ledger
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+)
+
+// Outcome is what is known of a transaction outside the database.
+type Outcome string
+
+// The outcomes.
+const (
+	Committed Outcome = "committed"
+	Aborted   Outcome = "aborted"
+	Unknown   Outcome = "unknown" // the answer to COMMIT was lost
+)
+
+// applicationName of the publishers' connections.
+const applicationName = "faults_publisher"
+
+const (
+	statementTimeout = 10 * time.Second
+	reconnectPause   = 100 * time.Millisecond
+	// one transaction in so many is rolled back on purpose
+	abortOneIn = 10
+)
+
+// transaction is what one transaction published and how it ended.
+type transaction struct {
+	keys    []string
+	outcome Outcome
+}
+
+// Ledger is the record of one test. Safe for concurrent use.
+type Ledger struct {
+	kind     Kind
+	sequence atomic.Int64
+
+	mu           sync.Mutex
+	transactions []transaction
+}
+
+// New makes an empty ledger of events of one kind.
+func New(kind Kind) *Ledger { return &Ledger{kind: kind} }
+
+// Counts are how many transactions ended in each way.
+func (l *Ledger) Counts() map[Outcome]int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	counts := make(map[Outcome]int)
+	for _, tx := range l.transactions {
+		counts[tx.outcome]++
+	}
+	return counts
+}
+
+// Events is how many events were committed for certain.
+func (l *Ledger) Events() int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	n := 0
+	for _, tx := range l.transactions {
+		if tx.outcome == Committed {
+			n += len(tx.keys)
+		}
+	}
+	return n
+}
+
+func (l *Ledger) note(keys []string, o Outcome) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.transactions = append(l.transactions, transaction{keys, o})
+}
+
+// Publish publishes one event for each key in one transaction that must commit.
+func (l *Ledger) Publish(t testing.TB, url string, keys ...string) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), 3*statementTimeout)
+	defer cancel()
+	conn, err := connect(ctx, url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = conn.Close(ctx) }()
+	outcome, err := l.transact(ctx, conn, keys, true)
+	l.note(keys, outcome)
+	if outcome != Committed {
+		t.Fatalf("publish: %s: %v", outcome, err)
+	}
+}
+
+// Load is how publishers publish.
+type Load struct {
+	URL        string
+	Publishers int // each with a connection of its own
+	// Rate of transactions a second of each publisher.
+	Rate float64
+	// PerTx is the most events that a transaction publishes; their number varies from one.
+	PerTx int
+	Seed  uint64
+}
+
+// Publishing is publishers at work.
+type Publishing struct {
+	stop context.CancelFunc
+	wait sync.WaitGroup
+}
+
+// Stop ends the publishers, each after the transaction in hand.
+func (p *Publishing) Stop() {
+	p.stop()
+	p.wait.Wait()
+}
+
+// Start starts publishers. They reconnect when they have to, and go on until they are stopped, or
+// the test ends.
+func (l *Ledger) Start(t testing.TB, load Load) *Publishing {
+	t.Helper()
+	ctx, stop := context.WithCancel(context.Background())
+	p := &Publishing{stop: stop}
+	for i := range load.Publishers {
+		random := rand.New(rand.NewPCG(load.Seed, uint64(i)))
+		p.wait.Go(func() { l.publish(ctx, load, random) })
+	}
+	t.Cleanup(p.Stop)
+	return p
+}
+
+// publish is one publisher. Ctx ends it between transactions.
+func (l *Ledger) publish(ctx context.Context, load Load, random *rand.Rand) {
+	pace := time.NewTicker(time.Duration(float64(time.Second) / load.Rate))
+	defer pace.Stop()
+	alive := context.WithoutCancel(ctx)
+	var conn *pgx.Conn
+	defer func() {
+		if conn != nil {
+			closing, cancel := context.WithTimeout(alive, statementTimeout)
+			defer cancel()
+			_ = conn.Close(closing)
+		}
+	}()
+	for {
+		select {
+		case <-pace.C:
+		case <-ctx.Done():
+			return
+		}
+		if conn == nil || conn.IsClosed() {
+			var err error
+			if conn, err = connect(alive, load.URL); err != nil {
+				again := time.NewTimer(reconnectPause)
+				select {
+				case <-again.C:
+				case <-ctx.Done():
+				}
+				again.Stop()
+				continue
+			}
+		}
+		keys := make([]string, 1+random.IntN(load.PerTx))
+		for i := range keys {
+			keys[i] = fmt.Sprintf("k%06d", l.sequence.Add(1))
+		}
+		outcome, _ := l.transact(alive, conn, keys, random.IntN(abortOneIn) > 0) // why does not matter, only what is known
+		l.note(keys, outcome)
+	}
+}
+
+func connect(ctx context.Context, url string) (*pgx.Conn, error) {
+	config, err := pgx.ParseConfig(url)
+	if err != nil {
+		return nil, err
+	}
+	config.RuntimeParams["application_name"] = applicationName
+	// as good through a transaction pooler as without
+	config.DefaultQueryExecMode = pgx.QueryExecModeExec
+	ctx, cancel := context.WithTimeout(ctx, statementTimeout)
+	defer cancel()
+	return pgx.ConnectConfig(ctx, config)
+}
+
+// transact publishes in one transaction, and commits it or else rolls it back.
+func (l *Ledger) transact(ctx context.Context, conn *pgx.Conn, keys []string, commit bool) (Outcome, error) {
+	ctx, cancel := context.WithTimeout(ctx, statementTimeout)
+	defer cancel()
+	tx, err := conn.Begin(ctx)
+	if err != nil {
+		return Aborted, err
+	}
+	undo := func() {
+		// whatever ctx became of: without it the connection would stay in the transaction
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), statementTimeout)
+		defer cancel()
+		_ = tx.Rollback(ctx)
+	}
+	for _, key := range keys {
+		payload, err := json.Marshal(l.kind.Payload(l.number(key), key))
+		if err == nil {
+			_, err = tx.Exec(ctx, "select core.outbox_publish($1, 'worlds', $2::text::jsonb)", l.kind.EventType, string(payload))
+		}
+		if err != nil {
+			undo()
+			return Aborted, err
+		}
+	}
+	if !commit {
+		undo()
+		return Aborted, nil
+	}
+	err = tx.Commit(ctx)
+	var refused *pgconn.PgError
+	switch {
+	case err == nil:
+		return Committed, nil
+	case errors.Is(err, pgx.ErrTxCommitRollback):
+		return Aborted, err
+	case errors.As(err, &refused) && refused.Severity == "ERROR":
+		return Aborted, err
+	default: // lost, or FATAL: the server may have got past the commit
+		return Unknown, err
+	}
+}
+
+// chosenFrom is where the numbers begin of events whose key is not of a publisher's form.
+const chosenFrom = 1_000_000
+
+// number is the n of a key: the one in it, or one of its own for a key that a test chose.
+func (l *Ledger) number(key string) int {
+	var n int
+	if _, err := fmt.Sscanf(key, "k%06d", &n); err == nil {
+		return n
+	}
+	return chosenFrom + int(l.sequence.Add(1))
+}

@@ -1,0 +1,120 @@
+package process
+
+import (
+	"io"
+	"os"
+	"os/exec"
+	"runtime"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// Command is how to run a worker.
+type Command struct {
+	Path string
+	Args []string
+	Env  []string // beside PATH and HOME
+}
+
+// ended is the exit code of a process that a signal ended.
+const ended = -1
+
+// cleanupTimeout is how long a killed process may take to go: the kernel does it, not the process.
+const cleanupTimeout = 10 * time.Second
+
+// Process is a running worker. Its methods may be called concurrently.
+type Process struct {
+	*Log
+	cmd    *exec.Cmd
+	exited chan struct{}
+}
+
+// Start runs a command until it ends or the test does.
+func Start(t testing.TB, c Command) *Process {
+	t.Helper()
+	p, err := launch(c)
+	if err != nil {
+		t.Fatalf("start %s: %v", c.Path, err)
+	}
+	t.Cleanup(func() { p.end(t) })
+	return p
+}
+
+// launch starts a command. What it prints to stdout is dropped, stderr is its log.
+func launch(c Command) (*Process, error) {
+	read, write, err := os.Pipe()
+	if err != nil {
+		return nil, err
+	}
+	cmd := exec.Command(c.Path, c.Args...)
+	cmd.Env = append([]string{"PATH=" + os.Getenv("PATH"), "HOME=" + os.Getenv("HOME")}, c.Env...)
+	cmd.Stderr = write
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	p := &Process{Log: newLog(), cmd: cmd, exited: make(chan struct{})}
+	started := make(chan error, 1)
+	go func() {
+		// the death signal comes when the thread that started the process ends
+		runtime.LockOSThread()
+		defer runtime.UnlockOSThread()
+		err := cmd.Start()
+		started <- err
+		if err == nil {
+			_ = cmd.Wait() // its outcome is asked of ProcessState
+			close(p.exited)
+		}
+	}()
+	err = <-started
+	_ = write.Close()
+	if err != nil {
+		_ = read.Close()
+		return nil, err
+	}
+	go func() {
+		defer func() { _ = read.Close() }()
+		p.read(io.Reader(read))
+	}()
+	return p, nil
+}
+
+// PID of the process.
+func (p *Process) PID() int { return p.cmd.Process.Pid }
+
+// Exited is closed when the process is over.
+func (p *Process) Exited() <-chan struct{} { return p.exited }
+
+// Signal sends a signal; to a process that is over it does nothing.
+func (p *Process) Signal(s syscall.Signal) { _ = p.cmd.Process.Signal(s) }
+
+// Kill is kill -9.
+func (p *Process) Kill() { p.Signal(syscall.SIGKILL) }
+
+// Freeze stops the process where it is: to the database it looks alive.
+func (p *Process) Freeze() { p.Signal(syscall.SIGSTOP) }
+
+// Thaw lets a frozen process go on.
+func (p *Process) Thaw() { p.Signal(syscall.SIGCONT) }
+
+// AwaitExit returns the exit code, -1 if a signal ended it; the end must come within a time.
+func (p *Process) AwaitExit(t testing.TB, within time.Duration) int {
+	t.Helper()
+	deadline := time.NewTimer(within)
+	defer deadline.Stop()
+	select {
+	case <-p.exited:
+		return p.cmd.ProcessState.ExitCode()
+	case <-deadline.C:
+		t.Fatalf("process %d has not ended within %s; its log: %s", p.PID(), within, tail(p.Entries()))
+		return ended
+	}
+}
+
+// end kills the process; after a failed test it shows the end of its log.
+func (p *Process) end(t testing.TB) {
+	t.Helper()
+	p.Kill()
+	p.AwaitExit(t, cleanupTimeout)
+	if t.Failed() {
+		t.Logf("the log of process %d: %s", p.PID(), tail(p.Entries()))
+	}
+}

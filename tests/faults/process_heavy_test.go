@@ -1,0 +1,259 @@
+//go:build heavy
+
+package faults_test
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"syscall"
+	"testing"
+	"time"
+
+	"spectral/internal/app"
+	"spectral/tests/faults/ledger"
+	"spectral/tests/faults/process"
+	"spectral/tests/faults/proxy"
+)
+
+func TestKilledAtRandom(t *testing.T) {
+	b := setup(t)
+	s := seed(t)
+	l := ledger.New(ledger.Cards(nil))
+	supervisors := b.supervise(3)
+	load := l.Start(t, ledger.Load{URL: b.publisher, Publishers: 4, Rate: 25, PerTx: 5, Seed: s})
+	random := rand.New(rand.NewPCG(s, s))
+	for until := time.Now().Add(20 * time.Second); time.Now().Before(until); {
+		meanwhile(t, time.Duration(50+random.IntN(500))*time.Millisecond)
+		supervisors[random.IntN(len(supervisors))].Current().Kill()
+	}
+	load.Stop()
+	restarts := 0
+	for _, s := range supervisors {
+		restarts += s.Restarts()
+	}
+	t.Logf("%d restarts, %v", restarts, l.Counts())
+	if restarts < 20 {
+		t.Errorf("%d restarts in 20 s: the kills did not arrive", restarts)
+	}
+	// an event that is at work alone when its worker is killed is charged with it
+	l.Verify(t, b.direct(), ledger.Expect{Within: 2 * patience, MaxAttempts: 5})
+}
+
+func TestHandlerThatOutlastsTheGrace(t *testing.T) {
+	b := setup(t)
+	l := ledger.New(ledger.Cards(nil))
+	worker := b.run(b.worker, "")
+	held := b.hold("held-1")
+	l.Publish(t, b.publisher, "held-1", "k000001")
+	held.awaitEntered()
+	worker.Signal(syscall.SIGTERM)
+	if code := worker.AwaitExit(t, app.ShutdownGrace+grace); code == -1 {
+		t.Error("the worker was ended by a signal, not by itself")
+	}
+	if got, want := b.card("held-1"), (row{"pending", 0}); got != want {
+		t.Errorf("the event that was cancelled is %v, want %v", got, want)
+	}
+	held.letGo()
+	b.run(b.worker, "")
+	l.Verify(t, b.direct(), ledger.Expect{Within: patience})
+}
+
+func TestRollingRestart(t *testing.T) {
+	b := setup(t)
+	l := ledger.New(ledger.Cards(nil))
+	running := b.runAll(3, b.worker, "")
+	load := l.Start(t, ledger.Load{URL: b.publisher, Publishers: 4, Rate: 25, PerTx: 5, Seed: seed(t)})
+	for i := range 6 {
+		meanwhile(t, 2500*time.Millisecond) // so seldom that a starting worker's first look is no substitute for a ring
+		old := running[i%3]
+		old.Signal(syscall.SIGTERM)
+		if code := old.AwaitExit(t, grace); code != 0 {
+			t.Errorf("restart %d: exit code %d, want 0", i, code)
+		}
+		running[i%3] = b.run(b.worker, "")
+	}
+	load.Stop()
+	l.Verify(t, b.direct(), ledger.Expect{Within: patience, MaxDelay: 2 * time.Second})
+}
+
+// A worker that is stopped in the middle of a handler (a frozen container, a paused machine) must not
+// hold its row for ever.
+func TestFrozenInTheMiddleOfAHandler(t *testing.T) {
+	b := setup(t)
+	l := ledger.New(ledger.Cards(nil))
+	frozen := b.run(b.worker, "")
+	held := b.hold("held-1")
+	l.Publish(t, b.publisher, "held-1", "k000001", "k000002")
+	held.awaitEntered()
+	other := b.run(b.worker, "")
+	frozen.Freeze()
+	held.letGo() // its statement ends, but nobody is there to read that
+	b.eventually("another worker has delivered what the frozen one held", 75*time.Second, func() bool {
+		return b.card("held-1").Status == "delivered"
+	})
+	frozen.Thaw()
+	// it goes on: alone, it delivers what comes
+	other.Signal(syscall.SIGTERM)
+	other.AwaitExit(t, grace)
+	l.Publish(t, b.publisher, "k000003")
+	l.Verify(t, b.direct(), ledger.Expect{Within: patience})
+}
+
+// A worker dies just before its n-th statement arrives, and just after, for every n of a dispatch.
+func TestKilledBetweenAnyTwoStatements(t *testing.T) {
+	for size, keys := range map[string][]string{"one event": {"a"}, "a batch": {"a", "b", "c"}} {
+		for at, verdict := range map[string]proxy.Verdict{"before": proxy.Freeze, "after": proxy.Hush} {
+			t.Run(size+"/"+at, func(t *testing.T) { killsBetween(t, keys, verdict) })
+		}
+	}
+}
+
+func killsBetween(t *testing.T, keys []string, verdict proxy.Verdict) {
+	t.Helper()
+	b := setup(t)
+	l := ledger.New(ledger.Cards(nil))
+	pool := proxy.InFrontOf(t, b.worker)
+	command := b.command(b.worker, pool.URL(t, b.worker))
+	quiet := func() bool { return one[int](b, "select count(*) from core.outbox where status = 'pending'") == 0 }
+	for n := 1; ; n++ {
+		worker := process.Start(t, command)
+		worker.Await(t, listening, 1, patience)
+		b.eventually("what the last one left is delivered", patience, quiet)
+		filter, hit := proxy.Nth(n, verdict, proxy.Statement)
+		pool.Filter(filter)
+		published := make([]string, len(keys))
+		for i, key := range keys {
+			published[i] = fmt.Sprintf("%s%d", key, n)
+		}
+		l.Publish(t, b.publisher, published...)
+		reached := func() bool {
+			select {
+			case <-hit:
+				return true
+			default:
+				return false
+			}
+		}
+		b.eventually("the worker comes to the statement or the end", patience, func() bool { return reached() || quiet() })
+		killed := reached() // a further runner may have delivered what the one that was halted had not claimed
+		worker.Kill()
+		worker.AwaitExit(t, grace)
+		pool.Filter(nil)
+		pool.Cut()
+		if !killed { // there are no more statements than that in a dispatch
+			t.Logf("killed at %d statements", n-1)
+			break
+		}
+	}
+	b.run(b.worker, "")
+	// an event at work alone when its worker dies is charged with it
+	l.Verify(t, b.direct(), ledger.Expect{Within: patience, MaxAttempts: 5})
+}
+
+// Stopping must not hang on a database that does not answer.
+func TestTerminatedWithoutDatabase(t *testing.T) {
+	for name, mode := range map[string]proxy.Mode{"refusing": proxy.Refuse, "silent": proxy.Stall} {
+		t.Run(name, func(t *testing.T) {
+			b := setup(t)
+			p := proxy.InFrontOf(t, b.worker)
+			l := ledger.New(ledger.Cards(nil))
+			worker := b.run(p.URL(t, b.worker), "")
+			held := b.hold("held-1")
+			l.Publish(t, b.publisher, "held-1")
+			held.awaitEntered()
+			p.Set(mode)
+			if mode == proxy.Refuse {
+				p.Cut()
+			}
+			meanwhile(t, 2*time.Second) // it finds out, or not
+			worker.Signal(syscall.SIGTERM)
+			started := time.Now()
+			code := worker.AwaitExit(t, 35*time.Second)
+			t.Logf("ended after %s with code %d", time.Since(started), code)
+			if code == -1 {
+				t.Error("the worker was ended by a signal, not by itself")
+			}
+			p.Set(proxy.Pass)
+			held.letGo()
+			b.run(b.worker, "")
+			l.Verify(t, b.direct(), ledger.Expect{Within: patience})
+		})
+	}
+}
+
+// hot is few cards: batches of several runners want the same rows, in different orders.
+func hot() ledger.Kind {
+	return ledger.Cards(func(n int) string { return fmt.Sprintf("hot-%d", n%7) })
+}
+
+func TestKilledAtRandomOnHotRows(t *testing.T) {
+	b := setup(t)
+	s := seed(t)
+	l := ledger.New(hot())
+	supervisors := b.supervise(3)
+	load := l.Start(t, ledger.Load{URL: b.publisher, Publishers: 4, Rate: 2, PerTx: 4, Seed: s})
+	random := rand.New(rand.NewPCG(s, s))
+	for until := time.Now().Add(15 * time.Second); time.Now().Before(until); {
+		meanwhile(t, time.Duration(200+random.IntN(1500))*time.Millisecond)
+		supervisors[random.IntN(len(supervisors))].Current().Kill()
+	}
+	load.Stop()
+	t.Log(l.Counts())
+	l.Verify(t, b.direct(), ledger.Expect{Within: 2 * patience, MaxAttempts: 5})
+}
+
+// A backlog on hot rows: deadlocks between batches must not bring dispatch to a crawl. One runner alone
+// would be through in seconds.
+func TestBacklogOnHotRows(t *testing.T) {
+	b := setup(t)
+	l := ledger.New(hot())
+	for tx := range 20 {
+		keys := make([]string, 100)
+		for i := range keys {
+			keys[i] = neighbour(1 + tx*len(keys) + i)
+		}
+		l.Publish(t, b.publisher, keys...)
+	}
+	started := time.Now()
+	running := b.runAll(2, b.worker, "")
+	l.Verify(t, b.direct(), ledger.Expect{Within: 10 * time.Second})
+	t.Logf("%d events in %s, %d deadlocks", l.Events(), time.Since(started),
+		one[int](b, "select deadlocks from pg_stat_database where datname = current_database()"))
+	wantRunning(t, running)
+}
+
+// A handler that ends its process: the event must end as a dead letter after its retries, and those
+// that were claimed with it, or are at work beside it, must not suffer.
+func TestHandlerThatEndsItsProcess(t *testing.T) {
+	for _, do := range []string{doExit, doKill} {
+		t.Run(do, func(t *testing.T) { endsItsProcess(t, do, unlimited, 50, neighbour) })
+	}
+	slow := func(i int) string { return fmt.Sprintf("%s-%d", doDawdle, i) }
+	t.Run("beside many slow ones", func(t *testing.T) { endsItsProcess(t, doExit, unlimited, 50, slow) })
+	// these are at work, each alone, whenever the process ends
+	t.Run("beside few slow ones", func(t *testing.T) { endsItsProcess(t, doExit, unlimited, 3, slow) })
+}
+
+func endsItsProcess(t *testing.T, do, memory string, neighbours int, neighbour func(int) string) {
+	t.Helper()
+	b := setup(t)
+	b.register()
+	l := ledger.New(deeds())
+	killer := do + "-1"
+	keys := make([]string, 0, neighbours+1)
+	for i := range neighbours + 1 {
+		keys = append(keys, neighbour(i))
+	}
+	keys[neighbours/2] = killer
+	l.Publish(t, b.publisher, keys...)
+	supervisor := process.Supervise(t, b.testCommand(memory), restartPause)
+	// once its killer is parked, the other handler has its turn
+	dead := ledger.Dead{Attempts: 1 + quickly.MaxRetries + 1, Handled: []string{witness}}
+	// a neighbour that another runner has in hand, alone, when the process ends is charged as well
+	l.Verify(t, b.direct(), ledger.Expect{Within: 3 * patience, Failed: map[string]ledger.Dead{killer: dead}, MaxAttempts: quickly.MaxRetries})
+	t.Logf("%d restarts", supervisor.Restarts())
+}
+
+func TestHandlerThatRunsOutOfMemory(t *testing.T) {
+	endsItsProcess(t, doBalloon, limited, 50, neighbour)
+}

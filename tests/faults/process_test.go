@@ -1,0 +1,50 @@
+package faults_test
+
+import (
+	"syscall"
+	"testing"
+	"time"
+
+	"spectral/tests/faults/ledger"
+)
+
+// grace is how long a worker may take to end once its handlers have.
+const grace = 5 * time.Second
+
+// stopping is what a worker logs when it is told to stop.
+const stopping = "stopping: waiting for handlers at work"
+
+func TestTerminatedWorkerFinishesItsHandlers(t *testing.T) {
+	b := setup(t)
+	l := ledger.New(ledger.Cards(nil))
+	worker := b.run(b.worker, "")
+	held := b.hold("held-1")
+	l.Publish(t, b.publisher, "held-1", "k000001", "k000002")
+	held.awaitEntered()
+	worker.Signal(syscall.SIGTERM)
+	worker.Await(t, stopping, 1, grace)
+	l.Publish(t, b.publisher, "k000003") // for the next worker
+	held.letGo()
+	if code := worker.AwaitExit(t, grace); code != 0 {
+		t.Errorf("exit code %d, want 0", code)
+	}
+	if got, want := b.card("held-1"), (row{"delivered", 1}); got != want {
+		t.Errorf("the event at work is %v, want %v", got, want)
+	}
+	b.run(b.worker, "")
+	l.Verify(t, b.direct(), ledger.Expect{Within: patience})
+}
+
+func TestKilledWorkerLeavesItsEvents(t *testing.T) {
+	b := setup(t)
+	l := ledger.New(ledger.Cards(nil))
+	worker := b.run(b.worker, "")
+	held := b.hold("held-1")
+	l.Publish(t, b.publisher, "held-1", "k000001", "k000002")
+	held.awaitEntered()
+	worker.Kill()
+	worker.AwaitExit(t, grace)
+	held.letGo()
+	b.run(b.worker, "")
+	l.Verify(t, b.direct(), ledger.Expect{Within: patience})
+}

@@ -1,0 +1,187 @@
+package proxy_test
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"spectral/tests/faults/proxy"
+	"spectral/tests/pgtest"
+)
+
+func TestMain(m *testing.M) { pgtest.Main(m) }
+
+const (
+	patience = 30 * time.Second
+	// moment is long enough for what would happen on this machine, if it did.
+	moment = 300 * time.Millisecond
+)
+
+type bundle struct {
+	*testing.T
+	direct string
+	proxy  *proxy.Proxy
+	conn   *pgx.Conn // through it
+}
+
+func setup(t *testing.T) *bundle {
+	t.Helper()
+	t.Parallel()
+	direct := pgtest.NewEmpty(t)
+	p := proxy.InFrontOf(t, direct)
+	b := &bundle{T: t, direct: direct, proxy: p}
+	b.conn = pgtest.Conn(t, p.URL(t, direct))
+	b.must(b.exec("create table t (n int)", patience))
+	return b
+}
+
+func (b *bundle) must(err error) {
+	b.Helper()
+	if err != nil {
+		b.Fatal(err)
+	}
+}
+
+func (b *bundle) exec(sql string, within time.Duration) error {
+	ctx, cancel := context.WithTimeout(context.Background(), within)
+	defer cancel()
+	_, err := b.conn.Exec(ctx, sql)
+	return err
+}
+
+// rows counts, past the proxy, what is in table t.
+func (b *bundle) rows() (n int) {
+	b.Helper()
+	b.must(pgtest.Conn(b.T, b.direct).QueryRow(b.Context(), "select count(*) from t").Scan(&n))
+	return n
+}
+
+// eventually awaits rows: of what was cut off, nobody says when it has arrived.
+func (b *bundle) eventually(n int) {
+	b.Helper()
+	deadline := time.NewTimer(patience)
+	defer deadline.Stop()
+	tick := time.NewTicker(10 * time.Millisecond)
+	defer tick.Stop()
+	for b.rows() != n {
+		select {
+		case <-tick.C:
+		case <-deadline.C:
+			b.Fatalf("%d rows, want %d", b.rows(), n)
+		}
+	}
+}
+
+func (b *bundle) wantLost(err error) {
+	b.Helper()
+	if err == nil || errors.Is(err, context.DeadlineExceeded) || !b.conn.IsClosed() {
+		b.Errorf("%v; want a lost connection", err)
+	}
+}
+
+func (b *bundle) wantSilence(err error) {
+	b.Helper()
+	if !errors.Is(err, context.DeadlineExceeded) {
+		b.Errorf("%v; want no answer", err)
+	}
+}
+
+const insert = "insert into t values (1)"
+
+func TestPass(t *testing.T) {
+	b := setup(t)
+	b.must(b.exec("select repeat('x', 3000000)", patience))
+	b.must(b.exec(insert, patience))
+	if n := len(b.proxy.Accepted()); n != 1 {
+		t.Errorf("%d connections, want 1", n)
+	}
+}
+
+func TestRefuse(t *testing.T) {
+	b := setup(t)
+	b.proxy.Set(proxy.Refuse)
+	if _, err := pgx.Connect(t.Context(), b.proxy.URL(t, b.direct)); err == nil {
+		t.Error("connected")
+	}
+	b.must(b.exec(insert, patience)) // what stands, stays
+	if n := len(b.proxy.Accepted()); n < 2 {
+		t.Errorf("%d connections, want the refused one as well", n)
+	}
+	b.proxy.Set(proxy.Pass)
+	pgtest.Conn(t, b.proxy.URL(t, b.direct))
+}
+
+func TestCut(t *testing.T) {
+	b := setup(t)
+	if n := b.proxy.Cut(); n != 1 {
+		t.Errorf("cut %d connections, want 1", n)
+	}
+	b.wantLost(b.exec(insert, patience))
+}
+
+func TestStall(t *testing.T) {
+	b := setup(t)
+	b.proxy.Set(proxy.Stall)
+	done := make(chan error, 1)
+	go func() { done <- b.exec(insert, patience) }()
+	select {
+	case err := <-done:
+		t.Fatalf("answered: %v", err)
+	case <-time.After(moment):
+	}
+	if n := b.rows(); n != 0 {
+		t.Errorf("%d rows have arrived", n)
+	}
+	b.proxy.Set(proxy.Pass)
+	b.must(<-done)
+	b.eventually(1)
+}
+
+func TestSwallowReplies(t *testing.T) {
+	b := setup(t)
+	b.proxy.Set(proxy.SwallowReplies)
+	b.wantSilence(b.exec(insert, moment))
+	b.eventually(1)
+}
+
+func TestVerdicts(t *testing.T) {
+	cases := []struct {
+		name    string
+		verdict proxy.Verdict
+		silent  bool // the connection stays open
+		rows    int
+	}{
+		{"cut off before it", proxy.Cutoff, false, 0},
+		{"torn", proxy.Tear, false, 0},
+		{"cut off after it", proxy.ForwardThenCut, false, 1},
+		{"discarded", proxy.Discard, true, 0},
+		{"frozen", proxy.Freeze, true, 0},
+		{"hushed", proxy.Hush, true, 1},
+	}
+	for _, c := range cases {
+		t.Run(c.name, func(t *testing.T) {
+			b := setup(t)
+			filter, hit := proxy.Nth(2, c.verdict, func(m proxy.Message) bool { return strings.HasPrefix(m.Query(), "insert") })
+			b.proxy.Filter(filter)
+			b.must(b.exec(insert, patience))
+			if c.silent {
+				b.wantSilence(b.exec(insert, moment))
+			} else {
+				b.wantLost(b.exec(insert, patience))
+			}
+			<-hit
+			b.eventually(1 + c.rows)
+		})
+	}
+}
+
+func TestAnswersAreTornAfterBytes(t *testing.T) {
+	b := setup(t)
+	b.proxy.Filter(proxy.AfterBytes(1000))
+	b.must(b.exec("select repeat('x', 300)", patience))
+	b.wantLost(b.exec("select repeat('x', 1000)", patience))
+}

@@ -1,0 +1,225 @@
+// Package server gives a test a Postgres server of its own, which it may stop, crash, restart on the
+// same data, demote to a hot standby and promote. Each start takes another port: put a proxy in front
+// of it (Addr is what the proxy asks for).
+package server
+
+import (
+	"context"
+	"maps"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"spectral/internal/app"
+	"spectral/internal/app/embeddedpg"
+)
+
+const startTimeout = 3 * time.Minute // a cold, shared machine; recovery after a crash included
+
+// Server is a server with data that outlive it. Its data are as safe as in production: fsync is on.
+// Control it from one goroutine; Addr and URL may be called from any.
+type Server struct {
+	dir string
+
+	mu       sync.Mutex
+	settings map[string]string
+	running  *embeddedpg.Server // nil while it is down
+	last     string             // the URL of the latest start
+}
+
+// New starts a server of the test's own, with settings beside those of package embeddedpg.
+func New(t testing.TB, settings map[string]string) *Server {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "spectral-faults-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Chmod(dir, 0o755); err != nil { //nolint:gosec // the server's own user must enter
+		t.Fatal(err)
+	}
+	s := &Server{dir: dir, settings: map[string]string{"max_connections": "200"}}
+	maps.Copy(s.settings, settings)
+	t.Cleanup(func() {
+		if s.up() != nil {
+			s.Stop(t)
+		}
+		if err := os.RemoveAll(dir); err != nil {
+			t.Error(err)
+		}
+	})
+	s.Start(t)
+	return s
+}
+
+// Start starts a stopped server, and returns when it answers.
+func (s *Server) Start(t testing.TB) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), startTimeout)
+	defer cancel()
+	running, err := embeddedpg.Start(ctx, embeddedpg.Config{
+		Dir: s.dir, Settings: s.settings, BinDir: os.Getenv(app.EnvPostgresBin),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.running, s.last = running, running.URL("postgres")
+}
+
+// Configure sets settings for the starts to come.
+func (s *Server) Configure(settings map[string]string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	maps.Copy(s.settings, settings)
+}
+
+// Stop shuts the server down fast: clients are told, data are written.
+func (s *Server) Stop(t testing.TB) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	if err := s.takeDown().Stop(ctx); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// Crash ends the server by a signal: SIGINT (a fast shutdown, as Stop does it), SIGQUIT (an immediate
+// one, of which it tells its clients) or SIGKILL (of which it tells nobody). After the latter two the
+// next start recovers from the log.
+func (s *Server) Crash(t testing.TB, how syscall.Signal) {
+	t.Helper()
+	pid := s.postmaster(t)
+	running := s.takeDown()
+	if err := syscall.Kill(pid, how); err != nil {
+		t.Fatal(err)
+	}
+	select {
+	case <-running.Done():
+	case <-time.After(time.Minute):
+		t.Fatalf("the server has not ended within a minute of %s", how)
+	}
+	_ = running.Stop(context.Background()) // says that it had ended by itself
+}
+
+// Demote restarts the server as a hot standby without a primary: it answers, and refuses to write
+// (SQLSTATE 25006), as a former primary does after a failover.
+func (s *Server) Demote(t testing.TB) {
+	t.Helper()
+	s.Stop(t)
+	signal := filepath.Join(s.data(t), "standby.signal")
+	if err := os.WriteFile(signal, nil, 0o644); err != nil { //nolint:gosec // an empty file, for the server's user
+		t.Fatal(err)
+	}
+	s.Start(t)
+}
+
+// Promote makes a demoted server writable again, without a restart.
+func (s *Server) Promote(t testing.TB) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	conn, err := pgx.Connect(ctx, s.URL("postgres"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = conn.Close(ctx) }()
+	var done bool
+	if err := conn.QueryRow(ctx, "select pg_catalog.pg_promote()").Scan(&done); err != nil || !done {
+		t.Fatalf("promote: %t %v", done, err)
+	}
+}
+
+// Login creates a login that is a member of the given roles, and returns at as that login.
+func (s *Server) Login(t testing.TB, at, name string, memberOf ...string) string {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	conn, err := pgx.Connect(ctx, s.URL("postgres"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = conn.Close(ctx) }()
+	role := pgx.Identifier{name}.Sanitize()
+	sql := "create role " + role + " login password 'test'"
+	for _, group := range memberOf {
+		sql += "; grant " + pgx.Identifier{group}.Sanitize() + " to " + role
+	}
+	if _, err := conn.Exec(ctx, sql); err != nil {
+		t.Fatal(err)
+	}
+	u, err := url.Parse(at)
+	if err != nil {
+		t.Fatal(err)
+	}
+	u.User = url.UserPassword(name, "test")
+	return u.String()
+}
+
+// URL of a database, straight to the server where it ran last, as the superuser.
+func (s *Server) URL(database string) string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	u, err := url.Parse(s.last)
+	if err != nil {
+		panic(err) // embeddedpg made it
+	}
+	u.Path = "/" + database
+	return u.String()
+}
+
+// Addr is host:port of the server where it ran last.
+func (s *Server) Addr() string {
+	u, err := url.Parse(s.URL(""))
+	if err != nil {
+		panic(err) // embeddedpg made it
+	}
+	return u.Host
+}
+
+func (s *Server) up() *embeddedpg.Server {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.running
+}
+
+func (s *Server) takeDown() *embeddedpg.Server {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	running := s.running
+	s.running = nil
+	return running
+}
+
+// data is the server's data directory.
+func (s *Server) data(t testing.TB) string {
+	t.Helper()
+	found, err := filepath.Glob(filepath.Join(s.dir, "*", "data"))
+	if err != nil || len(found) != 1 {
+		t.Fatalf("data directories in %s: %v %v", s.dir, found, err)
+	}
+	return found[0]
+}
+
+// postmaster is the number of the server's main process.
+func (s *Server) postmaster(t testing.TB) int {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join(s.data(t), "postmaster.pid"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	first, _, _ := strings.Cut(string(text), "\n")
+	pid, err := strconv.Atoi(first)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return pid
+}

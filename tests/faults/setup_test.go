@@ -1,0 +1,262 @@
+package faults_test
+
+import (
+	"context"
+	"math/rand/v2"
+	"os"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"spectral/internal/app"
+	"spectral/internal/core/events"
+	"spectral/internal/core/events/infrastructure/postgres"
+	"spectral/tests/faults/ledger"
+	"spectral/tests/faults/process"
+	"spectral/tests/faults/proxy"
+	"spectral/tests/faults/server"
+	"spectral/tests/pgtest"
+)
+
+// patience is how long a test waits for what must happen and has no bound of its own.
+const patience = 30 * time.Second
+
+// listening is what a worker logs once its LISTEN connection has answered a look.
+const listening = "listening"
+
+// bundle is a migrated database with the ledger's watch in it, and the URLs that lead to it.
+type bundle struct {
+	*testing.T
+	direct    func() string // straight there, as the superuser: for what the test itself looks at
+	worker    string        // as a login that may only work
+	publisher string        // as a login that may only publish for worlds
+}
+
+// setup makes a database on the shared server.
+func setup(t *testing.T) *bundle {
+	t.Helper()
+	t.Parallel()
+	at := pgtest.New(t)
+	b := &bundle{
+		T: t, direct: func() string { return at },
+		worker: pgtest.Login(t, at, "spectral_worker"), publisher: pgtest.Login(t, at, "spectral_worlds"),
+	}
+	ledger.Prepare(t, at)
+	return b
+}
+
+// setupServer makes a server of the test's own, reached through a proxy, by the worker's and the
+// publisher's URL alike.
+func setupServer(t *testing.T) (*bundle, *server.Server, *proxy.Proxy) {
+	t.Helper()
+	t.Parallel()
+	s := server.New(t, nil)
+	p := proxy.New(t, s.Addr)
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	at := s.URL("postgres")
+	must(t, pgtest.Migrate(ctx, at))
+	b := &bundle{
+		T: t, direct: func() string { return s.URL("postgres") },
+		worker:    p.URL(t, s.Login(t, at, "worker", "spectral_worker")),
+		publisher: p.URL(t, s.Login(t, at, "publisher", "spectral_worlds")),
+	}
+	ledger.Prepare(t, at)
+	return b, s, p
+}
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// command runs the real worker. Pool may be empty.
+func (b *bundle) command(direct, pool string) process.Command {
+	b.Helper()
+	return process.Command{
+		Path: workers.Path(b.T), Args: []string{"run"},
+		Env: []string{
+			app.EnvDatabaseURL + "=" + direct, app.EnvPoolURL + "=" + pool,
+			app.EnvGeneration + "=" + strconv.Itoa(pgtest.Generation),
+		},
+	}
+}
+
+// run starts the real worker and returns when it listens.
+func (b *bundle) run(direct, pool string) *process.Process {
+	b.Helper()
+	p := process.Start(b.T, b.command(direct, pool))
+	p.Await(b.T, listening, 1, patience)
+	return p
+}
+
+// supervise starts n real workers that are restarted whenever they end, and returns when they
+// listen.
+func (b *bundle) supervise(n int) []*process.Supervisor {
+	b.Helper()
+	all := make([]*process.Supervisor, n)
+	for i := range all {
+		all[i] = process.Supervise(b.T, b.command(b.worker, ""), restartPause)
+	}
+	for _, s := range all {
+		s.Current().Await(b.T, listening, 1, patience)
+	}
+	return all
+}
+
+// runAll starts n real workers and returns when they listen.
+func (b *bundle) runAll(n int, direct, pool string) []*process.Process {
+	b.Helper()
+	command := b.command(direct, pool)
+	all := make([]*process.Process, n)
+	for i := range all {
+		all[i] = process.Start(b.T, command)
+	}
+	for _, p := range all {
+		p.Await(b.T, listening, 1, 2*patience)
+	}
+	return all
+}
+
+// wantRunning fails if a worker has ended.
+func wantRunning(t testing.TB, all []*process.Process) {
+	t.Helper()
+	for _, p := range all {
+		select {
+		case <-p.Exited():
+			t.Errorf("worker %d has ended with code %d", p.PID(), p.AwaitExit(t, patience))
+		default:
+		}
+	}
+}
+
+// restartPause of a supervised worker.
+const restartPause = 200 * time.Millisecond
+
+// testCommand runs the test binary as a worker of test events, with limited memory or not.
+func (b *bundle) testCommand(memory string) process.Command {
+	b.Helper()
+	path, err := os.Executable()
+	must(b.T, err)
+	return process.Command{Path: path, Env: []string{
+		workerVariable + "=" + memory, app.EnvDatabaseURL + "=" + b.worker,
+		app.EnvGeneration + "=" + strconv.Itoa(pgtest.Generation),
+	}}
+}
+
+// register makes test events publishable before any worker has started.
+func (b *bundle) register() {
+	b.Helper()
+	contracts, err := events.NewContracts(deedContract())
+	must(b.T, err)
+	must(b.T, postgres.Register(b.Context(), pgtest.Conn(b.T, b.direct()), pgtest.Generation, contracts))
+}
+
+// seed of what is random in a test.
+func seed(t testing.TB) uint64 {
+	t.Helper()
+	value := rand.Uint64()
+	if text := os.Getenv("SPECTRAL_FAULTS_SEED"); text != "" {
+		var err error
+		value, err = strconv.ParseUint(text, 10, 64)
+		must(t, err)
+	}
+	t.Logf("SPECTRAL_FAULTS_SEED=%d", value)
+	return value
+}
+
+// meanwhile lets a load, or a fault, last for a time.
+func meanwhile(t testing.TB, d time.Duration) {
+	t.Helper()
+	over := time.NewTimer(d)
+	defer over.Stop()
+	select {
+	case <-over.C:
+	case <-t.Context().Done():
+		t.Fatal("the test has ended")
+	}
+}
+
+// eventually awaits a condition that announces itself in no other way.
+func (b *bundle) eventually(what string, within time.Duration, condition func() bool) {
+	b.Helper()
+	deadline := time.NewTimer(within)
+	defer deadline.Stop()
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
+	for !condition() {
+		select {
+		case <-tick.C:
+		case <-deadline.C:
+			b.Fatalf("%s: not within %s", what, within)
+		}
+	}
+}
+
+// one reads a single value, on a connection of its own.
+func one[T any](b *bundle, sql string, args ...any) (v T) {
+	b.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	conn, err := pgx.Connect(ctx, b.direct())
+	must(b.T, err)
+	defer func() { _ = conn.Close(ctx) }()
+	must(b.T, conn.QueryRow(ctx, sql, args...).Scan(&v))
+	return v
+}
+
+// hold is a card that keeps its projector waiting until it is let go.
+type hold struct {
+	*bundle
+	key  string
+	conn *pgx.Conn
+}
+
+// hold takes the lock of a key, which begins with ledger.Held.
+func (b *bundle) hold(key string) *hold {
+	b.Helper()
+	if !strings.HasPrefix(key, ledger.Held) {
+		b.Fatalf("key %q does not begin with %s", key, ledger.Held)
+	}
+	h := &hold{bundle: b, key: key, conn: pgtest.Conn(b.T, b.direct())}
+	_, err := h.conn.Exec(b.Context(), "select pg_advisory_lock($1, hashtext($2))", ledger.HeldClass, key)
+	must(b.T, err)
+	return h
+}
+
+// awaitEntered returns when a projector waits for the card, with its backend.
+func (h *hold) awaitEntered() (backend int) {
+	h.Helper()
+	h.eventually("the handler of "+h.key+" is at work", patience, func() bool {
+		backend = one[int](h.bundle, `select coalesce(max(pid), 0) from pg_locks where locktype = 'advisory'
+			and database = (select oid from pg_database where datname = current_database()) and classid = $1::int and objid::bigint = hashtext($2)::bigint & 4294967295 and not granted`, ledger.HeldClass, h.key)
+		return backend != 0
+	})
+	return backend
+}
+
+// letGo gives the lock back.
+func (h *hold) letGo() {
+	h.Helper()
+	_, err := h.conn.Exec(h.Context(), "select pg_advisory_unlock($1, hashtext($2))", ledger.HeldClass, h.key)
+	must(h.T, err)
+}
+
+// row is what a test looks at in core.outbox.
+type row struct {
+	Status   string
+	Attempts int
+}
+
+// card reads the row of a card by its key.
+func (b *bundle) card(key string) (r row) {
+	b.Helper()
+	r.Status = one[string](b, "select status from core.outbox where payload ->> 'title' = $1", key)
+	r.Attempts = one[int](b, "select attempts from core.outbox where payload ->> 'title' = $1", key)
+	return r
+}
