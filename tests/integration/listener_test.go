@@ -185,7 +185,7 @@ func TestATransactionPoolerIsSaidAndPolled(t *testing.T) {
 				b.publish(event(n))
 				l.delivered(1)
 			}
-			b.eventually("it has tried again", func() bool { return wire.count() >= 3 })
+			b.eventually("it has tried again", func() bool { return wire.count() >= 2 })
 			wire.reach(refusing) // no test is under way any more
 			l.wantState(patience, postgres.Polling, errRefusing.Error())
 			b.wantNothingLeftBehind(bouncer.URL)
@@ -259,7 +259,7 @@ func TestAListenConnectionToAnotherDatabaseIsSaid(t *testing.T) {
 	l.wantState(patience, postgres.Polling, "check that both lead to the same database")
 	b.publish(event(1))
 	l.delivered(1)
-	b.eventually("it has tried again", func() bool { return wire.count() >= 3 })
+	b.eventually("it has tried again", func() bool { return wire.count() >= 2 })
 	there := &bundle{T: t, ctx: b.ctx, pool: pgtest.Pool(t, b.directURL)}
 	if n := len(there.doorbellPIDs()); n > 1 {
 		t.Fatalf("%d LISTEN backends", n)
