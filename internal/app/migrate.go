@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io/fs"
 	"log/slog"
+	"time"
 
 	"github.com/jackc/pgerrcode"
 	"github.com/jackc/pgx/v5"
@@ -24,12 +25,21 @@ import (
 type Migrator struct {
 	config   *pgx.ConnConfig
 	provider *goose.Provider
+	log      *slog.Logger
 }
 
 // A migrator waits this long for its turn: each waiter asks again every period.
 const (
 	lockPeriodSeconds = 1
 	lockPeriods       = 600
+)
+
+// A step gives up a lock that it does not get within its lock_timeout: whoever writes to the table
+// queues behind it. It is tried again until lockPatience is over.
+const (
+	lockPatience   = 10 * time.Minute
+	lockPause      = time.Second
+	lockPausesLong = 10 * time.Second
 )
 
 // NewMigrator checks that the database at url can be migrated.
@@ -57,7 +67,7 @@ func NewMigrator(ctx context.Context, url string, log *slog.Logger) (*Migrator, 
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("read migrations: %w", err), pool.Close())
 	}
-	return &Migrator{config: config, provider: provider}, nil
+	return &Migrator{config: config, provider: provider, log: log}, nil
 }
 
 // Close releases the database.
@@ -66,7 +76,7 @@ func (m *Migrator) Close() error { return m.provider.Close() }
 // Up migrates to the newest step and registers the contracts of this build. Generation may be
 // zero: the types are then registered as if by the oldest build.
 func (m *Migrator) Up(ctx context.Context, generation events.Generation) ([]*goose.MigrationResult, error) {
-	results, err := m.provider.Up(ctx)
+	results, err := m.up(ctx)
 	if err != nil {
 		return results, migrationError(err)
 	}
@@ -77,6 +87,29 @@ func (m *Migrator) Up(ctx context.Context, generation events.Generation) ([]*goo
 	return results, withConnection(ctx, m.config, func(ctx context.Context, conn *pgx.Conn) error {
 		return postgres.RegisterContracts(ctx, conn, generation, contracts)
 	})
+}
+
+// up applies what is not applied, waiting for locks in short turns.
+func (m *Migrator) up(ctx context.Context) (results []*goose.MigrationResult, err error) {
+	patience, cancel := context.WithTimeout(ctx, lockPatience)
+	defer cancel()
+	for pause := lockPause; ; pause = min(2*pause, lockPausesLong) {
+		applied, err := m.provider.Up(ctx)
+		var partial *goose.PartialError
+		if errors.As(err, &partial) {
+			applied = partial.Applied
+		}
+		results = append(results, applied...)
+		if pg, ok := errors.AsType[*pgconn.PgError](err); !ok || pg.Code != pgerrcode.LockNotAvailable {
+			return results, err
+		}
+		m.log.WarnContext(ctx, "a migration waits for a lock that a long transaction holds", "reason", oneLine(err).Error(), "delay_ms", pause.Milliseconds())
+		select {
+		case <-patience.Done():
+			return results, err
+		case <-time.After(pause):
+		}
+	}
 }
 
 // ComparePrivileges compares who may do what with db/privileges.txt.

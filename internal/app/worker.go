@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
+	"os"
+	"strings"
 	"time"
 
 	"github.com/google/uuid"
@@ -41,10 +43,21 @@ func Worker(s Settings, log *slog.Logger) fx.Option {
 	)
 }
 
+// newPool is the pool of the use cases. The listener has one of its own: handlers that want a second
+// connection take it here, and cannot keep the dispatchers from theirs.
 func newPool(lifecycle fx.Lifecycle, s Settings) (*pgxpool.Pool, error) {
-	config, err := postgres.PoolConfig(s.PoolURL, consumerConnections(s.Generation))
+	return openPool(lifecycle, s, 0)
+}
+
+// openPool opens a pool that serves so many runners.
+func openPool(lifecycle fx.Lifecycle, s Settings, runners int) (*pgxpool.Pool, error) {
+	config, err := postgres.PoolConfig(s.PoolURL, runners)
 	if err != nil {
 		return nil, err
+	}
+	// a pooler between transactions may keep no prepared statements
+	if s.PoolURL != s.DatabaseURL && !strings.Contains(s.PoolURL, "default_query_exec_mode") {
+		config.ConnConfig.DefaultQueryExecMode = pgx.QueryExecModeCacheDescribe
 	}
 	pool, err := pgxpool.NewWithConfig(context.Background(), config) // connects when first used
 	if err != nil {
@@ -71,14 +84,22 @@ func newUnitOfWork(pool *pgxpool.Pool, publishing postgres.Publishing) *postgres
 	return &postgres.UnitOfWork{Pool: pool, Publishing: publishing}
 }
 
-func newListener(s Settings, pool *pgxpool.Pool, contracts *events.Contracts, log *slog.Logger) (*postgres.Listener, error) {
+func newListener(lifecycle fx.Lifecycle, s Settings, contracts *events.Contracts, log *slog.Logger) (*postgres.Listener, error) {
+	pool, err := openPool(lifecycle, s, consumerConnections(s.Generation))
+	if err != nil {
+		return nil, err
+	}
+	worker, err := uuid.NewV7()
+	if err != nil {
+		return nil, err
+	}
 	direct, err := postgres.DirectConfig(s.DatabaseURL)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", EnvDatabaseURL, err)
 	}
 	listener, err := postgres.NewListener(postgres.Config{
 		Generation: s.Generation, Direct: direct, Pool: pool, Contracts: contracts, Log: log,
-		Now: time.Now, Random: rand.Float64,
+		Worker: worker, Name: processName(), Now: time.Now, Random: rand.Float64,
 	})
 	if err != nil {
 		return nil, err
@@ -89,6 +110,15 @@ func newListener(s Settings, pool *pgxpool.Pool, contracts *events.Contracts, lo
 		}
 	}
 	return listener, nil
+}
+
+// processName tells people which process this is.
+func processName() string {
+	host, err := os.Hostname()
+	if err != nil {
+		host = "unknown host"
+	}
+	return fmt.Sprintf("%.200s, process %d", host, os.Getpid())
 }
 
 func newPublishCard(unitOfWork *postgres.UnitOfWork) *application.PublishCard {

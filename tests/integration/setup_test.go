@@ -142,7 +142,7 @@ func (b *bundle) newListener(poll time.Duration, generation events.Generation, s
 	l.workers = pool
 	l.Listener, err = postgres.NewListener(postgres.Config{
 		Generation: generation, Direct: direct, Pool: pool, Contracts: b.contracts,
-		Log: slog.New(b.log), PollInterval: poll,
+		Log: slog.New(b.log), PollInterval: poll, Worker: uuid.New(), Name: b.Name(),
 		Now: time.Now, Random: rand.Float64,
 		OnSettled: func(s postgres.Settlement) { l.settlements <- s },
 	})

@@ -10,6 +10,7 @@ import (
 
 	"spectral/internal/app"
 	"spectral/internal/app/embeddedpg"
+	"spectral/internal/core/events/infrastructure/postgres"
 )
 
 func runCommand(p Process) *cobra.Command {
@@ -65,19 +66,24 @@ func run(cmd *cobra.Command, p Process, embedded bool) (err error) {
 	if err := app.CheckDatabase(ctx, settings); err != nil {
 		return err
 	}
-	worker := fx.New(app.Worker(settings, log))
+	var listener *postgres.Listener
+	worker := fx.New(app.Worker(settings, log), fx.Populate(&listener))
 	if err := worker.Start(ctx); err != nil {
 		return err
 	}
 	log.InfoContext(ctx, "workers running")
 	select {
 	case <-ctx.Done():
+	case <-listener.Done():
 	case <-gone: // the reason is what stopping it will say
 	}
 	log.InfoContext(ctx, "stopping: waiting for handlers at work")
 	stopping, cancel := context.WithTimeout(context.WithoutCancel(ctx), worker.StopTimeout())
 	defer cancel()
 	if err := worker.Stop(stopping); err != nil {
+		return err
+	}
+	if err := listener.Err(); err != nil {
 		return err
 	}
 	log.InfoContext(ctx, "stopped")

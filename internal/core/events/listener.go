@@ -26,7 +26,8 @@ type Subscription struct {
 	CoHandlers []Registration
 	// Mode defaults to RowLocked.
 	Mode Mode
-	// BatchSize is how many rows one claim takes at first; zero means [DefaultBatchSize].
+	// BatchSize is how many rows one claim takes at first; zero means [DefaultBatchSize]. It grows
+	// under backlog, except for one, which stays.
 	BatchSize int
 	// Concurrency is how many claims run side by side in one process; zero means
 	// [DefaultConcurrency].

@@ -13,32 +13,32 @@ import (
 
 // batch runs the handlers of several rows without savepoints, which cost every session once a
 // transaction has many. Whatever fails undoes the batch; its rows then run one at a time.
-func (d *dispatchTx) batch(ctx context.Context, rows []claimed) (undone bool, err error) {
-	err = d.tryBatch(ctx, rows)
+func (d *dispatchTx) batch(ctx context.Context, rows []claimed, result *dispatchResult) error {
+	err := d.tryBatch(ctx, rows)
 	if err == nil {
-		return false, nil
+		return nil
 	}
 	if ctx.Err() != nil {
-		return false, fmt.Errorf("stopped in a batch: %w", ctx.Err())
+		return fmt.Errorf("stopped in a batch: %w", ctx.Err())
+	}
+	if _, ok := errors.AsType[*journalError](err); ok {
+		return err
 	}
 	d.settled = nil
+	class := classify(err, 0).class
+	result.undone, result.left, result.deadlock, result.lost = true, result.rows, class == deadlockClass, d.lost()
 	d.log.DebugContext(ctx, "batch undone, its rows run one at a time",
-		logEventType, d.subscription.EventType, logRows, len(rows), logErrorClass, classify(err, 0).class)
-	return true, nil
+		logEventType, d.subscription.EventType, logRows, len(rows), logErrorClass, class)
+	return nil
 }
 
-var errNotBatchable = errors.New("a row that failed before, or whose target has no handler, runs alone")
-
 func (d *dispatchTx) tryBatch(ctx context.Context, rows []claimed) error {
+	d.noteDown(ctx, rows, false)
 	var keys coredb.ClaimKeysParams
 	runs := make(map[handlerKey]int) // the row that runs for a key: twins in one batch concede to the first
 	for i, row := range rows {
-		handlers := d.handlersOf(row.envelope)
-		if len(row.record) > 0 || row.corrupt != nil || len(handlers) == 0 {
-			return errNotBatchable
-		}
 		e := row.envelope
-		for _, r := range handlers {
+		for _, r := range d.handlersOf(e) {
 			key := handlerKey{r.Name, e.IdempotencyKey}
 			if _, twin := runs[key]; twin {
 				continue

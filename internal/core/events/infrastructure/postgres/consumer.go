@@ -35,13 +35,17 @@ type consumer struct {
 	now          func() time.Time
 	random       func() float64
 	settled      func(Settlement)
+	journal      *journal
+	floor        floor
 
-	mu      sync.Mutex
-	runners int
-	again   bool // woken since the last claim began
-	stopped bool
-	stop    chan struct{} // closed when stopped
-	wait    sync.WaitGroup
+	mu       sync.Mutex
+	throttle throttle
+	runners  int
+	entries  []*entry // of runners that are not at work
+	again    bool     // woken since the last claim began
+	stopped  bool
+	stop     chan struct{} // closed when stopped
+	wait     sync.WaitGroup
 }
 
 // wake makes sure that a claim begins after this call: by a further runner, so that one slow row
@@ -50,10 +54,17 @@ func (c *consumer) wake(ctx context.Context) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.again = true
-	if c.runners < c.subscription.Concurrency && !c.stopped {
-		c.runners++
-		c.wait.Go(func() { c.drain(ctx) })
+	if c.runners >= c.throttle.allowed || c.stopped {
+		return
 	}
+	c.runners++
+	var note *entry
+	if n := len(c.entries); n > 0 {
+		note, c.entries = c.entries[n-1], c.entries[:n-1]
+	} else {
+		note = &entry{journal: c.journal, eventType: c.subscription.EventType, runner: c.runners}
+	}
+	c.wait.Go(func() { c.drain(ctx, note) })
 }
 
 // halt lets no further claim begin; runners end after the one in hand.
@@ -66,40 +77,45 @@ func (c *consumer) halt() {
 	}
 }
 
-// begin reports whether a runner should claim once more; if not, the runner is over.
-func (c *consumer) begin(emptied bool) bool {
+// begin says how a runner should claim next; no rows: the runner is over.
+func (c *consumer) begin(note *entry, emptied bool) (limit int, strict bool) {
 	c.mu.Lock()
-	if !c.stopped && (!emptied || c.again) {
+	defer c.mu.Unlock()
+	switch {
+	case c.stopped || emptied && !c.again:
+	case c.runners > c.throttle.allowed:
+		c.again = true // one of the others finds what this one would have
+	default:
 		c.again = false
-		c.mu.Unlock()
-		return true
+		return c.throttle.next()
 	}
 	c.runners--
-	c.mu.Unlock()
-	return false
+	c.entries = append(c.entries, note)
+	return 0, false
+}
+
+// adjust lets the throttle know what came of a claim.
+func (c *consumer) adjust(r dispatchResult, limit int, took time.Duration) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.throttle.adjust(r, limit, took)
 }
 
 // drain is one runner: it claims until nothing is left.
-func (c *consumer) drain(ctx context.Context) {
-	alone := 0 // rows still to be run one at a time after an undone transaction
-	strict := false
+func (c *consumer) drain(ctx context.Context, note *entry) {
 	backoff := firstBackoff
 	emptied := false
 	// After a lost connection its rows may seem taken until the old backend has ended, and nothing
 	// rings then: so many empty claims are not believed.
 	doubted := 0
-	for c.begin(emptied) {
-		limit := c.batchSize()
-		if alone > 0 {
-			limit = 1
+	for {
+		limit, strict := c.begin(note, emptied)
+		if limit == 0 {
+			return
 		}
-		result, err := c.dispatch(ctx, limit, strict)
-		for _, s := range result.settled {
-			c.logSettlement(ctx, s)
-			if c.settled != nil {
-				c.settled(s)
-			}
-		}
+		started := c.now()
+		result, err := c.dispatch(ctx, note, limit, strict)
+		c.report(ctx, result.settled)
 		if err != nil || result.lost {
 			doubted = maxDoubted
 		}
@@ -122,29 +138,21 @@ func (c *consumer) drain(ctx context.Context) {
 			emptied = false
 			c.pause(ctx, doubtPause)
 		}
+		c.adjust(result, limit, c.now().Sub(started))
 		if result.rows == limit {
 			c.wake(ctx) // there may be more than one runner's work
-		}
-		switch {
-		case result.undone:
-			alone = max(alone, result.rows)
-			strict = strict || result.strict
-		case alone > 0:
-			alone--
-			strict = strict && alone > 0
 		}
 	}
 }
 
-// batchSize is one when a handler acts outside the transaction: a rolled back batch would repeat
-// what it did there.
-func (c *consumer) batchSize() int {
-	for _, r := range c.handlers {
-		if r.ActsOutside {
-			return 1
+// report tells of what was settled.
+func (c *consumer) report(ctx context.Context, settled []Settlement) {
+	for _, s := range settled {
+		c.logSettlement(ctx, s)
+		if c.settled != nil {
+			c.settled(s)
 		}
 	}
-	return c.subscription.BatchSize
 }
 
 // idleTimeout leaves every handler its own time between two statements.

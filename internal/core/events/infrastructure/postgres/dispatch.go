@@ -27,37 +27,63 @@ type claimed struct {
 	availableAt  time.Time // tells this dispatch of the row from any later one
 	record       map[string]handlerFailure
 	corrupt      error // why record could not be read
+	crashes      int   // workers that ended with it in hand
+}
+
+// batchable rows have done no harm so far.
+func (c *consumer) batchable(row claimed) bool {
+	return len(row.record) == 0 && row.corrupt == nil && row.crashes == 0 && len(c.handlersOf(row.envelope)) > 0
 }
 
 // dispatchResult says what one claim came to.
 type dispatchResult struct {
-	rows    int  // claimed
-	undone  bool // the transaction was rolled back: its rows are to be run one at a time
-	strict  bool // and with each handler's deferred constraints checked by themselves
-	lost    bool // the connection went: its backend may hold the rows a little longer
-	settled []Settlement
+	rows     int  // claimed
+	payload  int  // bytes of them
+	left     int  // of them, to be run one at a time
+	strict   bool // and with each handler's deferred constraints checked by themselves
+	undone   bool // a batch was rolled back
+	deadlock bool // because of a deadlock
+	lost     bool // the connection went: its backend may hold the rows a little longer
+	settled  []Settlement
 }
 
-// dispatch claims up to limit rows in one transaction, runs their handlers and settles them.
-// Strict checks deferred constraints handler by handler. Ctx ends the handlers. After an error the
-// rows are as they were, or the answer to a commit was lost; no attempt is counted.
-func (c *consumer) dispatch(ctx context.Context, limit int, strict bool) (dispatchResult, error) {
-	d := &dispatchTx{consumer: c, strict: strict}
+// dispatch claims up to limit rows in one transaction, runs their handlers and settles them. What
+// the claim brings along beside a batch, or cannot be batched, is left for later claims of one row. Strict
+// checks deferred constraints handler by handler. Ctx ends the handlers. After an error the rows
+// are as they were, or the answer to a commit was lost; no attempt is counted.
+func (c *consumer) dispatch(ctx context.Context, note *entry, limit int, strict bool) (result dispatchResult, err error) {
+	if err := note.clear(ctx); err != nil {
+		return dispatchResult{}, err
+	}
+	d := &dispatchTx{consumer: c, note: note, strict: strict}
 	if err := d.begin(ctx); err != nil {
 		return dispatchResult{}, err
 	}
 	defer d.end()
-	rows, err := d.claim(ctx, limit)
-	switch {
-	case err != nil || len(rows) == 0:
+	if err := d.measure(ctx); err != nil {
 		return dispatchResult{}, err
-	case len(rows) == 1:
-		again, err := d.single(ctx, rows[0])
-		return dispatchResult{rows: 1, undone: again, strict: again, settled: d.settled}, err
-	default:
-		undone, err := d.batch(ctx, rows)
-		return dispatchResult{rows: len(rows), undone: undone, lost: d.lost(), settled: d.settled}, err
 	}
+	rows, err := d.claim(ctx, limit)
+	if err != nil || len(rows) == 0 {
+		return dispatchResult{}, err
+	}
+	result.rows = len(rows)
+	var batch []claimed
+	for _, row := range rows {
+		result.payload += len(row.envelope.Payload)
+		if c.batchable(row) {
+			batch = append(batch, row)
+		}
+	}
+	if len(batch) > 1 {
+		result.left = len(rows) - len(batch)
+		err = d.batch(ctx, batch, &result)
+	} else {
+		result.left = len(rows) - 1
+		err = d.single(ctx, rows[0], &result)
+	}
+	result.settled = d.settled
+	return result, err
 }
 
 // acquire takes a connection in bounded time: handlers that want a second one of their own may
@@ -75,6 +101,8 @@ func acquire(ctx context.Context, pool *pgxpool.Pool) (*pgxpool.Conn, error) {
 // dispatchTx is one transaction of a consumer.
 type dispatchTx struct {
 	*consumer
+	note    *entry // nil where nothing is claimed
+	noted   chan error
 	strict  bool
 	conn    *pgxpool.Conn // nil once it is left to an abandoned handler
 	tx      pgx.Tx
@@ -89,14 +117,23 @@ func (d *dispatchTx) begin(ctx context.Context) (err error) {
 	}
 	if d.tx, err = beginAs(ctx, d.pool, d.conn, actor{role: workerRole, idle: d.idleTimeout()}); err != nil {
 		d.conn.Release()
+		d.conn = nil
 		return err
 	}
 	d.queries = coredb.New(d.tx)
 	return nil
 }
 
-// end rolls back what is not committed and gives the connection back.
+// end rolls back what is not committed and gives the connection back. The note goes first: rows
+// that are free again and noted look like a dead worker's, should the session be lost now.
 func (d *dispatchTx) end() {
+	if d.noted != nil {
+		<-d.noted
+		d.noted = nil
+	}
+	if d.note != nil {
+		_ = d.note.clear(context.Background()) // if not, then before the next claim
+	}
 	if d.conn == nil {
 		return
 	}
@@ -134,26 +171,66 @@ func (d *dispatchTx) claim(ctx context.Context, limit int) ([]claimed, error) {
 	defer cancel()
 	rows, err := d.queries.Claim(ctx, coredb.ClaimParams{
 		Generation: int64(d.generation), EventType: d.subscription.EventType, RowLimit: int32(limit),
+		Floor: d.floor.get(), Worker: d.journal.worker,
 	})
 	if err != nil {
 		return nil, fmt.Errorf("claim %s: %w", d.subscription.EventType, err)
 	}
 	result := make([]claimed, len(rows))
 	for i, r := range rows {
-		result[i] = claimed{
-			envelope: events.Envelope{
-				EventID: r.EventID, EventType: r.EventType, EventVersion: int(r.EventVersion), OccurredAt: r.OccurredAt,
-				Source: events.Scope(r.Source), Target: events.Scope(r.Target),
-				WorkspaceID: uuid.NullUUID{UUID: r.WorkspaceID, Valid: r.WorkspaceID != uuid.Nil},
-				Payload:     r.Payload, IdempotencyKey: r.IdempotencyKey, TraceContext: r.TraceContext,
-			},
-			contentClass: r.ContentClass, attempts: int(r.Attempts), availableAt: r.AvailableAt,
-		}
-		if err := json.Unmarshal(r.HandlerFailures, &result[i].record); err != nil {
-			result[i].record, result[i].corrupt = nil, fmt.Errorf("column handler_failures of this row: %w", err)
-		}
+		result[i] = claimedRow(r)
 	}
 	return result, nil
+}
+
+func claimedRow(r coredb.ClaimRow) claimed {
+	row := claimed{
+		envelope: events.Envelope{
+			EventID: r.EventID, EventType: r.EventType, EventVersion: int(r.EventVersion), OccurredAt: r.OccurredAt,
+			Source: events.Scope(r.Source), Target: events.Scope(r.Target),
+			WorkspaceID: uuid.NullUUID{UUID: r.WorkspaceID, Valid: r.WorkspaceID != uuid.Nil},
+			Payload:     r.Payload, IdempotencyKey: r.IdempotencyKey, TraceContext: r.TraceContext,
+		},
+		contentClass: r.ContentClass, attempts: int(r.Attempts), availableAt: r.AvailableAt, crashes: int(r.Crashes),
+	}
+	if err := json.Unmarshal(r.HandlerFailures, &row.record); err != nil {
+		row.record, row.corrupt = nil, fmt.Errorf("column handler_failures of this row: %w", err)
+	}
+	return row
+}
+
+// measure lets the floor rise, now and then. First in the transaction: a mark needs its id.
+func (d *dispatchTx) measure(ctx context.Context) error {
+	if !d.floor.stale(d.now()) {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, statementTimeout)
+	defer cancel()
+	used := d.floor.get()
+	m, err := d.queries.Floor(ctx, coredb.FloorParams{
+		Generation: int64(d.generation), EventType: d.subscription.EventType, Floor: used,
+	})
+	if err != nil {
+		return fmt.Errorf("measure the floor of %s: %w", d.subscription.EventType, err)
+	}
+	d.floor.rise(used, m)
+	return nil
+}
+
+// noteDown begins to note rows as in hand; no handler is called before that is done.
+func (d *dispatchTx) noteDown(ctx context.Context, rows []claimed, alone bool) {
+	d.noted = make(chan error, 1)
+	go func() { d.noted <- d.note.write(ctx, rows, alone, "") }()
+}
+
+// awaitNote waits for the note.
+func (d *dispatchTx) awaitNote() error {
+	if d.noted == nil {
+		return nil
+	}
+	err := <-d.noted
+	d.noted = nil
+	return err
 }
 
 // handlersOf are the handlers that an envelope is meant for.
@@ -172,6 +249,9 @@ func (c *consumer) handlersOf(e events.Envelope) []events.Registration {
 
 // call runs a handler as its context's role for rows of one workspace.
 func (d *dispatchTx) call(ctx context.Context, r events.Registration, batch []events.Envelope) error {
+	if err := d.awaitNote(); err != nil {
+		return err
+	}
 	role, err := scopeRole(r.Scope())
 	if err != nil {
 		return err
@@ -269,14 +349,23 @@ func (d *dispatchTx) record(ctx context.Context, row claimed, v verdict) error {
 
 // commit ends the transaction; what it noted as settled is void if that fails.
 func (d *dispatchTx) commit(ctx context.Context) error {
+	if err := d.awaitNote(); err != nil { // no handler was called
+		return err
+	}
 	ctx, cancel := context.WithTimeout(ctx, statementTimeout)
 	defer cancel()
 	if err := d.tx.Commit(ctx); err != nil {
 		d.settled = nil
 		return &commitError{err}
 	}
+	if d.note != nil {
+		d.note.settled()
+	}
 	return nil
 }
+
+// report tells of what was settled.
+func (d *dispatchTx) report(ctx context.Context) { d.consumer.report(ctx, d.settled) }
 
 // commitError is an error of COMMIT itself: a deferred constraint of a handler, or a lost answer.
 type commitError struct{ err error }

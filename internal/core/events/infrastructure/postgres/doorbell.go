@@ -20,6 +20,10 @@ const (
 
 	// Looks that a ring asks for are at least this far apart, however often it rings.
 	pace = 2 * time.Millisecond
+
+	// A look below the floors is followed by none for so many times as long as it took: 2 % of the
+	// time at most.
+	fullLookShare = 50
 )
 
 // doorbell decides when consumers look for work. One goroutine, which alone uses the LISTEN
@@ -30,6 +34,11 @@ type doorbell struct {
 	channels   []string
 	eventTypes []string
 	wake       func(eventType string) // makes sure that a claim begins after the call
+	floor      func(eventType string) *floor
+	enroll     func(context.Context, *pgx.Conn) error
+	deaths     func(context.Context, *line) (next time.Duration, err error)
+
+	fullLookAt time.Time // not before
 
 	probe    string // the channel of self-tests, nobody else's
 	lookedAt time.Time
@@ -39,8 +48,9 @@ type doorbell struct {
 }
 
 // run connects and watches until ctx is done, reconnecting with growing, jittered delays. While
-// there is no connection the poll goes on through the pool.
-func (b *doorbell) run(ctx context.Context) {
+// there is no connection the poll goes on through the pool. It returns early when this worker must
+// not work beside another one.
+func (b *doorbell) run(ctx context.Context) error {
 	defer b.sending.Wait()
 	// the same one for good: what cannot be unsubscribed behind a pooler must not grow
 	b.probe = fmt.Sprintf("spectral_test_%08x%08x", uint32(b.config.Random()*(1<<32)), uint32(b.config.Random()*(1<<32)))
@@ -58,6 +68,12 @@ func (b *doorbell) run(ctx context.Context) {
 			if lostAt.IsZero() {
 				lostAt = b.config.Now()
 			}
+			if differ, ok := errors.AsType[*HandlersDifferError](err); ok {
+				if line != nil {
+					line.hangUp()
+				}
+				return differ
+			}
 			state := Reconnecting
 			was, _ := b.health.Now()
 			if _, deaf := errors.AsType[*deafError](err); deaf || was == Polling ||
@@ -72,6 +88,7 @@ func (b *doorbell) run(ctx context.Context) {
 		b.pollWithout(ctx, b.jittered(backoff))
 		backoff = min(2*backoff, maxBackoff)
 	}
+	return nil
 }
 
 // say sets the health, and logs it when the state or the kind of reason is another than last time.
@@ -131,7 +148,7 @@ func (b *doorbell) lookThroughPool(ctx context.Context) time.Duration {
 	b.lookedAt = b.config.Now()
 	next := b.config.PollInterval
 	err := inTx(ctx, b.config.Pool, workerRole, func(tx pgx.Tx) error {
-		seen, err := b.look(ctx, coredb.New(tx))
+		seen, err := b.look(ctx, coredb.New(tx), true)
 		if err == nil {
 			next = seen.next
 		}
@@ -151,7 +168,7 @@ func (b *doorbell) lookThroughPool(ctx context.Context) time.Duration {
 func (b *doorbell) watch(ctx context.Context, l *line, connected func()) error {
 	rang := true // or may have, before we listened
 	for first := true; ; first = false {
-		seen, err := b.lookOn(ctx, l)
+		seen, err := b.lookOn(ctx, l, !rang)
 		if err != nil {
 			return err
 		}
@@ -164,7 +181,7 @@ func (b *doorbell) watch(ctx context.Context, l *line, connected func()) error {
 				return err
 			}
 		}
-		if rang, err = l.idle(ctx, min(seen.next, b.config.PollInterval-b.sinceLook())); err != nil {
+		if rang, err = b.awaitDue(ctx, l, min(seen.next, b.config.PollInterval-b.sinceLook())); err != nil {
 			return err
 		}
 		if rang {
@@ -190,7 +207,7 @@ func (b *doorbell) lookUntilQuiet(ctx context.Context, l *line) (seen, error) {
 				return seen{}, err
 			}
 		}
-		found, err := b.lookOn(ctx, l)
+		found, err := b.lookOn(ctx, l, false)
 		if quiet || err != nil {
 			return found, err
 		}
@@ -204,25 +221,41 @@ type seen struct {
 }
 
 // lookOn looks on the LISTEN connection, where it is a ping as well.
-func (b *doorbell) lookOn(ctx context.Context, l *line) (found seen, err error) {
+func (b *doorbell) lookOn(ctx context.Context, l *line, full bool) (found seen, err error) {
 	err = l.ask(ctx, "look for due events", func(ctx context.Context) error {
-		found, err = b.look(ctx, l.queries)
+		found, err = b.look(ctx, l.queries, full)
 		return err
 	})
 	return found, err
 }
 
-// look finds the types that have due work and wakes their consumers.
-func (b *doorbell) look(ctx context.Context, queries *coredb.Queries) (seen, error) {
-	b.lookedAt = b.config.Now()
-	rows, err := queries.Look(ctx, coredb.LookParams{Generation: int64(b.config.Generation), EventTypes: b.eventTypes})
+// look finds the types that have due work and wakes their consumers. A full one, which a poll asks for, looks below the consumers' floors as well, if the
+// last one has not cost too much.
+func (b *doorbell) look(ctx context.Context, queries *coredb.Queries, full bool) (seen, error) {
+	started := b.config.Now()
+	b.lookedAt = started
+	full = full && !started.Before(b.fullLookAt)
+	floors := make([]time.Time, len(b.eventTypes))
+	if !full {
+		for i, eventType := range b.eventTypes {
+			floors[i] = b.floor(eventType).get()
+		}
+	}
+	rows, err := queries.Look(ctx, coredb.LookParams{Generation: int64(b.config.Generation), EventTypes: b.eventTypes, Floors: floors})
+	if full {
+		ended := b.config.Now()
+		b.fullLookAt = ended.Add(fullLookShare * ended.Sub(started))
+	}
 	if err != nil {
 		return seen{}, err
 	}
 	found := seen{next: b.config.PollInterval}
 	for _, row := range rows {
-		if row.Due {
+		if !row.OldestDue.IsZero() {
 			found.due = true
+			if full {
+				b.floor(row.EventType).lower(row.OldestDue)
+			}
 			b.wake(row.EventType)
 		}
 		if row.NextIn >= 0 {
@@ -232,6 +265,21 @@ func (b *doorbell) look(ctx context.Context, queries *coredb.Queries) (seen, err
 		}
 	}
 	return found, nil
+}
+
+// awaitDue waits for a notification or the end of d, and meanwhile finds out which workers are gone.
+func (b *doorbell) awaitDue(ctx context.Context, l *line, d time.Duration) (rang bool, err error) {
+	end := b.config.Now().Add(d)
+	for {
+		next, err := b.deaths(ctx, l)
+		if err != nil {
+			return false, err
+		}
+		left := end.Sub(b.config.Now())
+		if rang, err := l.idle(ctx, min(left, next)); rang || err != nil || left <= next {
+			return rang, err
+		}
+	}
 }
 
 func sleep(ctx context.Context, d time.Duration) error {

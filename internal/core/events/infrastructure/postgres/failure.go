@@ -27,6 +27,9 @@ const (
 // maxFree is how many failures in a row cost no attempt before they count after all.
 const maxFree = 20
 
+// deadlockClass is the class of 40P01.
+const deadlockClass = "DeadlockError"
+
 // orphanTries is how often a missing parent row (23503) is retried: order is not promised, it may
 // still come.
 const orphanTries = 2
@@ -107,10 +110,12 @@ func classifyPostgres(pg *pgconn.PgError, earlier int) (string, disposition) {
 	case pg.Code == pgerrcode.SerializationFailure:
 		return "SerializationError", free
 	case pg.Code == pgerrcode.DeadlockDetected:
-		return "DeadlockError", free
+		return deadlockClass, free
 	case pg.Code == pgerrcode.AdminShutdown, pg.Code == pgerrcode.CrashShutdown, pg.Code == pgerrcode.CannotConnectNow,
 		pgerrcode.IsConnectionException(pg.Code):
 		return "ConnectionError", free
+	case pg.Code == pgerrcode.FeatureNotSupported && pg.Routine == "RevalidateCachedQuery":
+		return "SchemaChangedError", free // a migration; the driver prepares the statement anew
 	case pg.Code == pgerrcode.QueryCanceled, pg.Code == pgerrcode.LockNotAvailable:
 		return "TimeoutError", transient
 	case pg.Code == pgerrcode.InFailedSQLTransaction:

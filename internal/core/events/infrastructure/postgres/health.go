@@ -15,6 +15,7 @@ const (
 	Reconnecting State = "reconnecting"
 	Polling      State = "polling" // no LISTEN connection for long, or a deaf one: events wait for the poll
 	Stopped      State = "stopped"
+	Refused      State = "refused" // ended by itself: see Listener.Err
 )
 
 // Health is the state of a listener and the reason for it, which is always the latest one. Safe for

@@ -63,7 +63,11 @@ func (b *doorbell) connect(ctx context.Context) (*line, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := l.begin(ctx); err != nil {
+	err = l.begin(ctx)
+	if err == nil {
+		err = b.enroll(ctx, l.conn)
+	}
+	if err != nil {
 		l.hangUp()
 		return nil, err
 	}
@@ -83,7 +87,6 @@ func (l *line) begin(ctx context.Context) error {
 		return err
 	}
 	return l.test(ctx)
-	// what else needs a session of its own begins here: the session is ours
 }
 
 func (b *doorbell) dial(ctx context.Context) (*line, error) {
@@ -154,6 +157,7 @@ func (l *line) tryPooler(ctx context.Context) error {
 // and listens.
 func (l *line) subscribe(ctx context.Context) error {
 	sql := fmt.Sprintf("set idle_session_timeout = %d; set tcp_user_timeout = %[1]d; set statement_timeout = %d; "+
+		"set default_transaction_read_only = off; set default_transaction_isolation = 'read committed'; "+
 		"set lock_timeout = 0; set idle_in_transaction_session_timeout = 0; %sset role %s",
 		frozenAfter.Milliseconds(), statementTimeout.Milliseconds(), noTransactionTimeout("set", l.conn.PgConn()), pgx.Identifier{workerRole}.Sanitize())
 	for _, channel := range append([]string{l.probe}, l.channels...) {

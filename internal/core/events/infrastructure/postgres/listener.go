@@ -10,6 +10,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
@@ -28,6 +29,10 @@ type Config struct {
 	Pool      *pgxpool.Pool
 	Contracts *events.Contracts
 	Log       *slog.Logger
+	// Worker identifies this process among the live ones; a new one for each start. Name says to
+	// people which it is.
+	Worker uuid.UUID
+	Name   string
 	// PollInterval between looks without any notification; zero means DefaultPollInterval.
 	PollInterval time.Duration
 	Now          func() time.Time
@@ -50,7 +55,7 @@ func (c Config) Validate() error {
 	var faults []error
 	for name, missing := range map[string]bool{
 		"Direct": c.Direct == nil, "Pool": c.Pool == nil, "Contracts": c.Contracts == nil, "Log": c.Log == nil,
-		"Now": c.Now == nil, "Random": c.Random == nil,
+		"Now": c.Now == nil, "Random": c.Random == nil, "Worker": c.Worker == uuid.Nil, "Name": c.Name == "",
 	} {
 		if missing {
 			faults = append(faults, fmt.Errorf("%s is not set", name))
@@ -68,14 +73,17 @@ func (c Config) Validate() error {
 // Listener runs the consumers of one process: one doorbell, and one consumer per subscription.
 // Listen for each subscription, then Start; Stop once is enough, more do no harm.
 type Listener struct {
-	config Config
-	health *Health
-	bell   *doorbell
+	config  Config
+	health  *Health
+	bell    *doorbell
+	journal *journal
 
 	mu        sync.Mutex
 	consumers map[string]*consumer // by event type; complete once started
 	started   bool
 	stopped   chan struct{} // closed when everything is over
+	probeAt   time.Time     // when to find out next which workers are gone; the doorbell's
+	err       error         // why it ended by itself; set before stopped closes
 	endBell   context.CancelFunc
 	endWork   context.CancelFunc
 }
@@ -88,12 +96,30 @@ func NewListener(config Config) (*Listener, error) {
 	if err := config.Validate(); err != nil {
 		return nil, err
 	}
+	journal, err := newJournal(config.Pool, config.Worker, config.Generation)
+	if err != nil {
+		return nil, err
+	}
 	l := &Listener{
-		config: config, health: newHealth(), consumers: make(map[string]*consumer),
+		config: config, health: newHealth(), journal: journal, consumers: make(map[string]*consumer),
 		stopped: make(chan struct{}),
 	}
 	l.bell = &doorbell{config: config, health: l.health}
 	return l, nil
+}
+
+// Done is closed when the listener has ended, and Err then says why if nobody stopped it: beside a
+// live worker with other handlers it refuses to work, with a [*HandlersDifferError].
+func (l *Listener) Done() <-chan struct{} { return l.stopped }
+
+// Err is nil until Done is closed, and after a Stop.
+func (l *Listener) Err() error {
+	select {
+	case <-l.stopped:
+		return l.err
+	default:
+		return nil
+	}
 }
 
 // Health of the doorbell.
@@ -139,7 +165,7 @@ func (l *Listener) Listen(_ context.Context, s events.Subscription) error {
 	l.consumers[s.EventType] = &consumer{
 		subscription: s, handlers: s.Handlers(), generation: l.config.Generation, pool: l.config.Pool,
 		log: l.config.Log, now: l.config.Now, random: l.config.Random,
-		settled: l.config.OnSettled, stop: make(chan struct{}),
+		settled: l.config.OnSettled, stop: make(chan struct{}), journal: l.journal, throttle: newThrottle(s),
 	}
 	return nil
 }
@@ -160,6 +186,11 @@ func (l *Listener) Start(ctx context.Context) error {
 
 	b := l.bell
 	b.wake = func(eventType string) { l.consumers[eventType].wake(work) }
+	b.floor = func(eventType string) *floor { return &l.consumers[eventType].floor }
+	b.enroll = func(ctx context.Context, conn *pgx.Conn) error {
+		return l.journal.enroll(ctx, conn, l.config.Name, handlerNames(l.consumers), l.config.Now())
+	}
+	b.deaths = l.deaths
 	for eventType, c := range l.consumers {
 		b.eventTypes = append(b.eventTypes, eventType)
 		b.channels = append(b.channels, c.subscription.Channel)
@@ -170,11 +201,17 @@ func (l *Listener) Start(ctx context.Context) error {
 
 	go func() {
 		defer close(l.stopped)
-		b.run(bell)
+		l.err = b.run(bell)
 		for _, c := range l.consumers {
+			c.halt()
 			c.wait.Wait()
 		}
 		endWork()
+		l.journal.leave(ctx)
+		if l.err != nil {
+			l.health.set(Refused, l.err.Error())
+			return
+		}
 		l.health.set(Stopped, "")
 	}()
 	return nil

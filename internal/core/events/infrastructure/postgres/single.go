@@ -13,9 +13,12 @@ import (
 )
 
 // single runs the handlers of one row, each under a savepoint of its own: those that succeed
-// commit with their dedup rows, whatever becomes of the others. Again means that COMMIT found a
-// deferred constraint broken, which undid them all: the row is to be run again, strictly.
-func (d *dispatchTx) single(ctx context.Context, row claimed) (again bool, err error) {
+// commit with their dedup rows, whatever becomes of the others. When COMMIT finds a deferred
+// constraint broken, which undoes them all, the row is left to be run again, strictly.
+//
+// A row that a worker died of runs one handler to a transaction, so that the next death tells which
+// of them it is and takes nothing from the others: it is then left to be run again for the rest.
+func (d *dispatchTx) single(ctx context.Context, row claimed, result *dispatchResult) (err error) {
 	handlers := d.handlersOf(row.envelope)
 	failures := make(map[string]failure)
 	switch {
@@ -25,16 +28,28 @@ func (d *dispatchTx) single(ctx context.Context, row claimed) (again bool, err e
 	case len(handlers) == 0:
 		failures[string(row.envelope.Target)] = classify(events.ErrNoHandler, 0)
 	}
+	apart := row.crashes > 0 && len(handlers) > 1
+	if !apart {
+		d.noteDown(ctx, []claimed{row}, true)
+	}
 	var unhandled, ran []events.Registration
-	for _, r := range handlers {
+	for i, r := range handlers {
 		if row.record[r.Name].Parked {
 			unhandled = append(unhandled, r)
 			continue
 		}
+		if apart {
+			if err := d.note.write(ctx, []claimed{row}, true, r.Name); err != nil {
+				return err
+			}
+		}
 		started := d.now()
-		err := d.underSavepoint(ctx, r, row)
+		taken, err := d.underSavepoint(ctx, r, row)
 		if err != nil && ctx.Err() != nil {
-			return false, fmt.Errorf("stopped while %s ran: %w", r.Name, ctx.Err())
+			return fmt.Errorf("stopped while %s ran: %w", r.Name, ctx.Err())
+		}
+		if _, ok := errors.AsType[*journalError](err); ok {
+			return err
 		}
 		if err == nil {
 			ran = append(ran, r)
@@ -47,7 +62,17 @@ func (d *dispatchTx) single(ctx context.Context, row claimed) (again bool, err e
 			if !d.spoiled {
 				failures[r.Name] = lostConnection(err)
 			}
-			return false, d.recordElsewhere(ctx, row, handlers, failures)
+			return d.recordElsewhere(ctx, row, handlers, failures)
+		}
+		if apart && err == nil && !taken && i < len(handlers)-1 {
+			if len(failures) == 0 {
+				result.left++
+				err := d.commit(ctx)
+				d.note.standing = true // the row is still pending
+				return err
+			}
+			unhandled = append(unhandled, handlers[i+1:]...)
+			break
 		}
 	}
 	if len(failures) == 0 && len(unhandled) == 0 {
@@ -61,32 +86,34 @@ func (d *dispatchTx) single(ctx context.Context, row claimed) (again bool, err e
 	var refused *commitError
 	var pg *pgconn.PgError
 	if !errors.As(err, &refused) || !errors.As(err, &pg) || len(ran) == 0 {
-		return false, err
+		return err
 	}
 	if !d.strict {
-		return true, nil
+		result.left++
+		result.strict = true
+		return nil
 	}
 	// something only COMMIT finds, and which of them did it cannot be told
 	for _, r := range ran {
 		failures[r.Name] = classify(pg, row.record[r.Name].Failures)
 	}
-	return false, d.recordElsewhere(ctx, row, handlers, failures)
+	return d.recordElsewhere(ctx, row, handlers, failures)
 }
 
-// underSavepoint runs one handler for one row, unless somebody else has its key.
-func (d *dispatchTx) underSavepoint(ctx context.Context, r events.Registration, row claimed) error {
+// underSavepoint runs one handler for one row, unless its key is taken.
+func (d *dispatchTx) underSavepoint(ctx context.Context, r events.Registration, row claimed) (taken bool, err error) {
 	// a name that the handler does not hit upon: rolling back to one of its own would keep the key
 	savepoint := fmt.Sprintf("spectral_%08x", uint32(d.random()*(1<<32)))
 	if err := d.exec(ctx, "savepoint "+savepoint); err != nil {
-		return fmt.Errorf("savepoint: %w", err)
+		return false, fmt.Errorf("savepoint: %w", err)
 	}
-	err := d.runOnce(ctx, r, row)
+	taken, err = d.runOnce(ctx, r, row)
 	if d.lost() {
-		return err
+		return false, err
 	}
 	if err == nil {
 		if err = d.exec(ctx, "release savepoint "+savepoint); err == nil {
-			return nil
+			return taken, nil
 		}
 	}
 	// also restores the role and the workspace, and gives the key back
@@ -94,26 +121,26 @@ func (d *dispatchTx) underSavepoint(ctx context.Context, r events.Registration, 
 	if undo != nil && !d.lost() {
 		d.cut()
 	}
-	return err
+	return false, err
 }
 
 // runOnce claims the key and runs the handler; a key that is taken means that it has run.
-func (d *dispatchTx) runOnce(ctx context.Context, r events.Registration, row claimed) error {
-	taken, err := d.keyTaken(ctx, r, row)
+func (d *dispatchTx) runOnce(ctx context.Context, r events.Registration, row claimed) (taken bool, err error) {
+	taken, err = d.keyTaken(ctx, r, row)
 	if taken || err != nil {
-		return err
+		return taken, err
 	}
 	if err := d.call(ctx, r, []events.Envelope{row.envelope}); err != nil {
-		return err
+		return false, err
 	}
 	// fails when the handler has swallowed an error of its SQL and so lost its transaction
 	if err := d.exec(ctx, actAs(workerRole, noWorkspace)); err != nil {
-		return fmt.Errorf("handler returned nil but left its transaction unusable: %w", err)
+		return false, fmt.Errorf("handler returned nil but left its transaction unusable: %w", err)
 	}
 	if d.strict {
-		return d.exec(ctx, "set constraints all immediate; set constraints all deferred")
+		return false, d.exec(ctx, "set constraints all immediate; set constraints all deferred")
 	}
-	return nil
+	return false, nil
 }
 
 // keyTaken claims the dedup key, waiting for a twin that holds it in an open transaction as long as

@@ -20,14 +20,16 @@ select c.event_id::uuid as event_id, c.event_type::text as event_type, c.event_v
   coalesce(c.workspace_id, '00000000-0000-0000-0000-000000000000')::uuid as workspace_id,
   c.payload::jsonb as payload, c.idempotency_key::text as idempotency_key,
   coalesce(c.trace_context, '')::text as trace_context, c.attempts::integer as attempts, c.available_at::timestamptz as available_at,
-  c.handler_failures::jsonb as handler_failures
-from core.outbox_claim($1::bigint, $2::text, $3::integer) as c
+  c.handler_failures::jsonb as handler_failures, c.crashes::integer as crashes
+from core.outbox_claim($1::bigint, $2::text, $3::integer, $4::timestamptz, $5::uuid) as c
 `
 
 type ClaimParams struct {
 	Generation int64
 	EventType  string
 	RowLimit   int32
+	Floor      time.Time
+	Worker     uuid.UUID
 }
 
 type ClaimRow struct {
@@ -45,11 +47,18 @@ type ClaimRow struct {
 	Attempts        int32
 	AvailableAt     time.Time
 	HandlerFailures json.RawMessage
+	Crashes         int32
 }
 
 // The nil UUID stands for no workspace, the empty text for no target and no trace.
 func (q *Queries) Claim(ctx context.Context, arg ClaimParams) ([]ClaimRow, error) {
-	rows, err := q.db.Query(ctx, claim, arg.Generation, arg.EventType, arg.RowLimit)
+	rows, err := q.db.Query(ctx, claim,
+		arg.Generation,
+		arg.EventType,
+		arg.RowLimit,
+		arg.Floor,
+		arg.Worker,
+	)
 	if err != nil {
 		return nil, err
 	}
@@ -72,6 +81,7 @@ func (q *Queries) Claim(ctx context.Context, arg ClaimParams) ([]ClaimRow, error
 			&i.Attempts,
 			&i.AvailableAt,
 			&i.HandlerFailures,
+			&i.Crashes,
 		); err != nil {
 			return nil, err
 		}
@@ -125,24 +135,59 @@ func (q *Queries) Fail(ctx context.Context, arg FailParams) (bool, error) {
 	return settled, err
 }
 
+const floor = `-- name: Floor :one
+select coalesce(f.oldest, '0001-01-01 00:00:00+00')::timestamptz as oldest, f.lowest_running::bigint as lowest_running,
+  f.mark_at::timestamptz as mark_at, f.mark_id::bigint as mark_id
+from core.outbox_floor($1::bigint, $2::text, $3::timestamptz) as f
+`
+
+type FloorParams struct {
+	Generation int64
+	EventType  string
+	Floor      time.Time
+}
+
+type FloorRow struct {
+	Oldest        time.Time
+	LowestRunning int64
+	MarkAt        time.Time
+	MarkID        int64
+}
+
+// Year 1 stands for no time.
+func (q *Queries) Floor(ctx context.Context, arg FloorParams) (FloorRow, error) {
+	row := q.db.QueryRow(ctx, floor, arg.Generation, arg.EventType, arg.Floor)
+	var i FloorRow
+	err := row.Scan(
+		&i.Oldest,
+		&i.LowestRunning,
+		&i.MarkAt,
+		&i.MarkID,
+	)
+	return i, err
+}
+
 const look = `-- name: Look :many
-select l.event_type::text as event_type, l.due::boolean as due, coalesce(l.next_in, -1)::double precision as next_in
-from core.outbox_look($1::bigint, $2::text[]) as l
+select l.event_type::text as event_type, coalesce(l.oldest_due, '0001-01-01 00:00:00+00')::timestamptz as oldest_due,
+  coalesce(l.next_in, -1)::double precision as next_in
+from core.outbox_look($1::bigint, $2::text[], $3::timestamptz[]) as l
 `
 
 type LookParams struct {
 	Generation int64
 	EventTypes []string
+	Floors     []time.Time
 }
 
 type LookRow struct {
 	EventType string
-	Due       bool
+	OldestDue time.Time
 	NextIn    float64
 }
 
+// Year 1 stands for no time.
 func (q *Queries) Look(ctx context.Context, arg LookParams) ([]LookRow, error) {
-	rows, err := q.db.Query(ctx, look, arg.Generation, arg.EventTypes)
+	rows, err := q.db.Query(ctx, look, arg.Generation, arg.EventTypes, arg.Floors)
 	if err != nil {
 		return nil, err
 	}
@@ -150,7 +195,7 @@ func (q *Queries) Look(ctx context.Context, arg LookParams) ([]LookRow, error) {
 	var items []LookRow
 	for rows.Next() {
 		var i LookRow
-		if err := rows.Scan(&i.EventType, &i.Due, &i.NextIn); err != nil {
+		if err := rows.Scan(&i.EventType, &i.OldestDue, &i.NextIn); err != nil {
 			return nil, err
 		}
 		items = append(items, i)

@@ -1,0 +1,121 @@
+-- What becomes of rows that a worker had in hand when it died (docs/decisions/0008).
+
+-- +goose Up
+set local lock_timeout = '500ms';
+set local role spectral_owner;
+-- +goose StatementBegin
+-- core.workers_probe(p_worker, p_grace) notes which workers, other than the calling one, have lost
+-- their session, and which have it back. Returns in how many seconds the next one will have been
+-- gone for p_grace seconds, null when none is gone. Writes core.workers.
+create function core.workers_probe(p_worker uuid, p_grace double precision) returns double precision
+language plpgsql volatile security definer
+set search_path = pg_catalog, core, pg_temp
+as $$
+declare
+  v_gone constant uuid[] := coalesce(core.workers_gone(p_worker), '{}');
+begin
+  update core.workers w
+  set gone_at = case when w.worker_id = any (v_gone) then clock_timestamp() end
+  where w.worker_id <> p_worker and (w.gone_at is null) = (w.worker_id = any (v_gone));
+  return (select greatest(extract(epoch from min(w.gone_at) - clock_timestamp()) + p_grace, 0)
+          from core.workers w where w.worker_id = any (v_gone));
+end
+$$;
+-- +goose StatementEnd
+grant execute on function core.workers_probe(uuid, double precision) to spectral_worker;
+
+-- +goose StatementBegin
+-- core.claim_verdict(p_generation, p_event_types, p_grace) takes up what workers had in hand that
+-- have been without a session for p_grace seconds. Rows of a batch run alone from now on, nothing
+-- is counted; the listeners are woken. The row of a worker that ran it alone is returned, locked, for the caller to count
+-- that in the same transaction: one row at a time, none when there is no more. Its handler is the
+-- one that ran, null if several may have; restarted says that the server itself has started
+-- since, which explains the lost session. A row whose lock is still held waits for a later call.
+-- Writes core.claim_journal, core.workers, core.outbox.
+create function core.claim_verdict(p_generation bigint, p_event_types text[], p_grace double precision)
+returns table (
+  event_id uuid, event_type text, event_version integer, occurred_at timestamptz, source text, target text,
+  content_class text, workspace_id uuid, payload jsonb, idempotency_key text, trace_context text,
+  attempts integer, available_at timestamptz, handler_failures jsonb, crashes integer, handler text, restarted boolean)
+language plpgsql volatile security definer
+set search_path = pg_catalog, core, pg_temp
+set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off
+as $$
+declare
+  v_entry core.claim_journal;
+  v_mine uuid[];
+  v_held uuid[];
+  v_restarted boolean;
+  v_channel text;
+begin
+  for v_entry in
+    select j.* from core.claim_journal j join core.workers w on w.worker_id = j.worker_id
+    where j.generation = p_generation and j.event_type = any (p_event_types) and cardinality(j.ids) > 0
+      and w.gone_at <= clock_timestamp() - make_interval(secs => p_grace)
+      and pg_try_advisory_xact_lock_shared(core.worker_lock(w.worker_id))
+    order by j.claimed_at
+    for update of j, w skip locked
+  loop
+    v_restarted := v_entry.server_started_at <> pg_postmaster_start_time();
+    select array_agg(l.id) into v_mine from
+      (select o.id from core.outbox o
+       where o.id = any (v_entry.ids) and o.event_type = v_entry.event_type and o.generation = v_entry.generation
+         and o.status = 'pending' and o.deleted_at is null and o.available_at <= v_entry.claimed_at
+       for update skip locked) l;
+    select array_agg(o.id) into v_held from core.outbox o
+    where o.id = any (v_entry.ids) and o.id <> all (coalesce(v_mine, '{}')) and o.event_type = v_entry.event_type and o.generation = v_entry.generation
+      and o.status = 'pending' and o.deleted_at is null and o.available_at <= v_entry.claimed_at;
+    update core.claim_journal j set ids = coalesce(v_held, '{}')
+    where j.worker_id = v_entry.worker_id and j.event_type = v_entry.event_type and j.runner = v_entry.runner;
+    continue when v_mine is null;
+    if not v_restarted then
+      update core.outbox o set crashes = o.crashes + 1
+      where o.id = any (v_mine) and o.event_type = v_entry.event_type and o.generation = v_entry.generation and o.status = 'pending';
+    end if;
+    for v_channel in select distinct o.channel from core.outbox o where o.id = any (v_mine) loop
+      perform pg_notify(v_channel, v_mine[1]::text);
+    end loop;
+    if v_entry.alone then
+      return query
+        select o.id, o.event_type, o.event_version, o.occurred_at, o.source, o.target, o.content_class, o.workspace_id,
+               o.payload, o.idempotency_key, o.trace_context, o.attempts, o.available_at, o.handler_failures, o.crashes,
+               v_entry.handler, v_restarted
+        from core.outbox o
+        where o.id = any (v_mine) and o.event_type = v_entry.event_type and o.generation = v_entry.generation and o.status = 'pending'
+        limit 1;
+      return;
+    end if;
+  end loop;
+  -- what is left of the dead: entries about rows that are settled or were taken up since
+  delete from core.workers w
+  where w.gone_at <= clock_timestamp() - make_interval(secs => p_grace)
+    and pg_try_advisory_xact_lock_shared(core.worker_lock(w.worker_id))
+    and not exists
+      (select from core.claim_journal j, unnest(j.ids) as i(id)
+       join core.outbox o on o.id = i.id and o.status = 'pending' and o.deleted_at is null
+       where j.worker_id = w.worker_id and o.available_at <= j.claimed_at);
+  delete from core.claim_journal j where not exists (select from core.workers w where w.worker_id = j.worker_id);
+end
+$$;
+-- +goose StatementEnd
+grant execute on function core.claim_verdict(bigint, text[], double precision) to spectral_worker;
+
+-- +goose StatementBegin
+-- core.worker_leave(p_worker) says that a worker has ended with nothing in hand. Writes
+-- core.workers, core.claim_journal.
+create function core.worker_leave(p_worker uuid) returns void
+language sql volatile security definer
+set search_path = pg_catalog, core, pg_temp
+as $$
+  delete from core.claim_journal j where j.worker_id = p_worker;
+  delete from core.workers w where w.worker_id = p_worker;
+$$;
+-- +goose StatementEnd
+grant execute on function core.worker_leave(uuid) to spectral_worker;
+reset role;
+
+-- +goose Down
+set local lock_timeout = '500ms';
+drop function core.worker_leave(uuid);
+drop function core.claim_verdict(bigint, text[], double precision);
+drop function core.workers_probe(uuid, double precision);

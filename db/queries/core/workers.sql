@@ -1,0 +1,26 @@
+-- name: RegisterWorker :one
+-- The empty text says that no other live worker is in the way.
+select coalesce(core.worker_register(@worker::uuid, @generation::bigint, @name::text, @handlers::jsonb), '')::text as difference;
+
+-- name: LeaveWorker :exec
+select core.worker_leave(@worker::uuid);
+
+-- name: ProbeWorkers :one
+-- -1 stands for nobody being gone.
+select coalesce(core.workers_probe(@worker::uuid, @grace_seconds::double precision), -1)::double precision as verdict_in;
+
+-- name: WriteJournal :exec
+select core.claim_journal_write(@worker::uuid, @event_type::text, @runner::integer, @generation::bigint, @ids::uuid[],
+  @alone::boolean, nullif(@handler::text, ''));
+
+-- name: Verdict :many
+-- The nil UUID stands for no workspace, the empty text for no target, no trace and no one handler.
+select c.event_id::uuid as event_id, c.event_type::text as event_type, c.event_version::integer as event_version,
+  c.occurred_at::timestamptz as occurred_at, c.source::text as source, coalesce(c.target, '')::text as target,
+  c.content_class::text as content_class,
+  coalesce(c.workspace_id, '00000000-0000-0000-0000-000000000000')::uuid as workspace_id,
+  c.payload::jsonb as payload, c.idempotency_key::text as idempotency_key,
+  coalesce(c.trace_context, '')::text as trace_context, c.attempts::integer as attempts, c.available_at::timestamptz as available_at,
+  c.handler_failures::jsonb as handler_failures, c.crashes::integer as crashes,
+  coalesce(c.handler, '')::text as handler, c.restarted::boolean as restarted
+from core.claim_verdict(@generation::bigint, @event_types::text[], @grace_seconds::double precision) as c;

@@ -1,0 +1,161 @@
+package postgres
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"sync/atomic"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"spectral/internal/core/events"
+	"spectral/internal/core/events/infrastructure/postgres/coredb"
+)
+
+// journalConnections serve the notes of a process, which are short, apart from the dispatching
+// transactions: those wait for notes while they hold theirs.
+const journalConnections = 2
+
+// journal notes what this process has in hand before its handlers run, so that others can tell what
+// it died of: core.claim_journal.
+type journal struct {
+	pool       *pgxpool.Pool
+	worker     uuid.UUID
+	generation events.Generation
+	// registered: until the process has a session whose end others can see, a note would tell them
+	// that it is dead
+	registered atomic.Bool
+	judgesFrom time.Time // not before, after an outage; the doorbell's
+}
+
+// newJournal opens a pool like the dispatching one.
+func newJournal(dispatching *pgxpool.Pool, worker uuid.UUID, generation events.Generation) (*journal, error) {
+	config := dispatching.Config()
+	config.MinConns, config.MinIdleConns = 0, 0
+	config.MaxConns = journalConnections
+	pool, err := pgxpool.NewWithConfig(context.Background(), config)
+	if err != nil {
+		return nil, fmt.Errorf("journal: %w", err)
+	}
+	return &journal{pool: pool, worker: worker, generation: generation}, nil
+}
+
+// entry is one runner's place in the journal. Used by that runner alone.
+type entry struct {
+	journal   *journal
+	eventType string
+	runner    int
+	standing  bool // it names rows that this process may have let go of
+}
+
+// write notes rows as in hand; with alone, of the one row, handler is the only one that will run,
+// or empty for all of them.
+func (e *entry) write(ctx context.Context, rows []claimed, alone bool, handler string) error {
+	if !e.journal.registered.Load() {
+		return nil
+	}
+	ids := make([]uuid.UUID, len(rows))
+	for i, row := range rows {
+		ids[i] = row.envelope.EventID
+	}
+	e.standing = true
+	err := inTx(ctx, e.journal.pool, workerRole, func(tx pgx.Tx) error {
+		return coredb.New(tx).WriteJournal(ctx, coredb.WriteJournalParams{
+			Worker: e.journal.worker, EventType: e.eventType, Runner: int32(e.runner), Generation: int64(e.journal.generation),
+			Ids: ids, Alone: alone, Handler: handler,
+		})
+	})
+	if err != nil {
+		return &journalError{err}
+	}
+	return nil
+}
+
+// clear says that nothing is in hand: a process that lives on did not die of what it had.
+func (e *entry) clear(ctx context.Context) error {
+	if !e.standing {
+		return nil
+	}
+	if err := e.write(ctx, nil, false, ""); err != nil {
+		return err
+	}
+	e.standing = false
+	return nil
+}
+
+// settled says that the noted rows are committed as settled or re-pended, so that the note is void.
+func (e *entry) settled() { e.standing = false }
+
+// journalError is an error of noting a claim: its handlers have not run.
+type journalError struct{ err error }
+
+func (e *journalError) Error() string {
+	return "note the claim in core.claim_journal: " + e.err.Error()
+}
+func (e *journalError) Unwrap() error { return e.err }
+
+// enroll makes the session of conn, which must be the worker's own and no pooler's, the one whose
+// end tells others that this worker is gone. It refuses, with a [*HandlersDifferError], beside a live worker
+// that handles an event type of this generation by other handlers.
+func (j *journal) enroll(ctx context.Context, conn *pgx.Conn, name string, handlers map[string][]string, now time.Time) error {
+	ctx, cancel := context.WithTimeout(ctx, statementTimeout)
+	defer cancel()
+	encoded, err := json.Marshal(handlers)
+	if err != nil {
+		return err
+	}
+	difference, err := coredb.New(conn).RegisterWorker(ctx, coredb.RegisterWorkerParams{
+		Worker: j.worker, Generation: int64(j.generation), Name: name, Handlers: encoded,
+	})
+	if err != nil {
+		return fmt.Errorf("register as a worker: %w", err)
+	}
+	if difference != "" {
+		return &HandlersDifferError{Generation: j.generation, Difference: difference}
+	}
+	if j.registered.Swap(true) {
+		j.judgesFrom = now.Add(outageGrace)
+	}
+	return nil
+}
+
+// leave says that this worker has ended in good order. Without it others find out by themselves.
+func (j *journal) leave(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, leaveTimeout)
+	defer cancel()
+	if j.registered.Load() {
+		_ = inTx(ctx, j.pool, workerRole, func(tx pgx.Tx) error { return coredb.New(tx).LeaveWorker(ctx, j.worker) })
+	}
+	j.pool.Close()
+}
+
+// HandlersDifferError refuses a worker beside a live one of its generation that handles an event
+// type by other handlers: each would settle events that the other's handlers have not seen.
+type HandlersDifferError struct {
+	Generation events.Generation
+	Difference string
+}
+
+func (e *HandlersDifferError) Error() string {
+	return fmt.Sprintf("generation %d: %s: a changed set of handlers is a new generation, deploy it under a higher SPECTRAL_GENERATION (or stop the other workers first)",
+		e.Generation, e.Difference)
+}
+
+// handlerNames are the handlers of each event type, in the order that registration compares.
+func handlerNames(consumers map[string]*consumer) map[string][]string {
+	names := make(map[string][]string, len(consumers))
+	for eventType, c := range consumers {
+		for _, r := range c.handlers {
+			names[eventType] = append(names[eventType], r.Name)
+		}
+		slices.Sort(names[eventType])
+	}
+	return names
+}
+
+// leaveTimeout bounds saying goodbye.
+const leaveTimeout = 2 * time.Second

@@ -1,0 +1,134 @@
+package postgres
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	"spectral/internal/core/events"
+	"spectral/internal/core/events/infrastructure/postgres/coredb"
+)
+
+const (
+	// deathGrace is how long a worker must be without its session before it counts as dead: one that
+	// only lost its connection has it back by then.
+	deathGrace = 2 * time.Second
+	// outageGrace is how long this process gives no verdict after it lost a connection itself: others
+	// may have lost theirs with it, and take longer to come back.
+	outageGrace = maxBackoff + 5*time.Second
+	// probeEvery is how often a process finds out which others are gone.
+	probeEvery = 5 * time.Second
+)
+
+// deaths finds out which workers are gone and gives the verdicts that are due, and says when to ask
+// again. Called by the doorbell after a look.
+func (l *Listener) deaths(ctx context.Context, line *line) (time.Duration, error) {
+	now := l.config.Now()
+	if now.Before(l.probeAt) {
+		return l.probeAt.Sub(now), nil
+	}
+	var seconds float64
+	err := line.ask(ctx, "find out which workers are gone", func(ctx context.Context) (err error) {
+		seconds, err = line.queries.ProbeWorkers(ctx, coredb.ProbeWorkersParams{Worker: l.journal.worker, GraceSeconds: deathGrace.Seconds()})
+		return err
+	})
+	if err != nil {
+		return 0, err
+	}
+	next := probeEvery
+	if seconds >= 0 {
+		due := max(time.Duration(seconds*float64(time.Second)), l.journal.judgesFrom.Sub(now))
+		if due <= 0 {
+			if err := l.verdicts(ctx); err != nil {
+				l.config.Log.WarnContext(ctx, "verdicts on dead workers interrupted", logReason, err.Error())
+			}
+		} else {
+			next = min(next, due+time.Millisecond)
+		}
+	}
+	l.probeAt = now.Add(next)
+	return next, nil
+}
+
+// verdicts decide, one transaction each, what becomes of rows that workers had in hand when they
+// died; core.claim_verdict says how.
+func (l *Listener) verdicts(ctx context.Context) error {
+	eventTypes := slices.Sorted(maps.Keys(l.consumers))
+	for len(eventTypes) > 0 {
+		d := &dispatchTx{consumer: l.consumers[eventTypes[0]]}
+		more, err := d.verdict(ctx, eventTypes, l.consumers)
+		d.end()
+		d.report(ctx)
+		if err != nil || !more {
+			return err
+		}
+	}
+	return nil
+}
+
+// verdict counts one row's death, and reports whether there was one.
+func (d *dispatchTx) verdict(ctx context.Context, eventTypes []string, consumers map[string]*consumer) (bool, error) {
+	if err := d.begin(ctx); err != nil {
+		return false, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, statementTimeout)
+	defer cancel()
+	rows, err := d.queries.Verdict(ctx, coredb.VerdictParams{
+		Generation: int64(d.generation), EventTypes: eventTypes, GraceSeconds: deathGrace.Seconds(),
+	})
+	if err != nil {
+		return false, fmt.Errorf("take up what dead workers had in hand: %w", err)
+	}
+	for _, r := range rows {
+		d.consumer = consumers[r.EventType]
+		row := claimedRow(coredb.ClaimRow{
+			EventID: r.EventID, EventType: r.EventType, EventVersion: r.EventVersion, OccurredAt: r.OccurredAt, Source: r.Source,
+			Target: r.Target, ContentClass: r.ContentClass, WorkspaceID: r.WorkspaceID, Payload: r.Payload,
+			IdempotencyKey: r.IdempotencyKey, TraceContext: r.TraceContext, Attempts: r.Attempts, AvailableAt: r.AvailableAt,
+			HandlerFailures: r.HandlerFailures, Crashes: r.Crashes,
+		})
+		unhandled, err := d.unhandled(ctx, row)
+		if err != nil {
+			return false, err
+		}
+		failures := make(map[string]failure)
+		for _, h := range unhandled {
+			if (r.Handler == "" || r.Handler == h.Name) && !row.record[h.Name].Parked {
+				failures[h.Name] = workerDied(r.Restarted)
+			}
+		}
+		if len(failures) == 0 {
+			continue // its handler has handled it meanwhile, or is another build's
+		}
+		if err := d.record(ctx, row, judge(row.record, unhandled, failures, d.random)); err != nil {
+			return false, err
+		}
+	}
+	return len(rows) > 0, d.commit(ctx)
+}
+
+// unhandled are the handlers that an event is meant for and has no dedup row of.
+func (d *dispatchTx) unhandled(ctx context.Context, row claimed) ([]events.Registration, error) {
+	meant := d.handlersOf(row.envelope)
+	names := make([]string, len(meant))
+	for i, r := range meant {
+		names[i] = r.Name
+	}
+	handled, err := d.queries.HandledBy(ctx, coredb.HandledByParams{IdempotencyKey: row.envelope.IdempotencyKey, HandlerNames: names})
+	if err != nil {
+		return nil, fmt.Errorf("read which handlers have handled %s: %w", row.envelope.EventID, err)
+	}
+	return slices.DeleteFunc(slices.Clone(meant), func(r events.Registration) bool { return slices.Contains(handled, r.Name) }), nil
+}
+
+// workerDied is the failure of a handler whose worker ended while it ran. A server that has
+// started since explains that as well.
+func workerDied(serverRestarted bool) failure {
+	if serverRestarted {
+		return lostConnection(nil)
+	}
+	return failure{class: "WorkerDied", disposition: transient,
+		message: "the worker process ended while it had this event alone in hand (killed, out of memory, exit)"}
+}

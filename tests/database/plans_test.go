@@ -1,0 +1,49 @@
+package database_test
+
+import (
+	"testing"
+
+	"spectral/tests/pgtest"
+)
+
+// Plans that a session made when the outbox was empty must serve it when it no longer is: each
+// claimed row is read a few times, not once for each row that is pending.
+func TestPlansMadeForAnEmptyOutbox(t *testing.T) {
+	t.Parallel()
+	at := pgtest.New(t)
+	admin := pgtest.Conn(t, at)
+	exec(t, admin, "analyze core.outbox; alter table core.outbox disable trigger outbox_notify")
+	const rows, batch = 4000, 400
+	worker := pgtest.Conn(t, at)
+	exec(t, worker, "set plan_cache_mode = force_generic_plan")
+	dispatch := func() {
+		exec(t, worker, `do $$
+			declare
+				v_ids uuid[];
+				v_times timestamptz[];
+			begin
+				perform core.outbox_look(1, '{worlds.world_model_card.published}', '{-infinity}');
+				select array_agg(c.event_id), array_agg(c.occurred_at) into v_ids, v_times
+				from core.outbox_claim(1, 'worlds.world_model_card.published', 400, '-infinity', gen_random_uuid()) c;
+				if core.outbox_deliver(v_ids, v_times) <> cardinality(v_ids) then
+					raise exception 'not all delivered';
+				end if;
+			end $$`)
+		exec(t, worker, "select core.outbox_floor(1, 'worlds.world_model_card.published', '-infinity')")
+		exec(t, worker, `select core.outbox_retry(i, now(), now(), 0, '', '{}', true), core.outbox_fail(i, now(), now(), '', '{}') from gen_random_uuid() i`)
+	}
+	dispatch()
+	exec(t, admin, `select core.outbox_publish_many((select jsonb_agg(jsonb_build_object('event_type', 'worlds.world_model_card.published',
+		'source', 'worlds', 'payload', '{}'::jsonb)) from generate_series(1, 4000)))`)
+	for range rows / batch {
+		dispatch()
+	}
+	exec(t, worker, "select pg_stat_force_next_flush()")
+	exec(t, worker, "select 1")
+	if left := value[int](t, admin, "select count(*) from core.outbox where status <> 'delivered'"); left != 0 {
+		t.Fatalf("%d rows are not delivered", left)
+	}
+	if read := value[int](t, admin, "select sum(idx_tup_read)::int from pg_stat_user_indexes where relname = 'outbox'"); read > 10*rows || read < rows {
+		t.Fatalf("%d index entries were read to claim and settle %d rows", read, rows)
+	}
+}

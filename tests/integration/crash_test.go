@@ -1,0 +1,316 @@
+package integration_test
+
+import (
+	"context"
+	"log/slog"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+
+	"spectral/internal/core/events"
+	"spectral/internal/core/events/infrastructure/postgres"
+	"spectral/tests/pgtest"
+)
+
+// died leaves what a worker leaves that was killed with rows in hand.
+func (b *bundle) died(alone bool, handler string, ids ...uuid.UUID) (worker uuid.UUID) {
+	b.Helper()
+	worker = uuid.New()
+	b.exec("insert into core.workers (worker_id, generation, name, handlers) values ($1, 1, 'killed', '{}')", worker)
+	b.exec(`insert into core.claim_journal (worker_id, event_type, runner, generation, ids, alone, handler)
+		values ($1, $2, 1, 1, $3, $4, nullif($5, ''))`, worker, happenedType, ids, alone, handler)
+	return worker
+}
+
+func (b *bundle) wantNothingInHand() {
+	b.Helper()
+	b.eventually("nothing is in hand", func() bool {
+		return one[bool](b, `select not exists (select from core.claim_journal j, unnest(j.ids) as i(id) join core.outbox o on o.id = i.id
+			where o.status = 'pending' and o.available_at <= j.claimed_at)`)
+	})
+}
+
+// What a dead worker had in a batch runs alone, at no attempt's cost; whatever comes beside it runs
+// as ever.
+func TestABatchThatAWorkerDiedOfRunsAlone(t *testing.T) {
+	b := setup(t)
+	first, second := event(1), event(2)
+	b.publish(first, second)
+	dead := b.died(false, "", first.EventID, second.EventID)
+	seen := make(chan []events.Envelope, 100)
+	l := b.listen(never, subscription(events.Registration{
+		Name: "platform.batched", Batch: func(tx events.Tx) events.BatchHandler { return batches{tx, seen} },
+	}))
+	others := []events.Envelope{event(3), event(4), event(5)}
+	b.publish(others...)
+	l.delivered(5)
+	if n := len(<-seen); n != 3 {
+		t.Fatalf("the others came in a batch of %d", n)
+	}
+	for range 2 {
+		if n := len(<-seen); n != 1 {
+			t.Fatalf("a row that a worker died of came in a batch of %d", n)
+		}
+	}
+	b.wantRow(first.EventID, "delivered", 1)
+	b.eventually("the dead one is forgotten", func() bool {
+		return !one[bool](b, "select exists (select from core.workers where worker_id = $1)", dead)
+	})
+}
+
+// Dying alone costs an attempt, like any other failure.
+func TestDyingAloneCostsAnAttempt(t *testing.T) {
+	b := setup(t)
+	e := event(1)
+	b.publish(e)
+	b.died(true, "", e.EventID)
+	l := b.listen(never, subscription(leaving("platform.one")))
+	s := l.next()
+	if s.Outcome != postgres.Retried || s.Attempts != 1 || !strings.HasPrefix(s.LastError, "WorkerDied: platform.one: ") {
+		t.Fatalf("%+v", s)
+	}
+	l.delivered(1)
+	b.wantRow(e.EventID, "delivered", 2)
+}
+
+func TestAnEventThatKillsItsWorkersFails(t *testing.T) {
+	b := setup(t)
+	e := event(1)
+	b.publish(e)
+	b.exec(`update core.outbox set handler_failures = '{"platform.one": {"failures": 5, "class": "WorkerDied"}}', attempts = 5, crashes = 6`)
+	b.died(true, "platform.one", e.EventID)
+	l := b.listen(never, subscription(leaving("platform.one"), leaving("worlds.two")))
+	// the one that kills is out of retries; the other is not charged with it
+	s := l.next()
+	if s.Outcome != postgres.Retried || s.Attempts != 6 {
+		t.Fatalf("%+v", s)
+	}
+	s = l.next()
+	if s.Outcome != postgres.Failed || !strings.HasPrefix(s.LastError, "WorkerDied: platform.one: ") || strings.Contains(s.LastError, "worlds.two") {
+		t.Fatalf("%+v", s)
+	}
+	b.wantEffects(map[string]int{"worlds.two": 1})
+}
+
+// A worker that has its session is alive, whatever its journal says.
+func TestALiveWorkersRowsAreNoConcernOfOthers(t *testing.T) {
+	b := setup(t)
+	e := event(1)
+	b.publish(e)
+	worker := b.died(true, "", e.EventID)
+	_, err := pgtest.Conn(t, b.url).Exec(b.ctx, "select pg_advisory_lock(core.worker_lock($1))", worker)
+	must(t, err)
+	b.listen(never, subscription(leaving("platform.one"))).delivered(1)
+	b.wantRow(e.EventID, "delivered", 1)
+}
+
+// A server that has started since explains a lost session: nobody died.
+func TestARestartOfTheServerIsFree(t *testing.T) {
+	b := setup(t)
+	e := event(1)
+	b.publish(e)
+	b.died(true, "", e.EventID)
+	b.exec("update core.claim_journal set server_started_at = server_started_at - interval '1 hour'")
+	l := b.listen(never, subscription(leaving("platform.one")))
+	s := l.next()
+	if s.Outcome != postgres.Retried || s.Attempts != 0 || !strings.HasPrefix(s.LastError, "ConnectionError: ") {
+		t.Fatalf("%+v", s)
+	}
+	l.delivered(1)
+	b.wantRow(e.EventID, "delivered", 1)
+}
+
+// A backend may outlive its worker's session: its rows wait for it, and nobody counts anything.
+func TestAVerdictWaitsForTheRowsLock(t *testing.T) {
+	b := setup(t)
+	held, free := event(1), event(2)
+	b.publish(held, free)
+	dead := b.died(false, "", held.EventID, free.EventID)
+	holder := pgtest.Conn(t, b.url)
+	_, err := holder.Exec(b.ctx, "begin; select from core.outbox where id = '"+held.EventID.String()+"' for update")
+	must(t, err)
+	l := b.listen(never, subscription(leaving("platform.one")))
+	l.delivered(1)
+	if in := one[[]uuid.UUID](b, "select ids from core.claim_journal where worker_id = $1", dead); len(in) != 1 || in[0] != held.EventID {
+		t.Fatalf("left to be judged: %v", in)
+	}
+	_, err = holder.Exec(b.ctx, "commit")
+	must(t, err)
+	l.delivered(1)
+	if n := one[int](b, "select crashes from core.outbox where id = $1", held.EventID); n != 1 {
+		t.Fatalf("%d crashes", n)
+	}
+}
+
+// Of several handlers the one that kills is found: each runs in a transaction of its own.
+func TestCoHandlersOfARowThatAWorkerDiedOfRunApart(t *testing.T) {
+	b := setup(t)
+	e := event(1)
+	b.publish(e)
+	b.exec("update core.outbox set crashes = 1")
+	var noted []string
+	note := func(name string) events.Registration {
+		return handler(name, func(ctx context.Context, tx events.Tx, e events.Envelope) error {
+			noted = append(noted, name+" after "+strings.Join(b.handledBy(e.IdempotencyKey), ", ")+" noted "+
+				one[string](b, "select handler from core.claim_journal where $1 = any (ids) and alone", e.EventID))
+			return effect(name)(ctx, tx, e)
+		})
+	}
+	b.listen(never, subscription(note("platform.one"), note("worlds.two"), note("worlds.three"))).delivered(1)
+	want := "platform.one after  noted platform.one; worlds.two after platform.one noted worlds.two; " +
+		"worlds.three after platform.one, worlds.two noted worlds.three"
+	if got := strings.Join(noted, "; "); got != want {
+		t.Fatalf("ran\n%s, want\n%s", got, want)
+	}
+	b.wantRow(e.EventID, "delivered", 1)
+	b.wantEffects(map[string]int{"platform.one": 1, "worlds.two": 1, "worlds.three": 1})
+}
+
+// Handlers begin after what they are about is noted, and a live worker's notes are void once it has
+// let go, whichever way.
+func TestTheJournalKeepsUpWithALiveWorker(t *testing.T) {
+	b := setup(t)
+	b.sockets = &sockets{}
+	calls := 0
+	s := subscription(handler("platform.one", func(ctx context.Context, tx events.Tx, e events.Envelope) error {
+		if n := one[int](b, "select count(*)::int from core.claim_journal where $1 = any (ids)", e.EventID); n != 1 {
+			t.Errorf("noted %d times as the handler begins", n)
+		}
+		calls++
+		switch calls {
+		case 1:
+			return errRefusing // undoes the batch
+		case 2:
+			b.sockets.cut()
+		case 3:
+			panic("no")
+		}
+		return effect("platform.one")(ctx, tx, e)
+	}))
+	s.Concurrency = 1
+	b.publish(event(1), event(2), event(3))
+	l := b.listen(never, s)
+	for delivered := 0; delivered < 3; {
+		if l.next().Outcome == postgres.Delivered {
+			delivered++
+		}
+	}
+	b.wantNothingInHand()
+	l.stop()
+	if n := one[int](b, "select (select count(*) from core.workers)::int + (select count(*) from core.claim_journal)::int"); n != 0 {
+		t.Fatalf("%d rows are left of a worker that has stopped", n)
+	}
+}
+
+// A worker that lets go of a row without settling it says so before it pauses: should it lose its
+// session now, nobody must think that it died of that row.
+func TestAnInterruptedDispatchLeavesNothingInHand(t *testing.T) {
+	b := setup(t)
+	log := interruptions{slog.DiscardHandler, make(chan time.Time, 1000)}
+	b.log = enabled{log}
+	b.exec("revoke execute on function core.outbox_deliver(uuid[], timestamptz[]) from spectral_worker")
+	b.publish(event(1))
+	l := b.listen(never, subscription(leaving("platform.one")))
+	select {
+	case <-log.at:
+	case <-time.After(patience):
+		t.Fatal("no dispatch was interrupted")
+	}
+	b.wantNothingInHand()
+	b.exec("grant execute on function core.outbox_deliver(uuid[], timestamptz[]) to spectral_worker")
+	l.delivered(1)
+}
+
+// While the database is away for everybody, nobody is taken for dead on its return.
+func TestAWorkerThatLostItsSessionGivesNoVerdictAtOnce(t *testing.T) {
+	b := setup(t)
+	e := event(1)
+	b.publish(e)
+	l := b.listen(never, subscription(leaving("platform.one")))
+	l.delivered(1)
+	b.exec(`select pg_terminate_backend(pid) from pg_stat_activity where application_name = 'doorbell' and datname = current_database()`)
+	other := event(2)
+	b.exec("alter table core.outbox disable trigger outbox_notify")
+	b.publish(other)
+	b.died(true, "", other.EventID)
+	b.exec("alter table core.outbox enable trigger outbox_notify")
+	ctx, cancel := context.WithTimeout(b.ctx, patience)
+	defer cancel()
+	must(t, l.Health().Await(ctx, postgres.Listening))
+	b.eventually("it sees that the other is gone", func() bool {
+		return one[bool](b, "select exists (select from core.workers where gone_at < clock_timestamp() - interval '4 seconds')")
+	})
+	b.publish(event(3))
+	l.delivered(1) // has looked since
+	b.wantRow(other.EventID, "pending", 0)
+}
+
+// differ starts a listener beside a live one and awaits its refusal.
+func (b *bundle) wantRefused(l *listening, difference ...string) {
+	b.Helper()
+	must(b.T, l.Start(b.ctx))
+	b.Cleanup(l.stop)
+	select {
+	case <-l.Done():
+	case <-time.After(patience):
+		state, reason := l.Health().Now()
+		b.Fatalf("it did not refuse: %s %s", state, reason)
+	}
+	err := l.Err()
+	if err == nil {
+		b.Fatal("it ended without a reason")
+	}
+	for _, part := range difference {
+		if !strings.Contains(err.Error(), part) {
+			b.Errorf("the refusal does not say %q: %v", part, err)
+		}
+	}
+}
+
+// Two sets of handlers on one claim would starve each other.
+func TestAnotherSetOfHandlersIsRefused(t *testing.T) {
+	b := setup(t)
+	first := b.listen(never, subscription(leaving("platform.one"), leaving("worlds.two")))
+	b.wantRefused(b.newListener(never, pgtest.Generation, subscription(leaving("platform.one"))),
+		b.Name(), happenedType, `["platform.one", "worlds.two"]`, `not by ["platform.one"]`, "new generation")
+	b.publish(event(1))
+	first.delivered(1)
+	b.wantEffects(map[string]int{"platform.one": 1, "worlds.two": 1})
+
+	// the same set, in whichever order, is a replica
+	b.listen(never, subscription(leaving("worlds.two"), leaving("platform.one"))).stop()
+	// a changed set is a new generation
+	must(t, postgres.Register(b.ctx, b.pool, 2, b.contracts))
+	b.newListener(never, 2, events.Subscription{
+		Channel: events.ChannelName(2, ""), EventType: happenedType, Primary: leaving("platform.one"),
+	}).start()
+	// or comes after the old one
+	first.stop()
+	b.listen(never, subscription(leaving("platform.one")))
+}
+
+// Of two that start together one is refused.
+func TestOneOfTwoSetsOfHandlersIsRefused(t *testing.T) {
+	b := setup(t)
+	both := []*listening{
+		b.newListener(never, pgtest.Generation, subscription(leaving("platform.one"))),
+		b.newListener(never, pgtest.Generation, subscription(leaving("worlds.two"))),
+	}
+	for _, l := range both {
+		must(t, l.Start(b.ctx))
+		t.Cleanup(l.stop)
+	}
+	select {
+	case <-both[0].Done():
+		both = both[1:]
+	case <-both[1].Done():
+		both = both[:1]
+	case <-time.After(patience):
+		t.Fatal("neither was refused")
+	}
+	ctx, cancel := context.WithTimeout(b.ctx, patience)
+	defer cancel()
+	must(t, both[0].Health().Await(ctx, postgres.Listening))
+}

@@ -1,0 +1,97 @@
+package integration_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"spectral/tests/pgtest"
+)
+
+// A transaction that inserts, waits and commits is picked up at once, however far the others have
+// come meanwhile.
+func TestALateCommitIsPickedUp(t *testing.T) {
+	b := setup(t)
+	l := b.listen(never, subscription(leaving("platform.one")))
+	late := pgtest.Conn(t, b.url)
+	_, err := late.Exec(b.ctx, "begin; select core.outbox_publish('worlds.test.happened', 'worlds', '{}')")
+	must(t, err)
+	until := time.Now().Add(2 * time.Second)
+	for n := 0; time.Now().Before(until); n++ {
+		b.publish(event(n))
+		l.delivered(1)
+	}
+	b.commit(late)
+	l.delivered(1)
+}
+
+// A mark's id is above every id that was given out before its time, also of transactions that a
+// snapshot does not know of yet because none after them has ended.
+func TestAMarkIsAboveEveryEarlierTransaction(t *testing.T) {
+	b := setup(t)
+	xid := func(conn *pgx.Conn) (id int64) {
+		must(t, conn.QueryRow(b.ctx, "select pg_current_xact_id()::text::bigint").Scan(&id))
+		return id
+	}
+	begin := func() *pgx.Conn {
+		conn := pgtest.Conn(t, b.url)
+		_, err := conn.Exec(b.ctx, "begin")
+		must(t, err)
+		return conn
+	}
+	long, late, worker := begin(), begin(), begin()
+	lowest := xid(long)
+	_, err := late.Exec(b.ctx, "select core.outbox_publish('worlds.test.happened', 'worlds', '{}')")
+	must(t, err)
+	id := xid(late)
+	var stamped, markAt time.Time
+	must(t, late.QueryRow(b.ctx, "select available_at from core.outbox").Scan(&stamped))
+	var markID, running int64
+	must(t, worker.QueryRow(b.ctx, "select mark_at, mark_id, lowest_running from core.outbox_floor(1, 'worlds.test.happened', '-infinity')").
+		Scan(&markAt, &markID, &running))
+	if markAt.Before(stamped) || markID <= id || running > lowest {
+		t.Fatalf("mark %d at %s with %d running, beside an event of transaction %d at %s, and %d", markID, markAt, running, id, stamped, lowest)
+	}
+	_, err = worker.Exec(b.ctx, "select core.outbox_floor(1, 'worlds.test.happened', '-infinity')")
+	if err == nil {
+		t.Fatal("a mark was made in a transaction that has its id already")
+	}
+}
+
+// What a full look is for: a row inserted by hand, or a clock set back.
+func TestARowBelowTheFloorIsFoundByThePoll(t *testing.T) {
+	b := setup(t)
+	l := b.listen(100*time.Millisecond, subscription(leaving("platform.one")))
+	for n := range 50 {
+		b.publish(event(n))
+		l.delivered(1)
+	}
+	b.exec(`insert into core.outbox (event_type, event_version, source, content_class, channel, generation, payload, idempotency_key, available_at)
+		values ('worlds.test.happened', 1, 'worlds', 'operational', 'outbox_gen_1', 1, '{"n": 9}', 'by hand', clock_timestamp() - interval '1 hour')`)
+	l.delivered(1)
+	b.publish(event(4))
+	l.delivered(1)
+}
+
+// A row that was let go of is pending as before: the floor never passes it.
+func TestTheFloorNeverPassesWhatIsPending(t *testing.T) {
+	b := setup(t)
+	l := b.listen(never, subscription(leaving("platform.one")))
+	held := event(0)
+	b.exec("alter table core.outbox disable trigger outbox_notify")
+	b.publish(held)
+	holder := pgtest.Conn(t, b.url)
+	_, err := holder.Exec(b.ctx, "begin; select from core.outbox for update")
+	must(t, err)
+	b.exec("alter table core.outbox enable trigger outbox_notify")
+	until := time.Now().Add(time.Second)
+	for n := 1; time.Now().Before(until); n++ {
+		b.publish(event(n))
+		l.delivered(1)
+	}
+	_, err = holder.Exec(b.ctx, "rollback")
+	must(t, err)
+	b.publish(event(-1))
+	l.delivered(2)
+}
