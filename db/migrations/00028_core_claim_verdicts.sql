@@ -17,7 +17,8 @@ begin
   update core.workers w
   set gone_at = case when w.worker_id = any (v_gone) then clock_timestamp() end
   where w.worker_id <> p_worker and (w.gone_at is null) = (w.worker_id = any (v_gone));
-  return (select greatest(extract(epoch from min(w.gone_at) - clock_timestamp()) + p_grace, 0)
+  return (select case when min(w.gone_at) is not null -- greatest would make 0 of null
+                 then greatest(extract(epoch from min(w.gone_at) - clock_timestamp()) + p_grace, 0) end
           from core.workers w where w.worker_id = any (v_gone));
 end
 $$;
