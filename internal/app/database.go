@@ -43,6 +43,8 @@ func CheckDatabase(ctx context.Context, s Settings, further ...string) error {
 		if err != nil {
 			return &SettingsError{[]error{fmt.Errorf("%s: %w", name, oneLine(err))}}
 		}
+		// a pooler may keep no prepared statements, or one of ours that somebody else made
+		config.DefaultQueryExecMode = pgx.QueryExecModeExec
 		err = withConnection(ctx, config, func(ctx context.Context, conn *pgx.Conn) error {
 			if err := checkVersion(conn); err != nil {
 				return err

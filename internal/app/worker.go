@@ -29,7 +29,7 @@ const ShutdownGrace = 20 * time.Second
 func Worker(s Settings, log *slog.Logger) fx.Option {
 	return fx.Options(
 		fx.WithLogger(func() fxevent.Logger { return fxevent.NopLogger }),
-		fx.StopTimeout(ShutdownGrace+10*time.Second), // a handler that does not return is abandoned meanwhile
+		fx.StopTimeout(ShutdownGrace+10*time.Second), // what is cancelled then is given 8 s, and the pools 1 s
 		fx.Supply(s, log),
 		fx.Provide(
 			Contracts,
@@ -63,8 +63,22 @@ func openPool(lifecycle fx.Lifecycle, s Settings, runners int) (*pgxpool.Pool, e
 	if err != nil {
 		return nil, fmt.Errorf("connection pool: %w", err)
 	}
-	lifecycle.Append(fx.StopHook(pool.Close))
+	lifecycle.Append(fx.StopHook(func() { closePool(pool) }))
 	return pool, nil
+}
+
+// closePool waits for connections in use, but not for those that a dead network or a handler that
+// does not return will never give back.
+func closePool(pool *pgxpool.Pool) {
+	closed := make(chan struct{})
+	go func() {
+		defer close(closed)
+		pool.Close()
+	}()
+	select {
+	case <-closed:
+	case <-time.After(500 * time.Millisecond):
+	}
 }
 
 // consumerConnections is what every runner of every consumer needs at once.

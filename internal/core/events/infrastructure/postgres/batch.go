@@ -27,6 +27,10 @@ func (d *dispatchTx) batch(ctx context.Context, rows []claimed, result *dispatch
 	d.settled = nil
 	class := classify(err, 0).class
 	result.undone, result.left, result.deadlock, result.lost = true, result.rows, class == deadlockClass, d.lost()
+	if result.lost {
+		d.log.WarnContext(ctx, "connection lost in a batch, no attempt counted", logEventType, d.subscription.EventType,
+			logRows, len(rows), logErrorClass, class, logReason, err.Error())
+	}
 	d.log.DebugContext(ctx, "batch undone, its rows run one at a time",
 		logEventType, d.subscription.EventType, logRows, len(rows), logErrorClass, class)
 	return nil

@@ -132,7 +132,9 @@ func (d *dispatchTx) end() {
 		d.noted = nil
 	}
 	if d.note != nil {
-		_ = d.note.clear(context.Background()) // if not, then before the next claim
+		ctx, cancel := context.WithTimeout(context.Background(), clearTimeout)
+		_ = d.note.clear(ctx) // if not, then before the next claim
+		cancel()
 	}
 	if d.conn == nil {
 		return

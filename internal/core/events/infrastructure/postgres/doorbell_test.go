@@ -12,6 +12,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"spectral/internal/core/events"
@@ -52,7 +53,7 @@ func TestALongOutageCostsFewAttempts(t *testing.T) {
 		var log bytes.Buffer
 		l, err := NewListener(Config{
 			Generation: 1, Direct: direct, Pool: pool, Contracts: contracts, Log: slog.New(slog.NewTextHandler(&log, nil)),
-			PollInterval: 50 * time.Millisecond, Now: time.Now, Random: func() float64 { return 0.5 },
+			Worker: uuid.New(), Name: "test", PollInterval: 50 * time.Millisecond, Now: time.Now, Random: func() float64 { return 0.5 },
 		})
 		if err != nil {
 			t.Fatal(err)

@@ -30,6 +30,8 @@ type journal struct {
 	// that it is dead
 	registered atomic.Bool
 	judgesFrom time.Time // not before, after an outage; the doorbell's
+	// turn is held while a row runs that a worker died of: should this one die, it is that row's doing
+	turn chan struct{}
 }
 
 // newJournal opens a pool like the dispatching one.
@@ -41,7 +43,7 @@ func newJournal(dispatching *pgxpool.Pool, worker uuid.UUID, generation events.G
 	if err != nil {
 		return nil, fmt.Errorf("journal: %w", err)
 	}
-	return &journal{pool: pool, worker: worker, generation: generation}, nil
+	return &journal{pool: pool, worker: worker, generation: generation, turn: make(chan struct{}, 1)}, nil
 }
 
 // entry is one runner's place in the journal. Used by that runner alone.
@@ -159,5 +161,8 @@ func handlerNames(consumers map[string]*consumer) map[string][]string {
 	return names
 }
 
-// leaveTimeout bounds saying goodbye.
-const leaveTimeout = 2 * time.Second
+// Bounds of saying that nothing is in hand any more, of a claim and of all.
+const (
+	clearTimeout = 2 * time.Second
+	leaveTimeout = 2 * time.Second
+)

@@ -219,7 +219,8 @@ func (l *Listener) Start(ctx context.Context) error {
 
 // Stop lets no further claim begin and waits for the handlers at work. When ctx is done first,
 // their contexts are cancelled, what they did is rolled back and the rows are free again with no
-// attempt counted; Stop then still waits for the handlers to return, or to be abandoned.
+// attempt counted; Stop then still waits for the handlers to return, or to be abandoned, but not
+// for a database that no longer answers.
 func (l *Listener) Stop(ctx context.Context) error {
 	l.mu.Lock()
 	if !l.started {
@@ -237,9 +238,19 @@ func (l *Listener) Stop(ctx context.Context) error {
 	case <-ctx.Done():
 	}
 	l.endWork()
-	<-l.stopped
-	return fmt.Errorf("listener: handlers were still at work and were cancelled: %w", ctx.Err())
+	giveUp := time.NewTimer(giveUpAfter)
+	defer giveUp.Stop()
+	select {
+	case <-l.stopped:
+		return fmt.Errorf("listener: handlers were still at work and were cancelled: %w", ctx.Err())
+	case <-giveUp.C:
+		return fmt.Errorf("listener: handlers were still at work and were cancelled, and the database does not answer, "+
+			"which will find out by itself that we are gone: %w", ctx.Err())
+	}
 }
+
+// giveUpAfter is how long Stop waits after it has cancelled the handlers.
+const giveUpAfter = abandonAfter + 3*time.Second
 
 func joined(what string, faults []error) error {
 	if len(faults) == 0 {

@@ -18,6 +18,7 @@ import (
 //
 // A row that a worker died of runs one handler to a transaction, so that the next death tells which
 // of them it is and takes nothing from the others: it is then left to be run again for the rest.
+// Nor do two such rows run at once in one process.
 func (d *dispatchTx) single(ctx context.Context, row claimed, result *dispatchResult) (err error) {
 	handlers := d.handlersOf(row.envelope)
 	failures := make(map[string]failure)
@@ -27,6 +28,14 @@ func (d *dispatchTx) single(ctx context.Context, row claimed, result *dispatchRe
 		failures["outbox"] = failure{class: "CorruptRow", disposition: terminal, message: row.corrupt.Error()}
 	case len(handlers) == 0:
 		failures[string(row.envelope.Target)] = classify(events.ErrNoHandler, 0)
+	}
+	if row.crashes > 0 {
+		select {
+		case d.journal.turn <- struct{}{}:
+			defer func() { d.end(); <-d.journal.turn }()
+		case <-ctx.Done():
+			return fmt.Errorf("stopped before the handlers ran: %w", ctx.Err())
+		}
 	}
 	apart := row.crashes > 0 && len(handlers) > 1
 	if !apart {
