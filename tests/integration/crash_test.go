@@ -106,6 +106,87 @@ func TestALiveWorkersRowsAreNoConcernOfOthers(t *testing.T) {
 	b.wantRow(e.EventID, "delivered", 1)
 }
 
+// Of several rows that a process had in hand it cannot be told which it died of: none is charged,
+// unless a worker died of one of them before.
+func TestOfSeveralRowsInHandNoneIsCharged(t *testing.T) {
+	b := setup(t)
+	es := []events.Envelope{event(1), event(2), event(3), event(4)}
+	b.publish(es...)
+	b.exec("update core.outbox set crashes = 1 where id = $1", es[2].EventID)
+	second := func(worker, id uuid.UUID) {
+		b.exec(`insert into core.claim_journal (worker_id, event_type, runner, generation, ids, alone)
+			values ($1, $2, 2, 1, array[$3::uuid], true)`, worker, happenedType, id)
+	}
+	second(b.died(true, "", es[0].EventID), es[1].EventID)
+	second(b.died(true, "", es[2].EventID), es[3].EventID)
+	l := b.listen(never, subscription(leaving("platform.one")))
+	for delivered := 0; delivered < len(es); {
+		if s := l.next(); s.Outcome == postgres.Delivered {
+			delivered++
+		} else if s.Envelope.EventID != es[2].EventID {
+			t.Errorf("%+v", s)
+		}
+	}
+	for i, want := range []struct{ attempts, crashes int }{{1, 1}, {1, 1}, {2, 2}, {1, 1}} {
+		b.wantRow(es[i].EventID, "delivered", want.attempts)
+		if n := one[int](b, "select crashes from core.outbox where id = $1", es[i].EventID); n != want.crashes {
+			t.Errorf("event %d has %d crashes", i, n)
+		}
+	}
+}
+
+// Should the process die again, the one row that it ran is to blame.
+func TestRowsThatAWorkerDiedOfRunOneAtATime(t *testing.T) {
+	other := happenedContract()
+	other.Type = "worlds.test.other"
+	b := setup(t, other)
+	b.publish(event(1), event(2))
+	b.exec("update core.outbox set crashes = 1")
+	g := newGate()
+	l := b.newListener(never, pgtest.Generation, subscription(handler("platform.one", func(ctx context.Context, _ events.Tx, _ events.Envelope) error {
+		return g.pass(ctx)
+	})))
+	s := subscription(leaving("platform.other"))
+	s.EventType = other.Type
+	must(t, l.Listen(b.ctx, s))
+	l.start()
+	g.awaitEntered(t)
+	b.eventually("both are claimed", func() bool {
+		return one[int](b, "select count(*)::int from (select from core.outbox for update skip locked) o") == 0
+	})
+	for n := range 20 { // others go on meanwhile
+		e := event(n)
+		e.EventType = other.Type
+		b.publish(e)
+		if s := l.next(); s.Envelope.EventType != other.Type {
+			t.Fatalf("settled first: %+v", s)
+		}
+	}
+	if len(g.entered) > 0 || one[int](b, "select count(*)::int from core.claim_journal where event_type = $1 and cardinality(ids) > 0", happenedType) != 1 {
+		t.Fatal("two rows that workers died of are in hand at once")
+	}
+	g.letOn()
+	l.delivered(2)
+}
+
+// What a worker lets go of as it is stopped is not left to the others' poll.
+func TestAStopRingsForWhatItLetsGoOf(t *testing.T) {
+	b := setup(t)
+	g := newGate()
+	first := b.listen(never, subscription(handler("platform.one", func(ctx context.Context, _ events.Tx, _ events.Envelope) error {
+		return g.pass(ctx)
+	})))
+	b.publish(event(1))
+	g.awaitEntered(t)
+	second := b.listen(never, subscription(leaving("platform.one")))
+	ctx, cancel := context.WithCancel(b.ctx)
+	cancel() // no grace at all
+	if err := first.Stop(ctx); err == nil {
+		t.Fatal("Stop did not say that a handler was cancelled")
+	}
+	second.delivered(1)
+}
+
 // A server that has started since explains a lost session: nobody died.
 func TestARestartOfTheServerIsFree(t *testing.T) {
 	b := setup(t)
