@@ -21,16 +21,17 @@ func TestPlansMadeForAnEmptyOutbox(t *testing.T) {
 			declare
 				v_ids uuid[];
 				v_times timestamptz[];
-				-- by no index: what is settled is not to be walked past
-				v_floor timestamptz := coalesce((select max(available_at) from core.outbox where status = 'delivered'), '-infinity');
+				-- what is settled is not to be walked past
+				v_floor timestamptz := coalesce(nullif(current_setting('test.floor', true), ''), '-infinity')::timestamptz;
 			begin
 				perform core.outbox_look(1, '{worlds.world_model_card.published}', array[v_floor]);
 				perform * from core.claim_verdict(1, '{worlds.world_model_card.published}', 2);
-				select array_agg(c.event_id), array_agg(c.occurred_at) into v_ids, v_times
+				select array_agg(c.event_id), array_agg(c.occurred_at), coalesce(max(c.available_at), '-infinity') into v_ids, v_times, v_floor
 				from core.outbox_claim(1, 'worlds.world_model_card.published', 400, v_floor, gen_random_uuid()) c;
 				if core.outbox_deliver(v_ids, v_times) <> cardinality(v_ids) then
 					raise exception 'not all delivered';
 				end if;
+				perform set_config('test.floor', v_floor::text, false);
 			end $$`)
 		exec(t, worker, "select core.outbox_floor(1, 'worlds.world_model_card.published', clock_timestamp() - interval '1 millisecond')")
 		exec(t, worker, `select core.outbox_retry(i, now(), now(), 0, '', '{}', true), core.outbox_fail(i, now(), now(), '', '{}') from gen_random_uuid() i`)
@@ -43,10 +44,12 @@ func TestPlansMadeForAnEmptyOutbox(t *testing.T) {
 	}
 	exec(t, worker, "select pg_stat_force_next_flush()")
 	exec(t, worker, "select 1")
+	read := value[int](t, admin, `select (select sum(idx_tup_read) from pg_stat_user_indexes where relname = 'outbox')::int
+		+ (select seq_tup_read from pg_stat_user_tables where relname = 'outbox')::int`)
+	if read > 6*rows || read < rows {
+		t.Fatalf("%d entries were read to claim and settle %d rows", read, rows)
+	}
 	if left := value[int](t, admin, "select count(*) from core.outbox where status <> 'delivered'"); left != 0 {
 		t.Fatalf("%d rows are not delivered", left)
-	}
-	if read := value[int](t, admin, "select sum(idx_tup_read)::int from pg_stat_user_indexes where relname = 'outbox'"); read > 6*rows || read < rows {
-		t.Fatalf("%d index entries were read to claim and settle %d rows", read, rows)
 	}
 }

@@ -143,9 +143,11 @@ func TestRowsThatAWorkerDiedOfRunOneAtATime(t *testing.T) {
 	b.publish(event(1), event(2))
 	b.exec("update core.outbox set crashes = 1")
 	g := newGate()
-	l := b.newListener(never, pgtest.Generation, subscription(handler("platform.one", func(ctx context.Context, _ events.Tx, _ events.Envelope) error {
+	slow := subscription(handler("platform.one", func(ctx context.Context, _ events.Tx, _ events.Envelope) error {
 		return g.pass(ctx)
-	})))
+	}))
+	slow.BatchSize = 1 // a claim of both would hold both
+	l := b.newListener(never, pgtest.Generation, slow)
 	s := subscription(leaving("platform.other"))
 	s.EventType = other.Type
 	must(t, l.Listen(b.ctx, s))
@@ -173,12 +175,17 @@ func TestRowsThatAWorkerDiedOfRunOneAtATime(t *testing.T) {
 func TestAStopRingsForWhatItLetsGoOf(t *testing.T) {
 	b := setup(t)
 	g := newGate()
-	first := b.listen(never, subscription(handler("platform.one", func(ctx context.Context, _ events.Tx, _ events.Envelope) error {
+	s := subscription(handler("platform.one", func(ctx context.Context, _ events.Tx, _ events.Envelope) error {
 		return g.pass(ctx)
-	})))
+	}))
+	s.Concurrency = 1
+	first := b.listen(never, s)
 	b.publish(event(1))
 	g.awaitEntered(t)
 	second := b.listen(never, subscription(leaving("platform.one")))
+	b.publish(event(2))
+	second.delivered(1)
+	b.waiting()
 	ctx, cancel := context.WithCancel(b.ctx)
 	cancel() // no grace at all
 	if err := first.Stop(ctx); err == nil {
