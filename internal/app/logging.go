@@ -18,6 +18,12 @@ const (
 	logSpanID     = "span_id"
 )
 
+// Further fields.
+const (
+	logReason = "reason"
+	logDelay  = "delay_ms"
+)
+
 // NewLogger writes JSON entries with the canonical fields to w.
 func NewLogger(w io.Writer, level slog.Leveler, g events.Generation) *slog.Logger {
 	handler := slog.NewJSONHandler(w, &slog.HandlerOptions{

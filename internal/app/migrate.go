@@ -95,15 +95,15 @@ func (m *Migrator) up(ctx context.Context) (results []*goose.MigrationResult, er
 	defer cancel()
 	for pause := lockPause; ; pause = min(2*pause, lockPausesLong) {
 		applied, err := m.provider.Up(ctx)
-		var partial *goose.PartialError
-		if errors.As(err, &partial) {
+		if partial, ok := errors.AsType[*goose.PartialError](err); ok {
 			applied = partial.Applied
 		}
 		results = append(results, applied...)
 		if pg, ok := errors.AsType[*pgconn.PgError](err); !ok || pg.Code != pgerrcode.LockNotAvailable {
 			return results, err
 		}
-		m.log.WarnContext(ctx, "a migration waits for a lock that a long transaction holds", "reason", oneLine(err).Error(), "delay_ms", pause.Milliseconds())
+		m.log.WarnContext(ctx, "a migration waits for a lock that a long transaction holds",
+			logReason, oneLine(err).Error(), logDelay, pause.Milliseconds())
 		select {
 		case <-patience.Done():
 			return results, err

@@ -486,6 +486,7 @@ func TestAFloodOfForgedNotificationsCostsBoundedLooks(t *testing.T) {
 }
 
 func flood(t *testing.T, decided bool) {
+	t.Helper()
 	b := setup(t)
 	s := &sockets{}
 	l := b.newListener(never, pgtest.Generation, subscription(leaving("platform.one")), through(s),
@@ -501,7 +502,7 @@ func flood(t *testing.T, decided bool) {
 		must(t, err)
 	}
 	flooded := time.Since(started)
-	b.exec("insert into core.outbox (event_type, event_version, source, content_class, channel, generation, payload, idempotency_key) "+
+	b.exec("insert into core.outbox (event_type, event_version, source, content_class, channel, generation, payload, idempotency_key) " +
 		"select 'worlds.test.happened', 1, 'worlds', 'operational', 'outbox_gen_1', 1, '{\"n\": 1}', 'k'; select pg_notify('outbox_gen_1', '')")
 	l.delivered(1)
 	// a ring makes two looks with a question between them, and the next is followed up pace later

@@ -128,7 +128,7 @@ func (d *dispatchTx) begin(ctx context.Context) (err error) {
 // that are free again and noted look like a dead worker's, should the session be lost now.
 func (d *dispatchTx) end() {
 	if d.noted != nil {
-		<-d.noted
+		_ = <-d.noted // what it noted goes now
 		d.noted = nil
 	}
 	if d.note != nil {
