@@ -127,10 +127,7 @@ func (d *dispatchTx) begin(ctx context.Context) (err error) {
 // end rolls back what is not committed and gives the connection back. The note goes first: rows
 // that are free again and noted look like a dead worker's, should the session be lost now.
 func (d *dispatchTx) end() {
-	if d.noted != nil {
-		_ = <-d.noted // what it noted goes now
-		d.noted = nil
-	}
+	_ = d.awaitNote() // whatever came of it, it goes now
 	if d.note != nil {
 		ctx, cancel := context.WithTimeout(context.Background(), clearTimeout)
 		_ = d.note.clear(ctx) // if not, then before the next claim
