@@ -1,6 +1,8 @@
 -- Claims that do not walk past what was settled long ago, and leave a dead worker's rows alone
 -- (docs/decisions/0007 and 0008). Plans are kept for a session, also those made when the table was
--- empty or not analyzed: the settings leave the planner the index and nothing else.
+-- empty or not analyzed: the settings leave the planner the index and nothing else. They hold for what
+-- the functions call as well, and make a plan that has no index to use look so dear that it would be
+-- compiled, for half a second, by JIT: which is off.
 
 -- +goose Up
 set local lock_timeout = '500ms';
@@ -17,7 +19,7 @@ create function core.outbox_floor(p_generation bigint, p_event_type text, p_floo
 returns table (oldest timestamptz, lowest_running bigint, mark_at timestamptz, mark_id bigint)
 language plpgsql volatile security definer
 set search_path = pg_catalog, core, pg_temp
-set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off
+set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off set jit = off
 as $$
 begin
   if pg_current_xact_id_if_assigned() is not null then
@@ -51,7 +53,7 @@ returns table (
   attempts integer, available_at timestamptz, handler_failures jsonb, crashes integer)
 language plpgsql volatile security definer
 set search_path = pg_catalog, core, pg_temp
-set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off
+set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off set jit = off
 as $$
 declare
   v_suspects uuid[];
@@ -86,7 +88,7 @@ create function core.outbox_look(p_generation bigint, p_event_types text[], p_fl
 returns table (event_type text, oldest_due timestamptz, next_in double precision)
 language sql stable security definer
 set search_path = pg_catalog, core, pg_temp
-set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off
+set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off set jit = off
 as $$
   select t.event_type,
          (select o.available_at from core.outbox o

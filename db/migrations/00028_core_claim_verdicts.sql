@@ -51,7 +51,7 @@ returns table (
   attempts integer, available_at timestamptz, handler_failures jsonb, crashes integer, handler text, restarted boolean)
 language plpgsql volatile security definer
 set search_path = pg_catalog, core, pg_temp
-set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off
+set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set jit = off
 as $$
 declare
   v_entry core.claim_journal;

@@ -14,7 +14,7 @@ set local role spectral_owner;
 create or replace function core.outbox_deliver(p_ids uuid[], p_occurred_ats timestamptz[]) returns integer
 language plpgsql volatile security definer
 set search_path = pg_catalog, core, pg_temp
-set enable_seqscan = off
+set enable_seqscan = off set jit = off
 as $$
 declare
   v_settled integer;
@@ -33,13 +33,13 @@ $$;
 -- +goose StatementEnd
 
 alter function core.outbox_retry(uuid, timestamptz, timestamptz, double precision, text, jsonb, boolean)
-  set enable_seqscan = off;
+  set enable_seqscan = off set jit = off;
 alter function core.outbox_fail(uuid, timestamptz, timestamptz, text, jsonb)
-  set enable_seqscan = off;
+  set enable_seqscan = off set jit = off;
 reset role;
 
 -- +goose Down
 -- core.outbox_deliver stays: it does the same for earlier builds
 set local lock_timeout = '500ms';
-alter function core.outbox_fail(uuid, timestamptz, timestamptz, text, jsonb) reset enable_seqscan;
-alter function core.outbox_retry(uuid, timestamptz, timestamptz, double precision, text, jsonb, boolean) reset enable_seqscan;
+alter function core.outbox_fail(uuid, timestamptz, timestamptz, text, jsonb) reset enable_seqscan reset jit;
+alter function core.outbox_retry(uuid, timestamptz, timestamptz, double precision, text, jsonb, boolean) reset enable_seqscan reset jit;

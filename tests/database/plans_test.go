@@ -2,6 +2,7 @@ package database_test
 
 import (
 	"testing"
+	"time"
 
 	"spectral/tests/pgtest"
 )
@@ -51,5 +52,37 @@ func TestPlansMadeForAnEmptyOutbox(t *testing.T) {
 	}
 	if left := value[int](t, admin, "select count(*) from core.outbox where status <> 'delivered'"); left != 0 {
 		t.Fatalf("%d rows are not delivered", left)
+	}
+}
+
+// What turns a way to read tables off makes plans look dear, its own and those of what it calls, and a
+// dear plan is compiled by JIT anew for each execution: half a second for a millisecond's work.
+func TestPlansThatLookDearAreNotCompiled(t *testing.T) {
+	t.Parallel()
+	at := pgtest.New(t)
+	admin := pgtest.Conn(t, at)
+	if dear := value[[]string](t, admin, `select coalesce(array_agg(p.oid::regprocedure::text), '{}') from pg_proc p
+		where p.pronamespace = 'core'::regnamespace and p.proconfig::text ~ 'enable_\w+=off' and p.proconfig::text !~ 'jit=off'`); len(dear) > 0 {
+		t.Errorf("without jit = off: %v", dear)
+	}
+	// and so, beside other workers, a claim takes a claim's time
+	for range 3 {
+		exec(t, pgtest.Conn(t, at), "select core.worker_register(gen_random_uuid(), 1, 'another', '{}')")
+	}
+	exec(t, admin, "set jit = on")
+	for _, call := range []string{
+		"select core.outbox_claim(1, 'worlds.world_model_card.published', 10, '-infinity', gen_random_uuid())",
+		"select core.claim_verdict(1, '{worlds.world_model_card.published}', 2)",
+		"select core.workers_probe(gen_random_uuid(), 2)",
+	} {
+		quickest := time.Hour
+		for range 6 {
+			started := time.Now()
+			exec(t, admin, call)
+			quickest = min(quickest, time.Since(started))
+		}
+		if quickest > 50*time.Millisecond {
+			t.Errorf("%s takes %s at its quickest", call, quickest)
+		}
 	}
 }
