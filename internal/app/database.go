@@ -32,8 +32,8 @@ func checkServer(ctx context.Context, config *pgx.ConnConfig) error {
 
 // CheckDatabase reports, in one line with what to do, why a worker cannot run: a database
 // unreachable, too old or not migrated, or a login that may not act as a worker, or in one of the
-// further roles.
-func CheckDatabase(ctx context.Context, s Settings, further ...string) error {
+// further roles. It notes in s whether PoolURL leads through a pooler.
+func CheckDatabase(ctx context.Context, s *Settings, further ...string) error {
 	urls := map[string]string{EnvDatabaseURL: s.DatabaseURL}
 	if s.PoolURL != s.DatabaseURL {
 		urls[EnvPoolURL] = s.PoolURL
@@ -55,6 +55,13 @@ func CheckDatabase(ctx context.Context, s Settings, further ...string) error {
 				return fmt.Errorf("begin: %w", oneLine(err))
 			}
 			defer func() { _ = tx.Rollback(context.WithoutCancel(ctx)) }()
+			var pid uint32
+			if err := conn.QueryRow(ctx, "select pg_catalog.pg_backend_pid()").Scan(&pid); err != nil {
+				return fmt.Errorf("ask for the server process: %w", oneLine(err))
+			}
+			if urls[name] == s.PoolURL && pid != conn.PgConn().PID() { // it hands out a number of its own
+				s.Pooled = true
+			}
 			for _, role := range further {
 				if err := actAs(ctx, conn, role); err != nil {
 					return err

@@ -22,7 +22,9 @@ type Settings struct {
 	// DatabaseURL leads straight to Postgres: migrations and LISTEN need a session of their own.
 	DatabaseURL string
 	// PoolURL is where transactions run. DatabaseURL unless set.
-	PoolURL    string
+	PoolURL string
+	// Pooled: PoolURL leads through a pooler, as [CheckDatabase] found.
+	Pooled     bool
 	Generation events.Generation
 }
 

@@ -55,8 +55,9 @@ func openPool(lifecycle fx.Lifecycle, s Settings, runners int) (*pgxpool.Pool, e
 	if err != nil {
 		return nil, err
 	}
-	// a pooler between transactions may keep no prepared statements
-	if s.PoolURL != s.DatabaseURL && !strings.Contains(s.PoolURL, "default_query_exec_mode") {
+	// a pooler between transactions may keep no prepared statements; also one that DATABASE_URL leads
+	// through by mistake, so that events are delivered until that is mended
+	if (s.Pooled || s.PoolURL != s.DatabaseURL) && !strings.Contains(s.PoolURL, "default_query_exec_mode") {
 		config.ConnConfig.DefaultQueryExecMode = pgx.QueryExecModeCacheDescribe
 	}
 	pool, err := pgxpool.NewWithConfig(context.Background(), config) // connects when first used

@@ -445,7 +445,7 @@ func TestMigrateWithoutSuperuser(t *testing.T) {
 	migrator := pgtest.Conn(t, at)
 	exec(t, migrator, "create role worker login password 'test' in role spectral_worker")
 	exec(t, migrator, "create role producer login password 'test' in role spectral_worlds")
-	if err := app.CheckDatabase(deadline(t), app.Settings{DatabaseURL: as(t, at, "worker"), PoolURL: as(t, at, "worker")}); err != nil {
+	if err := app.CheckDatabase(deadline(t), &app.Settings{DatabaseURL: as(t, at, "worker"), PoolURL: as(t, at, "worker")}); err != nil {
 		t.Errorf("a worker's check of the database: %v", err)
 	}
 	producer := pgtest.Conn(t, as(t, at, "producer"))

@@ -227,7 +227,7 @@ func (b *bundle) wantNothingLeftBehind(at string) {
 func TestTheChecksBeforeAStartLeaveNothingOnAPooler(t *testing.T) {
 	b := setup(t)
 	bouncer := pgbouncer.Start(t, pgbouncer.Transaction, b.url)
-	must(t, app.CheckDatabase(b.ctx, app.Settings{
+	must(t, app.CheckDatabase(b.ctx, &app.Settings{
 		DatabaseURL: b.url, PoolURL: bouncer.URL + "&default_query_exec_mode=cache_describe", Generation: pgtest.Generation,
 	}, "spectral_operator"))
 	b.wantNothingLeftBehind(bouncer.URL)

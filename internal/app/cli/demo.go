@@ -115,7 +115,7 @@ func runDemo(cmd *cobra.Command, p Process, options demo.Options, fresh bool) (e
 	if err := migrateUp(ctx, settings, log); err != nil {
 		return err
 	}
-	if err := app.CheckDatabase(ctx, settings, "spectral_operator"); err != nil {
+	if err := app.CheckDatabase(ctx, &settings, "spectral_operator"); err != nil {
 		return err
 	}
 	d := demo.Demo{Out: p.Stdout, Err: p.Stderr}

@@ -63,7 +63,7 @@ func run(cmd *cobra.Command, p Process, embedded bool) (err error) {
 			return err
 		}
 	}
-	if err := app.CheckDatabase(ctx, settings); err != nil {
+	if err := app.CheckDatabase(ctx, &settings); err != nil {
 		return err
 	}
 	var listener *postgres.Listener
