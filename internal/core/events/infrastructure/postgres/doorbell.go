@@ -37,6 +37,8 @@ type doorbell struct {
 	floor      func(eventType string) *floor
 	enroll     func(context.Context, *pgx.Conn) error
 	deaths     func(context.Context, *line) (next time.Duration, err error)
+	// what deaths does, without a line
+	deathsThroughPool func(context.Context)
 
 	fullLookAt time.Time // not before
 
@@ -159,6 +161,7 @@ func (b *doorbell) lookThroughPool(ctx context.Context) time.Duration {
 		b.poll.at = b.config.Now().Add(b.jittered(b.poll.delay))
 	} else {
 		b.poll = pollBackoff{}
+		b.deathsThroughPool(ctx)
 	}
 	return next
 }

@@ -190,7 +190,7 @@ func (l *Listener) Start(ctx context.Context) error {
 	b.enroll = func(ctx context.Context, conn *pgx.Conn) error {
 		return l.journal.enroll(ctx, conn, l.config.Name, handlerNames(l.consumers), l.config.Now())
 	}
-	b.deaths = l.deaths
+	b.deaths, b.deathsThroughPool = l.deaths, l.deathsThroughPool
 	for eventType, c := range l.consumers {
 		b.eventTypes = append(b.eventTypes, eventType)
 		b.channels = append(b.channels, c.subscription.Channel)

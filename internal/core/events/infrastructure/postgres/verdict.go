@@ -7,6 +7,8 @@ import (
 	"slices"
 	"time"
 
+	"github.com/jackc/pgx/v5"
+
 	"spectral/internal/core/events"
 	"spectral/internal/core/events/infrastructure/postgres/coredb"
 )
@@ -41,7 +43,7 @@ func (l *Listener) deaths(ctx context.Context, line *line) (time.Duration, error
 	if seconds >= 0 {
 		due := max(time.Duration(seconds*float64(time.Second)), l.journal.judgesFrom.Sub(now))
 		if due <= 0 {
-			if err := l.verdicts(ctx); err != nil {
+			if err := l.verdicts(ctx, deathGrace); err != nil {
 				l.config.Log.WarnContext(ctx, "verdicts on dead workers interrupted", logReason, err.Error())
 			}
 		} else {
@@ -52,13 +54,35 @@ func (l *Listener) deaths(ctx context.Context, line *line) (time.Duration, error
 	return next, nil
 }
 
+// deathsThroughPool is deaths without a LISTEN connection: workers that cannot listen must not wait for
+// one that can to free what the dead had in hand. Who has lost theirs together with ours is given
+// time to have it back. Called after a poll.
+func (l *Listener) deathsThroughPool(ctx context.Context) {
+	now := l.config.Now()
+	if now.Before(l.probeAt) {
+		return
+	}
+	l.probeAt = now.Add(probeEvery)
+	var seconds float64
+	err := inTx(ctx, l.config.Pool, workerRole, func(tx pgx.Tx) (err error) {
+		seconds, err = coredb.New(tx).ProbeWorkers(ctx, coredb.ProbeWorkersParams{Worker: l.journal.worker, GraceSeconds: outageGrace.Seconds()})
+		return err
+	})
+	if err == nil && seconds == 0 { // -1: nobody is gone
+		err = l.verdicts(ctx, outageGrace)
+	}
+	if err != nil {
+		l.config.Log.WarnContext(ctx, "verdicts on dead workers interrupted", logReason, err.Error())
+	}
+}
+
 // verdicts decide, one transaction each, what becomes of rows that workers had in hand when they
-// died; core.claim_verdict says how.
-func (l *Listener) verdicts(ctx context.Context) error {
+// died, which is when they have been without a session for grace; core.claim_verdict says how.
+func (l *Listener) verdicts(ctx context.Context, grace time.Duration) error {
 	eventTypes := slices.Sorted(maps.Keys(l.consumers))
 	for len(eventTypes) > 0 {
 		d := &dispatchTx{consumer: l.consumers[eventTypes[0]]}
-		more, err := d.verdict(ctx, eventTypes, l.consumers)
+		more, err := d.verdict(ctx, eventTypes, l.consumers, grace)
 		d.end()
 		d.report(ctx)
 		if err != nil || !more {
@@ -69,14 +93,14 @@ func (l *Listener) verdicts(ctx context.Context) error {
 }
 
 // verdict counts one row's death, and reports whether there was one.
-func (d *dispatchTx) verdict(ctx context.Context, eventTypes []string, consumers map[string]*consumer) (bool, error) {
+func (d *dispatchTx) verdict(ctx context.Context, eventTypes []string, consumers map[string]*consumer, grace time.Duration) (bool, error) {
 	if err := d.begin(ctx); err != nil {
 		return false, err
 	}
 	ctx, cancel := context.WithTimeout(ctx, statementTimeout)
 	defer cancel()
 	rows, err := d.queries.Verdict(ctx, coredb.VerdictParams{
-		Generation: int64(d.generation), EventTypes: eventTypes, GraceSeconds: deathGrace.Seconds(),
+		Generation: int64(d.generation), EventTypes: eventTypes, GraceSeconds: grace.Seconds(),
 	})
 	if err != nil {
 		return false, fmt.Errorf("take up what dead workers had in hand: %w", err)
