@@ -27,6 +27,9 @@ const patience = 30 * time.Second
 // listening is what a worker logs once its LISTEN connection has answered a look.
 const listening = "listening"
 
+// deaf is what it logs while notifications do not reach it.
+const deaf = "no LISTEN connection: events wait for the poll"
+
 // bundle is a migrated database with the ledger's watch in it, and the URLs that lead to it.
 type bundle struct {
 	*testing.T
