@@ -141,13 +141,13 @@ func wantRunning(t testing.TB, all []*process.Process) {
 // restartPause of a supervised worker.
 const restartPause = 200 * time.Millisecond
 
-// testCommand runs the test binary as a worker of test events, with limited memory or not.
-func (b *bundle) testCommand(memory string) process.Command {
+// testCommand runs the test binary as a worker of test events, of one of workerVariable's kinds.
+func (b *bundle) testCommand(kind string) process.Command {
 	b.Helper()
 	path, err := os.Executable()
 	must(b.T, err)
 	return process.Command{Path: path, Env: []string{
-		workerVariable + "=" + memory, app.EnvDatabaseURL + "=" + b.worker,
+		workerVariable + "=" + kind, app.EnvDatabaseURL + "=" + b.worker,
 		app.EnvGeneration + "=" + strconv.Itoa(pgtest.Generation),
 	}}
 }

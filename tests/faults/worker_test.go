@@ -28,6 +28,7 @@ const workerVariable = "SPECTRAL_FAULTS_WORKER"
 const (
 	unlimited = "unlimited"
 	limited   = "limited" // to balloonLimit bytes of memory
+	lone      = "lone"    // without the witness: another set of handlers
 )
 
 const (
@@ -155,6 +156,9 @@ func work(ctx context.Context) (err error) {
 		return err
 	}
 	subscription := deedSubscription(s.Generation).WithDefaults()
+	if os.Getenv(workerVariable) == lone {
+		subscription.CoHandlers = nil
+	}
 	poolConfig, err := postgres.PoolConfig(s.PoolURL, subscription.Concurrency)
 	if err != nil {
 		return err
@@ -185,7 +189,11 @@ func work(ctx context.Context) (err error) {
 	if err := listener.Start(ctx); err != nil {
 		return err
 	}
-	<-ctx.Done()
+	select {
+	case <-ctx.Done():
+	case <-listener.Done():
+		return listener.Err()
+	}
 	stopping, cancel := context.WithTimeout(context.WithoutCancel(ctx), app.ShutdownGrace)
 	defer cancel()
 	return listener.Stop(stopping)
