@@ -311,30 +311,6 @@ func TestAnInterruptedDispatchLeavesNothingInHand(t *testing.T) {
 	l.delivered(1)
 }
 
-// While the database is away for everybody, nobody is taken for dead on its return.
-func TestAWorkerThatLostItsSessionGivesNoVerdictAtOnce(t *testing.T) {
-	b := setup(t)
-	e := event(1)
-	b.publish(e)
-	l := b.listen(never, subscription(leaving("platform.one")))
-	l.delivered(1)
-	b.exec(`select pg_terminate_backend(pid) from pg_stat_activity where application_name = 'doorbell' and datname = current_database()`)
-	other := event(2)
-	b.exec("alter table core.outbox disable trigger outbox_notify")
-	b.publish(other)
-	b.died(true, "", other.EventID)
-	b.exec("alter table core.outbox enable trigger outbox_notify")
-	ctx, cancel := context.WithTimeout(b.ctx, patience)
-	defer cancel()
-	must(t, l.Health().Await(ctx, postgres.Listening))
-	b.eventually("it sees that the other is gone", func() bool {
-		return one[bool](b, "select exists (select from core.workers where gone_at < clock_timestamp() - interval '4 seconds')")
-	})
-	b.publish(event(3))
-	l.delivered(1) // has looked since
-	b.wantRow(other.EventID, "pending", 0)
-}
-
 // differ starts a listener beside a live one and awaits its refusal.
 func (b *bundle) wantRefused(l *listening, difference ...string) {
 	b.Helper()

@@ -156,34 +156,6 @@ func TestTwoBatchesRacingOnTheirKeys(t *testing.T) {
 	}
 }
 
-// A key held for longer than a batch may wait concerns its own row only, and costs no attempt.
-func TestAKeyThatStaysTakenDelaysItsOwnRowOnly(t *testing.T) {
-	b := setup(t)
-	held, free := event(1), event(2)
-	holder := pgtest.Conn(t, b.url)
-	_, err := holder.Exec(b.ctx, fmt.Sprintf(`begin; insert into core.event_handled (handler_name, idempotency_key, event_id, event_type, content_class)
-		values ('platform.one', '%s', gen_random_uuid(), 'worlds.test.happened', 'operational')`, held.EventID))
-	must(t, err)
-	b.publish(held, free)
-	h := leaving("platform.one")
-	h.Timeout = time.Second
-	l := b.listen(never, subscription(h))
-	for {
-		s := l.next()
-		if s.Envelope.EventID == free.EventID {
-			wantDelivered(t, s)
-			break
-		}
-		if s.Outcome != postgres.Retried || s.Attempts != 0 {
-			t.Fatalf("waiting for a key cost an attempt: %+v", s)
-		}
-	}
-	_, err = holder.Exec(b.ctx, "rollback")
-	must(t, err)
-	l.until(postgres.Delivered)
-	b.wantRow(held.EventID, "delivered", 1)
-}
-
 // One slow event must not hold up the rest of its type.
 func TestASlowEventLeavesRoomForOthers(t *testing.T) {
 	b := setup(t)

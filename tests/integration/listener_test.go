@@ -8,7 +8,6 @@ import (
 	"net/url"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -79,57 +78,6 @@ func (l *listening) stopsWithin(limit time.Duration) {
 	must(l.T, l.Stop(ctx))
 }
 
-func TestAHalfOpenListenConnectionIsNoticed(t *testing.T) {
-	b := setup(t)
-	wire := &sockets{}
-	l := b.newListener(never, pgtest.Generation, subscription(leaving("platform.one")), through(wire))
-	l.start()
-	b.waiting()
-	wire.swallow()
-	b.publish(event(1))
-	l.wantState(15*time.Second, postgres.Reconnecting, "no answer within")
-	l.wantState(patience, postgres.Listening, "")
-	l.delivered(1)
-}
-
-// A statement that gets no answer ends, and the loop goes on with a new connection: the old backend
-// is told to stop, so that there is one of them again.
-func TestAStalledLookIsGivenUp(t *testing.T) {
-	b := setup(t)
-	l := b.listen(50*time.Millisecond, subscription(leaving("platform.one")))
-	before := b.doorbellPIDs()
-	lock := pgtest.Conn(t, b.url)
-	_, err := lock.Exec(b.ctx, "begin; lock table core.outbox")
-	must(t, err)
-	l.wantState(11*time.Second, postgres.Reconnecting, "look for due events: no answer within")
-	_, err = lock.Exec(b.ctx, "rollback")
-	must(t, err)
-	l.wantState(patience, postgres.Listening, "")
-	b.publish(event(1))
-	l.delivered(1)
-	b.eventually("there is one LISTEN backend, a new one", func() bool {
-		after := b.doorbellPIDs()
-		return len(after) == 1 && after[0] != before[0]
-	})
-}
-
-func TestAnIdleWorkerAsksLittle(t *testing.T) {
-	b := setup(t)
-	b.sockets = &sockets{}
-	l := b.newListener(0, pgtest.Generation, subscription(leaving("platform.one")), through(b.sockets))
-	l.start()
-	b.waiting()
-	b.sockets.statements.Store(0)
-	started := time.Now()
-	b.eventually("it has asked for more than two polls", func() bool {
-		return one[bool](b, "select coalesce(bool_and(state_change > $1::timestamptz + interval '11 seconds'), false) "+doorbells, started)
-	})
-	n, d := b.sockets.statements.Load(), time.Since(started).Seconds()
-	if n < 2 || float64(n)/d > 0.5 {
-		t.Fatalf("%d statements in %f s", n, d)
-	}
-}
-
 // notes is a log that a test reads.
 type notes struct {
 	mu   sync.Mutex
@@ -155,43 +103,6 @@ func address(t *testing.T, at string) string {
 	u, err := url.Parse(at)
 	must(t, err)
 	return u.Host
-}
-
-// A transaction pooler takes LISTEN and delivers nothing. The listener says so, once, polls, leaves
-// nothing behind on the pooler's connections, and heals when the URL leads to Postgres.
-func TestATransactionPoolerIsSaidAndPolled(t *testing.T) {
-	for name, poolToo := range map[string]bool{"for LISTEN": false, "for everything": true} {
-		t.Run(name, func(t *testing.T) {
-			b := setup(t)
-			log := &notes{}
-			b.log = logTo(log)
-			bouncer := pgbouncer.Start(t, pgbouncer.Transaction, b.url)
-			b.directURL = bouncer.URL
-			if poolToo {
-				b.poolURL = bouncer.URL + "&default_query_exec_mode=cache_describe"
-			}
-			wire := &sockets{}
-			l := b.newListener(100*time.Millisecond, pgtest.Generation, subscription(leaving("platform.one")), through(wire))
-			must(t, l.Start(b.ctx))
-			t.Cleanup(l.stop)
-			l.wantState(patience, postgres.Polling, "DATABASE_URL leads through a transaction pooler")
-			for n := range 5 {
-				b.publish(event(n))
-				l.delivered(1)
-			}
-			b.eventually("it has tried again", func() bool { return wire.count() >= 2 })
-			wire.reach(refusing) // no test is under way any more
-			l.wantState(patience, postgres.Polling, errRefusing.Error())
-			b.wantNothingLeftBehind(bouncer.URL)
-			if n := log.count("transaction pooler"); n != 1 {
-				t.Fatalf("%d warnings: %s", n, log.text.String())
-			}
-			wire.reach(leadingTo(address(t, b.url)))
-			l.wantState(2*patience, postgres.Listening, "")
-			b.publish(event(9))
-			l.delivered(1)
-		})
-	}
 }
 
 // wantNothingLeftBehind looks at several of a pooler's server connections at once.
@@ -303,44 +214,6 @@ func TestSettingsOfTheLoginChangeNothing(t *testing.T) {
 	}
 }
 
-// bullmq#4729: a dropped LISTEN is issued again, each time, and there is never a second one.
-func TestEveryLostListenConnectionIsReplacedByOne(t *testing.T) {
-	b := setup(t)
-	l := b.listen(never, subscription(leaving("platform.one")))
-	ctx, cancel := context.WithCancel(b.ctx)
-	var most atomic.Int64
-	var watching sync.WaitGroup
-	watching.Go(func() {
-		for ctx.Err() == nil {
-			var n int64
-			if b.pool.QueryRow(ctx, "select count(*) "+doorbells).Scan(&n) == nil && n > most.Load() {
-				most.Store(n)
-			}
-		}
-	})
-	defer watching.Wait()
-	defer cancel()
-	for n := range 20 {
-		changed := l.Health().Changed()
-		b.killDoorbell()
-		<-changed
-		b.publish(event(n)) // while nobody listens
-		l.wantState(patience, postgres.Listening, "")
-		listening := time.Now()
-		l.delivered(1)
-		if d := time.Since(listening); d > time.Second {
-			t.Fatalf("picked up %s after reconnecting", d)
-		}
-		b.publish(event(n)) // which only a notification tells
-		l.delivered(1)
-	}
-	cancel()
-	watching.Wait()
-	if most.Load() != 1 {
-		t.Fatalf("up to %d LISTEN backends at once", most.Load())
-	}
-}
-
 // hatchet#2772, #3694: no slot of the pool is lost with a connection, and none comes back
 // subscribed to anything (wpmgr#496).
 func TestKilledBackendsLeakNoSlot(t *testing.T) {
@@ -446,34 +319,9 @@ func TestStopReturnsWhateverTheListenerIsDoing(t *testing.T) {
 		l.eventually("it asks", func() bool { return s.swallowed.Load() > 0 })
 		l.stopsWithin(grace)
 	})
-	t.Run("looking through a half-open pool", func(t *testing.T) {
-		b := setup(t)
-		b.sockets = &sockets{}
-		l := b.newListener(50*time.Millisecond, pgtest.Generation, subscription(leaving("platform.one")), through(&sockets{via: refusing}))
-		must(t, l.Start(b.ctx))
-		lock := pgtest.Conn(t, b.url)
-		_, err := lock.Exec(b.ctx, "begin; lock table core.outbox")
-		must(t, err)
-		b.eventually("it looks", func() bool {
-			return one[bool](b, "select count(*) > 0 from pg_stat_activity where datname = current_database() and application_name = 'workers' and wait_event_type = 'Lock'")
-		})
-		b.sockets.swallow()
-		l.stopsWithin(2 * grace) // the driver cancels the statement and awaits the answer
-	})
 	t.Run("backing off", func(t *testing.T) {
 		l := start(t, never, &sockets{via: refusing})
 		l.wantState(patience, postgres.Reconnecting, errRefusing.Error())
-		l.stopsWithin(grace)
-	})
-	t.Run("under a flood of notifications", func(t *testing.T) { // lib/pq#1178
-		l := start(t, never, &sockets{})
-		l.wantState(patience, postgres.Listening, "")
-		flooding := make(chan error, 1)
-		go func() {
-			_, err := l.pool.Exec(l.ctx, "select pg_notify('outbox_gen_1', i || repeat('x', 7000)) from generate_series(1, 100000) i")
-			flooding <- err
-		}()
-		must(t, <-flooding)
 		l.stopsWithin(grace)
 	})
 }
