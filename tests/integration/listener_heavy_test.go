@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"spectral/internal/core/events/infrastructure/postgres"
-	"spectral/tests/pgbouncer"
 	"spectral/tests/pgtest"
 )
 
@@ -64,43 +63,6 @@ func TestAnIdleWorkerAsksLittle(t *testing.T) {
 	n, d := b.sockets.statements.Load(), time.Since(started).Seconds()
 	if n < 2 || float64(n)/d > 0.5 {
 		t.Fatalf("%d statements in %f s", n, d)
-	}
-}
-
-// A transaction pooler takes LISTEN and delivers nothing. The listener says so, once, polls, leaves
-// nothing behind on the pooler's connections, and heals when the URL leads to Postgres.
-func TestATransactionPoolerIsSaidAndPolled(t *testing.T) {
-	for name, poolToo := range map[string]bool{"for LISTEN": false, "for everything": true} {
-		t.Run(name, func(t *testing.T) {
-			b := setup(t)
-			log := &notes{}
-			b.log = logTo(log)
-			bouncer := pgbouncer.Start(t, pgbouncer.Transaction, b.url)
-			b.directURL = bouncer.URL
-			if poolToo {
-				b.poolURL = bouncer.URL + "&default_query_exec_mode=cache_describe"
-			}
-			wire := &sockets{}
-			l := b.newListener(100*time.Millisecond, pgtest.Generation, subscription(leaving("platform.one")), through(wire))
-			must(t, l.Start(b.ctx))
-			t.Cleanup(l.stop)
-			l.wantState(patience, postgres.Polling, "DATABASE_URL leads through a transaction pooler")
-			for n := range 5 {
-				b.publish(event(n))
-				l.delivered(1)
-			}
-			b.eventually("it has tried again", func() bool { return wire.count() >= 2 })
-			wire.reach(refusing) // no test is under way any more
-			l.wantState(patience, postgres.Polling, errRefusing.Error())
-			b.wantNothingLeftBehind(bouncer.URL)
-			if n := log.count("transaction pooler"); n != 1 {
-				t.Fatalf("%d warnings: %s", n, log.text.String())
-			}
-			wire.reach(leadingTo(address(t, b.url)))
-			l.wantState(2*patience, postgres.Listening, "")
-			b.publish(event(9))
-			l.delivered(1)
-		})
 	}
 }
 

@@ -14,10 +14,8 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"spectral/internal/app"
 	"spectral/internal/core/events"
 	"spectral/internal/core/events/infrastructure/postgres"
-	"spectral/tests/pgbouncer"
 	"spectral/tests/pgtest"
 )
 
@@ -103,54 +101,6 @@ func address(t *testing.T, at string) string {
 	u, err := url.Parse(at)
 	must(t, err)
 	return u.Host
-}
-
-// wantNothingLeftBehind looks at several of a pooler's server connections at once.
-func (b *bundle) wantNothingLeftBehind(at string) {
-	b.Helper()
-	config, err := pgx.ParseConfig(at)
-	must(b.T, err)
-	config.DefaultQueryExecMode = pgx.QueryExecModeSimpleProtocol
-	seen := make(map[int32]bool)
-	for range 6 {
-		conn, err := pgx.ConnectConfig(b.ctx, config)
-		must(b.T, err)
-		defer func() { _ = conn.Close(b.ctx) }()
-		tx, err := conn.Begin(b.ctx) // keeps its server connection to itself
-		must(b.T, err)
-		defer func() { _ = tx.Rollback(b.ctx) }()
-		var pid int32
-		var role string
-		var channels []string
-		must(b.T, tx.QueryRow(b.ctx, `select pg_backend_pid(), current_setting('role'),
-			(select coalesce(array_agg(c), '{}') from pg_listening_channels() c)`).Scan(&pid, &role, &channels))
-		if role != "none" || len(channels) > 0 {
-			b.Errorf("server connection %d is left with role %s, listening on %v", pid, role, channels)
-		}
-		seen[pid] = true
-	}
-	if len(seen) != 6 {
-		b.Fatalf("saw %d server connections", len(seen))
-	}
-}
-
-// Nor does what a worker checks before it starts.
-func TestTheChecksBeforeAStartLeaveNothingOnAPooler(t *testing.T) {
-	b := setup(t)
-	bouncer := pgbouncer.Start(t, pgbouncer.Transaction, b.url)
-	must(t, app.CheckDatabase(b.ctx, &app.Settings{
-		DatabaseURL: b.url, PoolURL: bouncer.URL + "&default_query_exec_mode=cache_describe", Generation: pgtest.Generation,
-	}, "spectral_operator"))
-	b.wantNothingLeftBehind(bouncer.URL)
-}
-
-// In session mode a pooler is as good as none.
-func TestThroughASessionPoolerItListens(t *testing.T) {
-	b := setup(t)
-	b.directURL = pgbouncer.Start(t, pgbouncer.Session, b.url).URL
-	l := b.listen(never, subscription(leaving("platform.one")))
-	b.publish(event(1))
-	l.delivered(1)
 }
 
 // The self-test is for more than poolers: two URLs may lead to two databases.

@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"spectral/internal/core/events/infrastructure/postgres"
-	"spectral/tests/pgbouncer"
 	"spectral/tests/pgtest"
 )
 
@@ -105,21 +104,3 @@ func TestAWorkerLeavesADemotedPrimary(t *testing.T) {
 	b.wantRow(e.EventID, "delivered", 1)
 }
 
-// A pooler that turns to a standby and back: nothing is attempted meanwhile, and nothing counted.
-func TestAPoolerThatTurnsToAStandbyCostsNoAttempt(t *testing.T) {
-	b := setup(t)
-	log := &notes{}
-	b.log = logTo(log)
-	standby := pgtest.NewStandby(t)
-	bouncer := pgbouncer.Start(t, pgbouncer.Transaction, b.url)
-	b.poolURL = bouncer.URL + "&default_query_exec_mode=cache_describe"
-	l := b.listen(never, subscription(leaving("platform.one")))
-	bouncer.Turn(t, standby.Of(t, b.url))
-	e := event(1)
-	b.publish(e)
-	b.eventually("the standby is noticed", func() bool { return log.count("hot standby") > 0 })
-	b.wantRow(e.EventID, "pending", 0)
-	bouncer.Turn(t, b.url)
-	l.delivered(1)
-	b.wantRow(e.EventID, "delivered", 1)
-}
