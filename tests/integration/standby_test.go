@@ -103,4 +103,3 @@ func TestAWorkerLeavesADemotedPrimary(t *testing.T) {
 	}
 	b.wantRow(e.EventID, "delivered", 1)
 }
-
