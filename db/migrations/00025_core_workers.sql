@@ -31,6 +31,25 @@ language sql immutable
 return hashtextextended(p_session::text, 4871030926153309871);
 
 -- +goose StatementBegin
+-- core.worker_difference(...) says in which way a live worker of the generation, other than
+-- p_worker, handles an event type by other handlers; null: none does. p_handlers is {"event.type":
+-- ["sorted", "handler names"]}. Reads core.workers.
+create function core.worker_difference(p_worker uuid, p_generation bigint, p_handlers jsonb) returns text
+language sql volatile security definer
+set search_path = pg_catalog, core, pg_temp
+as $$
+  select format('worker %s is live and handles %s by %s, not by %s', w.name, t.event_type, w.handlers -> t.event_type, t.names)
+  from core.workers w, jsonb_each(p_handlers) as t(event_type, names)
+  where w.generation = p_generation and w.worker_id <> p_worker
+    and w.handlers ? t.event_type and w.handlers -> t.event_type <> t.names
+    and not pg_try_advisory_xact_lock_shared(core.worker_lock(w.session_id))
+  order by w.name, t.event_type
+  limit 1
+$$;
+-- +goose StatementEnd
+grant execute on function core.worker_difference(uuid, bigint, jsonb) to spectral_worker;
+
+-- +goose StatementBegin
 -- core.worker_register(...) makes the calling session the one whose life is the worker's, and
 -- returns null. Two live workers of one generation with different handlers for one event type
 -- would starve each other's: then nothing is registered and the difference is returned as text.
@@ -46,14 +65,7 @@ declare
 begin
   -- one at a time: of two that start together, the second sees the first
   perform pg_advisory_xact_lock(7021385519400276351);
-  select format('worker %s is live and handles %s by %s, not by %s', w.name, t.event_type, w.handlers -> t.event_type, t.names)
-  into v_difference
-  from core.workers w, jsonb_each(p_handlers) as t(event_type, names)
-  where w.generation = p_generation and w.worker_id <> p_worker
-    and w.handlers ? t.event_type and w.handlers -> t.event_type <> t.names
-    and not pg_try_advisory_xact_lock_shared(core.worker_lock(w.session_id))
-  order by w.name, t.event_type
-  limit 1;
+  v_difference := core.worker_difference(p_worker, p_generation, p_handlers);
   if v_difference is not null then
     return v_difference;
   end if;
@@ -71,5 +83,6 @@ reset role;
 -- +goose Down
 set local lock_timeout = '500ms';
 drop function core.worker_register(uuid, bigint, text, jsonb);
+drop function core.worker_difference(uuid, bigint, jsonb);
 drop function core.worker_lock(uuid);
 drop table core.workers;

@@ -41,12 +41,14 @@ $$;
 grant execute on function core.outbox_floor(bigint, text, timestamptz) to spectral_worker;
 
 -- +goose StatementBegin
--- core.outbox_claim(p_generation, p_event_type, p_limit, p_floor, p_worker) claims up to p_limit
--- due rows of one type and generation for the caller's transaction (row-locked mode): they stay
--- pending under its row locks, and are free again when it ends. Rows that others hold are
--- skipped; so are those that a worker, other than p_worker, had in hand when its session ended. Rows available before p_floor
+-- core.outbox_claim(p_generation, p_event_type, p_limit, p_floor, p_worker, p_crashed) claims up to
+-- p_limit due rows of one type and generation for the caller's transaction (row-locked mode): they
+-- stay pending under its row locks, and are free again when it ends. With p_crashed only rows that
+-- a worker died of, otherwise only others. Rows that others hold are skipped; so are those that a
+-- worker, other than p_worker, had in hand when its session ended. Rows available before p_floor
 -- are not looked for. Locks core.outbox; reads core.workers, core.claim_journal.
-create function core.outbox_claim(p_generation bigint, p_event_type text, p_limit integer, p_floor timestamptz, p_worker uuid)
+create function core.outbox_claim(
+  p_generation bigint, p_event_type text, p_limit integer, p_floor timestamptz, p_worker uuid, p_crashed boolean)
 returns table (
   event_id uuid, event_type text, event_version integer, occurred_at timestamptz, source text, target text,
   content_class text, workspace_id uuid, payload jsonb, idempotency_key text, trace_context text,
@@ -62,13 +64,27 @@ begin
     raise exception 'p_limit %: must be from 1 to 10000', p_limit using errcode = 'invalid_parameter_value';
   end if;
   v_suspects := core.claim_suspects(p_worker);
+  if p_crashed then
+    return query
+      select o.id, o.event_type, o.event_version, o.occurred_at, o.source, o.target, o.content_class, o.workspace_id,
+             o.payload, o.idempotency_key, o.trace_context, o.attempts, o.available_at, o.handler_failures, o.crashes
+      from core.outbox o
+      where o.generation = p_generation and o.event_type = p_event_type
+        and o.status = 'pending' and o.deleted_at is null and o.crashes > 0
+        and o.available_at <= statement_timestamp()
+        and (v_suspects is null or o.id <> all (v_suspects))
+      order by o.available_at
+      limit p_limit
+      for update skip locked;
+    return;
+  end if;
   return query
     select o.id, o.event_type, o.event_version, o.occurred_at, o.source, o.target, o.content_class, o.workspace_id,
            o.payload, o.idempotency_key, o.trace_context, o.attempts, o.available_at, o.handler_failures, o.crashes
     from core.outbox o
     where o.generation = p_generation and o.event_type = p_event_type
       and o.status = 'pending' and o.deleted_at is null
-      and o.available_at >= p_floor and o.available_at <= statement_timestamp()
+      and o.available_at >= p_floor and o.available_at <= statement_timestamp() and o.crashes = 0
       and (v_suspects is null or o.id <> all (v_suspects))
     order by o.available_at
     limit p_limit
@@ -76,16 +92,17 @@ begin
 end
 $$;
 -- +goose StatementEnd
-grant execute on function core.outbox_claim(bigint, text, integer, timestamptz, uuid) to spectral_worker;
+grant execute on function core.outbox_claim(bigint, text, integer, timestamptz, uuid, boolean) to spectral_worker;
 
 -- +goose StatementBegin
 -- core.outbox_look(p_generation, p_event_types, p_floors) is the one cheap look after a wake-up,
 -- and the poll: for each type with pending rows available from its floor on, the time of the
 -- oldest due one (null: none), and in how many seconds the next one that is not yet due will be
--- (null: none). Seconds, not times, so that a worker's own clock never matters. Takes no lock: a
--- row that another worker holds counts as due. Reads core.outbox.
+-- (null: none). Seconds, not times, so that a worker's own clock never matters. crashed: a row is
+-- due that a worker died of. Takes no lock: a row that another worker holds counts as due. Reads
+-- core.outbox.
 create function core.outbox_look(p_generation bigint, p_event_types text[], p_floors timestamptz[])
-returns table (event_type text, oldest_due timestamptz, next_in double precision)
+returns table (event_type text, oldest_due timestamptz, next_in double precision, crashed boolean)
 language sql stable security definer
 set search_path = pg_catalog, core, pg_temp
 set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off set jit = off
@@ -101,7 +118,11 @@ as $$
             where o.generation = p_generation and o.event_type = t.event_type
               and o.status = 'pending' and o.deleted_at is null
               and o.available_at > statement_timestamp()
-            order by o.available_at limit 1) - statement_timestamp())::double precision
+            order by o.available_at limit 1) - statement_timestamp())::double precision,
+         exists (select from core.outbox o
+                 where o.generation = p_generation and o.event_type = t.event_type
+                   and o.status = 'pending' and o.deleted_at is null and o.crashes > 0
+                   and o.available_at <= statement_timestamp())
   from unnest(p_event_types, p_floors) as t(event_type, floor)
 $$;
 -- +goose StatementEnd
@@ -111,5 +132,5 @@ reset role;
 -- +goose Down
 set local lock_timeout = '500ms';
 drop function core.outbox_look(bigint, text[], timestamptz[]);
-drop function core.outbox_claim(bigint, text, integer, timestamptz, uuid);
+drop function core.outbox_claim(bigint, text, integer, timestamptz, uuid, boolean);
 drop function core.outbox_floor(bigint, text, timestamptz);

@@ -14,9 +14,14 @@ as $$
 declare
   v_gone constant uuid[] := coalesce(core.workers_gone(p_worker), '{}');
 begin
+  -- whoever else does the same does it in the same order, or does it for us
+  with changed as materialized
+    (select w.worker_id from core.workers w
+     where w.worker_id <> p_worker and (w.gone_at is null) = (w.worker_id = any (v_gone))
+     order by w.worker_id for update skip locked)
   update core.workers w
   set gone_at = case when w.worker_id = any (v_gone) then clock_timestamp() end
-  where w.worker_id <> p_worker and (w.gone_at is null) = (w.worker_id = any (v_gone));
+  from changed c where w.worker_id = c.worker_id;
   return (select greatest(extract(epoch from w.gone_at - clock_timestamp()) + p_grace, 0)
           from core.workers w where w.worker_id = any (v_gone) order by w.gone_at limit 1);
 end
@@ -107,11 +112,14 @@ begin
     end if;
   end loop;
   -- what is left of the dead: entries about rows that are settled or were taken up since
-  delete from core.workers w
-  where w.gone_at <= clock_timestamp() - make_interval(secs => p_grace)
-    and pg_try_advisory_xact_lock_shared(core.worker_lock(w.session_id))
-    and not exists
-      (select from core.claim_journal j where j.worker_id = w.worker_id and core.claim_in_hand(j.ids, j.claimed_at));
+  with over as materialized
+    (select w.worker_id from core.workers w
+     where w.gone_at <= clock_timestamp() - make_interval(secs => p_grace)
+       and pg_try_advisory_xact_lock_shared(core.worker_lock(w.session_id))
+       and not exists
+         (select from core.claim_journal j where j.worker_id = w.worker_id and core.claim_in_hand(j.ids, j.claimed_at))
+     order by w.worker_id for update skip locked)
+  delete from core.workers w using over where w.worker_id = over.worker_id;
   delete from core.claim_journal j where not exists (select from core.workers w where w.worker_id = j.worker_id);
 end
 $$;

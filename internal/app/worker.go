@@ -64,22 +64,8 @@ func openPool(lifecycle fx.Lifecycle, s Settings, runners int) (*pgxpool.Pool, e
 	if err != nil {
 		return nil, fmt.Errorf("connection pool: %w", err)
 	}
-	lifecycle.Append(fx.StopHook(func() { closePool(pool) }))
+	lifecycle.Append(fx.StopHook(func() { postgres.ClosePool(pool) }))
 	return pool, nil
-}
-
-// closePool waits for connections in use, but not for those that a dead network or a handler that
-// does not return will never give back.
-func closePool(pool *pgxpool.Pool) {
-	closed := make(chan struct{})
-	go func() {
-		defer close(closed)
-		pool.Close()
-	}()
-	select {
-	case <-closed:
-	case <-time.After(500 * time.Millisecond):
-	}
 }
 
 // consumerConnections is what every runner of every consumer needs at once.

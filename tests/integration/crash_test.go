@@ -3,11 +3,13 @@ package integration_test
 import (
 	"context"
 	"log/slog"
+	"net"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
 
 	"spectral/internal/core/events"
 	"spectral/internal/core/events/infrastructure/postgres"
@@ -146,16 +148,12 @@ func TestRowsThatAWorkerDiedOfRunOneAtATime(t *testing.T) {
 	slow := subscription(handler("platform.one", func(ctx context.Context, _ events.Tx, _ events.Envelope) error {
 		return g.pass(ctx)
 	}))
-	slow.BatchSize = 1 // a claim of both would hold both
 	l := b.newListener(never, pgtest.Generation, slow)
 	s := subscription(leaving("platform.other"))
 	s.EventType = other.Type
 	must(t, l.Listen(b.ctx, s))
 	l.start()
 	g.awaitEntered(t)
-	b.eventually("both are claimed", func() bool {
-		return one[int](b, "select count(*)::int from (select from core.outbox for update skip locked) o") == 0
-	})
 	for n := range 20 { // others go on meanwhile
 		e := event(n)
 		e.EventType = other.Type
@@ -192,6 +190,34 @@ func TestAStopRingsForWhatItLetsGoOf(t *testing.T) {
 		t.Fatal("Stop did not say that a handler was cancelled")
 	}
 	second.delivered(1)
+}
+
+// Who cannot listen frees what the dead had in hand all the same, and so does one whose listener is
+// kept from rest by a producer that has decided and is not done.
+func TestWhatTheDeadHadInHandIsFreedBesideASilentProducer(t *testing.T) {
+	b := setup(t)
+	e := event(1)
+	b.publish(e)
+	b.producerOf(happenedType) // and is never done
+	b.died(true, "", e.EventID)
+	b.listen(never, subscription(leaving("platform.one"))).until(postgres.Delivered)
+	b.wantRow(e.EventID, "delivered", 2)
+}
+
+// Rows must not wait for a verdict that nobody gives.
+func TestSuspicionEnds(t *testing.T) {
+	b := setup(t)
+	e := event(1)
+	b.publish(e)
+	dead := b.died(true, "", e.EventID)
+	b.exec("update core.workers set gone_at = clock_timestamp() - interval '119 seconds' where worker_id = $1", dead)
+	claimed := func() bool {
+		return one[bool](b, "select exists (select from core.outbox_claim(1, $1, 10, '-infinity', gen_random_uuid(), false))", happenedType)
+	}
+	if claimed() {
+		t.Fatal("claimed before the verdict")
+	}
+	b.eventually("it is claimed all the same", claimed)
 }
 
 // A server that has started since explains a lost session: nobody died.
@@ -311,7 +337,7 @@ func TestAnInterruptedDispatchLeavesNothingInHand(t *testing.T) {
 	l.delivered(1)
 }
 
-// differ starts a listener beside a live one and awaits its refusal.
+// wantRefused starts a listener beside a live one and awaits its refusal.
 func (b *bundle) wantRefused(l *listening, difference ...string) {
 	b.Helper()
 	must(b.T, l.Start(b.ctx))
@@ -353,6 +379,20 @@ func TestAnotherSetOfHandlersIsRefused(t *testing.T) {
 	// or comes after the old one
 	first.stop()
 	b.listen(never, subscription(leaving("platform.one")))
+}
+
+// Nor may it work through the poll, where it cannot listen.
+func TestAnotherSetOfHandlersIsRefusedWithoutAListenConnection(t *testing.T) {
+	b := setup(t)
+	first := b.listen(never, subscription(leaving("platform.one"), leaving("worlds.two")))
+	b.exec("alter table core.outbox disable trigger outbox_notify")
+	b.publish(event(1))
+	b.wantRefused(b.newListener(50*time.Millisecond, pgtest.Generation, subscription(leaving("platform.one")), func(c *pgx.ConnConfig) {
+		c.DialFunc = func(context.Context, string, string) (net.Conn, error) { return nil, errRefusing }
+	}), "worlds.two")
+	b.exec("select pg_notify('outbox_gen_1', '')")
+	first.delivered(1)
+	b.wantEffects(map[string]int{"platform.one": 1, "worlds.two": 1})
 }
 
 // Of two that start together one is refused.

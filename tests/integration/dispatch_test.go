@@ -313,7 +313,7 @@ func TestARefusedClaimIsTriedAgainLater(t *testing.T) {
 	b := setup(t)
 	log := interruptions{slog.DiscardHandler, make(chan time.Time, 1000)}
 	b.log = enabled{log}
-	b.exec("revoke execute on function core.outbox_claim(bigint, text, integer, timestamptz, uuid) from spectral_worker")
+	b.exec("revoke execute on function core.outbox_claim(bigint, text, integer, timestamptz, uuid, boolean) from spectral_worker")
 	b.publish(event(1))
 	s := subscription(leaving("platform.one"))
 	s.Concurrency = 1
@@ -330,7 +330,7 @@ func TestARefusedClaimIsTriedAgainLater(t *testing.T) {
 	if first, second := at[1].Sub(at[0]), at[2].Sub(at[1]); first < 400*time.Millisecond || second < 900*time.Millisecond {
 		t.Fatalf("tried again after %s and %s", first, second)
 	}
-	b.exec("grant execute on function core.outbox_claim(bigint, text, integer, timestamptz, uuid) to spectral_worker")
+	b.exec("grant execute on function core.outbox_claim(bigint, text, integer, timestamptz, uuid, boolean) to spectral_worker")
 	l.delivered(1)
 }
 

@@ -202,9 +202,9 @@ func TestStopWaitsForHandlers(t *testing.T) {
 		defer cancel()
 		stopped <- l.Stop(ctx)
 	}()
-	b.eventually("the LISTEN connection is gone", func() bool {
-		return !one[bool](b, "select exists (select from pg_stat_activity where application_name = 'doorbell' and datname = current_database())")
-	})
+	ctx, cancel := context.WithTimeout(b.ctx, patience)
+	defer cancel()
+	must(t, l.Health().Await(ctx, postgres.Stopping))
 	b.publish(event(2)) // not claimed any more
 	g.letOn()
 	must(t, <-stopped)

@@ -4,7 +4,7 @@ select core.outbox_publish_many(@events::jsonb)::uuid[] as ids;
 -- name: Look :many
 -- Year 1 stands for no time.
 select l.event_type::text as event_type, coalesce(l.oldest_due, '0001-01-01 00:00:00+00')::timestamptz as oldest_due,
-  coalesce(l.next_in, -1)::double precision as next_in
+  coalesce(l.next_in, -1)::double precision as next_in, l.crashed::boolean as crashed
 from core.outbox_look(@generation::bigint, @event_types::text[], @floors::timestamptz[]) as l;
 
 -- name: Quiet :one
@@ -19,7 +19,8 @@ select c.event_id::uuid as event_id, c.event_type::text as event_type, c.event_v
   c.payload::jsonb as payload, c.idempotency_key::text as idempotency_key,
   coalesce(c.trace_context, '')::text as trace_context, c.attempts::integer as attempts, c.available_at::timestamptz as available_at,
   c.handler_failures::jsonb as handler_failures, c.crashes::integer as crashes
-from core.outbox_claim(@generation::bigint, @event_type::text, @row_limit::integer, @floor::timestamptz, @worker::uuid) as c;
+from core.outbox_claim(@generation::bigint, @event_type::text, @row_limit::integer, @floor::timestamptz, @worker::uuid,
+  @crashed::boolean) as c;
 
 -- name: Floor :one
 -- Year 1 stands for no time.

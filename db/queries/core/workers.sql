@@ -24,3 +24,7 @@ select c.event_id::uuid as event_id, c.event_type::text as event_type, c.event_v
   c.handler_failures::jsonb as handler_failures, c.crashes::integer as crashes,
   coalesce(c.handler, '')::text as handler, c.restarted::boolean as restarted
 from core.claim_verdict(@generation::bigint, @event_types::text[], @grace_seconds::double precision) as c;
+
+-- name: WorkerDifference :one
+-- The empty text says that no live worker is in the way.
+select coalesce(core.worker_difference(@worker::uuid, @generation::bigint, @handlers::jsonb), '')::text as difference;

@@ -119,17 +119,27 @@ func runDemo(cmd *cobra.Command, p Process, options demo.Options, fresh bool) (e
 		return err
 	}
 	d := demo.Demo{Out: p.Stdout, Err: p.Stderr}
-	worker := fx.New(app.Worker(settings, log), fx.Invoke(
+	var listener *postgres.Listener
+	worker := fx.New(app.Worker(settings, log), fx.Populate(&listener), fx.Invoke(
 		func(publish *application.PublishCard, unitOfWork *postgres.UnitOfWork, pool *pgxpool.Pool) {
 			d.Publish, d.UnitOfWork, d.Pool = publish, unitOfWork, pool
 		}))
 	if err := worker.Start(ctx); err != nil {
 		return err
 	}
-	err = d.Run(ctx, options)
+	running, end := context.WithCancel(ctx)
+	defer end()
+	go func() { // nobody handles what a refused worker publishes
+		select {
+		case <-listener.Done():
+			end()
+		case <-running.Done():
+		}
+	}()
+	err = d.Run(running, options)
 	stopping, cancel := context.WithTimeout(context.WithoutCancel(ctx), worker.StopTimeout())
 	defer cancel()
-	return errors.Join(err, worker.Stop(stopping))
+	return errors.Join(err, worker.Stop(stopping), listener.Err())
 }
 
 // lazyFile is opened by its first Read: opening a FIFO waits for its writer, and must not keep the

@@ -44,6 +44,9 @@ func (l *Ledger) Verify(t testing.TB, url string, expect Expect) {
 		t.Fatal(err)
 	}
 	defer func() { _ = conn.Close(ctx) }()
+	if l.Events() == 0 {
+		t.Fatal("the ledger is empty: nothing was put to the test")
+	}
 	if !l.awaitQuiet(ctx, t, conn, expect.Within) {
 		return
 	}

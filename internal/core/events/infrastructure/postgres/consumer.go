@@ -43,17 +43,21 @@ type consumer struct {
 	runners  int
 	entries  []*entry // of runners that are not at work
 	again    bool     // woken since the last claim began
+	crashed  bool     // there may be due rows that a worker died of
+	doubted  int      // empty claims that are not believed
 	stopped  bool
 	stop     chan struct{} // closed when stopped
 	wait     sync.WaitGroup
 }
 
 // wake makes sure that a claim begins after this call: by a further runner, so that one slow row
-// does not hold up the rest of its type, or else by those at work. Ctx is what the runners live on.
-func (c *consumer) wake(ctx context.Context) {
+// does not hold up the rest of its type, or else by those at work. Crashed says that there are rows
+// a worker died of. Ctx is what the runners live on.
+func (c *consumer) wake(ctx context.Context, crashed bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.again = true
+	c.crashed = c.crashed || crashed
 	if c.runners >= c.throttle.allowed || c.stopped {
 		return
 	}
@@ -77,49 +81,79 @@ func (c *consumer) halt() {
 	}
 }
 
-// begin says how a runner should claim next; no rows: the runner is over.
-func (c *consumer) begin(note *entry, emptied bool) (limit int, strict bool) {
+// claim is how a runner claims.
+type claim struct {
+	limit   int  // none: the runner is over
+	strict  bool // deferred constraints are checked handler by handler
+	crashed bool // only rows that a worker died of, of which this process runs one at a time
+}
+
+// begin says how a runner should claim next. Emptied: its last claim found nothing. Crashed rows
+// have every second turn, so that they hold up nothing else.
+func (c *consumer) begin(ctx context.Context, note *entry, last claim, emptied bool) claim {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	switch {
-	case c.stopped || emptied && !c.again:
-	case c.runners > c.throttle.allowed:
-		c.again = true // one of the others finds what this one would have
-	default:
-		c.again = false
-		return c.throttle.next()
+	if !c.stopped {
+		more := !emptied || c.again
+		if c.crashed && !(last.crashed && more) && c.journal.turn.take(c, func() { c.wake(ctx, true) }) {
+			return claim{limit: 1, crashed: true}
+		}
+		if more && c.runners <= c.throttle.allowed {
+			c.again = false
+			limit, strict := c.throttle.next()
+			return claim{limit: limit, strict: strict}
+		}
+		c.again = more // one of the others finds what this one would have
 	}
 	c.runners--
 	c.entries = append(c.entries, note)
-	return 0, false
+	return claim{}
 }
 
-// adjust lets the throttle know what came of a claim.
-func (c *consumer) adjust(r dispatchResult, limit int, took time.Duration) {
+// adjust takes in what came of a claim, and reports whether it found nothing and is to be believed.
+// After a lost connection its rows may seem taken until the old backend has ended, and nothing
+// rings then: so many empty claims are not believed.
+func (c *consumer) adjust(claimed claim, r dispatchResult, took time.Duration) (emptied bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.throttle.adjust(r, limit, took)
+	if claimed.crashed {
+		c.crashed = r.rows > 0
+		return false
+	}
+	if r.lost {
+		c.doubted = maxDoubted
+	}
+	c.throttle.adjust(r, claimed.limit, took)
+	return r.rows == 0
+}
+
+// doubt reports whether an empty claim is to be repeated.
+func (c *consumer) doubt() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.doubted = max(c.doubted-1, -1)
+	return c.doubted >= 0
+}
+
+func (c *consumer) lostConnection() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.doubted = maxDoubted
 }
 
 // drain is one runner: it claims until nothing is left.
 func (c *consumer) drain(ctx context.Context, note *entry) {
 	backoff := firstBackoff
 	emptied := false
-	// After a lost connection its rows may seem taken until the old backend has ended, and nothing
-	// rings then: so many empty claims are not believed.
-	doubted := 0
-	for {
-		limit, strict := c.begin(note, emptied)
-		if limit == 0 {
-			return
-		}
+	for now := c.begin(ctx, note, claim{}, emptied); now.limit > 0; now = c.begin(ctx, note, now, emptied) {
 		started := c.now()
-		result, err := c.dispatch(ctx, note, limit, strict)
-		c.report(ctx, result.settled)
-		if err != nil || result.lost {
-			doubted = maxDoubted
+		result, err := c.dispatch(ctx, note, now)
+		if now.crashed {
+			c.journal.turn.giveBack()
 		}
+		c.report(ctx, result.settled)
 		if err != nil {
+			c.lostConnection()
 			emptied = false
 			if ctx.Err() != nil {
 				continue // halted: begin ends this runner
@@ -132,15 +166,13 @@ func (c *consumer) drain(ctx context.Context, note *entry) {
 			continue
 		}
 		backoff = firstBackoff
-		emptied = result.rows == 0
-		if emptied && doubted > 0 {
-			doubted--
+		emptied = c.adjust(now, result, c.now().Sub(started))
+		if emptied && c.doubt() {
 			emptied = false
 			c.pause(ctx, doubtPause)
 		}
-		c.adjust(result, limit, c.now().Sub(started))
-		if result.rows == limit {
-			c.wake(ctx) // there may be more than one runner's work
+		if result.rows == now.limit {
+			c.wake(ctx, false) // there may be more than one runner's work
 		}
 	}
 }

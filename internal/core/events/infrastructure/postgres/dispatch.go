@@ -32,7 +32,7 @@ type claimed struct {
 
 // batchable rows have done no harm so far.
 func (c *consumer) batchable(row claimed) bool {
-	return len(row.record) == 0 && row.corrupt == nil && row.crashes == 0 && len(c.handlersOf(row.envelope)) > 0
+	return len(row.record) == 0 && row.corrupt == nil && len(c.handlersOf(row.envelope)) > 0
 }
 
 // dispatchResult says what one claim came to.
@@ -51,11 +51,11 @@ type dispatchResult struct {
 // the claim brings along beside a batch, or cannot be batched, is left for later claims of one row. Strict
 // checks deferred constraints handler by handler. Ctx ends the handlers. After an error the rows
 // are as they were, or the answer to a commit was lost; no attempt is counted.
-func (c *consumer) dispatch(ctx context.Context, note *entry, limit int, strict bool) (result dispatchResult, err error) {
+func (c *consumer) dispatch(ctx context.Context, note *entry, how claim) (result dispatchResult, err error) {
 	if err := note.clear(ctx); err != nil {
 		return dispatchResult{}, err
 	}
-	d := &dispatchTx{consumer: c, note: note, strict: strict}
+	d := &dispatchTx{consumer: c, note: note, strict: how.strict}
 	if err := d.begin(ctx); err != nil {
 		return dispatchResult{}, err
 	}
@@ -63,7 +63,7 @@ func (c *consumer) dispatch(ctx context.Context, note *entry, limit int, strict 
 	if err := d.measure(ctx); err != nil {
 		return dispatchResult{}, err
 	}
-	rows, err := d.claim(ctx, limit)
+	rows, err := d.claim(ctx, how)
 	if err != nil || len(rows) == 0 {
 		return dispatchResult{}, err
 	}
@@ -165,12 +165,12 @@ func (d *dispatchTx) exec(ctx context.Context, sql string) error {
 	return err
 }
 
-func (d *dispatchTx) claim(ctx context.Context, limit int) ([]claimed, error) {
+func (d *dispatchTx) claim(ctx context.Context, how claim) ([]claimed, error) {
 	ctx, cancel := context.WithTimeout(ctx, statementTimeout)
 	defer cancel()
 	rows, err := d.queries.Claim(ctx, coredb.ClaimParams{
-		Generation: int64(d.generation), EventType: d.subscription.EventType, RowLimit: int32(limit),
-		Floor: d.floor.get(), Worker: d.journal.worker,
+		Generation: int64(d.generation), EventType: d.subscription.EventType, RowLimit: int32(how.limit),
+		Floor: d.floor.get(), Worker: d.journal.worker, Crashed: how.crashed,
 	})
 	if err != nil {
 		return nil, fmt.Errorf("claim %s: %w", d.subscription.EventType, err)

@@ -33,12 +33,13 @@ type doorbell struct {
 	health     *Health
 	channels   []string
 	eventTypes []string
-	wake       func(eventType string) // makes sure that a claim begins after the call
+	wake       func(eventType string, crashed bool) // makes sure that a claim begins after the call
 	floor      func(eventType string) *floor
 	enroll     func(context.Context, *pgx.Conn) error
 	deaths     func(context.Context, *line) (next time.Duration, err error)
 	// what deaths does, without a line
 	deathsThroughPool func(context.Context)
+	differs           func(context.Context, *coredb.Queries) error // a [*HandlersDifferError], or that it could not be found out
 
 	fullLookAt time.Time // not before
 
@@ -46,12 +47,14 @@ type doorbell struct {
 	lookedAt time.Time
 	poll     pollBackoff
 	said     string         // what was last logged of the health
+	held     *line          // what run leaves open when it is stopped
 	sending  sync.WaitGroup // notifications of self-tests
 }
 
 // run connects and watches until ctx is done, reconnecting with growing, jittered delays. While
 // there is no connection the poll goes on through the pool. It returns early when this worker must
-// not work beside another one.
+// not work beside another one. Stopped, it leaves its session open: as long as handlers are at work
+// the worker is alive.
 func (b *doorbell) run(ctx context.Context) error {
 	defer b.sending.Wait()
 	// the same one for good: what cannot be unsubscribed behind a pooler must not grow
@@ -66,28 +69,29 @@ func (b *doorbell) run(ctx context.Context) error {
 				b.say(ctx, Listening, nil, 0)
 			})
 		}
-		if ctx.Err() == nil {
-			if lostAt.IsZero() {
-				lostAt = b.config.Now()
-			}
-			if differ, ok := errors.AsType[*HandlersDifferError](err); ok {
-				if line != nil {
-					line.hangUp()
-				}
-				return differ
-			}
-			state := Reconnecting
-			was, _ := b.health.Now()
-			if _, deaf := errors.AsType[*deafError](err); deaf || was == Polling ||
-				backoff >= maxBackoff || b.config.Now().Sub(lostAt) >= maxBackoff {
-				state = Polling
-			}
-			b.say(ctx, state, err, b.jittered(backoff))
+		if ctx.Err() != nil {
+			b.held = line
+			return nil
 		}
+		if lostAt.IsZero() {
+			lostAt = b.config.Now()
+		}
+		if differ, ok := errors.AsType[*HandlersDifferError](err); ok {
+			return differ
+		}
+		state := Reconnecting
+		was, _ := b.health.Now()
+		if _, deaf := errors.AsType[*deafError](err); deaf || was == Polling ||
+			backoff >= maxBackoff || b.config.Now().Sub(lostAt) >= maxBackoff {
+			state = Polling
+		}
+		b.say(ctx, state, err, b.jittered(backoff))
 		if line != nil {
 			line.hangUp()
 		}
-		b.pollWithout(ctx, b.jittered(backoff))
+		if err := b.pollWithout(ctx, b.jittered(backoff)); err != nil {
+			return err
+		}
 		backoff = min(2*backoff, maxBackoff)
 	}
 	return nil
@@ -124,8 +128,9 @@ type pollBackoff struct {
 }
 
 // pollWithout waits for d and looks through the pool whenever the poll, or a scheduled row that it
-// saw, is due meanwhile. After failures it looks less often: the database may be down.
-func (b *doorbell) pollWithout(ctx context.Context, d time.Duration) {
+// saw, is due meanwhile. After failures it looks less often: the database may be down. Its error
+// is that this worker must not work beside another one.
+func (b *doorbell) pollWithout(ctx context.Context, d time.Duration) error {
 	end := time.NewTimer(d)
 	defer end.Stop()
 	next := b.config.PollInterval - b.sinceLook()
@@ -134,28 +139,39 @@ func (b *doorbell) pollWithout(ctx context.Context, d time.Duration) {
 		select {
 		case <-end.C:
 			poll.Stop()
-			return
+			return nil
 		case <-ctx.Done():
 			poll.Stop()
-			return
+			return nil
 		case <-poll.C:
 		}
-		next = b.lookThroughPool(ctx)
+		var err error
+		if next, err = b.lookThroughPool(ctx); err != nil {
+			return err
+		}
 	}
 }
 
-// lookThroughPool is the poll without a LISTEN connection, and returns how long until the next. Its
-// error is not reported: health already says that the database is out of reach.
-func (b *doorbell) lookThroughPool(ctx context.Context) time.Duration {
+// lookThroughPool is the poll without a LISTEN connection, and returns how long until the next. Who
+// has not enrolled yet, or has lost the session it did with, looks first whether it may work.
+// Other errors are not reported: health already says that the database is out of reach.
+func (b *doorbell) lookThroughPool(ctx context.Context) (time.Duration, error) {
 	b.lookedAt = b.config.Now()
 	next := b.config.PollInterval
 	err := inTx(ctx, b.config.Pool, workerRole, func(tx pgx.Tx) error {
-		seen, err := b.look(ctx, coredb.New(tx), true)
+		queries := coredb.New(tx)
+		if err := b.differs(ctx, queries); err != nil {
+			return err
+		}
+		seen, err := b.look(ctx, queries)
 		if err == nil {
 			next = seen.next
 		}
 		return err
 	})
+	if differ, ok := errors.AsType[*HandlersDifferError](err); ok {
+		return 0, differ
+	}
 	if err != nil {
 		b.poll.delay = min(max(2*b.poll.delay, firstBackoff), maxBackoff)
 		b.poll.at = b.config.Now().Add(b.jittered(b.poll.delay))
@@ -163,7 +179,7 @@ func (b *doorbell) lookThroughPool(ctx context.Context) time.Duration {
 		b.poll = pollBackoff{}
 		b.deathsThroughPool(ctx)
 	}
-	return next
+	return next, nil
 }
 
 // watch is the doorbell proper; docs/decisions/0003 argues why nothing is stranded. Consumers at
@@ -171,7 +187,7 @@ func (b *doorbell) lookThroughPool(ctx context.Context) time.Duration {
 func (b *doorbell) watch(ctx context.Context, l *line, connected func()) error {
 	rang := true // or may have, before we listened
 	for first := true; ; first = false {
-		seen, err := b.lookOn(ctx, l, !rang)
+		seen, err := b.lookOn(ctx, l)
 		if err != nil {
 			return err
 		}
@@ -210,11 +226,14 @@ func (b *doorbell) lookUntilQuiet(ctx context.Context, l *line) (seen, error) {
 			if err == nil && rang {
 				err = sleep(ctx, pace-b.sinceLook())
 			}
+			if err == nil {
+				_, err = b.deaths(ctx, l) // it may take long
+			}
 			if err != nil {
 				return seen{}, err
 			}
 		}
-		found, err := b.lookOn(ctx, l, false)
+		found, err := b.lookOn(ctx, l)
 		if quiet || err != nil {
 			return found, err
 		}
@@ -228,20 +247,20 @@ type seen struct {
 }
 
 // lookOn looks on the LISTEN connection, where it is a ping as well.
-func (b *doorbell) lookOn(ctx context.Context, l *line, full bool) (found seen, err error) {
+func (b *doorbell) lookOn(ctx context.Context, l *line) (found seen, err error) {
 	err = l.ask(ctx, "look for due events", func(ctx context.Context) error {
-		found, err = b.look(ctx, l.queries, full)
+		found, err = b.look(ctx, l.queries)
 		return err
 	})
 	return found, err
 }
 
-// look finds the types that have due work and wakes their consumers. A full one, which a poll asks for, looks below the consumers' floors as well, if the
-// last one has not cost too much.
-func (b *doorbell) look(ctx context.Context, queries *coredb.Queries, full bool) (seen, error) {
+// look finds the types that have due work and wakes their consumers. Once in a poll interval, and
+// less often if that is slow, it looks below the consumers' floors as well.
+func (b *doorbell) look(ctx context.Context, queries *coredb.Queries) (seen, error) {
 	started := b.config.Now()
 	b.lookedAt = started
-	full = full && !started.Before(b.fullLookAt)
+	full := !started.Before(b.fullLookAt)
 	floors := make([]time.Time, len(b.eventTypes))
 	if !full {
 		for i, eventType := range b.eventTypes {
@@ -250,8 +269,7 @@ func (b *doorbell) look(ctx context.Context, queries *coredb.Queries, full bool)
 	}
 	rows, err := queries.Look(ctx, coredb.LookParams{Generation: int64(b.config.Generation), EventTypes: b.eventTypes, Floors: floors})
 	if full {
-		ended := b.config.Now()
-		b.fullLookAt = ended.Add(fullLookShare * ended.Sub(started))
+		b.fullLookAt = started.Add(max(b.config.PollInterval, fullLookShare*b.config.Now().Sub(started)))
 	}
 	if err != nil {
 		return seen{}, err
@@ -263,7 +281,7 @@ func (b *doorbell) look(ctx context.Context, queries *coredb.Queries, full bool)
 			if full {
 				b.floor(row.EventType).lower(row.OldestDue)
 			}
-			b.wake(row.EventType)
+			b.wake(row.EventType, row.Crashed)
 		}
 		if row.NextIn >= 0 {
 			// a millisecond late rather than early: looking early finds nothing

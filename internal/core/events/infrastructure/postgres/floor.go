@@ -18,7 +18,7 @@ const (
 // floor is a lower bound of available_at for the pending rows of one consumer, so that claims and
 // looks do not walk past the index entries of settled rows, which stay for as long as anybody holds
 // an old snapshot. It is exact but for rows inserted by hand and a clock set back, which a look
-// without it finds (docs/decisions/0007).
+// without it finds (docs/decisions/0007). A clock set back is seen at the next measurement, too.
 type floor struct {
 	mu       sync.Mutex
 	at       time.Time // zero: unknown
@@ -57,6 +57,10 @@ func (f *floor) rise(used time.Time, m coredb.FloorRow) {
 	defer f.mu.Unlock()
 	if f.at.Before(used) {
 		return // lowered meanwhile: it did not see what that was for
+	}
+	if m.MarkAt.Before(used) {
+		f.at, f.marks = time.Time{}, nil // the clock was set back, or another server has taken over
+		return
 	}
 	if len(f.marks) == maxMarks {
 		for i := range maxMarks / 2 {

@@ -29,8 +29,11 @@ func TestFloorRises(t *testing.T) {
 		"what is scheduled for later holds nothing down": {
 			[]coredb.FloorRow{{MarkAt: at(5), MarkID: 10, LowestRunning: 10, Oldest: at(9)}}, at(5),
 		},
-		"never back": {
-			[]coredb.FloorRow{{MarkAt: at(5), MarkID: 10, LowestRunning: 10}, {MarkAt: at(4), MarkID: 11, LowestRunning: 11, Oldest: at(2)}}, at(5),
+		"nothing is proven anew": {
+			[]coredb.FloorRow{{MarkAt: at(5), MarkID: 10, LowestRunning: 10}, {MarkAt: at(6), MarkID: 12, LowestRunning: 11, Oldest: at(6)}}, at(5),
+		},
+		"a clock set back": {
+			[]coredb.FloorRow{{MarkAt: at(5), MarkID: 10, LowestRunning: 10}, {MarkAt: at(4), MarkID: 11, LowestRunning: 11}}, time.Time{},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

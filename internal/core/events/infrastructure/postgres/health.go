@@ -13,7 +13,8 @@ const (
 	Starting     State = "starting"
 	Listening    State = "listening" // and a notification of our own arrived, unless none could be sent
 	Reconnecting State = "reconnecting"
-	Polling      State = "polling" // no LISTEN connection for long, or a deaf one: events wait for the poll
+	Polling      State = "polling"  // no LISTEN connection for long, or a deaf one: events wait for the poll
+	Stopping     State = "stopping" // nothing more is claimed, handlers are at work
 	Stopped      State = "stopped"
 	Refused      State = "refused" // ended by itself: see Listener.Err
 )

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"slices"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -30,8 +31,7 @@ type journal struct {
 	// that it is dead
 	registered atomic.Bool
 	judgesFrom time.Time // not before, after an outage; the doorbell's
-	// turn is held while a row runs that a worker died of: should this one die, it is that row's doing
-	turn chan struct{}
+	turn       turn
 }
 
 // newJournal opens a pool like the dispatching one.
@@ -43,7 +43,41 @@ func newJournal(dispatching *pgxpool.Pool, worker uuid.UUID, generation events.G
 	if err != nil {
 		return nil, fmt.Errorf("journal: %w", err)
 	}
-	return &journal{pool: pool, worker: worker, generation: generation, turn: make(chan struct{}, 1)}, nil
+	return &journal{pool: pool, worker: worker, generation: generation}, nil
+}
+
+// turn is held while a row runs that a worker died of: should this process die, it is that row's
+// doing. Nobody waits for it.
+type turn struct {
+	mu      sync.Mutex
+	held    bool
+	waiting map[*consumer]func() // to be called when it is given back
+}
+
+// take reports whether the caller has the turn now. If not, wake is called once it may try again.
+func (t *turn) take(c *consumer, wake func()) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if !t.held {
+		t.held = true
+		return true
+	}
+	if t.waiting == nil {
+		t.waiting = make(map[*consumer]func())
+	}
+	t.waiting[c] = wake
+	return false
+}
+
+func (t *turn) giveBack() {
+	t.mu.Lock()
+	t.held = false
+	waiting := t.waiting
+	t.waiting = nil
+	t.mu.Unlock()
+	for _, wake := range waiting {
+		wake()
+	}
 }
 
 // entry is one runner's place in the journal. Used by that runner alone.
@@ -125,6 +159,24 @@ func (j *journal) enroll(ctx context.Context, conn *pgx.Conn, name string, handl
 	return nil
 }
 
+// differs looks through any connection for what enroll refuses.
+func (j *journal) differs(ctx context.Context, queries *coredb.Queries, handlers map[string][]string) error {
+	encoded, err := json.Marshal(handlers)
+	if err != nil {
+		return err
+	}
+	difference, err := queries.WorkerDifference(ctx, coredb.WorkerDifferenceParams{
+		Worker: j.worker, Generation: int64(j.generation), Handlers: encoded,
+	})
+	if err != nil {
+		return fmt.Errorf("look for workers with other handlers: %w", err)
+	}
+	if difference != "" {
+		return &HandlersDifferError{Generation: j.generation, Difference: difference}
+	}
+	return nil
+}
+
 // leave says that this worker has ended in good order. Without it others find out by themselves.
 func (j *journal) leave(ctx context.Context, channels []string) {
 	ctx, cancel := context.WithTimeout(ctx, leaveTimeout)
@@ -134,7 +186,7 @@ func (j *journal) leave(ctx context.Context, channels []string) {
 			return coredb.New(tx).LeaveWorker(ctx, coredb.LeaveWorkerParams{Worker: j.worker, Channels: channels})
 		})
 	}
-	j.pool.Close()
+	ClosePool(j.pool)
 }
 
 // HandlersDifferError refuses a worker beside a live one of its generation that handles an event

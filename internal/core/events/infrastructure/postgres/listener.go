@@ -15,6 +15,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"spectral/internal/core/events"
+	"spectral/internal/core/events/infrastructure/postgres/coredb"
 )
 
 // DefaultPollInterval is the seed's polling cadence.
@@ -185,10 +186,13 @@ func (l *Listener) Start(ctx context.Context) error {
 	l.endBell, l.endWork = endBell, endWork
 
 	b := l.bell
-	b.wake = func(eventType string) { l.consumers[eventType].wake(work) }
+	b.wake = func(eventType string, crashed bool) { l.consumers[eventType].wake(work, crashed) }
 	b.floor = func(eventType string) *floor { return &l.consumers[eventType].floor }
 	b.enroll = func(ctx context.Context, conn *pgx.Conn) error {
 		return l.journal.enroll(ctx, conn, l.config.Name, handlerNames(l.consumers), l.config.Now())
+	}
+	b.differs = func(ctx context.Context, queries *coredb.Queries) error {
+		return l.journal.differs(ctx, queries, handlerNames(l.consumers))
 	}
 	b.deaths, b.deathsThroughPool = l.deaths, l.deathsThroughPool
 	for eventType, c := range l.consumers {
@@ -202,12 +206,18 @@ func (l *Listener) Start(ctx context.Context) error {
 	go func() {
 		defer close(l.stopped)
 		l.err = b.run(bell)
+		l.health.set(Stopping, "handlers are at work")
 		for _, c := range l.consumers {
 			c.halt()
+		}
+		for _, c := range l.consumers {
 			c.wait.Wait()
 		}
 		endWork()
 		l.journal.leave(ctx, b.channels)
+		if b.held != nil {
+			b.held.hangUp()
+		}
 		if l.err != nil {
 			l.health.set(Refused, l.err.Error())
 			return
@@ -225,6 +235,7 @@ func (l *Listener) Stop(ctx context.Context) error {
 	l.mu.Lock()
 	if !l.started {
 		l.mu.Unlock()
+		ClosePool(l.journal.pool)
 		return nil
 	}
 	l.mu.Unlock()

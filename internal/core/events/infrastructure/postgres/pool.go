@@ -116,3 +116,21 @@ const connectTimeout = 5 * time.Second
 
 // cancelTimeout is how long a cancelled statement may take to answer before its connection closes.
 const cancelTimeout = 5 * time.Second
+
+// ClosePool closes a pool and waits for connections in use, but not for those that a dead network or
+// a handler that does not return will never give back.
+func ClosePool(pool *pgxpool.Pool) {
+	closed := make(chan struct{})
+	go func() {
+		defer close(closed)
+		pool.Close()
+	}()
+	patience := time.NewTimer(closeTimeout)
+	defer patience.Stop()
+	select {
+	case <-closed:
+	case <-patience.C:
+	}
+}
+
+const closeTimeout = 500 * time.Millisecond

@@ -29,14 +29,6 @@ func (d *dispatchTx) single(ctx context.Context, row claimed, result *dispatchRe
 	case len(handlers) == 0:
 		failures[string(row.envelope.Target)] = classify(events.ErrNoHandler, 0)
 	}
-	if row.crashes > 0 {
-		select {
-		case d.journal.turn <- struct{}{}:
-			defer func() { d.end(); <-d.journal.turn }()
-		case <-ctx.Done():
-			return fmt.Errorf("stopped before the handlers ran: %w", ctx.Err())
-		}
-	}
 	apart := row.crashes > 0 && len(handlers) > 1
 	if !apart {
 		d.noteDown(ctx, []claimed{row}, true)

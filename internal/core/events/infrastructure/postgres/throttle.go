@@ -57,7 +57,11 @@ func (t *throttle) adjust(r dispatchResult, limit int, took time.Duration) {
 			t.allowed = max(t.allowed/2, 1)
 		}
 	case r.rows < limit:
-		t.size, t.allowed = t.base, t.concurrency
+		// not the end of contention: others may hold the rows
+		t.size, t.allowed = t.base, min(t.allowed+1, t.concurrency)
+		if r.rows == 0 {
+			t.alone = 0 // somebody else has had them
+		}
 	case limit > 1:
 		size := min(max(2*limit, t.size), events.MaxBatchSize)
 		if perRow := took / time.Duration(r.rows); perRow > 0 {

@@ -2,12 +2,15 @@ package postgres
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
 	"time"
 
+	"github.com/jackc/pgerrcode"
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 
 	"spectral/internal/core/events"
 	"spectral/internal/core/events/infrastructure/postgres/coredb"
@@ -36,18 +39,17 @@ func (l *Listener) deaths(ctx context.Context, line *line) (time.Duration, error
 		seconds, err = line.queries.ProbeWorkers(ctx, coredb.ProbeWorkersParams{Worker: l.journal.worker, GraceSeconds: deathGrace.Seconds()})
 		return err
 	})
-	if err != nil {
-		return 0, err
-	}
 	next := probeEvery
-	if seconds >= 0 {
+	if pg, refused := errors.AsType[*pgconn.PgError](err); refused && pg.Code != pgerrcode.ReadOnlySQLTransaction {
+		l.config.Log.WarnContext(ctx, "could not find out which workers are gone", logReason, err.Error())
+	} else if err != nil {
+		return 0, err
+	} else if seconds >= 0 {
 		due := max(time.Duration(seconds*float64(time.Second)), l.journal.judgesFrom.Sub(now))
-		if due <= 0 {
-			if err := l.verdicts(ctx, deathGrace); err != nil {
-				l.config.Log.WarnContext(ctx, "verdicts on dead workers interrupted", logReason, err.Error())
-			}
-		} else {
+		if due > 0 {
 			next = min(next, due+time.Millisecond)
+		} else if l.verdict(ctx, deathGrace) {
+			next = 0
 		}
 	}
 	l.probeAt = now.Add(next)
@@ -69,31 +71,31 @@ func (l *Listener) deathsThroughPool(ctx context.Context) {
 		return err
 	})
 	if err == nil && seconds == 0 { // -1: nobody is gone
-		err = l.verdicts(ctx, outageGrace)
-	}
-	if err != nil {
-		l.config.Log.WarnContext(ctx, "verdicts on dead workers interrupted", logReason, err.Error())
-	}
-}
-
-// verdicts decide, one transaction each, what becomes of rows that workers had in hand when they
-// died, which is when they have been without a session for grace; core.claim_verdict says how.
-func (l *Listener) verdicts(ctx context.Context, grace time.Duration) error {
-	eventTypes := slices.Sorted(maps.Keys(l.consumers))
-	for len(eventTypes) > 0 {
-		d := &dispatchTx{consumer: l.consumers[eventTypes[0]]}
-		more, err := d.verdict(ctx, eventTypes, l.consumers, grace)
-		d.end()
-		d.report(ctx)
-		if err != nil || !more {
-			return err
+		for ctx.Err() == nil && l.verdict(ctx, outageGrace) {
 		}
 	}
-	return nil
 }
 
-// verdict counts one row's death, and reports whether there was one.
-func (d *dispatchTx) verdict(ctx context.Context, eventTypes []string, consumers map[string]*consumer, grace time.Duration) (bool, error) {
+// verdict decides what becomes of rows that workers had in hand when they died, which is when they
+// have been without a session for grace; core.claim_verdict says how. It reports whether there may
+// be more. Its error is logged: the next probe tries again.
+func (l *Listener) verdict(ctx context.Context, grace time.Duration) (more bool) {
+	eventTypes := slices.Sorted(maps.Keys(l.consumers))
+	if len(eventTypes) == 0 {
+		return false
+	}
+	d := &dispatchTx{consumer: l.consumers[eventTypes[0]]}
+	more, err := d.countDeath(ctx, eventTypes, l.consumers, grace)
+	d.end()
+	d.report(ctx)
+	if err != nil {
+		l.config.Log.WarnContext(ctx, "verdict on dead workers interrupted", logReason, err.Error())
+	}
+	return more && err == nil
+}
+
+// countDeath counts one row's, and reports whether there was one.
+func (d *dispatchTx) countDeath(ctx context.Context, eventTypes []string, consumers map[string]*consumer, grace time.Duration) (bool, error) {
 	if err := d.begin(ctx); err != nil {
 		return false, err
 	}

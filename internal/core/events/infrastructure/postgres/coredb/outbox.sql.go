@@ -21,7 +21,8 @@ select c.event_id::uuid as event_id, c.event_type::text as event_type, c.event_v
   c.payload::jsonb as payload, c.idempotency_key::text as idempotency_key,
   coalesce(c.trace_context, '')::text as trace_context, c.attempts::integer as attempts, c.available_at::timestamptz as available_at,
   c.handler_failures::jsonb as handler_failures, c.crashes::integer as crashes
-from core.outbox_claim($1::bigint, $2::text, $3::integer, $4::timestamptz, $5::uuid) as c
+from core.outbox_claim($1::bigint, $2::text, $3::integer, $4::timestamptz, $5::uuid,
+  $6::boolean) as c
 `
 
 type ClaimParams struct {
@@ -30,6 +31,7 @@ type ClaimParams struct {
 	RowLimit   int32
 	Floor      time.Time
 	Worker     uuid.UUID
+	Crashed    bool
 }
 
 type ClaimRow struct {
@@ -58,6 +60,7 @@ func (q *Queries) Claim(ctx context.Context, arg ClaimParams) ([]ClaimRow, error
 		arg.RowLimit,
 		arg.Floor,
 		arg.Worker,
+		arg.Crashed,
 	)
 	if err != nil {
 		return nil, err
@@ -169,7 +172,7 @@ func (q *Queries) Floor(ctx context.Context, arg FloorParams) (FloorRow, error) 
 
 const look = `-- name: Look :many
 select l.event_type::text as event_type, coalesce(l.oldest_due, '0001-01-01 00:00:00+00')::timestamptz as oldest_due,
-  coalesce(l.next_in, -1)::double precision as next_in
+  coalesce(l.next_in, -1)::double precision as next_in, l.crashed::boolean as crashed
 from core.outbox_look($1::bigint, $2::text[], $3::timestamptz[]) as l
 `
 
@@ -183,6 +186,7 @@ type LookRow struct {
 	EventType string
 	OldestDue time.Time
 	NextIn    float64
+	Crashed   bool
 }
 
 // Year 1 stands for no time.
@@ -195,7 +199,12 @@ func (q *Queries) Look(ctx context.Context, arg LookParams) ([]LookRow, error) {
 	var items []LookRow
 	for rows.Next() {
 		var i LookRow
-		if err := rows.Scan(&i.EventType, &i.OldestDue, &i.NextIn); err != nil {
+		if err := rows.Scan(
+			&i.EventType,
+			&i.OldestDue,
+			&i.NextIn,
+			&i.Crashed,
+		); err != nil {
 			return nil, err
 		}
 		items = append(items, i)

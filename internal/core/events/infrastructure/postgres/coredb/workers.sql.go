@@ -145,6 +145,24 @@ func (q *Queries) Verdict(ctx context.Context, arg VerdictParams) ([]VerdictRow,
 	return items, nil
 }
 
+const workerDifference = `-- name: WorkerDifference :one
+select coalesce(core.worker_difference($1::uuid, $2::bigint, $3::jsonb), '')::text as difference
+`
+
+type WorkerDifferenceParams struct {
+	Worker     uuid.UUID
+	Generation int64
+	Handlers   json.RawMessage
+}
+
+// The empty text says that no live worker is in the way.
+func (q *Queries) WorkerDifference(ctx context.Context, arg WorkerDifferenceParams) (string, error) {
+	row := q.db.QueryRow(ctx, workerDifference, arg.Worker, arg.Generation, arg.Handlers)
+	var difference string
+	err := row.Scan(&difference)
+	return difference, err
+}
+
 const writeJournal = `-- name: WriteJournal :exec
 select core.claim_journal_write($1::uuid, $2::text, $3::integer, $4::bigint, $5::uuid[],
   $6::boolean, nullif($7::text, ''))
