@@ -95,7 +95,7 @@ func (c *consumer) begin(ctx context.Context, note *entry, last claim, emptied b
 	defer c.mu.Unlock()
 	if !c.stopped {
 		more := !emptied || c.again
-		if c.crashed && !(last.crashed && more) && c.journal.turn.take(c, func() { c.wake(ctx, true) }) {
+		if c.crashed && (!last.crashed || !more) && c.journal.turn.take(c, func() { c.wake(ctx, true) }) {
 			return claim{limit: 1, crashed: true}
 		}
 		if more && c.runners <= c.throttle.allowed {
