@@ -8,7 +8,8 @@
 // What they assume of Postgres: advisory transaction locks are released after the transaction is
 // visible, and before its notifications are signalled; a backend that listens reads what was
 // committed since its LISTEN; xids are handed out in order. A change to core.outbox_notify,
-// core.outbox_quiet, doorbell.go or consumer.go is a change to doorbell.pml first.
+// core.outbox_quiet, doorbell.go or consumer.go is a change to doorbell.pml first. Not modelled: the
+// throttle, and the verdict on a dead worker's rows, which claims skip until then.
 package models_test
 
 import (
