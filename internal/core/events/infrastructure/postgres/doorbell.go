@@ -112,7 +112,7 @@ func (b *doorbell) say(ctx context.Context, state State, err error, delay time.D
 	if news := string(state) + " " + kindOf(err); b.said != news {
 		b.said = news
 		b.config.Log.WarnContext(ctx, "no LISTEN connection: events wait for the poll", logState, state,
-			logReason, reason, logErrorClass, classify(err, 0).class, logDelay, delay.Milliseconds())
+			logReason, reason, logErrorClass, listenClass(err), logDelay, delay.Milliseconds())
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"slices"
 	"strings"
@@ -86,7 +87,7 @@ func classify(err error, earlier int) failure {
 		f.class = "TimeoutError"
 	case errors.As(err, &pg):
 		f.class, f.disposition = classifyPostgres(pg, earlier)
-	case errors.As(err, &network):
+	case errors.As(err, &network), errors.Is(err, io.ErrUnexpectedEOF), errors.Is(err, io.EOF), errors.Is(err, net.ErrClosed):
 		f.class = "ConnectionError"
 	}
 	return f

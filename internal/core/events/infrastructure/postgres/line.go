@@ -351,6 +351,17 @@ func kindOf(err error) string {
 	}
 }
 
+// listenClass is the class of an error in the log.
+func listenClass(err error) string {
+	if _, deaf := errors.AsType[*deafError](err); deaf {
+		return "NotificationsLost"
+	}
+	if errors.Is(err, errStandby) {
+		return "StandbyError"
+	}
+	return classify(err, 0).class
+}
+
 // reasonOf is what an operator reads: the error, and what to do about it where that is known.
 func reasonOf(err error) string {
 	reason := cleanText(err.Error(), maxErrorBytes)
