@@ -46,7 +46,7 @@ grant execute on function core.outbox_floor(bigint, text, timestamptz) to spectr
 -- stay pending under its row locks, and are free again when it ends. With p_crashed only rows that
 -- a worker died of, otherwise only others. Rows that others hold are skipped; so are those that a
 -- worker, other than p_worker, had in hand when its session ended. Rows available before p_floor
--- are not looked for. Locks core.outbox; reads core.workers, core.claim_journal.
+-- are not looked for. No more than 16 MiB of payload and one row: they are all in memory at once. Locks core.outbox; reads core.workers, core.claim_journal.
 create function core.outbox_claim(
   p_generation bigint, p_event_type text, p_limit integer, p_floor timestamptz, p_worker uuid, p_crashed boolean)
 returns table (
@@ -57,8 +57,11 @@ language plpgsql volatile security definer
 set search_path = pg_catalog, core, pg_temp
 set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off set jit = off
 as $$
+#variable_conflict use_column
 declare
   v_suspects uuid[];
+  v_size bigint;
+  v_bytes bigint := 0;
 begin
   if p_limit is null or p_limit not between 1 and 10000 then
     raise exception 'p_limit %: must be from 1 to 10000', p_limit using errcode = 'invalid_parameter_value';
@@ -78,9 +81,12 @@ begin
       for update skip locked;
     return;
   end if;
-  return query
+  -- a loop fetches, and so locks, little more than it returns
+  for event_id, event_type, event_version, occurred_at, source, target, content_class, workspace_id, payload,
+      idempotency_key, trace_context, attempts, available_at, handler_failures, crashes, v_size in
     select o.id, o.event_type, o.event_version, o.occurred_at, o.source, o.target, o.content_class, o.workspace_id,
-           o.payload, o.idempotency_key, o.trace_context, o.attempts, o.available_at, o.handler_failures, o.crashes
+           o.payload, o.idempotency_key, o.trace_context, o.attempts, o.available_at, o.handler_failures, o.crashes,
+           case when pg_column_compression(o.payload) is null then pg_column_size(o.payload) else octet_length(o.payload::text) end
     from core.outbox o
     where o.generation = p_generation and o.event_type = p_event_type
       and o.status = 'pending' and o.deleted_at is null
@@ -88,7 +94,12 @@ begin
       and (v_suspects is null or o.id <> all (v_suspects))
     order by o.available_at
     limit p_limit
-    for update skip locked;
+    for update skip locked
+  loop
+    return next;
+    v_bytes := v_bytes + v_size;
+    exit when v_bytes >= 16777216;
+  end loop;
 end
 $$;
 -- +goose StatementEnd

@@ -405,7 +405,9 @@ func TestCoHandlersSucceedAndFailApart(t *testing.T) {
 	})
 	e := event(1)
 	b.publish(e)
-	l := b.listen(never, subscription(leaving("platform.one"), two))
+	s := subscription(leaving("platform.one"), two)
+	s.Concurrency = 1 // one tells of its settlements in order
+	l := b.listen(never, s)
 	first := l.next()
 	if first.Outcome != postgres.Retried || first.LastError != "HandlerError: worlds.two: refusing" {
 		t.Fatalf("%s: %s", first.Outcome, first.LastError)

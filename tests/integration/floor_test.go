@@ -1,11 +1,14 @@
 package integration_test
 
 import (
+	"sync/atomic"
 	"testing"
 	"time"
 
+	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
+	"spectral/internal/core/events"
 	"spectral/tests/pgtest"
 )
 
@@ -101,4 +104,92 @@ func TestTheFloorNeverPassesWhatIsPending(t *testing.T) {
 	must(t, err)
 	b.publish(event(-1))
 	l.delivered(2)
+}
+
+// A worker's own clock decides nothing: not what is due, not how far the floor is, and not whether a
+// ring is heard.
+func TestAWorkersClockChangesNothing(t *testing.T) {
+	for name, c := range map[string]struct{ first, then time.Duration }{
+		"fast":            {10 * time.Minute, 10 * time.Minute},
+		"slow":            {-10 * time.Minute, -10 * time.Minute},
+		"set back":        {0, -time.Hour},
+		"set back by far": {0, -10000 * time.Hour},
+		"set forward":     {0, time.Hour},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := setup(t)
+			var offset atomic.Int64
+			offset.Store(int64(c.first))
+			b.now = func() time.Time { return time.Now().Round(0).Add(time.Duration(offset.Load())) }
+			l := b.listen(never, subscription(leaving("platform.one")))
+			schedule := func(n int) (events.Envelope, time.Time) {
+				e := event(n)
+				at := one[time.Time](b, "select clock_timestamp() + interval '1 second'")
+				must(t, b.uow.Do(b.ctx, events.Worlds, uuid.NullUUID{}, func(_ events.Tx, publisherFor events.PublisherFor) error {
+					return publisherFor(events.AvailableAt(at)).Publish(b.ctx, e)
+				}))
+				return e, at
+			}
+			onTime := func(e events.Envelope, at time.Time) {
+				t.Helper()
+				l.delivered(1)
+				late := one[float64](b, "select extract(epoch from delivered_at - $2)::float8 from core.outbox where id = $1", e.EventID, at)
+				// what it had waited when its clock was set back, it waits once more
+				if late < 0 || late > 2 {
+					t.Errorf("delivered %f s after it was due", late)
+				}
+			}
+			for n := range 20 {
+				b.publish(event(n))
+				l.delivered(1)
+			}
+			onTime(schedule(20))
+			late := pgtest.Conn(t, b.url)
+			_, err := late.Exec(b.ctx, "begin; select core.outbox_publish('worlds.test.happened', 'worlds', '{}')")
+			must(t, err)
+			e, at := schedule(21)
+			b.waiting()
+			offset.Store(int64(c.then)) // while it waits for what is scheduled
+			onTime(e, at)
+			for n := range 20 {
+				b.publish(event(n))
+				l.delivered(1)
+			}
+			b.commit(late)
+			l.delivered(1)
+			onTime(schedule(22))
+			b.killDoorbell()
+			b.publish(event(23))
+			l.delivered(1)
+		})
+	}
+}
+
+// What settled rows leave in the index while somebody holds an old snapshot is not walked past by
+// every claim.
+func TestAnOldSnapshotDoesNotSlowClaims(t *testing.T) {
+	b := setup(t)
+	const backlog = 30_000
+	b.exec(`select core.outbox_publish_many(jsonb_agg(jsonb_build_object('event_type', 'worlds.test.happened', 'source', 'worlds',
+		'payload', jsonb_build_object('n', i)))) from generate_series(1, $1::int) i group by i / 1000`, backlog)
+	old := pgtest.Conn(t, b.url)
+	_, err := old.Exec(b.ctx, "begin isolation level repeatable read; select count(*) from core.outbox")
+	must(t, err)
+	read := func() int {
+		b.exec("select pg_stat_clear_snapshot()")
+		return one[int](b, "select idx_tup_read::int from pg_stat_user_indexes where indexrelname = 'outbox_due'")
+	}
+	before := read()
+	l := b.listen(never, newPickups().subscription())
+	l.delivered(backlog)
+	l.stop()
+	l.workers.Close()
+	b.eventually("its backends have ended, and told what they read", func() bool {
+		return !one[bool](b, "select exists (select from pg_stat_activity where datname = current_database() and application_name in ('workers', 'doorbell'))")
+	})
+	perRow := float64(read()-before) / backlog
+	t.Logf("%.1f index entries per row", perRow)
+	if perRow > 6 || perRow < 1 {
+		t.Fatalf("%.1f index entries were read per row", perRow)
+	}
 }

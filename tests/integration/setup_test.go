@@ -54,13 +54,21 @@ type bundle struct {
 	// of the listeners
 	directURL, poolURL string // url unless the test says otherwise
 	log                slog.Handler
+	now                func() time.Time
 	sockets            *sockets // of their pools, if the test wants to disturb them
 }
 
 func setup(t *testing.T, more ...events.Contract) *bundle {
 	t.Helper()
 	t.Parallel()
-	ctx, cancel := context.WithTimeout(context.Background(), 4*patience)
+	return setupAlone(t, 4*patience, more...)
+}
+
+// setupAlone is setup for a test that measures times, beside which no other of the package runs, or
+// that takes longer.
+func setupAlone(t *testing.T, limit time.Duration, more ...events.Contract) *bundle {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), limit)
 	t.Cleanup(cancel)
 	shipped, err := app.Contracts()
 	must(t, err)
@@ -69,6 +77,7 @@ func setup(t *testing.T, more ...events.Contract) *bundle {
 	b := &bundle{T: t, ctx: ctx, url: pgtest.New(t), contracts: contracts}
 	b.directURL, b.poolURL = b.url, b.url
 	b.log = slog.NewTextHandler(b.Output(), &slog.HandlerOptions{Level: slog.LevelError + 1})
+	b.now = time.Now
 	b.pool = pgtest.Pool(t, b.url)
 	b.publishing = postgres.Publishing{
 		Contracts: contracts, Generation: pgtest.Generation, Log: slog.New(slog.DiscardHandler), Now: time.Now, NewID: uuid.NewV7,
@@ -143,7 +152,7 @@ func (b *bundle) newListener(poll time.Duration, generation events.Generation, s
 	l.Listener, err = postgres.NewListener(postgres.Config{
 		Generation: generation, Direct: direct, Pool: pool, Contracts: b.contracts,
 		Log: slog.New(b.log), PollInterval: poll, Worker: uuid.New(), Name: b.Name(),
-		Now: time.Now, Random: rand.Float64,
+		Now: b.now, Random: rand.Float64,
 		OnSettled: func(s postgres.Settlement) { l.settlements <- s },
 	})
 	must(b.T, err)

@@ -70,6 +70,9 @@ func (d *dispatchTx) tryBatch(ctx context.Context, rows []claimed) error {
 			if err := d.call(ctx, r, group); err != nil {
 				return err
 			}
+			if d.changed {
+				return errSessionChanged
+			}
 		}
 	}
 	if err := d.exec(ctx, actAs(workerRole, noWorkspace)); err != nil {

@@ -135,10 +135,13 @@ func (c *consumer) doubt() bool {
 	return c.doubted >= 0
 }
 
-func (c *consumer) lostConnection() {
+// interrupted takes in a claim that came to nothing: the connection may be lost, or the batch have
+// been more than the server can do in time.
+func (c *consumer) interrupted() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.doubted = maxDoubted
+	c.throttle.undone(false)
 }
 
 // drain is one runner: it claims until nothing is left.
@@ -153,14 +156,14 @@ func (c *consumer) drain(ctx context.Context, note *entry) {
 		}
 		c.report(ctx, result.settled)
 		if err != nil {
-			c.lostConnection()
+			c.interrupted()
 			emptied = false
 			if ctx.Err() != nil {
 				continue // halted: begin ends this runner
 			}
 			delay := time.Duration(float64(backoff) * (0.5 + c.random()/2))
 			c.log.WarnContext(ctx, "dispatch interrupted, no attempt counted", logEventType, c.subscription.EventType,
-				logErrorClass, classify(err, 0).class, logReason, err.Error(), logDelay, delay.Milliseconds())
+				logRows, now.limit, logErrorClass, classify(err, 0).class, logReason, err.Error(), logDelay, delay.Milliseconds())
 			c.pause(ctx, delay)
 			backoff = min(2*backoff, maxBackoff)
 			continue

@@ -108,6 +108,7 @@ type dispatchTx struct {
 	tx      pgx.Tx
 	queries *coredb.Queries
 	spoiled bool // a handler, not the network, made the connection unusable
+	changed bool // a handler has changed the session: no other event may meet it
 	settled []Settlement
 }
 
@@ -137,8 +138,18 @@ func (d *dispatchTx) end() {
 		return
 	}
 	rollback(d.tx)
+	if d.changed {
+		closeBeforeRelease(d.conn)
+	}
 	d.conn.Release()
 	d.conn = nil
+}
+
+// closeBeforeRelease keeps a connection from being used again.
+func closeBeforeRelease(conn *pgxpool.Conn) {
+	ctx, cancel := context.WithTimeout(context.Background(), rollbackTimeout)
+	defer cancel()
+	_ = conn.Conn().Close(ctx)
 }
 
 // lost reports whether the transaction cannot go on.
@@ -264,7 +275,12 @@ func (d *dispatchTx) call(ctx context.Context, r events.Registration, batch []ev
 			return r.Batch(lent).HandleBatch(ctx, batch)
 		}
 		handle := r.Handler(lent)
-		for _, e := range batch {
+		for i, e := range batch {
+			if i > 0 {
+				if err := lent.actAgain(ctx, role, e.WorkspaceID); err != nil {
+					return err
+				}
+			}
 			if err := handle(ctx, e); err != nil {
 				return err
 			}
@@ -275,7 +291,9 @@ func (d *dispatchTx) call(ctx context.Context, r events.Registration, batch []ev
 		d.log.ErrorContext(ctx, "handler panicked", logHandler, r.Name, logEventType, d.subscription.EventType,
 			logStack, string(panicked.Stack))
 	}
-	if inUse := lent.takeBack(); errors.Is(err, errAbandoned) {
+	inUse := lent.takeBack()
+	d.changed = d.changed || lent.leaves()
+	if errors.Is(err, errAbandoned) {
 		d.cut()
 	} else if inUse {
 		d.cut()
@@ -291,6 +309,8 @@ func (d *dispatchTx) call(ctx context.Context, r events.Registration, batch []ev
 var (
 	errTxInUse = errors.New("returned while a goroutine of its own was using the transaction")
 	errTxEnded = errors.New("ended the transaction it was lent")
+	// of a batch only, whose rows then run alone
+	errSessionChanged = errors.New("changed the session of the others in its batch")
 )
 
 // deliver settles rows as delivered.

@@ -97,6 +97,7 @@ func NewListener(config Config) (*Listener, error) {
 	if err := config.Validate(); err != nil {
 		return nil, err
 	}
+	config.Now = (&forwardClock{under: config.Now}).now
 	journal, err := newJournal(config.Pool, config.Worker, config.Generation)
 	if err != nil {
 		return nil, err

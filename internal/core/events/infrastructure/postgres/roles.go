@@ -60,9 +60,7 @@ func beginAs(ctx context.Context, pool *pgxpool.Pool, conn *pgxpool.Conn, as act
 	if err == nil {
 		return tx, nil
 	}
-	closing, cancel := context.WithTimeout(context.Background(), rollbackTimeout)
-	defer cancel()
-	_ = conn.Conn().Close(closing)
+	closeBeforeRelease(conn)
 	if readOnlyServer(err) {
 		pool.Reset()
 		err = fmt.Errorf("%w (%w)", errStandby, err)

@@ -43,6 +43,13 @@ func (t *throttle) next() (limit int, strict bool) {
 	return 1, t.strict
 }
 
+func (t *throttle) undone(deadlock bool) {
+	t.size = max(t.size/2, 1)
+	if deadlock {
+		t.allowed = max(t.allowed/2, 1)
+	}
+}
+
 // adjust notes what came of a claim. Rows that it left are claimed one at a time. An undone batch
 // halves the next one, and if it was a deadlock the runners too: deadlocks come of many rows in
 // many transactions at once. A full one that went well means a backlog: the next takes
@@ -52,10 +59,7 @@ func (t *throttle) adjust(r dispatchResult, limit int, took time.Duration) {
 	t.strict = t.strict || r.strict
 	switch {
 	case r.undone:
-		t.size = max(t.size/2, 1)
-		if r.deadlock {
-			t.allowed = max(t.allowed/2, 1)
-		}
+		t.undone(r.deadlock)
 	case r.rows < limit:
 		// not the end of contention: others may hold the rows
 		t.size, t.allowed = t.base, min(t.allowed+1, t.concurrency)

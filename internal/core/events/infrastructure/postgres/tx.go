@@ -7,6 +7,7 @@ import (
 	"strings"
 	"sync"
 
+	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
@@ -28,6 +29,8 @@ type lentTx struct {
 	mu    sync.Mutex
 	calls int // in flight
 	over  bool
+	kept  bool // a statement has left something behind for the session, past its transaction
+	acted bool // one has set something since actAs did
 }
 
 var _ events.Tx = (*lentTx)(nil)
@@ -45,6 +48,58 @@ func (l *lentTx) takeBack() (inUse bool) {
 // is found afterwards, by the connection's state.
 var controlsTx = regexp.MustCompile(`(?i)^\s*(begin|start\s+transaction|commit|end|abort|prepare\s+transaction|rollback(\s+(work|transaction))?\s*(and\s.*)?;?\s*$)`)
 
+// actAgain repeats actAs for the next event, if the last one's statements may have undone it.
+func (l *lentTx) actAgain(ctx context.Context, role string, workspace uuid.NullUUID) error {
+	l.mu.Lock()
+	acted := l.acted
+	l.mu.Unlock()
+	if !acted {
+		return nil
+	}
+	if err := l.begin(""); err != nil {
+		return err
+	}
+	defer l.done()
+	_, err := l.tx.Exec(ctx, actAs(role, workspace))
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.acted = false
+	return err
+}
+
+// leaves reports whether the session is no longer as it was, as far as the statements tell: what a
+// function does is not seen.
+func (l *lentTx) leaves() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.kept
+}
+
+// note finds statements whose effect outlives the transaction without being in a table: settings,
+// temporary tables, subscriptions, prepared statements, locks. L is locked.
+func (l *lentTx) note(sql string) {
+	local := false
+	if words := sessionWords.FindStringSubmatch(sql); words != nil {
+		switch strings.ToLower(words[2]) {
+		case "constraints", "transaction":
+			return
+		case "local":
+			local = true
+		}
+	} else if strings.Contains(sql, "set_config") {
+		local = setsLocally.MatchString(sql)
+	} else if !strings.Contains(sql, "advisory_lock") {
+		return
+	}
+	l.acted = true
+	l.kept = l.kept || !local
+}
+
+var (
+	sessionWords = regexp.MustCompile(`(?i)^\s*(set|reset|discard|listen|prepare|deallocate|load|create\s+(?:(?:global|local)\s+)?temp(?:orary)?)\s+(\w*)`)
+	setsLocally  = regexp.MustCompile(`(?i),\s*true\s*\)`)
+)
+
 // begin notes a call; whoever gets nil calls done.
 func (l *lentTx) begin(sql string) error {
 	if controlsTx.MatchString(sql) {
@@ -57,6 +112,7 @@ func (l *lentTx) begin(sql string) error {
 		return ErrTxOver
 	}
 	l.calls++
+	l.note(sql)
 	return nil
 }
 
@@ -101,6 +157,11 @@ func (l *lentTx) SendBatch(ctx context.Context, b *pgx.Batch) pgx.BatchResults {
 		return refusedBatch{err}
 	}
 	defer l.done()
+	l.mu.Lock()
+	for _, q := range b.QueuedQueries {
+		l.note(q.SQL)
+	}
+	l.mu.Unlock()
 	return l.tx.SendBatch(ctx, b)
 }
 

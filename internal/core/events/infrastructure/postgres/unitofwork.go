@@ -47,6 +47,9 @@ func (u *UnitOfWork) Do(ctx context.Context, scope events.Scope, workspace uuid.
 			return
 		}
 		rollback(tx)
+		if lent.leaves() {
+			closeBeforeRelease(conn)
+		}
 	}()
 	publisherFor := func(options ...events.PublishOption) events.EventPublisher {
 		return u.Publishing.Publisher(lent, options...)

@@ -156,5 +156,5 @@ func workerDied(serverRestarted bool) failure {
 		return lostConnection(nil)
 	}
 	return failure{class: "WorkerDied", disposition: transient,
-		message: "the worker process ended while it had this event alone in hand (killed, out of memory, exit)"}
+		message: "the worker process ended while it had this event in hand, alone or as the one that a worker had died of before (killed, out of memory, exit)"}
 }

@@ -7,7 +7,6 @@ package platformdb
 
 import (
 	"context"
-	"encoding/json"
 
 	"github.com/google/uuid"
 )
@@ -73,7 +72,7 @@ type ProjectCardParams struct {
 	CardID      string
 	Version     int64
 	Title       string
-	Snapshot    json.RawMessage
+	Snapshot    []byte
 }
 
 // An older or equal version never overwrites: events may come in any order, and again.

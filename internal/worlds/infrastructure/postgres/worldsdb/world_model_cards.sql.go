@@ -7,7 +7,6 @@ package worldsdb
 
 import (
 	"context"
-	"encoding/json"
 	"time"
 
 	"github.com/google/uuid"
@@ -20,7 +19,7 @@ where workspace_id is not distinct from $3 and card_id = $4 and version = $5
 `
 
 type PutCardParams struct {
-	Card        json.RawMessage
+	Card        []byte
 	PublishedAt time.Time
 	WorkspaceID uuid.NullUUID
 	CardID      string

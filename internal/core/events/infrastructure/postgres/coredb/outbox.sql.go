@@ -7,7 +7,6 @@ package coredb
 
 import (
 	"context"
-	"encoding/json"
 	"time"
 
 	"github.com/google/uuid"
@@ -43,12 +42,12 @@ type ClaimRow struct {
 	Target          string
 	ContentClass    string
 	WorkspaceID     uuid.UUID
-	Payload         json.RawMessage
+	Payload         []byte
 	IdempotencyKey  string
 	TraceContext    string
 	Attempts        int32
 	AvailableAt     time.Time
-	HandlerFailures json.RawMessage
+	HandlerFailures []byte
 	Crashes         int32
 }
 
@@ -122,7 +121,7 @@ type FailParams struct {
 	OccurredAt      time.Time
 	AvailableAt     time.Time
 	LastError       string
-	HandlerFailures json.RawMessage
+	HandlerFailures []byte
 }
 
 func (q *Queries) Fail(ctx context.Context, arg FailParams) (bool, error) {
@@ -261,7 +260,7 @@ const publishMany = `-- name: PublishMany :one
 select core.outbox_publish_many($1::jsonb)::uuid[] as ids
 `
 
-func (q *Queries) PublishMany(ctx context.Context, events json.RawMessage) ([]uuid.UUID, error) {
+func (q *Queries) PublishMany(ctx context.Context, events []byte) ([]uuid.UUID, error) {
 	row := q.db.QueryRow(ctx, publishMany, events)
 	var ids []uuid.UUID
 	err := row.Scan(&ids)
@@ -290,7 +289,7 @@ type RetryParams struct {
 	AvailableAt     time.Time
 	DelaySeconds    float64
 	LastError       string
-	HandlerFailures json.RawMessage
+	HandlerFailures []byte
 	Counted         bool
 }
 

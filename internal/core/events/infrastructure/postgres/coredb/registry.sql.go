@@ -7,7 +7,6 @@ package coredb
 
 import (
 	"context"
-	"encoding/json"
 )
 
 const registerEventTypes = `-- name: RegisterEventTypes :one
@@ -16,7 +15,7 @@ select core.event_types_register($1::bigint, $2::jsonb)::integer as changed
 
 type RegisterEventTypesParams struct {
 	Generation int64
-	Types      json.RawMessage
+	Types      []byte
 }
 
 func (q *Queries) RegisterEventTypes(ctx context.Context, arg RegisterEventTypesParams) (int32, error) {

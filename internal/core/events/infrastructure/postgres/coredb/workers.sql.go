@@ -7,7 +7,6 @@ package coredb
 
 import (
 	"context"
-	"encoding/json"
 	"time"
 
 	"github.com/google/uuid"
@@ -52,7 +51,7 @@ type RegisterWorkerParams struct {
 	Worker     uuid.UUID
 	Generation int64
 	Name       string
-	Handlers   json.RawMessage
+	Handlers   []byte
 }
 
 // The empty text says that no other live worker is in the way.
@@ -95,12 +94,12 @@ type VerdictRow struct {
 	Target          string
 	ContentClass    string
 	WorkspaceID     uuid.UUID
-	Payload         json.RawMessage
+	Payload         []byte
 	IdempotencyKey  string
 	TraceContext    string
 	Attempts        int32
 	AvailableAt     time.Time
-	HandlerFailures json.RawMessage
+	HandlerFailures []byte
 	Crashes         int32
 	Handler         string
 	Restarted       bool
@@ -152,7 +151,7 @@ select coalesce(core.worker_difference($1::uuid, $2::bigint, $3::jsonb), '')::te
 type WorkerDifferenceParams struct {
 	Worker     uuid.UUID
 	Generation int64
-	Handlers   json.RawMessage
+	Handlers   []byte
 }
 
 // The empty text says that no live worker is in the way.

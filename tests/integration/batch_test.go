@@ -1,0 +1,302 @@
+package integration_test
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"spectral/internal/core/events"
+	"spectral/internal/core/events/infrastructure/postgres"
+	"spectral/tests/pgtest"
+)
+
+// settledOf awaits the last settlement of each of n events of one or more listeners.
+func settledOf(n int, from ...*listening) map[uuid.UUID]postgres.Settlement {
+	from[0].Helper()
+	all := make(map[uuid.UUID]postgres.Settlement)
+	deadline := time.NewTimer(patience)
+	defer deadline.Stop()
+	other := from[len(from)-1].settlements
+	for len(all) < n {
+		var s postgres.Settlement
+		select {
+		case s = <-from[0].settlements:
+		case s = <-other:
+		case <-deadline.C:
+			from[0].Fatalf("%d of %d events have settled within %s", len(all), n, patience)
+		}
+		if s.Outcome != postgres.Retried {
+			all[s.Envelope.EventID] = s
+		}
+	}
+	return all
+}
+
+// A deferred constraint that is broken shows at the COMMIT of the whole batch.
+func TestADeferredErrorOfABatchFailsItsOwnRowOnly(t *testing.T) {
+	b := setup(t)
+	b.exec(`create table worlds.deferring (n int unique deferrable initially deferred); grant all on worlds.deferring to spectral_worlds;
+		insert into worlds.deferring values (4)`)
+	var batch []events.Envelope
+	for n := range 10 {
+		batch = append(batch, event(n))
+	}
+	b.publish(batch...)
+	l := b.listen(never, subscription(leaving("platform.one"), handler("worlds.deferring", func(ctx context.Context, tx events.Tx, e events.Envelope) error {
+		_, err := tx.Exec(ctx, "insert into worlds.deferring values ($1)", payloadN(e))
+		return err
+	})))
+	settledOf(len(batch), l)
+	for n, e := range batch {
+		if n != 4 {
+			b.wantRow(e.EventID, "delivered", 1)
+		} else if r := b.wantRow(e.EventID, "failed", 1); !strings.HasPrefix(r.LastError, "IntegrityError: worlds.deferring: ") {
+			t.Errorf("last_error %q", r.LastError)
+		}
+	}
+	b.wantEffects(map[string]int{"platform.one": 10})
+}
+
+// oban#168, pg-boss#282: two workers update the same hot rows, each in its own order.
+func TestDeadlocksOfBatchesCostNobodyAnything(t *testing.T) {
+	b := setup(t)
+	b.exec("alter database " + one[string](b, "select quote_ident(current_database())") + " set deadlock_timeout = '20ms'")
+	b.exec(`create table platform.hot (id int primary key, n int not null); grant all on platform.hot to spectral_platform;
+		insert into platform.hot values (0, 0), (1, 0)`)
+	log := &notes{}
+	b.log = slog.NewJSONHandler(log, &slog.HandlerOptions{Level: slog.LevelDebug})
+	var all []events.Envelope
+	for n := range 200 {
+		all = append(all, event(n))
+	}
+	b.publish(all...)
+	var met sync.WaitGroup // each holds the row that the other wants next
+	met.Add(2)
+	heating := func(first int) *listening {
+		var meet sync.Once
+		s := subscription(handler("platform.heating", func(ctx context.Context, tx events.Tx, _ events.Envelope) error {
+			for _, id := range []int{first, 1 - first} {
+				if _, err := tx.Exec(ctx, "update platform.hot set n = n + 1 where id = $1", id); err != nil {
+					return err
+				}
+				meet.Do(func() {
+					met.Done()
+					met.Wait()
+				})
+			}
+			return nil
+		}))
+		return b.newListener(never, pgtest.Generation, s)
+	}
+	left, right := heating(0), heating(1)
+	left.start()
+	right.start()
+	settledOf(len(all), left, right)
+	if n := one[int](b, "select count(*)::int from core.outbox where status = 'delivered' and attempts = 1"); n != len(all) {
+		t.Errorf("%d of %d were delivered with one attempt", n, len(all))
+	}
+	if n := one[int](b, "select sum(n)::int from platform.hot"); n != 2*len(all) {
+		t.Errorf("%d updates", n)
+	}
+	if n := log.count(`"batch undone`); n == 0 {
+		t.Error("there was no deadlock: this shows nothing")
+	} else {
+		t.Logf("%d batches undone", n)
+	}
+}
+
+// Two batches with the same keys in opposite order claim them in one order, and neither is undone.
+func TestTwinsInOppositeOrderDoNotDeadlock(t *testing.T) {
+	b := setup(t)
+	log := &notes{}
+	b.log = slog.NewJSONHandler(log, &slog.HandlerOptions{Level: slog.LevelDebug})
+	var twins []events.Envelope
+	for _, n := range []int{0, 1, 2, 3, 4, 4, 3, 2, 1, 0} {
+		e := event(n)
+		e.IdempotencyKey = fmt.Sprint("key ", n)
+		twins = append(twins, e)
+	}
+	b.publish(twins...)
+	// both come to the third of theirs and have to wait
+	holder := pgtest.Conn(t, b.url)
+	_, err := holder.Exec(b.ctx, `begin; insert into core.event_handled (handler_name, idempotency_key, event_id, event_type, content_class)
+		values ('platform.one', 'worlds:-:key 2', gen_random_uuid(), 'worlds.test.happened', 'operational')`)
+	must(t, err)
+	s := subscription(leaving("platform.one"))
+	s.BatchSize, s.Concurrency = 5, 1
+	waiting := func(n int) {
+		b.eventually("batches wait", func() bool {
+			return one[int](b, `select count(*)::int from pg_locks l join pg_stat_activity a using (pid)
+				where not l.granted and l.locktype = 'transactionid' and a.datname = current_database()`) == n
+		})
+	}
+	left := b.listen(never, s)
+	waiting(1)
+	right := b.listen(never, s)
+	waiting(2)
+	_, err = holder.Exec(b.ctx, "rollback")
+	must(t, err)
+	settledOf(len(twins), left, right)
+	b.wantEffects(map[string]int{"platform.one": 5})
+	if n := one[int](b, "select count(*)::int from core.outbox where status = 'delivered' and attempts = 1"); n != len(twins) {
+		t.Errorf("%d of %d were delivered with one attempt", n, len(twins))
+	}
+	if n := log.count(`"batch undone`); n != 0 {
+		t.Errorf("%d batches were undone: %s", n, log.text.String())
+	}
+}
+
+// Whatever is wrong with a row or its handling, those that were claimed with it are delivered, at
+// the first attempt.
+func TestWhatIsWrongWithARowConcernsItsOwnRowOnly(t *testing.T) {
+	b := setup(t)
+	config, err := pgxpool.ParseConfig(b.url + "&pool_max_conns=1")
+	must(t, err)
+	useCases, err := pgxpool.NewWithConfig(b.ctx, config)
+	must(t, err)
+	t.Cleanup(useCases.Close)
+	taken, err := useCases.Acquire(b.ctx)
+	must(t, err)
+	t.Cleanup(taken.Release)
+	deep := strings.Repeat("[", 12000) + strings.Repeat("]", 12000)
+	exec := func(ctx context.Context, tx events.Tx, sql string) error {
+		_, err := tx.Exec(ctx, sql)
+		return err
+	}
+	cases := []struct {
+		name  string
+		forge string // as a superuser, on the row
+		do    func(context.Context, events.Tx) error
+		class string
+	}{
+		{"a payload of another form", `payload = '{"n": "x"}'`, nil, "PayloadError"},
+		{"a number that no reader takes", `payload = '{"n": 1e400}'`, nil, "PayloadError"},
+		{"nested deeper than readers go", `payload = '{"n": ` + deep + `}'`, nil, "PayloadError"},
+		{"a record that is garbage", `handler_failures = '{"platform.one": [1, null]}'`, nil, "CorruptRow"},
+		{"an error of SQL, swallowed", "", func(ctx context.Context, tx events.Tx) error { _ = exec(ctx, tx, "select 1/0"); return nil }, "AbortedTransaction"},
+		{"waits in Go", "", func(ctx context.Context, _ events.Tx) error { <-ctx.Done(); return ctx.Err() }, "TimeoutError"},
+		{"sleeps in SQL", "", func(ctx context.Context, tx events.Tx) error {
+			return exec(ctx, tx, "select pg_catalog.pg_sleep(3600)")
+		}, "TimeoutError"},
+		{"sleeps in SQL past its context", "", func(_ context.Context, tx events.Tx) error {
+			return exec(context.Background(), tx, "select pg_catalog.pg_sleep(1)")
+		}, ""},
+		{"wants a second connection", "", func(ctx context.Context, _ events.Tx) error {
+			conn, err := useCases.Acquire(ctx)
+			if err == nil {
+				conn.Release()
+			}
+			return err
+		}, "TimeoutError"},
+	}
+	b.exec("alter table core.outbox disable trigger outbox_notify") // nothing is claimed before it is forged
+	all := make([]events.Envelope, 3*len(cases))
+	for n := range all {
+		all[n] = event(n)
+	}
+	b.publish(all...)
+	for i, c := range cases {
+		if c.forge != "" {
+			b.exec("update core.outbox set "+c.forge+" where id = $1", all[3*i+1].EventID)
+		}
+	}
+	h := handler("platform.one", func(ctx context.Context, tx events.Tx, e events.Envelope) error {
+		if _, err := events.Decode[happened](e); err != nil {
+			return err
+		}
+		if n := payloadN(e); n%3 == 1 && cases[n/3].do != nil {
+			return cases[n/3].do(ctx, tx)
+		}
+		return effect("platform.one")(ctx, tx, e)
+	})
+	h.Timeout, h.Retry = 300*time.Millisecond, once
+	s := subscription(h)
+	s.BatchSize = len(all)
+	settledOf(len(all), b.listen(never, s))
+	for n, e := range all {
+		c := cases[n/3]
+		if n%3 != 1 || c.class == "" {
+			b.wantRow(e.EventID, "delivered", 1)
+		} else if r := b.wantRow(e.EventID, "failed", 1); !strings.HasPrefix(r.LastError, c.class+": ") {
+			t.Errorf("%s: last_error %q", c.name, r.LastError)
+		}
+	}
+	b.wantEffects(map[string]int{"platform.one": 2 * len(cases)})
+}
+
+// measuring records the sizes of batches.
+type measuring struct{ counts, bytes chan int }
+
+func (m measuring) HandleBatch(_ context.Context, batch []events.Envelope) error {
+	bytes := 0
+	for _, e := range batch {
+		bytes += len(e.Payload)
+	}
+	m.counts <- len(batch)
+	m.bytes <- bytes
+	return nil
+}
+
+// measured dispatches what is there on one runner and returns the sizes of its batches.
+func (b *bundle) measured(n int) (counts, bytes []int) {
+	b.Helper()
+	m := measuring{make(chan int, n), make(chan int, n)}
+	s := subscription(events.Registration{Name: "platform.measuring", Batch: func(events.Tx) events.BatchHandler { return m }})
+	s.Concurrency = 1
+	l := b.listen(never, s)
+	l.delivered(n)
+	l.stop()
+	close(m.counts)
+	close(m.bytes)
+	for count := range m.counts {
+		counts = append(counts, count)
+	}
+	for size := range m.bytes {
+		bytes = append(bytes, size)
+	}
+	return counts, bytes
+}
+
+func TestBatchesGrowUnderBacklog(t *testing.T) {
+	b := setup(t)
+	const backlog = 3000
+	b.exec(`select core.outbox_publish_many(jsonb_agg(jsonb_build_object('event_type', 'worlds.test.happened', 'source', 'worlds',
+		'payload', jsonb_build_object('n', i)))) from generate_series(1, $1::int) i group by i / 1000`, backlog)
+	counts, _ := b.measured(backlog)
+	t.Log(counts)
+	// further ones may be bounded in time, on a slow machine
+	if fmt.Sprint(counts[:3]) != "[10 20 40]" {
+		t.Fatalf("batches of %v", counts)
+	}
+	for i, count := range counts {
+		if i > 0 && count > 2*counts[i-1] || count > events.MaxBatchSize {
+			t.Fatalf("batches of %v", counts)
+		}
+	}
+}
+
+func TestBatchesAreBoundedInBytes(t *testing.T) {
+	b := setup(t)
+	const large = 100
+	for range large / 10 {
+		b.exec(`select core.outbox_publish('worlds.test.happened', 'worlds', jsonb_build_object('n', i, 'pad', repeat('x', 1048550)))
+			from generate_series(1, 10) i`)
+	}
+	_, bytes := b.measured(large)
+	t.Log(bytes)
+	for _, size := range bytes {
+		if size > 16<<20 {
+			t.Fatalf("batches of %v bytes", bytes)
+		}
+	}
+	if len(bytes) > large/8 {
+		t.Fatalf("%d batches: they do not grow", len(bytes))
+	}
+}
