@@ -123,6 +123,7 @@ func TestEachEventSeesItsWorkspaceOnly(t *testing.T) {
 				switch s := l.next(); s.Outcome {
 				case postgres.Delivered:
 					delivered++
+				case postgres.Retried:
 				case postgres.Failed:
 					t.Fatal(s.LastError)
 				}
