@@ -30,6 +30,25 @@ $$;
 grant execute on function core.workers_probe(uuid, double precision) to spectral_worker;
 
 -- +goose StatementBegin
+-- core.workers_lost(p_grace) lists, for the log, the workers that have been without a session for
+-- p_grace seconds, and the rows that each had in hand: those of its claims that are as they were
+-- claimed. Reads core.workers, core.claim_journal, core.outbox.
+create function core.workers_lost(p_grace double precision)
+returns table (worker_id uuid, name text, gone_at timestamptz, in_hand uuid[])
+language sql stable security definer
+set search_path = pg_catalog, core, pg_temp
+as $$
+  select w.worker_id, w.name, w.gone_at,
+         array(select o.id from core.claim_journal j join core.outbox o on o.id = any (j.ids)
+               where j.worker_id = w.worker_id and o.status = 'pending' and o.deleted_at is null and o.available_at <= j.claimed_at
+               limit 100)
+  from core.workers w
+  where w.gone_at <= clock_timestamp() - make_interval(secs => p_grace)
+$$;
+-- +goose StatementEnd
+grant execute on function core.workers_lost(double precision) to spectral_worker;
+
+-- +goose StatementBegin
 -- core.claim_in_hand(p_ids, p_claimed_at) says whether any row of a claim is as it was claimed:
 -- not settled and not due anew. Reads core.outbox.
 create function core.claim_in_hand(p_ids uuid[], p_claimed_at timestamptz) returns boolean
@@ -145,5 +164,6 @@ reset role;
 set local lock_timeout = '500ms';
 drop function core.worker_leave(uuid, text[]);
 drop function core.claim_verdict(bigint, text[], double precision);
+drop function core.workers_lost(double precision);
 drop function core.claim_in_hand(uuid[], timestamptz);
 drop function core.workers_probe(uuid, double precision);

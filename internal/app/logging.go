@@ -20,8 +20,9 @@ const (
 
 // Further fields.
 const (
-	logReason = "reason"
-	logDelay  = "delay_ms"
+	logWorkerID = "worker_id"
+	logReason   = "reason"
+	logDelay    = "delay_ms"
 )
 
 // NewLogger writes JSON entries with the canonical fields to w.

@@ -99,7 +99,7 @@ func newListener(lifecycle fx.Lifecycle, s Settings, contracts *events.Contracts
 		return nil, fmt.Errorf("%s: %w", EnvDatabaseURL, err)
 	}
 	listener, err := postgres.NewListener(postgres.Config{
-		Generation: s.Generation, Direct: direct, Pool: pool, Contracts: contracts, Log: log,
+		Generation: s.Generation, Direct: direct, Pool: pool, Contracts: contracts, Log: log.With(logWorkerID, worker),
 		Worker: worker, Name: processName(), Now: time.Now, Random: rand.Float64,
 	})
 	if err != nil {

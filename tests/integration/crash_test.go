@@ -65,11 +65,16 @@ func TestABatchThatAWorkerDiedOfRunsAlone(t *testing.T) {
 // Dying alone costs an attempt, like any other failure.
 func TestDyingAloneCostsAnAttempt(t *testing.T) {
 	b := setup(t)
+	log := &notes{}
+	b.log = logTo(log)
 	e := event(1)
 	b.publish(e)
 	b.died(true, "", e.EventID)
 	l := b.listen(never, subscription(leaving("platform.one")))
 	s := l.next()
+	if n := log.count(`"lost_worker":"killed"`); n != 1 || log.count(`"in_hand":["`+e.EventID.String()) != 1 {
+		t.Errorf("the log says %d times who died", n)
+	}
 	if s.Outcome != postgres.Retried || s.Attempts != 1 || !strings.HasPrefix(s.LastError, "WorkerDied: platform.one: ") {
 		t.Fatalf("%+v", s)
 	}

@@ -28,3 +28,7 @@ from core.claim_verdict(@generation::bigint, @event_types::text[], @grace_second
 -- name: WorkerDifference :one
 -- The empty text says that no live worker is in the way.
 select coalesce(core.worker_difference(@worker::uuid, @generation::bigint, @handlers::jsonb), '')::text as difference;
+
+-- name: WorkersLost :many
+select l.worker_id::uuid as worker_id, l.name::text as name, l.gone_at::timestamptz as gone_at, l.in_hand::uuid[] as in_hand
+from core.workers_lost(@grace_seconds::double precision) as l;

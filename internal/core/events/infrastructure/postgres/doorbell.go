@@ -145,9 +145,13 @@ func (b *doorbell) pollWithout(ctx context.Context, d time.Duration) error {
 			return nil
 		case <-poll.C:
 		}
+		failing := b.poll.delay > 0
 		var err error
 		if next, err = b.lookThroughPool(ctx); err != nil {
 			return err
+		}
+		if failing && b.poll.delay == 0 {
+			return nil // the database is back
 		}
 	}
 }

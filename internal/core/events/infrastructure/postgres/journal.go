@@ -32,6 +32,7 @@ type journal struct {
 	registered atomic.Bool
 	judgesFrom time.Time // not before, after an outage; the doorbell's
 	turn       turn
+	told       map[uuid.UUID]bool // of these workers it is logged that they are gone; the doorbell's
 }
 
 // newJournal opens a pool like the dispatching one.
@@ -43,7 +44,7 @@ func newJournal(dispatching *pgxpool.Pool, worker uuid.UUID, generation events.G
 	if err != nil {
 		return nil, fmt.Errorf("journal: %w", err)
 	}
-	return &journal{pool: pool, worker: worker, generation: generation}, nil
+	return &journal{pool: pool, worker: worker, generation: generation, told: make(map[uuid.UUID]bool)}, nil
 }
 
 // turn is held while a row runs that a worker died of: should this process die, it is that row's

@@ -319,7 +319,7 @@ func (e *deafError) Error() string {
 			"check that both lead to the same database of the same server"
 	}
 	return "notifications do not arrive: DATABASE_URL leads through a transaction pooler (" + e.pooled + "), and LISTEN needs a direct connection: " +
-		"let DATABASE_URL lead straight to Postgres, or to a pooler in session mode, and SPECTRAL_POOL_URL to this one"
+		"let DATABASE_URL lead straight to Postgres, or to a pooler in session mode, and SPECTRAL_POOL_URL to this one; until then it is not noticed when a worker dies"
 }
 
 // hangUp ends the connection and waits a moment until it is over: there is to be one LISTEN

@@ -22,6 +22,10 @@ const (
 	logState       = "state"
 	logDelay       = "delay_ms"
 	logRows        = "rows"
+	logWorker      = "lost_worker_id"
+	logName        = "lost_worker"
+	logGoneAt      = "gone_at"
+	logInHand      = "in_hand"
 )
 
 func workspaceText(w uuid.NullUUID) string {

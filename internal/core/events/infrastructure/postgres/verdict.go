@@ -101,6 +101,17 @@ func (d *dispatchTx) countDeath(ctx context.Context, eventTypes []string, consum
 	}
 	ctx, cancel := context.WithTimeout(ctx, statementTimeout)
 	defer cancel()
+	lost, err := d.queries.WorkersLost(ctx, grace.Seconds())
+	if err != nil {
+		return false, fmt.Errorf("read which workers are gone: %w", err)
+	}
+	for _, w := range lost {
+		if !d.journal.told[w.WorkerID] {
+			d.journal.told[w.WorkerID] = true
+			d.log.WarnContext(ctx, "a worker is gone: killed, out of memory, frozen or cut off", logWorker, w.WorkerID,
+				logName, w.Name, logGoneAt, w.GoneAt, logInHand, w.InHand)
+		}
+	}
 	rows, err := d.queries.Verdict(ctx, coredb.VerdictParams{
 		Generation: int64(d.generation), EventTypes: eventTypes, GraceSeconds: grace.Seconds(),
 	})
@@ -156,5 +167,5 @@ func workerDied(serverRestarted bool) failure {
 		return lostConnection(nil)
 	}
 	return failure{class: "WorkerDied", disposition: transient,
-		message: "the worker process ended while it had this event in hand, alone or as the one that a worker had died of before (killed, out of memory, exit)"}
+		message: "the worker process ended, froze or was cut off while it had this event in hand, alone or as the one that a worker had died of before (killed, out of memory, exit)"}
 }

@@ -162,6 +162,43 @@ func (q *Queries) WorkerDifference(ctx context.Context, arg WorkerDifferencePara
 	return difference, err
 }
 
+const workersLost = `-- name: WorkersLost :many
+select l.worker_id::uuid as worker_id, l.name::text as name, l.gone_at::timestamptz as gone_at, l.in_hand::uuid[] as in_hand
+from core.workers_lost($1::double precision) as l
+`
+
+type WorkersLostRow struct {
+	WorkerID uuid.UUID
+	Name     string
+	GoneAt   time.Time
+	InHand   []uuid.UUID
+}
+
+func (q *Queries) WorkersLost(ctx context.Context, graceSeconds float64) ([]WorkersLostRow, error) {
+	rows, err := q.db.Query(ctx, workersLost, graceSeconds)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []WorkersLostRow
+	for rows.Next() {
+		var i WorkersLostRow
+		if err := rows.Scan(
+			&i.WorkerID,
+			&i.Name,
+			&i.GoneAt,
+			&i.InHand,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
 const writeJournal = `-- name: WriteJournal :exec
 select core.claim_journal_write($1::uuid, $2::text, $3::integer, $4::bigint, $5::uuid[],
   $6::boolean, nullif($7::text, ''))
