@@ -19,9 +19,9 @@ select c.event_id::uuid as event_id, c.event_type::text as event_type, c.event_v
   c.occurred_at::timestamptz as occurred_at, c.source::text as source, coalesce(c.target, '')::text as target,
   c.content_class::text as content_class,
   coalesce(c.workspace_id, '00000000-0000-0000-0000-000000000000')::uuid as workspace_id,
-  c.payload::jsonb as payload, c.idempotency_key::text as idempotency_key,
+  c.payload::text as payload, c.idempotency_key::text as idempotency_key,
   coalesce(c.trace_context, '')::text as trace_context, c.attempts::integer as attempts, c.available_at::timestamptz as available_at,
-  c.handler_failures::jsonb as handler_failures, c.crashes::integer as crashes,
+  c.handler_failures::text as handler_failures, c.crashes::integer as crashes,
   coalesce(c.handler, '')::text as handler, c.restarted::boolean as restarted
 from core.claim_verdict(@generation::bigint, @event_types::text[], @grace_seconds::double precision) as c;
 

@@ -199,11 +199,11 @@ func claimedRow(r coredb.ClaimRow) claimed {
 			EventID: r.EventID, EventType: r.EventType, EventVersion: int(r.EventVersion), OccurredAt: r.OccurredAt,
 			Source: events.Scope(r.Source), Target: events.Scope(r.Target),
 			WorkspaceID: uuid.NullUUID{UUID: r.WorkspaceID, Valid: r.WorkspaceID != uuid.Nil},
-			Payload:     r.Payload, IdempotencyKey: r.IdempotencyKey, TraceContext: r.TraceContext,
+			Payload:     json.RawMessage(r.Payload), IdempotencyKey: r.IdempotencyKey, TraceContext: r.TraceContext,
 		},
 		contentClass: r.ContentClass, attempts: int(r.Attempts), availableAt: r.AvailableAt, crashes: int(r.Crashes),
 	}
-	if err := json.Unmarshal(r.HandlerFailures, &row.record); err != nil {
+	if err := json.Unmarshal([]byte(r.HandlerFailures), &row.record); err != nil {
 		row.record, row.corrupt = nil, fmt.Errorf("column handler_failures of this row: %w", err)
 	}
 	return row

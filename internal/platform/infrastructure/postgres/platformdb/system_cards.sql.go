@@ -7,6 +7,7 @@ package platformdb
 
 import (
 	"context"
+	"encoding/json"
 
 	"github.com/google/uuid"
 )
@@ -72,7 +73,7 @@ type ProjectCardParams struct {
 	CardID      string
 	Version     int64
 	Title       string
-	Snapshot    []byte
+	Snapshot    json.RawMessage
 }
 
 // An older or equal version never overwrites: events may come in any order, and again.

@@ -7,6 +7,7 @@ package worldsdb
 
 import (
 	"context"
+	"encoding/json"
 	"time"
 
 	"github.com/google/uuid"
@@ -19,7 +20,7 @@ where workspace_id is not distinct from $3 and card_id = $4 and version = $5
 `
 
 type PutCardParams struct {
-	Card        []byte
+	Card        json.RawMessage
 	PublishedAt time.Time
 	WorkspaceID uuid.NullUUID
 	CardID      string

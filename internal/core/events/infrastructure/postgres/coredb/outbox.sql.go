@@ -7,6 +7,7 @@ package coredb
 
 import (
 	"context"
+	"encoding/json"
 	"time"
 
 	"github.com/google/uuid"
@@ -17,9 +18,9 @@ select c.event_id::uuid as event_id, c.event_type::text as event_type, c.event_v
   c.occurred_at::timestamptz as occurred_at, c.source::text as source, coalesce(c.target, '')::text as target,
   c.content_class::text as content_class,
   coalesce(c.workspace_id, '00000000-0000-0000-0000-000000000000')::uuid as workspace_id,
-  c.payload::jsonb as payload, c.idempotency_key::text as idempotency_key,
+  c.payload::text as payload, c.idempotency_key::text as idempotency_key,
   coalesce(c.trace_context, '')::text as trace_context, c.attempts::integer as attempts, c.available_at::timestamptz as available_at,
-  c.handler_failures::jsonb as handler_failures, c.crashes::integer as crashes
+  c.handler_failures::text as handler_failures, c.crashes::integer as crashes
 from core.outbox_claim($1::bigint, $2::text, $3::integer, $4::timestamptz, $5::uuid,
   $6::boolean) as c
 `
@@ -42,16 +43,17 @@ type ClaimRow struct {
 	Target          string
 	ContentClass    string
 	WorkspaceID     uuid.UUID
-	Payload         []byte
+	Payload         string
 	IdempotencyKey  string
 	TraceContext    string
 	Attempts        int32
 	AvailableAt     time.Time
-	HandlerFailures []byte
+	HandlerFailures string
 	Crashes         int32
 }
 
 // The nil UUID stands for no workspace, the empty text for no target and no trace.
+// Documents come as text: jsonb is parsed by the driver, and what Go cannot parse would fail the claim.
 func (q *Queries) Claim(ctx context.Context, arg ClaimParams) ([]ClaimRow, error) {
 	rows, err := q.db.Query(ctx, claim,
 		arg.Generation,
@@ -121,7 +123,7 @@ type FailParams struct {
 	OccurredAt      time.Time
 	AvailableAt     time.Time
 	LastError       string
-	HandlerFailures []byte
+	HandlerFailures json.RawMessage
 }
 
 func (q *Queries) Fail(ctx context.Context, arg FailParams) (bool, error) {
@@ -260,7 +262,7 @@ const publishMany = `-- name: PublishMany :one
 select core.outbox_publish_many($1::jsonb)::uuid[] as ids
 `
 
-func (q *Queries) PublishMany(ctx context.Context, events []byte) ([]uuid.UUID, error) {
+func (q *Queries) PublishMany(ctx context.Context, events json.RawMessage) ([]uuid.UUID, error) {
 	row := q.db.QueryRow(ctx, publishMany, events)
 	var ids []uuid.UUID
 	err := row.Scan(&ids)
@@ -289,7 +291,7 @@ type RetryParams struct {
 	AvailableAt     time.Time
 	DelaySeconds    float64
 	LastError       string
-	HandlerFailures []byte
+	HandlerFailures json.RawMessage
 	Counted         bool
 }
 

@@ -7,6 +7,7 @@ package coredb
 
 import (
 	"context"
+	"encoding/json"
 )
 
 const registerEventTypes = `-- name: RegisterEventTypes :one
@@ -15,7 +16,7 @@ select core.event_types_register($1::bigint, $2::jsonb)::integer as changed
 
 type RegisterEventTypesParams struct {
 	Generation int64
-	Types      []byte
+	Types      json.RawMessage
 }
 
 func (q *Queries) RegisterEventTypes(ctx context.Context, arg RegisterEventTypesParams) (int32, error) {

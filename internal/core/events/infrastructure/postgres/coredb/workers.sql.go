@@ -7,6 +7,7 @@ package coredb
 
 import (
 	"context"
+	"encoding/json"
 	"time"
 
 	"github.com/google/uuid"
@@ -51,7 +52,7 @@ type RegisterWorkerParams struct {
 	Worker     uuid.UUID
 	Generation int64
 	Name       string
-	Handlers   []byte
+	Handlers   json.RawMessage
 }
 
 // The empty text says that no other live worker is in the way.
@@ -72,9 +73,9 @@ select c.event_id::uuid as event_id, c.event_type::text as event_type, c.event_v
   c.occurred_at::timestamptz as occurred_at, c.source::text as source, coalesce(c.target, '')::text as target,
   c.content_class::text as content_class,
   coalesce(c.workspace_id, '00000000-0000-0000-0000-000000000000')::uuid as workspace_id,
-  c.payload::jsonb as payload, c.idempotency_key::text as idempotency_key,
+  c.payload::text as payload, c.idempotency_key::text as idempotency_key,
   coalesce(c.trace_context, '')::text as trace_context, c.attempts::integer as attempts, c.available_at::timestamptz as available_at,
-  c.handler_failures::jsonb as handler_failures, c.crashes::integer as crashes,
+  c.handler_failures::text as handler_failures, c.crashes::integer as crashes,
   coalesce(c.handler, '')::text as handler, c.restarted::boolean as restarted
 from core.claim_verdict($1::bigint, $2::text[], $3::double precision) as c
 `
@@ -94,12 +95,12 @@ type VerdictRow struct {
 	Target          string
 	ContentClass    string
 	WorkspaceID     uuid.UUID
-	Payload         []byte
+	Payload         string
 	IdempotencyKey  string
 	TraceContext    string
 	Attempts        int32
 	AvailableAt     time.Time
-	HandlerFailures []byte
+	HandlerFailures string
 	Crashes         int32
 	Handler         string
 	Restarted       bool
@@ -151,7 +152,7 @@ select coalesce(core.worker_difference($1::uuid, $2::bigint, $3::jsonb), '')::te
 type WorkerDifferenceParams struct {
 	Worker     uuid.UUID
 	Generation int64
-	Handlers   []byte
+	Handlers   json.RawMessage
 }
 
 // The empty text says that no live worker is in the way.
