@@ -110,11 +110,10 @@ func TestTheFloorNeverPassesWhatIsPending(t *testing.T) {
 // ring is heard.
 func TestAWorkersClockChangesNothing(t *testing.T) {
 	for name, c := range map[string]struct{ first, then time.Duration }{
-		"fast":            {10 * time.Minute, 10 * time.Minute},
-		"slow":            {-10 * time.Minute, -10 * time.Minute},
-		"set back":        {0, -time.Hour},
-		"set back by far": {0, -10000 * time.Hour},
-		"set forward":     {0, time.Hour},
+		"fast":        {10 * time.Minute, 10 * time.Minute},
+		"slow":        {-10 * time.Minute, -10 * time.Minute},
+		"set back":    {0, -time.Hour},
+		"set forward": {0, time.Hour},
 	} {
 		t.Run(name, func(t *testing.T) {
 			b := setup(t)
@@ -124,7 +123,7 @@ func TestAWorkersClockChangesNothing(t *testing.T) {
 			l := b.listen(never, subscription(leaving("platform.one")))
 			schedule := func(n int) (events.Envelope, time.Time) {
 				e := event(n)
-				at := one[time.Time](b, "select clock_timestamp() + interval '1 second'")
+				at := one[time.Time](b, "select clock_timestamp() + interval '600 milliseconds'")
 				must(t, b.uow.Do(b.ctx, events.Worlds, uuid.NullUUID{}, func(_ events.Tx, publisherFor events.PublisherFor) error {
 					return publisherFor(events.AvailableAt(at)).Publish(b.ctx, e)
 				}))
@@ -135,7 +134,7 @@ func TestAWorkersClockChangesNothing(t *testing.T) {
 				l.delivered(1)
 				late := one[float64](b, "select extract(epoch from delivered_at - $2)::float8 from core.outbox where id = $1", e.EventID, at)
 				// what it had waited when its clock was set back, it waits once more
-				if late < 0 || late > 2 {
+				if late < 0 || late > 1.6 {
 					t.Errorf("delivered %f s after it was due", late)
 				}
 			}
@@ -168,7 +167,7 @@ func TestAWorkersClockChangesNothing(t *testing.T) {
 // What settled rows leave in the index while somebody holds an old snapshot is not walked past by
 // every claim.
 func TestAnOldSnapshotDoesNotSlowClaims(t *testing.T) {
-	b := setup(t)
+	b := setupAlone(t, 2*patience) // another's long transaction holds the floor, in whichever database
 	const backlog = 30_000
 	b.exec(`select core.outbox_publish_many(jsonb_agg(jsonb_build_object('event_type', 'worlds.test.happened', 'source', 'worlds',
 		'payload', jsonb_build_object('n', i)))) from generate_series(1, $1::int) i group by i / 1000`, backlog)
@@ -180,7 +179,9 @@ func TestAnOldSnapshotDoesNotSlowClaims(t *testing.T) {
 		return one[int](b, "select idx_tup_read::int from pg_stat_user_indexes where indexrelname = 'outbox_due'")
 	}
 	before := read()
-	l := b.listen(never, newPickups().subscription())
+	s := newPickups().subscription()
+	s.Concurrency = 1 // the floor rises behind whoever is still at work, which two would let vary
+	l := b.listen(never, s)
 	l.delivered(backlog)
 	l.stop()
 	l.workers.Close()

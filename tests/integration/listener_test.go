@@ -164,43 +164,6 @@ func TestSettingsOfTheLoginChangeNothing(t *testing.T) {
 	}
 }
 
-// hatchet#2772, #3694: no slot of the pool is lost with a connection, and none comes back
-// subscribed to anything (wpmgr#496).
-func TestKilledBackendsLeakNoSlot(t *testing.T) {
-	b := setup(t)
-	l := b.listen(50*time.Millisecond, subscription(leaving("platform.one")))
-	size := int(l.workers.Stat().MaxConns())
-	killed := 0
-	for n := 0; killed < 50; n++ {
-		for _, conn := range b.allOf(l.workers) {
-			conn.Release()
-		}
-		killed += one[int](b, `select count(pg_terminate_backend(pid))::int from pg_stat_activity
-			where datname = current_database() and pid <> pg_backend_pid() and application_name in ('doorbell', 'workers')`)
-		b.publish(event(n))
-		l.delivered(1)
-	}
-	b.eventually("it listens again", func() bool { return len(b.doorbellPIDs()) == 1 })
-	l.wantState(patience, postgres.Listening, "")
-	changed := l.Health().Changed()
-	b.killDoorbell()
-	<-changed
-	l.wantState(patience, postgres.Listening, "") // so the pool was used last for a self-test
-	b.eventually("every slot is free", func() bool { return l.workers.Stat().AcquiredConns() == 0 })
-	conns := b.allOf(l.workers)
-	if len(conns) != size {
-		t.Fatalf("%d connections of %d", len(conns), size)
-	}
-	for _, conn := range conns {
-		var channels int
-		must(t, conn.QueryRow(b.ctx, "select count(*)::int from pg_listening_channels()").Scan(&channels))
-		if channels > 0 {
-			t.Error("a connection of the pool is subscribed")
-		}
-		conn.Release()
-	}
-}
-
 // allOf acquires every connection of a pool.
 func (b *bundle) allOf(pool *pgxpool.Pool) []*pgxpool.Conn {
 	b.Helper()

@@ -216,7 +216,7 @@ func TestWhatAHandlerSetsIsItsOwn(t *testing.T) {
 		super bool
 		batch int
 	}{
-		"superuser": {true, 1}, "worker": {false, 1}, "superuser, batch": {true, 10}, "worker, batch": {false, 10},
+		"superuser, batch": {true, 10}, "worker": {false, 1},
 	} {
 		t.Run(name, func(t *testing.T) {
 			b := setup(t)
