@@ -6,6 +6,7 @@ import (
 	"net"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 
@@ -122,4 +123,16 @@ func TestAProducerThatMeetsTheBarrierNotifies(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+}
+
+// A notifier that aborts after its decision leaves whoever was silent beside it to the poll.
+func TestWhatASilentProducersNotifierLeavesIsPolled(t *testing.T) {
+	b := setup(t)
+	l := b.listen(500*time.Millisecond, subscription(leaving("platform.one")))
+	elected := b.producerOf(happenedType)
+	silent := b.producerOf(happenedType)
+	b.commit(silent)
+	_, err := elected.Exec(b.ctx, "rollback")
+	must(t, err)
+	l.delivered(1)
 }
