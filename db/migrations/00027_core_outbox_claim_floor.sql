@@ -46,7 +46,8 @@ grant execute on function core.outbox_floor(bigint, text, timestamptz) to spectr
 -- stay pending under its row locks, and are free again when it ends. With p_crashed only rows that
 -- a worker died of, otherwise only others. Rows that others hold are skipped; so are those that a
 -- worker, other than p_worker, had in hand when its session ended. Rows available before p_floor
--- are not looked for. No more than 16 MiB of payload and one row: they are all in memory at once. Locks core.outbox; reads core.workers, core.claim_journal.
+-- are not looked for. No more than 16 MiB of payload and one row: they are all in memory at once.
+-- Locks core.outbox; reads core.workers, core.claim_journal.
 create function core.outbox_claim(
   p_generation bigint, p_event_type text, p_limit integer, p_floor timestamptz, p_worker uuid, p_crashed boolean)
 returns table (
