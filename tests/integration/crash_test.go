@@ -287,6 +287,19 @@ func TestCoHandlersOfARowThatAWorkerDiedOfRunApart(t *testing.T) {
 	b.wantEffects(map[string]int{"platform.one": 1, "worlds.two": 1, "worlds.three": 1})
 }
 
+// A deferred constraint that such a row breaks ends it like any other.
+func TestARowThatAWorkerDiedOfBreaksADeferredConstraint(t *testing.T) {
+	b := setup(t)
+	b.exec("alter table platform.effects add constraint once unique (n) deferrable initially deferred; insert into platform.effects values ('x', 'x', gen_random_uuid(), 1)")
+	e := event(1)
+	b.publish(e)
+	b.exec("update core.outbox set crashes = 1")
+	b.listen(never, subscription(leaving("platform.one"))).until(postgres.Failed)
+	if r := b.wantRow(e.EventID, "failed", 1); !strings.HasPrefix(r.LastError, "IntegrityError: platform.one: ") {
+		t.Fatalf("last_error %q", r.LastError)
+	}
+}
+
 // Handlers begin after what they are about is noted, and a live worker's notes are void once it has
 // let go, whichever way.
 func TestTheJournalKeepsUpWithALiveWorker(t *testing.T) {

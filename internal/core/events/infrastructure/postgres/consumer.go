@@ -96,7 +96,9 @@ func (c *consumer) begin(ctx context.Context, note *entry, last claim, emptied b
 	if !c.stopped {
 		more := !emptied || c.again
 		if c.crashed && (!last.crashed || !more) && c.journal.turn.take(c, func() { c.wake(ctx, true) }) {
-			return claim{limit: 1, crashed: true}
+			c.crashed = false // a look may find more while this one claims
+			// strictly at once: a second run, for a deferred constraint, would be one more chance to die
+			return claim{limit: 1, strict: true, crashed: true}
 		}
 		if more && c.runners <= c.throttle.allowed {
 			c.again = false
@@ -117,7 +119,7 @@ func (c *consumer) adjust(claimed claim, r dispatchResult, took time.Duration) (
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if claimed.crashed {
-		c.crashed = r.rows > 0
+		c.crashed = c.crashed || r.rows > 0
 		return false
 	}
 	if r.lost {
@@ -137,10 +139,14 @@ func (c *consumer) doubt() bool {
 
 // interrupted takes in a claim that came to nothing: the connection may be lost, or the batch have
 // been more than the server can do in time.
-func (c *consumer) interrupted() {
+func (c *consumer) interrupted(how claim) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.doubted = maxDoubted
+	if how.crashed {
+		c.crashed = true
+		return
+	}
 	c.throttle.undone(false)
 }
 
@@ -156,7 +162,7 @@ func (c *consumer) drain(ctx context.Context, note *entry) {
 		}
 		c.report(ctx, result.settled)
 		if err != nil {
-			c.interrupted()
+			c.interrupted(now)
 			emptied = false
 			if ctx.Err() != nil {
 				continue // halted: begin ends this runner
