@@ -44,9 +44,8 @@ func (l *lentTx) takeBack() (inUse bool) {
 	return l.calls > 0
 }
 
-// controlsTx finds statements that would end the transaction. What hides behind another statement
-// is found afterwards, by the connection's state.
-var controlsTx = regexp.MustCompile(`(?i)^\s*(begin|start\s+transaction|commit|end|abort|prepare\s+transaction|rollback(\s+(work|transaction))?\s*(and\s.*)?;?\s*$)`)
+// controlsTx finds statements that would end the transaction.
+var controlsTx = regexp.MustCompile(`(?i)^(begin|start\s+transaction|commit|end|abort|prepare\s+transaction|rollback(\s+(work|transaction))?\s*(and\s.*)?;?\s*$)`)
 
 // actAgain repeats actAs for the next event, if the last one's statements may have undone it.
 func (l *lentTx) actAgain(ctx context.Context, role string, workspace uuid.NullUUID) error {
@@ -100,11 +99,53 @@ var (
 	setsLocally  = regexp.MustCompile(`(?i),\s*true\s*\)`)
 )
 
+// withoutComments is sql from its first word on.
+func withoutComments(sql string) string {
+	for {
+		sql = strings.TrimLeft(sql, " \t\r\n\f\v;")
+		switch {
+		case strings.HasPrefix(sql, "--"):
+			_, sql, _ = strings.Cut(sql, "\n")
+		case strings.HasPrefix(sql, "/*"):
+			depth := 0 // they nest
+			for i := 0; ; {
+				switch {
+				case strings.HasPrefix(sql[i:], "/*"):
+					depth, i = depth+1, i+2
+				case strings.HasPrefix(sql[i:], "*/"):
+					depth, i = depth-1, i+2
+				default:
+					i++
+				}
+				if depth == 0 || i >= len(sql) {
+					sql = sql[min(i, len(sql)):]
+					break
+				}
+			}
+		default:
+			return sql
+		}
+	}
+}
+
+// refuseControl refuses a statement, without leading comments, that would end the transaction.
+func refuseControl(sql string) error {
+	if !controlsTx.MatchString(sql) {
+		return nil
+	}
+	word, _, _ := strings.Cut(sql, " ")
+	return &controlError{word}
+}
+
 // begin notes a call; whoever gets nil calls done.
-func (l *lentTx) begin(sql string) error {
-	if controlsTx.MatchString(sql) {
-		word, _, _ := strings.Cut(strings.TrimSpace(sql), " ")
-		return &controlError{word}
+func (l *lentTx) begin(sql string, args ...any) error {
+	sql = withoutComments(sql)
+	if err := refuseControl(sql); err != nil {
+		return err
+	}
+	// several statements in one, of which any might end the transaction
+	if len(args) > 0 && args[0] == pgx.QueryExecModeSimpleProtocol {
+		return &controlError{"the simple protocol"}
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -129,7 +170,7 @@ func (e *controlError) Error() string { return e.statement + ": " + ErrTxControl
 func (e *controlError) Unwrap() error { return ErrTxControl }
 
 func (l *lentTx) Exec(ctx context.Context, sql string, arguments ...any) (pgconn.CommandTag, error) {
-	if err := l.begin(sql); err != nil {
+	if err := l.begin(sql, arguments...); err != nil {
 		return pgconn.CommandTag{}, err
 	}
 	defer l.done()
@@ -137,7 +178,7 @@ func (l *lentTx) Exec(ctx context.Context, sql string, arguments ...any) (pgconn
 }
 
 func (l *lentTx) Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error) {
-	if err := l.begin(sql); err != nil {
+	if err := l.begin(sql, args...); err != nil {
 		return nil, err
 	}
 	defer l.done()
@@ -145,7 +186,7 @@ func (l *lentTx) Query(ctx context.Context, sql string, args ...any) (pgx.Rows, 
 }
 
 func (l *lentTx) QueryRow(ctx context.Context, sql string, args ...any) pgx.Row {
-	if err := l.begin(sql); err != nil {
+	if err := l.begin(sql, args...); err != nil {
 		return refusedRow{err}
 	}
 	defer l.done()
@@ -157,9 +198,14 @@ func (l *lentTx) SendBatch(ctx context.Context, b *pgx.Batch) pgx.BatchResults {
 		return refusedBatch{err}
 	}
 	defer l.done()
+	for _, q := range b.QueuedQueries {
+		if err := refuseControl(withoutComments(q.SQL)); err != nil {
+			return refusedBatch{err}
+		}
+	}
 	l.mu.Lock()
 	for _, q := range b.QueuedQueries {
-		l.note(q.SQL)
+		l.note(withoutComments(q.SQL))
 	}
 	l.mu.Unlock()
 	return l.tx.SendBatch(ctx, b)
