@@ -72,7 +72,7 @@ func openPool(lifecycle fx.Lifecycle, s Settings, runners int) (*pgxpool.Pool, e
 func consumerConnections(g events.Generation) int {
 	n := 0
 	for _, build := range ConsumerBuilders() {
-		n += build(g).WithDefaults().Concurrency
+		n += postgres.Connections(build(g))
 	}
 	return n
 }

@@ -124,7 +124,7 @@ func TestEachEventSeesItsWorkspaceOnly(t *testing.T) {
 				case postgres.Delivered:
 					delivered++
 				case postgres.Retried:
-				case postgres.Failed:
+				case postgres.Failed, postgres.Released:
 					t.Fatal(s.LastError)
 				}
 			}

@@ -6,8 +6,10 @@ select coalesce(core.worker_register(@worker::uuid, @generation::bigint, @name::
 select core.worker_leave(@worker::uuid, @channels::text[]);
 
 -- name: ProbeWorkers :one
--- -1 stands for nobody being gone.
-select coalesce(core.workers_probe(@worker::uuid, @grace_seconds::double precision), -1)::double precision as verdict_in;
+-- What there is to find out about workers that may be gone: in how many seconds a verdict is due, and in how
+-- many the first lease runs out. -1 stands for nobody being gone, and for no lease.
+select coalesce(core.workers_probe(@worker::uuid, @grace_seconds::double precision), -1)::double precision as verdict_in,
+  coalesce(core.lease_expires_in(), -1)::double precision as expiry_in;
 
 -- name: WriteJournal :exec
 select core.claim_journal_write(@worker::uuid, @event_type::text, @runner::integer, @generation::bigint, @ids::uuid[],

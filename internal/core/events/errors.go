@@ -41,5 +41,14 @@ func (e *PanicError) Error() string {
 	return fmt.Sprintf("handler panicked: %v", e.Value)
 }
 
+// ErrLeaseLost is the cause ([context.Cause]) with which leased work is cut off whose lease was lost: it ran
+// out before it could be renewed, and somebody else may have the event by now. Nothing that this
+// execution returns is kept.
+var ErrLeaseLost = errors.New("the lease of this event was lost: somebody else may be working on it")
+
+// ErrStopping is the cause with which work is cut off by a worker that stops. What is returned without
+// an error is still kept; otherwise the event is given back, and no attempt counted.
+var ErrStopping = errors.New("the worker is stopping")
+
 // ErrNoHandler is the failure of an event whose target context has no handler for it.
 var ErrNoHandler = errors.New("no handler of the target context is registered for this event type")

@@ -25,13 +25,25 @@ type BatchHandler interface {
 }
 
 // Executor does leased work, too slow for a transaction: Execute runs outside any, may run more
-// than once, and returns what is to be written when the event is settled.
+// than once, side by side even when a lease is lost, and returns what is to be written when the event is settled; nil is nothing.
+//
+// It stops when ctx is done, for which [context.Cause] has the reason: [ErrLeaseLost], [ErrStopping], or
+// [context.DeadlineExceeded] for the handler's own timeout. Who goes on for more than 5 s is left behind.
+// An error is retried by the handler's policy unless it is terminal. Safe for concurrent use.
 type Executor interface {
 	Execute(ctx context.Context, e Envelope) (Completion, error)
 }
 
-// Completion writes the outcome of leased work in the transaction that settles the event; it runs
-// for one execution only, whichever settles first.
+// ExecutorFunc is a function as an Executor.
+type ExecutorFunc func(ctx context.Context, e Envelope) (Completion, error)
+
+// Execute implements [Executor].
+func (f ExecutorFunc) Execute(ctx context.Context, e Envelope) (Completion, error) { return f(ctx, e) }
+
+// Completion writes the outcome of leased work in the transaction that settles the event, together with its
+// dedup row; of several executions only one is completed, whichever settles first. It may be called again when
+// its transaction was undone, and must be short: it has 30 s at most. An error is a failure of the
+// handler. The rules of [EventHandler] hold.
 type Completion func(ctx context.Context, tx Tx) error
 
 // Mode says how a consumer's events are held while its handlers run.
@@ -59,7 +71,8 @@ type Registration struct {
 	Executor Executor
 	// Retry overrides the default policy; nil means [DefaultRetryPolicy].
 	Retry *RetryPolicy
-	// Timeout of one call; zero means [DefaultHandlerTimeout].
+	// Timeout of one call; zero means [DefaultHandlerTimeout], or [DefaultExecutionTimeout] of an
+	// Executor, which is cut off then however faithfully its lease is renewed.
 	Timeout time.Duration
 	// ActsOutside says that the handler has effects outside its transaction, which a rolled back
 	// batch would repeat: it is never batched.
@@ -68,6 +81,9 @@ type Registration struct {
 
 // DefaultHandlerTimeout bounds one call of a handler that names no timeout of its own.
 const DefaultHandlerTimeout = 30 * time.Second
+
+// DefaultExecutionTimeout bounds one call of an Executor that names no timeout of its own.
+const DefaultExecutionTimeout = 15 * time.Minute
 
 // maxHandlerNameBytes keeps a name within what core.event_handled takes.
 const maxHandlerNameBytes = 128
@@ -90,10 +106,14 @@ func (r Registration) RetryPolicy() RetryPolicy {
 
 // CallTimeout is the handler's own timeout, or the default.
 func (r Registration) CallTimeout() time.Duration {
-	if r.Timeout > 0 {
+	switch {
+	case r.Timeout > 0:
 		return r.Timeout
+	case r.Executor != nil:
+		return DefaultExecutionTimeout
+	default:
+		return DefaultHandlerTimeout
 	}
-	return DefaultHandlerTimeout
 }
 
 // Validate reports what is wrong with a registration in a consumer of the given mode.

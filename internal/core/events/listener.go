@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 )
 
 // EventListener dispatches the events of its deployment generation to the handlers of its
@@ -27,11 +28,15 @@ type Subscription struct {
 	// Mode defaults to RowLocked.
 	Mode Mode
 	// BatchSize is how many rows one claim takes at first; zero means [DefaultBatchSize]. It grows
-	// under backlog, except for one, which stays.
+	// under backlog, except for one, which stays. A leased consumer never takes more than it can work on.
 	BatchSize int
-	// Concurrency is how many claims run side by side in one process; zero means
-	// [DefaultConcurrency].
+	// Concurrency is how many claims run side by side in one process, or how many leased events are
+	// worked on; zero means [DefaultConcurrency].
 	Concurrency int
+	// Lease is how long a leased event stays with a worker that is not heard of; zero means
+	// [DefaultLease]. It is renewed three times as often for as long as the work goes on. Unset in
+	// row-locked mode.
+	Lease time.Duration
 }
 
 // Defaults of a subscription; the batch of ten is the seed's (listener lifecycle).
@@ -44,14 +49,22 @@ const (
 const (
 	MaxBatchSize   = 1000
 	MaxConcurrency = 64
+	// MaxLeasedConcurrency is more: work on a leased event needs no connection.
+	MaxLeasedConcurrency = 1000
+
+	MinLease = 100 * time.Millisecond
+	MaxLease = 24 * time.Hour
 )
+
+// DefaultLease is the seed's claim TTL.
+const DefaultLease = 5 * time.Minute
 
 // Handlers returns the primary handler, then the co-handlers in order.
 func (s Subscription) Handlers() []Registration {
 	return append([]Registration{s.Primary}, s.CoHandlers...)
 }
 
-// WithDefaults fills mode, batch size and concurrency where they are zero.
+// WithDefaults fills mode, batch size, concurrency and lease where they are zero.
 func (s Subscription) WithDefaults() Subscription {
 	if s.Mode == "" {
 		s.Mode = RowLocked
@@ -61,6 +74,9 @@ func (s Subscription) WithDefaults() Subscription {
 	}
 	if s.Concurrency == 0 {
 		s.Concurrency = DefaultConcurrency
+	}
+	if s.Lease == 0 && s.Mode == Leased {
+		s.Lease = DefaultLease
 	}
 	return s
 }
@@ -81,8 +97,17 @@ func (s Subscription) Validate() error {
 	if s.BatchSize < 1 || s.BatchSize > MaxBatchSize {
 		fail("batch size is %d, must be from 1 to %d", s.BatchSize, MaxBatchSize)
 	}
-	if s.Concurrency < 1 || s.Concurrency > MaxConcurrency {
-		fail("concurrency is %d, must be from 1 to %d", s.Concurrency, MaxConcurrency)
+	most := MaxConcurrency
+	if s.Mode == Leased {
+		most = MaxLeasedConcurrency
+		if s.Lease < MinLease || s.Lease > MaxLease {
+			fail("lease is %s, must be from %s to %s", s.Lease, MinLease, MaxLease)
+		}
+	} else if s.Lease != 0 {
+		fail("lease is %s, but a %s consumer has none", s.Lease, s.Mode)
+	}
+	if s.Concurrency < 1 || s.Concurrency > most {
+		fail("concurrency is %d, must be from 1 to %d", s.Concurrency, most)
 	}
 	names := make(map[string]bool)
 	for _, r := range s.Handlers() {

@@ -38,22 +38,10 @@ func (d *dispatchTx) batch(ctx context.Context, rows []claimed, result *dispatch
 
 func (d *dispatchTx) tryBatch(ctx context.Context, rows []claimed) error {
 	d.noteDown(ctx, rows, false)
-	var keys coredb.ClaimKeysParams
-	runs := make(map[handlerKey]int) // the row that runs for a key: twins in one batch concede to the first
+	var keys keyClaims
 	for i, row := range rows {
-		e := row.envelope
-		for _, r := range d.handlersOf(e) {
-			key := handlerKey{r.Name, e.IdempotencyKey}
-			if _, twin := runs[key]; twin {
-				continue
-			}
-			runs[key] = i
-			keys.HandlerNames = append(keys.HandlerNames, r.Name)
-			keys.IdempotencyKeys = append(keys.IdempotencyKeys, e.IdempotencyKey)
-			keys.EventIds = append(keys.EventIds, e.EventID)
-			keys.EventTypes = append(keys.EventTypes, e.EventType)
-			keys.WorkspaceIds = append(keys.WorkspaceIds, e.WorkspaceID.UUID)
-			keys.ContentClasses = append(keys.ContentClasses, row.contentClass)
+		for _, r := range d.handlersOf(row.envelope) {
+			keys.add(r, row, i)
 		}
 	}
 	won, err := d.claimKeys(ctx, keys)
@@ -63,9 +51,7 @@ func (d *dispatchTx) tryBatch(ctx context.Context, rows []claimed) error {
 	started := d.now()
 	for _, r := range d.handlers {
 		for _, group := range byWorkspace(rows, func(i int) bool {
-			key := handlerKey{r.Name, rows[i].envelope.IdempotencyKey}
-			first, ok := runs[key]
-			return ok && first == i && won[key]
+			return won[handlerKey{r.Name, rows[i].envelope.IdempotencyKey}] == i+1
 		}) {
 			if err := d.call(ctx, r, group); err != nil {
 				return err
@@ -95,17 +81,43 @@ func (d *dispatchTx) tryBatch(ctx context.Context, rows []claimed) error {
 // handlerKey is the primary key of core.event_handled.
 type handlerKey struct{ handler, key string }
 
-// claimKeys claims dedup keys and returns those that were free.
-func (d *dispatchTx) claimKeys(ctx context.Context, keys coredb.ClaimKeysParams) (map[handlerKey]bool, error) {
+// keyClaims are the dedup keys of a batch. Twins in it concede to the first.
+type keyClaims struct {
+	params coredb.ClaimKeysParams
+	first  map[handlerKey]int // the place in the batch of whoever runs for a key
+}
+
+func (k *keyClaims) add(r events.Registration, row claimed, place int) {
+	e := row.envelope
+	key := handlerKey{r.Name, e.IdempotencyKey}
+	if _, twin := k.first[key]; twin {
+		return
+	}
+	if k.first == nil {
+		k.first = make(map[handlerKey]int)
+	}
+	k.first[key] = place
+	k.params.HandlerNames = append(k.params.HandlerNames, r.Name)
+	k.params.IdempotencyKeys = append(k.params.IdempotencyKeys, e.IdempotencyKey)
+	k.params.EventIds = append(k.params.EventIds, e.EventID)
+	k.params.EventTypes = append(k.params.EventTypes, e.EventType)
+	k.params.WorkspaceIds = append(k.params.WorkspaceIds, e.WorkspaceID.UUID)
+	k.params.ContentClasses = append(k.params.ContentClasses, row.contentClass)
+}
+
+// claimKeys claims dedup keys and returns for those that were free who runs, as its place in the
+// batch plus one.
+func (d *dispatchTx) claimKeys(ctx context.Context, keys keyClaims) (map[handlerKey]int, error) {
 	ctx, cancel := context.WithTimeout(ctx, statementTimeout)
 	defer cancel()
-	rows, err := d.queries.ClaimKeys(ctx, keys)
+	rows, err := d.queries.ClaimKeys(ctx, keys.params)
 	if err != nil {
 		return nil, &keyError{err}
 	}
-	won := make(map[handlerKey]bool, len(rows))
+	won := make(map[handlerKey]int, len(rows))
 	for _, row := range rows {
-		won[handlerKey{row.HandlerName, row.IdempotencyKey}] = true
+		key := handlerKey{row.HandlerName, row.IdempotencyKey}
+		won[key] = keys.first[key] + 1
 	}
 	return won, nil
 }

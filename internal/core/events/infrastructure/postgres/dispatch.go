@@ -23,8 +23,9 @@ const statementTimeout = 10 * time.Second
 type claimed struct {
 	envelope     events.Envelope
 	contentClass string
-	attempts     int
-	availableAt  time.Time // tells this dispatch of the row from any later one
+	attempts     int       // before this dispatch
+	availableAt  time.Time // row-locked: tells this dispatch of the row from any later one
+	token        uuid.UUID // leased: the same
 	record       map[string]handlerFailure
 	corrupt      error // why record could not be read
 	crashes      int   // workers that ended with it in hand
@@ -203,10 +204,14 @@ func claimedRow(r coredb.ClaimRow) claimed {
 		},
 		contentClass: r.ContentClass, attempts: int(r.Attempts), availableAt: r.AvailableAt, crashes: int(r.Crashes),
 	}
-	if err := json.Unmarshal([]byte(r.HandlerFailures), &row.record); err != nil {
+	row.readRecord(r.HandlerFailures)
+	return row
+}
+
+func (row *claimed) readRecord(handlerFailures string) {
+	if err := json.Unmarshal([]byte(handlerFailures), &row.record); err != nil {
 		row.record, row.corrupt = nil, fmt.Errorf("column handler_failures of this row: %w", err)
 	}
-	return row
 }
 
 // measure lets the floor rise, now and then. First in the transaction: a mark needs its id.
@@ -269,8 +274,7 @@ func (d *dispatchTx) call(ctx context.Context, r events.Registration, batch []ev
 	if err := d.exec(ctx, actAs(role, batch[0].WorkspaceID)); err != nil {
 		return fmt.Errorf("act as %s: %w", role, err)
 	}
-	lent := &lentTx{tx: d.tx}
-	err = runGuarded(ctx, r.CallTimeout(), func(ctx context.Context) error {
+	return d.lend(ctx, r, r.CallTimeout(), func(ctx context.Context, lent *lentTx) error {
 		if r.Batch != nil {
 			return r.Batch(lent).HandleBatch(ctx, batch)
 		}
@@ -287,10 +291,13 @@ func (d *dispatchTx) call(ctx context.Context, r events.Registration, batch []ev
 		}
 		return nil
 	})
-	if panicked, ok := errors.AsType[*events.PanicError](err); ok {
-		d.log.ErrorContext(ctx, "handler panicked", logHandler, r.Name, logEventType, d.subscription.EventType,
-			logStack, string(panicked.Stack))
-	}
+}
+
+// lend runs a handler's code on the transaction, whose role and workspace are set.
+func (d *dispatchTx) lend(ctx context.Context, r events.Registration, timeout time.Duration, use func(context.Context, *lentTx) error) error {
+	lent := &lentTx{tx: d.tx}
+	err := runGuarded(ctx, timeout, func(ctx context.Context) error { return use(ctx, lent) })
+	d.logPanic(ctx, r, err)
 	inUse := lent.takeBack()
 	d.changed = d.changed || lent.leaves()
 	if errors.Is(err, errAbandoned) {
@@ -317,10 +324,7 @@ var (
 func (d *dispatchTx) deliver(ctx context.Context, rows []claimed) error {
 	ctx, cancel := context.WithTimeout(ctx, statementTimeout)
 	defer cancel()
-	ids, times := make([]uuid.UUID, len(rows)), make([]time.Time, len(rows))
-	for i, row := range rows {
-		ids[i], times[i] = row.envelope.EventID, row.envelope.OccurredAt
-	}
+	ids, times := namesOf(rows)
 	settled, err := d.queries.Deliver(ctx, coredb.DeliverParams{Ids: ids, OccurredAts: times})
 	if err != nil {
 		return fmt.Errorf("settle as delivered: %w", err)
@@ -334,7 +338,16 @@ func (d *dispatchTx) deliver(ctx context.Context, rows []claimed) error {
 	return nil
 }
 
-// record writes a verdict on a row.
+// namesOf is what names rows to the functions of the database.
+func namesOf(rows []claimed) (ids []uuid.UUID, occurredAts []time.Time) {
+	ids, occurredAts = make([]uuid.UUID, len(rows)), make([]time.Time, len(rows))
+	for i, row := range rows {
+		ids[i], occurredAts[i] = row.envelope.EventID, row.envelope.OccurredAt
+	}
+	return ids, occurredAts
+}
+
+// record writes a verdict on a row, unless somebody else has it by now.
 func (d *dispatchTx) record(ctx context.Context, row claimed, v verdict) error {
 	ctx, cancel := context.WithTimeout(ctx, statementTimeout)
 	defer cancel()
@@ -343,12 +356,23 @@ func (d *dispatchTx) record(ctx context.Context, row claimed, v verdict) error {
 		return fmt.Errorf("encode handler_failures: %w", err)
 	}
 	var ours bool
-	if v.failed {
+	switch {
+	case row.token != uuid.Nil && v.failed:
+		ours, err = d.queries.FailLeased(ctx, coredb.FailLeasedParams{
+			ID: row.envelope.EventID, OccurredAt: row.envelope.OccurredAt, Token: row.token,
+			LastError: v.lastError, HandlerFailures: encoded, Counted: v.counted,
+		})
+	case row.token != uuid.Nil:
+		ours, err = d.queries.RetryLeased(ctx, coredb.RetryLeasedParams{
+			ID: row.envelope.EventID, OccurredAt: row.envelope.OccurredAt, Token: row.token,
+			DelaySeconds: v.delay.Seconds(), LastError: v.lastError, HandlerFailures: encoded, Counted: v.counted,
+		})
+	case v.failed:
 		ours, err = d.queries.Fail(ctx, coredb.FailParams{
 			ID: row.envelope.EventID, OccurredAt: row.envelope.OccurredAt, AvailableAt: row.availableAt,
 			LastError: v.lastError, HandlerFailures: encoded,
 		})
-	} else {
+	default:
 		ours, err = d.queries.Retry(ctx, coredb.RetryParams{
 			ID: row.envelope.EventID, OccurredAt: row.envelope.OccurredAt, AvailableAt: row.availableAt,
 			DelaySeconds: v.delay.Seconds(), LastError: v.lastError, HandlerFailures: encoded, Counted: v.counted,

@@ -64,10 +64,13 @@ func classify(err error, earlier int) failure {
 		payload  *events.PayloadError
 		panicked *events.PanicError
 		refused  *events.Refusal
+		lost     *lostConnectionError
 		key      *keyError
 		network  net.Error
 	)
 	switch {
+	case errors.As(err, &lost):
+		f = lostConnection(err)
 	case errors.As(err, &key):
 		f.class, f.disposition = "DedupKeyError", free
 	case errors.As(err, &term):
@@ -92,6 +95,12 @@ func classify(err error, earlier int) failure {
 	}
 	return f
 }
+
+// lostConnectionError is an error of a handler while the network took its connection.
+type lostConnectionError struct{ err error }
+
+func (e *lostConnectionError) Error() string { return "the connection was lost: " + e.err.Error() }
+func (e *lostConnectionError) Unwrap() error { return e.err }
 
 // lostConnection is the failure of a handler during which the connection went.
 func lostConnection(err error) failure {

@@ -84,7 +84,8 @@ type Listener struct {
 	started   bool
 	stopped   chan struct{} // closed when everything is over
 	probeAt   time.Time     // when to find out next which workers are gone; the doorbell's
-	err       error         // why it ended by itself; set before stopped closes
+	reaper    *reaper
+	err       error // why it ended by itself; set before stopped closes
 	endBell   context.CancelFunc
 	endWork   context.CancelFunc
 }
@@ -104,7 +105,7 @@ func NewListener(config Config) (*Listener, error) {
 	}
 	l := &Listener{
 		config: config, health: newHealth(), journal: journal, consumers: make(map[string]*consumer),
-		stopped: make(chan struct{}),
+		stopped: make(chan struct{}), reaper: newReaper(config.Pool, config.Log),
 	}
 	l.bell = &doorbell{config: config, health: l.health}
 	return l, nil
@@ -134,9 +135,6 @@ func (l *Listener) Listen(_ context.Context, s events.Subscription) error {
 	if err := s.Validate(); err != nil {
 		return err
 	}
-	if s.Mode == events.Leased {
-		return fmt.Errorf("subscription to %q: leased mode is not available yet", s.EventType)
-	}
 	contracts := l.config.Contracts.OfType(s.EventType)
 	if len(contracts) == 0 {
 		return fmt.Errorf("subscription to %q: no contract of this event type is registered", s.EventType)
@@ -164,11 +162,7 @@ func (l *Listener) Listen(_ context.Context, s events.Subscription) error {
 			}
 		}
 	}
-	l.consumers[s.EventType] = &consumer{
-		subscription: s, handlers: s.Handlers(), generation: l.config.Generation, pool: l.config.Pool,
-		log: l.config.Log, now: l.config.Now, random: l.config.Random,
-		settled: l.config.OnSettled, stop: make(chan struct{}), journal: l.journal, throttle: newThrottle(s),
-	}
+	l.consumers[s.EventType] = newConsumer(l.config, s, l.journal)
 	return nil
 }
 
@@ -183,11 +177,11 @@ func (l *Listener) Start(ctx context.Context) error {
 	l.started = true
 	ctx = context.WithoutCancel(ctx)
 	bell, endBell := context.WithCancel(ctx)
-	work, endWork := context.WithCancel(ctx)
-	l.endBell, l.endWork = endBell, endWork
+	work, endWork := context.WithCancelCause(ctx)
+	l.endBell, l.endWork = endBell, func() { endWork(events.ErrStopping) }
 
 	b := l.bell
-	b.wake = func(eventType string, crashed bool) { l.consumers[eventType].wake(work, crashed) }
+	b.wake = func(eventType string, crashed bool) { l.consumers[eventType].mode.wake(work, crashed) }
 	b.floor = func(eventType string) *floor { return &l.consumers[eventType].floor }
 	b.enroll = func(ctx context.Context, conn *pgx.Conn) error {
 		return l.journal.enroll(ctx, conn, l.config.Name, handlerNames(l.consumers), l.config.Now())
@@ -204,17 +198,21 @@ func (l *Listener) Start(ctx context.Context) error {
 	slices.Sort(b.channels)
 	b.channels = slices.Compact(b.channels)
 
+	var reaping sync.WaitGroup
+	reaping.Go(func() { l.reaper.run(bell) })
 	go func() {
 		defer close(l.stopped)
 		l.err = b.run(bell)
+		endBell()
+		reaping.Wait()
 		l.health.set(Stopping, "handlers are at work")
 		for _, c := range l.consumers {
-			c.halt()
+			c.mode.halt()
 		}
 		for _, c := range l.consumers {
-			c.wait.Wait()
+			c.mode.await()
 		}
-		endWork()
+		l.endWork()
 		l.journal.leave(ctx, b.channels)
 		if b.held != nil {
 			b.held.hangUp()
@@ -229,8 +227,8 @@ func (l *Listener) Start(ctx context.Context) error {
 }
 
 // Stop lets no further claim begin and waits for the handlers at work. When ctx is done first,
-// their contexts are cancelled, what they did is rolled back and the rows are free again with no
-// attempt counted; Stop then still waits for the handlers to return, or to be abandoned, but not
+// their contexts are cancelled with [events.ErrStopping], what they did is rolled back and the rows are free
+// again with no attempt counted; Stop then still waits for the handlers to return, or to be abandoned, but not
 // for a database that no longer answers.
 func (l *Listener) Stop(ctx context.Context) error {
 	l.mu.Lock()
@@ -241,7 +239,7 @@ func (l *Listener) Stop(ctx context.Context) error {
 	}
 	l.mu.Unlock()
 	for _, c := range l.consumers {
-		c.halt()
+		c.mode.halt()
 	}
 	l.endBell()
 	select {

@@ -26,6 +26,8 @@ const (
 	logName        = "lost_worker"
 	logGoneAt      = "gone_at"
 	logInHand      = "in_hand"
+	logGeneration  = "event_generation"
+	logLeft        = "rows_left"
 )
 
 func workspaceText(w uuid.NullUUID) string {

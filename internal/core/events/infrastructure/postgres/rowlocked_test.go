@@ -8,7 +8,7 @@ import (
 // What a look finds while a claim is on its way must not be lost to that claim coming back empty.
 func TestCrashedRowsFoundDuringAClaimAreClaimed(t *testing.T) {
 	t.Parallel()
-	c := &consumer{journal: &journal{}, throttle: newTestThrottle(10)}
+	c := &rowLocked{consumer: &consumer{journal: &journal{}}, throttle: newTestThrottle(10)}
 	c.runners = c.throttle.allowed // wake is to start none
 	note := &entry{}
 	c.wake(t.Context(), true)
@@ -43,7 +43,7 @@ func TestTheTurnWakesThoseWithoutIt(t *testing.T) {
 // Crashed rows have every second turn, so that one runner serves both.
 func TestCrashedRowsHoldUpNoOthers(t *testing.T) {
 	t.Parallel()
-	c := &consumer{journal: &journal{}, throttle: newTestThrottle(10), crashed: true, runners: 1}
+	c := &rowLocked{consumer: &consumer{journal: &journal{}}, throttle: newTestThrottle(10), crashed: true, runners: 1}
 	ctx, note, last := context.Background(), &entry{}, claim{}
 	for n := range 6 {
 		next := c.begin(ctx, note, last, false)

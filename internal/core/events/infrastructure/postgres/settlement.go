@@ -12,8 +12,9 @@ type Outcome string
 // The outcomes of a dispatch.
 const (
 	Delivered Outcome = "delivered"
-	Retried   Outcome = "retried" // pending again, due after Delay
-	Failed    Outcome = "failed"  // a dead letter
+	Retried   Outcome = "retried"  // pending again, due after Delay
+	Failed    Outcome = "failed"   // a dead letter
+	Released  Outcome = "released" // leased, and given back: pending again, nothing counted
 )
 
 // Settlement is the committed outcome of one row's dispatch.

@@ -27,16 +27,16 @@ const (
 	probeEvery = 5 * time.Second
 )
 
-// deaths finds out which workers are gone and gives the verdicts that are due, and says when to ask
-// again. Called by the doorbell after a look.
+// deaths finds out which workers are gone and gives the verdicts that are due, has leases reaped that ran
+// out, and says when to ask again. Called by the doorbell after a look.
 func (l *Listener) deaths(ctx context.Context, line *line) (time.Duration, error) {
 	now := l.config.Now()
 	if now.Before(l.probeAt) {
 		return l.probeAt.Sub(now), nil
 	}
-	var seconds float64
+	var probe coredb.ProbeWorkersRow
 	err := line.ask(ctx, "find out which workers are gone", func(ctx context.Context) (err error) {
-		seconds, err = line.queries.ProbeWorkers(ctx, coredb.ProbeWorkersParams{Worker: l.journal.worker, GraceSeconds: deathGrace.Seconds()})
+		probe, err = line.queries.ProbeWorkers(ctx, coredb.ProbeWorkersParams{Worker: l.journal.worker, GraceSeconds: deathGrace.Seconds()})
 		return err
 	})
 	next := probeEvery
@@ -44,12 +44,15 @@ func (l *Listener) deaths(ctx context.Context, line *line) (time.Duration, error
 		l.config.Log.WarnContext(ctx, "could not find out which workers are gone", logReason, err.Error())
 	} else if err != nil {
 		return 0, err
-	} else if seconds >= 0 {
-		due := max(time.Duration(seconds*float64(time.Second)), l.journal.judgesFrom.Sub(now))
-		if due > 0 {
-			next = min(next, due+time.Millisecond)
-		} else if l.verdict(ctx, deathGrace) {
-			next = 0
+	} else {
+		next = min(next, l.reaper.expiry(probe.ExpiryIn))
+		if probe.VerdictIn >= 0 {
+			due := max(time.Duration(probe.VerdictIn*float64(time.Second)), l.journal.judgesFrom.Sub(now))
+			if due > 0 {
+				next = min(next, due+time.Millisecond)
+			} else if l.verdict(ctx, deathGrace) {
+				next = 0
+			}
 		}
 	}
 	l.probeAt = now.Add(next)
@@ -65,14 +68,16 @@ func (l *Listener) deathsThroughPool(ctx context.Context) {
 		return
 	}
 	l.probeAt = now.Add(probeEvery)
-	var seconds float64
+	var probe coredb.ProbeWorkersRow
 	err := inTx(ctx, l.config.Pool, workerRole, func(tx pgx.Tx) (err error) {
-		seconds, err = coredb.New(tx).ProbeWorkers(ctx, coredb.ProbeWorkersParams{Worker: l.journal.worker, GraceSeconds: outageGrace.Seconds()})
+		probe, err = coredb.New(tx).ProbeWorkers(ctx, coredb.ProbeWorkersParams{Worker: l.journal.worker, GraceSeconds: outageGrace.Seconds()})
 		return err
 	})
-	if err == nil && seconds == 0 { // -1: nobody is gone
-		for ctx.Err() == nil && l.verdict(ctx, outageGrace) {
-		}
+	if err != nil {
+		return
+	}
+	l.reaper.expiry(probe.ExpiryIn)
+	for probe.VerdictIn == 0 && ctx.Err() == nil && l.verdict(ctx, outageGrace) { // -1: nobody is gone
 	}
 }
 

@@ -28,7 +28,8 @@ func (q *Queries) LeaveWorker(ctx context.Context, arg LeaveWorkerParams) error 
 }
 
 const probeWorkers = `-- name: ProbeWorkers :one
-select coalesce(core.workers_probe($1::uuid, $2::double precision), -1)::double precision as verdict_in
+select coalesce(core.workers_probe($1::uuid, $2::double precision), -1)::double precision as verdict_in,
+  coalesce(core.lease_expires_in(), -1)::double precision as expiry_in
 `
 
 type ProbeWorkersParams struct {
@@ -36,12 +37,18 @@ type ProbeWorkersParams struct {
 	GraceSeconds float64
 }
 
-// -1 stands for nobody being gone.
-func (q *Queries) ProbeWorkers(ctx context.Context, arg ProbeWorkersParams) (float64, error) {
+type ProbeWorkersRow struct {
+	VerdictIn float64
+	ExpiryIn  float64
+}
+
+// What there is to find out about workers that may be gone: in how many seconds a verdict is due, and in how
+// many the first lease runs out. -1 stands for nobody being gone, and for no lease.
+func (q *Queries) ProbeWorkers(ctx context.Context, arg ProbeWorkersParams) (ProbeWorkersRow, error) {
 	row := q.db.QueryRow(ctx, probeWorkers, arg.Worker, arg.GraceSeconds)
-	var verdict_in float64
-	err := row.Scan(&verdict_in)
-	return verdict_in, err
+	var i ProbeWorkersRow
+	err := row.Scan(&i.VerdictIn, &i.ExpiryIn)
+	return i, err
 }
 
 const registerWorker = `-- name: RegisterWorker :one

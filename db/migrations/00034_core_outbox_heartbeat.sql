@@ -1,0 +1,51 @@
+-- +goose Up
+set local lock_timeout = '500ms';
+set local role spectral_owner;
+-- core.lease_holds(p_claimed_at, p_lease_seconds) says whether a lease has not run out yet, by the
+-- database clock and no other. One that has run out is over, also before the reaper comes by.
+create function core.lease_holds(p_claimed_at timestamptz, p_lease_seconds double precision) returns boolean
+language sql volatile
+return p_claimed_at + make_interval(secs => p_lease_seconds) > clock_timestamp();
+
+-- +goose StatementBegin
+-- core.outbox_heartbeat(p_ids, p_occurred_ats, p_tokens, p_handlers) renews leases. Row i is named by
+-- the i-th id, occurred_at and token; the i-th of p_handlers, where it is given, is noted as the one
+-- at work. Returns true for each token whose lease is renewed, and locked until the transaction ends,
+-- and false for one that holds no lease any more. A row that somebody else has locked at the moment
+-- is not waited for, and its token not returned: ask again. Writes core.outbox.
+create function core.outbox_heartbeat(p_ids uuid[], p_occurred_ats timestamptz[], p_tokens uuid[], p_handlers text[] default null)
+returns table (token uuid, held boolean)
+language sql volatile security definer
+set search_path = pg_catalog, core, pg_temp
+set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set jit = off
+as $$
+  with given as materialized
+    (select k.id, k.occurred_at, k.token, k.handler
+     from unnest(p_ids, p_occurred_ats, p_tokens, p_handlers) as k(id, occurred_at, token, handler)),
+  locked as materialized
+    (select g.id, g.occurred_at, g.token, g.handler
+     from given g join core.outbox o on o.id = g.id and o.occurred_at = g.occurred_at
+     where o.status = 'in_flight' and o.deleted_at is null and o.claim_token = g.token
+       and core.lease_holds(o.claimed_at, o.lease_seconds)
+     for update of o skip locked),
+  renewed as
+    (update core.outbox o set claimed_at = clock_timestamp(), lease_handler = coalesce(l.handler, o.lease_handler)
+     from locked l where o.id = l.id and o.occurred_at = l.occurred_at
+     returning l.token)
+  select r.token, true from renewed r
+  union all
+  select g.token, false from given g
+  where not exists (select from renewed r where r.token = g.token)
+    and not exists
+    (select from core.outbox o
+     where o.id = g.id and o.occurred_at = g.occurred_at and o.status = 'in_flight' and o.deleted_at is null
+       and o.claim_token = g.token and core.lease_holds(o.claimed_at, o.lease_seconds))
+$$;
+-- +goose StatementEnd
+grant execute on function core.outbox_heartbeat(uuid[], timestamptz[], uuid[], text[]) to spectral_worker;
+reset role;
+
+-- +goose Down
+set local lock_timeout = '500ms';
+drop function core.outbox_heartbeat(uuid[], timestamptz[], uuid[], text[]);
+drop function core.lease_holds(timestamptz, double precision);

@@ -1,0 +1,123 @@
+-- Leases that ran out: their workers are killed, frozen or cut off (docs/decisions/0011).
+
+-- +goose Up
+set local lock_timeout = '500ms';
+set local role spectral_owner;
+-- core.lease_expires_in() returns in how many seconds the first lease of all generations runs out, 0 if one
+-- has; null: nothing is in flight. Reads core.outbox.
+-- +goose StatementBegin
+create function core.lease_expires_in() returns double precision
+language sql stable security definer
+set search_path = pg_catalog, core, pg_temp
+set enable_seqscan = off set jit = off
+as $$
+  select greatest(extract(epoch from
+           -- of times that can be subtracted, whatever a hand may have written
+           min(greatest(least(coalesce(o.claimed_at + make_interval(secs => o.lease_seconds), clock_timestamp()),
+                              clock_timestamp() + interval '1 day'), clock_timestamp())) - clock_timestamp()), 0)::double precision
+  from core.outbox o where o.status = 'in_flight' and o.deleted_at is null
+$$;
+-- +goose StatementEnd
+grant execute on function core.lease_expires_in() to spectral_worker;
+
+-- +goose StatementBegin
+-- core.outbox_reap(p_limit, p_after_id, p_after_occurred_at) re-pends up to p_limit rows whose lease has
+-- run out, of all generations, beginning behind the given row in the order of id and occurred_at, and
+-- wakes the listeners. Returns one line for each row, in that order: why, and whether it was reaped. Not
+-- reaped, with the error for a reason, is one that cannot be written; a row that somebody has
+-- locked, and may be settling, is passed over. Fewer than p_limit lines: there is no more behind them.
+--
+-- One caller leads at a time, the others get nothing. Leading is a lock of the transaction that reaps:
+-- whoever loses the one has lost the other.
+--
+-- The reason is in last_error and, under reaped_at, in failure_history. The attempt stays counted. The
+-- handler at work is charged with a failure where it is the likeliest to have ended the worker: nothing
+-- else that the worker had in flight has seen as many workers die, or this is the tenth. Writes core.outbox;
+-- reads core.workers.
+create function core.outbox_reap(p_limit integer default 50, p_after_id uuid default null, p_after_occurred_at timestamptz default null)
+returns table (event_id uuid, occurred_at timestamptz, event_type text, generation bigint, attempts integer, charged boolean,
+  reaped boolean, reason text)
+language plpgsql volatile security definer
+set search_path = pg_catalog, core, pg_temp
+set enable_seqscan = off set jit = off
+as $$
+#variable_conflict use_column
+declare
+  v_row record;
+  v_channels text[] := '{}';
+  v_channel text;
+  v_xid xid8;
+  v_failures integer;
+begin
+  if p_limit is null or p_limit not between 1 and 1000 then
+    raise exception 'p_limit %: must be from 1 to 1000', p_limit using errcode = 'invalid_parameter_value';
+  end if;
+  if not pg_try_advisory_xact_lock(2958103347719062245) then
+    return;
+  end if;
+  v_xid := pg_current_xact_id(); -- before the time is read: core.outbox_floor
+  for v_row in
+    with held as materialized
+      (select o.claimed_by, o.crashes, count(*) as rows from core.outbox o
+       where o.status = 'in_flight' and o.deleted_at is null and o.claimed_by is not null
+       group by o.claimed_by, o.crashes)
+    select o.id, o.occurred_at, o.event_type, o.generation, o.channel, o.attempts, o.crashes, o.claim_token, o.claimed_by,
+           o.claimed_at, o.lease_seconds, o.lease_handler, o.handler_failures,
+           o.crashes >= 9 or not exists (select from held h
+             where h.claimed_by = o.claimed_by and h.crashes >= o.crashes and (h.crashes > o.crashes or h.rows > 1)) as prime
+    from core.outbox o
+    where o.status = 'in_flight' and o.deleted_at is null
+      and not core.lease_holds(coalesce(o.claimed_at, '-infinity'), o.lease_seconds)
+      and (p_after_id is null or (o.id, o.occurred_at) > (p_after_id, coalesce(p_after_occurred_at, '-infinity')))
+    order by o.id, o.occurred_at
+    limit p_limit
+    for update of o skip locked
+  loop
+    event_id := v_row.id;
+    occurred_at := v_row.occurred_at;
+    event_type := v_row.event_type;
+    generation := v_row.generation;
+    attempts := v_row.attempts;
+    charged := v_row.prime and v_row.lease_handler is not null;
+    reason := format('LeaseExpired: %s: the lease of %s s ran out: worker %s did not renew it after %s: killed, frozen or cut off%s',
+      coalesce(v_row.lease_handler, 'outbox'), v_row.lease_seconds,
+      coalesce((select w.name || ' ' from core.workers w where w.worker_id = v_row.claimed_by), '') || coalesce(v_row.claimed_by::text, 'unknown'),
+      to_char(v_row.claimed_at at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.MS"Z"'),
+      case when charged or v_row.lease_handler is null then '' else '; not charged: the worker had other events in flight' end);
+    -- in a block of its own: a row that cannot be written must not keep those behind it
+    begin
+      v_failures := case when jsonb_typeof(v_row.handler_failures #> array[v_row.lease_handler, 'failures']) = 'number'
+                         then (v_row.handler_failures #>> array[v_row.lease_handler, 'failures'])::numeric::integer else 0 end;
+      update core.outbox o
+      set status = 'pending', claim_token = null, claimed_by = null, lease_handler = null,
+          available_at = clock_timestamp(), crashes = o.crashes + 1, last_error = reason,
+          first_failed_at = coalesce(o.first_failed_at, clock_timestamp()),
+          handler_failures = case when not charged then o.handler_failures
+            else jsonb_set(o.handler_failures, array[v_row.lease_handler],
+                   jsonb_build_object('failures', v_failures + 1, 'class', 'LeaseExpired', 'error', substr(reason, 1, 1000))) end,
+          failure_history = case when jsonb_array_length(o.failure_history) >= 100 then o.failure_history
+            else o.failure_history || jsonb_build_object('reaped_at', clock_timestamp(), 'reason', reason, 'attempts', o.attempts,
+                   'handler', o.lease_handler, 'claimed_by', o.claimed_by, 'claimed_at', o.claimed_at) end
+      where o.id = v_row.id and o.occurred_at = v_row.occurred_at and o.claim_token = v_row.claim_token;
+      reaped := true;
+      v_channels := v_channels || v_row.channel;
+    exception when others then
+      reaped := false;
+      charged := false;
+      reason := sqlstate || ': ' || sqlerrm;
+    end;
+    return next;
+  end loop;
+  for v_channel in select distinct c from unnest(v_channels) as c loop
+    perform pg_notify(v_channel, '');
+  end loop;
+end
+$$;
+-- +goose StatementEnd
+grant execute on function core.outbox_reap(integer, uuid, timestamptz) to spectral_worker;
+reset role;
+
+-- +goose Down
+set local lock_timeout = '500ms';
+drop function core.outbox_reap(integer, uuid, timestamptz);
+drop function core.lease_expires_in();

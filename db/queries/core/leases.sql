@@ -1,0 +1,40 @@
+-- name: Lease :many
+-- The nil UUID stands for no workspace, the empty text for no target and no trace.
+-- Documents come as text: jsonb is parsed by the driver, and what Go cannot parse would fail the claim.
+select c.event_id::uuid as event_id, c.event_type::text as event_type, c.event_version::integer as event_version,
+  c.occurred_at::timestamptz as occurred_at, c.source::text as source, coalesce(c.target, '')::text as target,
+  c.content_class::text as content_class,
+  coalesce(c.workspace_id, '00000000-0000-0000-0000-000000000000')::uuid as workspace_id,
+  c.payload::text as payload, c.idempotency_key::text as idempotency_key,
+  coalesce(c.trace_context, '')::text as trace_context, c.attempts::integer as attempts,
+  c.handler_failures::text as handler_failures, c.crashes::integer as crashes, c.claim_token::uuid as claim_token,
+  c.handled::text[] as handled
+from core.outbox_lease(@generation::bigint, @event_type::text, @row_limit::integer, @lease_seconds::double precision,
+  @worker::uuid, @handlers::text[], @floor::timestamptz, @crashes::integer) as c;
+
+-- name: Heartbeat :many
+-- The empty text notes no handler.
+select h.token::uuid as token, h.held::boolean as held
+from core.outbox_heartbeat(@ids::uuid[], @occurred_ats::timestamptz[], @tokens::uuid[],
+  array(select nullif(n, '') from unnest(@handlers::text[]) with ordinality as t(n, i) order by i)) as h;
+
+-- name: DeliverLeased :many
+select t::uuid as token from core.outbox_deliver(@ids::uuid[], @occurred_ats::timestamptz[], @tokens::uuid[]) as t;
+
+-- name: RetryLeased :one
+select core.outbox_retry(@id::uuid, @occurred_at::timestamptz, @delay_seconds::double precision,
+  @last_error::text, @handler_failures::jsonb, @counted::boolean, @token::uuid)::boolean as settled;
+
+-- name: FailLeased :one
+select core.outbox_fail(@id::uuid, @occurred_at::timestamptz, @last_error::text, @handler_failures::jsonb,
+  @counted::boolean, @token::uuid)::boolean as settled;
+
+-- name: Release :many
+select t::uuid as token from core.outbox_release(@ids::uuid[], @occurred_ats::timestamptz[], @tokens::uuid[]) as t;
+
+-- name: Reap :many
+-- The nil UUID begins at the first row.
+select r.event_id::uuid as event_id, r.occurred_at::timestamptz as occurred_at, r.event_type::text as event_type,
+  r.generation::bigint as generation, r.attempts::integer as attempts, r.charged::boolean as charged,
+  r.reaped::boolean as reaped, r.reason::text as reason
+from core.outbox_reap(@row_limit::integer, nullif(@after_id::uuid, '00000000-0000-0000-0000-000000000000'), @after_occurred_at::timestamptz) as r;

@@ -1,0 +1,334 @@
+package postgres
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"spectral/internal/core/events"
+	"spectral/internal/core/events/infrastructure/postgres/coredb"
+)
+
+const (
+	// maxSettlers is how many transactions of a consumer settle at once. While they do, what comes next gathers
+	// for the following ones.
+	maxSettlers = 2
+	// maxEndings is how many they settle together.
+	maxEndings = 100
+	// maxCompletions is how often a completion is tried again that was undone for no fault of its own. What it
+	// completes may have taken an hour.
+	maxCompletions = 5
+)
+
+// ending is what a lease comes to, or one of its handlers.
+type ending struct {
+	lease      *lease
+	handler    events.Registration // that has executed; no name: none
+	completion events.Completion   // its; nil: nothing to be written
+	delivered  bool                // the row is settled with it
+	verdict    *verdict            // on the row, instead
+	released   bool                // the row is given back, instead
+
+	alone     bool // it has been undone beside others
+	uncertain bool // it may be committed: an answer was lost
+	answer    chan answer
+}
+
+// answer is what became of an attempt at an ending.
+type answer struct {
+	held bool // the lease was ours
+	err  error
+}
+
+// completionError is an error of a completion, as opposed to one of what is around it.
+type completionError struct{ err error }
+
+func (e *completionError) Error() string { return "completion: " + e.err.Error() }
+func (e *completionError) Unwrap() error { return e.err }
+
+// end settles e, together with others, and reports whether the lease was still held: if not, nothing of it
+// has been written. The error is a failure of e's handler. Ctx is that of the work on the lease; when it is
+// done, there is one try.
+func (c *leased) end(ctx context.Context, e *ending) (held bool, err error) {
+	var wait backoff
+	for try := 1; ; try++ {
+		a := c.try(ctx, e)
+		switch {
+		case a.err == nil && !a.held:
+			e.lease.cutOff(events.ErrLeaseLost)
+			c.logLost(ctx, e.lease)
+			return false, nil
+		case a.err == nil:
+			return true, nil
+		case e.failed(a.err, try):
+			return true, a.err
+		case ctx.Err() != nil, try >= maxFree && answered(a.err):
+			c.log.WarnContext(ctx, "not settled: the reaper will have it run again", logEventID, e.lease.envelope.EventID,
+				logEventType, e.lease.envelope.EventType, logErrorClass, classify(a.err, 0).class, logReason, a.err.Error())
+			return false, nil
+		}
+		e.alone = true
+		delay := wait.next(c.random)
+		c.log.WarnContext(ctx, "settling interrupted, no attempt counted", logEventID, e.lease.envelope.EventID,
+			logEventType, e.lease.envelope.EventType, logErrorClass, classify(a.err, 0).class, logReason, a.err.Error(), logDelay, delay.Milliseconds())
+		pause(ctx, delay, nil)
+	}
+}
+
+// failed reports whether an error of settling e is a failure of its handler.
+func (e *ending) failed(err error, try int) bool {
+	if completion, ok := errors.AsType[*completionError](err); ok {
+		return try >= maxCompletions || classify(completion.err, 0).disposition != free
+	}
+	return e.handler.Name != "" && try >= maxFree && answered(err)
+}
+
+// try hands e to the settlers and awaits the answer.
+func (c *leased) try(ctx context.Context, e *ending) answer {
+	e.answer = make(chan answer, 1)
+	c.mu.Lock()
+	c.endings = append(c.endings, e)
+	if c.settlers < maxSettlers {
+		c.settlers++
+		// what is done is kept, also when the work on it is to stop
+		c.wait.Go(func() { c.settle(context.WithoutCancel(ctx)) })
+	}
+	c.mu.Unlock()
+	return <-e.answer
+}
+
+// settle settles what has gathered, until there is nothing.
+func (c *leased) settle(ctx context.Context) {
+	for batch := c.gathered(); len(batch) > 0; batch = c.gathered() {
+		answers, err := c.settleTogether(ctx, batch)
+		if err != nil && len(batch) > 1 {
+			c.log.DebugContext(ctx, "batch undone, its rows are settled one at a time", logEventType, c.subscription.EventType,
+				logRows, len(batch), logErrorClass, classify(err, 0).class)
+			for _, e := range batch {
+				one, err := c.settleTogether(ctx, []*ending{e})
+				e.reply(one, err)
+			}
+			continue
+		}
+		for _, e := range batch {
+			e.reply(answers, err)
+		}
+	}
+}
+
+func (e *ending) reply(held map[*ending]bool, err error) { e.answer <- answer{held: held[e], err: err} }
+
+// gathered takes what is to be settled together.
+func (c *leased) gathered() []*ending {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	n := 0
+	for n < len(c.endings) && n < maxEndings && !c.endings[n].alone {
+		n++
+	}
+	n = min(max(n, 1), len(c.endings))
+	if n == 0 {
+		c.settlers--
+		return nil
+	}
+	batch := c.endings[:n:n]
+	c.endings = c.endings[n:]
+	return batch
+}
+
+// settleTogether settles a batch in one transaction, all or none of it but for those whose lease is gone, and
+// says whose was held. The leases are looked at first, and locked: whoever has lost its own writes nothing.
+func (c *leased) settleTogether(ctx context.Context, batch []*ending) (held map[*ending]bool, err error) {
+	d := &dispatchTx{consumer: c.consumer}
+	if err := d.begin(ctx); err != nil {
+		return nil, err
+	}
+	defer d.end()
+	if held, err = d.secure(ctx, batch); err != nil {
+		return nil, err
+	}
+	if err := d.recall(ctx, batch, held); err != nil {
+		return nil, err
+	}
+	completed, err := d.completeAll(ctx, batch, held)
+	if err != nil {
+		return nil, err
+	}
+	if err := d.commit(ctx); err != nil {
+		if answered(err) && completed {
+			return nil, &completionError{err} // a deferred constraint; whose, only one by itself can tell
+		}
+		for _, e := range batch {
+			e.uncertain = e.uncertain || !answered(err)
+		}
+		return nil, err
+	}
+	c.report(ctx, d.settled)
+	return held, nil
+}
+
+// secure writes what becomes of the rows, where the lease is held.
+func (d *dispatchTx) secure(ctx context.Context, batch []*ending) (map[*ending]bool, error) {
+	ctx, cancel := context.WithTimeout(ctx, statementTimeout)
+	defer cancel()
+	var delivered, kept, released []claimed
+	for _, e := range batch {
+		switch {
+		case e.verdict != nil:
+		case e.released:
+			released = append(released, e.lease.claimed)
+		case e.delivered:
+			delivered = append(delivered, e.lease.claimed)
+		default:
+			kept = append(kept, e.lease.claimed)
+		}
+	}
+	ours := make(map[uuid.UUID]bool, len(batch))
+	if len(delivered) > 0 {
+		ids, times := namesOf(delivered)
+		tokens, err := d.queries.DeliverLeased(ctx, coredb.DeliverLeasedParams{Ids: ids, OccurredAts: times, Tokens: tokensOf(delivered)})
+		if err != nil {
+			return nil, fmt.Errorf("settle as delivered: %w", err)
+		}
+		for _, token := range tokens {
+			ours[token] = true
+		}
+	}
+	if len(released) > 0 {
+		ids, times := namesOf(released)
+		tokens, err := d.queries.Release(ctx, coredb.ReleaseParams{Ids: ids, OccurredAts: times, Tokens: tokensOf(released)})
+		if err != nil {
+			return nil, fmt.Errorf("release: %w", err)
+		}
+		for _, token := range tokens {
+			ours[token] = true
+		}
+	}
+	if len(kept) > 0 {
+		if err := heartbeat(ctx, d.queries, kept, make([]string, len(kept)), ours); err != nil {
+			return nil, fmt.Errorf("renew leases: %w", err)
+		}
+	}
+	held := make(map[*ending]bool, len(batch))
+	for _, e := range batch {
+		row := e.lease.claimed
+		known, ok := ours[row.token]
+		switch {
+		case e.verdict != nil:
+			before := len(d.settled)
+			if err := d.record(ctx, row, *e.verdict); err != nil {
+				return nil, err
+			}
+			held[e] = len(d.settled) > before
+		case known && e.released:
+			d.settled = append(d.settled, Settlement{Envelope: row.envelope, Outcome: Released, Attempts: row.attempts})
+			held[e] = true
+		case known && e.delivered:
+			d.settled = append(d.settled, Settlement{Envelope: row.envelope, Outcome: Delivered, Attempts: row.attempts + 1})
+			held[e] = true
+		case known:
+			held[e] = true
+		case !ok && !e.delivered && !e.released:
+			return nil, errors.New("renew leases: the row is locked by somebody else")
+		}
+	}
+	return held, nil
+}
+
+// answered reports whether the server has answered a COMMIT, and so whether it is known what came of it.
+func answered(err error) bool {
+	pg, ok := errors.AsType[*pgconn.PgError](err)
+	return ok && pg.Severity != "FATAL"
+}
+
+// recall finds endings that are written already, whose answer was lost.
+func (d *dispatchTx) recall(ctx context.Context, batch []*ending, held map[*ending]bool) error {
+	for _, e := range batch {
+		if held[e] || !e.uncertain {
+			continue
+		}
+		row := e.lease.claimed
+		settled := Settlement{Envelope: row.envelope, Outcome: Released, Attempts: row.attempts}
+		switch {
+		case e.verdict != nil:
+			settled = e.verdict.settlement(row)
+		case e.delivered:
+			unhandled, err := d.unhandled(ctx, row)
+			if err != nil {
+				return err
+			}
+			if len(unhandled) > 0 {
+				continue // it was not, and the lease is lost
+			}
+			settled = Settlement{Envelope: row.envelope, Outcome: Delivered, Attempts: row.attempts + 1}
+		}
+		held[e] = true
+		d.settled = append(d.settled, settled)
+	}
+	return nil
+}
+
+// completeAll claims the dedup keys of what is held and runs the completions of those that were free. A
+// key that is taken means that another execution was completed: this one has written nothing.
+func (d *dispatchTx) completeAll(ctx context.Context, batch []*ending, held map[*ending]bool) (ran bool, err error) {
+	var keys keyClaims
+	for i, e := range batch {
+		if held[e] && e.handler.Name != "" {
+			keys.add(e.handler, e.lease.claimed, i)
+		}
+	}
+	if len(keys.first) == 0 {
+		return false, nil
+	}
+	won, err := d.claimKeys(ctx, keys)
+	if err != nil {
+		return false, err
+	}
+	for i, e := range batch {
+		if e.completion == nil || won[handlerKey{e.handler.Name, e.lease.envelope.IdempotencyKey}] != i+1 {
+			continue
+		}
+		ran = true
+		if err := d.complete(ctx, e); err != nil {
+			return true, err
+		}
+		if d.changed && len(batch) > 1 {
+			return true, errSessionChanged
+		}
+	}
+	if !ran {
+		return false, nil
+	}
+	if err := d.exec(ctx, actAs(workerRole, noWorkspace)); err != nil {
+		return true, &completionError{fmt.Errorf("returned nil but left the transaction unusable: %w", err)}
+	}
+	return true, nil
+}
+
+// complete runs one completion as its context's role.
+func (d *dispatchTx) complete(ctx context.Context, e *ending) error {
+	role, err := scopeRole(e.handler.Scope())
+	if err != nil {
+		return &completionError{err}
+	}
+	if err := d.exec(ctx, actAs(role, e.lease.envelope.WorkspaceID)); err != nil {
+		return &completionError{fmt.Errorf("act as %s: %w", role, err)}
+	}
+	err = d.lend(ctx, e.handler, min(e.handler.CallTimeout(), completionTimeout), func(ctx context.Context, tx *lentTx) error {
+		return e.completion(ctx, tx)
+	})
+	if err == nil {
+		return nil
+	}
+	if d.lost() && !d.spoiled {
+		err = &lostConnectionError{err}
+	}
+	return &completionError{err}
+}
+
+// completionTimeout is how long one completion may take: its transaction holds the rows of others as well.
+const completionTimeout = 30 * time.Second

@@ -1,0 +1,222 @@
+package postgres
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"spectral/internal/core/events"
+	"spectral/internal/core/events/infrastructure/postgres/coredb"
+)
+
+// lease is a row that is in flight with this process, until it is settled or lost.
+type lease struct {
+	claimed
+	handled []string                // handlers that need not run
+	cutOff  context.CancelCauseFunc // ends the work on it
+	renewed time.Time               // when its latest renewal was asked for, by this process's clock; the heartbeat's
+}
+
+// work runs the handlers of one lease, one after the other, and settles each as it is done: what a slow one has
+// achieved is kept, whatever becomes of the next. Ctx is done with the cause ErrLeaseLost or ErrStopping.
+func (c *leased) work(ctx context.Context, l *lease) {
+	todo, unhandled, failures := c.examine(l)
+	several := len(c.handlers) > 1
+	for i, r := range todo {
+		if several && !c.noteAtWork(ctx, l, r) || ctx.Err() != nil {
+			c.giveBack(ctx, l)
+			return
+		}
+		started := c.now()
+		completion, err := c.execute(ctx, r, l)
+		if err != nil && ctx.Err() != nil {
+			c.giveBack(ctx, l)
+			return
+		}
+		if err == nil {
+			last := i == len(todo)-1 && len(failures) == 0 && len(unhandled) == 0
+			var held bool
+			if held, err = c.end(ctx, &ending{lease: l, handler: r, completion: completion, delivered: last}); !held {
+				return
+			}
+		}
+		if err != nil {
+			failures[r.Name] = classify(err, l.record[r.Name].Failures)
+			unhandled = append(unhandled, r)
+		}
+		c.logHandled(ctx, r, l.claimed, started, failures)
+	}
+	switch {
+	case len(failures) > 0 || len(unhandled) > 0:
+		v := judge(l.record, unhandled, failures, c.random)
+		v.counted = v.counted || len(todo) > 0
+		for _, r := range unhandled {
+			if v.classes[r.Name] == "" {
+				v.classes[r.Name] = l.record[r.Name].Class
+			}
+		}
+		_, _ = c.end(ctx, &ending{lease: l, verdict: &v})
+	case len(todo) == 0:
+		_, _ = c.end(ctx, &ending{lease: l, delivered: true})
+	}
+}
+
+// examine says which handlers are to run for l, which have had their last try, and what is wrong with
+// the row itself.
+func (c *leased) examine(l *lease) (todo, unhandled []events.Registration, failures map[string]failure) {
+	failures = make(map[string]failure)
+	if l.corrupt != nil { // what ran before is unknown: for a person to look at
+		failures["outbox"] = failure{class: "CorruptRow", disposition: terminal, message: l.corrupt.Error()}
+		return nil, nil, failures
+	}
+	meant := c.handlersOf(l.envelope)
+	if len(meant) == 0 {
+		failures[string(l.envelope.Target)] = classify(events.ErrNoHandler, 0)
+	}
+	for _, r := range meant {
+		if slices.Contains(l.handled, r.Name) {
+			continue
+		}
+		record := l.record[r.Name]
+		if !record.Parked && r.RetryPolicy().Exhausted(record.Failures) { // charged by the reaper, which knows no policy
+			record.Parked = true
+			l.record[r.Name] = record
+		}
+		if record.Parked {
+			unhandled = append(unhandled, r)
+		} else {
+			todo = append(todo, r)
+		}
+	}
+	return todo, unhandled, failures
+}
+
+// execute runs one handler, outside any transaction.
+func (c *leased) execute(ctx context.Context, r events.Registration, l *lease) (events.Completion, error) {
+	var completion events.Completion
+	err := runGuarded(ctx, r.CallTimeout(), func(ctx context.Context) (err error) {
+		completion, err = r.Executor.Execute(ctx, l.envelope)
+		return err
+	})
+	c.logPanic(ctx, r, err)
+	if err != nil {
+		return nil, err // and not what an abandoned one may still be writing
+	}
+	return completion, nil
+}
+
+// noteAtWork notes which of several handlers is about to run, so that the reaper knows which it was. False: ctx
+// is done, or the lease lost.
+func (c *leased) noteAtWork(ctx context.Context, l *lease, r events.Registration) bool {
+	var wait backoff
+	for ctx.Err() == nil {
+		held, err := c.renew(ctx, []*lease{l}, r.Name)
+		if err == nil {
+			if known, ok := held[l.token]; ok && !known {
+				l.cutOff(events.ErrLeaseLost)
+			} else if ok {
+				return true
+			}
+		}
+		pause(ctx, wait.next(c.random), nil)
+	}
+	return false
+}
+
+// giveBack ends the work on a lease that was cut off.
+func (c *leased) giveBack(ctx context.Context, l *lease) {
+	if errors.Is(context.Cause(ctx), events.ErrLeaseLost) {
+		c.logLost(ctx, l)
+		return
+	}
+	_, _ = c.end(ctx, &ending{lease: l, released: true})
+}
+
+func (c *leased) logLost(ctx context.Context, l *lease) {
+	c.log.WarnContext(ctx, "lease lost: what came of this execution is dropped", logEventID, l.envelope.EventID,
+		logEventType, l.envelope.EventType, logAttempts, l.attempts+1)
+}
+
+// beat renews the leases in flight until none is left.
+func (c *leased) beat(ctx context.Context, none <-chan struct{}) {
+	every := c.subscription.Lease / 3
+	next := every
+	for {
+		pause(ctx, next, none)
+		select {
+		case <-none:
+			return
+		default:
+		}
+		c.mu.Lock()
+		all := make([]*lease, 0, len(c.leases))
+		for _, l := range c.leases {
+			all = append(all, l)
+		}
+		c.mu.Unlock()
+		sent := c.now()
+		held, err := c.renew(ctx, all, "")
+		next = every
+		if err != nil {
+			next = min(every/4, time.Second)
+			c.log.WarnContext(ctx, "leases could not be renewed", logEventType, c.subscription.EventType, logRows, len(all),
+				logErrorClass, classify(err, 0).class, logReason, err.Error(), logDelay, next.Milliseconds())
+		}
+		for _, l := range all {
+			known, ok := held[l.token]
+			if known {
+				l.renewed = sent
+			} else if ok || c.now().Sub(l.renewed) >= c.subscription.Lease {
+				l.cutOff(events.ErrLeaseLost) // or settled meanwhile, when there is nothing to cut off
+			}
+		}
+	}
+}
+
+// renew renews leases, and says of each token whether it holds one; nothing, where that cannot be told at the
+// moment. At work, if not empty, is the handler that they are at. Through connections of
+// its own: a pool that is used up must not cost the leases.
+func (c *leased) renew(ctx context.Context, all []*lease, atWork string) (map[uuid.UUID]bool, error) {
+	ctx, cancel := context.WithTimeout(ctx, min(max(c.subscription.Lease/3, minRenewal), statementTimeout))
+	defer cancel()
+	rows := make([]claimed, len(all))
+	handlers := make([]string, len(all))
+	for i, l := range all {
+		rows[i], handlers[i] = l.claimed, atWork
+	}
+	held := make(map[uuid.UUID]bool, len(all))
+	err := inTx(ctx, c.journal.pool, workerRole, func(tx pgx.Tx) error {
+		return heartbeat(ctx, coredb.New(tx), rows, handlers, held)
+	})
+	if err != nil {
+		return nil, fmt.Errorf("renew leases of %s: %w", c.subscription.EventType, err)
+	}
+	return held, nil
+}
+
+// minRenewal is how long a renewal may take, however short the lease.
+const minRenewal = 100 * time.Millisecond
+
+// heartbeat renews the leases of rows, which stay locked for the transaction, and notes in held which of them
+// hold.
+func heartbeat(ctx context.Context, queries *coredb.Queries, rows []claimed, handlers []string, held map[uuid.UUID]bool) error {
+	ids, times := namesOf(rows)
+	found, err := queries.Heartbeat(ctx, coredb.HeartbeatParams{Ids: ids, OccurredAts: times, Tokens: tokensOf(rows), Handlers: handlers})
+	for _, f := range found {
+		held[f.Token] = f.Held
+	}
+	return err
+}
+
+func tokensOf(rows []claimed) []uuid.UUID {
+	tokens := make([]uuid.UUID, len(rows))
+	for i, row := range rows {
+		tokens[i] = row.token
+	}
+	return tokens
+}

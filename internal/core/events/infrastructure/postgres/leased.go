@@ -1,0 +1,275 @@
+package postgres
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"math"
+	"slices"
+	"sync"
+
+	"github.com/google/uuid"
+
+	"spectral/internal/core/events"
+	"spectral/internal/core/events/infrastructure/postgres/coredb"
+)
+
+// leased dispatches a consumer's events under leases: a claim commits them as in flight, they are worked on
+// outside any transaction while a heartbeat renews their leases, and what comes of it is settled in
+// transactions of their own, many at a time. docs/decisions/0011.
+type leased struct {
+	*consumer
+
+	mu       sync.Mutex
+	again    bool // woken since the last claim began, or that one was full
+	crashed  bool // there may be due rows that a worker died of
+	claiming bool
+	doubt    doubt
+	leases   map[uuid.UUID]*lease // in flight with us, by token: each takes one place of the concurrency
+	none     chan struct{}        // closed when there is none left; made with the first
+	endings  []*ending            // to be settled
+	settlers int
+	stopped  bool
+	stop     chan struct{} // closed when stopped
+	wait     sync.WaitGroup
+}
+
+func newLeased(c *consumer) *leased {
+	return &leased{consumer: c, leases: make(map[uuid.UUID]*lease), stop: make(chan struct{})}
+}
+
+func (c *leased) wake(ctx context.Context, crashed bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.again = true
+	c.crashed = c.crashed || crashed
+	c.claimMore(ctx)
+}
+
+// claimMore starts the claims, unless they go on or there is nothing to claim or no place. C is locked.
+func (c *leased) claimMore(ctx context.Context) {
+	if c.claiming || c.stopped || !c.again && !c.crashed || len(c.leases) >= c.subscription.Concurrency {
+		return
+	}
+	c.claiming = true
+	c.wait.Go(func() { c.claim(ctx) })
+}
+
+func (c *leased) halt() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !c.stopped {
+		c.stopped = true
+		close(c.stop)
+	}
+}
+
+func (c *leased) await() { c.wait.Wait() }
+
+// noneCrashed takes only rows that no worker died of, anyCrashed any that one did.
+const (
+	noneCrashed = 0
+	anyCrashed  = math.MaxInt32
+)
+
+// next says how to claim: up to limit rows, of those that so many workers died of at most. No limit: not at
+// all.
+func (c *leased) next() (limit int, crashes int32) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	free := c.subscription.Concurrency - len(c.leases)
+	if free > 0 && !c.stopped {
+		if admitted := c.admitted(); c.crashed && admitted > 0 {
+			c.crashed = false // a look may find more while this one claims
+			return 1, admitted
+		}
+		if c.again {
+			c.again = false
+			return min(free, c.subscription.BatchSize), noneCrashed
+		}
+	}
+	c.claiming = false
+	return 0, 0
+}
+
+// admitted says of how many deaths a row may be the next of those that workers died of; 0: none may. The
+// more of them, the fewer such rows it may have beside it: half of the concurrency after the first, half
+// of that after the second, until it is alone, so that whoever kills again is found without holding up all
+// that died with it. C is locked.
+func (c *leased) admitted() int32 {
+	share := func(crashes int) int { return max(c.subscription.Concurrency>>min(crashes, 30), 1) }
+	running := 0
+	least := math.MaxInt
+	for _, l := range c.leases {
+		if l.crashes > 0 {
+			running++
+			least = min(least, share(l.crashes))
+		}
+	}
+	if running == 0 {
+		return anyCrashed
+	}
+	if running+1 > least {
+		return 0
+	}
+	most := int32(0)
+	for n := 1; n <= 30 && share(n) > running; n++ {
+		most = int32(n)
+	}
+	return most
+}
+
+// claim claims until nothing is left or every place is taken.
+func (c *leased) claim(ctx context.Context) {
+	var wait backoff
+	for limit, crashes := c.next(); limit > 0; limit, crashes = c.next() {
+		found, err := c.lease(ctx, limit, crashes)
+		c.hold(ctx, found)
+		c.mu.Lock()
+		switch {
+		case err != nil:
+			c.again = true
+			c.crashed = c.crashed || crashes > noneCrashed
+			c.doubt.raise()
+		case crashes > noneCrashed:
+			c.crashed = c.crashed || len(found) > 0
+		default:
+			c.again = c.again || len(found) == limit
+		}
+		doubted := err == nil && len(found) == 0 && crashes == noneCrashed && c.doubt.lessen()
+		c.again = c.again || doubted
+		c.mu.Unlock()
+		switch {
+		case err != nil && ctx.Err() == nil:
+			delay := wait.next(c.random)
+			c.log.WarnContext(ctx, "claim interrupted", logEventType, c.subscription.EventType,
+				logErrorClass, classify(err, 0).class, logReason, err.Error(), logDelay, delay.Milliseconds())
+			pause(ctx, delay, c.stop)
+		case doubted:
+			pause(ctx, doubtPause, c.stop)
+		default:
+			wait = backoff{}
+		}
+	}
+}
+
+// lease claims up to limit rows for the length of a lease. It may return rows and an error.
+func (c *leased) lease(ctx context.Context, limit int, crashes int32) ([]*lease, error) {
+	d := &dispatchTx{consumer: c.consumer}
+	// not to be broken off between the claim and the answer: nobody would know of the leases
+	detached := context.WithoutCancel(ctx)
+	if err := d.begin(detached); err != nil {
+		return nil, err
+	}
+	defer d.end()
+	if err := d.measure(detached); err != nil {
+		return nil, err
+	}
+	sent := c.now()
+	found, err := d.takeLeases(detached, limit, crashes)
+	if err != nil || len(found) == 0 {
+		return nil, err
+	}
+	for _, l := range found {
+		l.renewed = sent
+	}
+	if err = d.commit(detached); err == nil {
+		return found, nil
+	}
+	if answered(err) {
+		return nil, err
+	}
+	d.end()
+	return c.confirm(ctx, found), err
+}
+
+func (d *dispatchTx) takeLeases(ctx context.Context, limit int, crashes int32) ([]*lease, error) {
+	ctx, cancel := context.WithTimeout(ctx, statementTimeout)
+	defer cancel()
+	names := make([]string, len(d.handlers))
+	for i, r := range d.handlers {
+		names[i] = r.Name
+	}
+	rows, err := d.queries.Lease(ctx, coredb.LeaseParams{
+		Generation: int64(d.generation), EventType: d.subscription.EventType, RowLimit: int32(limit),
+		LeaseSeconds: d.subscription.Lease.Seconds(), Worker: d.journal.worker, Handlers: names, Floor: d.floor.get(), Crashes: crashes,
+	})
+	if err != nil {
+		return nil, fmt.Errorf("lease %s: %w", d.subscription.EventType, err)
+	}
+	found := make([]*lease, len(rows))
+	for i, r := range rows {
+		found[i] = &lease{handled: r.Handled, claimed: claimed{
+			envelope: events.Envelope{
+				EventID: r.EventID, EventType: r.EventType, EventVersion: int(r.EventVersion), OccurredAt: r.OccurredAt,
+				Source: events.Scope(r.Source), Target: events.Scope(r.Target),
+				WorkspaceID: uuid.NullUUID{UUID: r.WorkspaceID, Valid: r.WorkspaceID != uuid.Nil},
+				Payload:     json.RawMessage(r.Payload), IdempotencyKey: r.IdempotencyKey, TraceContext: r.TraceContext,
+			},
+			contentClass: r.ContentClass, attempts: int(r.Attempts) - 1, token: r.ClaimToken, crashes: int(r.Crashes),
+		}}
+		found[i].readRecord(r.HandlerFailures)
+	}
+	return found, nil
+}
+
+// confirm finds out which of the rows are ours, of a claim whose answer was lost. Its commit may still
+// be on its way.
+func (c *leased) confirm(ctx context.Context, unknown []*lease) (ours []*lease) {
+	var wait backoff
+	for doubt := doubt(maxDoubted); len(unknown) > 0 && ctx.Err() == nil; {
+		sent := c.now()
+		held, err := c.renew(ctx, unknown, "")
+		if err != nil {
+			if sent.Sub(unknown[0].renewed) > c.subscription.Lease {
+				break
+			}
+			pause(ctx, wait.next(c.random), c.stop)
+			continue
+		}
+		unknown = slices.DeleteFunc(unknown, func(l *lease) bool {
+			if held[l.token] {
+				l.renewed = sent
+				ours = append(ours, l)
+			}
+			return held[l.token]
+		})
+		if len(unknown) == 0 || !doubt.lessen() {
+			break
+		}
+		pause(ctx, doubtPause, c.stop)
+	}
+	return ours
+}
+
+// hold begins the work on rows that are now in flight with us.
+func (c *leased) hold(ctx context.Context, found []*lease) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, l := range found {
+		work, cutOff := context.WithCancelCause(ctx)
+		l.cutOff = cutOff
+		if len(c.leases) == 0 {
+			c.none = make(chan struct{})
+			c.wait.Go(func() { c.beat(context.WithoutCancel(ctx), c.none) })
+		}
+		c.leases[l.token] = l
+		c.wait.Go(func() {
+			c.work(work, l)
+			cutOff(nil)
+			c.drop(ctx, l)
+		})
+	}
+}
+
+// drop gives the place of l free.
+func (c *leased) drop(ctx context.Context, l *lease) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	delete(c.leases, l.token)
+	if len(c.leases) == 0 {
+		close(c.none)
+	}
+	c.crashed = c.crashed || l.crashes > 0 // others of these may have waited for it
+	c.claimMore(ctx)
+}
