@@ -57,19 +57,17 @@ func (c *leased) end(ctx context.Context, e *ending) (held bool, err error) {
 	var wait backoff
 	for try := 1; ; try++ {
 		a := c.try(ctx, e)
-		switch {
-		case a.err == nil && !a.held:
+		if a.err == nil && !a.held {
 			e.lease.cutOff(events.ErrLeaseLost)
 			c.logLost(ctx, e.lease)
-			return false, nil
-		case a.err == nil:
-			return true, nil
-		case e.failed(a.err, try):
-			return true, a.err
-		case ctx.Err() != nil, try >= maxFree && answered(a.err):
+		}
+		if a.err == nil || e.failed(a.err, try) {
+			return a.held || a.err != nil, a.err
+		}
+		if over := ctx.Err() != nil || try >= maxFree && answered(a.err); over {
 			c.log.WarnContext(ctx, "not settled: the reaper will have it run again", logEventID, e.lease.envelope.EventID,
 				logEventType, e.lease.envelope.EventType, logErrorClass, classify(a.err, 0).class, logReason, a.err.Error())
-			return false, nil
+			break
 		}
 		e.alone = true
 		delay := wait.next(c.random)
@@ -77,6 +75,7 @@ func (c *leased) end(ctx context.Context, e *ending) (held bool, err error) {
 			logEventType, e.lease.envelope.EventType, logErrorClass, classify(a.err, 0).class, logReason, a.err.Error(), logDelay, delay.Milliseconds())
 		pause(ctx, delay, nil)
 	}
+	return false, nil
 }
 
 // failed reports whether an error of settling e is a failure of its handler.
