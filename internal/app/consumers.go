@@ -1,6 +1,11 @@
 package app
 
 import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
 	"spectral/internal/core/events"
 	platformevents "spectral/internal/platform/infrastructure/events"
 	platformpg "spectral/internal/platform/infrastructure/postgres"
@@ -17,6 +22,47 @@ func ConsumerBuilders() []ConsumerBuilder {
 	return []ConsumerBuilder{
 		buildWorldModelCardProjectionConsumer,
 	}
+}
+
+// Subscriptions are the consumers that a worker runs: all of them, or those of the given processing classes,
+// [events.DefaultClass] for the one without a name. The error is a [*SettingsError] for a class that no consumer
+// belongs to.
+func Subscriptions(builders []ConsumerBuilder, contracts *events.Contracts, g events.Generation, classes []string) ([]events.Subscription, error) {
+	byClass := make(map[string][]events.Subscription)
+	for _, build := range builders {
+		s := build(g)
+		class := events.DefaultClass
+		if of := contracts.OfType(s.EventType); len(of) > 0 && of[0].Class != "" {
+			class = of[0].Class
+		}
+		byClass[class] = append(byClass[class], s)
+	}
+	known := slices.Sorted(maps.Keys(byClass))
+	if len(classes) == 0 {
+		classes = known
+	}
+	var chosen []events.Subscription
+	var problems []error
+	for _, class := range slices.Compact(slices.Sorted(slices.Values(classes))) {
+		if len(byClass[class]) == 0 {
+			problems = append(problems, fmt.Errorf("no consumer is of the processing class %.40q: choose among %s", class, strings.Join(known, ", ")))
+		}
+		chosen = append(chosen, byClass[class]...)
+	}
+	if len(problems) > 0 {
+		return nil, &SettingsError{problems}
+	}
+	return chosen, nil
+}
+
+// CheckClasses refuses processing classes that no consumer belongs to, with a [*SettingsError].
+func CheckClasses(s Settings) error {
+	contracts, err := Contracts()
+	if err != nil {
+		return err
+	}
+	_, err = Subscriptions(ConsumerBuilders(), contracts, s.Generation, s.Classes)
+	return err
 }
 
 func buildWorldModelCardProjectionConsumer(g events.Generation) events.Subscription {

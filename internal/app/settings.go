@@ -26,6 +26,8 @@ type Settings struct {
 	// Pooled: PoolURL leads through a pooler, as [CheckDatabase] found.
 	Pooled     bool
 	Generation events.Generation
+	// Classes are the processing classes whose consumers run; none: all of them.
+	Classes []string
 }
 
 // SettingsError is a missing or malformed setting. Its text says what to set.

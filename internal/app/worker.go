@@ -68,15 +68,6 @@ func openPool(lifecycle fx.Lifecycle, s Settings, runners int) (*pgxpool.Pool, e
 	return pool, nil
 }
 
-// consumerConnections is what every runner of every consumer needs at once.
-func consumerConnections(g events.Generation) int {
-	n := 0
-	for _, build := range ConsumerBuilders() {
-		n += postgres.Connections(build(g))
-	}
-	return n
-}
-
 func newPublishing(s Settings, contracts *events.Contracts, log *slog.Logger) postgres.Publishing {
 	return postgres.Publishing{Contracts: contracts, Generation: s.Generation, Log: log, Now: time.Now, NewID: uuid.NewV7}
 }
@@ -86,7 +77,15 @@ func newUnitOfWork(pool *pgxpool.Pool, publishing postgres.Publishing) *postgres
 }
 
 func newListener(lifecycle fx.Lifecycle, s Settings, contracts *events.Contracts, log *slog.Logger) (*postgres.Listener, error) {
-	pool, err := openPool(lifecycle, s, consumerConnections(s.Generation))
+	subscriptions, err := Subscriptions(ConsumerBuilders(), contracts, s.Generation, s.Classes)
+	if err != nil {
+		return nil, err
+	}
+	connections := 0
+	for _, subscription := range subscriptions {
+		connections += postgres.Connections(subscription)
+	}
+	pool, err := openPool(lifecycle, s, connections)
 	if err != nil {
 		return nil, err
 	}
@@ -105,8 +104,8 @@ func newListener(lifecycle fx.Lifecycle, s Settings, contracts *events.Contracts
 	if err != nil {
 		return nil, err
 	}
-	for _, build := range ConsumerBuilders() {
-		if err := listener.Listen(context.Background(), build(s.Generation)); err != nil {
+	for _, subscription := range subscriptions {
+		if err := listener.Listen(context.Background(), subscription); err != nil {
 			return nil, err
 		}
 	}

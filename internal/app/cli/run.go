@@ -2,6 +2,7 @@ package cli
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 
@@ -10,29 +11,36 @@ import (
 
 	"spectral/internal/app"
 	"spectral/internal/app/embeddedpg"
+	"spectral/internal/core/events"
 	"spectral/internal/core/events/infrastructure/postgres"
 )
 
 func runCommand(p Process) *cobra.Command {
 	var embedded bool
+	var classes []string
 	cmd := &cobra.Command{
 		Use: "run", Short: "Run the workers of this deployment generation", Args: cobra.NoArgs,
 		Long: `Run the workers until SIGINT or SIGTERM; handlers at work then have ` + app.ShutdownGrace.String() + ` to
 finish before they are cancelled, undone and left to the next worker.
+
+Of several processing classes, each with a channel of its own, a worker runs those that --classes names: so slow
+work gets processes of its own, and as many as it needs.
 
 Settings:
   DATABASE_URL         straight to Postgres (not a transaction pooler)
   SPECTRAL_POOL_URL    optional: where transactions run, if elsewhere
   SPECTRAL_GENERATION  this deployment's generation, a whole number from 1`,
 		Example: `  SPECTRAL_GENERATION=1 DATABASE_URL=postgres://worker@db/app workers run
-  SPECTRAL_GENERATION=1 workers run --embedded`,
-		RunE: func(cmd *cobra.Command, _ []string) error { return run(cmd, p, embedded) },
+  SPECTRAL_GENERATION=1 workers run --embedded
+  SPECTRAL_GENERATION=1 DATABASE_URL=postgres://worker@db/app workers run --classes default`,
+		RunE: func(cmd *cobra.Command, _ []string) error { return run(cmd, p, embedded, classes) },
 	}
+	cmd.Flags().StringSliceVar(&classes, "classes", nil, "processing classes to run, joined by commas; "+events.DefaultClass+" is the one without a name (default all)")
 	cmd.Flags().BoolVar(&embedded, "embedded", false, "start an embedded Postgres and migrate it, instead of using DATABASE_URL")
 	return cmd
 }
 
-func run(cmd *cobra.Command, p Process, embedded bool) (err error) {
+func run(cmd *cobra.Command, p Process, embedded bool, classes []string) (err error) {
 	ctx := cmd.Context()
 	var settings app.Settings
 	var gone <-chan struct{} // the embedded server's end
@@ -44,6 +52,13 @@ func run(cmd *cobra.Command, p Process, embedded bool) (err error) {
 			return err
 		}
 	} else if settings, err = app.ReadSettings(p.Getenv); err != nil {
+		return err
+	}
+	if cmd.Flags().Changed("classes") && len(classes) == 0 {
+		return usageError{errors.New("--classes names no processing class: leave it out to run all of them")}
+	}
+	settings.Classes = classes
+	if err := app.CheckClasses(settings); err != nil {
 		return err
 	}
 	log, err := logger(cmd, p, settings.Generation)

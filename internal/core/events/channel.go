@@ -36,6 +36,10 @@ func ChannelName(g Generation, class string) string {
 	return name
 }
 
+// DefaultClass is how the processing class without a name is called where one must be named. No contract may
+// declare it.
+const DefaultClass = "default"
+
 // MaxChannelBytes is what Postgres takes as a channel name.
 const MaxChannelBytes = 63
 

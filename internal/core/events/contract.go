@@ -27,7 +27,8 @@ type Contract struct {
 	Source  Scope
 	// Payload is a zero value of the payload struct.
 	Payload any
-	// Class is the processing class, the suffix of the channel; empty for the generation's own.
+	// Class is the processing class, the suffix of the channel; empty for the generation's own. Workers can
+	// be run for some classes only.
 	Class        string
 	ContentClass ContentClass
 	// Unconsumed declares that nobody handles the event: it settles as it is published.
@@ -51,6 +52,9 @@ func (c Contract) Validate() error {
 	}
 	if c.Class != "" && !classForm.MatchString(c.Class) {
 		fail("class is %q, must be a lower-case identifier of at most 30 bytes", c.Class)
+	}
+	if c.Class == DefaultClass {
+		fail("class %s is what the class without a name is called: leave it empty", c.Class)
 	}
 	if c.ContentClass != Operational && c.ContentClass != WorkspaceContent {
 		fail("content class is %q, must be operational or workspace", c.ContentClass)

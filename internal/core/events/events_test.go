@@ -1,6 +1,7 @@
 package events_test
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"flag"
@@ -140,6 +141,7 @@ func TestContractsRefuseWhatDisagrees(t *testing.T) {
 		"version":         {func(c *events.Contract) { c.Version = 0 }, "version is 0"},
 		"source":          {func(c *events.Contract) { c.Source = "nobody" }, "source is"},
 		"class":           {func(c *events.Contract) { c.Class = "Slow Ones" }, "class is"},
+		"reserved class":  {func(c *events.Contract) { c.Class = "default" }, "leave it empty"},
 		"content class":   {func(c *events.Contract) { c.ContentClass = "" }, "content class is"},
 		"payload":         {func(c *events.Contract) { c.Payload = nil }, "payload must be a struct"},
 		"another source":  {func(c *events.Contract) { c.Version, c.Source = 2, events.Platform }, "differ in source or class"},
@@ -190,5 +192,44 @@ func TestChannelsAndGenerations(t *testing.T) {
 	}
 	if g, err := events.ParseGeneration("999999999999"); err != nil || g != events.MaxGeneration {
 		t.Error(g, err)
+	}
+}
+
+func TestSubscriptionsOfEachMode(t *testing.T) {
+	t.Parallel()
+	executor := events.ExecutorFunc(func(context.Context, events.Envelope) (events.Completion, error) { return nil, nil })
+	leased := events.Subscription{
+		Channel: "outbox_gen_1", EventType: "worlds.a.happened", Mode: events.Leased,
+		Primary: events.Registration{Name: "platform.worker", Executor: executor},
+	}
+	locked := leased
+	locked.Mode = events.RowLocked
+	locked.Primary = events.Registration{Name: "platform.handler", Handler: func(events.Tx) events.EventHandler { return nil }}
+	for name, c := range map[string]struct {
+		s    events.Subscription
+		edit func(*events.Subscription)
+		want string // of the error; empty: none
+	}{
+		"leased":                {leased, func(*events.Subscription) {}, ""},
+		"row-locked":            {locked, func(*events.Subscription) {}, ""},
+		"many at once":          {leased, func(s *events.Subscription) { s.Concurrency = 1000 }, ""},
+		"too many at once":      {leased, func(s *events.Subscription) { s.Concurrency = 1001 }, "from 1 to 1000"},
+		"too many transactions": {locked, func(s *events.Subscription) { s.Concurrency = 65 }, "from 1 to 64"},
+		"a short lease":         {leased, func(s *events.Subscription) { s.Lease = 100 * time.Millisecond }, ""},
+		"too short a lease":     {leased, func(s *events.Subscription) { s.Lease = 99 * time.Millisecond }, "lease is 99ms"},
+		"no lease":              {leased, func(s *events.Subscription) { s.Lease = -1 }, "lease is -1ns"},
+		"too long a lease":      {leased, func(s *events.Subscription) { s.Lease = 25 * time.Hour }, "lease is 25h0m0s"},
+		"a lease for nothing":   {locked, func(s *events.Subscription) { s.Lease = time.Minute }, "has none"},
+		"a handler, leased":     {leased, func(s *events.Subscription) { s.Primary = locked.Primary }, "takes an Executor"},
+		"an executor, not":      {locked, func(s *events.Subscription) { s.Primary = leased.Primary }, "needs a leased consumer"},
+	} {
+		c.edit(&c.s)
+		err := c.s.WithDefaults().Validate()
+		if (err == nil) != (c.want == "") || err != nil && !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	if s := leased.WithDefaults(); s.Lease != 5*time.Minute || s.Primary.CallTimeout() != 15*time.Minute {
+		t.Errorf("the defaults are a lease of %s and a timeout of %s", s.Lease, s.Primary.CallTimeout())
 	}
 }

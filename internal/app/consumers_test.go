@@ -1,0 +1,58 @@
+package app_test
+
+import (
+	"errors"
+	"slices"
+	"testing"
+
+	"spectral/internal/app"
+	"spectral/internal/core/events"
+)
+
+func TestSubscriptionsOfClasses(t *testing.T) {
+	t.Parallel()
+	type payload struct{}
+	var all []events.Contract
+	var builders []app.ConsumerBuilder
+	for eventType, class := range map[string]string{"worlds.a.happened": "", "worlds.b.happened": "slow", "worlds.c.happened": "slow", "worlds.d.happened": "llm"} {
+		all = append(all, events.Contract{
+			Type: eventType, Version: 1, Source: events.Worlds, Payload: payload{}, Class: class, ContentClass: events.Operational,
+		})
+		builders = append(builders, func(g events.Generation) events.Subscription {
+			return events.Subscription{EventType: eventType, Channel: events.ChannelName(g, class)}
+		})
+	}
+	contracts, err := events.NewContracts(all...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		classes, want []string
+	}{
+		{nil, []string{"worlds.a.happened", "worlds.b.happened", "worlds.c.happened", "worlds.d.happened"}},
+		{[]string{"default"}, []string{"worlds.a.happened"}},
+		{[]string{"slow"}, []string{"worlds.b.happened", "worlds.c.happened"}},
+		{[]string{"slow", "default", "slow"}, []string{"worlds.a.happened", "worlds.b.happened", "worlds.c.happened"}},
+	} {
+		subscriptions, err := app.Subscriptions(builders, contracts, 7, c.classes)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var got []string
+		for _, s := range subscriptions {
+			got = append(got, s.EventType)
+		}
+		slices.Sort(got)
+		if !slices.Equal(got, c.want) {
+			t.Errorf("%v: %v, want %v", c.classes, got, c.want)
+		}
+	}
+	_, err = app.Subscriptions(builders, contracts, 7, []string{"slow", "Slow", ""})
+	var settings *app.SettingsError
+	if !errors.As(err, &settings) || len(settings.Problems) != 2 {
+		t.Fatal(err)
+	}
+	if want := `no consumer is of the processing class "Slow": choose among default, llm, slow`; settings.Problems[1].Error() != want {
+		t.Errorf("%v", settings.Problems[1])
+	}
+}

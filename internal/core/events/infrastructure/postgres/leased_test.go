@@ -1,0 +1,112 @@
+package postgres
+
+import (
+	"context"
+	"errors"
+	"math"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"spectral/internal/core/events"
+)
+
+// A row that workers died of has the fewer such rows beside it the more it were, until it is alone.
+func TestWhatWorkersDiedOfIsTriedInEverSmallerCompany(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		concurrency int
+		running     []int // by how many workers died of each
+		want        int32
+	}{
+		{8, nil, math.MaxInt32},
+		{8, []int{0, 0, 0}, math.MaxInt32}, // others do not matter
+		{8, []int{1}, 2},                   // a third would be one of two at most
+		{8, []int{1, 1}, 1},
+		{8, []int{1, 1, 1}, 1},
+		{8, []int{1, 1, 1, 1}, 0},
+		{8, []int{2}, 2},
+		{8, []int{2, 2}, 0},
+		{8, []int{1, 2}, 0},
+		{8, []int{3}, 0},
+		{8, []int{1000}, 0},
+		{2, []int{1}, 0},
+		{1, nil, math.MaxInt32},
+		{1000, []int{1}, 8},
+	} {
+		l := newLeased(&consumer{subscription: events.Subscription{Concurrency: c.concurrency}})
+		for _, crashes := range c.running {
+			l.leases[uuid.New()] = &lease{claimed: claimed{crashes: crashes}}
+		}
+		if got := l.admitted(); got != c.want {
+			t.Errorf("%d at once, beside %v: %d, want %d", c.concurrency, c.running, got, c.want)
+		}
+	}
+}
+
+// What was undone beside others is settled by itself, the rest together and in bounds.
+func TestEndingsGather(t *testing.T) {
+	t.Parallel()
+	l := newLeased(&consumer{})
+	l.settlers = 1
+	for n := range 2*maxEndings + 3 {
+		l.endings = append(l.endings, &ending{alone: n == 2 || n == 3})
+	}
+	var sizes []int
+	for batch := l.gathered(); len(batch) > 0; batch = l.gathered() {
+		sizes = append(sizes, len(batch))
+	}
+	if want := []int{2, 1, 1, maxEndings, maxEndings - 1}; len(sizes) != len(want) || sizes[0] != 2 || sizes[1] != 1 || sizes[2] != 1 || sizes[3] != maxEndings {
+		t.Fatalf("%v, want %v", sizes, want)
+	}
+	if l.settlers != 0 {
+		t.Fatal("the settler that found nothing still counts as at work")
+	}
+}
+
+func TestWhenLeasesAreAskedAbout(t *testing.T) {
+	t.Parallel()
+	r := newReaper(nil, nil)
+	for seconds, want := range map[float64]time.Duration{
+		-1: probeEvery, 1: time.Second + time.Millisecond, 0.01: minProbe, 300: probeEvery + time.Millisecond, math.Inf(1): probeEvery + time.Millisecond,
+	} {
+		if got := r.expiry(seconds); got != want || len(r.due) > 0 {
+			t.Errorf("%g s: %s, want %s", seconds, got, want)
+		}
+	}
+	for range 2 {
+		if got := r.expiry(0); got != reapPause || len(r.due) != 1 {
+			t.Errorf("run out: %s, %d", got, len(r.due))
+		}
+	}
+}
+
+// What a completion meets is the handler's failure, unless it is free: then it is tried again, a few times.
+func TestWhoseFailureAnEndingIs(t *testing.T) {
+	t.Parallel()
+	deadlock := &pgconn.PgError{Code: "40P01", Severity: "ERROR"}
+	refused := &pgconn.PgError{Code: "42501", Severity: "ERROR"}
+	of := ending{handler: events.Registration{Name: "platform.worker"}}
+	for _, c := range []struct {
+		name string
+		e    ending
+		err  error
+		try  int
+		want bool
+	}{
+		{"an error", of, &completionError{errors.New("no")}, 1, true},
+		{"a deadlock", of, &completionError{deadlock}, 1, false},
+		{"deadlocks", of, &completionError{deadlock}, maxCompletions, true},
+		{"a lost connection", of, &completionError{&lostConnectionError{context.Canceled}}, 1, false},
+		{"no connection", of, errors.New("dial"), 1000, false},
+		{"a refusal around it", of, refused, 1, false},
+		{"refusals around it", of, refused, maxFree, true},
+		{"refusals without a handler", ending{}, refused, maxFree, false},
+	} {
+		if got := c.e.failed(c.err, c.try); got != c.want {
+			t.Errorf("%s: %t", c.name, got)
+		}
+	}
+}
