@@ -21,5 +21,8 @@
 //	               └──retry (delay)───┤ transient, retries left
 //	                                  └ every unhandled handler parked ──> failed
 //
+// Work too slow for a transaction is leased instead: it is in_flight while an [Executor] is at it, and settled
+// together with what its [Completion] writes.
+//
 // Every context may import this package; it imports none of ours. Only tx.go knows the driver.
 package events

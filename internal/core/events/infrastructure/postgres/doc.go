@@ -11,6 +11,8 @@
 //     producer is in its commit (docs/decisions/0003).
 //   - A consumer, one per event type, claims due rows with SKIP LOCKED and dispatches them: key in
 //     core.event_handled, handlers as their context's role, settle, commit, in one transaction.
+//   - A leased consumer commits its claims under tokens, renews them while the work goes on, and settles
+//     where the token still holds; the reaper re-pends what ran out (docs/decisions/0011).
 //
 // States of the doorbell, with the reason of each in [Health]:
 //
