@@ -28,7 +28,8 @@ type Subscription struct {
 	// Mode defaults to RowLocked.
 	Mode Mode
 	// BatchSize is how many rows one claim takes at first; zero means [DefaultBatchSize]. It grows
-	// under backlog, except for one, which stays. A leased consumer never takes more than it can work on.
+	// under backlog, except for one, which stays. A leased consumer takes as many as it can work on at the
+	// moment, at most BatchSize; zero means all of those.
 	BatchSize int
 	// Concurrency is how many claims run side by side in one process, or how many leased events are
 	// worked on; zero means [DefaultConcurrency].
@@ -69,14 +70,19 @@ func (s Subscription) WithDefaults() Subscription {
 	if s.Mode == "" {
 		s.Mode = RowLocked
 	}
-	if s.BatchSize == 0 {
-		s.BatchSize = DefaultBatchSize
-	}
 	if s.Concurrency == 0 {
 		s.Concurrency = DefaultConcurrency
 	}
-	if s.Lease == 0 && s.Mode == Leased {
-		s.Lease = DefaultLease
+	if s.Mode == Leased {
+		if s.BatchSize == 0 {
+			s.BatchSize = min(s.Concurrency, MaxBatchSize)
+		}
+		if s.Lease == 0 {
+			s.Lease = DefaultLease
+		}
+	}
+	if s.BatchSize == 0 {
+		s.BatchSize = DefaultBatchSize
 	}
 	return s
 }
