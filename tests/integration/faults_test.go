@@ -3,6 +3,7 @@ package integration_test
 import (
 	"bytes"
 	"context"
+	"errors"
 	"net"
 	"sync"
 	"sync/atomic"
@@ -17,6 +18,7 @@ type sockets struct {
 	statements atomic.Int64 // written, of the simple and the extended protocol
 	looks      atomic.Int64 // written as text
 	swallowed  atomic.Int64 // writes
+	lostReply  atomic.Bool  // the next COMMIT is answered, and the connection gone before anybody hears it
 	// via dials instead of the network, if set.
 	via func(ctx context.Context, network, address string) (net.Conn, error)
 }
@@ -87,6 +89,13 @@ func (s *socket) Write(p []byte) (int, error) {
 	}
 	if len(p) > 0 && (p[0] == 'Q' || p[0] == 'P' || p[0] == 'B') { // as the driver begins what it writes
 		s.of.statements.Add(1)
+	}
+	if bytes.Contains(p, []byte("commit\x00")) && s.of.lostReply.CompareAndSwap(true, false) {
+		if n, err := s.Conn.Write(p); err != nil {
+			return n, err
+		}
+		_, err := s.Conn.Read(make([]byte, 1024))
+		return len(p), errors.Join(err, s.Close())
 	}
 	s.of.looks.Add(int64(bytes.Count(p, []byte("outbox_look"))))
 	return s.Conn.Write(p)

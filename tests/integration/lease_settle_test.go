@@ -1,0 +1,300 @@
+package integration_test
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+
+	"spectral/internal/core/events"
+	"spectral/internal/core/events/infrastructure/postgres"
+	"spectral/tests/pgtest"
+)
+
+// gated is leased work that waits at a gate before it leaves its effect.
+func gated(name string, g *gate) events.Registration {
+	return executor(name, func(ctx context.Context, e events.Envelope) (events.Completion, error) {
+		return completion(name, e), g.pass(ctx)
+	})
+}
+
+// No more rows are in flight than the consumer can work on.
+func TestLeasedConcurrencyIsBounded(t *testing.T) {
+	b := setup(t)
+	g := newGate()
+	t.Cleanup(g.letOn)
+	s := leasing(time.Minute, gated(worker1, g))
+	s.Concurrency = 3
+	l := b.listen(never, s)
+	var all []events.Envelope
+	for n := range 30 {
+		all = append(all, event(n))
+	}
+	b.publish(all...)
+	for range 3 {
+		g.awaitEntered(t)
+	}
+	for range 20 {
+		b.publish(event(100)) // each rings
+	}
+	b.eventually("the listener has looked since", func() bool { return l.quiet() })
+	if n := one[int](b, "select count(*) from core.outbox where status = 'in_flight'"); n != 3 || len(g.entered) > 0 {
+		t.Fatalf("%d in flight, %d more at work", n, len(g.entered))
+	}
+	g.letOn()
+	l.delivered(50)
+}
+
+// quiet reports whether the LISTEN connection waits for notifications and no other is at work.
+func (l *listening) quiet() bool {
+	return one[bool](l.bundle, `select count(*) filter (where state <> 'idle') = 0 from pg_stat_activity
+		where application_name in ('workers', 'doorbell')`)
+}
+
+// What ends together is settled together.
+func TestLeasedWorkIsSettledInBatches(t *testing.T) {
+	b := setup(t)
+	g := newGate()
+	s := leasing(time.Minute, gated(worker1, g))
+	s.Concurrency = 200
+	l := b.listen(never, s)
+	var all []events.Envelope
+	for n := range 200 {
+		all = append(all, event(n))
+	}
+	b.publish(all...)
+	for range all {
+		g.awaitEntered(t)
+	}
+	g.letOn()
+	l.delivered(len(all))
+	b.wantEffects(map[string]int{worker1: len(all)})
+	transactions := one[int](b, "select count(distinct xmin::text) from core.event_handled")
+	rows := one[int](b, "select max(n) from (select count(*)::int as n from core.event_handled group by xmin::text) s")
+	if transactions > len(all)/4 || rows > 100 {
+		t.Fatalf("%d rows in %d transactions, %d in the largest", len(all), transactions, rows)
+	}
+}
+
+// One whose completion fails costs those beside it nothing.
+func TestALeasedFailureAmongOthers(t *testing.T) {
+	b := setup(t)
+	g := newGate()
+	failing := executor(worker1, func(ctx context.Context, e events.Envelope) (events.Completion, error) {
+		return func(ctx context.Context, tx events.Tx) error {
+			if err := effect(worker1)(ctx, tx, e); err != nil || payloadN(e)%10 != 0 {
+				return err
+			}
+			return events.Terminal(errRefusing)
+		}, g.pass(ctx)
+	})
+	s := leasing(time.Minute, failing)
+	s.Concurrency = 50
+	l := b.listen(never, s)
+	var all []events.Envelope
+	for n := range 50 {
+		all = append(all, event(n))
+	}
+	b.publish(all...)
+	for range all {
+		g.awaitEntered(t)
+	}
+	g.letOn()
+	for range all {
+		s := l.next()
+		if want := payloadN(s.Envelope)%10 == 0; (s.Outcome == postgres.Failed) != want || s.Attempts != 1 {
+			t.Fatalf("event %d: %+v", payloadN(s.Envelope), s)
+		}
+	}
+	b.wantEffects(map[string]int{worker1: 45})
+	if n := one[int](b, "select count(*) from core.event_handled"); n != 45 {
+		t.Fatalf("%d handled", n)
+	}
+}
+
+// A completion acts as its context, for its event's workspace, and leaves neither behind.
+func TestACompletionActsAsItsContext(t *testing.T) {
+	b := setup(t)
+	b.exec("create table platform.acted (n int, role text, workspace text); grant all on platform.acted to spectral_platform")
+	w := uuid.New()
+	acting := executor(worker1, func(_ context.Context, e events.Envelope) (events.Completion, error) {
+		return func(ctx context.Context, tx events.Tx) error {
+			_, err := tx.Exec(ctx, `insert into platform.acted values ($1, current_user, current_setting('spectral.workspace_id'))`, payloadN(e))
+			if err == nil && payloadN(e) == 0 {
+				_, err = tx.Exec(ctx, "set search_path = public") // of the session
+			}
+			return err
+		}, nil
+	})
+	s := leasing(time.Minute, acting)
+	b.poolURL += "&pool_max_conns=1"
+	l := b.listen(never, s)
+	var all []events.Envelope
+	for n := range 8 {
+		e := event(n)
+		if n%2 == 0 {
+			e.WorkspaceID = uuid.NullUUID{UUID: w, Valid: true}
+		}
+		all = append(all, e)
+	}
+	b.publish(all...)
+	l.delivered(len(all))
+	for n := range all {
+		want := "spectral_platform "
+		if n%2 == 0 {
+			want += w.String()
+		}
+		if got := one[string](b, "select string_agg(role || ' ' || workspace, ', ') from platform.acted where n = $1", n); got != want {
+			t.Errorf("event %d acted as %q, want %q", n, got, want)
+		}
+	}
+	l.wantLogin("all of them")
+	if path := one[string](&bundle{T: t, ctx: b.ctx, pool: l.workers}, "select current_setting('search_path')"); strings.Contains(path, "public") && !strings.Contains(path, "$user") {
+		t.Errorf("the session's search_path is still %q", path)
+	}
+}
+
+// An answer that is lost costs nothing: neither the one to the claim, nor the one to settling.
+func TestLostAnswersToLeases(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		lose string
+	}{
+		{"the claim's", "claim"}, {"a delivery's", "deliver"}, {"a co-handler's", "keep"}, {"a retry's", "retry"}, {"a failure's", "fail"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			b := setup(t)
+			b.sockets = new(sockets)
+			var first, second atomic.Int32
+			s := leasing(time.Minute,
+				executor(worker1, func(_ context.Context, e events.Envelope) (events.Completion, error) {
+					n := first.Add(1)
+					b.sockets.lostReply.Store(c.lose == "keep" || n == 1 && (c.lose == "retry" || c.lose == "fail"))
+					switch {
+					case c.lose == "retry" && n == 1:
+						return nil, errRefusing
+					case c.lose == "fail":
+						return nil, events.Terminal(errRefusing)
+					default:
+						return completion(worker1, e), nil
+					}
+				}),
+				executor(worker2, func(_ context.Context, e events.Envelope) (events.Completion, error) {
+					second.Add(1)
+					b.sockets.lostReply.Store(c.lose == "deliver")
+					return completion(worker2, e), nil
+				}))
+			if c.lose == "retry" || c.lose == "fail" {
+				s.CoHandlers = nil
+			}
+			l := b.listen(never, s)
+			b.sockets.lostReply.Store(c.lose == "claim")
+			e := event(1)
+			b.publish(e)
+			switch c.lose {
+			case "fail":
+				l.until(postgres.Failed)
+				b.wantRow(e.EventID, "failed", 1)
+				b.wantEffects(map[string]int{})
+				return
+			case "retry":
+				// the retry may be over before it is known that there was one
+				if all := []postgres.Outcome{l.next().Outcome, l.next().Outcome}; !slices.Contains(all, postgres.Retried) || !slices.Contains(all, postgres.Delivered) {
+					t.Fatalf("%v", all)
+				}
+				b.wantRow(e.EventID, "delivered", 2)
+				b.wantEffects(map[string]int{worker1: 1})
+				return
+			}
+			l.delivered(1)
+			b.wantRow(e.EventID, "delivered", 1)
+			b.wantEffects(map[string]int{worker1: 1, worker2: 1})
+			if b.sockets.lostReply.Load() || first.Load() != 1 || second.Load() != 1 {
+				t.Fatalf("executed %d and %d times, lost: %t", first.Load(), second.Load(), !b.sockets.lostReply.Load())
+			}
+		})
+	}
+}
+
+// The reaper knows no policy: a handler whose workers died too often is failed at the next claim, without
+// running, and without another attempt.
+func TestLeasesThatRanOutTooOften(t *testing.T) {
+	b := setup(t)
+	var ran atomic.Int32
+	s := leasing(time.Minute, executor(worker1, func(context.Context, events.Envelope) (events.Completion, error) {
+		ran.Add(1)
+		return nil, nil
+	}))
+	e := event(1)
+	b.publish(e)
+	for n := range 6 {
+		b.exec("select core.outbox_lease($1, $2, p_handlers => array[$3], p_worker => gen_random_uuid())", pgtest.Generation, happenedType, worker1)
+		b.expire(e.EventID)
+		if charged := one[bool](b, "select charged from core.outbox_reap()"); !charged {
+			t.Fatalf("the lease %d that ran out was not charged", n+1)
+		}
+	}
+	l := b.listen(never, s)
+	l.until(postgres.Failed)
+	r := b.wantRow(e.EventID, "failed", 6)
+	if ran.Load() > 0 || !strings.HasPrefix(r.LastError, "LeaseExpired: "+worker1+": ") || !r.Failures[worker1].Parked {
+		t.Fatalf("ran %d times, %+v", ran.Load(), r)
+	}
+}
+
+// Rows that a worker died of do not run all at once, and all run.
+func TestRowsThatWorkersDiedOfRunInSmallCompany(t *testing.T) {
+	b := setup(t)
+	var all []events.Envelope
+	for n := range 24 {
+		all = append(all, event(n))
+	}
+	b.publish(all...)
+	b.exec("update core.outbox set crashes = 1")
+	var at, most atomic.Int32
+	pass := make(chan struct{})
+	l := b.listen(never, leasing(time.Minute, executor(worker1, func(_ context.Context, e events.Envelope) (events.Completion, error) {
+		n := at.Add(1)
+		for seen := most.Load(); n > seen && !most.CompareAndSwap(seen, n); seen = most.Load() {
+		}
+		if n == 4 {
+			select {
+			case <-pass:
+			default:
+				close(pass) // as many as there may be
+			}
+		}
+		<-pass
+		at.Add(-1)
+		return completion(worker1, e), nil
+	})))
+	l.delivered(len(all))
+	if most.Load() != 4 {
+		t.Fatalf("%d at once of eight", most.Load())
+	}
+}
+
+// A row whose lease ran out and that cannot be written keeps nobody else waiting, and is said.
+func TestAnUnreapableLease(t *testing.T) {
+	b := setup(t)
+	said := new(notes)
+	b.log = logTo(said)
+	var all []events.Envelope
+	for n := range 60 {
+		all = append(all, event(n))
+	}
+	b.publish(all...)
+	b.exec("select core.outbox_lease($1, $2, 100, p_lease => 0.001)", pgtest.Generation, happenedType)
+	b.exec(fmt.Sprintf(`alter table core.outbox add constraint refusing check (id not in ('%s', '%s') or status = 'in_flight')`, all[0].EventID, all[1].EventID))
+	l := b.listen(time.Second, leasing(time.Minute, completing(worker1)))
+	l.delivered(len(all) - 2)
+	b.eventually("it is said", func() bool { return said.count("its row cannot be written") >= 2 })
+	b.exec("alter table core.outbox drop constraint refusing")
+	l.delivered(2)
+	b.wantEffects(map[string]int{worker1: len(all)})
+}
