@@ -5,13 +5,13 @@ set local role spectral_owner;
 -- core.outbox_lease(...) claims up to p_limit due rows of one type and generation beyond the caller's
 -- transaction (leased mode): they are in_flight under a fresh token each, for p_lease seconds from
 -- claimed_at on by the database clock, and the attempt is counted. Whatever is then done to one
--- names its token. Handled are those of p_handlers that have the event's key in core.event_handled
+-- names its token. P_worker says who it is, differently for each start of a process. Handled are those of p_handlers that have the event's key in core.event_handled
 -- already and need not run. p_crashes 0 takes only rows that no worker died of, n > 0 only those that 1 to n
 -- died of, null all. Rows that others hold are skipped; rows available before p_floor are not looked for.
 -- No more than 16 MiB of payload and one row. Writes core.outbox; reads core.event_handled.
 create function core.outbox_lease(
   p_generation bigint, p_event_type text, p_limit integer default 1, p_lease double precision default 300,
-  p_worker uuid default null, p_handlers text[] default '{}', p_floor timestamptz default '-infinity',
+  p_worker text default null, p_handlers text[] default '{}', p_floor timestamptz default '-infinity',
   p_crashes integer default null)
 returns table (
   event_id uuid, event_type text, event_version integer, occurred_at timestamptz, source text, target text,
@@ -77,9 +77,9 @@ begin
 end
 $$;
 -- +goose StatementEnd
-grant execute on function core.outbox_lease(bigint, text, integer, double precision, uuid, text[], timestamptz, integer) to spectral_worker;
+grant execute on function core.outbox_lease(bigint, text, integer, double precision, text, text[], timestamptz, integer) to spectral_worker;
 reset role;
 
 -- +goose Down
 set local lock_timeout = '500ms';
-drop function core.outbox_lease(bigint, text, integer, double precision, uuid, text[], timestamptz, integer);
+drop function core.outbox_lease(bigint, text, integer, double precision, text, text[], timestamptz, integer);

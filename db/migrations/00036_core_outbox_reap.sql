@@ -32,8 +32,8 @@ grant execute on function core.lease_expires_in() to spectral_worker;
 --
 -- The reason is in last_error and, under reaped_at, in failure_history. The attempt stays counted. The
 -- handler at work is charged with a failure where it is the likeliest to have ended the worker: nothing
--- else that the worker had in flight has seen as many workers die, or this is the tenth. Writes core.outbox;
--- reads core.workers.
+-- else that the worker had in flight has seen as many workers die, or this is the tenth. A server that was
+-- started since explains it, and is nobody's death. Writes core.outbox.
 create function core.outbox_reap(p_limit integer default 50, p_after_id uuid default null, p_after_occurred_at timestamptz default null)
 returns table (event_id uuid, occurred_at timestamptz, event_type text, generation bigint, attempts integer, charged boolean,
   reaped boolean, reason text)
@@ -63,6 +63,7 @@ begin
        group by o.claimed_by, o.crashes)
     select o.id, o.occurred_at, o.event_type, o.generation, o.channel, o.attempts, o.crashes, o.claim_token, o.claimed_by,
            o.claimed_at, o.lease_seconds, o.lease_handler, o.handler_failures,
+           o.claimed_at < pg_postmaster_start_time() as restarted,
            o.crashes >= 9 or not exists (select from held h
              where h.claimed_by = o.claimed_by and h.crashes >= o.crashes and (h.crashes > o.crashes or h.rows > 1)) as prime
     from core.outbox o
@@ -78,19 +79,20 @@ begin
     event_type := v_row.event_type;
     generation := v_row.generation;
     attempts := v_row.attempts;
-    charged := v_row.prime and v_row.lease_handler is not null;
+    charged := v_row.prime and v_row.lease_handler is not null and v_row.restarted is not true;
     reason := format('LeaseExpired: %s: the lease of %s s ran out: worker %s did not renew it after %s: killed, frozen or cut off%s',
       coalesce(v_row.lease_handler, 'outbox'), v_row.lease_seconds,
-      coalesce((select w.name || ' ' from core.workers w where w.worker_id = v_row.claimed_by), '') || coalesce(v_row.claimed_by::text, 'unknown'),
+      coalesce(v_row.claimed_by, 'unknown'),
       to_char(v_row.claimed_at at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.MS"Z"'),
-      case when charged or v_row.lease_handler is null then '' else '; not charged: the worker had other events in flight' end);
+      case when v_row.restarted then '; not charged: the server was started since'
+           when charged or v_row.lease_handler is null then '' else '; not charged: the worker had other events in flight' end);
     -- in a block of its own: a row that cannot be written must not keep those behind it
     begin
       v_failures := case when jsonb_typeof(v_row.handler_failures #> array[v_row.lease_handler, 'failures']) = 'number'
                          then (v_row.handler_failures #>> array[v_row.lease_handler, 'failures'])::numeric::integer else 0 end;
       update core.outbox o
       set status = 'pending', claim_token = null, claimed_by = null, lease_handler = null,
-          available_at = clock_timestamp(), crashes = o.crashes + 1, last_error = reason,
+          available_at = clock_timestamp(), crashes = o.crashes + case when v_row.restarted then 0 else 1 end, last_error = reason,
           first_failed_at = coalesce(o.first_failed_at, clock_timestamp()),
           handler_failures = case when not charged then o.handler_failures
             else jsonb_set(o.handler_failures, array[v_row.lease_handler],

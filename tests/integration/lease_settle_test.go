@@ -233,7 +233,7 @@ func TestLeasesThatRanOutTooOften(t *testing.T) {
 	e := event(1)
 	b.publish(e)
 	for n := range 6 {
-		b.exec("select core.outbox_lease($1, $2, p_handlers => array[$3], p_worker => gen_random_uuid())", pgtest.Generation, happenedType, worker1)
+		b.exec("select core.outbox_lease($1, $2, p_handlers => array[$3], p_worker => gen_random_uuid()::text)", pgtest.Generation, happenedType, worker1)
 		b.expire(e.EventID)
 		if charged := one[bool](b, "select charged from core.outbox_reap()"); !charged {
 			t.Fatalf("the lease %d that ran out was not charged", n+1)

@@ -3,6 +3,7 @@ package postgres
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"time"
 
@@ -23,6 +24,7 @@ type consumer struct {
 	subscription events.Subscription
 	handlers     []events.Registration // of the subscription, in order
 	generation   events.Generation
+	worker       string // whose leases are its: the process's id and name
 	pool         *pgxpool.Pool
 	log          *slog.Logger
 	now          func() time.Time
@@ -47,7 +49,8 @@ type mode interface {
 func newConsumer(config Config, s events.Subscription, journal *journal) *consumer {
 	c := &consumer{
 		subscription: s, handlers: s.Handlers(), generation: config.Generation, pool: config.Pool, log: config.Log,
-		now: config.Now, random: config.Random, settled: config.OnSettled, journal: journal,
+		worker: fmt.Sprintf("%s %.256s", config.Worker, config.Name),
+		now:    config.Now, random: config.Random, settled: config.OnSettled, journal: journal,
 	}
 	if s.Mode == events.Leased {
 		c.mode = newLeased(c)

@@ -44,6 +44,9 @@ type answer struct {
 	err  error
 }
 
+// errRowLocked: somebody else has locked the row, be it our own heartbeat.
+var errRowLocked = errors.New("renew leases: the row is locked at the moment")
+
 // completionError is an error of a completion, as opposed to one of what is around it.
 type completionError struct{ err error }
 
@@ -70,6 +73,10 @@ func (c *leased) end(ctx context.Context, e *ending) (held bool, err error) {
 			break
 		}
 		e.alone = true
+		if errors.Is(a.err, errRowLocked) {
+			pause(ctx, doubtPause, nil)
+			continue
+		}
 		delay := wait.next(c.random)
 		c.log.WarnContext(ctx, "settling interrupted, no attempt counted", logEventID, e.lease.envelope.EventID,
 			logEventType, e.lease.envelope.EventType, logErrorClass, classify(a.err, 0).class, logReason, a.err.Error(), logDelay, delay.Milliseconds())
@@ -232,7 +239,7 @@ func (d *dispatchTx) secure(ctx context.Context, batch []*ending) (map[*ending]b
 		case known:
 			held[e] = true
 		case !ok && !e.delivered && !e.released:
-			return nil, errors.New("renew leases: the row is locked by somebody else")
+			return nil, errRowLocked
 		}
 	}
 	return held, nil

@@ -122,6 +122,8 @@ func (c *leased) noteAtWork(ctx context.Context, l *lease, r events.Registration
 			} else if ok {
 				return true
 			}
+			pause(ctx, doubtPause, nil) // it is locked at the moment
+			continue
 		}
 		pause(ctx, wait.next(c.random), nil)
 	}

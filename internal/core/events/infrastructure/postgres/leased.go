@@ -192,7 +192,7 @@ func (d *dispatchTx) takeLeases(ctx context.Context, limit int, crashes int32) (
 	}
 	rows, err := d.queries.Lease(ctx, coredb.LeaseParams{
 		Generation: int64(d.generation), EventType: d.subscription.EventType, RowLimit: int32(limit),
-		LeaseSeconds: d.subscription.Lease.Seconds(), Worker: d.journal.worker, Handlers: names, Floor: d.floor.get(), Crashes: crashes,
+		LeaseSeconds: d.subscription.Lease.Seconds(), Worker: d.worker, Handlers: names, Floor: d.floor.get(), Crashes: crashes,
 	})
 	if err != nil {
 		return nil, fmt.Errorf("lease %s: %w", d.subscription.EventType, err)

@@ -125,7 +125,7 @@ select c.event_id::uuid as event_id, c.event_type::text as event_type, c.event_v
   c.handler_failures::text as handler_failures, c.crashes::integer as crashes, c.claim_token::uuid as claim_token,
   c.handled::text[] as handled
 from core.outbox_lease($1::bigint, $2::text, $3::integer, $4::double precision,
-  $5::uuid, $6::text[], $7::timestamptz, $8::integer) as c
+  $5::text, $6::text[], $7::timestamptz, $8::integer) as c
 `
 
 type LeaseParams struct {
@@ -133,7 +133,7 @@ type LeaseParams struct {
 	EventType    string
 	RowLimit     int32
 	LeaseSeconds float64
-	Worker       uuid.UUID
+	Worker       string
 	Handlers     []string
 	Floor        time.Time
 	Crashes      int32
