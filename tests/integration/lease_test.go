@@ -300,7 +300,7 @@ func TestStoppingReleasesLeases(t *testing.T) {
 		t.Fatal("nothing is said of what was cut off")
 	}
 	for _, e := range all {
-		if cause := <-causes; !errors.Is(cause, events.ErrStopping) {
+		if cause := within(t, causes); !errors.Is(cause, events.ErrStopping) {
 			t.Fatalf("the work was told %v", cause)
 		}
 		b.wantRow(e.EventID, "pending", 0)
@@ -311,6 +311,17 @@ func TestStoppingReleasesLeases(t *testing.T) {
 	next := b.listen(never, leasing(time.Minute, completing(worker1)))
 	next.delivered(len(all))
 	b.wantEffects(map[string]int{worker1: 3})
+}
+
+// within awaits what is sent.
+func within[T any](t *testing.T, c <-chan T) (v T) {
+	t.Helper()
+	select {
+	case v = <-c:
+	case <-time.After(patience):
+		t.Fatal("nothing came")
+	}
+	return v
 }
 
 // expire lets the lease of an event have run out.
@@ -341,7 +352,7 @@ func TestALostLease(t *testing.T) {
 	g.awaitEntered(t)
 	b.expire(e.EventID)
 	l.delivered(1)
-	if cause := <-causes; !errors.Is(cause, events.ErrLeaseLost) {
+	if cause := within(t, causes); !errors.Is(cause, events.ErrLeaseLost) {
 		t.Fatalf("the work was told %v", cause)
 	}
 	g.letOn()
