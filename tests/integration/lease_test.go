@@ -369,3 +369,20 @@ func TestALostLease(t *testing.T) {
 		t.Fatalf("settled again: %+v", <-l.settlements)
 	}
 }
+
+// The log of whoever notices says what a dead worker had in flight.
+func TestTheLogSaysWhatADeadWorkerHadInFlight(t *testing.T) {
+	b := setup(t)
+	log := &notes{}
+	b.log = logTo(log)
+	e := event(1)
+	b.publish(e)
+	dead := uuid.New()
+	b.exec("insert into core.workers (worker_id, session_id, generation, name, handlers) values ($1, $1, 1, 'killed', '{}')", dead)
+	b.exec("select core.outbox_lease(1, $1, p_worker => $2)", happenedType, dead.String()+" killed")
+	b.listen(never, leasing(time.Minute, completing(worker1)))
+	b.eventually("the worker is noticed", func() bool { return log.count(`"lost_worker":"killed"`) > 0 })
+	if log.count(`"in_hand":["`+e.EventID.String()) != 1 {
+		t.Error("the log does not say what it had in flight")
+	}
+}
