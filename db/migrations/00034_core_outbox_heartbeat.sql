@@ -5,7 +5,8 @@ set local role spectral_owner;
 -- database clock and no other. One that has run out is over, also before the reaper comes by.
 create function core.lease_holds(p_claimed_at timestamptz, p_lease_seconds double precision) returns boolean
 language sql volatile
-return p_claimed_at + make_interval(secs => p_lease_seconds) > clock_timestamp();
+-- not by when it runs out, which may lie beyond all times
+return p_claimed_at > clock_timestamp() - make_interval(secs => p_lease_seconds);
 
 -- +goose StatementBegin
 -- core.outbox_heartbeat(p_ids, p_occurred_ats, p_tokens, p_handlers) renews leases. Row i is named by
