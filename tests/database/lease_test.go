@@ -67,6 +67,22 @@ func (d database) holds(t testing.TB, n int, condition string) bool {
 	return value[bool](t, d.admin, "select coalesce(("+condition+"), false) from core.outbox o where o.id = $1", key(n))
 }
 
+// wantChanges compares the n-th of them with what it was before: exactly the given columns have
+// changed, and are what is said of them, with b.at for a time before the change.
+func (d database) wantChanges(t testing.TB, n int, before map[string]any, at time.Time, want map[string]string) {
+	t.Helper()
+	changed := d.row(t, n)
+	maps.DeleteFunc(changed, func(column string, v any) bool { return reflect.DeepEqual(before[column], v) })
+	if have, want := slices.Sorted(maps.Keys(changed)), slices.Sorted(maps.Keys(want)); !slices.Equal(have, want) {
+		t.Errorf("row %d: columns %v changed, want %v", n, have, want)
+	}
+	for column, condition := range want {
+		if !value[bool](t, d.admin, "select coalesce(o."+column+" "+condition+", false) from core.outbox o, (select $2::timestamptz as at) b where o.id = $1", key(n), at) {
+			t.Errorf("row %d: %s is %v, want %s", n, column, changed[column], condition)
+		}
+	}
+}
+
 // versions is all of core.outbox, and where each row's version lies: the same if nothing was written.
 func (d database) versions(t testing.TB) []string {
 	t.Helper()
@@ -497,16 +513,7 @@ func TestAHeldLeaseChangesItsRow(t *testing.T) {
 			if have, want := value[string](t, worker, h.sql, l.EventID, l.OccurredAt, l.ClaimToken), strings.ReplaceAll(h.held, "#", l.ClaimToken.String()); have != want {
 				t.Errorf("it says %q, want %q", have, want)
 			}
-			after := d.row(t, 1)
-			maps.DeleteFunc(after, func(column string, v any) bool { return reflect.DeepEqual(before[column], v) })
-			if have, want := slices.Sorted(maps.Keys(after)), slices.Sorted(maps.Keys(h.changes)); !slices.Equal(have, want) {
-				t.Errorf("columns %v changed, want %v", have, want)
-			}
-			for column, want := range h.changes {
-				if !value[bool](t, d.admin, "select coalesce(o."+column+" "+want+", false) from core.outbox o, (select $2::timestamptz as at) b where o.id = $1", key(1), at) {
-					t.Errorf("%s is %v, want %s", column, after[column], want)
-				}
-			}
+			d.wantChanges(t, 1, before, at, h.changes)
 			if !reflect.DeepEqual(other, d.row(t, 2)) {
 				t.Error("another row changed")
 			}
