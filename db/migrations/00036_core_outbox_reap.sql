@@ -11,14 +11,20 @@ language sql stable security definer
 set search_path = pg_catalog, core, pg_temp
 set enable_seqscan = off set jit = off
 as $$
-  select greatest(extract(epoch from
+  -- null only without rows: greatest passes over a time that is missing
+  select min(greatest(extract(epoch from
            -- of times that can be subtracted, whatever a hand may have written
-           min(greatest(least(coalesce(o.claimed_at + make_interval(secs => o.lease_seconds), clock_timestamp()),
-                              clock_timestamp() + interval '1 day'), clock_timestamp())) - clock_timestamp()), 0)::double precision
+           least(greatest(o.claimed_at, timestamptz '2000-01-01 00:00:00+00'), clock_timestamp() + interval '1 day')
+           - clock_timestamp()) + o.lease_seconds, 0))::double precision
   from core.outbox o where o.status = 'in_flight' and o.deleted_at is null
 $$;
 -- +goose StatementEnd
 grant execute on function core.lease_expires_in() to spectral_worker;
+
+-- core.server_restarted(p_since) says whether the server was started after that time.
+create function core.server_restarted(p_since timestamptz) returns boolean
+language sql stable
+return p_since < pg_postmaster_start_time();
 
 -- +goose StatementBegin
 -- core.outbox_reap(p_limit, p_after_id, p_after_occurred_at) re-pends up to p_limit rows whose lease has
@@ -63,7 +69,7 @@ begin
        group by o.claimed_by, o.crashes)
     select o.id, o.occurred_at, o.event_type, o.generation, o.channel, o.attempts, o.crashes, o.claim_token, o.claimed_by,
            o.claimed_at, o.lease_seconds, o.lease_handler, o.handler_failures,
-           o.claimed_at < pg_postmaster_start_time() as restarted,
+           core.server_restarted(o.claimed_at) as restarted,
            o.crashes >= 9 or not exists (select from held h
              where h.claimed_by = o.claimed_by and h.crashes >= o.crashes and (h.crashes > o.crashes or h.rows > 1)) as prime
     from core.outbox o
@@ -80,16 +86,18 @@ begin
     generation := v_row.generation;
     attempts := v_row.attempts;
     charged := v_row.prime and v_row.lease_handler is not null and v_row.restarted is not true;
-    reason := format('LeaseExpired: %s: the lease of %s s ran out: worker %s did not renew it after %s: killed, frozen or cut off%s',
+    reason := left(format('LeaseExpired: %s: the lease of %s s ran out: worker %s did not renew it after %s: killed, frozen or cut off%s',
       coalesce(v_row.lease_handler, 'outbox'), v_row.lease_seconds,
       coalesce(v_row.claimed_by, 'unknown'),
       to_char(v_row.claimed_at at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.MS"Z"'),
       case when v_row.restarted then '; not charged: the server was started since'
-           when charged or v_row.lease_handler is null then '' else '; not charged: the worker had other events in flight' end);
+           when charged or v_row.lease_handler is null then '' else '; not charged: the worker had other events in flight' end),
+      2000); -- that fits into last_error, whatever its letters
     -- in a block of its own: a row that cannot be written must not keep those behind it
     begin
       v_failures := case when jsonb_typeof(v_row.handler_failures #> array[v_row.lease_handler, 'failures']) = 'number'
-                         then (v_row.handler_failures #>> array[v_row.lease_handler, 'failures'])::numeric::integer else 0 end;
+                         then least(greatest((v_row.handler_failures #>> array[v_row.lease_handler, 'failures'])::numeric, 0), 1000000)::integer
+                         else 0 end;
       update core.outbox o
       set status = 'pending', claim_token = null, claimed_by = null, lease_handler = null,
           available_at = clock_timestamp(), crashes = o.crashes + case when v_row.restarted then 0 else 1 end, last_error = reason,
@@ -101,6 +109,9 @@ begin
             else o.failure_history || jsonb_build_object('reaped_at', clock_timestamp(), 'reason', reason, 'attempts', o.attempts,
                    'handler', o.lease_handler, 'claimed_by', o.claimed_by, 'claimed_at', o.claimed_at) end
       where o.id = v_row.id and o.occurred_at = v_row.occurred_at and o.claim_token = v_row.claim_token;
+      if not found then
+        raise exception 'a trigger keeps the row as it is';
+      end if;
       reaped := true;
       v_channels := v_channels || v_row.channel;
     exception when others then
@@ -122,4 +133,5 @@ reset role;
 -- +goose Down
 set local lock_timeout = '500ms';
 drop function core.outbox_reap(integer, uuid, timestamptz);
+drop function core.server_restarted(timestamptz);
 drop function core.lease_expires_in();

@@ -22,14 +22,14 @@ func trap() string {
 	}
 	i := 0
 	for returns, operators := range map[string]string{
-		"boolean": "= <> < > <= >= ~ !~ ~* !~* ~~ @>",
-		"text":    "|| ->> + - * / ^",
+		"boolean": "= <> < > <= >= ~ !~ ~* !~* ~~ @> ?",
+		"text":    "|| -> ->> #> #>> + - * / ^",
 	} {
 		for operator := range strings.FieldsSeq(operators) {
 			for _, operands := range []string{
 				"text, text", "uuid, uuid", "integer, integer", "bigint, bigint", "smallint, smallint", "boolean, boolean", "timestamptz, timestamptz",
 				"timestamptz, interval", "timestamptz, timestamp", "jsonb, text", "jsonb, jsonb", "numeric, numeric", "text, integer", "text, bigint", "integer, text", "bigint, text",
-				"uuid[], uuid", "name, text", "name, name", "oid, oid", "interval, interval", "date, integer", "double precision, double precision",
+				"jsonb, text[]", "double precision, integer", "integer, double precision", "numeric, double precision", "text[], text", "text, text[]", "uuid[], uuid", "name, text", "name, name", "oid, oid", "interval, interval", "date, integer", "double precision, double precision",
 			} {
 				i++
 				left, right, _ := strings.Cut(operands, ", ")
@@ -47,7 +47,12 @@ func trap() string {
 		{"octet_length", "text", "integer"}, {"jsonb_typeof", "jsonb", "text"}, {"jsonb_each", "jsonb", "setof record"}, {"isfinite", "timestamptz", "boolean"},
 		{"uuid_v7", "", "uuid"}, {"gen_random_uuid", "", "uuid"}, {"quote_literal", "text", "text"}, {"left", "text, integer", "text"}, {"btrim", "text, text", "text"},
 		{"translate", "text, text, text", "text"}, {"pg_has_role", "name, oid, text", "boolean"}, {"outbox_insert", "integer, uuid, text, integer, timestamptz, text, text, uuid, jsonb, text, text, timestamptz, bigint, text, text", "uuid"},
-		{"outbox_notify", "", "trigger"}, {"unnest", "uuid[], timestamptz[]", "setof record"}, {"text", "uuid", "text"}, {"max", "bigint", "bigint"},
+		{"outbox_notify", "", "trigger"}, {"unnest", "uuid[], timestamptz[]", "setof record"}, {"unnest", "uuid[], timestamptz[], uuid[]", "setof record"},
+		{"unnest", "text[]", "setof text"}, {"lease_holds", "timestamptz, double precision", "boolean"}, {"pg_current_xact_id", "", "xid8"},
+		{"make_interval", "integer, integer, integer, integer, integer, integer, double precision", "interval"}, {"cardinality", "text[]", "integer"}, {"format", "text", "text"},
+		{"to_char", "timestamp, text", "text"}, {"timezone", "text, timestamptz", "timestamp"}, {"substr", "text, integer, integer", "text"},
+		{"extract", "text, interval", "numeric"}, {"jsonb_set", "jsonb, text[], jsonb", "jsonb"}, {"jsonb_build_object", "", "jsonb"}, {"jsonb_array_length", "jsonb", "integer"},
+		{"pg_column_size", "jsonb", "integer"}, {"pg_column_compression", "jsonb", "text"}, {"text", "uuid", "text"}, {"max", "bigint", "bigint"},
 	} {
 		function(f[0], f[1], f[2])
 	}
@@ -55,7 +60,7 @@ func trap() string {
 	for _, name := range []string{"text", "uuid", "jsonb", "timestamptz", "int8", "bool"} {
 		fmt.Fprintf(&b, "create domain evil.%s as integer check (value > 2000000000);\n", name)
 	}
-	for _, name := range []string{"outbox", "event_types", "deployments", "publisher_sources", "pg_roles"} {
+	for _, name := range []string{"outbox", "event_handled", "workers", "event_types", "deployments", "publisher_sources", "pg_roles"} {
 		fmt.Fprintf(&b, "create table evil.%s ();\ncreate temp table %[1]s ();\n", name)
 	}
 	b.WriteString("create temp table text (a integer);\ncreate temp table uuid (a integer);\n")
@@ -113,6 +118,34 @@ func TestHostileSearchPath(t *testing.T) {
 		}
 		if n := b.heard(t, d)["outbox_gen_1"]; n != 1 {
 			t.Errorf("publish %s: heard %d notifications, want 1", c.name, n)
+		}
+	}
+	// a holder of leases: each call on the one event there is, and what becomes of it
+	const leased = "(select event_id, occurred_at, claim_token from core.outbox_lease(1, 'worlds.world_model_card.published', p_handlers => '{a.b}', p_crashes => null)) as l(i, o, t)"
+	for _, c := range []struct{ name, sql, status string }{
+		{"heartbeat", "select core.outbox_heartbeat(array[i], array[o], array[t], '{c.d}') from " + leased, "in_flight 1 c.d"},
+		{"expire", "", "in_flight 1 c.d"},
+		{"look", "select core.lease_expires_in()", "in_flight 1 c.d"},
+		{"reap", "select core.outbox_reap()", "pending 1"},
+		{"release", "select core.outbox_release(array[i], array[o], array[t]) from " + leased, "pending 1"},
+		{"retry", "select core.outbox_retry(i, o, 0, 'E', '{}', true, t) from " + leased, "pending 2"},
+		{"fail", "select core.outbox_fail(i, o, 'E', '{}', true, t) from " + leased, "failed 3"},
+		{"again", "", "pending 0"},
+		{"deliver", "select core.outbox_deliver(array[i], array[o], array[t]) from " + leased, "delivered 1"},
+		{"again", "", "pending 0"},
+	} {
+		switch c.name {
+		case "expire":
+			exec(t, d.admin, "update core.outbox set claimed_at = claimed_at - interval '1 hour'")
+		case "again":
+			exec(t, d.admin, "update core.outbox set status = 'pending', attempts = 0")
+		default:
+			if _, err := conn.Exec(deadline(t), c.sql, pgx.QueryExecModeSimpleProtocol); err != nil {
+				t.Errorf("%s: %v", c.name, err)
+			}
+		}
+		if have := value[string](t, d.admin, "select concat_ws(' ', status, attempts, lease_handler) from core.outbox"); have != c.status {
+			t.Errorf("%s: the event is %q, want %q", c.name, have, c.status)
 		}
 	}
 	// and the worker's half

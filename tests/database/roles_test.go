@@ -49,11 +49,18 @@ func TestRolesTryWhatTheyMayNot(t *testing.T) {
 		look         = "select core.outbox_look(1, '{}')"
 		generation   = "select core.generation_register(1)"
 		types        = "select core.event_types_register(9, '[]')"
+		lease        = "select core.outbox_lease(1, 'worlds.world_model_card.published')"
 		handled      = "insert into core.event_handled (handler_name, idempotency_key, event_id, event_type, content_class) values ('a.b', 'k', gen_random_uuid(), 'a.b', 'workspace')"
 	)
+	// what holds leases, and what ends them
+	leased := []string{
+		lease, "select core.outbox_heartbeat('{}', '{}', '{}')", "select core.outbox_deliver('{}', '{}', '{}')",
+		"select core.outbox_retry(null, null, 0, '', '{}', true, null)", "select core.outbox_fail(null, null, '', '{}', true, null)",
+		"select core.outbox_release('{}', '{}', '{}')", "select core.outbox_reap()", "select core.lease_expires_in()",
+	}
 	// what no group may do, the owner excepted
 	nobody := []string{
-		insert,
+		insert, "select core.lease_holds(now(), 1)",
 		"insert into core.outbox (event_type, event_version, source, content_class, generation, payload, idempotency_key) values ('a.b', 1, 'core', 'operational', 1, '{}', 'k')",
 		"update core.outbox set status = 'delivered'", "delete from core.outbox", "truncate core.outbox", "lock table core.outbox in exclusive mode",
 		"update core.event_handled set handled_at = now()", "delete from core.event_handled",
@@ -89,7 +96,7 @@ func TestRolesTryWhatTheyMayNot(t *testing.T) {
 			[]string{
 				"select from core.outbox", publishCard, publishThing, "select from worlds.world_model_cards", "select from platform.system_cards",
 				"set role spectral_worlds; select from platform.system_cards", "set role spectral_platform; select from worlds.world_model_cards",
-				"set role spectral_worlds; " + claim, "set role spectral_platform; " + handled, "set role spectral_operator",
+				"set role spectral_worlds; " + claim, "set role spectral_worlds; " + lease, "set role spectral_platform; " + handled, "set role spectral_operator",
 			},
 			[]string{
 				claim, deliver, retry, fail, quiet, look, generation, types, handled, "select from core.event_handled",
@@ -141,12 +148,16 @@ func TestRolesTryWhatTheyMayNot(t *testing.T) {
 				roles = append(roles, c.role)
 			}
 			conn := d.login(t, roles...)
-			for _, sql := range slices.Concat(nobody, c.denied) {
+			mayNot, may := slices.Concat(nobody, c.denied, leased), c.allowed
+			if c.role == "spectral_worker" {
+				mayNot, may = slices.Concat(nobody, c.denied), slices.Concat(c.allowed, leased)
+			}
+			for _, sql := range mayNot {
 				if have := attempt(t, conn, sql); have != denied {
 					t.Errorf("%s: SQLSTATE %q, want %s", sql, have, denied)
 				}
 			}
-			for _, sql := range c.allowed {
+			for _, sql := range may {
 				if have := attempt(t, conn, sql); have != allowed {
 					t.Errorf("%s: SQLSTATE %q, want success", sql, have)
 				}

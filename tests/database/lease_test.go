@@ -1,0 +1,890 @@
+package database_test
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"spectral/tests/pgtest"
+)
+
+// key is the id of the n-th row that rows inserts.
+func key(n int) uuid.UUID {
+	return uuid.MustParse(fmt.Sprintf("00000000-0000-7000-8000-%012x", n))
+}
+
+// numberOf is its inverse.
+func numberOf(id uuid.UUID) (n int) {
+	for _, b := range id[10:] {
+		n = n<<8 | int(b)
+	}
+	return n
+}
+
+// rows leaves core.outbox with n events, due one after the other; set is what an update makes of them.
+func (d database) rows(t testing.TB, n int, set string, arguments ...any) {
+	t.Helper()
+	exec(t, d.admin, "delete from core.outbox")
+	exec(t, d.admin, `
+		insert into core.outbox (id, event_type, event_version, source, content_class, channel, generation, payload, idempotency_key, available_at)
+		select ('00000000-0000-7000-8000-' || lpad(to_hex(i), 12, '0'))::uuid, 'worlds.world_model_card.published', 1, 'worlds', 'operational',
+			'outbox_gen_1', 1, jsonb_build_object('n', i), 'k' || i, clock_timestamp() - interval '1 minute' + i * interval '1 millisecond'
+		from generate_series(1, $1::integer) i`, n)
+	if set != "" {
+		exec(t, d.admin, "update core.outbox o set "+set, arguments...)
+	}
+}
+
+// alter changes the n-th of them.
+func (d database) alter(t testing.TB, n int, set string, arguments ...any) {
+	t.Helper()
+	exec(t, d.admin, fmt.Sprintf("update core.outbox o set %s where o.id = '%s'", set, key(n)), arguments...)
+}
+
+// row is the n-th of them by its columns.
+func (d database) row(t testing.TB, n int) map[string]any {
+	t.Helper()
+	var row map[string]any
+	if err := json.Unmarshal(value[[]byte](t, d.admin, "select to_jsonb(o) from core.outbox o where o.id = $1", key(n)), &row); err != nil {
+		t.Fatal(err)
+	}
+	return row
+}
+
+// holds says whether a condition on the n-th of them, o, is true.
+func (d database) holds(t testing.TB, n int, condition string) bool {
+	t.Helper()
+	return value[bool](t, d.admin, "select coalesce(("+condition+"), false) from core.outbox o where o.id = $1", key(n))
+}
+
+// wantChanges compares the n-th of them with what it was before: exactly the given columns have
+// changed, and are what is said of them, with b.at for a time before the change.
+func (d database) wantChanges(t testing.TB, n int, before map[string]any, at time.Time, want map[string]string) {
+	t.Helper()
+	changed := d.row(t, n)
+	maps.DeleteFunc(changed, func(column string, v any) bool { return reflect.DeepEqual(before[column], v) })
+	if have, want := slices.Sorted(maps.Keys(changed)), slices.Sorted(maps.Keys(want)); !slices.Equal(have, want) {
+		t.Errorf("row %d: columns %v changed, want %v", n, have, want)
+	}
+	for column, condition := range want {
+		if !value[bool](t, d.admin, "select coalesce(o."+column+" "+condition+", false) from core.outbox o, (select $2::timestamptz as at) b where o.id = $1", key(n), at) {
+			t.Errorf("row %d: %s is %v, want %s", n, column, changed[column], condition)
+		}
+	}
+}
+
+// versions is all of core.outbox, and where each row's version lies: the same if nothing was written.
+func (d database) versions(t testing.TB) []string {
+	t.Helper()
+	return values[string](t, d.admin, "select o.ctid || ' ' || to_jsonb(o) from core.outbox o order by o.id, o.occurred_at")
+}
+
+// lease is what the tests look at of a row of core.outbox_lease.
+type lease struct {
+	EventID           uuid.UUID
+	OccurredAt        time.Time
+	ClaimToken        uuid.UUID
+	Attempts, Crashes int
+	Handled           []string
+}
+
+// leaseRows leases rows of the card; more are further arguments by name.
+func leaseRows(t testing.TB, q querier, more ...string) []lease {
+	t.Helper()
+	sql := "select event_id, occurred_at, claim_token, attempts, crashes, handled from core.outbox_lease(" +
+		strings.Join(append([]string{"1, 'worlds.world_model_card.published'"}, more...), ", ") + ")"
+	rows, err := q.Query(deadline(t), sql)
+	if err != nil {
+		t.Fatalf("%s: %v", sql, err)
+	}
+	all, err := pgx.CollectRows(rows, pgx.RowToStructByPos[lease])
+	if err != nil {
+		t.Fatalf("%s: %v", sql, err)
+	}
+	return all
+}
+
+// numbers says which rows were leased, in order.
+func numbers(leases []lease) (all []int) {
+	for _, l := range leases {
+		all = append(all, numberOf(l.EventID))
+	}
+	return all
+}
+
+// named is leases as the functions take them: $1 ids, $2 times, $3 tokens.
+func named(leases []lease) []any {
+	var (
+		ids, tokens []uuid.UUID
+		times       []time.Time
+	)
+	for _, l := range leases {
+		ids, times, tokens = append(ids, l.EventID), append(times, l.OccurredAt), append(tokens, l.ClaimToken)
+	}
+	return []any{ids, times, tokens}
+}
+
+// rings counts the notifications so far by channel, as heard does, whatever they carry: who reaps or
+// releases many rows names none.
+func (b bell) rings(t testing.TB, d database) map[string]int {
+	t.Helper()
+	exec(t, d.admin, "select pg_notify('"+sentinel+"', '')")
+	rings := map[string]int{}
+	for ctx := deadline(t); ; {
+		n, err := b.conn.WaitForNotification(ctx)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if n.Channel == sentinel {
+			return rings
+		}
+		rings[n.Channel]++
+	}
+}
+
+// await blocks until n notifications have come, and counts them by channel.
+func (b bell) await(t testing.TB, n int) map[string]int {
+	t.Helper()
+	rings := map[string]int{}
+	for ctx := deadline(t); n > 0; n-- {
+		notification, err := b.conn.WaitForNotification(ctx)
+		if err != nil {
+			t.Fatalf("%d more notifications have to come after %v: %v", n, rings, err)
+		}
+		rings[notification.Channel]++
+	}
+	return rings
+}
+
+const (
+	worker1 = "11111111-1111-4111-8111-111111111111"
+	worker2 = "22222222-2222-4222-8222-222222222222"
+)
+
+func TestLease(t *testing.T) {
+	t.Parallel()
+	d := setup(t)
+	d.rows(t, 3, `attempts = 4, crashes = 1, target = 'platform', workspace_id = gen_random_uuid(), trace_context = '00-1', handler_failures = '{"worlds.a": {"failures": 4}}'`)
+	exec(t, d.admin, `insert into core.event_handled (handler_name, idempotency_key, event_id, event_type, content_class)
+		values ('worlds.a', 'k1', gen_random_uuid(), 'a.b', 'operational'), ('worlds.b', 'k2', gen_random_uuid(), 'a.b', 'operational'),
+			('worlds.c', 'k3', gen_random_uuid(), 'a.b', 'operational')`)
+	exec(t, d.admin, "create temp table leased as select * from core.outbox_lease(1, 'worlds.world_model_card.published', 2, 12.5, $1, '{worlds.a,worlds.b}')", worker1)
+	exec(t, d.admin, "insert into leased select * from core.outbox_lease(1, 'worlds.world_model_card.published', 2, p_handlers => '{worlds.b}')")
+	wrong := values[int](t, d.admin, `
+		select (o.payload ->> 'n')::integer from core.outbox o left join leased l on l.event_id = o.id
+		where (o.id, o.event_type, o.event_version, o.occurred_at, o.source, o.target, o.content_class, o.workspace_id, o.payload, o.idempotency_key,
+			o.trace_context, o.attempts, o.handler_failures, o.crashes, o.claim_token) is distinct from
+			(l.event_id, l.event_type, l.event_version, l.occurred_at, l.source, l.target, l.content_class, l.workspace_id, l.payload, l.idempotency_key,
+			l.trace_context, l.attempts, l.handler_failures, l.crashes, l.claim_token)
+		or not (o.status = 'in_flight' and o.attempts = 5 and o.crashes = 1 and o.claimed_at between o.available_at and clock_timestamp()
+			and o.delivered_at is null and o.last_error is null and o.first_failed_at is null)`)
+	if len(wrong) > 0 {
+		t.Errorf("rows %v are not as they were leased", wrong)
+	}
+	for n, want := range map[int]string{
+		1: "o.claimed_by = '" + worker1 + "' and o.lease_seconds = 12.5 and o.lease_handler is null",
+		2: "o.claimed_by = '" + worker1 + "' and o.lease_seconds = 12.5 and o.lease_handler is null",
+		3: "o.claimed_by is null and o.lease_seconds = 300 and o.lease_handler = 'worlds.b'",
+	} {
+		if !d.holds(t, n, want) {
+			t.Errorf("not of row %d: %s", n, want)
+		}
+	}
+	handled := values[string](t, d.admin, "select handled::text from leased order by event_id")
+	if want := []string{"{worlds.a}", "{worlds.b}", "{}"}; !slices.Equal(handled, want) {
+		t.Errorf("handled already: %q, want %q", handled, want)
+	}
+	// a token is of one row and one lease
+	d.rows(t, 3, "")
+	seen := map[uuid.UUID]bool{}
+	for range 3 {
+		leases := leaseRows(t, d.admin, "p_limit => 3", "p_handlers => null")
+		for _, l := range leases {
+			if seen[l.ClaimToken] || l.Attempts != 1 || len(l.Handled) != 0 {
+				t.Errorf("%+v", l)
+			}
+			seen[l.ClaimToken] = true
+		}
+		exec(t, d.admin, "select core.outbox_release($1, $2, $3)", named(leases)...)
+	}
+	if len(seen) != 9 {
+		t.Errorf("%d tokens, want 9", len(seen))
+	}
+}
+
+func TestLeaseTakes(t *testing.T) {
+	t.Parallel()
+	d := setup(t)
+	worker := d.login(t, "spectral_worker")
+	holder := begin(t, pgtest.Conn(t, d.at))
+	const n = "(o.payload ->> 'n')::integer"
+	for _, c := range []struct {
+		name, set string
+		arguments []string
+		want      []int
+	}{
+		{"the oldest", "", nil, []int{1}},
+		{"no more than asked", "", []string{"p_limit => 2"}, []int{1, 2}},
+		{"no more than there are", "", []string{"p_limit => 10000"}, []int{1, 2, 3, 4}},
+		{"in the order in which they are due", "available_at = o.available_at - " + n + " * interval '1 second'", []string{"p_limit => 3"}, []int{4, 3, 2}},
+		{"nothing above no floor", "", []string{"p_limit => 9", "p_floor => null"}, nil},
+		{"what is due", "available_at = clock_timestamp() + " + n + " * interval '1 hour' - interval '150 minutes'", []string{"p_limit => 9"}, []int{1, 2}},
+		{"its generation", "generation = 1 + " + n + " % 2", []string{"p_limit => 9"}, []int{2, 4}},
+		{"its type", "event_type = 'worlds.other' || " + n + " % 2, event_version = 2", []string{"p_limit => 9"}, nil},
+		{"what is not deleted", "deleted_at = case when " + n + " > 1 then now() end", []string{"p_limit => 9"}, []int{1}},
+		{"what is not delivered", "status = case when " + n + " < 3 then 'delivered' else 'pending' end", []string{"p_limit => 9"}, []int{3, 4}},
+		{"what has not failed", "status = case when " + n + " < 3 then 'failed' else 'pending' end", []string{"p_limit => 9"}, []int{3, 4}},
+		{"what is not in flight", "status = case when " + n + " < 3 then 'in_flight' else 'pending' end, claim_token = case when " + n + " < 3 then gen_random_uuid() end", []string{"p_limit => 9"}, []int{3, 4}},
+		{"nothing below the floor", "available_at = make_timestamptz(2020, 1, " + n + ", 0, 0, 0, 'UTC')", []string{"p_limit => 9", "p_floor => '2020-01-03 00:00:00+00'"}, []int{3, 4}},
+		{"what no worker died of", "crashes = " + n + " / 2", []string{"p_limit => 9", "p_crashes => 0"}, []int{1}},
+		{"what one died of", "crashes = " + n + " / 2", []string{"p_limit => 9", "p_crashes => 1"}, []int{2, 3}},
+		{"what up to two died of", "crashes = " + n + " / 2", []string{"p_limit => 9", "p_crashes => 2"}, []int{2, 3, 4}},
+		{"no more of those than asked", "crashes = " + n, []string{"p_limit => 2", "p_crashes => 9"}, []int{1, 2}},
+		{"those below the floor, too", "crashes = " + n, []string{"p_limit => 9", "p_crashes => 9", "p_floor => 'infinity'"}, []int{1, 2, 3, 4}},
+		{"those that are due", "crashes = 1, available_at = clock_timestamp() + " + n + " * interval '1 hour' - interval '150 minutes'", []string{"p_limit => 9", "p_crashes => 9"}, []int{1, 2}},
+		{"whatever workers died of", "crashes = " + n + " / 2", []string{"p_limit => 9", "p_crashes => null"}, []int{1, 2, 3, 4}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			d.rows(t, 4, c.set)
+			if have := numbers(leaseRows(t, worker, c.arguments...)); !slices.Equal(have, c.want) {
+				t.Errorf("rows %v are leased, want %v", have, c.want)
+			}
+			if have := value[int](t, d.admin, "select count(*) from core.outbox where attempts = 1"); have != len(c.want) {
+				t.Errorf("%d rows are marked, want %d", have, len(c.want))
+			}
+		})
+	}
+	t.Run("what nobody has locked", func(t *testing.T) {
+		d.rows(t, 4, "")
+		exec(t, holder, "select from core.outbox where id = any ($1) for update", []uuid.UUID{key(1), key(3)})
+		if have := numbers(leaseRows(t, worker, "p_limit => 9")); !slices.Equal(have, []int{2, 4}) {
+			t.Errorf("rows %v are leased, want 2 and 4", have)
+		}
+	})
+	t.Run("what nobody is leasing", func(t *testing.T) {
+		if err := holder.Rollback(deadline(t)); err != nil {
+			t.Fatal(err)
+		}
+		d.rows(t, 4, "")
+		other := begin(t, pgtest.Conn(t, d.at))
+		if have := numbers(leaseRows(t, other, "p_limit => 2")); !slices.Equal(have, []int{1, 2}) {
+			t.Fatalf("rows %v are leased, want 1 and 2", have)
+		}
+		if have := numbers(leaseRows(t, worker, "p_limit => 9")); !slices.Equal(have, []int{3, 4}) {
+			t.Errorf("rows %v are leased, want 3 and 4", have)
+		}
+		if err := other.Rollback(deadline(t)); err != nil {
+			t.Fatal(err)
+		}
+		if again := leaseRows(t, worker, "p_limit => 9"); !slices.Equal(numbers(again), []int{1, 2}) || again[0].Attempts != 1 {
+			t.Errorf("after the other gave up, %+v are leased, want 1 and 2", again)
+		}
+	})
+}
+
+func TestLeaseRefuses(t *testing.T) {
+	t.Parallel()
+	d := setup(t)
+	worker := d.login(t, "spectral_worker")
+	d.rows(t, 1, "")
+	before := d.versions(t)
+	for _, argument := range []string{
+		"p_limit => 0", "p_limit => -1", "p_limit => 10001", "p_limit => null",
+		"p_lease => 0", "p_lease => -1", "p_lease => 86400.001", "p_lease => null", "p_lease => 'NaN'", "p_lease => 'Infinity'", "p_lease => '-Infinity'",
+	} {
+		_, err := worker.Exec(deadline(t), "select core.outbox_lease(1, 'worlds.world_model_card.published', "+argument+")")
+		if have := sqlstate(t, err); have != "22023" {
+			t.Errorf("%s: SQLSTATE %q", argument, have)
+		}
+	}
+	if after := d.versions(t); !slices.Equal(after, before) {
+		t.Error("a refused call leased something")
+	}
+	for _, argument := range []string{"p_limit => 10000", "p_lease => 86400", "p_lease => 0.000001"} {
+		d.rows(t, 1, "")
+		if have := leaseRows(t, worker, argument); len(have) != 1 {
+			t.Errorf("%s: %d rows are leased, want 1", argument, len(have))
+		}
+	}
+}
+
+// What a call returns is in memory at once, compressed in the table or not.
+func TestLeaseTakesNoMoreThan16MiBAndARow(t *testing.T) {
+	t.Parallel()
+	d := setup(t)
+	for _, storage := range []string{"extended", "external"} {
+		t.Run(storage, func(t *testing.T) {
+			exec(t, d.admin, "alter table core.outbox alter payload set storage "+storage)
+			d.rows(t, 6, "payload = jsonb_build_object('a', repeat('a', 5 * 1024 * 1024))")
+			for _, want := range [][]int{{1, 2, 3, 4}, {5, 6}, nil} {
+				if have := numbers(leaseRows(t, d.admin, "p_limit => 10")); !slices.Equal(have, want) {
+					t.Errorf("rows %v are leased, want %v", have, want)
+				}
+			}
+		})
+	}
+}
+
+func TestLeasersShareTheRows(t *testing.T) {
+	t.Parallel()
+	d := setup(t)
+	const leasers, rows = 6, 300
+	d.rows(t, rows, "")
+	var taken [leasers][]lease
+	conns := make([]*pgx.Conn, leasers)
+	for i := range conns {
+		conns[i] = d.login(t, "spectral_worker")
+	}
+	together(t, leasers, func(_ context.Context, i int) error {
+		for n := 0; ; {
+			found := leaseRows(t, conns[i], "p_limit => 7")
+			taken[i] = append(taken[i], found...)
+			if len(found) > 0 {
+				n = 0
+			} else if n++; n > 3 {
+				return nil
+			}
+		}
+	})
+	tokens := map[uuid.UUID]uuid.UUID{}
+	for _, leases := range taken {
+		for _, l := range leases {
+			if _, twice := tokens[l.EventID]; twice {
+				t.Errorf("row %d is leased twice", numberOf(l.EventID))
+			}
+			tokens[l.EventID] = l.ClaimToken
+		}
+	}
+	// whom all have skipped at the same time is left
+	for _, l := range leaseRows(t, d.admin, "p_limit => 10000") {
+		tokens[l.EventID] = l.ClaimToken
+	}
+	if len(tokens) != rows {
+		t.Errorf("%d rows are leased, want %d", len(tokens), rows)
+	}
+	for id, token := range tokens {
+		if n := numberOf(id); !d.holds(t, n, "o.status = 'in_flight' and o.attempts = 1 and o.claim_token = '"+token.String()+"'") {
+			t.Errorf("row %d is not under the token that was returned", n)
+		}
+	}
+}
+
+// The functions that a holder of a lease calls: of $1 an id, $2 a time and $3 a token. Says is what
+// they answer, # the token.
+var holders = []struct {
+	name, sql  string
+	held, lost string
+	rings      int
+	changes    map[string]string // columns, and what they are after a call at b.at
+}{
+	{
+		"heartbeat", "select string_agg(token || ' ' || held, ', ') from core.outbox_heartbeat(array[$1::uuid], array[$2::timestamptz], array[$3::uuid], '{worlds.b}')",
+		"# true", "# false", 0,
+		map[string]string{"claimed_at": "between b.at and clock_timestamp()", "lease_handler": "= 'worlds.b'"},
+	},
+	{
+		"deliver", "select coalesce(string_agg(t::text, ', '), 'none') from core.outbox_deliver(array[$1::uuid], array[$2::timestamptz], array[$3::uuid]) t",
+		"#", "none", 0,
+		map[string]string{
+			"status": "= 'delivered'", "delivered_at": "between b.at and clock_timestamp()", "claim_token": "is null", "claimed_by": "is null",
+			"lease_handler": "is null",
+		},
+	},
+	{
+		"retry", `select core.outbox_retry($1, $2, 30, 'E: worlds.a: no', '{"worlds.a": {"failures": 1}}', true, $3)::text`,
+		"true", "false", 1,
+		map[string]string{
+			"status": "= 'pending'", "claim_token": "is null", "claimed_by": "is null", "lease_handler": "is null",
+			"available_at":    "between b.at + interval '30 s' and clock_timestamp() + interval '30 s'",
+			"first_failed_at": "between b.at and clock_timestamp()", "last_error": "= 'E: worlds.a: no'", "handler_failures": `= '{"worlds.a": {"failures": 1}}'`,
+		},
+	},
+	{
+		"fail", `select core.outbox_fail($1, $2, 'E: worlds.a: no', '{"worlds.a": {"failures": 1}}', true, $3)::text`,
+		"true", "false", 0,
+		map[string]string{
+			"status": "= 'failed'", "claim_token": "is null", "claimed_by": "is null", "lease_handler": "is null",
+			"claimed_at":      "between b.at and clock_timestamp()",
+			"first_failed_at": "between b.at and clock_timestamp()", "last_error": "= 'E: worlds.a: no'", "handler_failures": `= '{"worlds.a": {"failures": 1}}'`,
+		},
+	},
+	{
+		"release", "select coalesce(string_agg(t::text, ', '), 'none') from core.outbox_release(array[$1::uuid], array[$2::timestamptz], array[$3::uuid]) t",
+		"#", "none", 1,
+		map[string]string{
+			"status": "= 'pending'", "claim_token": "is null", "claimed_by": "is null", "lease_handler": "is null", "attempts": "= 6",
+			"available_at": "between b.at and clock_timestamp()",
+		},
+	},
+}
+
+const runOut = "claimed_at = clock_timestamp() - make_interval(secs => o.lease_seconds)"
+
+// Whoever has lost its lease changes nothing, and is told so.
+func TestALostLeaseChangesNothing(t *testing.T) {
+	t.Parallel()
+	d := setup(t)
+	worker := d.login(t, "spectral_worker")
+	b := d.listen(t, "outbox_gen_1")
+	const (
+		expire  = "update core.outbox o set " + runOut
+		reap    = "select core.outbox_reap()"
+		anew    = "select core.outbox_lease(1, 'worlds.world_model_card.published')"
+		release = "select core.outbox_release(array[o.id], array[o.occurred_at], array[o.claim_token]) from core.outbox o"
+		twin    = `insert into core.outbox (id, occurred_at, event_type, event_version, source, content_class, generation, payload, idempotency_key, status,
+				claim_token, claimed_at)
+			select o.id, o.occurred_at + interval '1 s', o.event_type, 1, o.source, o.content_class, 1, '{}', 'twin', 'in_flight', gen_random_uuid(), o.claimed_at
+			from core.outbox o`
+	)
+	for _, c := range []struct {
+		name   string
+		befall []string     // what befalls the row
+		err    func(*lease) // or what its holder takes for its lease
+		status string       // that the row has then
+	}{
+		{"another token", nil, func(l *lease) { l.ClaimToken = uuid.New() }, "in_flight"},
+		{"another id", nil, func(l *lease) { l.EventID = key(2) }, "in_flight"},
+		{"another time", nil, func(l *lease) { l.OccurredAt = l.OccurredAt.Add(time.Microsecond) }, "in_flight"},
+		{"another row of the same id", []string{twin}, func(l *lease) { l.OccurredAt = l.OccurredAt.Add(time.Second) }, "in_flight in_flight"},
+		{"reaped and leased anew", []string{expire, reap, anew}, nil, "in_flight"},
+		{"released and leased anew", []string{release, anew}, nil, "in_flight"},
+		{"run out, and not reaped", []string{expire}, nil, "in_flight"},
+		{"run out long ago", []string{"update core.outbox set claimed_at = '-infinity'"}, nil, "in_flight"},
+		{"begun at no known time", []string{"update core.outbox set claimed_at = null"}, nil, "in_flight"},
+		{"reaped", []string{expire, reap}, nil, "pending"},
+		{"released", []string{release}, nil, "pending"},
+		{"retried", []string{"select core.outbox_retry(o.id, o.occurred_at, 0, 'E', '{}', true, o.claim_token) from core.outbox o"}, nil, "pending"},
+		{"delivered", []string{"select core.outbox_deliver(array[o.id], array[o.occurred_at], array[o.claim_token]) from core.outbox o"}, nil, "delivered"},
+		{"failed", []string{"select core.outbox_fail(o.id, o.occurred_at, 'E', '{}', true, o.claim_token) from core.outbox o"}, nil, "failed"},
+		{"deleted", []string{"update core.outbox set deleted_at = now()"}, nil, "in_flight"},
+	} {
+		for _, h := range holders {
+			t.Run(c.name+"/"+h.name, func(t *testing.T) {
+				d.rows(t, 1, "")
+				l := leaseRows(t, worker, "p_worker => '"+worker1+"'", "p_handlers => '{worlds.a}'")[0]
+				for _, sql := range c.befall {
+					exec(t, d.admin, sql)
+				}
+				if c.err != nil {
+					c.err(&l)
+				}
+				if have := value[string](t, d.admin, "select string_agg(status, ' ') from core.outbox"); have != c.status {
+					t.Fatalf("the row is %s, want %s", have, c.status)
+				}
+				b.rings(t, d)
+				before := d.versions(t)
+				if have, want := value[string](t, worker, h.sql, l.EventID, l.OccurredAt, l.ClaimToken), strings.ReplaceAll(h.lost, "#", l.ClaimToken.String()); have != want {
+					t.Errorf("it says %q, want %q", have, want)
+				}
+				if after := d.versions(t); !slices.Equal(after, before) {
+					t.Errorf("it changed\n%s to\n%s", before, after)
+				}
+				if have := b.rings(t, d); len(have) > 0 {
+					t.Errorf("it rings %v", have)
+				}
+			})
+		}
+	}
+}
+
+// Whoever holds a lease changes what the function says, and nothing else.
+func TestAHeldLeaseChangesItsRow(t *testing.T) {
+	t.Parallel()
+	d := setup(t)
+	worker := d.login(t, "spectral_worker")
+	b := d.listen(t, "outbox_gen_1")
+	for _, h := range holders {
+		t.Run(h.name, func(t *testing.T) {
+			d.rows(t, 2, `attempts = 6, crashes = 2, failure_history = '[{"replayed_by": "me"}]'`)
+			l := leaseRows(t, worker, "p_limit => 2", "p_worker => '"+worker1+"'", "p_handlers => '{worlds.a}'")[0]
+			b.rings(t, d)
+			at := value[time.Time](t, d.admin, "select clock_timestamp()")
+			before, other := d.row(t, 1), d.row(t, 2)
+			if have, want := value[string](t, worker, h.sql, l.EventID, l.OccurredAt, l.ClaimToken), strings.ReplaceAll(h.held, "#", l.ClaimToken.String()); have != want {
+				t.Errorf("it says %q, want %q", have, want)
+			}
+			d.wantChanges(t, 1, before, at, h.changes)
+			if !reflect.DeepEqual(other, d.row(t, 2)) {
+				t.Error("another row changed")
+			}
+			if have := b.rings(t, d)["outbox_gen_1"]; have != h.rings {
+				t.Errorf("it rings %d times, want %d", have, h.rings)
+			}
+		})
+	}
+}
+
+// An attempt is counted by the lease, and taken back where nothing ran.
+func TestAttemptsOfLeases(t *testing.T) {
+	t.Parallel()
+	d := setup(t)
+	const (
+		retry   = "select core.outbox_retry($1, $2, 0, 'E', '{}', %s, $3)"
+		fail    = "select core.outbox_fail($1, $2, 'E', '{}', %s, $3)"
+		release = "select count(*) = 1 from core.outbox_release(array[$1::uuid], array[$2::timestamptz], array[$3::uuid])"
+	)
+	for _, c := range []struct {
+		sql          string
+		before, want int // while it is leased, and after
+	}{
+		{fmt.Sprintf(retry, "true"), 3, 3}, {fmt.Sprintf(retry, "false"), 3, 2}, {fmt.Sprintf(retry, "false"), 1, 0}, {fmt.Sprintf(retry, "false"), 0, 0},
+		{fmt.Sprintf(retry, "null"), 3, 2},
+		{fmt.Sprintf(fail, "true"), 3, 3}, {fmt.Sprintf(fail, "false"), 3, 2}, {fmt.Sprintf(fail, "false"), 1, 0}, {fmt.Sprintf(fail, "false"), 0, 0},
+		{fmt.Sprintf(fail, "null"), 3, 2},
+		{release, 3, 2}, {release, 1, 0}, {release, 0, 0},
+	} {
+		d.rows(t, 1, "first_failed_at = '2020-01-01 00:00:00+00', last_error = 'earlier'")
+		l := leaseRows(t, d.admin)[0]
+		d.alter(t, 1, "attempts = $1", c.before)
+		if !value[bool](t, d.admin, c.sql, l.EventID, l.OccurredAt, l.ClaimToken) {
+			t.Fatalf("%s: the lease is lost", c.sql)
+		}
+		if have := value[int](t, d.admin, "select attempts from core.outbox"); have != c.want {
+			t.Errorf("%s: %d attempts become %d, want %d", c.sql, c.before, have, c.want)
+		}
+		if !d.holds(t, 1, "o.first_failed_at = '2020-01-01 00:00:00+00'") {
+			t.Errorf("%s: when it failed first is forgotten", c.sql)
+		}
+		if c.sql == release && !d.holds(t, 1, "o.last_error = 'earlier'") {
+			t.Error("a release forgets the last error")
+		}
+	}
+}
+
+func TestRetryOfALeaseRefuses(t *testing.T) {
+	t.Parallel()
+	d := setup(t)
+	d.rows(t, 1, "")
+	l := leaseRows(t, d.admin)[0]
+	before := d.versions(t)
+	for _, delay := range []string{"null", "-0.001", "86400.001", "'NaN'", "'Infinity'"} {
+		_, err := d.admin.Exec(deadline(t), "select core.outbox_retry($1, $2, "+delay+", 'E', '{}', true, $3)", l.EventID, l.OccurredAt, l.ClaimToken)
+		if have := sqlstate(t, err); have != "22023" {
+			t.Errorf("a delay of %s: SQLSTATE %q", delay, have)
+		}
+	}
+	_, err := d.admin.Exec(deadline(t), "select core.outbox_retry($1, $2, 0, repeat('a', 8193), '{}', true, $3)", l.EventID, l.OccurredAt, l.ClaimToken)
+	if have := sqlstate(t, err); have != "23514" {
+		t.Errorf("an error of 8193 bytes: SQLSTATE %q", have)
+	}
+	if after := d.versions(t); !slices.Equal(after, before) {
+		t.Error("a refused call changed something")
+	}
+	if !value[bool](t, d.admin, "select core.outbox_retry($1, $2, 86400, repeat('a', 8192), '{}', true, $3)", l.EventID, l.OccurredAt, l.ClaimToken) {
+		t.Error("a retry in a day is refused")
+	}
+}
+
+// Many leases at once: what holds for one holds for each.
+func TestManyLeasesAtOnce(t *testing.T) {
+	t.Parallel()
+	d := setup(t)
+	for _, function := range []string{"deliver", "release"} {
+		d.rows(t, 5, "")
+		leases := leaseRows(t, d.admin, "p_limit => 5")
+		d.alter(t, 2, runOut)
+		d.alter(t, 4, "claim_token = gen_random_uuid()")
+		leases = append(leases, leases[0]) // a name that comes twice
+		slices.Reverse(leases)
+		tokens := values[uuid.UUID](t, d.admin, "select core.outbox_"+function+"($1, $2, $3)", named(leases)...)
+		var have []int
+		for _, token := range tokens {
+			have = append(have, numbers(leases[slices.IndexFunc(leases, func(l lease) bool { return l.ClaimToken == token }):])[0])
+		}
+		slices.Sort(have)
+		if want := []int{1, 3, 5}; !slices.Equal(have, want) {
+			t.Errorf("%s: tokens of rows %v, want %v", function, have, want)
+		}
+		status := values[string](t, d.admin, "select status from core.outbox order by id")
+		if status[1] != "in_flight" || status[3] != "in_flight" || status[0] == "in_flight" || status[2] != status[0] || status[4] != status[0] {
+			t.Errorf("%s: rows are %v", function, status)
+		}
+		if have := values[uuid.UUID](t, d.admin, "select core.outbox_"+function+"('{}', '{}', '{}')"); len(have) > 0 {
+			t.Errorf("%s of nothing: %v", function, have)
+		}
+	}
+}
+
+func TestHeartbeat(t *testing.T) {
+	t.Parallel()
+	d := setup(t)
+	worker, other := d.login(t, "spectral_worker"), begin(t, pgtest.Conn(t, d.at))
+	exec(t, worker, "set lock_timeout = '10s'") // a wait is an error
+	type answer struct {
+		Token uuid.UUID
+		Held  bool
+	}
+	beat := func(t *testing.T, leases []lease, handlers []string) map[int][]bool {
+		t.Helper()
+		rows, err := worker.Query(deadline(t), "select token, held from core.outbox_heartbeat($1, $2, $3, $4)", append(named(leases), handlers)...)
+		if err != nil {
+			t.Fatal(err)
+		}
+		answers, err := pgx.CollectRows(rows, pgx.RowToStructByPos[answer])
+		if err != nil {
+			t.Fatal(err)
+		}
+		of := map[uuid.UUID]int{}
+		for _, l := range leases {
+			of[l.ClaimToken] = numberOf(l.EventID)
+		}
+		all := map[int][]bool{}
+		for _, a := range answers {
+			all[of[a.Token]] = append(all[of[a.Token]], a.Held)
+		}
+		return all
+	}
+	want := func(t *testing.T, have, want map[int][]bool) {
+		t.Helper()
+		if !reflect.DeepEqual(have, want) {
+			t.Errorf("the answers are %v, want %v", have, want)
+		}
+	}
+	d.rows(t, 7, "")
+	leases := leaseRows(t, worker, "p_limit => 7", "p_lease => 60", "p_handlers => '{worlds.a}'")
+	exec(t, d.admin, "update core.outbox set claimed_at = claimed_at - interval '30 s'")
+	d.alter(t, 2, runOut)
+	d.alter(t, 3, "claim_token = gen_random_uuid()")
+	exec(t, d.admin, "select core.outbox_release($1, $2, $3)", named(leases[3:4])...)
+	exec(t, other, "select from core.outbox where id = any ($1) for update", []uuid.UUID{key(2), key(3), key(5), key(6)})
+	before := d.versions(t)
+	// held, lost in three ways, locked, lost and locked
+	want(t, beat(t, leases, []string{"worlds.b", "worlds.b", "worlds.b", "worlds.b", "worlds.b", "worlds.b"}),
+		map[int][]bool{1: {true}, 2: {false}, 3: {false}, 4: {false}, 7: {true}})
+	for n, row := range d.versions(t) {
+		if renewed := n == 0 || n == 6; (row != before[n]) != renewed {
+			t.Errorf("row %d is now %s", n+1, row)
+		}
+	}
+	for n, condition := range map[int]string{
+		1: "o.claimed_at > clock_timestamp() - interval '30 s' and o.lease_handler = 'worlds.b'",
+		7: "o.claimed_at > clock_timestamp() - interval '30 s' and o.lease_handler = 'worlds.a'", // it has no name in the array
+	} {
+		if !d.holds(t, n, condition) {
+			t.Errorf("not of row %d: %s", n, condition)
+		}
+	}
+	// one that another session settles is locked until that is certain, and lost then
+	if err := other.Rollback(deadline(t)); err != nil {
+		t.Fatal(err)
+	}
+	settling := begin(t, pgtest.Conn(t, d.at))
+	exec(t, settling, "select core.outbox_deliver($1, $2, $3)", named(leases[4:5])...)
+	want(t, beat(t, leases[4:6], nil), map[int][]bool{6: {true}})
+	if err := settling.Commit(deadline(t)); err != nil {
+		t.Fatal(err)
+	}
+	want(t, beat(t, leases[4:6], []string{"worlds.b", ""}), map[int][]bool{5: {false}, 6: {true}})
+	if !d.holds(t, 6, "o.lease_handler = ''") {
+		t.Error("the handler of the second is not noted for the second")
+	}
+	// a row is renewed once, and has one answer, however often it is named
+	want(t, beat(t, []lease{leases[0], leases[6], leases[0]}, nil), map[int][]bool{1: {true}, 7: {true}})
+	if have := beat(t, nil, nil); len(have) > 0 {
+		t.Errorf("the answers to nothing are %v", have)
+	}
+	// what is renewed is locked until the transaction ends, and as it was if that is undone
+	tx := begin(t, worker)
+	exec(t, tx, "select core.outbox_heartbeat($1, $2, $3, '{worlds.c}')", named(leases[:1])...)
+	if free := value[int](t, d.admin, "select count(*) from (select from core.outbox where id = $1 for update skip locked) f", key(1)); free != 0 {
+		t.Error("a row that is being renewed is not locked")
+	}
+	if err := tx.Rollback(deadline(t)); err != nil {
+		t.Fatal(err)
+	}
+	if !d.holds(t, 1, "o.lease_handler = 'worlds.b'") {
+		t.Error("a renewal that was undone is kept")
+	}
+}
+
+// What brings rows back, on the rows 1 to 3 of which the third has a channel of its own.
+var returns = []struct {
+	name, sql string
+	rings     int
+}{
+	{"retry", "select core.outbox_retry(id, at, 0, 'E', '{}', true, token) from unnest($1::uuid[], $2::timestamptz[], $3::uuid[]) as l(id, at, token)", 3},
+	{"release", "select core.outbox_release($1, $2, $3)", 2},
+	{"reap", "select core.outbox_reap() from (select $1::uuid[], $2::timestamptz[], $3::uuid[]) as unused", 2},
+}
+
+func TestWhatComesBackRingsAtCommit(t *testing.T) {
+	t.Parallel()
+	d := setup(t)
+	for _, c := range returns {
+		t.Run(c.name, func(t *testing.T) {
+			d.rows(t, 3, "channel = case when o.payload ->> 'n' = '3' then 'outbox_gen_1_slow' else 'outbox_gen_1' end")
+			leases := leaseRows(t, d.admin, "p_limit => 3")
+			if c.name == "reap" {
+				exec(t, d.admin, "update core.outbox o set "+runOut)
+			}
+			b := d.listen(t, "outbox_gen_1", "outbox_gen_1_slow", "outbox_default")
+			tx := begin(t, d.login(t, "spectral_worker"))
+			exec(t, tx, c.sql, named(leases)...)
+			if have := b.rings(t, d); len(have) > 0 {
+				t.Errorf("it rings %v before it is committed", have)
+			}
+			if err := tx.Commit(deadline(t)); err != nil {
+				t.Fatal(err)
+			}
+			want := map[string]int{"outbox_gen_1": c.rings - 1, "outbox_gen_1_slow": 1}
+			if have := b.await(t, c.rings); !maps.Equal(have, want) {
+				t.Errorf("it rings %v, want %v", have, want)
+			}
+			if have := b.rings(t, d); len(have) > 0 {
+				t.Errorf("it rings %v once more", have)
+			}
+			if have := numbers(leaseRows(t, d.admin, "p_limit => 9")); len(have) != 3 {
+				t.Errorf("rows %v are due, want all", have)
+			}
+		})
+	}
+}
+
+// A row that comes back must not lie below a floor that rose meanwhile: its transaction has an id
+// before the clock is read for available_at, so that a mark made after that time is above the id, and
+// does not count before the row is visible (docs/decisions/0007).
+func TestWhatComesBackIsAboveTheFloor(t *testing.T) {
+	t.Parallel()
+	d := setup(t)
+	type mark struct {
+		Oldest  *time.Time
+		Running int64
+		At      time.Time
+		ID      int64
+	}
+	floor := func(t *testing.T) mark {
+		t.Helper()
+		rows, err := pgtest.Conn(t, d.at).Query(deadline(t), "select * from core.outbox_floor(1, 'worlds.world_model_card.published', '-infinity')")
+		if err != nil {
+			t.Fatal(err)
+		}
+		m, err := pgx.CollectExactlyOneRow(rows, pgx.RowToStructByPos[mark])
+		if err != nil {
+			t.Fatal(err)
+		}
+		return m
+	}
+	for _, c := range returns {
+		t.Run(c.name, func(t *testing.T) {
+			d.rows(t, 1, "")
+			leases := leaseRows(t, d.admin)
+			if c.name == "reap" {
+				d.alter(t, 1, runOut)
+			}
+			tx := begin(t, pgtest.Conn(t, d.at))
+			if !value[bool](t, tx, "select pg_current_xact_id_if_assigned() is null") {
+				t.Fatal("the transaction has an id already")
+			}
+			before := value[time.Time](t, tx, "select clock_timestamp()")
+			exec(t, tx, c.sql, named(leases)...)
+			id := value[int64](t, tx, "select pg_current_xact_id()::text::bigint")
+			stamped := value[time.Time](t, tx, "select available_at from core.outbox where status = 'pending'")
+			m := floor(t)
+			if !stamped.After(before) || m.At.Before(stamped) || m.Oldest != nil {
+				t.Fatalf("due at %s, called at %s, mark %+v", stamped, before, m)
+			}
+			if m.ID <= id || m.Running > id {
+				t.Errorf("transaction %d is open, and the floor may rise to the mark %+v", id, m)
+			}
+			if err := tx.Commit(deadline(t)); err != nil {
+				t.Fatal(err)
+			}
+			if m = floor(t); m.Oldest == nil || !m.Oldest.Equal(stamped) {
+				t.Errorf("the oldest row is due at %v, want %s", m.Oldest, stamped)
+			}
+		})
+	}
+}
+
+// The same, of the order itself: a clock that cannot be read before the transaction has its id.
+func TestWhatComesBackTakesItsIDBeforeTheTime(t *testing.T) {
+	t.Parallel()
+	d := setup(t)
+	exec(t, d.admin, `
+		create schema early;
+		grant usage on schema early to spectral_owner;
+		create function early.clock_timestamp() returns timestamptz language plpgsql volatile as $$
+		begin
+			if pg_catalog.pg_current_xact_id_if_assigned() is null then
+				raise exception 'the time is read before the id is taken';
+			end if;
+			return pg_catalog.clock_timestamp();
+		end $$;
+		do $$
+		declare v_function regprocedure;
+		begin
+			for v_function in select p.oid from pg_proc p where p.pronamespace = 'core'::regnamespace and p.proname in ('outbox_retry', 'outbox_release', 'outbox_reap', 'outbox_fail') loop
+				execute format('alter function %s set search_path = early, pg_catalog, core, pg_temp', v_function);
+			end loop;
+		end $$`)
+	prepare := func(reap bool) []any {
+		d.rows(t, 1, "")
+		leases := leaseRows(t, d.admin)
+		if reap {
+			d.alter(t, 1, runOut)
+		}
+		return named(leases)
+	}
+	for _, c := range returns {
+		arguments := prepare(c.name == "reap")
+		if _, err := d.admin.Exec(deadline(t), c.sql, arguments...); err != nil {
+			t.Errorf("%s: %v", c.name, err)
+		}
+		if !d.holds(t, 1, "o.status = 'pending'") {
+			t.Errorf("%s: the row is not back: %v", c.name, d.row(t, 1))
+		}
+	}
+	// one whose time no floor depends on, to see that such a clock is noticed
+	_, err := d.admin.Exec(deadline(t), `select core.outbox_fail(id, at, 'E', '{}', true, token)
+		from unnest($1::uuid[], $2::timestamptz[], $3::uuid[]) as l(id, at, token)`, prepare(false)...)
+	if err == nil || !strings.Contains(err.Error(), "before the id is taken") {
+		t.Errorf("the clock is not noticed: %v", err)
+	}
+}
+
+// Going down asks for what is in flight to end first, for it would lose who holds it.
+func TestDownRefusesWhileEventsAreInFlight(t *testing.T) {
+	t.Parallel()
+	d := setup(t)
+	migrator := newMigrator(t, d.at)
+	d.rows(t, 2, "")
+	l := leaseRows(t, d.admin, "p_worker => '"+worker1+"'")[0]
+	err := down(t, migrator)
+	if err == nil || !strings.Contains(err.Error(), "in flight") || !strings.Contains(err.Error(), "stop the workers and wait for the reaper") {
+		t.Fatalf("going down with a row in flight: %v", err)
+	}
+	if !d.holds(t, 1, "o.status = 'in_flight' and o.claim_token = '"+l.ClaimToken.String()+"' and o.claimed_by = '"+worker1+"'") {
+		t.Errorf("the row is %v", d.row(t, 1))
+	}
+	if err := migrateUp(deadline(t), d.at); err != nil {
+		t.Fatal(err)
+	}
+	wantSchema(t, d.at)
+	if have := values[uuid.UUID](t, d.admin, "select core.outbox_release($1, $2, $3)", named([]lease{l})...); !slices.Equal(have, []uuid.UUID{l.ClaimToken}) {
+		t.Errorf("up again, the lease is lost: %v", have)
+	}
+	for value[bool](t, d.admin, "select exists (select from pg_attribute where attrelid = 'core.outbox'::regclass and attname = 'lease_seconds' and not attisdropped)") {
+		if _, err := migrator.Down(deadline(t)); err != nil {
+			t.Fatalf("going down with nothing in flight: %v", err)
+		}
+	}
+	if err := migrateUp(deadline(t), d.at); err != nil {
+		t.Fatal(err)
+	}
+	wantSchema(t, d.at)
+	again := leaseRows(t, d.admin, "p_limit => 9")
+	slices.SortFunc(again, func(a, b lease) int { return cmp.Compare(numberOf(a.EventID), numberOf(b.EventID)) })
+	if !slices.Equal(numbers(again), []int{1, 2}) || again[0].Attempts != 1 {
+		t.Errorf("then %+v are leased", again)
+	}
+}

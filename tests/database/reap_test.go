@@ -1,0 +1,609 @@
+package database_test
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"spectral/tests/pgtest"
+)
+
+// expired is what makes rows of rows such whose leases ran out.
+const expired = `status = 'in_flight', attempts = 1, claim_token = gen_random_uuid(), claimed_at = clock_timestamp() - interval '1 hour',
+	claimed_by = '` + worker1 + `', lease_handler = 'worlds.a'`
+
+// neverRestarted lets the server have been started before all times, which leases that ran out long ago take.
+func (d database) neverRestarted(t *testing.T) {
+	t.Helper()
+	exec(t, d.admin, "create or replace function core.server_restarted(p_since timestamptz) returns boolean language sql stable return false")
+}
+
+// reaped is a line of core.outbox_reap.
+type reaped struct {
+	EventID    uuid.UUID
+	OccurredAt time.Time
+	EventType  string
+	Generation int64
+	Attempts   int
+	Charged    bool
+	Reaped     bool
+	Reason     string
+}
+
+// reap reaps one page.
+func reap(t testing.TB, q querier, limit int, after *reaped) []reaped {
+	t.Helper()
+	arguments := []any{limit, nil, nil}
+	if after != nil {
+		arguments = []any{limit, after.EventID, after.OccurredAt}
+	}
+	rows, err := q.Query(deadline(t), "select * from core.outbox_reap($1, $2, $3)", arguments...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	page, err := pgx.CollectRows(rows, pgx.RowToStructByPos[reaped])
+	if err != nil {
+		t.Fatal(err)
+	}
+	return page
+}
+
+// reapAll reaps page by page until one is not full, and returns how many there were.
+func reapAll(t testing.TB, q querier, limit int) (all []reaped, pages int) {
+	t.Helper()
+	var after *reaped
+	for {
+		page := reap(t, q, limit, after)
+		all = append(all, page...)
+		pages++
+		if len(page) < limit {
+			return all, pages
+		}
+		after = &page[limit-1]
+	}
+}
+
+// places says which rows lines are about, in order.
+func places(lines []reaped) (all []int) {
+	for _, l := range lines {
+		all = append(all, numberOf(l.EventID))
+	}
+	return all
+}
+
+func TestReap(t *testing.T) {
+	t.Parallel()
+	d := setup(t)
+	d.neverRestarted(t)
+	worker := d.login(t, "spectral_worker")
+	d.rows(t, 9, expired)
+	exec(t, d.admin, `update core.outbox o set claimed_at = '2020-01-02 03:04:05.678+00', attempts = 3, crashes = (o.payload ->> 'n')::integer,
+		failure_history = '[{"replayed_by": "me"}]', last_error = 'earlier', available_at = '2020-01-01 00:00:00+00'`)
+	d.alter(t, 2, "generation = 2, claimed_by = $1, lease_handler = null, lease_seconds = 0.25, event_type = 'platform.a'", worker2)
+	d.alter(t, 3, "claimed_at = clock_timestamp(), lease_seconds = 60") // held
+	d.alter(t, 4, "deleted_at = now()")
+	d.alter(t, 5, "status = 'pending', claim_token = null")
+	d.alter(t, 6, "status = 'delivered', claim_token = null")
+	d.alter(t, 7, "status = 'failed', claim_token = null")
+	d.alter(t, 8, "first_failed_at = '2020-01-01 00:00:00+00'")
+	before := map[int]map[string]any{}
+	for n := range 9 {
+		before[n+1] = d.row(t, n+1)
+	}
+	at := value[time.Time](t, d.admin, "select clock_timestamp()")
+	all := reap(t, worker, 50, nil)
+	if have := places(all); !slices.Equal(have, []int{1, 2, 8, 9}) {
+		t.Fatalf("rows %v are reaped, want 1, 2, 8 and 9", have)
+	}
+	const (
+		notRenewed = "did not renew it after 2020-01-02T03:04:05.678Z: killed, frozen or cut off"
+		reason     = "LeaseExpired: worlds.a: the lease of 300 s ran out: worker " + worker1 + " " + notRenewed
+		notCharged = reason + "; not charged: the worker had other events in flight"
+		unknown    = "LeaseExpired: outbox: the lease of 0.25 s ran out: worker " + worker2 + " " + notRenewed
+	)
+	for i, want := range []reaped{
+		{key(1), all[0].OccurredAt, cardType, 1, 3, false, true, notCharged},
+		{key(2), all[1].OccurredAt, "platform.a", 2, 3, false, true, unknown},
+		{key(8), all[2].OccurredAt, cardType, 1, 3, false, true, notCharged},
+		{key(9), all[3].OccurredAt, cardType, 1, 3, true, true, reason}, // more died of it than of the others
+	} {
+		n, handler, worker := numberOf(want.EventID), `"worlds.a"`, worker1
+		if n == 2 {
+			handler, worker = "null", worker2
+		}
+		if all[i] != want || !d.holds(t, n, "o.occurred_at = '"+want.OccurredAt.Format(time.RFC3339Nano)+"'") {
+			t.Errorf("the line is\n%+v, want\n%+v", all[i], want)
+		}
+		changes := map[string]string{
+			"status": "= 'pending'", "claim_token": "is null", "claimed_by": "is null", "lease_handler": "is null", "crashes": fmt.Sprintf("= %d + 1", n),
+			"available_at": "between b.at and clock_timestamp()", "first_failed_at": "between b.at and clock_timestamp()", "last_error": "= '" + want.Reason + "'",
+			"failure_history": fmt.Sprintf(`-> 0 = '{"replayed_by": "me"}' and jsonb_array_length(o.failure_history) = 2
+				and (o.failure_history -> 1) - 'reaped_at'::text - 'claimed_at'::text
+					= '{"reason": "%s", "attempts": 3, "handler": %s, "claimed_by": "%s"}'
+				and (o.failure_history -> 1 ->> 'reaped_at')::timestamptz between b.at and clock_timestamp()
+				and (o.failure_history -> 1 ->> 'claimed_at')::timestamptz = '2020-01-02 03:04:05.678+00'`, want.Reason, handler, worker),
+		}
+		switch n {
+		case 2:
+			delete(changes, "lease_handler") // it had none
+		case 8:
+			delete(changes, "first_failed_at") // it is when it failed first
+		case 9:
+			changes["handler_failures"] = `= '{"worlds.a": {"failures": 1, "class": "LeaseExpired", "error": "` + reason + `"}}'`
+		}
+		d.wantChanges(t, n, before[n], at, changes)
+	}
+	for n := 3; n <= 7; n++ {
+		d.wantChanges(t, n, before[n], at, nil)
+	}
+	if have := reap(t, worker, 50, nil); len(have) > 0 {
+		t.Errorf("rows %v are reaped again", places(have))
+	}
+}
+
+func TestReapRefuses(t *testing.T) {
+	t.Parallel()
+	d := setup(t)
+	d.neverRestarted(t)
+	d.rows(t, 1, expired)
+	for _, limit := range []string{"0", "-1", "1001", "null"} {
+		_, err := d.admin.Exec(deadline(t), "select core.outbox_reap("+limit+")")
+		if have := sqlstate(t, err); have != "22023" {
+			t.Errorf("a limit of %s: SQLSTATE %q", limit, have)
+		}
+	}
+	if have := reap(t, d.admin, 1000, nil); len(have) != 1 {
+		t.Errorf("%d rows are reaped, want 1", len(have))
+	}
+}
+
+func TestReapGoesPageByPage(t *testing.T) {
+	t.Parallel()
+	d := setup(t)
+	d.neverRestarted(t)
+	d.rows(t, 10, expired)
+	// ids that come twice are told apart by their time
+	exec(t, d.admin, "update core.outbox set id = $1, occurred_at = occurred_at + (payload ->> 'n')::integer * interval '1 s' where id = any ($2)",
+		key(4), []uuid.UUID{key(4), key(5), key(6)})
+	first := reap(t, d.admin, 4, nil)
+	second := reap(t, d.admin, 4, &first[3])
+	third := reap(t, d.admin, 4, &second[3])
+	have := places(slices.Concat(first, second, third))
+	if want := []int{1, 2, 3, 4, 4, 4, 7, 8, 9, 10}; !slices.Equal(have, want) {
+		t.Errorf("rows %v are reaped, want %v", have, want)
+	}
+	d.rows(t, 10, expired)
+	if have := places(reap(t, d.admin, 50, &reaped{EventID: key(7)})); !slices.Equal(have, []int{7, 8, 9, 10}) {
+		t.Errorf("behind row 7 of an earlier time, rows %v are reaped", have)
+	}
+	if _, err := d.admin.Exec(deadline(t), "select core.outbox_reap(50, $1)", key(3)); err != nil {
+		t.Fatal(err)
+	}
+	if have := places(reap(t, d.admin, 50, nil)); !slices.Equal(have, []int{1, 2}) {
+		t.Errorf("rows %v are left before row 3", have)
+	}
+}
+
+// What cannot be reaped keeps nothing behind it waiting, however much of it there is.
+func TestReapPassesWhatItCannotWrite(t *testing.T) {
+	t.Parallel()
+	const many, behind, limit = 10_000, 7, 500
+	for _, c := range []struct {
+		name    string
+		stuck   int
+		prepare string // %d is stuck
+		hold    bool   // the rows are locked by somebody
+		reason  string
+	}{
+		{"locked", many, "", true, ""},
+		{"refused by a constraint", many, "alter table core.outbox add constraint stuck check (status <> 'pending' or (payload ->> 'n')::integer > %d) not valid", false,
+			`23514: new row for relation "outbox" violates check constraint "stuck"`},
+		{"refused by a trigger", many, `create function public.stuck() returns trigger language plpgsql as $$ begin raise exception 'not row %%', new.payload ->> 'n'; end $$;
+			create trigger stuck before update on core.outbox for each row when ((new.payload ->> 'n')::integer <= %d) execute function public.stuck()`, false,
+			"P0001: not row #"},
+		{"kept as they are by a trigger", 3, `create function public.kept() returns trigger language plpgsql as $$ begin return null; end $$;
+			create trigger kept before update on core.outbox for each row when ((new.payload ->> 'n')::integer <= %d) execute function public.kept()`, false,
+			"P0001: a trigger keeps the row as it is"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			d := setup(t)
+	d.neverRestarted(t)
+			d.rows(t, c.stuck+behind, expired)
+			if c.prepare != "" {
+				exec(t, d.admin, fmt.Sprintf(c.prepare, c.stuck))
+			}
+			if c.hold {
+				exec(t, begin(t, pgtest.Conn(t, d.at)), "select from core.outbox where id <= $1 for update", key(c.stuck))
+			}
+			all, pages := reapAll(t, d.login(t, "spectral_worker"), limit)
+			lines := behind
+			if !c.hold {
+				lines += c.stuck
+			}
+			if wantPages := lines/limit + 1; len(all) != lines || pages != wantPages {
+				t.Fatalf("%d lines in %d pages, want %d in %d", len(all), pages, lines, wantPages)
+			}
+			for _, l := range all {
+				n := numberOf(l.EventID)
+				want := reaped{l.EventID, l.OccurredAt, cardType, 1, 1, false, n > c.stuck, l.Reason}
+				if n <= c.stuck {
+					want.Reason = strings.ReplaceAll(c.reason, "#", fmt.Sprint(n))
+				}
+				if l != want {
+					t.Fatalf("row %d: %+v, want %+v", n, l, want)
+				}
+			}
+			if have := value[int](t, d.admin, "select count(*) from core.outbox where status = 'pending' and crashes = 1 and id > $1", key(c.stuck)); have != behind {
+				t.Errorf("%d rows behind are reaped, want %d", have, behind)
+			}
+			if have := value[int](t, d.admin, "select count(*) from core.outbox where status = 'in_flight' and crashes = 0 and last_error is null and claim_token is not null"); have != c.stuck {
+				t.Errorf("%d rows are as they were, want %d", have, c.stuck)
+			}
+		})
+	}
+}
+
+// paused reaps rows 1 to n in a session of its own, which stops in the middle: at row 1, with those behind
+// the first few not looked at yet. Resume lets it go on and returns its lines.
+func (d database) paused(t *testing.T, n int) (pid int, resume func() ([]reaped, error)) {
+	t.Helper()
+	d.rows(t, n, expired)
+	exec(t, d.admin, `create function public.pause() returns trigger language plpgsql as $$ begin perform pg_advisory_xact_lock(77); return new; end $$;
+		create trigger pause before update on core.outbox for each row when (old.status = 'in_flight' and new.status = 'pending' and new.payload ->> 'n' = '1')
+		execute function public.pause()`)
+	exec(t, d.admin, "select pg_advisory_lock(77)")
+	reaper := pgtest.Conn(t, d.at)
+	type outcome struct {
+		lines []reaped
+		err   error
+	}
+	done, ctx := make(chan outcome, 1), deadline(t)
+	go func() {
+		var o outcome
+		rows, err := reaper.Query(ctx, "select * from core.outbox_reap(1000)")
+		if err == nil {
+			o.lines, err = pgx.CollectRows(rows, pgx.RowToStructByPos[reaped])
+		}
+		o.err = err
+		done <- o
+	}()
+	waitFor(t, d.admin, "select exists (select from pg_locks where locktype = 'advisory' and objid = 77 and not granted and database = (select oid from pg_database where datname = current_database()))")
+	return int(reaper.PgConn().PID()), func() ([]reaped, error) {
+		exec(t, d.admin, "select pg_advisory_unlock_all()")
+		o := <-done
+		return o.lines, o.err
+	}
+}
+
+// What its holder renews or settles after the reaper began to look is the holder's.
+func TestReapLeavesWhatMovedOn(t *testing.T) {
+	t.Parallel()
+	d := setup(t)
+	d.neverRestarted(t)
+	const n = 100
+	_, resume := d.paused(t, n)
+	// as if its holder had renewed it in time
+	d.alter(t, 96, "claimed_at = clock_timestamp()")
+	d.alter(t, 97, "claimed_at = clock_timestamp()")
+	exec(t, d.admin, "select core.outbox_deliver(array[id], array[occurred_at], array[claim_token]) from core.outbox where id = $1", key(97))
+	d.alter(t, 98, "status = 'pending', claim_token = null")
+	// leased anew, and run out as well
+	d.alter(t, 99, "claim_token = gen_random_uuid(), attempts = 2")
+	settling := begin(t, pgtest.Conn(t, d.at))
+	exec(t, settling, "update core.outbox set claimed_at = clock_timestamp() where id = $1", key(100))
+	if have := values[uuid.UUID](t, settling, "select core.outbox_deliver(array[id], array[occurred_at], array[claim_token]) from core.outbox where id = $1", key(100)); len(have) != 1 {
+		t.Fatal("row 100 is not settled")
+	}
+	lines, err := resume()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if have := places(lines); len(have) != 96 || !slices.Equal(have[94:], []int{95, 99}) || lines[95].Attempts != 2 {
+		t.Errorf("rows %v are reaped, want 1 to 95 and 99", have)
+	}
+	if err := settling.Commit(deadline(t)); err != nil {
+		t.Fatal(err)
+	}
+	if have := reap(t, d.admin, 50, nil); len(have) > 0 {
+		t.Errorf("then rows %v are reaped", places(have))
+	}
+	for n, want := range map[int]string{95: "pending 1", 96: "in_flight 0", 97: "delivered 0", 98: "pending 0", 99: "pending 1", 100: "delivered 0"} {
+		if have := value[string](t, d.admin, "select status || ' ' || crashes from core.outbox where id = $1", key(n)); have != want {
+			t.Errorf("row %d is %s, want %s", n, have, want)
+		}
+	}
+}
+
+// One leads at a time. Who is cut off in the middle no longer does, and has changed nothing.
+func TestOneReaperLeads(t *testing.T) {
+	t.Parallel()
+	d := setup(t)
+	d.neverRestarted(t)
+	pid, resume := d.paused(t, 20)
+	other := d.login(t, "spectral_worker")
+	if have := reap(t, other, 50, nil); len(have) > 0 {
+		t.Errorf("a second reaper has rows %v", places(have))
+	}
+	before := d.versions(t)
+	exec(t, d.admin, "select pg_terminate_backend($1, 60000)", pid)
+	if lines, err := resume(); err == nil {
+		t.Fatalf("a reaper whose session was ended has %d lines", len(lines))
+	}
+	if after := d.versions(t); !slices.Equal(after, before) {
+		t.Error("it has changed something")
+	}
+	if have := reap(t, other, 50, nil); len(have) != 20 {
+		t.Errorf("the next reaps rows %v, want all", places(have))
+	}
+	// the lock is the transaction's
+	d.rows(t, 2, expired)
+	leader := begin(t, pgtest.Conn(t, d.at))
+	if have := reap(t, leader, 1, nil); len(have) != 1 {
+		t.Fatalf("rows %v are reaped, want one", places(have))
+	}
+	if have := reap(t, other, 50, nil); len(have) > 0 {
+		t.Errorf("a second reaper has rows %v", places(have))
+	}
+	if err := leader.Rollback(deadline(t)); err != nil {
+		t.Fatal(err)
+	}
+	if have := reap(t, other, 50, nil); len(have) != 2 {
+		t.Errorf("the next reaps rows %v, want both", places(have))
+	}
+}
+
+// A row whose settling is not certain yet is passed over; one whose settling is undone comes back.
+func TestReapPassesWhatIsBeingSettled(t *testing.T) {
+	t.Parallel()
+	d := setup(t)
+	d.neverRestarted(t)
+	for _, commit := range []bool{true, false} {
+		d.rows(t, 2, expired)
+		settling := begin(t, pgtest.Conn(t, d.at))
+		exec(t, settling, "update core.outbox set claimed_at = clock_timestamp() where id = $1", key(1)) // it was in time
+		if have := values[uuid.UUID](t, settling, "select core.outbox_deliver(array[id], array[occurred_at], array[claim_token]) from core.outbox where id = $1", key(1)); len(have) != 1 {
+			t.Fatal("row 1 is not settled")
+		}
+		if have := places(reap(t, d.admin, 50, nil)); !slices.Equal(have, []int{2}) {
+			t.Errorf("rows %v are reaped, want 2", have)
+		}
+		want, end := []int{1}, settling.Rollback
+		if commit {
+			want, end = nil, settling.Commit
+		}
+		if err := end(deadline(t)); err != nil {
+			t.Fatal(err)
+		}
+		if have := places(reap(t, d.admin, 50, nil)); !slices.Equal(have, want) {
+			t.Errorf("committed %t: rows %v are reaped, want %v", commit, have, want)
+		}
+		if d.holds(t, 1, "o.status = 'delivered'") != commit {
+			t.Errorf("committed %t: row 1 is %v", commit, d.row(t, 1))
+		}
+	}
+}
+
+// A handler is charged where it is the likeliest to have ended the worker.
+func TestReapCharges(t *testing.T) {
+	t.Parallel()
+	d := setup(t)
+	d.neverRestarted(t)
+	type flight struct {
+		worker  string // empty: unknown
+		crashes int
+		handler string // empty: unknown
+		held    bool
+	}
+	for _, c := range []struct {
+		name    string
+		rows    []flight
+		charged []int
+	}{
+		{"the only one", []flight{{worker1, 0, "worlds.a", false}}, []int{1}},
+		{"the only one, again", []flight{{worker1, 3, "worlds.a", false}}, []int{1}},
+		{"nobody is at work", []flight{{worker1, 0, "", false}}, nil},
+		{"nobody is at work, for the tenth time", []flight{{worker1, 9, "", false}}, nil},
+		{"one of two", []flight{{worker1, 0, "worlds.a", false}, {worker1, 0, "worlds.b", false}}, nil},
+		{"one of two that workers died of", []flight{{worker1, 4, "worlds.a", false}, {worker1, 4, "worlds.b", false}}, nil},
+		{"the one that more died of", []flight{{worker1, 1, "worlds.a", false}, {worker1, 0, "worlds.b", false}, {worker1, 0, "worlds.c", false}}, []int{1}},
+		{"the one that most died of", []flight{{worker1, 1, "worlds.a", false}, {worker1, 2, "worlds.b", false}, {worker1, 1, "worlds.c", false}}, []int{2}},
+		{"two that most died of", []flight{{worker1, 2, "worlds.a", false}, {worker1, 2, "worlds.b", false}, {worker1, 1, "worlds.c", false}}, nil},
+		{"another worker's does not count", []flight{{worker1, 0, "worlds.a", false}, {worker2, 5, "worlds.b", false}}, []int{1, 2}},
+		{"what the worker has renewed counts", []flight{{worker1, 0, "worlds.a", false}, {worker1, 0, "worlds.b", true}}, nil},
+		{"what the worker has renewed counts, if it is likelier", []flight{{worker1, 1, "worlds.a", false}, {worker1, 2, "worlds.b", true}}, nil},
+		{"what the worker has renewed is less likely", []flight{{worker1, 1, "worlds.a", false}, {worker1, 0, "worlds.b", true}}, []int{1}},
+		{"what has no handler counts", []flight{{worker1, 1, "", false}, {worker1, 0, "worlds.b", false}}, nil},
+		{"the eighth and ninth of equals", []flight{{worker1, 7, "worlds.a", false}, {worker1, 7, "worlds.b", false}, {worker2, 8, "worlds.a", false}, {worker2, 8, "worlds.b", false}}, nil},
+		{"the tenth of equals", []flight{{worker1, 9, "worlds.a", false}, {worker1, 9, "worlds.b", false}, {worker1, 8, "worlds.c", false}, {worker1, 30, "worlds.d", false}}, []int{1, 2, 4}},
+		{"of unknown workers, each by itself", []flight{{"", 0, "worlds.a", false}, {"", 1, "worlds.b", false}, {worker1, 2, "worlds.c", false}}, []int{1, 2, 3}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			d.rows(t, len(c.rows), expired)
+			for i, r := range c.rows {
+				d.alter(t, i+1, `claimed_by = nullif($1, ''), crashes = $2, lease_handler = nullif($3, ''), handler_failures = '{"worlds.z": {"failures": 2}}',
+					claimed_at = clock_timestamp() - case when $4 then 0 else 1 end * interval '1 hour'`, r.worker, r.crashes, r.handler, r.held)
+			}
+			var charged []int
+			for _, l := range reap(t, d.admin, 50, nil) {
+				n := numberOf(l.EventID)
+				handler, kept := c.rows[n-1].handler, `{"worlds.z": {"failures": 2}}`
+				want := d.holds(t, n, "o.handler_failures = '"+kept+"'")
+				if l.Charged {
+					charged = append(charged, n)
+					want = d.holds(t, n, fmt.Sprintf(`o.handler_failures - '%s' = '%s' and o.handler_failures #>> '{%[1]s,failures}' = '1'`, handler, kept))
+				}
+				if !want {
+					t.Errorf("row %d, charged %t, has %v", n, l.Charged, d.row(t, n)["handler_failures"])
+				}
+				if notCharged := strings.Contains(l.Reason, "not charged"); notCharged != (!l.Charged && handler != "") {
+					t.Errorf("row %d, charged %t: %s", n, l.Charged, l.Reason)
+				}
+			}
+			if !slices.Equal(charged, c.charged) {
+				t.Errorf("rows %v are charged, want %v", charged, c.charged)
+			}
+		})
+	}
+}
+
+// Whatever a hand may have written, a row whose lease ran out is reaped.
+func TestReapTakesWhateverARowHolds(t *testing.T) {
+	t.Parallel()
+	d := setup(t)
+	d.neverRestarted(t)
+	for _, c := range []struct{ name, set, want string }{
+		{"no time", "claimed_at = null", "o.last_error like '% did not renew it after : killed%' and o.failure_history -> 0 -> 'claimed_at' = 'null'"},
+		{"a time long ago", "claimed_at = '-infinity'", "o.last_error like '% did not renew it after : killed%'"},
+		{"no worker", "claimed_by = null", "o.last_error like '%worker unknown did%' and o.failure_history -> 0 -> 'claimed_by' = 'null'"},
+		{"no handler", "lease_handler = null", "o.last_error like 'LeaseExpired: outbox: %' and o.failure_history -> 0 -> 'handler' = 'null' and o.handler_failures = '{}'"},
+		{"nothing at all", "claimed_at = null, claimed_by = null, lease_handler = null", "o.handler_failures = '{}'"},
+		{"failures before", `handler_failures = '{"worlds.a": {"failures": 4, "free": 3, "class": "E", "error": "e"}}'`, `o.handler_failures -> 'worlds.a' -> 'failures' = '5'`},
+		{"others' failures before", `handler_failures = '{"worlds.b": {"failures": 4}}'`, `o.handler_failures -> 'worlds.b' = '{"failures": 4}' and o.handler_failures #>> '{worlds.a,failures}' = '1'`},
+		{"a number for a handler", `handler_failures = '{"worlds.a": 5}'`, `o.handler_failures #>> '{worlds.a,failures}' = '1'`},
+		{"a list for a handler", `handler_failures = '{"worlds.a": [5]}'`, `o.handler_failures #>> '{worlds.a,failures}' = '1'`},
+		{"null for a handler", `handler_failures = '{"worlds.a": null}'`, `o.handler_failures #>> '{worlds.a,failures}' = '1'`},
+		{"a text for failures", `handler_failures = '{"worlds.a": {"failures": "x"}}'`, `o.handler_failures #>> '{worlds.a,failures}' = '1'`},
+		{"a fraction of failures", `handler_failures = '{"worlds.a": {"failures": 1.5}}'`, `(o.handler_failures #>> '{worlds.a,failures}')::integer in (2, 3)`},
+		{"fewer than no failures", `handler_failures = '{"worlds.a": {"failures": -1e20}}'`, `(o.handler_failures #>> '{worlds.a,failures}')::integer = 1`},
+		{"too many failures", `handler_failures = '{"worlds.a": {"failures": 1e20}}'`, fmt.Sprintf(`(o.handler_failures #>> '{worlds.a,failures}')::integer between 1000 and %d`, math.MaxInt32)},
+		{"as many failures as there can be", fmt.Sprintf(`handler_failures = '{"worlds.a": {"failures": %d}}'`, math.MaxInt32), fmt.Sprintf(`(o.handler_failures #>> '{worlds.a,failures}')::integer between 1000 and %d`, math.MaxInt32)},
+		{"too many failures of one that is not charged", `handler_failures = '{"worlds.a": {"failures": 1e20}}', lease_handler = 'worlds.b'`, `o.handler_failures -> 'worlds.a' = '{"failures": 1e20}'`},
+		{"a long name of a handler", "lease_handler = repeat('ä', 20000)", "octet_length(o.last_error) > 1000"},
+		{"a handler that is a pattern", "lease_handler = '%s %1$I {a,b}'", `o.last_error like 'LeaseExpired: \%s \%1$I {a,b}: the lease%' and o.handler_failures ? '%s %1$I {a,b}'`},
+		{"99 entries of history", `failure_history = (select jsonb_agg(jsonb_build_object('replayed_by', i)) from generate_series(1, 99) i)`,
+			"jsonb_array_length(o.failure_history) = 100 and o.failure_history -> 98 = '{\"replayed_by\": 99}' and o.failure_history -> 99 ? 'reaped_at'"},
+		{"100 entries of history", `failure_history = (select jsonb_agg(jsonb_build_object('replayed_by', i)) from generate_series(1, 100) i)`,
+			"o.failure_history = (select jsonb_agg(jsonb_build_object('replayed_by', i)) from generate_series(1, 100) i)"},
+		{"more entries than that", `failure_history = (select jsonb_agg(i) from generate_series(1, 150) i)`, "jsonb_array_length(o.failure_history) = 150"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			d.rows(t, 2, expired)
+			d.alter(t, 1, c.set)
+			d.alter(t, 2, "claimed_by = $1", worker2)
+			for _, l := range reap(t, d.admin, 50, nil) {
+				if !l.Reaped {
+					t.Errorf("row %d: %+v", numberOf(l.EventID), l)
+				}
+			}
+			if !d.holds(t, 1, "o.status = 'pending' and o.crashes = 1 and "+c.want) {
+				t.Errorf("not %s: %v", c.want, d.row(t, 1))
+			}
+			if !d.holds(t, 2, "o.status = 'pending'") {
+				t.Error("the row behind it is not reaped")
+			}
+		})
+	}
+}
+
+// A lease that is said to begin later lasts until then, and keeps nothing from being reaped.
+func TestALeaseOfTheFutureHolds(t *testing.T) {
+	t.Parallel()
+	d := setup(t)
+	d.neverRestarted(t)
+	for _, at := range []string{"infinity", "294276-12-31 23:59:59.999999+00", "2999-01-01 00:00:00+00"} {
+		d.rows(t, 2, expired)
+		d.alter(t, 1, "claimed_at = $1::text::timestamptz", at)
+		if have := places(reap(t, d.admin, 50, nil)); !slices.Equal(have, []int{2}) {
+			t.Errorf("beside a lease from %s on, rows %v are reaped, want 2", at, have)
+		}
+		if have := values[uuid.UUID](t, d.admin, "select core.outbox_deliver(array[id], array[occurred_at], array[claim_token]) from core.outbox where id = $1", key(1)); len(have) != 1 {
+			t.Errorf("a lease from %s on does not hold", at)
+		}
+	}
+}
+
+func TestLeaseExpiresIn(t *testing.T) {
+	t.Parallel()
+	d := setup(t)
+	d.neverRestarted(t)
+	worker := d.login(t, "spectral_worker")
+	const held = "status = 'in_flight', claim_token = gen_random_uuid(), claimed_at = clock_timestamp(), lease_seconds = 100 * (o.payload ->> 'n')::integer"
+	for _, c := range []struct {
+		name      string
+		rows      int
+		set, then string // of all, and of the last
+		want      *[2]float64
+	}{
+		{"no rows", 0, "", "", nil},
+		{"none in flight", 2, "", "", nil},
+		{"only a deleted one", 1, held, "deleted_at = now()", nil},
+		{"one", 1, held, "", &[2]float64{40, 100}},
+		{"many", 3, held, "lease_seconds = 70.5", &[2]float64{10, 70.5}},
+		{"one of another generation", 3, held, "lease_seconds = 70, generation = 2, event_type = 'worlds.other'", &[2]float64{10, 70}},
+		{"a deleted one", 3, held, "lease_seconds = 0.001, deleted_at = now()", &[2]float64{40, 100}},
+		{"a settled one", 3, held, "status = 'delivered', claim_token = null, lease_seconds = 0.001", &[2]float64{40, 100}},
+		{"one that ran out", 3, held, "claimed_at = claimed_at - interval '1 hour'", &[2]float64{0, 0}},
+		{"no time", 3, held, "claimed_at = null", &[2]float64{0, 0}},
+		{"a time long ago", 3, held, "claimed_at = '-infinity'", &[2]float64{0, 0}},
+		{"a time before any that has a name", 3, held, "claimed_at = '4713-01-01 00:00:00+00 BC'", &[2]float64{0, 0}},
+		{"no end", 3, held, "claimed_at = 'infinity'", &[2]float64{40, 100}},
+		{"no end of the only one", 1, held, "claimed_at = 'infinity'", &[2]float64{86400, 86500}},
+		{"an end beyond all time", 1, held, "claimed_at = '294276-12-31 23:59:59.999999+00'", &[2]float64{86400, 86500}},
+		{"an end in centuries", 1, held, "claimed_at = '2999-01-01 00:00:00+00'", &[2]float64{86400, 86500}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			d.rows(t, c.rows, c.set)
+			if c.then != "" {
+				d.alter(t, c.rows, c.then)
+			}
+			have := value[*float64](t, worker, "select core.lease_expires_in()")
+			switch {
+			case c.want == nil && have != nil:
+				t.Errorf("%f s, want none", *have)
+			case c.want != nil && (have == nil || *have < c.want[0] || *have > c.want[1]):
+				t.Errorf("%v, want from %f to %f s", have, c.want[0], c.want[1])
+			}
+		})
+	}
+}
+
+// A lease that a reaper was asked to wait for has run out by then.
+func TestALeaseRunsOutWhenItIsSaid(t *testing.T) {
+	t.Parallel()
+	d := setup(t)
+	d.neverRestarted(t)
+	d.rows(t, 1, "")
+	l := leaseRows(t, d.admin, "p_lease => 0.2")[0]
+	in := value[float64](t, d.admin, "select core.lease_expires_in()")
+	if in > 0.2 {
+		t.Errorf("a lease of 0.2 s runs out in %f s", in)
+	}
+	waited, cancel := context.WithTimeout(t.Context(), time.Duration(in*float64(time.Second))+time.Millisecond)
+	defer cancel()
+	<-waited.Done()
+	if have := places(reap(t, d.admin, 50, nil)); !slices.Equal(have, []int{1}) {
+		t.Errorf("then rows %v are reaped", have)
+	}
+	if value[bool](t, d.admin, "select core.outbox_fail($1, $2, 'E', '{}', true, $3)", l.EventID, l.OccurredAt, l.ClaimToken) {
+		t.Error("the lease still holds")
+	}
+}
+
+// A server that was started since a lease was renewed explains that it ran out.
+func TestNobodyIsBlamedForARestart(t *testing.T) {
+	t.Parallel()
+	d := setup(t)
+	d.rows(t, 2, expired)
+	d.alter(t, 1, "claimed_at = pg_postmaster_start_time() - interval '1 s', lease_seconds = 0.001")
+	d.alter(t, 2, "claimed_at = pg_postmaster_start_time() + interval '1 ms', lease_seconds = 0.001, claimed_by = $1", worker2)
+	all := reap(t, d.admin, 50, nil)
+	if len(all) != 2 || all[0].Charged || !all[1].Charged {
+		t.Fatalf("%+v", all)
+	}
+	if !strings.HasSuffix(all[0].Reason, "; not charged: the server was started since") || strings.Contains(all[1].Reason, "started") {
+		t.Errorf("the reasons are %q and %q", all[0].Reason, all[1].Reason)
+	}
+	for n, crashes := range map[int]string{1: "0", 2: "1"} {
+		if !d.holds(t, n, "o.status = 'pending' and o.attempts = 1 and o.crashes = "+crashes) {
+			t.Errorf("row %d is %v", n, d.row(t, n))
+		}
+	}
+}
