@@ -172,6 +172,9 @@ func TestAnswerToCommitOfALeaseIsLost(t *testing.T) {
 func losesCommitOfALease(t *testing.T, at string, verdict proxy.Verdict) {
 	t.Helper()
 	c := commits[at]
+	if verdict == proxy.Hush {
+		c.lease *= 4 // renewing gives up after a third of it and 5 s more, which is to be within it
+	}
 	b := setup(t).leased(errands{Lease: c.lease}, nil)
 	pool := proxy.InFrontOf(t, b.worker)
 	filter, hit := proxy.Nth(1, verdict, proxy.CommitOf(c.text))
@@ -194,7 +197,16 @@ func losesCommitOfALease(t *testing.T, at string, verdict proxy.Verdict) {
 	}
 	b.publish(afterwards...) // and it goes on
 	b.verify(ledger.Expect{Within: patience, MaxAttempts: c.runs})
-	wantRunning(t, []*process.Process{worker})
+	if at == "settle" || at == "retry" {
+		worker.Await(t, interrupted, 1, patience)
+	}
+	worker.Signal(syscall.SIGTERM)
+	if code := worker.AwaitExit(t, grace+patience); code != 0 {
+		t.Errorf("exit code %d, want 0", code)
+	}
+	if n := worker.Count(leaseLost) + worker.Count(notSettled); n > 0 {
+		t.Errorf("%d times it took a lease for lost", n)
+	}
 }
 
 // Work that makes no progress does not live for ever, however faithfully its lease is renewed.

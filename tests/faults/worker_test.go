@@ -183,7 +183,7 @@ func work(ctx context.Context) (err error) {
 	if pool, err = pgxpool.NewWithConfig(ctx, poolConfig); err != nil {
 		return err
 	}
-	defer pool.Close()
+	defer postgres.ClosePool(pool)
 	if err := postgres.Register(ctx, pool, s.Generation, contracts); err != nil {
 		return err
 	}
