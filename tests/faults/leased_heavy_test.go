@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -74,8 +75,9 @@ func TestLeasesInAStorm(t *testing.T) {
 			done["frozen"]++
 			victim.Freeze()
 			pause := lease + time.Duration(random.Int64N(int64(lease)))
-			thawing.Go(func() {
-				meanwhile(t, pause)
+			thawing.Add(1)
+			time.AfterFunc(pause, func() {
+				defer thawing.Done()
 				victim.Thaw()
 			})
 		}
@@ -235,6 +237,60 @@ func TestTerminatedWithLeasesAndWithoutDatabase(t *testing.T) {
 			wantEach(t, totals, 2, 1)
 		})
 	}
+}
+
+// A zombie that does not know what became of its COMMIT, which has never arrived, tries again, and
+// writes nothing: by then another is at work on the event.
+func TestAZombieDoesNotCompleteAgain(t *testing.T) {
+	const key = doAwait + "-1"
+	b := setup(t).leased(errands{Lease: time.Second, Escorted: true}, nil)
+	pool := proxy.InFrontOf(t, b.worker)
+	filter, hit := proxy.Nth(1, proxy.Cutoff, proxy.CommitOf("faults.effects"))
+	pool.Filter(filter)
+	zombie := process.Start(t, b.command(b.worker, pool.URL(t, b.worker)))
+	zombie.Await(t, listening, 1, patience)
+	b.publish(key)
+	b.awaitBegun(key, 1)
+	b.tell(key, zombie.PID(), "")
+	<-hit
+	zombie.Await(t, interrupted, 1, patience)
+	zombie.Freeze() // before it tries again
+	other := b.run()
+	b.awaitBegun(key, 2)
+	zombie.Thaw()
+	zombie.Await(t, leaseLost, 1, patience)
+	if n := one[int](b.bundle, "select count(*) from faults.effects"); n > 0 {
+		t.Errorf("it has left %d effects", n)
+	}
+	b.tell(key, other.PID(), "")
+	b.verify(ledger.Expect{Within: patience, MaxAttempts: 2})
+}
+
+// A worker that is told to stop while it asks for the outcome of a claim, of a database that is gone, does
+// not ask without pause.
+func TestStoppingWithAnUnknownClaim(t *testing.T) {
+	b := setup(t).leased(errands{Lease: 30 * time.Second, Grace: 4 * time.Second}, nil)
+	p := proxy.InFrontOf(t, b.worker)
+	claim := proxy.CommitOf("outbox_lease")
+	filter, hit := proxy.Nth(1, proxy.ForwardThenCut, func(m proxy.Message) bool {
+		meant := claim(m)
+		if meant {
+			p.Set(proxy.Refuse)
+		}
+		return meant
+	})
+	p.Filter(filter)
+	worker := process.Start(t, b.command(p.URL(t, b.worker), ""))
+	worker.Await(t, listening, 1, patience)
+	b.publish(neighbour(1))
+	<-hit
+	p.Cut()
+	worker.Signal(syscall.SIGTERM)
+	worker.AwaitExit(t, b.Grace+grace)
+	if n := len(p.Accepted()); n > 50 {
+		t.Errorf("%d connection attempts within %s", n, b.Grace)
+	}
+	b.awaitStatus(neighbour(1), "in_flight")
 }
 
 // many are keys of errands that await their gates.
@@ -456,37 +512,45 @@ func TestALoneKillerOfLeases(t *testing.T) {
 
 // Beside others it has to be found out first: they are delivered, whatever it did to them.
 func TestAKillerOfLeasesAmongOthers(t *testing.T) {
-	for _, do := range []string{doKill, doExit} {
-		t.Run(do, func(t *testing.T) {
-			const neighbours, concurrency = 30, 8
-			killer := do + "-1"
-			b := setup(t).leased(errands{Lease: 500 * time.Millisecond, Concurrency: concurrency}, func(n int) time.Duration {
-				return time.Duration(100+37*(n%11)) * time.Millisecond
-			})
-			keys := []string{killer}
-			for i := range neighbours {
-				keys = append(keys, neighbour(i+1))
-			}
-			keys[0], keys[4] = keys[4], keys[0]
-			b.publish(keys...)
-			s := process.Supervise(t, b.command(b.worker, ""), restartPause)
-			b.awaitStatus(killer, "failed")
-			// until it is alone among those that a worker died of, at half of the concurrency, a quarter and one, and
-			// then as often as a lone one
-			charged := 1 + events.DefaultRetryPolicy.MaxRetries
-			attempts := one[int](b.bundle, "select attempts from core.outbox where payload ->> 'key' = $1", killer)
-			if most := 3 + charged; attempts < charged || attempts > most {
-				t.Errorf("the killer had %d attempts, want %d to %d", attempts, charged, most)
-			}
-			b.wantExecuted(killer, attempts)
-			b.wantColumn(killer, "handler_failures -> '"+runner+"' ->> 'failures'", fmt.Sprint(charged))
-			b.wantColumn(killer, "handler_failures -> '"+runner+"' ->> 'class'", "LeaseExpired")
-			b.verify(ledger.Expect{Within: patience, MaxAttempts: attempts, Failed: map[string]ledger.Dead{killer: {Attempts: attempts}}})
-			t.Logf("%d restarts, the killer had %d attempts; of its neighbours %d died with it, %d are charged", s.Restarts(), attempts,
-				one[int](b.bundle, "select count(*) from core.outbox where status = 'delivered' and crashes > 0"),
-				one[int](b.bundle, "select count(*) from core.outbox where status = 'delivered' and handler_failures <> '{}'"))
-		})
+	quick := func(n int) time.Duration { return time.Duration(100+37*(n%11)) * time.Millisecond }
+	// these are at work whenever it strikes
+	slow := func(int) time.Duration { return 1500 * time.Millisecond }
+	t.Run(doKill, func(t *testing.T) { killsAmongOthers(t, doKill, quick) })
+	t.Run(doExit, func(t *testing.T) { killsAmongOthers(t, doExit, quick) })
+	t.Run("beside slow ones", func(t *testing.T) { killsAmongOthers(t, doKill, slow) })
+}
+
+func killsAmongOthers(t *testing.T, do string, takes func(int) time.Duration) {
+	t.Helper()
+	const neighbours, concurrency = 30, 8
+	killer := do + "-1"
+	b := setup(t).leased(errands{Lease: 500 * time.Millisecond, Concurrency: concurrency}, takes)
+	keys := []string{killer}
+	for i := range neighbours {
+		keys = append(keys, neighbour(i+1))
 	}
+	keys[0], keys[4] = keys[4], keys[0]
+	b.publish(keys...)
+	s := process.Supervise(t, b.command(b.worker, ""), restartPause)
+	b.awaitStatus(killer, "failed")
+	// until it is alone among those that a worker died of, at half of the concurrency, a quarter and one, and
+	// then as often as a lone one
+	charged := 1 + events.DefaultRetryPolicy.MaxRetries
+	attempts := one[int](b.bundle, "select attempts from core.outbox where payload ->> 'key' = $1", killer)
+	if most := 3 + charged; attempts < charged || attempts > most {
+		t.Errorf("the killer had %d attempts, want %d to %d", attempts, charged, most)
+	}
+	b.wantExecuted(killer, attempts)
+	b.wantColumn(killer, "handler_failures -> '"+runner+"' ->> 'failures'", strconv.Itoa(charged))
+	b.wantColumn(killer, "handler_failures -> '"+runner+"' ->> 'class'", "LeaseExpired")
+	b.verify(ledger.Expect{Within: patience, MaxAttempts: attempts, Failed: map[string]ledger.Dead{killer: {Attempts: attempts}}})
+	accused := one[int](b.bundle, "select count(*) from core.outbox where status = 'delivered' and handler_failures <> '{}'")
+	if accused > 0 {
+		t.Errorf("%d of its neighbours are charged with a failure", accused)
+	}
+	t.Logf("%d restarts, the killer had %d attempts; of its neighbours %d died with it, %v times", s.Restarts(), attempts,
+		one[int](b.bundle, "select count(*) from core.outbox where status = 'delivered' and crashes > 0"),
+		one[[]int](b.bundle, "select array_agg(crashes) from core.outbox where status = 'delivered' and crashes > 0"))
 }
 
 // Work that does not even look at its context is left behind, and its place is another's.
