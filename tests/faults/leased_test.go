@@ -10,6 +10,7 @@ import (
 	"spectral/tests/faults/ledger"
 	"spectral/tests/faults/process"
 	"spectral/tests/faults/proxy"
+	"spectral/tests/pgtest"
 )
 
 // A worker that stands still for longer than its lease has lost its event to another, and finds out
@@ -207,6 +208,33 @@ func losesCommitOfALease(t *testing.T, at string, verdict proxy.Verdict) {
 	if n := worker.Count(leaseLost) + worker.Count(notSettled); n > 0 {
 		t.Errorf("%d times it took a lease for lost", n)
 	}
+}
+
+// Two events with one idempotency key, at work in two workers at once, and the answer to one's settlement
+// is lost: the one that is second writes nothing.
+func TestTwinsAtTwoWorkersHaveOneEffect(t *testing.T) {
+	const key = doAwait + "-1"
+	b := setup(t).leased(errands{Lease: time.Hour, Concurrency: 1}, nil)
+	pool := proxy.InFrontOf(t, b.worker)
+	filter, hit := proxy.Nth(1, proxy.ForwardThenCut, proxy.CommitOf("outbox_deliver"))
+	pool.Filter(filter)
+	first, second := process.Start(t, b.command(b.worker, pool.URL(t, b.worker))), b.run()
+	first.Await(t, listening, 1, patience)
+	_, err := pgtest.Conn(t, b.publisher).Exec(t.Context(), `select core.outbox_publish($1, 'worlds', $2::text::jsonb, p_idempotency_key => 'same')
+		from generate_series(1, 2)`, errandType, `{"key": "`+key+`", "do": "`+doAwait+`", "takes": 0}`)
+	must(t, err)
+	b.awaitBegun(key, 2)
+	b.tell(key, first.PID(), "")
+	<-hit
+	b.tell(key, second.PID(), "")
+	b.eventually("both are delivered", patience, func() bool {
+		return one[int](b.bundle, "select count(*) from core.outbox where status = 'delivered' and attempts = 1") == 2
+	})
+	if n := one[int](b.bundle, "select count(*) from faults.effects"); n != 1 {
+		t.Errorf("%d effects, want 1", n)
+	}
+	b.wantExecuted(key, 2)
+	b.ledger.VerifyLeases(t, b.direct(), b.diary())
 }
 
 // Work that makes no progress does not live for ever, however faithfully its lease is renewed.
