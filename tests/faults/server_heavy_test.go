@@ -14,7 +14,7 @@ import (
 // Postgres goes down under load, in order, in a crash of which it tells its clients, and in one of
 // which it does not. What committed must still be there, and it must cost no event an attempt.
 func TestServerGoesDown(t *testing.T) {
-	b, s, _ := setupServer(t)
+	b, s, _ := setupServer(t, nil)
 	l := ledger.New(ledger.Cards(nil))
 	running := b.runAll(3, b.worker, "")
 	load := l.Start(t, ledger.Load{URL: b.publisher, Publishers: 4, Rate: 50, PerTx: 5, Seed: seed(t)})
@@ -36,7 +36,7 @@ func TestServerGoesDown(t *testing.T) {
 // A failover that leaves the workers on the old primary for some seconds: it answers, and refuses to
 // write.
 func TestDemotedAndPromoted(t *testing.T) {
-	b, s, _ := setupServer(t)
+	b, s, _ := setupServer(t, nil)
 	l := ledger.New(ledger.Cards(nil))
 	running := b.runAll(3, b.worker, "")
 	load := l.Start(t, ledger.Load{URL: b.publisher, Publishers: 4, Rate: 25, PerTx: 5, Seed: seed(t)})

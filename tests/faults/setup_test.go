@@ -12,7 +12,6 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"spectral/internal/app"
-	"spectral/internal/core/events"
 	"spectral/internal/core/events/infrastructure/postgres"
 	"spectral/tests/faults/ledger"
 	"spectral/tests/faults/process"
@@ -51,12 +50,12 @@ func setup(t *testing.T) *bundle {
 	return b
 }
 
-// setupServer makes a server of the test's own, reached through a proxy, by the worker's and the
+// setupServer makes a server of the test's own with settings, reached through a proxy, by the worker's and the
 // publisher's URL alike.
-func setupServer(t *testing.T) (*bundle, *server.Server, *proxy.Proxy) {
+func setupServer(t *testing.T, settings map[string]string) (*bundle, *server.Server, *proxy.Proxy) {
 	t.Helper()
 	t.Parallel()
-	s := server.New(t, nil)
+	s := server.New(t, settings)
 	p := proxy.New(t, s.Addr)
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
@@ -155,7 +154,7 @@ func (b *bundle) testCommand(kind string) process.Command {
 // register makes test events publishable before any worker has started.
 func (b *bundle) register() {
 	b.Helper()
-	contracts, err := events.NewContracts(deedContract())
+	contracts, err := testContracts()
 	must(b.T, err)
 	must(b.T, postgres.Register(b.Context(), pgtest.Conn(b.T, b.direct()), pgtest.Generation, contracts))
 }

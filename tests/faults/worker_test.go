@@ -29,6 +29,7 @@ const (
 	unlimited = "unlimited"
 	limited   = "limited" // to balloonLimit bytes of memory
 	lone      = "lone"    // without the witness: another set of handlers
+	leasing   = "leasing" // runs errands, see errand_test.go
 )
 
 const (
@@ -53,6 +54,11 @@ const (
 
 func deedContract() events.Contract {
 	return events.Contract{Type: deedType, Version: 1, Source: events.Worlds, Payload: deed{}, ContentClass: events.Operational}
+}
+
+// testContracts are those of all test events.
+func testContracts() (*events.Contracts, error) {
+	return events.NewContracts(deedContract(), errandContract())
 }
 
 // deeds are test events for a ledger: a key like kill-1 says what is to be done.
@@ -151,23 +157,33 @@ func work(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	contracts, err := events.NewContracts(deedContract())
+	contracts, err := testContracts()
 	if err != nil {
 		return err
 	}
-	subscription := deedSubscription(s.Generation).WithDefaults()
-	if os.Getenv(workerVariable) == lone {
+	worker := uuid.New()
+	grace := app.ShutdownGrace
+	subscription := deedSubscription(s.Generation)
+	var pool *pgxpool.Pool
+	switch os.Getenv(workerVariable) {
+	case lone:
 		subscription.CoHandlers = nil
+	case leasing:
+		run, err := readErrands()
+		if err != nil {
+			return err
+		}
+		subscription = run.subscription(s.Generation, worker, func() *pgxpool.Pool { return pool })
+		grace = run.Grace
 	}
-	poolConfig, err := postgres.PoolConfig(s.PoolURL, subscription.Concurrency)
+	poolConfig, err := postgres.PoolConfig(s.PoolURL, postgres.Connections(subscription))
 	if err != nil {
 		return err
 	}
-	pool, err := pgxpool.NewWithConfig(ctx, poolConfig)
-	if err != nil {
+	if pool, err = pgxpool.NewWithConfig(ctx, poolConfig); err != nil {
 		return err
 	}
-	defer pool.Close()
+	defer postgres.ClosePool(pool)
 	if err := postgres.Register(ctx, pool, s.Generation, contracts); err != nil {
 		return err
 	}
@@ -177,7 +193,7 @@ func work(ctx context.Context) (err error) {
 	}
 	listener, err := postgres.NewListener(postgres.Config{
 		Generation: s.Generation, Direct: direct, Pool: pool, Contracts: contracts,
-		Log: app.NewLogger(os.Stderr, slog.LevelInfo, s.Generation), Worker: uuid.New(), Name: "test worker",
+		Log: app.NewLogger(os.Stderr, slog.LevelInfo, s.Generation), Worker: worker, Name: "test worker",
 		Now: time.Now, Random: rand.Float64,
 	})
 	if err != nil {
@@ -194,7 +210,7 @@ func work(ctx context.Context) (err error) {
 	case <-listener.Done():
 		return listener.Err()
 	}
-	stopping, cancel := context.WithTimeout(context.WithoutCancel(ctx), app.ShutdownGrace)
+	stopping, cancel := context.WithTimeout(context.WithoutCancel(ctx), grace)
 	defer cancel()
 	return listener.Stop(stopping)
 }

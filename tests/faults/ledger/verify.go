@@ -56,11 +56,7 @@ func (l *Ledger) Verify(t testing.TB, url string, expect Expect) {
 	}
 	problems := l.compare(found, expect)
 	if len(problems) > 0 {
-		more := ""
-		if n := len(problems); n > mostProblems {
-			problems, more = problems[:mostProblems], fmt.Sprintf("\n... and %d more", n-mostProblems)
-		}
-		t.Errorf("the ledger (%v) and the database differ:\n%s%s", l.Counts(), strings.Join(problems, "\n"), more)
+		t.Errorf("the ledger (%v) and the database differ:\n%s", l.Counts(), listed(problems))
 	}
 }
 

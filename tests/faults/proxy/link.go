@@ -85,6 +85,42 @@ func Nth(n int, verdict Verdict, meant func(Message) bool) (f Filter, done <-cha
 // Commit reports whether a message is a client's COMMIT.
 func Commit(m Message) bool { return strings.EqualFold(m.Query(), "commit") }
 
+// CommitOf makes a filter's condition: a message is the COMMIT of a transaction that has run a statement whose
+// text contains text. It has to see a connection from its beginning: statements are prepared once.
+func CommitOf(text string) func(Message) bool {
+	type session struct {
+		prepared map[string]bool // statements that contain it, by name
+		ran      bool            // one, in this transaction
+	}
+	var mu sync.Mutex
+	sessions := make(map[int]*session)
+	return func(m Message) bool {
+		if m.From != Client {
+			return false
+		}
+		mu.Lock()
+		defer mu.Unlock()
+		s := sessions[m.Conn]
+		if s == nil {
+			s = &session{prepared: make(map[string]bool)}
+			sessions[m.Conn] = s
+		}
+		switch first, rest, _ := strings.Cut(string(m.Body), "\x00"); m.Type {
+		case 'P': // the statement's name and text
+			s.prepared[first] = strings.Contains(rest, text)
+		case 'B': // the portal's name and the statement's
+			name, _, _ := strings.Cut(rest, "\x00")
+			s.ran = s.ran || s.prepared[name]
+		case 'Q':
+			ran := s.ran
+			begins := len(first) >= 5 && strings.EqualFold(first[:5], "begin")
+			s.ran = (ran && !begins && !Commit(m)) || strings.Contains(first, text)
+			return ran && Commit(m)
+		}
+		return false
+	}
+}
+
 // Statement reports whether a message is the last that a client sends of a statement: a simple query
 // or a Sync.
 func Statement(m Message) bool { return m.From == Client && (m.Type == 'Q' || m.Type == 'S') }

@@ -179,6 +179,52 @@ func TestVerdicts(t *testing.T) {
 	}
 }
 
+// Whichever transaction runs the statement, when it is prepared and when it was long before.
+func TestCommitOf(t *testing.T) {
+	b := setup(t)
+	commits := 0 // they come one after the other
+	meant := proxy.CommitOf("into t")
+	b.proxy.Filter(func(m proxy.Message) proxy.Verdict {
+		if meant(m) {
+			commits++
+		}
+		return proxy.Forward
+	})
+	conn := pgtest.Conn(t, b.proxy.URL(t, b.direct))
+	transact := func(commit bool, sql string, args ...any) {
+		t.Helper()
+		tx, err := conn.Begin(t.Context())
+		b.must(err)
+		_, err = tx.Exec(t.Context(), sql, args...)
+		b.must(err)
+		_, err = tx.Exec(t.Context(), "set local role none")
+		b.must(err)
+		if commit {
+			b.must(tx.Commit(t.Context()))
+		} else {
+			b.must(tx.Rollback(t.Context()))
+		}
+	}
+	const prepared = "insert into t values ($1)"
+	for i, c := range []struct {
+		commit bool
+		sql    string
+		args   []any
+		want   int
+	}{
+		{true, prepared, []any{1}, 1},
+		{true, "select $1::int", []any{1}, 1},
+		{true, prepared, []any{1}, 2},
+		{false, prepared, []any{1}, 2},
+		{true, "select 1", nil, 2},
+		{true, insert, nil, 3},
+	} {
+		if transact(c.commit, c.sql, c.args...); commits != c.want {
+			t.Errorf("transaction %d: %d commits, want %d", i, commits, c.want)
+		}
+	}
+}
+
 func TestAnswersAreTornAfterBytes(t *testing.T) {
 	b := setup(t)
 	b.proxy.Filter(proxy.AfterBytes(1000))

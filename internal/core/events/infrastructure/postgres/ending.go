@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/google/uuid"
@@ -251,7 +252,8 @@ func answered(err error) bool {
 	return ok && pg.Severity != "FATAL"
 }
 
-// recall finds endings that are written already, whose answer was lost.
+// recall finds endings that are written already, whose answer was lost. A handler's is if its dedup row is
+// there: one that was not written must not be now, under a lease that is lost.
 func (d *dispatchTx) recall(ctx context.Context, batch []*ending, held map[*ending]bool) error {
 	for _, e := range batch {
 		if held[e] || !e.uncertain {
@@ -262,13 +264,18 @@ func (d *dispatchTx) recall(ctx context.Context, batch []*ending, held map[*endi
 		switch {
 		case e.verdict != nil:
 			settled = e.verdict.settlement(row)
-		case e.delivered:
+		case !e.released:
 			unhandled, err := d.unhandled(ctx, row)
 			if err != nil {
 				return err
 			}
-			if len(unhandled) > 0 {
+			missing := slices.ContainsFunc(unhandled, func(r events.Registration) bool { return r.Name == e.handler.Name })
+			if missing || e.delivered && len(unhandled) > 0 {
 				continue // it was not, and the lease is lost
+			}
+			if !e.delivered {
+				held[e] = true // and the row is not settled
+				continue
 			}
 			settled = Settlement{Envelope: row.envelope, Outcome: Delivered, Attempts: row.attempts + 1}
 		}

@@ -214,7 +214,8 @@ func (d *dispatchTx) takeLeases(ctx context.Context, limit int, crashes int32) (
 }
 
 // confirm finds out which of the rows are ours, of a claim whose answer was lost. Its commit may still
-// be on its way.
+// be on its way. A worker that stops goes on asking, at the same pace, until its grace is over: what it
+// does not know of it cannot give back.
 func (c *leased) confirm(ctx context.Context, unknown []*lease) (ours []*lease) {
 	var wait backoff
 	for doubt := doubt(maxDoubted); len(unknown) > 0 && ctx.Err() == nil; {
@@ -224,7 +225,7 @@ func (c *leased) confirm(ctx context.Context, unknown []*lease) (ours []*lease) 
 			if sent.Sub(unknown[0].renewed) > c.subscription.Lease {
 				break
 			}
-			pause(ctx, wait.next(c.random), c.stop)
+			pause(ctx, wait.next(c.random), nil)
 			continue
 		}
 		unknown = slices.DeleteFunc(unknown, func(l *lease) bool {
@@ -237,7 +238,7 @@ func (c *leased) confirm(ctx context.Context, unknown []*lease) (ours []*lease) 
 		if len(unknown) == 0 || !doubt.lessen() {
 			break
 		}
-		pause(ctx, doubtPause, c.stop)
+		pause(ctx, doubtPause, nil)
 	}
 	return ours
 }
