@@ -251,8 +251,9 @@ func (c *leased) hold(ctx context.Context, found []*lease) {
 		work, cutOff := context.WithCancelCause(ctx)
 		l.cutOff = cutOff
 		if len(c.leases) == 0 {
-			c.none = make(chan struct{})
-			c.wait.Go(func() { c.beat(context.WithoutCancel(ctx), c.none) })
+			none := make(chan struct{}) // its own: the next lease may come before it begins
+			c.none = none
+			c.wait.Go(func() { c.beat(context.WithoutCancel(ctx), none) })
 		}
 		c.leases[l.token] = l
 		c.wait.Go(func() {
