@@ -7,5 +7,9 @@
 // once, counted in faults.effects, which has no constraint that could hide a second time; and
 // core.event_handled has a row for each handler and event, and no other.
 //
+// Of leased work it also demands that whatever was executed more than once outside the database is explained.
+// Executors keep a Diary in a file, triggers a record of every lease that was committed; VerifyLeases holds
+// both against what the rows tell of themselves.
+//
 // An event is known by its key: unique in the ledger, a field of the payload.
 package ledger

@@ -251,7 +251,7 @@ func (c *leased) hold(ctx context.Context, found []*lease) {
 		work, cutOff := context.WithCancelCause(ctx)
 		l.cutOff = cutOff
 		if len(c.leases) == 0 {
-			none := make(chan struct{})
+			none := make(chan struct{}) // its own: the next lease may come before it begins
 			c.none = none
 			c.wait.Go(func() { c.beat(context.WithoutCancel(ctx), none) })
 		}
