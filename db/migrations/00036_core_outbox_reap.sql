@@ -21,6 +21,16 @@ $$;
 -- +goose StatementEnd
 grant execute on function core.lease_expires_in() to spectral_worker;
 
+create table core.reaped_leases (
+  claimed_by text not null,
+  crashes integer not null,
+  reaped_at timestamptz not null,
+  constraint reaped_leases_pk primary key (claimed_by)
+) with (autovacuum_vacuum_threshold = 50, autovacuum_vacuum_scale_factor = 0);
+comment on table core.reaped_leases is 'Workers whose leases were reaped lately: what ran out later was in flight beside it.';
+comment on column core.reaped_leases.crashes is 'the most, before it was reaped, of any of those rows';
+grant select on core.reaped_leases to spectral_operator;
+
 -- core.server_restarted(p_since) says whether the server was started after that time.
 create function core.server_restarted(p_since timestamptz) returns boolean
 language sql stable
@@ -38,7 +48,7 @@ return p_since < pg_postmaster_start_time();
 --
 -- The reason is in last_error and, under reaped_at, in failure_history. The attempt stays counted. The
 -- handler at work is charged with a failure where it is the likeliest to have ended the worker: nothing
--- else that the worker had in flight has seen as many workers die, or this is the tenth. A server that was
+-- else that the worker had in flight, and lost with it, has seen as many workers die, or this is the tenth. A server that was
 -- started since explains it, and is nobody's death. Writes core.outbox.
 create function core.outbox_reap(p_limit integer default 50, p_after_id uuid default null, p_after_occurred_at timestamptz default null)
 returns table (event_id uuid, occurred_at timestamptz, event_type text, generation bigint, attempts integer, charged boolean,
@@ -71,7 +81,9 @@ begin
            o.claimed_at, o.lease_seconds, o.lease_handler, o.handler_failures,
            core.server_restarted(o.claimed_at) as restarted,
            o.crashes >= 9 or not exists (select from held h
-             where h.claimed_by = o.claimed_by and h.crashes >= o.crashes and (h.crashes > o.crashes or h.rows > 1)) as prime
+             where h.claimed_by = o.claimed_by and h.crashes >= o.crashes and (h.crashes > o.crashes or h.rows > 1))
+             and not exists (select from core.reaped_leases r
+               where r.claimed_by = o.claimed_by and r.reaped_at > o.claimed_at and r.crashes >= o.crashes) as prime
     from core.outbox o
     where o.status = 'in_flight' and o.deleted_at is null
       and not core.lease_holds(coalesce(o.claimed_at, '-infinity'), o.lease_seconds)
@@ -112,6 +124,11 @@ begin
       if not found then
         raise exception 'a trigger keeps the row as it is';
       end if;
+      insert into core.reaped_leases as r (claimed_by, crashes, reaped_at)
+      select v_row.claimed_by, v_row.crashes, clock_timestamp() where v_row.claimed_by is not null
+      on conflict (claimed_by) do update
+      set reaped_at = excluded.reaped_at,
+          crashes = case when r.reaped_at > v_row.claimed_at then greatest(r.crashes, excluded.crashes) else excluded.crashes end;
       reaped := true;
       v_channels := v_channels || v_row.channel;
     exception when others then
@@ -124,6 +141,8 @@ begin
   for v_channel in select distinct c from unnest(v_channels) as c loop
     perform pg_notify(v_channel, '');
   end loop;
+  -- no lease is longer than a day
+  delete from core.reaped_leases r where r.reaped_at < clock_timestamp() - interval '2 days';
 end
 $$;
 -- +goose StatementEnd
@@ -133,5 +152,6 @@ reset role;
 -- +goose Down
 set local lock_timeout = '500ms';
 drop function core.outbox_reap(integer, uuid, timestamptz);
+drop table core.reaped_leases;
 drop function core.server_restarted(timestamptz);
 drop function core.lease_expires_in();

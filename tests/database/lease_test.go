@@ -34,7 +34,7 @@ func numberOf(id uuid.UUID) (n int) {
 // rows leaves core.outbox with n events, due one after the other; set is what an update makes of them.
 func (d database) rows(t testing.TB, n int, set string, arguments ...any) {
 	t.Helper()
-	exec(t, d.admin, "delete from core.outbox")
+	exec(t, d.admin, "delete from core.outbox; delete from core.reaped_leases")
 	exec(t, d.admin, `
 		insert into core.outbox (id, event_type, event_version, source, content_class, channel, generation, payload, idempotency_key, available_at)
 		select ('00000000-0000-7000-8000-' || lpad(to_hex(i), 12, '0'))::uuid, 'worlds.world_model_card.published', 1, 'worlds', 'operational',

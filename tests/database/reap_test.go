@@ -215,7 +215,7 @@ func TestReapPassesWhatItCannotWrite(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
 			d := setup(t)
-	d.neverRestarted(t)
+			d.neverRestarted(t)
 			d.rows(t, c.stuck+behind, expired)
 			if c.prepare != "" {
 				exec(t, d.admin, fmt.Sprintf(c.prepare, c.stuck))
@@ -605,5 +605,31 @@ func TestNobodyIsBlamedForARestart(t *testing.T) {
 		if !d.holds(t, n, "o.status = 'pending' and o.attempts = 1 and o.crashes = "+crashes) {
 			t.Errorf("row %d is %v", n, d.row(t, n))
 		}
+	}
+}
+
+// What a worker had in flight together is judged together, however it is reaped.
+func TestReapRemembersWhatRanOutBefore(t *testing.T) {
+	t.Parallel()
+	d := setup(t)
+	d.neverRestarted(t)
+	d.rows(t, 4, expired)
+	d.alter(t, 4, "claimed_by = $1", worker2)
+	for n := 1; n <= 4; n++ {
+		all := reap(t, d.admin, 1, nil)
+		if len(all) != 1 || numberOf(all[0].EventID) != n || all[0].Charged != (n == 4) {
+			t.Fatalf("row %d: %+v", n, all)
+		}
+	}
+	// what the worker has renewed or leased since is judged by itself
+	d.alter(t, 1, `status = 'in_flight', claim_token = gen_random_uuid(), claimed_at = clock_timestamp(), lease_seconds = 1e-6,
+		claimed_by = $1, lease_handler = 'worlds.a', crashes = 0`, worker1)
+	if all := reap(t, d.admin, 1, nil); len(all) != 1 || !all[0].Charged {
+		t.Fatalf("%+v", all)
+	}
+	exec(t, d.admin, "update core.reaped_leases set reaped_at = reaped_at - interval '3 days'")
+	reap(t, d.admin, 1, nil)
+	if n := value[int](t, d.admin, "select count(*) from core.reaped_leases"); n != 0 {
+		t.Errorf("%d workers are remembered for ever", n)
 	}
 }
