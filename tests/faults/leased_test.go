@@ -13,6 +13,9 @@ import (
 	"spectral/tests/pgtest"
 )
 
+// holder is the id of the worker that has an event in flight.
+const holder = "split_part(claimed_by, ' ', 1)"
+
 // A worker that stands still for longer than its lease has lost its event to another, and finds out
 // whatever it does next: nothing that it does may change the row, or have an effect.
 func TestAZombieLosesItsLease(t *testing.T) {
@@ -43,7 +46,7 @@ func TestAZombieLosesItsLease(t *testing.T) {
 			zombie.Thaw()
 			zombie.Await(t, c.says, 1, patience)
 			b.wantColumn(key, whose, taken)
-			b.wantColumn(key, "claimed_by", second.Worker)
+			b.wantColumn(key, holder, second.Worker)
 			b.tell(key, other.PID(), "")
 			b.verify(ledger.Expect{Within: patience, MaxAttempts: 2})
 			b.wantExecuted(key, 2)
@@ -97,15 +100,15 @@ func TestARestartedWorkerIsAnother(t *testing.T) {
 	old := b.run()
 	b.publish(key)
 	first := b.awaitBegun(key, 1)
-	b.wantColumn(key, "claimed_by", first.Worker)
+	b.wantColumn(key, holder, first.Worker)
 	old.Kill()
 	old.AwaitExit(t, grace)
 	b.run()
 	b.publish(neighbour(1))
 	b.awaitStatus(neighbour(1), "delivered") // it works
-	b.wantColumn(key, "status || ' ' || claimed_by", "in_flight "+first.Worker)
+	b.wantColumn(key, "status || ' ' || "+holder, "in_flight "+first.Worker)
 	second := b.awaitBegun(key, 2)
-	b.wantColumn(key, "claimed_by", second.Worker)
+	b.wantColumn(key, holder, second.Worker)
 	if second.Worker == first.Worker {
 		t.Errorf("both are worker %s", first.Worker)
 	}

@@ -36,7 +36,7 @@ begin
     set ends = ends + 1,
         ended = case when new.status in ('delivered', 'failed') then new.status
                      when new.status = 'in_flight' then 'stolen'
-                     when new.crashes > old.crashes then 'reaped'
+                     when new.failure_history <> old.failure_history then 'reaped'
                      when new.handler_failures <> old.handler_failures then 'retried'
                      else 'released' end,
         over_by = extract(epoch from clock_timestamp() - old.claimed_at) - old.lease_seconds,
@@ -44,7 +44,7 @@ begin
     where token = old.claim_token;
   end if;
   if new.status = 'in_flight' then
-    insert into faults.leases (token, event_id, worker) values (new.claim_token, new.id, new.claimed_by);
+    insert into faults.leases (token, event_id, worker) values (new.claim_token, new.id, split_part(new.claimed_by, ' ', 1)::uuid);
   end if;
   return null;
 end
@@ -135,7 +135,7 @@ func (l *Ledger) VerifyLeases(t testing.TB, url string, diary Diary) Totals {
 	found.leases = collect[lease](ctx, t, conn, `select event_id::text, worker::text, leased_at, ends, ended, over_by, refunded
 		from faults.leases order by leased_at`)
 	found.rows = collect[leasedRow](ctx, t, conn, `select id::text, payload ->> $2, status, attempts, crashes,
-		array(select e ->> 'claimed_by' from jsonb_array_elements(failure_history) e where e ? 'reaped_at') from core.outbox where event_type = $1`,
+		array(select split_part(e ->> 'claimed_by', ' ', 1) from jsonb_array_elements(failure_history) e where e ? 'reaped_at') from core.outbox where event_type = $1`,
 		l.kind.EventType, l.kind.KeyField)
 	found.handled = make(map[handlerKey]time.Time)
 	type handled struct {
