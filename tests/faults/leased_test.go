@@ -201,9 +201,6 @@ func losesCommitOfALease(t *testing.T, at string, verdict proxy.Verdict) {
 	}
 	b.publish(afterwards...) // and it goes on
 	b.verify(ledger.Expect{Within: patience, MaxAttempts: c.runs})
-	if at == "settle" || at == "retry" {
-		worker.Await(t, interrupted, 1, patience)
-	}
 	worker.Signal(syscall.SIGTERM)
 	if code := worker.AwaitExit(t, grace+patience); code != 0 {
 		t.Errorf("exit code %d, want 0", code)

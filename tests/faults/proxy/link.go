@@ -49,7 +49,7 @@ const (
 	Discard
 	// Cutoff resets the connection in place of the message.
 	Cutoff
-	// ForwardThenCut sends it on and then resets the connection.
+	// ForwardThenCut sends it on and then resets the connection. A client gets no answer.
 	ForwardThenCut
 	// Tear sends half of it on, then resets the connection.
 	Tear
@@ -285,7 +285,11 @@ func (l *link) send(m Message, head []byte, sink *net.TCPConn) bool {
 		return false
 	case Hush:
 		l.hush()
-	case Forward, ForwardThenCut:
+	case ForwardThenCut:
+		if m.From == Client {
+			l.hush() // a quick answer would be there before the reset
+		}
+	case Forward:
 	}
 	if _, err := sink.Write(whole); err != nil {
 		l.cut()
