@@ -176,9 +176,6 @@ func TestAnswerToCommitOfALeaseIsLost(t *testing.T) {
 func losesCommitOfALease(t *testing.T, at string, verdict proxy.Verdict) {
 	t.Helper()
 	c := commits[at]
-	if verdict == proxy.Hush {
-		c.lease *= 4 // renewing gives up after a third of it and 5 s more, which is to be within it
-	}
 	b := setup(t).leased(errands{Lease: c.lease}, nil)
 	pool := proxy.InFrontOf(t, b.worker)
 	filter, hit := proxy.Nth(1, verdict, proxy.CommitOf(c.text))

@@ -11,14 +11,16 @@ import (
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgconn/ctxwatch"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"spectral/internal/core/events"
 	"spectral/internal/core/events/infrastructure/postgres/coredb"
 )
 
-// journalConnections serve the notes of a process, which are short, apart from the dispatching
-// transactions: those wait for notes while they hold theirs.
+// journalConnections serve the notes of a process and its heartbeats, which are short, apart from the
+// dispatching transactions: those wait for notes while they hold theirs.
 const journalConnections = 2
 
 // journal notes what this process has in hand before its handlers run, so that others can tell what
@@ -40,6 +42,10 @@ func newJournal(dispatching *pgxpool.Pool, worker uuid.UUID, generation events.G
 	config := dispatching.Config()
 	config.MinConns, config.MinIdleConns = 0, 0
 	config.MaxConns = journalConnections
+	// a statement that takes too long is given up with its connection, and not waited for: leases run out
+	config.ConnConfig.BuildContextWatcherHandler = func(conn *pgconn.PgConn) ctxwatch.Handler {
+		return &pgconn.DeadlineContextWatcherHandler{Conn: conn.Conn()}
+	}
 	pool, err := pgxpool.NewWithConfig(context.Background(), config)
 	if err != nil {
 		return nil, fmt.Errorf("journal: %w", err)

@@ -165,7 +165,7 @@ func (c *leased) beat(ctx context.Context, none <-chan struct{}) {
 		held, err := c.renew(ctx, all, "")
 		next = every
 		if err != nil {
-			next = min(every/4, time.Second)
+			next = max(min(every/4, time.Second), minRenewal/2)
 			c.log.WarnContext(ctx, "leases could not be renewed", logEventType, c.subscription.EventType, logRows, len(all),
 				logErrorClass, classify(err, 0).class, logReason, err.Error(), logDelay, next.Milliseconds())
 		}
