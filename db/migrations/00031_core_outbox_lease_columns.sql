@@ -17,16 +17,6 @@ comment on column core.outbox.crashes is
 reset role;
 
 -- +goose Down
--- +goose StatementBegin
-do $$
-begin
-  set local lock_timeout = '500ms';
-  if exists (select from core.outbox where status = 'in_flight') then
-    raise exception 'core.outbox has events in flight: going down would lose who holds them; stop the workers and wait for the reaper'
-      using hint = 'select id, claimed_by, claimed_at from core.outbox where status = ''in_flight''';
-  end if;
-end
-$$;
--- +goose StatementEnd
+set local lock_timeout = '500ms';
 alter table core.outbox drop column lease_handler, drop column claimed_by, drop column lease_seconds;
 comment on column core.outbox.crashes is 'workers that ended while they had the row in hand; from the first on it runs alone';

@@ -64,6 +64,7 @@ declare
   v_channel text;
   v_xid xid8;
   v_failures integer;
+  v_message text;
 begin
   if p_limit is null or p_limit not between 1 and 1000 then
     raise exception 'p_limit %: must be from 1 to 1000', p_limit using errcode = 'invalid_parameter_value';
@@ -98,13 +99,14 @@ begin
     generation := v_row.generation;
     attempts := v_row.attempts;
     charged := v_row.prime and v_row.lease_handler is not null and v_row.restarted is not true;
-    reason := left(format('LeaseExpired: %s: the lease of %s s ran out: worker %s did not renew it after %s: killed, frozen or cut off%s',
-      coalesce(v_row.lease_handler, 'outbox'), v_row.lease_seconds,
+    v_message := format('the lease of %s s ran out: worker %s did not renew it after %s: killed, frozen or cut off%s',
+      v_row.lease_seconds,
       coalesce(v_row.claimed_by, 'unknown'),
       to_char(v_row.claimed_at at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.MS"Z"'),
-      case when v_row.restarted then '; not charged: the server was started since'
-           when charged or v_row.lease_handler is null then '' else '; not charged: the worker had other events in flight' end),
-      2000); -- that fits into last_error, whatever its letters
+      case when v_row.restarted then '; not counted against the handler: the server was started since'
+           when charged or v_row.lease_handler is null then '' else '; not counted against the handler: the worker had other events in flight' end);
+    -- that fits into last_error, whatever its letters
+    reason := left(format('LeaseExpired: %s: %s', coalesce(v_row.lease_handler, 'outbox'), v_message), 2000);
     -- in a block of its own: a row that cannot be written must not keep those behind it
     begin
       v_failures := case when jsonb_typeof(v_row.handler_failures #> array[v_row.lease_handler, 'failures']) = 'number'
@@ -116,7 +118,7 @@ begin
           first_failed_at = coalesce(o.first_failed_at, clock_timestamp()),
           handler_failures = case when not charged then o.handler_failures
             else jsonb_set(o.handler_failures, array[v_row.lease_handler],
-                   jsonb_build_object('failures', v_failures + 1, 'class', 'LeaseExpired', 'error', substr(reason, 1, 1000))) end,
+                   jsonb_build_object('failures', v_failures + 1, 'class', 'LeaseExpired', 'error', left(v_message, 1000))) end,
           failure_history = case when jsonb_array_length(o.failure_history) >= 100 then o.failure_history
             else o.failure_history || jsonb_build_object('reaped_at', clock_timestamp(), 'reason', reason, 'attempts', o.attempts,
                    'handler', o.lease_handler, 'claimed_by', o.claimed_by, 'claimed_at', o.claimed_at) end
@@ -150,7 +152,18 @@ grant execute on function core.outbox_reap(integer, uuid, timestamptz) to spectr
 reset role;
 
 -- +goose Down
-set local lock_timeout = '500ms';
+-- here, and not where the columns go: without the reaper and the rest what is in flight would stay so
+-- +goose StatementBegin
+do $$
+begin
+  set local lock_timeout = '500ms';
+  if exists (select from core.outbox where status = 'in_flight') then
+    raise exception 'core.outbox has events in flight: going down would leave them so; stop the workers, and reap what they leave'
+      using hint = 'select id, claimed_by, claimed_at from core.outbox where status = ''in_flight''; select * from core.outbox_reap()';
+  end if;
+end
+$$;
+-- +goose StatementEnd
 drop function core.outbox_reap(integer, uuid, timestamptz);
 drop table core.reaped_leases;
 drop function core.server_restarted(timestamptz);

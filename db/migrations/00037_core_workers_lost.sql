@@ -25,5 +25,21 @@ $$;
 reset role;
 
 -- +goose Down
--- the function stays: it serves earlier builds as well
-select 1;
+set local lock_timeout = '500ms';
+set local role spectral_owner;
+-- +goose StatementBegin
+-- as it was, without the columns of leases
+create or replace function core.workers_lost(p_grace double precision)
+returns table (worker_id uuid, name text, gone_at timestamptz, in_hand uuid[])
+language sql stable security definer
+set search_path = pg_catalog, core, pg_temp
+as $$
+  select w.worker_id, w.name, w.gone_at,
+         array(select o.id from core.claim_journal j join core.outbox o on o.id = any (j.ids)
+               where j.worker_id = w.worker_id and o.status = 'pending' and o.deleted_at is null and o.available_at <= j.claimed_at
+               limit 100)
+  from core.workers w
+  where w.gone_at <= clock_timestamp() - make_interval(secs => p_grace)
+$$;
+-- +goose StatementEnd
+reset role;

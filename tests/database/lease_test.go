@@ -860,23 +860,21 @@ func TestDownRefusesWhileEventsAreInFlight(t *testing.T) {
 	d.rows(t, 2, "")
 	l := leaseRows(t, d.admin, "p_worker => '"+worker1+"'")[0]
 	err := down(t, migrator)
-	if err == nil || !strings.Contains(err.Error(), "in flight") || !strings.Contains(err.Error(), "stop the workers and wait for the reaper") {
+	if err == nil || !strings.Contains(err.Error(), "in flight") || !strings.Contains(err.Error(), "stop the workers, and reap what they leave") {
 		t.Fatalf("going down with a row in flight: %v", err)
 	}
 	if !d.holds(t, 1, "o.status = 'in_flight' and o.claim_token = '"+l.ClaimToken.String()+"' and o.claimed_by = '"+worker1+"'") {
 		t.Errorf("the row is %v", d.row(t, 1))
 	}
-	if err := migrateUp(deadline(t), d.at); err != nil {
-		t.Fatal(err)
-	}
-	wantSchema(t, d.at)
+	// what ends it is still there
 	if have := values[uuid.UUID](t, d.admin, "select core.outbox_release($1, $2, $3)", named([]lease{l})...); !slices.Equal(have, []uuid.UUID{l.ClaimToken}) {
-		t.Errorf("up again, the lease is lost: %v", have)
+		t.Errorf("the lease is lost: %v", have)
 	}
 	for value[bool](t, d.admin, "select exists (select from pg_attribute where attrelid = 'core.outbox'::regclass and attname = 'lease_seconds' and not attisdropped)") {
 		if _, err := migrator.Down(deadline(t)); err != nil {
 			t.Fatalf("going down with nothing in flight: %v", err)
 		}
+		exec(t, d.admin, "select core.workers_lost(2)") // an older build gives its verdicts
 	}
 	if err := migrateUp(deadline(t), d.at); err != nil {
 		t.Fatal(err)

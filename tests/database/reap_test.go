@@ -105,7 +105,7 @@ func TestReap(t *testing.T) {
 	const (
 		notRenewed = "did not renew it after 2020-01-02T03:04:05.678Z: killed, frozen or cut off"
 		reason     = "LeaseExpired: worlds.a: the lease of 300 s ran out: worker " + worker1 + " " + notRenewed
-		notCharged = reason + "; not charged: the worker had other events in flight"
+		notCharged = reason + "; not counted against the handler: the worker had other events in flight"
 		unknown    = "LeaseExpired: outbox: the lease of 0.25 s ran out: worker " + worker2 + " " + notRenewed
 	)
 	for i, want := range []reaped{
@@ -136,7 +136,7 @@ func TestReap(t *testing.T) {
 		case 8:
 			delete(changes, "first_failed_at") // it is when it failed first
 		case 9:
-			changes["handler_failures"] = `= '{"worlds.a": {"failures": 1, "class": "LeaseExpired", "error": "` + reason + `"}}'`
+			changes["handler_failures"] = `= '{"worlds.a": {"failures": 1, "class": "LeaseExpired", "error": "` + strings.TrimPrefix(reason, "LeaseExpired: worlds.a: ") + `"}}'`
 		}
 		d.wantChanges(t, n, before[n], at, changes)
 	}
@@ -443,7 +443,7 @@ func TestReapCharges(t *testing.T) {
 				if !want {
 					t.Errorf("row %d, charged %t, has %v", n, l.Charged, d.row(t, n)["handler_failures"])
 				}
-				if notCharged := strings.Contains(l.Reason, "not charged"); notCharged != (!l.Charged && handler != "") {
+				if notCharged := strings.Contains(l.Reason, "not counted"); notCharged != (!l.Charged && handler != "") {
 					t.Errorf("row %d, charged %t: %s", n, l.Charged, l.Reason)
 				}
 			}
@@ -598,7 +598,7 @@ func TestNobodyIsBlamedForARestart(t *testing.T) {
 	if len(all) != 2 || all[0].Charged || !all[1].Charged {
 		t.Fatalf("%+v", all)
 	}
-	if !strings.HasSuffix(all[0].Reason, "; not charged: the server was started since") || strings.Contains(all[1].Reason, "started") {
+	if !strings.HasSuffix(all[0].Reason, "; not counted against the handler: the server was started since") || strings.Contains(all[1].Reason, "started") {
 		t.Errorf("the reasons are %q and %q", all[0].Reason, all[1].Reason)
 	}
 	for n, crashes := range map[int]string{1: "0", 2: "1"} {

@@ -53,7 +53,7 @@ func TestLeasedConcurrencyIsBounded(t *testing.T) {
 // quiet reports whether the LISTEN connection waits for notifications and no other is at work.
 func (l *listening) quiet() bool {
 	return one[bool](l.bundle, `select count(*) filter (where state <> 'idle') = 0 from pg_stat_activity
-		where application_name in ('workers', 'doorbell')`)
+		where datname = current_database() and application_name in ('workers', 'doorbell')`)
 }
 
 // What ends together is settled together.
@@ -196,6 +196,11 @@ func TestLostAnswersToLeases(t *testing.T) {
 			b.sockets.lostReply.Store(c.lose == "claim")
 			e := event(1)
 			b.publish(e)
+			defer func() {
+				if b.sockets.lostReply.Load() {
+					t.Error("no answer was lost")
+				}
+			}()
 			switch c.lose {
 			case "fail":
 				l.until(postgres.Failed)

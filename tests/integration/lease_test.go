@@ -74,7 +74,7 @@ func TestLeasedWorkRunsOutsideAnyTransaction(t *testing.T) {
 	g.awaitEntered(t)
 	b.wantRow(e.EventID, "in_flight", 1)
 	b.eventually("no transaction is open while the work goes on", func() bool {
-		return one[int](b, `select count(*) from pg_stat_activity where application_name = 'workers' and state <> 'idle'`) == 0
+		return one[int](b, `select count(*) from pg_stat_activity where datname = current_database() and application_name = 'workers' and state <> 'idle'`) == 0
 	})
 	if h := one[string](b, "select lease_handler from core.outbox where id = $1", e.EventID); h != worker1 {
 		t.Fatalf("at work is %q", h)

@@ -35,7 +35,7 @@ Settings:
   SPECTRAL_GENERATION=1 DATABASE_URL=postgres://worker@db/app workers run --classes default`,
 		RunE: func(cmd *cobra.Command, _ []string) error { return run(cmd, p, embedded, classes) },
 	}
-	cmd.Flags().StringSliceVar(&classes, "classes", nil, "processing classes to run, joined by commas; "+events.DefaultClass+" is the one without a name (default all)")
+	cmd.Flags().StringSliceVar(&classes, "classes", nil, "processing classes to run, joined by commas; "+events.DefaultClass+" is the one without a name; all of them if left out")
 	cmd.Flags().BoolVar(&embedded, "embedded", false, "start an embedded Postgres and migrate it, instead of using DATABASE_URL")
 	return cmd
 }

@@ -24,8 +24,9 @@ type BatchHandler interface {
 	HandleBatch(ctx context.Context, batch []Envelope) error
 }
 
-// Executor does leased work, too slow for a transaction: Execute runs outside any, may run more
-// than once, side by side even when a lease is lost, and returns what is to be written when the event is settled; nil is nothing.
+// Executor does leased work, too slow for a transaction. Execute runs outside any and returns what is to be
+// written when the event is settled, or nil for nothing. It may run more than once for an event; when a lease is
+// lost, even twice at the same time.
 //
 // It stops when ctx is done, for which [context.Cause] has the reason: [ErrLeaseLost], [ErrStopping], or
 // [context.DeadlineExceeded] for the handler's own timeout. Who goes on for more than 5 s is left behind.
@@ -42,7 +43,7 @@ func (f ExecutorFunc) Execute(ctx context.Context, e Envelope) (Completion, erro
 
 // Completion writes the outcome of leased work in the transaction that settles the event, together with its
 // dedup row; of several executions only one is completed, whichever settles first. It may be called again when
-// its transaction was undone, and must be short: it has 30 s at most. An error is a failure of the
+// its transaction was undone, and must be short: it has as long as the handler's Timeout, 30 s at most. An error is a failure of the
 // handler. The rules of [EventHandler] hold.
 type Completion func(ctx context.Context, tx Tx) error
 

@@ -35,7 +35,7 @@ type Subscription struct {
 	// worked on; zero means [DefaultConcurrency].
 	Concurrency int
 	// Lease is how long a leased event stays with a worker that is not heard of; zero means
-	// [DefaultLease]. It is renewed three times as often for as long as the work goes on. Unset in
+	// [DefaultLease]. It is renewed three times in its length, for as long as the work goes on. Unset in
 	// row-locked mode.
 	Lease time.Duration
 }

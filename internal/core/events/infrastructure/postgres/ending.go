@@ -18,11 +18,14 @@ const (
 	// maxSettlers is how many transactions of a consumer settle at once. While they do, what comes next gathers
 	// for the following ones.
 	maxSettlers = 2
-	// maxEndings is how many they settle together.
-	maxEndings = 100
-	// maxCompletions is how often a completion is tried again that was undone for no fault of its own. What it
+	// firstEndings is how many they settle together at first, maxEndings at most: as many as take batchTime.
+	firstEndings = 10
+	maxEndings   = 100
+	// maxCompletions is how often a completion is tried that was undone for no fault of its own. What it
 	// completes may have taken an hour.
 	maxCompletions = 5
+	// triesWhenStopping is how often anything is tried once the worker stops.
+	triesWhenStopping = 5
 )
 
 // ending is what a lease comes to, or one of its handlers.
@@ -34,7 +37,7 @@ type ending struct {
 	verdict    *verdict            // on the row, instead
 	released   bool                // the row is given back, instead
 
-	alone     bool // it has been undone beside others
+	alone     bool // it has been undone by itself
 	uncertain bool // it may be committed: an answer was lost
 	answer    chan answer
 }
@@ -48,6 +51,12 @@ type answer struct {
 // errRowLocked: somebody else has locked the row, be it our own heartbeat.
 var errRowLocked = errors.New("renew leases: the row is locked at the moment")
 
+// beginError is an error of beginning to settle: nothing of it has been tried.
+type beginError struct{ err error }
+
+func (e *beginError) Error() string { return e.err.Error() }
+func (e *beginError) Unwrap() error { return e.err }
+
 // completionError is an error of a completion, as opposed to one of what is around it.
 type completionError struct{ err error }
 
@@ -56,48 +65,60 @@ func (e *completionError) Unwrap() error { return e.err }
 
 // end settles e, together with others, and reports whether the lease was still held: if not, nothing of it
 // has been written. The error is a failure of e's handler. Ctx is that of the work on the lease; when it is
-// done, there is one try.
+// done, there are few tries, or one.
 func (c *leased) end(ctx context.Context, e *ending) (held bool, err error) {
 	var wait backoff
-	for try := 1; ; try++ {
+	for tries := 1; ; {
 		a := c.try(ctx, e)
 		if a.err == nil && !a.held {
 			e.lease.cutOff(events.ErrLeaseLost)
 			c.logLost(ctx, e.lease)
 		}
-		if a.err == nil || e.failed(a.err, try) {
+		if a.err == nil || e.failed(a.err, tries) {
 			return a.held || a.err != nil, a.err
 		}
-		if over := ctx.Err() != nil || try >= maxFree && answered(a.err); over {
+		_, unbegun := errors.AsType[*beginError](a.err)
+		locked := errors.Is(a.err, errRowLocked)
+		stopping := errors.Is(context.Cause(ctx), events.ErrStopping)
+		if !unbegun && !locked || stopping {
+			tries++
+		}
+		if ctx.Err() != nil && (!stopping || tries > triesWhenStopping) || tries > maxFree {
 			c.log.WarnContext(ctx, "not settled: the reaper will have it run again", logEventID, e.lease.envelope.EventID,
 				logEventType, e.lease.envelope.EventType, logErrorClass, classify(a.err, 0).class, logReason, a.err.Error())
-			break
+			return false, nil
 		}
-		e.alone = true
-		if errors.Is(a.err, errRowLocked) {
-			pause(ctx, doubtPause, nil)
+		if stopping {
+			pause(context.WithoutCancel(ctx), doubtPause, nil)
 			continue
 		}
-		delay := wait.next(c.random)
-		c.log.WarnContext(ctx, "settling interrupted, no attempt counted", logEventID, e.lease.envelope.EventID,
-			logEventType, e.lease.envelope.EventType, logErrorClass, classify(a.err, 0).class, logReason, a.err.Error(), logDelay, delay.Milliseconds())
+		delay := doubtPause
+		if !locked {
+			delay = wait.next(c.random)
+			c.log.WarnContext(ctx, "settling interrupted, no attempt counted", logEventID, e.lease.envelope.EventID,
+				logEventType, e.lease.envelope.EventType, logErrorClass, classify(a.err, 0).class, logReason, a.err.Error(), logDelay, delay.Milliseconds())
+		}
 		pause(ctx, delay, nil)
 	}
-	return false, nil
 }
 
-// failed reports whether an error of settling e is a failure of its handler.
-func (e *ending) failed(err error, try int) bool {
-	if completion, ok := errors.AsType[*completionError](err); ok {
-		return try >= maxCompletions || classify(completion.err, 0).disposition != free
+// failed reports whether an error of settling e, in its so-manieth try, is a failure of its handler.
+func (e *ending) failed(err error, tries int) bool {
+	if _, unbegun := errors.AsType[*beginError](err); unbegun {
+		return false
 	}
-	return e.handler.Name != "" && try >= maxFree && answered(err)
+	if completion, ok := errors.AsType[*completionError](err); ok {
+		return tries >= maxCompletions || classify(completion.err, 0).disposition != free
+	}
+	return e.handler.Name != "" && tries >= maxFree && !errors.Is(err, errRowLocked)
 }
 
 // try hands e to the settlers and awaits the answer.
 func (c *leased) try(ctx context.Context, e *ending) answer {
 	e.answer = make(chan answer, 1)
+	sent := c.now()
 	c.mu.Lock()
+	e.lease.ending = true
 	c.endings = append(c.endings, e)
 	if c.settlers < maxSettlers {
 		c.settlers++
@@ -105,18 +126,31 @@ func (c *leased) try(ctx context.Context, e *ending) answer {
 		c.wait.Go(func() { c.settle(context.WithoutCancel(ctx)) })
 	}
 	c.mu.Unlock()
-	return <-e.answer
+	a := <-e.answer
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	e.lease.ending = false
+	if a.held {
+		e.lease.renewed = sent
+	}
+	return a
 }
 
 // settle settles what has gathered, until there is nothing.
 func (c *leased) settle(ctx context.Context) {
 	for batch := c.gathered(); len(batch) > 0; batch = c.gathered() {
+		started := c.now()
 		answers, err := c.settleTogether(ctx, batch)
-		if err != nil && len(batch) > 1 {
+		_, unbegun := errors.AsType[*beginError](err)
+		if !unbegun {
+			c.measured(len(batch), c.now().Sub(started))
+		}
+		if err != nil && len(batch) > 1 && !unbegun {
 			c.log.DebugContext(ctx, "batch undone, its rows are settled one at a time", logEventType, c.subscription.EventType,
 				logRows, len(batch), logErrorClass, classify(err, 0).class)
 			for _, e := range batch {
 				one, err := c.settleTogether(ctx, []*ending{e})
+				e.alone = err != nil
 				e.reply(one, err)
 			}
 			continue
@@ -127,6 +161,16 @@ func (c *leased) settle(ctx context.Context) {
 	}
 }
 
+// measured lets as many be settled together as take batchTime: a long transaction holds the rows of others.
+func (c *leased) measured(endings int, took time.Duration) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.most = min(max(2*endings, c.most), maxEndings)
+	if each := took / time.Duration(endings); each > 0 {
+		c.most = max(min(c.most, int(batchTime/each)), 1)
+	}
+}
+
 func (e *ending) reply(held map[*ending]bool, err error) { e.answer <- answer{held: held[e], err: err} }
 
 // gathered takes what is to be settled together.
@@ -134,7 +178,7 @@ func (c *leased) gathered() []*ending {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	n := 0
-	for n < len(c.endings) && n < maxEndings && !c.endings[n].alone {
+	for n < len(c.endings) && n < c.most && !c.endings[n].alone {
 		n++
 	}
 	n = min(max(n, 1), len(c.endings))
@@ -152,7 +196,7 @@ func (c *leased) gathered() []*ending {
 func (c *leased) settleTogether(ctx context.Context, batch []*ending) (held map[*ending]bool, err error) {
 	d := &dispatchTx{consumer: c.consumer}
 	if err := d.begin(ctx); err != nil {
-		return nil, err
+		return nil, &beginError{err}
 	}
 	defer d.end()
 	if held, err = d.secure(ctx, batch); err != nil {
@@ -249,7 +293,7 @@ func (d *dispatchTx) secure(ctx context.Context, batch []*ending) (map[*ending]b
 // answered reports whether the server has answered a COMMIT, and so whether it is known what came of it.
 func answered(err error) bool {
 	pg, ok := errors.AsType[*pgconn.PgError](err)
-	return ok && pg.Severity != "FATAL"
+	return ok && pg.SeverityUnlocalized != "FATAL"
 }
 
 // recall finds endings that are written already, whose answer was lost. A handler's is if its dedup row is
@@ -317,7 +361,7 @@ func (d *dispatchTx) completeAll(ctx context.Context, batch []*ending, held map[
 		return false, nil
 	}
 	if err := d.exec(ctx, actAs(workerRole, noWorkspace)); err != nil {
-		return true, &completionError{fmt.Errorf("returned nil but left the transaction unusable: %w", err)}
+		return true, d.completionFailed(fmt.Errorf("returned nil but left the transaction unusable: %w", err))
 	}
 	return true, nil
 }
@@ -329,7 +373,7 @@ func (d *dispatchTx) complete(ctx context.Context, e *ending) error {
 		return &completionError{err}
 	}
 	if err := d.exec(ctx, actAs(role, e.lease.envelope.WorkspaceID)); err != nil {
-		return &completionError{fmt.Errorf("act as %s: %w", role, err)}
+		return d.completionFailed(fmt.Errorf("act as %s: %w", role, err))
 	}
 	err = d.lend(ctx, e.handler, min(e.handler.CallTimeout(), completionTimeout), func(ctx context.Context, tx *lentTx) error {
 		return e.completion(ctx, tx)
@@ -337,6 +381,12 @@ func (d *dispatchTx) complete(ctx context.Context, e *ending) error {
 	if err == nil {
 		return nil
 	}
+	return d.completionFailed(err)
+}
+
+// completionFailed is an error of a completion, or of what its own has to do with: not its fault, when the network
+// took the connection.
+func (d *dispatchTx) completionFailed(err error) error {
 	if d.lost() && !d.spoiled {
 		err = &lostConnectionError{err}
 	}

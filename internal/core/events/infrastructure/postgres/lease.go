@@ -19,7 +19,8 @@ type lease struct {
 	claimed
 	handled []string                // handlers that need not run
 	cutOff  context.CancelCauseFunc // ends the work on it
-	renewed time.Time               // when its latest renewal was asked for, by this process's clock; the heartbeat's
+	renewed time.Time               // when its latest renewal was asked for, by this process's clock; under the consumer's lock
+	ending  bool                    // it is with the settlers, who hold its row; the same
 }
 
 // work runs the handlers of one lease, one after the other, and settles each as it is done: what a slow one has
@@ -29,13 +30,13 @@ func (c *leased) work(ctx context.Context, l *lease) {
 	several := len(c.handlers) > 1
 	for i, r := range todo {
 		if several && !c.noteAtWork(ctx, l, r) || ctx.Err() != nil {
-			c.giveBack(ctx, l)
+			c.giveBack(ctx, l, append(unhandled, todo[i:]...), failures)
 			return
 		}
 		started := c.now()
 		completion, err := c.execute(ctx, r, l)
 		if err != nil && ctx.Err() != nil {
-			c.giveBack(ctx, l)
+			c.giveBack(ctx, l, append(unhandled, todo[i:]...), failures)
 			return
 		}
 		if err == nil {
@@ -54,7 +55,6 @@ func (c *leased) work(ctx context.Context, l *lease) {
 	switch {
 	case len(failures) > 0 || len(unhandled) > 0:
 		v := judge(l.record, unhandled, failures, c.random)
-		v.counted = v.counted || len(todo) > 0
 		for _, r := range unhandled {
 			if v.classes[r.Name] == "" {
 				v.classes[r.Name] = l.record[r.Name].Class
@@ -130,10 +130,16 @@ func (c *leased) noteAtWork(ctx context.Context, l *lease, r events.Registration
 	return false
 }
 
-// giveBack ends the work on a lease that was cut off.
-func (c *leased) giveBack(ctx context.Context, l *lease) {
+// giveBack ends the work on a lease that was cut off. Failures are those of handlers that had ended by then, of
+// all those unhandled.
+func (c *leased) giveBack(ctx context.Context, l *lease, unhandled []events.Registration, failures map[string]failure) {
 	if errors.Is(context.Cause(ctx), events.ErrLeaseLost) {
 		c.logLost(ctx, l)
+		return
+	}
+	if len(failures) > 0 {
+		v := judge(l.record, unhandled, failures, c.random)
+		_, _ = c.end(ctx, &ending{lease: l, verdict: &v})
 		return
 	}
 	_, _ = c.end(ctx, &ending{lease: l, released: true})
@@ -169,14 +175,16 @@ func (c *leased) beat(ctx context.Context, none <-chan struct{}) {
 			c.log.WarnContext(ctx, "leases could not be renewed", logEventType, c.subscription.EventType, logRows, len(all),
 				logErrorClass, classify(err, 0).class, logReason, err.Error(), logDelay, next.Milliseconds())
 		}
+		c.mu.Lock()
 		for _, l := range all {
 			known, ok := held[l.token]
 			if known {
 				l.renewed = sent
-			} else if ok || c.now().Sub(l.renewed) >= c.subscription.Lease {
-				l.cutOff(events.ErrLeaseLost) // or settled meanwhile, when there is nothing to cut off
+			} else if !l.ending && (ok || c.now().Sub(l.renewed) >= c.subscription.Lease) {
+				l.cutOff(events.ErrLeaseLost)
 			}
 		}
+		c.mu.Unlock()
 	}
 }
 

@@ -24,18 +24,20 @@ type leased struct {
 	again    bool // woken since the last claim began, or that one was full
 	crashed  bool // there may be due rows that a worker died of
 	claiming bool
+	apart    bool // the last claim was of such rows
 	doubt    doubt
 	leases   map[uuid.UUID]*lease // in flight with us, by token: each takes one place of the concurrency
 	none     chan struct{}        // closed when there is none left; made with the first
 	endings  []*ending            // to be settled
 	settlers int
+	most     int // endings that are settled together, at present
 	stopped  bool
 	stop     chan struct{} // closed when stopped
 	wait     sync.WaitGroup
 }
 
 func newLeased(c *consumer) *leased {
-	return &leased{consumer: c, leases: make(map[uuid.UUID]*lease), stop: make(chan struct{})}
+	return &leased{consumer: c, leases: make(map[uuid.UUID]*lease), most: firstEndings, stop: make(chan struct{})}
 }
 
 func (c *leased) wake(ctx context.Context, crashed bool) {
@@ -79,12 +81,13 @@ func (c *leased) next() (limit int, crashes int32) {
 	defer c.mu.Unlock()
 	free := c.subscription.Concurrency - len(c.leases)
 	if free > 0 && !c.stopped {
-		if admitted := c.admitted(); c.crashed && admitted > 0 {
-			c.crashed = false // a look may find more while this one claims
+		// by turns, so that neither kind holds the other up
+		if admitted := c.admitted(); c.crashed && admitted > 0 && (!c.apart || !c.again) {
+			c.crashed, c.apart = false, true // a look may find more while this one claims
 			return 1, admitted
 		}
 		if c.again {
-			c.again = false
+			c.again, c.apart = false, false
 			return min(free, c.subscription.BatchSize), noneCrashed
 		}
 	}
@@ -134,7 +137,7 @@ func (c *leased) claim(ctx context.Context) {
 		case crashes > noneCrashed:
 			c.crashed = c.crashed || len(found) > 0
 		default:
-			c.again = c.again || len(found) == limit
+			c.again = c.again || len(found) == limit || payload(found) >= batchBytes/2 // or the claim ended early
 		}
 		doubted := err == nil && len(found) == 0 && crashes == noneCrashed && c.doubt.lessen()
 		c.again = c.again || doubted
@@ -156,15 +159,15 @@ func (c *leased) claim(ctx context.Context) {
 // lease claims up to limit rows for the length of a lease. It may return rows and an error.
 func (c *leased) lease(ctx context.Context, limit int, crashes int32) ([]*lease, error) {
 	d := &dispatchTx{consumer: c.consumer}
-	// not to be broken off between the claim and the answer: nobody would know of the leases
-	detached := context.WithoutCancel(ctx)
-	if err := d.begin(detached); err != nil {
+	if err := d.begin(ctx); err != nil {
 		return nil, err
 	}
 	defer d.end()
-	if err := d.measure(detached); err != nil {
+	if err := d.measure(ctx); err != nil {
 		return nil, err
 	}
+	// not to be broken off between the claim and the answer: nobody would know of the leases
+	detached := context.WithoutCancel(ctx)
 	sent := c.now()
 	found, err := d.takeLeases(detached, limit, crashes)
 	if err != nil || len(found) == 0 {
@@ -181,6 +184,13 @@ func (c *leased) lease(ctx context.Context, limit int, crashes int32) ([]*lease,
 	}
 	d.end()
 	return c.confirm(ctx, found), err
+}
+
+func payload(leases []*lease) (bytes int) {
+	for _, l := range leases {
+		bytes += len(l.envelope.Payload)
+	}
+	return bytes
 }
 
 func (d *dispatchTx) takeLeases(ctx context.Context, limit int, crashes int32) ([]*lease, error) {
@@ -256,6 +266,9 @@ func (c *leased) hold(ctx context.Context, found []*lease) {
 			c.wait.Go(func() { c.beat(context.WithoutCancel(ctx), none) })
 		}
 		c.leases[l.token] = l
+		if c.stopped {
+			cutOff(events.ErrStopping) // before it begins
+		}
 		c.wait.Go(func() {
 			c.work(work, l)
 			cutOff(nil)

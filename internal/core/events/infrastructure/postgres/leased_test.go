@@ -50,7 +50,7 @@ func TestWhatWorkersDiedOfIsTriedInEverSmallerCompany(t *testing.T) {
 func TestEndingsGather(t *testing.T) {
 	t.Parallel()
 	l := newLeased(&consumer{})
-	l.settlers = 1
+	l.settlers, l.most = 1, maxEndings
 	for n := range 2*maxEndings + 3 {
 		l.endings = append(l.endings, &ending{alone: n == 2 || n == 3})
 	}
@@ -63,6 +63,24 @@ func TestEndingsGather(t *testing.T) {
 	}
 	if l.settlers != 0 {
 		t.Fatal("the settler that found nothing still counts as at work")
+	}
+}
+
+// As many are settled together as take a second: their rows are locked meanwhile.
+func TestEndingsTogetherAreBoundedInTime(t *testing.T) {
+	t.Parallel()
+	l := newLeased(&consumer{})
+	for _, c := range []struct {
+		endings int
+		took    time.Duration
+		want    int
+	}{
+		{10, 10 * time.Millisecond, 20}, {20, 20 * time.Millisecond, 40}, {2, time.Millisecond, 40}, {40, 0, 80}, {80, 80 * time.Millisecond, maxEndings},
+		{100, 10 * time.Second, 10}, {10, 40 * time.Second, 1}, {1, 4 * time.Second, 1}, {1, time.Millisecond, 2},
+	} {
+		if l.measured(c.endings, c.took); l.most != c.want {
+			t.Errorf("after %d in %s: %d, want %d", c.endings, c.took, l.most, c.want)
+		}
 	}
 }
 
@@ -100,7 +118,9 @@ func TestWhoseFailureAnEndingIs(t *testing.T) {
 		{"a deadlock", of, &completionError{deadlock}, 1, false},
 		{"deadlocks", of, &completionError{deadlock}, maxCompletions, true},
 		{"a lost connection", of, &completionError{&lostConnectionError{context.Canceled}}, 1, false},
-		{"no connection", of, errors.New("dial"), 1000, false},
+		{"no connection", of, &beginError{errors.New("dial")}, 1000, false},
+		{"a lost connection around it", of, context.Canceled, maxFree, true},
+		{"our own heartbeat", of, errRowLocked, 1000, false},
 		{"a refusal around it", of, refused, 1, false},
 		{"refusals around it", of, refused, maxFree, true},
 		{"refusals without a handler", ending{}, refused, maxFree, false},

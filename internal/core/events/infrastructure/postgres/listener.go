@@ -209,6 +209,9 @@ func (l *Listener) Start(ctx context.Context) error {
 		for _, c := range l.consumers {
 			c.mode.halt()
 		}
+		if l.err != nil {
+			l.endWork() // it must not go on beside the other
+		}
 		for _, c := range l.consumers {
 			c.mode.await()
 		}

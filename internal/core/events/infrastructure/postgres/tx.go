@@ -44,7 +44,8 @@ func (l *lentTx) takeBack() (inUse bool) {
 	return l.calls > 0
 }
 
-// controlsTx finds statements that would end the transaction.
+// controlsTx finds statements that would end the transaction. One that hides behind another statement is
+// not found; as a rule the connection's state tells afterwards.
 var controlsTx = regexp.MustCompile(`(?i)^(begin|start\s+transaction|commit|end|abort|prepare\s+transaction|rollback(\s+(work|transaction))?\s*(and\s.*)?;?\s*$)`)
 
 // actAgain repeats actAs for the next event, if the last one's statements may have undone it.
