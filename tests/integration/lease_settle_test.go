@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5/pgconn"
 
 	"spectral/internal/core/events"
 	"spectral/internal/core/events/infrastructure/postgres"
@@ -304,4 +305,67 @@ func TestUnreapableLeases(t *testing.T) {
 	b.exec("alter table core.outbox drop constraint refusing")
 	l.delivered(bad)
 	b.wantEffects(map[string]int{worker1: bad + good})
+}
+
+// What a handler has failed is recorded also when the worker stops before the next one has ended.
+func TestAFailureOutlastsAStop(t *testing.T) {
+	b := setup(t)
+	g := newGate()
+	t.Cleanup(g.letOn)
+	l := b.newListener(never, pgtest.Generation, leasing(time.Minute,
+		executor(worker1, func(context.Context, events.Envelope) (events.Completion, error) {
+			return nil, events.Terminal(errRefusing)
+		}),
+		gated(worker2, g)))
+	l.start()
+	e := event(1)
+	b.publish(e)
+	g.awaitEntered(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	_ = l.Stop(ctx)
+	r := b.wantRow(e.EventID, "pending", 1)
+	if f := r.Failures[worker1]; !f.Parked || len(r.Failures) != 1 {
+		t.Fatalf("%+v", r)
+	}
+}
+
+// A claim that ends because of its size is not taken for the end of what there is.
+func TestLargeEventsFillEveryPlace(t *testing.T) {
+	b := setup(t)
+	g := newGate()
+	t.Cleanup(g.letOn)
+	s := leasing(time.Minute, gated(worker1, g))
+	s.Concurrency = 40
+	l := b.listen(never, s)
+	var all []events.Envelope
+	for range 40 {
+		e := event(1)
+		e.Payload = []byte(`{"n": 1, "large": "` + strings.Repeat("x", 1_000_000) + `"}`)
+		all = append(all, e)
+	}
+	b.publish(all...)
+	for range all {
+		g.awaitEntered(t)
+	}
+	g.letOn()
+	l.delivered(len(all))
+}
+
+// What is nobody's fault costs no attempt.
+func TestAFreeFailureOfLeasedWork(t *testing.T) {
+	b := setup(t)
+	var tries atomic.Int32
+	l := b.listen(never, leasing(time.Minute, executor(worker1, func(_ context.Context, e events.Envelope) (events.Completion, error) {
+		if tries.Add(1) == 1 {
+			return nil, fmt.Errorf("read: %w", &pgconn.PgError{Code: "40001", Severity: "ERROR", Message: "could not serialize"})
+		}
+		return completion(worker1, e), nil
+	})))
+	e := event(1)
+	b.publish(e)
+	if all := l.until(postgres.Delivered); len(all) != 2 || all[0].Attempts != 0 {
+		t.Fatalf("%+v", all)
+	}
+	b.wantRow(e.EventID, "delivered", 1)
 }
