@@ -1,5 +1,5 @@
 /* The doorbell of docs/decisions/0003: core.outbox_notify, core.outbox_quiet and what is around
- * them in doorbell.go and consumer.go, on one channel and one event type. models_test.go says which
+ * them in doorbell.go and rowlocked.go, on one channel and one event type. models_test.go says which
  * numbers are tried, and which parts may be left out or done wrongly only for a row to be stranded.
  *
  * Rows have no identity: they are counted. Between any two steps of one process all others may take

@@ -12,7 +12,7 @@
 // locks it, judges it as it is then (read committed); an insert waits for the transaction that
 // inserted its key. And of the rest: an execution comes to its end, and so does a transaction,
 // though its client be frozen. A change to core.outbox_notify, core.outbox_quiet, doorbell.go or
-// consumer.go is a change to doorbell.pml first, one to a statement of leased mode to lease.pml. Not
+// rowlocked.go is a change to doorbell.pml first, one to a statement of leased mode to lease.pml. Not
 // modelled: the throttle, the verdict on a dead worker's rows, which claims skip until then, and
 // replays.
 package models_test
