@@ -161,13 +161,14 @@ func (c *leased) settle(ctx context.Context) {
 	}
 }
 
-// measured lets as many be settled together as take batchTime: a long transaction holds the rows of others.
+// measured lets as many be settled together as take batchTime, or a third of a short lease: a long transaction
+// holds the rows of others, which nobody can renew meanwhile.
 func (c *leased) measured(endings int, took time.Duration) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.most = min(max(2*endings, c.most), maxEndings)
 	if each := took / time.Duration(endings); each > 0 {
-		c.most = max(min(c.most, int(batchTime/each)), 1)
+		c.most = max(min(c.most, int(min(batchTime, c.subscription.Lease/3)/each)), 1)
 	}
 }
 

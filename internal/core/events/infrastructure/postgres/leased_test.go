@@ -69,7 +69,7 @@ func TestEndingsGather(t *testing.T) {
 // As many are settled together as take a second: their rows are locked meanwhile.
 func TestEndingsTogetherAreBoundedInTime(t *testing.T) {
 	t.Parallel()
-	l := newLeased(&consumer{})
+	l := newLeased(&consumer{subscription: events.Subscription{Lease: time.Minute}})
 	for _, c := range []struct {
 		endings int
 		took    time.Duration
@@ -81,6 +81,10 @@ func TestEndingsTogetherAreBoundedInTime(t *testing.T) {
 		if l.measured(c.endings, c.took); l.most != c.want {
 			t.Errorf("after %d in %s: %d, want %d", c.endings, c.took, l.most, c.want)
 		}
+	}
+	l.subscription.Lease = 300 * time.Millisecond
+	if l.measured(10, time.Second); l.most != 1 {
+		t.Errorf("%d together are longer than a third of their lease", l.most)
 	}
 }
 
