@@ -369,3 +369,145 @@ func TestAFreeFailureOfLeasedWork(t *testing.T) {
 	}
 	b.wantRow(e.EventID, "delivered", 1)
 }
+
+// A batch whose completions take long is given up while the leases in it last.
+func TestSlowCompletionsTogetherCostNoLease(t *testing.T) {
+	b := setup(t)
+	g := newGate()
+	t.Cleanup(g.letOn)
+	s := leasing(2*time.Second, executor(worker1, func(ctx context.Context, e events.Envelope) (events.Completion, error) {
+		return func(ctx context.Context, tx events.Tx) error {
+			if _, err := tx.Exec(ctx, "select pg_catalog.pg_sleep(0.4)"); err != nil {
+				return err
+			}
+			if payloadN(e) == 19 {
+				return events.Terminal(errRefusing)
+			}
+			return effect(worker1)(ctx, tx, e)
+		}, g.pass(ctx)
+	}))
+	s.Concurrency = 20
+	l := b.listen(never, s)
+	var all []events.Envelope
+	for n := range 20 {
+		all = append(all, event(n))
+	}
+	b.publish(all...)
+	for range all {
+		g.awaitEntered(t)
+	}
+	g.letOn()
+	for range all {
+		l.next()
+	}
+	if n := one[int](b, "select count(*) from core.outbox where attempts = 1 and crashes = 0 and status = case when payload = '{\"n\": 19}' then 'failed' else 'delivered' end"); n != len(all) || len(g.entered) > 0 {
+		t.Fatalf("%d of %d are as they should be, %d were executed again", n, len(all), len(g.entered))
+	}
+}
+
+// What the worker gives back as it stops does not wait for completions that wait.
+func TestStoppingDoesNotWaitForCompletions(t *testing.T) {
+	b := setup(t)
+	b.exec("create table platform.contended (n int); insert into platform.contended values (1); grant all on platform.contended to spectral_platform")
+	holder := pgtest.Conn(t, b.url)
+	_, err := holder.Exec(b.ctx, "begin; update platform.contended set n = 2")
+	must(t, err)
+	waits, g := newGate(), newGate()
+	t.Cleanup(g.letOn)
+	waits.letOn()
+	l := b.newListener(never, pgtest.Generation, leasing(time.Minute, executor(worker1, func(ctx context.Context, e events.Envelope) (events.Completion, error) {
+		if payloadN(e) < 3 {
+			return func(ctx context.Context, tx events.Tx) error {
+				_, err := tx.Exec(ctx, "update platform.contended set n = 3")
+				return err
+			}, waits.pass(ctx)
+		}
+		return nil, g.pass(ctx)
+	})))
+	l.start()
+	var all []events.Envelope
+	for n := range 8 {
+		all = append(all, event(n))
+	}
+	b.publish(all...)
+	for range 5 {
+		g.awaitEntered(t)
+	}
+	b.eventually("the completions wait", b.somebodyWaits)
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	stopped := make(chan error, 1)
+	go func() { stopped <- l.Stop(ctx) }()
+	b.eventually("the others are given back", func() bool {
+		return one[int](b, "select count(*) from core.outbox where status = 'pending' and attempts = 0") == 5
+	})
+	if n := one[int](b, "select count(*) from core.outbox where status = 'in_flight'"); n != 3 {
+		t.Errorf("%d wait", n)
+	}
+	_, err = holder.Exec(b.ctx, "rollback")
+	must(t, err)
+	<-stopped
+	b.eventually("what waited is delivered", func() bool {
+		return one[int](b, "select count(*) from core.outbox where status = 'delivered'") == 3
+	})
+}
+
+// What one completion sets for its transaction, no other meets.
+func TestCompletionsDoNotShareLocalSettings(t *testing.T) {
+	b := setup(t)
+	g := newGate()
+	t.Cleanup(g.letOn)
+	b.exec("create table platform.zones (n int, zone text); grant all on platform.zones to spectral_platform")
+	s := leasing(time.Minute, executor(worker1, func(ctx context.Context, e events.Envelope) (events.Completion, error) {
+		return func(ctx context.Context, tx events.Tx) error {
+			if payloadN(e)%3 == 0 {
+				if _, err := tx.Exec(ctx, "set local timezone = 'Asia/Tokyo'"); err != nil {
+					return err
+				}
+			}
+			_, err := tx.Exec(ctx, "insert into platform.zones values ($1, current_setting('TimeZone'))", payloadN(e))
+			return err
+		}, g.pass(ctx)
+	}))
+	s.Concurrency = 24
+	l := b.listen(never, s)
+	var all []events.Envelope
+	for n := range 24 {
+		all = append(all, event(n))
+	}
+	b.publish(all...)
+	for range all {
+		g.awaitEntered(t)
+	}
+	g.letOn()
+	l.delivered(len(all))
+	if n := one[int](b, "select count(*) from platform.zones where (n % 3 = 0) = (zone = 'Asia/Tokyo')"); n != len(all) {
+		t.Fatalf("%d of %d ran under settings of their own", n, len(all))
+	}
+}
+
+// Many notes of who is at work are written together: the heartbeat is not held up.
+func TestManyCoHandlersKeepTheirLeases(t *testing.T) {
+	b := setup(t)
+	g := newGate()
+	t.Cleanup(g.letOn)
+	s := leasing(3*time.Second, gated(worker1, g), completing(worker2))
+	s.Concurrency = 400
+	l := b.listen(never, s)
+	var all []events.Envelope
+	for n := range 400 {
+		all = append(all, event(n))
+	}
+	b.publish(all...)
+	for range all {
+		g.awaitEntered(t)
+	}
+	if n := one[int](b, "select count(distinct xmin::text) from core.outbox where lease_handler = $1", worker1); n > 100 {
+		t.Errorf("%d rows were noted in %d transactions", len(all), n)
+	}
+	g.letOn()
+	l.delivered(len(all))
+	if n := one[int](b, "select count(*) from core.outbox where attempts = 1 and crashes = 0"); n != len(all) {
+		t.Fatalf("%d of %d kept their leases", n, len(all))
+	}
+}

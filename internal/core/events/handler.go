@@ -43,7 +43,7 @@ func (f ExecutorFunc) Execute(ctx context.Context, e Envelope) (Completion, erro
 
 // Completion writes the outcome of leased work in the transaction that settles the event, together with its
 // dedup row; of several executions only one is completed, whichever settles first. It may be called again when
-// its transaction was undone, and must be short: it has as long as the handler's Timeout, 30 s at most. An error is a failure of the
+// its transaction was undone, and must be short: it has the handler's Timeout, but half of the lease and 30 s at most. An error is a failure of the
 // handler. The rules of [EventHandler] hold.
 type Completion func(ctx context.Context, tx Tx) error
 

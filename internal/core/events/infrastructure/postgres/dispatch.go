@@ -110,6 +110,7 @@ type dispatchTx struct {
 	queries *coredb.Queries
 	spoiled bool // a handler, not the network, made the connection unusable
 	changed bool // a handler has changed the session: no other event may meet it
+	acted   bool // the last handler has set something, maybe for the transaction only
 	settled []Settlement
 }
 
@@ -299,7 +300,7 @@ func (d *dispatchTx) lend(ctx context.Context, r events.Registration, timeout ti
 	err := runGuarded(ctx, timeout, func(ctx context.Context) error { return use(ctx, lent) })
 	d.logPanic(ctx, r, err)
 	inUse := lent.takeBack()
-	d.changed = d.changed || lent.leaves()
+	d.changed, d.acted = d.changed || lent.leaves(), lent.sets()
 	if errors.Is(err, errAbandoned) {
 		d.cut()
 	} else if inUse {

@@ -15,9 +15,9 @@ import (
 )
 
 const (
-	// maxSettlers is how many transactions of a consumer settle at once. While they do, what comes next gathers
-	// for the following ones.
-	maxSettlers = 2
+	// maxSettlers is how many transactions of a consumer settle at once, one of them without completions. While
+	// they do, what comes next gathers for the following ones.
+	maxSettlers = 3
 	// firstEndings is how many they settle together at first, maxEndings at most: as many as take batchTime.
 	firstEndings = 10
 	maxEndings   = 100
@@ -40,6 +40,14 @@ type ending struct {
 	alone     bool // it has been undone by itself
 	uncertain bool // it may be committed: an answer was lost
 	answer    chan answer
+}
+
+// settling are endings to be settled, by so many transactions at once. Those without a completion are apart: they
+// need not wait for what completions wait for, least of all while the worker stops.
+type settling struct {
+	endings                  []*ending
+	settlers, settlersAtMost int
+	most                     int // that are settled together, at present
 }
 
 // answer is what became of an attempt at an ending.
@@ -119,11 +127,15 @@ func (c *leased) try(ctx context.Context, e *ending) answer {
 	sent := c.now()
 	c.mu.Lock()
 	e.lease.ending = true
-	c.endings = append(c.endings, e)
-	if c.settlers < maxSettlers {
-		c.settlers++
+	q := &c.completing
+	if e.completion == nil {
+		q = &c.recording
+	}
+	q.endings = append(q.endings, e)
+	if q.settlers < q.settlersAtMost {
+		q.settlers++
 		// what is done is kept, also when the work on it is to stop
-		c.wait.Go(func() { c.settle(context.WithoutCancel(ctx)) })
+		c.wait.Go(func() { c.settle(context.WithoutCancel(ctx), q) })
 	}
 	c.mu.Unlock()
 	a := <-e.answer
@@ -137,13 +149,13 @@ func (c *leased) try(ctx context.Context, e *ending) answer {
 }
 
 // settle settles what has gathered, until there is nothing.
-func (c *leased) settle(ctx context.Context) {
-	for batch := c.gathered(); len(batch) > 0; batch = c.gathered() {
+func (c *leased) settle(ctx context.Context, q *settling) {
+	for batch := c.gathered(q); len(batch) > 0; batch = c.gathered(q) {
 		started := c.now()
 		answers, err := c.settleTogether(ctx, batch)
 		_, unbegun := errors.AsType[*beginError](err)
 		if !unbegun {
-			c.measured(len(batch), c.now().Sub(started))
+			c.measured(q, len(batch), c.now().Sub(started))
 		}
 		if err != nil && len(batch) > 1 && !unbegun {
 			c.log.DebugContext(ctx, "batch undone, its rows are settled one at a time", logEventType, c.subscription.EventType,
@@ -163,32 +175,32 @@ func (c *leased) settle(ctx context.Context) {
 
 // measured lets as many be settled together as take batchTime, or a third of a short lease: a long transaction
 // holds the rows of others, which nobody can renew meanwhile.
-func (c *leased) measured(endings int, took time.Duration) {
+func (c *leased) measured(q *settling, endings int, took time.Duration) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.most = min(max(2*endings, c.most), maxEndings)
+	q.most = min(max(2*endings, q.most), maxEndings)
 	if each := took / time.Duration(endings); each > 0 {
-		c.most = max(min(c.most, int(min(batchTime, c.subscription.Lease/3)/each)), 1)
+		q.most = max(min(q.most, int(c.budget()/each)), 1)
 	}
 }
 
 func (e *ending) reply(held map[*ending]bool, err error) { e.answer <- answer{held: held[e], err: err} }
 
 // gathered takes what is to be settled together.
-func (c *leased) gathered() []*ending {
+func (c *leased) gathered(q *settling) []*ending {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	n := 0
-	for n < len(c.endings) && n < c.most && !c.endings[n].alone {
+	for n < len(q.endings) && n < q.most && !q.endings[n].alone {
 		n++
 	}
-	n = min(max(n, 1), len(c.endings))
+	n = min(max(n, 1), len(q.endings))
 	if n == 0 {
-		c.settlers--
+		q.settlers--
 		return nil
 	}
-	batch := c.endings[:n:n]
-	c.endings = c.endings[n:]
+	batch := q.endings[:n:n]
+	q.endings = q.endings[n:]
 	return batch
 }
 
@@ -346,7 +358,11 @@ func (d *dispatchTx) completeAll(ctx context.Context, batch []*ending, held map[
 	if err != nil {
 		return false, err
 	}
+	started := d.now()
 	for i, e := range batch {
+		if ran && d.now().Sub(started) > d.budget() {
+			return true, errBatchTooLong
+		}
 		if e.completion == nil || won[handlerKey{e.handler.Name, e.lease.envelope.IdempotencyKey}] != i+1 {
 			continue
 		}
@@ -354,7 +370,7 @@ func (d *dispatchTx) completeAll(ctx context.Context, batch []*ending, held map[
 		if err := d.complete(ctx, e); err != nil {
 			return true, err
 		}
-		if d.changed && len(batch) > 1 {
+		if (d.changed || d.acted) && len(batch) > 1 {
 			return true, errSessionChanged
 		}
 	}
@@ -376,7 +392,7 @@ func (d *dispatchTx) complete(ctx context.Context, e *ending) error {
 	if err := d.exec(ctx, actAs(role, e.lease.envelope.WorkspaceID)); err != nil {
 		return d.completionFailed(fmt.Errorf("act as %s: %w", role, err))
 	}
-	err = d.lend(ctx, e.handler, min(e.handler.CallTimeout(), completionTimeout), func(ctx context.Context, tx *lentTx) error {
+	err = d.lend(ctx, e.handler, min(e.handler.CallTimeout(), completionTimeout, d.subscription.Lease/2), func(ctx context.Context, tx *lentTx) error {
 		return e.completion(ctx, tx)
 	})
 	if err == nil {
@@ -394,5 +410,13 @@ func (d *dispatchTx) completionFailed(err error) error {
 	return &completionError{err}
 }
 
-// completionTimeout is how long one completion may take: its transaction holds the rows of others as well.
+// completionTimeout is how long one completion may take at most, if half of the lease is not less: its
+// transaction holds the row, and nobody can renew the lease meanwhile.
 const completionTimeout = 30 * time.Second
+
+// budget is how long several completions may take together: batchTime, or a third of a short lease. What is undone
+// must still have its lease.
+func (c *consumer) budget() time.Duration { return min(batchTime, c.subscription.Lease/3) }
+
+// errBatchTooLong: the rows of a batch are to be settled one at a time.
+var errBatchTooLong = errors.New("the completions of a batch take too long together")

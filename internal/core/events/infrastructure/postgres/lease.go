@@ -110,24 +110,68 @@ func (c *leased) execute(ctx context.Context, r events.Registration, l *lease) (
 	return completion, nil
 }
 
+// note is that a handler of a lease is about to run.
+type note struct {
+	lease   *lease
+	handler string
+	answer  chan noted
+}
+
+// noted is what became of a note: whether the lease is held, if that is known.
+type noted struct {
+	held, known bool
+	err         error
+}
+
 // noteAtWork notes which of several handlers is about to run, so that the reaper knows which it was. False: ctx
 // is done, or the lease lost.
 func (c *leased) noteAtWork(ctx context.Context, l *lease, r events.Registration) bool {
 	var wait backoff
 	for ctx.Err() == nil {
-		held, err := c.renew(ctx, []*lease{l}, r.Name)
-		if err == nil {
-			if known, ok := held[l.token]; ok && !known {
-				l.cutOff(events.ErrLeaseLost)
-			} else if ok {
-				return true
-			}
-			pause(ctx, doubtPause, nil) // it is locked at the moment
-			continue
+		n := &note{l, r.Name, make(chan noted, 1)}
+		c.mu.Lock()
+		c.notes = append(c.notes, n)
+		if !c.noting {
+			c.noting = true
+			c.wait.Go(func() { c.writeNotes(context.WithoutCancel(ctx)) })
 		}
-		pause(ctx, wait.next(c.random), nil)
+		c.mu.Unlock()
+		switch a := <-n.answer; {
+		case a.err != nil:
+			pause(ctx, wait.next(c.random), nil)
+		case !a.known:
+			pause(ctx, doubtPause, nil) // it is locked at the moment
+		case a.held:
+			return true
+		default:
+			l.cutOff(events.ErrLeaseLost)
+		}
 	}
 	return false
+}
+
+// writeNotes writes what has gathered, in one statement each time: a thousand of their own would hold up the
+// heartbeat.
+func (c *leased) writeNotes(ctx context.Context) {
+	for {
+		c.mu.Lock()
+		notes := c.notes
+		c.notes = nil
+		c.noting = len(notes) > 0
+		c.mu.Unlock()
+		if len(notes) == 0 {
+			return
+		}
+		leases, handlers := make([]*lease, len(notes)), make([]string, len(notes))
+		for i, n := range notes {
+			leases[i], handlers[i] = n.lease, n.handler
+		}
+		held, err := c.renew(ctx, leases, handlers)
+		for _, n := range notes {
+			is, known := held[n.lease.token]
+			n.answer <- noted{is, known, err}
+		}
+	}
 }
 
 // giveBack ends the work on a lease that was cut off. Failures are those of handlers that had ended by then, of
@@ -168,7 +212,7 @@ func (c *leased) beat(ctx context.Context, none <-chan struct{}) {
 		}
 		c.mu.Unlock()
 		sent := c.now()
-		held, err := c.renew(ctx, all, "")
+		held, err := c.renew(ctx, all, make([]string, len(all)))
 		next = every
 		if err != nil {
 			next = max(min(every/4, time.Second), minRenewal/2)
@@ -189,19 +233,18 @@ func (c *leased) beat(ctx context.Context, none <-chan struct{}) {
 }
 
 // renew renews leases, and says of each token whether it holds one; nothing, where that cannot be told at the
-// moment. At work, if not empty, is the handler that they are at. Through connections of
+// moment. At work are the handlers that they are at; the empty name leaves what was noted. Through connections of
 // its own: a pool that is used up must not cost the leases.
-func (c *leased) renew(ctx context.Context, all []*lease, atWork string) (map[uuid.UUID]bool, error) {
+func (c *leased) renew(ctx context.Context, all []*lease, atWork []string) (map[uuid.UUID]bool, error) {
 	ctx, cancel := context.WithTimeout(ctx, min(max(c.subscription.Lease/3, minRenewal), statementTimeout))
 	defer cancel()
 	rows := make([]claimed, len(all))
-	handlers := make([]string, len(all))
 	for i, l := range all {
-		rows[i], handlers[i] = l.claimed, atWork
+		rows[i] = l.claimed
 	}
 	held := make(map[uuid.UUID]bool, len(all))
 	err := inTx(ctx, c.journal.pool, workerRole, func(tx pgx.Tx) error {
-		return heartbeat(ctx, coredb.New(tx), rows, handlers, held)
+		return heartbeat(ctx, coredb.New(tx), rows, atWork, held)
 	})
 	if err != nil {
 		return nil, fmt.Errorf("renew leases of %s: %w", c.subscription.EventType, err)

@@ -28,16 +28,21 @@ type leased struct {
 	doubt    doubt
 	leases   map[uuid.UUID]*lease // in flight with us, by token: each takes one place of the concurrency
 	none     chan struct{}        // closed when there is none left; made with the first
-	endings  []*ending            // to be settled
-	settlers int
-	most     int // endings that are settled together, at present
+	notes    []*note              // to be written
+	noting   bool
 	stopped  bool
 	stop     chan struct{} // closed when stopped
 	wait     sync.WaitGroup
+
+	completing, recording settling
 }
 
 func newLeased(c *consumer) *leased {
-	return &leased{consumer: c, leases: make(map[uuid.UUID]*lease), most: firstEndings, stop: make(chan struct{})}
+	return &leased{
+		consumer: c, leases: make(map[uuid.UUID]*lease), stop: make(chan struct{}),
+		completing: settling{settlersAtMost: maxSettlers - 1, most: firstEndings},
+		recording:  settling{settlersAtMost: 1, most: firstEndings},
+	}
 }
 
 func (c *leased) wake(ctx context.Context, crashed bool) {
@@ -230,7 +235,7 @@ func (c *leased) confirm(ctx context.Context, unknown []*lease) (ours []*lease) 
 	var wait backoff
 	for doubt := doubt(maxDoubted); len(unknown) > 0 && ctx.Err() == nil; {
 		sent := c.now()
-		held, err := c.renew(ctx, unknown, "")
+		held, err := c.renew(ctx, unknown, make([]string, len(unknown)))
 		if err != nil {
 			if sent.Sub(unknown[0].renewed) > c.subscription.Lease {
 				break

@@ -50,18 +50,18 @@ func TestWhatWorkersDiedOfIsTriedInEverSmallerCompany(t *testing.T) {
 func TestEndingsGather(t *testing.T) {
 	t.Parallel()
 	l := newLeased(&consumer{})
-	l.settlers, l.most = 1, maxEndings
+	q := &settling{settlers: 1, most: maxEndings}
 	for n := range 2*maxEndings + 3 {
-		l.endings = append(l.endings, &ending{alone: n == 2 || n == 3})
+		q.endings = append(q.endings, &ending{alone: n == 2 || n == 3})
 	}
 	var sizes []int
-	for batch := l.gathered(); len(batch) > 0; batch = l.gathered() {
+	for batch := l.gathered(q); len(batch) > 0; batch = l.gathered(q) {
 		sizes = append(sizes, len(batch))
 	}
 	if want := []int{2, 1, 1, maxEndings, maxEndings - 1}; len(sizes) != len(want) || sizes[0] != 2 || sizes[1] != 1 || sizes[2] != 1 || sizes[3] != maxEndings {
 		t.Fatalf("%v, want %v", sizes, want)
 	}
-	if l.settlers != 0 {
+	if q.settlers != 0 {
 		t.Fatal("the settler that found nothing still counts as at work")
 	}
 }
@@ -78,13 +78,13 @@ func TestEndingsTogetherAreBoundedInTime(t *testing.T) {
 		{10, 10 * time.Millisecond, 20}, {20, 20 * time.Millisecond, 40}, {2, time.Millisecond, 40}, {40, 0, 80}, {80, 80 * time.Millisecond, maxEndings},
 		{100, 10 * time.Second, 10}, {10, 40 * time.Second, 1}, {1, 4 * time.Second, 1}, {1, time.Millisecond, 2},
 	} {
-		if l.measured(c.endings, c.took); l.most != c.want {
-			t.Errorf("after %d in %s: %d, want %d", c.endings, c.took, l.most, c.want)
+		if l.measured(&l.completing, c.endings, c.took); l.completing.most != c.want {
+			t.Errorf("after %d in %s: %d, want %d", c.endings, c.took, l.completing.most, c.want)
 		}
 	}
 	l.subscription.Lease = 300 * time.Millisecond
-	if l.measured(10, time.Second); l.most != 1 {
-		t.Errorf("%d together are longer than a third of their lease", l.most)
+	if l.measured(&l.completing, 10, time.Second); l.completing.most != 1 {
+		t.Errorf("%d together are longer than a third of their lease", l.completing.most)
 	}
 }
 

@@ -257,8 +257,8 @@ func (l *Listener) Stop(ctx context.Context) error {
 	case <-l.stopped:
 		return fmt.Errorf("listener: handlers were still at work and were cancelled: %w", ctx.Err())
 	case <-giveUp.C:
-		return fmt.Errorf("listener: handlers were still at work and were cancelled, and the database does not answer, "+
-			"which will find out by itself that we are gone: %w", ctx.Err())
+		return fmt.Errorf("listener: handlers were still at work and were cancelled, and what became of their events could not all "+
+			"be written in time (the database does not answer, or somebody holds a lock): other workers will find out by themselves: %w", ctx.Err())
 	}
 }
 

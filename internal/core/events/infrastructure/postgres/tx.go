@@ -75,6 +75,13 @@ func (l *lentTx) leaves() bool {
 	return l.kept
 }
 
+// sets reports whether a statement has set something that lasts at least as long as the transaction.
+func (l *lentTx) sets() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.acted
+}
+
 // note finds statements whose effect outlives the transaction without being in a table: settings,
 // temporary tables, subscriptions, prepared statements, locks. L is locked.
 func (l *lentTx) note(sql string) {
