@@ -121,17 +121,14 @@ func TestCommitOfALeaseIsLost(t *testing.T) {
 // A worker that stops, and is not answered as it gives its event back.
 func TestCommitOfAReleaseIsLost(t *testing.T) {
 	const key = doAwait + "-1"
-	for name, c := range map[string]struct {
-		verdict proxy.Verdict
-		because string
-	}{
-		"before it arrives":    {proxy.Cutoff, "reaped"}, // there is one try
-		"after it has arrived": {proxy.ForwardThenCut, "released"},
+	for name, verdict := range map[string]proxy.Verdict{
+		"before it arrives":    proxy.Cutoff,
+		"after it has arrived": proxy.ForwardThenCut,
 	} {
 		t.Run(name, func(t *testing.T) {
 			b := setup(t).leased(errands{Lease: 3 * time.Second, Grace: time.Millisecond}, nil)
 			pool := proxy.InFrontOf(t, b.worker)
-			filter, hit := proxy.Nth(1, c.verdict, proxy.CommitOf("outbox_release"))
+			filter, hit := proxy.Nth(1, verdict, proxy.CommitOf("outbox_release"))
 			pool.Filter(filter)
 			old := process.Start(t, b.command(b.worker, pool.URL(t, b.worker)))
 			old.Await(t, listening, 1, patience)
@@ -150,7 +147,7 @@ func TestCommitOfAReleaseIsLost(t *testing.T) {
 			}
 			b.open(key)
 			totals := b.verify(ledger.Expect{Within: patience, MaxAttempts: 2})
-			if totals.Repeats != 1 || totals.Because[c.because] != 1 {
+			if totals.Repeats != 1 || totals.Because["released"] != 1 {
 				t.Error(totals)
 			}
 		})
@@ -556,7 +553,7 @@ func killsAmongOthers(t *testing.T, do string, takes func(int) time.Duration) {
 // Work that does not even look at its context is left behind, and its place is another's.
 func TestWorkThatIgnoresItsContextIsLeftBehind(t *testing.T) {
 	const key = doIgnore + "-1"
-	b := setup(t).leased(errands{Lease: 500 * time.Millisecond, Concurrency: 1, Timeout: time.Second, Retries: 1}, nil)
+	b := setup(t).leased(errands{Lease: 3 * time.Second, Concurrency: 1, Timeout: time.Second, Retries: 1}, nil)
 	worker := b.run()
 	b.publish(key, neighbour(1))
 	b.verify(ledger.Expect{Within: patience, Failed: map[string]ledger.Dead{key: {Attempts: 2}}})

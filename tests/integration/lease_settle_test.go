@@ -375,7 +375,7 @@ func TestSlowCompletionsTogetherCostNoLease(t *testing.T) {
 	b := setup(t)
 	g := newGate()
 	t.Cleanup(g.letOn)
-	s := leasing(2*time.Second, executor(worker1, func(ctx context.Context, e events.Envelope) (events.Completion, error) {
+	s := leasing(3*time.Second, executor(worker1, func(ctx context.Context, e events.Envelope) (events.Completion, error) {
 		return func(ctx context.Context, tx events.Tx) error {
 			if _, err := tx.Exec(ctx, "select pg_catalog.pg_sleep(0.4)"); err != nil {
 				return err
@@ -493,7 +493,7 @@ func TestManyCoHandlersKeepTheirLeases(t *testing.T) {
 	b := setup(t)
 	g := newGate()
 	t.Cleanup(g.letOn)
-	s := leasing(3*time.Second, gated(worker1, g), completing(worker2))
+	s := leasing(10*time.Second, gated(worker1, g), completing(worker2))
 	s.Concurrency = 400
 	l := b.listen(never, s)
 	var all []events.Envelope
