@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
 
 	"spectral/tests/pgtest"
 )
@@ -18,7 +19,7 @@ func sqlOf(t *testing.T, page string) (blocks []string) {
 	text, err := os.ReadFile("../../docs/" + page)
 	must(t, err)
 	for i, block := range strings.Split(string(text), "```") {
-		if i%2 == 1 && (strings.HasPrefix(block, "\n--") || strings.HasPrefix(block, "\nselect")) {
+		if i%2 == 1 && (strings.HasPrefix(block, "\n--") || strings.HasPrefix(block, "\nselect") || strings.HasPrefix(block, "\ninsert")) {
 			blocks = append(blocks, strings.TrimSpace(block))
 		}
 	}
@@ -29,12 +30,12 @@ func sqlOf(t *testing.T, page string) (blocks []string) {
 func TestLeasedWorkBySQL(t *testing.T) {
 	b := setup(t)
 	blocks := sqlOf(t, "leased-work.md")
-	if len(blocks) != 2 {
+	if len(blocks) != 4 {
 		t.Fatalf("%d blocks", len(blocks))
 	}
 	operator := pgtest.Conn(t, pgtest.Login(t, b.url, "spectral_operator"))
-	ask := func() (answers []string) {
-		for statement := range strings.SplitSeq(blocks[0], ";") {
+	ask := func(block string) (answers []string) {
+		for statement := range strings.SplitSeq(block, ";") {
 			if statement = strings.TrimSpace(statement); statement == "" {
 				continue
 			}
@@ -49,37 +50,67 @@ func TestLeasedWorkBySQL(t *testing.T) {
 		}
 		return answers
 	}
-	statements := strings.Split(blocks[1], ";")
-	lease, others := statements[0], statements[1:]
-
+	statements := strings.Split(strings.TrimSuffix(blocks[2], ";"), ";")
+	if len(statements) != 6 {
+		t.Fatalf("%d statements", len(statements))
+	}
+	lease, heartbeat, claimKey := statements[0], statements[1], blocks[3]
 	worker := pgtest.Conn(t, pgtest.Login(t, b.url, "spectral_worker"))
-	b.exec(`select core.outbox_publish('worlds.world_model_card.published', 'worlds', '{"card_id": "c", "version": 1, "title": "T"}')
-		from generate_series(1, 2)`)
-	for n, last := range []string{others[1], others[2]} {
-		var id, token uuid.UUID
-		var occurredAt time.Time
-		var payload string
-		var attempts int
-		must(t, worker.QueryRow(b.ctx, lease).Scan(&id, &occurredAt, &token, &payload, &attempts))
-		if answers := ask(); len(answers) != 1 || attempts != 1 {
-			t.Fatalf("in flight, attempt %d: %v", attempts, answers)
+	for i, want := range []string{"delivered 1", "pending 1", "failed 1", "pending 0"} {
+		b.exec(`delete from core.outbox`)
+		b.exec(`select core.outbox_publish('worlds.world_model_card.published', 'worlds', '{"card_id": "c", "version": 1, "title": "T"}')`)
+		rows, err := worker.Query(b.ctx, lease)
+		must(t, err)
+		leased, err := pgx.CollectExactlyOneRow(rows, pgx.RowToMap)
+		must(t, err)
+		if answers := ask(blocks[0]); len(answers) != 1 || !strings.Contains(answers[0], "loader on host7") {
+			t.Fatalf("in flight: %v", answers)
 		}
-		for i, statement := range []string{others[0], last} {
-			statement = strings.NewReplacer("<id>", id.String(), "<token>", token.String(),
-				"<occurred_at>", occurredAt.Format(time.RFC3339Nano)).Replace(statement)
-			tag, err := worker.Exec(b.ctx, statement)
-			must(t, err)
-			if tag.RowsAffected() != 1 {
-				t.Fatalf("statement %d of %d answered %s", i, n, tag)
+		id := uuid.UUID(leased["event_id"].([16]byte))
+		fill := strings.NewReplacer("<id>", id.String(), "<token>", uuid.UUID(leased["claim_token"].([16]byte)).String(),
+			"<occurred_at>", leased["occurred_at"].(time.Time).Format(time.RFC3339Nano), "<event_type>", leased["event_type"].(string),
+			"<idempotency_key>", leased["idempotency_key"].(string), "<content_class>", leased["content_class"].(string))
+		for _, statement := range []string{heartbeat, statements[2+i], claimKey} {
+			var answer any
+			if statement == claimKey {
+				if i > 0 {
+					break // only who delivers claims the key
+				}
+				tag, err := worker.Exec(b.ctx, fill.Replace(claimKey))
+				must(t, err)
+				answer = tag.RowsAffected() == 1
+			} else {
+				rows, err := worker.Query(b.ctx, fill.Replace(statement))
+				must(t, err)
+				answer, err = pgx.CollectExactlyOneRow(rows, func(row pgx.CollectableRow) (any, error) {
+					values, err := row.Values()
+					return values[len(values)-1], err
+				})
+				must(t, err)
+			}
+			if no, is := answer.(bool); is && !no {
+				t.Errorf("%s: false", statement)
 			}
 		}
-		b.wantRow(id, []string{"delivered", "pending"}[n], []int{1, 0}[n])
+		if got := one[string](b, "select status || ' ' || attempts from core.outbox where id = $1", id); got != want {
+			t.Errorf("%s: the event is %s, want %s", statements[2+i], got, want)
+		}
 	}
 	b.exec("select core.outbox_lease(1, 'worlds.world_model_card.published'); update core.outbox set claimed_at = now() - interval '1 hour' where status = 'in_flight'")
 	if n := one[int](b, "select count(*) from core.outbox_reap() where reaped"); n != 1 {
 		t.Fatalf("%d reaped", n)
 	}
-	if answers := ask(); len(answers) != 1 || !strings.Contains(answers[0], "the lease of 300 s ran out") {
+	if answers := ask(blocks[0]); len(answers) != 1 || !strings.Contains(answers[0], "the lease of 300 s ran out") {
 		t.Fatalf("reaped: %v", answers)
+	}
+	// nobody's: due for a while, and no worker of its type
+	b.exec("update core.outbox set available_at = now() - interval '2 minutes'")
+	if answers := ask(blocks[1]); len(answers) != 1 || !strings.Contains(answers[0], "outbox_gen_1") {
+		t.Fatalf("without a worker: %v", answers)
+	}
+	b.exec(`insert into core.workers (worker_id, session_id, generation, name, handlers)
+		values (gen_random_uuid(), gen_random_uuid(), 1, 'w', '{"worlds.world_model_card.published": ["a.b"]}')`)
+	if answers := ask(blocks[1]); len(answers) != 0 {
+		t.Fatalf("with a worker: %v", answers)
 	}
 }

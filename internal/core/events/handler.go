@@ -42,9 +42,10 @@ type ExecutorFunc func(ctx context.Context, e Envelope) (Completion, error)
 func (f ExecutorFunc) Execute(ctx context.Context, e Envelope) (Completion, error) { return f(ctx, e) }
 
 // Completion writes the outcome of leased work in the transaction that settles the event, together with its
-// dedup row; of several executions only one is completed, whichever settles first. It may be called again when
-// its transaction was undone, and must be short: it has the handler's Timeout, but half of the lease and 30 s at most. An error is a failure of the
-// handler. The rules of [EventHandler] hold.
+// dedup row; of several executions only one is completed, whichever settles first. It must be short: it has the
+// handler's Timeout, but half of the lease and 30 s at most. When a deadlock or a lost connection has undone it,
+// it is called again. An error of its own is a failure of the handler, whose retry executes everything again. The
+// rules of [EventHandler] hold.
 type Completion func(ctx context.Context, tx Tx) error
 
 // Mode says how a consumer's events are held while its handlers run.
