@@ -26,11 +26,14 @@ func ConsumerBuilders() []ConsumerBuilder {
 
 // Subscriptions are the consumers that a worker runs: all of them, or those of the given processing classes,
 // [events.DefaultClass] for the one without a name. The error is a [*SettingsError] for a class that no consumer
-// belongs to.
+// belongs to, or says what is wrong with a subscription.
 func Subscriptions(builders []ConsumerBuilder, contracts *events.Contracts, g events.Generation, classes []string) ([]events.Subscription, error) {
 	byClass := make(map[string][]events.Subscription)
 	for _, build := range builders {
 		s := build(g)
+		if err := s.WithDefaults().Validate(); err != nil {
+			return nil, err
+		}
 		class := events.DefaultClass
 		if of := contracts.OfType(s.EventType); len(of) > 0 && of[0].Class != "" {
 			class = of[0].Class
@@ -43,7 +46,12 @@ func Subscriptions(builders []ConsumerBuilder, contracts *events.Contracts, g ev
 	}
 	var chosen []events.Subscription
 	var problems []error
-	for _, class := range slices.Compact(slices.Sorted(slices.Values(classes))) {
+	wanted := make([]string, len(classes))
+	for i, class := range classes {
+		wanted[i] = strings.TrimSpace(class)
+	}
+	slices.Sort(wanted)
+	for _, class := range slices.Compact(wanted) {
 		if len(byClass[class]) == 0 {
 			problems = append(problems, fmt.Errorf("no consumer is of the processing class %.40q: choose among %s", class, strings.Join(known, ", ")))
 		}
@@ -55,8 +63,8 @@ func Subscriptions(builders []ConsumerBuilder, contracts *events.Contracts, g ev
 	return chosen, nil
 }
 
-// CheckClasses refuses processing classes that no consumer belongs to, with a [*SettingsError].
-func CheckClasses(s Settings) error {
+// CheckConsumers refuses what [Subscriptions] refuses, before anything is connected.
+func CheckConsumers(s Settings) error {
 	contracts, err := Contracts()
 	if err != nil {
 		return err

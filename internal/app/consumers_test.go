@@ -3,6 +3,7 @@ package app_test
 import (
 	"errors"
 	"slices"
+	"strings"
 	"testing"
 
 	"spectral/internal/app"
@@ -19,7 +20,13 @@ func TestSubscriptionsOfClasses(t *testing.T) {
 			Type: eventType, Version: 1, Source: events.Worlds, Payload: payload{}, Class: class, ContentClass: events.Operational,
 		})
 		builders = append(builders, func(g events.Generation) events.Subscription {
-			return events.Subscription{EventType: eventType, Channel: events.ChannelName(g, class)}
+			return events.Subscription{
+				EventType: eventType, Channel: events.ChannelName(g, class),
+				Primary: events.Registration{
+					Name:    "platform." + strings.NewReplacer(".", "_").Replace(eventType),
+					Handler: func(events.Tx) events.EventHandler { return nil },
+				},
+			}
 		})
 	}
 	contracts, err := events.NewContracts(all...)
@@ -32,7 +39,7 @@ func TestSubscriptionsOfClasses(t *testing.T) {
 		{nil, []string{"worlds.a.happened", "worlds.b.happened", "worlds.c.happened", "worlds.d.happened"}},
 		{[]string{"default"}, []string{"worlds.a.happened"}},
 		{[]string{"slow"}, []string{"worlds.b.happened", "worlds.c.happened"}},
-		{[]string{"slow", "default", "slow"}, []string{"worlds.a.happened", "worlds.b.happened", "worlds.c.happened"}},
+		{[]string{"slow", " default ", "slow"}, []string{"worlds.a.happened", "worlds.b.happened", "worlds.c.happened"}},
 	} {
 		subscriptions, err := app.Subscriptions(builders, contracts, 7, c.classes)
 		if err != nil {
@@ -46,6 +53,12 @@ func TestSubscriptionsOfClasses(t *testing.T) {
 		if !slices.Equal(got, c.want) {
 			t.Errorf("%v: %v, want %v", c.classes, got, c.want)
 		}
+	}
+	faulty := func(events.Generation) events.Subscription {
+		return events.Subscription{EventType: "worlds.a.happened"}
+	}
+	if _, err := app.Subscriptions(append(builders, faulty), contracts, 7, nil); err == nil || !strings.HasPrefix(err.Error(), `subscription to "worlds.a.happened": `) {
+		t.Errorf("a faulty subscription: %v", err)
 	}
 	_, err = app.Subscriptions(builders, contracts, 7, []string{"slow", "Slow", ""})
 	var settings *app.SettingsError

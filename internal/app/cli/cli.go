@@ -60,7 +60,7 @@ func Main(ctx context.Context, p Process, args []string) int {
 	if err == nil {
 		return exitFine
 	}
-	fmt.Fprintln(p.Stderr, "workers:", strings.Join(strings.Fields(err.Error()), " "))
+	fmt.Fprintln(p.Stderr, "workers:", strings.Join(strings.Fields(strings.ReplaceAll(err.Error(), "\n", "; ")), " "))
 	var settings *app.SettingsError
 	if !running || errors.As(err, new(usageError)) || errors.As(err, &settings) {
 		return exitUsage

@@ -47,7 +47,7 @@ with db/privileges.txt: a difference is reported on stderr.`,
 					_, _ = fmt.Fprintln(p.Stderr, "privileges: missing:", line)
 				}
 				for _, line := range unexpected {
-					_, _ = fmt.Fprintln(p.Stderr, "privileges: not of this build:", line)
+					_, _ = fmt.Fprintln(p.Stderr, "privileges: not in db/privileges.txt of this build:", line)
 				}
 				return err
 			}),

@@ -58,7 +58,7 @@ func run(cmd *cobra.Command, p Process, embedded bool, classes []string) (err er
 		return usageError{errors.New("--classes names no processing class: leave it out to run all of them")}
 	}
 	settings.Classes = classes
-	if err := app.CheckClasses(settings); err != nil {
+	if err := app.CheckConsumers(settings); err != nil {
 		return err
 	}
 	log, err := logger(cmd, p, settings.Generation)
