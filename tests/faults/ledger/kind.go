@@ -65,14 +65,7 @@ const HeldClass = 7701
 // for the projector, on every execution, even one that changes nothing.
 func Prepare(t testing.TB, url string) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), statementTimeout)
-	defer cancel()
-	conn, err := pgx.Connect(ctx, url)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = conn.Close(ctx) }()
-	_, err = conn.Exec(ctx, fmt.Sprintf(`
+	install(t, url, fmt.Sprintf(`
 create schema faults;
 grant usage on schema faults to public;
 create table faults.effects (handler text not null, key text not null, at timestamptz not null default clock_timestamp());
@@ -92,6 +85,19 @@ end
 $$;
 create trigger watch before insert on platform.system_cards for each row execute function faults.watch()`,
 		Held, HeldClass, Poison, platformevents.WorldModelCardProjectorName))
+}
+
+// install runs SQL in the database at url.
+func install(t testing.TB, url, sql string) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), statementTimeout)
+	defer cancel()
+	conn, err := pgx.Connect(ctx, url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = conn.Close(ctx) }()
+	_, err = conn.Exec(ctx, sql)
 	if err != nil {
 		t.Fatal(err)
 	}

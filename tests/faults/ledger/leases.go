@@ -15,14 +15,7 @@ import (
 // committed and of how it ended. As its superuser, after Prepare.
 func WatchLeases(t testing.TB, url string) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), statementTimeout)
-	defer cancel()
-	conn, err := pgx.Connect(ctx, url)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = conn.Close(ctx) }()
-	_, err = conn.Exec(ctx, `
+	install(t, url, `
 create table faults.leases (
   token uuid primary key, event_id uuid not null, worker uuid not null, leased_at timestamptz not null default clock_timestamp(),
   ends integer not null default 0, ended text not null default '', over_by double precision not null default 0,
@@ -52,9 +45,6 @@ $$;
 create trigger watch_leases after update on core.outbox for each row
   when (old.status <> new.status or old.claim_token is distinct from new.claim_token)
   execute function faults.watch_leases()`)
-	if err != nil {
-		t.Fatal(err)
-	}
 }
 
 // The ways in which a lease ends. All but the first two, with which the row ends, explain that its event is
