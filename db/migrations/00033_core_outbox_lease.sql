@@ -5,9 +5,9 @@ set local role spectral_owner;
 -- core.outbox_lease(...) claims up to p_limit due rows of one type and generation beyond the caller's
 -- transaction (leased mode): they are in_flight under a fresh token each, for p_lease seconds from
 -- claimed_at on by the database clock, and the attempt is counted. Whatever is then done to one
--- names its token. P_worker says who it is, differently for each start of a process. Handled are those of p_handlers that have the event's key in core.event_handled
--- already and need not run. p_crashes 0 takes only rows that no worker died of, n > 0 only those that 1 to n
--- died of, null all. Rows that others hold are skipped; rows available before p_floor are not looked for.
+-- names its token. p_worker says who the caller is, differently for each start of a process. handled lists
+-- those of p_handlers that have the event's key in core.event_handled already and need not run.
+-- p_crashes 0 takes only rows that no worker died of, n > 0 only those that 1 to n died of, null all. Rows that others hold are skipped; rows available before p_floor are not looked for.
 -- No more than 16 MiB of payload and one row. Writes core.outbox; reads core.event_handled.
 create function core.outbox_lease(
   p_generation bigint, p_event_type text, p_limit integer default 1, p_lease double precision default 300,

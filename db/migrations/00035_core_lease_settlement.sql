@@ -101,12 +101,14 @@ set search_path = pg_catalog, core, pg_temp
 set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set jit = off
 as $$
 declare
+  v_ids uuid[] := '{}';
   v_channels text[] := '{}';
+  v_id uuid;
   v_channel text;
   v_token uuid;
   v_xid constant xid8 := pg_current_xact_id(); -- before the time is read: core.outbox_floor
 begin
-  for v_channel, v_token in
+  for v_id, v_channel, v_token in
     update core.outbox o
     set status = 'pending', claim_token = null, claimed_by = null, lease_handler = null,
         attempts = greatest(o.attempts - 1, 0), available_at = clock_timestamp()
@@ -114,13 +116,14 @@ begin
     where o.id = any (p_ids) and o.id = k.id and o.occurred_at = k.occurred_at
       and case when o.status = 'in_flight' then o.deleted_at is null else false end
       and o.claim_token = k.token and core.lease_holds(o.claimed_at, o.lease_seconds)
-    returning o.channel, k.token
+    returning o.id, o.channel, k.token
   loop
+    v_ids := v_ids || v_id;
     v_channels := v_channels || v_channel;
     return next v_token;
   end loop;
-  for v_channel in select distinct c from unnest(v_channels) as c loop
-    perform pg_notify(v_channel, '');
+  for v_channel, v_id in select distinct on (n.channel) n.channel, n.id from unnest(v_channels, v_ids) as n(channel, id) order by n.channel loop
+    perform pg_notify(v_channel, v_id::text);
   end loop;
 end
 $$;

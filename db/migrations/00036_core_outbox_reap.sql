@@ -60,7 +60,9 @@ as $$
 #variable_conflict use_column
 declare
   v_row record;
+  v_ids uuid[] := '{}';
   v_channels text[] := '{}';
+  v_id uuid;
   v_channel text;
   v_xid xid8;
   v_failures integer;
@@ -132,6 +134,7 @@ begin
       set reaped_at = excluded.reaped_at,
           crashes = case when r.reaped_at > v_row.claimed_at then greatest(r.crashes, excluded.crashes) else excluded.crashes end;
       reaped := true;
+      v_ids := v_ids || v_row.id;
       v_channels := v_channels || v_row.channel;
     exception when others then
       reaped := false;
@@ -140,8 +143,8 @@ begin
     end;
     return next;
   end loop;
-  for v_channel in select distinct c from unnest(v_channels) as c loop
-    perform pg_notify(v_channel, '');
+  for v_channel, v_id in select distinct on (n.channel) n.channel, n.id from unnest(v_channels, v_ids) as n(channel, id) order by n.channel loop
+    perform pg_notify(v_channel, v_id::text);
   end loop;
   -- no lease is longer than a day
   delete from core.reaped_leases r where r.reaped_at < clock_timestamp() - interval '2 days';

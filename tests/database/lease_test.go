@@ -134,24 +134,6 @@ func named(leases []lease) []any {
 	return []any{ids, times, tokens}
 }
 
-// rings counts the notifications so far by channel, as heard does, whatever they carry: who reaps or
-// releases many rows names none.
-func (b bell) rings(t testing.TB, d database) map[string]int {
-	t.Helper()
-	exec(t, d.admin, "select pg_notify('"+sentinel+"', '')")
-	rings := map[string]int{}
-	for ctx := deadline(t); ; {
-		n, err := b.conn.WaitForNotification(ctx)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if n.Channel == sentinel {
-			return rings
-		}
-		rings[n.Channel]++
-	}
-}
-
 // await blocks until n notifications have come, and counts them by channel.
 func (b bell) await(t testing.TB, n int) map[string]int {
 	t.Helper()
@@ -160,6 +142,9 @@ func (b bell) await(t testing.TB, n int) map[string]int {
 		notification, err := b.conn.WaitForNotification(ctx)
 		if err != nil {
 			t.Fatalf("%d more notifications have to come after %v: %v", n, rings, err)
+		}
+		if _, err := uuid.Parse(notification.Payload); err != nil {
+			t.Errorf("the payload of a notification is %q, not a row's id", notification.Payload)
 		}
 		rings[notification.Channel]++
 	}
@@ -481,7 +466,7 @@ func TestALostLeaseChangesNothing(t *testing.T) {
 				if have := value[string](t, d.admin, "select string_agg(status, ' ') from core.outbox"); have != c.status {
 					t.Fatalf("the row is %s, want %s", have, c.status)
 				}
-				b.rings(t, d)
+				b.heard(t, d)
 				before := d.versions(t)
 				if have, want := value[string](t, worker, h.sql, l.EventID, l.OccurredAt, l.ClaimToken), strings.ReplaceAll(h.lost, "#", l.ClaimToken.String()); have != want {
 					t.Errorf("it says %q, want %q", have, want)
@@ -489,7 +474,7 @@ func TestALostLeaseChangesNothing(t *testing.T) {
 				if after := d.versions(t); !slices.Equal(after, before) {
 					t.Errorf("it changed\n%s to\n%s", before, after)
 				}
-				if have := b.rings(t, d); len(have) > 0 {
+				if have := b.heard(t, d); len(have) > 0 {
 					t.Errorf("it rings %v", have)
 				}
 			})
@@ -507,7 +492,7 @@ func TestAHeldLeaseChangesItsRow(t *testing.T) {
 		t.Run(h.name, func(t *testing.T) {
 			d.rows(t, 2, `attempts = 6, crashes = 2, failure_history = '[{"replayed_by": "me"}]'`)
 			l := leaseRows(t, worker, "p_limit => 2", "p_worker => '"+worker1+"'", "p_handlers => '{worlds.a}'")[0]
-			b.rings(t, d)
+			b.heard(t, d)
 			at := value[time.Time](t, d.admin, "select clock_timestamp()")
 			before, other := d.row(t, 1), d.row(t, 2)
 			if have, want := value[string](t, worker, h.sql, l.EventID, l.OccurredAt, l.ClaimToken), strings.ReplaceAll(h.held, "#", l.ClaimToken.String()); have != want {
@@ -517,7 +502,7 @@ func TestAHeldLeaseChangesItsRow(t *testing.T) {
 			if !reflect.DeepEqual(other, d.row(t, 2)) {
 				t.Error("another row changed")
 			}
-			if have := b.rings(t, d)["outbox_gen_1"]; have != h.rings {
+			if have := b.heard(t, d)["outbox_gen_1"]; have != h.rings {
 				t.Errorf("it rings %d times, want %d", have, h.rings)
 			}
 		})
@@ -730,7 +715,7 @@ func TestWhatComesBackRingsAtCommit(t *testing.T) {
 			b := d.listen(t, "outbox_gen_1", "outbox_gen_1_slow", "outbox_default")
 			tx := begin(t, d.login(t, "spectral_worker"))
 			exec(t, tx, c.sql, named(leases)...)
-			if have := b.rings(t, d); len(have) > 0 {
+			if have := b.heard(t, d); len(have) > 0 {
 				t.Errorf("it rings %v before it is committed", have)
 			}
 			if err := tx.Commit(deadline(t)); err != nil {
@@ -740,7 +725,7 @@ func TestWhatComesBackRingsAtCommit(t *testing.T) {
 			if have := b.await(t, c.rings); !maps.Equal(have, want) {
 				t.Errorf("it rings %v, want %v", have, want)
 			}
-			if have := b.rings(t, d); len(have) > 0 {
+			if have := b.heard(t, d); len(have) > 0 {
 				t.Errorf("it rings %v once more", have)
 			}
 			if have := numbers(leaseRows(t, d.admin, "p_limit => 9")); len(have) != 3 {
