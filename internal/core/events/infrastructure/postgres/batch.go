@@ -44,15 +44,12 @@ func (d *dispatchTx) tryBatch(ctx context.Context, rows []claimed) error {
 			keys.add(r, row, i)
 		}
 	}
-	won, err := d.claimKeys(ctx, keys)
-	if err != nil {
+	if err := d.claimKeys(ctx, &keys); err != nil {
 		return err
 	}
 	started := d.now()
 	for _, r := range d.handlers {
-		for _, group := range byWorkspace(rows, func(i int) bool {
-			return won[handlerKey{r.Name, rows[i].envelope.IdempotencyKey}] == i+1
-		}) {
+		for _, group := range byWorkspace(rows, func(i int) bool { return keys.runs(r, rows[i], i) }) {
 			if err := d.call(ctx, r, group); err != nil {
 				return err
 			}
@@ -84,7 +81,15 @@ type handlerKey struct{ handler, key string }
 // keyClaims are the dedup keys of a batch. Twins in it concede to the first.
 type keyClaims struct {
 	params coredb.ClaimKeysParams
-	first  map[handlerKey]int // the place in the batch of whoever runs for a key
+	first  map[handlerKey]int  // the place in the batch of whoever would run for a key
+	won    map[handlerKey]bool // those that were free
+}
+
+// runs reports whether the row at place runs for its key.
+func (k *keyClaims) runs(r events.Registration, row claimed, place int) bool {
+	key := handlerKey{r.Name, row.envelope.IdempotencyKey}
+	first, ok := k.first[key]
+	return ok && first == place && k.won[key]
 }
 
 func (k *keyClaims) add(r events.Registration, row claimed, place int) {
@@ -105,21 +110,19 @@ func (k *keyClaims) add(r events.Registration, row claimed, place int) {
 	k.params.ContentClasses = append(k.params.ContentClasses, row.contentClass)
 }
 
-// claimKeys claims dedup keys and returns for those that were free who runs, as its place in the
-// batch plus one.
-func (d *dispatchTx) claimKeys(ctx context.Context, keys keyClaims) (map[handlerKey]int, error) {
+// claimKeys claims dedup keys, and notes which of them were free.
+func (d *dispatchTx) claimKeys(ctx context.Context, keys *keyClaims) error {
 	ctx, cancel := context.WithTimeout(ctx, statementTimeout)
 	defer cancel()
 	rows, err := d.queries.ClaimKeys(ctx, keys.params)
 	if err != nil {
-		return nil, &keyError{err}
+		return &keyError{err}
 	}
-	won := make(map[handlerKey]int, len(rows))
+	keys.won = make(map[handlerKey]bool, len(rows))
 	for _, row := range rows {
-		key := handlerKey{row.HandlerName, row.IdempotencyKey}
-		won[key] = keys.first[key] + 1
+		keys.won[handlerKey{row.HandlerName, row.IdempotencyKey}] = true
 	}
-	return won, nil
+	return nil
 }
 
 // byWorkspace groups the envelopes of the wanted rows by workspace, each group and the groups in the order

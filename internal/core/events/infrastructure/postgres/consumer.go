@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"sync"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -69,6 +70,47 @@ func Connections(s events.Subscription) int {
 	return s.Concurrency
 }
 
+// waking is how either mode is woken and halted.
+type waking struct {
+	mu      sync.Mutex
+	again   bool // woken since the last claim began
+	crashed bool // there may be due rows that a worker died of
+	doubt   doubt
+	stopped bool
+	stop    chan struct{} // closed when stopped
+	wait    sync.WaitGroup
+}
+
+func newWaking() waking { return waking{stop: make(chan struct{})} }
+
+func (w *waking) halt() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if !w.stopped {
+		w.stopped = true
+		close(w.stop)
+	}
+}
+
+func (w *waking) await() { w.wait.Wait() }
+
+// doubt is how many empty claims are not to be believed: after a lost connection its backend may hold rows until
+// it has ended, and nothing rings then. They are repeated for two seconds.
+type doubt int
+
+const (
+	maxDoubted = 20
+	doubtPause = 100 * time.Millisecond
+)
+
+func (d *doubt) raise() { *d = maxDoubted }
+
+// lessen reports whether an empty claim is to be repeated.
+func (d *doubt) lessen() bool {
+	*d = max(*d-1, -1)
+	return *d >= 0
+}
+
 // pause waits for d, or until stop is closed.
 func pause(ctx context.Context, d time.Duration, stop <-chan struct{}) {
 	timer := time.NewTimer(d)
@@ -121,10 +163,12 @@ func (c *consumer) logHandled(ctx context.Context, r events.Registration, row cl
 		logAttempts, row.attempts+1, logDuration, c.now().Sub(started).Milliseconds(), logResult, result, logErrorClass, class)
 }
 
-func (c *consumer) logPanic(ctx context.Context, r events.Registration, err error) {
+// logPanic says where a handler panicked, not with what: that may quote a payload and is in last_error. Of a batch
+// it names the first event; the rows then run alone.
+func (c *consumer) logPanic(ctx context.Context, r events.Registration, batch []events.Envelope, err error) {
 	if panicked, ok := errors.AsType[*events.PanicError](err); ok {
-		c.log.ErrorContext(ctx, "handler panicked", logHandler, r.Name, logEventType, c.subscription.EventType,
-			logStack, string(panicked.Stack))
+		c.log.ErrorContext(ctx, "handler panicked: see last_error of its row in core.outbox", logHandler, r.Name, logEventID, batch[0].EventID,
+			logEventType, c.subscription.EventType, logRows, len(batch), logStack, string(panicked.Stack))
 	}
 }
 

@@ -205,14 +205,10 @@ func claimedRow(r coredb.ClaimRow) claimed {
 		},
 		contentClass: r.ContentClass, attempts: int(r.Attempts), availableAt: r.AvailableAt, crashes: int(r.Crashes),
 	}
-	row.readRecord(r.HandlerFailures)
-	return row
-}
-
-func (row *claimed) readRecord(handlerFailures string) {
-	if err := json.Unmarshal([]byte(handlerFailures), &row.record); err != nil {
+	if err := json.Unmarshal([]byte(r.HandlerFailures), &row.record); err != nil {
 		row.record, row.corrupt = nil, fmt.Errorf("column handler_failures of this row: %w", err)
 	}
+	return row
 }
 
 // measure lets the floor rise, now and then. First in the transaction: a mark needs its id.
@@ -275,7 +271,7 @@ func (d *dispatchTx) call(ctx context.Context, r events.Registration, batch []ev
 	if err := d.exec(ctx, actAs(role, batch[0].WorkspaceID)); err != nil {
 		return fmt.Errorf("act as %s: %w", role, err)
 	}
-	return d.lend(ctx, r, r.CallTimeout(), func(ctx context.Context, lent *lentTx) error {
+	err = d.lend(ctx, r.CallTimeout(), func(ctx context.Context, lent *lentTx) error {
 		if r.Batch != nil {
 			return r.Batch(lent).HandleBatch(ctx, batch)
 		}
@@ -292,13 +288,14 @@ func (d *dispatchTx) call(ctx context.Context, r events.Registration, batch []ev
 		}
 		return nil
 	})
+	d.logPanic(ctx, r, batch, err)
+	return err
 }
 
 // lend runs a handler's code on the transaction, whose role and workspace are set.
-func (d *dispatchTx) lend(ctx context.Context, r events.Registration, timeout time.Duration, use func(context.Context, *lentTx) error) error {
+func (d *dispatchTx) lend(ctx context.Context, timeout time.Duration, use func(context.Context, *lentTx) error) error {
 	lent := &lentTx{tx: d.tx}
 	err := runGuarded(ctx, timeout, func(ctx context.Context) error { return use(ctx, lent) })
-	d.logPanic(ctx, r, err)
 	inUse := lent.takeBack()
 	d.changed, d.acted = d.changed || lent.leaves(), lent.sets()
 	if errors.Is(err, errAbandoned) {

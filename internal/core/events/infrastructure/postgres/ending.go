@@ -33,14 +33,23 @@ type ending struct {
 	lease      *lease
 	handler    events.Registration // that has executed; no name: none
 	completion events.Completion   // its; nil: nothing to be written
-	delivered  bool                // the row is settled with it
-	verdict    *verdict            // on the row, instead
-	released   bool                // the row is given back, instead
+	row        rowEnd
+	verdict    verdict // of a row that is judged
 
 	alone     bool // it has been undone by itself
 	uncertain bool // it may be committed: an answer was lost
 	answer    chan answer
 }
+
+// rowEnd is what becomes of the row with an ending.
+type rowEnd int
+
+const (
+	rowKept      rowEnd = iota // in flight: other handlers have still to run
+	rowDelivered               // settled
+	rowReleased                // given back
+	rowJudged                  // retried or failed
+)
 
 // settling are endings to be settled, by so many transactions at once. Those without a completion are apart: they
 // need not wait for what completions wait for, least of all while the worker stops.
@@ -97,11 +106,11 @@ func (c *leased) end(ctx context.Context, e *ending) (held bool, err error) {
 			return false, nil
 		}
 		if stopping {
-			pause(context.WithoutCancel(ctx), doubtPause, nil)
+			pause(context.WithoutCancel(ctx), lockedPause, nil)
 			continue
 		}
-		delay := doubtPause
-		if !locked {
+		delay := lockedPause // the settlers have waited already for a connection
+		if !locked && !unbegun {
 			delay = wait.next(c.random)
 			c.log.WarnContext(ctx, "settling interrupted, no attempt counted", logEventID, e.lease.envelope.EventID,
 				logEventType, e.lease.envelope.EventType, logErrorClass, classify(a.err, 0).class, logReason, a.err.Error(), logDelay, delay.Milliseconds())
@@ -150,14 +159,23 @@ func (c *leased) try(ctx context.Context, e *ending) answer {
 
 // settle settles what has gathered, until there is nothing.
 func (c *leased) settle(ctx context.Context, q *settling) {
+	var wait backoff
 	for batch := c.gathered(q); len(batch) > 0; batch = c.gathered(q) {
 		started := c.now()
 		answers, err := c.settleTogether(ctx, batch)
-		_, unbegun := errors.AsType[*beginError](err)
-		if !unbegun {
-			c.measured(q, len(batch), c.now().Sub(started))
+		if _, unbegun := errors.AsType[*beginError](err); unbegun {
+			delay := wait.next(c.random)
+			c.log.WarnContext(ctx, "settling interrupted, no attempt counted", logEventType, c.subscription.EventType, logRows, len(batch),
+				logErrorClass, classify(err, 0).class, logReason, err.Error(), logDelay, delay.Milliseconds())
+			for _, e := range batch {
+				e.reply(nil, err)
+			}
+			pause(ctx, delay, c.stop) // what comes meanwhile gathers
+			continue
 		}
-		if err != nil && len(batch) > 1 && !unbegun {
+		wait = backoff{}
+		c.measured(q, len(batch), c.now().Sub(started))
+		if err != nil && len(batch) > 1 {
 			c.log.DebugContext(ctx, "batch undone, its rows are settled one at a time", logEventType, c.subscription.EventType,
 				logRows, len(batch), logErrorClass, classify(err, 0).class)
 			for _, e := range batch {
@@ -239,22 +257,14 @@ func (c *leased) settleTogether(ctx context.Context, batch []*ending) (held map[
 func (d *dispatchTx) secure(ctx context.Context, batch []*ending) (map[*ending]bool, error) {
 	ctx, cancel := context.WithTimeout(ctx, statementTimeout)
 	defer cancel()
-	var delivered, kept, released []claimed
+	rows := make(map[rowEnd][]claimed)
 	for _, e := range batch {
-		switch {
-		case e.verdict != nil:
-		case e.released:
-			released = append(released, e.lease.claimed)
-		case e.delivered:
-			delivered = append(delivered, e.lease.claimed)
-		default:
-			kept = append(kept, e.lease.claimed)
-		}
+		rows[e.row] = append(rows[e.row], e.lease.claimed)
 	}
-	ours := make(map[uuid.UUID]bool, len(batch))
-	if len(delivered) > 0 {
-		ids, times := namesOf(delivered)
-		tokens, err := d.queries.DeliverLeased(ctx, coredb.DeliverLeasedParams{Ids: ids, OccurredAts: times, Tokens: tokensOf(delivered)})
+	ours := make(map[uuid.UUID]bool, len(batch)) // what is known of a token
+	if of := rows[rowDelivered]; len(of) > 0 {
+		ids, times := namesOf(of)
+		tokens, err := d.queries.DeliverLeased(ctx, coredb.DeliverLeasedParams{Ids: ids, OccurredAts: times, Tokens: tokensOf(of)})
 		if err != nil {
 			return nil, fmt.Errorf("settle as delivered: %w", err)
 		}
@@ -262,9 +272,9 @@ func (d *dispatchTx) secure(ctx context.Context, batch []*ending) (map[*ending]b
 			ours[token] = true
 		}
 	}
-	if len(released) > 0 {
-		ids, times := namesOf(released)
-		tokens, err := d.queries.Release(ctx, coredb.ReleaseParams{Ids: ids, OccurredAts: times, Tokens: tokensOf(released)})
+	if of := rows[rowReleased]; len(of) > 0 {
+		ids, times := namesOf(of)
+		tokens, err := d.queries.Release(ctx, coredb.ReleaseParams{Ids: ids, OccurredAts: times, Tokens: tokensOf(of)})
 		if err != nil {
 			return nil, fmt.Errorf("release: %w", err)
 		}
@@ -272,35 +282,46 @@ func (d *dispatchTx) secure(ctx context.Context, batch []*ending) (map[*ending]b
 			ours[token] = true
 		}
 	}
-	if len(kept) > 0 {
-		if err := heartbeat(ctx, d.queries, kept, make([]string, len(kept)), ours); err != nil {
+	if of := rows[rowKept]; len(of) > 0 {
+		if err := heartbeat(ctx, d.queries, of, make([]string, len(of)), ours); err != nil {
 			return nil, fmt.Errorf("renew leases: %w", err)
 		}
 	}
 	held := make(map[*ending]bool, len(batch))
 	for _, e := range batch {
-		row := e.lease.claimed
-		known, ok := ours[row.token]
-		switch {
-		case e.verdict != nil:
+		is, known := ours[e.lease.token]
+		held[e] = is
+		switch e.row {
+		case rowKept:
+			if !known {
+				return nil, errRowLocked
+			}
+		case rowDelivered, rowReleased:
+			if is {
+				d.settled = append(d.settled, e.settlement())
+			}
+		case rowJudged:
 			before := len(d.settled)
-			if err := d.record(ctx, row, *e.verdict); err != nil {
+			if err := d.record(ctx, e.lease.claimed, e.verdict); err != nil {
 				return nil, err
 			}
 			held[e] = len(d.settled) > before
-		case known && e.released:
-			d.settled = append(d.settled, Settlement{Envelope: row.envelope, Outcome: Released, Attempts: row.attempts})
-			held[e] = true
-		case known && e.delivered:
-			d.settled = append(d.settled, Settlement{Envelope: row.envelope, Outcome: Delivered, Attempts: row.attempts + 1})
-			held[e] = true
-		case known:
-			held[e] = true
-		case !ok && !e.delivered && !e.released:
-			return nil, errRowLocked
 		}
 	}
 	return held, nil
+}
+
+// settlement is what is reported of a row that e ends.
+func (e *ending) settlement() Settlement {
+	row := e.lease.claimed
+	switch e.row {
+	case rowJudged:
+		return e.verdict.settlement(row)
+	case rowReleased:
+		return Settlement{Envelope: row.envelope, Outcome: Released, Attempts: row.attempts}
+	default:
+		return Settlement{Envelope: row.envelope, Outcome: Delivered, Attempts: row.attempts + 1}
+	}
 }
 
 // answered reports whether the server has answered a COMMIT, and so whether it is known what came of it.
@@ -316,28 +337,20 @@ func (d *dispatchTx) recall(ctx context.Context, batch []*ending, held map[*endi
 		if held[e] || !e.uncertain {
 			continue
 		}
-		row := e.lease.claimed
-		settled := Settlement{Envelope: row.envelope, Outcome: Released, Attempts: row.attempts}
-		switch {
-		case e.verdict != nil:
-			settled = e.verdict.settlement(row)
-		case !e.released:
-			unhandled, err := d.unhandled(ctx, row)
+		if e.row == rowKept || e.row == rowDelivered {
+			unhandled, err := d.unhandled(ctx, e.lease.claimed)
 			if err != nil {
 				return err
 			}
 			missing := slices.ContainsFunc(unhandled, func(r events.Registration) bool { return r.Name == e.handler.Name })
-			if missing || e.delivered && len(unhandled) > 0 {
+			if missing || e.row == rowDelivered && len(unhandled) > 0 {
 				continue // it was not, and the lease is lost
 			}
-			if !e.delivered {
-				held[e] = true // and the row is not settled
-				continue
-			}
-			settled = Settlement{Envelope: row.envelope, Outcome: Delivered, Attempts: row.attempts + 1}
 		}
 		held[e] = true
-		d.settled = append(d.settled, settled)
+		if e.row != rowKept {
+			d.settled = append(d.settled, e.settlement())
+		}
 	}
 	return nil
 }
@@ -354,8 +367,7 @@ func (d *dispatchTx) completeAll(ctx context.Context, batch []*ending, held map[
 	if len(keys.first) == 0 {
 		return false, nil
 	}
-	won, err := d.claimKeys(ctx, keys)
-	if err != nil {
+	if err := d.claimKeys(ctx, &keys); err != nil {
 		return false, err
 	}
 	started := d.now()
@@ -363,7 +375,7 @@ func (d *dispatchTx) completeAll(ctx context.Context, batch []*ending, held map[
 		if ran && d.now().Sub(started) > d.budget() {
 			return true, errBatchTooLong
 		}
-		if e.completion == nil || won[handlerKey{e.handler.Name, e.lease.envelope.IdempotencyKey}] != i+1 {
+		if e.completion == nil || !keys.runs(e.handler, e.lease.claimed, i) {
 			continue
 		}
 		ran = true
@@ -392,12 +404,12 @@ func (d *dispatchTx) complete(ctx context.Context, e *ending) error {
 	if err := d.exec(ctx, actAs(role, e.lease.envelope.WorkspaceID)); err != nil {
 		return d.completionFailed(fmt.Errorf("act as %s: %w", role, err))
 	}
-	err = d.lend(ctx, e.handler, min(e.handler.CallTimeout(), completionTimeout, d.subscription.Lease/2), func(ctx context.Context, tx *lentTx) error {
-		return e.completion(ctx, tx)
-	})
+	limit := min(e.handler.CallTimeout(), completionTimeout, d.subscription.Lease/2)
+	err = d.lend(ctx, limit, func(ctx context.Context, tx *lentTx) error { return e.completion(ctx, tx) })
 	if err == nil {
 		return nil
 	}
+	d.logPanic(ctx, e.handler, []events.Envelope{e.lease.envelope}, err)
 	return d.completionFailed(err)
 }
 

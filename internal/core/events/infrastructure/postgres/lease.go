@@ -40,9 +40,12 @@ func (c *leased) work(ctx context.Context, l *lease) {
 			return
 		}
 		if err == nil {
-			last := i == len(todo)-1 && len(failures) == 0 && len(unhandled) == 0
+			row := rowKept
+			if i == len(todo)-1 && len(failures) == 0 && len(unhandled) == 0 {
+				row = rowDelivered
+			}
 			var held bool
-			if held, err = c.end(ctx, &ending{lease: l, handler: r, completion: completion, delivered: last}); !held {
+			if held, err = c.end(ctx, &ending{lease: l, handler: r, completion: completion, row: row}); !held {
 				return
 			}
 		}
@@ -60,9 +63,9 @@ func (c *leased) work(ctx context.Context, l *lease) {
 				v.classes[r.Name] = l.record[r.Name].Class
 			}
 		}
-		_, _ = c.end(ctx, &ending{lease: l, verdict: &v})
+		_, _ = c.end(ctx, &ending{lease: l, row: rowJudged, verdict: v})
 	case len(todo) == 0:
-		_, _ = c.end(ctx, &ending{lease: l, delivered: true})
+		_, _ = c.end(ctx, &ending{lease: l, row: rowDelivered})
 	}
 }
 
@@ -103,7 +106,7 @@ func (c *leased) execute(ctx context.Context, r events.Registration, l *lease) (
 		completion, err = r.Executor.Execute(ctx, l.envelope)
 		return err
 	})
-	c.logPanic(ctx, r, err)
+	c.logPanic(ctx, r, []events.Envelope{l.envelope}, err)
 	if err != nil {
 		return nil, err // and not what an abandoned one may still be writing
 	}
@@ -140,7 +143,7 @@ func (c *leased) noteAtWork(ctx context.Context, l *lease, r events.Registration
 		case a.err != nil:
 			pause(ctx, wait.next(c.random), nil)
 		case !a.known:
-			pause(ctx, doubtPause, nil) // it is locked at the moment
+			pause(ctx, lockedPause, nil)
 		case a.held:
 			return true
 		default:
@@ -183,10 +186,10 @@ func (c *leased) giveBack(ctx context.Context, l *lease, unhandled []events.Regi
 	}
 	if len(failures) > 0 {
 		v := judge(l.record, unhandled, failures, c.random)
-		_, _ = c.end(ctx, &ending{lease: l, verdict: &v})
+		_, _ = c.end(ctx, &ending{lease: l, row: rowJudged, verdict: v})
 		return
 	}
-	_, _ = c.end(ctx, &ending{lease: l, released: true})
+	_, _ = c.end(ctx, &ending{lease: l, row: rowReleased})
 }
 
 func (c *leased) logLost(ctx context.Context, l *lease) {
@@ -215,7 +218,8 @@ func (c *leased) beat(ctx context.Context, none <-chan struct{}) {
 		held, err := c.renew(ctx, all, make([]string, len(all)))
 		next = every
 		if err != nil {
-			next = max(min(every/4, time.Second), minRenewal/2)
+			next = max(min(every/4, maxBackoff), minRenewal/2)
+			next = time.Duration(float64(next) * (0.5 + c.random()/2))
 			c.log.WarnContext(ctx, "leases could not be renewed", logEventType, c.subscription.EventType, logRows, len(all),
 				logErrorClass, classify(err, 0).class, logReason, err.Error(), logDelay, next.Milliseconds())
 		}
@@ -251,6 +255,9 @@ func (c *leased) renew(ctx context.Context, all []*lease, atWork []string) (map[
 	}
 	return held, nil
 }
+
+// lockedPause is how long to wait for a row that somebody has locked at the moment, before asking again.
+const lockedPause = 100 * time.Millisecond
 
 // minRenewal is how long a renewal may take, however short the lease.
 const minRenewal = 100 * time.Millisecond

@@ -2,11 +2,9 @@ package postgres
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"math"
 	"slices"
-	"sync"
 
 	"github.com/google/uuid"
 
@@ -19,27 +17,21 @@ import (
 // transactions of their own, many at a time. docs/decisions/0011.
 type leased struct {
 	*consumer
+	waking
 
-	mu       sync.Mutex
-	again    bool // woken since the last claim began, or that one was full
-	crashed  bool // there may be due rows that a worker died of
 	claiming bool
-	apart    bool // the last claim was of such rows
-	doubt    doubt
+	apart    bool                 // the last claim was of rows that a worker died of
 	leases   map[uuid.UUID]*lease // in flight with us, by token: each takes one place of the concurrency
 	none     chan struct{}        // closed when there is none left; made with the first
 	notes    []*note              // to be written
 	noting   bool
-	stopped  bool
-	stop     chan struct{} // closed when stopped
-	wait     sync.WaitGroup
 
 	completing, recording settling
 }
 
 func newLeased(c *consumer) *leased {
 	return &leased{
-		consumer: c, leases: make(map[uuid.UUID]*lease), stop: make(chan struct{}),
+		consumer: c, waking: newWaking(), leases: make(map[uuid.UUID]*lease),
 		completing: settling{settlersAtMost: maxSettlers - 1, most: firstEndings},
 		recording:  settling{settlersAtMost: 1, most: firstEndings},
 	}
@@ -61,17 +53,6 @@ func (c *leased) claimMore(ctx context.Context) {
 	c.claiming = true
 	c.wait.Go(func() { c.claim(ctx) })
 }
-
-func (c *leased) halt() {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if !c.stopped {
-		c.stopped = true
-		close(c.stop)
-	}
-}
-
-func (c *leased) await() { c.wait.Wait() }
 
 // noneCrashed takes only rows that no worker died of, anyCrashed any that one did.
 const (
@@ -214,16 +195,14 @@ func (d *dispatchTx) takeLeases(ctx context.Context, limit int, crashes int32) (
 	}
 	found := make([]*lease, len(rows))
 	for i, r := range rows {
-		found[i] = &lease{handled: r.Handled, claimed: claimed{
-			envelope: events.Envelope{
-				EventID: r.EventID, EventType: r.EventType, EventVersion: int(r.EventVersion), OccurredAt: r.OccurredAt,
-				Source: events.Scope(r.Source), Target: events.Scope(r.Target),
-				WorkspaceID: uuid.NullUUID{UUID: r.WorkspaceID, Valid: r.WorkspaceID != uuid.Nil},
-				Payload:     json.RawMessage(r.Payload), IdempotencyKey: r.IdempotencyKey, TraceContext: r.TraceContext,
-			},
-			contentClass: r.ContentClass, attempts: int(r.Attempts) - 1, token: r.ClaimToken, crashes: int(r.Crashes),
-		}}
-		found[i].readRecord(r.HandlerFailures)
+		row := claimedRow(coredb.ClaimRow{
+			EventID: r.EventID, EventType: r.EventType, EventVersion: r.EventVersion, OccurredAt: r.OccurredAt, Source: r.Source,
+			Target: r.Target, ContentClass: r.ContentClass, WorkspaceID: r.WorkspaceID, Payload: r.Payload,
+			IdempotencyKey: r.IdempotencyKey, TraceContext: r.TraceContext, Attempts: r.Attempts - 1,
+			HandlerFailures: r.HandlerFailures, Crashes: r.Crashes,
+		})
+		row.token = r.ClaimToken
+		found[i] = &lease{claimed: row, handled: r.Handled}
 	}
 	return found, nil
 }

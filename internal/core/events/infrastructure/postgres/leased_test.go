@@ -134,3 +134,26 @@ func TestWhoseFailureAnEndingIs(t *testing.T) {
 		}
 	}
 }
+
+// Rows that a worker died of have every second turn, also where there is one place only.
+func TestLeasedClaimsTakeTurns(t *testing.T) {
+	t.Parallel()
+	l := newLeased(&consumer{subscription: events.Subscription{Concurrency: 1, BatchSize: 1}})
+	for n := range 6 {
+		l.again, l.crashed = true, true // there is more of both
+		if limit, crashes := l.next(); limit != 1 || (crashes == anyCrashed) != (n%2 == 0) {
+			t.Fatalf("claim %d takes %d of at most %d deaths", n, limit, crashes)
+		}
+	}
+	l.again, l.crashed = false, true
+	for range 2 {
+		l.crashed = true
+		if _, crashes := l.next(); crashes != anyCrashed {
+			t.Fatal("with nothing else to claim there are no turns")
+		}
+	}
+	l.halt()
+	if limit, _ := l.next(); limit != 0 {
+		t.Fatal("halted, it goes on claiming")
+	}
+}

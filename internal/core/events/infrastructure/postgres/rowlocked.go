@@ -2,47 +2,22 @@ package postgres
 
 import (
 	"context"
-	"sync"
 	"time"
 )
-
-// After a lost connection, empty claims are repeated for two seconds: its backend may hold rows until it has
-// ended, and nothing rings then.
-const (
-	maxDoubted = 20
-	doubtPause = 100 * time.Millisecond
-)
-
-// doubt is how many empty claims are not to be believed.
-type doubt int
-
-func (d *doubt) raise() { *d = maxDoubted }
-
-// lessen reports whether an empty claim is to be repeated.
-func (d *doubt) lessen() bool {
-	*d = max(*d-1, -1)
-	return *d >= 0
-}
 
 // rowLocked dispatches a consumer's events in transactions that claim, handle and settle them. Each wake and
 // each full claim adds a runner, up to the subscription's concurrency; a runner claims until nothing is left.
 type rowLocked struct {
 	*consumer
+	waking
 
-	mu       sync.Mutex
 	throttle throttle
 	runners  int
 	entries  []*entry // of runners that are not at work
-	again    bool     // woken since the last claim began
-	crashed  bool     // there may be due rows that a worker died of
-	doubt    doubt
-	stopped  bool
-	stop     chan struct{} // closed when stopped
-	wait     sync.WaitGroup
 }
 
 func newRowLocked(c *consumer) *rowLocked {
-	return &rowLocked{consumer: c, throttle: newThrottle(c.subscription), stop: make(chan struct{})}
+	return &rowLocked{consumer: c, waking: newWaking(), throttle: newThrottle(c.subscription)}
 }
 
 // wake makes sure that a claim begins after this call: by a further runner, so that one slow row
@@ -64,18 +39,6 @@ func (c *rowLocked) wake(ctx context.Context, crashed bool) {
 	}
 	c.wait.Go(func() { c.drain(ctx, note) })
 }
-
-// halt lets no further claim begin; runners end after the one in hand.
-func (c *rowLocked) halt() {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if !c.stopped {
-		c.stopped = true
-		close(c.stop)
-	}
-}
-
-func (c *rowLocked) await() { c.wait.Wait() }
 
 // claim is how a runner claims.
 type claim struct {
@@ -140,7 +103,7 @@ func (c *rowLocked) interrupted(how claim) {
 		c.crashed = true
 		return
 	}
-	c.throttle.undone(false)
+	c.throttle.interrupted()
 }
 
 // drain is one runner: it claims until nothing is left.

@@ -43,7 +43,7 @@ func TestTheTurnWakesThoseWithoutIt(t *testing.T) {
 // Crashed rows have every second turn, so that one runner serves both.
 func TestCrashedRowsHoldUpNoOthers(t *testing.T) {
 	t.Parallel()
-	c := &rowLocked{consumer: &consumer{journal: &journal{}}, throttle: newTestThrottle(10), crashed: true, runners: 1}
+	c := &rowLocked{consumer: &consumer{journal: &journal{}}, waking: waking{crashed: true}, throttle: newTestThrottle(10), runners: 1}
 	ctx, note, last := context.Background(), &entry{}, claim{}
 	for n := range 6 {
 		next := c.begin(ctx, note, last, false)

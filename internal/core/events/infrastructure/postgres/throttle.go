@@ -43,6 +43,12 @@ func (t *throttle) next() (limit int, strict bool) {
 	return 1, t.strict
 }
 
+// interrupted leaves one runner to find out when the database answers again.
+func (t *throttle) interrupted() {
+	t.undone(false)
+	t.allowed = 1
+}
+
 func (t *throttle) undone(deadlock bool) {
 	t.size = max(t.size/2, 1)
 	if deadlock {
@@ -76,7 +82,9 @@ func (t *throttle) adjust(r dispatchResult, limit int, took time.Duration) {
 		}
 		t.size = max(size, 1)
 		t.allowed = min(t.allowed+1, t.concurrency)
-	case t.size == 1 && t.base > 1 && t.alone == 0:
+	case t.base == 1:
+		t.allowed = min(t.allowed+1, t.concurrency)
+	case t.size == 1 && t.alone == 0:
 		t.size = 2 // halved to nothing, and now it goes well
 	}
 }

@@ -98,3 +98,22 @@ func TestStrictLastsAsLongAsTheRowsLeft(t *testing.T) {
 		t.Fatalf("then %d, strict %t", limit, strict)
 	}
 }
+
+// While the database is away one runner is enough to find out when it is back; afterwards they are as many as
+// before, whatever the size of a batch.
+func TestOneRunnerOutlastsAnInterruption(t *testing.T) {
+	t.Parallel()
+	for _, batch := range []int{1, 10} {
+		th := newTestThrottle(batch)
+		th.interrupted()
+		if th.allowed != 1 {
+			t.Fatalf("%d runners go on", th.allowed)
+		}
+		for range 10 {
+			full(&th, time.Millisecond, 1)
+		}
+		if th.allowed != 4 {
+			t.Errorf("in batches of %d: %d runners afterwards", batch, th.allowed)
+		}
+	}
+}
