@@ -44,11 +44,7 @@ func TestADeferredErrorOfABatchFailsItsOwnRowOnly(t *testing.T) {
 	b := setup(t)
 	b.exec(`create table worlds.deferring (n int unique deferrable initially deferred); grant all on worlds.deferring to spectral_worlds;
 		insert into worlds.deferring values (4)`)
-	var batch []events.Envelope
-	for n := range 10 {
-		batch = append(batch, event(n))
-	}
-	b.publish(batch...)
+	batch := b.publishMany(10)
 	l := b.listen(never, subscription(leaving("platform.one"), handler("worlds.deferring", func(ctx context.Context, tx events.Tx, e events.Envelope) error {
 		_, err := tx.Exec(ctx, "insert into worlds.deferring values ($1)", payloadN(e))
 		return err
@@ -72,11 +68,7 @@ func TestDeadlocksOfBatchesCostNobodyAnything(t *testing.T) {
 		insert into platform.hot values (0, 0), (1, 0)`)
 	log := &notes{}
 	b.log = slog.NewJSONHandler(log, &slog.HandlerOptions{Level: slog.LevelDebug})
-	var all []events.Envelope
-	for n := range 200 {
-		all = append(all, event(n))
-	}
-	b.publish(all...)
+	all := b.publishMany(200)
 	var met sync.WaitGroup // each holds the row that the other wants next
 	met.Add(2)
 	heating := func(first int) *listening {

@@ -47,9 +47,7 @@ func TestASlowClassDelaysNoOther(t *testing.T) {
 		all = append(all, slow(n))
 	}
 	b.publish(all...)
-	for range 8 {
-		g.awaitEntered(t)
-	}
+	g.awaitAll(t, 8)
 	for n := range 200 {
 		b.publish(event(n))
 	}

@@ -79,11 +79,7 @@ func TestAnAbandonedHandlerOfABatchFailsAlone(t *testing.T) {
 		return effect("platform.one")(ctx, tx, e)
 	})
 	h.Timeout, h.Retry = 100*time.Millisecond, once
-	var batch []events.Envelope
-	for n := range 10 {
-		batch = append(batch, event(n))
-	}
-	b.publish(batch...)
+	batch := b.publishMany(10)
 	settledOf(len(batch), b.listen(never, subscription(h)))
 	for n, e := range batch {
 		if n != 4 {

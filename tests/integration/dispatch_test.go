@@ -38,11 +38,7 @@ func TestTwoRowsOfOneIDAreHandledOnce(t *testing.T) {
 func TestAnOddRowConcernsItselfOnly(t *testing.T) {
 	b := setup(t)
 	b.exec("alter table core.outbox disable trigger outbox_notify")
-	var batch []events.Envelope
-	for n := range 5 {
-		batch = append(batch, event(n))
-	}
-	b.publish(batch...)
+	batch := b.publishMany(5)
 	b.exec(`update core.outbox set handler_failures = '{"platform.one": 5}' where id = $1`, batch[0].EventID)
 	b.exec(`update core.outbox set handler_failures = '{"platform.one": {"failures": 1e30}}' where id = $1`, batch[1].EventID)
 	b.exec(`update core.outbox set available_at = '2998-12-31' where id = $1`, batch[2].EventID)

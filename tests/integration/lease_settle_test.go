@@ -2,6 +2,7 @@ package integration_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -32,14 +33,8 @@ func TestLeasedConcurrencyIsBounded(t *testing.T) {
 	s := leasing(time.Minute, gated(worker1, g))
 	s.Concurrency = 3
 	l := b.listen(never, s)
-	var all []events.Envelope
-	for n := range 30 {
-		all = append(all, event(n))
-	}
-	b.publish(all...)
-	for range 3 {
-		g.awaitEntered(t)
-	}
+	b.publishMany(30)
+	g.awaitAll(t, 3)
 	for range 20 {
 		b.publish(event(100)) // each rings
 	}
@@ -64,14 +59,8 @@ func TestLeasedWorkIsSettledInBatches(t *testing.T) {
 	s := leasing(time.Minute, gated(worker1, g))
 	s.Concurrency = 200
 	l := b.listen(never, s)
-	var all []events.Envelope
-	for n := range 200 {
-		all = append(all, event(n))
-	}
-	b.publish(all...)
-	for range all {
-		g.awaitEntered(t)
-	}
+	all := b.publishMany(200)
+	g.awaitAll(t, len(all))
 	g.letOn()
 	l.delivered(len(all))
 	b.wantEffects(map[string]int{worker1: len(all)})
@@ -97,14 +86,8 @@ func TestALeasedFailureAmongOthers(t *testing.T) {
 	s := leasing(time.Minute, failing)
 	s.Concurrency = 50
 	l := b.listen(never, s)
-	var all []events.Envelope
-	for n := range 50 {
-		all = append(all, event(n))
-	}
-	b.publish(all...)
-	for range all {
-		g.awaitEntered(t)
-	}
+	all := b.publishMany(50)
+	g.awaitAll(t, len(all))
 	g.letOn()
 	for range all {
 		s := l.next()
@@ -256,11 +239,7 @@ func TestLeasesThatRanOutTooOften(t *testing.T) {
 // Rows that a worker died of do not run all at once, and all run.
 func TestRowsThatWorkersDiedOfRunInSmallCompany(t *testing.T) {
 	b := setup(t)
-	var all []events.Envelope
-	for n := range 24 {
-		all = append(all, event(n))
-	}
-	b.publish(all...)
+	all := b.publishMany(24)
 	b.exec("update core.outbox set crashes = 1")
 	var at, most atomic.Int32
 	pass := make(chan struct{})
@@ -292,11 +271,7 @@ func TestUnreapableLeases(t *testing.T) {
 	said := new(notes)
 	b.log = logTo(said)
 	const bad, good = 120, 30
-	var all []events.Envelope
-	for n := range bad + good {
-		all = append(all, event(n))
-	}
-	b.publish(all...)
+	b.publishMany(bad + good)
 	b.exec("select core.outbox_lease($1, $2, 1000, p_lease => 0.001)", pgtest.Generation, happenedType)
 	b.exec(fmt.Sprintf(`alter table core.outbox add constraint refusing check ((payload ->> 'n')::integer >= %d or status = 'in_flight')`, bad))
 	l := b.listen(never, leasing(time.Minute, completing(worker1)))
@@ -345,9 +320,7 @@ func TestLargeEventsFillEveryPlace(t *testing.T) {
 		all = append(all, e)
 	}
 	b.publish(all...)
-	for range all {
-		g.awaitEntered(t)
-	}
+	g.awaitAll(t, len(all))
 	g.letOn()
 	l.delivered(len(all))
 }
@@ -370,38 +343,42 @@ func TestAFreeFailureOfLeasedWork(t *testing.T) {
 	b.wantRow(e.EventID, "delivered", 1)
 }
 
-// A batch whose completions take long is given up while the leases in it last.
+// A batch whose completions turn out to take long is given up while the leases in it last: what undoes it later
+// would cost them all.
 func TestSlowCompletionsTogetherCostNoLease(t *testing.T) {
 	b := setup(t)
-	g := newGate()
-	t.Cleanup(g.letOn)
+	first, rest := newGate(), newGate() // of two quick ones, while whose completions run the slow ones gather
+	t.Cleanup(func() { first.letOn(); rest.letOn() })
+	completing := make(chan struct{}, 2)
 	s := leasing(3*time.Second, executor(worker1, func(ctx context.Context, e events.Envelope) (events.Completion, error) {
-		return func(ctx context.Context, tx events.Tx) error {
-			if _, err := tx.Exec(ctx, "select pg_catalog.pg_sleep(0.4)"); err != nil {
+		if payloadN(e) < 2 {
+			return func(ctx context.Context, tx events.Tx) error {
+				completing <- struct{}{}
+				_, err := tx.Exec(ctx, "select pg_catalog.pg_sleep(0.09)")
 				return err
+			}, first.pass(ctx)
+		}
+		return func(ctx context.Context, tx events.Tx) error {
+			var tooLong bool
+			err := tx.QueryRow(ctx, "select pg_catalog.pg_sleep(0.6), pg_catalog.clock_timestamp() OPERATOR(pg_catalog.-) pg_catalog.now() OPERATOR(pg_catalog.>) interval '3.2 s'").Scan(nil, &tooLong)
+			if err == nil && tooLong {
+				err = &pgconn.PgError{Code: "40001", Severity: "ERROR", Message: "could not serialize"}
 			}
-			if payloadN(e) == 19 {
-				return events.Terminal(errRefusing)
-			}
-			return effect(worker1)(ctx, tx, e)
-		}, g.pass(ctx)
+			return err
+		}, rest.pass(ctx)
 	}))
-	s.Concurrency = 20
+	s.Concurrency = 24
 	l := b.listen(never, s)
-	var all []events.Envelope
-	for n := range 20 {
-		all = append(all, event(n))
-	}
-	b.publish(all...)
-	for range all {
-		g.awaitEntered(t)
-	}
-	g.letOn()
-	for range all {
-		l.next()
-	}
-	if n := one[int](b, "select count(*) from core.outbox where attempts = 1 and crashes = 0 and status = case when payload = '{\"n\": 19}' then 'failed' else 'delivered' end"); n != len(all) || len(g.entered) > 0 {
-		t.Fatalf("%d of %d are as they should be, %d were executed again", n, len(all), len(g.entered))
+	all := b.publishMany(24)
+	first.awaitAll(t, 2)
+	rest.awaitAll(t, len(all)-2)
+	first.letOn()
+	within(t, completing)
+	within(t, completing)
+	rest.letOn()
+	l.delivered(len(all))
+	if n := one[int](b, "select count(*) from core.outbox where attempts = 1 and crashes = 0"); n != len(all) || len(rest.entered) > 0 {
+		t.Fatalf("%d of %d kept their leases, %d were executed again", n, len(all), len(rest.entered))
 	}
 }
 
@@ -425,14 +402,8 @@ func TestStoppingDoesNotWaitForCompletions(t *testing.T) {
 		return nil, g.pass(ctx)
 	})))
 	l.start()
-	var all []events.Envelope
-	for n := range 8 {
-		all = append(all, event(n))
-	}
-	b.publish(all...)
-	for range 5 {
-		g.awaitEntered(t)
-	}
+	b.publishMany(8)
+	g.awaitAll(t, 5)
 	b.eventually("the completions wait", b.somebodyWaits)
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
@@ -473,14 +444,8 @@ func TestCompletionsDoNotShareLocalSettings(t *testing.T) {
 	}))
 	s.Concurrency = 24
 	l := b.listen(never, s)
-	var all []events.Envelope
-	for n := range 24 {
-		all = append(all, event(n))
-	}
-	b.publish(all...)
-	for range all {
-		g.awaitEntered(t)
-	}
+	all := b.publishMany(24)
+	g.awaitAll(t, len(all))
 	g.letOn()
 	l.delivered(len(all))
 	if n := one[int](b, "select count(*) from platform.zones where (n % 3 = 0) = (zone = 'Asia/Tokyo')"); n != len(all) {
@@ -496,14 +461,8 @@ func TestManyCoHandlersKeepTheirLeases(t *testing.T) {
 	s := leasing(10*time.Second, gated(worker1, g), completing(worker2))
 	s.Concurrency = 400
 	l := b.listen(never, s)
-	var all []events.Envelope
-	for n := range 400 {
-		all = append(all, event(n))
-	}
-	b.publish(all...)
-	for range all {
-		g.awaitEntered(t)
-	}
+	all := b.publishMany(400)
+	g.awaitAll(t, len(all))
 	if n := one[int](b, "select count(distinct xmin::text) from core.outbox where lease_handler = $1", worker1); n > 100 {
 		t.Errorf("%d rows were noted in %d transactions", len(all), n)
 	}
@@ -511,5 +470,101 @@ func TestManyCoHandlersKeepTheirLeases(t *testing.T) {
 	l.delivered(len(all))
 	if n := one[int](b, "select count(*) from core.outbox where attempts = 1 and crashes = 0"); n != len(all) {
 		t.Fatalf("%d of %d kept their leases", n, len(all))
+	}
+}
+
+// A worker that finds itself beside another set of handlers ends at once, and gives back what it works on.
+func TestARefusedWorkerGivesItsLeasesBack(t *testing.T) {
+	b := setup(t)
+	g := newGate()
+	t.Cleanup(g.letOn)
+	causes := make(chan error, 1)
+	l := b.newListener(never, pgtest.Generation, leasing(time.Minute, executor(worker1, func(ctx context.Context, _ events.Envelope) (events.Completion, error) {
+		err := g.pass(ctx)
+		causes <- context.Cause(ctx)
+		return nil, err
+	})))
+	l.start()
+	e := event(1)
+	b.publish(e)
+	g.awaitEntered(t)
+	other := uuid.New()
+	session := pgtest.Conn(t, b.url)
+	_, err := session.Exec(b.ctx, "select pg_advisory_lock(core.worker_lock($1))", other)
+	must(t, err)
+	b.exec("insert into core.workers (worker_id, session_id, generation, name, handlers) values ($1, $1, 1, 'another', jsonb_build_object($2::text, array['worlds.other']))",
+		other, happenedType)
+	for _, pid := range b.doorbellPIDs() {
+		b.exec("select pg_terminate_backend($1)", pid)
+	}
+	select {
+	case <-l.Done():
+	case <-time.After(patience):
+		t.Fatal("it goes on")
+	}
+	if err := l.Err(); err == nil || !strings.Contains(err.Error(), "another") {
+		t.Errorf("it ended with %v", err)
+	}
+	if cause := within(t, causes); !errors.Is(cause, events.ErrStopping) {
+		t.Errorf("the work was told %v", cause)
+	}
+	b.wantRow(e.EventID, "pending", 0)
+}
+
+// However much waits to be settled while the database is away, few connections are tried.
+func TestAnOutageIsNoHotLoop(t *testing.T) {
+	b := setup(t)
+	b.sockets = new(sockets)
+	g := newGate()
+	t.Cleanup(g.letOn)
+	s := leasing(time.Minute, gated(worker1, g))
+	s.Concurrency = 100
+	l := b.listen(never, s)
+	all := b.publishMany(100)
+	g.awaitAll(t, len(all))
+	b.sockets.reach(refusing)
+	b.sockets.cut()
+	before := b.sockets.count()
+	began := one[time.Time](b, "select clock_timestamp()")
+	g.letOn()
+	b.eventually("it has been away for a while", func() bool {
+		return one[bool](b, "select clock_timestamp() > $1::timestamptz + interval '6 s'", began)
+	})
+	if n := b.sockets.count() - before; n == 0 || n > 20 {
+		t.Errorf("%d connections were tried in 6 s", n)
+	}
+	b.sockets.reach(nil)
+	l.delivered(len(all))
+	if n := one[int](b, "select count(*) from core.outbox where attempts = 1 and crashes = 0"); n != len(all) {
+		t.Errorf("%d of %d kept their leases", n, len(all))
+	}
+	b.wantEffects(map[string]int{worker1: len(all)})
+}
+
+// The log says where a handler panicked and for which event, and nothing of what it panicked with.
+func TestPanicsAreLogged(t *testing.T) {
+	b := setup(t)
+	log := new(notes)
+	b.log = logTo(log)
+	once := &events.RetryPolicy{Base: time.Millisecond, Multiplier: 1, Cap: time.Millisecond}
+	working := executor(worker1, func(context.Context, events.Envelope) (events.Completion, error) { panic("secret") })
+	completes := executor(worker2, func(context.Context, events.Envelope) (events.Completion, error) {
+		return func(context.Context, events.Tx) error { panic("secret") }, nil
+	})
+	working.Retry, completes.Retry = once, once
+	l := b.listen(never, leasing(time.Minute, working, completes))
+	e := event(1)
+	b.publish(e)
+	l.until(postgres.Failed)
+	for _, name := range []string{worker1, worker2} {
+		if n := log.count(`"msg":"handler panicked: see last_error of its row in core.outbox","handler_name":"` + name + `","event_id":"` + e.EventID.String()); n != 1 {
+			t.Errorf("the panic of %s is logged %d times", name, n)
+		}
+	}
+	if log.count("secret") > 0 {
+		t.Error("the log has what they panicked with")
+	}
+	if r := b.row(e.EventID); !strings.Contains(r.LastError, "secret") {
+		t.Errorf("last_error is %q", r.LastError)
 	}
 }

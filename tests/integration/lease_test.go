@@ -48,11 +48,7 @@ func TestLeasedWorkIsSettledOnce(t *testing.T) {
 	b := setup(t)
 	l := b.listen(never, leasing(time.Minute, completing(worker1), completing(worker2)))
 	for range 5 {
-		var batch []events.Envelope
-		for n := range 20 {
-			batch = append(batch, event(n))
-		}
-		b.publish(batch...)
+		b.publishMany(20)
 	}
 	l.delivered(100)
 	b.wantEffects(map[string]int{worker1: 100, worker2: 100})
@@ -189,14 +185,14 @@ func TestLeasedWorkThatIgnoresItsContextIsAbandoned(t *testing.T) {
 	b := setup(t)
 	forever := make(chan struct{})
 	t.Cleanup(func() { close(forever) })
-	stubborn := executor(worker1, func(_ context.Context, e events.Envelope) (events.Completion, error) {
+	heedless := executor(worker1, func(_ context.Context, e events.Envelope) (events.Completion, error) {
 		if string(e.Payload) == `{"n": 13}` {
 			<-forever
 		}
 		return completion(worker1, e), nil
 	})
-	stubborn.Timeout, stubborn.Retry = 100*time.Millisecond, &events.RetryPolicy{Base: time.Millisecond, Multiplier: 1, Cap: time.Millisecond}
-	s := leasing(time.Minute, stubborn)
+	heedless.Timeout, heedless.Retry = 100*time.Millisecond, &events.RetryPolicy{Base: time.Millisecond, Multiplier: 1, Cap: time.Millisecond}
+	s := leasing(time.Minute, heedless)
 	s.Concurrency = 1
 	l := b.listen(never, s)
 	bad, good := event(13), event(1)
@@ -248,9 +244,7 @@ func TestLeasedTwinsHaveOneEffect(t *testing.T) {
 		twins = append(twins, e)
 	}
 	b.publish(twins...)
-	for range twins {
-		g.awaitEntered(t)
-	}
+	g.awaitAll(t, len(twins))
 	g.letOn()
 	l.delivered(len(twins))
 	b.wantEffects(map[string]int{worker1: 1})
@@ -291,14 +285,8 @@ func TestStoppingReleasesLeases(t *testing.T) {
 		return completion(worker1, e), err
 	})))
 	l.start()
-	var all []events.Envelope
-	for n := range 3 {
-		all = append(all, event(n))
-	}
-	b.publish(all...)
-	for range all {
-		g.awaitEntered(t)
-	}
+	all := b.publishMany(3)
+	g.awaitAll(t, len(all))
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	if err := l.Stop(ctx); err == nil {
@@ -336,7 +324,7 @@ func TestALoserOfItsLeaseWritesNothing(t *testing.T) {
 	l := b.listen(time.Second, leasing(time.Minute, executor(worker1, func(ctx context.Context, e events.Envelope) (events.Completion, error) {
 		n := tries.Add(1)
 		if n == 1 {
-			if _, err := b.pool.Exec(ctx, "update core.outbox set lease_seconds = 1e-6 where id = $1", e.EventID); err != nil {
+			if _, err := b.pool.Exec(ctx, expireSQL, e.EventID); err != nil {
 				return nil, err
 			}
 		}
@@ -357,8 +345,10 @@ func TestALoserOfItsLeaseWritesNothing(t *testing.T) {
 // expire lets the lease of an event have run out.
 func (b *bundle) expire(id uuid.UUID) {
 	b.Helper()
-	b.exec("update core.outbox set lease_seconds = 1e-6 where id = $1", id)
+	b.exec(expireSQL, id)
 }
+
+const expireSQL = "update core.outbox set lease_seconds = 1e-6 where id = $1"
 
 // Whoever has lost its lease is told so, and what it brings is dropped; the row is another's.
 func TestALostLease(t *testing.T) {

@@ -223,6 +223,17 @@ func (b *bundle) publish(envelopes ...events.Envelope) {
 	}))
 }
 
+// publishMany publishes n test events, numbered from 0, in one transaction.
+func (b *bundle) publishMany(n int) []events.Envelope {
+	b.Helper()
+	all := make([]events.Envelope, n)
+	for i := range all {
+		all[i] = event(i)
+	}
+	b.publish(all...)
+	return all
+}
+
 // event makes a test event.
 func event(n int) events.Envelope {
 	e, err := events.NewEnvelope(happenedContract(), happened{N: n})
@@ -349,6 +360,14 @@ func (g *gate) pass(ctx context.Context) error {
 }
 
 func (g *gate) letOn() { g.once.Do(func() { close(g.open) }) }
+
+// awaitAll awaits n of them.
+func (g *gate) awaitAll(t testing.TB, n int) {
+	t.Helper()
+	for range n {
+		g.awaitEntered(t)
+	}
+}
 
 func (g *gate) awaitEntered(t testing.TB) {
 	t.Helper()
