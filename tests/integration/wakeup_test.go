@@ -35,6 +35,28 @@ func TestWithEveryNotificationLostThePollDelivers(t *testing.T) {
 	}
 }
 
+// A DATABASE_URL that takes connections and never answers takes long to give up.
+func TestThePollGoesOnWhileTheListenConnectionIsMade(t *testing.T) {
+	b := setup(t)
+	wire := &sockets{}
+	gaveUp := make(chan struct{}, 100)
+	wire.reach(func(ctx context.Context, _, _ string) (net.Conn, error) {
+		<-ctx.Done()
+		gaveUp <- struct{}{}
+		return nil, ctx.Err()
+	})
+	l := b.newListener(50*time.Millisecond, pgtest.Generation, subscription(leaving("platform.one")), through(wire))
+	must(t, l.Start(b.ctx))
+	t.Cleanup(l.stop)
+	for n := range 5 {
+		b.publish(event(n))
+		l.delivered(1)
+	}
+	if len(gaveUp) > 0 {
+		t.Fatal("the first attempt was over before the events were delivered")
+	}
+}
+
 // The doorbell elects one notifier at a time. With the poll out of reach, a producer that stayed
 // silent though nobody notified for it would leave its row behind.
 func TestConcurrentProducersStrandNothing(t *testing.T) {

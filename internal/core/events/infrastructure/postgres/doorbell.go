@@ -51,8 +51,8 @@ type doorbell struct {
 	sending  sync.WaitGroup // notifications of self-tests
 }
 
-// run connects and watches until ctx is done, reconnecting with growing, jittered delays. While
-// there is no connection the poll goes on through the pool. It returns early when this worker must
+// run connects and watches until ctx is done, reconnecting with growing, jittered delays. Until
+// there is a connection the poll goes on through the pool. It returns early when this worker must
 // not work beside another one. Stopped, it leaves its session open: as long as handlers are at work
 // the worker is alive.
 func (b *doorbell) run(ctx context.Context) error {
@@ -89,7 +89,10 @@ func (b *doorbell) run(ctx context.Context) error {
 		if line != nil {
 			line.hangUp()
 		}
-		if err := b.pollWithout(ctx, b.jittered(backoff)); err != nil {
+		wait, done := context.WithTimeout(ctx, b.jittered(backoff))
+		_, err = b.pollUntil(ctx, wait.Done(), b.lookedAt)
+		done()
+		if err != nil {
 			return err
 		}
 		backoff = min(2*backoff, maxBackoff)
@@ -127,31 +130,29 @@ type pollBackoff struct {
 	delay time.Duration // after the next failure; zero while there is none
 }
 
-// pollWithout waits for d and looks through the pool whenever the poll, or a scheduled row that it
-// saw, is due meanwhile. After failures it looks less often: the database may be down. Its error
-// is that this worker must not work beside another one.
-func (b *doorbell) pollWithout(ctx context.Context, d time.Duration) error {
-	end := time.NewTimer(d)
-	defer end.Stop()
-	next := b.config.PollInterval - b.sinceLook()
+// pollUntil looks through the pool whenever the poll, or a scheduled row that it saw, is due,
+// counted from the look at since, until end or until the database is back. After failures it looks
+// less often: the database may be down. Its error is that this worker must not work beside another
+// one.
+func (b *doorbell) pollUntil(ctx context.Context, end <-chan struct{}, since time.Time) (back bool, err error) {
+	next := b.config.PollInterval - b.config.Now().Sub(since)
 	for {
 		poll := time.NewTimer(max(next, b.poll.at.Sub(b.config.Now()), 0))
 		select {
-		case <-end.C:
+		case <-end:
 			poll.Stop()
-			return nil
+			return false, nil
 		case <-ctx.Done():
 			poll.Stop()
-			return nil
+			return false, nil
 		case <-poll.C:
 		}
 		failing := b.poll.delay > 0
-		var err error
 		if next, err = b.lookThroughPool(ctx); err != nil {
-			return err
+			return false, err
 		}
 		if failing && b.poll.delay == 0 {
-			return nil // the database is back
+			return true, nil
 		}
 	}
 }

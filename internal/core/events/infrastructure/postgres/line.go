@@ -1,6 +1,7 @@
 package postgres
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -29,6 +30,9 @@ const (
 	retestAfter   = 10 * time.Second
 	notifyTimeout = 3 * time.Second
 	arriveTimeout = 3 * time.Second
+
+	// sharedTries is how often a pooler is asked for a connection beside ours.
+	sharedTries = 5
 
 	// hangUpTimeout is how long a connection may take to close before its socket is.
 	hangUpTimeout = 2 * time.Second
@@ -59,21 +63,36 @@ type line struct {
 
 // connect opens the LISTEN connection, in the order that matters: nothing of ours is left on a
 // pooler's connections before it is known to be harmless, and LISTEN is committed before the first
-// look, for in the other order a row committed between the two would be seen by neither.
-func (b *doorbell) connect(ctx context.Context) (*line, error) {
-	l, err := b.dial(ctx)
-	if err != nil {
-		return nil, err
+// look, for in the other order a row committed between the two would be seen by neither. It may
+// take long, and the poll goes on meanwhile.
+func (b *doorbell) connect(ctx context.Context) (l *line, err error) {
+	begin, giveUp := context.WithCancel(ctx)
+	defer giveUp()
+	begun := make(chan struct{})
+	go func() {
+		defer close(begun)
+		if l, err = b.dial(begin); err == nil {
+			err = l.begin(begin)
+		}
+	}()
+	since := b.lookedAt
+	if since.IsZero() {
+		since = b.config.Now() // the connection's look is to be the first
 	}
-	err = l.begin(ctx)
-	if err == nil {
+	back, refused := b.pollUntil(begin, begun, since)
+	for back && refused == nil {
+		back, refused = b.pollUntil(begin, begun, b.lookedAt)
+	}
+	giveUp()
+	<-begun
+	if err = cmp.Or(refused, err); err == nil {
 		err = b.enroll(ctx, l.conn)
 	}
-	if err != nil {
+	if err != nil && l != nil {
 		l.hangUp()
-		return nil, err
+		l = nil
 	}
-	return l, nil
+	return l, err
 }
 
 func (l *line) begin(ctx context.Context) error {
@@ -111,18 +130,18 @@ func (b *doorbell) dial(ctx context.Context) (*line, error) {
 
 // findPooler compares the process that the connection claims to lead to with the one it does lead to.
 func (l *line) findPooler(ctx context.Context) error {
-	pid, err := l.backend(ctx, "")
+	pid, err := l.backend(ctx, l.conn, "")
 	if claimed := l.conn.PgConn().PID(); err == nil && pid != claimed {
 		l.pooled = fmt.Sprintf("its server process is %d, not %d", pid, claimed)
 	}
 	return err
 }
 
-// backend runs sql, if any, and returns the process that did.
-func (l *line) backend(ctx context.Context, sql string) (pid uint32, err error) {
+// backend runs sql on conn, if any, and returns the process that did.
+func (l *line) backend(ctx context.Context, conn *pgx.Conn, sql string) (pid uint32, err error) {
 	err = l.ask(ctx, "ask for the server process", func(ctx context.Context) error {
 		// one simple query: a pooler runs all of it in one place, and a prepared statement may be in another
-		results, err := l.conn.PgConn().Exec(ctx, sql+"select pg_catalog.pg_backend_pid()").ReadAll()
+		results, err := conn.PgConn().Exec(ctx, sql+"select pg_catalog.pg_backend_pid()").ReadAll()
 		if err != nil {
 			return err
 		}
@@ -132,10 +151,14 @@ func (l *line) backend(ctx context.Context, sql string) (pid uint32, err error) 
 	return pid, err
 }
 
-// tryPooler finds out whether the pooler gives us a session, by a self-test on its own. If it does
-// not, the subscription is taken back from the server process that it was left on.
+// tryPooler finds out whether the pooler gives us a session. Most that do not betray themselves
+// before anything is left on them; else a self-test decides, and if it fails, the subscription is
+// taken back from the server process that it was left on.
 func (l *line) tryPooler(ctx context.Context) error {
-	left, err := l.backend(ctx, "listen "+l.probe+"; ")
+	if l.shared(ctx) {
+		return &deafError{pooled: l.pooled}
+	}
+	left, err := l.backend(ctx, l.conn, "listen "+l.probe+"; ")
 	if err != nil {
 		return err
 	}
@@ -148,11 +171,36 @@ func (l *line) tryPooler(ctx context.Context) error {
 	}
 	// most poolers hand out what was used last, so that the first is almost always the one
 	for range 20 {
-		if pid, err := l.backend(ctx, "unlisten "+l.probe+"; "); err != nil || pid == left {
+		if pid, err := l.backend(ctx, l.conn, "unlisten "+l.probe+"; "); err != nil || pid == left {
 			break
 		}
 	}
 	return err
+}
+
+// shared reports whether the server process that has served us was seen to serve another client,
+// which has connected only to find out, or us to be served by another one. False proves nothing.
+func (l *line) shared(ctx context.Context) bool {
+	ctx, cancel := context.WithTimeout(ctx, notifyTimeout)
+	defer cancel()
+	other, err := pgx.ConnectConfig(ctx, l.config.Direct)
+	if err != nil {
+		return false
+	}
+	defer hangUp(other)
+	for range sharedTries {
+		before, errBefore := l.backend(ctx, l.conn, "")
+		lent, errLent := l.backend(ctx, other, "begin; ")
+		after, errAfter := l.backend(ctx, l.conn, "")
+		_, errRolledBack := l.backend(ctx, other, "rollback; ")
+		if errors.Join(errBefore, errLent, errAfter, errRolledBack) != nil {
+			return false
+		}
+		if before == lent || before != after {
+			return true
+		}
+	}
+	return false
 }
 
 // subscribe makes the session what we need, whatever the defaults of the login and the database,
@@ -324,14 +372,16 @@ func (e *deafError) Error() string {
 
 // hangUp ends the connection and waits a moment until it is over: there is to be one LISTEN
 // connection at a time.
-func (l *line) hangUp() {
+func (l *line) hangUp() { hangUp(l.conn) }
+
+func hangUp(conn *pgx.Conn) {
 	ctx, cancel := context.WithTimeout(context.Background(), hangUpTimeout)
 	defer cancel()
-	_ = l.conn.Close(ctx)
+	_ = conn.Close(ctx)
 	select {
-	case <-l.conn.PgConn().CleanupDone():
+	case <-conn.PgConn().CleanupDone():
 	case <-ctx.Done():
-		_ = l.conn.PgConn().Conn().Close()
+		_ = conn.PgConn().Conn().Close()
 	}
 }
 
