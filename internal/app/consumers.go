@@ -7,15 +7,24 @@ import (
 	"strings"
 
 	"spectral/internal/core/events"
+	"spectral/internal/core/events/infrastructure/postgres"
 	platformevents "spectral/internal/platform/infrastructure/events"
 	platformpg "spectral/internal/platform/infrastructure/postgres"
 	worlds "spectral/internal/worlds/contracts/events"
 )
 
+// Parts are what consumers are built of.
+type Parts struct {
+	Generation events.Generation
+	// UnitOfWork is for what a handler does outside its own transaction, and its Publishing for what it
+	// publishes in it. Nil where consumers are only looked at.
+	UnitOfWork *postgres.UnitOfWork
+}
+
 // ConsumerBuilder composes one consumer: an event type, its handlers over their repositories, and
-// how they are dispatched. A second consumer of one event type is a co-handler on its
-// subscription, never a second builder.
-type ConsumerBuilder func(events.Generation) events.Subscription
+// how they are dispatched. It uses nothing of the parts but the generation before a handler is built. A
+// second consumer of one event type is a co-handler on its subscription, never a second builder.
+type ConsumerBuilder func(Parts) events.Subscription
 
 // ConsumerBuilders is the boot list: every consumer of a worker.
 func ConsumerBuilders() []ConsumerBuilder {
@@ -27,10 +36,10 @@ func ConsumerBuilders() []ConsumerBuilder {
 // Subscriptions are the consumers that a worker runs: all of them, or those of the given processing classes,
 // [events.DefaultClass] for the one without a name. The error is a [*SettingsError] for a class that no consumer
 // belongs to, or says what is wrong with a subscription.
-func Subscriptions(builders []ConsumerBuilder, contracts *events.Contracts, g events.Generation, classes []string) ([]events.Subscription, error) {
+func Subscriptions(builders []ConsumerBuilder, contracts *events.Contracts, parts Parts, classes []string) ([]events.Subscription, error) {
 	byClass := make(map[string][]events.Subscription)
 	for _, build := range builders {
-		s := build(g)
+		s := build(parts)
 		if err := s.WithDefaults().Validate(); err != nil {
 			return nil, err
 		}
@@ -69,14 +78,14 @@ func CheckConsumers(s Settings) error {
 	if err != nil {
 		return err
 	}
-	_, err = Subscriptions(ConsumerBuilders(), contracts, s.Generation, s.Classes)
+	_, err = Subscriptions(ConsumerBuilders(), contracts, Parts{Generation: s.Generation}, s.Classes)
 	return err
 }
 
-func buildWorldModelCardProjectionConsumer(g events.Generation) events.Subscription {
+func buildWorldModelCardProjectionConsumer(parts Parts) events.Subscription {
 	contract := worlds.WorldModelCardPublishedContract()
 	return events.Subscription{
-		Channel: events.ChannelName(g, contract.Class), EventType: contract.Type,
+		Channel: events.ChannelName(parts.Generation, contract.Class), EventType: contract.Type,
 		Primary: events.Registration{
 			Name: platformevents.WorldModelCardProjectorName,
 			Handler: func(tx events.Tx) events.EventHandler {

@@ -19,9 +19,9 @@ func TestSubscriptionsOfClasses(t *testing.T) {
 		all = append(all, events.Contract{
 			Type: eventType, Version: 1, Source: events.Worlds, Payload: payload{}, Class: class, ContentClass: events.Operational,
 		})
-		builders = append(builders, func(g events.Generation) events.Subscription {
+		builders = append(builders, func(parts app.Parts) events.Subscription {
 			return events.Subscription{
-				EventType: eventType, Channel: events.ChannelName(g, class),
+				EventType: eventType, Channel: events.ChannelName(parts.Generation, class),
 				Primary: events.Registration{
 					Name:    "platform." + strings.NewReplacer(".", "_").Replace(eventType),
 					Handler: func(events.Tx) events.EventHandler { return nil },
@@ -41,7 +41,7 @@ func TestSubscriptionsOfClasses(t *testing.T) {
 		{[]string{"slow"}, []string{"worlds.b.happened", "worlds.c.happened"}},
 		{[]string{"slow", " default ", "slow"}, []string{"worlds.a.happened", "worlds.b.happened", "worlds.c.happened"}},
 	} {
-		subscriptions, err := app.Subscriptions(builders, contracts, 7, c.classes)
+		subscriptions, err := app.Subscriptions(builders, contracts, app.Parts{Generation: 7}, c.classes)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -54,13 +54,13 @@ func TestSubscriptionsOfClasses(t *testing.T) {
 			t.Errorf("%v: %v, want %v", c.classes, got, c.want)
 		}
 	}
-	faulty := func(events.Generation) events.Subscription {
+	faulty := func(app.Parts) events.Subscription {
 		return events.Subscription{EventType: "worlds.a.happened"}
 	}
-	if _, err := app.Subscriptions(append(builders, faulty), contracts, 7, nil); err == nil || !strings.HasPrefix(err.Error(), `subscription to "worlds.a.happened": `) {
+	if _, err := app.Subscriptions(append(builders, faulty), contracts, app.Parts{Generation: 7}, nil); err == nil || !strings.HasPrefix(err.Error(), `subscription to "worlds.a.happened": `) {
 		t.Errorf("a faulty subscription: %v", err)
 	}
-	_, err = app.Subscriptions(builders, contracts, 7, []string{"slow", "Slow", ""})
+	_, err = app.Subscriptions(builders, contracts, app.Parts{Generation: 7}, []string{"slow", "Slow", ""})
 	var settings *app.SettingsError
 	if !errors.As(err, &settings) || len(settings.Problems) != 2 {
 		t.Fatal(err)

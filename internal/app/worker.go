@@ -17,8 +17,6 @@ import (
 
 	"spectral/internal/core/events"
 	"spectral/internal/core/events/infrastructure/postgres"
-	"spectral/internal/worlds/application"
-	worldspg "spectral/internal/worlds/infrastructure/postgres"
 )
 
 // ShutdownGrace is how long handlers may go on after a worker was told to stop.
@@ -37,7 +35,7 @@ func Worker(s Settings, log *slog.Logger) fx.Option {
 			newPublishing,
 			newUnitOfWork,
 			newListener,
-			newPublishCard,
+			NewPublishCard,
 		),
 		fx.Invoke(startListener),
 	)
@@ -76,8 +74,8 @@ func newUnitOfWork(pool *pgxpool.Pool, publishing postgres.Publishing) *postgres
 	return &postgres.UnitOfWork{Pool: pool, Publishing: publishing}
 }
 
-func newListener(lifecycle fx.Lifecycle, s Settings, contracts *events.Contracts, log *slog.Logger) (*postgres.Listener, error) {
-	subscriptions, err := Subscriptions(ConsumerBuilders(), contracts, s.Generation, s.Classes)
+func newListener(lifecycle fx.Lifecycle, s Settings, contracts *events.Contracts, unitOfWork *postgres.UnitOfWork, log *slog.Logger) (*postgres.Listener, error) {
+	subscriptions, err := Subscriptions(ConsumerBuilders(), contracts, Parts{Generation: s.Generation, UnitOfWork: unitOfWork}, s.Classes)
 	if err != nil {
 		return nil, err
 	}
@@ -119,15 +117,6 @@ func processName() string {
 		host = "unknown host"
 	}
 	return fmt.Sprintf("%.200s, process %d", host, os.Getpid())
-}
-
-func newPublishCard(unitOfWork *postgres.UnitOfWork) *application.PublishCard {
-	transact := func(ctx context.Context, workspace uuid.NullUUID, work func(application.Cards, events.EventPublisher) error) error {
-		return unitOfWork.Do(ctx, events.Worlds, workspace, func(tx events.Tx, publisherFor events.PublisherFor) error {
-			return work(worldspg.NewCards(tx), publisherFor())
-		})
-	}
-	return application.NewPublishCard(transact, time.Now)
 }
 
 // startListener registers this build, then listens. Registration comes first: until it is done

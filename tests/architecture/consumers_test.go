@@ -35,7 +35,7 @@ func checkConsumers(builders []app.ConsumerBuilder, contracts *events.Contracts)
 	consumed := make(map[string]bool)
 	handlers := make(map[string]string) // by name, the event type
 	for _, build := range builders {
-		s := build(1).WithDefaults()
+		s := build(app.Parts{Generation: 1}).WithDefaults()
 		if err := s.Validate(); err != nil {
 			fail("%v", err)
 		}
@@ -60,7 +60,7 @@ func checkConsumers(builders []app.ConsumerBuilder, contracts *events.Contracts)
 			}
 		}
 		for _, g := range []events.Generation{1, 2} {
-			if got, want := build(g).Channel, events.ChannelName(g, declared[0].Class); got != want {
+			if got, want := build(app.Parts{Generation: g}).Channel, events.ChannelName(g, declared[0].Class); got != want {
 				fail("%s is awaited on channel %s in generation %d, but published on %s", s.EventType, got, g, want)
 			}
 		}
@@ -86,9 +86,9 @@ func TestConsumerProblemsAreReported(t *testing.T) {
 		return c
 	}
 	consumer := func(eventType string, handlers ...string) app.ConsumerBuilder {
-		return func(g events.Generation) events.Subscription {
+		return func(parts app.Parts) events.Subscription {
 			s := events.Subscription{
-				Channel: events.ChannelName(g, ""), EventType: eventType,
+				Channel: events.ChannelName(parts.Generation, ""), EventType: eventType,
 				Primary: events.Registration{Name: handlers[0], Handler: noop},
 			}
 			for _, name := range handlers[1:] {
@@ -128,7 +128,7 @@ func TestConsumerProblemsAreReported(t *testing.T) {
 			[]string{"awaited on channel outbox_gen_1 in generation 1, but published on outbox_gen_1_agents", "in generation 2"},
 		},
 		{
-			"a fixed channel", builders{func(events.Generation) events.Subscription { return consumer("a.b", "worlds.x")(1) }}, contracts{contract("a.b", nil)},
+			"a fixed channel", builders{func(app.Parts) events.Subscription { return consumer("a.b", "worlds.x")(app.Parts{Generation: 1}) }}, contracts{contract("a.b", nil)},
 			[]string{"on channel outbox_gen_1 in generation 2"},
 		},
 		{"no consumer", nil, contracts{contract("a.b", nil)}, []string{"a.b version 1 has no consumer"}},
@@ -149,7 +149,7 @@ func TestHandlersLiveInTheContextTheyAreNamedAfter(t *testing.T) {
 	t.Parallel()
 	var registered []string
 	for _, build := range app.ConsumerBuilders() {
-		for _, h := range build(1).Handlers() {
+		for _, h := range build(app.Parts{Generation: 1}).Handlers() {
 			registered = append(registered, h.Name)
 		}
 	}
@@ -289,7 +289,7 @@ func topology(builders []app.ConsumerBuilder, contracts *events.Contracts) strin
 	const generation = 1
 	consumers := make(map[string]events.Subscription)
 	for _, build := range builders {
-		s := build(generation).WithDefaults()
+		s := build(app.Parts{Generation: generation}).WithDefaults()
 		consumers[s.EventType] = s
 	}
 	var text strings.Builder

@@ -17,21 +17,17 @@ import (
 	"spectral/internal/worlds/application"
 	worlds "spectral/internal/worlds/contracts/events"
 	"spectral/internal/worlds/domain"
-	worldspg "spectral/internal/worlds/infrastructure/postgres"
 	"spectral/tests/pgtest"
 )
 
 func (b *bundle) publishCard() *application.PublishCard {
-	return application.NewPublishCard(
-		func(ctx context.Context, workspace uuid.NullUUID, work func(application.Cards, events.EventPublisher) error) error {
-			return b.uow.Do(ctx, events.Worlds, workspace, func(tx events.Tx, publisherFor events.PublisherFor) error {
-				return work(worldspg.NewCards(tx), publisherFor())
-			})
-		}, time.Now)
+	return app.NewPublishCard(b.uow)
 }
 
 // projection is the product's own consumer of published cards.
-func projection() events.Subscription { return app.ConsumerBuilders()[0](pgtest.Generation) }
+func projection() events.Subscription {
+	return app.ConsumerBuilders()[0](app.Parts{Generation: pgtest.Generation})
+}
 
 func card(t testing.TB, id, title string) domain.WorldModelCard {
 	t.Helper()

@@ -7,6 +7,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"time"
 )
 
 // ContentClass says what a payload may contain; retention may come to differ by it. The database
@@ -33,6 +34,17 @@ type Contract struct {
 	ContentClass ContentClass
 	// Unconsumed declares that nobody handles the event: it settles as it is published.
 	Unconsumed bool
+	// Deprecation of the type; nil while producers may rely on it.
+	Deprecation *Deprecation
+}
+
+// Deprecation says until when a type may still be published. Its events are consumed for as long as there
+// are any.
+type Deprecation struct {
+	// Deadline after which publishing is refused, by the clock of the database. Until then it warns.
+	Deadline time.Time
+	// Successor is the event type to publish instead.
+	Successor string
 }
 
 var classForm = regexp.MustCompile(`^[a-z][a-z0-9_]{0,29}$`)

@@ -1,0 +1,28 @@
+package app
+
+import (
+	"context"
+	"time"
+
+	"github.com/google/uuid"
+
+	"spectral/internal/core/events"
+	"spectral/internal/core/events/infrastructure/postgres"
+	worldsapp "spectral/internal/worlds/application"
+	worldspg "spectral/internal/worlds/infrastructure/postgres"
+)
+
+// transact is the unit of work that a context's use cases take: a transaction of that context, with
+// repositories built for it and a publisher bound to it.
+func transact[R any](u *postgres.UnitOfWork, scope events.Scope, repositories func(events.Tx) R) func(context.Context, uuid.NullUUID, func(R, events.EventPublisher) error) error {
+	return func(ctx context.Context, workspace uuid.NullUUID, work func(R, events.EventPublisher) error) error {
+		return u.Do(ctx, scope, workspace, func(tx events.Tx, publisherFor events.PublisherFor) error {
+			return work(repositories(tx), publisherFor())
+		})
+	}
+}
+
+// NewPublishCard composes the use case.
+func NewPublishCard(u *postgres.UnitOfWork) *worldsapp.PublishCard {
+	return worldsapp.NewPublishCard(transact(u, events.Worlds, func(tx events.Tx) worldsapp.Cards { return worldspg.NewCards(tx) }), time.Now)
+}
