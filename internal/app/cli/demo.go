@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"strings"
 	"sync"
 
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -69,17 +70,42 @@ card_id and title are required.`,
 			if options.Count == 0 && options.Input == nil {
 				_, _ = fmt.Fprintln(p.Stderr, "publishing until interrupted (ctrl-C)")
 			}
-			return runDemo(cmd, p, options, fresh)
+			return runDemo(cmd, p, fresh, func(ctx context.Context, d demo.Demo) error { return d.Run(ctx, options) })
 		},
 	}
+	cmd.AddCommand(demoFlowsCommand(p, &fresh))
 	cmd.Flags().IntVar(&options.Count, "count", 0, "stop after so many cards (0: until interrupted)")
 	cmd.Flags().Float64Var(&options.Rate, "rate", 100, "cards a second (0: as fast as one producer can; the default with --input)")
 	cmd.Flags().StringVar(&input, "input", "", "publish the cards of this NDJSON file, or of standard input with -")
-	cmd.Flags().BoolVar(&fresh, "fresh", false, "delete the embedded Postgres's data first")
+	cmd.PersistentFlags().BoolVar(&fresh, "fresh", false, "delete the embedded Postgres's data first")
 	return cmd
 }
 
-func runDemo(cmd *cobra.Command, p Process, options demo.Options, fresh bool) (err error) {
+func demoFlowsCommand(p Process, fresh *bool) *cobra.Command {
+	var names strings.Builder
+	for _, flow := range demo.Flows() {
+		_, _ = fmt.Fprintf(&names, "\n  %-12s %s", flow.Name, flow.About)
+	}
+	return &cobra.Command{
+		Use: "flows [name...]", Short: "Show every flow of events once, step by step, or the named ones",
+		Long: `Start what ` + "`workers demo`" + ` starts and show each flow: what was written and published, which handlers
+took the event, and what they made of it. Exits 1 at the first that does not end as it should.
+
+Flows:` + names.String(),
+		Example: `  workers demo flows
+  workers demo flows cards`,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			flows, err := demo.ChooseFlows(args)
+			if err != nil {
+				return usageError{err}
+			}
+			return runDemo(cmd, p, *fresh, func(ctx context.Context, d demo.Demo) error { return d.RunFlows(ctx, flows) })
+		},
+	}
+}
+
+// runDemo runs show beside a worker.
+func runDemo(cmd *cobra.Command, p Process, fresh bool, show func(context.Context, demo.Demo) error) (err error) {
 	ctx := cmd.Context()
 	settings := app.Settings{Generation: demoGeneration}
 	if p.Getenv(app.EnvGeneration) != "" {
@@ -136,7 +162,7 @@ func runDemo(cmd *cobra.Command, p Process, options demo.Options, fresh bool) (e
 		case <-running.Done():
 		}
 	}()
-	err = d.Run(running, options)
+	err = show(running, d)
 	stopping, cancel := context.WithTimeout(context.WithoutCancel(ctx), worker.StopTimeout())
 	defer cancel()
 	return errors.Join(err, worker.Stop(stopping), listener.Err())

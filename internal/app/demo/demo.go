@@ -238,7 +238,7 @@ func (r *run) watch(ctx context.Context, publishing <-chan error, counts <-chan 
 }
 
 func (r *run) show(ctx context.Context, published int, p postgres.Progress) error {
-	card, err := r.latestCard(ctx)
+	card, err := latestCard(ctx, r.UnitOfWork, r.workspace)
 	if err != nil {
 		return err
 	}
@@ -263,9 +263,9 @@ func describe(card domain.SystemCard) string {
 	return fmt.Sprintf("%s v%d %q", card.CardID, card.Version, card.Title)
 }
 
-func (r *run) latestCard(ctx context.Context) (card domain.SystemCard, err error) {
-	err = r.UnitOfWork.Do(ctx, events.Platform, r.workspace, func(tx events.Tx, _ events.PublisherFor) error {
-		card, err = platformpg.NewSystemCards(tx).Latest(ctx, r.workspace)
+func latestCard(ctx context.Context, u *postgres.UnitOfWork, workspace uuid.NullUUID) (card domain.SystemCard, err error) {
+	err = u.Do(ctx, events.Platform, workspace, func(tx events.Tx, _ events.PublisherFor) error {
+		card, err = platformpg.NewSystemCards(tx).Latest(ctx, workspace)
 		return err
 	})
 	return card, err
@@ -292,7 +292,7 @@ func (r *run) totals(ctx context.Context, p postgres.Progress) error {
 	if r.options.Width > 0 {
 		start = "\r\x1b[K"
 	}
-	card, err := r.latestCard(ctx)
+	card, err := latestCard(ctx, r.UnitOfWork, r.workspace)
 	if err != nil {
 		return err
 	}

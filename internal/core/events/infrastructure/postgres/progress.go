@@ -42,3 +42,34 @@ func ReadProgress(ctx context.Context, pool *pgxpool.Pool, workspace, since uuid
 		P50: seconds(row.P50), P99: seconds(row.P99),
 	}, nil
 }
+
+// Step is one event of a [ReadTrail] and what became of it.
+type Step struct {
+	ID           uuid.UUID
+	EventType    string
+	EventVersion int
+	Status       string
+	LastError    string
+	HandledBy    []string // by name
+}
+
+// Settled reports whether the event is delivered or has failed.
+func (s Step) Settled() bool { return s.Status == "delivered" || s.Status == "failed" }
+
+// ReadTrail reads the events of a workspace, in the order they were published. For few of them.
+func ReadTrail(ctx context.Context, pool *pgxpool.Pool, workspace uuid.UUID) (trail []Step, err error) {
+	err = inTx(ctx, pool, operatorRole, func(tx pgx.Tx) error {
+		rows, err := coredb.New(tx).Trail(ctx, workspace)
+		for _, row := range rows {
+			trail = append(trail, Step{
+				ID: row.ID, EventType: row.EventType, EventVersion: int(row.EventVersion), Status: row.Status,
+				LastError: row.LastError, HandledBy: row.HandledBy,
+			})
+		}
+		return err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("read trail: %w", err)
+	}
+	return trail, nil
+}

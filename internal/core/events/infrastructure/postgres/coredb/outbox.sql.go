@@ -309,3 +309,49 @@ func (q *Queries) Retry(ctx context.Context, arg RetryParams) (bool, error) {
 	err := row.Scan(&settled)
 	return settled, err
 }
+
+const trail = `-- name: Trail :many
+select o.id, o.event_type, o.event_version, o.status, coalesce(o.last_error, '')::text as last_error,
+  coalesce((select array_agg(h.handler_name order by h.handler_name) from core.event_handled as h
+            where h.idempotency_key = o.idempotency_key), '{}')::text[] as handled_by
+from core.outbox as o
+where o.workspace_id = $1::uuid
+order by o.id
+`
+
+type TrailRow struct {
+	ID           uuid.UUID
+	EventType    string
+	EventVersion int32
+	Status       string
+	LastError    string
+	HandledBy    []string
+}
+
+// What became of a workspace's events, in the order they were published.
+func (q *Queries) Trail(ctx context.Context, workspaceID uuid.UUID) ([]TrailRow, error) {
+	rows, err := q.db.Query(ctx, trail, workspaceID)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []TrailRow
+	for rows.Next() {
+		var i TrailRow
+		if err := rows.Scan(
+			&i.ID,
+			&i.EventType,
+			&i.EventVersion,
+			&i.Status,
+			&i.LastError,
+			&i.HandledBy,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}

@@ -1,0 +1,162 @@
+package demo
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"spectral/internal/app"
+	"spectral/internal/core/events/infrastructure/postgres"
+	"spectral/internal/worlds/domain"
+)
+
+// Flow is one way of events through the product, from a change in one table to what others make of it.
+type Flow struct {
+	Name  string // as it is called on the command line
+	About string // one line
+	Run   func(context.Context, *Stage) error
+}
+
+// Flows are those that the demo can show, in the order it does.
+func Flows() []Flow {
+	return []Flow{
+		cardFlow(),
+	}
+}
+
+// ChooseFlows returns the named flows, or all of them for no name.
+func ChooseFlows(names []string) ([]Flow, error) {
+	all := Flows()
+	if len(names) == 0 {
+		return all, nil
+	}
+	var known []string
+	for _, f := range all {
+		known = append(known, f.Name)
+	}
+	var chosen []Flow
+	for _, name := range names {
+		i := slices.Index(known, name)
+		if i < 0 {
+			return nil, fmt.Errorf("there is no flow %.40q: choose among %s", name, strings.Join(known, ", "))
+		}
+		chosen = append(chosen, all[i])
+	}
+	return chosen, nil
+}
+
+// Stage is what a flow is shown on: a running worker, and a workspace of its own.
+type Stage struct {
+	UnitOfWork *postgres.UnitOfWork
+	Pool       *pgxpool.Pool
+	Workspace  uuid.NullUUID
+
+	out io.Writer
+}
+
+// ErrFlowFailed means that a flow did not end as it should.
+var ErrFlowFailed = errors.New("the flow did not end as it should")
+
+// RunFlows shows flows one after the other and stops at the first that fails.
+func (d Demo) RunFlows(ctx context.Context, flows []Flow) error {
+	for _, flow := range flows {
+		stage := &Stage{UnitOfWork: d.UnitOfWork, Pool: d.Pool, Workspace: uuid.NullUUID{UUID: uuid.New(), Valid: true}, out: d.Out}
+		if _, err := fmt.Fprintf(d.Out, "%s: %s\n", flow.Name, flow.About); err != nil {
+			return err
+		}
+		if err := flow.Run(ctx, stage); err != nil {
+			return fmt.Errorf("flow %s: %w", flow.Name, err)
+		}
+	}
+	return nil
+}
+
+// Say tells what has been done or seen, one line.
+func (s *Stage) Say(format string, args ...any) error {
+	_, err := fmt.Fprintf(s.out, "  "+format+"\n", args...)
+	return err
+}
+
+// Await looks until done says so. What is in its error if that takes too long.
+func (s *Stage) Await(ctx context.Context, what string, done func(context.Context) (bool, error)) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, arriveWithin, fmt.Errorf("%w: %s: not within %s", ErrFlowFailed, what, arriveWithin))
+	defer cancel()
+	look := time.NewTicker(lookEvery / 5)
+	defer look.Stop()
+	for {
+		switch ok, err := done(ctx); {
+		case ctx.Err() != nil:
+			return context.Cause(ctx)
+		case ok || err != nil:
+			return err
+		}
+		select {
+		case <-look.C:
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+}
+
+// Settled awaits that the workspace has n events and all are settled, and says what became of each.
+func (s *Stage) Settled(ctx context.Context, n int) error {
+	var trail []postgres.Step
+	err := s.Await(ctx, fmt.Sprintf("%d events are settled", n), func(ctx context.Context) (bool, error) {
+		var err error
+		trail, err = postgres.ReadTrail(ctx, s.Pool, s.Workspace.UUID)
+		return len(trail) >= n && !slices.ContainsFunc(trail, func(step postgres.Step) bool { return !step.Settled() }), err
+	})
+	for _, step := range trail {
+		by := strings.Join(step.HandledBy, ", ")
+		if by == "" {
+			by = "nobody"
+		}
+		if sayErr := s.Say("%s v%d is %s, handled by %s%s", step.EventType, step.EventVersion, step.Status, by, reason(step.LastError)); sayErr != nil {
+			return sayErr
+		}
+	}
+	return err
+}
+
+func reason(lastError string) string {
+	if lastError == "" {
+		return ""
+	}
+	return " after " + lastError
+}
+
+// cardFlow is what the demo shows of itself if nothing else is asked for.
+func cardFlow() Flow {
+	return Flow{
+		Name: "cards", About: "worlds publishes a world model card, platform projects it into a system card",
+		Run: func(ctx context.Context, s *Stage) error {
+			card, err := domain.NewWorldModelCard("harbour", "The Harbour of Veyra", "What is known of it.", json.RawMessage(`{"berths": 40}`))
+			if err != nil {
+				return err
+			}
+			version, err := app.NewPublishCard(s.UnitOfWork).Publish(ctx, s.Workspace, card)
+			if err != nil {
+				return err
+			}
+			if err := s.Say("worlds stored version %d of card %s and published it, in one transaction", version, card.ID()); err != nil {
+				return err
+			}
+			if err := s.Settled(ctx, 1); err != nil {
+				return err
+			}
+			stands, err := latestCard(ctx, s.UnitOfWork, s.Workspace)
+			if err != nil {
+				return err
+			}
+			return s.Say("platform has %s", describe(stands))
+		},
+	}
+}
