@@ -5,10 +5,13 @@ package cli_test
 import (
 	"context"
 	"errors"
+	"io/fs"
 	"net"
 	"net/url"
 	"os"
 	"os/exec"
+	"path"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -16,8 +19,10 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgproto3"
+	"github.com/pressly/goose/v3"
 	"github.com/rogpeppe/go-internal/testscript"
 
+	"spectral/db"
 	"spectral/internal/app/cli"
 	"spectral/tests/pgtest"
 )
@@ -44,7 +49,7 @@ func TestTranscripts(t *testing.T) {
 		Setup: func(env *testscript.Env) error {
 			env.Values["t"] = env.T().(testing.TB)
 			env.Setenv("SPECTRAL_POSTGRES_BIN", os.Getenv("SPECTRAL_POSTGRES_BIN"))
-			return nil
+			return setMigrations(env)
 		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
 			"exits":    exits,
@@ -57,6 +62,25 @@ func TestTranscripts(t *testing.T) {
 			"wrong":    wrong,
 		},
 	})
+}
+
+// setMigrations sets NEWEST to the name of the newest migration, LATEST to its number and BEFORE to that of the
+// one before it.
+func setMigrations(env *testscript.Env) error {
+	names, err := fs.Glob(db.Migrations, "migrations/*.sql")
+	if err != nil {
+		return err
+	}
+	slices.Sort(names)
+	for variable, name := range map[string]string{"LATEST": names[len(names)-1], "BEFORE": names[len(names)-2]} {
+		number, err := goose.NumericComponent(name)
+		if err != nil {
+			return err
+		}
+		env.Setenv(variable, strconv.FormatInt(number, 10))
+	}
+	env.Setenv("NEWEST", path.Base(names[len(names)-1]))
+	return nil
 }
 
 // exits CODE command... runs a command that must exit with the code.
