@@ -28,12 +28,14 @@ lint: ## run golangci-lint
 fmt: ## format the Go code
 	$(tool) golangci-lint fmt
 
-generate: ## generate the queries from db/, and the list of who consumes what
+generate: ## generate the queries from db/, the list of who consumes what, snapshots of contracts and the catalog pages
 	$(tool) sqlc generate
 	go test ./tests/architecture -run '^TestTopology$$' -update
+	go test ./tests/contracts -run '^(TestSnapshots|TestCatalog)$$' -update
 
 verify-generated: ## fail if generate would change anything
 	go test ./tests/architecture -tags=sqlc -run '^(TestGeneratedQueriesAreCurrent|TestTopology)$$'
+	go test ./tests/contracts -run '^(TestSnapshots|TestCatalog)$$'
 
 demo: build ## publish cards and watch them arrive, on a Postgres of its own
 	bin/workers demo

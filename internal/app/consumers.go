@@ -87,7 +87,7 @@ func buildWorldModelCardProjectionConsumer(parts Parts) events.Subscription {
 	return events.Subscription{
 		Channel: events.ChannelName(parts.Generation, contract.Class), EventType: contract.Type,
 		Primary: events.Registration{
-			Name: platformevents.WorldModelCardProjectorName,
+			Name: platformevents.WorldModelCardProjectorName, Reads: platformevents.WorldModelCardPublishedEvent{},
 			Handler: func(tx events.Tx) events.EventHandler {
 				return platformevents.WorldModelCardProjector(platformpg.NewSystemCards(tx))
 			},

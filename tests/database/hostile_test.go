@@ -97,8 +97,8 @@ func TestHostileSearchPath(t *testing.T) {
 		{"one with everything", "select core.outbox_publish('worlds.world_model_card.published', 'worlds', $1, 1, 'platform', core.uuid_v7(), 'k', '00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01', '2024-02-29T00:00:00Z', 1, null, 'operational')", nested(64), 1},
 		{"three", "select core.outbox_publish_many($1)", elements(3, null), 3},
 		{"in bulk", "select core.outbox_publish_many($1)", elements(150, null), 150},
-		{"as the context's role", "set local role spectral_worlds; select core.outbox_publish('worlds.world_model_card.published', 'worlds', '{}')", "", 1},
-		{"at once", "set constraints all immediate; select core.outbox_publish('worlds.world_model_card.published', 'worlds', '{}')", "", 1},
+		{"as the context's role", "set local role spectral_worlds; select core.outbox_publish('worlds.world_model_card.published', 'worlds', '{\"card_id\": \"c\", \"version\": 1, \"title\": \"t\"}')", "", 1},
+		{"at once", "set constraints all immediate; select core.outbox_publish('worlds.world_model_card.published', 'worlds', '{\"card_id\": \"c\", \"version\": 1, \"title\": \"t\"}')", "", 1},
 	} {
 		exec(t, d.admin, "delete from core.outbox")
 		err := inTx(t, conn, func(ctx context.Context, tx pgx.Tx) error {

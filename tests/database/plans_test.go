@@ -39,7 +39,7 @@ func TestPlansMadeForAnEmptyOutbox(t *testing.T) {
 	}
 	dispatch()
 	exec(t, admin, `select core.outbox_publish_many((select jsonb_agg(jsonb_build_object('event_type', 'worlds.world_model_card.published',
-		'source', 'worlds', 'payload', '{}'::jsonb)) from generate_series(1, 4000)))`)
+		'source', 'worlds', 'payload', '{"card_id": "c", "version": 1, "title": "t"}'::jsonb)) from generate_series(1, 4000)))`)
 	for range rows / batch {
 		dispatch()
 	}
@@ -104,7 +104,7 @@ func TestPlansOfLeasesMadeForAnEmptyOutbox(t *testing.T) {
 	}
 	dispatch()
 	publish := `select core.outbox_publish_many((select jsonb_agg(jsonb_build_object('event_type', 'worlds.world_model_card.published',
-		'source', 'worlds', 'payload', '{}'::jsonb)) from generate_series(1, 4000)))`
+		'source', 'worlds', 'payload', '{"card_id": "c", "version": 1, "title": "t"}'::jsonb)) from generate_series(1, 4000)))`
 	exec(t, admin, publish)
 	exec(t, admin, "update core.outbox set status = 'delivered'")
 	exec(t, admin, "vacuum core.outbox")

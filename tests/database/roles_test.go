@@ -38,7 +38,7 @@ func TestRolesTryWhatTheyMayNot(t *testing.T) {
 	t.Parallel()
 	d := setup(t)
 	const (
-		publishCard  = "select core.outbox_publish('worlds.world_model_card.published', 'worlds', '{}')"
+		publishCard  = "select core.outbox_publish('worlds.world_model_card.published', 'worlds', '{\"card_id\": \"c\", \"version\": 1, \"title\": \"t\"}')"
 		publishThing = "select core.outbox_publish('platform.thing.happened', 'platform', '{}')"
 		claim        = "select core.outbox_claim(1, 'worlds.world_model_card.published', 1)"
 		deliver      = "select core.outbox_deliver('{}', '{}')"

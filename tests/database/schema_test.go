@@ -249,7 +249,7 @@ var rebuilt = []string{"core.event_types", "core.workers", "core.claim_journal",
 var keepers = map[string]string{
 	"core.deployments":         "insert into core.deployments (generation) values (7)",
 	"core.publisher_sources":   "insert into core.publisher_sources values ('my_login', 'worlds')",
-	"core.outbox":              "select core.generation_register(1); select core.outbox_publish('worlds.world_model_card.published', 'worlds', '{}')",
+	"core.outbox":              "select core.generation_register(1); select core.outbox_publish('worlds.world_model_card.published', 'worlds', '{\"card_id\": \"c\", \"version\": 1, \"title\": \"t\"}')",
 	"core.event_handled":       "insert into core.event_handled (handler_name, idempotency_key, event_id, event_type, content_class) values ('a.b', 'k', gen_random_uuid(), 'a.b', 'workspace')",
 	"worlds.world_model_cards": "insert into worlds.world_model_cards (card_id, version, card, published_at) values ('c', 1, '{}', now())",
 	"platform.system_cards":    "insert into platform.system_cards (card_id, version, title, snapshot) values ('c', 1, 't', '{}')",
@@ -416,7 +416,7 @@ func TestAMigrationWaitsWithoutBlockingPublishers(t *testing.T) {
 	exec(t, publisher, "select core.generation_register(1); set statement_timeout = '2s'")
 	for range 3 {
 		waitFor(t, watcher, "select exists (select from pg_locks where relation = 'core.outbox'::regclass and not granted)")
-		exec(t, publisher, "select core.outbox_publish('worlds.world_model_card.published', 'worlds', '{}')")
+		exec(t, publisher, "select core.outbox_publish('worlds.world_model_card.published', 'worlds', '{\"card_id\": \"c\", \"version\": 1, \"title\": \"t\"}')")
 		waitFor(t, watcher, "select not exists (select from pg_locks where relation = 'core.outbox'::regclass and not granted)")
 	}
 	if err := long.Rollback(ctx); err != nil {
@@ -450,7 +450,7 @@ func TestMigrateWithoutSuperuser(t *testing.T) {
 	}
 	producer := pgtest.Conn(t, as(t, at, "producer"))
 	exec(t, migrator, "select core.generation_register(1)")
-	exec(t, producer, "select core.outbox_publish('worlds.world_model_card.published', 'worlds', '{}')")
+	exec(t, producer, "select core.outbox_publish('worlds.world_model_card.published', 'worlds', '{\"card_id\": \"c\", \"version\": 1, \"title\": \"t\"}')")
 	worker := pgtest.Conn(t, as(t, at, "worker"))
 	exec(t, worker, "set role spectral_worker")
 	if n := value[int](t, worker, `with claimed as (select * from core.outbox_claim(1, 'worlds.world_model_card.published', 10))

@@ -18,7 +18,7 @@ func TestALateCommitIsPickedUp(t *testing.T) {
 	b := setup(t)
 	l := b.listen(never, subscription(leaving("platform.one")))
 	late := pgtest.Conn(t, b.url)
-	_, err := late.Exec(b.ctx, "begin; select core.outbox_publish('worlds.test.happened', 'worlds', '{}')")
+	_, err := late.Exec(b.ctx, "begin; select core.outbox_publish('worlds.test.happened', 'worlds', '{\"n\": 1}')")
 	must(t, err)
 	until := time.Now().Add(2 * time.Second)
 	for n := 0; time.Now().Before(until); n++ {
@@ -45,7 +45,7 @@ func TestAMarkIsAboveEveryEarlierTransaction(t *testing.T) {
 	}
 	long, late, worker := begin(), begin(), begin()
 	lowest := xid(long)
-	_, err := late.Exec(b.ctx, "select core.outbox_publish('worlds.test.happened', 'worlds', '{}')")
+	_, err := late.Exec(b.ctx, "select core.outbox_publish('worlds.test.happened', 'worlds', '{\"n\": 1}')")
 	must(t, err)
 	id := xid(late)
 	var stamped, markAt time.Time
@@ -144,7 +144,7 @@ func TestAWorkersClockChangesNothing(t *testing.T) {
 			}
 			onTime(schedule(20))
 			late := pgtest.Conn(t, b.url)
-			_, err := late.Exec(b.ctx, "begin; select core.outbox_publish('worlds.test.happened', 'worlds', '{}')")
+			_, err := late.Exec(b.ctx, "begin; select core.outbox_publish('worlds.test.happened', 'worlds', '{\"n\": 1}')")
 			must(t, err)
 			e, at := schedule(21)
 			b.waiting()

@@ -26,7 +26,8 @@ type Contract struct {
 	Type    string
 	Version int // raised whenever the payload's shape changes
 	Source  Scope
-	// Payload is a zero value of the payload struct.
+	// Payload is an example of the payload struct with every field set: the catalog shows it, and
+	// consumers are tried with it.
 	Payload any
 	// Class is the processing class, the suffix of the channel; empty for the generation's own. Workers can
 	// be run for some classes only.
@@ -74,6 +75,17 @@ func (c Contract) Validate() error {
 	if c.Payload == nil || reflect.TypeOf(c.Payload).Kind() != reflect.Struct {
 		fail("payload must be a struct value")
 	}
+	if d := c.Deprecation; d != nil {
+		if d.Deadline.IsZero() {
+			fail("deprecation has no deadline")
+		}
+		if !eventTypeForm.MatchString(d.Successor) || d.Successor == c.Type {
+			fail("deprecation names %q as successor, must be another event type", d.Successor)
+		}
+	}
+	if len(faults) == 0 {
+		faults = checkSchema("", c.Schema())
+	}
 	if len(faults) > 0 {
 		return fmt.Errorf("contract %q version %d: %w", c.Type, c.Version, errors.Join(faults...))
 	}
@@ -87,12 +99,16 @@ type contractKey struct {
 }
 
 // Contracts is the set of contracts of one build. Immutable; safe for concurrent use.
-type Contracts struct{ byKey map[contractKey]Contract }
+type Contracts struct {
+	byKey  map[contractKey]Contract
+	shapes map[contractKey]*shape
+}
 
-// NewContracts refuses an invalid contract, two contracts of one type and version, and versions
-// of a type that disagree on source or class: both belong to the type.
+// NewContracts refuses an invalid contract, two contracts of one type and version, versions of a
+// type that disagree on source, class or deprecation, which belong to the type, and a successor that is not
+// among them.
 func NewContracts(contracts ...Contract) (*Contracts, error) {
-	set := &Contracts{byKey: make(map[contractKey]Contract, len(contracts))}
+	set := &Contracts{byKey: make(map[contractKey]Contract, len(contracts)), shapes: make(map[contractKey]*shape, len(contracts))}
 	byType := make(map[string]Contract)
 	for _, c := range contracts {
 		if err := c.Validate(); err != nil {
@@ -102,10 +118,23 @@ func NewContracts(contracts ...Contract) (*Contracts, error) {
 		if _, taken := set.byKey[key]; taken {
 			return nil, fmt.Errorf("contract %s version %d is declared twice", c.Type, c.Version)
 		}
-		if other, ok := byType[c.Type]; ok && (other.Source != c.Source || other.Class != c.Class) {
-			return nil, fmt.Errorf("contract %s: versions %d and %d differ in source or class", c.Type, other.Version, c.Version)
+		if other, ok := byType[c.Type]; ok && (other.Source != c.Source || other.Class != c.Class || !reflect.DeepEqual(other.Deprecation, c.Deprecation)) {
+			return nil, fmt.Errorf("contract %s: versions %d and %d differ in source, class or deprecation", c.Type, other.Version, c.Version)
 		}
 		set.byKey[key], byType[c.Type] = c, c
+		shape, err := c.shape()
+		if err != nil {
+			return nil, fmt.Errorf("contract %s version %d: %w", c.Type, c.Version, err)
+		}
+		set.shapes[key] = shape
+	}
+	for _, c := range byType {
+		if c.Deprecation == nil {
+			continue
+		}
+		if _, ok := byType[c.Deprecation.Successor]; !ok {
+			return nil, fmt.Errorf("contract %s: its successor %s has no contract", c.Type, c.Deprecation.Successor)
+		}
 	}
 	return set, nil
 }
@@ -136,21 +165,29 @@ func (s *Contracts) OfType(eventType string) []Contract {
 	return slices.DeleteFunc(s.All(), func(c Contract) bool { return c.Type != eventType })
 }
 
-// Check refuses an envelope without a contract, or from another source than its contract says.
-func (s *Contracts) Check(e Envelope) error {
+// Check refuses an envelope without a contract, from another source than its contract says, or with
+// a payload of another shape, and returns the contract of any other. The envelope is valid otherwise; see
+// [Envelope.Validate]. A deprecation's deadline is left to the database's clock.
+func (s *Contracts) Check(e Envelope) (Contract, error) {
 	c, ok := s.Lookup(e.EventType, e.EventVersion)
 	if !ok {
-		return &Refusal{
+		return Contract{}, &Refusal{
 			Code: CodeUnregistered, Field: "event_type", EventType: e.EventType,
 			Reason: fmt.Sprintf("version %d is not registered", e.EventVersion),
 			Hint:   "declare its contract in <producer>/contracts/events and list it in internal/app",
 		}
 	}
 	if c.Source != e.Source {
-		return &Refusal{
+		return Contract{}, &Refusal{
 			Code: CodeSourceMismatch, Field: "source", EventType: e.EventType,
 			Reason: fmt.Sprintf("is %s, but the event type belongs to %s", e.Source, c.Source),
 		}
 	}
-	return nil
+	if fault := s.shapes[contractKey{c.Type, c.Version}].fault(e.Payload); fault != "" {
+		return Contract{}, &Refusal{
+			Code: CodePayloadShape, Field: "payload", EventType: e.EventType, Reason: fault,
+			Hint: fmt.Sprintf("docs/events/%s.md has the fields of version %d", e.EventType, e.EventVersion),
+		}
+	}
+	return c, nil
 }

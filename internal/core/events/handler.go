@@ -65,6 +65,9 @@ type Registration struct {
 	// Name is scope-qualified and unique for ever, like platform.world_model_card_projector: it is
 	// half of the dedup key. Its scope is the context whose database role the handler runs as.
 	Name string
+	// Reads is a zero value of the consumer's own struct that the handler decodes payloads into. Nothing
+	// is done with it at run time: contract tests feed it every producer's examples.
+	Reads any
 	// Handler builds the handler for a transaction.
 	Handler func(Tx) EventHandler
 	// Batch builds the batch handler for a transaction.

@@ -30,6 +30,8 @@ const (
 	CodeEventID         Code = "SP020"
 	CodeCall            Code = "SP021" // a malformed call of outbox_publish_many
 	CodeWorkspaceID     Code = "SP022"
+	CodePayloadShape    Code = "SP023" // not what the contract of its type and version says
+	CodeDeprecated      Code = "SP024" // past the deadline of its type's deprecation
 )
 
 // Refusal is the error for an event that may not be published. Nothing of the call was published.

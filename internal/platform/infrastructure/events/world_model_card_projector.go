@@ -12,8 +12,8 @@ import (
 // WorldModelCardProjectorName is half of the projector's dedup key: it never changes.
 const WorldModelCardProjectorName = "platform.world_model_card_projector"
 
-// worldModelCardPublishedEvent is what platform reads of worlds.world_model_card.published.
-type worldModelCardPublishedEvent struct {
+// WorldModelCardPublishedEvent is what platform reads of worlds.world_model_card.published.
+type WorldModelCardPublishedEvent struct {
 	CardID  string `json:"card_id"`
 	Version int64  `json:"version"`
 	Title   string `json:"title"`
@@ -29,7 +29,7 @@ type SystemCards interface {
 // payload as it came.
 func WorldModelCardProjector(cards SystemCards) events.EventHandler {
 	return func(ctx context.Context, e events.Envelope) error {
-		published, err := events.Decode[worldModelCardPublishedEvent](e)
+		published, err := events.Decode[WorldModelCardPublishedEvent](e)
 		if err != nil {
 			return err
 		}

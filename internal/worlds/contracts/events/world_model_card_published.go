@@ -14,19 +14,25 @@ const (
 
 // WorldModelCardPublished is its payload: the whole card as it now stands.
 type WorldModelCardPublished struct {
-	CardID string `json:"card_id"`
+	// CardID identifies the card within its workspace.
+	CardID string `json:"card_id" jsonschema:"minLength=1"`
 	// Version counts the card's publications from 1. Events may arrive in any order: compare it.
-	Version int64  `json:"version"`
-	Title   string `json:"title"`
-	Summary string `json:"summary"`
-	// Attributes is a JSON object of whatever the world model knows about the card's subject.
-	Attributes json.RawMessage `json:"attributes"`
+	Version int64 `json:"version" jsonschema:"minimum=1"`
+	// Title is one line.
+	Title string `json:"title" jsonschema:"minLength=1"`
+	// Summary is prose.
+	Summary string `json:"summary,omitempty"`
+	// Attributes is whatever the world model knows about the card's subject.
+	Attributes json.RawMessage `json:"attributes,omitempty"`
 }
 
 // WorldModelCardPublishedContract declares the event.
 func WorldModelCardPublishedContract() events.Contract {
 	return events.Contract{
 		Type: WorldModelCardPublishedType, Version: WorldModelCardPublishedVersion, Source: events.Worlds,
-		Payload: WorldModelCardPublished{}, ContentClass: events.WorkspaceContent,
+		Payload: WorldModelCardPublished{
+			CardID: "harbour-veyra", Version: 3, Title: "The Harbour of Veyra",
+			Summary: "A deep-water harbour with forty berths.", Attributes: json.RawMessage(`{"berths": 40, "tidal": true}`),
+		}, ContentClass: events.WorkspaceContent,
 	}
 }

@@ -28,6 +28,8 @@ const (
 	logInHand      = "in_hand"
 	logGeneration  = "event_generation"
 	logLeft        = "rows_left"
+	logDeadline    = "deadline"
+	logSuccessor   = "successor"
 )
 
 func workspaceText(w uuid.NullUUID) string {

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"strings"
 	"time"
 
@@ -78,12 +79,17 @@ func (p *Publisher) Publish(ctx context.Context, envelopes ...events.Envelope) e
 			Reason: fmt.Sprintf("is %s, must be at most 366 days ahead", at.Format(time.RFC3339))}
 	}
 	sealed := make([]outboxEvent, len(envelopes))
+	var deprecated []events.Contract
 	for i, e := range envelopes {
 		if err := e.Validate(now); err != nil {
 			return at(i, len(envelopes), err)
 		}
-		if err := p.shared.Contracts.Check(e); err != nil {
+		contract, err := p.shared.Contracts.Check(e)
+		if err != nil {
 			return at(i, len(envelopes), err)
+		}
+		if contract.Deprecation != nil && !slices.ContainsFunc(deprecated, func(d events.Contract) bool { return d.Type == contract.Type }) {
+			deprecated = append(deprecated, contract)
 		}
 		event, err := p.seal(e, now)
 		if err != nil {
@@ -97,6 +103,10 @@ func (p *Publisher) Publish(ctx context.Context, envelopes ...events.Envelope) e
 			return placed(err, published, len(sealed))
 		}
 		published += n
+	}
+	for _, c := range deprecated {
+		p.shared.Log.WarnContext(ctx, "a deprecated event type was published: it will be refused from its deadline on",
+			logEventType, c.Type, logDeadline, c.Deprecation.Deadline, logSuccessor, c.Deprecation.Successor)
 	}
 	return nil
 }

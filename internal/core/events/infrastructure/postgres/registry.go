@@ -4,6 +4,9 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"time"
+
+	"github.com/invopop/jsonschema"
 
 	"spectral/internal/core/events"
 	"spectral/internal/core/events/infrastructure/postgres/coredb"
@@ -29,12 +32,22 @@ func RegisterContracts(ctx context.Context, db coredb.DBTX, generation events.Ge
 		Class        *string             `json:"class"`
 		ContentClass events.ContentClass `json:"content_class"`
 		Consumed     bool                `json:"consumed"`
+		Schema       *jsonschema.Schema  `json:"payload_schema"`
+		Rules        []shapeRule         `json:"payload_rules"`
+		Fault        string              `json:"payload_fault"`
+		Deadline     *time.Time          `json:"deadline"`
+		Successor    *string             `json:"successor"`
 	}
 	types := make([]eventType, 0)
 	for _, c := range contracts.All() {
-		t := eventType{EventType: c.Type, EventVersion: c.Version, Source: c.Source, ContentClass: c.ContentClass, Consumed: !c.Unconsumed}
+		t := eventType{EventType: c.Type, EventVersion: c.Version, Source: c.Source, ContentClass: c.ContentClass, Consumed: !c.Unconsumed, Schema: c.Schema()}
 		if c.Class != "" {
 			t.Class = &c.Class
+		}
+		t.Rules = shapeRules(t.Schema)
+		t.Fault = anyFault(t.Rules)
+		if d := c.Deprecation; d != nil {
+			t.Deadline, t.Successor = &d.Deadline, &d.Successor
 		}
 		types = append(types, t)
 	}

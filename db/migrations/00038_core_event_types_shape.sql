@@ -1,0 +1,71 @@
+-- What a payload must look like, and until when a type may be published, from the contracts in the code:
+-- core.outbox_insert refuses in SQL what the Go publisher refuses.
+
+-- +goose Up
+set local lock_timeout = '500ms';
+set local role spectral_owner;
+alter table core.event_types
+  add column if not exists payload_schema jsonb null,
+  add column if not exists payload_rules jsonb null,
+  add column if not exists payload_fault jsonpath null,
+  add column if not exists deadline timestamptz null,
+  add column if not exists successor text null,
+  drop constraint if exists event_types_rules_complete, -- it outlives a step down
+  add constraint event_types_rules_complete check ((payload_fault is null) = (payload_rules is null)),
+  drop constraint if exists event_types_deprecation_complete,
+  add constraint event_types_deprecation_complete check ((deadline is null) = (successor is null)),
+  drop constraint if exists event_types_deadline_finite,
+  add constraint event_types_deadline_finite check (isfinite(deadline));
+comment on column core.event_types.payload_schema is 'JSON Schema of the payload; null if an older build registered the type';
+comment on column core.event_types.payload_rules is 'the schema as an array of {at, fault, says, whole}: where, a path that finds a fault, what is wanted, and the path of an integer';
+comment on column core.event_types.payload_fault is 'finds something if any of the rules is broken';
+comment on column core.event_types.deadline is 'a deprecated type is refused from then on; null while it is not deprecated';
+comment on column core.event_types.successor is 'the event type to publish instead of a deprecated one';
+
+-- +goose StatementBegin
+-- core.event_types_register(p_generation, p_types) upserts the contracts of one build. p_types is
+-- an array of {event_type, event_version, source, class, content_class, consumed, payload_schema, payload_rules,
+-- payload_fault, deadline, successor}, of which older builds leave out the last five. A row written
+-- by a higher generation stays. Types are never removed: an older build may still publish them.
+-- Returns how many rows changed. Writes core.event_types.
+create or replace function core.event_types_register(p_generation bigint, p_types jsonb) returns integer
+language plpgsql volatile security definer
+set search_path = pg_catalog, core, pg_temp
+as $$
+declare
+  v_changed integer;
+begin
+  if p_generation is null or p_generation not between 0 and 999999999999 then
+    raise exception 'generation: % must be from 0 to 999999999999', coalesce(p_generation::text, 'null')
+      using errcode = 'SP019', column = 'generation';
+  end if;
+  insert into core.event_types as t
+    (event_type, event_version, source, class, content_class, consumed, registered_by,
+     payload_schema, payload_rules, payload_fault, deadline, successor)
+  select r.event_type, r.event_version, r.source, r.class, r.content_class, r.consumed, p_generation,
+         r.payload_schema, r.payload_rules, r.payload_fault::jsonpath, r.deadline, r.successor
+  from jsonb_to_recordset(p_types) as r
+    (event_type text, event_version integer, source text, class text, content_class text, consumed boolean,
+     payload_schema jsonb, payload_rules jsonb, payload_fault text, deadline timestamptz, successor text)
+  order by r.event_type, r.event_version -- one order for all, so that two registrations never deadlock
+  on conflict (event_type, event_version) do update
+    set source = excluded.source, class = excluded.class, content_class = excluded.content_class,
+        consumed = excluded.consumed, registered_by = excluded.registered_by,
+        payload_schema = excluded.payload_schema, payload_rules = excluded.payload_rules,
+        payload_fault = excluded.payload_fault, deadline = excluded.deadline, successor = excluded.successor,
+        registered_at = clock_timestamp()
+    where t.registered_by <= excluded.registered_by
+      and (t.source, t.class, t.content_class, t.consumed, t.registered_by, t.payload_schema, t.payload_rules, t.deadline, t.successor)
+        is distinct from
+          (excluded.source, excluded.class, excluded.content_class, excluded.consumed, excluded.registered_by,
+           excluded.payload_schema, excluded.payload_rules, excluded.deadline, excluded.successor);
+  get diagnostics v_changed = row_count;
+  return v_changed;
+end
+$$;
+-- +goose StatementEnd
+reset role;
+
+-- +goose Down
+-- the columns and the function stay: an earlier build registers without them, and its types are then not checked
+select 1;

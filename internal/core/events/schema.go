@@ -1,0 +1,162 @@
+package events
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math"
+	"reflect"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/google/uuid"
+	"github.com/invopop/jsonschema"
+	"golang.org/x/text/language"
+	"golang.org/x/text/message"
+
+	validation "github.com/santhosh-tekuri/jsonschema/v6"
+)
+
+// Schema is the JSON Schema of the payload (draft 2020-12), made from its struct: fields without omitempty are
+// required, unknown ones allowed, json.RawMessage is any object, and jsonschema tags add enum, minimum, maximum,
+// minLength and maxLength.
+func (c Contract) Schema() *jsonschema.Schema {
+	reflector := jsonschema.Reflector{
+		Anonymous: true, DoNotReference: true, ExpandedStruct: true, AllowAdditionalProperties: true,
+		Mapper: func(t reflect.Type) *jsonschema.Schema {
+			switch {
+			case t == reflect.TypeFor[json.RawMessage]():
+				return &jsonschema.Schema{Type: "object"}
+			case t == reflect.TypeFor[uuid.UUID]():
+				return &jsonschema.Schema{Type: "string", Format: "uuid"}
+			case t.Kind() >= reflect.Int8 && t.Kind() <= reflect.Int32:
+				return integers(int64(math.MinInt64)>>(64-t.Bits()), uint64(math.MaxInt64)>>(64-t.Bits()))
+			case t.Kind() >= reflect.Uint && t.Kind() <= reflect.Uint64:
+				return integers(0, min(uint64(math.MaxUint64)>>(64-t.Bits()), math.MaxInt64))
+			default:
+				return nil
+			}
+		},
+	}
+	return reflector.ReflectFromType(reflect.TypeOf(c.Payload))
+}
+
+func integers(least int64, most uint64) *jsonschema.Schema {
+	return &jsonschema.Schema{
+		Type: "integer", Minimum: json.Number(strconv.FormatInt(least, 10)), Maximum: json.Number(strconv.FormatUint(most, 10)),
+	}
+}
+
+// maxLengthChecked is the longest maxLength that Postgres' regular expressions check.
+const maxLengthChecked = 255
+
+var fieldForm = regexp.MustCompile(`^[a-z][a-z0-9_]*$`)
+
+// checkSchema refuses what SQL producers could not be held to: see the publishing adapter.
+func checkSchema(at string, s *jsonschema.Schema) (faults []error) {
+	fail := func(format string, args ...any) {
+		faults = append(faults, fmt.Errorf("payload%s: "+format, append([]any{at}, args...)...))
+	}
+	known := jsonschema.Schema{
+		Version: s.Version, Type: s.Type, Properties: s.Properties, Required: s.Required, Items: s.Items, Enum: s.Enum,
+		Minimum: s.Minimum, Maximum: s.Maximum, MinLength: s.MinLength, MaxLength: s.MaxLength, Format: s.Format, Description: s.Description,
+	}
+	if !reflect.DeepEqual(*s, known) {
+		fail("its type or a jsonschema tag asks for more than publishing checks: see events.Contract.Schema")
+	}
+	if !slices.Contains([]string{"object", "array", "string", "integer", "number", "boolean"}, s.Type) {
+		fail("its type has no JSON form of one kind")
+	}
+	if s.Format != "" && s.Format != "uuid" && s.Format != "date-time" {
+		fail("format %s is not checked", s.Format)
+	}
+	if s.MinLength != nil && *s.MinLength != 1 {
+		fail("minLength can only be 1")
+	}
+	if s.MaxLength != nil && *s.MaxLength > maxLengthChecked {
+		fail("maxLength is at most %d; leave more to the domain", maxLengthChecked)
+	}
+	if s.Items != nil {
+		faults = append(faults, checkSchema(at+"/*", s.Items)...)
+	}
+	for p := s.Properties.Oldest(); p != nil; p = p.Next() {
+		if !fieldForm.MatchString(p.Key) {
+			fail("field %q must have a json tag with a lower-case name: words joined by underscores", p.Key)
+		}
+		faults = append(faults, checkSchema(at+"/"+p.Key, p.Value)...)
+	}
+	return faults
+}
+
+// shape checks payloads of one contract.
+type shape struct {
+	payload reflect.Type
+	schema  *validation.Schema
+}
+
+func (c Contract) shape() (*shape, error) {
+	encoded, err := json.Marshal(c.Schema())
+	if err != nil {
+		return nil, fmt.Errorf("schema: %w", err)
+	}
+	document, err := validation.UnmarshalJSON(bytes.NewReader(encoded))
+	if err != nil {
+		return nil, fmt.Errorf("schema: %w", err)
+	}
+	compiler := validation.NewCompiler()
+	compiler.AssertFormat()
+	if err := compiler.AddResource("payload", document); err != nil {
+		return nil, fmt.Errorf("schema: %w", err)
+	}
+	schema, err := compiler.Compile("payload")
+	if err != nil {
+		return nil, fmt.Errorf("schema: %w", err)
+	}
+	return &shape{payload: reflect.TypeOf(c.Payload), schema: schema}, nil
+}
+
+// fault says where payload, a valid JSON object, is not what the contract says; empty if it is.
+func (s *shape) fault(payload json.RawMessage) string {
+	document, err := validation.UnmarshalJSON(bytes.NewReader(payload))
+	if err != nil {
+		return "is not valid JSON: " + err.Error()
+	}
+	if err := s.schema.Validate(document); err != nil {
+		invalid, ok := errors.AsType[*validation.ValidationError](err)
+		if !ok {
+			return err.Error()
+		}
+		for len(invalid.Causes) > 0 {
+			invalid = slices.MinFunc(invalid.Causes, func(a, b *validation.ValidationError) int {
+				return slices.Compare(a.InstanceLocation, b.InstanceLocation)
+			})
+		}
+		return pointer(invalid.InstanceLocation) + ": " + invalid.ErrorKind.LocalizedString(message.NewPrinter(language.English))
+	}
+	// what a schema lets through and Go does not read: 1.0 as an integer, and one beyond 64 bits
+	if err := json.Unmarshal(payload, reflect.New(s.payload).Interface()); err != nil {
+		if mistyped, ok := errors.AsType[*json.UnmarshalTypeError](err); ok {
+			return fmt.Sprintf("%s: got %s, want %s", pointer(strings.Split(mistyped.Field, ".")), mistyped.Value, mistyped.Type)
+		}
+		return err.Error()
+	}
+	return ""
+}
+
+// pointer writes a place as a JSON pointer, * for the elements of an array.
+func pointer(location []string) string {
+	var text strings.Builder
+	for _, name := range location {
+		if _, err := strconv.Atoi(name); err == nil {
+			name = "*"
+		}
+		text.WriteString("/" + name)
+	}
+	if text.Len() == 0 {
+		return "at the top"
+	}
+	return text.String()
+}

@@ -1,0 +1,246 @@
+package contracts_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"reflect"
+	"strings"
+	"testing"
+
+	"github.com/invopop/jsonschema"
+
+	"spectral/internal/core/events"
+)
+
+// TestConsumersReadWhatProducersPublish feeds every snapshot's example, with fields that no consumer knows added
+// everywhere, to the struct of every handler of the type.
+func TestConsumersReadWhatProducersPublish(t *testing.T) {
+	t.Parallel()
+	for eventType, s := range consumers() {
+		for _, version := range snapshotVersions(t, eventType) {
+			example, err := os.ReadFile(snapshotFile(eventType, version, "example"))
+			must(t, err)
+			for _, h := range s.Handlers() {
+				if h.Reads == nil {
+					t.Errorf("handler %s: Registration.Reads is not set: name the struct it decodes payloads of %s into", h.Name, eventType)
+					continue
+				}
+				for _, problem := range misread(example, h.Reads) {
+					t.Errorf("handler %s: %T %s in version %d of %s", h.Name, h.Reads, problem, version, eventType)
+				}
+			}
+		}
+	}
+}
+
+// misread says what a consumer's struct makes wrong of an example.
+func misread(example json.RawMessage, reads any) []string {
+	var published any
+	if err := json.Unmarshal(example, &published); err != nil {
+		return []string{err.Error()}
+	}
+	encoded, err := json.Marshal(extended(published))
+	if err != nil {
+		return []string{err.Error()}
+	}
+	read := reflect.New(reflect.TypeOf(reads))
+	if err := json.Unmarshal(encoded, read.Interface()); err != nil {
+		return []string{"does not fit: " + err.Error()}
+	}
+	again, err := json.Marshal(read.Interface())
+	if err != nil {
+		return []string{err.Error()}
+	}
+	var got any
+	if err := json.Unmarshal(again, &got); err != nil {
+		return []string{err.Error()}
+	}
+	return append(unpublished("", events.Contract{Payload: reads}.Schema(), published), beyond("", got, published)...)
+}
+
+// unpublished are the fields of a consumer's struct that an example, which has all, lacks.
+func unpublished(at string, reads *jsonschema.Schema, published any) (problems []string) {
+	switch published := published.(type) {
+	case map[string]any:
+		for p := reads.Properties.Oldest(); p != nil; p = p.Next() {
+			value, ok := published[p.Key]
+			if !ok {
+				problems = append(problems, fmt.Sprintf("reads %s/%s, which is not", at, p.Key))
+				continue
+			}
+			problems = append(problems, unpublished(at+"/"+p.Key, p.Value, value)...)
+		}
+	case []any:
+		if reads.Items != nil {
+			problems = append(problems, unpublished(at+"/*", reads.Items, published[0])...)
+		}
+	}
+	return problems
+}
+
+// extended adds a field to every object.
+func extended(v any) any {
+	switch v := v.(type) {
+	case map[string]any:
+		more := map[string]any{"a_field_of_a_later_version": map[string]any{"of": []any{"any", 1, nil}}}
+		for name, value := range v {
+			more[name] = extended(value)
+		}
+		return more
+	case []any:
+		more := make([]any, len(v))
+		for i, value := range v {
+			more[i] = extended(value)
+		}
+		return more
+	default:
+		return v
+	}
+}
+
+// beyond says what was read otherwise than it was published.
+func beyond(at string, read, published any) (problems []string) {
+	switch read := read.(type) {
+	case map[string]any:
+		object, ok := published.(map[string]any)
+		if !ok {
+			return []string{fmt.Sprintf("reads %s as an object, which is %v", at, published)}
+		}
+		for name, value := range read {
+			if name == "a_field_of_a_later_version" {
+				continue // json.RawMessage keeps it
+			}
+			field := at + "/" + name
+			if original, ok := object[name]; ok {
+				problems = append(problems, beyond(field, value, original)...)
+			}
+		}
+	case []any:
+		array, ok := published.([]any)
+		if !ok || len(array) != len(read) {
+			return []string{fmt.Sprintf("reads %s as %v, which is %v", at, read, published)}
+		}
+		for i, value := range read {
+			problems = append(problems, beyond(at+"/*", value, array[i])...)
+		}
+	default:
+		if !reflect.DeepEqual(read, published) {
+			problems = append(problems, fmt.Sprintf("reads %s as %v, which is %v", at, read, published))
+		}
+	}
+	return problems
+}
+
+func TestMisreadingsAreFound(t *testing.T) {
+	t.Parallel()
+	example := json.RawMessage(`{"id": "a", "count": 3, "parts": [{"kind": "k", "n": 1}], "raw": {"x": 1}}`)
+	type part struct {
+		Kind string `json:"kind"`
+	}
+	type wrongPart struct {
+		Sort string `json:"sort"`
+	}
+	for _, c := range []struct {
+		name  string
+		reads any
+		want  string
+	}{
+		{"some fields", struct {
+			ID    string          `json:"id"`
+			Parts []part          `json:"parts"`
+			Raw   json.RawMessage `json:"raw"`
+		}{}, ""},
+		{"a misspelt field", struct {
+			ID string `json:"idd"`
+		}{}, "reads /idd, which is not"},
+		{"a misspelt optional field", struct {
+			ID *string `json:"idd"`
+		}{}, "reads /idd, which is not"},
+		{"a misspelt field inside", struct {
+			Parts []wrongPart `json:"parts"`
+		}{}, "reads /parts/*/sort, which is not"},
+		{"a misspelt field with omitempty", struct {
+			ID string `json:"idd,omitempty"`
+		}{}, "reads /idd, which is not"},
+		{"another type", struct {
+			Count string `json:"count"`
+		}{}, "does not fit"},
+		{"no tag", struct{ Name string }{}, "reads /Name, which is not"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			got := strings.Join(misread(example, c.reads), "; ")
+			if c.want == "" && got != "" || !strings.Contains(got, c.want) {
+				t.Fatalf("found %q, want %q", got, c.want)
+			}
+		})
+	}
+}
+
+// TestReadsIsWhatIsDecoded compares the types that the contexts' handlers decode with those that
+// their registrations name.
+func TestReadsIsWhatIsDecoded(t *testing.T) {
+	t.Parallel()
+	named := make(map[string]bool)
+	for _, s := range consumers() {
+		for _, h := range s.Handlers() {
+			if h.Reads != nil {
+				named[typeName(h.Reads)] = true
+			}
+		}
+	}
+	decoded := make(map[string]bool)
+	for _, scope := range []events.Scope{events.Platform, events.Worlds} {
+		folder := "internal/" + string(scope) + "/infrastructure/events"
+		for _, name := range decodedIn(t, os.DirFS("../.."), folder) {
+			decoded["spectral/"+folder+"."+name] = true
+		}
+	}
+	for name := range decoded {
+		if !named[name] {
+			t.Errorf("a handler decodes payloads into %s, which no registration names: set Registration.Reads to it", name)
+		}
+	}
+	for name := range named {
+		if !decoded[name] {
+			t.Errorf("a registration says that it reads %s, which no handler passes to events.Decode", name)
+		}
+	}
+}
+
+func typeName(v any) string { return reflect.TypeOf(v).PkgPath() + "." + reflect.TypeOf(v).Name() }
+
+// decodedIn are the type arguments of events.Decode in a folder.
+func decodedIn(t testing.TB, tree fs.FS, folder string) (names []string) {
+	t.Helper()
+	files, err := fs.Glob(tree, folder+"/*.go")
+	must(t, err)
+	for _, file := range files {
+		if strings.HasSuffix(file, "_test.go") {
+			continue
+		}
+		text, err := fs.ReadFile(tree, file)
+		must(t, err)
+		parsed, err := parser.ParseFile(token.NewFileSet(), filepath.Base(file), text, parser.SkipObjectResolution)
+		must(t, err)
+		ast.Inspect(parsed, func(n ast.Node) bool {
+			index, ok := n.(*ast.IndexExpr)
+			if !ok {
+				return true
+			}
+			called, ok := index.X.(*ast.SelectorExpr)
+			argument, isName := index.Index.(*ast.Ident)
+			if ok && isName && called.Sel.Name == "Decode" {
+				names = append(names, argument.Name)
+			}
+			return true
+		})
+	}
+	return names
+}

@@ -1,0 +1,262 @@
+package contracts_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"log/slog"
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"spectral/internal/core/events"
+	"spectral/internal/core/events/infrastructure/postgres"
+	"spectral/tests/pgtest"
+)
+
+// patience is how long a test waits for what must happen.
+const patience = 30 * time.Second
+
+func background(t testing.TB) context.Context {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), 4*patience)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+// everything has all that a payload may have.
+type everything struct {
+	ID       uuid.UUID       `json:"id"`
+	At       time.Time       `json:"at"`
+	Name     string          `json:"name" jsonschema:"minLength=1,maxLength=20"`
+	Kind     string          `json:"kind" jsonschema:"enum=a,enum=b \"c\""`
+	Count    int64           `json:"count"`
+	Version  int             `json:"version" jsonschema:"minimum=1,maximum=1000"`
+	Size     uint32          `json:"size"`
+	Share    float64         `json:"share" jsonschema:"minimum=0,maximum=1"`
+	Yes      bool            `json:"yes"`
+	Raw      json.RawMessage `json:"raw"`
+	Tags     []string        `json:"tags"`
+	Parts    []part          `json:"parts"`
+	One      part            `json:"one"`
+	Note     *string         `json:"note,omitempty"`
+	Earlier  *uuid.UUID      `json:"earlier,omitempty"`
+	Optional *part           `json:"optional,omitempty"`
+}
+
+type part struct {
+	Kind string     `json:"kind" jsonschema:"minLength=1"`
+	N    int        `json:"n"`
+	At   *time.Time `json:"at,omitempty"`
+}
+
+func everythingContract() events.Contract {
+	at := time.Date(2026, 2, 28, 23, 59, 59, 123456000, time.FixedZone("", 3600))
+	note, earlier := "n", uuid.MustParse("0192f0c0-0000-7000-8000-00000000000A")
+	return events.Contract{
+		Type: "worlds.test.everything", Version: 1, Source: events.Worlds, ContentClass: events.Operational,
+		Payload: everything{
+			ID: earlier, At: at, Name: "name", Kind: `b "c"`, Count: -5, Version: 3, Size: 7, Share: 0.5, Raw: json.RawMessage(`{"a": 1.0}`),
+			Tags: []string{"t", "u"}, Parts: []part{{Kind: "p", N: 1, At: &at}, {Kind: "q"}}, One: part{Kind: "o"},
+			Note: &note, Earlier: &earlier, Optional: &part{Kind: "x", N: 2},
+		},
+	}
+}
+
+// values are what a field may be mistaken for, as JSON. Integers with an exponent are left out: Postgres writes
+// them out, and Go wants that of the producer.
+var values = []string{
+	`null`, `""`, `"x"`, `"0192f0c0-0000-7000-8000-000000000001"`, `"2026-02-28T00:00:00Z"`, `"2026-02-28 00:00:00"`, `"2026-13-01T00:00:00Z"`,
+	`"2026-02-28T00:00:00+01:00"`, `"2026-02-28T00:00:00"`, `"a\nb"`, `"twenty characters, 20"`, `"twenty-one characters"`, `0`, `1`, `-1`, `1.0`, `1.5`, `-0.0`, `1000`, `1001`,
+	`9223372036854775807`, `9223372036854775808`, `-9223372036854775809`, `1e30`, `true`, `false`, `{}`, `[]`, `[null]`, `["x"]`, `[1]`, `[[]]`, `[{}]`,
+	`{"kind": "x", "n": 1}`, `[{"kind": "x", "n": 1.0}]`, `[{"kind": "", "n": 1}]`, `[{"kind": "x", "n": 1, "more": null}, {"kind": "x"}]`,
+	`{"kind": "x", "n": 1, "at": "today"}`,
+}
+
+// mutations are payloads that differ from the example in one field: left out, or another value.
+func mutations(t testing.TB, example json.RawMessage) (all []json.RawMessage) {
+	t.Helper()
+	var fields map[string]json.RawMessage
+	must(t, json.Unmarshal(example, &fields))
+	with := func(change func(map[string]json.RawMessage)) {
+		mutant := maps.Clone(fields)
+		change(mutant)
+		encoded, err := json.Marshal(mutant)
+		must(t, err)
+		all = append(all, encoded)
+	}
+	with(func(map[string]json.RawMessage) {})
+	with(func(m map[string]json.RawMessage) { m["unknown"] = json.RawMessage(`[1.0]`) })
+	for _, name := range slices.Sorted(maps.Keys(fields)) {
+		with(func(m map[string]json.RawMessage) { delete(m, name) })
+		for _, value := range values {
+			with(func(m map[string]json.RawMessage) { m[name] = json.RawMessage(value) })
+		}
+	}
+	return append(all, json.RawMessage(`{}`))
+}
+
+// TestGoAndSQLRefuseTheSamePayloads publishes thousands of almost right payloads both ways.
+func TestGoAndSQLRefuseTheSamePayloads(t *testing.T) {
+	t.Parallel()
+	ctx := background(t)
+	contracts, err := events.NewContracts(append(shipped(t), everythingContract())...)
+	must(t, err)
+	conn := pgtest.Conn(t, pgtest.New(t))
+	must(t, postgres.Register(ctx, conn, pgtest.Generation, contracts))
+	tx, err := conn.Begin(ctx)
+	must(t, err)
+	accepted, refused := 0, 0
+	for _, c := range contracts.All() {
+		example, err := events.NewEnvelope(c, c.Payload)
+		must(t, err)
+		for i, payload := range mutations(t, example.Payload) {
+			_, goErr := contracts.Check(events.Envelope{EventType: c.Type, EventVersion: c.Version, Source: c.Source, Payload: payload})
+			sqlErr := publishBySQL(ctx, t, tx, c, payload)
+			if (goErr == nil) != (sqlErr == nil) {
+				t.Errorf("%s %s\nGo:  %v\nSQL: %v", c.Type, payload, goErr, sqlErr)
+				continue
+			}
+			if i < 2 && goErr != nil {
+				t.Errorf("the example of %s is refused: %v", c.Type, goErr)
+			}
+			if goErr == nil {
+				accepted++
+				continue
+			}
+			refused++
+			refusal, ok := errors.AsType[*events.Refusal](goErr)
+			if !ok || refusal.Code != events.CodePayloadShape || refusal.Field != "payload" {
+				t.Errorf("%s: refused as %v", payload, goErr)
+			}
+			pg, ok := errors.AsType[*pgconn.PgError](sqlErr)
+			if !ok || pg.Code != string(events.CodePayloadShape) || pg.ColumnName != "payload" || !strings.HasPrefix(pg.Message, "payload: /") {
+				t.Errorf("%s: refused by SQL as %v", payload, sqlErr)
+			}
+		}
+	}
+	if accepted < 90 || refused < 500 {
+		t.Fatalf("%d payloads were accepted and %d refused: that is too few to mean anything", accepted, refused)
+	}
+}
+
+func publishBySQL(ctx context.Context, t testing.TB, tx pgx.Tx, c events.Contract, payload json.RawMessage) error {
+	t.Helper()
+	point, err := tx.Begin(ctx)
+	must(t, err)
+	_, err = point.Exec(ctx, "select core.outbox_publish($1, $2, $3, p_event_version => $4)", c.Type, c.Source, payload, c.Version)
+	must(t, point.Rollback(ctx))
+	return err
+}
+
+// What both say names the place.
+func TestRefusedPayloadsAreToldWhere(t *testing.T) {
+	t.Parallel()
+	ctx := background(t)
+	contract := everythingContract()
+	contracts, err := events.NewContracts(contract)
+	must(t, err)
+	conn := pgtest.Conn(t, pgtest.New(t))
+	must(t, postgres.Register(ctx, conn, pgtest.Generation, contracts))
+	tx, err := conn.Begin(ctx)
+	must(t, err)
+	example, err := events.NewEnvelope(contract, contract.Payload)
+	must(t, err)
+	for _, c := range []struct{ field, value, inGo, inSQL string }{
+		{"name", "", "missing property 'name'", "payload: /name is missing"},
+		{"name", `1`, "/name: got number, want string", "payload: /name must be a string"},
+		{"name", `""`, "/name: minLength: got 0, want 1", "payload: /name must not be empty"},
+		{"name", `"twenty-one characters"`, "/name: maxLength: got 21, want 20", "payload: /name must have at most 20 characters"},
+		{"kind", `"d"`, `/kind: value must be one of 'a', 'b "c"'`, `payload: /kind must be one of a, b "c"`},
+		{"version", `0`, "/version: minimum: got 0, want 1", "payload: /version must be at least 1"},
+		{"version", `1.0`, "/version: got number 1.0, want int", "payload: /version must be a whole number within 64 bits"},
+		{"share", `1.5`, "/share: maximum: got 1.5, want 1", "payload: /share must be at most 1"},
+		{"yes", `"no"`, "/yes: got string, want boolean", "payload: /yes must be true or false"},
+		{"tags", `null`, "/tags: got null, want array", "payload: /tags must be an array"},
+		{"tags", `["a", 1]`, "/tags/*: got number, want string", "payload: /tags/* must be a string"},
+		{"parts", `[{"kind": "k", "n": 1}, {"kind": "k"}]`, "/parts/*: missing property 'n'", "payload: /parts/*/n is missing"},
+		{"one", `{"kind": "k", "n": "1"}`, "/one/n: got string, want integer", "payload: /one/n must be an integer"},
+		{"id", `"1"`, "/id: '1' is not valid uuid", "payload: /id must be a UUID"},
+		{"at", `"today"`, "/at: 'today' is not valid date-time", "payload: /at must be a time as in RFC 3339, with a zone"},
+	} {
+		var fields map[string]json.RawMessage
+		must(t, json.Unmarshal(example.Payload, &fields))
+		if fields[c.field] = json.RawMessage(c.value); c.value == "" {
+			delete(fields, c.field)
+		}
+		payload, err := json.Marshal(fields)
+		must(t, err)
+		e := events.Envelope{EventType: contract.Type, EventVersion: 1, Source: events.Worlds, Payload: payload}
+		if _, err := contracts.Check(e); err == nil || !strings.Contains(err.Error(), c.inGo) || !strings.Contains(err.Error(), "docs/events/worlds.test.everything.md") {
+			t.Errorf("%s = %s: in Go %v, want %s", c.field, c.value, err, c.inGo)
+		}
+		pg, ok := errors.AsType[*pgconn.PgError](publishBySQL(ctx, t, tx, contract, payload))
+		if !ok || pg.Message != c.inSQL || !strings.Contains(pg.Hint, "docs/events/worlds.test.everything.md") {
+			t.Errorf("%s = %s: in SQL %v, want %s", c.field, c.value, pg, c.inSQL)
+		}
+	}
+}
+
+// A publisher of Go hears the same, before any SQL.
+func TestAPublisherRefusesAPayloadOfAnotherShape(t *testing.T) {
+	t.Parallel()
+	ctx := background(t)
+	contracts, err := events.NewContracts(everythingContract())
+	must(t, err)
+	pool := pgtest.Pool(t, pgtest.New(t))
+	must(t, postgres.Register(ctx, pool, pgtest.Generation, contracts))
+	uow := &postgres.UnitOfWork{Pool: pool, Publishing: postgres.Publishing{
+		Contracts: contracts, Generation: pgtest.Generation, Log: slog.New(slog.DiscardHandler), Now: time.Now, NewID: uuid.NewV7,
+	}}
+	must(t, uow.Do(ctx, events.Worlds, uuid.NullUUID{}, func(tx events.Tx, publisherFor events.PublisherFor) error {
+		e := events.Envelope{EventType: "worlds.test.everything", EventVersion: 1, Source: events.Worlds, Payload: json.RawMessage(`{"id": 1}`)}
+		refusal, ok := errors.AsType[*events.Refusal](publisherFor().Publish(ctx, e))
+		if !ok || refusal.Code != events.CodePayloadShape {
+			t.Errorf("refused as %v", refusal)
+		}
+		_, err := tx.Exec(ctx, "select 1") // still usable
+		return err
+	}))
+}
+
+func TestContractsRefusePayloadsThatSQLCannotCheck(t *testing.T) {
+	t.Parallel()
+	for name, payload := range map[string]any{
+		"a map": struct {
+			A map[string]int `json:"a"`
+		}{},
+		"anything": struct {
+			A any `json:"a"`
+		}{},
+		"a tag": struct {
+			A string `json:"a" jsonschema:"pattern=^a$"`
+		}{},
+		"a long text": struct {
+			A string `json:"a" jsonschema:"maxLength=256"`
+		}{},
+		"a length": struct {
+			A string `json:"a" jsonschema:"minLength=2"`
+		}{},
+		"another format": struct {
+			A string `json:"a" jsonschema:"format=email"`
+		}{},
+		"no tag": struct{ SomeField string }{},
+		"an odd name": struct {
+			A string `json:"a b"`
+		}{},
+		"inside an array": struct {
+			A []map[string]int `json:"a"`
+		}{},
+	} {
+		c := events.Contract{Type: "worlds.a.b", Version: 1, Source: events.Worlds, Payload: payload, ContentClass: events.Operational}
+		if err := c.Validate(); err == nil || !strings.Contains(err.Error(), ": payload") {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}

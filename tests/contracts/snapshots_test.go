@@ -1,0 +1,373 @@
+package contracts_test
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/invopop/jsonschema"
+
+	"spectral/internal/core/events"
+)
+
+// Every version of a payload that was ever published has its schema here, and an example that its consumers must be
+// able to read for as long as there is one in the outbox.
+const snapshots = "testdata"
+
+func snapshotFile(eventType string, version int, kind string) string {
+	return filepath.Join(snapshots, eventType, fmt.Sprintf("v%d.%s.json", version, kind))
+}
+
+// snapshotVersions are those with a schema, in order.
+func snapshotVersions(t testing.TB, eventType string) (versions []int) {
+	t.Helper()
+	files, err := filepath.Glob(filepath.Join(snapshots, eventType, "v*.schema.json"))
+	must(t, err)
+	for _, file := range files {
+		var version int
+		if _, err := fmt.Sscanf(filepath.Base(file), "v%d.schema.json", &version); err != nil {
+			t.Fatalf("%s is no snapshot: call it v<event_version>.schema.json", file)
+		}
+		versions = append(versions, version)
+	}
+	slices.Sort(versions)
+	return versions
+}
+
+// TestSnapshots compares every contract with what was published under its type before.
+func TestSnapshots(t *testing.T) {
+	t.Parallel()
+	all := shipped(t)
+	for _, c := range all {
+		before := make(map[int]*jsonschema.Schema)
+		for _, version := range snapshotVersions(t, c.Type) {
+			text, err := os.ReadFile(snapshotFile(c.Type, version, "schema"))
+			must(t, err)
+			before[version] = new(jsonschema.Schema)
+			must(t, json.Unmarshal(text, before[version]))
+		}
+		for _, problem := range drift(c, before) {
+			t.Error(problem)
+		}
+		if before[c.Version] == nil {
+			keep(t, snapshotFile(c.Type, c.Version, "schema"), c.Schema())
+		}
+		keep(t, snapshotFile(c.Type, c.Version, "example"), c.Payload)
+		for _, empty := range emptyFields(reflect.ValueOf(c.Payload), "") {
+			t.Errorf("contract %s version %d: %s of its example Payload is empty: give it a value, for the catalog shows it and consumers are tried with it", c.Type, c.Version, empty)
+		}
+	}
+	folders, err := os.ReadDir(snapshots)
+	must(t, err)
+	for _, folder := range folders {
+		if !slices.ContainsFunc(all, func(c events.Contract) bool { return c.Type == folder.Name() }) {
+			t.Errorf("%s was published once and has no contract any more: the outbox may hold some. Deprecate it (events.Deprecation); "+
+				"once none is left anywhere, delete tests/contracts/testdata/%[1]s and docs/events/%[1]s.md", folder.Name())
+		}
+	}
+}
+
+// keep compares a golden file with v, or writes it.
+func keep(t *testing.T, file string, v any) {
+	t.Helper()
+	got := pretty(t, v)
+	if *update {
+		must(t, os.MkdirAll(filepath.Dir(file), 0o755))
+		must(t, os.WriteFile(file, []byte(got), 0o644))
+	}
+	want, err := os.ReadFile(file)
+	if errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("tests/contracts/%s is missing: run `make generate`", file)
+		return
+	}
+	must(t, err)
+	if got != string(want) {
+		t.Errorf("tests/contracts/%s is not what the code says: run `make generate` and read the diff. It is now:\n%s", file, got)
+	}
+}
+
+// drift says what is wrong with a contract, given the schemas of all versions published before.
+func drift(c events.Contract, before map[int]*jsonschema.Schema) (problems []string) {
+	fail := func(format string, args ...any) {
+		problems = append(problems, fmt.Sprintf("contract %s version %d: ", c.Type, c.Version)+fmt.Sprintf(format, args...))
+	}
+	var latest int
+	for version := range before {
+		latest = max(latest, version)
+	}
+	if c.Version < latest {
+		fail("version %d was published already: versions only go up", latest)
+		return problems
+	}
+	old := before[c.Version]
+	if old == nil {
+		old = before[latest]
+	}
+	if old == nil {
+		return nil // the first one
+	}
+	breaking, changed := compare("", old, c.Schema())
+	for _, b := range breaking {
+		fail("%s. Consumers of events published before would break: leave it as it was, or publish a new event type %s "+
+			"and deprecate this one (docs/adding-an-event.md)", b, successorOf(c.Type))
+	}
+	if len(breaking) == 0 && changed && before[c.Version] != nil {
+		fail("the payload changed, and its event_version did not: raise the constant ...Version to %d, then `make generate`", c.Version+1)
+	}
+	return problems
+}
+
+// successorOf is how the seeds name the type of a breaking change.
+func successorOf(eventType string) string {
+	base, version, ok := strings.Cut(eventType, ".v")
+	n := 1
+	if ok {
+		if _, err := fmt.Sscanf(version, "%d", &n); err != nil {
+			return eventType + ".v2"
+		}
+	}
+	return fmt.Sprintf("%s.v%d", base, n+1)
+}
+
+// compare lists what would break a consumer of old, and reports whether anything differs. Only an
+// optional field may be added.
+func compare(at string, old, now *jsonschema.Schema) (breaking []string, changed bool) {
+	fail := func(format string, args ...any) { breaking = append(breaking, fmt.Sprintf(format, args...)) }
+	place := at
+	if place == "" {
+		place = "the payload"
+	}
+	plain := func(s *jsonschema.Schema) string {
+		c := *s
+		c.Properties, c.Items, c.Required, c.Version = nil, nil, nil, ""
+		encoded, err := json.Marshal(&c)
+		if err != nil {
+			return err.Error()
+		}
+		return string(encoded)
+	}
+	if was, is := plain(old), plain(now); was != is {
+		fail("%s was %s and is %s", place, was, is)
+	}
+	if (old.Items == nil) != (now.Items == nil) {
+		fail("%s differs in its elements", place)
+	} else if old.Items != nil {
+		inner, differs := compare(at+"/*", old.Items, now.Items)
+		breaking, changed = append(breaking, inner...), changed || differs
+	}
+	for p := old.Properties.Oldest(); p != nil; p = p.Next() {
+		field := at + "/" + p.Key
+		successor, ok := now.Properties.Get(p.Key)
+		if !ok {
+			fail("%s was removed", field)
+			continue
+		}
+		inner, differs := compare(field, p.Value, successor)
+		breaking, changed = append(breaking, inner...), changed || differs
+		was, is := slices.Contains(old.Required, p.Key), slices.Contains(now.Required, p.Key)
+		if was && !is {
+			fail("%s was always there and is optional now", field)
+		}
+		if !was && is {
+			fail("%s was optional and is required now", field)
+		}
+	}
+	for p := now.Properties.Oldest(); p != nil; p = p.Next() {
+		if _, ok := old.Properties.Get(p.Key); ok {
+			continue
+		}
+		changed = true
+		if slices.Contains(now.Required, p.Key) {
+			fail("%s is new and required: mark it omitempty", at+"/"+p.Key)
+		}
+	}
+	return breaking, changed || len(breaking) > 0
+}
+
+// emptyFields are the fields of an example that say nothing; a bool may be false.
+func emptyFields(v reflect.Value, at string) (empty []string) {
+	switch v.Kind() {
+	case reflect.Pointer:
+		if v.IsNil() {
+			return []string{at}
+		}
+		return emptyFields(v.Elem(), at)
+	case reflect.Slice:
+		if v.Len() == 0 {
+			return []string{at}
+		}
+		if v.Type().Elem().Kind() == reflect.Uint8 {
+			return nil
+		}
+		for i := range v.Len() {
+			empty = append(empty, emptyFields(v.Index(i), at+"/*")...)
+		}
+		return empty
+	case reflect.Struct:
+		if v.Type().PkgPath() == "time" {
+			break
+		}
+		for i := range v.NumField() {
+			name, _, _ := strings.Cut(v.Type().Field(i).Tag.Get("json"), ",")
+			empty = append(empty, emptyFields(v.Field(i), at+"/"+name)...)
+		}
+		return empty
+	case reflect.Bool:
+		return nil
+	default:
+	}
+	if v.IsZero() {
+		return []string{at}
+	}
+	return nil
+}
+
+func TestDrift(t *testing.T) {
+	t.Parallel()
+	type part struct {
+		Kind string `json:"kind"`
+	}
+	type was struct {
+		ID    string  `json:"id"`
+		Count int     `json:"count"`
+		Note  *string `json:"note,omitempty"`
+		Parts []part  `json:"parts"`
+	}
+	contract := func(version int, payload any) events.Contract {
+		return events.Contract{Type: "worlds.a.happened", Version: version, Source: events.Worlds, Payload: payload, ContentClass: events.Operational}
+	}
+	before := map[int]*jsonschema.Schema{1: contract(1, was{}).Schema()}
+	type removed struct {
+		ID    string  `json:"id"`
+		Note  *string `json:"note,omitempty"`
+		Parts []part  `json:"parts"`
+	}
+	type retyped struct {
+		ID    string  `json:"id"`
+		Count string  `json:"count"`
+		Note  *string `json:"note,omitempty"`
+		Parts []part  `json:"parts"`
+	}
+	type narrowed struct {
+		ID    string  `json:"id" jsonschema:"enum=a,enum=b"`
+		Count int     `json:"count"`
+		Note  *string `json:"note,omitempty"`
+		Parts []part  `json:"parts"`
+	}
+	type required struct {
+		ID    string  `json:"id"`
+		Count int     `json:"count"`
+		Note  *string `json:"note,omitempty"`
+		Parts []part  `json:"parts"`
+		More  string  `json:"more"`
+	}
+	type noLongerOptional struct {
+		ID    string `json:"id"`
+		Count int    `json:"count"`
+		Note  string `json:"note"`
+		Parts []part `json:"parts"`
+	}
+	type nowOptional struct {
+		ID    string  `json:"id,omitempty"`
+		Count int     `json:"count"`
+		Note  *string `json:"note,omitempty"`
+		Parts []part  `json:"parts"`
+	}
+	type optional struct {
+		ID    string  `json:"id"`
+		Count int     `json:"count"`
+		Note  *string `json:"note,omitempty"`
+		Parts []part  `json:"parts"`
+		More  string  `json:"more,omitempty"`
+	}
+	type biggerPart struct {
+		Kind string `json:"kind"`
+		More string `json:"more,omitempty"`
+	}
+	type inside struct {
+		ID    string       `json:"id"`
+		Count int          `json:"count"`
+		Note  *string      `json:"note,omitempty"`
+		Parts []biggerPart `json:"parts"`
+	}
+	type otherPart struct {
+		Sort string `json:"sort"`
+	}
+	type renamedInside struct {
+		ID    string      `json:"id"`
+		Count int         `json:"count"`
+		Note  *string     `json:"note,omitempty"`
+		Parts []otherPart `json:"parts"`
+	}
+	for _, c := range []struct {
+		name     string
+		contract events.Contract
+		want     []string // none: it may be published
+	}{
+		{"unchanged", contract(1, was{}), nil},
+		{"the same under a higher version", contract(2, was{}), nil},
+		{"a field removed", contract(2, removed{}), []string{"/count was removed"}},
+		{"a field removed, version not raised", contract(1, removed{}), []string{"/count was removed"}},
+		{"a field retyped", contract(2, retyped{}), []string{`/count was {"type":"integer"} and is {"type":"string"}`}},
+		{"a field narrowed", contract(2, narrowed{}), []string{"/id was "}},
+		{"a new field that is required", contract(2, required{}), []string{"/more is new and required: mark it omitempty"}},
+		{"an optional field that is required", contract(2, noLongerOptional{}), []string{"/note was optional and is required now"}},
+		{"a required field that is optional", contract(2, nowOptional{}), []string{"/id was always there and is optional now"}},
+		{"a new optional field, version not raised", contract(1, optional{}), []string{"raise the constant ...Version to 2"}},
+		{"a new optional field", contract(2, optional{}), nil},
+		{"a new optional field inside", contract(2, inside{}), nil},
+		{"a new optional field inside, version not raised", contract(1, inside{}), []string{"raise the constant ...Version to 2"}},
+		{"a field renamed inside", contract(2, renamedInside{}), []string{"/parts/*/kind was removed", "/parts/*/sort is new and required"}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			got := drift(c.contract, before)
+			if len(got) != len(c.want) {
+				t.Fatalf("found %q, want %q", got, c.want)
+			}
+			for i, want := range c.want {
+				if !strings.Contains(got[i], want) {
+					t.Errorf("found %q, want %q", got[i], want)
+				}
+			}
+		})
+	}
+	t.Run("a lower version", func(t *testing.T) {
+		t.Parallel()
+		got := drift(contract(1, was{}), map[int]*jsonschema.Schema{2: before[1]})
+		if len(got) != 1 || !strings.Contains(got[0], "version 2 was published already") {
+			t.Fatalf("found %q", got)
+		}
+	})
+	for eventType, want := range map[string]string{"a.b": "a.b.v2", "a.b.v2": "a.b.v3", "a.b.v10": "a.b.v11"} {
+		if got := successorOf(eventType); got != want {
+			t.Errorf("the successor of %s is %s, want %s", eventType, got, want)
+		}
+	}
+}
+
+func TestEmptyFieldsOfExamples(t *testing.T) {
+	t.Parallel()
+	type part struct {
+		N int `json:"n"`
+	}
+	type example struct {
+		Text  string          `json:"text"`
+		Note  *string         `json:"note,omitempty"`
+		Parts []part          `json:"parts"`
+		None  []part          `json:"none"`
+		Raw   json.RawMessage `json:"raw"`
+		Yes   bool            `json:"yes"`
+	}
+	got := emptyFields(reflect.ValueOf(example{Text: "t", Parts: []part{{}}}), "")
+	if want := []string{"/note", "/parts/*/n", "/none", "/raw"}; !slices.Equal(got, want) {
+		t.Fatalf("found %v, want %v", got, want)
+	}
+}
