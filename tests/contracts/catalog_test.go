@@ -190,7 +190,14 @@ func fieldNamed(t reflect.Type, name string) (reflect.StructField, bool) {
 // kindOf says what a value is, in words.
 func kindOf(s *jsonschema.Schema) string {
 	if s.Items != nil {
-		return "array of " + kindOf(s.Items)
+		what := "array of " + kindOf(s.Items)
+		if s.MinItems != nil {
+			what += fmt.Sprintf(", at least %d", *s.MinItems)
+		}
+		if s.MaxItems != nil {
+			what += fmt.Sprintf(", at most %d", *s.MaxItems)
+		}
+		return what
 	}
 	words := []string{s.Type}
 	switch s.Format {

@@ -43,7 +43,7 @@ type everything struct {
 	Yes      bool            `json:"yes"`
 	Raw      json.RawMessage `json:"raw"`
 	Tags     []string        `json:"tags"`
-	Parts    []part          `json:"parts"`
+	Parts    []part          `json:"parts" jsonschema:"minItems=1,maxItems=2"`
 	One      part            `json:"one"`
 	Note     *string         `json:"note,omitempty"`
 	Earlier  *uuid.UUID      `json:"earlier,omitempty"`
@@ -76,7 +76,7 @@ var values = []string{
 	`"2026-02-28T00:00:00+01:00"`, `"2026-02-28T00:00:00"`, `"a\nb"`, `"twenty characters, 20"`, `"twenty-one characters"`, `0`, `1`, `-1`, `1.0`, `1.5`, `-0.0`, `1000`, `1001`,
 	`9223372036854775807`, `9223372036854775808`, `-9223372036854775809`, `1e30`, `true`, `false`, `{}`, `[]`, `[null]`, `["x"]`, `[1]`, `[[]]`, `[{}]`,
 	`{"kind": "x", "n": 1}`, `[{"kind": "x", "n": 1.0}]`, `[{"kind": "", "n": 1}]`, `[{"kind": "x", "n": 1, "more": null}, {"kind": "x"}]`,
-	`{"kind": "x", "n": 1, "at": "today"}`,
+	`{"kind": "x", "n": 1, "at": "today"}`, `[{"kind": "x", "n": 1}, {"kind": "x", "n": 1}]`, `[{"kind": "x", "n": 1}, {"kind": "x", "n": 1}, {"kind": "x", "n": 1}]`,
 }
 
 // mutations are payloads that differ from the example in one field: left out, or another value.
@@ -181,6 +181,7 @@ func TestRefusedPayloadsAreToldWhere(t *testing.T) {
 		{"tags", `null`, "/tags: got null, want array", "payload: /tags must be an array"},
 		{"tags", `["a", 1]`, "/tags/*: got number, want string", "payload: /tags/* must be a string"},
 		{"parts", `[{"kind": "k", "n": 1}, {"kind": "k"}]`, "/parts/*: missing property 'n'", "payload: /parts/*/n is missing"},
+		{"parts", `[]`, "/parts: minItems: got 0, want 1", "payload: /parts must have at least 1 elements"},
 		{"one", `{"kind": "k", "n": "1"}`, "/one/n: got string, want integer", "payload: /one/n must be an integer"},
 		{"id", `"1"`, "/id: '1' is not valid uuid", "payload: /id must be a UUID"},
 		{"at", `"today"`, "/at: 'today' is not valid date-time", "payload: /at must be a time as in RFC 3339, with a zone"},

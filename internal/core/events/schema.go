@@ -22,7 +22,7 @@ import (
 
 // Schema is the JSON Schema of the payload (draft 2020-12), made from its struct: fields without omitempty are
 // required, unknown ones allowed, json.RawMessage is any object, and jsonschema tags add enum, minimum, maximum,
-// minLength and maxLength.
+// minLength, maxLength, minItems and maxItems.
 func (c Contract) Schema() *jsonschema.Schema {
 	reflector := jsonschema.Reflector{
 		Anonymous: true, DoNotReference: true, ExpandedStruct: true, AllowAdditionalProperties: true,
@@ -62,7 +62,8 @@ func checkSchema(at string, s *jsonschema.Schema) (faults []error) {
 	}
 	known := jsonschema.Schema{
 		Version: s.Version, Type: s.Type, Properties: s.Properties, Required: s.Required, Items: s.Items, Enum: s.Enum,
-		Minimum: s.Minimum, Maximum: s.Maximum, MinLength: s.MinLength, MaxLength: s.MaxLength, Format: s.Format, Description: s.Description,
+		Minimum: s.Minimum, Maximum: s.Maximum, MinLength: s.MinLength, MaxLength: s.MaxLength,
+		MinItems: s.MinItems, MaxItems: s.MaxItems, Format: s.Format, Description: s.Description,
 	}
 	if !reflect.DeepEqual(*s, known) {
 		fail("its type or a jsonschema tag asks for more than publishing checks: see events.Contract.Schema")

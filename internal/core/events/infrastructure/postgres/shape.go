@@ -70,6 +70,13 @@ func rulesAt(at, path string, s *jsonschema.Schema) []shapeRule {
 	if s.MaxLength != nil {
 		add(fmt.Sprintf("must have at most %d characters", *s.MaxLength), fmt.Sprintf(`@ like_regex "^.{%d}." flag "s"`, *s.MaxLength))
 	}
+	size := func(says string, items *uint64, operator string) {
+		if items != nil {
+			rules = append(rules, shapeRule{At: at, Says: fmt.Sprintf(says, *items), Fault: fmt.Sprintf("%s.size() ? (@ %s %d)", path, operator, *items)})
+		}
+	}
+	size("must have at least %d elements", s.MinItems, "<")
+	size("must have at most %d elements", s.MaxItems, ">")
 	switch s.Format {
 	case "uuid":
 		add("must be a UUID", "!(@ like_regex "+quoted(uuidForm)+")")
