@@ -30,6 +30,7 @@ type ConsumerBuilder func(Parts) events.Subscription
 func ConsumerBuilders() []ConsumerBuilder {
 	return []ConsumerBuilder{
 		buildWorldModelCardProjectionConsumer,
+		buildDecisionRecordedConsumer,
 	}
 }
 

@@ -8,6 +8,8 @@ import (
 
 	"spectral/internal/core/events"
 	"spectral/internal/core/events/infrastructure/postgres"
+	platformapp "spectral/internal/platform/application"
+	platformpg "spectral/internal/platform/infrastructure/postgres"
 	worldsapp "spectral/internal/worlds/application"
 	worldspg "spectral/internal/worlds/infrastructure/postgres"
 )
@@ -25,4 +27,9 @@ func transact[R any](u *postgres.UnitOfWork, scope events.Scope, repositories fu
 // NewPublishCard composes the use case.
 func NewPublishCard(u *postgres.UnitOfWork) *worldsapp.PublishCard {
 	return worldsapp.NewPublishCard(transact(u, events.Worlds, func(tx events.Tx) worldsapp.Cards { return worldspg.NewCards(tx) }), time.Now)
+}
+
+// NewRecordDecision composes the use case.
+func NewRecordDecision(u *postgres.UnitOfWork) *platformapp.RecordDecision {
+	return platformapp.NewRecordDecision(transact(u, events.Platform, func(tx events.Tx) platformapp.Decisions { return platformpg.NewDecisions(tx) }), time.Now)
 }
