@@ -31,6 +31,7 @@ func ConsumerBuilders() []ConsumerBuilder {
 	return []ConsumerBuilder{
 		buildWorldModelCardProjectionConsumer,
 		buildDecisionRecordedConsumer,
+		buildScanCompletedConsumer,
 	}
 }
 

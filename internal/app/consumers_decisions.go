@@ -5,6 +5,7 @@ import (
 	platform "spectral/internal/platform/contracts/events"
 	platformevents "spectral/internal/platform/infrastructure/events"
 	platformpg "spectral/internal/platform/infrastructure/postgres"
+	worlds "spectral/internal/worlds/contracts/events"
 	worldsevents "spectral/internal/worlds/infrastructure/events"
 	worldspg "spectral/internal/worlds/infrastructure/postgres"
 )
@@ -26,5 +27,18 @@ func buildDecisionRecordedConsumer(parts Parts) events.Subscription {
 				return worldsevents.NewRuleHealthRecorder(worldspg.NewRuleHealth(tx))
 			},
 		}},
+	}
+}
+
+func buildScanCompletedConsumer(parts Parts) events.Subscription {
+	contract := worlds.ScanCompletedContract()
+	return events.Subscription{
+		Channel: events.ChannelName(parts.Generation, contract.Class), EventType: contract.Type,
+		Primary: events.Registration{
+			Name: worldsevents.ScanCompletedIndexerName,
+			Handler: func(tx events.Tx) events.EventHandler {
+				return worldsevents.ScanCompletedIndexer(worldspg.NewScanIndex(tx))
+			},
+		},
 	}
 }

@@ -12,5 +12,6 @@ func Contracts() (*events.Contracts, error) {
 	return events.NewContracts(
 		worlds.WorldModelCardPublishedContract(),
 		platform.DecisionRecordedContract(),
+		worlds.ScanCompletedContract(),
 	)
 }

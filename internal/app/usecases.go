@@ -33,3 +33,22 @@ func NewPublishCard(u *postgres.UnitOfWork) *worldsapp.PublishCard {
 func NewRecordDecision(u *postgres.UnitOfWork) *platformapp.RecordDecision {
 	return platformapp.NewRecordDecision(transact(u, events.Platform, func(tx events.Tx) platformapp.Decisions { return platformpg.NewDecisions(tx) }), time.Now)
 }
+
+// NewStartScan composes the use case.
+func NewStartScan(u *postgres.UnitOfWork) *worldsapp.StartScan {
+	return worldsapp.NewStartScan(transactScans(u), time.Now, uuid.NewV7)
+}
+
+// NewCompleteScan composes the use case.
+func NewCompleteScan(u *postgres.UnitOfWork) *worldsapp.CompleteScan {
+	return worldsapp.NewCompleteScan(transactScans(u), time.Now)
+}
+
+// NewFailScan composes the use case.
+func NewFailScan(u *postgres.UnitOfWork) *worldsapp.FailScan {
+	return worldsapp.NewFailScan(transactScans(u), time.Now)
+}
+
+func transactScans(u *postgres.UnitOfWork) worldsapp.ScansUnitOfWork {
+	return transact(u, events.Worlds, func(tx events.Tx) worldsapp.Scans { return worldspg.NewScans(tx) })
+}

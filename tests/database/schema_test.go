@@ -262,6 +262,11 @@ var keepers = map[string]string{
 	"platform.override_pattern_decisions": "insert into platform.override_pattern_decisions (decision_id) values (gen_random_uuid())",
 	"worlds.rule_health_decisions":        "insert into worlds.rule_health_decisions (decision_id) values (gen_random_uuid())",
 	"worlds.rule_health":                  "insert into worlds.rule_health (rule_id, followed, overridden, state, last_decided_at) values ('r', 1, 0, 'unrated', now())",
+	"worlds.scans":                        "insert into worlds.scans (scan_id, subject, state, started_at) values (gen_random_uuid(), 'card:c', 'running', now())",
+	"worlds.scan_index": `insert into worlds.scan_index (subject, scan_id, finished_at, finding_kinds, finding_count)
+		values ('card:c', gen_random_uuid(), now(), '{}', 0)`,
+	"worlds.scan_index_findings": `insert into worlds.scan_index_findings (subject, kind, scan_id, finished_at, occurrences)
+		values ('card:c', 'k', gen_random_uuid(), now(), 1)`,
 }
 
 func TestDownLosesNothing(t *testing.T) {

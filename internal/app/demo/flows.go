@@ -30,6 +30,7 @@ func Flows() []Flow {
 	return []Flow{
 		cardFlow(),
 		decisionFlow(),
+		scanFlow(),
 	}
 }
 
