@@ -30,6 +30,8 @@ type ConsumerBuilder func(Parts) events.Subscription
 func ConsumerBuilders() []ConsumerBuilder {
 	return []ConsumerBuilder{
 		buildWorldModelCardProjectionConsumer,
+		buildDecisionRecordedConsumer,
+		buildScanCompletedConsumer,
 	}
 }
 

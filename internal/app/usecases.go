@@ -8,6 +8,8 @@ import (
 
 	"spectral/internal/core/events"
 	"spectral/internal/core/events/infrastructure/postgres"
+	platformapp "spectral/internal/platform/application"
+	platformpg "spectral/internal/platform/infrastructure/postgres"
 	worldsapp "spectral/internal/worlds/application"
 	worldspg "spectral/internal/worlds/infrastructure/postgres"
 )
@@ -25,4 +27,28 @@ func transact[R any](u *postgres.UnitOfWork, scope events.Scope, repositories fu
 // NewPublishCard composes the use case.
 func NewPublishCard(u *postgres.UnitOfWork) *worldsapp.PublishCard {
 	return worldsapp.NewPublishCard(transact(u, events.Worlds, func(tx events.Tx) worldsapp.Cards { return worldspg.NewCards(tx) }), time.Now)
+}
+
+// NewRecordDecision composes the use case.
+func NewRecordDecision(u *postgres.UnitOfWork) *platformapp.RecordDecision {
+	return platformapp.NewRecordDecision(transact(u, events.Platform, func(tx events.Tx) platformapp.Decisions { return platformpg.NewDecisions(tx) }), time.Now)
+}
+
+// NewStartScan composes the use case.
+func NewStartScan(u *postgres.UnitOfWork) *worldsapp.StartScan {
+	return worldsapp.NewStartScan(transactScans(u), time.Now, uuid.NewV7)
+}
+
+// NewCompleteScan composes the use case.
+func NewCompleteScan(u *postgres.UnitOfWork) *worldsapp.CompleteScan {
+	return worldsapp.NewCompleteScan(transactScans(u), time.Now)
+}
+
+// NewFailScan composes the use case.
+func NewFailScan(u *postgres.UnitOfWork) *worldsapp.FailScan {
+	return worldsapp.NewFailScan(transactScans(u), time.Now)
+}
+
+func transactScans(u *postgres.UnitOfWork) worldsapp.ScansUnitOfWork {
+	return transact(u, events.Worlds, func(tx events.Tx) worldsapp.Scans { return worldspg.NewScans(tx) })
 }

@@ -253,6 +253,20 @@ var keepers = map[string]string{
 	"core.event_handled":       "insert into core.event_handled (handler_name, idempotency_key, event_id, event_type, content_class) values ('a.b', 'k', gen_random_uuid(), 'a.b', 'workspace')",
 	"worlds.world_model_cards": "insert into worlds.world_model_cards (card_id, version, card, published_at) values ('c', 1, '{}', now())",
 	"platform.system_cards":    "insert into platform.system_cards (card_id, version, title, snapshot) values ('c', 1, 't', '{}')",
+	"platform.decisions": `insert into platform.decisions (decision_id, rule_id, outcome, decided_by, decided_at, recorded_at)
+		values (gen_random_uuid(), 'r', 'followed', 'somebody', now(), now())`,
+	"platform.override_patterns": `insert into platform.override_patterns (rule_id, followed, overridden, first_decided_at, last_decided_at)
+		values ('r', 1, 0, now(), now())`,
+	"platform.override_reasons": `insert into platform.override_reasons (rule_id, reason, overridden, first_decided_at, last_decided_at)
+		values ('r', 'why', 1, now(), now())`,
+	"platform.override_pattern_decisions": "insert into platform.override_pattern_decisions (decision_id) values (gen_random_uuid())",
+	"worlds.rule_health_decisions":        "insert into worlds.rule_health_decisions (decision_id) values (gen_random_uuid())",
+	"worlds.rule_health":                  "insert into worlds.rule_health (rule_id, followed, overridden, state, last_decided_at) values ('r', 1, 0, 'unrated', now())",
+	"worlds.scans":                        "insert into worlds.scans (scan_id, subject, state, started_at) values (gen_random_uuid(), 'card:c', 'running', now())",
+	"worlds.scan_index": `insert into worlds.scan_index (subject, scan_id, finished_at, finding_kinds, finding_count)
+		values ('card:c', gen_random_uuid(), now(), '{}', 0)`,
+	"worlds.scan_index_findings": `insert into worlds.scan_index_findings (subject, kind, scan_id, finished_at, occurrences)
+		values ('card:c', 'k', gen_random_uuid(), now(), 1)`,
 }
 
 func TestDownLosesNothing(t *testing.T) {

@@ -29,6 +29,8 @@ type Flow struct {
 func Flows() []Flow {
 	return []Flow{
 		cardFlow(),
+		decisionFlow(),
+		scanFlow(),
 	}
 }
 

@@ -1,0 +1,25 @@
+-- name: RememberDecisions :many
+-- Returns those that had not been counted. In order, so that two batches with the same decisions do not deadlock.
+insert into worlds.rule_health_decisions (workspace_id, decision_id)
+select sqlc.narg('workspace_id')::uuid, d.decision_id from (select unnest(@decision_ids::uuid[]) as decision_id) d
+order by d.decision_id
+on conflict (decision_id, workspace_id) do nothing
+returning decision_id;
+
+-- name: AddToHealth :one
+-- The state is that of the sums only if the row is new: RateRule follows otherwise.
+insert into worlds.rule_health (workspace_id, rule_id, followed, overridden, state, last_decided_at)
+values (@workspace_id, @rule_id, @followed, @overridden, @state, @last_decided_at)
+on conflict (rule_id, workspace_id) do update
+  set followed = rule_health.followed + excluded.followed,
+      overridden = rule_health.overridden + excluded.overridden,
+      last_decided_at = greatest(rule_health.last_decided_at, excluded.last_decided_at)
+returning followed, overridden, state;
+
+-- name: RateRule :exec
+update worlds.rule_health set state = @state
+where rule_id = @rule_id and workspace_id is not distinct from @workspace_id;
+
+-- name: GetHealth :one
+select followed, overridden, last_decided_at from worlds.rule_health
+where rule_id = @rule_id and workspace_id is not distinct from @workspace_id;

@@ -1,0 +1,44 @@
+package app
+
+import (
+	"spectral/internal/core/events"
+	platform "spectral/internal/platform/contracts/events"
+	platformevents "spectral/internal/platform/infrastructure/events"
+	platformpg "spectral/internal/platform/infrastructure/postgres"
+	worlds "spectral/internal/worlds/contracts/events"
+	worldsevents "spectral/internal/worlds/infrastructure/events"
+	worldspg "spectral/internal/worlds/infrastructure/postgres"
+)
+
+// buildDecisionRecordedConsumer has both contexts that care about decisions on one claim.
+func buildDecisionRecordedConsumer(parts Parts) events.Subscription {
+	contract := platform.DecisionRecordedContract()
+	return events.Subscription{
+		Channel: events.ChannelName(parts.Generation, contract.Class), EventType: contract.Type,
+		Primary: events.Registration{
+			Name: platformevents.DecisionRecordedAggregatorName,
+			Batch: func(tx events.Tx) events.BatchHandler {
+				return platformevents.NewDecisionRecordedAggregator(platformpg.NewOverridePatterns(tx))
+			},
+		},
+		CoHandlers: []events.Registration{{
+			Name: worldsevents.RuleHealthRecorderName,
+			Batch: func(tx events.Tx) events.BatchHandler {
+				return worldsevents.NewRuleHealthRecorder(worldspg.NewRuleHealth(tx))
+			},
+		}},
+	}
+}
+
+func buildScanCompletedConsumer(parts Parts) events.Subscription {
+	contract := worlds.ScanCompletedContract()
+	return events.Subscription{
+		Channel: events.ChannelName(parts.Generation, contract.Class), EventType: contract.Type,
+		Primary: events.Registration{
+			Name: worldsevents.ScanCompletedIndexerName,
+			Handler: func(tx events.Tx) events.EventHandler {
+				return worldsevents.ScanCompletedIndexer(worldspg.NewScanIndex(tx))
+			},
+		},
+	}
+}

@@ -1,0 +1,65 @@
+package demo
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	"spectral/internal/app"
+	"spectral/internal/core/events"
+	"spectral/internal/worlds/domain"
+	worldspg "spectral/internal/worlds/infrastructure/postgres"
+)
+
+// scanFlow stays within one context.
+func scanFlow() Flow {
+	return Flow{
+		Name: "scans", About: "worlds scans a card, and indexes what the scan found once it is completed",
+		Run: func(ctx context.Context, s *Stage) error {
+			const subject = "card:harbour"
+			findings, err := domain.NewFindings(domain.Finding{Kind: "stale_figure", Occurrences: 3}, domain.Finding{Kind: "broken_link", Occurrences: 2})
+			if err != nil {
+				return err
+			}
+			id, err := app.NewStartScan(s.UnitOfWork).Start(ctx, s.Workspace, subject)
+			if err != nil {
+				return err
+			}
+			complete := app.NewCompleteScan(s.UnitOfWork)
+			if _, err := complete.Complete(ctx, s.Workspace, id, findings); err != nil {
+				return err
+			}
+			if err := s.Say("worlds completed a scan of %s and published it, in one transaction", subject); err != nil {
+				return err
+			}
+			again, err := complete.Complete(ctx, s.Workspace, id, findings)
+			if err != nil {
+				return err
+			}
+			if _, err = complete.Complete(ctx, s.Workspace, id, nil); again || !errors.Is(err, domain.ErrScanCompleted) {
+				return fmt.Errorf("%w: a scan was completed twice: %w", ErrFlowFailed, err)
+			}
+			if err := s.Say("completing it again changed nothing, and with another result was refused"); err != nil {
+				return err
+			}
+			if err := s.Settled(ctx, 1); err != nil {
+				return err
+			}
+			var found []domain.FoundIn
+			err = s.UnitOfWork.Do(ctx, events.Worlds, s.Workspace, func(tx events.Tx, _ events.PublisherFor) (err error) {
+				found, err = worldspg.NewScanIndex(tx).Search(ctx, s.Workspace, "broken_link", 10)
+				return err
+			})
+			if err != nil {
+				return err
+			}
+			for _, f := range found {
+				if err := s.Say("searched for broken_link: %d in %s, of %d findings: %s", f.Occurrences, f.Subject, f.Total, strings.Join(f.Kinds, ", ")); err != nil {
+					return err
+				}
+			}
+			return nil
+		},
+	}
+}

@@ -1,0 +1,82 @@
+package domain
+
+import (
+	"cmp"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+)
+
+// OverridePattern sums up what was decided on the proposals of one rule. It depends on the set of decisions, not on
+// the order in which they became known.
+type OverridePattern struct {
+	RuleID                        string
+	Followed, Overridden          int64
+	FirstDecidedAt, LastDecidedAt time.Time
+	Reasons                       []OverrideReason
+}
+
+// OverrideReason sums up the overrides of one rule that were given the same reason.
+type OverrideReason struct {
+	Reason                        string // see [SameReason]
+	Overridden                    int64
+	FirstDecidedAt, LastDecidedAt time.Time
+}
+
+// OverrideShare is the part of the decisions that overrode the rule, from 0 to 1.
+func (p OverridePattern) OverrideShare() float64 {
+	return float64(p.Overridden) / float64(max(p.Followed+p.Overridden, 1))
+}
+
+// SameReason is the form of a reason that is compared: in lower case, with single blanks.
+func SameReason(reason string) string {
+	return strings.ToLower(strings.Join(strings.Fields(reason), " "))
+}
+
+// PatternsOf sums up rulings, by rule and within a rule by reason, both in order.
+func PatternsOf(rulings []Ruling) []OverridePattern {
+	patterns := make(map[string]OverridePattern)
+	reasons := make(map[string]map[string]OverrideReason)
+	for _, r := range rulings {
+		p, known := patterns[r.RuleID]
+		if !known {
+			p = OverridePattern{RuleID: r.RuleID, FirstDecidedAt: r.DecidedAt, LastDecidedAt: r.DecidedAt}
+			reasons[r.RuleID] = make(map[string]OverrideReason)
+		}
+		p.FirstDecidedAt, p.LastDecidedAt = earlier(p.FirstDecidedAt, r.DecidedAt), later(p.LastDecidedAt, r.DecidedAt)
+		if r.Outcome == Overridden {
+			p.Overridden++
+			same := SameReason(r.OverrideReason)
+			o, known := reasons[r.RuleID][same]
+			if !known {
+				o = OverrideReason{Reason: same, FirstDecidedAt: r.DecidedAt, LastDecidedAt: r.DecidedAt}
+			}
+			o.Overridden++
+			o.FirstDecidedAt, o.LastDecidedAt = earlier(o.FirstDecidedAt, r.DecidedAt), later(o.LastDecidedAt, r.DecidedAt)
+			reasons[r.RuleID][same] = o
+		} else {
+			p.Followed++
+		}
+		patterns[r.RuleID] = p
+	}
+	all := slices.SortedFunc(maps.Values(patterns), func(a, b OverridePattern) int { return cmp.Compare(a.RuleID, b.RuleID) })
+	for i, p := range all {
+		all[i].Reasons = slices.SortedFunc(maps.Values(reasons[p.RuleID]), func(a, b OverrideReason) int { return cmp.Compare(a.Reason, b.Reason) })
+	}
+	return all
+}
+
+func earlier(a, b time.Time) time.Time {
+	if b.Before(a) {
+		return b
+	}
+	return a
+}
+
+func later(a, b time.Time) time.Time {
+	if b.After(a) {
+		return b
+	}
+	return a
+}

@@ -1,0 +1,57 @@
+package events
+
+import (
+	"context"
+	"time"
+
+	"github.com/google/uuid"
+
+	"spectral/internal/core/events"
+	"spectral/internal/platform/domain"
+)
+
+// DecisionRecordedAggregatorName is half of the aggregator's dedup key: it never changes.
+const DecisionRecordedAggregatorName = "platform.decision_recorded_aggregator"
+
+// decisionRecordedEvent is what the aggregator reads of decision.recorded.
+type decisionRecordedEvent struct {
+	DecisionID     uuid.UUID `json:"decision_id"`
+	RuleID         string    `json:"rule_id"`
+	Outcome        string    `json:"outcome"`
+	OverrideReason string    `json:"override_reason"`
+	DecidedAt      time.Time `json:"decided_at"`
+}
+
+// OverridePatterns is what the aggregator writes to.
+type OverridePatterns interface {
+	// Count adds rulings to the patterns of their rules, except for those that were counted before.
+	Count(ctx context.Context, workspace uuid.NullUUID, rulings []domain.Ruling) error
+}
+
+// DecisionRecordedAggregator adds recorded decisions up to override patterns. It takes them in batches: many decisions
+// are on few rules, and one at a time each would write the same rows.
+type DecisionRecordedAggregator struct{ patterns OverridePatterns }
+
+// NewDecisionRecordedAggregator builds the handler over patterns.
+func NewDecisionRecordedAggregator(patterns OverridePatterns) DecisionRecordedAggregator {
+	return DecisionRecordedAggregator{patterns: patterns}
+}
+
+// HandleBatch implements [events.BatchHandler].
+func (a DecisionRecordedAggregator) HandleBatch(ctx context.Context, batch []events.Envelope) error {
+	rulings := make([]domain.Ruling, len(batch))
+	for i, e := range batch {
+		recorded, err := events.Decode[decisionRecordedEvent](e)
+		if err != nil {
+			return err
+		}
+		rulings[i] = domain.Ruling{
+			DecisionID: recorded.DecisionID, RuleID: recorded.RuleID, Outcome: domain.Outcome(recorded.Outcome),
+			OverrideReason: recorded.OverrideReason, DecidedAt: recorded.DecidedAt,
+		}
+		if err := rulings[i].Validate(e.OccurredAt); err != nil {
+			return &events.PayloadError{EventType: e.EventType, Err: err}
+		}
+	}
+	return a.patterns.Count(ctx, batch[0].WorkspaceID, rulings)
+}

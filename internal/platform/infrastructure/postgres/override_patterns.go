@@ -1,0 +1,93 @@
+package postgres
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"spectral/internal/core/events"
+	"spectral/internal/platform/domain"
+	"spectral/internal/platform/infrastructure/postgres/platformdb"
+)
+
+// OverridePatterns stores override patterns in the transaction it was built for.
+type OverridePatterns struct{ queries *platformdb.Queries }
+
+// NewOverridePatterns builds the repository for tx.
+func NewOverridePatterns(tx events.Tx) *OverridePatterns {
+	return &OverridePatterns{queries: platformdb.New(tx)}
+}
+
+// Count adds rulings to the patterns of their rules, except for those that were counted before. It takes its rows in
+// the order of their keys, so that many may count at once.
+func (o *OverridePatterns) Count(ctx context.Context, workspace uuid.NullUUID, rulings []domain.Ruling) error {
+	ids := make([]uuid.UUID, len(rulings))
+	for i, r := range rulings {
+		ids[i] = r.DecisionID
+	}
+	remembered, err := o.queries.RememberDecisions(ctx, platformdb.RememberDecisionsParams{WorkspaceID: workspace, DecisionIds: ids})
+	if err != nil {
+		return fmt.Errorf("remember %d decisions: %w", len(ids), err)
+	}
+	uncounted := make(map[uuid.UUID]bool, len(remembered))
+	for _, id := range remembered {
+		uncounted[id] = true
+	}
+	var fresh []domain.Ruling
+	for _, r := range rulings {
+		if uncounted[r.DecisionID] {
+			fresh = append(fresh, r)
+			uncounted[r.DecisionID] = false // it may be here twice
+		}
+	}
+	for _, p := range domain.PatternsOf(fresh) {
+		if err := o.add(ctx, workspace, p); err != nil {
+			return fmt.Errorf("add to the override pattern of rule %s: %w", p.RuleID, err)
+		}
+	}
+	return nil
+}
+
+func (o *OverridePatterns) add(ctx context.Context, workspace uuid.NullUUID, p domain.OverridePattern) error {
+	err := o.queries.AddToPattern(ctx, platformdb.AddToPatternParams{
+		WorkspaceID: workspace, RuleID: p.RuleID, Followed: p.Followed, Overridden: p.Overridden,
+		FirstDecidedAt: p.FirstDecidedAt, LastDecidedAt: p.LastDecidedAt,
+	})
+	for _, r := range p.Reasons {
+		if err != nil {
+			break
+		}
+		err = o.queries.AddToReason(ctx, platformdb.AddToReasonParams{
+			WorkspaceID: workspace, RuleID: p.RuleID, Reason: r.Reason, Overridden: r.Overridden,
+			FirstDecidedAt: r.FirstDecidedAt, LastDecidedAt: r.LastDecidedAt,
+		})
+	}
+	return err
+}
+
+// Of returns the pattern of a rule, its commonest reason first; its zero value if nothing was decided yet.
+func (o *OverridePatterns) Of(ctx context.Context, workspace uuid.NullUUID, ruleID string) (domain.OverridePattern, error) {
+	row, err := o.queries.GetPattern(ctx, platformdb.GetPatternParams{RuleID: ruleID, WorkspaceID: workspace})
+	if errors.Is(err, pgx.ErrNoRows) {
+		return domain.OverridePattern{}, nil
+	}
+	if err != nil {
+		return domain.OverridePattern{}, fmt.Errorf("override pattern of rule %s: %w", ruleID, err)
+	}
+	reasons, err := o.queries.ListReasons(ctx, platformdb.ListReasonsParams{RuleID: ruleID, WorkspaceID: workspace})
+	if err != nil {
+		return domain.OverridePattern{}, fmt.Errorf("override reasons of rule %s: %w", ruleID, err)
+	}
+	p := domain.OverridePattern{
+		RuleID: ruleID, Followed: row.Followed, Overridden: row.Overridden, FirstDecidedAt: row.FirstDecidedAt, LastDecidedAt: row.LastDecidedAt,
+	}
+	for _, r := range reasons {
+		p.Reasons = append(p.Reasons, domain.OverrideReason{
+			Reason: r.Reason, Overridden: r.Overridden, FirstDecidedAt: r.FirstDecidedAt, LastDecidedAt: r.LastDecidedAt,
+		})
+	}
+	return p, nil
+}

@@ -1,0 +1,46 @@
+package events
+
+import (
+	"time"
+
+	"github.com/google/uuid"
+
+	"spectral/internal/core/events"
+)
+
+// The event that a scan was completed.
+const (
+	ScanCompletedType    = "worlds.scan.completed"
+	ScanCompletedVersion = 1
+)
+
+// ScanCompleted is its payload: the scan and what it found.
+type ScanCompleted struct {
+	// ScanID identifies the scan within its workspace.
+	ScanID uuid.UUID `json:"scan_id"`
+	// Subject is the card or the source that was scanned, like card:harbour; at most 200 bytes.
+	Subject string `json:"subject" jsonschema:"minLength=1,maxLength=200"`
+	// StartedAt is when the scan began, in UTC to the microsecond.
+	StartedAt time.Time `json:"started_at"`
+	// FinishedAt is when it was completed, in UTC to the microsecond. Events may arrive in any order: of two scans of a
+	// subject the one that finished later stands.
+	FinishedAt time.Time `json:"finished_at"`
+	// Findings are what it found, one of each kind, in the order of their kinds; empty if nothing.
+	Findings []ScanFinding `json:"findings" jsonschema:"maxItems=200"`
+}
+
+// ScanFinding is what a scan found of one kind.
+type ScanFinding struct {
+	// Kind is lower-case words, like broken_link.
+	Kind string `json:"kind" jsonschema:"minLength=1,maxLength=64"`
+	// Occurrences counts them in the subject.
+	Occurrences int64 `json:"occurrences" jsonschema:"minimum=1,maximum=1000000000"`
+}
+
+// ScanCompletedContract declares the event.
+func ScanCompletedContract() events.Contract {
+	return events.Contract{
+		Type: ScanCompletedType, Version: ScanCompletedVersion, Source: events.Worlds,
+		Payload: ScanCompleted{}, ContentClass: events.WorkspaceContent,
+	}
+}

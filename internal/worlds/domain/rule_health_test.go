@@ -1,0 +1,82 @@
+package domain_test
+
+import (
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+
+	"spectral/internal/worlds/domain"
+)
+
+var now = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
+
+func TestHealthOfARule(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		followed, overridden int64
+		want                 domain.HealthState
+	}{
+		{0, 0, domain.Unrated},
+		{4, 0, domain.Unrated},
+		{0, 4, domain.Unrated},
+		{5, 0, domain.Healthy},
+		{4, 1, domain.Healthy},
+		{76, 24, domain.Healthy},
+		{75, 25, domain.Contested},
+		{3, 2, domain.Contested},
+		{501, 499, domain.Contested},
+		{500, 500, domain.Failing},
+		{0, 5, domain.Failing},
+	} {
+		if got := (domain.RuleHealth{Followed: c.followed, Overridden: c.overridden}).State(); got != c.want {
+			t.Errorf("%d followed, %d overridden: %s, want %s", c.followed, c.overridden, got, c.want)
+		}
+	}
+}
+
+func TestHealthDependsOnTheSetOfDecisions(t *testing.T) {
+	t.Parallel()
+	at := func(minute int) time.Time { return now.Add(time.Duration(minute) * time.Minute) }
+	decisions := []domain.RuleDecision{
+		{RuleID: "b", Overridden: true, DecidedAt: at(9)},
+		{RuleID: "a", DecidedAt: at(3)},
+		{RuleID: "a", Overridden: true, DecidedAt: at(1)},
+		{RuleID: "a", DecidedAt: at(2)},
+	}
+	want := []domain.RuleHealth{
+		{RuleID: "a", Followed: 2, Overridden: 1, LastDecidedAt: at(3)},
+		{RuleID: "b", Overridden: 1, LastDecidedAt: at(9)},
+	}
+	for range decisions {
+		decisions = append(decisions[1:], decisions[0])
+		if got := domain.HealthOf(decisions); !reflect.DeepEqual(got, want) {
+			t.Errorf("%v\nadds up to %+v\nwant %+v", decisions, got, want)
+		}
+	}
+}
+
+func TestWhatARuleDecisionMustSay(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		change func(*domain.RuleDecision)
+		want   string // empty: nothing is wrong
+	}{
+		"all of it":              {func(*domain.RuleDecision) {}, ""},
+		"no id":                  {func(d *domain.RuleDecision) { d.DecisionID = uuid.Nil }, "decision_id is missing"},
+		"no rule":                {func(d *domain.RuleDecision) { d.RuleID = "" }, "rule_id is missing"},
+		"a long rule":            {func(d *domain.RuleDecision) { d.RuleID = strings.Repeat("x", 201) }, "rule_id has 201 bytes, the limit is 200"},
+		"no time":                {func(d *domain.RuleDecision) { d.DecidedAt = time.Time{} }, "decided_at is missing"},
+		"a clock somewhat ahead": {func(d *domain.RuleDecision) { d.DecidedAt = now.Add(domain.MaxClockLead) }, ""},
+		"a time still to come":   {func(d *domain.RuleDecision) { d.DecidedAt = now.AddDate(1, 0, 0) }, "decided_at is 2027-03-01T12:00:00Z, which is still to come"},
+	} {
+		d := domain.RuleDecision{DecisionID: uuid.New(), RuleID: "r", DecidedAt: now}
+		c.change(&d)
+		err := d.Validate(now)
+		if c.want == "" && err != nil || c.want != "" && (err == nil || err.Error() != c.want) {
+			t.Errorf("%s: %v, want %q", name, err, c.want)
+		}
+	}
+}

@@ -1,0 +1,52 @@
+package events
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/google/uuid"
+
+	"spectral/internal/core/events"
+	"spectral/internal/worlds/domain"
+)
+
+// ScanCompletedIndexerName is half of the indexer's dedup key: it never changes.
+const ScanCompletedIndexerName = "worlds.scan_completed_indexer"
+
+// scanCompletedEvent is what the indexer reads of worlds.scan.completed.
+type scanCompletedEvent struct {
+	ScanID     uuid.UUID `json:"scan_id"`
+	Subject    string    `json:"subject"`
+	FinishedAt time.Time `json:"finished_at"`
+	Findings   []struct {
+		Kind        string `json:"kind"`
+		Occurrences int64  `json:"occurrences"`
+	} `json:"findings"`
+}
+
+// ScanIndex is what the indexer writes to.
+type ScanIndex interface {
+	// Put indexes scan unless the same or a later scan of its subject is indexed already.
+	Put(ctx context.Context, workspace uuid.NullUUID, scan domain.IndexedScan) error
+}
+
+// ScanCompletedIndexer makes completed scans searchable: of each subject the one that finished last.
+func ScanCompletedIndexer(index ScanIndex) events.EventHandler {
+	return func(ctx context.Context, e events.Envelope) error {
+		completed, err := events.Decode[scanCompletedEvent](e)
+		if err != nil {
+			return err
+		}
+		found := make([]domain.Finding, len(completed.Findings))
+		for i, f := range completed.Findings {
+			found[i] = domain.Finding(f)
+		}
+		findings, err := domain.NewFindings(found...)
+		scan := domain.IndexedScan{ScanID: completed.ScanID, Subject: completed.Subject, FinishedAt: completed.FinishedAt, Findings: findings}
+		if err := errors.Join(scan.Validate(e.OccurredAt), err); err != nil {
+			return &events.PayloadError{EventType: e.EventType, Err: err}
+		}
+		return index.Put(ctx, e.WorkspaceID, scan)
+	}
+}

@@ -1,0 +1,77 @@
+package postgres
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"spectral/internal/core/events"
+	"spectral/internal/worlds/domain"
+	"spectral/internal/worlds/infrastructure/postgres/worldsdb"
+)
+
+// RuleHealth stores the health of rules in the transaction it was built for.
+type RuleHealth struct{ queries *worldsdb.Queries }
+
+// NewRuleHealth builds the repository for tx.
+func NewRuleHealth(tx events.Tx) *RuleHealth { return &RuleHealth{queries: worldsdb.New(tx)} }
+
+// Count adds decisions to the health of their rules, except for those that were counted before. It takes its rows in
+// the order of their keys, so that many may count at once.
+func (r *RuleHealth) Count(ctx context.Context, workspace uuid.NullUUID, decisions []domain.RuleDecision) error {
+	ids := make([]uuid.UUID, len(decisions))
+	for i, d := range decisions {
+		ids[i] = d.DecisionID
+	}
+	remembered, err := r.queries.RememberDecisions(ctx, worldsdb.RememberDecisionsParams{WorkspaceID: workspace, DecisionIds: ids})
+	if err != nil {
+		return fmt.Errorf("remember %d decisions: %w", len(ids), err)
+	}
+	uncounted := make(map[uuid.UUID]bool, len(remembered))
+	for _, id := range remembered {
+		uncounted[id] = true
+	}
+	var fresh []domain.RuleDecision
+	for _, d := range decisions {
+		if uncounted[d.DecisionID] {
+			fresh = append(fresh, d)
+			uncounted[d.DecisionID] = false // it may be here twice
+		}
+	}
+	for _, h := range domain.HealthOf(fresh) {
+		if err := r.add(ctx, workspace, h); err != nil {
+			return fmt.Errorf("add to the health of rule %s: %w", h.RuleID, err)
+		}
+	}
+	return nil
+}
+
+func (r *RuleHealth) add(ctx context.Context, workspace uuid.NullUUID, more domain.RuleHealth) error {
+	row, err := r.queries.AddToHealth(ctx, worldsdb.AddToHealthParams{
+		WorkspaceID: workspace, RuleID: more.RuleID, Followed: more.Followed, Overridden: more.Overridden,
+		State: string(more.State()), LastDecidedAt: more.LastDecidedAt,
+	})
+	if err != nil {
+		return err
+	}
+	state := string(domain.RuleHealth{RuleID: more.RuleID, Followed: row.Followed, Overridden: row.Overridden}.State())
+	if state == row.State {
+		return nil
+	}
+	return r.queries.RateRule(ctx, worldsdb.RateRuleParams{WorkspaceID: workspace, RuleID: more.RuleID, State: state})
+}
+
+// Of returns the health of a rule; its zero value if nothing was decided yet.
+func (r *RuleHealth) Of(ctx context.Context, workspace uuid.NullUUID, ruleID string) (domain.RuleHealth, error) {
+	row, err := r.queries.GetHealth(ctx, worldsdb.GetHealthParams{RuleID: ruleID, WorkspaceID: workspace})
+	if errors.Is(err, pgx.ErrNoRows) {
+		return domain.RuleHealth{}, nil
+	}
+	if err != nil {
+		return domain.RuleHealth{}, fmt.Errorf("health of rule %s: %w", ruleID, err)
+	}
+	return domain.RuleHealth{RuleID: ruleID, Followed: row.Followed, Overridden: row.Overridden, LastDecidedAt: row.LastDecidedAt}, nil
+}

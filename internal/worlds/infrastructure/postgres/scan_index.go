@@ -1,0 +1,57 @@
+package postgres
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/google/uuid"
+
+	"spectral/internal/core/events"
+	"spectral/internal/worlds/domain"
+	"spectral/internal/worlds/infrastructure/postgres/worldsdb"
+)
+
+// ScanIndex stores which scan of each subject finished last, in the transaction it was built for.
+type ScanIndex struct{ queries *worldsdb.Queries }
+
+// NewScanIndex builds the repository for tx.
+func NewScanIndex(tx events.Tx) *ScanIndex { return &ScanIndex{queries: worldsdb.New(tx)} }
+
+// Put indexes scan unless the same or a later scan of its subject is indexed already.
+func (s *ScanIndex) Put(ctx context.Context, workspace uuid.NullUUID, scan domain.IndexedScan) error {
+	kinds, occurrences := make([]string, len(scan.Findings)), make([]int64, len(scan.Findings))
+	for i, f := range scan.Findings {
+		kinds[i], occurrences[i] = f.Kind, f.Occurrences
+	}
+	err := s.queries.IndexScan(ctx, worldsdb.IndexScanParams{
+		WorkspaceID: workspace, Subject: scan.Subject, ScanID: scan.ScanID, FinishedAt: scan.FinishedAt,
+		FindingKinds: kinds, FindingCount: scan.Findings.Occurrences(),
+	})
+	if err == nil && len(kinds) > 0 {
+		err = s.queries.IndexFindings(ctx, worldsdb.IndexFindingsParams{
+			WorkspaceID: workspace, Subject: scan.Subject, ScanID: scan.ScanID, FinishedAt: scan.FinishedAt,
+			Kinds: kinds, Occurrences: occurrences,
+		})
+	}
+	if err != nil {
+		return fmt.Errorf("index scan %s of %s: %w", scan.ScanID, scan.Subject, err)
+	}
+	return nil
+}
+
+// Search returns the subjects of a workspace whose last scan found something of kind, those with most of it first; at
+// most so many.
+func (s *ScanIndex) Search(ctx context.Context, workspace uuid.NullUUID, kind string, most int32) ([]domain.FoundIn, error) {
+	rows, err := s.queries.SearchScans(ctx, worldsdb.SearchScansParams{Kind: kind, WorkspaceID: workspace, Most: most})
+	if err != nil {
+		return nil, fmt.Errorf("search scans for %s: %w", kind, err)
+	}
+	found := make([]domain.FoundIn, len(rows))
+	for i, row := range rows {
+		found[i] = domain.FoundIn{
+			Subject: row.Subject, ScanID: row.ScanID, FinishedAt: row.FinishedAt, Occurrences: row.Occurrences,
+			Kinds: row.FindingKinds, Total: row.FindingCount,
+		}
+	}
+	return found, nil
+}

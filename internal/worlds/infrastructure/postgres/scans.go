@@ -1,0 +1,95 @@
+package postgres
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgtype"
+
+	"spectral/internal/core/events"
+	"spectral/internal/worlds/application"
+	"spectral/internal/worlds/domain"
+	"spectral/internal/worlds/infrastructure/postgres/worldsdb"
+)
+
+// Scans stores scans in the transaction it was built for.
+type Scans struct{ queries *worldsdb.Queries }
+
+var _ application.Scans = (*Scans)(nil)
+
+// NewScans builds the repository for tx.
+func NewScans(tx events.Tx) *Scans { return &Scans{queries: worldsdb.New(tx)} }
+
+// storedFinding is the JSON form of a finding in worlds.scans.
+type storedFinding struct {
+	Kind        string `json:"kind"`
+	Occurrences int64  `json:"occurrences"`
+}
+
+// Start implements [application.Scans].
+func (s *Scans) Start(ctx context.Context, workspace uuid.NullUUID, scan domain.Scan) error {
+	err := s.queries.InsertScan(ctx, worldsdb.InsertScanParams{
+		WorkspaceID: workspace, ScanID: scan.ID, Subject: scan.Subject, State: string(scan.State), StartedAt: scan.StartedAt,
+	})
+	if err != nil {
+		return fmt.Errorf("store scan %s: %w", scan.ID, err)
+	}
+	return nil
+}
+
+// Hold implements [application.Scans].
+func (s *Scans) Hold(ctx context.Context, workspace uuid.NullUUID, id uuid.UUID) (domain.Scan, error) {
+	row, err := s.queries.HoldScan(ctx, worldsdb.HoldScanParams{ScanID: id, WorkspaceID: workspace})
+	if errors.Is(err, pgx.ErrNoRows) {
+		return domain.Scan{}, domain.ErrUnknownScan
+	}
+	if err != nil {
+		return domain.Scan{}, fmt.Errorf("read scan %s: %w", id, err)
+	}
+	var stored []storedFinding
+	if err := json.Unmarshal(row.Findings, &stored); err != nil {
+		return domain.Scan{}, fmt.Errorf("read the findings of scan %s: %w", id, err)
+	}
+	scan := domain.Scan{
+		ID: id, Subject: row.Subject, State: domain.ScanState(row.State), StartedAt: row.StartedAt, FinishedAt: row.FinishedAt.Time,
+		Findings: make(domain.Findings, len(stored)),
+	}
+	for i, f := range stored {
+		scan.Findings[i] = domain.Finding(f)
+	}
+	if row.Failure != nil {
+		scan.Failure = *row.Failure
+	}
+	return scan, nil
+}
+
+// Finish implements [application.Scans].
+func (s *Scans) Finish(ctx context.Context, workspace uuid.NullUUID, scan domain.Scan) error {
+	stored := make([]storedFinding, len(scan.Findings))
+	for i, f := range scan.Findings {
+		stored[i] = storedFinding(f)
+	}
+	findings, err := json.Marshal(stored)
+	if err != nil {
+		return fmt.Errorf("encode the findings of scan %s: %w", scan.ID, err)
+	}
+	var failure *string
+	if scan.Failure != "" {
+		failure = &scan.Failure
+	}
+	n, err := s.queries.FinishScan(ctx, worldsdb.FinishScanParams{
+		ScanID: scan.ID, WorkspaceID: workspace, State: string(scan.State), Findings: findings, Failure: failure,
+		FinishedAt: pgtype.Timestamptz{Time: scan.FinishedAt, Valid: true},
+	})
+	if err != nil {
+		return fmt.Errorf("finish scan %s: %w", scan.ID, err)
+	}
+	if n != 1 {
+		return fmt.Errorf("finish scan %s: it is not running", scan.ID)
+	}
+	return nil
+}

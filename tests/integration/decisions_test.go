@@ -1,0 +1,493 @@
+package integration_test
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+
+	"spectral/internal/app"
+	"spectral/internal/core/events"
+	"spectral/internal/core/events/infrastructure/postgres"
+	platform "spectral/internal/platform/contracts/events"
+	"spectral/internal/platform/domain"
+	platformpg "spectral/internal/platform/infrastructure/postgres"
+	worldsdomain "spectral/internal/worlds/domain"
+	worldspg "spectral/internal/worlds/infrastructure/postgres"
+	"spectral/tests/pgtest"
+)
+
+const (
+	aggregator = "platform.decision_recorded_aggregator"
+	recorder   = "worlds.rule_health_recorder"
+)
+
+// shippedConsumer is the product's own consumer of an event type.
+func shippedConsumer(t testing.TB, eventType string) events.Subscription {
+	t.Helper()
+	for _, build := range app.ConsumerBuilders() {
+		if s := build(app.Parts{Generation: pgtest.Generation}); s.EventType == eventType {
+			return s
+		}
+	}
+	t.Fatalf("nobody consumes %s", eventType)
+	panic("unreachable")
+}
+
+// persistently retries at once, for as long as a test wants it to.
+var persistently = &events.RetryPolicy{MaxRetries: 1_000_000, Base: time.Millisecond, Multiplier: 1, Cap: time.Millisecond}
+
+// retrying is s with another policy for all of its handlers.
+func retrying(s events.Subscription, policy *events.RetryPolicy) events.Subscription {
+	s.Primary.Retry = policy
+	s.CoHandlers = slices.Clone(s.CoHandlers)
+	for i := range s.CoHandlers {
+		s.CoHandlers[i].Retry = policy
+	}
+	return s
+}
+
+func followed(rule string, at time.Time) domain.Decision {
+	return domain.Decision{
+		Ruling:    domain.Ruling{DecisionID: uuid.New(), RuleID: rule, Outcome: domain.Followed, DecidedAt: at},
+		DecidedBy: "the harbour master",
+	}
+}
+
+func overridden(rule, reason string, at time.Time) domain.Decision {
+	d := followed(rule, at)
+	d.Outcome, d.OverrideReason = domain.Overridden, reason
+	return d
+}
+
+// record records decisions in workspace, each in a transaction of its own.
+func (b *bundle) record(workspace uuid.NullUUID, decisions ...domain.Decision) {
+	b.Helper()
+	for _, d := range decisions {
+		recorded, err := app.NewRecordDecision(b.uow).Record(b.ctx, workspace, d)
+		must(b.T, err)
+		if !recorded {
+			b.Fatalf("decision %s was not recorded", d.DecisionID)
+		}
+	}
+}
+
+// tell publishes decisions by SQL, as a producer outside would: nothing is recorded.
+func (b *bundle) tell(workspace uuid.NullUUID, decisions ...domain.Decision) {
+	b.Helper()
+	for _, d := range decisions {
+		payload := map[string]any{
+			"decision_id": d.DecisionID, "rule_id": d.RuleID, "outcome": d.Outcome, "decided_by": d.DecidedBy, "decided_at": d.DecidedAt,
+			"unknown": []int{1},
+		}
+		if d.OverrideReason != "" {
+			payload["override_reason"] = d.OverrideReason
+		}
+		b.exec("select core.outbox_publish('decision.recorded', 'platform', $1::jsonb, p_workspace_id => $2)", payload, workspace)
+	}
+}
+
+// rowsOf are all rows of tables, as text and in order.
+func (b *bundle) rowsOf(tables ...string) string {
+	b.Helper()
+	var each []string
+	for _, table := range tables {
+		each = append(each, "select '"+table+" ' || t::text as line from "+table+" t")
+	}
+	return one[string](b, "select coalesce(string_agg(line, e'\\n' order by line), '') from ("+strings.Join(each, " union all ")+") l")
+}
+
+// decisionRows are what the handlers of decision.recorded have written.
+func (b *bundle) decisionRows() string {
+	b.Helper()
+	return b.rowsOf("platform.override_patterns", "platform.override_reasons", "platform.override_pattern_decisions",
+		"worlds.rule_health", "worlds.rule_health_decisions")
+}
+
+func (b *bundle) wantPattern(workspace uuid.NullUUID, rule, want string) {
+	b.Helper()
+	var got string
+	must(b.T, b.uow.Do(b.ctx, events.Platform, workspace, func(tx events.Tx, _ events.PublisherFor) error {
+		p, err := platformpg.NewOverridePatterns(tx).Of(b.ctx, workspace, rule)
+		got = fmt.Sprintf("%d followed %d overridden %s to %s", p.Followed, p.Overridden, minute(p.FirstDecidedAt), minute(p.LastDecidedAt))
+		for _, r := range p.Reasons {
+			got += fmt.Sprintf(", %d %q %s to %s", r.Overridden, r.Reason, minute(r.FirstDecidedAt), minute(r.LastDecidedAt))
+		}
+		return err
+	}))
+	if got != want {
+		b.Fatalf("the pattern of %s is\n%s, want\n%s", rule, got, want)
+	}
+}
+
+func (b *bundle) wantHealth(workspace uuid.NullUUID, rule, want string) {
+	b.Helper()
+	var h worldsdomain.RuleHealth
+	must(b.T, b.uow.Do(b.ctx, events.Worlds, workspace, func(tx events.Tx, _ events.PublisherFor) (err error) {
+		h, err = worldspg.NewRuleHealth(tx).Of(b.ctx, workspace, rule)
+		return err
+	}))
+	state := string(h.State())
+	if h.RuleID != "" {
+		state = one[string](b, "select state from worlds.rule_health where rule_id = $1 and workspace_id is not distinct from $2", rule, workspace)
+	}
+	if got := fmt.Sprintf("%s %d followed %d overridden until %s", state, h.Followed, h.Overridden, minute(h.LastDecidedAt)); got != want || state != string(h.State()) {
+		b.Fatalf("the health of %s is %s (%s), want %s", rule, got, h.State(), want)
+	}
+}
+
+// day is when decisions of these tests are made.
+var day = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
+
+func at(minute int) time.Time { return day.Add(time.Duration(minute) * time.Minute) }
+
+func minute(t time.Time) string {
+	if t.IsZero() {
+		return "never"
+	}
+	return fmt.Sprint(int(t.Sub(day) / time.Minute))
+}
+
+func TestADecisionReachesBothContextsOnOneClaim(t *testing.T) {
+	b := setup(t)
+	l := b.listen(never, shippedConsumer(t, platform.DecisionRecordedType))
+	workspace := uuid.NullUUID{UUID: uuid.New(), Valid: true}
+	decided := overridden("berth-depth", "Surveyed  last week", at(0).Add(123456789).In(time.FixedZone("", 3600)))
+	b.record(workspace, decided)
+	l.delivered(1)
+
+	var e events.Envelope
+	must(t, b.pool.QueryRow(b.ctx, "select id, idempotency_key, payload from core.outbox").Scan(&e.EventID, &e.IdempotencyKey, &e.Payload))
+	b.wantRow(e.EventID, "delivered", 1)
+	if got := b.handledBy(e.IdempotencyKey); !slices.Equal(got, []string{aggregator, recorder}) {
+		t.Fatalf("handled by %v", got)
+	}
+	payload, err := events.Decode[platform.DecisionRecorded](e)
+	must(t, err)
+	want := platform.DecisionRecorded{
+		DecisionID: decided.DecisionID, RuleID: "berth-depth", Outcome: "overridden", OverrideReason: "Surveyed  last week",
+		DecidedBy: "the harbour master", DecidedAt: at(0).Add(123456 * time.Microsecond),
+	}
+	if payload != want {
+		t.Fatalf("published %+v\nwant %+v", payload, want)
+	}
+	if !one[bool](b, `select (workspace_id, decision_id, rule_id, outcome, override_reason, decided_by, decided_at) = ($1, $2, $3, $4, $5, $6, $7) from platform.decisions`,
+		workspace, want.DecisionID, want.RuleID, want.Outcome, want.OverrideReason, want.DecidedBy, want.DecidedAt) {
+		t.Fatalf("recorded %s", b.rowsOf("platform.decisions"))
+	}
+	b.wantPattern(workspace, "berth-depth", `0 followed 1 overridden 0 to 0, 1 "surveyed last week" 0 to 0`)
+	b.wantHealth(workspace, "berth-depth", "unrated 0 followed 1 overridden until 0")
+	for _, other := range []uuid.NullUUID{{}, {UUID: uuid.New(), Valid: true}} {
+		b.wantPattern(other, "berth-depth", "0 followed 0 overridden never to never")
+		b.wantHealth(other, "berth-depth", "unrated 0 followed 0 overridden until never")
+	}
+}
+
+func TestADecisionIsRecordedOnce(t *testing.T) {
+	b := setup(t)
+	workspace := uuid.NullUUID{UUID: uuid.New(), Valid: true}
+	decision := overridden("berth-depth", "surveyed", time.Now())
+	const n = 8
+	type result struct {
+		recorded bool
+		err      error
+	}
+	results := make(chan result, n)
+	for range n {
+		go func() {
+			recorded, err := app.NewRecordDecision(b.uow).Record(b.ctx, workspace, decision)
+			results <- result{recorded, err}
+		}()
+	}
+	recordings := 0
+	for range n {
+		r := <-results
+		must(t, r.err)
+		if r.recorded {
+			recordings++
+		}
+	}
+	if recordings != 1 {
+		t.Fatalf("%d of %d recorded it", recordings, n)
+	}
+	before := b.rowsOf("platform.decisions", "core.outbox")
+	for want, change := range map[string]func(*domain.Decision){
+		"outcome, override_reason": func(d *domain.Decision) { d.Outcome, d.OverrideReason = domain.Followed, "" },
+		"decided_by":               func(d *domain.Decision) { d.DecidedBy = "an agent" },
+		"decided_at":               func(d *domain.Decision) { d.DecidedAt = d.DecidedAt.Add(-time.Microsecond) },
+	} {
+		other := decision
+		change(&other)
+		_, err := app.NewRecordDecision(b.uow).Record(b.ctx, workspace, other)
+		if conflict, ok := errors.AsType[*domain.DecisionConflictError](err); !ok || strings.Join(conflict.Fields, ", ") != want {
+			t.Errorf("with another %s: %v", want, err)
+		}
+	}
+	if _, err := app.NewRecordDecision(b.uow).Record(b.ctx, workspace, overridden("berth-depth", "", day)); err == nil || !strings.HasSuffix(err.Error(), ": override_reason is missing") {
+		t.Errorf("overridden for no reason: %v", err)
+	}
+	if after := b.rowsOf("platform.decisions", "core.outbox"); after != before || strings.Count(after, "\n") != 1 {
+		t.Fatalf("was\n%s\nis\n%s", before, after)
+	}
+	b.record(uuid.NullUUID{}, decision) // of another workspace, or none: another decision
+}
+
+// A decision that cannot be told is not recorded.
+func TestADecisionAndItsEventAreOne(t *testing.T) {
+	b := setup(t)
+	b.exec("delete from core.event_types where event_type = $1", platform.DecisionRecordedType)
+	_, err := app.NewRecordDecision(b.uow).Record(b.ctx, uuid.NullUUID{}, followed("berth-depth", day))
+	if refusal, ok := errors.AsType[*events.Refusal](err); !ok || refusal.Code != events.CodeUnregistered {
+		t.Fatalf("published an event that is not registered: %v", err)
+	}
+	if rows := b.rowsOf("platform.decisions", "core.outbox"); rows != "" {
+		t.Fatalf("left behind\n%s", rows)
+	}
+}
+
+// refuse makes every write to table fail, with an error that is tried again, until letIn.
+func (b *bundle) refuse(table string) {
+	b.Helper()
+	b.exec(`create function public.refuse() returns trigger language plpgsql as $$ begin raise exception 'refused on purpose'; end $$;
+		create trigger refuse before insert or update on ` + table + ` for each row execute function public.refuse()`)
+}
+
+func (b *bundle) letIn(table string) {
+	b.Helper()
+	b.exec("drop trigger refuse on " + table)
+}
+
+func TestOneFailingHandlerOfADecisionLeavesTheOthersEffect(t *testing.T) {
+	for _, c := range []struct{ failing, failingTable, other, otherTable string }{
+		{recorder, "worlds.rule_health", aggregator, "platform.override_patterns"},
+		{aggregator, "platform.override_reasons", recorder, "worlds.rule_health"},
+	} {
+		t.Run(c.failing, func(t *testing.T) {
+			b := setup(t)
+			b.refuse(c.failingTable)
+			l := b.listen(never, retrying(shippedConsumer(t, platform.DecisionRecordedType), persistently))
+			b.record(uuid.NullUUID{}, overridden("berth-depth", "surveyed", at(0)))
+
+			s := l.next()
+			if s.Outcome != postgres.Retried || !strings.Contains(s.LastError, c.failing+": ") || !strings.Contains(s.LastError, "refused on purpose") || strings.Contains(s.LastError, c.other) {
+				t.Fatalf("%s: %s", s.Outcome, s.LastError)
+			}
+			key := s.Envelope.IdempotencyKey
+			if got := b.handledBy(key); !slices.Equal(got, []string{c.other}) {
+				t.Fatalf("handled by %v", got)
+			}
+			if n := one[int](b, "select count(*)::int from "+c.failingTable); n != 0 {
+				t.Fatalf("%d rows in %s", n, c.failingTable)
+			}
+			// the system columns tell whether a row was written again, even with the same values
+			written := "select xmin || ' ' || ctid::text || ' ' || t::text from " + c.otherTable + " t"
+			before := one[string](b, written)
+			if s = l.next(); s.Outcome != postgres.Retried || strings.Contains(s.LastError, c.other) {
+				t.Fatalf("%s: %s", s.Outcome, s.LastError)
+			}
+			failures := b.row(s.Envelope.EventID).Failures
+			if len(failures) != 1 || failures[c.failing].Failures < 2 {
+				t.Fatalf("failures are %v", failures)
+			}
+
+			b.letIn(c.failingTable)
+			l.until(postgres.Delivered)
+			if got := b.handledBy(key); !slices.Equal(got, []string{aggregator, recorder}) {
+				t.Fatalf("handled by %v", got)
+			}
+			if after := one[string](b, written); after != before {
+				t.Fatalf("%s ran again: %s was %s", c.other, after, before)
+			}
+			b.wantPattern(uuid.NullUUID{}, "berth-depth", `0 followed 1 overridden 0 to 0, 1 "surveyed" 0 to 0`)
+			b.wantHealth(uuid.NullUUID{}, "berth-depth", "unrated 0 followed 1 overridden until 0")
+		})
+	}
+}
+
+// What one handler cannot use, the other may.
+func TestADecisionOfNoUse(t *testing.T) {
+	const id = "5a3c7a52-8f0e-4d1b-9a51-6f0f43d3ad11"
+	for name, c := range map[string]struct {
+		payload string
+		failed  map[string]string // by handler, how its error ends
+	}{
+		"no reason": {
+			`{"decision_id": "` + id + `", "rule_id": "r", "outcome": "overridden", "decided_at": "2026-03-01T12:00:00Z"}`,
+			map[string]string{aggregator: "override_reason is missing"},
+		},
+		"no id": {
+			`{"rule_id": "r", "outcome": "followed", "decided_at": "2026-03-01T12:00:00Z"}`,
+			map[string]string{aggregator: "decision_id is missing", recorder: "decision_id is missing"},
+		},
+		"another outcome": {
+			`{"decision_id": "` + id + `", "rule_id": "r", "outcome": "ignored", "decided_at": "2026-03-01T12:00:00Z"}`,
+			map[string]string{aggregator: `outcome is "ignored", must be followed or overridden`, recorder: `outcome is "ignored", must be followed or overridden`},
+		},
+		"another form": {
+			`{"decision_id": 7, "rule_id": "r", "outcome": "followed", "decided_at": "2026-03-01T12:00:00Z"}`,
+			map[string]string{aggregator: "", recorder: ""},
+		},
+		"a time still to come": {
+			`{"decision_id": "` + id + `", "rule_id": "r", "outcome": "followed", "decided_at": "9999-01-01T00:00:00Z"}`,
+			map[string]string{aggregator: "which is still to come", recorder: "which is still to come"},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := setup(t)
+			l := b.listen(never, shippedConsumer(t, platform.DecisionRecordedType))
+			useless := one[uuid.UUID](b, "select core.outbox_publish('decision.recorded', 'platform', $1::jsonb)", c.payload)
+			s := l.until(postgres.Failed)
+			r := b.wantRow(useless, "failed", 1)
+			for handler, end := range c.failed {
+				if f := r.Failures[handler]; f.Class != "PayloadError" || !f.Parked || !strings.HasSuffix(f.Error, end) {
+					t.Errorf("%s: %+v", handler, f)
+				}
+			}
+			var others []string
+			for _, handler := range []string{aggregator, recorder} {
+				if _, failed := c.failed[handler]; !failed {
+					others = append(others, handler)
+				}
+			}
+			if got := b.handledBy(s[0].Envelope.IdempotencyKey); !slices.Equal(got, others) || len(r.Failures) != len(c.failed) {
+				t.Errorf("handled by %v, failures are %v", got, r.Failures)
+			}
+			if name == "no reason" {
+				b.wantHealth(uuid.NullUUID{}, "r", "unrated 0 followed 1 overridden until 0")
+			}
+		})
+	}
+}
+
+func TestADecisionToldAgainCountsOnce(t *testing.T) {
+	b := setup(t)
+	l := b.listen(never, shippedConsumer(t, platform.DecisionRecordedType))
+	workspace := uuid.NullUUID{UUID: uuid.New(), Valid: true}
+	decisions := []domain.Decision{followed("r", at(1)), overridden("r", "late", at(2)), overridden("s", "late", at(3))}
+	b.record(workspace, decisions...)
+	l.delivered(3)
+	before := b.decisionRows()
+
+	// under the same keys: nobody handles them
+	b.exec(`select core.outbox_publish_many(jsonb_agg(jsonb_build_object('event_id', id, 'event_type', event_type, 'source', source,
+		'payload', payload, 'workspace_id', workspace_id))) from core.outbox`)
+	l.delivered(3)
+	if n := one[int](b, "select count(*)::int from core.event_handled"); n != 6 {
+		t.Fatalf("handled %d times", n)
+	}
+	if after := b.decisionRows(); after != before {
+		t.Fatalf("was\n%s\nis\n%s", before, after)
+	}
+	// under other keys: they are handled, and not counted
+	b.tell(workspace, append(decisions, decisions...)...)
+	l.delivered(6)
+	if n := one[int](b, "select count(*)::int from core.event_handled"); n != 18 {
+		t.Fatalf("handled %d times", n)
+	}
+	if after := b.decisionRows(); after != before {
+		t.Fatalf("was\n%s\nis\n%s", before, after)
+	}
+	// two rows that are claimed together
+	twice := overridden("twice", "late", at(4))
+	b.exec(`select core.outbox_publish_many(jsonb_build_array(e, e)) from (select jsonb_build_object('event_type', 'decision.recorded',
+		'source', 'platform', 'workspace_id', $2::uuid, 'payload', $1::jsonb) as e) e`, map[string]any{
+		"decision_id": twice.DecisionID, "rule_id": "twice", "outcome": "overridden", "override_reason": "late", "decided_at": twice.DecidedAt,
+	}, workspace)
+	l.delivered(2)
+	b.wantPattern(workspace, "twice", `0 followed 1 overridden 4 to 4, 1 "late" 4 to 4`)
+	b.wantHealth(workspace, "twice", "unrated 0 followed 1 overridden until 4")
+	// in another workspace it is another decision
+	b.tell(uuid.NullUUID{}, decisions[0])
+	l.delivered(1)
+	b.wantPattern(uuid.NullUUID{}, "r", "1 followed 0 overridden 1 to 1")
+	b.wantPattern(workspace, "r", `1 followed 1 overridden 1 to 2, 1 "late" 2 to 2`)
+}
+
+func TestDecisionsComeInAnyOrder(t *testing.T) {
+	workspaces := []uuid.NullUUID{{}, {UUID: uuid.MustParse("5a3c7a52-8f0e-4d1b-9a51-6f0f43d3ad11"), Valid: true}}
+	type told struct {
+		workspace uuid.NullUUID
+		decision  domain.Decision
+	}
+	var all []told
+	for _, w := range workspaces {
+		for i := range 10 { // 3 of 10 are overridden; the last one is
+			d := followed("berth-depth", at(i))
+			if i%3 == 0 && i > 0 {
+				d = overridden("berth-depth", []string{"Surveyed", "surveyed ", "dredged"}[i/3-1], at(i))
+			}
+			all = append(all, told{w, d})
+		}
+		for i := range 6 {
+			all = append(all, told{w, overridden("quay-toll", fmt.Sprintf("reason %d", i%2), at(100-i))}, told{w, followed("pilotage", at(i))})
+		}
+	}
+	seed := uint64(time.Now().UnixNano())
+	t.Logf("seed %d", seed)
+	shuffled := func(n uint64) []told {
+		s := slices.Clone(all)
+		rand.New(rand.NewPCG(seed, n)).Shuffle(len(s), func(i, j int) { s[i], s[j] = s[j], s[i] })
+		return s
+	}
+	reversed := slices.Clone(all)
+	slices.Reverse(reversed)
+	var rows []string
+	for i, order := range [][]told{all, reversed, shuffled(1), append(shuffled(2), shuffled(3)...), append(shuffled(4), all...)} {
+		// one after the other: their tables are compared
+		b := setupAlone(t, 4*patience)
+		s := shippedConsumer(t, platform.DecisionRecordedType)
+		s.Concurrency = 1 + i
+		if i%2 == 1 {
+			s.BatchSize = 1
+		}
+		for _, o := range order {
+			b.tell(o.workspace, o.decision)
+		}
+		b.listen(never, s).delivered(len(order))
+		rows = append(rows, b.decisionRows())
+		if rows[i] != rows[0] {
+			t.Fatalf("in order %d the tables are\n%s\nin order 0\n%s", i, rows[i], rows[0])
+		}
+		for _, w := range workspaces {
+			b.wantPattern(w, "berth-depth", `7 followed 3 overridden 0 to 9, 2 "surveyed" 3 to 6, 1 "dredged" 9 to 9`)
+			b.wantPattern(w, "quay-toll", `0 followed 6 overridden 95 to 100, 3 "reason 0" 96 to 100, 3 "reason 1" 95 to 99`)
+			b.wantHealth(w, "berth-depth", "contested 7 followed 3 overridden until 9")
+			b.wantHealth(w, "quay-toll", "failing 0 followed 6 overridden until 100")
+			b.wantHealth(w, "pilotage", "healthy 6 followed 0 overridden until 5")
+		}
+	}
+}
+
+// Batches side by side write the rows of the same rules: none may wait for another that waits for it.
+func TestManyDecisionsOnFewRules(t *testing.T) {
+	b := setup(t)
+	log := &notes{}
+	b.log = slog.NewJSONHandler(log, &slog.HandlerOptions{Level: slog.LevelDebug})
+	const n, rules = 2000, 40
+	payloads := make([]json.RawMessage, n)
+	for i := range n {
+		payloads[i] = json.RawMessage(fmt.Sprintf(`{"event_type": "decision.recorded", "source": "platform", "payload": {"decision_id": "%s",
+			"rule_id": "rule-%d", "outcome": "overridden", "override_reason": "reason %d", "decided_at": "2026-03-01T12:00:00Z"}}`,
+			uuid.New(), i%rules, i/rules%2))
+	}
+	all, err := json.Marshal(payloads)
+	must(t, err)
+	b.exec("select core.outbox_publish_many($1::jsonb)", string(all))
+	s := shippedConsumer(t, platform.DecisionRecordedType)
+	s.Concurrency = 4
+	b.listen(never, s).delivered(n)
+	if got := log.count(`"batch undone`); got != 0 {
+		t.Errorf("%d batches were undone", got)
+	}
+	for i := range rules {
+		b.wantPattern(uuid.NullUUID{}, fmt.Sprintf("rule-%d", i), `0 followed 50 overridden 0 to 0, 25 "reason 0" 0 to 0, 25 "reason 1" 0 to 0`)
+		b.wantHealth(uuid.NullUUID{}, fmt.Sprintf("rule-%d", i), "failing 0 followed 50 overridden until 0")
+	}
+}

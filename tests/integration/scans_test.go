@@ -1,0 +1,325 @@
+package integration_test
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+
+	"spectral/internal/app"
+	"spectral/internal/core/events"
+	"spectral/internal/core/events/infrastructure/postgres"
+	worlds "spectral/internal/worlds/contracts/events"
+	"spectral/internal/worlds/domain"
+	worldspg "spectral/internal/worlds/infrastructure/postgres"
+	"spectral/tests/pgtest"
+)
+
+const indexer = "worlds.scan_completed_indexer"
+
+// finds makes findings of kinds and their occurrences, in turn.
+func finds(t testing.TB, of ...domain.Finding) domain.Findings {
+	t.Helper()
+	f, err := domain.NewFindings(of...)
+	must(t, err)
+	return f
+}
+
+// scan starts a scan of subject.
+func (b *bundle) scan(workspace uuid.NullUUID, subject string) uuid.UUID {
+	b.Helper()
+	id, err := app.NewStartScan(b.uow).Start(b.ctx, workspace, subject)
+	must(b.T, err)
+	return id
+}
+
+func (b *bundle) completeScan(workspace uuid.NullUUID, id uuid.UUID, found domain.Findings) bool {
+	b.Helper()
+	completed, err := app.NewCompleteScan(b.uow).Complete(b.ctx, workspace, id, found)
+	must(b.T, err)
+	return completed
+}
+
+// wantFound searches the scans of a workspace.
+func (b *bundle) wantFound(workspace uuid.NullUUID, kind string, want ...string) {
+	b.Helper()
+	var got []string
+	must(b.T, b.uow.Do(b.ctx, events.Worlds, workspace, func(tx events.Tx, _ events.PublisherFor) error {
+		found, err := worldspg.NewScanIndex(tx).Search(b.ctx, workspace, kind, 10)
+		for _, f := range found {
+			got = append(got, fmt.Sprintf("%d in %s of %d %v", f.Occurrences, f.Subject, f.Total, f.Kinds))
+		}
+		return err
+	}))
+	if !slices.Equal(got, want) {
+		b.Fatalf("%s is found as\n%q, want\n%q", kind, got, want)
+	}
+}
+
+// indexRows are what the handler of worlds.scan.completed has written.
+func (b *bundle) indexRows() string {
+	b.Helper()
+	return b.rowsOf("worlds.scan_index", "worlds.scan_index_findings")
+}
+
+func TestACompletedScanIsIndexed(t *testing.T) {
+	b := setup(t)
+	l := b.listen(never, shippedConsumer(t, worlds.ScanCompletedType))
+	workspace := uuid.NullUUID{UUID: uuid.New(), Valid: true}
+	id := b.scan(workspace, "card:harbour")
+	if got := b.rowsOf("core.outbox"); got != "" {
+		t.Fatalf("starting a scan published %s", got)
+	}
+	if !b.completeScan(workspace, id, finds(t, domain.Finding{Kind: "stale", Occurrences: 3}, domain.Finding{Kind: "broken_link", Occurrences: 2})) {
+		t.Fatal("the scan was not completed")
+	}
+	l.delivered(1)
+
+	var e events.Envelope
+	must(t, b.pool.QueryRow(b.ctx, "select id, target, idempotency_key, payload from core.outbox").Scan(&e.EventID, &e.Target, &e.IdempotencyKey, &e.Payload))
+	b.wantRow(e.EventID, "delivered", 1)
+	if got := b.handledBy(e.IdempotencyKey); !slices.Equal(got, []string{indexer}) || e.Target != events.Worlds {
+		t.Fatalf("handled by %v, aimed at %q", got, e.Target)
+	}
+	payload, err := events.Decode[worlds.ScanCompleted](e)
+	must(t, err)
+	want := worlds.ScanCompleted{
+		ScanID: id, Subject: "card:harbour", StartedAt: payload.StartedAt, FinishedAt: payload.FinishedAt,
+		Findings: []worlds.ScanFinding{{Kind: "broken_link", Occurrences: 2}, {Kind: "stale", Occurrences: 3}},
+	}
+	if !reflect.DeepEqual(payload, want) {
+		t.Fatalf("published %+v\nwant %+v", payload, want)
+	}
+	if !one[bool](b, `select (workspace_id, scan_id, subject, state, started_at, finished_at, findings) =
+		($1, $2, 'card:harbour', 'completed', $3, $4, $5::jsonb -> 'findings') from worlds.scans`,
+		workspace, id, payload.StartedAt, payload.FinishedAt, e.Payload) {
+		t.Fatalf("the scan is %s, the event says %s", b.rowsOf("worlds.scans"), e.Payload)
+	}
+	if !one[bool](b, `select (workspace_id, subject, scan_id, finished_at, finding_kinds, finding_count) =
+		($1, 'card:harbour', $2, $3, array['broken_link', 'stale'], 5) from worlds.scan_index`, workspace, id, payload.FinishedAt) {
+		t.Fatalf("indexed %s", b.indexRows())
+	}
+	b.wantFound(workspace, "broken_link", "2 in card:harbour of 5 [broken_link stale]")
+	b.wantFound(workspace, "stale", "3 in card:harbour of 5 [broken_link stale]")
+	b.wantFound(workspace, "typo")
+	b.wantFound(uuid.NullUUID{}, "stale")
+}
+
+func TestAScanIsCompletedOnce(t *testing.T) {
+	b := setup(t)
+	workspace := uuid.NullUUID{UUID: uuid.New(), Valid: true}
+	id, found := b.scan(workspace, "card:harbour"), finds(t, domain.Finding{Kind: "stale", Occurrences: 1})
+	const n = 8
+	type result struct {
+		completed bool
+		err       error
+	}
+	results := make(chan result, n)
+	for range n {
+		go func() {
+			completed, err := app.NewCompleteScan(b.uow).Complete(b.ctx, workspace, id, found)
+			results <- result{completed, err}
+		}()
+	}
+	completions := 0
+	for range n {
+		r := <-results
+		must(t, r.err)
+		if r.completed {
+			completions++
+		}
+	}
+	if completions != 1 {
+		t.Fatalf("%d of %d completed it", completions, n)
+	}
+	failed := b.scan(workspace, "card:mill")
+	must(t, app.NewFailScan(b.uow).Fail(b.ctx, workspace, failed, "the source\nis gone"))
+	before := b.rowsOf("worlds.scans", "core.outbox")
+	must(t, app.NewFailScan(b.uow).Fail(b.ctx, workspace, failed, "another reason"))
+	for name, c := range map[string]struct {
+		workspace uuid.NullUUID
+		id        uuid.UUID
+		found     domain.Findings
+		want      error
+	}{
+		"with other findings":       {workspace, id, nil, domain.ErrScanCompleted},
+		"a failed one":              {workspace, failed, found, domain.ErrScanFailed},
+		"an unknown one":            {workspace, uuid.New(), found, domain.ErrUnknownScan},
+		"one of another workspace":  {uuid.NullUUID{UUID: uuid.New(), Valid: true}, id, found, domain.ErrUnknownScan},
+		"one of a workspace, by no": {uuid.NullUUID{}, id, found, domain.ErrUnknownScan},
+	} {
+		if completed, err := app.NewCompleteScan(b.uow).Complete(b.ctx, c.workspace, c.id, c.found); completed || !errors.Is(err, c.want) {
+			t.Errorf("completing %s: %v", name, err)
+		}
+	}
+	if err := app.NewFailScan(b.uow).Fail(b.ctx, workspace, id, "too late"); !errors.Is(err, domain.ErrScanCompleted) {
+		t.Errorf("failing a completed scan: %v", err)
+	}
+	if after := b.rowsOf("worlds.scans", "core.outbox"); after != before || one[int](b, "select count(*)::int from core.outbox") != 1 {
+		t.Fatalf("was\n%s\nis\n%s", before, after)
+	}
+}
+
+// A scan whose completion cannot be told is still running.
+func TestACompletedScanAndItsEventAreOne(t *testing.T) {
+	b := setup(t)
+	id := b.scan(uuid.NullUUID{}, "card:harbour")
+	b.exec("delete from core.event_types where event_type = $1", worlds.ScanCompletedType)
+	_, err := app.NewCompleteScan(b.uow).Complete(b.ctx, uuid.NullUUID{}, id, nil)
+	if refusal, ok := errors.AsType[*events.Refusal](err); !ok || refusal.Code != events.CodeUnregistered {
+		t.Fatalf("published an event that is not registered: %v", err)
+	}
+	if got := one[string](b, "select state || count(o.*) from worlds.scans left join core.outbox o on true group by state"); got != "running0" {
+		t.Fatalf("state and events: %s", got)
+	}
+}
+
+// scanned is a scan as a producer outside tells of it.
+type scanned struct {
+	ScanID     uuid.UUID      `json:"scan_id"`
+	Subject    string         `json:"subject"`
+	FinishedAt time.Time      `json:"finished_at"`
+	Findings   []scannedFound `json:"findings"`
+}
+
+type scannedFound struct {
+	Kind        string `json:"kind"`
+	Occurrences int    `json:"occurrences"`
+	Unknown     bool   `json:"unknown"`
+}
+
+// tellScans publishes completed scans by SQL.
+func (b *bundle) tellScans(workspace uuid.NullUUID, scans ...scanned) {
+	b.Helper()
+	for _, s := range scans {
+		payload, err := json.Marshal(s)
+		must(b.T, err)
+		b.exec("select core.outbox_publish('worlds.scan.completed', 'worlds', $1::jsonb, p_target => 'worlds', p_workspace_id => $2)", payload, workspace)
+	}
+}
+
+// Every order of four scans of one subject, of which two finished at the same time, each order with one of them again.
+func TestAnEarlierScanNeverOverwritesALaterOne(t *testing.T) {
+	id := func(n int) uuid.UUID { return uuid.MustParse(fmt.Sprintf("5a3c7a52-8f0e-4d1b-9a51-00000000000%d", n)) }
+	scans := []scanned{
+		{id(9), "card:harbour", at(1), []scannedFound{{Kind: "typo", Occurrences: 9}, {Kind: "stale", Occurrences: 1}}},
+		{id(1), "card:harbour", at(2), []scannedFound{{Kind: "stale", Occurrences: 2}, {Kind: "gap", Occurrences: 2}}},
+		{id(2), "card:harbour", at(3), []scannedFound{{Kind: "gap", Occurrences: 3}, {Kind: "broken_link", Occurrences: 1}}},
+		{id(3), "card:harbour", at(3), []scannedFound{{Kind: "gap", Occurrences: 4}}},
+	}
+	var orders [][]scanned
+	var permute func(chosen, rest []scanned)
+	permute = func(chosen, rest []scanned) {
+		if len(rest) == 0 {
+			orders = append(orders, append(slices.Clone(chosen), chosen[len(orders)%len(chosen)]))
+		}
+		for i := range rest {
+			permute(append(slices.Clone(chosen), rest[i]), slices.Delete(slices.Clone(rest), i, i+1))
+		}
+	}
+	permute(nil, scans)
+	if len(orders) != 24 {
+		t.Fatalf("%d orders", len(orders))
+	}
+	b := setup(t)
+	s := shippedConsumer(t, worlds.ScanCompletedType)
+	s.Concurrency = 1
+	l := b.listen(never, s)
+	for _, order := range orders {
+		// a workspace of its own for each order, and one event after the other
+		workspace := uuid.NullUUID{UUID: uuid.New(), Valid: true}
+		for _, s := range order {
+			b.tellScans(workspace, s)
+			l.delivered(1)
+		}
+		b.wantFound(workspace, "gap", "4 in card:harbour of 4 [gap]")
+		for _, kind := range []string{"stale", "typo", "broken_link"} {
+			b.wantFound(workspace, kind) // found by earlier scans only
+		}
+		if got := one[string](b, `select string_agg(concat_ws(' ', kind, occurrences, right(scan_id::text, 1)), ', ' order by kind)
+			from worlds.scan_index_findings where workspace_id = $1`, workspace); got != "broken_link 1 2, gap 4 3, stale 2 1, typo 9 9" {
+			t.Fatalf("in the order %v the findings are %s", order, got)
+		}
+	}
+	before := b.indexRows()
+	b.exec(`select core.outbox_publish_many(jsonb_agg(jsonb_build_object('event_id', id, 'event_type', event_type, 'source', source,
+		'payload', payload, 'workspace_id', workspace_id))) from core.outbox`) // under the same keys
+	l.delivered(5 * len(orders))
+	if n := one[int](b, "select count(*)::int from core.event_handled"); n != 5*len(orders) {
+		t.Fatalf("handled %d times", n)
+	}
+	if after := b.indexRows(); after != before {
+		t.Fatalf("was\n%s\nis\n%s", before, after)
+	}
+}
+
+func TestScansAreSearchedByKind(t *testing.T) {
+	b := setup(t)
+	l := b.listen(never, shippedConsumer(t, worlds.ScanCompletedType))
+	b.tellScans(uuid.NullUUID{},
+		scanned{uuid.New(), "card:harbour", at(1), []scannedFound{{Kind: "stale", Occurrences: 1}}},
+		scanned{uuid.New(), "card:mill", at(1), []scannedFound{{Kind: "stale", Occurrences: 5}, {Kind: "gap", Occurrences: 1}}},
+		scanned{uuid.New(), "source:almanac", at(1), nil},
+		scanned{uuid.New(), "card:orchard", at(1), []scannedFound{{Kind: "stale", Occurrences: 1}}})
+	l.delivered(4)
+	b.wantFound(uuid.NullUUID{}, "stale", "5 in card:mill of 6 [gap stale]", "1 in card:harbour of 1 [stale]", "1 in card:orchard of 1 [stale]")
+	if n := one[int](b, "select finding_count::int from worlds.scan_index where subject = 'source:almanac'"); n != 0 {
+		t.Fatalf("%d findings", n)
+	}
+	// by the index, under row level security too
+	conn := pgtest.Conn(t, b.url)
+	_, err := conn.Exec(b.ctx, "set role spectral_worlds; set enable_seqscan = off; set enable_bitmapscan = off")
+	must(t, err)
+	var plan []byte
+	must(t, conn.QueryRow(b.ctx, "explain (format json) select * from worlds.scan_index_findings where kind = 'stale'").Scan(&plan))
+	if !strings.Contains(string(plan), "scan_index_findings_kind") || !strings.Contains(string(plan), "Index Cond") {
+		t.Fatalf("the plan is %s", plan)
+	}
+}
+
+func TestAFailingIndexerIsRetried(t *testing.T) {
+	b := setup(t)
+	b.refuse("worlds.scan_index_findings")
+	l := b.listen(never, retrying(shippedConsumer(t, worlds.ScanCompletedType), persistently))
+	id := b.scan(uuid.NullUUID{}, "card:harbour")
+	b.completeScan(uuid.NullUUID{}, id, finds(t, domain.Finding{Kind: "stale", Occurrences: 1}))
+	if s := l.next(); s.Outcome != postgres.Retried || !strings.Contains(s.LastError, indexer+": ") {
+		t.Fatalf("%s: %s", s.Outcome, s.LastError)
+	}
+	if rows := b.indexRows(); rows != "" {
+		t.Fatalf("a failed handler left\n%s", rows)
+	}
+	b.letIn("worlds.scan_index_findings")
+	l.until(postgres.Delivered)
+	b.wantFound(uuid.NullUUID{}, "stale", "1 in card:harbour of 1 [stale]")
+}
+
+func TestACompletedScanOfNoUse(t *testing.T) {
+	b := setup(t)
+	l := b.listen(never, shippedConsumer(t, worlds.ScanCompletedType))
+	const id = `"scan_id": "5a3c7a52-8f0e-4d1b-9a51-6f0f43d3ad11"`
+	for want, payload := range map[string]string{
+		"scan_id is missing":               `{"subject": "card:harbour", "finished_at": "2026-03-01T12:00:00Z", "findings": []}`,
+		"subject is missing":               `{` + id + `, "finished_at": "2026-03-01T12:00:00Z", "findings": []}`,
+		"finished_at is missing":           `{` + id + `, "subject": "card:harbour", "findings": []}`,
+		"which is still to come":           `{` + id + `, "subject": "card:harbour", "finished_at": "9999-03-01T12:00:00Z"}`,
+		"finding stale has 0 occurrences":  `{` + id + `, "subject": "card:harbour", "finished_at": "2026-03-01T12:00:00Z", "findings": [{"kind": "stale"}]}`,
+		"finding stale is there twice":     `{` + id + `, "subject": "card:harbour", "finished_at": "2026-03-01T12:00:00Z", "findings": [{"kind": "stale", "occurrences": 1}, {"kind": "stale", "occurrences": 1}]}`,
+		"cannot unmarshal object into Go ": `{` + id + `, "subject": "card:harbour", "finished_at": "2026-03-01T12:00:00Z", "findings": {}}`,
+	} {
+		useless := one[uuid.UUID](b, "select core.outbox_publish('worlds.scan.completed', 'worlds', $1::jsonb)", payload)
+		l.until(postgres.Failed)
+		if r := b.wantRow(useless, "failed", 1); r.Failures[indexer].Class != "PayloadError" || !strings.Contains(r.LastError, want) {
+			t.Errorf("%s, want %s", r.LastError, want)
+		}
+	}
+	if rows := b.indexRows(); rows != "" {
+		t.Fatalf("indexed\n%s", rows)
+	}
+}
