@@ -16,13 +16,13 @@ func buildDecisionRecordedConsumer(parts Parts) events.Subscription {
 	return events.Subscription{
 		Channel: events.ChannelName(parts.Generation, contract.Class), EventType: contract.Type,
 		Primary: events.Registration{
-			Name: platformevents.DecisionRecordedAggregatorName,
+			Name: platformevents.DecisionRecordedAggregatorName, Reads: platformevents.DecisionRecordedEvent{},
 			Batch: func(tx events.Tx) events.BatchHandler {
 				return platformevents.NewDecisionRecordedAggregator(platformpg.NewOverridePatterns(tx))
 			},
 		},
 		CoHandlers: []events.Registration{{
-			Name: worldsevents.RuleHealthRecorderName,
+			Name: worldsevents.RuleHealthRecorderName, Reads: worldsevents.DecisionRecordedEvent{},
 			Batch: func(tx events.Tx) events.BatchHandler {
 				return worldsevents.NewRuleHealthRecorder(worldspg.NewRuleHealth(tx))
 			},
@@ -35,7 +35,7 @@ func buildScanCompletedConsumer(parts Parts) events.Subscription {
 	return events.Subscription{
 		Channel: events.ChannelName(parts.Generation, contract.Class), EventType: contract.Type,
 		Primary: events.Registration{
-			Name: worldsevents.ScanCompletedIndexerName,
+			Name: worldsevents.ScanCompletedIndexerName, Reads: worldsevents.ScanCompletedEvent{},
 			Handler: func(tx events.Tx) events.EventHandler {
 				return worldsevents.ScanCompletedIndexer(worldspg.NewScanIndex(tx))
 			},

@@ -143,6 +143,9 @@ func eventPage(t *testing.T, c events.Contract, versions []int) string {
 		return text.String()
 	}
 	for _, h := range s.Handlers() {
+		if h.Reads == nil {
+			continue // another test says so
+		}
 		line("- `%s`, %s, reads %s", h.Name, strings.ReplaceAll(string(s.Mode), "_", "-"), strings.Join(fieldsOf("", events.Contract{Payload: h.Reads}.Schema()), ", "))
 	}
 	return text.String()

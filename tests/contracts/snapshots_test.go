@@ -119,7 +119,8 @@ func drift(c events.Contract, before map[int]*jsonschema.Schema) (problems []str
 			"and deprecate this one (docs/adding-an-event.md)", b, successorOf(c.Type))
 	}
 	if len(breaking) == 0 && changed && before[c.Version] != nil {
-		fail("the payload changed, and its event_version did not: raise the constant ...Version to %d, then `make generate`", c.Version+1)
+		fail("the payload changed, and its event_version did not: raise the constant ...Version to %d, then `make generate`; "+
+			"or, if version %d was never deployed anywhere, delete tests/contracts/testdata/%s/v%[2]d.schema.json first", c.Version+1, c.Version, c.Type)
 	}
 	return problems
 }

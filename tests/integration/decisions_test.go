@@ -341,6 +341,7 @@ func TestADecisionOfNoUse(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			b := setup(t)
+			b.publishUnchecked()
 			l := b.listen(never, shippedConsumer(t, platform.DecisionRecordedType))
 			useless := one[uuid.UUID](b, "select core.outbox_publish('decision.recorded', 'platform', $1::jsonb)", c.payload)
 			s := l.until(postgres.Failed)
@@ -398,7 +399,7 @@ func TestADecisionToldAgainCountsOnce(t *testing.T) {
 	twice := overridden("twice", "late", at(4))
 	b.exec(`select core.outbox_publish_many(jsonb_build_array(e, e)) from (select jsonb_build_object('event_type', 'decision.recorded',
 		'source', 'platform', 'workspace_id', $2::uuid, 'payload', $1::jsonb) as e) e`, map[string]any{
-		"decision_id": twice.DecisionID, "rule_id": "twice", "outcome": "overridden", "override_reason": "late", "decided_at": twice.DecidedAt,
+		"decision_id": twice.DecisionID, "rule_id": "twice", "outcome": "overridden", "override_reason": "late", "decided_by": "d", "decided_at": twice.DecidedAt,
 	}, workspace)
 	l.delivered(2)
 	b.wantPattern(workspace, "twice", `0 followed 1 overridden 4 to 4, 1 "late" 4 to 4`)
@@ -474,7 +475,7 @@ func TestManyDecisionsOnFewRules(t *testing.T) {
 	payloads := make([]json.RawMessage, n)
 	for i := range n {
 		payloads[i] = json.RawMessage(fmt.Sprintf(`{"event_type": "decision.recorded", "source": "platform", "payload": {"decision_id": "%s",
-			"rule_id": "rule-%d", "outcome": "overridden", "override_reason": "reason %d", "decided_at": "2026-03-01T12:00:00Z"}}`,
+			"rule_id": "rule-%d", "outcome": "overridden", "override_reason": "reason %d", "decided_by": "d", "decided_at": "2026-03-01T12:00:00Z"}}`,
 			uuid.New(), i%rules, i/rules%2))
 	}
 	all, err := json.Marshal(payloads)

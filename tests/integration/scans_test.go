@@ -198,9 +198,12 @@ type scannedFound struct {
 func (b *bundle) tellScans(workspace uuid.NullUUID, scans ...scanned) {
 	b.Helper()
 	for _, s := range scans {
+		if s.Findings == nil {
+			s.Findings = []scannedFound{}
+		}
 		payload, err := json.Marshal(s)
 		must(b.T, err)
-		b.exec("select core.outbox_publish('worlds.scan.completed', 'worlds', $1::jsonb, p_target => 'worlds', p_workspace_id => $2)", payload, workspace)
+		b.exec(`select core.outbox_publish('worlds.scan.completed', 'worlds', $1::jsonb || '{"started_at": "2026-01-01T00:00:00Z"}', p_target => 'worlds', p_workspace_id => $2)`, payload, workspace)
 	}
 }
 
@@ -302,6 +305,7 @@ func TestAFailingIndexerIsRetried(t *testing.T) {
 
 func TestACompletedScanOfNoUse(t *testing.T) {
 	b := setup(t)
+	b.publishUnchecked()
 	l := b.listen(never, shippedConsumer(t, worlds.ScanCompletedType))
 	const id = `"scan_id": "5a3c7a52-8f0e-4d1b-9a51-6f0f43d3ad11"`
 	for want, payload := range map[string]string{

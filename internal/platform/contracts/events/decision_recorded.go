@@ -23,7 +23,7 @@ type DecisionRecorded struct {
 	// Outcome says whether the proposal was followed or overridden.
 	Outcome string `json:"outcome" jsonschema:"enum=followed,enum=overridden"`
 	// OverrideReason says why it was overridden, in one line of at most 1000 bytes; absent if it was followed.
-	OverrideReason string `json:"override_reason,omitempty" jsonschema:"minLength=1,maxLength=1000"`
+	OverrideReason string `json:"override_reason,omitempty" jsonschema:"minLength=1"`
 	// DecidedBy is the person or the agent who decided; at most 200 bytes.
 	DecidedBy string `json:"decided_by" jsonschema:"minLength=1,maxLength=200"`
 	// DecidedAt is when they did, in UTC to the microsecond. Decisions may be recorded later, and in another order.
@@ -34,6 +34,9 @@ type DecisionRecorded struct {
 func DecisionRecordedContract() events.Contract {
 	return events.Contract{
 		Type: DecisionRecordedType, Version: DecisionRecordedVersion, Source: events.Platform,
-		Payload: DecisionRecorded{}, ContentClass: events.WorkspaceContent,
+		Payload: DecisionRecorded{
+			DecisionID: uuid.MustParse("01936e5c-7d00-7000-8000-0000000000d1"), RuleID: "berth-depth", Outcome: "overridden",
+			OverrideReason: "surveyed last week", DecidedBy: "the harbour master", DecidedAt: time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC),
+		}, ContentClass: events.WorkspaceContent,
 	}
 }

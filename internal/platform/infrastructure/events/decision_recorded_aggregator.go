@@ -13,8 +13,8 @@ import (
 // DecisionRecordedAggregatorName is half of the aggregator's dedup key: it never changes.
 const DecisionRecordedAggregatorName = "platform.decision_recorded_aggregator"
 
-// decisionRecordedEvent is what the aggregator reads of decision.recorded.
-type decisionRecordedEvent struct {
+// DecisionRecordedEvent is what the aggregator reads of decision.recorded.
+type DecisionRecordedEvent struct {
 	DecisionID     uuid.UUID `json:"decision_id"`
 	RuleID         string    `json:"rule_id"`
 	Outcome        string    `json:"outcome"`
@@ -41,7 +41,7 @@ func NewDecisionRecordedAggregator(patterns OverridePatterns) DecisionRecordedAg
 func (a DecisionRecordedAggregator) HandleBatch(ctx context.Context, batch []events.Envelope) error {
 	rulings := make([]domain.Ruling, len(batch))
 	for i, e := range batch {
-		recorded, err := events.Decode[decisionRecordedEvent](e)
+		recorded, err := events.Decode[DecisionRecordedEvent](e)
 		if err != nil {
 			return err
 		}

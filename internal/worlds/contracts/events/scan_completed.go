@@ -41,6 +41,10 @@ type ScanFinding struct {
 func ScanCompletedContract() events.Contract {
 	return events.Contract{
 		Type: ScanCompletedType, Version: ScanCompletedVersion, Source: events.Worlds,
-		Payload: ScanCompleted{}, ContentClass: events.WorkspaceContent,
+		Payload: ScanCompleted{
+			ScanID: uuid.MustParse("01936e5c-7d00-7000-8000-0000000000c1"), Subject: "card:harbour-veyra",
+			StartedAt: time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC), FinishedAt: time.Date(2026, 3, 1, 12, 4, 30, 0, time.UTC),
+			Findings: []ScanFinding{{Kind: "broken_link", Occurrences: 3}},
+		}, ContentClass: events.WorkspaceContent,
 	}
 }

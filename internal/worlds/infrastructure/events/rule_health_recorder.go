@@ -14,8 +14,8 @@ import (
 // RuleHealthRecorderName is half of the recorder's dedup key: it never changes.
 const RuleHealthRecorderName = "worlds.rule_health_recorder"
 
-// decisionRecordedEvent is what worlds reads of decision.recorded.
-type decisionRecordedEvent struct {
+// DecisionRecordedEvent is what worlds reads of decision.recorded.
+type DecisionRecordedEvent struct {
 	DecisionID uuid.UUID `json:"decision_id"`
 	RuleID     string    `json:"rule_id"`
 	Outcome    string    `json:"outcome"`
@@ -41,7 +41,7 @@ func NewRuleHealthRecorder(health RuleHealth) RuleHealthRecorder {
 func (r RuleHealthRecorder) HandleBatch(ctx context.Context, batch []events.Envelope) error {
 	decisions := make([]domain.RuleDecision, len(batch))
 	for i, e := range batch {
-		recorded, err := events.Decode[decisionRecordedEvent](e)
+		recorded, err := events.Decode[DecisionRecordedEvent](e)
 		if err != nil {
 			return err
 		}
@@ -56,7 +56,7 @@ func (r RuleHealthRecorder) HandleBatch(ctx context.Context, batch []events.Enve
 	return r.health.Count(ctx, batch[0].WorkspaceID, decisions)
 }
 
-func (d decisionRecordedEvent) decision() (domain.RuleDecision, error) {
+func (d DecisionRecordedEvent) decision() (domain.RuleDecision, error) {
 	if d.Outcome != "followed" && d.Outcome != "overridden" {
 		return domain.RuleDecision{}, fmt.Errorf("outcome is %.40q, must be followed or overridden", d.Outcome)
 	}

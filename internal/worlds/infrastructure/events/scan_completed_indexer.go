@@ -14,8 +14,8 @@ import (
 // ScanCompletedIndexerName is half of the indexer's dedup key: it never changes.
 const ScanCompletedIndexerName = "worlds.scan_completed_indexer"
 
-// scanCompletedEvent is what the indexer reads of worlds.scan.completed.
-type scanCompletedEvent struct {
+// ScanCompletedEvent is what the indexer reads of worlds.scan.completed.
+type ScanCompletedEvent struct {
 	ScanID     uuid.UUID `json:"scan_id"`
 	Subject    string    `json:"subject"`
 	FinishedAt time.Time `json:"finished_at"`
@@ -34,7 +34,7 @@ type ScanIndex interface {
 // ScanCompletedIndexer makes completed scans searchable: of each subject the one that finished last.
 func ScanCompletedIndexer(index ScanIndex) events.EventHandler {
 	return func(ctx context.Context, e events.Envelope) error {
-		completed, err := events.Decode[scanCompletedEvent](e)
+		completed, err := events.Decode[ScanCompletedEvent](e)
 		if err != nil {
 			return err
 		}
