@@ -30,6 +30,11 @@ type ConsumerBuilder func(Parts) events.Subscription
 func ConsumerBuilders() []ConsumerBuilder {
 	return []ConsumerBuilder{
 		buildWorldModelCardProjectionConsumer,
+		buildFailureClusterConsumer,
+		buildFailureClusterV2Consumer,
+		buildMemoryRoutingConsumer,
+		buildCurationConsumer,
+		buildCurationOutcomeConsumer,
 	}
 }
 

@@ -2,6 +2,7 @@ package app
 
 import (
 	"spectral/internal/core/events"
+	platform "spectral/internal/platform/contracts/events"
 	worlds "spectral/internal/worlds/contracts/events"
 )
 
@@ -10,5 +11,11 @@ import (
 func Contracts() (*events.Contracts, error) {
 	return events.NewContracts(
 		worlds.WorldModelCardPublishedContract(),
+		platform.FailureClusterDetectedContract(),
+		platform.FailureClusterDetectedV2Contract(),
+		platform.MemoryPromotedContract(),
+		platform.CurationDecidedContract(),
+		worlds.RuleCandidateProposedContract(),
+		worlds.CurationAppliedContract(),
 	)
 }

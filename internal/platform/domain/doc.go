@@ -1,3 +1,4 @@
 // Package domain holds the rules of platform: what a system card is and which version of it
-// stands. It knows neither the database nor the event substrate.
+// stands, how failures gather in clusters, when a memory is promoted, and what becomes of a curation
+// decision. It knows neither the database nor the event substrate.
 package domain

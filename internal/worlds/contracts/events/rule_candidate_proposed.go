@@ -1,0 +1,40 @@
+package events
+
+import (
+	"time"
+
+	"github.com/google/uuid"
+
+	"spectral/internal/core/events"
+)
+
+// The event that a rule candidate is there to be decided on.
+const (
+	RuleCandidateProposedType    = "worlds.rule_candidate.proposed"
+	RuleCandidateProposedVersion = 1
+)
+
+// RuleCandidateProposed is its payload: the candidate as it was first proposed. There is one for each candidate.
+type RuleCandidateProposed struct {
+	CandidateID uuid.UUID `json:"candidate_id"`
+	// Origin is what the candidate was made of.
+	Origin string `json:"origin" jsonschema:"enum=failure_cluster,enum=memory"`
+	// OriginID is the id of that failure cluster or memory.
+	OriginID uuid.UUID `json:"origin_id"`
+	// Statement is the rule, for people.
+	Statement string `json:"statement" jsonschema:"minLength=1,maxLength=4000"`
+	// Occurrences is the number of failures or observations that speak for it.
+	Occurrences int64 `json:"occurrences" jsonschema:"minimum=1"`
+	// Confidence that it is a rule, from 0 to 1.
+	Confidence float64 `json:"confidence" jsonschema:"minimum=0,maximum=1"`
+	// ProposedAt is when it was proposed.
+	ProposedAt time.Time `json:"proposed_at"`
+}
+
+// RuleCandidateProposedContract declares the event: a fact to look up, which nobody handles.
+func RuleCandidateProposedContract() events.Contract {
+	return events.Contract{
+		Type: RuleCandidateProposedType, Version: RuleCandidateProposedVersion, Source: events.Worlds,
+		Payload: RuleCandidateProposed{}, ContentClass: events.WorkspaceContent, Unconsumed: true,
+	}
+}
