@@ -43,7 +43,7 @@ func (a *ApplyDecision) Apply(ctx context.Context, workspace uuid.NullUUID, deci
 	if found {
 		ruling = candidate.Decide(decision)
 	}
-	now := a.now()
+	now := a.now().Truncate(time.Microsecond) // as the database keeps it
 	if added, err := a.rulings.Add(ctx, workspace, decision, ruling, now); err != nil || !added {
 		return err
 	}
@@ -53,7 +53,7 @@ func (a *ApplyDecision) Apply(ctx context.Context, workspace uuid.NullUUID, deci
 		}
 	}
 	envelope, err := events.NewEnvelope(contracts.CurationAppliedContract(), contracts.CurationApplied{
-		DecisionID: decision.ID, CandidateID: decision.CandidateID, Outcome: string(ruling.Outcome), Reason: ruling.Reason, AppliedAt: now,
+		DecisionID: decision.ID, CandidateID: decision.CandidateID, Outcome: string(ruling.Outcome), Reason: ruling.Reason, AppliedAt: now.UTC(),
 	})
 	if err != nil {
 		return err

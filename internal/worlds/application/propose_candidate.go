@@ -47,7 +47,7 @@ func (p *ProposeCandidate) Propose(ctx context.Context, workspace uuid.NullUUID,
 	if err != nil {
 		return fmt.Errorf("make a candidate id: %w", err)
 	}
-	now := p.now()
+	now := p.now().Truncate(time.Microsecond) // as the database keeps it
 	candidate := domain.ProposeRule(id, facts)
 	added, err := p.candidates.Add(ctx, workspace, candidate, now)
 	if err != nil {
@@ -72,7 +72,7 @@ func (p *ProposeCandidate) Propose(ctx context.Context, workspace uuid.NullUUID,
 func (p *ProposeCandidate) publish(ctx context.Context, workspace uuid.NullUUID, c domain.RuleCandidate, now time.Time) error {
 	envelope, err := events.NewEnvelope(contracts.RuleCandidateProposedContract(), contracts.RuleCandidateProposed{
 		CandidateID: c.ID, Origin: string(c.Origin), OriginID: c.OriginID, Statement: c.Statement,
-		Occurrences: c.Occurrences, Confidence: c.Confidence, ProposedAt: now,
+		Occurrences: c.Occurrences, Confidence: c.Confidence, ProposedAt: now.UTC(),
 	})
 	if err != nil {
 		return err
