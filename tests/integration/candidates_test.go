@@ -536,6 +536,26 @@ func TestContradictingDecisions(t *testing.T) {
 	}
 }
 
+// One decision in many events, each with a key of its own, in batches and side by side: it is ruled on once.
+func TestOneDecisionManyTimesAtOnce(t *testing.T) {
+	b := setup(t)
+	o := b.outsider("spectral_platform")
+	memory := uuid.New()
+	o.publish(platform.MemoryPromotedType, "", promoted(memory, 2, 1))
+	b.listenToCandidates(platform.MemoryPromotedType).delivered(1)
+	now := time.Now()
+	known, unknown, nowhere := o.decide(b.candidateID(memory), "approve", now), o.decide(uuid.New(), "reject", now), uuid.New()
+	const n = 25
+	for range n {
+		o.publish(platform.CurationDecidedType, "worlds", decided(known, b.candidateID(memory), "approve", now))
+		o.publish(platform.CurationDecidedType, "worlds", decided(unknown, nowhere, "reject", now))
+	}
+	b.listenToCandidates(platform.CurationDecidedType, worlds.CurationAppliedType).eventuallyDelivered(2*n + 4)
+	b.wantOutcome(known, "applied")
+	b.wantOutcome(unknown, "refused unknown_candidate")
+	b.wantCandidate(memory, "memory approved revision 2, 1 of 1 kinds: Ask before deleting, v2.")
+}
+
 // A decision that is taken later has a later time, even by a clock that is behind.
 func TestALaterDecisionHasALaterTime(t *testing.T) {
 	b := setup(t)

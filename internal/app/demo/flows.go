@@ -29,6 +29,9 @@ type Flow struct {
 func Flows() []Flow {
 	return []Flow{
 		cardFlow(),
+		clusterFlow(),
+		memoryFlow(),
+		curationFlow(),
 	}
 }
 
