@@ -257,6 +257,10 @@ func TestAProposedCandidateIsToldOfOnce(t *testing.T) {
 	if n := b.published(worlds.RuleCandidateProposedType); n != 2 {
 		t.Errorf("%d were proposed", n)
 	}
+	id := b.outsider("spectral_worlds").publish(worlds.RuleCandidateProposedType, "", `{}`)
+	if b.wantRow(id, "delivered", 0); len(b.handledBy(id.String())) > 0 {
+		t.Errorf("somebody handled %s", id)
+	}
 }
 
 // Facts of one cluster, each of its own event, in many orders.
@@ -553,6 +557,76 @@ func TestOneDecisionManyTimesAtOnce(t *testing.T) {
 	b.listenToCandidates(platform.CurationDecidedType, worlds.CurationAppliedType).eventuallyDelivered(2*n + 4)
 	b.wantOutcome(known, "applied")
 	b.wantOutcome(unknown, "refused unknown_candidate")
+	b.wantCandidate(memory, "memory approved revision 2, 1 of 1 kinds: Ask before deleting, v2.")
+}
+
+// What comes while somebody else is changing the candidate waits for what they make of it, and is compared with that.
+func TestFactsAndDecisionsWaitForEachOther(t *testing.T) {
+	b := setup(t)
+	l := b.listenToCandidates()
+	o := b.outsider("spectral_platform")
+	now := time.Now()
+	for name, c := range map[string]struct {
+		meanwhile string // done to the candidate
+		publish   func(memory uuid.UUID)
+		events    int
+		want      string
+	}{
+		"an older fact": {
+			"update worlds.rule_candidates set revision = 9, occurrences = 90, statement = 'Newer.' where origin_id = $1",
+			func(memory uuid.UUID) { o.publish(platform.MemoryPromotedType, "", promoted(memory, 3, 1)) },
+			1, "memory proposed revision 9, 90 of 1 kinds: Newer.",
+		},
+		"an earlier decision": {
+			"update worlds.rule_candidates set state = 'rejected', decision_id = gen_random_uuid(), decided_at = now() + interval '1 hour' where origin_id = $1",
+			func(memory uuid.UUID) { o.decide(b.candidateID(memory), "approve", now) },
+			2, "memory rejected revision 2, 1 of 1 kinds: Ask before deleting, v2.",
+		},
+	} {
+		memory := uuid.New()
+		o.publish(platform.MemoryPromotedType, "", promoted(memory, 2, 1))
+		l.delivered(1)
+		other, err := b.pool.Begin(b.ctx)
+		must(t, err)
+		_, err = other.Exec(b.ctx, "select from worlds.rule_candidates where origin_id = $1 for update", memory)
+		must(t, err)
+		c.publish(memory)
+		b.eventually(name+" waits", func() bool {
+			return one[bool](b, "select exists (select from pg_locks l join pg_stat_activity a using (pid) where not l.granted and a.datname = current_database())")
+		})
+		_, err = other.Exec(b.ctx, c.meanwhile, memory)
+		must(t, err)
+		must(t, other.Commit(b.ctx))
+		l.delivered(c.events)
+		b.wantCandidate(memory, c.want)
+	}
+	if got := one[string](b, "select concat_ws(' ', outcome, outcome_reason) from platform.curation_decisions"); got != "refused superseded" {
+		t.Errorf("the earlier decision is %s", got)
+	}
+}
+
+// A connection that is lost between the statements of a handler leaves nothing of them; the retry applies the decision
+// once.
+func TestADecisionOutlivesTheConnectionItIsAppliedOn(t *testing.T) {
+	b := setup(t)
+	l := b.listenToCandidates()
+	o := b.outsider("spectral_platform")
+	memory := uuid.New()
+	o.publish(platform.MemoryPromotedType, "", promoted(memory, 2, 1))
+	l.delivered(1)
+	// the ruling is about to be stored, the candidate is locked by then
+	other, err := b.pool.Begin(b.ctx)
+	must(t, err)
+	_, err = other.Exec(b.ctx, "lock table worlds.curation_rulings in exclusive mode")
+	must(t, err)
+	decision := o.decide(b.candidateID(memory), "approve", time.Now())
+	b.eventually("a handler is cut off", func() bool {
+		return one[int](b, `select count(pg_terminate_backend(pid))::int from pg_locks
+			where not granted and relation = 'worlds.curation_rulings'::regclass`) > 0
+	})
+	must(t, other.Rollback(b.ctx))
+	l.eventuallyDelivered(2)
+	b.wantOutcome(decision, "applied")
 	b.wantCandidate(memory, "memory approved revision 2, 1 of 1 kinds: Ask before deleting, v2.")
 }
 

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 	"time"
+	"unicode"
 	"unicode/utf8"
 
 	"github.com/google/uuid"
@@ -32,11 +33,15 @@ type FailureSignature struct {
 
 // Validate reports what is wrong with a signature.
 func (s FailureSignature) Validate() error {
-	return errors.Join(
+	err := errors.Join(
 		textWithin("component", s.Component, 1, MaxSignatureBytes),
 		textWithin("operation", s.Operation, 1, MaxSignatureBytes),
 		textWithin("error_class", s.ErrorClass, 1, MaxSignatureBytes),
 	)
+	if strings.ContainsFunc(s.String(), unicode.IsControl) {
+		err = errors.Join(err, errors.New("signature has control characters, but is one line"))
+	}
+	return err
 }
 
 // String is the signature in one line, which is all that version 1 of the event had of it.

@@ -95,6 +95,7 @@ func TestDetectionsAreChecked(t *testing.T) {
 		"no component":    {func(d *domain.FailureDetection) { d.Signature.Component = " " }, "component is missing"},
 		"long operation":  {func(d *domain.FailureDetection) { d.Signature.Operation = strings.Repeat("x", 201) }, "operation has 201 bytes"},
 		"no error class":  {func(d *domain.FailureDetection) { d.Signature.ErrorClass = "" }, "error_class is missing"},
+		"two lines":       {func(d *domain.FailureDetection) { d.Signature.Component = "a\nb" }, "control characters"},
 		"NUL":             {func(d *domain.FailureDetection) { d.Signature.ErrorClass = "a\x00" }, "error_class is not valid"},
 		"no failures":     {func(d *domain.FailureDetection) { d.Failures = nil }, "0 kinds of failures"},
 		"too many kinds":  {func(d *domain.FailureDetection) { d.Failures = make([]domain.FailureCount, 51) }, "51 kinds of failures"},

@@ -46,7 +46,7 @@ const (
 // ClusterFacts is what a failure cluster suggests: that its failures are to be kept from happening again.
 // Revision is 0 if it is not known.
 func ClusterFacts(clusterID uuid.UUID, revision int64, signature string, failures, kinds int64) (CandidateFacts, error) {
-	err := checkOrigin("cluster_id", clusterID)
+	err := missingID("cluster_id", clusterID)
 	if revision < 0 {
 		err = errors.Join(err, fmt.Errorf("revision is %d, must not be negative", revision))
 	}
@@ -61,7 +61,7 @@ func ClusterFacts(clusterID uuid.UUID, revision int64, signature string, failure
 
 // MemoryFacts is what a memory suggests: its statement.
 func MemoryFacts(memoryID uuid.UUID, version int64, statement string, observations int64) (CandidateFacts, error) {
-	err := checkOrigin("memory_id", memoryID)
+	err := missingID("memory_id", memoryID)
 	if version < 1 {
 		err = errors.Join(err, fmt.Errorf("version is %d, must be at least 1", version))
 	}
@@ -92,7 +92,7 @@ func newFacts(err error, f CandidateFacts) (CandidateFacts, error) {
 	return f, nil
 }
 
-func checkOrigin(field string, id uuid.UUID) error {
+func missingID(field string, id uuid.UUID) error {
 	if id == uuid.Nil {
 		return fmt.Errorf("%s is missing", field)
 	}
@@ -176,7 +176,7 @@ type CurationDecision struct {
 
 // Validate reports what is wrong with a decision.
 func (d CurationDecision) Validate() error {
-	err := errors.Join(checkOrigin("decision_id", d.ID), checkOrigin("candidate_id", d.CandidateID))
+	err := errors.Join(missingID("decision_id", d.ID), missingID("candidate_id", d.CandidateID))
 	if d.Verdict != Approve && d.Verdict != Reject {
 		err = errors.Join(err, fmt.Errorf("verdict is %q, must be approve or reject", d.Verdict))
 	}

@@ -17,6 +17,7 @@ const (
 
 // CurationDecided is its payload.
 type CurationDecided struct {
+	// DecisionID is the decision's own, which its outcome names.
 	DecisionID uuid.UUID `json:"decision_id"`
 	// CandidateID is worlds' id of the rule candidate.
 	CandidateID uuid.UUID `json:"candidate_id"`

@@ -17,6 +17,7 @@ const (
 // FailureClusterDetected is its payload. It has no revision: of two events of a cluster the one with the higher
 // count is newer.
 type FailureClusterDetected struct {
+	// ClusterID is the cluster's own; it stays through all its growth.
 	ClusterID uuid.UUID `json:"cluster_id"`
 	// Signature is what the failures have in common, in one line for people.
 	Signature string `json:"signature" jsonschema:"minLength=1,maxLength=603"`

@@ -16,6 +16,7 @@ const (
 
 // FailureClusterDetectedV2 is its payload: the whole cluster as it now stands.
 type FailureClusterDetectedV2 struct {
+	// ClusterID is the cluster's own; it stays through all its growth.
 	ClusterID uuid.UUID `json:"cluster_id"`
 	// Revision counts the detections of the cluster from 1. Events may arrive in any order: compare it.
 	Revision int64 `json:"revision" jsonschema:"minimum=1"`

@@ -16,6 +16,7 @@ const (
 
 // MemoryPromoted is its payload.
 type MemoryPromoted struct {
+	// MemoryID is the memory's own.
 	MemoryID uuid.UUID `json:"memory_id"`
 	// Version counts the changes of the memory from 1. Events may arrive in any order: compare it.
 	Version int64 `json:"version" jsonschema:"minimum=1"`

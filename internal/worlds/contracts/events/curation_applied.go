@@ -16,6 +16,7 @@ const (
 
 // CurationApplied is its payload. There is one for each decision.
 type CurationApplied struct {
+	// DecisionID is of the decision, as platform.curation.decided gave it.
 	DecisionID uuid.UUID `json:"decision_id"`
 	// CandidateID is as the decision named it.
 	CandidateID uuid.UUID `json:"candidate_id"`

@@ -16,6 +16,7 @@ const (
 
 // RuleCandidateProposed is its payload: the candidate as it was first proposed. There is one for each candidate.
 type RuleCandidateProposed struct {
+	// CandidateID is the candidate's own, which decisions on it name.
 	CandidateID uuid.UUID `json:"candidate_id"`
 	// Origin is what the candidate was made of.
 	Origin string `json:"origin" jsonschema:"enum=failure_cluster,enum=memory"`

@@ -52,6 +52,7 @@ func FailureClusterCandidateProposer(candidates CandidateProposer) events.EventH
 		if err != nil {
 			return err
 		}
+		// it tells no kinds apart
 		facts, err := domain.ClusterFacts(detected.ClusterID, 0, detected.Signature, detected.Count, 1)
 		if err != nil {
 			return &events.PayloadError{EventType: e.EventType, Err: err}
