@@ -32,6 +32,11 @@ func ConsumerBuilders() []ConsumerBuilder {
 		buildWorldModelCardProjectionConsumer,
 		buildDecisionRecordedConsumer,
 		buildScanCompletedConsumer,
+		buildFailureClusterConsumer,
+		buildFailureClusterV2Consumer,
+		buildMemoryRoutingConsumer,
+		buildCurationConsumer,
+		buildCurationOutcomeConsumer,
 	}
 }
 

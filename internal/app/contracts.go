@@ -13,5 +13,11 @@ func Contracts() (*events.Contracts, error) {
 		worlds.WorldModelCardPublishedContract(),
 		platform.DecisionRecordedContract(),
 		worlds.ScanCompletedContract(),
+		platform.FailureClusterDetectedContract(),
+		platform.FailureClusterDetectedV2Contract(),
+		platform.MemoryPromotedContract(),
+		platform.CurationDecidedContract(),
+		worlds.RuleCandidateProposedContract(),
+		worlds.CurationAppliedContract(),
 	)
 }

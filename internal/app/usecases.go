@@ -52,3 +52,34 @@ func NewFailScan(u *postgres.UnitOfWork) *worldsapp.FailScan {
 func transactScans(u *postgres.UnitOfWork) worldsapp.ScansUnitOfWork {
 	return transact(u, events.Worlds, func(tx events.Tx) worldsapp.Scans { return worldspg.NewScans(tx) })
 }
+
+// NewDetectFailureCluster composes the use case.
+func NewDetectFailureCluster(u *postgres.UnitOfWork, options ...platformapp.DetectFailureClusterOption) *platformapp.DetectFailureCluster {
+	return platformapp.NewDetectFailureCluster(transact(u, events.Platform, func(tx events.Tx) platformapp.FailureClusters {
+		return platformpg.NewFailureClusters(tx)
+	}), uuid.NewV7, time.Now, options...)
+}
+
+// NewRecordMemory composes the use case.
+func NewRecordMemory(u *postgres.UnitOfWork) *platformapp.RecordMemory {
+	return platformapp.NewRecordMemory(transact(u, events.Platform, memories), uuid.NewV7, time.Now)
+}
+
+// NewPromoteMemory composes the use case.
+func NewPromoteMemory(u *postgres.UnitOfWork) *platformapp.PromoteMemory {
+	return platformapp.NewPromoteMemory(transact(u, events.Platform, memories), time.Now)
+}
+
+// NewRetireMemory composes the use case.
+func NewRetireMemory(u *postgres.UnitOfWork) *platformapp.RetireMemory {
+	return platformapp.NewRetireMemory(transact(u, events.Platform, memories), time.Now)
+}
+
+func memories(tx events.Tx) platformapp.Memories { return platformpg.NewMemories(tx) }
+
+// NewDecideCuration composes the use case.
+func NewDecideCuration(u *postgres.UnitOfWork) *platformapp.DecideCuration {
+	return platformapp.NewDecideCuration(transact(u, events.Platform, func(tx events.Tx) platformapp.CurationDecisions {
+		return platformpg.NewCurationDecisions(tx)
+	}), uuid.NewV7, time.Now)
+}

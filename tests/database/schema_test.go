@@ -267,6 +267,13 @@ var keepers = map[string]string{
 		values ('card:c', gen_random_uuid(), now(), '{}', 0)`,
 	"worlds.scan_index_findings": `insert into worlds.scan_index_findings (subject, kind, scan_id, finished_at, occurrences)
 		values ('card:c', 'k', gen_random_uuid(), now(), 1)`,
+	"platform.failure_clusters": `insert into platform.failure_clusters (cluster_id, component, operation, error_class, revision, failures, failure_count, severity, first_seen_at, last_seen_at)
+		values (gen_random_uuid(), 'c', 'o', 'e', 1, '[{"kind": "k", "count": 1, "example": ""}]', 1, 'low', now(), now())`,
+	"platform.memories":           "insert into platform.memories (memory_id, scope, statement, observations, version, recorded_at) values (gen_random_uuid(), 'agent', 's', 1, 1, now())",
+	"platform.curation_decisions": "insert into platform.curation_decisions (decision_id, candidate_id, verdict, note, decided_by, decided_at) values (gen_random_uuid(), gen_random_uuid(), 'approve', '', 'c', now())",
+	"worlds.rule_candidates": `insert into worlds.rule_candidates (candidate_id, origin, origin_id, revision, statement, occurrences, kinds, confidence, proposed_at, updated_at)
+		values (gen_random_uuid(), 'memory', gen_random_uuid(), 1, 's', 1, 1, 0.5, now(), now())`,
+	"worlds.curation_rulings": "insert into worlds.curation_rulings (decision_id, candidate_id, outcome, ruled_at) values (gen_random_uuid(), gen_random_uuid(), 'applied', now())",
 }
 
 func TestDownLosesNothing(t *testing.T) {

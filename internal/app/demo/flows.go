@@ -31,6 +31,9 @@ func Flows() []Flow {
 		cardFlow(),
 		decisionFlow(),
 		scanFlow(),
+		clusterFlow(),
+		memoryFlow(),
+		curationFlow(),
 	}
 }
 

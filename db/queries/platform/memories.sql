@@ -1,0 +1,17 @@
+-- name: RecordMemory :one
+-- Recording what is known already is one more observation of it.
+insert into platform.memories (memory_id, workspace_id, scope, statement, observations, version, recorded_at)
+values (@memory_id, @workspace_id, @scope, @statement, 1, 1, @recorded_at)
+on conflict (workspace_id, scope, statement) do update
+  set observations = memories.observations + 1, version = memories.version + 1
+returning memory_id;
+
+-- name: LockMemory :one
+select scope, statement, observations, state, version, promoted_at, retired_at from platform.memories
+where workspace_id is not distinct from @workspace_id and memory_id = @memory_id
+for update;
+
+-- name: PutMemory :execrows
+update platform.memories
+set state = @state, version = @version, promoted_at = @promoted_at, retired_at = @retired_at
+where workspace_id is not distinct from @workspace_id and memory_id = @memory_id;

@@ -1,0 +1,87 @@
+package app
+
+import (
+	"time"
+
+	"github.com/google/uuid"
+
+	"spectral/internal/core/events"
+	platform "spectral/internal/platform/contracts/events"
+	platformevents "spectral/internal/platform/infrastructure/events"
+	platformpg "spectral/internal/platform/infrastructure/postgres"
+	worldsapp "spectral/internal/worlds/application"
+	worlds "spectral/internal/worlds/contracts/events"
+	worldsevents "spectral/internal/worlds/infrastructure/events"
+	worldspg "spectral/internal/worlds/infrastructure/postgres"
+)
+
+// proposeCandidate is the use case in a handler's transaction.
+func proposeCandidate(parts Parts, tx events.Tx) *worldsapp.ProposeCandidate {
+	return worldsapp.NewProposeCandidate(worldspg.NewRuleCandidates(tx), parts.UnitOfWork.Publishing.Publisher(tx), uuid.NewV7, time.Now)
+}
+
+func buildFailureClusterConsumer(parts Parts) events.Subscription {
+	contract := platform.FailureClusterDetectedContract()
+	return events.Subscription{
+		Channel: events.ChannelName(parts.Generation, contract.Class), EventType: contract.Type,
+		Primary: events.Registration{
+			Name: worldsevents.FailureClusterCandidateProposerName, Reads: worldsevents.FailureClusterDetectedEvent{},
+			Handler: func(tx events.Tx) events.EventHandler {
+				return worldsevents.FailureClusterCandidateProposer(proposeCandidate(parts, tx))
+			},
+		},
+	}
+}
+
+func buildFailureClusterV2Consumer(parts Parts) events.Subscription {
+	contract := platform.FailureClusterDetectedV2Contract()
+	return events.Subscription{
+		Channel: events.ChannelName(parts.Generation, contract.Class), EventType: contract.Type,
+		Primary: events.Registration{
+			Name: worldsevents.FailureClusterV2CandidateProposerName, Reads: worldsevents.FailureClusterDetectedV2Event{},
+			Handler: func(tx events.Tx) events.EventHandler {
+				return worldsevents.FailureClusterV2CandidateProposer(proposeCandidate(parts, tx))
+			},
+		},
+	}
+}
+
+func buildMemoryRoutingConsumer(parts Parts) events.Subscription {
+	contract := platform.MemoryPromotedContract()
+	return events.Subscription{
+		Channel: events.ChannelName(parts.Generation, contract.Class), EventType: contract.Type,
+		Primary: events.Registration{
+			Name: worldsevents.MemoryCandidateRouterName, Reads: worldsevents.MemoryPromotedEvent{},
+			Handler: func(tx events.Tx) events.EventHandler {
+				return worldsevents.MemoryCandidateRouter(proposeCandidate(parts, tx))
+			},
+		},
+	}
+}
+
+func buildCurationConsumer(parts Parts) events.Subscription {
+	contract := platform.CurationDecidedContract()
+	return events.Subscription{
+		Channel: events.ChannelName(parts.Generation, contract.Class), EventType: contract.Type,
+		Primary: events.Registration{
+			Name: worldsevents.CurationDecisionApplierName, Reads: worldsevents.CurationDecidedEvent{},
+			Handler: func(tx events.Tx) events.EventHandler {
+				return worldsevents.CurationDecisionApplier(worldsapp.NewApplyDecision(
+					worldspg.NewRuleCandidates(tx), worldspg.NewCurationRulings(tx), parts.UnitOfWork.Publishing.Publisher(tx), time.Now))
+			},
+		},
+	}
+}
+
+func buildCurationOutcomeConsumer(parts Parts) events.Subscription {
+	contract := worlds.CurationAppliedContract()
+	return events.Subscription{
+		Channel: events.ChannelName(parts.Generation, contract.Class), EventType: contract.Type,
+		Primary: events.Registration{
+			Name: platformevents.CurationOutcomeRecorderName, Reads: platformevents.CurationAppliedEvent{},
+			Handler: func(tx events.Tx) events.EventHandler {
+				return platformevents.CurationOutcomeRecorder(platformpg.NewCurationDecisions(tx))
+			},
+		},
+	}
+}

@@ -1,0 +1,97 @@
+package demo
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/google/uuid"
+
+	"spectral/internal/app"
+	"spectral/internal/core/events"
+	platformdomain "spectral/internal/platform/domain"
+	platformpg "spectral/internal/platform/infrastructure/postgres"
+	worldsdomain "spectral/internal/worlds/domain"
+)
+
+func curationFlow() Flow {
+	return Flow{
+		Name: "curation", About: "platform decides on rule candidates of worlds, and learns what worlds made of it",
+		Run: func(ctx context.Context, s *Stage) error {
+			cluster, err := app.NewDetectFailureCluster(s.UnitOfWork).Detect(ctx, s.Workspace, demoFailures(platformdomain.FailureCount{Kind: "read timeout", Count: 20}))
+			if err != nil {
+				return err
+			}
+			var candidate worldsdomain.RuleCandidate
+			if err := s.Await(ctx, "a rule is proposed", func(ctx context.Context) (bool, error) {
+				candidate, err = s.candidate(ctx, worldsdomain.FromFailureCluster, cluster.ID)
+				if errors.Is(err, ErrFlowFailed) {
+					return false, nil
+				}
+				return err == nil, err
+			}); err != nil {
+				return err
+			}
+			if err := s.sayCandidate(candidate); err != nil {
+				return err
+			}
+			decide := app.NewDecideCuration(s.UnitOfWork)
+			approval, err := decide.Decide(ctx, s.Workspace, candidate.ID, platformdomain.ApproveCandidate, "seen often enough", "ada")
+			if err != nil {
+				return err
+			}
+			mistake, err := decide.Decide(ctx, s.Workspace, uuid.New(), platformdomain.RejectCandidate, "", "ada")
+			if err != nil {
+				return err
+			}
+			if err := s.Say("platform stored two decisions, one on a candidate that there is not, and published them for worlds"); err != nil {
+				return err
+			}
+			if err := s.Settled(ctx, 6); err != nil {
+				return err
+			}
+			if candidate, err = s.candidate(ctx, worldsdomain.FromFailureCluster, cluster.ID); err != nil {
+				return err
+			}
+			if candidate.State != worldsdomain.ApprovedCandidate {
+				return fmt.Errorf("%w: the rule candidate is %s", ErrFlowFailed, candidate.State)
+			}
+			if err := s.Say("worlds has the rule candidate as %s", candidate.State); err != nil {
+				return err
+			}
+			for _, expected := range []struct {
+				id      uuid.UUID
+				outcome platformdomain.CurationOutcome
+			}{{approval, platformdomain.CurationApplied}, {mistake, platformdomain.CurationRefused}} {
+				decision, err := s.decision(ctx, expected.id)
+				if err != nil {
+					return err
+				}
+				outcome := string(decision.Outcome)
+				if decision.Reason != "" {
+					outcome += ": " + decision.Reason
+				}
+				if err := s.Say("platform knows the decision to %s as %s", decision.Verdict, outcome); err != nil {
+					return err
+				}
+				if decision.Outcome != expected.outcome {
+					return fmt.Errorf("%w: the decision is %s, not %s", ErrFlowFailed, decision.Outcome, expected.outcome)
+				}
+			}
+			return nil
+		},
+	}
+}
+
+// decision is a curation decision as platform knows it.
+func (s *Stage) decision(ctx context.Context, id uuid.UUID) (decision platformdomain.CurationDecision, err error) {
+	found := false
+	err = s.UnitOfWork.Do(ctx, events.Platform, s.Workspace, func(tx events.Tx, _ events.PublisherFor) error {
+		decision, found, err = platformpg.NewCurationDecisions(tx).Lock(ctx, s.Workspace, id)
+		return err
+	})
+	if err == nil && !found {
+		err = fmt.Errorf("%w: platform has lost a decision", ErrFlowFailed)
+	}
+	return decision, err
+}

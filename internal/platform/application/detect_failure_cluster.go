@@ -1,0 +1,125 @@
+package application
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/google/uuid"
+
+	"spectral/internal/core/events"
+	contracts "spectral/internal/platform/contracts/events"
+	"spectral/internal/platform/domain"
+)
+
+// FailureClusters stores failure clusters in one transaction.
+type FailureClusters interface {
+	// Add stores a new cluster, unless its signature has one already: then it reports false.
+	Add(ctx context.Context, workspace uuid.NullUUID, cluster domain.FailureCluster) (added bool, err error)
+	// Lock returns the cluster of a signature, which nobody else can change until the transaction ends.
+	Lock(ctx context.Context, workspace uuid.NullUUID, signature domain.FailureSignature) (domain.FailureCluster, error)
+	// Put stores a cluster that was locked in this transaction.
+	Put(ctx context.Context, workspace uuid.NullUUID, cluster domain.FailureCluster) error
+}
+
+// FailureClustersUnitOfWork runs work in one transaction of the platform context, for one workspace.
+type FailureClustersUnitOfWork func(ctx context.Context, workspace uuid.NullUUID, work func(FailureClusters, events.EventPublisher) error) error
+
+// DetectFailureCluster records failures in the cluster of their signature: the cluster and the event that says so
+// commit together or not at all. Safe for concurrent use.
+type DetectFailureCluster struct {
+	transact FailureClustersUnitOfWork
+	newID    func() (uuid.UUID, error)
+	now      func() time.Time
+	alsoV1   bool
+}
+
+// DetectFailureClusterOption changes what a [DetectFailureCluster] publishes.
+type DetectFailureClusterOption func(*DetectFailureCluster)
+
+// AlsoPublishV1 publishes version 1 beside version 2, for consumers outside this service that read no other yet. From
+// the deadline of its deprecation on version 1 is refused, and the detection with it: the option has to be gone by
+// then.
+func AlsoPublishV1() DetectFailureClusterOption {
+	return func(d *DetectFailureCluster) { d.alsoV1 = true }
+}
+
+// NewDetectFailureCluster composes the use case.
+func NewDetectFailureCluster(transact FailureClustersUnitOfWork, newID func() (uuid.UUID, error), now func() time.Time, options ...DetectFailureClusterOption) *DetectFailureCluster {
+	d := &DetectFailureCluster{transact: transact, newID: newID, now: now}
+	for _, option := range options {
+		option(d)
+	}
+	return d
+}
+
+// Detect records a detection in workspace and publishes platform.failure_cluster.detected.v2. It returns the
+// cluster as it now stands. Each call counts: detections are not told apart.
+func (d *DetectFailureCluster) Detect(ctx context.Context, workspace uuid.NullUUID, detection domain.FailureDetection) (cluster domain.FailureCluster, err error) {
+	detection.SeenAt = detection.SeenAt.Truncate(time.Microsecond) // as the database keeps it
+	id, err := d.newID()
+	if err != nil {
+		return domain.FailureCluster{}, fmt.Errorf("make a cluster id: %w", err)
+	}
+	cluster, err = domain.NewFailureCluster(id, detection)
+	if err != nil {
+		return domain.FailureCluster{}, fmt.Errorf("detect failures: %w", err)
+	}
+	err = d.transact(ctx, workspace, func(clusters FailureClusters, publisher events.EventPublisher) error {
+		added, err := clusters.Add(ctx, workspace, cluster)
+		if err != nil {
+			return err
+		}
+		if !added {
+			if cluster, err = clusters.Lock(ctx, workspace, detection.Signature); err != nil {
+				return err
+			}
+			if cluster, err = cluster.Raise(detection); err != nil {
+				return err
+			}
+			if err := clusters.Put(ctx, workspace, cluster); err != nil {
+				return err
+			}
+		}
+		return d.publish(ctx, publisher, workspace, cluster)
+	})
+	if err != nil {
+		return domain.FailureCluster{}, fmt.Errorf("detect failures of %s: %w", detection.Signature, err)
+	}
+	return cluster, nil
+}
+
+func (d *DetectFailureCluster) publish(ctx context.Context, publisher events.EventPublisher, workspace uuid.NullUUID, c domain.FailureCluster) error {
+	detected := contracts.FailureClusterDetectedV2{
+		ClusterID: c.ID, Revision: c.Revision, Severity: string(c.Severity()), FirstSeenAt: c.FirstSeenAt.UTC(), LastSeenAt: c.LastSeenAt.UTC(),
+		Signature: contracts.FailureSignature{
+			Component: c.Signature.Component, Operation: c.Signature.Operation, ErrorClass: c.Signature.ErrorClass,
+		},
+	}
+	example := ""
+	for _, f := range c.Failures {
+		detected.Failures = append(detected.Failures, contracts.ClusterFailures{Kind: f.Kind, Count: f.Count, Example: f.Example})
+		if example == "" {
+			example = f.Example
+		}
+	}
+	v2, err := events.NewEnvelope(contracts.FailureClusterDetectedV2Contract(), detected)
+	if err != nil {
+		return err
+	}
+	envelopes := []events.Envelope{v2}
+	if d.alsoV1 {
+		v1, err := events.NewEnvelope(contracts.FailureClusterDetectedContract(), contracts.FailureClusterDetected{
+			ClusterID: c.ID, Signature: c.Signature.String(), Count: c.Count(), Example: example,
+		})
+		if err != nil {
+			return err
+		}
+		envelopes = append(envelopes, v1)
+	}
+	now := d.now()
+	for i := range envelopes {
+		envelopes[i].WorkspaceID, envelopes[i].OccurredAt = workspace, now
+	}
+	return publisher.Publish(ctx, envelopes...)
+}

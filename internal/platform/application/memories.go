@@ -1,0 +1,138 @@
+package application
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/google/uuid"
+
+	"spectral/internal/core/events"
+	contracts "spectral/internal/platform/contracts/events"
+	"spectral/internal/platform/domain"
+)
+
+// Memories stores memories in one transaction.
+type Memories interface {
+	// Record stores a working memory under id, or counts one more observation of the one that says the same in its
+	// scope, and returns whichever id it has.
+	Record(ctx context.Context, workspace uuid.NullUUID, id uuid.UUID, scope domain.MemoryScope, statement string, at time.Time) (uuid.UUID, error)
+	// Lock returns a memory, which nobody else can change until the transaction ends. The error is
+	// [ErrMemoryUnknown] if there is none.
+	Lock(ctx context.Context, workspace uuid.NullUUID, id uuid.UUID) (domain.Memory, error)
+	// Put stores the state of a memory that was locked in this transaction.
+	Put(ctx context.Context, workspace uuid.NullUUID, memory domain.Memory) error
+}
+
+// ErrMemoryUnknown means that there is no such memory in the workspace.
+var ErrMemoryUnknown = errors.New("there is no such memory in this workspace")
+
+// MemoriesUnitOfWork runs work in one transaction of the platform context, for one workspace.
+type MemoriesUnitOfWork func(ctx context.Context, workspace uuid.NullUUID, work func(Memories, events.EventPublisher) error) error
+
+// RecordMemory records what agents learn. Safe for concurrent use.
+type RecordMemory struct {
+	transact MemoriesUnitOfWork
+	newID    func() (uuid.UUID, error)
+	now      func() time.Time
+}
+
+// NewRecordMemory composes the use case.
+func NewRecordMemory(transact MemoriesUnitOfWork, newID func() (uuid.UUID, error), now func() time.Time) *RecordMemory {
+	return &RecordMemory{transact: transact, newID: newID, now: now}
+}
+
+// Record stores a working memory and returns its id. What is known already in its scope is observed once more,
+// and keeps its id and state.
+func (r *RecordMemory) Record(ctx context.Context, workspace uuid.NullUUID, scope domain.MemoryScope, statement string) (id uuid.UUID, err error) {
+	if err := domain.ValidateMemory(scope, statement); err != nil {
+		return uuid.Nil, fmt.Errorf("record a memory: %w", err)
+	}
+	if id, err = r.newID(); err != nil {
+		return uuid.Nil, fmt.Errorf("make a memory id: %w", err)
+	}
+	err = r.transact(ctx, workspace, func(memories Memories, _ events.EventPublisher) error {
+		id, err = memories.Record(ctx, workspace, id, scope, statement, r.now())
+		return err
+	})
+	if err != nil {
+		return uuid.Nil, fmt.Errorf("record a memory: %w", err)
+	}
+	return id, nil
+}
+
+// PromoteMemory promotes memories: the memory and the event that says so commit together or not at all. Safe for
+// concurrent use.
+type PromoteMemory struct {
+	transact MemoriesUnitOfWork
+	now      func() time.Time
+}
+
+// NewPromoteMemory composes the use case.
+func NewPromoteMemory(transact MemoriesUnitOfWork, now func() time.Time) *PromoteMemory {
+	return &PromoteMemory{transact: transact, now: now}
+}
+
+// Promote promotes a working memory and publishes platform.memory.promoted. One that is promoted stays as it is and
+// publishes nothing; the error is [domain.ErrMemoryRetired] for one that is retired.
+func (p *PromoteMemory) Promote(ctx context.Context, workspace uuid.NullUUID, id uuid.UUID) error {
+	err := p.transact(ctx, workspace, func(memories Memories, publisher events.EventPublisher) error {
+		memory, err := memories.Lock(ctx, workspace, id)
+		if err != nil {
+			return err
+		}
+		now := p.now().Truncate(time.Microsecond) // as the database keeps it
+		memory, changed, err := memory.Promote(now)
+		if err != nil || !changed {
+			return err
+		}
+		if err := memories.Put(ctx, workspace, memory); err != nil {
+			return err
+		}
+		envelope, err := events.NewEnvelope(contracts.MemoryPromotedContract(), contracts.MemoryPromoted{
+			MemoryID: memory.ID, Version: memory.Version, Scope: string(memory.Scope), Statement: memory.Statement,
+			Observations: memory.Observations, PromotedAt: now.UTC(),
+		})
+		if err != nil {
+			return err
+		}
+		envelope.WorkspaceID, envelope.OccurredAt = workspace, now
+		return publisher.Publish(ctx, envelope)
+	})
+	if err != nil {
+		return fmt.Errorf("promote memory %s: %w", id, err)
+	}
+	return nil
+}
+
+// RetireMemory takes memories out of use. Safe for concurrent use.
+type RetireMemory struct {
+	transact MemoriesUnitOfWork
+	now      func() time.Time
+}
+
+// NewRetireMemory composes the use case.
+func NewRetireMemory(transact MemoriesUnitOfWork, now func() time.Time) *RetireMemory {
+	return &RetireMemory{transact: transact, now: now}
+}
+
+// Retire retires a memory. The rule candidate that it may have led to is worlds' and its curators' by now, and no
+// event tells of it.
+func (r *RetireMemory) Retire(ctx context.Context, workspace uuid.NullUUID, id uuid.UUID) error {
+	err := r.transact(ctx, workspace, func(memories Memories, _ events.EventPublisher) error {
+		memory, err := memories.Lock(ctx, workspace, id)
+		if err != nil {
+			return err
+		}
+		memory, changed := memory.Retire(r.now())
+		if !changed {
+			return nil
+		}
+		return memories.Put(ctx, workspace, memory)
+	})
+	if err != nil {
+		return fmt.Errorf("retire memory %s: %w", id, err)
+	}
+	return nil
+}

@@ -1,0 +1,45 @@
+package events
+
+import (
+	"time"
+
+	"github.com/google/uuid"
+
+	"spectral/internal/core/events"
+)
+
+// The event that a curator has decided on a rule candidate, for worlds alone, which answers each decision with
+// one worlds.curation.applied.
+const (
+	CurationDecidedType    = "platform.curation.decided"
+	CurationDecidedVersion = 1
+)
+
+// CurationDecided is its payload.
+type CurationDecided struct {
+	// DecisionID is the decision's own, which its outcome names.
+	// DecisionID identifies the decision within its workspace; worlds answers with it.
+	DecisionID uuid.UUID `json:"decision_id"`
+	// CandidateID is worlds' id of the rule candidate.
+	CandidateID uuid.UUID `json:"candidate_id"`
+	// Verdict is what the candidate is to become.
+	Verdict string `json:"verdict" jsonschema:"enum=approve,enum=reject"`
+	// Note is the curator's, for people.
+	Note string `json:"note,omitempty"`
+	// DecidedBy names the curator.
+	DecidedBy string `json:"decided_by" jsonschema:"minLength=1,maxLength=200"`
+	// DecidedAt is when it was decided. Of two decisions on a candidate the later one stands; of two at the same
+	// time, the one with the higher id.
+	DecidedAt time.Time `json:"decided_at"`
+}
+
+// CurationDecidedContract declares the event.
+func CurationDecidedContract() events.Contract {
+	return events.Contract{
+		Type: CurationDecidedType, Version: CurationDecidedVersion, Source: events.Platform,
+		Payload: CurationDecided{
+			DecisionID: uuid.MustParse("01936e5c-7d00-7000-8000-0000000000e1"), CandidateID: uuid.MustParse("01936e5c-7d00-7000-8000-0000000000e2"),
+			Verdict: "approve", Note: "seen twice this week", DecidedBy: "the curator", DecidedAt: time.Date(2026, 3, 2, 9, 0, 0, 0, time.UTC),
+		}, ContentClass: events.WorkspaceContent,
+	}
+}

@@ -1,0 +1,112 @@
+package domain
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/google/uuid"
+)
+
+// Bounds of a curation decision, in bytes.
+const (
+	MaxCurationNoteBytes   = 2000
+	MaxCuratorBytes        = 200
+	MaxCurationReasonBytes = 500
+)
+
+// CurationVerdict is what a curator says of a rule candidate.
+type CurationVerdict string
+
+// The verdicts.
+const (
+	ApproveCandidate CurationVerdict = "approve"
+	RejectCandidate  CurationVerdict = "reject"
+)
+
+// CurationOutcome is what worlds made of a decision:
+//
+//	pending ──> applied
+//	   └──────> refused
+type CurationOutcome string
+
+// The outcomes.
+const (
+	CurationPending CurationOutcome = "pending"
+	CurationApplied CurationOutcome = "applied"
+	CurationRefused CurationOutcome = "refused"
+)
+
+// CurationDecision is a curator's decision on a rule candidate of worlds.
+type CurationDecision struct {
+	ID          uuid.UUID
+	CandidateID uuid.UUID
+	Verdict     CurationVerdict
+	Note        string // possibly empty
+	DecidedBy   string
+	// DecidedAt orders the decisions on a candidate.
+	DecidedAt time.Time
+
+	Outcome CurationOutcome
+	Reason  string    // why it was refused, or empty
+	RuledAt time.Time // when worlds ruled so; zero while pending
+}
+
+// Validate reports what is wrong with a decision that is to be taken.
+func (d CurationDecision) Validate() error {
+	err := errors.Join(
+		textWithin("note", d.Note, 0, MaxCurationNoteBytes),
+		textWithin("decided_by", d.DecidedBy, 1, MaxCuratorBytes),
+	)
+	if d.CandidateID == uuid.Nil {
+		err = errors.Join(err, errors.New("candidate_id is missing"))
+	}
+	if d.Verdict != ApproveCandidate && d.Verdict != RejectCandidate {
+		err = errors.Join(err, fmt.Errorf("verdict is %q, must be approve or reject", d.Verdict))
+	}
+	return err
+}
+
+// CurationRuling is worlds' word on a decision.
+type CurationRuling struct {
+	DecisionID uuid.UUID
+	Outcome    CurationOutcome // applied or refused
+	Reason     string          // of a refusal
+	At         time.Time
+}
+
+// Validate reports what is wrong with a ruling.
+func (r CurationRuling) Validate() error {
+	var err error
+	if r.DecisionID == uuid.Nil {
+		err = errors.Join(err, errors.New("decision_id is missing"))
+	}
+	switch r.Outcome {
+	case CurationApplied:
+		if r.Reason != "" {
+			err = errors.Join(err, errors.New("reason is given, but the decision was applied"))
+		}
+	case CurationRefused:
+		err = errors.Join(err, textWithin("reason", r.Reason, 1, MaxCurationReasonBytes))
+	default:
+		err = errors.Join(err, fmt.Errorf("outcome is %q, must be applied or refused", r.Outcome))
+	}
+	if r.At.IsZero() {
+		err = errors.Join(err, errors.New("applied_at is missing"))
+	}
+	return err
+}
+
+// Settle records a ruling. The first one stands: changed is false for a repeat of it, and another outcome is an
+// error.
+func (d CurationDecision) Settle(r CurationRuling) (settled CurationDecision, changed bool, err error) {
+	switch d.Outcome {
+	case CurationPending:
+		d.Outcome, d.Reason, d.RuledAt = r.Outcome, r.Reason, r.At
+		return d, true, nil
+	case r.Outcome:
+		return d, false, nil
+	default:
+		return d, false, fmt.Errorf("decision %s has the outcome %s already, and is now said to be %s", d.ID, d.Outcome, r.Outcome)
+	}
+}

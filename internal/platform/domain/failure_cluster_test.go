@@ -1,0 +1,120 @@
+package domain_test
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+
+	"spectral/internal/platform/domain"
+)
+
+var noon = time.Date(2026, time.July, 1, 12, 0, 0, 0, time.UTC)
+
+func detection(at time.Time, failures ...domain.FailureCount) domain.FailureDetection {
+	return domain.FailureDetection{
+		Signature: domain.FailureSignature{Component: "loader", Operation: "fetch", ErrorClass: "Timeout"}, Failures: failures, SeenAt: at,
+	}
+}
+
+func TestClustersGrow(t *testing.T) {
+	t.Parallel()
+	cluster, err := domain.NewFailureCluster(uuid.New(), detection(noon, domain.FailureCount{Kind: "read", Count: 3, Example: "first"}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if cluster.Revision != 1 || cluster.Count() != 3 || cluster.Severity() != domain.LowSeverity {
+		t.Fatalf("it begins as %+v", cluster)
+	}
+	before := fmt.Sprint(cluster)
+	raised, err := cluster.Raise(detection(noon.Add(time.Hour),
+		domain.FailureCount{Kind: "connect", Count: 90}, domain.FailureCount{Kind: "read", Count: 7}, domain.FailureCount{Kind: "connect", Count: 10, Example: "refused"}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if raised.Revision != 2 || raised.Count() != 110 || raised.Severity() != domain.HighSeverity ||
+		fmt.Sprint(raised.Failures) != "[{connect 100 refused} {read 10 first}]" {
+		t.Errorf("raised to %+v", raised)
+	}
+	if !raised.FirstSeenAt.Equal(noon) || !raised.LastSeenAt.Equal(noon.Add(time.Hour)) {
+		t.Errorf("seen from %s to %s", raised.FirstSeenAt, raised.LastSeenAt)
+	}
+	if fmt.Sprint(cluster) != before {
+		t.Errorf("raising changed the cluster it began with: %+v", cluster)
+	}
+	earlier, err := raised.Raise(detection(noon.Add(-time.Hour), domain.FailureCount{Kind: "read", Count: 1}))
+	if err != nil || !earlier.FirstSeenAt.Equal(noon.Add(-time.Hour)) || !earlier.LastSeenAt.Equal(noon.Add(time.Hour)) {
+		t.Errorf("a detection that comes late: %+v, %v", earlier, err)
+	}
+	other := detection(noon, domain.FailureCount{Kind: "read", Count: 1})
+	other.Signature.Operation = "store"
+	if _, err := raised.Raise(other); err == nil {
+		t.Error("a cluster takes failures of another signature")
+	}
+}
+
+func TestSeverities(t *testing.T) {
+	t.Parallel()
+	for n, want := range map[int64]domain.Severity{
+		1: "low", 9: "low", 10: "medium", 99: "medium", 100: "high", 999: "high", 1000: "critical", domain.MaxFailuresPerKind: "critical",
+	} {
+		cluster, err := domain.NewFailureCluster(uuid.New(), detection(noon, domain.FailureCount{Kind: "read", Count: n}))
+		if err != nil || cluster.Severity() != want {
+			t.Errorf("%d failures: %s, %v", n, cluster.Severity(), err)
+		}
+	}
+}
+
+func TestAClusterHasSoManyKindsAtMost(t *testing.T) {
+	t.Parallel()
+	cluster, err := domain.NewFailureCluster(uuid.New(), detection(noon, domain.FailureCount{Kind: "kind 0", Count: 1}))
+	for i := 1; i < 2*domain.MaxFailureKinds && err == nil; i++ {
+		cluster, err = cluster.Raise(detection(noon, domain.FailureCount{Kind: fmt.Sprintf("kind %d", i), Count: 1}))
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(cluster.Failures) != domain.MaxFailureKinds || cluster.Count() != 2*domain.MaxFailureKinds {
+		t.Fatalf("%d kinds, %d failures", len(cluster.Failures), cluster.Count())
+	}
+	for _, f := range cluster.Failures {
+		if want := int64(domain.MaxFailureKinds + 1); f.Kind == domain.OtherKind && f.Count != want {
+			t.Errorf("%d are of other kinds, want %d", f.Count, want)
+		}
+	}
+}
+
+func TestDetectionsAreChecked(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		change func(*domain.FailureDetection)
+		want   string
+	}{
+		"no component":    {func(d *domain.FailureDetection) { d.Signature.Component = " " }, "component is missing"},
+		"long operation":  {func(d *domain.FailureDetection) { d.Signature.Operation = strings.Repeat("x", 201) }, "operation has 201 bytes"},
+		"no error class":  {func(d *domain.FailureDetection) { d.Signature.ErrorClass = "" }, "error_class is missing"},
+		"two lines":       {func(d *domain.FailureDetection) { d.Signature.Component = "a\nb" }, "control characters"},
+		"NUL":             {func(d *domain.FailureDetection) { d.Signature.ErrorClass = "a\x00" }, "error_class is not valid"},
+		"no failures":     {func(d *domain.FailureDetection) { d.Failures = nil }, "0 kinds of failures"},
+		"too many kinds":  {func(d *domain.FailureDetection) { d.Failures = make([]domain.FailureCount, 51) }, "51 kinds of failures"},
+		"no kind":         {func(d *domain.FailureDetection) { d.Failures[0].Kind = "" }, "kind is missing"},
+		"long example":    {func(d *domain.FailureDetection) { d.Failures[0].Example = strings.Repeat("x", 2001) }, "example has 2001 bytes"},
+		"none of a kind":  {func(d *domain.FailureDetection) { d.Failures[0].Count = 0 }, "count is 0"},
+		"beyond all":      {func(d *domain.FailureDetection) { d.Failures[0].Count = domain.MaxFailuresPerKind + 1 }, "count is 1000000001"},
+		"seen at no time": {func(d *domain.FailureDetection) { d.SeenAt = time.Time{} }, "seen_at is missing"},
+	} {
+		d := detection(noon, domain.FailureCount{Kind: "read", Count: 1})
+		if err := d.Validate(); err != nil {
+			t.Fatal(err)
+		}
+		c.change(&d)
+		if err := d.Validate(); err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s: %v", name, err)
+		}
+		if _, err := domain.NewFailureCluster(uuid.New(), d); err == nil {
+			t.Errorf("%s: a cluster begins with it", name)
+		}
+	}
+}

@@ -1,0 +1,53 @@
+package domain_test
+
+import (
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"spectral/internal/platform/domain"
+)
+
+func TestTheWayOfAMemory(t *testing.T) {
+	t.Parallel()
+	working := domain.Memory{State: domain.WorkingMemory, Version: 3}
+	promoted, changed, err := working.Promote(noon)
+	if err != nil || !changed || promoted.State != domain.PromotedMemory || promoted.Version != 4 || !promoted.PromotedAt.Equal(noon) {
+		t.Fatalf("promoted to %+v, %t, %v", promoted, changed, err)
+	}
+	if again, changed, err := promoted.Promote(noon.Add(time.Hour)); err != nil || changed || again != promoted {
+		t.Errorf("promoted again to %+v, %t, %v", again, changed, err)
+	}
+	for name, m := range map[string]domain.Memory{"working": working, "promoted": promoted} {
+		retired, changed := m.Retire(noon)
+		if !changed || retired.State != domain.RetiredMemory || retired.Version != m.Version+1 || !retired.RetiredAt.Equal(noon) ||
+			!retired.PromotedAt.Equal(m.PromotedAt) {
+			t.Errorf("%s, retired to %+v", name, retired)
+		}
+		if again, changed := retired.Retire(noon.Add(time.Hour)); changed || again != retired {
+			t.Errorf("retired again to %+v", again)
+		}
+		if _, changed, err := retired.Promote(noon); changed || !errors.Is(err, domain.ErrMemoryRetired) {
+			t.Errorf("promoted though retired: %t, %v", changed, err)
+		}
+	}
+}
+
+func TestMemoriesAreChecked(t *testing.T) {
+	t.Parallel()
+	for _, scope := range []domain.MemoryScope{domain.AgentMemory, domain.WorkspaceMemory} {
+		if err := domain.ValidateMemory(scope, strings.Repeat("x", domain.MaxMemoryBytes)); err != nil {
+			t.Error(err)
+		}
+	}
+	for want, err := range map[string]error{
+		`scope is "galaxy"`:        domain.ValidateMemory("galaxy", "s"),
+		"statement is missing":     domain.ValidateMemory(domain.AgentMemory, " \n"),
+		"statement has 2001 bytes": domain.ValidateMemory(domain.AgentMemory, strings.Repeat("x", domain.MaxMemoryBytes+1)),
+	} {
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%v, want %q", err, want)
+		}
+	}
+}

@@ -1,0 +1,66 @@
+package events
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/google/uuid"
+
+	"spectral/internal/core/events"
+	"spectral/internal/platform/domain"
+)
+
+// CurationOutcomeRecorderName is half of the recorder's dedup key: it never changes.
+const CurationOutcomeRecorderName = "platform.curation_outcome_recorder"
+
+// CurationAppliedEvent is what platform reads of worlds.curation.applied.
+type CurationAppliedEvent struct {
+	DecisionID uuid.UUID `json:"decision_id"`
+	Outcome    string    `json:"outcome"`
+	Reason     string    `json:"reason"`
+	AppliedAt  time.Time `json:"applied_at"`
+}
+
+// CurationDecisions is what the recorder writes to.
+type CurationDecisions interface {
+	// Lock returns a decision, which nobody else can change until the transaction ends; found is false if there is
+	// none.
+	Lock(ctx context.Context, workspace uuid.NullUUID, id uuid.UUID) (decision domain.CurationDecision, found bool, err error)
+	// PutOutcome stores the outcome of a decision that was locked in this transaction.
+	PutOutcome(ctx context.Context, workspace uuid.NullUUID, decision domain.CurationDecision) error
+}
+
+// CurationOutcomeRecorder records what worlds made of curation decisions. A decision is committed together with the
+// event that worlds answers to, so that the outcome of one that is not there, or that has another outcome, is a
+// fault that no retry will mend.
+func CurationOutcomeRecorder(decisions CurationDecisions) events.EventHandler {
+	return func(ctx context.Context, e events.Envelope) error {
+		applied, err := events.Decode[CurationAppliedEvent](e)
+		if err != nil {
+			return err
+		}
+		ruling := domain.CurationRuling{
+			DecisionID: applied.DecisionID, Outcome: domain.CurationOutcome(applied.Outcome), Reason: applied.Reason, At: applied.AppliedAt,
+		}
+		if err := ruling.Validate(); err != nil {
+			return &events.PayloadError{EventType: e.EventType, Err: err}
+		}
+		decision, found, err := decisions.Lock(ctx, e.WorkspaceID, ruling.DecisionID)
+		if err != nil {
+			return err
+		}
+		if !found {
+			return events.Terminal(fmt.Errorf("decision %s is not in platform.curation_decisions of this workspace: "+
+				"store the decision in the transaction that publishes it", ruling.DecisionID))
+		}
+		decision, changed, err := decision.Settle(ruling)
+		if err != nil {
+			return events.Terminal(err)
+		}
+		if !changed {
+			return nil
+		}
+		return decisions.PutOutcome(ctx, e.WorkspaceID, decision)
+	}
+}

@@ -1,0 +1,76 @@
+package postgres
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"spectral/internal/core/events"
+	"spectral/internal/platform/application"
+	"spectral/internal/platform/domain"
+	"spectral/internal/platform/infrastructure/postgres/platformdb"
+)
+
+// CurationDecisions stores curation decisions in the transaction it was built for.
+type CurationDecisions struct{ queries *platformdb.Queries }
+
+var _ application.CurationDecisions = (*CurationDecisions)(nil)
+
+// NewCurationDecisions builds the repository for tx.
+func NewCurationDecisions(tx events.Tx) *CurationDecisions {
+	return &CurationDecisions{queries: platformdb.New(tx)}
+}
+
+// Add implements [application.CurationDecisions].
+func (c *CurationDecisions) Add(ctx context.Context, workspace uuid.NullUUID, d domain.CurationDecision) (time.Time, error) {
+	decidedAt, err := c.queries.AddCurationDecision(ctx, platformdb.AddCurationDecisionParams{
+		DecisionID: d.ID, WorkspaceID: workspace, CandidateID: d.CandidateID, Verdict: string(d.Verdict), Note: d.Note,
+		DecidedBy: d.DecidedBy, DecidedAt: d.DecidedAt,
+	})
+	if err != nil {
+		return time.Time{}, fmt.Errorf("store a curation decision: %w", err)
+	}
+	return decidedAt, nil
+}
+
+// Lock returns a decision, which nobody else can change until the transaction ends; found is false if there is
+// none.
+func (c *CurationDecisions) Lock(ctx context.Context, workspace uuid.NullUUID, id uuid.UUID) (decision domain.CurationDecision, found bool, err error) {
+	row, err := c.queries.LockCurationDecision(ctx, platformdb.LockCurationDecisionParams{WorkspaceID: workspace, DecisionID: id})
+	if errors.Is(err, pgx.ErrNoRows) {
+		return domain.CurationDecision{}, false, nil
+	}
+	if err != nil {
+		return domain.CurationDecision{}, false, fmt.Errorf("read curation decision %s: %w", id, err)
+	}
+	decision = domain.CurationDecision{
+		ID: id, CandidateID: row.CandidateID, Verdict: domain.CurationVerdict(row.Verdict), Note: row.Note, DecidedBy: row.DecidedBy,
+		DecidedAt: row.DecidedAt, Outcome: domain.CurationOutcome(row.Outcome), RuledAt: row.OutcomeAt.Time,
+	}
+	if row.OutcomeReason != nil {
+		decision.Reason = *row.OutcomeReason
+	}
+	return decision, true, nil
+}
+
+// PutOutcome stores the outcome of a decision that was locked in this transaction.
+func (c *CurationDecisions) PutOutcome(ctx context.Context, workspace uuid.NullUUID, d domain.CurationDecision) error {
+	var reason *string
+	if d.Reason != "" {
+		reason = &d.Reason
+	}
+	n, err := c.queries.PutCurationOutcome(ctx, platformdb.PutCurationOutcomeParams{
+		WorkspaceID: workspace, DecisionID: d.ID, Outcome: string(d.Outcome), OutcomeReason: reason, OutcomeAt: timeOrNull(d.RuledAt),
+	})
+	if err != nil {
+		return fmt.Errorf("store the outcome of curation decision %s: %w", d.ID, err)
+	}
+	if n != 1 {
+		return fmt.Errorf("store the outcome of curation decision %s: it is not there", d.ID)
+	}
+	return nil
+}

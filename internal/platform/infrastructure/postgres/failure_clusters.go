@@ -1,0 +1,97 @@
+package postgres
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+
+	"github.com/google/uuid"
+
+	"spectral/internal/core/events"
+	"spectral/internal/platform/application"
+	"spectral/internal/platform/domain"
+	"spectral/internal/platform/infrastructure/postgres/platformdb"
+)
+
+// FailureClusters stores failure clusters in the transaction it was built for.
+type FailureClusters struct{ queries *platformdb.Queries }
+
+var _ application.FailureClusters = (*FailureClusters)(nil)
+
+// NewFailureClusters builds the repository for tx.
+func NewFailureClusters(tx events.Tx) *FailureClusters {
+	return &FailureClusters{queries: platformdb.New(tx)}
+}
+
+// clusterFailures is one element of the column failures.
+type clusterFailures struct {
+	Kind    string `json:"kind"`
+	Count   int64  `json:"count"`
+	Example string `json:"example"`
+}
+
+func encodeFailures(failures []domain.FailureCount) (json.RawMessage, error) {
+	rows := make([]clusterFailures, len(failures))
+	for i, f := range failures {
+		rows[i] = clusterFailures(f)
+	}
+	return json.Marshal(rows)
+}
+
+// Add implements [application.FailureClusters]. Of two transactions that add a cluster of one signature the second
+// waits for the first.
+func (f *FailureClusters) Add(ctx context.Context, workspace uuid.NullUUID, c domain.FailureCluster) (bool, error) {
+	failures, err := encodeFailures(c.Failures)
+	if err != nil {
+		return false, fmt.Errorf("add a failure cluster: %w", err)
+	}
+	n, err := f.queries.AddFailureCluster(ctx, platformdb.AddFailureClusterParams{
+		ClusterID: c.ID, WorkspaceID: workspace, Component: c.Signature.Component, Operation: c.Signature.Operation,
+		ErrorClass: c.Signature.ErrorClass, Revision: c.Revision, Failures: failures, FailureCount: c.Count(),
+		Severity: string(c.Severity()), FirstSeenAt: c.FirstSeenAt, LastSeenAt: c.LastSeenAt,
+	})
+	if err != nil {
+		return false, fmt.Errorf("add a failure cluster: %w", err)
+	}
+	return n == 1, nil
+}
+
+// Lock implements [application.FailureClusters].
+func (f *FailureClusters) Lock(ctx context.Context, workspace uuid.NullUUID, signature domain.FailureSignature) (domain.FailureCluster, error) {
+	row, err := f.queries.LockFailureCluster(ctx, platformdb.LockFailureClusterParams{
+		WorkspaceID: workspace, Component: signature.Component, Operation: signature.Operation, ErrorClass: signature.ErrorClass,
+	})
+	if err != nil {
+		return domain.FailureCluster{}, fmt.Errorf("read the failure cluster: %w", err)
+	}
+	var rows []clusterFailures
+	if err := json.Unmarshal(row.Failures, &rows); err != nil {
+		return domain.FailureCluster{}, fmt.Errorf("read the failures of cluster %s: %w", row.ClusterID, err)
+	}
+	cluster := domain.FailureCluster{
+		ID: row.ClusterID, Signature: signature, Revision: row.Revision, FirstSeenAt: row.FirstSeenAt, LastSeenAt: row.LastSeenAt,
+	}
+	for _, failures := range rows {
+		cluster.Failures = append(cluster.Failures, domain.FailureCount(failures))
+	}
+	return cluster, nil
+}
+
+// Put implements [application.FailureClusters].
+func (f *FailureClusters) Put(ctx context.Context, workspace uuid.NullUUID, c domain.FailureCluster) error {
+	failures, err := encodeFailures(c.Failures)
+	if err != nil {
+		return fmt.Errorf("store failure cluster %s: %w", c.ID, err)
+	}
+	n, err := f.queries.PutFailureCluster(ctx, platformdb.PutFailureClusterParams{
+		WorkspaceID: workspace, ClusterID: c.ID, Revision: c.Revision, Failures: failures, FailureCount: c.Count(),
+		Severity: string(c.Severity()), FirstSeenAt: c.FirstSeenAt, LastSeenAt: c.LastSeenAt,
+	})
+	if err != nil {
+		return fmt.Errorf("store failure cluster %s: %w", c.ID, err)
+	}
+	if n != 1 {
+		return fmt.Errorf("store failure cluster %s: it is not there", c.ID)
+	}
+	return nil
+}

@@ -1,0 +1,71 @@
+package postgres
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgtype"
+
+	"spectral/internal/core/events"
+	"spectral/internal/platform/application"
+	"spectral/internal/platform/domain"
+	"spectral/internal/platform/infrastructure/postgres/platformdb"
+)
+
+// Memories stores memories in the transaction it was built for.
+type Memories struct{ queries *platformdb.Queries }
+
+var _ application.Memories = (*Memories)(nil)
+
+// NewMemories builds the repository for tx.
+func NewMemories(tx events.Tx) *Memories { return &Memories{queries: platformdb.New(tx)} }
+
+// Record implements [application.Memories].
+func (m *Memories) Record(ctx context.Context, workspace uuid.NullUUID, id uuid.UUID, scope domain.MemoryScope, statement string, at time.Time) (uuid.UUID, error) {
+	id, err := m.queries.RecordMemory(ctx, platformdb.RecordMemoryParams{
+		MemoryID: id, WorkspaceID: workspace, Scope: string(scope), Statement: statement, RecordedAt: at,
+	})
+	if err != nil {
+		return uuid.Nil, fmt.Errorf("store a memory: %w", err)
+	}
+	return id, nil
+}
+
+// Lock implements [application.Memories].
+func (m *Memories) Lock(ctx context.Context, workspace uuid.NullUUID, id uuid.UUID) (domain.Memory, error) {
+	row, err := m.queries.LockMemory(ctx, platformdb.LockMemoryParams{WorkspaceID: workspace, MemoryID: id})
+	if errors.Is(err, pgx.ErrNoRows) {
+		return domain.Memory{}, application.ErrMemoryUnknown
+	}
+	if err != nil {
+		return domain.Memory{}, fmt.Errorf("read the memory: %w", err)
+	}
+	return domain.Memory{
+		ID: id, Scope: domain.MemoryScope(row.Scope), Statement: row.Statement, Observations: row.Observations,
+		State: domain.MemoryState(row.State), Version: row.Version, PromotedAt: row.PromotedAt.Time, RetiredAt: row.RetiredAt.Time,
+	}, nil
+}
+
+// Put implements [application.Memories].
+func (m *Memories) Put(ctx context.Context, workspace uuid.NullUUID, memory domain.Memory) error {
+	n, err := m.queries.PutMemory(ctx, platformdb.PutMemoryParams{
+		WorkspaceID: workspace, MemoryID: memory.ID, State: string(memory.State), Version: memory.Version,
+		PromotedAt: timeOrNull(memory.PromotedAt), RetiredAt: timeOrNull(memory.RetiredAt),
+	})
+	if err != nil {
+		return fmt.Errorf("store the memory: %w", err)
+	}
+	if n != 1 {
+		return errors.New("store the memory: it is not there")
+	}
+	return nil
+}
+
+// timeOrNull is null for the zero time.
+func timeOrNull(t time.Time) pgtype.Timestamptz {
+	return pgtype.Timestamptz{Time: t, Valid: !t.IsZero()}
+}

@@ -1,0 +1,247 @@
+package domain
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"github.com/google/uuid"
+)
+
+// MaxStatementBytes bounds the statement of a rule candidate.
+const MaxStatementBytes = 4000
+
+// CandidateOrigin is what a rule candidate was made of.
+type CandidateOrigin string
+
+// The origins.
+const (
+	FromFailureCluster CandidateOrigin = "failure_cluster"
+	FromMemory         CandidateOrigin = "memory"
+)
+
+// CandidateFacts is what is known of a rule candidate from its origin, as of one revision of that. Make it with
+// [ClusterFacts] or [MemoryFacts].
+type CandidateFacts struct {
+	Origin   CandidateOrigin
+	OriginID uuid.UUID
+	// Revision of the origin; 0 for a fact that came without one.
+	Revision    int64
+	Statement   string
+	Occurrences int64 // failures of the cluster, or observations of the memory
+	Kinds       int64 // different ones among them
+	Confidence  float64
+}
+
+// How many occurrences make it as likely as not that there is a rule: a failure says less than what somebody
+// has thought about.
+const (
+	evenFailures     = 20
+	evenObservations = 2
+)
+
+// ClusterFacts is what a failure cluster suggests: that its failures are to be kept from happening again.
+// Revision is 0 if it is not known.
+func ClusterFacts(clusterID uuid.UUID, revision int64, signature string, failures, kinds int64) (CandidateFacts, error) {
+	err := missingID("cluster_id", clusterID)
+	if revision < 0 {
+		err = errors.Join(err, fmt.Errorf("revision is %d, must not be negative", revision))
+	}
+	if strings.TrimSpace(signature) == "" {
+		err = errors.Join(err, errors.New("signature is missing"))
+	}
+	return newFacts(err, CandidateFacts{
+		Origin: FromFailureCluster, OriginID: clusterID, Revision: revision, Statement: "Keep this from failing again: " + signature,
+		Occurrences: failures, Kinds: kinds, Confidence: confidence(failures, evenFailures),
+	})
+}
+
+// MemoryFacts is what a memory suggests: its statement.
+func MemoryFacts(memoryID uuid.UUID, version int64, statement string, observations int64) (CandidateFacts, error) {
+	err := missingID("memory_id", memoryID)
+	if version < 1 {
+		err = errors.Join(err, fmt.Errorf("version is %d, must be at least 1", version))
+	}
+	return newFacts(err, CandidateFacts{
+		Origin: FromMemory, OriginID: memoryID, Revision: version, Statement: statement,
+		Occurrences: observations, Kinds: 1, Confidence: confidence(observations, evenObservations),
+	})
+}
+
+func newFacts(err error, f CandidateFacts) (CandidateFacts, error) {
+	switch s := f.Statement; {
+	case strings.TrimSpace(s) == "":
+		err = errors.Join(err, errors.New("statement is missing"))
+	case len(s) > MaxStatementBytes:
+		err = errors.Join(err, fmt.Errorf("statement has %d bytes, the limit is %d", len(s), MaxStatementBytes))
+	case !utf8.ValidString(s) || strings.ContainsRune(s, 0):
+		err = errors.Join(err, errors.New("statement is not valid UTF-8, or has a NUL character"))
+	}
+	if f.Occurrences < 1 {
+		err = errors.Join(err, fmt.Errorf("there are %d occurrences, must be at least 1", f.Occurrences))
+	}
+	if f.Kinds < 1 {
+		err = errors.Join(err, fmt.Errorf("there are %d kinds, must be at least 1", f.Kinds))
+	}
+	if err != nil {
+		return CandidateFacts{}, err
+	}
+	return f, nil
+}
+
+func missingID(field string, id uuid.UUID) error {
+	if id == uuid.Nil {
+		return fmt.Errorf("%s is missing", field)
+	}
+	return nil
+}
+
+// confidence is 1/2 at even occurrences and nears 1 with more.
+func confidence(occurrences, even int64) float64 {
+	return float64(occurrences) / (float64(occurrences) + float64(even))
+}
+
+// newerThan reports whether f says more than g, of the same origin. Of facts without a revision the one with more
+// occurrences is newer, for they only grow; beside one that has a revision they are not.
+func (f CandidateFacts) newerThan(g CandidateFacts) bool {
+	if f.Revision == 0 && g.Revision == 0 {
+		return f.Occurrences > g.Occurrences
+	}
+	return f.Revision > g.Revision
+}
+
+// CandidateState is where a rule candidate is:
+//
+//	proposed ──> approved <──> rejected
+//	    └─────────────────────────^
+//
+// Only decisions of curators move it. New facts never do: what was decided stays decided.
+type CandidateState string
+
+// The states.
+const (
+	ProposedCandidate CandidateState = "proposed"
+	ApprovedCandidate CandidateState = "approved"
+	RejectedCandidate CandidateState = "rejected"
+)
+
+// RuleCandidate is a rule that something suggests, for curators to decide on.
+type RuleCandidate struct {
+	ID uuid.UUID
+	CandidateFacts
+	State CandidateState
+	// DecisionID and DecidedAt are of the newest decision that was applied; absent while proposed.
+	DecisionID uuid.NullUUID
+	DecidedAt  time.Time
+}
+
+// ProposeRule makes a candidate of facts.
+func ProposeRule(id uuid.UUID, f CandidateFacts) RuleCandidate {
+	return RuleCandidate{ID: id, CandidateFacts: f, State: ProposedCandidate}
+}
+
+// Observe takes in facts of the candidate's origin, and reports whether they are newer than what it has. Once it is
+// decided on, its statement stays what the curator has read.
+func (c *RuleCandidate) Observe(f CandidateFacts) bool {
+	if !f.newerThan(c.CandidateFacts) {
+		return false
+	}
+	statement := c.Statement
+	c.CandidateFacts = f
+	if c.State != ProposedCandidate {
+		c.Statement = statement
+	}
+	return true
+}
+
+// CurationVerdict is what a curator wants of a candidate.
+type CurationVerdict string
+
+// The verdicts.
+const (
+	Approve CurationVerdict = "approve"
+	Reject  CurationVerdict = "reject"
+)
+
+// CurationDecision is a curator's decision on a candidate, as worlds needs it.
+type CurationDecision struct {
+	ID          uuid.UUID
+	CandidateID uuid.UUID
+	Verdict     CurationVerdict
+	DecidedAt   time.Time
+}
+
+// Validate reports what is wrong with a decision.
+func (d CurationDecision) Validate() error {
+	err := errors.Join(missingID("decision_id", d.ID), missingID("candidate_id", d.CandidateID))
+	if d.Verdict != Approve && d.Verdict != Reject {
+		err = errors.Join(err, fmt.Errorf("verdict is %q, must be approve or reject", d.Verdict))
+	}
+	if d.DecidedAt.IsZero() {
+		err = errors.Join(err, errors.New("decided_at is missing"))
+	}
+	return err
+}
+
+// wants is the state that the decision asks for.
+func (d CurationDecision) wants() CandidateState {
+	if d.Verdict == Approve {
+		return ApprovedCandidate
+	}
+	return RejectedCandidate
+}
+
+// CurationOutcome is what became of a decision.
+type CurationOutcome string
+
+// The outcomes.
+const (
+	CurationApplied CurationOutcome = "applied"
+	CurationRefused CurationOutcome = "refused"
+)
+
+// The reasons of a refusal.
+const (
+	ReasonUnknownCandidate = "unknown_candidate"
+	ReasonSuperseded       = "superseded" // a later decision says otherwise
+)
+
+// CurationRuling says what became of a decision, and why if it was refused.
+type CurationRuling struct {
+	Outcome CurationOutcome
+	Reason  string
+}
+
+// RefuseUnknown rules on a decision whose candidate there is not.
+//
+// That is an outcome, and final. A candidate's id is made in the transaction that stores it, so that nobody can
+// have learned it before it was there for all to see: waiting would not bring it. What such a decision names is
+// mistaken, or of another workspace, and whoever took it should be told now.
+func RefuseUnknown() CurationRuling {
+	return CurationRuling{Outcome: CurationRefused, Reason: ReasonUnknownCandidate}
+}
+
+// Decide rules on a decision and follows it, whichever of several comes first: of two that contradict each other
+// the later one stands. An earlier one that says the same changes nothing, and counts as applied.
+func (c *RuleCandidate) Decide(d CurationDecision) CurationRuling {
+	if c.State != ProposedCandidate && c.decidedAfter(d) {
+		if d.wants() != c.State {
+			return CurationRuling{Outcome: CurationRefused, Reason: ReasonSuperseded}
+		}
+		return CurationRuling{Outcome: CurationApplied}
+	}
+	c.State = d.wants()
+	c.DecisionID, c.DecidedAt = uuid.NullUUID{UUID: d.ID, Valid: true}, d.DecidedAt
+	return CurationRuling{Outcome: CurationApplied}
+}
+
+// decidedAfter reports whether the decision that stands is later than d: by its time, then by its id.
+func (c *RuleCandidate) decidedAfter(d CurationDecision) bool {
+	if n := c.DecidedAt.Compare(d.DecidedAt); n != 0 {
+		return n > 0
+	}
+	return bytes.Compare(c.DecisionID.UUID[:], d.ID[:]) > 0
+}

@@ -1,0 +1,210 @@
+package domain_test
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+
+	"spectral/internal/worlds/domain"
+)
+
+var (
+	clusterID = uuid.MustParse("0197a0b0-0000-7000-8000-000000000001")
+	noon      = time.Date(2026, time.July, 1, 12, 0, 0, 0, time.UTC)
+)
+
+func clusterFacts(t *testing.T, revision, failures int64) domain.CandidateFacts {
+	t.Helper()
+	facts, err := domain.ClusterFacts(clusterID, revision, "loader/fetch: Timeout", failures, 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return facts
+}
+
+func TestFactsAreChecked(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		err  func() error
+		want []string
+	}{
+		"a cluster": {func() error {
+			_, err := domain.ClusterFacts(uuid.Nil, -1, " ", 0, 0)
+			return err
+		}, []string{"cluster_id is missing", "revision is -1", "signature is missing", "0 occurrences", "0 kinds"}},
+		"a memory": {func() error {
+			_, err := domain.MemoryFacts(uuid.Nil, 0, "", 0)
+			return err
+		}, []string{"memory_id is missing", "version is 0", "statement is missing", "0 occurrences"}},
+		"a long statement": {func() error {
+			_, err := domain.MemoryFacts(clusterID, 1, strings.Repeat("x", domain.MaxStatementBytes+1), 1)
+			return err
+		}, []string{"statement has 4001 bytes"}},
+		"NUL": {func() error {
+			_, err := domain.MemoryFacts(clusterID, 1, "a\x00b", 1)
+			return err
+		}, []string{"NUL"}},
+		"the longest": {func() error {
+			_, err := domain.MemoryFacts(clusterID, 1, strings.Repeat("x", domain.MaxStatementBytes), 1)
+			return err
+		}, nil},
+		"a cluster without revision": {func() error {
+			_, err := domain.ClusterFacts(clusterID, 0, "s", 1, 1)
+			return err
+		}, nil},
+	} {
+		err := c.err()
+		if (err == nil) != (len(c.want) == 0) {
+			t.Errorf("%s: %v", name, err)
+		}
+		for _, want := range c.want {
+			if err == nil || !strings.Contains(err.Error(), want) {
+				t.Errorf("%s: %v, want %q", name, err, want)
+			}
+		}
+	}
+}
+
+func TestConfidenceGrowsWithOccurrences(t *testing.T) {
+	t.Parallel()
+	last := 0.0
+	for _, n := range []int64{1, 2, 20, 1000, 1 << 60} {
+		facts := clusterFacts(t, 1, n)
+		if facts.Confidence <= last || facts.Confidence > 1 {
+			t.Errorf("%d failures: %g after %g", n, facts.Confidence, last)
+		}
+		last = facts.Confidence
+	}
+	if c := clusterFacts(t, 1, 20).Confidence; c != 0.5 {
+		t.Errorf("20 failures: %g", c)
+	}
+	memory, err := domain.MemoryFacts(clusterID, 1, "s", 2)
+	if err != nil || memory.Confidence != 0.5 {
+		t.Errorf("2 observations: %g, %v", memory.Confidence, err)
+	}
+}
+
+func TestObserve(t *testing.T) {
+	t.Parallel()
+	type fact struct{ revision, failures int64 }
+	for name, c := range map[string]struct {
+		has, comes fact
+		newer      bool
+	}{
+		"a higher revision":                   {fact{1, 5}, fact{2, 6}, true},
+		"a higher revision with fewer":        {fact{1, 5}, fact{2, 4}, true},
+		"the same":                            {fact{2, 5}, fact{2, 5}, false},
+		"the same revision with more":         {fact{2, 5}, fact{2, 9}, false},
+		"an older revision":                   {fact{3, 5}, fact{2, 4}, false},
+		"no revision after one":               {fact{1, 5}, fact{0, 50}, false},
+		"a revision after none":               {fact{0, 50}, fact{1, 5}, true},
+		"more, neither with a revision":       {fact{0, 5}, fact{0, 6}, true},
+		"fewer, neither with a revision":      {fact{0, 5}, fact{0, 4}, false},
+		"the same, neither with a revision":   {fact{0, 5}, fact{0, 5}, false},
+		"a much higher revision at once":      {fact{1, 1}, fact{1000, 1000}, true},
+		"a revision that was there long ago":  {fact{1000, 1000}, fact{1, 1}, false},
+		"no revision after one, and the same": {fact{1, 5}, fact{0, 5}, false},
+	} {
+		candidate := domain.ProposeRule(uuid.New(), clusterFacts(t, c.has.revision, c.has.failures))
+		if newer := candidate.Observe(clusterFacts(t, c.comes.revision, c.comes.failures)); newer != c.newer {
+			t.Errorf("%s: newer is %t", name, newer)
+		}
+		want := c.has
+		if c.newer {
+			want = c.comes
+		}
+		if got := (fact{candidate.Revision, candidate.Occurrences}); got != want {
+			t.Errorf("%s: it is now %v", name, got)
+		}
+	}
+}
+
+func TestNewFactsLeaveADecisionAlone(t *testing.T) {
+	t.Parallel()
+	renamed, err := domain.ClusterFacts(clusterID, 2, "loader/get: Timeout", 30, 2)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for verdict, state := range map[domain.CurationVerdict]domain.CandidateState{
+		domain.Approve: domain.ApprovedCandidate, domain.Reject: domain.RejectedCandidate,
+	} {
+		candidate := domain.ProposeRule(uuid.New(), clusterFacts(t, 1, 5))
+		decision := domain.CurationDecision{ID: uuid.New(), CandidateID: candidate.ID, Verdict: verdict, DecidedAt: noon}
+		candidate.Decide(decision)
+		statement := candidate.Statement
+		if !candidate.Observe(renamed) {
+			t.Fatal("not newer")
+		}
+		if candidate.State != state || candidate.DecisionID.UUID != decision.ID || candidate.Statement != statement {
+			t.Errorf("%s: %+v", verdict, candidate)
+		}
+		if candidate.Occurrences != 30 || candidate.Kinds != 2 || candidate.Revision != 2 {
+			t.Errorf("the evidence stands still: %+v", candidate)
+		}
+	}
+	candidate := domain.ProposeRule(uuid.New(), clusterFacts(t, 1, 5))
+	if candidate.Observe(renamed); candidate.Statement != renamed.Statement {
+		t.Errorf("a proposed candidate says %q", candidate.Statement)
+	}
+}
+
+func TestDecide(t *testing.T) {
+	t.Parallel()
+	type decision struct {
+		minute  int
+		id      byte
+		verdict domain.CurationVerdict
+	}
+	const applied = domain.CurationApplied
+	for name, c := range map[string]struct {
+		decisions []decision
+		outcome   domain.CurationOutcome // of the last
+		state     domain.CandidateState
+		stands    byte
+	}{
+		"approved":                     {[]decision{{1, 1, "approve"}}, applied, "approved", 1},
+		"rejected":                     {[]decision{{1, 1, "reject"}}, applied, "rejected", 1},
+		"the other way, later":         {[]decision{{1, 1, "approve"}, {2, 2, "reject"}}, applied, "rejected", 2},
+		"back again":                   {[]decision{{1, 1, "approve"}, {2, 2, "reject"}, {3, 3, "approve"}}, applied, "approved", 3},
+		"the other way, earlier":       {[]decision{{2, 2, "reject"}, {1, 1, "approve"}}, domain.CurationRefused, "rejected", 2},
+		"the same, later":              {[]decision{{1, 1, "approve"}, {2, 2, "approve"}}, applied, "approved", 2},
+		"the same, earlier":            {[]decision{{2, 2, "approve"}, {1, 1, "approve"}}, applied, "approved", 2},
+		"itself":                       {[]decision{{1, 1, "approve"}, {1, 1, "approve"}}, applied, "approved", 1},
+		"at one time, the higher id":   {[]decision{{1, 1, "approve"}, {1, 2, "reject"}}, applied, "rejected", 2},
+		"at one time, the lower id":    {[]decision{{1, 2, "reject"}, {1, 1, "approve"}}, domain.CurationRefused, "rejected", 2},
+		"between two that say another": {[]decision{{3, 3, "approve"}, {1, 1, "approve"}, {2, 2, "reject"}}, domain.CurationRefused, "approved", 3},
+		"after a later one that agrees": {
+			[]decision{{1, 1, "approve"}, {3, 3, "approve"}, {2, 2, "reject"}}, domain.CurationRefused, "approved", 3,
+		},
+	} {
+		candidate := domain.ProposeRule(uuid.New(), clusterFacts(t, 1, 5))
+		var ruling domain.CurationRuling
+		for _, d := range c.decisions {
+			ruling = candidate.Decide(domain.CurationDecision{
+				ID: uuid.UUID{15: d.id}, CandidateID: candidate.ID, Verdict: d.verdict, DecidedAt: noon.Add(time.Duration(d.minute) * time.Minute),
+			})
+		}
+		if ruling.Outcome != c.outcome || (ruling.Reason == domain.ReasonSuperseded) != (c.outcome == domain.CurationRefused) {
+			t.Errorf("%s: %+v", name, ruling)
+		}
+		if candidate.State != c.state || candidate.DecisionID.UUID != (uuid.UUID{15: c.stands}) {
+			t.Errorf("%s: the candidate is %s by %s", name, candidate.State, candidate.DecisionID.UUID)
+		}
+	}
+}
+
+func TestDecisionsAreChecked(t *testing.T) {
+	t.Parallel()
+	good := domain.CurationDecision{ID: uuid.New(), CandidateID: uuid.New(), Verdict: domain.Approve, DecidedAt: noon}
+	if err := good.Validate(); err != nil {
+		t.Error(err)
+	}
+	err := domain.CurationDecision{Verdict: "maybe"}.Validate()
+	for _, want := range []string{"decision_id is missing", "candidate_id is missing", `verdict is "maybe"`, "decided_at is missing"} {
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%v, want %q", err, want)
+		}
+	}
+}

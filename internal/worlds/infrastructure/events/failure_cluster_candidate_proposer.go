@@ -1,0 +1,97 @@
+package events
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/google/uuid"
+
+	"spectral/internal/core/events"
+	"spectral/internal/worlds/domain"
+)
+
+// FailureClusterCandidateProposerName is half of the dedup key of the handler of version 1: it never changes.
+const FailureClusterCandidateProposerName = "worlds.failure_cluster_candidate_proposer"
+
+// FailureClusterV2CandidateProposerName is half of the dedup key of the handler of version 2: it never changes.
+const FailureClusterV2CandidateProposerName = "worlds.failure_cluster_v2_candidate_proposer"
+
+// FailureClusterDetectedEvent is what worlds reads of platform.failure_cluster.detected.
+type FailureClusterDetectedEvent struct {
+	ClusterID uuid.UUID `json:"cluster_id"`
+	Signature string    `json:"signature"`
+	Count     int64     `json:"count"`
+}
+
+// FailureClusterDetectedV2Event is what worlds reads of platform.failure_cluster.detected.v2.
+type FailureClusterDetectedV2Event struct {
+	ClusterID uuid.UUID `json:"cluster_id"`
+	Revision  int64     `json:"revision"`
+	Signature struct {
+		Component  string `json:"component"`
+		Operation  string `json:"operation"`
+		ErrorClass string `json:"error_class"`
+	} `json:"signature"`
+	Failures []struct {
+		Count int64 `json:"count"`
+	} `json:"failures"`
+}
+
+// CandidateProposer is what the handlers make candidates with.
+type CandidateProposer interface {
+	// Propose stores a candidate for the origin of facts, or brings it up to date if they are newer.
+	Propose(ctx context.Context, workspace uuid.NullUUID, facts domain.CandidateFacts) error
+}
+
+// FailureClusterCandidateProposer proposes rules against the failures of clusters as version 1 tells of them. It has
+// no revision, so it never changes a candidate that version 2 has told of.
+func FailureClusterCandidateProposer(candidates CandidateProposer) events.EventHandler {
+	return func(ctx context.Context, e events.Envelope) error {
+		detected, err := events.Decode[FailureClusterDetectedEvent](e)
+		if err != nil {
+			return err
+		}
+		// it tells no kinds apart
+		facts, err := domain.ClusterFacts(detected.ClusterID, 0, detected.Signature, detected.Count, 1)
+		if err != nil {
+			return &events.PayloadError{EventType: e.EventType, Err: err}
+		}
+		return candidates.Propose(ctx, e.WorkspaceID, facts)
+	}
+}
+
+// FailureClusterV2CandidateProposer proposes rules against the failures of clusters.
+func FailureClusterV2CandidateProposer(candidates CandidateProposer) events.EventHandler {
+	return func(ctx context.Context, e events.Envelope) error {
+		detected, err := events.Decode[FailureClusterDetectedV2Event](e)
+		if err != nil {
+			return err
+		}
+		facts, err := detected.facts()
+		if err != nil {
+			return &events.PayloadError{EventType: e.EventType, Err: err}
+		}
+		return candidates.Propose(ctx, e.WorkspaceID, facts)
+	}
+}
+
+func (d FailureClusterDetectedV2Event) facts() (domain.CandidateFacts, error) {
+	if d.Revision < 1 {
+		return domain.CandidateFacts{}, fmt.Errorf("revision is %d, must be at least 1", d.Revision)
+	}
+	s := d.Signature
+	if s.Component == "" || s.Operation == "" || s.ErrorClass == "" {
+		return domain.CandidateFacts{}, errors.New("signature needs component, operation and error_class")
+	}
+	failures := int64(0)
+	for _, f := range d.Failures {
+		if f.Count < 1 {
+			return domain.CandidateFacts{}, fmt.Errorf("count is %d, must be at least 1", f.Count)
+		}
+		failures += f.Count
+	}
+	// the line that version 1 calls the signature: both make one statement
+	signature := s.Component + "/" + s.Operation + ": " + s.ErrorClass
+	return domain.ClusterFacts(d.ClusterID, d.Revision, signature, failures, int64(len(d.Failures)))
+}

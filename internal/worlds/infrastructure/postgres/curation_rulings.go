@@ -1,0 +1,40 @@
+package postgres
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/google/uuid"
+
+	"spectral/internal/core/events"
+	"spectral/internal/worlds/application"
+	"spectral/internal/worlds/domain"
+	"spectral/internal/worlds/infrastructure/postgres/worldsdb"
+)
+
+// CurationRulings stores what became of curation decisions in the transaction it was built for.
+type CurationRulings struct{ queries *worldsdb.Queries }
+
+var _ application.CurationRulings = (*CurationRulings)(nil)
+
+// NewCurationRulings builds the repository for tx.
+func NewCurationRulings(tx events.Tx) *CurationRulings {
+	return &CurationRulings{queries: worldsdb.New(tx)}
+}
+
+// Add implements [application.CurationRulings]. Of two transactions that rule on one decision the second waits for
+// the first.
+func (r *CurationRulings) Add(ctx context.Context, workspace uuid.NullUUID, d domain.CurationDecision, ruling domain.CurationRuling, at time.Time) (bool, error) {
+	var reason *string
+	if ruling.Reason != "" {
+		reason = &ruling.Reason
+	}
+	n, err := r.queries.AddCurationRuling(ctx, worldsdb.AddCurationRulingParams{
+		WorkspaceID: workspace, DecisionID: d.ID, CandidateID: d.CandidateID, Outcome: string(ruling.Outcome), Reason: reason, RuledAt: at,
+	})
+	if err != nil {
+		return false, fmt.Errorf("record the ruling on decision %s: %w", d.ID, err)
+	}
+	return n == 1, nil
+}

@@ -1,0 +1,96 @@
+package postgres
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgtype"
+
+	"spectral/internal/core/events"
+	"spectral/internal/worlds/application"
+	"spectral/internal/worlds/domain"
+	"spectral/internal/worlds/infrastructure/postgres/worldsdb"
+)
+
+// RuleCandidates stores rule candidates in the transaction it was built for.
+type RuleCandidates struct{ queries *worldsdb.Queries }
+
+var _ application.RuleCandidates = (*RuleCandidates)(nil)
+
+// NewRuleCandidates builds the repository for tx.
+func NewRuleCandidates(tx events.Tx) *RuleCandidates {
+	return &RuleCandidates{queries: worldsdb.New(tx)}
+}
+
+// Add implements [application.RuleCandidates]. Of two transactions that add a candidate for one origin the second
+// waits for the first.
+func (r *RuleCandidates) Add(ctx context.Context, workspace uuid.NullUUID, c domain.RuleCandidate, at time.Time) (bool, error) {
+	n, err := r.queries.AddRuleCandidate(ctx, worldsdb.AddRuleCandidateParams{
+		CandidateID: c.ID, WorkspaceID: workspace, Origin: string(c.Origin), OriginID: c.OriginID, Revision: c.Revision,
+		Statement: c.Statement, Occurrences: c.Occurrences, Kinds: c.Kinds, Confidence: c.Confidence, ProposedAt: at,
+	})
+	if err != nil {
+		return false, fmt.Errorf("add a rule candidate of %s %s: %w", c.Origin, c.OriginID, err)
+	}
+	return n == 1, nil
+}
+
+// LockOfOrigin implements [application.RuleCandidates].
+func (r *RuleCandidates) LockOfOrigin(ctx context.Context, workspace uuid.NullUUID, origin domain.CandidateOrigin, originID uuid.UUID) (domain.RuleCandidate, bool, error) {
+	row, err := r.queries.LockRuleCandidateOfOrigin(ctx, worldsdb.LockRuleCandidateOfOriginParams{
+		WorkspaceID: workspace, Origin: string(origin), OriginID: originID,
+	})
+	if errors.Is(err, pgx.ErrNoRows) {
+		return domain.RuleCandidate{}, false, nil
+	}
+	if err != nil {
+		return domain.RuleCandidate{}, false, fmt.Errorf("read the rule candidate of %s %s: %w", origin, originID, err)
+	}
+	return domain.RuleCandidate{
+		ID: row.CandidateID,
+		CandidateFacts: domain.CandidateFacts{
+			Origin: origin, OriginID: originID, Revision: row.Revision, Statement: row.Statement,
+			Occurrences: row.Occurrences, Kinds: row.Kinds, Confidence: row.Confidence,
+		},
+		State: domain.CandidateState(row.State), DecisionID: row.DecisionID, DecidedAt: row.DecidedAt.Time,
+	}, true, nil
+}
+
+// Lock implements [application.RuleCandidates].
+func (r *RuleCandidates) Lock(ctx context.Context, workspace uuid.NullUUID, id uuid.UUID) (domain.RuleCandidate, bool, error) {
+	row, err := r.queries.LockRuleCandidate(ctx, worldsdb.LockRuleCandidateParams{WorkspaceID: workspace, CandidateID: id})
+	if errors.Is(err, pgx.ErrNoRows) {
+		return domain.RuleCandidate{}, false, nil
+	}
+	if err != nil {
+		return domain.RuleCandidate{}, false, fmt.Errorf("read rule candidate %s: %w", id, err)
+	}
+	return domain.RuleCandidate{
+		ID: id,
+		CandidateFacts: domain.CandidateFacts{
+			Origin: domain.CandidateOrigin(row.Origin), OriginID: row.OriginID, Revision: row.Revision, Statement: row.Statement,
+			Occurrences: row.Occurrences, Kinds: row.Kinds, Confidence: row.Confidence,
+		},
+		State: domain.CandidateState(row.State), DecisionID: row.DecisionID, DecidedAt: row.DecidedAt.Time,
+	}, true, nil
+}
+
+// Put implements [application.RuleCandidates].
+func (r *RuleCandidates) Put(ctx context.Context, workspace uuid.NullUUID, c domain.RuleCandidate, at time.Time) error {
+	n, err := r.queries.PutRuleCandidate(ctx, worldsdb.PutRuleCandidateParams{
+		WorkspaceID: workspace, CandidateID: c.ID, Revision: c.Revision, Statement: c.Statement, Occurrences: c.Occurrences,
+		Kinds: c.Kinds, Confidence: c.Confidence, State: string(c.State), DecisionID: c.DecisionID,
+		DecidedAt: pgtype.Timestamptz{Time: c.DecidedAt, Valid: c.DecisionID.Valid}, UpdatedAt: at,
+	})
+	if err != nil {
+		return fmt.Errorf("store rule candidate %s: %w", c.ID, err)
+	}
+	if n != 1 {
+		return fmt.Errorf("store rule candidate %s: it is not there", c.ID)
+	}
+	return nil
+}

@@ -1,0 +1,869 @@
+package integration_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"spectral/internal/app"
+	"spectral/internal/core/events"
+	"spectral/internal/core/events/infrastructure/postgres"
+	platformapp "spectral/internal/platform/application"
+	platform "spectral/internal/platform/contracts/events"
+	"spectral/internal/platform/domain"
+	platformevents "spectral/internal/platform/infrastructure/events"
+	platformpg "spectral/internal/platform/infrastructure/postgres"
+	worlds "spectral/internal/worlds/contracts/events"
+	worldsevents "spectral/internal/worlds/infrastructure/events"
+	"spectral/tests/pgtest"
+)
+
+// candidateTypes are the event types around rule candidates that somebody handles.
+var candidateTypes = []string{
+	platform.FailureClusterDetectedType, platform.FailureClusterDetectedV2Type, platform.MemoryPromotedType,
+	platform.CurationDecidedType, worlds.CurationAppliedType,
+}
+
+// candidateConsumer is the product's own consumer of an event type.
+func (b *bundle) candidateConsumer(eventType string) events.Subscription {
+	b.Helper()
+	for _, build := range app.ConsumerBuilders() {
+		if s := build(app.Parts{Generation: pgtest.Generation, UnitOfWork: b.uow}); s.EventType == eventType {
+			return s
+		}
+	}
+	b.Fatalf("nobody consumes %s", eventType)
+	return events.Subscription{}
+}
+
+// listenToCandidates starts a listener on the product's own consumers of the given types, all of them for none. It
+// polls never: what it settles it was notified of.
+func (b *bundle) listenToCandidates(types ...string) *listening {
+	b.Helper()
+	if len(types) == 0 {
+		types = candidateTypes
+	}
+	l := b.newListener(never, pgtest.Generation, b.candidateConsumer(types[0]))
+	for _, eventType := range types[1:] {
+		must(b.T, l.Listen(b.ctx, b.candidateConsumer(eventType)))
+	}
+	l.start()
+	return l
+}
+
+// outsider is a producer in another language: a login of platform's that knows SQL.
+type outsider struct {
+	*bundle
+	conn      *pgx.Conn
+	workspace uuid.NullUUID
+}
+
+func (b *bundle) outsider(memberOf string) outsider {
+	b.Helper()
+	return outsider{b, pgtest.Conn(b.T, pgtest.Login(b.T, b.url, memberOf)), aWorkspace()}
+}
+
+func aWorkspace() uuid.NullUUID { return uuid.NullUUID{UUID: uuid.New(), Valid: true} }
+
+// publish publishes a payload written by hand. Target may be empty.
+func (o outsider) publish(eventType, target, payload string) (id uuid.UUID) {
+	o.Helper()
+	source, _, _ := strings.Cut(eventType, ".")
+	must(o.T, o.conn.QueryRow(o.ctx, "select core.outbox_publish($1, $2, $3::jsonb, p_target => nullif($4, ''), p_workspace_id => $5)",
+		eventType, source, payload, target, o.workspace).Scan(&id))
+	return id
+}
+
+// decide stores a decision and publishes it, in one transaction.
+func (o outsider) decide(candidate uuid.UUID, verdict string, at time.Time) (decision uuid.UUID) {
+	o.Helper()
+	decision = uuid.New()
+	must(o.T, pgx.BeginFunc(o.ctx, o.conn, func(tx pgx.Tx) error {
+		if _, err := tx.Exec(o.ctx, "select set_config('spectral.workspace_id', $1::text, true)", o.workspace.UUID); err != nil {
+			return err
+		}
+		if _, err := tx.Exec(o.ctx, `insert into platform.curation_decisions
+			(decision_id, workspace_id, candidate_id, verdict, note, decided_by, decided_at) values ($1, $2, $3, $4, '', 'grace', $5)`,
+			decision, o.workspace, candidate, verdict, at); err != nil {
+			return err
+		}
+		_, err := tx.Exec(o.ctx, "select core.outbox_publish('platform.curation.decided', 'platform', $1::jsonb, p_target => 'worlds', p_workspace_id => $2)",
+			decided(decision, candidate, verdict, at), o.workspace)
+		return err
+	}))
+	return decision
+}
+
+func decided(decision, candidate uuid.UUID, verdict string, at time.Time) string {
+	return fmt.Sprintf(`{"decision_id": %q, "candidate_id": %q, "verdict": %q, "decided_by": "grace", "decided_at": %q, "mood": "fine"}`,
+		decision, candidate, verdict, at.Format(time.RFC3339Nano))
+}
+
+func detectedV1(cluster uuid.UUID, count int) string {
+	return fmt.Sprintf(`{"cluster_id": %q, "signature": "loader/fetch: Timeout", "count": %d, "example": "no answer", "new": [1]}`, cluster, count)
+}
+
+func detectedV2(cluster uuid.UUID, revision int, counts ...int) string {
+	var failures []string
+	for i, n := range counts {
+		failures = append(failures, fmt.Sprintf(`{"kind": "kind %d", "count": %d, "new": null}`, i, n))
+	}
+	return fmt.Sprintf(`{"cluster_id": %q, "revision": %d, "severity": "low", "first_seen_at": "2026-07-01T12:00:00Z", "last_seen_at": "2026-07-01T12:00:00Z",
+		"signature": {"component": "loader", "operation": "fetch", "error_class": "Timeout"}, "failures": [%s], "new": {}}`,
+		cluster, revision, strings.Join(failures, ", "))
+}
+
+func promoted(memory uuid.UUID, version, observations int) string {
+	return fmt.Sprintf(`{"memory_id": %q, "version": %d, "scope": "agent", "statement": "Ask before deleting, v%[2]d.", "observations": %d,
+		"promoted_at": "2026-07-01T12:00:00Z", "new": "field"}`, memory, version, observations)
+}
+
+// candidate is a rule candidate in one line.
+func (b *bundle) candidate(origin uuid.UUID) string {
+	b.Helper()
+	return one[string](b, `select coalesce((select format('%s %s revision %s, %s of %s kinds: %s', origin, state, revision, occurrences, kinds, statement)
+		from worlds.rule_candidates where origin_id = $1), 'none')`, origin)
+}
+
+func (b *bundle) wantCandidate(origin uuid.UUID, want string) {
+	b.Helper()
+	if got := b.candidate(origin); got != want {
+		b.Fatalf("the candidate is\n%s, want\n%s", got, want)
+	}
+}
+
+func (b *bundle) candidateID(origin uuid.UUID) uuid.UUID {
+	b.Helper()
+	return one[uuid.UUID](b, "select candidate_id from worlds.rule_candidates where origin_id = $1", origin)
+}
+
+// outcome is what platform knows of a decision.
+func (b *bundle) outcome(decision uuid.UUID) string {
+	b.Helper()
+	return one[string](b, `select concat_ws(' ', outcome, outcome_reason) from platform.curation_decisions where decision_id = $1`, decision)
+}
+
+func (b *bundle) wantOutcome(decision uuid.UUID, want string) {
+	b.Helper()
+	if got := b.outcome(decision); got != want {
+		b.Fatalf("decision %s is %s, want %s", decision, got, want)
+	}
+	// what was said of it, once
+	if n := one[int](b, "select count(*)::int from core.outbox where event_type = 'worlds.curation.applied' and payload ->> 'decision_id' = $1::text", decision); n != 1 {
+		b.Fatalf("decision %s has %d outcomes in the outbox", decision, n)
+	}
+}
+
+func (b *bundle) published(eventType string) int {
+	b.Helper()
+	return one[int](b, "select count(*)::int from core.outbox where event_type = $1", eventType)
+}
+
+// contents is every row of the flows' tables, their times of change included.
+func (b *bundle) contents() string {
+	b.Helper()
+	return one[string](b, `select string_agg(line, E'\n' order by line) from (
+		select 'candidate ' || r::text as line from worlds.rule_candidates r
+		union all select 'ruling ' || r::text from worlds.curation_rulings r
+		union all select 'decision ' || d::text from platform.curation_decisions d
+		union all select 'memory ' || m::text from platform.memories m
+		union all select 'cluster ' || c::text from platform.failure_clusters c
+		union all select 'published ' || event_type || ' ' || count(*) from core.outbox
+			where event_type in ('worlds.rule_candidate.proposed', 'worlds.curation.applied') group by event_type) as lines`)
+}
+
+func failures(at time.Time, counts ...domain.FailureCount) domain.FailureDetection {
+	return domain.FailureDetection{
+		Signature: domain.FailureSignature{Component: "loader", Operation: "fetch", ErrorClass: "Timeout"}, Failures: counts, SeenAt: at,
+	}
+}
+
+// From detection to candidate, over both versions at once, and over notifications alone.
+func TestFailureClustersBecomeRuleCandidates(t *testing.T) {
+	b := setup(t)
+	l := b.listenToCandidates()
+	workspace := aWorkspace()
+	detect := app.NewDetectFailureCluster(b.uow, platformapp.AlsoPublishV1())
+	seen := time.Date(2026, time.July, 1, 12, 0, 0, 123_456_789, time.UTC)
+	first, err := detect.Detect(b.ctx, workspace, failures(seen, domain.FailureCount{Kind: "read", Count: 4, Example: "no “answer”"}))
+	must(t, err)
+	l.delivered(2)
+	b.wantCandidate(first.ID, "failure_cluster proposed revision 1, 4 of 1 kinds: Keep this from failing again: loader/fetch: Timeout")
+
+	second, err := detect.Detect(b.ctx, workspace, failures(seen.Add(time.Hour), domain.FailureCount{Kind: "connect", Count: 16}))
+	must(t, err)
+	if second.ID != first.ID || second.Revision != 2 {
+		t.Fatalf("raised to %+v from %+v", second, first)
+	}
+	l.delivered(2)
+	b.wantCandidate(first.ID, "failure_cluster proposed revision 2, 20 of 2 kinds: Keep this from failing again: loader/fetch: Timeout")
+	if got := one[float64](b, "select confidence from worlds.rule_candidates where workspace_id = $1", workspace); got != 0.5 {
+		t.Errorf("confidence %g", got)
+	}
+
+	if got := one[string](b, `select payload::text from core.outbox where event_type = 'platform.failure_cluster.detected' order by id desc limit 1`); got !=
+		fmt.Sprintf(`{"count": 20, "example": "no “answer”", "signature": "loader/fetch: Timeout", "cluster_id": %q}`, first.ID) {
+		t.Errorf("version 1 says %s", got)
+	}
+	if got := one[string](b, `select payload::text from core.outbox where event_type = 'platform.failure_cluster.detected.v2' order by id desc limit 1`); got !=
+		fmt.Sprintf(`{"failures": [{"kind": "connect", "count": 16}, {"kind": "read", "count": 4, "example": "no “answer”"}], "revision": 2, "severity": "medium", `+
+			`"signature": {"component": "loader", "operation": "fetch", "error_class": "Timeout"}, "cluster_id": %q, `+
+			`"last_seen_at": "2026-07-01T13:00:00.123456Z", "first_seen_at": "2026-07-01T12:00:00.123456Z"}`, first.ID) {
+		t.Errorf("version 2 says %s", got)
+	}
+	if got := one[string](b, `select format('%s %s %s %s %s', revision, failure_count, severity, failures, last_seen_at - first_seen_at)
+		from platform.failure_clusters where cluster_id = $1 and workspace_id = $2`, first.ID, workspace); got !=
+		`2 20 medium [{"kind": "connect", "count": 16, "example": ""}, {"kind": "read", "count": 4, "example": "no “answer”"}] 01:00:00` {
+		t.Errorf("the cluster is %s", got)
+	}
+
+	// without the option version 1 is over
+	_, err = app.NewDetectFailureCluster(b.uow).Detect(b.ctx, workspace, failures(seen, domain.FailureCount{Kind: "read", Count: 1}))
+	must(t, err)
+	l.delivered(1)
+	if v1, v2 := b.published(platform.FailureClusterDetectedType), b.published(platform.FailureClusterDetectedV2Type); v1 != 2 || v2 != 3 {
+		t.Errorf("%d of version 1, %d of version 2", v1, v2)
+	}
+}
+
+// The event that nobody handles is delivered as it is published, once for each candidate.
+func TestAProposedCandidateIsToldOfOnce(t *testing.T) {
+	b := setup(t)
+	l := b.listenToCandidates()
+	o := b.outsider("spectral_platform")
+	cluster, memory := uuid.New(), uuid.New()
+	o.publish(platform.FailureClusterDetectedV2Type, "", detectedV2(cluster, 1, 4))
+	o.publish(platform.FailureClusterDetectedV2Type, "", detectedV2(cluster, 2, 5))
+	o.publish(platform.FailureClusterDetectedType, "", detectedV1(cluster, 5))
+	o.publish(platform.MemoryPromotedType, "", promoted(memory, 2, 1))
+	l.delivered(4)
+	for origin, id := range map[string]uuid.UUID{"failure_cluster": cluster, "memory": memory} {
+		got := one[string](b, `select format('%s %s %s of %s', o.source, o.status, o.attempts,
+			(select count(*) from core.event_handled h where h.event_id = o.id))
+			from core.outbox o join worlds.rule_candidates r on r.candidate_id::text = o.payload ->> 'candidate_id'
+			where o.event_type = 'worlds.rule_candidate.proposed' and o.payload ->> 'origin' = $1 and o.payload ->> 'origin_id' = $2::text
+			  and o.workspace_id = $3 and r.origin = $1 and (o.payload ->> 'proposed_at')::timestamptz = r.proposed_at`, origin, id, o.workspace)
+		if got != "worlds delivered 0 of 0" {
+			t.Errorf("%s: %s", origin, got)
+		}
+	}
+	if n := b.published(worlds.RuleCandidateProposedType); n != 2 {
+		t.Errorf("%d were proposed", n)
+	}
+	id := b.outsider("spectral_worlds").publish(worlds.RuleCandidateProposedType, "", `{}`)
+	if b.wantRow(id, "delivered", 0); len(b.handledBy(id.String())) > 0 {
+		t.Errorf("somebody handled %s", id)
+	}
+}
+
+// Facts of one cluster, each of its own event, in many orders.
+func TestFactsOfAClusterInAnyOrder(t *testing.T) {
+	b := setup(t)
+	l := b.listenToCandidates(platform.FailureClusterDetectedType, platform.FailureClusterDetectedV2Type)
+	o := b.outsider("spectral_platform")
+	v1 := func(count int) func(uuid.UUID) {
+		return func(cluster uuid.UUID) {
+			o.publish(platform.FailureClusterDetectedType, "", detectedV1(cluster, count))
+		}
+	}
+	v2 := func(revision int, counts ...int) func(uuid.UUID) {
+		return func(cluster uuid.UUID) {
+			o.publish(platform.FailureClusterDetectedV2Type, "", detectedV2(cluster, revision, counts...))
+		}
+	}
+	for name, c := range map[string]struct {
+		facts []func(uuid.UUID)
+		want  string
+	}{
+		"version 1 alone":                     {[]func(uuid.UUID){v1(3)}, "revision 0, 3 of 1"},
+		"version 1, growing":                  {[]func(uuid.UUID){v1(3), v1(4)}, "revision 0, 4 of 1"},
+		"version 1, the older one last":       {[]func(uuid.UUID){v1(4), v1(3)}, "revision 0, 4 of 1"},
+		"version 1 after version 2":           {[]func(uuid.UUID){v2(1, 3), v1(99)}, "revision 1, 3 of 1"},
+		"version 2 after version 1":           {[]func(uuid.UUID){v1(99), v2(1, 3)}, "revision 1, 3 of 1"},
+		"an older revision after a newer one": {[]func(uuid.UUID){v2(2, 3, 4), v2(1, 3)}, "revision 2, 7 of 2"},
+		"all, the wrong way round":            {[]func(uuid.UUID){v2(3, 5, 5), v1(10), v2(2, 5), v1(5), v2(1, 1), v1(1)}, "revision 3, 10 of 2"},
+		"all, the right way round":            {[]func(uuid.UUID){v1(1), v2(1, 1), v1(5), v2(2, 5), v1(10), v2(3, 5, 5)}, "revision 3, 10 of 2"},
+		"a revision twice":                    {[]func(uuid.UUID){v2(2, 3), v2(2, 8)}, "revision 2, 3 of 1"},
+	} {
+		cluster := uuid.New()
+		for _, fact := range c.facts {
+			fact(cluster)
+			l.delivered(1)
+		}
+		if got, want := b.candidate(cluster), "failure_cluster proposed "+c.want+" kinds: Keep this from failing again: loader/fetch: Timeout"; got != want {
+			t.Errorf("%s: %s, want %s", name, got, want)
+		}
+	}
+	if n, want := b.published(worlds.RuleCandidateProposedType), one[int](b, "select count(*)::int from worlds.rule_candidates"); n != want || n != 9 {
+		t.Errorf("%d were proposed, there are %d", n, want)
+	}
+}
+
+// All at once, in batches and side by side: the candidate is proposed once, and the newest fact stands.
+func TestFactsOfAClusterAtOnce(t *testing.T) {
+	b := setup(t)
+	o := b.outsider("spectral_platform")
+	cluster := uuid.New()
+	const n = 60
+	for i := range n {
+		o.publish(platform.FailureClusterDetectedV2Type, "", detectedV2(cluster, n-i, n-i))
+		o.publish(platform.FailureClusterDetectedType, "", detectedV1(cluster, 1000+i))
+	}
+	b.listenToCandidates(platform.FailureClusterDetectedType, platform.FailureClusterDetectedV2Type).eventuallyDelivered(2 * n)
+	b.wantCandidate(cluster, fmt.Sprintf("failure_cluster proposed revision %d, %[1]d of 1 kinds: Keep this from failing again: loader/fetch: Timeout", n))
+	if n := b.published(worlds.RuleCandidateProposedType); n != 1 {
+		t.Errorf("proposed %d times", n)
+	}
+}
+
+// eventuallyDelivered awaits n deliveries, whatever was retried in between.
+func (l *listening) eventuallyDelivered(n int) {
+	l.Helper()
+	for n > 0 {
+		switch s := l.next(); s.Outcome {
+		case postgres.Delivered:
+			n--
+		case postgres.Retried:
+		default:
+			l.Fatalf("event %s is %s: %s", s.Envelope.EventID, s.Outcome, s.LastError)
+		}
+	}
+}
+
+func TestConcurrentDetectionsOfOneCluster(t *testing.T) {
+	b := setup(t)
+	const n = 8
+	errs := make(chan error, n)
+	detect := app.NewDetectFailureCluster(b.uow)
+	for range n {
+		go func() {
+			_, err := detect.Detect(b.ctx, uuid.NullUUID{}, failures(time.Now(), domain.FailureCount{Kind: "read", Count: 2}))
+			errs <- err
+		}()
+	}
+	for range n {
+		must(t, <-errs)
+	}
+	if got := one[string](b, "select string_agg(format('%s %s', revision, failure_count), ', ') from platform.failure_clusters"); got != "8 16" {
+		t.Fatalf("the clusters are %s", got)
+	}
+	if got := one[int](b, "select count(distinct payload -> 'revision')::int from core.outbox"); got != n {
+		t.Fatalf("%d different revisions of %d", got, n)
+	}
+}
+
+func TestADecidedCandidateIsNotProposedAgain(t *testing.T) {
+	b := setup(t)
+	l := b.listenToCandidates()
+	o := b.outsider("spectral_platform")
+	for verdict, state := range map[string]string{"approve": "approved", "reject": "rejected"} {
+		cluster := uuid.New()
+		o.publish(platform.FailureClusterDetectedV2Type, "", detectedV2(cluster, 1, 4))
+		l.delivered(1)
+		decision := o.decide(b.candidateID(cluster), verdict, time.Now())
+		l.delivered(2)
+		o.publish(platform.FailureClusterDetectedV2Type, "", strings.Replace(detectedV2(cluster, 2, 400), "fetch", "load", 1))
+		o.publish(platform.FailureClusterDetectedType, "", detectedV1(cluster, 999))
+		l.delivered(2)
+		b.wantCandidate(cluster, "failure_cluster "+state+" revision 2, 400 of 1 kinds: Keep this from failing again: loader/fetch: Timeout")
+		if got := one[uuid.UUID](b, "select decision_id from worlds.rule_candidates where origin_id = $1", cluster); got != decision {
+			t.Errorf("decided by %s, want %s", got, decision)
+		}
+	}
+	if n := b.published(worlds.RuleCandidateProposedType); n != 2 {
+		t.Errorf("proposed %d times", n)
+	}
+}
+
+func TestPromotedMemoriesBecomeRuleCandidates(t *testing.T) {
+	b := setup(t)
+	l := b.listenToCandidates()
+	workspace := aWorkspace()
+	record, promote, retire := app.NewRecordMemory(b.uow), app.NewPromoteMemory(b.uow), app.NewRetireMemory(b.uow)
+	const statement = "Ask before deleting a “card”."
+	id, err := record.Record(b.ctx, workspace, domain.WorkspaceMemory, statement)
+	must(t, err)
+	again, err := record.Record(b.ctx, workspace, domain.WorkspaceMemory, statement)
+	must(t, err)
+	other, err := record.Record(b.ctx, workspace, domain.AgentMemory, statement)
+	must(t, err)
+	if again != id || other == id {
+		t.Fatalf("recorded as %s, %s and %s", id, again, other)
+	}
+	must(t, promote.Promote(b.ctx, workspace, id))
+	l.delivered(1)
+	b.wantCandidate(id, "memory proposed revision 3, 2 of 1 kinds: "+statement)
+
+	must(t, promote.Promote(b.ctx, workspace, id))
+	must(t, retire.Retire(b.ctx, workspace, id))
+	must(t, retire.Retire(b.ctx, workspace, id))
+	if err := promote.Promote(b.ctx, workspace, id); !errors.Is(err, domain.ErrMemoryRetired) {
+		t.Errorf("promoted though retired: %v", err)
+	}
+	for name, err := range map[string]error{
+		"unknown":              promote.Promote(b.ctx, workspace, uuid.New()),
+		"of another workspace": promote.Promote(b.ctx, aWorkspace(), other),
+		"of no workspace":      retire.Retire(b.ctx, uuid.NullUUID{}, other),
+	} {
+		if !errors.Is(err, platformapp.ErrMemoryUnknown) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	if n := b.published(platform.MemoryPromotedType); n != 1 {
+		t.Errorf("promoted %d times", n)
+	}
+	if got := one[string](b, `select string_agg(format('%s %s %s %s %s', scope, state, observations, version, (retired_at >= promoted_at)), '; ' order by scope) from platform.memories`); got !=
+		"agent working 1 1 ; workspace retired 2 4 t" {
+		t.Errorf("the memories are %s", got)
+	}
+	if _, err := record.Record(b.ctx, workspace, "galaxy", " "); err == nil {
+		t.Error("recorded nothing for nobody")
+	}
+
+	// by SQL, in any order and again
+	o := b.outsider("spectral_platform")
+	memory := uuid.New()
+	for _, version := range []int{2, 5, 3, 5} {
+		o.publish(platform.MemoryPromotedType, "", promoted(memory, version, version*10))
+		l.delivered(1)
+	}
+	b.wantCandidate(memory, "memory proposed revision 5, 50 of 1 kinds: Ask before deleting, v5.")
+}
+
+// The whole loop through both contexts: platform decides, worlds applies, platform learns.
+func TestCurationLoop(t *testing.T) {
+	b := setup(t)
+	l := b.listenToCandidates()
+	workspace := aWorkspace()
+	cluster, err := app.NewDetectFailureCluster(b.uow).Detect(b.ctx, workspace, failures(time.Now(), domain.FailureCount{Kind: "read", Count: 4}))
+	must(t, err)
+	l.delivered(1)
+	candidate := b.candidateID(cluster.ID)
+	decide := app.NewDecideCuration(b.uow)
+	state := func(want string) {
+		t.Helper()
+		if got := one[string](b, "select state from worlds.rule_candidates where candidate_id = $1", candidate); got != want {
+			t.Fatalf("the candidate is %s, want %s", got, want)
+		}
+	}
+
+	approval, err := decide.Decide(b.ctx, workspace, candidate, domain.ApproveCandidate, "good “rule”", "ada")
+	must(t, err)
+	l.delivered(2)
+	state("approved")
+	b.wantOutcome(approval, "applied")
+	rejection, err := decide.Decide(b.ctx, workspace, candidate, domain.RejectCandidate, "", "grace")
+	must(t, err)
+	l.delivered(2)
+	state("rejected")
+	b.wantOutcome(approval, "applied")
+	b.wantOutcome(rejection, "applied")
+
+	unknown, err := decide.Decide(b.ctx, workspace, uuid.New(), domain.ApproveCandidate, "", "ada")
+	must(t, err)
+	elsewhere, err := decide.Decide(b.ctx, aWorkspace(), candidate, domain.ApproveCandidate, "", "ada")
+	must(t, err)
+	l.delivered(4)
+	b.wantOutcome(unknown, "refused unknown_candidate")
+	b.wantOutcome(elsewhere, "refused unknown_candidate")
+	state("rejected")
+
+	if got := one[string](b, `select string_agg(distinct format('%s from %s to %s', event_type, source, target), '; ') from core.outbox
+		where event_type in ('platform.curation.decided', 'worlds.curation.applied')`); got !=
+		"platform.curation.decided from platform to worlds; worlds.curation.applied from worlds to platform" {
+		t.Errorf("published %s", got)
+	}
+	if got := one[string](b, `select format('%s %s %s %s', payload ->> 'verdict', payload ->> 'note', payload ->> 'decided_by',
+		(payload ->> 'decided_at')::timestamptz = decided_at) from platform.curation_decisions join core.outbox on payload ->> 'decision_id' = decision_id::text
+		where decision_id = $1 and event_type = 'platform.curation.decided'`, approval); got != "approve good “rule” ada t" {
+		t.Errorf("decided %s", got)
+	}
+	if got := one[bool](b, `select bool_and(d.outcome_at = r.ruled_at and r.candidate_id = d.candidate_id) and count(*) = 4
+		from platform.curation_decisions d join worlds.curation_rulings r using (decision_id)`); !got {
+		t.Error("what platform knows is not what worlds did")
+	}
+	for handler, want := range map[string]int{worldsevents.CurationDecisionApplierName: 4, platformevents.CurationOutcomeRecorderName: 4} {
+		if n := one[int](b, "select count(*)::int from core.event_handled where handler_name = $1", handler); n != want {
+			t.Errorf("%s handled %d, want %d", handler, n, want)
+		}
+	}
+	if _, err := decide.Decide(b.ctx, workspace, uuid.Nil, "maybe", "", ""); err == nil {
+		t.Error("decided nothing on nothing")
+	}
+}
+
+// Whichever of two decisions comes first, the later one stands.
+func TestContradictingDecisions(t *testing.T) {
+	b := setup(t)
+	l := b.listenToCandidates()
+	o := b.outsider("spectral_platform")
+	early := time.Date(2026, time.July, 1, 12, 0, 0, 1000, time.UTC)
+	late := early.Add(time.Microsecond)
+	type decision struct {
+		verdict string
+		at      time.Time
+		outcome string
+	}
+	for name, c := range map[string]struct {
+		decisions []decision
+		state     string
+	}{
+		"in order":              {[]decision{{"approve", early, "applied"}, {"reject", late, "applied"}}, "rejected"},
+		"the wrong way round":   {[]decision{{"reject", late, "applied"}, {"approve", early, "refused superseded"}}, "rejected"},
+		"in order, approved":    {[]decision{{"reject", early, "applied"}, {"approve", late, "applied"}}, "approved"},
+		"wrong, approved":       {[]decision{{"approve", late, "applied"}, {"reject", early, "refused superseded"}}, "approved"},
+		"the same, wrong order": {[]decision{{"approve", late, "applied"}, {"approve", early, "applied"}}, "approved"},
+	} {
+		memory := uuid.New()
+		o.publish(platform.MemoryPromotedType, "", promoted(memory, 2, 1))
+		l.delivered(1)
+		candidate := b.candidateID(memory)
+		var ids []uuid.UUID
+		for _, d := range c.decisions {
+			ids = append(ids, o.decide(candidate, d.verdict, d.at))
+			l.delivered(2)
+		}
+		for i, id := range ids {
+			b.wantOutcome(id, c.decisions[i].outcome)
+		}
+		if got := one[string](b, "select state || ' ' || decided_at from worlds.rule_candidates where candidate_id = $1", candidate); got !=
+			c.state+" "+one[string](b, "select $1::timestamptz::text", late) {
+			t.Errorf("%s: the candidate is %s, want %s", name, got, c.state)
+		}
+	}
+}
+
+// One decision in many events, each with a key of its own, in batches and side by side: it is ruled on once.
+func TestOneDecisionManyTimesAtOnce(t *testing.T) {
+	b := setup(t)
+	o := b.outsider("spectral_platform")
+	memory := uuid.New()
+	o.publish(platform.MemoryPromotedType, "", promoted(memory, 2, 1))
+	b.listenToCandidates(platform.MemoryPromotedType).delivered(1)
+	now := time.Now()
+	known, unknown, nowhere := o.decide(b.candidateID(memory), "approve", now), o.decide(uuid.New(), "reject", now), uuid.New()
+	const n = 25
+	for range n {
+		o.publish(platform.CurationDecidedType, "worlds", decided(known, b.candidateID(memory), "approve", now))
+		o.publish(platform.CurationDecidedType, "worlds", decided(unknown, nowhere, "reject", now))
+	}
+	b.listenToCandidates(platform.CurationDecidedType, worlds.CurationAppliedType).eventuallyDelivered(2*n + 4)
+	b.wantOutcome(known, "applied")
+	b.wantOutcome(unknown, "refused unknown_candidate")
+	b.wantCandidate(memory, "memory approved revision 2, 1 of 1 kinds: Ask before deleting, v2.")
+}
+
+// What comes while somebody else is changing the candidate waits for what they make of it, and is compared with that.
+func TestFactsAndDecisionsWaitForEachOther(t *testing.T) {
+	b := setup(t)
+	l := b.listenToCandidates()
+	o := b.outsider("spectral_platform")
+	now := time.Now()
+	for name, c := range map[string]struct {
+		meanwhile string // done to the candidate
+		publish   func(memory uuid.UUID)
+		events    int
+		want      string
+	}{
+		"an older fact": {
+			"update worlds.rule_candidates set revision = 9, occurrences = 90, statement = 'Newer.' where origin_id = $1",
+			func(memory uuid.UUID) { o.publish(platform.MemoryPromotedType, "", promoted(memory, 3, 1)) },
+			1, "memory proposed revision 9, 90 of 1 kinds: Newer.",
+		},
+		"an earlier decision": {
+			"update worlds.rule_candidates set state = 'rejected', decision_id = gen_random_uuid(), decided_at = now() + interval '1 hour' where origin_id = $1",
+			func(memory uuid.UUID) { o.decide(b.candidateID(memory), "approve", now) },
+			2, "memory rejected revision 2, 1 of 1 kinds: Ask before deleting, v2.",
+		},
+	} {
+		memory := uuid.New()
+		o.publish(platform.MemoryPromotedType, "", promoted(memory, 2, 1))
+		l.delivered(1)
+		other, err := b.pool.Begin(b.ctx)
+		must(t, err)
+		_, err = other.Exec(b.ctx, "select from worlds.rule_candidates where origin_id = $1 for update", memory)
+		must(t, err)
+		c.publish(memory)
+		b.eventually(name+" waits", func() bool {
+			return one[bool](b, "select exists (select from pg_locks l join pg_stat_activity a using (pid) where not l.granted and a.datname = current_database())")
+		})
+		_, err = other.Exec(b.ctx, c.meanwhile, memory)
+		must(t, err)
+		must(t, other.Commit(b.ctx))
+		l.delivered(c.events)
+		b.wantCandidate(memory, c.want)
+	}
+	if got := one[string](b, "select concat_ws(' ', outcome, outcome_reason) from platform.curation_decisions"); got != "refused superseded" {
+		t.Errorf("the earlier decision is %s", got)
+	}
+}
+
+// A connection that is lost between the statements of a handler leaves nothing of them; the retry applies the decision
+// once.
+func TestADecisionOutlivesTheConnectionItIsAppliedOn(t *testing.T) {
+	b := setup(t)
+	l := b.listenToCandidates()
+	o := b.outsider("spectral_platform")
+	memory := uuid.New()
+	o.publish(platform.MemoryPromotedType, "", promoted(memory, 2, 1))
+	l.delivered(1)
+	// the ruling is about to be stored, the candidate is locked by then
+	other, err := b.pool.Begin(b.ctx)
+	must(t, err)
+	_, err = other.Exec(b.ctx, "lock table worlds.curation_rulings in exclusive mode")
+	must(t, err)
+	decision := o.decide(b.candidateID(memory), "approve", time.Now())
+	b.eventually("a handler is cut off", func() bool {
+		return one[int](b, `select count(pg_terminate_backend(pid))::int from pg_locks
+			where not granted and relation = 'worlds.curation_rulings'::regclass`) > 0
+	})
+	must(t, other.Rollback(b.ctx))
+	l.eventuallyDelivered(2)
+	b.wantOutcome(decision, "applied")
+	b.wantCandidate(memory, "memory approved revision 2, 1 of 1 kinds: Ask before deleting, v2.")
+}
+
+// A decision that is taken later has a later time, even by a clock that is behind.
+func TestALaterDecisionHasALaterTime(t *testing.T) {
+	b := setup(t)
+	l := b.listenToCandidates()
+	o := b.outsider("spectral_platform")
+	memory := uuid.New()
+	o.publish(platform.MemoryPromotedType, "", promoted(memory, 2, 1))
+	l.delivered(1)
+	decideAt := func(at time.Time, verdict domain.CurationVerdict) uuid.UUID {
+		t.Helper()
+		decide := platformapp.NewDecideCuration(func(ctx context.Context, workspace uuid.NullUUID, work func(platformapp.CurationDecisions, events.EventPublisher) error) error {
+			return b.uow.Do(ctx, events.Platform, workspace, func(tx events.Tx, publisherFor events.PublisherFor) error {
+				return work(platformpg.NewCurationDecisions(tx), publisherFor())
+			})
+		}, uuid.NewV7, func() time.Time { return at })
+		id, err := decide.Decide(b.ctx, o.workspace, b.candidateID(memory), verdict, "", "ada")
+		must(t, err)
+		l.delivered(2)
+		return id
+	}
+	now := time.Now()
+	first := decideAt(now, domain.ApproveCandidate)
+	second := decideAt(now.Add(-time.Minute), domain.RejectCandidate)
+	b.wantOutcome(first, "applied")
+	b.wantOutcome(second, "applied")
+	b.wantCandidate(memory, "memory rejected revision 2, 1 of 1 kinds: Ask before deleting, v2.")
+	if got := one[string](b, `select (s.decided_at - f.decided_at)::text from platform.curation_decisions f, platform.curation_decisions s
+		where f.decision_id = $1 and s.decision_id = $2`, first, second); got != "00:00:00.000001" {
+		t.Errorf("the second is %s after the first", got)
+	}
+}
+
+// Every event again, as after a replay, and when its delivery has been forgotten: nothing drifts, and no outcome is
+// published twice.
+func TestRedeliveryDriftsNothing(t *testing.T) {
+	b := setup(t)
+	l := b.listenToCandidates()
+	o := b.outsider("spectral_platform")
+	cluster, memory := uuid.New(), uuid.New()
+	o.publish(platform.FailureClusterDetectedType, "", detectedV1(cluster, 3))
+	l.delivered(1)
+	o.publish(platform.FailureClusterDetectedV2Type, "", detectedV2(cluster, 2, 3, 4))
+	o.publish(platform.MemoryPromotedType, "", promoted(memory, 2, 1))
+	l.delivered(2)
+	now := time.Now()
+	o.decide(b.candidateID(cluster), "approve", now)
+	l.delivered(2)
+	o.decide(b.candidateID(memory), "reject", now)
+	l.delivered(2)
+	o.decide(b.candidateID(memory), "approve", now.Add(-time.Hour))
+	l.delivered(2)
+	o.decide(uuid.New(), "approve", now)
+	l.delivered(2)
+	before := b.contents()
+	if n := strings.Count(before, "\n"); n != 11 { // 2 candidates, 4 rulings and decisions, 2 event types
+		t.Fatalf("there are %d lines:\n%s", n+1, before)
+	}
+
+	const handled = "select count(*)::int from core.event_handled"
+	if n := one[int](b, handled); n != 11 {
+		t.Fatalf("%d were handled", n)
+	}
+	for name, forget := range map[string]string{
+		"remembered": "select", "forgotten": "delete from core.event_handled", "forgotten, backwards": "delete from core.event_handled",
+	} {
+		l.stop()
+		b.exec(forget)
+		b.exec(`update core.outbox o set status = 'pending', delivered_at = null, available_at = now() - interval '1 hour' + case
+			when $1 then r.n else -r.n end * interval '1 second'
+			from (select id, row_number() over (order by id) as n from core.outbox) r
+			where r.id = o.id and event_type <> 'worlds.rule_candidate.proposed'`, !strings.HasSuffix(name, "backwards"))
+		l = b.listenToCandidates()
+		l.eventuallyDelivered(11)
+		if n := one[int](b, handled); n != 11 {
+			t.Errorf("%s: %d were handled", name, n)
+		}
+		if after := b.contents(); after != before {
+			t.Errorf("%s: before\n%s\nand after\n%s", name, before, after)
+		}
+	}
+}
+
+// A handler's writes and what it publishes are one: without the answer there is no ruling.
+func TestWithoutItsAnswerADecisionIsNotApplied(t *testing.T) {
+	b := setup(t)
+	o := b.outsider("spectral_platform")
+	memory := uuid.New()
+	o.publish(platform.MemoryPromotedType, "", promoted(memory, 2, 1))
+	b.listenToCandidates(platform.MemoryPromotedType).delivered(1)
+	before := b.contents()
+
+	mute := slices.DeleteFunc(b.contracts.All(), func(c events.Contract) bool {
+		return c.Type == worlds.CurationAppliedType || c.Type == worlds.RuleCandidateProposedType || c.Type == platform.FailureClusterDetectedV2Type
+	})
+	contracts, err := events.NewContracts(mute...)
+	must(t, err)
+	b.uow.Publishing.Contracts = contracts
+	l := b.listenToCandidates(platform.CurationDecidedType, platform.FailureClusterDetectedV2Type)
+	decision := o.decide(b.candidateID(memory), "approve", time.Now())
+	if s := l.next(); s.Outcome != postgres.Failed || !strings.Contains(s.LastError, "RefusedEvent: worlds.curation_decision_applier: ") {
+		t.Fatalf("the decision is %s: %s", s.Outcome, s.LastError)
+	}
+	b.exec("delete from platform.curation_decisions where decision_id = $1", decision)
+	o.publish(platform.FailureClusterDetectedV2Type, "", detectedV2(uuid.New(), 1, 1))
+	if s := l.next(); s.Outcome != postgres.Failed || !strings.Contains(s.LastError, "RefusedEvent: worlds.failure_cluster_v2_candidate_proposer: ") {
+		t.Fatalf("the detection is %s: %s", s.Outcome, s.LastError)
+	}
+	if _, err := app.NewDetectFailureCluster(b.uow).Detect(b.ctx, o.workspace, failures(time.Now(), domain.FailureCount{Kind: "read", Count: 1})); !errors.As(err, new(*events.Refusal)) {
+		t.Fatalf("detected without the event: %v", err)
+	}
+	if after := b.contents(); after != before {
+		t.Fatalf("before\n%s\nand after\n%s", before, after)
+	}
+}
+
+// A payload that says nothing useful fails at once, with what is wrong with it.
+func TestBadPayloadsOfCandidatesFail(t *testing.T) {
+	b := setup(t)
+	l := b.listenToCandidates()
+	at := map[string]outsider{"platform": b.outsider("spectral_platform"), "worlds": b.outsider("spectral_worlds")}
+	id := uuid.NewString()
+	for _, c := range []struct{ eventType, payload, want string }{
+		{platform.FailureClusterDetectedType, `{}`, "cluster_id is missing"},
+		{platform.FailureClusterDetectedType, `{"cluster_id": 7}`, "cannot unmarshal number"},
+		{platform.FailureClusterDetectedType, `{"cluster_id": "` + id + `", "signature": "s", "count": 0}`, "0 occurrences"},
+		{platform.FailureClusterDetectedType, `{"cluster_id": "` + id + `", "signature": "` + strings.Repeat("s", 4000) + `", "count": 1}`, "the limit is 4000"},
+		{platform.FailureClusterDetectedV2Type, detectedV2(uuid.New(), 0, 1), "revision is 0"},
+		{platform.FailureClusterDetectedV2Type, detectedV2(uuid.New(), 1), "0 occurrences"},
+		{platform.FailureClusterDetectedV2Type, detectedV2(uuid.New(), 1, 5, -2), "count is -2"},
+		{platform.FailureClusterDetectedV2Type, detectedV1(uuid.New(), 1), "cannot unmarshal string"}, // a version 1 payload
+		{platform.MemoryPromotedType, promoted(uuid.New(), 0, 1), "version is 0"},
+		{platform.CurationDecidedType, decided(uuid.New(), uuid.New(), "maybe", time.Now()), `verdict is "maybe"`},
+		{platform.CurationDecidedType, decided(uuid.Nil, uuid.New(), "approve", time.Now()), "decision_id is missing"},
+		{worlds.CurationAppliedType, `{"decision_id": "` + id + `", "outcome": "refused", "applied_at": "2026-07-01T12:00:00Z"}`, "reason is missing"},
+	} {
+		source, _, _ := strings.Cut(c.eventType, ".")
+		at[source].publish(c.eventType, "", c.payload)
+		if s := l.next(); s.Outcome != postgres.Failed || !strings.HasPrefix(s.LastError, "PayloadError: ") || !strings.Contains(s.LastError, c.want) {
+			t.Errorf("%s %.100s is %s: %.300s", c.eventType, c.payload, s.Outcome, s.LastError)
+		}
+	}
+	if got := one[int](b, "select count(*)::int from worlds.rule_candidates") + one[int](b, "select count(*)::int from worlds.curation_rulings"); got != 0 {
+		t.Errorf("%d rows came of it", got)
+	}
+}
+
+// An outcome is recorded once; one that belongs to no decision, or says another thing, is a dead letter.
+func TestOutcomesThatCannotBe(t *testing.T) {
+	b := setup(t)
+	l := b.listenToCandidates()
+	o, answerer := b.outsider("spectral_platform"), b.outsider("spectral_worlds")
+	answerer.workspace = o.workspace
+	decision := o.decide(uuid.New(), "approve", time.Now())
+	l.delivered(2)
+	b.wantOutcome(decision, "refused unknown_candidate")
+	for want, id := range map[string]uuid.UUID{"is not in platform.curation_decisions": uuid.New(), "has the outcome refused already": decision} {
+		answerer.publish(worlds.CurationAppliedType, "platform", fmt.Sprintf(`{"decision_id": %q, "candidate_id": %q, "outcome": "applied", "applied_at": "2026-07-01T12:00:00Z"}`, id, uuid.New()))
+		if s := l.next(); s.Outcome != postgres.Failed || !strings.HasPrefix(s.LastError, "TerminalError: platform.curation_outcome_recorder: ") || !strings.Contains(s.LastError, want) {
+			t.Errorf("it is %s: %s", s.Outcome, s.LastError)
+		}
+	}
+	if got := b.outcome(decision); got != "refused unknown_candidate" {
+		t.Errorf("the decision is now %s", got)
+	}
+}
+
+// A target says whose handlers run: none of another context's, and a failure where there are none at all.
+func TestTargetsOfCandidateEvents(t *testing.T) {
+	b := setup(t)
+	s := b.candidateConsumer(platform.MemoryPromotedType)
+	s.CoHandlers = append(s.CoHandlers, handler("platform.also", func(ctx context.Context, tx events.Tx, e events.Envelope) error {
+		_, err := tx.Exec(ctx, "insert into platform.effects values ('platform.also', $1, $2, 0)", e.IdempotencyKey, e.EventID)
+		return err
+	}))
+	l := b.listen(never, s)
+	o := b.outsider("spectral_platform")
+	for target, want := range map[string][]string{
+		"":         {"platform.also", "worlds.memory_candidate_router"},
+		"worlds":   {"worlds.memory_candidate_router"},
+		"platform": {"platform.also"},
+	} {
+		memory := uuid.New()
+		id := o.publish(platform.MemoryPromotedType, target, promoted(memory, 2, 1))
+		l.delivered(1)
+		if got := b.handledBy(id.String()); !slices.Equal(got, want) {
+			t.Errorf("with target %q it was handled by %v, want %v", target, got, want)
+		}
+		if routed := b.candidate(memory) != "none"; routed == (target == "platform") {
+			t.Errorf("with target %q: %s", target, b.candidate(memory))
+		}
+		if n := one[int](b, "select count(*)::int from platform.effects where event_id = $1", id); (n == 1) != (target != "worlds") {
+			t.Errorf("with target %q platform's handler ran %d times", target, n)
+		}
+	}
+	l.stop()
+
+	// as shipped, platform has no handler of its own events
+	l = b.listenToCandidates()
+	for eventType, payload := range map[string]string{
+		platform.MemoryPromotedType:           promoted(uuid.New(), 2, 1),
+		platform.FailureClusterDetectedType:   detectedV1(uuid.New(), 1),
+		platform.FailureClusterDetectedV2Type: detectedV2(uuid.New(), 1, 1),
+		platform.CurationDecidedType:          decided(uuid.New(), uuid.New(), "approve", time.Now()),
+	} {
+		before := b.contents()
+		id := o.publish(eventType, "platform", payload)
+		if s := l.next(); s.Outcome != postgres.Failed {
+			t.Fatalf("%s is %s", eventType, s.Outcome)
+		}
+		if r := b.row(id); r.Status != "failed" || r.LastError != "NoHandler: platform: "+events.ErrNoHandler.Error() {
+			t.Errorf("%s is %s: %q", eventType, r.Status, r.LastError)
+		}
+		if got := b.handledBy(id.String()); len(got) > 0 || b.contents() != before {
+			t.Errorf("%s was handled by %v", eventType, got)
+		}
+	}
+}
+
+// One cluster id in two workspaces is two clusters: their candidates are two as well, and an event without a
+// workspace has one of its own.
+func TestCandidatesOfWorkspacesAreApart(t *testing.T) {
+	b := setup(t)
+	l := b.listenToCandidates()
+	o := b.outsider("spectral_platform")
+	cluster := uuid.New()
+	for i, workspace := range []uuid.NullUUID{aWorkspace(), aWorkspace(), {}} {
+		o.workspace = workspace
+		for range 2 {
+			o.publish(platform.FailureClusterDetectedV2Type, "", detectedV2(cluster, i+1, 10*(i+1)))
+			l.delivered(1)
+		}
+	}
+	if got := one[string](b, "select string_agg(format('%s %s %s', workspace_id is null, revision, occurrences), ', ' order by revision) from worlds.rule_candidates"); got !=
+		"f 1 10, f 2 20, t 3 30" {
+		t.Errorf("the candidates are %s", got)
+	}
+}
