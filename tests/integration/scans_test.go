@@ -166,16 +166,25 @@ func TestAScanIsCompletedOnce(t *testing.T) {
 	}
 }
 
-// A scan whose completion cannot be told is still running.
+// A scan whose completion cannot be told is still running, and what cannot be completed is not told.
 func TestACompletedScanAndItsEventAreOne(t *testing.T) {
 	b := setup(t)
+	const standing = "select state || count(o.*) from worlds.scans left join core.outbox o on true group by state"
 	id := b.scan(uuid.NullUUID{}, "card:harbour")
+	b.refuseCommit("worlds.scans")
+	if _, err := app.NewCompleteScan(b.uow).Complete(b.ctx, uuid.NullUUID{}, id, nil); err == nil || !strings.Contains(err.Error(), "refused on purpose") {
+		t.Fatalf("committed against a trigger: %v", err)
+	}
+	if got := one[string](b, standing); got != "running0" {
+		t.Fatalf("state and events: %s", got)
+	}
+	b.letIn("worlds.scans")
 	b.exec("delete from core.event_types where event_type = $1", worlds.ScanCompletedType)
 	_, err := app.NewCompleteScan(b.uow).Complete(b.ctx, uuid.NullUUID{}, id, nil)
 	if refusal, ok := errors.AsType[*events.Refusal](err); !ok || refusal.Code != events.CodeUnregistered {
 		t.Fatalf("published an event that is not registered: %v", err)
 	}
-	if got := one[string](b, "select state || count(o.*) from worlds.scans left join core.outbox o on true group by state"); got != "running0" {
+	if got := one[string](b, standing); got != "running0" {
 		t.Fatalf("state and events: %s", got)
 	}
 }
