@@ -2,6 +2,7 @@ package integration_test
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -257,7 +258,9 @@ func TestAProposedCandidateIsToldOfOnce(t *testing.T) {
 	if n := b.published(worlds.RuleCandidateProposedType); n != 2 {
 		t.Errorf("%d were proposed", n)
 	}
-	id := b.outsider("spectral_worlds").publish(worlds.RuleCandidateProposedType, "", `{}`)
+	example, err := json.Marshal(worlds.RuleCandidateProposedContract().Payload)
+	must(t, err)
+	id := b.outsider("spectral_worlds").publish(worlds.RuleCandidateProposedType, "", string(example))
 	if b.wantRow(id, "delivered", 0); len(b.handledBy(id.String())) > 0 {
 		t.Errorf("somebody handled %s", id)
 	}
@@ -722,7 +725,8 @@ func TestWithoutItsAnswerADecisionIsNotApplied(t *testing.T) {
 	before := b.contents()
 
 	mute := slices.DeleteFunc(b.contracts.All(), func(c events.Contract) bool {
-		return c.Type == worlds.CurationAppliedType || c.Type == worlds.RuleCandidateProposedType || c.Type == platform.FailureClusterDetectedV2Type
+		return c.Type == worlds.CurationAppliedType || c.Type == worlds.RuleCandidateProposedType ||
+			c.Type == platform.FailureClusterDetectedType || c.Type == platform.FailureClusterDetectedV2Type
 	})
 	contracts, err := events.NewContracts(mute...)
 	must(t, err)
@@ -748,6 +752,7 @@ func TestWithoutItsAnswerADecisionIsNotApplied(t *testing.T) {
 // A payload that says nothing useful fails at once, with what is wrong with it.
 func TestBadPayloadsOfCandidatesFail(t *testing.T) {
 	b := setup(t)
+	b.publishUnchecked()
 	l := b.listenToCandidates()
 	at := map[string]outsider{"platform": b.outsider("spectral_platform"), "worlds": b.outsider("spectral_worlds")}
 	id := uuid.NewString()
