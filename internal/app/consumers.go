@@ -89,15 +89,18 @@ func CheckConsumers(s Settings) error {
 	return err
 }
 
-func buildWorldModelCardProjectionConsumer(parts Parts) events.Subscription {
-	contract := worlds.WorldModelCardPublishedContract()
+// consumer is the subscription to a contract's event type.
+func (p Parts) consumer(contract events.Contract, primary events.Registration, coHandlers ...events.Registration) events.Subscription {
 	return events.Subscription{
-		Channel: events.ChannelName(parts.Generation, contract.Class), EventType: contract.Type,
-		Primary: events.Registration{
-			Name: platformevents.WorldModelCardProjectorName, Reads: platformevents.WorldModelCardPublishedEvent{},
-			Handler: func(tx events.Tx) events.EventHandler {
-				return platformevents.WorldModelCardProjector(platformpg.NewSystemCards(tx))
-			},
-		},
+		Channel: events.ChannelName(p.Generation, contract.Class), EventType: contract.Type, Primary: primary, CoHandlers: coHandlers,
 	}
+}
+
+func buildWorldModelCardProjectionConsumer(parts Parts) events.Subscription {
+	return parts.consumer(worlds.WorldModelCardPublishedContract(), events.Registration{
+		Name: platformevents.WorldModelCardProjectorName, Reads: platformevents.WorldModelCardPublishedEvent{},
+		Handler: func(tx events.Tx) events.EventHandler {
+			return platformevents.WorldModelCardProjector(platformpg.NewSystemCards(tx))
+		},
+	})
 }

@@ -21,67 +21,47 @@ func proposeCandidate(parts Parts, tx events.Tx) *worldsapp.ProposeCandidate {
 }
 
 func buildFailureClusterConsumer(parts Parts) events.Subscription {
-	contract := platform.FailureClusterDetectedContract()
-	return events.Subscription{
-		Channel: events.ChannelName(parts.Generation, contract.Class), EventType: contract.Type,
-		Primary: events.Registration{
-			Name: worldsevents.FailureClusterCandidateProposerName, Reads: worldsevents.FailureClusterDetectedEvent{},
-			Handler: func(tx events.Tx) events.EventHandler {
-				return worldsevents.FailureClusterCandidateProposer(proposeCandidate(parts, tx))
-			},
+	return parts.consumer(platform.FailureClusterDetectedContract(), events.Registration{
+		Name: worldsevents.FailureClusterCandidateProposerName, Reads: worldsevents.FailureClusterDetectedEvent{},
+		Handler: func(tx events.Tx) events.EventHandler {
+			return worldsevents.FailureClusterCandidateProposer(proposeCandidate(parts, tx))
 		},
-	}
+	})
 }
 
 func buildFailureClusterV2Consumer(parts Parts) events.Subscription {
-	contract := platform.FailureClusterDetectedV2Contract()
-	return events.Subscription{
-		Channel: events.ChannelName(parts.Generation, contract.Class), EventType: contract.Type,
-		Primary: events.Registration{
-			Name: worldsevents.FailureClusterV2CandidateProposerName, Reads: worldsevents.FailureClusterDetectedV2Event{},
-			Handler: func(tx events.Tx) events.EventHandler {
-				return worldsevents.FailureClusterV2CandidateProposer(proposeCandidate(parts, tx))
-			},
+	return parts.consumer(platform.FailureClusterDetectedV2Contract(), events.Registration{
+		Name: worldsevents.FailureClusterV2CandidateProposerName, Reads: worldsevents.FailureClusterDetectedV2Event{},
+		Handler: func(tx events.Tx) events.EventHandler {
+			return worldsevents.FailureClusterV2CandidateProposer(proposeCandidate(parts, tx))
 		},
-	}
+	})
 }
 
 func buildMemoryRoutingConsumer(parts Parts) events.Subscription {
-	contract := platform.MemoryPromotedContract()
-	return events.Subscription{
-		Channel: events.ChannelName(parts.Generation, contract.Class), EventType: contract.Type,
-		Primary: events.Registration{
-			Name: worldsevents.MemoryCandidateRouterName, Reads: worldsevents.MemoryPromotedEvent{},
-			Handler: func(tx events.Tx) events.EventHandler {
-				return worldsevents.MemoryCandidateRouter(proposeCandidate(parts, tx))
-			},
+	return parts.consumer(platform.MemoryPromotedContract(), events.Registration{
+		Name: worldsevents.MemoryCandidateRouterName, Reads: worldsevents.MemoryPromotedEvent{},
+		Handler: func(tx events.Tx) events.EventHandler {
+			return worldsevents.MemoryCandidateRouter(proposeCandidate(parts, tx))
 		},
-	}
+	})
 }
 
 func buildCurationConsumer(parts Parts) events.Subscription {
-	contract := platform.CurationDecidedContract()
-	return events.Subscription{
-		Channel: events.ChannelName(parts.Generation, contract.Class), EventType: contract.Type,
-		Primary: events.Registration{
-			Name: worldsevents.CurationDecisionApplierName, Reads: worldsevents.CurationDecidedEvent{},
-			Handler: func(tx events.Tx) events.EventHandler {
-				return worldsevents.CurationDecisionApplier(worldsapp.NewApplyDecision(
-					worldspg.NewRuleCandidates(tx), worldspg.NewCurationRulings(tx), parts.UnitOfWork.Publishing.Publisher(tx), time.Now))
-			},
+	return parts.consumer(platform.CurationDecidedContract(), events.Registration{
+		Name: worldsevents.CurationDecisionApplierName, Reads: worldsevents.CurationDecidedEvent{},
+		Handler: func(tx events.Tx) events.EventHandler {
+			return worldsevents.CurationDecisionApplier(worldsapp.NewApplyDecision(
+				worldspg.NewRuleCandidates(tx), worldspg.NewCurationRulings(tx), parts.UnitOfWork.Publishing.Publisher(tx), time.Now))
 		},
-	}
+	})
 }
 
 func buildCurationOutcomeConsumer(parts Parts) events.Subscription {
-	contract := worlds.CurationAppliedContract()
-	return events.Subscription{
-		Channel: events.ChannelName(parts.Generation, contract.Class), EventType: contract.Type,
-		Primary: events.Registration{
-			Name: platformevents.CurationOutcomeRecorderName, Reads: platformevents.CurationAppliedEvent{},
-			Handler: func(tx events.Tx) events.EventHandler {
-				return platformevents.CurationOutcomeRecorder(platformpg.NewCurationDecisions(tx))
-			},
+	return parts.consumer(worlds.CurationAppliedContract(), events.Registration{
+		Name: platformevents.CurationOutcomeRecorderName, Reads: platformevents.CurationAppliedEvent{},
+		Handler: func(tx events.Tx) events.EventHandler {
+			return platformevents.CurationOutcomeRecorder(platformpg.NewCurationDecisions(tx))
 		},
-	}
+	})
 }

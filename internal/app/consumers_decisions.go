@@ -12,33 +12,24 @@ import (
 
 // buildDecisionRecordedConsumer has both contexts that care about decisions on one claim.
 func buildDecisionRecordedConsumer(parts Parts) events.Subscription {
-	contract := platform.DecisionRecordedContract()
-	return events.Subscription{
-		Channel: events.ChannelName(parts.Generation, contract.Class), EventType: contract.Type,
-		Primary: events.Registration{
-			Name: platformevents.DecisionRecordedAggregatorName, Reads: platformevents.DecisionRecordedEvent{},
-			Batch: func(tx events.Tx) events.BatchHandler {
-				return platformevents.NewDecisionRecordedAggregator(platformpg.NewOverridePatterns(tx))
-			},
+	return parts.consumer(platform.DecisionRecordedContract(), events.Registration{
+		Name: platformevents.DecisionRecordedAggregatorName, Reads: platformevents.DecisionRecordedEvent{},
+		Batch: func(tx events.Tx) events.BatchHandler {
+			return platformevents.NewDecisionRecordedAggregator(platformpg.NewOverridePatterns(tx))
 		},
-		CoHandlers: []events.Registration{{
-			Name: worldsevents.RuleHealthRecorderName, Reads: worldsevents.DecisionRecordedEvent{},
-			Batch: func(tx events.Tx) events.BatchHandler {
-				return worldsevents.NewRuleHealthRecorder(worldspg.NewRuleHealth(tx))
-			},
-		}},
-	}
+	}, events.Registration{
+		Name: worldsevents.RuleHealthRecorderName, Reads: worldsevents.DecisionRecordedEvent{},
+		Batch: func(tx events.Tx) events.BatchHandler {
+			return worldsevents.NewRuleHealthRecorder(worldspg.NewRuleHealth(tx))
+		},
+	})
 }
 
 func buildScanCompletedConsumer(parts Parts) events.Subscription {
-	contract := worlds.ScanCompletedContract()
-	return events.Subscription{
-		Channel: events.ChannelName(parts.Generation, contract.Class), EventType: contract.Type,
-		Primary: events.Registration{
-			Name: worldsevents.ScanCompletedIndexerName, Reads: worldsevents.ScanCompletedEvent{},
-			Handler: func(tx events.Tx) events.EventHandler {
-				return worldsevents.ScanCompletedIndexer(worldspg.NewScanIndex(tx))
-			},
+	return parts.consumer(worlds.ScanCompletedContract(), events.Registration{
+		Name: worldsevents.ScanCompletedIndexerName, Reads: worldsevents.ScanCompletedEvent{},
+		Handler: func(tx events.Tx) events.EventHandler {
+			return worldsevents.ScanCompletedIndexer(worldspg.NewScanIndex(tx))
 		},
-	}
+	})
 }
