@@ -165,7 +165,7 @@ var importRules = []rule{
 		except: []exception{{files: "tests/..."}},
 	},
 	{
-		name:   "helpers of tests",
+		name:   "tests of events",
 		reason: "what ships does not depend on what tries it",
 		files:  "...",
 		forbid: []string{"spectral/internal/core/events/eventstest/..."},

@@ -23,6 +23,7 @@ func newRecorder(t testing.TB) *eventstest.Recorder {
 func TestRecorderIsAPublisher(t *testing.T) {
 	t.Parallel()
 	eventstest.TestPublisher(t, func(t *testing.T) eventstest.PublisherUnderTest {
+		t.Helper()
 		r := newRecorder(t)
 		return eventstest.PublisherUnderTest{
 			Transact:     func(_ context.Context, work func(events.PublisherFor) error) error { return r.Transact(work) },

@@ -32,7 +32,7 @@ func (f *failing) Fatalf(format string, args ...any) {
 }
 
 // failureOf is the message with which do fails a test, or empty.
-func failureOf(t testing.TB, do func(testing.TB)) string {
+func failureOf(t testing.TB, do func(*failing)) string {
 	t.Helper()
 	f := &failing{TB: t}
 	func() {
@@ -77,29 +77,29 @@ func TestRequirePublished(t *testing.T) {
 	}
 	for _, c := range []struct {
 		name, want string
-		do         func(testing.TB)
+		do         func(*failing)
 	}{
 		{"another type", "no event worlds.suite.followed was published" + list,
-			func(t testing.TB) { eventstest.RequirePublished[any](t, r, "worlds.suite.followed") }},
+			func(t *failing) { eventstest.RequirePublished[any](t, r, "worlds.suite.followed") }},
 		{"no match", "of 3 events worlds.suite.happened, none matches" + list,
-			func(t testing.TB) { eventstest.RequirePublished(t, r, happenedType, is(3)) }},
+			func(t *failing) { eventstest.RequirePublished(t, r, happenedType, is(3)) }},
 		{"one of two matches", "of 3 events worlds.suite.happened, none matches" + list,
-			func(t testing.TB) { eventstest.RequirePublished(t, r, happenedType, is(1), says("two")) }},
+			func(t *failing) { eventstest.RequirePublished(t, r, happenedType, is(1), says("two")) }},
 		{"several", "3 events worlds.suite.happened were published, want one" + list,
-			func(t testing.TB) { eventstest.RequirePublished[any](t, r, happenedType) }},
+			func(t *failing) { eventstest.RequirePublished[any](t, r, happenedType) }},
 		{"several that match", "2 events worlds.suite.happened that match were published, want one" + list,
-			func(t testing.TB) { eventstest.RequirePublished(t, r, happenedType, is(2)) }},
+			func(t *failing) { eventstest.RequirePublished(t, r, happenedType, is(2)) }},
 		{"undecodable", "of 3 events worlds.suite.happened, 3 cannot be decoded into eventstest_test.misread and the others do not match: " +
 			"payload of worlds.suite.happened: json: cannot unmarshal number",
-			func(t testing.TB) { eventstest.RequirePublished[misread](t, r, happenedType) }},
+			func(t *failing) { eventstest.RequirePublished[misread](t, r, happenedType) }},
 		{"present", "3 events worlds.suite.happened were published, want none" + list,
-			func(t testing.TB) { eventstest.RequireNotPublished[any](t, r, happenedType) }},
+			func(t *failing) { eventstest.RequireNotPublished[any](t, r, happenedType) }},
 		{"present and matching", "1 events worlds.suite.happened that match were published, want none" + list,
-			func(t testing.TB) { eventstest.RequireNotPublished(t, r, happenedType, is(1)) }},
+			func(t *failing) { eventstest.RequireNotPublished(t, r, happenedType, is(1)) }},
 		{"undecodable and perhaps present", "3 events worlds.suite.happened were published that cannot be decoded into eventstest_test.misread: ",
-			func(t testing.TB) { eventstest.RequireNotPublished[misread](t, r, happenedType) }},
+			func(t *failing) { eventstest.RequireNotPublished[misread](t, r, happenedType) }},
 		{"unreadable", "look for events worlds.suite.happened: unreadable",
-			func(t testing.TB) { eventstest.RequireNotPublished[any](t, unreadable{}, happenedType) }},
+			func(t *failing) { eventstest.RequireNotPublished[any](t, unreadable{}, happenedType) }},
 	} {
 		got := failureOf(t, c.do)
 		if !strings.HasPrefix(got, c.want) {
@@ -111,7 +111,7 @@ func TestRequirePublished(t *testing.T) {
 			}
 		}
 	}
-	if got := failureOf(t, func(t testing.TB) { eventstest.RequirePublished[any](t, newRecorder(t), happenedType) }); got != "no event worlds.suite.happened was published\nnothing was published" {
+	if got := failureOf(t, func(t *failing) { eventstest.RequirePublished[any](t, newRecorder(t), happenedType) }); got != "no event worlds.suite.happened was published\nnothing was published" {
 		t.Errorf("of nothing: %q", got)
 	}
 }
@@ -124,7 +124,7 @@ func TestALongListIsCut(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if got := failureOf(t, func(t testing.TB) { eventstest.RequirePublished[any](t, r, happenedType) }); !strings.HasSuffix(got, "\n  and 3 more") {
+	if got := failureOf(t, func(t *failing) { eventstest.RequirePublished[any](t, r, happenedType) }); !strings.HasSuffix(got, "\n  and 3 more") {
 		t.Errorf("%s", got)
 	}
 }
