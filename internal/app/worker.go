@@ -41,6 +41,14 @@ func Worker(s Settings, log *slog.Logger) fx.Option {
 	)
 }
 
+// NewWorker builds a worker for whoever knows no fx: all of it runs from its Start to its Stop. The unit of work is the
+// worker's own, for use cases beside it. If the worker cannot be built, Start says why.
+func NewWorker(s Settings, log *slog.Logger) (*fx.App, *postgres.UnitOfWork) {
+	var unitOfWork *postgres.UnitOfWork
+	worker := fx.New(Worker(s, log), fx.Populate(&unitOfWork))
+	return worker, unitOfWork
+}
+
 // newPool is the pool of the use cases. The listener has one of its own: handlers that want a second
 // connection take it here, and cannot keep the dispatchers from theirs.
 func newPool(lifecycle fx.Lifecycle, s Settings) (*pgxpool.Pool, error) {

@@ -164,4 +164,11 @@ var importRules = []rule{
 		forbid: []string{"spectral/tests/..."},
 		except: []exception{{files: "tests/..."}},
 	},
+	{
+		name:   "tests of events",
+		reason: "what ships does not depend on what tries it",
+		files:  "...",
+		forbid: []string{"spectral/internal/core/events/eventstest/..."},
+		except: []exception{{files: "..._test.go"}, {files: "tests/..."}},
+	},
 }

@@ -263,6 +263,10 @@ func TestImportRulesReport(t *testing.T) {
 
 		{"tests/integration/a_test.go", "spectral/tests/pgtest", nil},
 		{"internal/app/a_test.go", "spectral/tests/pgtest", []string{"tests"}},
+
+		{"internal/app/a.go", port + "/eventstest", []string{"tests of events"}},
+		{"internal/app/a_test.go", port + "/eventstest", nil},
+		{"tests/pgtest/a.go", port + "/eventstest", nil},
 	}
 	broken := make(map[string]bool)
 	for _, c := range cases {

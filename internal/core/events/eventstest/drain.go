@@ -1,0 +1,140 @@
+package eventstest
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+	"text/tabwriter"
+	"time"
+
+	"spectral/internal/core/events"
+)
+
+// DefaultPatience is how long Drain waits unless it is told otherwise.
+const DefaultPatience = 30 * time.Second
+
+// lookEvery is how often a condition of the database is looked at that announces itself in no other way.
+const lookEvery = 10 * time.Millisecond
+
+// DrainOption changes what Drain waits for.
+type DrainOption func(*drain)
+
+type drain struct {
+	within    time.Duration
+	scheduled bool
+}
+
+// Within is how long to wait; [DefaultPatience] otherwise.
+func Within(d time.Duration) DrainOption { return func(o *drain) { o.within = d } }
+
+// AwaitScheduled waits for events that were published to become due later, too. Otherwise they are left alone.
+func AwaitScheduled() DrainOption { return func(o *drain) { o.scheduled = true } }
+
+// Drain waits until the outbox of the database that db leads to is quiet, and returns what became of each event in
+// it: nothing is due, waits for a retry or is in flight, which includes what handlers published meanwhile. An event that
+// ended failed is quiet too; see [RequireDelivered]. If the outbox is not quiet in time the test fails, with a table of
+// what is left. Somebody else runs the listener: see [Start]. See [Outbox] for what db may be.
+func Drain(t testing.TB, db events.Tx, options ...DrainOption) []Outcome {
+	t.Helper()
+	d := drain{within: DefaultPatience}
+	for _, option := range options {
+		option(&d)
+	}
+	unsettled := waiting
+	if d.scheduled {
+		unsettled = "(" + waiting + " or " + scheduled + ")"
+	}
+	left := func(o Outcome) bool { return o.Waiting || d.scheduled && o.Scheduled }
+	deadline := time.NewTimer(d.within)
+	defer deadline.Stop()
+	tick := time.NewTicker(lookEvery)
+	defer tick.Stop()
+	for {
+		var busy bool
+		if err := db.QueryRow(t.Context(), "select exists (select from core.outbox o where o.deleted_at is null and "+unsettled+")").Scan(&busy); err != nil {
+			t.Fatalf("drain: look at the outbox: %v", err)
+		}
+		if !busy {
+			outcomes := outcomes(t, db)
+			if !slices.ContainsFunc(outcomes, left) { // nobody has published since
+				return outcomes
+			}
+		}
+		select {
+		case <-tick.C:
+		case <-deadline.C:
+			all := outcomes(t, db)
+			rest := slices.DeleteFunc(slices.Clone(all), func(o Outcome) bool { return !left(o) })
+			if len(rest) == 0 {
+				return all
+			}
+			t.Fatalf("the outbox is not quiet after %s; of %d events these are left:\n%s", d.within, len(all), table(rest))
+		}
+	}
+}
+
+func outcomes(t testing.TB, db events.Tx) []Outcome {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), DefaultPatience)
+	defer cancel()
+	all, err := Outcomes(ctx, db)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return all
+}
+
+// RequireDelivered fails the test unless there are events and all of them were delivered, with a table of those that
+// were not. An event that is scheduled for later was not.
+func RequireDelivered(t testing.TB, outcomes []Outcome) {
+	t.Helper()
+	if len(outcomes) == 0 {
+		t.Fatal("there are no events that could have been delivered")
+	}
+	rest := slices.DeleteFunc(slices.Clone(outcomes), func(o Outcome) bool { return o.Status == Delivered })
+	if len(rest) > 0 {
+		t.Fatalf("%d of %d events were not delivered:\n%s", len(rest), len(outcomes), table(rest))
+	}
+}
+
+// table shows outcomes to people.
+func table(outcomes []Outcome) string {
+	var b strings.Builder
+	w := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
+	line := func(columns ...any) {
+		texts := make([]string, len(columns))
+		for i, c := range columns {
+			texts[i] = fmt.Sprint(c)
+		}
+		_, _ = fmt.Fprintln(w, "  "+strings.Join(texts, "\t"))
+	}
+	line("event", "type", "generation", "status", "attempts", "due", "handler failures", "last error")
+	for i, o := range outcomes {
+		if i == maxListed {
+			line(fmt.Sprintf("and %d more", len(outcomes)-i))
+			break
+		}
+		due := o.AvailableAt.Format("2006-01-02 15:04:05.000Z")
+		line(o.Envelope.EventID, o.Envelope.EventType, o.Generation, o.Status, o.Attempts, due, failures(o.Failures), shortened(o.LastError))
+	}
+	_ = w.Flush()
+	return b.String()
+}
+
+func failures(of map[string]Failure) string {
+	texts := make([]string, 0, len(of))
+	for _, name := range slices.Sorted(maps.Keys(of)) {
+		text := fmt.Sprintf("%s %d", name, of[name].Failures)
+		if of[name].Parked {
+			text += " (parked)"
+		}
+		texts = append(texts, text)
+	}
+	if len(texts) == 0 {
+		return "none"
+	}
+	return strings.Join(texts, ", ")
+}

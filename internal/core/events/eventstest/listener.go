@@ -1,0 +1,1000 @@
+package eventstest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+
+	"spectral/internal/core/events"
+)
+
+// ListenerUnderTest is what [TestListener] takes: a listener that has not been started, and a way to publish to it and
+// to look at what comes of that. Nothing was published before.
+type ListenerUnderTest struct {
+	Listener interface {
+		events.EventListener
+		Service
+	}
+	// Generation of the listener. Events of SuiteContracts have no class.
+	Generation events.Generation
+	// Transact is as in PublisherUnderTest, in the listener's generation.
+	Transact func(ctx context.Context, work func(events.PublisherFor) error) error
+	// TransactElsewhere is Transact in another generation, that takes events too.
+	TransactElsewhere func(ctx context.Context, work func(events.PublisherFor) error) error
+	// Outcomes is what has become of each event, as [Outcomes] reads it.
+	Outcomes func(ctx context.Context) ([]Outcome, error)
+	// Leave writes a line through the Tx that a handler of any context was given; Left reads the lines that are
+	// committed.
+	Leave func(ctx context.Context, tx events.Tx, line string) error
+	Left  func(ctx context.Context) ([]string, error)
+	// OpenTransactions is how many transactions the listener has open at this moment.
+	OpenTransactions func(ctx context.Context) (int, error)
+}
+
+// TestListener holds a listener to what package events promises of it, a subtest for each promise. Build returns
+// another one, which knows [SuiteContracts], for each subtest.
+func TestListener(t *testing.T, build func(*testing.T) ListenerUnderTest) {
+	t.Helper()
+	for _, promise := range []struct {
+		name string
+		test func(*listenerSuite)
+	}{
+		{"an invalid subscription is refused", refusesInvalid},
+		{"a second subscription of an event type is refused", refusesSecond},
+		{"a handler name that is taken is refused", refusesTakenName},
+		{"a subscription after the start is refused", refusesLate},
+
+		{"every handler runs once for each event", runsEveryHandler},
+		{"a handler gets the event as it was stored", getsTheEvent},
+		{"events that were published before the start are handled", handlesEarlierEvents},
+		{"an event whose transaction was undone is not handled", ignoresUndone},
+		{"an event is not handled before it is due", waitsUntilDue},
+		{"an event that is declared unconsumed settles as it is published", settlesUnconsumed},
+		{"events of another generation are left alone", leavesOtherGeneration},
+		{"only handlers of the target context run", runsTargetOnly},
+		{"a target without a handler fails the event", failsWithoutHandler},
+		{"of several events with one key each handler handles one", dedupsByKey},
+		{"a batch is of one workspace, and all of it or none", handlesBatches},
+
+		{"a failed handler leaves its co-handler's effect, and it alone runs again", failsApart},
+		{"what a failed handler wrote is undone", undoesFailed},
+		{"an error is retried until the handler succeeds", retries},
+		{"an error after the last retry fails the event and says why", exhausts},
+		{"a terminal error fails the event at once and says why", failsAtOnce},
+		{"a payload that cannot be decoded fails the event at once", failsUndecodable},
+		{"a panic is a failure like any other", survives(func() { panic("on purpose") }, "on purpose")},
+		{"runtime.Goexit is a failure like any other", survives(runtime.Goexit, "Goexit")},
+		{"a handler that takes too long has failed", timesOut},
+		{"stopping waits for handlers at work", stopWaits},
+
+		{"leased: work is done outside a transaction and settled with its completion", leasedOutsideTransactions},
+		{"leased: work without a completion is settled", leasedWithoutCompletion},
+		{"leased: a failed handler leaves its co-handler's effect, and it alone runs again", leasedFailsApart},
+		{"leased: a failed completion is undone, and the work is done again", leasedCompletionFails},
+		{"leased: a terminal error fails the event at once", leasedTerminal},
+		{"leased: a panic is a failure like any other", leasedPanics},
+		{"leased: of several events with one key one is completed", leasedDedups},
+		{"leased: a lease is renewed while the work goes on", leasedRenews},
+		{"leased: work that takes too long is cut off", leasedTimesOut},
+		{"leased: a stop that cannot wait cuts work off and counts nothing", leasedStops},
+	} {
+		t.Run(promise.name, func(t *testing.T) {
+			t.Parallel()
+			promise.test(&listenerSuite{T: t, ListenerUnderTest: build(t)})
+		})
+	}
+}
+
+// listenerSuite is one subtest.
+type listenerSuite struct {
+	*testing.T
+	ListenerUnderTest
+}
+
+// quickly retries without a noticeable delay, three times.
+var quickly = &events.RetryPolicy{MaxRetries: 3, Base: time.Millisecond, Multiplier: 1, Cap: time.Millisecond}
+
+// handling registers do under name.
+func handling(name string, do func(context.Context, events.Tx, events.Envelope) error) events.Registration {
+	return events.Registration{Name: name, Retry: quickly, Handler: func(tx events.Tx) events.EventHandler {
+		return func(ctx context.Context, e events.Envelope) error { return do(ctx, tx, e) }
+	}}
+}
+
+// executing registers do under name.
+func executing(name string, do events.ExecutorFunc) events.Registration {
+	return events.Registration{Name: name, Retry: quickly, Executor: do}
+}
+
+// lineOf is what a handler leaves of an event, its own name and the event's number, and that number.
+func lineOf(name string, e events.Envelope) (text string, number int64, err error) {
+	payload, err := events.Decode[suitePayload](e)
+	return fmt.Sprintf("%s %d", name, payload.N), payload.N, err
+}
+
+// leave writes the line of a handler.
+func (s *listenerSuite) leave(ctx context.Context, tx events.Tx, name string, e events.Envelope) error {
+	text, _, err := lineOf(name, e)
+	if err != nil {
+		return err
+	}
+	return s.Leave(ctx, tx, text)
+}
+
+// leaving registers a handler that leaves its line.
+func (s *listenerSuite) leaving(name string) events.Registration {
+	return handling(name, func(ctx context.Context, tx events.Tx, e events.Envelope) error { return s.leave(ctx, tx, name, e) })
+}
+
+// completion leaves the line of a leased handler.
+func (s *listenerSuite) completion(name string, e events.Envelope) events.Completion {
+	return func(ctx context.Context, tx events.Tx) error { return s.leave(ctx, tx, name, e) }
+}
+
+// subscription is a consumer of suiteType.
+func (s *listenerSuite) subscription(handlers ...events.Registration) events.Subscription {
+	return events.Subscription{
+		Channel: events.ChannelName(s.Generation, ""), EventType: suiteType, Primary: handlers[0], CoHandlers: handlers[1:],
+	}
+}
+
+// leasing is a leased consumer of suiteType.
+func (s *listenerSuite) leasing(handlers ...events.Registration) events.Subscription {
+	subscription := s.subscription(handlers...)
+	subscription.Mode, subscription.Concurrency, subscription.Lease = events.Leased, 4, time.Minute
+	return subscription
+}
+
+// start subscribes and starts the listener.
+func (s *listenerSuite) start(subscriptions ...events.Subscription) {
+	s.Helper()
+	for _, subscription := range subscriptions {
+		if err := s.Listener.Listen(s.Context(), subscription); err != nil {
+			s.Fatalf("listen: %v", err)
+		}
+	}
+	Start(s, s.Listener)
+}
+
+// publish publishes events in one transaction, with ids, and returns them.
+func (s *listenerSuite) publish(envelopes ...events.Envelope) []events.Envelope {
+	s.Helper()
+	return s.publishIn(s.Transact, nil, envelopes...)
+}
+
+func (s *listenerSuite) publishIn(transact func(context.Context, func(events.PublisherFor) error) error, options []events.PublishOption, envelopes ...events.Envelope) []events.Envelope {
+	s.Helper()
+	for i := range envelopes {
+		id, err := uuid.NewV7()
+		if err != nil {
+			s.Fatal(err)
+		}
+		envelopes[i].EventID = id
+	}
+	if err := transact(s.Context(), func(publisherFor events.PublisherFor) error {
+		return publisherFor(options...).Publish(s.Context(), envelopes...)
+	}); err != nil {
+		s.Fatalf("publish: %v", err)
+	}
+	return envelopes
+}
+
+// outcome is what has become of e.
+func (s *listenerSuite) outcome(e events.Envelope) Outcome {
+	s.Helper()
+	all, err := s.Outcomes(s.Context())
+	if err != nil {
+		s.Fatal(err)
+	}
+	for _, o := range all {
+		if o.Envelope.EventID == e.EventID {
+			return o
+		}
+	}
+	s.Fatalf("event %s is not there any more", e.EventID)
+	panic("unreachable")
+}
+
+// await waits for a condition that announces itself in no other way.
+func (s *listenerSuite) await(what string, condition func() bool) {
+	s.Helper()
+	deadline := time.NewTimer(DefaultPatience)
+	defer deadline.Stop()
+	tick := time.NewTicker(lookEvery)
+	defer tick.Stop()
+	for !condition() {
+		select {
+		case <-tick.C:
+		case <-deadline.C:
+			all, err := s.Outcomes(s.Context())
+			s.Fatalf("%s: not within %s; the events (%v):\n%s", what, DefaultPatience, err, table(all))
+		}
+	}
+}
+
+// settled waits until e is settled as want, and returns what became of it.
+func (s *listenerSuite) settled(e events.Envelope, want Status) Outcome {
+	s.Helper()
+	var o Outcome
+	s.await("event "+e.EventID.String()+" is settled", func() bool {
+		o = s.outcome(e)
+		return o.Status.Settled()
+	})
+	if o.Status != want {
+		s.Fatalf("the event is %s, want %s:\n%s", o.Status, want, table([]Outcome{o}))
+	}
+	return o
+}
+
+// wantAttempts checks how often the event was tried.
+func (s *listenerSuite) wantAttempts(o Outcome, want int) {
+	s.Helper()
+	if o.Attempts != want {
+		s.Errorf("the event was tried %d times, want %d", o.Attempts, want)
+	}
+}
+
+// wantLeft checks which lines handlers have left, in any order.
+func (s *listenerSuite) wantLeft(want ...string) {
+	s.Helper()
+	got, err := s.Left(s.Context())
+	if err != nil {
+		s.Fatal(err)
+	}
+	slices.Sort(got)
+	slices.Sort(want)
+	if !slices.Equal(got, want) {
+		s.Fatalf("handlers have left %q, want %q", got, want)
+	}
+}
+
+// wait awaits a signal of a handler.
+func (s *listenerSuite) wait(what string, signal <-chan struct{}) {
+	s.Helper()
+	deadline := time.NewTimer(DefaultPatience)
+	defer deadline.Stop()
+	select {
+	case <-signal:
+	case <-deadline.C:
+		s.Fatalf("%s: not within %s", what, DefaultPatience)
+	}
+}
+
+// The handlers of the suite.
+const (
+	first  = "platform.suite_first"
+	second = "worlds.suite_second"
+	third  = "platform.suite_third"
+)
+
+func refusesInvalid(s *listenerSuite) {
+	for name, spoil := range map[string]func(*events.Subscription){
+		"an event type of one word":   func(u *events.Subscription) { u.EventType = "happened" },
+		"no channel":                  func(u *events.Subscription) { u.Channel = "" },
+		"an unknown mode":             func(u *events.Subscription) { u.Mode = "eventually" },
+		"too large a batch":           func(u *events.Subscription) { u.BatchSize = events.MaxBatchSize + 1 },
+		"negative concurrency":        func(u *events.Subscription) { u.Concurrency = -1 },
+		"a lease without leased mode": func(u *events.Subscription) { u.Lease = time.Minute },
+		"no handler":                  func(u *events.Subscription) { u.Primary.Handler = nil },
+		"two kinds of handler": func(u *events.Subscription) {
+			u.Primary.Batch = func(events.Tx) events.BatchHandler { return nil }
+		},
+		"an executor that is not leased": func(u *events.Subscription) {
+			u.Primary = executing(first, func(context.Context, events.Envelope) (events.Completion, error) { return nil, errOnPurpose })
+		},
+		"a handler that is leased":           func(u *events.Subscription) { u.Mode = events.Leased },
+		"a handler name without a context":   func(u *events.Subscription) { u.Primary.Name = "first" },
+		"a handler name of another context":  func(u *events.Subscription) { u.Primary.Name = "elsewhere.first" },
+		"two handlers of one name":           func(u *events.Subscription) { u.CoHandlers = []events.Registration{u.Primary} },
+		"a retry policy that is out of line": func(u *events.Subscription) { u.Primary.Retry = &events.RetryPolicy{MaxRetries: -1} },
+		"a negative timeout":                 func(u *events.Subscription) { u.Primary.Timeout = -time.Second },
+	} {
+		u := s.subscription(s.leaving(first))
+		spoil(&u)
+		if err := s.Listener.Listen(s.Context(), u); err == nil {
+			s.Errorf("%s: was not refused", name)
+		}
+	}
+	if err := s.Listener.Listen(s.Context(), s.subscription(s.leaving(first))); err != nil {
+		s.Errorf("after refusals a valid subscription is refused: %v", err)
+	}
+}
+
+func refusesSecond(s *listenerSuite) {
+	if err := s.Listener.Listen(s.Context(), s.subscription(s.leaving(first))); err != nil {
+		s.Fatal(err)
+	}
+	if err := s.Listener.Listen(s.Context(), s.subscription(s.leaving(second))); err == nil {
+		s.Fatal("was not refused")
+	}
+	s.start()
+	e := s.publish(suiteEvent(1))[0]
+	s.settled(e, Delivered)
+	s.wantLeft(first + " 1")
+}
+
+func refusesTakenName(s *listenerSuite) {
+	if err := s.Listener.Listen(s.Context(), s.subscription(s.leaving(first), s.leaving(second))); err != nil {
+		s.Fatal(err)
+	}
+	for _, handlers := range [][]events.Registration{{s.leaving(second)}, {s.leaving(third), s.leaving(first)}} {
+		other := s.subscription(handlers...)
+		other.EventType = otherType
+		if err := s.Listener.Listen(s.Context(), other); err == nil {
+			s.Errorf("%s was not refused", handlers[len(handlers)-1].Name)
+		}
+	}
+}
+
+func refusesLate(s *listenerSuite) {
+	s.start(s.subscription(s.leaving(first)))
+	late := s.subscription(s.leaving(second))
+	late.EventType = otherType
+	if err := s.Listener.Listen(s.Context(), late); err == nil {
+		s.Fatal("was not refused")
+	}
+}
+
+func runsEveryHandler(s *listenerSuite) {
+	other := s.subscription(s.leaving("worlds.suite_other"))
+	other.EventType = otherType
+	s.start(s.subscription(s.leaving(first), s.leaving(second), s.leaving(third)), other)
+	const n = 40
+	var all []events.Envelope
+	var want []string
+	for i := range n {
+		e := suiteEvent(i)
+		if i%4 == 0 {
+			e.EventType = otherType
+			want = append(want, fmt.Sprint("worlds.suite_other ", i))
+		} else {
+			want = append(want, fmt.Sprint(first, " ", i), fmt.Sprint(second, " ", i), fmt.Sprint(third, " ", i))
+		}
+		if i%3 == 0 {
+			all = append(all, s.publish(e)...) // by themselves
+		} else {
+			all = append(all, e)
+		}
+	}
+	rest := slices.DeleteFunc(slices.Clone(all), func(e events.Envelope) bool { return e.EventID != uuid.Nil })
+	all = append(slices.DeleteFunc(all, func(e events.Envelope) bool { return e.EventID == uuid.Nil }), s.publish(rest...)...)
+	for _, e := range all {
+		o := s.settled(e, Delivered)
+		handlers := []string{first, third, second}
+		if e.EventType == otherType {
+			handlers = []string{"worlds.suite_other"}
+		}
+		if !slices.Equal(o.HandledBy, handlers) || o.Attempts != 1 || o.LastError != "" || len(o.Failures) > 0 {
+			s.Fatalf("handled by %q, want %q:\n%s", o.HandledBy, handlers, table([]Outcome{o}))
+		}
+	}
+	s.wantLeft(want...)
+}
+
+func getsTheEvent(s *listenerSuite) {
+	got := make(chan events.Envelope, 10)
+	s.start(s.subscription(handling(first, func(_ context.Context, _ events.Tx, e events.Envelope) error {
+		got <- e
+		return nil
+	})))
+	full := fullEvent()
+	published := s.publish(full)[0]
+	s.settled(published, Delivered)
+	if fault := differ(<-got, stored(published)); fault != "" {
+		s.Error(fault)
+	}
+	bare := s.publish(suiteEvent(1))[0]
+	s.settled(bare, Delivered)
+	e := <-got
+	if e.IdempotencyKey != bare.EventID.String() || e.OccurredAt.IsZero() || e.Target != "" || e.WorkspaceID.Valid || e.TraceContext != "" {
+		s.Errorf("got %+v", e)
+	}
+}
+
+func handlesEarlierEvents(s *listenerSuite) {
+	all := s.publish(suiteEvent(1), suiteEvent(2))
+	s.start(s.subscription(s.leaving(first)))
+	for _, e := range all {
+		s.settled(e, Delivered)
+	}
+	s.wantLeft(first+" 1", first+" 2")
+}
+
+func ignoresUndone(s *listenerSuite) {
+	s.start(s.subscription(s.leaving(first)))
+	err := s.Transact(s.Context(), func(publisherFor events.PublisherFor) error {
+		return errors.Join(publisherFor().Publish(s.Context(), suiteEvent(1)), errOnPurpose)
+	})
+	if !errors.Is(err, errOnPurpose) {
+		s.Fatalf("the transaction ended with %v", err)
+	}
+	s.settled(s.publish(suiteEvent(2))[0], Delivered)
+	s.wantLeft(first + " 2")
+}
+
+func waitsUntilDue(s *listenerSuite) {
+	due := time.Now().Add(time.Hour)
+	later := s.publishIn(s.Transact, []events.PublishOption{events.AvailableAt(due)}, suiteEvent(1))[0]
+	s.start(s.subscription(s.leaving(first)))
+	soon := s.publishIn(s.Transact, []events.PublishOption{events.AvailableAt(time.Now().Add(300 * time.Millisecond))}, suiteEvent(2))[0]
+	s.settled(soon, Delivered)
+	s.settled(s.publish(suiteEvent(3))[0], Delivered)
+	s.wantLeft(first+" 2", first+" 3")
+	if o := s.outcome(later); o.Status != Pending || o.Attempts != 0 || !o.AvailableAt.Equal(due.Truncate(time.Microsecond)) {
+		s.Fatalf("what is due in an hour:\n%s", table([]Outcome{o}))
+	}
+}
+
+func settlesUnconsumed(s *listenerSuite) {
+	unheard := suiteEvent(1)
+	unheard.EventType = unheardType
+	e := s.publish(unheard)[0]
+	if o := s.outcome(e); o.Status != Delivered || len(o.HandledBy) > 0 {
+		s.Fatalf("the event:\n%s", table([]Outcome{o}))
+	}
+}
+
+func leavesOtherGeneration(s *listenerSuite) {
+	before := s.publishIn(s.TransactElsewhere, nil, suiteEvent(1))[0]
+	s.start(s.subscription(s.leaving(first)))
+	during := s.publishIn(s.TransactElsewhere, nil, suiteEvent(2))[0]
+	s.settled(s.publish(suiteEvent(3))[0], Delivered)
+	s.wantLeft(first + " 3")
+	for _, e := range []events.Envelope{before, during} {
+		if o := s.outcome(e); o.Status != Pending || o.Attempts != 0 || o.Generation == s.Generation {
+			s.Fatalf("an event of another generation:\n%s", table([]Outcome{o}))
+		}
+	}
+}
+
+func runsTargetOnly(s *listenerSuite) {
+	s.start(s.subscription(s.leaving(first), s.leaving(second), s.leaving(third)))
+	for target, want := range map[events.Scope][]string{
+		events.Platform: {first, third}, events.Worlds: {second}, "": {first, third, second},
+	} {
+		e := suiteEvent(1)
+		e.Target = target
+		if o := s.settled(s.publish(e)[0], Delivered); !slices.Equal(o.HandledBy, want) {
+			s.Errorf("target %q was handled by %q, want %q", target, o.HandledBy, want)
+		}
+	}
+	s.wantLeft(first+" 1", third+" 1", second+" 1", first+" 1", third+" 1", second+" 1")
+}
+
+func failsWithoutHandler(s *listenerSuite) {
+	s.start(s.subscription(s.leaving(first)))
+	e := suiteEvent(1)
+	e.Target = events.Worlds
+	o := s.settled(s.publish(e)[0], Failed)
+	if !strings.Contains(o.LastError, events.ErrNoHandler.Error()) {
+		s.Errorf("last error is %q, want it to say: %v", o.LastError, events.ErrNoHandler)
+	}
+	s.wantAttempts(o, 1)
+	s.wantLeft()
+}
+
+func dedupsByKey(s *listenerSuite) {
+	s.start(s.subscription(s.leaving(first), s.leaving(second)))
+	workspace := uuid.NullUUID{UUID: uuid.New(), Valid: true}
+	keyed := func(n int, workspace uuid.NullUUID) events.Envelope {
+		e := suiteEvent(n)
+		e.IdempotencyKey, e.WorkspaceID = "key", workspace
+		return e
+	}
+	var all []events.Envelope
+	all = append(all, s.publish(keyed(1, uuid.NullUUID{}), keyed(1, uuid.NullUUID{}))...)
+	all = append(all, s.publish(keyed(1, uuid.NullUUID{}))...)
+	all = append(all, s.publish(keyed(2, workspace))...) // the same key of another workspace is another key
+	for _, e := range all {
+		s.settled(e, Delivered)
+	}
+	all = append(all, s.publish(keyed(1, uuid.NullUUID{}))...)
+	s.settled(all[len(all)-1], Delivered)
+	s.wantLeft(first+" 1", second+" 1", first+" 2", second+" 2")
+}
+
+// batchHandler is a function as a BatchHandler.
+type batchHandler func(context.Context, []events.Envelope) error
+
+func (f batchHandler) HandleBatch(ctx context.Context, batch []events.Envelope) error {
+	return f(ctx, batch)
+}
+
+func handlesBatches(s *listenerSuite) {
+	var mixed atomic.Bool
+	var failed atomic.Int32
+	batched := events.Registration{Name: first, Retry: quickly, Batch: func(tx events.Tx) events.BatchHandler {
+		return batchHandler(func(ctx context.Context, batch []events.Envelope) error {
+			fails := false
+			for _, e := range batch {
+				if e.WorkspaceID != batch[0].WorkspaceID {
+					mixed.Store(true)
+				}
+				if err := s.leave(ctx, tx, first, e); err != nil {
+					return err
+				}
+				payload, err := events.Decode[suitePayload](e)
+				if err != nil {
+					return err
+				}
+				fails = fails || payload.N == 13
+			}
+			if fails && failed.Add(1) <= 2 {
+				return errOnPurpose
+			}
+			return nil
+		})
+	}}
+	workspaces := []uuid.NullUUID{{}, {UUID: uuid.New(), Valid: true}, {UUID: uuid.New(), Valid: true}}
+	var all []events.Envelope
+	var want []string
+	for n := range 30 {
+		e := suiteEvent(n)
+		e.WorkspaceID = workspaces[n%len(workspaces)]
+		all = append(all, e)
+		want = append(want, fmt.Sprint(first, " ", n))
+	}
+	s.publish(all...)
+	s.start(s.subscription(batched))
+	for _, e := range all {
+		s.settled(e, Delivered)
+	}
+	if mixed.Load() {
+		s.Error("a batch has events of several workspaces")
+	}
+	s.wantLeft(want...)
+}
+
+// calls counts the calls of handlers, by the line that they would leave. Safe for concurrent use.
+type calls struct {
+	mu sync.Mutex
+	of map[string]int
+}
+
+// add counts a call, and says which one it is.
+func (c *calls) add(text string) int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.of == nil {
+		c.of = make(map[string]int)
+	}
+	c.of[text]++
+	return c.of[text]
+}
+
+// want checks how often each was called.
+func (c *calls) want(t testing.TB, want map[string]int) {
+	t.Helper()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !maps.Equal(c.of, want) {
+		t.Errorf("calls are %v, want %v", c.of, want)
+	}
+}
+
+// failing registers a handler that leaves its line, and then fails with err in its first calls for the events of
+// the given numbers: as often as said there.
+func (s *listenerSuite) failing(name string, err error, c *calls, times map[int64]int) events.Registration {
+	return handling(name, func(ctx context.Context, tx events.Tx, e events.Envelope) error {
+		text, number, lineErr := lineOf(name, e)
+		if lineErr != nil {
+			return lineErr
+		}
+		if err := s.Leave(ctx, tx, text); err != nil {
+			return err
+		}
+		if c.add(text) <= times[number] {
+			return err
+		}
+		return nil
+	})
+}
+
+const often = 1000
+
+func failsApart(s *listenerSuite) {
+	var c calls
+	s.start(s.subscription(
+		s.failing(first, errOnPurpose, &c, map[int64]int{1: 2, 3: often}),
+		s.failing(second, errOnPurpose, &c, map[int64]int{2: 2}),
+	))
+	for n := 1; n <= 2; n++ { // the primary handler, then the co-handler
+		s.wantAttempts(s.settled(s.publish(suiteEvent(n))[0], Delivered), 3)
+	}
+	if o := s.settled(s.publish(suiteEvent(3))[0], Failed); !slices.Equal(o.HandledBy, []string{second}) || o.Failures[first].Failures != 4 || len(o.Failures) != 1 {
+		s.Errorf("handled by %q, failures %+v, want %s and four failures of %s", o.HandledBy, o.Failures, second, first)
+	}
+	c.want(s, map[string]int{first + " 1": 3, second + " 1": 1, first + " 2": 1, second + " 2": 3, first + " 3": 4, second + " 3": 1})
+	s.wantLeft(first+" 1", second+" 1", first+" 2", second+" 2", second+" 3")
+}
+
+func undoesFailed(s *listenerSuite) {
+	var c calls
+	s.start(s.subscription(s.failing(first, errOnPurpose, &c, map[int64]int{1: 1, 2: often})))
+	succeeding, failing := s.publish(suiteEvent(1))[0], s.publish(suiteEvent(2))[0]
+	s.settled(succeeding, Delivered)
+	if o := s.settled(failing, Failed); len(o.HandledBy) > 0 {
+		s.Errorf("handled by %q", o.HandledBy)
+	}
+	s.wantLeft(first + " 1")
+}
+
+func retries(s *listenerSuite) {
+	var c calls
+	s.start(s.subscription(s.failing(first, errOnPurpose, &c, map[int64]int{1: 3})))
+	s.wantAttempts(s.settled(s.publish(suiteEvent(1))[0], Delivered), 4)
+	c.want(s, map[string]int{first + " 1": 4})
+}
+
+// wantReason checks that the event's last error names the handler and says what it returned.
+func (s *listenerSuite) wantReason(o Outcome, handler, reason string) {
+	s.Helper()
+	if !strings.Contains(o.LastError, handler) || !strings.Contains(o.LastError, reason) {
+		s.Errorf("last error is %q, want it to name %s and say %q", o.LastError, handler, reason)
+	}
+}
+
+func exhausts(s *listenerSuite) {
+	var c calls
+	never := s.failing(second, errOnPurpose, &c, map[int64]int{1: often})
+	never.Retry = &events.RetryPolicy{Base: time.Millisecond, Multiplier: 1, Cap: time.Millisecond}
+	s.start(s.subscription(s.failing(first, errOnPurpose, &c, map[int64]int{1: often}), never))
+	o := s.settled(s.publish(suiteEvent(1))[0], Failed)
+	s.wantReason(o, first, errOnPurpose.Error())
+	s.wantReason(o, second, errOnPurpose.Error())
+	s.wantAttempts(o, 4)
+	c.want(s, map[string]int{first + " 1": 4, second + " 1": 1})
+	s.settled(s.publish(suiteEvent(2))[0], Delivered) // it goes on
+	s.wantLeft(first+" 2", second+" 2")
+}
+
+func failsAtOnce(s *listenerSuite) {
+	var c calls
+	s.start(s.subscription(s.failing(first, fmt.Errorf("wrapped: %w", events.Terminal(errOnPurpose)), &c, map[int64]int{1: often})))
+	o := s.settled(s.publish(suiteEvent(1))[0], Failed)
+	s.wantReason(o, first, errOnPurpose.Error())
+	s.wantAttempts(o, 1)
+	c.want(s, map[string]int{first + " 1": 1})
+	s.wantLeft()
+}
+
+func failsUndecodable(s *listenerSuite) {
+	type misread struct {
+		N string `json:"n"`
+	}
+	var ran atomic.Int32
+	s.start(s.subscription(handling(first, func(_ context.Context, _ events.Tx, e events.Envelope) error {
+		ran.Add(1)
+		_, err := events.Decode[misread](e)
+		return err
+	})))
+	o := s.settled(s.publish(suiteEvent(1))[0], Failed)
+	s.wantReason(o, first, "payload of "+suiteType)
+	if n := ran.Load(); n != 1 {
+		s.Errorf("it ran %d times, want once", n)
+	}
+}
+
+// survives is a test with a handler that ends in another way than by returning.
+func survives(end func(), reason string) func(*listenerSuite) {
+	return func(s *listenerSuite) {
+		var c calls
+		s.start(s.subscription(handling(first, func(ctx context.Context, tx events.Tx, e events.Envelope) error {
+			text, number, err := lineOf(first, e)
+			if err != nil {
+				return err
+			}
+			if err := s.Leave(ctx, tx, text); err != nil {
+				return err
+			}
+			if c.add(text) == 1 || number == 2 {
+				end()
+			}
+			return nil
+		})))
+		s.wantAttempts(s.settled(s.publish(suiteEvent(1))[0], Delivered), 2)
+		o := s.settled(s.publish(suiteEvent(2))[0], Failed)
+		s.wantReason(o, first, reason)
+		s.wantAttempts(o, 4)
+		c.want(s, map[string]int{first + " 1": 2, first + " 2": 4})
+		s.wantLeft(first + " 1")
+	}
+}
+
+func timesOut(s *listenerSuite) {
+	var c calls
+	slow := handling(first, func(ctx context.Context, tx events.Tx, e events.Envelope) error {
+		text, _, err := lineOf(first, e)
+		if err != nil {
+			return err
+		}
+		if err := s.Leave(ctx, tx, text); err != nil {
+			return err
+		}
+		if c.add(text) == 1 {
+			<-ctx.Done()
+			return ctx.Err()
+		}
+		return nil
+	})
+	slow.Timeout = 300 * time.Millisecond
+	s.start(s.subscription(slow))
+	o := s.settled(s.publish(suiteEvent(1))[0], Delivered)
+	s.wantAttempts(o, 2)
+	s.wantReason(o, first, context.DeadlineExceeded.Error())
+	s.wantLeft(first + " 1")
+}
+
+// headStart is how long a stop that should be waiting is given to return all the same.
+const headStart = 200 * time.Millisecond
+
+func stopWaits(s *listenerSuite) {
+	atWork, goOn := make(chan struct{}), make(chan struct{})
+	s.start(s.subscription(handling(first, func(ctx context.Context, tx events.Tx, e events.Envelope) error {
+		close(atWork)
+		select {
+		case <-goOn:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+		return s.leave(ctx, tx, first, e)
+	})))
+	e := s.publish(suiteEvent(1))[0]
+	s.wait("the handler is called", atWork)
+	stopped := make(chan error, 1)
+	go func() { stopped <- s.Listener.Stop(s.Context()) }()
+	early := time.NewTimer(headStart)
+	defer early.Stop()
+	select {
+	case err := <-stopped:
+		s.Errorf("stopped while the handler was at work: %v", err)
+		close(goOn)
+		return
+	case <-early.C:
+	}
+	close(goOn)
+	if err := <-stopped; err != nil {
+		s.Errorf("stop: %v", err)
+	}
+	if o := s.outcome(e); o.Status != Delivered {
+		s.Errorf("stopped, and what was at work:\n%s", table([]Outcome{o}))
+	}
+	s.wantLeft(first + " 1")
+	if err := s.Listener.Stop(s.Context()); err != nil {
+		s.Errorf("a second stop: %v", err)
+	}
+}
+
+func leasedOutsideTransactions(s *listenerSuite) {
+	atWork, goOn := make(chan struct{}, 1), make(chan struct{})
+	release := sync.OnceFunc(func() { close(goOn) })
+	defer release()
+	s.start(s.leasing(executing(first, func(ctx context.Context, e events.Envelope) (events.Completion, error) {
+		atWork <- struct{}{}
+		select {
+		case <-goOn:
+		case <-ctx.Done():
+			return nil, context.Cause(ctx)
+		}
+		return s.completion(first, e), nil
+	})))
+	e := s.publish(suiteEvent(1))[0]
+	s.wait("the work begins", atWork)
+	if o := s.outcome(e); o.Status != InFlight {
+		s.Errorf("while the work goes on:\n%s", table([]Outcome{o}))
+	}
+	s.await("no transaction is open while the work goes on", func() bool {
+		n, err := s.OpenTransactions(s.Context())
+		if err != nil {
+			s.Fatal(err)
+		}
+		return n == 0
+	})
+	s.wantLeft()
+	release()
+	o := s.settled(e, Delivered)
+	s.wantAttempts(o, 1)
+	if !slices.Equal(o.HandledBy, []string{first}) {
+		s.Errorf("handled by %q", o.HandledBy)
+	}
+	s.wantLeft(first + " 1")
+}
+
+func leasedWithoutCompletion(s *listenerSuite) {
+	s.start(s.leasing(executing(first, func(context.Context, events.Envelope) (events.Completion, error) { return nil, nil })))
+	e := suiteEvent(1)
+	e.IdempotencyKey = "key"
+	e = s.publish(e)[0]
+	if o := s.settled(e, Delivered); !slices.Equal(o.HandledBy, []string{first}) {
+		s.Errorf("handled by %q", o.HandledBy)
+	}
+	s.wantLeft()
+}
+
+// executingUntil registers work that leaves its line, but fails with err in its first calls for the events of the given
+// numbers: as often as said there.
+func (s *listenerSuite) executingUntil(name string, err error, c *calls, times map[int64]int) events.Registration {
+	return executing(name, func(_ context.Context, e events.Envelope) (events.Completion, error) {
+		text, number, lineErr := lineOf(name, e)
+		if lineErr != nil {
+			return nil, lineErr
+		}
+		if c.add(text) <= times[number] {
+			return s.completion(name, e), err // what comes with an error is not written
+		}
+		return s.completion(name, e), nil
+	})
+}
+
+func leasedFailsApart(s *listenerSuite) {
+	var c calls
+	s.start(s.leasing(
+		s.executingUntil(first, errOnPurpose, &c, map[int64]int{1: 2, 3: often}),
+		s.executingUntil(second, errOnPurpose, &c, map[int64]int{2: 2}),
+	))
+	for n := 1; n <= 2; n++ {
+		s.settled(s.publish(suiteEvent(n))[0], Delivered)
+	}
+	o := s.settled(s.publish(suiteEvent(3))[0], Failed)
+	s.wantReason(o, first, errOnPurpose.Error())
+	if !slices.Equal(o.HandledBy, []string{second}) {
+		s.Errorf("handled by %q, want %s", o.HandledBy, second)
+	}
+	c.want(s, map[string]int{first + " 1": 3, second + " 1": 1, first + " 2": 1, second + " 2": 3, first + " 3": 4, second + " 3": 1})
+	s.wantLeft(first+" 1", second+" 1", first+" 2", second+" 2", second+" 3")
+}
+
+func leasedCompletionFails(s *listenerSuite) {
+	var executed, completed atomic.Int32
+	s.start(s.leasing(executing(first, func(_ context.Context, e events.Envelope) (events.Completion, error) {
+		executed.Add(1)
+		return func(ctx context.Context, tx events.Tx) error {
+			if err := s.leave(ctx, tx, first, e); err != nil {
+				return err
+			}
+			if completed.Add(1) == 1 {
+				return errOnPurpose
+			}
+			return nil
+		}, nil
+	})))
+	o := s.settled(s.publish(suiteEvent(1))[0], Delivered)
+	s.wantReason(o, first, errOnPurpose.Error())
+	s.wantAttempts(o, 2)
+	if e, c := executed.Load(), completed.Load(); e != 2 || c < 2 { // a completion may be called again by itself
+		s.Errorf("executed %d times and completed %d times, want both twice", e, c)
+	}
+	s.wantLeft(first + " 1")
+}
+
+func leasedTerminal(s *listenerSuite) {
+	var c calls
+	s.start(s.leasing(s.executingUntil(first, events.Terminal(errOnPurpose), &c, map[int64]int{1: often})))
+	o := s.settled(s.publish(suiteEvent(1))[0], Failed)
+	s.wantReason(o, first, errOnPurpose.Error())
+	s.wantAttempts(o, 1)
+	c.want(s, map[string]int{first + " 1": 1})
+	s.wantLeft()
+}
+
+func leasedPanics(s *listenerSuite) {
+	for n, end := range []func(){func() { panic("on purpose") }, runtime.Goexit} {
+		var c calls
+		name := []string{first, "platform.suite_goexit"}[n]
+		u := s.leasing(executing(name, func(_ context.Context, e events.Envelope) (events.Completion, error) {
+			if c.add(name) == 1 {
+				end()
+			}
+			return s.completion(name, e), nil
+		}))
+		u.EventType = []string{suiteType, otherType}[n]
+		if err := s.Listener.Listen(s.Context(), u); err != nil {
+			s.Fatal(err)
+		}
+	}
+	s.start()
+	followed := suiteEvent(2)
+	followed.EventType = otherType
+	for _, e := range s.publish(suiteEvent(1), followed) {
+		s.wantAttempts(s.settled(e, Delivered), 2)
+	}
+	s.wantLeft(first+" 1", "platform.suite_goexit 2")
+}
+
+func leasedDedups(s *listenerSuite) {
+	s.start(s.leasing(executing(first, func(_ context.Context, e events.Envelope) (events.Completion, error) {
+		return s.completion(first, e), nil
+	})))
+	keyed := func() events.Envelope {
+		e := suiteEvent(1)
+		e.IdempotencyKey = "key"
+		return e
+	}
+	all := s.publish(keyed(), keyed(), keyed())
+	all = append(all, s.publish(keyed())...)
+	for _, e := range all {
+		s.settled(e, Delivered)
+	}
+	s.wantLeft(first + " 1")
+}
+
+func leasedRenews(s *listenerSuite) {
+	const lease = 400 * time.Millisecond
+	var executed atomic.Int32
+	u := s.leasing(executing(first, func(ctx context.Context, e events.Envelope) (events.Completion, error) {
+		executed.Add(1)
+		long := time.NewTimer(4 * lease)
+		defer long.Stop()
+		select {
+		case <-long.C:
+			return s.completion(first, e), nil
+		case <-ctx.Done():
+			return nil, context.Cause(ctx)
+		}
+	}))
+	u.Lease = lease
+	s.start(u)
+	s.wantAttempts(s.settled(s.publish(suiteEvent(1))[0], Delivered), 1)
+	if n := executed.Load(); n != 1 {
+		s.Errorf("executed %d times, want once", n)
+	}
+	s.wantLeft(first + " 1")
+}
+
+func leasedTimesOut(s *listenerSuite) {
+	var c calls
+	causes := make(chan error, 10)
+	slow := executing(first, func(ctx context.Context, e events.Envelope) (events.Completion, error) {
+		if c.add(first) == 1 {
+			<-ctx.Done()
+			causes <- context.Cause(ctx)
+			return nil, ctx.Err()
+		}
+		return s.completion(first, e), nil
+	})
+	slow.Timeout = 300 * time.Millisecond
+	s.start(s.leasing(slow))
+	s.wantAttempts(s.settled(s.publish(suiteEvent(1))[0], Delivered), 2)
+	if cause := <-causes; !errors.Is(cause, context.DeadlineExceeded) {
+		s.Errorf("cut off because of %v, want %v", cause, context.DeadlineExceeded)
+	}
+	s.wantLeft(first + " 1")
+}
+
+func leasedStops(s *listenerSuite) {
+	atWork, causes := make(chan struct{}, 1), make(chan error, 1)
+	s.start(s.leasing(executing(first, func(ctx context.Context, e events.Envelope) (events.Completion, error) {
+		atWork <- struct{}{}
+		<-ctx.Done()
+		causes <- context.Cause(ctx)
+		return s.completion(first, e), ctx.Err()
+	})))
+	e := s.publish(suiteEvent(1))[0]
+	s.wait("the work begins", atWork)
+	impatient, cancel := context.WithCancel(s.Context())
+	cancel()
+	_ = s.Listener.Stop(impatient) // may say that it could not wait
+	deadline := time.NewTimer(DefaultPatience)
+	defer deadline.Stop()
+	select {
+	case cause := <-causes:
+		if !errors.Is(cause, events.ErrStopping) {
+			s.Errorf("cut off because of %v, want %v", cause, events.ErrStopping)
+		}
+	case <-deadline.C:
+		s.Fatal("the work was not cut off")
+	}
+	s.await("the event is given back", func() bool { return s.outcome(e).Status == Pending })
+	s.wantAttempts(s.outcome(e), 0)
+	s.wantLeft()
+}

@@ -1,0 +1,533 @@
+package eventstest
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"reflect"
+	"runtime"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+
+	"spectral/internal/core/events"
+)
+
+// PublisherUnderTest is what [TestPublisher] takes: a way to publish in transactions, into an outbox that is empty at
+// first and that nobody handles.
+type PublisherUnderTest struct {
+	// Transact calls work in one transaction of the worlds context and commits it if work returns nil. It undoes it
+	// after an error, which it returns, a panic, or runtime.Goexit.
+	Transact func(ctx context.Context, work func(events.PublisherFor) error) error
+	// Publications are the events that consumers can see.
+	Publications func(ctx context.Context) ([]Publication, error)
+}
+
+// TestPublisher holds a publisher to what package events promises of it, a subtest for each promise. Build returns
+// another one, which knows [SuiteContracts], for each subtest.
+func TestPublisher(t *testing.T, build func(*testing.T) PublisherUnderTest) {
+	t.Helper()
+	for _, promise := range []struct {
+		name string
+		test func(*publisherSuite)
+	}{
+		{"an event is visible if its transaction commits, and not before", visibleOnceCommitted},
+		{"an event is not visible if its transaction is undone", invisibleIfUndone},
+		{"all events of a call are published or none", allOrNone},
+		{"a bad event is refused with its code and field", refusals},
+		{"a refusal before any SQL leaves the transaction usable", usableAfterRefusal},
+		{"an event type past its deadline is refused", refusesDeprecated},
+		{"an id and time that are taken are refused", refusesTakenID},
+		{"what is zero is filled", fillsWhatIsZero},
+		{"all ten fields arrive", tenFieldsArrive},
+		{"keys are qualified by source and workspace", keysAreQualified},
+		{"payloads arrive as they are", payloadsArrive},
+		{"what is published is what was given at the call", givenAtTheCall},
+		{"no events at all are no error", nothingToPublish},
+		{"one, many and thousands are published", thousands},
+		{"events become due when they are scheduled", dueWhenScheduled},
+		{"a schedule too far ahead is refused", refusesFarSchedule},
+	} {
+		t.Run(promise.name, func(t *testing.T) {
+			t.Parallel()
+			promise.test(&publisherSuite{T: t, PublisherUnderTest: build(t)})
+		})
+	}
+}
+
+// publisherSuite is one subtest.
+type publisherSuite struct {
+	*testing.T
+	PublisherUnderTest
+}
+
+// commit publishes envelopes in a transaction of their own.
+func (s *publisherSuite) commit(envelopes ...events.Envelope) {
+	s.Helper()
+	if err := s.Transact(s.Context(), func(publisherFor events.PublisherFor) error {
+		return publisherFor().Publish(s.Context(), envelopes...)
+	}); err != nil {
+		s.Fatalf("publish: %v", err)
+	}
+}
+
+// published reads what consumers can see.
+func (s *publisherSuite) published() []Publication {
+	s.Helper()
+	all, err := s.Publications(s.Context())
+	if err != nil {
+		s.Fatalf("read what was published: %v", err)
+	}
+	return all
+}
+
+// want checks which events consumers can see, by their numbers.
+func (s *publisherSuite) want(numbers ...int64) {
+	s.Helper()
+	want := make(map[int64]int)
+	for _, n := range numbers {
+		want[n]++
+	}
+	got := make(map[int64]int)
+	for _, p := range s.published() {
+		payload, err := events.Decode[suitePayload](p.Envelope)
+		if err != nil {
+			s.Fatal(err)
+		}
+		got[payload.N]++
+	}
+	if !reflect.DeepEqual(got, want) {
+		s.Fatalf("visible are the events %v (number: how often), want %v", got, want)
+	}
+}
+
+// one is the only event that consumers can see.
+func (s *publisherSuite) one() Publication {
+	s.Helper()
+	all := s.published()
+	if len(all) != 1 {
+		s.Fatalf("%d events are visible, want one", len(all))
+	}
+	return all[0]
+}
+
+// wantRefusal checks that err is a refusal of that code and field.
+func wantRefusal(t testing.TB, err error, code events.Code, field string) {
+	t.Helper()
+	var refusal *events.Refusal
+	switch {
+	case err == nil:
+		t.Errorf("was not refused, want %s of %s", code, field)
+	case !errors.As(err, &refusal):
+		t.Errorf("the error is no refusal: %v", err)
+	case refusal.Code != code || refusal.Field != field:
+		t.Errorf("refused as %s of %s, want %s of %s: %v", refusal.Code, refusal.Field, code, field, err)
+	case refusal.Reason == "":
+		t.Errorf("refused without a reason: %v", err)
+	}
+}
+
+var errOnPurpose = errors.New("on purpose")
+
+func visibleOnceCommitted(s *publisherSuite) {
+	err := s.Transact(s.Context(), func(publisherFor events.PublisherFor) error {
+		publisher := publisherFor()
+		for n := range 2 {
+			if err := publisher.Publish(s.Context(), suiteEvent(n)); err != nil {
+				return err
+			}
+			s.want()
+		}
+		return nil
+	})
+	if err != nil {
+		s.Fatal(err)
+	}
+	s.want(0, 1)
+}
+
+func invisibleIfUndone(s *publisherSuite) {
+	for name, end := range map[string]func() error{
+		"an error":       func() error { return errOnPurpose },
+		"a panic":        func() error { panic(errOnPurpose) },
+		"runtime.Goexit": func() error { runtime.Goexit(); return nil },
+	} {
+		over := make(chan error, 1)
+		go func() {
+			err := fmt.Errorf("%s went through", name)
+			defer func() { _ = recover(); over <- err }()
+			err = s.Transact(s.Context(), func(publisherFor events.PublisherFor) error {
+				if err := publisherFor().Publish(s.Context(), suiteEvent(1)); err != nil {
+					s.Errorf("publish: %v", err)
+				}
+				return end()
+			})
+		}()
+		if err := <-over; err == nil {
+			s.Errorf("after %s the transaction was committed", name)
+		}
+		s.want()
+	}
+}
+
+func allOrNone(s *publisherSuite) {
+	bad := suiteEvent(2)
+	bad.EventType = "worlds.suite.unregistered"
+	for _, envelopes := range [][]events.Envelope{
+		{bad, suiteEvent(1)}, {suiteEvent(1), bad}, {suiteEvent(1), bad, suiteEvent(3)},
+	} {
+		err := s.Transact(s.Context(), func(publisherFor events.PublisherFor) error {
+			wantRefusal(s, publisherFor().Publish(s.Context(), envelopes...), events.CodeUnregistered, "event_type")
+			return nil
+		})
+		if err != nil {
+			s.Fatalf("the transaction could not be committed: %v", err)
+		}
+		s.want()
+	}
+}
+
+// refusedEvent is an event that Go can tell is bad.
+type refusedEvent struct {
+	name  string
+	code  events.Code
+	field string
+	spoil func(*events.Envelope)
+}
+
+func refusedEvents() []refusedEvent {
+	payload := func(text string) func(*events.Envelope) {
+		return func(e *events.Envelope) { e.Payload = json.RawMessage(text) }
+	}
+	eventType := func(text string) func(*events.Envelope) {
+		return func(e *events.Envelope) { e.EventType = text }
+	}
+	version := func(n int) func(*events.Envelope) { return func(e *events.Envelope) { e.EventVersion = n } }
+	key := func(text string) func(*events.Envelope) { return func(e *events.Envelope) { e.IdempotencyKey = text } }
+	trace := func(text string) func(*events.Envelope) { return func(e *events.Envelope) { e.TraceContext = text } }
+	workspace := func(id uuid.UUID) func(*events.Envelope) {
+		return func(e *events.Envelope) { e.WorkspaceID = uuid.NullUUID{UUID: id, Valid: true} }
+	}
+	occurred := func(at time.Time) func(*events.Envelope) { return func(e *events.Envelope) { e.OccurredAt = at } }
+	const traceID, spanID = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
+	return []refusedEvent{
+		{"no type", events.CodeEventType, "event_type", eventType("")},
+		{"a type of one word", events.CodeEventType, "event_type", eventType("happened")},
+		{"a type in capitals", events.CodeEventType, "event_type", eventType("worlds.Suite.happened")},
+		{"a long type", events.CodeEventType, "event_type", eventType("worlds." + strings.Repeat("a", events.MaxEventTypeBytes))},
+		{"no version", events.CodeEventVersion, "event_version", version(0)},
+		{"a negative version", events.CodeEventVersion, "event_version", version(-1)},
+		{"a great version", events.CodeEventVersion, "event_version", version(events.MaxEventVersion + 1)},
+		{"no source", events.CodeSource, "source", func(e *events.Envelope) { e.Source = "" }},
+		{"an unknown source", events.CodeSource, "source", func(e *events.Envelope) { e.Source = "elsewhere" }},
+		{"an unknown target", events.CodeTarget, "target", func(e *events.Envelope) { e.Target = "elsewhere" }},
+		{"no payload", events.CodePayloadObject, "payload", payload("")},
+		{"null as payload", events.CodePayloadObject, "payload", payload("null")},
+		{"an array as payload", events.CodePayloadObject, "payload", payload(`[{"n": 1}]`)},
+		{"a payload that is no JSON", events.CodePayloadObject, "payload", payload(`{"n": 1,}`)},
+		{"two payloads", events.CodePayloadObject, "payload", payload(`{"n": 1} {"n": 2}`)},
+		{"a payload too large", events.CodePayloadSize, "payload", payload(`{"n": 1, "text": "` + strings.Repeat("a", events.MaxPayloadBytes) + `"}`)},
+		{"a payload much too large", events.CodePayloadSize, "payload", payload(`{"n": 1, "text": "` + strings.Repeat("a", 8*events.MaxPayloadBytes) + `"}`)},
+		{"a payload too deep", events.CodePayloadDepth, "payload",
+			payload(`{"n": 1, "data": ` + strings.Repeat(`{"a":`, events.MaxPayloadDepth) + "1" + strings.Repeat("}", events.MaxPayloadDepth) + "}")},
+		{"a number too large", events.CodePayloadNumber, "payload", payload(`{"n": 1, "data": {"a": 1e309}}`)},
+		{"a number too long", events.CodePayloadNumber, "payload", payload(`{"n": 1, "data": {"a": 0.` + strings.Repeat("1", events.MaxNumberDigits) + `}}`)},
+		{"a NUL in the payload", events.CodeText, "payload", payload(`{"n": 1, "text": "a\u0000b"}`)},
+		{"half a surrogate pair in the payload", events.CodeText, "payload", payload(`{"n": 1, "text": "\ud83e"}`)},
+		{"a payload that is not UTF-8", events.CodeText, "payload", payload("{\"n\": 1, \"text\": \"\xff\"}")},
+		{"a key with a NUL", events.CodeText, "idempotency_key", key("a\x00b")},
+		{"a key that is not UTF-8", events.CodeText, "idempotency_key", key("\xff")},
+		{"a blank key", events.CodeIdempotencyKey, "idempotency_key", key(" \t\u00a0")},
+		{"a long key", events.CodeIdempotencyKey, "idempotency_key", key(strings.Repeat("a", events.MaxIdempotencyKeyBytes+1))},
+		{"a trace context of another form", events.CodeTraceContext, "trace_context", trace("trace")},
+		{"a trace context in capitals", events.CodeTraceContext, "trace_context", trace("00-" + strings.ToUpper(traceID) + "-" + spanID + "-01")},
+		{"a trace context of the version ff", events.CodeTraceContext, "trace_context", trace("ff-" + traceID + "-" + spanID + "-01")},
+		{"a trace context without trace", events.CodeTraceContext, "trace_context", trace("00-" + strings.Repeat("0", 32) + "-" + spanID + "-01")},
+		{"a trace context without span", events.CodeTraceContext, "trace_context", trace("00-" + traceID + "-" + strings.Repeat("0", 16) + "-01")},
+		{"before the year 2000", events.CodeOccurredAt, "occurred_at", occurred(time.Date(1999, 12, 31, 23, 59, 59, 0, time.UTC))},
+		{"more than a day ahead", events.CodeOccurredAt, "occurred_at", occurred(time.Now().Add(events.MaxOccurredAhead + time.Hour))},
+		{"the max UUID as id", events.CodeEventID, "event_id", func(e *events.Envelope) { e.EventID = uuid.Max }},
+		{"the nil UUID as workspace", events.CodeWorkspaceID, "workspace_id", workspace(uuid.Nil)},
+		{"the max UUID as workspace", events.CodeWorkspaceID, "workspace_id", workspace(uuid.Max)},
+		{"an unregistered type", events.CodeUnregistered, "event_type", eventType("worlds.suite.unregistered")},
+		{"an unregistered version", events.CodeUnregistered, "event_type", version(3)},
+		{"the source of another type", events.CodeSourceMismatch, "source", func(e *events.Envelope) { e.Source = events.Platform }},
+		{"a field that is missing", events.CodePayloadShape, "payload", payload(`{"text": "no n"}`)},
+		{"a field of another type", events.CodePayloadShape, "payload", payload(`{"n": "1"}`)},
+		{"a field that is null", events.CodePayloadShape, "payload", payload(`{"n": null}`)},
+		{"a fraction for an integer", events.CodePayloadShape, "payload", payload(`{"n": 1.5}`)},
+	}
+}
+
+func refusals(s *publisherSuite) {
+	for _, c := range refusedEvents() {
+		s.Run(c.name, func(t *testing.T) {
+			e := suiteEvent(1)
+			c.spoil(&e)
+			_ = s.Transact(t.Context(), func(publisherFor events.PublisherFor) error {
+				err := publisherFor().Publish(t.Context(), e)
+				wantRefusal(t, err, c.code, c.field)
+				return err
+			})
+		})
+	}
+	s.want()
+}
+
+func usableAfterRefusal(s *publisherSuite) {
+	err := s.Transact(s.Context(), func(publisherFor events.PublisherFor) error {
+		publisher := publisherFor()
+		for _, c := range refusedEvents() {
+			e := suiteEvent(1)
+			c.spoil(&e)
+			if err := publisher.Publish(s.Context(), suiteEvent(2), e); err == nil {
+				s.Errorf("%s: was not refused", c.name)
+			}
+		}
+		return publisher.Publish(s.Context(), suiteEvent(3))
+	})
+	if err != nil {
+		s.Fatalf("after refusals the transaction cannot be used: %v", err)
+	}
+	s.want(3)
+}
+
+func refusesDeprecated(s *publisherSuite) {
+	e := suiteEvent(1)
+	e.EventType = deprecatedType
+	_ = s.Transact(s.Context(), func(publisherFor events.PublisherFor) error {
+		err := publisherFor().Publish(s.Context(), e)
+		wantRefusal(s, err, events.CodeDeprecated, "event_type")
+		return err
+	})
+	s.want()
+}
+
+func refusesTakenID(s *publisherSuite) {
+	e := suiteEvent(1)
+	e.EventID, e.OccurredAt = uuid.New(), time.Now()
+	publish := func(envelopes ...events.Envelope) {
+		s.Helper()
+		_ = s.Transact(s.Context(), func(publisherFor events.PublisherFor) error {
+			err := publisherFor().Publish(s.Context(), envelopes...)
+			wantRefusal(s, err, events.CodeEventID, "event_id")
+			return err
+		})
+	}
+	publish(e, e)
+	s.want()
+	s.commit(e)
+	publish(e)
+	s.want(1)
+	e.OccurredAt = e.OccurredAt.Add(time.Second) // as a producer does that lost the answer and tries again
+	s.commit(e)
+	s.want(1, 1)
+}
+
+func fillsWhatIsZero(s *publisherSuite) {
+	before := time.Now().Add(-time.Minute) // clocks differ
+	s.commit(suiteEvent(1), suiteEvent(2))
+	after := time.Now().Add(time.Minute)
+	ids := make(map[uuid.UUID]bool)
+	for _, p := range s.published() {
+		e := p.Envelope
+		ids[e.EventID] = true
+		if e.EventID == uuid.Nil || e.IdempotencyKey != e.EventID.String() {
+			s.Errorf("id %s has the key %q, want the id", e.EventID, e.IdempotencyKey)
+		}
+		if e.OccurredAt.Before(before) || e.OccurredAt.After(after) {
+			s.Errorf("occurred at %s, want the time of the call", e.OccurredAt)
+		}
+		if e.Target != "" || e.WorkspaceID.Valid || e.TraceContext != "" {
+			s.Errorf("target %q, workspace %v, trace %q, want none of them", e.Target, e.WorkspaceID, e.TraceContext)
+		}
+		if p.AvailableAt.After(after) {
+			s.Errorf("becomes due at %s, want at once", p.AvailableAt)
+		}
+	}
+	if len(ids) != 2 {
+		s.Errorf("%d ids of two events", len(ids))
+	}
+}
+
+// fullEvent has a value in each of the ten fields.
+func fullEvent() events.Envelope {
+	return events.Envelope{
+		EventID: uuid.New(), EventType: suiteType, EventVersion: 2,
+		OccurredAt: time.Date(2024, 2, 29, 23, 59, 59, 123456789, time.FixedZone("", -5*3600)),
+		Source:     events.Worlds, Target: events.Platform, WorkspaceID: uuid.NullUUID{UUID: uuid.New(), Valid: true},
+		Payload: json.RawMessage(`{"n": 7, "data": {"b": [1, null, true]}}`), IdempotencyKey: "a key: “quoted” \\ 漢",
+		TraceContext: "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01",
+	}
+}
+
+// stored is how e arrives.
+func stored(e events.Envelope) events.Envelope {
+	e.OccurredAt = e.OccurredAt.UTC().Truncate(time.Microsecond)
+	e.IdempotencyKey = qualifiedKey(e)
+	return e
+}
+
+// differ says in which fields an event that arrived is not as it should be.
+func differ(got, want events.Envelope) string {
+	var faults []string
+	if !sameJSON(got.Payload, want.Payload) {
+		faults = append(faults, fmt.Sprintf("payload is %s, want %s", got.Payload, want.Payload))
+	}
+	if !got.OccurredAt.Equal(want.OccurredAt) {
+		faults = append(faults, fmt.Sprintf("occurred_at is %s, want %s", got.OccurredAt, want.OccurredAt))
+	}
+	got.Payload, got.OccurredAt = want.Payload, want.OccurredAt
+	if !reflect.DeepEqual(got, want) {
+		faults = append(faults, fmt.Sprintf("the event is\n%+v, want\n%+v", got, want))
+	}
+	return strings.Join(faults, "; ")
+}
+
+// sameJSON compares documents, numbers by how they are written.
+func sameJSON(a, b []byte) bool {
+	var values [2]any
+	for i, text := range [][]byte{a, b} {
+		decoder := json.NewDecoder(bytes.NewReader(text))
+		decoder.UseNumber()
+		if err := decoder.Decode(&values[i]); err != nil {
+			return false
+		}
+	}
+	return reflect.DeepEqual(values[0], values[1])
+}
+
+func tenFieldsArrive(s *publisherSuite) {
+	e := fullEvent()
+	s.commit(e)
+	if fault := differ(s.one().Envelope, stored(e)); fault != "" {
+		s.Fatal(fault)
+	}
+}
+
+func keysAreQualified(s *publisherSuite) {
+	id, workspace := uuid.New(), uuid.NullUUID{UUID: uuid.New(), Valid: true}
+	for _, c := range []struct {
+		name, key, want string
+		workspace       uuid.NullUUID
+	}{
+		{"of no workspace", "key", "worlds:-:key", uuid.NullUUID{}},
+		{"of a workspace", "key", "worlds:" + workspace.UUID.String() + ":key", workspace},
+		{"the id itself", id.String(), id.String(), workspace},
+	} {
+		e := suiteEvent(1)
+		e.EventID, e.IdempotencyKey, e.WorkspaceID = id, c.key, c.workspace
+		s.commit(e)
+		all := s.published()
+		if got := all[len(all)-1].Envelope.IdempotencyKey; got != c.want {
+			s.Errorf("%s: the key is %q, want %q", c.name, got, c.want)
+		}
+	}
+}
+
+func payloadsArrive(s *publisherSuite) {
+	for i, text := range []string{
+		`{"n": 9223372036854775807, "text": "“quotes” \\ \" / \u00e9 漢 🦊 \ud83e\udd8a \n\t \u001f"}`,
+		`{"n": -9223372036854775808, "text": "<b>&amp;</b> \u2028"}`,
+		`{"n": 0, "data": {"": [], "many digits": 12345678901234567890.10, "small": 0.000001, "nested": {"null": null, "false": false}}}`,
+		`{"n": 1, "unknown": {"field": "of a later version"}}`,
+		`{"n": 1, "data": ` + strings.Repeat(`{"a": `, events.MaxPayloadDepth-1) + "1" + strings.Repeat("}", events.MaxPayloadDepth-1) + `}`,
+		`{"n": 1, "text": "` + strings.Repeat("a", events.MaxPayloadBytes-100) + `"}`,
+	} {
+		e := suiteEvent(i)
+		e.EventID, e.Payload = uuid.New(), json.RawMessage(text)
+		s.commit(e)
+		for _, p := range s.published() {
+			if p.Envelope.EventID == e.EventID && !sameJSON(p.Envelope.Payload, e.Payload) {
+				s.Errorf("%.300s arrived as %.300s", e.Payload, p.Envelope.Payload)
+			}
+		}
+	}
+	if n := len(s.published()); n != 6 {
+		s.Errorf("%d of 6 events arrived", n)
+	}
+}
+
+func givenAtTheCall(s *publisherSuite) {
+	given := []events.Envelope{suiteEvent(1), fullEvent()}
+	before := []events.Envelope{suiteEvent(1), given[1]}
+	err := s.Transact(s.Context(), func(publisherFor events.PublisherFor) error {
+		if err := publisherFor().Publish(s.Context(), given...); err != nil {
+			return err
+		}
+		if !reflect.DeepEqual(given, before) {
+			s.Errorf("the caller's envelopes were changed to %+v", given)
+		}
+		copy(given[0].Payload, `{"n": 8}`)
+		given[1].EventVersion = 1
+		return nil
+	})
+	if err != nil {
+		s.Fatal(err)
+	}
+	s.want(1, 7)
+}
+
+func nothingToPublish(s *publisherSuite) {
+	s.commit()
+	s.want()
+}
+
+func thousands(s *publisherSuite) {
+	const many = 3000
+	all := make([]events.Envelope, 0, many)
+	var numbers []int64
+	for n := range many {
+		all = append(all, suiteEvent(n))
+		numbers = append(numbers, int64(n))
+	}
+	s.commit(all[0])
+	s.commit(all[1:20]...)
+	s.want(numbers[:20]...)
+	s.commit(all[20:]...)
+	s.want(numbers...)
+}
+
+func dueWhenScheduled(s *publisherSuite) {
+	later := time.Now().Add(48 * time.Hour)
+	err := s.Transact(s.Context(), func(publisherFor events.PublisherFor) error {
+		return errors.Join(
+			publisherFor(events.AvailableAt(later)).Publish(s.Context(), suiteEvent(1), suiteEvent(2)),
+			publisherFor(events.AvailableAt(time.Now().Add(-time.Hour))).Publish(s.Context(), suiteEvent(3)),
+			publisherFor(events.AvailableAt(time.Time{}.Add(time.Hour))).Publish(s.Context(), suiteEvent(4)),
+			publisherFor().Publish(s.Context(), suiteEvent(5)),
+		)
+	})
+	if err != nil {
+		s.Fatal(err)
+	}
+	s.want(1, 2, 3, 4, 5)
+	for _, p := range s.published() {
+		payload, err := events.Decode[suitePayload](p.Envelope)
+		if err != nil {
+			s.Fatal(err)
+		}
+		if want := later.Truncate(time.Microsecond); payload.N <= 2 && !p.AvailableAt.Equal(want) {
+			s.Errorf("event %d becomes due at %s, want %s", payload.N, p.AvailableAt, want)
+		}
+		if payload.N > 2 && p.AvailableAt.After(time.Now().Add(time.Minute)) {
+			s.Errorf("event %d becomes due at %s, want at once", payload.N, p.AvailableAt)
+		}
+	}
+}
+
+func refusesFarSchedule(s *publisherSuite) {
+	err := s.Transact(s.Context(), func(publisherFor events.PublisherFor) error {
+		far := publisherFor(events.AvailableAt(time.Now().Add(events.MaxScheduleAhead + time.Hour)))
+		wantRefusal(s, far.Publish(s.Context(), suiteEvent(1)), events.CodeAvailableAt, "available_at")
+		return publisherFor(events.AvailableAt(time.Now().Add(events.MaxScheduleAhead-time.Hour))).Publish(s.Context(), suiteEvent(2))
+	})
+	if err != nil {
+		s.Fatalf("after the refusal the transaction cannot be used: %v", err)
+	}
+	s.want(2)
+}

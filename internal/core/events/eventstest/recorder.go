@@ -1,0 +1,205 @@
+package eventstest
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/google/uuid"
+
+	"spectral/internal/core/events"
+)
+
+// Publication is an event as it was published, and when it becomes due.
+type Publication struct {
+	// Envelope as consumers get it: its idempotency key is qualified, its times have microseconds.
+	Envelope events.Envelope
+	// AvailableAt is when the event becomes due; zero, or a time that has passed, means at once.
+	AvailableAt time.Time
+}
+
+// Recorder is an [events.EventPublisher] that keeps what it is given. It refuses what a real one refuses and fills
+// what a real one fills. It does not refuse what only a database knows: that a role may not publish as a source
+// (SP017), and that a generation takes no events (SP019). Payloads are kept as they were given, not as jsonb would have
+// them. Safe for concurrent use.
+type Recorder struct {
+	contracts *events.Contracts
+	now       func() time.Time
+	under     *Recorder // what a transaction will be added to; nil outside of one
+
+	mu        sync.Mutex
+	published []Publication
+}
+
+var (
+	_ events.EventPublisher = (*Recorder)(nil)
+	_ Source                = (*Recorder)(nil)
+)
+
+// NewRecorder returns a recorder that knows contracts. Now is the clock by which times are checked and filled:
+// [time.Now] where it does not matter.
+func NewRecorder(contracts *events.Contracts, now func() time.Time) *Recorder {
+	return &Recorder{contracts: contracts, now: now}
+}
+
+// Publish implements [events.EventPublisher].
+func (r *Recorder) Publish(ctx context.Context, envelopes ...events.Envelope) error {
+	return r.publish(ctx, events.PublishOptions{}, envelopes)
+}
+
+// Publisher returns a publisher with options that records in r. The method is an [events.PublisherFor].
+func (r *Recorder) Publisher(options ...events.PublishOption) events.EventPublisher {
+	p := scheduling{recorder: r}
+	for _, option := range options {
+		option(&p.options)
+	}
+	return p
+}
+
+// scheduling publishes with options.
+type scheduling struct {
+	recorder *Recorder
+	options  events.PublishOptions
+}
+
+func (p scheduling) Publish(ctx context.Context, envelopes ...events.Envelope) error {
+	return p.recorder.publish(ctx, p.options, envelopes)
+}
+
+// Transact calls work as a unit of work does: what it publishes is kept if it returns nil. An error, a panic or
+// [runtime.Goexit] undoes it.
+func (r *Recorder) Transact(work func(events.PublisherFor) error) error {
+	tx := &Recorder{contracts: r.contracts, now: r.now, under: r}
+	if err := work(tx.Publisher); err != nil {
+		return err
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.published = append(r.published, tx.published...)
+	return nil
+}
+
+// Published returns copies of the events, in the order they were published.
+func (r *Recorder) Published() []events.Envelope {
+	publications := r.Publications()
+	envelopes := make([]events.Envelope, len(publications))
+	for i, p := range publications {
+		envelopes[i] = p.Envelope
+	}
+	return envelopes
+}
+
+// Publications is Published with the times at which the events become due.
+func (r *Recorder) Publications() []Publication {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	publications := slices.Clone(r.published)
+	for i := range publications {
+		publications[i].Envelope.Payload = slices.Clone(publications[i].Envelope.Payload)
+	}
+	return publications
+}
+
+// Events implements [Source].
+func (r *Recorder) Events(context.Context) ([]events.Envelope, error) { return r.Published(), nil }
+
+func (r *Recorder) publish(ctx context.Context, options events.PublishOptions, envelopes []events.Envelope) error {
+	now := r.now()
+	if at := options.AvailableAt; at.After(now.Add(events.MaxScheduleAhead)) {
+		return &events.Refusal{Code: events.CodeAvailableAt, Field: "available_at",
+			Reason: fmt.Sprintf("is %s, must be at most 366 days ahead", at.Format(time.RFC3339))}
+	}
+	if len(envelopes) == 0 {
+		return nil
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	before := len(r.published)
+	for i, e := range envelopes {
+		p, err := r.seal(e, now)
+		if err != nil {
+			r.published = r.published[:before]
+			return place(i, len(envelopes), err)
+		}
+		if options.AvailableAt.After(now) {
+			p.AvailableAt = options.AvailableAt.UTC().Truncate(time.Microsecond)
+		}
+		r.published = append(r.published, p)
+	}
+	if err := ctx.Err(); err != nil {
+		r.published = r.published[:before]
+		return fmt.Errorf("publish: %w", err)
+	}
+	return nil
+}
+
+// seal checks e, and fills what the producer left to the publisher.
+func (r *Recorder) seal(e events.Envelope, now time.Time) (Publication, error) {
+	if err := e.Validate(now); err != nil {
+		return Publication{}, err
+	}
+	contract, err := r.contracts.Check(e)
+	if err != nil {
+		return Publication{}, err
+	}
+	if d := contract.Deprecation; d != nil && !now.Before(d.Deadline) {
+		return Publication{}, &events.Refusal{Code: events.CodeDeprecated, Field: "event_type", EventType: e.EventType,
+			Reason: fmt.Sprintf("has been refused since %s: it was deprecated", d.Deadline.Format(time.RFC3339)), Hint: "publish " + d.Successor}
+	}
+	if e.EventID == uuid.Nil {
+		if e.EventID, err = uuid.NewV7(); err != nil {
+			return Publication{}, fmt.Errorf("make an event id: %w", err)
+		}
+	}
+	if e.OccurredAt.IsZero() {
+		e.OccurredAt = now
+	}
+	e.OccurredAt = e.OccurredAt.UTC().Truncate(time.Microsecond)
+	if r.has(e) || r.under.keeps(e) {
+		return Publication{}, &events.Refusal{Code: events.CodeEventID, Field: "event_id", EventType: e.EventType,
+			Reason: "an event of this id and occurred_at is in the outbox already"}
+	}
+	e.IdempotencyKey = qualifiedKey(e)
+	e.Payload = slices.Clone(e.Payload)
+	return Publication{Envelope: e}, nil
+}
+
+// has reports whether an event with the id and time of e is recorded. R is locked.
+func (r *Recorder) has(e events.Envelope) bool {
+	return slices.ContainsFunc(r.published, func(p Publication) bool {
+		return p.Envelope.EventID == e.EventID && p.Envelope.OccurredAt.Equal(e.OccurredAt)
+	})
+}
+
+// keeps is has, of a recorder that is not locked and may be nil.
+func (r *Recorder) keeps(e events.Envelope) bool {
+	if r == nil {
+		return false
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.has(e)
+}
+
+// qualifiedKey is the idempotency key as it is stored: two sources or workspaces never share one.
+func qualifiedKey(e events.Envelope) string {
+	id := e.EventID.String()
+	if e.IdempotencyKey == "" || e.IdempotencyKey == id {
+		return id
+	}
+	workspace := "-"
+	if e.WorkspaceID.Valid {
+		workspace = e.WorkspaceID.UUID.String()
+	}
+	return string(e.Source) + ":" + workspace + ":" + e.IdempotencyKey
+}
+
+// place says which of several events an error is about.
+func place(i, of int, err error) error {
+	if of == 1 {
+		return err
+	}
+	return fmt.Errorf("event %d of %d: %w", i+1, of, err)
+}

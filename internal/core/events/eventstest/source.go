@@ -1,0 +1,132 @@
+package eventstest
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/google/uuid"
+
+	"spectral/internal/core/events"
+)
+
+// Source has events that were published.
+type Source interface {
+	// Events returns them in the order they were published, as consumers get them.
+	Events(ctx context.Context) ([]events.Envelope, error)
+}
+
+// OutboxSource is the outbox of a database as a [Source].
+type OutboxSource struct {
+	db        events.Tx
+	workspace uuid.NullUUID
+}
+
+var _ Source = OutboxSource{}
+
+// Outbox is the outbox of the database that db leads to, as somebody who may read all of it: the tests' superuser, or
+// a member of spectral_operator. A pool is as good as a transaction.
+func Outbox(db events.Tx) OutboxSource { return OutboxSource{db: db} }
+
+// InWorkspace is s without the events of other workspaces, or of none.
+func (s OutboxSource) InWorkspace(workspace uuid.UUID) OutboxSource {
+	s.workspace = uuid.NullUUID{UUID: workspace, Valid: true}
+	return s
+}
+
+// Events implements [Source].
+func (s OutboxSource) Events(ctx context.Context) ([]events.Envelope, error) {
+	outcomes, err := Outcomes(ctx, s.db)
+	if err != nil {
+		return nil, err
+	}
+	var envelopes []events.Envelope
+	for _, o := range outcomes {
+		if !s.workspace.Valid || o.Envelope.WorkspaceID == s.workspace {
+			envelopes = append(envelopes, o.Envelope)
+		}
+	}
+	return envelopes, nil
+}
+
+// Status of an event in the outbox.
+type Status string
+
+// The statuses of an event.
+const (
+	Pending   Status = "pending"
+	InFlight  Status = "in_flight"
+	Delivered Status = "delivered"
+	Failed    Status = "failed"
+)
+
+// Settled reports whether nothing more will become of the event by itself.
+func (s Status) Settled() bool { return s == Delivered || s == Failed }
+
+// Outcome is what has become of an event.
+type Outcome struct {
+	Publication
+	Status   Status
+	Attempts int // counted dispatches
+	// LastError has a line for each handler that failed, Class: handler: message. That of an event which was delivered
+	// after a failure is kept.
+	LastError string
+	// Failures of handlers that have not handled the event.
+	Failures map[string]Failure
+	// HandledBy are the handlers that have handled the event's idempotency key, by name.
+	HandledBy  []string
+	Generation events.Generation
+	// Waiting: something is still to become of it, and not only because it was scheduled for later.
+	Waiting bool
+	// Scheduled: it was published to become due later, and that time has not come.
+	Scheduled bool
+}
+
+// Failure is what is recorded of a handler that failed.
+type Failure struct {
+	Failures int    `json:"failures"` // counted ones
+	Parked   bool   `json:"parked"`   // it will not run again
+	Class    string `json:"class"`
+	Error    string `json:"error"`
+}
+
+// scheduled says of a row that its time has not come yet and nobody has tried it; waiting, that it has something
+// ahead which is not its own time: a row that waits for a retry is waiting.
+const (
+	scheduled = `(o.status = 'pending' and o.available_at > clock_timestamp() and o.available_at > o.created_at
+		and o.attempts = 0 and o.last_error is null and o.crashes = 0)`
+	waiting = `(o.status in ('pending', 'in_flight') and not ` + scheduled + `)`
+)
+
+// Outcomes reads what has become of every event in the outbox of the database that db leads to, in the order they were
+// published. See [Outbox] for who may.
+func Outcomes(ctx context.Context, db events.Tx) ([]Outcome, error) {
+	rows, err := db.Query(ctx, `
+		select o.id, o.event_type, o.event_version, o.occurred_at, o.source, coalesce(o.target, ''), o.workspace_id, o.payload,
+		  o.idempotency_key, coalesce(o.trace_context, ''), o.available_at, o.status, o.attempts, coalesce(o.last_error, ''),
+		  o.handler_failures, o.generation, `+scheduled+`, `+waiting+`,
+		  coalesce((select array_agg(h.handler_name order by h.handler_name) from core.event_handled h
+		            where h.idempotency_key = o.idempotency_key), '{}')
+		from core.outbox o
+		where o.deleted_at is null
+		order by o.created_at, o.id`)
+	if err != nil {
+		return nil, fmt.Errorf("read the outbox: %w", err)
+	}
+	defer rows.Close()
+	var outcomes []Outcome
+	for rows.Next() {
+		var o Outcome
+		e := &o.Envelope
+		if err := rows.Scan(&e.EventID, &e.EventType, &e.EventVersion, &e.OccurredAt, &e.Source, &e.Target, &e.WorkspaceID, &e.Payload,
+			&e.IdempotencyKey, &e.TraceContext, &o.AvailableAt, &o.Status, &o.Attempts, &o.LastError,
+			&o.Failures, &o.Generation, &o.Scheduled, &o.Waiting, &o.HandledBy); err != nil {
+			return nil, fmt.Errorf("read the outbox: %w", err)
+		}
+		e.OccurredAt, o.AvailableAt = e.OccurredAt.UTC(), o.AvailableAt.UTC()
+		outcomes = append(outcomes, o)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, fmt.Errorf("read the outbox: %w", err)
+	}
+	return outcomes, nil
+}
