@@ -28,14 +28,16 @@ lint: ## run golangci-lint
 fmt: ## format the Go code
 	$(tool) golangci-lint fmt
 
-generate: ## generate the queries from db/, the list of who consumes what, snapshots of contracts and the catalog pages
+generate: ## write what follows from the code and db/: queries, who consumes what, contracts, catalog, schema, privileges
 	$(tool) sqlc generate
 	go test ./tests/architecture -run '^TestTopology$$' -update
 	go test ./tests/contracts -run '^(TestSnapshots|TestCatalog)$$' -update
+	go test ./tests/database -run '^(TestSchema|TestPrivileges)$$' -update
 
 verify-generated: ## fail if generate would change anything
 	go test ./tests/architecture -tags=sqlc -run '^(TestGeneratedQueriesAreCurrent|TestTopology)$$'
 	go test ./tests/contracts -run '^(TestSnapshots|TestCatalog)$$'
+	go test ./tests/database -run '^(TestSchema|TestPrivileges)$$'
 
 demo: build ## publish cards and watch them arrive, on a Postgres of its own
 	bin/workers demo

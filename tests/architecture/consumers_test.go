@@ -280,7 +280,7 @@ func TestTopology(t *testing.T) {
 		t.Fatal(err)
 	}
 	if got != string(want) {
-		t.Errorf("the topology is no longer what %s says. If that is meant, run `go test ./tests/architecture -update`. It is now:\n%s", golden, got)
+		t.Errorf("the topology is no longer what %s says. If that is meant, run `make generate`. It is now:\n%s", golden, got)
 	}
 }
 
@@ -294,7 +294,7 @@ func topology(builders []app.ConsumerBuilder, contracts *events.Contracts) strin
 	}
 	var text strings.Builder
 	text.WriteString("# Which event reaches which handlers, in their order, as seen by generation 1. Written by\n" +
-		"# `go test ./tests/architecture -update`.\n")
+		"# `make generate`.\n")
 	last := ""
 	for _, c := range contracts.All() {
 		if c.Type == last {

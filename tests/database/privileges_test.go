@@ -50,7 +50,7 @@ func wantPrivileges(t *testing.T, conn *pgx.Conn, missing, unexpected []string) 
 	}{{"missing", missing, haveMissing}, {"unexpected", unexpected, haveUnexpected}} {
 		slices.Sort(c.want)
 		if !slices.Equal(c.want, c.have) {
-			t.Errorf("%s privileges are\n  %s\nwant\n  %s\nif db/privileges.txt is to change: go test ./tests/database -run 'TestPrivileges$' -update",
+			t.Errorf("%s privileges are\n  %s\nwant\n  %s\nif db/privileges.txt is to change: `make generate`, and read the diff",
 				c.what, strings.Join(c.have, "\n  "), strings.Join(c.want, "\n  "))
 		}
 	}

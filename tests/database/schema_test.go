@@ -125,7 +125,7 @@ func TestSchema(t *testing.T) {
 		t.Fatal(err)
 	}
 	if string(want) != have {
-		t.Errorf("the schema is not that of %s; if it is meant to change: go test ./tests/database -run TestSchema -update\n%s",
+		t.Errorf("the schema is not that of %s; if it is meant to change: `make generate`, and read the diff\n%s",
 			goldenSchema, diff(string(want), have))
 	}
 }
@@ -287,7 +287,7 @@ func TestDownLosesNothing(t *testing.T) {
 			t.Parallel()
 			insert, known := keepers[table]
 			if !known {
-				t.Fatalf("give keepers a row of %s, or say in rebuilt that its rows come back", table)
+				t.Fatalf("give keepers (tests/database/schema_test.go) a statement that inserts a row of %s, or say in rebuilt that its rows come back", table)
 			}
 			at := pgtest.New(t)
 			conn := pgtest.Conn(t, at)
