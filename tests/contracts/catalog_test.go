@@ -300,10 +300,13 @@ func commentsOf(t *testing.T, tree fs.FS, payload reflect.Type) map[string]strin
 
 func oneLine(comment string) string { return strings.Join(strings.Fields(comment), " ") }
 
-// parsed are a folder's files but its tests; none if there is no folder.
-func parsed(t *testing.T, tree fs.FS, folder string) (files []*ast.File) {
+// parsed are a file, or a folder's files but its tests; none if there is no folder.
+func parsed(t *testing.T, tree fs.FS, at string) (files []*ast.File) {
 	t.Helper()
-	names, err := fs.Glob(tree, path.Join(folder, "*.go"))
+	if !strings.HasSuffix(at, ".go") {
+		at = path.Join(at, "*.go")
+	}
+	names, err := fs.Glob(tree, at)
 	must(t, err)
 	for _, name := range names {
 		if strings.HasSuffix(name, "_test.go") {
