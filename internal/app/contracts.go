@@ -2,6 +2,7 @@ package app
 
 import (
 	"spectral/internal/core/events"
+	platform "spectral/internal/platform/contracts/events"
 	worlds "spectral/internal/worlds/contracts/events"
 )
 
@@ -10,5 +11,6 @@ import (
 func Contracts() (*events.Contracts, error) {
 	return events.NewContracts(
 		worlds.WorldModelCardPublishedContract(),
+		platform.AgentTaskDispatchedContract(),
 	)
 }

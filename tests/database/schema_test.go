@@ -252,7 +252,11 @@ var keepers = map[string]string{
 	"core.outbox":              "select core.generation_register(1); select core.outbox_publish('worlds.world_model_card.published', 'worlds', '{}')",
 	"core.event_handled":       "insert into core.event_handled (handler_name, idempotency_key, event_id, event_type, content_class) values ('a.b', 'k', gen_random_uuid(), 'a.b', 'workspace')",
 	"worlds.world_model_cards": "insert into worlds.world_model_cards (card_id, version, card, published_at) values ('c', 1, '{}', now())",
-	"platform.system_cards":    "insert into platform.system_cards (card_id, version, title, snapshot) values ('c', 1, 't', '{}')",
+	"platform.conversations":   "insert into platform.conversations (conversation_id, kind, created_at) values (gen_random_uuid(), 'reactive', now())",
+	"platform.agent_tasks": `with c as (insert into platform.conversations (conversation_id, kind, created_at) values (gen_random_uuid(), 'reactive', now())
+		returning conversation_id) insert into platform.agent_tasks (agent_task_id, conversation_id, executor, input, status, created_at, updated_at, retain_until)
+		select gen_random_uuid(), conversation_id, 'e', '{}', 'queued', now(), now(), now() + interval '1 day' from c`,
+	"platform.system_cards": "insert into platform.system_cards (card_id, version, title, snapshot) values ('c', 1, 't', '{}')",
 }
 
 func TestDownLosesNothing(t *testing.T) {
