@@ -51,7 +51,7 @@ func buildAgentTaskConsumer(parts Parts) events.Subscription {
 // AgentTaskConsumer is the consumer of dispatched tasks, over the given executors.
 func AgentTaskConsumer(parts Parts, executors platformapp.Executors) events.Subscription {
 	contract := platform.AgentTaskDispatchedContract()
-	run := platformapp.NewRunTask(transactTasks(parts.UnitOfWork), executors, taskStepLimit, time.Now)
+	run := NewRunTask(parts.UnitOfWork, executors, taskStepLimit)
 	return events.Subscription{
 		Channel: events.ChannelName(parts.Generation, contract.Class), EventType: contract.Type,
 		Mode: events.Leased, Lease: taskLease, Concurrency: taskConcurrency,

@@ -49,6 +49,11 @@ func NewDispatchTaskIn(tx events.Tx, publisher events.EventPublisher, catalog pl
 	return platformapp.NewDispatchTask(within, catalog, time.Now, uuid.NewV7)
 }
 
+// NewRunTask composes the use case.
+func NewRunTask(u *postgres.UnitOfWork, executors platformapp.Executors, stepLimit time.Duration) *platformapp.RunTask {
+	return platformapp.NewRunTask(transactTasks(u), executors, stepLimit, time.Now)
+}
+
 // NewReviewTask composes the use case.
 func NewReviewTask(u *postgres.UnitOfWork) *platformapp.ReviewTask {
 	return platformapp.NewReviewTask(transactTasks(u), time.Now)
