@@ -29,6 +29,7 @@ type Flow struct {
 func Flows() []Flow {
 	return []Flow{
 		cardFlow(),
+		taskFlow(),
 	}
 }
 

@@ -31,11 +31,11 @@ func (b *Briefings) Deliver(ctx context.Context, briefing application.Briefing) 
 	}
 	place = filepath.Join(b.dir, briefing.Task.String()+".md")
 	hidden := b.hidden(briefing, strconv.FormatInt(briefing.Run, 10))
-	if err := writeSynced(hidden, briefing.Text); err != nil {
-		_ = os.Remove(hidden) // or the next run does
-		return "", err
+	if err = writeSynced(hidden, briefing.Text); err == nil {
+		err = os.Rename(hidden, place)
 	}
-	if err := os.Rename(hidden, place); err != nil {
+	if err != nil {
+		_ = os.Remove(hidden) // or the next run does
 		return "", err
 	}
 	if err := syncFolder(b.dir); err != nil {
