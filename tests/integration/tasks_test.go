@@ -477,16 +477,30 @@ func TestAZombieThatKnowsNothingWritesNothing(t *testing.T) {
 			zombie := standing(at, g)
 			stand := zombie.in
 			zombie.in = func(ctx context.Context, step string) error {
-				must(t, stand(ctx, step))
+				err := stand(ctx, step)
 				if step == at {
-					return fails
+					err = fails
 				}
-				return nil
+				return err
 			}
-			over := make(chan error, 1)
+			over, followed := make(chan error, 1), make(chan error, 1)
 			go func() { over <- run(zombie) }()
 			g.awaitEntered(t)
-			must(t, run(&script{}))
+			held := newGate()
+			t.Cleanup(held.letOn)
+			next := standing(at, held)
+			go func() { followed <- run(next) }()
+			held.awaitEntered(t)
+			before := b.text(task.ID)
+			g.letOn()
+			if err := within(t, over); err != nil {
+				t.Errorf("the zombie is told %v: its event would be tried again", err)
+			}
+			if now := b.text(task.ID); now != before {
+				t.Errorf("it changed\n%s to\n%s", before, now)
+			}
+			held.letOn()
+			must(t, within(t, followed))
 			want := domain.TaskAwaitingApproval
 			if late {
 				want = domain.TaskSucceeded
@@ -494,12 +508,33 @@ func TestAZombieThatKnowsNothingWritesNothing(t *testing.T) {
 			if got := b.find(task.ID).Status; got != want {
 				t.Fatalf("it is %s, want %s", got, want)
 			}
-			before := b.text(task.ID)
-			g.letOn()
-			if err := within(t, over); err != nil {
-				t.Errorf("the zombie is told %v: its event would be tried again", err)
+		})
+	}
+}
+
+// A run that knows that its lease is lost writes nothing, though it is still the latest: somebody else is about to
+// begin, and does that step again.
+func TestARunThatHasLostItsLeaseWritesNothing(t *testing.T) {
+	for name, comes := range map[string]error{"a step that is done": nil, "an error": errRefusing, "a terminal error": events.Terminal(errRefusing)} {
+		t.Run(name, func(t *testing.T) {
+			b := setupTasks(t)
+			task := b.dispatched(application.TaskRequest{})
+			ctx, lose := context.WithCancelCause(b.ctx)
+			defer lose(nil)
+			before := ""
+			s := &script{in: func(_ context.Context, step string) error {
+				if step != stepTwo {
+					return nil
+				}
+				before = b.text(task.ID)
+				lose(events.ErrLeaseLost)
+				return comes
+			}}
+			conclude, err := app.NewRunTask(b.uow, s.executors(), time.Minute).Run(ctx, b.workspace, task.ID, b.dispatches(task.ID)[0])
+			if conclude != nil || !errors.Is(err, events.ErrLeaseLost) {
+				t.Errorf("it comes to %t, %v", conclude != nil, err)
 			}
-			if now := b.text(task.ID); now != before {
+			if now := b.text(task.ID); now != before || !strings.Contains(now, "running") {
 				t.Errorf("it changed\n%s to\n%s", before, now)
 			}
 		})
@@ -618,9 +653,9 @@ func TestDuplicateAndOldDispatchesDoNothing(t *testing.T) {
 
 func TestADispatchWithoutTaskFails(t *testing.T) {
 	b := setupTasks(t)
+	task := b.dispatched(application.TaskRequest{}).ID
+	b.exec("update core.outbox set available_at = now() + interval '1 hour'") // for what is published by hand
 	l := b.worker((&script{}).executors())
-	b.exec("update core.outbox set available_at = now() + interval '1 hour' where id = any ($1)", b.dispatches(b.dispatched(application.TaskRequest{}).ID))
-	task := one[uuid.UUID](b.bundle, "select agent_task_id from platform.agent_tasks")
 	for name, c := range map[string]struct {
 		payload   string
 		workspace uuid.NullUUID

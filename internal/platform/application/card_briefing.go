@@ -34,7 +34,7 @@ const (
 	maxBriefedValue      = 200 // and of its value
 )
 
-// ErrNoCard: there is no such card.
+// ErrNoCard says that there is no such card.
 var ErrNoCard = errors.New("there is no such card in this workspace")
 
 // BriefedCard is a card as platform asks its owner for it.

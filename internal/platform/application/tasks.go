@@ -18,7 +18,7 @@ var (
 	ErrNoConversation = errors.New("there is no such conversation in this workspace")
 )
 
-// ErrTaskExists: somebody else has dispatched a task of this id at the same moment, or in another workspace.
+// ErrTaskExists says that a task of this id was dispatched at the same moment, or in another workspace.
 var ErrTaskExists = errors.New("there is an agent task of this id: look again, or choose another")
 
 // Tasks stores conversations and agent tasks in one transaction.

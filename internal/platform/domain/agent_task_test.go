@@ -46,6 +46,7 @@ func taskIn(t *testing.T, status TaskStatus) *AgentTask {
 		err = task.Fail(1, "no card", begun)
 	case TaskCancelled:
 		err = errors.Join(task.Cancel("somebody", begun), task.Stop(1, begun))
+	case TaskQueued, TaskRunning:
 	}
 	if err != nil || task.Status != status {
 		t.Fatalf("the task is %s, not %s: %v", task.Status, status, err)
@@ -269,6 +270,10 @@ func TestTaskCancellationWhileRunning(t *testing.T) {
 	task = asked()
 	if err := task.Redispatch(later); err != nil || task.Status != TaskCancelled || task.AwaitsWorker() {
 		t.Errorf("redispatched: %+v, %v", task, err)
+	}
+	task = asked()
+	if err := errors.Join(task.Fail(1, "no", later), task.Retry(later)); err != nil || task.Cancellation != nil || !task.AwaitsWorker() {
+		t.Errorf("failed, then retried: %+v, %v", task, err)
 	}
 	if err := taskIn(t, TaskRunning).Stop(1, later); err == nil {
 		t.Error("stopped though nobody has asked for it")
