@@ -19,6 +19,8 @@ type Parts struct {
 	// UnitOfWork is for what a handler does outside its own transaction, and its Publishing for what it
 	// publishes in it. Nil where consumers are only looked at.
 	UnitOfWork *postgres.UnitOfWork
+	// BriefingsDir is the folder that briefings are delivered to.
+	BriefingsDir string
 }
 
 // ConsumerBuilder composes one consumer: an event type, its handlers over their repositories, and
@@ -37,6 +39,7 @@ func ConsumerBuilders() []ConsumerBuilder {
 		buildMemoryRoutingConsumer,
 		buildCurationConsumer,
 		buildCurationOutcomeConsumer,
+		buildAgentTaskConsumer,
 	}
 }
 

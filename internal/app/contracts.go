@@ -19,5 +19,6 @@ func Contracts() (*events.Contracts, error) {
 		platform.CurationDecidedContract(),
 		worlds.RuleCandidateProposedContract(),
 		worlds.CurationAppliedContract(),
+		platform.AgentTaskDispatchedContract(),
 	)
 }

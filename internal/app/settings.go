@@ -3,6 +3,8 @@ package app
 import (
 	"errors"
 	"fmt"
+	"os"
+	"path/filepath"
 	"strings"
 
 	"spectral/internal/core/events"
@@ -15,6 +17,8 @@ const (
 	EnvPoolURL     = "SPECTRAL_POOL_URL"
 	EnvGeneration  = "SPECTRAL_GENERATION"
 	EnvPostgresBin = "SPECTRAL_POSTGRES_BIN"
+	// EnvBriefingsDir is the folder that agents deliver their briefings to.
+	EnvBriefingsDir = "SPECTRAL_BRIEFINGS_DIR"
 )
 
 // Settings of a worker.
@@ -28,6 +32,8 @@ type Settings struct {
 	Generation events.Generation
 	// Classes are the processing classes whose consumers run; none: all of them.
 	Classes []string
+	// BriefingsDir is an absolute path. The folder is made when it is first needed.
+	BriefingsDir string
 }
 
 // SettingsError is a missing or malformed setting. Its text says what to set.
@@ -66,6 +72,9 @@ func ReadSettings(getenv func(string) string) (Settings, error) {
 	if s.Generation, err = generation(getenv); err != nil {
 		problems = append(problems, err)
 	}
+	if s.BriefingsDir, err = briefingsDir(getenv); err != nil {
+		problems = append(problems, err)
+	}
 	if len(problems) > 0 {
 		return Settings{}, &SettingsError{problems}
 	}
@@ -79,6 +88,35 @@ func ReadGeneration(getenv func(string) string) (events.Generation, error) {
 		return 0, &SettingsError{[]error{err}}
 	}
 	return g, nil
+}
+
+// ReadBriefingsDir reads SPECTRAL_BRIEFINGS_DIR alone. The error is a [*SettingsError].
+func ReadBriefingsDir(getenv func(string) string) (string, error) {
+	dir, err := briefingsDir(getenv)
+	if err != nil {
+		return "", &SettingsError{[]error{err}}
+	}
+	return dir, nil
+}
+
+// briefingsDir defaults to the user's cache folder, or, for a user without a home, to the system's temporary folder. A relative
+// path is refused: it would depend on where a worker happens to be started.
+func briefingsDir(getenv func(string) string) (string, error) {
+	dir := getenv(EnvBriefingsDir)
+	if dir == "" {
+		cache, err := os.UserCacheDir()
+		if err != nil {
+			return filepath.Join(os.TempDir(), "spectral-briefings"), nil //nolint:nilerr // no home is no fault
+		}
+		return filepath.Join(cache, "spectral", "briefings"), nil
+	}
+	if !filepath.IsAbs(dir) {
+		return "", fmt.Errorf("%s: %.200q is a relative path: set it to the absolute path of a folder", EnvBriefingsDir, dir)
+	}
+	if info, err := os.Stat(dir); err == nil && !info.IsDir() {
+		return "", fmt.Errorf("%s: %.200q is no folder: set it to one that workers may write to, or that they can make", EnvBriefingsDir, dir)
+	}
+	return filepath.Clean(dir), nil
 }
 
 // generation has no default: two deployments that both ran as generation 1 by accident would take

@@ -83,7 +83,9 @@ func newUnitOfWork(pool *pgxpool.Pool, publishing postgres.Publishing) *postgres
 }
 
 func newListener(lifecycle fx.Lifecycle, s Settings, contracts *events.Contracts, unitOfWork *postgres.UnitOfWork, log *slog.Logger) (*postgres.Listener, error) {
-	subscriptions, err := Subscriptions(ConsumerBuilders(), contracts, Parts{Generation: s.Generation, UnitOfWork: unitOfWork}, s.Classes)
+	subscriptions, err := Subscriptions(ConsumerBuilders(), contracts, Parts{
+		Generation: s.Generation, UnitOfWork: unitOfWork, BriefingsDir: s.BriefingsDir,
+	}, s.Classes)
 	if err != nil {
 		return nil, err
 	}

@@ -224,6 +224,10 @@ func TestImportRulesReport(t *testing.T) {
 		{"tests/contracts/a_test.go", "spectral/internal/worlds/contracts/events", nil},
 		{"internal/platform/infrastructure/events/a.go", "spectral/internal/worlds/contracts/events", []string{"contexts", "contracts"}},
 		{"cmd/other/a.go", "spectral/internal/worlds/contracts/events", []string{"contracts", "cmd"}},
+		{"internal/worlds/application/a.go", "spectral/internal/worlds/contracts/protocols", nil},
+		{"internal/worlds/contracts/protocols/a.go", "spectral/internal/worlds/domain", []string{"contract shapes"}},
+		{"internal/platform/application/a.go", "spectral/internal/worlds/contracts/protocols", []string{"contexts", "contracts"}},
+		{"internal/app/a.go", "spectral/internal/worlds/contracts/protocols", nil},
 
 		{"internal/app/cli/a.go", "go.uber.org/fx", nil},
 		{"internal/core/events/infrastructure/postgres/a.go", "go.uber.org/fx/fxevent", []string{"fx"}},

@@ -1,11 +1,9 @@
 package contracts_test
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
 	"go/ast"
-	"go/format"
 	"go/parser"
 	"go/token"
 	"io/fs"
@@ -255,7 +253,7 @@ func commentsOf(t *testing.T, tree fs.FS, payload reflect.Type) map[string]strin
 	t.Helper()
 	comments := make(map[string]string)
 	for _, file := range parsed(t, tree, folderOf(payload.PkgPath())) {
-		ast.Inspect(file, func(n ast.Node) bool {
+		ast.Inspect(file.File, func(n ast.Node) bool {
 			declaration, ok := n.(*ast.GenDecl)
 			if !ok || declaration.Tok != token.TYPE {
 				return true
@@ -300,8 +298,25 @@ func commentsOf(t *testing.T, tree fs.FS, payload reflect.Type) map[string]strin
 
 func oneLine(comment string) string { return strings.Join(strings.Fields(comment), " ") }
 
+// parsedFile is a file and what it was parsed from.
+type parsedFile struct {
+	*ast.File
+
+	text      []byte
+	positions *token.FileSet
+}
+
+// source is a declaration with its comment, as it is written.
+func (f parsedFile) source(d *ast.GenDecl) string {
+	from := d.Pos()
+	if d.Doc != nil {
+		from = d.Doc.Pos()
+	}
+	return string(f.text[f.positions.Position(from).Offset:f.positions.Position(d.End()).Offset]) + "\n"
+}
+
 // parsed are a file, or a folder's files but its tests; none if there is no folder.
-func parsed(t *testing.T, tree fs.FS, at string) (files []*ast.File) {
+func parsed(t *testing.T, tree fs.FS, at string) (files []parsedFile) {
 	t.Helper()
 	if !strings.HasSuffix(at, ".go") {
 		at = path.Join(at, "*.go")
@@ -314,9 +329,10 @@ func parsed(t *testing.T, tree fs.FS, at string) (files []*ast.File) {
 		}
 		text, err := fs.ReadFile(tree, name)
 		must(t, err)
-		file, err := parser.ParseFile(token.NewFileSet(), name, text, parser.ParseComments)
+		positions := token.NewFileSet()
+		file, err := parser.ParseFile(positions, name, text, parser.ParseComments)
 		must(t, err)
-		files = append(files, file)
+		files = append(files, parsedFile{File: file, text: text, positions: positions})
 	}
 	return files
 }
@@ -327,7 +343,7 @@ type protocol struct{ name, doc, code string }
 // protocolsOf are the exported interfaces of a folder.
 func protocolsOf(t *testing.T, tree fs.FS, folder string) (protocols []protocol) {
 	t.Helper()
-	types := make(map[string]*ast.GenDecl) // exported, by name
+	types, sources := make(map[string]*ast.GenDecl), make(map[string]string) // by name
 	for _, file := range parsed(t, tree, folder) {
 		for _, d := range file.Decls {
 			declaration, ok := d.(*ast.GenDecl)
@@ -335,12 +351,14 @@ func protocolsOf(t *testing.T, tree fs.FS, folder string) (protocols []protocol)
 				continue
 			}
 			for _, spec := range declaration.Specs {
+				name := ""
 				switch spec := spec.(type) {
 				case *ast.TypeSpec:
-					types[spec.Name.Name] = declaration
+					name = spec.Name.Name
 				case *ast.ValueSpec:
-					types[spec.Names[0].Name] = declaration
+					name = spec.Names[0].Name
 				}
+				types[name], sources[name] = declaration, file.source(declaration)
 			}
 		}
 	}
@@ -356,23 +374,15 @@ func protocolsOf(t *testing.T, tree fs.FS, folder string) (protocols []protocol)
 		if p.doc == "" {
 			t.Errorf("%s.%s has no comment: its page would not say what it is", folder, name)
 		}
-		p.code = source(t, types[name])
+		p.code = sources[name]
 		for _, other := range slices.Sorted(maps.Keys(types)) {
 			if other != name && ast.IsExported(other) {
-				p.code += "\n" + source(t, types[other])
+				p.code += "\n" + sources[other]
 			}
 		}
 		protocols = append(protocols, p)
 	}
 	return protocols
-}
-
-func source(t *testing.T, declaration *ast.GenDecl) string {
-	t.Helper()
-	var text bytes.Buffer
-	// the declaration's own comment is printed with it, others are in its fields
-	must(t, format.Node(&text, token.NewFileSet(), declaration))
-	return text.String() + "\n"
 }
 
 func (p protocol) page(scope string) string {

@@ -25,7 +25,7 @@ func forgotten(t *testing.T, tree fs.FS, elsewhere map[string]string) (problems 
 	t.Helper()
 	listed := make(map[string]bool)
 	for _, file := range parsed(t, tree, "internal/app/contracts.go") {
-		for name := range selected(file) {
+		for name := range selected(file.File) {
 			listed[name] = true
 		}
 	}
@@ -36,7 +36,7 @@ func forgotten(t *testing.T, tree fs.FS, elsewhere map[string]string) (problems 
 				return err
 			}
 			for _, file := range parsed(t, tree, path) {
-				for name := range selected(file) {
+				for name := range selected(file.File) {
 					used[name] = true
 				}
 			}

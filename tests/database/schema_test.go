@@ -274,6 +274,10 @@ var keepers = map[string]string{
 	"worlds.rule_candidates": `insert into worlds.rule_candidates (candidate_id, origin, origin_id, revision, statement, occurrences, kinds, confidence, proposed_at, updated_at)
 		values (gen_random_uuid(), 'memory', gen_random_uuid(), 1, 's', 1, 1, 0.5, now(), now())`,
 	"worlds.curation_rulings": "insert into worlds.curation_rulings (decision_id, candidate_id, outcome, ruled_at) values (gen_random_uuid(), gen_random_uuid(), 'applied', now())",
+	"platform.conversations":  "insert into platform.conversations (conversation_id, kind, created_at) values (gen_random_uuid(), 'reactive', now())",
+	"platform.agent_tasks": `with c as (insert into platform.conversations (conversation_id, kind, created_at) values (gen_random_uuid(), 'reactive', now())
+		returning conversation_id) insert into platform.agent_tasks (agent_task_id, conversation_id, executor, input, status, created_at, updated_at, retain_until)
+		select gen_random_uuid(), conversation_id, 'e', '{}', 'queued', now(), now(), now() + interval '1 day' from c`,
 }
 
 func TestDownLosesNothing(t *testing.T) {

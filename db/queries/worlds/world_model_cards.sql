@@ -9,3 +9,7 @@ returning version;
 update worlds.world_model_cards
 set card = @card, published_at = @published_at
 where workspace_id is not distinct from @workspace_id and card_id = @card_id and version = @version;
+
+-- name: FindCard :one
+select version, card from worlds.world_model_cards
+where workspace_id is not distinct from @workspace_id and card_id = @card_id;

@@ -113,6 +113,9 @@ func runDemo(cmd *cobra.Command, p Process, fresh bool, show func(context.Contex
 			return err
 		}
 	}
+	if settings.BriefingsDir, err = app.ReadBriefingsDir(p.Getenv); err != nil {
+		return err
+	}
 	if !cmd.Flags().Changed("log-level") {
 		_ = cmd.Flags().Set("log-level", "warn")
 	}

@@ -27,9 +27,10 @@ Of several processing classes, each with a channel of its own, a worker runs tho
 work gets processes of its own, and as many as it needs.
 
 Settings:
-  DATABASE_URL         straight to Postgres (not a transaction pooler)
-  SPECTRAL_POOL_URL    optional: where transactions run, if elsewhere
-  SPECTRAL_GENERATION  this deployment's generation, a whole number from 1`,
+  DATABASE_URL            straight to Postgres (not a transaction pooler)
+  SPECTRAL_POOL_URL       optional: where transactions run, if elsewhere
+  SPECTRAL_GENERATION     this deployment's generation, a whole number from 1
+  SPECTRAL_BRIEFINGS_DIR  optional: the folder that agents deliver briefings to (default: in the user's cache folder)`,
 		Example: `  SPECTRAL_GENERATION=1 DATABASE_URL=postgres://worker@db/app workers run
   SPECTRAL_GENERATION=1 workers run --embedded
   SPECTRAL_GENERATION=1 DATABASE_URL=postgres://worker@db/app workers run --classes default`,
@@ -49,6 +50,9 @@ func run(cmd *cobra.Command, p Process, embedded bool, classes []string) (err er
 			return usageError{fmt.Errorf("--embedded and %s are both given: unset one of them", app.EnvDatabaseURL)}
 		}
 		if settings.Generation, err = app.ReadGeneration(p.Getenv); err != nil {
+			return err
+		}
+		if settings.BriefingsDir, err = app.ReadBriefingsDir(p.Getenv); err != nil {
 			return err
 		}
 	} else if settings, err = app.ReadSettings(p.Getenv); err != nil {

@@ -34,6 +34,7 @@ func Flows() []Flow {
 		clusterFlow(),
 		memoryFlow(),
 		curationFlow(),
+		taskFlow(),
 	}
 }
 

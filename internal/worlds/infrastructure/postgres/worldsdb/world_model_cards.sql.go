@@ -13,6 +13,28 @@ import (
 	"github.com/google/uuid"
 )
 
+const findCard = `-- name: FindCard :one
+select version, card from worlds.world_model_cards
+where workspace_id is not distinct from $1 and card_id = $2
+`
+
+type FindCardParams struct {
+	WorkspaceID uuid.NullUUID
+	CardID      string
+}
+
+type FindCardRow struct {
+	Version int64
+	Card    json.RawMessage
+}
+
+func (q *Queries) FindCard(ctx context.Context, arg FindCardParams) (FindCardRow, error) {
+	row := q.db.QueryRow(ctx, findCard, arg.WorkspaceID, arg.CardID)
+	var i FindCardRow
+	err := row.Scan(&i.Version, &i.Card)
+	return i, err
+}
+
 const putCard = `-- name: PutCard :execrows
 update worlds.world_model_cards
 set card = $1, published_at = $2

@@ -1,0 +1,121 @@
+package demo
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"strings"
+
+	"github.com/google/uuid"
+
+	"spectral/internal/app"
+	platformapp "spectral/internal/platform/application"
+	platform "spectral/internal/platform/domain"
+	"spectral/internal/worlds/domain"
+)
+
+// taskFlow shows agent tasks: one that a person approves, and one that is cancelled.
+func taskFlow() Flow {
+	return Flow{
+		Name: "tasks", About: "platform dispatches a task to an agent, who looks a card up in worlds and delivers a briefing once a person approves",
+		Run: func(ctx context.Context, s *Stage) error {
+			card, err := domain.NewWorldModelCard("harbour", "The Harbour of Veyra", "What is known of it.", json.RawMessage(`{"berths": 40}`))
+			if err != nil {
+				return err
+			}
+			if _, err := app.NewPublishCard(s.UnitOfWork).Publish(ctx, s.Workspace, card); err != nil {
+				return err
+			}
+			delivered, err := s.awaitApproval(ctx)
+			if err != nil {
+				return err
+			}
+			if _, err := app.NewReviewTask(s.UnitOfWork).Approve(ctx, s.Workspace, delivered, "a person", "go ahead"); err != nil {
+				return err
+			}
+			if err := s.Say("a person approved: the task was queued and dispatched again, in one transaction"); err != nil {
+				return err
+			}
+			if err := s.showBriefing(ctx, delivered); err != nil {
+				return err
+			}
+			cancelled, err := s.awaitApproval(ctx)
+			if err != nil {
+				return err
+			}
+			task, err := app.NewControlTask(s.UnitOfWork).Cancel(ctx, s.Workspace, cancelled, "a person")
+			if err != nil {
+				return err
+			}
+			if err := s.Say("a person cancelled the second task: it is %s, and nothing was delivered", task.Status); err != nil {
+				return err
+			}
+			return s.Settled(ctx, 4) // the card, and three dispatches
+		},
+	}
+}
+
+// awaitApproval dispatches a briefing and awaits that it asks a person.
+func (s *Stage) awaitApproval(ctx context.Context) (uuid.UUID, error) {
+	dispatched, err := app.NewDispatchTask(s.UnitOfWork, app.TaskCatalog()).Dispatch(ctx, s.Workspace, platformapp.TaskRequest{
+		Executor: platformapp.CardBriefingExecutor, Input: json.RawMessage(`{"card_id": "harbour"}`),
+	})
+	if err != nil {
+		return uuid.Nil, err
+	}
+	if err := s.Say("platform stored task %s and dispatched it, in one transaction", dispatched.ID); err != nil {
+		return uuid.Nil, err
+	}
+	task, err := s.task(ctx, dispatched.ID, platform.TaskAwaitingApproval)
+	if err != nil {
+		return uuid.Nil, err
+	}
+	var steps []string
+	for _, step := range task.Steps {
+		steps = append(steps, step.Name)
+	}
+	return task.ID, s.Say("the agent did %s, and asks: %s", strings.Join(steps, ", "), task.Approval.Question)
+}
+
+// showBriefing awaits that a task has delivered, and shows what.
+func (s *Stage) showBriefing(ctx context.Context, id uuid.UUID) error {
+	task, err := s.task(ctx, id, platform.TaskSucceeded)
+	if err != nil {
+		return err
+	}
+	var result struct {
+		DeliveredTo string `json:"delivered_to"`
+	}
+	if err := json.Unmarshal(task.Result, &result); err != nil {
+		return err
+	}
+	briefing, err := os.ReadFile(result.DeliveredTo)
+	if err != nil {
+		return err
+	}
+	if err := s.Say("the task has succeeded with %s", task.Result); err != nil {
+		return err
+	}
+	for line := range strings.Lines(strings.TrimSpace(string(briefing))) {
+		if err := s.Say("| %s", strings.TrimSuffix(line, "\n")); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// task awaits that a task has a status.
+func (s *Stage) task(ctx context.Context, id uuid.UUID, status platform.TaskStatus) (task platform.AgentTask, err error) {
+	control := app.NewControlTask(s.UnitOfWork)
+	err = s.Await(ctx, fmt.Sprintf("task %s is %s", id, status), func(ctx context.Context) (bool, error) {
+		if task, err = control.Find(ctx, s.Workspace, id); err != nil {
+			return false, err
+		}
+		if task.Status.Finished() && task.Status != status {
+			return false, fmt.Errorf("%w: task %s is %s: %s", ErrFlowFailed, id, task.Status, task.FailureReason)
+		}
+		return task.Status == status, nil
+	})
+	return task, err
+}

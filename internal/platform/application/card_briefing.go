@@ -1,0 +1,250 @@
+package application
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/google/uuid"
+
+	"spectral/internal/core/events"
+)
+
+// CardBriefingExecutor is the name by which tasks ask for a [CardBriefing].
+const CardBriefingExecutor = "card_briefing"
+
+// The steps and the gate of a card briefing, in order.
+const (
+	BriefingLookUp  = "look_up_card"
+	BriefingDraft   = "draft"
+	BriefingGate    = "delivery"
+	BriefingDeliver = "deliver"
+)
+
+// A briefing is brief: what of a card goes into it, at most.
+const (
+	maxBriefedSummary    = 4000 // bytes
+	maxBriefedAttributes = 50
+	maxBriefedName       = 100 // bytes of an attribute's name
+	maxBriefedValue      = 200 // and of its value
+)
+
+// ErrNoCard says that there is no such card.
+var ErrNoCard = errors.New("there is no such card in this workspace")
+
+// BriefedCard is a card as platform asks its owner for it.
+type BriefedCard struct {
+	CardID     string
+	Version    int64
+	Title      string
+	Summary    string
+	Attributes json.RawMessage // a JSON object
+}
+
+// CardSource looks cards up where they are owned.
+type CardSource interface {
+	// Card returns the card as it stands; [ErrNoCard] if there is none.
+	Card(ctx context.Context, workspace uuid.NullUUID, cardID string) (BriefedCard, error)
+}
+
+// Briefing is a document to be delivered.
+type Briefing struct {
+	Task uuid.UUID
+	Run  int64  // a later one may replace what an earlier one is at
+	Text string // with its idempotency key
+}
+
+// Briefings delivers outside the database. Delivering the same briefing again leaves one.
+type Briefings interface {
+	// Deliver says where the briefing is to be found.
+	Deliver(ctx context.Context, briefing Briefing) (place string, err error)
+}
+
+// CardBriefing is an [Executor] that looks a card up, drafts a briefing on it, and delivers it once a person has
+// approved.
+type CardBriefing struct {
+	cards     CardSource
+	briefings Briefings
+}
+
+var _ Executor = (*CardBriefing)(nil)
+
+// NewCardBriefing composes the executor.
+func NewCardBriefing(cards CardSource, briefings Briefings) *CardBriefing {
+	return &CardBriefing{cards: cards, briefings: briefings}
+}
+
+// cardBriefingInput is the input of a task.
+type cardBriefingInput struct {
+	CardID string `json:"card_id"`
+}
+
+// lookedUp, drafted and delivered are the results of the steps.
+type (
+	lookedUp struct {
+		CardID  string `json:"card_id"`
+		Version int64  `json:"version"`
+		Title   string `json:"title"`
+		Summary string `json:"summary"`
+		Facts   []fact `json:"facts"`
+	}
+	fact struct {
+		Name  string `json:"name"`
+		Value string `json:"value"` // as JSON
+	}
+	drafted struct {
+		Text string `json:"text"`
+	}
+	delivered struct {
+		Place string `json:"place"`
+		Key   string `json:"key"`
+	}
+)
+
+// briefed is the result of the task.
+type briefed struct {
+	CardID      string `json:"card_id"`
+	CardVersion int64  `json:"card_version"`
+	DeliveredTo string `json:"delivered_to"`
+	Key         string `json:"key"`
+}
+
+// CheckCardBriefing says what is wrong with the input of a card briefing: {"card_id": "..."}.
+func CheckCardBriefing(input json.RawMessage) error {
+	_, err := parseCardBriefing(input)
+	return err
+}
+
+func parseCardBriefing(input json.RawMessage) (cardBriefingInput, error) {
+	var parsed cardBriefingInput
+	decoder := json.NewDecoder(bytes.NewReader(input))
+	decoder.DisallowUnknownFields()
+	err := decoder.Decode(&parsed)
+	if err == nil && parsed.CardID == "" {
+		err = errors.New("card_id is missing")
+	}
+	if err != nil {
+		return parsed, fmt.Errorf("a card briefing takes {\"card_id\": \"...\"}: %w", err)
+	}
+	return parsed, nil
+}
+
+// Advance implements [Executor].
+func (b *CardBriefing) Advance(ctx context.Context, work Work) (Advance, error) {
+	var (
+		card     lookedUp
+		draft    drafted
+		delivery delivered
+	)
+	input, err := parseCardBriefing(work.Input)
+	isFound, findErr := read(work, BriefingLookUp, &card)
+	isDrafted, draftErr := read(work, BriefingDraft, &draft)
+	isDelivered, deliverErr := read(work, BriefingDeliver, &delivery)
+	if err := errors.Join(err, findErr, draftErr, deliverErr); err != nil {
+		return Advance{}, events.Terminal(err)
+	}
+	switch {
+	case !isFound:
+		return b.lookUp(ctx, work, input)
+	case !isDrafted:
+		return stepDone(BriefingDraft, drafted{Text: write(card, work.Key(BriefingDeliver))})
+	case !work.Approved(BriefingGate):
+		return NeedsApproval(BriefingGate, fmt.Sprintf("Deliver the briefing on %q (card %s, version %d, %d bytes)?",
+			card.Title, card.CardID, card.Version, len(draft.Text))), nil
+	case !isDelivered:
+		return b.deliver(ctx, work, draft)
+	}
+	result, err := encode(briefed{CardID: card.CardID, CardVersion: card.Version, DeliveredTo: delivery.Place, Key: delivery.Key})
+	return TaskDone(result), err
+}
+
+// lookUp keeps what the briefing needs of the card: it is about one version, whatever becomes of the card until
+// somebody has approved.
+func (b *CardBriefing) lookUp(ctx context.Context, work Work, input cardBriefingInput) (Advance, error) {
+	card, err := b.cards.Card(ctx, work.Workspace, input.CardID)
+	if errors.Is(err, ErrNoCard) {
+		return Advance{}, events.Terminal(fmt.Errorf("card %s: %w: publish it, then retry the task", input.CardID, err))
+	}
+	if err != nil {
+		return Advance{}, fmt.Errorf("look up card %s: %w", input.CardID, err)
+	}
+	var attributes map[string]json.RawMessage
+	if err := json.Unmarshal(card.Attributes, &attributes); err != nil && len(card.Attributes) > 0 {
+		return Advance{}, events.Terminal(fmt.Errorf("attributes of card %s: %w", input.CardID, err))
+	}
+	found := lookedUp{
+		CardID: card.CardID, Version: card.Version, Title: card.Title, Summary: clip(card.Summary, maxBriefedSummary), Facts: []fact{},
+	}
+	for _, name := range slices.Sorted(maps.Keys(attributes)) {
+		if len(found.Facts) == maxBriefedAttributes {
+			break
+		}
+		found.Facts = append(found.Facts, fact{Name: clip(name, maxBriefedName), Value: clip(string(attributes[name]), maxBriefedValue)})
+	}
+	return stepDone(BriefingLookUp, found)
+}
+
+func (b *CardBriefing) deliver(ctx context.Context, work Work, draft drafted) (Advance, error) {
+	place, err := b.briefings.Deliver(ctx, Briefing{Task: work.Task, Run: work.Run, Text: draft.Text})
+	if err != nil {
+		return Advance{}, fmt.Errorf("deliver the briefing: %w", err)
+	}
+	return stepDone(BriefingDeliver, delivered{Place: place, Key: work.Key(BriefingDeliver)})
+}
+
+// write drafts the text. It says the same of the same card, so that delivering it twice changes nothing.
+func write(card lookedUp, key string) string {
+	var text strings.Builder
+	fmt.Fprintf(&text, "# %s\n\nCard %s, version %d.\n", card.Title, card.CardID, card.Version)
+	if card.Summary != "" {
+		fmt.Fprintf(&text, "\n%s\n", card.Summary)
+	}
+	if len(card.Facts) > 0 {
+		text.WriteString("\n")
+	}
+	for _, f := range card.Facts {
+		fmt.Fprintf(&text, "- %s: %s\n", f.Name, f.Value)
+	}
+	fmt.Fprintf(&text, "\nIdempotency key: %s\n", key)
+	return text.String()
+}
+
+// read decodes the result of a step that is done.
+func read(work Work, step string, result any) (done bool, err error) {
+	text, done := work.Result(step)
+	if !done {
+		return false, nil
+	}
+	if err := json.Unmarshal(text, result); err != nil {
+		return false, fmt.Errorf("result of step %s: %w", step, err)
+	}
+	return true, nil
+}
+
+func stepDone(step string, result any) (Advance, error) {
+	encoded, err := encode(result)
+	return StepDone(step, encoded), err
+}
+
+func encode(v any) (json.RawMessage, error) {
+	var text bytes.Buffer
+	encoder := json.NewEncoder(&text)
+	encoder.SetEscapeHTML(false)
+	if err := encoder.Encode(v); err != nil {
+		return nil, events.Terminal(fmt.Errorf("encode a result: %w", err))
+	}
+	return bytes.TrimSpace(text.Bytes()), nil
+}
+
+// clip cuts s to so many bytes, at a rune.
+func clip(s string, limit int) string {
+	if len(s) <= limit {
+		return s
+	}
+	return strings.ToValidUTF8(s[:limit], "") + "…"
+}

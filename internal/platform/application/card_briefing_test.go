@@ -1,0 +1,120 @@
+package application
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+
+	"spectral/internal/core/events"
+	"spectral/internal/platform/domain"
+)
+
+// cards answers with one card, or an error.
+type cards struct {
+	card BriefedCard
+	err  error
+}
+
+func (c cards) Card(context.Context, uuid.NullUUID, string) (BriefedCard, error) {
+	return c.card, c.err
+}
+
+// shelf keeps what is delivered.
+type shelf struct{ briefings []Briefing }
+
+func (s *shelf) Deliver(_ context.Context, b Briefing) (string, error) {
+	s.briefings = append(s.briefings, b)
+	return "the shelf", nil
+}
+
+// advance does one step of a task, and records it if it is done.
+func advance(t *testing.T, executor Executor, task *domain.AgentTask) Advance {
+	t.Helper()
+	a, err := executor.Advance(t.Context(), Work{Task: task.ID, Input: task.Input, Run: task.Run, task: task})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if a.step != "" {
+		if err := errors.Join(events.ValidatePayload(a.result), task.RecordStep(task.Run, a.step, a.result, time.Now())); err != nil {
+			t.Fatalf("step %s: %v", a.step, err)
+		}
+	}
+	return a
+}
+
+func briefingTask(t *testing.T) *domain.AgentTask {
+	t.Helper()
+	task, err := domain.NewAgentTask(uuid.New(), uuid.New(), CardBriefingExecutor, json.RawMessage(`{"card_id": "c"}`), 0, time.Now())
+	if err != nil {
+		t.Fatal(err)
+	}
+	task.Start(uuid.New(), time.Now())
+	return task
+}
+
+// The largest card there can be makes a briefing that can be stored and delivered, the same each time.
+func TestABriefingOfALargeCard(t *testing.T) {
+	t.Parallel()
+	attributes := make(map[string]any)
+	for i := range 1000 {
+		attributes[fmt.Sprintf("%05d%s", i, strings.Repeat("\"é", 300))] = strings.Repeat("<\\\"", 1000)
+	}
+	encoded, err := json.Marshal(attributes)
+	if err != nil {
+		t.Fatal(err)
+	}
+	card := BriefedCard{CardID: "c", Version: 7, Title: strings.Repeat("\"", 500), Summary: strings.Repeat("\n\"é", 5000), Attributes: encoded}
+	var texts []string
+	for range 2 {
+		out := &shelf{}
+		executor := NewCardBriefing(cards{card: card}, out)
+		task := briefingTask(t)
+		task.ID = uuid.MustParse("11111111-1111-4111-8111-111111111111")
+		advance(t, executor, task)
+		advance(t, executor, task)
+		if a := advance(t, executor, task); a.gate != BriefingGate || len(out.briefings) > 0 {
+			t.Fatalf("after the draft: %+v", a)
+		}
+		task.Approval = &domain.Approval{Gate: BriefingGate, Verdict: domain.Approved}
+		advance(t, executor, task)
+		if a := advance(t, executor, task); a.step+a.gate != "" || !strings.Contains(string(a.result), `"delivered_to":"the shelf"`) {
+			t.Fatalf("at the end: %+v", a)
+		}
+		texts = append(texts, out.briefings[0].Text)
+	}
+	if texts[0] != texts[1] || !strings.Contains(texts[0], "- 00049") || strings.Contains(texts[0], "- 00050") {
+		t.Errorf("the first says\n%.500s\nthe second\n%.500s", texts[0], texts[1])
+	}
+}
+
+func TestABriefingWithoutCard(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		cards    cards
+		terminal bool
+	}{
+		"no card":             {cards{err: ErrNoCard}, true},
+		"no answer":           {cards{err: context.DeadlineExceeded}, false},
+		"attributes that rot": {cards{card: BriefedCard{Attributes: json.RawMessage("[")}}, true},
+	} {
+		task := briefingTask(t)
+		_, err := NewCardBriefing(c.cards, &shelf{}).Advance(t.Context(), Work{Task: task.ID, Input: task.Input, task: task})
+		if err == nil || terminal(err) != c.terminal {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	if a := advance(t, NewCardBriefing(cards{card: BriefedCard{CardID: "c"}}, &shelf{}), briefingTask(t)); a.step != BriefingLookUp {
+		t.Errorf("a card of nothing: %+v", a)
+	}
+	for input, fits := range map[string]bool{`{"card_id": "c"}`: true, `{"card_id": ""}`: false, `{}`: false, `{"card_id": "c", "x": 1}`: false, `{"card_id": 1}`: false} {
+		if err := CheckCardBriefing(json.RawMessage(input)); (err == nil) != fits {
+			t.Errorf("%s: %v", input, err)
+		}
+	}
+}

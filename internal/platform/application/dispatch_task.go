@@ -1,0 +1,135 @@
+package application
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/google/uuid"
+
+	"spectral/internal/core/events"
+	"spectral/internal/platform/domain"
+)
+
+// TaskCatalog is what may be dispatched: executors by name, each with a check of its input.
+type TaskCatalog map[string]func(input json.RawMessage) error
+
+// TaskRequest asks for an agent task.
+type TaskRequest struct {
+	// ID makes asking twice the same as asking once; zero gives the task a new one.
+	ID uuid.UUID
+	// Conversation that the task belongs to; zero begins one.
+	Conversation uuid.UUID
+	// Proactive says that platform begins the conversation by itself.
+	Proactive bool
+	// Trigger is the id of the event that is the reason: the conversation is then proactive.
+	Trigger  uuid.NullUUID
+	Executor string
+	Input    json.RawMessage // a JSON object, for the executor
+	// Retention is how long the task is kept; zero means [domain.DefaultTaskRetention].
+	Retention time.Duration
+}
+
+// DispatchTask hands work to an agent: the task, its conversation if that is new, and the event that it awaits a worker
+// commit together or not at all. Safe for concurrent use.
+type DispatchTask struct {
+	transact TasksUnitOfWork
+	catalog  TaskCatalog
+	now      func() time.Time
+	newID    func() (uuid.UUID, error)
+}
+
+// NewDispatchTask composes the use case.
+func NewDispatchTask(transact TasksUnitOfWork, catalog TaskCatalog, now func() time.Time, newID func() (uuid.UUID, error)) *DispatchTask {
+	return &DispatchTask{transact: transact, catalog: catalog, now: now, newID: newID}
+}
+
+// Dispatch stores the task and publishes agent.task.dispatched. A request that cannot be is a [*domain.InvalidTaskError];
+// one whose ID has been dispatched returns the task as it stands.
+func (d *DispatchTask) Dispatch(ctx context.Context, workspace uuid.NullUUID, request TaskRequest) (domain.AgentTask, error) {
+	task, err := d.dispatch(ctx, workspace, request)
+	if err != nil {
+		return domain.AgentTask{}, fmt.Errorf("dispatch agent task: %w", err)
+	}
+	return task, nil
+}
+
+func (d *DispatchTask) dispatch(ctx context.Context, workspace uuid.NullUUID, request TaskRequest) (dispatched domain.AgentTask, err error) {
+	if err := d.check(request); err != nil {
+		return domain.AgentTask{}, &domain.InvalidTaskError{Err: err}
+	}
+	now := d.now()
+	conversation := domain.Conversation{ID: request.Conversation, Kind: domain.Reactive, TriggerEvent: request.Trigger, CreatedAt: now}
+	if request.Proactive || request.Trigger.Valid {
+		conversation.Kind = domain.Proactive
+	}
+	begins := conversation.ID == uuid.Nil
+	id := request.ID
+	for _, missing := range []*uuid.UUID{&id, &conversation.ID} {
+		if *missing == uuid.Nil {
+			if *missing, err = d.newID(); err != nil {
+				return domain.AgentTask{}, fmt.Errorf("make an id: %w", err)
+			}
+		}
+	}
+	task, err := domain.NewAgentTask(id, conversation.ID, request.Executor, request.Input, request.Retention, now)
+	if err != nil {
+		return domain.AgentTask{}, err
+	}
+	err = d.transact(ctx, workspace, func(tasks Tasks, publisher events.EventPublisher) error {
+		if request.ID != uuid.Nil {
+			known, err := tasks.Find(ctx, workspace, request.ID)
+			if err == nil {
+				dispatched = *known
+				return nil
+			}
+			if !errors.Is(err, ErrNoTask) {
+				return err
+			}
+		}
+		if begins {
+			if err := tasks.AddConversation(ctx, workspace, conversation); err != nil {
+				return err
+			}
+		} else if _, err := tasks.Conversation(ctx, workspace, conversation.ID); err != nil {
+			return fmt.Errorf("conversation %s: %w", conversation.ID, err)
+		}
+		added, err := tasks.Add(ctx, workspace, task)
+		if err != nil {
+			return err
+		}
+		if !added {
+			return fmt.Errorf("%s: %w", id, ErrTaskExists)
+		}
+		dispatched = *task
+		return publishDispatched(ctx, publisher, workspace, id, now)
+	})
+	return dispatched, err
+}
+
+// check says what is wrong with a request as such.
+func (d *DispatchTask) check(request TaskRequest) error {
+	if request.Conversation != uuid.Nil && (request.Proactive || request.Trigger.Valid) {
+		return errors.New("a conversation that goes on was begun already: only a new one is proactive, or has a trigger event")
+	}
+	check, known := d.catalog[request.Executor]
+	if !known {
+		return fmt.Errorf("there is no executor %.80q: choose among %s", request.Executor, strings.Join(slices.Sorted(maps.Keys(d.catalog)), ", "))
+	}
+	// before it is stored, and not by a worker, which could only fail the task
+	if err := events.ValidatePayload(request.Input); err != nil {
+		if refusal, ok := errors.AsType[*events.Refusal](err); ok {
+			err = errors.New(refusal.Reason)
+		}
+		return fmt.Errorf("input: %w", err)
+	}
+	if err := check(request.Input); err != nil {
+		return fmt.Errorf("input of %s: %w", request.Executor, err)
+	}
+	return nil
+}

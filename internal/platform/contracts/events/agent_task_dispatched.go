@@ -1,0 +1,31 @@
+package events
+
+import (
+	"github.com/google/uuid"
+
+	"spectral/internal/core/events"
+)
+
+// The event that an agent task awaits a worker.
+const (
+	AgentTaskDispatchedType    = "agent.task.dispatched"
+	AgentTaskDispatchedVersion = 1
+
+	// AgentTaskDispatchedClass is the processing class of agents: slow work that gets processes of its own.
+	AgentTaskDispatchedClass = "agents"
+)
+
+// AgentTaskDispatched is its payload: which task. What is to be done stands in the task alone, and may have
+// changed by the time somebody looks.
+type AgentTaskDispatched struct {
+	// AgentTaskID is platform.agent_tasks.agent_task_id, in the event's workspace.
+	AgentTaskID uuid.UUID `json:"agent_task_id"`
+}
+
+// AgentTaskDispatchedContract declares the event.
+func AgentTaskDispatchedContract() events.Contract {
+	return events.Contract{
+		Type: AgentTaskDispatchedType, Version: AgentTaskDispatchedVersion, Source: events.Platform,
+		Payload: AgentTaskDispatched{AgentTaskID: uuid.MustParse("01936e5c-7d00-7000-8000-0000000000b1")}, Class: AgentTaskDispatchedClass, ContentClass: events.Operational,
+	}
+}

@@ -1,0 +1,331 @@
+package domain
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+)
+
+var (
+	begun  = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+	soon  = begun.Add(time.Hour)
+	object = json.RawMessage(`{"a": 1}`)
+	event  = uuid.MustParse("11111111-1111-4111-8111-111111111111")
+	other  = uuid.MustParse("22222222-2222-4222-8222-222222222222")
+)
+
+func newTask(t *testing.T) *AgentTask {
+	t.Helper()
+	task, err := NewAgentTask(uuid.New(), uuid.New(), "card_briefing", object, 0, begun)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return task
+}
+
+// taskIn is a task of the given status, in its first run where that has begun.
+func taskIn(t *testing.T, status TaskStatus) *AgentTask {
+	t.Helper()
+	task := newTask(t)
+	if status == TaskQueued {
+		return task
+	}
+	task.Start(event, begun)
+	var err error
+	switch status {
+	case TaskAwaitingApproval:
+		err = task.AwaitApproval(1, "delivery", "Deliver it?", begun)
+	case TaskSucceeded:
+		err = task.Succeed(1, object, begun)
+	case TaskFailed:
+		err = task.Fail(1, "no card", begun)
+	case TaskCancelled:
+		err = errors.Join(task.Cancel("somebody", begun), task.Stop(1, begun))
+	case TaskQueued, TaskRunning:
+	}
+	if err != nil || task.Status != status {
+		t.Fatalf("the task is %s, not %s: %v", task.Status, status, err)
+	}
+	return task
+}
+
+// Every change in every status: what it leads to, or that it is refused and changes nothing.
+func TestTaskTransitions(t *testing.T) {
+	t.Parallel()
+	start := func(dispatch uuid.UUID) func(*AgentTask) error {
+		return func(task *AgentTask) error {
+			if !task.Start(dispatch, soon) {
+				return errors.New("nothing to do")
+			}
+			return nil
+		}
+	}
+	const nothing, superseded, refused = "nothing to do", "superseded", "refused"
+	for _, c := range []struct {
+		name   string
+		change func(*AgentTask) error
+		// in the order of TaskStatuses: queued, running, awaiting_approval, succeeded, failed, cancelled
+		leads [6]string
+	}{
+		{"start", start(event), [6]string{"running", "running", nothing, nothing, nothing, nothing}},
+		{"start for another event", start(other), [6]string{"running", nothing, nothing, nothing, nothing, nothing}},
+		{"record a step", func(a *AgentTask) error { return a.RecordStep(1, "look_up", object, soon) },
+			[6]string{superseded, "running", superseded, superseded, superseded, superseded}},
+		{"hand back", func(a *AgentTask) error { return a.HandBack(1, "", soon) },
+			[6]string{superseded, "queued", superseded, superseded, superseded, superseded}},
+		{"hand back after an error", func(a *AgentTask) error { return a.HandBack(1, "no answer", soon) },
+			[6]string{superseded, "queued", superseded, superseded, superseded, superseded}},
+		{"await approval", func(a *AgentTask) error { return a.AwaitApproval(1, "delivery", "Deliver it?", soon) },
+			[6]string{superseded, "awaiting_approval", superseded, superseded, superseded, superseded}},
+		{"succeed", func(a *AgentTask) error { return a.Succeed(1, object, soon) },
+			[6]string{superseded, "succeeded", superseded, superseded, superseded, superseded}},
+		{"fail", func(a *AgentTask) error { return a.Fail(1, "no", soon) },
+			[6]string{superseded, "failed", superseded, superseded, superseded, superseded}},
+		{"stop", func(a *AgentTask) error {
+			if a.Status == TaskRunning {
+				a.Cancellation = &Cancellation{RequestedBy: "somebody", RequestedAt: begun}
+			}
+			return a.Stop(1, soon)
+		}, [6]string{superseded, "cancelled", superseded, superseded, superseded, superseded}},
+		{"approve", func(a *AgentTask) error { return a.Approve("ada", "", soon) },
+			[6]string{refused, refused, "queued", refused, refused, refused}},
+		{"reject", func(a *AgentTask) error { return a.Reject("ada", "not now", soon) },
+			[6]string{refused, refused, "cancelled", refused, refused, refused}},
+		{"cancel", func(a *AgentTask) error { return a.Cancel("ada", soon) },
+			[6]string{"cancelled", "running", "cancelled", refused, refused, refused}},
+		{"retry", func(a *AgentTask) error { return a.Retry(soon) },
+			[6]string{refused, refused, refused, refused, "queued", refused}},
+		{"redispatch", func(a *AgentTask) error { return a.Redispatch(soon) },
+			[6]string{"queued", "queued", refused, refused, refused, refused}},
+	} {
+		for i, status := range TaskStatuses() {
+			t.Run(fmt.Sprintf("%s when %s", c.name, status), func(t *testing.T) {
+				t.Parallel()
+				task := taskIn(t, status)
+				before := *task
+				err := c.change(task)
+				_, isRefused := errors.AsType[*TransitionError](err)
+				got := string(task.Status)
+				switch {
+				case err == nil && !task.UpdatedAt.Equal(soon):
+					t.Error("nobody can see that it has changed")
+				case isRefused:
+					got = refused
+				case errors.Is(err, ErrSuperseded):
+					got = superseded
+				case err != nil:
+					got = err.Error()
+				}
+				if got != c.leads[i] {
+					t.Fatalf("it is %s (%v), want %s", got, err, c.leads[i])
+				}
+				if now := fmt.Sprintf("%+v", *task); err != nil && now != fmt.Sprintf("%+v", before) {
+					t.Errorf("it was refused, but changed to %s", now)
+				}
+			})
+		}
+	}
+}
+
+// A run that another has followed changes nothing, whatever it brings.
+func TestAnEarlierRunChangesNothing(t *testing.T) {
+	t.Parallel()
+	for name, change := range map[string]func(*AgentTask) error{
+		"record a step":  func(a *AgentTask) error { return a.RecordStep(1, "look_up", object, soon) },
+		"hand back":      func(a *AgentTask) error { return a.HandBack(1, "no", soon) },
+		"await approval": func(a *AgentTask) error { return a.AwaitApproval(1, "delivery", "Deliver it?", soon) },
+		"stop":           func(a *AgentTask) error { return a.Stop(1, soon) },
+		"succeed":        func(a *AgentTask) error { return a.Succeed(1, object, soon) },
+		"fail":           func(a *AgentTask) error { return a.Fail(1, "no", soon) },
+	} {
+		task := taskIn(t, TaskRunning)
+		if !task.Start(event, begun) || task.Run != 2 || task.Tries != 2 {
+			t.Fatalf("no second run began: %+v", task)
+		}
+		before := *task
+		if err := change(task); !errors.Is(err, ErrSuperseded) {
+			t.Errorf("%s: %v", name, err)
+		}
+		if fmt.Sprintf("%+v", *task) != fmt.Sprintf("%+v", before) {
+			t.Errorf("%s: it changed to %+v", name, *task)
+		}
+	}
+}
+
+func TestTaskStepsAreKept(t *testing.T) {
+	t.Parallel()
+	task := taskIn(t, TaskRunning)
+	for range 2 { // an answer may be lost
+		if err := task.RecordStep(1, "look_up", object, soon); err != nil {
+			t.Fatal(err)
+		}
+	}
+	task.Start(event, soon)
+	if err := task.RecordStep(2, "look_up", object, soon); err == nil || len(task.Steps) != 1 {
+		t.Errorf("a soon run has done step look_up again: %v", err)
+	}
+	for name, err := range map[string]error{
+		"a step without a name":   task.RecordStep(2, "", object, soon),
+		"a result of no object":   task.RecordStep(2, "draft", json.RawMessage(`[1]`), soon),
+		"no result":               task.RecordStep(2, "draft", nil, soon),
+		"a result that is broken": task.RecordStep(2, "draft", json.RawMessage(`{"a": `), soon),
+		"a large result":          task.RecordStep(2, "draft", json.RawMessage(`{"a": "`+strings.Repeat("x", MaxTaskInputBytes)+`"}`), soon),
+		"a gate without question": task.AwaitApproval(2, "delivery", " ", soon),
+		"success without result":  task.Succeed(2, nil, soon),
+	} {
+		if _, ok := errors.AsType[*InvalidTaskError](err); !ok {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	for i := len(task.Steps); i < MaxTaskSteps; i++ {
+		if err := task.RecordStep(2, fmt.Sprintf("step_%d", i), object, soon); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := task.RecordStep(2, "one_more", object, soon); err == nil {
+		t.Error("a task has no end of steps")
+	}
+	if result, done := task.StepResult("step_1"); !done || string(result) != string(object) {
+		t.Errorf("step_1 came to %s, %t", result, done)
+	}
+	if _, done := task.StepResult("one_more"); done {
+		t.Error("a step is done that was refused")
+	}
+}
+
+func TestTaskTriesAreCounted(t *testing.T) {
+	t.Parallel()
+	task := newTask(t)
+	for try := 1; try <= MaxTaskTries; try++ {
+		task.Start(event, soon)
+		if task.Tries != try || task.Exhausted() != (try == MaxTaskTries) {
+			t.Fatalf("try %d is counted as %d, exhausted: %t", try, task.Tries, task.Exhausted())
+		}
+		if try == 1 { // a deploy
+			if err := task.HandBack(task.Run, "", soon); err != nil || task.Tries != 0 || task.LastError != "" {
+				t.Fatalf("after being handed back: %+v, %v", task, err)
+			}
+			task.Start(event, soon)
+		}
+		if err := task.HandBack(task.Run, "no answer\x00", soon); err != nil || task.LastError != "no answer\uFFFD" {
+			t.Fatalf("%+v, %v", task, err)
+		}
+	}
+	task.Start(event, soon)
+	if err := task.Fail(task.Run, "given up", soon); err != nil {
+		t.Fatal(err)
+	}
+	if err := task.Retry(soon); err != nil || task.Tries != 0 || task.FailureReason != "" || task.LastError != "" {
+		t.Errorf("a retry begins as %+v, %v", task, err)
+	}
+}
+
+func TestTaskApproval(t *testing.T) {
+	t.Parallel()
+	task := taskIn(t, TaskAwaitingApproval)
+	for name, by := range map[string]string{"nobody": " ", "a novel": strings.Repeat("x", MaxPersonBytes+1), "rubbish": "\xff"} {
+		if _, ok := errors.AsType[*InvalidTaskError](task.Approve(by, "", soon)); !ok {
+			t.Errorf("approved by %s", name)
+		}
+	}
+	if err := task.Approve("ada", "fine", soon); err != nil {
+		t.Fatal(err)
+	}
+	want := Approval{Gate: "delivery", Question: "Deliver it?", RequestedAt: begun, Verdict: Approved, DecidedBy: "ada", DecidedAt: soon, Comment: "fine"}
+	if *task.Approval != want || task.Tries != 0 || !task.AwaitsWorker() {
+		t.Errorf("%+v, %+v", task, task.Approval)
+	}
+	task = taskIn(t, TaskAwaitingApproval)
+	if err := task.Reject("ada", "no", soon); err != nil || task.Approval.Verdict != Rejected || task.AwaitsWorker() {
+		t.Errorf("%+v, %v", task.Approval, err)
+	}
+}
+
+// What a run comes to once somebody has asked to cancel: it does not ask a person, but what is done is done.
+func TestTaskCancellationWhileRunning(t *testing.T) {
+	t.Parallel()
+	asked := func() *AgentTask {
+		task := taskIn(t, TaskRunning)
+		if err := errors.Join(task.Cancel("ada", begun), task.Cancel("bob", soon)); err != nil {
+			t.Fatal(err)
+		}
+		if task.Cancellation.RequestedBy != "ada" || !task.Cancellation.RequestedAt.Equal(begun) {
+			t.Fatalf("%+v", task.Cancellation)
+		}
+		return task
+	}
+	task := asked()
+	if err := task.AwaitApproval(1, "delivery", "Deliver it?", soon); err != nil || task.Status != TaskCancelled || task.Approval != nil {
+		t.Errorf("at a gate: %+v, %v", task, err)
+	}
+	task = asked()
+	if err := task.Succeed(1, object, soon); err != nil || task.Status != TaskSucceeded {
+		t.Errorf("at the end: %+v, %v", task, err)
+	}
+	task = asked()
+	if err := task.Redispatch(soon); err != nil || task.Status != TaskCancelled || task.AwaitsWorker() {
+		t.Errorf("redispatched: %+v, %v", task, err)
+	}
+	task = asked()
+	if err := errors.Join(task.Fail(1, "no", soon), task.Retry(soon)); err != nil || task.Cancellation != nil || !task.AwaitsWorker() {
+		t.Errorf("failed, then retried: %+v, %v", task, err)
+	}
+	if err := taskIn(t, TaskRunning).Stop(1, soon); err == nil {
+		t.Error("stopped though nobody has asked for it")
+	}
+}
+
+func TestInvalidTasksAreRefused(t *testing.T) {
+	t.Parallel()
+	id := uuid.New()
+	for name, c := range map[string]struct {
+		id, conversation uuid.UUID
+		executor         string
+		input            string
+		retention        time.Duration
+	}{
+		"no id":                {uuid.Nil, id, "e", "{}", 0},
+		"no conversation":      {id, uuid.Nil, "e", "{}", 0},
+		"no executor":          {id, id, "", "{}", 0},
+		"a strange executor":   {id, id, "Card briefing", "{}", 0},
+		"no input":             {id, id, "e", "", 0},
+		"an input of no use":   {id, id, "e", "[]", 0},
+		"negative retention":   {id, id, "e", "{}", -time.Hour},
+		"retention for ever":   {id, id, "e", "{}", MaxTaskRetention + 1},
+		"more input than fits": {id, id, "e", `{"a": "` + strings.Repeat("x", MaxTaskInputBytes) + `"}`, 0},
+	} {
+		_, err := NewAgentTask(c.id, c.conversation, c.executor, json.RawMessage(c.input), c.retention, begun)
+		if _, ok := errors.AsType[*InvalidTaskError](err); !ok {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	if task := newTask(t); !task.RetainUntil.Equal(begun.Add(DefaultTaskRetention)) {
+		t.Errorf("kept until %s", task.RetainUntil)
+	}
+}
+
+func TestConversations(t *testing.T) {
+	t.Parallel()
+	trigger := uuid.NullUUID{UUID: event, Valid: true}
+	for _, c := range []struct {
+		conversation Conversation
+		fault        string
+	}{
+		{Conversation{ID: other, Kind: Reactive}, ""},
+		{Conversation{ID: other, Kind: Proactive}, ""},
+		{Conversation{ID: other, Kind: Proactive, TriggerEvent: trigger}, ""},
+		{Conversation{ID: other, Kind: Reactive, TriggerEvent: trigger}, "has no trigger event"},
+		{Conversation{ID: other, Kind: "idle"}, `kind is "idle"`},
+		{Conversation{Kind: Reactive}, "conversation_id is missing"},
+	} {
+		err := c.conversation.Validate()
+		if (err == nil) != (c.fault == "") || err != nil && !strings.Contains(err.Error(), c.fault) {
+			t.Errorf("%+v: %v, want %q", c.conversation, err, c.fault)
+		}
+	}
+}

@@ -1,0 +1,40 @@
+package application
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/google/uuid"
+
+	"spectral/internal/core/events"
+	"spectral/internal/worlds/contracts/protocols"
+)
+
+// CardReader reads world model cards in one transaction.
+type CardReader interface {
+	// Card is [protocols.ErrCardNotFound] if there is none.
+	Card(ctx context.Context, workspace uuid.NullUUID, cardID string) (protocols.Card, error)
+}
+
+// CardsUnitOfWork runs work in one transaction of the worlds context, for one workspace.
+type CardsUnitOfWork func(ctx context.Context, workspace uuid.NullUUID, work func(CardReader, events.EventPublisher) error) error
+
+// LookUpCard answers other contexts, as [protocols.CardLookup] promises. Safe for concurrent use.
+type LookUpCard struct{ transact CardsUnitOfWork }
+
+var _ protocols.CardLookup = (*LookUpCard)(nil)
+
+// NewLookUpCard composes the use case.
+func NewLookUpCard(transact CardsUnitOfWork) *LookUpCard { return &LookUpCard{transact: transact} }
+
+// LookUpCard implements [protocols.CardLookup].
+func (l *LookUpCard) LookUpCard(ctx context.Context, request protocols.CardRequest) (card protocols.Card, err error) {
+	err = l.transact(ctx, request.Workspace, func(cards CardReader, _ events.EventPublisher) error {
+		card, err = cards.Card(ctx, request.Workspace, request.CardID)
+		return err
+	})
+	if err != nil {
+		return protocols.Card{}, fmt.Errorf("look up card %s: %w", request.CardID, err)
+	}
+	return card, nil
+}
