@@ -66,6 +66,8 @@ func TestListener(t *testing.T, build func(*testing.T) ListenerUnderTest) {
 		{"of several events with one key each handler handles one", dedupsByKey},
 		{"a batch is of one workspace, and all of it or none", handlesBatches},
 
+		{"a handler that acts outside its transaction is not repeated for another event", repeatsNoOutsideActs},
+
 		{"a failed handler leaves its co-handler's effect, and it alone runs again", failsApart},
 		{"what a failed handler wrote is undone", undoesFailed},
 		{"an error is retried until the handler succeeds", retries},
@@ -601,6 +603,25 @@ func (s *listenerSuite) failing(name string, err error, c *calls, times map[int6
 }
 
 const often = 1000
+
+func repeatsNoOutsideActs(s *listenerSuite) {
+	var c calls
+	outside := s.failing(first, errOnPurpose, &c, map[int64]int{5: 2})
+	outside.ActsOutside = true
+	want := make(map[string]int)
+	var all []events.Envelope
+	for n := range 10 {
+		all = append(all, suiteEvent(n))
+		want[fmt.Sprint(first, " ", n)] = 1
+	}
+	want[first+" 5"] = 3
+	s.publish(all...)
+	s.start(s.subscription(outside))
+	for _, e := range all {
+		s.settled(e, Delivered)
+	}
+	c.want(s, want)
+}
 
 func failsApart(s *listenerSuite) {
 	var c calls
