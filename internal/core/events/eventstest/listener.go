@@ -748,7 +748,7 @@ func timesOut(s *listenerSuite) {
 		}
 		return nil
 	})
-	slow.Timeout = 300 * time.Millisecond
+	slow.Timeout = time.Second
 	s.start(s.subscription(slow))
 	o := s.settled(s.publish(suiteEvent(1))[0], Delivered)
 	s.wantAttempts(o, 2)
@@ -950,11 +950,11 @@ func leasedDedups(s *listenerSuite) {
 }
 
 func leasedRenews(s *listenerSuite) {
-	const lease = 400 * time.Millisecond
+	const lease = 2 * time.Second // a busy machine renews late
 	var executed atomic.Int32
 	u := s.leasing(executing(first, func(ctx context.Context, e events.Envelope) (events.Completion, error) {
 		executed.Add(1)
-		long := time.NewTimer(4 * lease)
+		long := time.NewTimer(5 * lease / 2)
 		defer long.Stop()
 		select {
 		case <-long.C:
@@ -983,7 +983,7 @@ func leasedTimesOut(s *listenerSuite) {
 		}
 		return s.completion(first, e), nil
 	})
-	slow.Timeout = 300 * time.Millisecond
+	slow.Timeout = time.Second
 	s.start(s.leasing(slow))
 	s.wantAttempts(s.settled(s.publish(suiteEvent(1))[0], Delivered), 2)
 	if cause := <-causes; !errors.Is(cause, context.DeadlineExceeded) {
