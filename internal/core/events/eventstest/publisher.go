@@ -430,14 +430,16 @@ func keysAreQualified(s *publisherSuite) {
 }
 
 func payloadsArrive(s *publisherSuite) {
-	for i, text := range []string{
+	texts := []string{
 		`{"n": 9223372036854775807, "text": "“quotes” \\ \" / \u00e9 漢 🦊 \ud83e\udd8a \n\t \u001f"}`,
 		`{"n": -9223372036854775808, "text": "<b>&amp;</b> \u2028"}`,
 		`{"n": 0, "data": {"": [], "many digits": 12345678901234567890.10, "small": 0.000001, "nested": {"null": null, "false": false}}}`,
 		`{"n": 1, "unknown": {"field": "of a later version"}}`,
+		`{"n": 1, "text": "first", "text": "of duplicate keys the last stays"}`,
 		`{"n": 1, "data": ` + strings.Repeat(`{"a": `, events.MaxPayloadDepth-1) + "1" + strings.Repeat("}", events.MaxPayloadDepth-1) + `}`,
 		`{"n": 1, "text": "` + strings.Repeat("a", events.MaxPayloadBytes-100) + `"}`,
-	} {
+	}
+	for i, text := range texts {
 		e := suiteEvent(i)
 		e.EventID, e.Payload = uuid.New(), json.RawMessage(text)
 		s.commit(e)
@@ -447,8 +449,8 @@ func payloadsArrive(s *publisherSuite) {
 			}
 		}
 	}
-	if n := len(s.published()); n != 6 {
-		s.Errorf("%d of 6 events arrived", n)
+	if n := len(s.published()); n != len(texts) {
+		s.Errorf("%d of %d events arrived", n, len(texts))
 	}
 }
 
