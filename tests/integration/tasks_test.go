@@ -653,6 +653,7 @@ func TestDuplicateAndOldDispatchesDoNothing(t *testing.T) {
 
 func TestADispatchWithoutTaskFails(t *testing.T) {
 	b := setupTasks(t)
+	b.publishUnchecked()
 	task := b.dispatched(application.TaskRequest{}).ID
 	b.exec("update core.outbox set available_at = now() + interval '1 hour'") // for what is published by hand
 	l := b.worker((&script{}).executors())

@@ -12,8 +12,8 @@ import (
 // Executor does the work of agent tasks, one step at a time.
 //
 // Advance does the step that follows those which are done, and says what came of it; it keeps nothing in memory
-// from one call to the next, which may be another worker's. It may run more than once for a step, when a worker dies or is cut off before the
-// step was recorded: its effects elsewhere happen at least once, and [Work.Key] is what to tell them apart by.
+// from one call to the next, which may be another worker's. It may run more than once for a step, when a worker dies or is
+// cut off before the step was recorded: its effects elsewhere happen at least once, and [Work.Key] is what to tell them apart by.
 //
 // It stops when ctx is done. An error is retried, unless it is terminal ([events.Terminal]): then the task has failed, and
 // the error says to people why. Safe for concurrent use.

@@ -16,7 +16,8 @@ import (
 type Conclusion func(ctx context.Context, tasks Tasks) error
 
 // RunTask does the work of a dispatched task, step by step. Each step is recorded in a transaction of its own before
-// the next begins, so that whoever takes the task up later goes on after it; before each, the task may be cancelled. Safe for concurrent use.
+// the next begins, so that whoever takes the task up later goes on after it; before each, the task may be cancelled.
+// Safe for concurrent use.
 type RunTask struct {
 	transact  TasksUnitOfWork
 	executors Executors

@@ -12,16 +12,16 @@ import (
 )
 
 var (
-	begun  = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
-	soon  = begun.Add(time.Hour)
-	object = json.RawMessage(`{"a": 1}`)
-	event  = uuid.MustParse("11111111-1111-4111-8111-111111111111")
-	other  = uuid.MustParse("22222222-2222-4222-8222-222222222222")
+	taskBegun  = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+	taskLater  = taskBegun.Add(time.Hour)
+	taskObject = json.RawMessage(`{"a": 1}`)
+	taskEvent  = uuid.MustParse("11111111-1111-4111-8111-111111111111")
+	otherEvent = uuid.MustParse("22222222-2222-4222-8222-222222222222")
 )
 
 func newTask(t *testing.T) *AgentTask {
 	t.Helper()
-	task, err := NewAgentTask(uuid.New(), uuid.New(), "card_briefing", object, 0, begun)
+	task, err := NewAgentTask(uuid.New(), uuid.New(), "card_briefing", taskObject, 0, taskBegun)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -35,17 +35,17 @@ func taskIn(t *testing.T, status TaskStatus) *AgentTask {
 	if status == TaskQueued {
 		return task
 	}
-	task.Start(event, begun)
+	task.Start(taskEvent, taskBegun)
 	var err error
 	switch status {
 	case TaskAwaitingApproval:
-		err = task.AwaitApproval(1, "delivery", "Deliver it?", begun)
+		err = task.AwaitApproval(1, "delivery", "Deliver it?", taskBegun)
 	case TaskSucceeded:
-		err = task.Succeed(1, object, begun)
+		err = task.Succeed(1, taskObject, taskBegun)
 	case TaskFailed:
-		err = task.Fail(1, "no card", begun)
+		err = task.Fail(1, "no card", taskBegun)
 	case TaskCancelled:
-		err = errors.Join(task.Cancel("somebody", begun), task.Stop(1, begun))
+		err = errors.Join(task.Cancel("somebody", taskBegun), task.Stop(1, taskBegun))
 	case TaskQueued, TaskRunning:
 	}
 	if err != nil || task.Status != status {
@@ -59,7 +59,7 @@ func TestTaskTransitions(t *testing.T) {
 	t.Parallel()
 	start := func(dispatch uuid.UUID) func(*AgentTask) error {
 		return func(task *AgentTask) error {
-			if !task.Start(dispatch, soon) {
+			if !task.Start(dispatch, taskLater) {
 				return errors.New("nothing to do")
 			}
 			return nil
@@ -72,35 +72,35 @@ func TestTaskTransitions(t *testing.T) {
 		// in the order of TaskStatuses: queued, running, awaiting_approval, succeeded, failed, cancelled
 		leads [6]string
 	}{
-		{"start", start(event), [6]string{"running", "running", nothing, nothing, nothing, nothing}},
-		{"start for another event", start(other), [6]string{"running", nothing, nothing, nothing, nothing, nothing}},
-		{"record a step", func(a *AgentTask) error { return a.RecordStep(1, "look_up", object, soon) },
+		{"start", start(taskEvent), [6]string{"running", "running", nothing, nothing, nothing, nothing}},
+		{"start for another event", start(otherEvent), [6]string{"running", nothing, nothing, nothing, nothing, nothing}},
+		{"record a step", func(a *AgentTask) error { return a.RecordStep(1, "look_up", taskObject, taskLater) },
 			[6]string{superseded, "running", superseded, superseded, superseded, superseded}},
-		{"hand back", func(a *AgentTask) error { return a.HandBack(1, "", soon) },
+		{"hand back", func(a *AgentTask) error { return a.HandBack(1, "", taskLater) },
 			[6]string{superseded, "queued", superseded, superseded, superseded, superseded}},
-		{"hand back after an error", func(a *AgentTask) error { return a.HandBack(1, "no answer", soon) },
+		{"hand back after an error", func(a *AgentTask) error { return a.HandBack(1, "no answer", taskLater) },
 			[6]string{superseded, "queued", superseded, superseded, superseded, superseded}},
-		{"await approval", func(a *AgentTask) error { return a.AwaitApproval(1, "delivery", "Deliver it?", soon) },
+		{"await approval", func(a *AgentTask) error { return a.AwaitApproval(1, "delivery", "Deliver it?", taskLater) },
 			[6]string{superseded, "awaiting_approval", superseded, superseded, superseded, superseded}},
-		{"succeed", func(a *AgentTask) error { return a.Succeed(1, object, soon) },
+		{"succeed", func(a *AgentTask) error { return a.Succeed(1, taskObject, taskLater) },
 			[6]string{superseded, "succeeded", superseded, superseded, superseded, superseded}},
-		{"fail", func(a *AgentTask) error { return a.Fail(1, "no", soon) },
+		{"fail", func(a *AgentTask) error { return a.Fail(1, "no", taskLater) },
 			[6]string{superseded, "failed", superseded, superseded, superseded, superseded}},
 		{"stop", func(a *AgentTask) error {
 			if a.Status == TaskRunning {
-				a.Cancellation = &Cancellation{RequestedBy: "somebody", RequestedAt: begun}
+				a.Cancellation = &Cancellation{RequestedBy: "somebody", RequestedAt: taskBegun}
 			}
-			return a.Stop(1, soon)
+			return a.Stop(1, taskLater)
 		}, [6]string{superseded, "cancelled", superseded, superseded, superseded, superseded}},
-		{"approve", func(a *AgentTask) error { return a.Approve("ada", "", soon) },
+		{"approve", func(a *AgentTask) error { return a.Approve("ada", "", taskLater) },
 			[6]string{refused, refused, "queued", refused, refused, refused}},
-		{"reject", func(a *AgentTask) error { return a.Reject("ada", "not now", soon) },
+		{"reject", func(a *AgentTask) error { return a.Reject("ada", "not now", taskLater) },
 			[6]string{refused, refused, "cancelled", refused, refused, refused}},
-		{"cancel", func(a *AgentTask) error { return a.Cancel("ada", soon) },
+		{"cancel", func(a *AgentTask) error { return a.Cancel("ada", taskLater) },
 			[6]string{"cancelled", "running", "cancelled", refused, refused, refused}},
-		{"retry", func(a *AgentTask) error { return a.Retry(soon) },
+		{"retry", func(a *AgentTask) error { return a.Retry(taskLater) },
 			[6]string{refused, refused, refused, refused, "queued", refused}},
-		{"redispatch", func(a *AgentTask) error { return a.Redispatch(soon) },
+		{"redispatch", func(a *AgentTask) error { return a.Redispatch(taskLater) },
 			[6]string{"queued", "queued", refused, refused, refused, refused}},
 	} {
 		for i, status := range TaskStatuses() {
@@ -112,7 +112,7 @@ func TestTaskTransitions(t *testing.T) {
 				_, isRefused := errors.AsType[*TransitionError](err)
 				got := string(task.Status)
 				switch {
-				case err == nil && !task.UpdatedAt.Equal(soon):
+				case err == nil && !task.UpdatedAt.Equal(taskLater):
 					t.Error("nobody can see that it has changed")
 				case isRefused:
 					got = refused
@@ -136,15 +136,15 @@ func TestTaskTransitions(t *testing.T) {
 func TestAnEarlierRunChangesNothing(t *testing.T) {
 	t.Parallel()
 	for name, change := range map[string]func(*AgentTask) error{
-		"record a step":  func(a *AgentTask) error { return a.RecordStep(1, "look_up", object, soon) },
-		"hand back":      func(a *AgentTask) error { return a.HandBack(1, "no", soon) },
-		"await approval": func(a *AgentTask) error { return a.AwaitApproval(1, "delivery", "Deliver it?", soon) },
-		"stop":           func(a *AgentTask) error { return a.Stop(1, soon) },
-		"succeed":        func(a *AgentTask) error { return a.Succeed(1, object, soon) },
-		"fail":           func(a *AgentTask) error { return a.Fail(1, "no", soon) },
+		"record a step":  func(a *AgentTask) error { return a.RecordStep(1, "look_up", taskObject, taskLater) },
+		"hand back":      func(a *AgentTask) error { return a.HandBack(1, "no", taskLater) },
+		"await approval": func(a *AgentTask) error { return a.AwaitApproval(1, "delivery", "Deliver it?", taskLater) },
+		"stop":           func(a *AgentTask) error { return a.Stop(1, taskLater) },
+		"succeed":        func(a *AgentTask) error { return a.Succeed(1, taskObject, taskLater) },
+		"fail":           func(a *AgentTask) error { return a.Fail(1, "no", taskLater) },
 	} {
 		task := taskIn(t, TaskRunning)
-		if !task.Start(event, begun) || task.Run != 2 || task.Tries != 2 {
+		if !task.Start(taskEvent, taskBegun) || task.Run != 2 || task.Tries != 2 {
 			t.Fatalf("no second run began: %+v", task)
 		}
 		before := *task
@@ -161,36 +161,36 @@ func TestTaskStepsAreKept(t *testing.T) {
 	t.Parallel()
 	task := taskIn(t, TaskRunning)
 	for range 2 { // an answer may be lost
-		if err := task.RecordStep(1, "look_up", object, soon); err != nil {
+		if err := task.RecordStep(1, "look_up", taskObject, taskLater); err != nil {
 			t.Fatal(err)
 		}
 	}
-	task.Start(event, soon)
-	if err := task.RecordStep(2, "look_up", object, soon); err == nil || len(task.Steps) != 1 {
+	task.Start(taskEvent, taskLater)
+	if err := task.RecordStep(2, "look_up", taskObject, taskLater); err == nil || len(task.Steps) != 1 {
 		t.Errorf("a soon run has done step look_up again: %v", err)
 	}
 	for name, err := range map[string]error{
-		"a step without a name":   task.RecordStep(2, "", object, soon),
-		"a result of no object":   task.RecordStep(2, "draft", json.RawMessage(`[1]`), soon),
-		"no result":               task.RecordStep(2, "draft", nil, soon),
-		"a result that is broken": task.RecordStep(2, "draft", json.RawMessage(`{"a": `), soon),
-		"a large result":          task.RecordStep(2, "draft", json.RawMessage(`{"a": "`+strings.Repeat("x", MaxTaskInputBytes)+`"}`), soon),
-		"a gate without question": task.AwaitApproval(2, "delivery", " ", soon),
-		"success without result":  task.Succeed(2, nil, soon),
+		"a step without a name":   task.RecordStep(2, "", taskObject, taskLater),
+		"a result of no object":   task.RecordStep(2, "draft", json.RawMessage(`[1]`), taskLater),
+		"no result":               task.RecordStep(2, "draft", nil, taskLater),
+		"a result that is broken": task.RecordStep(2, "draft", json.RawMessage(`{"a": `), taskLater),
+		"a large result":          task.RecordStep(2, "draft", json.RawMessage(`{"a": "`+strings.Repeat("x", MaxTaskInputBytes)+`"}`), taskLater),
+		"a gate without question": task.AwaitApproval(2, "delivery", " ", taskLater),
+		"success without result":  task.Succeed(2, nil, taskLater),
 	} {
 		if _, ok := errors.AsType[*InvalidTaskError](err); !ok {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
 	for i := len(task.Steps); i < MaxTaskSteps; i++ {
-		if err := task.RecordStep(2, fmt.Sprintf("step_%d", i), object, soon); err != nil {
+		if err := task.RecordStep(2, fmt.Sprintf("step_%d", i), taskObject, taskLater); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if err := task.RecordStep(2, "one_more", object, soon); err == nil {
+	if err := task.RecordStep(2, "one_more", taskObject, taskLater); err == nil {
 		t.Error("a task has no end of steps")
 	}
-	if result, done := task.StepResult("step_1"); !done || string(result) != string(object) {
+	if result, done := task.StepResult("step_1"); !done || string(result) != string(taskObject) {
 		t.Errorf("step_1 came to %s, %t", result, done)
 	}
 	if _, done := task.StepResult("one_more"); done {
@@ -202,25 +202,25 @@ func TestTaskTriesAreCounted(t *testing.T) {
 	t.Parallel()
 	task := newTask(t)
 	for try := 1; try <= MaxTaskTries; try++ {
-		task.Start(event, soon)
+		task.Start(taskEvent, taskLater)
 		if task.Tries != try || task.Exhausted() != (try == MaxTaskTries) {
 			t.Fatalf("try %d is counted as %d, exhausted: %t", try, task.Tries, task.Exhausted())
 		}
 		if try == 1 { // a deploy
-			if err := task.HandBack(task.Run, "", soon); err != nil || task.Tries != 0 || task.LastError != "" {
+			if err := task.HandBack(task.Run, "", taskLater); err != nil || task.Tries != 0 || task.LastError != "" {
 				t.Fatalf("after being handed back: %+v, %v", task, err)
 			}
-			task.Start(event, soon)
+			task.Start(taskEvent, taskLater)
 		}
-		if err := task.HandBack(task.Run, "no answer\x00", soon); err != nil || task.LastError != "no answer\uFFFD" {
+		if err := task.HandBack(task.Run, "no answer\x00", taskLater); err != nil || task.LastError != "no answer\uFFFD" {
 			t.Fatalf("%+v, %v", task, err)
 		}
 	}
-	task.Start(event, soon)
-	if err := task.Fail(task.Run, "given up", soon); err != nil {
+	task.Start(taskEvent, taskLater)
+	if err := task.Fail(task.Run, "given up", taskLater); err != nil {
 		t.Fatal(err)
 	}
-	if err := task.Retry(soon); err != nil || task.Tries != 0 || task.FailureReason != "" || task.LastError != "" {
+	if err := task.Retry(taskLater); err != nil || task.Tries != 0 || task.FailureReason != "" || task.LastError != "" {
 		t.Errorf("a retry begins as %+v, %v", task, err)
 	}
 }
@@ -229,19 +229,19 @@ func TestTaskApproval(t *testing.T) {
 	t.Parallel()
 	task := taskIn(t, TaskAwaitingApproval)
 	for name, by := range map[string]string{"nobody": " ", "a novel": strings.Repeat("x", MaxPersonBytes+1), "rubbish": "\xff"} {
-		if _, ok := errors.AsType[*InvalidTaskError](task.Approve(by, "", soon)); !ok {
+		if _, ok := errors.AsType[*InvalidTaskError](task.Approve(by, "", taskLater)); !ok {
 			t.Errorf("approved by %s", name)
 		}
 	}
-	if err := task.Approve("ada", "fine", soon); err != nil {
+	if err := task.Approve("ada", "fine", taskLater); err != nil {
 		t.Fatal(err)
 	}
-	want := Approval{Gate: "delivery", Question: "Deliver it?", RequestedAt: begun, Verdict: Approved, DecidedBy: "ada", DecidedAt: soon, Comment: "fine"}
+	want := Approval{Gate: "delivery", Question: "Deliver it?", RequestedAt: taskBegun, Verdict: Approved, DecidedBy: "ada", DecidedAt: taskLater, Comment: "fine"}
 	if *task.Approval != want || task.Tries != 0 || !task.AwaitsWorker() {
 		t.Errorf("%+v, %+v", task, task.Approval)
 	}
 	task = taskIn(t, TaskAwaitingApproval)
-	if err := task.Reject("ada", "no", soon); err != nil || task.Approval.Verdict != Rejected || task.AwaitsWorker() {
+	if err := task.Reject("ada", "no", taskLater); err != nil || task.Approval.Verdict != Rejected || task.AwaitsWorker() {
 		t.Errorf("%+v, %v", task.Approval, err)
 	}
 }
@@ -251,31 +251,31 @@ func TestTaskCancellationWhileRunning(t *testing.T) {
 	t.Parallel()
 	asked := func() *AgentTask {
 		task := taskIn(t, TaskRunning)
-		if err := errors.Join(task.Cancel("ada", begun), task.Cancel("bob", soon)); err != nil {
+		if err := errors.Join(task.Cancel("ada", taskBegun), task.Cancel("bob", taskLater)); err != nil {
 			t.Fatal(err)
 		}
-		if task.Cancellation.RequestedBy != "ada" || !task.Cancellation.RequestedAt.Equal(begun) {
+		if task.Cancellation.RequestedBy != "ada" || !task.Cancellation.RequestedAt.Equal(taskBegun) {
 			t.Fatalf("%+v", task.Cancellation)
 		}
 		return task
 	}
 	task := asked()
-	if err := task.AwaitApproval(1, "delivery", "Deliver it?", soon); err != nil || task.Status != TaskCancelled || task.Approval != nil {
+	if err := task.AwaitApproval(1, "delivery", "Deliver it?", taskLater); err != nil || task.Status != TaskCancelled || task.Approval != nil {
 		t.Errorf("at a gate: %+v, %v", task, err)
 	}
 	task = asked()
-	if err := task.Succeed(1, object, soon); err != nil || task.Status != TaskSucceeded {
+	if err := task.Succeed(1, taskObject, taskLater); err != nil || task.Status != TaskSucceeded {
 		t.Errorf("at the end: %+v, %v", task, err)
 	}
 	task = asked()
-	if err := task.Redispatch(soon); err != nil || task.Status != TaskCancelled || task.AwaitsWorker() {
+	if err := task.Redispatch(taskLater); err != nil || task.Status != TaskCancelled || task.AwaitsWorker() {
 		t.Errorf("redispatched: %+v, %v", task, err)
 	}
 	task = asked()
-	if err := errors.Join(task.Fail(1, "no", soon), task.Retry(soon)); err != nil || task.Cancellation != nil || !task.AwaitsWorker() {
+	if err := errors.Join(task.Fail(1, "no", taskLater), task.Retry(taskLater)); err != nil || task.Cancellation != nil || !task.AwaitsWorker() {
 		t.Errorf("failed, then retried: %+v, %v", task, err)
 	}
-	if err := taskIn(t, TaskRunning).Stop(1, soon); err == nil {
+	if err := taskIn(t, TaskRunning).Stop(1, taskLater); err == nil {
 		t.Error("stopped though nobody has asked for it")
 	}
 }
@@ -299,28 +299,28 @@ func TestInvalidTasksAreRefused(t *testing.T) {
 		"retention for ever":   {id, id, "e", "{}", MaxTaskRetention + 1},
 		"more input than fits": {id, id, "e", `{"a": "` + strings.Repeat("x", MaxTaskInputBytes) + `"}`, 0},
 	} {
-		_, err := NewAgentTask(c.id, c.conversation, c.executor, json.RawMessage(c.input), c.retention, begun)
+		_, err := NewAgentTask(c.id, c.conversation, c.executor, json.RawMessage(c.input), c.retention, taskBegun)
 		if _, ok := errors.AsType[*InvalidTaskError](err); !ok {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	if task := newTask(t); !task.RetainUntil.Equal(begun.Add(DefaultTaskRetention)) {
+	if task := newTask(t); !task.RetainUntil.Equal(taskBegun.Add(DefaultTaskRetention)) {
 		t.Errorf("kept until %s", task.RetainUntil)
 	}
 }
 
 func TestConversations(t *testing.T) {
 	t.Parallel()
-	trigger := uuid.NullUUID{UUID: event, Valid: true}
+	trigger := uuid.NullUUID{UUID: taskEvent, Valid: true}
 	for _, c := range []struct {
 		conversation Conversation
 		fault        string
 	}{
-		{Conversation{ID: other, Kind: Reactive}, ""},
-		{Conversation{ID: other, Kind: Proactive}, ""},
-		{Conversation{ID: other, Kind: Proactive, TriggerEvent: trigger}, ""},
-		{Conversation{ID: other, Kind: Reactive, TriggerEvent: trigger}, "has no trigger event"},
-		{Conversation{ID: other, Kind: "idle"}, `kind is "idle"`},
+		{Conversation{ID: otherEvent, Kind: Reactive}, ""},
+		{Conversation{ID: otherEvent, Kind: Proactive}, ""},
+		{Conversation{ID: otherEvent, Kind: Proactive, TriggerEvent: trigger}, ""},
+		{Conversation{ID: otherEvent, Kind: Reactive, TriggerEvent: trigger}, "has no trigger event"},
+		{Conversation{ID: otherEvent, Kind: "idle"}, `kind is "idle"`},
 		{Conversation{Kind: Reactive}, "conversation_id is missing"},
 	} {
 		err := c.conversation.Validate()
