@@ -1,0 +1,57 @@
+package contracts_test
+
+import (
+	"encoding/json"
+	"strings"
+	"testing"
+
+	"github.com/google/uuid"
+
+	"spectral/internal/core/events"
+	"spectral/internal/core/events/eventstest"
+	"spectral/internal/core/events/infrastructure/postgres"
+	"spectral/tests/pgtest"
+)
+
+// TestRunningConsumersTakeLaterVersions publishes every example in its own version and in a higher one with fields that nobody
+// knows, and lets all consumers of the product have it. What they make of it is no matter here, but they can read it.
+func TestRunningConsumersTakeLaterVersions(t *testing.T) {
+	t.Parallel()
+	ctx := background(t)
+	url := pgtest.New(t)
+	db := pgtest.Pool(t, url)
+	pgtest.Workers(t, url)
+	all := shipped(t)
+	for _, c := range shipped(t) {
+		if c.Version == versionsOf(all, c.Type)[len(versionsOf(all, c.Type))-1] {
+			c.Version++
+			all = append(all, c)
+		}
+	}
+	contracts, err := events.NewContracts(all...)
+	must(t, err)
+	must(t, postgres.RegisterContracts(ctx, db, pgtest.Generation, contracts))
+	for _, c := range all {
+		encoded, err := json.Marshal(c.Payload)
+		must(t, err)
+		var example any
+		must(t, json.Unmarshal(encoded, &example))
+		_, err = db.Exec(ctx, "select core.outbox_publish($1, $2, $3, p_event_version => $4, p_workspace_id => $5)",
+			c.Type, c.Source, extended(example), c.Version, uuid.New())
+		must(t, err)
+	}
+	outcomes := eventstest.Drain(t, db)
+	if len(outcomes) < len(all) {
+		t.Fatalf("%d events came of %d", len(outcomes), len(all))
+	}
+	handled := 0
+	for _, o := range outcomes {
+		handled += len(o.HandledBy)
+		if strings.Contains(o.LastError, "PayloadError") {
+			t.Errorf("%s cannot be read: %s", o.Envelope.EventType, o.LastError)
+		}
+	}
+	if handled < len(consumers()) {
+		t.Fatalf("only %d handlers have handled anything: %v", handled, outcomes)
+	}
+}
