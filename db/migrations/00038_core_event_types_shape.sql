@@ -55,11 +55,19 @@ begin
         payload_fault = excluded.payload_fault, deadline = excluded.deadline, successor = excluded.successor,
         registered_at = clock_timestamp()
     where t.registered_by <= excluded.registered_by
-      and (t.source, t.class, t.content_class, t.consumed, t.registered_by, t.payload_schema, t.payload_rules, t.deadline, t.successor)
+      and (t.source, t.class, t.content_class, t.consumed, t.registered_by, t.payload_schema, t.payload_rules, t.payload_fault::text,
+           t.deadline, t.successor)
         is distinct from
           (excluded.source, excluded.class, excluded.content_class, excluded.consumed, excluded.registered_by,
-           excluded.payload_schema, excluded.payload_rules, excluded.deadline, excluded.successor);
+           excluded.payload_schema, excluded.payload_rules, excluded.payload_fault::text, excluded.deadline, excluded.successor);
   get diagnostics v_changed = row_count;
+  -- a deprecation is of the type: also of versions that this build declares no more
+  update core.event_types t
+    set deadline = r.deadline, successor = r.successor
+    from (select e ->> 'event_type' as event_type, max(e ->> 'deadline')::timestamptz as deadline, max(e ->> 'successor') as successor
+          from jsonb_array_elements(p_types) as e group by 1) r
+    where t.event_type = r.event_type and t.registered_by <= p_generation
+      and (t.deadline, t.successor) is distinct from (r.deadline, r.successor);
   return v_changed;
 end
 $$;

@@ -160,3 +160,39 @@ func TestDeprecationsThatMakeNoSenseAreRefused(t *testing.T) {
 		}
 	}
 }
+
+// Who publishes an older version, which fits the newest, goes on, on a new database too; and a deprecation is of all versions.
+func TestOlderVersionsAreRegisteredAndDeprecatedWithTheNewest(t *testing.T) {
+	t.Parallel()
+	ctx := background(t)
+	pool := pgtest.Pool(t, pgtest.New(t))
+	register := func(g events.Generation, version int, d *events.Deprecation) {
+		t.Helper()
+		successor := events.Contract{Type: newType, Version: 1, Source: events.Worlds, Payload: noted{Note: "n"}, ContentClass: events.Operational}
+		old := successor
+		old.Type, old.Version, old.Deprecation = oldType, version, d
+		contracts, err := events.NewContracts(old, successor)
+		must(t, err)
+		must(t, postgres.RegisterContracts(ctx, pool, g, contracts))
+	}
+	publish := func(version int) error {
+		_, err := pool.Exec(ctx, "select core.outbox_publish($1, 'worlds', '{\"note\": \"n\"}', p_event_version => $2)", oldType, version)
+		return err
+	}
+	register(pgtest.Generation, 3, nil)
+	for version := 1; version <= 3; version++ {
+		must(t, publish(version))
+	}
+	if pg, ok := errors.AsType[*pgconn.PgError](publish(4)); !ok || pg.Code != "SP016" {
+		t.Fatalf("version 4: %v", pg)
+	}
+	// by a build that declares version 150 only: version 1 is too far behind to be declared with it
+	register(pgtest.Generation, 150, &events.Deprecation{Deadline: time.Now().Add(-time.Second), Successor: newType})
+	for _, version := range []int{1, 3, 60, 150} {
+		if pg, ok := errors.AsType[*pgconn.PgError](publish(version)); !ok || pg.Code != "SP024" {
+			t.Errorf("version %d: %v", version, pg)
+		}
+	}
+	register(pgtest.Generation, 150, nil)
+	must(t, publish(1))
+}

@@ -39,7 +39,7 @@ func RegisterContracts(ctx context.Context, db coredb.DBTX, generation events.Ge
 		Successor    *string             `json:"successor"`
 	}
 	types := make([]eventType, 0)
-	for _, c := range contracts.All() {
+	for _, c := range withOlderVersions(contracts.All()) {
 		t := eventType{EventType: c.Type, EventVersion: c.Version, Source: c.Source, ContentClass: c.ContentClass, Consumed: !c.Unconsumed, Schema: c.Schema()}
 		if c.Class != "" {
 			t.Class = &c.Class
@@ -59,4 +59,27 @@ func RegisterContracts(ctx context.Context, db coredb.DBTX, generation events.Ge
 		return fmt.Errorf("register event types: %w", err)
 	}
 	return nil
+}
+
+// olderVersions is how many versions before a declared one are registered with it.
+const olderVersions = 100
+
+// withOlderVersions adds the versions that came before the declared ones: only optional fields are ever added, so
+// what fits an older version fits the next, and who still publishes it goes on.
+func withOlderVersions(declared []events.Contract) (all []events.Contract) {
+	last := events.Contract{} // declared before, in order
+	for _, c := range declared {
+		from := max(1, c.Version-olderVersions)
+		if last.Type == c.Type {
+			from = max(from, last.Version+1)
+		}
+		for version := from; version < c.Version; version++ {
+			older := c
+			older.Version = version
+			all = append(all, older)
+		}
+		all = append(all, c)
+		last = c
+	}
+	return all
 }
