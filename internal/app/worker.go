@@ -22,8 +22,8 @@ import (
 // ShutdownGrace is how long handlers may go on after a worker was told to stop.
 const ShutdownGrace = 20 * time.Second
 
-// Worker is the fx options of a worker process: the pool, publishing, every consumer, and the use
-// cases. Its hooks start and stop the listener.
+// Worker is the fx options of a worker process: the pool, publishing, every consumer, and the use case
+// of the demo. Its hooks start and stop the listener.
 func Worker(s Settings, log *slog.Logger) fx.Option {
 	return fx.Options(
 		fx.WithLogger(func() fxevent.Logger { return fxevent.NopLogger }),

@@ -12,6 +12,7 @@ import (
 	"path"
 	"path/filepath"
 	"reflect"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -126,7 +127,8 @@ func eventPage(t *testing.T, c events.Contract, versions []int) string {
 	if d := c.Deprecation; d != nil {
 		line("**Deprecated**: refused at publish from %s on; publish [%s](%[2]s.md) instead.\n", d.Deadline.UTC().Format("2006-01-02 15:04 MST"), d.Successor)
 	}
-	line("%s\n", comments[reflect.TypeOf(c.Payload).Name()])
+	about := strings.TrimPrefix(comments[reflect.TypeOf(c.Payload).Name()], reflect.TypeOf(c.Payload).Name()+" is ")
+	line("%s%s\n", strings.ToUpper(about[:min(1, len(about))]), about[min(1, len(about)):])
 	line("Published by **%s**, version %d, content class %s, on channel `outbox_gen_<N>%s`.", c.Source, c.Version, c.ContentClass, suffix(c.Class))
 	if len(versions) > 1 {
 		line("Versions that may be published: %s.", strings.Trim(strings.ReplaceAll(fmt.Sprint(versions), " ", ", "), "[]"))
@@ -376,7 +378,7 @@ func protocolsOf(t *testing.T, tree fs.FS, folder string) (protocols []protocol)
 		}
 		p.code = sources[name]
 		for _, other := range slices.Sorted(maps.Keys(types)) {
-			if other != name && ast.IsExported(other) {
+			if other != name && ast.IsExported(other) && regexp.MustCompile(`\b`+other+`\b`).MatchString(sources[name]) {
 				p.code += "\n" + sources[other]
 			}
 		}

@@ -21,8 +21,8 @@ func TestRunningConsumersTakeLaterVersions(t *testing.T) {
 	url := pgtest.New(t)
 	db := pgtest.Pool(t, url)
 	pgtest.Workers(t, url)
-	all := shipped(t)
-	for _, c := range shipped(t) {
+	all := pgtest.Contracts(t)
+	for _, c := range pgtest.Contracts(t) {
 		if c.Version == versionsOf(all, c.Type)[len(versionsOf(all, c.Type))-1] {
 			c.Version++
 			all = append(all, c)

@@ -106,7 +106,7 @@ func mutations(t testing.TB, example json.RawMessage) (all []json.RawMessage) {
 func TestGoAndSQLRefuseTheSamePayloads(t *testing.T) {
 	t.Parallel()
 	ctx := background(t)
-	contracts, err := events.NewContracts(append(shipped(t), everythingContract())...)
+	contracts, err := events.NewContracts(append(pgtest.Contracts(t), everythingContract())...)
 	must(t, err)
 	conn := pgtest.Conn(t, pgtest.New(t))
 	must(t, postgres.Register(ctx, conn, pgtest.Generation, contracts))

@@ -15,7 +15,6 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"spectral/internal/app"
 	"spectral/internal/core/events"
 	"spectral/internal/core/events/infrastructure/postgres"
 	"spectral/tests/pgtest"
@@ -70,9 +69,7 @@ func setupAlone(t *testing.T, limit time.Duration, more ...events.Contract) *bun
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), limit)
 	t.Cleanup(cancel)
-	shipped, err := app.Contracts()
-	must(t, err)
-	contracts, err := events.NewContracts(append(append(shipped.All(), happenedContract()), more...)...)
+	contracts, err := events.NewContracts(append(append(pgtest.Contracts(t), happenedContract()), more...)...)
 	must(t, err)
 	b := &bundle{T: t, ctx: ctx, url: pgtest.New(t), contracts: contracts}
 	b.directURL, b.poolURL = b.url, b.url

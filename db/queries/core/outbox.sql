@@ -56,10 +56,10 @@ from
          order by o.id desc limit 10000) l) t;
 
 -- name: Trail :many
--- What became of a workspace's events, in the order they were published.
+-- What became of a workspace's events since an id made at that time, in the order they were published.
 select o.id, o.event_type, o.event_version, o.status, coalesce(o.last_error, '')::text as last_error,
   coalesce((select array_agg(h.handler_name order by h.handler_name) from core.event_handled as h
             where h.idempotency_key = o.idempotency_key), '{}')::text[] as handled_by
 from core.outbox as o
-where o.workspace_id = @workspace_id::uuid
+where o.id >= @since::uuid and o.workspace_id = @workspace_id::uuid
 order by o.id;

@@ -29,6 +29,7 @@ type Flow struct {
 func Flows() []Flow {
 	return []Flow{
 		cardFlow(),
+		targetFlow(),
 		decisionFlow(),
 		scanFlow(),
 		clusterFlow(),
@@ -65,7 +66,8 @@ type Stage struct {
 	Pool       *pgxpool.Pool
 	Workspace  uuid.NullUUID
 
-	out io.Writer
+	since uuid.UUID // made before the first event
+	out   io.Writer
 }
 
 // ErrFlowFailed means that a flow did not end as it should.
@@ -74,7 +76,11 @@ var ErrFlowFailed = errors.New("the flow did not end as it should")
 // RunFlows shows flows one after the other and stops at the first that fails.
 func (d Demo) RunFlows(ctx context.Context, flows []Flow) error {
 	for _, flow := range flows {
-		stage := &Stage{UnitOfWork: d.UnitOfWork, Pool: d.Pool, Workspace: uuid.NullUUID{UUID: uuid.New(), Valid: true}, out: d.Out}
+		since, err := uuid.NewV7()
+		if err != nil {
+			return err
+		}
+		stage := &Stage{UnitOfWork: d.UnitOfWork, Pool: d.Pool, Workspace: uuid.NullUUID{UUID: uuid.New(), Valid: true}, since: since, out: d.Out}
 		if _, err := fmt.Fprintf(d.Out, "%s: %s\n", flow.Name, flow.About); err != nil {
 			return err
 		}
@@ -112,12 +118,26 @@ func (s *Stage) Await(ctx context.Context, what string, done func(context.Contex
 	}
 }
 
-// Settled awaits that the workspace has n events and all are settled, and says what became of each.
+// Settled awaits that the workspace has n events and all are settled, and says what became of each. The error is
+// [ErrFlowFailed] if any has failed, or there are more.
 func (s *Stage) Settled(ctx context.Context, n int) error {
-	var trail []postgres.Step
-	err := s.Await(ctx, fmt.Sprintf("%d events are settled", n), func(ctx context.Context) (bool, error) {
-		var err error
-		trail, err = postgres.ReadTrail(ctx, s.Pool, s.Workspace.UUID)
+	trail, err := s.trail(ctx, n)
+	if err != nil {
+		return err
+	}
+	if i := slices.IndexFunc(trail, func(step postgres.Step) bool { return step.Status != "delivered" }); i >= 0 {
+		return fmt.Errorf("%w: %s is %s: %s", ErrFlowFailed, trail[i].EventType, trail[i].Status, trail[i].LastError)
+	}
+	if len(trail) != n {
+		return fmt.Errorf("%w: %d events were published, %d were expected", ErrFlowFailed, len(trail), n)
+	}
+	return nil
+}
+
+// trail is Settled, whatever became of them.
+func (s *Stage) trail(ctx context.Context, n int) (trail []postgres.Step, err error) {
+	err = s.Await(ctx, fmt.Sprintf("%d events are settled", n), func(ctx context.Context) (bool, error) {
+		trail, err = postgres.ReadTrail(ctx, s.Pool, s.Workspace.UUID, s.since)
 		return len(trail) >= n && !slices.ContainsFunc(trail, func(step postgres.Step) bool { return !step.Settled() }), err
 	})
 	for _, step := range trail {
@@ -126,10 +146,10 @@ func (s *Stage) Settled(ctx context.Context, n int) error {
 			by = "nobody"
 		}
 		if sayErr := s.Say("%s v%d is %s, handled by %s%s", step.EventType, step.EventVersion, step.Status, by, reason(step.LastError)); sayErr != nil {
-			return sayErr
+			return nil, sayErr
 		}
 	}
-	return err
+	return trail, err
 }
 
 func reason(lastError string) string {

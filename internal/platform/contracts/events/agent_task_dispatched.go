@@ -15,7 +15,7 @@ const (
 	AgentTaskDispatchedClass = "agents"
 )
 
-// AgentTaskDispatched is its payload: which task. What is to be done stands in the task alone, and may have
+// AgentTaskDispatched says that a task awaits a worker. What is to be done stands in the task alone, and may have
 // changed by the time somebody looks.
 type AgentTaskDispatched struct {
 	// AgentTaskID is platform.agent_tasks.agent_task_id, in the event's workspace.

@@ -15,10 +15,9 @@ const (
 	CurationDecidedVersion = 1
 )
 
-// CurationDecided is its payload.
+// CurationDecided is a curator's decision on a rule candidate.
 type CurationDecided struct {
 	// DecisionID is the decision's own, which its outcome names.
-	// DecisionID identifies the decision within its workspace; worlds answers with it.
 	DecisionID uuid.UUID `json:"decision_id"`
 	// CandidateID is worlds' id of the rule candidate.
 	CandidateID uuid.UUID `json:"candidate_id"`

@@ -14,17 +14,17 @@ const (
 	DecisionRecordedVersion = 1
 )
 
-// DecisionRecorded is its payload: the whole decision. It never changes, and may be told more than once.
+// DecisionRecorded is a decision on the proposal of a rule. It never changes, and may be told more than once.
 type DecisionRecorded struct {
 	// DecisionID identifies the decision within its workspace.
 	DecisionID uuid.UUID `json:"decision_id"`
-	// RuleID is the rule whose proposal was decided on; at most 200 bytes.
+	// RuleID is the rule whose proposal was decided on.
 	RuleID string `json:"rule_id" jsonschema:"minLength=1,maxLength=200"`
 	// Outcome says whether the proposal was followed or overridden.
 	Outcome string `json:"outcome" jsonschema:"enum=followed,enum=overridden"`
-	// OverrideReason says why it was overridden, in one line of at most 1000 bytes; absent if it was followed.
+	// OverrideReason says why it was overridden, in one line; absent if it was followed.
 	OverrideReason string `json:"override_reason,omitempty" jsonschema:"minLength=1"`
-	// DecidedBy is the person or the agent who decided; at most 200 bytes.
+	// DecidedBy is the person or the agent who decided.
 	DecidedBy string `json:"decided_by" jsonschema:"minLength=1,maxLength=200"`
 	// DecidedAt is when they did, in UTC to the microsecond. Decisions may be recorded later, and in another order.
 	DecidedAt time.Time `json:"decided_at"`

@@ -14,11 +14,10 @@ const (
 	FailureClusterDetectedVersion = 1
 )
 
-// FailureClusterDetected is its payload. It has no revision: of two events of a cluster the one with the higher
+// FailureClusterDetected is a cluster of failures as it now stands. It has no revision: of two events of a cluster the one with the higher
 // count is newer.
 type FailureClusterDetected struct {
 	// ClusterID is the cluster's own; it stays through all its growth.
-	// ClusterID identifies the cluster within its workspace.
 	ClusterID uuid.UUID `json:"cluster_id"`
 	// Signature is what the failures have in common, in one line for people.
 	Signature string `json:"signature" jsonschema:"minLength=1"`

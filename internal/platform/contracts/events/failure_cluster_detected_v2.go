@@ -14,10 +14,9 @@ const (
 	FailureClusterDetectedV2Version = 1
 )
 
-// FailureClusterDetectedV2 is its payload: the whole cluster as it now stands.
+// FailureClusterDetectedV2 is a cluster of failures as it now stands.
 type FailureClusterDetectedV2 struct {
 	// ClusterID is the cluster's own; it stays through all its growth.
-	// ClusterID identifies the cluster within its workspace.
 	ClusterID uuid.UUID `json:"cluster_id"`
 	// Revision counts the detections of the cluster from 1. Events may arrive in any order: compare it.
 	Revision int64 `json:"revision" jsonschema:"minimum=1"`

@@ -14,10 +14,9 @@ const (
 	MemoryPromotedVersion = 1
 )
 
-// MemoryPromoted is its payload.
+// MemoryPromoted is something that agents have learned and others may build on.
 type MemoryPromoted struct {
 	// MemoryID is the memory's own.
-	// MemoryID identifies the memory within its workspace.
 	MemoryID uuid.UUID `json:"memory_id"`
 	// Version counts the changes of the memory from 1. Events may arrive in any order: compare it.
 	Version int64 `json:"version" jsonschema:"minimum=1"`

@@ -14,10 +14,9 @@ const (
 	CurationAppliedVersion = 1
 )
 
-// CurationApplied is its payload. There is one for each decision.
+// CurationApplied is what became of a curation decision. There is one for each decision.
 type CurationApplied struct {
 	// DecisionID is of the decision, as platform.curation.decided gave it.
-	// DecisionID is the decision that this answers.
 	DecisionID uuid.UUID `json:"decision_id"`
 	// CandidateID is as the decision named it.
 	CandidateID uuid.UUID `json:"candidate_id"`

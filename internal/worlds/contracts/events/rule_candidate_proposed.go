@@ -14,10 +14,9 @@ const (
 	RuleCandidateProposedVersion = 1
 )
 
-// RuleCandidateProposed is its payload: the candidate as it was first proposed. There is one for each candidate.
+// RuleCandidateProposed is a rule candidate as it was first proposed. There is one for each candidate.
 type RuleCandidateProposed struct {
 	// CandidateID is the candidate's own, which decisions on it name.
-	// CandidateID identifies the candidate within its workspace.
 	CandidateID uuid.UUID `json:"candidate_id"`
 	// Origin is what the candidate was made of.
 	Origin string `json:"origin" jsonschema:"enum=failure_cluster,enum=memory"`

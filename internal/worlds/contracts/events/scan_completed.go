@@ -14,11 +14,11 @@ const (
 	ScanCompletedVersion = 1
 )
 
-// ScanCompleted is its payload: the scan and what it found.
+// ScanCompleted is a completed scan and what it found.
 type ScanCompleted struct {
 	// ScanID identifies the scan within its workspace.
 	ScanID uuid.UUID `json:"scan_id"`
-	// Subject is the card or the source that was scanned, like card:harbour; at most 200 bytes.
+	// Subject is the card or the source that was scanned, like card:harbour.
 	Subject string `json:"subject" jsonschema:"minLength=1,maxLength=200"`
 	// StartedAt is when the scan began, in UTC to the microsecond.
 	StartedAt time.Time `json:"started_at"`

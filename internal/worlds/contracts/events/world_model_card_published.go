@@ -12,7 +12,7 @@ const (
 	WorldModelCardPublishedVersion = 1
 )
 
-// WorldModelCardPublished is its payload: the whole card as it now stands.
+// WorldModelCardPublished is a world model card as it now stands.
 type WorldModelCardPublished struct {
 	// CardID identifies the card within its workspace.
 	CardID string `json:"card_id" jsonschema:"minLength=1"`

@@ -19,15 +19,19 @@ type CardLookup interface {
 type CardRequest struct {
 	// Workspace of the card; not Valid for one of no workspace.
 	Workspace uuid.NullUUID `json:"workspace"`
-	CardID    string        `json:"card_id"`
+	// CardID identifies the card within its workspace.
+	CardID string `json:"card_id"`
 }
 
 // Card is one version of a world model card.
 type Card struct {
+	// CardID is as it was asked for.
 	CardID string `json:"card_id"`
 	// Version counts the card's publications from 1.
-	Version int64  `json:"version"`
-	Title   string `json:"title"`
+	Version int64 `json:"version"`
+	// Title is one line.
+	Title string `json:"title"`
+	// Summary is prose, possibly empty.
 	Summary string `json:"summary"`
 	// Attributes is a JSON object of whatever the world model knows about the card's subject.
 	Attributes json.RawMessage `json:"attributes"`

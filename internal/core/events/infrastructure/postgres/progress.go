@@ -56,10 +56,10 @@ type Step struct {
 // Settled reports whether the event is delivered or has failed.
 func (s Step) Settled() bool { return s.Status == "delivered" || s.Status == "failed" }
 
-// ReadTrail reads the events of a workspace, in the order they were published. For few of them.
-func ReadTrail(ctx context.Context, pool *pgxpool.Pool, workspace uuid.UUID) (trail []Step, err error) {
+// ReadTrail reads the events of a workspace since an id made at that time, in the order they were published. For few of them.
+func ReadTrail(ctx context.Context, pool *pgxpool.Pool, workspace, since uuid.UUID) (trail []Step, err error) {
 	err = inTx(ctx, pool, operatorRole, func(tx pgx.Tx) error {
-		rows, err := coredb.New(tx).Trail(ctx, workspace)
+		rows, err := coredb.New(tx).Trail(ctx, coredb.TrailParams{Since: since, WorkspaceID: workspace})
 		for _, row := range rows {
 			trail = append(trail, Step{
 				ID: row.ID, EventType: row.EventType, EventVersion: int(row.EventVersion), Status: row.Status,

@@ -315,9 +315,14 @@ select o.id, o.event_type, o.event_version, o.status, coalesce(o.last_error, '')
   coalesce((select array_agg(h.handler_name order by h.handler_name) from core.event_handled as h
             where h.idempotency_key = o.idempotency_key), '{}')::text[] as handled_by
 from core.outbox as o
-where o.workspace_id = $1::uuid
+where o.id >= $1::uuid and o.workspace_id = $2::uuid
 order by o.id
 `
+
+type TrailParams struct {
+	Since       uuid.UUID
+	WorkspaceID uuid.UUID
+}
 
 type TrailRow struct {
 	ID           uuid.UUID
@@ -328,9 +333,9 @@ type TrailRow struct {
 	HandledBy    []string
 }
 
-// What became of a workspace's events, in the order they were published.
-func (q *Queries) Trail(ctx context.Context, workspaceID uuid.UUID) ([]TrailRow, error) {
-	rows, err := q.db.Query(ctx, trail, workspaceID)
+// What became of a workspace's events since an id made at that time, in the order they were published.
+func (q *Queries) Trail(ctx context.Context, arg TrailParams) ([]TrailRow, error) {
+	rows, err := q.db.Query(ctx, trail, arg.Since, arg.WorkspaceID)
 	if err != nil {
 		return nil, err
 	}
