@@ -5,6 +5,7 @@
 set local lock_timeout = '500ms';
 set local role spectral_owner;
 alter table core.event_types
+  add column if not exists consumed_in jsonb not null default '{}',
   add column if not exists payload_schema jsonb null,
   add column if not exists payload_rules jsonb null,
   add column if not exists payload_fault jsonpath null,
@@ -16,6 +17,7 @@ alter table core.event_types
   add constraint event_types_deprecation_complete check ((deadline is null) = (successor is null)),
   drop constraint if exists event_types_deadline_finite,
   add constraint event_types_deadline_finite check (isfinite(deadline));
+comment on column core.event_types.consumed_in is 'whether a generation has a handler of the type, by generation; of one that is not in it, consumed says so';
 comment on column core.event_types.payload_schema is 'JSON Schema of the payload; null if an older build registered the type';
 comment on column core.event_types.payload_rules is 'the schema as an array of {at, fault, says, whole}: where, a path that finds a fault, what is wanted, and the path of an integer';
 comment on column core.event_types.payload_fault is 'finds something if any of the rules is broken';
@@ -68,6 +70,16 @@ begin
           from jsonb_array_elements(p_types) as e group by 1) r
     where t.event_type = r.event_type and t.registered_by <= p_generation
       and (t.deadline, t.successor) is distinct from (r.deadline, r.successor);
+  -- in each generation of its own, as it is the builds' handlers that differ
+  update core.event_types t
+    set consumed_in = r.consumed_in
+    from (select n.event_type,
+            coalesce((select jsonb_object_agg(g.key, g.value) from core.event_types o, jsonb_each(o.consumed_in) as g
+                      where o.event_type = n.event_type), '{}')
+            || jsonb_build_object(p_generation::text, n.consumed) as consumed_in
+          from (select e ->> 'event_type' as event_type, bool_or((e ->> 'consumed')::boolean) as consumed
+                from jsonb_array_elements(p_types) as e group by 1) n) r
+    where p_generation > 0 and t.event_type = r.event_type and t.consumed_in <> r.consumed_in;
   return v_changed;
 end
 $$;

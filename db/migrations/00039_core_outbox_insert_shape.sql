@@ -115,7 +115,7 @@ begin
   end if;
 
   -- one query for all there is to know: each of its own would cost as much again
-  select t.source, t.class, t.content_class, t.consumed, t.payload_fault, t.deadline, t.successor,
+  select t.source, t.class, t.content_class, coalesce((t.consumed_in ->> d.generation::text)::boolean, t.consumed), t.payload_fault, t.deadline, t.successor,
          exists (select from core.publisher_sources s join pg_catalog.pg_roles r on r.rolname = s.role_name
                  where s.source = p_source and pg_has_role(v_invoker, r.oid, 'usage')),
          d.generation, d.status
