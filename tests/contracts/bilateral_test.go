@@ -61,7 +61,31 @@ func misread(example json.RawMessage, reads any) []string {
 	if err := json.Unmarshal(again, &got); err != nil {
 		return []string{err.Error()}
 	}
-	return append(unpublished("", events.Contract{Payload: reads}.Schema(), published), beyond("", got, published)...)
+	problems := append(unpublished("", events.Contract{Payload: reads}.Schema(), published), beyond("", got, published)...)
+	return append(problems, narrower("", reflect.TypeOf(reads))...)
+}
+
+// narrower are the fields of a consumer's struct that cannot hold all that a producer may send, though the example fits.
+func narrower(at string, t reflect.Type) (problems []string) {
+	for t.Kind() == reflect.Pointer || t.Kind() == reflect.Slice {
+		t = t.Elem()
+	}
+	switch kind := t.Kind(); {
+	case t.PkgPath() == "time", t.PkgPath() == "github.com/google/uuid":
+	case kind >= reflect.Int8 && kind <= reflect.Int32, kind >= reflect.Uint && kind <= reflect.Uint64:
+		problems = append(problems, fmt.Sprintf("reads %s as %s: make it an int64, a producer may send more", at, t))
+	case kind == reflect.Array, kind == reflect.Float32:
+		problems = append(problems, fmt.Sprintf("reads %s as %s, which cannot hold all that may come", at, t))
+	case kind == reflect.Struct:
+		for field := range t.Fields() {
+			name, _, _ := strings.Cut(field.Tag.Get("json"), ",")
+			if field.Type == reflect.TypeFor[json.RawMessage]() {
+				continue
+			}
+			problems = append(problems, narrower(at+"/"+name, field.Type)...)
+		}
+	}
+	return problems
 }
 
 // unpublished are the fields of a consumer's struct that an example, which has all, lacks.
@@ -171,6 +195,15 @@ func TestMisreadingsAreFound(t *testing.T) {
 		{"another type", struct {
 			Count string `json:"count"`
 		}{}, "does not fit"},
+		{"a narrow number", struct {
+			Count int32 `json:"count"`
+		}{}, "reads /count as int32"},
+		{"a byte", struct {
+			Count uint8 `json:"count"`
+		}{}, "reads /count as uint8"},
+		{"so many and no more", struct {
+			Parts [1]part `json:"parts"`
+		}{}, "reads /parts as [1]contracts_test.part"},
 		{"no tag", struct{ Name string }{}, "reads /Name, which is not"},
 	} {
 		t.Run(c.name, func(t *testing.T) {

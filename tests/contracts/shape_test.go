@@ -6,6 +6,7 @@ import (
 	"errors"
 	"log/slog"
 	"maps"
+	"net/netip"
 	"slices"
 	"strings"
 	"testing"
@@ -246,6 +247,20 @@ func TestContractsRefusePayloadsThatSQLCannotCheck(t *testing.T) {
 		}{},
 		"another format": struct {
 			A string `json:"a" jsonschema:"format=email"`
+		}{},
+		"a short float": struct {
+			A float32 `json:"a"`
+		}{},
+		"a number as it is written": struct {
+			A json.Number `json:"a"`
+		}{},
+		"a number in quotes": struct {
+			A int `json:"a,string"`
+		}{},
+		"a form of its own, inside": struct {
+			A []struct {
+				B netip.Addr `json:"b"`
+			} `json:"a"`
 		}{},
 		"no tag": struct{ SomeField string }{},
 		"an odd name": struct {

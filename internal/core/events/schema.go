@@ -2,6 +2,7 @@ package events
 
 import (
 	"bytes"
+	"encoding"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -11,6 +12,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/google/uuid"
 	"github.com/invopop/jsonschema"
@@ -88,6 +90,31 @@ func checkSchema(at string, s *jsonschema.Schema) (faults []error) {
 			fail("field %q must have a json tag with a lower-case name: words joined by underscores", p.Key)
 		}
 		faults = append(faults, checkSchema(at+"/"+p.Key, p.Value)...)
+	}
+	return faults
+}
+
+// checkTypes refuses fields whose JSON is not what their schema says, or that other languages would write otherwise.
+func checkTypes(at string, t reflect.Type) (faults []error) {
+	for t.Kind() == reflect.Pointer || t.Kind() == reflect.Slice && t != reflect.TypeFor[json.RawMessage]() {
+		t = t.Elem()
+	}
+	switch t {
+	case reflect.TypeFor[time.Time](), reflect.TypeFor[uuid.UUID](), reflect.TypeFor[json.RawMessage]():
+		return nil
+	}
+	ofItsOwn := t.Implements(reflect.TypeFor[json.Marshaler]()) || t.Implements(reflect.TypeFor[encoding.TextMarshaler]()) || t == reflect.TypeFor[json.Number]()
+	switch kind := t.Kind(); {
+	case ofItsOwn, kind == reflect.Float32, kind == reflect.Array:
+		return []error{fmt.Errorf("payload%s: %s is written in a form of its own, or cannot hold what others send", at, t)}
+	case kind == reflect.Struct:
+		for field := range t.Fields() {
+			name, options, _ := strings.Cut(field.Tag.Get("json"), ",")
+			if strings.Contains(options, "string") {
+				faults = append(faults, fmt.Errorf("payload%s/%s: its json tag says string", at, name))
+			}
+			faults = append(faults, checkTypes(at+"/"+name, field.Type)...)
+		}
 	}
 	return faults
 }

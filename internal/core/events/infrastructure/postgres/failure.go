@@ -5,7 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"net"
+	"os"
 	"slices"
 	"strings"
 	"time"
@@ -67,6 +69,8 @@ func classify(err error, earlier int) failure {
 		lost     *lostConnectionError
 		key      *keyError
 		network  net.Error
+		file     *fs.PathError
+		link     *os.LinkError
 	)
 	switch {
 	case errors.As(err, &lost):
@@ -90,6 +94,8 @@ func classify(err error, earlier int) failure {
 		f.class = "TimeoutError"
 	case errors.As(err, &pg):
 		f.class, f.disposition = classifyPostgres(pg, earlier)
+	case errors.As(err, &file), errors.As(err, &link): // their cause is a net.Error, too
+		f.class = "FileError"
 	case errors.As(err, &network), errors.Is(err, io.ErrUnexpectedEOF), errors.Is(err, io.EOF), errors.Is(err, net.ErrClosed):
 		f.class = "ConnectionError"
 	}

@@ -3,6 +3,8 @@ package postgres
 import (
 	"errors"
 	"fmt"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -131,6 +133,18 @@ func TestPostgresErrorsAreClassified(t *testing.T) {
 		f := classify(fmt.Errorf("wrapped: %w", &pgconn.PgError{Code: c.code, Message: "m"}), c.earlier)
 		if f.class != c.class || f.disposition != c.means {
 			t.Errorf("%s after %d failures: %s %d, want %s %d", c.code, c.earlier, f.class, f.disposition, c.class, c.means)
+		}
+	}
+}
+
+// The cause of a file's error is a net.Error to the standard library.
+func TestErrorsOfFilesAreNoConnectionErrors(t *testing.T) {
+	t.Parallel()
+	_, missing := os.Open(filepath.Join(t.TempDir(), "missing"))
+	moved := os.Rename(filepath.Join(t.TempDir(), "missing"), filepath.Join(t.TempDir(), "elsewhere"))
+	for _, err := range []error{missing, moved} {
+		if f := classify(fmt.Errorf("wrapped: %w", err), 0); f.class != "FileError" || f.disposition != transient {
+			t.Errorf("%v: %s %d", err, f.class, f.disposition)
 		}
 	}
 }
