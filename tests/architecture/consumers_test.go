@@ -308,7 +308,11 @@ func topology(builders []app.ConsumerBuilder, contracts *events.Contracts) strin
 		fmt.Fprintf(&text, "\n%s %s from %s\n", c.Type, strings.Join(versions, " "), c.Source)
 		s, ok := consumers[c.Type]
 		if !ok {
-			text.WriteString("  nobody: settles as it is published\n")
+			if c.Unconsumed {
+				text.WriteString("  nobody: settles as it is published\n")
+			} else {
+				text.WriteString("  NOBODY, and it is not declared Unconsumed: its events stay pending\n")
+			}
 			continue
 		}
 		fmt.Fprintf(&text, "  channel %s, %s, batches of %d, %d at a time\n", s.Channel, s.Mode, s.BatchSize, s.Concurrency)

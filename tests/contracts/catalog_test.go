@@ -139,7 +139,11 @@ func eventPage(t *testing.T, c events.Contract, versions []int) string {
 	line("## Consumers\n")
 	s, ok := consumers()[c.Type]
 	if !ok {
-		line("Nobody: it settles as it is published.")
+		if c.Unconsumed {
+			line("Nobody: it settles as it is published.")
+		} else {
+			line("NOBODY, and it is not declared Unconsumed: its events stay pending.")
+		}
 		return text.String()
 	}
 	for _, h := range s.Handlers() {

@@ -4,6 +4,7 @@ import (
 	"go/ast"
 	"io/fs"
 	"os"
+	"reflect"
 	"strings"
 	"testing"
 	"testing/fstest"
@@ -17,6 +18,16 @@ func TestEveryContractIsListedAndPublished(t *testing.T) {
 	t.Parallel()
 	for _, problem := range forgotten(t, os.DirFS(root), publishedElsewhere) {
 		t.Error(problem)
+	}
+}
+
+// The owner of a payload publishes it.
+func TestContractsAreOfTheContextThatTheyStandIn(t *testing.T) {
+	t.Parallel()
+	for _, c := range shipped(t) {
+		if pkg := reflect.TypeOf(c.Payload).PkgPath(); pkg != "spectral/internal/"+string(c.Source)+"/contracts/events" {
+			t.Errorf("contract %s: its Source is %s, but its payload is %s: a context publishes what stands in its own contracts/events", c.Type, c.Source, pkg)
+		}
 	}
 }
 

@@ -248,6 +248,15 @@ func TestContractsRefusePayloadsThatSQLCannotCheck(t *testing.T) {
 		"another format": struct {
 			A string `json:"a" jsonschema:"format=email"`
 		}{},
+		"bytes": struct {
+			A []byte `json:"a"`
+		}{},
+		"a duration": struct {
+			A time.Duration `json:"a"`
+		}{},
+		"anything by name": struct {
+			A map[string]any `json:"a"`
+		}{A: map[string]any{"b": 1}},
 		"a short float": struct {
 			A float32 `json:"a"`
 		}{},

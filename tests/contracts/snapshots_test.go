@@ -113,7 +113,8 @@ func drift(c events.Contract, before map[int]*jsonschema.Schema) (problems []str
 		breaking, differs := compare("", before[version], c.Schema())
 		for _, b := range breaking {
 			fail("%s since version %d. Consumers of events published before would break: leave it as it was, or publish a new event type %s "+
-				"and deprecate this one (docs/adding-an-event.md)", b, version, successorOf(c.Type))
+				"and deprecate this one (docs/adding-an-event.md); or, if version %[2]d was never deployed anywhere, "+
+				"delete tests/contracts/testdata/%[4]s/v%[2]d.schema.json and run `make generate`", b, version, successorOf(c.Type), c.Type)
 		}
 		if len(breaking) > 0 {
 			return problems // of later versions it would be said again

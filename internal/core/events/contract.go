@@ -84,7 +84,9 @@ func (c Contract) Validate() error {
 		}
 	}
 	if len(faults) == 0 {
-		faults = append(checkTypes("", reflect.TypeOf(c.Payload)), checkSchema("", c.Schema())...)
+		if faults = checkTypes("", reflect.TypeOf(c.Payload)); len(faults) == 0 {
+			faults = checkSchema("", c.Schema())
+		}
 	}
 	if len(faults) > 0 {
 		return fmt.Errorf("contract %q version %d: %w", c.Type, c.Version, errors.Join(faults...))

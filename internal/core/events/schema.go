@@ -103,10 +103,17 @@ func checkTypes(at string, t reflect.Type) (faults []error) {
 	case reflect.TypeFor[time.Time](), reflect.TypeFor[uuid.UUID](), reflect.TypeFor[json.RawMessage]():
 		return nil
 	}
+	if t == reflect.TypeFor[time.Duration]() {
+		return []error{fmt.Errorf("payload%s: is a time.Duration, which is nanoseconds in JSON: use an int64 whose name has the unit", at)}
+	}
 	ofItsOwn := t.Implements(reflect.TypeFor[json.Marshaler]()) || t.Implements(reflect.TypeFor[encoding.TextMarshaler]()) || t == reflect.TypeFor[json.Number]()
 	switch kind := t.Kind(); {
 	case ofItsOwn, kind == reflect.Float32, kind == reflect.Array:
 		return []error{fmt.Errorf("payload%s: %s is written in a form of its own, or cannot hold what others send", at, t)}
+	case kind == reflect.Map, kind == reflect.Interface:
+		return []error{fmt.Errorf("payload%s: is a %s: use a struct, or json.RawMessage for any JSON object", at, kind)}
+	case kind == reflect.Uint8:
+		return []error{fmt.Errorf("payload%s: is bytes, which other languages write otherwise: use a string, or a larger integer", at)}
 	case kind == reflect.Struct:
 		for field := range t.Fields() {
 			name, options, _ := strings.Cut(field.Tag.Get("json"), ",")
