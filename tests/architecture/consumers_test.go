@@ -58,6 +58,11 @@ func checkConsumers(builders []app.ConsumerBuilder, contracts *events.Contracts)
 			if c.Unconsumed {
 				fail("%s version %d is declared Unconsumed but has a consumer", c.Type, c.Version)
 			}
+			for _, h := range s.Handlers() {
+				if c.Target != "" && h.Scope() != c.Target {
+					fail("handler %s never runs: %s version %d is for %s alone (Target of its contract)", h.Name, c.Type, c.Version, c.Target)
+				}
+			}
 		}
 		for _, g := range []events.Generation{1, 2} {
 			if got, want := build(app.Parts{Generation: g}).Channel, events.ChannelName(g, declared[0].Class); got != want {
@@ -130,6 +135,11 @@ func TestConsumerProblemsAreReported(t *testing.T) {
 		{
 			"a fixed channel", builders{func(app.Parts) events.Subscription { return consumer("a.b", "worlds.x")(app.Parts{Generation: 1}) }}, contracts{contract("a.b", nil)},
 			[]string{"on channel outbox_gen_1 in generation 2"},
+		},
+		{
+			"a handler of another context", builders{consumer("a.b", "worlds.x", "platform.y")},
+			contracts{contract("a.b", func(c *events.Contract) { c.Target = events.Platform })},
+			[]string{"handler worlds.x never runs: a.b version 1 is for platform alone"},
 		},
 		{"no consumer", nil, contracts{contract("a.b", nil)}, []string{"a.b version 1 has no consumer"}},
 	}

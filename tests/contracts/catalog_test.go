@@ -130,6 +130,9 @@ func eventPage(t *testing.T, c events.Contract, versions []int) string {
 	about := strings.TrimPrefix(comments[reflect.TypeOf(c.Payload).Name()], reflect.TypeOf(c.Payload).Name()+" is ")
 	line("%s%s\n", strings.ToUpper(about[:min(1, len(about))]), about[min(1, len(about)):])
 	line("Published by **%s**, version %d, content class %s, on channel `outbox_gen_<N>%s`.", c.Source, c.Version, c.ContentClass, suffix(c.Class))
+	if c.Target != "" {
+		line("For **%s** alone: other contexts' handlers do not run.", c.Target)
+	}
 	if len(versions) > 1 {
 		line("Versions that may be published: %s.", strings.Trim(strings.ReplaceAll(fmt.Sprint(versions), " ", ", "), "[]"))
 	}

@@ -296,3 +296,31 @@ func inSavepoint(ctx context.Context, tx pgx.Tx, sql string, arguments ...any) (
 	})
 	return tag, err
 }
+
+// A context's rows are its own, and each workspace's are apart: whoever adds a table may forget either.
+func TestTablesOfContextsAreApart(t *testing.T) {
+	t.Parallel()
+	conn := pgtest.Conn(t, pgtest.New(t))
+	for _, c := range []struct{ what, sql string }{
+		{"has no workspace_id: give it one, and a policy as in db/migrations/00021_platform_system_cards.sql", `
+			select c.relname from unnest($1::text[]) s join pg_class c on c.relnamespace = s::regnamespace and c.relkind in ('r', 'p') where true
+			and not exists (select from pg_attribute a where a.attrelid = c.oid and a.attname = 'workspace_id' and not a.attisdropped)`},
+		{"has no row level security: enable it, as in db/migrations/00021_platform_system_cards.sql", `
+			select c.relname from unnest($1::text[]) s join pg_class c on c.relnamespace = s::regnamespace and c.relkind in ('r', 'p') where true and not c.relrowsecurity`},
+		{"has no policy for all commands of its context's role that is about spectral.workspace_id", `
+			select c.relname from unnest($1::text[]) s join pg_class c on c.relnamespace = s::regnamespace and c.relkind in ('r', 'p') where true
+			and not exists (select from pg_policy p where p.polrelid = c.oid and p.polcmd = '*'
+			  and p.polroles = array[('spectral_' || s)::regrole::oid]
+			  and pg_get_expr(p.polqual, p.polrelid) like '%spectral.workspace_id%' and pg_get_expr(p.polwithcheck, p.polrelid) like '%spectral.workspace_id%')`},
+		{"is granted to another role than its context's", `
+			select distinct c.relname from unnest($1::text[]) s join pg_class c on c.relnamespace = s::regnamespace and c.relkind in ('r', 'p'), aclexplode(c.relacl) g where true
+			and g.grantee not in (c.relowner, ('spectral_' || s)::regrole)`},
+		{"cannot be read by its context", `
+			select c.relname from unnest($1::text[]) s join pg_class c on c.relnamespace = s::regnamespace and c.relkind in ('r', 'p') where true
+			and not has_table_privilege('spectral_' || s, c.oid, 'select')`},
+	} {
+		for _, table := range values[string](t, conn, c.sql, []string{"platform", "worlds"}) {
+			t.Errorf("table %s %s", table, c.what)
+		}
+	}
+}

@@ -33,6 +33,8 @@ type Contract struct {
 	// be run for some classes only.
 	Class        string
 	ContentClass ContentClass
+	// Target is the only context that is meant; empty means every context. [NewEnvelope] sets it.
+	Target Scope
 	// Unconsumed declares that nobody handles the event: it settles as it is published.
 	Unconsumed bool
 	// Deprecation of the type; nil while producers may rely on it.
@@ -62,6 +64,9 @@ func (c Contract) Validate() error {
 	}
 	if !c.Source.Known() {
 		fail("source is %q, must be platform, worlds or core", c.Source)
+	}
+	if c.Target != "" && !c.Target.Known() {
+		fail("target is %q, must be platform, worlds, core or empty for every context", c.Target)
 	}
 	if c.Class != "" && !classForm.MatchString(c.Class) {
 		fail("class is %q, must be a lower-case identifier of at most 30 bytes", c.Class)

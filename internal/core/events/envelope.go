@@ -56,7 +56,7 @@ func NewEnvelope(c Contract, payload any) (Envelope, error) {
 		return Envelope{}, fmt.Errorf("encode payload of %s: %w", c.Type, err)
 	}
 	return Envelope{
-		EventType: c.Type, EventVersion: c.Version, Source: c.Source,
+		EventType: c.Type, EventVersion: c.Version, Source: c.Source, Target: c.Target,
 		Payload: bytes.TrimSpace(encoded.Bytes()),
 	}, nil
 }

@@ -35,7 +35,7 @@ type CurationDecided struct {
 // CurationDecidedContract declares the event.
 func CurationDecidedContract() events.Contract {
 	return events.Contract{
-		Type: CurationDecidedType, Version: CurationDecidedVersion, Source: events.Platform,
+		Type: CurationDecidedType, Version: CurationDecidedVersion, Source: events.Platform, Target: events.Worlds,
 		Payload: CurationDecided{
 			DecisionID: uuid.MustParse("01936e5c-7d00-7000-8000-0000000000e1"), CandidateID: uuid.MustParse("01936e5c-7d00-7000-8000-0000000000e2"),
 			Verdict: "approve", Note: "seen twice this week", DecidedBy: "the curator", DecidedAt: time.Date(2026, 3, 2, 9, 0, 0, 0, time.UTC),

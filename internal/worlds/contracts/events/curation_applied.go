@@ -31,7 +31,7 @@ type CurationApplied struct {
 // CurationAppliedContract declares the event.
 func CurationAppliedContract() events.Contract {
 	return events.Contract{
-		Type: CurationAppliedType, Version: CurationAppliedVersion, Source: events.Worlds,
+		Type: CurationAppliedType, Version: CurationAppliedVersion, Source: events.Worlds, Target: events.Platform,
 		Payload: CurationApplied{
 			DecisionID: uuid.MustParse("01936e5c-7d00-7000-8000-0000000000e1"), CandidateID: uuid.MustParse("01936e5c-7d00-7000-8000-0000000000e2"),
 			Outcome: "refused", Reason: "superseded", AppliedAt: time.Date(2026, 3, 2, 9, 0, 1, 0, time.UTC),
