@@ -5,6 +5,8 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"log/slog"
+	"math"
 	"slices"
 	"strings"
 	"testing"
@@ -323,6 +325,98 @@ func TestFactsOfAClusterAtOnce(t *testing.T) {
 	b.wantCandidate(cluster, fmt.Sprintf("failure_cluster proposed revision %d, %[1]d of 1 kinds: Keep this from failing again: loader/fetch: Timeout", n))
 	if n := b.published(worlds.RuleCandidateProposedType); n != 1 {
 		t.Errorf("proposed %d times", n)
+	}
+}
+
+// publishMany publishes payloads in one statement, in their order.
+func (o outsider) publishMany(eventType, target string, payloads ...string) {
+	o.Helper()
+	source, _, _ := strings.Cut(eventType, ".")
+	_, err := o.conn.Exec(o.ctx, `select core.outbox_publish_many((select jsonb_agg(jsonb_strip_nulls(jsonb_build_object('event_type', $1::text, 'source', $2::text,
+		'target', nullif($3::text, ''), 'workspace_id', $4::uuid, 'payload', p.payload::jsonb)) order by p.n) from unnest($5::text[]) with ordinality p (payload, n)))`,
+		eventType, source, target, o.workspace, payloads)
+	must(o.T, err)
+}
+
+// listenWithoutDeadlock handles n events of the given types, each type in four batches side by side, of which none may wait
+// for another that waits for it.
+func (b *bundle) listenWithoutDeadlock(n int, types ...string) {
+	b.Helper()
+	log := &notes{}
+	b.log = slog.NewJSONHandler(log, &slog.HandlerOptions{Level: slog.LevelDebug})
+	var l *listening
+	for i, eventType := range types {
+		s := b.candidateConsumer(eventType)
+		s.Concurrency = 4
+		if i == 0 {
+			l = b.newListener(never, pgtest.Generation, s)
+			continue
+		}
+		must(b.T, l.Listen(b.ctx, s))
+	}
+	l.start()
+	l.eventuallyDelivered(n)
+	l.stop()
+	if got := log.count(`"batch undone`); got != 0 {
+		b.Errorf("%d batches were undone", got)
+	}
+}
+
+func TestManyFactsOnFewClusters(t *testing.T) {
+	b := setup(t)
+	o := b.outsider("spectral_platform")
+	const n, clusters = 2000, 40
+	ids := make([]uuid.UUID, clusters)
+	for i := range ids {
+		ids[i] = uuid.New()
+	}
+	var v1, v2 []string
+	for i := range n {
+		cluster, revision := ids[i*7%clusters], 1+i/clusters
+		v1, v2 = append(v1, detectedV1(cluster, revision)), append(v2, detectedV2(cluster, revision, revision))
+	}
+	o.publishMany(platform.FailureClusterDetectedV2Type, "", v2...)
+	o.publishMany(platform.FailureClusterDetectedType, "", v1...)
+	b.listenWithoutDeadlock(2*n, platform.FailureClusterDetectedV2Type, platform.FailureClusterDetectedType)
+	for _, id := range ids {
+		b.wantCandidate(id, "failure_cluster proposed revision 50, 50 of 1 kinds: Keep this from failing again: loader/fetch: Timeout")
+	}
+	if got := b.published(worlds.RuleCandidateProposedType); got != clusters {
+		t.Errorf("proposed %d times, there are %d clusters", got, clusters)
+	}
+}
+
+// Decisions and facts on the same candidates, and some decisions twice.
+func TestManyDecisionsOnFewCandidates(t *testing.T) {
+	b := setup(t)
+	o := b.outsider("spectral_platform")
+	const n, memories = 1000, 20
+	ids := make([]uuid.UUID, memories)
+	var facts, decisions []string
+	for i := range ids {
+		ids[i] = uuid.New()
+		facts = append(facts, promoted(ids[i], 2, 1))
+	}
+	o.publishMany(platform.MemoryPromotedType, "", facts...)
+	b.listenWithoutDeadlock(memories, platform.MemoryPromotedType)
+	facts = nil
+	now := time.Now()
+	for i := range n {
+		verdict := []string{"approve", "reject"}[i/memories%2]
+		decisions = append(decisions, decided(uuid.New(), b.candidateID(ids[i*7%memories]), verdict, now.Add(time.Duration(i-n)*time.Second)))
+		if i%10 == 0 {
+			decisions = append(decisions, decisions[i/2])
+		}
+		facts = append(facts, promoted(ids[(n-i)*3%memories], 3+i/memories, 2))
+	}
+	o.publishMany(platform.CurationDecidedType, "worlds", decisions...)
+	o.publishMany(platform.MemoryPromotedType, "", facts...)
+	b.listenWithoutDeadlock(len(decisions)+n, platform.CurationDecidedType, platform.MemoryPromotedType)
+	for _, id := range ids { // the last decision on each is to reject
+		b.wantCandidate(id, "memory rejected revision 52, 2 of 1 kinds: "+one[string](b, "select statement from worlds.rule_candidates where origin_id = $1", id))
+	}
+	if got := b.published(worlds.CurationAppliedType); got != n {
+		t.Errorf("%d outcomes of %d decisions", got, n)
 	}
 }
 
@@ -764,10 +858,12 @@ func TestBadPayloadsOfCandidatesFail(t *testing.T) {
 		{platform.FailureClusterDetectedV2Type, detectedV2(uuid.New(), 0, 1), "revision is 0"},
 		{platform.FailureClusterDetectedV2Type, detectedV2(uuid.New(), 1), "0 occurrences"},
 		{platform.FailureClusterDetectedV2Type, detectedV2(uuid.New(), 1, 5, -2), "count is -2"},
+		{platform.FailureClusterDetectedV2Type, detectedV2(uuid.New(), 1, math.MaxInt64, math.MaxInt64), "more failures than can be counted"},
 		{platform.FailureClusterDetectedV2Type, detectedV1(uuid.New(), 1), "cannot unmarshal string"}, // a version 1 payload
 		{platform.MemoryPromotedType, promoted(uuid.New(), 0, 1), "version is 0"},
 		{platform.CurationDecidedType, decided(uuid.New(), uuid.New(), "maybe", time.Now()), `verdict is "maybe"`},
 		{platform.CurationDecidedType, decided(uuid.Nil, uuid.New(), "approve", time.Now()), "decision_id is missing"},
+		{platform.CurationDecidedType, decided(uuid.New(), uuid.New(), "approve", time.Date(2999, 1, 1, 0, 0, 0, 0, time.UTC)), "decided_at is 2999-01-01T00:00:00Z, which is still to come"},
 		{worlds.CurationAppliedType, `{"decision_id": "` + id + `", "outcome": "refused", "applied_at": "2026-07-01T12:00:00Z"}`, "reason is missing"},
 	} {
 		source, _, _ := strings.Cut(c.eventType, ".")

@@ -6,16 +6,18 @@ values (@candidate_id, @workspace_id, @origin, @origin_id, @revision, @statement
 on conflict (workspace_id, origin, origin_id) do nothing;
 
 -- name: LockRuleCandidateOfOrigin :one
-select candidate_id, revision, statement, occurrences, kinds, confidence, state, decision_id, decided_at from worlds.rule_candidates
+select candidate_id, origin, origin_id, revision, statement, occurrences, kinds, confidence, state, decision_id, decided_at from worlds.rule_candidates
 where workspace_id is not distinct from @workspace_id and origin = @origin and origin_id = @origin_id
 for update;
 
--- name: LockRuleCandidate :one
-select origin, origin_id, revision, statement, occurrences, kinds, confidence, state, decision_id, decided_at from worlds.rule_candidates
-where workspace_id is not distinct from @workspace_id and candidate_id = @candidate_id
+-- name: LockRuleCandidates :many
+-- In the order in which facts of their origins take them.
+select candidate_id, origin, origin_id, revision, statement, occurrences, kinds, confidence, state, decision_id, decided_at from worlds.rule_candidates
+where workspace_id is not distinct from @workspace_id and candidate_id = any (@candidate_ids::uuid[])
+order by origin collate "C", origin_id
 for update;
 
--- name: PutRuleCandidate :execrows
+-- name: SaveRuleCandidate :execrows
 update worlds.rule_candidates
 set revision = @revision, statement = @statement, occurrences = @occurrences, kinds = @kinds, confidence = @confidence,
     state = @state, decision_id = @decision_id, decided_at = @decided_at, updated_at = @updated_at

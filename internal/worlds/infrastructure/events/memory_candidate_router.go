@@ -1,8 +1,6 @@
 package events
 
 import (
-	"context"
-
 	"github.com/google/uuid"
 
 	"spectral/internal/core/events"
@@ -21,16 +19,10 @@ type MemoryPromotedEvent struct {
 }
 
 // MemoryCandidateRouter routes promoted memories to rule candidates.
-func MemoryCandidateRouter(candidates CandidateProposer) events.EventHandler {
-	return func(ctx context.Context, e events.Envelope) error {
-		promoted, err := events.Decode[MemoryPromotedEvent](e)
-		if err != nil {
-			return err
-		}
-		facts, err := domain.MemoryFacts(promoted.MemoryID, promoted.Version, promoted.Statement, promoted.Observations)
-		if err != nil {
-			return &events.PayloadError{EventType: e.EventType, Err: err}
-		}
-		return candidates.Propose(ctx, e.WorkspaceID, facts)
-	}
+func MemoryCandidateRouter(candidates CandidateProposer) events.BatchHandler {
+	return proposer[MemoryPromotedEvent]{candidates}
+}
+
+func (p MemoryPromotedEvent) facts() (domain.CandidateFacts, error) {
+	return domain.MemoryFacts(p.MemoryID, p.Version, p.Statement, p.Observations)
 }
