@@ -516,8 +516,18 @@ func TestPromotedMemoriesBecomeRuleCandidates(t *testing.T) {
 	if n := b.published(platform.MemoryPromotedType); n != 1 {
 		t.Errorf("promoted %d times", n)
 	}
+	// recorded after it was retired, it is learned anew
+	anew, err := record.Record(b.ctx, workspace, domain.WorkspaceMemory, statement)
+	must(t, err)
+	if again, err := record.Record(b.ctx, workspace, domain.WorkspaceMemory, statement); anew == id || again != anew || err != nil {
+		t.Fatalf("recorded as %s, then as %s and %s: %v", id, anew, again, err)
+	}
+	must(t, promote.Promote(b.ctx, workspace, anew))
+	l.delivered(1)
+	b.wantCandidate(anew, "memory proposed revision 3, 2 of 1 kinds: "+statement)
+	must(t, retire.Retire(b.ctx, workspace, anew))
 	if got := one[string](b, `select string_agg(format('%s %s %s %s %s', scope, state, observations, version, (retired_at >= promoted_at)), '; ' order by scope) from platform.memories`); got !=
-		"agent working 1 1 ; workspace retired 2 4 t" {
+		"agent working 1 1 ; workspace retired 2 4 t; workspace retired 2 4 t" {
 		t.Errorf("the memories are %s", got)
 	}
 	if _, err := record.Record(b.ctx, workspace, "galaxy", " "); err == nil {

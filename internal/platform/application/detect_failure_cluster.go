@@ -18,8 +18,8 @@ type FailureClusters interface {
 	Add(ctx context.Context, workspace uuid.NullUUID, cluster domain.FailureCluster) (added bool, err error)
 	// Lock returns the cluster of a signature, which nobody else can change until the transaction ends.
 	Lock(ctx context.Context, workspace uuid.NullUUID, signature domain.FailureSignature) (domain.FailureCluster, error)
-	// Put stores a cluster that was locked in this transaction.
-	Put(ctx context.Context, workspace uuid.NullUUID, cluster domain.FailureCluster) error
+	// Save stores a cluster that was locked in this transaction.
+	Save(ctx context.Context, workspace uuid.NullUUID, cluster domain.FailureCluster) error
 }
 
 // FailureClustersUnitOfWork runs work in one transaction of the platform context, for one workspace.
@@ -77,7 +77,7 @@ func (d *DetectFailureCluster) Detect(ctx context.Context, workspace uuid.NullUU
 			if cluster, err = cluster.Raise(detection); err != nil {
 				return err
 			}
-			if err := clusters.Put(ctx, workspace, cluster); err != nil {
+			if err := clusters.Save(ctx, workspace, cluster); err != nil {
 				return err
 			}
 		}

@@ -16,7 +16,7 @@ import (
 // Memories stores memories in one transaction.
 type Memories interface {
 	// Record stores a working memory under id, or counts one more observation of the one that says the same in its
-	// scope, and returns whichever id it has.
+	// scope and is not retired, and returns whichever id it has.
 	Record(ctx context.Context, workspace uuid.NullUUID, id uuid.UUID, scope domain.MemoryScope, statement string, at time.Time) (uuid.UUID, error)
 	// Lock returns a memory, which nobody else can change until the transaction ends. The error is
 	// [ErrMemoryUnknown] if there is none.
@@ -44,7 +44,7 @@ func NewRecordMemory(transact MemoriesUnitOfWork, newID func() (uuid.UUID, error
 }
 
 // Record stores a working memory and returns its id. What is known already in its scope is observed once more,
-// and keeps its id and state.
+// and keeps its id and state. What was retired is learned anew, under an id of its own.
 func (r *RecordMemory) Record(ctx context.Context, workspace uuid.NullUUID, scope domain.MemoryScope, statement string) (id uuid.UUID, err error) {
 	if err := domain.ValidateMemory(scope, statement); err != nil {
 		return uuid.Nil, fmt.Errorf("record a memory: %w", err)

@@ -35,7 +35,7 @@ const (
 
 // What a scan refuses.
 var (
-	ErrUnknownScan   = errors.New("there is no such scan in this workspace: start one")
+	ErrNoScan        = errors.New("there is no such scan in this workspace: start one")
 	ErrScanCompleted = errors.New("the scan is completed with another result, which stands: start another scan of its subject")
 	ErrScanFailed    = errors.New("the scan has failed for good: start another scan of its subject")
 )

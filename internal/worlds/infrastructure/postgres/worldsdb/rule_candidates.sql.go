@@ -16,7 +16,7 @@ import (
 const addCurationRuling = `-- name: AddCurationRuling :execrows
 insert into worlds.curation_rulings (workspace_id, decision_id, candidate_id, outcome, reason, ruled_at)
 values ($1, $2, $3, $4, $5, $6)
-on conflict (workspace_id, decision_id) do nothing
+on conflict (decision_id, workspace_id) do nothing
 `
 
 type AddCurationRulingParams struct {
@@ -48,7 +48,7 @@ const addRuleCandidate = `-- name: AddRuleCandidate :execrows
 insert into worlds.rule_candidates (
   candidate_id, workspace_id, origin, origin_id, revision, statement, occurrences, kinds, confidence, proposed_at, updated_at)
 values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $10)
-on conflict (workspace_id, origin, origin_id) do nothing
+on conflict (origin, origin_id, workspace_id) do nothing
 `
 
 type AddRuleCandidateParams struct {
