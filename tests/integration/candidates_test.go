@@ -14,6 +14,7 @@ import (
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 
 	"spectral/internal/app"
 	"spectral/internal/core/events"
@@ -509,7 +510,7 @@ func TestPromotedMemoriesBecomeRuleCandidates(t *testing.T) {
 		"of another workspace": promote.Promote(b.ctx, aWorkspace(), other),
 		"of no workspace":      retire.Retire(b.ctx, uuid.NullUUID{}, other),
 	} {
-		if !errors.Is(err, platformapp.ErrMemoryUnknown) {
+		if !errors.Is(err, platformapp.ErrNoMemory) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
@@ -766,6 +767,44 @@ func TestALaterDecisionHasALaterTime(t *testing.T) {
 	if got := one[string](b, `select (s.decided_at - f.decided_at)::text from platform.curation_decisions f, platform.curation_decisions s
 		where f.decision_id = $1 and s.decision_id = $2`, first, second); got != "00:00:00.000001" {
 		t.Errorf("the second is %s after the first", got)
+	}
+}
+
+// An earlier decision that is dated for years would stand before all later ones: worlds would not take them.
+func TestNoDecisionIsTakenAfterOneOfDaysToCome(t *testing.T) {
+	b := setup(t)
+	workspace, candidate := aWorkspace(), uuid.New()
+	b.exec(`insert into platform.curation_decisions (decision_id, workspace_id, candidate_id, verdict, note, decided_by, decided_at)
+		values (gen_random_uuid(), $1, $2, 'approve', '', 'eve', '2999-01-01T00:00:00Z')`, workspace, candidate)
+	_, err := app.NewDecideCuration(b.uow).Decide(b.ctx, workspace, candidate, domain.RejectCandidate, "", "ada")
+	if err == nil || !strings.Contains(err.Error(), "an earlier decision on it is dated 2999-01-01T00:00:00Z, which is still to come") {
+		t.Errorf("decided: %v", err)
+	}
+	if n := b.published(platform.CurationDecidedType) + one[int](b, "select count(*)::int from platform.curation_decisions"); n != 1 {
+		t.Errorf("%d rows", n)
+	}
+}
+
+// The roles may change what changes, and nothing that was said once.
+func TestWhatNeverChangesCannotBeUpdated(t *testing.T) {
+	b := setup(t)
+	for table, columns := range map[string][]string{
+		"platform.curation_decisions": {"verdict", "candidate_id", "decided_by", "decided_at", "note", "workspace_id"},
+		"platform.memories":           {"statement", "scope", "memory_id", "recorded_at", "workspace_id"},
+		"platform.failure_clusters":   {"component", "cluster_id", "workspace_id"},
+		"platform.decisions":          {"outcome"},
+		"worlds.scans":                {"subject", "scan_id", "started_at", "workspace_id"},
+		"worlds.rule_candidates":      {"origin", "origin_id", "candidate_id", "proposed_at", "workspace_id"},
+		"worlds.curation_rulings":     {"outcome"},
+	} {
+		scope, _, _ := strings.Cut(table, ".")
+		conn := b.outsider("spectral_" + scope).conn
+		for _, column := range columns {
+			_, err := conn.Exec(b.ctx, fmt.Sprintf("update %s set %s = %[2]s", table, column))
+			if refusal, ok := errors.AsType[*pgconn.PgError](err); !ok || refusal.Code != "42501" {
+				t.Errorf("%s of %s: %v", column, table, err)
+			}
+		}
 	}
 }
 

@@ -292,6 +292,28 @@ func TestABriefingIsDeliveredOnceItIsApproved(t *testing.T) {
 	}
 }
 
+// What is returned, stored and written into the steps is one time, as exact as the database keeps it.
+func TestTimesOfATaskAreOfMicroseconds(t *testing.T) {
+	b := setupTasks(t)
+	b.worker((&script{}).executors())
+	task := b.dispatched(application.TaskRequest{})
+	created := task.CreatedAt
+	task = b.await(task.ID, domain.TaskAwaitingApproval)
+	approved, err := b.review.Approve(b.ctx, b.workspace, task.ID, "ada", "")
+	must(t, err)
+	decided := approved.Approval.DecidedAt
+	task = b.await(task.ID, domain.TaskSucceeded)
+	b.wantSteps(task, stepOne, stepTwo, stepThree)
+	if !task.CreatedAt.Equal(created) || !task.Approval.DecidedAt.Equal(decided) {
+		t.Errorf("created at %s and stored as %s, decided at %s and stored as %s", created, task.CreatedAt, decided, task.Approval.DecidedAt)
+	}
+	for _, step := range task.Steps {
+		if at := step.DoneAt; !at.Equal(at.Truncate(time.Microsecond)) {
+			t.Errorf("step %s was done at %s", step.Name, at)
+		}
+	}
+}
+
 func TestARejectedTaskIsCancelled(t *testing.T) {
 	b := setupTasks(t)
 	s := &script{}

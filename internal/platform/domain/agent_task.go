@@ -51,7 +51,6 @@ const (
 	MaxTaskInputBytes  = 64 << 10 // of the input, of each step's result and of the task's
 	MaxTaskSteps       = 100
 	MaxTaskReasonBytes = 4000 // of what is written for people
-	MaxPersonBytes     = 200  // of who decided
 	// MaxTaskTries is how many runs a task may begin without a step that is done: one that kills its workers ends
 	// as failed, whoever counts what else.
 	MaxTaskTries = 5
@@ -327,8 +326,8 @@ func (t *AgentTask) decide(change string, verdict Verdict, by, comment string, n
 	if err := t.must(change, TaskAwaitingApproval); err != nil {
 		return err
 	}
-	if err := checkPerson(by); err != nil {
-		return err
+	if err := checkPerson("who decides", by); err != nil {
+		return invalid(err)
 	}
 	decided := *t.Approval
 	decided.Verdict, decided.DecidedBy, decided.DecidedAt, decided.Comment = verdict, by, now, forPeople(comment)
@@ -342,8 +341,8 @@ func (t *AgentTask) Cancel(by string, now time.Time) error {
 	if err := t.must("cancel", TaskQueued, TaskAwaitingApproval, TaskRunning); err != nil {
 		return err
 	}
-	if err := checkPerson(by); err != nil {
-		return err
+	if err := checkPerson("who decides", by); err != nil {
+		return invalid(err)
 	}
 	if t.Cancellation == nil {
 		t.Cancellation = &Cancellation{RequestedBy: by, RequestedAt: now}
@@ -419,13 +418,6 @@ func checkName(what, name string) error {
 	return nil
 }
 
-func checkPerson(by string) error {
-	if strings.TrimSpace(by) == "" || len(by) > MaxPersonBytes || by != forPeople(by) {
-		return invalid(fmt.Errorf("who decides is %.80q: name a person or a system, in at most %d bytes", by, MaxPersonBytes))
-	}
-	return nil
-}
-
 func checkObject(what string, document json.RawMessage) error {
 	trimmed := bytes.TrimSpace(document)
 	switch {
@@ -435,13 +427,4 @@ func checkObject(what string, document json.RawMessage) error {
 		return fmt.Errorf("%s has %d bytes, the limit is %d", what, len(trimmed), MaxTaskInputBytes)
 	}
 	return nil
-}
-
-// forPeople makes a text storable and no longer than people read.
-func forPeople(s string) string {
-	s = strings.TrimSpace(strings.ToValidUTF8(strings.ReplaceAll(s, "\x00", "\uFFFD"), "\uFFFD"))
-	if len(s) > MaxTaskReasonBytes {
-		s = strings.ToValidUTF8(s[:MaxTaskReasonBytes], "")
-	}
-	return s
 }

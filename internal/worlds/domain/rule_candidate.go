@@ -9,7 +9,6 @@ import (
 	"slices"
 	"strings"
 	"time"
-	"unicode/utf8"
 
 	"github.com/google/uuid"
 )
@@ -63,7 +62,7 @@ func SumOf(counts []int64) (sum int64, err error) {
 // ClusterFacts is what a failure cluster suggests: that its failures are to be kept from happening again.
 // Revision is 0 if it is not known.
 func ClusterFacts(clusterID uuid.UUID, revision int64, signature string, failures, kinds int64) (CandidateFacts, error) {
-	err := missingID("cluster_id", clusterID)
+	err := checkID("cluster_id", clusterID)
 	if revision < 0 {
 		err = errors.Join(err, fmt.Errorf("revision is %d, must not be negative", revision))
 	}
@@ -78,7 +77,7 @@ func ClusterFacts(clusterID uuid.UUID, revision int64, signature string, failure
 
 // MemoryFacts is what a memory suggests: its statement.
 func MemoryFacts(memoryID uuid.UUID, version int64, statement string, observations int64) (CandidateFacts, error) {
-	err := missingID("memory_id", memoryID)
+	err := checkID("memory_id", memoryID)
 	if version < 1 {
 		err = errors.Join(err, fmt.Errorf("version is %d, must be at least 1", version))
 	}
@@ -89,14 +88,7 @@ func MemoryFacts(memoryID uuid.UUID, version int64, statement string, observatio
 }
 
 func newFacts(err error, f CandidateFacts) (CandidateFacts, error) {
-	switch s := f.Statement; {
-	case strings.TrimSpace(s) == "":
-		err = errors.Join(err, errors.New("statement is missing"))
-	case len(s) > MaxStatementBytes:
-		err = errors.Join(err, fmt.Errorf("statement has %d bytes, the limit is %d", len(s), MaxStatementBytes))
-	case !utf8.ValidString(s) || strings.ContainsRune(s, 0):
-		err = errors.Join(err, errors.New("statement is not valid UTF-8, or has a NUL character"))
-	}
+	err = errors.Join(err, textWithin("statement", f.Statement, 1, MaxStatementBytes))
 	if f.Occurrences < 1 {
 		err = errors.Join(err, fmt.Errorf("there are %d occurrences, must be at least 1", f.Occurrences))
 	}
@@ -107,13 +99,6 @@ func newFacts(err error, f CandidateFacts) (CandidateFacts, error) {
 		return CandidateFacts{}, err
 	}
 	return f, nil
-}
-
-func missingID(field string, id uuid.UUID) error {
-	if id == uuid.Nil {
-		return fmt.Errorf("%s is missing", field)
-	}
-	return nil
 }
 
 // confidence is 1/2 at even occurrences and nears 1 with more.
@@ -211,7 +196,7 @@ type CurationDecision struct {
 
 // Validate reports what is wrong with a decision that is known of at now.
 func (d CurationDecision) Validate(now time.Time) error {
-	err := errors.Join(missingID("decision_id", d.ID), missingID("candidate_id", d.CandidateID), checkTime("decided_at", d.DecidedAt, now))
+	err := errors.Join(checkID("decision_id", d.ID), checkID("candidate_id", d.CandidateID), checkTime("decided_at", d.DecidedAt, now))
 	if d.Verdict != Approve && d.Verdict != Reject {
 		err = errors.Join(err, fmt.Errorf("verdict is %q, must be approve or reject", d.Verdict))
 	}

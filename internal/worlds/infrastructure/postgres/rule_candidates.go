@@ -8,7 +8,6 @@ import (
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgtype"
 
 	"spectral/internal/core/events"
 	"spectral/internal/worlds/application"
@@ -82,7 +81,7 @@ func (r *RuleCandidates) Save(ctx context.Context, workspace uuid.NullUUID, c do
 	n, err := r.queries.SaveRuleCandidate(ctx, worldsdb.SaveRuleCandidateParams{
 		WorkspaceID: workspace, CandidateID: c.ID, Revision: c.Revision, Statement: c.Statement, Occurrences: c.Occurrences,
 		Kinds: c.Kinds, Confidence: c.Confidence, State: string(c.State), DecisionID: c.DecisionID,
-		DecidedAt: pgtype.Timestamptz{Time: c.DecidedAt, Valid: c.DecisionID.Valid}, UpdatedAt: at,
+		DecidedAt: timeOrNull(c.DecidedAt), UpdatedAt: at,
 	})
 	if err != nil {
 		return fmt.Errorf("store rule candidate %s: %w", c.ID, err)

@@ -8,7 +8,6 @@ import (
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgtype"
 
 	"spectral/internal/core/events"
 	"spectral/internal/worlds/application"
@@ -56,13 +55,11 @@ func (s *Scans) Lock(ctx context.Context, workspace uuid.NullUUID, id uuid.UUID)
 	}
 	scan := domain.Scan{
 		ID: id, Subject: row.Subject, State: domain.ScanState(row.State), StartedAt: row.StartedAt, FinishedAt: row.FinishedAt.Time,
+		Failure:  text(row.Failure),
 		Findings: make(domain.Findings, len(stored)),
 	}
 	for i, f := range stored {
 		scan.Findings[i] = domain.Finding(f)
-	}
-	if row.Failure != nil {
-		scan.Failure = *row.Failure
 	}
 	return scan, nil
 }
@@ -77,13 +74,9 @@ func (s *Scans) Save(ctx context.Context, workspace uuid.NullUUID, scan domain.S
 	if err != nil {
 		return fmt.Errorf("encode the findings of scan %s: %w", scan.ID, err)
 	}
-	var failure *string
-	if scan.Failure != "" {
-		failure = &scan.Failure
-	}
 	n, err := s.queries.SaveScan(ctx, worldsdb.SaveScanParams{
-		ScanID: scan.ID, WorkspaceID: workspace, State: string(scan.State), Findings: findings, Failure: failure,
-		FinishedAt: pgtype.Timestamptz{Time: scan.FinishedAt, Valid: true},
+		ScanID: scan.ID, WorkspaceID: workspace, State: string(scan.State), Findings: findings, Failure: textOrNull(scan.Failure),
+		FinishedAt: timeOrNull(scan.FinishedAt),
 	})
 	if err != nil {
 		return fmt.Errorf("store scan %s: %w", scan.ID, err)
