@@ -44,40 +44,56 @@ type CandidateProposer interface {
 	Propose(ctx context.Context, workspace uuid.NullUUID, facts ...domain.CandidateFacts) error
 }
 
-// proposer is a handler of an event whose payload says facts. It takes them in batches: many are of few candidates, and one
-// at a time two batches would wait for each other.
-type proposer[P interface {
-	facts() (domain.CandidateFacts, error)
-}] struct{ candidates CandidateProposer }
+// proposer is a handler of an event that says facts. It takes them in batches: many are of few candidates, and one at a time
+// two batches would wait for each other.
+type proposer struct {
+	candidates CandidateProposer
+	read       func(events.Envelope) (domain.CandidateFacts, error)
+}
 
 // HandleBatch implements [events.BatchHandler].
-func (p proposer[P]) HandleBatch(ctx context.Context, batch []events.Envelope) error {
+func (p proposer) HandleBatch(ctx context.Context, batch []events.Envelope) error {
 	facts := make([]domain.CandidateFacts, len(batch))
 	for i, e := range batch {
-		payload, err := events.Decode[P](e)
-		if err != nil {
+		var err error
+		if facts[i], err = p.read(e); err != nil {
 			return err
-		}
-		if facts[i], err = payload.facts(); err != nil {
-			return &events.PayloadError{EventType: e.EventType, Err: err}
 		}
 	}
 	return p.candidates.Propose(ctx, batch[0].WorkspaceID, facts...)
 }
 
+// asPayload is facts, or a payload's fault.
+func asPayload(e events.Envelope, facts domain.CandidateFacts, err error) (domain.CandidateFacts, error) {
+	if err != nil {
+		err = &events.PayloadError{EventType: e.EventType, Err: err}
+	}
+	return facts, err
+}
+
 // FailureClusterCandidateProposer proposes rules against the failures of clusters as version 1 tells of them. It has
 // no revision, so it never changes a candidate that version 2 has told of.
 func FailureClusterCandidateProposer(candidates CandidateProposer) events.BatchHandler {
-	return proposer[FailureClusterDetectedEvent]{candidates}
-}
-
-func (d FailureClusterDetectedEvent) facts() (domain.CandidateFacts, error) {
-	return domain.ClusterFacts(d.ClusterID, 0, d.Signature, d.Count, 1) // it tells no kinds apart
+	return proposer{candidates, func(e events.Envelope) (domain.CandidateFacts, error) {
+		d, err := events.Decode[FailureClusterDetectedEvent](e)
+		if err != nil {
+			return domain.CandidateFacts{}, err
+		}
+		facts, err := domain.ClusterFacts(d.ClusterID, 0, d.Signature, d.Count, 1) // it tells no kinds apart
+		return asPayload(e, facts, err)
+	}}
 }
 
 // FailureClusterV2CandidateProposer proposes rules against the failures of clusters.
 func FailureClusterV2CandidateProposer(candidates CandidateProposer) events.BatchHandler {
-	return proposer[FailureClusterDetectedV2Event]{candidates}
+	return proposer{candidates, func(e events.Envelope) (domain.CandidateFacts, error) {
+		detected, err := events.Decode[FailureClusterDetectedV2Event](e)
+		if err != nil {
+			return domain.CandidateFacts{}, err
+		}
+		facts, err := detected.facts()
+		return asPayload(e, facts, err)
+	}}
 }
 
 func (d FailureClusterDetectedV2Event) facts() (domain.CandidateFacts, error) {

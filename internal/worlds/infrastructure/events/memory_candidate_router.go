@@ -20,9 +20,12 @@ type MemoryPromotedEvent struct {
 
 // MemoryCandidateRouter routes promoted memories to rule candidates.
 func MemoryCandidateRouter(candidates CandidateProposer) events.BatchHandler {
-	return proposer[MemoryPromotedEvent]{candidates}
-}
-
-func (p MemoryPromotedEvent) facts() (domain.CandidateFacts, error) {
-	return domain.MemoryFacts(p.MemoryID, p.Version, p.Statement, p.Observations)
+	return proposer{candidates, func(e events.Envelope) (domain.CandidateFacts, error) {
+		p, err := events.Decode[MemoryPromotedEvent](e)
+		if err != nil {
+			return domain.CandidateFacts{}, err
+		}
+		facts, err := domain.MemoryFacts(p.MemoryID, p.Version, p.Statement, p.Observations)
+		return asPayload(e, facts, err)
+	}}
 }
