@@ -1,5 +1,5 @@
 -- The key has the workspace last: "is not distinct from", by which a row is found, serves no index, and the rest then does.
--- The other tables of decisions and of scans have the same order.
+-- The tables after this one have the same order.
 
 -- +goose Up
 set local lock_timeout = '500ms';

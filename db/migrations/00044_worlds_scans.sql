@@ -28,7 +28,7 @@ alter table worlds.scans enable row level security;
 create policy scans_workspace on worlds.scans to spectral_worlds
   using (workspace_id is not distinct from nullif(current_setting('spectral.workspace_id', true), '')::uuid)
   with check (workspace_id is not distinct from nullif(current_setting('spectral.workspace_id', true), '')::uuid);
-grant select, insert, update on worlds.scans to spectral_worlds;
+grant select, insert, update (state, finished_at, findings, failure) on worlds.scans to spectral_worlds;
 reset role;
 
 -- +goose Down

@@ -14,7 +14,7 @@ create table platform.failure_clusters (
   first_seen_at timestamptz not null,
   last_seen_at timestamptz not null,
   constraint failure_clusters_pk primary key (cluster_id),
-  constraint failure_clusters_signature unique nulls not distinct (workspace_id, component, operation, error_class),
+  constraint failure_clusters_signature unique nulls not distinct (component, operation, error_class, workspace_id),
   constraint failure_clusters_component_size check (octet_length(component) between 1 and 200),
   constraint failure_clusters_operation_size check (octet_length(operation) between 1 and 200),
   constraint failure_clusters_error_class_size check (octet_length(error_class) between 1 and 200),
@@ -31,7 +31,8 @@ alter table platform.failure_clusters enable row level security;
 create policy failure_clusters_workspace on platform.failure_clusters to spectral_platform
   using (workspace_id is not distinct from nullif(current_setting('spectral.workspace_id', true), '')::uuid)
   with check (workspace_id is not distinct from nullif(current_setting('spectral.workspace_id', true), '')::uuid);
-grant select, insert, update on platform.failure_clusters to spectral_platform;
+grant select, insert, update (revision, failures, failure_count, severity, first_seen_at, last_seen_at)
+  on platform.failure_clusters to spectral_platform;
 reset role;
 
 -- +goose Down

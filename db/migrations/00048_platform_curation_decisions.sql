@@ -31,7 +31,7 @@ alter table platform.curation_decisions enable row level security;
 create policy curation_decisions_workspace on platform.curation_decisions to spectral_platform
   using (workspace_id is not distinct from nullif(current_setting('spectral.workspace_id', true), '')::uuid)
   with check (workspace_id is not distinct from nullif(current_setting('spectral.workspace_id', true), '')::uuid);
-grant select, insert, update on platform.curation_decisions to spectral_platform;
+grant select, insert, update (outcome, outcome_reason, outcome_at) on platform.curation_decisions to spectral_platform;
 reset role;
 
 -- +goose Down

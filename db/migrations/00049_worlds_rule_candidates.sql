@@ -17,7 +17,7 @@ create table worlds.rule_candidates (
   proposed_at timestamptz not null,
   updated_at timestamptz not null,
   constraint rule_candidates_pk primary key (candidate_id),
-  constraint rule_candidates_origin_once unique nulls not distinct (workspace_id, origin, origin_id),
+  constraint rule_candidates_origin_once unique nulls not distinct (origin, origin_id, workspace_id),
   constraint rule_candidates_origin check (origin in ('failure_cluster', 'memory')),
   constraint rule_candidates_revision_not_negative check (revision >= 0),
   constraint rule_candidates_statement_size check (octet_length(statement) between 1 and 4000),
@@ -37,7 +37,8 @@ alter table worlds.rule_candidates enable row level security;
 create policy rule_candidates_workspace on worlds.rule_candidates to spectral_worlds
   using (workspace_id is not distinct from nullif(current_setting('spectral.workspace_id', true), '')::uuid)
   with check (workspace_id is not distinct from nullif(current_setting('spectral.workspace_id', true), '')::uuid);
-grant select, insert, update on worlds.rule_candidates to spectral_worlds;
+grant select, insert, update (revision, statement, occurrences, kinds, confidence, state, decision_id, decided_at, updated_at)
+  on worlds.rule_candidates to spectral_worlds;
 reset role;
 
 -- +goose Down

@@ -8,7 +8,7 @@ create table worlds.curation_rulings (
   outcome text not null,
   reason text null,
   ruled_at timestamptz not null,
-  constraint curation_rulings_key unique nulls not distinct (workspace_id, decision_id),
+  constraint curation_rulings_key unique nulls not distinct (decision_id, workspace_id),
   constraint curation_rulings_outcome check (outcome in ('applied', 'refused')),
   constraint curation_rulings_reason check ((outcome = 'refused') = (reason is not null)),
   constraint curation_rulings_reason_size check (octet_length(reason) between 1 and 500)

@@ -59,7 +59,7 @@ comment on column platform.agent_tasks.steps is 'the steps that are done, in ord
 comment on column platform.agent_tasks.last_error is 'what the latest run that did not come to an end said';
 comment on column platform.agent_tasks.approval_gate is 'the latest approval that was asked for, for the executor; the question is for people';
 comment on column platform.agent_tasks.run is 'counts the runs; only the latest may write, while the task is running';
-comment on column platform.agent_tasks.tries is 'runs since the task was last dispatched';
+comment on column platform.agent_tasks.tries is 'runs since the task was last dispatched or a step was done';
 comment on column platform.agent_tasks.dispatch_event_id is 'core.outbox.id of the event that the latest run began with';
 comment on column platform.agent_tasks.retain_until is 'not swept before';
 create index agent_tasks_conversation_id on platform.agent_tasks (conversation_id);

@@ -1,8 +1,6 @@
 package app
 
 import (
-	"time"
-
 	"github.com/google/uuid"
 
 	"spectral/internal/core/events"
@@ -17,13 +15,13 @@ import (
 
 // proposeCandidate is the use case in a handler's transaction.
 func proposeCandidate(parts Parts, tx events.Tx) *worldsapp.ProposeCandidate {
-	return worldsapp.NewProposeCandidate(worldspg.NewRuleCandidates(tx), parts.UnitOfWork.Publishing.Publisher(tx), uuid.NewV7, time.Now)
+	return worldsapp.NewProposeCandidate(worldspg.NewRuleCandidates(tx), parts.UnitOfWork.Publishing.Publisher(tx), uuid.NewV7, now)
 }
 
 func buildFailureClusterConsumer(parts Parts) events.Subscription {
 	return parts.consumer(platform.FailureClusterDetectedContract(), events.Registration{
 		Name: worldsevents.FailureClusterCandidateProposerName, Reads: worldsevents.FailureClusterDetectedEvent{},
-		Handler: func(tx events.Tx) events.EventHandler {
+		Batch: func(tx events.Tx) events.BatchHandler {
 			return worldsevents.FailureClusterCandidateProposer(proposeCandidate(parts, tx))
 		},
 	})
@@ -32,7 +30,7 @@ func buildFailureClusterConsumer(parts Parts) events.Subscription {
 func buildFailureClusterV2Consumer(parts Parts) events.Subscription {
 	return parts.consumer(platform.FailureClusterDetectedV2Contract(), events.Registration{
 		Name: worldsevents.FailureClusterV2CandidateProposerName, Reads: worldsevents.FailureClusterDetectedV2Event{},
-		Handler: func(tx events.Tx) events.EventHandler {
+		Batch: func(tx events.Tx) events.BatchHandler {
 			return worldsevents.FailureClusterV2CandidateProposer(proposeCandidate(parts, tx))
 		},
 	})
@@ -41,7 +39,7 @@ func buildFailureClusterV2Consumer(parts Parts) events.Subscription {
 func buildMemoryRoutingConsumer(parts Parts) events.Subscription {
 	return parts.consumer(platform.MemoryPromotedContract(), events.Registration{
 		Name: worldsevents.MemoryCandidateRouterName, Reads: worldsevents.MemoryPromotedEvent{},
-		Handler: func(tx events.Tx) events.EventHandler {
+		Batch: func(tx events.Tx) events.BatchHandler {
 			return worldsevents.MemoryCandidateRouter(proposeCandidate(parts, tx))
 		},
 	})
@@ -50,9 +48,9 @@ func buildMemoryRoutingConsumer(parts Parts) events.Subscription {
 func buildCurationConsumer(parts Parts) events.Subscription {
 	return parts.consumer(platform.CurationDecidedContract(), events.Registration{
 		Name: worldsevents.CurationDecisionApplierName, Reads: worldsevents.CurationDecidedEvent{},
-		Handler: func(tx events.Tx) events.EventHandler {
-			return worldsevents.CurationDecisionApplier(worldsapp.NewApplyDecision(
-				worldspg.NewRuleCandidates(tx), worldspg.NewCurationRulings(tx), parts.UnitOfWork.Publishing.Publisher(tx), time.Now))
+		Batch: func(tx events.Tx) events.BatchHandler {
+			return worldsevents.NewCurationDecisionApplier(worldsapp.NewApplyDecision(
+				worldspg.NewRuleCandidates(tx), worldspg.NewCurationRulings(tx), parts.UnitOfWork.Publishing.Publisher(tx), now))
 		},
 	})
 }

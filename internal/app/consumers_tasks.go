@@ -26,9 +26,9 @@ const (
 	// taskStepLimit bounds one step, and taskTimeout all the steps between two gates.
 	taskStepLimit = 2 * time.Minute
 	taskTimeout   = 15 * time.Minute
-	// taskRetries lets a task use up its own tries (domain.MaxTaskTries) before its event runs out of retries: the task then
-	// ends as failed, and says why. What is left is for failures that come before the task is looked at.
-	taskRetries = 2 * domain.MaxTaskTries
+	// taskRetries lets a task use up its own tries, which each step has, before its event runs out of retries: the task
+	// then ends as failed, and says why.
+	taskRetries = domain.MaxTaskTries * (domain.MaxTaskSteps + 1)
 )
 
 // TaskCatalog is what agents may be asked for.

@@ -25,29 +25,32 @@ func transact[R any](u *postgres.UnitOfWork, scope events.Scope, repositories fu
 	}
 }
 
+// now is to the microsecond, as the database keeps it: what is stored, published and returned is then the same.
+func now() time.Time { return time.Now().UTC().Truncate(time.Microsecond) }
+
 // NewPublishCard composes the use case.
 func NewPublishCard(u *postgres.UnitOfWork) *worldsapp.PublishCard {
-	return worldsapp.NewPublishCard(transact(u, events.Worlds, func(tx events.Tx) worldsapp.Cards { return worldspg.NewCards(tx) }), time.Now)
+	return worldsapp.NewPublishCard(transact(u, events.Worlds, func(tx events.Tx) worldsapp.Cards { return worldspg.NewCards(tx) }), now)
 }
 
 // NewRecordDecision composes the use case.
 func NewRecordDecision(u *postgres.UnitOfWork) *platformapp.RecordDecision {
-	return platformapp.NewRecordDecision(transact(u, events.Platform, func(tx events.Tx) platformapp.Decisions { return platformpg.NewDecisions(tx) }), time.Now)
+	return platformapp.NewRecordDecision(transact(u, events.Platform, func(tx events.Tx) platformapp.Decisions { return platformpg.NewDecisions(tx) }), now)
 }
 
 // NewStartScan composes the use case.
 func NewStartScan(u *postgres.UnitOfWork) *worldsapp.StartScan {
-	return worldsapp.NewStartScan(transactScans(u), time.Now, uuid.NewV7)
+	return worldsapp.NewStartScan(transactScans(u), now, uuid.NewV7)
 }
 
 // NewCompleteScan composes the use case.
 func NewCompleteScan(u *postgres.UnitOfWork) *worldsapp.CompleteScan {
-	return worldsapp.NewCompleteScan(transactScans(u), time.Now)
+	return worldsapp.NewCompleteScan(transactScans(u), now)
 }
 
 // NewFailScan composes the use case.
 func NewFailScan(u *postgres.UnitOfWork) *worldsapp.FailScan {
-	return worldsapp.NewFailScan(transactScans(u), time.Now)
+	return worldsapp.NewFailScan(transactScans(u), now)
 }
 
 func transactScans(u *postgres.UnitOfWork) worldsapp.ScansUnitOfWork {
@@ -58,22 +61,22 @@ func transactScans(u *postgres.UnitOfWork) worldsapp.ScansUnitOfWork {
 func NewDetectFailureCluster(u *postgres.UnitOfWork, options ...platformapp.DetectFailureClusterOption) *platformapp.DetectFailureCluster {
 	return platformapp.NewDetectFailureCluster(transact(u, events.Platform, func(tx events.Tx) platformapp.FailureClusters {
 		return platformpg.NewFailureClusters(tx)
-	}), uuid.NewV7, time.Now, options...)
+	}), uuid.NewV7, now, options...)
 }
 
 // NewRecordMemory composes the use case.
 func NewRecordMemory(u *postgres.UnitOfWork) *platformapp.RecordMemory {
-	return platformapp.NewRecordMemory(transact(u, events.Platform, memories), uuid.NewV7, time.Now)
+	return platformapp.NewRecordMemory(transact(u, events.Platform, memories), uuid.NewV7, now)
 }
 
 // NewPromoteMemory composes the use case.
 func NewPromoteMemory(u *postgres.UnitOfWork) *platformapp.PromoteMemory {
-	return platformapp.NewPromoteMemory(transact(u, events.Platform, memories), time.Now)
+	return platformapp.NewPromoteMemory(transact(u, events.Platform, memories), now)
 }
 
 // NewRetireMemory composes the use case.
 func NewRetireMemory(u *postgres.UnitOfWork) *platformapp.RetireMemory {
-	return platformapp.NewRetireMemory(transact(u, events.Platform, memories), time.Now)
+	return platformapp.NewRetireMemory(transact(u, events.Platform, memories), now)
 }
 
 func memories(tx events.Tx) platformapp.Memories { return platformpg.NewMemories(tx) }
@@ -82,7 +85,7 @@ func memories(tx events.Tx) platformapp.Memories { return platformpg.NewMemories
 func NewDecideCuration(u *postgres.UnitOfWork) *platformapp.DecideCuration {
 	return platformapp.NewDecideCuration(transact(u, events.Platform, func(tx events.Tx) platformapp.CurationDecisions {
 		return platformpg.NewCurationDecisions(tx)
-	}), uuid.NewV7, time.Now)
+	}), uuid.NewV7, now)
 }
 
 // NewLookUpCard composes what worlds answers other contexts with.
@@ -92,7 +95,7 @@ func NewLookUpCard(u *postgres.UnitOfWork) protocols.CardLookup {
 
 // NewDispatchTask composes the use case.
 func NewDispatchTask(u *postgres.UnitOfWork, catalog platformapp.TaskCatalog) *platformapp.DispatchTask {
-	return platformapp.NewDispatchTask(transactTasks(u), catalog, time.Now, uuid.NewV7)
+	return platformapp.NewDispatchTask(transactTasks(u), catalog, now, uuid.NewV7)
 }
 
 // NewDispatchTaskIn composes the use case for a handler that dispatches a task in its own transaction: the task is there
@@ -101,22 +104,22 @@ func NewDispatchTaskIn(tx events.Tx, publisher events.EventPublisher, catalog pl
 	within := func(_ context.Context, _ uuid.NullUUID, work func(platformapp.Tasks, events.EventPublisher) error) error {
 		return work(agentTasks(tx), publisher)
 	}
-	return platformapp.NewDispatchTask(within, catalog, time.Now, uuid.NewV7)
+	return platformapp.NewDispatchTask(within, catalog, now, uuid.NewV7)
 }
 
 // NewRunTask composes the use case.
 func NewRunTask(u *postgres.UnitOfWork, executors platformapp.Executors, stepLimit time.Duration) *platformapp.RunTask {
-	return platformapp.NewRunTask(transactTasks(u), executors, stepLimit, time.Now)
+	return platformapp.NewRunTask(transactTasks(u), executors, stepLimit, now)
 }
 
 // NewReviewTask composes the use case.
 func NewReviewTask(u *postgres.UnitOfWork) *platformapp.ReviewTask {
-	return platformapp.NewReviewTask(transactTasks(u), time.Now)
+	return platformapp.NewReviewTask(transactTasks(u), now)
 }
 
 // NewControlTask composes the use case.
 func NewControlTask(u *postgres.UnitOfWork) *platformapp.ControlTask {
-	return platformapp.NewControlTask(transactTasks(u), time.Now)
+	return platformapp.NewControlTask(transactTasks(u), now)
 }
 
 func transactTasks(u *postgres.UnitOfWork) platformapp.TasksUnitOfWork {

@@ -5,6 +5,8 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"log/slog"
+	"math"
 	"slices"
 	"strings"
 	"testing"
@@ -12,6 +14,7 @@ import (
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 
 	"spectral/internal/app"
 	"spectral/internal/core/events"
@@ -326,6 +329,98 @@ func TestFactsOfAClusterAtOnce(t *testing.T) {
 	}
 }
 
+// publishMany publishes payloads in one statement, in their order.
+func (o outsider) publishMany(eventType, target string, payloads ...string) {
+	o.Helper()
+	source, _, _ := strings.Cut(eventType, ".")
+	_, err := o.conn.Exec(o.ctx, `select core.outbox_publish_many((select jsonb_agg(jsonb_strip_nulls(jsonb_build_object('event_type', $1::text, 'source', $2::text,
+		'target', nullif($3::text, ''), 'workspace_id', $4::uuid, 'payload', p.payload::jsonb)) order by p.n) from unnest($5::text[]) with ordinality p (payload, n)))`,
+		eventType, source, target, o.workspace, payloads)
+	must(o.T, err)
+}
+
+// listenWithoutDeadlock handles n events of the given types, each type in four batches side by side, of which none may wait
+// for another that waits for it.
+func (b *bundle) listenWithoutDeadlock(n int, types ...string) {
+	b.Helper()
+	log := &notes{}
+	b.log = slog.NewJSONHandler(log, &slog.HandlerOptions{Level: slog.LevelDebug})
+	var l *listening
+	for i, eventType := range types {
+		s := b.candidateConsumer(eventType)
+		s.Concurrency = 4
+		if i == 0 {
+			l = b.newListener(never, pgtest.Generation, s)
+			continue
+		}
+		must(b.T, l.Listen(b.ctx, s))
+	}
+	l.start()
+	l.eventuallyDelivered(n)
+	l.stop()
+	if got := log.count(`"batch undone`); got != 0 {
+		b.Errorf("%d batches were undone", got)
+	}
+}
+
+func TestManyFactsOnFewClusters(t *testing.T) {
+	b := setup(t)
+	o := b.outsider("spectral_platform")
+	const n, clusters = 2000, 40
+	ids := make([]uuid.UUID, clusters)
+	for i := range ids {
+		ids[i] = uuid.New()
+	}
+	var v1, v2 []string
+	for i := range n {
+		cluster, revision := ids[i*7%clusters], 1+i/clusters
+		v1, v2 = append(v1, detectedV1(cluster, revision)), append(v2, detectedV2(cluster, revision, revision))
+	}
+	o.publishMany(platform.FailureClusterDetectedV2Type, "", v2...)
+	o.publishMany(platform.FailureClusterDetectedType, "", v1...)
+	b.listenWithoutDeadlock(2*n, platform.FailureClusterDetectedV2Type, platform.FailureClusterDetectedType)
+	for _, id := range ids {
+		b.wantCandidate(id, "failure_cluster proposed revision 50, 50 of 1 kinds: Keep this from failing again: loader/fetch: Timeout")
+	}
+	if got := b.published(worlds.RuleCandidateProposedType); got != clusters {
+		t.Errorf("proposed %d times, there are %d clusters", got, clusters)
+	}
+}
+
+// Decisions and facts on the same candidates, and some decisions twice.
+func TestManyDecisionsOnFewCandidates(t *testing.T) {
+	b := setup(t)
+	o := b.outsider("spectral_platform")
+	const n, memories = 1000, 20
+	ids := make([]uuid.UUID, memories)
+	var facts, decisions []string
+	for i := range ids {
+		ids[i] = uuid.New()
+		facts = append(facts, promoted(ids[i], 2, 1))
+	}
+	o.publishMany(platform.MemoryPromotedType, "", facts...)
+	b.listenWithoutDeadlock(memories, platform.MemoryPromotedType)
+	facts = nil
+	now := time.Now()
+	for i := range n {
+		verdict := []string{"approve", "reject"}[i/memories%2]
+		decisions = append(decisions, decided(uuid.New(), b.candidateID(ids[i*7%memories]), verdict, now.Add(time.Duration(i-n)*time.Second)))
+		if i%10 == 0 {
+			decisions = append(decisions, decisions[i/2])
+		}
+		facts = append(facts, promoted(ids[(n-i)*3%memories], 3+i/memories, 2))
+	}
+	o.publishMany(platform.CurationDecidedType, "worlds", decisions...)
+	o.publishMany(platform.MemoryPromotedType, "", facts...)
+	b.listenWithoutDeadlock(len(decisions)+n, platform.CurationDecidedType, platform.MemoryPromotedType)
+	for _, id := range ids { // the last decision on each is to reject
+		b.wantCandidate(id, "memory rejected revision 52, 2 of 1 kinds: "+one[string](b, "select statement from worlds.rule_candidates where origin_id = $1", id))
+	}
+	if got := b.published(worlds.CurationAppliedType); got != n {
+		t.Errorf("%d outcomes of %d decisions", got, n)
+	}
+}
+
 // eventuallyDelivered awaits n deliveries, whatever was retried in between.
 func (l *listening) eventuallyDelivered(n int) {
 	l.Helper()
@@ -415,15 +510,25 @@ func TestPromotedMemoriesBecomeRuleCandidates(t *testing.T) {
 		"of another workspace": promote.Promote(b.ctx, aWorkspace(), other),
 		"of no workspace":      retire.Retire(b.ctx, uuid.NullUUID{}, other),
 	} {
-		if !errors.Is(err, platformapp.ErrMemoryUnknown) {
+		if !errors.Is(err, platformapp.ErrNoMemory) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
 	if n := b.published(platform.MemoryPromotedType); n != 1 {
 		t.Errorf("promoted %d times", n)
 	}
+	// recorded after it was retired, it is learned anew
+	anew, err := record.Record(b.ctx, workspace, domain.WorkspaceMemory, statement)
+	must(t, err)
+	if again, err := record.Record(b.ctx, workspace, domain.WorkspaceMemory, statement); anew == id || again != anew || err != nil {
+		t.Fatalf("recorded as %s, then as %s and %s: %v", id, anew, again, err)
+	}
+	must(t, promote.Promote(b.ctx, workspace, anew))
+	l.delivered(1)
+	b.wantCandidate(anew, "memory proposed revision 3, 2 of 1 kinds: "+statement)
+	must(t, retire.Retire(b.ctx, workspace, anew))
 	if got := one[string](b, `select string_agg(format('%s %s %s %s %s', scope, state, observations, version, (retired_at >= promoted_at)), '; ' order by scope) from platform.memories`); got !=
-		"agent working 1 1 ; workspace retired 2 4 t" {
+		"agent working 1 1 ; workspace retired 2 4 t; workspace retired 2 4 t" {
 		t.Errorf("the memories are %s", got)
 	}
 	if _, err := record.Record(b.ctx, workspace, "galaxy", " "); err == nil {
@@ -665,6 +770,44 @@ func TestALaterDecisionHasALaterTime(t *testing.T) {
 	}
 }
 
+// An earlier decision that is dated for years would stand before all later ones: worlds would not take them.
+func TestNoDecisionIsTakenAfterOneOfDaysToCome(t *testing.T) {
+	b := setup(t)
+	workspace, candidate := aWorkspace(), uuid.New()
+	b.exec(`insert into platform.curation_decisions (decision_id, workspace_id, candidate_id, verdict, note, decided_by, decided_at)
+		values (gen_random_uuid(), $1, $2, 'approve', '', 'eve', '2999-01-01T00:00:00Z')`, workspace, candidate)
+	_, err := app.NewDecideCuration(b.uow).Decide(b.ctx, workspace, candidate, domain.RejectCandidate, "", "ada")
+	if err == nil || !strings.Contains(err.Error(), "an earlier decision on it is dated 2999-01-01T00:00:00Z, which is still to come") {
+		t.Errorf("decided: %v", err)
+	}
+	if n := b.published(platform.CurationDecidedType) + one[int](b, "select count(*)::int from platform.curation_decisions"); n != 1 {
+		t.Errorf("%d rows", n)
+	}
+}
+
+// The roles may change what changes, and nothing that was said once.
+func TestWhatNeverChangesCannotBeUpdated(t *testing.T) {
+	b := setup(t)
+	for table, columns := range map[string][]string{
+		"platform.curation_decisions": {"verdict", "candidate_id", "decided_by", "decided_at", "note", "workspace_id"},
+		"platform.memories":           {"statement", "scope", "memory_id", "recorded_at", "workspace_id"},
+		"platform.failure_clusters":   {"component", "cluster_id", "workspace_id"},
+		"platform.decisions":          {"outcome"},
+		"worlds.scans":                {"subject", "scan_id", "started_at", "workspace_id"},
+		"worlds.rule_candidates":      {"origin", "origin_id", "candidate_id", "proposed_at", "workspace_id"},
+		"worlds.curation_rulings":     {"outcome"},
+	} {
+		scope, _, _ := strings.Cut(table, ".")
+		conn := b.outsider("spectral_" + scope).conn
+		for _, column := range columns {
+			_, err := conn.Exec(b.ctx, fmt.Sprintf("update %s set %s = %[2]s", table, column))
+			if refusal, ok := errors.AsType[*pgconn.PgError](err); !ok || refusal.Code != "42501" {
+				t.Errorf("%s of %s: %v", column, table, err)
+			}
+		}
+	}
+}
+
 // Every event again, as after a replay, and when its delivery has been forgotten: nothing drifts, and no outcome is
 // published twice.
 func TestRedeliveryDriftsNothing(t *testing.T) {
@@ -764,10 +907,12 @@ func TestBadPayloadsOfCandidatesFail(t *testing.T) {
 		{platform.FailureClusterDetectedV2Type, detectedV2(uuid.New(), 0, 1), "revision is 0"},
 		{platform.FailureClusterDetectedV2Type, detectedV2(uuid.New(), 1), "0 occurrences"},
 		{platform.FailureClusterDetectedV2Type, detectedV2(uuid.New(), 1, 5, -2), "count is -2"},
+		{platform.FailureClusterDetectedV2Type, detectedV2(uuid.New(), 1, math.MaxInt64, math.MaxInt64), "more failures than can be counted"},
 		{platform.FailureClusterDetectedV2Type, detectedV1(uuid.New(), 1), "cannot unmarshal string"}, // a version 1 payload
 		{platform.MemoryPromotedType, promoted(uuid.New(), 0, 1), "version is 0"},
 		{platform.CurationDecidedType, decided(uuid.New(), uuid.New(), "maybe", time.Now()), `verdict is "maybe"`},
 		{platform.CurationDecidedType, decided(uuid.Nil, uuid.New(), "approve", time.Now()), "decision_id is missing"},
+		{platform.CurationDecidedType, decided(uuid.New(), uuid.New(), "approve", time.Date(2999, 1, 1, 0, 0, 0, 0, time.UTC)), "decided_at is 2999-01-01T00:00:00Z, which is still to come"},
 		{worlds.CurationAppliedType, `{"decision_id": "` + id + `", "outcome": "refused", "applied_at": "2026-07-01T12:00:00Z"}`, "reason is missing"},
 	} {
 		source, _, _ := strings.Cut(c.eventType, ".")

@@ -292,6 +292,28 @@ func TestABriefingIsDeliveredOnceItIsApproved(t *testing.T) {
 	}
 }
 
+// What is returned, stored and written into the steps is one time, as exact as the database keeps it.
+func TestTimesOfATaskAreOfMicroseconds(t *testing.T) {
+	b := setupTasks(t)
+	b.worker((&script{}).executors())
+	task := b.dispatched(application.TaskRequest{})
+	created := task.CreatedAt
+	task = b.await(task.ID, domain.TaskAwaitingApproval)
+	approved, err := b.review.Approve(b.ctx, b.workspace, task.ID, "ada", "")
+	must(t, err)
+	decided := approved.Approval.DecidedAt
+	task = b.await(task.ID, domain.TaskSucceeded)
+	b.wantSteps(task, stepOne, stepTwo, stepThree)
+	if !task.CreatedAt.Equal(created) || !task.Approval.DecidedAt.Equal(decided) {
+		t.Errorf("created at %s and stored as %s, decided at %s and stored as %s", created, task.CreatedAt, decided, task.Approval.DecidedAt)
+	}
+	for _, step := range task.Steps {
+		if at := step.DoneAt; !at.Equal(at.Truncate(time.Microsecond)) {
+			t.Errorf("step %s was done at %s", step.Name, at)
+		}
+	}
+}
+
 func TestARejectedTaskIsCancelled(t *testing.T) {
 	b := setupTasks(t)
 	s := &script{}
@@ -539,6 +561,111 @@ func TestARunThatHasLostItsLeaseWritesNothing(t *testing.T) {
 			}
 		})
 	}
+}
+
+// A run whose write is committed, but does not hear of it, writes again: that changes nothing, costs no try, and strands
+// no task.
+func TestAnAnswerIsLost(t *testing.T) {
+	for name, c := range map[string]struct {
+		at    string // where the run ends with errRefusing
+		lost  int    // the write whose answer is lost, from 1
+		tries int
+		cause error // the work has to stop at that, in place of errRefusing
+	}{
+		"of the start":                                {at: stepOne, lost: 1, tries: 1},
+		"of the start, and it stops":                  {at: stepOne, lost: 1, cause: events.ErrStopping},
+		"of handing back":                             {at: stepOne, lost: 2, tries: 1},
+		"of handing back, and it stops":               {at: stepOne, lost: 2, cause: events.ErrStopping},
+		"of a step":                                   {at: stepTwo, lost: 2, tries: 1},
+		"of handing back after a step":                {at: stepTwo, lost: 3, tries: 1},
+		"of handing back, after a step, and it stops": {at: stepTwo, lost: 3, cause: events.ErrStopping},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := setupTasks(t)
+			task := b.dispatched(application.TaskRequest{})
+			dispatch := b.dispatches(task.ID)[0]
+			writes := 0
+			forgetful := func(ctx context.Context, workspace uuid.NullUUID, work func(application.Tasks, events.EventPublisher) error) error {
+				err := b.uow.Do(ctx, events.Platform, workspace, func(tx events.Tx, publisherFor events.PublisherFor) error {
+					return work(newTasks(tx), publisherFor())
+				})
+				if writes++; err == nil && writes == c.lost {
+					err = errors.New("the connection is gone")
+				}
+				return err
+			}
+			ctx, stop := context.WithCancelCause(b.ctx)
+			defer stop(nil)
+			s := &script{in: func(_ context.Context, step string) error {
+				if step != c.at {
+					return nil
+				}
+				if c.cause != nil {
+					stop(c.cause)
+				}
+				return errRefusing
+			}}
+			conclude, err := application.NewRunTask(forgetful, s.executors(), time.Minute, time.Now).Run(ctx, b.workspace, task.ID, dispatch)
+			want := c.cause
+			if want == nil {
+				want = errRefusing
+			}
+			if conclude != nil || !errors.Is(err, want) {
+				t.Fatalf("it comes to %t, %v: the event would be delivered", conclude != nil, err)
+			}
+			task = b.find(task.ID)
+			if task.Status != domain.TaskQueued || task.Tries != c.tries || writes <= c.lost {
+				t.Errorf("after %d writes it is %s with %d tries, want %d", writes, task.Status, task.Tries, c.tries)
+			}
+			b.worker((&script{}).executors())
+			b.wantSteps(b.await(task.ID, domain.TaskAwaitingApproval), stepOne, stepTwo)
+			b.wantDispatches(task.ID, 1)
+		})
+	}
+}
+
+// What a run comes to is written in the transaction that settles its event. Written again, it changes nothing.
+func TestAConclusionIsWrittenAgain(t *testing.T) {
+	for name, comes := range map[string]error{"awaits approval": nil, "fails": events.Terminal(errRefusing)} {
+		t.Run(name, func(t *testing.T) {
+			b := setupTasks(t)
+			task := b.dispatched(application.TaskRequest{})
+			s := &script{in: func(_ context.Context, step string) error {
+				if step == gateGo {
+					return comes
+				}
+				return nil
+			}}
+			conclude, err := app.NewRunTask(b.uow, s.executors(), time.Minute).Run(b.ctx, b.workspace, task.ID, b.dispatches(task.ID)[0])
+			must(t, err)
+			var written []string
+			for range 2 {
+				must(t, b.uow.Do(b.ctx, events.Platform, b.workspace, func(tx events.Tx, _ events.PublisherFor) error {
+					return conclude(b.ctx, newTasks(tx))
+				}))
+				written = append(written, b.text(task.ID))
+			}
+			if written[0] != written[1] {
+				t.Errorf("it changed\n%s to\n%s", written[0], written[1])
+			}
+		})
+	}
+}
+
+// A step that is done is progress: the tries count from there, so that a task whose every step fails a few times gets on.
+func TestEveryStepHasItsTries(t *testing.T) {
+	b := setupTasks(t)
+	failures := make(map[string]int)
+	s := &script{in: func(_ context.Context, step string) error {
+		if failures[step]++; failures[step] < domain.MaxTaskTries {
+			return errRefusing
+		}
+		return nil
+	}}
+	b.worker(s.executors())
+	task := b.dispatched(application.TaskRequest{})
+	b.wantSteps(b.await(task.ID, domain.TaskAwaitingApproval), stepOne, stepTwo)
+	b.wantRow(b.dispatches(task.ID)[0], "delivered", 3*(domain.MaxTaskTries-1)+1)
 }
 
 // A worker that stops hands the task back at no cost, and keeps the step that was just done.

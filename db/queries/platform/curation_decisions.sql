@@ -11,7 +11,7 @@ select candidate_id, verdict, note, decided_by, decided_at, outcome, outcome_rea
 where workspace_id is not distinct from @workspace_id and decision_id = @decision_id
 for update;
 
--- name: PutCurationOutcome :execrows
+-- name: SaveCurationOutcome :execrows
 update platform.curation_decisions
 set outcome = @outcome, outcome_reason = @outcome_reason, outcome_at = @outcome_at
 where workspace_id is not distinct from @workspace_id and decision_id = @decision_id;

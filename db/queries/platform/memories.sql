@@ -1,8 +1,8 @@
 -- name: RecordMemory :one
--- Recording what is known already is one more observation of it.
+-- Recording what is known already is one more observation of it; what was retired is known no more.
 insert into platform.memories (memory_id, workspace_id, scope, statement, observations, version, recorded_at)
 values (@memory_id, @workspace_id, @scope, @statement, 1, 1, @recorded_at)
-on conflict (workspace_id, scope, statement) do update
+on conflict (scope, statement, workspace_id) where state <> 'retired' do update
   set observations = memories.observations + 1, version = memories.version + 1
 returning memory_id;
 

@@ -3,19 +3,21 @@
 insert into worlds.rule_candidates (
   candidate_id, workspace_id, origin, origin_id, revision, statement, occurrences, kinds, confidence, proposed_at, updated_at)
 values (@candidate_id, @workspace_id, @origin, @origin_id, @revision, @statement, @occurrences, @kinds, @confidence, @proposed_at, @proposed_at)
-on conflict (workspace_id, origin, origin_id) do nothing;
+on conflict (origin, origin_id, workspace_id) do nothing;
 
 -- name: LockRuleCandidateOfOrigin :one
-select candidate_id, revision, statement, occurrences, kinds, confidence, state, decision_id, decided_at from worlds.rule_candidates
+select candidate_id, origin, origin_id, revision, statement, occurrences, kinds, confidence, state, decision_id, decided_at from worlds.rule_candidates
 where workspace_id is not distinct from @workspace_id and origin = @origin and origin_id = @origin_id
 for update;
 
--- name: LockRuleCandidate :one
-select origin, origin_id, revision, statement, occurrences, kinds, confidence, state, decision_id, decided_at from worlds.rule_candidates
-where workspace_id is not distinct from @workspace_id and candidate_id = @candidate_id
+-- name: LockRuleCandidates :many
+-- In the order in which facts of their origins take them.
+select candidate_id, origin, origin_id, revision, statement, occurrences, kinds, confidence, state, decision_id, decided_at from worlds.rule_candidates
+where workspace_id is not distinct from @workspace_id and candidate_id = any (@candidate_ids::uuid[])
+order by origin collate "C", origin_id
 for update;
 
--- name: PutRuleCandidate :execrows
+-- name: SaveRuleCandidate :execrows
 update worlds.rule_candidates
 set revision = @revision, statement = @statement, occurrences = @occurrences, kinds = @kinds, confidence = @confidence,
     state = @state, decision_id = @decision_id, decided_at = @decided_at, updated_at = @updated_at
@@ -25,4 +27,4 @@ where workspace_id is not distinct from @workspace_id and candidate_id = @candid
 -- No row: the decision has been ruled on.
 insert into worlds.curation_rulings (workspace_id, decision_id, candidate_id, outcome, reason, ruled_at)
 values (@workspace_id, @decision_id, @candidate_id, @outcome, @reason, @ruled_at)
-on conflict (workspace_id, decision_id) do nothing;
+on conflict (decision_id, workspace_id) do nothing;

@@ -38,15 +38,16 @@ func NewDecideCuration(transact CurationDecisionsUnitOfWork, newID func() (uuid.
 // Decide stores a curator's decision on a rule candidate of workspace as pending, publishes
 // platform.curation.decided for worlds, and returns the decision's id.
 func (d *DecideCuration) Decide(ctx context.Context, workspace uuid.NullUUID, candidateID uuid.UUID, verdict domain.CurationVerdict, note, decidedBy string) (uuid.UUID, error) {
+	now := d.now()
 	id, err := d.newID()
 	if err != nil {
 		return uuid.Nil, fmt.Errorf("make a decision id: %w", err)
 	}
 	decision := domain.CurationDecision{
 		ID: id, CandidateID: candidateID, Verdict: verdict, Note: note, DecidedBy: decidedBy,
-		DecidedAt: d.now().Truncate(time.Microsecond), Outcome: domain.CurationPending,
+		DecidedAt: now, Outcome: domain.CurationPending,
 	}
-	if err := decision.Validate(); err != nil {
+	if err := decision.Validate(now); err != nil {
 		return uuid.Nil, fmt.Errorf("decide on rule candidate %s: %w", candidateID, err)
 	}
 	err = d.transact(ctx, workspace, func(decisions CurationDecisions, publisher events.EventPublisher) error {
@@ -54,13 +55,17 @@ func (d *DecideCuration) Decide(ctx context.Context, workspace uuid.NullUUID, ca
 		if err != nil {
 			return err
 		}
+		if decision.DecidedAt = decidedAt; decision.Validate(now) != nil { // which worlds would not take
+			return fmt.Errorf("an earlier decision on it is dated %s, which is still to come: correct the clock of whoever took it, and decide after that time",
+				decidedAt.Format(time.RFC3339))
+		}
 		envelope, err := events.NewEnvelope(contracts.CurationDecidedContract(), contracts.CurationDecided{
 			DecisionID: id, CandidateID: candidateID, Verdict: string(verdict), Note: note, DecidedBy: decidedBy, DecidedAt: decidedAt.UTC(),
 		})
 		if err != nil {
 			return err
 		}
-		envelope.WorkspaceID, envelope.OccurredAt, envelope.Target = workspace, decision.DecidedAt, events.Worlds
+		envelope.WorkspaceID, envelope.OccurredAt, envelope.Target = workspace, now, events.Worlds
 		return publisher.Publish(ctx, envelope)
 	})
 	if err != nil {

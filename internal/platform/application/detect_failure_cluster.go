@@ -18,8 +18,8 @@ type FailureClusters interface {
 	Add(ctx context.Context, workspace uuid.NullUUID, cluster domain.FailureCluster) (added bool, err error)
 	// Lock returns the cluster of a signature, which nobody else can change until the transaction ends.
 	Lock(ctx context.Context, workspace uuid.NullUUID, signature domain.FailureSignature) (domain.FailureCluster, error)
-	// Put stores a cluster that was locked in this transaction.
-	Put(ctx context.Context, workspace uuid.NullUUID, cluster domain.FailureCluster) error
+	// Save stores a cluster that was locked in this transaction.
+	Save(ctx context.Context, workspace uuid.NullUUID, cluster domain.FailureCluster) error
 }
 
 // FailureClustersUnitOfWork runs work in one transaction of the platform context, for one workspace.
@@ -57,11 +57,12 @@ func NewDetectFailureCluster(transact FailureClustersUnitOfWork, newID func() (u
 // cluster as it now stands. Each call counts: detections are not told apart.
 func (d *DetectFailureCluster) Detect(ctx context.Context, workspace uuid.NullUUID, detection domain.FailureDetection) (cluster domain.FailureCluster, err error) {
 	detection.SeenAt = detection.SeenAt.Truncate(time.Microsecond) // as the database keeps it
+	now := d.now()
 	id, err := d.newID()
 	if err != nil {
 		return domain.FailureCluster{}, fmt.Errorf("make a cluster id: %w", err)
 	}
-	cluster, err = domain.NewFailureCluster(id, detection)
+	cluster, err = domain.NewFailureCluster(id, detection, now)
 	if err != nil {
 		return domain.FailureCluster{}, fmt.Errorf("detect failures: %w", err)
 	}
@@ -74,14 +75,14 @@ func (d *DetectFailureCluster) Detect(ctx context.Context, workspace uuid.NullUU
 			if cluster, err = clusters.Lock(ctx, workspace, detection.Signature); err != nil {
 				return err
 			}
-			if cluster, err = cluster.Raise(detection); err != nil {
+			if cluster, err = cluster.Raise(detection, now); err != nil {
 				return err
 			}
-			if err := clusters.Put(ctx, workspace, cluster); err != nil {
+			if err := clusters.Save(ctx, workspace, cluster); err != nil {
 				return err
 			}
 		}
-		return d.publish(ctx, publisher, workspace, cluster)
+		return d.publish(ctx, publisher, workspace, cluster, now)
 	})
 	if err != nil {
 		return domain.FailureCluster{}, fmt.Errorf("detect failures of %s: %w", detection.Signature, err)
@@ -89,7 +90,7 @@ func (d *DetectFailureCluster) Detect(ctx context.Context, workspace uuid.NullUU
 	return cluster, nil
 }
 
-func (d *DetectFailureCluster) publish(ctx context.Context, publisher events.EventPublisher, workspace uuid.NullUUID, c domain.FailureCluster) error {
+func (d *DetectFailureCluster) publish(ctx context.Context, publisher events.EventPublisher, workspace uuid.NullUUID, c domain.FailureCluster, now time.Time) error {
 	detected := contracts.FailureClusterDetectedV2{
 		ClusterID: c.ID, Revision: c.Revision, Severity: string(c.Severity()), FirstSeenAt: c.FirstSeenAt.UTC(), LastSeenAt: c.LastSeenAt.UTC(),
 		Signature: contracts.FailureSignature{
@@ -117,7 +118,6 @@ func (d *DetectFailureCluster) publish(ctx context.Context, publisher events.Eve
 		}
 		envelopes = append(envelopes, v1)
 	}
-	now := d.now()
 	for i := range envelopes {
 		envelopes[i].WorkspaceID, envelopes[i].OccurredAt = workspace, now
 	}

@@ -16,17 +16,17 @@ import (
 // Memories stores memories in one transaction.
 type Memories interface {
 	// Record stores a working memory under id, or counts one more observation of the one that says the same in its
-	// scope, and returns whichever id it has.
+	// scope and is not retired, and returns whichever id it has.
 	Record(ctx context.Context, workspace uuid.NullUUID, id uuid.UUID, scope domain.MemoryScope, statement string, at time.Time) (uuid.UUID, error)
 	// Lock returns a memory, which nobody else can change until the transaction ends. The error is
-	// [ErrMemoryUnknown] if there is none.
+	// [ErrNoMemory] if there is none.
 	Lock(ctx context.Context, workspace uuid.NullUUID, id uuid.UUID) (domain.Memory, error)
 	// Put stores the state of a memory that was locked in this transaction.
 	Put(ctx context.Context, workspace uuid.NullUUID, memory domain.Memory) error
 }
 
-// ErrMemoryUnknown means that there is no such memory in the workspace.
-var ErrMemoryUnknown = errors.New("there is no such memory in this workspace")
+// ErrNoMemory means that there is no such memory in the workspace.
+var ErrNoMemory = errors.New("there is no such memory in this workspace")
 
 // MemoriesUnitOfWork runs work in one transaction of the platform context, for one workspace.
 type MemoriesUnitOfWork func(ctx context.Context, workspace uuid.NullUUID, work func(Memories, events.EventPublisher) error) error
@@ -44,7 +44,7 @@ func NewRecordMemory(transact MemoriesUnitOfWork, newID func() (uuid.UUID, error
 }
 
 // Record stores a working memory and returns its id. What is known already in its scope is observed once more,
-// and keeps its id and state.
+// and keeps its id and state. What was retired is learned anew, under an id of its own.
 func (r *RecordMemory) Record(ctx context.Context, workspace uuid.NullUUID, scope domain.MemoryScope, statement string) (id uuid.UUID, err error) {
 	if err := domain.ValidateMemory(scope, statement); err != nil {
 		return uuid.Nil, fmt.Errorf("record a memory: %w", err)
@@ -82,7 +82,7 @@ func (p *PromoteMemory) Promote(ctx context.Context, workspace uuid.NullUUID, id
 		if err != nil {
 			return err
 		}
-		now := p.now().Truncate(time.Microsecond) // as the database keeps it
+		now := p.now()
 		memory, changed, err := memory.Promote(now)
 		if err != nil || !changed {
 			return err
@@ -92,7 +92,7 @@ func (p *PromoteMemory) Promote(ctx context.Context, workspace uuid.NullUUID, id
 		}
 		envelope, err := events.NewEnvelope(contracts.MemoryPromotedContract(), contracts.MemoryPromoted{
 			MemoryID: memory.ID, Version: memory.Version, Scope: string(memory.Scope), Statement: memory.Statement,
-			Observations: memory.Observations, PromotedAt: now.UTC(),
+			Observations: memory.Observations, PromotedAt: now,
 		})
 		if err != nil {
 			return err

@@ -47,9 +47,15 @@ var errNothingToDo = errors.New("the task awaits no worker")
 func (r *RunTask) Run(ctx context.Context, workspace uuid.NullUUID, id, dispatch uuid.UUID) (Conclusion, error) {
 	run := &run{RunTask: r, workspace: workspace, id: id}
 	task, err := run.write(ctx, func(t *domain.AgentTask) error {
+		if run.number > 0 { // begun already, if only the answer was lost: that costs no try
+			if err := t.HandBack(run.number, "", r.now()); err != nil && !errors.Is(err, domain.ErrSuperseded) {
+				return err
+			}
+		}
 		if !t.Start(dispatch, r.now()) {
 			return errNothingToDo
 		}
+		run.number = t.Run
 		return nil
 	})
 	if errors.Is(err, errNothingToDo) {
@@ -58,7 +64,6 @@ func (r *RunTask) Run(ctx context.Context, workspace uuid.NullUUID, id, dispatch
 	if err != nil {
 		return nil, err
 	}
-	run.number = task.Run
 	if task.Tries > domain.MaxTaskTries {
 		return run.fail(fmt.Sprintf("given up after %d tries; %s", domain.MaxTaskTries, lastWords(task, dispatch))), nil
 	}

@@ -51,8 +51,7 @@ const (
 	MaxTaskInputBytes  = 64 << 10 // of the input, of each step's result and of the task's
 	MaxTaskSteps       = 100
 	MaxTaskReasonBytes = 4000 // of what is written for people
-	MaxPersonBytes     = 200  // of who decided
-	// MaxTaskTries is how many runs a task may begin each time it is dispatched: one that kills its workers ends
+	// MaxTaskTries is how many runs a task may begin without a step that is done: one that kills its workers ends
 	// as failed, whoever counts what else.
 	MaxTaskTries = 5
 
@@ -85,7 +84,7 @@ type AgentTask struct {
 	Cancellation *Cancellation
 
 	Run      int64         // the latest run, counted from 1
-	Tries    int           // runs since the task was dispatched, those that were handed back left out
+	Tries    int           // runs since the task was dispatched or a step was done, those that were handed back left out
 	Dispatch uuid.NullUUID // the event that the latest run began with
 
 	CreatedAt, UpdatedAt time.Time
@@ -202,7 +201,8 @@ func (t *AgentTask) Start(dispatch uuid.UUID, now time.Time) bool {
 // Exhausted reports whether the task has had its last try.
 func (t *AgentTask) Exhausted() bool { return t.Tries >= MaxTaskTries }
 
-// RecordStep keeps the result of a step of a run. The same again changes nothing.
+// RecordStep keeps the result of a step of a run. That is progress: this run is then the first try at what follows, and
+// what was wrong before is forgotten. The same again changes nothing.
 func (t *AgentTask) RecordStep(run int64, name string, result json.RawMessage, now time.Time) error {
 	if err := t.owned(run); err != nil {
 		return err
@@ -221,13 +221,16 @@ func (t *AgentTask) RecordStep(run int64, name string, result json.RawMessage, n
 		return invalid(err)
 	}
 	t.Steps = append(t.Steps, TaskStep{Name: name, Result: result, Run: run, DoneAt: now})
-	t.LastError, t.UpdatedAt = "", now
+	t.LastError, t.Tries, t.UpdatedAt = "", 1, now
 	return nil
 }
 
 // HandBack ends a run that did not come to an end, and that another will follow for the same event. Without a reason it was cut
-// off by no fault of its own, and costs no try.
+// off by no fault of its own, and costs no try. The same again changes nothing.
 func (t *AgentTask) HandBack(run int64, reason string, now time.Time) error {
+	if t.Run == run && t.Status == TaskQueued {
+		return nil // the answer to the first time was lost
+	}
 	if err := t.owned(run); err != nil {
 		return err
 	}
@@ -323,8 +326,8 @@ func (t *AgentTask) decide(change string, verdict Verdict, by, comment string, n
 	if err := t.must(change, TaskAwaitingApproval); err != nil {
 		return err
 	}
-	if err := checkPerson(by); err != nil {
-		return err
+	if err := checkPerson("who decides", by); err != nil {
+		return invalid(err)
 	}
 	decided := *t.Approval
 	decided.Verdict, decided.DecidedBy, decided.DecidedAt, decided.Comment = verdict, by, now, forPeople(comment)
@@ -338,8 +341,8 @@ func (t *AgentTask) Cancel(by string, now time.Time) error {
 	if err := t.must("cancel", TaskQueued, TaskAwaitingApproval, TaskRunning); err != nil {
 		return err
 	}
-	if err := checkPerson(by); err != nil {
-		return err
+	if err := checkPerson("who decides", by); err != nil {
+		return invalid(err)
 	}
 	if t.Cancellation == nil {
 		t.Cancellation = &Cancellation{RequestedBy: by, RequestedAt: now}
@@ -415,13 +418,6 @@ func checkName(what, name string) error {
 	return nil
 }
 
-func checkPerson(by string) error {
-	if strings.TrimSpace(by) == "" || len(by) > MaxPersonBytes || by != forPeople(by) {
-		return invalid(fmt.Errorf("who decides is %.80q: name a person or a system, in at most %d bytes", by, MaxPersonBytes))
-	}
-	return nil
-}
-
 func checkObject(what string, document json.RawMessage) error {
 	trimmed := bytes.TrimSpace(document)
 	switch {
@@ -431,13 +427,4 @@ func checkObject(what string, document json.RawMessage) error {
 		return fmt.Errorf("%s has %d bytes, the limit is %d", what, len(trimmed), MaxTaskInputBytes)
 	}
 	return nil
-}
-
-// forPeople makes a text storable and no longer than people read.
-func forPeople(s string) string {
-	s = strings.TrimSpace(strings.ToValidUTF8(strings.ReplaceAll(s, "\x00", "\uFFFD"), "\uFFFD"))
-	if len(s) > MaxTaskReasonBytes {
-		s = strings.ToValidUTF8(s[:MaxTaskReasonBytes], "")
-	}
-	return s
 }

@@ -198,6 +198,24 @@ func TestTaskStepsAreKept(t *testing.T) {
 	}
 }
 
+// The answer to handing back may be lost: doing so again changes nothing, and costs or saves no try.
+func TestHandingBackAgain(t *testing.T) {
+	t.Parallel()
+	for _, reason := range []string{"", "no answer"} {
+		task := taskIn(t, TaskRunning)
+		if err := task.HandBack(1, reason, taskBegun); err != nil {
+			t.Fatal(err)
+		}
+		before := *task
+		if err := task.HandBack(1, reason, taskLater); err != nil {
+			t.Errorf("again: %v", err)
+		}
+		if fmt.Sprintf("%+v", *task) != fmt.Sprintf("%+v", before) {
+			t.Errorf("it changed to %+v", *task)
+		}
+	}
+}
+
 func TestTaskTriesAreCounted(t *testing.T) {
 	t.Parallel()
 	task := newTask(t)

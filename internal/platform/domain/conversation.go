@@ -29,10 +29,7 @@ type Conversation struct {
 
 // Validate reports what is wrong with a conversation.
 func (c Conversation) Validate() error {
-	var err error
-	if c.ID == uuid.Nil {
-		err = errors.Join(err, errors.New("conversation_id is missing"))
-	}
+	err := checkID("conversation_id", c.ID)
 	if c.Kind != Reactive && c.Kind != Proactive {
 		err = errors.Join(err, fmt.Errorf("kind is %.40q, must be %s or %s", c.Kind, Reactive, Proactive))
 	}

@@ -11,7 +11,6 @@ import (
 // Bounds of a curation decision, in bytes.
 const (
 	MaxCurationNoteBytes   = 2000
-	MaxCuratorBytes        = 200
 	MaxCurationReasonBytes = 500
 )
 
@@ -52,15 +51,14 @@ type CurationDecision struct {
 	RuledAt time.Time // when worlds ruled so; zero while pending
 }
 
-// Validate reports what is wrong with a decision that is to be taken.
-func (d CurationDecision) Validate() error {
+// Validate reports what is wrong with a decision that is to be taken at now.
+func (d CurationDecision) Validate(now time.Time) error {
 	err := errors.Join(
+		checkID("candidate_id", d.CandidateID),
 		textWithin("note", d.Note, 0, MaxCurationNoteBytes),
-		textWithin("decided_by", d.DecidedBy, 1, MaxCuratorBytes),
+		checkPerson("decided_by", d.DecidedBy),
+		checkTime("decided_at", d.DecidedAt, now),
 	)
-	if d.CandidateID == uuid.Nil {
-		err = errors.Join(err, errors.New("candidate_id is missing"))
-	}
 	if d.Verdict != ApproveCandidate && d.Verdict != RejectCandidate {
 		err = errors.Join(err, fmt.Errorf("verdict is %q, must be approve or reject", d.Verdict))
 	}
@@ -77,10 +75,7 @@ type CurationRuling struct {
 
 // Validate reports what is wrong with a ruling.
 func (r CurationRuling) Validate() error {
-	var err error
-	if r.DecisionID == uuid.Nil {
-		err = errors.Join(err, errors.New("decision_id is missing"))
-	}
+	err := checkID("decision_id", r.DecisionID)
 	switch r.Outcome {
 	case CurationApplied:
 		if r.Reason != "" {

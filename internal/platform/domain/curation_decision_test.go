@@ -34,8 +34,8 @@ func TestAnOutcomeIsFinal(t *testing.T) {
 func TestCurationIsChecked(t *testing.T) {
 	t.Parallel()
 	for _, good := range []error{
-		domain.CurationDecision{CandidateID: uuid.New(), Verdict: "approve", DecidedBy: "ada"}.Validate(),
-		domain.CurationDecision{CandidateID: uuid.New(), Verdict: "reject", DecidedBy: "ada", Note: strings.Repeat("x", 2000)}.Validate(),
+		domain.CurationDecision{CandidateID: uuid.New(), Verdict: "approve", DecidedBy: "ada", DecidedAt: noon.Add(domain.MaxClockLead)}.Validate(noon),
+		domain.CurationDecision{CandidateID: uuid.New(), Verdict: "reject", DecidedBy: "ada", Note: strings.Repeat("x", 2000), DecidedAt: noon}.Validate(noon),
 		domain.CurationRuling{DecisionID: uuid.New(), Outcome: "applied", At: noon}.Validate(),
 		domain.CurationRuling{DecisionID: uuid.New(), Outcome: "refused", Reason: "superseded", At: noon}.Validate(),
 	} {
@@ -43,8 +43,8 @@ func TestCurationIsChecked(t *testing.T) {
 			t.Error(good)
 		}
 	}
-	bad := domain.CurationDecision{Verdict: "maybe", Note: strings.Repeat("x", 2001)}.Validate()
-	for _, want := range []string{"candidate_id is missing", `verdict is "maybe"`, "decided_by is missing", "note has 2001 bytes"} {
+	bad := domain.CurationDecision{Verdict: "maybe", Note: strings.Repeat("x", 2001)}.Validate(noon)
+	for _, want := range []string{"candidate_id is missing", `verdict is "maybe"`, "decided_by is missing", "note has 2001 bytes", "decided_at is missing"} {
 		if bad == nil || !strings.Contains(bad.Error(), want) {
 			t.Errorf("%v, want %q", bad, want)
 		}

@@ -5,8 +5,6 @@ import (
 	"fmt"
 	"strings"
 	"time"
-	"unicode"
-	"unicode/utf8"
 
 	"github.com/google/uuid"
 )
@@ -14,12 +12,8 @@ import (
 // Bounds of a decision, in bytes.
 const (
 	MaxRuleIDBytes         = 200
-	MaxDecidedByBytes      = 200
 	MaxOverrideReasonBytes = 1000
 )
-
-// MaxClockLead is how far the clock that dated a fact may be ahead of the one that checks it.
-const MaxClockLead = 5 * time.Minute
 
 // Outcome is what became of a rule's proposal.
 type Outcome string
@@ -42,11 +36,7 @@ type Ruling struct {
 
 // Validate reports what is wrong with a ruling that is known of at now.
 func (r Ruling) Validate(now time.Time) error {
-	var faults []error
-	if r.DecisionID == uuid.Nil {
-		faults = append(faults, errors.New("decision_id is missing"))
-	}
-	faults = append(faults, checkLine("rule_id", r.RuleID, MaxRuleIDBytes))
+	faults := []error{checkID("decision_id", r.DecisionID), checkLine("rule_id", r.RuleID, MaxRuleIDBytes)}
 	switch r.Outcome {
 	case Followed:
 		if r.OverrideReason != "" {
@@ -57,13 +47,7 @@ func (r Ruling) Validate(now time.Time) error {
 	default:
 		faults = append(faults, fmt.Errorf("outcome is %.40q, must be %s or %s", string(r.Outcome), Followed, Overridden))
 	}
-	switch {
-	case r.DecidedAt.IsZero():
-		faults = append(faults, errors.New("decided_at is missing"))
-	case r.DecidedAt.After(now.Add(MaxClockLead)):
-		faults = append(faults, fmt.Errorf("decided_at is %s, which is still to come", r.DecidedAt.Format(time.RFC3339)))
-	}
-	return errors.Join(faults...)
+	return errors.Join(append(faults, checkTime("decided_at", r.DecidedAt, now))...)
 }
 
 // Decision is a ruling and who made it.
@@ -74,7 +58,7 @@ type Decision struct {
 
 // Validate reports what is wrong with a decision that is to be recorded at now.
 func (d Decision) Validate(now time.Time) error {
-	return errors.Join(d.Ruling.Validate(now), checkLine("decided_by", d.DecidedBy, MaxDecidedByBytes))
+	return errors.Join(d.Ruling.Validate(now), checkPerson("decided_by", d.DecidedBy))
 }
 
 // Recordable is the decision as it is stored and told: times in UTC, to the microsecond.
@@ -116,19 +100,4 @@ type DecisionConflictError struct {
 func (e *DecisionConflictError) Error() string {
 	return fmt.Sprintf("decision %s is recorded already with another %s: a decision never changes, record a new one under an id of its own",
 		e.DecisionID, strings.Join(e.Fields, ", "))
-}
-
-// checkLine wants one line of text that says something.
-func checkLine(field, s string, longest int) error {
-	switch {
-	case strings.TrimSpace(s) == "":
-		return fmt.Errorf("%s is missing", field)
-	case len(s) > longest:
-		return fmt.Errorf("%s has %d bytes, the limit is %d", field, len(s), longest)
-	case !utf8.ValidString(s):
-		return fmt.Errorf("%s is not valid UTF-8", field)
-	case strings.ContainsFunc(s, unicode.IsControl):
-		return fmt.Errorf("%s has control characters", field)
-	}
-	return nil
 }

@@ -6,8 +6,6 @@ import (
 	"slices"
 	"strings"
 	"time"
-	"unicode"
-	"unicode/utf8"
 
 	"github.com/google/uuid"
 )
@@ -33,15 +31,11 @@ type FailureSignature struct {
 
 // Validate reports what is wrong with a signature.
 func (s FailureSignature) Validate() error {
-	err := errors.Join(
-		textWithin("component", s.Component, 1, MaxSignatureBytes),
-		textWithin("operation", s.Operation, 1, MaxSignatureBytes),
-		textWithin("error_class", s.ErrorClass, 1, MaxSignatureBytes),
+	return errors.Join(
+		checkLine("component", s.Component, MaxSignatureBytes),
+		checkLine("operation", s.Operation, MaxSignatureBytes),
+		checkLine("error_class", s.ErrorClass, MaxSignatureBytes),
 	)
-	if strings.ContainsFunc(s.String(), unicode.IsControl) {
-		err = errors.Join(err, errors.New("signature has control characters, but is one line"))
-	}
-	return err
 }
 
 // String is the signature in one line, which is all that version 1 of the event had of it.
@@ -63,9 +57,9 @@ type FailureDetection struct {
 	SeenAt    time.Time
 }
 
-// Validate reports what is wrong with a detection.
-func (d FailureDetection) Validate() error {
-	err := d.Signature.Validate()
+// Validate reports what is wrong with a detection that is known of at now.
+func (d FailureDetection) Validate(now time.Time) error {
+	err := errors.Join(d.Signature.Validate(), checkTime("seen_at", d.SeenAt, now))
 	if len(d.Failures) < 1 || len(d.Failures) > MaxFailureKinds {
 		err = errors.Join(err, fmt.Errorf("there are %d kinds of failures, must be from 1 to %d", len(d.Failures), MaxFailureKinds))
 	}
@@ -74,9 +68,6 @@ func (d FailureDetection) Validate() error {
 		if f.Count < 1 || f.Count > MaxFailuresPerKind {
 			err = errors.Join(err, fmt.Errorf("count is %d, must be from 1 to %d", f.Count, MaxFailuresPerKind))
 		}
-	}
-	if d.SeenAt.IsZero() {
-		err = errors.Join(err, errors.New("seen_at is missing"))
 	}
 	return err
 }
@@ -103,14 +94,14 @@ type FailureCluster struct {
 	LastSeenAt  time.Time
 }
 
-// NewFailureCluster is the cluster that begins with d.
-func NewFailureCluster(id uuid.UUID, d FailureDetection) (FailureCluster, error) {
-	return FailureCluster{ID: id, Signature: d.Signature, FirstSeenAt: d.SeenAt, LastSeenAt: d.SeenAt}.Raise(d)
+// NewFailureCluster is the cluster that begins with d, which is known of at now.
+func NewFailureCluster(id uuid.UUID, d FailureDetection, now time.Time) (FailureCluster, error) {
+	return FailureCluster{ID: id, Signature: d.Signature, FirstSeenAt: d.SeenAt, LastSeenAt: d.SeenAt}.Raise(d, now)
 }
 
-// Raise returns the cluster's next revision, with what d has seen added.
-func (c FailureCluster) Raise(d FailureDetection) (FailureCluster, error) {
-	if err := d.Validate(); err != nil {
+// Raise returns the cluster's next revision, with what d has seen added, which is known of at now.
+func (c FailureCluster) Raise(d FailureDetection, now time.Time) (FailureCluster, error) {
+	if err := d.Validate(now); err != nil {
 		return FailureCluster{}, err
 	}
 	if d.Signature != c.Signature {
@@ -171,17 +162,4 @@ func (c FailureCluster) Severity() Severity {
 	default:
 		return CriticalSeverity
 	}
-}
-
-// textWithin checks the size of a text, in bytes, and that Postgres can store it.
-func textWithin(field, s string, shortest, longest int) error {
-	switch {
-	case shortest > 0 && strings.TrimSpace(s) == "":
-		return fmt.Errorf("%s is missing", field)
-	case len(s) > longest:
-		return fmt.Errorf("%s has %d bytes, the limit is %d", field, len(s), longest)
-	case !utf8.ValidString(s) || strings.ContainsRune(s, 0):
-		return fmt.Errorf("%s is not valid UTF-8, or has a NUL character", field)
-	}
-	return nil
 }

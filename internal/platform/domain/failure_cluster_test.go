@@ -21,7 +21,7 @@ func detection(at time.Time, failures ...domain.FailureCount) domain.FailureDete
 
 func TestClustersGrow(t *testing.T) {
 	t.Parallel()
-	cluster, err := domain.NewFailureCluster(uuid.New(), detection(noon, domain.FailureCount{Kind: "read", Count: 3, Example: "first"}))
+	cluster, err := domain.NewFailureCluster(uuid.New(), detection(noon, domain.FailureCount{Kind: "read", Count: 3, Example: "first"}), noon.Add(time.Hour))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -30,7 +30,7 @@ func TestClustersGrow(t *testing.T) {
 	}
 	before := fmt.Sprint(cluster)
 	raised, err := cluster.Raise(detection(noon.Add(time.Hour),
-		domain.FailureCount{Kind: "connect", Count: 90}, domain.FailureCount{Kind: "read", Count: 7}, domain.FailureCount{Kind: "connect", Count: 10, Example: "refused"}))
+		domain.FailureCount{Kind: "connect", Count: 90}, domain.FailureCount{Kind: "read", Count: 7}, domain.FailureCount{Kind: "connect", Count: 10, Example: "refused"}), noon.Add(time.Hour))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -44,13 +44,13 @@ func TestClustersGrow(t *testing.T) {
 	if fmt.Sprint(cluster) != before {
 		t.Errorf("raising changed the cluster it began with: %+v", cluster)
 	}
-	earlier, err := raised.Raise(detection(noon.Add(-time.Hour), domain.FailureCount{Kind: "read", Count: 1}))
+	earlier, err := raised.Raise(detection(noon.Add(-time.Hour), domain.FailureCount{Kind: "read", Count: 1}), noon.Add(time.Hour))
 	if err != nil || !earlier.FirstSeenAt.Equal(noon.Add(-time.Hour)) || !earlier.LastSeenAt.Equal(noon.Add(time.Hour)) {
 		t.Errorf("a detection that comes late: %+v, %v", earlier, err)
 	}
 	other := detection(noon, domain.FailureCount{Kind: "read", Count: 1})
 	other.Signature.Operation = "store"
-	if _, err := raised.Raise(other); err == nil {
+	if _, err := raised.Raise(other, noon.Add(time.Hour)); err == nil {
 		t.Error("a cluster takes failures of another signature")
 	}
 }
@@ -60,7 +60,7 @@ func TestSeverities(t *testing.T) {
 	for n, want := range map[int64]domain.Severity{
 		1: "low", 9: "low", 10: "medium", 99: "medium", 100: "high", 999: "high", 1000: "critical", domain.MaxFailuresPerKind: "critical",
 	} {
-		cluster, err := domain.NewFailureCluster(uuid.New(), detection(noon, domain.FailureCount{Kind: "read", Count: n}))
+		cluster, err := domain.NewFailureCluster(uuid.New(), detection(noon, domain.FailureCount{Kind: "read", Count: n}), noon.Add(time.Hour))
 		if err != nil || cluster.Severity() != want {
 			t.Errorf("%d failures: %s, %v", n, cluster.Severity(), err)
 		}
@@ -69,9 +69,9 @@ func TestSeverities(t *testing.T) {
 
 func TestAClusterHasSoManyKindsAtMost(t *testing.T) {
 	t.Parallel()
-	cluster, err := domain.NewFailureCluster(uuid.New(), detection(noon, domain.FailureCount{Kind: "kind 0", Count: 1}))
+	cluster, err := domain.NewFailureCluster(uuid.New(), detection(noon, domain.FailureCount{Kind: "kind 0", Count: 1}), noon.Add(time.Hour))
 	for i := 1; i < 2*domain.MaxFailureKinds && err == nil; i++ {
-		cluster, err = cluster.Raise(detection(noon, domain.FailureCount{Kind: fmt.Sprintf("kind %d", i), Count: 1}))
+		cluster, err = cluster.Raise(detection(noon, domain.FailureCount{Kind: fmt.Sprintf("kind %d", i), Count: 1}), noon.Add(time.Hour))
 	}
 	if err != nil {
 		t.Fatal(err)
@@ -92,28 +92,29 @@ func TestDetectionsAreChecked(t *testing.T) {
 		change func(*domain.FailureDetection)
 		want   string
 	}{
-		"no component":    {func(d *domain.FailureDetection) { d.Signature.Component = " " }, "component is missing"},
-		"long operation":  {func(d *domain.FailureDetection) { d.Signature.Operation = strings.Repeat("x", 201) }, "operation has 201 bytes"},
-		"no error class":  {func(d *domain.FailureDetection) { d.Signature.ErrorClass = "" }, "error_class is missing"},
-		"two lines":       {func(d *domain.FailureDetection) { d.Signature.Component = "a\nb" }, "control characters"},
-		"NUL":             {func(d *domain.FailureDetection) { d.Signature.ErrorClass = "a\x00" }, "error_class is not valid"},
-		"no failures":     {func(d *domain.FailureDetection) { d.Failures = nil }, "0 kinds of failures"},
-		"too many kinds":  {func(d *domain.FailureDetection) { d.Failures = make([]domain.FailureCount, 51) }, "51 kinds of failures"},
-		"no kind":         {func(d *domain.FailureDetection) { d.Failures[0].Kind = "" }, "kind is missing"},
-		"long example":    {func(d *domain.FailureDetection) { d.Failures[0].Example = strings.Repeat("x", 2001) }, "example has 2001 bytes"},
-		"none of a kind":  {func(d *domain.FailureDetection) { d.Failures[0].Count = 0 }, "count is 0"},
-		"beyond all":      {func(d *domain.FailureDetection) { d.Failures[0].Count = domain.MaxFailuresPerKind + 1 }, "count is 1000000001"},
-		"seen at no time": {func(d *domain.FailureDetection) { d.SeenAt = time.Time{} }, "seen_at is missing"},
+		"no component":         {func(d *domain.FailureDetection) { d.Signature.Component = " " }, "component is missing"},
+		"long operation":       {func(d *domain.FailureDetection) { d.Signature.Operation = strings.Repeat("x", 201) }, "operation has 201 bytes"},
+		"no error class":       {func(d *domain.FailureDetection) { d.Signature.ErrorClass = "" }, "error_class is missing"},
+		"two lines":            {func(d *domain.FailureDetection) { d.Signature.Component = "a\nb" }, "control characters"},
+		"NUL":                  {func(d *domain.FailureDetection) { d.Signature.ErrorClass = "a\x00" }, "error_class is not valid"},
+		"no failures":          {func(d *domain.FailureDetection) { d.Failures = nil }, "0 kinds of failures"},
+		"too many kinds":       {func(d *domain.FailureDetection) { d.Failures = make([]domain.FailureCount, 51) }, "51 kinds of failures"},
+		"no kind":              {func(d *domain.FailureDetection) { d.Failures[0].Kind = "" }, "kind is missing"},
+		"long example":         {func(d *domain.FailureDetection) { d.Failures[0].Example = strings.Repeat("x", 2001) }, "example has 2001 bytes"},
+		"none of a kind":       {func(d *domain.FailureDetection) { d.Failures[0].Count = 0 }, "count is 0"},
+		"beyond all":           {func(d *domain.FailureDetection) { d.Failures[0].Count = domain.MaxFailuresPerKind + 1 }, "count is 1000000001"},
+		"seen at no time":      {func(d *domain.FailureDetection) { d.SeenAt = time.Time{} }, "seen_at is missing"},
+		"seen in days to come": {func(d *domain.FailureDetection) { d.SeenAt = noon.Add(domain.MaxClockLead + 1) }, "which is still to come"},
 	} {
 		d := detection(noon, domain.FailureCount{Kind: "read", Count: 1})
-		if err := d.Validate(); err != nil {
+		if err := d.Validate(noon); err != nil {
 			t.Fatal(err)
 		}
 		c.change(&d)
-		if err := d.Validate(); err == nil || !strings.Contains(err.Error(), c.want) {
+		if err := d.Validate(noon); err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s: %v", name, err)
 		}
-		if _, err := domain.NewFailureCluster(uuid.New(), d); err == nil {
+		if _, err := domain.NewFailureCluster(uuid.New(), d, noon); err == nil {
 			t.Errorf("%s: a cluster begins with it", name)
 		}
 	}

@@ -42,7 +42,7 @@ type Memory struct {
 	ID           uuid.UUID
 	Scope        MemoryScope
 	Statement    string
-	Observations int64 // how often it was recorded
+	Observations int64 // how often it was recorded while it was not retired
 	State        MemoryState
 	Version      int64     // counts its changes from 1
 	PromotedAt   time.Time // zero if it never was

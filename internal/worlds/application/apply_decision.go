@@ -2,6 +2,7 @@ package application
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	"github.com/google/uuid"
@@ -26,38 +27,59 @@ type ApplyDecision struct {
 	now        func() time.Time
 }
 
-// NewApplyDecision composes the use case for one transaction, which candidates, rulings and publisher are bound to.
+// NewApplyDecision composes the use case for one transaction, which candidates, rulings and publisher are bound to. Now is
+// to the microsecond, as the database keeps it.
 func NewApplyDecision(candidates RuleCandidates, rulings CurationRulings, publisher events.EventPublisher, now func() time.Time) *ApplyDecision {
 	return &ApplyDecision{candidates: candidates, rulings: rulings, publisher: publisher, now: now}
 }
 
-// Apply rules on a decision, follows it and publishes worlds.curation.applied, which tells platform. A decision
-// that was ruled on before changes nothing and publishes nothing: the stored ruling sees to it, for longer than
-// deliveries are remembered.
-func (a *ApplyDecision) Apply(ctx context.Context, workspace uuid.NullUUID, decision domain.CurationDecision) error {
-	candidate, found, err := a.candidates.Lock(ctx, workspace, decision.CandidateID)
+// Apply rules on decisions in the order of their times, follows them and publishes worlds.curation.applied for each, which
+// tells platform. A decision that was ruled on before changes nothing and publishes nothing: the stored ruling sees to it,
+// for longer than deliveries are remembered.
+func (a *ApplyDecision) Apply(ctx context.Context, workspace uuid.NullUUID, decisions ...domain.CurationDecision) error {
+	ids := make([]uuid.UUID, len(decisions))
+	for i, d := range decisions {
+		ids[i] = d.CandidateID
+	}
+	candidates, err := a.candidates.Lock(ctx, workspace, ids...)
 	if err != nil {
 		return err
 	}
-	ruling := domain.RefuseUnknown()
-	if found {
-		ruling = candidate.Decide(decision)
+	now := a.now()
+	changed := make(map[uuid.UUID]bool)
+	var applied []events.Envelope
+	for _, d := range slices.SortedFunc(slices.Values(decisions), domain.CurationDecision.Compare) {
+		candidate, found := candidates[d.CandidateID]
+		ruling := domain.RefuseUnknown()
+		if found {
+			ruling = candidate.Decide(d)
+		}
+		added, err := a.rulings.Add(ctx, workspace, d, ruling, now)
+		if err != nil {
+			return err
+		}
+		if !added {
+			continue
+		}
+		if ruling.Outcome == domain.CurationApplied {
+			candidates[d.CandidateID], changed[d.CandidateID] = candidate, true
+		}
+		envelope, err := events.NewEnvelope(contracts.CurationAppliedContract(), contracts.CurationApplied{
+			DecisionID: d.ID, CandidateID: d.CandidateID, Outcome: string(ruling.Outcome), Reason: ruling.Reason, AppliedAt: now,
+		})
+		if err != nil {
+			return err
+		}
+		envelope.WorkspaceID, envelope.OccurredAt, envelope.Target = workspace, now, events.Platform
+		applied = append(applied, envelope)
 	}
-	now := a.now().Truncate(time.Microsecond) // as the database keeps it
-	if added, err := a.rulings.Add(ctx, workspace, decision, ruling, now); err != nil || !added {
-		return err
-	}
-	if ruling.Outcome == domain.CurationApplied {
-		if err := a.candidates.Put(ctx, workspace, candidate, now); err != nil {
+	for id := range changed {
+		if err := a.candidates.Save(ctx, workspace, candidates[id], now); err != nil {
 			return err
 		}
 	}
-	envelope, err := events.NewEnvelope(contracts.CurationAppliedContract(), contracts.CurationApplied{
-		DecisionID: decision.ID, CandidateID: decision.CandidateID, Outcome: string(ruling.Outcome), Reason: ruling.Reason, AppliedAt: now.UTC(),
-	})
-	if err != nil {
-		return err
+	if len(applied) == 0 {
+		return nil
 	}
-	envelope.WorkspaceID, envelope.OccurredAt, envelope.Target = workspace, now, events.Platform
-	return a.publisher.Publish(ctx, envelope)
+	return a.publisher.Publish(ctx, applied...)
 }

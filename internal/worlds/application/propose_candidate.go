@@ -19,10 +19,11 @@ type RuleCandidates interface {
 	// LockOfOrigin returns the candidate of an origin, which nobody else can change until the transaction ends;
 	// found is false if there is none.
 	LockOfOrigin(ctx context.Context, workspace uuid.NullUUID, origin domain.CandidateOrigin, originID uuid.UUID) (candidate domain.RuleCandidate, found bool, err error)
-	// Lock is LockOfOrigin by the candidate's own id.
-	Lock(ctx context.Context, workspace uuid.NullUUID, id uuid.UUID) (candidate domain.RuleCandidate, found bool, err error)
-	// Put stores a candidate that was locked in this transaction.
-	Put(ctx context.Context, workspace uuid.NullUUID, candidate domain.RuleCandidate, at time.Time) error
+	// Lock is LockOfOrigin of several candidates by their own ids, in the order of their origins. Those that are not there
+	// are left out.
+	Lock(ctx context.Context, workspace uuid.NullUUID, ids ...uuid.UUID) (map[uuid.UUID]domain.RuleCandidate, error)
+	// Save stores a candidate that was locked in this transaction.
+	Save(ctx context.Context, workspace uuid.NullUUID, candidate domain.RuleCandidate, at time.Time) error
 }
 
 // ProposeCandidate proposes a rule, or brings its candidate up to date. It is built for the transaction of the
@@ -34,28 +35,50 @@ type ProposeCandidate struct {
 	now        func() time.Time
 }
 
-// NewProposeCandidate composes the use case for one transaction, which both candidates and publisher are bound to.
+// NewProposeCandidate composes the use case for one transaction, which both candidates and publisher are bound to. Now is to
+// the microsecond, as the database keeps it.
 func NewProposeCandidate(candidates RuleCandidates, publisher events.EventPublisher, newID func() (uuid.UUID, error), now func() time.Time) *ProposeCandidate {
 	return &ProposeCandidate{candidates: candidates, publisher: publisher, newID: newID, now: now}
 }
 
-// Propose stores a candidate for the origin of facts and publishes worlds.rule_candidate.proposed, if there is none
+// Propose stores a candidate for each origin of facts and publishes worlds.rule_candidate.proposed, if there is none
 // yet. Otherwise the candidate takes the facts in if they are newer than its own. In whatever order facts come, and
 // however often, the newest stand in the end and the event is published once.
-func (p *ProposeCandidate) Propose(ctx context.Context, workspace uuid.NullUUID, facts domain.CandidateFacts) error {
+func (p *ProposeCandidate) Propose(ctx context.Context, workspace uuid.NullUUID, facts ...domain.CandidateFacts) error {
+	now := p.now()
+	var proposed []events.Envelope
+	for _, f := range domain.NewestFacts(facts) {
+		candidate, added, err := p.add(ctx, workspace, f, now)
+		if err != nil {
+			return err
+		}
+		if added {
+			envelope, err := proposal(workspace, candidate, now)
+			if err != nil {
+				return err
+			}
+			proposed = append(proposed, envelope)
+		} else if err := p.observe(ctx, workspace, f, now); err != nil {
+			return err
+		}
+	}
+	if len(proposed) == 0 {
+		return nil
+	}
+	return p.publisher.Publish(ctx, proposed...)
+}
+
+func (p *ProposeCandidate) add(ctx context.Context, workspace uuid.NullUUID, facts domain.CandidateFacts, now time.Time) (candidate domain.RuleCandidate, added bool, err error) {
 	id, err := p.newID()
 	if err != nil {
-		return fmt.Errorf("make a candidate id: %w", err)
+		return domain.RuleCandidate{}, false, fmt.Errorf("make a candidate id: %w", err)
 	}
-	now := p.now().Truncate(time.Microsecond) // as the database keeps it
-	candidate := domain.ProposeRule(id, facts)
-	added, err := p.candidates.Add(ctx, workspace, candidate, now)
-	if err != nil {
-		return err
-	}
-	if added {
-		return p.publish(ctx, workspace, candidate, now)
-	}
+	candidate = domain.ProposeRule(id, facts)
+	added, err = p.candidates.Add(ctx, workspace, candidate, now)
+	return candidate, added, err
+}
+
+func (p *ProposeCandidate) observe(ctx context.Context, workspace uuid.NullUUID, facts domain.CandidateFacts, now time.Time) error {
 	candidate, found, err := p.candidates.LockOfOrigin(ctx, workspace, facts.Origin, facts.OriginID)
 	if err != nil {
 		return err
@@ -66,17 +89,14 @@ func (p *ProposeCandidate) Propose(ctx context.Context, workspace uuid.NullUUID,
 	if !candidate.Observe(facts) {
 		return nil
 	}
-	return p.candidates.Put(ctx, workspace, candidate, now)
+	return p.candidates.Save(ctx, workspace, candidate, now)
 }
 
-func (p *ProposeCandidate) publish(ctx context.Context, workspace uuid.NullUUID, c domain.RuleCandidate, now time.Time) error {
+func proposal(workspace uuid.NullUUID, c domain.RuleCandidate, now time.Time) (events.Envelope, error) {
 	envelope, err := events.NewEnvelope(contracts.RuleCandidateProposedContract(), contracts.RuleCandidateProposed{
 		CandidateID: c.ID, Origin: string(c.Origin), OriginID: c.OriginID, Statement: c.Statement,
-		Occurrences: c.Occurrences, Confidence: c.Confidence, ProposedAt: now.UTC(),
+		Occurrences: c.Occurrences, Confidence: c.Confidence, ProposedAt: now,
 	})
-	if err != nil {
-		return err
-	}
 	envelope.WorkspaceID, envelope.OccurredAt = workspace, now
-	return p.publisher.Publish(ctx, envelope)
+	return envelope, err
 }

@@ -14,13 +14,13 @@ import (
 
 // Scans stores scans in one transaction.
 type Scans interface {
-	// Start stores a scan that is running.
-	Start(ctx context.Context, workspace uuid.NullUUID, scan domain.Scan) error
-	// Hold returns a scan, and keeps it from everybody else until the transaction ends. The error is
-	// [domain.ErrUnknownScan] if there is none.
-	Hold(ctx context.Context, workspace uuid.NullUUID, id uuid.UUID) (domain.Scan, error)
-	// Finish stores what became of a scan that is held.
-	Finish(ctx context.Context, workspace uuid.NullUUID, scan domain.Scan) error
+	// Add stores a scan that is running.
+	Add(ctx context.Context, workspace uuid.NullUUID, scan domain.Scan) error
+	// Lock returns a scan, which nobody else can change until the transaction ends. The error is
+	// [domain.ErrNoScan] if there is none.
+	Lock(ctx context.Context, workspace uuid.NullUUID, id uuid.UUID) (domain.Scan, error)
+	// Save stores what became of a scan that was locked in this transaction.
+	Save(ctx context.Context, workspace uuid.NullUUID, scan domain.Scan) error
 }
 
 // ScansUnitOfWork runs work in one transaction of the worlds context, for one workspace.
@@ -49,7 +49,7 @@ func (s *StartScan) Start(ctx context.Context, workspace uuid.NullUUID, subject 
 		return uuid.Nil, fmt.Errorf("start a scan: %w", err)
 	}
 	err = s.transact(ctx, workspace, func(scans Scans, _ events.EventPublisher) error {
-		return scans.Start(ctx, workspace, scan)
+		return scans.Add(ctx, workspace, scan)
 	})
 	if err != nil {
 		return uuid.Nil, fmt.Errorf("start a scan of %s: %w", subject, err)
@@ -70,11 +70,11 @@ func NewCompleteScan(transact ScansUnitOfWork, now func() time.Time) *CompleteSc
 }
 
 // Complete ends a running scan and publishes worlds.scan.completed. Doing so again with the same findings changes
-// nothing, publishes nothing and reports false. The error is [domain.ErrUnknownScan], [domain.ErrScanFailed], or
+// nothing, publishes nothing and reports false. The error is [domain.ErrNoScan], [domain.ErrScanFailed], or
 // [domain.ErrScanCompleted] for other findings.
 func (c *CompleteScan) Complete(ctx context.Context, workspace uuid.NullUUID, id uuid.UUID, findings domain.Findings) (completed bool, err error) {
 	err = c.transact(ctx, workspace, func(scans Scans, publisher events.EventPublisher) error {
-		scan, err := scans.Hold(ctx, workspace, id)
+		scan, err := scans.Lock(ctx, workspace, id)
 		if err != nil {
 			return err
 		}
@@ -83,7 +83,7 @@ func (c *CompleteScan) Complete(ctx context.Context, workspace uuid.NullUUID, id
 		if err != nil || !completed {
 			return err
 		}
-		if err := scans.Finish(ctx, workspace, scan); err != nil {
+		if err := scans.Save(ctx, workspace, scan); err != nil {
 			return err
 		}
 		payload := contracts.ScanCompleted{
@@ -118,17 +118,17 @@ func NewFailScan(transact ScansUnitOfWork, now func() time.Time) *FailScan {
 }
 
 // Fail ends a running scan for good; failure says why. What was indexed of its subject stands, so nobody is told. A
-// scan that has failed already is left as it is. The error is [domain.ErrUnknownScan] or [domain.ErrScanCompleted].
+// scan that has failed already is left as it is. The error is [domain.ErrNoScan] or [domain.ErrScanCompleted].
 func (f *FailScan) Fail(ctx context.Context, workspace uuid.NullUUID, id uuid.UUID, failure string) error {
 	err := f.transact(ctx, workspace, func(scans Scans, _ events.EventPublisher) error {
-		scan, err := scans.Hold(ctx, workspace, id)
+		scan, err := scans.Lock(ctx, workspace, id)
 		if err != nil {
 			return err
 		}
 		if changed, err := scan.Fail(failure, f.now()); err != nil || !changed {
 			return err
 		}
-		return scans.Finish(ctx, workspace, scan)
+		return scans.Save(ctx, workspace, scan)
 	})
 	if err != nil {
 		return fmt.Errorf("fail scan %s: %w", id, err)

@@ -2,11 +2,13 @@ package domain
 
 import (
 	"bytes"
+	"cmp"
 	"errors"
 	"fmt"
+	"math"
+	"slices"
 	"strings"
 	"time"
-	"unicode/utf8"
 
 	"github.com/google/uuid"
 )
@@ -43,10 +45,24 @@ const (
 	evenObservations = 2
 )
 
+// SumOf adds up the counts of a cluster's failures, each of which is at least 1.
+func SumOf(counts []int64) (sum int64, err error) {
+	for _, n := range counts {
+		switch {
+		case n < 1:
+			return 0, fmt.Errorf("count is %d, must be at least 1", n)
+		case n > math.MaxInt64-sum:
+			return 0, errors.New("counts are of more failures than can be counted")
+		}
+		sum += n
+	}
+	return sum, nil
+}
+
 // ClusterFacts is what a failure cluster suggests: that its failures are to be kept from happening again.
 // Revision is 0 if it is not known.
 func ClusterFacts(clusterID uuid.UUID, revision int64, signature string, failures, kinds int64) (CandidateFacts, error) {
-	err := missingID("cluster_id", clusterID)
+	err := checkID("cluster_id", clusterID)
 	if revision < 0 {
 		err = errors.Join(err, fmt.Errorf("revision is %d, must not be negative", revision))
 	}
@@ -61,7 +77,7 @@ func ClusterFacts(clusterID uuid.UUID, revision int64, signature string, failure
 
 // MemoryFacts is what a memory suggests: its statement.
 func MemoryFacts(memoryID uuid.UUID, version int64, statement string, observations int64) (CandidateFacts, error) {
-	err := missingID("memory_id", memoryID)
+	err := checkID("memory_id", memoryID)
 	if version < 1 {
 		err = errors.Join(err, fmt.Errorf("version is %d, must be at least 1", version))
 	}
@@ -72,14 +88,7 @@ func MemoryFacts(memoryID uuid.UUID, version int64, statement string, observatio
 }
 
 func newFacts(err error, f CandidateFacts) (CandidateFacts, error) {
-	switch s := f.Statement; {
-	case strings.TrimSpace(s) == "":
-		err = errors.Join(err, errors.New("statement is missing"))
-	case len(s) > MaxStatementBytes:
-		err = errors.Join(err, fmt.Errorf("statement has %d bytes, the limit is %d", len(s), MaxStatementBytes))
-	case !utf8.ValidString(s) || strings.ContainsRune(s, 0):
-		err = errors.Join(err, errors.New("statement is not valid UTF-8, or has a NUL character"))
-	}
+	err = errors.Join(err, textWithin("statement", f.Statement, 1, MaxStatementBytes))
 	if f.Occurrences < 1 {
 		err = errors.Join(err, fmt.Errorf("there are %d occurrences, must be at least 1", f.Occurrences))
 	}
@@ -90,13 +99,6 @@ func newFacts(err error, f CandidateFacts) (CandidateFacts, error) {
 		return CandidateFacts{}, err
 	}
 	return f, nil
-}
-
-func missingID(field string, id uuid.UUID) error {
-	if id == uuid.Nil {
-		return fmt.Errorf("%s is missing", field)
-	}
-	return nil
 }
 
 // confidence is 1/2 at even occurrences and nears 1 with more.
@@ -111,6 +113,24 @@ func (f CandidateFacts) newerThan(g CandidateFacts) bool {
 		return f.Occurrences > g.Occurrences
 	}
 	return f.Revision > g.Revision
+}
+
+// NewestFacts are the newest of each origin, in the order of origins. Who takes candidates in that order waits for nobody who
+// waits for them.
+func NewestFacts(facts []CandidateFacts) []CandidateFacts {
+	ordered := slices.SortedStableFunc(slices.Values(facts), func(f, g CandidateFacts) int {
+		return cmp.Or(cmp.Compare(f.Origin, g.Origin), bytes.Compare(f.OriginID[:], g.OriginID[:]))
+	})
+	newest := ordered[:0]
+	for _, f := range ordered {
+		switch last := len(newest) - 1; {
+		case last < 0 || newest[last].Origin != f.Origin || newest[last].OriginID != f.OriginID:
+			newest = append(newest, f)
+		case f.newerThan(newest[last]):
+			newest[last] = f
+		}
+	}
+	return newest
 }
 
 // CandidateState is where a rule candidate is:
@@ -174,16 +194,18 @@ type CurationDecision struct {
 	DecidedAt   time.Time
 }
 
-// Validate reports what is wrong with a decision.
-func (d CurationDecision) Validate() error {
-	err := errors.Join(missingID("decision_id", d.ID), missingID("candidate_id", d.CandidateID))
+// Validate reports what is wrong with a decision that is known of at now.
+func (d CurationDecision) Validate(now time.Time) error {
+	err := errors.Join(checkID("decision_id", d.ID), checkID("candidate_id", d.CandidateID), checkTime("decided_at", d.DecidedAt, now))
 	if d.Verdict != Approve && d.Verdict != Reject {
 		err = errors.Join(err, fmt.Errorf("verdict is %q, must be approve or reject", d.Verdict))
 	}
-	if d.DecidedAt.IsZero() {
-		err = errors.Join(err, errors.New("decided_at is missing"))
-	}
 	return err
+}
+
+// Compare orders decisions by their time, then by their id.
+func (d CurationDecision) Compare(other CurationDecision) int {
+	return cmp.Or(d.DecidedAt.Compare(other.DecidedAt), bytes.Compare(d.ID[:], other.ID[:]))
 }
 
 // wants is the state that the decision asks for.
@@ -227,7 +249,8 @@ func RefuseUnknown() CurationRuling {
 // Decide rules on a decision and follows it, whichever of several comes first: of two that contradict each other
 // the later one stands. An earlier one that says the same changes nothing, and counts as applied.
 func (c *RuleCandidate) Decide(d CurationDecision) CurationRuling {
-	if c.State != ProposedCandidate && c.decidedAfter(d) {
+	standing := CurationDecision{ID: c.DecisionID.UUID, DecidedAt: c.DecidedAt}
+	if c.State != ProposedCandidate && standing.Compare(d) > 0 {
 		if d.wants() != c.State {
 			return CurationRuling{Outcome: CurationRefused, Reason: ReasonSuperseded}
 		}
@@ -236,12 +259,4 @@ func (c *RuleCandidate) Decide(d CurationDecision) CurationRuling {
 	c.State = d.wants()
 	c.DecisionID, c.DecidedAt = uuid.NullUUID{UUID: d.ID, Valid: true}, d.DecidedAt
 	return CurationRuling{Outcome: CurationApplied}
-}
-
-// decidedAfter reports whether the decision that stands is later than d: by its time, then by its id.
-func (c *RuleCandidate) decidedAfter(d CurationDecision) bool {
-	if n := c.DecidedAt.Compare(d.DecidedAt); n != 0 {
-		return n > 0
-	}
-	return bytes.Compare(c.DecisionID.UUID[:], d.ID[:]) > 0
 }

@@ -1,6 +1,9 @@
 package domain_test
 
 import (
+	"fmt"
+	"math"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -121,6 +124,46 @@ func TestObserve(t *testing.T) {
 	}
 }
 
+func TestNewestFacts(t *testing.T) {
+	t.Parallel()
+	facts := func(origin domain.CandidateOrigin, id byte, revision, occurrences int64) domain.CandidateFacts {
+		return domain.CandidateFacts{Origin: origin, OriginID: uuid.UUID{15: id}, Revision: revision, Occurrences: occurrences}
+	}
+	const cluster, memory = domain.FromFailureCluster, domain.FromMemory
+	told := []domain.CandidateFacts{
+		facts(memory, 1, 2, 7), facts(cluster, 2, 0, 3), facts(cluster, 1, 2, 1), facts(cluster, 2, 0, 9), facts(cluster, 1, 3, 2),
+		facts(memory, 1, 1, 8), facts(cluster, 1, 3, 5), facts(cluster, 2, 0, 4),
+	}
+	want := []domain.CandidateFacts{facts(cluster, 1, 3, 2), facts(cluster, 2, 0, 9), facts(memory, 1, 2, 7)}
+	before := slices.Clone(told)
+	if got := domain.NewestFacts(told); !slices.Equal(got, want) || !slices.Equal(told, before) {
+		t.Errorf("%+v, want %+v", got, want)
+	}
+	if got := domain.NewestFacts(nil); len(got) != 0 {
+		t.Errorf("%+v", got)
+	}
+}
+
+func TestSumOf(t *testing.T) {
+	t.Parallel()
+	for want, counts := range map[string][]int64{
+		"0":                   nil,
+		"9223372036854775807": {math.MaxInt64 - 1, 1},
+		"0 counts are of more failures than can be counted": {math.MaxInt64, math.MaxInt64},
+		"0 count is 0, must be at least 1":                  {1, 0},
+		"0 count is -1, must be at least 1":                 {-1},
+	} {
+		sum, err := domain.SumOf(counts)
+		got := fmt.Sprint(sum)
+		if err != nil {
+			got += " " + err.Error()
+		}
+		if got != want {
+			t.Errorf("%v: %s, want %s", counts, got, want)
+		}
+	}
+}
+
 func TestNewFactsLeaveADecisionAlone(t *testing.T) {
 	t.Parallel()
 	renamed, err := domain.ClusterFacts(clusterID, 2, "loader/get: Timeout", 30, 2)
@@ -198,10 +241,13 @@ func TestDecide(t *testing.T) {
 func TestDecisionsAreChecked(t *testing.T) {
 	t.Parallel()
 	good := domain.CurationDecision{ID: uuid.New(), CandidateID: uuid.New(), Verdict: domain.Approve, DecidedAt: noon}
-	if err := good.Validate(); err != nil {
+	if err := good.Validate(noon.Add(-domain.MaxClockLead)); err != nil {
 		t.Error(err)
 	}
-	err := domain.CurationDecision{Verdict: "maybe"}.Validate()
+	if err := good.Validate(noon.Add(-domain.MaxClockLead - 1)); err == nil || !strings.Contains(err.Error(), "which is still to come") {
+		t.Errorf("a decision of days to come: %v", err) // it would stand for ever
+	}
+	err := domain.CurationDecision{Verdict: "maybe"}.Validate(noon)
 	for _, want := range []string{"decision_id is missing", "candidate_id is missing", `verdict is "maybe"`, "decided_at is missing"} {
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%v, want %q", err, want)

@@ -3,7 +3,6 @@ package domain
 import (
 	"cmp"
 	"errors"
-	"fmt"
 	"maps"
 	"slices"
 	"time"
@@ -13,9 +12,6 @@ import (
 
 // MaxRuleIDBytes bounds the id of a rule.
 const MaxRuleIDBytes = 200
-
-// MaxClockLead is how far the clock that dated a fact may be ahead of the one that checks it.
-const MaxClockLead = 5 * time.Minute
 
 // The thresholds of a rule's health.
 const (
@@ -48,11 +44,8 @@ type RuleDecision struct {
 
 // Validate reports what is wrong with a decision that is known of at now.
 func (d RuleDecision) Validate(now time.Time) error {
-	var faults []error
-	if d.DecisionID == uuid.Nil {
-		faults = append(faults, errors.New("decision_id is missing"))
-	}
-	return errors.Join(append(faults, checkText("rule_id", d.RuleID, 1, MaxRuleIDBytes), checkTime("decided_at", d.DecidedAt, now))...)
+	return errors.Join(
+		checkID("decision_id", d.DecisionID), checkLine("rule_id", d.RuleID, MaxRuleIDBytes), checkTime("decided_at", d.DecidedAt, now))
 }
 
 // RuleHealth sums up the decisions on the proposals of one rule. It depends on the set of decisions, not on the order
@@ -96,15 +89,4 @@ func HealthOf(decisions []RuleDecision) []RuleHealth {
 		rules[d.RuleID] = h
 	}
 	return slices.SortedFunc(maps.Values(rules), func(a, b RuleHealth) int { return cmp.Compare(a.RuleID, b.RuleID) })
-}
-
-// checkTime wants the time of something that has happened by now.
-func checkTime(field string, t, now time.Time) error {
-	switch {
-	case t.IsZero():
-		return fmt.Errorf("%s is missing", field)
-	case t.After(now.Add(MaxClockLead)):
-		return fmt.Errorf("%s is %s, which is still to come", field, t.Format(time.RFC3339))
-	}
-	return nil
 }

@@ -35,7 +35,7 @@ const (
 
 // What a scan refuses.
 var (
-	ErrUnknownScan   = errors.New("there is no such scan in this workspace: start one")
+	ErrNoScan        = errors.New("there is no such scan in this workspace: start one")
 	ErrScanCompleted = errors.New("the scan is completed with another result, which stands: start another scan of its subject")
 	ErrScanFailed    = errors.New("the scan has failed for good: start another scan of its subject")
 )
@@ -98,7 +98,7 @@ type Scan struct {
 
 // StartScan begins a scan of subject.
 func StartScan(id uuid.UUID, subject string, at time.Time) (Scan, error) {
-	if err := checkText("subject", subject, 1, MaxSubjectBytes); err != nil {
+	if err := checkLine("subject", subject, MaxSubjectBytes); err != nil {
 		return Scan{}, err
 	}
 	return Scan{ID: id, Subject: subject, State: ScanRunning, StartedAt: storedTime(at)}, nil
@@ -126,7 +126,7 @@ func (s *Scan) Fail(failure string, at time.Time) (changed bool, err error) {
 	if strings.TrimSpace(failure) == "" {
 		return false, errors.New("failure is missing: say why the scan failed")
 	}
-	if err := checkText("failure", failure, 0, MaxFailureBytes); err != nil { // of several lines, perhaps
+	if err := checkProse("failure", failure, MaxFailureBytes); err != nil {
 		return false, err
 	}
 	switch s.State {
@@ -162,11 +162,8 @@ type IndexedScan struct {
 
 // Validate reports what is wrong with a scan that is known of at now. Its findings are checked as they are made.
 func (s IndexedScan) Validate(now time.Time) error {
-	var faults []error
-	if s.ScanID == uuid.Nil {
-		faults = append(faults, errors.New("scan_id is missing"))
-	}
-	return errors.Join(append(faults, checkText("subject", s.Subject, 1, MaxSubjectBytes), checkTime("finished_at", s.FinishedAt, now))...)
+	return errors.Join(
+		checkID("scan_id", s.ScanID), checkLine("subject", s.Subject, MaxSubjectBytes), checkTime("finished_at", s.FinishedAt, now))
 }
 
 // FoundIn is a subject whose last scan found something of the kind that was searched for.

@@ -4,10 +4,6 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
-	"fmt"
-	"strings"
-	"unicode"
-	"unicode/utf8"
 )
 
 // Bounds of a card, in bytes.
@@ -31,9 +27,9 @@ func NewWorldModelCard(id, title, summary string, attributes json.RawMessage) (W
 		attributes = json.RawMessage("{}")
 	}
 	err := errors.Join(
-		checkText("card_id", id, 1, MaxCardIDBytes),
-		checkText("title", title, 1, MaxTitleBytes),
-		checkText("summary", summary, 0, MaxSummaryBytes),
+		checkLine("card_id", id, MaxCardIDBytes),
+		checkLine("title", title, MaxTitleBytes),
+		checkProse("summary", summary, MaxSummaryBytes),
 	)
 	if trimmed := bytes.TrimSpace(attributes); !json.Valid(attributes) || len(trimmed) == 0 || trimmed[0] != '{' {
 		err = errors.Join(err, errors.New("attributes must be a JSON object"))
@@ -55,17 +51,3 @@ func (c WorldModelCard) Summary() string { return c.summary }
 
 // Attributes is a JSON object.
 func (c WorldModelCard) Attributes() json.RawMessage { return c.attributes }
-
-func checkText(field, s string, shortest, longest int) error {
-	switch {
-	case len(s) < shortest || (shortest > 0 && strings.TrimSpace(s) == ""):
-		return fmt.Errorf("%s is missing", field)
-	case len(s) > longest:
-		return fmt.Errorf("%s has %d bytes, the limit is %d", field, len(s), longest)
-	case !utf8.ValidString(s):
-		return fmt.Errorf("%s is not valid UTF-8", field)
-	case strings.ContainsFunc(s, func(r rune) bool { return unicode.IsControl(r) && (r != '\n' && r != '\t' || shortest > 0) }):
-		return fmt.Errorf("%s has control characters", field)
-	}
-	return nil
-}

@@ -27,8 +27,8 @@ type CurationDecisions interface {
 	// Lock returns a decision, which nobody else can change until the transaction ends; found is false if there is
 	// none.
 	Lock(ctx context.Context, workspace uuid.NullUUID, id uuid.UUID) (decision domain.CurationDecision, found bool, err error)
-	// PutOutcome stores the outcome of a decision that was locked in this transaction.
-	PutOutcome(ctx context.Context, workspace uuid.NullUUID, decision domain.CurationDecision) error
+	// Save stores the outcome of a decision that was locked in this transaction.
+	Save(ctx context.Context, workspace uuid.NullUUID, decision domain.CurationDecision) error
 }
 
 // CurationOutcomeRecorder records what worlds made of curation decisions. A decision is committed together with the
@@ -61,6 +61,6 @@ func CurationOutcomeRecorder(decisions CurationDecisions) events.EventHandler {
 		if !changed {
 			return nil
 		}
-		return decisions.PutOutcome(ctx, e.WorkspaceID, decision)
+		return decisions.Save(ctx, e.WorkspaceID, decision)
 	}
 }

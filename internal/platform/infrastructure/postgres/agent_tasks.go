@@ -5,11 +5,9 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"time"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgtype"
 
 	"spectral/internal/core/events"
 	"spectral/internal/platform/application"
@@ -115,16 +113,16 @@ func (a *AgentTasks) Save(ctx context.Context, workspace uuid.NullUUID, t *domai
 	}
 	params := platformdb.SaveTaskParams{
 		AgentTaskID: t.ID, WorkspaceID: workspace, Status: string(t.Status), Steps: steps, Result: t.Result,
-		FailureReason: orNull(t.FailureReason), LastError: orNull(t.LastError),
+		FailureReason: textOrNull(t.FailureReason), LastError: textOrNull(t.LastError),
 		Run: t.Run, Tries: int32(t.Tries), DispatchEventID: t.Dispatch, UpdatedAt: t.UpdatedAt,
 	}
 	if p := t.Approval; p != nil {
-		params.ApprovalGate, params.ApprovalQuestion, params.ApprovalRequestedAt = &p.Gate, &p.Question, at(p.RequestedAt)
-		params.ApprovalVerdict, params.ApprovalDecidedBy = orNull(string(p.Verdict)), orNull(p.DecidedBy)
-		params.ApprovalDecidedAt, params.ApprovalComment = at(p.DecidedAt), orNull(p.Comment)
+		params.ApprovalGate, params.ApprovalQuestion, params.ApprovalRequestedAt = &p.Gate, &p.Question, timeOrNull(p.RequestedAt)
+		params.ApprovalVerdict, params.ApprovalDecidedBy = textOrNull(string(p.Verdict)), textOrNull(p.DecidedBy)
+		params.ApprovalDecidedAt, params.ApprovalComment = timeOrNull(p.DecidedAt), textOrNull(p.Comment)
 	}
 	if c := t.Cancellation; c != nil {
-		params.CancelRequestedBy, params.CancelRequestedAt = &c.RequestedBy, at(c.RequestedAt)
+		params.CancelRequestedBy, params.CancelRequestedAt = &c.RequestedBy, timeOrNull(c.RequestedAt)
 	}
 	n, err := a.queries.SaveTask(ctx, params)
 	if err != nil {
@@ -135,20 +133,3 @@ func (a *AgentTasks) Save(ctx context.Context, workspace uuid.NullUUID, t *domai
 	}
 	return nil
 }
-
-// text is what may be null in SQL and is empty in Go.
-func text(s *string) string {
-	if s == nil {
-		return ""
-	}
-	return *s
-}
-
-func orNull(s string) *string {
-	if s == "" {
-		return nil
-	}
-	return &s
-}
-
-func at(t time.Time) pgtype.Timestamptz { return pgtype.Timestamptz{Time: t, Valid: !t.IsZero()} }

@@ -47,24 +47,17 @@ func (c *CurationDecisions) Lock(ctx context.Context, workspace uuid.NullUUID, i
 	if err != nil {
 		return domain.CurationDecision{}, false, fmt.Errorf("read curation decision %s: %w", id, err)
 	}
-	decision = domain.CurationDecision{
+	return domain.CurationDecision{
 		ID: id, CandidateID: row.CandidateID, Verdict: domain.CurationVerdict(row.Verdict), Note: row.Note, DecidedBy: row.DecidedBy,
-		DecidedAt: row.DecidedAt, Outcome: domain.CurationOutcome(row.Outcome), RuledAt: row.OutcomeAt.Time,
-	}
-	if row.OutcomeReason != nil {
-		decision.Reason = *row.OutcomeReason
-	}
-	return decision, true, nil
+		DecidedAt: row.DecidedAt, Outcome: domain.CurationOutcome(row.Outcome), Reason: text(row.OutcomeReason),
+		RuledAt: row.OutcomeAt.Time,
+	}, true, nil
 }
 
-// PutOutcome stores the outcome of a decision that was locked in this transaction.
-func (c *CurationDecisions) PutOutcome(ctx context.Context, workspace uuid.NullUUID, d domain.CurationDecision) error {
-	var reason *string
-	if d.Reason != "" {
-		reason = &d.Reason
-	}
-	n, err := c.queries.PutCurationOutcome(ctx, platformdb.PutCurationOutcomeParams{
-		WorkspaceID: workspace, DecisionID: d.ID, Outcome: string(d.Outcome), OutcomeReason: reason, OutcomeAt: timeOrNull(d.RuledAt),
+// Save stores the outcome of a decision that was locked in this transaction.
+func (c *CurationDecisions) Save(ctx context.Context, workspace uuid.NullUUID, d domain.CurationDecision) error {
+	n, err := c.queries.SaveCurationOutcome(ctx, platformdb.SaveCurationOutcomeParams{
+		WorkspaceID: workspace, DecisionID: d.ID, Outcome: string(d.Outcome), OutcomeReason: textOrNull(d.Reason), OutcomeAt: timeOrNull(d.RuledAt),
 	})
 	if err != nil {
 		return fmt.Errorf("store the outcome of curation decision %s: %w", d.ID, err)

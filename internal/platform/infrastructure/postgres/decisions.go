@@ -23,13 +23,9 @@ func NewDecisions(tx events.Tx) *Decisions { return &Decisions{queries: platform
 
 // Record implements [application.Decisions]. Of two that record the same decision at once, one waits for the other.
 func (d *Decisions) Record(ctx context.Context, workspace uuid.NullUUID, decision domain.Decision, at time.Time) (standing domain.Decision, recorded bool, err error) {
-	var reason *string
-	if decision.OverrideReason != "" {
-		reason = &decision.OverrideReason
-	}
 	n, err := d.queries.InsertDecision(ctx, platformdb.InsertDecisionParams{
 		WorkspaceID: workspace, DecisionID: decision.DecisionID, RuleID: decision.RuleID, Outcome: string(decision.Outcome),
-		OverrideReason: reason, DecidedBy: decision.DecidedBy, DecidedAt: decision.DecidedAt, RecordedAt: at,
+		OverrideReason: textOrNull(decision.OverrideReason), DecidedBy: decision.DecidedBy, DecidedAt: decision.DecidedAt, RecordedAt: at,
 	})
 	if err != nil {
 		return domain.Decision{}, false, fmt.Errorf("store decision %s: %w", decision.DecisionID, err)
@@ -41,14 +37,11 @@ func (d *Decisions) Record(ctx context.Context, workspace uuid.NullUUID, decisio
 	if err != nil {
 		return domain.Decision{}, false, fmt.Errorf("read decision %s: %w", decision.DecisionID, err)
 	}
-	standing = domain.Decision{
+	return domain.Decision{
 		Ruling: domain.Ruling{
-			DecisionID: decision.DecisionID, RuleID: row.RuleID, Outcome: domain.Outcome(row.Outcome), DecidedAt: row.DecidedAt,
+			DecisionID: decision.DecisionID, RuleID: row.RuleID, Outcome: domain.Outcome(row.Outcome),
+			OverrideReason: text(row.OverrideReason), DecidedAt: row.DecidedAt,
 		},
 		DecidedBy: row.DecidedBy,
-	}
-	if row.OverrideReason != nil {
-		standing.OverrideReason = *row.OverrideReason
-	}
-	return standing, false, nil
+	}, false, nil
 }

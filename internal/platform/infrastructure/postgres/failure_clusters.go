@@ -77,13 +77,13 @@ func (f *FailureClusters) Lock(ctx context.Context, workspace uuid.NullUUID, sig
 	return cluster, nil
 }
 
-// Put implements [application.FailureClusters].
-func (f *FailureClusters) Put(ctx context.Context, workspace uuid.NullUUID, c domain.FailureCluster) error {
+// Save implements [application.FailureClusters].
+func (f *FailureClusters) Save(ctx context.Context, workspace uuid.NullUUID, c domain.FailureCluster) error {
 	failures, err := encodeFailures(c.Failures)
 	if err != nil {
 		return fmt.Errorf("store failure cluster %s: %w", c.ID, err)
 	}
-	n, err := f.queries.PutFailureCluster(ctx, platformdb.PutFailureClusterParams{
+	n, err := f.queries.SaveFailureCluster(ctx, platformdb.SaveFailureClusterParams{
 		WorkspaceID: workspace, ClusterID: c.ID, Revision: c.Revision, Failures: failures, FailureCount: c.Count(),
 		Severity: string(c.Severity()), FirstSeenAt: c.FirstSeenAt, LastSeenAt: c.LastSeenAt,
 	})

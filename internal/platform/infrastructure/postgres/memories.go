@@ -8,7 +8,6 @@ import (
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgtype"
 
 	"spectral/internal/core/events"
 	"spectral/internal/platform/application"
@@ -39,7 +38,7 @@ func (m *Memories) Record(ctx context.Context, workspace uuid.NullUUID, id uuid.
 func (m *Memories) Lock(ctx context.Context, workspace uuid.NullUUID, id uuid.UUID) (domain.Memory, error) {
 	row, err := m.queries.LockMemory(ctx, platformdb.LockMemoryParams{WorkspaceID: workspace, MemoryID: id})
 	if errors.Is(err, pgx.ErrNoRows) {
-		return domain.Memory{}, application.ErrMemoryUnknown
+		return domain.Memory{}, application.ErrNoMemory
 	}
 	if err != nil {
 		return domain.Memory{}, fmt.Errorf("read the memory: %w", err)
@@ -63,9 +62,4 @@ func (m *Memories) Put(ctx context.Context, workspace uuid.NullUUID, memory doma
 		return errors.New("store the memory: it is not there")
 	}
 	return nil
-}
-
-// timeOrNull is null for the zero time.
-func timeOrNull(t time.Time) pgtype.Timestamptz {
-	return pgtype.Timestamptz{Time: t, Valid: !t.IsZero()}
 }

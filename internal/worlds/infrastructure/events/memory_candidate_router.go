@@ -1,8 +1,6 @@
 package events
 
 import (
-	"context"
-
 	"github.com/google/uuid"
 
 	"spectral/internal/core/events"
@@ -21,16 +19,13 @@ type MemoryPromotedEvent struct {
 }
 
 // MemoryCandidateRouter routes promoted memories to rule candidates.
-func MemoryCandidateRouter(candidates CandidateProposer) events.EventHandler {
-	return func(ctx context.Context, e events.Envelope) error {
-		promoted, err := events.Decode[MemoryPromotedEvent](e)
+func MemoryCandidateRouter(candidates CandidateProposer) events.BatchHandler {
+	return proposer{candidates, func(e events.Envelope) (domain.CandidateFacts, error) {
+		p, err := events.Decode[MemoryPromotedEvent](e)
 		if err != nil {
-			return err
+			return domain.CandidateFacts{}, err
 		}
-		facts, err := domain.MemoryFacts(promoted.MemoryID, promoted.Version, promoted.Statement, promoted.Observations)
-		if err != nil {
-			return &events.PayloadError{EventType: e.EventType, Err: err}
-		}
-		return candidates.Propose(ctx, e.WorkspaceID, facts)
-	}
+		facts, err := domain.MemoryFacts(p.MemoryID, p.Version, p.Statement, p.Observations)
+		return asPayload(e, facts, err)
+	}}
 }

@@ -26,12 +26,8 @@ func NewCurationRulings(tx events.Tx) *CurationRulings {
 // Add implements [application.CurationRulings]. Of two transactions that rule on one decision the second waits for
 // the first.
 func (r *CurationRulings) Add(ctx context.Context, workspace uuid.NullUUID, d domain.CurationDecision, ruling domain.CurationRuling, at time.Time) (bool, error) {
-	var reason *string
-	if ruling.Reason != "" {
-		reason = &ruling.Reason
-	}
 	n, err := r.queries.AddCurationRuling(ctx, worldsdb.AddCurationRulingParams{
-		WorkspaceID: workspace, DecisionID: d.ID, CandidateID: d.CandidateID, Outcome: string(ruling.Outcome), Reason: reason, RuledAt: at,
+		WorkspaceID: workspace, DecisionID: d.ID, CandidateID: d.CandidateID, Outcome: string(ruling.Outcome), Reason: textOrNull(ruling.Reason), RuledAt: at,
 	})
 	if err != nil {
 		return false, fmt.Errorf("record the ruling on decision %s: %w", d.ID, err)

@@ -8,7 +8,6 @@ import (
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgtype"
 
 	"spectral/internal/core/events"
 	"spectral/internal/worlds/application"
@@ -50,41 +49,39 @@ func (r *RuleCandidates) LockOfOrigin(ctx context.Context, workspace uuid.NullUU
 	if err != nil {
 		return domain.RuleCandidate{}, false, fmt.Errorf("read the rule candidate of %s %s: %w", origin, originID, err)
 	}
-	return domain.RuleCandidate{
-		ID: row.CandidateID,
-		CandidateFacts: domain.CandidateFacts{
-			Origin: origin, OriginID: originID, Revision: row.Revision, Statement: row.Statement,
-			Occurrences: row.Occurrences, Kinds: row.Kinds, Confidence: row.Confidence,
-		},
-		State: domain.CandidateState(row.State), DecisionID: row.DecisionID, DecidedAt: row.DecidedAt.Time,
-	}, true, nil
+	return candidateOf(row), true, nil
 }
 
 // Lock implements [application.RuleCandidates].
-func (r *RuleCandidates) Lock(ctx context.Context, workspace uuid.NullUUID, id uuid.UUID) (domain.RuleCandidate, bool, error) {
-	row, err := r.queries.LockRuleCandidate(ctx, worldsdb.LockRuleCandidateParams{WorkspaceID: workspace, CandidateID: id})
-	if errors.Is(err, pgx.ErrNoRows) {
-		return domain.RuleCandidate{}, false, nil
-	}
+func (r *RuleCandidates) Lock(ctx context.Context, workspace uuid.NullUUID, ids ...uuid.UUID) (map[uuid.UUID]domain.RuleCandidate, error) {
+	rows, err := r.queries.LockRuleCandidates(ctx, worldsdb.LockRuleCandidatesParams{WorkspaceID: workspace, CandidateIds: ids})
 	if err != nil {
-		return domain.RuleCandidate{}, false, fmt.Errorf("read rule candidate %s: %w", id, err)
+		return nil, fmt.Errorf("read %d rule candidates: %w", len(ids), err)
 	}
+	candidates := make(map[uuid.UUID]domain.RuleCandidate, len(rows))
+	for _, row := range rows {
+		candidates[row.CandidateID] = candidateOf(worldsdb.LockRuleCandidateOfOriginRow(row))
+	}
+	return candidates, nil
+}
+
+func candidateOf(row worldsdb.LockRuleCandidateOfOriginRow) domain.RuleCandidate {
 	return domain.RuleCandidate{
-		ID: id,
+		ID: row.CandidateID,
 		CandidateFacts: domain.CandidateFacts{
 			Origin: domain.CandidateOrigin(row.Origin), OriginID: row.OriginID, Revision: row.Revision, Statement: row.Statement,
 			Occurrences: row.Occurrences, Kinds: row.Kinds, Confidence: row.Confidence,
 		},
 		State: domain.CandidateState(row.State), DecisionID: row.DecisionID, DecidedAt: row.DecidedAt.Time,
-	}, true, nil
+	}
 }
 
-// Put implements [application.RuleCandidates].
-func (r *RuleCandidates) Put(ctx context.Context, workspace uuid.NullUUID, c domain.RuleCandidate, at time.Time) error {
-	n, err := r.queries.PutRuleCandidate(ctx, worldsdb.PutRuleCandidateParams{
+// Save implements [application.RuleCandidates].
+func (r *RuleCandidates) Save(ctx context.Context, workspace uuid.NullUUID, c domain.RuleCandidate, at time.Time) error {
+	n, err := r.queries.SaveRuleCandidate(ctx, worldsdb.SaveRuleCandidateParams{
 		WorkspaceID: workspace, CandidateID: c.ID, Revision: c.Revision, Statement: c.Statement, Occurrences: c.Occurrences,
 		Kinds: c.Kinds, Confidence: c.Confidence, State: string(c.State), DecisionID: c.DecisionID,
-		DecidedAt: pgtype.Timestamptz{Time: c.DecidedAt, Valid: c.DecisionID.Valid}, UpdatedAt: at,
+		DecidedAt: timeOrNull(c.DecidedAt), UpdatedAt: at,
 	})
 	if err != nil {
 		return fmt.Errorf("store rule candidate %s: %w", c.ID, err)

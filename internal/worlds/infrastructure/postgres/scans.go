@@ -8,7 +8,6 @@ import (
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgtype"
 
 	"spectral/internal/core/events"
 	"spectral/internal/worlds/application"
@@ -30,9 +29,9 @@ type storedFinding struct {
 	Occurrences int64  `json:"occurrences"`
 }
 
-// Start implements [application.Scans].
-func (s *Scans) Start(ctx context.Context, workspace uuid.NullUUID, scan domain.Scan) error {
-	err := s.queries.InsertScan(ctx, worldsdb.InsertScanParams{
+// Add implements [application.Scans].
+func (s *Scans) Add(ctx context.Context, workspace uuid.NullUUID, scan domain.Scan) error {
+	err := s.queries.AddScan(ctx, worldsdb.AddScanParams{
 		WorkspaceID: workspace, ScanID: scan.ID, Subject: scan.Subject, State: string(scan.State), StartedAt: scan.StartedAt,
 	})
 	if err != nil {
@@ -41,11 +40,11 @@ func (s *Scans) Start(ctx context.Context, workspace uuid.NullUUID, scan domain.
 	return nil
 }
 
-// Hold implements [application.Scans].
-func (s *Scans) Hold(ctx context.Context, workspace uuid.NullUUID, id uuid.UUID) (domain.Scan, error) {
-	row, err := s.queries.HoldScan(ctx, worldsdb.HoldScanParams{ScanID: id, WorkspaceID: workspace})
+// Lock implements [application.Scans].
+func (s *Scans) Lock(ctx context.Context, workspace uuid.NullUUID, id uuid.UUID) (domain.Scan, error) {
+	row, err := s.queries.LockScan(ctx, worldsdb.LockScanParams{ScanID: id, WorkspaceID: workspace})
 	if errors.Is(err, pgx.ErrNoRows) {
-		return domain.Scan{}, domain.ErrUnknownScan
+		return domain.Scan{}, domain.ErrNoScan
 	}
 	if err != nil {
 		return domain.Scan{}, fmt.Errorf("read scan %s: %w", id, err)
@@ -56,19 +55,17 @@ func (s *Scans) Hold(ctx context.Context, workspace uuid.NullUUID, id uuid.UUID)
 	}
 	scan := domain.Scan{
 		ID: id, Subject: row.Subject, State: domain.ScanState(row.State), StartedAt: row.StartedAt, FinishedAt: row.FinishedAt.Time,
+		Failure:  text(row.Failure),
 		Findings: make(domain.Findings, len(stored)),
 	}
 	for i, f := range stored {
 		scan.Findings[i] = domain.Finding(f)
 	}
-	if row.Failure != nil {
-		scan.Failure = *row.Failure
-	}
 	return scan, nil
 }
 
-// Finish implements [application.Scans].
-func (s *Scans) Finish(ctx context.Context, workspace uuid.NullUUID, scan domain.Scan) error {
+// Save implements [application.Scans].
+func (s *Scans) Save(ctx context.Context, workspace uuid.NullUUID, scan domain.Scan) error {
 	stored := make([]storedFinding, len(scan.Findings))
 	for i, f := range scan.Findings {
 		stored[i] = storedFinding(f)
@@ -77,19 +74,15 @@ func (s *Scans) Finish(ctx context.Context, workspace uuid.NullUUID, scan domain
 	if err != nil {
 		return fmt.Errorf("encode the findings of scan %s: %w", scan.ID, err)
 	}
-	var failure *string
-	if scan.Failure != "" {
-		failure = &scan.Failure
-	}
-	n, err := s.queries.FinishScan(ctx, worldsdb.FinishScanParams{
-		ScanID: scan.ID, WorkspaceID: workspace, State: string(scan.State), Findings: findings, Failure: failure,
-		FinishedAt: pgtype.Timestamptz{Time: scan.FinishedAt, Valid: true},
+	n, err := s.queries.SaveScan(ctx, worldsdb.SaveScanParams{
+		ScanID: scan.ID, WorkspaceID: workspace, State: string(scan.State), Findings: findings, Failure: textOrNull(scan.Failure),
+		FinishedAt: timeOrNull(scan.FinishedAt),
 	})
 	if err != nil {
-		return fmt.Errorf("finish scan %s: %w", scan.ID, err)
+		return fmt.Errorf("store scan %s: %w", scan.ID, err)
 	}
 	if n != 1 {
-		return fmt.Errorf("finish scan %s: it is not running", scan.ID)
+		return fmt.Errorf("store scan %s: it is not running", scan.ID)
 	}
 	return nil
 }

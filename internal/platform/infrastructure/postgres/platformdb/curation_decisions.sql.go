@@ -85,13 +85,13 @@ func (q *Queries) LockCurationDecision(ctx context.Context, arg LockCurationDeci
 	return i, err
 }
 
-const putCurationOutcome = `-- name: PutCurationOutcome :execrows
+const saveCurationOutcome = `-- name: SaveCurationOutcome :execrows
 update platform.curation_decisions
 set outcome = $1, outcome_reason = $2, outcome_at = $3
 where workspace_id is not distinct from $4 and decision_id = $5
 `
 
-type PutCurationOutcomeParams struct {
+type SaveCurationOutcomeParams struct {
 	Outcome       string
 	OutcomeReason *string
 	OutcomeAt     pgtype.Timestamptz
@@ -99,8 +99,8 @@ type PutCurationOutcomeParams struct {
 	DecisionID    uuid.UUID
 }
 
-func (q *Queries) PutCurationOutcome(ctx context.Context, arg PutCurationOutcomeParams) (int64, error) {
-	result, err := q.db.Exec(ctx, putCurationOutcome,
+func (q *Queries) SaveCurationOutcome(ctx context.Context, arg SaveCurationOutcomeParams) (int64, error) {
+	result, err := q.db.Exec(ctx, saveCurationOutcome,
 		arg.Outcome,
 		arg.OutcomeReason,
 		arg.OutcomeAt,

@@ -17,7 +17,7 @@ const addFailureCluster = `-- name: AddFailureCluster :execrows
 insert into platform.failure_clusters (
   cluster_id, workspace_id, component, operation, error_class, revision, failures, failure_count, severity, first_seen_at, last_seen_at)
 values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)
-on conflict (workspace_id, component, operation, error_class) do nothing
+on conflict (component, operation, error_class, workspace_id) do nothing
 `
 
 type AddFailureClusterParams struct {
@@ -94,14 +94,14 @@ func (q *Queries) LockFailureCluster(ctx context.Context, arg LockFailureCluster
 	return i, err
 }
 
-const putFailureCluster = `-- name: PutFailureCluster :execrows
+const saveFailureCluster = `-- name: SaveFailureCluster :execrows
 update platform.failure_clusters
 set revision = $1, failures = $2, failure_count = $3, severity = $4,
     first_seen_at = $5, last_seen_at = $6
 where workspace_id is not distinct from $7 and cluster_id = $8
 `
 
-type PutFailureClusterParams struct {
+type SaveFailureClusterParams struct {
 	Revision     int64
 	Failures     json.RawMessage
 	FailureCount int64
@@ -112,8 +112,8 @@ type PutFailureClusterParams struct {
 	ClusterID    uuid.UUID
 }
 
-func (q *Queries) PutFailureCluster(ctx context.Context, arg PutFailureClusterParams) (int64, error) {
-	result, err := q.db.Exec(ctx, putFailureCluster,
+func (q *Queries) SaveFailureCluster(ctx context.Context, arg SaveFailureClusterParams) (int64, error) {
+	result, err := q.db.Exec(ctx, saveFailureCluster,
 		arg.Revision,
 		arg.Failures,
 		arg.FailureCount,

@@ -82,7 +82,7 @@ func (q *Queries) PutMemory(ctx context.Context, arg PutMemoryParams) (int64, er
 const recordMemory = `-- name: RecordMemory :one
 insert into platform.memories (memory_id, workspace_id, scope, statement, observations, version, recorded_at)
 values ($1, $2, $3, $4, 1, 1, $5)
-on conflict (workspace_id, scope, statement) do update
+on conflict (scope, statement, workspace_id) where state <> 'retired' do update
   set observations = memories.observations + 1, version = memories.version + 1
 returning memory_id
 `
@@ -95,7 +95,7 @@ type RecordMemoryParams struct {
 	RecordedAt  time.Time
 }
 
-// Recording what is known already is one more observation of it.
+// Recording what is known already is one more observation of it; what was retired is known no more.
 func (q *Queries) RecordMemory(ctx context.Context, arg RecordMemoryParams) (uuid.UUID, error) {
 	row := q.db.QueryRow(ctx, recordMemory,
 		arg.MemoryID,

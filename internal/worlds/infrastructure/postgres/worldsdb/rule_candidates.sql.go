@@ -16,7 +16,7 @@ import (
 const addCurationRuling = `-- name: AddCurationRuling :execrows
 insert into worlds.curation_rulings (workspace_id, decision_id, candidate_id, outcome, reason, ruled_at)
 values ($1, $2, $3, $4, $5, $6)
-on conflict (workspace_id, decision_id) do nothing
+on conflict (decision_id, workspace_id) do nothing
 `
 
 type AddCurationRulingParams struct {
@@ -48,7 +48,7 @@ const addRuleCandidate = `-- name: AddRuleCandidate :execrows
 insert into worlds.rule_candidates (
   candidate_id, workspace_id, origin, origin_id, revision, statement, occurrences, kinds, confidence, proposed_at, updated_at)
 values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $10)
-on conflict (workspace_id, origin, origin_id) do nothing
+on conflict (origin, origin_id, workspace_id) do nothing
 `
 
 type AddRuleCandidateParams struct {
@@ -84,50 +84,8 @@ func (q *Queries) AddRuleCandidate(ctx context.Context, arg AddRuleCandidatePara
 	return result.RowsAffected(), nil
 }
 
-const lockRuleCandidate = `-- name: LockRuleCandidate :one
-select origin, origin_id, revision, statement, occurrences, kinds, confidence, state, decision_id, decided_at from worlds.rule_candidates
-where workspace_id is not distinct from $1 and candidate_id = $2
-for update
-`
-
-type LockRuleCandidateParams struct {
-	WorkspaceID uuid.NullUUID
-	CandidateID uuid.UUID
-}
-
-type LockRuleCandidateRow struct {
-	Origin      string
-	OriginID    uuid.UUID
-	Revision    int64
-	Statement   string
-	Occurrences int64
-	Kinds       int64
-	Confidence  float64
-	State       string
-	DecisionID  uuid.NullUUID
-	DecidedAt   pgtype.Timestamptz
-}
-
-func (q *Queries) LockRuleCandidate(ctx context.Context, arg LockRuleCandidateParams) (LockRuleCandidateRow, error) {
-	row := q.db.QueryRow(ctx, lockRuleCandidate, arg.WorkspaceID, arg.CandidateID)
-	var i LockRuleCandidateRow
-	err := row.Scan(
-		&i.Origin,
-		&i.OriginID,
-		&i.Revision,
-		&i.Statement,
-		&i.Occurrences,
-		&i.Kinds,
-		&i.Confidence,
-		&i.State,
-		&i.DecisionID,
-		&i.DecidedAt,
-	)
-	return i, err
-}
-
 const lockRuleCandidateOfOrigin = `-- name: LockRuleCandidateOfOrigin :one
-select candidate_id, revision, statement, occurrences, kinds, confidence, state, decision_id, decided_at from worlds.rule_candidates
+select candidate_id, origin, origin_id, revision, statement, occurrences, kinds, confidence, state, decision_id, decided_at from worlds.rule_candidates
 where workspace_id is not distinct from $1 and origin = $2 and origin_id = $3
 for update
 `
@@ -140,6 +98,8 @@ type LockRuleCandidateOfOriginParams struct {
 
 type LockRuleCandidateOfOriginRow struct {
 	CandidateID uuid.UUID
+	Origin      string
+	OriginID    uuid.UUID
 	Revision    int64
 	Statement   string
 	Occurrences int64
@@ -155,6 +115,8 @@ func (q *Queries) LockRuleCandidateOfOrigin(ctx context.Context, arg LockRuleCan
 	var i LockRuleCandidateOfOriginRow
 	err := row.Scan(
 		&i.CandidateID,
+		&i.Origin,
+		&i.OriginID,
 		&i.Revision,
 		&i.Statement,
 		&i.Occurrences,
@@ -167,14 +129,73 @@ func (q *Queries) LockRuleCandidateOfOrigin(ctx context.Context, arg LockRuleCan
 	return i, err
 }
 
-const putRuleCandidate = `-- name: PutRuleCandidate :execrows
+const lockRuleCandidates = `-- name: LockRuleCandidates :many
+select candidate_id, origin, origin_id, revision, statement, occurrences, kinds, confidence, state, decision_id, decided_at from worlds.rule_candidates
+where workspace_id is not distinct from $1 and candidate_id = any ($2::uuid[])
+order by origin collate "C", origin_id
+for update
+`
+
+type LockRuleCandidatesParams struct {
+	WorkspaceID  uuid.NullUUID
+	CandidateIds []uuid.UUID
+}
+
+type LockRuleCandidatesRow struct {
+	CandidateID uuid.UUID
+	Origin      string
+	OriginID    uuid.UUID
+	Revision    int64
+	Statement   string
+	Occurrences int64
+	Kinds       int64
+	Confidence  float64
+	State       string
+	DecisionID  uuid.NullUUID
+	DecidedAt   pgtype.Timestamptz
+}
+
+// In the order in which facts of their origins take them.
+func (q *Queries) LockRuleCandidates(ctx context.Context, arg LockRuleCandidatesParams) ([]LockRuleCandidatesRow, error) {
+	rows, err := q.db.Query(ctx, lockRuleCandidates, arg.WorkspaceID, arg.CandidateIds)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []LockRuleCandidatesRow
+	for rows.Next() {
+		var i LockRuleCandidatesRow
+		if err := rows.Scan(
+			&i.CandidateID,
+			&i.Origin,
+			&i.OriginID,
+			&i.Revision,
+			&i.Statement,
+			&i.Occurrences,
+			&i.Kinds,
+			&i.Confidence,
+			&i.State,
+			&i.DecisionID,
+			&i.DecidedAt,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
+const saveRuleCandidate = `-- name: SaveRuleCandidate :execrows
 update worlds.rule_candidates
 set revision = $1, statement = $2, occurrences = $3, kinds = $4, confidence = $5,
     state = $6, decision_id = $7, decided_at = $8, updated_at = $9
 where workspace_id is not distinct from $10 and candidate_id = $11
 `
 
-type PutRuleCandidateParams struct {
+type SaveRuleCandidateParams struct {
 	Revision    int64
 	Statement   string
 	Occurrences int64
@@ -188,8 +209,8 @@ type PutRuleCandidateParams struct {
 	CandidateID uuid.UUID
 }
 
-func (q *Queries) PutRuleCandidate(ctx context.Context, arg PutRuleCandidateParams) (int64, error) {
-	result, err := q.db.Exec(ctx, putRuleCandidate,
+func (q *Queries) SaveRuleCandidate(ctx context.Context, arg SaveRuleCandidateParams) (int64, error) {
+	result, err := q.db.Exec(ctx, saveRuleCandidate,
 		arg.Revision,
 		arg.Statement,
 		arg.Occurrences,

@@ -14,47 +14,42 @@ import (
 	"github.com/jackc/pgx/v5/pgtype"
 )
 
-const finishScan = `-- name: FinishScan :execrows
-update worlds.scans set state = $1, finished_at = $2, findings = $3, failure = $4
-where scan_id = $5 and workspace_id is not distinct from $6 and state = 'running'
+const addScan = `-- name: AddScan :exec
+insert into worlds.scans (workspace_id, scan_id, subject, state, started_at)
+values ($1, $2, $3, $4, $5)
 `
 
-type FinishScanParams struct {
-	State       string
-	FinishedAt  pgtype.Timestamptz
-	Findings    json.RawMessage
-	Failure     *string
-	ScanID      uuid.UUID
+type AddScanParams struct {
 	WorkspaceID uuid.NullUUID
+	ScanID      uuid.UUID
+	Subject     string
+	State       string
+	StartedAt   time.Time
 }
 
-func (q *Queries) FinishScan(ctx context.Context, arg FinishScanParams) (int64, error) {
-	result, err := q.db.Exec(ctx, finishScan,
-		arg.State,
-		arg.FinishedAt,
-		arg.Findings,
-		arg.Failure,
-		arg.ScanID,
+func (q *Queries) AddScan(ctx context.Context, arg AddScanParams) error {
+	_, err := q.db.Exec(ctx, addScan,
 		arg.WorkspaceID,
+		arg.ScanID,
+		arg.Subject,
+		arg.State,
+		arg.StartedAt,
 	)
-	if err != nil {
-		return 0, err
-	}
-	return result.RowsAffected(), nil
+	return err
 }
 
-const holdScan = `-- name: HoldScan :one
+const lockScan = `-- name: LockScan :one
 select subject, state, started_at, finished_at, findings, failure from worlds.scans
 where scan_id = $1 and workspace_id is not distinct from $2
 for update
 `
 
-type HoldScanParams struct {
+type LockScanParams struct {
 	ScanID      uuid.UUID
 	WorkspaceID uuid.NullUUID
 }
 
-type HoldScanRow struct {
+type LockScanRow struct {
 	Subject    string
 	State      string
 	StartedAt  time.Time
@@ -63,9 +58,9 @@ type HoldScanRow struct {
 	Failure    *string
 }
 
-func (q *Queries) HoldScan(ctx context.Context, arg HoldScanParams) (HoldScanRow, error) {
-	row := q.db.QueryRow(ctx, holdScan, arg.ScanID, arg.WorkspaceID)
-	var i HoldScanRow
+func (q *Queries) LockScan(ctx context.Context, arg LockScanParams) (LockScanRow, error) {
+	row := q.db.QueryRow(ctx, lockScan, arg.ScanID, arg.WorkspaceID)
+	var i LockScanRow
 	err := row.Scan(
 		&i.Subject,
 		&i.State,
@@ -77,26 +72,31 @@ func (q *Queries) HoldScan(ctx context.Context, arg HoldScanParams) (HoldScanRow
 	return i, err
 }
 
-const insertScan = `-- name: InsertScan :exec
-insert into worlds.scans (workspace_id, scan_id, subject, state, started_at)
-values ($1, $2, $3, $4, $5)
+const saveScan = `-- name: SaveScan :execrows
+update worlds.scans set state = $1, finished_at = $2, findings = $3, failure = $4
+where scan_id = $5 and workspace_id is not distinct from $6 and state = 'running'
 `
 
-type InsertScanParams struct {
-	WorkspaceID uuid.NullUUID
-	ScanID      uuid.UUID
-	Subject     string
+type SaveScanParams struct {
 	State       string
-	StartedAt   time.Time
+	FinishedAt  pgtype.Timestamptz
+	Findings    json.RawMessage
+	Failure     *string
+	ScanID      uuid.UUID
+	WorkspaceID uuid.NullUUID
 }
 
-func (q *Queries) InsertScan(ctx context.Context, arg InsertScanParams) error {
-	_, err := q.db.Exec(ctx, insertScan,
-		arg.WorkspaceID,
-		arg.ScanID,
-		arg.Subject,
+func (q *Queries) SaveScan(ctx context.Context, arg SaveScanParams) (int64, error) {
+	result, err := q.db.Exec(ctx, saveScan,
 		arg.State,
-		arg.StartedAt,
+		arg.FinishedAt,
+		arg.Findings,
+		arg.Failure,
+		arg.ScanID,
+		arg.WorkspaceID,
 	)
-	return err
+	if err != nil {
+		return 0, err
+	}
+	return result.RowsAffected(), nil
 }
