@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5/pgconn"
 
 	"spectral/internal/app"
 	"spectral/internal/core/events"
@@ -819,10 +820,17 @@ func TestTasksThatFail(t *testing.T) {
 			}
 			return nil
 		}, status: domain.TaskAwaitingApproval, attempts: 3},
-		"for good":   {in: func(context.Context, int) error { return events.Terminal(errRefusing) }, status: domain.TaskFailed, reason: "refusing", attempts: 1},
-		"always":     {in: func(context.Context, int) error { return errRefusing }, status: domain.TaskFailed, reason: "refusing", attempts: domain.MaxTaskTries},
-		"by panic":   {in: func(context.Context, int) error { panic("no") }, status: domain.TaskFailed, reason: "given up after 5 tries; its workers died or were cut off: see event ", attempts: domain.MaxTaskTries + 1},
-		"by silence": {in: func(ctx context.Context, _ int) error { <-ctx.Done(); return ctx.Err() }, status: domain.TaskFailed, reason: "the step did not end within 100ms: context deadline exceeded", attempts: domain.MaxTaskTries},
+		"for good": {in: func(context.Context, int) error { return events.Terminal(errRefusing) }, status: domain.TaskFailed, reason: "refusing", attempts: 1},
+		"always":   {in: func(context.Context, int) error { return errRefusing }, status: domain.TaskFailed, reason: "refusing", attempts: domain.MaxTaskTries},
+		// errors that mean something else to an event or to a task: they are this step's all the same
+		"as a bad payload": {in: func(context.Context, int) error { return &events.PayloadError{EventType: "x", Err: errRefusing} }, status: domain.TaskFailed, reason: "refusing", attempts: domain.MaxTaskTries},
+		"as a lost task":   {in: func(context.Context, int) error { return application.ErrNoTask }, status: domain.TaskFailed, reason: "no such agent task", attempts: domain.MaxTaskTries},
+		"as superseded":    {in: func(context.Context, int) error { return domain.ErrSuperseded }, status: domain.TaskFailed, reason: "another has taken it up", attempts: domain.MaxTaskTries},
+		"as a row that is there already": {in: func(context.Context, int) error { return &pgconn.PgError{Code: "23505", Message: "duplicate"} },
+			status: domain.TaskFailed, reason: "duplicate", attempts: domain.MaxTaskTries},
+		"without a word": {in: func(context.Context, int) error { return errors.New(" ") }, status: domain.TaskFailed, reason: "the executor failed without a word", attempts: domain.MaxTaskTries},
+		"by panic":       {in: func(context.Context, int) error { panic("no") }, status: domain.TaskFailed, reason: "given up after 5 tries; its workers died or were cut off: see event ", attempts: domain.MaxTaskTries + 1},
+		"by silence":     {in: func(ctx context.Context, _ int) error { <-ctx.Done(); return ctx.Err() }, status: domain.TaskFailed, reason: "the step did not end within 100ms: context deadline exceeded", attempts: domain.MaxTaskTries},
 	} {
 		t.Run(name, func(t *testing.T) {
 			b := setupTasks(t)

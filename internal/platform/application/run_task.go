@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/google/uuid"
@@ -137,10 +138,26 @@ func (r *run) advance(ctx context.Context, executor Executor, task *domain.Agent
 	advance, err := executor.Advance(limited, Work{
 		Task: task.ID, Conversation: task.Conversation, Workspace: r.workspace, Input: task.Input, Run: r.number, task: task,
 	})
-	if err != nil && limited.Err() != nil && ctx.Err() == nil {
-		err = fmt.Errorf("the step did not end within %s: %w", r.stepLimit, err)
+	switch {
+	case err != nil && limited.Err() != nil && ctx.Err() == nil:
+		err = said(fmt.Errorf("the step did not end within %s: %w", r.stepLimit, err))
+	case err != nil:
+		err = said(err)
 	}
 	return advance, err
+}
+
+// said is what an executor says of its failure: a text, and whether trying again may mend it. Nothing else of the error
+// counts: types that mean something to a task or an event would be taken for theirs.
+func said(err error) error {
+	text := strings.TrimSpace(err.Error())
+	if text == "" {
+		text = "the executor failed without a word"
+	}
+	if terminal(err) {
+		return events.Terminal(errors.New(text))
+	}
+	return errors.New(text)
 }
 
 // acceptable refuses what an executor may not bring, before it is written: nothing that is tried again would mend it.

@@ -41,7 +41,8 @@ func (b *Briefings) Deliver(ctx context.Context, briefing application.Briefing) 
 	if err := syncFolder(b.dir); err != nil {
 		return "", err
 	}
-	return place, b.clear(briefing)
+	b.clear(briefing)
+	return place, nil
 }
 
 // hidden is where a run writes before the file is whole. A run of its own name each: another may be a zombie that
@@ -51,23 +52,23 @@ func (b *Briefings) hidden(briefing application.Briefing, run string) string {
 }
 
 // clear removes what earlier runs left behind that died while they wrote. One that is still writing fails: it is no
-// longer wanted.
-func (b *Briefings) clear(briefing application.Briefing) error {
-	left, err := filepath.Glob(b.hidden(briefing, "*"))
+// longer wanted. The briefing is delivered by now, so what cannot be removed stays.
+func (b *Briefings) clear(briefing application.Briefing) {
+	entries, err := os.ReadDir(b.dir)
 	if err != nil {
-		return err
+		return
 	}
-	for _, name := range left {
-		parts := strings.Split(filepath.Base(name), ".")
-		run, err := strconv.ParseInt(parts[len(parts)-2], 10, 64)
-		if err != nil || run >= briefing.Run {
+	before, after, _ := strings.Cut(filepath.Base(b.hidden(briefing, "*")), "*")
+	for _, entry := range entries {
+		name, ok := strings.CutPrefix(entry.Name(), before)
+		if !ok {
 			continue
 		}
-		if err := os.Remove(name); err != nil && !errors.Is(err, os.ErrNotExist) {
-			return err
+		run, err := strconv.ParseInt(strings.TrimSuffix(name, after), 10, 64)
+		if err == nil && run < briefing.Run {
+			_ = os.Remove(filepath.Join(b.dir, entry.Name()))
 		}
 	}
-	return nil
 }
 
 func writeSynced(name, text string) (err error) {
