@@ -70,7 +70,7 @@ func (a *ApplyDecision) Apply(ctx context.Context, workspace uuid.NullUUID, deci
 		if err != nil {
 			return err
 		}
-		envelope.WorkspaceID, envelope.OccurredAt, envelope.Target = workspace, now, events.Platform
+		envelope.WorkspaceID, envelope.OccurredAt = workspace, now
 		applied = append(applied, envelope)
 	}
 	for id := range changed {

@@ -97,7 +97,7 @@ func (c *CompleteScan) Complete(ctx context.Context, workspace uuid.NullUUID, id
 		if err != nil {
 			return err
 		}
-		envelope.Target, envelope.WorkspaceID, envelope.OccurredAt = events.Worlds, workspace, now
+		envelope.WorkspaceID, envelope.OccurredAt = workspace, now
 		return publisher.Publish(ctx, envelope)
 	})
 	if err != nil {
