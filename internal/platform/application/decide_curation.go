@@ -65,7 +65,7 @@ func (d *DecideCuration) Decide(ctx context.Context, workspace uuid.NullUUID, ca
 		if err != nil {
 			return err
 		}
-		envelope.WorkspaceID, envelope.OccurredAt, envelope.Target = workspace, now, events.Worlds
+		envelope.WorkspaceID, envelope.OccurredAt = workspace, now
 		return publisher.Publish(ctx, envelope)
 	})
 	if err != nil {
