@@ -183,7 +183,7 @@ func (b *bundle) contents() string {
 			where event_type in ('worlds.rule_candidate.proposed', 'worlds.curation.applied') group by event_type) as lines`)
 }
 
-func failures(at time.Time, counts ...domain.FailureCount) domain.FailureDetection {
+func detection(at time.Time, counts ...domain.FailureCount) domain.FailureDetection {
 	return domain.FailureDetection{
 		Signature: domain.FailureSignature{Component: "loader", Operation: "fetch", ErrorClass: "Timeout"}, Failures: counts, SeenAt: at,
 	}
@@ -196,12 +196,12 @@ func TestFailureClustersBecomeRuleCandidates(t *testing.T) {
 	workspace := aWorkspace()
 	detect := app.NewDetectFailureCluster(b.uow, platformapp.AlsoPublishV1())
 	seen := time.Date(2026, time.July, 1, 12, 0, 0, 123_456_789, time.UTC)
-	first, err := detect.Detect(b.ctx, workspace, failures(seen, domain.FailureCount{Kind: "read", Count: 4, Example: "no “answer”"}))
+	first, err := detect.Detect(b.ctx, workspace, detection(seen, domain.FailureCount{Kind: "read", Count: 4, Example: "no “answer”"}))
 	must(t, err)
 	l.delivered(2)
 	b.wantCandidate(first.ID, "failure_cluster proposed revision 1, 4 of 1 kinds: Keep this from failing again: loader/fetch: Timeout")
 
-	second, err := detect.Detect(b.ctx, workspace, failures(seen.Add(time.Hour), domain.FailureCount{Kind: "connect", Count: 16}))
+	second, err := detect.Detect(b.ctx, workspace, detection(seen.Add(time.Hour), domain.FailureCount{Kind: "connect", Count: 16}))
 	must(t, err)
 	if second.ID != first.ID || second.Revision != 2 {
 		t.Fatalf("raised to %+v from %+v", second, first)
@@ -229,7 +229,7 @@ func TestFailureClustersBecomeRuleCandidates(t *testing.T) {
 	}
 
 	// without the option version 1 is over
-	_, err = app.NewDetectFailureCluster(b.uow).Detect(b.ctx, workspace, failures(seen, domain.FailureCount{Kind: "read", Count: 1}))
+	_, err = app.NewDetectFailureCluster(b.uow).Detect(b.ctx, workspace, detection(seen, domain.FailureCount{Kind: "read", Count: 1}))
 	must(t, err)
 	l.delivered(1)
 	if v1, v2 := b.published(platform.FailureClusterDetectedType), b.published(platform.FailureClusterDetectedV2Type); v1 != 2 || v2 != 3 {
@@ -442,7 +442,7 @@ func TestConcurrentDetectionsOfOneCluster(t *testing.T) {
 	detect := app.NewDetectFailureCluster(b.uow)
 	for range n {
 		go func() {
-			_, err := detect.Detect(b.ctx, uuid.NullUUID{}, failures(time.Now(), domain.FailureCount{Kind: "read", Count: 2}))
+			_, err := detect.Detect(b.ctx, uuid.NullUUID{}, detection(time.Now(), domain.FailureCount{Kind: "read", Count: 2}))
 			errs <- err
 		}()
 	}
@@ -550,7 +550,7 @@ func TestCurationLoop(t *testing.T) {
 	b := setup(t)
 	l := b.listenToCandidates()
 	workspace := aWorkspace()
-	cluster, err := app.NewDetectFailureCluster(b.uow).Detect(b.ctx, workspace, failures(time.Now(), domain.FailureCount{Kind: "read", Count: 4}))
+	cluster, err := app.NewDetectFailureCluster(b.uow).Detect(b.ctx, workspace, detection(time.Now(), domain.FailureCount{Kind: "read", Count: 4}))
 	must(t, err)
 	l.delivered(1)
 	candidate := b.candidateID(cluster.ID)
@@ -884,7 +884,7 @@ func TestWithoutItsAnswerADecisionIsNotApplied(t *testing.T) {
 	if s := l.next(); s.Outcome != postgres.Failed || !strings.Contains(s.LastError, "RefusedEvent: worlds.failure_cluster_v2_candidate_proposer: ") {
 		t.Fatalf("the detection is %s: %s", s.Outcome, s.LastError)
 	}
-	if _, err := app.NewDetectFailureCluster(b.uow).Detect(b.ctx, o.workspace, failures(time.Now(), domain.FailureCount{Kind: "read", Count: 1})); !errors.As(err, new(*events.Refusal)) {
+	if _, err := app.NewDetectFailureCluster(b.uow).Detect(b.ctx, o.workspace, detection(time.Now(), domain.FailureCount{Kind: "read", Count: 1})); !errors.As(err, new(*events.Refusal)) {
 		t.Fatalf("detected without the event: %v", err)
 	}
 	if after := b.contents(); after != before {
@@ -897,7 +897,7 @@ func TestBadPayloadsOfCandidatesFail(t *testing.T) {
 	b := setup(t)
 	b.publishUnchecked()
 	l := b.listenToCandidates()
-	at := map[string]outsider{"platform": b.outsider("spectral_platform"), "worlds": b.outsider("spectral_worlds")}
+	producers := map[string]outsider{"platform": b.outsider("spectral_platform"), "worlds": b.outsider("spectral_worlds")}
 	id := uuid.NewString()
 	for _, c := range []struct{ eventType, payload, want string }{
 		{platform.FailureClusterDetectedType, `{}`, "cluster_id is missing"},
@@ -916,7 +916,7 @@ func TestBadPayloadsOfCandidatesFail(t *testing.T) {
 		{worlds.CurationAppliedType, `{"decision_id": "` + id + `", "outcome": "refused", "applied_at": "2026-07-01T12:00:00Z"}`, "reason is missing"},
 	} {
 		source, _, _ := strings.Cut(c.eventType, ".")
-		at[source].publish(c.eventType, "", c.payload)
+		producers[source].publish(c.eventType, "", c.payload)
 		if s := l.next(); s.Outcome != postgres.Failed || !strings.HasPrefix(s.LastError, "PayloadError: ") || !strings.Contains(s.LastError, c.want) {
 			t.Errorf("%s %.100s is %s: %.300s", c.eventType, c.payload, s.Outcome, s.LastError)
 		}

@@ -25,8 +25,8 @@ import (
 )
 
 const (
-	aggregator = "platform.decision_recorded_aggregator"
-	recorder   = "worlds.rule_health_recorder"
+	patternAggregator = "platform.decision_recorded_aggregator"
+	healthRecorder    = "worlds.rule_health_recorder"
 )
 
 // shippedConsumer is the product's own consumer of an event type.
@@ -146,7 +146,7 @@ func (b *bundle) wantHealth(workspace uuid.NullUUID, rule, want string) {
 // day is when decisions of these tests are made.
 var day = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
 
-func at(minute int) time.Time { return day.Add(time.Duration(minute) * time.Minute) }
+func atMinute(minute int) time.Time { return day.Add(time.Duration(minute) * time.Minute) }
 
 func minute(t time.Time) string {
 	if t.IsZero() {
@@ -159,21 +159,21 @@ func TestADecisionReachesBothContextsOnOneClaim(t *testing.T) {
 	b := setup(t)
 	l := b.listen(never, shippedConsumer(t, platform.DecisionRecordedType))
 	workspace := uuid.NullUUID{UUID: uuid.New(), Valid: true}
-	decided := overridden("berth-depth", "Surveyed  last week", at(0).Add(123456789).In(time.FixedZone("", 3600)))
+	decided := overridden("berth-depth", "Surveyed  last week", atMinute(0).Add(123456789).In(time.FixedZone("", 3600)))
 	b.record(workspace, decided)
 	l.delivered(1)
 
 	var e events.Envelope
 	must(t, b.pool.QueryRow(b.ctx, "select id, idempotency_key, payload from core.outbox").Scan(&e.EventID, &e.IdempotencyKey, &e.Payload))
 	b.wantRow(e.EventID, "delivered", 1)
-	if got := b.handledBy(e.IdempotencyKey); !slices.Equal(got, []string{aggregator, recorder}) {
+	if got := b.handledBy(e.IdempotencyKey); !slices.Equal(got, []string{patternAggregator, healthRecorder}) {
 		t.Fatalf("handled by %v", got)
 	}
 	payload, err := events.Decode[platform.DecisionRecorded](e)
 	must(t, err)
 	want := platform.DecisionRecorded{
 		DecisionID: decided.DecisionID, RuleID: "berth-depth", Outcome: "overridden", OverrideReason: "Surveyed  last week",
-		DecidedBy: "the harbour master", DecidedAt: at(0).Add(123456 * time.Microsecond),
+		DecidedBy: "the harbour master", DecidedAt: atMinute(0).Add(123456 * time.Microsecond),
 	}
 	if payload != want {
 		t.Fatalf("published %+v\nwant %+v", payload, want)
@@ -281,14 +281,14 @@ func (b *bundle) letIn(table string) {
 
 func TestOneFailingHandlerOfADecisionLeavesTheOthersEffect(t *testing.T) {
 	for _, c := range []struct{ failing, failingTable, other, otherTable string }{
-		{recorder, "worlds.rule_health", aggregator, "platform.override_patterns"},
-		{aggregator, "platform.override_reasons", recorder, "worlds.rule_health"},
+		{healthRecorder, "worlds.rule_health", patternAggregator, "platform.override_patterns"},
+		{patternAggregator, "platform.override_reasons", healthRecorder, "worlds.rule_health"},
 	} {
 		t.Run(c.failing, func(t *testing.T) {
 			b := setup(t)
 			b.refuse(c.failingTable)
 			l := b.listen(never, retrying(shippedConsumer(t, platform.DecisionRecordedType), persistently))
-			b.record(uuid.NullUUID{}, overridden("berth-depth", "surveyed", at(0)))
+			b.record(uuid.NullUUID{}, overridden("berth-depth", "surveyed", atMinute(0)))
 
 			s := l.next()
 			if s.Outcome != postgres.Retried || !strings.Contains(s.LastError, c.failing+": ") || !strings.Contains(s.LastError, "refused on purpose") || strings.Contains(s.LastError, c.other) {
@@ -314,7 +314,7 @@ func TestOneFailingHandlerOfADecisionLeavesTheOthersEffect(t *testing.T) {
 
 			b.letIn(c.failingTable)
 			l.until(postgres.Delivered)
-			if got := b.handledBy(key); !slices.Equal(got, []string{aggregator, recorder}) {
+			if got := b.handledBy(key); !slices.Equal(got, []string{patternAggregator, healthRecorder}) {
 				t.Fatalf("handled by %v", got)
 			}
 			if after := one[string](b, written); after != before {
@@ -335,23 +335,23 @@ func TestADecisionOfNoUse(t *testing.T) {
 	}{
 		"no reason": {
 			`{"decision_id": "` + id + `", "rule_id": "r", "outcome": "overridden", "decided_at": "2026-03-01T12:00:00Z"}`,
-			map[string]string{aggregator: "override_reason is missing"},
+			map[string]string{patternAggregator: "override_reason is missing"},
 		},
 		"no id": {
 			`{"rule_id": "r", "outcome": "followed", "decided_at": "2026-03-01T12:00:00Z"}`,
-			map[string]string{aggregator: "decision_id is missing", recorder: "decision_id is missing"},
+			map[string]string{patternAggregator: "decision_id is missing", healthRecorder: "decision_id is missing"},
 		},
 		"another outcome": {
 			`{"decision_id": "` + id + `", "rule_id": "r", "outcome": "ignored", "decided_at": "2026-03-01T12:00:00Z"}`,
-			map[string]string{aggregator: `outcome is "ignored", must be followed or overridden`, recorder: `outcome is "ignored", must be followed or overridden`},
+			map[string]string{patternAggregator: `outcome is "ignored", must be followed or overridden`, healthRecorder: `outcome is "ignored", must be followed or overridden`},
 		},
 		"another form": {
 			`{"decision_id": 7, "rule_id": "r", "outcome": "followed", "decided_at": "2026-03-01T12:00:00Z"}`,
-			map[string]string{aggregator: "", recorder: ""},
+			map[string]string{patternAggregator: "", healthRecorder: ""},
 		},
 		"a time still to come": {
 			`{"decision_id": "` + id + `", "rule_id": "r", "outcome": "followed", "decided_at": "9999-01-01T00:00:00Z"}`,
-			map[string]string{aggregator: "which is still to come", recorder: "which is still to come"},
+			map[string]string{patternAggregator: "which is still to come", healthRecorder: "which is still to come"},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -367,7 +367,7 @@ func TestADecisionOfNoUse(t *testing.T) {
 				}
 			}
 			var others []string
-			for _, handler := range []string{aggregator, recorder} {
+			for _, handler := range []string{patternAggregator, healthRecorder} {
 				if _, failed := c.failed[handler]; !failed {
 					others = append(others, handler)
 				}
@@ -386,7 +386,7 @@ func TestADecisionToldAgainCountsOnce(t *testing.T) {
 	b := setup(t)
 	l := b.listen(never, shippedConsumer(t, platform.DecisionRecordedType))
 	workspace := uuid.NullUUID{UUID: uuid.New(), Valid: true}
-	decisions := []domain.Decision{followed("r", at(1)), overridden("r", "late", at(2)), overridden("s", "late", at(3))}
+	decisions := []domain.Decision{followed("r", atMinute(1)), overridden("r", "late", atMinute(2)), overridden("s", "late", atMinute(3))}
 	b.record(workspace, decisions...)
 	l.delivered(3)
 	before := b.decisionRows()
@@ -411,7 +411,7 @@ func TestADecisionToldAgainCountsOnce(t *testing.T) {
 		t.Fatalf("was\n%s\nis\n%s", before, after)
 	}
 	// two rows that are claimed together
-	twice := overridden("twice", "late", at(4))
+	twice := overridden("twice", "late", atMinute(4))
 	b.exec(`select core.outbox_publish_many(jsonb_build_array(e, e)) from (select jsonb_build_object('event_type', 'decision.recorded',
 		'source', 'platform', 'workspace_id', $2::uuid, 'payload', $1::jsonb) as e) e`, map[string]any{
 		"decision_id": twice.DecisionID, "rule_id": "twice", "outcome": "overridden", "override_reason": "late", "decided_by": "d", "decided_at": twice.DecidedAt,
@@ -435,14 +435,14 @@ func TestDecisionsComeInAnyOrder(t *testing.T) {
 	var all []told
 	for _, w := range workspaces {
 		for i := range 10 { // 3 of 10 are overridden; the last one is
-			d := followed("berth-depth", at(i))
+			d := followed("berth-depth", atMinute(i))
 			if i%3 == 0 && i > 0 {
-				d = overridden("berth-depth", []string{"Surveyed", "surveyed ", "dredged"}[i/3-1], at(i))
+				d = overridden("berth-depth", []string{"Surveyed", "surveyed ", "dredged"}[i/3-1], atMinute(i))
 			}
 			all = append(all, told{w, d})
 		}
 		for i := range 6 {
-			all = append(all, told{w, overridden("quay-toll", fmt.Sprintf("reason %d", i%2), at(100-i))}, told{w, followed("pilotage", at(i))})
+			all = append(all, told{w, overridden("quay-toll", fmt.Sprintf("reason %d", i%2), atMinute(100-i))}, told{w, followed("pilotage", atMinute(i))})
 		}
 	}
 	seed := uint64(time.Now().UnixNano())

@@ -224,10 +224,10 @@ func (b *bundle) tellScans(workspace uuid.NullUUID, scans ...scanned) {
 func TestAnEarlierScanNeverOverwritesALaterOne(t *testing.T) {
 	id := func(n int) uuid.UUID { return uuid.MustParse(fmt.Sprintf("5a3c7a52-8f0e-4d1b-9a51-00000000000%d", n)) }
 	scans := []scanned{
-		{id(9), "card:harbour", at(1), []scannedFound{{Kind: "typo", Occurrences: 9}, {Kind: "stale", Occurrences: 1}}},
-		{id(1), "card:harbour", at(2), []scannedFound{{Kind: "stale", Occurrences: 2}, {Kind: "gap", Occurrences: 2}}},
-		{id(2), "card:harbour", at(3), []scannedFound{{Kind: "gap", Occurrences: 3}, {Kind: "broken_link", Occurrences: 1}}},
-		{id(3), "card:harbour", at(3), []scannedFound{{Kind: "gap", Occurrences: 4}}},
+		{id(9), "card:harbour", atMinute(1), []scannedFound{{Kind: "typo", Occurrences: 9}, {Kind: "stale", Occurrences: 1}}},
+		{id(1), "card:harbour", atMinute(2), []scannedFound{{Kind: "stale", Occurrences: 2}, {Kind: "gap", Occurrences: 2}}},
+		{id(2), "card:harbour", atMinute(3), []scannedFound{{Kind: "gap", Occurrences: 3}, {Kind: "broken_link", Occurrences: 1}}},
+		{id(3), "card:harbour", atMinute(3), []scannedFound{{Kind: "gap", Occurrences: 4}}},
 	}
 	var orders [][]scanned
 	var permute func(chosen, rest []scanned)
@@ -279,10 +279,10 @@ func TestScansAreSearchedByKind(t *testing.T) {
 	b := setup(t)
 	l := b.listen(never, shippedConsumer(t, worlds.ScanCompletedType))
 	b.tellScans(uuid.NullUUID{},
-		scanned{uuid.New(), "card:harbour", at(1), []scannedFound{{Kind: "stale", Occurrences: 1}}},
-		scanned{uuid.New(), "card:mill", at(1), []scannedFound{{Kind: "stale", Occurrences: 5}, {Kind: "gap", Occurrences: 1}}},
-		scanned{uuid.New(), "source:almanac", at(1), nil},
-		scanned{uuid.New(), "card:orchard", at(1), []scannedFound{{Kind: "stale", Occurrences: 1}}})
+		scanned{uuid.New(), "card:harbour", atMinute(1), []scannedFound{{Kind: "stale", Occurrences: 1}}},
+		scanned{uuid.New(), "card:mill", atMinute(1), []scannedFound{{Kind: "stale", Occurrences: 5}, {Kind: "gap", Occurrences: 1}}},
+		scanned{uuid.New(), "source:almanac", atMinute(1), nil},
+		scanned{uuid.New(), "card:orchard", atMinute(1), []scannedFound{{Kind: "stale", Occurrences: 1}}})
 	l.delivered(4)
 	b.wantFound(uuid.NullUUID{}, "stale", "5 in card:mill of 6 [gap stale]", "1 in card:harbour of 1 [stale]", "1 in card:orchard of 1 [stale]")
 	if n := one[int](b, "select finding_count::int from worlds.scan_index where subject = 'source:almanac'"); n != 0 {

@@ -790,7 +790,7 @@ func TestADispatchWithoutTaskFails(t *testing.T) {
 		workspace uuid.NullUUID
 		says      string
 	}{
-		"unknown":           {dispatchOf(event1), b.workspace, "TerminalError: platform.agent_task_runner: agent task " + event1.String() + ", workspace " + b.workspace.UUID.String() + ": there is no such agent task in this workspace"},
+		"unknown":           {dispatchOf(someEvent), b.workspace, "TerminalError: platform.agent_task_runner: agent task " + someEvent.String() + ", workspace " + b.workspace.UUID.String() + ": there is no such agent task in this workspace"},
 		"another workspace": {dispatchOf(task), uuid.NullUUID{UUID: uuid.New(), Valid: true}, "publish the event with p_workspace_id of its task"},
 		"no workspace":      {dispatchOf(task), uuid.NullUUID{}, "agent task " + task.String() + ", no workspace: there is no such"},
 		"misspelt":          {`{"agent_task": "x"}`, b.workspace, "PayloadError: platform.agent_task_runner: payload of agent.task.dispatched: agent_task_id is missing"},
@@ -803,7 +803,7 @@ func TestADispatchWithoutTaskFails(t *testing.T) {
 	}
 }
 
-var event1 = uuid.MustParse("11111111-1111-4111-8111-111111111111")
+var someEvent = uuid.MustParse("11111111-1111-4111-8111-111111111111")
 
 // A step that fails is tried again by itself; what cannot be mended fails the task, and the event is delivered: that
 // is an outcome.
@@ -980,10 +980,10 @@ func TestAProactiveConversationKnowsItsTrigger(t *testing.T) {
 
 func TestDispatchingATask(t *testing.T) {
 	b := setupTasks(t)
-	first := b.dispatched(application.TaskRequest{ID: event1})
-	again, err := b.dispatch.Dispatch(b.ctx, b.workspace, application.TaskRequest{ID: event1, Executor: scriptName, Input: json.RawMessage(`{"other": 1}`)})
+	first := b.dispatched(application.TaskRequest{ID: someEvent})
+	again, err := b.dispatch.Dispatch(b.ctx, b.workspace, application.TaskRequest{ID: someEvent, Executor: scriptName, Input: json.RawMessage(`{"other": 1}`)})
 	must(t, err)
-	if again.Conversation != first.Conversation || len(b.dispatches(event1)) != 1 {
+	if again.Conversation != first.Conversation || len(b.dispatches(someEvent)) != 1 {
 		t.Errorf("twice: %+v", again)
 	}
 	next := b.dispatched(application.TaskRequest{Conversation: first.Conversation, Retention: 24 * time.Hour})
@@ -1005,10 +1005,10 @@ func TestDispatchingATask(t *testing.T) {
 		"input that does not fit":     {b.workspace, application.TaskRequest{Executor: application.CardBriefingExecutor, Input: json.RawMessage(`{"card": "x"}`)}, `a card briefing takes {"card_id": "..."}: json: unknown field "card"`},
 		"input without card":          {b.workspace, application.TaskRequest{Executor: application.CardBriefingExecutor, Input: json.RawMessage(`{}`)}, "card_id is missing"},
 		"input that cannot be stored": {b.workspace, application.TaskRequest{Executor: scriptName, Input: json.RawMessage(`{"a": "\u0000"}`)}, "input: "},
-		"no such conversation":        {b.workspace, application.TaskRequest{Executor: scriptName, Input: json.RawMessage("{}"), Conversation: event1}, "there is no such conversation in this workspace"},
+		"no such conversation":        {b.workspace, application.TaskRequest{Executor: scriptName, Input: json.RawMessage("{}"), Conversation: someEvent}, "there is no such conversation in this workspace"},
 		"a foreign conversation":      {elsewhere, application.TaskRequest{Executor: scriptName, Input: json.RawMessage("{}"), Conversation: first.Conversation}, "there is no such conversation in this workspace"},
-		"a foreign id":                {elsewhere, application.TaskRequest{Executor: scriptName, Input: json.RawMessage("{}"), ID: event1}, "there is an agent task of this id"},
-		"a trigger that comes late":   {b.workspace, application.TaskRequest{Executor: scriptName, Input: json.RawMessage("{}"), Conversation: first.Conversation, Trigger: uuid.NullUUID{UUID: event1, Valid: true}}, "was begun already"},
+		"a foreign id":                {elsewhere, application.TaskRequest{Executor: scriptName, Input: json.RawMessage("{}"), ID: someEvent}, "there is an agent task of this id"},
+		"a trigger that comes late":   {b.workspace, application.TaskRequest{Executor: scriptName, Input: json.RawMessage("{}"), Conversation: first.Conversation, Trigger: uuid.NullUUID{UUID: someEvent, Valid: true}}, "was begun already"},
 	} {
 		if _, err := b.dispatch.Dispatch(b.ctx, c.workspace, c.request); err == nil || !strings.Contains(err.Error(), c.says) {
 			t.Errorf("%s: %v", name, err)
@@ -1017,10 +1017,10 @@ func TestDispatchingATask(t *testing.T) {
 	if now := one[int](b.bundle, "select (select count(*) from core.outbox) + (select count(*) from platform.conversations)"); now != before {
 		t.Errorf("refused, but %d rows were written", now-before)
 	}
-	if _, err := b.control.Find(b.ctx, elsewhere, event1); !errors.Is(err, application.ErrNoTask) {
+	if _, err := b.control.Find(b.ctx, elsewhere, someEvent); !errors.Is(err, application.ErrNoTask) {
 		t.Errorf("another workspace finds the task: %v", err)
 	}
-	if _, err := b.control.Cancel(b.ctx, elsewhere, event1, "eve"); !errors.Is(err, application.ErrNoTask) {
+	if _, err := b.control.Cancel(b.ctx, elsewhere, someEvent, "eve"); !errors.Is(err, application.ErrNoTask) {
 		t.Errorf("another workspace cancels the task: %v", err)
 	}
 }
