@@ -32,10 +32,13 @@ const (
 
 // errand is an event whose work acts outside the database, in a diary, and then takes its time.
 type errand struct {
-	Key   string        `json:"key"`
-	Do    string        `json:"do"`
-	Takes time.Duration `json:"takes"`
+	Key string `json:"key"`
+	Do  string `json:"do"`
+	// Takes so many microseconds.
+	Takes int64 `json:"takes_us"`
 }
+
+func (e errand) time() time.Duration { return time.Duration(e.Takes) * time.Microsecond }
 
 // What the runner may be told to do beside, or instead of, taking its time; each is also a prefix of the key.
 // Exit and kill are those of a deed.
@@ -151,7 +154,7 @@ func (x *executor) Execute(ctx context.Context, e events.Envelope) (events.Compl
 
 func (x *executor) run(ctx context.Context, d errand) error {
 	if x.name == escort {
-		return take(ctx, d.Takes/4)
+		return take(ctx, d.time()/4)
 	}
 	misbehave(d.Do)
 	switch d.Do {
@@ -167,17 +170,17 @@ func (x *executor) run(ctx context.Context, d errand) error {
 		if err == nil {
 			return errors.Join(errBalked, balked.Close())
 		}
-		return take(ctx, d.Takes)
+		return take(ctx, d.time())
 	case doHog:
-		return occupy(ctx, x.pool(), d.Takes)
+		return occupy(ctx, x.pool(), d.time())
 	case doCall:
 		calls, err := x.ownPool(ctx)
 		if err != nil {
 			return err
 		}
-		return occupy(ctx, calls, d.Takes)
+		return occupy(ctx, calls, d.time())
 	default:
-		return take(ctx, d.Takes)
+		return take(ctx, d.time())
 	}
 }
 
@@ -255,7 +258,7 @@ func errandKind(r errands, takes func(n int) time.Duration) ledger.Kind {
 			if !dashed {
 				do = ""
 			}
-			return errand{Key: key, Do: do, Takes: takes(n)}
+			return errand{Key: key, Do: do, Takes: takes(n).Microseconds()}
 		},
 	}
 }

@@ -218,7 +218,7 @@ func TestTwinsAtTwoWorkersHaveOneEffect(t *testing.T) {
 	first, second := process.Start(t, b.command(b.worker, pool.URL(t, b.worker))), b.run()
 	first.Await(t, listening, 1, patience)
 	_, err := pgtest.Conn(t, b.publisher).Exec(t.Context(), `select core.outbox_publish($1, 'worlds', $2::text::jsonb, p_idempotency_key => 'same')
-		from generate_series(1, 2)`, errandType, `{"key": "`+key+`", "do": "`+doAwait+`", "takes": 0}`)
+		from generate_series(1, 2)`, errandType, `{"key": "`+key+`", "do": "`+doAwait+`", "takes_us": 0}`)
 	must(t, err)
 	b.awaitBegun(key, 2)
 	b.tell(key, first.PID(), "")

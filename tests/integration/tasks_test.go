@@ -611,7 +611,8 @@ func TestAnAnswerIsLost(t *testing.T) {
 			if want == nil {
 				want = errRefusing
 			}
-			if conclude != nil || !errors.Is(err, want) {
+			// of an executor's error only the text is kept
+			if conclude != nil || err == nil || !strings.Contains(err.Error(), want.Error()) {
 				t.Fatalf("it comes to %t, %v: the event would be delivered", conclude != nil, err)
 			}
 			task = b.find(task.ID)
