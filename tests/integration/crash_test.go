@@ -4,6 +4,7 @@ import (
 	"context"
 	"log/slog"
 	"net"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -48,13 +49,20 @@ func TestABatchThatAWorkerDiedOfRunsAlone(t *testing.T) {
 	others := []events.Envelope{event(3), event(4), event(5)}
 	b.publish(others...)
 	l.delivered(5)
-	if n := len(<-seen); n != 3 {
-		t.Fatalf("the others came in a batch of %d", n)
-	}
-	for range 2 {
-		if n := len(<-seen); n != 1 {
-			t.Fatalf("a row that a worker died of came in a batch of %d", n)
+	// two runners may have shared the others
+	alone, came := 0, 0
+	for came < 5 {
+		batch := <-seen
+		came += len(batch)
+		if !slices.ContainsFunc(batch, func(e events.Envelope) bool { return e.EventID == first.EventID || e.EventID == second.EventID }) {
+			continue
 		}
+		if alone++; len(batch) != 1 {
+			t.Fatalf("a row that a worker died of came in a batch of %d", len(batch))
+		}
+	}
+	if alone != 2 {
+		t.Fatalf("%d rows that a worker died of came", alone)
 	}
 	b.wantRow(first.EventID, "delivered", 1)
 	b.eventually("the dead one is forgotten", func() bool {
