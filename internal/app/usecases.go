@@ -53,7 +53,7 @@ func NewFailScan(u *postgres.UnitOfWork) *worldsapp.FailScan {
 	return worldsapp.NewFailScan(transactScans(u), now)
 }
 
-func transactScans(u *postgres.UnitOfWork) worldsapp.ScansUnitOfWork {
+func transactScans(u *postgres.UnitOfWork) worldsapp.UnitOfWork[worldsapp.Scans] {
 	return transact(u, events.Worlds, func(tx events.Tx) worldsapp.Scans { return worldspg.NewScans(tx) })
 }
 
@@ -112,17 +112,12 @@ func NewRunTask(u *postgres.UnitOfWork, executors platformapp.Executors, stepLim
 	return platformapp.NewRunTask(transactTasks(u), executors, stepLimit, now)
 }
 
-// NewReviewTask composes the use case.
-func NewReviewTask(u *postgres.UnitOfWork) *platformapp.ReviewTask {
-	return platformapp.NewReviewTask(transactTasks(u), now)
-}
-
 // NewControlTask composes the use case.
 func NewControlTask(u *postgres.UnitOfWork) *platformapp.ControlTask {
 	return platformapp.NewControlTask(transactTasks(u), now)
 }
 
-func transactTasks(u *postgres.UnitOfWork) platformapp.TasksUnitOfWork {
+func transactTasks(u *postgres.UnitOfWork) platformapp.UnitOfWork[platformapp.Tasks] {
 	return transact(u, events.Platform, agentTasks)
 }
 

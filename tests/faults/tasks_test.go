@@ -170,7 +170,7 @@ func TestATaskOutlivesItsWorkers(t *testing.T) {
 	if _, err := os.Stat(b.dir); err == nil {
 		t.Error("something was delivered without approval")
 	}
-	_, err := app.NewReviewTask(b.uow).Approve(t.Context(), b.workspace, b.id, "ada", "")
+	_, err := app.NewControlTask(b.uow).Approve(t.Context(), b.workspace, b.id, "ada", "")
 	must(t, err)
 	for _, d := range []death{
 		writing("running 2"), // begins again after two steps

@@ -34,7 +34,6 @@ type tasks struct {
 	dir       string // of the briefings
 	uow       *postgres.UnitOfWork
 	dispatch  *application.DispatchTask
-	review    *application.ReviewTask
 	control   *application.ControlTask
 }
 
@@ -48,7 +47,7 @@ func setupTasks(t *testing.T) *tasks {
 	catalog[scriptName] = func(json.RawMessage) error { return nil }
 	return &tasks{
 		bundle: b, workspace: uuid.NullUUID{UUID: uuid.New(), Valid: true}, dir: filepath.Join(t.TempDir(), "briefings"), uow: uow,
-		dispatch: app.NewDispatchTask(uow, catalog), review: app.NewReviewTask(uow), control: app.NewControlTask(uow),
+		dispatch: app.NewDispatchTask(uow, catalog), control: app.NewControlTask(uow),
 	}
 }
 
@@ -251,7 +250,7 @@ func TestABriefingIsDeliveredOnceItIsApproved(t *testing.T) {
 	b.wantDispatches(task.ID, 1)
 	_, err = app.NewPublishCard(b.uow).Publish(b.ctx, b.workspace, card(t, "harbour", "Another")) // after the draft
 	must(t, err)
-	task, err = b.review.Approve(b.ctx, b.workspace, task.ID, "ada", "fine")
+	task, err = b.control.Approve(b.ctx, b.workspace, task.ID, "ada", "fine")
 	must(t, err)
 	if task.Status != domain.TaskQueued {
 		t.Fatalf("it is %s", task.Status)
@@ -300,7 +299,7 @@ func TestTimesOfATaskAreOfMicroseconds(t *testing.T) {
 	task := b.dispatched(application.TaskRequest{})
 	created := task.CreatedAt
 	task = b.await(task.ID, domain.TaskAwaitingApproval)
-	approved, err := b.review.Approve(b.ctx, b.workspace, task.ID, "ada", "")
+	approved, err := b.control.Approve(b.ctx, b.workspace, task.ID, "ada", "")
 	must(t, err)
 	decided := approved.Approval.DecidedAt
 	task = b.await(task.ID, domain.TaskSucceeded)
@@ -321,13 +320,13 @@ func TestARejectedTaskIsCancelled(t *testing.T) {
 	b.worker(s.executors())
 	task := b.dispatched(application.TaskRequest{})
 	b.await(task.ID, domain.TaskAwaitingApproval)
-	rejected, err := b.review.Reject(b.ctx, b.workspace, task.ID, "ada", "not this one")
+	rejected, err := b.control.Reject(b.ctx, b.workspace, task.ID, "ada", "not this one")
 	must(t, err)
 	if rejected.Status != domain.TaskCancelled || rejected.Approval.Comment != "not this one" {
 		t.Fatalf("%+v", rejected)
 	}
 	b.wantDispatches(task.ID, 1)
-	b.refused(func() (domain.AgentTask, error) { return b.review.Approve(b.ctx, b.workspace, task.ID, "bob", "") })
+	b.refused(func() (domain.AgentTask, error) { return b.control.Approve(b.ctx, b.workspace, task.ID, "bob", "") })
 	if ran := s.steps(); ran != "one two go" {
 		t.Errorf("ran %s", ran)
 	}
@@ -371,7 +370,7 @@ func TestACancelledTask(t *testing.T) {
 		if cancelled.Status != domain.TaskCancelled {
 			t.Fatalf("it is %s", cancelled.Status)
 		}
-		b.refused(func() (domain.AgentTask, error) { return b.review.Approve(b.ctx, b.workspace, task.ID, "bob", "") })
+		b.refused(func() (domain.AgentTask, error) { return b.control.Approve(b.ctx, b.workspace, task.ID, "bob", "") })
 		b.refused(func() (domain.AgentTask, error) { return b.control.Cancel(b.ctx, b.workspace, task.ID, "bob") })
 		b.wantDispatches(task.ID, 1)
 	})
@@ -412,7 +411,7 @@ func (b *tasks) succeeded() domain.AgentTask {
 	b.worker((&script{}).executors())
 	task := b.dispatched(application.TaskRequest{})
 	b.await(task.ID, domain.TaskAwaitingApproval)
-	_, err := b.review.Approve(b.ctx, b.workspace, task.ID, "ada", "")
+	_, err := b.control.Approve(b.ctx, b.workspace, task.ID, "ada", "")
 	must(b.T, err)
 	task = b.await(task.ID, domain.TaskSucceeded)
 	b.wantDispatches(task.ID, 2)
@@ -439,7 +438,7 @@ func TestATaskOutlivesItsWorkerInEachStep(t *testing.T) {
 			task := b.dispatched(application.TaskRequest{})
 			if at == stepThree || at == "done" {
 				b.await(task.ID, domain.TaskAwaitingApproval)
-				_, err := b.review.Approve(b.ctx, b.workspace, task.ID, "ada", "")
+				_, err := b.control.Approve(b.ctx, b.workspace, task.ID, "ada", "")
 				must(t, err)
 			}
 			g.awaitEntered(t)
@@ -449,7 +448,7 @@ func TestATaskOutlivesItsWorkerInEachStep(t *testing.T) {
 			b.expire(published[len(published)-1])
 			if at == stepOne || at == stepTwo || at == gateGo {
 				b.await(task.ID, domain.TaskAwaitingApproval)
-				_, err := b.review.Approve(b.ctx, b.workspace, task.ID, "ada", "")
+				_, err := b.control.Approve(b.ctx, b.workspace, task.ID, "ada", "")
 				must(t, err)
 			}
 			b.wantSteps(b.await(task.ID, domain.TaskSucceeded), stepOne, stepTwo, stepThree)
@@ -492,7 +491,7 @@ func TestAZombieThatKnowsNothingWritesNothing(t *testing.T) {
 			late := at == stepThree || at == "done"
 			if late {
 				must(t, run(&script{}))
-				_, err := b.review.Approve(b.ctx, b.workspace, task.ID, "ada", "")
+				_, err := b.control.Approve(b.ctx, b.workspace, task.ID, "ada", "")
 				must(t, err)
 			}
 			g := newGate()
@@ -713,7 +712,7 @@ func TestTwoApprovalsAtTheSameTime(t *testing.T) {
 	errs := make(chan error, n)
 	for i := range n {
 		go func() {
-			_, err := b.review.Approve(b.ctx, b.workspace, task.ID, fmt.Sprint("person ", i), "")
+			_, err := b.control.Approve(b.ctx, b.workspace, task.ID, fmt.Sprint("person ", i), "")
 			errs <- err
 		}()
 	}
@@ -767,7 +766,7 @@ func TestDuplicateAndOldDispatchesDoNothing(t *testing.T) {
 	if got := b.find(task.ID).Status; got != domain.TaskAwaitingApproval {
 		t.Fatalf("it is %s", got)
 	}
-	_, err := b.review.Approve(b.ctx, b.workspace, task.ID, "ada", "")
+	_, err := b.control.Approve(b.ctx, b.workspace, task.ID, "ada", "")
 	must(t, err)
 	b.await(task.ID, domain.TaskSucceeded)
 	l.delivered(1)
@@ -898,7 +897,7 @@ func TestTasksThatFail(t *testing.T) {
 		b.worker(nil)
 		task := b.briefing("harbour")
 		b.await(task.ID, domain.TaskAwaitingApproval)
-		_, err = b.review.Approve(b.ctx, b.workspace, task.ID, "ada", "")
+		_, err = b.control.Approve(b.ctx, b.workspace, task.ID, "ada", "")
 		must(t, err)
 		task = b.await(task.ID, domain.TaskFailed)
 		if !strings.HasPrefix(task.FailureReason, "deliver the briefing: folder of the briefings: ") {

@@ -31,7 +31,7 @@ func taskFlow() Flow {
 			if err != nil {
 				return err
 			}
-			if _, err := app.NewReviewTask(s.UnitOfWork).Approve(ctx, s.Workspace, delivered, "a person", "go ahead"); err != nil {
+			if _, err := app.NewControlTask(s.UnitOfWork).Approve(ctx, s.Workspace, delivered, "a person", "go ahead"); err != nil {
 				return err
 			}
 			if err := s.Say("a person approved: the task was queued and dispatched again, in one transaction"); err != nil {

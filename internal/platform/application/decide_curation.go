@@ -19,19 +19,16 @@ type CurationDecisions interface {
 	Add(ctx context.Context, workspace uuid.NullUUID, decision domain.CurationDecision) (decidedAt time.Time, err error)
 }
 
-// CurationDecisionsUnitOfWork runs work in one transaction of the platform context, for one workspace.
-type CurationDecisionsUnitOfWork func(ctx context.Context, workspace uuid.NullUUID, work func(CurationDecisions, events.EventPublisher) error) error
-
 // DecideCuration takes curators' decisions: the decision and the event that says so commit together or not at all.
 // What worlds makes of it comes back by an event of its own. Safe for concurrent use.
 type DecideCuration struct {
-	transact CurationDecisionsUnitOfWork
+	transact UnitOfWork[CurationDecisions]
 	newID    func() (uuid.UUID, error)
 	now      func() time.Time
 }
 
 // NewDecideCuration composes the use case.
-func NewDecideCuration(transact CurationDecisionsUnitOfWork, newID func() (uuid.UUID, error), now func() time.Time) *DecideCuration {
+func NewDecideCuration(transact UnitOfWork[CurationDecisions], newID func() (uuid.UUID, error), now func() time.Time) *DecideCuration {
 	return &DecideCuration{transact: transact, newID: newID, now: now}
 }
 

@@ -22,13 +22,10 @@ type FailureClusters interface {
 	Save(ctx context.Context, workspace uuid.NullUUID, cluster domain.FailureCluster) error
 }
 
-// FailureClustersUnitOfWork runs work in one transaction of the platform context, for one workspace.
-type FailureClustersUnitOfWork func(ctx context.Context, workspace uuid.NullUUID, work func(FailureClusters, events.EventPublisher) error) error
-
 // DetectFailureCluster records failures in the cluster of their signature: the cluster and the event that says so
 // commit together or not at all. Safe for concurrent use.
 type DetectFailureCluster struct {
-	transact FailureClustersUnitOfWork
+	transact UnitOfWork[FailureClusters]
 	newID    func() (uuid.UUID, error)
 	now      func() time.Time
 	alsoV1   bool
@@ -45,7 +42,7 @@ func AlsoPublishV1() DetectFailureClusterOption {
 }
 
 // NewDetectFailureCluster composes the use case.
-func NewDetectFailureCluster(transact FailureClustersUnitOfWork, newID func() (uuid.UUID, error), now func() time.Time, options ...DetectFailureClusterOption) *DetectFailureCluster {
+func NewDetectFailureCluster(transact UnitOfWork[FailureClusters], newID func() (uuid.UUID, error), now func() time.Time, options ...DetectFailureClusterOption) *DetectFailureCluster {
 	d := &DetectFailureCluster{transact: transact, newID: newID, now: now}
 	for _, option := range options {
 		option(d)

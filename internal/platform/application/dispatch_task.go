@@ -38,14 +38,14 @@ type TaskRequest struct {
 // DispatchTask hands work to an agent: the task, its conversation if that is new, and the event that it awaits a worker
 // commit together or not at all. Safe for concurrent use.
 type DispatchTask struct {
-	transact TasksUnitOfWork
+	transact UnitOfWork[Tasks]
 	catalog  TaskCatalog
 	now      func() time.Time
 	newID    func() (uuid.UUID, error)
 }
 
 // NewDispatchTask composes the use case.
-func NewDispatchTask(transact TasksUnitOfWork, catalog TaskCatalog, now func() time.Time, newID func() (uuid.UUID, error)) *DispatchTask {
+func NewDispatchTask(transact UnitOfWork[Tasks], catalog TaskCatalog, now func() time.Time, newID func() (uuid.UUID, error)) *DispatchTask {
 	return &DispatchTask{transact: transact, catalog: catalog, now: now, newID: newID}
 }
 

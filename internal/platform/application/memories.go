@@ -28,18 +28,15 @@ type Memories interface {
 // ErrNoMemory means that there is no such memory in the workspace.
 var ErrNoMemory = errors.New("there is no such memory in this workspace")
 
-// MemoriesUnitOfWork runs work in one transaction of the platform context, for one workspace.
-type MemoriesUnitOfWork func(ctx context.Context, workspace uuid.NullUUID, work func(Memories, events.EventPublisher) error) error
-
 // RecordMemory records what agents learn. Safe for concurrent use.
 type RecordMemory struct {
-	transact MemoriesUnitOfWork
+	transact UnitOfWork[Memories]
 	newID    func() (uuid.UUID, error)
 	now      func() time.Time
 }
 
 // NewRecordMemory composes the use case.
-func NewRecordMemory(transact MemoriesUnitOfWork, newID func() (uuid.UUID, error), now func() time.Time) *RecordMemory {
+func NewRecordMemory(transact UnitOfWork[Memories], newID func() (uuid.UUID, error), now func() time.Time) *RecordMemory {
 	return &RecordMemory{transact: transact, newID: newID, now: now}
 }
 
@@ -65,12 +62,12 @@ func (r *RecordMemory) Record(ctx context.Context, workspace uuid.NullUUID, scop
 // PromoteMemory promotes memories: the memory and the event that says so commit together or not at all. Safe for
 // concurrent use.
 type PromoteMemory struct {
-	transact MemoriesUnitOfWork
+	transact UnitOfWork[Memories]
 	now      func() time.Time
 }
 
 // NewPromoteMemory composes the use case.
-func NewPromoteMemory(transact MemoriesUnitOfWork, now func() time.Time) *PromoteMemory {
+func NewPromoteMemory(transact UnitOfWork[Memories], now func() time.Time) *PromoteMemory {
 	return &PromoteMemory{transact: transact, now: now}
 }
 
@@ -108,12 +105,12 @@ func (p *PromoteMemory) Promote(ctx context.Context, workspace uuid.NullUUID, id
 
 // RetireMemory takes memories out of use. Safe for concurrent use.
 type RetireMemory struct {
-	transact MemoriesUnitOfWork
+	transact UnitOfWork[Memories]
 	now      func() time.Time
 }
 
 // NewRetireMemory composes the use case.
-func NewRetireMemory(transact MemoriesUnitOfWork, now func() time.Time) *RetireMemory {
+func NewRetireMemory(transact UnitOfWork[Memories], now func() time.Time) *RetireMemory {
 	return &RetireMemory{transact: transact, now: now}
 }
 

@@ -18,18 +18,15 @@ type Decisions interface {
 	Record(ctx context.Context, workspace uuid.NullUUID, decision domain.Decision, at time.Time) (standing domain.Decision, recorded bool, err error)
 }
 
-// DecisionsUnitOfWork runs work in one transaction of the platform context, for one workspace.
-type DecisionsUnitOfWork func(ctx context.Context, workspace uuid.NullUUID, work func(Decisions, events.EventPublisher) error) error
-
 // RecordDecision records what a person or an agent decided on the proposal of a rule: the decision and the event that
 // says so commit together or not at all. Safe for concurrent use.
 type RecordDecision struct {
-	transact DecisionsUnitOfWork
+	transact UnitOfWork[Decisions]
 	now      func() time.Time
 }
 
 // NewRecordDecision composes the use case.
-func NewRecordDecision(transact DecisionsUnitOfWork, now func() time.Time) *RecordDecision {
+func NewRecordDecision(transact UnitOfWork[Decisions], now func() time.Time) *RecordDecision {
 	return &RecordDecision{transact: transact, now: now}
 }
 

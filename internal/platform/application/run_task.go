@@ -20,14 +20,14 @@ type Conclusion func(ctx context.Context, tasks Tasks) error
 // the next begins, so that whoever takes the task up later goes on after it; before each, the task may be cancelled.
 // Safe for concurrent use.
 type RunTask struct {
-	transact  TasksUnitOfWork
+	transact  UnitOfWork[Tasks]
 	executors Executors
 	stepLimit time.Duration
 	now       func() time.Time
 }
 
 // NewRunTask composes the use case. A step is cut off after stepLimit.
-func NewRunTask(transact TasksUnitOfWork, executors Executors, stepLimit time.Duration, now func() time.Time) *RunTask {
+func NewRunTask(transact UnitOfWork[Tasks], executors Executors, stepLimit time.Duration, now func() time.Time) *RunTask {
 	return &RunTask{transact: transact, executors: executors, stepLimit: stepLimit, now: now}
 }
 

@@ -36,33 +36,6 @@ type Tasks interface {
 	Save(ctx context.Context, workspace uuid.NullUUID, task *domain.AgentTask) error
 }
 
-// TasksUnitOfWork runs work in one transaction of the platform context, for one workspace.
-type TasksUnitOfWork func(ctx context.Context, workspace uuid.NullUUID, work func(Tasks, events.EventPublisher) error) error
-
-// change locks a task, changes it, and dispatches it if it awaits a worker then.
-func change(ctx context.Context, transact TasksUnitOfWork, now func() time.Time, workspace uuid.NullUUID, id uuid.UUID, do func(*domain.AgentTask, time.Time) error) (domain.AgentTask, error) {
-	var changed domain.AgentTask
-	err := transact(ctx, workspace, func(tasks Tasks, publisher events.EventPublisher) error {
-		task, err := tasks.Lock(ctx, workspace, id)
-		if err != nil {
-			return err
-		}
-		at := now()
-		if err := do(task, at); err != nil {
-			return err
-		}
-		if err := tasks.Save(ctx, workspace, task); err != nil {
-			return err
-		}
-		changed = *task
-		if !task.AwaitsWorker() {
-			return nil
-		}
-		return publishDispatched(ctx, publisher, workspace, id, at)
-	})
-	return changed, err
-}
-
 // publishDispatched says that a task awaits a worker. Each time is an event of its own, with its own idempotency key.
 func publishDispatched(ctx context.Context, publisher events.EventPublisher, workspace uuid.NullUUID, id uuid.UUID, at time.Time) error {
 	envelope, err := events.NewEnvelope(contracts.AgentTaskDispatchedContract(), contracts.AgentTaskDispatched{AgentTaskID: id})

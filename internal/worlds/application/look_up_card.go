@@ -16,16 +16,15 @@ type CardReader interface {
 	Card(ctx context.Context, workspace uuid.NullUUID, cardID string) (protocols.Card, error)
 }
 
-// CardsUnitOfWork runs work in one transaction of the worlds context, for one workspace.
-type CardsUnitOfWork func(ctx context.Context, workspace uuid.NullUUID, work func(CardReader, events.EventPublisher) error) error
-
 // LookUpCard answers other contexts, as [protocols.CardLookup] promises. Safe for concurrent use.
-type LookUpCard struct{ transact CardsUnitOfWork }
+type LookUpCard struct{ transact UnitOfWork[CardReader] }
 
 var _ protocols.CardLookup = (*LookUpCard)(nil)
 
 // NewLookUpCard composes the use case.
-func NewLookUpCard(transact CardsUnitOfWork) *LookUpCard { return &LookUpCard{transact: transact} }
+func NewLookUpCard(transact UnitOfWork[CardReader]) *LookUpCard {
+	return &LookUpCard{transact: transact}
+}
 
 // LookUpCard implements [protocols.CardLookup].
 func (l *LookUpCard) LookUpCard(ctx context.Context, request protocols.CardRequest) (card protocols.Card, err error) {

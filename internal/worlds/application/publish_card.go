@@ -21,18 +21,15 @@ type Cards interface {
 	Put(ctx context.Context, workspace uuid.NullUUID, cardID string, version int64, document json.RawMessage, at time.Time) error
 }
 
-// UnitOfWork runs work in one transaction of the worlds context, for one workspace.
-type UnitOfWork func(ctx context.Context, workspace uuid.NullUUID, work func(Cards, events.EventPublisher) error) error
-
 // PublishCard publishes a new version of a world model card: the card and the event that says so
 // commit together or not at all. Safe for concurrent use.
 type PublishCard struct {
-	transact UnitOfWork
+	transact UnitOfWork[Cards]
 	now      func() time.Time
 }
 
 // NewPublishCard composes the use case.
-func NewPublishCard(transact UnitOfWork, now func() time.Time) *PublishCard {
+func NewPublishCard(transact UnitOfWork[Cards], now func() time.Time) *PublishCard {
 	return &PublishCard{transact: transact, now: now}
 }
 

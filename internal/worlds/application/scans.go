@@ -23,18 +23,15 @@ type Scans interface {
 	Save(ctx context.Context, workspace uuid.NullUUID, scan domain.Scan) error
 }
 
-// ScansUnitOfWork runs work in one transaction of the worlds context, for one workspace.
-type ScansUnitOfWork func(ctx context.Context, workspace uuid.NullUUID, work func(Scans, events.EventPublisher) error) error
-
 // StartScan begins scans. Safe for concurrent use.
 type StartScan struct {
-	transact ScansUnitOfWork
+	transact UnitOfWork[Scans]
 	now      func() time.Time
 	newID    func() (uuid.UUID, error)
 }
 
 // NewStartScan composes the use case.
-func NewStartScan(transact ScansUnitOfWork, now func() time.Time, newID func() (uuid.UUID, error)) *StartScan {
+func NewStartScan(transact UnitOfWork[Scans], now func() time.Time, newID func() (uuid.UUID, error)) *StartScan {
 	return &StartScan{transact: transact, now: now, newID: newID}
 }
 
@@ -60,12 +57,12 @@ func (s *StartScan) Start(ctx context.Context, workspace uuid.NullUUID, subject 
 // CompleteScan ends scans with their findings: the completed scan and the event that says so commit together or not at
 // all. Safe for concurrent use.
 type CompleteScan struct {
-	transact ScansUnitOfWork
+	transact UnitOfWork[Scans]
 	now      func() time.Time
 }
 
 // NewCompleteScan composes the use case.
-func NewCompleteScan(transact ScansUnitOfWork, now func() time.Time) *CompleteScan {
+func NewCompleteScan(transact UnitOfWork[Scans], now func() time.Time) *CompleteScan {
 	return &CompleteScan{transact: transact, now: now}
 }
 
@@ -108,12 +105,12 @@ func (c *CompleteScan) Complete(ctx context.Context, workspace uuid.NullUUID, id
 
 // FailScan ends scans that cannot be completed. Safe for concurrent use.
 type FailScan struct {
-	transact ScansUnitOfWork
+	transact UnitOfWork[Scans]
 	now      func() time.Time
 }
 
 // NewFailScan composes the use case.
-func NewFailScan(transact ScansUnitOfWork, now func() time.Time) *FailScan {
+func NewFailScan(transact UnitOfWork[Scans], now func() time.Time) *FailScan {
 	return &FailScan{transact: transact, now: now}
 }
 
