@@ -109,6 +109,9 @@ func TestATransactionPoolerIsSaidAndPolled(t *testing.T) {
 			wire.reach(refusing) // no test is under way any more
 			l.wantState(patience, postgres.Polling, errRefusing.Error())
 			b.wantNothingLeftBehind(bouncer.URL)
+			if n := wire.listens.Load(); n != 0 { // nothing to leave: it was known before
+				t.Fatalf("it has listened %d times through the pooler", n)
+			}
 			if n := log.count("transaction pooler"); n != 1 {
 				t.Fatalf("%d warnings: %s", n, log.text.String())
 			}

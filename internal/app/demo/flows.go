@@ -2,7 +2,6 @@ package demo
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -13,9 +12,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"spectral/internal/app"
 	"spectral/internal/core/events/infrastructure/postgres"
-	"spectral/internal/worlds/domain"
 )
 
 // Flow is one way of events through the product, from a change in one table to what others make of it.
@@ -157,32 +154,4 @@ func reason(lastError string) string {
 		return ""
 	}
 	return " after " + lastError
-}
-
-// cardFlow is what the demo shows of itself if nothing else is asked for.
-func cardFlow() Flow {
-	return Flow{
-		Name: "cards", About: "worlds publishes a world model card, platform projects it into a system card",
-		Run: func(ctx context.Context, s *Stage) error {
-			card, err := domain.NewWorldModelCard("harbour", "The Harbour of Veyra", "What is known of it.", json.RawMessage(`{"berths": 40}`))
-			if err != nil {
-				return err
-			}
-			version, err := app.NewPublishCard(s.UnitOfWork).Publish(ctx, s.Workspace, card)
-			if err != nil {
-				return err
-			}
-			if err := s.Say("worlds stored version %d of card %s and published it, in one transaction", version, card.ID()); err != nil {
-				return err
-			}
-			if err := s.Settled(ctx, 1); err != nil {
-				return err
-			}
-			stands, err := latestCard(ctx, s.UnitOfWork, s.Workspace)
-			if err != nil {
-				return err
-			}
-			return s.Say("platform has %s", describe(stands))
-		},
-	}
 }

@@ -112,7 +112,7 @@ type Contracts struct {
 }
 
 // NewContracts refuses an invalid contract, two contracts of one type and version, versions of a
-// type that disagree on source, class or deprecation, which belong to the type, and a successor that is not
+// type that disagree on source, class, target or deprecation, which belong to the type, and a successor that is not
 // among them.
 func NewContracts(contracts ...Contract) (*Contracts, error) {
 	set := &Contracts{byKey: make(map[contractKey]Contract, len(contracts)), shapes: make(map[contractKey]*shape, len(contracts))}
@@ -125,8 +125,8 @@ func NewContracts(contracts ...Contract) (*Contracts, error) {
 		if _, taken := set.byKey[key]; taken {
 			return nil, fmt.Errorf("contract %s version %d is declared twice", c.Type, c.Version)
 		}
-		if other, ok := byType[c.Type]; ok && (other.Source != c.Source || other.Class != c.Class || !reflect.DeepEqual(other.Deprecation, c.Deprecation)) {
-			return nil, fmt.Errorf("contract %s: versions %d and %d differ in source, class or deprecation", c.Type, other.Version, c.Version)
+		if other, ok := byType[c.Type]; ok && (other.Source != c.Source || other.Class != c.Class || other.Target != c.Target || !reflect.DeepEqual(other.Deprecation, c.Deprecation)) {
+			return nil, fmt.Errorf("contract %s: versions %d and %d differ in source, class, target or deprecation", c.Type, other.Version, c.Version)
 		}
 		set.byKey[key], byType[c.Type] = c, c
 		shape, err := c.shape()

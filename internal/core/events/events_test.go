@@ -144,8 +144,8 @@ func TestContractsRefuseWhatDisagrees(t *testing.T) {
 		"reserved class":  {func(c *events.Contract) { c.Class = "default" }, "leave it empty"},
 		"content class":   {func(c *events.Contract) { c.ContentClass = "" }, "content class is"},
 		"payload":         {func(c *events.Contract) { c.Payload = nil }, "payload must be a struct"},
-		"another source":  {func(c *events.Contract) { c.Version, c.Source = 2, events.Platform }, "differ in source, class or deprecation"},
-		"another channel": {func(c *events.Contract) { c.Version, c.Class = 2, "slow" }, "differ in source, class or deprecation"},
+		"another source":  {func(c *events.Contract) { c.Version, c.Source = 2, events.Platform }, "differ in source, class, target or deprecation"},
+		"another channel": {func(c *events.Contract) { c.Version, c.Class = 2, "slow" }, "differ in source, class, target or deprecation"},
 	} {
 		other := contract()
 		c.break_(&other)

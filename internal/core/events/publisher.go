@@ -2,6 +2,7 @@ package events
 
 import (
 	"context"
+	"fmt"
 	"time"
 )
 
@@ -22,6 +23,15 @@ type PublishOption func(*PublishOptions)
 type PublishOptions struct {
 	// AvailableAt is when the events become due; zero means at once.
 	AvailableAt time.Time
+}
+
+// Validate refuses what no event may be published with, with a [*Refusal]. Now is the publisher's clock.
+func (o PublishOptions) Validate(now time.Time) error {
+	if o.AvailableAt.After(now.Add(MaxScheduleAhead)) {
+		return &Refusal{Code: CodeAvailableAt, Field: "available_at",
+			Reason: fmt.Sprintf("is %s, must be at most 366 days ahead", o.AvailableAt.Format(time.RFC3339))}
+	}
+	return nil
 }
 
 // AvailableAt makes events due at t, at most [MaxScheduleAhead] from now. The database clock

@@ -107,9 +107,8 @@ func (r *Recorder) Events(context.Context) ([]events.Envelope, error) { return r
 
 func (r *Recorder) publish(ctx context.Context, options events.PublishOptions, envelopes []events.Envelope) error {
 	now := r.now()
-	if at := options.AvailableAt; at.After(now.Add(events.MaxScheduleAhead)) {
-		return &events.Refusal{Code: events.CodeAvailableAt, Field: "available_at",
-			Reason: fmt.Sprintf("is %s, must be at most 366 days ahead", at.Format(time.RFC3339))}
+	if err := options.Validate(now); err != nil {
+		return err
 	}
 	if len(envelopes) == 0 {
 		return nil

@@ -74,9 +74,8 @@ const rfc3339Micro = "2006-01-02T15:04:05.000000Z07:00"
 // Publish implements [events.EventPublisher].
 func (p *Publisher) Publish(ctx context.Context, envelopes ...events.Envelope) error {
 	now := p.shared.Now()
-	if at := p.options.AvailableAt; at.After(now.Add(events.MaxScheduleAhead)) {
-		return &events.Refusal{Code: events.CodeAvailableAt, Field: "available_at",
-			Reason: fmt.Sprintf("is %s, must be at most 366 days ahead", at.Format(time.RFC3339))}
+	if err := p.options.Validate(now); err != nil {
+		return err
 	}
 	sealed := make([]outboxEvent, len(envelopes))
 	var deprecated []events.Contract

@@ -1,0 +1,37 @@
+package demo
+
+import (
+	"context"
+	"encoding/json"
+
+	"spectral/internal/app"
+	"spectral/internal/worlds/domain"
+)
+
+// cardFlow is what the demo shows of itself if nothing else is asked for.
+func cardFlow() Flow {
+	return Flow{
+		Name: "cards", About: "worlds publishes a world model card, platform projects it into a system card",
+		Run: func(ctx context.Context, s *Stage) error {
+			card, err := domain.NewWorldModelCard("harbour", "The Harbour of Veyra", "What is known of it.", json.RawMessage(`{"berths": 40}`))
+			if err != nil {
+				return err
+			}
+			version, err := app.NewPublishCard(s.UnitOfWork).Publish(ctx, s.Workspace, card)
+			if err != nil {
+				return err
+			}
+			if err := s.Say("worlds stored version %d of card %s and published it, in one transaction", version, card.ID()); err != nil {
+				return err
+			}
+			if err := s.Settled(ctx, 1); err != nil {
+				return err
+			}
+			stands, err := latestCard(ctx, s.UnitOfWork, s.Workspace)
+			if err != nil {
+				return err
+			}
+			return s.Say("platform has %s", describe(stands))
+		},
+	}
+}
