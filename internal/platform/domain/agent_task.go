@@ -36,11 +36,6 @@ const (
 	TaskCancelled        TaskStatus = "cancelled"
 )
 
-// TaskStatuses are all of them.
-func TaskStatuses() []TaskStatus {
-	return []TaskStatus{TaskQueued, TaskRunning, TaskAwaitingApproval, TaskSucceeded, TaskFailed, TaskCancelled}
-}
-
 // Finished reports whether nothing happens any more by itself.
 func (s TaskStatus) Finished() bool {
 	return s == TaskSucceeded || s == TaskFailed || s == TaskCancelled
@@ -51,8 +46,8 @@ const (
 	MaxTaskInputBytes  = 64 << 10 // of the input, of each step's result and of the task's
 	MaxTaskSteps       = 100
 	MaxTaskReasonBytes = 4000 // of what is written for people
-	// MaxTaskTries is how many runs a task may begin without a step that is done: one that kills its workers ends
-	// as failed, whoever counts what else.
+	// MaxTaskTries is how many runs a task may begin without a step that is done. A run counts as it begins, so
+	// that a task which kills its workers ends as failed, too.
 	MaxTaskTries = 5
 
 	// DefaultTaskRetention is how long a task is kept, from its creation on, unless it says otherwise.

@@ -118,10 +118,4 @@ func TestPatternsDependOnTheSetOfDecisions(t *testing.T) {
 			t.Errorf("%v\nadds up to %+v\nwant %+v", rulings, got, want)
 		}
 	}
-	if got := want[0].OverrideShare(); got != 0.75 {
-		t.Errorf("3 of 4 is a share of %g", got)
-	}
-	if got := (domain.OverridePattern{}).OverrideShare(); got != 0 {
-		t.Errorf("none of none is a share of %g", got)
-	}
 }

@@ -24,11 +24,6 @@ type OverrideReason struct {
 	FirstDecidedAt, LastDecidedAt time.Time
 }
 
-// OverrideShare is the part of the decisions that overrode the rule, from 0 to 1.
-func (p OverridePattern) OverrideShare() float64 {
-	return float64(p.Overridden) / float64(max(p.Followed+p.Overridden, 1))
-}
-
 // SameReason is the form of a reason that is compared: in lower case, with single blanks.
 func SameReason(reason string) string {
 	return strings.ToLower(strings.Join(strings.Fields(reason), " "))
