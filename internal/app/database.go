@@ -13,12 +13,20 @@ import (
 	"github.com/jackc/pgerrcode"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
 
 	"spectral/internal/core/events/infrastructure/postgres"
+	"spectral/internal/core/events/infrastructure/postgres/admin"
 )
 
 // oldestPostgres is the first major version whose features the migrations use.
 const oldestPostgres = 15
+
+// The roles that workers and operators act as.
+const (
+	workerRole   = "spectral_worker"
+	operatorRole = admin.Role
+)
 
 // versionSchema holds goose's table.
 const versionSchema = "public"
@@ -67,13 +75,50 @@ func CheckDatabase(ctx context.Context, s *Settings, further ...string) error {
 					return err
 				}
 			}
-			return checkMigrated(ctx, conn)
+			return checkMigrated(ctx, conn, workerRole)
 		})
 		if err != nil {
 			return fmt.Errorf("%s: %w", name, err)
 		}
 	}
 	return nil
+}
+
+// OpenAdmin opens what operators do on the database at url, for a command that runs one thing after the other. It
+// reports, in one line with what to do, why that cannot be: a database unreachable, too old or not migrated, or a login that may
+// not act as an operator.
+func OpenAdmin(ctx context.Context, url string) (*admin.Admin, func(), error) {
+	config, err := postgres.PoolConfig(url, 0)
+	if err != nil {
+		return nil, nil, &SettingsError{[]error{fmt.Errorf("%s: %w", EnvDatabaseURL, oneLine(err))}}
+	}
+	direct, err := postgres.DirectConfig(url)
+	if err != nil {
+		return nil, nil, &SettingsError{[]error{fmt.Errorf("%s: %w", EnvDatabaseURL, oneLine(err))}}
+	}
+	direct.DefaultQueryExecMode = pgx.QueryExecModeExec // it may lead through a pooler
+	err = withConnection(ctx, direct, func(ctx context.Context, conn *pgx.Conn) error {
+		if err := checkVersion(conn); err != nil {
+			return err
+		}
+		tx, err := conn.Begin(ctx)
+		if err != nil {
+			return fmt.Errorf("begin: %w", oneLine(err))
+		}
+		defer func() { _ = tx.Rollback(context.WithoutCancel(ctx)) }()
+		return checkMigrated(ctx, conn, operatorRole)
+	})
+	if err != nil {
+		return nil, nil, fmt.Errorf("%s: %w", EnvDatabaseURL, err)
+	}
+	if !strings.Contains(url, "default_query_exec_mode") {
+		config.ConnConfig.DefaultQueryExecMode = pgx.QueryExecModeCacheDescribe
+	}
+	pool, err := pgxpool.NewWithConfig(ctx, config)
+	if err != nil {
+		return nil, nil, fmt.Errorf("connection pool: %w", err)
+	}
+	return admin.New(pool), func() { postgres.ClosePool(pool) }, nil
 }
 
 func withConnection(ctx context.Context, config *pgx.ConnConfig, check func(context.Context, *pgx.Conn) error) error {
@@ -142,13 +187,13 @@ func DescribeURL(url string) string {
 	return fmt.Sprintf("%s:%d/%s as %s", config.Host, config.Port, config.Database, config.User)
 }
 
-// checkMigrated looks as a worker does, whatever the login may do besides.
-func checkMigrated(ctx context.Context, conn *pgx.Conn) error {
+// checkMigrated looks as role does, whatever the login may do besides.
+func checkMigrated(ctx context.Context, conn *pgx.Conn, role string) error {
 	latest, err := latestMigration()
 	if err != nil {
 		return err
 	}
-	if err := actAs(ctx, conn, "spectral_worker"); err != nil {
+	if err := actAs(ctx, conn, role); err != nil {
 		return err
 	}
 	var pg *pgconn.PgError

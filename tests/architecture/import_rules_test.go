@@ -117,7 +117,7 @@ var importRules = []rule{
 		reason: "queries on core's tables are the adapter's own",
 		files:  "...",
 		forbid: []string{"spectral/internal/core/events/infrastructure/postgres/coredb/..."},
-		except: []exception{{files: "internal/core/events/infrastructure/postgres/*.go"}},
+		except: []exception{{files: "internal/core/events/infrastructure/postgres/..."}},
 	},
 	{
 		name:   "a context's generated queries",

@@ -24,6 +24,8 @@ const (
 	exitFine   = 0
 	exitFailed = 1
 	exitUsage  = 2
+	// exitAttention is for commands that look after things, and found what needs somebody.
+	exitAttention = 3
 )
 
 // Process is the streams and the environment of one run.
@@ -45,6 +47,12 @@ type usageError struct{ err error }
 func (e usageError) Error() string { return e.err.Error() }
 func (e usageError) Unwrap() error { return e.err }
 
+// attentionError ends a command that has found, and printed, what needs somebody's attention.
+type attentionError struct{ err error }
+
+func (e attentionError) Error() string { return e.err.Error() }
+func (e attentionError) Unwrap() error { return e.err }
+
 // Main runs one command line and returns its exit code. The first SIGINT or SIGTERM ends ctx, and
 // the command finishes in order; a second one kills the process.
 func Main(ctx context.Context, p Process, args []string) int {
@@ -64,6 +72,9 @@ func Main(ctx context.Context, p Process, args []string) int {
 	var settings *app.SettingsError
 	if !running || errors.As(err, new(usageError)) || errors.As(err, &settings) {
 		return exitUsage
+	}
+	if errors.As(err, new(attentionError)) {
+		return exitAttention
 	}
 	return exitFailed
 }
@@ -85,7 +96,7 @@ func rootCommand(p Process) *cobra.Command {
 	root.SetErr(p.Stderr)
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError{err} })
 	root.PersistentFlags().String("log-level", "info", "least level of log entries on stderr: debug, info, warn or error")
-	root.AddCommand(demoCommand(p), runCommand(p), migrateCommand(p), versionCommand(p))
+	root.AddCommand(demoCommand(p), runCommand(p), migrateCommand(p), eventsCommand(p), versionCommand(p))
 	return root
 }
 

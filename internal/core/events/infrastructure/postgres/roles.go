@@ -81,6 +81,12 @@ func noTransactionTimeout(set string, conn *pgconn.PgConn) string {
 func inTx(ctx context.Context, pool *pgxpool.Pool, role string, work func(pgx.Tx) error) error {
 	ctx, cancel := context.WithTimeout(ctx, statementTimeout)
 	defer cancel()
+	return ActAs(ctx, pool, role, work)
+}
+
+// ActAs runs work in one transaction as role, as the adapter's own transactions run: READ COMMITTED, read write, with an
+// empty search_path, whatever the defaults of the login and the database. Ctx alone bounds it.
+func ActAs(ctx context.Context, pool *pgxpool.Pool, role string, work func(pgx.Tx) error) error {
 	conn, err := acquire(ctx, pool)
 	if err != nil {
 		return err

@@ -1,0 +1,18 @@
+package cli
+
+import (
+	"errors"
+
+	"github.com/spf13/cobra"
+)
+
+// eventsCommand groups what operators do with single events and with many by filter.
+func eventsCommand(Process) *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "events", Short: "Look at events, replay, discard and pause them", Args: cobra.NoArgs,
+		RunE: func(*cobra.Command, []string) error {
+			return usageError{errors.New("which command of events? see `workers events --help`")}
+		},
+	}
+	return cmd
+}

@@ -1,0 +1,68 @@
+package cli
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/term"
+
+	"spectral/internal/app"
+	"spectral/internal/core/events/infrastructure/postgres/admin"
+)
+
+// operating wraps a command of operators: DATABASE_URL in, an Admin for the time it runs.
+func operating(p Process, do func(cmd *cobra.Command, args []string, a *admin.Admin) error) func(*cobra.Command, []string) error {
+	return func(cmd *cobra.Command, args []string) error {
+		url, err := app.ReadDatabaseURL(p.Getenv)
+		if err != nil {
+			return err
+		}
+		a, closeAdmin, err := app.OpenAdmin(cmd.Context(), url)
+		if err != nil {
+			return err
+		}
+		defer closeAdmin()
+		return do(cmd, args, a)
+	}
+}
+
+// by adds the flag that says who acts. Left out it is the user of this process, if known, and else the login.
+func by(cmd *cobra.Command, p Process) *string {
+	return cmd.Flags().String("by", p.Getenv("USER"), "who acts, for core.operator_actions")
+}
+
+// jsonFlag adds --json.
+func jsonFlag(cmd *cobra.Command) *bool {
+	return cmd.Flags().Bool("json", false, "print JSON")
+}
+
+// consent asks whether to go on, unless yes says so already. Anything but y or yes is no, and nothing is done.
+// Without anybody to ask it is a wrong call.
+func consent(p Process, yes bool, question string) error {
+	if yes {
+		return nil
+	}
+	_, _ = fmt.Fprintf(p.Stderr, "%s [y/N] ", question)
+	answer, err := bufio.NewReader(p.Stdin).ReadString('\n')
+	if err != nil && answer == "" {
+		_, _ = fmt.Fprintln(p.Stderr)
+		return usageError{errors.New("nobody answered, and nothing was done: answer y, or pass --yes")}
+	}
+	switch strings.ToLower(strings.TrimSpace(answer)) {
+	case "y", "yes":
+		return nil
+	default:
+		return errors.New("not confirmed: nothing was done")
+	}
+}
+
+// coloured reports whether results may have colours: stdout is a terminal that can, and nobody has said no
+// (no-color.org).
+func coloured(p Process) bool {
+	file, ok := p.Stdout.(*os.File)
+	return ok && term.IsTerminal(int(file.Fd())) && p.Getenv("NO_COLOR") == "" && p.Getenv("TERM") != "dumb"
+}
