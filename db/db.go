@@ -1,6 +1,6 @@
 // Package db holds what a deployment needs of the database: the goose migrations, one numbered
-// file per step, and the privileges they must come to. Package internal/app runs the first and
-// compares the second; sqlc reads migrations and queries as files.
+// file per step, and the schema and privileges they must come to. Package internal/app runs the first and
+// compares the others; sqlc reads migrations and queries as files.
 package db
 
 import "embed"
@@ -14,3 +14,8 @@ var Migrations embed.FS
 //
 //go:embed privileges.txt
 var Privileges string
+
+// SchemaSum is the list of what the migrations come to, a hash and an object a line.
+//
+//go:embed schema.sum
+var SchemaSum string
