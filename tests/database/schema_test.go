@@ -196,7 +196,7 @@ func TestDownAndUpAgain(t *testing.T) {
 
 // rebuilt are the tables whose rows come back by themselves, or are about running processes only;
 // every other one must be in keepers.
-var rebuilt = []string{"core.event_types", "core.workers", "core.claim_journal", "core.reaped_leases"}
+var rebuilt = []string{"core.event_types", "core.workers", "core.claim_journal", "core.reaped_leases", "core.ack_latencies"}
 
 // keepers insert a row into each table whose rows a step down may not lose.
 var keepers = map[string]string{

@@ -34,3 +34,7 @@ select coalesce(core.worker_difference(@worker::uuid, @generation::bigint, @hand
 -- name: WorkersLost :many
 select l.worker_id::uuid as worker_id, l.name::text as name, l.gone_at::timestamptz as gone_at, l.in_hand::uuid[] as in_hand
 from core.workers_lost(@grace_seconds::double precision) as l;
+
+-- name: MeasureAcks :one
+-- -1: another worker has just done it.
+select coalesce(core.ack_measure(), -1)::integer as measured;

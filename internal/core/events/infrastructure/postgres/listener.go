@@ -85,6 +85,7 @@ type Listener struct {
 	stopped   chan struct{} // closed when everything is over
 	probeAt   time.Time     // when to find out next which workers are gone; the doorbell's
 	reaper    *reaper
+	meter     *ackMeter
 	err       error // why it ended by itself; set before stopped closes
 	endBell   context.CancelFunc
 	endWork   context.CancelFunc
@@ -106,6 +107,7 @@ func NewListener(config Config) (*Listener, error) {
 	l := &Listener{
 		config: config, health: newHealth(), journal: journal, consumers: make(map[string]*consumer),
 		stopped: make(chan struct{}), reaper: newReaper(config.Pool, config.Log),
+		meter: &ackMeter{pool: config.Pool, log: config.Log, random: config.Random},
 	}
 	l.bell = &doorbell{config: config, health: l.health}
 	return l, nil
@@ -198,13 +200,14 @@ func (l *Listener) Start(ctx context.Context) error {
 	slices.Sort(b.channels)
 	b.channels = slices.Compact(b.channels)
 
-	var reaping sync.WaitGroup
-	reaping.Go(func() { l.reaper.run(bell) })
+	var duties sync.WaitGroup
+	duties.Go(func() { l.reaper.run(bell) })
+	duties.Go(func() { l.meter.run(bell) })
 	go func() {
 		defer close(l.stopped)
 		l.err = b.run(bell)
 		endBell()
-		reaping.Wait()
+		duties.Wait()
 		l.health.set(Stopping, "handlers are at work")
 		for _, c := range l.consumers {
 			c.mode.halt()

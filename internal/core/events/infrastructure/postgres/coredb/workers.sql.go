@@ -27,6 +27,18 @@ func (q *Queries) LeaveWorker(ctx context.Context, arg LeaveWorkerParams) error 
 	return err
 }
 
+const measureAcks = `-- name: MeasureAcks :one
+select coalesce(core.ack_measure(), -1)::integer as measured
+`
+
+// -1: another worker has just done it.
+func (q *Queries) MeasureAcks(ctx context.Context) (int32, error) {
+	row := q.db.QueryRow(ctx, measureAcks)
+	var measured int32
+	err := row.Scan(&measured)
+	return measured, err
+}
+
 const probeWorkers = `-- name: ProbeWorkers :one
 select coalesce(core.workers_probe($1::uuid, $2::double precision), -1)::double precision as verdict_in,
   coalesce(core.lease_expires_in(), -1)::double precision as expiry_in
