@@ -84,17 +84,12 @@ func CheckDatabase(ctx context.Context, s *Settings, further ...string) error {
 	return nil
 }
 
-// OpenAdmin opens what operators do on the database at url, for a command that runs one thing after the other. It
-// reports, in one line with what to do, why that cannot be: a database unreachable, too old or not migrated, or a login that may
-// not act as an operator.
-func OpenAdmin(ctx context.Context, url string) (*admin.Admin, func(), error) {
-	config, err := postgres.PoolConfig(url, 0)
-	if err != nil {
-		return nil, nil, &SettingsError{[]error{fmt.Errorf("%s: %w", EnvDatabaseURL, oneLine(err))}}
-	}
+// CheckOperator reports, in one line with what to do, why the login of url cannot act as an operator there: a database
+// unreachable, too old or not migrated, or a login that may not.
+func CheckOperator(ctx context.Context, url string) error {
 	direct, err := postgres.DirectConfig(url)
 	if err != nil {
-		return nil, nil, &SettingsError{[]error{fmt.Errorf("%s: %w", EnvDatabaseURL, oneLine(err))}}
+		return &SettingsError{[]error{fmt.Errorf("%s: %w", EnvDatabaseURL, oneLine(err))}}
 	}
 	direct.DefaultQueryExecMode = pgx.QueryExecModeExec // it may lead through a pooler
 	err = withConnection(ctx, direct, func(ctx context.Context, conn *pgx.Conn) error {
@@ -109,7 +104,20 @@ func OpenAdmin(ctx context.Context, url string) (*admin.Admin, func(), error) {
 		return checkMigrated(ctx, conn, operatorRole)
 	})
 	if err != nil {
-		return nil, nil, fmt.Errorf("%s: %w", EnvDatabaseURL, err)
+		return fmt.Errorf("%s: %w", EnvDatabaseURL, err)
+	}
+	return nil
+}
+
+// OpenAdmin opens what operators do on the database at url, once [CheckOperator] has nothing against it. Call the
+// function it returns when all is done.
+func OpenAdmin(ctx context.Context, url string) (*admin.Admin, func(), error) {
+	if err := CheckOperator(ctx, url); err != nil {
+		return nil, nil, err
+	}
+	config, err := postgres.PoolConfig(url, 0)
+	if err != nil {
+		return nil, nil, &SettingsError{[]error{fmt.Errorf("%s: %w", EnvDatabaseURL, oneLine(err))}}
 	}
 	if !strings.Contains(url, "default_query_exec_mode") {
 		config.ConnConfig.DefaultQueryExecMode = pgx.QueryExecModeCacheDescribe
@@ -189,7 +197,7 @@ func DescribeURL(url string) string {
 
 // checkMigrated looks as role does, whatever the login may do besides.
 func checkMigrated(ctx context.Context, conn *pgx.Conn, role string) error {
-	latest, err := latestMigration()
+	latest, err := LatestMigration()
 	if err != nil {
 		return err
 	}

@@ -147,8 +147,8 @@ func migrationError(err error) error {
 	return err
 }
 
-// latestMigration is the newest step of this build.
-func latestMigration() (int64, error) {
+// LatestMigration is the number of the newest step of this build.
+func LatestMigration() (int64, error) {
 	names, err := fs.Glob(db.Migrations, "migrations/*.sql")
 	if err != nil {
 		return 0, err

@@ -1,0 +1,101 @@
+package cli
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/jedib0t/go-pretty/v6/text"
+	"github.com/spf13/cobra"
+
+	"spectral/internal/app"
+	"spectral/internal/app/doctor"
+)
+
+func doctorCommand(p Process) *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "doctor [check...]", Short: "Look over everything that can be wrong, and say what to do",
+		Long: `Make one pass over everything that can be wrong with the database that carries events: its server and settings, the
+schema, indexes and privileges, notifications, connections, events that nobody handles, leases, old snapshots, vacuum,
+retention, and the figures that say when to partition or to move to another relay. It changes nothing.
+
+Each finding comes with its cure. Exits 0 if all is fine, 3 if anything needs attention or could not be seen.
+
+Checks: ` + strings.Join(doctor.Names(), ", ") + `.
+
+DATABASE_URL has to be what workers use to LISTEN; its login a member of spectral_operator, and better of
+pg_read_all_stats too, to see what other sessions do.`,
+		Example: `  DATABASE_URL=postgres://operator@db/app workers doctor
+  workers doctor schema privileges
+  workers doctor --json | jq '.checks[] | select(.state != "fine")'`,
+	}
+	cmd.ValidArgs = doctor.Names()
+	asJSON := jsonFlag(cmd)
+	cmd.RunE = func(cmd *cobra.Command, names []string) error {
+		config := doctor.Config{Now: time.Now, Checks: names}
+		if err := config.Validate(); err != nil {
+			return usageError{err}
+		}
+		url, err := app.ReadDatabaseURL(p.Getenv)
+		if err != nil {
+			return err
+		}
+		if err := app.CheckOperator(cmd.Context(), url); err != nil {
+			return err
+		}
+		config.URL = url
+		report, err := doctor.Examine(cmd.Context(), config)
+		if err != nil {
+			return err
+		}
+		if *asJSON {
+			if err := printJSON(p, report); err != nil {
+				return err
+			}
+		} else {
+			printReport(p, report)
+		}
+		if report.Worst() != doctor.Fine {
+			return attentionError{errors.New("something needs attention: see above")}
+		}
+		return nil
+	}
+	return cmd
+}
+
+func printReport(p Process, report doctor.Report) {
+	paint := func(state doctor.State, s string) string {
+		if !coloured(p) {
+			return s
+		}
+		switch state {
+		case doctor.Fine:
+			return text.FgGreen.Sprint(s)
+		case doctor.Critical:
+			return text.FgRed.Sprint(s)
+		default:
+			return text.FgYellow.Sprint(s)
+		}
+	}
+	for _, result := range report.Results {
+		seen := visible(result.Seen)
+		if result.State != doctor.Fine && len(result.Findings) > 0 {
+			seen = ""
+		}
+		_, _ = fmt.Fprintln(p.Stdout, strings.TrimRight(fmt.Sprintf("%s  %-13s %s", paint(result.State, fmt.Sprintf("%-8s", result.State)), result.Check, seen), " "))
+		for _, f := range result.Findings {
+			_, _ = fmt.Fprintf(p.Stdout, "          %s %s\n            cure: %s\n", paint(f.State, "-"), visible(f.Seen), visible(f.Cure))
+		}
+	}
+}
+
+// visible makes control characters visible: what is printed to a terminal must not control it.
+func visible(s string) string {
+	return strings.Map(func(r rune) rune {
+		if r < ' ' || r >= 0x7f && r < 0xa0 || r == '\u202e' || r == '\u202d' || r == '\u2066' || r == '\u2067' {
+			return '\ufffd'
+		}
+		return r
+	}, s)
+}

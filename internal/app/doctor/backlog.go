@@ -1,0 +1,161 @@
+package doctor
+
+import (
+	"context"
+	"fmt"
+)
+
+// pendingKinds is each generation and event type that has pending rows, found by jumping through the index of what is due,
+// however many rows there are.
+const pendingKinds = `
+with recursive kinds as (
+  (select o.generation, o.event_type from core.outbox o where o.status = 'pending' and o.deleted_at is null
+   order by o.generation, o.event_type limit 1)
+  union all
+  select n.generation, n.event_type from kinds k,
+    lateral (select o.generation, o.event_type from core.outbox o
+             where o.status = 'pending' and o.deleted_at is null and (o.generation, o.event_type) > (k.generation, k.event_type)
+             order by o.generation, o.event_type limit 1) n
+)`
+
+// countUpTo bounds how many rows of a kind are counted.
+const countUpTo = 10000
+
+// unhandledAfter is how long a generation's events may wait for its first worker: a deployment starts.
+const unhandledAfter = "30 seconds"
+
+// unhandled finds due rows that no live worker has a handler for.
+func unhandled(ctx context.Context, v *visit) (string, []Finding, error) {
+	kinds, err := all[struct {
+		Generation int64
+		EventType  string
+		Rows       int64
+		Oldest     float64
+		Workers    int64
+		Status     string
+	}](ctx, v, pendingKinds+`
+select k.generation, k.event_type,
+  (select count(*) from (select from core.outbox o where o.generation = k.generation and o.event_type = k.event_type
+     and o.status = 'pending' and o.deleted_at is null and o.available_at <= statement_timestamp() limit $1) l),
+  extract(epoch from statement_timestamp() - d.available_at)::double precision,
+  (select count(*) from core.workers_live() w where w.generation = k.generation),
+  coalesce((select p.status from core.deployments p where p.generation = k.generation), 'unknown')
+from kinds k,
+  lateral (select o.available_at from core.outbox o where o.generation = k.generation and o.event_type = k.event_type
+     and o.status = 'pending' and o.deleted_at is null order by o.available_at limit 1) d
+where d.available_at <= statement_timestamp() - interval '`+unhandledAfter+`'
+  and not exists (select from core.workers_live() w where w.generation = k.generation and w.handlers ? k.event_type)
+order by k.generation, k.event_type`, countUpTo)
+	if err != nil {
+		return "", nil, err
+	}
+	var findings []Finding
+	for _, k := range kinds {
+		rows := fmt.Sprintf("%d", k.Rows)
+		if k.Rows >= countUpTo {
+			rows = fmt.Sprintf("%d or more", countUpTo)
+		}
+		f := Finding{State: Critical}
+		if k.Workers == 0 {
+			f.Seen = fmt.Sprintf("%s due events %s of generation %d (%s) wait, the oldest for %s, and no worker of that generation lives", rows, k.EventType, k.Generation, k.Status, span(k.Oldest))
+			f.Cure = fmt.Sprintf("run that generation's own build: SPECTRAL_GENERATION=%d workers run --drain; or move them: workers generation adopt %d TO", k.Generation, k.Generation)
+		} else {
+			f.Seen = fmt.Sprintf("%s due events %s of generation %d (%s) wait, the oldest for %s: of its %d live workers none handles that type", rows, k.EventType, k.Generation, k.Status, span(k.Oldest), k.Workers)
+			f.Cure = fmt.Sprintf("run a worker with the class of that type (workers run --classes), or move them to a generation that handles it: workers generation adopt %d TO", k.Generation)
+		}
+		findings = append(findings, f)
+	}
+	return "every type that has due events is handled by a live worker", findings, nil
+}
+
+// channels finds pending rows that are announced where nobody of their generation listens.
+func channels(ctx context.Context, v *visit) (string, []Finding, error) {
+	wrong, err := all[struct {
+		Generation         int64
+		EventType, Channel string
+		Expected           string
+		Rows               int64
+	}](ctx, v, pendingKinds+`
+select k.generation, k.event_type, o.channel, x.expected, count(*)
+from kinds k,
+  lateral (select 'outbox_gen_' || k.generation || coalesce('_' || max(t.class), '') as expected from core.event_types t where t.event_type = k.event_type) x,
+  lateral (select o.channel from core.outbox o where o.generation = k.generation and o.event_type = k.event_type
+     and o.status = 'pending' and o.deleted_at is null order by o.available_at limit $1) o
+where o.channel <> x.expected
+group by 1, 2, 3, 4 order by 1, 2, 3`, countUpTo)
+	if err != nil {
+		return "", nil, err
+	}
+	var findings []Finding
+	for _, w := range wrong {
+		findings = append(findings, Finding{Warning,
+			fmt.Sprintf("%d pending events %s of generation %d are announced on %s, but their workers listen on %s: they wait for the poll", w.Rows, w.EventType, w.Generation, w.Channel, w.Expected),
+			"publish through core.outbox_publish without p_class, which composes the channel; those that wait are found by the poll"})
+	}
+	return "pending events are announced where their workers listen", findings, nil
+}
+
+// lateAfter is how long a due event may wait for a live worker that handles it.
+const lateAfter = "1 minute"
+
+// listeners finds types whose live workers do not get on with what is due.
+func listeners(ctx context.Context, v *visit) (string, []Finding, error) {
+	live, err := one[struct{ Workers, Gone int64 }](ctx, v, `select (select count(*) from core.workers_live()),
+		(select count(*) from core.workers w where w.gone_at < statement_timestamp() - interval '5 minutes')`)
+	if err != nil {
+		return "", nil, err
+	}
+	late, err := all[struct {
+		Generation         int64
+		EventType, Workers string
+		Oldest             float64
+	}](ctx, v, pendingKinds+`
+select k.generation, k.event_type,
+  (select string_agg(w.name, ', ' order by w.name) from core.workers_live() w where w.generation = k.generation and w.handlers ? k.event_type),
+  extract(epoch from statement_timestamp() - d.available_at)::double precision
+from kinds k,
+  lateral (select o.available_at from core.outbox o where o.generation = k.generation and o.event_type = k.event_type
+     and o.status = 'pending' and o.deleted_at is null order by o.available_at limit 1) d
+where d.available_at <= statement_timestamp() - interval '`+lateAfter+`'
+  and exists (select from core.workers_live() w where w.generation = k.generation and w.handlers ? k.event_type)
+order by 1, 2`)
+	if err != nil {
+		return "", nil, err
+	}
+	var findings []Finding
+	for _, l := range late {
+		findings = append(findings, Finding{Warning,
+			fmt.Sprintf("the oldest due event %s of generation %d has waited for %s, though %s handles that type: too much at once, a slow handler, or a worker that is stuck", l.EventType, l.Generation, span(l.Oldest), l.Workers),
+			"look whether the number goes down (workers events stats), what is in hand (core.claim_journal) and what waits for locks (pg_stat_activity); add workers, or restart one whose log says nothing"})
+	}
+	if live.Gone > 0 {
+		findings = append(findings, Finding{Warning, fmt.Sprintf("%d workers have been dead for more than 5 minutes, and no live worker has taken up what they had in hand", live.Gone),
+			"run a worker of their generation: it looks what they died of"})
+	}
+	return fmt.Sprintf("%d live workers, none behind", live.Workers), findings, nil
+}
+
+// overdueAfter is how long after its end the reaper may take to notice a lease.
+const overdueAfter = 30
+
+// leases finds events in flight whose lease is over and that nobody reaps.
+func leases(ctx context.Context, v *visit) (string, []Finding, error) {
+	s, err := one[struct {
+		InFlight, Overdue int64
+		Longest           float64
+		Whose             string
+	}](ctx, v, `
+select count(*), count(*) filter (where l.over > $1), coalesce(max(l.over), 0), coalesce(string_agg(distinct l.claimed_by, ', ') filter (where l.over > $1), '')
+from (select extract(epoch from statement_timestamp() - coalesce(o.claimed_at, o.created_at))::double precision - o.lease_seconds as over, o.claimed_by
+      from core.outbox o where o.status = 'in_flight' and o.deleted_at is null) l`, overdueAfter)
+	if err != nil {
+		return "", nil, err
+	}
+	seen := fmt.Sprintf("%d in flight, all within their leases", s.InFlight)
+	if s.Overdue == 0 {
+		return seen, nil, nil
+	}
+	return fmt.Sprintf("%d in flight", s.InFlight), []Finding{{Critical,
+		fmt.Sprintf("%d events are in flight past their lease, the longest by %s, and nobody reaps them; held by %s", s.Overdue, span(s.Longest), s.Whose),
+		"run a worker, each reaps; or: set role spectral_worker; select * from core.outbox_reap(); which says why a row cannot be re-pended"}}, nil
+}

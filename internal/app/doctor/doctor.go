@@ -1,0 +1,244 @@
+package doctor
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"spectral/internal/core/events/infrastructure/postgres"
+	"spectral/internal/core/events/infrastructure/postgres/admin"
+)
+
+// State of what was looked at.
+type State string
+
+// The states, from the best to the worst.
+const (
+	Fine     State = "fine"
+	Unknown  State = "unknown" // it could not be looked at
+	Warning  State = "warning" // it will go wrong if nobody does anything
+	Critical State = "critical"
+)
+
+// Finding is something wrong, with what to do about it.
+type Finding struct {
+	State State  `json:"state"`
+	Seen  string `json:"seen"`
+	Cure  string `json:"cure"`
+}
+
+// Result of one check.
+type Result struct {
+	Check    string    `json:"check"`
+	State    State     `json:"state"` // the worst of the findings
+	Seen     string    `json:"seen"`  // the figures looked at
+	Findings []Finding `json:"findings"`
+}
+
+// Report of one pass.
+type Report struct {
+	Results []Result `json:"checks"`
+}
+
+// Worst is the worst state of the report.
+func (r Report) Worst() State {
+	worst := Fine
+	for _, result := range r.Results {
+		if rank(result.State) > rank(worst) {
+			worst = result.State
+		}
+	}
+	return worst
+}
+
+func rank(s State) int {
+	switch s {
+	case Fine:
+		return 0
+	case Unknown:
+		return 1
+	case Warning:
+		return 2
+	default:
+		return 3
+	}
+}
+
+// Config of a pass.
+type Config struct {
+	// URL is DATABASE_URL: where workers LISTEN.
+	URL string
+	// Now is this host's clock, which is compared with the database's.
+	Now func() time.Time
+	// IdleAfter is how long a session may idle in a transaction, SnapshotAfter how long a snapshot may be held; zero
+	// means a minute and five minutes.
+	IdleAfter, SnapshotAfter time.Duration
+	// Checks are the names of those to make; none: all of them.
+	Checks []string
+}
+
+// Names of the checks, in their order.
+func Names() []string {
+	names := make([]string, len(checks))
+	for i, c := range checks {
+		names[i] = c.name
+	}
+	return names
+}
+
+// Validate reports a check that does not exist.
+func (c Config) Validate() error {
+	for _, name := range c.Checks {
+		if !slices.Contains(Names(), name) {
+			return fmt.Errorf("there is no check %.100q; there are: %s", name, strings.Join(Names(), ", "))
+		}
+	}
+	return nil
+}
+
+// checkTimeout bounds one check, so that a lock or a huge table keeps nobody waiting for the others.
+const checkTimeout = 15 * time.Second
+
+// visit is what the checks have.
+type visit struct {
+	Config
+	conn *pgx.Conn
+	tx   pgx.Tx // of the running check, read only
+}
+
+// Examine makes one pass. Its error is that the database cannot be examined at all; what a check cannot see is in the
+// report.
+func Examine(ctx context.Context, config Config) (Report, error) {
+	if err := config.Validate(); err != nil {
+		return Report{}, err
+	}
+	config.IdleAfter = cmp.Or(config.IdleAfter, time.Minute)
+	config.SnapshotAfter = cmp.Or(config.SnapshotAfter, 5*time.Minute)
+	direct, err := postgres.DirectConfig(config.URL)
+	if err != nil {
+		return Report{}, err
+	}
+	direct.DefaultQueryExecMode = pgx.QueryExecModeExec // whatever is in between
+	conn, err := pgx.ConnectConfig(ctx, direct)
+	if err != nil {
+		return Report{}, fmt.Errorf("connect: %w", err)
+	}
+	defer func() { _ = conn.Close(context.WithoutCancel(ctx)) }()
+	v := &visit{Config: config, conn: conn}
+	var report Report
+	for _, c := range checks {
+		if len(config.Checks) > 0 && !slices.Contains(config.Checks, c.name) {
+			continue
+		}
+		result := v.run(ctx, c)
+		if ctx.Err() != nil {
+			return Report{}, ctx.Err()
+		}
+		report.Results = append(report.Results, result)
+		if conn.IsClosed() { // a check that ran into its time, or a server that is going down
+			if conn, err = pgx.ConnectConfig(ctx, direct); err != nil {
+				return Report{}, fmt.Errorf("connect again after %s: %w", c.name, err)
+			}
+			v.conn = conn
+		}
+	}
+	return report, nil
+}
+
+// run makes one check, in a transaction that only reads.
+func (v *visit) run(ctx context.Context, c check) Result {
+	result := Result{Check: c.name, State: Fine, Findings: []Finding{}}
+	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
+	defer cancel()
+	seen, findings, err := v.look(ctx, c)
+	if err != nil {
+		findings = append(findings, unknown(err))
+	}
+	result.Seen = seen
+	for _, f := range findings {
+		result.Findings = append(result.Findings, f)
+		if rank(f.State) > rank(result.State) {
+			result.State = f.State
+		}
+	}
+	return result
+}
+
+func (v *visit) look(ctx context.Context, c check) (string, []Finding, error) {
+	if c.outside {
+		return c.look(ctx, v)
+	}
+	tx, err := v.conn.BeginTx(ctx, pgx.TxOptions{BeginQuery: "begin isolation level read committed read only; set local search_path = pg_catalog; " +
+		fmt.Sprintf("set local statement_timeout = %d; set local lock_timeout = 2000", (checkTimeout-time.Second).Milliseconds())})
+	if err != nil {
+		return "", nil, fmt.Errorf("begin: %w", err)
+	}
+	defer func() { _ = tx.Rollback(context.WithoutCancel(ctx)) }()
+	// who does not inherit the role takes it on; who does stays what else it is, which may see more
+	if _, err := tx.Exec(ctx, "select set_config('role', '"+admin.Role+"', true) where not pg_has_role('"+admin.Role+"', 'usage')"); err != nil {
+		return "", nil, err
+	}
+	v.tx = tx
+	return c.look(ctx, v)
+}
+
+// unknown says why a check saw nothing.
+func unknown(err error) Finding {
+	f := Finding{State: Unknown, Seen: "could not be looked at: " + strings.Join(strings.Fields(err.Error()), " "), Cure: "run it again; if it stays so, look at the reason"}
+	pg, ok := errors.AsType[*pgconn.PgError](err)
+	switch {
+	case ok && pg.Code == "42501":
+		f.Cure = "run it as a member of " + admin.Role + "; if it is one, see the check of privileges"
+	case ok && pg.Code == "57014", ok && pg.Code == "55P03", errors.Is(err, context.DeadlineExceeded):
+		f.Cure = "the database is busy or somebody holds a lock: see `select pid, wait_event, query from pg_stat_activity where wait_event_type = 'Lock'`, and run it again"
+	}
+	return f
+}
+
+// check is one subject that is looked at.
+type check struct {
+	name string
+	// outside: it needs no transaction, or one of its own
+	outside bool
+	// look returns what was seen, for the healthy too, and what is wrong with it
+	look func(context.Context, *visit) (seen string, findings []Finding, err error)
+}
+
+// one reads one row.
+func one[T any](ctx context.Context, v *visit, sql string, arguments ...any) (T, error) {
+	rows, err := v.tx.Query(ctx, sql, arguments...)
+	if err != nil {
+		var none T
+		return none, err
+	}
+	return pgx.CollectExactlyOneRow(rows, pgx.RowToStructByPos[T])
+}
+
+// all reads rows.
+func all[T any](ctx context.Context, v *visit, sql string, arguments ...any) ([]T, error) {
+	rows, err := v.tx.Query(ctx, sql, arguments...)
+	if err != nil {
+		return nil, err
+	}
+	return pgx.CollectRows(rows, pgx.RowToStructByPos[T])
+}
+
+// span is a number of seconds for people.
+func span(seconds float64) string {
+	d := time.Duration(seconds * float64(time.Second))
+	switch {
+	case d >= 48*time.Hour:
+		return fmt.Sprintf("%d days", int(d.Hours()/24))
+	case d >= time.Minute:
+		return d.Round(time.Second).String()
+	default:
+		return d.Round(time.Millisecond).String()
+	}
+}

@@ -1,0 +1,235 @@
+package doctor
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"spectral/internal/core/events/infrastructure/postgres"
+)
+
+// serverFault is a fault of Postgres that events run into, and the first minor version of each major one that has it no more.
+type serverFault struct {
+	what  string
+	fixed map[int]int // major to minor
+	cure  string
+}
+
+// serverFaults are known faults of LISTEN and of row locks.
+var serverFaults = []serverFault{
+	{
+		// PostgreSQL commit "Fix bug where we truncated CLOG that was still needed by LISTEN/NOTIFY" of November 2025, in the
+		// minor releases of February 2026; met in the field as PostgREST issue 3147
+		what:  `VACUUM can remove what LISTEN still needs: it then fails with "could not access status of transaction" until the notification queue is empty`,
+		fixed: map[int]int{15: 16, 16: 12, 17: 8, 18: 2},
+		cure:  "when it has happened: select pg_notification_queue_usage(); which skips what is left in the queue",
+	},
+	{
+		// PostgreSQL commit "Fix bug in following update chain when locking a heap tuple" of December 2025, same releases
+		what:  "locking a row that an undone transaction had updated can lock another row instead",
+		fixed: map[int]int{15: 16, 16: 12, 17: 8, 18: 2},
+	},
+}
+
+// faultsOf lists the faults of a version as server_version_num has it.
+func faultsOf(version int) (faults []serverFault) {
+	major, minor := version/10000, version%10000
+	for _, f := range serverFaults {
+		if fixed, known := f.fixed[major]; known && minor < fixed {
+			faults = append(faults, f)
+		}
+	}
+	return faults
+}
+
+func server(ctx context.Context, v *visit) (string, []Finding, error) {
+	s, err := one[struct {
+		Version  int
+		Text     string
+		Recovery bool
+		Since    float64
+	}](ctx, v, `select current_setting('server_version_num')::integer, current_setting('server_version'), pg_is_in_recovery(),
+		extract(epoch from clock_timestamp() - pg_postmaster_start_time())::double precision`)
+	if err != nil {
+		return "", nil, err
+	}
+	seen := fmt.Sprintf("PostgreSQL %s, up for %s", s.Text, span(s.Since))
+	var findings []Finding
+	if s.Recovery {
+		findings = append(findings, Finding{Critical, "this server is a standby and read-only", "let DATABASE_URL lead to the primary, or name all hosts in it"})
+	}
+	for _, f := range faultsOf(s.Version) {
+		cure := fmt.Sprintf("update to %d.%d or later", s.Version/10000, f.fixed[s.Version/10000])
+		if f.cure != "" {
+			cure += "; " + f.cure
+		}
+		findings = append(findings, Finding{Warning, "this version of Postgres has a known fault: " + f.what, cure})
+	}
+	return seen, findings, nil
+}
+
+// settings finds what makes Postgres lose or withhold what it confirmed.
+func settings(ctx context.Context, v *visit) (string, []Finding, error) {
+	var findings []Finding
+	bad, err := all[struct{ Name, Value string }](ctx, v, `select name, setting from pg_settings
+		where (name, setting) in (('fsync', 'off'), ('full_page_writes', 'off'), ('synchronous_commit', 'off'), ('autovacuum', 'off'), ('track_counts', 'off'))
+		order by name`)
+	if err != nil {
+		return "", nil, err
+	}
+	for _, s := range bad {
+		switch s.Name {
+		case "fsync", "full_page_writes":
+			findings = append(findings, Finding{Critical, s.Name + " is off: after a crash of the server events may be lost, or the database be broken", "alter system set " + s.Name + " = on; select pg_reload_conf();"})
+		case "synchronous_commit":
+			findings = append(findings, Finding{Warning, "synchronous_commit is off: events whose publisher was told that they are committed may be lost when the server crashes", "alter system set synchronous_commit = on; select pg_reload_conf();"})
+		default:
+			findings = append(findings, Finding{Warning, s.Name + " is off: dead rows pile up and claims slow down", "alter system set " + s.Name + " = on; select pg_reload_conf();"})
+		}
+	}
+	replicas, err := all[struct{ Whose string }](ctx, v, `select coalesce('role ' || r.rolname, 'database ' || d.datname, 'everybody')
+		from pg_db_role_setting s left join pg_roles r on r.oid = s.setrole left join pg_database d on d.oid = s.setdatabase
+		where (s.setdatabase in (0, (select oid from pg_database where datname = current_database())))
+		  and exists (select from unnest(s.setconfig) as c where c in ('session_replication_role=replica', 'session_replication_role=local')) order by 1`)
+	if err != nil {
+		return "", nil, err
+	}
+	for _, r := range replicas {
+		findings = append(findings, Finding{Critical, "session_replication_role is set for " + r.Whose + ": its inserts fire no trigger, and nobody is notified",
+			"alter " + r.Whose + " reset session_replication_role;"})
+	}
+	return "what is confirmed is on disk, triggers fire, autovacuum runs", findings, nil
+}
+
+// maxClockDifference is what the clocks of hosts that keep time may be apart.
+const maxClockDifference = time.Second
+
+// clock compares this host's clock with the database's. Claims and leases go by the database's alone; logs, and the times that
+// producers set, go by their hosts'.
+func clock(ctx context.Context, v *visit) (string, []Finding, error) {
+	var difference, roundTrip time.Duration
+	for i := range 3 { // the shortest round trip says it best
+		var there time.Time
+		before := v.Now()
+		if err := v.conn.QueryRow(ctx, "select pg_catalog.clock_timestamp()").Scan(&there); err != nil {
+			return "", nil, err
+		}
+		after := v.Now()
+		if trip := after.Sub(before); i == 0 || trip < roundTrip {
+			roundTrip, difference = trip, there.Sub(before.Add(trip/2))
+		}
+	}
+	seen := fmt.Sprintf("the database's is %s %s this host's, give or take %s", difference.Abs().Round(time.Millisecond), map[bool]string{true: "behind", false: "ahead of"}[difference < 0], (roundTrip / 2).Round(time.Millisecond))
+	if difference.Abs()-roundTrip/2 <= maxClockDifference {
+		return seen, nil, nil
+	}
+	return seen, []Finding{{Warning, "the clocks differ: " + seen,
+		"set both by NTP (timedatectl). Events are claimed by the database's clock, so nothing is lost; logs do not line up, and times that producers set are off"}}, nil
+}
+
+// minFreeShare of the connections is what has to be left for another deployment.
+const minFreeShare = 10
+
+func connections(ctx context.Context, v *visit) (string, []Finding, error) {
+	s, err := one[struct{ Max, Reserved, Used, Mine, Limit, Database, InDatabase int }](ctx, v, `select current_setting('max_connections')::integer,
+		current_setting('superuser_reserved_connections')::integer + coalesce(current_setting('reserved_connections', true)::integer, 0),
+		count(*) filter (where a.usesysid is not null)::integer,
+		count(*) filter (where a.usesysid is not null and a.usename = session_user)::integer,
+		(select rolconnlimit from pg_roles where rolname = session_user),
+		(select datconnlimit from pg_database where datname = current_database()),
+		count(*) filter (where a.usesysid is not null and a.datname = current_database())::integer
+		from pg_stat_activity a`)
+	if err != nil {
+		return "", nil, err
+	}
+	usable := s.Max - s.Reserved
+	seen := fmt.Sprintf("%d of %d in use", s.Used, usable)
+	var findings []Finding
+	report := func(what string, used, limit int, cure string) {
+		if limit >= 0 && (limit-used)*100 < limit*minFreeShare {
+			findings = append(findings, Finding{Warning, fmt.Sprintf("%s: %d of %d connections are in use, and workers that start or reconnect may get none", what, used, limit), cure})
+		}
+	}
+	report("the server", s.Used, usable, "see who has them: select usename, application_name, count(*) from pg_stat_activity group by 1, 2 order by 3 desc; raise max_connections, or lead SPECTRAL_POOL_URL through a pooler")
+	report("database "+strconv.Quote(v.conn.Config().Database), s.InDatabase, s.Database, "alter database ... connection limit")
+	report("login "+strconv.Quote(v.conn.Config().User), s.Mine, s.Limit, "alter role ... connection limit")
+	return seen, findings, nil
+}
+
+// notifyWait is how long a notification may take to arrive.
+const notifyWait = 3 * time.Second
+
+// notifications listens and sends on a channel of its own, as a worker tests itself.
+func notifications(ctx context.Context, v *visit) (string, []Finding, error) {
+	var pid uint32
+	if err := v.conn.QueryRow(ctx, "select pg_catalog.pg_backend_pid()").Scan(&pid); err != nil {
+		return "", nil, err
+	}
+	if pid != v.conn.PgConn().PID() {
+		return "", []Finding{{Critical, "DATABASE_URL leads through a transaction pooler: LISTEN is silently dead behind one, and events wait for the poll",
+			"let DATABASE_URL lead straight to Postgres (port 5432, as a rule), and SPECTRAL_POOL_URL through the pooler"}}, nil
+	}
+	config, err := postgres.DirectConfig(v.URL)
+	if err != nil {
+		return "", nil, err
+	}
+	sender, err := pgx.ConnectConfig(ctx, config)
+	if err != nil {
+		return "", nil, fmt.Errorf("connect a second time: %w", err)
+	}
+	defer func() { _ = sender.Close(context.WithoutCancel(ctx)) }()
+	channel := fmt.Sprintf("spectral_doctor_%d", pid)
+	if _, err := v.conn.Exec(ctx, "listen "+channel); err != nil {
+		return "", nil, fmt.Errorf("listen: %w", err)
+	}
+	defer func() { _, _ = v.conn.Exec(context.WithoutCancel(ctx), "unlisten "+channel) }()
+	sent := v.Now()
+	if _, err := sender.Exec(ctx, "select pg_catalog.pg_notify($1, '')", channel); err != nil {
+		return "", nil, fmt.Errorf("notify: %w", err)
+	}
+	wait, cancel := context.WithTimeout(ctx, notifyWait)
+	defer cancel()
+	for {
+		n, err := v.conn.WaitForNotification(wait)
+		switch {
+		case err != nil && ctx.Err() == nil && errors.Is(wait.Err(), context.DeadlineExceeded):
+			return "", []Finding{{Critical, fmt.Sprintf("a notification of one's own did not arrive within %s: events wait for the poll", notifyWait),
+				"look for a pooler or proxy between here and Postgres, and for a full queue: select pg_notification_queue_usage();"}}, nil
+		case err != nil:
+			return "", nil, fmt.Errorf("await a notification: %w", err)
+		case n.Channel == channel:
+			return fmt.Sprintf("one of our own arrived after %s", v.Now().Sub(sent).Round(time.Millisecond)), nil, nil
+		}
+	}
+}
+
+// The shares of the notification queue that need attention (DESIGN section 3).
+const (
+	queueWarning  = 0.25
+	queueCritical = 0.50
+)
+
+func notifyQueue(ctx context.Context, v *visit) (string, []Finding, error) {
+	s, err := one[struct{ Usage float64 }](ctx, v, "select pg_notification_queue_usage()")
+	if err != nil {
+		return "", nil, err
+	}
+	return queueState(s.Usage)
+}
+
+func queueState(usage float64) (string, []Finding, error) {
+	seen := fmt.Sprintf("%.1f %% full", 100*usage)
+	state := Warning
+	if usage >= queueCritical {
+		state = Critical
+	}
+	if usage < queueWarning {
+		return seen, nil, nil
+	}
+	return seen, []Finding{{state, "the notification queue is " + seen + ": when it is, every commit that notifies fails, publishing included",
+		"a session that listens is held up, as a rule idle in a transaction: select pid, usename, application_name, state, xact_start from pg_stat_activity where xact_start < now() - interval '1 minute' order by xact_start; then select pg_terminate_backend(pid)"}}, nil
+}

@@ -1,0 +1,182 @@
+package doctor
+
+import (
+	"context"
+	"fmt"
+	"strings"
+)
+
+// oldSnapshotIDs is the age in transactions from which a snapshot is old, however young in time.
+const oldSnapshotIDs = 1_000_000
+
+// snapshots finds who keeps dead rows from being removed: claims then wade through them.
+func snapshots(ctx context.Context, v *visit) (string, []Finding, error) {
+	holders, err := all[struct {
+		Holder  string
+		IDs     int64
+		Seconds float64
+		Cure    string
+	}](ctx, v, `
+select h.holder, h.ids, coalesce(h.seconds, 0)::double precision, h.cure from (
+  select format('session %s of %s (%s, %s)', a.pid, a.usename, coalesce(nullif(a.application_name, ''), 'no application name'), coalesce(a.state, 'state not visible')) as holder,
+    age(a.backend_xmin)::bigint as ids, extract(epoch from clock_timestamp() - a.xact_start) as seconds, format('select pg_terminate_backend(%s);', a.pid) as cure
+  from pg_stat_activity a where a.backend_xmin is not null and a.pid <> pg_backend_pid() and coalesce(a.backend_type, '') not in ('walsender', 'autovacuum worker')
+  union all
+  select format('prepared transaction %L of %s', p.gid, p.owner), age(p.transaction)::bigint, extract(epoch from clock_timestamp() - p.prepared), format('rollback prepared %L;', p.gid)
+  from pg_prepared_xacts p
+  union all
+  select format('replication slot %L', s.slot_name), greatest(age(s.xmin), age(s.catalog_xmin))::bigint, null, format('bring its consumer back, or: select pg_drop_replication_slot(%L);', s.slot_name)
+  from pg_replication_slots s where s.xmin is not null or s.catalog_xmin is not null
+  union all
+  select format('standby %s by hot_standby_feedback', r.application_name), age(r.backend_xmin)::bigint, null, 'end the long query on the standby'
+  from pg_stat_replication r where r.backend_xmin is not null) h
+order by h.ids desc, h.seconds desc nulls last`)
+	if err != nil {
+		return "", nil, err
+	}
+	if len(holders) == 0 {
+		return "none is held", nil, nil
+	}
+	oldest := holders[0]
+	seen := fmt.Sprintf("the oldest is %d transactions back: %s", oldest.IDs, oldest.Holder)
+	var findings []Finding
+	for _, h := range holders {
+		if h.IDs >= oldSnapshotIDs || h.Seconds >= v.SnapshotAfter.Seconds() {
+			when := ""
+			if h.Seconds > 0 {
+				when = ", for " + span(h.Seconds)
+			}
+			findings = append(findings, Finding{Warning, fmt.Sprintf("%s holds a snapshot %d transactions back%s: no row that died since can be removed, and claims slow down", h.Holder, h.IDs, when), h.Cure})
+		}
+	}
+	return seen, findings[:min(len(findings), maxListed)], nil
+}
+
+// transactions finds what idles in a transaction, which holds locks, and the notification queue if it listens; and
+// prepared ones, which the doorbell does not support.
+func transactions(ctx context.Context, v *visit) (string, []Finding, error) {
+	idle, err := all[struct {
+		PID     int32
+		Who     string
+		Seconds float64
+	}](ctx, v, `select a.pid, format('%s (%s)', a.usename, coalesce(nullif(a.application_name, ''), 'no application name')), extract(epoch from clock_timestamp() - a.state_change)::double precision
+		from pg_stat_activity a where a.datname = current_database() and a.state like 'idle in transaction%' and a.state_change < clock_timestamp() - make_interval(secs => $1) order by 3 desc limit 20`, v.IdleAfter.Seconds())
+	if err != nil {
+		return "", nil, err
+	}
+	hidden, err := one[struct{ Sessions int64 }](ctx, v, `select count(*) from pg_stat_activity a where a.datname = current_database() and a.usesysid is not null and a.state is null and a.pid <> pg_backend_pid()`)
+	if err != nil {
+		return "", nil, err
+	}
+	prepared, err := all[struct{ GID string }](ctx, v, "select gid from pg_prepared_xacts where database = current_database() order by prepared limit 20")
+	if err != nil {
+		return "", nil, err
+	}
+	var findings []Finding
+	for _, i := range idle {
+		findings = append(findings, Finding{Warning, fmt.Sprintf("session %d of %s has been idle in a transaction for %s: it holds its locks, and if it listens the notification queue of all", i.PID, i.Who, span(i.Seconds)),
+			fmt.Sprintf("select pg_terminate_backend(%d);", i.PID)})
+	}
+	for _, p := range prepared {
+		findings = append(findings, Finding{Warning, fmt.Sprintf("transaction %q is prepared and not committed: it holds its locks, and the doorbell does not support two-phase commit", p.GID), "commit prepared, or rollback prepared, by name"})
+	}
+	seen := "nothing idles in a transaction"
+	if hidden.Sessions > 0 {
+		findings = append(findings, Finding{Unknown, fmt.Sprintf("what %d sessions of other logins are doing is not visible to this one", hidden.Sessions), "grant pg_read_all_stats to " + v.conn.Config().User + "; (pg_monitor has it)"})
+	}
+	return seen, findings, nil
+}
+
+// vacuum finds tables that autovacuum does not keep up with.
+func vacuum(ctx context.Context, v *visit) (string, []Finding, error) {
+	tables, err := all[struct {
+		Name        string
+		Dead, Limit float64
+		Off         bool
+		Age         int64
+		MaxAge      int64
+		Analyzed    bool
+		Rows        float64
+	}](ctx, v, `
+select s.schemaname || '.' || s.relname, s.n_dead_tup::double precision,
+  coalesce((select split_part(o, '=', 2)::double precision from unnest(c.reloptions) as o where o like 'autovacuum_vacuum_threshold=%'), current_setting('autovacuum_vacuum_threshold')::double precision)
+    + greatest(c.reltuples, 0) * coalesce((select split_part(o, '=', 2)::double precision from unnest(c.reloptions) as o where o like 'autovacuum_vacuum_scale_factor=%'), current_setting('autovacuum_vacuum_scale_factor')::double precision),
+  coalesce(c.reloptions && array['autovacuum_enabled=false', 'autovacuum_enabled=off', 'autovacuum_enabled=0', 'autovacuum_enabled=no'], false),
+  age(c.relfrozenxid)::bigint, current_setting('autovacuum_freeze_max_age')::bigint,
+  coalesce(s.last_analyze, s.last_autoanalyze) is not null, greatest(c.reltuples, s.n_live_tup)::double precision
+from pg_stat_user_tables s join pg_class c on c.oid = s.relid
+where s.schemaname in ('core', 'platform', 'worlds') order by 1`)
+	if err != nil {
+		return "", nil, err
+	}
+	var dead float64
+	var findings []Finding
+	for _, t := range tables {
+		if t.Name == "core.outbox" {
+			dead = t.Dead
+		}
+		switch {
+		case t.Off:
+			findings = append(findings, Finding{Warning, "autovacuum is off for " + t.Name + ": dead rows pile up and claims slow down", "alter table " + t.Name + " reset (autovacuum_enabled);"})
+		case t.Dead > 10_000 && t.Dead > 3*t.Limit:
+			findings = append(findings, Finding{Warning, fmt.Sprintf("%s has %.0f dead rows, and autovacuum begins at %.0f: it does not keep up", t.Name, t.Dead, t.Limit),
+				"see the checks of snapshots and transactions; then vacuum (analyze) " + t.Name + "; and give autovacuum more workers or a higher autovacuum_vacuum_cost_limit"})
+		}
+		if t.Age*10 > t.MaxAge*12 {
+			findings = append(findings, Finding{Critical, fmt.Sprintf("%s was last frozen %d transactions ago, beyond autovacuum_freeze_max_age (%d): the server stops taking writes before 2 billion", t.Name, t.Age, t.MaxAge), "vacuum (freeze, verbose) " + t.Name + ";"})
+		}
+		if !t.Analyzed && t.Rows > 100_000 {
+			findings = append(findings, Finding{Warning, fmt.Sprintf("%s has about %.0f rows and was never analyzed", t.Name, t.Rows), "analyze " + t.Name + ";"})
+		}
+	}
+	return fmt.Sprintf("%.0f dead rows in core.outbox", dead), findings, nil
+}
+
+// The triggers of the decision record (seed D15).
+const (
+	partitionRows = 5_000_000
+	relayRows     = 20_000_000
+	relayP99      = 500 // ms, for a week
+	// hoursOfAWeek with figures make it a week: hours without events have none.
+	hoursOfAWeek = 7 * 24 / 2
+	// eventsAnHour make a p99 worth something.
+	eventsAnHour = 100
+)
+
+// scale gives the figures by which to decide on partitions and on another relay.
+func scale(ctx context.Context, v *visit) (string, []Finding, error) {
+	s, err := one[struct {
+		Rows            float64
+		Size            string
+		LastP99         int64
+		WorstP99        int64
+		Hours, SlowOnes int64
+	}](ctx, v, `
+select greatest(c.reltuples, 0)::double precision, pg_size_pretty(pg_total_relation_size(c.oid)),
+  coalesce((select h.p99_ms from core.ack_latency_hours h order by h.hour desc limit 1), 0)::bigint,
+  coalesce((select max(h.p99_ms) from core.ack_latency_hours h where h.events >= $1 and h.hour > now() - interval '7 days'), 0)::bigint,
+  (select count(*) from core.ack_latency_hours h where h.events >= $1 and h.hour > now() - interval '7 days'),
+  (select count(*) from core.ack_latency_hours h where h.events >= $1 and h.hour > now() - interval '7 days' and h.p99_ms > $2)
+from pg_class c where c.oid = 'core.outbox'::regclass`, eventsAnHour, relayP99)
+	if err != nil {
+		return "", nil, err
+	}
+	seen := fmt.Sprintf("about %.0f rows in core.outbox (%s)", s.Rows, s.Size)
+	if s.Hours > 0 {
+		seen += fmt.Sprintf("; 99 %% of events settled within %d ms in the latest hour, within %d ms in the worst of the week", s.LastP99, s.WorstP99)
+	} else {
+		seen += "; no hour with enough events to say how long they take"
+	}
+	var findings []Finding
+	switch {
+	case s.Rows > relayRows:
+		findings = append(findings, Finding{Warning, fmt.Sprintf("core.outbox has about %.0f rows: more than the %d from which another relay is due", s.Rows, relayRows), "see that retention sweeps (workers retention status); if it does, the decision record's second step: NATS JetStream or Redis Streams as the relay"})
+	case s.Rows > partitionRows:
+		findings = append(findings, Finding{Warning, fmt.Sprintf("core.outbox has about %.0f rows: more than the %d from which to partition it", s.Rows, partitionRows), "see that retention sweeps (workers retention status); if it does, partition by month on occurred_at (the decision record's first step)"})
+	}
+	if s.Hours >= hoursOfAWeek && s.SlowOnes == s.Hours {
+		findings = append(findings, Finding{Warning, fmt.Sprintf("for a week 1 %% of events took longer than %d ms to settle, in each of %d hours", relayP99, s.Hours),
+			strings.Join([]string{"look first for slow handlers and too few workers (check listeners)", "if it is the relay, the decision record's second step"}, "; ")})
+	}
+	return seen, findings, nil
+}

@@ -1,0 +1,366 @@
+package doctor_test
+
+import (
+	"context"
+	"fmt"
+	"net/url"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"spectral/internal/app/doctor"
+	"spectral/tests/faults/proxy"
+	"spectral/tests/pgtest"
+)
+
+func TestMain(m *testing.M) { os.Exit(pgtest.Stop(m.Run())) }
+
+const patience = 30 * time.Second
+
+// patient is a database of the test's own.
+type patient struct {
+	*testing.T
+	ctx   context.Context
+	url   string // as an operator who sees what others do
+	admin *pgx.Conn
+	// name of the database
+	name string
+}
+
+func admit(t *testing.T) *patient {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), 2*patience)
+	t.Cleanup(cancel)
+	at := pgtest.New(t)
+	p := &patient{T: t, ctx: ctx, url: pgtest.Login(t, at, "spectral_operator", "pg_read_all_stats"), admin: pgtest.Conn(t, at)}
+	u, err := url.Parse(at)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.name = strings.TrimPrefix(u.Path, "/")
+	return p
+}
+
+func (p *patient) exec(sql string, arguments ...any) {
+	p.Helper()
+	if _, err := p.admin.Exec(p.ctx, sql, arguments...); err != nil {
+		p.Fatalf("%s: %v", sql, err)
+	}
+}
+
+// examine returns the result of one check.
+func (p *patient) examine(check string, with func(*doctor.Config)) doctor.Result {
+	p.Helper()
+	config := doctor.Config{URL: p.url, Now: time.Now, Checks: []string{check}}
+	if with != nil {
+		with(&config)
+	}
+	report, err := doctor.Examine(p.ctx, config)
+	if err != nil {
+		p.Fatal(err)
+	}
+	for _, result := range report.Results {
+		if result.Check == check {
+			return result
+		}
+	}
+	p.Fatalf("there is no check %q", check)
+	return doctor.Result{}
+}
+
+// mustBeFine fails unless a check finds nothing.
+func (p *patient) mustBeFine(check string, when string) {
+	p.Helper()
+	if result := p.examine(check, nil); result.State != doctor.Fine {
+		p.Errorf("%s: the check of %s says %+v", when, check, result)
+	}
+}
+
+// insert makes a pending event that has been due for a time.
+func insert(eventType, generation, channel, due string) string {
+	return fmt.Sprintf(`insert into core.outbox (event_type, event_version, source, content_class, channel, generation, payload, idempotency_key, available_at)
+		values ('%s', 1, 'worlds', 'operational', '%s', %s, '{}', gen_random_uuid()::text, clock_timestamp() - interval '%s')`, eventType, channel, generation, due)
+}
+
+const cards = "worlds.world_model_card.published"
+
+// damages are what SQL can do.
+var damages = []struct {
+	name, check   string
+	damage        string // statements in simple protocol
+	state         doctor.State
+	seen, cure    string // parts of them
+	undo          string // empty: the cure, as it stands
+	notTheWhole   bool   // there are other findings beside it
+	sessionOfOwn  string // what a session of its own has done and keeps open
+	examinedAfter func(*doctor.Config)
+}{
+	{
+		name: "the trigger is gone", check: "schema", damage: "drop trigger outbox_notify on core.outbox",
+		state: doctor.Critical, seen: "trigger outbox_notify of core.outbox is missing", cure: "create constraint trigger outbox_notify",
+	},
+	{
+		name: "the trigger is disabled", check: "schema", damage: "alter table core.outbox disable trigger outbox_notify",
+		state: doctor.Critical, seen: "disabled", cure: "enable trigger outbox_notify", undo: "alter table core.outbox enable trigger outbox_notify",
+	},
+	{
+		name: "the trigger fires on replicas only", check: "schema", damage: "alter table core.outbox enable replica trigger outbox_notify",
+		state: doctor.Critical, seen: "altered", cure: "enable trigger outbox_notify", undo: "alter table core.outbox enable trigger outbox_notify",
+	},
+	{
+		name: "the trigger is another", check: "schema",
+		damage: `drop trigger outbox_notify on core.outbox;
+			create trigger outbox_notify after insert on core.outbox for each row execute function core.outbox_notify()`,
+		state: doctor.Critical, seen: "trigger outbox_notify of core.outbox is altered", cure: "00009_core_outbox_notify.sql",
+		undo: `drop trigger outbox_notify on core.outbox; create constraint trigger outbox_notify after insert on core.outbox
+			deferrable initially deferred for each row when (new.status = 'pending') execute function core.outbox_notify()`,
+	},
+	{
+		name: "the trigger's function does nothing", check: "schema",
+		damage: "create or replace function core.outbox_notify() returns trigger language plpgsql as 'begin return null; end'",
+		state:  doctor.Critical, seen: "function core.outbox_notify() is altered", cure: "00009_core_outbox_notify.sql", undo: "-",
+	},
+	{
+		name: "a claim takes everything", check: "schema",
+		damage: "create or replace function core.outbox_quiet(p_channel text) returns boolean language sql as 'select true'",
+		state:  doctor.Critical, seen: "function core.outbox_quiet(text) is altered", cure: "00010_core_outbox_quiet.sql", undo: "-",
+	},
+	{
+		name: "an index is gone", check: "schema", damage: "drop index core.outbox_crashed",
+		state: doctor.Critical, seen: "index core.outbox_crashed is missing", cure: "00030_core_outbox_crashed.sql",
+		undo: "set role spectral_owner; create index outbox_crashed on core.outbox (generation, event_type, available_at) where status = 'pending' and deleted_at is null and crashes > 0; reset role",
+	},
+	{
+		name: "an index is invalid", check: "indexes", damage: "update pg_catalog.pg_index set indisvalid = false where indexrelid = 'core.outbox_crashed'::regclass",
+		state: doctor.Critical, seen: "index core.outbox_crashed is invalid", cure: "reindex index concurrently core.outbox_crashed",
+	},
+	{
+		name: "a constraint is gone", check: "schema", damage: "alter table core.outbox drop constraint outbox_channel_form",
+		state: doctor.Critical, seen: "constraint outbox_channel_form of core.outbox is missing", cure: "00007_core_outbox.sql",
+		undo: "alter table core.outbox add constraint outbox_channel_form check (channel ~ '^[a-z][a-z0-9_]*$' and octet_length(channel) <= 63)",
+	},
+	{
+		name: "an index of somebody's own", check: "schema", damage: "create index mine on core.outbox (payload)",
+		state: doctor.Warning, seen: "index core.mine is not of our migrations", cure: "drop it", undo: "drop index core.mine",
+	},
+	{
+		name: "a privilege is gone", check: "privileges", damage: "revoke execute on function core.outbox_quiet(text) from spectral_worker",
+		state: doctor.Critical, seen: "missing: grant execute on function core.outbox_quiet(text) to spectral_worker", cure: "grant execute on function core.outbox_quiet(text) to spectral_worker;",
+		undo: "grant execute on function core.outbox_quiet(text) to spectral_worker",
+	},
+	{
+		name: "somebody may write", check: "privileges", damage: "grant update on core.outbox to spectral_worker",
+		state: doctor.Warning, seen: "unexpected: grant update on table core.outbox to spectral_worker", cure: "revoke update on table core.outbox from spectral_worker;",
+		undo: "revoke update on table core.outbox from spectral_worker",
+	},
+	{
+		name: "inserts fire no trigger", check: "settings", damage: "alter database %database set session_replication_role = replica",
+		state: doctor.Critical, seen: "session_replication_role is set for database", cure: "reset session_replication_role", notTheWhole: true,
+		undo: "alter database %database reset session_replication_role",
+	},
+	{
+		name: "a generation without workers", check: "unhandled", damage: insert(cards, "1", "outbox_gen_1", "10 minutes"),
+		state: doctor.Critical, seen: "1 due events " + cards + " of generation 1 (live) wait, the oldest for 10m0s, and no worker of that generation lives", cure: "SPECTRAL_GENERATION=1 workers run --drain",
+		undo: "delete from core.outbox",
+	},
+	{
+		name: "a generation that nobody knows", check: "unhandled", damage: insert(cards, "77", "outbox_gen_77", "10 minutes"),
+		state: doctor.Critical, seen: "generation 77 (unknown)", cure: "workers generation adopt 77", undo: "delete from core.outbox",
+	},
+	{
+		name: "a type without handlers", check: "unhandled",
+		damage:       insert("worlds.other.happened", "1", "outbox_gen_1", "10 minutes"),
+		sessionOfOwn: worker(1, cards), state: doctor.Critical, seen: "of its 1 live workers none handles that type", cure: "--classes", undo: "delete from core.outbox",
+	},
+	{
+		name: "a channel where nobody listens", check: "channels", damage: insert(cards, "1", "outbox_default", "10 minutes"),
+		state: doctor.Warning, seen: "announced on outbox_default, but their workers listen on outbox_gen_1", cure: "without p_class", undo: "delete from core.outbox",
+	},
+	{
+		name: "a worker that does not get on", check: "listeners", damage: insert(cards, "1", "outbox_gen_1", "10 minutes"),
+		sessionOfOwn: worker(1, cards), state: doctor.Warning, seen: "has waited for 10m0s, though somebody handles that type", cure: "restart", undo: "delete from core.outbox",
+	},
+	{
+		name: "a dead worker", check: "listeners",
+		damage: "insert into core.workers (worker_id, session_id, generation, name, handlers, gone_at) values (gen_random_uuid(), gen_random_uuid(), 1, 'dead', '{}', now() - interval '10 minutes')",
+		state:  doctor.Warning, seen: "1 workers have been dead", cure: "run a worker", undo: "delete from core.workers",
+	},
+	{
+		name: "a lease that nobody reaps", check: "leases",
+		damage: insert(cards, "1", "outbox_gen_1", "10 minutes") + "; update core.outbox set status = 'in_flight', claim_token = gen_random_uuid(), claimed_at = now() - interval '10 minutes', claimed_by = 'somebody'",
+		state:  doctor.Critical, seen: "1 events are in flight past their lease, the longest by 5m0", cure: "outbox_reap", undo: "delete from core.outbox",
+	},
+	{
+		name: "autovacuum is off", check: "vacuum", damage: "alter table core.outbox set (autovacuum_enabled = off)",
+		state: doctor.Warning, seen: "autovacuum is off for core.outbox", cure: "alter table core.outbox reset (autovacuum_enabled);",
+	},
+	{
+		name: "autovacuum does not keep up", check: "vacuum",
+		damage: `alter table core.event_handled set (autovacuum_vacuum_threshold = 2147483647);
+			insert into core.event_handled (handler_name, idempotency_key, event_id, event_type, content_class) select 'a.b', i, gen_random_uuid(), 'a.b', 'workspace' from generate_series(1, 10001) i;
+			delete from core.event_handled;
+			alter table core.event_handled set (autovacuum_vacuum_threshold = 50); select pg_stat_force_next_flush()`,
+		state: doctor.Warning, seen: "core.event_handled has 10001 dead rows", cure: "vacuum (analyze) core.event_handled;", undo: "-",
+	},
+	{
+		name: "more rows than for one table", check: "scale", damage: "update pg_catalog.pg_class set reltuples = 6000000 where oid = 'core.outbox'::regclass",
+		state: doctor.Warning, seen: "about 6000000 rows: more than the 5000000 from which to partition", cure: "partition by month", undo: "-",
+	},
+	{
+		name: "more rows than for Postgres", check: "scale", damage: "update pg_catalog.pg_class set reltuples = 21000000 where oid = 'core.outbox'::regclass",
+		state: doctor.Warning, seen: "from which another relay is due", cure: "JetStream", undo: "-",
+	},
+	{
+		name: "a slow week", check: "scale", damage: "insert into core.ack_latencies select date_trunc('hour', now()) - i * interval '1 hour', 750, 200, now() from generate_series(1, 167) i",
+		state: doctor.Warning, seen: "for a week 1 % of events took longer than 500 ms", cure: "slow handlers", undo: "update core.ack_latencies set up_to_ms = 500 where hour = (select max(hour) from core.ack_latencies)",
+	},
+	{
+		name: "idle in a transaction", check: "transactions", damage: "select 1", sessionOfOwn: "begin; select 1", state: doctor.Warning, seen: "idle in a transaction for", cure: "pg_terminate_backend",
+		examinedAfter: func(c *doctor.Config) { c.IdleAfter = time.Nanosecond }, notTheWhole: true, undo: "-",
+	},
+	{
+		name: "an old snapshot", check: "snapshots", damage: "select 1", sessionOfOwn: "begin isolation level repeatable read; select 1", state: doctor.Warning, seen: "holds a snapshot", cure: "pg_terminate_backend",
+		examinedAfter: func(c *doctor.Config) { c.SnapshotAfter = time.Nanosecond }, notTheWhole: true, undo: "-",
+	},
+	{
+		name: "clocks that differ", check: "clock", damage: "select 1", state: doctor.Warning, seen: "the database's is 1h0m0s behind this host's", cure: "NTP",
+		examinedAfter: func(c *doctor.Config) { c.Now = func() time.Time { return time.Now().Add(time.Hour) } },
+	},
+	{
+		name: "no connection is left", check: "connections", damage: "alter role %login connection limit 2", state: doctor.Warning, seen: "login", cure: "connection limit",
+		sessionOfOwn: "select 1", undo: "alter role %login connection limit -1", notTheWhole: true,
+	},
+}
+
+// worker registers one on a session of its own, which is its life.
+func worker(generation int, eventType string) string {
+	return fmt.Sprintf("select core.worker_register(gen_random_uuid(), %d, 'somebody', '{%q: [\"a.b\"]}')", generation, eventType)
+}
+
+func TestDamageIsFound(t *testing.T) {
+	t.Parallel()
+	for _, d := range damages {
+		t.Run(d.name, func(t *testing.T) {
+			t.Parallel()
+			p := admit(t)
+			config, err := pgx.ParseConfig(p.url)
+			if err != nil {
+				t.Fatal(err)
+			}
+			in := strings.NewReplacer("%database", p.name, "%login", config.User)
+			// the tests' server is run without what makes it durable
+			if d.check != "settings" {
+				p.mustBeFine(d.check, "before")
+			}
+			session := pgtest.Conn(t, p.url)
+			if d.sessionOfOwn != "" {
+				if strings.Contains(d.sessionOfOwn, "worker_register") {
+					session = pgtest.Conn(t, p.admin.Config().ConnString())
+				}
+				if _, err := session.Exec(p.ctx, d.sessionOfOwn); err != nil {
+					t.Fatal(err)
+				}
+			}
+			p.exec(in.Replace(d.damage))
+			result := p.examine(d.check, d.examinedAfter)
+			found := false
+			for _, f := range result.Findings {
+				if strings.Contains(f.Seen, d.seen) && strings.Contains(f.Cure, d.cure) && f.State == d.state {
+					found = true
+				} else if !d.notTheWhole {
+					t.Errorf("besides, it says %+v", f)
+				}
+			}
+			if !found {
+				t.Fatalf("the check says %+v; want %s: %s; cure: %s", result, d.state, d.seen, d.cure)
+			}
+			if d.undo == "-" || d.check == "settings" {
+				return
+			}
+			undo := d.undo
+			if undo == "" && d.examinedAfter == nil {
+				undo = strings.TrimSuffix(result.Findings[0].Cure, ";")
+			}
+			if undo != "" {
+				p.exec(in.Replace(undo))
+			}
+			if d.sessionOfOwn != "" && !strings.Contains(d.sessionOfOwn, "worker_register") {
+				if err := session.Close(p.ctx); err != nil {
+					t.Fatal(err)
+				}
+			}
+			p.mustBeFine(d.check, "after the cure")
+		})
+	}
+}
+
+// What the login may not see is never called fine.
+func TestWhatIsNotSeenIsUnknown(t *testing.T) {
+	t.Parallel()
+	p := admit(t)
+	p.url = pgtest.Login(t, p.admin.Config().ConnString(), "spectral_operator")
+	other := pgtest.Conn(t, p.admin.Config().ConnString())
+	if _, err := other.Exec(p.ctx, "begin"); err != nil {
+		t.Fatal(err)
+	}
+	result := p.examine("transactions", nil)
+	if result.State != doctor.Unknown || !strings.Contains(result.Findings[0].Cure, "pg_read_all_stats") {
+		t.Errorf("a login that does not see the other sessions is told %+v", result)
+	}
+	p.exec("revoke select on core.outbox from spectral_operator")
+	if result := p.examine("unhandled", nil); result.State != doctor.Unknown || !strings.Contains(result.Findings[0].Seen, "permission denied") {
+		t.Errorf("a login that may not read is told %+v", result)
+	}
+}
+
+// A table that somebody has locked is unknown in bounded time, and the checks after it are made.
+func TestALockKeepsNobodyWaiting(t *testing.T) {
+	t.Parallel()
+	p := admit(t)
+	other := pgtest.Conn(t, p.admin.Config().ConnString())
+	if _, err := other.Exec(p.ctx, "begin; lock table core.workers"); err != nil {
+		t.Fatal(err)
+	}
+	p.exec(insert(cards, "1", "outbox_gen_1", "10 minutes"))
+	if result := p.examine("unhandled", nil); result.State != doctor.Unknown || !strings.Contains(result.Findings[0].Cure, "lock") {
+		t.Errorf("beside a lock it says %+v", result)
+	}
+	report, err := doctor.Examine(p.ctx, doctor.Config{URL: p.url, Now: time.Now, Checks: []string{"unhandled", "scale"}})
+	if err != nil || len(report.Results) != 2 || report.Results[1].State != doctor.Fine || report.Worst() != doctor.Unknown {
+		t.Errorf("after a check that ran into a lock: %+v, %v", report, err)
+	}
+}
+
+// Something in between drops notifications and passes on all else.
+func TestNotificationsThatDoNotArrive(t *testing.T) {
+	t.Parallel()
+	p := admit(t)
+	p.mustBeFine("notifications", "without anything in between")
+	between := proxy.InFrontOf(t, p.url)
+	between.Filter(func(m proxy.Message) proxy.Verdict {
+		if m.From == proxy.Server && m.Type == 'A' {
+			return proxy.Discard
+		}
+		return proxy.Forward
+	})
+	p.url = between.URL(t, p.url)
+	result := p.examine("notifications", nil)
+	if result.State != doctor.Critical || !strings.Contains(result.Findings[0].Seen, "did not arrive") {
+		t.Errorf("without notifications it says %+v", result)
+	}
+}
+
+// An older build's doctor works on the schema of a newer one, and does not call it damaged.
+func TestANewerSchemaIsNotDamage(t *testing.T) {
+	t.Parallel()
+	p := admit(t)
+	p.exec("insert into public.goose_db_version (version_id, is_applied) values (99999, true); create table core.of_the_future (id uuid)")
+	for _, check := range []string{"schema", "privileges", "migrations"} {
+		if result := p.examine(check, nil); result.State != doctor.Fine || !strings.Contains(result.Seen, "newer") && !strings.Contains(result.Seen, "older") {
+			t.Errorf("on a newer schema the check of %s says %+v", check, result)
+		}
+	}
+}
