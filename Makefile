@@ -33,11 +33,13 @@ generate: ## write what follows from the code and db/: queries, who consumes wha
 	go test ./tests/architecture -run '^TestTopology$$' -update
 	go test ./tests/contracts -run '^(TestSnapshots|TestCatalog)$$' -update
 	go test ./tests/database -run '^(TestSchema|TestPrivileges)$$' -update
+	go test ./internal/app/cli -run '^TestConfigurationIsDocumented$$' -update
 
 verify-generated: ## fail if generate would change anything
 	go test ./tests/architecture -tags=sqlc -run '^(TestGeneratedQueriesAreCurrent|TestTopology)$$'
 	go test ./tests/contracts -run '^(TestSnapshots|TestCatalog)$$'
 	go test ./tests/database -run '^(TestSchema|TestSchemaSumIsCurrent|TestPrivileges)$$'
+	go test ./internal/app/cli -run '^TestConfigurationIsDocumented$$'
 
 demo: build ## publish cards and watch them arrive, on a Postgres of its own
 	bin/workers demo

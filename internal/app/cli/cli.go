@@ -117,6 +117,8 @@ func versionCommand(p Process) *cobra.Command {
 	var asJSON bool
 	cmd := &cobra.Command{
 		Use: "version", Short: "Print the build's version", Args: cobra.NoArgs,
+		Long:    "Print the version and the revision that this program was built from.",
+		Example: `  workers version`,
 		RunE: func(*cobra.Command, []string) error {
 			build := struct {
 				Version  string `json:"version"`

@@ -30,7 +30,11 @@ once: they take turns.`,
 		&cobra.Command{
 			Use: "up", Short: "Apply every step not yet applied, and register the event types of this build", Args: cobra.NoArgs,
 			Long: `Apply every step not yet applied, register the event types of this build, and compare the privileges
-with db/privileges.txt: a difference is reported on stderr.`,
+with db/privileges.txt: a difference is reported on stderr.
+
+A step that waits for a lock gives up after half a second, so that nobody queues behind it, and is tried again for ten
+minutes. If one fails, those before it stand, and the next run goes on from there.`,
+			Example: `  DATABASE_URL=postgres://owner@db/app SPECTRAL_GENERATION=7 workers migrate up`,
 			RunE: migrating(p, func(cmd *cobra.Command, m *app.Migrator, g events.Generation) error {
 				results, err := m.Up(cmd.Context(), g)
 				for _, r := range results {
@@ -54,6 +58,9 @@ with db/privileges.txt: a difference is reported on stderr.`,
 		},
 		&cobra.Command{
 			Use: "down", Short: "Undo the newest step; refused where it would lose data", Args: cobra.NoArgs,
+			Long: `Undo the newest step. It is refused where rows would be lost that nothing brings back, and says which. A deployment
+that is rolled back needs none of it: an older build works on a newer schema.`,
+			Example: `  workers migrate down`,
 			RunE: migrating(p, func(cmd *cobra.Command, m *app.Migrator, _ events.Generation) error {
 				result, err := m.Down(cmd.Context())
 				switch {
@@ -76,6 +83,9 @@ func migrateStatusCommand(p Process) *cobra.Command {
 	var asJSON bool
 	cmd := &cobra.Command{
 		Use: "status", Short: "List every step and when it was applied", Args: cobra.NoArgs,
+		Long: `List the steps that this build knows, in their order, each with the time it was applied, or pending.`,
+		Example: `  workers migrate status
+  workers migrate status --json`,
 		RunE: migrating(p, func(cmd *cobra.Command, m *app.Migrator, _ events.Generation) error {
 			found, err := m.Status(cmd.Context())
 			if err != nil {

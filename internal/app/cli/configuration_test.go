@@ -1,0 +1,201 @@
+package cli
+
+import (
+	"bytes"
+	"flag"
+	"fmt"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+)
+
+var update = flag.Bool("update", false, "write docs/configuration.md")
+
+const (
+	configurationPage = "../../../docs/configuration.md"
+	commandsBegin     = "<!-- the commands: written by `make generate` -->\n"
+	commandsEnd       = "<!-- end -->\n"
+)
+
+// runnable are the commands of ours that do something.
+func runnable(t *testing.T) (commands []*cobra.Command) {
+	t.Helper()
+	var walk func(*cobra.Command)
+	walk = func(c *cobra.Command) {
+		for _, child := range c.Commands() {
+			if child.Name() == "help" || child.Name() == "completion" {
+				continue
+			}
+			if child.HasExample() || !child.HasSubCommands() && child.Name() != "events" {
+				commands = append(commands, child)
+			}
+			walk(child)
+		}
+	}
+	walk(rootCommand(Process{Getenv: func(string) string { return "" }}))
+	if len(commands) < 8 {
+		t.Fatalf("only %d commands were found", len(commands))
+	}
+	return commands
+}
+
+// The help of every command says what it does and shows how it is called.
+func TestEveryCommandHasHelp(t *testing.T) {
+	t.Parallel()
+	for _, c := range runnable(t) {
+		if c.Short == "" || c.Example == "" || c.Long == "" {
+			t.Errorf("%s: Short, Long and Example have to be there", c.CommandPath())
+		}
+		for line := range strings.Lines(c.Example) {
+			if !strings.Contains(line, "workers "+strings.TrimPrefix(c.CommandPath(), "workers ")) && !strings.HasPrefix(strings.TrimSpace(line), "|") {
+				t.Errorf("%s: its example is of something else: %q", c.CommandPath(), line)
+			}
+		}
+		c.Flags().VisitAll(func(f *pflag.Flag) {
+			if f.Usage == "" {
+				t.Errorf("%s --%s says nothing", c.CommandPath(), f.Name)
+			}
+		})
+	}
+}
+
+// commandList is the generated part of docs/configuration.md.
+func commandList(t *testing.T) string {
+	t.Helper()
+	var s strings.Builder
+	s.WriteString(commandsBegin)
+	for _, c := range runnable(t) {
+		_, _ = fmt.Fprintf(&s, "\n### `%s`\n\n%s.\n", c.UseLine(), strings.TrimSuffix(c.Short, "."))
+		var rows []string
+		c.NonInheritedFlags().VisitAll(func(f *pflag.Flag) {
+			kind := f.Value.Type()
+			value := ""
+			if kind != "bool" {
+				value = " " + strings.ToUpper(kind)
+			}
+			standard := f.DefValue
+			if standard != "" && standard != "[]" && kind != "bool" && standard != "0" && standard != "0s" {
+				standard = "; default `" + standard + "`"
+			} else {
+				standard = ""
+			}
+			rows = append(rows, fmt.Sprintf("| `--%s%s` | %s%s |\n", f.Name, value, strings.ReplaceAll(f.Usage, "|", `\|`), standard))
+		})
+		if len(rows) > 0 {
+			s.WriteString("\n| Flag | |\n|---|---|\n" + strings.Join(rows, ""))
+		}
+	}
+	s.WriteString("\n" + commandsEnd)
+	return s.String()
+}
+
+// docs/configuration.md has every flag of every command, and every environment variable that the program reads.
+func TestConfigurationIsDocumented(t *testing.T) {
+	page, err := os.ReadFile(configurationPage)
+	if err != nil {
+		t.Fatal(err)
+	}
+	begin, end := bytes.Index(page, []byte(commandsBegin)), bytes.Index(page, []byte(commandsEnd))
+	if begin < 0 || end < begin {
+		t.Fatalf("%s has lost the marks of its generated part", configurationPage)
+	}
+	want := commandList(t)
+	if *update {
+		page = slices.Concat(page[:begin], []byte(want), page[end+len(commandsEnd):])
+		if err := os.WriteFile(configurationPage, page, 0o644); err != nil { //nolint:gosec // a page for everybody
+			t.Fatal(err)
+		}
+		return
+	}
+	if have := string(page[begin : end+len(commandsEnd)]); have != want {
+		t.Errorf("%s does not have the commands as they are: `make generate`", configurationPage)
+	}
+	written := string(page[:begin])
+	read := variables(t)
+	for _, name := range read {
+		if !strings.Contains(written, "| `"+name+"` |") {
+			t.Errorf("%s does not have the variable %s", configurationPage, name)
+		}
+	}
+	for _, row := range regexp.MustCompile("(?m)^\\| `([A-Z][A-Z_]+)` \\|").FindAllStringSubmatch(written, -1) {
+		if !slices.Contains(read, row[1]) {
+			t.Errorf("%s has the variable %s, which nothing reads", configurationPage, row[1])
+		}
+	}
+}
+
+// variables are the names that the code asks the environment for: arguments of Getenv and the constants that stand for them.
+func variables(t *testing.T) []string {
+	t.Helper()
+	constants := make(map[string]string)
+	var asked []string
+	name := func(e ast.Expr) string {
+		switch e := e.(type) {
+		case *ast.Ident:
+			return e.Name
+		case *ast.SelectorExpr:
+			return e.Sel.Name
+		default:
+			return ""
+		}
+	}
+	err := filepath.WalkDir("../../..", func(path string, entry fs.DirEntry, err error) error {
+		if err != nil || entry.IsDir() || !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, "_test.go") || strings.Contains(path, "/tests/") {
+			return err
+		}
+		file, err := parser.ParseFile(token.NewFileSet(), path, nil, 0)
+		if err != nil {
+			return err
+		}
+		ast.Inspect(file, func(n ast.Node) bool {
+			switch n := n.(type) {
+			case *ast.ValueSpec:
+				for i, v := range n.Values {
+					if literal, ok := v.(*ast.BasicLit); ok && literal.Kind == token.STRING && i < len(n.Names) {
+						constants[n.Names[i].Name], _ = strconv.Unquote(literal.Value)
+					}
+				}
+			case *ast.CallExpr:
+				if called := name(n.Fun); len(n.Args) == 1 && (called == "getenv" || called == "Getenv" || called == "LookupEnv") {
+					if literal, ok := n.Args[0].(*ast.BasicLit); ok {
+						value, _ := strconv.Unquote(literal.Value)
+						asked = append(asked, value)
+					} else {
+						asked = append(asked, "constant "+name(n.Args[0]))
+					}
+				}
+			}
+			return true
+		})
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, a := range asked {
+		if constant, found := strings.CutPrefix(a, "constant "); found {
+			value, known := constants[constant]
+			if !known {
+				t.Errorf("what is asked of the environment by %s is not a constant", constant)
+			}
+			asked[i] = value
+		}
+	}
+	slices.Sort(asked)
+	asked = slices.Compact(asked)
+	if len(asked) < 5 || !slices.Contains(asked, "DATABASE_URL") {
+		t.Fatalf("the variables found are %q", asked)
+	}
+	return asked
+}
