@@ -1,0 +1,307 @@
+//go:build heavy
+
+package managed_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"net/url"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"spectral/internal/app"
+	"spectral/internal/app/embeddedpg"
+	"spectral/tests/faults/process"
+)
+
+// otherServers is the variable with folders of further Postgres programs, separated as in PATH.
+const otherServers = "SPECTRAL_TEST_POSTGRES"
+
+const patience = 2 * time.Minute
+
+var binary process.Binary
+
+func TestMain(m *testing.M) {
+	code := m.Run()
+	if err := binary.Remove(); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		code = 1
+	}
+	os.Exit(code)
+}
+
+var versionForm = regexp.MustCompile(`\(PostgreSQL\) ([0-9]+)`)
+
+// programs returns the folder with the programs of a major version of Postgres.
+func programs(t *testing.T, major int) string {
+	t.Helper()
+	dirs := append(filepath.SplitList(os.Getenv(otherServers)), os.Getenv(app.EnvPostgresBin))
+	for _, layout := range []string{"/usr/lib/postgresql/*/bin", "/usr/pgsql-*/bin"} {
+		found, err := filepath.Glob(layout)
+		if err != nil {
+			t.Fatal(err)
+		}
+		dirs = append(dirs, found...)
+	}
+	for _, dir := range dirs {
+		out, err := exec.Command(filepath.Join(dir, "postgres"), "--version").Output()
+		if found := versionForm.FindSubmatch(out); err == nil && found != nil && string(found[1]) == strconv.Itoa(major) {
+			return dir
+		}
+	}
+	t.Fatalf("PostgreSQL %d is not installed: install it, or name the folder of its programs in %s", major, otherServers)
+	return ""
+}
+
+// cluster is a server as a provider leases it: the tenant owns a database and may create roles.
+type cluster struct {
+	*testing.T
+	ctx    context.Context
+	server *embeddedpg.Server
+}
+
+func lease(t *testing.T, dir string) *cluster {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), 2*patience)
+	t.Cleanup(cancel)
+	server, err := embeddedpg.Start(ctx, embeddedpg.Config{Ephemeral: true, BinDir: dir})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+		defer cancel()
+		if err := server.Stop(ctx); err != nil {
+			t.Error(err)
+		}
+	})
+	c := &cluster{T: t, ctx: ctx, server: server}
+	c.query(server.URL("postgres"), "create role tenant login createrole nosuperuser password 'test'")
+	c.query(server.URL("postgres"), "create database app owner tenant")
+	return c
+}
+
+// as is the URL of a database as a login.
+func (c *cluster) as(login, database string) string {
+	c.Helper()
+	u, err := url.Parse(c.server.URL(database))
+	if err != nil {
+		c.Fatal(err)
+	}
+	u.User = url.UserPassword(login, "test")
+	return u.String()
+}
+
+// query runs a statement and returns the text of its first value.
+func (c *cluster) query(at, sql string) string {
+	c.Helper()
+	answer, err := c.try(at, sql)
+	if err != nil {
+		c.Fatalf("%s: %v", sql, err)
+	}
+	return answer
+}
+
+func (c *cluster) try(at, sql string) (string, error) {
+	conn, err := pgx.Connect(c.ctx, at)
+	if err != nil {
+		return "", err
+	}
+	defer func() { _ = conn.Close(c.ctx) }()
+	results, err := conn.PgConn().Exec(c.ctx, sql).ReadAll()
+	if err != nil || len(results) == 0 || len(results[0].Rows) == 0 {
+		return "", err
+	}
+	return string(results[0].Rows[0][0]), nil
+}
+
+// await waits until a statement answers so.
+func (c *cluster) await(at, sql, want string) {
+	c.Helper()
+	deadline := time.NewTimer(patience)
+	defer deadline.Stop()
+	tick := time.NewTicker(50 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		have, err := c.try(at, sql)
+		if err == nil && have == want {
+			return
+		}
+		select {
+		case <-tick.C:
+		case <-deadline.C:
+			c.Fatalf("%s answers %q, not %q (%v)", sql, have, want, err)
+		}
+	}
+}
+
+// workers runs the program to its end, which must be with the code.
+func (c *cluster) workers(code int, at string, args ...string) (stdout, stderr string) {
+	c.Helper()
+	cmd := exec.CommandContext(c.ctx, binary.Path(c), args...)
+	cmd.Env = []string{"DATABASE_URL=" + at, "SPECTRAL_GENERATION=1", "HOME=" + c.TempDir(), "USER=ana"}
+	var out, errs bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &errs
+	err := cmd.Run()
+	var exit *exec.ExitError
+	have := 0
+	if errors.As(err, &exit) {
+		have = exit.ExitCode()
+	} else if err != nil {
+		c.Fatal(err)
+	}
+	if have != code {
+		c.Fatalf("workers %s exits with %d, not %d:\n%s%s", strings.Join(args, " "), have, code, out.String(), errs.String())
+	}
+	return out.String(), errs.String()
+}
+
+// run starts the workers, and returns how to stop them in order.
+func (c *cluster) run(at string) (stop func()) {
+	c.Helper()
+	cmd := exec.CommandContext(c.ctx, binary.Path(c), "run")
+	cmd.Env = []string{"DATABASE_URL=" + at, "SPECTRAL_GENERATION=1", "HOME=" + c.TempDir(), "SPECTRAL_BRIEFINGS_DIR=" + c.TempDir()}
+	var errs bytes.Buffer
+	cmd.Stderr = &errs
+	if err := cmd.Start(); err != nil {
+		c.Fatal(err)
+	}
+	stopped := false
+	stop = func() {
+		c.Helper()
+		if stopped {
+			return
+		}
+		stopped = true
+		_ = cmd.Process.Signal(os.Interrupt)
+		if err := cmd.Wait(); err != nil {
+			c.Errorf("the workers end with %v:\n%s", err, errs.String())
+		}
+	}
+	c.Cleanup(stop)
+	return stop
+}
+
+// install migrates as the tenant and makes the logins that people and programs use.
+func (c *cluster) install() {
+	c.Helper()
+	if _, stderr := c.workers(0, c.as("tenant", "app"), "migrate", "up"); strings.Contains(stderr, "privileges") {
+		c.Errorf("after migrating as the tenant: %s", stderr)
+	}
+	c.logins()
+}
+
+func (c *cluster) logins() {
+	c.Helper()
+	for login, role := range map[string]string{"app_worker": "spectral_worker", "app_worlds": "spectral_worlds", "app_operator": "spectral_operator"} {
+		c.query(c.as("tenant", "app"), fmt.Sprintf("create role %s login password 'test' in role %s", login, role))
+	}
+}
+
+// publish publishes so many cards as the worlds context's own login; further are parameters of core.outbox_publish.
+func (c *cluster) publish(prefix string, n int, further string) {
+	c.Helper()
+	c.query(c.as("app_worlds", "app"), fmt.Sprintf(`select count(core.outbox_publish('worlds.world_model_card.published', 'worlds',
+		jsonb_build_object('card_id', '%s-' || i, 'version', 1, 'title', 't')%s)) from generate_series(1, %d) i`, prefix, further, n))
+}
+
+// count of events in a status, as an operator sees it.
+func (c *cluster) events(status, want string) {
+	c.Helper()
+	c.await(c.as("app_operator", "app"), "select count(*) from core.outbox where status = '"+status+"'", want)
+}
+
+// fine wants the doctor to find nothing in what does not depend on how the server is set up.
+func (c *cluster) fine() {
+	c.Helper()
+	c.workers(0, c.as("app_operator", "app"), "doctor", "migrations", "schema", "indexes", "privileges", "clock", "notifications", "queue", "unhandled", "channels", "leases", "vacuum")
+}
+
+// A tenant without superuser installs, runs and operates everything.
+func TestAsATenant(t *testing.T) {
+	for _, major := range []int{15, 18} {
+		t.Run(strconv.Itoa(major), func(t *testing.T) {
+			t.Parallel()
+			c := lease(t, programs(t, major))
+			c.install()
+			if super := c.query(c.as("tenant", "app"), "select rolsuper from pg_roles where rolname = current_user"); super != "f" {
+				t.Fatal("the tenant is a superuser")
+			}
+			stop := c.run(c.as("app_worker", "app"))
+			c.await(c.as("app_operator", "app"), "select count(*) = 1 from core.workers_live()", "t")
+			c.publish("a", 50, "")
+			c.events("delivered", "50")
+			c.fine()
+			stop()
+			// whoever migrates again changes nothing
+			if stdout, _ := c.workers(0, c.as("tenant", "app"), "migrate", "up"); !strings.Contains(stdout, "nothing to apply") {
+				t.Errorf("migrating again: %s", stdout)
+			}
+		})
+	}
+}
+
+// What was dumped in the middle of things goes on where it is restored: on another cluster, and on a newer one.
+func TestDumpAndRestore(t *testing.T) {
+	oldest := programs(t, 15)
+	from := lease(t, oldest)
+	from.install()
+	stop := from.run(from.as("app_worker", "app"))
+	from.await(from.as("app_operator", "app"), "select count(*) = 1 from core.workers_live()", "t")
+	from.publish("done", 30, "")
+	from.events("delivered", "30")
+	from.publish("lost", 1, ", p_target => 'worlds'") // whose context has no handler of cards
+	from.events("failed", "1")
+	stop()
+	from.publish("waiting", 20, "")
+	dump := filepath.Join(t.TempDir(), "app.dump")
+	from.tool(oldest, "pg_dump", "--format=custom", "--file="+dump, from.as("tenant", "app"))
+
+	for name, major := range map[string]int{"another cluster": 15, "a newer cluster": 18} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			to := lease(t, programs(t, major))
+			// the roles belong to the cluster: migrating any database makes them
+			to.query(to.server.URL("postgres"), "create database for_roles owner tenant")
+			to.workers(0, to.as("tenant", "for_roles"), "migrate", "up")
+			to.query(to.server.URL("postgres"), "drop database for_roles")
+			to.tool(oldest, "pg_restore", "--exit-on-error", "--dbname="+to.as("tenant", "app"), dump)
+			to.logins()
+
+			if stdout, stderr := to.workers(0, to.as("tenant", "app"), "migrate", "up"); !strings.Contains(stdout, "nothing to apply") || strings.Contains(stderr, "privileges") {
+				t.Errorf("migrating what was restored: %s%s", stdout, stderr)
+			}
+			to.run(to.as("app_worker", "app"))
+			to.events("delivered", "50")
+			to.events("failed", "1")
+			if cards := to.query(to.server.URL("app"), "select count(*) || ' ' || sum(version) from platform.system_cards"); cards != "50 50" {
+				t.Errorf("cards and versions are %s", cards)
+			}
+			if twice := to.query(to.server.URL("app"), "select count(*) from core.outbox where attempts <> 1"); twice != "0" {
+				t.Errorf("%s events were dispatched again", twice)
+			}
+			to.publish("new", 5, "")
+			to.events("delivered", "55")
+			to.fine()
+		})
+	}
+}
+
+// tool runs a program of Postgres.
+func (c *cluster) tool(dir, name string, args ...string) {
+	c.Helper()
+	out, err := exec.CommandContext(c.ctx, filepath.Join(dir, name), args...).CombinedOutput()
+	if err != nil {
+		c.Fatalf("%s: %v: %s", name, err, out)
+	}
+}
