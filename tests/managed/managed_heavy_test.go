@@ -153,9 +153,8 @@ func (c *cluster) workers(code int, at string, args ...string) (stdout, stderr s
 	var out, errs bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &errs
 	err := cmd.Run()
-	var exit *exec.ExitError
 	have := 0
-	if errors.As(err, &exit) {
+	if exit, ok := errors.AsType[*exec.ExitError](err); ok {
 		have = exit.ExitCode()
 	} else if err != nil {
 		c.Fatal(err)

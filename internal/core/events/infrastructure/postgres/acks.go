@@ -19,6 +19,7 @@ const ackEvery = time.Minute
 type ackMeter struct {
 	pool   *pgxpool.Pool
 	log    *slog.Logger
+	health *Health
 	random func() float64
 	failed bool // the last time, and said so
 }
@@ -29,6 +30,9 @@ func (m *ackMeter) run(ctx context.Context) {
 		pause(ctx, time.Duration((0.9+0.2*m.random())*float64(ackEvery)), nil)
 		if ctx.Err() != nil {
 			return
+		}
+		if state, _ := m.health.Now(); state != Listening {
+			continue // the database is away, or others see to it
 		}
 		err := inTx(ctx, m.pool, workerRole, func(tx pgx.Tx) error {
 			_, err := coredb.New(tx).MeasureAcks(ctx)

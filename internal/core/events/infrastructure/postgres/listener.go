@@ -107,8 +107,8 @@ func NewListener(config Config) (*Listener, error) {
 	l := &Listener{
 		config: config, health: newHealth(), journal: journal, consumers: make(map[string]*consumer),
 		stopped: make(chan struct{}), reaper: newReaper(config.Pool, config.Log),
-		meter: &ackMeter{pool: config.Pool, log: config.Log, random: config.Random},
 	}
+	l.meter = &ackMeter{pool: config.Pool, log: config.Log, health: l.health, random: config.Random}
 	l.bell = &doorbell{config: config, health: l.health}
 	return l, nil
 }
