@@ -237,7 +237,7 @@ func TestAsATenant(t *testing.T) {
 				t.Fatal("the tenant is a superuser")
 			}
 			stop := c.run(c.as("app_worker", "app"))
-			c.await(c.as("app_operator", "app"), "select count(*) = 1 from core.workers_live()", "t")
+			c.await(c.as("app_operator", "app"), "select count(*) = 1 from core.live_workers", "t")
 			c.publish("a", 50, "")
 			c.events("delivered", "50")
 			c.fine()
@@ -256,7 +256,7 @@ func TestDumpAndRestore(t *testing.T) {
 	from := lease(t, oldest)
 	from.install()
 	stop := from.run(from.as("app_worker", "app"))
-	from.await(from.as("app_operator", "app"), "select count(*) = 1 from core.workers_live()", "t")
+	from.await(from.as("app_operator", "app"), "select count(*) = 1 from core.live_workers", "t")
 	from.publish("done", 30, "")
 	from.events("delivered", "30")
 	from.publish("lost", 1, ", p_target => 'worlds'") // whose context has no handler of cards

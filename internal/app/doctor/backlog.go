@@ -38,13 +38,13 @@ select k.generation, k.event_type,
   (select count(*) from (select from core.outbox o where o.generation = k.generation and o.event_type = k.event_type
      and o.status = 'pending' and o.deleted_at is null and o.available_at <= statement_timestamp() limit $1) l),
   extract(epoch from statement_timestamp() - d.available_at)::double precision,
-  (select count(*) from core.workers_live() w where w.generation = k.generation),
+  (select count(*) from core.live_workers w where w.generation = k.generation),
   coalesce((select p.status from core.deployments p where p.generation = k.generation), 'unknown')
 from kinds k,
   lateral (select o.available_at from core.outbox o where o.generation = k.generation and o.event_type = k.event_type
      and o.status = 'pending' and o.deleted_at is null order by o.available_at limit 1) d
 where d.available_at <= statement_timestamp() - interval '`+unhandledAfter+`'
-  and not exists (select from core.workers_live() w where w.generation = k.generation and w.handlers ? k.event_type)
+  and not exists (select from core.live_workers w where w.generation = k.generation and w.handlers ? k.event_type)
 order by k.generation, k.event_type`, countUpTo)
 	if err != nil {
 		return "", nil, err
@@ -100,7 +100,7 @@ const lateAfter = "1 minute"
 
 // listeners finds types whose live workers do not get on with what is due.
 func listeners(ctx context.Context, v *visit) (string, []Finding, error) {
-	live, err := one[struct{ Workers, Gone int64 }](ctx, v, `select (select count(*) from core.workers_live()),
+	live, err := one[struct{ Workers, Gone int64 }](ctx, v, `select (select count(*) from core.live_workers),
 		(select count(*) from core.workers w where w.gone_at < statement_timestamp() - interval '5 minutes')`)
 	if err != nil {
 		return "", nil, err
@@ -111,13 +111,13 @@ func listeners(ctx context.Context, v *visit) (string, []Finding, error) {
 		Oldest             float64
 	}](ctx, v, pendingKinds+`
 select k.generation, k.event_type,
-  (select string_agg(w.name, ', ' order by w.name) from core.workers_live() w where w.generation = k.generation and w.handlers ? k.event_type),
+  (select string_agg(w.name, ', ' order by w.name) from core.live_workers w where w.generation = k.generation and w.handlers ? k.event_type),
   extract(epoch from statement_timestamp() - d.available_at)::double precision
 from kinds k,
   lateral (select o.available_at from core.outbox o where o.generation = k.generation and o.event_type = k.event_type
      and o.status = 'pending' and o.deleted_at is null order by o.available_at limit 1) d
 where d.available_at <= statement_timestamp() - interval '`+lateAfter+`'
-  and exists (select from core.workers_live() w where w.generation = k.generation and w.handlers ? k.event_type)
+  and exists (select from core.live_workers w where w.generation = k.generation and w.handlers ? k.event_type)
 order by 1, 2`)
 	if err != nil {
 		return "", nil, err

@@ -1,0 +1,295 @@
+package runbook_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"net/url"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"spectral/tests/faults/process"
+	"spectral/tests/pgtest"
+)
+
+const (
+	page     = "../../docs/runbook.md"
+	patience = time.Minute
+)
+
+var binary process.Binary
+
+func TestMain(m *testing.M) {
+	code := pgtest.Stop(m.Run())
+	if err := binary.Remove(); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		code = 1
+	}
+	os.Exit(code)
+}
+
+// block is a piece of the page that is executed.
+type block struct {
+	language string // sql or sh
+	text     string
+	line     int
+}
+
+// situation is a section of the page.
+type situation struct {
+	title  string
+	blocks []block
+}
+
+var fence = regexp.MustCompile("^```(\\w*)$")
+
+// situations reads the page: its sections of the second level that have blocks.
+func situations(t *testing.T) (found []situation) {
+	t.Helper()
+	text, err := os.ReadFile(page)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var inside *block
+	n := 0
+	for line := range strings.Lines(string(text)) {
+		n++
+		marks := fence.FindStringSubmatch(strings.TrimRight(line, "\n"))
+		switch {
+		case inside != nil && marks != nil:
+			if inside.language != "text" {
+				last := &found[len(found)-1]
+				last.blocks = append(last.blocks, *inside)
+			}
+			inside = nil
+		case inside != nil:
+			inside.text += line
+		case marks != nil:
+			if !slices.Contains([]string{"sql", "sh", "text"}, marks[1]) || len(found) == 0 {
+				t.Fatalf("line %d: a block of %q: write sql, sh, or text for what is not executed, below a heading", n, marks[1])
+			}
+			inside = &block{language: marks[1], line: n + 1}
+		case strings.HasPrefix(line, "## "):
+			found = append(found, situation{title: strings.TrimSpace(strings.TrimPrefix(line, "## "))})
+		}
+	}
+	if inside != nil {
+		t.Fatalf("line %d: a block that does not end", inside.line)
+	}
+	return slices.DeleteFunc(found, func(s situation) bool { return len(s.blocks) == 0 })
+}
+
+// scene is a database in trouble, and what the page's placeholders stand for there.
+type scene struct {
+	*testing.T
+	ctx      context.Context
+	admin    *pgx.Conn
+	at       string // as the superuser
+	operator string
+	worker   string // URLs of logins
+	values   map[string]string
+	// output of what was executed, errors included
+	output string
+}
+
+func newScene(t *testing.T) *scene {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), 2*patience)
+	t.Cleanup(cancel)
+	at := pgtest.New(t)
+	s := &scene{
+		T: t, ctx: ctx, at: at, admin: pgtest.Conn(t, at), operator: pgtest.Login(t, at, "spectral_operator", "pg_read_all_stats"),
+		worker: pgtest.Login(t, at, "spectral_worker"), values: map[string]string{"generation": "1", "you": "ana"},
+	}
+	return s
+}
+
+// exec changes the database as its superuser.
+func (s *scene) exec(sql string) {
+	s.Helper()
+	if _, err := s.admin.Exec(s.ctx, sql); err != nil {
+		s.Fatalf("%s: %v", sql, err)
+	}
+}
+
+// value reads one, as text.
+func (s *scene) value(sql string) string {
+	s.Helper()
+	results, err := s.admin.PgConn().Exec(s.ctx, sql).ReadAll()
+	if err != nil {
+		s.Fatalf("%s: %v", sql, err)
+	}
+	if len(results[0].Rows) == 0 {
+		return ""
+	}
+	return string(results[0].Rows[0][0])
+}
+
+// want fails unless a statement answers so.
+func (s *scene) want(sql, want string) {
+	s.Helper()
+	if have := s.value(sql); have != want {
+		s.Errorf("%s answers %q, not %q; what was executed printed:\n%s", sql, have, want, s.output)
+	}
+}
+
+// await waits until a statement answers so.
+func (s *scene) await(sql, want string) {
+	s.Helper()
+	deadline := time.NewTimer(patience)
+	defer deadline.Stop()
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		have := s.value(sql)
+		if have == want {
+			return
+		}
+		select {
+		case <-tick.C:
+		case <-deadline.C:
+			s.Fatalf("%s answers %q, not %q; what was executed printed:\n%s", sql, have, want, s.output)
+		}
+	}
+}
+
+// shown wants what was executed to have printed a text.
+func (s *scene) shown(text string) {
+	s.Helper()
+	if !strings.Contains(s.output, text) {
+		s.Errorf("%q is not in what was printed:\n%s", text, s.output)
+	}
+}
+
+// publish publishes n cards of a name with a number.
+func (s *scene) publish(name string, n int, further string) {
+	s.Helper()
+	s.exec(fmt.Sprintf(`select core.outbox_publish('worlds.world_model_card.published', 'worlds',
+		jsonb_build_object('card_id', '%s-' || i, 'version', 1, 'title', 't')%s) from generate_series(1, %d) i`, name, further, n))
+}
+
+// workers starts the workers of a generation, and returns how to stop them.
+func (s *scene) workers(generation int) (stop func()) {
+	s.Helper()
+	p := process.Start(s, process.Command{Path: binary.Path(s), Args: []string{"run"}, Env: []string{
+		"DATABASE_URL=" + s.worker, "SPECTRAL_GENERATION=" + strconv.Itoa(generation), "SPECTRAL_BRIEFINGS_DIR=" + s.TempDir(),
+	}})
+	s.await(fmt.Sprintf("select count(*) > 0 from core.live_workers where generation = %d", generation), "t")
+	return func() {
+		s.Helper()
+		p.Signal(syscall.SIGTERM)
+		if code := p.AwaitExit(s, patience); code != 0 {
+			s.Errorf("the workers exit with %d", code)
+		}
+	}
+}
+
+// failures leaves n failed cards: the projection refuses them, and no more once mend is called.
+func (s *scene) failures(n int) (mend func()) {
+	s.Helper()
+	s.exec("alter table platform.system_cards add constraint broken check (card_id not like 'poison%')")
+	stop := s.workers(1)
+	s.publish("poison", n, "")
+	s.await("select count(*) from core.outbox where status = 'failed'", strconv.Itoa(n))
+	stop()
+	s.values["event-id"] = s.value("select id from core.outbox where status = 'failed' order by id limit 1")
+	return func() { s.exec("alter table platform.system_cards drop constraint broken") }
+}
+
+var placeholder = regexp.MustCompile(`<([a-z][a-z-]*)>`)
+
+// run executes a block as an operator reads it: SQL by psql, commands by a shell.
+func (s *scene) run(b block) {
+	s.Helper()
+	text := placeholder.ReplaceAllStringFunc(b.text, func(found string) string {
+		value, known := s.values[strings.Trim(found, "<>")]
+		if !known {
+			s.Fatalf("docs/runbook.md, line %d: the test does not know what %s stands for", b.line, found)
+		}
+		return value
+	})
+	var cmd *exec.Cmd
+	u, err := url.Parse(s.operator)
+	if err != nil {
+		s.Fatal(err)
+	}
+	if as := regexp.MustCompile(`(?m)^(-- |# )as the (owner|worker)\b`).FindStringSubmatch(text); as != nil {
+		if u, err = url.Parse(map[string]string{"owner": s.at, "worker": s.worker}[as[2]]); err != nil {
+			s.Fatal(err)
+		}
+	}
+	codes := []string{"0"}
+	if b.language == "sql" {
+		cmd = exec.CommandContext(s.ctx, "psql", "--no-psqlrc", "--set=ON_ERROR_STOP=1", "--dbname="+u.String())
+	} else {
+		cmd = exec.CommandContext(s.ctx, "bash", "-euo", "pipefail", "-s")
+		if exits := regexp.MustCompile(`(?m)# exits ([0-9])`).FindStringSubmatch(text); exits != nil {
+			codes = []string{exits[1]}
+		}
+	}
+	cmd.Stdin = strings.NewReader(text)
+	cmd.Env = []string{
+		"PATH=" + filepath.Dir(binary.Path(s)) + ":" + os.Getenv("PATH"), "HOME=" + s.TempDir(), "USER=ana", "PAGER=", "DATABASE_URL=" + u.String(),
+		"SPECTRAL_GENERATION=" + s.values["generation"], "SPECTRAL_BRIEFINGS_DIR=" + s.TempDir(),
+	}
+	var out bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &out
+	err = cmd.Run()
+	s.output += out.String()
+	code := "0"
+	if exit, ok := errors.AsType[*exec.ExitError](err); ok {
+		code = strconv.Itoa(exit.ExitCode())
+	} else if err != nil {
+		s.Fatal(err)
+	}
+	if !slices.Contains(codes, code) {
+		s.Fatalf("docs/runbook.md, line %d: it exits with %s:\n%s\n%s", b.line, code, text, out.String())
+	}
+}
+
+func TestRunbook(t *testing.T) {
+	t.Parallel()
+	written := situations(t)
+	for title := range troubles {
+		if !slices.ContainsFunc(written, func(s situation) bool { return s.title == title }) {
+			t.Errorf("docs/runbook.md has no situation %q any more", title)
+		}
+	}
+	for _, w := range written {
+		trouble, known := troubles[w.title]
+		if !known {
+			t.Errorf("docs/runbook.md: nothing tries %q: add it to troubles", w.title)
+			continue
+		}
+		for _, language := range []string{"sql", "sh"} {
+			if !slices.ContainsFunc(w.blocks, func(b block) bool { return b.language == language }) {
+				if !trouble.one {
+					t.Errorf("docs/runbook.md: %q has no block of %s", w.title, language)
+				}
+				continue
+			}
+			t.Run(w.title+"/"+language, func(t *testing.T) {
+				t.Parallel()
+				s := newScene(t)
+				over := trouble.prepare(s)
+				for _, b := range w.blocks {
+					if b.language == language {
+						s.run(b)
+					}
+				}
+				over()
+			})
+		}
+	}
+}

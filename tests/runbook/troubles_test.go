@@ -1,0 +1,189 @@
+package runbook_test
+
+import "fmt"
+
+// trouble is how a database gets into a situation of the page, and what has to be once its blocks were executed.
+type trouble struct {
+	// prepare brings it about, and returns what to look at afterwards.
+	prepare func(*scene) (over func())
+	one     bool // the page has SQL or commands only
+}
+
+const card = "worlds.world_model_card.published"
+
+// pending leaves n events that are due, in a generation.
+func (s *scene) pending(n, generation int) {
+	s.Helper()
+	s.exec(fmt.Sprintf("select core.generation_register(%d)", generation))
+	s.publish(fmt.Sprintf("waiting-%d", generation), n, fmt.Sprintf(", p_generation => %d", generation))
+}
+
+// acts counts the notes of an action, each by whom the page says.
+func (s *scene) acts(action, want string) {
+	s.Helper()
+	s.want("select count(*) from core.operator_actions where action = '"+action+"' and acted_by = 'ana'", want)
+}
+
+var troubles = map[string]trouble{
+	"What became of the events?": {prepare: func(s *scene) func() {
+		s.failures(3)
+		return func() { s.shown("failed"); s.shown("IntegrityError"); s.shown(card) }
+	}},
+	"Events failed": {prepare: func(s *scene) func() {
+		s.failures(2)
+		return func() { s.shown(s.values["event-id"]); s.shown("broken"); s.shown("poison-1") }
+	}},
+	"The cause is mended, and an event should run again": {prepare: func(s *scene) func() {
+		s.failures(2)()
+		return func() {
+			s.shown("platform.world_model_card_projector")
+			s.want("select status || ' ' || attempts || ' ' || (failure_history -> 0 ->> 'replayed_by') || ' ' || (failure_history -> 0 ->> 'cycle') from core.outbox where id = '"+s.values["event-id"]+"'", "pending 0 ana 1")
+			s.workers(1)
+			s.await("select count(*) from core.outbox where status = 'delivered'", "1")
+			s.want("select count(*) from core.outbox where status = 'failed'", "1")
+			s.acts("replay", "1")
+		}
+	}},
+	"Thousands failed for one reason": {prepare: func(s *scene) func() {
+		s.failures(40)()
+		return func() {
+			s.want("select count(*) from core.outbox where status = 'failed'", "0")
+			s.workers(1)
+			s.await("select count(*) from core.outbox where status = 'delivered'", "40")
+			s.acts("replay", "1")
+		}
+	}},
+	"A failed event must never run": {prepare: func(s *scene) func() {
+		s.failures(1)()
+		return func() {
+			s.want("select status || ' ' || (deleted_at is not null) from core.outbox", "failed true")
+			s.acts("discard", "1")
+			s.want("select details ->> 'reason' from core.operator_actions where action = 'discard'", "the card was withdrawn")
+		}
+	}},
+	"The wrong event was discarded": {prepare: func(s *scene) func() {
+		s.failures(1)
+		s.exec("select core.outbox_discard('" + s.values["event-id"] + "', 'somebody')")
+		return func() {
+			s.shown(s.values["event-id"])
+			s.want("select status || ' ' || (deleted_at is null) from core.outbox", "failed true")
+			s.acts("undiscard", "1")
+		}
+	}},
+	"Events wait for a retry, and the cause is mended": {prepare: func(s *scene) func() {
+		s.pending(1, 1)
+		s.exec("update core.outbox set available_at = now() + interval '5 minutes', attempts = 3, last_error = 'Timeout: platform.x: late'")
+		s.values["event-id"] = s.value("select id from core.outbox")
+		return func() {
+			s.shown(s.values["event-id"])
+			s.workers(1)
+			s.await("select status from core.outbox", "delivered")
+			s.acts("retry_now", "1")
+		}
+	}},
+	"A handler does damage": {prepare: func(s *scene) func() {
+		stop := s.workers(1)
+		return func() {
+			s.pending(3, 1)
+			s.acts("pause", "1")
+			stop()
+			s.want("select count(*) from core.outbox where status = 'pending'", "3")
+			s.shown("it writes nonsense")
+		}
+	}},
+	"A paused type should go on": {prepare: func(s *scene) func() {
+		s.exec("select core.event_type_pause('" + card + "', 1, 'somebody')")
+		s.workers(1)
+		s.pending(3, 1)
+		return func() {
+			s.await("select count(*) from core.outbox where status = 'delivered'", "3")
+			s.acts("resume", "1")
+		}
+	}},
+	"Who did that?": {prepare: func(s *scene) func() {
+		s.failures(1)
+		s.exec("select core.outbox_discard('" + s.values["event-id"] + "', 'the culprit', 'a whim')")
+		return func() { s.shown("the culprit"); s.shown("a whim") }
+	}},
+	"Events arrive late, or not at all": {prepare: func(s *scene) func() {
+		s.pending(7, 1)
+		s.exec("update core.outbox set available_at = now() - interval '10 minutes'")
+		return func() { s.shown("outbox_gen_1"); s.shown("7") }
+	}},
+	"Events are in flight for too long": {prepare: func(s *scene) func() {
+		s.pending(1, 1)
+		s.exec("update core.outbox set status = 'in_flight', claim_token = gen_random_uuid(), claimed_at = now() - interval '10 minutes', claimed_by = 'a dead worker', available_at = now() - interval '10 minutes'")
+		return func() { s.shown("a dead worker") }
+	}},
+	"No worker of a generation lives, and it has events": {prepare: func(s *scene) func() {
+		s.pending(4, 3)
+		s.exec("select core.generation_drain(3, 'somebody')")
+		s.values["generation"] = "3"
+		return func() {
+			if s.output == "" || s.value("select count(*) from core.outbox where status = 'pending'") == "4" { // the SQL only shows
+				s.shown("draining")
+				return
+			}
+			s.want("select count(*) from core.outbox where status = 'delivered'", "4")
+		}
+	}},
+	"A generation's events should be handled by another one": {prepare: func(s *scene) func() {
+		s.pending(4, 3)
+		s.workers(4)
+		s.values["old-generation"], s.values["generation"] = "3", "4"
+		return func() {
+			s.shown(card)
+			s.await("select count(*) from core.outbox where status = 'delivered' and generation = 4 and channel = 'outbox_gen_4'", "4")
+			s.acts("adopt", "1")
+		}
+	}},
+	"Is it safe to stop a generation?": {prepare: func(s *scene) func() {
+		s.pending(4, 3)
+		s.values["old-generation"] = "3"
+		return func() { s.shown("live"); s.shown("4") }
+	}},
+	"A generation is over": {prepare: func(s *scene) func() {
+		s.exec("select core.generation_register(3), core.generation_register(4)")
+		s.values["old-generation"] = "3"
+		return func() {
+			s.want("select status from core.deployments where generation = 3", "retired")
+			s.acts("drain", "1")
+		}
+	}},
+	"A new generation is broken, and the last one has to come back": {prepare: func(s *scene) func() {
+		s.exec("select core.generation_register(4)")
+		s.pending(2, 5)
+		s.exec("select core.generation_drain(4, 'somebody')")
+		s.values["old-generation"], s.values["generation"] = "4", "5"
+		return func() {
+			s.want("select string_agg(generation || ' ' || status, ', ' order by generation) from core.deployments where generation > 1", "4 live, 5 draining")
+		}
+	}},
+	"Failed events are about to expire": {prepare: func(s *scene) func() {
+		s.failures(2)
+		s.exec("update core.outbox set occurred_at = now() - interval '40 days', created_at = now() - interval '40 days', claimed_at = now() - interval '40 days', first_failed_at = now() - interval '40 days'")
+		return func() { s.shown("2") }
+	}},
+	"The outbox grows": {prepare: func(s *scene) func() {
+		stop := s.workers(1)
+		s.pending(5, 1)
+		s.await("select count(*) from core.outbox where status = 'delivered'", "5")
+		stop()
+		s.exec("update core.outbox set occurred_at = now() - interval '50 days', created_at = now() - interval '50 days', delivered_at = now() - interval '50 days'")
+		return func() { s.want("select count(*) from core.outbox where deleted_at is not null", "5") }
+	}},
+	"The notification queue fills":                     {prepare: func(s *scene) func() { return func() { s.shown("0") } }},
+	"Claims get slower":                                {prepare: func(s *scene) func() { return func() { s.shown("outbox") } }},
+	"Is it time for partitions, or for another relay?": {prepare: func(s *scene) func() { return func() { s.shown("rows") } }},
+	"Somebody has altered the schema or the privileges": {prepare: func(s *scene) func() {
+		s.exec("alter table core.outbox disable trigger outbox_notify; revoke execute on function core.outbox_quiet(text) from spectral_worker")
+		return func() {
+			if s.value("select tgenabled from pg_trigger where tgname = 'outbox_notify'") == "D" { // the commands only show
+				s.shown("outbox_notify")
+				s.shown("core.outbox_quiet")
+				return
+			}
+			s.want("select tgenabled::text || has_function_privilege('spectral_worker', 'core.outbox_quiet(text)', 'execute')", "Otrue")
+		}
+	}},
+}
