@@ -68,7 +68,10 @@ anything else than their status they are counted only with --status delivered, o
 				}{all})
 			}
 			for i, counted := range all {
-				if i > 0 && len(counted.Groups) > 0 {
+				if i > 0 { // a further table is there for what it has
+					if len(counted.Groups) == 0 {
+						continue
+					}
 					_, _ = fmt.Fprintln(p.Stdout, "\nfailed:")
 				}
 				printCounted(p, counted)
