@@ -44,7 +44,7 @@ func TestFirstLine(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]string{
 		"":                        "",
-		" one ":                   "one",
+		"one\r\n":                 "one",
 		"one\ntwo":                "one ...",
 		"\x1b\r\ntwo":             `\x1b ...`,
 		strings.Repeat("ä", 121):  strings.Repeat("ä", 120) + " ...",
