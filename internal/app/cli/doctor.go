@@ -89,13 +89,3 @@ func printReport(p Process, report doctor.Report) {
 		}
 	}
 }
-
-// visible makes control characters visible: what is printed to a terminal must not control it.
-func visible(s string) string {
-	return strings.Map(func(r rune) rune {
-		if r < ' ' || r >= 0x7f && r < 0xa0 || r == '\u202e' || r == '\u202d' || r == '\u2066' || r == '\u2067' {
-			return '\ufffd'
-		}
-		return r
-	}, s)
-}
