@@ -15,7 +15,7 @@ import (
 const (
 	// drainPause lies between two questions of what is left. A backlog that takes long to count is asked for less often: a
 	// drainShare-th of the time at most.
-	drainPause = time.Second
+	drainPause = 250 * time.Millisecond
 	drainShare = 20
 	// drainTimeout is for counting millions.
 	drainTimeout = time.Minute
