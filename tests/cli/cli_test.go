@@ -48,6 +48,7 @@ func TestTranscripts(t *testing.T) {
 		RequireUniqueNames:  true,
 		Setup: func(env *testscript.Env) error {
 			env.Values["t"] = env.T().(testing.TB)
+			env.Values["held"] = new(*pgx.Conn)
 			env.Setenv("SPECTRAL_POSTGRES_BIN", os.Getenv("SPECTRAL_POSTGRES_BIN"))
 			return setMigrations(env)
 		},
@@ -60,6 +61,8 @@ func TestTranscripts(t *testing.T) {
 			"oldpg":    oldPostgres,
 			"home":     home,
 			"wrong":    wrong,
+			"holding":  holding,
+			"letgo":    letGo,
 		},
 	})
 }
@@ -165,6 +168,24 @@ func sql(ts *testscript.TestScript, fails bool, args []string) {
 		out = err.Error() + "\n"
 	}
 	_, err = ts.Stdout().Write([]byte(out))
+	ts.Check(err)
+}
+
+// holding URL statement runs a statement in a transaction that stays open until letgo commits it.
+func holding(ts *testscript.TestScript, _ bool, args []string) {
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	conn, err := pgx.Connect(ctx, args[0])
+	ts.Check(err)
+	ts.Defer(func() { _ = conn.Close(context.Background()) })
+	_, err = conn.Exec(ctx, "begin; "+strings.Join(args[1:], " "))
+	ts.Check(err)
+	*ts.Value("held").(**pgx.Conn) = conn
+}
+
+// letGo commits the transaction of holding.
+func letGo(ts *testscript.TestScript, _ bool, _ []string) {
+	_, err := (*ts.Value("held").(**pgx.Conn)).Exec(context.Background(), "commit")
 	ts.Check(err)
 }
 

@@ -16,7 +16,7 @@ import (
 )
 
 func runCommand(p Process) *cobra.Command {
-	var embedded bool
+	var embedded, drain bool
 	var classes []string
 	cmd := &cobra.Command{
 		Use: "run", Short: "Run the workers of this deployment generation", Args: cobra.NoArgs,
@@ -26,6 +26,10 @@ finish before they are cancelled, undone and left to the next worker.
 Of several processing classes, each with a channel of its own, a worker runs those that --classes names: so slow
 work gets processes of its own, and as many as it needs.
 
+With --drain they end by themselves, with exit code 0, once nothing of the generation is left: nothing due, scheduled or in
+flight, in whichever process. With --classes only event types of those classes count. If all that is left is of event types
+that no live worker of the generation handles, the exit code is 1.
+
 Settings:
   DATABASE_URL            straight to Postgres (not a transaction pooler)
   SPECTRAL_POOL_URL       optional: where transactions run, if elsewhere
@@ -33,15 +37,17 @@ Settings:
   SPECTRAL_BRIEFINGS_DIR  optional: the folder that agents deliver briefings to (default: in the user's cache folder)`,
 		Example: `  SPECTRAL_GENERATION=1 DATABASE_URL=postgres://worker@db/app workers run
   SPECTRAL_GENERATION=1 workers run --embedded
-  SPECTRAL_GENERATION=1 DATABASE_URL=postgres://worker@db/app workers run --classes default`,
-		RunE: func(cmd *cobra.Command, _ []string) error { return run(cmd, p, embedded, classes) },
+  SPECTRAL_GENERATION=1 DATABASE_URL=postgres://worker@db/app workers run --classes default
+  SPECTRAL_GENERATION=1 DATABASE_URL=postgres://worker@db/app workers run --drain`,
+		RunE: func(cmd *cobra.Command, _ []string) error { return run(cmd, p, embedded, drain, classes) },
 	}
 	cmd.Flags().StringSliceVar(&classes, "classes", nil, "processing classes to run, joined by commas; "+events.DefaultClass+" is the one without a name; all of them if left out")
 	cmd.Flags().BoolVar(&embedded, "embedded", false, "start an embedded Postgres and migrate it, instead of using DATABASE_URL")
+	cmd.Flags().BoolVar(&drain, "drain", false, "end when nothing of the generation is left to do")
 	return cmd
 }
 
-func run(cmd *cobra.Command, p Process, embedded bool, classes []string) (err error) {
+func run(cmd *cobra.Command, p Process, embedded, drain bool, classes []string) (err error) {
 	ctx := cmd.Context()
 	var settings app.Settings
 	var gone <-chan struct{} // the embedded server's end
@@ -91,10 +97,24 @@ func run(cmd *cobra.Command, p Process, embedded bool, classes []string) (err er
 		return err
 	}
 	log.InfoContext(ctx, "workers running")
+	running, end := context.WithCancel(ctx)
+	defer end()
+	var drained chan error // nil unless draining
+	if drain {
+		drained = make(chan error, 1)
+		go func() { drained <- listener.Drain(running, len(classes) > 0) }()
+	}
+	var stranded error
 	select {
 	case <-ctx.Done():
 	case <-listener.Done():
 	case <-gone: // the reason is what stopping it will say
+	case stranded = <-drained:
+		if ctx.Err() != nil {
+			stranded = nil // it was interrupted
+		} else if stranded == nil && listener.Err() == nil {
+			log.InfoContext(ctx, "drained: nothing is left")
+		}
 	}
 	log.InfoContext(ctx, "stopping: waiting for handlers at work")
 	stopping, cancel := context.WithTimeout(context.WithoutCancel(ctx), worker.StopTimeout())
@@ -106,7 +126,7 @@ func run(cmd *cobra.Command, p Process, embedded bool, classes []string) (err er
 		return err
 	}
 	log.InfoContext(ctx, "stopped")
-	return nil
+	return stranded
 }
 
 // startEmbedded starts the embedded Postgres and says in one line what it started.

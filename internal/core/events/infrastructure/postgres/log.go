@@ -30,6 +30,12 @@ const (
 	logLeft        = "rows_left"
 	logDeadline    = "deadline"
 	logSuccessor   = "successor"
+
+	logDue            = "due"
+	logScheduled      = "scheduled"
+	logScheduledUntil = "scheduled_until"
+	logInFlight       = "in_flight"
+	logStranded       = "unhandled"
 )
 
 func workspaceText(w uuid.NullUUID) string {

@@ -1,0 +1,173 @@
+package admin
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"spectral/internal/core/events"
+	"spectral/internal/core/events/infrastructure/postgres/coredb"
+)
+
+// Generation is what a deployment generation has to do still, and where it stands. Absent times are nil.
+type Generation struct {
+	Generation events.Generation `json:"generation"`
+	// Status is live, draining, closing (draining, and being retired), retired, or unknown: only events name it.
+	Status       string     `json:"status"`
+	RegisteredAt *time.Time `json:"registered_at"`
+	DrainingAt   *time.Time `json:"draining_at"`
+	ClosedAt     *time.Time `json:"closed_at"` // since when it takes no events
+	RetiredAt    *time.Time `json:"retired_at"`
+	// Events that its workers have to do with.
+	Due       int64 `json:"due"`
+	Scheduled int64 `json:"scheduled"` // pending until later
+	InFlight  int64 `json:"in_flight"`
+	// Failed ones need its workers no more: they are replayed into a live generation, or discarded.
+	Failed        int64      `json:"failed"`
+	OldestDue     *time.Time `json:"oldest_due"`
+	NextScheduled *time.Time `json:"next_scheduled"`
+	LastScheduled *time.Time `json:"last_scheduled"`
+	// Workers are its processes whose session is there.
+	Workers int64 `json:"workers"`
+	// PublishingDefault says that publishing from SQL without a generation goes to it: it is the highest live one.
+	PublishingDefault bool `json:"publishing_default"`
+}
+
+// SafeToStop reports whether its workers have nothing left to do.
+func (g Generation) SafeToStop() bool { return g.Due+g.Scheduled+g.InFlight == 0 }
+
+// Generations are those that are known or named by unsettled events, in order; with only, that one.
+func (a *Admin) Generations(ctx context.Context, only *events.Generation) ([]Generation, error) {
+	var rows []coredb.GenerationStatusRow
+	err := a.inTx(ctx, func(tx pgx.Tx) (err error) {
+		rows, err = coredb.New(tx).GenerationStatus(ctx, (*int64)(only))
+		return err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("status of generations: %w", err)
+	}
+	all := make([]Generation, len(rows))
+	for i, r := range rows {
+		all[i] = Generation{
+			Generation: events.Generation(r.Generation), Status: r.Status,
+			RegisteredAt: present(r.RegisteredAt), DrainingAt: present(r.DrainingAt), ClosedAt: present(r.ClosedAt), RetiredAt: present(r.RetiredAt),
+			Due: r.Due, Scheduled: r.Scheduled, InFlight: r.InFlight, Failed: r.Failed,
+			OldestDue: present(r.OldestDue), NextScheduled: present(r.NextScheduled), LastScheduled: present(r.LastScheduled),
+			Workers: r.Workers, PublishingDefault: r.PublishingDefault,
+		}
+	}
+	return all, nil
+}
+
+// present is nil for the year 1, which stands for no time.
+func present(t time.Time) *time.Time {
+	if t.Year() <= 1 {
+		return nil
+	}
+	t = t.UTC()
+	return &t
+}
+
+// RegisterGeneration makes a generation known and live, a draining one as well.
+func (a *Admin) RegisterGeneration(ctx context.Context, g events.Generation, by string) error {
+	err := a.inTx(ctx, func(tx pgx.Tx) error {
+		_, err := coredb.New(tx).RegisterGenerationBy(ctx, coredb.RegisterGenerationByParams{Generation: int64(g), ActedBy: by})
+		return err
+	})
+	if err != nil {
+		return fmt.Errorf("register generation %d: %w", g, err)
+	}
+	return nil
+}
+
+// DrainGeneration makes a live generation a draining one; the only live one if forced only.
+func (a *Admin) DrainGeneration(ctx context.Context, g events.Generation, by string, force bool) error {
+	err := a.inTx(ctx, func(tx pgx.Tx) error {
+		_, err := coredb.New(tx).DrainGeneration(ctx, coredb.DrainGenerationParams{Generation: int64(g), ActedBy: by, Force: force})
+		return err
+	})
+	if err != nil {
+		return fmt.Errorf("drain generation %d: %w", g, err)
+	}
+	return nil
+}
+
+// Retiring is where a generation stands on its way to retired.
+type Retiring struct {
+	// Stands is one of the words below.
+	Stands string
+	// Reason is for people: what is left, or waited for. May be empty.
+	Reason string
+}
+
+// What Retiring.Stands says.
+const (
+	RetiringNotEmpty = "not empty" // events are left, and it takes more
+	RetiringClosing  = "closing"   // it takes no more
+	RetiringWaiting  = "waiting"   // for transactions
+	RetiringDone     = "retired"
+)
+
+// RetireGeneration takes a draining generation one step towards retired. It is called until that is so; stopping in between
+// is harmless.
+func (a *Admin) RetireGeneration(ctx context.Context, g events.Generation, by string) (Retiring, error) {
+	var stands string
+	err := a.inTx(ctx, func(tx pgx.Tx) (err error) {
+		stands, err = coredb.New(tx).RetireGeneration(ctx, coredb.RetireGenerationParams{Generation: int64(g), ActedBy: by})
+		return err
+	})
+	if err != nil {
+		return Retiring{}, fmt.Errorf("retire generation %d: %w", g, err)
+	}
+	word, reason, _ := strings.Cut(stands, ": ")
+	return Retiring{Stands: word, Reason: reason}, nil
+}
+
+// Adoptable is what adopting would do to the events of one type.
+type Adoptable struct {
+	EventType string `json:"event_type"`
+	Due       int64  `json:"due"`
+	Scheduled int64  `json:"scheduled"`
+	// InFlight ones stay where they are.
+	InFlight int64 `json:"in_flight"`
+	// Workers of the adopting generation that are live and handle the type; 0: nobody would take the events up.
+	Workers int64 `json:"workers"`
+}
+
+// Adoptable is the dry run of Adopt. No types are all types.
+func (a *Admin) Adoptable(ctx context.Context, from, to events.Generation, types []string) ([]Adoptable, error) {
+	var rows []coredb.AdoptableRow
+	err := a.inTx(ctx, func(tx pgx.Tx) (err error) {
+		rows, err = coredb.New(tx).Adoptable(ctx, coredb.AdoptableParams{
+			FromGeneration: int64(from), ToGeneration: int64(to), EventTypes: types,
+		})
+		return err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("adopt generation %d into %d: %w", from, to, err)
+	}
+	all := make([]Adoptable, len(rows))
+	for i, r := range rows {
+		all[i] = Adoptable(r)
+	}
+	return all, nil
+}
+
+// Adopt moves up to limit pending events of one generation into another, and returns how many. It is called until that is
+// none. No types are all types.
+func (a *Admin) Adopt(ctx context.Context, from, to events.Generation, types []string, limit int, by string) (int, error) {
+	var moved int32
+	err := a.inTx(ctx, func(tx pgx.Tx) (err error) {
+		moved, err = coredb.New(tx).Adopt(ctx, coredb.AdoptParams{
+			FromGeneration: int64(from), ToGeneration: int64(to), RowLimit: int32(min(limit, 1<<30)), ActedBy: by, EventTypes: types, //nolint:gosec // bounded
+		})
+		return err
+	})
+	if err != nil {
+		return 0, fmt.Errorf("adopt generation %d into %d: %w", from, to, err)
+	}
+	return int(moved), nil
+}

@@ -1,0 +1,111 @@
+package postgres
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"spectral/internal/core/events"
+	"spectral/internal/core/events/infrastructure/postgres/coredb"
+)
+
+const (
+	// drainPause lies between two questions of what is left. A backlog that takes long to count is asked for less often: a
+	// drainShare-th of the time at most.
+	drainPause = 250 * time.Millisecond
+	drainShare = 20
+	// drainTimeout is for counting millions.
+	drainTimeout = time.Minute
+	// drainSays is how often a drain that takes long says what it waits for.
+	drainSays = 30 * time.Second
+)
+
+// StrandedError is what a drain ends with when all that is left is of event types that no live worker of the generation
+// handles.
+type StrandedError struct {
+	Generation events.Generation
+	Types      []StrandedType
+}
+
+// StrandedType is an event type, and how many of its events are left.
+type StrandedType struct {
+	EventType string
+	Events    int64
+}
+
+func (e *StrandedError) Error() string {
+	var types []string
+	for _, t := range e.Types {
+		types = append(types, fmt.Sprintf("%s (%d)", t.EventType, t.Events))
+	}
+	return fmt.Sprintf("generation %d has events left that neither this build nor any other live worker of the generation handles: %s; "+
+		"run the build that does, or move them: workers generation adopt %[1]d <generation that handles them>", e.Generation, strings.Join(types, ", "))
+}
+
+// Drain waits until nothing of the generation is left to do: due, scheduled or in flight, in this process or another. Event
+// types that the listener does not handle count unless ownTypesOnly; if nothing else is left it returns a [*StrandedError].
+// It returns nil as well when the listener has ended, and the error of ctx when that is done. The listener is started
+// before, and goes on until it is stopped.
+func (l *Listener) Drain(ctx context.Context, ownTypesOnly bool) error {
+	var said time.Time
+	for {
+		asked := l.config.Now()
+		var left []coredb.GenerationBacklogRow
+		counting, done := context.WithTimeout(ctx, drainTimeout)
+		err := ActAs(counting, l.config.Pool, workerRole, func(tx pgx.Tx) (err error) {
+			left, err = coredb.New(tx).GenerationBacklog(counting, int64(l.config.Generation))
+			return err
+		})
+		done()
+		if err == nil {
+			waiting := false
+			stranded := StrandedError{Generation: l.config.Generation}
+			var total coredb.GenerationBacklogRow
+			for _, row := range left {
+				_, own := l.consumers[row.EventType]
+				if !own && ownTypesOnly {
+					continue
+				}
+				if !own && row.Workers == 0 {
+					stranded.Types = append(stranded.Types, StrandedType{row.EventType, row.Due + row.Scheduled + row.InFlight})
+					continue
+				}
+				waiting = true
+				total.Due, total.Scheduled, total.InFlight = total.Due+row.Due, total.Scheduled+row.Scheduled, total.InFlight+row.InFlight
+				if row.LastScheduled.After(total.LastScheduled) {
+					total.LastScheduled = row.LastScheduled
+				}
+			}
+			switch {
+			case !waiting && len(stranded.Types) > 0:
+				return &stranded
+			case !waiting:
+				return nil
+			}
+			if now := l.config.Now(); said.IsZero() || now.Sub(said) >= drainSays {
+				said = now
+				attributes := []any{logDue, total.Due, logScheduled, total.Scheduled, logInFlight, total.InFlight}
+				if total.Scheduled > 0 {
+					attributes = append(attributes, logScheduledUntil, total.LastScheduled.UTC())
+				}
+				if len(stranded.Types) > 0 {
+					attributes = append(attributes, logStranded, stranded.Types)
+				}
+				l.config.Log.InfoContext(ctx, "draining: events are left", attributes...)
+			}
+		} else if ctx.Err() == nil {
+			l.config.Log.WarnContext(ctx, "could not find out what is left to drain", logErrorClass, classify(err, 0).class, logReason, err.Error())
+		}
+		pause(ctx, max(drainPause, drainShare*l.config.Now().Sub(asked)), l.stopped)
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-l.stopped:
+			return nil
+		default:
+		}
+	}
+}

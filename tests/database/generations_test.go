@@ -1,0 +1,723 @@
+package database_test
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"spectral/tests/pgtest"
+)
+
+// refuses runs a statement that must be refused with a code and a field.
+func refuses(t testing.TB, q querier, code, field, sql string, arguments ...any) *pgconn.PgError {
+	t.Helper()
+	_, err := q.Exec(deadline(t), sql, arguments...)
+	if have := sqlstate(t, err); have != code {
+		t.Fatalf("%s: answer %q, want %q: %v", sql, have, code, err)
+	}
+	pg := err.(*pgconn.PgError) //nolint:errorlint // sqlstate has seen that it is one
+	if field != "" && pg.ColumnName != field {
+		t.Errorf("%s: refused for field %q, want %q", sql, pg.ColumnName, field)
+	}
+	if strings.HasPrefix(code, "SP") && code != "SP030" && pg.Hint == "" && !strings.Contains(pg.Message, "must be a number") {
+		t.Errorf("%s: the refusal has no hint", sql)
+	}
+	return pg
+}
+
+// actions are those that were noted, with by whom, the generation and the details.
+func (d database) actions(t testing.TB) []string {
+	t.Helper()
+	return values[string](t, d.admin, "select concat_ws(' ', action, acted_by, generation, details) from core.operator_actions order by acted_at, id")
+}
+
+func (d database) wantActions(t testing.TB, want ...string) {
+	t.Helper()
+	if have := d.actions(t); !slices.Equal(have, want) {
+		t.Errorf("actions are\n%s\nwant\n%s", strings.Join(have, "\n"), strings.Join(want, "\n"))
+	}
+}
+
+func (d database) status(t testing.TB, generation int) string {
+	t.Helper()
+	return value[string](t, d.admin, "select coalesce((select status from core.generation_status($1)), 'none')", generation)
+}
+
+const publishCard = `select core.outbox_publish('worlds.world_model_card.published', 'worlds', '{"card_id": "c", "version": 1, "title": "t"}', p_generation => %s)`
+
+// publishInto is SQL that publishes a card into a generation.
+func publishInto(generation any) string { return fmt.Sprintf(publishCard, fmt.Sprint(generation)) }
+
+func TestAnOperatorRegistersAGeneration(t *testing.T) {
+	t.Parallel()
+	d := setup(t)
+	operator, worker := d.login(t, "spectral_operator"), d.login(t, "spectral_worker")
+	exec(t, worker, "set role spectral_worker")
+	register := func(generation int) {
+		t.Helper()
+		if status := value[string](t, operator, "select core.generation_register($1, 'ann')", generation); status != "live" || d.status(t, generation) != "live" {
+			t.Errorf("generation %d is %s, %s", generation, status, d.status(t, generation))
+		}
+	}
+	register(7)
+	register(7)
+	exec(t, operator, "select core.generation_drain(7)")
+	// a worker that starts lets a draining one drain
+	if status := value[string](t, worker, "select core.generation_register(7)"); status != "draining" || d.status(t, 7) != "draining" {
+		t.Errorf("a worker's start makes a draining generation %s", status)
+	}
+	register(7)
+	if value[bool](t, d.admin, "select draining_at is not null from core.deployments where generation = 7") {
+		t.Error("live again, it is draining since")
+	}
+	refuses(t, operator, "SP019", "generation", "select core.generation_register(2, 'ann')")
+	refuses(t, operator, "SP019", "generation", "select core.generation_register(0, 'ann')")
+	refuses(t, operator, "SP019", "generation", "select core.generation_register(null, 'ann')")
+	refuses(t, operator, "SP030", "acted_by", "select core.generation_register(8, ' ')")
+	refuses(t, worker, denied, "", "select core.generation_register(8, 'ann')")
+	for _, call := range []string{"generation_drain(7)", "generation_retire(7)", "outbox_adopt(1, 7)", "outbox_adoptable(1, 7)", "generation_status()"} {
+		refuses(t, worker, denied, "", "select core."+call)
+	}
+	for _, internal := range []string{"generation_open(7)", "generation_left(7)", "adoption_check(1, 7)", "transactions_below(null)"} {
+		refuses(t, operator, denied, "", "select core."+internal)
+	}
+	login := value[string](t, operator, "select session_user::text")
+	d.wantActions(t, "generation_register ann 7 {}", "generation_drain "+login+" 7 {}", `generation_register ann 7 {"was": "draining"}`)
+}
+
+func TestDrain(t *testing.T) {
+	t.Parallel()
+	d := setup(t)
+	operator, publisher := d.login(t, "spectral_operator"), d.login(t, "spectral_worlds")
+	goes := func() int {
+		t.Helper()
+		id := value[string](t, publisher, publishInto("null")+"::text")
+		return value[int](t, d.admin, "select generation from core.outbox where id = $1", id)
+	}
+	only := refuses(t, operator, "SP041", "generation", "select core.generation_drain(1, 'ann')")
+	if !strings.Contains(only.Detail, "publishing from SQL that names no generation is refused") {
+		t.Errorf("the refusal does not say what would happen: %s", only.Detail)
+	}
+	exec(t, operator, "select core.generation_register(3, 'ann')")
+	if g := goes(); g != 3 {
+		t.Errorf("publishing goes to %d", g)
+	}
+	for range 2 {
+		if status := value[string](t, operator, "select core.generation_drain(3, 'ann')"); status != "draining" {
+			t.Errorf("drained it is %s", status)
+		}
+	}
+	if g := goes(); g != 1 {
+		t.Errorf("while 3 drains publishing goes to %d", g)
+	}
+	exec(t, publisher, publishInto(3)) // its own producers run on
+	refuses(t, operator, "SP019", "generation", "select core.generation_drain(2)")
+	refuses(t, operator, "SP019", "generation", "select core.generation_drain(99)")
+	refuses(t, operator, "SP019", "generation", "select core.generation_drain(null)")
+	refuses(t, operator, "SP041", "generation", "select core.generation_drain(1)")
+	exec(t, operator, "select core.generation_drain(1, 'ann', p_force => true)")
+	refuses(t, publisher, "SP019", "generation", publishInto("null"))
+	d.wantActions(t, "generation_register ann 3 {}", "generation_drain ann 3 {}", `generation_drain ann 1 {"forced": true}`)
+}
+
+// Of two live generations that are drained at once, one stays.
+func TestTwoDrainsAtOnce(t *testing.T) {
+	t.Parallel()
+	d := setup(t)
+	exec(t, d.admin, "select core.generation_register(3)")
+	first, second := begin(t, d.login(t, "spectral_operator")), d.login(t, "spectral_operator")
+	exec(t, first, "select core.generation_drain(3)")
+	drained := make(chan error, 1)
+	ctx := deadline(t)
+	go func() {
+		_, err := second.Exec(ctx, "select core.generation_drain(1)")
+		drained <- err
+	}()
+	waitFor(t, d.admin, fmt.Sprintf("select cardinality(pg_blocking_pids(%d)) > 0", second.PgConn().PID()))
+	if err := first.Commit(ctx); err != nil {
+		t.Fatal(err)
+	}
+	if have := sqlstate(t, <-drained); have != "SP041" {
+		t.Errorf("the second is answered with %q", have)
+	}
+}
+
+func TestGenerationStatus(t *testing.T) {
+	t.Parallel()
+	d := setup(t)
+	d.rows(t, 12, "")
+	exec(t, d.admin, "select core.generation_register(3)")
+	// 1: two due, one in flight, two failed, one of them discarded; 5: known of by its events alone; 6: settled only
+	d.alter(t, 3, "status = 'in_flight', claim_token = gen_random_uuid(), claimed_at = now()")
+	d.alter(t, 4, "status = 'failed'")
+	d.alter(t, 5, "status = 'failed', deleted_at = now()")
+	for _, n := range []int{6, 7, 8} {
+		d.alter(t, n, "generation = 5, available_at = now() + make_interval(hours => "+fmt.Sprint(n)+")")
+	}
+	d.alter(t, 9, "generation = 6, status = 'delivered'")
+	d.alter(t, 10, "generation = 7, status = 'in_flight', claim_token = gen_random_uuid(), claimed_at = now()")
+	d.alter(t, 11, "generation = 8, status = 'failed'")
+	d.alter(t, 12, "status = 'delivered'")
+	worker := d.login(t, "spectral_worker")
+	exec(t, worker, "set role spectral_worker; select core.worker_register(gen_random_uuid(), 1, 'here', '{}')")
+	gone := d.login(t, "spectral_worker")
+	exec(t, gone, "set role spectral_worker; select core.worker_register(gen_random_uuid(), 1, 'gone', '{}')")
+	exec(t, gone, "select pg_advisory_unlock_all()")
+
+	operator := begin(t, d.login(t, "spectral_operator"))
+	type line struct {
+		Generation                       int
+		Status                           string
+		Due, Scheduled, InFlight, Failed int
+		Workers                          int
+		Default                          bool
+	}
+	const columns = "select generation, status, due, scheduled, in_flight, failed, workers, publishing_default from core.generation_status"
+	read := func(call string) []line {
+		t.Helper()
+		rows, err := operator.Query(deadline(t), columns+call)
+		if err != nil {
+			t.Fatal(err)
+		}
+		all, err := pgx.CollectRows(rows, pgx.RowToStructByPos[line])
+		if err != nil {
+			t.Fatal(err)
+		}
+		return all
+	}
+	want := []line{
+		{1, "live", 2, 0, 1, 1, 1, false}, {2, "retired", 0, 0, 0, 0, 0, false}, {3, "live", 0, 0, 0, 0, 0, true},
+		{5, "unknown", 0, 3, 0, 0, 0, false}, {7, "unknown", 0, 0, 1, 0, 0, false}, {8, "unknown", 0, 0, 0, 1, 0, false},
+	}
+	if have := read("()"); !reflect.DeepEqual(have, want) {
+		t.Errorf("status is\n%v, want\n%v", have, want)
+	}
+	for _, w := range want {
+		if have := read(fmt.Sprintf("(%d)", w.Generation)); !reflect.DeepEqual(have, []line{w}) {
+			t.Errorf("status of %d is %v, want %v", w.Generation, have, w)
+		}
+	}
+	if have := read("(6)"); len(have) != 0 {
+		t.Errorf("settled events make a generation known: %v", have)
+	}
+	// what was tried of the workers' locks is given back
+	if n := value[int](t, operator, "select count(*) from pg_locks where pid = pg_backend_pid() and locktype = 'advisory'"); n != 0 {
+		t.Errorf("%d locks of workers are held", n)
+	}
+	if !value[bool](t, operator, `select s.next_scheduled = (select min(available_at) from core.outbox where generation = 5)
+		and s.last_scheduled = (select max(available_at) from core.outbox where generation = 5) and s.oldest_due is null from core.generation_status(5) s`) {
+		t.Error("the times of what is scheduled are others")
+	}
+	if !value[bool](t, operator, `select s.oldest_due = (select available_at from core.outbox where id = $1) and s.next_scheduled is null
+		from core.generation_status(1) s`, key(1)) {
+		t.Error("the time of the oldest due one is another")
+	}
+
+	type backlog struct {
+		EventType                         string
+		Due, Scheduled, InFlight, Workers int
+	}
+	exec(t, d.admin, "update core.workers set handlers = '{\"worlds.world_model_card.published\": [\"a.b\"]}'")
+	other := d.login(t, "spectral_worker") // a session has its own locks for the asking
+	exec(t, other, "set role spectral_worker")
+	for generation, want := range map[int][]backlog{
+		1: {{cardType, 2, 0, 1, 1}}, 3: {}, 5: {{cardType, 0, 3, 0, 0}}, 7: {{cardType, 0, 0, 1, 0}}, 8: {},
+	} {
+		rows, err := other.Query(deadline(t), "select event_type, due, scheduled, in_flight, workers from core.generation_backlog($1)", generation)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if have, err := pgx.CollectRows(rows, pgx.RowToStructByPos[backlog]); err != nil || !slices.Equal(have, want) {
+			t.Errorf("backlog of %d is %v, want %v, %v", generation, have, want, err)
+		}
+	}
+}
+
+// retire calls once.
+func retire(t testing.TB, q querier) string {
+	t.Helper()
+	return value[string](t, q, "select core.generation_retire(3, 'ann')")
+}
+
+// retireUntil calls until the answer begins so; transactions of other tests are waited for as well.
+func retireUntil(t testing.TB, q querier, want string) string {
+	t.Helper()
+	for ctx := deadline(t); ; {
+		answer := retire(t, q)
+		if strings.HasPrefix(answer, want) {
+			return answer
+		}
+		if !strings.HasPrefix(answer, "waiting") && !strings.HasPrefix(answer, "closing") || ctx.Err() != nil {
+			t.Fatalf("retiring answers %q, want %q", answer, want)
+		}
+	}
+}
+
+// wantWaiting calls until the publisher is what is waited for; transactions of other tests may be waited for beside it.
+func wantWaiting(t testing.TB, q querier, publisher *pgx.Conn) {
+	t.Helper()
+	for ctx := deadline(t); ; {
+		answer := retire(t, q)
+		if strings.Contains(answer, fmt.Sprintf("pid %d of ", publisher.PgConn().PID())) {
+			return
+		}
+		if !strings.HasPrefix(answer, "waiting: for ") || ctx.Err() != nil {
+			t.Fatalf("retiring beside a publisher answers %q", answer)
+		}
+	}
+}
+
+// draining is setup with a generation 3 that drains.
+func draining(t *testing.T) (database, *pgx.Conn) {
+	t.Helper()
+	t.Parallel()
+	d := setup(t)
+	operator := d.login(t, "spectral_operator")
+	exec(t, d.admin, "select core.generation_register(3), core.generation_drain(3, 'ann')")
+	exec(t, d.admin, "delete from core.operator_actions")
+	return d, operator
+}
+
+func TestRetire(t *testing.T) {
+	d, operator := draining(t)
+	publisher := d.login(t, "spectral_worlds")
+	refuses(t, operator, "SP040", "generation", "select core.generation_retire(1)")
+	refuses(t, operator, "SP019", "generation", "select core.generation_retire(99)")
+	refuses(t, operator, "SP019", "generation", "select core.generation_retire(null)")
+	for _, level := range []string{"repeatable read", "serializable"} {
+		exec(t, operator, "begin isolation level "+level)
+		refuses(t, operator, "SP043", "", "select core.generation_retire(3)")
+		exec(t, operator, "rollback")
+	}
+	// what is left is named, and changes nothing
+	d.rows(t, 1, "")
+	for set, left := range map[string]string{
+		"status = 'pending'": "1 due, 0 scheduled, 0 in flight",
+		"status = 'pending', available_at = '2150-01-01T00:00:00Z'":                 "0 due, 1 scheduled until 2150-01-01T00:00:00Z, 0 in flight",
+		"status = 'in_flight', claim_token = gen_random_uuid(), claimed_at = now()": "0 due, 0 scheduled, 1 in flight",
+	} {
+		d.rows(t, 1, "generation = 3, "+set)
+		if answer := retire(t, operator); answer != "not empty: "+left || d.status(t, 3) != "draining" {
+			t.Errorf("retiring answers %q, want %q; status %s", answer, left, d.status(t, 3))
+		}
+	}
+	exec(t, publisher, publishInto(3))
+	d.rows(t, 2, "generation = 3, status = 'failed'") // its workers are not needed for those
+	d.alter(t, 2, "status = 'delivered'")
+	d.wantActions(t)
+
+	// called twice in one transaction nobody else has seen it closed
+	tx := begin(t, operator)
+	for range 2 {
+		if answer := retire(t, tx); !strings.HasPrefix(answer, "closing") {
+			t.Errorf("retiring answers %q", answer)
+		}
+	}
+	if err := tx.Commit(deadline(t)); err != nil {
+		t.Fatal(err)
+	}
+	if status := d.status(t, 3); status != "closing" {
+		t.Errorf("status is %s", status)
+	}
+	refuses(t, publisher, "SP019", "generation", publishInto(3))
+	refuses(t, d.admin, "SP019", "generation", "select core.generation_open(3)")
+	refuses(t, operator, "SP019", "generation", "select core.outbox_adopt(1, 3)")
+	// live again, it begins anew
+	exec(t, operator, "select core.generation_register(3, 'ann')")
+	exec(t, publisher, publishInto(3))
+	exec(t, d.admin, "update core.outbox set status = 'delivered' where status = 'pending'")
+	exec(t, operator, "select core.generation_drain(3, 'ann')")
+	if status := d.status(t, 3); status != "draining" {
+		t.Errorf("status is %s", status)
+	}
+	if answer := retire(t, operator); !strings.HasPrefix(answer, "closing") {
+		t.Errorf("retiring answers %q", answer)
+	}
+	retireUntil(t, operator, "retired")
+	retireUntil(t, operator, "retired")
+	if status := d.status(t, 3); status != "retired" || !value[bool](t, d.admin, "select retired_at is not null from core.deployments where generation = 3") {
+		t.Errorf("status is %s", status)
+	}
+	refuses(t, publisher, "SP019", "generation", publishInto(3))
+	refuses(t, operator, "SP019", "generation", "select core.generation_register(3, 'ann')")
+	d.wantActions(t, "generation_close ann 3 {}", `generation_register ann 3 {"was": "draining"}`, "generation_drain ann 3 {}",
+		"generation_close ann 3 {}", "generation_retire ann 3 {}")
+}
+
+// A mark of another cluster, whose dump this is, is not waited for.
+func TestRetireOnARestoredDump(t *testing.T) {
+	d, operator := draining(t)
+	retireUntil(t, operator, "closing")
+	exec(t, d.admin, "update core.deployments set closed_mark = '1000000000000', closed_xid = '999999999999' where generation = 3")
+	retireUntil(t, operator, "retired")
+}
+
+// Nothing is stranded by retiring while somebody publishes, whatever they have done so far.
+func TestRetireRacesPublishers(t *testing.T) {
+	const advisory = 7
+	for _, c := range []struct {
+		name string
+		// before and after the generation is closed; the transaction then commits
+		before, after []string
+		// the publisher's call of after waits inside for the lock, and came that far before the generation was closed
+		inside bool
+		// what the publisher is refused with after the closing
+		refused string
+		// what closing is waiting for
+		closing string
+	}{
+		{name: "published, not committed", before: []string{"begin", publishInto(3)}},
+		{name: "within a savepoint", before: []string{"begin", "savepoint s", publishInto(3), "release s"}},
+		{name: "between check and insert", after: []string{publishInto(3)}, inside: true},
+		{name: "prepared before", before: []string{"prepare p as " + publishInto(3), "begin"}, after: []string{"execute p"}, refused: "SP019"},
+		{name: "an id but nothing published", before: []string{"begin", "select pg_current_xact_id()"}, after: []string{publishInto(3)}, refused: "SP019"},
+		{name: "a snapshot of before, repeatable read", before: []string{"begin isolation level repeatable read", "select 1 from core.event_types"},
+			after: []string{publishInto(3)}, refused: "40001"},
+		{name: "a snapshot of before, serializable", before: []string{"begin isolation level serializable", "select 1 from core.event_types"},
+			after: []string{publishInto(3)}, refused: "40001"},
+		{name: "a snapshot and an id of before, repeatable read", before: []string{"begin isolation level repeatable read", "select pg_current_xact_id()"},
+			after: []string{publishInto(3)}, refused: "40001"},
+		{name: "published, repeatable read", before: []string{"begin isolation level repeatable read", publishInto(3)}, closing: "waiting: for a transaction that replays"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			d, operator := draining(t)
+			publisher := d.login(t, "spectral_worlds")
+			holder := pgtest.Conn(t, d.at)
+			exec(t, holder, "select pg_advisory_lock($1)", advisory)
+			if c.inside {
+				// the publisher's function waits behind its check of the generation
+				source := value[string](t, d.admin, "select pg_get_functiondef('core.outbox_insert'::regproc)")
+				patched := strings.Replace(source, "  v_channel := 'outbox_gen_'", fmt.Sprintf("  perform pg_advisory_xact_lock_shared(%d);\n  v_channel := 'outbox_gen_'", advisory), 1)
+				if patched == source {
+					t.Fatal("core.outbox_insert has no such place")
+				}
+				exec(t, d.admin, patched)
+			}
+			for _, sql := range c.before {
+				exec(t, publisher, sql)
+			}
+			published := make(chan error, 1)
+			ctx := deadline(t)
+			after := func() {
+				for _, sql := range c.after {
+					if _, err := publisher.Exec(ctx, sql); err != nil {
+						published <- err
+						return
+					}
+				}
+				published <- nil
+			}
+			if c.inside {
+				go after()
+				waitFor(t, d.admin, fmt.Sprintf("select exists (select from pg_locks where locktype = 'advisory' and objid = %d and not granted)", advisory))
+			}
+			if c.closing != "" {
+				if answer := retire(t, operator); !strings.HasPrefix(answer, c.closing) {
+					t.Fatalf("closing answers %q", answer)
+				}
+			} else if answer := retire(t, operator); !strings.HasPrefix(answer, "closing") {
+				t.Fatalf("closing answers %q", answer)
+			}
+			if !c.inside {
+				after()
+			} else {
+				wantWaiting(t, operator, publisher)
+				exec(t, holder, "select pg_advisory_unlock($1)", advisory)
+			}
+			have := sqlstate(t, <-published)
+			if have != c.refused {
+				t.Errorf("the publisher is answered with %q, want %q", have, c.refused)
+			}
+			if c.refused == "" && !c.inside && c.closing == "" {
+				wantWaiting(t, operator, publisher)
+			}
+			if !publisher.PgConn().IsClosed() && publisher.PgConn().TxStatus() != 'I' {
+				exec(t, publisher, "commit")
+			}
+			if c.refused != "" {
+				retireUntil(t, operator, "retired")
+				return
+			}
+			answer := retireUntil(t, operator, "not empty: 1 due")
+			if c.closing == "" && !strings.HasSuffix(answer, "it takes events again") {
+				t.Errorf("retiring answers %q", answer)
+			}
+			if status := d.status(t, 3); status != "draining" {
+				t.Errorf("with an event left it is %s", status)
+			}
+			// its workers may publish more while they finish
+			exec(t, publisher, publishInto(3))
+			exec(t, d.admin, "update core.outbox set status = 'delivered'")
+			retireUntil(t, operator, "retired")
+		})
+	}
+}
+
+// A publisher whose id is above that of the closing transaction, and above every id that has ended by then.
+func TestRetireAPublisherWithAHigherID(t *testing.T) {
+	d, operator := draining(t)
+	publisher := begin(t, d.login(t, "spectral_worlds"))
+	closing := begin(t, d.login(t, "spectral_operator"))
+	if answer := retire(t, closing); !strings.HasPrefix(answer, "closing") {
+		t.Fatalf("closing answers %q", answer)
+	}
+	exec(t, publisher, publishInto(3))
+	if err := closing.Commit(deadline(t)); err != nil {
+		t.Fatal(err)
+	}
+	wantWaiting(t, operator, publisher.Conn())
+	if err := publisher.Commit(deadline(t)); err != nil {
+		t.Fatal(err)
+	}
+	retireUntil(t, operator, "not empty: 1 due")
+}
+
+// Whoever moves events into a generation keeps it open until that is committed.
+func TestRetireWaitsForAdopting(t *testing.T) {
+	d, operator := draining(t)
+	d.rows(t, 1, "")
+	adopting := begin(t, d.login(t, "spectral_operator"))
+	exec(t, adopting, "select core.outbox_adopt(1, 3)")
+	if answer := retire(t, operator); !strings.HasPrefix(answer, "waiting: for a transaction that replays or adopts") {
+		t.Fatalf("retiring answers %q", answer)
+	}
+	if err := adopting.Commit(deadline(t)); err != nil {
+		t.Fatal(err)
+	}
+	retireUntil(t, operator, "not empty: 1 due")
+}
+
+func TestAdopt(t *testing.T) {
+	t.Parallel()
+	d := setup(t)
+	d.rows(t, 12, "attempts = 2, crashes = 1, handler_failures = '{\"platform.a\": {\"failures\": 2}}', last_error = 'E: platform.a: e'")
+	exec(t, d.admin, "select core.generation_register(3), core.generation_register(12)")
+	// 1, 2 and 5 are due; 3 is of a class; 4 and 11 are scheduled; the others stay
+	d.alter(t, 3, "channel = 'outbox_gen_1_slow', event_type = 'worlds.thing.slow'")
+	d.alter(t, 4, "available_at = now() + interval '1 hour'")
+	d.alter(t, 6, "status = 'in_flight', claim_token = gen_random_uuid(), claimed_at = now()")
+	d.alter(t, 7, "status = 'failed'")
+	d.alter(t, 8, "status = 'delivered'")
+	d.alter(t, 9, "deleted_at = now()")
+	d.alter(t, 10, "generation = 12, channel = 'outbox_gen_12'")
+	d.alter(t, 11, "channel = 'outbox_default', available_at = now() + interval '2 hours'")
+	held := begin(t, pgtest.Conn(t, d.at))
+	exec(t, held, "select from core.outbox where id = $1 for update", key(12))
+	before := map[int]map[string]any{}
+	for n := 1; n <= 12; n++ {
+		before[n] = d.row(t, n)
+	}
+	operator, listener := d.login(t, "spectral_operator"), pgtest.Conn(t, d.at)
+	worker := d.login(t, "spectral_worker")
+	exec(t, worker, `set role spectral_worker; select core.worker_register(gen_random_uuid(), 3, 'here', '{"worlds.world_model_card.published": ["a.b"]}')`)
+	exec(t, listener, "listen outbox_gen_3; listen outbox_gen_3_slow; listen outbox_gen_1; listen outbox_gen_12")
+
+	type adoptable struct {
+		EventType                         string
+		Due, Scheduled, InFlight, Workers int
+	}
+	dry := func(arguments string) []adoptable {
+		t.Helper()
+		rows, err := operator.Query(deadline(t), "select * from core.outbox_adoptable("+arguments+")")
+		if err != nil {
+			t.Fatal(err)
+		}
+		all, err := pgx.CollectRows(rows, pgx.RowToStructByPos[adoptable])
+		if err != nil {
+			t.Fatal(err)
+		}
+		return all
+	}
+	if have, want := dry("1, 3"), []adoptable{{classType, 1, 0, 0, 0}, {cardType, 4, 2, 1, 1}}; !slices.Equal(have, want) {
+		t.Errorf("the dry run says %v, want %v", have, want)
+	}
+	if have, want := dry("1, 3, '{worlds.thing.slow,worlds.nothing}'"), []adoptable{{classType, 1, 0, 0, 0}}; !slices.Equal(have, want) {
+		t.Errorf("the dry run of a type says %v, want %v", have, want)
+	}
+	at := value[time.Time](t, d.admin, "select clock_timestamp()")
+	if n := value[int](t, operator, "select core.outbox_adopt(1, 3, 1000, 'ann', '{worlds.thing.slow}')"); n != 1 {
+		t.Errorf("%d of the one type were moved", n)
+	}
+	if n := value[int](t, operator, "select core.outbox_adopt(1, 3, 2, 'ann')") + value[int](t, operator, "select core.outbox_adopt(1, 3, p_adopted_by => 'ann')"); n != 5 {
+		t.Errorf("%d of the others were moved", n)
+	}
+	if n := value[int](t, operator, "select core.outbox_adopt(1, 3)"); n != 0 {
+		t.Errorf("%d more were moved", n)
+	}
+	due := map[string]string{"generation": "= 3", "channel": "= 'outbox_gen_3'", "available_at": ">= b.at"}
+	slow := map[string]string{"generation": "= 3", "channel": "= 'outbox_gen_3_slow'", "available_at": ">= b.at"}
+	later := map[string]string{"generation": "= 3", "channel": "= 'outbox_gen_3'"}
+	for n, want := range map[int]map[string]string{1: due, 2: due, 3: slow, 4: later, 5: due, 6: {}, 7: {}, 8: {}, 9: {}, 10: {}, 11: later, 12: {}} {
+		d.wantChanges(t, n, before[n], at, want)
+	}
+	counts := map[string]int{}
+	for range 3 { // one for each call and channel
+		n, err := listener.WaitForNotification(deadline(t))
+		if err != nil {
+			t.Fatal(err)
+		}
+		counts[n.Channel]++
+	}
+	if counts["outbox_gen_3"] != 2 || counts["outbox_gen_3_slow"] != 1 {
+		t.Errorf("listeners were woken %v", counts)
+	}
+	for i, ids := range values[[]uuid.UUID](t, d.admin, "select event_ids from core.operator_actions where action = 'adopt' order by acted_at, id") {
+		if want := []int{1, 2, 3}[i]; len(ids) != want {
+			t.Errorf("the %d. action names %d events, want %d", i+1, len(ids), want)
+		}
+	}
+	if have := d.actions(t); len(have) != 3 || have[0] != `adopt ann 3 {"from": 1, "event_types": ["worlds.thing.slow"]}` || have[1] != `adopt ann 3 {"from": 1}` {
+		t.Errorf("actions are %v", have)
+	}
+	if err := held.Rollback(deadline(t)); err != nil {
+		t.Fatal(err)
+	}
+	if n := value[int](t, operator, "select core.outbox_adopt(1, 3)"); n != 1 {
+		t.Errorf("%d that a worker had held were moved", n)
+	}
+}
+
+func TestAdoptRefusals(t *testing.T) {
+	t.Parallel()
+	d := setup(t)
+	d.rows(t, 1, "generation = 5")
+	exec(t, d.admin, "select core.generation_register(3)")
+	var warnings []string
+	config, err := pgx.ParseConfig(pgtest.Login(t, d.at, "spectral_operator"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	config.OnNotice = func(_ *pgconn.PgConn, n *pgconn.Notice) { warnings = append(warnings, n.Message) }
+	operator, err := pgx.ConnectConfig(deadline(t), config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = operator.Close(context.Background()) }()
+	for _, call := range []string{"select core.outbox_adopt(%s)", "select core.outbox_adoptable(%s)"} {
+		refuses(t, operator, "SP042", "to", fmt.Sprintf(call, "1, 1"))
+		refuses(t, operator, "SP019", "generation", fmt.Sprintf(call, "1, 2")) // retired
+		refuses(t, operator, "SP019", "generation", fmt.Sprintf(call, "1, 99"))
+		refuses(t, operator, "SP019", "generation", fmt.Sprintf(call, "1, null"))
+		refuses(t, operator, "SP019", "from", fmt.Sprintf(call, "99, 1"))
+		refuses(t, operator, "SP019", "from", fmt.Sprintf(call, "null, 1"))
+	}
+	for _, limit := range []string{"0", "10001", "null"} {
+		refuses(t, operator, "SP030", "limit", fmt.Sprintf("select core.outbox_adopt(1, 3, %s)", limit))
+	}
+	refuses(t, operator, "SP030", "acted_by", "select core.outbox_adopt(5, 3, p_adopted_by => '')")
+	exec(t, operator, "select core.outbox_adopt(1, 3)")
+	if len(warnings) != 1 || !strings.Contains(warnings[0], "generation 1 is live") {
+		t.Errorf("a live generation is warned of with %q", warnings)
+	}
+	// from a retired one, and from one that nobody knows
+	exec(t, operator, "select core.outbox_adopt(2, 3)")
+	if n := value[int](t, operator, "select core.outbox_adopt(5, 3)"); n != 1 {
+		t.Errorf("%d events of an unknown generation were moved", n)
+	}
+}
+
+// Adopting stamps what was due with a time after its transaction has its id, as publishing does: a floor that has risen in between
+// is not above it.
+func TestAdoptedEventsAreAboveTheFloor(t *testing.T) {
+	t.Parallel()
+	d := setup(t)
+	d.rows(t, 50, "")
+	exec(t, d.admin, "select core.generation_register(3)")
+	floors := d.login(t, "spectral_worker")
+	exec(t, floors, "set role spectral_worker")
+	adopting := begin(t, d.login(t, "spectral_operator"))
+	exec(t, adopting, "select core.outbox_adopt(1, 3)")
+	var mark time.Time
+	var id, running int64
+	measure := func() (time.Time, int64, int64) {
+		t.Helper()
+		if err := floors.QueryRow(deadline(t), "select mark_at, mark_id, lowest_running from core.outbox_floor(3, $1, '-infinity')", cardType).Scan(&mark, &id, &running); err != nil {
+			t.Fatal(err)
+		}
+		return mark, id, running
+	}
+	if _, id, running := measure(); running >= id {
+		t.Fatalf("the lowest running id is %d, the mark's %d", running, id)
+	}
+	if err := adopting.Commit(deadline(t)); err != nil {
+		t.Fatal(err)
+	}
+	if n := value[int](t, d.admin, "select count(*) from core.outbox where generation = 3 and available_at >= $1", mark); n != 0 {
+		t.Errorf("%d rows are stamped after a mark that was made later", n)
+	}
+	if order := values[int](t, d.admin, "select (payload ->> 'n')::int from core.outbox where generation = 3 order by available_at"); len(order) != 50 || !slices.IsSorted(order) {
+		t.Errorf("they are due in the order %v", order)
+	}
+	if n := value[int](t, d.admin, "select count(*) from core.outbox where generation = 3 and available_at > clock_timestamp() - interval '1 minute'"); n != 50 {
+		t.Errorf("%d of 50 rows are stamped anew", n)
+	}
+}
+
+// Settled events are not read, whatever the session planned when there were none.
+func TestPlansOfGenerations(t *testing.T) {
+	t.Parallel()
+	at := pgtest.New(t)
+	admin := pgtest.Conn(t, at)
+	exec(t, admin, "analyze core.outbox; alter table core.outbox disable trigger outbox_notify; select core.generation_register(3)")
+	operator := pgtest.Conn(t, pgtest.Login(t, at, "spectral_operator"))
+	exec(t, operator, "set plan_cache_mode = force_generic_plan")
+	calls := []string{
+		"select core.generation_status(1)", "select core.generation_backlog(1)", "select core.outbox_adoptable(1, 3)",
+		"select core.outbox_adopt(1, 3, 10)", "select core.outbox_adopt(1, 3, 10, null, '{worlds.world_model_card.published}')", "select core.generation_retire(1)",
+	}
+	all := func(sqls []string) {
+		for _, sql := range sqls {
+			exec(t, operator, sql)
+		}
+	}
+	all(calls[:5])
+	exec(t, admin, "select core.generation_drain(1)")
+	exec(t, admin, `select core.outbox_publish_many((select jsonb_agg(jsonb_build_object('event_type', 'worlds.world_model_card.published', 'generation', 1,
+		'source', 'worlds', 'payload', '{"card_id": "c", "version": 1, "title": "t"}'::jsonb)) from generate_series(1, 4000)))`)
+	exec(t, admin, "update core.outbox set status = 'delivered'; create index test_failed on core.outbox (id) where status = 'failed' and deleted_at is null")
+	exec(t, admin, "vacuum core.outbox")
+	exec(t, admin, `select core.outbox_publish_many((select jsonb_agg(jsonb_build_object('event_type', 'worlds.world_model_card.published', 'generation', 1,
+		'source', 'worlds', 'payload', '{"card_id": "c", "version": 1, "title": "t"}'::jsonb)) from generate_series(1, 100)))`)
+	exec(t, admin, "select pg_stat_force_next_flush(), pg_stat_reset()")
+	entries := `select (select sum(idx_tup_read) from pg_stat_user_indexes where relname = 'outbox')::int + (select seq_tup_read from pg_stat_user_tables where relname = 'outbox')::int`
+	last := value[int](t, admin, entries)
+	for _, call := range calls {
+		exec(t, operator, call)
+		exec(t, operator, "select pg_stat_force_next_flush()")
+		exec(t, operator, "select 1")
+		now := value[int](t, admin, entries)
+		if now-last > 450 {
+			t.Errorf("%s reads %d entries beside 100 events", call, now-last)
+		}
+		last = now
+	}
+}
+
+// What has not happened has no time.
+func TestGenerationStatusOfNone(t *testing.T) {
+	t.Parallel()
+	d := setup(t)
+	exec(t, d.admin, "delete from core.outbox; delete from core.deployments")
+	if n := value[int](t, d.admin, "select count(*) from core.generation_status()"); n != 0 {
+		t.Errorf("%d generations of none", n)
+	}
+	exec(t, d.admin, "select core.generation_register(4)")
+	var row map[string]any
+	if err := json.Unmarshal(value[[]byte](t, d.admin, "select to_jsonb(s) from core.generation_status() s"), &row); err != nil {
+		t.Fatal(err)
+	}
+	for _, column := range []string{"draining_at", "closed_at", "retired_at", "oldest_due", "next_scheduled", "last_scheduled"} {
+		if row[column] != nil {
+			t.Errorf("%s is %v", column, row[column])
+		}
+	}
+}

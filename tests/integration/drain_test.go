@@ -1,0 +1,143 @@
+package integration_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"spectral/internal/core/events"
+	"spectral/internal/core/events/infrastructure/postgres"
+	"spectral/tests/pgtest"
+)
+
+// drains is a drain that goes on.
+type drains struct {
+	*listening
+	ended chan error
+}
+
+func (l *listening) drain(ctx context.Context, ownTypesOnly bool) drains {
+	d := drains{l, make(chan error, 1)}
+	go func() { d.ended <- l.Drain(ctx, ownTypesOnly) }()
+	return d
+}
+
+func (d drains) end() error {
+	d.Helper()
+	select {
+	case err := <-d.ended:
+		return err
+	case <-time.After(patience):
+		d.Fatalf("the drain has not ended within %s", patience)
+		return nil
+	}
+}
+
+// goesOn fails if the drain has ended.
+func (d drains) goesOn(beside string) {
+	d.Helper()
+	select {
+	case err := <-d.ended:
+		d.Fatalf("the drain has ended beside %s: %v", beside, err)
+	default:
+	}
+}
+
+// byHand inserts events that were due an hour ago.
+const byHand = `insert into core.outbox (event_type, event_version, source, content_class, channel, generation, payload, idempotency_key, available_at)
+	select $1, 1, 'worlds', 'operational', 'outbox_gen_' || $2::bigint, $2::bigint, jsonb_build_object('n', i), 'by hand ' || i, clock_timestamp() - interval '1 hour'
+	from generate_series(1, $3::integer) i`
+
+// A drain goes on while a handler is at work, while an event is in flight in another process and while one is
+// scheduled, says what for, and ends with the last; of two, both do.
+func TestDrainWaitsForWhatIsLeft(t *testing.T) {
+	b := setup(t)
+	log := &notes{}
+	b.log = logTo(log)
+	says := func(what string) {
+		t.Helper()
+		b.eventually("the log has "+what, func() bool { return log.count(what) > 0 })
+	}
+	g := newGate()
+	t.Cleanup(g.letOn)
+	l := b.listen(never, subscription(handler("platform.one", func(ctx context.Context, _ events.Tx, _ events.Envelope) error { return g.pass(ctx) })))
+	b.publish(event(1))
+	g.awaitEntered(t)
+	d := l.drain(b.ctx, false)
+	says(`"msg":"draining: events are left","due":1,"scheduled":0,"in_flight":0}`)
+	b.exec("insert into core.outbox (event_type, event_version, source, content_class, generation, payload, idempotency_key, status, claim_token, claimed_at, lease_seconds) values ($1, 1, 'worlds', 'operational', 1, '{}', 'elsewhere', 'in_flight', gen_random_uuid(), now(), 3600)", happenedType)
+	b.exec(`select core.outbox_publish($1, 'worlds', '{"n": 2}', p_available_at => now() + interval '700 milliseconds')`, happenedType)
+	d.goesOn("a handler at work")
+	g.letOn()
+	l.delivered(2)
+	second := l.drain(b.ctx, true)
+	says(`"msg":"draining: events are left","due":0,"scheduled":0,"in_flight":1}`)
+	d.goesOn("an event in flight")
+	second.goesOn("an event in flight")
+	b.exec("update core.outbox set status = 'delivered', claim_token = null where idempotency_key = 'elsewhere'")
+	must(t, d.end())
+	must(t, second.end())
+}
+
+// Event types that nobody handles end a drain, and are not waited for; those that another live worker handles are.
+func TestDrainOfWhatOthersHandle(t *testing.T) {
+	b := setup(t, slowContract())
+	l := b.listen(never, subscription(leaving("platform.one")))
+	b.exec(byHand, slowType, 1, 3)
+	var stranded *postgres.StrandedError
+	if err := l.drain(b.ctx, false).end(); !errors.As(err, &stranded) || len(stranded.Types) != 1 || stranded.Types[0] != (postgres.StrandedType{EventType: slowType, Events: 3}) {
+		t.Fatalf("the drain ended with %v", err)
+	}
+	must(t, l.drain(b.ctx, true).end())
+	b.publish(event(1))
+	l.delivered(1)
+	g := newGate()
+	t.Cleanup(g.letOn)
+	other := b.newListener(never, pgtest.Generation, slowSubscription(executor("worlds.slow", func(ctx context.Context, e events.Envelope) (events.Completion, error) {
+		return completion("worlds.slow", e), g.pass(ctx)
+	})))
+	other.start()
+	g.awaitAll(t, 3)
+	d := l.drain(b.ctx, false)
+	stops := l.drain(b.ctx, false)
+	ctx, cancel := context.WithCancel(b.ctx)
+	interrupted := l.drain(ctx, false)
+	cancel()
+	if err := interrupted.end(); !errors.Is(err, context.Canceled) {
+		t.Errorf("an interrupted drain ends with %v", err)
+	}
+	d.goesOn("events of another worker")
+	g.letOn()
+	other.delivered(3)
+	must(t, d.end())
+	must(t, stops.end())
+}
+
+// A drain ends with its listener.
+func TestDrainEndsWithItsListener(t *testing.T) {
+	b := setup(t)
+	l := b.newListener(never, pgtest.Generation, subscription(leaving("platform.one")))
+	l.start()
+	b.exec(`select core.outbox_publish($1, 'worlds', '{"n": 1}', p_available_at => now() + interval '1 day')`, happenedType)
+	d := l.drain(b.ctx, false)
+	l.stop()
+	must(t, d.end())
+}
+
+// Events that are adopted are found at once, whatever they were stamped with and however far the consumer's floor has come.
+func TestAdoptedEventsAreFound(t *testing.T) {
+	b := setup(t)
+	l := b.listen(never, subscription(leaving("platform.one")))
+	for n, until := 0, time.Now().Add(500*time.Millisecond); time.Now().Before(until); n++ {
+		b.publish(event(n))
+		l.delivered(1)
+	}
+	b.exec(byHand, happenedType, 5, 20)
+	if n := one[int](b, "select core.outbox_adopt(5, 1)"); n != 20 {
+		t.Fatalf("%d events were adopted", n)
+	}
+	l.delivered(20)
+	b.exec("select core.generation_drain(1, p_force => true)")
+	must(t, l.drain(b.ctx, false).end())
+}
