@@ -21,7 +21,7 @@ create table core.retention_policies (
 comment on table core.retention_policies is 'How long rows are kept; core.retention_sweep deletes no others.';
 comment on column core.retention_policies.active_ttl_days is 'days of 24 hours until a row is tombstoned';
 comment on column core.retention_policies.tombstoned_grace_days is 'days of 24 hours from the tombstone until the row is deleted';
-grant select on core.retention_policies to spectral_operator, spectral_retention, spectral_worker;
+grant select on core.retention_policies to spectral_operator, spectral_retention;
 
 -- +goose StatementBegin
 -- core.retention_policies_check() says what is wrong with the policies: null if nothing. What has been handled has to be remembered for

@@ -30,6 +30,7 @@ create table core.retention_progress (
   after_occurred_at timestamptz null,
   next_block bigint null,
   from_deleted_at timestamptz not null default '-infinity',
+  from_deleted_since timestamptz not null default '-infinity',
   walk_started_at timestamptz not null default '-infinity',
   walk_ended_at timestamptz null default '-infinity',
   constraint retention_progress_pk primary key (subject)
@@ -38,6 +39,7 @@ comment on table core.retention_progress is 'Where the walk through each table i
 comment on column core.retention_progress.after_id is 'the walk goes on behind this key, null: from the first';
 comment on column core.retention_progress.next_block is 'the walk goes on with this block of the table, null: the first';
 comment on column core.retention_progress.from_deleted_at is 'earlier tombstones are dealt with: what an old snapshot keeps of them is not walked past again';
+comment on column core.retention_progress.from_deleted_since is 'when that began, which it does anew in each run: what was locked is then found';
 comment on column core.retention_progress.walk_ended_at is 'null while the walk is under way';
 grant select on core.retention_progress to spectral_operator;
 

@@ -35,8 +35,8 @@ set lock_timeout = '1s'
 as $$
 #variable_conflict use_column
 declare
-  c_page constant integer := 5000;  -- entries of the primary key that are read at once
-  c_blocks constant integer := 64;  -- blocks of core.event_handled
+  c_page constant integer := 2000;  -- entries of the primary key that are read at once
+  c_blocks constant integer := 16;  -- blocks of core.event_handled
   c_chunk constant integer := 1000; -- rows that are deleted at once
   v_role constant text := current_setting('role');
   v_invoker constant name := case v_role when 'none' then session_user else v_role::name end;
@@ -110,9 +110,13 @@ begin
     select p.* into v_at from core.retention_progress p where p.subject = v_policy.subject;
     -- each subject has its part of the time
     v_until := clock_timestamp() + make_interval(secs => p_max_seconds / 3);
+    if v_at.from_deleted_since < v_run_started or v_at.from_deleted_since > clock_timestamp() then
+      v_at.from_deleted_at := '-infinity';
+      v_at.from_deleted_since := clock_timestamp();
+    end if;
 
     -- what was tombstoned long enough ago, from where the last call ended. That each row is locked makes its place
-    -- in the table as good as a key, and a better one: no plan can be wrong about it
+    -- in the table as good as a key. A CASE hides the condition of the partial index, which a plan might read from end to end instead
     rows := 0;
     looked_at := 0;
     v_undone := 0;
@@ -120,24 +124,25 @@ begin
     while more and v_left > 0 and clock_timestamp() < v_until loop
       v_limit := least(c_chunk, v_left);
       if subject = 'outbox_row' then
-        select array_agg(l.ctid), max(l.deleted_at) into v_rows, v_at.from_deleted_at
+        select array_agg(l.ctid), coalesce(max(l.deleted_at), v_at.from_deleted_at) into v_rows, v_at.from_deleted_at
         from (select o.ctid, o.deleted_at from core.outbox o
               where o.deleted_at between v_at.from_deleted_at and v_over and o.status in ('delivered', 'failed')
               order by o.deleted_at limit v_limit for update skip locked) l;
         delete from core.outbox o
-        where o.ctid = any (v_rows) and o.deleted_at <= v_over and o.status in ('delivered', 'failed');
+        where o.ctid = any (v_rows) and case when o.deleted_at <= v_over then o.status in ('delivered', 'failed') else false end;
         get diagnostics v_n = row_count;
         rows := rows + v_n;
       elsif subject = 'event_handled' then
-        select array_agg(l.ctid) filter (where not l.back), array_agg(l.ctid) filter (where l.back), max(l.deleted_at)
+        select array_agg(l.ctid) filter (where not l.back), array_agg(l.ctid) filter (where l.back),
+               coalesce(max(l.deleted_at), v_at.from_deleted_at)
         into v_rows, v_back, v_at.from_deleted_at
         from (select h.ctid, h.deleted_at, core.key_in_outbox(h.event_id, h.idempotency_key) as back from core.event_handled h
               where h.deleted_at between v_at.from_deleted_at and v_over
               order by h.deleted_at limit v_limit for update skip locked) l;
-        delete from core.event_handled h where h.ctid = any (v_rows) and h.deleted_at <= v_over;
+        delete from core.event_handled h where h.ctid = any (v_rows) and case when h.deleted_at <= v_over then true else false end;
         get diagnostics v_n = row_count;
         rows := rows + v_n;
-        update core.event_handled h set deleted_at = null where h.ctid = any (v_back) and h.deleted_at <= v_over;
+        update core.event_handled h set deleted_at = null where h.ctid = any (v_back);
         get diagnostics v_n = row_count;
         v_undone := v_undone + v_n;
         v_rows := v_rows || v_back;
@@ -153,9 +158,6 @@ begin
       looked_at := looked_at + v_n;
       v_left := v_left - v_n;
       more := v_n = v_limit;
-      if not more or v_at.from_deleted_at is null then
-        v_at.from_deleted_at := '-infinity'; -- what was locked now is found next time
-      end if;
     end loop;
     step := 'deleted';
     v_steps := v_steps || jsonb_build_object(subject || '.' || step, rows);
@@ -259,7 +261,7 @@ begin
     end if;
     update core.retention_progress p
     set after_id = v_at.after_id, after_occurred_at = v_at.after_occurred_at, next_block = v_at.next_block,
-        from_deleted_at = v_at.from_deleted_at, walk_started_at = v_at.walk_started_at, walk_ended_at = v_at.walk_ended_at
+        from_deleted_at = v_at.from_deleted_at, from_deleted_since = v_at.from_deleted_since, walk_started_at = v_at.walk_started_at, walk_ended_at = v_at.walk_ended_at
     where p.subject = v_policy.subject;
     step := 'tombstoned';
     v_steps := v_steps || jsonb_build_object(subject || '.' || step, rows);

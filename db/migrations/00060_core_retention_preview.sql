@@ -13,8 +13,8 @@ set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off s
 as $$
 #variable_conflict use_column
 declare
-  c_page constant integer := 5000;
-  c_blocks constant integer := 64;
+  c_page constant integer := 2000;
+  c_blocks constant integer := 16;
   v_now constant timestamptz := clock_timestamp();
   v_policy core.retention_policies;
   v_expired timestamptz;

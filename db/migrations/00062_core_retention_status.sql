@@ -45,7 +45,7 @@ as $$
      from core.retention_runs r where not r.by_hand order by r.started_at desc limit 1), 0)::double precision
 $$;
 -- +goose StatementEnd
-grant execute on function core.retention_due_in(double precision) to spectral_worker;
+grant execute on function core.retention_due_in(double precision) to spectral_worker, spectral_operator;
 reset role;
 
 -- +goose Down

@@ -17,6 +17,7 @@ import (
 
 	"spectral/internal/core/events/infrastructure/postgres"
 	"spectral/internal/core/events/infrastructure/postgres/admin"
+	retentionpg "spectral/internal/core/retention/infrastructure/postgres"
 )
 
 // oldestPostgres is the first major version whose features the migrations use.
@@ -88,6 +89,24 @@ func CheckDatabase(ctx context.Context, s *Settings, further ...string) error {
 // reports, in one line with what to do, why that cannot be: a database unreachable, too old or not migrated, or a login that may
 // not act as an operator.
 func OpenAdmin(ctx context.Context, url string) (*admin.Admin, func(), error) {
+	pool, closePool, err := openOperator(ctx, url)
+	if err != nil {
+		return nil, nil, err
+	}
+	return admin.New(pool), closePool, nil
+}
+
+// OpenRetention is [OpenAdmin] for what operators do about retention.
+func OpenRetention(ctx context.Context, url string) (*retentionpg.Store, func(), error) {
+	pool, closePool, err := openOperator(ctx, url)
+	if err != nil {
+		return nil, nil, err
+	}
+	return retentionpg.New(pool, operatorRole), closePool, nil
+}
+
+// openOperator opens a pool whose login may act as an operator, on a database that this build can use.
+func openOperator(ctx context.Context, url string) (*pgxpool.Pool, func(), error) {
 	config, err := postgres.PoolConfig(url, 0)
 	if err != nil {
 		return nil, nil, &SettingsError{[]error{fmt.Errorf("%s: %w", EnvDatabaseURL, oneLine(err))}}
@@ -118,7 +137,7 @@ func OpenAdmin(ctx context.Context, url string) (*admin.Admin, func(), error) {
 	if err != nil {
 		return nil, nil, fmt.Errorf("connection pool: %w", err)
 	}
-	return admin.New(pool), func() { postgres.ClosePool(pool) }, nil
+	return pool, func() { postgres.ClosePool(pool) }, nil
 }
 
 func withConnection(ctx context.Context, config *pgx.ConnConfig, check func(context.Context, *pgx.Conn) error) error {

@@ -96,7 +96,7 @@ func rootCommand(p Process) *cobra.Command {
 	root.SetErr(p.Stderr)
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError{err} })
 	root.PersistentFlags().String("log-level", "info", "least level of log entries on stderr: debug, info, warn or error")
-	root.AddCommand(demoCommand(p), runCommand(p), migrateCommand(p), eventsCommand(p), versionCommand(p))
+	root.AddCommand(demoCommand(p), runCommand(p), migrateCommand(p), eventsCommand(p), retentionCommand(p), versionCommand(p))
 	return root
 }
 
