@@ -63,11 +63,37 @@ func (s *store) DueIn(context.Context, time.Duration) (time.Duration, error) {
 
 func (s *store) Status(context.Context) (retention.Status, error) { return s.status, nil }
 
+// logged is a log that can be read while it is written.
+type logged struct {
+	mu   sync.Mutex
+	text bytes.Buffer
+}
+
+func (l *logged) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.Write(p)
+}
+
+func (l *logged) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.String()
+}
+
+// look lets d pass, and waits until the sweeper waits for something. What then is read of s is as it left it.
+func look(s *store, d time.Duration) {
+	s.mu.Lock() // what was read before is read before it goes on
+	s.mu.Unlock() //nolint:staticcheck // see above
+	time.Sleep(d)
+	synctest.Wait()
+}
+
 // sweeping starts a sweeper on s in a bubble of time, and stops it at the end.
-func sweeping(t *testing.T, s *store, during func(sweeper *retention.Sweeper, log *bytes.Buffer)) {
+func sweeping(t *testing.T, s *store, during func(sweeper *retention.Sweeper, log *logged)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
-		var log bytes.Buffer
+		var log logged
 		s.began = time.Now()
 		sweeper, err := retention.NewSweeper(s, retention.Config{
 			By: "me", Log: slog.New(slog.NewTextHandler(&log, nil)), NewID: uuid.NewV7, Now: time.Now, Random: func() float64 { return 0 },
@@ -93,14 +119,12 @@ func sweeping(t *testing.T, s *store, during func(sweeper *retention.Sweeper, lo
 func TestASweeperSweepsWhatThereIsNowAndThen(t *testing.T) {
 	t.Parallel()
 	s := &store{left: 3, status: retention.Status{FailedExpiring: 4, FailedExpireFirst: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)}}
-	sweeping(t, s, func(_ *retention.Sweeper, log *bytes.Buffer) {
-		time.Sleep(4 * time.Minute)
-		synctest.Wait()
+	sweeping(t, s, func(_ *retention.Sweeper, log *logged) {
+		look(s, 4 * time.Minute)
 		if len(s.asked) > 0 {
 			t.Errorf("it sweeps at once: asked after %v", s.asked)
 		}
-		time.Sleep(2 * time.Minute)
-		synctest.Wait()
+		look(s, 2 * time.Minute)
 		if len(s.sweeps) != 3 || s.sweeps[1]-s.sweeps[0] != retention.DefaultPause {
 			t.Fatalf("batches after %v", s.sweeps)
 		}
@@ -114,8 +138,7 @@ func TestASweeperSweepsWhatThereIsNowAndThen(t *testing.T) {
 		if text := log.String(); strings.Count(text, "level=WARN") != 1 || !strings.Contains(text, "failed_events=4 first_expires_at=2026-01-02T03:04:05Z") {
 			t.Errorf("of failed events logged is\n%s", text)
 		}
-		time.Sleep(retention.DefaultInterval)
-		synctest.Wait()
+		look(s, retention.DefaultInterval)
 		if len(s.sweeps) != 4 || s.batches[3].Run == s.batches[0].Run {
 			t.Errorf("after an hour, batches after %v", s.sweeps)
 		}
@@ -125,19 +148,17 @@ func TestASweeperSweepsWhatThereIsNowAndThen(t *testing.T) {
 func TestASweeperLeavesWhatOthersDo(t *testing.T) {
 	t.Parallel()
 	s := &store{due: 40 * time.Minute}
-	sweeping(t, s, func(*retention.Sweeper, *bytes.Buffer) {
-		time.Sleep(2 * time.Hour)
-		synctest.Wait()
+	sweeping(t, s, func(*retention.Sweeper, *logged) {
+		look(s, 2 * time.Hour)
 		if len(s.sweeps) > 0 || len(s.asked) != 3 {
 			t.Errorf("not due, it sweeps after %v and asks after %v", s.sweeps, s.asked)
 		}
 	})
 	s = &store{down: retention.ErrNotLeading}
-	sweeping(t, s, func(_ *retention.Sweeper, log *bytes.Buffer) {
-		time.Sleep(2 * time.Hour)
-		synctest.Wait()
-		if len(s.sweeps) != 2 || log.Len() > 0 {
-			t.Errorf("beside a leader, it tries after %v and says %s", s.sweeps, log)
+	sweeping(t, s, func(_ *retention.Sweeper, log *logged) {
+		look(s, 2 * time.Hour)
+		if len(s.sweeps) != 2 || log.String() != "" {
+			t.Errorf("beside a leader, it tries after %v and says %s", s.sweeps, log.String())
 		}
 	})
 }
@@ -145,20 +166,18 @@ func TestASweeperLeavesWhatOthersDo(t *testing.T) {
 func TestASweeperSaysOnceThatTheDatabaseIsDown(t *testing.T) {
 	t.Parallel()
 	s := &store{left: 1, down: errors.New("connection refused")}
-	sweeping(t, s, func(_ *retention.Sweeper, log *bytes.Buffer) {
-		time.Sleep(3 * time.Hour)
-		synctest.Wait()
+	sweeping(t, s, func(_ *retention.Sweeper, log *logged) {
+		look(s, 3 * time.Hour)
 		if len(s.asked) < 10 || len(s.asked) > 50 {
 			t.Errorf("in three hours it asks %d times", len(s.asked))
 		}
 		if strings.Count(log.String(), "connection refused") != 1 {
-			t.Errorf("logged is\n%s", log)
+			t.Errorf("logged is\n%s", log.String())
 		}
 		s.mu.Lock()
 		s.down = nil
 		s.mu.Unlock()
-		time.Sleep(10 * time.Minute)
-		synctest.Wait()
+		look(s, 10 * time.Minute)
 		if len(s.sweeps) != 1 {
 			t.Errorf("with the database back, it sweeps %d times", len(s.sweeps))
 		}
@@ -169,15 +188,14 @@ func TestASweeperSaysOnceThatTheDatabaseIsDown(t *testing.T) {
 func TestAStoppedSweeper(t *testing.T) {
 	t.Parallel()
 	s := &store{left: 10, stuck: true}
-	sweeping(t, s, func(sweeper *retention.Sweeper, log *bytes.Buffer) {
-		time.Sleep(6 * time.Minute)
-		synctest.Wait()
+	sweeping(t, s, func(sweeper *retention.Sweeper, log *logged) {
+		look(s, 6 * time.Minute)
 		began := time.Now()
 		if err := sweeper.Stop(context.Background()); err != nil || time.Since(began) > 0 {
 			t.Errorf("it stops after %s: %v", time.Since(began), err)
 		}
-		if log.Len() > 0 {
-			t.Errorf("a stop is logged as a fault: %s", log)
+		if log.String() != "" {
+			t.Errorf("a stop is logged as a fault: %s", log.String())
 		}
 	})
 	unstarted, err := retention.NewSweeper(s, retention.Config{
