@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"maps"
@@ -204,7 +205,7 @@ func retentionSweepCommand(p Process) *cobra.Command {
 ` + retention.DefaultInterval.String() + `; by hand it is for a backlog that must not wait. It first says what it would do, and asks. Many short transactions,
 with a pause after each: producers and workers do not wait for it. Interrupted, it keeps what it has done.
 
-Exits 1 while somebody else is sweeping, too.`,
+Exits 1 if somebody else goes on sweeping for 15s.`,
 		Example: `  workers retention sweep --dry-run
   workers retention sweep
   workers retention sweep --yes --max-rows 100000 --max-time 10m`,
@@ -243,8 +244,23 @@ type sweepOptions struct {
 	maxTime, pause      time.Duration
 }
 
-// previewTime bounds the counting before a sweep.
-const previewTime = time.Minute
+const (
+	// previewTime bounds the counting before a sweep.
+	previewTime = time.Minute
+	// leadWithin is how long a sweep by hand waits for another one's batch to end, asking so often.
+	leadWithin = 15 * time.Second
+	leadPause  = 20 * time.Millisecond
+)
+
+// rest waits, unless ctx ends before.
+func rest(ctx context.Context, d time.Duration) error {
+	select {
+	case <-time.After(d):
+		return nil
+	case <-ctx.Done():
+		return errors.New("interrupted")
+	}
+}
 
 func sweep(cmd *cobra.Command, p Process, store *retentionpg.Store, o sweepOptions) error {
 	ctx := cmd.Context()
@@ -283,16 +299,24 @@ func sweep(cmd *cobra.Command, p Process, store *retentionpg.Store, o sweepOptio
 	until, reported := time.Now().Add(o.maxTime), time.Now()
 	var totals []retention.Count
 	swept, more := int64(0), true
+	ledAt := time.Now()
 	for more {
 		counts, err := store.Sweep(ctx, retention.Batch{
 			Run: run, By: o.by, MaxRows: int(min(o.maxRows-swept, retention.DefaultBatchRows)), MaxSeconds: 1,
 		})
+		if errors.Is(err, retention.ErrNotLeading) && time.Since(ledAt) < leadWithin { // a batch of a worker is soon over
+			if err := rest(ctx, leadPause); err != nil {
+				return err
+			}
+			continue
+		}
 		if err != nil {
 			if swept > 0 {
 				err = fmt.Errorf("%w; %d rows were swept before, and stay so", err, swept)
 			}
 			return err
 		}
+		ledAt = time.Now()
 		more = false
 		for i, c := range counts {
 			if i == len(totals) {
@@ -312,10 +336,8 @@ func sweep(cmd *cobra.Command, p Process, store *retentionpg.Store, o sweepOptio
 			_, _ = fmt.Fprintf(p.Stderr, "%d rows swept\n", swept)
 		}
 		if more {
-			select {
-			case <-time.After(o.pause):
-			case <-ctx.Done():
-				return fmt.Errorf("interrupted; %d rows were swept, and stay so", swept)
+			if err := rest(ctx, o.pause); err != nil {
+				return fmt.Errorf("%w; %d rows were swept, and stay so", err, swept)
 			}
 		}
 	}

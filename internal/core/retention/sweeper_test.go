@@ -83,7 +83,7 @@ func (l *logged) String() string {
 
 // look lets d pass, and waits until the sweeper waits for something. What then is read of s is as it left it.
 func look(s *store, d time.Duration) {
-	s.mu.Lock() // what was read before is read before it goes on
+	s.mu.Lock()   // what was read before is read before it goes on
 	s.mu.Unlock() //nolint:staticcheck // see above
 	time.Sleep(d)
 	synctest.Wait()
@@ -120,11 +120,11 @@ func TestASweeperSweepsWhatThereIsNowAndThen(t *testing.T) {
 	t.Parallel()
 	s := &store{left: 3, status: retention.Status{FailedExpiring: 4, FailedExpireFirst: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)}}
 	sweeping(t, s, func(_ *retention.Sweeper, log *logged) {
-		look(s, 4 * time.Minute)
+		look(s, 4*time.Minute)
 		if len(s.asked) > 0 {
 			t.Errorf("it sweeps at once: asked after %v", s.asked)
 		}
-		look(s, 2 * time.Minute)
+		look(s, 2*time.Minute)
 		if len(s.sweeps) != 3 || s.sweeps[1]-s.sweeps[0] != retention.DefaultPause {
 			t.Fatalf("batches after %v", s.sweeps)
 		}
@@ -149,14 +149,14 @@ func TestASweeperLeavesWhatOthersDo(t *testing.T) {
 	t.Parallel()
 	s := &store{due: 40 * time.Minute}
 	sweeping(t, s, func(*retention.Sweeper, *logged) {
-		look(s, 2 * time.Hour)
+		look(s, 2*time.Hour)
 		if len(s.sweeps) > 0 || len(s.asked) != 3 {
 			t.Errorf("not due, it sweeps after %v and asks after %v", s.sweeps, s.asked)
 		}
 	})
 	s = &store{down: retention.ErrNotLeading}
 	sweeping(t, s, func(_ *retention.Sweeper, log *logged) {
-		look(s, 2 * time.Hour)
+		look(s, 2*time.Hour)
 		if len(s.sweeps) != 2 || log.String() != "" {
 			t.Errorf("beside a leader, it tries after %v and says %s", s.sweeps, log.String())
 		}
@@ -167,7 +167,7 @@ func TestASweeperSaysOnceThatTheDatabaseIsDown(t *testing.T) {
 	t.Parallel()
 	s := &store{left: 1, down: errors.New("connection refused")}
 	sweeping(t, s, func(_ *retention.Sweeper, log *logged) {
-		look(s, 3 * time.Hour)
+		look(s, 3*time.Hour)
 		if len(s.asked) < 10 || len(s.asked) > 50 {
 			t.Errorf("in three hours it asks %d times", len(s.asked))
 		}
@@ -177,7 +177,7 @@ func TestASweeperSaysOnceThatTheDatabaseIsDown(t *testing.T) {
 		s.mu.Lock()
 		s.down = nil
 		s.mu.Unlock()
-		look(s, 10 * time.Minute)
+		look(s, 10*time.Minute)
 		if len(s.sweeps) != 1 {
 			t.Errorf("with the database back, it sweeps %d times", len(s.sweeps))
 		}
@@ -189,7 +189,7 @@ func TestAStoppedSweeper(t *testing.T) {
 	t.Parallel()
 	s := &store{left: 10, stuck: true}
 	sweeping(t, s, func(sweeper *retention.Sweeper, log *logged) {
-		look(s, 6 * time.Minute)
+		look(s, 6*time.Minute)
 		began := time.Now()
 		if err := sweeper.Stop(context.Background()); err != nil || time.Since(began) > 0 {
 			t.Errorf("it stops after %s: %v", time.Since(began), err)
