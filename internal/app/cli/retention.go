@@ -252,13 +252,15 @@ const (
 	leadPause  = 20 * time.Millisecond
 )
 
+var errInterrupted = errors.New("interrupted")
+
 // rest waits, unless ctx ends before.
 func rest(ctx context.Context, d time.Duration) error {
 	select {
 	case <-time.After(d):
 		return nil
 	case <-ctx.Done():
-		return errors.New("interrupted")
+		return errInterrupted
 	}
 }
 
@@ -310,6 +312,9 @@ func sweep(cmd *cobra.Command, p Process, store *retentionpg.Store, o sweepOptio
 			}
 			continue
 		}
+		if ctx.Err() != nil {
+			err = errInterrupted // whatever became of the statement
+		}
 		if err != nil {
 			if swept > 0 {
 				err = fmt.Errorf("%w; %d rows were swept before, and stay so", err, swept)
@@ -337,7 +342,7 @@ func sweep(cmd *cobra.Command, p Process, store *retentionpg.Store, o sweepOptio
 		}
 		if more {
 			if err := rest(ctx, o.pause); err != nil {
-				return fmt.Errorf("%w; %d rows were swept, and stay so", err, swept)
+				return fmt.Errorf("%w; %d rows were swept before, and stay so", err, swept)
 			}
 		}
 	}
