@@ -17,6 +17,7 @@ import (
 
 	"spectral/internal/core/events/infrastructure/postgres"
 	"spectral/internal/core/events/infrastructure/postgres/admin"
+	retentionpg "spectral/internal/core/retention/infrastructure/postgres"
 )
 
 // oldestPostgres is the first major version whose features the migrations use.
@@ -112,6 +113,23 @@ func CheckOperator(ctx context.Context, url string) error {
 // OpenAdmin opens what operators do on the database at url, once [CheckOperator] has nothing against it. Call the
 // function it returns when all is done.
 func OpenAdmin(ctx context.Context, url string) (*admin.Admin, func(), error) {
+	pool, closePool, err := openOperator(ctx, url)
+	if err != nil {
+		return nil, nil, err
+	}
+	return admin.New(pool), closePool, nil
+}
+
+// OpenRetention is [OpenAdmin] for what operators do about retention.
+func OpenRetention(ctx context.Context, url string) (*retentionpg.Store, func(), error) {
+	pool, closePool, err := openOperator(ctx, url)
+	if err != nil {
+		return nil, nil, err
+	}
+	return retentionpg.New(pool, operatorRole), closePool, nil
+}
+
+func openOperator(ctx context.Context, url string) (*pgxpool.Pool, func(), error) {
 	if err := CheckOperator(ctx, url); err != nil {
 		return nil, nil, err
 	}
@@ -126,7 +144,7 @@ func OpenAdmin(ctx context.Context, url string) (*admin.Admin, func(), error) {
 	if err != nil {
 		return nil, nil, fmt.Errorf("connection pool: %w", err)
 	}
-	return admin.New(pool), func() { postgres.ClosePool(pool) }, nil
+	return pool, func() { postgres.ClosePool(pool) }, nil
 }
 
 func withConnection(ctx context.Context, config *pgx.ConnConfig, check func(context.Context, *pgx.Conn) error) error {

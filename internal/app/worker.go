@@ -17,13 +17,15 @@ import (
 
 	"spectral/internal/core/events"
 	"spectral/internal/core/events/infrastructure/postgres"
+	"spectral/internal/core/retention"
+	retentionpg "spectral/internal/core/retention/infrastructure/postgres"
 )
 
 // ShutdownGrace is how long handlers may go on after a worker was told to stop.
 const ShutdownGrace = 20 * time.Second
 
 // Worker is the fx options of a worker process: the pool, publishing, every consumer, and the use case
-// of the demo. Its hooks start and stop the listener.
+// of the demo. Its hooks start and stop the listener, and what sweeps beside it.
 func Worker(s Settings, log *slog.Logger) fx.Option {
 	return fx.Options(
 		fx.WithLogger(func() fxevent.Logger { return fxevent.NopLogger }),
@@ -35,9 +37,10 @@ func Worker(s Settings, log *slog.Logger) fx.Option {
 			newPublishing,
 			newUnitOfWork,
 			newListener,
+			newSweeper,
 			NewPublishCard,
 		),
-		fx.Invoke(startListener),
+		fx.Invoke(startListener, startSweeper),
 	)
 }
 
@@ -148,4 +151,15 @@ func startListener(lifecycle fx.Lifecycle, s Settings, pool *pgxpool.Pool, contr
 			return listener.Stop(ctx)
 		},
 	})
+}
+
+// newSweeper takes a connection of the use cases' pool now and then: a sweep must not keep the dispatchers from theirs.
+func newSweeper(pool *pgxpool.Pool, log *slog.Logger) (*retention.Sweeper, error) {
+	return retention.NewSweeper(retentionpg.New(pool, workerRole), retention.Config{
+		By: processName(), Log: log, NewID: uuid.NewV7, Now: time.Now, Random: rand.Float64,
+	})
+}
+
+func startSweeper(lifecycle fx.Lifecycle, sweeper *retention.Sweeper) {
+	lifecycle.Append(fx.StartStopHook(sweeper.Start, sweeper.Stop))
 }

@@ -114,10 +114,13 @@ var importRules = []rule{
 	},
 	{
 		name:   "core's generated queries",
-		reason: "queries on core's tables are the adapter's own",
+		reason: "queries on core's tables are the adapters' own: of events, and of retention, which sweeps the same tables",
 		files:  "...",
 		forbid: []string{"spectral/internal/core/events/infrastructure/postgres/coredb/..."},
-		except: []exception{{files: "internal/core/events/infrastructure/postgres/..."}},
+		except: []exception{
+			{files: "internal/core/events/infrastructure/postgres/..."},
+			{files: "internal/core/retention/infrastructure/postgres/..."},
+		},
 	},
 	{
 		name:   "a context's generated queries",

@@ -196,13 +196,17 @@ func TestDownAndUpAgain(t *testing.T) {
 
 // rebuilt are the tables whose rows come back by themselves, or are about running processes only;
 // every other one must be in keepers.
-var rebuilt = []string{"core.event_types", "core.workers", "core.claim_journal", "core.reaped_leases", "core.ack_latencies"}
+var rebuilt = []string{
+	"core.event_types", "core.workers", "core.claim_journal", "core.reaped_leases", "core.ack_latencies",
+	"core.retention_runs", "core.retention_progress",
+}
 
 // keepers insert a row into each table whose rows a step down may not lose.
 var keepers = map[string]string{
 	"core.deployments":         "insert into core.deployments (generation) values (7)",
 	"core.publisher_sources":   "insert into core.publisher_sources values ('my_login', 'worlds')",
 	"core.operator_actions":    "insert into core.operator_actions (action, acted_by) values ('replay', 'somebody')",
+	"core.retention_policies":  "update core.retention_policies set active_ttl_days = 400 where subject = 'operator_action'",
 	"core.outbox":              "select core.generation_register(1); select core.outbox_publish('worlds.world_model_card.published', 'worlds', '{\"card_id\": \"c\", \"version\": 1, \"title\": \"t\"}')",
 	"core.event_handled":       "insert into core.event_handled (handler_name, idempotency_key, event_id, event_type, content_class) values ('a.b', 'k', gen_random_uuid(), 'a.b', 'workspace')",
 	"worlds.world_model_cards": "insert into worlds.world_model_cards (card_id, version, card, published_at) values ('c', 1, '{}', now())",

@@ -97,7 +97,8 @@ func rootCommand(p Process) *cobra.Command {
 	root.SetErr(p.Stderr)
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError{err} })
 	root.PersistentFlags().String("log-level", "info", "least level of log entries on stderr: debug, info, warn or error")
-	root.AddCommand(demoCommand(p), runCommand(p), migrateCommand(p), eventsCommand(p), generationCommand(p), doctorCommand(p), versionCommand(p))
+	root.AddCommand(demoCommand(p), runCommand(p), migrateCommand(p), eventsCommand(p), generationCommand(p), retentionCommand(p),
+		doctorCommand(p), versionCommand(p))
 	return root
 }
 

@@ -71,20 +71,10 @@ func completeGenerations(p Process, most int) func(*cobra.Command, []string, str
 // pollPause lies between two looks of a command that waits.
 const pollPause = time.Second
 
-// rest waits a pause or until the deadline, and reports whether there is time left.
-func rest(ctx context.Context, deadline time.Time) bool {
+// restUntil waits a pause or until the deadline, and reports whether there is time left.
+func restUntil(ctx context.Context, deadline time.Time) bool {
 	left := time.Until(deadline)
-	if left <= 0 {
-		return false
-	}
-	timer := time.NewTimer(min(left, pollPause))
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return true
-	case <-ctx.Done():
-		return false
-	}
+	return left > 0 && rest(ctx, min(left, pollPause)) == nil
 }
 
 func generationStatusCommand(p Process) *cobra.Command {
@@ -130,7 +120,7 @@ generation that is not live is not.`,
 					said = busy
 					_, _ = fmt.Fprintln(p.Stderr, "waiting:", busy)
 				}
-				if rest(cmd.Context(), deadline) {
+				if restUntil(cmd.Context(), deadline) {
 					continue
 				}
 				if err := cmd.Context().Err(); err != nil {
@@ -338,7 +328,7 @@ func retire(ctx context.Context, p Process, a *admin.Admin, g events.Generation,
 		if now.Stands == admin.RetiringClosing { // another transaction sees more
 			continue
 		}
-		if rest(ctx, deadline) {
+		if restUntil(ctx, deadline) {
 			continue
 		}
 		if ctx.Err() != nil {

@@ -2,10 +2,12 @@ package cli
 
 import (
 	"bufio"
+	"context"
 	"errors"
 	"fmt"
 	"os"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
@@ -65,4 +67,16 @@ func consent(p Process, yes bool, question string) error {
 func coloured(p Process) bool {
 	file, ok := p.Stdout.(*os.File)
 	return ok && term.IsTerminal(int(file.Fd())) && p.Getenv("NO_COLOR") == "" && p.Getenv("TERM") != "dumb"
+}
+
+var errInterrupted = errors.New("interrupted")
+
+// rest waits, unless ctx ends before.
+func rest(ctx context.Context, d time.Duration) error {
+	select {
+	case <-time.After(d):
+		return nil
+	case <-ctx.Done():
+		return errInterrupted
+	}
 }

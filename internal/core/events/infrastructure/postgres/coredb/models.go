@@ -3,3 +3,14 @@
 //   sqlc v1.31.1
 
 package coredb
+
+// How long rows are kept; core.retention_sweep deletes no others.
+type CoreRetentionPolicy struct {
+	Subject      string
+	ContentClass string
+	// days of 24 hours until a row is tombstoned
+	ActiveTtlDays int32
+	// days of 24 hours from the tombstone until the row is deleted
+	TombstonedGraceDays int32
+	Disposal            string
+}
