@@ -28,6 +28,10 @@ begin
   if p_limit is null or p_limit not between 1 and 10000 then
     raise exception 'p_limit %: must be from 1 to 10000', p_limit using errcode = 'invalid_parameter_value';
   end if;
+  -- not in the queries: there it would cost a little for each row
+  if exists (select from core.paused_types p where p.generation = p_generation and p.event_type = p_event_type) then
+    return;
+  end if;
   v_suspects := core.claim_suspects(p_worker);
   if p_crashed then
     return query
@@ -38,7 +42,6 @@ begin
         and o.status = 'pending' and o.deleted_at is null and o.crashes > 0
         and o.available_at <= statement_timestamp()
         and (v_suspects is null or o.id <> all (v_suspects))
-        and not exists (select from core.paused_types p where p.generation = p_generation and p.event_type = p_event_type)
       order by o.available_at
       limit p_limit
       for update skip locked;
@@ -55,7 +58,6 @@ begin
       and o.status = 'pending' and o.deleted_at is null
       and o.available_at >= p_floor and o.available_at <= statement_timestamp() and o.crashes = 0
       and (v_suspects is null or o.id <> all (v_suspects))
-      and not exists (select from core.paused_types p where p.generation = p_generation and p.event_type = p_event_type)
     order by o.available_at
     limit p_limit
     for update skip locked
