@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -68,7 +69,7 @@ func Main(ctx context.Context, p Process, args []string) int {
 	if err == nil {
 		return exitFine
 	}
-	fmt.Fprintln(p.Stderr, "workers:", strings.Join(strings.Fields(strings.ReplaceAll(err.Error(), "\n", "; ")), " "))
+	fmt.Fprintln(p.Stderr, "workers:", visible(strings.Join(strings.Fields(strings.ReplaceAll(err.Error(), "\n", "; ")), " ")))
 	var settings *app.SettingsError
 	if !running || errors.As(err, new(usageError)) || errors.As(err, &settings) {
 		return exitUsage
@@ -142,8 +143,15 @@ func versionCommand(p Process) *cobra.Command {
 	return cmd
 }
 
+// printJSON prints v so that it is safe on a terminal: what visible would not let through is escaped.
 func printJSON(p Process, v any) error {
-	encoder := json.NewEncoder(p.Stdout)
+	var encoded bytes.Buffer
+	encoder := json.NewEncoder(&encoded)
 	encoder.SetIndent("", "  ")
-	return encoder.Encode(v)
+	encoder.SetEscapeHTML(false)
+	if err := encoder.Encode(v); err != nil {
+		return err
+	}
+	_, err := io.WriteString(p.Stdout, escapedJSON(encoded.String()))
+	return err
 }

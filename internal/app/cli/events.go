@@ -14,6 +14,6 @@ func eventsCommand(p Process) *cobra.Command {
 			return usageError{errors.New("which command of events? see `workers events --help`")}
 		},
 	}
-	cmd.AddCommand(eventsListCommand(p))
+	cmd.AddCommand(eventsListCommand(p), eventsShowCommand(p), eventsStatsCommand(p))
 	return cmd
 }

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"strings"
 	"unicode"
+	"unicode/utf16"
 	"unicode/utf8"
 )
 
@@ -19,11 +20,32 @@ func visibleBut(s, kept string) string {
 		switch {
 		case r == utf8.RuneError && !strings.HasPrefix(s[i:], "\uFFFD"):
 			_, _ = fmt.Fprintf(&b, `\x%02x`, s[i])
-		case r == ' ' || strings.ContainsRune(kept, r) || unicode.IsGraphic(r) && !unicode.Is(unicode.Zs, r):
+		case harmless(r) || strings.ContainsRune(kept, r):
 			_, _ = b.WriteRune(r)
 		default:
 			quoted := fmt.Sprintf("%+q", r)
 			_, _ = b.WriteString(quoted[1 : len(quoted)-1])
+		}
+	}
+	return b.String()
+}
+
+// harmless reports whether a terminal only prints r.
+func harmless(r rune) bool { return r == ' ' || unicode.IsGraphic(r) && !unicode.Is(unicode.Zs, r) }
+
+// escapedJSON is encoded JSON whose strings have escapes for what is not harmless. Outside of strings there is none but
+// line ends.
+func escapedJSON(s string) string {
+	var b strings.Builder
+	for _, r := range s {
+		switch {
+		case r == '\n' || harmless(r):
+			_, _ = b.WriteRune(r)
+		case r > 0xffff:
+			high, low := utf16.EncodeRune(r)
+			_, _ = fmt.Fprintf(&b, `\u%04x\u%04x`, high, low)
+		default:
+			_, _ = fmt.Fprintf(&b, `\u%04x`, r)
 		}
 	}
 	return b.String()

@@ -1,0 +1,144 @@
+package cli
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"spectral/internal/core/events/infrastructure/postgres/admin"
+)
+
+func eventsStatsCommand(p Process) *cobra.Command {
+	var by []string
+	count := admin.Count{}
+	cmd := &cobra.Command{
+		Use: "stats", Short: "Count events by status, and failed ones by type and error, or by anything else", Args: cobra.NoArgs,
+		Long: `Count the events that all the given flags fit. Without --by: all by status, then the failed ones by type, source,
+target and error class. With --by: in one table, the largest group first.
+
+OLDEST and LATEST are when failed events failed, pending ones are due, those in flight were leased, and others were
+published.
+
+Delivered events are the many. From 100,000 on their number is an estimate (~) by the statistics of the table; by
+anything else than their status they are counted only with --status delivered, or with --exact.`,
+		Example: `  workers events stats
+  workers events stats --by status,generation
+  workers events stats --status failed --by source,handler,error --newer-than 1d
+  workers events stats --status pending --by channel --json`,
+	}
+	filter := filterFlags(cmd, p)
+	asJSON := jsonFlag(cmd)
+	cmd.Flags().StringSliceVar(&by, "by", nil, "what to count by: "+joined(admin.Dimensions()))
+	completeFlag(cmd, "by", func() []string { return words(admin.Dimensions()) })
+	cmd.Flags().IntVar(&count.Limit, "limit", admin.DefaultPageSize, fmt.Sprintf("groups to show, from 1 to %d", admin.MaxPageSize))
+	cmd.Flags().BoolVar(&count.Exactly, "exact", false, "count delivered events one by one, too")
+	timeoutFlag(cmd, &count.Timeout)
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		chosen, err := filter()
+		if err != nil {
+			return err
+		}
+		for _, d := range by {
+			count.By = append(count.By, admin.Dimension(d))
+		}
+		counts := []counting{{chosen, count}}
+		if !cmd.Flags().Changed("by") {
+			counts = summary(chosen, count)
+		}
+		for _, c := range counts {
+			if err := c.count.Validate(); err != nil {
+				return usageError{err}
+			}
+		}
+		return operating(p, func(cmd *cobra.Command, _ []string, a *admin.Admin) error {
+			var all []admin.Counted
+			for _, c := range counts {
+				counted, err := a.Count(cmd.Context(), c.filter, c.count)
+				if err != nil {
+					return err
+				}
+				all = append(all, counted)
+			}
+			if *asJSON {
+				return printJSON(p, struct {
+					Counts []admin.Counted `json:"counts"`
+				}{all})
+			}
+			for i, counted := range all {
+				if i > 0 && len(counted.Groups) > 0 {
+					_, _ = fmt.Fprintln(p.Stdout, "\nfailed:")
+				}
+				printCounted(p, counted)
+			}
+			return nil
+		})(cmd, args)
+	}
+	return cmd
+}
+
+// counting is one table.
+type counting struct {
+	filter admin.Filter
+	count  admin.Count
+}
+
+// summary is what is counted of a filter when nothing is said: its statuses, and what fails, if it asks for that.
+func summary(filter admin.Filter, count admin.Count) []counting {
+	count.By = []admin.Dimension{admin.ByStatus}
+	counts := []counting{{filter, count}}
+	if len(filter.Statuses) == 0 || slices.Contains(filter.Statuses, admin.Failed) {
+		filter.Statuses = []admin.Status{admin.Failed}
+		count.By = []admin.Dimension{admin.ByType, admin.BySource, admin.ByTarget, admin.ByError}
+		counts = append(counts, counting{filter, count})
+	}
+	return counts
+}
+
+func printCounted(p Process, c admin.Counted) {
+	if len(c.Groups) > 0 {
+		columns := make([]column, 0, len(c.By)+3)
+		for _, d := range c.By {
+			columns = append(columns, column{title: strings.ToUpper(string(d)), colour: statusColour})
+		}
+		columns = append(columns, column{title: "COUNT", right: true}, column{title: "OLDEST"}, column{title: "LATEST"})
+		rows := make([][]any, len(c.Groups))
+		for i, g := range c.Groups {
+			for _, d := range c.By {
+				value := "-"
+				if v := g.Values[d]; v != nil {
+					value = firstLine(v)
+				}
+				rows[i] = append(rows[i], value)
+			}
+			n := fmt.Sprint(g.Count)
+			if g.Estimated {
+				n = "~" + n
+			}
+			rows[i] = append(rows[i], n, distance(g.Oldest, c.AsOf), distance(g.Latest, c.AsOf))
+		}
+		printTable(p, columns, rows)
+	} else {
+		_, _ = fmt.Fprintln(p.Stderr, "no event fits")
+	}
+	if c.More {
+		_, _ = fmt.Fprintf(p.Stderr, "there are more groups than these %d: --limit shows up to %d\n", len(c.Groups), admin.MaxPageSize)
+	}
+	if c.DeliveredLeftOut {
+		_, _ = fmt.Fprintln(p.Stderr, "delivered events are not counted here: --status delivered counts them, --exact all")
+	}
+}
+
+// distance is how far a time is from now.
+func distance(t *time.Time, now time.Time) string {
+	switch {
+	case t == nil:
+		return "-"
+	case t.After(now):
+		return "in " + age(t.Sub(now))
+	default:
+		return age(now.Sub(*t)) + " ago"
+	}
+}

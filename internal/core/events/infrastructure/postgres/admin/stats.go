@@ -1,0 +1,293 @@
+package admin
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// Dimension is what events are counted by.
+type Dimension string
+
+// The dimensions. An event counts once in each group of [ByHandler] that it is in: for each handler that has failed
+// and not handled it since.
+const (
+	ByStatus     Dimension = "status"
+	ByChannel    Dimension = "channel"
+	ByGeneration Dimension = "generation"
+	ByType       Dimension = "type"
+	BySource     Dimension = "source"
+	ByTarget     Dimension = "target"
+	ByWorkspace  Dimension = "workspace"
+	ByHandler    Dimension = "handler"
+	ByError      Dimension = "error" // the error class
+)
+
+// Dimensions are all of them.
+func Dimensions() []Dimension {
+	return []Dimension{ByStatus, ByChannel, ByGeneration, ByType, BySource, ByTarget, ByWorkspace, ByHandler, ByError}
+}
+
+// expression of a dimension on a row o, with what else it reads.
+func (d Dimension) expression() (expression, further string) {
+	switch d {
+	case ByChannel:
+		return "o.channel", ""
+	case ByGeneration:
+		return "o.generation::text", ""
+	case ByType:
+		return "o.event_type", ""
+	case BySource:
+		return "o.source", ""
+	case ByTarget:
+		return "o.target", ""
+	case ByWorkspace:
+		return "o.workspace_id::text", ""
+	case ByHandler:
+		return "f.handler", " left join lateral jsonb_object_keys(o.handler_failures) as f(handler) on true"
+	case ByError:
+		return errorClass, ""
+	default:
+		return "", ""
+	}
+}
+
+// Count asks for numbers of events.
+type Count struct {
+	By    []Dimension // what the groups differ in, at least one, none twice
+	Limit int         // of groups, from 1 to MaxPageSize; the largest are kept
+	// Exactly counts delivered events one by one, however many there are; see [Admin.Count].
+	Exactly bool
+	// Timeout bounds each statement; zero means [DefaultSearchTimeout].
+	Timeout time.Duration
+}
+
+// Validate refuses what cannot be counted by.
+func (c Count) Validate() error {
+	if len(c.By) == 0 {
+		return fmt.Errorf("count by at least one of %s", joined(Dimensions()))
+	}
+	for i, d := range c.By {
+		if !slices.Contains(Dimensions(), d) {
+			return fmt.Errorf("cannot count by %.40q: want one of %s", d, joined(Dimensions()))
+		}
+		if slices.Contains(c.By[:i], d) {
+			return fmt.Errorf("%s is given twice", d)
+		}
+	}
+	if c.Limit < 1 || c.Limit > MaxPageSize {
+		return fmt.Errorf("limit %d: must be from 1 to %d", c.Limit, MaxPageSize)
+	}
+	return nil
+}
+
+// Group is the events that agree in what they were counted by.
+type Group struct {
+	// Values by dimension; null: no target, no workspace, no error, no handler.
+	Values map[Dimension]*string `json:"values"`
+	Count  int64                 `json:"count"`
+	// Estimated: the count is what the planner expects, by the table's statistics, or the least that there are.
+	Estimated bool `json:"estimated"`
+	// Oldest and Latest are of the times at which failed and discarded events failed, pending ones are due, those in
+	// flight were leased, and others were published; null for an estimate and for none.
+	Oldest *time.Time `json:"oldest"`
+	Latest *time.Time `json:"latest"`
+}
+
+// Counted is numbers of events.
+type Counted struct {
+	AsOf   time.Time   `json:"as_of"` // by the database clock
+	By     []Dimension `json:"by"`
+	Groups []Group     `json:"groups"` // the largest first; of statuses alone, all of the filter's, in their order
+	More   bool        `json:"more"`   // there are more groups than were asked for
+	// DeliveredLeftOut: the filter did not ask for a status, and delivered events, which are the many, were not counted.
+	DeliveredLeftOut bool `json:"delivered_left_out"`
+}
+
+// exactUpTo is how many delivered events are counted one by one.
+const exactUpTo = 100_000
+
+// Count counts the events that filter matches, in groups. Pending, failed and discarded events and those in flight are few
+// and have indexes: they are counted one by one. Delivered events are many: by status alone their number is an estimate from
+// 100,000 on, and by anything else they are counted only if the filter names their status. The error is a
+// [*TooBroadError] if it takes too long.
+func (a *Admin) Count(ctx context.Context, filter Filter, count Count) (Counted, error) {
+	if err := filter.Validate(); err != nil {
+		return Counted{}, err
+	}
+	if err := count.Validate(); err != nil {
+		return Counted{}, err
+	}
+	counted := Counted{By: count.By, Groups: []Group{}}
+	byStatus := len(count.By) == 1 && count.By[0] == ByStatus
+	named := len(filter.Statuses) > 0
+	if !named {
+		filter.Statuses = Statuses()
+	}
+	estimate := byStatus && !count.Exactly && slices.Contains(filter.Statuses, Delivered)
+	one := filter // counted one by one
+	if estimate || !named && !byStatus && !count.Exactly {
+		one.Statuses = slices.DeleteFunc(slices.Clone(filter.Statuses), func(s Status) bool { return s == Delivered })
+		counted.DeliveredLeftOut = !estimate
+	}
+	err := a.search(ctx, count.Timeout, func(tx pgx.Tx) error {
+		if err := tx.QueryRow(ctx, "select clock_timestamp()").Scan(&counted.AsOf); err != nil {
+			return err
+		}
+		counted.AsOf = counted.AsOf.UTC()
+		if len(one.Statuses) > 0 {
+			if err := counted.count(ctx, tx, one, count.Limit+1); err != nil {
+				return err
+			}
+		}
+		if estimate {
+			delivered, err := countDelivered(ctx, tx, filter)
+			if err != nil {
+				return err
+			}
+			counted.Groups = append(counted.Groups, delivered)
+		}
+		return nil
+	})
+	if err != nil {
+		return Counted{}, fmt.Errorf("count events: %w", err)
+	}
+	if byStatus {
+		counted.fillStatuses(filter.Statuses)
+	}
+	if counted.More = len(counted.Groups) > count.Limit; counted.More {
+		counted.Groups = counted.Groups[:count.Limit]
+	}
+	return counted, nil
+}
+
+// count adds the groups of filter's events. Each status is read by itself: an index has those that are few.
+func (c *Counted) count(ctx context.Context, tx pgx.Tx, filter Filter, limit int) error {
+	var branches, dimensions []string
+	var arguments []any
+	for _, status := range slices.Compact(slices.Sorted(slices.Values(filter.Statuses))) {
+		of := filter
+		of.Statuses = []Status{status}
+		condition, more := of.Where(len(arguments) + 1)
+		arguments = append(arguments, more...)
+		var columns []string
+		from := "core.outbox o"
+		for i, d := range c.By {
+			expression, further := d.expression()
+			if d == ByStatus {
+				expression = "'" + string(status) + "'"
+			}
+			columns, from = append(columns, fmt.Sprintf("%s::text as d%d", expression, i)), from+further
+		}
+		branches = append(branches, "select "+strings.Join(columns, ", ")+", "+status.moment()+" as at from "+from+" where "+condition)
+	}
+	for i := range c.By {
+		dimensions = append(dimensions, fmt.Sprintf("r.d%d", i))
+	}
+	by := strings.Join(dimensions, ", ")
+	rows, err := tx.Query(ctx, "select "+by+`, count(*), min(r.at) filter (where isfinite(r.at)), max(r.at) filter (where isfinite(r.at))
+		from (`+strings.Join(branches, " union all ")+") r group by "+by+" order by count(*) desc, "+by+fmt.Sprintf(" limit %d", limit), arguments...)
+	if err != nil {
+		return err
+	}
+	defer rows.Close()
+	for rows.Next() {
+		g := Group{Values: make(map[Dimension]*string)}
+		values := make([]*string, len(c.By))
+		var into []any
+		for i := range values {
+			into = append(into, &values[i])
+		}
+		if err := rows.Scan(append(into, &g.Count, &g.Oldest, &g.Latest)...); err != nil {
+			return err
+		}
+		for i, d := range c.By {
+			g.Values[d] = values[i]
+		}
+		for _, t := range []*time.Time{g.Oldest, g.Latest} {
+			if t != nil {
+				*t = t.UTC()
+			}
+		}
+		c.Groups = append(c.Groups, g)
+	}
+	return rows.Err()
+}
+
+// moment is the column of the time that tells most of an event in that status.
+func (s Status) moment() string {
+	switch s {
+	case Due, Scheduled:
+		return "o.available_at"
+	case InFlight, Failed, Discarded:
+		return "o.claimed_at"
+	default:
+		return "o.created_at"
+	}
+}
+
+// countDelivered is how many delivered events the filter matches: counted, if they are not many, else as the planner
+// estimates them.
+func countDelivered(ctx context.Context, tx pgx.Tx, filter Filter) (Group, error) {
+	filter.Statuses = []Status{Delivered}
+	status := string(Delivered)
+	g := Group{Values: map[Dimension]*string{ByStatus: &status}}
+	condition, arguments := filter.Where(1)
+	var plans []struct {
+		Plan struct {
+			Rows float64 `json:"Plan Rows"`
+		} `json:"Plan"`
+	}
+	var text string
+	if err := tx.QueryRow(ctx, "explain (format json) select from core.outbox o where "+condition, arguments...).Scan(&text); err != nil {
+		return Group{}, err
+	}
+	if err := json.Unmarshal([]byte(text), &plans); err != nil || len(plans) != 1 {
+		return Group{}, fmt.Errorf("read the plan: %w", err)
+	}
+	expected := int64(plans[0].Plan.Rows)
+	if expected > exactUpTo {
+		g.Count, g.Estimated = expected, true
+		return g, nil
+	}
+	// statistics may be old: what turns out to be many is not counted to the end
+	const limit = 5 * exactUpTo
+	err := tx.QueryRow(ctx, fmt.Sprintf(`select count(*), min(r.created_at), max(r.created_at)
+		from (select o.created_at from core.outbox o where %s limit %d) r`, condition, limit), arguments...).Scan(&g.Count, &g.Oldest, &g.Latest)
+	if err != nil {
+		return Group{}, err
+	}
+	if g.Count == limit {
+		g.Estimated, g.Oldest, g.Latest = true, nil, nil
+	}
+	for _, t := range []*time.Time{g.Oldest, g.Latest} {
+		if t != nil {
+			*t = t.UTC()
+		}
+	}
+	return g, nil
+}
+
+// fillStatuses orders the groups as [Statuses] are, with one for each of those asked for.
+func (c *Counted) fillStatuses(asked []Status) {
+	groups := c.Groups
+	c.Groups = []Group{}
+	for _, s := range Statuses() {
+		if !slices.Contains(asked, s) {
+			continue
+		}
+		status := string(s)
+		g := Group{Values: map[Dimension]*string{ByStatus: &status}}
+		for _, found := range groups {
+			if *found.Values[ByStatus] == status {
+				g = found
+			}
+		}
+		c.Groups = append(c.Groups, g)
+	}
+}
