@@ -27,7 +27,7 @@ begin
     v_others := v_others + 1;
   end loop;
   if v_others = 0 then
-    raise exception 'event_id: % is not in core.outbox%', p_event_id, coalesce(format(' with occurred_at %s', p_occurred_at), '')
+    raise exception 'event_id: % is not in core.outbox%', p_event_id, coalesce(' with occurred_at ' || p_occurred_at, '')
       using errcode = 'SP031', column = 'event_id', hint = 'check the id; retention deletes events in the end';
   end if;
   if v_others > 1 then

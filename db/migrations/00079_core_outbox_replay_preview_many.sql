@@ -37,7 +37,7 @@ begin
                coalesce(' for target ' || r.target, ''))) end,
              (select 'nobody consumes its type: it will not be replayed' from core.event_types t
               where t.event_type = r.event_type and t.event_version = r.event_version and not t.consumed and t.registered_by <= p_new_generation),
-             (select format('paused in generation %s since %s by %s: it will wait', p.generation, p.paused_at, p.paused_by) from core.paused_types p
+             (select format('paused in generation %s since %s by %s: it will wait', p.generation, to_char(p.paused_at at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS"Z"'), p.paused_by) from core.paused_types p
               where p.generation = p_new_generation and p.event_type = r.event_type)), '')
     from rows r
     left join lateral (select l.handler from unnest(v_types, v_handlers) as l(event_type, handler)

@@ -3,3 +3,16 @@
 //   sqlc v1.31.1
 
 package coredb
+
+import (
+	"time"
+)
+
+// Event types whose rows nobody claims in a generation until core.event_type_resume; publishing goes on.
+type CorePausedType struct {
+	EventType  string
+	Generation int64
+	PausedAt   time.Time
+	PausedBy   string
+	Reason     *string
+}
