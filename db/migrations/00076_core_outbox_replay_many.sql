@@ -16,7 +16,7 @@ create function core.outbox_replay_many(
 returns table (event_id uuid, occurred_at timestamptz, cycle integer)
 language plpgsql volatile security definer
 set search_path = pg_catalog, core, pg_temp
-set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set jit = off
+set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off set jit = off
 as $$
 #variable_conflict use_column
 declare
@@ -24,14 +24,19 @@ declare
   v_ids uuid[] := '{}';
   v_channels text[] := '{}';
   v_id uuid;
+  v_at timestamptz;
+  v_ats timestamptz[] := '{}';
+  v_cycle integer;
+  v_cycles integer[] := '{}';
   v_channel text;
 begin
   perform core.operated_ids(p_event_ids, p_occurred_ats);
   perform core.generation_taking(p_new_generation);
-  for event_id, occurred_at, cycle, v_channel in
-    with given as materialized
-      (select distinct g.id, g.occurred_at from unnest(p_event_ids, coalesce(p_occurred_ats, '{}')) as g(id, occurred_at)),
-    locked as materialized
+  for v_id, v_at, v_channel, v_cycle in
+    select o.id, o.occurred_at, o.channel, o.cycle
+    from (select distinct g.id, g.occurred_at from unnest(p_event_ids, coalesce(p_occurred_ats, '{}')) as g(id, occurred_at) order by 1, 2) g
+    -- row by row, so that no plan made for an empty outbox begins there
+    cross join lateral
       (select o.id, o.occurred_at,
               coalesce((select max(least((h ->> 'cycle')::numeric, 1000000)) from jsonb_array_elements(o.failure_history) as h
                         where jsonb_typeof(h -> 'cycle') = 'number'), 0)::integer + 1 as cycle,
@@ -41,8 +46,8 @@ begin
                 when o.channel ~ '^outbox_gen_[0-9]+_[a-z][a-z0-9_]{0,29}$' then substring(o.channel from '^outbox_gen_[0-9]+(_.*)$')
                 else (select '_' || t.class from core.event_types t where t.event_type = o.event_type and t.event_version = o.event_version)
               end, '') as channel
-       from given g join core.outbox o on o.id = g.id
-       where o.id = any (p_event_ids)
+       from core.outbox o
+       where o.id = g.id
          and (o.occurred_at = g.occurred_at or g.occurred_at is null
               and not exists (select from core.outbox t where t.id = o.id and t.occurred_at <> o.occurred_at))
          -- a CASE hides the conditions of partial indexes from plans made when there was nothing in them
@@ -51,25 +56,26 @@ begin
          and (p_failed_before is null or o.status <> 'failed' or o.claimed_at is null or o.claimed_at < p_failed_before)
          and not exists (select from core.event_types t where t.event_type = o.event_type and t.event_version = o.event_version
                            and not t.consumed and t.registered_by <= p_new_generation)
-       order by o.id, o.occurred_at
-       for update of o skip locked)
-    update core.outbox o
-    set status = 'pending', generation = p_new_generation, channel = l.channel, available_at = clock_timestamp(),
-        attempts = 0, last_error = null, first_failed_at = null, claimed_at = null, claim_token = null, claimed_by = null,
-        lease_handler = null, delivered_at = null, handler_failures = '{}', crashes = 0,
-        failure_history = core.failure_history_with(o.failure_history, jsonb_build_object(
-          'cycle', l.cycle, 'attempts', o.attempts, 'last_error', o.last_error, 'first_failed_at', o.first_failed_at,
-          'failed_at', case when o.status = 'failed' then o.claimed_at end,
-          'replayed_at', clock_timestamp(), 'replayed_by', btrim(p_replayed_by))
-          || case when o.status = 'delivered' then jsonb_build_object('delivered_at', o.delivered_at) else '{}' end)
-    from locked l
-    where o.id = any (p_event_ids) and o.id = l.id and o.occurred_at = l.occurred_at
-    returning o.id, o.occurred_at, l.cycle, o.channel
+       for update of o skip locked) o
   loop
-    v_ids := v_ids || event_id;
+    v_ids := v_ids || v_id;
+    v_ats := v_ats || v_at;
     v_channels := v_channels || v_channel;
-    return next;
+    v_cycles := v_cycles || v_cycle;
   end loop;
+  update core.outbox o
+  set status = 'pending', generation = p_new_generation, channel = k.channel, available_at = clock_timestamp(),
+      attempts = 0, last_error = null, first_failed_at = null, claimed_at = null, claim_token = null, claimed_by = null,
+      lease_handler = null, delivered_at = null, handler_failures = '{}', crashes = 0,
+      failure_history = core.failure_history_with(o.failure_history, jsonb_build_object(
+        'cycle', k.cycle, 'attempts', o.attempts, 'last_error', o.last_error, 'first_failed_at', o.first_failed_at,
+        'failed_at', case when o.status = 'failed' then o.claimed_at end,
+        'replayed_at', clock_timestamp(), 'replayed_by', btrim(p_replayed_by))
+        || case when o.status = 'delivered' then jsonb_build_object('delivered_at', o.delivered_at) else '{}' end)
+  from unnest(v_ids, v_ats, v_channels, v_cycles) as k(id, occurred_at, channel, cycle)
+  -- the ids as an array, too, for the same reason
+  where o.id = any (v_ids) and o.id = k.id and o.occurred_at = k.occurred_at;
+  return query select k.id, k.occurred_at, k.cycle from unnest(v_ids, v_ats, v_cycles) as k(id, occurred_at, cycle);
   if cardinality(v_ids) > 0 then
     perform core.operator_action('replay', p_replayed_by, v_ids, p_new_generation,
       jsonb_build_object('asked', cardinality(p_event_ids), 'forced', nullif(coalesce(p_force, false), false)));

@@ -11,7 +11,7 @@ create function core.outbox_replay_preview_many(p_event_ids uuid[], p_new_genera
 returns table (event_id uuid, occurred_at timestamptz, event_type text, handler text, would_run boolean, handled_at timestamptz, note text)
 language plpgsql volatile security definer
 set search_path = pg_catalog, core, pg_temp
-set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set jit = off
+set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off set jit = off
 as $$
 #variable_conflict use_column
 declare
@@ -29,8 +29,9 @@ begin
       (select distinct g.id, g.occurred_at from unnest(p_event_ids, coalesce(p_occurred_ats, '{}')) as g(id, occurred_at)),
     rows as materialized
       (select o.id, o.occurred_at, o.event_type, o.event_version, o.target, o.idempotency_key
-       from given g join core.outbox o on o.id = g.id and (g.occurred_at is null or o.occurred_at = g.occurred_at)
-       where o.id = any (p_event_ids))
+       from given g cross join lateral
+         -- not part of the join, so that no plan begins at the outbox
+         (select o.* from core.outbox o where o.id = g.id and (g.occurred_at is null or o.occurred_at = g.occurred_at) offset 0) o)
     select r.id, r.occurred_at, r.event_type, h.handler, h.handler is not null and d.handled_at is null, d.handled_at,
            nullif(concat_ws('; ',
              case when h.handler is null then coalesce(v_nobody, format('no live worker of generation %s handles %s%s', p_new_generation, r.event_type,
@@ -42,7 +43,8 @@ begin
     from rows r
     left join lateral (select l.handler from unnest(v_types, v_handlers) as l(event_type, handler)
                        where l.event_type = r.event_type and (r.target is null or split_part(l.handler, '.', 1) = r.target)) h on true
-    left join core.event_handled d on d.handler_name = h.handler and d.idempotency_key = r.idempotency_key
+    left join lateral (select e.handled_at from core.event_handled e
+                       where e.handler_name = h.handler and e.idempotency_key = r.idempotency_key offset 0) d on true
     order by r.id, r.occurred_at, h.handler;
 end
 $$;

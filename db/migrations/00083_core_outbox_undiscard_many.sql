@@ -9,35 +9,39 @@ create function core.outbox_undiscard_many(p_event_ids uuid[], p_undiscarded_by 
 returns table (event_id uuid, occurred_at timestamptz)
 language plpgsql volatile security definer
 set search_path = pg_catalog, core, pg_temp
-set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set jit = off
+set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off set jit = off
 as $$
 #variable_conflict use_column
 declare
   v_ids uuid[] := '{}';
+  v_id uuid;
+  v_at timestamptz;
+  v_ats timestamptz[] := '{}';
 begin
   perform core.operated_ids(p_event_ids, p_occurred_ats);
-  for event_id, occurred_at in
-    with given as materialized
-      (select distinct g.id, g.occurred_at from unnest(p_event_ids, coalesce(p_occurred_ats, '{}')) as g(id, occurred_at)),
-    locked as materialized
-      (select o.id, o.occurred_at from given g join core.outbox o on o.id = g.id
-       where o.id = any (p_event_ids)
+  for v_id, v_at in
+    select o.id, o.occurred_at
+    from (select distinct g.id, g.occurred_at from unnest(p_event_ids, coalesce(p_occurred_ats, '{}')) as g(id, occurred_at) order by 1, 2) g
+    -- row by row, so that no plan made for an empty outbox begins there
+    cross join lateral
+      (select o.id, o.occurred_at from core.outbox o
+       where o.id = g.id
          and (o.occurred_at = g.occurred_at or g.occurred_at is null
               and not exists (select from core.outbox t where t.id = o.id and t.occurred_at <> o.occurred_at))
          and case when o.discarded_at is not null then o.deleted_at > clock_timestamp() - interval '7 days' else false end
-       order by o.id, o.occurred_at
-       for update of o skip locked)
-    update core.outbox o
-    set deleted_at = null, discarded_at = null,
-        failure_history = core.failure_history_with(o.failure_history,
-          jsonb_build_object('undiscarded_at', clock_timestamp(), 'undiscarded_by', btrim(p_undiscarded_by)))
-    from locked l
-    where o.id = any (p_event_ids) and o.id = l.id and o.occurred_at = l.occurred_at
-    returning o.id, o.occurred_at
+       for update of o skip locked) o
   loop
-    v_ids := v_ids || event_id;
-    return next;
+    v_ids := v_ids || v_id;
+    v_ats := v_ats || v_at;
   end loop;
+  update core.outbox o
+  set deleted_at = null, discarded_at = null,
+      failure_history = core.failure_history_with(o.failure_history,
+        jsonb_build_object('undiscarded_at', clock_timestamp(), 'undiscarded_by', btrim(p_undiscarded_by)))
+  from unnest(v_ids, v_ats) as k(id, occurred_at)
+  -- the ids as an array, too, for the same reason
+  where o.id = any (v_ids) and o.id = k.id and o.occurred_at = k.occurred_at;
+  return query select k.id, k.occurred_at from unnest(v_ids, v_ats) as k(id, occurred_at);
   if cardinality(v_ids) > 0 then
     perform core.operator_action('undiscard', p_undiscarded_by, v_ids, null, jsonb_build_object('asked', cardinality(p_event_ids)));
   end if;

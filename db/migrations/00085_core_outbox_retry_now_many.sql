@@ -11,7 +11,7 @@ create function core.outbox_retry_now_many(p_event_ids uuid[], p_retried_by text
 returns table (event_id uuid, occurred_at timestamptz)
 language plpgsql volatile security definer
 set search_path = pg_catalog, core, pg_temp
-set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set jit = off
+set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off set jit = off
 as $$
 #variable_conflict use_column
 declare
@@ -19,30 +19,33 @@ declare
   v_ids uuid[] := '{}';
   v_channels text[] := '{}';
   v_id uuid;
+  v_at timestamptz;
+  v_ats timestamptz[] := '{}';
   v_channel text;
 begin
   perform core.operated_ids(p_event_ids, p_occurred_ats);
-  for event_id, occurred_at, v_channel in
-    with given as materialized
-      (select distinct g.id, g.occurred_at from unnest(p_event_ids, coalesce(p_occurred_ats, '{}')) as g(id, occurred_at)),
-    locked as materialized
-      (select o.id, o.occurred_at from given g join core.outbox o on o.id = g.id
-       where o.id = any (p_event_ids)
+  for v_id, v_at, v_channel in
+    select o.id, o.occurred_at, o.channel
+    from (select distinct g.id, g.occurred_at from unnest(p_event_ids, coalesce(p_occurred_ats, '{}')) as g(id, occurred_at) order by 1, 2) g
+    -- row by row, so that no plan made for an empty outbox begins there
+    cross join lateral
+      (select o.id, o.occurred_at, o.channel from core.outbox o
+       where o.id = g.id
          and (o.occurred_at = g.occurred_at or g.occurred_at is null
               and not exists (select from core.outbox t where t.id = o.id and t.occurred_at <> o.occurred_at))
          -- a CASE hides the condition of the partial index from plans made when nothing was pending
          and case when o.status = 'pending' then o.deleted_at is null else false end and o.available_at > clock_timestamp()
-       order by o.id, o.occurred_at
-       for update of o skip locked)
-    update core.outbox o set available_at = clock_timestamp()
-    from locked l
-    where o.id = any (p_event_ids) and o.id = l.id and o.occurred_at = l.occurred_at
-    returning o.id, o.occurred_at, o.channel
+       for update of o skip locked) o
   loop
-    v_ids := v_ids || event_id;
+    v_ids := v_ids || v_id;
+    v_ats := v_ats || v_at;
     v_channels := v_channels || v_channel;
-    return next;
   end loop;
+  update core.outbox o set available_at = clock_timestamp()
+  from unnest(v_ids, v_ats) as k(id, occurred_at)
+  -- the ids as an array, too, for the same reason
+  where o.id = any (v_ids) and o.id = k.id and o.occurred_at = k.occurred_at;
+  return query select k.id, k.occurred_at from unnest(v_ids, v_ats) as k(id, occurred_at);
   if cardinality(v_ids) > 0 then
     perform core.operator_action('retry_now', p_retried_by, v_ids, null, jsonb_build_object('asked', cardinality(p_event_ids)));
   end if;
