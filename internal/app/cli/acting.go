@@ -203,6 +203,7 @@ func (a *acting) progress(total int) (end func()) {
 	bar := progress.NewWriter()
 	bar.SetOutputWriter(a.p.Stderr)
 	bar.SetUpdateFrequency(100 * time.Millisecond)
+	bar.SetAutoStop(true) // with the tracker: Stop would be lost on a bar that is not being drawn yet
 	bar.Style().Visibility.Speed = true
 	bar.Style().Visibility.ETA = true
 	tracker := &progress.Tracker{Message: a.verb, Total: int64(total)}
@@ -215,15 +216,14 @@ func (a *acting) progress(total int) (end func()) {
 	a.pace.Progress = func(through int) { tracker.SetValue(int64(through)) }
 	return func() {
 		if !tracker.IsDone() {
-			tracker.MarkAsErrored() // or what is left would be counted on
+			tracker.MarkAsErrored() // it was interrupted
 		}
-		bar.Stop()
 		<-rendered
 	}
 }
 
 // oneByOne does it to named events, each by itself, and says which are refused.
-func (a *acting) oneByOne(operator *admin.Admin, ids []uuid.UUID, do func(context.Context, uuid.UUID) error) error {
+func (a *acting) oneByOne(ids []uuid.UUID, do func(context.Context, uuid.UUID) error) error {
 	acted := admin.Acted{Reasons: []admin.LeftOut{}}
 	var refusals []error
 	for _, id := range ids {
@@ -321,7 +321,7 @@ func (e eventsAct) command(p Process) *cobra.Command {
 				}
 			}
 			if len(ids) > 0 {
-				return a.oneByOne(operator, ids, func(ctx context.Context, id uuid.UUID) error { return e.one(ctx, operator, id, *a.by) })
+				return a.oneByOne(ids, func(ctx context.Context, id uuid.UUID) error { return e.one(ctx, operator, id, *a.by) })
 			}
 			return a.run(selection, func(ctx context.Context, pace admin.Pace) (admin.Acted, error) {
 				return e.many(ctx, operator, selection, *a.by, pace)
