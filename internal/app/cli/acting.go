@@ -38,6 +38,7 @@ type acting struct {
 	dryRun   bool
 	yes      bool
 	pace     admin.Pace
+	limit    func() (time.Duration, error)
 	timeout  time.Duration
 }
 
@@ -57,7 +58,7 @@ func newActing(p Process, cmd *cobra.Command, verb, done string, statuses ...adm
 	flags.BoolVar(&a.yes, "yes", false, "do not ask")
 	flags.IntVar(&a.pace.Batch, "batch", admin.DefaultBatch, fmt.Sprintf("events in a transaction, from 1 to %d", admin.MaxBatch))
 	flags.Float64Var(&a.pace.Rate, "rate", admin.DefaultRate, "events a second at most; 0 for as fast as it goes")
-	timeoutFlag(cmd, &a.timeout)
+	a.limit = timeoutFlag(cmd)
 	a.by = by(cmd, p)
 	a.asJSON = jsonFlag(cmd)
 	return a
@@ -100,6 +101,9 @@ func (a *acting) chosen(args []string) (ids []uuid.UUID, filter admin.Filter, er
 		if !slices.Contains(ids, id) {
 			ids = append(ids, id)
 		}
+	}
+	if a.timeout, err = a.limit(); err != nil {
+		return nil, filter, err
 	}
 	if filter, err = a.filter(); err != nil {
 		return nil, filter, err

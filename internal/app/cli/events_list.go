@@ -30,13 +30,16 @@ The age is that of the failure if the event has failed, else of the event.`,
 	asJSON := jsonFlag(cmd)
 	cmd.Flags().IntVar(&page.Limit, "limit", admin.DefaultPageSize, fmt.Sprintf("events to list, from 1 to %d", admin.MaxPageSize))
 	cmd.Flags().StringVar(&page.After, "after", "", "go on behind the page that ended with this cursor, with the same flags")
-	timeoutFlag(cmd, &page.Timeout)
+	timeout := timeoutFlag(cmd)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		if page.Limit < 1 || page.Limit > admin.MaxPageSize {
 			return usageError{fmt.Errorf("--limit %d: want a number from 1 to %d; for more go on with --after", page.Limit, admin.MaxPageSize)}
 		}
 		chosen, err := filter()
 		if err != nil {
+			return err
+		}
+		if page.Timeout, err = timeout(); err != nil {
 			return err
 		}
 		return operating(p, func(cmd *cobra.Command, _ []string, a *admin.Admin) error {
@@ -63,9 +66,15 @@ The age is that of the failure if the event has failed, else of the event.`,
 	return cmd
 }
 
-// timeoutFlag adds --timeout, of a search.
-func timeoutFlag(cmd *cobra.Command, timeout *time.Duration) {
-	cmd.Flags().DurationVar(timeout, "timeout", admin.DefaultSearchTimeout, "give a search up after so long")
+// timeoutFlag adds --timeout, of a search, and returns what reads it.
+func timeoutFlag(cmd *cobra.Command) func() (time.Duration, error) {
+	timeout := cmd.Flags().Duration("timeout", admin.DefaultSearchTimeout, "give a search up after so long")
+	return func() (time.Duration, error) {
+		if *timeout < time.Millisecond || *timeout > 24*time.Hour {
+			return 0, usageError{fmt.Errorf("--timeout %s: want a time span from 1ms to 24h", *timeout)}
+		}
+		return *timeout, nil
+	}
 }
 
 // printEvents prints a line for each event.

@@ -94,7 +94,7 @@ func printDetail(p Process, d admin.Detail, full bool) {
 		{"source", string(d.Source)},
 		{"target", target},
 		{"workspace", workspace(d.Event)},
-		{"occurred", timestamp(&d.OccurredAt)},
+		{"occurred", d.OccurredAt.Format("2006-01-02T15:04:05.000000Z")}, // a part of the key
 		{"key", visible(d.IdempotencyKey)},
 		{"trace", orDash(d.TraceContext)},
 		{"content", d.ContentClass},

@@ -35,10 +35,13 @@ anything else than their status they are counted only with --status delivered, o
 	completeFlag(cmd, "by", func() []string { return words(admin.Dimensions()) })
 	cmd.Flags().IntVar(&count.Limit, "limit", admin.DefaultPageSize, fmt.Sprintf("groups to show, from 1 to %d", admin.MaxPageSize))
 	cmd.Flags().BoolVar(&count.Exactly, "exact", false, "count delivered events one by one, too")
-	timeoutFlag(cmd, &count.Timeout)
+	timeout := timeoutFlag(cmd)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		chosen, err := filter()
 		if err != nil {
+			return err
+		}
+		if count.Timeout, err = timeout(); err != nil {
 			return err
 		}
 		for _, d := range by {
@@ -68,7 +71,10 @@ anything else than their status they are counted only with --status delivered, o
 				}{all})
 			}
 			for i, counted := range all {
-				if i > 0 && len(counted.Groups) > 0 {
+				if i > 0 { // a further table is there for what it has
+					if len(counted.Groups) == 0 {
+						continue
+					}
 					_, _ = fmt.Fprintln(p.Stdout, "\nfailed:")
 				}
 				printCounted(p, counted)

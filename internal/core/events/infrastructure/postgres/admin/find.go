@@ -164,7 +164,10 @@ func (a *Admin) search(ctx context.Context, timeout time.Duration, work func(pgx
 		timeout = DefaultSearchTimeout
 	}
 	err := a.inTx(ctx, func(tx pgx.Tx) error {
-		if _, err := tx.Exec(ctx, fmt.Sprintf("set local statement_timeout = %d; set local jit = off", max(timeout.Milliseconds(), 1))); err != nil {
+		if _, err := tx.Exec(ctx, fmt.Sprintf(
+			// positions are times as text: whatever the login's defaults, they are read as they were written
+			"set local statement_timeout = %d; set local jit = off; set local datestyle = 'ISO'; set local timezone = 'UTC'",
+			max(timeout.Milliseconds(), 1))); err != nil {
 			return err
 		}
 		return work(tx)

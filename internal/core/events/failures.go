@@ -1,0 +1,33 @@
+package events
+
+import (
+	"context"
+	"time"
+)
+
+// MaxFailures is how many failures one page has at most.
+const MaxFailures = 1000
+
+// FailureReader reads which events of one context have failed, in the transaction and for the context that its
+// constructor bound it to: producers own the recovery of what they published (seed: producer-owned recovery). It shows the
+// events of the transaction's workspace, and without one those of no workspace, as row-level security does. Not safe for
+// concurrent use: a transaction is not.
+type FailureReader interface {
+	// Failures returns at most limit failures, from 1 to [MaxFailures], the latest first, beginning behind after: the
+	// last of the page before, or the zero Failure. Fewer may come where payloads are large; none is the end. The error is a
+	// [*Refusal] for a context that the transaction may not publish as.
+	Failures(ctx context.Context, limit int, after Failure) ([]Failure, error)
+}
+
+// Failure is an event that failed for good (a dead letter): it stays so until an operator replays or discards it.
+type Failure struct {
+	Envelope Envelope
+	Attempts int // dispatches since it was published or replayed
+	// LastError has a line for each handler that failed, Class: handler: message.
+	LastError     string
+	FirstFailedAt time.Time // the first of those attempts
+	FailedAt      time.Time
+	// DiscardedAt is zero unless the event was discarded, or has expired: nobody replays it any more.
+	DiscardedAt  time.Time
+	PriorReplays int
+}

@@ -1,0 +1,713 @@
+package database_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"spectral/internal/core/events"
+	"spectral/internal/core/events/infrastructure/postgres/admin"
+	"spectral/tests/pgtest"
+)
+
+// office is an operator's Admin on a database, which knows nothing but what spectral_operator may.
+func (d database) office(t testing.TB) *admin.Admin {
+	t.Helper()
+	return admin.New(pgtest.Pool(t, pgtest.Login(t, d.at, admin.Role)))
+}
+
+// letter is a row of core.outbox as these tests write it by hand.
+type letter struct {
+	id                  uuid.UUID
+	eventType           string
+	source, target      string // no target: every context
+	workspace           uuid.NullUUID
+	generation          int64
+	channel             string
+	status              string
+	handlers            []string // that have failed
+	lastError           string
+	created, claimed    time.Time
+	available           time.Time
+	deleted             bool
+	occurred            time.Time
+	handlerFailures     string
+	history             string
+	key                 string
+	payload             string
+	attempts, crashes   int
+	claimedBy, leasedTo string
+}
+
+// write inserts rows, in one statement each, filling what is zero.
+func (d database) write(t testing.TB, letters ...letter) {
+	t.Helper()
+	batch := &pgx.Batch{}
+	for _, l := range letters {
+		or := func(value *string, otherwise string) {
+			if *value == "" {
+				*value = otherwise
+			}
+		}
+		or(&l.eventType, cardType)
+		or(&l.source, "worlds")
+		or(&l.status, "failed")
+		or(&l.channel, "outbox_gen_1")
+		or(&l.payload, "{}")
+		or(&l.history, "[]")
+		or(&l.key, l.id.String())
+		if l.handlerFailures == "" {
+			entries := make([]string, len(l.handlers))
+			for i, h := range l.handlers {
+				entries[i] = fmt.Sprintf(`%q: {"failures": 6, "parked": true, "class": "E", "error": "e"}`, h)
+			}
+			l.handlerFailures = "{" + strings.Join(entries, ", ") + "}"
+		}
+		if l.generation == 0 {
+			l.generation = 1
+		}
+		if l.created.IsZero() {
+			l.created = time.Now()
+		}
+		for _, at := range []*time.Time{&l.occurred, &l.available, &l.claimed} {
+			if at.IsZero() {
+				*at = l.created
+			}
+		}
+		if l.status != "failed" && l.status != "in_flight" {
+			l.claimed = time.Time{}
+		}
+		batch.Queue(`insert into core.outbox (id, event_type, event_version, occurred_at, source, target, content_class, channel, generation,
+			workspace_id, payload, idempotency_key, status, attempts, crashes, last_error, handler_failures, failure_history, created_at, available_at,
+			claimed_at, delivered_at, deleted_at, claim_token, first_failed_at, claimed_by, lease_handler)
+			select $1, $2, 1, $3, $4, nullif($5, ''), 'operational', $6, $7, $8, $9, $10, $11::text, $12, $13, nullif($14, ''), $15, $16, $17, $18,
+			nullif($19::timestamptz, '0001-01-01 00:00:00+00'), case when $11 = 'delivered' then $17::timestamptz end, case when $20 then now() end,
+			case when $11 = 'in_flight' then gen_random_uuid() end, case when $11 = 'failed' then $17::timestamptz end, nullif($21, ''), nullif($22, '')`,
+			l.id, l.eventType, l.occurred, l.source, l.target, l.channel, l.generation, l.workspace, l.payload, l.key, l.status, l.attempts, l.crashes,
+			l.lastError, l.handlerFailures, l.history, l.created, l.available, l.claimed, l.deleted, l.claimedBy, l.leasedTo)
+	}
+	exec(t, d.admin, "alter table core.outbox disable trigger outbox_notify")
+	if err := d.admin.SendBatch(deadline(t), batch).Close(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// state is what operators call the row's.
+func (l letter) state() admin.Status {
+	switch {
+	case l.status == "failed" && l.deleted:
+		return admin.Discarded
+	case l.status == "pending" && l.available.After(time.Now()):
+		return admin.Scheduled
+	case l.status == "pending":
+		return admin.Due
+	default:
+		return admin.Status(l.status)
+	}
+}
+
+func (l letter) since() time.Time {
+	if l.status == "failed" {
+		return l.claimed
+	}
+	return l.created
+}
+
+// fits is what a filter says, without SQL.
+func (l letter) fits(f admin.Filter, now time.Time) bool {
+	class, _, _ := strings.Cut(l.lastError, ":")
+	age := now.Sub(l.since())
+	return (slices.Contains(f.Statuses, l.state()) || len(f.Statuses) == 0 && l.state() != admin.Discarded) &&
+		(len(f.EventTypes) == 0 || slices.Contains(f.EventTypes, l.eventType)) &&
+		(len(f.Sources) == 0 || slices.Contains(f.Sources, events.Scope(l.source))) &&
+		(len(f.Targets) == 0 || slices.Contains(f.Targets, events.Scope(l.target))) &&
+		(len(f.Handlers) == 0 || slices.ContainsFunc(l.handlers, func(h string) bool { return slices.Contains(f.Handlers, h) })) &&
+		(len(f.Workspaces) == 0 || slices.Contains(f.Workspaces, l.workspace)) &&
+		(len(f.Generations) == 0 || slices.Contains(f.Generations, events.Generation(l.generation))) &&
+		(len(f.Channels) == 0 || slices.Contains(f.Channels, l.channel)) &&
+		(f.OlderThan == 0 || age >= f.OlderThan) && (f.NewerThan == 0 || age < f.NewerThan) &&
+		(len(f.ErrorClasses) == 0 || slices.Contains(f.ErrorClasses, class)) &&
+		(f.ErrorContains == "" || strings.Contains(l.lastError, f.ErrorContains))
+}
+
+// mixedLetters are rows of every kind, each a second or more apart.
+func mixedLetters(t testing.TB, random *rand.Rand, n int) []letter {
+	t.Helper()
+	workspaces := []uuid.NullUUID{{}, {UUID: uuid.New(), Valid: true}, {UUID: uuid.New(), Valid: true}}
+	letters := make([]letter, n)
+	for i := range letters {
+		id, err := uuid.NewV7()
+		if err != nil {
+			t.Fatal(err)
+		}
+		created := time.Now().Add(-time.Duration(n-i)*10*time.Minute + 5*time.Minute)
+		l := letter{id: id, created: created, claimed: created.Add(time.Duration(random.IntN(7200)) * time.Second), occurred: created}
+		l.eventType = pick(random, cardType, platformType)
+		l.source = pick(random, "worlds", "platform")
+		l.target = pick(random, "", "worlds", "platform")
+		l.workspace = pick(random, workspaces...)
+		l.generation = pick(random, int64(1), 3)
+		l.channel = pick(random, "outbox_gen_1", "outbox_gen_1_slow", "outbox_gen_3")
+		l.status = pick(random, "failed", "failed", "failed", "pending", "pending", "delivered", "in_flight")
+		l.available = pick(random, created, time.Now().Add(time.Hour))
+		l.handlers = pick(random, nil, []string{"worlds.a"}, []string{"worlds.a", "platform.b"})
+		l.lastError = pick(random, "", "IntegrityError: worlds.a: 100% _of_ it", "TimeoutError: platform.b: slow\nIntegrityError: x: y", "NoColon")
+		l.deleted = l.status == "failed" && random.IntN(4) == 0
+		letters[i] = l
+	}
+	return letters
+}
+
+func pick[T any](random *rand.Rand, from ...T) T { return from[random.IntN(len(from))] }
+
+// some is any choice of the values, none at all half of the time.
+func some[T any](random *rand.Rand, from ...T) (chosen []T) {
+	if random.IntN(2) == 0 {
+		return nil
+	}
+	for _, v := range from {
+		if random.IntN(2) == 0 {
+			chosen = append(chosen, v)
+		}
+	}
+	return chosen
+}
+
+func someFilter(random *rand.Rand, letters []letter) admin.Filter {
+	return admin.Filter{
+		Statuses:      some(random, admin.Statuses()...),
+		EventTypes:    some(random, cardType, platformType),
+		Sources:       some(random, events.Worlds, events.Platform),
+		Targets:       some(random, events.Scope(""), events.Worlds, events.Platform),
+		Handlers:      some(random, "worlds.a", "platform.b"),
+		Workspaces:    some(random, uuid.NullUUID{}, pick(random, letters...).workspace),
+		Generations:   some(random, events.Generation(1), 3),
+		Channels:      some(random, "outbox_gen_1", "outbox_gen_1_slow"),
+		OlderThan:     pick(random, 0, 0, 0, 20*time.Minute, 5*time.Hour),
+		NewerThan:     pick(random, 0, 0, 0, 10*time.Hour, 30*time.Hour),
+		ErrorClasses:  some(random, "IntegrityError", "NoColon"),
+		ErrorContains: pick(random, "", "", "", "% _of", "\nInt"),
+	}
+}
+
+// Pages have every event that fits, once, the latest first, whatever their size.
+func TestFindMatchesWhatTheFilterSays(t *testing.T) {
+	t.Parallel()
+	d := setup(t)
+	seed := rand.Uint64()
+	t.Logf("seed %d", seed)
+	random := rand.New(rand.NewPCG(seed, 1))
+	letters := mixedLetters(t, random, 300)
+	d.write(t, letters...)
+	office := d.office(t)
+	nonempty := 0
+	for range 60 {
+		filter := someFilter(random, letters)
+		if random.IntN(3) == 0 { // all of these together are rarely met
+			filter = admin.Filter{Statuses: filter.Statuses, OlderThan: filter.OlderThan, Workspaces: filter.Workspaces}
+		}
+		var want []letter
+		now := time.Now()
+		for _, l := range letters {
+			if l.fits(filter, now) {
+				want = append(want, l)
+			}
+		}
+		slices.SortFunc(want, func(a, b letter) int { return b.since().Compare(a.since()) })
+		var have []admin.Event
+		page := admin.Page{Limit: pick(random, 10, 40, 1000)}
+		for {
+			found, err := office.Find(deadline(t), filter, page)
+			if err != nil {
+				t.Fatalf("%+v: %v", filter, err)
+			}
+			have = append(have, found.Events...)
+			if found.Next == "" {
+				break
+			}
+			if len(have) > len(letters) {
+				t.Fatalf("%+v: the pages have no end", filter)
+			}
+			if len(found.Events) != page.Limit {
+				t.Fatalf("a page of %d has %d events, and others follow", page.Limit, len(found.Events))
+			}
+			page.After = found.Next
+		}
+		if len(have) != len(want) {
+			t.Fatalf("%+v in pages of %d: %d events, want %d", filter, page.Limit, len(have), len(want))
+		}
+		for i, e := range have {
+			if e.ID != want[i].id || e.Status != want[i].state() {
+				t.Fatalf("%+v in pages of %d: event %d is %s %s since %s, want %s %s since %s", filter, page.Limit, i, e.Status, e.ID, e.Since(),
+					want[i].state(), want[i].id, want[i].since().UTC())
+			}
+		}
+		nonempty += min(len(want), 1)
+
+		// what acts on many says the same in its own statement
+		condition, arguments := filter.Where(2)
+		if n := value[int](t, d.admin, "select count(*) from core.outbox o where $1 and "+condition, append([]any{true}, arguments...)...); n != len(want) {
+			t.Fatalf("%+v: %d events fit %s, want %d", filter, n, condition, len(want))
+		}
+
+		by := some(random, admin.Dimensions()...)
+		if len(by) == 0 {
+			by = []admin.Dimension{admin.ByStatus}
+		}
+		d.wantCounts(t, office, filter, by, want)
+	}
+	if nonempty < 15 {
+		t.Errorf("only %d filters matched anything", nonempty)
+	}
+}
+
+// wantCounts counts the letters that fit the filter.
+func (d database) wantCounts(t *testing.T, office *admin.Admin, filter admin.Filter, by []admin.Dimension, fit []letter) {
+	t.Helper()
+	counted, err := office.Count(deadline(t), filter, admin.Count{By: by, Limit: admin.MaxPageSize, Exactly: true})
+	if err != nil {
+		t.Fatalf("%+v by %v: %v", filter, by, err)
+	}
+	if len(filter.Statuses) == 0 { // counts have the discarded ones, too
+		filter.Statuses = []admin.Status{admin.Discarded}
+		more, err := office.Find(deadline(t), filter, admin.Page{Limit: admin.MaxPageSize})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, e := range more.Events {
+			l := letter{id: e.ID, status: "failed", deleted: true, source: string(e.Source), workspace: e.WorkspaceID, eventType: e.EventType,
+				channel: e.Channel, generation: int64(e.Generation), claimed: *e.FailedAt}
+			if e.Target != nil {
+				l.target = string(*e.Target)
+			}
+			if e.LastError != nil {
+				l.lastError = *e.LastError
+			}
+			l.handlers = values[string](t, d.admin, "select k from core.outbox o, jsonb_object_keys(o.handler_failures) k where o.id = $1", e.ID)
+			fit = append(fit, l)
+		}
+	}
+	want := make(map[string]int64)
+	for _, l := range fit {
+		handlers := []string{""}
+		if slices.Contains(by, admin.ByHandler) && len(l.handlers) > 0 {
+			handlers = l.handlers
+		}
+		for _, h := range handlers {
+			class, _, _ := strings.Cut(l.lastError, ":")
+			workspace := ""
+			if l.workspace.Valid {
+				workspace = l.workspace.UUID.String()
+			}
+			all := map[admin.Dimension]string{admin.ByStatus: string(l.state()), admin.ByChannel: l.channel, admin.ByGeneration: fmt.Sprint(l.generation),
+				admin.ByType: l.eventType, admin.BySource: l.source, admin.ByTarget: l.target, admin.ByWorkspace: workspace, admin.ByHandler: h, admin.ByError: class}
+			key := ""
+			for _, dimension := range by {
+				key += all[dimension] + "|"
+			}
+			want[key]++
+		}
+	}
+	have := make(map[string]int64)
+	for _, g := range counted.Groups {
+		key := ""
+		for _, dimension := range by {
+			if v := g.Values[dimension]; v != nil {
+				key += *v
+			}
+			key += "|"
+		}
+		if g.Count > 0 {
+			have[key] = g.Count
+		}
+	}
+	if !reflect.DeepEqual(have, want) {
+		t.Fatalf("%+v by %v:\n%v, want\n%v", filter, by, have, want)
+	}
+}
+
+func TestCursorsAreOfTheirFilter(t *testing.T) {
+	t.Parallel()
+	d := setup(t)
+	random := rand.New(rand.NewPCG(1, 2))
+	d.write(t, mixedLetters(t, random, 20)...)
+	office := d.office(t)
+	filter := admin.Filter{Statuses: []admin.Status{admin.Failed}}
+	found, err := office.Find(deadline(t), filter, admin.Page{Limit: 1})
+	if err != nil || found.Next == "" {
+		t.Fatalf("%+v, %v", found, err)
+	}
+	for name, c := range map[string]struct {
+		filter admin.Filter
+		after  string
+	}{
+		"another filter": {admin.Filter{}, found.Next},
+		"no cursor":      {filter, "nonsense"},
+		"half a cursor":  {filter, found.Next[:len(found.Next)/2]},
+		"null":           {filter, "bnVsbA"},
+	} {
+		if _, err := office.Find(deadline(t), c.filter, admin.Page{Limit: 1, After: c.after}); !errors.Is(err, admin.ErrCursor) {
+			t.Errorf("%s: %v, want that the cursor is refused", name, err)
+		}
+	}
+	for _, limit := range []int{0, -1, 1001, 1e9} {
+		if _, err := office.Find(deadline(t), filter, admin.Page{Limit: limit}); err == nil || !strings.Contains(err.Error(), "must be from 1 to 1000") {
+			t.Errorf("a page of %d: %v", limit, err)
+		}
+	}
+}
+
+// Dead letters are found beside many delivered events without reading those.
+func TestDeadLettersAreFoundWithoutASearch(t *testing.T) {
+	t.Parallel()
+	d := setup(t)
+	d.write(t, mixedLetters(t, rand.New(rand.NewPCG(3, 4)), 70)...)
+	exec(t, d.admin, `insert into core.outbox (event_type, event_version, source, content_class, generation, payload, idempotency_key, status)
+		select 'a.b', 1, 'worlds', 'operational', 1, '{}', i::text, 'delivered' from generate_series(1, 20000) i`)
+	exec(t, d.admin, "vacuum analyze core.outbox")
+	at := pgtest.Login(t, d.at, admin.Role)
+	read := func() int {
+		return value[int](t, d.admin, `select (s.seq_tup_read + s.idx_tup_fetch)::int from pg_stat_user_tables s where s.relid = 'core.outbox'::regclass`)
+	}
+	few := slices.DeleteFunc(admin.Statuses(), func(s admin.Status) bool { return s == admin.Delivered })
+	producer := d.login(t, "spectral_worlds")
+	for name, work := range map[string]func(context.Context, *admin.Admin) error{
+		"the dead letters": func(ctx context.Context, a *admin.Admin) error {
+			_, err := a.Find(ctx, admin.Filter{Statuses: []admin.Status{admin.Failed}}, admin.Page{Limit: 50})
+			return err
+		},
+		"all that is not delivered": func(ctx context.Context, a *admin.Admin) error {
+			_, err := a.Find(ctx, admin.Filter{Statuses: few}, admin.Page{Limit: 50})
+			return err
+		},
+		"the latest that are delivered": func(ctx context.Context, a *admin.Admin) error {
+			_, err := a.Find(ctx, admin.Filter{Statuses: []admin.Status{admin.Delivered}}, admin.Page{Limit: 50})
+			return err
+		},
+		"what is not delivered, counted": func(ctx context.Context, a *admin.Admin) error {
+			_, err := a.Count(ctx, admin.Filter{}, admin.Count{By: []admin.Dimension{admin.ByStatus, admin.ByType, admin.ByError}, Limit: 50})
+			return err
+		},
+		"a producer's own": func(ctx context.Context, _ *admin.Admin) error {
+			_, err := producer.Exec(ctx, "select core.outbox_failures('worlds'); select pg_stat_force_next_flush()")
+			return err
+		},
+	} {
+		before := read()
+		pool := pgtest.Pool(t, at)
+		if err := work(deadline(t), admin.New(pool)); err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		pool.Close() // a session that ends flushes what it counted
+		exec(t, producer, "select 1")
+		waitFor(t, d.admin, "select not exists (select from pg_stat_activity where datname = current_database() and usename = '"+loginOf(t, at)+"')")
+		if n := read() - before; n > 300 {
+			t.Errorf("%s: %d rows were read of 20070", name, n)
+		}
+	}
+}
+
+// loginOf is the login of an address.
+func loginOf(t testing.TB, at string) string {
+	t.Helper()
+	config, err := pgx.ParseConfig(at)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return config.User
+}
+
+// A search that takes too long ends, and says what to do.
+func TestASearchIsBounded(t *testing.T) {
+	t.Parallel()
+	d := setup(t)
+	office := d.office(t)
+	holder := begin(t, pgtest.Conn(t, d.at))
+	exec(t, holder, "lock table core.outbox in access exclusive mode")
+	var broad *admin.TooBroadError
+	if _, err := office.Find(deadline(t), admin.Filter{}, admin.Page{Limit: 1, Timeout: 50 * time.Millisecond}); !errors.As(err, &broad) {
+		t.Errorf("a page: %v", err)
+	}
+	count := admin.Count{By: []admin.Dimension{admin.ByType}, Limit: 1, Timeout: 50 * time.Millisecond}
+	if _, err := office.Count(deadline(t), admin.Filter{}, count); !errors.As(err, &broad) || broad.After != count.Timeout {
+		t.Errorf("a count: %v", err)
+	}
+	cancelled, cancel := context.WithCancel(deadline(t))
+	cancel()
+	if _, err := office.Find(cancelled, admin.Filter{}, admin.Page{Limit: 1}); !errors.Is(err, context.Canceled) {
+		t.Errorf("a page that nobody waits for: %v", err)
+	}
+}
+
+// river#746: how many are delivered is not counted where they are many.
+func TestManyDeliveredAreEstimated(t *testing.T) {
+	t.Parallel()
+	d := setup(t)
+	exec(t, d.admin, `insert into core.outbox (event_type, event_version, source, content_class, generation, payload, idempotency_key, status)
+		select 'a.b', 1, 'worlds', 'operational', 1, '{}', i::text, 'delivered' from generate_series(1, 300) i`)
+	exec(t, d.admin, "analyze core.outbox")
+	office := d.office(t)
+	byStatus := admin.Count{By: []admin.Dimension{admin.ByStatus}, Limit: 10}
+	delivered := func(filter admin.Filter) admin.Group {
+		t.Helper()
+		counted, err := office.Count(deadline(t), filter, byStatus)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, g := range counted.Groups {
+			if *g.Values[admin.ByStatus] == string(admin.Delivered) {
+				return g
+			}
+		}
+		t.Fatal("delivered events are no group")
+		return admin.Group{}
+	}
+	if g := delivered(admin.Filter{}); g.Estimated || g.Count != 300 || g.Oldest == nil {
+		t.Errorf("of 300 delivered events: %+v", g)
+	}
+	// as if it were five millions: the planner goes by rows for each page
+	exec(t, d.admin, "update pg_class set reltuples = 5000000 where oid = 'core.outbox'::regclass")
+	if g := delivered(admin.Filter{}); !g.Estimated || g.Count < 4_900_000 || g.Count > 5_100_000 {
+		t.Errorf("of five million delivered events: %+v", g)
+	}
+	if g := delivered(admin.Filter{EventTypes: []string{platformType}}); g.Estimated || g.Count != 0 {
+		t.Errorf("of a type that nothing is of: %+v", g)
+	}
+	// nor are they counted by anything else, unless that is asked for
+	byType := admin.Count{By: []admin.Dimension{admin.ByType}, Limit: 10}
+	counted, err := office.Count(deadline(t), admin.Filter{}, byType)
+	if err != nil || len(counted.Groups) != 0 || !counted.DeliveredLeftOut {
+		t.Errorf("by type: %+v, %v", counted, err)
+	}
+	counted, err = office.Count(deadline(t), admin.Filter{Statuses: []admin.Status{admin.Delivered}}, byType)
+	if err != nil || len(counted.Groups) != 1 || counted.Groups[0].Count != 300 || counted.DeliveredLeftOut {
+		t.Errorf("delivered by type: %+v, %v", counted, err)
+	}
+	for _, bad := range []admin.Count{{Limit: 1}, {By: []admin.Dimension{"moon"}, Limit: 1}, {By: []admin.Dimension{admin.ByType, admin.ByType}, Limit: 1}, {By: []admin.Dimension{admin.ByType}}} {
+		if _, err := office.Count(deadline(t), admin.Filter{}, bad); err == nil {
+			t.Errorf("%+v is counted", bad)
+		}
+	}
+}
+
+// failures calls core.outbox_failures with the arguments as SQL.
+func failures(t testing.TB, q querier, arguments string) ([]uuid.UUID, error) {
+	t.Helper()
+	rows, err := q.Query(deadline(t), "select event_id from core.outbox_failures("+arguments+")")
+	if err != nil {
+		return nil, err
+	}
+	return pgx.CollectRows(rows, pgx.RowTo[uuid.UUID])
+}
+
+// A producer sees its own dead letters of the transaction's workspace, and nothing else of the outbox.
+func TestProducersReadTheirOwnFailures(t *testing.T) {
+	t.Parallel()
+	d := setup(t)
+	mine, other := uuid.NullUUID{UUID: uuid.New(), Valid: true}, uuid.NullUUID{UUID: uuid.New(), Valid: true}
+	at := time.Now().Add(-time.Hour).Truncate(time.Microsecond)
+	row := func(l letter, minute int) letter {
+		l.id, l.created = uuid.Must(uuid.NewV7()), at
+		l.claimed = at.Add(time.Duration(minute) * time.Minute)
+		return l
+	}
+	of := []letter{
+		row(letter{workspace: mine, lastError: "E: worlds.a: x", history: `[{"reaped_at": "x"}, {"replayed_at": "x", "cycle": 1}]`}, 1),
+		row(letter{workspace: mine, deleted: true}, 2),
+		row(letter{workspace: mine}, 3),
+		row(letter{workspace: other}, 4),
+		row(letter{}, 5),
+		row(letter{workspace: mine, source: "platform"}, 6),
+		row(letter{workspace: mine, status: "pending"}, 7),
+		row(letter{workspace: mine, status: "delivered"}, 8),
+	}
+	d.write(t, of...)
+	producer := d.login(t, "spectral_worlds")
+	want := func(workspace, arguments string, letters ...int) {
+		t.Helper()
+		exec(t, producer, "select set_config('spectral.workspace_id', $1, false)", workspace)
+		have, err := failures(t, producer, arguments)
+		if err != nil {
+			t.Errorf("(%s) in workspace %q: %v", arguments, workspace, err)
+			return
+		}
+		var ids []uuid.UUID
+		for _, i := range letters {
+			ids = append(ids, of[i].id)
+		}
+		if !slices.Equal(have, ids) {
+			t.Errorf("(%s) in workspace %q: %v, want %v", arguments, workspace, have, ids)
+		}
+	}
+	want(mine.UUID.String(), "'worlds'", 2, 1, 0)
+	want(other.UUID.String(), "'worlds'", 3)
+	want("", "'worlds'", 4)
+	want(uuid.NewString(), "'worlds'")
+	want(mine.UUID.String(), "'worlds', 2", 2, 1)
+	want(mine.UUID.String(), fmt.Sprintf("'worlds', 2, '%s', '%s', '%s'", of[1].claimed.Format(time.RFC3339Nano), of[1].id, at.Format(time.RFC3339Nano)), 0)
+	want(mine.UUID.String(), fmt.Sprintf("'worlds', 2, '%s', '%s', '%s'", of[0].claimed.Format(time.RFC3339Nano), of[0].id, at.Format(time.RFC3339Nano)))
+	want(mine.UUID.String(), "'worlds', 1", 2)
+	replays := values[int](t, producer, "select prior_replays from core.outbox_failures('worlds')")
+	discarded := values[bool](t, producer, "select discarded_at is not null from core.outbox_failures('worlds')")
+	if !slices.Equal(replays, []int{0, 0, 1}) || !slices.Equal(discarded, []bool{false, true, false}) {
+		t.Errorf("prior replays %v, discarded %v", replays, discarded)
+	}
+
+	// by SET ROLE, as units of work do, it is the role that counts
+	worker := d.login(t, "spectral_worker")
+	exec(t, worker, "set role spectral_platform")
+	exec(t, worker, "select set_config('spectral.workspace_id', $1, false)", mine.UUID.String())
+	if have, err := failures(t, worker, "'platform'"); err != nil || !slices.Equal(have, []uuid.UUID{of[5].id}) {
+		t.Errorf("platform's own: %v, %v", have, err)
+	}
+	for arguments, code := range map[string]string{
+		"'worlds'":             "SP017",
+		"'core'":               "SP017",
+		"'moon'":               "SP003",
+		"null":                 "SP003",
+		"'platform', 0":        "SP030",
+		"'platform', 1001":     "SP030",
+		"'platform', null":     "SP030",
+		"'platform', 1, now()": "SP030",
+		"'platform', 1, null, '" + other.UUID.String() + "'": "SP030",
+	} {
+		if _, err := failures(t, worker, arguments); sqlstate(t, err) != code {
+			t.Errorf("(%s): %v, want %s", arguments, err, code)
+		}
+	}
+	for name, conn := range map[string]*pgx.Conn{"an operator": d.login(t, admin.Role), "a worker": d.login(t, "spectral_worker")} {
+		if _, err := failures(t, conn, "'worlds'"); sqlstate(t, err) != denied {
+			t.Errorf("%s calls it: %v", name, err)
+		}
+	}
+	if _, err := producer.Exec(deadline(t), "select from core.outbox"); sqlstate(t, err) != denied {
+		t.Errorf("a producer reads the outbox: %v", err)
+	}
+}
+
+// What a page has in memory is bounded, and nothing is lost by that.
+func TestFailuresWithLargePayloads(t *testing.T) {
+	t.Parallel()
+	d := setup(t)
+	exec(t, d.admin, "alter table core.outbox disable trigger outbox_notify")
+	exec(t, d.admin, `insert into core.outbox (event_type, event_version, source, content_class, generation, payload, idempotency_key, status, claimed_at)
+		select 'a.b', 1, 'worlds', 'operational', 1, jsonb_build_object('a', repeat('x', 1000000)), i::text, 'failed', now() + i * interval '1 second'
+		from generate_series(1, 20) i`)
+	producer := d.login(t, "spectral_worlds")
+	const last = "select failed_at::text, event_id, occurred_at::text from core.outbox_failures('worlds', 100, $1, $2, $3) order by failed_at limit 1"
+	var failedAt, occurredAt *string
+	var id *uuid.UUID
+	pages, total := []int{}, 0
+	for total <= 20 {
+		n := value[int](t, producer, "select count(*) from core.outbox_failures('worlds', 100, $1, $2, $3)", failedAt, id, occurredAt)
+		if n == 0 {
+			break
+		}
+		if err := producer.QueryRow(deadline(t), last, failedAt, id, occurredAt).Scan(&failedAt, &id, &occurredAt); err != nil {
+			t.Fatal(err)
+		}
+		pages, total = append(pages, n), total+n
+	}
+	if total != 20 || pages[0] != 17 {
+		t.Errorf("pages of %v failures, want 17 MB at first and 20 in all", pages)
+	}
+}
+
+// Workers live as long as the session that registered them.
+func TestLiveWorkers(t *testing.T) {
+	t.Parallel()
+	d := setup(t)
+	operator := d.login(t, admin.Role)
+	live := func() []string {
+		t.Helper()
+		return values[string](t, operator, "select name from core.live_workers where handlers ->> 'a.b' is not null order by name")
+	}
+	workers := map[string]*pgx.Conn{}
+	for _, name := range []string{"first", "second"} {
+		workers[name] = d.login(t, "spectral_worker")
+		exec(t, workers[name], `select core.worker_register(gen_random_uuid(), 1, $1, '{"a.b": ["worlds.a"]}')`, name)
+	}
+	if have := live(); !slices.Equal(have, []string{"first", "second"}) {
+		t.Errorf("live are %v", have)
+	}
+	if err := workers["first"].Close(deadline(t)); err != nil {
+		t.Fatal(err)
+	}
+	waitFor(t, operator, "select not exists (select from core.live_workers where name = 'first')")
+	// somebody else's look at a lock is no life
+	exec(t, d.admin, "select pg_try_advisory_lock_shared(core.worker_lock(session_id)) from core.workers")
+	if have := live(); !slices.Equal(have, []string{"second"}) {
+		t.Errorf("after the first has ended, live are %v", have)
+	}
+}
+
+// What is known of an event is told handler by handler, also where a hand has written nonsense.
+func TestShowTellsOfEachHandler(t *testing.T) {
+	t.Parallel()
+	d := setup(t)
+	worlds := "worlds"
+	another := uuid.New()
+	at := time.Now().Truncate(time.Microsecond)
+	failed := letter{
+		id: uuid.Must(uuid.NewV7()), target: worlds, status: "failed", created: at, key: "k", attempts: 3, crashes: 1, lastError: "E: worlds.parked: x",
+		channel: "outbox_gen_1_slow", payload: `{"n": 1.50}`,
+		handlerFailures: `{"worlds.parked": {"failures": 6, "parked": true, "class": "E", "error": "x"}, "worlds.failing": {"failures": 1, "free": 2, "class": "E", "error": "y"}, "by hand": [1]}`,
+		history:         `[{"cycle": 1, "replayed_at": "2026-01-01T00:00:00Z"}, {"reaped_at": "2026-01-02T00:00:00Z"}, "odd"]`,
+	}
+	twin := letter{id: failed.id, occurred: at.Add(-time.Hour), created: at, status: "in_flight", key: "twin", claimedBy: "w", leasedTo: "worlds.parked"}
+	d.write(t, failed, twin)
+	exec(t, d.admin, `update core.outbox set claimed_at = 'infinity' where id = $1 and status = 'failed'`, failed.id)
+	exec(t, d.admin, `insert into core.event_handled (handler_name, idempotency_key, event_id, event_type, content_class)
+		select h, 'k', i, 'a.b', 'operational' from (values ('worlds.handled', $1::uuid), ('worlds.by_another', $2)) v(h, i)
+		union all select 'worlds.other' || n, 'of another key', gen_random_uuid(), 'a.b', 'operational' from generate_series(1, 20) n`, failed.id, another)
+	exec(t, d.admin, `insert into core.operator_actions (action, acted_by, event_ids, generation) values ('replay', 'ann', array[$1, $2]::uuid[], 1), ('pause', 'ann', '{}', 1)`,
+		failed.id, another)
+	for _, w := range []struct{ generation, handlers string }{
+		{"1", `["platform.other_context", "worlds.handled", "worlds.late", "worlds.parked"]`}, {"1", `["platform.other_context", "worlds.handled", "worlds.late", "worlds.parked"]`},
+		{"3", `["worlds.of_another_generation"]`},
+	} {
+		exec(t, d.login(t, "spectral_worker"), `select core.worker_register(gen_random_uuid(), $1, 'w', jsonb_build_object($2::text, $3::jsonb))`, w.generation, cardType, w.handlers)
+	}
+	all, err := d.office(t).Show(deadline(t), failed.id)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(all) != 2 || all[0].Status != admin.InFlight || all[1].Status != admin.Failed {
+		t.Fatalf("%+v, want both events of that id, by occurred_at", all)
+	}
+	e := all[1]
+	stages := map[string]string{}
+	for _, h := range e.Handlers {
+		stages[h.Handler] = fmt.Sprintf("%s %d %d %s", h.Stage, h.Failures, h.Free, h.Error)
+		if h.HandledAs != nil {
+			stages[h.Handler] += h.HandledAs.String()
+		}
+	}
+	if want := map[string]string{
+		"by hand": "failing 0 0 [1]", "platform.other_context": "not_target 0 0 ", "worlds.by_another": "handled 0 0 " + another.String(),
+		"worlds.failing": "failing 1 2 y", "worlds.handled": "handled 0 0 ", "worlds.late": "not_run 0 0 ", "worlds.parked": "parked 6 0 x",
+	}; !reflect.DeepEqual(stages, want) {
+		t.Errorf("handlers:\n%v, want\n%v", stages, want)
+	}
+	if e.Workers != 2 || e.PriorReplays != 1 || len(e.History) != 3 || len(e.Actions) != 1 || e.Actions[0].Events != 2 || e.Class != "slow" ||
+		string(e.Payload) != `{"n": 1.50}` || e.FailedAt != nil || e.Crashes != 1 || e.Attempts != 3 || *e.Target != events.Worlds {
+		t.Errorf("%+v", e)
+	}
+	e = all[0]
+	if e.Class != events.DefaultClass || e.LeaseExpiresAt == nil || *e.ClaimedBy != "w" || *e.LeaseHandler != "worlds.parked" || len(e.Handlers) != 4 || e.Handlers[0].Stage != admin.ToRun {
+		t.Errorf("%+v", e)
+	}
+	var missing *admin.NotFoundError
+	if _, err := d.office(t).Show(deadline(t), another); !errors.As(err, &missing) || missing.ID != another {
+		t.Errorf("an id that nothing has: %v", err)
+	}
+}
