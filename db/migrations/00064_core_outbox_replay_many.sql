@@ -63,18 +63,22 @@ begin
     v_channels := v_channels || v_channel;
     v_cycles := v_cycles || v_cycle;
   end loop;
-  update core.outbox o
-  set status = 'pending', generation = p_new_generation, channel = k.channel, available_at = clock_timestamp(),
-      attempts = 0, last_error = null, first_failed_at = null, claimed_at = null, claim_token = null, claimed_by = null,
-      lease_handler = null, delivered_at = null, handler_failures = '{}', crashes = 0,
-      failure_history = core.failure_history_with(o.failure_history, jsonb_build_object(
-        'cycle', k.cycle, 'attempts', o.attempts, 'last_error', o.last_error, 'first_failed_at', o.first_failed_at,
-        'failed_at', case when o.status = 'failed' then o.claimed_at end,
-        'replayed_at', clock_timestamp(), 'replayed_by', btrim(p_replayed_by))
-        || case when o.status = 'delivered' then jsonb_build_object('delivered_at', o.delivered_at) else '{}' end)
-  from unnest(v_ids, v_ats, v_channels, v_cycles) as k(id, occurred_at, channel, cycle)
-  -- the ids as an array, too, for the same reason
-  where o.id = any (v_ids) and o.id = k.id and o.occurred_at = k.occurred_at;
+  with written as
+    (update core.outbox o
+     set status = 'pending', generation = p_new_generation, channel = k.channel, available_at = clock_timestamp(),
+         attempts = 0, last_error = null, first_failed_at = null, claimed_at = null, claim_token = null, claimed_by = null,
+         lease_handler = null, delivered_at = null, handler_failures = '{}', crashes = 0,
+         failure_history = core.failure_history_with(o.failure_history, jsonb_build_object(
+           'cycle', k.cycle, 'attempts', o.attempts, 'last_error', o.last_error, 'first_failed_at', o.first_failed_at,
+           'failed_at', case when o.status = 'failed' then o.claimed_at end,
+           'replayed_at', clock_timestamp(), 'replayed_by', btrim(p_replayed_by))
+           || case when o.status = 'delivered' then jsonb_build_object('delivered_at', o.delivered_at) else '{}' end)
+     from unnest(v_ids, v_ats, v_channels, v_cycles) as k(id, occurred_at, channel, cycle)
+     -- the ids as an array, too, for the same reason
+     where o.id = any (v_ids) and o.id = k.id and o.occurred_at = k.occurred_at
+     returning o.id, o.occurred_at, o.channel, k.cycle)
+  select coalesce(array_agg(w.id), '{}'), coalesce(array_agg(w.occurred_at), '{}'), coalesce(array_agg(w.channel), '{}'), coalesce(array_agg(w.cycle), '{}')
+  into v_ids, v_ats, v_channels, v_cycles from written w;
   return query select k.id, k.occurred_at, k.cycle from unnest(v_ids, v_ats, v_cycles) as k(id, occurred_at, cycle);
   if cardinality(v_ids) > 0 then
     perform core.operator_action('replay', p_replayed_by, v_ids, p_new_generation,

@@ -42,13 +42,17 @@ begin
     v_ids := v_ids || v_id;
     v_ats := v_ats || v_at;
   end loop;
-  update core.outbox o
-  set deleted_at = v_now, discarded_at = v_now,
-      failure_history = core.failure_history_with(o.failure_history,
-        jsonb_build_object('discarded_at', v_now, 'discarded_by', btrim(p_discarded_by), 'reason', btrim(p_reason)))
-  from unnest(v_ids, v_ats) as k(id, occurred_at)
-  -- the ids as an array, too, for the same reason
-  where o.id = any (v_ids) and o.id = k.id and o.occurred_at = k.occurred_at;
+  with written as
+    (update core.outbox o
+     set deleted_at = v_now, discarded_at = v_now,
+         failure_history = core.failure_history_with(o.failure_history,
+           jsonb_build_object('discarded_at', v_now, 'discarded_by', btrim(p_discarded_by), 'reason', btrim(p_reason)))
+     from unnest(v_ids, v_ats) as k(id, occurred_at)
+     -- the ids as an array, too, for the same reason
+     where o.id = any (v_ids) and o.id = k.id and o.occurred_at = k.occurred_at
+     returning o.id, o.occurred_at)
+  select coalesce(array_agg(w.id), '{}'), coalesce(array_agg(w.occurred_at), '{}')
+  into v_ids, v_ats from written w;
   return query select k.id, k.occurred_at from unnest(v_ids, v_ats) as k(id, occurred_at);
   if cardinality(v_ids) > 0 then
     perform core.operator_action('discard', p_discarded_by, v_ids, null,

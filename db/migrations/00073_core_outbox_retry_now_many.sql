@@ -41,10 +41,14 @@ begin
     v_ats := v_ats || v_at;
     v_channels := v_channels || v_channel;
   end loop;
-  update core.outbox o set available_at = clock_timestamp()
-  from unnest(v_ids, v_ats) as k(id, occurred_at)
-  -- the ids as an array, too, for the same reason
-  where o.id = any (v_ids) and o.id = k.id and o.occurred_at = k.occurred_at;
+  with written as
+    (update core.outbox o set available_at = clock_timestamp()
+     from unnest(v_ids, v_ats) as k(id, occurred_at)
+     -- the ids as an array, too, for the same reason
+     where o.id = any (v_ids) and o.id = k.id and o.occurred_at = k.occurred_at
+     returning o.id, o.occurred_at, o.channel)
+  select coalesce(array_agg(w.id), '{}'), coalesce(array_agg(w.occurred_at), '{}'), coalesce(array_agg(w.channel), '{}')
+  into v_ids, v_ats, v_channels from written w;
   return query select k.id, k.occurred_at from unnest(v_ids, v_ats) as k(id, occurred_at);
   if cardinality(v_ids) > 0 then
     perform core.operator_action('retry_now', p_retried_by, v_ids, null, jsonb_build_object('asked', cardinality(p_event_ids)));
