@@ -35,14 +35,14 @@ func refuses(t testing.TB, q querier, code, field, sql string, arguments ...any)
 }
 
 // actions are those that were noted, with by whom, the generation and the details.
-func (d database) actions(t testing.TB) []string {
+func (d database) generationActions(t testing.TB) []string {
 	t.Helper()
 	return values[string](t, d.admin, "select concat_ws(' ', action, acted_by, generation, details) from core.operator_actions order by acted_at, id")
 }
 
 func (d database) wantActions(t testing.TB, want ...string) {
 	t.Helper()
-	if have := d.actions(t); !slices.Equal(have, want) {
+	if have := d.generationActions(t); !slices.Equal(have, want) {
 		t.Errorf("actions are\n%s\nwant\n%s", strings.Join(have, "\n"), strings.Join(want, "\n"))
 	}
 }
@@ -575,7 +575,7 @@ func TestAdopt(t *testing.T) {
 			t.Errorf("the %d. action names %d events, want %d", i+1, len(ids), want)
 		}
 	}
-	if have := d.actions(t); len(have) != 3 || have[0] != `adopt ann 3 {"from": 1, "event_types": ["worlds.thing.slow"]}` || have[1] != `adopt ann 3 {"from": 1}` {
+	if have := d.generationActions(t); len(have) != 3 || have[0] != `adopt ann 3 {"from": 1, "event_types": ["worlds.thing.slow"]}` || have[1] != `adopt ann 3 {"from": 1}` {
 		t.Errorf("actions are %v", have)
 	}
 	if err := held.Rollback(deadline(t)); err != nil {

@@ -88,9 +88,9 @@ func (d database) write(t testing.TB, letters ...letter) {
 		}
 		batch.Queue(`insert into core.outbox (id, event_type, event_version, occurred_at, source, target, content_class, channel, generation,
 			workspace_id, payload, idempotency_key, status, attempts, crashes, last_error, handler_failures, failure_history, created_at, available_at,
-			claimed_at, delivered_at, deleted_at, claim_token, first_failed_at, claimed_by, lease_handler)
+			claimed_at, delivered_at, deleted_at, discarded_at, claim_token, first_failed_at, claimed_by, lease_handler)
 			select $1, $2, 1, $3, $4, nullif($5, ''), 'operational', $6, $7, $8, $9, $10, $11::text, $12, $13, nullif($14, ''), $15, $16, $17, $18,
-			nullif($19::timestamptz, '0001-01-01 00:00:00+00'), case when $11 = 'delivered' then $17::timestamptz end, case when $20 then now() end,
+			nullif($19::timestamptz, '0001-01-01 00:00:00+00'), case when $11 = 'delivered' then $17::timestamptz end, case when $20 then now() end, case when $20 and $11 = 'failed' then now() end,
 			case when $11 = 'in_flight' then gen_random_uuid() end, case when $11 = 'failed' then $17::timestamptz end, nullif($21, ''), nullif($22, '')`,
 			l.id, l.eventType, l.occurred, l.source, l.target, l.channel, l.generation, l.workspace, l.payload, l.key, l.status, l.attempts, l.crashes,
 			l.lastError, l.handlerFailures, l.history, l.created, l.available, l.claimed, l.deleted, l.claimedBy, l.leasedTo)

@@ -207,6 +207,7 @@ var keepers = map[string]string{
 	"core.publisher_sources":   "insert into core.publisher_sources values ('my_login', 'worlds')",
 	"core.operator_actions":    "insert into core.operator_actions (action, acted_by) values ('replay', 'somebody')",
 	"core.retention_policies":  "update core.retention_policies set active_ttl_days = 400 where subject = 'operator_action'",
+	"core.paused_types":        "select core.generation_register(1); select core.event_type_pause('worlds.world_model_card.published', 1, 'somebody')",
 	"core.outbox":              "select core.generation_register(1); select core.outbox_publish('worlds.world_model_card.published', 'worlds', '{\"card_id\": \"c\", \"version\": 1, \"title\": \"t\"}')",
 	"core.event_handled":       "insert into core.event_handled (handler_name, idempotency_key, event_id, event_type, content_class) values ('a.b', 'k', gen_random_uuid(), 'a.b', 'workspace')",
 	"worlds.world_model_cards": "insert into worlds.world_model_cards (card_id, version, card, published_at) values ('c', 1, '{}', now())",

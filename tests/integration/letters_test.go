@@ -91,7 +91,7 @@ func TestADeadLetterIsFoundByOperatorAndProducer(t *testing.T) {
 func TestFailureReaders(t *testing.T) {
 	b := setup(t)
 	envelopes := b.publishMany(230)
-	b.exec("update core.outbox set status = 'failed', claimed_at = created_at, deleted_at = case when (payload ->> 'n')::int % 10 = 0 then now() end")
+	b.exec("update core.outbox set status = 'failed', claimed_at = created_at, deleted_at = case when (payload ->> 'n')::int % 10 = 0 then now() end, discarded_at = case when (payload ->> 'n')::int % 10 = 0 then now() end")
 	slices.Reverse(envelopes)
 	var all eventstest.Failures
 	for i, e := range envelopes {

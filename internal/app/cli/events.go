@@ -14,6 +14,8 @@ func eventsCommand(p Process) *cobra.Command {
 			return usageError{errors.New("which command of events? see `workers events --help`")}
 		},
 	}
-	cmd.AddCommand(eventsListCommand(p), eventsShowCommand(p), eventsStatsCommand(p))
+	cmd.AddCommand(eventsListCommand(p), eventsShowCommand(p), eventsStatsCommand(p),
+		eventsReplayCommand(p), eventsDiscardCommand(p), eventsUndiscardCommand(p), eventsRetryNowCommand(p),
+		eventsPauseCommand(p), eventsResumeCommand(p))
 	return cmd
 }

@@ -15,7 +15,7 @@ import (
 )
 
 // Status is what an event is to the people who look after it. Core.outbox has pending for [Due] and [Scheduled], and
-// failed with a deleted_at for [Discarded].
+// failed with a discarded_at for [Discarded].
 type Status string
 
 // The statuses.
@@ -25,7 +25,7 @@ const (
 	InFlight  Status = "in_flight"
 	Delivered Status = "delivered"
 	Failed    Status = "failed"    // a dead letter that nobody has discarded
-	Discarded Status = "discarded" // a dead letter that was discarded, or expired: a tombstone
+	Discarded Status = "discarded" // a dead letter that an operator has discarded
 	// Expired is a delivered event that retention has made a tombstone of. No filter matches it.
 	Expired Status = "expired"
 )
@@ -148,7 +148,7 @@ func (s Status) condition() string {
 	case Scheduled:
 		return "o.status = 'pending' and o.deleted_at is null and o.available_at > statement_timestamp()"
 	case Discarded:
-		return "o.status = 'failed' and o.deleted_at is not null"
+		return "o.status = 'failed' and o.deleted_at is not null and o.discarded_at is not null"
 	default:
 		return "o.status = '" + string(s) + "' and o.deleted_at is null"
 	}

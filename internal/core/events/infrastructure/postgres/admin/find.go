@@ -81,7 +81,7 @@ func (e Event) Since() time.Time {
 const displayed = `o.id, o.event_type, o.event_version, o.occurred_at, o.source, o.target, o.workspace_id,
   case when o.status = 'pending' and o.deleted_at is null
             then case when o.available_at <= statement_timestamp() then 'due' else 'scheduled' end
-       when o.status = 'failed' and o.deleted_at is not null then 'discarded'
+       when o.discarded_at is not null then 'discarded'
        when o.deleted_at is not null then 'expired' else o.status end,
   o.generation, o.channel, o.attempts, o.crashes,
   (select count(*) from jsonb_array_elements(o.failure_history) as h where jsonb_exists(h, 'replayed_at'))::integer,

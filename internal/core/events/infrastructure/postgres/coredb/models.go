@@ -4,6 +4,19 @@
 
 package coredb
 
+import (
+	"time"
+)
+
+// Event types whose rows nobody claims in a generation until core.event_type_resume; publishing goes on.
+type CorePausedType struct {
+	EventType  string
+	Generation int64
+	PausedAt   time.Time
+	PausedBy   string
+	Reason     *string
+}
+
 // How long rows are kept; core.retention_sweep deletes no others.
 type CoreRetentionPolicy struct {
 	Subject      string

@@ -56,12 +56,12 @@ begin
   for event_id, event_type, event_version, occurred_at, target, workspace_id, payload, idempotency_key, trace_context,
       attempts, last_error, first_failed_at, failed_at, discarded_at, prior_replays, v_size in execute format(
     'select f.id, f.event_type, f.event_version, f.occurred_at, f.target, f.workspace_id, f.payload, f.idempotency_key, f.trace_context,
-       f.attempts, f.last_error, f.first_failed_at, f.claimed_at, f.deleted_at,
+       f.attempts, f.last_error, f.first_failed_at, f.claimed_at, f.discarded_at,
        (select count(*) from jsonb_array_elements(f.failure_history) as h where h ? ''replayed_at'')::integer,
        octet_length(f.payload::text)
      from ((%1$s and o.deleted_at is null order by o.claimed_at desc, o.id desc, o.occurred_at desc limit $6)
        union all
-       (%1$s and o.deleted_at is not null order by o.claimed_at desc, o.id desc, o.occurred_at desc limit $6)) f
+       (%1$s and o.deleted_at is not null and o.discarded_at is not null order by o.claimed_at desc, o.id desc, o.occurred_at desc limit $6)) f
      order by f.claimed_at desc, f.id desc, f.occurred_at desc limit $6', v_page)
     using p_source, v_workspace, p_after_failed_at, p_after_id, p_after_occurred_at, p_limit
   loop

@@ -1,0 +1,203 @@
+package admin
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+	"golang.org/x/time/rate"
+
+	"spectral/internal/core/events"
+	"spectral/internal/core/events/infrastructure/postgres/coredb"
+)
+
+// How acts on many events go on, unless told otherwise.
+const (
+	DefaultBatch = 200
+	MaxBatch     = 1000 // which the SQL functions take
+	DefaultRate  = 1000 // events per second: a small part of what workers deliver
+)
+
+// batchTimeout bounds the transaction of one batch, which is finished also when the act is to stop.
+const batchTimeout = 30 * time.Second
+
+// maxLeftOut is how many events that were left out are named.
+const maxLeftOut = 100
+
+// Pace is how an act on many events goes on beside live traffic: a short transaction for each batch, with
+// one ring for each channel.
+type Pace struct {
+	Batch int     // events in a transaction, from 1 to MaxBatch; zero means DefaultBatch
+	Rate  float64 // events per second at most; zero means DefaultRate, below zero as fast as it goes
+	// Progress is called after each batch with how many events have been gone through, if it is set.
+	Progress func(through int)
+}
+
+// Acted is what an act on a selection came to. With an error beside it, that is what it came to so far: what is done is
+// committed, and the same act may simply be asked for again, for it passes over what it has done.
+type Acted struct {
+	Done    int `json:"done"`
+	LeftOut int `json:"left_out"` // what had changed since the selection, or was locked
+	// Reasons are for the first of those that were left out.
+	Reasons []LeftOut `json:"reasons"`
+	Pending int       `json:"not_reached"` // not gone through before an error
+}
+
+// LeftOut is an event that an act passed over.
+type LeftOut struct {
+	EventID    uuid.UUID `json:"event_id"`
+	OccurredAt time.Time `json:"occurred_at"`
+	// State is what it is now: a status, failed anew, discarded, expired, gone; or what it was, if somebody else is changing it.
+	State string `json:"state"`
+}
+
+// Replay lets events run again under the code of a generation (seed: replay procedure), in batches. Delivered ones only by force. Whatever
+// somebody else has replayed meanwhile, or what has failed anew, is left out: each is replayed once by all who replay at once, and an
+// event that fails again is not replayed in circles.
+func (a *Admin) Replay(ctx context.Context, s Selection, to events.Generation, by string, force bool, pace Pace) (Acted, error) {
+	return a.act(ctx, s, pace, "replay", func(ctx context.Context, queries *coredb.Queries, ids []uuid.UUID, occurredAts []time.Time) ([]ref, error) {
+		rows, err := queries.OperatorReplay(ctx, coredb.OperatorReplayParams{
+			Ids: ids, OccurredAts: occurredAts, Generation: int64(to), ByWhom: by, FailedBefore: s.AsOf, Force: force,
+		})
+		return refs(rows, func(r coredb.OperatorReplayRow) ref { return ref{r.EventID, r.OccurredAt.UnixMicro()} }), err
+	})
+}
+
+// Discard gives failed events up for good, in batches.
+func (a *Admin) Discard(ctx context.Context, s Selection, by, reason string, pace Pace) (Acted, error) {
+	return a.act(ctx, s, pace, "discard", func(ctx context.Context, queries *coredb.Queries, ids []uuid.UUID, occurredAts []time.Time) ([]ref, error) {
+		rows, err := queries.OperatorDiscard(ctx, coredb.OperatorDiscardParams{
+			Ids: ids, OccurredAts: occurredAts, ByWhom: by, Reason: reason, FailedBefore: s.AsOf,
+		})
+		return refs(rows, func(r coredb.OperatorDiscardRow) ref { return ref{r.EventID, r.OccurredAt.UnixMicro()} }), err
+	})
+}
+
+// Undiscard takes discards back, within 7 days, in batches.
+func (a *Admin) Undiscard(ctx context.Context, s Selection, by string, pace Pace) (Acted, error) {
+	return a.act(ctx, s, pace, "undiscard", func(ctx context.Context, queries *coredb.Queries, ids []uuid.UUID, occurredAts []time.Time) ([]ref, error) {
+		rows, err := queries.OperatorUndiscard(ctx, coredb.OperatorUndiscardParams{Ids: ids, OccurredAts: occurredAts, ByWhom: by})
+		return refs(rows, func(r coredb.OperatorUndiscardRow) ref { return ref{r.EventID, r.OccurredAt.UnixMicro()} }), err
+	})
+}
+
+// RetryNow makes pending events due that wait for a later time, in batches. Parked handlers stay parked.
+func (a *Admin) RetryNow(ctx context.Context, s Selection, by string, pace Pace) (Acted, error) {
+	return a.act(ctx, s, pace, "retry now", func(ctx context.Context, queries *coredb.Queries, ids []uuid.UUID, occurredAts []time.Time) ([]ref, error) {
+		rows, err := queries.OperatorRetryNow(ctx, coredb.OperatorRetryNowParams{Ids: ids, OccurredAts: occurredAts, ByWhom: by})
+		return refs(rows, func(r coredb.OperatorRetryNowRow) ref { return ref{r.EventID, r.OccurredAt.UnixMicro()} }), err
+	})
+}
+
+// DiscardOne gives a failed event up for good, or says why not.
+func (a *Admin) DiscardOne(ctx context.Context, id uuid.UUID, by, reason string) error {
+	return a.one(ctx, "discard", id, func(queries *coredb.Queries) error {
+		return queries.OperatorDiscardOne(ctx, coredb.OperatorDiscardOneParams{ID: id, ByWhom: by, Reason: reason})
+	})
+}
+
+// UndiscardOne takes a discard back, or says why not.
+func (a *Admin) UndiscardOne(ctx context.Context, id uuid.UUID, by string) error {
+	return a.one(ctx, "undiscard", id, func(queries *coredb.Queries) error {
+		return queries.OperatorUndiscardOne(ctx, coredb.OperatorUndiscardOneParams{ID: id, ByWhom: by})
+	})
+}
+
+// RetryNowOne makes a pending event due that waits for a later time, or says why not.
+func (a *Admin) RetryNowOne(ctx context.Context, id uuid.UUID, by string) error {
+	return a.one(ctx, "retry now", id, func(queries *coredb.Queries) error {
+		return queries.OperatorRetryNowOne(ctx, coredb.OperatorRetryNowOneParams{ID: id, ByWhom: by})
+	})
+}
+
+func (a *Admin) one(ctx context.Context, act string, id uuid.UUID, do func(*coredb.Queries) error) error {
+	if err := a.inTx(ctx, func(tx pgx.Tx) error { return do(coredb.New(tx)) }); err != nil {
+		return fmt.Errorf("%s %s: %w", act, id, err)
+	}
+	return nil
+}
+
+func refs[R any](rows []R, of func(R) ref) []ref {
+	all := make([]ref, len(rows))
+	for i, row := range rows {
+		all[i] = of(row)
+	}
+	return all
+}
+
+// act does something to the events of a selection, batch by batch, until ctx ends: not within a batch.
+func (a *Admin) act(ctx context.Context, s Selection, pace Pace, name string,
+	do func(context.Context, *coredb.Queries, []uuid.UUID, []time.Time) ([]ref, error)) (acted Acted, err error) {
+	if pace.Batch == 0 {
+		pace.Batch = DefaultBatch
+	}
+	if pace.Batch < 1 || pace.Batch > MaxBatch {
+		return Acted{}, fmt.Errorf("batch %d: must be from 1 to %d", pace.Batch, MaxBatch)
+	}
+	limit := rate.Limit(pace.Rate)
+	if pace.Rate == 0 {
+		limit = DefaultRate
+	} else if pace.Rate < 0 {
+		limit = rate.Inf
+	}
+	limiter := rate.NewLimiter(limit, pace.Batch)
+	acted = Acted{Reasons: []LeftOut{}, Pending: s.Len()}
+	for from := 0; from < s.Len(); from += pace.Batch {
+		ids, occurredAts := s.slice(from, from+pace.Batch)
+		if err := limiter.WaitN(ctx, len(ids)); err != nil {
+			return acted, fmt.Errorf("%s: stopped: %w", name, context.Cause(ctx))
+		}
+		var done []ref
+		batch, cancel := context.WithTimeout(context.WithoutCancel(ctx), batchTimeout)
+		err := a.inTx(batch, func(tx pgx.Tx) (err error) {
+			queries := coredb.New(tx)
+			done, err = do(batch, queries, ids, occurredAts)
+			return err
+		})
+		if err == nil {
+			acted.Done += len(done)
+			acted.Pending -= len(ids)
+			err = a.explain(batch, &acted, s.AsOf, ids, occurredAts, done)
+		}
+		cancel()
+		if err != nil {
+			return acted, fmt.Errorf("%s: %w", name, err)
+		}
+		if pace.Progress != nil {
+			pace.Progress(from + len(ids))
+		}
+	}
+	return acted, nil
+}
+
+// explain notes what a batch has left out.
+func (a *Admin) explain(ctx context.Context, acted *Acted, asOf time.Time, ids []uuid.UUID, occurredAts []time.Time, done []ref) error {
+	if len(done) == len(ids) {
+		return nil
+	}
+	acted.LeftOut += len(ids) - len(done)
+	room := maxLeftOut - len(acted.Reasons)
+	if room <= 0 {
+		return nil
+	}
+	made := make(map[ref]bool, len(done))
+	for _, r := range done {
+		made[r] = true
+	}
+	var leftIDs []uuid.UUID
+	var leftTimes []time.Time
+	for i, id := range ids {
+		if !made[ref{id, occurredAts[i].UnixMicro()}] && len(leftIDs) < room {
+			leftIDs, leftTimes = append(leftIDs, id), append(leftTimes, occurredAts[i])
+		}
+	}
+	return a.inTx(ctx, func(tx pgx.Tx) error {
+		states, err := coredb.New(tx).OperatorStates(ctx, coredb.OperatorStatesParams{AsOf: asOf, Ids: leftIDs, OccurredAts: leftTimes})
+		for _, state := range states {
+			acted.Reasons = append(acted.Reasons, LeftOut{EventID: state.ID, OccurredAt: state.OccurredAt.UTC(), State: state.State})
+		}
+		return err
+	})
+}

@@ -1,0 +1,136 @@
+package admin
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"spectral/internal/core/events"
+	"spectral/internal/core/events/infrastructure/postgres/coredb"
+)
+
+// Selection is the events that an act is about, as they were at one moment: what fails, or is published, later is not
+// among them, so an act on a selection ends. 24 bytes each.
+type Selection struct {
+	// AsOf is the moment, by the database clock.
+	AsOf time.Time
+	refs []ref
+}
+
+// ref names an event: nothing relies on an id alone.
+type ref struct {
+	id         uuid.UUID
+	occurredAt int64 // microseconds since 1970, which is all that the database keeps
+}
+
+// Len is how many events there are.
+func (s Selection) Len() int { return len(s.refs) }
+
+// slice are the names of the events from i to before j, as the SQL functions take them.
+func (s Selection) slice(i, j int) (ids []uuid.UUID, occurredAts []time.Time) {
+	for _, r := range s.refs[i:min(j, len(s.refs))] {
+		ids, occurredAts = append(ids, r.id), append(occurredAts, time.UnixMicro(r.occurredAt))
+	}
+	return ids, occurredAts
+}
+
+// Select is all events that filter matches, the first failure first. Timeout bounds it; zero means
+// [DefaultSearchTimeout], and the error is then a [*TooBroadError].
+func (a *Admin) Select(ctx context.Context, filter Filter, timeout time.Duration) (s Selection, err error) {
+	if err := filter.Validate(); err != nil {
+		return Selection{}, err
+	}
+	condition, arguments := filter.Where(1)
+	err = a.search(ctx, timeout, func(tx pgx.Tx) error {
+		rows, err := tx.Query(ctx, "select o.id, o.occurred_at from core.outbox o where "+condition+" order by o.claimed_at, o.id, o.occurred_at", arguments...)
+		if err != nil {
+			return err
+		}
+		var id uuid.UUID
+		var occurredAt time.Time
+		if _, err := pgx.ForEachRow(rows, []any{&id, &occurredAt}, func() error {
+			s.refs = append(s.refs, ref{id, occurredAt.UnixMicro()})
+			return nil
+		}); err != nil {
+			return err
+		}
+		return tx.QueryRow(ctx, "select clock_timestamp()").Scan(&s.AsOf)
+	})
+	if err != nil {
+		return Selection{}, fmt.Errorf("select events: %w", err)
+	}
+	return s, nil
+}
+
+// Shown are the first events of a selection, at most limit, as they are now.
+func (a *Admin) Shown(ctx context.Context, s Selection, limit int) (all []Event, err error) {
+	ids, occurredAts := s.slice(0, limit)
+	err = a.search(ctx, 0, func(tx pgx.Tx) error {
+		rows, err := tx.Query(ctx, "select "+displayed+` from unnest($1::uuid[], $2::timestamptz[]) with ordinality as k(id, occurred_at, n)
+			join core.outbox o on o.id = k.id and o.occurred_at = k.occurred_at order by k.n`, ids, occurredAts)
+		if err != nil {
+			return err
+		}
+		var e Event
+		_, err = pgx.ForEachRow(rows, e.fields(), func() error {
+			shown := e
+			shown.utc()
+			all = append(all, shown)
+			e = Event{}
+			return nil
+		})
+		return err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("look at events: %w", err)
+	}
+	return all, nil
+}
+
+// SelectToReplay is the named events, every one of which can be replayed into a generation, delivered ones by force; the
+// error tells, for each other, why not.
+func (a *Admin) SelectToReplay(ctx context.Context, ids []uuid.UUID, to events.Generation, force bool) (Selection, error) {
+	return a.selectNamed(ctx, ids, func(queries *coredb.Queries, id uuid.UUID) error {
+		return queries.OperatorReplayable(ctx, coredb.OperatorReplayableParams{ID: id, Generation: int64(to), Force: force})
+	})
+}
+
+// selectNamed is the named events, unless one of them is refused.
+func (a *Admin) selectNamed(ctx context.Context, ids []uuid.UUID, check func(*coredb.Queries, uuid.UUID) error) (s Selection, err error) {
+	var refusals []error
+	for _, id := range ids {
+		err := a.inTx(ctx, func(tx pgx.Tx) error {
+			queries := coredb.New(tx)
+			if err := check(queries, id); err != nil {
+				return err
+			}
+			times, err := queries.OperatorTwins(ctx, id)
+			if err != nil {
+				return err
+			}
+			if len(times) == 0 {
+				return &RefusedError{Code: "SP031", Field: "event_id", Reason: fmt.Sprintf("event_id: %s is not in core.outbox", id),
+					Hint: "check the id; retention deletes events in the end"}
+			}
+			for _, t := range times {
+				s.refs = append(s.refs, ref{id, t.UnixMicro()})
+			}
+			return tx.QueryRow(ctx, "select clock_timestamp()").Scan(&s.AsOf)
+		})
+		if refusal, ok := errors.AsType[*RefusedError](err); ok {
+			refusals = append(refusals, refusal)
+		} else if err != nil {
+			return Selection{}, fmt.Errorf("look at event %s: %w", id, err)
+		}
+	}
+	return s, errors.Join(refusals...)
+}
+
+// SelectIDs is the named events, whatever their status; all of those that share an id. The error tells which there are not.
+func (a *Admin) SelectIDs(ctx context.Context, ids []uuid.UUID) (Selection, error) {
+	return a.selectNamed(ctx, ids, func(*coredb.Queries, uuid.UUID) error { return nil })
+}

@@ -1,0 +1,311 @@
+package integration_test
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+
+	"spectral/internal/core/events"
+	"spectral/internal/core/events/infrastructure/postgres"
+	"spectral/internal/core/events/infrastructure/postgres/admin"
+	"spectral/tests/pgtest"
+)
+
+// operator acts by a login of its own.
+func (b *bundle) operator() *admin.Admin {
+	b.Helper()
+	return admin.New(pgtest.Pool(b.T, pgtest.Login(b.T, b.url, admin.Role)))
+}
+
+// failed is all failed events.
+func (b *bundle) failed(operator *admin.Admin) admin.Selection {
+	b.Helper()
+	s, err := operator.Select(b.ctx, admin.Filter{Statuses: []admin.Status{admin.Failed}}, 0)
+	must(b.T, err)
+	return s
+}
+
+// fail makes every pending event a failed one, as a worker would have.
+func (b *bundle) fail() {
+	b.Helper()
+	b.exec(`update core.outbox set status = 'failed', attempts = 6, last_error = 'HandlerError: a.b: no', first_failed_at = clock_timestamp(),
+		claimed_at = clock_timestamp(), handler_failures = '{"platform.one": {"failures": 6, "parked": true}}' where status = 'pending'`)
+}
+
+// unhurried are paces as fast as it goes.
+func unhurried(batch int) admin.Pace { return admin.Pace{Batch: batch, Rate: -1} }
+
+// A failed event is replayed once its handler is mended: only that one runs, as the preview says.
+func TestAReplayRunsWhatIsUnhandled(t *testing.T) {
+	b := setup(t)
+	operator := b.operator()
+	var mended atomic.Bool
+	l := b.listen(never, subscription(leaving("platform.one"), handler("worlds.two", func(ctx context.Context, tx events.Tx, e events.Envelope) error {
+		if !mended.Load() {
+			return events.Terminal(errRefusing)
+		}
+		return effect("worlds.two")(ctx, tx, e)
+	})))
+	e := event(1)
+	b.publish(e)
+	l.until(postgres.Failed)
+	selection, err := operator.SelectToReplay(b.ctx, []uuid.UUID{e.EventID}, pgtest.Generation, false)
+	must(t, err)
+	preview, err := operator.PreviewReplay(b.ctx, selection, pgtest.Generation, nil)
+	must(t, err)
+	if want := []admin.HandlerEffect{{EventType: happenedType, Handler: "platform.one", Handled: 1}, {EventType: happenedType, Handler: "worlds.two", WouldRun: 1}}; !slices.Equal(preview.Handlers, want) {
+		t.Errorf("the preview says %v, want %v", preview.Handlers, want)
+	}
+	mended.Store(true)
+	acted, err := operator.Replay(b.ctx, selection, pgtest.Generation, "anna", false, unhurried(1))
+	must(t, err)
+	if acted.Done != 1 || acted.LeftOut != 0 || acted.Pending != 0 {
+		t.Errorf("it came to %+v", acted)
+	}
+	l.delivered(1)
+	b.wantEffects(map[string]int{"platform.one": 1, "worlds.two": 1})
+	// by force it runs through again, with no effect
+	acted, err = operator.Replay(b.ctx, selection, pgtest.Generation, "anna", false, unhurried(1))
+	must(t, err)
+	if acted.Done != 0 || acted.LeftOut != 1 || len(acted.Reasons) != 1 || acted.Reasons[0].State != "delivered" {
+		t.Errorf("of a delivered event it came to %+v", acted)
+	}
+	acted, err = operator.Replay(b.ctx, selection, pgtest.Generation, "anna", true, unhurried(1))
+	must(t, err)
+	if acted.Done != 1 {
+		t.Errorf("by force it came to %+v", acted)
+	}
+	l.delivered(1)
+	b.wantEffects(map[string]int{"platform.one": 1, "worlds.two": 1})
+}
+
+// What is replayed into the next generation is handled by its worker and by no other.
+func TestAReplayIntoTheNextGeneration(t *testing.T) {
+	b := setup(t)
+	operator := b.operator()
+	const next events.Generation = pgtest.Generation + 1
+	must(t, postgres.Register(b.ctx, b.pool, next, b.contracts))
+	refusing := handler("platform.one", func(context.Context, events.Tx, events.Envelope) error { return events.Terminal(errRefusing) })
+	old := b.listen(never, subscription(refusing))
+	mended := subscription(leaving("platform.one"))
+	mended.Channel = events.ChannelName(next, "")
+	b.publish(event(1))
+	old.until(postgres.Failed)
+	young := b.newListener(never, next, mended)
+	young.start()
+	acted, err := operator.Replay(b.ctx, b.failed(operator), next, "", false, admin.Pace{})
+	must(t, err)
+	if acted.Done != 1 {
+		t.Fatalf("it came to %+v", acted)
+	}
+	young.delivered(1)
+	b.wantEffects(map[string]int{"platform.one": 1})
+	if len(old.settlements) > 0 {
+		t.Error("the old generation has settled it, too")
+	}
+}
+
+// A pause holds back its type alone, and its end wakes the worker, with no poll to help.
+func TestAPauseAndItsEnd(t *testing.T) {
+	b := setup(t, slowContract())
+	operator := b.operator()
+	l := b.newListener(never, pgtest.Generation, subscription(leaving("platform.one")))
+	must(t, l.Listen(b.ctx, slowSubscription(completing("worlds.slow"))))
+	l.start()
+	for _, c := range []struct {
+		paused, other func(int) events.Envelope
+		eventType     string
+	}{{event, slow, happenedType}, {slow, event, slowType}} {
+		b.publish(c.paused(0))
+		l.delivered(1)
+		must(t, operator.Pause(b.ctx, c.eventType, pgtest.Generation, "anna", ""))
+		for n := range 20 {
+			b.publish(c.paused(n))
+		}
+		for n := range 50 {
+			b.publish(c.other(n))
+			l.delivered(1)
+		}
+		if waiting := one[int](b, "select count(*) from core.outbox where status = 'pending' and attempts = 0 and event_type = $1", c.eventType); waiting != 20 {
+			t.Fatalf("%d of 20 events of a paused type wait", waiting)
+		}
+		must(t, operator.Resume(b.ctx, c.eventType, pgtest.Generation, "anna"))
+		l.delivered(20)
+	}
+	b.wantEffects(map[string]int{"platform.one": 71, "worlds.slow": 71})
+	if actions := one[int](b, "select count(*) from core.operator_actions where acted_by = 'anna'"); actions != 4 {
+		t.Errorf("%d actions are noted", actions)
+	}
+}
+
+// A handler at work when its type is paused finishes; what it fails waits.
+func TestAPauseWithWorkInHand(t *testing.T) {
+	b := setup(t)
+	operator := b.operator()
+	g := newGate()
+	t.Cleanup(g.letOn)
+	var tries atomic.Int32
+	l := b.listen(never, subscription(handler("platform.one", func(ctx context.Context, tx events.Tx, e events.Envelope) error {
+		if tries.Add(1) == 1 {
+			return errors.Join(g.pass(ctx), errRefusing)
+		}
+		return effect("platform.one")(ctx, tx, e)
+	})))
+	b.publish(event(1))
+	g.awaitEntered(t)
+	must(t, operator.Pause(b.ctx, happenedType, pgtest.Generation, "", "why"))
+	g.letOn()
+	if s := l.next(); s.Outcome != postgres.Retried {
+		t.Fatalf("it is %s", s.Outcome)
+	}
+	pauses, err := operator.Pauses(b.ctx)
+	must(t, err)
+	if len(pauses) != 1 || pauses[0].EventType != happenedType || pauses[0].Reason == nil || *pauses[0].Reason != "why" {
+		t.Errorf("paused are %+v", pauses)
+	}
+	must(t, operator.Resume(b.ctx, happenedType, pgtest.Generation, ""))
+	l.delivered(1)
+	if n := tries.Load(); n != 2 {
+		t.Errorf("it ran %d times", n)
+	}
+}
+
+// An event that waits for a retry runs at once when told to, with no poll and long before its time.
+func TestRetryNowWakes(t *testing.T) {
+	b := setup(t)
+	operator := b.operator()
+	l := b.listen(never, subscription(leaving("platform.one")))
+	b.exec(`select core.outbox_publish('worlds.test.happened', 'worlds', '{"n": 1}', p_available_at => clock_timestamp() + interval '1 day')`)
+	b.exec(`select core.outbox_publish('worlds.test.happened', 'worlds', '{"n": 2}', p_available_at => clock_timestamp() + interval '1 day')`)
+	must(t, operator.RetryNowOne(b.ctx, one[uuid.UUID](b, "select id from core.outbox where payload ->> 'n' = '1'"), "anna"))
+	l.delivered(1)
+	s, err := operator.Select(b.ctx, admin.Filter{Statuses: []admin.Status{admin.Scheduled}}, 0)
+	must(t, err)
+	if acted, err := operator.RetryNow(b.ctx, s, "anna", admin.Pace{}); err != nil || acted.Done != 1 {
+		t.Fatalf("it came to %+v, %v", acted, err)
+	}
+	l.delivered(1)
+	b.wantEffects(map[string]int{"platform.one": 2})
+}
+
+// Two operators replay the same 2,000 events beside live traffic: each runs once.
+func TestTwoOperatorsReplayTheSameEvents(t *testing.T) {
+	b := setup(t)
+	const failed, live = 2000, 300
+	b.publishMany(failed)
+	b.fail()
+	l := b.listen(never, subscription(leaving("platform.one")))
+	type result struct {
+		admin.Acted
+		err error
+	}
+	results := make(chan result)
+	for _, operator := range []*admin.Admin{b.operator(), b.operator()} {
+		s := b.failed(operator)
+		if s.Len() != failed {
+			t.Fatalf("%d events are failed", s.Len())
+		}
+		go func() {
+			acted, err := operator.Replay(b.ctx, s, pgtest.Generation, "anna", false, unhurried(100))
+			results <- result{acted, err}
+		}()
+	}
+	for n := range live {
+		b.publish(event(n))
+	}
+	done, left := 0, 0
+	for range 2 {
+		r := <-results
+		must(t, r.err)
+		done, left = done+r.Done, left+r.LeftOut
+	}
+	if done != failed || left != failed {
+		t.Errorf("%d were replayed and %d left out by two, want %d of each", done, left, failed)
+	}
+	l.delivered(failed + live)
+	b.wantEffects(map[string]int{"platform.one": failed + live})
+	if n := one[int](b, "select count(*) from core.outbox where jsonb_array_length(failure_history) = 1"); n != failed {
+		t.Errorf("%d have one entry of history", n)
+	}
+	if n := one[int](b, "select count(distinct e.id) from core.operator_actions, unnest(event_ids) as e(id) having count(*) = count(distinct e.id)"); n != failed {
+		t.Errorf("%d events are noted once", n)
+	}
+}
+
+// An act on many goes on where it was interrupted, keeps to its rate, and does not go round in circles.
+func TestReplayingMany(t *testing.T) {
+	b := setup(t)
+	operator := b.operator()
+	const failed = 100
+	b.publishMany(failed)
+	b.fail()
+	ctx, cancel := context.WithCancel(b.ctx)
+	defer cancel()
+	pace := unhurried(10)
+	pace.Progress = func(through int) {
+		if through == 30 {
+			cancel()
+		}
+	}
+	acted, err := operator.Replay(ctx, b.failed(operator), pgtest.Generation, "anna", false, pace)
+	if !errors.Is(err, context.Canceled) || acted.Done != 30 || acted.Pending != 70 {
+		t.Fatalf("interrupted, it came to %+v, %v", acted, err)
+	}
+	rest := b.failed(operator)
+	if rest.Len() != 70 {
+		t.Fatalf("%d are left", rest.Len())
+	}
+	// what fails again at once is not among them any more
+	refusing := handler("platform.one", func(context.Context, events.Tx, events.Envelope) error { return events.Terminal(errRefusing) })
+	l := b.listen(never, subscription(refusing))
+	for range 30 {
+		l.until(postgres.Failed)
+	}
+	started := time.Now()
+	acted, err = operator.Replay(b.ctx, rest, pgtest.Generation, "anna", false, admin.Pace{Batch: 35, Rate: 140})
+	must(t, err)
+	if took := time.Since(started); acted.Done != 70 || took < 200*time.Millisecond {
+		t.Errorf("in %s it came to %+v", took, acted)
+	}
+	for range 70 {
+		l.until(postgres.Failed)
+	}
+	if n := one[int](b, "select count(*) from core.outbox where jsonb_array_length(failure_history) = 1 and status = 'failed'"); n != failed {
+		t.Errorf("%d have been replayed once", n)
+	}
+	// and the same selection once more finds them changed
+	acted, err = operator.Replay(b.ctx, rest, pgtest.Generation, "anna", false, unhurried(100))
+	must(t, err)
+	if acted.Done != 0 || acted.LeftOut != 70 || acted.Reasons[0].State != "failed anew" {
+		t.Errorf("of what failed anew it came to %+v", acted.Done)
+	}
+}
+
+// Discards come and go by filter.
+func TestDiscardingMany(t *testing.T) {
+	b := setup(t)
+	operator := b.operator()
+	b.publishMany(30)
+	b.fail()
+	s := b.failed(operator)
+	acted, err := operator.Discard(b.ctx, s, "anna", "no use", unhurried(7))
+	must(t, err)
+	if acted.Done != 30 || b.failed(operator).Len() != 0 {
+		t.Fatalf("it came to %+v", acted)
+	}
+	discarded, err := operator.Select(b.ctx, admin.Filter{Statuses: []admin.Status{admin.Discarded}}, 0)
+	must(t, err)
+	acted, err = operator.Undiscard(b.ctx, discarded, "anna", unhurried(1000))
+	must(t, err)
+	if acted.Done != 30 || b.failed(operator).Len() != 30 {
+		t.Fatalf("it came to %+v", acted)
+	}
+	if refused, ok := errors.AsType[*admin.RefusedError](operator.UndiscardOne(b.ctx, one[uuid.UUID](b, "select id from core.outbox limit 1"), "")); !ok || refused.Code != "SP034" {
+		t.Errorf("undiscarded twice: %v", refused)
+	}
+}
