@@ -1,4 +1,4 @@
--- How long rows are kept (seed D13; docs/decisions/0014). internal/core/retention has the same in Go, and a test compares them.
+-- How long rows are kept (seed D13). internal/core/retention has the same in Go, and a test compares them.
 
 -- +goose Up
 set local lock_timeout = '500ms';
