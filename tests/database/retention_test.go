@@ -282,6 +282,7 @@ func TestRetentionDayByDay(t *testing.T) {
 
 // live is one history, from its first to its last day.
 func (d database) live(t *testing.T, h history) {
+	t.Helper()
 	exec(t, d.admin, "delete from core.outbox; delete from core.event_handled; delete from core.operator_actions; delete from core.retention_progress")
 	again := map[string][3]any{"worlds:-:again": {58, 100, delivered}, "worlds:-:again failed": {58, 58, failed}, "worlds:-:late": {63, 80, delivered}}
 	haveTombstoned, haveDeleted, haveKeys := 0, 0, map[string][2]int{}
