@@ -42,8 +42,8 @@ end;
 -- +goose StatementEnd
 
 -- +goose StatementBegin
--- core.retention_policies_turn() lets one transaction at a time change policies: of two that each keep the
--- inequality both might break it. Refuses TRUNCATE, which no constraint sees (SP050).
+-- core.retention_policies_turn() lets one transaction at a time change policies: two would wait for each other as each
+-- looks at the other's. Refuses TRUNCATE, which no constraint sees (SP050).
 create function core.retention_policies_turn() returns trigger
 language plpgsql
 set search_path = pg_catalog, core, pg_temp
