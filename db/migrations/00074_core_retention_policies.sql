@@ -1,4 +1,4 @@
--- How long rows are kept (seed D13; docs/decisions/0014). internal/core/retention has the same in Go, and a test compares them.
+-- How long rows are kept (seed D13). internal/core/retention has the same in Go, and a test compares them.
 
 -- +goose Up
 set local lock_timeout = '500ms';
@@ -42,8 +42,8 @@ end;
 -- +goose StatementEnd
 
 -- +goose StatementBegin
--- core.retention_policies_turn() lets one transaction at a time change policies: of two that each keep the
--- inequality both might break it. Refuses TRUNCATE, which no constraint sees (SP050).
+-- core.retention_policies_turn() lets one transaction at a time change policies: two would wait for each other as each
+-- looks at the other's. Refuses TRUNCATE, which no constraint sees (SP050).
 create function core.retention_policies_turn() returns trigger
 language plpgsql
 set search_path = pg_catalog, core, pg_temp

@@ -134,25 +134,10 @@ func printRetention(p Process, s retentionStatus) {
 	if s.PolicyFault != "" {
 		_, _ = fmt.Fprintf(p.Stdout, "\nnothing is swept: %s\n", s.PolicyFault)
 	}
-	switch run := s.Latest; {
-	case run == nil:
+	if run := s.Latest; run == nil {
 		_, _ = fmt.Fprintln(p.Stdout, "\nlatest sweep: none; workers sweep once they have run for some minutes")
-	default:
-		end := "not ended: under way, or cut short; its last batch was at " + run.UpdatedAt.Format(time.RFC3339)
-		if run.EndedAt != nil {
-			end = "ended " + run.EndedAt.Format(time.RFC3339)
-		}
-		whose := "a worker"
-		if run.ByHand {
-			whose = "by hand"
-		}
-		_, _ = fmt.Fprintf(p.Stdout, "\nlatest sweep: started %s by %s (%s), %s\n", run.StartedAt.Format(time.RFC3339), visible(run.By), whose, end)
-		for _, step := range slices.Sorted(maps.Keys(run.Steps)) {
-			if run.Steps[step] > 0 {
-				subject, what, _ := strings.Cut(step, ".")
-				_, _ = fmt.Fprintf(p.Stdout, "  %s %s: %d\n", subject, what, run.Steps[step])
-			}
-		}
+	} else {
+		printRun(p, *run)
 		_, _ = fmt.Fprintf(p.Stdout, "next sweep: by a worker, if one runs, in about %s\n", (time.Duration(s.NextRunIn) * time.Second).String())
 	}
 	if s.FailedExpiring > 0 {
@@ -164,6 +149,24 @@ func printRetention(p Process, s retentionStatus) {
 		_, _ = fmt.Fprintln(p.Stdout, line)
 	} else {
 		_, _ = fmt.Fprintln(p.Stdout, "failed events about to expire: none")
+	}
+}
+
+func printRun(p Process, run retention.Run) {
+	end := "not ended: under way, or cut short; its last batch was at " + run.UpdatedAt.Format(time.RFC3339)
+	if run.EndedAt != nil {
+		end = "ended " + run.EndedAt.Format(time.RFC3339)
+	}
+	whose := "a worker"
+	if run.ByHand {
+		whose = "by hand"
+	}
+	_, _ = fmt.Fprintf(p.Stdout, "\nlatest sweep: started %s by %s (%s), %s\n", run.StartedAt.Format(time.RFC3339), visible(run.By), whose, end)
+	for _, step := range slices.Sorted(maps.Keys(run.Steps)) {
+		if run.Steps[step] > 0 {
+			subject, what, _ := strings.Cut(step, ".")
+			_, _ = fmt.Fprintf(p.Stdout, "  %s %s: %d\n", subject, what, run.Steps[step])
+		}
 	}
 }
 

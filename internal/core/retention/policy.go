@@ -72,6 +72,7 @@ func Check(policies []Policy) error {
 			outbox = &policies[i]
 		case EventHandled:
 			handled = &policies[i]
+		case OperatorAction: // depends on no other
 		}
 	}
 	if outbox == nil || handled == nil || handled.ActiveTTLDays <= outbox.ActiveTTLDays+outbox.TombstonedGraceDays {

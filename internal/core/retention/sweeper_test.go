@@ -85,7 +85,7 @@ func (l *logged) String() string {
 func look(s *store, d time.Duration) {
 	s.mu.Lock()   // what was read before is read before it goes on
 	s.mu.Unlock() //nolint:staticcheck // see above
-	time.Sleep(d)
+	time.Sleep(d) //nolint:forbidigo // the bubble's time: nothing is waited for
 	synctest.Wait()
 }
 
