@@ -29,7 +29,7 @@ as $$
 declare
   v_deployment core.deployments;
   v_left text;
-  v_below text;
+  v_over boolean;
   v_mark xid8;
 begin
   if current_setting('transaction_isolation') in ('repeatable read', 'serializable') then
@@ -72,17 +72,16 @@ begin
     v_mark := pg_current_xact_id();
     update core.deployments d set closed_mark = v_mark where d.generation = p_generation;
   end if;
-  if pg_snapshot_xmin(pg_current_snapshot()) < v_mark then
-    v_below := core.transactions_below(v_mark);
-    return format('waiting: for %s that may have published into it before it was closed %s s ago; unrelated ones cannot be told apart',
-      coalesce(v_below, 'transactions'), extract(epoch from clock_timestamp() - v_deployment.closed_at)::integer);
-  end if;
-  -- in a snapshot taken after that one
+  v_over := pg_snapshot_xmin(pg_current_snapshot()) >= v_mark;
+  -- in a snapshot taken after that one; and at once, for whoever handles what has come may want to publish more
   v_left := core.generation_left(p_generation);
   if v_left is not null then
     update core.deployments d set closed_at = null, closed_xid = null, closed_mark = null where d.generation = p_generation;
     perform core.operator_action('generation_reopen', p_retired_by, p_generation => p_generation, p_details => jsonb_build_object('left', v_left));
     return 'not empty: ' || v_left || ', which came while it was being closed: it takes events again';
+  elsif not v_over then
+    return format('waiting: for %s that may have published into it before it was closed %s s ago; unrelated ones cannot be told apart',
+      coalesce(core.transactions_below(v_mark), 'transactions'), extract(epoch from clock_timestamp() - v_deployment.closed_at)::integer);
   end if;
   update core.deployments d set status = 'retired', retired_at = clock_timestamp() where d.generation = p_generation;
   perform core.operator_action('generation_retire', p_retired_by, p_generation => p_generation);

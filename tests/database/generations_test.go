@@ -481,6 +481,33 @@ func TestRetireAPublisherWithAHigherID(t *testing.T) {
 	retireUntil(t, operator, "not empty: 1 due")
 }
 
+// What comes to light opens a generation again at once, whatever else is waited for: its handlers may want to publish.
+func TestRetireBesideAnUnrelatedTransaction(t *testing.T) {
+	d, operator := draining(t)
+	publisher, unrelated := d.login(t, "spectral_worlds"), begin(t, pgtest.Conn(t, d.at))
+	exec(t, unrelated, "select pg_current_xact_id()")
+	exec(t, publisher, "begin; "+publishInto(3))
+	if answer := retire(t, operator); !strings.HasPrefix(answer, "closing") {
+		t.Fatalf("closing answers %q", answer)
+	}
+	wantWaiting(t, operator, publisher)
+	wantWaiting(t, operator, unrelated.Conn())
+	exec(t, publisher, "commit")
+	if answer := retire(t, operator); !strings.HasPrefix(answer, "not empty: 1 due") {
+		t.Fatalf("retiring answers %q", answer)
+	}
+	exec(t, publisher, publishInto(3))
+	exec(t, d.admin, "update core.outbox set status = 'delivered'")
+	if answer := retire(t, operator); !strings.HasPrefix(answer, "closing") {
+		t.Fatalf("closing answers %q", answer)
+	}
+	wantWaiting(t, operator, unrelated.Conn())
+	if err := unrelated.Commit(deadline(t)); err != nil {
+		t.Fatal(err)
+	}
+	retireUntil(t, operator, "retired")
+}
+
 // Whoever moves events into a generation keeps it open until that is committed.
 func TestRetireWaitsForAdopting(t *testing.T) {
 	d, operator := draining(t)

@@ -26,7 +26,7 @@ const (
 	CodeUnregistered    Code = "SP016" // no contract of this type and version
 	CodeSourceForbidden Code = "SP017" // this role may not publish as this source
 	CodeSourceMismatch  Code = "SP018" // the type belongs to another source
-	CodeGeneration      Code = "SP019" // unknown, retired, or none live
+	CodeGeneration      Code = "SP019" // unknown, being retired or retired, or none live
 	CodeEventID         Code = "SP020"
 	CodeCall            Code = "SP021" // a malformed call of outbox_publish_many
 	CodeWorkspaceID     Code = "SP022"
