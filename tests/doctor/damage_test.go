@@ -194,6 +194,49 @@ var damages = []struct {
 		state:  doctor.Critical, seen: "1 events are in flight past their lease, the longest by 5m0", cure: "outbox_reap", undo: "delete from core.outbox",
 	},
 	{
+		name: "a pause that somebody forgot", check: "paused",
+		damage: "select core.event_type_pause('" + cards + "', 1, 'ana', 'a moment'); update core.paused_types set paused_at = now() - interval '3 days'",
+		state:  doctor.Warning, seen: cards + " of generation 1 has been paused for 3 days by ana: a moment", cure: "workers events resume " + cards + " --generation 1",
+		undo: "select core.event_type_resume('" + cards + "', 1, 'ana')",
+	},
+	{
+		name: "events of a retired generation", check: "generations",
+		damage: insert(cards, "8", "outbox_gen_8", "10 minutes") + "; insert into core.deployments (generation, status, retired_at) values (8, 'retired', now())",
+		state:  doctor.Critical, seen: "generation 8 is retired and has 1 events", cure: "workers generation adopt 8", undo: "delete from core.outbox",
+	},
+	{
+		name: "retiring that came to nothing", check: "generations",
+		damage: "insert into core.deployments (generation, status, draining_at, closed_at) values (8, 'draining', now(), now() - interval '1 hour')",
+		state:  doctor.Warning, seen: "generation 8 has been closed for 1h0m", cure: "workers generation retire 8", undo: "select core.generation_register(8, 'ana')",
+	},
+	{
+		name: "a generation that was forgotten", check: "generations",
+		damage: "insert into core.deployments (generation, status, draining_at) values (8, 'draining', now() - interval '3 days')",
+		state:  doctor.Warning, seen: "generation 8 has been draining for 3 days and has nothing left", cure: "workers generation retire 8", undo: "delete from core.deployments where generation = 8",
+	},
+	{
+		name: "no live generation", check: "generations", damage: "update core.deployments set status = 'draining', draining_at = now()",
+		state: doctor.Warning, seen: "no generation is live", cure: "register", undo: "update core.deployments set status = 'live', draining_at = null",
+	},
+	{
+		name: "events that fail", check: "failures", damage: insert(cards, "1", "outbox_gen_1", "10 minutes") + "; update core.outbox set status = 'failed', claimed_at = now(), last_error = 'IntegrityError: a.b: no'",
+		state: doctor.Warning, seen: "1 events failed in the last hour, most of them " + cards + ", IntegrityError", cure: "workers events stats", undo: "select core.outbox_discard(id, 'ana') from core.outbox",
+	},
+	{
+		name: "dead letters about to expire", check: "retention",
+		damage: insert(cards, "1", "outbox_gen_1", "10 minutes") + "; update core.outbox set status = 'failed', claimed_at = now() - interval '40 days', occurred_at = now() - interval '40 days'",
+		state:  doctor.Warning, seen: "1 failed events expire within 7 days", cure: "replay or discard", undo: "select core.outbox_replay(id, 1, 'ana') from core.outbox",
+	},
+	{
+		name: "nobody sweeps", check: "retention", damage: "update core.workers set registered_at = now() - interval '7 hours'", sessionOfOwn: worker(1, cards),
+		state: doctor.Warning, seen: "none has swept", cure: "workers retention sweep", undo: "select core.retention_sweep()",
+	},
+	{
+		name: "policies that contradict each other", check: "retention",
+		damage: "alter table core.retention_policies disable trigger all; update core.retention_policies set active_ttl_days = 20 where subject = 'event_handled'; alter table core.retention_policies enable trigger all",
+		state:  doctor.Critical, seen: "contradict each other", cure: "mend core.retention_policies", undo: "update core.retention_policies set active_ttl_days = 60 where subject = 'event_handled'",
+	},
+	{
 		name: "autovacuum is off", check: "vacuum", damage: "alter table core.outbox set (autovacuum_enabled = off)",
 		state: doctor.Warning, seen: "autovacuum is off for core.outbox", cure: "alter table core.outbox reset (autovacuum_enabled);",
 	},

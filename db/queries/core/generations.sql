@@ -9,7 +9,7 @@ select s.generation::bigint as generation, s.status::text as status,
   coalesce(s.oldest_due, '0001-01-01 00:00:00+00')::timestamptz as oldest_due,
   coalesce(s.next_scheduled, '0001-01-01 00:00:00+00')::timestamptz as next_scheduled,
   coalesce(s.last_scheduled, '0001-01-01 00:00:00+00')::timestamptz as last_scheduled,
-  s.workers::bigint as workers, s.publishing_default::boolean as publishing_default
+  s.workers::bigint as workers, s.publishing_default::boolean as publishing_default, s.paused_types::text[] as paused_types
 from core.generation_status(sqlc.narg('generation')::bigint) as s;
 
 -- name: GenerationBacklog :many
@@ -17,7 +17,7 @@ from core.generation_status(sqlc.narg('generation')::bigint) as s;
 select b.event_type::text as event_type, b.due::bigint as due, b.scheduled::bigint as scheduled, b.in_flight::bigint as in_flight,
   coalesce(b.next_scheduled, '0001-01-01 00:00:00+00')::timestamptz as next_scheduled,
   coalesce(b.last_scheduled, '0001-01-01 00:00:00+00')::timestamptz as last_scheduled,
-  b.workers::bigint as workers
+  b.workers::bigint as workers, b.paused::boolean as paused
 from core.generation_backlog(@generation::bigint) as b;
 
 -- name: RegisterGenerationBy :one

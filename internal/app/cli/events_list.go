@@ -60,7 +60,7 @@ The age is that of the failure if the event has failed, else of the event.`,
 			if found.Next != "" {
 				_, _ = fmt.Fprintln(p.Stderr, "there are more: --after", found.Next)
 			}
-			return nil
+			return notePauses(cmd.Context(), p, a)
 		})(cmd, args)
 	}
 	return cmd

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"strings"
@@ -119,4 +120,22 @@ func printPauses(p Process, pauses []admin.Pause) {
 		rows[i] = []any{visible(pause.EventType), pause.Generation, pause.PausedAt.Format(time.RFC3339), visible(pause.PausedBy), reason}
 	}
 	printTable(p, []column{{title: "TYPE"}, {title: "GENERATION", right: true}, {title: "PAUSED"}, {title: "BY"}, {title: "REASON"}}, rows)
+}
+
+// pauseLine says in one line what is paused.
+func pauseLine(pause admin.Pause) string {
+	line := fmt.Sprintf("paused: %s in generation %d, since %s, by %s", visible(pause.EventType), pause.Generation, pause.PausedAt.Format(time.RFC3339), visible(pause.PausedBy))
+	if pause.Reason != nil {
+		line += ": " + visible(*pause.Reason)
+	}
+	return line
+}
+
+// notePauses says beside a result what is paused: nobody handles that, whatever is due.
+func notePauses(ctx context.Context, p Process, operator *admin.Admin) error {
+	pauses, err := operator.Pauses(ctx)
+	for _, pause := range pauses {
+		_, _ = fmt.Fprintln(p.Stderr, pauseLine(pause))
+	}
+	return err
 }

@@ -125,6 +125,9 @@ func printDetail(p Process, d admin.Detail, full bool) {
 	if d.Workers == 0 {
 		_, _ = fmt.Fprintf(p.Stdout, "  no live worker of generation %d handles %s\n", d.Generation, visible(d.EventType))
 	}
+	if d.Paused != nil {
+		_, _ = fmt.Fprintln(p.Stdout, "  "+pauseLine(*d.Paused))
+	}
 	if len(d.History) > 0 {
 		section(p, "history")
 		for _, entry := range d.History {

@@ -66,9 +66,14 @@ anything else than their status they are counted only with --status delivered, o
 				all = append(all, counted)
 			}
 			if *asJSON {
+				paused, err := a.Pauses(cmd.Context())
+				if err != nil {
+					return err
+				}
 				return printJSON(p, struct {
 					Counts []admin.Counted `json:"counts"`
-				}{all})
+					Paused []admin.Pause   `json:"paused"`
+				}{all, paused})
 			}
 			for i, counted := range all {
 				if i > 0 { // a further table is there for what it has
@@ -79,7 +84,7 @@ anything else than their status they are counted only with --status delivered, o
 				}
 				printCounted(p, counted)
 			}
-			return nil
+			return notePauses(cmd.Context(), p, a)
 		})(cmd, args)
 	}
 	return cmd

@@ -172,16 +172,19 @@ func printGenerations(p Process, all []admin.Generation, one bool) {
 		if !g.SafeToStop() {
 			safe = "no"
 		}
-		rows[i] = []any{int64(g.Generation), g.Status, g.Due, g.Scheduled, g.InFlight, g.Failed, at(g.OldestDue), at(g.NextScheduled), at(g.LastScheduled), g.Workers, safe}
+		rows[i] = []any{int64(g.Generation), g.Status, g.Due, g.Scheduled, g.InFlight, g.Failed, at(g.OldestDue), at(g.NextScheduled), at(g.LastScheduled), g.Workers, len(g.PausedTypes), safe}
 	}
 	printTable(p, []column{
 		{title: "GENERATION", right: true}, {title: "STATUS", colour: statusColour}, {title: "DUE", right: true}, {title: "SCHEDULED", right: true},
 		{title: "IN FLIGHT", right: true}, {title: "FAILED", right: true}, {title: "OLDEST DUE"}, {title: "NEXT SCHEDULED"}, {title: "LAST SCHEDULED"},
-		{title: "WORKERS", right: true}, {title: "SAFE TO STOP"},
+		{title: "WORKERS", right: true}, {title: "PAUSED", right: true}, {title: "SAFE TO STOP"},
 	}, rows)
 	for _, g := range all {
 		if g.Failed > 0 && g.Status != "live" {
 			_, _ = fmt.Fprintf(p.Stderr, "generation %d: %d failed events do not need its workers: replay them into a live generation, or discard them (workers events --help)\n", g.Generation, g.Failed)
+		}
+		if len(g.PausedTypes) > 0 {
+			_, _ = fmt.Fprintf(p.Stderr, "generation %d: paused, and handled by nobody: %s (workers events resume)\n", g.Generation, visible(strings.Join(g.PausedTypes, ", ")))
 		}
 		if one && g.Status == "live" && g.SafeToStop() {
 			_, _ = fmt.Fprintf(p.Stderr, "generation %d is live and may get events at any time: workers generation drain %[1]d\n", g.Generation)

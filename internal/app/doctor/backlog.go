@@ -45,6 +45,7 @@ from kinds k,
      and o.status = 'pending' and o.deleted_at is null order by o.available_at limit 1) d
 where d.available_at <= statement_timestamp() - interval '`+unhandledAfter+`'
   and not exists (select from core.live_workers w where w.generation = k.generation and w.handlers ? k.event_type)
+  and not exists (select from core.paused_types p where p.generation = k.generation and p.event_type = k.event_type)
 order by k.generation, k.event_type`, countUpTo)
 	if err != nil {
 		return "", nil, err
@@ -118,6 +119,7 @@ from kinds k,
      and o.status = 'pending' and o.deleted_at is null order by o.available_at limit 1) d
 where d.available_at <= statement_timestamp() - interval '`+lateAfter+`'
   and exists (select from core.live_workers w where w.generation = k.generation and w.handlers ? k.event_type)
+  and not exists (select from core.paused_types p where p.generation = k.generation and p.event_type = k.event_type)
 order by 1, 2`)
 	if err != nil {
 		return "", nil, err
@@ -158,4 +160,130 @@ from (select extract(epoch from statement_timestamp() - coalesce(o.claimed_at, o
 	return fmt.Sprintf("%d in flight", s.InFlight), []Finding{{Critical,
 		fmt.Sprintf("%d events are in flight past their lease, the longest by %s, and nobody reaps them; held by %s", s.Overdue, span(s.Longest), s.Whose),
 		"run a worker, each reaps; or: set role spectral_worker; select * from core.outbox_reap(); which says why a row cannot be re-pended"}}, nil
+}
+
+// generations finds those that are neither running nor over.
+func generations(ctx context.Context, v *visit) (string, []Finding, error) {
+	all, err := all[struct {
+		Generation         int64
+		Status             string
+		Left, Failed       int64
+		Workers            int64
+		PublishingDefault  bool
+		DrainingFor, Since float64
+	}](ctx, v, `select s.generation, s.status, s.due + s.scheduled + s.in_flight, s.failed, s.workers, s.publishing_default,
+		coalesce(extract(epoch from statement_timestamp() - s.draining_at), 0)::double precision,
+		coalesce(extract(epoch from statement_timestamp() - s.closed_at), 0)::double precision
+		from core.generation_status() s order by s.generation`)
+	if err != nil {
+		return "", nil, err
+	}
+	seen, live := "none is known", 0
+	var findings []Finding
+	for _, g := range all {
+		if g.PublishingDefault {
+			seen = fmt.Sprintf("publishing goes to %d", g.Generation)
+		}
+		if g.Status == "live" {
+			live++
+		}
+		switch {
+		case g.Left > 0 && (g.Status == "unknown" || g.Status == "retired"):
+			findings = append(findings, Finding{Critical, fmt.Sprintf("generation %d is %s and has %d events that no worker may handle", g.Generation, g.Status, g.Left),
+				fmt.Sprintf("move them: workers generation adopt %d TO", g.Generation)})
+		case g.Status == "closing" && g.Since > 600:
+			findings = append(findings, Finding{Warning, fmt.Sprintf("generation %d has been closed for %s and is not retired: publishing into it is refused", g.Generation, span(g.Since)),
+				fmt.Sprintf("go on: workers generation retire %d; or take it back: workers generation register %[1]d", g.Generation)})
+		case g.Status == "draining" && g.DrainingFor > 86400 && g.Left == 0:
+			findings = append(findings, Finding{Warning, fmt.Sprintf("generation %d has been draining for %s and has nothing left", g.Generation, span(g.DrainingFor)),
+				fmt.Sprintf("stop its workers and retire it: workers generation retire %d", g.Generation)})
+		}
+	}
+	if len(all) > 0 && live == 0 {
+		findings = append(findings, Finding{Warning, "no generation is live: publishing that names none is refused", "start a worker, or: workers generation register N"})
+	}
+	return fmt.Sprintf("%d known, %d live, %s", len(all), live, seen), findings, nil
+}
+
+// pausedLong is for how long a pause is thought to be meant.
+const pausedLong = 86400
+
+// paused finds pauses that somebody may have forgotten.
+func paused(ctx context.Context, v *visit) (string, []Finding, error) {
+	pauses, err := all[struct {
+		EventType  string
+		Generation int64
+		By         string
+		Seconds    float64
+	}](ctx, v, `select p.event_type, p.generation, p.paused_by || coalesce(': ' || p.reason, ''), extract(epoch from statement_timestamp() - p.paused_at)::double precision
+		from core.paused_types p order by p.paused_at`)
+	if err != nil {
+		return "", nil, err
+	}
+	if len(pauses) == 0 {
+		return "nothing is paused", nil, nil
+	}
+	var findings []Finding
+	for _, p := range pauses {
+		if p.Seconds > pausedLong {
+			findings = append(findings, Finding{Warning, fmt.Sprintf("%s of generation %d has been paused for %s by %s: its events wait", p.EventType, p.Generation, span(p.Seconds), p.By),
+				fmt.Sprintf("workers events resume %s --generation %d", p.EventType, p.Generation)})
+		}
+	}
+	return fmt.Sprintf("%d types, the first %s of generation %d by %s", len(pauses), pauses[0].EventType, pauses[0].Generation, pauses[0].By), findings, nil
+}
+
+// failures says how many dead letters there are, and finds those that came just now: something is going wrong.
+func failures(ctx context.Context, v *visit) (string, []Finding, error) {
+	s, err := one[struct {
+		All, Fresh int64
+		What       string
+	}](ctx, v, `select count(*), count(*) filter (where o.claimed_at > statement_timestamp() - interval '1 hour'),
+		coalesce(mode() within group (order by o.event_type || ', ' || split_part(o.last_error, ':', 1)) filter (where o.claimed_at > statement_timestamp() - interval '1 hour'), '')
+		from core.outbox o where o.status = 'failed' and o.deleted_at is null`)
+	if err != nil {
+		return "", nil, err
+	}
+	seen := fmt.Sprintf("%d failed events wait for a decision", s.All)
+	if s.Fresh == 0 {
+		return seen, nil, nil
+	}
+	return seen, []Finding{{Warning, fmt.Sprintf("%d events failed in the last hour, most of them %s", s.Fresh, s.What), "workers events stats --status failed; workers events list --newer-than 1h"}}, nil
+}
+
+// sweptAfter is how long workers may leave a sweep undone: they begin one an hour.
+const sweptAfter = 6 * 3600
+
+// retention finds sweeps that do not happen, and dead letters that will soon be gone.
+func retention(ctx context.Context, v *visit) (string, []Finding, error) {
+	s, err := one[struct {
+		Fault    string
+		Expiring int64
+		FirstIn  float64
+		Swept    bool
+		Since    float64
+		Workers  int64
+	}](ctx, v, `select coalesce(s.policy_fault, ''), s.failed_expiring,
+		coalesce(extract(epoch from s.failed_expire_first_at - statement_timestamp()), 0)::double precision,
+		s.run_started_at is not null, coalesce(extract(epoch from statement_timestamp() - coalesce(s.run_ended_at, s.run_updated_at)), 0)::double precision,
+		(select count(*) from core.live_workers w where w.registered_at < statement_timestamp() - interval '6 hours')
+		from core.retention_status() s`)
+	if err != nil {
+		return "", nil, err
+	}
+	seen := "nothing was swept yet"
+	if s.Swept {
+		seen = "last swept " + span(s.Since) + " ago"
+	}
+	var findings []Finding
+	if s.Fault != "" {
+		findings = append(findings, Finding{Critical, "the retention policies contradict each other, and nothing is swept: " + s.Fault, "mend core.retention_policies as the owner, both rows in one transaction"})
+	}
+	if s.Expiring > 0 {
+		findings = append(findings, Finding{Warning, fmt.Sprintf("%d failed events expire within 7 days, the first in %s", s.Expiring, span(max(s.FirstIn, 0))), "replay or discard them: workers events list --older-than 38d"})
+	}
+	if s.Workers > 0 && (!s.Swept || s.Since > sweptAfter) {
+		findings = append(findings, Finding{Warning, fmt.Sprintf("workers have been running for longer than %s, and none has swept for as long", span(sweptAfter)), "look for \"sweep\" in their logs; by hand: workers retention sweep"})
+	}
+	return seen, findings, nil
 }

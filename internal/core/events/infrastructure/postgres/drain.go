@@ -45,8 +45,8 @@ func (e *StrandedError) Error() string {
 		"run the build that does, or move them: workers generation adopt %[1]d <generation that handles them>", e.Generation, strings.Join(types, ", "))
 }
 
-// Drain waits until nothing of the generation is left to do: due, scheduled or in flight, in this process or another. Event
-// types that the listener does not handle count unless ownTypesOnly; if nothing else is left it returns a [*StrandedError].
+// Drain waits until nothing of the generation is left to do: due, scheduled or in flight, in this process or another. Paused
+// types are waited for. Event types that the listener does not handle count unless ownTypesOnly; if nothing else is left it returns a [*StrandedError].
 // It returns nil as well when the listener has ended, and the error of ctx when that is done. The listener is started
 // before, and goes on until it is stopped.
 func (l *Listener) Drain(ctx context.Context, ownTypesOnly bool) error {
@@ -64,6 +64,7 @@ func (l *Listener) Drain(ctx context.Context, ownTypesOnly bool) error {
 			waiting := false
 			stranded := StrandedError{Generation: l.config.Generation}
 			var total coredb.GenerationBacklogRow
+			var paused []string
 			for _, row := range left {
 				_, own := l.consumers[row.EventType]
 				if !own && ownTypesOnly {
@@ -74,6 +75,9 @@ func (l *Listener) Drain(ctx context.Context, ownTypesOnly bool) error {
 					continue
 				}
 				waiting = true
+				if row.Paused {
+					paused = append(paused, row.EventType)
+				}
 				total.Due, total.Scheduled, total.InFlight = total.Due+row.Due, total.Scheduled+row.Scheduled, total.InFlight+row.InFlight
 				if row.LastScheduled.After(total.LastScheduled) {
 					total.LastScheduled = row.LastScheduled
@@ -90,6 +94,9 @@ func (l *Listener) Drain(ctx context.Context, ownTypesOnly bool) error {
 				attributes := []any{logDue, total.Due, logScheduled, total.Scheduled, logInFlight, total.InFlight}
 				if total.Scheduled > 0 {
 					attributes = append(attributes, logScheduledUntil, total.LastScheduled.UTC())
+				}
+				if len(paused) > 0 {
+					attributes = append(attributes, logPaused, paused)
 				}
 				if len(stranded.Types) > 0 {
 					attributes = append(attributes, logStranded, stranded.Types)

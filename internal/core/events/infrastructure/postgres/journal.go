@@ -32,7 +32,8 @@ type journal struct {
 	// registered: until the process has a session whose end others can see, a note would tell them
 	// that it is dead
 	registered atomic.Bool
-	judgesFrom time.Time // not before, after an outage; the doorbell's
+	tried      atomic.Bool // to register; it may have come to pass unheard
+	judgesFrom time.Time   // not before, after an outage; the doorbell's
 	turn       turn
 	told       map[uuid.UUID]bool // of these workers it is logged that they are gone; the doorbell's
 }
@@ -145,12 +146,16 @@ func (e *journalError) Unwrap() error { return e.err }
 // end tells others that this worker is gone. It refuses, with a [*HandlersDifferError], beside a live worker
 // that handles an event type of this generation by other handlers.
 func (j *journal) enroll(ctx context.Context, conn *pgx.Conn, name string, handlers map[string][]string, now time.Time) error {
-	ctx, cancel := context.WithTimeout(ctx, statementTimeout)
-	defer cancel()
 	encoded, err := json.Marshal(handlers)
 	if err != nil {
 		return err
 	}
+	// who is stopped meanwhile waits for the answer a little: what is registered without our knowing looks like a worker that died
+	stopped := ctx
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), statementTimeout)
+	defer cancel()
+	defer context.AfterFunc(stopped, func() { time.AfterFunc(leaveTimeout, cancel) })()
+	j.tried.Store(true)
 	difference, err := coredb.New(conn).RegisterWorker(ctx, coredb.RegisterWorkerParams{
 		Worker: j.worker, Generation: int64(j.generation), Name: name, Handlers: encoded,
 	})
@@ -188,7 +193,7 @@ func (j *journal) differs(ctx context.Context, queries *coredb.Queries, handlers
 func (j *journal) leave(ctx context.Context, channels []string) {
 	ctx, cancel := context.WithTimeout(ctx, leaveTimeout)
 	defer cancel()
-	if j.registered.Load() {
+	if j.tried.Load() {
 		_ = inTx(ctx, j.pool, workerRole, func(tx pgx.Tx) error {
 			return coredb.New(tx).LeaveWorker(ctx, coredb.LeaveWorkerParams{Worker: j.worker, Channels: channels})
 		})

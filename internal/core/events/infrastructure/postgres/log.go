@@ -35,6 +35,7 @@ const (
 	logScheduled      = "scheduled"
 	logScheduledUntil = "scheduled_until"
 	logInFlight       = "in_flight"
+	logPaused         = "paused_types"
 	logStranded       = "unhandled"
 )
 

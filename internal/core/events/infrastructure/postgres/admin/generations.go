@@ -34,6 +34,8 @@ type Generation struct {
 	Workers int64 `json:"workers"`
 	// PublishingDefault says that publishing from SQL without a generation goes to it: it is the highest live one.
 	PublishingDefault bool `json:"publishing_default"`
+	// PausedTypes are not claimed in it, by name.
+	PausedTypes []string `json:"paused_types"`
 }
 
 // SafeToStop reports whether its workers have nothing left to do.
@@ -56,7 +58,7 @@ func (a *Admin) Generations(ctx context.Context, only *events.Generation) ([]Gen
 			RegisteredAt: present(r.RegisteredAt), DrainingAt: present(r.DrainingAt), ClosedAt: present(r.ClosedAt), RetiredAt: present(r.RetiredAt),
 			Due: r.Due, Scheduled: r.Scheduled, InFlight: r.InFlight, Failed: r.Failed,
 			OldestDue: present(r.OldestDue), NextScheduled: present(r.NextScheduled), LastScheduled: present(r.LastScheduled),
-			Workers: r.Workers, PublishingDefault: r.PublishingDefault,
+			Workers: r.Workers, PublishingDefault: r.PublishingDefault, PausedTypes: r.PausedTypes,
 		}
 	}
 	return all, nil

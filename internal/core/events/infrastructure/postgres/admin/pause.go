@@ -22,12 +22,20 @@ type Pause struct {
 
 // Pauses are all that there are, by generation and type.
 func (a *Admin) Pauses(ctx context.Context) ([]Pause, error) {
-	var rows []coredb.CorePausedType
+	var all []Pause
 	if err := a.inTx(ctx, func(tx pgx.Tx) (err error) {
-		rows, err = coredb.New(tx).PausedTypes(ctx)
+		all, err = pauses(ctx, tx)
 		return err
 	}); err != nil {
 		return nil, fmt.Errorf("list pauses: %w", err)
+	}
+	return all, nil
+}
+
+func pauses(ctx context.Context, tx pgx.Tx) ([]Pause, error) {
+	rows, err := coredb.New(tx).PausedTypes(ctx)
+	if err != nil {
+		return nil, err
 	}
 	all := make([]Pause, len(rows))
 	for i, r := range rows {

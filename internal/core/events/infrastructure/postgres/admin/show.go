@@ -40,6 +40,8 @@ type Detail struct {
 	Handlers []HandlerState `json:"handlers"`
 	// Workers are how many live workers of the event's generation handle its type.
 	Workers int `json:"live_workers"`
+	// Paused says who paused the event's type in its generation; nil: nobody.
+	Paused *Pause `json:"paused"`
 	// History has the entries of failure_history as they are: replays with the cycle before them, and leases that ran out.
 	History []json.RawMessage `json:"failure_history"`
 	Actions []Action          `json:"operator_actions"`
@@ -98,7 +100,16 @@ func (a *Admin) Show(ctx context.Context, id uuid.UUID) (all []Detail, err error
 		if err != nil {
 			return err
 		}
+		paused, err := pauses(ctx, tx)
+		if err != nil {
+			return err
+		}
 		for i := range all {
+			for _, pause := range paused {
+				if pause.EventType == all[i].EventType && pause.Generation == all[i].Generation {
+					all[i].Paused = &pause
+				}
+			}
 			all[i].Actions = actions
 			if err := all[i].readHandlers(ctx, tx); err != nil {
 				return err

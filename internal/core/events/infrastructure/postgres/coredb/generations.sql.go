@@ -106,7 +106,7 @@ const generationBacklog = `-- name: GenerationBacklog :many
 select b.event_type::text as event_type, b.due::bigint as due, b.scheduled::bigint as scheduled, b.in_flight::bigint as in_flight,
   coalesce(b.next_scheduled, '0001-01-01 00:00:00+00')::timestamptz as next_scheduled,
   coalesce(b.last_scheduled, '0001-01-01 00:00:00+00')::timestamptz as last_scheduled,
-  b.workers::bigint as workers
+  b.workers::bigint as workers, b.paused::boolean as paused
 from core.generation_backlog($1::bigint) as b
 `
 
@@ -118,6 +118,7 @@ type GenerationBacklogRow struct {
 	NextScheduled time.Time
 	LastScheduled time.Time
 	Workers       int64
+	Paused        bool
 }
 
 // Year 1 stands for no time.
@@ -138,6 +139,7 @@ func (q *Queries) GenerationBacklog(ctx context.Context, generation int64) ([]Ge
 			&i.NextScheduled,
 			&i.LastScheduled,
 			&i.Workers,
+			&i.Paused,
 		); err != nil {
 			return nil, err
 		}
@@ -159,7 +161,7 @@ select s.generation::bigint as generation, s.status::text as status,
   coalesce(s.oldest_due, '0001-01-01 00:00:00+00')::timestamptz as oldest_due,
   coalesce(s.next_scheduled, '0001-01-01 00:00:00+00')::timestamptz as next_scheduled,
   coalesce(s.last_scheduled, '0001-01-01 00:00:00+00')::timestamptz as last_scheduled,
-  s.workers::bigint as workers, s.publishing_default::boolean as publishing_default
+  s.workers::bigint as workers, s.publishing_default::boolean as publishing_default, s.paused_types::text[] as paused_types
 from core.generation_status($1::bigint) as s
 `
 
@@ -179,6 +181,7 @@ type GenerationStatusRow struct {
 	LastScheduled     time.Time
 	Workers           int64
 	PublishingDefault bool
+	PausedTypes       []string
 }
 
 // No generation: all of them. Year 1 stands for no time.
@@ -207,6 +210,7 @@ func (q *Queries) GenerationStatus(ctx context.Context, generation *int64) ([]Ge
 			&i.LastScheduled,
 			&i.Workers,
 			&i.PublishingDefault,
+			&i.PausedTypes,
 		); err != nil {
 			return nil, err
 		}

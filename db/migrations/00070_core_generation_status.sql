@@ -5,12 +5,12 @@ set local role spectral_owner;
 -- core.generation_status(p_generation) says what each generation still has, in order: those in core.deployments, and any other
 -- that unsettled events name ('unknown'). With p_generation only that one. 'closing' is draining, but being retired. due: pending, to be
 -- claimed now; scheduled: pending until later; failed: and not discarded, which need its workers no longer. workers: processes of it whose session is
--- there. Events that are settled are not looked at, so that millions of them do not matter. Reads core.deployments, core.outbox, core.workers.
+-- there. Events that are settled are not looked at, so that millions of them do not matter. Reads core.deployments, core.outbox, core.live_workers, core.paused_types.
 create function core.generation_status(p_generation bigint default null)
 returns table (
   generation bigint, status text, registered_at timestamptz, draining_at timestamptz, closed_at timestamptz, retired_at timestamptz,
   due bigint, scheduled bigint, in_flight bigint, failed bigint, oldest_due timestamptz, next_scheduled timestamptz, last_scheduled timestamptz,
-  workers bigint, publishing_default boolean)
+  workers bigint, publishing_default boolean, paused_types text[])
 language plpgsql volatile security definer
 set search_path = pg_catalog, core, pg_temp
 set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off set jit = off
@@ -43,7 +43,8 @@ begin
            d.registered_at, d.draining_at, d.closed_at, d.retired_at,
            coalesce(p.due, 0), coalesce(p.scheduled, 0), coalesce(i.n, 0), coalesce(f.n, 0), p.oldest, p.next, p.last,
            (select count(*) from core.live_workers w where w.generation = k.generation),
-           coalesce(d.status = 'live' and d.generation = (select max(l.generation) from core.deployments l where l.status = 'live'), false)
+           coalesce(d.status = 'live' and d.generation = (select max(l.generation) from core.deployments l where l.status = 'live'), false),
+           array(select t.event_type from core.paused_types t where t.generation = k.generation order by t.event_type)
     from known k
     left join core.deployments d on d.generation = k.generation
     left join pending p on p.generation = k.generation
