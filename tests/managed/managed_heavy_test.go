@@ -226,6 +226,45 @@ func (c *cluster) fine() {
 	c.workers(0, c.as("app_operator", "app"), "doctor", "migrations", "schema", "indexes", "privileges", "clock", "notifications", "queue", "unhandled", "channels", "leases", "vacuum")
 }
 
+// operate does what operators do, as one of them.
+func (c *cluster) operate() {
+	c.Helper()
+	operator := c.as("app_operator", "app")
+	shows := func(part string, args ...string) {
+		c.Helper()
+		if stdout, stderr := c.workers(0, operator, args...); !strings.Contains(stdout+stderr, part) {
+			c.Errorf("workers %s does not say %q:\n%s%s", strings.Join(args, " "), part, stdout, stderr)
+		}
+	}
+	c.publish("lost", 3, ", p_target => 'worlds'") // whose context has no handler of cards
+	c.events("failed", "3")
+	id := c.query(operator, "select id from core.outbox where status = 'failed' order by id limit 1")
+	shows(id, "events", "list")
+	shows("NoHandler", "events", "show", id)
+	shows("failed", "events", "stats", "--by", "status")
+	shows("discarded 1 event", "events", "discard", id, "--yes")
+	shows("undiscarded 1 event", "events", "undiscard", id, "--yes")
+	shows("replayed 3 events", "events", "replay", "--all", "--to", "1", "--yes")
+	c.events("failed", "3") // as nobody has mended anything
+	shows("discarded 3 events", "events", "discard", "--all", "--reason", "nobody is meant", "--yes")
+	const card = "worlds.world_model_card.published"
+	shows("paused", "events", "pause", card, "--generation", "1")
+	c.publish("paused", 2, "")
+	shows("resumed", "events", "resume", card, "--generation", "1")
+	c.events("delivered", "52")
+	shows("generation 2 is live", "generation", "register", "2")
+	c.query(c.as("app_worlds", "app"), "select core.outbox_publish('"+card+"', 'worlds', '{\"card_id\": \"moved\", \"version\": 1, \"title\": \"t\"}')") // to 2
+	shows("moved 1 event", "generation", "adopt", "2", "1", "--yes")
+	c.events("delivered", "53")
+	shows("is draining", "generation", "drain", "2")
+	shows("is retired", "generation", "retire", "2")
+	shows("tombstoned", "retention", "sweep", "--yes")
+	shows("outbox_row", "retention", "status")
+	if acts := c.query(operator, "select string_agg(distinct action, ' ' order by action) from core.operator_actions where acted_by = 'ana' and login = 'app_operator'"); acts != "adopt discard generation_close generation_drain generation_register generation_retire pause replay resume sweep undiscard" {
+		c.Errorf("the acts that are noted: %s", acts)
+	}
+}
+
 // A tenant without superuser installs, runs and operates everything.
 func TestAsATenant(t *testing.T) {
 	for _, major := range []int{15, 18} {
@@ -240,6 +279,7 @@ func TestAsATenant(t *testing.T) {
 			c.await(c.as("app_operator", "app"), "select count(*) = 1 from core.live_workers", "t")
 			c.publish("a", 50, "")
 			c.events("delivered", "50")
+			c.operate()
 			c.fine()
 			stop()
 			// whoever migrates again changes nothing
