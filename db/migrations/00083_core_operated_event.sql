@@ -15,7 +15,7 @@ declare
   v_row record;
   v_others integer := 0;
   -- how long a tombstone stays
-  v_grace constant interval := (select make_interval(hours => p.tombstoned_grace_days * 24)
+  v_days constant integer := (select p.tombstoned_grace_days
     from core.retention_policies p where p.subject = 'outbox_row' and p.content_class = '*');
 begin
   if p_event_id is null then
@@ -47,8 +47,8 @@ begin
       raise exception 'event %: was not discarded by an operator, it is past its retention since %', p_event_id, v_row.deleted_at
         using errcode = 'SP033', column = 'event_id', hint = 'publish it anew if it is still wanted';
     end if;
-    if v_row.deleted_at <= clock_timestamp() - v_grace then
-      raise exception 'event %: was discarded more than % ago, at %', p_event_id, v_grace, v_row.discarded_at
+    if v_row.deleted_at <= clock_timestamp() - make_interval(hours => v_days * 24) then
+      raise exception 'event %: was discarded more than % days ago, at %', p_event_id, v_days, v_row.discarded_at
         using errcode = 'SP033', column = 'event_id', hint = 'publish it anew if it is still wanted';
     end if;
     return v_row.occurred_at;

@@ -450,7 +450,7 @@ func adopt(ctx context.Context, p Process, a *admin.Admin, want adoption) error 
 	case pending == 0:
 		_, err = fmt.Fprintln(p.Stdout, "nothing to move")
 	default:
-		_, err = fmt.Fprintf(p.Stdout, "moved %s of generation %d into generation %d\n", eventsText(int(result.Moved)), want.from, want.to)
+		_, err = fmt.Fprintf(p.Stdout, "moved %s of generation %d into generation %d\n", eventsText(result.Moved), want.from, want.to)
 		if result.LeftHeld > 0 {
 			_, _ = fmt.Fprintf(p.Stderr, "%d are pending in generation %d still: its workers held them, or they came meanwhile\n", result.LeftHeld, want.from)
 		}
