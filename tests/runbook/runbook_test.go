@@ -293,3 +293,41 @@ func TestRunbook(t *testing.T) {
 		}
 	}
 }
+
+// Every refusal of an operator is in the page's table, and every one there is raised.
+func TestRefusalsAreListed(t *testing.T) {
+	t.Parallel()
+	text, err := os.ReadFile(page)
+	if err != nil {
+		t.Fatal(err)
+	}
+	raised := make(map[string]bool)
+	files, err := filepath.Glob("../../db/migrations/*.sql")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, file := range files {
+		sql, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, code := range regexp.MustCompile(`errcode = '(SP0[3-9][0-9])'`).FindAllStringSubmatch(string(sql), -1) {
+			raised[code[1]] = true
+		}
+	}
+	if len(raised) < 10 {
+		t.Fatalf("only %d refusals were found", len(raised))
+	}
+	listed := make(map[string]bool)
+	for _, row := range regexp.MustCompile(`(?m)^\| (SP0[3-9][0-9]) \|`).FindAllStringSubmatch(string(text), -1) {
+		listed[row[1]] = true
+		if !raised[row[1]] {
+			t.Errorf("docs/runbook.md has %s, which nothing raises", row[1])
+		}
+	}
+	for code := range raised {
+		if !listed[code] {
+			t.Errorf("docs/runbook.md does not have %s", code)
+		}
+	}
+}
