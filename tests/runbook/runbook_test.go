@@ -115,6 +115,19 @@ func newScene(t *testing.T) *scene {
 	return s
 }
 
+// login is a login of the scene's own.
+type login struct{ name, url string }
+
+func (s *scene) login() login {
+	s.Helper()
+	at := pgtest.Login(s.T, s.at)
+	u, err := url.Parse(at)
+	if err != nil {
+		s.Fatal(err)
+	}
+	return login{u.User.Username(), at}
+}
+
 // exec changes the database as its superuser.
 func (s *scene) exec(sql string) {
 	s.Helper()
