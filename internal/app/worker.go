@@ -92,11 +92,7 @@ func newListener(lifecycle fx.Lifecycle, s Settings, contracts *events.Contracts
 	if err != nil {
 		return nil, err
 	}
-	connections := 0
-	for _, subscription := range subscriptions {
-		connections += postgres.Connections(subscription)
-	}
-	pool, err := openPool(lifecycle, s, connections)
+	pool, err := openPool(lifecycle, s, runners(subscriptions))
 	if err != nil {
 		return nil, err
 	}
@@ -121,6 +117,28 @@ func newListener(lifecycle fx.Lifecycle, s Settings, contracts *events.Contracts
 		}
 	}
 	return listener, nil
+}
+
+// runners are how many connections subscriptions use at once.
+func runners(subscriptions []events.Subscription) (n int) {
+	for _, subscription := range subscriptions {
+		n += postgres.Connections(subscription)
+	}
+	return n
+}
+
+// WorkerConnections is how many connections a worker of this build may come to have, all classes included: one to listen, the
+// pool of its consumers and that of its use cases.
+func WorkerConnections() (int, error) {
+	contracts, err := Contracts()
+	if err != nil {
+		return 0, err
+	}
+	subscriptions, err := Subscriptions(ConsumerBuilders(), contracts, Parts{Generation: 1}, nil)
+	if err != nil {
+		return 0, err
+	}
+	return 1 + postgres.PoolConnections(runners(subscriptions)) + postgres.PoolConnections(0), nil
 }
 
 // processName tells people which process this is.

@@ -273,6 +273,10 @@ var damages = []struct {
 		examinedAfter: func(c *doctor.Config) { c.Now = func() time.Time { return time.Now().Add(time.Hour) } },
 	},
 	{
+		name: "no room for a worker", check: "connections", damage: "alter database %database connection limit 30", state: doctor.Warning,
+		seen: "connections are free, and a worker of this build takes up to", cure: "SPECTRAL_POOL_URL", undo: "alter database %database connection limit -1",
+	},
+	{
 		name: "no connection is left", check: "connections", damage: "alter role %login connection limit 2", state: doctor.Warning, seen: "login", cure: "connection limit",
 		sessionOfOwn: "select 1", undo: "alter role %login connection limit -1", notTheWhole: true,
 	},

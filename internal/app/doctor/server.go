@@ -9,6 +9,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"spectral/internal/app"
 	"spectral/internal/core/events/infrastructure/postgres"
 )
 
@@ -146,9 +147,21 @@ func connections(ctx context.Context, v *visit) (string, []Finding, error) {
 	if err != nil {
 		return "", nil, err
 	}
+	worker, err := app.WorkerConnections()
+	if err != nil {
+		return "", nil, err
+	}
 	usable := s.Max - s.Reserved
-	seen := fmt.Sprintf("%d of %d in use", s.Used, usable)
+	seen := fmt.Sprintf("%d of %d in use; a worker of this build takes up to %d", s.Used, usable, worker)
 	var findings []Finding
+	free := usable - s.Used
+	if s.Database >= 0 {
+		free = min(free, s.Database-s.InDatabase)
+	}
+	if free < worker {
+		findings = append(findings, Finding{Warning, fmt.Sprintf("%d connections are free, and a worker of this build takes up to %d: one that starts now may not get all of them", max(free, 0), worker),
+			"raise max_connections (or the database's connection limit), or lead SPECTRAL_POOL_URL through a pooler, or bound its pools (pool_max_conns in the URL)"})
+	}
 	report := func(what string, used, limit int, cure string) {
 		if limit >= 0 && (limit-used)*100 < limit*minFreeShare {
 			findings = append(findings, Finding{Warning, fmt.Sprintf("%s: %d of %d connections are in use, and workers that start or reconnect may get none", what, used, limit), cure})

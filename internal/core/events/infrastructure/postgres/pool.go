@@ -18,6 +18,9 @@ import (
 // spareConnections of a pool, beside what the consumers need: business transactions and looks.
 const spareConnections = 4
 
+// PoolConnections is how many connections a pool that serves so many runners may come to have.
+func PoolConnections(runners int) int { return runners + spareConnections }
+
 // DirectConfig reads the URL of a connection of its own: LISTEN, migrations, checks. Settings of a
 // pool are left out, which Postgres would refuse.
 func DirectConfig(url string) (*pgx.ConnConfig, error) {
@@ -41,7 +44,7 @@ func PoolConfig(url string, runners int) (*pgxpool.Config, error) {
 		return nil, err
 	}
 	if _, set := plain.RuntimeParams["pool_max_conns"]; !set {
-		config.MaxConns = int32(runners + spareConnections)
+		config.MaxConns = int32(PoolConnections(runners))
 	}
 	// A cancelled statement is cancelled in the server and its answer awaited. The driver's default
 	// closes the connection instead, and with it what the co-handlers did.
