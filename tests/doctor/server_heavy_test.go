@@ -1,0 +1,73 @@
+//go:build heavy
+
+package doctor_test
+
+import (
+	"context"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"spectral/internal/app/doctor"
+	"spectral/tests/faults/server"
+	"spectral/tests/pgtest"
+)
+
+// A server that is set up as it should be, with a worker at work, is fine in all; what only a whole server can have wrong is found.
+func TestAWholeServer(t *testing.T) {
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
+	t.Cleanup(cancel)
+	s := server.New(t, map[string]string{"max_prepared_transactions": "5", "wal_level": "logical"})
+	at := s.URL("postgres")
+	if err := pgtest.Migrate(ctx, at); err != nil {
+		t.Fatal(err)
+	}
+	admin, err := pgx.Connect(ctx, at)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = admin.Close(ctx) }()
+	exec := func(sql string) {
+		t.Helper()
+		if _, err := admin.Exec(ctx, sql); err != nil {
+			t.Fatalf("%s: %v", sql, err)
+		}
+	}
+	exec(worker(1, cards))
+	for range 50 {
+		exec("select core.outbox_publish('" + cards + "', 'worlds', '{\"card_id\": \"c\", \"version\": 1, \"title\": \"t\"}')")
+	}
+	examine := func() doctor.Report {
+		t.Helper()
+		report, err := doctor.Examine(ctx, doctor.Config{URL: at, Now: time.Now})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return report
+	}
+	if report := examine(); report.Worst() != doctor.Fine {
+		t.Errorf("a healthy system is said to be %+v", report)
+	}
+	exec("select pg_create_logical_replication_slot('abandoned', 'pgoutput')") // which waits for whatever is prepared
+	exec("begin; insert into core.publisher_sources values ('somebody', 'worlds'); prepare transaction 'forgotten'")
+	report := examine()
+	result := func(check string) doctor.Result {
+		t.Helper()
+		i := slices.IndexFunc(report.Results, func(r doctor.Result) bool { return r.Check == check })
+		return report.Results[i]
+	}
+	if r := result("transactions"); r.State != doctor.Warning || !strings.Contains(r.Findings[0].Seen, `"forgotten" is prepared`) {
+		t.Errorf("beside a prepared transaction: %+v", r)
+	}
+	if r := result("snapshots"); !strings.Contains(r.Seen, "abandoned") && !strings.Contains(r.Seen, "forgotten") {
+		t.Errorf("what holds the oldest snapshot: %+v", r)
+	}
+	exec("rollback prepared 'forgotten'")
+	exec("select pg_drop_replication_slot('abandoned')")
+	if report := examine(); report.Worst() != doctor.Fine {
+		t.Errorf("after the cure: %+v", report)
+	}
+}
