@@ -26,6 +26,7 @@ as $$
 declare
   v_xid xid8;
   v_now timestamptz;
+  v_gone uuid[];
   v_suspects uuid[];
   v_died_of uuid[];
   v_type text;
@@ -46,10 +47,11 @@ begin
   v_xid := pg_current_xact_id(); -- before the time is read: core.outbox_floor
   v_now := clock_timestamp();
   perform core.workers_probe(gen_random_uuid(), 0); -- if no worker lives, nobody else notices who is gone
+  v_gone := core.workers_gone(null);
   v_suspects := core.claim_suspects(null);
   select array_agg(i.id) into v_died_of
   from core.claim_journal j, unnest(j.ids) as i(id)
-  where j.generation = p_from and j.worker_id = any (core.workers_gone(null)) and j.server_started_at = pg_postmaster_start_time()
+  where j.generation = p_from and j.worker_id = any (v_gone) and j.server_started_at = pg_postmaster_start_time()
     and core.claim_in_hand(array[i.id], j.claimed_at);
 
   for v_type in
