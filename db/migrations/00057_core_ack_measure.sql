@@ -12,9 +12,9 @@ return (lpad(to_hex(floor(extract(epoch from p_at) * 1000)::bigint), 12, '0') ||
 -- one measures for all. Returns how many events were measured, null if somebody else has just done it.
 --
 -- Measured is the time from when an event was due to when it was settled, or until now while it is not. Events that
--- failed are left out, for they wait on purpose; so are those of processing classes, which are as slow as their work is.
+-- failed are left out, for they wait on purpose, and so are those that wait because their type is paused, and those of processing classes, which are as slow as their work is.
 -- They are found by their ids, which are made in order of time; one that a producer made in another way is not seen.
--- Writes core.ack_latencies; reads core.outbox.
+-- Writes core.ack_latencies; reads core.outbox, core.paused_types.
 create function core.ack_measure(p_sample integer default 1000) returns integer
 language plpgsql volatile security definer
 set search_path = pg_catalog, core, pg_temp
@@ -36,16 +36,17 @@ begin
     return null;
   end if;
   with later as
-    (select o.id, o.status, o.attempts, o.available_at, o.delivered_at, o.first_failed_at, o.claimed_at, o.channel, o.generation
+    (select o.id, o.status, o.attempts, o.available_at, o.delivered_at, o.first_failed_at, o.claimed_at, o.channel, o.generation, o.event_type
      from core.outbox o where o.id >= v_start and o.id < v_to order by o.id limit p_sample),
   earlier as
-    (select o.id, o.status, o.attempts, o.available_at, o.delivered_at, o.first_failed_at, o.claimed_at, o.channel, o.generation
+    (select o.id, o.status, o.attempts, o.available_at, o.delivered_at, o.first_failed_at, o.claimed_at, o.channel, o.generation, o.event_type
      from core.outbox o where o.id >= v_from and o.id < v_start order by o.id limit p_sample - (select count(*) from later)),
   waits as
     (select extract(epoch from case when s.status = 'delivered' then s.delivered_at else v_now end - s.available_at) * 1000 as ms
      from (table later union all table earlier) s
      where s.first_failed_at is null and s.claimed_at is null and s.channel = 'outbox_gen_' || s.generation
-       and (s.status = 'delivered' and s.attempts > 0 or s.status = 'pending' and s.available_at <= v_now)),
+       and (s.status = 'delivered' and s.attempts > 0 or s.status = 'pending' and s.available_at <= v_now
+          and not exists (select from core.paused_types p where p.generation = s.generation and p.event_type = s.event_type))),
   added as
     (insert into core.ack_latencies as l (hour, up_to_ms, events, measured_at)
      select date_trunc('hour', v_now, 'UTC'), v_bounds[width_bucket(greatest(w.ms, 0), v_bounds::numeric[]) + 1], count(*), v_now

@@ -167,12 +167,12 @@ begin
   if v_generation is null and p_generation is null then
     raise exception 'generation: none is live'
       using errcode = 'SP019', column = 'generation', detail = v_detail,
-            hint = 'start a worker, or as a member of spectral_worker or spectral_operator: select core.generation_register(1);';
+            hint = 'start a worker, or as a member of spectral_operator: select core.generation_register(1, null);';
   end if;
   if v_generation is null or v_status = 'retired' then
     raise exception 'generation: % is %', p_generation, coalesce(v_status, 'not registered')
       using errcode = 'SP019', column = 'generation', detail = v_detail,
-            hint = 'start a worker of that generation, or: select core.generation_register(n); a retired one takes no events';
+            hint = 'start a worker of that generation, or: select core.generation_register(n, null); a retired one takes no events';
   end if;
   if v_closed_at is not null then
     raise exception 'generation: % is being retired', v_generation

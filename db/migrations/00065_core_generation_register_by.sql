@@ -27,8 +27,13 @@ end
 $$;
 -- +goose StatementEnd
 grant execute on function core.generation_register(bigint, text) to spectral_operator;
+-- that notes no action
+revoke execute on function core.generation_register(bigint) from spectral_operator;
 reset role;
 
 -- +goose Down
 set local lock_timeout = '500ms';
+set local role spectral_owner;
 drop function core.generation_register(bigint, text);
+grant execute on function core.generation_register(bigint) to spectral_operator;
+reset role;

@@ -12,25 +12,28 @@ set local role spectral_owner;
 --   retired
 --
 -- Why nothing is stranded. Of a publisher that saw the generation open we know that it had its transaction id before (core.outbox_insert),
--- and so before the closing was visible. A call that sees the closing takes an id of its own, the mark: all
--- those publishers have lower ones. Once the lowest running id is not below the mark, each of their rows is visible or gone.
+-- and so before the closing was visible. A call that sees the closing takes an id, the mark: all
+-- those publishers have lower ones. A transaction that had its id before the call has none to give: it may be below theirs. Once the lowest running id is not below the mark, each of their rows is visible or gone.
 -- Not pg_snapshot_xmax for a mark: that is one above the highest id that has ended, and running ones may lie above it
 -- (docs/decisions/0007). The price is that unrelated transactions are waited for as well, those of other
 -- databases included. Publishers with a snapshot of older date, and functions that move events, lock the row instead, and are waited for
 -- by the lock.
 --
 -- Refuses a generation that is unknown (SP019) or live (SP040), and to be called at a higher isolation level than READ COMMITTED, which would look
--- at events of an older snapshot (SP043). Writes core.deployments, core.operator_actions; reads core.outbox.
+-- at events of an older snapshot (SP043). Ends the pauses of what it retires, and notes them. Writes core.deployments,
+-- core.paused_types, core.operator_actions; reads core.outbox.
 create function core.generation_retire(p_generation bigint, p_retired_by text default null) returns text
 language plpgsql volatile security definer
 set search_path = pg_catalog, core, pg_temp
 set lock_timeout = '1s'
 as $$
 declare
+  v_old_id constant boolean := pg_current_xact_id_if_assigned() is not null; -- locking the row assigns one
   v_deployment core.deployments;
   v_left text;
   v_over boolean;
   v_mark xid8;
+  v_paused text[];
 begin
   if current_setting('transaction_isolation') in ('repeatable read', 'serializable') then
     raise exception 'a generation cannot be retired at isolation level %', current_setting('transaction_isolation')
@@ -69,6 +72,9 @@ begin
   -- a mark that is not below an id of now is of another server, whose dump this is
   v_mark := v_deployment.closed_mark;
   if v_mark is null or v_mark > pg_current_xact_id() then
+    if v_old_id then
+      return 'waiting: commit, and call again';
+    end if;
     v_mark := pg_current_xact_id();
     update core.deployments d set closed_mark = v_mark where d.generation = p_generation;
   end if;
@@ -84,7 +90,10 @@ begin
       coalesce(core.transactions_below(v_mark), 'transactions'), extract(epoch from clock_timestamp() - v_deployment.closed_at)::integer);
   end if;
   update core.deployments d set status = 'retired', retired_at = clock_timestamp() where d.generation = p_generation;
-  perform core.operator_action('generation_retire', p_retired_by, p_generation => p_generation);
+  with ended as (delete from core.paused_types p where p.generation = p_generation returning p.event_type)
+  select array_agg(e.event_type order by e.event_type) into v_paused from ended e;
+  perform core.operator_action('generation_retire', p_retired_by, p_generation => p_generation,
+    p_details => jsonb_build_object('paused_types', to_jsonb(v_paused)));
   return 'retired';
 end
 $$;

@@ -2,10 +2,10 @@
 set local lock_timeout = '500ms';
 set local role spectral_owner;
 -- +goose StatementBegin
--- core.adoption_check(p_from, p_to) refuses to adopt between equal generations (SP042), into one that takes no events, and from one that is
--- neither registered nor named by pending events (SP019). Returns the status of p_from, 'unknown' if it is not registered. Locks a row of
--- core.deployments; reads core.outbox.
-create function core.adoption_check(p_from bigint, p_to bigint) returns text
+-- core.adoption_check(p_from, p_to, p_keep) refuses to adopt between equal generations (SP042), into one that takes no events, and from one that is
+-- neither registered nor named by pending events (SP019). Returns the status of p_from, 'unknown' if it is not registered. With p_keep
+-- p_to stays open until the caller's transaction ends. Locks a row of core.deployments; reads core.outbox.
+create function core.adoption_check(p_from bigint, p_to bigint, p_keep boolean) returns text
 language plpgsql volatile
 as $$
 declare
@@ -14,7 +14,7 @@ begin
   if p_from = p_to then
     raise exception 'to: is generation % as well', p_to using errcode = 'SP042', column = 'to', hint = 'adopt into another generation';
   end if;
-  perform core.generation_open(p_to);
+  perform core.generation_open(p_to, p_keep);
   select d.status into v_status from core.deployments d where d.generation = p_from;
   if v_status is null and not exists
       (select from core.outbox o where o.generation = p_from and o.status = 'pending' and o.deleted_at is null) then
@@ -29,4 +29,4 @@ reset role;
 
 -- +goose Down
 set local lock_timeout = '500ms';
-drop function core.adoption_check(bigint, bigint);
+drop function core.adoption_check(bigint, bigint, boolean);

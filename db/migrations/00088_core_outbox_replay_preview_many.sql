@@ -20,7 +20,7 @@ declare
   v_nobody text;
 begin
   perform core.operated_ids(p_event_ids, p_occurred_ats);
-  perform core.generation_open(p_new_generation);
+  perform core.generation_open(p_new_generation, false);
   select array_agg(h.event_type), array_agg(h.handler) into v_types, v_handlers from core.generation_handlers(p_new_generation) h;
   v_nobody := case when v_types is null
     then format('no worker of generation %s is live: what will run is not known', p_new_generation) end;

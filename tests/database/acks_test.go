@@ -8,6 +8,7 @@ import (
 func TestAcksAreMeasured(t *testing.T) {
 	t.Parallel()
 	d := setup(t)
+	exec(t, d.admin, "select core.generation_register(3)")
 	insert := func(status, times, further string) {
 		t.Helper()
 		exec(t, d.admin, `
@@ -32,6 +33,8 @@ func TestAcksAreMeasured(t *testing.T) {
 	insert("delivered", ago("0", "9 seconds"), "channel = 'outbox_gen_1_slow',")
 	insert("delivered", ago("0", "9 seconds"), "attempts = 0,")
 	insert("pending", "clock_timestamp() + interval '1 hour', null", "")
+	insert("pending", "clock_timestamp() - interval '40 seconds', null", "event_type = 'worlds.thing.slow',")
+	exec(t, d.admin, "select core.event_type_pause('worlds.thing.slow', 1), core.event_type_pause('worlds.world_model_card.published', 3)")
 
 	if measured := value[int](t, d.admin, "select core.ack_measure()"); measured != 100 {
 		t.Errorf("%d events were measured, not the 100", measured)

@@ -3,6 +3,7 @@ package database_test
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"reflect"
 	"slices"
@@ -84,10 +85,11 @@ func TestAnOperatorRegistersAGeneration(t *testing.T) {
 	refuses(t, operator, "SP019", "generation", "select core.generation_register(null, 'ann')")
 	refuses(t, operator, "SP030", "acted_by", "select core.generation_register(8, ' ')")
 	refuses(t, worker, denied, "", "select core.generation_register(8, 'ann')")
+	refuses(t, operator, denied, "", "select core.generation_register(8)") // the workers' form, which notes no action
 	for _, call := range []string{"generation_drain(7)", "generation_retire(7)", "outbox_adopt(1, 7)", "outbox_adoptable(1, 7)", "generation_status()"} {
 		refuses(t, worker, denied, "", "select core."+call)
 	}
-	for _, internal := range []string{"generation_open(7)", "generation_left(7)", "adoption_check(1, 7)", "transactions_below(null)"} {
+	for _, internal := range []string{"generation_open(7, true)", "generation_left(7)", "adoption_check(1, 7, true)", "transactions_below(null)"} {
 		refuses(t, operator, denied, "", "select core."+internal)
 	}
 	login := value[string](t, operator, "select session_user::text")
@@ -481,6 +483,110 @@ func TestRetireAPublisherWithAHigherID(t *testing.T) {
 	retireUntil(t, operator, "not empty: 1 due")
 }
 
+// An operator's transaction that has had its id for longer than a publisher cannot make the mark: the publisher's is above it.
+func TestRetireWithAnOlderID(t *testing.T) {
+	d, operator := draining(t)
+	older := begin(t, d.login(t, "spectral_operator"))
+	exec(t, older, "select pg_current_xact_id()")
+	publisher := begin(t, d.login(t, "spectral_worlds"))
+	exec(t, publisher, publishInto(3))
+	if answer := retire(t, operator); !strings.HasPrefix(answer, "closing") {
+		t.Fatalf("closing answers %q", answer)
+	}
+	if answer := retire(t, older); answer != "waiting: commit, and call again" {
+		t.Errorf("with an id of before, retiring answers %q", answer)
+	}
+	if err := older.Commit(deadline(t)); err != nil {
+		t.Fatal(err)
+	}
+	wantWaiting(t, operator, publisher.Conn())
+	// a mark that is made already serves whoever calls
+	older = begin(t, operator)
+	exec(t, older, "select pg_current_xact_id()")
+	if answer := retire(t, older); !strings.HasPrefix(answer, "waiting: for ") {
+		t.Errorf("beside a publisher, retiring answers %q", answer)
+	}
+	for _, tx := range []pgx.Tx{older, publisher} {
+		if err := tx.Commit(deadline(t)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	retireUntil(t, operator, "not empty: 1 due")
+	if status := d.status(t, 3); status != "draining" {
+		t.Errorf("with an event left it is %s", status)
+	}
+}
+
+// A retired generation has no pauses: nobody could resume them.
+func TestRetiringEndsPauses(t *testing.T) {
+	d, operator := draining(t)
+	exec(t, operator, "select core.event_type_pause($1, 3), core.event_type_pause($2, 3), core.event_type_pause($1, 1)", cardType, classType)
+	exec(t, d.admin, "delete from core.operator_actions")
+	retireUntil(t, operator, "retired")
+	if left := values[string](t, d.admin, "select generation || ' ' || event_type from core.paused_types"); !slices.Equal(left, []string{"1 " + cardType}) {
+		t.Errorf("paused are %v", left)
+	}
+	d.wantActions(t, "generation_close ann 3 {}", fmt.Sprintf(`generation_retire ann 3 {"paused_types": [%q, %q]}`, classType, cardType))
+}
+
+// Dry runs work where nothing may be written, and take no transaction id, for which retiring would wait.
+func TestDryRunsWriteNothing(t *testing.T) {
+	t.Parallel()
+	d := setup(t)
+	d.rows(t, 2, "")
+	d.alter(t, 2, "status = 'failed'")
+	operator := d.login(t, "spectral_operator")
+	calls := []string{
+		"core.outbox_adoptable(2, 1)", fmt.Sprintf("core.outbox_replay_preview(%s, 1)", quoted(key(2))),
+		fmt.Sprintf("core.outbox_replay_preview_many(array[%s], 1)", quoted(key(2))),
+		"core.generation_status()", "core.generation_backlog(1)",
+	}
+	for _, call := range calls {
+		exec(t, operator, "begin read only")
+		exec(t, operator, "select * from "+call)
+		exec(t, operator, "commit; begin")
+		exec(t, operator, "select * from "+call)
+		if value[bool](t, operator, "select pg_current_xact_id_if_assigned() is not null") {
+			t.Errorf("%s takes a transaction id", call)
+		}
+		exec(t, operator, "commit")
+	}
+	// and refuse what the real thing refuses
+	exec(t, operator, "begin read only")
+	refuses(t, operator, "SP019", "generation", "select core.outbox_adoptable(1, 2)")
+	exec(t, operator, "rollback")
+}
+
+func quoted(id uuid.UUID) string { return "'" + id.String() + "'::uuid" }
+
+// Hints for operators name what operators may call.
+func TestHintsToRegister(t *testing.T) {
+	t.Parallel()
+	d := setup(t)
+	operator, publisher := d.login(t, "spectral_operator"), d.login(t, "spectral_worlds")
+	exec(t, operator, "select core.generation_drain(1, null, true)")
+	for want, sql := range map[string]string{
+		"core.generation_register(1, null)": publishInto("null"), "core.generation_register(n, null)": publishInto(99),
+	} {
+		if hint := hintOf(t, publisher, sql); !strings.Contains(hint, want) {
+			t.Errorf("%s: the hint is %q", sql, hint)
+		}
+	}
+	if hint := hintOf(t, operator, "select core.event_type_pause($1, 99)", cardType); !strings.Contains(hint, "core.generation_register(1, null)") {
+		t.Errorf("where none is live, the hint is %q", hint)
+	}
+}
+
+func hintOf(t *testing.T, q querier, sql string, arguments ...any) string {
+	t.Helper()
+	_, err := q.Exec(deadline(t), sql, arguments...)
+	var pg *pgconn.PgError
+	if !errors.As(err, &pg) {
+		t.Fatalf("%s: %v, want a refusal", sql, err)
+	}
+	return pg.Hint
+}
+
 // What comes to light opens a generation again at once, whatever else is waited for: its handlers may want to publish.
 func TestRetireBesideAnUnrelatedTransaction(t *testing.T) {
 	d, operator := draining(t)
@@ -548,9 +654,12 @@ func TestAdopt(t *testing.T) {
 	exec(t, worker, `set role spectral_worker; select core.worker_register(gen_random_uuid(), 3, 'here', '{"worlds.world_model_card.published": ["a.b"]}')`)
 	exec(t, listener, "listen outbox_gen_3; listen outbox_gen_3_slow; listen outbox_gen_1; listen outbox_gen_12")
 
+	exec(t, operator, "select core.event_type_pause($1, 3)", cardType)
+	exec(t, operator, "select core.event_type_pause($1, 1)", classType) // where it comes from does not matter
 	type adoptable struct {
 		EventType                         string
 		Due, Scheduled, InFlight, Workers int
+		Paused                            bool
 	}
 	dry := func(arguments string) []adoptable {
 		t.Helper()
@@ -564,12 +673,13 @@ func TestAdopt(t *testing.T) {
 		}
 		return all
 	}
-	if have, want := dry("1, 3"), []adoptable{{classType, 1, 0, 0, 0}, {cardType, 4, 2, 1, 1}}; !slices.Equal(have, want) {
+	if have, want := dry("1, 3"), []adoptable{{classType, 1, 0, 0, 0, false}, {cardType, 4, 2, 1, 1, true}}; !slices.Equal(have, want) {
 		t.Errorf("the dry run says %v, want %v", have, want)
 	}
-	if have, want := dry("1, 3, '{worlds.thing.slow,worlds.nothing}'"), []adoptable{{classType, 1, 0, 0, 0}}; !slices.Equal(have, want) {
+	if have, want := dry("1, 3, '{worlds.thing.slow,worlds.nothing}'"), []adoptable{{classType, 1, 0, 0, 0, false}}; !slices.Equal(have, want) {
 		t.Errorf("the dry run of a type says %v, want %v", have, want)
 	}
+	exec(t, d.admin, "delete from core.paused_types; delete from core.operator_actions")
 	at := value[time.Time](t, d.admin, "select clock_timestamp()")
 	if n := value[int](t, operator, "select core.outbox_adopt(1, 3, 1000, 'ann', '{worlds.thing.slow}')"); n != 1 {
 		t.Errorf("%d of the one type were moved", n)
@@ -610,6 +720,95 @@ func TestAdopt(t *testing.T) {
 	}
 	if n := value[int](t, operator, "select core.outbox_adopt(1, 3)"); n != 1 {
 		t.Errorf("%d that a worker had held were moved", n)
+	}
+}
+
+// Whatever order the rows lie in, those of a type are moved, and are due then, in the order they were due before; and with
+// a time, those that came later stay.
+func TestAdoptKeepsTheOrder(t *testing.T) {
+	t.Parallel()
+	d := setup(t)
+	d.rows(t, 20, "")
+	exec(t, d.admin, "select core.generation_register(3)")
+	exec(t, d.admin, "drop index core.outbox_due") // which would give that order unasked
+	for n := 1; n <= 20; n++ {
+		d.alter(t, n, "available_at = now() - make_interval(mins => $1)", n)
+	}
+	for n := 11; n <= 20; n++ {
+		d.alter(t, n, "event_type = $1", classType)
+	}
+	d.alter(t, 1, "created_at = now() + interval '1 second'")
+	d.alter(t, 11, "created_at = now() + interval '1 second'")
+	before := value[time.Time](t, d.admin, "select now()")
+	operator := d.login(t, "spectral_operator")
+	moved := 0
+	for _, call := range []string{"core.outbox_adopt(1, 3, 3, null, '{worlds.thing.slow}', $1)", "core.outbox_adopt(1, 3, 4, null, null, $1)"} {
+		for {
+			n := value[int](t, operator, "select "+call, before)
+			if moved += n; n == 0 {
+				break
+			}
+		}
+	}
+	if moved != 18 {
+		t.Errorf("%d of 18 events were moved", moved)
+	}
+	for eventType, want := range map[string][]int{cardType: {10, 9, 8, 7, 6, 5, 4, 3, 2}, classType: {20, 19, 18, 17, 16, 15, 14, 13, 12}} {
+		have := values[int](t, d.admin, "select (payload ->> 'n')::int from core.outbox where generation = 3 and event_type = $1 order by available_at", eventType)
+		if !slices.Equal(have, want) {
+			t.Errorf("%s are due in the order %v, want %v", eventType, have, want)
+		}
+	}
+	if n := value[int](t, operator, "select core.outbox_adopt(1, 3)"); n != 2 {
+		t.Errorf("%d that came later were moved, want 2", n)
+	}
+}
+
+// What a worker died of is not moved before its own generation has judged it; if nobody does, it is moved as what it is.
+func TestAdoptLeavesWhatAWorkerDiedOf(t *testing.T) {
+	t.Parallel()
+	d := setup(t)
+	d.rows(t, 4, "")
+	exec(t, d.admin, "select core.generation_register(3)")
+	dying, worker, operator := d.login(t, "spectral_worker"), d.login(t, "spectral_worker"), d.login(t, "spectral_operator")
+	exec(t, worker, "set role spectral_worker")
+	claim := func(conn *pgx.Conn, name string, n int) {
+		t.Helper()
+		id := value[string](t, conn, "select gen_random_uuid()::text")
+		exec(t, conn, "set role spectral_worker")
+		exec(t, conn, "select core.worker_register($1, 1, $2, '{}')", id, name)
+		exec(t, conn, "select core.claim_journal_write($1, 'worlds.world_model_card.published', 0, 1, $2, true, 'a.b')", id, []string{key(n).String()})
+	}
+	claim(dying, "dying", 2)
+	claim(d.login(t, "spectral_worker"), "living", 3) // it has let go of 3
+	if err := dying.Close(deadline(t)); err != nil {
+		t.Fatal(err)
+	}
+	waitFor(t, d.admin, "select not exists (select from core.live_workers where name = 'dying')")
+	if n := value[int](t, operator, "select core.outbox_adopt(1, 3)"); n != 3 {
+		t.Errorf("%d were moved, want 3", n)
+	}
+	if !d.holds(t, 2, "generation = 1 and crashes = 0") {
+		t.Error("what the worker died of was moved before it was judged")
+	}
+	verdict := "select count(*) from core.claim_verdict(1, '{worlds.world_model_card.published}', 0)"
+	judged := begin(t, worker)
+	if n := value[int](t, judged, verdict); n != 1 {
+		t.Errorf("%d rows are judged, want 1", n)
+	}
+	if err := judged.Rollback(deadline(t)); err != nil {
+		t.Fatal(err)
+	}
+	// nobody of generation 1 is there to judge it
+	exec(t, d.admin, "update core.workers set gone_at = gone_at - interval '3 minutes' where name = 'dying'")
+	if n := value[int](t, operator, "select core.outbox_adopt(1, 3)"); n != 1 {
+		t.Errorf("%d were moved after two minutes, want 1", n)
+	}
+	if !d.holds(t, 2, "generation = 3 and crashes = 1") {
+		t.Error("what a worker died of comes without its crash")
+	}
+	if n := value[int](t, d.admin, "select count(*) from core.outbox where generation = 3 and crashes = 0"); n != 3 {
+		t.Errorf("%d of the 3 others are without a crash", n)
 	}
 }
 

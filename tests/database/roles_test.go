@@ -127,8 +127,8 @@ func TestRolesTryWhatTheyMayNot(t *testing.T) {
 		},
 		{
 			"spectral_operator",
-			[]string{claim, deliver, retry, fail, quiet, look, handled, publishCard, "select from worlds.world_model_cards", "select from platform.system_cards", "set role spectral_worker"},
-			[]string{"select from core.outbox", "select from core.event_handled", "select from core.deployments", generation, "select from goose_db_version"},
+			[]string{claim, deliver, retry, fail, quiet, look, generation, handled, publishCard, "select from worlds.world_model_cards", "select from platform.system_cards", "set role spectral_worker"},
+			[]string{"select from core.outbox", "select from core.event_handled", "select from core.deployments", "select core.generation_register(1, null)", "select from goose_db_version"},
 		},
 		{
 			"spectral_retention",

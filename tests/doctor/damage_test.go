@@ -205,6 +205,10 @@ var damages = []struct {
 		state:  doctor.Critical, seen: "generation 8 is retired and has 1 events", cure: "workers generation adopt 8", undo: "delete from core.outbox",
 	},
 	{
+		name: "events of a generation that was never registered", check: "generations", damage: insert(cards, "77", "outbox_gen_77", "10 minutes"),
+		state: doctor.Critical, seen: "generation 77 is unknown and has 1 events: no worker of it has ever registered", cure: "workers generation adopt 77 TO; or run its build, which makes it live", undo: "delete from core.outbox",
+	},
+	{
 		name: "retiring that came to nothing", check: "generations",
 		damage: "insert into core.deployments (generation, status, draining_at, closed_at) values (8, 'draining', now(), now() - interval '1 hour')",
 		state:  doctor.Warning, seen: "generation 8 has been closed for 1h0m", cure: "workers generation retire 8", undo: "select core.generation_register(8, 'ana')",
@@ -409,5 +413,19 @@ func TestANewerSchemaIsNotDamage(t *testing.T) {
 		if result := p.examine(check, nil); result.State != doctor.Fine || !strings.Contains(result.Seen, "newer") && !strings.Contains(result.Seen, "older") {
 			t.Errorf("on a newer schema the check of %s says %+v", check, result)
 		}
+	}
+}
+
+// What nobody may handle any more is found once, with the one cure that works.
+func TestARetiredGenerationIsNotToBeRun(t *testing.T) {
+	t.Parallel()
+	p := admit(t)
+	p.exec(insert(cards, "8", "outbox_gen_8", "10 minutes") + "; insert into core.deployments (generation, status, retired_at) values (8, 'retired', now())")
+	if result := p.examine("unhandled", nil); len(result.Findings) != 0 {
+		t.Errorf("unhandled says %+v", result.Findings)
+	}
+	result := p.examine("generations", nil)
+	if len(result.Findings) != 1 || strings.Contains(result.Findings[0].Cure, "run") || !strings.Contains(result.Findings[0].Cure, "workers generation adopt 8 TO") {
+		t.Errorf("generations says %+v", result.Findings)
 	}
 }

@@ -35,10 +35,13 @@ select core.generation_retire(@generation::bigint, nullif(@acted_by::text, '')):
 -- name: Adopt :one
 -- The empty text stands for the login. No event types: all of them.
 select core.outbox_adopt(@from_generation::bigint, @to_generation::bigint, @row_limit::integer, nullif(@acted_by::text, ''),
-  sqlc.narg('event_types')::text[])::integer as moved;
+  sqlc.narg('event_types')::text[], @before::timestamptz)::integer as moved;
+
+-- name: Now :one
+select clock_timestamp()::timestamptz as now;
 
 -- name: Adoptable :many
 -- No event types: all of them.
 select a.event_type::text as event_type, a.due::bigint as due, a.scheduled::bigint as scheduled, a.in_flight::bigint as in_flight,
-  a.workers::bigint as workers
+  a.workers::bigint as workers, a.paused::boolean as paused
 from core.outbox_adoptable(@from_generation::bigint, @to_generation::bigint, sqlc.narg('event_types')::text[]) as a;

@@ -84,9 +84,9 @@ func generationStatusCommand(p Process) *cobra.Command {
 		Long: `Say what each generation, or N, still has to do: events that are due, scheduled for later, in flight and failed, and how many
 worker processes it has.
 
-A generation is safe to stop when nothing of it is due, scheduled or in flight. Failed events do not need its workers: they are
-replayed into a live generation, or discarded. Exits 0 when N is safe to stop and 3 while it is not. Without N, 3 while any
-generation that is not live is not.`,
+A generation is safe to stop when it is not live and nothing of it is due, scheduled or in flight. A live one may get events at any
+moment: drain it first; --wait does not wait for that. Failed events do not need its workers: they are replayed into a live generation,
+or discarded. Exits 0 when N is safe to stop and 3 while it is not. Without N, 3 while any generation that is not live is not.`,
 		Example: `  workers generation status
   workers generation status 7 --wait 10m   # a gate in a deploy script
   workers generation status --json`,
@@ -115,7 +115,7 @@ generation that is not live is not.`,
 				return fmt.Errorf("generation %d is not registered, and no unsettled event names it", *only)
 			}
 			busy := unsafe(all, only != nil)
-			if busy != "" && wait > 0 {
+			if busy != "" && wait > 0 && (only == nil || all[0].Status != "live") {
 				if busy != said {
 					said = busy
 					_, _ = fmt.Fprintln(p.Stderr, "waiting:", busy)
@@ -130,7 +130,7 @@ generation that is not live is not.`,
 			if *asJSON {
 				err = printJSON(p, all)
 			} else {
-				printGenerations(p, all, only != nil)
+				printGenerations(p, all)
 			}
 			if err == nil && busy != "" {
 				err = attentionError{errors.New(busy)}
@@ -146,7 +146,11 @@ generation that is not live is not.`,
 func unsafe(all []admin.Generation, liveToo bool) string {
 	var busy []string
 	for _, g := range all {
-		if g.SafeToStop() || g.Status == "live" && !liveToo {
+		if g.SafeToStop || g.Status == "live" && !liveToo {
+			continue
+		}
+		if g.Status == "live" {
+			busy = append(busy, fmt.Sprintf("generation %d is not safe to stop: it is live, and its producers may publish at any moment; drain it first: workers generation drain %[1]d", g.Generation))
 			continue
 		}
 		scheduled := ""
@@ -159,7 +163,7 @@ func unsafe(all []admin.Generation, liveToo bool) string {
 }
 
 // printGenerations prints a table, and on stderr what is to be known beside it.
-func printGenerations(p Process, all []admin.Generation, one bool) {
+func printGenerations(p Process, all []admin.Generation) {
 	at := func(t *time.Time) string {
 		if t == nil {
 			return "-"
@@ -169,7 +173,7 @@ func printGenerations(p Process, all []admin.Generation, one bool) {
 	rows := make([][]any, len(all))
 	for i, g := range all {
 		safe := "yes"
-		if !g.SafeToStop() {
+		if !g.SafeToStop {
 			safe = "no"
 		}
 		rows[i] = []any{int64(g.Generation), g.Status, g.Due, g.Scheduled, g.InFlight, g.Failed, at(g.OldestDue), at(g.NextScheduled), at(g.LastScheduled), g.Workers, len(g.PausedTypes), safe}
@@ -186,10 +190,14 @@ func printGenerations(p Process, all []admin.Generation, one bool) {
 		if len(g.PausedTypes) > 0 {
 			_, _ = fmt.Fprintf(p.Stderr, "generation %d: paused, and handled by nobody: %s (workers events resume)\n", g.Generation, visible(strings.Join(g.PausedTypes, ", ")))
 		}
-		if one && g.Status == "live" && g.SafeToStop() {
-			_, _ = fmt.Fprintf(p.Stderr, "generation %d is live and may get events at any time: workers generation drain %[1]d\n", g.Generation)
+		if g.SafeToStop || g.Status == "live" {
+			continue
 		}
-		if g.SafeToStop() || g.Status == "live" || g.Workers > 0 {
+		if g.Status == "retired" {
+			_, _ = fmt.Fprintf(p.Stderr, "generation %d is retired, and no worker may handle its events: move them with `workers generation adopt %[1]d TO`\n", g.Generation)
+			continue
+		}
+		if g.Workers > 0 {
 			continue
 		}
 		_, _ = fmt.Fprintf(p.Stderr, "generation %d has no live worker: run its build with `workers run --drain`, or move its events with `workers generation adopt`\n", g.Generation)
@@ -354,7 +362,8 @@ func generationAdoptCommand(p Process) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "adopt FROM TO", Short: "Move what a generation left undone into another, after a dry run", Args: generations(2, 2),
 		Long: `Move pending events of generation FROM, due and scheduled ones, into generation TO, whose code then handles them. What FROM's
-workers have in hand stays with them; failed events stay, for workers events replay moves those.
+workers have in hand stays with them; failed events stay, for workers events replay moves those. So does what is published after the
+command began, and, until that is judged, what a worker had in hand that died.
 
 First shows, for each event type, how many would move and how many live workers of TO handle the type, and asks. Events keep what was counted of
 them: attempts, and failures by handler.`,
@@ -410,6 +419,11 @@ type adopted struct {
 }
 
 func adopt(ctx context.Context, p Process, a *admin.Admin, want adoption) error {
+	// what comes later stays: a live generation would never be done with
+	began, err := a.Now(ctx)
+	if err != nil {
+		return err
+	}
 	found, err := a.Adoptable(ctx, want.from, want.to, want.types)
 	if err != nil {
 		return err
@@ -424,7 +438,7 @@ func adopt(ctx context.Context, p Process, a *admin.Admin, want adoption) error 
 			return err
 		}
 		for {
-			moved, err := a.Adopt(ctx, want.from, want.to, want.types, adoptBatch, want.who)
+			moved, err := a.Adopt(ctx, want.from, want.to, want.types, began, adoptBatch, want.who)
 			if err != nil {
 				return fmt.Errorf("%d of %d events were moved, repeat the command for the rest: %w", result.Moved, pending, err)
 			}
@@ -462,7 +476,7 @@ func adopt(ctx context.Context, p Process, a *admin.Admin, want adoption) error 
 // events it is.
 func describeAdoption(ctx context.Context, p Process, a *admin.Admin, want adoption, found []admin.Adoptable) (pending int64, err error) {
 	rows := make([][]any, 0, len(found))
-	var unhandled []string
+	var unhandled, paused []string
 	for _, t := range found {
 		pending += t.Due + t.Scheduled
 		handled := fmt.Sprintf("%d workers", t.Workers)
@@ -471,6 +485,10 @@ func describeAdoption(ctx context.Context, p Process, a *admin.Admin, want adopt
 			if t.Due+t.Scheduled > 0 {
 				unhandled = append(unhandled, t.EventType)
 			}
+		}
+		if t.Paused {
+			handled += ", paused"
+			paused = append(paused, t.EventType)
 		}
 		rows = append(rows, []any{t.EventType, t.Due, t.Scheduled, t.InFlight, handled})
 	}
@@ -482,6 +500,9 @@ func describeAdoption(ctx context.Context, p Process, a *admin.Admin, want adopt
 	}
 	if len(unhandled) > 0 {
 		_, _ = fmt.Fprintf(p.Stderr, "no live worker of generation %d handles %s: the events will wait for one\n", want.to, strings.Join(unhandled, ", "))
+	}
+	if len(paused) > 0 {
+		_, _ = fmt.Fprintf(p.Stderr, "paused in generation %d: %s: the events will wait until that is resumed: workers events resume TYPE --generation %[1]d\n", want.to, visible(strings.Join(paused, ", ")))
 	}
 	from, err := a.Generations(ctx, &want.from)
 	if err != nil {

@@ -24,7 +24,7 @@ const countUpTo = 10000
 // unhandledAfter is how long a generation's events may wait for its first worker: a deployment starts.
 const unhandledAfter = "30 seconds"
 
-// unhandled finds due rows that no live worker has a handler for.
+// unhandled finds due rows that no live worker has a handler for. Those of retired generations, which have no workers, generations finds.
 func unhandled(ctx context.Context, v *visit) (string, []Finding, error) {
 	kinds, err := all[struct {
 		Generation int64
@@ -46,6 +46,7 @@ from kinds k,
 where d.available_at <= statement_timestamp() - interval '`+unhandledAfter+`'
   and not exists (select from core.live_workers w where w.generation = k.generation and w.handlers ? k.event_type)
   and not exists (select from core.paused_types p where p.generation = k.generation and p.event_type = k.event_type)
+  and not exists (select from core.deployments r where r.generation = k.generation and r.status = 'retired')
 order by k.generation, k.event_type`, countUpTo)
 	if err != nil {
 		return "", nil, err
@@ -188,9 +189,12 @@ func generations(ctx context.Context, v *visit) (string, []Finding, error) {
 			live++
 		}
 		switch {
-		case g.Left > 0 && (g.Status == "unknown" || g.Status == "retired"):
-			findings = append(findings, Finding{Critical, fmt.Sprintf("generation %d is %s and has %d events that no worker may handle", g.Generation, g.Status, g.Left),
+		case g.Left > 0 && g.Status == "retired":
+			findings = append(findings, Finding{Critical, fmt.Sprintf("generation %d is retired and has %d events that no worker may handle", g.Generation, g.Left),
 				fmt.Sprintf("move them: workers generation adopt %d TO", g.Generation)})
+		case g.Left > 0 && g.Status == "unknown":
+			findings = append(findings, Finding{Critical, fmt.Sprintf("generation %d is unknown and has %d events: no worker of it has ever registered", g.Generation, g.Left),
+				fmt.Sprintf("move them: workers generation adopt %d TO; or run its build, which makes it live", g.Generation)})
 		case g.Status == "closing" && g.Since > 600:
 			findings = append(findings, Finding{Warning, fmt.Sprintf("generation %d has been closed for %s and is not retired: publishing into it is refused", g.Generation, span(g.Since)),
 				fmt.Sprintf("go on: workers generation retire %d; or take it back: workers generation register %[1]d", g.Generation)})

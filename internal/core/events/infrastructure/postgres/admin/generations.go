@@ -36,10 +36,13 @@ type Generation struct {
 	PublishingDefault bool `json:"publishing_default"`
 	// PausedTypes are not claimed in it, by name.
 	PausedTypes []string `json:"paused_types"`
+	// SafeToStop says that its workers have nothing left to do, and get no more from publishing that names no generation: a
+	// live one, which may get events at any moment, is not safe to stop before it is drained.
+	SafeToStop bool `json:"safe_to_stop"`
 }
 
-// SafeToStop reports whether its workers have nothing left to do.
-func (g Generation) SafeToStop() bool { return g.Due+g.Scheduled+g.InFlight == 0 }
+// Left is how many events its workers have to do with.
+func (g Generation) Left() int64 { return g.Due + g.Scheduled + g.InFlight }
 
 // Generations are those that are known or named by unsettled events, in order; with only, that one.
 func (a *Admin) Generations(ctx context.Context, only *events.Generation) ([]Generation, error) {
@@ -60,6 +63,7 @@ func (a *Admin) Generations(ctx context.Context, only *events.Generation) ([]Gen
 			OldestDue: present(r.OldestDue), NextScheduled: present(r.NextScheduled), LastScheduled: present(r.LastScheduled),
 			Workers: r.Workers, PublishingDefault: r.PublishingDefault, PausedTypes: r.PausedTypes,
 		}
+		all[i].SafeToStop = all[i].Left() == 0 && all[i].Status != "live"
 	}
 	return all, nil
 }
@@ -137,6 +141,21 @@ type Adoptable struct {
 	InFlight int64 `json:"in_flight"`
 	// Workers of the adopting generation that are live and handle the type; 0: nobody would take the events up.
 	Workers int64 `json:"workers"`
+	// Paused says that the type is paused in the adopting generation: the events would wait until it is resumed.
+	Paused bool `json:"paused"`
+}
+
+// Now is the time of the database.
+func (a *Admin) Now(ctx context.Context) (time.Time, error) {
+	var now time.Time
+	err := a.inTx(ctx, func(tx pgx.Tx) (err error) {
+		now, err = coredb.New(tx).Now(ctx)
+		return err
+	})
+	if err != nil {
+		return time.Time{}, fmt.Errorf("time of the database: %w", err)
+	}
+	return now, nil
 }
 
 // Adoptable is the dry run of Adopt. No types are all types.
@@ -158,13 +177,14 @@ func (a *Admin) Adoptable(ctx context.Context, from, to events.Generation, types
 	return all, nil
 }
 
-// Adopt moves up to limit pending events of one generation into another, and returns how many. It is called until that is
-// none. No types are all types.
-func (a *Admin) Adopt(ctx context.Context, from, to events.Generation, types []string, limit int, by string) (int, error) {
+// Adopt moves up to limit pending events of one generation, which were created before a time of the database, into another, and returns
+// how many. It is called until that is none: the same time for all calls ends that, however many are published meanwhile. No types are
+// all types.
+func (a *Admin) Adopt(ctx context.Context, from, to events.Generation, types []string, before time.Time, limit int, by string) (int, error) {
 	var moved int32
 	err := a.inTx(ctx, func(tx pgx.Tx) (err error) {
 		moved, err = coredb.New(tx).Adopt(ctx, coredb.AdoptParams{
-			FromGeneration: int64(from), ToGeneration: int64(to), RowLimit: int32(min(limit, 1<<30)), ActedBy: by, EventTypes: types, //nolint:gosec // bounded
+			FromGeneration: int64(from), ToGeneration: int64(to), RowLimit: int32(min(limit, 1<<30)), ActedBy: by, EventTypes: types, Before: before, //nolint:gosec // bounded
 		})
 		return err
 	})

@@ -12,7 +12,7 @@ import (
 
 const adopt = `-- name: Adopt :one
 select core.outbox_adopt($1::bigint, $2::bigint, $3::integer, nullif($4::text, ''),
-  $5::text[])::integer as moved
+  $5::text[], $6::timestamptz)::integer as moved
 `
 
 type AdoptParams struct {
@@ -21,6 +21,7 @@ type AdoptParams struct {
 	RowLimit       int32
 	ActedBy        string
 	EventTypes     []string
+	Before         time.Time
 }
 
 // The empty text stands for the login. No event types: all of them.
@@ -31,6 +32,7 @@ func (q *Queries) Adopt(ctx context.Context, arg AdoptParams) (int32, error) {
 		arg.RowLimit,
 		arg.ActedBy,
 		arg.EventTypes,
+		arg.Before,
 	)
 	var moved int32
 	err := row.Scan(&moved)
@@ -39,7 +41,7 @@ func (q *Queries) Adopt(ctx context.Context, arg AdoptParams) (int32, error) {
 
 const adoptable = `-- name: Adoptable :many
 select a.event_type::text as event_type, a.due::bigint as due, a.scheduled::bigint as scheduled, a.in_flight::bigint as in_flight,
-  a.workers::bigint as workers
+  a.workers::bigint as workers, a.paused::boolean as paused
 from core.outbox_adoptable($1::bigint, $2::bigint, $3::text[]) as a
 `
 
@@ -55,6 +57,7 @@ type AdoptableRow struct {
 	Scheduled int64
 	InFlight  int64
 	Workers   int64
+	Paused    bool
 }
 
 // No event types: all of them.
@@ -73,6 +76,7 @@ func (q *Queries) Adoptable(ctx context.Context, arg AdoptableParams) ([]Adoptab
 			&i.Scheduled,
 			&i.InFlight,
 			&i.Workers,
+			&i.Paused,
 		); err != nil {
 			return nil, err
 		}
@@ -220,6 +224,17 @@ func (q *Queries) GenerationStatus(ctx context.Context, generation *int64) ([]Ge
 		return nil, err
 	}
 	return items, nil
+}
+
+const now = `-- name: Now :one
+select clock_timestamp()::timestamptz as now
+`
+
+func (q *Queries) Now(ctx context.Context) (time.Time, error) {
+	row := q.db.QueryRow(ctx, now)
+	var now time.Time
+	err := row.Scan(&now)
+	return now, err
 }
 
 const registerGenerationBy = `-- name: RegisterGenerationBy :one
