@@ -458,7 +458,7 @@ func TestSweepRefusals(t *testing.T) {
 		"p_max_rows => 0": "SP051", "p_max_rows => -1": "SP051", "p_max_rows => 10001": "SP051", "p_max_rows => null": "SP051",
 		"p_max_seconds => 0": "SP051", "p_max_seconds => 11": "SP051", "p_max_seconds => 'NaN'": "SP051", "p_max_seconds => null": "SP051",
 		"p_walk_every => -1": "SP051", "p_walk_every => 'infinity'": "SP051", "p_walk_every => null": "SP051",
-		"p_swept_by => ' '": "SP051", "p_swept_by => repeat('x', 257)": "SP051",
+		"p_swept_by => ' '": "SP030", "p_swept_by => repeat('x', 257)": "SP030",
 	} {
 		_, err := d.admin.Exec(deadline(t), "select * from core.retention_sweep("+arguments+")")
 		if have := sqlstate(t, err); have != code {
@@ -635,6 +635,51 @@ func TestSweepsRaceReplays(t *testing.T) {
 		if have := value[int](t, d.admin, "select count(*) from core.outbox where id = any ($1) and status = 'pending' and deleted_at is null", alive); have != len(alive) || have == 0 {
 			t.Errorf("%d of %d events that were replayed in time are left", have, len(alive))
 		}
+	}
+}
+
+// Rows of two partitions have the same places: a sweep takes none for another.
+func TestSweepsOfAPartitionedOutbox(t *testing.T) {
+	t.Parallel()
+	d := setup(t)
+	// functions whose bodies are bound to the table, made anew for the other one
+	bound := values[string](t, d.admin, `select distinct pg_get_functiondef(objid) from pg_depend
+		where classid = 'pg_proc'::regclass and refclassid = 'pg_class'::regclass and refobjid = 'core.outbox'::regclass`)
+	exec(t, d.admin, `
+		set role spectral_owner;
+		alter table core.outbox rename to outbox_whole;
+		create table core.outbox (like core.outbox_whole including all) partition by range (occurred_at);
+		create table core.outbox_old partition of core.outbox for values from (minvalue) to (now() - interval '60 days');
+		create table core.outbox_new partition of core.outbox for values from (now() - interval '60 days') to (maxvalue);`)
+	for _, definition := range bound {
+		exec(t, d.admin, definition)
+	}
+	exec(t, d.admin, "reset role")
+	const n = 30
+	d.rows(t, 2*n, "")
+	// each pending event, and each that was delivered lately, has the place of one that is due
+	exec(t, d.admin, `
+		create temporary table before as select * from core.outbox;
+		truncate core.outbox;
+		insert into core.outbox select (b).* from (select jsonb_populate_record(null::core.outbox, to_jsonb(b) || jsonb_build_object(
+			'status', s.status, 'occurred_at', s.at, 'delivered_at', case when s.status = 'delivered' then s.at end)) as b
+		from before b, lateral (select case when (b.payload ->> 'n')::int % 4 = 0 then 'pending' else 'delivered' end as status,
+			now() - case when (b.payload ->> 'n')::int % 2 = 0 then interval '1 day' else interval '70 days' end as at) s order by b.id) x`)
+	if have := values[int](t, d.admin, "select count(*)::int from core.outbox group by tableoid"); !slices.Equal(have, []int{n, n}) {
+		t.Fatalf("the partitions have %v rows", have)
+	}
+	if counted := preview(t, d.admin, ""); !maps.Equal(counted, swept{"outbox_row.tombstoned": n}) {
+		t.Errorf("previewed is %v", counted)
+	}
+	if rows := sweepAll(t, d.admin); !maps.Equal(rows, swept{"outbox_row.tombstoned": n}) {
+		t.Errorf("swept %v", rows)
+	}
+	exec(t, d.admin, "update core.outbox set deleted_at = deleted_at - interval '8 days'")
+	if rows := sweepAll(t, d.admin); !maps.Equal(rows, swept{"outbox_row.deleted": n}) {
+		t.Errorf("swept a week later %v", rows)
+	}
+	if have := values[int](t, d.admin, "select count(*)::int from core.outbox where deleted_at is null group by status order by status"); !slices.Equal(have, []int{n / 2, n / 2}) {
+		t.Errorf("left are %v events, want as many delivered lately and pending", have)
 	}
 }
 
