@@ -156,6 +156,13 @@ func TestRetentionPolicies(t *testing.T) {
 			t.Errorf("policies %+v are checked: %v", policies, err)
 		}
 	}
+	for days, sound := range map[int]bool{45: false, 46: true} { // with 7 days of grace each
+		policies := retention.Policies()
+		policies[2].ActiveTTLDays = days
+		if err := retention.Check(policies); errors.Is(err, retention.ErrUndiscards) == sound {
+			t.Errorf("actions that are kept for %d days: %v", days, err)
+		}
+	}
 }
 
 // The database refuses policies by which a handled event would take effect again, and nonsense, from the owner, too.
@@ -170,6 +177,8 @@ func TestPoliciesThatTheDatabaseRefuses(t *testing.T) {
 			set("active_ttl_days = 53 where subject = 'outbox_row'"):                "SP050",
 			set("tombstoned_grace_days = 15 where subject = 'outbox_row'"):          "SP050",
 			set("subject = 'operator_action' where subject = 'event_handled'"):      "23505",
+			set("active_ttl_days = 1 where subject = 'operator_action'"):            "SP050",
+			set("active_ttl_days = 45 where subject = 'operator_action'"):           "SP050",
 			"delete from core.retention_policies where subject = 'event_handled'":   "SP050",
 			"delete from core.retention_policies":                                   "SP050",
 			"truncate core.retention_policies":                                      "SP050",
@@ -191,6 +200,7 @@ func TestPoliciesThatTheDatabaseRefuses(t *testing.T) {
 		}
 	}
 	exec(t, d.admin, "set role spectral_owner")
+	exec(t, d.admin, set("active_ttl_days = 46 where subject = 'operator_action'")+"; "+set("active_ttl_days = 365 where subject = 'operator_action'"))
 	// together they may change, in either order
 	exec(t, d.admin, set("active_ttl_days = 90 where subject = 'outbox_row'")+"; "+set("active_ttl_days = 98 where subject = 'event_handled'"))
 	exec(t, d.admin, set("active_ttl_days = 20 where subject = 'event_handled'")+"; "+set("active_ttl_days = 10 where subject = 'outbox_row'"))
@@ -471,6 +481,15 @@ func TestSweepRefusals(t *testing.T) {
 			t.Errorf("preview, %s: SQLSTATE %q", arguments, have)
 		}
 	}
+	for _, call := range []string{
+		"retention_status(null)", "retention_status(-5)", "retention_status(36501)", "retention_due_in(null)", "retention_due_in(0)",
+		"retention_due_in(-1)", "retention_due_in('NaN')", "retention_due_in('infinity')", "retention_due_in(86401)",
+	} {
+		_, err := d.admin.Exec(deadline(t), "select * from core."+call)
+		if have := sqlstate(t, err); have != "SP051" {
+			t.Errorf("%s: SQLSTATE %q", call, have)
+		}
+	}
 	// policies written past the triggers
 	exec(t, d.admin, "begin; set local session_replication_role = replica; update core.retention_policies set active_ttl_days = 50 where subject = 'event_handled'; commit")
 	_, err := d.admin.Exec(deadline(t), "select * from core.retention_sweep()")
@@ -493,6 +512,10 @@ func TestSweepRefusals(t *testing.T) {
 		_, err := login.Exec(deadline(t), "select * from core.retention_sweep(1)")
 		if (err == nil) != allowed {
 			t.Errorf("%s sweeps: %v", role, err)
+		}
+		_, err = login.Exec(deadline(t), "select core.retention_due_in(3600), core.retention_status()")
+		if (err == nil) != allowed {
+			t.Errorf("%s asks when to sweep: %v", role, err)
 		}
 		if _, err := login.Exec(deadline(t), "delete from core.outbox"); sqlstate(t, err) != denied {
 			t.Errorf("%s deletes events: %v", role, err)
