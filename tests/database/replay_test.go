@@ -262,6 +262,23 @@ func TestHistoryIsBounded(t *testing.T) {
 	if bytes > 262144 || bytes < 200000 || history[len(history)-1]["cycle"] != 60.0 || history[0]["omitted"] != float64(62-len(history)) {
 		t.Errorf("%d bytes, %d entries, first %v, last %v", bytes, len(history), history[0], history[len(history)-1]["cycle"])
 	}
+	// and with what the reaper adds to it, whose reason is long
+	d.rows(t, 1, failedRow)
+	for range 100 {
+		d.alter(t, 1, failedRow)
+		d.alter(t, 1, "last_error = repeat('ä', 4000)")
+		exec(t, operator, "select core.outbox_replay($1, 3)", key(1))
+	}
+	d.alter(t, 1, expired)
+	d.alter(t, 1, "lease_handler = repeat('ä', 20000), lease_seconds = 0.25")
+	if lines := reap(t, d.admin, 50, nil); len(lines) != 1 || !lines[0].Reaped {
+		t.Fatalf("reaped is %+v", lines)
+	}
+	history = d.history(t, 1)
+	bytes = value[int](t, d.admin, "select octet_length(failure_history::text) from core.outbox")
+	if last := history[len(history)-1]; bytes > 262144 || last["reaped_at"] == nil || history[0]["omitted"] != float64(102-len(history)) || history[len(history)-2]["cycle"] != 100.0 {
+		t.Errorf("of 100 replays and a reap %d bytes and %d entries are left, the last of %v, without %v", bytes, len(history), last["reaped_at"], history[0])
+	}
 	// whatever somebody has written by hand
 	d.rows(t, 1, failedRow+`, failure_history = '[1, "omitted", "reaped_at", null, {"cycle": "x"}, {"cycle": 1e30}, {"omitted": "y"}, []]'`)
 	exec(t, operator, "select core.outbox_replay($1, 3)", key(1))

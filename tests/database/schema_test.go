@@ -184,6 +184,34 @@ func newMigrator(t *testing.T, at string) *app.Migrator {
 	return migrator
 }
 
+// However far somebody has gone down, what is left calls nothing that has gone. Comments and texts may name it.
+func TestStepsDownLeaveNothingBroken(t *testing.T) {
+	t.Parallel()
+	at := pgtest.New(t)
+	conn := pgtest.Conn(t, at)
+	exec(t, conn, "delete from core.deployments")
+	migrator := newMigrator(t, at)
+	known := map[string]bool{}
+	for range len(migrations(t)) {
+		result, err := migrator.Down(deadline(t))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, missing := range values[string](t, conn, `
+			select distinct p.oid::regprocedure || ' uses core.' || m.name[1]
+			from pg_proc p cross join lateral regexp_matches(
+				regexp_replace(p.prosrc, '--[^\n]*|''[^'']*''', '', 'g'), '\mcore\.([a-z_0-9]+)\M', 'g') as m(name)
+			where p.pronamespace = to_regnamespace('core')
+			  and not exists (select from pg_proc q where q.pronamespace = p.pronamespace and q.proname = m.name[1])
+			  and not exists (select from pg_class c where c.relnamespace = p.pronamespace and c.relname = m.name[1])`) {
+			if !known[missing] {
+				t.Errorf("after the step down of %s: %s, which is gone", result.Source.Path, missing)
+			}
+			known[missing] = true
+		}
+	}
+}
+
 func TestDownAndUpAgain(t *testing.T) {
 	t.Parallel()
 	at := pgtest.NewEmpty(t)
