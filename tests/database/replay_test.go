@@ -305,7 +305,7 @@ func TestReplayMany(t *testing.T) {
 	for n := range 9 {
 		ids = append(ids, key(n+1))
 	}
-	have := values[uuid.UUID](t, operator, "select event_id from core.outbox_replay_many($1, 3, 'anna', p_failed_before => clock_timestamp()) order by 1", ids)
+	have := values[uuid.UUID](t, operator, "select event_id from core.outbox_replay_many($1, 3, 'anna', p_settled_before => clock_timestamp()) order by 1", ids)
 	if want := []uuid.UUID{key(1), key(6), key(9)}; !slices.Equal(have, want) {
 		t.Errorf("replayed were %v, want %v", have, want)
 	}
@@ -321,7 +321,18 @@ func TestReplayMany(t *testing.T) {
 	if n := len(values[uuid.UUID](t, operator, "select event_id from core.outbox_replay_many($1, 3, 'anna', p_force => true)", []uuid.UUID{key(3), key(4)})); n != 1 {
 		t.Errorf("by force %d are replayed, want 1", n)
 	}
-	if n := len(values[uuid.UUID](t, operator, "select event_id from core.outbox_replay_many('{}', 3)")); n != 0 || len(d.actions(t)) != 2 {
+	// by force, and once: what is delivered anew is not meant
+	asOf := value[time.Time](t, d.admin, "select clock_timestamp()")
+	d.alter(t, 3, delivered)
+	for _, before := range []struct {
+		at   time.Time
+		want int
+	}{{asOf, 0}, {value[time.Time](t, d.admin, "select clock_timestamp()"), 1}, {asOf, 0}} {
+		if n := len(values[uuid.UUID](t, operator, "select event_id from core.outbox_replay_many($1, 3, 'anna', null, $2, true)", []uuid.UUID{key(3)}, before.at)); n != before.want {
+			t.Errorf("delivered anew, by force %d are replayed, want %d", n, before.want)
+		}
+	}
+	if n := len(values[uuid.UUID](t, operator, "select event_id from core.outbox_replay_many('{}', 3)")); n != 0 || len(d.actions(t)) != 3 {
 		t.Errorf("none asked for: %d replayed, noted %v", n, d.actions(t))
 	}
 }
