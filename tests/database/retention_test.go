@@ -6,11 +6,13 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 
 	"spectral/internal/core/retention"
 )
@@ -623,29 +625,39 @@ func TestSweepsRaceReplays(t *testing.T) {
 	const n = 200
 	for round := range 3 {
 		d.rows(t, n, "status = 'failed', claimed_at = now() - interval '50 days', occurred_at = now() - interval '50 days'")
-		exec(t, d.admin, "update core.outbox set deleted_at = now() - interval '10 days' where (payload ->> 'n')::int % 2 = 0")
-		operator := d.login(t, "spectral_owner")
+		// those that are discarded may be undiscarded for a moment yet, the first ones the shortest, and then deleted
+		exec(t, d.admin, `update core.outbox o set deleted_at = t.at, discarded_at = t.at
+			from (select id, clock_timestamp() - interval '7 days' + make_interval(secs => 0.02 + 0.001 * ($1 - (payload ->> 'n')::int)) as at from core.outbox) t
+			where o.id = t.id and (payload ->> 'n')::int % 2 = 0`, n)
+		operator := d.login(t, "spectral_operator")
+		exec(t, operator, "set role spectral_operator")
 		ctx := deadline(t)
 		replays, begun := make(chan error, 1), make(chan struct{})
 		alive := []uuid.UUID{}
 		go func() {
-			var err error
-			for i := n; i > 0 && err == nil; i -= 3 - round%2 {
-				sql := "update core.outbox set " + replayed + " where id = $1 and status = 'failed' and deleted_at is null"
+			begin := sync.OnceFunc(func() { close(begun) })
+			defer begin()
+			for i := n; i > 0; i -= 3 - round%2 {
+				var err error
 				if i%2 == 0 {
-					sql = "update core.outbox set deleted_at = null, " + replayed + " where id = $1 and deleted_at is not null"
+					_, err = operator.Exec(ctx, "select core.outbox_undiscard($1, 'anna')", key(i))
 				}
-				var rows int64
-				tag, e := operator.Exec(ctx, sql, key(i))
-				err, rows = e, tag.RowsAffected()
-				if rows == 1 {
+				if err == nil {
+					_, err = operator.Exec(ctx, "select core.outbox_replay($1, 1, 'anna')", key(i))
+				}
+				refused, ok := errors.AsType[*pgconn.PgError](err)
+				switch {
+				case err == nil:
 					alive = append(alive, key(i))
+				case !ok || refused.Code != "SP031" && refused.Code != "SP033": // it is gone, or a tombstone
+					replays <- fmt.Errorf("event %d: %w", i, err)
+					return
 				}
-				if i > n-12 && i <= n-9 || err != nil {
-					close(begun)
+				if i <= n-9 {
+					begin()
 				}
 			}
-			replays <- err
+			replays <- nil
 		}()
 		<-begun
 		for more := true; more; {
@@ -658,6 +670,11 @@ func TestSweepsRaceReplays(t *testing.T) {
 		if have := value[int](t, d.admin, "select count(*) from core.outbox where id = any ($1) and status = 'pending' and deleted_at is null", alive); have != len(alive) || have == 0 {
 			t.Errorf("%d of %d events that were replayed in time are left", have, len(alive))
 		}
+		if have := value[int](t, d.admin, "select count(*) from core.outbox where deleted_at is null"); have != len(alive) {
+			t.Errorf("%d events are no tombstones, want the %d that were replayed", have, len(alive))
+		}
+		t.Logf("%d were replayed, %d of them undiscarded before", len(alive), value[int](t, d.admin, "select count(*) from core.operator_actions where action = 'undiscard'"))
+		exec(t, d.admin, "delete from core.operator_actions")
 	}
 }
 
