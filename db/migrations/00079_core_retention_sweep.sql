@@ -7,8 +7,8 @@ set local role spectral_owner;
 -- there is. Whoever calls it, and however, it does no more than the stored policies allow:
 --
 --   outbox_row       settled rows are tombstoned once their time is over (core.outbox_retained_from), failed ones that were
---                    undiscarded not before the grace has passed once more; tombstones are deleted after the grace
---   event_handled    is tombstoned, and deleted, only when no event comes back any more that it is about (core.key_in_outbox); a
+--                    undiscarded not before the grace has passed once more (core.outbox_expired); tombstones are deleted after the grace
+--   event_handled    is tombstoned, and deleted, only when no event comes back any more that it is about (core.event_handled_expired, core.key_in_outbox); a
 --                    tombstone whose key has come back is undone. A tombstone forgets nothing: handlers find the key taken until it is deleted
 --   operator_action  by acted_at
 --
@@ -22,7 +22,7 @@ set local role spectral_owner;
 --
 -- p_run names the run that this is a part of; null: a run of its own. A member of spectral_operator has it noted in core.operator_actions,
 -- once for each run; p_swept_by is who that was, or which worker.
--- Refuses arguments out of range (SP051), somebody else's run (SP052), and to sweep at all without sound policies (SP050).
+-- Refuses arguments out of range (SP051), a name that is blank or too long (SP030), somebody else's run (SP052), and to sweep at all without sound policies (SP050).
 -- Writes core.outbox, core.event_handled, core.operator_actions, core.retention_runs, core.retention_progress.
 create function core.retention_sweep(
   p_max_rows integer default 1000, p_max_seconds double precision default 1, p_run uuid default null, p_swept_by text default null,
@@ -53,8 +53,11 @@ declare
   v_over timestamptz;    -- tombstones that are older are deleted
   v_limit integer;
   v_page record;
-  v_rows tid[];
+  v_ids uuid[];
+  v_times timestamptz[];
+  v_rows tid[]; -- of core.event_handled
   v_back tid[];
+  v_locked integer;
   v_n integer;
   v_from tid;
   v_to tid;
@@ -76,7 +79,7 @@ begin
   end if;
   if p_swept_by is not null and (btrim(p_swept_by) = '' or octet_length(p_swept_by) > 256) then
     raise exception 'swept_by: must be 1 to 256 bytes, not blank; it has % bytes', octet_length(p_swept_by)
-      using errcode = 'SP051', column = 'swept_by', hint = 'name yourself, or pass null to be noted as your login';
+      using errcode = 'SP030', column = 'swept_by', hint = 'name yourself, or pass null to be noted as your login';
   end if;
   if not pg_try_advisory_xact_lock(6650971338417249007) then
     return;
@@ -115,8 +118,10 @@ begin
       v_at.from_deleted_since := clock_timestamp();
     end if;
 
-    -- what was tombstoned long enough ago, from where the last call ended. That each row is locked makes its place
-    -- in the table as good as a key. A CASE hides the condition of the partial index, which a plan might read from end to end instead
+    -- what was tombstoned long enough ago, from where the last call ended. What is locked is written by its key, row by row where that
+    -- has two columns: a join may be planned to begin at the table, or to go through all keys for each row. A CASE hides the condition
+    -- of a partial index, which a plan might read from end to end instead. Only core.event_handled is written by
+    -- ctid, which the lock makes as good as a key; it is walked through by ctid as well, so it is never to be partitioned
     rows := 0;
     looked_at := 0;
     v_undone := 0;
@@ -124,14 +129,18 @@ begin
     while more and v_left > 0 and clock_timestamp() < v_until loop
       v_limit := least(c_chunk, v_left);
       if subject = 'outbox_row' then
-        select array_agg(l.ctid), coalesce(max(l.deleted_at), v_at.from_deleted_at) into v_rows, v_at.from_deleted_at
-        from (select o.ctid, o.deleted_at from core.outbox o
+        select coalesce(array_agg(l.id), '{}'), coalesce(array_agg(l.occurred_at), '{}'), coalesce(max(l.deleted_at), v_at.from_deleted_at)
+        into v_ids, v_times, v_at.from_deleted_at
+        from (select o.id, o.occurred_at, o.deleted_at from core.outbox o
               where o.deleted_at between v_at.from_deleted_at and v_over and o.status in ('delivered', 'failed')
               order by o.deleted_at limit v_limit for update skip locked) l;
-        delete from core.outbox o
-        where o.ctid = any (v_rows) and case when o.deleted_at <= v_over then o.status in ('delivered', 'failed') else false end;
-        get diagnostics v_n = row_count;
-        rows := rows + v_n;
+        v_locked := cardinality(v_ids);
+        for v_i in 1 .. v_locked loop
+          delete from core.outbox o
+          where o.id = v_ids[v_i] and o.occurred_at = v_times[v_i]
+            and case when o.deleted_at <= v_over then o.status in ('delivered', 'failed') else false end;
+          rows := rows + found::integer;
+        end loop;
       elsif subject = 'event_handled' then
         select array_agg(l.ctid) filter (where not l.back), array_agg(l.ctid) filter (where l.back),
                coalesce(max(l.deleted_at), v_at.from_deleted_at)
@@ -145,19 +154,19 @@ begin
         update core.event_handled h set deleted_at = null where h.ctid = any (v_back);
         get diagnostics v_n = row_count;
         v_undone := v_undone + v_n;
-        v_rows := v_rows || v_back;
+        v_locked := coalesce(cardinality(v_rows), 0) + coalesce(cardinality(v_back), 0);
       else
-        select array_agg(l.ctid) into v_rows
-        from (select a.ctid from core.operator_actions a
+        select coalesce(array_agg(l.id), '{}') into v_ids
+        from (select a.id from core.operator_actions a
               where a.deleted_at <= v_over order by a.id limit v_limit for update skip locked) l;
-        delete from core.operator_actions a where a.ctid = any (v_rows) and a.deleted_at <= v_over;
+        v_locked := cardinality(v_ids);
+        delete from core.operator_actions a where a.id = any (v_ids) and a.deleted_at <= v_over;
         get diagnostics v_n = row_count;
         rows := rows + v_n;
       end if;
-      v_n := coalesce(cardinality(v_rows), 0);
-      looked_at := looked_at + v_n;
-      v_left := v_left - v_n;
-      more := v_n = v_limit;
+      looked_at := looked_at + v_locked;
+      v_left := v_left - v_locked;
+      more := v_locked = v_limit;
     end loop;
     step := 'deleted';
     v_steps := v_steps || jsonb_build_object(subject || '.' || step, rows);
@@ -197,19 +206,18 @@ begin
                                              coalesce(v_at.after_occurred_at, '-infinity'))
               order by o.id, o.occurred_at limit c_page) k;
         if v_page.due is not null then
-          select array_agg(l.ctid) into v_rows
-          from (select o.ctid from core.outbox o
+          select coalesce(array_agg(l.id), '{}'), coalesce(array_agg(l.occurred_at), '{}') into v_ids, v_times
+          from (select o.id, o.occurred_at from core.outbox o
                 where o.id = any (array(select v_page.ids[n] from unnest(v_page.due) as n)) and o.occurred_at <= v_expired
-                  and case when o.deleted_at is null
-                           then core.outbox_retained_from(o.status, o.occurred_at, o.delivered_at, o.claimed_at) <= v_expired else false end
-                  and case when o.status = 'failed' then not exists
-                    (select from core.operator_actions a
-                     where a.event_ids @> array[o.id] and a.action = 'undiscard' and a.acted_at > v_over) else true end
+                  and core.outbox_expired(o.id, o.status, o.occurred_at, o.delivered_at, o.claimed_at, o.deleted_at, v_expired, v_over)
                 limit v_left for update of o skip locked) l;
-          update core.outbox o set deleted_at = clock_timestamp() where o.ctid = any (v_rows) and o.deleted_at is null;
-          get diagnostics v_n = row_count;
-          rows := rows + v_n;
-          v_left := v_left - v_n;
+          for v_i in 1 .. cardinality(v_ids) loop
+            update core.outbox o set deleted_at = clock_timestamp()
+            where o.id = v_ids[v_i] and o.occurred_at = v_times[v_i]
+              and core.outbox_expired(o.id, o.status, o.occurred_at, o.delivered_at, o.claimed_at, o.deleted_at, v_expired, v_over);
+            rows := rows + found::integer;
+            v_left := v_left - found::integer;
+          end loop;
         end if;
         -- the page is done, or as far as it was allowed
         v_n := v_page.entries;
@@ -228,8 +236,8 @@ begin
         v_to := format('(%s,0)', v_at.next_block + c_blocks);
         select array_agg(l.ctid) into v_rows
         from (select h.ctid from core.event_handled h
-              where h.ctid >= v_from and h.ctid < v_to and h.deleted_at is null and h.handled_at <= v_expired
-                and not core.key_in_outbox(h.event_id, h.idempotency_key)
+              where h.ctid >= v_from and h.ctid < v_to
+                and core.event_handled_expired(h.event_id, h.idempotency_key, h.handled_at, h.deleted_at, v_expired)
               limit v_left for update skip locked) l;
         update core.event_handled h set deleted_at = clock_timestamp() where h.ctid = any (v_rows) and h.deleted_at is null;
         get diagnostics v_n = row_count;
@@ -242,10 +250,11 @@ begin
         end if;
       else
         v_limit := least(c_chunk, v_left);
-        select array_agg(l.ctid) into v_rows
-        from (select a.ctid from core.operator_actions a
+        select coalesce(array_agg(l.id), '{}') into v_ids
+        from (select a.id from core.operator_actions a
               where a.acted_at <= v_expired and a.deleted_at is null order by a.id limit v_limit for update skip locked) l;
-        update core.operator_actions a set deleted_at = clock_timestamp() where a.ctid = any (v_rows) and a.deleted_at is null;
+        update core.operator_actions a set deleted_at = clock_timestamp()
+        where a.id = any (v_ids) and a.acted_at <= v_expired and a.deleted_at is null;
         get diagnostics v_n = row_count;
         rows := rows + v_n;
         looked_at := looked_at + v_n;

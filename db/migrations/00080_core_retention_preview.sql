@@ -3,7 +3,8 @@ set local lock_timeout = '500ms';
 set local role spectral_owner;
 -- +goose StatementBegin
 -- core.retention_preview(p_max_rows, p_max_seconds) counts what core.retention_sweep would do now, by the same rules, and changes
--- nothing. Returns a line for each subject and step: rows, and whether there may be more, because so many were counted or the time was up. Deleted
+-- nothing. What both judge rows by are core.outbox_expired, core.event_handled_expired and core.key_in_outbox; the times of tombstones and
+-- of operators' actions each has for itself, for they are conditions of indexes. Returns a line for each subject and step: rows, and whether there may be more, because so many were counted or the time was up. Deleted
 -- ones do not appear among those to tombstone. Refuses arguments out of range (SP051). Reads what the sweep does.
 create function core.retention_preview(p_max_rows bigint default 1000000, p_max_seconds double precision default 10)
 returns table (subject text, step text, rows bigint, more boolean)
@@ -88,11 +89,7 @@ begin
           where o.id = any (v_page.due) and o.occurred_at <= v_expired
             and (o.id, o.occurred_at) > (v_id, v_at)
             and (o.id, o.occurred_at) <= (v_page.ids[v_page.entries], v_page.times[v_page.entries])
-            and case when o.deleted_at is null
-                     then core.outbox_retained_from(o.status, o.occurred_at, o.delivered_at, o.claimed_at) <= v_expired else false end
-            and case when o.status = 'failed' then not exists
-              (select from core.operator_actions a
-               where a.event_ids @> array[o.id] and a.action = 'undiscard' and a.acted_at > v_over) else true end;
+            and core.outbox_expired(o.id, o.status, o.occurred_at, o.delivered_at, o.claimed_at, o.deleted_at, v_expired, v_over);
           rows := rows + v_n;
         end if;
         more := v_page.entries = c_page;
@@ -104,8 +101,8 @@ begin
         v_from := format('(%s,0)', v_block);
         v_to := format('(%s,0)', v_block + c_blocks);
         select count(*) into v_n from core.event_handled h
-        where h.ctid >= v_from and h.ctid < v_to and h.deleted_at is null and h.handled_at <= v_expired
-          and not core.key_in_outbox(h.event_id, h.idempotency_key);
+        where h.ctid >= v_from and h.ctid < v_to
+          and core.event_handled_expired(h.event_id, h.idempotency_key, h.handled_at, h.deleted_at, v_expired);
         rows := rows + v_n;
         v_block := v_block + c_blocks;
         more := v_block < pg_relation_size('core.event_handled') / current_setting('block_size')::integer;

@@ -1,4 +1,4 @@
--- How entries get into core.outbox.failure_history, which is bounded.
+-- How entries get into core.outbox.failure_history, which is bounded: those of operators here, those of the reaper in a later step.
 
 -- +goose Up
 set local lock_timeout = '500ms';

@@ -2,17 +2,17 @@
 set local lock_timeout = '500ms';
 set local role spectral_owner;
 -- +goose StatementBegin
--- core.outbox_replay_many(p_event_ids, p_new_generation, p_replayed_by, p_occurred_ats, p_failed_before, p_force) replays up to 1000 failed
+-- core.outbox_replay_many(p_event_ids, p_new_generation, p_replayed_by, p_occurred_ats, p_settled_before, p_force) replays up to 1000 failed
 -- events: what core.outbox_replay does to one. The i-th of p_occurred_ats tells the i-th id from another event's;
--- without it an id that several events have is passed over. So is an event that is no longer failed, one that failed at
--- or after p_failed_before, one of a type that nobody consumes, and one that somebody else has locked at the
+-- without it an id that several events have is passed over. So is an event that is no longer failed, one that failed, or was delivered, at
+-- or after p_settled_before, one of a type that nobody consumes, and one that somebody else has locked at the
 -- moment: two operators never wait for each other, and each event is replayed once. With p_force delivered events as well. Returns what was replayed, and the cycle of it that ended.
 --
 -- Refuses malformed arguments (SP030), a generation that is unknown or retired (SP019). Wakes each channel once. Writes core.outbox,
 -- core.operator_actions; reads core.deployments, core.event_types.
 create function core.outbox_replay_many(
   p_event_ids uuid[], p_new_generation bigint, p_replayed_by text default null, p_occurred_ats timestamptz[] default null,
-  p_failed_before timestamptz default null, p_force boolean default false)
+  p_settled_before timestamptz default null, p_force boolean default false)
 returns table (event_id uuid, occurred_at timestamptz, cycle integer)
 language plpgsql volatile security definer
 set search_path = pg_catalog, core, pg_temp
@@ -53,7 +53,8 @@ begin
          -- a CASE hides the conditions of partial indexes from plans made when there was nothing in them
          and case when o.status = 'failed' then true when o.status = 'delivered' then coalesce(p_force, false) else false end
          and case when o.deleted_at is null then true else false end
-         and (p_failed_before is null or o.status <> 'failed' or o.claimed_at is null or o.claimed_at < p_failed_before)
+         -- one call in several is over once each event has been through it, although by force what is delivered anew is delivered
+         and coalesce(case when o.status = 'failed' then o.claimed_at else o.delivered_at end < p_settled_before, true)
          and not exists (select from core.event_types t where t.event_type = o.event_type and t.event_version = o.event_version
                            and not t.consumed and t.registered_by <= p_new_generation)
        for update of o skip locked) o

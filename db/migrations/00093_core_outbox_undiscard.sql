@@ -17,7 +17,11 @@ begin
   v_occurred_at := core.operated_event('undiscard', p_event_id, p_occurred_at);
   perform from core.outbox o where o.id = p_event_id and o.occurred_at = v_occurred_at for update;
   v_occurred_at := core.operated_event('undiscard', p_event_id, v_occurred_at);
-  perform core.outbox_undiscard_many(array[p_event_id], p_undiscarded_by, array[v_occurred_at]);
+  perform from core.outbox_undiscard_many(array[p_event_id], p_undiscarded_by, array[v_occurred_at]);
+  if not found then
+    raise exception 'event %: was discarded too long ago, by this moment', p_event_id
+      using errcode = 'SP033', column = 'event_id', hint = 'publish it anew if it is still wanted';
+  end if;
 end
 $$;
 -- +goose StatementEnd

@@ -1,6 +1,8 @@
 package database_test
 
 import (
+	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -122,6 +124,14 @@ func (l letter) since() time.Time {
 	return l.created
 }
 
+// place is the time that it is listed by.
+func (l letter) place() time.Time {
+	if l.status == "pending" {
+		return l.available.Truncate(time.Microsecond)
+	}
+	return l.since()
+}
+
 // fits is what a filter says, without SQL.
 func (l letter) fits(f admin.Filter, now time.Time) bool {
 	class, _, _ := strings.Cut(l.lastError, ":")
@@ -222,7 +232,7 @@ func TestFindMatchesWhatTheFilterSays(t *testing.T) {
 				want = append(want, l)
 			}
 		}
-		slices.SortFunc(want, func(a, b letter) int { return b.since().Compare(a.since()) })
+		slices.SortFunc(want, func(a, b letter) int { return cmp.Or(b.place().Compare(a.place()), bytes.Compare(b.id[:], a.id[:])) })
 		var have []admin.Event
 		page := admin.Page{Limit: pick(random, 10, 40, 1000)}
 		for {
@@ -412,6 +422,51 @@ func TestDeadLettersAreFoundWithoutASearch(t *testing.T) {
 		waitFor(t, d.admin, "select not exists (select from pg_stat_activity where datname = current_database() and usename = '"+loginOf(t, at)+"')")
 		if n := read() - before; n > 300 {
 			t.Errorf("%s: %d rows were read of 20070", name, n)
+		}
+	}
+}
+
+// A page of pending events costs what it has, the first and a later one, whatever the server knows of their number.
+func TestPagesOfManyPendingEvents(t *testing.T) {
+	t.Parallel()
+	d := setup(t)
+	exec(t, d.admin, "analyze core.outbox; alter table core.outbox disable trigger outbox_notify")
+	exec(t, d.admin, `insert into core.outbox (event_type, event_version, source, content_class, generation, channel, payload, idempotency_key, status, available_at)
+		select 'a.t' || i % 3, 1, 'worlds', 'operational', 1 + i % 2, 'outbox_gen_1', '{}', i::text, case when i % 4 < 2 then 'delivered' else 'pending' end,
+			now() + make_interval(secs => i - 10000)
+		from generate_series(1, 20000) i`)
+	const pages, size = 5, 50
+	filter := admin.Filter{Statuses: []admin.Status{admin.Due, admin.Scheduled}}
+	for _, known := range []bool{false, true} {
+		if known {
+			exec(t, d.admin, "vacuum analyze core.outbox")
+		}
+		last, after := time.Time{}, ""
+		for page := range pages {
+			at := pgtest.Login(t, d.at, admin.Role)
+			pool := pgtest.Pool(t, at)
+			read := "select (s.seq_tup_read + s.idx_tup_fetch)::int from pg_stat_user_tables s where s.relid = 'core.outbox'::regclass"
+			exec(t, d.admin, "select pg_stat_force_next_flush()")
+			before := value[int](t, d.admin, read)
+			found, err := admin.New(pool).Find(deadline(t), filter, admin.Page{Limit: size, After: after})
+			if err != nil || len(found.Events) != size {
+				t.Fatalf("page %d has %d events: %v", page, len(found.Events), err)
+			}
+			for _, e := range found.Events {
+				if !last.IsZero() && !e.AvailableAt.Before(last) {
+					t.Fatalf("page %d: %s is due at %s, behind one at %s", page, e.ID, e.AvailableAt, last)
+				}
+				last = e.AvailableAt
+			}
+			if page == 0 && last.Before(time.Now().Add((10000-2*size-10)*time.Second)) {
+				t.Errorf("the first page ends at %s", last)
+			}
+			after = found.Next
+			pool.Close() // a session that ends flushes what it counted
+			waitFor(t, d.admin, "select not exists (select from pg_stat_activity where datname = current_database() and usename = '"+loginOf(t, at)+"')")
+			if n := value[int](t, d.admin, read) - before; n > 6*3*size { // six kinds
+				t.Errorf("page %d, statistics %t: %d rows were read of 20000", page, known, n)
+			}
 		}
 	}
 }

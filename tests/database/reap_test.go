@@ -481,8 +481,10 @@ func TestReapTakesWhateverARowHolds(t *testing.T) {
 		{"99 entries of history", `failure_history = (select jsonb_agg(jsonb_build_object('replayed_by', i)) from generate_series(1, 99) i)`,
 			"jsonb_array_length(o.failure_history) = 100 and o.failure_history -> 98 = '{\"replayed_by\": 99}' and o.failure_history -> 99 ? 'reaped_at'"},
 		{"100 entries of history", `failure_history = (select jsonb_agg(jsonb_build_object('replayed_by', i)) from generate_series(1, 100) i)`,
-			"o.failure_history = (select jsonb_agg(jsonb_build_object('replayed_by', i)) from generate_series(1, 100) i)"},
-		{"more entries than that", `failure_history = (select jsonb_agg(i) from generate_series(1, 150) i)`, "jsonb_array_length(o.failure_history) = 150"},
+			"jsonb_array_length(o.failure_history) = 100 and o.failure_history -> 0 = '{\"omitted\": 2}' and o.failure_history -> 1 = '{\"replayed_by\": 3}' and o.failure_history -> 99 ? 'reaped_at'"},
+		{"more entries than that", `failure_history = (select jsonb_agg(i) from generate_series(1, 150) i)`, "jsonb_array_length(o.failure_history) = 100 and o.failure_history -> 99 ? 'reaped_at'"},
+		{"a huge history", `failure_history = (select jsonb_agg(jsonb_build_object('replayed_at', 'x', 'last_error', repeat('e', 8000))) from generate_series(1, 50) i)`,
+			"octet_length(o.failure_history::text) <= 262144 and o.failure_history -> -1 ? 'reaped_at' and o.failure_history -> 0 ? 'omitted'"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			d.rows(t, 2, expired)

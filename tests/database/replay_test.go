@@ -262,6 +262,23 @@ func TestHistoryIsBounded(t *testing.T) {
 	if bytes > 262144 || bytes < 200000 || history[len(history)-1]["cycle"] != 60.0 || history[0]["omitted"] != float64(62-len(history)) {
 		t.Errorf("%d bytes, %d entries, first %v, last %v", bytes, len(history), history[0], history[len(history)-1]["cycle"])
 	}
+	// and with what the reaper adds to it, whose reason is long
+	d.rows(t, 1, failedRow)
+	for range 100 {
+		d.alter(t, 1, failedRow)
+		d.alter(t, 1, "last_error = repeat('ä', 4000)")
+		exec(t, operator, "select core.outbox_replay($1, 3)", key(1))
+	}
+	d.alter(t, 1, expired)
+	d.alter(t, 1, "lease_handler = repeat('ä', 20000), lease_seconds = 0.25")
+	if lines := reap(t, d.admin, 50, nil); len(lines) != 1 || !lines[0].Reaped {
+		t.Fatalf("reaped is %+v", lines)
+	}
+	history = d.history(t, 1)
+	bytes = value[int](t, d.admin, "select octet_length(failure_history::text) from core.outbox")
+	if last := history[len(history)-1]; bytes > 262144 || last["reaped_at"] == nil || history[0]["omitted"] != float64(102-len(history)) || history[len(history)-2]["cycle"] != 100.0 {
+		t.Errorf("of 100 replays and a reap %d bytes and %d entries are left, the last of %v, without %v", bytes, len(history), last["reaped_at"], history[0])
+	}
 	// whatever somebody has written by hand
 	d.rows(t, 1, failedRow+`, failure_history = '[1, "omitted", "reaped_at", null, {"cycle": "x"}, {"cycle": 1e30}, {"omitted": "y"}, []]'`)
 	exec(t, operator, "select core.outbox_replay($1, 3)", key(1))
@@ -288,7 +305,7 @@ func TestReplayMany(t *testing.T) {
 	for n := range 9 {
 		ids = append(ids, key(n+1))
 	}
-	have := values[uuid.UUID](t, operator, "select event_id from core.outbox_replay_many($1, 3, 'anna', p_failed_before => clock_timestamp()) order by 1", ids)
+	have := values[uuid.UUID](t, operator, "select event_id from core.outbox_replay_many($1, 3, 'anna', p_settled_before => clock_timestamp()) order by 1", ids)
 	if want := []uuid.UUID{key(1), key(6), key(9)}; !slices.Equal(have, want) {
 		t.Errorf("replayed were %v, want %v", have, want)
 	}
@@ -304,7 +321,18 @@ func TestReplayMany(t *testing.T) {
 	if n := len(values[uuid.UUID](t, operator, "select event_id from core.outbox_replay_many($1, 3, 'anna', p_force => true)", []uuid.UUID{key(3), key(4)})); n != 1 {
 		t.Errorf("by force %d are replayed, want 1", n)
 	}
-	if n := len(values[uuid.UUID](t, operator, "select event_id from core.outbox_replay_many('{}', 3)")); n != 0 || len(d.actions(t)) != 2 {
+	// by force, and once: what is delivered anew is not meant
+	asOf := value[time.Time](t, d.admin, "select clock_timestamp()")
+	d.alter(t, 3, delivered)
+	for _, before := range []struct {
+		at   time.Time
+		want int
+	}{{asOf, 0}, {value[time.Time](t, d.admin, "select clock_timestamp()"), 1}, {asOf, 0}} {
+		if n := len(values[uuid.UUID](t, operator, "select event_id from core.outbox_replay_many($1, 3, 'anna', null, $2, true)", []uuid.UUID{key(3)}, before.at)); n != before.want {
+			t.Errorf("delivered anew, by force %d are replayed, want %d", n, before.want)
+		}
+	}
+	if n := len(values[uuid.UUID](t, operator, "select event_id from core.outbox_replay_many('{}', 3)")); n != 0 || len(d.actions(t)) != 3 {
 		t.Errorf("none asked for: %d replayed, noted %v", n, d.actions(t))
 	}
 }

@@ -6,11 +6,13 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 
 	"spectral/internal/core/retention"
 )
@@ -156,6 +158,13 @@ func TestRetentionPolicies(t *testing.T) {
 			t.Errorf("policies %+v are checked: %v", policies, err)
 		}
 	}
+	for days, sound := range map[int]bool{45: false, 46: true} { // with 7 days of grace each
+		policies := retention.Policies()
+		policies[2].ActiveTTLDays = days
+		if err := retention.Check(policies); errors.Is(err, retention.ErrUndiscards) == sound {
+			t.Errorf("actions that are kept for %d days: %v", days, err)
+		}
+	}
 }
 
 // The database refuses policies by which a handled event would take effect again, and nonsense, from the owner, too.
@@ -170,6 +179,8 @@ func TestPoliciesThatTheDatabaseRefuses(t *testing.T) {
 			set("active_ttl_days = 53 where subject = 'outbox_row'"):                "SP050",
 			set("tombstoned_grace_days = 15 where subject = 'outbox_row'"):          "SP050",
 			set("subject = 'operator_action' where subject = 'event_handled'"):      "23505",
+			set("active_ttl_days = 1 where subject = 'operator_action'"):            "SP050",
+			set("active_ttl_days = 45 where subject = 'operator_action'"):           "SP050",
 			"delete from core.retention_policies where subject = 'event_handled'":   "SP050",
 			"delete from core.retention_policies":                                   "SP050",
 			"truncate core.retention_policies":                                      "SP050",
@@ -191,6 +202,7 @@ func TestPoliciesThatTheDatabaseRefuses(t *testing.T) {
 		}
 	}
 	exec(t, d.admin, "set role spectral_owner")
+	exec(t, d.admin, set("active_ttl_days = 46 where subject = 'operator_action'")+"; "+set("active_ttl_days = 365 where subject = 'operator_action'"))
 	// together they may change, in either order
 	exec(t, d.admin, set("active_ttl_days = 90 where subject = 'outbox_row'")+"; "+set("active_ttl_days = 98 where subject = 'event_handled'"))
 	exec(t, d.admin, set("active_ttl_days = 20 where subject = 'event_handled'")+"; "+set("active_ttl_days = 10 where subject = 'outbox_row'"))
@@ -458,7 +470,7 @@ func TestSweepRefusals(t *testing.T) {
 		"p_max_rows => 0": "SP051", "p_max_rows => -1": "SP051", "p_max_rows => 10001": "SP051", "p_max_rows => null": "SP051",
 		"p_max_seconds => 0": "SP051", "p_max_seconds => 11": "SP051", "p_max_seconds => 'NaN'": "SP051", "p_max_seconds => null": "SP051",
 		"p_walk_every => -1": "SP051", "p_walk_every => 'infinity'": "SP051", "p_walk_every => null": "SP051",
-		"p_swept_by => ' '": "SP051", "p_swept_by => repeat('x', 257)": "SP051",
+		"p_swept_by => ' '": "SP030", "p_swept_by => repeat('x', 257)": "SP030",
 	} {
 		_, err := d.admin.Exec(deadline(t), "select * from core.retention_sweep("+arguments+")")
 		if have := sqlstate(t, err); have != code {
@@ -469,6 +481,15 @@ func TestSweepRefusals(t *testing.T) {
 		_, err := d.admin.Exec(deadline(t), "select * from core.retention_preview("+arguments+")")
 		if have := sqlstate(t, err); have != "SP051" {
 			t.Errorf("preview, %s: SQLSTATE %q", arguments, have)
+		}
+	}
+	for _, call := range []string{
+		"retention_status(null)", "retention_status(-5)", "retention_status(36501)", "retention_due_in(null)", "retention_due_in(0)",
+		"retention_due_in(-1)", "retention_due_in('NaN')", "retention_due_in('infinity')", "retention_due_in(86401)",
+	} {
+		_, err := d.admin.Exec(deadline(t), "select * from core."+call)
+		if have := sqlstate(t, err); have != "SP051" {
+			t.Errorf("%s: SQLSTATE %q", call, have)
 		}
 	}
 	// policies written past the triggers
@@ -493,6 +514,10 @@ func TestSweepRefusals(t *testing.T) {
 		_, err := login.Exec(deadline(t), "select * from core.retention_sweep(1)")
 		if (err == nil) != allowed {
 			t.Errorf("%s sweeps: %v", role, err)
+		}
+		_, err = login.Exec(deadline(t), "select core.retention_due_in(3600), core.retention_status()")
+		if (err == nil) != allowed {
+			t.Errorf("%s asks when to sweep: %v", role, err)
 		}
 		if _, err := login.Exec(deadline(t), "delete from core.outbox"); sqlstate(t, err) != denied {
 			t.Errorf("%s deletes events: %v", role, err)
@@ -600,29 +625,39 @@ func TestSweepsRaceReplays(t *testing.T) {
 	const n = 200
 	for round := range 3 {
 		d.rows(t, n, "status = 'failed', claimed_at = now() - interval '50 days', occurred_at = now() - interval '50 days'")
-		exec(t, d.admin, "update core.outbox set deleted_at = now() - interval '10 days' where (payload ->> 'n')::int % 2 = 0")
-		operator := d.login(t, "spectral_owner")
+		// those that are discarded may be undiscarded for a moment yet, the first ones the shortest, and then deleted
+		exec(t, d.admin, `update core.outbox o set deleted_at = t.at, discarded_at = t.at
+			from (select id, clock_timestamp() - interval '7 days' + make_interval(secs => 0.02 + 0.001 * ($1 - (payload ->> 'n')::int)) as at from core.outbox) t
+			where o.id = t.id and (payload ->> 'n')::int % 2 = 0`, n)
+		operator := d.login(t, "spectral_operator")
+		exec(t, operator, "set role spectral_operator")
 		ctx := deadline(t)
 		replays, begun := make(chan error, 1), make(chan struct{})
 		alive := []uuid.UUID{}
 		go func() {
-			var err error
-			for i := n; i > 0 && err == nil; i -= 3 - round%2 {
-				sql := "update core.outbox set " + replayed + " where id = $1 and status = 'failed' and deleted_at is null"
+			begin := sync.OnceFunc(func() { close(begun) })
+			defer begin()
+			for i := n; i > 0; i -= 3 - round%2 {
+				var err error
 				if i%2 == 0 {
-					sql = "update core.outbox set deleted_at = null, " + replayed + " where id = $1 and deleted_at is not null"
+					_, err = operator.Exec(ctx, "select core.outbox_undiscard($1, 'anna')", key(i))
 				}
-				var rows int64
-				tag, e := operator.Exec(ctx, sql, key(i))
-				err, rows = e, tag.RowsAffected()
-				if rows == 1 {
+				if err == nil {
+					_, err = operator.Exec(ctx, "select core.outbox_replay($1, 1, 'anna')", key(i))
+				}
+				refused, ok := errors.AsType[*pgconn.PgError](err)
+				switch {
+				case err == nil:
 					alive = append(alive, key(i))
+				case !ok || refused.Code != "SP031" && refused.Code != "SP033": // it is gone, or a tombstone
+					replays <- fmt.Errorf("event %d: %w", i, err)
+					return
 				}
-				if i > n-12 && i <= n-9 || err != nil {
-					close(begun)
+				if i <= n-9 {
+					begin()
 				}
 			}
-			replays <- err
+			replays <- nil
 		}()
 		<-begun
 		for more := true; more; {
@@ -635,6 +670,56 @@ func TestSweepsRaceReplays(t *testing.T) {
 		if have := value[int](t, d.admin, "select count(*) from core.outbox where id = any ($1) and status = 'pending' and deleted_at is null", alive); have != len(alive) || have == 0 {
 			t.Errorf("%d of %d events that were replayed in time are left", have, len(alive))
 		}
+		if have := value[int](t, d.admin, "select count(*) from core.outbox where deleted_at is null"); have != len(alive) {
+			t.Errorf("%d events are no tombstones, want the %d that were replayed", have, len(alive))
+		}
+		t.Logf("%d were replayed, %d of them undiscarded before", len(alive), value[int](t, d.admin, "select count(*) from core.operator_actions where action = 'undiscard'"))
+		exec(t, d.admin, "delete from core.operator_actions")
+	}
+}
+
+// Rows of two partitions have the same places: a sweep takes none for another.
+func TestSweepsOfAPartitionedOutbox(t *testing.T) {
+	t.Parallel()
+	d := setup(t)
+	// functions whose bodies are bound to the table, made anew for the other one
+	bound := values[string](t, d.admin, `select distinct pg_get_functiondef(objid) from pg_depend
+		where classid = 'pg_proc'::regclass and refclassid = 'pg_class'::regclass and refobjid = 'core.outbox'::regclass`)
+	exec(t, d.admin, `
+		set role spectral_owner;
+		alter table core.outbox rename to outbox_whole;
+		create table core.outbox (like core.outbox_whole including all) partition by range (occurred_at);
+		create table core.outbox_old partition of core.outbox for values from (minvalue) to (now() - interval '60 days');
+		create table core.outbox_new partition of core.outbox for values from (now() - interval '60 days') to (maxvalue);`)
+	for _, definition := range bound {
+		exec(t, d.admin, definition)
+	}
+	exec(t, d.admin, "reset role")
+	const n = 30
+	d.rows(t, 2*n, "")
+	// each pending event, and each that was delivered lately, has the place of one that is due
+	exec(t, d.admin, `
+		create temporary table before as select * from core.outbox;
+		truncate core.outbox;
+		insert into core.outbox select (b).* from (select jsonb_populate_record(null::core.outbox, to_jsonb(b) || jsonb_build_object(
+			'status', s.status, 'occurred_at', s.at, 'delivered_at', case when s.status = 'delivered' then s.at end)) as b
+		from before b, lateral (select case when (b.payload ->> 'n')::int % 4 = 0 then 'pending' else 'delivered' end as status,
+			now() - case when (b.payload ->> 'n')::int % 2 = 0 then interval '1 day' else interval '70 days' end as at) s order by b.id) x`)
+	if have := values[int](t, d.admin, "select count(*)::int from core.outbox group by tableoid"); !slices.Equal(have, []int{n, n}) {
+		t.Fatalf("the partitions have %v rows", have)
+	}
+	if counted := preview(t, d.admin, ""); !maps.Equal(counted, swept{"outbox_row.tombstoned": n}) {
+		t.Errorf("previewed is %v", counted)
+	}
+	if rows := sweepAll(t, d.admin); !maps.Equal(rows, swept{"outbox_row.tombstoned": n}) {
+		t.Errorf("swept %v", rows)
+	}
+	exec(t, d.admin, "update core.outbox set deleted_at = deleted_at - interval '8 days'")
+	if rows := sweepAll(t, d.admin); !maps.Equal(rows, swept{"outbox_row.deleted": n}) {
+		t.Errorf("swept a week later %v", rows)
+	}
+	if have := values[int](t, d.admin, "select count(*)::int from core.outbox where deleted_at is null group by status order by status"); !slices.Equal(have, []int{n / 2, n / 2}) {
+		t.Errorf("left are %v events, want as many delivered lately and pending", have)
 	}
 }
 

@@ -111,6 +111,13 @@ order by 1`)
 		if found := onIDAlone.Find(content); found != nil {
 			t.Errorf("db/%s relies on the id of an event alone: %s", name, found)
 		}
+		if found := outboxByCtid(string(content)); found != "" {
+			t.Errorf("db/%s finds events by ctid, which each partition has for itself:%s", name, found)
+		}
+	}
+	if outboxByCtid("select 1; delete -- comment;\nfrom core.outbox o where o.ctid = any (x); select 2") == "" ||
+		outboxByCtid("select ctid from core.outbox_x; -- core.outbox\nselect ctid from core.y") != "" {
+		t.Error("ctid on the outbox is seen where it is not, or not where it is")
 	}
 	if !onIDAlone.MatchString("ON  conflict ( id ) do nothing") || !onIDAlone.MatchString("references\ncore.outbox (id)") {
 		t.Error("the pattern finds nothing")
@@ -118,6 +125,19 @@ order by 1`)
 }
 
 var onIDAlone = regexp.MustCompile(`(?i)on\s+conflict\s*\(\s*id\s*\)|references\s+core\s*\.\s*outbox\b`)
+
+var comment = regexp.MustCompile(`--[^\n]*`)
+
+// outboxByCtid is the first statement that has both in it.
+func outboxByCtid(sql string) string {
+	both := []*regexp.Regexp{regexp.MustCompile(`(?i)\bcore\s*\.\s*outbox\b`), regexp.MustCompile(`(?i)\bctid\b`)}
+	for statement := range strings.SplitSeq(comment.ReplaceAllString(sql, ""), ";") {
+		if both[0].MatchString(statement) && both[1].MatchString(statement) {
+			return statement
+		}
+	}
+	return ""
+}
 
 func sources(t testing.TB) []string {
 	t.Helper()
@@ -162,6 +182,34 @@ func newMigrator(t *testing.T, at string) *app.Migrator {
 	}
 	t.Cleanup(func() { _ = migrator.Close() })
 	return migrator
+}
+
+// However far somebody has gone down, what is left calls nothing that has gone. Comments and texts may name it.
+func TestStepsDownLeaveNothingBroken(t *testing.T) {
+	t.Parallel()
+	at := pgtest.New(t)
+	conn := pgtest.Conn(t, at)
+	exec(t, conn, "delete from core.deployments")
+	migrator := newMigrator(t, at)
+	known := map[string]bool{}
+	for range len(migrations(t)) {
+		result, err := migrator.Down(deadline(t))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, missing := range values[string](t, conn, `
+			select distinct p.oid::regprocedure || ' uses core.' || m.name[1]
+			from pg_proc p cross join lateral regexp_matches(
+				regexp_replace(p.prosrc, '--[^\n]*|''[^'']*''', '', 'g'), '\mcore\.([a-z_0-9]+)\M', 'g') as m(name)
+			where p.pronamespace = to_regnamespace('core')
+			  and not exists (select from pg_proc q where q.pronamespace = p.pronamespace and q.proname = m.name[1])
+			  and not exists (select from pg_class c where c.relnamespace = p.pronamespace and c.relname = m.name[1])`) {
+			if !known[missing] {
+				t.Errorf("after the step down of %s: %s, which is gone", result.Source.Path, missing)
+			}
+			known[missing] = true
+		}
+	}
 }
 
 func TestDownAndUpAgain(t *testing.T) {

@@ -72,9 +72,12 @@ func TestAReplayRunsWhatIsUnhandled(t *testing.T) {
 	// by force it runs through again, with no effect
 	acted, err = operator.Replay(b.ctx, selection, pgtest.Generation, "anna", false, unhurried(1))
 	must(t, err)
-	if acted.Done != 0 || acted.LeftOut != 1 || len(acted.Reasons) != 1 || acted.Reasons[0].State != "delivered" {
+	if acted.Done != 0 || acted.LeftOut != 1 || len(acted.Reasons) != 1 || acted.Reasons[0].State != "delivered anew" {
 		t.Errorf("of a delivered event it came to %+v", acted)
 	}
+	// once for each time that somebody asks: who replays the same selection twice has it replayed once
+	selection, err = operator.SelectToReplay(b.ctx, []uuid.UUID{e.EventID}, pgtest.Generation, true)
+	must(t, err)
 	acted, err = operator.Replay(b.ctx, selection, pgtest.Generation, "anna", true, unhurried(1))
 	must(t, err)
 	if acted.Done != 1 {
@@ -82,6 +85,11 @@ func TestAReplayRunsWhatIsUnhandled(t *testing.T) {
 	}
 	l.delivered(1)
 	b.wantEffects(map[string]int{"platform.one": 1, "worlds.two": 1})
+	acted, err = operator.Replay(b.ctx, selection, pgtest.Generation, "anna", true, unhurried(1))
+	must(t, err)
+	if acted.Done != 0 || acted.LeftOut != 1 || len(acted.Reasons) != 1 || acted.Reasons[0].State != "delivered anew" {
+		t.Errorf("by force, of what was delivered anew, it came to %+v", acted)
+	}
 }
 
 // What is replayed into the next generation is handled by its worker and by no other.
@@ -205,13 +213,14 @@ func TestTwoOperatorsReplayTheSameEvents(t *testing.T) {
 		err error
 	}
 	results := make(chan result)
-	for _, operator := range []*admin.Admin{b.operator(), b.operator()} {
-		s := b.failed(operator)
-		if s.Len() != failed {
-			t.Fatalf("%d events are failed", s.Len())
+	operators := []*admin.Admin{b.operator(), b.operator()}
+	selections := []admin.Selection{b.failed(operators[0]), b.failed(operators[1])} // before either begins
+	for i, operator := range operators {
+		if n := selections[i].Len(); n != failed {
+			t.Fatalf("%d events are failed", n)
 		}
 		go func() {
-			acted, err := operator.Replay(b.ctx, s, pgtest.Generation, "anna", false, unhurried(100))
+			acted, err := operator.Replay(b.ctx, selections[i], pgtest.Generation, "anna", false, unhurried(100))
 			results <- result{acted, err}
 		}()
 	}

@@ -3,7 +3,7 @@
 -- name: OperatorReplay :many
 select r.event_id::uuid as event_id, r.occurred_at::timestamptz as occurred_at
 from core.outbox_replay_many(@ids::uuid[], @generation::bigint, nullif(@by_whom::text, ''), @occurred_ats::timestamptz[],
-  @failed_before::timestamptz, @force::boolean) as r;
+  @settled_before::timestamptz, @force::boolean) as r;
 
 -- name: OperatorReplayable :exec
 -- Refuses an event that cannot be replayed.
@@ -46,7 +46,8 @@ select o.occurred_at from core.outbox o where o.id = @id::uuid order by o.occurr
 -- What has become of events.
 select k.id::uuid as id, k.occurred_at::timestamptz as occurred_at,
   case when o.id is null then 'gone' when o.discarded_at is not null then 'discarded' when o.deleted_at is not null then 'expired'
-    when o.status = 'failed' and o.claimed_at >= @as_of::timestamptz then 'failed anew' else o.status end::text as state
+    when o.status = 'failed' and o.claimed_at >= @as_of::timestamptz then 'failed anew'
+    when o.status = 'delivered' and o.delivered_at >= @as_of::timestamptz then 'delivered anew' else o.status end::text as state
 from (select unnest(@ids::uuid[]) as id, unnest(@occurred_ats::timestamptz[]) as occurred_at) as k
 left join core.outbox o on o.id = k.id and o.occurred_at = k.occurred_at;
 

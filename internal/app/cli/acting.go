@@ -35,6 +35,7 @@ type acting struct {
 	by       *string
 	asJSON   *bool
 	all      bool
+	anew     bool // what is done may be done once more
 	dryRun   bool
 	yes      bool
 	pace     admin.Pace
@@ -165,7 +166,11 @@ func (a *acting) run(s admin.Selection, do func(context.Context, admin.Pace) (ad
 		a.sum(acted)
 	}
 	if err != nil && acted.Pending > 0 {
-		err = fmt.Errorf("%w; %s not reached: the same command goes on with them, for what is %s is passed over", err, eventsText(acted.Pending), a.done)
+		goesOn := "goes on with them, for what is " + a.done + " is passed over"
+		if a.anew {
+			goesOn = "begins anew, also with those that are delivered since"
+		}
+		err = fmt.Errorf("%w; %s not reached: the same command %s", err, eventsText(acted.Pending), goesOn)
 	}
 	return err
 }

@@ -14,7 +14,7 @@ func eventsListCommand(p Process) *cobra.Command {
 	var page admin.Page
 	cmd := &cobra.Command{
 		Use: "list", Short: "List events, those that failed unless told otherwise", Args: cobra.NoArgs,
-		Long: `List the events that all the given flags fit, the latest first: by when they failed, or were published. A flag may be
+		Long: `List the events that all the given flags fit, the latest first: by when they failed, are due, or were published. A flag may be
 given several times, or several values joined by commas; any of them will do.
 
 Statuses: due and scheduled are the pending ones, whose time has come or has not; in_flight; delivered; failed, the dead

@@ -25,17 +25,20 @@ is given, and replays what it has shown and nothing else: what has changed meanw
 Many are replayed in batches, beside live traffic. Interrupted, the same command goes on: what is replayed is no longer
 failed. Of two operators who do it at once each event is replayed by one. What fails again is not replayed again.
 
---force replays delivered events as well, for a handler that came later.`,
+--force replays delivered events as well, for a handler that came later: those named by id, or asked for by --status delivered;
+--all and the other flags fit failed ones. Interrupted, such a command begins anew, for what is replayed is delivered then.`,
 		Example: `  workers events replay 0198c5d4-9a52-7c11-8f0e-3b7a4d2f6e10 --to 8
   workers events replay --type decision.recorded --error IntegrityError --to 8 --dry-run
-  workers events replay --all --to 8 --rate 200 --by anna --yes`,
+  workers events replay --all --to 8 --rate 200 --by anna --yes
+  workers events replay --status delivered --type decision.recorded --newer-than 1d --to 8 --force`,
 	}
 	to := generationFlag(cmd, p, "to", "generation whose code is to handle them")
 	a := newActing(p, cmd, "replay", "replayed", admin.Failed)
-	force := cmd.Flags().Bool("force", false, "delivered events, too")
+	force := cmd.Flags().Bool("force", false, "delivered events, too: of those named, or with --status delivered")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		if *force {
 			a.statuses = []admin.Status{admin.Failed, admin.Delivered}
+			a.anew = true
 		}
 		ids, filter, err := a.chosen(args)
 		if err != nil {

@@ -222,8 +222,14 @@ func chapter(entry json.RawMessage) string {
 		FailedAt      *time.Time  `json:"failed_at"`
 		ReplayedAt    *time.Time  `json:"replayed_at"`
 		ReplayedBy    *string     `json:"replayed_by"`
+		DeliveredAt   *time.Time  `json:"delivered_at"`
+		DiscardedAt   *time.Time  `json:"discarded_at"`
+		DiscardedBy   *string     `json:"discarded_by"`
+		UndiscardedAt *time.Time  `json:"undiscarded_at"`
+		UndiscardedBy *string     `json:"undiscarded_by"`
 		ReapedAt      *time.Time  `json:"reaped_at"`
-		Reason        string      `json:"reason"`
+		Reason        *string     `json:"reason"`
+		Omitted       json.Number `json:"omitted"`
 	}
 	err := json.Unmarshal(entry, &h)
 	switch {
@@ -235,6 +241,9 @@ func chapter(entry json.RawMessage) string {
 		if h.FailedAt != nil {
 			line += ", failed " + timestamp(h.FailedAt)
 		}
+		if h.DeliveredAt != nil {
+			line += ", delivered " + timestamp(h.DeliveredAt)
+		}
 		if h.LastError != nil {
 			for part := range strings.Lines(*h.LastError) {
 				line += "\n  " + visible(strings.TrimRight(part, "\n"))
@@ -242,7 +251,13 @@ func chapter(entry json.RawMessage) string {
 		}
 		return line
 	case err == nil && h.ReapedAt != nil:
-		return timestamp(h.ReapedAt) + "  " + visible(h.Reason)
+		return timestamp(h.ReapedAt) + "  " + orDash(h.Reason)
+	case err == nil && h.DiscardedAt != nil:
+		return fmt.Sprintf("%s  discarded by %s: %s", timestamp(h.DiscardedAt), orDash(h.DiscardedBy), orDash(h.Reason))
+	case err == nil && h.UndiscardedAt != nil:
+		return fmt.Sprintf("%s  undiscarded by %s", timestamp(h.UndiscardedAt), orDash(h.UndiscardedBy))
+	case err == nil && h.Omitted != "":
+		return fmt.Sprintf("%s earlier entries were left out", h.Omitted)
 	default:
 		return visible(string(entry))
 	}

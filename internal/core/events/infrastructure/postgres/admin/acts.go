@@ -36,7 +36,8 @@ type Pace struct {
 }
 
 // Acted is what an act on a selection came to. With an error beside it, that is what it came to so far: what is done is
-// committed, and the same act may simply be asked for again, for it passes over what it has done.
+// committed, and the same act may simply be asked for again, for it passes over what it has done: all but a replay, by force, of a new
+// selection of delivered events.
 type Acted struct {
 	Done    int `json:"done"`
 	LeftOut int `json:"left_out"` // what had changed since the selection, or was locked
@@ -49,17 +50,17 @@ type Acted struct {
 type LeftOut struct {
 	EventID    uuid.UUID `json:"event_id"`
 	OccurredAt time.Time `json:"occurred_at"`
-	// State is what it is now: a status, failed anew, discarded, expired, gone; or what it was, if somebody else is changing it.
+	// State is what it is now: a status, failed anew, delivered anew, discarded, expired, gone; or what it was, if somebody else is changing it.
 	State string `json:"state"`
 }
 
 // Replay lets events run again under the code of a generation (seed: replay procedure), in batches. Delivered ones only by force. Whatever
-// somebody else has replayed meanwhile, or what has failed anew, is left out: each is replayed once by all who replay at once, and an
-// event that fails again is not replayed in circles.
+// somebody else has replayed meanwhile, or what has failed or was delivered anew, is left out: each is replayed once by all who replay at
+// once, and an event that fails again is not replayed in circles. A new selection of delivered events has those that were replayed, too.
 func (a *Admin) Replay(ctx context.Context, s Selection, to events.Generation, by string, force bool, pace Pace) (Acted, error) {
 	return a.act(ctx, s, pace, "replay", func(ctx context.Context, queries *coredb.Queries, ids []uuid.UUID, occurredAts []time.Time) ([]ref, error) {
 		rows, err := queries.OperatorReplay(ctx, coredb.OperatorReplayParams{
-			Ids: ids, OccurredAts: occurredAts, Generation: int64(to), ByWhom: by, FailedBefore: s.AsOf, Force: force,
+			Ids: ids, OccurredAts: occurredAts, Generation: int64(to), ByWhom: by, SettledBefore: s.AsOf, Force: force,
 		})
 		return refs(rows, func(r coredb.OperatorReplayRow) ref { return ref{r.EventID, r.OccurredAt.UnixMicro()} }), err
 	})

@@ -26,7 +26,7 @@ const (
 	Delivered Status = "delivered"
 	Failed    Status = "failed"    // a dead letter that nobody has discarded
 	Discarded Status = "discarded" // a dead letter that an operator has discarded
-	// Expired is a delivered event that retention has made a tombstone of. No filter matches it.
+	// Expired is a delivered or failed event that retention has made a tombstone of. No filter matches it.
 	Expired Status = "expired"
 )
 

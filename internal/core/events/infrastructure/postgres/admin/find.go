@@ -76,6 +76,14 @@ func (e Event) Since() time.Time {
 	return *e.FailedAt
 }
 
+// place is the time by which the event has its place among others.
+func (e Event) place() time.Time {
+	if e.Status == Due || e.Status == Scheduled {
+		return e.AvailableAt
+	}
+	return e.Since()
+}
+
 // displayed is the expression of each field of Event, in their order; o is the row. Times that were written by hand
 // may be infinite, which no program can take.
 const displayed = `o.id, o.event_type, o.event_version, o.occurred_at, o.source, o.target, o.workspace_id,
@@ -121,9 +129,10 @@ type Found struct {
 	Next string `json:"next,omitempty"`
 }
 
-// Find returns a page of the events that filter matches, the latest first: by the time they failed, or were published,
-// and delivered ones, of which there are many, by their ids, which are time-ordered. What is published or fails while
-// somebody goes through the pages is not in a later one, and nothing is in two, unless it has failed anew.
+// Find returns a page of the events that filter matches, the latest first: by the time they failed, were or will be due, or
+// were published if in flight, and delivered ones by their ids, which are time-ordered. So any page costs what it has, however many
+// events are pending or delivered. What is published or fails while somebody goes through the pages is not in a
+// later one, and nothing is in two, unless it has failed, or become pending, anew.
 //
 // The error is a [*TooBroadError] if it takes too long, [ErrCursor] for a cursor of another filter.
 func (a *Admin) Find(ctx context.Context, filter Filter, page Page) (Found, error) {
@@ -182,6 +191,7 @@ func (a *Admin) search(ctx context.Context, timeout time.Duration, work func(pgx
 type branch struct {
 	name   string
 	filter Filter
+	kinds  bool   // read kind by kind: the index has the order within a generation and type only
 	key    string // the first column of the order, descending; then come id and occurred_at
 	after  *position
 	over   bool // nothing is left
@@ -206,12 +216,12 @@ func (f Filter) branches(after string) ([]*branch, error) {
 	add := func(name, key string, of ...Status) {
 		of = slices.DeleteFunc(of, func(s Status) bool { return !slices.Contains(statuses, s) })
 		if len(of) > 0 {
-			b := &branch{name: name, key: key, filter: f}
+			b := &branch{name: name, key: key, filter: f, kinds: name == "pending"}
 			b.filter.Statuses = of
 			all = append(all, b)
 		}
 	}
-	add("pending", "o.created_at", Due, Scheduled)
+	add("pending", "o.available_at", Due, Scheduled)
 	add("in_flight", "o.created_at", InFlight)
 	add("delivered", "", Delivered)
 	add("failed", "o.claimed_at", Failed)
@@ -263,8 +273,19 @@ func cursor(f Filter, branches []*branch) string {
 	return base64.RawURLEncoding.EncodeToString(text)
 }
 
+// pendingKinds are the generations and types that have pending events, each found by one look into the index of those.
+const pendingKinds = `(with recursive kind(generation, event_type) as (
+    (select o.generation, o.event_type from core.outbox o where o.status = 'pending' and o.deleted_at is null
+     order by o.generation, o.event_type limit 1)
+    union all
+    select n.generation, n.event_type from kind k cross join lateral
+      (select o.generation, o.event_type from core.outbox o
+       where o.status = 'pending' and o.deleted_at is null and (o.generation, o.event_type) > (k.generation, k.event_type)
+       order by o.generation, o.event_type limit 1) n)
+  select generation, event_type from kind) k`
+
 // read reads the next of b, at most limit.
-func (b *branch) read(ctx context.Context, tx pgx.Tx, limit int) error {
+func (b *branch) read(ctx context.Context, tx pgx.Tx, limit int) (err error) {
 	if b.over {
 		return nil
 	}
@@ -283,8 +304,21 @@ func (b *branch) read(ctx context.Context, tx pgx.Tx, limit int) error {
 	default:
 		w.and("("+b.key+", o.id, o.occurred_at) < (?::timestamptz, ?::uuid, ?::timestamptz)", b.after.Key, b.after.ID, b.after.OccurredAt)
 	}
-	rows, err := tx.Query(ctx, "select "+displayed+", "+key+", o.occurred_at::text from core.outbox o where "+
-		strings.Join(w.conditions, " and ")+" order by "+order+fmt.Sprintf(" limit %d", limit), w.arguments...)
+	from, ordered := "core.outbox o where "+strings.Join(w.conditions, " and "), fmt.Sprintf(" order by %s limit %d", order, limit)
+	if b.kinds {
+		from = pendingKinds + " cross join lateral (select o.* from core.outbox o where o.generation = k.generation and o.event_type = k.event_type and " +
+			strings.Join(w.conditions, " and ") + ordered + ") o"
+		// in the order of the index, whatever number of events the server believes in
+		if _, err := tx.Exec(ctx, "set local enable_sort = off; set local enable_seqscan = off; set local enable_bitmapscan = off"); err != nil {
+			return err
+		}
+		defer func() {
+			if err == nil {
+				_, err = tx.Exec(ctx, "set local enable_sort to default; set local enable_seqscan to default; set local enable_bitmapscan to default")
+			}
+		}()
+	}
+	rows, err := tx.Query(ctx, "select "+displayed+", "+key+", o.occurred_at::text from "+from+ordered, w.arguments...)
 	if err != nil {
 		return err
 	}
@@ -311,7 +345,7 @@ func merge(branches []*branch, limit int) Found {
 		var at time.Time
 		for _, b := range branches {
 			if n := taken[b]; n < len(b.events) {
-				if since := b.events[n].Since(); latest == nil || since.IsZero() || !at.IsZero() && since.After(at) {
+				if since := b.events[n].place(); latest == nil || since.IsZero() || !at.IsZero() && since.After(at) {
 					latest, at = b, since
 				}
 			}

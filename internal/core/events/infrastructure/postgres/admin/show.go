@@ -42,7 +42,8 @@ type Detail struct {
 	Workers int `json:"live_workers"`
 	// Paused says who paused the event's type in its generation; nil: nobody.
 	Paused *Pause `json:"paused"`
-	// History has the entries of failure_history as they are: replays with the cycle before them, and leases that ran out.
+	// History has the entries of failure_history as they are: replays with the cycle before them, discards and what took them back,
+	// leases that ran out; before all others {"omitted": n}, if n of them had to make room.
 	History []json.RawMessage `json:"failure_history"`
 	Actions []Action          `json:"operator_actions"`
 }

@@ -80,12 +80,12 @@ from core.outbox_replay_many($1::uuid[], $2::bigint, nullif($3::text, ''), $4::t
 `
 
 type OperatorReplayParams struct {
-	Ids          []uuid.UUID
-	Generation   int64
-	ByWhom       string
-	OccurredAts  []time.Time
-	FailedBefore time.Time
-	Force        bool
+	Ids           []uuid.UUID
+	Generation    int64
+	ByWhom        string
+	OccurredAts   []time.Time
+	SettledBefore time.Time
+	Force         bool
 }
 
 type OperatorReplayRow struct {
@@ -100,7 +100,7 @@ func (q *Queries) OperatorReplay(ctx context.Context, arg OperatorReplayParams) 
 		arg.Generation,
 		arg.ByWhom,
 		arg.OccurredAts,
-		arg.FailedBefore,
+		arg.SettledBefore,
 		arg.Force,
 	)
 	if err != nil {
@@ -242,7 +242,8 @@ func (q *Queries) OperatorRetryNowOne(ctx context.Context, arg OperatorRetryNowO
 const operatorStates = `-- name: OperatorStates :many
 select k.id::uuid as id, k.occurred_at::timestamptz as occurred_at,
   case when o.id is null then 'gone' when o.discarded_at is not null then 'discarded' when o.deleted_at is not null then 'expired'
-    when o.status = 'failed' and o.claimed_at >= $1::timestamptz then 'failed anew' else o.status end::text as state
+    when o.status = 'failed' and o.claimed_at >= $1::timestamptz then 'failed anew'
+    when o.status = 'delivered' and o.delivered_at >= $1::timestamptz then 'delivered anew' else o.status end::text as state
 from (select unnest($2::uuid[]) as id, unnest($3::timestamptz[]) as occurred_at) as k
 left join core.outbox o on o.id = k.id and o.occurred_at = k.occurred_at
 `
