@@ -182,7 +182,13 @@ func TestRetryNowWakes(t *testing.T) {
 	l := b.listen(never, subscription(leaving("platform.one")))
 	b.exec(`select core.outbox_publish('worlds.test.happened', 'worlds', '{"n": 1}', p_available_at => clock_timestamp() + interval '1 day')`)
 	b.exec(`select core.outbox_publish('worlds.test.happened', 'worlds', '{"n": 2}', p_available_at => clock_timestamp() + interval '1 day')`)
-	must(t, operator.RetryNowOne(b.ctx, one[uuid.UUID](b, "select id from core.outbox where payload ->> 'n' = '1'"), "anna"))
+	waiting, err := operator.SelectToRetryNow(b.ctx, []uuid.UUID{one[uuid.UUID](b, "select id from core.outbox where payload ->> 'n' = '1'")})
+	must(t, err)
+	if one[bool](b, "select bool_or(available_at <= now()) from core.outbox where payload ->> 'n' = '1'") {
+		t.Error("it was made due by looking whether it can be")
+	}
+	_, err = operator.RetryNow(b.ctx, waiting, "anna", unhurried(1))
+	must(t, err)
 	l.delivered(1)
 	s, err := operator.Select(b.ctx, admin.Filter{Statuses: []admin.Status{admin.Scheduled}}, 0)
 	must(t, err)
@@ -205,11 +211,12 @@ func TestTwoOperatorsReplayTheSameEvents(t *testing.T) {
 		err error
 	}
 	results := make(chan result)
-	for _, operator := range []*admin.Admin{b.operator(), b.operator()} {
-		s := b.failed(operator)
-		if s.Len() != failed {
-			t.Fatalf("%d events are failed", s.Len())
-		}
+	operator := b.operator()
+	s := b.failed(operator) // by both, before either begins
+	if s.Len() != failed {
+		t.Fatalf("%d events are failed", s.Len())
+	}
+	for _, operator := range []*admin.Admin{operator, b.operator()} {
 		go func() {
 			acted, err := operator.Replay(b.ctx, s, pgtest.Generation, "anna", false, unhurried(100))
 			results <- result{acted, err}
@@ -305,7 +312,8 @@ func TestDiscardingMany(t *testing.T) {
 	if acted.Done != 30 || b.failed(operator).Len() != 30 {
 		t.Fatalf("it came to %+v", acted)
 	}
-	if refused, ok := errors.AsType[*admin.RefusedError](operator.UndiscardOne(b.ctx, one[uuid.UUID](b, "select id from core.outbox limit 1"), "")); !ok || refused.Code != "SP034" {
+	_, err = operator.SelectToUndiscard(b.ctx, []uuid.UUID{one[uuid.UUID](b, "select id from core.outbox limit 1")})
+	if refused, ok := errors.AsType[*admin.RefusedError](err); !ok || refused.Code != "SP034" {
 		t.Errorf("undiscarded twice: %v", refused)
 	}
 }

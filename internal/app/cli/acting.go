@@ -118,7 +118,7 @@ func (a *acting) chosen(args []string) (ids []uuid.UUID, filter admin.Filter, er
 
 // question asks for consent to do it to n events.
 func (a *acting) question(n int, more string) string {
-	return fmt.Sprintf("%s %s%s?", a.verb, eventsText(n), more)
+	return fmt.Sprintf("%s%s %s%s?", strings.ToUpper(a.verb[:1]), a.verb[1:], eventsText(n), more)
 }
 
 func eventsText(n int) string {
@@ -226,40 +226,14 @@ func (a *acting) progress(total int) (end func()) {
 	}
 }
 
-// oneByOne does it to named events, each by itself, and says which are refused.
-func (a *acting) oneByOne(ids []uuid.UUID, do func(context.Context, uuid.UUID) error) error {
-	acted := admin.Acted{Reasons: []admin.LeftOut{}}
-	var refusals []error
-	for _, id := range ids {
-		err := do(a.cmd.Context(), id)
-		if _, ok := errors.AsType[*admin.RefusedError](err); ok {
-			refusals = append(refusals, err)
-			continue
-		}
-		if err != nil {
-			return fmt.Errorf("%w (%s %s before)", err, eventsText(acted.Done), a.done)
-		}
-		acted.Done++
-	}
-	if *a.asJSON {
-		acted.LeftOut = len(refusals)
-		if err := printJSON(a.p, acted); err != nil {
-			return err
-		}
-	} else {
-		a.sum(acted)
-	}
-	return errors.Join(refusals...)
-}
-
 // eventsAct is a command that does something to events, shows them before and asks.
 type eventsAct struct {
 	use, short, long, example string
 	verb, done                string
 	statuses                  []admin.Status
 	flags                     func(*cobra.Command)
-	check                     func() error
-	one                       func(context.Context, *admin.Admin, uuid.UUID, string) error
+	further                   string                                                                    // of the question: when or where
+	named                     func(*admin.Admin, context.Context, []uuid.UUID) (admin.Selection, error) // all, or why not
 	many                      func(context.Context, *admin.Admin, admin.Selection, string, admin.Pace) (admin.Acted, error)
 }
 
@@ -274,16 +248,11 @@ func (e eventsAct) command(p Process) *cobra.Command {
 		if err != nil {
 			return err
 		}
-		if e.check != nil {
-			if err := e.check(); err != nil {
-				return err
-			}
-		}
 		return operating(p, func(cmd *cobra.Command, _ []string, operator *admin.Admin) error {
 			ctx := cmd.Context()
 			var selection admin.Selection
 			if len(ids) > 0 {
-				selection, err = operator.SelectIDs(ctx, ids)
+				selection, err = e.named(operator, ctx, ids)
 			} else {
 				selection, err = operator.Select(ctx, filter, a.timeout)
 			}
@@ -320,12 +289,9 @@ func (e eventsAct) command(p Process) *cobra.Command {
 				return nil
 			}
 			if selection.Len() > 0 {
-				if err := consent(p, a.yes, a.question(max(len(ids), selection.Len()), "")); err != nil {
+				if err := consent(p, a.yes, a.question(selection.Len(), e.further)); err != nil {
 					return err
 				}
-			}
-			if len(ids) > 0 {
-				return a.oneByOne(ids, func(ctx context.Context, id uuid.UUID) error { return e.one(ctx, operator, id, *a.by) })
 			}
 			return a.run(selection, func(ctx context.Context, pace admin.Pace) (admin.Acted, error) {
 				return e.many(ctx, operator, selection, *a.by, pace)

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -13,7 +12,6 @@ import (
 )
 
 func eventsPauseCommand(p Process) *cobra.Command {
-	var reason string
 	var list bool
 	cmd := &cobra.Command{
 		Use: "pause [TYPE]", Short: "Stop handling an event type in a generation", Args: cobra.MaximumNArgs(1),
@@ -24,7 +22,7 @@ and what workers have in hand they finish; what then is to be retried waits as w
 		ValidArgsFunction: completeType,
 	}
 	generation := generationFlag(cmd, p, "generation", "deployment generation")
-	cmd.Flags().StringVar(&reason, "reason", "", "why, for those who ask later")
+	reason := reasonFlag(cmd)
 	cmd.Flags().BoolVar(&list, "list", false, "show what is paused")
 	who := by(cmd, p)
 	asJSON := jsonFlag(cmd)
@@ -52,11 +50,8 @@ and what workers have in hand they finish; what then is to be retried waits as w
 		if err != nil {
 			return err
 		}
-		if reason != "" && strings.TrimSpace(reason) == "" || len(reason) > 1024 {
-			return usageError{errors.New("--reason: want 1 to 1024 bytes, not blank, or leave it out")}
-		}
 		return operating(p, func(cmd *cobra.Command, args []string, operator *admin.Admin) error {
-			if err := operator.Pause(cmd.Context(), args[0], g, *who, reason); err != nil {
+			if err := operator.Pause(cmd.Context(), args[0], g, *who, *reason); err != nil {
 				return err
 			}
 			if *asJSON {

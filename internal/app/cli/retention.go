@@ -221,8 +221,6 @@ Exits 1 if somebody else goes on sweeping for 15s.`,
 			return usageError{fmt.Errorf("--max-time %s: want a time above 0, at most 24h", maxTime)}
 		case pause < 0 || pause > time.Minute:
 			return usageError{fmt.Errorf("--pause %s: want 0 to 1m", pause)}
-		case strings.TrimSpace(*who) != *who || len(*who) > 256:
-			return usageError{errors.New("--by: want a name of at most 256 bytes, without blanks around it")}
 		}
 		return retaining(p, func(cmd *cobra.Command, store *retentionpg.Store) error {
 			return sweep(cmd, p, store, sweepOptions{
