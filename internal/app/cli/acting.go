@@ -269,6 +269,7 @@ func (e eventsAct) command(p Process) *cobra.Command {
 				if err != nil {
 					return err
 				}
+				notDone(p)
 				return printJSON(p, struct {
 					AsOf   time.Time     `json:"as_of"`
 					Count  int           `json:"count"`
@@ -280,12 +281,13 @@ func (e eventsAct) command(p Process) *cobra.Command {
 				}
 			case selection.Len() == 0:
 				_, _ = fmt.Fprintln(p.Stderr, "no event fits")
-				if !*a.asJSON {
+				if !*a.asJSON && !a.dryRun {
 					return nil
 				}
 			}
 			if a.dryRun {
-				_, _ = fmt.Fprintf(p.Stderr, "dry run: %s, nothing was done\n", eventsText(selection.Len()))
+				_, _ = fmt.Fprintln(p.Stdout, eventsText(selection.Len()))
+				notDone(p)
 				return nil
 			}
 			if selection.Len() > 0 {

@@ -14,7 +14,8 @@ func eventsDiscardCommand(p Process) *cobra.Command {
 		use: "discard", verb: "discard", done: "discarded", statuses: []admin.Status{admin.Failed},
 		short: "Give failed events up for good",
 		long: `Give failed events up for good: those named by id, or all that the flags fit. They are shown first, and it asks, unless
---yes is given. For 7 days ` + "`workers events undiscard`" + ` takes it back; then they are deleted.`,
+--yes is given. For the days of grace of an outbox_row (` + "`workers retention status`" + `) ` + "`workers events undiscard`" + ` takes it back; then they
+are deleted.`,
 		example: `  workers events discard 0198c5d4-9a52-7c11-8f0e-3b7a4d2f6e10 --reason "the card is gone"
   workers events discard --type decision.recorded --older-than 7d --dry-run
   workers events discard --workspace 0198c5d4-0000-7000-8000-000000000001 --reason "tenant left" --yes`,
@@ -31,9 +32,9 @@ func eventsDiscardCommand(p Process) *cobra.Command {
 func eventsUndiscardCommand(p Process) *cobra.Command {
 	return eventsAct{
 		use: "undiscard", verb: "undiscard", done: "undiscarded", statuses: []admin.Status{admin.Discarded},
-		short: "Take discards back, within 7 days",
-		long: `Take back what ` + "`workers events discard`" + ` did, within 7 days: the events are failed again, as they were, and can be
-replayed. What is past its retention by then expires again soon: replay it at once.`,
+		short: "Take discards back, within the days of grace",
+		long: `Take back what ` + "`workers events discard`" + ` did, within the days of grace of an outbox_row
+(` + "`workers retention status`" + `): the events are failed again, as they were, and can be replayed. What is past its retention by then expires again soon: replay it at once.`,
 		example: `  workers events undiscard 0198c5d4-9a52-7c11-8f0e-3b7a4d2f6e10
   workers events undiscard --type decision.recorded --dry-run`,
 		named: (*admin.Admin).SelectToUndiscard,

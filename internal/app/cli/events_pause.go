@@ -1,7 +1,6 @@
 package cli
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"time"
@@ -117,20 +116,18 @@ func printPauses(p Process, pauses []admin.Pause) {
 	printTable(p, []column{{title: "TYPE"}, {title: "GENERATION", right: true}, {title: "PAUSED"}, {title: "BY"}, {title: "REASON"}}, rows)
 }
 
-// pauseLine says in one line what is paused.
+// pauseLine says in one line what is paused, wherever that is said.
 func pauseLine(pause admin.Pause) string {
-	line := fmt.Sprintf("paused: %s in generation %d, since %s, by %s", visible(pause.EventType), pause.Generation, pause.PausedAt.Format(time.RFC3339), visible(pause.PausedBy))
+	line := fmt.Sprintf("paused until `workers events resume`: %s in generation %d, since %s, by %s", visible(pause.EventType), pause.Generation, pause.PausedAt.Format(time.RFC3339), visible(pause.PausedBy))
 	if pause.Reason != nil {
 		line += ": " + visible(*pause.Reason)
 	}
 	return line
 }
 
-// notePauses says beside a result what is paused: nobody handles that, whatever is due.
-func notePauses(ctx context.Context, p Process, operator *admin.Admin) error {
-	pauses, err := operator.Pauses(ctx)
+// printPauseLines says beside a result what is paused: nobody handles that, whatever is due.
+func printPauseLines(p Process, pauses []admin.Pause) {
 	for _, pause := range pauses {
 		_, _ = fmt.Fprintln(p.Stderr, pauseLine(pause))
 	}
-	return err
 }

@@ -65,11 +65,11 @@ anything else than their status they are counted only with --status delivered, o
 				}
 				all = append(all, counted)
 			}
+			paused, err := a.Pauses(cmd.Context())
+			if err != nil {
+				return err
+			}
 			if *asJSON {
-				paused, err := a.Pauses(cmd.Context())
-				if err != nil {
-					return err
-				}
 				return printJSON(p, struct {
 					Counts []admin.Counted `json:"counts"`
 					Paused []admin.Pause   `json:"paused"`
@@ -84,7 +84,8 @@ anything else than their status they are counted only with --status delivered, o
 				}
 				printCounted(p, counted)
 			}
-			return notePauses(cmd.Context(), p, a)
+			printPauseLines(p, paused)
+			return nil
 		})(cmd, args)
 	}
 	return cmd

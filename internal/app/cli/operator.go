@@ -96,6 +96,9 @@ func consent(p Process, yes bool, question string) error {
 	}
 }
 
+// notDone says of a dry run that it was one: on stderr, for what it has shown is the result.
+func notDone(p Process) { _, _ = fmt.Fprintln(p.Stderr, "dry run: nothing was done") }
+
 // coloured reports whether results may have colours: stdout is a terminal that can, and nobody has said no
 // (no-color.org).
 func coloured(p Process) bool {

@@ -34,8 +34,8 @@ type Generation struct {
 	Workers int64 `json:"workers"`
 	// PublishingDefault says that publishing from SQL without a generation goes to it: it is the highest live one.
 	PublishingDefault bool `json:"publishing_default"`
-	// PausedTypes are not claimed in it, by name.
-	PausedTypes []string `json:"paused_types"`
+	// Paused are the types that are not claimed in it, by name.
+	Paused []Pause `json:"paused"`
 }
 
 // SafeToStop reports whether its workers have nothing left to do.
@@ -44,8 +44,12 @@ func (g Generation) SafeToStop() bool { return g.Due+g.Scheduled+g.InFlight == 0
 // Generations are those that are known or named by unsettled events, in order; with only, that one.
 func (a *Admin) Generations(ctx context.Context, only *events.Generation) ([]Generation, error) {
 	var rows []coredb.GenerationStatusRow
+	var paused []Pause
 	err := a.inTx(ctx, func(tx pgx.Tx) (err error) {
-		rows, err = coredb.New(tx).GenerationStatus(ctx, (*int64)(only))
+		if rows, err = coredb.New(tx).GenerationStatus(ctx, (*int64)(only)); err != nil {
+			return err
+		}
+		paused, err = pauses(ctx, tx)
 		return err
 	})
 	if err != nil {
@@ -58,7 +62,12 @@ func (a *Admin) Generations(ctx context.Context, only *events.Generation) ([]Gen
 			RegisteredAt: present(r.RegisteredAt), DrainingAt: present(r.DrainingAt), ClosedAt: present(r.ClosedAt), RetiredAt: present(r.RetiredAt),
 			Due: r.Due, Scheduled: r.Scheduled, InFlight: r.InFlight, Failed: r.Failed,
 			OldestDue: present(r.OldestDue), NextScheduled: present(r.NextScheduled), LastScheduled: present(r.LastScheduled),
-			Workers: r.Workers, PublishingDefault: r.PublishingDefault, PausedTypes: r.PausedTypes,
+			Workers: r.Workers, PublishingDefault: r.PublishingDefault, Paused: []Pause{},
+		}
+		for _, p := range paused {
+			if p.Generation == all[i].Generation {
+				all[i].Paused = append(all[i].Paused, p)
+			}
 		}
 	}
 	return all, nil
