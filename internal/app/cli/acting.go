@@ -53,7 +53,7 @@ func newActing(p Process, cmd *cobra.Command, verb, done string, statuses ...adm
 			a.filters = append(a.filters, name)
 		}
 	}
-	flags.BoolVar(&a.all, "all", false, "all "+joined(statuses)+" events")
+	flags.BoolVar(&a.all, "all", false, "all "+admin.Joined(statuses)+" events")
 	flags.BoolVar(&a.dryRun, "dry-run", false, "show what would be done, and stop")
 	flags.BoolVar(&a.yes, "yes", false, "do not ask")
 	flags.IntVar(&a.pace.Batch, "batch", admin.DefaultBatch, fmt.Sprintf("events in a transaction, from 1 to %d", admin.MaxBatch))
@@ -110,7 +110,7 @@ func (a *acting) chosen(args []string) (ids []uuid.UUID, filter admin.Filter, er
 	}
 	for _, s := range filter.Statuses {
 		if !slices.Contains(a.statuses, s) {
-			return nil, filter, usageError{fmt.Errorf("--status %s: %s is for %s events", s, a.verb, joined(a.statuses))}
+			return nil, filter, usageError{fmt.Errorf("--status %s: %s is for %s events", s, a.verb, admin.Joined(a.statuses))}
 		}
 	}
 	return ids, filter, nil

@@ -14,6 +14,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"spectral/internal/app"
+	"spectral/internal/core/events/infrastructure/postgres/admin"
 	"spectral/internal/core/retention"
 	retentionpg "spectral/internal/core/retention/infrastructure/postgres"
 )
@@ -186,7 +187,7 @@ func dueText(counts []retention.Count, subject retention.Subject, step retention
 
 // wrongBounds makes a refusal of arguments a wrong call.
 func wrongBounds(err error) error {
-	if refused, ok := errors.AsType[*retention.RefusedError](err); ok && refused.Code == "SP051" {
+	if refused, ok := errors.AsType[*admin.RefusedError](err); ok && refused.Code == "SP051" {
 		return usageError{refused}
 	}
 	return err

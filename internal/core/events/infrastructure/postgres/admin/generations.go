@@ -9,6 +9,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"spectral/internal/core/events"
+	"spectral/internal/core/events/infrastructure/postgres"
 	"spectral/internal/core/events/infrastructure/postgres/coredb"
 )
 
@@ -59,9 +60,9 @@ func (a *Admin) Generations(ctx context.Context, only *events.Generation) ([]Gen
 	for i, r := range rows {
 		all[i] = Generation{
 			Generation: events.Generation(r.Generation), Status: r.Status,
-			RegisteredAt: present(r.RegisteredAt), DrainingAt: present(r.DrainingAt), ClosedAt: present(r.ClosedAt), RetiredAt: present(r.RetiredAt),
+			RegisteredAt: postgres.Present(r.RegisteredAt), DrainingAt: postgres.Present(r.DrainingAt), ClosedAt: postgres.Present(r.ClosedAt), RetiredAt: postgres.Present(r.RetiredAt),
 			Due: r.Due, Scheduled: r.Scheduled, InFlight: r.InFlight, Failed: r.Failed,
-			OldestDue: present(r.OldestDue), NextScheduled: present(r.NextScheduled), LastScheduled: present(r.LastScheduled),
+			OldestDue: postgres.Present(r.OldestDue), NextScheduled: postgres.Present(r.NextScheduled), LastScheduled: postgres.Present(r.LastScheduled),
 			Workers: r.Workers, PublishingDefault: r.PublishingDefault, Paused: []Pause{},
 		}
 		for _, p := range paused {
@@ -71,15 +72,6 @@ func (a *Admin) Generations(ctx context.Context, only *events.Generation) ([]Gen
 		}
 	}
 	return all, nil
-}
-
-// present is nil for the year 1, which stands for no time.
-func present(t time.Time) *time.Time {
-	if t.Year() <= 1 {
-		return nil
-	}
-	t = t.UTC()
-	return &t
 }
 
 // RegisterGeneration makes a generation known and live, a draining one as well.
