@@ -20,6 +20,9 @@ func generationCommand(p Process) *cobra.Command {
 		Use: "generation", Short: "Look at deployment generations, drain, adopt and retire them", Args: cobra.NoArgs,
 		Long: `A generation's workers handle its own events only. It is live, then draining, then retired; publishing from SQL goes to
 the highest live one. docs/deployment.md has the cutover, the rollback and the rest.`,
+		Example: `  workers generation status
+  workers generation drain 7
+  workers generation retire 7`,
 		RunE: func(*cobra.Command, []string) error {
 			return usageError{errors.New("generation status, register, drain, adopt or retire?")}
 		},

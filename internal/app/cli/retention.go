@@ -23,6 +23,10 @@ import (
 func retentionCommand(p Process) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "retention", Short: "See how long rows are kept, and sweep what is past it", Args: cobra.NoArgs,
+		Long: `See how long rows are kept, by core.retention_policies, and sweep what is past it: first it becomes a tombstone, and after the days
+of grace it is deleted. Workers sweep by themselves.`,
+		Example: `  workers retention status
+  workers retention sweep --dry-run`,
 		RunE: func(*cobra.Command, []string) error {
 			return usageError{errors.New("retention status or sweep?")}
 		},
