@@ -761,8 +761,10 @@ func TestShowTellsOfEachHandler(t *testing.T) {
 	if e.Class != events.DefaultClass || e.LeaseExpiresAt == nil || *e.ClaimedBy != "w" || *e.LeaseHandler != "worlds.parked" || len(e.Handlers) != 4 || e.Handlers[0].Stage != admin.ToRun {
 		t.Errorf("%+v", e)
 	}
-	var missing *admin.NotFoundError
-	if _, err := d.office(t).Show(deadline(t), another); !errors.As(err, &missing) || missing.ID != another {
-		t.Errorf("an id that nothing has: %v", err)
+	_, err = d.office(t).Show(deadline(t), another)
+	_, refused := d.office(t).SelectToDiscard(deadline(t), []uuid.UUID{another})
+	var missing, database *admin.RefusedError
+	if !errors.As(err, &missing) || !errors.As(refused, &database) || *missing != *database {
+		t.Errorf("an id that nothing has: %v, of which the database says: %v", err, refused)
 	}
 }

@@ -228,8 +228,10 @@ var damages = []struct {
 	},
 	{
 		name: "dead letters about to expire", check: "retention",
-		damage: insert(cards, "1", "outbox_gen_1", "10 minutes") + "; update core.outbox set status = 'failed', claimed_at = now() - interval '40 days', occurred_at = now() - interval '40 days'",
-		state:  doctor.Warning, seen: "1 failed events expire within 7 days", cure: "replay or discard", undo: "select core.outbox_replay(id, 1, 'ana') from core.outbox",
+		damage: insert(cards, "1", "outbox_gen_1", "10 minutes") + "; update core.outbox set status = 'failed', claimed_at = now() - interval '25 days', occurred_at = now() - interval '25 days'; " +
+			"update core.retention_policies set active_ttl_days = 30 where subject = 'outbox_row'",
+		state: doctor.Warning, seen: "1 failed events expire within 7 days", cure: "replay or discard them: workers events list --older-than 23d",
+		undo: "update core.retention_policies set active_ttl_days = 45 where subject = 'outbox_row'; select core.outbox_replay(id, 1, 'ana') from core.outbox",
 	},
 	{
 		name: "nobody sweeps", check: "retention", damage: "update core.workers set registered_at = now() - interval '7 hours'", sessionOfOwn: worker(1, cards),

@@ -190,7 +190,13 @@ func TestRetryNowWakes(t *testing.T) {
 	l := b.listen(never, subscription(leaving("platform.one")))
 	b.exec(`select core.outbox_publish('worlds.test.happened', 'worlds', '{"n": 1}', p_available_at => clock_timestamp() + interval '1 day')`)
 	b.exec(`select core.outbox_publish('worlds.test.happened', 'worlds', '{"n": 2}', p_available_at => clock_timestamp() + interval '1 day')`)
-	must(t, operator.RetryNowOne(b.ctx, one[uuid.UUID](b, "select id from core.outbox where payload ->> 'n' = '1'"), "anna"))
+	waiting, err := operator.SelectToRetryNow(b.ctx, []uuid.UUID{one[uuid.UUID](b, "select id from core.outbox where payload ->> 'n' = '1'")})
+	must(t, err)
+	if one[bool](b, "select bool_or(available_at <= now()) from core.outbox where payload ->> 'n' = '1'") {
+		t.Error("it was made due by looking whether it can be")
+	}
+	_, err = operator.RetryNow(b.ctx, waiting, "anna", unhurried(1))
+	must(t, err)
 	l.delivered(1)
 	s, err := operator.Select(b.ctx, admin.Filter{Statuses: []admin.Status{admin.Scheduled}}, 0)
 	must(t, err)
@@ -314,7 +320,8 @@ func TestDiscardingMany(t *testing.T) {
 	if acted.Done != 30 || b.failed(operator).Len() != 30 {
 		t.Fatalf("it came to %+v", acted)
 	}
-	if refused, ok := errors.AsType[*admin.RefusedError](operator.UndiscardOne(b.ctx, one[uuid.UUID](b, "select id from core.outbox limit 1"), "")); !ok || refused.Code != "SP034" {
+	_, err = operator.SelectToUndiscard(b.ctx, []uuid.UUID{one[uuid.UUID](b, "select id from core.outbox limit 1")})
+	if refused, ok := errors.AsType[*admin.RefusedError](err); !ok || refused.Code != "SP034" {
 		t.Errorf("undiscarded twice: %v", refused)
 	}
 }

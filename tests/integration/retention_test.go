@@ -1,6 +1,7 @@
 package integration_test
 
 import (
+	"errors"
 	"log/slog"
 	"math/rand/v2"
 	"sync"
@@ -10,6 +11,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"spectral/internal/core/events/infrastructure/postgres"
 	"spectral/internal/core/retention"
 	retentionpg "spectral/internal/core/retention/infrastructure/postgres"
 )
@@ -146,4 +148,14 @@ func TestAPausedEventIsNotHandledTwice(t *testing.T) {
 	l := b.listen(never, subscription(leaving("platform.one"), leaving("worlds.two")))
 	l.delivered(1)
 	b.wantEffects(map[string]int{"worlds.two": 1})
+}
+
+// A refusal of a sweep tells the parameter, as that of any operator's act does.
+func TestASweepIsRefusedWithItsField(t *testing.T) {
+	b := setup(t)
+	store := retentionpg.New(b.pool, "spectral_worker")
+	_, err := store.Sweep(b.ctx, retention.Batch{Run: uuid.New(), By: "anna", MaxRows: 0, MaxSeconds: 1})
+	if refused, ok := errors.AsType[*postgres.RefusedError](err); !ok || refused.Code != "SP051" || refused.Field != "max_rows" || refused.Hint == "" {
+		t.Errorf("no rows: %#v", err)
+	}
 }

@@ -54,7 +54,7 @@ func newActing(p Process, cmd *cobra.Command, verb, done string, statuses ...adm
 			a.filters = append(a.filters, name)
 		}
 	}
-	flags.BoolVar(&a.all, "all", false, "all "+joined(statuses)+" events")
+	flags.BoolVar(&a.all, "all", false, "all "+admin.Joined(statuses)+" events")
 	flags.BoolVar(&a.dryRun, "dry-run", false, "show what would be done, and stop")
 	flags.BoolVar(&a.yes, "yes", false, "do not ask")
 	flags.IntVar(&a.pace.Batch, "batch", admin.DefaultBatch, fmt.Sprintf("events in a transaction, from 1 to %d", admin.MaxBatch))
@@ -111,7 +111,7 @@ func (a *acting) chosen(args []string) (ids []uuid.UUID, filter admin.Filter, er
 	}
 	for _, s := range filter.Statuses {
 		if !slices.Contains(a.statuses, s) {
-			return nil, filter, usageError{fmt.Errorf("--status %s: %s is for %s events", s, a.verb, joined(a.statuses))}
+			return nil, filter, usageError{fmt.Errorf("--status %s: %s is for %s events", s, a.verb, admin.Joined(a.statuses))}
 		}
 	}
 	return ids, filter, nil
@@ -119,7 +119,7 @@ func (a *acting) chosen(args []string) (ids []uuid.UUID, filter admin.Filter, er
 
 // question asks for consent to do it to n events.
 func (a *acting) question(n int, more string) string {
-	return fmt.Sprintf("%s %s%s?", a.verb, eventsText(n), more)
+	return fmt.Sprintf("%s%s %s%s?", strings.ToUpper(a.verb[:1]), a.verb[1:], eventsText(n), more)
 }
 
 func eventsText(n int) string {
@@ -231,40 +231,14 @@ func (a *acting) progress(total int) (end func()) {
 	}
 }
 
-// oneByOne does it to named events, each by itself, and says which are refused.
-func (a *acting) oneByOne(ids []uuid.UUID, do func(context.Context, uuid.UUID) error) error {
-	acted := admin.Acted{Reasons: []admin.LeftOut{}}
-	var refusals []error
-	for _, id := range ids {
-		err := do(a.cmd.Context(), id)
-		if _, ok := errors.AsType[*admin.RefusedError](err); ok {
-			refusals = append(refusals, err)
-			continue
-		}
-		if err != nil {
-			return fmt.Errorf("%w (%s %s before)", err, eventsText(acted.Done), a.done)
-		}
-		acted.Done++
-	}
-	if *a.asJSON {
-		acted.LeftOut = len(refusals)
-		if err := printJSON(a.p, acted); err != nil {
-			return err
-		}
-	} else {
-		a.sum(acted)
-	}
-	return errors.Join(refusals...)
-}
-
 // eventsAct is a command that does something to events, shows them before and asks.
 type eventsAct struct {
 	use, short, long, example string
 	verb, done                string
 	statuses                  []admin.Status
 	flags                     func(*cobra.Command)
-	check                     func() error
-	one                       func(context.Context, *admin.Admin, uuid.UUID, string) error
+	further                   string                                                                    // of the question: when or where
+	named                     func(*admin.Admin, context.Context, []uuid.UUID) (admin.Selection, error) // all, or why not
 	many                      func(context.Context, *admin.Admin, admin.Selection, string, admin.Pace) (admin.Acted, error)
 }
 
@@ -279,16 +253,11 @@ func (e eventsAct) command(p Process) *cobra.Command {
 		if err != nil {
 			return err
 		}
-		if e.check != nil {
-			if err := e.check(); err != nil {
-				return err
-			}
-		}
 		return operating(p, func(cmd *cobra.Command, _ []string, operator *admin.Admin) error {
 			ctx := cmd.Context()
 			var selection admin.Selection
 			if len(ids) > 0 {
-				selection, err = operator.SelectIDs(ctx, ids)
+				selection, err = e.named(operator, ctx, ids)
 			} else {
 				selection, err = operator.Select(ctx, filter, a.timeout)
 			}
@@ -305,6 +274,7 @@ func (e eventsAct) command(p Process) *cobra.Command {
 				if err != nil {
 					return err
 				}
+				notDone(p)
 				return printJSON(p, struct {
 					AsOf   time.Time     `json:"as_of"`
 					Count  int           `json:"count"`
@@ -316,21 +286,19 @@ func (e eventsAct) command(p Process) *cobra.Command {
 				}
 			case selection.Len() == 0:
 				_, _ = fmt.Fprintln(p.Stderr, "no event fits")
-				if !*a.asJSON {
+				if !*a.asJSON && !a.dryRun {
 					return nil
 				}
 			}
 			if a.dryRun {
-				_, _ = fmt.Fprintf(p.Stderr, "dry run: %s, nothing was done\n", eventsText(selection.Len()))
+				_, _ = fmt.Fprintln(p.Stdout, eventsText(selection.Len()))
+				notDone(p)
 				return nil
 			}
 			if selection.Len() > 0 {
-				if err := consent(p, a.yes, a.question(max(len(ids), selection.Len()), "")); err != nil {
+				if err := consent(p, a.yes, a.question(selection.Len(), e.further)); err != nil {
 					return err
 				}
-			}
-			if len(ids) > 0 {
-				return a.oneByOne(ids, func(ctx context.Context, id uuid.UUID) error { return e.one(ctx, operator, id, *a.by) })
 			}
 			return a.run(selection, func(ctx context.Context, pace admin.Pace) (admin.Acted, error) {
 				return e.many(ctx, operator, selection, *a.by, pace)

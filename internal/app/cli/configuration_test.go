@@ -28,8 +28,8 @@ const (
 	commandsEnd       = "<!-- end -->\n"
 )
 
-// runnable are the commands of ours that do something.
-func runnable(t *testing.T) (commands []*cobra.Command) {
+// ours are the commands of ours, groups of them as well.
+func ours(t *testing.T) (commands []*cobra.Command) {
 	t.Helper()
 	var walk func(*cobra.Command)
 	walk = func(c *cobra.Command) {
@@ -37,9 +37,7 @@ func runnable(t *testing.T) (commands []*cobra.Command) {
 			if child.Name() == "help" || child.Name() == "completion" {
 				continue
 			}
-			if child.HasExample() || !child.HasSubCommands() && child.Name() != "events" {
-				commands = append(commands, child)
-			}
+			commands = append(commands, child)
 			walk(child)
 		}
 	}
@@ -53,7 +51,7 @@ func runnable(t *testing.T) (commands []*cobra.Command) {
 // The help of every command says what it does and shows how it is called.
 func TestEveryCommandHasHelp(t *testing.T) {
 	t.Parallel()
-	for _, c := range runnable(t) {
+	for _, c := range ours(t) {
 		if c.Short == "" || c.Example == "" || c.Long == "" {
 			t.Errorf("%s: Short, Long and Example have to be there", c.CommandPath())
 		}
@@ -75,7 +73,10 @@ func commandList(t *testing.T) string {
 	t.Helper()
 	var s strings.Builder
 	s.WriteString(commandsBegin)
-	for _, c := range runnable(t) {
+	for _, c := range ours(t) {
+		if c.HasSubCommands() && !c.NonInheritedFlags().HasFlags() { // a group: what is in it is listed
+			continue
+		}
 		_, _ = fmt.Fprintf(&s, "\n### `%s`\n\n%s.\n", c.UseLine(), strings.TrimSuffix(c.Short, "."))
 		var rows []string
 		c.NonInheritedFlags().VisitAll(func(f *pflag.Flag) {

@@ -2,39 +2,29 @@ package cli
 
 import (
 	"context"
-	"errors"
-	"strings"
 
-	"github.com/google/uuid"
 	"github.com/spf13/cobra"
 
 	"spectral/internal/core/events/infrastructure/postgres/admin"
 )
 
 func eventsDiscardCommand(p Process) *cobra.Command {
-	var reason string
+	var reason *string
 	return eventsAct{
 		use: "discard", verb: "discard", done: "discarded", statuses: []admin.Status{admin.Failed},
 		short: "Give failed events up for good",
 		long: `Give failed events up for good: those named by id, or all that the flags fit. They are shown first, and it asks, unless
---yes is given. For 7 days ` + "`workers events undiscard`" + ` takes it back; then they are deleted.`,
+--yes is given. For the days of grace of an outbox_row (` + "`workers retention status`" + `) ` + "`workers events undiscard`" + ` takes it back; then they
+are deleted.`,
 		example: `  workers events discard 0198c5d4-9a52-7c11-8f0e-3b7a4d2f6e10 --reason "the card is gone"
   workers events discard --type decision.recorded --older-than 7d --dry-run
   workers events discard --workspace 0198c5d4-0000-7000-8000-000000000001 --reason "tenant left" --yes`,
 		flags: func(cmd *cobra.Command) {
-			cmd.Flags().StringVar(&reason, "reason", "", "why, for those who ask later")
+			reason = reasonFlag(cmd)
 		},
-		check: func() error {
-			if reason != "" && strings.TrimSpace(reason) == "" || len(reason) > 1024 {
-				return usageError{errors.New("--reason: want 1 to 1024 bytes, not blank, or leave it out")}
-			}
-			return nil
-		},
-		one: func(ctx context.Context, operator *admin.Admin, id uuid.UUID, by string) error {
-			return operator.DiscardOne(ctx, id, by, reason)
-		},
+		named: (*admin.Admin).SelectToDiscard,
 		many: func(ctx context.Context, operator *admin.Admin, s admin.Selection, by string, pace admin.Pace) (admin.Acted, error) {
-			return operator.Discard(ctx, s, by, reason, pace)
+			return operator.Discard(ctx, s, by, *reason, pace)
 		},
 	}.command(p)
 }
@@ -42,14 +32,12 @@ func eventsDiscardCommand(p Process) *cobra.Command {
 func eventsUndiscardCommand(p Process) *cobra.Command {
 	return eventsAct{
 		use: "undiscard", verb: "undiscard", done: "undiscarded", statuses: []admin.Status{admin.Discarded},
-		short: "Take discards back, within 7 days",
-		long: `Take back what ` + "`workers events discard`" + ` did, within 7 days: the events are failed again, as they were, and can be
-replayed. What is past its retention by then expires again soon: replay it at once.`,
+		short: "Take discards back, within the days of grace",
+		long: `Take back what ` + "`workers events discard`" + ` did, within the days of grace of an outbox_row
+(` + "`workers retention status`" + `): the events are failed again, as they were, and can be replayed. What is past its retention by then expires again soon: replay it at once.`,
 		example: `  workers events undiscard 0198c5d4-9a52-7c11-8f0e-3b7a4d2f6e10
   workers events undiscard --type decision.recorded --dry-run`,
-		one: func(ctx context.Context, operator *admin.Admin, id uuid.UUID, by string) error {
-			return operator.UndiscardOne(ctx, id, by)
-		},
+		named: (*admin.Admin).SelectToUndiscard,
 		many: func(ctx context.Context, operator *admin.Admin, s admin.Selection, by string, pace admin.Pace) (admin.Acted, error) {
 			return operator.Undiscard(ctx, s, by, pace)
 		},
@@ -58,16 +46,14 @@ replayed. What is past its retention by then expires again soon: replay it at on
 
 func eventsRetryNowCommand(p Process) *cobra.Command {
 	return eventsAct{
-		use: "retry-now", verb: "retry", done: "made due", statuses: []admin.Status{admin.Scheduled},
+		use: "retry-now", verb: "retry", done: "made due", statuses: []admin.Status{admin.Scheduled}, further: " now",
 		short: "Let waiting events run at once",
 		long: `Make events due at once that wait for a later time: for a retry after a failure, or because they were published for
 later. Nothing else about them changes: the tries so far count, and a handler that has given up stays so, which only a
 replay undoes once the event has failed.`,
 		example: `  workers events retry-now 0198c5d4-9a52-7c11-8f0e-3b7a4d2f6e10
   workers events retry-now --error ConnectionError --yes`,
-		one: func(ctx context.Context, operator *admin.Admin, id uuid.UUID, by string) error {
-			return operator.RetryNowOne(ctx, id, by)
-		},
+		named: (*admin.Admin).SelectToRetryNow,
 		many: func(ctx context.Context, operator *admin.Admin, s admin.Selection, by string, pace admin.Pace) (admin.Acted, error) {
 			return operator.RetryNow(ctx, s, by, pace)
 		},

@@ -18,7 +18,7 @@ func eventsListCommand(p Process) *cobra.Command {
 given several times, or several values joined by commas; any of them will do.
 
 Statuses: due and scheduled are the pending ones, whose time has come or has not; in_flight; delivered; failed, the dead
-letters; discarded, dead letters that somebody discarded or that have expired.
+letters; discarded, dead letters that somebody discarded. What is past its retention is not listed.
 
 The age is that of the failure if the event has failed, else of the event.`,
 		Example: `  workers events list
@@ -50,8 +50,15 @@ The age is that of the failure if the event has failed, else of the event.`,
 			if err != nil {
 				return err
 			}
+			paused, err := a.Pauses(cmd.Context())
+			if err != nil {
+				return err
+			}
 			if *asJSON {
-				return printJSON(p, found)
+				return printJSON(p, struct {
+					admin.Found
+					Paused []admin.Pause `json:"paused"`
+				}{found, paused})
 			}
 			printEvents(p, found.Events, found.AsOf)
 			if len(found.Events) == 0 {
@@ -60,7 +67,8 @@ The age is that of the failure if the event has failed, else of the event.`,
 			if found.Next != "" {
 				_, _ = fmt.Fprintln(p.Stderr, "there are more: --after", found.Next)
 			}
-			return notePauses(cmd.Context(), p, a)
+			printPauseLines(p, paused)
+			return nil
 		})(cmd, args)
 	}
 	return cmd

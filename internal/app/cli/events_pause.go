@@ -1,10 +1,8 @@
 package cli
 
 import (
-	"context"
 	"errors"
 	"fmt"
-	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -13,7 +11,6 @@ import (
 )
 
 func eventsPauseCommand(p Process) *cobra.Command {
-	var reason string
 	var list bool
 	cmd := &cobra.Command{
 		Use: "pause [TYPE]", Short: "Stop handling an event type in a generation", Args: cobra.MaximumNArgs(1),
@@ -24,7 +21,7 @@ and what workers have in hand they finish; what then is to be retried waits as w
 		ValidArgsFunction: completeType,
 	}
 	generation := generationFlag(cmd, p, "generation", "deployment generation")
-	cmd.Flags().StringVar(&reason, "reason", "", "why, for those who ask later")
+	reason := reasonFlag(cmd)
 	cmd.Flags().BoolVar(&list, "list", false, "show what is paused")
 	who := by(cmd, p)
 	asJSON := jsonFlag(cmd)
@@ -52,11 +49,8 @@ and what workers have in hand they finish; what then is to be retried waits as w
 		if err != nil {
 			return err
 		}
-		if reason != "" && strings.TrimSpace(reason) == "" || len(reason) > 1024 {
-			return usageError{errors.New("--reason: want 1 to 1024 bytes, not blank, or leave it out")}
-		}
 		return operating(p, func(cmd *cobra.Command, args []string, operator *admin.Admin) error {
-			if err := operator.Pause(cmd.Context(), args[0], g, *who, reason); err != nil {
+			if err := operator.Pause(cmd.Context(), args[0], g, *who, *reason); err != nil {
 				return err
 			}
 			if *asJSON {
@@ -122,20 +116,18 @@ func printPauses(p Process, pauses []admin.Pause) {
 	printTable(p, []column{{title: "TYPE"}, {title: "GENERATION", right: true}, {title: "PAUSED"}, {title: "BY"}, {title: "REASON"}}, rows)
 }
 
-// pauseLine says in one line what is paused.
+// pauseLine says in one line what is paused, wherever that is said.
 func pauseLine(pause admin.Pause) string {
-	line := fmt.Sprintf("paused: %s in generation %d, since %s, by %s", visible(pause.EventType), pause.Generation, pause.PausedAt.Format(time.RFC3339), visible(pause.PausedBy))
+	line := fmt.Sprintf("paused until `workers events resume`: %s in generation %d, since %s, by %s", visible(pause.EventType), pause.Generation, pause.PausedAt.Format(time.RFC3339), visible(pause.PausedBy))
 	if pause.Reason != nil {
 		line += ": " + visible(*pause.Reason)
 	}
 	return line
 }
 
-// notePauses says beside a result what is paused: nobody handles that, whatever is due.
-func notePauses(ctx context.Context, p Process, operator *admin.Admin) error {
-	pauses, err := operator.Pauses(ctx)
+// printPauseLines says beside a result what is paused: nobody handles that, whatever is due.
+func printPauseLines(p Process, pauses []admin.Pause) {
 	for _, pause := range pauses {
 		_, _ = fmt.Fprintln(p.Stderr, pauseLine(pause))
 	}
-	return err
 }

@@ -60,7 +60,11 @@ failed. Of two operators who do it at once each event is replayed by one. What f
 				return err
 			}
 			if a.dryRun {
-				return previewReplay(ctx, p, operator, selection, generation, *a.asJSON, true)
+				if err := previewReplay(ctx, p, operator, selection, generation, *a.asJSON, true); err != nil {
+					return err
+				}
+				notDone(p)
+				return nil
 			}
 			if err := previewReplay(ctx, onStderr(p), operator, selection, generation, false, selection.Len() <= fewEvents && !a.yes); err != nil {
 				return err
@@ -147,8 +151,7 @@ func printPreview(p Process, preview admin.Preview, inFull bool) {
 		_, _ = fmt.Fprintf(p.Stdout, "NOBODY WOULD HANDLE %s of type %s: %s\n", strings.ToUpper(eventsText(u.Events)), visible(u.EventType), visible(u.Note))
 	}
 	for _, pause := range preview.Paused {
-		_, _ = fmt.Fprintf(p.Stdout, "PAUSED: %s waits in generation %d until `workers events resume`; paused by %s at %s\n",
-			visible(pause.EventType), pause.Generation, visible(pause.PausedBy), pause.PausedAt.Format(time.RFC3339))
+		_, _ = fmt.Fprintln(p.Stdout, pauseLine(pause))
 	}
 	_, _ = fmt.Fprintf(p.Stdout, "%s into generation %d, as of %s\n", eventsText(preview.Events), preview.To, preview.AsOf.Format(time.RFC3339))
 }

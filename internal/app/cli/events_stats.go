@@ -31,8 +31,8 @@ anything else than their status they are counted only with --status delivered, o
 	}
 	filter := filterFlags(cmd, p)
 	asJSON := jsonFlag(cmd)
-	cmd.Flags().StringSliceVar(&by, "by", nil, "what to count by: "+joined(admin.Dimensions()))
-	completeFlag(cmd, "by", func() []string { return words(admin.Dimensions()) })
+	cmd.Flags().StringSliceVar(&by, "by", nil, "what to count by: "+admin.Joined(admin.Dimensions()))
+	completeFlag(cmd, "by", func() []string { return admin.Texts(admin.Dimensions()) })
 	cmd.Flags().IntVar(&count.Limit, "limit", admin.DefaultPageSize, fmt.Sprintf("groups to show, from 1 to %d", admin.MaxPageSize))
 	cmd.Flags().BoolVar(&count.Exactly, "exact", false, "count delivered events one by one, too")
 	timeout := timeoutFlag(cmd)
@@ -65,11 +65,11 @@ anything else than their status they are counted only with --status delivered, o
 				}
 				all = append(all, counted)
 			}
+			paused, err := a.Pauses(cmd.Context())
+			if err != nil {
+				return err
+			}
 			if *asJSON {
-				paused, err := a.Pauses(cmd.Context())
-				if err != nil {
-					return err
-				}
 				return printJSON(p, struct {
 					Counts []admin.Counted `json:"counts"`
 					Paused []admin.Pause   `json:"paused"`
@@ -84,7 +84,8 @@ anything else than their status they are counted only with --status delivered, o
 				}
 				printCounted(p, counted)
 			}
-			return notePauses(cmd.Context(), p, a)
+			printPauseLines(p, paused)
+			return nil
 		})(cmd, args)
 	}
 	return cmd

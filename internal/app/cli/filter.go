@@ -31,14 +31,14 @@ func filterFlags(cmd *cobra.Command, p Process, statuses ...admin.Status) func()
 	flags := cmd.Flags()
 	byDefault := "all but discarded"
 	if len(statuses) > 0 {
-		byDefault = joined(statuses)
+		byDefault = admin.Joined(statuses)
 	}
 	text := func(name, usage string, values func() []string) *[]string {
 		flag := flags.StringSlice(name, nil, usage)
 		completeFlag(cmd, name, values)
 		return flag
 	}
-	status := text("status", "pending (due or scheduled), "+joined(admin.Statuses())+" (default: "+byDefault+")", func() []string { return append(words(admin.Statuses()), "pending") })
+	status := text("status", "pending (due or scheduled), "+admin.Joined(admin.Statuses())+" (default: "+byDefault+")", func() []string { return append(admin.Texts(admin.Statuses()), "pending") })
 	discarded := flags.Bool("discarded", false, "only discarded events: the same as --status discarded")
 	eventTypes := text("type", "event type", knownTypes)
 	sources := text("source", "context that published: core, platform or worlds", scopes)
@@ -203,13 +203,3 @@ func knownHandlers() []string {
 	slices.Sort(names)
 	return names
 }
-
-func words[S ~string](all []S) []string {
-	out := make([]string, len(all))
-	for i, s := range all {
-		out[i] = string(s)
-	}
-	return out
-}
-
-func joined[S ~string](all []S) string { return strings.Join(words(all), ", ") }

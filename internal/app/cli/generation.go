@@ -4,14 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 
-	"spectral/internal/app"
 	"spectral/internal/core/events"
 	"spectral/internal/core/events/infrastructure/postgres/admin"
 )
@@ -22,6 +20,9 @@ func generationCommand(p Process) *cobra.Command {
 		Use: "generation", Short: "Look at deployment generations, drain, adopt and retire them", Args: cobra.NoArgs,
 		Long: `A generation's workers handle its own events only. It is live, then draining, then retired; publishing from SQL goes to
 the highest live one. docs/deployment.md has the cutover, the rollback and the rest.`,
+		Example: `  workers generation status
+  workers generation drain 7
+  workers generation retire 7`,
 		RunE: func(*cobra.Command, []string) error {
 			return usageError{errors.New("generation status, register, drain, adopt or retire?")}
 		},
@@ -56,13 +57,13 @@ func parseGenerations(args []string) ([]events.Generation, error) {
 func completeGenerations(p Process, most int) func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
 	return func(cmd *cobra.Command, args []string, _ string) (offered []string, _ cobra.ShellCompDirective) {
 		if len(args) < most {
-			_ = operating(p, func(cmd *cobra.Command, _ []string, a *admin.Admin) error {
-				all, err := a.Generations(cmd.Context(), nil)
+			offered = known(cmd, p, func(a *admin.Admin, ctx context.Context) (offered []string, _ error) {
+				all, err := a.Generations(ctx, nil)
 				for _, g := range all {
 					offered = append(offered, fmt.Sprintf("%d\t%s", g.Generation, g.Status))
 				}
-				return err
-			})(cmd, args)
+				return offered, err
+			})
 		}
 		return offered, cobra.ShellCompDirectiveNoFileComp
 	}
@@ -176,7 +177,7 @@ func printGenerations(p Process, all []admin.Generation) {
 		if !g.SafeToStop {
 			safe = "no"
 		}
-		rows[i] = []any{int64(g.Generation), g.Status, g.Due, g.Scheduled, g.InFlight, g.Failed, at(g.OldestDue), at(g.NextScheduled), at(g.LastScheduled), g.Workers, len(g.PausedTypes), safe}
+		rows[i] = []any{int64(g.Generation), g.Status, g.Due, g.Scheduled, g.InFlight, g.Failed, at(g.OldestDue), at(g.NextScheduled), at(g.LastScheduled), g.Workers, len(g.Paused), safe}
 	}
 	printTable(p, []column{
 		{title: "GENERATION", right: true}, {title: "STATUS", colour: statusColour}, {title: "DUE", right: true}, {title: "SCHEDULED", right: true},
@@ -187,9 +188,7 @@ func printGenerations(p Process, all []admin.Generation) {
 		if g.Failed > 0 && g.Status != "live" {
 			_, _ = fmt.Fprintf(p.Stderr, "generation %d: %d failed events do not need its workers: replay them into a live generation, or discard them (workers events --help)\n", g.Generation, g.Failed)
 		}
-		if len(g.PausedTypes) > 0 {
-			_, _ = fmt.Fprintf(p.Stderr, "generation %d: paused, and handled by nobody: %s (workers events resume)\n", g.Generation, visible(strings.Join(g.PausedTypes, ", ")))
-		}
+		printPauseLines(p, g.Paused)
 		if g.SafeToStop || g.Status == "live" {
 			continue
 		}
@@ -368,35 +367,28 @@ command began, and, until that is judged, what a worker had in hand that died.
 First shows, for each event type, how many would move and how many live workers of TO handle the type, and asks. Events keep what was counted of
 them: attempts, and failures by handler.`,
 		Example: `  workers generation adopt 7 8 --dry-run
-  workers generation adopt 7 8 --types worlds.scan.completed --yes`,
+  workers generation adopt 7 8 --type worlds.scan.completed --yes`,
 		ValidArgsFunction: completeGenerations(p, 2),
 	}
 	who, asJSON := by(cmd, p), jsonFlag(cmd)
-	cmd.Flags().StringSliceVar(&types, "types", nil, "event types to move, joined by commas; all of them if left out")
+	cmd.Flags().StringSliceVar(&types, "type", nil, "event type to move; all of them if left out")
 	cmd.Flags().BoolVar(&dryRun, "dry-run", false, "show what would be moved, and move nothing")
 	cmd.Flags().BoolVar(&yes, "yes", false, "do not ask")
-	_ = cmd.RegisterFlagCompletionFunc("types", completeEventTypes)
+	completeFlag(cmd, "type", knownTypes)
 	cmd.RunE = operating(p, func(cmd *cobra.Command, args []string, a *admin.Admin) error {
 		parsed, err := parseGenerations(args)
 		if err != nil {
 			return usageError{err}
 		}
-		if cmd.Flags().Changed("types") && len(types) == 0 {
-			return usageError{errors.New("--types names no event type: leave it out to move all of them")}
+		if cmd.Flags().Changed("type") && len(types) == 0 {
+			return usageError{errors.New("--type names no event type: leave it out to move all of them")}
+		}
+		if err := (admin.Filter{EventTypes: types}).Validate(); err != nil {
+			return usageError{fmt.Errorf("--type: %w", err)}
 		}
 		return adopt(cmd.Context(), p, a, adoption{parsed[0], parsed[1], types, *who, dryRun, yes, *asJSON})
 	})
 	return cmd
-}
-
-func completeEventTypes(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
-	var types []string
-	if contracts, err := app.Contracts(); err == nil {
-		for _, c := range contracts.All() {
-			types = append(types, c.Type)
-		}
-	}
-	return slices.Compact(types), cobra.ShellCompDirectiveNoFileComp
 }
 
 // adoption is what a call of adopt asks for.
@@ -415,7 +407,7 @@ type adopted struct {
 	DryRun   bool              `json:"dry_run"`
 	Types    []admin.Adoptable `json:"types"` // before anything was moved
 	Moved    int               `json:"moved"`
-	LeftHeld int64             `json:"left_held"` // pending still: workers of From held them, or they came meanwhile
+	LeftHeld int64             `json:"left_held"` // pending still: workers of From held them, they came meanwhile, or it was interrupted
 }
 
 func adopt(ctx context.Context, p Process, a *admin.Admin, want adoption) error {
@@ -429,45 +421,74 @@ func adopt(ctx context.Context, p Process, a *admin.Admin, want adoption) error 
 		return err
 	}
 	result := adopted{From: want.from, To: want.to, DryRun: want.dryRun, Types: found}
-	pending, err := describeAdoption(ctx, p, a, want, found)
+	showing := onStderr(p)
+	if want.dryRun {
+		showing = p
+	}
+	shown := want
+	shown.printsAsJSON = want.dryRun && want.printsAsJSON // a question is asked of people
+	pending, err := describeAdoption(ctx, showing, a, shown, found)
 	if err != nil {
 		return err
 	}
-	if !want.dryRun && pending > 0 {
+	if want.dryRun {
+		notDone(p)
+		if want.printsAsJSON {
+			return printJSON(p, result)
+		}
+		_, err := fmt.Fprintf(p.Stdout, "%s of generation %d into generation %d\n", eventsText(int(pending)), want.from, want.to)
+		return err
+	}
+	if pending > 0 {
 		if err := consent(p, want.yes, fmt.Sprintf("Move %s of generation %d into generation %d?", eventsText(int(pending)), want.from, want.to)); err != nil {
 			return err
 		}
-		for {
-			moved, err := a.Adopt(ctx, want.from, want.to, want.types, began, adoptBatch, want.who)
-			if err != nil {
-				return fmt.Errorf("%d of %d events were moved, repeat the command for the rest: %w", result.Moved, pending, err)
-			}
-			result.Moved += moved
-			if moved == 0 {
-				break
-			}
-		}
-		left, err := a.Adoptable(ctx, want.from, want.to, want.types)
-		if err != nil {
-			return err
-		}
-		for _, t := range left {
-			result.LeftHeld += t.Due + t.Scheduled
-		}
 	}
+	err = result.move(ctx, a, want, began, pending)
 	if want.printsAsJSON {
-		return printJSON(p, result)
+		return errors.Join(err, printJSON(p, result))
 	}
-	switch {
-	case want.dryRun:
-		_, err = fmt.Fprintf(p.Stdout, "dry run: nothing was moved; %d events would be\n", pending)
-	case pending == 0:
-		_, err = fmt.Fprintln(p.Stdout, "nothing to move")
-	default:
-		_, err = fmt.Fprintf(p.Stdout, "moved %s of generation %d into generation %d\n", eventsText(result.Moved), want.from, want.to)
-		if result.LeftHeld > 0 {
-			_, _ = fmt.Fprintf(p.Stderr, "%d are pending in generation %d still: its workers held them, or they came meanwhile\n", result.LeftHeld, want.from)
+	if pending == 0 {
+		_, printErr := fmt.Fprintln(p.Stdout, "nothing to move")
+		return errors.Join(err, printErr)
+	}
+	_, _ = fmt.Fprintf(p.Stdout, "moved %s of generation %d into generation %d\n", eventsText(result.Moved), want.from, want.to)
+	if err == nil && result.LeftHeld > 0 {
+		_, _ = fmt.Fprintf(p.Stderr, "%d are pending in generation %d still: its workers held them, or they came meanwhile\n", result.LeftHeld, want.from)
+	}
+	return err
+}
+
+// moveTimeout bounds the transaction of one batch, which is finished also when the command is to stop.
+const moveTimeout = 30 * time.Second
+
+// move moves what was published before began, batch by batch, until nothing is left that can be, or ctx ends, and notes what it
+// came to.
+func (r *adopted) move(ctx context.Context, a *admin.Admin, want adoption, began time.Time, pending int64) error {
+	for pending > 0 {
+		moved, err := 0, ctx.Err()
+		if err != nil {
+			err = errInterrupted
+		} else {
+			batch, cancel := context.WithTimeout(context.WithoutCancel(ctx), moveTimeout)
+			moved, err = a.Adopt(batch, want.from, want.to, want.types, began, adoptBatch, want.who)
+			cancel()
 		}
+		r.Moved += moved
+		if err != nil {
+			r.LeftHeld = max(pending-int64(r.Moved), 0)
+			return fmt.Errorf("%d of %d events were moved, repeat the command for the rest: %w", r.Moved, pending, err)
+		}
+		if moved == 0 {
+			break
+		}
+	}
+	if pending == 0 {
+		return nil
+	}
+	left, err := a.Adoptable(ctx, want.from, want.to, want.types)
+	for _, t := range left {
+		r.LeftHeld += t.Due + t.Scheduled
 	}
 	return err
 }

@@ -21,6 +21,8 @@ func migrateCommand(p Process) *cobra.Command {
 		Use: "migrate", Short: "Bring the database's schema up to this build, or back",
 		Long: `Run the goose migrations of db/migrations on DATABASE_URL. Any number of hosts may do so at
 once: they take turns.`,
+		Example: `  DATABASE_URL=postgres://owner@db/app workers migrate up
+  workers migrate status`,
 		Args: cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
 			return usageError{errors.New("migrate up, down or status?")}

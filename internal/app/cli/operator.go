@@ -8,6 +8,7 @@ import (
 	"os"
 	"strings"
 	"time"
+	"unicode/utf8"
 
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
@@ -34,8 +35,41 @@ func operating(p Process, do func(cmd *cobra.Command, args []string, a *admin.Ad
 
 // by adds the flag that says who acts. Left out it is the user of this process, if known, and else the login.
 func by(cmd *cobra.Command, p Process) *string {
-	return cmd.Flags().String("by", p.Getenv("USER"), "who acts, for core.operator_actions")
+	who := &saying{most: 256, form: "without blanks around it", fits: func(s string) bool { return s == strings.TrimSpace(s) }}
+	_ = who.Set(p.Getenv("USER"))
+	cmd.Flags().Var(who, "by", "who acts, for core.operator_actions")
+	return &who.text
 }
+
+// reasonFlag adds the flag that says why somebody acts.
+func reasonFlag(cmd *cobra.Command) *string {
+	reason := &saying{most: 1024, form: "not blank", fits: func(s string) bool { return strings.TrimSpace(s) != "" }}
+	cmd.Flags().Var(reason, "reason", "why, for those who ask later")
+	return &reason.text
+}
+
+// saying is a flag whose text core.operator_actions takes.
+type saying struct {
+	text string
+	most int // bytes
+	form string
+	fits func(string) bool
+}
+
+// Set implements [pflag.Value].
+func (s *saying) Set(text string) error {
+	if text == "" || len(text) > s.most || !utf8.ValidString(text) || !s.fits(text) {
+		return fmt.Errorf("want 1 to %d bytes, %s, or leave it out", s.most, s.form)
+	}
+	s.text = text
+	return nil
+}
+
+// String implements [pflag.Value].
+func (s *saying) String() string { return s.text }
+
+// Type implements [pflag.Value].
+func (s *saying) Type() string { return "string" }
 
 // jsonFlag adds --json.
 func jsonFlag(cmd *cobra.Command) *bool {
@@ -61,6 +95,9 @@ func consent(p Process, yes bool, question string) error {
 		return errors.New("not confirmed: nothing was done")
 	}
 }
+
+// notDone says of a dry run that it was one: on stderr, for what it has shown is the result.
+func notDone(p Process) { _, _ = fmt.Fprintln(p.Stderr, "dry run: nothing was done") }
 
 // coloured reports whether results may have colours: stdout is a terminal that can, and nobody has said no
 // (no-color.org).

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"maps"
@@ -13,6 +14,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"spectral/internal/app"
+	"spectral/internal/core/events/infrastructure/postgres/admin"
 	"spectral/internal/core/retention"
 	retentionpg "spectral/internal/core/retention/infrastructure/postgres"
 )
@@ -21,6 +23,10 @@ import (
 func retentionCommand(p Process) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "retention", Short: "See how long rows are kept, and sweep what is past it", Args: cobra.NoArgs,
+		Long: `See how long rows are kept, by core.retention_policies, and sweep what is past it: first it becomes a tombstone, and after the days
+of grace it is deleted. Workers sweep by themselves.`,
+		Example: `  workers retention status
+  workers retention sweep --dry-run`,
 		RunE: func(*cobra.Command, []string) error {
 			return usageError{errors.New("retention status or sweep?")}
 		},
@@ -185,7 +191,7 @@ func dueText(counts []retention.Count, subject retention.Subject, step retention
 
 // wrongBounds makes a refusal of arguments a wrong call.
 func wrongBounds(err error) error {
-	if refused, ok := errors.AsType[*retention.RefusedError](err); ok && refused.Code == "SP051" {
+	if refused, ok := errors.AsType[*admin.RefusedError](err); ok && refused.Code == "SP051" {
 		return usageError{refused}
 	}
 	return err
@@ -221,12 +227,10 @@ Exits 1 if somebody else goes on sweeping for 15s.`,
 			return usageError{fmt.Errorf("--max-time %s: want a time above 0, at most 24h", maxTime)}
 		case pause < 0 || pause > time.Minute:
 			return usageError{fmt.Errorf("--pause %s: want 0 to 1m", pause)}
-		case strings.TrimSpace(*who) != *who || len(*who) > 256:
-			return usageError{errors.New("--by: want a name of at most 256 bytes, without blanks around it")}
 		}
 		return retaining(p, func(cmd *cobra.Command, store *retentionpg.Store) error {
 			return sweep(cmd, p, store, sweepOptions{
-				dryRun: dryRun, yes: yes, asJSON: *asJSON, by: *who, maxRows: maxRows, maxTime: maxTime, pause: pause,
+				dryRun: dryRun, yes: yes, asJSON: *asJSON, by: *who, maxRows: maxRows, maxTime: maxTime, pause: pause, leadWithin: leadWithin,
 			})
 		})(cmd, args)
 	}
@@ -238,6 +242,7 @@ type sweepOptions struct {
 	by                  string
 	maxRows             int64
 	maxTime, pause      time.Duration
+	leadWithin          time.Duration // for how long it is tried while somebody else sweeps
 }
 
 const (
@@ -255,55 +260,77 @@ func sweep(cmd *cobra.Command, p Process, store *retentionpg.Store, o sweepOptio
 		if err != nil {
 			return wrongBounds(err)
 		}
-		if o.dryRun && o.asJSON {
-			return printJSON(p, due)
-		}
 		if o.dryRun {
-			printCounts(p, "WOULD BE", due)
-			return nil
+			notDone(p)
+			return printSwept(p, "WOULD BE", due, o.asJSON)
 		}
-		total, text := int64(0), ""
-		for _, c := range due {
-			total += c.Rows
-			if c.Rows > 0 {
-				text += fmt.Sprintf("  %s %s: %s\n", c.Subject, c.Step, dueText(due, c.Subject, c.Step))
-			}
-		}
-		if total == 0 {
+		text := dueLines(due)
+		if text == "" {
 			_, _ = fmt.Fprintln(p.Stderr, "nothing is due")
-		} else {
-			_, _ = fmt.Fprint(p.Stderr, "due:\n"+text)
-			if err := consent(p, o.yes, "sweep?"); err != nil {
-				return err
-			}
+			return printSwept(p, "WERE", due, o.asJSON)
+		}
+		_, _ = fmt.Fprint(p.Stderr, "due:\n"+text)
+		if err := consent(p, o.yes, "Sweep now?"); err != nil {
+			return err
 		}
 	}
-	run, err := uuid.NewV7()
-	if err != nil {
+	totals, err := sweepBatches(ctx, p, store, o)
+	if err != nil && !o.asJSON && len(totals) == 0 {
 		return err
 	}
+	return errors.Join(err, printSwept(p, "WERE", totals, o.asJSON))
+}
+
+// dueLines is a line for each step that something is due in, or may be: where counting was cut short, there may be more than
+// was counted, also than none.
+func dueLines(due []retention.Count) (text string) {
+	for _, c := range due {
+		if c.Rows > 0 || c.More {
+			text += fmt.Sprintf("  %s %s: %s\n", c.Subject, c.Step, dueText(due, c.Subject, c.Step))
+		}
+	}
+	return text
+}
+
+// sweeping is what sweeps one batch, as [retention.Store] does.
+type sweeping interface {
+	Sweep(ctx context.Context, b retention.Batch) ([]retention.Count, error)
+}
+
+// sweepBatches sweeps until nothing is left, a bound is reached or ctx ends: not within a batch. With an error it returns what it has come to so
+// far, which stays so.
+func sweepBatches(ctx context.Context, p Process, store sweeping, o sweepOptions) (totals []retention.Count, err error) {
+	run, err := uuid.NewV7()
+	if err != nil {
+		return nil, err
+	}
 	until, reported := time.Now().Add(o.maxTime), time.Now()
-	var totals []retention.Count
+	totals = []retention.Count{}
 	swept, more := int64(0), true
+	defer func() {
+		if err != nil && swept > 0 {
+			err = fmt.Errorf("%w; %d rows were swept before, and stay so", err, swept)
+		}
+	}()
 	ledAt := time.Now()
 	for more {
-		counts, err := store.Sweep(ctx, retention.Batch{
+		if ctx.Err() != nil {
+			return totals, errInterrupted
+		}
+		counts, err := store.Sweep(context.WithoutCancel(ctx), retention.Batch{
 			Run: run, By: o.by, MaxRows: int(min(o.maxRows-swept, retention.DefaultBatchRows)), MaxSeconds: 1,
 		})
-		if errors.Is(err, retention.ErrNotLeading) && time.Since(ledAt) < leadWithin { // a batch of a worker is soon over
-			if err := rest(ctx, leadPause); err != nil {
-				return err
+		if errors.Is(err, retention.ErrNotLeading) {
+			if time.Since(ledAt) >= o.leadWithin {
+				return totals, fmt.Errorf("%w: wait until that has ended, which `workers retention status` tells, and repeat the command", err)
+			}
+			if err := rest(ctx, leadPause); err != nil { // a batch of a worker is soon over
+				return totals, err
 			}
 			continue
 		}
-		if ctx.Err() != nil {
-			err = errInterrupted // whatever became of the statement
-		}
 		if err != nil {
-			if swept > 0 {
-				err = fmt.Errorf("%w; %d rows were swept before, and stay so", err, swept)
-			}
-			return err
+			return totals, err
 		}
 		ledAt = time.Now()
 		more = false
@@ -326,14 +353,19 @@ func sweep(cmd *cobra.Command, p Process, store *retentionpg.Store, o sweepOptio
 		}
 		if more {
 			if err := rest(ctx, o.pause); err != nil {
-				return fmt.Errorf("%w; %d rows were swept before, and stay so", err, swept)
+				return totals, err
 			}
 		}
 	}
-	if o.asJSON {
-		return printJSON(p, totals)
+	return totals, nil
+}
+
+// printSwept prints how many rows each step came to.
+func printSwept(p Process, verb string, counts []retention.Count, asJSON bool) error {
+	if asJSON {
+		return printJSON(p, counts)
 	}
-	printCounts(p, "WERE", totals)
+	printCounts(p, verb, counts)
 	return nil
 }
 

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"time"
 
 	"github.com/spf13/cobra"
 	"go.uber.org/fx"
@@ -28,7 +29,7 @@ work gets processes of its own, and as many as it needs.
 
 With --drain they end by themselves, with exit code 0, once nothing of the generation is left: nothing due, scheduled or in
 flight, in whichever process. With --classes only event types of those classes count. If all that is left is of event types
-that no live worker of the generation handles, the exit code is 1.
+that no live worker of the generation handles, the exit code is 1, and also if they are interrupted before.
 
 Settings:
   DATABASE_URL            straight to Postgres (not a transaction pooler)
@@ -105,18 +106,23 @@ func run(cmd *cobra.Command, p Process, embedded, drain bool, classes []string) 
 		go func() { drained <- listener.Drain(running, len(classes) > 0) }()
 	}
 	var stranded error
+	interrupted := false
 	select {
 	case <-ctx.Done():
+		interrupted = true
 	case <-listener.Done():
 	case <-gone: // the reason is what stopping it will say
 	case stranded = <-drained:
 		if ctx.Err() != nil {
-			stranded = nil // it was interrupted
+			stranded, interrupted = nil, true
 		} else if stranded == nil && listener.Err() == nil {
 			log.InfoContext(ctx, "drained: nothing is left")
 		}
 	}
 	log.InfoContext(ctx, "stopping: waiting for handlers at work")
+	if drain && interrupted {
+		stranded = stopAndCount(context.WithoutCancel(ctx), listener, settings.Generation, len(classes) > 0)
+	}
 	stopping, cancel := context.WithTimeout(context.WithoutCancel(ctx), worker.StopTimeout())
 	defer cancel()
 	if err := worker.Stop(stopping); err != nil {
@@ -127,6 +133,38 @@ func run(cmd *cobra.Command, p Process, embedded, drain bool, classes []string) 
 	}
 	log.InfoContext(ctx, "stopped")
 	return stranded
+}
+
+// countTimeout bounds the counting of what is left by somebody who was told to stop.
+const countTimeout = 10 * time.Second
+
+// stopAndCount stops the listener and returns as an error what is left of its generation: a drain that was interrupted is none unless nothing is
+// (DESIGN section 9).
+func stopAndCount(ctx context.Context, listener *postgres.Listener, g events.Generation, ownTypesOnly bool) error {
+	grace, cancel := context.WithTimeout(ctx, app.ShutdownGrace)
+	defer cancel()
+	if err := listener.Stop(grace); err != nil {
+		return err
+	}
+	counting, cancelCount := context.WithTimeout(ctx, countTimeout)
+	defer cancelCount()
+	left, err := listener.Left(counting, ownTypesOnly)
+	switch {
+	case err != nil:
+		return fmt.Errorf("interrupted: %w", err)
+	case left > 0:
+		return fmt.Errorf("interrupted: %s left of generation %d: repeat the command to go on", areEvents(left), g)
+	default:
+		return nil
+	}
+}
+
+// areEvents is the subject and the verb of a sentence about n events.
+func areEvents(n int64) string {
+	if n == 1 {
+		return "1 event is"
+	}
+	return fmt.Sprintf("%d events are", n)
 }
 
 // startEmbedded starts the embedded Postgres and says in one line what it started.

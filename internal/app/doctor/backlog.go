@@ -258,20 +258,25 @@ func failures(ctx context.Context, v *visit) (string, []Finding, error) {
 // sweptAfter is how long workers may leave a sweep undone: they begin one an hour.
 const sweptAfter = 6 * 3600
 
+// expiringWithin is within how many days failed events expire that are warned of.
+const expiringWithin = 7
+
 // retention finds sweeps that do not happen, and dead letters that will soon be gone.
 func retention(ctx context.Context, v *visit) (string, []Finding, error) {
 	s, err := one[struct {
 		Fault    string
 		Expiring int64
 		FirstIn  float64
+		Age      int64 // in days, from which on an event is one of them; the stored policy says it
 		Swept    bool
 		Since    float64
 		Workers  int64
 	}](ctx, v, `select coalesce(s.policy_fault, ''), s.failed_expiring,
 		coalesce(extract(epoch from s.failed_expire_first_at - statement_timestamp()), 0)::double precision,
+		greatest((select p.active_ttl_days from core.retention_policies p where p.subject = 'outbox_row' and p.content_class = '*') - $1, 0)::bigint,
 		s.run_started_at is not null, coalesce(extract(epoch from statement_timestamp() - coalesce(s.run_ended_at, s.run_updated_at)), 0)::double precision,
-		(select count(*) from core.live_workers w where w.registered_at < statement_timestamp() - interval '6 hours')
-		from core.retention_status() s`)
+		(select count(*) from core.live_workers w where w.registered_at < statement_timestamp() - make_interval(secs => $2))
+		from core.retention_status($1) s`, expiringWithin, sweptAfter)
 	if err != nil {
 		return "", nil, err
 	}
@@ -284,7 +289,11 @@ func retention(ctx context.Context, v *visit) (string, []Finding, error) {
 		findings = append(findings, Finding{Critical, "the retention policies contradict each other, and nothing is swept: " + s.Fault, "mend core.retention_policies as the owner, both rows in one transaction"})
 	}
 	if s.Expiring > 0 {
-		findings = append(findings, Finding{Warning, fmt.Sprintf("%d failed events expire within 7 days, the first in %s", s.Expiring, span(max(s.FirstIn, 0))), "replay or discard them: workers events list --older-than 38d"})
+		which := "workers events list"
+		if s.Age > 0 {
+			which += fmt.Sprintf(" --older-than %dd", s.Age)
+		}
+		findings = append(findings, Finding{Warning, fmt.Sprintf("%d failed events expire within %d days, the first in %s", s.Expiring, expiringWithin, span(max(s.FirstIn, 0))), "replay or discard them: " + which})
 	}
 	if s.Workers > 0 && (!s.Swept || s.Since > sweptAfter) {
 		findings = append(findings, Finding{Warning, fmt.Sprintf("workers have been running for longer than %s, and none has swept for as long", span(sweptAfter)), "look for \"sweep\" in their logs; by hand: workers retention sweep"})

@@ -27,7 +27,7 @@ type Failure struct {
 	LastError     string
 	FirstFailedAt time.Time // the first of those attempts
 	FailedAt      time.Time
-	// DiscardedAt is zero unless the event was discarded, or has expired: nobody replays it any more.
+	// DiscardedAt is zero unless an operator discarded the event: nobody replays it unless that is taken back.
 	DiscardedAt  time.Time
 	PriorReplays int
 }

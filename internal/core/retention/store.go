@@ -3,7 +3,6 @@ package retention
 import (
 	"context"
 	"errors"
-	"fmt"
 	"time"
 
 	"github.com/google/uuid"
@@ -41,20 +40,6 @@ type Batch struct {
 // ErrNotLeading is returned while somebody else sweeps.
 var ErrNotLeading = errors.New("somebody else is sweeping")
 
-// RefusedError is a refusal of the database: nothing was swept.
-type RefusedError struct {
-	Code   string // SQLSTATE of class SP; docs/runbook.md lists them
-	Reason string
-	Hint   string // what to do; may be empty
-}
-
-func (e *RefusedError) Error() string {
-	if e.Hint == "" {
-		return fmt.Sprintf("%s (%s)", e.Reason, e.Code)
-	}
-	return fmt.Sprintf("%s (%s); %s", e.Reason, e.Code, e.Hint)
-}
-
 // Run is one sweep, of many transactions.
 type Run struct {
 	ID        uuid.UUID        `json:"run_id"`
@@ -82,7 +67,7 @@ const WarnDays = 7
 
 // Store is what a sweeper does on the database. Safe for concurrent use.
 type Store interface {
-	// Sweep sweeps one batch in a transaction of its own. ErrNotLeading, a [*RefusedError], or the database's error.
+	// Sweep sweeps one batch in a transaction of its own. [ErrNotLeading], or the database's error.
 	Sweep(context.Context, Batch) ([]Count, error)
 	// DueIn is how long it is until the next run of workers that sweep so often is due; zero: now.
 	DueIn(ctx context.Context, interval time.Duration) (time.Duration, error)

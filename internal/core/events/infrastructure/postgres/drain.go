@@ -3,6 +3,7 @@ package postgres
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -53,24 +54,14 @@ func (l *Listener) Drain(ctx context.Context, ownTypesOnly bool) error {
 	var said time.Time
 	for {
 		asked := l.config.Now()
-		var left []coredb.GenerationBacklogRow
-		counting, done := context.WithTimeout(ctx, drainTimeout)
-		err := ActAs(counting, l.config.Pool, workerRole, func(tx pgx.Tx) (err error) {
-			left, err = coredb.New(tx).GenerationBacklog(counting, int64(l.config.Generation))
-			return err
-		})
-		done()
+		left, err := l.backlog(ctx, ownTypesOnly)
 		if err == nil {
 			waiting := false
 			stranded := StrandedError{Generation: l.config.Generation}
 			var total coredb.GenerationBacklogRow
 			var paused []string
 			for _, row := range left {
-				_, own := l.consumers[row.EventType]
-				if !own && ownTypesOnly {
-					continue
-				}
-				if !own && row.Workers == 0 {
+				if _, own := l.consumers[row.EventType]; !own && row.Workers == 0 {
 					stranded.Types = append(stranded.Types, StrandedType{row.EventType, row.Due + row.Scheduled + row.InFlight})
 					continue
 				}
@@ -115,4 +106,33 @@ func (l *Listener) Drain(ctx context.Context, ownTypesOnly bool) error {
 		default:
 		}
 	}
+}
+
+// Left is how many events of the generation are due, scheduled or in flight, in whichever process; of the listener's event types
+// alone if ownTypesOnly. It may be asked of a listener that has been stopped.
+func (l *Listener) Left(ctx context.Context, ownTypesOnly bool) (events int64, err error) {
+	rows, err := l.backlog(ctx, ownTypesOnly)
+	if err != nil {
+		return 0, fmt.Errorf("count what is left of generation %d: %w", l.config.Generation, err)
+	}
+	for _, row := range rows {
+		events += row.Due + row.Scheduled + row.InFlight
+	}
+	return events, nil
+}
+
+func (l *Listener) backlog(ctx context.Context, ownTypesOnly bool) (left []coredb.GenerationBacklogRow, err error) {
+	ctx, done := context.WithTimeout(ctx, drainTimeout)
+	defer done()
+	err = ActAs(ctx, l.config.Pool, workerRole, func(tx pgx.Tx) (err error) {
+		left, err = coredb.New(tx).GenerationBacklog(ctx, int64(l.config.Generation))
+		return err
+	})
+	if ownTypesOnly {
+		left = slices.DeleteFunc(left, func(row coredb.GenerationBacklogRow) bool {
+			_, own := l.consumers[row.EventType]
+			return !own
+		})
+	}
+	return left, err
 }

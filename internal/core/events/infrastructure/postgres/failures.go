@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"math"
-	"time"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5/pgtype"
@@ -48,16 +47,8 @@ func (f *FailureReader) Failures(ctx context.Context, limit int, after events.Fa
 				Payload: json.RawMessage(r.Payload), IdempotencyKey: r.IdempotencyKey, TraceContext: r.TraceContext,
 			},
 			Attempts: int(r.Attempts), LastError: r.LastError, PriorReplays: int(r.PriorReplays),
-			FirstFailedAt: known(r.FirstFailedAt), FailedAt: known(r.FailedAt), DiscardedAt: known(r.DiscardedAt),
+			FirstFailedAt: r.FirstFailedAt.UTC(), FailedAt: r.FailedAt.UTC(), DiscardedAt: r.DiscardedAt.UTC(),
 		}
 	}
 	return failures, nil
-}
-
-// known is a time in UTC; year 1 stands for none.
-func known(t time.Time) time.Time {
-	if t.IsZero() {
-		return time.Time{}
-	}
-	return t.UTC()
 }

@@ -5,15 +5,12 @@ package postgres
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	eventspg "spectral/internal/core/events/infrastructure/postgres"
@@ -35,13 +32,10 @@ var _ retention.Store = (*Store)(nil)
 // New returns a Store on pool, whose logins are members of role: spectral_worker, spectral_operator or spectral_retention.
 func New(pool *pgxpool.Pool, role string) *Store { return &Store{pool: pool, role: role} }
 
-// inTx runs work in one transaction. What the database refuses is a [*retention.RefusedError].
+// inTx runs work in one transaction. What the database refuses is a [*eventspg.RefusedError].
 func (s *Store) inTx(ctx context.Context, work func(*coredb.Queries) error) error {
 	err := eventspg.ActAs(ctx, s.pool, s.role, func(tx pgx.Tx) error { return work(coredb.New(tx)) })
-	if pg, ok := errors.AsType[*pgconn.PgError](err); ok && strings.HasPrefix(pg.Code, "SP") {
-		return &retention.RefusedError{Code: pg.Code, Reason: pg.Message, Hint: pg.Hint}
-	}
-	return err
+	return eventspg.AsRefused(err)
 }
 
 // Sweep implements [retention.Store].
@@ -111,10 +105,7 @@ func (s *Store) Status(ctx context.Context) (status retention.Status, err error)
 			return nil
 		}
 		run := &retention.Run{ID: row.RunID, By: row.RunBy, ByHand: row.RunByHand, StartedAt: row.RunStartedAt.UTC(), UpdatedAt: row.RunUpdatedAt.UTC()}
-		if row.RunEndedAt.Year() > 1 {
-			at := row.RunEndedAt.UTC()
-			run.EndedAt = &at
-		}
+		run.EndedAt = eventspg.Present(row.RunEndedAt)
 		status.Latest = run
 		return json.Unmarshal(row.RunSteps, &run.Steps)
 	})

@@ -76,7 +76,7 @@ func (a *Admin) Discard(ctx context.Context, s Selection, by, reason string, pac
 	})
 }
 
-// Undiscard takes discards back, within 7 days, in batches.
+// Undiscard takes discards back, within the days of grace of retention, in batches.
 func (a *Admin) Undiscard(ctx context.Context, s Selection, by string, pace Pace) (Acted, error) {
 	return a.act(ctx, s, pace, "undiscard", func(ctx context.Context, queries *coredb.Queries, ids []uuid.UUID, occurredAts []time.Time) ([]ref, error) {
 		rows, err := queries.OperatorUndiscard(ctx, coredb.OperatorUndiscardParams{Ids: ids, OccurredAts: occurredAts, ByWhom: by})
@@ -90,34 +90,6 @@ func (a *Admin) RetryNow(ctx context.Context, s Selection, by string, pace Pace)
 		rows, err := queries.OperatorRetryNow(ctx, coredb.OperatorRetryNowParams{Ids: ids, OccurredAts: occurredAts, ByWhom: by})
 		return refs(rows, func(r coredb.OperatorRetryNowRow) ref { return ref{r.EventID, r.OccurredAt.UnixMicro()} }), err
 	})
-}
-
-// DiscardOne gives a failed event up for good, or says why not.
-func (a *Admin) DiscardOne(ctx context.Context, id uuid.UUID, by, reason string) error {
-	return a.one(ctx, "discard", id, func(queries *coredb.Queries) error {
-		return queries.OperatorDiscardOne(ctx, coredb.OperatorDiscardOneParams{ID: id, ByWhom: by, Reason: reason})
-	})
-}
-
-// UndiscardOne takes a discard back, or says why not.
-func (a *Admin) UndiscardOne(ctx context.Context, id uuid.UUID, by string) error {
-	return a.one(ctx, "undiscard", id, func(queries *coredb.Queries) error {
-		return queries.OperatorUndiscardOne(ctx, coredb.OperatorUndiscardOneParams{ID: id, ByWhom: by})
-	})
-}
-
-// RetryNowOne makes a pending event due that waits for a later time, or says why not.
-func (a *Admin) RetryNowOne(ctx context.Context, id uuid.UUID, by string) error {
-	return a.one(ctx, "retry now", id, func(queries *coredb.Queries) error {
-		return queries.OperatorRetryNowOne(ctx, coredb.OperatorRetryNowOneParams{ID: id, ByWhom: by})
-	})
-}
-
-func (a *Admin) one(ctx context.Context, act string, id uuid.UUID, do func(*coredb.Queries) error) error {
-	if err := a.inTx(ctx, func(tx pgx.Tx) error { return do(coredb.New(tx)) }); err != nil {
-		return fmt.Errorf("%s %s: %w", act, id, err)
-	}
-	return nil
 }
 
 func refs[R any](rows []R, of func(R) ref) []ref {

@@ -67,7 +67,7 @@ func (f Filter) Validate() error {
 	refuse := func(format string, args ...any) { problems = append(problems, fmt.Errorf(format, args...)) }
 	for _, s := range f.Statuses {
 		if !slices.Contains(Statuses(), s) {
-			refuse("status %.40q: must be one of %s", s, joined(Statuses()))
+			refuse("status %.40q: must be one of %s", s, Joined(Statuses()))
 		}
 	}
 	for _, t := range f.EventTypes {
@@ -196,10 +196,10 @@ func (f Filter) whereButStatus(w *where) {
 		w.and("o.event_type = any (?::text[])", f.EventTypes)
 	}
 	if len(f.Sources) > 0 {
-		w.and("o.source = any (?::text[])", texts(f.Sources))
+		w.and("o.source = any (?::text[])", Texts(f.Sources))
 	}
 	if len(f.Targets) > 0 {
-		w.and("coalesce(o.target, '') = any (?::text[])", texts(f.Targets))
+		w.and("coalesce(o.target, '') = any (?::text[])", Texts(f.Targets))
 	}
 	if len(f.Handlers) > 0 {
 		w.and("jsonb_exists_any(o.handler_failures, ?::text[])", f.Handlers)
@@ -244,7 +244,8 @@ func (f Filter) whereButStatus(w *where) {
 	}
 }
 
-func texts[S ~string](all []S) []string {
+// Texts are words as plain strings.
+func Texts[S ~string](all []S) []string {
 	out := make([]string, len(all))
 	for i, s := range all {
 		out[i] = string(s)
@@ -252,4 +253,5 @@ func texts[S ~string](all []S) []string {
 	return out
 }
 
-func joined[S ~string](all []S) string { return strings.Join(texts(all), ", ") }
+// Joined are words in one line, for people.
+func Joined[S ~string](all []S) string { return strings.Join(Texts(all), ", ") }

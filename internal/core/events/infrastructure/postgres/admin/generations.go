@@ -9,6 +9,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"spectral/internal/core/events"
+	"spectral/internal/core/events/infrastructure/postgres"
 	"spectral/internal/core/events/infrastructure/postgres/coredb"
 )
 
@@ -34,8 +35,8 @@ type Generation struct {
 	Workers int64 `json:"workers"`
 	// PublishingDefault says that publishing from SQL without a generation goes to it: it is the highest live one.
 	PublishingDefault bool `json:"publishing_default"`
-	// PausedTypes are not claimed in it, by name.
-	PausedTypes []string `json:"paused_types"`
+	// Paused are the types that are not claimed in it, by name.
+	Paused []Pause `json:"paused"`
 	// SafeToStop says that its workers have nothing left to do, and get no more from publishing that names no generation: a
 	// live one, which may get events at any moment, is not safe to stop before it is drained.
 	SafeToStop bool `json:"safe_to_stop"`
@@ -47,8 +48,12 @@ func (g Generation) Left() int64 { return g.Due + g.Scheduled + g.InFlight }
 // Generations are those that are known or named by unsettled events, in order; with only, that one.
 func (a *Admin) Generations(ctx context.Context, only *events.Generation) ([]Generation, error) {
 	var rows []coredb.GenerationStatusRow
+	var paused []Pause
 	err := a.inTx(ctx, func(tx pgx.Tx) (err error) {
-		rows, err = coredb.New(tx).GenerationStatus(ctx, (*int64)(only))
+		if rows, err = coredb.New(tx).GenerationStatus(ctx, (*int64)(only)); err != nil {
+			return err
+		}
+		paused, err = pauses(ctx, tx)
 		return err
 	})
 	if err != nil {
@@ -58,23 +63,19 @@ func (a *Admin) Generations(ctx context.Context, only *events.Generation) ([]Gen
 	for i, r := range rows {
 		all[i] = Generation{
 			Generation: events.Generation(r.Generation), Status: r.Status,
-			RegisteredAt: present(r.RegisteredAt), DrainingAt: present(r.DrainingAt), ClosedAt: present(r.ClosedAt), RetiredAt: present(r.RetiredAt),
+			RegisteredAt: postgres.Present(r.RegisteredAt), DrainingAt: postgres.Present(r.DrainingAt), ClosedAt: postgres.Present(r.ClosedAt), RetiredAt: postgres.Present(r.RetiredAt),
 			Due: r.Due, Scheduled: r.Scheduled, InFlight: r.InFlight, Failed: r.Failed,
-			OldestDue: present(r.OldestDue), NextScheduled: present(r.NextScheduled), LastScheduled: present(r.LastScheduled),
-			Workers: r.Workers, PublishingDefault: r.PublishingDefault, PausedTypes: r.PausedTypes,
+			OldestDue: postgres.Present(r.OldestDue), NextScheduled: postgres.Present(r.NextScheduled), LastScheduled: postgres.Present(r.LastScheduled),
+			Workers: r.Workers, PublishingDefault: r.PublishingDefault, Paused: []Pause{},
+		}
+		for _, p := range paused {
+			if p.Generation == all[i].Generation {
+				all[i].Paused = append(all[i].Paused, p)
+			}
 		}
 		all[i].SafeToStop = all[i].Left() == 0 && all[i].Status != "live"
 	}
 	return all, nil
-}
-
-// present is nil for the year 1, which stands for no time.
-func present(t time.Time) *time.Time {
-	if t.Year() <= 1 {
-		return nil
-	}
-	t = t.UTC()
-	return &t
 }
 
 // RegisterGeneration makes a generation known and live, a draining one as well.

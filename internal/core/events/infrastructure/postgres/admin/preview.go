@@ -13,6 +13,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"spectral/internal/core/events"
+	"spectral/internal/core/events/infrastructure/postgres"
 	"spectral/internal/core/events/infrastructure/postgres/coredb"
 )
 
@@ -78,11 +79,7 @@ func (a *Admin) PreviewReplay(ctx context.Context, s Selection, to events.Genera
 		}
 		effects := make([]Effect, len(rows))
 		for i, r := range rows {
-			effects[i] = Effect{EventID: r.EventID, OccurredAt: r.OccurredAt.UTC(), EventType: r.EventType, Handler: r.Handler, WouldRun: r.WouldRun, Note: r.Note}
-			if !r.HandledAt.IsZero() {
-				at := r.HandledAt.UTC()
-				effects[i].HandledAt = &at
-			}
+			effects[i] = Effect{EventID: r.EventID, OccurredAt: r.OccurredAt.UTC(), EventType: r.EventType, Handler: r.Handler, HandledAt: postgres.Present(r.HandledAt), WouldRun: r.WouldRun, Note: r.Note}
 			types[r.EventType] = true
 			if r.Handler == "" {
 				unhandled[name{eventType: r.EventType, note: r.Note}]++

@@ -99,22 +99,47 @@ func (a *Admin) SelectToReplay(ctx context.Context, ids []uuid.UUID, to events.G
 	})
 }
 
-// selectNamed is the named events, unless one of them is refused.
-func (a *Admin) selectNamed(ctx context.Context, ids []uuid.UUID, check func(*coredb.Queries, uuid.UUID) error) (s Selection, err error) {
+// SelectToDiscard is [Admin.SelectToReplay] for Discard.
+func (a *Admin) SelectToDiscard(ctx context.Context, ids []uuid.UUID) (Selection, error) {
+	return a.selectNamed(ctx, ids, func(queries *coredb.Queries, id uuid.UUID) error {
+		return queries.OperatorDiscardOne(ctx, coredb.OperatorDiscardOneParams{ID: id})
+	})
+}
+
+// SelectToUndiscard is [Admin.SelectToReplay] for Undiscard.
+func (a *Admin) SelectToUndiscard(ctx context.Context, ids []uuid.UUID) (Selection, error) {
+	return a.selectNamed(ctx, ids, func(queries *coredb.Queries, id uuid.UUID) error {
+		return queries.OperatorUndiscardOne(ctx, coredb.OperatorUndiscardOneParams{ID: id})
+	})
+}
+
+// SelectToRetryNow is [Admin.SelectToReplay] for RetryNow.
+func (a *Admin) SelectToRetryNow(ctx context.Context, ids []uuid.UUID) (Selection, error) {
+	return a.selectNamed(ctx, ids, func(queries *coredb.Queries, id uuid.UUID) error {
+		return queries.OperatorRetryNowOne(ctx, coredb.OperatorRetryNowOneParams{ID: id})
+	})
+}
+
+// selectNamed is the named events, unless one of them is refused. Try is undone, whatever it does: an act that is undone at once
+// is refused for the very reasons that the act would be.
+func (a *Admin) selectNamed(ctx context.Context, ids []uuid.UUID, try func(*coredb.Queries, uuid.UUID) error) (s Selection, err error) {
 	var refusals []error
 	for _, id := range ids {
 		err := a.inTx(ctx, func(tx pgx.Tx) error {
-			queries := coredb.New(tx)
-			if err := check(queries, id); err != nil {
-				return err
-			}
-			times, err := queries.OperatorTwins(ctx, id)
+			trial, err := tx.Begin(ctx)
 			if err != nil {
 				return err
 			}
-			if len(times) == 0 {
-				return &RefusedError{Code: "SP031", Field: "event_id", Reason: fmt.Sprintf("event_id: %s is not in core.outbox", id),
-					Hint: "check the id; retention deletes events in the end"}
+			err = try(coredb.New(trial), id)
+			if undone := trial.Rollback(ctx); err != nil || undone != nil {
+				return errors.Join(err, undone)
+			}
+			times, err := coredb.New(tx).OperatorTwins(ctx, id)
+			if err != nil {
+				return err
+			}
+			if len(times) == 0 { // deleted this moment
+				return unknownEvent(id)
 			}
 			for _, t := range times {
 				s.refs = append(s.refs, ref{id, t.UnixMicro()})
@@ -127,10 +152,14 @@ func (a *Admin) selectNamed(ctx context.Context, ids []uuid.UUID, check func(*co
 			return Selection{}, fmt.Errorf("look at event %s: %w", id, err)
 		}
 	}
-	return s, errors.Join(refusals...)
+	if len(refusals) > 0 {
+		return Selection{}, errors.Join(refusals...)
+	}
+	return s, nil
 }
 
-// SelectIDs is the named events, whatever their status; all of those that share an id. The error tells which there are not.
-func (a *Admin) SelectIDs(ctx context.Context, ids []uuid.UUID) (Selection, error) {
-	return a.selectNamed(ctx, ids, func(*coredb.Queries, uuid.UUID) error { return nil })
+// unknownEvent is what the SQL functions refuse an unknown id with.
+func unknownEvent(id uuid.UUID) *RefusedError {
+	return &RefusedError{Code: "SP031", Field: "event_id", Reason: fmt.Sprintf("event_id: %s is not in core.outbox", id),
+		Hint: "check the id; retention deletes events in the end"}
 }

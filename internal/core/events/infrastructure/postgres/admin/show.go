@@ -15,13 +15,6 @@ import (
 	"spectral/internal/core/events"
 )
 
-// NotFoundError is an id that no event has.
-type NotFoundError struct{ ID uuid.UUID }
-
-func (e *NotFoundError) Error() string {
-	return fmt.Sprintf("no event in core.outbox has the id %s: it was never committed, or retention has deleted it", e.ID)
-}
-
 // Detail is all that is known of an event.
 type Detail struct {
 	Event
@@ -88,14 +81,14 @@ type Action struct {
 }
 
 // Show returns what is known of the event of that id: of all, should there be several that occurred at different
-// times. The error is a [*NotFoundError] if there is none.
+// times. The error is a [*RefusedError] (SP031) if there is none.
 func (a *Admin) Show(ctx context.Context, id uuid.UUID) (all []Detail, err error) {
 	err = a.search(ctx, 0, func(tx pgx.Tx) error {
 		if all, err = details(ctx, tx, id); err != nil {
 			return err
 		}
 		if len(all) == 0 {
-			return &NotFoundError{ID: id}
+			return unknownEvent(id)
 		}
 		actions, err := actions(ctx, tx, id)
 		if err != nil {

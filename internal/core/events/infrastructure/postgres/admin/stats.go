@@ -70,11 +70,11 @@ type Count struct {
 // Validate refuses what cannot be counted by.
 func (c Count) Validate() error {
 	if len(c.By) == 0 {
-		return fmt.Errorf("count by at least one of %s", joined(Dimensions()))
+		return fmt.Errorf("count by at least one of %s", Joined(Dimensions()))
 	}
 	for i, d := range c.By {
 		if !slices.Contains(Dimensions(), d) {
-			return fmt.Errorf("cannot count by %.40q: want one of %s", d, joined(Dimensions()))
+			return fmt.Errorf("cannot count by %.40q: want one of %s", d, Joined(Dimensions()))
 		}
 		if slices.Contains(c.By[:i], d) {
 			return fmt.Errorf("%s is given twice", d)
