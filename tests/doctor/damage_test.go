@@ -130,7 +130,7 @@ var damages = []struct {
 	},
 	{
 		name: "an index is gone", check: "schema", damage: "drop index core.outbox_crashed",
-		state: doctor.Critical, seen: "index core.outbox_crashed is missing", cure: "00030_core_outbox_crashed.sql",
+		state: doctor.Critical, seen: "index core.outbox_crashed is missing", cure: "create index concurrently outbox_crashed on core.outbox (generation, event_type, available_at) where status = 'pending'",
 		undo: "set role spectral_owner; create index outbox_crashed on core.outbox (generation, event_type, available_at) where status = 'pending' and deleted_at is null and crashes > 0; reset role",
 	},
 	{
@@ -157,13 +157,67 @@ var damages = []struct {
 		undo: "revoke update on table core.outbox from spectral_worker",
 	},
 	{
+		name: "nobody may write", check: "settings", damage: "alter database %database set default_transaction_read_only = on",
+		state: doctor.Critical, seen: "default_transaction_read_only is on", cure: "alter database %database reset default_transaction_read_only", notTheWhole: true,
+		undo: "begin read write; alter database %database reset default_transaction_read_only; commit",
+	},
+	{
+		name: "commits of some are not on disk", check: "settings", damage: "alter role %login set synchronous_commit = off",
+		state: doctor.Warning, seen: "synchronous_commit is off: events whose publisher was told that they are committed may be lost when the server crashes, in the sessions of role %login",
+		cure: "alter role %login reset synchronous_commit", notTheWhole: true, undo: "alter role %login reset synchronous_commit",
+	},
+	{
+		name: "inserts vanish", check: "tables", damage: "create rule vanish as on insert to core.outbox do instead nothing",
+		state: doctor.Critical, seen: "rule vanish of core.outbox rewrites statements", cure: "drop rule vanish on core.outbox", undo: "drop rule vanish on core.outbox",
+	},
+	{
+		name: "a crash would empty it", check: "tables", damage: "alter table core.event_handled set unlogged",
+		state: doctor.Critical, seen: "core.event_handled is unlogged", cure: "alter table core.event_handled set logged;",
+	},
+	{
+		name: "rows are hidden", check: "tables", damage: "alter table core.outbox enable row level security",
+		state: doctor.Critical, seen: "core.outbox has row security", cure: "alter table core.outbox disable row level security;",
+	},
+	{
+		name: "somebody refers to the outbox", check: "tables", damage: "create table public.mine (id uuid, at timestamptz, constraint to_outbox foreign key (id, at) references core.outbox)",
+		state: doctor.Critical, seen: "public.mine refers to core.outbox by foreign key to_outbox", cure: "alter table public.mine drop constraint to_outbox;",
+	},
+	{
+		name: "somebody inherits from it", check: "tables", damage: "create table public.more () inherits (core.outbox)",
+		state: doctor.Warning, seen: "more inherits from core.outbox", cure: "no inherit core.outbox", undo: "drop table public.more",
+	},
+	{
+		name: "no event type is known", check: "tables", damage: "create table public.kept as table core.event_types; delete from core.event_types",
+		state: doctor.Critical, seen: "no event type is registered", cure: "workers migrate up", undo: "insert into core.event_types select * from public.kept",
+	},
+	{
+		name: "nobody may publish", check: "tables", damage: "delete from core.publisher_sources where source = 'worlds'",
+		state: doctor.Critical, seen: "no role may publish as worlds", cure: "insert into core.publisher_sources (role_name, source) values ('spectral_worlds', 'worlds');",
+	},
+	{
+		name: "a login may erase events", check: "logins", damage: "grant delete on core.outbox to %login",
+		state: doctor.Warning, seen: "role %login has delete on core.outbox by itself", cure: "revoke it", undo: "revoke delete on core.outbox from %login",
+	},
+	{
+		name: "a login is as the owner", check: "logins", damage: "grant spectral_owner to %login",
+		state: doctor.Warning, seen: "login %login is a member of spectral_owner", cure: "revoke spectral_owner from %login", undo: "revoke spectral_owner from %login",
+	},
+	{
+		name: "a login may write everything", check: "logins", damage: "grant pg_write_all_data to %login",
+		state: doctor.Warning, seen: "login %login is a member of pg_write_all_data", cure: "revoke pg_write_all_data from %login", undo: "revoke pg_write_all_data from %login",
+	},
+	{
+		name: "nobody handles what SQL publishes", check: "generations", damage: "select core.generation_register(44)", sessionOfOwn: worker(1, cards),
+		state: doctor.Warning, seen: "goes to 44, and no worker of it lives", cure: "workers generation drain 44", undo: "delete from core.deployments where generation = 44",
+	},
+	{
 		name: "inserts fire no trigger", check: "settings", damage: "alter database %database set session_replication_role = replica",
-		state: doctor.Critical, seen: "session_replication_role is set for database", cure: "reset session_replication_role", notTheWhole: true,
+		state: doctor.Critical, seen: "nobody is notified, in the sessions of database %database", cure: "alter database %database reset session_replication_role", notTheWhole: true,
 		undo: "alter database %database reset session_replication_role",
 	},
 	{
 		name: "a generation without workers", check: "unhandled", damage: insert(cards, "1", "outbox_gen_1", "10 minutes"),
-		state: doctor.Critical, seen: "1 due events " + cards + " of generation 1 (live) wait, the oldest for 10m0s, and no worker of that generation lives", cure: "SPECTRAL_GENERATION=1 workers run --drain",
+		state: doctor.Critical, seen: "1 due events " + cards + " of generation 1 (live) wait, the oldest for 10m0s, and no worker of that generation lives", cure: "SPECTRAL_GENERATION=1 workers run; or",
 		undo: "delete from core.outbox",
 	},
 	{
@@ -211,7 +265,7 @@ var damages = []struct {
 	{
 		name: "retiring that came to nothing", check: "generations",
 		damage: "insert into core.deployments (generation, status, draining_at, closed_at) values (8, 'draining', now(), now() - interval '1 hour')",
-		state:  doctor.Warning, seen: "generation 8 has been closed for 1h0m", cure: "workers generation retire 8", undo: "select core.generation_register(8, 'ana')",
+		state:  doctor.Warning, seen: "generation 8 has been closed for 1h0m", cure: "workers generation retire 8", undo: "delete from core.deployments where generation = 8",
 	},
 	{
 		name: "a generation that was forgotten", check: "generations",
@@ -305,10 +359,13 @@ func TestDamageIsFound(t *testing.T) {
 			}
 			in := strings.NewReplacer("%database", p.name, "%login", config.User)
 			// the tests' server is run without what makes it durable
-			if d.check != "settings" {
-				p.mustBeFine(d.check, "before")
-			}
 			session := pgtest.Conn(t, p.url)
+			if d.check == "generations" && d.sessionOfOwn == "" {
+				living := pgtest.Conn(t, p.admin.Config().ConnString())
+				if _, err := living.Exec(p.ctx, worker(1, cards)); err != nil {
+					t.Fatal(err)
+				}
+			}
 			if d.sessionOfOwn != "" {
 				if strings.Contains(d.sessionOfOwn, "worker_register") {
 					session = pgtest.Conn(t, p.admin.Config().ConnString())
@@ -317,11 +374,14 @@ func TestDamageIsFound(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
+			if d.check != "settings" {
+				p.mustBeFine(d.check, "before")
+			}
 			p.exec(in.Replace(d.damage))
 			result := p.examine(d.check, d.examinedAfter)
 			found := false
 			for _, f := range result.Findings {
-				if strings.Contains(f.Seen, d.seen) && strings.Contains(f.Cure, d.cure) && f.State == d.state {
+				if strings.Contains(f.Seen, in.Replace(d.seen)) && strings.Contains(f.Cure, in.Replace(d.cure)) && f.State == d.state {
 					found = true
 				} else if !d.notTheWhole {
 					t.Errorf("besides, it says %+v", f)
@@ -422,6 +482,10 @@ func TestANewerSchemaIsNotDamage(t *testing.T) {
 func TestARetiredGenerationIsNotToBeRun(t *testing.T) {
 	t.Parallel()
 	p := admit(t)
+	living := pgtest.Conn(t, p.admin.Config().ConnString())
+	if _, err := living.Exec(p.ctx, worker(1, cards)); err != nil {
+		t.Fatal(err)
+	}
 	p.exec(insert(cards, "8", "outbox_gen_8", "10 minutes") + "; insert into core.deployments (generation, status, retired_at) values (8, 'retired', now())")
 	if result := p.examine("unhandled", nil); len(result.Findings) != 0 {
 		t.Errorf("unhandled says %+v", result.Findings)

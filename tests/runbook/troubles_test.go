@@ -238,7 +238,7 @@ var troubles = map[string]trouble{
 		return func() {
 			if strings.Contains(s.output, "n_dead_tup") {
 				s.shown(login.name)
-				s.shown("event_handled")
+				s.shown("outbox             |         10 |")
 				return
 			}
 			s.shown("the oldest is")

@@ -60,14 +60,18 @@ order by k.generation, k.event_type`, countUpTo)
 		f := Finding{State: Critical}
 		if k.Workers == 0 {
 			f.Seen = fmt.Sprintf("%s due events %s of generation %d (%s) wait, the oldest for %s, and no worker of that generation lives", rows, k.EventType, k.Generation, k.Status, span(k.Oldest))
-			f.Cure = fmt.Sprintf("run that generation's own build: SPECTRAL_GENERATION=%d workers run --drain; or move them: workers generation adopt %d TO", k.Generation, k.Generation)
+			drain := " --drain"
+			if k.Status == "live" {
+				drain = ""
+			}
+			f.Cure = fmt.Sprintf("run that generation's own build: SPECTRAL_GENERATION=%d workers run%s; or move them: workers generation adopt %d TO", k.Generation, drain, k.Generation)
 		} else {
 			f.Seen = fmt.Sprintf("%s due events %s of generation %d (%s) wait, the oldest for %s: of its %d live workers none handles that type", rows, k.EventType, k.Generation, k.Status, span(k.Oldest), k.Workers)
 			f.Cure = fmt.Sprintf("run a worker with the class of that type (workers run --classes), or move them to a generation that handles it: workers generation adopt %d TO", k.Generation)
 		}
 		findings = append(findings, f)
 	}
-	return "every type that has due events is handled by a live worker", findings, nil
+	return "no type has had due events for more than " + unhandledAfter + " without a live worker that handles it", findings, nil
 }
 
 // channels finds pending rows that are announced where nobody of their generation listens.
@@ -184,6 +188,10 @@ func generations(ctx context.Context, v *visit) (string, []Finding, error) {
 	for _, g := range all {
 		if g.PublishingDefault {
 			seen = fmt.Sprintf("publishing goes to %d", g.Generation)
+			if g.Workers == 0 {
+				findings = append(findings, Finding{Warning, fmt.Sprintf("publishing that names no generation goes to %d, and no worker of it lives", g.Generation),
+					fmt.Sprintf("start its workers; or, if it is not deployed, let it end: workers generation drain %d", g.Generation)})
+			}
 		}
 		if g.Status == "live" {
 			live++

@@ -131,6 +131,9 @@ func Examine(ctx context.Context, config Config) (Report, error) {
 		return Report{}, fmt.Errorf("connect: %w", err)
 	}
 	defer func() { _ = conn.Close(context.WithoutCancel(ctx)) }()
+	if err := limit(ctx, conn); err != nil {
+		return Report{}, err
+	}
 	v := &visit{Config: config, conn: conn}
 	var report Report
 	for _, c := range checks {
@@ -146,10 +149,22 @@ func Examine(ctx context.Context, config Config) (Report, error) {
 			if conn, err = pgx.ConnectConfig(ctx, direct); err != nil {
 				return Report{}, fmt.Errorf("connect again after %s: %w", c.name, err)
 			}
+			if err := limit(ctx, conn); err != nil {
+				return Report{}, err
+			}
 			v.conn = conn
 		}
 	}
 	return report, nil
+}
+
+// limit bounds every statement, whatever the login's or the database's own limits are.
+func limit(ctx context.Context, conn *pgx.Conn) error {
+	_, err := conn.Exec(ctx, fmt.Sprintf("set statement_timeout = %d; set lock_timeout = 2000", (checkTimeout-time.Second).Milliseconds()), pgx.QueryExecModeSimpleProtocol)
+	if err != nil {
+		return fmt.Errorf("bound statements: %w", err)
+	}
+	return nil
 }
 
 // run makes one check, in a transaction that only reads.
@@ -175,8 +190,7 @@ func (v *visit) look(ctx context.Context, c check) (string, []Finding, error) {
 	if c.outside {
 		return c.look(ctx, v)
 	}
-	tx, err := v.conn.BeginTx(ctx, pgx.TxOptions{BeginQuery: "begin isolation level read committed read only; set local search_path = pg_catalog; " +
-		fmt.Sprintf("set local statement_timeout = %d; set local lock_timeout = 2000", (checkTimeout-time.Second).Milliseconds())})
+	tx, err := v.conn.BeginTx(ctx, pgx.TxOptions{BeginQuery: "begin isolation level read committed read only; set local search_path = pg_catalog"})
 	if err != nil {
 		return "", nil, fmt.Errorf("begin: %w", err)
 	}

@@ -78,7 +78,7 @@ const trigger = "trigger outbox_notify of core.outbox"
 
 // damage says what an object that is missing or altered means.
 func damage(subject, how string) Finding {
-	f := Finding{Critical, subject + " is " + how, "run its statement again: " + definedIn(subject)}
+	f := Finding{Critical, subject + " is " + how, "run its statement again, which is in this build's source: " + definedIn(subject)}
 	switch {
 	case subject == trigger && how == "missing":
 		f.Seen += ": nobody is woken by an insert, and every event waits for the poll"
@@ -89,7 +89,7 @@ func damage(subject, how string) Finding {
 	case strings.HasPrefix(subject, "index "):
 		name := strings.TrimPrefix(subject, "index ")
 		f.Seen += ": claims and looks may read the whole table"
-		f.Cure = "create it again, concurrently: " + definedIn(subject)
+		f.Cure = "create it again: " + statementOf(subject)
 		if how == "altered" {
 			f.Cure = "reindex index concurrently " + name + "; if it is not invalid but another one, drop it and create it as in " + definedIn(subject)
 		}
@@ -104,10 +104,25 @@ var subjectForm = regexp.MustCompile(`^(constraint|trigger|policy|index|function
 
 // definedIn names the last migration that defines an object.
 func definedIn(subject string) string {
+	file, _ := definition(subject)
+	return file
+}
+
+// statementOf is the statement that defines an object, on one line.
+func statementOf(subject string) string {
+	file, statement := definition(subject)
+	if statement == "" {
+		return file
+	}
+	return statement
+}
+
+// definition finds the last migration that defines an object, and its statement there as far as it has no semicolon within.
+func definition(subject string) (file, statement string) {
 	const somewhere = "db/migrations"
 	words := subjectForm.FindStringSubmatch(subject)
 	if words == nil {
-		return somewhere
+		return somewhere, ""
 	}
 	kind, name, table := words[1], words[2], words[5]
 	var form string
@@ -129,16 +144,88 @@ func definedIn(subject string) string {
 	defines := regexp.MustCompile(form)
 	files, err := fs.Glob(db.Migrations, "migrations/*.sql")
 	if err != nil {
-		return somewhere
+		return somewhere, ""
 	}
 	slices.Sort(files)
 	for _, file := range slices.Backward(files) {
 		text, err := fs.ReadFile(db.Migrations, file)
-		if up, _, _ := strings.Cut(string(text), "-- +goose Down"); err == nil && defines.MatchString(up) {
-			return "db/" + file
+		if err != nil {
+			continue
+		}
+		up, _, _ := strings.Cut(string(text), "-- +goose Down")
+		if at := defines.FindStringIndex(up); at != nil {
+			statement, _, _ := strings.Cut(up[at[0]:], ";")
+			return "db/" + file, strings.Join(strings.Fields(statement), " ") + ";"
 		}
 	}
-	return somewhere
+	return somewhere, ""
+}
+
+// tables finds what changes what statements on our tables do, or whether rows are kept, beside the schema's own objects; and
+// registries without which nothing can be published.
+func tables(ctx context.Context, v *visit) (string, []Finding, error) {
+	found, err := all[Finding](ctx, v, `
+with ours as (select c.oid, c.relname, n.nspname, c.relkind, c.relpersistence, c.relrowsecurity, format('%I.%I', n.nspname, c.relname) as name
+  from pg_class c join pg_namespace n on n.oid = c.relnamespace where n.nspname in ('core', 'platform', 'worlds') and c.relkind in ('r', 'p'))
+select 'critical', format('rule %s of %s rewrites statements: events may be lost, or never settle', r.rulename, o.name),
+  format('drop rule %I on %s; then restart the workers, whose sessions keep plans', r.rulename, o.name)
+from pg_rewrite r join ours o on o.oid = r.ev_class
+union all
+select 'critical', format('%s is unlogged: a crash of the server empties it', o.name), format('alter table %s set logged;', o.name) from ours o where o.relpersistence = 'u'
+union all
+select 'critical', format('%s has row security, which hides rows from those who have to see them', o.name), format('alter table %s disable row level security;', o.name)
+from ours o where o.nspname = 'core' and o.relrowsecurity
+union all
+select 'critical', format('%s.%s refers to %s by foreign key %s: rows that are past their retention cannot be deleted', f.relnamespace::regnamespace, f.relname, o.name, k.conname),
+  format('alter table %s.%I drop constraint %I;', f.relnamespace::regnamespace, f.relname, k.conname)
+from pg_constraint k join ours o on o.oid = k.confrelid and o.nspname = 'core' join pg_class f on f.oid = k.conrelid where k.contype = 'f'
+union all
+select 'warning', format('%s inherits from %s, whose queries read it as well', i.inhrelid::regclass, o.name), format('alter table %s no inherit %s;', i.inhrelid::regclass, o.name)
+from pg_inherits i join ours o on o.oid = i.inhparent join pg_class c on c.oid = i.inhrelid where not c.relispartition
+union all
+select 'critical', 'no event type is registered: all publishing is refused (SP016)', 'workers migrate up, or start a worker: both register what the build has' where not exists (select from core.event_types)
+union all
+select 'critical', format('no role may publish as %s: its publishing is refused (SP017)', s.source), format('insert into core.publisher_sources (role_name, source) values (%L, %L);', 'spectral_' || s.source, s.source)
+from (values ('platform'), ('worlds')) as s(source) where not exists (select from core.publisher_sources p where p.source = s.source)
+order by 1, 2`)
+	if err != nil {
+		return "", nil, err
+	}
+	return "statements do what they say, and rows are kept", found, nil
+}
+
+// logins finds those that may do more than their group does.
+func logins(ctx context.Context, v *visit) (string, []Finding, error) {
+	if seen, err := newer(ctx, v); seen != "" || err != nil {
+		return seen, nil, err
+	}
+	found, err := all[Finding](ctx, v, `
+with groups as (select oid, rolname from pg_roles where starts_with(rolname, 'spectral_') and not rolcanlogin),
+members as (select distinct r.oid, r.rolname, r.rolsuper from pg_roles r join groups g on pg_has_role(r.oid, g.oid, 'member') where r.rolcanlogin and not r.rolsuper),
+schemas as (select oid, nspname from pg_namespace where nspname in ('core', 'platform', 'worlds')),
+acls (what, owner, acl) as (
+  select 'schema ' || nspname, n.nspowner, n.nspacl from pg_namespace n join schemas using (nspname)
+  union all select format('%s.%I', s.nspname, c.relname), c.relowner, c.relacl from pg_class c join schemas s on s.oid = c.relnamespace
+  union all select format('%s.%I (%I)', s.nspname, c.relname, a.attname), c.relowner, a.attacl from pg_attribute a join pg_class c on c.oid = a.attrelid join schemas s on s.oid = c.relnamespace
+  union all select 'function ' || p.oid::regprocedure, p.proowner, p.proacl from pg_proc p join schemas s on s.oid = p.pronamespace)
+select 'warning', format('role %s has %s on %s by itself, not by its group', r.rolname, string_agg(lower(x.privilege_type), ', ' order by x.privilege_type), a.what),
+  format('revoke it, and let it join the group that is meant: db/privileges.txt has what each may do')
+from acls a, aclexplode(a.acl) x join pg_roles r on r.oid = x.grantee
+where x.grantee <> a.owner and r.oid not in (select oid from groups) group by r.rolname, a.what
+union all
+select 'warning', format('login %s is a member of spectral_owner, and may rewrite and erase events', m.rolname), format('revoke spectral_owner from %I; (only the login that migrates needs it)', m.rolname)
+from members m where pg_has_role(m.oid, 'spectral_owner', 'member') and m.oid <> (select datdba from pg_database where datname = current_database())
+union all
+select 'warning', format('login %s is a member of pg_write_all_data, and may rewrite and erase events', m.rolname), format('revoke pg_write_all_data from %I;', m.rolname)
+from members m where pg_has_role(m.oid, 'pg_write_all_data', 'member')
+union all
+select 'warning', format('login %s, which is a member of %s, is a superuser: nothing is kept from it', r.rolname, g.rolname), format('alter role %I nosuperuser;', r.rolname)
+from pg_roles r join pg_auth_members m on m.member = r.oid join groups g on g.oid = m.roleid where r.rolsuper
+order by 1, 2`)
+	if err != nil {
+		return "", nil, err
+	}
+	return "each may do what its group may", found[:min(len(found), maxListed)], nil
 }
 
 // indexes finds those that Postgres does not use: a build that was cut short leaves one.

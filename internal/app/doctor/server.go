@@ -73,35 +73,55 @@ func server(ctx context.Context, v *visit) (string, []Finding, error) {
 	return seen, findings, nil
 }
 
+// meaning says what a setting does to events.
+func meaning(name string) Finding {
+	switch name {
+	case "fsync", "full_page_writes":
+		return Finding{State: Critical, Seen: name + " is off: after a crash of the server events may be lost, or the database be broken"}
+	case "synchronous_commit":
+		return Finding{State: Warning, Seen: "synchronous_commit is off: events whose publisher was told that they are committed may be lost when the server crashes"}
+	case "session_replication_role":
+		return Finding{State: Critical, Seen: "session_replication_role is set: inserts fire no trigger, and nobody is notified"}
+	case "default_transaction_read_only":
+		return Finding{State: Critical, Seen: "default_transaction_read_only is on: publishing from SQL and what operators do is refused (a provider may set it when the disk is full)"}
+	default:
+		return Finding{State: Warning, Seen: name + " is off: dead rows pile up and claims slow down"}
+	}
+}
+
 // settings finds what makes Postgres lose or withhold what it confirmed.
 func settings(ctx context.Context, v *visit) (string, []Finding, error) {
 	var findings []Finding
-	bad, err := all[struct{ Name, Value string }](ctx, v, `select name, setting from pg_settings
-		where (name, setting) in (('fsync', 'off'), ('full_page_writes', 'off'), ('synchronous_commit', 'off'), ('autovacuum', 'off'), ('track_counts', 'off'))
+	bad, err := all[struct{ Name, Source string }](ctx, v, `select name, source from pg_settings
+		where (name, setting) in (('fsync', 'off'), ('full_page_writes', 'off'), ('synchronous_commit', 'off'), ('autovacuum', 'off'), ('track_counts', 'off'),
+			('default_transaction_read_only', 'on'))
 		order by name`)
 	if err != nil {
 		return "", nil, err
 	}
 	for _, s := range bad {
-		switch s.Name {
-		case "fsync", "full_page_writes":
-			findings = append(findings, Finding{Critical, s.Name + " is off: after a crash of the server events may be lost, or the database be broken", "alter system set " + s.Name + " = on; select pg_reload_conf();"})
-		case "synchronous_commit":
-			findings = append(findings, Finding{Warning, "synchronous_commit is off: events whose publisher was told that they are committed may be lost when the server crashes", "alter system set synchronous_commit = on; select pg_reload_conf();"})
-		default:
-			findings = append(findings, Finding{Warning, s.Name + " is off: dead rows pile up and claims slow down", "alter system set " + s.Name + " = on; select pg_reload_conf();"})
+		if s.Source == "database" || s.Source == "user" || s.Source == "database user" {
+			continue // below, with whose it is
 		}
+		f := meaning(s.Name)
+		f.Cure = "alter system reset " + s.Name + "; select pg_reload_conf(); (it may be in the configuration file, or be a choice of your provider's)"
+		findings = append(findings, f)
 	}
-	replicas, err := all[struct{ Whose string }](ctx, v, `select coalesce('role ' || r.rolname, 'database ' || d.datname, 'everybody')
-		from pg_db_role_setting s left join pg_roles r on r.oid = s.setrole left join pg_database d on d.oid = s.setdatabase
-		where (s.setdatabase in (0, (select oid from pg_database where datname = current_database())))
-		  and exists (select from unnest(s.setconfig) as c where c in ('session_replication_role=replica', 'session_replication_role=local')) order by 1`)
+	// what holds for the sessions of some, others than this one
+	theirs, err := all[struct{ Name, Whose string }](ctx, v, `select split_part(c, '=', 1), concat_ws(' in ', 'role ' || quote_ident(r.rolname), 'database ' || quote_ident(d.datname))
+		from pg_db_role_setting s left join pg_roles r on r.oid = s.setrole left join pg_database d on d.oid = s.setdatabase, unnest(s.setconfig) as c
+		where s.setdatabase in (0, (select oid from pg_database where datname = current_database()))
+		  and c in ('session_replication_role=replica', 'session_replication_role=local', 'synchronous_commit=off',
+			'default_transaction_read_only=on', 'default_transaction_read_only=true')
+		order by 2, 1`)
 	if err != nil {
 		return "", nil, err
 	}
-	for _, r := range replicas {
-		findings = append(findings, Finding{Critical, "session_replication_role is set for " + r.Whose + ": its inserts fire no trigger, and nobody is notified",
-			"alter " + r.Whose + " reset session_replication_role;"})
+	for _, t := range theirs {
+		f := meaning(t.Name)
+		f.Seen += ", in the sessions of " + t.Whose
+		f.Cure = "alter " + t.Whose + " reset " + t.Name + "; and connect anew"
+		findings = append(findings, f)
 	}
 	return "what is confirmed is on disk, triggers fire, autovacuum runs", findings, nil
 }

@@ -19,7 +19,7 @@ func snapshots(ctx context.Context, v *visit) (string, []Finding, error) {
 	}](ctx, v, `
 select h.holder, h.ids, coalesce(h.seconds, 0)::double precision, h.cure from (
   select format('session %s of %s (%s, %s)', a.pid, a.usename, coalesce(nullif(a.application_name, ''), 'no application name'), coalesce(a.state, 'state not visible')) as holder,
-    age(a.backend_xmin)::bigint as ids, extract(epoch from clock_timestamp() - a.xact_start) as seconds, format('select pg_terminate_backend(%s);', a.pid) as cure
+    age(a.backend_xmin)::bigint as ids, extract(epoch from clock_timestamp() - a.xact_start) as seconds, format('select pg_terminate_backend(%s); as %s, a member of pg_signal_backend, or a superuser', a.pid, a.usename) as cure
   from pg_stat_activity a where a.backend_xmin is not null and a.pid <> pg_backend_pid() and coalesce(a.backend_type, '') not in ('walsender', 'autovacuum worker')
   union all
   select format('prepared transaction %L of %s', p.gid, p.owner), age(p.transaction)::bigint, extract(epoch from clock_timestamp() - p.prepared), format('rollback prepared %L;', p.gid)
@@ -75,7 +75,7 @@ func transactions(ctx context.Context, v *visit) (string, []Finding, error) {
 	var findings []Finding
 	for _, i := range idle {
 		findings = append(findings, Finding{Warning, fmt.Sprintf("session %d of %s has been idle in a transaction for %s: it holds its locks, and if it listens the notification queue of all", i.PID, i.Who, span(i.Seconds)),
-			fmt.Sprintf("select pg_terminate_backend(%d);", i.PID)})
+			fmt.Sprintf("select pg_terminate_backend(%d); as that login, a member of pg_signal_backend, or a superuser", i.PID)})
 	}
 	for _, p := range prepared {
 		findings = append(findings, Finding{Warning, fmt.Sprintf("transaction %q is prepared and not committed: it holds its locks, and the doorbell does not support two-phase commit", p.GID), "commit prepared, or rollback prepared, by name"})
@@ -96,6 +96,7 @@ func vacuum(ctx context.Context, v *visit) (string, []Finding, error) {
 		Age         int64
 		MaxAge      int64
 		Analyzed    bool
+		Swept       bool // a moment ago: autovacuum has not come by yet
 		Rows        float64
 	}](ctx, v, `
 select s.schemaname || '.' || s.relname, s.n_dead_tup::double precision,
@@ -103,7 +104,8 @@ select s.schemaname || '.' || s.relname, s.n_dead_tup::double precision,
     + greatest(c.reltuples, 0) * coalesce((select split_part(o, '=', 2)::double precision from unnest(c.reloptions) as o where o like 'autovacuum_vacuum_scale_factor=%'), current_setting('autovacuum_vacuum_scale_factor')::double precision),
   coalesce(c.reloptions && array['autovacuum_enabled=false', 'autovacuum_enabled=off', 'autovacuum_enabled=0', 'autovacuum_enabled=no'], false),
   age(c.relfrozenxid)::bigint, current_setting('autovacuum_freeze_max_age')::bigint,
-  coalesce(s.last_analyze, s.last_autoanalyze) is not null, greatest(c.reltuples, s.n_live_tup)::double precision
+  c.reltuples >= 0, exists (select from core.retention_runs r where r.updated_at > statement_timestamp() - interval '5 minutes' and s.schemaname = 'core'),
+greatest(c.reltuples, s.n_live_tup)::double precision
 from pg_stat_user_tables s join pg_class c on c.oid = s.relid
 where s.schemaname in ('core', 'platform', 'worlds') order by 1`)
 	if err != nil {
@@ -118,7 +120,7 @@ where s.schemaname in ('core', 'platform', 'worlds') order by 1`)
 		switch {
 		case t.Off:
 			findings = append(findings, Finding{Warning, "autovacuum is off for " + t.Name + ": dead rows pile up and claims slow down", "alter table " + t.Name + " reset (autovacuum_enabled);"})
-		case t.Dead > 10_000 && t.Dead > 3*t.Limit:
+		case t.Dead > 10_000 && t.Dead > 3*t.Limit && !t.Swept:
 			findings = append(findings, Finding{Warning, fmt.Sprintf("%s has %.0f dead rows, and autovacuum begins at %.0f: it does not keep up", t.Name, t.Dead, t.Limit),
 				"see the checks of snapshots and transactions; then vacuum (analyze) " + t.Name + "; and give autovacuum more workers or a higher autovacuum_vacuum_cost_limit"})
 		}
