@@ -31,7 +31,7 @@ create function core.retention_sweep(
 language plpgsql volatile security definer
 set search_path = pg_catalog, core, pg_temp
 set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off set enable_sort = off set jit = off
-set lock_timeout = '1s'
+set lock_timeout = '1s' set plan_cache_mode = force_generic_plan -- a row is written in less time than it is planned
 as $$
 #variable_conflict use_column
 declare
