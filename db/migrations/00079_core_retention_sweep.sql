@@ -36,6 +36,7 @@ as $$
 #variable_conflict use_column
 declare
   c_page constant integer := 2000;  -- entries of the primary key that are read at once
+  c_part constant integer := 100;   -- of them, whose rows are looked at between two looks at the clock
   c_blocks constant integer := 16;  -- blocks of core.event_handled
   c_chunk constant integer := 1000; -- rows that are deleted at once
   v_role constant text := current_setting('role');
@@ -53,6 +54,9 @@ declare
   v_over timestamptz;    -- tombstones that are older are deleted
   v_limit integer;
   v_page record;
+  v_due integer[];  -- places in the page, and those of a part
+  v_part integer[];
+  v_seen integer;
   v_ids uuid[];
   v_times timestamptz[];
   v_rows tid[]; -- of core.event_handled
@@ -199,16 +203,25 @@ begin
         -- in the index alone; occurred_at is the least that the time counts from
         select count(*)::integer as entries,
                array_agg(k.id) as ids, array_agg(k.occurred_at) as times,
-               (array_agg(k.n) filter (where k.occurred_at <= v_expired))[1:v_left] as due
+               array_agg(k.n::integer) filter (where k.occurred_at <= v_expired) as due
         into v_page
         from (select o.id, o.occurred_at, row_number() over (order by o.id, o.occurred_at) as n from core.outbox o
               where (o.id, o.occurred_at) > (coalesce(v_at.after_id, '00000000-0000-0000-0000-000000000000'),
                                              coalesce(v_at.after_occurred_at, '-infinity'))
               order by o.id, o.occurred_at limit c_page) k;
-        if v_page.due is not null then
+        v_due := coalesce(v_page.due, '{}');
+        v_seen := 0;
+        v_n := 0;
+        -- a part is no longer than what may be swept yet: whatever of it is, all of it has been looked at
+        while v_seen < cardinality(v_due) loop
+          v_part := v_due[v_seen + 1 : v_seen + least(c_part, v_left)];
+          v_seen := v_seen + cardinality(v_part);
+          v_n := v_part[cardinality(v_part)];
           select coalesce(array_agg(l.id), '{}'), coalesce(array_agg(l.occurred_at), '{}') into v_ids, v_times
           from (select o.id, o.occurred_at from core.outbox o
-                where o.id = any (array(select v_page.ids[n] from unnest(v_page.due) as n)) and o.occurred_at <= v_expired
+                where o.id = any (array(select v_page.ids[n] from unnest(v_part) as n)) and o.occurred_at <= v_expired
+                  and (o.id, o.occurred_at) >= (v_page.ids[v_part[1]], v_page.times[v_part[1]])
+                  and (o.id, o.occurred_at) <= (v_page.ids[v_n], v_page.times[v_n])
                   and core.outbox_expired(o.id, o.status, o.occurred_at, o.delivered_at, o.claimed_at, o.deleted_at, v_expired, v_over)
                 limit v_left for update of o skip locked) l;
           for v_i in 1 .. cardinality(v_ids) loop
@@ -218,11 +231,11 @@ begin
             rows := rows + found::integer;
             v_left := v_left - found::integer;
           end loop;
-        end if;
-        -- the page is done, or as far as it was allowed
-        v_n := v_page.entries;
-        if cardinality(v_page.due) > 0 and v_left = 0 then
-          v_n := v_page.due[cardinality(v_page.due)];
+          exit when v_left = 0 or clock_timestamp() >= v_until;
+        end loop;
+        -- the page is done, or as far as what was looked at
+        if v_seen = cardinality(v_due) then
+          v_n := v_page.entries;
         end if;
         looked_at := looked_at + v_n;
         more := v_n = c_page or v_n < v_page.entries;

@@ -460,6 +460,38 @@ func TestSweepsAreBounded(t *testing.T) {
 	}
 }
 
+// What is in front and stays, of whatever age, keeps a sweep from nothing behind it, and more is said to be left as long as it is.
+func TestSweepsPassWhatStays(t *testing.T) {
+	t.Parallel()
+	d := setup(t)
+	for _, c := range []struct{ events, pending, maxRows, calls int }{
+		{events: 2300, pending: 1, maxRows: 1000, calls: 4},
+		{events: 2300, pending: 1000, maxRows: 1000, calls: 3},
+		{events: 1010, pending: 1000, maxRows: 1, calls: 12},
+		{events: 60, pending: 7, maxRows: 10, calls: 8},
+	} {
+		exec(t, d.admin, "delete from core.retention_progress; delete from core.retention_runs")
+		d.rows(t, c.events, "status = 'delivered', delivered_at = now() - interval '59 days', occurred_at = now() - interval '60 days'")
+		exec(t, d.admin, "update core.outbox set status = 'pending', delivered_at = null where id <= $1", key(c.pending))
+		run, left, calls := uuid.New(), c.events-c.pending, 0
+		if counted := preview(t, d.admin, ""); !maps.Equal(counted, swept{"outbox_row.tombstoned": left}) {
+			t.Fatalf("previewed is %v, want %d", counted, left)
+		}
+		for more := true; more; {
+			var rows swept
+			rows, more, _ = sweepOnce(t, d.admin, fmt.Sprintf("%d, p_max_seconds => 10, p_run => '%s'", c.maxRows, run))
+			if n := rows["outbox_row.tombstoned"]; n != min(left, c.maxRows) {
+				t.Fatalf("%+v: call %d sweeps %d rows of %d", c, calls+1, n, left)
+			}
+			left -= rows["outbox_row.tombstoned"]
+			calls++
+		}
+		if left != 0 || calls > c.calls {
+			t.Errorf("%+v: after %d calls, and no more to do, %d rows are left", c, calls, left)
+		}
+	}
+}
+
 // Whoever calls, however: no more goes than the stored policies allow.
 func TestSweepRefusals(t *testing.T) {
 	t.Parallel()
