@@ -22,7 +22,8 @@ set local role spectral_owner;
 --
 -- p_run names the run that this is a part of; null: a run of its own. A member of spectral_operator has it noted in core.operator_actions,
 -- once for each run; p_swept_by is who that was, or which worker.
--- Refuses arguments out of range (SP051), a name that is blank or too long (SP030), somebody else's run (SP052), and to sweep at all without sound policies (SP050).
+-- Refuses arguments out of range (SP051), a name that is blank or too long (SP030), somebody else's run (SP052), to sweep at all without sound policies (SP050), and to
+-- be called at a higher isolation level than READ COMMITTED, which would judge keys by an older snapshot (SP053).
 -- Writes core.outbox, core.event_handled, core.operator_actions, core.retention_runs, core.retention_progress.
 create function core.retention_sweep(
   p_max_rows integer default 1000, p_max_seconds double precision default 1, p_run uuid default null, p_swept_by text default null,
@@ -84,6 +85,10 @@ begin
   if p_swept_by is not null and (btrim(p_swept_by) = '' or octet_length(p_swept_by) > 256) then
     raise exception 'swept_by: must be 1 to 256 bytes, not blank; it has % bytes', octet_length(p_swept_by)
       using errcode = 'SP030', column = 'swept_by', hint = 'name yourself, or pass null to be noted as your login';
+  end if;
+  if current_setting('transaction_isolation') in ('repeatable read', 'serializable') then
+    raise exception 'a sweep is not run at isolation level %', current_setting('transaction_isolation')
+      using errcode = 'SP053', hint = 'begin isolation level read committed;';
   end if;
   if not pg_try_advisory_xact_lock(6650971338417249007) then
     return;
@@ -222,12 +227,12 @@ begin
                 where o.id = any (array(select v_page.ids[n] from unnest(v_part) as n)) and o.occurred_at <= v_expired
                   and (o.id, o.occurred_at) >= (v_page.ids[v_part[1]], v_page.times[v_part[1]])
                   and (o.id, o.occurred_at) <= (v_page.ids[v_n], v_page.times[v_n])
-                  and core.outbox_expired(o.id, o.status, o.occurred_at, o.delivered_at, o.claimed_at, o.deleted_at, v_expired, v_over)
+                  and core.outbox_expired(o.status, o.occurred_at, o.delivered_at, o.claimed_at, o.deleted_at, o.undiscarded_at, v_expired, v_over)
                 limit v_left for update of o skip locked) l;
           for v_i in 1 .. cardinality(v_ids) loop
             update core.outbox o set deleted_at = clock_timestamp()
             where o.id = v_ids[v_i] and o.occurred_at = v_times[v_i]
-              and core.outbox_expired(o.id, o.status, o.occurred_at, o.delivered_at, o.claimed_at, o.deleted_at, v_expired, v_over);
+              and core.outbox_expired(o.status, o.occurred_at, o.delivered_at, o.claimed_at, o.deleted_at, o.undiscarded_at, v_expired, v_over);
             rows := rows + found::integer;
             v_left := v_left - found::integer;
           end loop;
