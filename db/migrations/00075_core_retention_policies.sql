@@ -25,8 +25,8 @@ grant select on core.retention_policies to spectral_operator, spectral_retention
 
 -- +goose StatementBegin
 -- core.retention_policies_check() says what is wrong with the policies: null if nothing. What has been handled has to be remembered for
--- longer than its event can come back, so event_handled.active_ttl > outbox.active_ttl + outbox.grace (seed D13). That an event was undiscarded
--- is known from operators' actions, which keeps it from retention for a while: they stay longer than events. Reads core.retention_policies.
+-- longer than its event can come back, so event_handled.active_ttl > outbox.active_ttl + outbox.grace (seed D13). Reads
+-- core.retention_policies.
 create function core.retention_policies_check() returns text
 language sql volatile
 begin atomic
@@ -37,11 +37,6 @@ begin atomic
       format('event_handled is kept for %s days, which must be more than the %s + %s days of outbox_row: an event handled again would take effect again',
         max(p.active_ttl_days) filter (where p.subject = 'event_handled'), max(p.active_ttl_days) filter (where p.subject = 'outbox_row'),
         max(p.tombstoned_grace_days) filter (where p.subject = 'outbox_row'))
-    when max(p.active_ttl_days + p.tombstoned_grace_days) filter (where p.subject = 'operator_action')
-      <= max(p.active_ttl_days + p.tombstoned_grace_days) filter (where p.subject = 'outbox_row') then
-      format('operator_action is kept for %s days with its grace, which must be more than the %s days of outbox_row: that an event was undiscarded would be forgotten while it is there',
-        max(p.active_ttl_days + p.tombstoned_grace_days) filter (where p.subject = 'operator_action'),
-        max(p.active_ttl_days + p.tombstoned_grace_days) filter (where p.subject = 'outbox_row'))
   end
   from core.retention_policies p where p.content_class = '*';
 end;

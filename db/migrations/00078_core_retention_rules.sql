@@ -25,27 +25,16 @@ begin atomic
 end;
 -- +goose StatementEnd
 
--- +goose StatementBegin
--- core.undiscarded_since(p_event_id, p_since) says whether an operator took back later than that that the event was
--- discarded. Reads core.operator_actions.
-create function core.undiscarded_since(p_event_id uuid, p_since timestamptz) returns boolean
-language sql stable
-begin atomic
-  select exists (select from core.operator_actions a
-                 where a.event_ids @> array[p_event_id] and a.action = 'undiscard' and a.acted_at > p_since);
-end;
--- +goose StatementEnd
-
 -- core.outbox_expired(...) says whether a row of core.outbox is to be tombstoned: its retention counts from p_expired or before, and no
 -- operator has taken a discard of it back since p_undiscarded_since. A part of the statement that calls it, which a CASE keeps from
--- partial indexes: they might be read from end to end. Reads core.operator_actions, for failed ones alone.
+-- partial indexes: they might be read from end to end.
 create function core.outbox_expired(
-  p_id uuid, p_status text, p_occurred_at timestamptz, p_delivered_at timestamptz, p_failed_at timestamptz, p_deleted_at timestamptz,
-  p_expired timestamptz, p_undiscarded_since timestamptz
+  p_status text, p_occurred_at timestamptz, p_delivered_at timestamptz, p_failed_at timestamptz, p_deleted_at timestamptz,
+  p_undiscarded_at timestamptz, p_expired timestamptz, p_undiscarded_since timestamptz
 ) returns boolean
-language sql stable
+language sql immutable
 return case when p_deleted_at is null and core.outbox_retained_from(p_status, p_occurred_at, p_delivered_at, p_failed_at) <= p_expired
-            then case when p_status = 'failed' then not core.undiscarded_since(p_id, p_undiscarded_since) else true end
+            then case when p_status = 'failed' then coalesce(p_undiscarded_at <= p_undiscarded_since, true) else true end
             else false end;
 
 -- core.event_handled_expired(...) says whether a row of core.event_handled is to be tombstoned: handled at p_expired or before, and
@@ -60,7 +49,6 @@ reset role;
 -- +goose Down
 set local lock_timeout = '500ms';
 drop function core.event_handled_expired(uuid, text, timestamptz, timestamptz, timestamptz);
-drop function core.outbox_expired(uuid, text, timestamptz, timestamptz, timestamptz, timestamptz, timestamptz, timestamptz);
-drop function core.undiscarded_since(uuid, timestamptz);
+drop function core.outbox_expired(text, timestamptz, timestamptz, timestamptz, timestamptz, timestamptz, timestamptz, timestamptz);
 drop function core.key_in_outbox(uuid, text);
 drop function core.outbox_retained_from(text, timestamptz, timestamptz, timestamptz);

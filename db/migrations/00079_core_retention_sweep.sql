@@ -22,7 +22,8 @@ set local role spectral_owner;
 --
 -- p_run names the run that this is a part of; null: a run of its own. A member of spectral_operator has it noted in core.operator_actions,
 -- once for each run; p_swept_by is who that was, or which worker.
--- Refuses arguments out of range (SP051), a name that is blank or too long (SP030), somebody else's run (SP052), and to sweep at all without sound policies (SP050).
+-- Refuses arguments out of range (SP051), a name that is blank or too long (SP030), somebody else's run (SP052), to sweep at all without sound policies (SP050), and to
+-- be called at a higher isolation level than READ COMMITTED, which would judge keys by an older snapshot (SP053).
 -- Writes core.outbox, core.event_handled, core.operator_actions, core.retention_runs, core.retention_progress.
 create function core.retention_sweep(
   p_max_rows integer default 1000, p_max_seconds double precision default 1, p_run uuid default null, p_swept_by text default null,
@@ -36,6 +37,7 @@ as $$
 #variable_conflict use_column
 declare
   c_page constant integer := 2000;  -- entries of the primary key that are read at once
+  c_part constant integer := 100;   -- of them, whose rows are looked at between two looks at the clock
   c_blocks constant integer := 16;  -- blocks of core.event_handled
   c_chunk constant integer := 1000; -- rows that are deleted at once
   v_role constant text := current_setting('role');
@@ -53,6 +55,9 @@ declare
   v_over timestamptz;    -- tombstones that are older are deleted
   v_limit integer;
   v_page record;
+  v_due integer[];  -- places in the page, and those of a part
+  v_part integer[];
+  v_seen integer;
   v_ids uuid[];
   v_times timestamptz[];
   v_rows tid[]; -- of core.event_handled
@@ -80,6 +85,10 @@ begin
   if p_swept_by is not null and (btrim(p_swept_by) = '' or octet_length(p_swept_by) > 256) then
     raise exception 'swept_by: must be 1 to 256 bytes, not blank; it has % bytes', octet_length(p_swept_by)
       using errcode = 'SP030', column = 'swept_by', hint = 'name yourself, or pass null to be noted as your login';
+  end if;
+  if current_setting('transaction_isolation') in ('repeatable read', 'serializable') then
+    raise exception 'a sweep is not run at isolation level %', current_setting('transaction_isolation')
+      using errcode = 'SP053', hint = 'begin isolation level read committed;';
   end if;
   if not pg_try_advisory_xact_lock(6650971338417249007) then
     return;
@@ -199,30 +208,39 @@ begin
         -- in the index alone; occurred_at is the least that the time counts from
         select count(*)::integer as entries,
                array_agg(k.id) as ids, array_agg(k.occurred_at) as times,
-               (array_agg(k.n) filter (where k.occurred_at <= v_expired))[1:v_left] as due
+               array_agg(k.n::integer) filter (where k.occurred_at <= v_expired) as due
         into v_page
         from (select o.id, o.occurred_at, row_number() over (order by o.id, o.occurred_at) as n from core.outbox o
               where (o.id, o.occurred_at) > (coalesce(v_at.after_id, '00000000-0000-0000-0000-000000000000'),
                                              coalesce(v_at.after_occurred_at, '-infinity'))
               order by o.id, o.occurred_at limit c_page) k;
-        if v_page.due is not null then
+        v_due := coalesce(v_page.due, '{}');
+        v_seen := 0;
+        v_n := 0;
+        -- a part is no longer than what may be swept yet: whatever of it is, all of it has been looked at
+        while v_seen < cardinality(v_due) loop
+          v_part := v_due[v_seen + 1 : v_seen + least(c_part, v_left)];
+          v_seen := v_seen + cardinality(v_part);
+          v_n := v_part[cardinality(v_part)];
           select coalesce(array_agg(l.id), '{}'), coalesce(array_agg(l.occurred_at), '{}') into v_ids, v_times
           from (select o.id, o.occurred_at from core.outbox o
-                where o.id = any (array(select v_page.ids[n] from unnest(v_page.due) as n)) and o.occurred_at <= v_expired
-                  and core.outbox_expired(o.id, o.status, o.occurred_at, o.delivered_at, o.claimed_at, o.deleted_at, v_expired, v_over)
+                where o.id = any (array(select v_page.ids[n] from unnest(v_part) as n)) and o.occurred_at <= v_expired
+                  and (o.id, o.occurred_at) >= (v_page.ids[v_part[1]], v_page.times[v_part[1]])
+                  and (o.id, o.occurred_at) <= (v_page.ids[v_n], v_page.times[v_n])
+                  and core.outbox_expired(o.status, o.occurred_at, o.delivered_at, o.claimed_at, o.deleted_at, o.undiscarded_at, v_expired, v_over)
                 limit v_left for update of o skip locked) l;
           for v_i in 1 .. cardinality(v_ids) loop
             update core.outbox o set deleted_at = clock_timestamp()
             where o.id = v_ids[v_i] and o.occurred_at = v_times[v_i]
-              and core.outbox_expired(o.id, o.status, o.occurred_at, o.delivered_at, o.claimed_at, o.deleted_at, v_expired, v_over);
+              and core.outbox_expired(o.status, o.occurred_at, o.delivered_at, o.claimed_at, o.deleted_at, o.undiscarded_at, v_expired, v_over);
             rows := rows + found::integer;
             v_left := v_left - found::integer;
           end loop;
-        end if;
-        -- the page is done, or as far as it was allowed
-        v_n := v_page.entries;
-        if cardinality(v_page.due) > 0 and v_left = 0 then
-          v_n := v_page.due[cardinality(v_page.due)];
+          exit when v_left = 0 or clock_timestamp() >= v_until;
+        end loop;
+        -- the page is done, or as far as what was looked at
+        if v_seen = cardinality(v_due) then
+          v_n := v_page.entries;
         end if;
         looked_at := looked_at + v_n;
         more := v_n = c_page or v_n < v_page.entries;

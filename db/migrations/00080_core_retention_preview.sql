@@ -89,7 +89,7 @@ begin
           where o.id = any (v_page.due) and o.occurred_at <= v_expired
             and (o.id, o.occurred_at) > (v_id, v_at)
             and (o.id, o.occurred_at) <= (v_page.ids[v_page.entries], v_page.times[v_page.entries])
-            and core.outbox_expired(o.id, o.status, o.occurred_at, o.delivered_at, o.claimed_at, o.deleted_at, v_expired, v_over);
+            and core.outbox_expired(o.status, o.occurred_at, o.delivered_at, o.claimed_at, o.deleted_at, o.undiscarded_at, v_expired, v_over);
           rows := rows + v_n;
         end if;
         more := v_page.entries = c_page;

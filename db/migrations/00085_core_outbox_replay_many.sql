@@ -5,7 +5,7 @@ set local role spectral_owner;
 -- core.outbox_replay_many(p_event_ids, p_new_generation, p_replayed_by, p_occurred_ats, p_settled_before, p_force) replays up to 1000 failed
 -- events: what core.outbox_replay does to one. The i-th of p_occurred_ats tells the i-th id from another event's;
 -- without it an id that several events have is passed over. So is an event that is no longer failed, one that failed, or was delivered, at
--- or after p_settled_before, one of a type that nobody consumes, and one that somebody else has locked at the
+-- or after p_settled_before, one of a type that nobody in the generation consumes (as core.outbox_insert has it), and one that somebody else has locked at the
 -- moment: two operators never wait for each other, and each event is replayed once. With p_force delivered events as well. Returns what was replayed, and the cycle of it that ended.
 --
 -- Refuses malformed arguments (SP030), a generation that is unknown or retired (SP019). Wakes each channel once. Writes core.outbox,
@@ -56,7 +56,7 @@ begin
          -- one call in several is over once each event has been through it, although by force what is delivered anew is delivered
          and coalesce(case when o.status = 'failed' then o.claimed_at else o.delivered_at end < p_settled_before, true)
          and not exists (select from core.event_types t where t.event_type = o.event_type and t.event_version = o.event_version
-                           and not t.consumed and t.registered_by <= p_new_generation)
+                           and not coalesce((t.consumed_in ->> p_new_generation::text)::boolean, t.consumed))
        for update of o skip locked) o
   loop
     v_ids := v_ids || v_id;

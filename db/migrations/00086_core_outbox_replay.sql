@@ -13,7 +13,7 @@ set local role spectral_owner;
 -- have the id. p_replayed_by is the caller's choice; null leaves it to the login, in core.operator_actions.
 --
 -- Refuses an unknown event (SP031), one that is pending, in flight or delivered (SP032), discarded or past its retention (SP033), an id of several
--- (SP035), a type that nobody consumes (SP036), a generation that is none, unknown or retired (SP019), a blank p_replayed_by (SP030). Writes
+-- (SP035), a type that nobody in the generation consumes (SP036), a generation that is none, unknown or retired (SP019), a blank p_replayed_by (SP030). Writes
 -- core.outbox, core.operator_actions; reads core.deployments, core.event_types.
 create function core.outbox_replay(
   p_event_id uuid, p_new_generation bigint, p_replayed_by text default null, p_occurred_at timestamptz default null, p_force boolean default false
@@ -33,7 +33,7 @@ begin
   select r.cycle into v_cycle
   from core.outbox_replay_many(array[p_event_id], p_new_generation, p_replayed_by, array[v_occurred_at], p_force => p_force) r;
   if v_cycle is null then
-    raise exception 'event %: nobody consumes its type from generation % on', p_event_id, p_new_generation
+    raise exception 'event %: nobody consumes its type in generation %', p_event_id, p_new_generation
       using errcode = 'SP036', column = 'event_id', hint = 'replay it into a generation that handles it, or discard it';
   end if;
   return v_cycle;

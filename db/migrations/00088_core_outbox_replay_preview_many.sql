@@ -6,7 +6,7 @@ set local role spectral_owner;
 -- and each handler that live workers of the generation have for it, whether it would run, or when it handled the
 -- event's key. One line without a handler stands for an event that nobody there handles. note says what else keeps
 -- it from running. Events are not checked for being failed. At most 1000. Refuses what core.outbox_replay_many refuses.
--- Reads core.outbox, core.workers, core.event_handled, core.paused_types, core.deployments.
+-- Reads core.outbox, core.workers, core.event_handled, core.paused_types, core.event_types, core.deployments.
 create function core.outbox_replay_preview_many(p_event_ids uuid[], p_new_generation bigint, p_occurred_ats timestamptz[] default null)
 returns table (event_id uuid, occurred_at timestamptz, event_type text, handler text, would_run boolean, handled_at timestamptz, note text)
 language plpgsql volatile security definer
@@ -36,8 +36,9 @@ begin
            nullif(concat_ws('; ',
              case when h.handler is null then coalesce(v_nobody, format('no live worker of generation %s handles %s%s', p_new_generation, r.event_type,
                coalesce(' for target ' || r.target, ''))) end,
-             (select 'nobody consumes its type: it will not be replayed' from core.event_types t
-              where t.event_type = r.event_type and t.event_version = r.event_version and not t.consumed and t.registered_by <= p_new_generation),
+             (select format('nobody consumes its type in generation %s: it will not be replayed', p_new_generation) from core.event_types t
+              where t.event_type = r.event_type and t.event_version = r.event_version
+                and not coalesce((t.consumed_in ->> p_new_generation::text)::boolean, t.consumed)),
              (select format('paused in generation %s since %s by %s: it will wait', p.generation, to_char(p.paused_at at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS"Z"'), p.paused_by) from core.paused_types p
               where p.generation = p_new_generation and p.event_type = r.event_type)), '')
     from rows r

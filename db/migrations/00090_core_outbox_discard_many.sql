@@ -44,7 +44,7 @@ begin
   end loop;
   with written as
     (update core.outbox o
-     set deleted_at = v_now, discarded_at = v_now,
+     set deleted_at = v_now, discarded_at = v_now, undiscarded_at = null,
          failure_history = core.failure_history_with(o.failure_history,
            jsonb_build_object('discarded_at', v_now, 'discarded_by', btrim(p_discarded_by), 'reason', btrim(p_reason)))
      from unnest(v_ids, v_ats) as k(id, occurred_at)

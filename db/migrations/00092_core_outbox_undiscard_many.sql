@@ -38,7 +38,7 @@ begin
   end loop;
   with written as
     (update core.outbox o
-     set deleted_at = null, discarded_at = null,
+     set deleted_at = null, discarded_at = null, undiscarded_at = clock_timestamp(),
          failure_history = core.failure_history_with(o.failure_history,
            jsonb_build_object('undiscarded_at', clock_timestamp(), 'undiscarded_by', btrim(p_undiscarded_by)))
      from unnest(v_ids, v_ats) as k(id, occurred_at)

@@ -31,8 +31,13 @@ func TestDiscardAndUndiscard(t *testing.T) {
 	before = d.row(t, 1)
 	exec(t, operator, "select core.outbox_undiscard($1, 'bert')", key(1))
 	d.wantChanges(t, 1, before, at, map[string]string{
-		"deleted_at": "is null", "discarded_at": "is null", "failure_history": "-> 1 ->> 'undiscarded_by' = 'bert'",
+		"deleted_at": "is null", "discarded_at": "is null", "undiscarded_at": "between b.at and clock_timestamp()", "failure_history": "-> 1 ->> 'undiscarded_by' = 'bert'",
 	})
+	exec(t, operator, "select core.outbox_discard($1, 'anna')", key(1))
+	if !d.holds(t, 1, "o.undiscarded_at is null") {
+		t.Error("what is discarded again is undiscarded as well")
+	}
+	exec(t, operator, "select core.outbox_undiscard($1, 'bert')", key(1))
 	// and then as if nothing had been
 	if cycle := value[int](t, operator, "select core.outbox_replay($1, 3)", key(1)); cycle != 1 {
 		t.Errorf("cycle %d", cycle)

@@ -287,6 +287,42 @@ func TestHistoryIsBounded(t *testing.T) {
 	}
 }
 
+// Who consumes a type is asked of the generation that it is replayed into, as when it is published into it: a newer build may have a handler
+// for what an older one has none for, and the other way round.
+func TestReplayIntoTheGenerationThatConsumes(t *testing.T) {
+	t.Parallel()
+	d, operator := setupOperator(t)
+	register := func(generation int, consumed bool) {
+		t.Helper()
+		exec(t, d.admin, `select core.event_types_register($1, (select jsonb_agg(to_jsonb(t) || jsonb_build_object('consumed', $2::boolean))
+			from core.event_types t where t.event_type = $3))`, generation, consumed, cardType)
+	}
+	for _, c := range []struct{ older, newer bool }{{false, true}, {true, false}} {
+		exec(t, d.admin, "update core.event_types set registered_by = 1, consumed_in = '{}' where event_type = $1", cardType)
+		register(1, c.older)
+		register(3, c.newer)
+		for generation, consumed := range map[int]bool{1: c.older, 3: c.newer} {
+			d.rows(t, 2, failedRow)
+			id := value[uuid.UUID](t, d.admin, "select core.outbox_publish($1, 'worlds', '{}', p_generation => $2)", cardType, generation)
+			published := value[string](t, d.admin, "select status from core.outbox where id = $1", id)
+			if (published == "pending") != consumed {
+				t.Fatalf("%+v: published into %d it is %s", c, generation, published)
+			}
+			note := value[string](t, operator, "select coalesce(string_agg(note, ''), '') from core.outbox_replay_preview_many(array[$1::uuid], $2)", key(1), generation)
+			if strings.Contains(note, "nobody consumes its type") == consumed {
+				t.Errorf("%+v: the preview of a replay into %d says: %s", c, generation, note)
+			}
+			if n := len(values[uuid.UUID](t, operator, "select event_id from core.outbox_replay_many(array[$1::uuid], $2)", key(1), generation)); (n == 1) != consumed {
+				t.Errorf("%+v: %d events are replayed into %d", c, n, generation)
+			}
+			_, err := operator.Exec(deadline(t), "select core.outbox_replay($1, $2)", key(2), generation)
+			if code := sqlstate(t, err); (code == "") != consumed || !consumed && code != "SP036" {
+				t.Errorf("%+v: a replay into %d: SQLSTATE %q", c, generation, code)
+			}
+		}
+	}
+}
+
 // Bulk replay takes what is failed and free, in one note and one ring for each channel.
 func TestReplayMany(t *testing.T) {
 	t.Parallel()

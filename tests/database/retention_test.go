@@ -89,7 +89,8 @@ func (d database) pass(t testing.TB, days int) {
 	t.Helper()
 	exec(t, d.admin, fmt.Sprintf(`
 		update core.outbox set occurred_at = occurred_at - t, created_at = created_at - t, available_at = available_at - t,
-			first_failed_at = first_failed_at - t, claimed_at = claimed_at - t, delivered_at = delivered_at - t, deleted_at = deleted_at - t
+			first_failed_at = first_failed_at - t, claimed_at = claimed_at - t, delivered_at = delivered_at - t, deleted_at = deleted_at - t,
+			discarded_at = discarded_at - t, undiscarded_at = undiscarded_at - t
 		from (select interval '%[1]d days' as t) i;
 		update core.event_handled set handled_at = handled_at - t, deleted_at = deleted_at - t from (select interval '%[1]d days' as t) i;
 		update core.operator_actions set acted_at = acted_at - t, deleted_at = deleted_at - t from (select interval '%[1]d days' as t) i;
@@ -158,13 +159,6 @@ func TestRetentionPolicies(t *testing.T) {
 			t.Errorf("policies %+v are checked: %v", policies, err)
 		}
 	}
-	for days, sound := range map[int]bool{45: false, 46: true} { // with 7 days of grace each
-		policies := retention.Policies()
-		policies[2].ActiveTTLDays = days
-		if err := retention.Check(policies); errors.Is(err, retention.ErrUndiscards) == sound {
-			t.Errorf("actions that are kept for %d days: %v", days, err)
-		}
-	}
 }
 
 // The database refuses policies by which a handled event would take effect again, and nonsense, from the owner, too.
@@ -179,8 +173,6 @@ func TestPoliciesThatTheDatabaseRefuses(t *testing.T) {
 			set("active_ttl_days = 53 where subject = 'outbox_row'"):                "SP050",
 			set("tombstoned_grace_days = 15 where subject = 'outbox_row'"):          "SP050",
 			set("subject = 'operator_action' where subject = 'event_handled'"):      "23505",
-			set("active_ttl_days = 1 where subject = 'operator_action'"):            "SP050",
-			set("active_ttl_days = 45 where subject = 'operator_action'"):           "SP050",
 			"delete from core.retention_policies where subject = 'event_handled'":   "SP050",
 			"delete from core.retention_policies":                                   "SP050",
 			"truncate core.retention_policies":                                      "SP050",
@@ -202,7 +194,8 @@ func TestPoliciesThatTheDatabaseRefuses(t *testing.T) {
 		}
 	}
 	exec(t, d.admin, "set role spectral_owner")
-	exec(t, d.admin, set("active_ttl_days = 46 where subject = 'operator_action'")+"; "+set("active_ttl_days = 365 where subject = 'operator_action'"))
+	// that of actions depends on no other
+	exec(t, d.admin, set("active_ttl_days = 1 where subject = 'operator_action'")+"; "+set("active_ttl_days = 365 where subject = 'operator_action'"))
 	// together they may change, in either order
 	exec(t, d.admin, set("active_ttl_days = 90 where subject = 'outbox_row'")+"; "+set("active_ttl_days = 98 where subject = 'event_handled'"))
 	exec(t, d.admin, set("active_ttl_days = 20 where subject = 'event_handled'")+"; "+set("active_ttl_days = 10 where subject = 'outbox_row'"))
@@ -259,7 +252,7 @@ func TestRetentionDayByDay(t *testing.T) {
 	t.Parallel()
 	d := setup(t)
 	const a, b = "worlds.a", "worlds.b"
-	undiscard := "deleted_at = null; insert into core.operator_actions (action, acted_by, event_ids) values ('undiscard', 'somebody', array['%s'::uuid])"
+	const discard, undiscard = "; select core.outbox_discard('%s', 'anna')", "; select core.outbox_undiscard('%s', 'anna')"
 	occurred := func(days int) string {
 		return fmt.Sprintf(", occurred_at = clock_timestamp() + interval '%d days'", days)
 	}
@@ -277,8 +270,9 @@ func TestRetentionDayByDay(t *testing.T) {
 		{name: "fails on the last day of its retry", days: map[int]string{44: failed}, handled: map[string]int{a: 0}, tombstoned: 89, deleted: 96, keys: map[string][2]int{a: {96, 103}}},
 		{name: "fails, replayed on day 44, handled long after", days: map[int]string{0: failed, 44: replayed, 70: delivered}, handled: map[string]int{a: 0, b: 70}, tombstoned: 115, deleted: 122, keys: map[string][2]int{a: {122, 129}, b: {130, 137}}},
 		{name: "fails and is discarded", days: map[int]string{0: failed, 10: "deleted_at = clock_timestamp()"}, handled: map[string]int{a: 0}, tombstoned: 10, deleted: 17, keys: map[string][2]int{a: {60, 67}}},
-		{name: "undiscarded late: there is time to replay it", days: map[int]string{0: failed, 44: "deleted_at = clock_timestamp()", 50: undiscard}, handled: map[string]int{a: 0}, tombstoned: 44, deleted: 64, keys: map[string][2]int{a: {64, 71}}},
-		{name: "undiscarded on day 50, replayed on day 51", days: map[int]string{0: failed, 44: "deleted_at = clock_timestamp()", 50: undiscard, 51: replayed, 52: delivered}, handled: map[string]int{a: 0, b: 52}, tombstoned: 44, deleted: 104, keys: map[string][2]int{a: {104, 111}, b: {112, 119}}},
+		{name: "undiscarded late: there is time to replay it", days: map[int]string{0: failed, 44: discard, 50: undiscard}, handled: map[string]int{a: 0}, tombstoned: 44, deleted: 64, keys: map[string][2]int{a: {64, 71}}},
+		{name: "undiscarded late, and discarded again", days: map[int]string{0: failed, 44: discard, 50: undiscard, 55: discard}, handled: map[string]int{a: 0}, tombstoned: 44, deleted: 62, keys: map[string][2]int{a: {62, 69}}},
+		{name: "undiscarded on day 50, replayed on day 51", days: map[int]string{0: failed, 44: discard, 50: undiscard, 51: replayed, 52: delivered}, handled: map[string]int{a: 0, b: 52}, tombstoned: 44, deleted: 104, keys: map[string][2]int{a: {104, 111}, b: {112, 119}}},
 		{name: "a handler is added later, the delivered event replayed for it", days: map[int]string{0: delivered, 40: replayed, 41: delivered}, handled: map[string]int{a: 0, b: 41}, tombstoned: 86, deleted: 93, keys: map[string][2]int{a: {93, 100}, b: {101, 108}}},
 		{name: "handled and failed while the clock was a month behind", days: map[int]string{0: "status = 'failed', claimed_at = clock_timestamp() - interval '30 days'"}, handled: map[string]int{a: -30}, tombstoned: 45, deleted: 52, keys: map[string][2]int{a: {52, 59}}},
 		{name: "handled and delivered while the clock was 20 days ahead", days: map[int]string{0: "status = 'delivered', delivered_at = clock_timestamp() + interval '20 days'"}, handled: map[string]int{a: 20}, tombstoned: 65, deleted: 72, keys: map[string][2]int{a: {80, 87}}},
@@ -328,7 +322,9 @@ func (d database) live(t *testing.T, h history) {
 		}
 		if set, ok := h.days[day]; ok {
 			set, more, _ := strings.Cut(set, "; ")
-			d.alter(t, 1, set)
+			if set != "" {
+				d.alter(t, 1, set)
+			}
 			if more != "" {
 				exec(t, d.admin, fmt.Sprintf(more, key(1)))
 			}
@@ -457,6 +453,99 @@ func TestSweepsAreBounded(t *testing.T) {
 		create trigger slow before delete on core.outbox for each row execute function core.slow()`)
 	if rows, more, _ := sweepOnce(t, d.admin, "p_max_rows => 10000, p_max_seconds => 0.06"); rows["outbox_row.deleted"] != 1000 || !more {
 		t.Errorf("with time for one statement, swept %v, more is left: %t", rows, more)
+	}
+	exec(t, d.admin, `drop trigger slow on core.outbox; update core.outbox set deleted_at = null;
+		create or replace function core.slow() returns trigger language plpgsql as 'begin perform pg_sleep(0.002); return new; end';
+		create trigger slow before update on core.outbox for each row execute function core.slow()`)
+	if rows, more, _ := sweepOnce(t, d.admin, "p_max_rows => 10000, p_max_seconds => 0.3"); rows["outbox_row.tombstoned"] != 100 || !more {
+		t.Errorf("with time for a hundred rows, swept %v, more is left: %t", rows, more)
+	}
+}
+
+// What is in front and stays, of whatever age, keeps a sweep from nothing behind it, and more is said to be left as long as it is.
+func TestSweepsPassWhatStays(t *testing.T) {
+	t.Parallel()
+	d := setup(t)
+	for _, c := range []struct{ events, pending, maxRows, calls int }{
+		{events: 2300, pending: 1, maxRows: 1000, calls: 4},
+		{events: 2300, pending: 1000, maxRows: 1000, calls: 3},
+		{events: 1010, pending: 1000, maxRows: 1, calls: 12},
+		{events: 60, pending: 7, maxRows: 10, calls: 8},
+	} {
+		exec(t, d.admin, "delete from core.retention_progress; delete from core.retention_runs")
+		d.rows(t, c.events, "status = 'delivered', delivered_at = now() - interval '59 days', occurred_at = now() - interval '60 days'")
+		exec(t, d.admin, "update core.outbox set status = 'pending', delivered_at = null where id <= $1", key(c.pending))
+		run, left, calls := uuid.New(), c.events-c.pending, 0
+		if counted := preview(t, d.admin, ""); !maps.Equal(counted, swept{"outbox_row.tombstoned": left}) {
+			t.Fatalf("previewed is %v, want %d", counted, left)
+		}
+		for more := true; more; {
+			var rows swept
+			rows, more, _ = sweepOnce(t, d.admin, fmt.Sprintf("%d, p_max_seconds => 10, p_run => '%s'", c.maxRows, run))
+			if n := rows["outbox_row.tombstoned"]; n != min(left, c.maxRows) {
+				t.Fatalf("%+v: call %d sweeps %d rows of %d", c, calls+1, n, left)
+			}
+			left -= rows["outbox_row.tombstoned"]
+			calls++
+		}
+		if left != 0 || calls > c.calls {
+			t.Errorf("%+v: after %d calls, and no more to do, %d rows are left", c, calls, left)
+		}
+	}
+}
+
+// That failed events were undiscarded is read from them: how much operators have done is nothing to a sweep.
+func TestSweepsOfFailedEventsBesideManyActions(t *testing.T) {
+	t.Parallel()
+	d := setup(t)
+	const events, actions = 300, 400
+	d.rows(t, events, "status = 'failed', claimed_at = now() - interval '50 days', occurred_at = now() - interval '50 days'")
+	exec(t, d.admin, `insert into core.operator_actions (action, acted_by, event_ids)
+		select 'undiscard', 'somebody', array[gen_random_uuid()] from generate_series(1, $1)`, actions)
+	operator := d.login(t, "spectral_operator")
+	exec(t, operator, "select core.outbox_discard($1, 'anna')", key(1))
+	exec(t, operator, "select core.outbox_undiscard($1, 'anna')", key(1))
+	worker := d.login(t, "spectral_worker")
+	read := func() int {
+		exec(t, worker, "select pg_stat_force_next_flush()")
+		exec(t, worker, "select 1")
+		return value[int](t, d.admin, `select (select sum(idx_tup_read) from pg_stat_user_indexes where relname = 'operator_actions')::int
+			+ (select seq_tup_read from pg_stat_user_tables where relname = 'operator_actions')::int`)
+	}
+	before := read()
+	exec(t, worker, "set role spectral_worker")
+	if rows := preview(t, worker, ""); !maps.Equal(rows, swept{"outbox_row.tombstoned": events - 1}) {
+		t.Errorf("previewed is %v", rows)
+	}
+	if rows := sweepAll(t, worker); !maps.Equal(rows, swept{"outbox_row.tombstoned": events - 1}) {
+		t.Errorf("swept %v", rows)
+	}
+	if n := read() - before; n > 20*actions {
+		t.Errorf("sweeping %d failed events reads %d operators' actions, of %d", events, n, actions)
+	}
+}
+
+// A sweep sees what is there now: at a higher isolation level it would judge keys by what was pending when its transaction began.
+func TestSweepsRefuseOldSnapshots(t *testing.T) {
+	t.Parallel()
+	d := setup(t)
+	d.due(t, 5)
+	before := d.versions(t)
+	for isolation, code := range map[pgx.TxIsoLevel]string{pgx.RepeatableRead: "SP053", pgx.Serializable: "SP053", pgx.ReadCommitted: ""} {
+		tx, err := d.admin.BeginTx(deadline(t), pgx.TxOptions{IsoLevel: isolation})
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, err = tx.Exec(deadline(t), "select * from core.retention_sweep()")
+		if have := sqlstate(t, err); have != code {
+			t.Errorf("a sweep at %s: SQLSTATE %q, want %q", isolation, have, code)
+		}
+		if err := tx.Rollback(deadline(t)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if after := d.versions(t); !slices.Equal(before, after) {
+		t.Error("a sweep that was refused, or rolled back, has changed something")
 	}
 }
 

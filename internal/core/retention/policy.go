@@ -56,13 +56,10 @@ func Policies() []Policy {
 // ErrDedupWindow is a set of policies that would forget what was handled while its event may still come back.
 var ErrDedupWindow = errors.New("event_handled must be kept for longer than an outbox row with its grace (seed D13)")
 
-// ErrUndiscards is a set of policies that would forget that an event was undiscarded while the event is there.
-var ErrUndiscards = errors.New("operator_action must be kept, with its grace, for longer than an outbox row with its own")
-
-// Check reports what is wrong with a set of policies: event_handled.active_ttl > outbox.active_ttl + outbox.grace, actions, which
-// tell what was undiscarded, outlive events, and nothing is out of range. The database refuses the same.
+// Check reports what is wrong with a set of policies: event_handled.active_ttl > outbox.active_ttl + outbox.grace, and nothing is out of
+// range. The database refuses the same.
 func Check(policies []Policy) error {
-	var outbox, handled, actions *Policy
+	var outbox, handled *Policy
 	for i, p := range policies {
 		if p.ActiveTTLDays < 1 || p.TombstonedGraceDays < 1 || p.Disposal != HardDelete || p.ContentClass != AnyContentClass {
 			return fmt.Errorf("policy of %s is out of range: %+v", p.Subject, p)
@@ -75,15 +72,11 @@ func Check(policies []Policy) error {
 			outbox = &policies[i]
 		case EventHandled:
 			handled = &policies[i]
-		case OperatorAction:
-			actions = &policies[i]
+		case OperatorAction: // depends on no other
 		}
 	}
 	if outbox == nil || handled == nil || handled.ActiveTTLDays <= outbox.ActiveTTLDays+outbox.TombstonedGraceDays {
 		return ErrDedupWindow
-	}
-	if actions != nil && actions.ActiveTTLDays+actions.TombstonedGraceDays <= outbox.ActiveTTLDays+outbox.TombstonedGraceDays {
-		return ErrUndiscards
 	}
 	return nil
 }
