@@ -27,9 +27,10 @@ const fewEvents = 20
 type acting struct {
 	p        Process
 	cmd      *cobra.Command
-	verb     string // of what is done, like replay
-	done     string // its past, like replayed
-	statuses []admin.Status
+	verb     string         // of what is done, like replay
+	done     string         // its past, like replayed
+	statuses []admin.Status // that it can be done to
+	ordinary []admin.Status // that it is done to unless --status asks for others
 	filter   func() (admin.Filter, error)
 	filters  []string // the names of the filter's flags
 	by       *string
@@ -44,7 +45,7 @@ type acting struct {
 
 // newActing adds the flags. Statuses are those that it can be done to.
 func newActing(p Process, cmd *cobra.Command, verb, done string, statuses ...admin.Status) *acting {
-	a := &acting{p: p, cmd: cmd, verb: verb, done: done, statuses: statuses}
+	a := &acting{p: p, cmd: cmd, verb: verb, done: done, statuses: statuses, ordinary: statuses}
 	flags := cmd.Flags()
 	before := flagNames(cmd)
 	a.filter = filterFlags(cmd, p, statuses...)
@@ -69,7 +70,8 @@ func flagNames(cmd *cobra.Command) (names []string) {
 	return names
 }
 
-// chosen reads what the events are: named ones, or a filter.
+// chosen reads what the events are: named ones, or a filter. Whether that asks for anything is a question to the filter and
+// not to the flags: what comes to nothing would ask for everything.
 func (a *acting) chosen(args []string) (ids []uuid.UUID, filter admin.Filter, err error) {
 	var given []string
 	for _, name := range a.filters {
@@ -80,10 +82,13 @@ func (a *acting) chosen(args []string) (ids []uuid.UUID, filter admin.Filter, er
 	if a.all {
 		given = append(given, "--all")
 	}
+	if filter, err = a.filter(); err != nil {
+		return nil, filter, err
+	}
 	switch {
 	case len(args) > 0 && len(given) > 0:
 		return nil, filter, usageError{fmt.Errorf("events are named, and %s is given as well: leave one of them out", strings.Join(given, " and "))}
-	case len(args) == 0 && len(given) == 0:
+	case len(args) == 0 && !a.all && !asks(filter):
 		return nil, filter, usageError{errors.New("which events? name them by their ids, or by at least one filter like --type, or pass --all; `workers events list` shows them")}
 	case a.pace.Batch < 1 || a.pace.Batch > admin.MaxBatch:
 		return nil, filter, usageError{fmt.Errorf("--batch %d: want a number from 1 to %d", a.pace.Batch, admin.MaxBatch)}
@@ -105,15 +110,12 @@ func (a *acting) chosen(args []string) (ids []uuid.UUID, filter admin.Filter, er
 	if a.timeout, err = a.limit(); err != nil {
 		return nil, filter, err
 	}
-	if filter, err = a.filter(); err != nil {
-		return nil, filter, err
-	}
 	for _, s := range filter.Statuses {
 		if !slices.Contains(a.statuses, s) {
 			return nil, filter, usageError{fmt.Errorf("--status %s: %s is for %s events", s, a.verb, admin.Joined(a.statuses))}
 		}
 	}
-	return ids, filter, nil
+	return ids, orOf(filter, a.ordinary...), nil
 }
 
 // question asks for consent to do it to n events.
