@@ -193,7 +193,7 @@ const progressEvery = 5 * time.Second
 func (a *acting) progress(total int) (end func()) {
 	started := time.Now()
 	file, ok := a.p.Stderr.(*os.File)
-	if total <= a.pace.Batch {
+	if batch, _ := a.pace.Steps(); total <= batch {
 		return func() {}
 	}
 	if !ok || !term.IsTerminal(int(file.Fd())) {

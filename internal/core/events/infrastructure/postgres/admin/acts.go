@@ -1,6 +1,7 @@
 package admin
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"time"
@@ -29,10 +30,20 @@ const maxLeftOut = 100
 // Pace is how an act on many events goes on beside live traffic: a short transaction for each batch, with
 // one ring for each channel.
 type Pace struct {
-	Batch int     // events in a transaction, from 1 to MaxBatch; zero means DefaultBatch
+	Batch int     // events in a transaction, from 1 to MaxBatch, but no more than Rate has in a second; zero means DefaultBatch
 	Rate  float64 // events per second at most; zero means DefaultRate, below zero as fast as it goes
 	// Progress is called after each batch with how many events have been gone through, if it is set.
 	Progress func(through int)
+}
+
+// Steps are how many events a batch has, and how many there may be a second: with a batch of more than a second's
+// worth the first one alone would break the rate.
+func (p Pace) Steps() (batch int, perSecond rate.Limit) {
+	batch, perSecond = cmp.Or(p.Batch, DefaultBatch), rate.Limit(cmp.Or(p.Rate, DefaultRate))
+	if perSecond < 0 {
+		return batch, rate.Inf
+	}
+	return int(min(float64(batch), max(float64(perSecond), 1))), perSecond
 }
 
 // Acted is what an act on a selection came to. With an error beside it, that is what it came to so far: what is done is
@@ -102,22 +113,14 @@ func refs[R any](rows []R, of func(R) ref) []ref {
 // act does something to the events of a selection, batch by batch, until ctx ends: not within a batch.
 func (a *Admin) act(ctx context.Context, s Selection, pace Pace, name string,
 	do func(context.Context, *coredb.Queries, []uuid.UUID, []time.Time) ([]ref, error)) (acted Acted, err error) {
-	if pace.Batch == 0 {
-		pace.Batch = DefaultBatch
-	}
-	if pace.Batch < 1 || pace.Batch > MaxBatch {
+	if pace.Batch < 0 || pace.Batch > MaxBatch {
 		return Acted{}, fmt.Errorf("batch %d: must be from 1 to %d", pace.Batch, MaxBatch)
 	}
-	limit := rate.Limit(pace.Rate)
-	if pace.Rate == 0 {
-		limit = DefaultRate
-	} else if pace.Rate < 0 {
-		limit = rate.Inf
-	}
-	limiter := rate.NewLimiter(limit, pace.Batch)
+	batchSize, perSecond := pace.Steps()
+	limiter := rate.NewLimiter(perSecond, batchSize)
 	acted = Acted{Reasons: []LeftOut{}, Pending: s.Len()}
-	for from := 0; from < s.Len(); from += pace.Batch {
-		ids, occurredAts := s.slice(from, from+pace.Batch)
+	for from := 0; from < s.Len(); from += batchSize {
+		ids, occurredAts := s.slice(from, from+batchSize)
 		if err := limiter.WaitN(ctx, len(ids)); err != nil {
 			return acted, fmt.Errorf("%s: stopped: %w", name, context.Cause(ctx))
 		}
