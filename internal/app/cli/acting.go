@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"slices"
 	"strconv"
 	"strings"
@@ -14,7 +13,6 @@ import (
 	"github.com/jedib0t/go-pretty/v6/progress"
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
-	"golang.org/x/term"
 
 	"spectral/internal/core/events"
 	"spectral/internal/core/events/infrastructure/postgres/admin"
@@ -192,11 +190,10 @@ const progressEvery = 5 * time.Second
 // progress shows how far it is: a bar on a terminal, else a line now and then. The function returned ends it.
 func (a *acting) progress(total int) (end func()) {
 	started := time.Now()
-	file, ok := a.p.Stderr.(*os.File)
 	if batch, _ := a.pace.Steps(); total <= batch {
 		return func() {}
 	}
-	if !ok || !term.IsTerminal(int(file.Fd())) {
+	if _, ok := terminalOf(a.p.Stderr); !ok {
 		told := started
 		a.pace.Progress = func(through int) {
 			if now := time.Now(); now.Sub(told) >= progressEvery && through < total {

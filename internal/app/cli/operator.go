@@ -5,13 +5,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"strings"
 	"time"
 	"unicode/utf8"
 
 	"github.com/spf13/cobra"
-	"golang.org/x/term"
 
 	"spectral/internal/app"
 	"spectral/internal/core/events/infrastructure/postgres/admin"
@@ -102,8 +100,8 @@ func notDone(p Process) { _, _ = fmt.Fprintln(p.Stderr, "dry run: nothing was do
 // coloured reports whether results may have colours: stdout is a terminal that can, and nobody has said no
 // (no-color.org).
 func coloured(p Process) bool {
-	file, ok := p.Stdout.(*os.File)
-	return ok && term.IsTerminal(int(file.Fd())) && p.Getenv("NO_COLOR") == "" && p.Getenv("TERM") != "dumb"
+	_, ok := terminalOf(p.Stdout)
+	return ok && p.Getenv("NO_COLOR") == "" && p.Getenv("TERM") != "dumb"
 }
 
 var errInterrupted = errors.New("interrupted")
