@@ -151,8 +151,8 @@ func onStderr(p Process) Process {
 	return p
 }
 
-// run does it, with progress on stderr, and prints what it came to.
-func (a *acting) run(s admin.Selection, do func(context.Context, admin.Pace) (admin.Acted, error)) error {
+// run does it, with progress on stderr, and prints what it came to. Of named events every one has to be done.
+func (a *acting) run(named bool, s admin.Selection, do func(context.Context, admin.Pace) (admin.Acted, error)) error {
 	ctx := a.cmd.Context()
 	end := a.progress(s.Len())
 	acted, err := do(ctx, a.pace)
@@ -166,6 +166,9 @@ func (a *acting) run(s admin.Selection, do func(context.Context, admin.Pace) (ad
 	}
 	if err != nil && acted.Pending > 0 {
 		err = fmt.Errorf("%w; %s not reached: the same command goes on with them, for what is %s is passed over", err, eventsText(acted.Pending), a.done)
+	}
+	if err == nil && named && acted.LeftOut > 0 {
+		err = fmt.Errorf("of the named events, %d of %d left out: not %s", acted.LeftOut, s.Len(), a.done)
 	}
 	return err
 }
@@ -290,11 +293,11 @@ func (e eventsAct) command(p Process) *cobra.Command {
 				return nil
 			}
 			if selection.Len() > 0 {
-				if err := consent(p, a.yes, a.question(selection.Len(), e.further)); err != nil {
+				if err := consent(ctx, p, a.yes, a.question(selection.Len(), e.further)); err != nil {
 					return err
 				}
 			}
-			return a.run(selection, func(ctx context.Context, pace admin.Pace) (admin.Acted, error) {
+			return a.run(len(ids) > 0, selection, func(ctx context.Context, pace admin.Pace) (admin.Acted, error) {
 				return e.many(ctx, operator, selection, *a.by, pace)
 			})
 		})(cmd, args)

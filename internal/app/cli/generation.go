@@ -422,7 +422,7 @@ func adopt(ctx context.Context, p Process, a *admin.Admin, want adoption) error 
 		return err
 	}
 	if pending > 0 {
-		if err := consent(p, want.yes, fmt.Sprintf("Move %s of generation %d into generation %d?", eventsText(int(pending)), want.from, want.to)); err != nil {
+		if err := consent(ctx, p, want.yes, fmt.Sprintf("Move %s of generation %d into generation %d?", eventsText(int(pending)), want.from, want.to)); err != nil {
 			return err
 		}
 	}

@@ -65,12 +65,12 @@ type LeftOut struct {
 }
 
 // Replay lets events run again under the code of a generation (seed: replay procedure), in batches. Delivered ones only by force. Whatever
-// somebody else has replayed meanwhile, or what has failed anew, is left out: each is replayed once by all who replay at once, and an
+// somebody else has replayed meanwhile, or what has failed anew and was not named, is left out: each is replayed once by all who replay at once, and an
 // event that fails again is not replayed in circles.
 func (a *Admin) Replay(ctx context.Context, s Selection, to events.Generation, by string, force bool, pace Pace) (Acted, error) {
 	return a.act(ctx, s, pace, "replay", func(ctx context.Context, queries *coredb.Queries, ids []uuid.UUID, occurredAts []time.Time) ([]ref, error) {
 		rows, err := queries.OperatorReplay(ctx, coredb.OperatorReplayParams{
-			Ids: ids, OccurredAts: occurredAts, Generation: int64(to), ByWhom: by, FailedBefore: s.AsOf, Force: force,
+			Ids: ids, OccurredAts: occurredAts, Generation: int64(to), ByWhom: by, FailedBefore: s.failedBefore(), Force: force,
 		})
 		return refs(rows, func(r coredb.OperatorReplayRow) ref { return ref{r.EventID, r.OccurredAt.UnixMicro()} }), err
 	})
@@ -80,7 +80,7 @@ func (a *Admin) Replay(ctx context.Context, s Selection, to events.Generation, b
 func (a *Admin) Discard(ctx context.Context, s Selection, by, reason string, pace Pace) (Acted, error) {
 	return a.act(ctx, s, pace, "discard", func(ctx context.Context, queries *coredb.Queries, ids []uuid.UUID, occurredAts []time.Time) ([]ref, error) {
 		rows, err := queries.OperatorDiscard(ctx, coredb.OperatorDiscardParams{
-			Ids: ids, OccurredAts: occurredAts, ByWhom: by, Reason: reason, FailedBefore: s.AsOf,
+			Ids: ids, OccurredAts: occurredAts, ByWhom: by, Reason: reason, FailedBefore: s.failedBefore(),
 		})
 		return refs(rows, func(r coredb.OperatorDiscardRow) ref { return ref{r.EventID, r.OccurredAt.UnixMicro()} }), err
 	})
@@ -134,7 +134,7 @@ func (a *Admin) act(ctx context.Context, s Selection, pace Pace, name string,
 		if err == nil {
 			acted.Done += len(done)
 			acted.Pending -= len(ids)
-			err = a.explain(batch, &acted, s.AsOf, ids, occurredAts, done)
+			err = a.explain(batch, &acted, s.failedBefore(), ids, occurredAts, done)
 		}
 		cancel()
 		if err != nil {
