@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"slices"
 	"strconv"
 	"strings"
@@ -14,7 +13,6 @@ import (
 	"github.com/jedib0t/go-pretty/v6/progress"
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
-	"golang.org/x/term"
 
 	"spectral/internal/core/events"
 	"spectral/internal/core/events/infrastructure/postgres/admin"
@@ -27,9 +25,10 @@ const fewEvents = 20
 type acting struct {
 	p        Process
 	cmd      *cobra.Command
-	verb     string // of what is done, like replay
-	done     string // its past, like replayed
-	statuses []admin.Status
+	verb     string         // of what is done, like replay
+	done     string         // its past, like replayed
+	statuses []admin.Status // that it can be done to
+	ordinary []admin.Status // that it is done to unless --status asks for others
 	filter   func() (admin.Filter, error)
 	filters  []string // the names of the filter's flags
 	by       *string
@@ -45,7 +44,7 @@ type acting struct {
 
 // newActing adds the flags. Statuses are those that it can be done to.
 func newActing(p Process, cmd *cobra.Command, verb, done string, statuses ...admin.Status) *acting {
-	a := &acting{p: p, cmd: cmd, verb: verb, done: done, statuses: statuses}
+	a := &acting{p: p, cmd: cmd, verb: verb, done: done, statuses: statuses, ordinary: statuses}
 	flags := cmd.Flags()
 	before := flagNames(cmd)
 	a.filter = filterFlags(cmd, p, statuses...)
@@ -70,7 +69,8 @@ func flagNames(cmd *cobra.Command) (names []string) {
 	return names
 }
 
-// chosen reads what the events are: named ones, or a filter.
+// chosen reads what the events are: named ones, or a filter. Whether that asks for anything is a question to the filter and
+// not to the flags: what comes to nothing would ask for everything.
 func (a *acting) chosen(args []string) (ids []uuid.UUID, filter admin.Filter, err error) {
 	var given []string
 	for _, name := range a.filters {
@@ -81,10 +81,13 @@ func (a *acting) chosen(args []string) (ids []uuid.UUID, filter admin.Filter, er
 	if a.all {
 		given = append(given, "--all")
 	}
+	if filter, err = a.filter(); err != nil {
+		return nil, filter, err
+	}
 	switch {
 	case len(args) > 0 && len(given) > 0:
 		return nil, filter, usageError{fmt.Errorf("events are named, and %s is given as well: leave one of them out", strings.Join(given, " and "))}
-	case len(args) == 0 && len(given) == 0:
+	case len(args) == 0 && !a.all && !asks(filter):
 		return nil, filter, usageError{errors.New("which events? name them by their ids, or by at least one filter like --type, or pass --all; `workers events list` shows them")}
 	case a.pace.Batch < 1 || a.pace.Batch > admin.MaxBatch:
 		return nil, filter, usageError{fmt.Errorf("--batch %d: want a number from 1 to %d", a.pace.Batch, admin.MaxBatch)}
@@ -106,15 +109,12 @@ func (a *acting) chosen(args []string) (ids []uuid.UUID, filter admin.Filter, er
 	if a.timeout, err = a.limit(); err != nil {
 		return nil, filter, err
 	}
-	if filter, err = a.filter(); err != nil {
-		return nil, filter, err
-	}
 	for _, s := range filter.Statuses {
 		if !slices.Contains(a.statuses, s) {
 			return nil, filter, usageError{fmt.Errorf("--status %s: %s is for %s events", s, a.verb, admin.Joined(a.statuses))}
 		}
 	}
-	return ids, filter, nil
+	return ids, orOf(filter, a.ordinary...), nil
 }
 
 // question asks for consent to do it to n events.
@@ -152,8 +152,8 @@ func onStderr(p Process) Process {
 	return p
 }
 
-// run does it, with progress on stderr, and prints what it came to.
-func (a *acting) run(s admin.Selection, do func(context.Context, admin.Pace) (admin.Acted, error)) error {
+// run does it, with progress on stderr, and prints what it came to. Of named events every one has to be done.
+func (a *acting) run(named bool, s admin.Selection, do func(context.Context, admin.Pace) (admin.Acted, error)) error {
 	ctx := a.cmd.Context()
 	end := a.progress(s.Len())
 	acted, err := do(ctx, a.pace)
@@ -171,6 +171,9 @@ func (a *acting) run(s admin.Selection, do func(context.Context, admin.Pace) (ad
 			goesOn = "begins anew, also with those that are delivered since"
 		}
 		err = fmt.Errorf("%w; %s not reached: the same command %s", err, eventsText(acted.Pending), goesOn)
+	}
+	if err == nil && named && acted.LeftOut > 0 {
+		err = fmt.Errorf("of the named events, %d of %d left out: not %s", acted.LeftOut, s.Len(), a.done)
 	}
 	return err
 }
@@ -195,11 +198,10 @@ const progressEvery = 5 * time.Second
 // progress shows how far it is: a bar on a terminal, else a line now and then. The function returned ends it.
 func (a *acting) progress(total int) (end func()) {
 	started := time.Now()
-	file, ok := a.p.Stderr.(*os.File)
-	if total <= a.pace.Batch {
+	if batch, _ := a.pace.Steps(); total <= batch {
 		return func() {}
 	}
-	if !ok || !term.IsTerminal(int(file.Fd())) {
+	if _, ok := terminalOf(a.p.Stderr); !ok {
 		told := started
 		a.pace.Progress = func(through int) {
 			if now := time.Now(); now.Sub(told) >= progressEvery && through < total {
@@ -296,11 +298,11 @@ func (e eventsAct) command(p Process) *cobra.Command {
 				return nil
 			}
 			if selection.Len() > 0 {
-				if err := consent(p, a.yes, a.question(selection.Len(), e.further)); err != nil {
+				if err := consent(ctx, p, a.yes, a.question(selection.Len(), e.further)); err != nil {
 					return err
 				}
 			}
-			return a.run(selection, func(ctx context.Context, pace admin.Pace) (admin.Acted, error) {
+			return a.run(len(ids) > 0, selection, func(ctx context.Context, pace admin.Pace) (admin.Acted, error) {
 				return e.many(ctx, operator, selection, *a.by, pace)
 			})
 		})(cmd, args)

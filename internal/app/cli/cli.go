@@ -62,14 +62,22 @@ func Main(ctx context.Context, p Process, args []string) int {
 	context.AfterFunc(ctx, stop)
 
 	running := false
+	out := &results{to: p.Stdout}
+	p.Stdout = out
 	root := rootCommand(p)
 	root.SetArgs(args)
 	root.PersistentPreRun = func(*cobra.Command, []string) { running = true }
-	err := root.ExecuteContext(ctx)
-	if err == nil {
+	untold, err := out.outcome(root.ExecuteContext(ctx))
+	switch {
+	case err == nil:
 		return exitFine
+	case untold && errors.Is(err, syscall.EPIPE): // who reads has had enough, as head has
+		return exitFailed
 	}
 	fmt.Fprintln(p.Stderr, "workers:", visible(strings.Join(strings.Fields(strings.ReplaceAll(err.Error(), "\n", "; ")), " ")))
+	if untold {
+		return exitFailed
+	}
 	var settings *app.SettingsError
 	if !running || errors.As(err, new(usageError)) || errors.As(err, &settings) {
 		return exitUsage

@@ -206,11 +206,11 @@ func (f *lazyFile) Close() {
 
 // terminalWidth is the number of columns of a terminal, or 0 for anything else.
 func terminalWidth(w io.Writer) int {
-	file, ok := w.(*os.File)
-	if !ok || !term.IsTerminal(int(file.Fd())) {
+	fd, ok := terminalOf(w)
+	if !ok {
 		return 0
 	}
-	width, _, err := term.GetSize(int(file.Fd()))
+	width, _, err := term.GetSize(fd)
 	if err != nil || width < 20 {
 		return 80
 	}

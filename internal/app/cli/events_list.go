@@ -43,7 +43,7 @@ The age is that of the failure if the event has failed, else of the event.`,
 			return err
 		}
 		return operating(p, func(cmd *cobra.Command, _ []string, a *admin.Admin) error {
-			found, err := a.Find(cmd.Context(), chosen, page)
+			found, err := a.Find(cmd.Context(), orOf(chosen, admin.Failed), page)
 			if errors.Is(err, admin.ErrCursor) {
 				return usageError{fmt.Errorf("--after: %w", admin.ErrCursor)}
 			}

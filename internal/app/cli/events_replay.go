@@ -73,11 +73,11 @@ failed. Of two operators who do it at once each event is replayed by one. What f
 				return nil
 			}
 			if selection.Len() > 0 {
-				if err := consent(p, a.yes, a.question(selection.Len(), fmt.Sprintf(" into generation %d", generation))); err != nil {
+				if err := consent(ctx, p, a.yes, a.question(selection.Len(), fmt.Sprintf(" into generation %d", generation))); err != nil {
 					return err
 				}
 			}
-			return a.run(selection, func(ctx context.Context, pace admin.Pace) (admin.Acted, error) {
+			return a.run(len(ids) > 0, selection, func(ctx context.Context, pace admin.Pace) (admin.Acted, error) {
 				return operator.Replay(ctx, selection, generation, *a.by, *force, pace)
 			})
 		})(cmd, args)

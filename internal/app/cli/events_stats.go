@@ -12,7 +12,6 @@ import (
 )
 
 func eventsStatsCommand(p Process) *cobra.Command {
-	var by []string
 	count := admin.Count{}
 	cmd := &cobra.Command{
 		Use: "stats", Short: "Count events by status, and failed ones by type and error, or by anything else", Args: cobra.NoArgs,
@@ -31,7 +30,7 @@ anything else than their status they are counted only with --status delivered, o
 	}
 	filter := filterFlags(cmd, p)
 	asJSON := jsonFlag(cmd)
-	cmd.Flags().StringSliceVar(&by, "by", nil, "what to count by: "+admin.Joined(admin.Dimensions()))
+	by := textsFlag(cmd.Flags(), "by", "what to count by: "+admin.Joined(admin.Dimensions()))
 	completeFlag(cmd, "by", func() []string { return admin.Texts(admin.Dimensions()) })
 	cmd.Flags().IntVar(&count.Limit, "limit", admin.DefaultPageSize, fmt.Sprintf("groups to show, from 1 to %d", admin.MaxPageSize))
 	cmd.Flags().BoolVar(&count.Exactly, "exact", false, "count delivered events one by one, too")
@@ -44,11 +43,11 @@ anything else than their status they are counted only with --status delivered, o
 		if count.Timeout, err = timeout(); err != nil {
 			return err
 		}
-		for _, d := range by {
+		for _, d := range *by {
 			count.By = append(count.By, admin.Dimension(d))
 		}
 		counts := []counting{{chosen, count}}
-		if !cmd.Flags().Changed("by") {
+		if len(*by) == 0 {
 			counts = summary(chosen, count)
 		}
 		for _, c := range counts {

@@ -24,9 +24,9 @@ const completionTimeout = 3 * time.Second
 // none is how an absent target or workspace is written.
 const none = "none"
 
-// filterFlags adds the flags that say which events a command is about, with completions, and returns what reads them.
-// Without --status it is about events of the given statuses; of none given: of all that are no tombstones. What makes no
-// sense is a usageError.
+// filterFlags adds the flags that say which events a command is about, with completions, and returns what reads them. The
+// filter has nothing but what is asked for: without --status, events of the given statuses are for [orOf] to fill in; of none
+// given: of all that are no tombstones. What makes no sense is a usageError, and so is an empty value.
 func filterFlags(cmd *cobra.Command, p Process, statuses ...admin.Status) func() (admin.Filter, error) {
 	flags := cmd.Flags()
 	byDefault := "all but discarded"
@@ -34,7 +34,7 @@ func filterFlags(cmd *cobra.Command, p Process, statuses ...admin.Status) func()
 		byDefault = admin.Joined(statuses)
 	}
 	text := func(name, usage string, values func() []string) *[]string {
-		flag := flags.StringSlice(name, nil, usage)
+		flag := textsFlag(flags, name, usage)
 		completeFlag(cmd, name, values)
 		return flag
 	}
@@ -47,17 +47,17 @@ func filterFlags(cmd *cobra.Command, p Process, statuses ...admin.Status) func()
 	workspaces := text("workspace", "workspace id, or "+none+" for events of no workspace", func() []string { return []string{none} })
 	generations := text("generation", "deployment generation", func() []string { return known(cmd, p, (*admin.Admin).KnownGenerations) })
 	channels := text("channel", "channel, like outbox_gen_1", func() []string { return known(cmd, p, (*admin.Admin).KnownChannels) })
-	older := flags.String("older-than", "", "longer ago than this, like 90m or 3d: since it failed if it has, else since it was published")
-	newer := flags.String("newer-than", "", "not longer ago than this")
+	older := textFlag(flags, "older-than", "longer ago than this, like 90m or 3d: since it failed if it has, else since it was published")
+	newer := textFlag(flags, "newer-than", "not longer ago than this")
 	classes := text("error", "error class: the text of last_error before the first colon, like IntegrityError", func() []string { return known(cmd, p, (*admin.Admin).KnownErrorClasses) })
-	contains := flags.String("error-contains", "", "a part of last_error, as it is written there")
+	contains := textFlag(flags, "error-contains", "a part of last_error, as it is written there")
 	for _, name := range []string{"older-than", "newer-than"} {
 		completeFlag(cmd, name, func() []string { return []string{"15m", "1h", "6h", "1d", "7d"} })
 	}
 	completeFlag(cmd, "error-contains", func() []string { return nil })
 
 	return func() (admin.Filter, error) {
-		filter := admin.Filter{Statuses: statuses, EventTypes: *eventTypes, Handlers: *handlers, Channels: *channels,
+		filter := admin.Filter{EventTypes: *eventTypes, Handlers: *handlers, Channels: *channels,
 			ErrorClasses: *classes, ErrorContains: *contains}
 		var problems []error
 		switch {
@@ -66,7 +66,6 @@ func filterFlags(cmd *cobra.Command, p Process, statuses ...admin.Status) func()
 		case *discarded:
 			filter.Statuses = []admin.Status{admin.Discarded}
 		case len(*status) > 0:
-			filter.Statuses = nil
 			for _, s := range *status {
 				if s == "pending" {
 					filter.Statuses = append(filter.Statuses, admin.Due, admin.Scheduled)
@@ -107,7 +106,7 @@ func filterFlags(cmd *cobra.Command, p Process, statuses ...admin.Status) func()
 			flag, value string
 			into        *time.Duration
 		}{{"older-than", *older, &filter.OlderThan}, {"newer-than", *newer, &filter.NewerThan}} {
-			if !cmd.Flags().Changed(bound.flag) {
+			if bound.value == "" {
 				continue
 			}
 			age, err := parseAge(bound.value)
@@ -124,6 +123,20 @@ func filterFlags(cmd *cobra.Command, p Process, statuses ...admin.Status) func()
 		}
 		return filter, nil
 	}
+}
+
+// asks reports whether a filter asks for some events rather than all.
+func asks(f admin.Filter) bool {
+	return len(f.Statuses)+len(f.EventTypes)+len(f.Sources)+len(f.Targets)+len(f.Handlers)+len(f.Workspaces)+len(f.Generations)+len(f.Channels)+
+		len(f.ErrorClasses)+len(f.ErrorContains) > 0 || f.OlderThan > 0 || f.NewerThan > 0
+}
+
+// orOf is a filter that is about events of those statuses if it asks for none itself.
+func orOf(f admin.Filter, statuses ...admin.Status) admin.Filter {
+	if len(f.Statuses) == 0 {
+		f.Statuses = statuses
+	}
+	return f
 }
 
 // parseID reads an id as it is written in the outbox: other notations of a UUID would not be found by eye.

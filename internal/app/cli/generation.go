@@ -356,7 +356,6 @@ func retire(ctx context.Context, p Process, a *admin.Admin, g events.Generation,
 const adoptBatch = 1000
 
 func generationAdoptCommand(p Process) *cobra.Command {
-	var types []string
 	var dryRun, yes bool
 	cmd := &cobra.Command{
 		Use: "adopt FROM TO", Short: "Move what a generation left undone into another, after a dry run", Args: generations(2, 2),
@@ -371,7 +370,7 @@ them: attempts, and failures by handler.`,
 		ValidArgsFunction: completeGenerations(p, 2),
 	}
 	who, asJSON := by(cmd, p), jsonFlag(cmd)
-	cmd.Flags().StringSliceVar(&types, "type", nil, "event type to move; all of them if left out")
+	types := textsFlag(cmd.Flags(), "type", "event type to move; all of them if left out")
 	cmd.Flags().BoolVar(&dryRun, "dry-run", false, "show what would be moved, and move nothing")
 	cmd.Flags().BoolVar(&yes, "yes", false, "do not ask")
 	completeFlag(cmd, "type", knownTypes)
@@ -380,13 +379,10 @@ them: attempts, and failures by handler.`,
 		if err != nil {
 			return usageError{err}
 		}
-		if cmd.Flags().Changed("type") && len(types) == 0 {
-			return usageError{errors.New("--type names no event type: leave it out to move all of them")}
-		}
-		if err := (admin.Filter{EventTypes: types}).Validate(); err != nil {
+		if err := (admin.Filter{EventTypes: *types}).Validate(); err != nil {
 			return usageError{fmt.Errorf("--type: %w", err)}
 		}
-		return adopt(cmd.Context(), p, a, adoption{parsed[0], parsed[1], types, *who, dryRun, yes, *asJSON})
+		return adopt(cmd.Context(), p, a, adoption{parsed[0], parsed[1], *types, *who, dryRun, yes, *asJSON})
 	})
 	return cmd
 }
@@ -440,7 +436,7 @@ func adopt(ctx context.Context, p Process, a *admin.Admin, want adoption) error 
 		return err
 	}
 	if pending > 0 {
-		if err := consent(p, want.yes, fmt.Sprintf("Move %s of generation %d into generation %d?", eventsText(int(pending)), want.from, want.to)); err != nil {
+		if err := consent(ctx, p, want.yes, fmt.Sprintf("Move %s of generation %d into generation %d?", eventsText(int(pending)), want.from, want.to)); err != nil {
 			return err
 		}
 	}

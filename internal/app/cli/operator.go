@@ -5,13 +5,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"strings"
 	"time"
 	"unicode/utf8"
 
 	"github.com/spf13/cobra"
-	"golang.org/x/term"
 
 	"spectral/internal/app"
 	"spectral/internal/core/events/infrastructure/postgres/admin"
@@ -77,24 +75,41 @@ func jsonFlag(cmd *cobra.Command) *bool {
 }
 
 // consent asks whether to go on, unless yes says so already. Anything but y or yes is no, and nothing is done.
-// Without anybody to ask it is a wrong call.
-func consent(p Process, yes bool, question string) error {
+// Without anybody to ask it is a wrong call. The end of ctx is a no, too.
+func consent(ctx context.Context, p Process, yes bool, question string) error {
 	if yes {
 		return nil
 	}
 	_, _ = fmt.Fprintf(p.Stderr, "%s [y/N] ", question)
-	answer, err := bufio.NewReader(p.Stdin).ReadString('\n')
-	if err != nil && answer == "" {
+	type line struct {
+		text string
+		err  error
+	}
+	read := make(chan line, 1)
+	go func() { // which nothing but an answer ends
+		text, err := bufio.NewReader(p.Stdin).ReadString('\n')
+		read <- line{text, err}
+	}()
+	var answer line
+	select {
+	case answer = <-read:
+	case <-ctx.Done():
+		_, _ = fmt.Fprintln(p.Stderr)
+		return errNotConfirmed
+	}
+	if answer.err != nil && answer.text == "" {
 		_, _ = fmt.Fprintln(p.Stderr)
 		return usageError{errors.New("nobody answered, and nothing was done: answer y, or pass --yes")}
 	}
-	switch strings.ToLower(strings.TrimSpace(answer)) {
+	switch strings.ToLower(strings.TrimSpace(answer.text)) {
 	case "y", "yes":
 		return nil
 	default:
-		return errors.New("not confirmed: nothing was done")
+		return errNotConfirmed
 	}
 }
+
+var errNotConfirmed = errors.New("not confirmed: nothing was done")
 
 // notDone says of a dry run that it was one: on stderr, for what it has shown is the result.
 func notDone(p Process) { _, _ = fmt.Fprintln(p.Stderr, "dry run: nothing was done") }
@@ -102,8 +117,8 @@ func notDone(p Process) { _, _ = fmt.Fprintln(p.Stderr, "dry run: nothing was do
 // coloured reports whether results may have colours: stdout is a terminal that can, and nobody has said no
 // (no-color.org).
 func coloured(p Process) bool {
-	file, ok := p.Stdout.(*os.File)
-	return ok && term.IsTerminal(int(file.Fd())) && p.Getenv("NO_COLOR") == "" && p.Getenv("TERM") != "dumb"
+	_, ok := terminalOf(p.Stdout)
+	return ok && p.Getenv("NO_COLOR") == "" && p.Getenv("TERM") != "dumb"
 }
 
 var errInterrupted = errors.New("interrupted")

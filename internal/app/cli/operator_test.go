@@ -2,10 +2,14 @@ package cli
 
 import (
 	"bytes"
+	"context"
+	"errors"
+	"io"
 	"os"
 	"runtime"
 	"strings"
 	"testing"
+	"time"
 )
 
 // terminal is a Process whose stdout is one, with that environment.
@@ -44,6 +48,25 @@ func TestColoured(t *testing.T) {
 	}
 	if p.Stdout = new(bytes.Buffer); coloured(p) {
 		t.Error("a buffer has some")
+	}
+}
+
+// Who is asked and interrupts instead of answering has said no, at once.
+func TestConsentInterrupted(t *testing.T) {
+	t.Parallel()
+	silent, answers := io.Pipe()
+	defer func() { _ = answers.Close() }()
+	ctx, interrupt := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- consent(ctx, Process{Stdin: silent, Stderr: io.Discard}, false, "Sweep now?") }()
+	interrupt()
+	select {
+	case err := <-ended:
+		if !errors.Is(err, errNotConfirmed) {
+			t.Errorf("it ended with %v", err)
+		}
+	case <-time.After(10 * time.Second):
+		t.Error("it goes on asking")
 	}
 }
 

@@ -270,7 +270,7 @@ func sweep(cmd *cobra.Command, p Process, store *retentionpg.Store, o sweepOptio
 			return printSwept(p, "WERE", due, o.asJSON)
 		}
 		_, _ = fmt.Fprint(p.Stderr, "due:\n"+text)
-		if err := consent(p, o.yes, "Sweep now?"); err != nil {
+		if err := consent(ctx, p, o.yes, "Sweep now?"); err != nil {
 			return err
 		}
 	}
@@ -312,7 +312,7 @@ func sweepBatches(ctx context.Context, p Process, store sweeping, o sweepOptions
 			err = fmt.Errorf("%w; %d rows were swept before, and stay so", err, swept)
 		}
 	}()
-	ledAt := time.Now()
+	ledAt, told := time.Now(), false
 	for more {
 		if ctx.Err() != nil {
 			return totals, errInterrupted
@@ -323,6 +323,10 @@ func sweepBatches(ctx context.Context, p Process, store sweeping, o sweepOptions
 		if errors.Is(err, retention.ErrNotLeading) {
 			if time.Since(ledAt) >= o.leadWithin {
 				return totals, fmt.Errorf("%w: wait until that has ended, which `workers retention status` tells, and repeat the command", err)
+			}
+			if !told {
+				told = true
+				_, _ = fmt.Fprintf(p.Stderr, "somebody else is sweeping: waiting up to %s\n", o.leadWithin)
 			}
 			if err := rest(ctx, leadPause); err != nil { // a batch of a worker is soon over
 				return totals, err

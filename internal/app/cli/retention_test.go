@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"io"
@@ -38,14 +39,21 @@ func (others) Sweep(context.Context, retention.Batch) ([]retention.Count, error)
 // Who cannot sweep because somebody else does is told what to do; who is interrupted while waiting for that, so.
 func TestSweepingBesideOthers(t *testing.T) {
 	t.Parallel()
-	p := Process{Stdout: io.Discard, Stderr: io.Discard}
+	var said bytes.Buffer
+	p := Process{Stdout: io.Discard, Stderr: &said}
 	_, err := sweepBatches(t.Context(), p, others{}, sweepOptions{maxRows: 1, maxTime: time.Hour})
 	if !errors.Is(err, retention.ErrNotLeading) || !strings.Contains(err.Error(), "`workers retention status` tells, and repeat the command") {
 		t.Errorf("it says %v", err)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
+	if said.Len() > 0 {
+		t.Errorf("it did not wait, and says %s", said.String())
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 3*leadPause)
 	defer cancel()
 	if _, err := sweepBatches(ctx, p, others{}, sweepOptions{maxRows: 1, maxTime: time.Hour, leadWithin: time.Hour}); !errors.Is(err, errInterrupted) {
 		t.Errorf("it ended with %v", err)
+	}
+	if said.String() != "somebody else is sweeping: waiting up to 1h0m0s\n" { // once
+		t.Errorf("it says %q", said.String())
 	}
 }

@@ -1,6 +1,7 @@
 package admin
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"time"
@@ -29,10 +30,20 @@ const maxLeftOut = 100
 // Pace is how an act on many events goes on beside live traffic: a short transaction for each batch, with
 // one ring for each channel.
 type Pace struct {
-	Batch int     // events in a transaction, from 1 to MaxBatch; zero means DefaultBatch
+	Batch int     // events in a transaction, from 1 to MaxBatch, but no more than Rate has in a second; zero means DefaultBatch
 	Rate  float64 // events per second at most; zero means DefaultRate, below zero as fast as it goes
 	// Progress is called after each batch with how many events have been gone through, if it is set.
 	Progress func(through int)
+}
+
+// Steps are how many events a batch has, and how many there may be a second: with a batch of more than a second's
+// worth the first one alone would break the rate.
+func (p Pace) Steps() (batch int, perSecond rate.Limit) {
+	batch, perSecond = cmp.Or(p.Batch, DefaultBatch), rate.Limit(cmp.Or(p.Rate, DefaultRate))
+	if perSecond < 0 {
+		return batch, rate.Inf
+	}
+	return int(min(float64(batch), max(float64(perSecond), 1))), perSecond
 }
 
 // Acted is what an act on a selection came to. With an error beside it, that is what it came to so far: what is done is
@@ -55,12 +66,12 @@ type LeftOut struct {
 }
 
 // Replay lets events run again under the code of a generation (seed: replay procedure), in batches. Delivered ones only by force. Whatever
-// somebody else has replayed meanwhile, or what has failed or was delivered anew, is left out: each is replayed once by all who replay at
+// somebody else has replayed meanwhile, or what has failed or was delivered anew and was not named, is left out: each is replayed once by all who replay at
 // once, and an event that fails again is not replayed in circles. A new selection of delivered events has those that were replayed, too.
 func (a *Admin) Replay(ctx context.Context, s Selection, to events.Generation, by string, force bool, pace Pace) (Acted, error) {
 	return a.act(ctx, s, pace, "replay", func(ctx context.Context, queries *coredb.Queries, ids []uuid.UUID, occurredAts []time.Time) ([]ref, error) {
 		rows, err := queries.OperatorReplay(ctx, coredb.OperatorReplayParams{
-			Ids: ids, OccurredAts: occurredAts, Generation: int64(to), ByWhom: by, SettledBefore: s.AsOf, Force: force,
+			Ids: ids, OccurredAts: occurredAts, Generation: int64(to), ByWhom: by, SettledBefore: s.settledBefore(), Force: force,
 		})
 		return refs(rows, func(r coredb.OperatorReplayRow) ref { return ref{r.EventID, r.OccurredAt.UnixMicro()} }), err
 	})
@@ -70,7 +81,7 @@ func (a *Admin) Replay(ctx context.Context, s Selection, to events.Generation, b
 func (a *Admin) Discard(ctx context.Context, s Selection, by, reason string, pace Pace) (Acted, error) {
 	return a.act(ctx, s, pace, "discard", func(ctx context.Context, queries *coredb.Queries, ids []uuid.UUID, occurredAts []time.Time) ([]ref, error) {
 		rows, err := queries.OperatorDiscard(ctx, coredb.OperatorDiscardParams{
-			Ids: ids, OccurredAts: occurredAts, ByWhom: by, Reason: reason, FailedBefore: s.AsOf,
+			Ids: ids, OccurredAts: occurredAts, ByWhom: by, Reason: reason, FailedBefore: s.settledBefore(),
 		})
 		return refs(rows, func(r coredb.OperatorDiscardRow) ref { return ref{r.EventID, r.OccurredAt.UnixMicro()} }), err
 	})
@@ -103,22 +114,14 @@ func refs[R any](rows []R, of func(R) ref) []ref {
 // act does something to the events of a selection, batch by batch, until ctx ends: not within a batch.
 func (a *Admin) act(ctx context.Context, s Selection, pace Pace, name string,
 	do func(context.Context, *coredb.Queries, []uuid.UUID, []time.Time) ([]ref, error)) (acted Acted, err error) {
-	if pace.Batch == 0 {
-		pace.Batch = DefaultBatch
-	}
-	if pace.Batch < 1 || pace.Batch > MaxBatch {
+	if pace.Batch < 0 || pace.Batch > MaxBatch {
 		return Acted{}, fmt.Errorf("batch %d: must be from 1 to %d", pace.Batch, MaxBatch)
 	}
-	limit := rate.Limit(pace.Rate)
-	if pace.Rate == 0 {
-		limit = DefaultRate
-	} else if pace.Rate < 0 {
-		limit = rate.Inf
-	}
-	limiter := rate.NewLimiter(limit, pace.Batch)
+	batchSize, perSecond := pace.Steps()
+	limiter := rate.NewLimiter(perSecond, batchSize)
 	acted = Acted{Reasons: []LeftOut{}, Pending: s.Len()}
-	for from := 0; from < s.Len(); from += pace.Batch {
-		ids, occurredAts := s.slice(from, from+pace.Batch)
+	for from := 0; from < s.Len(); from += batchSize {
+		ids, occurredAts := s.slice(from, from+batchSize)
 		if err := limiter.WaitN(ctx, len(ids)); err != nil {
 			return acted, fmt.Errorf("%s: stopped: %w", name, context.Cause(ctx))
 		}
@@ -132,7 +135,7 @@ func (a *Admin) act(ctx context.Context, s Selection, pace Pace, name string,
 		if err == nil {
 			acted.Done += len(done)
 			acted.Pending -= len(ids)
-			err = a.explain(batch, &acted, s.AsOf, ids, occurredAts, done)
+			err = a.explain(batch, &acted, s.settledBefore(), ids, occurredAts, done)
 		}
 		cancel()
 		if err != nil {

@@ -19,6 +19,20 @@ type Selection struct {
 	// AsOf is the moment, by the database clock.
 	AsOf time.Time
 	refs []ref
+	// named are events that were asked for by their ids: whatever has become of them since, they are meant.
+	named bool
+}
+
+// always is after any time of an event: PostgreSQL has it, and the clock of no server.
+var always = time.Date(9999, 12, 31, 0, 0, 0, 0, time.UTC)
+
+// settledBefore is when an event must have failed to be meant still. That is no question to a named one, whose failure may lie
+// ahead of a clock that was set back.
+func (s Selection) settledBefore() time.Time {
+	if s.named {
+		return always
+	}
+	return s.AsOf
 }
 
 // ref names an event: nothing relies on an id alone.
@@ -124,6 +138,7 @@ func (a *Admin) SelectToRetryNow(ctx context.Context, ids []uuid.UUID) (Selectio
 // is refused for the very reasons that the act would be.
 func (a *Admin) selectNamed(ctx context.Context, ids []uuid.UUID, try func(*coredb.Queries, uuid.UUID) error) (s Selection, err error) {
 	var refusals []error
+	s.named = true
 	for _, id := range ids {
 		err := a.inTx(ctx, func(tx pgx.Tx) error {
 			trial, err := tx.Begin(ctx)
