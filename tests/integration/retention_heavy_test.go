@@ -18,11 +18,11 @@ import (
 	"spectral/tests/pgtest"
 )
 
-// A million rows of both tables are swept, without a pause, while events are published, claimed and handled: nobody waits for it,
+// Many rows of both tables are swept, without a pause, while events are published, claimed and handled: nobody waits for it,
 // and no event is lost, handled twice or swept.
-func TestAMillionRowsAreSweptBesideLiveTraffic(t *testing.T) {
+func TestManyRowsAreSweptBesideLiveTraffic(t *testing.T) {
 	b := setupAlone(t, 5*time.Minute)
-	const rows, keys = 700_000, 300_000
+	const rows, keys = 200_000, 100_000
 	const patience = 2 * time.Second // of whoever publishes or claims
 	b.exec("alter table core.outbox disable trigger outbox_notify")
 	b.exec(`insert into core.outbox (event_type, event_version, source, content_class, channel, generation, payload, idempotency_key, status,

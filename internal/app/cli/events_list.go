@@ -95,8 +95,8 @@ func printEvents(p Process, all []admin.Event, now time.Time) {
 		rows[i] = []any{e.ID, string(e.Status), visible(e.EventType), route(e), workspace(e), e.Attempts, e.PriorReplays, moment(e, now), firstLine(e.LastError)}
 	}
 	printTable(p, []column{
-		{title: "ID"}, {title: "STATUS", colour: statusColour}, {title: "TYPE"}, {title: "SOURCE"}, {title: "WORKSPACE"},
-		{title: "TRIES", right: true}, {title: "REPLAYS", right: true}, {title: "WHEN"}, {title: "ERROR"},
+		{title: "ID"}, {title: "STATUS", colour: statusColour}, {title: "TYPE", cut: true}, {title: "SOURCE", cut: true}, {title: "WORKSPACE", cut: true},
+		{title: "TRIES", right: true}, {title: "REPLAYS", right: true}, {title: "WHEN"}, {title: "ERROR", cut: true},
 	}, rows)
 }
 

@@ -113,7 +113,7 @@ func printPauses(p Process, pauses []admin.Pause) {
 		}
 		rows[i] = []any{visible(pause.EventType), pause.Generation, pause.PausedAt.Format(time.RFC3339), visible(pause.PausedBy), reason}
 	}
-	printTable(p, []column{{title: "TYPE"}, {title: "GENERATION", right: true}, {title: "PAUSED"}, {title: "BY"}, {title: "REASON"}}, rows)
+	printTable(p, []column{{title: "TYPE", cut: true}, {title: "GENERATION", right: true}, {title: "PAUSED"}, {title: "BY", cut: true}, {title: "REASON", cut: true}}, rows)
 }
 
 // pauseLine says in one line what is paused, wherever that is said.

@@ -128,7 +128,7 @@ func printEffects(p Process, effects []admin.Effect) {
 		}
 		rows[i] = []any{e.EventID, visible(e.EventType), handler, effect, visible(e.Note)}
 	}
-	printTable(p, []column{{title: "EVENT"}, {title: "TYPE"}, {title: "HANDLER"}, {title: "EFFECT"}, {title: "NOTE"}}, rows)
+	printTable(p, []column{{title: "EVENT"}, {title: "TYPE", cut: true}, {title: "HANDLER", cut: true}, {title: "EFFECT"}, {title: "NOTE", cut: true}}, rows)
 }
 
 // printPreview prints the sum.
@@ -145,7 +145,7 @@ func printPreview(p Process, preview admin.Preview, inFull bool) {
 		for i, h := range preview.Handlers {
 			rows[i] = []any{visible(h.EventType), visible(h.Handler), h.WouldRun, h.Handled}
 		}
-		printTable(p, []column{{title: "TYPE"}, {title: "HANDLER"}, {title: "WOULD RUN", right: true}, {title: "ALREADY HANDLED", right: true}}, rows)
+		printTable(p, []column{{title: "TYPE", cut: true}, {title: "HANDLER", cut: true}, {title: "WOULD RUN", right: true}, {title: "ALREADY HANDLED", right: true}}, rows)
 	}
 	for _, u := range preview.Unhandled {
 		_, _ = fmt.Fprintf(p.Stdout, "NOBODY WOULD HANDLE %s of type %s: %s\n", strings.ToUpper(eventsText(u.Events)), visible(u.EventType), visible(u.Note))

@@ -120,7 +120,7 @@ func printDetail(p Process, d admin.Detail, full bool) {
 	if len(d.Handlers) == 0 {
 		_, _ = fmt.Fprintln(p.Stdout, "  none")
 	} else {
-		printTable(p, []column{{title: "  HANDLER"}, {title: "STATE", colour: stageColour}, {title: "SINCE"}, {title: "FAILURES", right: true}, {title: "ERROR"}}, handlerRows(d))
+		printTable(p, []column{{title: "  HANDLER", cut: true}, {title: "STATE", colour: stageColour}, {title: "SINCE"}, {title: "FAILURES", right: true}, {title: "ERROR", cut: true}}, handlerRows(d))
 	}
 	if d.Workers == 0 {
 		_, _ = fmt.Fprintf(p.Stdout, "  no live worker of generation %d handles %s\n", d.Generation, visible(d.EventType))

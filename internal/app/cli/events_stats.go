@@ -112,7 +112,7 @@ func printCounted(p Process, c admin.Counted) {
 	if len(c.Groups) > 0 {
 		columns := make([]column, 0, len(c.By)+3)
 		for _, d := range c.By {
-			columns = append(columns, column{title: strings.ToUpper(string(d)), colour: statusColour})
+			columns = append(columns, column{title: strings.ToUpper(string(d)), cut: true, colour: statusColour})
 		}
 		columns = append(columns, column{title: "COUNT", right: true}, column{title: "OLDEST"}, column{title: "LATEST"})
 		rows := make([][]any, len(c.Groups))

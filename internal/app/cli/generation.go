@@ -511,8 +511,8 @@ func describeAdoption(ctx context.Context, p Process, a *admin.Admin, want adopt
 	}
 	if len(rows) > 0 && !want.printsAsJSON {
 		printTable(p, []column{
-			{title: "EVENT TYPE"}, {title: "DUE", right: true}, {title: "SCHEDULED", right: true}, {title: "IN FLIGHT, STAYS", right: true},
-			{title: fmt.Sprintf("HANDLED IN %d BY", want.to)},
+			{title: "EVENT TYPE", cut: true}, {title: "DUE", right: true}, {title: "SCHEDULED", right: true}, {title: "IN FLIGHT, STAYS", right: true},
+			{title: fmt.Sprintf("HANDLED IN %d BY", want.to), cut: true},
 		}, rows)
 	}
 	if len(unhandled) > 0 {

@@ -134,7 +134,7 @@ func printRetention(p Process, s retentionStatus) {
 		}
 	}
 	printTable(p, []column{
-		{title: "SUBJECT"}, {title: "CONTENT CLASS"}, {title: "KEPT DAYS", right: true}, {title: "GRACE DAYS", right: true}, {title: "DISPOSAL"},
+		{title: "SUBJECT"}, {title: "CONTENT CLASS", cut: true}, {title: "KEPT DAYS", right: true}, {title: "GRACE DAYS", right: true}, {title: "DISPOSAL"},
 		{title: "TO TOMBSTONE", right: true}, {title: "TO DELETE", right: true},
 	}, rows)
 	if s.PolicyFault != "" {
