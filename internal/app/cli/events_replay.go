@@ -30,7 +30,7 @@ failed. Of two operators who do it at once each event is replayed by one. What f
   workers events replay --type decision.recorded --error IntegrityError --to 8 --dry-run
   workers events replay --all --to 8 --rate 200 --by anna --yes`,
 	}
-	to := generationFlag(cmd, p, "to", "generation whose code is to handle them")
+	to := generationFlag(cmd, p, "to", "generation whose code is to handle them", (*admin.Admin).OpenGenerations)
 	a := newActing(p, cmd, "replay", "replayed", admin.Failed)
 	force := cmd.Flags().Bool("force", false, "delivered events, too")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
