@@ -310,10 +310,10 @@ func (e eventsAct) command(p Process) *cobra.Command {
 	return cmd
 }
 
-// generationFlag adds a flag that names a generation, and returns what reads it.
-func generationFlag(cmd *cobra.Command, p Process, name, usage string) func() (events.Generation, error) {
+// generationFlag adds a flag that names a generation, completed by those offered, and returns what reads it.
+func generationFlag(cmd *cobra.Command, p Process, name, usage string, offered func(*admin.Admin, context.Context) ([]string, error)) func() (events.Generation, error) {
 	value := cmd.Flags().String(name, "", usage)
-	completeFlag(cmd, name, func() []string { return known(cmd, p, (*admin.Admin).KnownGenerations) })
+	completeFlag(cmd, name, func() []string { return known(cmd, p, offered) })
 	return func() (events.Generation, error) {
 		if *value == "" {
 			return 0, usageError{fmt.Errorf("--%s is missing: %s; core.deployments has those that are live", name, usage)}

@@ -74,7 +74,7 @@ func Main(ctx context.Context, p Process, args []string) int {
 	case untold && errors.Is(err, syscall.EPIPE): // who reads has had enough, as head has
 		return exitFailed
 	}
-	fmt.Fprintln(p.Stderr, "workers:", visible(strings.Join(strings.Fields(strings.ReplaceAll(err.Error(), "\n", "; ")), " ")))
+	fmt.Fprintln(p.Stderr, "workers:", visible(strings.Join(strings.Fields(strings.ReplaceAll(asFlags(err.Error()), "\n", "; ")), " ")))
 	if untold {
 		return exitFailed
 	}
@@ -86,6 +86,14 @@ func Main(ctx context.Context, p Process, args []string) int {
 		return exitAttention
 	}
 	return exitFailed
+}
+
+// asFlags says beside the parameters that hints of SQL functions name which flags those are here. A hint that says so itself is left as it is.
+func asFlags(text string) string {
+	if strings.Contains(text, "--force") {
+		return text
+	}
+	return strings.ReplaceAll(text, "p_force => true", "--force (in SQL p_force => true)")
 }
 
 func rootCommand(p Process) *cobra.Command {

@@ -20,7 +20,7 @@ and what workers have in hand they finish; what then is to be retried waits as w
   workers events pause --list`,
 		ValidArgsFunction: completeType,
 	}
-	generation := generationFlag(cmd, p, "generation", "deployment generation")
+	generation := generationFlag(cmd, p, "generation", "deployment generation", (*admin.Admin).KnownGenerations)
 	reason := reasonFlag(cmd)
 	cmd.Flags().BoolVar(&list, "list", false, "show what is paused")
 	who := by(cmd, p)
@@ -70,7 +70,7 @@ func eventsResumeCommand(p Process) *cobra.Command {
 		Example:           `  workers events resume decision.recorded --generation 8`,
 		ValidArgsFunction: completeType,
 	}
-	generation := generationFlag(cmd, p, "generation", "deployment generation")
+	generation := generationFlag(cmd, p, "generation", "deployment generation", (*admin.Admin).KnownGenerations)
 	who := by(cmd, p)
 	asJSON := jsonFlag(cmd)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {

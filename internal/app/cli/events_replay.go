@@ -32,7 +32,7 @@ failed. Of two operators who do it at once each event is replayed by one. What f
   workers events replay --all --to 8 --rate 200 --by anna --yes
   workers events replay --status delivered --type decision.recorded --newer-than 1d --to 8 --force`,
 	}
-	to := generationFlag(cmd, p, "to", "generation whose code is to handle them")
+	to := generationFlag(cmd, p, "to", "generation whose code is to handle them", (*admin.Admin).OpenGenerations)
 	a := newActing(p, cmd, "replay", "replayed", admin.Failed)
 	force := cmd.Flags().Bool("force", false, "delivered events, too: of those named, or with --status delivered")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {

@@ -161,10 +161,10 @@ func parseAge(s string) (time.Duration, error) {
 	return age, nil
 }
 
-// completeFlag completes a flag by the values known.
+// completeFlag completes a flag by the values known, in their order.
 func completeFlag(cmd *cobra.Command, flag string, values func() []string) {
 	_ = cmd.RegisterFlagCompletionFunc(flag, func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
-		return values(), cobra.ShellCompDirectiveNoFileComp
+		return values(), cobra.ShellCompDirectiveNoFileComp | cobra.ShellCompDirectiveKeepOrder
 	})
 }
 

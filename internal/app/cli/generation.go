@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -66,6 +67,19 @@ func completeGenerations(p Process, most int) func(*cobra.Command, []string, str
 			})
 		}
 		return offered, cobra.ShellCompDirectiveNoFileComp
+	}
+}
+
+// completeOpenGenerations offers those that are not retired, but for those given already, for up to so many arguments.
+func completeOpenGenerations(p Process, most int) func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
+	return func(cmd *cobra.Command, args []string, _ string) (offered []string, _ cobra.ShellCompDirective) {
+		if len(args) < most {
+			offered = slices.DeleteFunc(known(cmd, p, (*admin.Admin).OpenGenerations), func(offer string) bool {
+				generation, _, _ := strings.Cut(offer, "\t")
+				return slices.Contains(args, generation)
+			})
+		}
+		return offered, cobra.ShellCompDirectiveNoFileComp | cobra.ShellCompDirectiveKeepOrder
 	}
 }
 
@@ -367,7 +381,7 @@ First shows, for each event type, how many would move and how many live workers 
 them: attempts, and failures by handler.`,
 		Example: `  workers generation adopt 7 8 --dry-run
   workers generation adopt 7 8 --type worlds.scan.completed --yes`,
-		ValidArgsFunction: completeGenerations(p, 2),
+		ValidArgsFunction: completeOpenGenerations(p, 2),
 	}
 	who, asJSON := by(cmd, p), jsonFlag(cmd)
 	types := textsFlag(cmd.Flags(), "type", "event type to move; all of them if left out")

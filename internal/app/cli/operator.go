@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"strings"
 	"time"
+	"unicode"
 	"unicode/utf8"
 
 	"github.com/spf13/cobra"
@@ -56,8 +57,8 @@ type saying struct {
 
 // Set implements [pflag.Value].
 func (s *saying) Set(text string) error {
-	if text == "" || len(text) > s.most || !utf8.ValidString(text) || !s.fits(text) {
-		return fmt.Errorf("want 1 to %d bytes, %s, or leave it out", s.most, s.form)
+	if text == "" || len(text) > s.most || !utf8.ValidString(text) || strings.ContainsFunc(text, unicode.IsControl) || !s.fits(text) {
+		return fmt.Errorf("want 1 to %d bytes without control characters, %s, or leave it out", s.most, s.form)
 	}
 	s.text = text
 	return nil

@@ -80,6 +80,8 @@ func TestSayings(t *testing.T) {
 		{"--by", "anna", true}, {"--by", strings.Repeat("a", 256), true}, {"--by", strings.Repeat("a", 257), false}, {"--by", "", false}, {"--by", " ", false},
 		{"--by", "anna ", false}, {"--by", "\xff", false}, {"--reason", " because", true}, {"--reason", strings.Repeat("a", 1024), true},
 		{"--reason", strings.Repeat("a", 1025), false}, {"--reason", "", false}, {"--reason", "\t", false},
+		{"--reason", "a\x1b[31mb", false}, {"--reason", "a\nb", false}, {"--reason", "a\x00", false}, {"--reason", "a\u009bb", false}, {"--reason", "a\xff", false},
+		{"--by", "an\x1bna", false}, {"--reason", "weil's nötig ist – bald", true},
 	} {
 		cmd := eventsPauseCommand(Process{Getenv: func(string) string { return " somebody" }})
 		if cmd.Flag("by").Value.String() != "" {

@@ -12,6 +12,13 @@ func (a *Admin) KnownGenerations(ctx context.Context) ([]string, error) {
 	return a.known(ctx, "generations", "select d.generation::text from core.deployments d order by d.generation desc")
 }
 
+// OpenGenerations are those that are not retired, each with its status behind a tab: the highest live one first, and what is live before what
+// is draining.
+func (a *Admin) OpenGenerations(ctx context.Context) ([]string, error) {
+	return a.known(ctx, "generations", `select d.generation || E'\t' || d.status from core.deployments d
+		where d.status <> 'retired' order by d.status <> 'live', d.generation desc`)
+}
+
 // KnownChannels are the channels that the registered generations have by the registered event types.
 func (a *Admin) KnownChannels(ctx context.Context) ([]string, error) {
 	return a.known(ctx, "channels", `select distinct 'outbox_gen_' || d.generation || coalesce('_' || t.class, '')
