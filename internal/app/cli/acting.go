@@ -40,6 +40,7 @@ type acting struct {
 	pace     admin.Pace
 	limit    func() (time.Duration, error)
 	timeout  time.Duration
+	tried    bool // by a filter only events that have been tried
 }
 
 // newActing adds the flags. Statuses are those that it can be done to.
@@ -84,6 +85,7 @@ func (a *acting) chosen(args []string) (ids []uuid.UUID, filter admin.Filter, er
 	if filter, err = a.filter(); err != nil {
 		return nil, filter, err
 	}
+	filter.Tried = a.tried
 	switch {
 	case len(args) > 0 && len(given) > 0:
 		return nil, filter, usageError{fmt.Errorf("events are named, and %s is given as well: leave one of them out", strings.Join(given, " and "))}
@@ -242,6 +244,7 @@ type eventsAct struct {
 	further                   string                                                                    // of the question: when or where
 	named                     func(*admin.Admin, context.Context, []uuid.UUID) (admin.Selection, error) // all, or why not
 	many                      func(context.Context, *admin.Admin, admin.Selection, string, admin.Pace) (admin.Acted, error)
+	tried                     bool // a filter means events that have been tried only
 }
 
 func (e eventsAct) command(p Process) *cobra.Command {
@@ -250,6 +253,7 @@ func (e eventsAct) command(p Process) *cobra.Command {
 		e.flags(cmd)
 	}
 	a := newActing(p, cmd, e.verb, e.done, e.statuses...)
+	a.tried = e.tried
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		ids, filter, err := a.chosen(args)
 		if err != nil {

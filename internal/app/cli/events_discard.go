@@ -46,10 +46,10 @@ func eventsUndiscardCommand(p Process) *cobra.Command {
 
 func eventsRetryNowCommand(p Process) *cobra.Command {
 	return eventsAct{
-		use: "retry-now", verb: "retry", done: "made due", statuses: []admin.Status{admin.Scheduled}, further: " now",
+		use: "retry-now", verb: "retry", done: "made due", statuses: []admin.Status{admin.Scheduled}, further: " now", tried: true,
 		short: "Let waiting events run at once",
-		long: `Make events due at once that wait for a later time: for a retry after a failure, or because they were published for
-later. Nothing else about them changes: the tries so far count, and a handler that has given up stays so, which only a
+		long: `Make events due at once that wait for a retry after a failure; one that was published for a later time is made due only
+if it is named by its id. Nothing else about them changes: the tries so far count, and a handler that has given up stays so, which only a
 replay undoes once the event has failed.`,
 		example: `  workers events retry-now 0198c5d4-9a52-7c11-8f0e-3b7a4d2f6e10
   workers events retry-now --error ConnectionError --yes`,
