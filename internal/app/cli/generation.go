@@ -54,10 +54,10 @@ func parseGenerations(args []string) ([]events.Generation, error) {
 	return parsed, nil
 }
 
-// completeGenerations offers those of the database, for up to so many arguments.
-func completeGenerations(p Process, most int) func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
+// completeGenerations offers those of the database, for one argument.
+func completeGenerations(p Process) func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
 	return func(cmd *cobra.Command, args []string, _ string) (offered []string, _ cobra.ShellCompDirective) {
-		if len(args) < most {
+		if len(args) < 1 {
 			offered = known(cmd, p, func(a *admin.Admin, ctx context.Context) (offered []string, _ error) {
 				all, err := a.Generations(ctx, nil)
 				for _, g := range all {
@@ -70,10 +70,10 @@ func completeGenerations(p Process, most int) func(*cobra.Command, []string, str
 	}
 }
 
-// completeOpenGenerations offers those that are not retired, but for those given already, for up to so many arguments.
-func completeOpenGenerations(p Process, most int) func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
+// completeOpenGenerations offers those that are not retired, for two arguments that differ.
+func completeOpenGenerations(p Process) func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
 	return func(cmd *cobra.Command, args []string, _ string) (offered []string, _ cobra.ShellCompDirective) {
-		if len(args) < most {
+		if len(args) < 2 {
 			offered = slices.DeleteFunc(known(cmd, p, (*admin.Admin).OpenGenerations), func(offer string) bool {
 				generation, _, _ := strings.Cut(offer, "\t")
 				return slices.Contains(args, generation)
@@ -105,7 +105,7 @@ generation that is not live is not.`,
 		Example: `  workers generation status
   workers generation status 7 --wait 10m   # a gate in a deploy script
   workers generation status --json`,
-		ValidArgsFunction: completeGenerations(p, 1),
+		ValidArgsFunction: completeGenerations(p),
 	}
 	asJSON := jsonFlag(cmd)
 	cmd.Flags().DurationVar(&wait, "wait", 0, "wait so long for it to be safe to stop")
@@ -237,7 +237,7 @@ func generationRegisterCommand(p Process) *cobra.Command {
 		Long: `Make a generation known and live. A starting worker registers its own; it leaves a draining one draining, which this
 command makes live again, as after a rollback. A retired one is refused.`,
 		Example:           `  workers generation register 8`,
-		ValidArgsFunction: completeGenerations(p, 1),
+		ValidArgsFunction: completeGenerations(p),
 	}
 	who, asJSON := by(cmd, p), jsonFlag(cmd)
 	cmd.RunE = operating(p, func(cmd *cobra.Command, args []string, a *admin.Admin) error {
@@ -263,7 +263,7 @@ another. Its own producers, who name it, and its workers run on.
 The only live generation is drained with --force only: publishing that names no generation is then refused (SP019) until one is
 live.`,
 		Example:           `  workers generation drain 7`,
-		ValidArgsFunction: completeGenerations(p, 1),
+		ValidArgsFunction: completeGenerations(p),
 	}
 	who, asJSON := by(cmd, p), jsonFlag(cmd)
 	cmd.Flags().BoolVar(&force, "force", false, "drain it even if no other is live")
@@ -293,7 +293,7 @@ Which transactions may have published is not known: all that are open when it is
 Exits 1 if it is not retired within --timeout. Interrupting and repeating the command is harmless.`,
 		Example: `  workers generation retire 7
   workers generation retire 7 --timeout 1h`,
-		ValidArgsFunction: completeGenerations(p, 1),
+		ValidArgsFunction: completeGenerations(p),
 	}
 	who, asJSON := by(cmd, p), jsonFlag(cmd)
 	cmd.Flags().DurationVar(&timeout, "timeout", time.Minute, "how long to wait for what is left")
@@ -372,7 +372,7 @@ First shows, for each event type, how many would move and how many live workers 
 them: attempts, and failures by handler.`,
 		Example: `  workers generation adopt 7 8 --dry-run
   workers generation adopt 7 8 --type worlds.scan.completed --yes`,
-		ValidArgsFunction: completeOpenGenerations(p, 2),
+		ValidArgsFunction: completeOpenGenerations(p),
 	}
 	who, asJSON := by(cmd, p), jsonFlag(cmd)
 	types := textsFlag(cmd.Flags(), "type", "event type to move; all of them if left out")
