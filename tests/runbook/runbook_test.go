@@ -110,7 +110,7 @@ func newScene(t *testing.T) *scene {
 	at := pgtest.New(t)
 	s := &scene{
 		T: t, ctx: ctx, at: at, admin: pgtest.Conn(t, at), operator: pgtest.Login(t, at, "spectral_operator", "pg_read_all_stats"),
-		worker: pgtest.Login(t, at, "spectral_worker"), values: map[string]string{"generation": "1", "you": "ana"},
+		worker: pgtest.Login(t, at, "spectral_worker"), values: map[string]string{"generation": "1", "you": "ana", "began-at": "infinity"},
 	}
 	return s
 }
