@@ -72,11 +72,11 @@ func TestAReplayRunsWhatIsUnhandled(t *testing.T) {
 	// by force it runs through again, with no effect
 	acted, err = operator.Replay(b.ctx, selection, pgtest.Generation, "anna", false, unhurried(1))
 	must(t, err)
-	if acted.Done != 0 || acted.LeftOut != 1 || len(acted.Reasons) != 1 || acted.Reasons[0].State != "delivered anew" {
+	if acted.Done != 0 || acted.LeftOut != 1 || len(acted.Reasons) != 1 || acted.Reasons[0].State != "delivered" {
 		t.Errorf("of a delivered event it came to %+v", acted)
 	}
 	// once for each time that somebody asks: who replays the same selection twice has it replayed once
-	selection, err = operator.SelectToReplay(b.ctx, []uuid.UUID{e.EventID}, pgtest.Generation, true)
+	selection, err = operator.Select(b.ctx, admin.Filter{Statuses: []admin.Status{admin.Delivered}}, 0)
 	must(t, err)
 	acted, err = operator.Replay(b.ctx, selection, pgtest.Generation, "anna", true, unhurried(1))
 	must(t, err)
