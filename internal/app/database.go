@@ -85,6 +85,36 @@ func CheckDatabase(ctx context.Context, s *Settings, further ...string) error {
 	return nil
 }
 
+// CheckDrainable reports a generation of which there is nothing to drain, for nobody knows it: a worker that starts would
+// make it live, and publishing from SQL would go to it.
+func CheckDrainable(ctx context.Context, s Settings) error {
+	config, err := postgres.DirectConfig(s.DatabaseURL)
+	if err != nil {
+		return &SettingsError{[]error{fmt.Errorf("%s: %w", EnvDatabaseURL, oneLine(err))}}
+	}
+	config.DefaultQueryExecMode = pgx.QueryExecModeExec
+	return withConnection(ctx, config, func(ctx context.Context, conn *pgx.Conn) error {
+		tx, err := conn.Begin(ctx)
+		if err != nil {
+			return fmt.Errorf("begin: %w", oneLine(err))
+		}
+		defer func() { _ = tx.Rollback(context.WithoutCancel(ctx)) }()
+		if err := actAs(ctx, conn, workerRole); err != nil {
+			return err
+		}
+		var known bool
+		err = conn.QueryRow(ctx, `select exists (select from core.deployments d where d.generation = $1)
+			or exists (select from core.generation_backlog($1))`, int64(s.Generation)).Scan(&known)
+		if err != nil {
+			return fmt.Errorf("look for generation %d: %w", s.Generation, oneLine(err))
+		}
+		if !known {
+			return fmt.Errorf("generation %d is not registered, and no event names it: there is nothing to drain; check %s", s.Generation, EnvGeneration)
+		}
+		return nil
+	})
+}
+
 // CheckOperator reports, in one line with what to do, why the login of url cannot act as an operator there: a database
 // unreachable, too old or not migrated, or a login that may not.
 func CheckOperator(ctx context.Context, url string) error {

@@ -236,6 +236,9 @@ func printGeneration(cmd *cobra.Command, p Process, a *admin.Admin, g events.Gen
 		return printJSON(p, known)
 	}
 	_, err = fmt.Fprintf(p.Stdout, "generation %d is %s; publishing that names no generation goes %s\n", g, known.Status, publishing)
+	if known.PublishingDefault && known.Workers == 0 {
+		_, _ = fmt.Fprintf(p.Stderr, "no worker of generation %d lives: its events wait until one is started\n", g)
+	}
 	return err
 }
 

@@ -92,6 +92,11 @@ func run(cmd *cobra.Command, p Process, embedded, drain bool, classes []string) 
 	if err := app.CheckDatabase(ctx, &settings); err != nil {
 		return err
 	}
+	if drain {
+		if err := app.CheckDrainable(ctx, settings); err != nil {
+			return err
+		}
+	}
 	var listener *postgres.Listener
 	worker := fx.New(app.Worker(settings, log), fx.Populate(&listener))
 	if err := worker.Start(ctx); err != nil {

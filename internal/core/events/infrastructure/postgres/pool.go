@@ -59,6 +59,9 @@ func PoolConfig(url string, runners int) (*pgxpool.Config, error) {
 // no host that swallows packets use up the time that the next one needs.
 func unify(config *pgx.ConnConfig) error {
 	config.RuntimeParams["client_encoding"] = "UTF8"
+	if config.RuntimeParams["application_name"] == "" { // for whoever looks at pg_stat_activity
+		config.RuntimeParams["application_name"] = "spectral"
+	}
 	if config.ConnectTimeout == 0 {
 		config.ConnectTimeout = connectTimeout
 	}
