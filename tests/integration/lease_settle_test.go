@@ -346,7 +346,7 @@ func TestAFreeFailureOfLeasedWork(t *testing.T) {
 // A batch whose completions turn out to take long is given up while the leases in it last: what undoes it later
 // would cost them all.
 func TestSlowCompletionsTogetherCostNoLease(t *testing.T) {
-	b := setupAlone(t, 4*patience) // leases of 3 s, and what takes nearly as long
+	b := setupAlone(t, 4*patience)      // leases of 3 s, and what takes nearly as long
 	first, rest := newGate(), newGate() // of two quick ones, while whose completions run the slow ones gather
 	t.Cleanup(func() { first.letOn(); rest.letOn() })
 	completing := make(chan struct{}, 2)
