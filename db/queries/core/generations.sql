@@ -9,7 +9,7 @@ select s.generation::bigint as generation, s.status::text as status,
   coalesce(s.oldest_due, '0001-01-01 00:00:00+00')::timestamptz as oldest_due,
   coalesce(s.next_scheduled, '0001-01-01 00:00:00+00')::timestamptz as next_scheduled,
   coalesce(s.last_scheduled, '0001-01-01 00:00:00+00')::timestamptz as last_scheduled,
-  s.workers::bigint as workers, s.publishing_default::boolean as publishing_default, s.paused_types::text[] as paused_types
+  s.workers::bigint as workers, s.publishing_default::boolean as publishing_default
 from core.generation_status(sqlc.narg('generation')::bigint) as s;
 
 -- name: GenerationBacklog :many

@@ -165,7 +165,7 @@ select s.generation::bigint as generation, s.status::text as status,
   coalesce(s.oldest_due, '0001-01-01 00:00:00+00')::timestamptz as oldest_due,
   coalesce(s.next_scheduled, '0001-01-01 00:00:00+00')::timestamptz as next_scheduled,
   coalesce(s.last_scheduled, '0001-01-01 00:00:00+00')::timestamptz as last_scheduled,
-  s.workers::bigint as workers, s.publishing_default::boolean as publishing_default, s.paused_types::text[] as paused_types
+  s.workers::bigint as workers, s.publishing_default::boolean as publishing_default
 from core.generation_status($1::bigint) as s
 `
 
@@ -185,7 +185,6 @@ type GenerationStatusRow struct {
 	LastScheduled     time.Time
 	Workers           int64
 	PublishingDefault bool
-	PausedTypes       []string
 }
 
 // No generation: all of them. Year 1 stands for no time.
@@ -214,7 +213,6 @@ func (q *Queries) GenerationStatus(ctx context.Context, generation *int64) ([]Ge
 			&i.LastScheduled,
 			&i.Workers,
 			&i.PublishingDefault,
-			&i.PausedTypes,
 		); err != nil {
 			return nil, err
 		}
