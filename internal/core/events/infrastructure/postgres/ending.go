@@ -383,7 +383,7 @@ func (d *dispatchTx) completeAll(ctx context.Context, batch []*ending, held map[
 			return true, err
 		}
 		if (d.changed || d.acted) && len(batch) > 1 {
-			return true, errSessionChanged
+			return true, errSettingsShared
 		}
 	}
 	if !ran {
