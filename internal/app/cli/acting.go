@@ -119,6 +119,15 @@ func (a *acting) chosen(args []string) (ids []uuid.UUID, filter admin.Filter, er
 	return ids, orOf(filter, a.ordinary...), nil
 }
 
+// selected is all events that the filter fits, and says of what the database does not know that it does not.
+func (a *acting) selected(ctx context.Context, operator *admin.Admin, filter admin.Filter) (admin.Selection, error) {
+	selection, err := operator.Select(ctx, filter, a.timeout)
+	if err != nil {
+		return admin.Selection{}, err
+	}
+	return selection, tellUnknown(ctx, a.p, operator, filter, selection.Len() > 0)
+}
+
 // question asks for consent to do it to n events.
 func (a *acting) question(n int, more string) string {
 	return fmt.Sprintf("%s%s %s%s?", strings.ToUpper(a.verb[:1]), a.verb[1:], eventsText(n), more)
@@ -265,7 +274,7 @@ func (e eventsAct) command(p Process) *cobra.Command {
 			if len(ids) > 0 {
 				selection, err = e.named(operator, ctx, ids)
 			} else {
-				selection, err = operator.Select(ctx, filter, a.timeout)
+				selection, err = a.selected(ctx, operator, filter)
 			}
 			if err != nil {
 				return err

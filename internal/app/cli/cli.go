@@ -104,16 +104,14 @@ func rootCommand(p Process) *cobra.Command {
 		SilenceUsage:  true,
 		SilenceErrors: true,
 		Args:          cobra.NoArgs,
-		RunE: func(*cobra.Command, []string) error {
-			return usageError{errors.New("which command? see `workers --help`")}
-		},
 	}
+	group(root, "which command? see `workers --help`")
 	root.SetIn(p.Stdin)
 	root.SetOut(p.Stdout)
 	root.SetErr(p.Stderr)
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError{err} })
 	root.PersistentFlags().String("log-level", "info", "least level of log entries on stderr: debug, info, warn or error")
-	root.AddCommand(demoCommand(p), runCommand(p), migrateCommand(p), eventsCommand(p), generationCommand(p), retentionCommand(p),
+	root.AddCommand(demoCommand(p), runCommand(p), migrateCommand(p), eventsCommand(p), actionsCommand(p), generationCommand(p), retentionCommand(p),
 		doctorCommand(p), versionCommand(p))
 	return root
 }

@@ -51,6 +51,9 @@ and what workers have in hand they finish; what then is to be retried waits as w
 		}
 		return operating(p, func(cmd *cobra.Command, args []string, operator *admin.Admin) error {
 			if err := operator.Pause(cmd.Context(), args[0], g, *who, *reason); err != nil {
+				if refused, ok := errors.AsType[*admin.RefusedError](err); ok && refused.Field == "event_type" {
+					err = errors.Join(err, tellUnknown(cmd.Context(), p, operator, admin.Filter{EventTypes: args[:1]}, false))
+				}
 				return err
 			}
 			if *asJSON {
@@ -80,6 +83,9 @@ func eventsResumeCommand(p Process) *cobra.Command {
 		}
 		return operating(p, func(cmd *cobra.Command, args []string, operator *admin.Admin) error {
 			if err := operator.Resume(cmd.Context(), args[0], g, *who); err != nil {
+				if refused, ok := errors.AsType[*admin.RefusedError](err); ok && refused.Field == "event_type" {
+					err = errors.Join(err, tellUnknown(cmd.Context(), p, operator, admin.Filter{EventTypes: args[:1]}, false))
+				}
 				return err
 			}
 			if *asJSON {

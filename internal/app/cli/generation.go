@@ -18,16 +18,14 @@ import (
 // generationCommand groups what operators do with deployment generations; docs/deployment.md says when.
 func generationCommand(p Process) *cobra.Command {
 	cmd := &cobra.Command{
-		Use: "generation", Short: "Look at deployment generations, drain, adopt and retire them", Args: cobra.NoArgs,
+		Use: "generation", Short: "Look at deployment generations, drain, adopt and retire them",
 		Long: `A generation's workers handle its own events only. It is live, then draining, then retired; publishing from SQL goes to
 the highest live one. docs/deployment.md has the cutover, the rollback and the rest.`,
 		Example: `  workers generation status
   workers generation drain 7
   workers generation retire 7`,
-		RunE: func(*cobra.Command, []string) error {
-			return usageError{errors.New("generation status, register, drain, adopt or retire?")}
-		},
 	}
+	group(cmd, "generation status, register, drain, adopt or retire?")
 	cmd.AddCommand(generationStatusCommand(p), generationRegisterCommand(p), generationDrainCommand(p), generationAdoptCommand(p), generationRetireCommand(p))
 	return cmd
 }
@@ -431,6 +429,9 @@ func adopt(ctx context.Context, p Process, a *admin.Admin, want adoption) error 
 	}
 	found, err := a.Adoptable(ctx, want.from, want.to, want.types)
 	if err != nil {
+		return err
+	}
+	if err := tellUnknown(ctx, p, a, admin.Filter{EventTypes: want.types}, len(found) > 0); err != nil {
 		return err
 	}
 	result := adopted{From: want.from, To: want.to, DryRun: want.dryRun, Types: found}

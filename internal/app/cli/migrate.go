@@ -23,11 +23,8 @@ func migrateCommand(p Process) *cobra.Command {
 once: they take turns.`,
 		Example: `  DATABASE_URL=postgres://owner@db/app workers migrate up
   workers migrate status`,
-		Args: cobra.NoArgs,
-		RunE: func(*cobra.Command, []string) error {
-			return usageError{errors.New("migrate up, down or status?")}
-		},
 	}
+	group(cmd, "migrate up, down or status?")
 	cmd.AddCommand(
 		&cobra.Command{
 			Use: "up", Short: "Apply every step not yet applied, and register the event types of this build", Args: cobra.NoArgs,

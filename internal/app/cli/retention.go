@@ -22,15 +22,13 @@ import (
 // retentionCommand groups what operators do about the age of what is stored.
 func retentionCommand(p Process) *cobra.Command {
 	cmd := &cobra.Command{
-		Use: "retention", Short: "See how long rows are kept, and sweep what is past it", Args: cobra.NoArgs,
+		Use: "retention", Short: "See how long rows are kept, and sweep what is past it",
 		Long: `See how long rows are kept, by core.retention_policies, and sweep what is past it: first it becomes a tombstone, and after the days
 of grace it is deleted. Workers sweep by themselves.`,
 		Example: `  workers retention status
   workers retention sweep --dry-run`,
-		RunE: func(*cobra.Command, []string) error {
-			return usageError{errors.New("retention status or sweep?")}
-		},
 	}
+	group(cmd, "retention status or sweep?")
 	cmd.AddCommand(retentionStatusCommand(p), retentionSweepCommand(p))
 	return cmd
 }
