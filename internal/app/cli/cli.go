@@ -13,6 +13,7 @@ import (
 	"runtime/debug"
 	"strings"
 	"syscall"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -54,12 +55,19 @@ type attentionError struct{ err error }
 func (e attentionError) Error() string { return e.err.Error() }
 func (e attentionError) Unwrap() error { return e.err }
 
+// oneStop is how long after the first signal further ones are a part of it: GNU timeout signals the process and then its group, and a shell may
+// do so, too.
+const oneStop = time.Second
+
 // Main runs one command line and returns its exit code. The first SIGINT or SIGTERM ends ctx, and
-// the command finishes in order; a second one kills the process.
+// the command finishes in order; one that comes a second later or more kills the process.
 func Main(ctx context.Context, p Process, args []string) int {
 	ctx, stop := signal.NotifyContext(ctx, syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
-	context.AfterFunc(ctx, stop)
+	context.AfterFunc(ctx, func() {
+		time.Sleep(oneStop) // until stop is called, signals go nowhere
+		stop()
+	})
 
 	running := false
 	out := &results{to: p.Stdout}
