@@ -117,3 +117,34 @@ func TestActionNames(t *testing.T) {
 		t.Errorf("%q, but the functions write %q", have, written)
 	}
 }
+
+// Where nobody is named the login is, in the history of an event as well.
+func TestTheLoginActs(t *testing.T) {
+	t.Parallel()
+	d := setup(t)
+	ctx := deadline(t)
+	exec(t, d.admin, `insert into core.outbox (event_type, event_version, source, content_class, generation, payload, idempotency_key, status, attempts, last_error, claimed_at)
+		values ('a.b', 1, 'worlds', 'operational', 1, '{}', 'k', 'failed', 6, 'E: a.b: no', now() - interval '1 minute')`)
+	at := pgtest.Login(t, d.at, admin.Role)
+	office := admin.New(pgtest.Pool(t, at))
+	for _, act := range []func(admin.Selection) (admin.Acted, error){
+		func(s admin.Selection) (admin.Acted, error) { return office.Discard(ctx, s, "", "", admin.Pace{}) },
+		func(s admin.Selection) (admin.Acted, error) { return office.Undiscard(ctx, s, "", admin.Pace{}) },
+		func(s admin.Selection) (admin.Acted, error) {
+			return office.Replay(ctx, s, 1, "", false, admin.Pace{})
+		},
+	} {
+		s, err := office.Select(ctx, admin.Filter{Statuses: []admin.Status{admin.Failed, admin.Discarded}}, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if acted, err := act(s); err != nil || acted.Done != 1 {
+			t.Fatalf("%+v, %v", acted, err)
+		}
+	}
+	names := values[string](t, d.admin, `select coalesce(h ->> 'discarded_by', h ->> 'undiscarded_by', h ->> 'replayed_by', '-')
+		from core.outbox o cross join lateral jsonb_array_elements(o.failure_history) h`)
+	if login := loginOf(t, at); !slices.Equal(names, []string{login, login, login}) {
+		t.Errorf("they are %q, want %q", names, login)
+	}
+}

@@ -48,7 +48,7 @@ retention is not listed (` + "`workers retention status`" + `).`,
 	flags.IntVar(&page.Limit, "limit", admin.DefaultPageSize, fmt.Sprintf("actions to list, from 1 to %d", admin.MaxPageSize))
 	flags.StringVar(&page.After, "after", "", "go on behind the page that ended with this cursor, with the same flags")
 	timeout := timeoutFlag(cmd)
-	completeFlag(cmd, "action", func() []string { return admin.ActionNames() })
+	completeFlag(cmd, "action", admin.ActionNames)
 	for _, name := range []string{"event", "by", "limit", "after"} {
 		completeFlag(cmd, name, func() []string { return nil })
 	}

@@ -139,7 +139,7 @@ func printCounted(p Process, c admin.Counted) {
 		_, _ = fmt.Fprintln(p.Stderr, "no event fits")
 	}
 	if c.More {
-		_, _ = fmt.Fprintf(p.Stderr, "there are more groups than these %d: --limit shows up to %d\n", len(c.Groups), admin.MaxPageSize)
+		_, _ = fmt.Fprintf(p.Stderr, "there are more groups: --limit shows up to %d\n", admin.MaxPageSize)
 	}
 	if c.DeliveredLeftOut {
 		_, _ = fmt.Fprintln(p.Stderr, "delivered events are not counted here: --status delivered counts them, --exact all")

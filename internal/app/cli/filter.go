@@ -229,6 +229,19 @@ func knownTypes() []string {
 	return slices.Sorted(maps.Keys(names))
 }
 
+// knownClasses are the processing classes of this build.
+func knownClasses() []string {
+	contracts, err := app.Contracts()
+	if err != nil {
+		return nil
+	}
+	classes, err := app.Classes(app.ConsumerBuilders(), contracts)
+	if err != nil {
+		return nil
+	}
+	return classes
+}
+
 // knownHandlers are the handlers of this build.
 func knownHandlers() []string {
 	var names []string

@@ -11,7 +11,7 @@ import (
 // group makes cmd one that only has others: called alone it asks which, and one that it does not have is a wrong call,
 // with those that may be meant.
 func group(cmd *cobra.Command, which string) {
-	cmd.Args = func(cmd *cobra.Command, args []string) error { return unknownCommand(cmd, args) }
+	cmd.Args = unknownCommand
 	cmd.RunE = func(*cobra.Command, []string) error { return usageError{errors.New(which)} }
 }
 

@@ -14,6 +14,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"spectral/internal/app"
+	"spectral/internal/core/events"
 	"spectral/internal/core/events/infrastructure/postgres/admin"
 	"spectral/internal/core/retention"
 	retentionpg "spectral/internal/core/retention/infrastructure/postgres"
@@ -100,7 +101,7 @@ Exits 0 whatever it finds.`,
 		if err != nil {
 			return wrongBounds(err)
 		}
-		shown := retentionStatus{PolicyFault: status.PolicyFault, Due: due, Latest: status.Latest, FailedExpiring: status.FailedExpiring}
+		shown := retentionStatus{Policies: []retentionPolicy{}, PolicyFault: status.PolicyFault, Due: append([]retention.Count{}, due...), Latest: status.Latest, FailedExpiring: status.FailedExpiring}
 		for _, policy := range policies {
 			shown.Policies = append(shown.Policies, retentionPolicy(policy))
 		}
@@ -142,7 +143,11 @@ func printRetention(p Process, s retentionStatus) {
 		_, _ = fmt.Fprintln(p.Stdout, "\nlatest sweep: none; workers sweep once they have run for some minutes")
 	} else {
 		printRun(p, *run)
-		_, _ = fmt.Fprintf(p.Stdout, "next sweep: by a worker, if one runs, in about %s\n", (time.Duration(s.NextRunIn) * time.Second).String())
+		if s.NextRunIn <= 0 {
+			_, _ = fmt.Fprintln(p.Stdout, "next sweep: due, by a worker that has run for some minutes")
+		} else {
+			_, _ = fmt.Fprintf(p.Stdout, "next sweep: by a worker, if one runs, in about %s\n", age(time.Duration(s.NextRunIn*float64(time.Second))))
+		}
 	}
 	if s.FailedExpiring > 0 {
 		line := fmt.Sprintf("failed events about to expire: %d, the first at %s; replay or discard them before",
@@ -189,7 +194,7 @@ func dueText(counts []retention.Count, subject retention.Subject, step retention
 
 // wrongBounds makes a refusal of arguments a wrong call.
 func wrongBounds(err error) error {
-	if refused, ok := errors.AsType[*admin.RefusedError](err); ok && refused.Code == "SP051" {
+	if refused, ok := errors.AsType[*admin.RefusedError](err); ok && refused.Code == events.CodeSweepBounds {
 		return usageError{refused}
 	}
 	return err
@@ -260,7 +265,7 @@ func sweep(cmd *cobra.Command, p Process, store *retentionpg.Store, o sweepOptio
 		}
 		if o.dryRun {
 			notDone(p)
-			return printSwept(p, "WOULD BE", due, o.asJSON)
+			return printSwept(p, wouldBe, due, o.asJSON)
 		}
 		text := dueLines(due)
 		if text == "" {
@@ -307,7 +312,7 @@ func sweepBatches(ctx context.Context, p Process, store sweeping, o sweepOptions
 	swept, more := int64(0), true
 	defer func() {
 		if err != nil && swept > 0 {
-			err = fmt.Errorf("%w; %d rows were swept before, and stay so", err, swept)
+			err = fmt.Errorf("%w; what was swept before, %s, stays so", err, app.Counted(swept, "row"))
 		}
 	}()
 	ledAt, told := time.Now(), false
@@ -351,7 +356,7 @@ func sweepBatches(ctx context.Context, p Process, store sweeping, o sweepOptions
 		}
 		if now := time.Now(); more && now.Sub(reported) >= time.Second {
 			reported = now
-			_, _ = fmt.Fprintf(p.Stderr, "%d rows swept\n", swept)
+			_, _ = fmt.Fprintf(p.Stderr, "%s swept\n", app.Counted(swept, "row"))
 		}
 		if more {
 			if err := rest(ctx, o.pause); err != nil {
@@ -362,10 +367,19 @@ func sweepBatches(ctx context.Context, p Process, store sweeping, o sweepOptions
 	return totals, nil
 }
 
+// sweepCounts is what `retention sweep --json` prints.
+type sweepCounts struct {
+	DryRun bool              `json:"dry_run"`
+	Steps  []retention.Count `json:"steps"` // of a dry run what would be done
+}
+
+// wouldBe heads what a dry run shows.
+const wouldBe = "WOULD BE"
+
 // printSwept prints how many rows each step came to.
 func printSwept(p Process, verb string, counts []retention.Count, asJSON bool) error {
 	if asJSON {
-		return printJSON(p, counts)
+		return printJSON(p, sweepCounts{DryRun: verb == wouldBe, Steps: append([]retention.Count{}, counts...)})
 	}
 	printCounts(p, verb, counts)
 	return nil

@@ -32,7 +32,7 @@ type Detail struct {
 
 	Handlers []HandlerState `json:"handlers"`
 	// Workers are how many live workers of the event's generation handle its type.
-	Workers int `json:"live_workers"`
+	Workers int `json:"workers"`
 	// Paused says who paused the event's type in its generation; nil: nobody.
 	Paused *Pause `json:"paused"`
 	// History has the entries of failure_history as they are: replays with the cycle before them, discards and what took them back,
