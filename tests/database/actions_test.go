@@ -142,9 +142,16 @@ func TestTheLoginActs(t *testing.T) {
 			t.Fatalf("%+v, %v", acted, err)
 		}
 	}
+	// by SQL as well
+	exec(t, d.admin, "update core.outbox set status = 'failed', claimed_at = now()")
+	id := value[uuid.UUID](t, d.admin, "select id from core.outbox")
+	conn := pgtest.Conn(t, at)
+	for _, act := range []string{"select core.outbox_discard($1, null)", "select core.outbox_undiscard($1, null)", "select core.outbox_replay($1, 1)"} {
+		exec(t, conn, act, id)
+	}
 	names := values[string](t, d.admin, `select coalesce(h ->> 'discarded_by', h ->> 'undiscarded_by', h ->> 'replayed_by', '-')
 		from core.outbox o cross join lateral jsonb_array_elements(o.failure_history) h`)
-	if login := loginOf(t, at); !slices.Equal(names, []string{login, login, login}) {
+	if login := loginOf(t, at); !slices.Equal(names, slices.Repeat([]string{login}, 6)) {
 		t.Errorf("they are %q, want %q", names, login)
 	}
 }

@@ -22,19 +22,19 @@ from core.generation_backlog(@generation::bigint) as b;
 
 -- name: RegisterGenerationBy :one
 -- The empty text stands for the login.
-select core.generation_register(@generation::bigint, coalesce(nullif(@acted_by::text, ''), session_user))::text as status;
+select core.generation_register(@generation::bigint, nullif(@acted_by::text, ''))::text as status;
 
 -- name: DrainGeneration :one
 -- The empty text stands for the login.
-select core.generation_drain(@generation::bigint, coalesce(nullif(@acted_by::text, ''), session_user), @force::boolean)::text as status;
+select core.generation_drain(@generation::bigint, nullif(@acted_by::text, ''), @force::boolean)::text as status;
 
 -- name: RetireGeneration :one
 -- The empty text stands for the login.
-select core.generation_retire(@generation::bigint, coalesce(nullif(@acted_by::text, ''), session_user))::text as stands;
+select core.generation_retire(@generation::bigint, nullif(@acted_by::text, ''))::text as stands;
 
 -- name: Adopt :one
 -- The empty text stands for the login. No event types: all of them.
-select core.outbox_adopt(@from_generation::bigint, @to_generation::bigint, @row_limit::integer, coalesce(nullif(@acted_by::text, ''), session_user),
+select core.outbox_adopt(@from_generation::bigint, @to_generation::bigint, @row_limit::integer, nullif(@acted_by::text, ''),
   sqlc.narg('event_types')::text[], @before::timestamptz)::integer as moved;
 
 -- name: Now :one

@@ -1,8 +1,8 @@
--- The empty text stands for the login wherever somebody is named, and for null where a reason is given.
+-- The empty text stands for null wherever somebody is named or gives a reason.
 
 -- name: OperatorReplay :many
 select r.event_id::uuid as event_id, r.occurred_at::timestamptz as occurred_at
-from core.outbox_replay_many(@ids::uuid[], @generation::bigint, coalesce(nullif(@by_whom::text, ''), session_user), @occurred_ats::timestamptz[],
+from core.outbox_replay_many(@ids::uuid[], @generation::bigint, nullif(@by_whom::text, ''), @occurred_ats::timestamptz[],
   @settled_before::timestamptz, @force::boolean) as r;
 
 -- name: OperatorReplayable :exec
@@ -18,25 +18,25 @@ from core.outbox_replay_preview_many(@ids::uuid[], @generation::bigint, @occurre
 
 -- name: OperatorDiscard :many
 select r.event_id::uuid as event_id, r.occurred_at::timestamptz as occurred_at
-from core.outbox_discard_many(@ids::uuid[], coalesce(nullif(@by_whom::text, ''), session_user), nullif(@reason::text, ''), @occurred_ats::timestamptz[],
+from core.outbox_discard_many(@ids::uuid[], nullif(@by_whom::text, ''), nullif(@reason::text, ''), @occurred_ats::timestamptz[],
   @failed_before::timestamptz) as r;
 
 -- name: OperatorDiscardOne :exec
-select core.outbox_discard(@id::uuid, coalesce(nullif(@by_whom::text, ''), session_user), nullif(@reason::text, ''));
+select core.outbox_discard(@id::uuid, nullif(@by_whom::text, ''), nullif(@reason::text, ''));
 
 -- name: OperatorUndiscard :many
 select r.event_id::uuid as event_id, r.occurred_at::timestamptz as occurred_at
-from core.outbox_undiscard_many(@ids::uuid[], coalesce(nullif(@by_whom::text, ''), session_user), @occurred_ats::timestamptz[]) as r;
+from core.outbox_undiscard_many(@ids::uuid[], nullif(@by_whom::text, ''), @occurred_ats::timestamptz[]) as r;
 
 -- name: OperatorUndiscardOne :exec
-select core.outbox_undiscard(@id::uuid, coalesce(nullif(@by_whom::text, ''), session_user));
+select core.outbox_undiscard(@id::uuid, nullif(@by_whom::text, ''));
 
 -- name: OperatorRetryNow :many
 select r.event_id::uuid as event_id, r.occurred_at::timestamptz as occurred_at
-from core.outbox_retry_now_many(@ids::uuid[], coalesce(nullif(@by_whom::text, ''), session_user), @occurred_ats::timestamptz[]) as r;
+from core.outbox_retry_now_many(@ids::uuid[], nullif(@by_whom::text, ''), @occurred_ats::timestamptz[]) as r;
 
 -- name: OperatorRetryNowOne :exec
-select core.outbox_retry_now(@id::uuid, coalesce(nullif(@by_whom::text, ''), session_user));
+select core.outbox_retry_now(@id::uuid, nullif(@by_whom::text, ''));
 
 -- name: OperatorTwins :many
 -- The events of an id.
@@ -52,10 +52,10 @@ from (select unnest(@ids::uuid[]) as id, unnest(@occurred_ats::timestamptz[]) as
 left join core.outbox o on o.id = k.id and o.occurred_at = k.occurred_at;
 
 -- name: PauseType :exec
-select core.event_type_pause(@event_type::text, @generation::bigint, coalesce(nullif(@by_whom::text, ''), session_user), nullif(@reason::text, ''));
+select core.event_type_pause(@event_type::text, @generation::bigint, nullif(@by_whom::text, ''), nullif(@reason::text, ''));
 
 -- name: ResumeType :exec
-select core.event_type_resume(@event_type::text, @generation::bigint, coalesce(nullif(@by_whom::text, ''), session_user));
+select core.event_type_resume(@event_type::text, @generation::bigint, nullif(@by_whom::text, ''));
 
 -- name: PausedTypes :many
 select p.event_type, p.generation, p.paused_at, p.paused_by, p.reason from core.paused_types p order by p.generation, p.event_type;

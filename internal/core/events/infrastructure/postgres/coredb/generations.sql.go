@@ -11,7 +11,7 @@ import (
 )
 
 const adopt = `-- name: Adopt :one
-select core.outbox_adopt($1::bigint, $2::bigint, $3::integer, coalesce(nullif($4::text, ''), session_user),
+select core.outbox_adopt($1::bigint, $2::bigint, $3::integer, nullif($4::text, ''),
   $5::text[], $6::timestamptz)::integer as moved
 `
 
@@ -89,7 +89,7 @@ func (q *Queries) Adoptable(ctx context.Context, arg AdoptableParams) ([]Adoptab
 }
 
 const drainGeneration = `-- name: DrainGeneration :one
-select core.generation_drain($1::bigint, coalesce(nullif($2::text, ''), session_user), $3::boolean)::text as status
+select core.generation_drain($1::bigint, nullif($2::text, ''), $3::boolean)::text as status
 `
 
 type DrainGenerationParams struct {
@@ -236,7 +236,7 @@ func (q *Queries) Now(ctx context.Context) (time.Time, error) {
 }
 
 const registerGenerationBy = `-- name: RegisterGenerationBy :one
-select core.generation_register($1::bigint, coalesce(nullif($2::text, ''), session_user))::text as status
+select core.generation_register($1::bigint, nullif($2::text, ''))::text as status
 `
 
 type RegisterGenerationByParams struct {
@@ -253,7 +253,7 @@ func (q *Queries) RegisterGenerationBy(ctx context.Context, arg RegisterGenerati
 }
 
 const retireGeneration = `-- name: RetireGeneration :one
-select core.generation_retire($1::bigint, coalesce(nullif($2::text, ''), session_user))::text as stands
+select core.generation_retire($1::bigint, nullif($2::text, ''))::text as stands
 `
 
 type RetireGenerationParams struct {

@@ -14,7 +14,7 @@ import (
 
 const operatorDiscard = `-- name: OperatorDiscard :many
 select r.event_id::uuid as event_id, r.occurred_at::timestamptz as occurred_at
-from core.outbox_discard_many($1::uuid[], coalesce(nullif($2::text, ''), session_user), nullif($3::text, ''), $4::timestamptz[],
+from core.outbox_discard_many($1::uuid[], nullif($2::text, ''), nullif($3::text, ''), $4::timestamptz[],
   $5::timestamptz) as r
 `
 
@@ -58,7 +58,7 @@ func (q *Queries) OperatorDiscard(ctx context.Context, arg OperatorDiscardParams
 }
 
 const operatorDiscardOne = `-- name: OperatorDiscardOne :exec
-select core.outbox_discard($1::uuid, coalesce(nullif($2::text, ''), session_user), nullif($3::text, ''))
+select core.outbox_discard($1::uuid, nullif($2::text, ''), nullif($3::text, ''))
 `
 
 type OperatorDiscardOneParams struct {
@@ -75,7 +75,7 @@ func (q *Queries) OperatorDiscardOne(ctx context.Context, arg OperatorDiscardOne
 const operatorReplay = `-- name: OperatorReplay :many
 
 select r.event_id::uuid as event_id, r.occurred_at::timestamptz as occurred_at
-from core.outbox_replay_many($1::uuid[], $2::bigint, coalesce(nullif($3::text, ''), session_user), $4::timestamptz[],
+from core.outbox_replay_many($1::uuid[], $2::bigint, nullif($3::text, ''), $4::timestamptz[],
   $5::timestamptz, $6::boolean) as r
 `
 
@@ -93,7 +93,7 @@ type OperatorReplayRow struct {
 	OccurredAt time.Time
 }
 
-// The empty text stands for the login wherever somebody is named, and for null where a reason is given.
+// The empty text stands for null wherever somebody is named or gives a reason.
 func (q *Queries) OperatorReplay(ctx context.Context, arg OperatorReplayParams) ([]OperatorReplayRow, error) {
 	rows, err := q.db.Query(ctx, operatorReplay,
 		arg.Ids,
@@ -191,7 +191,7 @@ func (q *Queries) OperatorReplayable(ctx context.Context, arg OperatorReplayable
 
 const operatorRetryNow = `-- name: OperatorRetryNow :many
 select r.event_id::uuid as event_id, r.occurred_at::timestamptz as occurred_at
-from core.outbox_retry_now_many($1::uuid[], coalesce(nullif($2::text, ''), session_user), $3::timestamptz[]) as r
+from core.outbox_retry_now_many($1::uuid[], nullif($2::text, ''), $3::timestamptz[]) as r
 `
 
 type OperatorRetryNowParams struct {
@@ -226,7 +226,7 @@ func (q *Queries) OperatorRetryNow(ctx context.Context, arg OperatorRetryNowPara
 }
 
 const operatorRetryNowOne = `-- name: OperatorRetryNowOne :exec
-select core.outbox_retry_now($1::uuid, coalesce(nullif($2::text, ''), session_user))
+select core.outbox_retry_now($1::uuid, nullif($2::text, ''))
 `
 
 type OperatorRetryNowOneParams struct {
@@ -308,7 +308,7 @@ func (q *Queries) OperatorTwins(ctx context.Context, id uuid.UUID) ([]time.Time,
 
 const operatorUndiscard = `-- name: OperatorUndiscard :many
 select r.event_id::uuid as event_id, r.occurred_at::timestamptz as occurred_at
-from core.outbox_undiscard_many($1::uuid[], coalesce(nullif($2::text, ''), session_user), $3::timestamptz[]) as r
+from core.outbox_undiscard_many($1::uuid[], nullif($2::text, ''), $3::timestamptz[]) as r
 `
 
 type OperatorUndiscardParams struct {
@@ -343,7 +343,7 @@ func (q *Queries) OperatorUndiscard(ctx context.Context, arg OperatorUndiscardPa
 }
 
 const operatorUndiscardOne = `-- name: OperatorUndiscardOne :exec
-select core.outbox_undiscard($1::uuid, coalesce(nullif($2::text, ''), session_user))
+select core.outbox_undiscard($1::uuid, nullif($2::text, ''))
 `
 
 type OperatorUndiscardOneParams struct {
@@ -357,7 +357,7 @@ func (q *Queries) OperatorUndiscardOne(ctx context.Context, arg OperatorUndiscar
 }
 
 const pauseType = `-- name: PauseType :exec
-select core.event_type_pause($1::text, $2::bigint, coalesce(nullif($3::text, ''), session_user), nullif($4::text, ''))
+select core.event_type_pause($1::text, $2::bigint, nullif($3::text, ''), nullif($4::text, ''))
 `
 
 type PauseTypeParams struct {
@@ -408,7 +408,7 @@ func (q *Queries) PausedTypes(ctx context.Context) ([]CorePausedType, error) {
 }
 
 const resumeType = `-- name: ResumeType :exec
-select core.event_type_resume($1::text, $2::bigint, coalesce(nullif($3::text, ''), session_user))
+select core.event_type_resume($1::text, $2::bigint, nullif($3::text, ''))
 `
 
 type ResumeTypeParams struct {
