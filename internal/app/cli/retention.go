@@ -101,7 +101,7 @@ Exits 0 whatever it finds.`,
 		if err != nil {
 			return wrongBounds(err)
 		}
-		shown := retentionStatus{Policies: []retentionPolicy{}, PolicyFault: status.PolicyFault, Due: append([]retention.Count{}, due...), Latest: status.Latest, FailedExpiring: status.FailedExpiring}
+		shown := retentionStatus{PolicyFault: status.PolicyFault, Due: due, Latest: status.Latest, FailedExpiring: status.FailedExpiring}
 		for _, policy := range policies {
 			shown.Policies = append(shown.Policies, retentionPolicy(policy))
 		}
@@ -379,7 +379,7 @@ const wouldBe = "WOULD BE"
 // printSwept prints how many rows each step came to.
 func printSwept(p Process, verb string, counts []retention.Count, asJSON bool) error {
 	if asJSON {
-		return printJSON(p, sweepCounts{DryRun: verb == wouldBe, Steps: append([]retention.Count{}, counts...)})
+		return printJSON(p, sweepCounts{DryRun: verb == wouldBe, Steps: counts})
 	}
 	printCounts(p, verb, counts)
 	return nil
