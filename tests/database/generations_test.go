@@ -566,11 +566,16 @@ func TestHintsToRegister(t *testing.T) {
 	operator, publisher := d.login(t, "spectral_operator"), d.login(t, "spectral_worlds")
 	exec(t, operator, "select core.generation_drain(1, null, true)")
 	for want, sql := range map[string]string{
-		"core.generation_register(1, null)": publishInto("null"), "core.generation_register(n, null)": publishInto(99),
+		"core.generation_register(1, null)": publishInto("null"), "core.generation_register(99, null)": publishInto(99),
 	} {
 		if hint := hintOf(t, publisher, sql); !strings.Contains(hint, want) {
 			t.Errorf("%s: the hint is %q", sql, hint)
 		}
+	}
+	// a retired one is not registered again
+	exec(t, d.admin, "insert into core.deployments (generation, status, retired_at) values (7, 'retired', now())")
+	if hint := hintOf(t, publisher, publishInto(7)); !strings.Contains(hint, "publish into a live one") || strings.Contains(hint, "register") {
+		t.Errorf("for a retired one the hint is %q", hint)
 	}
 	if hint := hintOf(t, operator, "select core.event_type_pause($1, 99)", cardType); !strings.Contains(hint, "core.generation_register(1, null)") {
 		t.Errorf("where none is live, the hint is %q", hint)

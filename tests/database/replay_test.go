@@ -113,11 +113,11 @@ func TestReplay(t *testing.T) {
 	if cycle := value[int](t, operator, "select core.outbox_replay($1, 4)", key(1)); cycle != 2 {
 		t.Errorf("cycle %d ended, want 2", cycle)
 	}
+	login := value[string](t, operator, "select session_user")
 	history := d.history(t, 1)
-	if len(history) != 3 || history[1]["cycle"] != 1.0 || history[2]["cycle"] != 2.0 || history[2]["replayed_by"] != nil {
+	if len(history) != 3 || history[1]["cycle"] != 1.0 || history[2]["cycle"] != 2.0 || history[2]["replayed_by"] != login {
 		t.Errorf("after two replays the history is %v", history)
 	}
-	login := value[string](t, operator, "select session_user")
 	if have, want := d.actions(t), []string{`replay anna 1 3 {"asked": 1}`, "replay " + login + ` 1 4 {"asked": 1}`}; !slices.Equal(have, want) {
 		t.Errorf("noted is %q, want %q", have, want)
 	}
