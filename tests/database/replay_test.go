@@ -269,6 +269,9 @@ func TestHistoryIsBounded(t *testing.T) {
 		d.alter(t, 1, "last_error = repeat('ä', 4000)")
 		exec(t, operator, "select core.outbox_replay($1, 3)", key(1))
 	}
+	if n := value[int](t, operator, "select core.prior_replays(failure_history) from core.outbox"); n != 100 {
+		t.Errorf("%d prior replays are counted of 100, of which some had to make room", n)
+	}
 	d.alter(t, 1, expired)
 	d.alter(t, 1, "lease_handler = repeat('ä', 20000), lease_seconds = 0.25")
 	if lines := reap(t, d.admin, 50, nil); len(lines) != 1 || !lines[0].Reaped {
@@ -282,6 +285,9 @@ func TestHistoryIsBounded(t *testing.T) {
 	// whatever somebody has written by hand
 	d.rows(t, 1, failedRow+`, failure_history = '[1, "omitted", "reaped_at", null, {"cycle": "x"}, {"cycle": 1e30}, {"omitted": "y"}, []]'`)
 	exec(t, operator, "select core.outbox_replay($1, 3)", key(1))
+	if n := value[int](t, operator, "select core.prior_replays(failure_history) from core.outbox"); n != 1_000_000 {
+		t.Errorf("%d prior replays", n)
+	}
 	if n := value[int](t, d.admin, "select jsonb_array_length(failure_history) from core.outbox"); n != 9 {
 		t.Errorf("%d entries, want 9", n)
 	}
