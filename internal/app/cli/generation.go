@@ -203,6 +203,9 @@ func printGenerations(p Process, all []admin.Generation) {
 			_, _ = fmt.Fprintf(p.Stderr, "generation %d: %d failed events do not need its workers: replay them into a live generation, or discard them (workers events --help)\n", g.Generation, g.Failed)
 		}
 		printPauseLines(p, g.Paused)
+		if g.SafeToStop && g.Workers > 0 {
+			_, _ = fmt.Fprintf(p.Stderr, "generation %d is %s and has nothing left: its %d live workers can be stopped\n", g.Generation, g.Status, g.Workers)
+		}
 		if g.SafeToStop || g.Status == "live" {
 			continue
 		}

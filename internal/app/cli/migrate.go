@@ -25,7 +25,7 @@ once: they take turns.`,
   workers migrate status`,
 		Args: cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
-			return usageError{errors.New("migrate up, down or status?")}
+			return usageError{errors.New("migrate up, down, status or show?")}
 		},
 	}
 	cmd.AddCommand(
@@ -77,6 +77,7 @@ that is rolled back needs none of it: an older build works on a newer schema.`,
 			}),
 		},
 		migrateStatusCommand(p),
+		migrateShowCommand(p),
 	)
 	return cmd
 }
