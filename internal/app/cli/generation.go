@@ -516,18 +516,24 @@ func describeAdoption(ctx context.Context, p Process, a *admin.Admin, want adopt
 	var unhandled, paused []string
 	for _, t := range found {
 		pending += t.Due + t.Scheduled
+		what := t.EventType
+		if t.Target != "" {
+			what += " for " + t.Target
+		}
 		handled := fmt.Sprintf("%d workers", t.Workers)
 		if t.Workers == 0 {
 			handled = "nobody"
 			if t.Due+t.Scheduled > 0 {
-				unhandled = append(unhandled, t.EventType)
+				unhandled = append(unhandled, what)
 			}
 		}
 		if t.Paused {
 			handled += ", paused"
-			paused = append(paused, t.EventType)
+			if !slices.Contains(paused, t.EventType) {
+				paused = append(paused, t.EventType)
+			}
 		}
-		rows = append(rows, []any{t.EventType, t.Due, t.Scheduled, t.InFlight, handled})
+		rows = append(rows, []any{what, t.Due, t.Scheduled, t.InFlight, handled})
 	}
 	if len(rows) > 0 && !want.printsAsJSON {
 		printTable(p, []column{
