@@ -968,3 +968,29 @@ func TestAdoptableByTarget(t *testing.T) {
 		}
 	}
 }
+
+// What workers of a generation are still for.
+func TestStandingOfAGeneration(t *testing.T) {
+	t.Parallel()
+	d := setup(t)
+	worker := d.login(t, "spectral_worker")
+	exec(t, worker, "set role spectral_worker")
+	d.rows(t, 2, "status = case o.payload ->> 'n' when '1' then 'pending' else 'failed' end")
+	for _, step := range []struct{ sql, want string }{
+		{"", "live"},
+		{"update core.deployments set status = 'draining', draining_at = now() where generation = 1", "draining"},
+		{"update core.outbox set available_at = now() + interval '1 day' where status = 'pending'", "draining"},
+		{"update core.outbox set status = 'in_flight', claim_token = gen_random_uuid(), claimed_at = now() where status = 'pending'", "draining"},
+		{"update core.deployments set closed_at = now() where generation = 1", "closing"},
+		{"update core.outbox set status = 'delivered', claim_token = null where status = 'in_flight'", "drained"},
+		{"update core.deployments set status = 'retired', retired_at = now() where generation = 1", "retired"},
+		{"delete from core.deployments where generation = 1", "unknown"},
+	} {
+		if step.sql != "" {
+			exec(t, d.admin, step.sql)
+		}
+		if have := value[string](t, worker, "select core.generation_standing(1)"); have != step.want {
+			t.Errorf("after %q the generation is %s, want %s", step.sql, have, step.want)
+		}
+	}
+}

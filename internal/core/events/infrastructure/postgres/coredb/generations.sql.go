@@ -157,6 +157,17 @@ func (q *Queries) GenerationBacklog(ctx context.Context, generation int64) ([]Ge
 	return items, nil
 }
 
+const generationStanding = `-- name: GenerationStanding :one
+select core.generation_standing($1::bigint)::text as standing
+`
+
+func (q *Queries) GenerationStanding(ctx context.Context, generation int64) (string, error) {
+	row := q.db.QueryRow(ctx, generationStanding, generation)
+	var standing string
+	err := row.Scan(&standing)
+	return standing, err
+}
+
 const generationStatus = `-- name: GenerationStatus :many
 select s.generation::bigint as generation, s.status::text as status,
   coalesce(s.registered_at, '0001-01-01 00:00:00+00')::timestamptz as registered_at,
