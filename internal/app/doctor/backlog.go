@@ -156,7 +156,7 @@ order by 1, 2`)
 	for _, l := range late {
 		findings = append(findings, Finding{Warning,
 			fmt.Sprintf("the oldest due event %s of generation %d has waited for %s, though %s handles that type: too much at once, a slow handler, or a worker that is stuck", l.EventType, l.Generation, span(l.Oldest), l.Workers),
-			"look whether the number goes down (workers events stats), what is in hand (core.claim_journal) and what waits for locks (pg_stat_activity); add workers, or restart one whose log says nothing"})
+			"look whether the number goes down (workers events stats), what is in hand (core.claim_journal) and what waits for locks: select pid, pg_blocking_pids(pid), query from pg_stat_activity where wait_event_type = 'Lock'; add workers, or restart one whose log says nothing"})
 	}
 	if live.Gone > 0 {
 		findings = append(findings, Finding{Warning, fmt.Sprintf("%d workers have been dead for more than 5 minutes, and no live worker has taken up what they had in hand", live.Gone),
