@@ -4,6 +4,7 @@ import (
 	"fmt"
 	osexec "os/exec"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -51,7 +52,7 @@ func damaged(t *testing.T, at string, want map[string]int) []string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	all := append(d.Missing, d.Altered...)
+	all := slices.Concat(d.Missing, d.Altered)
 	app.SortForCreation(all)
 	have := make(map[string]int)
 	for _, subject := range all {

@@ -104,6 +104,7 @@ type scene struct {
 	worker   string // URLs of logins
 	values   map[string]string
 	instead  map[string]string // what is written without a placeholder, to what stands for it
+	dir      string            // where commands run
 	// output of what was executed, errors included
 	output string
 }
@@ -114,7 +115,7 @@ func newScene(t *testing.T) *scene {
 	t.Cleanup(cancel)
 	at := pgtest.New(t)
 	s := &scene{
-		T: t, ctx: ctx, at: at, admin: pgtest.Conn(t, at), operator: pgtest.Login(t, at, "spectral_operator", "pg_read_all_stats"),
+		T: t, ctx: ctx, at: at, dir: t.TempDir(), admin: pgtest.Conn(t, at), operator: pgtest.Login(t, at, "spectral_operator", "pg_read_all_stats"),
 		worker: pgtest.Login(t, at, "spectral_worker"), values: map[string]string{"generation": "1", "you": "ana", "began-at": "infinity"},
 	}
 	return s
@@ -259,7 +260,7 @@ func (s *scene) run(b block) {
 			codes = []string{exits[1]}
 		}
 	}
-	cmd.Stdin = strings.NewReader(text)
+	cmd.Stdin, cmd.Dir = strings.NewReader(text), s.dir
 	cmd.Env = []string{
 		"PATH=" + filepath.Dir(binary.Path(s)) + ":" + os.Getenv("PATH"), "HOME=" + s.TempDir(), "USER=ana", "PAGER=", "DATABASE_URL=" + u.String(),
 		"SPECTRAL_GENERATION=" + s.values["generation"], "SPECTRAL_BRIEFINGS_DIR=" + s.TempDir(),
