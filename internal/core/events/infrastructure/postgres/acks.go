@@ -61,6 +61,9 @@ func (m *ackMeter) run(ctx context.Context) {
 
 // stand says so when the generation has come to where its workers have nothing to do any more.
 func (m *ackMeter) stand(ctx context.Context) {
+	if state, _ := m.health.Now(); state != Listening {
+		return
+	}
 	var standing string
 	err := inTx(ctx, m.pool, workerRole, func(tx pgx.Tx) (err error) {
 		standing, err = coredb.New(tx).GenerationStanding(ctx, int64(m.generation))
