@@ -15,13 +15,14 @@ type sockets struct {
 	open  []*socket
 	dials int
 
-	statements atomic.Int64 // written, of the simple and the extended protocol
-	looks      atomic.Int64 // written as text
-	listens    atomic.Int64 // likewise
-	swallowed  atomic.Int64 // writes
-	lostReply  atomic.Bool  // the next COMMIT is answered, and the connection gone before anybody hears it
-	cutIn      atomic.Int64 // with the so-manieth statement from now the connection is gone, unless zero
-	cutSent    atomic.Bool  // that statement still reaches the server
+	statements atomic.Int64           // written, of the simple and the extended protocol
+	looks      atomic.Int64           // written as text
+	listens    atomic.Int64           // likewise
+	swallowed  atomic.Int64           // writes
+	lostReply  atomic.Bool            // the next COMMIT is answered, and the connection gone before anybody hears it
+	unsent     atomic.Pointer[func()] // the next COMMIT does not reach the server, the connection is gone, and this is called
+	cutIn      atomic.Int64           // with the so-manieth statement from now the connection is gone, unless zero
+	cutSent    atomic.Bool            // that statement still reaches the server
 	// via dials instead of the network, if set.
 	via func(ctx context.Context, network, address string) (net.Conn, error)
 }
@@ -99,6 +100,13 @@ func (s *socket) Write(p []byte) (int, error) {
 				}
 			}
 			return 0, errors.Join(net.ErrClosed, s.Close())
+		}
+	}
+	if bytes.Contains(p, []byte("commit\x00")) {
+		if then := s.of.unsent.Swap(nil); then != nil {
+			err := s.Close()
+			(*then)()
+			return 0, errors.Join(net.ErrClosed, err)
 		}
 	}
 	if bytes.Contains(p, []byte("commit\x00")) && s.of.lostReply.CompareAndSwap(true, false) {
