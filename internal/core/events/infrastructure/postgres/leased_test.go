@@ -3,7 +3,9 @@ package postgres
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"math"
+	"strings"
 	"testing"
 	"time"
 
@@ -11,6 +13,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"spectral/internal/core/events"
+	"spectral/internal/core/events/infrastructure/postgres/coredb"
 )
 
 // A row that workers died of has the fewer such rows beside it the more it were, until it is alone.
@@ -102,6 +105,37 @@ func TestWhenLeasesAreAskedAbout(t *testing.T) {
 		if got := r.expiry(0); got != reapPause || len(r.due) != 1 {
 			t.Errorf("run out: %s, %d", got, len(r.due))
 		}
+	}
+}
+
+// A row that cannot be written is logged once, and again only after it was reaped meanwhile.
+func TestUnwritableRowsAreLoggedOnce(t *testing.T) {
+	t.Parallel()
+	var text strings.Builder
+	r := newReaper(nil, slog.New(slog.NewTextHandler(&text, nil)))
+	rows := make([]coredb.ReapRow, 2*maxReapLines)
+	for i := range rows {
+		rows[i] = coredb.ReapRow{EventID: uuid.New(), Reason: "23514: it may not be"}
+	}
+	pass := func() (lines reapLines) {
+		for _, row := range rows {
+			r.say(t.Context(), row, &lines)
+		}
+		return lines
+	}
+	if said := pass(); said.left != len(rows) || strings.Count(text.String(), "cannot be written") != maxReapLines {
+		t.Fatalf("%+v: %s", said, text.String())
+	}
+	if text.Reset(); pass().left > 0 || text.Len() > 0 {
+		t.Fatal(text.String())
+	}
+	rows[0].Reaped = true
+	if said := pass(); said.reaped != 1 {
+		t.Fatalf("%+v", said)
+	}
+	rows[0].Reaped = false
+	if said := pass(); said.left != 1 {
+		t.Fatalf("%+v", said)
 	}
 }
 
