@@ -188,3 +188,18 @@ func TestAVerdictThatIsNotCommitted(t *testing.T) {
 		t.Error("it is not said that the lease was lost")
 	}
 }
+
+// Who settles a lease finds out alone whether it was lost: that the heartbeat does not find it any more may be its own
+// doing, whose answer is lost for the time being.
+func TestAnswersLostTwice(t *testing.T) {
+	b := setup(t)
+	b.sockets = new(sockets)
+	l := b.listen(time.Second, leasing(1200*time.Millisecond, completing(worker1))) // renewed while it waits to be tried again
+	b.sockets.lostDeliveries.Store(2)
+	b.publish(event(1))
+	l.delivered(1)
+	if n := b.sockets.lostDeliveries.Load(); n > 0 {
+		t.Errorf("%d answers were not lost", n)
+	}
+	b.wantEffects(map[string]int{worker1: 1})
+}

@@ -56,7 +56,7 @@ func TestASlowCompletionCostsNoNeighbourItsLease(t *testing.T) {
 			g.awaitAll(t, all)
 			// the next renewals find the rows locked
 			b.eventually("the first renewal is near", func() bool {
-				return one[bool](b, "select clock_timestamp() > max(claimed_at) + interval '1.6 s' from core.outbox")
+				return one[bool](b, "select clock_timestamp() > max(claimed_at) + interval '1.8 s' from core.outbox")
 			})
 			g.letOn()
 			want := all

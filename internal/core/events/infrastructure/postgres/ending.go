@@ -225,7 +225,7 @@ func (c *leased) settle(ctx context.Context, q *settling) {
 		} else {
 			c.renewAfter(ctx, batch)
 		}
-		if err != nil && len(batch) > 1 {
+		if err != nil && (len(batch) > 1 || errors.Is(err, errTooLong)) {
 			c.undone(ctx, q, batch, err)
 			continue
 		}
@@ -277,7 +277,7 @@ func (c *leased) renewAfter(ctx context.Context, batch []*ending) {
 func (c *leased) undone(ctx context.Context, q *settling, batch []*ending, err error) {
 	c.log.DebugContext(ctx, "batch undone, its rows are settled apart", logEventType, c.subscription.EventType,
 		logRows, len(batch), logErrorClass, classify(err, 0).class)
-	known := errors.Is(err, errBatchTooLong) || slices.ContainsFunc(batch, func(e *ending) bool { return e.alone })
+	known := errors.Is(err, errTooLong) || slices.ContainsFunc(batch, func(e *ending) bool { return e.alone })
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	var rest []*ending
@@ -368,7 +368,7 @@ type secured struct {
 // time: somebody may have locked a row, or a twin hold its key, and until it is over nobody can renew the leases.
 func (d *dispatchTx) secure(ctx context.Context, batch []*ending) (now secured, err error) {
 	limit := min(max(d.subscription.Lease/6, minSecuring), statementTimeout)
-	if len(batch) > 1 || batch[0].handler.Name == "" {
+	if !byItself(batch) {
 		limit = min(limit, batchTime) // others wait for it
 	}
 	ctx, cancel := context.WithTimeout(ctx, limit)
@@ -518,16 +518,21 @@ func (d *dispatchTx) completeAll(ctx context.Context, batch []*ending, keys *key
 			continue
 		}
 		limit, why := d.completionLimit(e.handler)
-		if len(batch) > 1 {
-			left := d.budget() - d.now().Sub(started)
-			if left <= 0 {
-				return true, errBatchTooLong
-			}
-			limit, why = min(limit, left), "in a batch"
+		left := d.budget() - d.now().Sub(started)
+		bounded := !byItself(batch) && left < limit
+		if bounded {
+			limit, why = left, "in a batch"
+		}
+		if limit <= 0 {
+			return true, errTooLong
 		}
 		ran = true
+		begun := d.now()
 		if err := d.complete(ctx, e, limit, why); err != nil {
 			e.alone = true
+			if bounded && d.now().Sub(begun) >= limit {
+				err = errors.Join(errTooLong, err)
+			}
 			return true, err
 		}
 		if (d.changed || d.acted) && len(batch) > 1 {
@@ -596,5 +601,8 @@ const completionTimeout = 30 * time.Second
 // must still have its lease, which may have been renewed a third of its length before.
 func (c *consumer) budget() time.Duration { return min(batchTime, c.subscription.Lease/3) }
 
-// errBatchTooLong: there are to be fewer.
-var errBatchTooLong = errors.New("the completions of a batch take too long together")
+// errTooLong: completions take too long for others to wait for them.
+var errTooLong = errors.New("completions take too long")
+
+// byItself reports whether what is settled holds up nothing but its like.
+func byItself(batch []*ending) bool { return len(batch) == 1 && batch[0].alone && batch[0].handler.Name != "" }
