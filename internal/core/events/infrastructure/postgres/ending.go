@@ -605,4 +605,6 @@ func (c *consumer) budget() time.Duration { return min(batchTime, c.subscription
 var errTooLong = errors.New("completions take too long")
 
 // byItself reports whether what is settled holds up nothing but its like.
-func byItself(batch []*ending) bool { return len(batch) == 1 && batch[0].alone && batch[0].handler.Name != "" }
+func byItself(batch []*ending) bool {
+	return len(batch) == 1 && batch[0].alone && batch[0].handler.Name != ""
+}
