@@ -14,6 +14,7 @@ import (
 
 	"spectral/internal/core/events"
 	"spectral/internal/core/events/infrastructure/postgres"
+	"spectral/tests/pgtest"
 )
 
 // One completion that takes all it may, or that waits for a lock until it is cut off, costs those that are settled
@@ -88,5 +89,38 @@ func TestASlowCompletionCostsNoNeighbourItsLease(t *testing.T) {
 				t.Errorf("its failure is %q", class)
 			}
 		})
+	}
+}
+
+// A row that somebody has locked whenever its lease was to be renewed is renewed soon after.
+func TestALockedRowIsRenewedSoon(t *testing.T) {
+	b := setupAlone(t, 4*patience)
+	g := newGate()
+	t.Cleanup(g.letOn)
+	l := b.listen(time.Second, leasing(6*time.Second, gated(worker1, g)))
+	e := event(1)
+	b.publish(e)
+	g.awaitEntered(t)
+	holder := pgtest.Conn(t, b.url)
+	_, err := holder.Exec(b.ctx, "begin; select from core.outbox for update")
+	must(t, err)
+	claimed := one[time.Time](b, "select claimed_at from core.outbox")
+	after := func(lease string) func() bool {
+		return func() bool {
+			return one[bool](b, "select clock_timestamp() > $1::timestamptz + $2::text::interval", claimed, lease)
+		}
+	}
+	b.eventually("two renewals came to nothing", after("4.2 s"))
+	if renewed := one[time.Time](b, "select claimed_at from core.outbox"); !renewed.Equal(claimed) {
+		t.Fatal("it was renewed while it was locked")
+	}
+	_, err = holder.Exec(b.ctx, "rollback")
+	must(t, err)
+	b.eventually("its lease would be over", after("6.5 s"))
+	g.letOn()
+	l.delivered(1)
+	b.wantRow(e.EventID, "delivered", 1)
+	if len(g.entered) > 0 {
+		t.Error("it was executed again")
 	}
 }
