@@ -47,17 +47,9 @@ func ConsumerBuilders() []ConsumerBuilder {
 // [events.DefaultClass] for the one without a name. The error is a [*SettingsError] for a class that no consumer
 // belongs to, or says what is wrong with a subscription.
 func Subscriptions(builders []ConsumerBuilder, contracts *events.Contracts, parts Parts, classes []string) ([]events.Subscription, error) {
-	byClass := make(map[string][]events.Subscription)
-	for _, build := range builders {
-		s := build(parts)
-		if err := s.WithDefaults().Validate(); err != nil {
-			return nil, err
-		}
-		class := events.DefaultClass
-		if of := contracts.OfType(s.EventType); len(of) > 0 && of[0].Class != "" {
-			class = of[0].Class
-		}
-		byClass[class] = append(byClass[class], s)
+	byClass, err := consumersByClass(builders, contracts, parts)
+	if err != nil {
+		return nil, err
 	}
 	known := slices.Sorted(maps.Keys(byClass))
 	if len(classes) == 0 {
@@ -80,6 +72,31 @@ func Subscriptions(builders []ConsumerBuilder, contracts *events.Contracts, part
 		return nil, &SettingsError{problems}
 	}
 	return chosen, nil
+}
+
+func consumersByClass(builders []ConsumerBuilder, contracts *events.Contracts, parts Parts) (map[string][]events.Subscription, error) {
+	byClass := make(map[string][]events.Subscription)
+	for _, build := range builders {
+		s := build(parts)
+		if err := s.WithDefaults().Validate(); err != nil {
+			return nil, err
+		}
+		class := events.DefaultClass
+		if of := contracts.OfType(s.EventType); len(of) > 0 && of[0].Class != "" {
+			class = of[0].Class
+		}
+		byClass[class] = append(byClass[class], s)
+	}
+	return byClass, nil
+}
+
+// Classes are the processing classes of consumers, by name; [events.DefaultClass] is the one without one.
+func Classes(builders []ConsumerBuilder, contracts *events.Contracts) ([]string, error) {
+	byClass, err := consumersByClass(builders, contracts, Parts{Generation: 1})
+	if err != nil {
+		return nil, err
+	}
+	return slices.Sorted(maps.Keys(byClass)), nil
 }
 
 // CheckConsumers refuses what [Subscriptions] refuses, before anything is connected.

@@ -85,8 +85,8 @@ func CheckDatabase(ctx context.Context, s *Settings, further ...string) error {
 	return nil
 }
 
-// CheckDrainable reports a generation of which there is nothing to drain, for nobody knows it: a worker that starts would
-// make it live, and publishing from SQL would go to it.
+// CheckDrainable reports a generation that is not registered: a worker that starts would make it live, and publishing from
+// SQL would go to it, also once the worker has drained it and ended.
 func CheckDrainable(ctx context.Context, s Settings) error {
 	config, err := postgres.DirectConfig(s.DatabaseURL)
 	if err != nil {
@@ -102,16 +102,19 @@ func CheckDrainable(ctx context.Context, s Settings) error {
 		if err := actAs(ctx, conn, workerRole); err != nil {
 			return err
 		}
-		var known bool
-		err = conn.QueryRow(ctx, `select exists (select from core.deployments d where d.generation = $1)
-			or exists (select from core.generation_backlog($1))`, int64(s.Generation)).Scan(&known)
-		if err != nil {
+		var registered, named bool
+		err = conn.QueryRow(ctx, `select exists (select from core.deployments d where d.generation = $1),
+			exists (select from core.generation_backlog($1))`, int64(s.Generation)).Scan(&registered, &named)
+		switch {
+		case err != nil:
 			return fmt.Errorf("look for generation %d: %w", s.Generation, oneLine(err))
-		}
-		if !known {
+		case registered:
+			return nil
+		case named:
+			return fmt.Errorf("generation %d is not registered: a worker would make it live, and events would go to it; first `workers generation drain %[1]d`", s.Generation)
+		default:
 			return fmt.Errorf("generation %d is not registered, and no event names it: there is nothing to drain; check %s", s.Generation, EnvGeneration)
 		}
-		return nil
 	})
 }
 

@@ -15,9 +15,8 @@ import (
 // that the head of db/privileges.txt explains. The connection may be any login's and must not be in a transaction.
 func EffectivePrivileges(ctx context.Context, conn *pgx.Conn) ([]string, error) {
 	schemas, roles := privilegeScope(declaredPrivileges())
-	// one snapshot; types are printed without a schema only when they are pg_catalog's
 	tx, err := conn.BeginTx(ctx, pgx.TxOptions{
-		BeginQuery: "begin isolation level repeatable read read only; set local search_path = pg_catalog",
+		BeginQuery: readCatalogs,
 	})
 	if err != nil {
 		return nil, fmt.Errorf("read privileges: %w", oneLine(err))

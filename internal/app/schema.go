@@ -24,7 +24,7 @@ type SchemaObject struct {
 // 16 only, is shown without qualifiers. The connection may be any login's and must not be in a transaction.
 func ReadSchema(ctx context.Context, conn *pgx.Conn) ([]SchemaObject, error) {
 	tx, err := conn.BeginTx(ctx, pgx.TxOptions{
-		BeginQuery: "begin isolation level repeatable read read only; set local search_path = pg_catalog",
+		BeginQuery: readCatalogs,
 	})
 	if err != nil {
 		return nil, fmt.Errorf("read schema: %w", oneLine(err))
@@ -40,6 +40,12 @@ func ReadSchema(ctx context.Context, conn *pgx.Conn) ([]SchemaObject, error) {
 	}
 	return objects, nil
 }
+
+// readCatalogs begins a transaction that reads the catalogs: one snapshot, in which every server writes out the same, whatever the
+// database or the login has set. Types are printed without a schema only when they are pg_catalog's.
+const readCatalogs = `begin isolation level repeatable read read only; set local search_path = pg_catalog; set local timezone = 'UTC';
+set local datestyle = 'ISO, MDY'; set local intervalstyle = 'postgres'; set local bytea_output = 'hex'; set local extra_float_digits = 1;
+set local quote_all_identifiers = off; set local standard_conforming_strings = on`
 
 // SchemaSum is a schema as db/schema.sum has it: a line for each object, a hash of its definition and its subject,
 // sorted by that.

@@ -5,6 +5,7 @@ package cli_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io/fs"
 	"net"
 	"net/url"
@@ -24,6 +25,7 @@ import (
 
 	"spectral/db"
 	"spectral/internal/app/cli"
+	"spectral/tests/faults/process"
 	"spectral/tests/pgtest"
 )
 
@@ -32,7 +34,17 @@ const patience = 30 * time.Second
 
 type runner struct{ m *testing.M }
 
-func (r runner) Run() int { return pgtest.Stop(r.m.Run()) }
+func (r runner) Run() int {
+	code := pgtest.Stop(r.m.Run())
+	if err := binary.Remove(); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	return code
+}
+
+// binary is cmd/workers, for what takes a process of its own kind.
+var binary process.Binary
 
 func TestMain(m *testing.M) {
 	testscript.Main(runner{m}, map[string]func(){

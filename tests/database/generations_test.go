@@ -131,6 +131,29 @@ func TestDrain(t *testing.T) {
 	d.wantActions(t, "generation_register ann 3 {}", "generation_drain ann 3 {}", `generation_drain ann 1 {"forced": true}`)
 }
 
+// Events may name a generation that is not registered: those who come to finish them must not make it live.
+func TestDrainOfWhatIsNotRegistered(t *testing.T) {
+	t.Parallel()
+	d := setup(t)
+	operator, publisher := d.login(t, "spectral_operator"), d.login(t, "spectral_worlds")
+	exec(t, publisher, publishInto(1))
+	exec(t, d.admin, "update core.outbox set generation = 9, channel = 'outbox_gen_9'")
+	for range 2 {
+		if status := value[string](t, operator, "select core.generation_drain(9, 'ann')"); status != "draining" {
+			t.Errorf("it is %s", status)
+		}
+	}
+	exec(t, d.login(t, "spectral_worker"), "select core.generation_register(9)")
+	if status := d.status(t, 9); status != "draining" {
+		t.Errorf("with a worker it is %s", status)
+	}
+	exec(t, publisher, publishInto("null"))
+	if n := value[int](t, d.admin, "select count(*) from core.outbox where generation = 1"); n != 1 {
+		t.Errorf("%d events went to the live generation", n)
+	}
+	d.wantActions(t, `generation_drain ann 9 {"was": "not registered"}`)
+}
+
 // Of two live generations that are drained at once, one stays.
 func TestTwoDrainsAtOnce(t *testing.T) {
 	t.Parallel()
@@ -566,11 +589,16 @@ func TestHintsToRegister(t *testing.T) {
 	operator, publisher := d.login(t, "spectral_operator"), d.login(t, "spectral_worlds")
 	exec(t, operator, "select core.generation_drain(1, null, true)")
 	for want, sql := range map[string]string{
-		"core.generation_register(1, null)": publishInto("null"), "core.generation_register(n, null)": publishInto(99),
+		"core.generation_register(1, null)": publishInto("null"), "core.generation_register(99, null)": publishInto(99),
 	} {
 		if hint := hintOf(t, publisher, sql); !strings.Contains(hint, want) {
 			t.Errorf("%s: the hint is %q", sql, hint)
 		}
+	}
+	// a retired one is not registered again
+	exec(t, d.admin, "insert into core.deployments (generation, status, retired_at) values (7, 'retired', now())")
+	if hint := hintOf(t, publisher, publishInto(7)); !strings.Contains(hint, "publish into a live one") || strings.Contains(hint, "register") {
+		t.Errorf("for a retired one the hint is %q", hint)
 	}
 	if hint := hintOf(t, operator, "select core.event_type_pause($1, 99)", cardType); !strings.Contains(hint, "core.generation_register(1, null)") {
 		t.Errorf("where none is live, the hint is %q", hint)

@@ -113,11 +113,11 @@ func TestReplay(t *testing.T) {
 	if cycle := value[int](t, operator, "select core.outbox_replay($1, 4)", key(1)); cycle != 2 {
 		t.Errorf("cycle %d ended, want 2", cycle)
 	}
+	login := value[string](t, operator, "select session_user")
 	history := d.history(t, 1)
-	if len(history) != 3 || history[1]["cycle"] != 1.0 || history[2]["cycle"] != 2.0 || history[2]["replayed_by"] != nil {
+	if len(history) != 3 || history[1]["cycle"] != 1.0 || history[2]["cycle"] != 2.0 || history[2]["replayed_by"] != login {
 		t.Errorf("after two replays the history is %v", history)
 	}
-	login := value[string](t, operator, "select session_user")
 	if have, want := d.actions(t), []string{`replay anna 1 3 {"asked": 1}`, "replay " + login + ` 1 4 {"asked": 1}`}; !slices.Equal(have, want) {
 		t.Errorf("noted is %q, want %q", have, want)
 	}
@@ -269,6 +269,9 @@ func TestHistoryIsBounded(t *testing.T) {
 		d.alter(t, 1, "last_error = repeat('ä', 4000)")
 		exec(t, operator, "select core.outbox_replay($1, 3)", key(1))
 	}
+	if n := value[int](t, operator, "select core.prior_replays(failure_history) from core.outbox"); n != 100 {
+		t.Errorf("%d prior replays are counted of 100, of which some had to make room", n)
+	}
 	d.alter(t, 1, expired)
 	d.alter(t, 1, "lease_handler = repeat('ä', 20000), lease_seconds = 0.25")
 	if lines := reap(t, d.admin, 50, nil); len(lines) != 1 || !lines[0].Reaped {
@@ -282,6 +285,9 @@ func TestHistoryIsBounded(t *testing.T) {
 	// whatever somebody has written by hand
 	d.rows(t, 1, failedRow+`, failure_history = '[1, "omitted", "reaped_at", null, {"cycle": "x"}, {"cycle": 1e30}, {"omitted": "y"}, []]'`)
 	exec(t, operator, "select core.outbox_replay($1, 3)", key(1))
+	if n := value[int](t, operator, "select core.prior_replays(failure_history) from core.outbox"); n != 1_000_000 {
+		t.Errorf("%d prior replays", n)
+	}
 	if n := value[int](t, d.admin, "select jsonb_array_length(failure_history) from core.outbox"); n != 9 {
 		t.Errorf("%d entries, want 9", n)
 	}

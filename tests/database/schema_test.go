@@ -83,6 +83,31 @@ func TestSchemaSumIsCurrent(t *testing.T) {
 	}
 }
 
+// What a database has set for its sessions does not change how its catalogs are read.
+func TestCatalogsReadTheSameEverywhere(t *testing.T) {
+	t.Parallel()
+	at := pgtest.New(t)
+	admin := pgtest.Conn(t, at)
+	name := value[string](t, admin, "select quote_ident(current_database())")
+	for _, setting := range []string{
+		"timezone = 'Europe/Berlin'", "timezone = 'Asia/Kolkata'", "datestyle = 'German'", "datestyle = 'SQL, DMY'", "intervalstyle = 'iso_8601'",
+		"quote_all_identifiers = on", "standard_conforming_strings = off", "bytea_output = 'escape'", "extra_float_digits = -15",
+		"search_path = core, platform", "default_transaction_isolation = 'serializable'", "default_transaction_read_only = on",
+	} {
+		exec(t, admin, "alter database "+name+" set "+setting)
+		conn := pgtest.Conn(t, at)
+		exec(t, admin, "alter database "+name+" reset all")
+		schema, err := app.CompareSchema(deadline(t), conn)
+		if err != nil || len(schema.Missing)+len(schema.Altered)+len(schema.Unexpected) > 0 {
+			t.Errorf("with %s: %+v, error %v", setting, schema, err)
+		}
+		missing, unexpected, err := app.ComparePrivileges(deadline(t), conn)
+		if err != nil || len(missing)+len(unexpected) > 0 {
+			t.Errorf("with %s missing %v, unexpected %v, error %v", setting, missing, unexpected, err)
+		}
+	}
+}
+
 // The outbox will be partitioned by occurred_at: id alone is never a key, and nothing refers to it.
 func TestOutboxCanBePartitioned(t *testing.T) {
 	t.Parallel()

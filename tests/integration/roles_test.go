@@ -205,6 +205,7 @@ func TestWhatAHandlerSetsIsItsOwn(t *testing.T) {
 		"set session authorization spectral_worlds", "reset session authorization", "set search_path = public", "reset search_path",
 		"select set_config('spectral.workspace_id', '" + another + "', false)", "set spectral.workspace_id = '" + another + "'",
 		"select set_config('spectral.workspace_id', '" + another + "', true)", "set local role spectral_worlds", "set local search_path = public",
+		"set local TimeZone = 'Asia/Tokyo'", "set local lock_timeout = '1ms'", "select set_config('work_mem', '64kB', true)",
 		"set session characteristics as transaction isolation level serializable read only",
 		"set default_transaction_isolation = 'serializable'", "set default_transaction_read_only = on",
 		"set statement_timeout = 1000", "set lock_timeout = 1000", "set idle_in_transaction_session_timeout = 1000", "set row_security = off",
@@ -261,4 +262,76 @@ func TestWhatAHandlerSetsIsItsOwn(t *testing.T) {
 			}
 		})
 	}
+}
+
+// What a handler sets for its transaction meets neither other events nor the other handlers of its own, whether it runs
+// alone or in a batch.
+func TestLocalSettingsMeetNobodyElse(t *testing.T) {
+	nobody := func(int) bool { return false }
+	third := func(n int) bool { return n%3 == 0 }
+	last := func(n int) bool { return n == 23 }
+	for name, c := range map[string]struct {
+		batch int
+		set   []func(n int) bool // who sets something, handler by handler
+	}{
+		"alone":                      {1, []func(int) bool{third, nobody, func(n int) bool { return n%4 != 0 }, nobody}},
+		"in a batch":                 {24, []func(int) bool{third, nobody, func(n int) bool { return n%4 != 0 }, nobody}},
+		"by one handler, in a batch": {24, []func(int) bool{third}},
+		"by the last of a batch":     {24, []func(int) bool{last, nobody}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := setup(t)
+			b.exec("create table platform.zones (handler int, n int, zone text); grant all on platform.zones to spectral_platform")
+			handlers := make([]events.Registration, len(c.set))
+			for i, sets := range c.set {
+				handlers[i] = handler(fmt.Sprintf("platform.h%d", i), func(ctx context.Context, tx events.Tx, e events.Envelope) error {
+					n := payloadN(e)
+					if sets(n) {
+						if _, err := tx.Exec(ctx, "set local timezone = 'Asia/Tokyo'"); err != nil {
+							return err
+						}
+					}
+					_, err := tx.Exec(ctx, "insert into platform.zones values ($1, $2, current_setting('TimeZone'))", i, n)
+					return err
+				})
+			}
+			s := subscription(handlers...)
+			s.BatchSize, s.Concurrency = c.batch, 1
+			all := b.publishMany(24)
+			l := b.listen(never, s)
+			l.delivered(len(all))
+			for i, sets := range c.set {
+				for n := range all {
+					zone := one[string](b, "select zone from platform.zones where handler = $1 and n = $2", i, n)
+					if (zone == "Asia/Tokyo") != sets(n) {
+						t.Errorf("handler %d found event %d in %s", i, n, zone)
+					}
+				}
+			}
+			if n := one[int](b, "select count(*) from core.outbox where attempts = 1 and status = 'delivered'"); n != len(all) {
+				t.Errorf("%d of %d took one attempt", n, len(all))
+			}
+		})
+	}
+}
+
+// A handler that has set something, and broken a constraint that shows at COMMIT alone, fails by itself: those after it run.
+func TestLocalSettingsBeforeADeferredError(t *testing.T) {
+	b := setup(t)
+	b.exec(`create table worlds.deferring (n int unique deferrable initially deferred); grant all on worlds.deferring to spectral_worlds;
+		insert into worlds.deferring values (4)`)
+	l := b.listen(never, subscription(handler("worlds.deferring", func(ctx context.Context, tx events.Tx, e events.Envelope) error {
+		if _, err := tx.Exec(ctx, "set local timezone = 'Asia/Tokyo'"); err != nil {
+			return err
+		}
+		_, err := tx.Exec(ctx, "insert into worlds.deferring values ($1)", payloadN(e))
+		return err
+	}), leaving("platform.one")))
+	e := event(4)
+	b.publish(e)
+	l.until(postgres.Failed)
+	if r := b.wantRow(e.EventID, "failed", 1); !strings.HasPrefix(r.LastError, "IntegrityError: worlds.deferring: ") {
+		t.Errorf("last_error %q", r.LastError)
+	}
+	b.wantEffects(map[string]int{"platform.one": 1})
 }

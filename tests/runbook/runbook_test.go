@@ -338,9 +338,23 @@ func TestRefusalsAreListed(t *testing.T) {
 			t.Errorf("docs/runbook.md has %s, which nothing raises", row[1])
 		}
 	}
+	constants, err := os.ReadFile("../../internal/core/events/refusal.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	named := make(map[string]bool)
+	for _, found := range regexp.MustCompile(`= "(SP0[3-9][0-9])"`).FindAllSubmatch(constants, -1) {
+		named[string(found[1])] = true
+		if !raised[string(found[1])] {
+			t.Errorf("package events has a constant for %s, which nothing raises", found[1])
+		}
+	}
 	for code := range raised {
 		if !listed[code] {
 			t.Errorf("docs/runbook.md does not have %s", code)
+		}
+		if !named[code] {
+			t.Errorf("package events has no constant for %s", code)
 		}
 	}
 }

@@ -108,6 +108,7 @@ var troubles = map[string]trouble{
 	"Who did that?": {prepare: func(s *scene) func() {
 		s.failures(1)
 		s.exec("select core.outbox_discard('" + s.values["event-id"] + "', 'the culprit', 'a whim')")
+		s.values["you"] = "the culprit"
 		return func() { s.shown("the culprit"); s.shown("a whim") }
 	}},
 	"Events arrive late, or not at all": {prepare: func(s *scene) func() {

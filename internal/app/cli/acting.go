@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -14,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"spectral/internal/app"
 	"spectral/internal/core/events"
 	"spectral/internal/core/events/infrastructure/postgres/admin"
 )
@@ -119,17 +119,21 @@ func (a *acting) chosen(args []string) (ids []uuid.UUID, filter admin.Filter, er
 	return ids, orOf(filter, a.ordinary...), nil
 }
 
+// selected is all events that the filter fits, and says of what the database does not know that it does not.
+func (a *acting) selected(ctx context.Context, operator *admin.Admin, filter admin.Filter) (admin.Selection, error) {
+	selection, err := operator.Select(ctx, filter, a.timeout)
+	if err != nil {
+		return admin.Selection{}, err
+	}
+	return selection, tellUnknown(ctx, a.p, operator, filter, selection.Len() > 0)
+}
+
 // question asks for consent to do it to n events.
 func (a *acting) question(n int, more string) string {
 	return fmt.Sprintf("%s%s %s%s?", strings.ToUpper(a.verb[:1]), a.verb[1:], eventsText(n), more)
 }
 
-func eventsText(n int) string {
-	if n == 1 {
-		return "1 event"
-	}
-	return strconv.Itoa(n) + " events"
-}
+func eventsText(n int) string { return app.Counted(n, "event") }
 
 // shown prints what the events are: one by one if they are few.
 func (a *acting) shown(p Process, operator *admin.Admin, s admin.Selection) error {
@@ -208,7 +212,7 @@ func (a *acting) progress(total int) (end func()) {
 		a.pace.Progress = func(through int) {
 			if now := time.Now(); now.Sub(told) >= progressEvery && through < total {
 				told = now
-				_, _ = fmt.Fprintf(a.p.Stderr, "%d of %d events, %.0f/s\n", through, total, float64(through)/now.Sub(started).Seconds())
+				_, _ = fmt.Fprintf(a.p.Stderr, "%d of %s, %.0f/s\n", through, eventsText(total), float64(through)/now.Sub(started).Seconds())
 			}
 		}
 		return func() {}
@@ -265,7 +269,7 @@ func (e eventsAct) command(p Process) *cobra.Command {
 			if len(ids) > 0 {
 				selection, err = e.named(operator, ctx, ids)
 			} else {
-				selection, err = operator.Select(ctx, filter, a.timeout)
+				selection, err = a.selected(ctx, operator, filter)
 			}
 			if err != nil {
 				return err

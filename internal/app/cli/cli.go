@@ -10,11 +10,14 @@ import (
 	"log/slog"
 	"os"
 	"os/signal"
+	"os/user"
 	"runtime/debug"
 	"strings"
 	"syscall"
+	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"spectral/internal/app"
 	"spectral/internal/core/events"
@@ -35,11 +38,17 @@ type Process struct {
 	Stdout io.Writer
 	Stderr io.Writer
 	Getenv func(string) string
+	// Username is the user that it runs as; empty if nobody knows.
+	Username string
 }
 
 // System is the process's own.
 func System() Process {
-	return Process{Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr, Getenv: os.Getenv}
+	p := Process{Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr, Getenv: os.Getenv}
+	if current, err := user.Current(); err == nil {
+		p.Username = current.Username
+	}
+	return p
 }
 
 // usageError is a command called wrongly.
@@ -54,12 +63,16 @@ type attentionError struct{ err error }
 func (e attentionError) Error() string { return e.err.Error() }
 func (e attentionError) Unwrap() error { return e.err }
 
+// oneStop is how long after the first signal further ones are a part of it: GNU timeout signals the process and then its group, and a shell may
+// do so, too.
+const oneStop = time.Second
+
 // Main runs one command line and returns its exit code. The first SIGINT or SIGTERM ends ctx, and
-// the command finishes in order; a second one kills the process.
+// the command finishes in order; one that comes a second later or more kills the process.
 func Main(ctx context.Context, p Process, args []string) int {
 	ctx, stop := signal.NotifyContext(ctx, syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
-	context.AfterFunc(ctx, stop)
+	context.AfterFunc(ctx, func() { time.AfterFunc(oneStop, stop) }) // until then signals go nowhere
 
 	running := false
 	out := &results{to: p.Stdout}
@@ -104,18 +117,34 @@ func rootCommand(p Process) *cobra.Command {
 		SilenceUsage:  true,
 		SilenceErrors: true,
 		Args:          cobra.NoArgs,
-		RunE: func(*cobra.Command, []string) error {
-			return usageError{errors.New("which command? see `workers --help`")}
-		},
 	}
+	group(root, "which command? see `workers --help`")
 	root.SetIn(p.Stdin)
 	root.SetOut(p.Stdout)
 	root.SetErr(p.Stderr)
-	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError{err} })
+	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError{wrongValue(err)} })
+	root.Version = thisBuild().String()
+	root.SetVersionTemplate("{{.Version}}\n")
 	root.PersistentFlags().String("log-level", "info", "least level of log entries on stderr: debug, info, warn or error")
-	root.AddCommand(demoCommand(p), runCommand(p), migrateCommand(p), eventsCommand(p), generationCommand(p), retentionCommand(p),
+	root.AddCommand(demoCommand(p), runCommand(p), migrateCommand(p), eventsCommand(p), actionsCommand(p), generationCommand(p), retentionCommand(p),
 		doctorCommand(p), versionCommand(p))
 	return root
+}
+
+// wrongValue says of a flag's value that is none of its kind what it has to be, rather than what the parser stumbled over.
+func wrongValue(err error) error {
+	invalid, ok := errors.AsType[*pflag.InvalidValueError](err)
+	if !ok {
+		return err
+	}
+	wants := map[string]string{
+		"duration": "a time span like 90s, 10m or 1h30m", "int": "a whole number", "int64": "a whole number", "float64": "a number", "bool": "true or false",
+	}
+	want, known := wants[invalid.GetFlag().Value.Type()]
+	if !known {
+		return err
+	}
+	return fmt.Errorf("--%s %.60q: want %s", invalid.GetFlag().Name, invalid.GetValue(), want)
 }
 
 // logger for cmd, at the level its flag asks for.
@@ -138,28 +167,38 @@ func versionCommand(p Process) *cobra.Command {
 		Long:    "Print the version and the revision that this program was built from.",
 		Example: `  workers version`,
 		RunE: func(*cobra.Command, []string) error {
-			build := struct {
-				Version  string `json:"version"`
-				Revision string `json:"revision"`
-				Go       string `json:"go"`
-			}{Version: "(devel)"}
-			if info, ok := debug.ReadBuildInfo(); ok {
-				build.Version, build.Go = info.Main.Version, info.GoVersion
-				for _, s := range info.Settings {
-					if s.Key == "vcs.revision" {
-						build.Revision = s.Value
-					}
-				}
-			}
+			build := thisBuild()
 			if asJSON {
 				return printJSON(p, build)
 			}
-			_, err := fmt.Fprintln(p.Stdout, strings.TrimSpace(fmt.Sprintf("workers %s %s", build.Version, build.Revision)))
+			_, err := fmt.Fprintln(p.Stdout, build)
 			return err
 		},
 	}
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
 	return cmd
+}
+
+// build is what this program was built from.
+type build struct {
+	Version  string `json:"version"`
+	Revision string `json:"revision"`
+	Go       string `json:"go"`
+}
+
+func (b build) String() string { return strings.TrimSpace("workers " + b.Version + " " + b.Revision) }
+
+func thisBuild() build {
+	b := build{Version: "(devel)"}
+	if info, ok := debug.ReadBuildInfo(); ok {
+		b.Version, b.Go = info.Main.Version, info.GoVersion
+		for _, s := range info.Settings {
+			if s.Key == "vcs.revision" {
+				b.Revision = s.Value
+			}
+		}
+	}
+	return b
 }
 
 // printJSON prints v so that it is safe on a terminal: what visible would not let through is escaped.

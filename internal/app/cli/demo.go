@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 
@@ -94,6 +95,14 @@ took the event, and what they made of it. Exits 1 at the first that does not end
 Flows:` + names.String(),
 		Example: `  workers demo flows
   workers demo flows cards`,
+		ValidArgsFunction: func(_ *cobra.Command, args []string, _ string) (offered []string, _ cobra.ShellCompDirective) {
+			for _, flow := range demo.Flows() {
+				if !slices.Contains(args, flow.Name) {
+					offered = append(offered, flow.Name+"\t"+flow.About)
+				}
+			}
+			return offered, cobra.ShellCompDirectiveNoFileComp | cobra.ShellCompDirectiveKeepOrder
+		},
 		RunE: func(cmd *cobra.Command, args []string) error {
 			flows, err := demo.ChooseFlows(args)
 			if err != nil {

@@ -50,6 +50,9 @@ The age is that of the failure if the event has failed, else of the event.`,
 			if err != nil {
 				return err
 			}
+			if err := tellUnknown(cmd.Context(), p, a, chosen, len(found.Events) > 0); err != nil {
+				return err
+			}
 			paused, err := a.Pauses(cmd.Context())
 			if err != nil {
 				return err
@@ -92,11 +95,11 @@ func printEvents(p Process, all []admin.Event, now time.Time) {
 	}
 	rows := make([][]any, len(all))
 	for i, e := range all {
-		rows[i] = []any{e.ID, string(e.Status), visible(e.EventType), route(e), workspace(e), e.Attempts, e.PriorReplays, moment(e, now), firstLine(e.LastError)}
+		rows[i] = []any{e.ID, string(e.Status), visible(e.EventType), route(e), workspace(e), e.Attempts, e.PriorReplays, e.Generation, moment(e, now), firstLine(e.LastError)}
 	}
 	printTable(p, []column{
 		{title: "ID"}, {title: "STATUS", colour: statusColour}, {title: "TYPE", cut: true}, {title: "SOURCE", cut: true}, {title: "WORKSPACE", cut: true},
-		{title: "TRIES", right: true}, {title: "REPLAYS", right: true}, {title: "WHEN"}, {title: "ERROR", cut: true},
+		{title: "TRIES", right: true}, {title: "REPLAYS", right: true}, {title: "GENERATION", right: true}, {title: "WHEN"}, {title: "ERROR", cut: true},
 	}, rows)
 }
 

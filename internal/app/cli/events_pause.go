@@ -1,8 +1,10 @@
 package cli
 
 import (
+	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -20,7 +22,7 @@ and what workers have in hand they finish; what then is to be retried waits as w
   workers events pause --list`,
 		ValidArgsFunction: completeType,
 	}
-	generation := generationFlag(cmd, p, "generation", "deployment generation", (*admin.Admin).KnownGenerations)
+	generation := generationFlag(cmd, p, "generation", "deployment generation", (*admin.Admin).OpenGenerations)
 	reason := reasonFlag(cmd)
 	cmd.Flags().BoolVar(&list, "list", false, "show what is paused")
 	who := by(cmd, p)
@@ -36,7 +38,9 @@ and what workers have in hand they finish; what then is to be retried waits as w
 					return err
 				}
 				if *asJSON {
-					return printJSON(p, pauses)
+					return printJSON(p, struct {
+						Paused []admin.Pause `json:"paused"`
+					}{pauses})
 				}
 				printPauses(p, pauses)
 				return nil
@@ -51,6 +55,9 @@ and what workers have in hand they finish; what then is to be retried waits as w
 		}
 		return operating(p, func(cmd *cobra.Command, args []string, operator *admin.Admin) error {
 			if err := operator.Pause(cmd.Context(), args[0], g, *who, *reason); err != nil {
+				if refused, ok := errors.AsType[*admin.RefusedError](err); ok && refused.Field == "event_type" {
+					err = errors.Join(err, tellUnknown(cmd.Context(), p, operator, admin.Filter{EventTypes: args[:1]}, false))
+				}
 				return err
 			}
 			if *asJSON {
@@ -68,9 +75,17 @@ func eventsResumeCommand(p Process) *cobra.Command {
 		Use: "resume TYPE", Short: "Go on handling an event type in a generation", Args: cobra.ExactArgs(1),
 		Long:              `End what ` + "`workers events pause`" + ` began, and wake the workers: what has gathered is handled now, the oldest first.`,
 		Example:           `  workers events resume decision.recorded --generation 8`,
-		ValidArgsFunction: completeType,
+		ValidArgsFunction: completePausedType(p),
 	}
-	generation := generationFlag(cmd, p, "generation", "deployment generation", (*admin.Admin).KnownGenerations)
+	generation := generationFlag(cmd, p, "generation", "deployment generation", func(a *admin.Admin, ctx context.Context) (offered []string, err error) {
+		pauses, err := a.Pauses(ctx)
+		for _, pause := range pauses {
+			if eventType := cmd.Flags().Arg(0); eventType == "" || eventType == pause.EventType {
+				offered = append(offered, fmt.Sprint(pause.Generation))
+			}
+		}
+		return slices.Compact(offered), err
+	})
 	who := by(cmd, p)
 	asJSON := jsonFlag(cmd)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
@@ -80,6 +95,9 @@ func eventsResumeCommand(p Process) *cobra.Command {
 		}
 		return operating(p, func(cmd *cobra.Command, args []string, operator *admin.Admin) error {
 			if err := operator.Resume(cmd.Context(), args[0], g, *who); err != nil {
+				if refused, ok := errors.AsType[*admin.RefusedError](err); ok && refused.Field == "event_type" {
+					err = errors.Join(err, tellUnknown(cmd.Context(), p, operator, admin.Filter{EventTypes: args[:1]}, false))
+				}
 				return err
 			}
 			if *asJSON {
@@ -97,6 +115,26 @@ func completeType(_ *cobra.Command, args []string, _ string) ([]string, cobra.Sh
 		return nil, cobra.ShellCompDirectiveNoFileComp
 	}
 	return knownTypes(), cobra.ShellCompDirectiveNoFileComp
+}
+
+// completePausedType offers what is paused, in the generation that is given already, if one is.
+func completePausedType(p Process) func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
+	return func(cmd *cobra.Command, args []string, _ string) (offered []string, _ cobra.ShellCompDirective) {
+		if len(args) == 0 {
+			offered = known(cmd, p, func(a *admin.Admin, ctx context.Context) (types []string, err error) {
+				in, _ := cmd.Flags().GetString("generation")
+				pauses, err := a.Pauses(ctx)
+				for _, pause := range pauses {
+					if in == "" || in == fmt.Sprint(pause.Generation) {
+						types = append(types, pause.EventType)
+					}
+				}
+				slices.Sort(types)
+				return slices.Compact(types), err
+			})
+		}
+		return offered, cobra.ShellCompDirectiveNoFileComp
+	}
 }
 
 // printPauses prints what is paused, a line each.

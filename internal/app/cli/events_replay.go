@@ -54,7 +54,7 @@ failed. Of two operators who do it at once each event is replayed by one. What f
 			if len(ids) > 0 {
 				selection, err = operator.SelectToReplay(ctx, ids, generation, *force)
 			} else {
-				selection, err = operator.Select(ctx, filter, a.timeout)
+				selection, err = a.selected(ctx, operator, filter)
 			}
 			if err != nil {
 				return err

@@ -12,6 +12,7 @@ import (
 	"github.com/jedib0t/go-pretty/v6/text"
 	"github.com/spf13/cobra"
 
+	"spectral/internal/app"
 	"spectral/internal/core/events/infrastructure/postgres/admin"
 )
 
@@ -99,7 +100,7 @@ func printDetail(p Process, d admin.Detail, full bool) {
 		{"trace", orDash(d.TraceContext)},
 		{"content", d.ContentClass},
 		{"routing", fmt.Sprintf("generation %d, channel %s, class %s", d.Generation, visible(d.Channel), visible(d.Class))},
-		{"attempts", fmt.Sprintf("%d in this cycle, %d prior replays, %d crashes", d.Attempts, d.PriorReplays, d.Crashes)},
+		{"attempts", fmt.Sprintf("%d in this cycle, %s, %s", d.Attempts, app.Counted(d.PriorReplays, "prior replay"), app.Counted(d.Crashes, "crash"))},
 		{"published", timestamp(&d.CreatedAt)},
 		{"available", timestamp(&d.AvailableAt)},
 		{"first failed", timestamp(d.FirstFailedAt)},
@@ -234,7 +235,7 @@ func chapter(entry json.RawMessage) string {
 	err := json.Unmarshal(entry, &h)
 	switch {
 	case err == nil && h.ReplayedAt != nil:
-		line := fmt.Sprintf("%s  replayed by %s, ending cycle %s: %s attempts", timestamp(h.ReplayedAt), orDash(h.ReplayedBy), h.Cycle, h.Attempts)
+		line := fmt.Sprintf("%s  replayed by %s, ending cycle %s: %s", timestamp(h.ReplayedAt), orDash(h.ReplayedBy), h.Cycle, attempts(h.Attempts))
 		if h.FirstFailedAt != nil {
 			line += ", first failed " + timestamp(h.FirstFailedAt)
 		}
@@ -257,10 +258,21 @@ func chapter(entry json.RawMessage) string {
 	case err == nil && h.UndiscardedAt != nil:
 		return fmt.Sprintf("%s  undiscarded by %s", timestamp(h.UndiscardedAt), orDash(h.UndiscardedBy))
 	case err == nil && h.Omitted != "":
+		if h.Omitted == "1" {
+			return "1 earlier entry was left out"
+		}
 		return fmt.Sprintf("%s earlier entries were left out", h.Omitted)
 	default:
 		return visible(string(entry))
 	}
+}
+
+// attempts are as many as a history says, which is what a hand may have written.
+func attempts(n json.Number) string {
+	if whole, err := n.Int64(); err == nil {
+		return app.Counted(whole, "attempt")
+	}
+	return visible(n.String()) + " attempts"
 }
 
 func act(a admin.Action) string {
@@ -293,6 +305,6 @@ func printPayload(p Process, payload json.RawMessage, full bool) {
 	}
 	_, _ = io.WriteString(p.Stdout, "  "+visibleBut(string(shown), "\n")+"\n")
 	if rest := pretty.Len() - len(shown); rest > 0 {
-		_, _ = fmt.Fprintf(p.Stdout, "  ... %d more bytes: --full prints them, --json has them too\n", rest)
+		_, _ = fmt.Fprintf(p.Stdout, "  ... %s: --full prints the rest, --json has it too\n", app.Counted(rest, "more byte"))
 	}
 }

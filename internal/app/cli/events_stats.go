@@ -57,12 +57,16 @@ anything else than their status they are counted only with --status delivered, o
 		}
 		return operating(p, func(cmd *cobra.Command, _ []string, a *admin.Admin) error {
 			var all []admin.Counted
+			found := false
 			for _, c := range counts {
 				counted, err := a.Count(cmd.Context(), c.filter, c.count)
 				if err != nil {
 					return err
 				}
-				all = append(all, counted)
+				all, found = append(all, counted), found || len(counted.Groups) > 0
+			}
+			if err := tellUnknown(cmd.Context(), p, a, chosen, found); err != nil {
+				return err
 			}
 			paused, err := a.Pauses(cmd.Context())
 			if err != nil {
@@ -135,7 +139,7 @@ func printCounted(p Process, c admin.Counted) {
 		_, _ = fmt.Fprintln(p.Stderr, "no event fits")
 	}
 	if c.More {
-		_, _ = fmt.Fprintf(p.Stderr, "there are more groups than these %d: --limit shows up to %d\n", len(c.Groups), admin.MaxPageSize)
+		_, _ = fmt.Fprintf(p.Stderr, "there are more groups: --limit shows up to %d\n", admin.MaxPageSize)
 	}
 	if c.DeliveredLeftOut {
 		_, _ = fmt.Fprintln(p.Stderr, "delivered events are not counted here: --status delivered counts them, --exact all")

@@ -45,15 +45,11 @@ func filterFlags(cmd *cobra.Command, p Process, statuses ...admin.Status) func()
 	targets := text("target", "context it is for: core, platform, worlds, or "+none+" for events for every context", func() []string { return append(scopes(), none) })
 	handlers := text("handler", "handler that has failed, like worlds.rule_health_recorder", knownHandlers)
 	workspaces := text("workspace", "workspace id, or "+none+" for events of no workspace", func() []string { return []string{none} })
-	generations := text("generation", "deployment generation", func() []string { return known(cmd, p, (*admin.Admin).KnownGenerations) })
+	generations := generationsFlag(cmd, p)
 	channels := text("channel", "channel, like outbox_gen_1", func() []string { return known(cmd, p, (*admin.Admin).KnownChannels) })
-	older := textFlag(flags, "older-than", "longer ago than this, like 90m or 3d: since it failed if it has, else since it was published")
-	newer := textFlag(flags, "newer-than", "not longer ago than this")
+	ages := ageFlags(cmd, "longer ago than this, like 90m or 3d: since it failed if it has, else since it was published")
 	classes := text("error", "error class: the text of last_error before the first colon, like IntegrityError", func() []string { return known(cmd, p, (*admin.Admin).KnownErrorClasses) })
 	contains := textFlag(flags, "error-contains", "a part of last_error, as it is written there")
-	for _, name := range []string{"older-than", "newer-than"} {
-		completeFlag(cmd, name, func() []string { return []string{"15m", "1h", "6h", "1d", "7d"} })
-	}
 	completeFlag(cmd, "error-contains", func() []string { return nil })
 
 	return func() (admin.Filter, error) {
@@ -94,18 +90,52 @@ func filterFlags(cmd *cobra.Command, p Process, statuses ...admin.Status) func()
 			}
 			filter.Workspaces = append(filter.Workspaces, workspace)
 		}
-		for _, g := range *generations {
+		var err error
+		filter.Generations, err = generations()
+		problems = append(problems, err)
+		filter.OlderThan, filter.NewerThan, err = ages()
+		problems = append(problems, err)
+		if errors.Join(problems...) == nil {
+			problems = append(problems, filter.Validate())
+		}
+		if err := errors.Join(problems...); err != nil {
+			return admin.Filter{}, usageError{err}
+		}
+		return filter, nil
+	}
+}
+
+// generationsFlag adds --generation of a filter, completed by those that are known, and returns what reads it.
+func generationsFlag(cmd *cobra.Command, p Process) func() ([]events.Generation, error) {
+	given := textsFlag(cmd.Flags(), "generation", "deployment generation")
+	completeFlag(cmd, "generation", func() []string { return known(cmd, p, (*admin.Admin).KnownGenerations) })
+	return func() (all []events.Generation, _ error) {
+		var problems []error
+		for _, g := range *given {
 			generation, err := events.ParseGeneration(g)
 			if err != nil {
 				problems = append(problems, fmt.Errorf("--generation: %w", err))
 				continue
 			}
-			filter.Generations = append(filter.Generations, generation)
+			all = append(all, generation)
 		}
+		return all, errors.Join(problems...)
+	}
+}
+
+// ageFlags adds --older-than, of that usage, and --newer-than, and returns what reads them; zero for what is not given.
+func ageFlags(cmd *cobra.Command, usage string) func() (older, newer time.Duration, err error) {
+	olderThan := textFlag(cmd.Flags(), "older-than", usage)
+	newerThan := textFlag(cmd.Flags(), "newer-than", "not longer ago than this")
+	for _, name := range []string{"older-than", "newer-than"} {
+		completeFlag(cmd, name, func() []string { return []string{"15m", "1h", "6h", "1d", "7d"} })
+	}
+	return func() (older, newer time.Duration, err error) {
+		var problems []error
 		for _, bound := range []struct {
 			flag, value string
 			into        *time.Duration
-		}{{"older-than", *older, &filter.OlderThan}, {"newer-than", *newer, &filter.NewerThan}} {
+		}{{"older-than", *olderThan, &older}, {"newer-than", *newerThan, &newer}} {
 			if bound.value == "" {
 				continue
 			}
@@ -115,13 +145,7 @@ func filterFlags(cmd *cobra.Command, p Process, statuses ...admin.Status) func()
 			}
 			*bound.into = age
 		}
-		if len(problems) == 0 {
-			problems = append(problems, filter.Validate())
-		}
-		if err := errors.Join(problems...); err != nil {
-			return admin.Filter{}, usageError{err}
-		}
-		return filter, nil
+		return older, newer, errors.Join(problems...)
 	}
 }
 
@@ -203,6 +227,19 @@ func knownTypes() []string {
 		names[c.Type] = true
 	}
 	return slices.Sorted(maps.Keys(names))
+}
+
+// knownClasses are the processing classes of this build.
+func knownClasses() []string {
+	contracts, err := app.Contracts()
+	if err != nil {
+		return nil
+	}
+	classes, err := app.Classes(app.ConsumerBuilders(), contracts)
+	if err != nil {
+		return nil
+	}
+	return classes
 }
 
 // knownHandlers are the handlers of this build.

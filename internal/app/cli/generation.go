@@ -11,6 +11,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"spectral/internal/app"
 	"spectral/internal/core/events"
 	"spectral/internal/core/events/infrastructure/postgres/admin"
 )
@@ -18,16 +19,14 @@ import (
 // generationCommand groups what operators do with deployment generations; docs/deployment.md says when.
 func generationCommand(p Process) *cobra.Command {
 	cmd := &cobra.Command{
-		Use: "generation", Short: "Look at deployment generations, drain, adopt and retire them", Args: cobra.NoArgs,
+		Use: "generation", Short: "Look at deployment generations, drain, adopt and retire them",
 		Long: `A generation's workers handle its own events only. It is live, then draining, then retired; publishing from SQL goes to
 the highest live one. docs/deployment.md has the cutover, the rollback and the rest.`,
 		Example: `  workers generation status
   workers generation drain 7
   workers generation retire 7`,
-		RunE: func(*cobra.Command, []string) error {
-			return usageError{errors.New("generation status, register, drain, adopt or retire?")}
-		},
 	}
+	group(cmd, "generation status, register, drain, adopt or retire?")
 	cmd.AddCommand(generationStatusCommand(p), generationRegisterCommand(p), generationDrainCommand(p), generationAdoptCommand(p), generationRetireCommand(p))
 	return cmd
 }
@@ -54,14 +53,16 @@ func parseGenerations(args []string) ([]events.Generation, error) {
 	return parsed, nil
 }
 
-// completeGenerations offers those of the database, for one argument.
-func completeGenerations(p Process) func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
+// completeGenerations offers those of the database that are of one of the statuses, or all, for one argument.
+func completeGenerations(p Process, statuses ...string) func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
 	return func(cmd *cobra.Command, args []string, _ string) (offered []string, _ cobra.ShellCompDirective) {
 		if len(args) == 0 {
 			offered = known(cmd, p, func(a *admin.Admin, ctx context.Context) (offered []string, _ error) {
 				all, err := a.Generations(ctx, nil)
 				for _, g := range all {
-					offered = append(offered, fmt.Sprintf("%d\t%s", g.Generation, g.Status))
+					if len(statuses) == 0 || slices.Contains(statuses, g.Status) {
+						offered = append(offered, fmt.Sprintf("%d\t%s", g.Generation, g.Status))
+					}
 				}
 				return offered, err
 			})
@@ -143,7 +144,9 @@ or discarded. Exits 0 when N is safe to stop and 3 while it is not. Without N, 3
 				}
 			}
 			if *asJSON {
-				err = printJSON(p, all)
+				err = printJSON(p, struct {
+					Generations []admin.Generation `json:"generations"`
+				}{all})
 			} else {
 				printGenerations(p, all)
 			}
@@ -200,7 +203,7 @@ func printGenerations(p Process, all []admin.Generation) {
 	}, rows)
 	for _, g := range all {
 		if g.Failed > 0 && g.Status != "live" {
-			_, _ = fmt.Fprintf(p.Stderr, "generation %d: %d failed events do not need its workers: replay them into a live generation, or discard them (workers events --help)\n", g.Generation, g.Failed)
+			_, _ = fmt.Fprintf(p.Stderr, "generation %d: its workers are not needed for what failed, %s: replay that into a live generation, or discard it (workers events --help)\n", g.Generation, app.Counted(g.Failed, "event"))
 		}
 		printPauseLines(p, g.Paused)
 		if g.SafeToStop || g.Status == "live" {
@@ -248,7 +251,7 @@ func generationRegisterCommand(p Process) *cobra.Command {
 		Long: `Make a generation known and live. A starting worker registers its own; it leaves a draining one draining, which this
 command makes live again, as after a rollback. A retired one is refused.`,
 		Example:           `  workers generation register 8`,
-		ValidArgsFunction: completeGenerations(p),
+		ValidArgsFunction: completeGenerations(p, "draining", "closing"),
 	}
 	who, asJSON := by(cmd, p), jsonFlag(cmd)
 	cmd.RunE = operating(p, func(cmd *cobra.Command, args []string, a *admin.Admin) error {
@@ -274,7 +277,7 @@ another. Its own producers, who name it, and its workers run on.
 The only live generation is drained with --force only: publishing that names no generation is then refused (SP019) until one is
 live.`,
 		Example:           `  workers generation drain 7`,
-		ValidArgsFunction: completeGenerations(p),
+		ValidArgsFunction: completeGenerations(p, "live"),
 	}
 	who, asJSON := by(cmd, p), jsonFlag(cmd)
 	cmd.Flags().BoolVar(&force, "force", false, "drain it even if no other is live")
@@ -304,7 +307,7 @@ Which transactions may have published is not known: all that are open when it is
 Exits 1 if it is not retired within --timeout. Interrupting and repeating the command is harmless.`,
 		Example: `  workers generation retire 7
   workers generation retire 7 --timeout 1h`,
-		ValidArgsFunction: completeGenerations(p),
+		ValidArgsFunction: completeGenerations(p, "draining", "closing"),
 	}
 	who, asJSON := by(cmd, p), jsonFlag(cmd)
 	cmd.Flags().DurationVar(&timeout, "timeout", time.Minute, "how long to wait for what is left")
@@ -349,6 +352,9 @@ func retire(ctx context.Context, p Process, a *admin.Admin, g events.Generation,
 		}
 		if now.Stands != last.Stands || time.Since(said) >= saysEvery {
 			said = time.Now()
+			if now.Stands == admin.RetiringClosing {
+				now.Reason = "publishing into it is refused from now on; looking whether anything came meanwhile"
+			}
 			_, _ = fmt.Fprintf(p.Stderr, "generation %d: %s: %s\n", g, now.Stands, now.Reason)
 		}
 		last = now
@@ -433,6 +439,9 @@ func adopt(ctx context.Context, p Process, a *admin.Admin, want adoption) error 
 	if err != nil {
 		return err
 	}
+	if err := tellUnknown(ctx, p, a, admin.Filter{EventTypes: want.types}, len(found) > 0); err != nil {
+		return err
+	}
 	result := adopted{From: want.from, To: want.to, DryRun: want.dryRun, Types: found}
 	showing := onStderr(p)
 	if want.dryRun {
@@ -467,7 +476,7 @@ func adopt(ctx context.Context, p Process, a *admin.Admin, want adoption) error 
 	}
 	_, _ = fmt.Fprintf(p.Stdout, "moved %s of generation %d into generation %d\n", eventsText(result.Moved), want.from, want.to)
 	if err == nil && result.LeftHeld > 0 {
-		_, _ = fmt.Fprintf(p.Stderr, "%d are pending in generation %d still: its workers held them, or they came meanwhile\n", result.LeftHeld, want.from)
+		_, _ = fmt.Fprintf(p.Stderr, "%s pending in generation %d still: its workers held what is left, or it came meanwhile\n", areEvents(result.LeftHeld), want.from)
 	}
 	return err
 }
@@ -490,7 +499,7 @@ func (r *adopted) move(ctx context.Context, a *admin.Admin, want adoption, began
 		r.Moved += moved
 		if err != nil {
 			r.LeftHeld = max(pending-int64(r.Moved), 0)
-			return fmt.Errorf("%d of %d events were moved, repeat the command for the rest: %w", r.Moved, pending, err)
+			return fmt.Errorf("moved %d of %s, repeat the command for the rest: %w", r.Moved, app.Counted(pending, "event"), err)
 		}
 		if moved == 0 {
 			break
@@ -513,7 +522,7 @@ func describeAdoption(ctx context.Context, p Process, a *admin.Admin, want adopt
 	var unhandled, paused []string
 	for _, t := range found {
 		pending += t.Due + t.Scheduled
-		handled := fmt.Sprintf("%d workers", t.Workers)
+		handled := app.Counted(t.Workers, "worker")
 		if t.Workers == 0 {
 			handled = "nobody"
 			if t.Due+t.Scheduled > 0 {

@@ -23,11 +23,8 @@ func migrateCommand(p Process) *cobra.Command {
 once: they take turns.`,
 		Example: `  DATABASE_URL=postgres://owner@db/app workers migrate up
   workers migrate status`,
-		Args: cobra.NoArgs,
-		RunE: func(*cobra.Command, []string) error {
-			return usageError{errors.New("migrate up, down or status?")}
-		},
 	}
+	group(cmd, "migrate up, down or status?")
 	cmd.AddCommand(
 		&cobra.Command{
 			Use: "up", Short: "Apply every step not yet applied, and register the event types of this build", Args: cobra.NoArgs,
@@ -58,27 +55,56 @@ minutes. If one fails, those before it stand, and the next run goes on from ther
 				return err
 			}),
 		},
-		&cobra.Command{
-			Use: "down", Short: "Undo the newest step; refused where it would lose data", Args: cobra.NoArgs,
-			Long: `Undo the newest step. It is refused where rows would be lost that nothing brings back, and says which. A deployment
-that is rolled back needs none of it: an older build works on a newer schema.`,
-			Example: `  workers migrate down`,
-			RunE: migrating(p, func(cmd *cobra.Command, m *app.Migrator, _ events.Generation) error {
-				result, err := m.Down(cmd.Context())
-				switch {
-				case errors.Is(err, goose.ErrNoNextVersion):
-					_, _ = fmt.Fprintln(p.Stdout, "nothing to undo")
-					return nil
-				case err != nil:
-					return err
-				}
-				printStep(p, "undone", result)
-				return nil
-			}),
-		},
+		migrateDownCommand(p),
 		migrateStatusCommand(p),
 	)
 	return cmd
+}
+
+func migrateDownCommand(p Process) *cobra.Command {
+	var yes bool
+	cmd := &cobra.Command{
+		Use: "down", Short: "Undo the newest step; refused where it would lose data", Args: cobra.NoArgs,
+		Long: `Undo the newest step. It names the step and asks, unless --yes is given. It is refused where rows would be lost that nothing brings
+back, and says which. A deployment that is rolled back needs none of it: an older build works on a newer schema.`,
+		Example: `  workers migrate down
+  workers migrate down --yes`,
+		RunE: migrating(p, func(cmd *cobra.Command, m *app.Migrator, _ events.Generation) error {
+			newest, err := newestApplied(cmd.Context(), m)
+			if err != nil {
+				return err
+			}
+			if newest == "" {
+				_, _ = fmt.Fprintln(p.Stdout, "nothing to undo")
+				return nil
+			}
+			if err := consent(cmd.Context(), p, yes, "Undo "+newest+"?"); err != nil {
+				return err
+			}
+			if now, err := newestApplied(cmd.Context(), m); err != nil || now != newest {
+				return errors.Join(err, fmt.Errorf("nothing was done: the newest step is not %s any more", newest))
+			}
+			result, err := m.Down(cmd.Context())
+			if err != nil {
+				return err
+			}
+			printStep(p, "undone", result)
+			return nil
+		}),
+	}
+	cmd.Flags().BoolVar(&yes, "yes", false, "do not ask")
+	return cmd
+}
+
+// newestApplied is the file name of the newest step that is applied; empty for none.
+func newestApplied(ctx context.Context, m *app.Migrator) (newest string, err error) {
+	steps, err := m.Status(ctx)
+	for _, s := range steps { // in their order
+		if s.State == goose.StateApplied {
+			newest = path.Base(s.Source.Path)
+		}
+	}
+	return newest, err
 }
 
 func migrateStatusCommand(p Process) *cobra.Command {
@@ -106,7 +132,9 @@ func migrateStatusCommand(p Process) *cobra.Command {
 				}
 			}
 			if asJSON {
-				return printJSON(p, steps)
+				return printJSON(p, struct {
+					Migrations []step `json:"migrations"`
+				}{steps})
 			}
 			table := tabwriter.NewWriter(p.Stdout, 0, 0, 2, ' ', 0)
 			for _, s := range steps {

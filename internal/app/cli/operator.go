@@ -32,11 +32,14 @@ func operating(p Process, do func(cmd *cobra.Command, args []string, a *admin.Ad
 	}
 }
 
-// by adds the flag that says who acts. Left out it is the user of this process, if known, and else the login.
+// by adds the flag that says who acts. Left out it is USER, or the user that this process runs as, and if neither is a name, the login, for
+// which the empty text stands.
 func by(cmd *cobra.Command, p Process) *string {
 	who := &saying{most: 256, form: "without blanks around it", fits: func(s string) bool { return s == strings.TrimSpace(s) }}
-	_ = who.Set(p.Getenv("USER"))
-	cmd.Flags().Var(who, "by", "who acts, for core.operator_actions")
+	if who.Set(p.Getenv("USER")) != nil {
+		_ = who.Set(p.Username)
+	}
+	cmd.Flags().Var(who, "by", "who acts, for core.operator_actions; if left out, the user of this process, or else the login")
 	return &who.text
 }
 

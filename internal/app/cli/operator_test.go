@@ -83,12 +83,28 @@ func TestSayings(t *testing.T) {
 		{"--reason", "a\x1b[31mb", false}, {"--reason", "a\nb", false}, {"--reason", "a\x00", false}, {"--reason", "a\u009bb", false}, {"--reason", "a\xff", false},
 		{"--by", "an\x1bna", false}, {"--reason", "weil's nötig ist – bald", true},
 	} {
-		cmd := eventsPauseCommand(Process{Getenv: func(string) string { return " somebody" }})
+		cmd := eventsPauseCommand(Process{Getenv: func(string) string { return " somebody" }, Username: "a\tb"})
 		if cmd.Flag("by").Value.String() != "" {
 			t.Errorf("a USER that is no name became %q", cmd.Flag("by").Value)
 		}
 		if err := cmd.ParseFlags([]string{c.flag, c.value}); (err == nil) != c.right {
 			t.Errorf("%s %.20q: %v", c.flag, c.value, err)
 		}
+	}
+}
+
+// Who acts is USER, or the user of the process; where neither is a name the login is, for which nothing stands.
+func TestWhoActs(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct{ env, username, want string }{
+		{"anna", "root", "anna"}, {"", "root", "root"}, {" anna", "root", "root"}, {"", "", ""}, {"anna", "", "anna"},
+	} {
+		cmd := eventsPauseCommand(Process{Getenv: func(name string) string { return map[string]string{"USER": c.env}[name] }, Username: c.username})
+		if have := cmd.Flag("by").Value.String(); have != c.want {
+			t.Errorf("USER %q, run by %q: %q, want %q", c.env, c.username, have, c.want)
+		}
+	}
+	if System().Username == "" {
+		t.Error("nobody runs this test")
 	}
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"spectral/internal/app"
+	"spectral/internal/core/events"
 	"spectral/internal/core/events/infrastructure/postgres/admin"
 	"spectral/internal/core/retention"
 	retentionpg "spectral/internal/core/retention/infrastructure/postgres"
@@ -22,15 +23,13 @@ import (
 // retentionCommand groups what operators do about the age of what is stored.
 func retentionCommand(p Process) *cobra.Command {
 	cmd := &cobra.Command{
-		Use: "retention", Short: "See how long rows are kept, and sweep what is past it", Args: cobra.NoArgs,
+		Use: "retention", Short: "See how long rows are kept, and sweep what is past it",
 		Long: `See how long rows are kept, by core.retention_policies, and sweep what is past it: first it becomes a tombstone, and after the days
 of grace it is deleted. Workers sweep by themselves.`,
 		Example: `  workers retention status
   workers retention sweep --dry-run`,
-		RunE: func(*cobra.Command, []string) error {
-			return usageError{errors.New("retention status or sweep?")}
-		},
 	}
+	group(cmd, "retention status or sweep?")
 	cmd.AddCommand(retentionStatusCommand(p), retentionSweepCommand(p))
 	return cmd
 }
@@ -144,7 +143,11 @@ func printRetention(p Process, s retentionStatus) {
 		_, _ = fmt.Fprintln(p.Stdout, "\nlatest sweep: none; workers sweep once they have run for some minutes")
 	} else {
 		printRun(p, *run)
-		_, _ = fmt.Fprintf(p.Stdout, "next sweep: by a worker, if one runs, in about %s\n", (time.Duration(s.NextRunIn) * time.Second).String())
+		if s.NextRunIn <= 0 {
+			_, _ = fmt.Fprintln(p.Stdout, "next sweep: due, by a worker that has run for some minutes")
+		} else {
+			_, _ = fmt.Fprintf(p.Stdout, "next sweep: by a worker, if one runs, in about %s\n", age(time.Duration(s.NextRunIn*float64(time.Second))))
+		}
 	}
 	if s.FailedExpiring > 0 {
 		line := fmt.Sprintf("failed events about to expire: %d, the first at %s; replay or discard them before",
@@ -191,7 +194,7 @@ func dueText(counts []retention.Count, subject retention.Subject, step retention
 
 // wrongBounds makes a refusal of arguments a wrong call.
 func wrongBounds(err error) error {
-	if refused, ok := errors.AsType[*admin.RefusedError](err); ok && refused.Code == "SP051" {
+	if refused, ok := errors.AsType[*admin.RefusedError](err); ok && refused.Code == events.CodeSweepBounds {
 		return usageError{refused}
 	}
 	return err
@@ -262,7 +265,7 @@ func sweep(cmd *cobra.Command, p Process, store *retentionpg.Store, o sweepOptio
 		}
 		if o.dryRun {
 			notDone(p)
-			return printSwept(p, "WOULD BE", due, o.asJSON)
+			return printSwept(p, wouldBe, due, o.asJSON)
 		}
 		text := dueLines(due)
 		if text == "" {
@@ -309,7 +312,7 @@ func sweepBatches(ctx context.Context, p Process, store sweeping, o sweepOptions
 	swept, more := int64(0), true
 	defer func() {
 		if err != nil && swept > 0 {
-			err = fmt.Errorf("%w; %d rows were swept before, and stay so", err, swept)
+			err = fmt.Errorf("%w; what was swept before, %s, stays so", err, app.Counted(swept, "row"))
 		}
 	}()
 	ledAt, told := time.Now(), false
@@ -353,7 +356,7 @@ func sweepBatches(ctx context.Context, p Process, store sweeping, o sweepOptions
 		}
 		if now := time.Now(); more && now.Sub(reported) >= time.Second {
 			reported = now
-			_, _ = fmt.Fprintf(p.Stderr, "%d rows swept\n", swept)
+			_, _ = fmt.Fprintf(p.Stderr, "%s swept\n", app.Counted(swept, "row"))
 		}
 		if more {
 			if err := rest(ctx, o.pause); err != nil {
@@ -364,10 +367,19 @@ func sweepBatches(ctx context.Context, p Process, store sweeping, o sweepOptions
 	return totals, nil
 }
 
+// sweepCounts is what `retention sweep --json` prints.
+type sweepCounts struct {
+	DryRun bool              `json:"dry_run"`
+	Steps  []retention.Count `json:"steps"` // of a dry run what would be done
+}
+
+// wouldBe heads what a dry run shows.
+const wouldBe = "WOULD BE"
+
 // printSwept prints how many rows each step came to.
 func printSwept(p Process, verb string, counts []retention.Count, asJSON bool) error {
 	if asJSON {
-		return printJSON(p, counts)
+		return printJSON(p, sweepCounts{DryRun: verb == wouldBe, Steps: counts})
 	}
 	printCounts(p, verb, counts)
 	return nil

@@ -43,6 +43,7 @@ Settings:
 		RunE: func(cmd *cobra.Command, _ []string) error { return run(cmd, p, embedded, drain, classes) },
 	}
 	cmd.Flags().StringSliceVar(&classes, "classes", nil, "processing classes to run, joined by commas; "+events.DefaultClass+" is the one without a name; all of them if left out")
+	completeFlag(cmd, "classes", knownClasses)
 	cmd.Flags().BoolVar(&embedded, "embedded", false, "start an embedded Postgres and migrate it, instead of using DATABASE_URL")
 	cmd.Flags().BoolVar(&drain, "drain", false, "end when nothing of the generation is left to do")
 	return cmd
@@ -169,7 +170,7 @@ func areEvents(n int64) string {
 	if n == 1 {
 		return "1 event is"
 	}
-	return fmt.Sprintf("%d events are", n)
+	return app.Counted(n, "event") + " are"
 }
 
 // startEmbedded starts the embedded Postgres and says in one line what it started.

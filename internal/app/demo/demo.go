@@ -12,6 +12,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"spectral/internal/app"
 	"spectral/internal/core/events"
 	"spectral/internal/core/events/infrastructure/postgres"
 	"spectral/internal/platform/domain"
@@ -296,25 +297,25 @@ func (r *run) totals(ctx context.Context, p postgres.Progress) error {
 	if err != nil {
 		return err
 	}
-	_, err = fmt.Fprintf(r.Out, "%s"+`published  %d world model card versions in %s, each in a transaction of worlds
-delivered  %d events, %d failed, %d still waiting
+	_, err = fmt.Fprintf(r.Out, "%s"+`published  %s in %s, each in a transaction of worlds
+delivered  %s, %d failed, %d still waiting
 arrived    %d of %d cards stand in platform.system_cards at the version published last
 latency    p50 %s, p99 %s from publication to the handled event, by the database clock
-`, start, r.published, time.Since(r.started).Round(10*time.Millisecond), p.Delivered, p.Failed, p.Published-p.Delivered-p.Failed,
+`, start, app.Counted(r.published, "world model card version"), time.Since(r.started).Round(10*time.Millisecond), app.Counted(p.Delivered, "event"), p.Failed, p.Published-p.Delivered-p.Failed,
 		current, len(r.versions), milliseconds(p.P50), milliseconds(p.P99))
 	if err == nil && card.CardID != "" {
 		_, err = fmt.Fprintf(r.Out, "latest     %s\n", describe(card))
 	}
 	if err == nil && r.refused > 0 {
-		_, err = fmt.Fprintf(r.Out, "refused    %d lines of the input\n", r.refused)
+		_, err = fmt.Fprintf(r.Out, "refused    %s of the input\n", app.Counted(r.refused, "line"))
 	}
 	switch {
 	case err != nil:
 		return err
 	case p.Delivered != r.published || current != len(r.versions):
-		return fmt.Errorf("%w: %d of %d events delivered, %d lines refused", ErrNotAllArrived, p.Delivered, r.published, r.refused)
+		return fmt.Errorf("%w: %d of %s delivered, %s refused", ErrNotAllArrived, p.Delivered, app.Counted(r.published, "event"), app.Counted(r.refused, "line"))
 	case r.refused > 0:
-		return fmt.Errorf("%w: %d lines of the input were refused", ErrNotAllArrived, r.refused)
+		return fmt.Errorf("%w: refused %s of the input", ErrNotAllArrived, app.Counted(r.refused, "line"))
 	case r.published == 0 && r.options.Input != nil:
 		_, err = fmt.Fprintln(r.Out, "there were no cards in the input")
 	}

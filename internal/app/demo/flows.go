@@ -12,6 +12,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"spectral/internal/app"
 	"spectral/internal/core/events/infrastructure/postgres"
 )
 
@@ -126,7 +127,7 @@ func (s *Stage) Settled(ctx context.Context, n int) error {
 		return fmt.Errorf("%w: %s is %s: %s", ErrFlowFailed, trail[i].EventType, trail[i].Status, trail[i].LastError)
 	}
 	if len(trail) != n {
-		return fmt.Errorf("%w: %d events were published, %d were expected", ErrFlowFailed, len(trail), n)
+		return fmt.Errorf("%w: published %s, %d expected", ErrFlowFailed, app.Counted(len(trail), "event"), n)
 	}
 	return nil
 }

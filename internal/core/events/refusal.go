@@ -34,6 +34,25 @@ const (
 	CodeDeprecated      Code = "SP024" // past the deadline of its type's deprecation
 )
 
+// The refusals of what operators and retention ask for, which the functions of core in db/migrations raise. docs/runbook.md says of each what to do.
+const (
+	CodeArgument        Code = "SP030" // a malformed argument
+	CodeUnknownEvent    Code = "SP031" // no event has that id
+	CodeStatus          Code = "SP032" // not for an event in its status
+	CodeTombstone       Code = "SP033" // the event is discarded or past its retention
+	CodeNothingToDo     Code = "SP034" // not discarded, due already, not paused, paused already
+	CodeAmbiguousEvent  Code = "SP035" // several events have the id
+	CodeUnconsumed      Code = "SP036" // nobody in the generation consumes the type
+	CodeNotDraining     Code = "SP040" // only a draining generation is retired
+	CodeOnlyLive        Code = "SP041" // it is the only live generation
+	CodeSameGeneration  Code = "SP042" // an adoption from a generation into itself
+	CodeRetireIsolation Code = "SP043" // retiring at an isolation level above READ COMMITTED
+	CodePolicies        Code = "SP050" // the retention policies contradict each other
+	CodeSweepBounds     Code = "SP051" // an argument of a sweep, its preview or its status is out of range
+	CodeForeignRun      Code = "SP052" // the run is somebody else's
+	CodeSweepIsolation  Code = "SP053" // a sweep at an isolation level above READ COMMITTED
+)
+
 // Refusal is the error for an event that may not be published. Nothing of the call was published.
 type Refusal struct {
 	Code  Code

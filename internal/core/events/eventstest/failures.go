@@ -18,7 +18,7 @@ func (f Failures) Failures(ctx context.Context, limit int, after events.Failure)
 		return nil, fmt.Errorf("read failures: %w", err)
 	}
 	if limit < 1 || limit > events.MaxFailures {
-		return nil, &events.Refusal{Code: "SP030", Field: "limit", Reason: fmt.Sprintf("%d must be from 1 to %d", limit, events.MaxFailures)}
+		return nil, &events.Refusal{Code: events.CodeArgument, Field: "limit", Reason: fmt.Sprintf("%d must be from 1 to %d", limit, events.MaxFailures)}
 	}
 	begin := 0
 	for i, failure := range f {

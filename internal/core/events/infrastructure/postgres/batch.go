@@ -50,11 +50,14 @@ func (d *dispatchTx) tryBatch(ctx context.Context, rows []claimed) error {
 	started := d.now()
 	for _, r := range d.handlers {
 		for _, group := range byWorkspace(rows, func(i int) bool { return keys.runs(r, rows[i], i) }) {
+			if d.acted {
+				return errSettingsShared
+			}
 			if err := d.call(ctx, r, group); err != nil {
 				return err
 			}
 			if d.changed {
-				return errSessionChanged
+				return errSettingsShared
 			}
 		}
 	}

@@ -277,10 +277,8 @@ func (d *dispatchTx) call(ctx context.Context, r events.Registration, batch []ev
 		}
 		handle := r.Handler(lent)
 		for i, e := range batch {
-			if i > 0 {
-				if err := lent.actAgain(ctx, role, e.WorkspaceID); err != nil {
-					return err
-				}
+			if i > 0 && lent.sets() {
+				return errSettingsShared
 			}
 			if err := handle(ctx, e); err != nil {
 				return err
@@ -315,7 +313,7 @@ var (
 	errTxInUse = errors.New("returned while a goroutine of its own was using the transaction")
 	errTxEnded = errors.New("ended the transaction it was lent")
 	// of a batch only, whose rows then run alone
-	errSessionChanged = errors.New("changed the session of the others in its batch")
+	errSettingsShared = errors.New("has set something that the others in its batch would meet")
 )
 
 // deliver settles rows as delivered.

@@ -33,8 +33,8 @@ type StrandedError struct {
 
 // StrandedType is an event type, and how many of its events are left.
 type StrandedType struct {
-	EventType string
-	Events    int64
+	EventType string `json:"event_type"`
+	Events    int64  `json:"events"`
 }
 
 func (e *StrandedError) Error() string {

@@ -537,7 +537,7 @@ func (d *dispatchTx) completeAll(ctx context.Context, batch []*ending, keys *key
 		}
 		if (d.changed || d.acted) && len(batch) > 1 {
 			e.alone = true
-			return true, errSessionChanged
+			return true, errSettingsShared
 		}
 	}
 	if !ran {

@@ -7,12 +7,14 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5/pgconn"
+
+	"spectral/internal/core/events"
 )
 
 // RefusedError is a refusal of one of the SQL functions that operators and retention call: nothing was done.
 type RefusedError struct {
-	Code   string // SQLSTATE of class SP; docs/runbook.md lists them
-	Field  string // the parameter at fault; may be empty
+	Code   events.Code // docs/runbook.md lists them
+	Field  string      // the parameter at fault; may be empty
 	Reason string
 	Detail string // more of the reason; may be empty
 	Hint   string // what to do; may be empty
@@ -35,7 +37,7 @@ func AsRefused(err error) error {
 	if !ok || !strings.HasPrefix(pg.Code, "SP") {
 		return err
 	}
-	return &RefusedError{Code: pg.Code, Field: pg.ColumnName, Reason: pg.Message, Detail: pg.Detail, Hint: pg.Hint}
+	return &RefusedError{Code: events.Code(pg.Code), Field: pg.ColumnName, Reason: pg.Message, Detail: pg.Detail, Hint: pg.Hint}
 }
 
 // Present is a time in UTC, nil for the year 1, which stands for none in queries.

@@ -18,7 +18,8 @@ import (
 //
 // A row that a worker died of runs one handler to a transaction, so that the next death tells which
 // of them it is and takes nothing from the others: it is then left to be run again for the rest.
-// Nor do two such rows run at once in one process.
+// Nor do two such rows run at once in one process. In the same way the handlers after one that has set something for
+// its transaction run in another.
 func (d *dispatchTx) single(ctx context.Context, row claimed, result *dispatchResult) (err error) {
 	handlers := d.handlersOf(row.envelope)
 	failures := make(map[string]failure)
@@ -33,7 +34,7 @@ func (d *dispatchTx) single(ctx context.Context, row claimed, result *dispatchRe
 	if !apart {
 		d.noteDown(ctx, []claimed{row}, true)
 	}
-	var unhandled, ran []events.Registration
+	var unhandled, ran, rest []events.Registration // rest: left to another transaction
 	for i, r := range handlers {
 		if row.record[r.Name].Parked {
 			unhandled = append(unhandled, r)
@@ -65,24 +66,24 @@ func (d *dispatchTx) single(ctx context.Context, row claimed, result *dispatchRe
 			}
 			return d.recordElsewhere(ctx, row, handlers, failures)
 		}
-		if apart && err == nil && !taken && i < len(handlers)-1 {
-			if len(failures) == 0 {
-				result.left++
-				err := d.commit(ctx)
-				d.note.standing = true // the row is still pending
-				return err
-			}
-			unhandled = append(unhandled, handlers[i+1:]...)
+		if err == nil && !taken && (apart || d.acted) && i < len(handlers)-1 {
+			rest = handlers[i+1:]
 			break
 		}
 	}
-	if len(failures) == 0 && len(unhandled) == 0 {
+	switch {
+	case len(failures) > 0, len(unhandled) > 0 && len(rest) == 0:
+		err = d.record(ctx, row, judge(row.record, append(unhandled, rest...), failures, d.random))
+	case len(rest) > 0: // the row stays pending, for them
+		result.left++
+	default:
 		err = d.deliver(ctx, []claimed{row})
-	} else {
-		err = d.record(ctx, row, judge(row.record, unhandled, failures, d.random))
 	}
 	if err == nil {
 		err = d.commit(ctx)
+	}
+	if len(failures) == 0 && len(rest) > 0 {
+		d.note.standing = true
 	}
 	var refused *commitError
 	var pg *pgconn.PgError

@@ -7,7 +7,6 @@ import (
 	"strings"
 	"sync"
 
-	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
@@ -30,7 +29,7 @@ type lentTx struct {
 	calls int // in flight
 	over  bool
 	kept  bool // a statement has left something behind for the session, past its transaction
-	acted bool // one has set something since actAs did
+	acted bool // one has set something, maybe for the transaction only
 }
 
 var _ events.Tx = (*lentTx)(nil)
@@ -47,25 +46,6 @@ func (l *lentTx) takeBack() (inUse bool) {
 // controlsTx finds statements that would end the transaction. One that hides behind another statement is
 // not found; as a rule the connection's state tells afterwards.
 var controlsTx = regexp.MustCompile(`(?i)^(begin|start\s+transaction|commit|end|abort|prepare\s+transaction|rollback(\s+(work|transaction))?\s*(and\s.*)?;?\s*$)`)
-
-// actAgain repeats actAs for the next event, if the last one's statements may have undone it.
-func (l *lentTx) actAgain(ctx context.Context, role string, workspace uuid.NullUUID) error {
-	l.mu.Lock()
-	acted := l.acted
-	l.mu.Unlock()
-	if !acted {
-		return nil
-	}
-	if err := l.begin(""); err != nil {
-		return err
-	}
-	defer l.done()
-	_, err := l.tx.Exec(ctx, actAs(role, workspace))
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.acted = false
-	return err
-}
 
 // leaves reports whether the session is no longer as it was, as far as the statements tell: what a
 // function does is not seen.

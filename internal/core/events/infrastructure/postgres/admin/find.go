@@ -92,7 +92,7 @@ const displayed = `o.id, o.event_type, o.event_version, o.occurred_at, o.source,
        when o.discarded_at is not null then 'discarded'
        when o.deleted_at is not null then 'expired' else o.status end,
   o.generation, o.channel, o.attempts, o.crashes,
-  (select count(*) from jsonb_array_elements(o.failure_history) as h where jsonb_exists(h, 'replayed_at'))::integer,
+  core.prior_replays(o.failure_history),
   o.last_error, case when isfinite(o.first_failed_at) then o.first_failed_at end, o.created_at, o.available_at,
   case when o.status = 'in_flight' and isfinite(o.claimed_at) then o.claimed_at end,
   case when o.status = 'failed' and isfinite(o.claimed_at) then o.claimed_at end,

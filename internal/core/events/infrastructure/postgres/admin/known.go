@@ -25,6 +25,28 @@ func (a *Admin) KnownChannels(ctx context.Context) ([]string, error) {
 		from core.deployments d, (select null as class union select e.class from core.event_types e) t order by 1`)
 }
 
+// KnownTypes are the event types that are registered.
+func (a *Admin) KnownTypes(ctx context.Context) ([]string, error) {
+	return a.known(ctx, "event types", "select distinct t.event_type from core.event_types t order by 1")
+}
+
+// KnownHandlers are the handlers that live workers have, or that have handled or failed an event that is still there. The names in
+// core.event_handled are few, and found without reading all of it: its key begins with them.
+func (a *Admin) KnownHandlers(ctx context.Context) ([]string, error) {
+	return a.known(ctx, "handlers", `
+		with recursive handled(name) as (
+		  (select h.handler_name from core.event_handled h order by h.handler_name limit 1)
+		  union all
+		  select (select h.handler_name from core.event_handled h where h.handler_name > k.name order by h.handler_name limit 1)
+		  from handled k where k.name is not null)
+		select name from handled where name is not null
+		union select jsonb_object_keys(o.handler_failures) from core.outbox o where o.status = 'failed' and o.deleted_at is null
+		union select n.name from core.live_workers w
+		cross join lateral jsonb_each(case when jsonb_typeof(w.handlers) = 'object' then w.handlers else '{}' end) as t(event_type, names)
+		cross join lateral jsonb_array_elements_text(case when jsonb_typeof(t.names) = 'array' then t.names else '[]' end) as n(name)
+		order by 1`)
+}
+
 // KnownErrorClasses are the error classes of failed events.
 func (a *Admin) KnownErrorClasses(ctx context.Context) ([]string, error) {
 	return a.known(ctx, "error classes", "select distinct "+errorClass+` from core.outbox o

@@ -40,7 +40,7 @@ type HandlerEffect struct {
 // UnhandledEffect sums events that nobody would handle.
 type UnhandledEffect struct {
 	EventType string `json:"event_type"`
-	Events    int    `json:"events"`
+	Events    int    `json:"count"`
 	Note      string `json:"note"`
 }
 
@@ -48,7 +48,7 @@ type UnhandledEffect struct {
 type Preview struct {
 	AsOf     time.Time         `json:"as_of"`
 	To       events.Generation `json:"to"`
-	Events   int               `json:"events"`
+	Events   int               `json:"count"`
 	Handlers []HandlerEffect   `json:"handlers"`
 	// Unhandled are of no use to replay as things stand: they would wait for a worker that handles them.
 	Unhandled []UnhandledEffect `json:"unhandled"`
@@ -109,7 +109,8 @@ func (a *Admin) PreviewReplay(ctx context.Context, s Selection, to events.Genera
 			preview.Paused = append(preview.Paused, p)
 		}
 	}
-	preview.Handlers = slices.SortedFunc(maps.Values(handlers), func(a, b HandlerEffect) int {
+	preview.Handlers = slices.AppendSeq([]HandlerEffect{}, maps.Values(handlers))
+	slices.SortFunc(preview.Handlers, func(a, b HandlerEffect) int {
 		return cmp.Or(strings.Compare(a.EventType, b.EventType), strings.Compare(a.Handler, b.Handler))
 	})
 	preview.Unhandled = make([]UnhandledEffect, 0, len(unhandled))

@@ -175,6 +175,6 @@ func (a *Admin) selectNamed(ctx context.Context, ids []uuid.UUID, try func(*core
 
 // unknownEvent is what the SQL functions refuse an unknown id with.
 func unknownEvent(id uuid.UUID) *RefusedError {
-	return &RefusedError{Code: "SP031", Field: "event_id", Reason: fmt.Sprintf("event_id: %s is not in core.outbox", id),
+	return &RefusedError{Code: events.CodeUnknownEvent, Field: "event_id", Reason: fmt.Sprintf("event_id: %s is not in core.outbox", id),
 		Hint: "check the id; retention deletes events in the end"}
 }

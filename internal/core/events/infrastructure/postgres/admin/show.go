@@ -32,13 +32,13 @@ type Detail struct {
 
 	Handlers []HandlerState `json:"handlers"`
 	// Workers are how many live workers of the event's generation handle its type.
-	Workers int `json:"live_workers"`
+	Workers int `json:"workers"`
 	// Paused says who paused the event's type in its generation; nil: nobody.
 	Paused *Pause `json:"paused"`
 	// History has the entries of failure_history as they are: replays with the cycle before them, discards and what took them back,
 	// leases that ran out; before all others {"omitted": n}, if n of them had to make room.
 	History []json.RawMessage `json:"failure_history"`
-	Actions []Action          `json:"operator_actions"`
+	Actions []Action          `json:"actions"` // the first first; of very many the latest
 }
 
 // HandlerStage is what has become of an event at one handler.
@@ -69,17 +69,6 @@ type HandlerState struct {
 	Error     string     `json:"error,omitempty"`
 }
 
-// Action is what an operator did to an event.
-type Action struct {
-	ActedAt    time.Time          `json:"acted_at"`
-	Action     string             `json:"action"`
-	ActedBy    string             `json:"acted_by"`
-	Login      string             `json:"login"`
-	Generation *events.Generation `json:"generation"`
-	Events     int                `json:"events"` // acted on by the same call
-	Details    json.RawMessage    `json:"details"`
-}
-
 // Show returns what is known of the event of that id: of all, should there be several that occurred at different
 // times. The error is a [*RefusedError] (SP031) if there is none.
 func (a *Admin) Show(ctx context.Context, id uuid.UUID) (all []Detail, err error) {
@@ -90,10 +79,11 @@ func (a *Admin) Show(ctx context.Context, id uuid.UUID) (all []Detail, err error
 		if len(all) == 0 {
 			return unknownEvent(id)
 		}
-		actions, err := actions(ctx, tx, id)
+		_, acts, err := actions(ctx, tx, []uuid.UUID{id}, ActionFilter{}.where(), MaxPageSize, false)
 		if err != nil {
 			return err
 		}
+		slices.Reverse(acts)
 		paused, err := pauses(ctx, tx)
 		if err != nil {
 			return err
@@ -104,7 +94,7 @@ func (a *Admin) Show(ctx context.Context, id uuid.UUID) (all []Detail, err error
 					all[i].Paused = &pause
 				}
 			}
-			all[i].Actions = actions
+			all[i].Actions = append([]Action{}, acts...)
 			if err := all[i].readHandlers(ctx, tx); err != nil {
 				return err
 			}
@@ -268,24 +258,4 @@ func (d *Detail) stages(handled, live []HandlerState) []HandlerState {
 		all = append(all, byName[name])
 	}
 	return all
-}
-
-// actions are what operators did to the event.
-func actions(ctx context.Context, tx pgx.Tx, id uuid.UUID) ([]Action, error) {
-	rows, err := tx.Query(ctx, `
-		select a.acted_at, a.action, a.acted_by, a.login, a.generation, cardinality(a.event_ids), a.details::text
-		from core.operator_actions a where a.event_ids @> array[$1]::uuid[] order by a.acted_at, a.id`, id)
-	if err != nil {
-		return nil, err
-	}
-	all, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (a Action, err error) {
-		var details string
-		err = row.Scan(&a.ActedAt, &a.Action, &a.ActedBy, &a.Login, &a.Generation, &a.Events, &details)
-		a.ActedAt, a.Details = a.ActedAt.UTC(), json.RawMessage(details)
-		return a, err
-	})
-	if all == nil {
-		all = []Action{}
-	}
-	return all, err
 }

@@ -1,0 +1,55 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+
+	"spectral/internal/core/events/infrastructure/postgres/admin"
+)
+
+// tellUnknown says on stderr what a filter names that the database does not know, and what may have been meant: that no event
+// fits says nothing of a misspelling. Found says that something does fit: then its handlers are known.
+func tellUnknown(ctx context.Context, p Process, a *admin.Admin, filter admin.Filter, found bool) error {
+	handlers := filter.Handlers
+	if found {
+		handlers = nil
+	}
+	generations := make([]string, len(filter.Generations))
+	for i, g := range filter.Generations {
+		generations[i] = fmt.Sprint(g)
+	}
+	for _, asked := range []struct {
+		what  string
+		names []string
+		known func(context.Context) ([]string, error)
+	}{
+		{"event type", filter.EventTypes, a.KnownTypes},
+		{"handler", handlers, a.KnownHandlers},
+		{"channel", filter.Channels, a.KnownChannels},
+		{"generation", generations, a.KnownGenerations},
+	} {
+		if len(asked.names) == 0 {
+			continue
+		}
+		known, err := asked.known(ctx)
+		if err != nil {
+			return err
+		}
+		for _, name := range asked.names {
+			if slices.Contains(known, name) {
+				continue
+			}
+			meant := didYouMean(nearest(name, known))
+			if asked.what == "generation" { // a number is not meant for being like another
+				meant = ""
+				if len(known) > 0 {
+					meant = ": the latest are " + strings.Join(known[:min(len(known), mostMeant)], ", ")
+				}
+			}
+			_, _ = fmt.Fprintf(p.Stderr, "%s %s is not known to this database%s\n", asked.what, visible(name), visible(meant))
+		}
+	}
+	return nil
+}

@@ -1,0 +1,17 @@
+package app
+
+import (
+	"fmt"
+	"strings"
+)
+
+// Counted is a number of things of a name for people: 1 event, 2 events, 2 crashes.
+func Counted[N int | int32 | int64](n N, name string) string {
+	if n == 1 {
+		return "1 " + name
+	}
+	if strings.HasSuffix(name, "sh") {
+		name += "e"
+	}
+	return fmt.Sprintf("%d %ss", n, name)
+}
