@@ -571,7 +571,7 @@ func (d *dispatchTx) complete(ctx context.Context, e *ending, limit time.Duratio
 	if err := d.exec(ctx, actAs(role, e.lease.envelope.WorkspaceID)); err != nil {
 		return d.completionFailed(fmt.Errorf("act as %s: %w", role, err))
 	}
-	grace := min(abandonAfter, d.subscription.Lease/6) // the leases of all in its batch wait for it
+	grace := min(abandonAfter, max(d.subscription.Lease/6, minSecuring)) // the leases of all in its batch wait for it
 	err = d.lend(ctx, limit+abandonAfter, func(ctx context.Context, tx *lentTx) error {
 		return runGuardedFor(ctx, limit, grace, func(ctx context.Context) error {
 			err := e.completion(ctx, tx)
