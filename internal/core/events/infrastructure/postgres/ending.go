@@ -110,7 +110,7 @@ func (c *leased) end(ctx context.Context, e *ending) (lost bool, err error) {
 		case failsHandler:
 			return false, err
 		case givesUp:
-			c.logUnsettled(ctx, "not settled: the reaper will have it run again", e.lease, err)
+			c.log.WarnContext(ctx, "not settled: the reaper will have it run again", e.interrupted(err)...)
 			return true, nil
 		case waitsOn: // the settlers have waited already for a connection
 		case triesSoon:
@@ -118,7 +118,7 @@ func (c *leased) end(ctx context.Context, e *ending) (lost bool, err error) {
 		case triesAgain:
 			tries++
 			delay = wait.next(c.random)
-			c.logUnsettled(ctx, "settling interrupted, no attempt counted", e.lease, err, logDelay, delay.Milliseconds())
+			c.log.WarnContext(ctx, "settling interrupted, no attempt counted", append(e.interrupted(err), logDelay, delay.Milliseconds())...)
 		}
 		if stopping(ctx) {
 			pause(context.WithoutCancel(ctx), delay, nil)
@@ -135,9 +135,10 @@ func (c *leased) settles(l *lease, settling bool) {
 	l.settling = settling
 }
 
-func (c *leased) logUnsettled(ctx context.Context, message string, l *lease, err error, more ...any) {
-	c.log.WarnContext(ctx, message, append([]any{logEventID, l.envelope.EventID, logEventType, l.envelope.EventType,
-		logErrorClass, classify(err, 0).class, logReason, err.Error()}, more...)...)
+// interrupted is what is logged of an error of settling e.
+func (e *ending) interrupted(err error) []any {
+	return []any{logEventID, e.lease.envelope.EventID, logEventType, e.lease.envelope.EventType,
+		logErrorClass, classify(err, 0).class, logReason, err.Error()}
 }
 
 func stopping(ctx context.Context) bool { return errors.Is(context.Cause(ctx), events.ErrStopping) }
