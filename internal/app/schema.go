@@ -63,7 +63,8 @@ func SchemaSum(objects []SchemaObject) string {
 	return lines.String()
 }
 
-// SchemaDifference is how a database's schema differs from that of this build's migrations: subjects, sorted.
+// SchemaDifference is how a database's schema differs from that of this build's migrations: subjects, in the order in which
+// [SchemaStatements] brings them back.
 type SchemaDifference struct{ Missing, Altered, Unexpected []string }
 
 // CompareSchema compares the schema with db/schema.sum.
@@ -87,6 +88,8 @@ func CompareSchema(ctx context.Context, conn *pgx.Conn) (SchemaDifference, error
 			d.Unexpected = append(d.Unexpected, subject)
 		}
 	}
+	SortForCreation(d.Missing)
+	SortForCreation(d.Altered)
 	return d, nil
 }
 

@@ -691,7 +691,7 @@ func TestAdopt(t *testing.T) {
 	}
 	dry := func(arguments string) []adoptable {
 		t.Helper()
-		rows, err := operator.Query(deadline(t), "select * from core.outbox_adoptable("+arguments+")")
+		rows, err := operator.Query(deadline(t), "select event_type, due, scheduled, in_flight, workers, paused from core.outbox_adoptable("+arguments+")")
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -972,6 +972,53 @@ func TestGenerationStatusOfNone(t *testing.T) {
 	for _, column := range []string{"draining_at", "closed_at", "retired_at", "oldest_due", "next_scheduled", "last_scheduled"} {
 		if row[column] != nil {
 			t.Errorf("%s is %v", column, row[column])
+		}
+	}
+}
+
+// Of a type that is handled in another context only, what is for one context is nobody's: the dry run says so as the preview of a replay does.
+func TestAdoptableByTarget(t *testing.T) {
+	t.Parallel()
+	d := setup(t)
+	exec(t, d.admin, "select core.generation_register(3)")
+	d.rows(t, 6, "target = case when o.payload ->> 'n' < '3' then null when o.payload ->> 'n' < '5' then 'platform' else 'worlds' end")
+	d.alter(t, 6, "status = 'in_flight', claim_token = gen_random_uuid(), claimed_at = now()")
+	worker, operator := d.login(t, "spectral_worker"), d.login(t, "spectral_operator")
+	exec(t, worker, `set role spectral_worker; select core.worker_register(gen_random_uuid(), 3, 'here', '{"worlds.world_model_card.published": ["platform.a", "platform.b"]}')`)
+	lines := values[string](t, operator, "select concat_ws(' ', event_type, coalesce(target, 'any'), due, scheduled, in_flight, workers) from core.outbox_adoptable(1, 3)")
+	if want := []string{cardType + " any 2 0 0 1", cardType + " platform 2 0 0 1", cardType + " worlds 1 0 1 0"}; !slices.Equal(lines, want) {
+		t.Errorf("adoptable: %q, want %q", lines, want)
+	}
+	for n, want := range map[int]int{1: 2, 3: 2, 5: 0} {
+		exec(t, d.admin, "update core.outbox set status = 'failed', claimed_at = now() where id = $1", key(n))
+		if runs := value[int](t, operator, fmt.Sprintf("select count(*) from core.outbox_replay_preview(%s, 3) where would_run", quoted(key(n)))); runs != want {
+			t.Errorf("event %d would be handled by %d handlers, want %d", n, runs, want)
+		}
+	}
+}
+
+// What workers of a generation are still for.
+func TestStandingOfAGeneration(t *testing.T) {
+	t.Parallel()
+	d := setup(t)
+	worker := d.login(t, "spectral_worker")
+	exec(t, worker, "set role spectral_worker")
+	d.rows(t, 2, "status = case o.payload ->> 'n' when '1' then 'pending' else 'failed' end")
+	for _, step := range []struct{ sql, want string }{
+		{"", "live"},
+		{"update core.deployments set status = 'draining', draining_at = now() where generation = 1", "draining"},
+		{"update core.outbox set available_at = now() + interval '1 day' where status = 'pending'", "draining"},
+		{"update core.outbox set status = 'in_flight', claim_token = gen_random_uuid(), claimed_at = now() where status = 'pending'", "draining"},
+		{"update core.deployments set closed_at = now() where generation = 1", "closing"},
+		{"update core.outbox set status = 'delivered', claim_token = null where status = 'in_flight'", "drained"},
+		{"update core.deployments set status = 'retired', retired_at = now() where generation = 1", "retired"},
+		{"delete from core.deployments where generation = 1", "unknown"},
+	} {
+		if step.sql != "" {
+			exec(t, d.admin, step.sql)
+		}
+		if have := value[string](t, worker, "select core.generation_standing(1)"); have != step.want {
+			t.Errorf("after %q the generation is %s, want %s", step.sql, have, step.want)
 		}
 	}
 }

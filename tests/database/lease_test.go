@@ -286,6 +286,7 @@ func TestLeaseRefuses(t *testing.T) {
 	for _, argument := range []string{
 		"p_limit => 0", "p_limit => -1", "p_limit => 10001", "p_limit => null",
 		"p_lease => 0", "p_lease => -1", "p_lease => 86400.001", "p_lease => null", "p_lease => 'NaN'", "p_lease => 'Infinity'", "p_lease => '-Infinity'",
+		"p_worker => repeat('w', 2001)", "p_handlers => array['worlds.a', repeat('h', 257)]",
 	} {
 		_, err := worker.Exec(deadline(t), "select core.outbox_lease(1, 'worlds.world_model_card.published', "+argument+")")
 		if have := sqlstate(t, err); have != "22023" {
@@ -295,7 +296,9 @@ func TestLeaseRefuses(t *testing.T) {
 	if after := d.versions(t); !slices.Equal(after, before) {
 		t.Error("a refused call leased something")
 	}
-	for _, argument := range []string{"p_limit => 10000", "p_lease => 86400", "p_lease => 0.000001"} {
+	for _, argument := range []string{
+		"p_limit => 10000", "p_lease => 86400", "p_lease => 0.000001", "p_worker => repeat('w', 2000)", "p_handlers => array['worlds.a', repeat('h', 256)]",
+	} {
 		d.rows(t, 1, "")
 		if have := leaseRows(t, worker, argument); len(have) != 1 {
 			t.Errorf("%s: %d rows are leased, want 1", argument, len(have))

@@ -483,6 +483,10 @@ func TestReapTakesWhateverARowHolds(t *testing.T) {
 		{"100 entries of history", `failure_history = (select jsonb_agg(jsonb_build_object('replayed_by', i)) from generate_series(1, 100) i)`,
 			"jsonb_array_length(o.failure_history) = 100 and o.failure_history -> 0 = '{\"omitted\": 2}' and o.failure_history -> 1 = '{\"replayed_by\": 3}' and o.failure_history -> 99 ? 'reaped_at'"},
 		{"more entries than that", `failure_history = (select jsonb_agg(i) from generate_series(1, 150) i)`, "jsonb_array_length(o.failure_history) = 100 and o.failure_history -> 99 ? 'reaped_at'"},
+		{"a name of a worker that no index takes", "claimed_by = (select string_agg(md5(i::text), '') from generate_series(1, 100) i)",
+			"o.handler_failures = '{}' and o.failure_history = '[]' and o.last_error like 'LeaseExpired: %'"},
+		{"failures that leave no room", "handler_failures = jsonb_build_object('worlds.b', (select string_agg(md5(random()::text), '') from generate_series(1, 32766)))",
+			"o.handler_failures ? 'worlds.b' and not o.handler_failures ? 'worlds.a' and o.last_error like 'LeaseExpired: %'"},
 		{"a huge history", `failure_history = (select jsonb_agg(jsonb_build_object('replayed_at', 'x', 'last_error', repeat('e', 8000))) from generate_series(1, 50) i)`,
 			"octet_length(o.failure_history::text) <= 262144 and o.failure_history -> -1 ? 'reaped_at' and o.failure_history -> 0 ? 'omitted'"},
 	} {

@@ -857,6 +857,21 @@ func TestFailedEventsAboutToExpire(t *testing.T) {
 	if n := value[int](t, d.admin, "select failed_expiring from core.retention_status(30)"); n != 4 {
 		t.Errorf("%d within 30 days, want 4", n)
 	}
+	// what was undiscarded stays for the days of grace once more: what is counted is what a sweep takes, and when
+	d.rows(t, 2, "status = 'failed', occurred_at = now() - interval '100 days', claimed_at = now() - interval '60 days', undiscarded_at = now() - make_interval(days => (o.payload ->> 'n')::int)")
+	if n := value[int](t, d.admin, "select failed_expiring from core.retention_status(5)"); n != 1 { // the second, in five days
+		t.Errorf("of two that were undiscarded %d are about to expire, want 1", n)
+	}
+	first = value[time.Time](t, d.admin, "select failed_expire_first_at from core.retention_status(5)")
+	if left := time.Until(first); left < 4*24*time.Hour || left > 5*24*time.Hour {
+		t.Errorf("the first of those expires in %s, want five days", left)
+	}
+	if n := value[int](t, d.admin, "select failed_expiring from core.retention_status(0)"); n != 0 {
+		t.Errorf("%d have expired, and a sweep takes none", n)
+	}
+	if rows := sweepAll(t, d.admin); rows["outbox_row.tombstoned"] != 0 {
+		t.Errorf("the sweep took %v", rows)
+	}
 }
 
 // Workers' runs are an interval apart, whichever of them makes them; one that was cut short is taken up soon.

@@ -271,7 +271,7 @@ func TestDownAndUpAgain(t *testing.T) {
 // every other one must be in keepers.
 var rebuilt = []string{
 	"core.event_types", "core.workers", "core.claim_journal", "core.reaped_leases", "core.ack_latencies",
-	"core.retention_runs", "core.retention_progress",
+	"core.retention_runs", "core.retention_progress", "core.leads",
 }
 
 // keepers insert a row into each table whose rows a step down may not lose.

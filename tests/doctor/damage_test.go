@@ -5,12 +5,15 @@ import (
 	"fmt"
 	"net/url"
 	"os"
+	"os/exec"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 
+	"spectral/internal/app"
 	"spectral/internal/app/doctor"
 	"spectral/tests/faults/proxy"
 	"spectral/tests/pgtest"
@@ -48,6 +51,20 @@ func (p *patient) exec(sql string, arguments ...any) {
 	p.Helper()
 	if _, err := p.admin.Exec(p.ctx, sql, arguments...); err != nil {
 		p.Fatalf("%s: %v", sql, err)
+	}
+}
+
+// cure pipes what `workers migrate show` prints into psql.
+func (p *patient) cure(subject string) {
+	p.Helper()
+	statements, err := app.SchemaStatements(subject)
+	if err != nil {
+		p.Fatal(err)
+	}
+	cmd := exec.CommandContext(p.ctx, "psql", "--no-psqlrc", "--quiet", "--set=ON_ERROR_STOP=1", "--dbname="+p.admin.Config().ConnString())
+	cmd.Stdin = strings.NewReader(statements)
+	if out, err := cmd.CombinedOutput(); err != nil {
+		p.Fatalf("the cure of %s: %v: %s", subject, err, out)
 	}
 }
 
@@ -100,38 +117,35 @@ var damages = []struct {
 }{
 	{
 		name: "the trigger is gone", check: "schema", damage: "drop trigger outbox_notify on core.outbox",
-		state: doctor.Critical, seen: "trigger outbox_notify of core.outbox is missing", cure: "create constraint trigger outbox_notify",
+		state: doctor.Critical, seen: "trigger outbox_notify of core.outbox is missing", cure: "workers migrate show 'trigger outbox_notify of core.outbox' | psql",
 	},
 	{
 		name: "the trigger is disabled", check: "schema", damage: "alter table core.outbox disable trigger outbox_notify",
-		state: doctor.Critical, seen: "disabled", cure: "enable trigger outbox_notify", undo: "alter table core.outbox enable trigger outbox_notify",
+		state: doctor.Critical, seen: "disabled", cure: "workers migrate show 'trigger outbox_notify of core.outbox' | psql",
 	},
 	{
 		name: "the trigger fires on replicas only", check: "schema", damage: "alter table core.outbox enable replica trigger outbox_notify",
-		state: doctor.Critical, seen: "altered", cure: "enable trigger outbox_notify", undo: "alter table core.outbox enable trigger outbox_notify",
+		state: doctor.Critical, seen: "altered", cure: "workers migrate show",
 	},
 	{
 		name: "the trigger is another", check: "schema",
 		damage: `drop trigger outbox_notify on core.outbox;
 			create trigger outbox_notify after insert on core.outbox for each row execute function core.outbox_notify()`,
-		state: doctor.Critical, seen: "trigger outbox_notify of core.outbox is altered", cure: "00009_core_outbox_notify.sql",
-		undo: `drop trigger outbox_notify on core.outbox; create constraint trigger outbox_notify after insert on core.outbox
-			deferrable initially deferred for each row when (new.status = 'pending') execute function core.outbox_notify()`,
+		state: doctor.Critical, seen: "trigger outbox_notify of core.outbox is altered", cure: "workers migrate show",
 	},
 	{
 		name: "the trigger's function does nothing", check: "schema",
 		damage: "create or replace function core.outbox_notify() returns trigger language plpgsql as 'begin return null; end'",
-		state:  doctor.Critical, seen: "function core.outbox_notify() is altered", cure: "00009_core_outbox_notify.sql", undo: "-",
+		state:  doctor.Critical, seen: "function core.outbox_notify() is altered", cure: "workers migrate show 'function core.outbox_notify()'",
 	},
 	{
 		name: "a claim takes everything", check: "schema",
 		damage: "create or replace function core.outbox_quiet(p_channel text) returns boolean language sql as 'select true'",
-		state:  doctor.Critical, seen: "function core.outbox_quiet(text) is altered", cure: "00010_core_outbox_quiet.sql", undo: "-",
+		state:  doctor.Critical, seen: "function core.outbox_quiet(text) is altered", cure: "workers migrate show 'function core.outbox_quiet(text)'",
 	},
 	{
 		name: "an index is gone", check: "schema", damage: "drop index core.outbox_crashed",
-		state: doctor.Critical, seen: "index core.outbox_crashed is missing", cure: "create index concurrently outbox_crashed on core.outbox (generation, event_type, available_at) where status = 'pending'",
-		undo: "set role spectral_owner; create index outbox_crashed on core.outbox (generation, event_type, available_at) where status = 'pending' and deleted_at is null and crashes > 0; reset role",
+		state: doctor.Critical, seen: "index core.outbox_crashed is missing", cure: "workers migrate show 'index core.outbox_crashed'",
 	},
 	{
 		name: "an index is invalid", check: "indexes", damage: "update pg_catalog.pg_index set indisvalid = false where indexrelid = 'core.outbox_crashed'::regclass",
@@ -139,12 +153,19 @@ var damages = []struct {
 	},
 	{
 		name: "a constraint is gone", check: "schema", damage: "alter table core.outbox drop constraint outbox_channel_form",
-		state: doctor.Critical, seen: "constraint outbox_channel_form of core.outbox is missing", cure: "00007_core_outbox.sql",
-		undo: "alter table core.outbox add constraint outbox_channel_form check (channel ~ '^[a-z][a-z0-9_]*$' and octet_length(channel) <= 63)",
+		state: doctor.Critical, seen: "constraint outbox_channel_form of core.outbox is missing", cure: "workers migrate show 'constraint outbox_channel_form of core.outbox'",
+	},
+	{
+		name: "a column is another", check: "schema", damage: "alter table core.outbox alter column attempts drop not null",
+		state: doctor.Critical, seen: "column core.outbox.attempts is altered", cure: "workers migrate show 'column core.outbox.attempts'",
+	},
+	{
+		name: "row security is off", check: "schema", damage: "alter table worlds.scans disable row level security",
+		state: doctor.Warning, seen: "table worlds.scans is altered", cure: "workers migrate show 'table worlds.scans'",
 	},
 	{
 		name: "an index of somebody's own", check: "schema", damage: "create index mine on core.outbox (payload)",
-		state: doctor.Warning, seen: "index core.mine is not of our migrations", cure: "drop it", undo: "drop index core.mine",
+		state: doctor.Warning, seen: "index core.mine is not of our migrations", cure: "drop index core.mine;", undo: "drop index core.mine",
 	},
 	{
 		name: "a privilege is gone", check: "privileges", damage: "revoke execute on function core.outbox_quiet(text) from spectral_worker",
@@ -165,6 +186,29 @@ var damages = []struct {
 		name: "commits of some are not on disk", check: "settings", damage: "alter role %login set synchronous_commit = off",
 		state: doctor.Warning, seen: "synchronous_commit is off: events whose publisher was told that they are committed may be lost when the server crashes, in the sessions of role %login",
 		cure: "alter role %login reset synchronous_commit", notTheWhole: true, undo: "alter role %login reset synchronous_commit",
+	},
+	{
+		name: "publishers are serializable", check: "settings", damage: "alter database %database set default_transaction_isolation = serializable",
+		state: doctor.Warning, seen: "publishers get 40001 and have to try again", cure: "alter database %database reset default_transaction_isolation", notTheWhole: true, undo: "alter database %database reset default_transaction_isolation",
+	},
+	{
+		name: "statements of some are cut short", check: "settings", damage: "alter role %login set statement_timeout = '2s'",
+		state: doctor.Note, seen: "statement_timeout is short", cure: "alter role %login reset statement_timeout", notTheWhole: true, undo: "alter role %login reset statement_timeout",
+	},
+	{
+		name: "a login begins as the owner", check: "settings", damage: "grant spectral_owner to %login; alter role %login set role = spectral_owner",
+		state: doctor.Warning, seen: "role is spectral_owner from the first statement", cure: "alter role %login reset role", notTheWhole: true, undo: "revoke spectral_owner from %login; alter role %login reset role",
+	},
+	{
+		name: "somebody's event trigger", check: "tables",
+		damage: "create function public.look() returns event_trigger language plpgsql as 'begin end'; create event trigger looks on ddl_command_start when tag in ('CREATE INDEX') execute function public.look()",
+		state:  doctor.Note, seen: "event trigger looks of postgres runs public.look at ddl_command_start of CREATE INDEX", cure: "alter event trigger looks disable;",
+		undo: "drop event trigger looks; drop function public.look()",
+	},
+	{
+		name: "publishers may not notify", check: "tables", damage: "revoke execute on function pg_catalog.pg_notify(text, text) from public",
+		state: doctor.Critical, seen: "pg_notify(text,text) may not be executed by spectral_operator, spectral_owner, spectral_platform, spectral_publisher, spectral_worker, spectral_worlds, and core.",
+		cure: "grant execute on function pg_notify(text,text) to public;",
 	},
 	{
 		name: "inserts vanish", check: "tables", damage: "create rule vanish as on insert to core.outbox do instead nothing",
@@ -221,6 +265,16 @@ var damages = []struct {
 		undo: "delete from core.outbox",
 	},
 	{
+		name: "events that have just come", check: "unhandled", damage: insert(cards, "1", "outbox_gen_1", "0"),
+		state: doctor.Warning, seen: "and no worker of that generation lives", cure: "SPECTRAL_GENERATION=1 workers run; or", undo: "delete from core.outbox",
+	},
+	{
+		name: "a processing class that nobody runs", check: "unhandled", sessionOfOwn: worker(1, cards),
+		damage: "update core.workers set handlers = handlers - 'agent.task.dispatched'",
+		state:  doctor.Warning, seen: "no live worker of generation 1 runs processing class agents: events agent.task.dispatched will wait", cure: "SPECTRAL_GENERATION=1 workers run --classes agents",
+		undo: `update core.workers set handlers = handlers || '{"agent.task.dispatched": ["a.b"]}'`,
+	},
+	{
 		name: "a generation that nobody knows", check: "unhandled", damage: insert(cards, "77", "outbox_gen_77", "10 minutes"),
 		state: doctor.Critical, seen: "generation 77 (unknown)", cure: "workers generation adopt 77", undo: "delete from core.outbox",
 	},
@@ -274,7 +328,7 @@ var damages = []struct {
 	},
 	{
 		name: "no live generation", check: "generations", damage: "update core.deployments set status = 'draining', draining_at = now()",
-		state: doctor.Warning, seen: "no generation is live", cure: "register", undo: "update core.deployments set status = 'live', draining_at = null",
+		state: doctor.Warning, seen: "no generation is live", cure: "register", undo: "update core.deployments set status = 'live', draining_at = null", notTheWhole: true,
 	},
 	{
 		name: "events that fail", check: "failures", damage: insert(cards, "1", "outbox_gen_1", "10 minutes") + "; update core.outbox set status = 'failed', claimed_at = now(), last_error = 'IntegrityError: a.b: no'",
@@ -342,9 +396,9 @@ var damages = []struct {
 	},
 }
 
-// worker registers one on a session of its own, which is its life.
+// worker registers one on a session of its own, which is its life. It runs both processing classes.
 func worker(generation int, eventType string) string {
-	return fmt.Sprintf("select core.worker_register(gen_random_uuid(), %d, 'somebody', '{%q: [\"a.b\"]}')", generation, eventType)
+	return fmt.Sprintf("select core.worker_register(gen_random_uuid(), %d, 'somebody', '{%q: [\"a.b\"], \"agent.task.dispatched\": [\"a.b\"]}')", generation, eventType)
 }
 
 func TestDamageIsFound(t *testing.T) {
@@ -394,6 +448,11 @@ func TestDamageIsFound(t *testing.T) {
 				return
 			}
 			undo := d.undo
+			if shown := regexp.MustCompile(`workers migrate show '([^']+)'`).FindStringSubmatch(result.Findings[0].Cure); undo == "" && shown != nil {
+				p.cure(shown[1])
+				p.mustBeFine(d.check, "after the cure")
+				return
+			}
 			if undo == "" && d.examinedAfter == nil {
 				undo = strings.TrimSuffix(result.Findings[0].Cure, ";")
 			}
@@ -493,5 +552,33 @@ func TestARetiredGenerationIsNotToBeRun(t *testing.T) {
 	result := p.examine("generations", nil)
 	if len(result.Findings) != 1 || strings.Contains(result.Findings[0].Cure, "run") || !strings.Contains(result.Findings[0].Cure, "workers generation adopt 8 TO") {
 		t.Errorf("generations says %+v", result.Findings)
+	}
+}
+
+// A worker that may do nothing, or has nothing to do, is named.
+func TestWorkersOfNoUseAreFound(t *testing.T) {
+	t.Parallel()
+	p := admit(t)
+	for _, generation := range []int{1, 8} {
+		living := pgtest.Conn(t, p.admin.Config().ConnString())
+		if _, err := living.Exec(p.ctx, worker(generation, cards)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	p.exec("insert into core.deployments (generation, status, draining_at) values (8, 'draining', now())")
+	result := p.examine("generations", nil)
+	if result.State != doctor.Fine || len(result.Findings) != 1 || result.Findings[0].State != doctor.Note || !strings.Contains(result.Findings[0].Seen, "1 live workers are of generation 8, which is draining and has nothing left") ||
+		!strings.Contains(result.Findings[0].Cure, "workers generation retire 8") {
+		t.Errorf("of a drained generation it says %+v", result)
+	}
+	p.exec(insert(cards, "8", "outbox_gen_8", "1 minute"))
+	p.mustBeFine("generations", "with something left")
+	if result := p.examine("generations", nil); len(result.Findings) > 0 {
+		t.Errorf("with something left it says %+v", result)
+	}
+	p.exec("delete from core.outbox; update core.deployments set status = 'retired', retired_at = now() where generation = 8")
+	result = p.examine("generations", nil)
+	if len(result.Findings) != 1 || result.State != doctor.Warning || !strings.Contains(result.Findings[0].Cure, "stop them") {
+		t.Errorf("of a retired generation it says %+v", result)
 	}
 }

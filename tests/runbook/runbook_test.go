@@ -24,9 +24,12 @@ import (
 )
 
 const (
-	page     = "../../docs/runbook.md"
-	patience = time.Minute
+	runbook    = "runbook.md"
+	deployment = "deployment.md"
+	patience   = time.Minute
 )
+
+func pathOf(page string) string { return filepath.Join("../../docs", page) }
 
 var binary process.Binary
 
@@ -43,6 +46,7 @@ func TestMain(m *testing.M) {
 type block struct {
 	language string // sql or sh
 	text     string
+	page     string
 	line     int
 }
 
@@ -52,12 +56,12 @@ type situation struct {
 	blocks []block
 }
 
-var fence = regexp.MustCompile("^```(\\w*)$")
+var fence = regexp.MustCompile("^ *```(\\w*)$") // in a list, too
 
-// situations reads the page: its sections of the second level that have blocks.
-func situations(t *testing.T) (found []situation) {
+// situations reads a page: its sections of the second level that have blocks.
+func situations(t *testing.T, page string) (found []situation) {
 	t.Helper()
-	text, err := os.ReadFile(page)
+	text, err := os.ReadFile(pathOf(page))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -77,15 +81,15 @@ func situations(t *testing.T) (found []situation) {
 			inside.text += line
 		case marks != nil:
 			if !slices.Contains([]string{"sql", "sh", "text"}, marks[1]) || marks[1] != "text" && len(found) == 0 {
-				t.Fatalf("line %d: a block of %q: write sql, sh, or text for what is not executed, below a heading", n, marks[1])
+				t.Fatalf("%s, line %d: a block of %q: write sql, sh, or text for what is not executed, below a heading", page, n, marks[1])
 			}
-			inside = &block{language: marks[1], line: n + 1}
+			inside = &block{language: marks[1], page: page, line: n + 1}
 		case strings.HasPrefix(line, "## "):
 			found = append(found, situation{title: strings.TrimSpace(strings.TrimPrefix(line, "## "))})
 		}
 	}
 	if inside != nil {
-		t.Fatalf("line %d: a block that does not end", inside.line)
+		t.Fatalf("%s, line %d: a block that does not end", page, inside.line)
 	}
 	return slices.DeleteFunc(found, func(s situation) bool { return len(s.blocks) == 0 })
 }
@@ -99,6 +103,8 @@ type scene struct {
 	operator string
 	worker   string // URLs of logins
 	values   map[string]string
+	instead  map[string]string // what is written without a placeholder, to what stands for it
+	dir      string            // where commands run
 	// output of what was executed, errors included
 	output string
 }
@@ -109,7 +115,7 @@ func newScene(t *testing.T) *scene {
 	t.Cleanup(cancel)
 	at := pgtest.New(t)
 	s := &scene{
-		T: t, ctx: ctx, at: at, admin: pgtest.Conn(t, at), operator: pgtest.Login(t, at, "spectral_operator", "pg_read_all_stats"),
+		T: t, ctx: ctx, at: at, dir: t.TempDir(), admin: pgtest.Conn(t, at), operator: pgtest.Login(t, at, "spectral_operator", "pg_read_all_stats"),
 		worker: pgtest.Login(t, at, "spectral_worker"), values: map[string]string{"generation": "1", "you": "ana", "began-at": "infinity"},
 	}
 	return s
@@ -228,16 +234,19 @@ func (s *scene) run(b block) {
 	text := placeholder.ReplaceAllStringFunc(b.text, func(found string) string {
 		value, known := s.values[strings.Trim(found, "<>")]
 		if !known {
-			s.Fatalf("docs/runbook.md, line %d: the test does not know what %s stands for", b.line, found)
+			s.Fatalf("docs/%s, line %d: the test does not know what %s stands for", b.page, b.line, found)
 		}
 		return value
 	})
+	for written, stands := range s.instead {
+		text = strings.ReplaceAll(text, written, stands)
+	}
 	var cmd *exec.Cmd
 	u, err := url.Parse(s.operator)
 	if err != nil {
 		s.Fatal(err)
 	}
-	if as := regexp.MustCompile(`(?m)^(-- |# )as the (owner|worker)\b`).FindStringSubmatch(text); as != nil {
+	if as := regexp.MustCompile(`(?m)^ *(-- |# )as the (owner|worker)\b`).FindStringSubmatch(text); as != nil {
 		if u, err = url.Parse(map[string]string{"owner": s.at, "worker": s.worker}[as[2]]); err != nil {
 			s.Fatal(err)
 		}
@@ -251,7 +260,7 @@ func (s *scene) run(b block) {
 			codes = []string{exits[1]}
 		}
 	}
-	cmd.Stdin = strings.NewReader(text)
+	cmd.Stdin, cmd.Dir = strings.NewReader(text), s.dir
 	cmd.Env = []string{
 		"PATH=" + filepath.Dir(binary.Path(s)) + ":" + os.Getenv("PATH"), "HOME=" + s.TempDir(), "USER=ana", "PAGER=", "DATABASE_URL=" + u.String(),
 		"SPECTRAL_GENERATION=" + s.values["generation"], "SPECTRAL_BRIEFINGS_DIR=" + s.TempDir(),
@@ -267,28 +276,39 @@ func (s *scene) run(b block) {
 		s.Fatal(err)
 	}
 	if !slices.Contains(codes, code) {
-		s.Fatalf("docs/runbook.md, line %d: it exits with %s:\n%s\n%s", b.line, code, text, out.String())
+		s.Fatalf("docs/%s, line %d: it exits with %s:\n%s\n%s", b.page, b.line, code, text, out.String())
 	}
 }
 
 func TestRunbook(t *testing.T) {
 	t.Parallel()
-	written := situations(t)
-	for title := range troubles {
+	executed(t, runbook, troubles)
+}
+
+func TestDeployment(t *testing.T) {
+	t.Parallel()
+	executed(t, deployment, deployments)
+}
+
+// executed brings about each situation of a page and executes its blocks of SQL, and those of commands.
+func executed(t *testing.T, page string, known map[string]trouble) {
+	t.Helper()
+	written := situations(t, page)
+	for title := range known {
 		if !slices.ContainsFunc(written, func(s situation) bool { return s.title == title }) {
-			t.Errorf("docs/runbook.md has no situation %q any more", title)
+			t.Errorf("docs/%s has no situation %q any more", page, title)
 		}
 	}
 	for _, w := range written {
-		trouble, known := troubles[w.title]
+		trouble, known := known[w.title]
 		if !known {
-			t.Errorf("docs/runbook.md: nothing tries %q: add it to troubles", w.title)
+			t.Errorf("docs/%s: nothing tries %q: add it", page, w.title)
 			continue
 		}
 		for _, language := range []string{"sql", "sh"} {
 			if !slices.ContainsFunc(w.blocks, func(b block) bool { return b.language == language }) {
 				if !trouble.one {
-					t.Errorf("docs/runbook.md: %q has no block of %s", w.title, language)
+					t.Errorf("docs/%s: %q has no block of %s", page, w.title, language)
 				}
 				continue
 			}
@@ -310,7 +330,7 @@ func TestRunbook(t *testing.T) {
 // Every refusal of an operator is in the page's table, and every one there is raised.
 func TestRefusalsAreListed(t *testing.T) {
 	t.Parallel()
-	text, err := os.ReadFile(page)
+	text, err := os.ReadFile(pathOf(runbook))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -324,7 +344,7 @@ func TestRefusalsAreListed(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		for _, code := range regexp.MustCompile(`errcode = '(SP0[3-9][0-9])'`).FindAllStringSubmatch(string(sql), -1) {
+		for _, code := range regexp.MustCompile(`errcode = '(SP019|SP0[3-9][0-9])'`).FindAllStringSubmatch(string(sql), -1) {
 			raised[code[1]] = true
 		}
 	}
@@ -332,7 +352,7 @@ func TestRefusalsAreListed(t *testing.T) {
 		t.Fatalf("only %d refusals were found", len(raised))
 	}
 	listed := make(map[string]bool)
-	for _, row := range regexp.MustCompile(`(?m)^\| (SP0[3-9][0-9]) \|`).FindAllStringSubmatch(string(text), -1) {
+	for _, row := range regexp.MustCompile(`(?m)^\| (SP0[0-9][0-9]) \|`).FindAllStringSubmatch(string(text), -1) {
 		listed[row[1]] = true
 		if !raised[row[1]] {
 			t.Errorf("docs/runbook.md has %s, which nothing raises", row[1])
@@ -356,5 +376,13 @@ func TestRefusalsAreListed(t *testing.T) {
 		if !named[code] {
 			t.Errorf("package events has no constant for %s", code)
 		}
+	}
+	// once: what other pages had beside it would grow old
+	other, err := os.ReadFile(pathOf(deployment))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if regexp.MustCompile(`(?m)^\| SP0`).Match(other) || !strings.Contains(string(other), "(runbook.md#what-functions-refuse)") || !strings.Contains(string(text), "\n## What functions refuse\n") {
+		t.Error("docs/deployment.md has a table of refusals of its own, or no link to the runbook's")
 	}
 }

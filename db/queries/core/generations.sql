@@ -43,5 +43,8 @@ select clock_timestamp()::timestamptz as now;
 -- name: Adoptable :many
 -- No event types: all of them.
 select a.event_type::text as event_type, a.due::bigint as due, a.scheduled::bigint as scheduled, a.in_flight::bigint as in_flight,
-  a.workers::bigint as workers, a.paused::boolean as paused
+  a.workers::bigint as workers, a.paused::boolean as paused, coalesce(a.target, '')::text as target
 from core.outbox_adoptable(@from_generation::bigint, @to_generation::bigint, sqlc.narg('event_types')::text[]) as a;
+
+-- name: GenerationStanding :one
+select core.generation_standing(@generation::bigint)::text as standing;

@@ -20,7 +20,7 @@ func doctorCommand(p Process) *cobra.Command {
 schema, indexes and privileges, notifications, connections, events that nobody handles, leases, old snapshots, vacuum,
 retention, and the figures that say when to partition or to move to another relay. It changes nothing.
 
-Each finding comes with its cure. Exits 0 if all is fine, 3 if anything needs attention or could not be seen.
+Each finding comes with its cure. Exits 0 if all is fine but for notes, 3 if anything needs attention or could not be seen.
 
 Checks: ` + strings.Join(doctor.Names(), ", ") + `.
 
@@ -70,7 +70,7 @@ func printReport(p Process, report doctor.Report) {
 			return s
 		}
 		switch state {
-		case doctor.Fine:
+		case doctor.Fine, doctor.Note:
 			return text.FgGreen.Sprint(s)
 		case doctor.Critical:
 			return text.FgRed.Sprint(s)

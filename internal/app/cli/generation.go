@@ -206,6 +206,9 @@ func printGenerations(p Process, all []admin.Generation) {
 			_, _ = fmt.Fprintf(p.Stderr, "generation %d: its workers are not needed for what failed, %s: replay that into a live generation, or discard it (workers events --help)\n", g.Generation, app.Counted(g.Failed, "event"))
 		}
 		printPauseLines(p, g.Paused)
+		if g.SafeToStop && g.Workers > 0 {
+			_, _ = fmt.Fprintf(p.Stderr, "generation %d is %s and has nothing left: its %d live workers can be stopped\n", g.Generation, g.Status, g.Workers)
+		}
 		if g.SafeToStop || g.Status == "live" {
 			continue
 		}
@@ -522,18 +525,24 @@ func describeAdoption(ctx context.Context, p Process, a *admin.Admin, want adopt
 	var unhandled, paused []string
 	for _, t := range found {
 		pending += t.Due + t.Scheduled
+		what := t.EventType
+		if t.Target != "" {
+			what += " for " + t.Target
+		}
 		handled := app.Counted(t.Workers, "worker")
 		if t.Workers == 0 {
 			handled = "nobody"
 			if t.Due+t.Scheduled > 0 {
-				unhandled = append(unhandled, t.EventType)
+				unhandled = append(unhandled, what)
 			}
 		}
 		if t.Paused {
 			handled += ", paused"
-			paused = append(paused, t.EventType)
+			if !slices.Contains(paused, t.EventType) {
+				paused = append(paused, t.EventType)
+			}
 		}
-		rows = append(rows, []any{t.EventType, t.Due, t.Scheduled, t.InFlight, handled})
+		rows = append(rows, []any{what, t.Due, t.Scheduled, t.InFlight, handled})
 	}
 	if len(rows) > 0 && !want.printsAsJSON {
 		printTable(p, []column{

@@ -24,7 +24,7 @@ once: they take turns.`,
 		Example: `  DATABASE_URL=postgres://owner@db/app workers migrate up
   workers migrate status`,
 	}
-	group(cmd, "migrate up, down or status?")
+	group(cmd, "migrate up, down, status or show?")
 	cmd.AddCommand(
 		&cobra.Command{
 			Use: "up", Short: "Apply every step not yet applied, and register the event types of this build", Args: cobra.NoArgs,
@@ -57,6 +57,7 @@ minutes. If one fails, those before it stand, and the next run goes on from ther
 		},
 		migrateDownCommand(p),
 		migrateStatusCommand(p),
+		migrateShowCommand(p),
 	)
 	return cmd
 }

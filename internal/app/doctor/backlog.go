@@ -3,6 +3,8 @@ package doctor
 import (
 	"context"
 	"fmt"
+
+	"spectral/internal/core/events"
 )
 
 // pendingKinds is each generation and event type that has pending rows, found by jumping through the index of what is due,
@@ -21,10 +23,10 @@ with recursive kinds as (
 // countUpTo bounds how many rows of a kind are counted.
 const countUpTo = 10000
 
-// unhandledAfter is how long a generation's events may wait for its first worker: a deployment starts.
-const unhandledAfter = "30 seconds"
+// startsWithin is how long, in seconds, a worker may take to start or to be restarted: until then it is a warning that nobody handles what is due.
+const startsWithin = 30
 
-// unhandled finds due rows that no live worker has a handler for. Those of retired generations, which have no workers, generations finds.
+// unhandled finds due rows that no live worker has a handler for, and processing classes that nobody runs beside live workers. Those of retired generations, which have no workers, generations finds.
 func unhandled(ctx context.Context, v *visit) (string, []Finding, error) {
 	kinds, err := all[struct {
 		Generation int64
@@ -43,7 +45,7 @@ select k.generation, k.event_type,
 from kinds k,
   lateral (select o.available_at from core.outbox o where o.generation = k.generation and o.event_type = k.event_type
      and o.status = 'pending' and o.deleted_at is null order by o.available_at limit 1) d
-where d.available_at <= statement_timestamp() - interval '`+unhandledAfter+`'
+where d.available_at <= statement_timestamp()
   and not exists (select from core.live_workers w where w.generation = k.generation and w.handlers ? k.event_type)
   and not exists (select from core.paused_types p where p.generation = k.generation and p.event_type = k.event_type)
   and not exists (select from core.deployments r where r.generation = k.generation and r.status = 'retired')
@@ -58,6 +60,9 @@ order by k.generation, k.event_type`, countUpTo)
 			rows = fmt.Sprintf("%d or more", countUpTo)
 		}
 		f := Finding{State: Critical}
+		if k.Oldest < startsWithin {
+			f.State = Warning
+		}
 		if k.Workers == 0 {
 			f.Seen = fmt.Sprintf("%s due events %s of generation %d (%s) wait, the oldest for %s, and no worker of that generation lives", rows, k.EventType, k.Generation, k.Status, span(k.Oldest))
 			drain := " --drain"
@@ -71,7 +76,25 @@ order by k.generation, k.event_type`, countUpTo)
 		}
 		findings = append(findings, f)
 	}
-	return "no type has had due events for more than " + unhandledAfter + " without a live worker that handles it", findings, nil
+	classes, err := all[struct {
+		Generation   int64
+		Class, Types string
+	}](ctx, v, `
+select d.generation, coalesce(t.class, $1), string_agg(t.event_type, ', ' order by t.event_type)
+from core.deployments d, (select distinct t.event_type, t.class, t.consumed_in from core.event_types t) t
+where d.status = 'live' and coalesce((t.consumed_in ->> d.generation::text)::boolean, false)
+  and exists (select from core.live_workers w where w.generation = d.generation)
+group by d.generation, t.class
+having not exists (select from core.live_workers w where w.generation = d.generation and w.handlers ?| array_agg(t.event_type))
+order by 1, 2`, events.DefaultClass)
+	if err != nil {
+		return "", nil, err
+	}
+	for _, c := range classes {
+		findings = append(findings, Finding{Warning, fmt.Sprintf("no live worker of generation %d runs processing class %s: events %s will wait", c.Generation, c.Class, c.Types),
+			fmt.Sprintf("SPECTRAL_GENERATION=%d workers run --classes %s; or start one without --classes, which runs all", c.Generation, c.Class)})
+	}
+	return "every type with due events, and every processing class, has a live worker that handles it", findings, nil
 }
 
 // channels finds pending rows that are announced where nobody of their generation listens.
@@ -133,7 +156,7 @@ order by 1, 2`)
 	for _, l := range late {
 		findings = append(findings, Finding{Warning,
 			fmt.Sprintf("the oldest due event %s of generation %d has waited for %s, though %s handles that type: too much at once, a slow handler, or a worker that is stuck", l.EventType, l.Generation, span(l.Oldest), l.Workers),
-			"look whether the number goes down (workers events stats), what is in hand (core.claim_journal) and what waits for locks (pg_stat_activity); add workers, or restart one whose log says nothing"})
+			"look whether the number goes down (workers events stats), what is in hand (core.claim_journal) and what waits for locks: select pid, pg_blocking_pids(pid), query from pg_stat_activity where wait_event_type = 'Lock'; add workers, or restart one whose log says nothing"})
 	}
 	if live.Gone > 0 {
 		findings = append(findings, Finding{Warning, fmt.Sprintf("%d workers have been dead for more than 5 minutes, and no live worker has taken up what they had in hand", live.Gone),
@@ -206,6 +229,12 @@ func generations(ctx context.Context, v *visit) (string, []Finding, error) {
 		case g.Status == "closing" && g.Since > 600:
 			findings = append(findings, Finding{Warning, fmt.Sprintf("generation %d has been closed for %s and is not retired: publishing into it is refused", g.Generation, span(g.Since)),
 				fmt.Sprintf("go on: workers generation retire %d; or take it back: workers generation register %[1]d", g.Generation)})
+		case g.Workers > 0 && g.Status == "retired":
+			findings = append(findings, Finding{Warning, fmt.Sprintf("%d live workers are of generation %d, which is retired: there is nothing that they may do", g.Workers, g.Generation),
+				fmt.Sprintf("stop them: select name from core.live_workers where generation = %d;", g.Generation)})
+		case g.Workers > 0 && g.Left == 0 && g.Status == "draining" && g.DrainingFor <= 86400:
+			findings = append(findings, Finding{Note, fmt.Sprintf("%d live workers are of generation %d, which is draining and has nothing left", g.Workers, g.Generation),
+				fmt.Sprintf("once its producers are gone, stop them and retire it: workers generation retire %d", g.Generation)})
 		case g.Status == "draining" && g.DrainingFor > 86400 && g.Left == 0:
 			findings = append(findings, Finding{Warning, fmt.Sprintf("generation %d has been draining for %s and has nothing left", g.Generation, span(g.DrainingFor)),
 				fmt.Sprintf("stop its workers and retire it: workers generation retire %d", g.Generation)})

@@ -22,6 +22,7 @@ type State string
 // The states, from the best to the worst.
 const (
 	Fine     State = "fine"
+	Note     State = "note"    // of a finding: nothing is wrong, but somebody should know
 	Unknown  State = "unknown" // it could not be looked at
 	Warning  State = "warning" // it will go wrong if nobody does anything
 	Critical State = "critical"
@@ -60,7 +61,7 @@ func (r Report) Worst() State {
 
 func rank(s State) int {
 	switch s {
-	case Fine:
+	case Fine, Note: // what has notes alone is fine
 		return 0
 	case Unknown:
 		return 1

@@ -3,12 +3,9 @@ package doctor
 import (
 	"context"
 	"fmt"
-	"io/fs"
-	"regexp"
 	"slices"
 	"strings"
 
-	"spectral/db"
 	"spectral/internal/app"
 )
 
@@ -54,111 +51,58 @@ func schema(ctx context.Context, v *visit) (string, []Finding, error) {
 		return "", nil, err
 	}
 	var findings []Finding
-	for how, subjects := range map[string][]string{"missing": d.Missing, "altered": d.Altered} {
-		for _, subject := range subjects {
-			findings = append(findings, damage(subject, how))
-		}
+	missing := make(map[string]bool)
+	for _, subject := range d.Missing {
+		missing[subject] = true
 	}
-	slices.SortFunc(findings, func(a, b Finding) int {
-		if a.State != b.State {
-			return rank(b.State) - rank(a.State)
-		}
-		return strings.Compare(a.Seen, b.Seen)
-	})
+	damaged := slices.Concat(d.Missing, d.Altered)
+	app.SortForCreation(damaged)
+	for _, subject := range damaged {
+		findings = append(findings, damage(subject, map[bool]string{true: "missing", false: "altered"}[missing[subject]]))
+	}
+	slices.SortStableFunc(findings, func(a, b Finding) int { return rank(b.State) - rank(a.State) })
 	if more := len(findings) - maxListed; more > 0 {
-		findings = append(findings[:maxListed], Finding{Critical, fmt.Sprintf("and %d more", more), "compare with db/migrations, or restore into a new database"})
+		findings = append(findings[:maxListed], Finding{Critical, fmt.Sprintf("and %d more", more), "cure these in their order and look again, or restore into a new database"})
 	}
 	for _, subject := range d.Unexpected[:min(len(d.Unexpected), maxListed)] {
-		findings = append(findings, Finding{Warning, subject + " is not of our migrations", "keep what is yours in a schema of your own, and drop it here: it may slow down or refuse what events need"})
+		cure := "keep what is yours in a schema of your own: it may slow down or refuse what events need"
+		if drop := app.SchemaDropStatement(subject); drop != "" {
+			cure += "; as the owner: " + drop
+		}
+		findings = append(findings, Finding{Warning, subject + " is not of our migrations", cure})
 	}
 	return "as this build's migrations make it", findings, nil
 }
 
 const trigger = "trigger outbox_notify of core.outbox"
 
+// remake is the line that gives an object back what this build's migrations make it.
+func remake(subject string) string {
+	return "as the owner: workers migrate show '" + subject + `' | psql --set=ON_ERROR_STOP=1 "$DATABASE_URL"`
+}
+
 // damage says what an object that is missing or altered means.
 func damage(subject, how string) Finding {
-	f := Finding{Critical, subject + " is " + how, "run its statement again, which is in this build's source: " + definedIn(subject)}
+	f := Finding{Critical, subject + " is " + how, remake(subject)}
 	switch {
 	case subject == trigger && how == "missing":
 		f.Seen += ": nobody is woken by an insert, and every event waits for the poll"
-		f.Cure = "create constraint trigger outbox_notify after insert on core.outbox deferrable initially deferred for each row when (new.status = 'pending') execute function core.outbox_notify();"
 	case subject == trigger:
 		f.Seen += " or disabled: inserts may wake nobody, and events wait for the poll"
-		f.Cure = "alter table core.outbox enable trigger outbox_notify; if that changes nothing, drop it and create it as in " + definedIn(subject)
 	case strings.HasPrefix(subject, "index "):
-		name := strings.TrimPrefix(subject, "index ")
 		f.Seen += ": claims and looks may read the whole table"
-		f.Cure = "create it again: " + statementOf(subject)
 		if how == "altered" {
-			f.Cure = "reindex index concurrently " + name + "; if it is not invalid but another one, drop it and create it as in " + definedIn(subject)
+			f.Cure = "if it is invalid: reindex index concurrently " + strings.TrimPrefix(subject, "index ") + "; if it is another one, " + f.Cure
 		}
-	case strings.HasPrefix(subject, "table ") && how == "altered":
+	case (strings.HasPrefix(subject, "table ") || strings.HasPrefix(subject, "schema ") || strings.HasPrefix(subject, "column ")) && how == "missing":
+		f.Cure = "what it held is gone: restore the database from a backup; or, empty, " + f.Cure
+	case strings.HasPrefix(subject, "column "):
+		f.Cure += "; a type that is another is yours to alter back: what that prints says which it was"
+	case strings.HasPrefix(subject, "table "):
 		f.State = Warning
 		f.Seen += " in its options, row security or comment"
 	}
 	return f
-}
-
-var subjectForm = regexp.MustCompile(`^(constraint|trigger|policy|index|function|table|column) ([a-z0-9_.]+?)(\(.*\))?( of ([a-z0-9_.]+))?$`)
-
-// definedIn names the last migration that defines an object.
-func definedIn(subject string) string {
-	file, _ := definition(subject)
-	return file
-}
-
-// statementOf is the statement that defines an object, on one line.
-func statementOf(subject string) string {
-	file, statement := definition(subject)
-	if statement == "" {
-		return file
-	}
-	return statement
-}
-
-// definition finds the last migration that defines an object, and its statement there as far as it has no semicolon within.
-func definition(subject string) (file, statement string) {
-	const somewhere = "db/migrations"
-	words := subjectForm.FindStringSubmatch(subject)
-	if words == nil {
-		return somewhere, ""
-	}
-	kind, name, table := words[1], words[2], words[5]
-	var form string
-	switch kind {
-	case "function":
-		form = `create (or replace )?function ` + regexp.QuoteMeta(name) + `\(`
-	case "table":
-		form = `(create|alter) table ` + regexp.QuoteMeta(name) + `\b`
-	case "index":
-		form = `create (unique )?index (concurrently )?` + regexp.QuoteMeta(name[strings.LastIndex(name, ".")+1:]) + `\b`
-	case "column":
-		dot := strings.LastIndex(name, ".")
-		form = `(create table ` + regexp.QuoteMeta(name[:dot]) + ` \((?s:[^;]*?)\n  |alter table ` + regexp.QuoteMeta(name[:dot]) + `\s(?s:[^;]*?)add column )` + regexp.QuoteMeta(name[dot+1:]) + ` `
-	case "constraint":
-		form = `(create|alter) table ` + regexp.QuoteMeta(table) + `\b(?s:[^;]*?)constraint ` + regexp.QuoteMeta(name) + `\b`
-	default:
-		form = `create (constraint )?` + kind + ` ` + regexp.QuoteMeta(name) + `\b`
-	}
-	defines := regexp.MustCompile(form)
-	files, err := fs.Glob(db.Migrations, "migrations/*.sql")
-	if err != nil {
-		return somewhere, ""
-	}
-	slices.Sort(files)
-	for _, file := range slices.Backward(files) {
-		text, err := fs.ReadFile(db.Migrations, file)
-		if err != nil {
-			continue
-		}
-		up, _, _ := strings.Cut(string(text), "-- +goose Down")
-		if at := defines.FindStringIndex(up); at != nil {
-			statement, _, _ := strings.Cut(up[at[0]:], ";")
-			return "db/" + file, strings.Join(strings.Fields(statement), " ") + ";"
-		}
-	}
-	return somewhere, ""
 }
 
 // tables finds what changes what statements on our tables do, or whether rows are kept, beside the schema's own objects; and
@@ -182,6 +126,23 @@ from pg_constraint k join ours o on o.oid = k.confrelid and o.nspname = 'core' j
 union all
 select 'warning', format('%s inherits from %s, whose queries read it as well', i.inhrelid::regclass, o.name), format('alter table %s no inherit %s;', i.inhrelid::regclass, o.name)
 from pg_inherits i join ours o on o.oid = i.inhparent join pg_class c on c.oid = i.inhrelid where not c.relispartition
+union all
+select 'note', format('event trigger %s of %s runs %s at %s: it may refuse or alter what migrations and cures do', e.evtname, pg_get_userbyid(e.evtowner), e.evtfoid::regproc,
+    case e.evtevent when 'login' then 'every login, workers'' too' else e.evtevent || coalesce(' of ' || array_to_string(e.evttags, ', '), '') end),
+  format('look at what it does; for the time of a migration: alter event trigger %I disable;', e.evtname)
+from pg_event_trigger e where e.evtenabled <> 'D' and not exists (select from pg_depend d where d.classid = 'pg_event_trigger'::regclass and d.objid = e.oid and d.deptype = 'e')
+union all
+select 'critical', format('%s may not be executed by %s, and %s calls it', p.oid::regprocedure, string_agg(distinct r.rolname, ', '), min(p.caller)),
+  format('grant execute on function %s to public;', p.oid::regprocedure)
+from (select p.oid, min(o.oid::regproc::text) as caller from pg_proc p
+      join pg_proc o on o.pronamespace in (select n.oid from pg_namespace n where n.nspname in ('core', 'platform', 'worlds'))
+        and coalesce(nullif(o.prosrc, ''), pg_get_function_sqlbody(o.oid)) ~ ('\m' || p.proname || '\M')
+      where p.pronamespace = 'pg_catalog'::regnamespace and p.proacl is not null and not has_function_privilege('public', p.oid, 'execute')
+        and not exists (select from pg_init_privs i where i.classoid = 'pg_proc'::regclass and i.objoid = p.oid)
+      group by p.oid) p
+join pg_roles r on r.rolname in ('spectral_owner', 'spectral_publisher', 'spectral_worker', 'spectral_operator', 'spectral_platform', 'spectral_worlds')
+  and not has_function_privilege(r.oid, p.oid, 'execute')
+group by p.oid
 union all
 select 'critical', 'no event type is registered: all publishing is refused (SP016)', 'workers migrate up, or start a worker: both register what the build has' where not exists (select from core.event_types)
 union all
@@ -261,14 +222,14 @@ func privileges(ctx context.Context, v *visit) (string, []Finding, error) {
 	for _, line := range missing[:min(len(missing), maxListed)] {
 		cure := "give it back; db/privileges.txt explains the line"
 		if strings.HasPrefix(line, "grant ") {
-			cure = "as spectral_owner: " + statement(line) + ";"
+			cure = "as spectral_owner: " + app.GrantStatement(line)
 		}
 		findings = append(findings, Finding{Critical, "missing: " + line, cure})
 	}
 	for _, line := range unexpected[:min(len(unexpected), maxListed)] {
 		cure := "nobody decided that; take it back"
 		if granted, found := strings.CutPrefix(line, "grant "); found {
-			cure = "nobody decided that: revoke " + strings.Replace(statement(granted), " to ", " from ", 1) + ";"
+			cure = "nobody decided that: revoke " + strings.Replace(app.GrantStatement(granted), " to ", " from ", 1)
 		}
 		findings = append(findings, Finding{Warning, "unexpected: " + line, cure})
 	}
@@ -276,12 +237,4 @@ func privileges(ctx context.Context, v *visit) (string, []Finding, error) {
 		findings = append(findings, Finding{Warning, fmt.Sprintf("and %d more differences", more), "workers migrate up lists them all"})
 	}
 	return "as db/privileges.txt says", findings, nil
-}
-
-// statement is the SQL of a line of db/privileges.txt that begins with grant, or of its rest.
-func statement(line string) string {
-	for _, attribute := range []string{" inherit", " noinherit", " set", " noset"} {
-		line = strings.Replace(line, attribute, "", 1)
-	}
-	return line
 }

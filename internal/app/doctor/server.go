@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"regexp"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -84,9 +86,31 @@ func meaning(name string) Finding {
 		return Finding{State: Critical, Seen: "session_replication_role is set: inserts fire no trigger, and nobody is notified"}
 	case "default_transaction_read_only":
 		return Finding{State: Critical, Seen: "default_transaction_read_only is on: publishing from SQL and what operators do is refused (a provider may set it when the disk is full)"}
+	case "default_transaction_isolation":
+		return Finding{State: Warning, Seen: "default_transaction_isolation is above read committed: publishers get 40001 and have to try again, a wake-up may be lost with them, and sweeping and retiring from SQL are refused (SP053, SP043)"}
+	case "statement_timeout", "transaction_timeout":
+		return Finding{State: Note, Seen: name + " is short: what migrates (indexes are built in one statement) and what operators do from SQL may be cut short; workers overrule it"}
+	case "role":
+		return Finding{State: Warning, Seen: "role is spectral_owner from the first statement: it may rewrite and erase events"}
 	default:
 		return Finding{State: Warning, Seen: name + " is off: dead rows pile up and claims slow down"}
 	}
+}
+
+// shortTimeout is how long a step of a sweep may take (core.retention_sweep).
+const shortTimeout = 10 * time.Second
+
+var duration = regexp.MustCompile(`^([0-9.]+) *(us|ms|s|min|h|d|)$`)
+
+// short says whether a setting's value, as Postgres has it, is a timeout that is.
+func short(value string) bool {
+	parts := duration.FindStringSubmatch(value)
+	if parts == nil {
+		return false
+	}
+	number, err := strconv.ParseFloat(parts[1], 64)
+	unit := map[string]time.Duration{"us": time.Microsecond, "": time.Millisecond, "ms": time.Millisecond, "s": time.Second, "min": time.Minute, "h": time.Hour, "d": 24 * time.Hour}[parts[2]]
+	return err == nil && number > 0 && number*float64(unit) < float64(shortTimeout)
 }
 
 // settings finds what makes Postgres lose or withhold what it confirmed.
@@ -94,7 +118,8 @@ func settings(ctx context.Context, v *visit) (string, []Finding, error) {
 	var findings []Finding
 	bad, err := all[struct{ Name, Source string }](ctx, v, `select name, source from pg_settings
 		where (name, setting) in (('fsync', 'off'), ('full_page_writes', 'off'), ('synchronous_commit', 'off'), ('autovacuum', 'off'), ('track_counts', 'off'),
-			('default_transaction_read_only', 'on'))
+			('default_transaction_read_only', 'on'), ('session_replication_role', 'replica'), ('session_replication_role', 'local'),
+			('default_transaction_isolation', 'serializable'), ('default_transaction_isolation', 'repeatable read'))
 		order by name`)
 	if err != nil {
 		return "", nil, err
@@ -107,17 +132,24 @@ func settings(ctx context.Context, v *visit) (string, []Finding, error) {
 		f.Cure = "alter system reset " + s.Name + "; select pg_reload_conf(); (it may be in the configuration file, or be a choice of your provider's)"
 		findings = append(findings, f)
 	}
-	// what holds for the sessions of some, others than this one
-	theirs, err := all[struct{ Name, Whose string }](ctx, v, `select split_part(c, '=', 1), concat_ws(' in ', 'role ' || quote_ident(r.rolname), 'database ' || quote_ident(d.datname))
+	// what holds for the sessions of some, others than this one. Workers say for themselves at which isolation level they write, that
+	// they do, and how long a statement, a lock and a pause may take (beginAs, subscribe): what a login has by default
+	// hurts publishers and operators. What else is bounded for those ends in an error and loses nothing: lock_timeout, the time
+	// that a transaction may idle, and a search_path, for all of ours is qualified
+	theirs, err := all[struct{ Name, Value, Whose string }](ctx, v, `select split_part(c, '=', 1), split_part(c, '=', 2), concat_ws(' in ', 'role ' || quote_ident(r.rolname), 'database ' || quote_ident(d.datname))
 		from pg_db_role_setting s left join pg_roles r on r.oid = s.setrole left join pg_database d on d.oid = s.setdatabase, unnest(s.setconfig) as c
 		where s.setdatabase in (0, (select oid from pg_database where datname = current_database()))
-		  and c in ('session_replication_role=replica', 'session_replication_role=local', 'synchronous_commit=off',
-			'default_transaction_read_only=on', 'default_transaction_read_only=true')
-		order by 2, 1`)
+		  and (split_part(c, '=', 1) in ('statement_timeout', 'transaction_timeout') or c in ('session_replication_role=replica', 'session_replication_role=local', 'synchronous_commit=off',
+			'default_transaction_read_only=on', 'default_transaction_read_only=true', 'role=spectral_owner',
+			'default_transaction_isolation=serializable', 'default_transaction_isolation=repeatable read'))
+		order by 3, 1`)
 	if err != nil {
 		return "", nil, err
 	}
 	for _, t := range theirs {
+		if strings.HasSuffix(t.Name, "_timeout") && !short(t.Value) {
+			continue
+		}
 		f := meaning(t.Name)
 		f.Seen += ", in the sessions of " + t.Whose
 		f.Cure = "alter " + t.Whose + " reset " + t.Name + "; and connect anew"

@@ -1,9 +1,6 @@
 package doctor
 
-import (
-	"strings"
-	"testing"
-)
+import "testing"
 
 func TestFaultsOfVersions(t *testing.T) {
 	t.Parallel()
@@ -28,18 +25,11 @@ func TestQueueFill(t *testing.T) {
 	}
 }
 
-func TestWhereThingsAreDefined(t *testing.T) {
+func TestShortTimeouts(t *testing.T) {
 	t.Parallel()
-	for subject, want := range map[string]string{
-		"index core.outbox_due":                                          "00007_core_outbox.sql",
-		"constraint outbox_lease_seconds_range of core.outbox":           "00031_core_outbox_lease_columns.sql",
-		"column core.outbox.crashes":                                     "00024_core_outbox_crashes.sql",
-		"function core.outbox_deliver(uuid[], timestamp[])":              "core_lease_settlement.sql",
-		"policy world_model_cards_workspace of worlds.world_model_cards": "migrations",
-		"nonsense": "db/migrations",
-	} {
-		if have := definedIn(subject); !strings.Contains(have, want) {
-			t.Errorf("%s is defined in %s, want %s", subject, have, want)
+	for value, want := range map[string]bool{"0": false, "500": true, "9999": true, "10000": false, "9s": true, "1min": false, "0.1min": true, "900us": true, "1h": false, "a": false} {
+		if have := short(value); have != want {
+			t.Errorf("%s is short: %v", value, have)
 		}
 	}
 }

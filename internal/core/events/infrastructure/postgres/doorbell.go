@@ -41,6 +41,8 @@ type doorbell struct {
 	deathsThroughPool func(context.Context)
 	differs           func(context.Context, *coredb.Queries) error // a [*HandlersDifferError], or that it could not be found out
 
+	listens chan<- struct{} // told whenever it listens anew; never waited for
+
 	fullLookAt time.Time // not before
 
 	probe    string // the channel of self-tests, nobody else's
@@ -107,6 +109,10 @@ func (b *doorbell) say(ctx context.Context, state State, err error, delay time.D
 		if news := string(state); b.said != news {
 			b.said = news
 			b.config.Log.InfoContext(ctx, "listening", logChannels, b.channels)
+			select {
+			case b.listens <- struct{}{}:
+			default:
+			}
 		}
 		return
 	}

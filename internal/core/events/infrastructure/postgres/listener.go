@@ -108,8 +108,9 @@ func NewListener(config Config) (*Listener, error) {
 		config: config, health: newHealth(), journal: journal, consumers: make(map[string]*consumer),
 		stopped: make(chan struct{}), reaper: newReaper(config.Pool, config.Log),
 	}
-	l.meter = &ackMeter{pool: config.Pool, log: config.Log, health: l.health, random: config.Random}
-	l.bell = &doorbell{config: config, health: l.health}
+	l.meter = &ackMeter{pool: config.Pool, log: config.Log, health: l.health, random: config.Random,
+		generation: config.Generation, listens: make(chan struct{}, 1)}
+	l.bell = &doorbell{config: config, health: l.health, listens: l.meter.listens}
 	return l, nil
 }
 

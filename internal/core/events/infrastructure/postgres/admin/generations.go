@@ -133,17 +133,19 @@ func (a *Admin) RetireGeneration(ctx context.Context, g events.Generation, by st
 	return Retiring{Stands: word, Reason: reason}, nil
 }
 
-// Adoptable is what adopting would do to the events of one type.
+// Adoptable is what adopting would do to the events of one type that are for one target.
 type Adoptable struct {
 	EventType string `json:"event_type"`
 	Due       int64  `json:"due"`
 	Scheduled int64  `json:"scheduled"`
 	// InFlight ones stay where they are.
 	InFlight int64 `json:"in_flight"`
-	// Workers of the adopting generation that are live and handle the type; 0: nobody would take the events up.
+	// Workers of the adopting generation that are live and have a handler of the type in the target; 0: nobody would take the events up.
 	Workers int64 `json:"workers"`
 	// Paused says that the type is paused in the adopting generation: the events would wait until it is resumed.
 	Paused bool `json:"paused"`
+	// Target is the context that the events are for; empty: every one.
+	Target string `json:"target,omitempty"`
 }
 
 // Now is the time of the database.

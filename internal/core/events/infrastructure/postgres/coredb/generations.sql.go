@@ -41,7 +41,7 @@ func (q *Queries) Adopt(ctx context.Context, arg AdoptParams) (int32, error) {
 
 const adoptable = `-- name: Adoptable :many
 select a.event_type::text as event_type, a.due::bigint as due, a.scheduled::bigint as scheduled, a.in_flight::bigint as in_flight,
-  a.workers::bigint as workers, a.paused::boolean as paused
+  a.workers::bigint as workers, a.paused::boolean as paused, coalesce(a.target, '')::text as target
 from core.outbox_adoptable($1::bigint, $2::bigint, $3::text[]) as a
 `
 
@@ -58,6 +58,7 @@ type AdoptableRow struct {
 	InFlight  int64
 	Workers   int64
 	Paused    bool
+	Target    string
 }
 
 // No event types: all of them.
@@ -77,6 +78,7 @@ func (q *Queries) Adoptable(ctx context.Context, arg AdoptableParams) ([]Adoptab
 			&i.InFlight,
 			&i.Workers,
 			&i.Paused,
+			&i.Target,
 		); err != nil {
 			return nil, err
 		}
@@ -153,6 +155,17 @@ func (q *Queries) GenerationBacklog(ctx context.Context, generation int64) ([]Ge
 		return nil, err
 	}
 	return items, nil
+}
+
+const generationStanding = `-- name: GenerationStanding :one
+select core.generation_standing($1::bigint)::text as standing
+`
+
+func (q *Queries) GenerationStanding(ctx context.Context, generation int64) (string, error) {
+	row := q.db.QueryRow(ctx, generationStanding, generation)
+	var standing string
+	err := row.Scan(&standing)
+	return standing, err
 }
 
 const generationStatus = `-- name: GenerationStatus :many
