@@ -32,13 +32,11 @@ begin
        from given g cross join lateral
          -- not part of the join, so that no plan begins at the outbox
          (select o.* from core.outbox o where o.id = g.id and (g.occurred_at is null or o.occurred_at = g.occurred_at) offset 0) o)
-    select r.id, r.occurred_at, r.event_type, h.handler, h.handler is not null and d.handled_at is null, d.handled_at,
+    select r.id, r.occurred_at, r.event_type, h.handler, h.handler is not null and d.handled_at is null and c.unconsumed is null, d.handled_at,
            nullif(concat_ws('; ',
              case when h.handler is null then coalesce(v_nobody, format('no live worker of generation %s handles %s%s', p_new_generation, r.event_type,
                coalesce(' for target ' || r.target, ''))) end,
-             (select format('nobody consumes its type in generation %s: it will not be replayed', p_new_generation) from core.event_types t
-              where t.event_type = r.event_type and t.event_version = r.event_version
-                and not coalesce((t.consumed_in ->> p_new_generation::text)::boolean, t.consumed)),
+             c.unconsumed,
              (select format('paused in generation %s since %s by %s: it will wait', p.generation, to_char(p.paused_at at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS"Z"'), p.paused_by) from core.paused_types p
               where p.generation = p_new_generation and p.event_type = r.event_type)), '')
     from rows r
@@ -46,6 +44,9 @@ begin
                        where l.event_type = r.event_type and core.handles(l.handler, r.target)) h on true
     left join lateral (select e.handled_at from core.event_handled e
                        where e.handler_name = h.handler and e.idempotency_key = r.idempotency_key offset 0) d on true
+    left join lateral (select format('nobody consumes its type in generation %s: it will not be replayed', p_new_generation) from core.event_types t
+                       where t.event_type = r.event_type and t.event_version = r.event_version
+                         and not coalesce((t.consumed_in ->> p_new_generation::text)::boolean, t.consumed)) c(unconsumed) on true
     order by r.id, r.occurred_at, h.handler;
 end
 $$;

@@ -500,7 +500,7 @@ func TestReapTakesWhateverARowHolds(t *testing.T) {
 				}
 			}
 			if !d.holds(t, 1, "o.status = 'pending' and o.crashes = 1 and "+c.want) {
-				t.Errorf("not %s: %v", c.want, d.row(t, 1))
+				t.Errorf("not %s: %.2000s", c.want, fmt.Sprint(d.row(t, 1)))
 			}
 			if !d.holds(t, 2, "o.status = 'pending'") {
 				t.Error("the row behind it is not reaped")

@@ -318,6 +318,10 @@ func TestReplayIntoTheGenerationThatConsumes(t *testing.T) {
 			if strings.Contains(note, "nobody consumes its type") == consumed {
 				t.Errorf("%+v: the preview of a replay into %d says: %s", c, generation, note)
 			}
+			_, previewed := operator.Exec(deadline(t), "select core.outbox_replay_preview($1, $2)", key(1), generation)
+			if code := sqlstate(t, previewed); (code == "") != consumed || !consumed && code != "SP036" {
+				t.Errorf("%+v: the preview of one into %d: SQLSTATE %q", c, generation, code)
+			}
 			if n := len(values[uuid.UUID](t, operator, "select event_id from core.outbox_replay_many(array[$1::uuid], $2)", key(1), generation)); (n == 1) != consumed {
 				t.Errorf("%+v: %d events are replayed into %d", c, n, generation)
 			}

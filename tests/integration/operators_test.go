@@ -301,6 +301,41 @@ func TestReplayingMany(t *testing.T) {
 	}
 }
 
+// What is left out of a replay or of an undiscard for another reason than a change says so, and a dry run counts it not.
+func TestWhatIsLeftOutSaysWhy(t *testing.T) {
+	b := setup(t)
+	operator := b.operator()
+	all := b.publishMany(2)
+	b.fail()
+	s := b.failed(operator)
+	b.listen(never, subscription(leaving("platform.one"), leaving("platform.two")))
+	b.exec("update core.event_types set consumed = false, consumed_in = '{}' where event_type = $1", happenedType)
+	preview, err := operator.PreviewReplay(b.ctx, s, pgtest.Generation, nil)
+	must(t, err)
+	if len(preview.Handlers) != 0 || len(preview.Unhandled) != 1 || preview.Unhandled[0].Events != 2 {
+		t.Errorf("of a type that nobody consumes it would come to %+v", preview)
+	}
+	acted, err := operator.Replay(b.ctx, s, pgtest.Generation, "anna", false, unhurried(10))
+	must(t, err)
+	if acted.Done != 0 || acted.LeftOut != 2 || acted.Reasons[0].State != "of a type that nobody consumes there" {
+		t.Errorf("of a type that nobody consumes: %+v", acted)
+	}
+	_, err = operator.SelectToReplay(b.ctx, []uuid.UUID{all[0].EventID}, pgtest.Generation, false)
+	if refused, ok := errors.AsType[*admin.RefusedError](err); !ok || refused.Code != "SP036" {
+		t.Errorf("named, it is refused with %v", err)
+	}
+	_, err = operator.Discard(b.ctx, s, "anna", "no use", unhurried(10))
+	must(t, err)
+	b.exec("update core.outbox set deleted_at = now() - interval '100 days'")
+	discarded, err := operator.Select(b.ctx, admin.Filter{Statuses: []admin.Status{admin.Discarded}}, 0)
+	must(t, err)
+	acted, err = operator.Undiscard(b.ctx, discarded, "anna", unhurried(10))
+	must(t, err)
+	if acted.Done != 0 || acted.LeftOut != 2 || acted.Reasons[0].State != "past its days of grace" {
+		t.Errorf("past the days of grace: %+v", acted)
+	}
+}
+
 // Discards come and go by filter.
 func TestDiscardingMany(t *testing.T) {
 	b := setup(t)

@@ -43,13 +43,21 @@ select core.outbox_retry_now(@id::uuid, nullif(@by_whom::text, ''));
 select o.occurred_at from core.outbox o where o.id = @id::uuid order by o.occurred_at limit 2;
 
 -- name: OperatorStates :many
--- What has become of events.
+-- What has become of events, that were to be replayed into the generation; 0: into none.
 select k.id::uuid as id, k.occurred_at::timestamptz as occurred_at,
-  case when o.id is null then 'gone' when o.discarded_at is not null then 'discarded' when o.deleted_at is not null then 'expired'
+  case when o.id is null then 'gone'
+    when o.discarded_at is not null then case when o.deleted_at > clock_timestamp() - p.tombstoned_grace_days * interval '24 hours'
+      then 'discarded' else 'past its days of grace' end
+    when o.deleted_at is not null then 'expired'
     when o.status = 'failed' and o.claimed_at >= @as_of::timestamptz then 'failed anew'
-    when o.status = 'delivered' and o.delivered_at >= @as_of::timestamptz then 'delivered anew' else o.status end::text as state
+    when o.status = 'delivered' and o.delivered_at >= @as_of::timestamptz then 'delivered anew'
+    when o.status in ('failed', 'delivered') and not coalesce((t.consumed_in ->> (@generation::bigint)::text)::boolean, t.consumed, true)
+      and @generation::bigint > 0 then 'of a type that nobody consumes there'
+    else o.status end::text as state
 from (select unnest(@ids::uuid[]) as id, unnest(@occurred_ats::timestamptz[]) as occurred_at) as k
-left join core.outbox o on o.id = k.id and o.occurred_at = k.occurred_at;
+left join core.outbox o on o.id = k.id and o.occurred_at = k.occurred_at
+left join core.event_types t on t.event_type = o.event_type and t.event_version = o.event_version
+left join core.retention_policies p on p.subject = 'outbox_row' and p.content_class = '*';
 
 -- name: PauseType :exec
 select core.event_type_pause(@event_type::text, @generation::bigint, nullif(@by_whom::text, ''), nullif(@reason::text, ''));

@@ -189,7 +189,7 @@ func (a *acting) sum(acted admin.Acted) {
 	if acted.LeftOut == 0 {
 		return
 	}
-	_, _ = fmt.Fprintf(a.p.Stderr, "%s left out, for they have changed meanwhile, or somebody is changing them:\n", eventsText(acted.LeftOut))
+	_, _ = fmt.Fprintf(a.p.Stderr, "%s left out: changed meanwhile, being changed by somebody, or nothing to do this to:\n", eventsText(acted.LeftOut))
 	for _, left := range acted.Reasons[:min(len(acted.Reasons), fewEvents)] {
 		_, _ = fmt.Fprintf(a.p.Stderr, "  %s is %s\n", left.EventID, left.State)
 	}

@@ -51,7 +51,7 @@ func (p Pace) Steps() (batch int, perSecond rate.Limit) {
 // selection of delivered events.
 type Acted struct {
 	Done    int `json:"done"`
-	LeftOut int `json:"left_out"` // what had changed since the selection, or was locked
+	LeftOut int `json:"left_out"` // what had changed since the selection, or was locked, or what it cannot be done to
 	// Reasons are for the first of those that were left out.
 	Reasons []LeftOut `json:"reasons"`
 	Pending int       `json:"not_reached"` // not gone through before an error
@@ -61,7 +61,8 @@ type Acted struct {
 type LeftOut struct {
 	EventID    uuid.UUID `json:"event_id"`
 	OccurredAt time.Time `json:"occurred_at"`
-	// State is what it is now: a status, failed anew, delivered anew, discarded, expired, gone; or what it was, if somebody else is changing it.
+	// State is what it is now: a status, failed anew, delivered anew, discarded, past its days of grace, expired, gone, of a type that
+	// nobody consumes there; or what it was, if somebody else is changing it.
 	State string `json:"state"`
 }
 
@@ -69,7 +70,7 @@ type LeftOut struct {
 // somebody else has replayed meanwhile, or what has failed or was delivered anew and was not named, is left out: each is replayed once by all who replay at
 // once, and an event that fails again is not replayed in circles. A new selection of delivered events has those that were replayed, too.
 func (a *Admin) Replay(ctx context.Context, s Selection, to events.Generation, by string, force bool, pace Pace) (Acted, error) {
-	return a.act(ctx, s, pace, "replay", func(ctx context.Context, queries *coredb.Queries, ids []uuid.UUID, occurredAts []time.Time) ([]ref, error) {
+	return a.act(ctx, s, pace, "replay", to, func(ctx context.Context, queries *coredb.Queries, ids []uuid.UUID, occurredAts []time.Time) ([]ref, error) {
 		rows, err := queries.OperatorReplay(ctx, coredb.OperatorReplayParams{
 			Ids: ids, OccurredAts: occurredAts, Generation: int64(to), ByWhom: by, SettledBefore: s.settledBefore(), Force: force,
 		})
@@ -79,7 +80,7 @@ func (a *Admin) Replay(ctx context.Context, s Selection, to events.Generation, b
 
 // Discard gives failed events up for good, in batches.
 func (a *Admin) Discard(ctx context.Context, s Selection, by, reason string, pace Pace) (Acted, error) {
-	return a.act(ctx, s, pace, "discard", func(ctx context.Context, queries *coredb.Queries, ids []uuid.UUID, occurredAts []time.Time) ([]ref, error) {
+	return a.act(ctx, s, pace, "discard", 0, func(ctx context.Context, queries *coredb.Queries, ids []uuid.UUID, occurredAts []time.Time) ([]ref, error) {
 		rows, err := queries.OperatorDiscard(ctx, coredb.OperatorDiscardParams{
 			Ids: ids, OccurredAts: occurredAts, ByWhom: by, Reason: reason, FailedBefore: s.settledBefore(),
 		})
@@ -89,7 +90,7 @@ func (a *Admin) Discard(ctx context.Context, s Selection, by, reason string, pac
 
 // Undiscard takes discards back, within the days of grace of retention, in batches.
 func (a *Admin) Undiscard(ctx context.Context, s Selection, by string, pace Pace) (Acted, error) {
-	return a.act(ctx, s, pace, "undiscard", func(ctx context.Context, queries *coredb.Queries, ids []uuid.UUID, occurredAts []time.Time) ([]ref, error) {
+	return a.act(ctx, s, pace, "undiscard", 0, func(ctx context.Context, queries *coredb.Queries, ids []uuid.UUID, occurredAts []time.Time) ([]ref, error) {
 		rows, err := queries.OperatorUndiscard(ctx, coredb.OperatorUndiscardParams{Ids: ids, OccurredAts: occurredAts, ByWhom: by})
 		return refs(rows, func(r coredb.OperatorUndiscardRow) ref { return ref{r.EventID, r.OccurredAt.UnixMicro()} }), err
 	})
@@ -97,7 +98,7 @@ func (a *Admin) Undiscard(ctx context.Context, s Selection, by string, pace Pace
 
 // RetryNow makes pending events due that wait for a later time, in batches. Parked handlers stay parked.
 func (a *Admin) RetryNow(ctx context.Context, s Selection, by string, pace Pace) (Acted, error) {
-	return a.act(ctx, s, pace, "retry now", func(ctx context.Context, queries *coredb.Queries, ids []uuid.UUID, occurredAts []time.Time) ([]ref, error) {
+	return a.act(ctx, s, pace, "retry now", 0, func(ctx context.Context, queries *coredb.Queries, ids []uuid.UUID, occurredAts []time.Time) ([]ref, error) {
 		rows, err := queries.OperatorRetryNow(ctx, coredb.OperatorRetryNowParams{Ids: ids, OccurredAts: occurredAts, ByWhom: by})
 		return refs(rows, func(r coredb.OperatorRetryNowRow) ref { return ref{r.EventID, r.OccurredAt.UnixMicro()} }), err
 	})
@@ -111,8 +112,9 @@ func refs[R any](rows []R, of func(R) ref) []ref {
 	return all
 }
 
-// act does something to the events of a selection, batch by batch, until ctx ends: not within a batch.
-func (a *Admin) act(ctx context.Context, s Selection, pace Pace, name string,
+// act does something to the events of a selection, batch by batch, until ctx ends: not within a batch. To is the generation they go
+// to, 0 for none.
+func (a *Admin) act(ctx context.Context, s Selection, pace Pace, name string, to events.Generation,
 	do func(context.Context, *coredb.Queries, []uuid.UUID, []time.Time) ([]ref, error)) (acted Acted, err error) {
 	if pace.Batch < 0 || pace.Batch > MaxBatch {
 		return Acted{}, fmt.Errorf("batch %d: must be from 1 to %d", pace.Batch, MaxBatch)
@@ -135,7 +137,7 @@ func (a *Admin) act(ctx context.Context, s Selection, pace Pace, name string,
 		if err == nil {
 			acted.Done += len(done)
 			acted.Pending -= len(ids)
-			err = a.explain(batch, &acted, s.settledBefore(), ids, occurredAts, done)
+			err = a.explain(batch, &acted, s.settledBefore(), to, ids, occurredAts, done)
 		}
 		cancel()
 		if err != nil {
@@ -149,7 +151,7 @@ func (a *Admin) act(ctx context.Context, s Selection, pace Pace, name string,
 }
 
 // explain notes what a batch has left out.
-func (a *Admin) explain(ctx context.Context, acted *Acted, asOf time.Time, ids []uuid.UUID, occurredAts []time.Time, done []ref) error {
+func (a *Admin) explain(ctx context.Context, acted *Acted, asOf time.Time, to events.Generation, ids []uuid.UUID, occurredAts []time.Time, done []ref) error {
 	if len(done) == len(ids) {
 		return nil
 	}
@@ -170,7 +172,7 @@ func (a *Admin) explain(ctx context.Context, acted *Acted, asOf time.Time, ids [
 		}
 	}
 	return a.inTx(ctx, func(tx pgx.Tx) error {
-		states, err := coredb.New(tx).OperatorStates(ctx, coredb.OperatorStatesParams{AsOf: asOf, Ids: leftIDs, OccurredAts: leftTimes})
+		states, err := coredb.New(tx).OperatorStates(ctx, coredb.OperatorStatesParams{AsOf: asOf, Generation: int64(to), Ids: leftIDs, OccurredAts: leftTimes})
 		for _, state := range states {
 			acted.Reasons = append(acted.Reasons, LeftOut{EventID: state.ID, OccurredAt: state.OccurredAt.UTC(), State: state.State})
 		}

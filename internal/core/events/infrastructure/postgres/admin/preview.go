@@ -50,7 +50,7 @@ type Preview struct {
 	To       events.Generation `json:"to"`
 	Events   int               `json:"count"`
 	Handlers []HandlerEffect   `json:"handlers"`
-	// Unhandled are of no use to replay as things stand: they would wait for a worker that handles them.
+	// Unhandled are of no use to replay as things stand: they would wait for a worker that handles them, or not be replayed at all.
 	Unhandled []UnhandledEffect `json:"unhandled"`
 	Paused    []Pause           `json:"paused"` // types that would wait until they are resumed
 }
@@ -81,8 +81,10 @@ func (a *Admin) PreviewReplay(ctx context.Context, s Selection, to events.Genera
 		for i, r := range rows {
 			effects[i] = Effect{EventID: r.EventID, OccurredAt: r.OccurredAt.UTC(), EventType: r.EventType, Handler: r.Handler, HandledAt: postgres.Present(r.HandledAt), WouldRun: r.WouldRun, Note: r.Note}
 			types[r.EventType] = true
-			if r.Handler == "" {
-				unhandled[name{eventType: r.EventType, note: r.Note}]++
+			if r.Handler == "" || !r.WouldRun && r.HandledAt.IsZero() {
+				if i == 0 || rows[i-1].EventID != r.EventID || !rows[i-1].OccurredAt.Equal(r.OccurredAt) { // it has a line for each handler
+					unhandled[name{eventType: r.EventType, note: r.Note}]++
+				}
 				continue
 			}
 			h := handlers[name{eventType: r.EventType, handler: r.Handler}]

@@ -241,15 +241,24 @@ func (q *Queries) OperatorRetryNowOne(ctx context.Context, arg OperatorRetryNowO
 
 const operatorStates = `-- name: OperatorStates :many
 select k.id::uuid as id, k.occurred_at::timestamptz as occurred_at,
-  case when o.id is null then 'gone' when o.discarded_at is not null then 'discarded' when o.deleted_at is not null then 'expired'
+  case when o.id is null then 'gone'
+    when o.discarded_at is not null then case when o.deleted_at > clock_timestamp() - p.tombstoned_grace_days * interval '24 hours'
+      then 'discarded' else 'past its days of grace' end
+    when o.deleted_at is not null then 'expired'
     when o.status = 'failed' and o.claimed_at >= $1::timestamptz then 'failed anew'
-    when o.status = 'delivered' and o.delivered_at >= $1::timestamptz then 'delivered anew' else o.status end::text as state
-from (select unnest($2::uuid[]) as id, unnest($3::timestamptz[]) as occurred_at) as k
+    when o.status = 'delivered' and o.delivered_at >= $1::timestamptz then 'delivered anew'
+    when o.status in ('failed', 'delivered') and not coalesce((t.consumed_in ->> ($2::bigint)::text)::boolean, t.consumed, true)
+      and $2::bigint > 0 then 'of a type that nobody consumes there'
+    else o.status end::text as state
+from (select unnest($3::uuid[]) as id, unnest($4::timestamptz[]) as occurred_at) as k
 left join core.outbox o on o.id = k.id and o.occurred_at = k.occurred_at
+left join core.event_types t on t.event_type = o.event_type and t.event_version = o.event_version
+left join core.retention_policies p on p.subject = 'outbox_row' and p.content_class = '*'
 `
 
 type OperatorStatesParams struct {
 	AsOf        time.Time
+	Generation  int64
 	Ids         []uuid.UUID
 	OccurredAts []time.Time
 }
@@ -260,9 +269,14 @@ type OperatorStatesRow struct {
 	State      string
 }
 
-// What has become of events.
+// What has become of events, that were to be replayed into the generation; 0: into none.
 func (q *Queries) OperatorStates(ctx context.Context, arg OperatorStatesParams) ([]OperatorStatesRow, error) {
-	rows, err := q.db.Query(ctx, operatorStates, arg.AsOf, arg.Ids, arg.OccurredAts)
+	rows, err := q.db.Query(ctx, operatorStates,
+		arg.AsOf,
+		arg.Generation,
+		arg.Ids,
+		arg.OccurredAts,
+	)
 	if err != nil {
 		return nil, err
 	}
