@@ -80,8 +80,11 @@ func (r errands) gate(key string, pid int) string {
 	return filepath.Join(r.Dir, "gate-"+key)
 }
 
-// refuse, written to a gate, lets the errand fail.
-const refuse = "refuse"
+// What, written to a gate, lets the errand fail.
+const (
+	refuse        = "refuse"
+	refuseForGood = "refuse for good"
+)
 
 // environment is r for a worker process.
 func (r errands) environment() (string, error) {
@@ -233,6 +236,8 @@ func (x *executor) await(ctx context.Context, key string) error {
 				return err
 			case string(text) == refuse:
 				return errRefused
+			case string(text) == refuseForGood:
+				return events.Terminal(errRefused)
 			default:
 				return nil
 			}

@@ -14,7 +14,6 @@ import (
 // What workers log of leases.
 const (
 	leaseLost   = "lease lost: what came of this execution is dropped"
-	notRecorded = "a failure was not recorded: another worker has taken the event up since"
 	notRenewed  = "leases could not be renewed"
 	interrupted = "settling interrupted, no attempt counted"
 	notSettled  = "not settled: the reaper will have it run again"

@@ -20,14 +20,12 @@ const holder = "split_part(claimed_by, ' ', 1)"
 // whatever it does next: nothing that it does may change the row, or have an effect.
 func TestAZombieLosesItsLease(t *testing.T) {
 	const key = doAwait + "-1"
-	for name, c := range map[string]struct {
-		wakes func(b *leased, zombie *process.Process) // before it goes on
-		says  string
-	}{
-		"when it settles":  {func(b *leased, zombie *process.Process) { b.tell(key, zombie.PID(), "") }, leaseLost},
-		"when it fails":    {func(b *leased, zombie *process.Process) { b.tell(key, zombie.PID(), refuse) }, notRecorded},
-		"when it renews":   {func(*leased, *process.Process) {}, leaseLost},
-		"when it releases": {func(_ *leased, zombie *process.Process) { zombie.Signal(syscall.SIGTERM) }, leaseLost},
+	for name, wakes := range map[string]func(b *leased, zombie *process.Process){ // before it goes on
+		"when it settles":  func(b *leased, zombie *process.Process) { b.tell(key, zombie.PID(), "") },
+		"when it retries":  func(b *leased, zombie *process.Process) { b.tell(key, zombie.PID(), refuse) },
+		"when it fails":    func(b *leased, zombie *process.Process) { b.tell(key, zombie.PID(), refuseForGood) },
+		"when it renews":   func(*leased, *process.Process) {},
+		"when it releases": func(_ *leased, zombie *process.Process) { zombie.Signal(syscall.SIGTERM) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			b := setup(t).leased(errands{Lease: time.Second, Grace: time.Millisecond}, nil)
@@ -42,9 +40,9 @@ func TestAZombieLosesItsLease(t *testing.T) {
 			}
 			const whose = "concat_ws(' ', status, attempts, claim_token, claimed_by, crashes, last_error, handler_failures, failure_history)"
 			taken := b.column(key, whose)
-			c.wakes(b, zombie)
+			wakes(b, zombie)
 			zombie.Thaw()
-			zombie.Await(t, c.says, 1, patience)
+			zombie.Await(t, leaseLost, 1, patience)
 			b.wantColumn(key, whose, taken)
 			b.wantColumn(key, holder, second.Worker)
 			b.tell(key, other.PID(), "")

@@ -2,10 +2,12 @@ package integration_test
 
 import (
 	"context"
+	"fmt"
 	"testing"
 	"time"
 
 	"spectral/internal/core/events"
+	"spectral/internal/core/events/infrastructure/postgres"
 	"spectral/tests/pgtest"
 )
 
@@ -31,31 +33,71 @@ func slowSubscription(handlers ...events.Registration) events.Subscription {
 	return s
 }
 
-// A class with a backlog and nothing but slow work in hand delays no other, also in the same process.
+// sluggishType is another event of the slow class, handled under its row's lock.
+const sluggishType = "worlds.test.sluggish"
+
+// A class with a backlog and nothing but slow work in hand delays no other, also in the same process and with no more
+// connections than its consumers need: neither by executions, nor by completions that wait, nor by handlers under a lock.
 func TestASlowClassDelaysNoOther(t *testing.T) {
-	b := setup(t, slowContract())
-	g := newGate()
-	t.Cleanup(g.letOn)
-	l := b.newListener(never, pgtest.Generation, subscription(leaving("platform.quick")))
-	must(t, l.Listen(b.ctx, slowSubscription(executor("worlds.slow", func(ctx context.Context, e events.Envelope) (events.Completion, error) {
-		return completion("worlds.slow", e), g.pass(ctx)
-	}))))
+	sluggish := slowContract()
+	sluggish.Type = sluggishType
+	b := setup(t, slowContract(), sluggish)
+	const backlog, completes = 60, 40 // of the slow ones the first come to their completions
+	holder := b.hold(completes)
+	executing, handling := newGate(), newGate()
+	t.Cleanup(func() { executing.letOn(); handling.letOn() })
+	slowly := slowSubscription(executor("platform.slow", func(ctx context.Context, e events.Envelope) (events.Completion, error) {
+		if payloadN(e) >= completes {
+			if err := executing.pass(ctx); err != nil {
+				return nil, err
+			}
+		}
+		return func(ctx context.Context, tx events.Tx) error {
+			if err := contend(ctx, tx, e); err != nil {
+				return err
+			}
+			return effect("platform.slow")(ctx, tx, e)
+		}, nil
+	}))
+	slowly.Concurrency = backlog
+	quickly := subscription(leaving("platform.quick"))
+	sluggishly := subscription(handler("worlds.sluggish", func(ctx context.Context, tx events.Tx, e events.Envelope) error {
+		if err := handling.pass(ctx); err != nil {
+			return err
+		}
+		return effect("worlds.sluggish")(ctx, tx, e)
+	}))
+	sluggishly.EventType, sluggishly.Channel = sluggishType, slowly.Channel
+	connections := postgres.Connections(quickly) + postgres.Connections(slowly) + postgres.Connections(sluggishly)
+	b.poolURL += fmt.Sprintf("&pool_max_conns=%d", connections)
+	l := b.newListener(never, pgtest.Generation, quickly)
+	must(t, l.Listen(b.ctx, slowly))
+	must(t, l.Listen(b.ctx, sluggishly))
 	l.start()
-	const backlog = 500
 	var all []events.Envelope
 	for n := range backlog {
-		all = append(all, slow(n))
+		held := event(n)
+		held.EventType = sluggishType
+		all = append(all, slow(n), held)
 	}
 	b.publish(all...)
-	g.awaitAll(t, 8)
+	executing.awaitAll(t, backlog-completes)
+	handling.awaitAll(t, sluggishly.WithDefaults().Concurrency)
+	b.eventually("completions wait, and all who settle", func() bool {
+		return one[int](b, `select count(*) from pg_locks l join pg_stat_activity a using (pid)
+			where not l.granted and a.datname = current_database()`) == 4
+	})
 	for n := range 200 {
 		b.publish(event(n))
 	}
-	l.delivered(200) // while every slow one waits at the gate
+	l.delivered(200) // while every slow one waits
 	b.wantEffects(map[string]int{"platform.quick": 200})
-	g.letOn()
-	l.delivered(backlog)
-	b.wantEffects(map[string]int{"platform.quick": 200, "worlds.slow": backlog})
+	_, err := holder.Exec(b.ctx, "rollback")
+	must(t, err)
+	executing.letOn()
+	handling.letOn()
+	l.delivered(len(all))
+	b.wantEffects(map[string]int{"platform.quick": 200, "platform.slow": backlog, "worlds.sluggish": backlog})
 }
 
 // A worker of one class leaves the others alone, and is rung for its own.

@@ -108,9 +108,21 @@ func TestLeasedWorkBySQL(t *testing.T) {
 	if answers := ask(blocks[1]); len(answers) != 1 || !strings.Contains(answers[0], "outbox_gen_1") {
 		t.Fatalf("without a worker: %v", answers)
 	}
+	// the class's worker was killed, and nobody is there to note that it is gone
+	alive := uuid.New()
 	b.exec(`insert into core.workers (worker_id, session_id, generation, name, handlers)
-		values (gen_random_uuid(), gen_random_uuid(), 1, 'w', '{"worlds.world_model_card.published": ["a.b"]}')`)
+		values ($1, $1, 1, 'w', '{"worlds.world_model_card.published": ["a.b"]}')`, alive)
+	if answers := ask(blocks[1]); len(answers) != 1 {
+		t.Fatalf("with a dead worker: %v", answers)
+	}
+	_, err := pgtest.Conn(t, b.url).Exec(b.ctx, "select pg_advisory_lock(core.worker_lock($1))", alive)
+	must(t, err)
 	if answers := ask(blocks[1]); len(answers) != 0 {
 		t.Fatalf("with a worker: %v", answers)
+	}
+	b.exec("update core.workers set generation = 2")
+	b.exec("insert into core.paused_types (generation, event_type, paused_by) values (1, 'worlds.world_model_card.published', 'somebody')")
+	if answers := ask(blocks[1]); len(answers) != 0 {
+		t.Fatalf("paused: %v", answers)
 	}
 }

@@ -13,8 +13,10 @@
 // inserted its key. And of the rest: an execution comes to its end, and so does a transaction,
 // though its client be frozen. A change to core.outbox_notify, core.outbox_quiet, doorbell.go or
 // rowlocked.go is a change to doorbell.pml first, one to a statement of leased mode to lease.pml. Not
-// modelled: the throttle, the verdict on a dead worker's rows, which claims skip until then, and
-// replays.
+// modelled: the throttle, the verdict on a dead worker's rows, which claims skip until then, replays, and of
+// leased mode endings that keep the row (renewal, key and completion, for one of several handlers),
+// batches, of which all is undone together, and how an ending whose answer was lost is recalled, which
+// decides what is reported and writes nothing.
 package models_test
 
 import (

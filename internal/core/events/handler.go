@@ -43,9 +43,9 @@ func (f ExecutorFunc) Execute(ctx context.Context, e Envelope) (Completion, erro
 
 // Completion writes the outcome of leased work in the transaction that settles the event, together with its
 // dedup row; of several executions only one is completed, whichever settles first. It must be short: it has the
-// handler's Timeout, but half of the lease and 30 s at most. When a deadlock or a lost connection has undone it,
-// it is called again. An error of its own is a failure of the handler, whose retry executes everything again. The
-// rules of [EventHandler] hold.
+// handler's Timeout, but half of the lease and 30 s at most. It may be called several times, whatever undid its
+// transaction, which others may share, and so must not use up what it closes over. An error of its own is a failure of
+// the handler, whose retry executes everything again. The rules of [EventHandler] hold.
 type Completion func(ctx context.Context, tx Tx) error
 
 // Mode says how a consumer's events are held while its handlers run.

@@ -377,6 +377,9 @@ func (d *dispatchTx) record(ctx context.Context, row claimed, v verdict) error {
 	if err != nil {
 		return fmt.Errorf("record the failure of %s: %w", row.envelope.EventID, err)
 	}
+	if !ours && row.token != uuid.Nil {
+		return nil // whoever holds the lease finds out why
+	}
 	if !ours {
 		d.log.WarnContext(ctx, "a failure was not recorded: another worker has taken the event up since",
 			logEventID, row.envelope.EventID, logEventType, row.envelope.EventType)

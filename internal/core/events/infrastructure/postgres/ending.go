@@ -14,16 +14,23 @@ import (
 	"spectral/internal/core/events/infrastructure/postgres/coredb"
 )
 
+// How many transactions of a consumer settle at once. While they do, what comes next gathers for the following ones.
 const (
-	// maxSettlers is how many transactions of a consumer settle at once, one of them without completions. While
-	// they do, what comes next gathers for the following ones.
-	maxSettlers = 3
+	completers  = 2 // settle what handlers have done
+	loners      = 2 // settle one at a time what was undone and may be to blame, or may wait for long
+	recorders   = 1 // settle the rest: failures, releases
+	maxSettlers = completers + loners + recorders
+)
+
+const (
 	// firstEndings is how many they settle together at first, maxEndings at most: as many as take batchTime.
 	firstEndings = 10
 	maxEndings   = 100
 	// maxCompletions is how often a completion is tried that was undone for no fault of its own. What it
 	// completes may have taken an hour.
 	maxCompletions = 5
+	// maxTries is how often an ending is tried that something around its completion undoes.
+	maxTries = 20
 	// triesWhenStopping is how often anything is tried once the worker stops.
 	triesWhenStopping = 5
 )
@@ -36,9 +43,9 @@ type ending struct {
 	row        rowEnd
 	verdict    verdict // of a row that is judged
 
-	alone     bool // it has been undone by itself
-	uncertain bool // it may be committed: an answer was lost
-	answer    chan answer
+	alone  bool  // it has been undone, and is to be settled by itself
+	xact   int64 // that may have committed it, since no answer came to its COMMIT; 0: none
+	answer chan answer
 }
 
 // rowEnd is what becomes of the row with an ending.
@@ -51,8 +58,7 @@ const (
 	rowJudged                  // retried or failed
 )
 
-// settling are endings to be settled, by so many transactions at once. Those without a completion are apart: they
-// need not wait for what completions wait for, least of all while the worker stops.
+// settling are endings to be settled, by so many transactions at once.
 type settling struct {
 	endings                  []*ending
 	settlers, settlersAtMost int
@@ -65,8 +71,11 @@ type answer struct {
 	err  error
 }
 
-// errRowLocked: somebody else has locked the row, be it our own heartbeat.
-var errRowLocked = errors.New("renew leases: the row is locked at the moment")
+// What has to be over before an ending can be tried.
+var (
+	errRowLocked = errors.New("renew leases: the row is locked at the moment") // be it by our own heartbeat
+	errUndecided = errors.New("an earlier attempt is being committed at the moment")
+)
 
 // beginError is an error of beginning to settle: nothing of it has been tried.
 type beginError struct{ err error }
@@ -80,81 +89,125 @@ type completionError struct{ err error }
 func (e *completionError) Error() string { return "completion: " + e.err.Error() }
 func (e *completionError) Unwrap() error { return e.err }
 
-// end settles e, together with others, and reports whether the lease was still held: if not, nothing of it
-// has been written. The error is a failure of e's handler. Ctx is that of the work on the lease; when it is
-// done, there are few tries, or one.
-func (c *leased) end(ctx context.Context, e *ending) (held bool, err error) {
+// end settles e, together with others. Lost: the lease is, and nothing of e is written, or nobody knows. The error is a
+// failure of e's handler, under the lease. Ctx is that of the work on the lease; when it is done, there are few tries,
+// or one.
+func (c *leased) end(ctx context.Context, e *ending) (lost bool, err error) {
+	c.settles(e.lease, true)
+	defer c.settles(e.lease, false)
 	var wait backoff
 	for tries := 1; ; {
-		a := c.try(ctx, e)
-		if a.err == nil && !a.held {
-			e.lease.cutOff(events.ErrLeaseLost)
-			c.logLost(ctx, e.lease)
+		held, err := c.try(ctx, e)
+		if err == nil {
+			if !held {
+				e.lease.cutOff(events.ErrLeaseLost)
+				c.logLost(ctx, e.lease)
+			}
+			return !held, nil
 		}
-		if a.err == nil || e.failed(a.err, tries) {
-			return a.held || a.err != nil, a.err
-		}
-		_, unbegun := errors.AsType[*beginError](a.err)
-		locked := errors.Is(a.err, errRowLocked)
-		stopping := errors.Is(context.Cause(ctx), events.ErrStopping)
-		if !unbegun && !locked || stopping {
+		delay := lockedPause
+		switch e.after(ctx, err, tries) {
+		case failsHandler:
+			return false, err
+		case givesUp:
+			c.log.WarnContext(ctx, "not settled: the reaper will have it run again", e.interrupted(err)...)
+			return true, nil
+		case waitsOn: // the settlers have waited already for a connection
+		case triesSoon:
 			tries++
-		}
-		if ctx.Err() != nil && (!stopping || tries > triesWhenStopping) || tries > maxFree {
-			c.log.WarnContext(ctx, "not settled: the reaper will have it run again", logEventID, e.lease.envelope.EventID,
-				logEventType, e.lease.envelope.EventType, logErrorClass, classify(a.err, 0).class, logReason, a.err.Error())
-			return false, nil
-		}
-		if stopping {
-			pause(context.WithoutCancel(ctx), lockedPause, nil)
-			continue
-		}
-		delay := lockedPause // the settlers have waited already for a connection
-		if !locked && !unbegun {
+		case triesAgain:
+			tries++
 			delay = wait.next(c.random)
-			c.log.WarnContext(ctx, "settling interrupted, no attempt counted", logEventID, e.lease.envelope.EventID,
-				logEventType, e.lease.envelope.EventType, logErrorClass, classify(a.err, 0).class, logReason, a.err.Error(), logDelay, delay.Milliseconds())
+			c.log.WarnContext(ctx, "settling interrupted, no attempt counted", append(e.interrupted(err), logDelay, delay.Milliseconds())...)
 		}
-		pause(ctx, delay, nil)
+		if stopping(ctx) {
+			pause(context.WithoutCancel(ctx), delay, nil)
+		} else {
+			pause(ctx, delay, nil)
+		}
 	}
 }
 
-// failed reports whether an error of settling e, in its so-manieth try, is a failure of its handler.
-func (e *ending) failed(err error, tries int) bool {
-	if _, unbegun := errors.AsType[*beginError](err); unbegun {
-		return false
+// settles notes whether an ending of l is with the settlers, who hold its row, and alone find out whether it is lost.
+func (c *leased) settles(l *lease, settling bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	l.settling = settling
+}
+
+// interrupted is what is logged of an error of settling e.
+func (e *ending) interrupted(err error) []any {
+	return []any{logEventID, e.lease.envelope.EventID, logEventType, e.lease.envelope.EventType,
+		logErrorClass, classify(err, 0).class, logReason, err.Error()}
+}
+
+func stopping(ctx context.Context) bool { return errors.Is(context.Cause(ctx), events.ErrStopping) }
+
+// consequence is what follows from an attempt that came to nothing.
+type consequence int
+
+const (
+	failsHandler consequence = iota
+	givesUp
+	waitsOn    // it does not count as a try
+	triesSoon  // there is no time to lose
+	triesAgain // after a while
+)
+
+// after says what follows from an error of settling e, in its so-manieth try.
+func (e *ending) after(ctx context.Context, err error, tries int) consequence {
+	_, unbegun := errors.AsType[*beginError](err)
+	waits := unbegun || errors.Is(err, errRowLocked) || errors.Is(err, errUndecided)
+	completion, ofCompletion := errors.AsType[*completionError](err)
+	switch {
+	case ofCompletion && (tries >= maxCompletions || classify(completion.err, 0).disposition != free):
+		return failsHandler
+	case stopping(ctx) && tries < triesWhenStopping:
+		return triesSoon
+	case ctx.Err() != nil:
+		return givesUp
+	case waits:
+		return waitsOn
+	case tries < maxTries:
+		return triesAgain
+	case e.handler.Name != "":
+		return failsHandler
+	default:
+		return givesUp
 	}
-	if completion, ok := errors.AsType[*completionError](err); ok {
-		return tries >= maxCompletions || classify(completion.err, 0).disposition != free
-	}
-	return e.handler.Name != "" && tries >= maxFree && !errors.Is(err, errRowLocked)
 }
 
 // try hands e to the settlers and awaits the answer.
-func (c *leased) try(ctx context.Context, e *ending) answer {
+func (c *leased) try(ctx context.Context, e *ending) (held bool, err error) {
 	e.answer = make(chan answer, 1)
-	sent := c.now()
 	c.mu.Lock()
-	e.lease.ending = true
-	q := &c.completing
-	if e.completion == nil {
-		q = &c.recording
+	c.queue(ctx, c.settlersOf(e), e)
+	c.mu.Unlock()
+	a := <-e.answer
+	return a.held, a.err
+}
+
+// settlersOf says who settles e. What claims no key need not wait for what completions wait for, or twins, least of all
+// while the worker stops; and what was undone may hold up nothing but its like.
+func (c *leased) settlersOf(e *ending) *settling {
+	switch {
+	case e.handler.Name == "":
+		return &c.recording
+	case e.alone:
+		return &c.lone
+	default:
+		return &c.completing
 	}
+}
+
+// queue adds e to what is to be settled. C is locked.
+func (c *leased) queue(ctx context.Context, q *settling, e *ending) {
 	q.endings = append(q.endings, e)
 	if q.settlers < q.settlersAtMost {
 		q.settlers++
 		// what is done is kept, also when the work on it is to stop
 		c.wait.Go(func() { c.settle(context.WithoutCancel(ctx), q) })
 	}
-	c.mu.Unlock()
-	a := <-e.answer
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	e.lease.ending = false
-	if a.held {
-		e.lease.renewed = sent
-	}
-	return a
 }
 
 // settle settles what has gathered, until there is nothing.
@@ -162,33 +215,83 @@ func (c *leased) settle(ctx context.Context, q *settling) {
 	var wait backoff
 	for batch := c.gathered(q); len(batch) > 0; batch = c.gathered(q) {
 		started := c.now()
-		answers, err := c.settleTogether(ctx, batch)
+		held, err := c.settleTogether(ctx, batch)
 		if _, unbegun := errors.AsType[*beginError](err); unbegun {
-			delay := wait.next(c.random)
-			c.log.WarnContext(ctx, "settling interrupted, no attempt counted", logEventType, c.subscription.EventType, logRows, len(batch),
-				logErrorClass, classify(err, 0).class, logReason, err.Error(), logDelay, delay.Milliseconds())
-			for _, e := range batch {
-				e.reply(nil, err)
-			}
-			pause(ctx, delay, c.stop) // what comes meanwhile gathers
+			c.unbegun(ctx, batch, err, &wait)
 			continue
 		}
 		wait = backoff{}
-		c.measured(q, len(batch), c.now().Sub(started))
-		if err != nil && len(batch) > 1 {
-			c.log.DebugContext(ctx, "batch undone, its rows are settled one at a time", logEventType, c.subscription.EventType,
-				logRows, len(batch), logErrorClass, classify(err, 0).class)
-			for _, e := range batch {
-				one, err := c.settleTogether(ctx, []*ending{e})
-				e.alone = err != nil
-				e.reply(one, err)
-			}
+		if err == nil {
+			c.measured(q, len(batch), c.now().Sub(started))
+		} else {
+			c.renewAfter(ctx, batch)
+		}
+		if err != nil && (len(batch) > 1 || errors.Is(err, errTooLong)) {
+			c.undone(ctx, q, batch, err)
 			continue
 		}
 		for _, e := range batch {
-			e.reply(answers, err)
+			e.alone = err != nil
+			e.answer <- answer{held[e], err}
 		}
 	}
+}
+
+// unbegun waits for a connection, while what else comes gathers.
+func (c *leased) unbegun(ctx context.Context, batch []*ending, err error, wait *backoff) {
+	delay, stop := wait.next(c.random), batch[0].lease.stop
+	if isClosed(stop) {
+		delay, stop = lockedPause, nil
+	}
+	c.log.WarnContext(ctx, "settling interrupted, no attempt counted", logEventType, c.subscription.EventType, logRows, len(batch),
+		logErrorClass, classify(err, 0).class, logReason, err.Error(), logDelay, delay.Milliseconds())
+	for _, e := range batch {
+		e.answer <- answer{err: err}
+	}
+	pause(ctx, delay, stop)
+}
+
+func isClosed(c <-chan struct{}) bool {
+	select {
+	case <-c:
+		return true
+	default:
+		return false
+	}
+}
+
+// renewAfter renews the leases of a batch that came to nothing: nobody could meanwhile. Whether it could is for the
+// heartbeat to find out, which asks again soon.
+func (c *leased) renewAfter(ctx context.Context, batch []*ending) {
+	if isClosed(batch[0].lease.stop) {
+		return // there is no time to lose
+	}
+	leases := make([]*lease, len(batch))
+	for i, e := range batch {
+		leases[i] = e.lease
+	}
+	_, _ = c.renew(ctx, leases, make([]string, len(leases)))
+}
+
+// undone has the endings of a batch that came to nothing settled after all: whichever is to blame by itself, the rest
+// together, but fewer; or each by itself, if nobody knows.
+func (c *leased) undone(ctx context.Context, q *settling, batch []*ending, err error) {
+	c.log.DebugContext(ctx, "batch undone, its rows are settled apart", logEventType, c.subscription.EventType,
+		logRows, len(batch), logErrorClass, classify(err, 0).class)
+	known := errors.Is(err, errTooLong) || slices.ContainsFunc(batch, func(e *ending) bool { return e.alone })
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	var rest []*ending
+	for _, e := range batch {
+		e.alone = e.alone || !known
+		if to := c.settlersOf(e); to != q {
+			c.queue(ctx, to, e)
+		} else {
+			rest = append(rest, e)
+		}
+	}
+	q.endings = append(rest, q.endings...)
+	q.most = max(len(batch)/2, 1)
 }
 
 // measured lets as many be settled together as take batchTime, or a third of a short lease: a long transaction
@@ -201,8 +304,6 @@ func (c *leased) measured(q *settling, endings int, took time.Duration) {
 		q.most = max(min(q.most, int(c.budget()/each)), 1)
 	}
 }
-
-func (e *ending) reply(held map[*ending]bool, err error) { e.answer <- answer{held: held[e], err: err} }
 
 // gathered takes what is to be settled together.
 func (c *leased) gathered(q *settling) []*ending {
@@ -230,13 +331,11 @@ func (c *leased) settleTogether(ctx context.Context, batch []*ending) (held map[
 		return nil, &beginError{err}
 	}
 	defer d.end()
-	if held, err = d.secure(ctx, batch); err != nil {
+	now, err := d.secure(ctx, batch)
+	if err != nil {
 		return nil, err
 	}
-	if err := d.recall(ctx, batch, held); err != nil {
-		return nil, err
-	}
-	completed, err := d.completeAll(ctx, batch, held)
+	completed, err := d.completeAll(ctx, batch, &now.keys)
 	if err != nil {
 		return nil, err
 	}
@@ -245,55 +344,101 @@ func (c *leased) settleTogether(ctx context.Context, batch []*ending) (held map[
 			return nil, &completionError{err} // a deferred constraint; whose, only one by itself can tell
 		}
 		for _, e := range batch {
-			e.uncertain = e.uncertain || !answered(err)
+			if now.held[e] && !answered(err) {
+				e.xact = now.xact
+			}
 		}
 		return nil, err
 	}
+	for _, e := range now.recalled {
+		now.held[e] = true
+	}
 	c.report(ctx, d.settled)
-	return held, nil
+	return now.held, nil
 }
 
-// secure writes what becomes of the rows, where the lease is held.
-func (d *dispatchTx) secure(ctx context.Context, batch []*ending) (map[*ending]bool, error) {
-	ctx, cancel := context.WithTimeout(ctx, statementTimeout)
+// secured is what a transaction has found out and written before completions run in it.
+type secured struct {
+	xact     int64 // its id
+	held     map[*ending]bool
+	recalled []*ending // written already
+	keys     keyClaims // of what is held
+}
+
+// secure writes what becomes of the rows, where the lease is held, and claims the dedup keys of what is held. In bounded
+// time: somebody may have locked a row, or a twin hold its key, and until it is over nobody can renew the leases.
+func (d *dispatchTx) secure(ctx context.Context, batch []*ending) (now secured, err error) {
+	limit := min(max(d.subscription.Lease/6, minSecuring), statementTimeout)
+	if !byItself(batch) {
+		limit = min(limit, batchTime) // others wait for it
+	}
+	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
+	if now.xact, err = d.queries.CurrentXact(ctx); err != nil {
+		return now, fmt.Errorf("read the transaction's id: %w", err)
+	}
+	if now.held, err = d.write(ctx, batch); err != nil {
+		return now, err
+	}
+	if now.recalled, err = d.recall(ctx, batch, now.held); err != nil {
+		return now, err
+	}
+	for i, e := range batch {
+		if now.held[e] && e.handler.Name != "" {
+			now.keys.add(e.handler, e.lease.claimed, i)
+		}
+	}
+	if len(now.keys.first) > 0 {
+		err = d.claimKeys(ctx, &now.keys)
+	}
+	return now, err
+}
+
+// minSecuring is how long that may take, however short the lease.
+const minSecuring = 250 * time.Millisecond
+
+// write writes what becomes of the rows, where the lease is held.
+func (d *dispatchTx) write(ctx context.Context, batch []*ending) (held map[*ending]bool, err error) {
 	rows := make(map[rowEnd][]claimed)
 	for _, e := range batch {
 		rows[e.row] = append(rows[e.row], e.lease.claimed)
 	}
 	ours := make(map[uuid.UUID]bool, len(batch)) // what is known of a token
-	if of := rows[rowDelivered]; len(of) > 0 {
-		ids, times := namesOf(of)
-		tokens, err := d.queries.DeliverLeased(ctx, coredb.DeliverLeasedParams{Ids: ids, OccurredAts: times, Tokens: tokensOf(of)})
-		if err != nil {
-			return nil, fmt.Errorf("settle as delivered: %w", err)
-		}
-		for _, token := range tokens {
-			ours[token] = true
-		}
-	}
-	if of := rows[rowReleased]; len(of) > 0 {
-		ids, times := namesOf(of)
-		tokens, err := d.queries.Release(ctx, coredb.ReleaseParams{Ids: ids, OccurredAts: times, Tokens: tokensOf(of)})
-		if err != nil {
-			return nil, fmt.Errorf("release: %w", err)
-		}
-		for _, token := range tokens {
-			ours[token] = true
-		}
-	}
 	if of := rows[rowKept]; len(of) > 0 {
 		if err := heartbeat(ctx, d.queries, of, make([]string, len(of)), ours); err != nil {
 			return nil, fmt.Errorf("renew leases: %w", err)
 		}
 	}
-	held := make(map[*ending]bool, len(batch))
+	for _, settled := range []struct {
+		rows []claimed
+		what string
+		by   func(context.Context, coredb.DeliverLeasedParams) ([]uuid.UUID, error)
+	}{
+		{rows[rowDelivered], "settle as delivered", d.queries.DeliverLeased},
+		{rows[rowReleased], "release", func(ctx context.Context, p coredb.DeliverLeasedParams) ([]uuid.UUID, error) {
+			return d.queries.Release(ctx, coredb.ReleaseParams(p))
+		}},
+	} {
+		if len(settled.rows) == 0 {
+			continue
+		}
+		ids, times := namesOf(settled.rows)
+		tokens, err := settled.by(ctx, coredb.DeliverLeasedParams{Ids: ids, OccurredAts: times, Tokens: tokensOf(settled.rows)})
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", settled.what, err)
+		}
+		for _, token := range tokens {
+			ours[token] = true
+		}
+	}
+	held = make(map[*ending]bool, len(batch))
 	for _, e := range batch {
 		is, known := ours[e.lease.token]
 		held[e] = is
 		switch e.row {
 		case rowKept:
 			if !known {
+				e.alone = true
 				return nil, errRowLocked
 			}
 		case rowDelivered, rowReleased:
@@ -330,59 +475,69 @@ func answered(err error) bool {
 	return ok && pg.SeverityUnlocalized != "FATAL"
 }
 
-// recall finds endings that are written already, whose answer was lost. A handler's is if its dedup row is
-// there: one that was not written must not be now, under a lease that is lost.
-func (d *dispatchTx) recall(ctx context.Context, batch []*ending, held map[*ending]bool) error {
+// recall finds endings that are not held because they are written already, by a transaction to whose COMMIT no answer
+// came. The server knows what became of it; but after a failover the id may be another's, so that of a handler's the dedup
+// rows have to be there, too.
+func (d *dispatchTx) recall(ctx context.Context, batch []*ending, held map[*ending]bool) (recalled []*ending, err error) {
 	for _, e := range batch {
-		if held[e] || !e.uncertain {
+		if held[e] || e.xact == 0 {
+			continue
+		}
+		switch status, err := d.queries.XactStatus(ctx, e.xact); {
+		case err != nil:
+			return nil, fmt.Errorf("read what became of an earlier attempt: %w", err)
+		case status == "in progress":
+			e.alone = true
+			return nil, errUndecided
+		case status != "committed":
 			continue
 		}
 		if e.row == rowKept || e.row == rowDelivered {
 			unhandled, err := d.unhandled(ctx, e.lease.claimed)
 			if err != nil {
-				return err
+				return nil, err
 			}
 			missing := slices.ContainsFunc(unhandled, func(r events.Registration) bool { return r.Name == e.handler.Name })
 			if missing || e.row == rowDelivered && len(unhandled) > 0 {
-				continue // it was not, and the lease is lost
+				continue
 			}
 		}
-		held[e] = true
+		recalled = append(recalled, e)
 		if e.row != rowKept {
 			d.settled = append(d.settled, e.settlement())
 		}
 	}
-	return nil
+	return recalled, nil
 }
 
-// completeAll claims the dedup keys of what is held and runs the completions of those that were free. A
-// key that is taken means that another execution was completed: this one has written nothing.
-func (d *dispatchTx) completeAll(ctx context.Context, batch []*ending, held map[*ending]bool) (ran bool, err error) {
-	var keys keyClaims
-	for i, e := range batch {
-		if held[e] && e.handler.Name != "" {
-			keys.add(e.handler, e.lease.claimed, i)
-		}
-	}
-	if len(keys.first) == 0 {
-		return false, nil
-	}
-	if err := d.claimKeys(ctx, &keys); err != nil {
-		return false, err
-	}
+// completeAll runs the completions of those whose dedup keys were free. A key that was taken means that another
+// execution was completed: this one has written nothing.
+func (d *dispatchTx) completeAll(ctx context.Context, batch []*ending, keys *keyClaims) (ran bool, err error) {
 	started := d.now()
 	for i, e := range batch {
-		if ran && d.now().Sub(started) > d.budget() {
-			return true, errBatchTooLong
-		}
 		if e.completion == nil || !keys.runs(e.handler, e.lease.claimed, i) {
 			continue
 		}
+		limit, why := d.completionLimit(e.handler)
+		left := d.budget() - d.now().Sub(started)
+		bounded := !byItself(batch) && left < limit
+		if bounded {
+			limit, why = left, "in a batch"
+		}
+		if limit <= 0 {
+			return true, errTooLong
+		}
 		ran = true
-		if err := d.complete(ctx, e); err != nil {
+		begun := d.now()
+		if err := d.complete(ctx, e, limit, why); err != nil {
+			e.alone = true
+			if bounded && d.now().Sub(begun) >= limit {
+				err = errors.Join(errTooLong, err)
+			}
 			return true, err
 		}
 		if (d.changed || d.acted) && len(batch) > 1 {
+			e.alone = true
 			return true, errSettingsShared
 		}
 	}
@@ -395,8 +550,21 @@ func (d *dispatchTx) completeAll(ctx context.Context, batch []*ending, held map[
 	return true, nil
 }
 
-// complete runs one completion as its context's role.
-func (d *dispatchTx) complete(ctx context.Context, e *ending) error {
+// completionLimit is how long a completion may take by itself, and why: its transaction holds the row, and nobody can
+// renew the lease meanwhile.
+func (c *consumer) completionLimit(r events.Registration) (limit time.Duration, why string) {
+	limit, why = r.CallTimeout(), "its handler's timeout"
+	if limit > completionTimeout {
+		limit, why = completionTimeout, "as long as any completion may take"
+	}
+	if half := c.subscription.Lease / 2; limit > half {
+		limit, why = half, "half of the lease"
+	}
+	return limit, why
+}
+
+// complete runs one completion as its context's role, for as long as limit.
+func (d *dispatchTx) complete(ctx context.Context, e *ending, limit time.Duration, why string) error {
 	role, err := scopeRole(e.handler.Scope())
 	if err != nil {
 		return &completionError{err}
@@ -404,8 +572,16 @@ func (d *dispatchTx) complete(ctx context.Context, e *ending) error {
 	if err := d.exec(ctx, actAs(role, e.lease.envelope.WorkspaceID)); err != nil {
 		return d.completionFailed(fmt.Errorf("act as %s: %w", role, err))
 	}
-	limit := min(e.handler.CallTimeout(), completionTimeout, d.subscription.Lease/2)
-	err = d.lend(ctx, limit, func(ctx context.Context, tx *lentTx) error { return e.completion(ctx, tx) })
+	grace := min(abandonAfter, max(d.subscription.Lease/6, minSecuring)) // the leases of all in its batch wait for it
+	err = d.lend(ctx, limit+abandonAfter, func(ctx context.Context, tx *lentTx) error {
+		return runGuardedFor(ctx, limit, grace, func(ctx context.Context) error {
+			err := e.completion(ctx, tx)
+			if err != nil && ctx.Err() != nil {
+				return fmt.Errorf("did not end within %s (%s); does it wait for a lock? %w", limit, why, err)
+			}
+			return err
+		})
+	})
 	if err == nil {
 		return nil
 	}
@@ -422,13 +598,17 @@ func (d *dispatchTx) completionFailed(err error) error {
 	return &completionError{err}
 }
 
-// completionTimeout is how long one completion may take at most, if half of the lease is not less: its
-// transaction holds the row, and nobody can renew the lease meanwhile.
+// completionTimeout is how long one completion may take at most, if half of the lease is not less.
 const completionTimeout = 30 * time.Second
 
 // budget is how long several completions may take together: batchTime, or a third of a short lease. What is undone
-// must still have its lease.
+// must still have its lease, which may have been renewed a third of its length before.
 func (c *consumer) budget() time.Duration { return min(batchTime, c.subscription.Lease/3) }
 
-// errBatchTooLong: the rows of a batch are to be settled one at a time.
-var errBatchTooLong = errors.New("the completions of a batch take too long together")
+// errTooLong: completions take too long for others to wait for them.
+var errTooLong = errors.New("completions take too long")
+
+// byItself reports whether what is settled holds up nothing but its like.
+func byItself(batch []*ending) bool {
+	return len(batch) == 1 && batch[0].alone && batch[0].handler.Name != ""
+}

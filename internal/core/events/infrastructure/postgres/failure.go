@@ -68,6 +68,7 @@ func classify(err error, earlier int) failure {
 		refused  *events.Refusal
 		lost     *lostConnectionError
 		key      *keyError
+		commit   *commitError
 		network  net.Error
 		file     *fs.PathError
 		link     *os.LinkError
@@ -92,6 +93,8 @@ func classify(err error, earlier int) failure {
 		f.class = "PanicError"
 	case errors.Is(err, errAbandoned), errors.Is(err, context.DeadlineExceeded):
 		f.class = "TimeoutError"
+	case errors.As(err, &commit) && !answered(err):
+		f.class, f.disposition = "ConnectionError", free
 	case errors.As(err, &pg):
 		f.class, f.disposition = classifyPostgres(pg, earlier)
 	case errors.As(err, &file), errors.As(err, &link): // their cause is a net.Error, too

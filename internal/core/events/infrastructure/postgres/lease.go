@@ -17,10 +17,11 @@ import (
 // lease is a row that is in flight with this process, until it is settled or lost.
 type lease struct {
 	claimed
-	handled []string                // handlers that need not run
-	cutOff  context.CancelCauseFunc // ends the work on it
-	renewed time.Time               // when its latest renewal was asked for, by this process's clock; under the consumer's lock
-	ending  bool                    // it is with the settlers, who hold its row; the same
+	handled  []string                // handlers that need not run
+	cutOff   context.CancelCauseFunc // ends the work on it
+	stop     <-chan struct{}         // closed when all work of the process is to end
+	renewed  time.Time               // when its latest renewal was asked for, by this process's clock; under the consumer's lock
+	settling bool                    // it is with the settlers; the same
 }
 
 // work runs the handlers of one lease, one after the other, and settles each as it is done: what a slow one has
@@ -35,6 +36,7 @@ func (c *leased) work(ctx context.Context, l *lease) {
 		}
 		started := c.now()
 		completion, err := c.execute(ctx, r, l)
+		executed := c.now()
 		if err != nil && ctx.Err() != nil {
 			c.giveBack(ctx, l, append(unhandled, todo[i:]...), failures)
 			return
@@ -44,8 +46,8 @@ func (c *leased) work(ctx context.Context, l *lease) {
 			if i == len(todo)-1 && len(failures) == 0 && len(unhandled) == 0 {
 				row = rowDelivered
 			}
-			var held bool
-			if held, err = c.end(ctx, &ending{lease: l, handler: r, completion: completion, row: row}); !held {
+			var lost bool
+			if lost, err = c.end(ctx, &ending{lease: l, handler: r, completion: completion, row: row}); lost {
 				return
 			}
 		}
@@ -53,13 +55,16 @@ func (c *leased) work(ctx context.Context, l *lease) {
 			failures[r.Name] = classify(err, l.record[r.Name].Failures)
 			unhandled = append(unhandled, r)
 		}
-		c.logHandled(ctx, r, l.claimed, started, failures)
+		c.logHandled(ctx, r, l.claimed, started.Add(c.now().Sub(executed)), failures) // without the wait for the settlers
 	}
 	switch {
 	case len(failures) > 0 || len(unhandled) > 0:
 		v := judge(l.record, unhandled, failures, c.random)
+		if len(failures) == 0 {
+			v.counted = len(todo) > 0 // all that ran was handled
+		}
 		for _, r := range unhandled {
-			if v.classes[r.Name] == "" {
+			if v.failed && v.classes[r.Name] == "" { // parked earlier
 				v.classes[r.Name] = l.record[r.Name].Class
 			}
 		}
@@ -217,9 +222,11 @@ func (c *leased) beat(ctx context.Context, none <-chan struct{}) {
 		sent := c.now()
 		held, err := c.renew(ctx, all, make([]string, len(all)))
 		next = every
-		if err != nil {
+		if err != nil || len(held) < len(all) { // some are locked at the moment
 			next = max(min(every/4, maxBackoff), minRenewal/2)
 			next = time.Duration(float64(next) * (0.5 + c.random()/2))
+		}
+		if err != nil {
 			c.log.WarnContext(ctx, "leases could not be renewed", logEventType, c.subscription.EventType, logRows, len(all),
 				logErrorClass, classify(err, 0).class, logReason, err.Error(), logDelay, next.Milliseconds())
 		}
@@ -228,7 +235,7 @@ func (c *leased) beat(ctx context.Context, none <-chan struct{}) {
 			known, ok := held[l.token]
 			if known {
 				l.renewed = sent
-			} else if !l.ending && (ok || c.now().Sub(l.renewed) >= c.subscription.Lease) {
+			} else if !l.settling && (ok || c.now().Sub(l.renewed) >= c.subscription.Lease) {
 				l.cutOff(events.ErrLeaseLost)
 			}
 		}

@@ -26,14 +26,15 @@ type leased struct {
 	notes    []*note              // to be written
 	noting   bool
 
-	completing, recording settling
+	completing, lone, recording settling
 }
 
 func newLeased(c *consumer) *leased {
 	return &leased{
 		consumer: c, waking: newWaking(), leases: make(map[uuid.UUID]*lease),
-		completing: settling{settlersAtMost: maxSettlers - 1, most: firstEndings},
-		recording:  settling{settlersAtMost: 1, most: firstEndings},
+		completing: settling{settlersAtMost: completers, most: firstEndings},
+		lone:       settling{settlersAtMost: loners, most: 1},
+		recording:  settling{settlersAtMost: recorders, most: firstEndings},
 	}
 }
 
@@ -212,7 +213,7 @@ func (d *dispatchTx) takeLeases(ctx context.Context, limit int, crashes int32) (
 // does not know of it cannot give back.
 func (c *leased) confirm(ctx context.Context, unknown []*lease) (ours []*lease) {
 	var wait backoff
-	for doubt := doubt(maxDoubted); len(unknown) > 0 && ctx.Err() == nil; {
+	for doubted := doubt(maxDoubted); len(unknown) > 0 && ctx.Err() == nil; {
 		sent := c.now()
 		held, err := c.renew(ctx, unknown, make([]string, len(unknown)))
 		if err != nil {
@@ -229,7 +230,7 @@ func (c *leased) confirm(ctx context.Context, unknown []*lease) (ours []*lease) 
 			}
 			return held[l.token]
 		})
-		if len(unknown) == 0 || !doubt.lessen() {
+		if len(unknown) == 0 || !doubted.lessen() {
 			break
 		}
 		pause(ctx, doubtPause, nil)
@@ -243,7 +244,7 @@ func (c *leased) hold(ctx context.Context, found []*lease) {
 	defer c.mu.Unlock()
 	for _, l := range found {
 		work, cutOff := context.WithCancelCause(ctx)
-		l.cutOff = cutOff
+		l.cutOff, l.stop = cutOff, ctx.Done()
 		if len(c.leases) == 0 {
 			none := make(chan struct{}) // its own: the next lease may come before it begins
 			c.none = none

@@ -3,7 +3,9 @@ package postgres
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"math"
+	"strings"
 	"testing"
 	"time"
 
@@ -11,6 +13,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"spectral/internal/core/events"
+	"spectral/internal/core/events/infrastructure/postgres/coredb"
 )
 
 // A row that workers died of has the fewer such rows beside it the more it were, until it is alone.
@@ -105,32 +108,77 @@ func TestWhenLeasesAreAskedAbout(t *testing.T) {
 	}
 }
 
+// A row that cannot be written is logged once, and again only after it was reaped meanwhile.
+func TestUnwritableRowsAreLoggedOnce(t *testing.T) {
+	t.Parallel()
+	var text strings.Builder
+	r := newReaper(nil, slog.New(slog.NewTextHandler(&text, nil)))
+	rows := make([]coredb.ReapRow, 2*maxReapLines)
+	for i := range rows {
+		rows[i] = coredb.ReapRow{EventID: uuid.New(), Reason: "23514: it may not be"}
+	}
+	pass := func() (lines reapLines) {
+		for _, row := range rows {
+			r.say(t.Context(), row, &lines)
+		}
+		return lines
+	}
+	if said := pass(); said.left != len(rows) || strings.Count(text.String(), "cannot be written") != maxReapLines {
+		t.Fatalf("%+v: %s", said, text.String())
+	}
+	if text.Reset(); pass().left > 0 || text.Len() > 0 {
+		t.Fatal(text.String())
+	}
+	rows[0].Reaped = true
+	if said := pass(); said.reaped != 1 {
+		t.Fatalf("%+v", said)
+	}
+	rows[0].Reaped = false
+	if said := pass(); said.left != 1 {
+		t.Fatalf("%+v", said)
+	}
+}
+
 // What a completion meets is the handler's failure, unless it is free: then it is tried again, a few times.
-func TestWhoseFailureAnEndingIs(t *testing.T) {
+func TestWhatFollowsFromAnErrorOfSettling(t *testing.T) {
 	t.Parallel()
 	deadlock := &pgconn.PgError{Code: "40P01", Severity: "ERROR"}
 	refused := &pgconn.PgError{Code: "42501", Severity: "ERROR"}
 	of := ending{handler: events.Registration{Name: "platform.worker"}}
+	working := t.Context()
+	ended := func(cause error) context.Context {
+		ctx, end := context.WithCancelCause(working)
+		end(cause)
+		return ctx
+	}
+	stopping, lost := ended(events.ErrStopping), ended(events.ErrLeaseLost)
 	for _, c := range []struct {
 		name string
+		ctx  context.Context
 		e    ending
 		err  error
 		try  int
-		want bool
+		want consequence
 	}{
-		{"an error", of, &completionError{errors.New("no")}, 1, true},
-		{"a deadlock", of, &completionError{deadlock}, 1, false},
-		{"deadlocks", of, &completionError{deadlock}, maxCompletions, true},
-		{"a lost connection", of, &completionError{&lostConnectionError{context.Canceled}}, 1, false},
-		{"no connection", of, &beginError{errors.New("dial")}, 1000, false},
-		{"a lost connection around it", of, context.Canceled, maxFree, true},
-		{"our own heartbeat", of, errRowLocked, 1000, false},
-		{"a refusal around it", of, refused, 1, false},
-		{"refusals around it", of, refused, maxFree, true},
-		{"refusals without a handler", ending{}, refused, maxFree, false},
+		{"an error", working, of, &completionError{errors.New("no")}, 1, failsHandler},
+		{"an error while stopping", stopping, of, &completionError{errors.New("no")}, 1, failsHandler},
+		{"a deadlock", working, of, &completionError{deadlock}, 1, triesAgain},
+		{"deadlocks", working, of, &completionError{deadlock}, maxCompletions, failsHandler},
+		{"a lost connection", working, of, &completionError{&lostConnectionError{context.Canceled}}, 1, triesAgain},
+		{"no connection", working, of, &beginError{errors.New("dial")}, 1000, waitsOn},
+		{"no connection while stopping", stopping, of, &beginError{errors.New("dial")}, triesWhenStopping - 1, triesSoon},
+		{"none at last", stopping, of, &beginError{errors.New("dial")}, triesWhenStopping, givesUp},
+		{"a lease that is lost", lost, of, &beginError{errors.New("dial")}, 1, givesUp},
+		{"a lost connection around it", working, of, context.Canceled, maxTries - 1, triesAgain},
+		{"lost connections around it", working, of, context.Canceled, maxTries, failsHandler},
+		{"our own heartbeat", working, of, errRowLocked, 1000, waitsOn},
+		{"our own commit", working, of, errUndecided, 1000, waitsOn},
+		{"a refusal around it", working, of, refused, 1, triesAgain},
+		{"refusals around it", working, of, refused, maxTries, failsHandler},
+		{"refusals without a handler", working, ending{}, refused, maxTries, givesUp},
 	} {
-		if got := c.e.failed(c.err, c.try); got != c.want {
-			t.Errorf("%s: %t", c.name, got)
+		if got := c.e.after(c.ctx, c.err, c.try); got != c.want {
+			t.Errorf("%s: %d", c.name, got)
 		}
 	}
 }

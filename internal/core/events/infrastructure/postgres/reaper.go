@@ -5,6 +5,7 @@ import (
 	"log/slog"
 	"time"
 
+	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
@@ -23,6 +24,8 @@ const (
 	minProbe = 200 * time.Millisecond
 	// maxReapLines is how many rows of a pass are logged.
 	maxReapLines = 20
+	// maxTold is how many unwritable rows are remembered as logged.
+	maxTold = 100_000
 )
 
 // reaper re-pends what is in flight under leases that ran out, whichever worker and generation held them. Every
@@ -31,10 +34,11 @@ type reaper struct {
 	pool *pgxpool.Pool
 	log  *slog.Logger
 	due  chan struct{}
+	told map[uuid.UUID]bool // of these rows it is logged that they cannot be written
 }
 
 func newReaper(pool *pgxpool.Pool, log *slog.Logger) *reaper {
-	return &reaper{pool: pool, log: log, due: make(chan struct{}, 1)}
+	return &reaper{pool: pool, log: log, due: make(chan struct{}, 1), told: make(map[uuid.UUID]bool)}
 }
 
 // expiry takes in when the first lease runs out, in seconds, negative for none, and says when to ask again.
@@ -76,7 +80,7 @@ func (r *reaper) run(ctx context.Context) {
 // pass goes once through all leases that have run out, and returns how many it ended.
 func (r *reaper) pass(ctx context.Context) (reaped int, err error) {
 	var after coredb.ReapRow
-	left := 0
+	var said reapLines
 	for {
 		var page []coredb.ReapRow
 		if err := inTx(ctx, r.pool, workerRole, func(tx pgx.Tx) (err error) {
@@ -85,30 +89,44 @@ func (r *reaper) pass(ctx context.Context) (reaped int, err error) {
 			})
 			return err
 		}); err != nil {
-			return reaped, err
+			return said.reaped, err
 		}
 		for _, row := range page {
-			attributes := []any{logEventID, row.EventID, logEventType, row.EventType, logGeneration, row.Generation,
-				logAttempts, row.Attempts, logReason, row.Reason}
-			if row.Reaped {
-				reaped++
-			} else {
-				left++
-			}
-			switch {
-			case row.Reaped && reaped <= maxReapLines:
-				r.log.WarnContext(ctx, "a lease ran out: the event is pending again", attributes...)
-			case !row.Reaped && left <= maxReapLines:
-				r.log.ErrorContext(ctx, "a lease ran out, but its row cannot be written: the event stays in flight", attributes...)
-			}
+			r.say(ctx, row, &said)
 		}
 		if len(page) < reapPage {
 			break
 		}
 		after = page[len(page)-1]
 	}
-	if reaped > maxReapLines || left > maxReapLines {
-		r.log.WarnContext(ctx, "many leases ran out: not all of them are logged", logRows, reaped, logLeft, left)
+	if said.reaped > maxReapLines || said.left > maxReapLines {
+		r.log.WarnContext(ctx, "many leases ran out: not all of them are logged", logRows, said.reaped, logLeft, said.left)
 	}
-	return reaped, nil
+	return said.reaped, nil
+}
+
+// reapLines counts what a pass has to say: rows that it reaped, and those that it is the first to find unwritable.
+type reapLines struct{ reaped, left int }
+
+// say logs what came of one row; of one that stays as it is only once.
+func (r *reaper) say(ctx context.Context, row coredb.ReapRow, said *reapLines) {
+	attributes := []any{logEventID, row.EventID, logEventType, row.EventType, logGeneration, row.Generation,
+		logAttempts, row.Attempts, logReason, row.Reason}
+	if row.Reaped {
+		delete(r.told, row.EventID)
+		if said.reaped++; said.reaped <= maxReapLines {
+			r.log.WarnContext(ctx, "a lease ran out: the event is pending again", attributes...)
+		}
+		return
+	}
+	if r.told[row.EventID] {
+		return
+	}
+	if len(r.told) >= maxTold {
+		clear(r.told)
+	}
+	r.told[row.EventID] = true
+	if said.left++; said.left <= maxReapLines {
+		r.log.ErrorContext(ctx, "a lease ran out, but its row cannot be written: the event stays in flight", attributes...)
+	}
 }

@@ -20,6 +20,11 @@ var errAbandoned = errors.New("handler did not return after its timeout and was 
 // runGuarded calls a handler in a goroutine of its own, where neither a panic nor Goexit takes
 // the worker down. With errAbandoned that goroutine is still running.
 func runGuarded(ctx context.Context, timeout time.Duration, call func(context.Context) error) error {
+	return runGuardedFor(ctx, timeout, abandonAfter, call)
+}
+
+// runGuardedFor is runGuarded with so much grace before the handler is abandoned.
+func runGuardedFor(ctx context.Context, timeout, abandon time.Duration, call func(context.Context) error) error {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	over := make(chan struct{})
 	result := errors.New("unset")
@@ -42,7 +47,7 @@ func runGuarded(ctx context.Context, timeout time.Duration, call func(context.Co
 		return result
 	case <-ctx.Done():
 	}
-	grace := time.NewTimer(abandonAfter)
+	grace := time.NewTimer(abandon)
 	defer grace.Stop()
 	select {
 	case <-over:
