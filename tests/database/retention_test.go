@@ -712,6 +712,7 @@ func TestSweepsRaceReplays(t *testing.T) {
 	t.Parallel()
 	d := setup(t)
 	const n = 200
+	replayed := 0
 	for round := range 3 {
 		d.rows(t, n, "status = 'failed', claimed_at = now() - interval '50 days', occurred_at = now() - interval '50 days'")
 		// those that are discarded may be undiscarded for a moment yet, the first ones the shortest, and then deleted
@@ -756,14 +757,18 @@ func TestSweepsRaceReplays(t *testing.T) {
 			t.Fatal(err)
 		}
 		sweepAll(t, d.admin)
-		if have := value[int](t, d.admin, "select count(*) from core.outbox where id = any ($1) and status = 'pending' and deleted_at is null", alive); have != len(alive) || have == 0 {
+		if have := value[int](t, d.admin, "select count(*) from core.outbox where id = any ($1) and status = 'pending' and deleted_at is null", alive); have != len(alive) {
 			t.Errorf("%d of %d events that were replayed in time are left", have, len(alive))
 		}
+		replayed += len(alive)
 		if have := value[int](t, d.admin, "select count(*) from core.outbox where deleted_at is null"); have != len(alive) {
 			t.Errorf("%d events are no tombstones, want the %d that were replayed", have, len(alive))
 		}
 		t.Logf("%d were replayed, %d of them undiscarded before", len(alive), value[int](t, d.admin, "select count(*) from core.operator_actions where action = 'undiscard'"))
 		exec(t, d.admin, "delete from core.operator_actions")
+	}
+	if replayed == 0 { // in the second round it may be none, on a machine that is slow for a fifth of a second
+		t.Error("nothing was replayed in time")
 	}
 }
 
