@@ -62,6 +62,7 @@ func NewMigrator(ctx context.Context, url string, log *slog.Logger) (*Migrator, 
 		return nil, err
 	}
 	pool := stdlib.OpenDB(*config)
+	pool.SetMaxIdleConns(-1) // a step without a transaction that fails leaves its role and timeout on its connection
 	provider, err := goose.NewProvider(goose.DialectPostgres, pool, files,
 		goose.WithSessionLocker(locker), goose.WithSlog(log))
 	if err != nil {
@@ -102,7 +103,7 @@ func (m *Migrator) up(ctx context.Context) (results []*goose.MigrationResult, er
 		if pg, ok := errors.AsType[*pgconn.PgError](err); !ok || pg.Code != pgerrcode.LockNotAvailable {
 			return results, err
 		}
-		m.log.WarnContext(ctx, "a migration waits for a lock that a long transaction holds",
+		m.log.WarnContext(ctx, "a migration waits for a lock that a long transaction holds, which `workers doctor snapshots` names",
 			logReason, oneLine(err).Error(), logDelay, pause.Milliseconds())
 		select {
 		case <-patience.Done():
@@ -139,7 +140,7 @@ func (m *Migrator) Status(ctx context.Context) ([]*goose.MigrationStatus, error)
 func migrationError(err error) error {
 	var partial *goose.PartialError
 	if errors.As(err, &partial) && partial.Failed != nil {
-		err = fmt.Errorf("migration %s failed and was rolled back, the ones before it stand: %w", partial.Failed.Source.Path, partial.Err)
+		err = fmt.Errorf("migration %s failed, the ones before it stand: %w", partial.Failed.Source.Path, partial.Err)
 	}
 	if pg, ok := errors.AsType[*pgconn.PgError](err); ok && pg.Code == pgerrcode.InsufficientPrivilege {
 		return fmt.Errorf("%w; migrate as a login that owns the database and has CREATEROLE (and, on PostgreSQL 15, INHERIT)", err)

@@ -1,6 +1,7 @@
 package database_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -471,7 +472,15 @@ func TestAMigrationWaitsWithoutBlockingPublishers(t *testing.T) {
 	exec(t, long, "select count(*) from core.outbox")
 	migrated := make(chan error, 1)
 	ctx := deadline(t)
-	go func() { migrated <- migrateUp(ctx, at) }()
+	var log bytes.Buffer // read when it is done
+	go func() {
+		waiting, err := app.NewMigrator(ctx, at, slog.New(slog.NewTextHandler(&log, nil)))
+		if err == nil {
+			_, err = waiting.Up(ctx, pgtest.Generation)
+			err = errors.Join(err, waiting.Close())
+		}
+		migrated <- err
+	}()
 	publisher, watcher := pgtest.Conn(t, at), pgtest.Conn(t, at)
 	exec(t, publisher, "select core.generation_register(1); set statement_timeout = '2s'")
 	for range 3 {
@@ -480,6 +489,51 @@ func TestAMigrationWaitsWithoutBlockingPublishers(t *testing.T) {
 		waitFor(t, watcher, "select not exists (select from pg_locks where relation = 'core.outbox'::regclass and not granted)")
 	}
 	if err := long.Rollback(ctx); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-migrated; err != nil {
+		t.Fatal(err)
+	}
+	if !strings.Contains(log.String(), "workers doctor snapshots") {
+		t.Errorf("whoever waits is told %q", log.String())
+	}
+	wantSchema(t, at)
+}
+
+// A step that runs in no transaction, for it builds an index beside whoever writes, waits as well: for a lock in turns, and for others' snapshots
+// for as long as it takes, for nobody queues behind that.
+func TestAnIndexWaitsWithoutBlockingPublishers(t *testing.T) {
+	t.Parallel()
+	at := pgtest.New(t)
+	migrator := newMigrator(t, at)
+	conn := pgtest.Conn(t, at)
+	const built = "select exists (select from pg_class where oid = to_regclass('core.operator_actions_acted_at'))"
+	for value[bool](t, conn, built) {
+		if _, err := migrator.Down(deadline(t)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	// what a build that was cut short has left must be dropped first, which a reader of the table keeps from
+	exec(t, conn, "create index operator_actions_acted_at on core.operator_actions (id)")
+	reader, snapshot := begin(t, pgtest.Conn(t, at)), begin(t, pgtest.Conn(t, at))
+	exec(t, reader, "select count(*) from core.operator_actions")
+	migrated := make(chan error, 1)
+	ctx := deadline(t)
+	go func() { migrated <- migrateUp(ctx, at) }()
+	watcher := pgtest.Conn(t, at)
+	waiting := "exists (select from pg_locks where not granted and relation in ('core.operator_actions'::regclass, 'core.operator_actions_acted_at'::regclass))"
+	for range 2 { // turns
+		waitFor(t, watcher, "select "+waiting)
+		waitFor(t, watcher, "select not "+waiting)
+	}
+	exec(t, snapshot, "set transaction isolation level repeatable read; select count(*) from core.event_types")
+	if err := reader.Rollback(ctx); err != nil {
+		t.Fatal(err)
+	}
+	// the build waits for the snapshot: for longer than a turn, which the wait itself says
+	waitFor(t, watcher, `select exists (select from pg_stat_activity where datname = current_database() and query like 'create index concurrently%'
+		and wait_event = 'virtualxid' and clock_timestamp() - query_start > interval '1 second')`)
+	if err := snapshot.Rollback(ctx); err != nil {
 		t.Fatal(err)
 	}
 	if err := <-migrated; err != nil {

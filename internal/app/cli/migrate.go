@@ -169,7 +169,11 @@ func migrating(p Process, do func(*cobra.Command, *app.Migrator, events.Generati
 				return err
 			}
 		}
-		return withMigrator(cmd.Context(), url, slog.New(slog.DiscardHandler), func(m *app.Migrator) error {
+		log, err := logger(cmd, p, generation)
+		if err != nil {
+			return err
+		}
+		return withMigrator(cmd.Context(), url, log, func(m *app.Migrator) error {
 			return do(cmd, m, generation)
 		})
 	}
