@@ -125,7 +125,8 @@ func (a *acting) selected(ctx context.Context, operator *admin.Admin, filter adm
 	if err != nil {
 		return admin.Selection{}, err
 	}
-	return selection, tellUnknown(ctx, a.p, operator, filter, selection.Len() > 0)
+	tellUnknown(ctx, a.p, operator, filter, selection.Len() > 0)
+	return selection, nil
 }
 
 // question asks for consent to do it to n events.

@@ -88,9 +88,7 @@ retention is not listed (` + "`workers retention status`" + `).`,
 			if err != nil {
 				return err
 			}
-			if err := tellUnknown(cmd.Context(), p, a, admin.Filter{Generations: filter.Generations}, len(found.Actions) > 0); err != nil {
-				return err
-			}
+			tellUnknown(cmd.Context(), p, a, admin.Filter{Generations: filter.Generations}, len(found.Actions) > 0)
 			if *asJSON {
 				return printJSON(p, found)
 			}

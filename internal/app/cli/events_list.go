@@ -50,9 +50,7 @@ The age is that of the failure if the event has failed, else of the event.`,
 			if err != nil {
 				return err
 			}
-			if err := tellUnknown(cmd.Context(), p, a, chosen, len(found.Events) > 0); err != nil {
-				return err
-			}
+			tellUnknown(cmd.Context(), p, a, chosen, len(found.Events) > 0)
 			paused, err := a.Pauses(cmd.Context())
 			if err != nil {
 				return err

@@ -56,12 +56,12 @@ and what workers have in hand they finish; what then is to be retried waits as w
 		return operating(p, func(cmd *cobra.Command, args []string, operator *admin.Admin) error {
 			if err := operator.Pause(cmd.Context(), args[0], g, *who, *reason); err != nil {
 				if refused, ok := errors.AsType[*admin.RefusedError](err); ok && refused.Field == "event_type" {
-					err = errors.Join(err, tellUnknown(cmd.Context(), p, operator, admin.Filter{EventTypes: args[:1]}, false))
+					tellUnknown(cmd.Context(), p, operator, admin.Filter{EventTypes: args[:1]}, false)
 				}
 				return err
 			}
 			if *asJSON {
-				return printJSON(p, map[string]any{"event_type": args[0], "generation": g, "paused": true})
+				return printJSON(p, map[string]any{"event_type": args[0], "generation": g, "is_paused": true})
 			}
 			_, err := fmt.Fprintf(p.Stdout, "paused %s in generation %d\n", args[0], g)
 			return err
@@ -96,12 +96,12 @@ func eventsResumeCommand(p Process) *cobra.Command {
 		return operating(p, func(cmd *cobra.Command, args []string, operator *admin.Admin) error {
 			if err := operator.Resume(cmd.Context(), args[0], g, *who); err != nil {
 				if refused, ok := errors.AsType[*admin.RefusedError](err); ok && refused.Field == "event_type" {
-					err = errors.Join(err, tellUnknown(cmd.Context(), p, operator, admin.Filter{EventTypes: args[:1]}, false))
+					tellUnknown(cmd.Context(), p, operator, admin.Filter{EventTypes: args[:1]}, false)
 				}
 				return err
 			}
 			if *asJSON {
-				return printJSON(p, map[string]any{"event_type": args[0], "generation": g, "paused": false})
+				return printJSON(p, map[string]any{"event_type": args[0], "generation": g, "is_paused": false})
 			}
 			_, err := fmt.Fprintf(p.Stdout, "resumed %s in generation %d\n", args[0], g)
 			return err

@@ -65,9 +65,7 @@ anything else than their status they are counted only with --status delivered, o
 				}
 				all, found = append(all, counted), found || len(counted.Groups) > 0
 			}
-			if err := tellUnknown(cmd.Context(), p, a, chosen, found); err != nil {
-				return err
-			}
+			tellUnknown(cmd.Context(), p, a, chosen, found)
 			paused, err := a.Pauses(cmd.Context())
 			if err != nil {
 				return err

@@ -442,9 +442,7 @@ func adopt(ctx context.Context, p Process, a *admin.Admin, want adoption) error 
 	if err != nil {
 		return err
 	}
-	if err := tellUnknown(ctx, p, a, admin.Filter{EventTypes: want.types}, len(found) > 0); err != nil {
-		return err
-	}
+	tellUnknown(ctx, p, a, admin.Filter{EventTypes: want.types}, len(found) > 0)
 	result := adopted{From: want.from, To: want.to, DryRun: want.dryRun, Types: found}
 	showing := onStderr(p)
 	if want.dryRun {

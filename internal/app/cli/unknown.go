@@ -5,13 +5,17 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"spectral/internal/core/events/infrastructure/postgres/admin"
 )
 
 // tellUnknown says on stderr what a filter names that the database does not know, and what may have been meant: that no event
-// fits says nothing of a misspelling. Found says that something does fit: then its handlers are known.
-func tellUnknown(ctx context.Context, p Process, a *admin.Admin, filter admin.Filter, found bool) error {
+// fits says nothing of a misspelling. Found says that something does fit: then its handlers are known. It is a word beside a result,
+// which must not wait long for it, nor be lost with it.
+func tellUnknown(ctx context.Context, p Process, a *admin.Admin, filter admin.Filter, found bool) {
+	ctx, cancel := context.WithTimeout(ctx, tellingTimeout)
+	defer cancel()
 	handlers := filter.Handlers
 	if found {
 		handlers = nil
@@ -35,7 +39,7 @@ func tellUnknown(ctx context.Context, p Process, a *admin.Admin, filter admin.Fi
 		}
 		known, err := asked.known(ctx)
 		if err != nil {
-			return err
+			return
 		}
 		for _, name := range asked.names {
 			if slices.Contains(known, name) {
@@ -51,5 +55,7 @@ func tellUnknown(ctx context.Context, p Process, a *admin.Admin, filter admin.Fi
 			_, _ = fmt.Fprintf(p.Stderr, "%s %s is not known to this database%s\n", asked.what, visible(name), visible(meant))
 		}
 	}
-	return nil
 }
+
+// tellingTimeout bounds looking for what is known.
+const tellingTimeout = 2 * time.Second

@@ -46,9 +46,9 @@ type Run struct {
 	By        string           `json:"swept_by"`
 	ByHand    bool             `json:"by_hand"`
 	StartedAt time.Time        `json:"started_at"`
-	UpdatedAt time.Time        `json:"updated_at"` // its latest transaction
-	EndedAt   *time.Time       `json:"ended_at"`   // nil: under way, or cut short
-	Steps     map[string]int64 `json:"steps"`      // rows by "subject.step"
+	UpdatedAt time.Time        `json:"updated_at"`   // its latest transaction
+	EndedAt   *time.Time       `json:"ended_at"`     // nil: under way, or cut short
+	Steps     map[string]int64 `json:"rows_by_step"` // rows by "subject.step"
 }
 
 // Status of retention.

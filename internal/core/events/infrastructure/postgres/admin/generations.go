@@ -143,7 +143,7 @@ type Adoptable struct {
 	// Workers of the adopting generation that are live and have a handler of the type in the target; 0: nobody would take the events up.
 	Workers int64 `json:"workers"`
 	// Paused says that the type is paused in the adopting generation: the events would wait until it is resumed.
-	Paused bool `json:"paused"`
+	Paused bool `json:"is_paused"`
 	// Target is the context that the events are for; empty: every one.
 	Target string `json:"target,omitempty"`
 }

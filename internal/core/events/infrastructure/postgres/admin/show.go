@@ -34,7 +34,7 @@ type Detail struct {
 	// Workers are how many live workers of the event's generation handle its type.
 	Workers int `json:"workers"`
 	// Paused says who paused the event's type in its generation; nil: nobody.
-	Paused *Pause `json:"paused"`
+	Paused *Pause `json:"pause"`
 	// History has the entries of failure_history as they are: replays with the cycle before them, discards and what took them back,
 	// leases that ran out; before all others {"omitted": n}, if n of them had to make room.
 	History []json.RawMessage `json:"failure_history"`
