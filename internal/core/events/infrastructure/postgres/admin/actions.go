@@ -68,9 +68,12 @@ func (f ActionFilter) Validate() error {
 			refuse("action %.60q: must be lower-case words joined by underscores, like replay or generation_drain", action)
 		}
 	}
-	for name, n := range map[string]int{"events": len(f.Events), "names": len(f.By), "actions": len(f.Actions)} {
-		if n > maxFilterValues {
-			refuse("%d %s: at most %d", n, name, maxFilterValues)
+	for _, given := range []struct {
+		name string
+		n    int
+	}{{"events", len(f.Events)}, {"names", len(f.By)}, {"actions", len(f.Actions)}} {
+		if given.n > maxFilterValues {
+			refuse("%d %s: at most %d", given.n, given.name, maxFilterValues)
 		}
 	}
 	problems = append(problems, Filter{Generations: f.Generations, OlderThan: f.OlderThan, NewerThan: f.NewerThan}.Validate())

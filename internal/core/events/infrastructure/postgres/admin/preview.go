@@ -78,12 +78,14 @@ func (a *Admin) PreviewReplay(ctx context.Context, s Selection, to events.Genera
 			return Preview{}, fmt.Errorf("preview the replay: %w", err)
 		}
 		effects := make([]Effect, len(rows))
+		var last ref // that is counted as unhandled
 		for i, r := range rows {
 			effects[i] = Effect{EventID: r.EventID, OccurredAt: r.OccurredAt.UTC(), EventType: r.EventType, Handler: r.Handler, HandledAt: postgres.Present(r.HandledAt), WouldRun: r.WouldRun, Note: r.Note}
 			types[r.EventType] = true
 			if r.Handler == "" || !r.WouldRun && r.HandledAt.IsZero() {
-				if i == 0 || rows[i-1].EventID != r.EventID || !rows[i-1].OccurredAt.Equal(r.OccurredAt) { // it has a line for each handler
+				if event := (ref{r.EventID, r.OccurredAt.UnixMicro()}); event != last { // it has a line for each handler
 					unhandled[name{eventType: r.EventType, note: r.Note}]++
+					last = event
 				}
 				continue
 			}
