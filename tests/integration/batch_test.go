@@ -218,6 +218,8 @@ func TestWhatIsWrongWithARowConcernsItsOwnRowOnly(t *testing.T) {
 			b.wantRow(e.EventID, "delivered", 1)
 		} else if r := b.wantRow(e.EventID, "failed", 1); !strings.HasPrefix(r.LastError, c.class+": ") {
 			t.Errorf("%s: last_error %q", c.name, r.LastError)
+		} else if c.class == "TimeoutError" && !strings.Contains(r.LastError, "not done within its timeout of 300ms") {
+			t.Errorf("%s does not say what ended it: %q", c.name, r.LastError)
 		}
 	}
 	b.wantEffects(map[string]int{"platform.one": 2 * len(cases)})

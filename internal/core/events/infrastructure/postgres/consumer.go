@@ -167,8 +167,8 @@ func (c *consumer) logHandled(ctx context.Context, r events.Registration, row cl
 // it names the first event; the rows then run alone.
 func (c *consumer) logPanic(ctx context.Context, r events.Registration, batch []events.Envelope, err error) {
 	if panicked, ok := errors.AsType[*events.PanicError](err); ok {
-		c.log.ErrorContext(ctx, "handler panicked: `workers events show ID` has the error", logHandler, r.Name, logEventID, batch[0].EventID,
-			logEventType, c.subscription.EventType, logRows, len(batch), logStack, string(panicked.Stack))
+		c.log.ErrorContext(ctx, "handler panicked", logHandler, r.Name, logEventID, batch[0].EventID,
+			logEventType, c.subscription.EventType, logRows, len(batch), logSee, showsError(batch[0].EventID), logStack, string(panicked.Stack))
 	}
 }
 
@@ -179,7 +179,7 @@ func (c *consumer) logSettlement(ctx context.Context, s Settlement) {
 		attributes := []any{logEventID, e.EventID, logEventType, e.EventType, logSource, e.Source, logTarget, e.Target,
 			logWorkspaceID, workspaceText(e.WorkspaceID), logHandler, name, logErrorClass, class, logAttempts, s.Attempts}
 		if s.Outcome == Failed {
-			c.log.ErrorContext(ctx, "event failed: `workers events show ID` has the error", attributes...)
+			c.log.ErrorContext(ctx, "event failed", append(attributes, logSee, showsError(e.EventID))...)
 		} else {
 			c.log.WarnContext(ctx, "event will be retried", append(attributes, logDelay, s.Delay.Milliseconds())...)
 		}

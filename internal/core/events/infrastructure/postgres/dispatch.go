@@ -273,7 +273,7 @@ func (d *dispatchTx) call(ctx context.Context, r events.Registration, batch []ev
 	}
 	err = d.lend(ctx, r.CallTimeout(), func(ctx context.Context, lent *lentTx) error {
 		if r.Batch != nil {
-			return r.Batch(lent).HandleBatch(ctx, batch)
+			return late(ctx, r.CallTimeout(), r.Batch(lent).HandleBatch(ctx, batch))
 		}
 		handle := r.Handler(lent)
 		for i, e := range batch {
@@ -281,7 +281,7 @@ func (d *dispatchTx) call(ctx context.Context, r events.Registration, batch []ev
 				return errSettingsShared
 			}
 			if err := handle(ctx, e); err != nil {
-				return err
+				return late(ctx, r.CallTimeout(), err)
 			}
 		}
 		return nil

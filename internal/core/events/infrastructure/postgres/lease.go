@@ -109,7 +109,7 @@ func (c *leased) execute(ctx context.Context, r events.Registration, l *lease) (
 	var completion events.Completion
 	err := runGuarded(ctx, r.CallTimeout(), func(ctx context.Context) (err error) {
 		completion, err = r.Executor.Execute(ctx, l.envelope)
-		return err
+		return late(ctx, r.CallTimeout(), err)
 	})
 	c.logPanic(ctx, r, []events.Envelope{l.envelope}, err)
 	if err != nil {

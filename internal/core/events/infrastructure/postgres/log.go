@@ -30,6 +30,7 @@ const (
 	logLeft        = "rows_left"
 	logDeadline    = "deadline"
 	logSuccessor   = "successor"
+	logSee         = "see"
 
 	logDue            = "due"
 	logScheduled      = "scheduled"
@@ -38,6 +39,9 @@ const (
 	logPaused         = "paused_types"
 	logStranded       = "unhandled"
 )
+
+// showsError is the command that shows the error of an event, which is not logged.
+func showsError(event uuid.UUID) string { return "workers events show " + event.String() }
 
 func workspaceText(w uuid.NullUUID) string {
 	if !w.Valid {

@@ -3,6 +3,7 @@ package postgres
 import (
 	"context"
 	"errors"
+	"fmt"
 	"runtime/debug"
 	"time"
 
@@ -21,6 +22,15 @@ var errAbandoned = errors.New("handler did not return after its timeout and was 
 // the worker down. With errAbandoned that goroutine is still running.
 func runGuarded(ctx context.Context, timeout time.Duration, call func(context.Context) error) error {
 	return runGuardedFor(ctx, timeout, abandonAfter, call)
+}
+
+// late says of the error of a call that its own timeout cut off that it did: the error itself often says no more than that
+// a statement was cancelled.
+func late(ctx context.Context, timeout time.Duration, err error) error {
+	if err == nil || !errors.Is(ctx.Err(), context.DeadlineExceeded) {
+		return err
+	}
+	return fmt.Errorf("not done within its timeout of %s; does it wait for a lock? %w", timeout, err)
 }
 
 // runGuardedFor is runGuarded with so much grace before the handler is abandoned.
