@@ -280,36 +280,48 @@ func TestLocalSettingsMeetNobodyElse(t *testing.T) {
 		"by the last of a batch":     {24, []func(int) bool{last, nobody}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			b := setup(t)
-			b.exec("create table platform.zones (handler int, n int, zone text); grant all on platform.zones to spectral_platform")
-			handlers := make([]events.Registration, len(c.set))
-			for i, sets := range c.set {
-				handlers[i] = handler(fmt.Sprintf("platform.h%d", i), func(ctx context.Context, tx events.Tx, e events.Envelope) error {
-					n := payloadN(e)
-					if sets(n) {
-						if _, err := tx.Exec(ctx, "set local timezone = 'Asia/Tokyo'"); err != nil {
+			for how, statement := range map[string]string{
+				"by name": "set local timezone = 'Asia/Tokyo'", "by its other name": "set local time zone 'Asia/Tokyo'",
+				"by a function": "select set_config('TimeZone', 'Asia/Tokyo', true)",
+				"out of sight":  "set local timezone to 'Asia/Tokyo'; select 1", "by a function of a parameter": "select set_config(lower('TimeZone'), 'Asia/Tokyo', true)",
+			} {
+				t.Run(how, func(t *testing.T) {
+					b := setup(t)
+					b.exec("create table platform.zones (handler int, n int, zone text); grant all on platform.zones to spectral_platform")
+					handlers := make([]events.Registration, len(c.set))
+					for i, sets := range c.set {
+						handlers[i] = handler(fmt.Sprintf("platform.h%d", i), func(ctx context.Context, tx events.Tx, e events.Envelope) error {
+							n := payloadN(e)
+							if sets(n) {
+								if _, err := tx.Exec(ctx, statement); err != nil {
+									return err
+								}
+							}
+							_, err := tx.Exec(ctx, "insert into platform.zones values ($1, $2, current_setting('TimeZone'))", i, n)
 							return err
+						})
+					}
+					s := subscription(handlers...)
+					s.BatchSize, s.Concurrency = c.batch, 1
+					all := b.publishMany(24)
+					l := b.listen(never, s)
+					l.delivered(len(all))
+					for i, sets := range c.set {
+						for n := range all {
+							zone := one[string](b, "select zone from platform.zones where handler = $1 and n = $2", i, n)
+							if (zone == "Asia/Tokyo") != sets(n) {
+								t.Errorf("handler %d found event %d in %s", i, n, zone)
+							}
 						}
 					}
-					_, err := tx.Exec(ctx, "insert into platform.zones values ($1, $2, current_setting('TimeZone'))", i, n)
-					return err
-				})
-			}
-			s := subscription(handlers...)
-			s.BatchSize, s.Concurrency = c.batch, 1
-			all := b.publishMany(24)
-			l := b.listen(never, s)
-			l.delivered(len(all))
-			for i, sets := range c.set {
-				for n := range all {
-					zone := one[string](b, "select zone from platform.zones where handler = $1 and n = $2", i, n)
-					if (zone == "Asia/Tokyo") != sets(n) {
-						t.Errorf("handler %d found event %d in %s", i, n, zone)
+					if n := one[int](b, "select count(*) from core.outbox where attempts = 1 and status = 'delivered'"); n != len(all) {
+						t.Errorf("%d of %d took one attempt", n, len(all))
 					}
-				}
-			}
-			if n := one[int](b, "select count(*) from core.outbox where attempts = 1 and status = 'delivered'"); n != len(all) {
-				t.Errorf("%d of %d took one attempt", n, len(all))
+					whole := one[int](b, "select count(distinct xmin::text) from core.outbox") == 1 // of what was in a batch, nothing was undone
+					if named := strings.HasPrefix(how, "by ") && !strings.HasSuffix(how, "parameter"); c.batch > 1 && whole != named {
+						t.Errorf("it was delivered in one transaction: %t, want %t", whole, named)
+					}
+				})
 			}
 		})
 	}
@@ -321,7 +333,7 @@ func TestLocalSettingsBeforeADeferredError(t *testing.T) {
 	b.exec(`create table worlds.deferring (n int unique deferrable initially deferred); grant all on worlds.deferring to spectral_worlds;
 		insert into worlds.deferring values (4)`)
 	l := b.listen(never, subscription(handler("worlds.deferring", func(ctx context.Context, tx events.Tx, e events.Envelope) error {
-		if _, err := tx.Exec(ctx, "set local timezone = 'Asia/Tokyo'"); err != nil {
+		if _, err := tx.Exec(ctx, "set local timezone = 'Asia/Tokyo'; select 1"); err != nil { // that nobody can take back
 			return err
 		}
 		_, err := tx.Exec(ctx, "insert into worlds.deferring values ($1)", payloadN(e))

@@ -50,7 +50,7 @@ func (d *dispatchTx) tryBatch(ctx context.Context, rows []claimed) error {
 	started := d.now()
 	for _, r := range d.handlers {
 		for _, group := range byWorkspace(rows, func(i int) bool { return keys.runs(r, rows[i], i) }) {
-			if d.acted {
+			if d.opaque {
 				return errSettingsShared
 			}
 			if err := d.call(ctx, r, group); err != nil {
@@ -61,7 +61,7 @@ func (d *dispatchTx) tryBatch(ctx context.Context, rows []claimed) error {
 			}
 		}
 	}
-	if err := d.exec(ctx, actAs(workerRole, noWorkspace)); err != nil {
+	if err := d.act(ctx, workerRole, noWorkspace); err != nil {
 		return fmt.Errorf("a handler returned nil but left the transaction unusable: %w", err)
 	}
 	if err := d.deliver(ctx, rows); err != nil {

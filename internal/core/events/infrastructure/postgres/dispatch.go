@@ -108,9 +108,11 @@ type dispatchTx struct {
 	conn    *pgxpool.Conn // nil once it is left to an abandoned handler
 	tx      pgx.Tx
 	queries *coredb.Queries
-	spoiled bool // a handler, not the network, made the connection unusable
-	changed bool // a handler has changed the session: no other event may meet it
-	acted   bool // the last handler has set something, maybe for the transaction only
+	own     string // the settings of the transaction
+	spoiled bool   // a handler, not the network, made the connection unusable
+	changed bool   // a handler has changed the session: no other event may meet it
+	restore string // the SQL that takes back what the last handler has set for the transaction
+	opaque  bool   // it has set something that cannot be taken back
 	settled []Settlement
 }
 
@@ -123,6 +125,7 @@ func (d *dispatchTx) begin(ctx context.Context) (err error) {
 		d.conn = nil
 		return err
 	}
+	d.own = ownSettings(d.conn.Conn().PgConn(), d.idleTimeout())
 	d.queries = coredb.New(d.tx)
 	return nil
 }
@@ -268,7 +271,7 @@ func (d *dispatchTx) call(ctx context.Context, r events.Registration, batch []ev
 	if err != nil {
 		return err
 	}
-	if err := d.exec(ctx, actAs(role, batch[0].WorkspaceID)); err != nil {
+	if err := d.act(ctx, role, batch[0].WorkspaceID); err != nil {
 		return fmt.Errorf("act as %s: %w", role, err)
 	}
 	err = d.lend(ctx, r.CallTimeout(), func(ctx context.Context, lent *lentTx) error {
@@ -277,8 +280,10 @@ func (d *dispatchTx) call(ctx context.Context, r events.Registration, batch []ev
 		}
 		handle := r.Handler(lent)
 		for i, e := range batch {
-			if i > 0 && lent.sets() {
-				return errSettingsShared
+			if i > 0 {
+				if err := d.actAgain(ctx, lent, role, e.WorkspaceID); err != nil {
+					return err
+				}
 			}
 			if err := handle(ctx, e); err != nil {
 				return late(ctx, r.CallTimeout(), err)
@@ -290,12 +295,37 @@ func (d *dispatchTx) call(ctx context.Context, r events.Registration, batch []ev
 	return err
 }
 
+// act takes on a role for whoever is next, without what the last handler has set.
+func (d *dispatchTx) act(ctx context.Context, role string, workspace uuid.NullUUID) error {
+	restore := d.restore
+	d.restore = ""
+	return d.exec(ctx, restore+actAs(role, workspace))
+}
+
+// actAgain is act between two events of one handler, which still has the transaction.
+func (d *dispatchTx) actAgain(ctx context.Context, lent *lentTx, role string, workspace uuid.NullUUID) error {
+	local, opaque := lent.takeSettings()
+	if opaque {
+		return errSettingsShared
+	}
+	if len(local) == 0 {
+		return nil
+	}
+	if err := lent.begin(""); err != nil {
+		return err
+	}
+	defer lent.done()
+	return d.exec(ctx, restored(local, d.own)+actAs(role, workspace))
+}
+
 // lend runs a handler's code on the transaction, whose role and workspace are set.
 func (d *dispatchTx) lend(ctx context.Context, timeout time.Duration, use func(context.Context, *lentTx) error) error {
 	lent := &lentTx{tx: d.tx}
 	err := runGuarded(ctx, timeout, func(ctx context.Context) error { return use(ctx, lent) })
 	inUse := lent.takeBack()
-	d.changed, d.acted = d.changed || lent.leaves(), lent.sets()
+	local, opaque := lent.takeSettings()
+	d.changed, d.opaque = d.changed || lent.leaves(), opaque
+	d.restore = restored(local, d.own)
 	if errors.Is(err, errAbandoned) {
 		d.cut()
 	} else if inUse {

@@ -536,7 +536,7 @@ func (d *dispatchTx) completeAll(ctx context.Context, batch []*ending, keys *key
 			}
 			return true, err
 		}
-		if (d.changed || d.acted) && len(batch) > 1 {
+		if (d.changed || d.opaque) && len(batch) > 1 {
 			e.alone = true
 			return true, errSettingsShared
 		}
@@ -544,7 +544,7 @@ func (d *dispatchTx) completeAll(ctx context.Context, batch []*ending, keys *key
 	if !ran {
 		return false, nil
 	}
-	if err := d.exec(ctx, actAs(workerRole, noWorkspace)); err != nil {
+	if err := d.act(ctx, workerRole, noWorkspace); err != nil {
 		return true, d.completionFailed(fmt.Errorf("returned nil but left the transaction unusable: %w", err))
 	}
 	return true, nil
@@ -569,7 +569,7 @@ func (d *dispatchTx) complete(ctx context.Context, e *ending, limit time.Duratio
 	if err != nil {
 		return &completionError{err}
 	}
-	if err := d.exec(ctx, actAs(role, e.lease.envelope.WorkspaceID)); err != nil {
+	if err := d.act(ctx, role, e.lease.envelope.WorkspaceID); err != nil {
 		return d.completionFailed(fmt.Errorf("act as %s: %w", role, err))
 	}
 	grace := min(abandonAfter, max(d.subscription.Lease/6, minSecuring)) // the leases of all in its batch wait for it

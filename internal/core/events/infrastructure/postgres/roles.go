@@ -54,9 +54,7 @@ func beginAs(ctx context.Context, pool *pgxpool.Pool, conn *pgxpool.Conn, as act
 		as.idle = idleTimeout
 	}
 	tx, err := conn.BeginTx(ctx, pgx.TxOptions{BeginQuery: "begin isolation level read committed read write; " +
-		"set local row_security = on; set local statement_timeout = 0; set local lock_timeout = 0; " +
-		fmt.Sprintf("set local idle_in_transaction_session_timeout = %d; set local tcp_user_timeout = %[1]d; ", as.idle.Milliseconds()) +
-		noTransactionTimeout("set local", conn.Conn().PgConn()) + actAs(as.role, as.workspace)})
+		ownSettings(conn.Conn().PgConn(), as.idle) + actAs(as.role, as.workspace)})
 	if err == nil {
 		return tx, nil
 	}
@@ -66,6 +64,13 @@ func beginAs(ctx context.Context, pool *pgxpool.Pool, conn *pgxpool.Conn, as act
 		err = fmt.Errorf("%w (%w)", errStandby, err)
 	}
 	return nil, fmt.Errorf("begin as %s: %w", as.role, err)
+}
+
+// ownSettings are what a transaction is run under, whatever the login or the database has set.
+func ownSettings(conn *pgconn.PgConn, idle time.Duration) string {
+	return "set local row_security = on; set local statement_timeout = 0; set local lock_timeout = 0; " +
+		fmt.Sprintf("set local idle_in_transaction_session_timeout = %d; set local tcp_user_timeout = %[1]d; ", idle.Milliseconds()) +
+		noTransactionTimeout("set local", conn)
 }
 
 // noTransactionTimeout is the statement that takes the limit on a transaction's length away, where

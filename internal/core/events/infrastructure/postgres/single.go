@@ -19,7 +19,7 @@ import (
 // A row that a worker died of runs one handler to a transaction, so that the next death tells which
 // of them it is and takes nothing from the others: it is then left to be run again for the rest.
 // Nor do two such rows run at once in one process. In the same way the handlers after one that has set something for
-// its transaction run in another.
+// its transaction, which cannot be taken back by its name, run in another.
 func (d *dispatchTx) single(ctx context.Context, row claimed, result *dispatchResult) (err error) {
 	handlers := d.handlersOf(row.envelope)
 	failures := make(map[string]failure)
@@ -66,7 +66,7 @@ func (d *dispatchTx) single(ctx context.Context, row claimed, result *dispatchRe
 			}
 			return d.recordElsewhere(ctx, row, handlers, failures)
 		}
-		if err == nil && !taken && (apart || d.acted) && i < len(handlers)-1 {
+		if err == nil && !taken && (apart || d.opaque) && i < len(handlers)-1 {
 			rest = handlers[i+1:]
 			break
 		}
@@ -136,7 +136,7 @@ func (d *dispatchTx) runOnce(ctx context.Context, r events.Registration, row cla
 		return false, err
 	}
 	// fails when the handler has swallowed an error of its SQL and so lost its transaction
-	if err := d.exec(ctx, actAs(workerRole, noWorkspace)); err != nil {
+	if err := d.act(ctx, workerRole, noWorkspace); err != nil {
 		return false, fmt.Errorf("handler returned nil but left its transaction unusable: %w", err)
 	}
 	if d.strict {

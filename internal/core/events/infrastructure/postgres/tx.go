@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"regexp"
+	"slices"
 	"strings"
 	"sync"
 
@@ -29,7 +30,9 @@ type lentTx struct {
 	calls int // in flight
 	over  bool
 	kept  bool // a statement has left something behind for the session, past its transaction
-	acted bool // one has set something, maybe for the transaction only
+	// what has been set since the handler or unit of work began, or since takeSettings
+	local  []string // names of settings, for the transaction only
+	opaque bool     // something that cannot be taken back by its name
 }
 
 var _ events.Tx = (*lentTx)(nil)
@@ -55,36 +58,75 @@ func (l *lentTx) leaves() bool {
 	return l.kept
 }
 
-// sets reports whether a statement has set something that lasts at least as long as the transaction.
-func (l *lentTx) sets() bool {
+// takeSettings returns what statements have set for the transaction, by name, and whether something was set that its name
+// does not take back.
+func (l *lentTx) takeSettings() (local []string, opaque bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.acted
+	local, opaque = l.local, l.opaque
+	l.local, l.opaque = nil, false
+	return local, opaque
+}
+
+// restored is the SQL that takes settings for the transaction back: whoever ran before has set them. They had the session's values, or own,
+// which are the transaction's.
+func restored(local []string, own string) string {
+	if len(local) == 0 {
+		return ""
+	}
+	return "set local " + strings.Join(local, " to default; set local ") + " to default; " + own
 }
 
 // note finds statements whose effect outlives the transaction without being in a table: settings,
 // temporary tables, subscriptions, prepared statements, locks. L is locked.
 func (l *lentTx) note(sql string) {
-	local := false
+	local, names := false, []string(nil)
 	if words := sessionWords.FindStringSubmatch(sql); words != nil {
 		switch strings.ToLower(words[2]) {
 		case "constraints", "transaction":
 			return
 		case "local":
-			local = true
+			local, names = true, settingNames(localSetting, sql)
+			if timeZone.MatchString(sql) {
+				names = []string{"timezone"}
+			}
 		}
-	} else if strings.Contains(sql, "set_config") {
-		local = setsLocally.MatchString(sql)
+	} else if n := strings.Count(sql, "set_config"); n > 0 {
+		local, names = setsLocally.MatchString(sql), settingNames(configSetting, sql)
+		if len(names) != n {
+			names = nil
+		}
 	} else if !strings.Contains(sql, "advisory_lock") {
 		return
 	}
-	l.acted = true
 	l.kept = l.kept || !local
+	several := strings.Contains(strings.TrimRight(sql, "; \t\r\n"), ";") // or a text with one in it
+	if !local || len(names) == 0 || several {
+		l.opaque = true
+		return
+	}
+	for _, name := range names {
+		if !slices.Contains(l.local, name) {
+			l.local = append(l.local, name)
+		}
+	}
+}
+
+// settingNames are the names that form finds.
+func settingNames(form *regexp.Regexp, sql string) (names []string) {
+	for _, found := range form.FindAllStringSubmatch(sql, -1) {
+		names = append(names, strings.ToLower(found[1]))
+	}
+	return names
 }
 
 var (
 	sessionWords = regexp.MustCompile(`(?i)^\s*(set|reset|discard|listen|prepare|deallocate|load|create\s+(?:(?:global|local)\s+)?temp(?:orary)?)\s+(\w*)`)
-	setsLocally  = regexp.MustCompile(`(?i),\s*true\s*\)`)
+	localSetting = regexp.MustCompile(`(?i)^\s*set\s+local\s+([a-z_]\w*(?:\.[a-z_]\w*)*)\s*(?:=|\bto\b)`)
+	timeZone     = regexp.MustCompile(`(?i)^\s*set\s+local\s+time\s+zone\s`)
+	// configSetting finds names that are not parameters
+	configSetting = regexp.MustCompile(`(?i)set_config\s*\(\s*'([a-z_]\w*(?:\.[a-z_]\w*)*)'\s*,`)
+	setsLocally   = regexp.MustCompile(`(?i),\s*true\s*\)`)
 )
 
 // withoutComments is sql from its first word on.
