@@ -206,8 +206,7 @@ func (c privilegeCures) memberCure(d PrivilegeDifference, group, member string) 
 	if d.Unexpected == "" {
 		return byMigrator, what + to + ";"
 	}
-	by = byMigrator
-	var statements []string
+	var statements, grantors []string
 	for _, m := range c.memberships {
 		if m.Group != group || m.Member != member {
 			continue
@@ -215,20 +214,27 @@ func (c privilegeCures) memberCure(d PrivilegeDifference, group, member string) 
 		granted := ""
 		if c.version >= firstGranted {
 			granted = " granted by " + m.Grantor
-			by = "a superuser, or as " + m.Grantor
 		}
-		if d.Missing == "" {
+		before := len(statements)
+		switch {
+		case d.Missing == "":
 			statements = append(statements, "revoke "+group+" from "+member+granted+" cascade;")
-			continue
-		}
-		if m.Admin && !has("admin") {
+		case m.Admin && !has("admin"):
 			statements = append(statements, "revoke admin option for "+group+" from "+member+granted+" cascade;")
 		}
-		if c.version >= firstGranted && (m.Inherit != has("inherit") || m.Set != has("set")) {
+		if d.Missing != "" && c.version >= firstGranted && (m.Inherit != has("inherit") || m.Set != has("set")) {
 			statements = append(statements, what+to+granted+";")
 		}
+		if len(statements) > before && !slices.Contains(grantors, m.Grantor) {
+			grantors = append(grantors, m.Grantor)
+		}
 	}
-	return by, strings.Join(statements, " ")
+	if c.version >= firstGranted && len(grantors) == 1 {
+		return "a superuser, or as " + grantors[0], strings.Join(statements, " ")
+	} else if c.version >= firstGranted {
+		return bySuper, strings.Join(statements, " ")
+	}
+	return byMigrator, strings.Join(statements, " ")
 }
 
 // defaultCure is of a line "default of R [in schema S]: grant P on K to T [with grant option]".

@@ -83,6 +83,16 @@ func (p *patient) paste(cure string) {
 	}
 }
 
+// gone waits until the server has let go of a login's sessions but one, which are over.
+func (p *patient) gone(login string, but *pgx.Conn) {
+	p.Helper()
+	for left := 1; left > 0; {
+		if err := p.admin.QueryRow(p.ctx, "select count(*) from pg_stat_activity where usename = $1 and pid <> $2", login, but.PgConn().PID()).Scan(&left); err != nil {
+			p.Fatal(err)
+		}
+	}
+}
+
 // examine returns the result of one check.
 func (p *patient) examine(check string, with func(*doctor.Config)) doctor.Result {
 	p.Helper()
@@ -607,6 +617,9 @@ func TestDamageIsFound(t *testing.T) {
 			}
 			if d.check != "settings" {
 				p.mustBeFine(d.check, "before")
+			}
+			if d.check == "connections" {
+				p.gone(config.User, session)
 			}
 			p.exec(in.Replace(d.damage))
 			result := p.examine(d.check, d.examinedAfter)

@@ -268,10 +268,11 @@ from acls a, aclexplode(a.acl) x join pg_roles r on r.oid = x.grantee
 where x.grantee <> a.owner and r.oid not in (select oid from groups) group by r.rolname, a.what, a.on_what
 union all
 select distinct on (m.rolname, d.above, d.name) 'warning', format('login %s is a member of %s%s, and may rewrite and erase events', m.rolname, d.above, case when d.member = m.oid then '' else ' through ' || d.name end),
-  format('as the login that migrates: revoke %s from %s%s; (only that one needs it)', d.above, d.name, d.granted)
+  format('as the login that migrates: revoke %s from %s%s cascade; (only that one needs it)', d.above, d.name, d.granted)
 from members m join direct d on pg_has_role(m.oid, d.member, 'member') where m.oid not in (select oid from migrating)
 union all
-select 'warning', format('login %s is a member of %s, which migrates, and may rewrite and erase events', m.rolname, x.roleid::regrole), format('as the login that migrates: revoke %s from %s;', x.roleid::regrole, x.member::regrole)
+select 'warning', format('login %s is a member of %s, which migrates, and may rewrite and erase events', m.rolname, x.roleid::regrole), format('as the login that migrates: revoke %s from %s%s cascade;', x.roleid::regrole, x.member::regrole,
+  case when current_setting('server_version_num')::integer >= 160000 then ' granted by ' || x.grantor::regrole else '' end)
 from members m, migrating g, pg_auth_members x
 where m.oid <> g.oid and x.roleid = g.oid and pg_has_role(m.oid, x.member, 'member') and pg_has_role(g.oid, 'spectral_owner', 'member')
 union all
