@@ -410,6 +410,11 @@ var damages = []struct {
 		state:  doctor.Warning, seen: "1 events in flight were claimed in the future", cure: "update core.outbox set claimed_at", undo: "update core.outbox set claimed_at = clock_timestamp() where status = 'in_flight' and claimed_at > clock_timestamp()",
 	},
 	{
+		name: "what is pending is tombstoned", check: "retention", damage: insert(cards, "1", "outbox_gen_1", "10 minutes") + "; update core.outbox set deleted_at = now()",
+		state: doctor.Warning, seen: "1 are on events that are pending or in flight", cure: "update core.outbox set deleted_at = null where deleted_at is not null and status in ('pending', 'in_flight');",
+		undo: "update core.outbox set deleted_at = null where deleted_at is not null and status in ('pending', 'in_flight')",
+	},
+	{
 		name: "acts are kept for ever", check: "retention", damage: "delete from core.retention_policies where subject = 'operator_action'",
 		state: doctor.Warning, seen: "has no retention policy", cure: "insert into core.retention_policies",
 	},

@@ -318,6 +318,9 @@ const sweptAfter = 6 * 3600
 // expiringWithin is within how many days failed events expire that are warned of.
 const expiringWithin = 7
 
+// tombstonesLookedAt bounds how many are, the latest first: no index has those that should not be.
+const tombstonesLookedAt = 100000
+
 // retention finds sweeps that do not happen, and dead letters that will soon be gone.
 func retention(ctx context.Context, v *visit) (string, []Finding, error) {
 	s, err := one[struct {
@@ -350,6 +353,15 @@ func retention(ctx context.Context, v *visit) (string, []Finding, error) {
 			"as spectral_owner: begin; insert into core.retention_policies (subject, active_ttl_days, tombstoned_grace_days) values ('outbox_row', 45, 7), ('event_handled', 60, 7) on conflict do nothing; " +
 				"update core.retention_policies h set active_ttl_days = o.active_ttl_days + o.tombstoned_grace_days + 8 from core.retention_policies o " +
 				"where h.subject = 'event_handled' and o.subject = 'outbox_row' and h.active_ttl_days <= o.active_ttl_days + o.tombstoned_grace_days; commit;"})
+	}
+	hidden, err := one[struct{ Rows int64 }](ctx, v, `select count(*) from (select o.status from core.outbox o where o.deleted_at is not null order by o.deleted_at desc limit $1) t
+		where t.status in ('pending', 'in_flight')`, tombstonesLookedAt)
+	if err != nil {
+		return "", nil, err
+	}
+	if hidden.Rows > 0 {
+		findings = append(findings, Finding{Warning, fmt.Sprintf("of the latest %d tombstones %d are on events that are pending or in flight: nobody handles them, and nothing deletes them", tombstonesLookedAt, hidden.Rows),
+			"so that they are handled, as spectral_owner: update core.outbox set deleted_at = null where deleted_at is not null and status in ('pending', 'in_flight');"})
 	}
 	if s.NoteKept {
 		findings = append(findings, Finding{Warning, "what operators did (core.operator_actions) has no retention policy, and is kept for ever",
