@@ -115,7 +115,8 @@ func privilegeSubject(line string) string {
 	case "member", "row", "policy":
 		return strings.Join(words[:4], " ")
 	case "owner":
-		return line[strings.Index(line, " of "):]
+		_, object, _ := strings.Cut(line, " of ")
+		return "owner of " + object
 	default:
 		return strings.TrimSuffix(line, grantable)
 	}

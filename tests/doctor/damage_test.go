@@ -66,7 +66,7 @@ func (p *patient) paste(cure string) {
 	statements := cure
 	if command := shown.FindStringSubmatch(cure); command != nil {
 		statements = ""
-		for _, subject := range strings.Split(strings.Trim(command[1], "' "), "' '") {
+		for subject := range strings.SplitSeq(strings.Trim(command[1], "' "), "' '") {
 			text, err := app.SchemaStatements(subject)
 			if err != nil {
 				p.Fatal(err)
