@@ -257,6 +257,14 @@ func checkMigrated(ctx context.Context, conn *pgx.Conn, role string) error {
 	}
 	var pg *pgconn.PgError
 	var applied int64
+	var counted, filled bool // goose's table is there, and ours are
+	err = conn.QueryRow(ctx, "select pg_catalog.to_regclass('"+versionSchema+".goose_db_version') is not null, pg_catalog.to_regclass('core.outbox') is not null").Scan(&counted, &filled)
+	if err == nil && filled && !counted {
+		return errors.New("the database is migrated, but " + versionSchema + ".goose_db_version, which says how far, is missing: give it back its name, or restore it from a backup; do not migrate before")
+	}
+	if err != nil {
+		return fmt.Errorf("look for goose_db_version: %w", oneLine(err))
+	}
 	err = conn.QueryRow(ctx, "select coalesce(max(version_id) filter (where is_applied), 0) from "+versionSchema+".goose_db_version").Scan(&applied)
 	switch {
 	case errors.As(err, &pg) && pg.Code == pgerrcode.UndefinedTable:

@@ -65,6 +65,28 @@ func SchemaDropStatement(subject string) string {
 	}
 }
 
+// TableOf is the table that an object of this build's schema is or belongs to; empty: none.
+func TableOf(subject string) string {
+	words := subjectForm.FindStringSubmatch(subject)
+	if words == nil {
+		return ""
+	}
+	switch kind, name := words[1], words[2]; kind {
+	case "table":
+		return name
+	case "column":
+		return name[:strings.LastIndex(name, ".")]
+	case "index":
+		steps, err := migrationStatements()
+		if err != nil {
+			return ""
+		}
+		return definitions{steps: steps, name: name}.indexed()
+	default:
+		return words[6]
+	}
+}
+
 // GrantStatement is the SQL of a line of db/privileges.txt that begins with grant.
 func GrantStatement(line string) string {
 	for _, attribute := range []string{" inherit", " noinherit", " set", " noset"} {
@@ -353,6 +375,22 @@ func (d definitions) view(name string) (string, error) {
 		}
 	}
 	return transaction(append(statements, grants("view "+name)...)...), nil
+}
+
+// indexed is the table of an index.
+func (d definitions) indexed() string {
+	schema, name, _ := strings.Cut(d.name, ".")
+	at, end := d.newest(`create (unique )?index (concurrently )?`+regexp.QuoteMeta(name)+` on (only )?`+schema+`\.[a-z_]+`, nil)
+	if at >= 0 {
+		statement := d.steps[at][:end]
+		return statement[strings.LastIndex(statement, " ")+1:]
+	}
+	for _, subject := range SchemaObjects() {
+		if table, found := strings.CutPrefix(subject, "constraint "+name+" of "); found {
+			return table
+		}
+	}
+	return ""
 }
 
 // index is built beside who writes, and so in no transaction. That of a key is its constraint's.

@@ -41,11 +41,13 @@ func ReadSchema(ctx context.Context, conn *pgx.Conn) ([]SchemaObject, error) {
 	return objects, nil
 }
 
-// readCatalogs begins a transaction that reads the catalogs: one snapshot, in which every server writes out the same, whatever the
-// database or the login has set. Types are printed without a schema only when they are pg_catalog's.
-const readCatalogs = `begin isolation level repeatable read read only; set local search_path = pg_catalog; set local timezone = 'UTC';
-set local datestyle = 'ISO, MDY'; set local intervalstyle = 'postgres'; set local bytea_output = 'hex'; set local extra_float_digits = 1;
+// FixedSettings is for a transaction in which every server writes out the same, whatever the database or the login has set.
+// Types are printed without a schema only when they are pg_catalog's.
+const FixedSettings = `set local search_path = pg_catalog; set local timezone = 'UTC'; set local datestyle = 'ISO, MDY'; set local intervalstyle = 'postgres'; set local bytea_output = 'hex'; set local extra_float_digits = 1;
 set local quote_all_identifiers = off; set local standard_conforming_strings = on`
+
+// readCatalogs begins a transaction that reads the catalogs in one snapshot.
+const readCatalogs = "begin isolation level repeatable read read only; " + FixedSettings
 
 // SchemaSum is a schema as db/schema.sum has it: a line for each object, a hash of its definition and its subject,
 // sorted by that.
@@ -53,7 +55,7 @@ func SchemaSum(objects []SchemaObject) string {
 	objects = slices.SortedFunc(slices.Values(objects), func(a, b SchemaObject) int { return strings.Compare(a.Subject, b.Subject) })
 	var lines strings.Builder
 	for _, o := range objects {
-		text := o.Definition
+		text := sameOrder(o.Definition)
 		if !strings.HasPrefix(o.Subject, "function ") { // a dump that is restored has other parentheses
 			text = strings.NewReplacer("(", "", ")", "").Replace(text)
 		}
@@ -61,6 +63,24 @@ func SchemaSum(objects []SchemaObject) string {
 		_, _ = fmt.Fprintf(&lines, "%x %s\n", sum[:8], o.Subject)
 	}
 	return lines.String()
+}
+
+// sameOrder sorts what a function sets while it runs, which Postgres keeps in the order in which it was set.
+func sameOrder(definition string) string {
+	head, body, found := strings.Cut(definition, "\nAS $")
+	if !found {
+		return definition
+	}
+	lines := strings.Split(head, "\n")
+	isSet := func(line string) bool { return strings.HasPrefix(line, " SET ") }
+	if first := slices.IndexFunc(lines, isSet); first >= 0 {
+		end := first
+		for end < len(lines) && isSet(lines[end]) {
+			end++
+		}
+		slices.Sort(lines[first:end])
+	}
+	return strings.Join(lines, "\n") + "\nAS $" + body
 }
 
 // SchemaDifference is how a database's schema differs from that of this build's migrations: subjects, in the order in which

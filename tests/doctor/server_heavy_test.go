@@ -65,7 +65,8 @@ func TestAWholeServer(t *testing.T) {
 	if r := result("snapshots"); !strings.Contains(r.Seen, "abandoned") && !strings.Contains(r.Seen, "forgotten") {
 		t.Errorf("what holds the oldest snapshot: %+v", r)
 	}
-	exec("rollback prepared 'forgotten'")
+	p := &patient{T: t, ctx: ctx, url: at, admin: admin}
+	p.paste(result("transactions").Findings[0].Cure)
 	exec("select pg_drop_replication_slot('abandoned')")
 	if report := examine(); report.Worst() != doctor.Fine {
 		t.Errorf("after the cure: %+v", report)

@@ -84,7 +84,7 @@ var deployments = map[string]trouble{
 		s.instead = map[string]string{
 			"postgres://owner@old/app": s.at, "postgres://owner@new/postgres": at("postgres"),
 			"postgres://owner@new/for_roles": at("moved_for_roles"), "postgres://owner@new/app": at("moved_app"),
-			" for_roles\n": " moved_for_roles\n", "/postgres app\n": "/postgres moved_app\n",
+			" for_roles\n": " moved_for_roles\n", " app\n": " moved_app\n",
 		}
 		return func() {
 			from, to := s.value("select count(*) from core.outbox where status = 'pending'"), *s

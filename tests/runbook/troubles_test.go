@@ -158,11 +158,12 @@ var troubles = map[string]trouble{
 	}},
 	"No worker of a generation lives, and it has events": {prepare: func(s *scene) func() {
 		s.pending(4, 3)
-		s.exec("select core.generation_drain(3, 'somebody')")
+		s.exec("delete from core.deployments where generation = 3")
 		s.values["generation"] = "3"
 		return func() {
-			if s.output == "" || s.value("select count(*) from core.outbox where status = 'pending'") == "4" { // the SQL only shows
-				s.shown("draining")
+			s.want("select status from core.deployments where generation = 3", "draining")
+			if s.value("select count(*) from core.outbox where status = 'pending'") == "4" { // the SQL runs nothing
+				s.shown("unknown")
 				return
 			}
 			s.want("select count(*) from core.outbox where status = 'delivered'", "4")
@@ -212,6 +213,7 @@ var troubles = map[string]trouble{
 			if !strings.Contains(s.output, "failed events about to expire: 2,") {
 				s.shown("               2 | ")
 			}
+			s.shown(s.values["event-id"])
 		}
 	}},
 	"The outbox grows": {prepare: func(s *scene) func() {
@@ -221,6 +223,52 @@ var troubles = map[string]trouble{
 		stop()
 		s.exec("update core.outbox set occurred_at = now() - interval '50 days', created_at = now() - interval '50 days', delivered_at = now() - interval '50 days'")
 		return func() { s.want("select count(*) from core.outbox where deleted_at is not null", "5") }
+	}},
+	"The retention policies contradict each other": {prepare: func(s *scene) func() {
+		s.exec("alter table core.retention_policies disable trigger all; update core.retention_policies set active_ttl_days = 20 where subject = 'event_handled'; alter table core.retention_policies enable trigger all")
+		return func() {
+			if strings.Contains(s.output, "critical  retention") { // the command shows the statement
+				s.shown("begin; insert into core.retention_policies")
+				return
+			}
+			s.shown("event_handled is kept for 20 days")
+			s.want("select active_ttl_days || ' ' || (core.retention_policies_check() is null) from core.retention_policies where subject = 'event_handled'", "60 true")
+		}
+	}},
+	"The database is read-only": {prepare: func(s *scene) func() {
+		s.values["database"] = s.value("select current_database()")
+		s.exec("alter database " + s.values["database"] + " set default_transaction_read_only = on")
+		return func() {
+			if strings.Contains(s.output, "critical  settings") {
+				s.shown("begin read write; alter database " + s.values["database"] + " reset default_transaction_read_only; commit;")
+				return
+			}
+			if _, err := pgtest.Conn(s.T, s.at).Exec(s.ctx, "create table public.written ()"); err != nil {
+				s.Error(err)
+			}
+		}
+	}},
+	// the tests' server prepares none: tests/doctor has one of its own
+	"A transaction is prepared and not committed": {prepare: func(s *scene) func() {
+		return func() {
+			if !strings.Contains(s.output, "fine      transactions") {
+				s.shown("(0 rows)")
+			}
+		}
+	}},
+	"The clocks differ": {prepare: func(s *scene) func() {
+		return func() {
+			if !strings.Contains(s.output, "clock_timestamp") {
+				s.shown("this host's, give or take")
+			}
+		}
+	}},
+	"This version of Postgres has a fault": {prepare: func(s *scene) func() {
+		return func() {
+			if !strings.Contains(s.output, "pg_notification_queue_usage") {
+				s.shown("PostgreSQL")
+			}
+		}
 	}},
 	"Notifications do not arrive": {prepare: func(s *scene) func() {
 		return func() {

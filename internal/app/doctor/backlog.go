@@ -65,11 +65,14 @@ order by k.generation, k.event_type`, countUpTo)
 		}
 		if k.Workers == 0 {
 			f.Seen = fmt.Sprintf("%s due events %s of generation %d (%s) wait, the oldest for %s, and no worker of that generation lives", rows, k.EventType, k.Generation, k.Status, span(k.Oldest))
-			drain := " --drain"
-			if k.Status == "live" {
+			first, drain := "", " --drain"
+			switch k.Status {
+			case "live":
 				drain = ""
+			case "unknown": // which a worker would make live
+				first = fmt.Sprintf("workers generation drain %d; then ", k.Generation)
 			}
-			f.Cure = fmt.Sprintf("run that generation's own build: SPECTRAL_GENERATION=%d workers run%s; or move them: workers generation adopt %d TO", k.Generation, drain, k.Generation)
+			f.Cure = fmt.Sprintf("%srun that generation's own build: SPECTRAL_GENERATION=%d workers run%s; or move them: workers generation adopt %d TO", first, k.Generation, drain, k.Generation)
 		} else {
 			f.Seen = fmt.Sprintf("%s due events %s of generation %d (%s) wait, the oldest for %s: of its %d live workers none handles that type", rows, k.EventType, k.Generation, k.Status, span(k.Oldest), k.Workers)
 			f.Cure = fmt.Sprintf("run a worker with the class of that type (workers run --classes), or move them to a generation that handles it: workers generation adopt %d TO", k.Generation)
@@ -172,27 +175,32 @@ const overdueAfter = 30
 func leases(ctx context.Context, v *visit) (string, []Finding, error) {
 	s, err := one[struct {
 		InFlight, Overdue int64
+		Ahead             int64
 		Longest           float64
 		Whose             string
 	}](ctx, v, `
-select count(*), count(*) filter (where l.over > $1), coalesce(max(l.over), 0), coalesce(string_agg(distinct l.claimed_by, ', ') filter (where l.over > $1), '')
-from (select extract(epoch from statement_timestamp() - coalesce(o.claimed_at, o.created_at))::double precision - o.lease_seconds as over, o.claimed_by
+select count(*), count(*) filter (where l.over > $1), count(*) filter (where l.over < -l.lease - $1), coalesce(max(l.over), 0), coalesce(string_agg(distinct l.claimed_by, ', ') filter (where l.over > $1), '')
+from (select extract(epoch from statement_timestamp() - coalesce(o.claimed_at, o.created_at))::double precision - o.lease_seconds as over, o.claimed_by, o.lease_seconds as lease
       from core.outbox o where o.status = 'in_flight' and o.deleted_at is null) l`, overdueAfter)
 	if err != nil {
 		return "", nil, err
 	}
-	seen := fmt.Sprintf("%d in flight, all within their leases", s.InFlight)
-	if s.Overdue == 0 {
-		return seen, nil, nil
+	var findings []Finding
+	if s.Overdue > 0 {
+		findings = append(findings, Finding{Critical,
+			fmt.Sprintf("%d events are in flight past their lease, the longest by %s, and nobody reaps them; held by %s", s.Overdue, span(s.Longest), s.Whose),
+			"run a worker, each reaps; or: set role spectral_worker; select * from core.outbox_reap(); which says why a row cannot be re-pended"})
 	}
-	return fmt.Sprintf("%d in flight", s.InFlight), []Finding{{Critical,
-		fmt.Sprintf("%d events are in flight past their lease, the longest by %s, and nobody reaps them; held by %s", s.Overdue, span(s.Longest), s.Whose),
-		"run a worker, each reaps; or: set role spectral_worker; select * from core.outbox_reap(); which says why a row cannot be re-pended"}}, nil
+	if s.Ahead > 0 {
+		findings = append(findings, Finding{Warning, fmt.Sprintf("%d events in flight were claimed in the future, by the database's clock: until then nobody reaps them", s.Ahead),
+			"set the database's clock; then, as spectral_owner: update core.outbox set claimed_at = clock_timestamp() where status = 'in_flight' and claimed_at > clock_timestamp();"})
+	}
+	return fmt.Sprintf("%d in flight, %d past their lease", s.InFlight, s.Overdue), findings, nil
 }
 
 // generations finds those that are neither running nor over.
 func generations(ctx context.Context, v *visit) (string, []Finding, error) {
-	all, err := all[struct {
+	known, err := all[struct {
 		Generation         int64
 		Status             string
 		Left, Failed       int64
@@ -208,7 +216,7 @@ func generations(ctx context.Context, v *visit) (string, []Finding, error) {
 	}
 	seen, live := "none is known", 0
 	var findings []Finding
-	for _, g := range all {
+	for _, g := range known {
 		if g.PublishingDefault {
 			seen = fmt.Sprintf("publishing goes to %d", g.Generation)
 			if g.Workers == 0 {
@@ -225,7 +233,7 @@ func generations(ctx context.Context, v *visit) (string, []Finding, error) {
 				fmt.Sprintf("move them: workers generation adopt %d TO", g.Generation)})
 		case g.Left > 0 && g.Status == "unknown":
 			findings = append(findings, Finding{Critical, fmt.Sprintf("generation %d is unknown and has %d events: no worker of it has ever registered", g.Generation, g.Left),
-				fmt.Sprintf("move them: workers generation adopt %d TO; or run its build, which makes it live", g.Generation)})
+				fmt.Sprintf("move them: workers generation adopt %d TO; or workers generation drain %[1]d, and then, with its own build: SPECTRAL_GENERATION=%[1]d workers run --drain", g.Generation)})
 		case g.Status == "closing" && g.Since > 600:
 			findings = append(findings, Finding{Warning, fmt.Sprintf("generation %d has been closed for %s and is not retired: publishing into it is refused", g.Generation, span(g.Since)),
 				fmt.Sprintf("go on: workers generation retire %d; or take it back: workers generation register %[1]d", g.Generation)})
@@ -240,10 +248,22 @@ func generations(ctx context.Context, v *visit) (string, []Finding, error) {
 				fmt.Sprintf("stop its workers and retire it: workers generation retire %d", g.Generation)})
 		}
 	}
-	if len(all) > 0 && live == 0 {
-		findings = append(findings, Finding{Warning, "no generation is live: publishing that names none is refused", "start a worker, or: workers generation register N"})
+	if live == 0 {
+		findings = append(findings, Finding{Warning, "no generation is live: publishing that names none is refused (SP019)", "start a worker, or: workers generation register N"})
 	}
-	return fmt.Sprintf("%d known, %d live, %s", len(all), live, seen), findings, nil
+	lost, err := unregistered(ctx, v)
+	if err != nil {
+		return "", nil, err
+	}
+	findings = append(findings, lost...)
+	return fmt.Sprintf("%d known, %d live, %s", len(known), live, seen), findings, nil
+}
+
+// unregistered finds generations that workers are of and that nobody has registered, or somebody has taken away.
+func unregistered(ctx context.Context, v *visit) ([]Finding, error) {
+	return all[Finding](ctx, v, `select 'critical', format('%s live workers are of generation %s, which is not registered: publishing into it is refused (SP019)', count(*), w.generation),
+		format('workers generation register %s', w.generation)
+		from core.live_workers w where not exists (select from core.deployments d where d.generation = w.generation) group by w.generation order by w.generation`)
 }
 
 // pausedLong is for how long a pause is thought to be meant.
@@ -298,6 +318,9 @@ const sweptAfter = 6 * 3600
 // expiringWithin is within how many days failed events expire that are warned of.
 const expiringWithin = 7
 
+// tombstonesLookedAt bounds how many are, the latest first: no index has those that should not be.
+const tombstonesLookedAt = 100000
+
 // retention finds sweeps that do not happen, and dead letters that will soon be gone.
 func retention(ctx context.Context, v *visit) (string, []Finding, error) {
 	s, err := one[struct {
@@ -308,11 +331,13 @@ func retention(ctx context.Context, v *visit) (string, []Finding, error) {
 		Swept    bool
 		Since    float64
 		Workers  int64
+		NoteKept bool
 	}](ctx, v, `select coalesce(s.policy_fault, ''), s.failed_expiring,
 		coalesce(extract(epoch from s.failed_expire_first_at - statement_timestamp()), 0)::double precision,
 		greatest((select p.active_ttl_days from core.retention_policies p where p.subject = 'outbox_row' and p.content_class = '*') - $1, 0)::bigint,
 		s.run_started_at is not null, coalesce(extract(epoch from statement_timestamp() - coalesce(s.run_ended_at, s.run_updated_at)), 0)::double precision,
-		(select count(*) from core.live_workers w where w.registered_at < statement_timestamp() - make_interval(secs => $2))
+		(select count(*) from core.live_workers w where w.registered_at < statement_timestamp() - make_interval(secs => $2)),
+		not exists (select from core.retention_policies p where p.subject = 'operator_action')
 		from core.retention_status($1) s`, expiringWithin, sweptAfter)
 	if err != nil {
 		return "", nil, err
@@ -323,7 +348,24 @@ func retention(ctx context.Context, v *visit) (string, []Finding, error) {
 	}
 	var findings []Finding
 	if s.Fault != "" {
-		findings = append(findings, Finding{Critical, "the retention policies contradict each other, and nothing is swept: " + s.Fault, "mend core.retention_policies as the owner, both rows in one transaction"})
+		findings = append(findings, Finding{Critical, "the retention policies contradict each other, and nothing is swept: " + s.Fault,
+			// what is remembered is kept for longer: nothing is lost by that
+			"as spectral_owner: begin; insert into core.retention_policies (subject, active_ttl_days, tombstoned_grace_days) values ('outbox_row', 45, 7), ('event_handled', 60, 7) on conflict do nothing; " +
+				"update core.retention_policies h set active_ttl_days = o.active_ttl_days + o.tombstoned_grace_days + 8 from core.retention_policies o " +
+				"where h.subject = 'event_handled' and o.subject = 'outbox_row' and h.active_ttl_days <= o.active_ttl_days + o.tombstoned_grace_days; commit;"})
+	}
+	hidden, err := one[struct{ Rows int64 }](ctx, v, `select count(*) from (select o.status from core.outbox o where o.deleted_at is not null order by o.deleted_at desc limit $1) t
+		where t.status in ('pending', 'in_flight')`, tombstonesLookedAt)
+	if err != nil {
+		return "", nil, err
+	}
+	if hidden.Rows > 0 {
+		findings = append(findings, Finding{Warning, fmt.Sprintf("of the latest %d tombstones %d are on events that are pending or in flight: nobody handles them, and nothing deletes them", tombstonesLookedAt, hidden.Rows),
+			"so that they are handled, as spectral_owner: update core.outbox set deleted_at = null where deleted_at is not null and status in ('pending', 'in_flight');"})
+	}
+	if s.NoteKept {
+		findings = append(findings, Finding{Warning, "what operators did (core.operator_actions) has no retention policy, and is kept for ever",
+			"as spectral_owner: insert into core.retention_policies (subject, active_ttl_days, tombstoned_grace_days) values ('operator_action', 365, 7);"})
 	}
 	if s.Expiring > 0 {
 		which := "workers events list"

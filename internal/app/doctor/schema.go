@@ -6,6 +6,8 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/jackc/pgx/v5"
+
 	"spectral/internal/app"
 )
 
@@ -46,6 +48,9 @@ func schema(ctx context.Context, v *visit) (string, []Finding, error) {
 	if seen, err := newer(ctx, v); seen != "" || err != nil {
 		return seen, nil, err
 	}
+	if findings, err := foreignSchemas(ctx, v); len(findings) > 0 || err != nil {
+		return "", findings, err
+	}
 	d, err := app.CompareSchema(ctx, v.conn)
 	if err != nil {
 		return "", nil, err
@@ -57,8 +62,18 @@ func schema(ctx context.Context, v *visit) (string, []Finding, error) {
 	}
 	damaged := slices.Concat(d.Missing, d.Altered)
 	app.SortForCreation(damaged)
+	parts := make(map[string][]string) // of missing tables
 	for _, subject := range damaged {
+		table := "table " + app.TableOf(subject)
+		if missing[subject] && missing[table] && subject != table {
+			parts[table] = append(parts[table], subject)
+			continue
+		}
 		findings = append(findings, damage(subject, map[bool]string{true: "missing", false: "altered"}[missing[subject]]))
+	}
+	for table, subjects := range parts {
+		i := slices.IndexFunc(findings, func(f Finding) bool { return f.Seen == table+" is missing" })
+		findings[i] = Finding{Critical, fmt.Sprintf("%s, with %d parts", findings[i].Seen, len(subjects)), gone + remake(append([]string{table}, subjects...)...)}
 	}
 	slices.SortStableFunc(findings, func(a, b Finding) int { return rank(b.State) - rank(a.State) })
 	if more := len(findings) - maxListed; more > 0 {
@@ -67,18 +82,32 @@ func schema(ctx context.Context, v *visit) (string, []Finding, error) {
 	for _, subject := range d.Unexpected[:min(len(d.Unexpected), maxListed)] {
 		cure := "keep what is yours in a schema of your own: it may slow down or refuse what events need"
 		if drop := app.SchemaDropStatement(subject); drop != "" {
-			cure += "; as the owner: " + drop
+			cure = "as the owner: " + drop + " and " + cure
 		}
 		findings = append(findings, Finding{Warning, subject + " is not of our migrations", cure})
 	}
 	return "as this build's migrations make it", findings, nil
 }
 
+// foreignSchemas finds those of ours whose owner is another role: what is in them is not looked at then.
+func foreignSchemas(ctx context.Context, v *visit) ([]Finding, error) {
+	rows, err := v.conn.Query(ctx, `select 'critical', pg_catalog.format('the owner of schema %s is %I, and should be spectral_owner; what is in it was not compared', n.nspname, pg_catalog.pg_get_userbyid(n.nspowner)),
+		pg_catalog.format('as a superuser: alter schema %s owner to spectral_owner;', n.nspname)
+		from pg_catalog.pg_namespace n where n.nspname in ('core', 'platform', 'worlds') and pg_catalog.pg_get_userbyid(n.nspowner) <> 'spectral_owner' order by n.nspname`)
+	if err != nil {
+		return nil, err
+	}
+	return pgx.CollectRows(rows, pgx.RowToStructByPos[Finding])
+}
+
 const trigger = "trigger outbox_notify of core.outbox"
 
-// remake is the line that gives an object back what this build's migrations make it.
-func remake(subject string) string {
-	return "as the owner: workers migrate show '" + subject + `' | psql --set=ON_ERROR_STOP=1 "$DATABASE_URL"`
+// gone is what to say before the cure of what held rows.
+const gone = "what it held is gone: restore the database from a backup; or, empty, "
+
+// remake is the line that gives objects back what this build's migrations make them.
+func remake(subjects ...string) string {
+	return "as the owner: workers migrate show '" + strings.Join(subjects, "' '") + `' | psql --set=ON_ERROR_STOP=1 "$DATABASE_URL"`
 }
 
 // damage says what an object that is missing or altered means.
@@ -95,7 +124,7 @@ func damage(subject, how string) Finding {
 			f.Cure = "if it is invalid: reindex index concurrently " + strings.TrimPrefix(subject, "index ") + "; if it is another one, " + f.Cure
 		}
 	case (strings.HasPrefix(subject, "table ") || strings.HasPrefix(subject, "schema ") || strings.HasPrefix(subject, "column ")) && how == "missing":
-		f.Cure = "what it held is gone: restore the database from a backup; or, empty, " + f.Cure
+		f.Cure = gone + f.Cure
 	case strings.HasPrefix(subject, "column "):
 		f.Cure += "; a type that is another is yours to alter back: what that prints says which it was"
 	case strings.HasPrefix(subject, "table "):
@@ -144,15 +173,71 @@ join pg_roles r on r.rolname in ('spectral_owner', 'spectral_publisher', 'spectr
   and not has_function_privilege(r.oid, p.oid, 'execute')
 group by p.oid
 union all
-select 'critical', 'no event type is registered: all publishing is refused (SP016)', 'workers migrate up, or start a worker: both register what the build has' where not exists (select from core.event_types)
+select 'critical', format('%s is published (%s), and has no replica identity: every update of it fails, settling included', o.name, string_agg(p.pubname, ', ')),
+  format('alter table %s replica identity %s;', o.name, case when exists (select from pg_index i where i.indrelid = o.oid and i.indisprimary) then 'default' else 'full' end)
+from ours o join pg_class c on c.oid = o.oid join pg_publication_tables t on t.schemaname = o.nspname and t.tablename = o.relname join pg_publication p on p.pubname = t.pubname and (p.pubupdate or p.pubdelete)
+where c.relreplident = 'n' or c.relreplident = 'i' and not exists (select from pg_index i where i.indrelid = o.oid and i.indisreplident)
+  or c.relreplident = 'd' and not exists (select from pg_index i where i.indrelid = o.oid and i.indisprimary) group by o.oid, o.name
 union all
-select 'critical', format('no role may publish as %s: its publishing is refused (SP017)', s.source), format('insert into core.publisher_sources (role_name, source) values (%L, %L);', 'spectral_' || s.source, s.source)
-from (values ('platform'), ('worlds')) as s(source) where not exists (select from core.publisher_sources p where p.source = s.source)
+select 'warning', format('an implicit cast of somebody''s own makes %s into %s: what compares them may mean another thing, or be ambiguous', format_type(k.castsource, null), format_type(k.casttarget, null)),
+  format('drop cast (%s as %s);', format_type(k.castsource, null), format_type(k.casttarget, null))
+from pg_cast k where k.oid >= 16384 and k.castcontext = 'i' and k.castsource < 16384 and k.casttarget < 16384
+union all
+select 'warning', format('operator %s is not of our migrations: it may be taken for another one', o.oid::regoperator), format('drop operator %s;', o.oid::regoperator)
+from pg_operator o where o.oprnamespace in (select n.oid from pg_namespace n where n.nspname in ('core', 'platform', 'worlds'))
 order by 1, 2`)
 	if err != nil {
 		return "", nil, err
 	}
-	return "statements do what they say, and rows are kept", found, nil
+	registries, err := registries(ctx, v)
+	if err != nil {
+		return "", nil, err
+	}
+	return "statements do what they say, rows are kept, and registries are the build's", append(found, registries...), nil
+}
+
+// registries finds what publishing goes by and what is not as this build, or a worker that lives, has it.
+func registries(ctx context.Context, v *visit) ([]Finding, error) {
+	contracts, err := app.Contracts()
+	if err != nil {
+		return nil, err
+	}
+	var types []string
+	var versions []int32
+	var consumed []bool
+	for _, c := range contracts.All() {
+		types, versions, consumed = append(types, c.Type), append(versions, int32(c.Version)), append(consumed, !c.Unconsumed) //nolint:gosec // a small number
+	}
+	return all[Finding](ctx, v, `
+with declared as (select * from unnest($1::text[], $2::integer[], $3::boolean[]) as d(event_type, event_version, consumed)),
+publishers(role_name, source) as (values ('spectral_platform', 'platform'), ('spectral_worlds', 'worlds'), ('spectral_owner', 'core')),
+unheard as (
+  select w.generation, t.event_type from core.live_workers w cross join lateral jsonb_object_keys(w.handlers) as h(event_type)
+  join core.event_types t on t.event_type = h.event_type and not coalesce((t.consumed_in ->> w.generation::text)::boolean, t.consumed)
+  group by w.generation, t.event_type)
+select 'critical', 'no event type is registered: all publishing is refused (SP016)', 'workers migrate up, or start a worker: both register what the build has' where not exists (select from core.event_types)
+union all
+select 'critical', format('%s version %s, which this build has, is not registered: its publishing is refused (SP016)', d.event_type, d.event_version), 'workers migrate up, or start a worker: both register what the build has'
+from declared d where exists (select from core.event_types) and not exists (select from core.event_types t where (t.event_type, t.event_version) = (d.event_type, d.event_version))
+union all
+select 'critical', format('%s counts as handled by nobody in generation %s, though its live workers handle it: what is published is settled without them, and lost', u.event_type, u.generation),
+  format('as spectral_owner: update core.event_types set consumed = true, consumed_in = consumed_in || jsonb_build_object(%L, true) where event_type = %L;', u.generation, u.event_type)
+from unheard u
+union all
+select 'critical', format('%s counts as handled by nobody, though this build handles it: what is published is settled at once, and lost', d.event_type),
+  format('as spectral_owner: update core.event_types set consumed = true where event_type = %L; then restart the workers', d.event_type)
+from declared d where d.consumed and not exists (select from unheard u where u.event_type = d.event_type)
+  and exists (select from core.event_types t where (t.event_type, t.event_version) = (d.event_type, d.event_version) and not t.consumed
+    and not exists (select from jsonb_each_text(t.consumed_in) as g where g.value = 'true'))
+union all
+select 'critical', format('%s may not publish as %s: its publishing is refused (SP017)', p.role_name, p.source), format('as spectral_owner: insert into core.publisher_sources (role_name, source) values (%L, %L);', p.role_name, p.source)
+from publishers p where not exists (select from core.publisher_sources s where (s.role_name, s.source) = (p.role_name, p.source))
+union all
+select case when r.oid is null then 'note' else 'warning' end, format('%s may publish as %s, which nobody decided%s', s.role_name, s.source, case when r.oid is null then '; there is no such role, and whoever gets the name may' end),
+  format('as spectral_owner: delete from core.publisher_sources where role_name = %L and source = %L;', s.role_name, s.source)
+from core.publisher_sources s left join pg_roles r on r.rolname = s.role_name
+where (r.oid is null or s.role_name = any ($4)) and not exists (select from publishers p where (s.role_name, s.source) = (p.role_name, p.source))
+order by 1, 2`, types, versions, consumed, app.Roles())
 }
 
 // logins finds those that may do more than their group does.
@@ -161,28 +246,39 @@ func logins(ctx context.Context, v *visit) (string, []Finding, error) {
 		return seen, nil, err
 	}
 	found, err := all[Finding](ctx, v, `
-with groups as (select oid, rolname from pg_roles where starts_with(rolname, 'spectral_') and not rolcanlogin),
-members as (select distinct r.oid, r.rolname, r.rolsuper from pg_roles r join groups g on pg_has_role(r.oid, g.oid, 'member') where r.rolcanlogin and not r.rolsuper),
+with groups as (select oid, rolname from pg_roles where rolname = any ($1) or starts_with(rolname, 'spectral_') and not rolcanlogin),
+members as (select distinct r.oid, r.rolname, r.rolsuper from pg_roles r join groups g on pg_has_role(r.oid, g.oid, 'member')
+  where r.rolcanlogin and not r.rolsuper and r.oid not in (select oid from groups)),
+migrating as (select datdba as oid from pg_database where datname = current_database()),
+-- who is a direct member of what may do everything
+direct as (select m.roleid::regrole::text as above, m.member, m.member::regrole::text as name,
+    case when current_setting('server_version_num')::integer >= 160000 then ' granted by ' || m.grantor::regrole else '' end as granted
+  from pg_auth_members m where m.roleid::regrole::text in ('spectral_owner', 'pg_write_all_data') and m.member not in (select oid from migrating)),
 schemas as (select oid, nspname from pg_namespace where nspname in ('core', 'platform', 'worlds')),
-acls (what, owner, acl) as (
-  select 'schema ' || nspname, n.nspowner, n.nspacl from pg_namespace n join schemas using (nspname)
-  union all select format('%s.%I', s.nspname, c.relname), c.relowner, c.relacl from pg_class c join schemas s on s.oid = c.relnamespace
-  union all select format('%s.%I (%I)', s.nspname, c.relname, a.attname), c.relowner, a.attacl from pg_attribute a join pg_class c on c.oid = a.attrelid join schemas s on s.oid = c.relnamespace
-  union all select 'function ' || p.oid::regprocedure, p.proowner, p.proacl from pg_proc p join schemas s on s.oid = p.pronamespace)
+acls (what, on_what, columns, owner, acl) as (
+  select 'schema ' || nspname, 'schema ' || nspname, '', n.nspowner, n.nspacl from pg_namespace n join schemas using (nspname)
+  union all select format('%s.%I', s.nspname, c.relname), format('%s %s.%I', case c.relkind when 'S' then 'sequence' else 'table' end, s.nspname, c.relname), '', c.relowner, c.relacl
+    from pg_class c join schemas s on s.oid = c.relnamespace
+  union all select format('%s.%I (%I)', s.nspname, c.relname, a.attname), format('table %s.%I', s.nspname, c.relname), format(' (%I)', a.attname), c.relowner, a.attacl
+    from pg_attribute a join pg_class c on c.oid = a.attrelid join schemas s on s.oid = c.relnamespace
+  union all select 'function ' || p.oid::regprocedure, 'function ' || p.oid::regprocedure, '', p.proowner, p.proacl from pg_proc p join schemas s on s.oid = p.pronamespace)
 select 'warning', format('role %s has %s on %s by itself, not by its group', r.rolname, string_agg(lower(x.privilege_type), ', ' order by x.privilege_type), a.what),
-  format('revoke it, and let it join the group that is meant: db/privileges.txt has what each may do')
+  format('as spectral_owner: revoke %s on %s from %I cascade; and let it join the group that is meant', string_agg(lower(x.privilege_type) || a.columns, ', ' order by x.privilege_type), a.on_what, r.rolname)
 from acls a, aclexplode(a.acl) x join pg_roles r on r.oid = x.grantee
-where x.grantee <> a.owner and r.oid not in (select oid from groups) group by r.rolname, a.what
+where x.grantee <> a.owner and r.oid not in (select oid from groups) group by r.rolname, a.what, a.on_what
 union all
-select 'warning', format('login %s is a member of spectral_owner, and may rewrite and erase events', m.rolname), format('revoke spectral_owner from %I; (only the login that migrates needs it)', m.rolname)
-from members m where pg_has_role(m.oid, 'spectral_owner', 'member') and m.oid <> (select datdba from pg_database where datname = current_database())
+select distinct on (m.rolname, d.above, d.name) 'warning', format('login %s is a member of %s%s, and may rewrite and erase events', m.rolname, d.above, case when d.member = m.oid then '' else ' through ' || d.name end),
+  format('as the login that migrates: revoke %s from %s%s cascade; (only that one needs it)', d.above, d.name, d.granted)
+from members m join direct d on pg_has_role(m.oid, d.member, 'member') where m.oid not in (select oid from migrating)
 union all
-select 'warning', format('login %s is a member of pg_write_all_data, and may rewrite and erase events', m.rolname), format('revoke pg_write_all_data from %I;', m.rolname)
-from members m where pg_has_role(m.oid, 'pg_write_all_data', 'member')
+select 'warning', format('login %s is a member of %s, which migrates, and may rewrite and erase events', m.rolname, x.roleid::regrole), format('as the login that migrates: revoke %s from %s%s cascade;', x.roleid::regrole, x.member::regrole,
+  case when current_setting('server_version_num')::integer >= 160000 then ' granted by ' || x.grantor::regrole else '' end)
+from members m, migrating g, pg_auth_members x
+where m.oid <> g.oid and x.roleid = g.oid and pg_has_role(m.oid, x.member, 'member') and pg_has_role(g.oid, 'spectral_owner', 'member')
 union all
-select 'warning', format('login %s, which is a member of %s, is a superuser: nothing is kept from it', r.rolname, g.rolname), format('alter role %I nosuperuser;', r.rolname)
-from pg_roles r join pg_auth_members m on m.member = r.oid join groups g on g.oid = m.roleid where r.rolsuper
-order by 1, 2`)
+select 'warning', format('login %s, which is a member of %s, is a superuser: nothing is kept from it', r.rolname, g.rolname), format('as a superuser: alter role %I nosuperuser;', r.rolname)
+from pg_roles r join pg_auth_members m on m.member = r.oid join groups g on g.oid = m.roleid where r.rolsuper and r.oid not in (select oid from groups)
+order by 1, 2`, app.Roles())
 	if err != nil {
 		return "", nil, err
 	}
@@ -214,27 +310,26 @@ func privileges(ctx context.Context, v *visit) (string, []Finding, error) {
 	if seen, err := newer(ctx, v); seen != "" || err != nil {
 		return seen, nil, err
 	}
-	missing, unexpected, err := app.ComparePrivileges(ctx, v.conn)
+	differences, err := app.DiffPrivileges(ctx, v.conn)
 	if err != nil {
 		return "", nil, err
 	}
 	var findings []Finding
-	for _, line := range missing[:min(len(missing), maxListed)] {
-		cure := "give it back; db/privileges.txt explains the line"
-		if strings.HasPrefix(line, "grant ") {
-			cure = "as spectral_owner: " + app.GrantStatement(line)
+	for _, d := range differences[:min(len(differences), 2*maxListed)] {
+		f := Finding{Critical, "missing: " + d.Missing, "as " + d.By + ": " + d.Cure}
+		switch {
+		case d.Missing == "":
+			f.State, f.Seen = Warning, "unexpected: "+d.Unexpected
+			if strings.HasPrefix(d.Unexpected, "owner ") { // functions act as their owner
+				f.State = Critical
+			}
+		case d.Unexpected != "":
+			f.Seen = "it is " + d.Unexpected + ", and should be " + d.Missing
 		}
-		findings = append(findings, Finding{Critical, "missing: " + line, cure})
+		findings = append(findings, f)
 	}
-	for _, line := range unexpected[:min(len(unexpected), maxListed)] {
-		cure := "nobody decided that; take it back"
-		if granted, found := strings.CutPrefix(line, "grant "); found {
-			cure = "nobody decided that: revoke " + strings.Replace(app.GrantStatement(granted), " to ", " from ", 1)
-		}
-		findings = append(findings, Finding{Warning, "unexpected: " + line, cure})
+	if more := len(differences) - len(findings); more > 0 {
+		findings = append(findings, Finding{Warning, fmt.Sprintf("and %d more differences", more), "cure these in their order and look again"})
 	}
-	if more := max(len(missing)-maxListed, 0) + max(len(unexpected)-maxListed, 0); more > 0 {
-		findings = append(findings, Finding{Warning, fmt.Sprintf("and %d more differences", more), "workers migrate up lists them all"})
-	}
-	return "as db/privileges.txt says", findings, nil
+	return "as decided: what each role is, owns and may do", findings, nil
 }

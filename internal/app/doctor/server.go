@@ -85,11 +85,13 @@ func meaning(name string) Finding {
 	case "session_replication_role":
 		return Finding{State: Critical, Seen: "session_replication_role is set: inserts fire no trigger, and nobody is notified"}
 	case "default_transaction_read_only":
-		return Finding{State: Critical, Seen: "default_transaction_read_only is on: publishing from SQL and what operators do is refused (a provider may set it when the disk is full)"}
+		return Finding{State: Critical, Seen: "default_transaction_read_only is on: what producers and operators do from SQL is refused (25006; workers and commands say for themselves that they write; a provider may set it when the disk is full)"}
 	case "default_transaction_isolation":
 		return Finding{State: Warning, Seen: "default_transaction_isolation is above read committed: publishers get 40001 and have to try again, a wake-up may be lost with them, and sweeping and retiring from SQL are refused (SP053, SP043)"}
 	case "statement_timeout", "transaction_timeout":
 		return Finding{State: Note, Seen: name + " is short: what migrates (indexes are built in one statement) and what operators do from SQL may be cut short; workers overrule it"}
+	case "enable_indexscan", "enable_indexonlyscan":
+		return Finding{State: Warning, Seen: name + " is off: claims, sweeps and looks read whole tables"}
 	case "role":
 		return Finding{State: Warning, Seen: "role is spectral_owner from the first statement: it may rewrite and erase events"}
 	default:
@@ -113,46 +115,94 @@ func short(value string) bool {
 	return err == nil && number > 0 && number*float64(unit) < float64(shortTimeout)
 }
 
+// harmful says whether a setting's value, as somebody has written it, loses or withholds what was confirmed, or hurts otherwise.
+func harmful(name, value string) bool {
+	value = strings.ToLower(strings.TrimSpace(value))
+	switch name {
+	case "fsync", "full_page_writes", "synchronous_commit", "autovacuum", "track_counts", "enable_indexscan", "enable_indexonlyscan":
+		on, known := truth(value)
+		return known && !on
+	case "default_transaction_read_only":
+		on, _ := truth(value)
+		return on
+	case "session_replication_role":
+		return value == "replica" || value == "local"
+	case "default_transaction_isolation":
+		return value == "serializable" || value == "repeatable read"
+	case "statement_timeout", "transaction_timeout":
+		return short(value)
+	case "role":
+		return value == "spectral_owner"
+	default:
+		return false
+	}
+}
+
+// truth reads a boolean as Postgres does, which takes any beginning of its words that is one's alone.
+func truth(value string) (on, known bool) {
+	for _, word := range []string{"on", "true", "yes", "1"} {
+		if strings.HasPrefix(word, value) && value != "" && value != "o" {
+			return true, true
+		}
+	}
+	for _, word := range []string{"off", "false", "no", "0"} {
+		if strings.HasPrefix(word, value) && value != "" && value != "o" {
+			return false, true
+		}
+	}
+	return false, false
+}
+
 // settings finds what makes Postgres lose or withhold what it confirmed.
 func settings(ctx context.Context, v *visit) (string, []Finding, error) {
 	var findings []Finding
-	bad, err := all[struct{ Name, Source string }](ctx, v, `select name, source from pg_settings
-		where (name, setting) in (('fsync', 'off'), ('full_page_writes', 'off'), ('synchronous_commit', 'off'), ('autovacuum', 'off'), ('track_counts', 'off'),
-			('default_transaction_read_only', 'on'), ('session_replication_role', 'replica'), ('session_replication_role', 'local'),
-			('default_transaction_isolation', 'serializable'), ('default_transaction_isolation', 'repeatable read'))
-		order by name`)
-	if err != nil {
-		return "", nil, err
-	}
-	for _, s := range bad {
-		if s.Source == "database" || s.Source == "user" || s.Source == "database user" {
-			continue // below, with whose it is
-		}
-		f := meaning(s.Name)
-		f.Cure = "alter system reset " + s.Name + "; select pg_reload_conf(); (it may be in the configuration file, or be a choice of your provider's)"
-		findings = append(findings, f)
-	}
 	// what holds for the sessions of some, others than this one. Workers say for themselves at which isolation level they write, that
 	// they do, and how long a statement, a lock and a pause may take (beginAs, subscribe): what a login has by default
 	// hurts publishers and operators. What else is bounded for those ends in an error and loses nothing: lock_timeout, the time
 	// that a transaction may idle, and a search_path, for all of ours is qualified
-	theirs, err := all[struct{ Name, Value, Whose string }](ctx, v, `select split_part(c, '=', 1), split_part(c, '=', 2), concat_ws(' in ', 'role ' || quote_ident(r.rolname), 'database ' || quote_ident(d.datname))
+	theirs, err := all[struct{ Name, Value, Whose string }](ctx, v, `select split_part(c, '=', 1), substr(c, strpos(c, '=') + 1), concat_ws(' in ', 'role ' || quote_ident(r.rolname), 'database ' || quote_ident(d.datname))
 		from pg_db_role_setting s left join pg_roles r on r.oid = s.setrole left join pg_database d on d.oid = s.setdatabase, unnest(s.setconfig) as c
 		where s.setdatabase in (0, (select oid from pg_database where datname = current_database()))
-		  and (split_part(c, '=', 1) in ('statement_timeout', 'transaction_timeout') or c in ('session_replication_role=replica', 'session_replication_role=local', 'synchronous_commit=off',
-			'default_transaction_read_only=on', 'default_transaction_read_only=true', 'role=spectral_owner',
-			'default_transaction_isolation=serializable', 'default_transaction_isolation=repeatable read'))
 		order by 3, 1`)
 	if err != nil {
 		return "", nil, err
 	}
+	named := make(map[string]bool)
 	for _, t := range theirs {
-		if strings.HasSuffix(t.Name, "_timeout") && !short(t.Value) {
+		if !harmful(t.Name, t.Value) {
 			continue
 		}
+		named[t.Name] = true
 		f := meaning(t.Name)
 		f.Seen += ", in the sessions of " + t.Whose
-		f.Cure = "alter " + t.Whose + " reset " + t.Name + "; and connect anew"
+		f.Cure = "alter " + t.Whose + " reset " + t.Name + ";"
+		if t.Name == "default_transaction_read_only" { // which would refuse its own cure
+			f.Cure = "begin read write; " + f.Cure + " commit;"
+		}
+		f.Cure += " and connect anew"
+		findings = append(findings, f)
+	}
+	// and what holds in this session, which is as new as any
+	mine, err := all[struct{ Name, Value, Source string }](ctx, v, `select name, setting, source from pg_settings where source <> 'session' order by name`)
+	if err != nil {
+		return "", nil, err
+	}
+	for _, s := range mine {
+		if !harmful(s.Name, s.Value) || strings.HasSuffix(s.Name, "_timeout") {
+			continue
+		}
+		f := meaning(s.Name)
+		switch s.Source {
+		case "database", "user", "database user":
+			if named[s.Name] {
+				continue // with whose it is
+			}
+			f.Cure = "see whose it is: select * from pg_db_role_setting;"
+		case "client":
+			f.Cure = "take it out of DATABASE_URL, or of PGOPTIONS"
+		default:
+			f.Cure = "alter system reset " + s.Name + "; select pg_reload_conf(); (it may be in the configuration file, or be a choice of your provider's)"
+		}
 		findings = append(findings, f)
 	}
 	return "what is confirmed is on disk, triggers fire, autovacuum runs", findings, nil
@@ -168,7 +218,7 @@ func clock(ctx context.Context, v *visit) (string, []Finding, error) {
 	for i := range 3 { // the shortest round trip says it best
 		var there time.Time
 		before := v.Now()
-		if err := v.conn.QueryRow(ctx, "select pg_catalog.clock_timestamp()").Scan(&there); err != nil {
+		if err := v.tx.QueryRow(ctx, "select clock_timestamp()").Scan(&there); err != nil {
 			return "", nil, err
 		}
 		after := v.Now()
@@ -220,8 +270,10 @@ func connections(ctx context.Context, v *visit) (string, []Finding, error) {
 		}
 	}
 	report("the server", s.Used, usable, "see who has them: select usename, application_name, count(*) from pg_stat_activity group by 1, 2 order by 3 desc; raise max_connections, or lead SPECTRAL_POOL_URL through a pooler")
-	report("database "+strconv.Quote(v.conn.Config().Database), s.InDatabase, s.Database, "alter database ... connection limit")
-	report("login "+strconv.Quote(v.conn.Config().User), s.Mine, s.Limit, "alter role ... connection limit")
+	report("database "+strconv.Quote(v.conn.Config().Database), s.InDatabase, s.Database,
+		fmt.Sprintf("alter database %s connection limit %d;", pgx.Identifier{v.conn.Config().Database}.Sanitize(), 2*max(s.Database, worker)))
+	report("login "+strconv.Quote(v.conn.Config().User), s.Mine, s.Limit,
+		fmt.Sprintf("alter role %s connection limit %d;", pgx.Identifier{v.conn.Config().User}.Sanitize(), 2*max(s.Limit, worker)))
 	return seen, findings, nil
 }
 

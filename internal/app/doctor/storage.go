@@ -68,7 +68,7 @@ func transactions(ctx context.Context, v *visit) (string, []Finding, error) {
 	if err != nil {
 		return "", nil, err
 	}
-	prepared, err := all[struct{ GID string }](ctx, v, "select gid from pg_prepared_xacts where database = current_database() order by prepared limit 20")
+	prepared, err := all[struct{ GID, Quoted string }](ctx, v, "select gid, quote_literal(gid) from pg_prepared_xacts where database = current_database() order by prepared limit 20")
 	if err != nil {
 		return "", nil, err
 	}
@@ -78,7 +78,8 @@ func transactions(ctx context.Context, v *visit) (string, []Finding, error) {
 			fmt.Sprintf("select pg_terminate_backend(%d); as that login, a member of pg_signal_backend, or a superuser", i.PID)})
 	}
 	for _, p := range prepared {
-		findings = append(findings, Finding{Warning, fmt.Sprintf("transaction %q is prepared and not committed: it holds its locks, and the doorbell does not support two-phase commit", p.GID), "commit prepared, or rollback prepared, by name"})
+		findings = append(findings, Finding{Warning, fmt.Sprintf("transaction %q is prepared and not committed: it holds its locks, and the doorbell does not support two-phase commit", p.GID),
+			"as who prepared it, or a superuser: rollback prepared " + p.Quoted + "; or commit prepared, if whoever coordinates it has committed elsewhere"})
 	}
 	seen := "nothing idles in a transaction"
 	if hidden.Sessions > 0 {
