@@ -104,7 +104,10 @@ func TestDroppedObjectsComeBack(t *testing.T) {
 func TestAlteredObjectsBecomeWhatTheyWere(t *testing.T) {
 	t.Parallel()
 	at := pgtest.New(t)
-	exec(t, pgtest.Conn(t, at), each(`select format('create or replace view %s as select * from (%s) as v limit 1000000', oid::regclass, rtrim(pg_get_viewdef(oid), ';')) from pg_class where relkind = 'v' and relnamespace `+inOurs)+
+	conn := pgtest.Conn(t, at)
+	const checks = `select count(*) from pg_constraint where contype = 'c' and conrelid in (select oid from pg_class where relnamespace ` + inOurs + `)`
+	const trees = `select count(*) from pg_index i join pg_class c on c.oid = i.indexrelid join pg_am a on a.oid = c.relam where a.amname = 'btree' and indrelid in (select oid from pg_class where relkind = 'r' and relnamespace ` + inOurs + `)`
+	exec(t, conn, each(`select format('create or replace view %s as select * from (%s) as v limit 1000000', oid::regclass, rtrim(pg_get_viewdef(oid), ';')) from pg_class where relkind = 'v' and relnamespace `+inOurs)+
 		each(`select format('alter table %s disable trigger %I', tgrelid::regclass, tgname) from pg_trigger where not tgisinternal and tgrelid in (select oid from pg_class where relnamespace `+inOurs+`)`)+
 		each(`select format('alter policy %I on %s using (true)', polname, polrelid::regclass) from pg_policy`)+
 		each(`select format('alter table %s drop constraint %I, add constraint %2$I check (true)', conrelid::regclass, conname) from pg_constraint where contype = 'c' and conrelid in (select oid from pg_class where relnamespace `+inOurs+`)`)+
@@ -118,7 +121,56 @@ func TestAlteredObjectsBecomeWhatTheyWere(t *testing.T) {
 		each(`select format('comment on schema %s is ''x''', nspname) from pg_namespace where nspname in ('core', 'platform', 'worlds')`))
 	subjects := damaged(t, at, map[string]int{
 		"function": declared("function"), "trigger": declared("trigger"), "policy": declared("policy"), "table": declared("table") - declared("query"), "column": declared("column"),
-		"query": declared("query"), "schema": declared("schema"),
+		"query": declared("query"), "schema": declared("schema"), "constraint": value[int](t, conn, checks), "index": value[int](t, conn, trees),
 	})
 	cured(t, at, subjects)
+}
+
+// rowsOf writes out the rows that migrations have put in.
+func rowsOf(t *testing.T, at string) []string {
+	t.Helper()
+	return values[string](t, pgtest.Conn(t, at), `select 'leads ' || l.duty from core.leads l union all select format('publisher_sources %s %s', s.role_name, s.source) from core.publisher_sources s
+		union all select format('retention_policies %s %s %s %s', p.subject, p.content_class, p.active_ttl_days, p.tombstoned_grace_days) from core.retention_policies p order by 1`)
+}
+
+// Tables and columns come back as well, empty but for the rows that migrations put in, with all that stood on them and in one go.
+func TestDroppedTablesComeBack(t *testing.T) {
+	t.Parallel()
+	for name, damage := range map[string]string{
+		"some tables and a column": `drop table core.retention_policies, core.leads, core.ack_latencies, worlds.scans cascade; alter table core.outbox drop column crashes cascade`,
+		"what a default calls":     `drop function core.uuid_v7() cascade; drop table core.outbox cascade; alter table core.operator_actions drop column id cascade`,
+		"every table":              each(`select format('drop table %s cascade', oid::regclass) from pg_class where relkind = 'r' and relnamespace ` + inOurs),
+		"everything in them": each(`select format('drop table %s cascade', oid::regclass) from pg_class where relkind = 'r' and relnamespace `+inOurs) +
+			each(`select format('drop function if exists %s cascade', oid::regprocedure) from pg_proc where pronamespace `+inOurs),
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			at := pgtest.New(t)
+			before := rowsOf(t, at)
+			if len(before) == 0 {
+				t.Fatal("migrations put no rows in")
+			}
+			exec(t, pgtest.Conn(t, at), damage)
+			subjects := damaged(t, at, nil)
+			if len(subjects) < 10 {
+				t.Fatalf("only %q are damaged", subjects)
+			}
+			cured(t, at, app.WithoutKeyIndexes(subjects))
+			if after := rowsOf(t, at); !slices.Equal(after, before) {
+				t.Errorf("afterwards the rows are %q, not %q", after, before)
+			}
+		})
+	}
+}
+
+// Rows that somebody has taken out of a table that is there stay out: they may be what a role is no longer allowed to do.
+func TestWhatHasBeenTakenOutStaysOut(t *testing.T) {
+	t.Parallel()
+	at := pgtest.New(t)
+	exec(t, pgtest.Conn(t, at), "delete from core.publisher_sources where source = 'worlds'")
+	before := rowsOf(t, at)
+	cured(t, at, []string{"table core.publisher_sources", "table core.leads", "table core.retention_policies"})
+	if after := rowsOf(t, at); !slices.Equal(after, before) {
+		t.Errorf("afterwards the rows are %q, not %q", after, before)
+	}
 }

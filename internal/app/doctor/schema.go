@@ -55,7 +55,7 @@ func schema(ctx context.Context, v *visit) (string, []Finding, error) {
 	for _, subject := range d.Missing {
 		missing[subject] = true
 	}
-	damaged := slices.Concat(d.Missing, d.Altered)
+	damaged := app.WithoutKeyIndexes(slices.Concat(d.Missing, d.Altered))
 	app.SortForCreation(damaged)
 	for _, subject := range damaged {
 		findings = append(findings, damage(subject, map[bool]string{true: "missing", false: "altered"}[missing[subject]]))
