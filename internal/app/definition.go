@@ -378,10 +378,8 @@ func (d definitions) index() (string, error) {
 		}
 	}
 	anew, former := name+"_anew", schema+"."+name+"_former"
-	text := warning + aside(schema+"."+anew, former) +
-		fmt.Sprintf("select 'drop index concurrently %[1]s' from pg_catalog.pg_index i where i.indexrelid = pg_catalog.to_regclass('%[1]s') and not (i.indisvalid and i.indisready and i.indislive) \\gexec\n", d.name) +
-		"create " + unique + "index concurrently " + anew + " on " + rest + ";\n" +
-		transaction("alter index if exists "+d.name+" rename to "+name+"_former", "alter index "+schema+"."+anew+" rename to "+name) +
+	text := warning + aside(schema+"."+anew, former) + "create " + unique + "index concurrently " + anew + " on " + rest + ";\n" +
+		transaction(valid(schema+"."+anew), "alter index if exists "+d.name+" rename to "+name+"_former", "alter index "+schema+"."+anew+" rename to "+name) +
 		"drop index concurrently if exists " + former + ";\n"
 	for _, c := range d.newComments("index " + d.name) {
 		text += c + ";\n"
@@ -390,7 +388,7 @@ func (d definitions) index() (string, error) {
 }
 
 var (
-	uniqueIndex = regexp.MustCompile(`(?s)^(\S+) \(([^()]*)\)(?: nulls not distinct)?( where .*)?$`)
+	uniqueIndex = regexp.MustCompile(`(?s)^(\S+) \(([^()]*)\)(?: nulls not distinct)?(\s+where .*)?$`)
 	keyForm     = regexp.MustCompile(`^constraint \S+ (primary key|unique)( nulls not distinct)? \(([^()]*)\)$`)
 )
 
@@ -401,6 +399,11 @@ func aside(leftovers ...string) string {
 		text += "drop index concurrently if exists " + index + ";\n"
 	}
 	return text
+}
+
+// valid refuses to go on with an index that could not be built.
+func valid(index string) string {
+	return fmt.Sprintf("do $$ begin if not (select i.indisvalid from pg_catalog.pg_index i where i.indexrelid = '%[1]s'::pg_catalog.regclass) then raise exception '%[1]s could not be built'; end if; end $$", index)
 }
 
 // duplicates says what to do if a unique index cannot be made.
@@ -432,7 +435,7 @@ func (d definitions) constraint(table, name string) (string, error) {
 	if key := keyForm.FindStringSubmatch(text); key != nil {
 		before = duplicates(table, key[3], "") + aside(schema+"."+name+"_anew") +
 			fmt.Sprintf("create unique index concurrently %s_anew on %s (%s)%s;\nreset role;\n", name, table, key[3], key[2]) +
-			"-- if this waits for too long for somebody else, it alone can be repeated\n"
+			"-- if this is refused because it waited too long for somebody, it alone can be repeated\n"
 		statements = append(statements, "drop index if exists "+schema+"."+name)
 		add = fmt.Sprintf("alter table %s add constraint %s %s using index %[2]s_anew", table, name, key[1])
 	}
