@@ -28,7 +28,8 @@ func SchemaObjects() []string {
 // altered: from the newest step that defines it, with the grants of db/privileges.txt that go with an object. It is
 // for psql, by a login that is a member of spectral_owner.
 //
-// What it cannot bring back are rows: those of a table that is gone, and the values of a column. A column's type is said in a comment.
+// What it cannot bring back are rows: those of a table that is gone, but for what migrations put in, and the values of a column. A column's
+// type is said in a comment.
 func SchemaStatements(subject string) (string, error) {
 	words := subjectForm.FindStringSubmatch(subject)
 	if words == nil || !slices.Contains(SchemaObjects(), subject) {

@@ -265,7 +265,8 @@ func TestAnIndexIsNotReplacedByAnInvalidOne(t *testing.T) {
 	const subject = "index platform.memories_statement_once"
 	exec(t, conn, `drop index platform.memories_statement_once;
 		create index memories_statement_once on platform.memories (statement);
-		insert into platform.memories (memory_id, scope, statement, observations, version, recorded_at) select gen_random_uuid(), 'agent', 'twice', 1, 1, now() from generate_series(1, 2)`)
+		insert into platform.memories (memory_id, scope, statement, observations, version, recorded_at) select gen_random_uuid(), 'agent', 'twice', 1, 1, now() from generate_series(1, 2);
+		insert into platform.memories (memory_id, scope, statement, observations, version, recorded_at, state, retired_at) values (gen_random_uuid(), 'agent', 'twice', 1, 1, now(), 'retired', now())`)
 	text := printed(t, subject)
 	cmd := pasted(t, at, "\\unset ON_ERROR_STOP\n"+text)
 	if out, err := cmd.CombinedOutput(); err != nil || !strings.Contains(string(out), "could not create unique index") {
@@ -273,6 +274,9 @@ func TestAnIndexIsNotReplacedByAnInvalidOne(t *testing.T) {
 	}
 	if !value[bool](t, conn, "select indisvalid from pg_index where indexrelid = 'platform.memories_statement_once'::regclass") {
 		t.Error("an invalid index has replaced a valid one")
+	}
+	if n := value[int](t, conn, fmt.Sprintf("select n from (%s) as twice(a, b, c, n, copies)", advised(t, text))); n != 2 {
+		t.Errorf("%d rows are in each other's way, and not 2", n)
 	}
 	exec(t, conn, fmt.Sprintf("delete from platform.memories where ctid in (select copies[1] from (%s) as twice(a, b, c, n, copies))", advised(t, text)))
 	cured(t, at, []string{subject})
@@ -294,8 +298,9 @@ func TestAKeyComesBackBesideWhoeverWrites(t *testing.T) {
 	const subject, handled = "constraint event_handled_pk of core.event_handled",
 		"insert into core.event_handled (handler_name, idempotency_key, event_id, event_type, content_class) values ('h.h', $1, gen_random_uuid(), 't', 'operational')"
 	for name, damage := range map[string]string{
-		"gone":    "alter table core.event_handled drop constraint event_handled_pk",
-		"altered": "alter table core.event_handled drop constraint event_handled_pk, add constraint event_handled_pk primary key (idempotency_key, handler_name)",
+		"gone":          "alter table core.event_handled drop constraint event_handled_pk",
+		"only an index": "alter table core.event_handled drop constraint event_handled_pk; create unique index event_handled_pk on core.event_handled (handler_name, idempotency_key)",
+		"altered":       "alter table core.event_handled drop constraint event_handled_pk, add constraint event_handled_pk primary key (idempotency_key, handler_name)",
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
