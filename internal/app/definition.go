@@ -356,9 +356,9 @@ func (d definitions) view(name string) (string, error) {
 	return transaction(append(statements, grants("view "+name)...)...), nil
 }
 
-// index is built beside who writes, and so in no transaction. One that is there is read until the other one is; the two change names, which
-// keeps nobody waiting, before it is dropped: that makes it invalid at once, and lasts as long as the oldest snapshot. That of a key is its
-// constraint's.
+// index is built beside who writes, and so in no transaction. That of a key is its constraint's.
+// One that is there is read until the other one is; the two change names, which keeps nobody waiting, before it is dropped: that makes it
+// invalid at once, and lasts as long as the oldest snapshot.
 func (d definitions) index() (string, error) {
 	schema, name, _ := strings.Cut(d.name, ".")
 	at, end := d.newest(`create (unique )?index (concurrently )?`+regexp.QuoteMeta(name)+` on (only )?`+schema+`\.`, nil)
