@@ -28,7 +28,8 @@ func SchemaObjects() []string {
 // altered: from the newest step that defines it, with the grants of db/privileges.txt that go with an object. It is
 // for psql, by a login that is a member of spectral_owner.
 //
-// What it cannot bring back are rows: those of a table that is gone, and the values of a column. A column's type is said in a comment.
+// What it cannot bring back are rows: those of a table that is gone, but for what migrations put in, and the values of a column. A column's
+// type is said in a comment.
 func SchemaStatements(subject string) (string, error) {
 	words := subjectForm.FindStringSubmatch(subject)
 	if words == nil || !slices.Contains(SchemaObjects(), subject) {
@@ -394,6 +395,8 @@ func (d definitions) indexed() string {
 }
 
 // index is built beside who writes, and so in no transaction. That of a key is its constraint's.
+// One that is there is read until the other one is; the two change names, which keeps nobody waiting, before it is dropped: that makes it
+// invalid at once, and lasts as long as the oldest snapshot.
 func (d definitions) index() (string, error) {
 	schema, name, _ := strings.Cut(d.name, ".")
 	at, end := d.newest(`create (unique )?index (concurrently )?`+regexp.QuoteMeta(name)+` on (only )?`+schema+`\.`, nil)
@@ -405,19 +408,51 @@ func (d definitions) index() (string, error) {
 		}
 		return "", errNoDefinition
 	}
-	statement, _, _ := strings.Cut(d.steps[at][:end], " on ")
-	if !strings.Contains(statement, " concurrently ") {
-		statement = strings.Replace(statement, "index ", "index concurrently ", 1)
-	}
+	unique, warning := "", ""
 	_, rest, _ := strings.Cut(d.steps[at], " on ")
-	text := "set role spectral_owner;\nset lock_timeout = 0;\nset statement_timeout = 0;\ndrop index concurrently if exists " + d.name + ";\n" + statement + " on " + rest + ";\n"
+	if strings.HasPrefix(d.steps[at][:end], "create unique ") {
+		unique = "unique "
+		if form := uniqueIndex.FindStringSubmatch(rest); form != nil {
+			warning = duplicates(form[1], form[2], form[3])
+		}
+	}
+	anew, former := name+"_anew", schema+"."+name+"_former"
+	text := warning + aside(schema+"."+anew, former) + "create " + unique + "index concurrently " + anew + " on " + rest + ";\n" +
+		transaction(valid(schema+"."+anew), "alter index if exists "+d.name+" rename to "+name+"_former", "alter index "+schema+"."+anew+" rename to "+name) +
+		"drop index concurrently if exists " + former + ";\n"
 	for _, c := range d.newComments("index " + d.name) {
 		text += c + ";\n"
 	}
 	return text + "reset role;\n", nil
 }
 
-// constraint is added first and then checked, so that nobody waits meanwhile. A key takes those that refer to it with it.
+var (
+	uniqueIndex = regexp.MustCompile(`(?s)^(\S+) \(([^()]*)\)(?: nulls not distinct)?(\s+where .*)?$`)
+	keyForm     = regexp.MustCompile(`^constraint \S+ (primary key|unique)( nulls not distinct)? \(([^()]*)\)$`)
+)
+
+// aside begins what builds an index beside who writes; what an earlier attempt has left is dropped.
+func aside(leftovers ...string) string {
+	text := "set role spectral_owner;\nset lock_timeout = 0;\nset statement_timeout = 0;\n"
+	for _, index := range leftovers {
+		text += "drop index concurrently if exists " + index + ";\n"
+	}
+	return text
+}
+
+// valid refuses to go on with an index that could not be built.
+func valid(index string) string {
+	return fmt.Sprintf("do $$ begin if not (select i.indisvalid from pg_catalog.pg_index i where i.indexrelid = '%[1]s'::pg_catalog.regclass) then raise exception '%[1]s could not be built'; end if; end $$", index)
+}
+
+// duplicates says what to do if a unique index cannot be made.
+func duplicates(table, columns, where string) string {
+	return fmt.Sprintf("-- \"could not create unique index\": rows have come in twice. Find them, see which of each is meant, delete the others, and begin anew:\n"+
+		"--   select %[2]s, count(*), array_agg(ctid) from %[1]s%[3]s group by %[2]s having count(*) > 1;\n", table, columns, strings.Join(append([]string{""}, strings.Fields(where)...), " "))
+}
+
+// constraint is added first and then checked, so that nobody waits meanwhile; a key is added when its index has been built. It takes
+// those that refer to it with it.
 func (d definitions) constraint(table, name string) (string, error) {
 	text := d.constraintText(table, name)
 	if text == "" {
@@ -433,18 +468,41 @@ func (d definitions) constraint(table, name string) (string, error) {
 		return transaction(append([]string{drop, add + " not valid"}, comments...)...) +
 			transaction("alter table "+table+" validate constraint "+name), nil
 	}
-	statements := append([]string{drop, add}, comments...)
+	schema, _, _ := strings.Cut(table, ".")
+	before, validated := "", ""
+	statements := []string{drop}
+	if key := keyForm.FindStringSubmatch(text); key != nil {
+		before = duplicates(table, key[3], "") + aside(schema+"."+name+"_anew") +
+			fmt.Sprintf("create unique index concurrently %s_anew on %s (%s)%s;\nreset role;\n", name, table, key[3], key[2]) +
+			"-- if this is refused because it waited too long for somebody, it alone can be repeated\n"
+		statements = append(statements, "drop index if exists "+schema+"."+name)
+		add = fmt.Sprintf("alter table %s add constraint %s %s using index %[2]s_anew", table, name, key[1])
+	}
+	statements = append(append(statements, add), comments...)
 	for _, subject := range SchemaObjects() {
 		words := subjectForm.FindStringSubmatch(subject)
 		if words == nil || words[1] != "constraint" {
 			continue
 		}
-		if refers := d.constraintText(words[6], words[2]); strings.Contains(refers, " references "+table+" ") {
-			statements = append(append([]string{"alter table " + words[6] + " drop constraint if exists " + words[2]}, statements...),
-				"alter table "+words[6]+" add "+refers)
+		if refers := d.constraintText(words[6], words[2]); strings.Contains(refers, " references "+table+" ") { // which may be missing, too
+			alter := "alter table if exists " + words[6]
+			statements = append(append([]string{alter + " drop constraint if exists " + words[2]}, statements...), alter+" add "+refers+" not valid")
+			validated += transaction(alter + " validate constraint " + words[2])
 		}
 	}
-	return transaction(statements...), nil
+	return before + transaction(statements...) + validated, nil
+}
+
+// WithoutKeyIndexes leaves out the indexes of constraints that are among the subjects: what gives back those gives back these.
+func WithoutKeyIndexes(subjects []string) []string {
+	keys := make(map[string]bool)
+	for _, subject := range subjects {
+		if words := subjectForm.FindStringSubmatch(subject); words != nil && words[1] == "constraint" {
+			schema, _, _ := strings.Cut(words[6], ".")
+			keys["index "+schema+"."+words[2]] = true
+		}
+	}
+	return slices.DeleteFunc(slices.Clone(subjects), func(subject string) bool { return keys[subject] })
 }
 
 // constraintText is what the newest step says of a constraint; empty: none says anything.
@@ -472,38 +530,44 @@ func (d definitions) column() (string, error) {
 	if at, _ := d.newest(`create (or replace )?view `+regexp.QuoteMeta(table)+`\b`, nil); at >= 0 {
 		return d.view(table)
 	}
+	definition := d.columnText(table, name)
+	if definition == "" {
+		return "", errNoDefinition
+	}
+	alter := "alter table " + table + " alter column " + name
+	kind, attributes := definition, ""
+	if at := columnAttribute.FindStringIndex(definition); at != nil {
+		kind, attributes = definition[:at[0]], definition[at[0]:]
+	}
+	null := alter + " drop not null"
+	if strings.Contains(attributes, " not null") {
+		null = alter + " set not null"
+	}
+	value := alter + " drop default"
+	if given := columnDefault.FindStringSubmatch(attributes); given != nil {
+		value = alter + " set default " + given[1]
+	}
+	if strings.Contains(attributes, " generated ") {
+		null, value = "", ""
+	}
+	return "-- its type is " + kind + "; a missing column is made anew, and what it held is lost\n" +
+		transaction(append([]string{"alter table " + table + " add column if not exists " + name + " " + definition, value, null},
+			d.comments("column "+table+"."+name)...)...), nil
+}
+
+// columnText is what the newest step says of a column; empty: none says anything.
+func (d definitions) columnText(table, name string) string {
 	form := regexp.MustCompile(`^(?:create table ` + regexp.QuoteMeta(table) + ` \(|alter table ` + regexp.QuoteMeta(table) + `\s)`)
 	line := regexp.MustCompile(`(?m)(?:^  |add column (?:if not exists )?)` + regexp.QuoteMeta(name) + ` `)
 	for _, statement := range slices.Backward(d.steps) {
 		if !form.MatchString(statement) {
 			continue
 		}
-		found := line.FindStringIndex(statement)
-		if found == nil {
-			continue
+		if found := line.FindStringIndex(statement); found != nil {
+			return part(statement, found[1])
 		}
-		definition := part(statement, found[1])
-		alter := "alter table " + table + " alter column " + name
-		kind, attributes := definition, ""
-		if at := columnAttribute.FindStringIndex(definition); at != nil {
-			kind, attributes = definition[:at[0]], definition[at[0]:]
-		}
-		null := alter + " drop not null"
-		if strings.Contains(attributes, " not null") {
-			null = alter + " set not null"
-		}
-		value := alter + " drop default"
-		if given := columnDefault.FindStringSubmatch(attributes); given != nil {
-			value = alter + " set default " + given[1]
-		}
-		if strings.Contains(attributes, " generated ") {
-			null, value = "", ""
-		}
-		return "-- its type is " + kind + "; a missing column is made anew, and what it held is lost\n" +
-			transaction(append([]string{"alter table " + table + " add column if not exists " + name + " " + definition, value, null},
-				d.comments("column "+table+"."+name)...)...), nil
 	}
-	return "", errNoDefinition
+	return ""
 }
 
 var (
@@ -513,7 +577,8 @@ var (
 
 var storage = regexp.MustCompile(`(?s)\)\s*with \((.*)\)\s*$`)
 
-// wholeTable gives it back its options, and a missing one its columns.
+// wholeTable gives it back its options, and a missing one its columns and the rows that steps have put in: one that is there may have
+// been relieved of them.
 func (d definitions) wholeTable() (string, error) {
 	quoted := regexp.QuoteMeta(d.name)
 	at, _ := d.newest(`create table `+quoted+` \(`, nil)
@@ -535,6 +600,16 @@ func (d definitions) wholeTable() (string, error) {
 			}
 		}
 	}
+	seeds := ""
+	for _, later := range d.steps[at+1:] {
+		if strings.HasPrefix(later, "insert into "+d.name+" ") {
+			seeds += later + ";\n"
+		}
+	}
+	if seeds != "" {
+		statements[0] = fmt.Sprintf("select pg_catalog.to_regclass('%s') is null as made_anew \\gset\n", d.name) + statements[0]
+		secured = "\\if :made_anew\n" + seeds + "\\endif\n" + secured
+	}
 	statements = append(append(statements, secured), d.comments("table "+d.name)...)
 	return "-- a missing table is made anew, and what it held is lost: restore that from a backup\n" + transaction(append(statements, grants("table "+d.name)...)...), nil
 }
@@ -545,19 +620,88 @@ func SortForCreation(subjects []string) {
 	if err != nil {
 		return
 	}
-	type place struct{ kind, at int }
+	type place struct {
+		kind, at int
+		needs    string // what has to be there is named in it
+	}
+	kinds := []string{"schema", "type", "table", "column", "function", "constraint", "index", "query", "trigger", "policy"}
 	places := make(map[string]place, len(subjects))
+	called := make(map[string][]string) // subjects by how SQL names them; a table stands for its columns
 	for _, subject := range subjects {
 		kind, _, _ := strings.Cut(subject, " ")
-		p := place{kind: slices.Index([]string{"schema", "type", "function", "table", "column", "constraint", "index", "query", "trigger", "policy"}, kind)}
-		if words := subjectForm.FindStringSubmatch(subject); kind == "function" && words != nil {
-			p.at = definitions{steps: steps, name: words[2], arguments: words[4]}.definedAt()
-		} else if kind == "constraint" && words != nil && strings.Contains(definitions{steps: steps}.constraintText(words[6], words[2]), " foreign key ") {
-			p.at = 1
+		p := place{kind: slices.Index(kinds, kind)}
+		words := subjectForm.FindStringSubmatch(subject)
+		if words == nil {
+			places[subject] = p
+			continue
+		}
+		name := words[2]
+		d := definitions{steps: steps, name: name, arguments: words[4]}
+		switch kind {
+		case "function":
+			p.at = d.definedAt()
+			if p.at >= 0 {
+				p.needs = parsedAtOnce(steps[p.at])
+			}
+			called[name+"("] = append(called[name+"("], subject)
+		case "table", "column", "query":
+			column := ""
+			if dot := strings.LastIndex(name, "."); kind == "column" {
+				name, column = name[:dot], name[dot+1:]
+			}
+			if at, _ := d.newest(`create (or replace )?view `+regexp.QuoteMeta(name)+`\b`, nil); at >= 0 {
+				p = place{kind: slices.Index(kinds, "query"), at: at, needs: steps[at]}
+			} else if column != "" {
+				p.needs = name + " " + d.columnText(name, column)
+			} else if p.at, _ = d.newest(`create table `+regexp.QuoteMeta(name)+` \(`, nil); p.at >= 0 {
+				p.needs = steps[p.at]
+			}
+			called[name] = append(called[name], subject)
+		case "constraint":
+			if strings.Contains(d.constraintText(words[6], name), " foreign key ") {
+				p.at = 1
+			}
 		}
 		places[subject] = p
 	}
 	slices.SortStableFunc(subjects, func(a, b string) int {
 		return cmp.Or(places[a].kind-places[b].kind, places[a].at-places[b].at)
 	})
+	sorted := make([]string, 0, len(subjects))
+	visited := make(map[string]bool, len(subjects))
+	var visit func(subject string)
+	visit = func(subject string) {
+		if visited[subject] {
+			return
+		}
+		visited[subject] = true
+		own := strings.TrimPrefix(subject, "table ")
+		for _, needed := range qualifiedName.FindAllString(comment.ReplaceAllString(places[subject].needs, ""), -1) {
+			if needed == own { // whose columns are its own
+				continue
+			}
+			for _, other := range slices.Concat(called[needed], called[strings.TrimSuffix(needed, "(")]) {
+				visit(other)
+			}
+		}
+		sorted = append(sorted, subject)
+	}
+	for _, subject := range subjects {
+		visit(subject)
+	}
+	copy(subjects, sorted)
+}
+
+var (
+	qualifiedName = regexp.MustCompile(`\b[a-z_]+\.[a-z0-9_]+\b\(?`)
+	comment       = regexp.MustCompile(`--[^\n]*`)
+)
+
+// parsedAtOnce is what Postgres looks up in the definition of a function when that is made: all but a body that is a string.
+func parsedAtOnce(statement string) string {
+	head, _, found := strings.Cut(statement, "$")
+	if !found {
+		return statement
+	}
+	return head
 }

@@ -15,7 +15,8 @@ func migrateShowCommand(p Process) *cobra.Command {
 altered: from the newest step that defines each, with the grants that go with it. It is to be piped into psql, as the
 owner. An object is named as doctor names it; without one the objects are listed. No database is asked.
 
-What rows there were, no statement brings back: a table or column that is gone is made anew, empty.`,
+What rows there were, no statement brings back: a table or column that is gone is made anew, empty but for the rows that
+migrations put in. Indexes, and those of keys, are built beside whoever writes: what is there serves until then.`,
 		Example: `  workers migrate show 'function core.outbox_quiet(text)' | psql --set=ON_ERROR_STOP=1 "$DATABASE_URL"
   workers migrate show | grep ^index`,
 		ValidArgsFunction: func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {

@@ -60,7 +60,7 @@ func schema(ctx context.Context, v *visit) (string, []Finding, error) {
 	for _, subject := range d.Missing {
 		missing[subject] = true
 	}
-	damaged := slices.Concat(d.Missing, d.Altered)
+	damaged := app.WithoutKeyIndexes(slices.Concat(d.Missing, d.Altered))
 	app.SortForCreation(damaged)
 	parts := make(map[string][]string) // of missing tables
 	for _, subject := range damaged {
