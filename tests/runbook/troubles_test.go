@@ -135,7 +135,7 @@ var troubles = map[string]trouble{
 		s.exec("grant pg_signal_backend to " + loginOf(s.operator)) // who may end that session
 		s.publish("locked", 1, "")                                  // the same card
 		s.await("select count(*) > 0 from pg_stat_activity a where cardinality(pg_blocking_pids(a.pid)) > 0 and a.datname = current_database()", "t")
-		s.values["pid"] = s.value("select pid from pg_stat_activity where usename = '" + blocker.name + "'")
+		s.values["blocked-by"] = s.value("select pid from pg_stat_activity where usename = '" + blocker.name + "'")
 		event := s.value("select id from core.outbox where status = 'pending'")
 		// and one that has waited for longer
 		s.exec(`insert into core.outbox (event_type, event_version, source, content_class, channel, generation, payload, idempotency_key, available_at)

@@ -3,6 +3,7 @@ package cli
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -89,6 +90,11 @@ retention is not listed (` + "`workers retention status`" + `).`,
 				return err
 			}
 			tellUnknown(cmd.Context(), p, a, admin.Filter{Generations: filter.Generations}, len(found.Actions) > 0)
+			for _, action := range filter.Actions {
+				if len(found.Actions) == 0 && !slices.Contains(admin.ActionNames(), action) { // a newer build may have others
+					_, _ = fmt.Fprintf(p.Stderr, "action %s is none that this build knows%s\n", visible(action), didYouMean(nearest(action, admin.ActionNames())))
+				}
+			}
 			if *asJSON {
 				return printJSON(p, found)
 			}

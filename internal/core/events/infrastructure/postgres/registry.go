@@ -17,7 +17,7 @@ import (
 func Register(ctx context.Context, db coredb.DBTX, generation events.Generation, contracts *events.Contracts) error {
 	queries := coredb.New(db)
 	if _, err := queries.RegisterGeneration(ctx, int64(generation)); err != nil {
-		return fmt.Errorf("register generation %d: %w", generation, refusal(err))
+		return fmt.Errorf("register generation %d: %w", generation, AsRefused(err))
 	}
 	return RegisterContracts(ctx, db, generation, contracts)
 }
