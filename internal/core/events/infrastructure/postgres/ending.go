@@ -33,6 +33,9 @@ const (
 	maxTries = 20
 	// triesWhenStopping is how often anything is tried once the worker stops.
 	triesWhenStopping = 5
+	// keepFor is how long a worker whose grace is over goes on to settle what handlers have done: for as long as they
+	// may go on, and a little more. What is left of giveUpAfter is for giving back the rest.
+	keepFor = abandonAfter + time.Second
 )
 
 // ending is what a lease comes to, or one of its handlers.
@@ -42,6 +45,9 @@ type ending struct {
 	completion events.Completion   // its; nil: nothing to be written
 	row        rowEnd
 	verdict    verdict // of a row that is judged
+
+	givenUp bool // as the worker stops: the row is to be given back instead
+	instead bool // it ends a row whose ending was given up, if the row is not locked
 
 	alone  bool  // it has been undone, and is to be settled by itself
 	xact   int64 // that may have committed it, since no answer came to its COMMIT; 0: none
@@ -77,6 +83,9 @@ var (
 	errUndecided = errors.New("an earlier attempt is being committed at the moment")
 )
 
+// errNoTime: the worker stops, and what handlers have done is settled no more.
+var errNoTime = errors.New("the worker stops, and there was no time to settle it")
+
 // beginError is an error of beginning to settle: nothing of it has been tried.
 type beginError struct{ err error }
 
@@ -110,7 +119,13 @@ func (c *leased) end(ctx context.Context, e *ending) (lost bool, err error) {
 		case failsHandler:
 			return false, err
 		case givesUp:
-			c.log.WarnContext(ctx, "not settled: the reaper will have it run again", e.interrupted(err)...)
+			_, unbegun := errors.AsType[*beginError](err)
+			unbegun = unbegun && !errors.Is(err, errNoTime) // there is no connection: neither for giving it back
+			if e.givenUp = stopping(ctx) && e.handler.Name != "" && !unbegun; e.givenUp {
+				c.log.WarnContext(ctx, "not settled: it is given back, to be run again", e.interrupted(err)...)
+			} else {
+				c.log.WarnContext(ctx, "not settled: the reaper will have it run again", e.interrupted(err)...)
+			}
 			return true, nil
 		case waitsOn: // the settlers have waited already for a connection
 		case triesSoon:
@@ -160,6 +175,8 @@ func (e *ending) after(ctx context.Context, err error, tries int) consequence {
 	waits := unbegun || errors.Is(err, errRowLocked) || errors.Is(err, errUndecided)
 	completion, ofCompletion := errors.AsType[*completionError](err)
 	switch {
+	case errors.Is(err, errNoTime):
+		return givesUp
 	case ofCompletion && (tries >= maxCompletions || classify(completion.err, 0).disposition != free):
 		return failsHandler
 	case stopping(ctx) && tries < triesWhenStopping:
@@ -202,11 +219,31 @@ func (c *leased) settlersOf(e *ending) *settling {
 
 // queue adds e to what is to be settled. C is locked.
 func (c *leased) queue(ctx context.Context, q *settling, e *ending) {
+	if q != &c.recording {
+		if c.keeping.Err() != nil {
+			e.answer <- answer{err: errNoTime}
+			return
+		}
+		ctx = c.keeping
+	} else {
+		ctx = context.WithoutCancel(ctx) // what is to be recorded is, also when the work on it is to stop
+	}
 	q.endings = append(q.endings, e)
 	if q.settlers < q.settlersAtMost {
 		q.settlers++
-		// what is done is kept, also when the work on it is to stop
-		c.wait.Go(func() { c.settle(context.WithoutCancel(ctx), q) })
+		c.wait.Go(func() { c.settle(ctx, q) })
+	}
+}
+
+// keepNothing ends the wait of what handlers have done and nobody settles yet.
+func (c *leased) keepNothing() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, q := range []*settling{&c.completing, &c.lone} {
+		for _, e := range q.endings {
+			e.answer <- answer{err: errNoTime}
+		}
+		q.endings = nil
 	}
 }
 
@@ -216,6 +253,12 @@ func (c *leased) settle(ctx context.Context, q *settling) {
 	for batch := c.gathered(q); len(batch) > 0; batch = c.gathered(q) {
 		started := c.now()
 		held, err := c.settleTogether(ctx, batch)
+		if err != nil && ctx.Err() != nil {
+			for _, e := range batch {
+				e.answer <- answer{err: errors.Join(errNoTime, err)}
+			}
+			continue
+		}
 		if _, unbegun := errors.AsType[*beginError](err); unbegun {
 			c.unbegun(ctx, batch, err, &wait)
 			continue
@@ -403,6 +446,9 @@ func (d *dispatchTx) write(ctx context.Context, batch []*ending) (held map[*endi
 	for _, e := range batch {
 		rows[e.row] = append(rows[e.row], e.lease.claimed)
 	}
+	if err := d.lockAtOnce(ctx, batch); err != nil {
+		return nil, err
+	}
 	ours := make(map[uuid.UUID]bool, len(batch)) // what is known of a token
 	if of := rows[rowKept]; len(of) > 0 {
 		if err := heartbeat(ctx, d.queries, of, make([]string, len(of)), ours); err != nil {
@@ -454,6 +500,34 @@ func (d *dispatchTx) write(ctx context.Context, batch []*ending) (held map[*endi
 		}
 	}
 	return held, nil
+}
+
+// lockAtOnce locks the rows of what was given up, and waits for none, as the others are in a hurry. An earlier attempt that
+// may yet be committed has its row locked until that is decided, whatever pg_xact_status says of it.
+func (d *dispatchTx) lockAtOnce(ctx context.Context, batch []*ending) error {
+	var rows []claimed
+	for _, e := range batch {
+		if e.instead {
+			rows = append(rows, e.lease.claimed)
+		}
+	}
+	if len(rows) == 0 {
+		return nil
+	}
+	known := make(map[uuid.UUID]bool, len(rows))
+	if err := heartbeat(ctx, d.queries, rows, make([]string, len(rows)), known); err != nil {
+		return fmt.Errorf("lock what is given back: %w", err)
+	}
+	locked := false
+	for _, e := range batch {
+		if _, ok := known[e.lease.token]; e.instead && !ok {
+			e.alone, locked = true, true
+		}
+	}
+	if locked {
+		return errRowLocked
+	}
+	return nil
 }
 
 // settlement is what is reported of a row that e ends.

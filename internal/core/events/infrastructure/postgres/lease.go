@@ -47,7 +47,11 @@ func (c *leased) work(ctx context.Context, l *lease) {
 				row = rowDelivered
 			}
 			var lost bool
-			if lost, err = c.end(ctx, &ending{lease: l, handler: r, completion: completion, row: row}); lost {
+			e := &ending{lease: l, handler: r, completion: completion, row: row}
+			if lost, err = c.end(ctx, e); e.givenUp {
+				c.giveBackInstead(ctx, l, append(unhandled, todo[i:]...), failures)
+			}
+			if lost {
 				return
 			}
 		}
@@ -189,12 +193,23 @@ func (c *leased) giveBack(ctx context.Context, l *lease, unhandled []events.Regi
 		c.logLost(ctx, l)
 		return
 	}
+	_, _ = c.end(ctx, c.backOf(l, unhandled, failures))
+}
+
+// giveBackInstead ends the work on a lease when what its handler has done was given up, as the worker stops: another is to
+// have the row at once, and repeats it.
+func (c *leased) giveBackInstead(ctx context.Context, l *lease, unhandled []events.Registration, failures map[string]failure) {
+	e := c.backOf(l, unhandled, failures)
+	e.instead = true
+	_, _ = c.end(ctx, e)
+}
+
+// backOf is the ending that gives a row back.
+func (c *leased) backOf(l *lease, unhandled []events.Registration, failures map[string]failure) *ending {
 	if len(failures) > 0 {
-		v := judge(l.record, unhandled, failures, c.random)
-		_, _ = c.end(ctx, &ending{lease: l, row: rowJudged, verdict: v})
-		return
+		return &ending{lease: l, row: rowJudged, verdict: judge(l.record, unhandled, failures, c.random)}
 	}
-	_, _ = c.end(ctx, &ending{lease: l, row: rowReleased})
+	return &ending{lease: l, row: rowReleased}
 }
 
 func (c *leased) logLost(ctx context.Context, l *lease) {

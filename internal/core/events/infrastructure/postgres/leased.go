@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"time"
 
 	"github.com/google/uuid"
 
@@ -27,6 +28,7 @@ type leased struct {
 	noting   bool
 
 	completing, lone, recording settling
+	keeping                     context.Context // ends, after the worker stops, with the time for what handlers have done; nil: no lease yet
 }
 
 func newLeased(c *consumer) *leased {
@@ -242,6 +244,16 @@ func (c *leased) confirm(ctx context.Context, unknown []*lease) (ours []*lease) 
 func (c *leased) hold(ctx context.Context, found []*lease) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	if c.keeping == nil {
+		keeping, end := context.WithCancel(context.WithoutCancel(ctx))
+		c.keeping = keeping
+		context.AfterFunc(ctx, func() {
+			time.AfterFunc(keepFor, func() {
+				end()
+				c.keepNothing()
+			})
+		})
+	}
 	for _, l := range found {
 		work, cutOff := context.WithCancelCause(ctx)
 		l.cutOff, l.stop = cutOff, ctx.Done()

@@ -205,3 +205,37 @@ func TestLeasedClaimsTakeTurns(t *testing.T) {
 		t.Fatal("halted, it goes on claiming")
 	}
 }
+
+// Once there is no time left to keep what handlers have done, what waits to be settled, or is to wait, is told at once,
+// though all settlers are stuck; what claims no key is settled as ever.
+func TestNothingWaitsPastTheTimeToKeepIt(t *testing.T) {
+	t.Parallel()
+	l := newLeased(&consumer{})
+	keeping, end := context.WithCancel(t.Context())
+	l.keeping = keeping
+	l.completing.settlers, l.lone.settlers, l.recording.settlers = completers, loners, recorders // all of them at work
+	work := func(handler string, alone bool) *ending {
+		return &ending{handler: events.Registration{Name: handler}, alone: alone, answer: make(chan answer, 1)}
+	}
+	queue := func(e *ending) *ending {
+		l.queue(t.Context(), l.settlersOf(e), e)
+		return e
+	}
+	waiting := []*ending{queue(work("platform.one", false)), queue(work("platform.one", true))}
+	recorded := queue(work("", false))
+	end()
+	l.keepNothing()
+	for _, e := range append(waiting, queue(work("platform.one", false)), queue(work("platform.one", true))) {
+		select {
+		case a := <-e.answer:
+			if !errors.Is(a.err, errNoTime) {
+				t.Errorf("it is told %v", a.err)
+			}
+		default:
+			t.Errorf("one that is settled alone: %t is told nothing", e.alone)
+		}
+	}
+	if later := queue(work("", false)); len(later.answer)+len(recorded.answer) > 0 || len(l.recording.endings) != 2 {
+		t.Error("what claims no key is not settled")
+	}
+}
