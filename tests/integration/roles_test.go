@@ -285,6 +285,9 @@ func TestLocalSettingsMeetNobodyElse(t *testing.T) {
 				"by a function": "select set_config('TimeZone', 'Asia/Tokyo', true)",
 				"out of sight":  "set local timezone to 'Asia/Tokyo'; select 1", "by a function of a parameter": "select set_config(lower('TimeZone'), 'Asia/Tokyo', true)",
 			} {
+				if name != "by one handler, in a batch" && how != "by name" && how != "out of sight" {
+					continue // once is enough of each way to say it
+				}
 				t.Run(how, func(t *testing.T) {
 					b := setup(t)
 					b.exec("create table platform.zones (handler int, n int, zone text); grant all on platform.zones to spectral_platform")
