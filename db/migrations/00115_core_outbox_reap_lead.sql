@@ -14,7 +14,8 @@ set local role spectral_owner;
 -- The reason is in last_error and, under reaped_at, in failure_history (core.failure_history_with). The attempt stays counted. The
 -- handler at work is charged with a failure where it is the likeliest to have ended the worker: nothing
 -- else that the worker had in flight, and lost with it, has seen as many workers die, or this is the tenth. A server that was
--- started since explains it, and is nobody's death. Writes core.outbox.
+-- started since explains it, and is nobody's death. A row that has no room for all that is re-pended without charge and memory. Writes
+-- core.outbox, core.reaped_leases.
 create or replace function core.outbox_reap(p_limit integer default 50, p_after_id uuid default null, p_after_occurred_at timestamptz default null)
 returns table (event_id uuid, occurred_at timestamptz, event_type text, generation bigint, attempts integer, charged boolean,
   reaped boolean, reason text)
@@ -32,6 +33,7 @@ declare
   v_xid xid8;
   v_failures integer;
   v_message text;
+  v_error text;
 begin
   if p_limit is null or p_limit not between 1 and 1000 then
     raise exception 'p_limit %: must be from 1 to 1000', p_limit using errcode = 'invalid_parameter_value';
@@ -75,7 +77,8 @@ begin
     -- that fits into last_error, whatever its letters
     reason := left(format('LeaseExpired: %s: %s', coalesce(v_row.lease_handler, 'outbox'), v_message), 2000);
     -- in a block of its own: a row that cannot be written must not keep those behind it
-    begin
+    <<trying>>
+    for v_bare in 0..1 loop begin
       v_failures := case when jsonb_typeof(v_row.handler_failures #> array[v_row.lease_handler, 'failures']) = 'number'
                          then least(greatest((v_row.handler_failures #>> array[v_row.lease_handler, 'failures'])::numeric, 0), 1000000)::integer
                          else 0 end;
@@ -83,29 +86,34 @@ begin
       set status = 'pending', claim_token = null, claimed_by = null, lease_handler = null,
           available_at = clock_timestamp(), crashes = o.crashes + case when v_row.restarted then 0 else 1 end, last_error = reason,
           first_failed_at = coalesce(o.first_failed_at, clock_timestamp()),
-          handler_failures = case when not charged then o.handler_failures
+          handler_failures = case when not charged or v_bare = 1 then o.handler_failures
             else jsonb_set(o.handler_failures, array[v_row.lease_handler],
                    jsonb_build_object('failures', v_failures + 1, 'class', 'LeaseExpired', 'error', left(v_message, 1000))) end,
-          failure_history = core.failure_history_with(o.failure_history,
+          failure_history = case when v_bare = 1 then o.failure_history else core.failure_history_with(o.failure_history,
             jsonb_build_object('reaped_at', clock_timestamp(), 'reason', reason, 'attempts', o.attempts,
-              'handler', o.lease_handler, 'claimed_by', o.claimed_by, 'claimed_at', o.claimed_at))
+              'handler', o.lease_handler, 'claimed_by', o.claimed_by, 'claimed_at', o.claimed_at)) end
       where o.id = v_row.id and o.occurred_at = v_row.occurred_at and o.claim_token = v_row.claim_token;
       if not found then
         raise exception 'a trigger keeps the row as it is';
       end if;
       insert into core.reaped_leases as r (claimed_by, crashes, reaped_at)
-      select v_row.claimed_by, v_row.crashes, clock_timestamp() where v_row.claimed_by is not null
+      select v_row.claimed_by, v_row.crashes, clock_timestamp() where v_row.claimed_by is not null and v_bare = 0
       on conflict (claimed_by) do update
       set reaped_at = excluded.reaped_at,
           crashes = case when r.reaped_at > v_row.claimed_at then greatest(r.crashes, excluded.crashes) else excluded.crashes end;
       reaped := true;
+      charged := charged and v_bare = 0;
       v_ids := v_ids || v_row.id;
       v_channels := v_channels || v_row.channel;
+      exit trying;
     exception when others then
       reaped := false;
+      v_error := sqlstate || ': ' || sqlerrm;
+    end; end loop;
+    if not reaped then
       charged := false;
-      reason := sqlstate || ': ' || sqlerrm;
-    end;
+      reason := v_error;
+    end if;
     return next;
   end loop;
   for v_channel, v_id in select distinct on (n.channel) n.channel, n.id from unnest(v_channels, v_ids) as n(channel, id) order by n.channel loop
