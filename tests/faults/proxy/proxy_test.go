@@ -26,6 +26,7 @@ type bundle struct {
 	direct string
 	proxy  *proxy.Proxy
 	conn   *pgx.Conn // through it
+	past   *pgx.Conn // and past it
 }
 
 func setup(t *testing.T) *bundle {
@@ -33,7 +34,7 @@ func setup(t *testing.T) *bundle {
 	t.Parallel()
 	direct := pgtest.NewEmpty(t)
 	p := proxy.InFrontOf(t, direct)
-	b := &bundle{T: t, direct: direct, proxy: p}
+	b := &bundle{T: t, direct: direct, proxy: p, past: pgtest.Conn(t, direct)}
 	b.conn = pgtest.Conn(t, p.URL(t, direct))
 	b.must(b.exec("create table t (n int)", patience))
 	return b
@@ -56,7 +57,7 @@ func (b *bundle) exec(sql string, within time.Duration) error {
 // rows counts, past the proxy, what is in table t.
 func (b *bundle) rows() (n int) {
 	b.Helper()
-	b.must(pgtest.Conn(b.T, b.direct).QueryRow(b.Context(), "select count(*) from t").Scan(&n))
+	b.must(b.past.QueryRow(b.Context(), "select count(*) from t").Scan(&n))
 	return n
 }
 
