@@ -20,14 +20,31 @@ import (
 
 var block = regexp.MustCompile("(?ms)^```(go|sql|diff) ?(\\S*)\n(.*?)^```$")
 
-// TestAddingAnEvent does what docs/adding-an-event.md says in a copy of the tree.
+// TestAddingAnEvent does what docs/adding-an-event.md says in a copy of the tree, and then what docs/leased-work.md does.
 func TestAddingAnEvent(t *testing.T) {
 	t.Parallel()
-	page, err := os.ReadFile(filepath.Join(root, "docs/adding-an-event.md"))
-	must(t, err)
 	tree := copyTree(t)
-	files, changes := 0, 0
-	for _, b := range block.FindAllStringSubmatch(string(page), -1) {
+	for _, page := range []struct {
+		name           string
+		files, changes int
+	}{{"adding-an-event.md", 6, 5}, {"leased-work.md", 3, 6}} {
+		if files, changes := follow(t, tree, page.name); files != page.files || changes != page.changes {
+			t.Fatalf("%s has %d files and %d changes, want %d and %d", page.name, files, changes, page.files, page.changes)
+		}
+		run(t, tree, "", "make", "generate")
+		run(t, tree, "", "go", "vet", "./...")
+		run(t, tree, "", "go", "test", "./tests/architecture", "./tests/contracts")
+		run(t, tree, "", "go", "test", "./tests/database", "-run", "TestSchema$|TestPrivileges$|TestDownLosesNothing/worlds.retired_memories")
+		run(t, tree, "", "go", "test", "./tests/integration", "-run", "Memory")
+	}
+}
+
+// follow makes the files and the changes of a page in tree, and says how many they were.
+func follow(t *testing.T, tree, page string) (files, changes int) {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join(root, "docs", page))
+	must(t, err)
+	for _, b := range block.FindAllStringSubmatch(string(text), -1) {
 		kind, file, text := b[1], b[2], b[3]
 		if kind == "diff" {
 			changes++
@@ -39,14 +56,7 @@ func TestAddingAnEvent(t *testing.T) {
 		must(t, os.MkdirAll(filepath.Dir(filepath.Join(tree, file)), 0o755))
 		must(t, os.WriteFile(filepath.Join(tree, file), []byte(text), 0o644))
 	}
-	if files < 6 || changes < 5 {
-		t.Fatalf("the page has %d files and %d changes: its blocks are not found", files, changes)
-	}
-	run(t, tree, "", "make", "generate")
-	run(t, tree, "", "go", "vet", "./...")
-	run(t, tree, "", "go", "test", "./tests/architecture", "./tests/contracts")
-	run(t, tree, "", "go", "test", "./tests/database", "-run", "TestSchema$|TestPrivileges$|TestDownLosesNothing/worlds.retired_memories")
-	run(t, tree, "", "go", "test", "./tests/integration", "-run", "Memory")
+	return files, changes
 }
 
 // copyTree copies what git knows of, and what is new, to a folder of the test's own.
