@@ -674,6 +674,31 @@ func TestDamageIsFound(t *testing.T) {
 	}
 }
 
+// Whoever keeps the lead for itself is named, and how to end it: no worker can say why nothing is reaped.
+func TestWhoKeepsTheLeadIsNamed(t *testing.T) {
+	t.Parallel()
+	p := admit(t)
+	p.exec(insert(cards, "1", "outbox_gen_1", "10 minutes") +
+		"; update core.outbox set status = 'in_flight', claim_token = gen_random_uuid(), claimed_at = now() - interval '10 minutes', claimed_by = 'somebody'")
+	keeper := pgtest.Conn(t, p.admin.Config().ConnString())
+	if _, err := keeper.Exec(p.ctx, "begin; select from core.leads where duty = 'reap' for key share"); err != nil {
+		t.Fatal(err)
+	}
+	who := fmt.Sprintf("session %d of postgres", keeper.PgConn().PID())
+	result := p.examine("leases", nil)
+	if len(result.Findings) != 2 || !strings.Contains(result.Findings[0].Seen, who) {
+		t.Fatalf("it says %+v; want %s first", result, who)
+	}
+	_, cure, _ := strings.Cut(result.Findings[0].Cure, ": ")
+	p.exec(cure)
+	for result = p.examine("leases", nil); len(result.Findings) != 1; { // until its session is gone
+		result = p.examine("leases", nil)
+	}
+	if !strings.Contains(result.Findings[0].Cure, "outbox_reap") {
+		t.Errorf("after the cure it says %+v", result)
+	}
+}
+
 // What the login may not see is never called fine.
 func TestWhatIsNotSeenIsUnknown(t *testing.T) {
 	t.Parallel()

@@ -187,15 +187,40 @@ from (select extract(epoch from statement_timestamp() - coalesce(o.claimed_at, o
 	}
 	var findings []Finding
 	if s.Overdue > 0 {
+		holders, err := leadHolders(ctx, v)
+		if err != nil {
+			return "", nil, err
+		}
+		cure := "run a worker, each reaps; or: set role spectral_worker; select * from core.outbox_reap(); which says why a row cannot be re-pended"
+		for _, h := range holders {
+			findings = append(findings, Finding{Critical, "nobody can reap, sweep or measure: " + h.Who + " has locked core.leads, and its transaction stays open",
+				fmt.Sprintf("end it, as a superuser, a member of pg_signal_backend or its own login: select pg_terminate_backend(%d)", h.PID)})
+			cure = "end what has locked core.leads, which is named beside this; a worker then reaps them"
+		}
 		findings = append(findings, Finding{Critical,
-			fmt.Sprintf("%d events are in flight past their lease, the longest by %s, and nobody reaps them; held by %s", s.Overdue, span(s.Longest), s.Whose),
-			"run a worker, each reaps; or: set role spectral_worker; select * from core.outbox_reap(); which says why a row cannot be re-pended"})
+			fmt.Sprintf("%d events are in flight past their lease, the longest by %s, and nobody reaps them; held by %s", s.Overdue, span(s.Longest), s.Whose), cure})
 	}
 	if s.Ahead > 0 {
 		findings = append(findings, Finding{Warning, fmt.Sprintf("%d events in flight were claimed in the future, by the database's clock: until then nobody reaps them", s.Ahead),
 			"set the database's clock; then, as spectral_owner: update core.outbox set claimed_at = clock_timestamp() where status = 'in_flight' and claimed_at > clock_timestamp();"})
 	}
 	return fmt.Sprintf("%d in flight, %d past their lease", s.InFlight, s.Overdue), findings, nil
+}
+
+// leadHolder is a session that keeps every worker from leading.
+type leadHolder struct {
+	PID int32
+	Who string
+}
+
+// leadHolders finds those that have a lock on core.leads and stay in their transaction: our own functions hold it for a moment.
+func leadHolders(ctx context.Context, v *visit) ([]leadHolder, error) {
+	return all[leadHolder](ctx, v, `
+select l.pid, format('session %s of %s (%s)', l.pid, coalesce(a.usename, 'unknown'), coalesce(nullif(a.application_name, ''), 'unnamed')) as who
+from pg_locks l join pg_stat_activity a on a.pid = l.pid
+where l.relation = 'core.leads'::regclass and l.granted and l.mode <> 'AccessShareLock'
+  and (a.state like 'idle in transaction%' or a.xact_start < statement_timestamp() - make_interval(secs => $1))
+group by l.pid, a.usename, a.application_name order by l.pid`, overdueAfter)
 }
 
 // generations finds those that are neither running nor over.
