@@ -96,8 +96,10 @@ func TestNobodyWaitsToLead(t *testing.T) {
 		return value[bool](t, q, "select core.lead($1)", duty)
 	}
 	first := begin(t, pgtest.Conn(t, d.at))
-	if !lead(first, "reap") || !lead(first, "reap") {
-		t.Error("the first does not lead")
+	for range 2 {
+		if !lead(first, "reap") {
+			t.Error("the first does not lead")
+		}
 	}
 	if lead(second, "reap") {
 		t.Error("two lead at once")
