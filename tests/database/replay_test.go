@@ -6,6 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"os"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -330,6 +332,39 @@ func TestReplayIntoTheGenerationThatConsumes(t *testing.T) {
 				t.Errorf("%+v: a replay into %d: SQLSTATE %q", c, generation, code)
 			}
 		}
+	}
+}
+
+// What several functions have to agree on is said by one, and where that is asked of each event it costs no call.
+func TestWhatFunctionsAgreeOnIsSaidOnce(t *testing.T) {
+	t.Parallel()
+	conn := pgtest.Conn(t, pgtest.New(t))
+	for what, c := range map[string]struct{ by, like string }{
+		"who consumes a type":                   {"core.consumes", `consumed_in\s*->`},
+		"how often an event was replayed":       {"core.prior_replays", `->>?\s*'cycle'`},
+		"whether an event was tried":            {"core.tried", `last_error IS NOT NULL`},
+		"what an act in bulk locks":             {"core.operated_rows", `unnest\(p_event_ids.*skip locked`},
+		"what an act in bulk takes for its ids": {"core.operated_ids", `cardinality\(p_event_ids\) > 1000`},
+		"who is nobody's consumer":              {"core.unconsumed", `core.event_types t\s+where[^;]*not core.consumes`},
+	} {
+		if by := values[string](t, conn, `select format('core.%s', p.proname) from pg_proc p
+			where p.pronamespace = 'core'::regnamespace and p.prokind = 'f' and pg_get_functiondef(p.oid) ~* $1`, c.like); !slices.Equal(by, []string{c.by}) {
+			t.Errorf("%s is said by %q, not by %s alone", what, by, c.by)
+		}
+	}
+	for _, name := range sources(t) {
+		text, err := os.ReadFile("../../db/" + name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if strings.HasPrefix(name, "queries/") && regexp.MustCompile(`consumed_in|->>? *'cycle'|skip locked`).Match(text) {
+			t.Errorf("%s says for itself what a function says", name)
+		}
+	}
+	plan := values[string](t, conn, `explain (verbose, costs off) select core.consumes(o.generation, t.consumed_in, t.consumed), core.tried(o.attempts, o.last_error), core.handles('a.b', o.target)
+		from core.outbox o join core.event_types t on t.event_type = o.event_type and t.event_version = o.event_version`)
+	if text := strings.Join(plan, "\n"); strings.Contains(text, "core.consumes") || strings.Contains(text, "core.tried") || strings.Contains(text, "core.handles") {
+		t.Errorf("a function is called for each row:\n%s", text)
 	}
 }
 

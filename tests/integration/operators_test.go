@@ -72,7 +72,7 @@ func TestAReplayRunsWhatIsUnhandled(t *testing.T) {
 	// by force it runs through again, with no effect
 	acted, err = operator.Replay(b.ctx, selection, pgtest.Generation, "anna", false, unhurried(1))
 	must(t, err)
-	if acted.Done != 0 || acted.LeftOut != 1 || len(acted.Reasons) != 1 || acted.Reasons[0].State != "delivered" {
+	if acted.Done != 0 || acted.LeftOut != 1 || len(acted.Reasons) != 1 || acted.Reasons[0].State != "delivered anew" {
 		t.Errorf("of a delivered event it came to %+v", acted)
 	}
 	// once for each time that somebody asks: who replays the same selection twice has it replayed once
@@ -200,7 +200,7 @@ func TestRetryNowWakes(t *testing.T) {
 	l.delivered(1)
 	s, err := operator.Select(b.ctx, admin.Filter{Statuses: []admin.Status{admin.Scheduled}}, 0)
 	must(t, err)
-	if acted, err := operator.RetryNow(b.ctx, s, "anna", admin.Pace{}); err != nil || acted.Done != 1 {
+	if acted, err := operator.RetryNow(b.ctx, s, "anna", admin.Pace{}); err != nil || acted.Done != 1 || *acted.NeverTried != 1 {
 		t.Fatalf("it came to %+v, %v", acted, err)
 	}
 	l.delivered(1)
@@ -298,6 +298,86 @@ func TestReplayingMany(t *testing.T) {
 	must(t, err)
 	if acted.Done != 0 || acted.LeftOut != 70 || acted.Reasons[0].State != "failed anew" {
 		t.Errorf("of what failed anew it came to %+v", acted.Done)
+	}
+}
+
+// Who names an event means the failure that it had when it was looked at, whatever the clocks say: one that has failed, or was delivered, anew since is
+// left out, and nothing is done to it.
+func TestWhatIsNamedIsTheFailureThatWasShown(t *testing.T) {
+	b := setup(t)
+	operator := b.operator()
+	all := b.publishMany(2)
+	ids := []uuid.UUID{all[0].EventID, all[1].EventID}
+	again := func(sql string) { b.exec("update core.outbox set "+sql+" where id = $1", ids[0]) }
+	left := func(what, state string, acted admin.Acted, err error) {
+		t.Helper()
+		must(t, err)
+		if acted.Done != 1 || acted.LeftOut != 1 || acted.Reasons[0].EventID != ids[0] || acted.Reasons[0].State != state {
+			t.Errorf("%s: %+v", what, acted)
+		}
+	}
+	for _, ahead := range []string{"0 s", "1 hour"} { // by which the clock is set back afterwards
+		b.exec("update core.outbox set status = 'pending', delivered_at = null")
+		b.fail()
+		b.exec("update core.outbox set claimed_at = claimed_at + $1::text::interval", ahead)
+		s, err := operator.SelectToReplay(b.ctx, ids, pgtest.Generation, false)
+		must(t, err)
+		again("claimed_at = greatest(clock_timestamp(), claimed_at + interval '1 ms')")
+		acted, err := operator.Replay(b.ctx, s, pgtest.Generation, "anna", false, unhurried(10))
+		left("replay of what failed anew", "failed anew", acted, err)
+		if n := one[int](b, "select jsonb_array_length(failure_history) from core.outbox where id = $1", ids[0]); n != 0 {
+			t.Errorf("%d cycles have ended", n)
+		}
+		b.exec("update core.outbox set failure_history = '[]'")
+		b.fail()
+
+		s, err = operator.SelectToDiscard(b.ctx, ids)
+		must(t, err)
+		again("claimed_at = greatest(clock_timestamp(), claimed_at + interval '2 hours')")
+		acted, err = operator.Discard(b.ctx, s, "anna", "", unhurried(10))
+		left("discard of what failed anew", "failed anew", acted, err)
+		b.exec("update core.outbox set deleted_at = null, discarded_at = null, failure_history = '[]'")
+
+		b.exec("update core.outbox set status = 'delivered', delivered_at = clock_timestamp() + $1::text::interval", ahead)
+		s, err = operator.SelectToReplay(b.ctx, ids, pgtest.Generation, true)
+		must(t, err)
+		again("delivered_at = greatest(clock_timestamp(), delivered_at + interval '1 ms')")
+		acted, err = operator.Replay(b.ctx, s, pgtest.Generation, "anna", true, unhurried(10))
+		left("replay of what was delivered anew", "delivered anew", acted, err)
+		b.exec("update core.outbox set failure_history = '[]'")
+	}
+}
+
+// By a filter what fails anew while the events are still being read is left out as well.
+func TestWhatFailsAnewWhileItIsSelectedIsLeftOut(t *testing.T) {
+	b := setup(t)
+	operator := b.operator()
+	b.publishMany(3)
+	b.fail()
+	// which the filter asks of each event, and may have to wait
+	b.exec(`create or replace function core.tried(p_attempts integer, p_last_error text) returns boolean language plpgsql as
+		'begin perform pg_advisory_xact_lock_shared(77); return true; end'`)
+	held := pgtest.Conn(t, b.url)
+	_, err := held.Exec(b.ctx, "select pg_advisory_lock(77)")
+	must(t, err)
+	tried, selected := true, make(chan admin.Selection, 1)
+	go func() {
+		s, err := operator.Select(b.ctx, admin.Filter{Statuses: []admin.Status{admin.Failed}, Tried: &tried}, 0)
+		if err != nil {
+			t.Error(err)
+		}
+		selected <- s
+	}()
+	b.eventually("the events are being read", func() bool {
+		return one[bool](b, "select exists (select from pg_locks where locktype = 'advisory' and objid = 77 and not granted)")
+	})
+	b.exec("update core.outbox set claimed_at = clock_timestamp() where payload ->> 'n' = '1'")
+	_, err = held.Exec(b.ctx, "select pg_advisory_unlock(77)")
+	must(t, err)
+	acted, err := operator.Replay(b.ctx, <-selected, pgtest.Generation, "anna", false, unhurried(10))
+	must(t, err)
+	if acted.Done != 2 || acted.LeftOut != 1 || acted.Reasons[0].State != "failed anew" {
+		t.Errorf("it came to %+v", acted)
 	}
 }
 

@@ -32,15 +32,17 @@ from core.outbox_undiscard_many(@ids::uuid[], nullif(@by_whom::text, ''), @occur
 select core.outbox_undiscard(@id::uuid, nullif(@by_whom::text, ''));
 
 -- name: OperatorRetryNow :many
-select r.event_id::uuid as event_id, r.occurred_at::timestamptz as occurred_at
+select r.event_id::uuid as event_id, r.occurred_at::timestamptz as occurred_at, r.tried::boolean as tried
 from core.outbox_retry_now_many(@ids::uuid[], nullif(@by_whom::text, ''), @occurred_ats::timestamptz[]) as r;
 
 -- name: OperatorRetryNowOne :exec
 select core.outbox_retry_now(@id::uuid, nullif(@by_whom::text, ''));
 
 -- name: OperatorTwins :many
--- The events of an id.
-select o.occurred_at from core.outbox o where o.id = @id::uuid order by o.occurred_at limit 2;
+-- The events of an id. Year 1 stands for one that has not settled.
+select o.occurred_at, core.tried(o.attempts, o.last_error)::boolean as tried,
+  coalesce(case when o.status = 'failed' then o.claimed_at else o.delivered_at end, '0001-01-01 00:00:00+00')::timestamptz as settled_at
+from core.outbox o where o.id = @id::uuid order by o.occurred_at limit 2;
 
 -- name: OperatorStates :many
 -- What has become of events, that were to be replayed into the generation; 0: into none.
@@ -51,12 +53,11 @@ select k.id::uuid as id, k.occurred_at::timestamptz as occurred_at,
     when o.deleted_at is not null then 'expired'
     when o.status = 'failed' and o.claimed_at >= @as_of::timestamptz then 'failed anew'
     when o.status = 'delivered' and o.delivered_at >= @as_of::timestamptz then 'delivered anew'
-    when o.status in ('failed', 'delivered') and not coalesce((t.consumed_in ->> (@generation::bigint)::text)::boolean, t.consumed, true)
-      and @generation::bigint > 0 then 'of a type that nobody consumes there'
+    when o.status in ('failed', 'delivered') and @generation::bigint > 0
+      and core.unconsumed(o.event_type, o.event_version, @generation::bigint) then 'of a type that nobody consumes there'
     else o.status end::text as state
 from (select unnest(@ids::uuid[]) as id, unnest(@occurred_ats::timestamptz[]) as occurred_at) as k
 left join core.outbox o on o.id = k.id and o.occurred_at = k.occurred_at
-left join core.event_types t on t.event_type = o.event_type and t.event_version = o.event_version
 left join core.retention_policies p on p.subject = 'outbox_row' and p.content_class = '*';
 
 -- name: PauseType :exec

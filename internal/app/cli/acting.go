@@ -85,7 +85,9 @@ func (a *acting) chosen(args []string) (ids []uuid.UUID, filter admin.Filter, er
 	if filter, err = a.filter(); err != nil {
 		return nil, filter, err
 	}
-	filter.Tried = a.tried
+	if a.tried {
+		filter.Tried = &a.tried
+	}
 	switch {
 	case len(args) > 0 && len(given) > 0:
 		return nil, filter, usageError{fmt.Errorf("events are named, and %s is given as well: leave one of them out", strings.Join(given, " and "))}
@@ -126,7 +128,31 @@ func (a *acting) selected(ctx context.Context, operator *admin.Admin, filter adm
 		return admin.Selection{}, err
 	}
 	tellUnknown(ctx, a.p, operator, filter, selection.Len() > 0)
+	if a.tried {
+		a.tellNeverTried(ctx, operator, filter)
+	}
 	return selection, nil
+}
+
+// tellNeverTried says on stderr how many events would fit, but were never tried. Like [tellUnknown] it is a word beside a result.
+func (a *acting) tellNeverTried(ctx context.Context, operator *admin.Admin, filter admin.Filter) {
+	ctx, cancel := context.WithTimeout(ctx, tellingTimeout)
+	defer cancel()
+	filter.Tried = new(bool)
+	counted, err := operator.Count(ctx, filter, admin.Count{By: []admin.Dimension{admin.ByStatus}, Limit: 1})
+	if err != nil || counted.Groups[0].Count == 0 {
+		return
+	}
+	_, _ = fmt.Fprintf(a.p.Stderr, "left alone: %s published for a later time and never tried; only one that is named by its id is made due before that\n",
+		eventsText(int(counted.Groups[0].Count)))
+}
+
+// waits says what n events wait for, if it is known how many of them were never tried.
+func waits(n int, neverTried *int) string {
+	if neverTried == nil {
+		return ""
+	}
+	return fmt.Sprintf(": %d waiting for a retry, %d published for a later time and never tried", n-*neverTried, *neverTried)
 }
 
 // question asks for consent to do it to n events.
@@ -181,12 +207,15 @@ func (a *acting) run(named bool, s admin.Selection, do func(context.Context, adm
 	}
 	if err == nil && named && acted.LeftOut > 0 {
 		err = fmt.Errorf("of the named events, %d of %d left out: not %s", acted.LeftOut, s.Len(), a.done)
+		if slices.ContainsFunc(acted.Reasons, func(left admin.LeftOut) bool { return strings.HasSuffix(left.State, " anew") }) {
+			err = fmt.Errorf("%w; what has failed or was delivered since it was looked at is another matter: look again (`workers events show`), and ask again", err)
+		}
 	}
 	return err
 }
 
 func (a *acting) sum(acted admin.Acted) {
-	_, _ = fmt.Fprintf(a.p.Stdout, "%s %s\n", a.done, eventsText(acted.Done))
+	_, _ = fmt.Fprintf(a.p.Stdout, "%s %s%s\n", a.done, eventsText(acted.Done), waits(acted.Done, acted.NeverTried))
 	if acted.LeftOut == 0 {
 		return
 	}
@@ -249,7 +278,7 @@ type eventsAct struct {
 	further                   string                                                                    // of the question: when or where
 	named                     func(*admin.Admin, context.Context, []uuid.UUID) (admin.Selection, error) // all, or why not
 	many                      func(context.Context, *admin.Admin, admin.Selection, string, admin.Pace) (admin.Acted, error)
-	tried                     bool // a filter means events that have been tried only
+	waiting                   bool // it is about what waits: a filter means events that have been tried only, and it says how many have not
 }
 
 func (e eventsAct) command(p Process) *cobra.Command {
@@ -258,7 +287,7 @@ func (e eventsAct) command(p Process) *cobra.Command {
 		e.flags(cmd)
 	}
 	a := newActing(p, cmd, e.verb, e.done, e.statuses...)
-	a.tried = e.tried
+	a.tried = e.waiting
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		ids, filter, err := a.chosen(args)
 		if err != nil {
@@ -279,6 +308,15 @@ func (e eventsAct) command(p Process) *cobra.Command {
 			if a.dryRun {
 				showing = p
 			}
+			var neverTried *int
+			further := e.further
+			if e.waiting {
+				n := selection.NeverTried()
+				neverTried = &n
+				if n > 0 {
+					further += fmt.Sprintf(", %d of them published for a later time and never tried", n)
+				}
+			}
 			switch {
 			case a.dryRun && *a.asJSON:
 				all, err := operator.Shown(ctx, selection, selection.Len())
@@ -287,10 +325,11 @@ func (e eventsAct) command(p Process) *cobra.Command {
 				}
 				notDone(p)
 				return printJSON(p, struct {
-					AsOf   time.Time     `json:"as_of"`
-					Count  int           `json:"count"`
-					Events []admin.Event `json:"events"`
-				}{selection.AsOf.UTC(), selection.Len(), append([]admin.Event{}, all...)})
+					AsOf       time.Time     `json:"as_of"`
+					Count      int           `json:"count"`
+					NeverTried *int          `json:"never_tried,omitempty"`
+					Events     []admin.Event `json:"events"`
+				}{selection.AsOf.UTC(), selection.Len(), neverTried, append([]admin.Event{}, all...)})
 			case selection.Len() > 0 && (a.dryRun || !a.yes):
 				if err := a.shown(showing, operator, selection); err != nil {
 					return err
@@ -302,12 +341,12 @@ func (e eventsAct) command(p Process) *cobra.Command {
 				}
 			}
 			if a.dryRun {
-				_, _ = fmt.Fprintln(p.Stdout, eventsText(selection.Len()))
+				_, _ = fmt.Fprintln(p.Stdout, eventsText(selection.Len())+waits(selection.Len(), neverTried))
 				notDone(p)
 				return nil
 			}
 			if selection.Len() > 0 {
-				if err := consent(ctx, p, a.yes, a.question(selection.Len(), e.further)); err != nil {
+				if err := consent(ctx, p, a.yes, a.question(selection.Len(), further)); err != nil {
 					return err
 				}
 			}

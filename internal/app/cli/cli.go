@@ -122,7 +122,12 @@ func rootCommand(p Process) *cobra.Command {
 	root.SetIn(p.Stdin)
 	root.SetOut(p.Stdout)
 	root.SetErr(p.Stderr)
-	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError{wrongValue(err)} })
+	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
+		if unknown, ok := errors.AsType[*pflag.NotExistError](err); ok {
+			return unknownFlag(cmd, unknown)
+		}
+		return usageError{wrongValue(err)}
+	})
 	root.Version = thisBuild().String()
 	root.SetVersionTemplate("{{.Version}}\n")
 	root.PersistentFlags().String("log-level", "info", "least level of log entries on stderr: debug, info, warn or error")

@@ -46,11 +46,13 @@ func eventsUndiscardCommand(p Process) *cobra.Command {
 
 func eventsRetryNowCommand(p Process) *cobra.Command {
 	return eventsAct{
-		use: "retry-now", verb: "retry", done: "made due", statuses: []admin.Status{admin.Scheduled}, further: " now", tried: true,
+		use: "retry-now", verb: "retry", done: "made due", statuses: []admin.Status{admin.Scheduled}, further: " now", waiting: true,
 		short: "Let waiting events run at once",
-		long: `Make events due at once that wait for a retry after a failure; one that was published for a later time is made due only
-if it is named by its id. Nothing else about them changes: the tries so far count, and a handler that has given up stays so, which only a
-replay undoes once the event has failed.`,
+		long: `Make events due at once that wait for a retry after a failure: those named by id, or all that the flags fit. Nothing else about them changes: the
+tries so far count, and a handler that has given up stays so, which only a replay undoes once the event has failed.
+
+It is not meant for events that their producer published for a later time. Those that were never tried are left alone by the flags, --all as well, and only
+counted; one that is named by its id is made due all the same. Dry run, question and result say how many there are of either kind.`,
 		example: `  workers events retry-now 0198c5d4-9a52-7c11-8f0e-3b7a4d2f6e10
   workers events retry-now --error ConnectionError --yes`,
 		named: (*admin.Admin).SelectToRetryNow,

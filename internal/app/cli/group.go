@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"unicode/utf8"
 
 	"github.com/spf13/cobra"
 )
@@ -39,11 +40,17 @@ func didYouMean(names []string) string {
 	return ": did you mean " + strings.Join(names[:min(len(names), mostMeant)], ", or ") + "?"
 }
 
-// nearest are those of the known names that one that is not among them may stand for, as cobra finds a command that is meant.
+// nearest are those of the known names that one that is not among them may stand for, as cobra finds a command that is meant; only the
+// nearest of them, and for a short name none that shares less than half of it.
 func nearest(name string, known []string) []string {
-	names := &cobra.Command{SuggestionsMinimumDistance: farthestName}
+	names := &cobra.Command{}
 	for _, k := range known {
 		names.AddCommand(&cobra.Command{Use: k, Run: func(*cobra.Command, []string) {}})
 	}
-	return names.SuggestionsFor(name)
+	for names.SuggestionsMinimumDistance = range min(farthestName, utf8.RuneCountInString(name)/2) + 1 {
+		if meant := names.SuggestionsFor(name); len(meant) > 0 {
+			return meant
+		}
+	}
+	return nil
 }

@@ -7,6 +7,9 @@ import (
 	"strings"
 	"time"
 
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
 	"spectral/internal/core/events/infrastructure/postgres/admin"
 )
 
@@ -59,3 +62,27 @@ func tellUnknown(ctx context.Context, p Process, a *admin.Admin, filter admin.Fi
 
 // tellingTimeout bounds looking for what is known.
 const tellingTimeout = 2 * time.Second
+
+// unknownFlag refuses what is not the name of a flag of cmd, with those that may be meant, also by who gives a name one dash. Of a group that is
+// given something else before, it is the command that is not known.
+func unknownFlag(cmd *cobra.Command, unknown *pflag.NotExistError) error {
+	if before := cmd.Flags().Args(); cmd.HasSubCommands() && len(before) > 0 {
+		return unknownCommand(cmd, before)
+	}
+	name, typed := unknown.GetSpecifiedName(), "--"+unknown.GetSpecifiedName()
+	if letters := unknown.GetSpecifiedShortnames(); letters != "" {
+		name, _, _ = strings.Cut(letters, "=")
+		typed = "-" + name
+	}
+	var known []string
+	cmd.Flags().VisitAll(func(flag *pflag.Flag) {
+		if !flag.Hidden {
+			known = append(known, flag.Name)
+		}
+	})
+	meant := nearest(name, known)
+	for i := range meant {
+		meant[i] = "--" + meant[i]
+	}
+	return usageError{fmt.Errorf("unknown flag %.60s for %q%s; see `%s --help`", typed, cmd.CommandPath(), didYouMean(meant), cmd.CommandPath())}
+}

@@ -55,6 +55,9 @@ type Acted struct {
 	// Reasons are for the first of those that were left out.
 	Reasons []LeftOut `json:"reasons"`
 	Pending int       `json:"not_reached"` // not gone through before an error
+	// NeverTried is how many of those that were made due no handler had tried before; nil for other acts.
+	NeverTried *int `json:"never_tried,omitempty"`
+	neverTried int
 }
 
 // LeftOut is an event that an act passed over.
@@ -67,45 +70,61 @@ type LeftOut struct {
 }
 
 // Replay lets events run again under the code of a generation (seed: replay procedure), in batches. Delivered ones only by force. Whatever
-// somebody else has replayed meanwhile, or what has failed or was delivered anew and was not named, is left out: each is replayed once by all who replay at
-// once, and an event that fails again is not replayed in circles. A new selection of delivered events has those that were replayed, too.
+// somebody else has replayed meanwhile, or what has failed or was delivered anew, is left out: each is replayed once by all who replay at
+// once, an event that fails again is not replayed in circles, and nobody replays a failure that he has not been shown. A new selection of delivered events has those that were replayed, too.
 func (a *Admin) Replay(ctx context.Context, s Selection, to events.Generation, by string, force bool, pace Pace) (Acted, error) {
-	return a.act(ctx, s, pace, "replay", to, func(ctx context.Context, queries *coredb.Queries, ids []uuid.UUID, occurredAts []time.Time) ([]ref, error) {
+	return a.act(ctx, s, pace, "replay", to, func(ctx context.Context, queries *coredb.Queries, ids []uuid.UUID, occurredAts []time.Time) ([]actedOn, error) {
 		rows, err := queries.OperatorReplay(ctx, coredb.OperatorReplayParams{
 			Ids: ids, OccurredAts: occurredAts, Generation: int64(to), ByWhom: by, SettledBefore: s.settledBefore(), Force: force,
 		})
-		return refs(rows, func(r coredb.OperatorReplayRow) ref { return ref{r.EventID, r.OccurredAt.UnixMicro()} }), err
+		return each(rows, func(r coredb.OperatorReplayRow) actedOn {
+			return actedOn{ref: ref{r.EventID, r.OccurredAt.UnixMicro()}}
+		}), err
 	})
 }
 
 // Discard gives failed events up for good, in batches.
 func (a *Admin) Discard(ctx context.Context, s Selection, by, reason string, pace Pace) (Acted, error) {
-	return a.act(ctx, s, pace, "discard", 0, func(ctx context.Context, queries *coredb.Queries, ids []uuid.UUID, occurredAts []time.Time) ([]ref, error) {
+	return a.act(ctx, s, pace, "discard", 0, func(ctx context.Context, queries *coredb.Queries, ids []uuid.UUID, occurredAts []time.Time) ([]actedOn, error) {
 		rows, err := queries.OperatorDiscard(ctx, coredb.OperatorDiscardParams{
 			Ids: ids, OccurredAts: occurredAts, ByWhom: by, Reason: reason, FailedBefore: s.settledBefore(),
 		})
-		return refs(rows, func(r coredb.OperatorDiscardRow) ref { return ref{r.EventID, r.OccurredAt.UnixMicro()} }), err
+		return each(rows, func(r coredb.OperatorDiscardRow) actedOn {
+			return actedOn{ref: ref{r.EventID, r.OccurredAt.UnixMicro()}}
+		}), err
 	})
 }
 
 // Undiscard takes discards back, within the days of grace of retention, in batches.
 func (a *Admin) Undiscard(ctx context.Context, s Selection, by string, pace Pace) (Acted, error) {
-	return a.act(ctx, s, pace, "undiscard", 0, func(ctx context.Context, queries *coredb.Queries, ids []uuid.UUID, occurredAts []time.Time) ([]ref, error) {
+	return a.act(ctx, s, pace, "undiscard", 0, func(ctx context.Context, queries *coredb.Queries, ids []uuid.UUID, occurredAts []time.Time) ([]actedOn, error) {
 		rows, err := queries.OperatorUndiscard(ctx, coredb.OperatorUndiscardParams{Ids: ids, OccurredAts: occurredAts, ByWhom: by})
-		return refs(rows, func(r coredb.OperatorUndiscardRow) ref { return ref{r.EventID, r.OccurredAt.UnixMicro()} }), err
+		return each(rows, func(r coredb.OperatorUndiscardRow) actedOn {
+			return actedOn{ref: ref{r.EventID, r.OccurredAt.UnixMicro()}}
+		}), err
 	})
 }
 
-// RetryNow makes pending events due that wait for a later time, in batches. Parked handlers stay parked.
+// RetryNow makes pending events due that wait for a later time, for a retry or as their producer asked, in batches. Parked handlers stay parked.
 func (a *Admin) RetryNow(ctx context.Context, s Selection, by string, pace Pace) (Acted, error) {
-	return a.act(ctx, s, pace, "retry now", 0, func(ctx context.Context, queries *coredb.Queries, ids []uuid.UUID, occurredAts []time.Time) ([]ref, error) {
+	acted, err := a.act(ctx, s, pace, "retry now", 0, func(ctx context.Context, queries *coredb.Queries, ids []uuid.UUID, occurredAts []time.Time) ([]actedOn, error) {
 		rows, err := queries.OperatorRetryNow(ctx, coredb.OperatorRetryNowParams{Ids: ids, OccurredAts: occurredAts, ByWhom: by})
-		return refs(rows, func(r coredb.OperatorRetryNowRow) ref { return ref{r.EventID, r.OccurredAt.UnixMicro()} }), err
+		return each(rows, func(r coredb.OperatorRetryNowRow) actedOn {
+			return actedOn{ref: ref{r.EventID, r.OccurredAt.UnixMicro()}, neverTried: !r.Tried}
+		}), err
 	})
+	acted.NeverTried = &acted.neverTried
+	return acted, err
 }
 
-func refs[R any](rows []R, of func(R) ref) []ref {
-	all := make([]ref, len(rows))
+// actedOn is an event that an act was done to.
+type actedOn struct {
+	ref
+	neverTried bool
+}
+
+func each[R any](rows []R, of func(R) actedOn) []actedOn {
+	all := make([]actedOn, len(rows))
 	for i, row := range rows {
 		all[i] = of(row)
 	}
@@ -115,7 +134,7 @@ func refs[R any](rows []R, of func(R) ref) []ref {
 // act does something to the events of a selection, batch by batch, until ctx ends: not within a batch. To is the generation they go
 // to, 0 for none.
 func (a *Admin) act(ctx context.Context, s Selection, pace Pace, name string, to events.Generation,
-	do func(context.Context, *coredb.Queries, []uuid.UUID, []time.Time) ([]ref, error)) (acted Acted, err error) {
+	do func(context.Context, *coredb.Queries, []uuid.UUID, []time.Time) ([]actedOn, error)) (acted Acted, err error) {
 	if pace.Batch < 0 || pace.Batch > MaxBatch {
 		return Acted{}, fmt.Errorf("batch %d: must be from 1 to %d", pace.Batch, MaxBatch)
 	}
@@ -127,7 +146,7 @@ func (a *Admin) act(ctx context.Context, s Selection, pace Pace, name string, to
 		if err := limiter.WaitN(ctx, len(ids)); err != nil {
 			return acted, fmt.Errorf("%s: stopped: %w", name, context.Cause(ctx))
 		}
-		var done []ref
+		var done []actedOn
 		batch, cancel := context.WithTimeout(context.WithoutCancel(ctx), batchTimeout)
 		err := a.inTx(batch, func(tx pgx.Tx) (err error) {
 			queries := coredb.New(tx)
@@ -137,6 +156,11 @@ func (a *Admin) act(ctx context.Context, s Selection, pace Pace, name string, to
 		if err == nil {
 			acted.Done += len(done)
 			acted.Pending -= len(ids)
+			for _, d := range done {
+				if d.neverTried {
+					acted.neverTried++
+				}
+			}
 			err = a.explain(batch, &acted, s.settledBefore(), to, ids, occurredAts, done)
 		}
 		cancel()
@@ -151,7 +175,7 @@ func (a *Admin) act(ctx context.Context, s Selection, pace Pace, name string, to
 }
 
 // explain notes what a batch has left out.
-func (a *Admin) explain(ctx context.Context, acted *Acted, asOf time.Time, to events.Generation, ids []uuid.UUID, occurredAts []time.Time, done []ref) error {
+func (a *Admin) explain(ctx context.Context, acted *Acted, asOf time.Time, to events.Generation, ids []uuid.UUID, occurredAts []time.Time, done []actedOn) error {
 	if len(done) == len(ids) {
 		return nil
 	}
@@ -161,8 +185,8 @@ func (a *Admin) explain(ctx context.Context, acted *Acted, asOf time.Time, to ev
 		return nil
 	}
 	made := make(map[ref]bool, len(done))
-	for _, r := range done {
-		made[r] = true
+	for _, d := range done {
+		made[d.ref] = true
 	}
 	var leftIDs []uuid.UUID
 	var leftTimes []time.Time

@@ -57,8 +57,8 @@ type Filter struct {
 	OlderThan, NewerThan time.Duration
 	ErrorClasses         []string // the text before the first colon of last_error
 	ErrorContains        string   // a part of last_error, as it is written there
-	// Tried leaves out what no handler has tried yet, such as events that were published for later.
-	Tried bool
+	// Tried asks for what a handler has tried, or for what none has, such as events that were published for later; nil: for both.
+	Tried *bool
 }
 
 var eventTypeForm = regexp.MustCompile(`^[a-z][a-z0-9_]*(\.[a-z][a-z0-9_]*)+$`)
@@ -194,8 +194,8 @@ func (f Filter) since() string {
 }
 
 func (f Filter) whereButStatus(w *where) {
-	if f.Tried {
-		w.and("(o.attempts > 0 or o.last_error is not null)")
+	if f.Tried != nil {
+		w.and("core.tried(o.attempts, o.last_error) = ?", *f.Tried)
 	}
 	if len(f.EventTypes) > 0 {
 		w.and("o.event_type = any (?::text[])", f.EventTypes)

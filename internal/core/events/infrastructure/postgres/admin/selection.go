@@ -19,18 +19,16 @@ type Selection struct {
 	// AsOf is the moment, by the database clock.
 	AsOf time.Time
 	refs []ref
-	// named are events that were asked for by their ids: whatever has become of them since, they are meant.
-	named bool
+	// lastSettled is when the last of those that were asked for by their ids, and had failed or been delivered, did so; zero: none.
+	lastSettled time.Time
+	neverTried  int
 }
 
-// always is after any time of an event: PostgreSQL has it, and the clock of no server.
-var always = time.Date(9999, 12, 31, 0, 0, 0, 0, time.UTC)
-
-// settledBefore is when an event must have failed to be meant still. That is no question to a named one, whose failure may lie
-// ahead of a clock that was set back.
+// settledBefore is when an event must have failed, or been delivered, to be meant still: what has failed anew since is another failure than the one
+// that was shown. A named one is meant by the failure that it was selected with, which may lie ahead of a clock that was set back.
 func (s Selection) settledBefore() time.Time {
-	if s.named {
-		return always
+	if !s.lastSettled.IsZero() {
+		return s.lastSettled.Add(time.Microsecond) // which is the least that the database tells apart
 	}
 	return s.AsOf
 }
@@ -43,6 +41,10 @@ type ref struct {
 
 // Len is how many events there are.
 func (s Selection) Len() int { return len(s.refs) }
+
+// NeverTried is how many of the events no handler had tried yet, so that they wait as their producer asked and for no retry. Counted of
+// events that were named, 0 of those that a filter has selected.
+func (s Selection) NeverTried() int { return s.neverTried }
 
 // slice are the names of the events from i to before j, as the SQL functions take them.
 func (s Selection) slice(i, j int) (ids []uuid.UUID, occurredAts []time.Time) {
@@ -60,19 +62,21 @@ func (a *Admin) Select(ctx context.Context, filter Filter, timeout time.Duration
 	}
 	condition, arguments := filter.Where(1)
 	err = a.search(ctx, timeout, func(tx pgx.Tx) error {
+		// first: what fails anew while many are read is not what was read
+		if err := tx.QueryRow(ctx, "select clock_timestamp()").Scan(&s.AsOf); err != nil {
+			return err
+		}
 		rows, err := tx.Query(ctx, "select o.id, o.occurred_at from core.outbox o where "+condition+" order by o.claimed_at, o.id, o.occurred_at", arguments...)
 		if err != nil {
 			return err
 		}
 		var id uuid.UUID
 		var occurredAt time.Time
-		if _, err := pgx.ForEachRow(rows, []any{&id, &occurredAt}, func() error {
+		_, err = pgx.ForEachRow(rows, []any{&id, &occurredAt}, func() error {
 			s.refs = append(s.refs, ref{id, occurredAt.UnixMicro()})
 			return nil
-		}); err != nil {
-			return err
-		}
-		return tx.QueryRow(ctx, "select clock_timestamp()").Scan(&s.AsOf)
+		})
+		return err
 	})
 	if err != nil {
 		return Selection{}, fmt.Errorf("select events: %w", err)
@@ -138,7 +142,6 @@ func (a *Admin) SelectToRetryNow(ctx context.Context, ids []uuid.UUID) (Selectio
 // is refused for the very reasons that the act would be.
 func (a *Admin) selectNamed(ctx context.Context, ids []uuid.UUID, try func(*coredb.Queries, uuid.UUID) error) (s Selection, err error) {
 	var refusals []error
-	s.named = true
 	for _, id := range ids {
 		err := a.inTx(ctx, func(tx pgx.Tx) error {
 			trial, err := tx.Begin(ctx)
@@ -149,15 +152,21 @@ func (a *Admin) selectNamed(ctx context.Context, ids []uuid.UUID, try func(*core
 			if undone := trial.Rollback(ctx); err != nil || undone != nil {
 				return errors.Join(err, undone)
 			}
-			times, err := coredb.New(tx).OperatorTwins(ctx, id)
+			twins, err := coredb.New(tx).OperatorTwins(ctx, id)
 			if err != nil {
 				return err
 			}
-			if len(times) == 0 { // deleted this moment
+			if len(twins) == 0 { // deleted this moment
 				return unknownEvent(id)
 			}
-			for _, t := range times {
-				s.refs = append(s.refs, ref{id, t.UnixMicro()})
+			for _, twin := range twins {
+				s.refs = append(s.refs, ref{id, twin.OccurredAt.UnixMicro()})
+				if twin.SettledAt.After(s.lastSettled) {
+					s.lastSettled = twin.SettledAt
+				}
+				if !twin.Tried {
+					s.neverTried++
+				}
 			}
 			return tx.QueryRow(ctx, "select clock_timestamp()").Scan(&s.AsOf)
 		})

@@ -190,7 +190,7 @@ func (q *Queries) OperatorReplayable(ctx context.Context, arg OperatorReplayable
 }
 
 const operatorRetryNow = `-- name: OperatorRetryNow :many
-select r.event_id::uuid as event_id, r.occurred_at::timestamptz as occurred_at
+select r.event_id::uuid as event_id, r.occurred_at::timestamptz as occurred_at, r.tried::boolean as tried
 from core.outbox_retry_now_many($1::uuid[], nullif($2::text, ''), $3::timestamptz[]) as r
 `
 
@@ -203,6 +203,7 @@ type OperatorRetryNowParams struct {
 type OperatorRetryNowRow struct {
 	EventID    uuid.UUID
 	OccurredAt time.Time
+	Tried      bool
 }
 
 func (q *Queries) OperatorRetryNow(ctx context.Context, arg OperatorRetryNowParams) ([]OperatorRetryNowRow, error) {
@@ -214,7 +215,7 @@ func (q *Queries) OperatorRetryNow(ctx context.Context, arg OperatorRetryNowPara
 	var items []OperatorRetryNowRow
 	for rows.Next() {
 		var i OperatorRetryNowRow
-		if err := rows.Scan(&i.EventID, &i.OccurredAt); err != nil {
+		if err := rows.Scan(&i.EventID, &i.OccurredAt, &i.Tried); err != nil {
 			return nil, err
 		}
 		items = append(items, i)
@@ -247,12 +248,11 @@ select k.id::uuid as id, k.occurred_at::timestamptz as occurred_at,
     when o.deleted_at is not null then 'expired'
     when o.status = 'failed' and o.claimed_at >= $1::timestamptz then 'failed anew'
     when o.status = 'delivered' and o.delivered_at >= $1::timestamptz then 'delivered anew'
-    when o.status in ('failed', 'delivered') and not coalesce((t.consumed_in ->> ($2::bigint)::text)::boolean, t.consumed, true)
-      and $2::bigint > 0 then 'of a type that nobody consumes there'
+    when o.status in ('failed', 'delivered') and $2::bigint > 0
+      and core.unconsumed(o.event_type, o.event_version, $2::bigint) then 'of a type that nobody consumes there'
     else o.status end::text as state
 from (select unnest($3::uuid[]) as id, unnest($4::timestamptz[]) as occurred_at) as k
 left join core.outbox o on o.id = k.id and o.occurred_at = k.occurred_at
-left join core.event_types t on t.event_type = o.event_type and t.event_version = o.event_version
 left join core.retention_policies p on p.subject = 'outbox_row' and p.content_class = '*'
 `
 
@@ -296,23 +296,31 @@ func (q *Queries) OperatorStates(ctx context.Context, arg OperatorStatesParams) 
 }
 
 const operatorTwins = `-- name: OperatorTwins :many
-select o.occurred_at from core.outbox o where o.id = $1::uuid order by o.occurred_at limit 2
+select o.occurred_at, core.tried(o.attempts, o.last_error)::boolean as tried,
+  coalesce(case when o.status = 'failed' then o.claimed_at else o.delivered_at end, '0001-01-01 00:00:00+00')::timestamptz as settled_at
+from core.outbox o where o.id = $1::uuid order by o.occurred_at limit 2
 `
 
-// The events of an id.
-func (q *Queries) OperatorTwins(ctx context.Context, id uuid.UUID) ([]time.Time, error) {
+type OperatorTwinsRow struct {
+	OccurredAt time.Time
+	Tried      bool
+	SettledAt  time.Time
+}
+
+// The events of an id. Year 1 stands for one that has not settled.
+func (q *Queries) OperatorTwins(ctx context.Context, id uuid.UUID) ([]OperatorTwinsRow, error) {
 	rows, err := q.db.Query(ctx, operatorTwins, id)
 	if err != nil {
 		return nil, err
 	}
 	defer rows.Close()
-	var items []time.Time
+	var items []OperatorTwinsRow
 	for rows.Next() {
-		var occurred_at time.Time
-		if err := rows.Scan(&occurred_at); err != nil {
+		var i OperatorTwinsRow
+		if err := rows.Scan(&i.OccurredAt, &i.Tried, &i.SettledAt); err != nil {
 			return nil, err
 		}
-		items = append(items, occurred_at)
+		items = append(items, i)
 	}
 	if err := rows.Err(); err != nil {
 		return nil, err
