@@ -90,24 +90,33 @@ func (m *Migrator) Up(ctx context.Context, generation events.Generation) ([]*goo
 	})
 }
 
-// up applies what is not applied, waiting for locks in short turns.
+// up applies what is not applied.
 func (m *Migrator) up(ctx context.Context) (results []*goose.MigrationResult, err error) {
-	patience, cancel := context.WithTimeout(ctx, lockPatience)
-	defer cancel()
-	for pause := lockPause; ; pause = min(2*pause, lockPausesLong) {
+	err = m.inTurns(ctx, func() error {
 		applied, err := m.provider.Up(ctx)
 		if partial, ok := errors.AsType[*goose.PartialError](err); ok {
 			applied = partial.Applied
 		}
 		results = append(results, applied...)
+		return err
+	})
+	return results, err
+}
+
+// inTurns migrates, and again as long as a step does not get a lock: it waits in short turns.
+func (m *Migrator) inTurns(ctx context.Context, migrate func() error) error {
+	patience, cancel := context.WithTimeout(ctx, lockPatience)
+	defer cancel()
+	for pause := lockPause; ; pause = min(2*pause, lockPausesLong) {
+		err := migrate()
 		if pg, ok := errors.AsType[*pgconn.PgError](err); !ok || pg.Code != pgerrcode.LockNotAvailable {
-			return results, err
+			return err
 		}
 		m.log.WarnContext(ctx, "a migration waits for a lock that a long transaction holds, which `workers doctor snapshots` names",
 			logReason, oneLine(err).Error(), logDelay, pause.Milliseconds())
 		select {
 		case <-patience.Done():
-			return results, err
+			return err
 		case <-time.After(pause):
 		}
 	}
@@ -122,9 +131,26 @@ func (m *Migrator) ComparePrivileges(ctx context.Context) (missing, unexpected [
 	return missing, unexpected, err
 }
 
-// Down undoes the newest step; it refuses one that would lose data.
-func (m *Migrator) Down(ctx context.Context) (*goose.MigrationResult, error) {
-	result, err := m.provider.Down(ctx)
+// Down undoes the newest step; it refuses one that would lose data. It waits for locks as Up does; the step that it has waited for is undone
+// or none.
+func (m *Migrator) Down(ctx context.Context) (result *goose.MigrationResult, err error) {
+	var awaited int64
+	err = m.inTurns(ctx, func() error {
+		if awaited > 0 {
+			newest, err := m.provider.GetDBVersion(ctx)
+			if err != nil {
+				return err
+			}
+			if newest != awaited {
+				return fmt.Errorf("nothing was done: the newest step is not %d any more, but %d", awaited, newest)
+			}
+		}
+		result, err = m.provider.Down(ctx)
+		if partial, ok := errors.AsType[*goose.PartialError](err); ok && partial.Failed != nil {
+			awaited = partial.Failed.Source.Version
+		}
+		return err
+	})
 	if err != nil {
 		return nil, migrationError(err)
 	}

@@ -542,6 +542,51 @@ func TestAnIndexWaitsWithoutBlockingPublishers(t *testing.T) {
 	wantSchema(t, at)
 }
 
+// A step down waits as one up does; while it waits somebody else may undo it, and then none further is.
+func TestAStepDownWaitsWithoutBlockingPublishers(t *testing.T) {
+	t.Parallel()
+	for name, meanwhile := range map[string]bool{"and is undone": false, "and somebody else undoes it": true} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			at, ctx := pgtest.New(t), deadline(t)
+			watcher := pgtest.Conn(t, at)
+			migrator := newMigrator(t, at)
+			const table, newest = 112, "select max(version_id) from public.goose_db_version"
+			for { // to the step that made a table, which whoever reads it keeps from being dropped
+				if _, err := migrator.Down(ctx); err != nil {
+					t.Fatal(err)
+				}
+				if value[int](t, watcher, newest) == table {
+					break
+				}
+			}
+			long := begin(t, pgtest.Conn(t, at))
+			exec(t, long, "select count(*) from core.leads")
+			undone := make(chan error, 1)
+			go func() {
+				_, err := migrator.Down(ctx)
+				undone <- err
+			}()
+			waiting := "exists (select from pg_locks where relation = 'core.leads'::regclass and not granted)"
+			waitFor(t, watcher, "select "+waiting)
+			waitFor(t, watcher, "select not "+waiting)
+			if meanwhile {
+				exec(t, watcher, "delete from public.goose_db_version where version_id = $1", table)
+			} else {
+				waitFor(t, watcher, "select "+waiting) // in its next turn
+			}
+			finish(t, long)
+			err := <-undone
+			if now := value[int](t, watcher, newest); now != table-1 {
+				t.Errorf("the newest step is %d", now)
+			}
+			if elsewhere := err != nil && strings.Contains(err.Error(), "the newest step is not 112 any more, but 111"); elsewhere != meanwhile || err != nil && !elsewhere {
+				t.Errorf("it says %v", err)
+			}
+		})
+	}
+}
+
 // Managed Postgres gives no superuser: the owner of the database, who may create roles, migrates.
 func TestMigrateWithoutSuperuser(t *testing.T) {
 	t.Parallel()

@@ -67,7 +67,8 @@ func migrateDownCommand(p Process) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "down", Short: "Undo the newest step; refused where it would lose data", Args: cobra.NoArgs,
 		Long: `Undo the newest step. It names the step and asks, unless --yes is given. It is refused where rows would be lost that nothing brings
-back, and says which. A deployment that is rolled back needs none of it: an older build works on a newer schema.`,
+back, and says which. It waits for locks as migrate up does. A deployment that is rolled back needs none of it: an older build works on a
+newer schema.`,
 		Example: `  workers migrate down
   workers migrate down --yes`,
 		RunE: migrating(p, func(cmd *cobra.Command, m *app.Migrator, _ events.Generation) error {
