@@ -692,6 +692,36 @@ func SortForCreation(subjects []string) {
 	copy(subjects, sorted)
 }
 
+// CalledBy are those of the functions without which the subjects cannot be brought back, and those without which these cannot.
+func CalledBy(subjects, functions []string) (called []string, err error) {
+	if len(functions) == 0 {
+		return nil, nil
+	}
+	named := make(map[string][]string) // by how SQL calls them
+	for _, subject := range functions {
+		if words := subjectForm.FindStringSubmatch(subject); words != nil {
+			named[words[2]+"("] = append(named[words[2]+"("], subject)
+		}
+	}
+	for pending := slices.Clone(subjects); len(pending) > 0; pending = pending[1:] {
+		text, err := SchemaStatements(pending[0])
+		if err != nil {
+			return nil, err
+		}
+		if strings.HasPrefix(pending[0], "function ") {
+			text = parsedAtOnce(text)
+		}
+		for _, name := range qualifiedName.FindAllString(comment.ReplaceAllString(text, ""), -1) {
+			for _, subject := range named[name] {
+				if !slices.Contains(called, subject) && !slices.Contains(subjects, subject) {
+					called, pending = append(called, subject), append(pending, subject)
+				}
+			}
+		}
+	}
+	return called, nil
+}
+
 var (
 	qualifiedName = regexp.MustCompile(`\b[a-z_]+\.[a-z0-9_]+\b\(?`)
 	comment       = regexp.MustCompile(`--[^\n]*`)

@@ -73,9 +73,17 @@ func schema(ctx context.Context, v *visit) (string, []Finding, error) {
 		}
 		findings = append(findings, damage(subject, map[bool]string{true: "missing", false: "altered"}[missing[subject]]))
 	}
+	functions := slices.DeleteFunc(slices.Clone(d.Missing), func(subject string) bool { return !strings.HasPrefix(subject, "function ") })
 	for table, subjects := range parts {
 		i := slices.IndexFunc(findings, func(f Finding) bool { return f.Seen == table+" is missing" })
-		findings[i] = Finding{Critical, fmt.Sprintf("%s, with %d parts", findings[i].Seen, len(subjects)), gone + remake(append([]string{table}, subjects...)...)}
+		whole := append([]string{table}, subjects...)
+		called, err := app.CalledBy(whole, functions) // each is a finding of its own as well
+		if err != nil {
+			return "", nil, err
+		}
+		whole = append(whole, called...)
+		app.SortForCreation(whole)
+		findings[i] = Finding{Critical, fmt.Sprintf("%s, with %d parts", findings[i].Seen, len(subjects)), gone + remake(whole...)}
 	}
 	slices.SortStableFunc(findings, func(a, b Finding) int { return rank(b.State) - rank(a.State) })
 	if more := len(findings) - maxListed; more > 0 {
