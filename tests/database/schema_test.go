@@ -456,6 +456,10 @@ func waitFor(t *testing.T, q querier, question string) {
 	}
 }
 
+// buildWaits says that the build of an index has waited for a snapshot for longer than for a lock that others queue behind.
+const buildWaits = `select exists (select from pg_stat_activity where datname = current_database() and query like 'create index concurrently%'
+	and wait_event = 'virtualxid' and clock_timestamp() - query_start > interval '1 second')`
+
 // A step that cannot have its lock must not keep publishers waiting behind it: it gives up quickly,
 // and is tried again until a long transaction has ended.
 func TestAMigrationWaitsWithoutBlockingPublishers(t *testing.T) {
@@ -488,9 +492,12 @@ func TestAMigrationWaitsWithoutBlockingPublishers(t *testing.T) {
 		exec(t, publisher, "select core.outbox_publish('worlds.world_model_card.published', 'worlds', '{\"card_id\": \"c\", \"version\": 1, \"title\": \"t\"}')")
 		waitFor(t, watcher, "select not exists (select from pg_locks where relation = 'core.outbox'::regclass and not granted)")
 	}
-	if err := long.Rollback(ctx); err != nil {
-		t.Fatal(err)
-	}
+	// the builds of indexes that follow wait for whoever sees what was before, and nobody for them
+	snapshot := begin(t, pgtest.Conn(t, at))
+	exec(t, snapshot, "set transaction isolation level repeatable read; select count(*) from core.event_types")
+	finish(t, long)
+	waitFor(t, watcher, buildWaits)
+	finish(t, snapshot)
 	if err := <-migrated; err != nil {
 		t.Fatal(err)
 	}
@@ -531,8 +538,7 @@ func TestAnIndexWaitsWithoutBlockingPublishers(t *testing.T) {
 		t.Fatal(err)
 	}
 	// the build waits for the snapshot: for longer than a turn, which the wait itself says
-	waitFor(t, watcher, `select exists (select from pg_stat_activity where datname = current_database() and query like 'create index concurrently%'
-		and wait_event = 'virtualxid' and clock_timestamp() - query_start > interval '1 second')`)
+	waitFor(t, watcher, buildWaits)
 	if err := snapshot.Rollback(ctx); err != nil {
 		t.Fatal(err)
 	}

@@ -32,7 +32,7 @@ once: they take turns.`,
 with db/privileges.txt: a difference is reported on stderr.
 
 A step that waits for a lock gives up after half a second, so that nobody queues behind it, and is tried again for ten
-minutes. If one fails, those before it stand, and the next run goes on from there.`,
+minutes. The build of an index, behind which nobody queues, waits for as long as it takes. If one fails, those before it stand, and the next run goes on from there.`,
 			Example: `  DATABASE_URL=postgres://owner@db/app SPECTRAL_GENERATION=7 workers migrate up`,
 			RunE: migrating(p, func(cmd *cobra.Command, m *app.Migrator, g events.Generation) error {
 				results, err := m.Up(cmd.Context(), g)
