@@ -21,20 +21,21 @@ import (
 	"spectral/tests/pgtest"
 )
 
-const goldenSchema = "testdata/schema.txt"
+const goldenSchema = "../../db/schema.txt"
 
-// dump writes out our schemas.
-func dump(t testing.TB, at string) string {
+func schemaOf(t testing.TB, at string) []app.SchemaObject {
 	t.Helper()
 	objects, err := app.ReadSchema(deadline(t), pgtest.Conn(t, at))
 	if err != nil {
 		t.Fatal(err)
 	}
-	lines := make([]string, len(objects))
-	for i, o := range objects {
-		lines[i] = o.Definition
-	}
-	return strings.Join(lines, "\n") + "\n"
+	return objects
+}
+
+// dump writes out our schemas.
+func dump(t testing.TB, at string) string {
+	t.Helper()
+	return app.WriteSchema(schemaOf(t, at))
 }
 
 // wantSchema compares a database with one that was migrated without disturbance.
@@ -46,41 +47,19 @@ func wantSchema(t testing.TB, at string) {
 }
 
 func TestSchema(t *testing.T) {
-	have := dump(t, pgtest.New(t))
+	have := schemaOf(t, pgtest.New(t))
+	if parsed := app.ParseSchema(app.WriteSchema(have)); !slices.Equal(parsed, have) {
+		t.Error("what is read is not what was written")
+	}
 	if *update {
-		if err := os.WriteFile(goldenSchema, []byte(have), 0o644); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile("../../db/schema.sum", []byte(sum(t)), 0o644); err != nil {
+		if err := os.WriteFile(goldenSchema, []byte(app.WriteSchema(have)), 0o644); err != nil {
 			t.Fatal(err)
 		}
 		return
 	}
-	want, err := os.ReadFile(goldenSchema)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if string(want) != have {
-		t.Errorf("the schema is not that of %s; if it is meant to change: `make generate`, and read the diff\n%s",
-			goldenSchema, diff(string(want), have))
-	}
-}
-
-// sum is what db/schema.sum has to be.
-func sum(t *testing.T) string {
-	t.Helper()
-	objects, err := app.ReadSchema(deadline(t), pgtest.Conn(t, pgtest.New(t)))
-	if err != nil {
-		t.Fatal(err)
-	}
-	return app.SchemaSum(objects)
-}
-
-// Doctors compare with what the build has in it.
-func TestSchemaSumIsCurrent(t *testing.T) {
-	t.Parallel()
-	if want := sum(t); db.SchemaSum != want {
-		t.Errorf("db/schema.sum is not that of the migrations: `make generate`\n%s", diff(db.SchemaSum, want))
+	same := func(objects []app.SchemaObject) string { return app.WriteSchema(app.SameEverywhere(objects)) }
+	if want, have := same(app.ParseSchema(db.Schema)), same(have); want != have {
+		t.Errorf("the schema is not that of db/schema.txt; if it is meant to change: `make generate`, and read the diff\n%s", diff(want, have))
 	}
 }
 
@@ -255,7 +234,7 @@ func TestDownAndUpAgain(t *testing.T) {
 	if err := down(t, migrator); err != nil {
 		t.Fatal(err)
 	}
-	if left := dump(t, at); left != "\n" {
+	if left := dump(t, at); left != "" {
 		t.Errorf("going down leaves\n%s", left)
 	}
 	if left := values[string](t, conn, "select defaclacl::text from pg_default_acl"); len(left) > 0 {
@@ -429,7 +408,7 @@ func TestKilledMigrator(t *testing.T) {
 	if err := <-killed; err == nil {
 		t.Fatal("a migrator whose session was ended reports success")
 	}
-	if left := dump(t, at); left != "\n" {
+	if left := dump(t, at); left != "" {
 		t.Errorf("the step that was cut short leaves\n%s", left)
 	}
 	if err := holder.Rollback(ctx); err != nil {
