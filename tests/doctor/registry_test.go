@@ -44,7 +44,7 @@ func TestRegisteredOtherwise(t *testing.T) {
 			deprecated = c.Type
 		}
 	}
-	for _, d := range []struct {
+	for i, d := range []struct {
 		event, set, seen string
 		state            doctor.State
 	}{
@@ -80,17 +80,18 @@ func TestRegisteredOtherwise(t *testing.T) {
 				t.Errorf("with %s, who does not know the generation is told %+v", d.set, result)
 			}
 		}
-		// a build that has not started yet will register what it has
-		if result := p.examine("tables", as(7)); len(result.Findings) > 0 {
-			t.Errorf("with %s, the next build's doctor says %+v", d.set, result.Findings)
+		if i%5 == 1 { // of one in five, for the time that it takes
+			// a build that has not started yet will register what it has
+			if result := p.examine("tables", as(7)); len(result.Findings) > 0 {
+				t.Errorf("with %s, the next build's doctor says %+v", d.set, result.Findings)
+			}
+			// and what a later one has registered stands
+			p.exec("insert into core.deployments (generation) values (5); " + changed + "registered_by = 5" + where)
+			if result := p.examine("tables", as(4)); len(result.Findings) > 0 {
+				t.Errorf("with %s of generation 5, that of 4 says %+v", d.set, result.Findings)
+			}
+			p.exec("delete from core.deployments where generation = 5; " + changed + "registered_by = 1" + where)
 		}
-		// and what a later one has registered stands
-		p.exec("insert into core.deployments (generation) values (5); " + changed + "registered_by = 5" + where)
-		if result := p.examine("tables", as(4)); len(result.Findings) > 0 {
-			t.Errorf("with %s of generation 5, that of 4 says %+v", d.set, result.Findings)
-		}
-		p.exec("delete from core.deployments where generation = 5; " + changed + "registered_by = 1" + where)
-
 		migrateUp()
 		if result := p.examine("tables", as(pgtest.Generation)); len(result.Findings) > 0 {
 			t.Errorf("after the cure of %s it says %+v", d.set, result.Findings)
