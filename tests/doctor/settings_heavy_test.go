@@ -109,6 +109,14 @@ func TestSettingsAreCured(t *testing.T) {
 			t.Errorf("of %s of the URL it says %+v", name, f)
 		}
 	}
+
+	// without a connection for a look past what the URL sets, what was found before stands
+	p.exec("alter role watcher connection limit 1; alter role somebody set synchronous_commit = off")
+	if result := p.examine("settings", nil); len(result.Findings) != 2 || result.State != doctor.Warning || result.Findings[1].State != doctor.Unknown {
+		t.Errorf("with a single connection it says %+v", result)
+	}
+	p.exec("alter role watcher connection limit -1; alter role somebody reset all")
+
 	p.url = bare
 	p.mustBeFine("settings", "without what the URL set")
 }

@@ -201,11 +201,11 @@ func settings(ctx context.Context, v *visit) (string, []Finding, error) {
 	// what sessions begin with that say nothing, and what this one began with
 	given, err := beginning(ctx, v.tx)
 	if err != nil {
-		return "", nil, err
+		return "", findings, err
 	}
 	bare, err := withoutOptions(ctx, v, given)
-	if err != nil {
-		return "", nil, err
+	if err != nil { // there is no connection left, say: what was found stands
+		return "", findings, err
 	}
 	for _, name := range watched {
 		f := meaning(name)
