@@ -15,7 +15,7 @@ var Migrations embed.FS
 //go:embed privileges.txt
 var Privileges string
 
-// SchemaSum is the list of what the migrations come to, a hash and an object a line.
+// Schema is what the migrations come to, object by object, as the catalogs have it.
 //
-//go:embed schema.sum
-var SchemaSum string
+//go:embed schema.txt
+var Schema string

@@ -15,36 +15,61 @@ import (
 // SchemaObjects are the subjects of all objects of this build's schema, sorted.
 func SchemaObjects() []string {
 	var subjects []string
-	for line := range strings.Lines(db.SchemaSum) {
-		if _, subject, found := strings.Cut(strings.TrimSpace(line), " "); found {
-			subjects = append(subjects, subject)
-		}
+	for _, o := range declaredSchema() {
+		subjects = append(subjects, o.Subject)
 	}
 	slices.Sort(subjects)
 	return subjects
 }
 
+// declared are the objects of this build's schema by subject.
+var declared = sync.OnceValue(func() map[string]definition {
+	all := make(map[string]definition)
+	for _, o := range declaredSchema() {
+		if words := subjectForm.FindStringSubmatch(o.Subject); words != nil {
+			all[o.Subject] = definition{o, words[1], words[2], words[4], words[6]}
+		}
+	}
+	return all
+})
+
+// definition is an object of this build's schema with the parts of its subject.
+type definition struct {
+	SchemaObject
+	kind, name, arguments, table string
+}
+
 // SchemaStatements returns the SQL that makes an object of this build's schema as the migrations have it, whether it is missing or
-// altered: from the newest step that defines it, with the grants of db/privileges.txt that go with an object. It is
+// altered: as db/schema.txt has it, with the grants of db/privileges.txt that go with an object. It is
 // for psql, by a login that is a member of spectral_owner.
 //
 // What it cannot bring back are rows: those of a table that is gone, but for what migrations put in, and the values of a column. A column's
 // type is said in a comment.
 func SchemaStatements(subject string) (string, error) {
-	words := subjectForm.FindStringSubmatch(subject)
-	if words == nil || !slices.Contains(SchemaObjects(), subject) {
+	d, found := declared()[subject]
+	if !found {
 		return "", fmt.Errorf("this build's schema has no object %.200q; `workers migrate show` without one lists them", subject)
 	}
-	steps, err := migrationStatements()
-	if err != nil {
-		return "", err
+	switch d.kind {
+	case "function":
+		object := "function " + d.name + "(" + d.arguments + ")"
+		return "-- if it is refused because what it returns is another: drop " + subject + "; first\n" +
+			transaction(append([]string{d.Definition, d.comment(object), "revoke all on " + object + " from public"}, grants(object)...)...), nil
+	case "trigger", "policy":
+		return transaction(fmt.Sprintf("drop %s if exists %s on %s", d.kind, d.name, d.table), d.Definition, d.newComment(d.kind+" "+d.name+" on "+d.table)), nil
+	case "index":
+		return d.index()
+	case "constraint":
+		return d.constraint(), nil
+	case "query of view":
+		return d.view(d.name), nil
+	case "table":
+		return d.wholeTable()
+	case "column":
+		return d.column(), nil
+	default: // a schema
+		return "-- a schema that is gone has taken its rows with it: restore it from a backup\n" + transaction(d.comment("schema "+d.name)), nil
 	}
-	d := definitions{steps: steps, kind: words[1], name: words[2], arguments: words[4], table: words[6]}
-	statements, err := d.of(subject)
-	if err != nil {
-		return "", fmt.Errorf("%s: %w", subject, err)
-	}
-	return statements, nil
 }
 
 // SchemaDropStatement drops an object that is not of this build's schema; empty: no statement should be recommended.
@@ -68,23 +93,19 @@ func SchemaDropStatement(subject string) string {
 
 // TableOf is the table that an object of this build's schema is or belongs to; empty: none.
 func TableOf(subject string) string {
-	words := subjectForm.FindStringSubmatch(subject)
-	if words == nil {
-		return ""
-	}
-	switch kind, name := words[1], words[2]; kind {
+	d := declared()[subject]
+	switch d.kind {
 	case "table":
-		return name
+		return d.name
 	case "column":
-		return name[:strings.LastIndex(name, ".")]
+		return d.name[:strings.LastIndex(d.name, ".")]
 	case "index":
-		steps, err := migrationStatements()
-		if err != nil {
-			return ""
+		if form := indexForm.FindStringSubmatch(d.Definition); form != nil {
+			return form[2]
 		}
-		return definitions{steps: steps, name: name}.indexed()
+		return ""
 	default:
-		return words[6]
+		return d.table
 	}
 }
 
@@ -97,130 +118,6 @@ func GrantStatement(line string) string {
 }
 
 var subjectForm = regexp.MustCompile(`^(schema|table|query of view|column|constraint|index|trigger|policy|function) ("?[A-Za-z0-9_."]+)((?:\(([^()]*)\))?)( of ([A-Za-z0-9_."]+))?$`)
-
-// migrationStatements are the statements of all steps upwards, in their order, without the comments before them.
-var migrationStatements = sync.OnceValues(func() (all []string, err error) {
-	files, err := fs.Glob(db.Migrations, "migrations/*.sql")
-	if err != nil {
-		return nil, err
-	}
-	slices.Sort(files)
-	for _, file := range files {
-		text, err := fs.ReadFile(db.Migrations, file)
-		if err != nil {
-			return nil, err
-		}
-		up, _, _ := strings.Cut(string(text), "-- +goose Down")
-		for up != "" { // what goose is told to be one statement may have semicolons within
-			many, rest, _ := strings.Cut(up, "-- +goose StatementBegin\n")
-			all = append(all, splitStatements(many)...)
-			single, rest, _ := strings.Cut(rest, "-- +goose StatementEnd\n")
-			if single = strings.TrimSpace(leadingComments.ReplaceAllString(single, "")); single != "" {
-				all = append(all, strings.TrimSuffix(single, ";"))
-			}
-			up = rest
-		}
-	}
-	return all, nil
-})
-
-var leadingComments = regexp.MustCompile(`^(\s*--[^\n]*\n)+`)
-
-// skip returns where what begins at i ends, if that is a comment or quoted; else i.
-func skip(sql string, i int) int {
-	rest := sql[i:]
-	end := func(from int, closing string) int {
-		if at := strings.Index(rest[from:], closing); at >= 0 {
-			return i + from + at + len(closing)
-		}
-		return len(sql)
-	}
-	switch {
-	case strings.HasPrefix(rest, "--"):
-		return end(0, "\n")
-	case strings.HasPrefix(rest, "'"), strings.HasPrefix(rest, `"`):
-		return end(1, rest[:1])
-	case strings.HasPrefix(rest, "$"):
-		if tag := dollarTag.FindString(rest); tag != "" {
-			return end(len(tag), tag)
-		}
-	}
-	return i
-}
-
-var dollarTag = regexp.MustCompile(`^\$[a-z_]*\$`)
-
-// splitStatements splits at semicolons that are neither quoted nor in a comment.
-func splitStatements(sql string) (statements []string) {
-	begin := -1
-	for i := 0; i < len(sql); {
-		if next := skip(sql, i); next > i {
-			if begin < 0 && !strings.HasPrefix(sql[i:], "--") {
-				begin = i
-			}
-			i = next
-			continue
-		}
-		switch c := sql[i]; {
-		case c == ';':
-			if begin >= 0 {
-				statements = append(statements, sql[begin:i])
-			}
-			begin = -1
-		case begin < 0 && !strings.ContainsRune(" \t\r\n", rune(c)):
-			begin = i
-		}
-		i++
-	}
-	return statements
-}
-
-// part returns sql from i to the comma or parenthesis that ends it, without comments, on one line.
-func part(sql string, i int) string {
-	var text strings.Builder
-	for depth := 0; i < len(sql); {
-		if next := skip(sql, i); next > i {
-			if strings.HasPrefix(sql[i:], "--") {
-				text.WriteByte(' ')
-			} else {
-				text.WriteString(sql[i:next])
-			}
-			i = next
-			continue
-		}
-		switch sql[i] {
-		case '(':
-			depth++
-		case ')':
-			depth--
-		}
-		if depth < 0 || depth == 0 && sql[i] == ',' {
-			break
-		}
-		text.WriteByte(sql[i])
-		i++
-	}
-	return strings.Join(strings.Fields(text.String()), " ")
-}
-
-// definitions looks for what defines an object.
-type definitions struct {
-	steps                        []string
-	kind, name, arguments, table string
-}
-
-// newest is the last statement that a pattern fits and that passes, or -1, and where in it the pattern ends.
-func (d definitions) newest(pattern string, passes func(statement string, end int) bool) (at, end int) {
-	form := regexp.MustCompile(`(?s)^` + pattern)
-	for at, statement := range slices.Backward(d.steps) {
-		for _, found := range form.FindAllStringIndex(statement, -1) {
-			if passes == nil || passes(statement, found[1]) {
-				return at, found[1]
-			}
-		}
-	}
-	return -1, 0
-}
 
 const asOwner = "set local lock_timeout = '5s';\nset local check_function_bodies = off;\nset local role spectral_owner;\n"
 
@@ -239,53 +136,20 @@ func transaction(statements ...string) string {
 	return "begin;\n" + asOwner + text.String() + "commit;\n"
 }
 
-func (d definitions) of(subject string) (string, error) {
-	quoted := regexp.QuoteMeta(d.name)
-	switch d.kind {
-	case "function":
-		return d.function(subject)
-	case "trigger", "policy":
-		at, _ := d.newest(`create (constraint )?`+d.kind+` `+quoted+`\b.*?\bon `+regexp.QuoteMeta(d.table)+`\b`, nil)
-		if at < 0 {
-			return "", errNoDefinition
-		}
-		return transaction(append([]string{fmt.Sprintf("drop %s if exists %s on %s", d.kind, d.name, d.table), d.steps[at]},
-			d.newComments(d.kind+" "+d.name+" on "+d.table)...)...), nil
-	case "index":
-		return d.index()
-	case "constraint":
-		return d.constraint(d.table, d.name)
-	case "query of view":
-		return d.view(d.name)
-	case "table":
-		if at, _ := d.newest(`create (or replace )?view `+quoted+`\b`, nil); at >= 0 {
-			return d.view(d.name)
-		}
-		return d.wholeTable()
-	case "column":
-		return d.column()
-	default: // a schema
-		return "-- a schema that is gone has taken its rows with it: restore it from a backup\n" + transaction(d.comments("schema "+d.name)...), nil
+// comment is the statement that comments on something, or takes away whatever does.
+func (d definition) comment(on string) string {
+	if d.Comment == "" {
+		return "comment on " + on + " is null"
 	}
+	return d.newComment(on)
 }
 
-var errNoDefinition = fmt.Errorf("no step defines it by a statement of its own")
-
-// comments is the newest statement that comments on something, or one that takes away whatever does.
-func (d definitions) comments(on string) []string {
-	at, _ := d.newest(`comment on `+regexp.QuoteMeta(on)+`\s+is\s`, nil)
-	if at < 0 {
-		return []string{"comment on " + on + " is null"}
+// newComment is comment on what has just been made.
+func (d definition) newComment(on string) string {
+	if d.Comment == "" {
+		return ""
 	}
-	return []string{d.steps[at]}
-}
-
-// newComments is comments on what has just been made.
-func (d definitions) newComments(on string) []string {
-	if found := d.comments(on); !strings.HasSuffix(found[0], " is null") {
-		return found
-	}
-	return nil
+	return "comment on " + on + " is '" + strings.ReplaceAll(d.Comment, "'", "''") + "'"
 }
 
 // grants are what db/privileges.txt allows others to do with an object that is made anew.
@@ -298,138 +162,61 @@ func grants(object string) (statements []string) {
 	return statements
 }
 
+// columns are those of a table or view, in their order.
+func columns(table string) (of []definition) {
+	for _, o := range declaredSchema() {
+		if d := declared()[o.Subject]; d.kind == "column" && TableOf(o.Subject) == table {
+			of = append(of, d)
+		}
+	}
+	return of
+}
+
+func (d definition) view(name string) string {
+	view := declared()["table "+name]
+	statements := []string{"drop view if exists " + name, "create view " + name + " as\n" + declared()["query of view "+name].Definition, view.comment("view " + name)}
+	for _, column := range columns(name) {
+		statements = append(statements, column.comment("column "+column.name))
+	}
+	return transaction(append(statements, grants("view "+name)...)...)
+}
+
+// isView says whether a table is one.
+func isView(table string) bool {
+	return strings.HasPrefix(declared()["table "+table].Definition, "view")
+}
+
 var (
-	argumentDefault = regexp.MustCompile(`(?s)\s(default\s|=).*$`)
-	argumentName    = regexp.MustCompile(`^(in |inout |variadic )?[a-z_][a-z0-9_]* (.+)$`)
+	indexForm   = regexp.MustCompile(`(?s)^CREATE (UNIQUE )?INDEX \S+ ON (\S+) (.*)$`)
+	uniqueIndex = regexp.MustCompile(`(?s)^USING btree \(([^()]*)\)(?: NULLS NOT DISTINCT)?( WHERE .*)?$`)
+	keyForm     = regexp.MustCompile(`^(PRIMARY KEY|UNIQUE)( NULLS NOT DISTINCT)? \(([^()]*)\)$`)
 )
-
-// argumentTypes writes the types of a list of arguments as Postgres does; i is behind its parenthesis.
-func argumentTypes(statement string, i int) string {
-	var types []string
-	for {
-		argument := part(statement, i)
-		for depth := 0; i < len(statement); i++ {
-			switch statement[i] {
-			case '(':
-				depth++
-			case ')':
-				depth--
-			}
-			if depth < 0 || depth == 0 && statement[i] == ',' {
-				break
-			}
-		}
-		argument = argumentDefault.ReplaceAllString(argument, "")
-		if named := argumentName.FindStringSubmatch(argument); named != nil && named[1]+named[2] != "precision" {
-			argument = named[2]
-		}
-		argument = strings.ReplaceAll(argument, "timestamptz", "timestamp with time zone")
-		if argument != "" {
-			types = append(types, strings.TrimPrefix(argument, "core."))
-		}
-		if i >= len(statement) || statement[i] != ',' {
-			return strings.Join(types, ", ")
-		}
-		i++
-	}
-}
-
-// definedAt is which of the steps' statements is the newest that defines a function, or -1.
-func (d definitions) definedAt() int {
-	at, _ := d.newest(`create (or replace )?function `+regexp.QuoteMeta(d.name)+`\(`, func(statement string, end int) bool {
-		return argumentTypes(statement, end) == strings.ReplaceAll(d.arguments, "core.", "")
-	})
-	return at
-}
-
-func (d definitions) function(subject string) (string, error) {
-	ours := func(statement string, end int) bool {
-		return argumentTypes(statement, end) == strings.ReplaceAll(d.arguments, "core.", "")
-	}
-	quoted := regexp.QuoteMeta(d.name)
-	at := d.definedAt()
-	if at < 0 {
-		return "", errNoDefinition
-	}
-	statements := []string{regexp.MustCompile(`^create function`).ReplaceAllString(d.steps[at], "create or replace function")}
-	altered := regexp.MustCompile(`(?s)^alter function ` + quoted + `\(`)
-	for _, later := range d.steps[at+1:] {
-		if found := altered.FindStringIndex(later); found != nil && ours(later, found[1]) {
-			statements = append(statements, later)
-		}
-	}
-	object := "function " + d.name + "(" + d.arguments + ")"
-	statements = append(statements, d.comments(object)...)
-	statements = append(append(statements, "revoke all on "+object+" from public"), grants(object)...)
-	return "-- if it is refused because what it returns is another: drop " + subject + "; first\n" + transaction(statements...), nil
-}
-
-func (d definitions) view(name string) (string, error) {
-	at, _ := d.newest(`create (or replace )?view `+regexp.QuoteMeta(name)+`\b`, nil)
-	if at < 0 {
-		return "", errNoDefinition
-	}
-	statements := append([]string{"drop view if exists " + name, d.steps[at]}, d.comments("view "+name)...)
-	for _, subject := range SchemaObjects() {
-		if column, found := strings.CutPrefix(subject, "column "+name+"."); found {
-			statements = append(statements, d.comments("column "+name+"."+column)...)
-		}
-	}
-	return transaction(append(statements, grants("view "+name)...)...), nil
-}
-
-// indexed is the table of an index.
-func (d definitions) indexed() string {
-	schema, name, _ := strings.Cut(d.name, ".")
-	at, end := d.newest(`create (unique )?index (concurrently )?`+regexp.QuoteMeta(name)+` on (only )?`+schema+`\.[a-z_]+`, nil)
-	if at >= 0 {
-		statement := d.steps[at][:end]
-		return statement[strings.LastIndex(statement, " ")+1:]
-	}
-	for _, subject := range SchemaObjects() {
-		if table, found := strings.CutPrefix(subject, "constraint "+name+" of "); found {
-			return table
-		}
-	}
-	return ""
-}
 
 // index is built beside who writes, and so in no transaction. That of a key is its constraint's.
 // One that is there is read until the other one is; the two change names, which keeps nobody waiting, before it is dropped: that makes it
 // invalid at once, and lasts as long as the oldest snapshot.
-func (d definitions) index() (string, error) {
-	schema, name, _ := strings.Cut(d.name, ".")
-	at, end := d.newest(`create (unique )?index (concurrently )?`+regexp.QuoteMeta(name)+` on (only )?`+schema+`\.`, nil)
-	if at < 0 {
-		for _, subject := range SchemaObjects() {
-			if table, found := strings.CutPrefix(subject, "constraint "+name+" of "); found {
-				return d.constraint(table, name)
-			}
-		}
-		return "", errNoDefinition
+func (d definition) index() (string, error) {
+	form := indexForm.FindStringSubmatch(d.Definition)
+	if form == nil {
+		return "", fmt.Errorf("%s: db/schema.txt has no statement for it", d.Subject)
 	}
-	unique, warning := "", ""
-	_, rest, _ := strings.Cut(d.steps[at], " on ")
-	if strings.HasPrefix(d.steps[at][:end], "create unique ") {
-		unique = "unique "
-		if form := uniqueIndex.FindStringSubmatch(rest); form != nil {
-			warning = duplicates(form[1], form[2], form[3])
-		}
+	unique, table, rest, warning := strings.ToLower(form[1]), form[2], form[3], ""
+	schema, name, _ := strings.Cut(d.name, ".")
+	if key, found := declared()["constraint "+name+" of "+table]; found {
+		return key.constraint(), nil
+	}
+	if columns := uniqueIndex.FindStringSubmatch(rest); columns != nil && unique != "" {
+		warning = duplicates(table, columns[1], columns[2])
 	}
 	anew, former := name+"_anew", schema+"."+name+"_former"
-	text := warning + aside(schema+"."+anew, former) + "create " + unique + "index concurrently " + anew + " on " + rest + ";\n" +
+	text := warning + aside(schema+"."+anew, former) + "create " + unique + "index concurrently " + anew + " on " + table + " " + rest + ";\n" +
 		transaction(valid(schema+"."+anew), "alter index if exists "+d.name+" rename to "+name+"_former", "alter index "+schema+"."+anew+" rename to "+name) +
 		"drop index concurrently if exists " + former + ";\n"
-	for _, c := range d.newComments("index " + d.name) {
-		text += c + ";\n"
+	if comment := d.newComment("index " + d.name); comment != "" {
+		text += comment + ";\n"
 	}
 	return text + "reset role;\n", nil
 }
-
-var (
-	uniqueIndex = regexp.MustCompile(`(?s)^(\S+) \(([^()]*)\)(?: nulls not distinct)?(\s+where .*)?$`)
-	keyForm     = regexp.MustCompile(`^constraint \S+ (primary key|unique)( nulls not distinct)? \(([^()]*)\)$`)
-)
 
 // aside begins what builds an index beside who writes; what an earlier attempt has left is dropped.
 func aside(leftovers ...string) string {
@@ -453,44 +240,33 @@ func duplicates(table, columns, where string) string {
 
 // constraint is added first and then checked, so that nobody waits meanwhile; a key is added when its index has been built. It takes
 // those that refer to it with it.
-func (d definitions) constraint(table, name string) (string, error) {
-	text := d.constraintText(table, name)
-	if text == "" {
-		return "", errNoDefinition
+func (d definition) constraint() string {
+	alter := "alter table " + d.table
+	drop, add := alter+" drop constraint if exists "+d.name, alter+" add constraint "+d.name+" "+d.Definition
+	comment := d.newComment("constraint " + d.name + " on " + d.table)
+	key := keyForm.FindStringSubmatch(d.Definition)
+	switch {
+	case key != nil:
+	case strings.HasSuffix(d.Definition, " NOT VALID"): // and stays so
+		return transaction(drop, add, comment)
+	default:
+		return transaction(drop, add+" not valid", comment) + transaction(alter+" validate constraint "+d.name)
 	}
-	drop := "alter table " + table + " drop constraint if exists " + name
-	add := "alter table " + table + " add " + text
-	comments := d.newComments("constraint " + name + " on " + table)
-	if strings.Contains(text, " check ") || strings.Contains(text, " foreign key ") {
-		if strings.HasSuffix(text, " not valid") { // and stays so
-			return transaction(append([]string{drop, add}, comments...)...), nil
-		}
-		return transaction(append([]string{drop, add + " not valid"}, comments...)...) +
-			transaction("alter table "+table+" validate constraint "+name), nil
-	}
-	schema, _, _ := strings.Cut(table, ".")
-	before, validated := "", ""
-	statements := []string{drop}
-	if key := keyForm.FindStringSubmatch(text); key != nil {
-		before = duplicates(table, key[3], "") + aside(schema+"."+name+"_anew") +
-			fmt.Sprintf("create unique index concurrently %s_anew on %s (%s)%s;\nreset role;\n", name, table, key[3], key[2]) +
-			"-- if this is refused because it waited too long for somebody, it alone can be repeated\n"
-		statements = append(statements, "drop index if exists "+schema+"."+name)
-		add = fmt.Sprintf("alter table %s add constraint %s %s using index %[2]s_anew", table, name, key[1])
-	}
-	statements = append(append(statements, add), comments...)
-	for _, subject := range SchemaObjects() {
-		words := subjectForm.FindStringSubmatch(subject)
-		if words == nil || words[1] != "constraint" {
-			continue
-		}
-		if refers := d.constraintText(words[6], words[2]); strings.Contains(refers, " references "+table+" ") { // which may be missing, too
-			alter := "alter table if exists " + words[6]
-			statements = append(append([]string{alter + " drop constraint if exists " + words[2]}, statements...), alter+" add "+refers+" not valid")
-			validated += transaction(alter + " validate constraint " + words[2])
+	schema, _, _ := strings.Cut(d.table, ".")
+	before := duplicates(d.table, key[3], "") + aside(schema+"."+d.name+"_anew") +
+		fmt.Sprintf("create unique index concurrently %s_anew on %s (%s)%s;\nreset role;\n", d.name, d.table, key[3], key[2]) +
+		"-- if this is refused because it waited too long for somebody, it alone can be repeated\n"
+	statements := []string{drop, "drop index if exists " + schema + "." + d.name, fmt.Sprintf("%s add constraint %s %s using index %[2]s_anew", alter, d.name, key[1]), comment}
+	validated := ""
+	for _, o := range declaredSchema() {
+		refers := declared()[o.Subject]
+		if refers.kind == "constraint" && strings.Contains(refers.Definition, " REFERENCES "+d.table+"(") { // which may be missing, too
+			alter := "alter table if exists " + refers.table
+			statements = append(append([]string{alter + " drop constraint if exists " + refers.name}, statements...), alter+" add constraint "+refers.name+" "+refers.Definition+" not valid")
+			validated += transaction(alter + " validate constraint " + refers.name)
 		}
 	}
-	return before + transaction(statements...) + validated, nil
+	return before + transaction(statements...) + validated
 }
 
 // WithoutKeyIndexes leaves out the indexes of constraints that are among the subjects: what gives back those gives back these.
@@ -505,121 +281,95 @@ func WithoutKeyIndexes(subjects []string) []string {
 	return slices.DeleteFunc(slices.Clone(subjects), func(subject string) bool { return keys[subject] })
 }
 
-// constraintText is what the newest step says of a constraint; empty: none says anything.
-func (d definitions) constraintText(table, name string) string {
-	named := regexp.MustCompile(`\bconstraint ` + regexp.QuoteMeta(name) + `\s`)
-	for _, statement := range slices.Backward(d.steps) {
-		if !strings.HasPrefix(statement, "create table "+table+" ") && !strings.HasPrefix(statement, "alter table "+table) {
-			continue
-		}
-		for _, found := range slices.Backward(named.FindAllStringIndex(statement, -1)) {
-			text := part(statement, found[0])
-			if !strings.HasPrefix(text, "constraint "+name+" ") { // it is dropped there
-				continue
-			}
-			return text
-		}
-	}
-	return ""
-}
-
 // column gives it back its form, and a default for its values.
-func (d definitions) column() (string, error) {
-	dot := strings.LastIndex(d.name, ".")
-	table, name := d.name[:dot], d.name[dot+1:]
-	if at, _ := d.newest(`create (or replace )?view `+regexp.QuoteMeta(table)+`\b`, nil); at >= 0 {
+func (d definition) column() string {
+	table := TableOf(d.Subject)
+	if isView(table) {
 		return d.view(table)
 	}
-	definition := d.columnText(table, name)
-	if definition == "" {
-		return "", errNoDefinition
+	alter := "alter table " + table + " alter column " + d.short()
+	kind, attributes := d.Definition, ""
+	if at := columnAttribute.FindStringIndex(kind); at != nil {
+		kind, attributes = kind[:at[0]], kind[at[0]:]
 	}
-	alter := "alter table " + table + " alter column " + name
-	kind, attributes := definition, ""
-	if at := columnAttribute.FindStringIndex(definition); at != nil {
-		kind, attributes = definition[:at[0]], definition[at[0]:]
+	attributes, value, set := strings.Cut(attributes, " default ")
+	if set {
+		value = alter + " set default " + value
+	} else {
+		value = alter + " drop default"
 	}
 	null := alter + " drop not null"
-	if strings.Contains(attributes, " not null") {
+	if strings.HasPrefix(attributes, " not null") {
 		null = alter + " set not null"
-	}
-	value := alter + " drop default"
-	if given := columnDefault.FindStringSubmatch(attributes); given != nil {
-		value = alter + " set default " + given[1]
 	}
 	if strings.Contains(attributes, " generated ") {
 		null, value = "", ""
 	}
 	return "-- its type is " + kind + "; a missing column is made anew, and what it held is lost\n" +
-		transaction(append([]string{"alter table " + table + " add column if not exists " + name + " " + definition, value, null},
-			d.comments("column "+table+"."+name)...)...), nil
+		transaction("alter table "+table+" add column if not exists "+d.short()+" "+d.Definition, value, null, d.comment("column "+d.name))
 }
 
-// columnText is what the newest step says of a column; empty: none says anything.
-func (d definitions) columnText(table, name string) string {
-	form := regexp.MustCompile(`^(?:create table ` + regexp.QuoteMeta(table) + ` \(|alter table ` + regexp.QuoteMeta(table) + `\s)`)
-	line := regexp.MustCompile(`(?m)(?:^  |add column (?:if not exists )?)` + regexp.QuoteMeta(name) + ` `)
-	for _, statement := range slices.Backward(d.steps) {
-		if !form.MatchString(statement) {
-			continue
-		}
-		if found := line.FindStringIndex(statement); found != nil {
-			return part(statement, found[1])
-		}
-	}
-	return ""
-}
+// short is the name of a column without its table's.
+func (d definition) short() string { return d.name[strings.LastIndex(d.name, ".")+1:] }
 
-var (
-	columnAttribute = regexp.MustCompile(` (not null|null|default|generated|constraint|check|references|primary key)\b.*$`)
-	columnDefault   = regexp.MustCompile(` default (.*?)( not null| null| constraint .*)?$`)
-)
+var columnAttribute = regexp.MustCompile(` (not null|default|generated)\b`)
 
-var storage = regexp.MustCompile(`(?s)\)\s*with \((.*)\)\s*$`)
+var storage = regexp.MustCompile(` with (\(.*\))$`)
 
 // wholeTable gives it back its options, and a missing one its columns and the rows that steps have put in: one that is there may have
 // been relieved of them.
-func (d definitions) wholeTable() (string, error) {
-	quoted := regexp.QuoteMeta(d.name)
-	at, _ := d.newest(`create table `+quoted+` \(`, nil)
-	if at < 0 {
-		return "", errNoDefinition
+func (d definition) wholeTable() (string, error) {
+	if isView(d.name) {
+		return d.view(d.name), nil
 	}
-	statements := []string{strings.Replace(d.steps[at], "create table", "create table if not exists", 1),
+	var lines []string
+	for _, column := range columns(d.name) {
+		lines = append(lines, "  "+column.short()+" "+column.Definition)
+	}
+	statements := []string{"create table if not exists " + d.name + " (\n" + strings.Join(lines, ",\n") + "\n)",
 		fmt.Sprintf("do $$ declare v_option text; begin for v_option in select pg_catalog.split_part(o, '=', 1) from pg_catalog.pg_class c, pg_catalog.unnest(c.reloptions) as o where c.oid = '%[1]s'::pg_catalog.regclass "+
 			"loop execute pg_catalog.format('alter table %[1]s reset (%%s)', v_option); end loop; end $$", d.name)}
-	if options := storage.FindStringSubmatch(d.steps[at]); options != nil {
-		statements = append(statements, "alter table "+d.name+" set ("+strings.Join(strings.Fields(part("("+options[1]+")", 0)), " ")[1:])
+	if options := storage.FindStringSubmatch(d.Definition); options != nil {
+		statements = append(statements, "alter table "+d.name+" set "+options[1])
 	}
-	secured := "alter table " + d.name + " disable row level security, no force row level security"
-	for _, later := range d.steps[at+1:] {
-		if strings.HasPrefix(later, "alter table "+d.name+" ") && (strings.Contains(later, " set (") || strings.Contains(later, " row level security")) {
-			statements = append(statements, later)
-			if strings.Contains(later, "enable row level security") {
-				secured = "alter table " + d.name + " no force row level security"
-			}
-		}
+	secured := " disable row level security, no force row level security"
+	if strings.Contains(d.Definition, " row security") {
+		secured = " enable row level security, no force row level security"
 	}
-	seeds := ""
-	for _, later := range d.steps[at+1:] {
-		if strings.HasPrefix(later, "insert into "+d.name+" ") {
-			seeds += later + ";\n"
-		}
+	seeds, err := seeds(d.name)
+	if err != nil {
+		return "", err
 	}
+	secured = "alter table " + d.name + secured
 	if seeds != "" {
 		statements[0] = fmt.Sprintf("select pg_catalog.to_regclass('%s') is null as made_anew \\gset\n", d.name) + statements[0]
 		secured = "\\if :made_anew\n" + seeds + "\\endif\n" + secured
 	}
-	statements = append(append(statements, secured), d.comments("table "+d.name)...)
+	statements = append(statements, secured, d.comment("table "+d.name))
 	return "-- a missing table is made anew, and what it held is lost: restore that from a backup\n" + transaction(append(statements, grants("table "+d.name)...)...), nil
+}
+
+// seeds are the statements by which steps put rows into a table.
+func seeds(table string) (statements string, err error) {
+	files, err := fs.Glob(db.Migrations, "migrations/*.sql")
+	if err != nil {
+		return "", err
+	}
+	slices.Sort(files)
+	insert := regexp.MustCompile(`(?ms)^insert into ` + regexp.QuoteMeta(table) + ` .*?;\n`) // in a function it is indented
+	for _, file := range files {
+		text, err := fs.ReadFile(db.Migrations, file)
+		if err != nil {
+			return "", err
+		}
+		up, _, _ := strings.Cut(string(text), "-- +goose Down")
+		statements += strings.Join(insert.FindAllString(up, -1), "")
+	}
+	return statements, nil
 }
 
 // SortForCreation puts subjects into the order in which [SchemaStatements] brings them back: what others stand on comes first.
 func SortForCreation(subjects []string) {
-	steps, err := migrationStatements()
-	if err != nil {
-		return
-	}
 	type place struct {
 		kind, at int
 		needs    string // what has to be there is named in it
@@ -629,36 +379,26 @@ func SortForCreation(subjects []string) {
 	called := make(map[string][]string) // subjects by how SQL names them; a table stands for its columns
 	for _, subject := range subjects {
 		kind, _, _ := strings.Cut(subject, " ")
-		p := place{kind: slices.Index(kinds, kind)}
-		words := subjectForm.FindStringSubmatch(subject)
-		if words == nil {
-			places[subject] = p
-			continue
-		}
-		name := words[2]
-		d := definitions{steps: steps, name: name, arguments: words[4]}
+		p, d := place{kind: slices.Index(kinds, kind)}, declared()[subject]
 		switch kind {
 		case "function":
-			p.at = d.definedAt()
-			if p.at >= 0 {
-				p.needs = parsedAtOnce(steps[p.at])
-			}
-			called[name+"("] = append(called[name+"("], subject)
+			p.needs = parsedAtOnce(d.Definition)
+			called[d.name+"("] = append(called[d.name+"("], subject)
 		case "table", "column", "query":
-			column := ""
-			if dot := strings.LastIndex(name, "."); kind == "column" {
-				name, column = name[:dot], name[dot+1:]
+			table := cmp.Or(TableOf(subject), d.name)
+			switch {
+			case isView(table):
+				p = place{kind: slices.Index(kinds, "query"), needs: declared()["query of view "+table].Definition}
+			case kind == "column":
+				p.needs = table + " " + d.Definition
+			default:
+				for _, column := range columns(table) {
+					p.needs += column.Definition + "\n"
+				}
 			}
-			if at, _ := d.newest(`create (or replace )?view `+regexp.QuoteMeta(name)+`\b`, nil); at >= 0 {
-				p = place{kind: slices.Index(kinds, "query"), at: at, needs: steps[at]}
-			} else if column != "" {
-				p.needs = name + " " + d.columnText(name, column)
-			} else if p.at, _ = d.newest(`create table `+regexp.QuoteMeta(name)+` \(`, nil); p.at >= 0 {
-				p.needs = steps[p.at]
-			}
-			called[name] = append(called[name], subject)
+			called[table] = append(called[table], subject)
 		case "constraint":
-			if strings.Contains(d.constraintText(words[6], name), " foreign key ") {
+			if strings.HasPrefix(d.Definition, "FOREIGN KEY ") { // to a key
 				p.at = 1
 			}
 		}
@@ -690,6 +430,36 @@ func SortForCreation(subjects []string) {
 		visit(subject)
 	}
 	copy(subjects, sorted)
+}
+
+// CalledBy are those of the functions without which the subjects cannot be brought back, and those without which these cannot.
+func CalledBy(subjects, functions []string) (called []string, err error) {
+	if len(functions) == 0 {
+		return nil, nil
+	}
+	named := make(map[string][]string) // by how SQL calls them
+	for _, subject := range functions {
+		if words := subjectForm.FindStringSubmatch(subject); words != nil {
+			named[words[2]+"("] = append(named[words[2]+"("], subject)
+		}
+	}
+	for pending := slices.Clone(subjects); len(pending) > 0; pending = pending[1:] {
+		text, err := SchemaStatements(pending[0])
+		if err != nil {
+			return nil, err
+		}
+		if strings.HasPrefix(pending[0], "function ") {
+			text = parsedAtOnce(text)
+		}
+		for _, name := range qualifiedName.FindAllString(comment.ReplaceAllString(text, ""), -1) {
+			for _, subject := range named[name] {
+				if !slices.Contains(called, subject) && !slices.Contains(subjects, subject) {
+					called, pending = append(called, subject), append(pending, subject)
+				}
+			}
+		}
+	}
+	return called, nil
 }
 
 var (

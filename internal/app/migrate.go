@@ -1,11 +1,15 @@
 package app
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"log/slog"
+	"path"
+	"regexp"
 	"time"
 
 	"github.com/jackc/pgerrcode"
@@ -63,13 +67,41 @@ func NewMigrator(ctx context.Context, url string, log *slog.Logger) (*Migrator, 
 	}
 	pool := stdlib.OpenDB(*config)
 	pool.SetMaxIdleConns(-1) // a step without a transaction that fails leaves its role and timeout on its connection
-	provider, err := goose.NewProvider(goose.DialectPostgres, pool, files,
+	provider, err := goose.NewProvider(goose.DialectPostgres, pool, patientBuilds{files},
 		goose.WithSessionLocker(locker), goose.WithSlog(log))
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("read migrations: %w", err), pool.Close())
 	}
 	return &Migrator{config: config, provider: provider, log: log}, nil
 }
+
+// patientBuilds are steps that build an index beside whoever writes for as long as it takes: nobody queues behind a build, which
+// waits for the oldest snapshot at its end, and would begin anew if it gave up then. What else a step does gives up a lock after its lock_timeout.
+type patientBuilds struct{ fs.FS }
+
+var indexBuild = regexp.MustCompile(`(?m)^create (unique )?index concurrently [^;]*;`)
+
+// Open opens a step or their directory.
+func (p patientBuilds) Open(name string) (fs.File, error) {
+	file, err := p.FS.Open(name)
+	if err != nil || path.Ext(name) != ".sql" {
+		return file, err
+	}
+	text, err := io.ReadAll(file)
+	if err != nil {
+		return nil, errors.Join(err, file.Close())
+	}
+	return rewritten{file, bytes.NewReader(indexBuild.ReplaceAll(text, []byte("set lock_timeout = 0;\n$0\nset lock_timeout = '500ms';")))}, nil
+}
+
+// rewritten is a file with another text.
+type rewritten struct {
+	fs.File
+	text io.Reader
+}
+
+// Read reads the text.
+func (r rewritten) Read(into []byte) (int, error) { return r.text.Read(into) }
 
 // Close releases the database.
 func (m *Migrator) Close() error { return m.provider.Close() }
@@ -90,24 +122,33 @@ func (m *Migrator) Up(ctx context.Context, generation events.Generation) ([]*goo
 	})
 }
 
-// up applies what is not applied, waiting for locks in short turns.
+// up applies what is not applied.
 func (m *Migrator) up(ctx context.Context) (results []*goose.MigrationResult, err error) {
-	patience, cancel := context.WithTimeout(ctx, lockPatience)
-	defer cancel()
-	for pause := lockPause; ; pause = min(2*pause, lockPausesLong) {
+	err = m.inTurns(ctx, func() error {
 		applied, err := m.provider.Up(ctx)
 		if partial, ok := errors.AsType[*goose.PartialError](err); ok {
 			applied = partial.Applied
 		}
 		results = append(results, applied...)
+		return err
+	})
+	return results, err
+}
+
+// inTurns migrates, and again as long as a step does not get a lock: it waits in short turns.
+func (m *Migrator) inTurns(ctx context.Context, migrate func() error) error {
+	patience, cancel := context.WithTimeout(ctx, lockPatience)
+	defer cancel()
+	for pause := lockPause; ; pause = min(2*pause, lockPausesLong) {
+		err := migrate()
 		if pg, ok := errors.AsType[*pgconn.PgError](err); !ok || pg.Code != pgerrcode.LockNotAvailable {
-			return results, err
+			return err
 		}
 		m.log.WarnContext(ctx, "a migration waits for a lock that a long transaction holds, which `workers doctor snapshots` names",
 			logReason, oneLine(err).Error(), logDelay, pause.Milliseconds())
 		select {
 		case <-patience.Done():
-			return results, err
+			return err
 		case <-time.After(pause):
 		}
 	}
@@ -122,9 +163,26 @@ func (m *Migrator) ComparePrivileges(ctx context.Context) (missing, unexpected [
 	return missing, unexpected, err
 }
 
-// Down undoes the newest step; it refuses one that would lose data.
-func (m *Migrator) Down(ctx context.Context) (*goose.MigrationResult, error) {
-	result, err := m.provider.Down(ctx)
+// Down undoes the newest step; it refuses one that would lose data. It waits for locks as Up does; the step that it has waited for is undone
+// or none.
+func (m *Migrator) Down(ctx context.Context) (result *goose.MigrationResult, err error) {
+	var awaited int64
+	err = m.inTurns(ctx, func() error {
+		if awaited > 0 {
+			newest, err := m.provider.GetDBVersion(ctx)
+			if err != nil {
+				return err
+			}
+			if newest != awaited {
+				return fmt.Errorf("nothing was done: the newest step is not %d any more, but %d", awaited, newest)
+			}
+		}
+		result, err = m.provider.Down(ctx)
+		if partial, ok := errors.AsType[*goose.PartialError](err); ok && partial.Failed != nil {
+			awaited = partial.Failed.Source.Version
+		}
+		return err
+	})
 	if err != nil {
 		return nil, migrationError(err)
 	}

@@ -25,7 +25,7 @@ import (
 	"spectral/tests/pgtest"
 )
 
-var update = flag.Bool("update", false, "rewrite db/privileges.txt and testdata/schema.txt")
+var update = flag.Bool("update", false, "rewrite db/privileges.txt and db/schema.txt")
 
 // patience bounds every wait of these tests; a shared, cold machine is slow.
 const patience = 2 * time.Minute

@@ -21,20 +21,21 @@ import (
 	"spectral/tests/pgtest"
 )
 
-const goldenSchema = "testdata/schema.txt"
+const goldenSchema = "../../db/schema.txt"
 
-// dump writes out our schemas.
-func dump(t testing.TB, at string) string {
+func schemaOf(t testing.TB, at string) []app.SchemaObject {
 	t.Helper()
 	objects, err := app.ReadSchema(deadline(t), pgtest.Conn(t, at))
 	if err != nil {
 		t.Fatal(err)
 	}
-	lines := make([]string, len(objects))
-	for i, o := range objects {
-		lines[i] = o.Definition
-	}
-	return strings.Join(lines, "\n") + "\n"
+	return objects
+}
+
+// dump writes out our schemas.
+func dump(t testing.TB, at string) string {
+	t.Helper()
+	return app.WriteSchema(schemaOf(t, at))
 }
 
 // wantSchema compares a database with one that was migrated without disturbance.
@@ -46,41 +47,19 @@ func wantSchema(t testing.TB, at string) {
 }
 
 func TestSchema(t *testing.T) {
-	have := dump(t, pgtest.New(t))
+	have := schemaOf(t, pgtest.New(t))
+	if parsed := app.ParseSchema(app.WriteSchema(have)); !slices.Equal(parsed, have) {
+		t.Error("what is read is not what was written")
+	}
 	if *update {
-		if err := os.WriteFile(goldenSchema, []byte(have), 0o644); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile("../../db/schema.sum", []byte(sum(t)), 0o644); err != nil {
+		if err := os.WriteFile(goldenSchema, []byte(app.WriteSchema(have)), 0o644); err != nil {
 			t.Fatal(err)
 		}
 		return
 	}
-	want, err := os.ReadFile(goldenSchema)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if string(want) != have {
-		t.Errorf("the schema is not that of %s; if it is meant to change: `make generate`, and read the diff\n%s",
-			goldenSchema, diff(string(want), have))
-	}
-}
-
-// sum is what db/schema.sum has to be.
-func sum(t *testing.T) string {
-	t.Helper()
-	objects, err := app.ReadSchema(deadline(t), pgtest.Conn(t, pgtest.New(t)))
-	if err != nil {
-		t.Fatal(err)
-	}
-	return app.SchemaSum(objects)
-}
-
-// Doctors compare with what the build has in it.
-func TestSchemaSumIsCurrent(t *testing.T) {
-	t.Parallel()
-	if want := sum(t); db.SchemaSum != want {
-		t.Errorf("db/schema.sum is not that of the migrations: `make generate`\n%s", diff(db.SchemaSum, want))
+	same := func(objects []app.SchemaObject) string { return app.WriteSchema(app.SameEverywhere(objects)) }
+	if want, have := same(app.ParseSchema(db.Schema)), same(have); want != have {
+		t.Errorf("the schema is not that of db/schema.txt; if it is meant to change: `make generate`, and read the diff\n%s", diff(want, have))
 	}
 }
 
@@ -255,7 +234,7 @@ func TestDownAndUpAgain(t *testing.T) {
 	if err := down(t, migrator); err != nil {
 		t.Fatal(err)
 	}
-	if left := dump(t, at); left != "\n" {
+	if left := dump(t, at); left != "" {
 		t.Errorf("going down leaves\n%s", left)
 	}
 	if left := values[string](t, conn, "select defaclacl::text from pg_default_acl"); len(left) > 0 {
@@ -429,7 +408,7 @@ func TestKilledMigrator(t *testing.T) {
 	if err := <-killed; err == nil {
 		t.Fatal("a migrator whose session was ended reports success")
 	}
-	if left := dump(t, at); left != "\n" {
+	if left := dump(t, at); left != "" {
 		t.Errorf("the step that was cut short leaves\n%s", left)
 	}
 	if err := holder.Rollback(ctx); err != nil {
@@ -455,6 +434,10 @@ func waitFor(t *testing.T, q querier, question string) {
 		}
 	}
 }
+
+// buildWaits says that the build of an index has waited for a snapshot for longer than for a lock that others queue behind.
+const buildWaits = `select exists (select from pg_stat_activity where datname = current_database() and query like 'create index concurrently%'
+	and wait_event = 'virtualxid' and clock_timestamp() - query_start > interval '1 second')`
 
 // A step that cannot have its lock must not keep publishers waiting behind it: it gives up quickly,
 // and is tried again until a long transaction has ended.
@@ -488,9 +471,12 @@ func TestAMigrationWaitsWithoutBlockingPublishers(t *testing.T) {
 		exec(t, publisher, "select core.outbox_publish('worlds.world_model_card.published', 'worlds', '{\"card_id\": \"c\", \"version\": 1, \"title\": \"t\"}')")
 		waitFor(t, watcher, "select not exists (select from pg_locks where relation = 'core.outbox'::regclass and not granted)")
 	}
-	if err := long.Rollback(ctx); err != nil {
-		t.Fatal(err)
-	}
+	// the builds of indexes that follow wait for whoever sees what was before, and nobody for them
+	snapshot := begin(t, pgtest.Conn(t, at))
+	exec(t, snapshot, "set transaction isolation level repeatable read; select count(*) from core.event_types")
+	finish(t, long)
+	waitFor(t, watcher, buildWaits)
+	finish(t, snapshot)
 	if err := <-migrated; err != nil {
 		t.Fatal(err)
 	}
@@ -531,8 +517,7 @@ func TestAnIndexWaitsWithoutBlockingPublishers(t *testing.T) {
 		t.Fatal(err)
 	}
 	// the build waits for the snapshot: for longer than a turn, which the wait itself says
-	waitFor(t, watcher, `select exists (select from pg_stat_activity where datname = current_database() and query like 'create index concurrently%'
-		and wait_event = 'virtualxid' and clock_timestamp() - query_start > interval '1 second')`)
+	waitFor(t, watcher, buildWaits)
 	if err := snapshot.Rollback(ctx); err != nil {
 		t.Fatal(err)
 	}
@@ -540,6 +525,51 @@ func TestAnIndexWaitsWithoutBlockingPublishers(t *testing.T) {
 		t.Fatal(err)
 	}
 	wantSchema(t, at)
+}
+
+// A step down waits as one up does; while it waits somebody else may undo it, and then none further is.
+func TestAStepDownWaitsWithoutBlockingPublishers(t *testing.T) {
+	t.Parallel()
+	for name, meanwhile := range map[string]bool{"and is undone": false, "and somebody else undoes it": true} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			at, ctx := pgtest.New(t), deadline(t)
+			watcher := pgtest.Conn(t, at)
+			migrator := newMigrator(t, at)
+			const table, newest = 112, "select max(version_id) from public.goose_db_version"
+			for { // to the step that made a table, which whoever reads it keeps from being dropped
+				if _, err := migrator.Down(ctx); err != nil {
+					t.Fatal(err)
+				}
+				if value[int](t, watcher, newest) == table {
+					break
+				}
+			}
+			long := begin(t, pgtest.Conn(t, at))
+			exec(t, long, "select count(*) from core.leads")
+			undone := make(chan error, 1)
+			go func() {
+				_, err := migrator.Down(ctx)
+				undone <- err
+			}()
+			waiting := "exists (select from pg_locks where relation = 'core.leads'::regclass and not granted)"
+			waitFor(t, watcher, "select "+waiting)
+			waitFor(t, watcher, "select not "+waiting)
+			if meanwhile {
+				exec(t, watcher, "delete from public.goose_db_version where version_id = $1", table)
+			} else {
+				waitFor(t, watcher, "select "+waiting) // in its next turn
+			}
+			finish(t, long)
+			err := <-undone
+			if now := value[int](t, watcher, newest); now != table-1 {
+				t.Errorf("the newest step is %d", now)
+			}
+			if elsewhere := err != nil && strings.Contains(err.Error(), "the newest step is not 112 any more, but 111"); elsewhere != meanwhile || err != nil && !elsewhere {
+				t.Errorf("it says %v", err)
+			}
+		})
+	}
 }
 
 // Managed Postgres gives no superuser: the owner of the database, who may create roles, migrates.

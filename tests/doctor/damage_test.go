@@ -83,6 +83,14 @@ func (p *patient) paste(cure string) {
 	}
 }
 
+// inTime fails when what is waited for has not come in time.
+func (p *patient) inTime() {
+	p.Helper()
+	if err := p.ctx.Err(); err != nil {
+		p.Fatal(err)
+	}
+}
+
 // gone waits until the server has let go of a login's sessions but one, which are over.
 func (p *patient) gone(login string, but *pgx.Conn) {
 	p.Helper()
@@ -219,7 +227,15 @@ var damages = []struct {
 	},
 	{
 		name: "a login begins as the owner", check: "settings", damage: "grant spectral_owner to %login; alter role %login set role = spectral_owner",
-		state: doctor.Warning, seen: "role is spectral_owner from the first statement", cure: "alter role %login reset role", notTheWhole: true, undo: "revoke spectral_owner from %login; alter role %login reset role",
+		state: doctor.Warning, seen: "role is spectral_owner from the first statement", cure: "set role none; alter role %login reset role;", notTheWhole: true,
+	},
+	{
+		name: "a login that does not see what others have", check: "settings", damage: "alter role %login set synchronous_commit = on",
+		state: doctor.Unknown, seen: "what synchronous_commit others have is not visible to this login, which has its own", cure: "as a login without one: show synchronous_commit;", notTheWhole: true, undo: "alter role %login reset all",
+	},
+	{
+		name: "a login that does not see how long others may take", check: "settings", damage: "alter role %login set statement_timeout = '1min'",
+		state: doctor.Note, seen: "what statement_timeout others have is not visible", cure: "show statement_timeout;", notTheWhole: true, undo: "alter role %login reset all",
 	},
 	{
 		name: "somebody's event trigger", check: "tables",

@@ -25,7 +25,8 @@ Each finding comes with its cure. Exits 0 if all is fine but for notes, 3 if any
 Checks: ` + strings.Join(doctor.Names(), ", ") + `.
 
 DATABASE_URL has to be what workers use to LISTEN; its login a member of spectral_operator, and better of
-pg_read_all_stats too, to see what other sessions do.`,
+pg_read_all_stats too, to see what other sessions do. With SPECTRAL_GENERATION, that of this build, event types that are
+registered otherwise than this build has them are told from those that another generation has registered, as it may.`,
 		Example: `  DATABASE_URL=postgres://operator@db/app workers doctor
   workers doctor schema privileges
   workers doctor --json | jq '.checks[] | select(.state != "fine")'`,
@@ -45,6 +46,11 @@ pg_read_all_stats too, to see what other sessions do.`,
 			return err
 		}
 		config.URL = url
+		if p.Getenv(app.EnvGeneration) != "" {
+			if config.Generation, err = app.ReadGeneration(p.Getenv); err != nil {
+				return err
+			}
+		}
 		report, err := doctor.Examine(cmd.Context(), config)
 		if err != nil {
 			return err

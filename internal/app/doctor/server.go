@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"regexp"
 	"strconv"
 	"strings"
@@ -115,6 +116,12 @@ func short(value string) bool {
 	return err == nil && number > 0 && number*float64(unit) < float64(shortTimeout)
 }
 
+// watched are the settings of which [harmful] knows a value that is, but for role, which is no server's.
+var watched = []string{
+	"autovacuum", "default_transaction_isolation", "default_transaction_read_only", "enable_indexonlyscan", "enable_indexscan", "fsync", "full_page_writes",
+	"session_replication_role", "statement_timeout", "synchronous_commit", "track_counts", "transaction_timeout",
+}
+
 // harmful says whether a setting's value, as somebody has written it, loses or withholds what was confirmed, or hurts otherwise.
 func harmful(name, value string) bool {
 	value = strings.ToLower(strings.TrimSpace(value))
@@ -160,52 +167,118 @@ func settings(ctx context.Context, v *visit) (string, []Finding, error) {
 	// they do, and how long a statement, a lock and a pause may take (beginAs, subscribe): what a login has by default
 	// hurts publishers and operators. What else is bounded for those ends in an error and loses nothing: lock_timeout, the time
 	// that a transaction may idle, and a search_path, for all of ours is qualified
-	theirs, err := all[struct{ Name, Value, Whose string }](ctx, v, `select split_part(c, '=', 1), substr(c, strpos(c, '=') + 1), concat_ws(' in ', 'role ' || quote_ident(r.rolname), 'database ' || quote_ident(d.datname))
+	theirs, err := all[struct {
+		Name, Value, Whose string
+		Mine, All          bool // of this login, of every role's sessions here
+	}](ctx, v, `select split_part(c, '=', 1), substr(c, strpos(c, '=') + 1),
+		coalesce(nullif(concat_ws(' in ', 'role ' || quote_ident(r.rolname), 'database ' || quote_ident(d.datname)), ''), 'role all'),
+		coalesce(r.rolname = session_user, false), s.setrole = 0
 		from pg_db_role_setting s left join pg_roles r on r.oid = s.setrole left join pg_database d on d.oid = s.setdatabase, unnest(s.setconfig) as c
 		where s.setdatabase in (0, (select oid from pg_database where datname = current_database()))
 		order by 3, 1`)
 	if err != nil {
 		return "", nil, err
 	}
-	named := make(map[string]bool)
+	ofAll, ofMine := make(map[string]bool), make(map[string]bool)
 	for _, t := range theirs {
+		ofAll[t.Name] = ofAll[t.Name] || t.All
+		ofMine[t.Name] = ofMine[t.Name] || t.Mine
 		if !harmful(t.Name, t.Value) {
 			continue
 		}
-		named[t.Name] = true
 		f := meaning(t.Name)
 		f.Seen += ", in the sessions of " + t.Whose
 		f.Cure = "alter " + t.Whose + " reset " + t.Name + ";"
-		if t.Name == "default_transaction_read_only" { // which would refuse its own cure
+		switch t.Name { // which would refuse their own cures
+		case "default_transaction_read_only":
 			f.Cure = "begin read write; " + f.Cure + " commit;"
+		case "role":
+			f.Cure = "set role none; " + f.Cure
 		}
 		f.Cure += " and connect anew"
 		findings = append(findings, f)
 	}
-	// and what holds in this session, which is as new as any
-	mine, err := all[struct{ Name, Value, Source string }](ctx, v, `select name, setting, source from pg_settings where source <> 'session' order by name`)
+	// what sessions begin with that say nothing, and what this one began with
+	given, err := beginning(ctx, v.tx)
 	if err != nil {
-		return "", nil, err
+		return "", findings, err
 	}
-	for _, s := range mine {
-		if !harmful(s.Name, s.Value) || strings.HasSuffix(s.Name, "_timeout") {
-			continue
-		}
-		f := meaning(s.Name)
-		switch s.Source {
-		case "database", "user", "database user":
-			if named[s.Name] {
-				continue // with whose it is
+	bare, err := withoutOptions(ctx, v, given)
+	if err != nil { // there is no connection left, say: what was found stands
+		return "", findings, err
+	}
+	for _, name := range watched {
+		f := meaning(name)
+		switch {
+		case ofAll[name]: // it is found above if it is harmful
+		case ofMine[name]: // as is this, which hides what others have
+			f = Finding{Unknown, "what " + name + " others have is not visible to this login, which has its own", "as a login without one: show " + name + ";"}
+			if meaning(name).State == Note {
+				f.State = Note
 			}
-			f.Cure = "see whose it is: select * from pg_db_role_setting;"
-		case "client":
-			f.Cure = "take it out of DATABASE_URL, or of PGOPTIONS"
-		default:
-			f.Cure = "alter system reset " + s.Name + "; select pg_reload_conf(); (it may be in the configuration file, or be a choice of your provider's)"
+			findings = append(findings, f)
+		case harmful(name, bare[name]):
+			f.Seen += ", for the whole server"
+			f.Cure = "as a superuser: alter system reset " + name + "; select pg_reload_conf(); (it may be in the configuration file, on the server's command line, or be a choice of your provider's)"
+			findings = append(findings, f)
 		}
-		findings = append(findings, f)
+		if given[name] != bare[name] && harmful(name, given[name]) {
+			f := meaning(name)
+			f.Seen += ", in the sessions of whoever connects as this one"
+			f.Cure = "take it out of DATABASE_URL, or of PGOPTIONS"
+			findings = append(findings, f)
+		}
 	}
 	return "what is confirmed is on disk, triggers fire, autovacuum runs", findings, nil
+}
+
+// beginning is what the watched settings were when a session began, whatever it has set since.
+func beginning(ctx context.Context, q interface {
+	Query(ctx context.Context, sql string, arguments ...any) (pgx.Rows, error)
+}) (map[string]string, error) {
+	rows, err := q.Query(ctx, "select s.name, s.reset_val || case when s.unit = 'ms' then 'ms' else '' end from pg_catalog.pg_settings s where s.name = any ($1)", watched)
+	if err != nil {
+		return nil, err
+	}
+	values := make(map[string]string, len(watched))
+	var name, value string
+	_, err = pgx.ForEachRow(rows, []any{&name, &value}, func() error {
+		values[name] = value
+		return nil
+	})
+	return values, err
+}
+
+// withoutOptions is the beginning of a session that sets nothing as it connects; given is that of this one.
+func withoutOptions(ctx context.Context, v *visit, given map[string]string) (map[string]string, error) {
+	config, err := postgres.DirectConfig(v.URL)
+	if err != nil {
+		return nil, err
+	}
+	before := len(config.RuntimeParams)
+	maps.DeleteFunc(config.RuntimeParams, func(name, value string) bool {
+		switch name {
+		case "application_name", "client_encoding":
+			return false
+		case "options": // by which some providers are told which server is meant
+			return strings.Contains(value, "-c") || strings.Contains(value, "--")
+		default:
+			return true
+		}
+	})
+	if len(config.RuntimeParams) == before {
+		return given, nil
+	}
+	config.DefaultQueryExecMode = pgx.QueryExecModeExec
+	conn, err := pgx.ConnectConfig(ctx, config)
+	if err != nil {
+		return nil, fmt.Errorf("connect without options: %w", err)
+	}
+	defer func() { _ = conn.Close(context.WithoutCancel(ctx)) }()
+	if err := limit(ctx, conn); err != nil {
+		return nil, err
+	}
+	return beginning(ctx, conn)
 }
 
 // maxClockDifference is what the clocks of hosts that keep time may be apart.

@@ -25,6 +25,18 @@ func Register(ctx context.Context, db coredb.DBTX, generation events.Generation,
 // RegisterContracts writes the contracts of this build to core.event_types, where those of a
 // higher generation stay as they are. Called after migrating too.
 func RegisterContracts(ctx context.Context, db coredb.DBTX, generation events.Generation, contracts *events.Contracts) error {
+	types, err := EventTypes(contracts)
+	if err != nil {
+		return fmt.Errorf("register event types: %w", err)
+	}
+	if _, err := coredb.New(db).RegisterEventTypes(ctx, coredb.RegisterEventTypesParams{Generation: int64(generation), Types: types}); err != nil {
+		return fmt.Errorf("register event types: %w", err)
+	}
+	return nil
+}
+
+// EventTypes are the contracts as core.event_types_register takes them, a JSON array, and as core.event_types has them then.
+func EventTypes(contracts *events.Contracts) ([]byte, error) {
 	type eventType struct {
 		EventType    string              `json:"event_type"`
 		EventVersion int                 `json:"event_version"`
@@ -51,14 +63,7 @@ func RegisterContracts(ctx context.Context, db coredb.DBTX, generation events.Ge
 		}
 		types = append(types, t)
 	}
-	encoded, err := json.Marshal(types)
-	if err != nil {
-		return fmt.Errorf("register event types: %w", err)
-	}
-	if _, err := coredb.New(db).RegisterEventTypes(ctx, coredb.RegisterEventTypesParams{Generation: int64(generation), Types: encoded}); err != nil {
-		return fmt.Errorf("register event types: %w", err)
-	}
-	return nil
+	return json.Marshal(types)
 }
 
 // olderVersions is how many versions before a declared one are registered with it.
