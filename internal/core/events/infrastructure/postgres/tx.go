@@ -3,6 +3,7 @@ package postgres
 import (
 	"context"
 	"errors"
+	"slices"
 	"strings"
 	"sync"
 
@@ -86,7 +87,7 @@ func (l *lentTx) begin(statements ...string) error {
 // beginWith is begin of a statement with arguments.
 func (l *lentTx) beginWith(sql string, args []any) error {
 	// several statements in one text, with arguments
-	if len(args) > 0 && args[0] == pgx.QueryExecModeSimpleProtocol {
+	if slices.Contains(args, any(pgx.QueryExecModeSimpleProtocol)) {
 		return &controlError{"the simple protocol"}
 	}
 	return l.begin(sql)

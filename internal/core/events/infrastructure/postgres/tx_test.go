@@ -27,8 +27,10 @@ func TestTxControlIsRefused(t *testing.T) {
 			t.Errorf("%q in a batch: %v", sql, err)
 		}
 	}
-	if err := new(lentTx).QueryRow(t.Context(), "select 1", pgx.QueryExecModeSimpleProtocol).Scan(); !errors.Is(err, ErrTxControl) {
-		t.Errorf("several statements at once: %v", err)
+	for _, args := range [][]any{{pgx.QueryExecModeSimpleProtocol}, {pgx.NamedArgs{"a": 1}, pgx.QueryExecModeSimpleProtocol}} {
+		if err := new(lentTx).QueryRow(t.Context(), "select 1", args...).Scan(); !errors.Is(err, ErrTxControl) {
+			t.Errorf("several statements at once: %v", err)
+		}
 	}
 	for _, sql := range []string{
 		"select 1", "rollback to savepoint a", "savepoint a", "Rollback Work to a", "release a", "/* commit */ select 1", "-- commit", "/* never ends", "",
