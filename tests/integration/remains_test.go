@@ -278,3 +278,22 @@ func TestNothingRunsAfterAHiddenEnd(t *testing.T) {
 	}
 	b.wantEffects(map[string]int{"platform.one": 9, "worlds.two": 10})
 }
+
+// What becomes of a row is written under the worker's own settings, whatever its last handler has left.
+func TestARowIsSettledUnderTheWorkersSettings(t *testing.T) {
+	b := setup(t)
+	b.exec(`create function public.linger() returns trigger language plpgsql as 'begin perform pg_catalog.pg_sleep(0.02); return new; end';
+		create trigger linger before update on core.outbox for each row execute function public.linger()`)
+	refusing := handler("worlds.two", func(context.Context, events.Tx, events.Envelope) error {
+		return events.Terminal(errors.New("die Größe"))
+	})
+	b.publishMany(1)
+	l := b.listen(never, subscription(refusing, handler("platform.one", func(ctx context.Context, tx events.Tx, _ events.Envelope) error {
+		_, err := tx.Exec(ctx, "do $$ begin perform set_config('statement_timeout', '1', true), set_config('client_encoding', 'LATIN1', true); end $$")
+		return err
+	})))
+	s := l.next()
+	if r := b.wantRow(s.Envelope.EventID, "failed", 1); r.LastError != "TerminalError: worlds.two: die Größe" {
+		t.Errorf("last_error %q", r.LastError)
+	}
+}
