@@ -74,6 +74,7 @@ func TestWhatHandlersLeaveIsNobodysFailure(t *testing.T) {
 			return s
 		},
 		"leased": func(t *testing.T) events.Subscription {
+			t.Helper()
 			g := newGate()
 			t.Cleanup(g.letOn)
 			done := func(name string, do func(context.Context, events.Tx, events.Envelope) error) events.Registration {

@@ -86,7 +86,7 @@ func leavesNothing(sql string) bool {
 func (r *remains) add(s statement) {
 	switch {
 	case s.is(0, "begin", "commit", "end", "abort"), s.is(0, "start", "prepare") && s.is(1, "transaction"),
-		s.is(0, "rollback") && !s.is(1, "to") && !(s.is(1, "work", "transaction") && s.is(2, "to")):
+		s.is(0, "rollback") && !s.has("to"):
 		r.control = s[0].text
 	case s.is(0, "set") && s.is(1, "local"):
 		r.setLocally(s.settingAt(2))
