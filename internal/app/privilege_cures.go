@@ -80,9 +80,15 @@ func (c privilegeCures) of(missing, unexpected []string) (differences []Privileg
 	for _, line := range rest {
 		differences = append(differences, PrivilegeDifference{Unexpected: line})
 	}
-	kinds := []string{"role", "member", "schema", "owner", "default", "grant", "row", "policy"}
+	kinds := []string{"role", "member", "schema", "owner", "revoked", "default", "grant", "row", "policy"}
+	rank := func(d PrivilegeDifference) int {
+		if kind := privilegeKind(d.line()); kind != "revoked" || !strings.Contains(d.line(), " on schema ") {
+			return 2*slices.Index(kinds, kind) + 1
+		}
+		return 2 * slices.Index(kinds, "revoked") // without which nothing in it is found
+	}
 	slices.SortStableFunc(differences, func(a, b PrivilegeDifference) int { // what others stand on first
-		return cmp.Or(slices.Index(kinds, privilegeKind(a.line()))-slices.Index(kinds, privilegeKind(b.line())), cmp.Compare(a.line(), b.line()))
+		return cmp.Or(rank(a)-rank(b), cmp.Compare(a.line(), b.line()))
 	})
 	cured := differences[:0]
 	for _, d := range differences {
@@ -144,6 +150,9 @@ func (c privilegeCures) cure(d PrivilegeDifference) (by, sql string) {
 			owner = words[1]
 		}
 		return bySuper, "alter " + strings.Join(words[3:], " ") + " owner to " + owner + ";"
+	case "revoked":
+		what, owner, _ := strings.Cut(strings.TrimPrefix(d.Unexpected, "revoked "), " from its owner ")
+		return owner, c.onObject("grant " + what + " to " + owner + ";")
 	case "default":
 		return defaultCure(d)
 	case "row":
@@ -238,7 +247,7 @@ func (c privilegeCures) memberCure(d PrivilegeDifference, group, member string) 
 	return byMigrator, strings.Join(statements, " ")
 }
 
-// defaultCure is of a line "default of R [in schema S]: grant P on K to T [with grant option]".
+// defaultCure is of a line "default of R [in schema S]: grant P on K to T [with grant option]", or "default of R: revoke P on K from its owner".
 func defaultCure(d PrivilegeDifference) (by, sql string) {
 	head, grant, _ := strings.Cut(strings.TrimPrefix(d.line(), "default of "), ": ")
 	role, schema, _ := strings.Cut(head, " in schema ")
@@ -246,7 +255,9 @@ func defaultCure(d PrivilegeDifference) (by, sql string) {
 		schema = " in schema " + schema
 	}
 	change := strings.Replace(grant, " to PUBLIC", " to public", 1) // and its option, if it is to have that
-	if d.Unexpected != "" {
+	if what, revoked := strings.CutPrefix(grant, "revoke "); revoked {
+		change = "grant " + strings.TrimSuffix(what, " from its owner") + " to " + role
+	} else if d.Unexpected != "" {
 		change = revocation(grant, d.Missing != "")
 	}
 	return role, "alter default privileges for role " + role + schema + " " + change + ";"
@@ -260,15 +271,20 @@ func (c privilegeCures) grantCure(d PrivilegeDifference) (by, sql string) {
 		by = "its owner, " + byMigrator
 	}
 	if d.Unexpected == "" || d.Missing != "" && strings.HasSuffix(d.Missing, grantable) {
-		return by, strings.Replace(GrantStatement(d.Missing), " on table goose_db_version ", " on table "+versionSchema+".goose_db_version ", 1)
+		return by, c.onObject(GrantStatement(d.Missing))
 	}
-	sql = revocation(d.Unexpected, d.Missing != "")
-	sql = strings.Replace(sql, " on the database from ", " on database "+c.database+" from ", 1)
-	sql = strings.Replace(sql, " on table goose_db_version from ", " on table "+versionSchema+".goose_db_version from ", 1)
-	for _, view := range []string{" on view ", " on materialized view "} {
-		sql = strings.Replace(sql, view, " on table ", 1)
+	return by, c.onObject(revocation(d.Unexpected, d.Missing != "") + ";")
+}
+
+// onObject names an object that a line speaks of as SQL does.
+func (c privilegeCures) onObject(sql string) string {
+	for object, name := range map[string]string{
+		" on the database ": " on database " + c.database + " ", " on table goose_db_version ": " on table " + versionSchema + ".goose_db_version ",
+		" on view ": " on table ", " on materialized view ": " on table ",
+	} {
+		sql = strings.Replace(sql, object, name, 1)
 	}
-	return by, sql + ";"
+	return sql
 }
 
 // revocation takes back a grant, or only that it may be granted further; and what was granted by that.

@@ -293,6 +293,30 @@ var damages = []struct {
 		state: doctor.Critical, seen: "unexpected: owner postgres of table core.outbox", cure: "as a superuser: alter table core.outbox owner to spectral_owner;",
 	},
 	{
+		name: "the owner may not write", check: "privileges", damage: "revoke update, insert on core.outbox from spectral_owner; revoke usage on schema core from spectral_owner; revoke select on core.live_workers from spectral_owner",
+		state: doctor.Critical, seen: "unexpected: revoked insert, update on table core.outbox from its owner spectral_owner", cure: "as spectral_owner: grant insert, update on table core.outbox to spectral_owner;", notTheWhole: true,
+	},
+	{
+		name: "functions may not call another one", check: "privileges", damage: "revoke execute on function core.outbox_insert from spectral_owner",
+		state: doctor.Critical, seen: "unexpected: revoked execute on function core.outbox_insert(", cure: "to spectral_owner;",
+	},
+	{
+		name: "nothing in a schema is found", check: "privileges", damage: "revoke all on schema worlds from spectral_owner",
+		state: doctor.Critical, seen: "unexpected: revoked create, usage on schema worlds from its owner spectral_owner", cure: "as spectral_owner: grant create, usage on schema worlds to spectral_owner;",
+	},
+	{
+		name: "the owner may not call what is new", check: "privileges", damage: "alter default privileges for role spectral_owner revoke execute on functions from spectral_owner",
+		state: doctor.Critical, seen: "unexpected: default of spectral_owner: revoke execute on functions from its owner", cure: "as spectral_owner: alter default privileges for role spectral_owner grant execute on functions to spectral_owner;",
+	},
+	{
+		name: "a step is not recorded", check: "migrations", damage: "delete from public.goose_db_version where version_id = 60",
+		state: doctor.Warning, seen: "step 60 is not recorded as applied, and later ones are: migrate up is refused", cure: "insert into public.goose_db_version (version_id, is_applied) values (60, true);",
+	},
+	{
+		name: "steps are recorded by somebody else", check: "migrations", damage: "alter database %database owner to spectral_platform; alter table public.goose_db_version owner to spectral_worlds",
+		state: doctor.Warning, seen: "public.goose_db_version, which records what is applied, belongs to spectral_worlds, and the database to spectral_platform", cure: "as a superuser: alter table public.goose_db_version owner to spectral_platform;",
+	},
+	{
 		name: "a function acts as somebody", check: "privileges", damage: "alter function core.outbox_quiet(text) owner to postgres",
 		state: doctor.Critical, seen: "unexpected: owner postgres of function core.outbox_quiet(text)", cure: "alter function core.outbox_quiet(text) owner to spectral_owner;",
 	},

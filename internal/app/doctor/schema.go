@@ -19,10 +19,36 @@ func migrations(ctx context.Context, v *visit) (string, []Finding, error) {
 	if err != nil {
 		return "", nil, err
 	}
+	findings, err := recorded(ctx, v)
+	if err != nil || len(findings) > 0 {
+		return "", findings, err
+	}
 	if applied > latest {
 		return fmt.Sprintf("at %d; this build, at %d, is older and works on it", applied, latest), nil, nil
 	}
 	return fmt.Sprintf("at %d, as this build is", applied), nil, nil
+}
+
+// recorded finds what makes the next migration fail: a step that is not recorded, and a record that is not the migrating login's.
+func recorded(ctx context.Context, v *visit) ([]Finding, error) {
+	steps, err := app.Migrations()
+	if err != nil {
+		return nil, err
+	}
+	return all[Finding](ctx, v, `
+with record as (select c.oid, c.relowner, r.rolname as owner, r.rolsuper from pg_class c join pg_namespace n on n.oid = c.relnamespace join pg_roles r on r.oid = c.relowner
+  where (n.nspname, c.relname) = ('public', 'goose_db_version'))
+select 'warning', format('step %s is not recorded as applied, and later ones are: migrate up is refused', s.step),
+  format('as %I: insert into public.goose_db_version (version_id, is_applied) values (%s, true); once the check of schema is fine, which says whether it is applied', r.owner, s.step)
+from record r, unnest($1::bigint[]) as s(step)
+where s.step < (select max(g.version_id) from public.goose_db_version g where g.is_applied)
+  and not exists (select from public.goose_db_version g where g.version_id = s.step and g.is_applied)
+union all
+select case when r.rolsuper then 'note' else 'warning' end, format('public.goose_db_version, which records what is applied, belongs to %I, and the database to %I: unless a superuser migrates, it is refused', r.owner, d.rolname),
+  format('as a superuser: alter table public.goose_db_version owner to %I;', d.rolname)
+from record r, pg_database b join pg_roles d on d.oid = b.datdba
+where b.datname = current_database() and not d.rolsuper and not pg_has_role(d.oid, r.relowner, 'usage')
+order by 1, 2 limit $2`, steps, maxListed)
 }
 
 func migrated(ctx context.Context, v *visit) (applied, latest int64, err error) {
@@ -364,7 +390,8 @@ func privileges(ctx context.Context, v *visit) (string, []Finding, error) {
 		switch {
 		case d.Missing == "":
 			f.State, f.Seen = Warning, "unexpected: "+d.Unexpected
-			if strings.HasPrefix(d.Unexpected, "owner ") { // functions act as their owner
+			// functions act as their owner
+			if strings.HasPrefix(d.Unexpected, "owner ") || strings.Contains(d.Unexpected, " from its owner") {
 				f.State = Critical
 			}
 		case d.Unexpected != "":
