@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -68,7 +69,7 @@ func DiffPrivileges(ctx context.Context, conn *pgx.Conn) ([]PrivilegeDifference,
 
 // of pairs lines that speak of the same thing, and cures them.
 func (c privilegeCures) of(missing, unexpected []string) (differences []PrivilegeDifference) {
-	rest := slices.Clone(unexpected)
+	rest := slices.DeleteFunc(slices.Clone(unexpected), ofStranger)
 	for _, line := range missing {
 		d := PrivilegeDifference{Missing: line}
 		if i := slices.IndexFunc(rest, func(other string) bool { return privilegeSubject(other) == privilegeSubject(line) }); i >= 0 {
@@ -97,6 +98,22 @@ func (c privilegeCures) of(missing, unexpected []string) (differences []Privileg
 		}
 	}
 	return cured
+}
+
+// objectLine is of a line about an object that may be one of our schemas' own.
+var objectLine = regexp.MustCompile(` (?:on|of) (table|view|materialized view|sequence|function) ([a-z]+\..*?)(?: to \S+(?: with grant option)?| from its owner .*)?$`)
+
+// ofStranger says whether a line is about an object that is not of this build's schema: the cure of that is to take it away.
+func ofStranger(line string) bool {
+	words := objectLine.FindStringSubmatch(line)
+	if words == nil {
+		return false
+	}
+	kind := words[1]
+	if kind == "view" || kind == "materialized view" || kind == "sequence" {
+		kind = "table"
+	}
+	return !slices.Contains(SchemaObjects(), kind+" "+words[2])
 }
 
 func (d PrivilegeDifference) line() string { return cmp.Or(d.Missing, d.Unexpected) }
