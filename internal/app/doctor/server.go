@@ -93,6 +93,8 @@ func meaning(name string) Finding {
 		return Finding{State: Note, Seen: name + " is short: what migrates (indexes are built in one statement) and what operators do from SQL may be cut short; workers overrule it"}
 	case "enable_indexscan", "enable_indexonlyscan":
 		return Finding{State: Warning, Seen: name + " is off: claims, sweeps and looks read whole tables"}
+	case "track_activities":
+		return Finding{State: Warning, Seen: "track_activities is off: who holds locks, snapshots or the notification queue is not seen"}
 	case "role":
 		return Finding{State: Warning, Seen: "role is spectral_owner from the first statement: it may rewrite and erase events"}
 	default:
@@ -119,14 +121,14 @@ func short(value string) bool {
 // watched are the settings of which [harmful] knows a value that is, but for role, which is no server's.
 var watched = []string{
 	"autovacuum", "default_transaction_isolation", "default_transaction_read_only", "enable_indexonlyscan", "enable_indexscan", "fsync", "full_page_writes",
-	"session_replication_role", "statement_timeout", "synchronous_commit", "track_counts", "transaction_timeout",
+	"session_replication_role", "statement_timeout", "synchronous_commit", "track_activities", "track_counts", "transaction_timeout",
 }
 
 // harmful says whether a setting's value, as somebody has written it, loses or withholds what was confirmed, or hurts otherwise.
 func harmful(name, value string) bool {
 	value = strings.ToLower(strings.TrimSpace(value))
 	switch name {
-	case "fsync", "full_page_writes", "synchronous_commit", "autovacuum", "track_counts", "enable_indexscan", "enable_indexonlyscan":
+	case "fsync", "full_page_writes", "synchronous_commit", "autovacuum", "track_activities", "track_counts", "enable_indexscan", "enable_indexonlyscan":
 		on, known := truth(value)
 		return known && !on
 	case "default_transaction_read_only":
@@ -169,11 +171,14 @@ func settings(ctx context.Context, v *visit) (string, []Finding, error) {
 	// that a transaction may idle, and a search_path, for all of ours is qualified
 	theirs, err := all[struct {
 		Name, Value, Whose string
-		Mine, All          bool // of this login, of every role's sessions here
+		By                 string // who may take it back
+		Mine, All          bool   // of this login, of every role's sessions here
 	}](ctx, v, `select split_part(c, '=', 1), substr(c, strpos(c, '=') + 1),
 		coalesce(nullif(concat_ws(' in ', 'role ' || quote_ident(r.rolname), 'database ' || quote_ident(d.datname)), ''), 'role all'),
+		case when p.context = 'superuser' or r.rolname is null and d.datname is null then 'a superuser'
+			when r.rolname is null then format('%I, which owns the database, or a superuser', pg_get_userbyid(d.datdba)) else format('%I itself, or a superuser', r.rolname) end,
 		coalesce(r.rolname = session_user, false), s.setrole = 0
-		from pg_db_role_setting s left join pg_roles r on r.oid = s.setrole left join pg_database d on d.oid = s.setdatabase, unnest(s.setconfig) as c
+		from pg_db_role_setting s left join pg_roles r on r.oid = s.setrole left join pg_database d on d.oid = s.setdatabase, unnest(s.setconfig) as c left join pg_settings p on p.name = split_part(c, '=', 1)
 		where s.setdatabase in (0, (select oid from pg_database where datname = current_database()))
 		order by 3, 1`)
 	if err != nil {
@@ -195,7 +200,7 @@ func settings(ctx context.Context, v *visit) (string, []Finding, error) {
 		case "role":
 			f.Cure = "set role none; " + f.Cure
 		}
-		f.Cure += " and connect anew"
+		f.Cure = "as " + t.By + ": " + f.Cure + " and connect anew"
 		findings = append(findings, f)
 	}
 	// what sessions begin with that say nothing, and what this one began with
