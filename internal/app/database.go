@@ -59,9 +59,9 @@ func CheckDatabase(ctx context.Context, s *Settings, further ...string) error {
 				return err
 			}
 			// roles go with the transaction: a pooler's connection must not keep them
-			tx, err := conn.Begin(ctx)
+			tx, err := begin(ctx, conn)
 			if err != nil {
-				return fmt.Errorf("begin: %w", oneLine(err))
+				return err
 			}
 			defer func() { _ = tx.Rollback(context.WithoutCancel(ctx)) }()
 			var pid uint32
@@ -94,9 +94,9 @@ func CheckDrainable(ctx context.Context, s Settings) error {
 	}
 	config.DefaultQueryExecMode = pgx.QueryExecModeExec
 	return withConnection(ctx, config, func(ctx context.Context, conn *pgx.Conn) error {
-		tx, err := conn.Begin(ctx)
+		tx, err := begin(ctx, conn)
 		if err != nil {
-			return fmt.Errorf("begin: %w", oneLine(err))
+			return err
 		}
 		defer func() { _ = tx.Rollback(context.WithoutCancel(ctx)) }()
 		if err := actAs(ctx, conn, workerRole); err != nil {
@@ -130,9 +130,9 @@ func CheckOperator(ctx context.Context, url string) error {
 		if err := checkVersion(conn); err != nil {
 			return err
 		}
-		tx, err := conn.Begin(ctx)
+		tx, err := begin(ctx, conn)
 		if err != nil {
-			return fmt.Errorf("begin: %w", oneLine(err))
+			return err
 		}
 		defer func() { _ = tx.Rollback(context.WithoutCancel(ctx)) }()
 		return checkMigrated(ctx, conn, operatorRole)
@@ -189,6 +189,15 @@ func withConnection(ctx context.Context, config *pgx.ConnConfig, check func(cont
 	}
 	defer func() { _ = conn.Close(context.WithoutCancel(ctx)) }()
 	return check(ctx, conn)
+}
+
+// begin begins a transaction that ctx alone bounds.
+func begin(ctx context.Context, conn *pgx.Conn) (pgx.Tx, error) {
+	tx, err := conn.BeginTx(ctx, pgx.TxOptions{BeginQuery: "begin; " + postgres.Unbounded(conn.PgConn())})
+	if err != nil {
+		return nil, fmt.Errorf("begin: %w", oneLine(err))
+	}
+	return tx, nil
 }
 
 func checkVersion(conn *pgx.Conn) error {

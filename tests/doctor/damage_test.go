@@ -553,8 +553,14 @@ var damages = []struct {
 	},
 	{
 		name: "a type without handlers", check: "unhandled",
-		damage:       insert("worlds.other.happened", "1", "outbox_gen_1", "10 minutes"),
+		damage:       insert("decision.recorded", "1", "outbox_gen_1", "10 minutes"),
 		sessionOfOwn: worker(1, cards), state: doctor.Critical, seen: "of its 1 live workers none handles that type", cure: "--classes", undo: "delete from core.outbox",
+	},
+	{
+		name: "a type that no build knows", check: "unhandled",
+		damage:       insert("worlds.other.happened", "1", "outbox_gen_1", "10 minutes"),
+		sessionOfOwn: worker(1, cards), state: doctor.Critical, seen: "of its 1 live workers none handles that type; no build has registered that type", cure: "as spectral_owner: update core.outbox set status = 'failed', claimed_at = now(), last_error = 'UnknownEventType: no build knows it' where event_type = 'worlds.other.happened' and generation = 1 and status = 'pending' and deleted_at is null; and then workers events discard --type worlds.other.happened --generation 1",
+		undo: "update core.outbox set status = 'failed', claimed_at = now(), last_error = 'UnknownEventType: no build knows it' where event_type = 'worlds.other.happened' and generation = 1 and status = 'pending' and deleted_at is null; select core.outbox_discard(id, 'ana') from core.outbox",
 	},
 	{
 		name: "a channel where nobody listens", check: "channels", damage: insert(cards, "1", "outbox_default", "10 minutes"),
@@ -672,6 +678,14 @@ var damages = []struct {
 		seen: "connections are free, and a worker of this build takes up to", cure: "SPECTRAL_POOL_URL", undo: "alter database %database connection limit -1",
 	},
 	{
+		name: "a worker's login may not connect", check: "connections", damage: "create role %login_worker login connection limit 0 in role spectral_worker",
+		state: doctor.Warning, seen: `login "%login_worker": 0 of 0 connections are in use`, cure: "as a superuser: alter role %login_worker connection limit ",
+	},
+	{
+		name: "a worker's password is over", check: "connections", damage: "create role %login_worker login valid until '2020-01-01' in role spectral_worker",
+		state: doctor.Warning, seen: `the password of login "%login_worker" is over`, cure: "as a superuser: alter role %login_worker valid until 'infinity';",
+	},
+	{
 		name: "no connection is left", check: "connections", damage: "alter role %login connection limit 2", state: doctor.Warning, seen: "login", cure: "alter role",
 		sessionOfOwn: "select 1", notTheWhole: true,
 	},
@@ -688,7 +702,7 @@ func TestDamageIsFound(t *testing.T) {
 	for _, d := range damages {
 		t.Run(d.name, func(t *testing.T) {
 			t.Parallel()
-			if d.check == "logins" || strings.Contains(d.damage, "spectral_owner to %login") {
+			if d.check == "logins" || d.check == "connections" || strings.Contains(d.damage, "spectral_owner to %login") {
 				members.Lock()
 				defer members.Unlock()
 			}

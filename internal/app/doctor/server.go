@@ -316,11 +316,9 @@ func clock(ctx context.Context, v *visit) (string, []Finding, error) {
 const minFreeShare = 10
 
 func connections(ctx context.Context, v *visit) (string, []Finding, error) {
-	s, err := one[struct{ Max, Reserved, Used, Mine, Limit, Database, InDatabase int }](ctx, v, `select current_setting('max_connections')::integer,
+	s, err := one[struct{ Max, Reserved, Used, Database, InDatabase int }](ctx, v, `select current_setting('max_connections')::integer,
 		current_setting('superuser_reserved_connections')::integer + coalesce(current_setting('reserved_connections', true)::integer, 0),
 		count(*) filter (where a.usesysid is not null)::integer,
-		count(*) filter (where a.usesysid is not null and a.usename = session_user)::integer,
-		(select rolconnlimit from pg_roles where rolname = session_user),
 		(select datconnlimit from pg_database where datname = current_database()),
 		count(*) filter (where a.usesysid is not null and a.datname = current_database())::integer
 		from pg_stat_activity a`)
@@ -343,15 +341,32 @@ func connections(ctx context.Context, v *visit) (string, []Finding, error) {
 			"raise max_connections (or the database's connection limit), or lead SPECTRAL_POOL_URL through a pooler, or bound its pools (pool_max_conns in the URL)"})
 	}
 	report := func(what string, used, limit int, cure string) {
-		if limit >= 0 && (limit-used)*100 < limit*minFreeShare {
+		if limit >= 0 && (limit-used)*100 <= limit*minFreeShare {
 			findings = append(findings, Finding{Warning, fmt.Sprintf("%s: %d of %d connections are in use, and workers that start or reconnect may get none", what, used, limit), cure})
 		}
 	}
 	report("the server", s.Used, usable, "see who has them: select usename, application_name, count(*) from pg_stat_activity group by 1, 2 order by 3 desc; raise max_connections, or lead SPECTRAL_POOL_URL through a pooler")
 	report("database "+strconv.Quote(v.conn.Config().Database), s.InDatabase, s.Database,
-		fmt.Sprintf("alter database %s connection limit %d;", pgx.Identifier{v.conn.Config().Database}.Sanitize(), 2*max(s.Database, worker)))
-	report("login "+strconv.Quote(v.conn.Config().User), s.Mine, s.Limit,
-		fmt.Sprintf("alter role %s connection limit %d;", pgx.Identifier{v.conn.Config().User}.Sanitize(), 2*max(s.Limit, worker)))
+		fmt.Sprintf("as its owner: alter database %s connection limit %d;", pgx.Identifier{v.conn.Config().Database}.Sanitize(), 2*max(s.Database, worker)))
+	logins, err := all[struct {
+		Name, Quoted string
+		Limit, Used  int
+		Over         bool // its password
+	}](ctx, v, `
+select r.rolname, quote_ident(r.rolname), r.rolconnlimit, (select count(*) from pg_stat_activity a where a.usesysid = r.oid)::integer, coalesce(r.rolvaliduntil < now(), false)
+from pg_roles r
+where r.rolcanlogin and not r.rolsuper and r.rolname <> all ($1) and (r.rolconnlimit >= 0 or r.rolvaliduntil < now())
+  and exists (select from pg_roles g where g.rolname = any ($1) and pg_has_role(r.oid, g.oid, 'member'))
+order by r.rolname limit $2`, app.Roles(), maxListed)
+	if err != nil {
+		return "", nil, err
+	}
+	for _, l := range logins {
+		report("login "+strconv.Quote(l.Name), l.Used, l.Limit, fmt.Sprintf("as a superuser: alter role %s connection limit %d;", l.Quoted, 2*max(l.Limit, worker)))
+		if l.Over {
+			findings = append(findings, Finding{Warning, fmt.Sprintf("the password of login %q is over: who logs in by it gets no connection", l.Name), fmt.Sprintf("as a superuser: alter role %s valid until 'infinity';", l.Quoted)})
+		}
+	}
 	return seen, findings, nil
 }
 
