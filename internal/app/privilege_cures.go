@@ -46,9 +46,18 @@ const firstGranted = 160000
 
 // DiffPrivileges is [ComparePrivileges] with what to do about each difference, in the order in which it is to be done.
 func DiffPrivileges(ctx context.Context, conn *pgx.Conn) ([]PrivilegeDifference, error) {
-	missing, unexpected, err := ComparePrivileges(ctx, conn)
-	if err != nil || len(missing)+len(unexpected) == 0 {
+	effective, err := EffectivePrivileges(ctx, conn)
+	if err != nil {
 		return nil, err
+	}
+	declared := declaredPrivileges()
+	renamed, effective, err := undoRenames(ctx, conn, declared, effective)
+	if err != nil {
+		return nil, err
+	}
+	missing, unexpected := without(declared, effective), without(effective, declared)
+	if len(missing)+len(unexpected) == 0 {
+		return renamed, nil
 	}
 	var c privilegeCures
 	err = conn.QueryRow(ctx, "select pg_catalog.current_setting('server_version_num')::pg_catalog.int4, pg_catalog.quote_ident(pg_catalog.current_database())").Scan(&c.version, &c.database)
@@ -64,7 +73,74 @@ func DiffPrivileges(ctx context.Context, conn *pgx.Conn) ([]PrivilegeDifference,
 	if c.memberships, err = pgx.CollectRows(rows, pgx.RowToStructByPos[membership]); err != nil {
 		return nil, fmt.Errorf("read memberships: %w", oneLine(err))
 	}
-	return c.of(missing, unexpected), nil
+	return append(renamed, c.of(missing, unexpected)...), nil
+}
+
+// undoRenames finds roles of ours that are missing and whose privileges another role has, most of them at least: somebody has renamed them. It returns these, and
+// the lines as they are once that is taken back.
+func undoRenames(ctx context.Context, conn *pgx.Conn, declared, effective []string) (renamed []PrivilegeDifference, lines []string, err error) {
+	role := func(name string, lines []string) string {
+		i := slices.IndexFunc(lines, func(line string) bool { return strings.HasPrefix(line, "role "+name+" ") })
+		if i < 0 {
+			return ""
+		}
+		return lines[i]
+	}
+	missing := slices.DeleteFunc(Roles(), func(name string) bool { return role(name, effective) != "" })
+	if len(missing) == 0 {
+		return nil, effective, nil
+	}
+	rows, err := conn.Query(ctx, `select r.rolname from pg_catalog.pg_roles r where not r.rolcanlogin and r.rolname <> all ($1) and exists (select from pg_catalog.pg_shdepend d
+		where d.refclassid = 'pg_catalog.pg_authid'::pg_catalog.regclass and d.refobjid = r.oid and d.dbid = (select b.oid from pg_catalog.pg_database b where b.datname = pg_catalog.current_database())) order by 1 limit 50`, Roles())
+	if err != nil {
+		return nil, nil, fmt.Errorf("read roles: %w", oneLine(err))
+	}
+	others, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	if err != nil {
+		return nil, nil, fmt.Errorf("read roles: %w", oneLine(err))
+	}
+	for _, name := range missing {
+		should := slices.DeleteFunc(slices.Clone(declared), func(line string) bool {
+			return !slices.Contains(strings.Fields(line), name) || strings.HasPrefix(line, "role ")
+		})
+		for _, other := range others {
+			with, err := privilegesOf(ctx, conn, other)
+			if err != nil {
+				return nil, nil, err
+			}
+			was := role(other, with)
+			for i, line := range with {
+				with[i] = rename(line, other, name)
+			}
+			if 2*len(without(should, with)) >= len(should) {
+				continue
+			}
+			renamed = append(renamed, PrivilegeDifference{Missing: role(name, declared), Unexpected: was, By: byMigrator,
+				Cure: "alter role " + pgx.Identifier{other}.Sanitize() + " rename to " + name + ";"})
+			effective = without(effective, []string{was})
+			for i, line := range effective {
+				effective[i] = rename(line, other, name)
+			}
+			for _, line := range with {
+				if slices.Contains(strings.Fields(line), name) && !slices.Contains(effective, line) {
+					effective = append(effective, line)
+				}
+			}
+			break
+		}
+	}
+	return renamed, slices.DeleteFunc(effective, func(line string) bool { return strings.HasPrefix(line, "owner spectral_owner of ") }), nil
+}
+
+// rename makes a line about one role that about another one.
+func rename(line, from, to string) string {
+	words := strings.Split(line, " ")
+	for i, word := range words {
+		if name := strings.TrimRight(word, ",:"); name == from {
+			words[i] = to + word[len(name):]
+		}
+	}
+	return strings.Join(words, " ")
 }
 
 // of pairs lines that speak of the same thing, and cures them.

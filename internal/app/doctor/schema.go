@@ -126,7 +126,8 @@ func schema(ctx context.Context, v *visit) (string, []Finding, error) {
 // foreignSchemas finds those of ours whose owner is another role: what is in them is not looked at then.
 func foreignSchemas(ctx context.Context, v *visit) ([]Finding, error) {
 	rows, err := v.conn.Query(ctx, `select 'critical', pg_catalog.format('the owner of schema %s is %I, and should be spectral_owner; what is in it was not compared', n.nspname, pg_catalog.pg_get_userbyid(n.nspowner)),
-		pg_catalog.format('as a superuser: alter schema %s owner to spectral_owner;', n.nspname)
+		case when exists (select from pg_catalog.pg_roles r where r.rolname = 'spectral_owner') then pg_catalog.format('as a superuser: alter schema %s owner to spectral_owner;', n.nspname)
+			else 'role spectral_owner is missing: see first the check of privileges' end
 		from pg_catalog.pg_namespace n where n.nspname in ('core', 'platform', 'worlds') and pg_catalog.pg_get_userbyid(n.nspowner) <> 'spectral_owner' order by n.nspname`)
 	if err != nil {
 		return nil, err
