@@ -90,7 +90,7 @@ func meaning(name string) Finding {
 	case "default_transaction_isolation":
 		return Finding{State: Warning, Seen: "default_transaction_isolation is above read committed: publishers get 40001 and have to try again, a wake-up may be lost with them, and sweeping and retiring from SQL are refused (SP053, SP043)"}
 	case "statement_timeout", "transaction_timeout":
-		return Finding{State: Note, Seen: name + " is short: what migrates (indexes are built in one statement) and what operators do from SQL may be cut short; workers overrule it"}
+		return Finding{State: Note, Seen: name + " is short: what migrates (indexes are built in one statement) and what operators do from SQL may be cut short; workers overrule it from their first look at the database on"}
 	case "enable_indexscan", "enable_indexonlyscan":
 		return Finding{State: Warning, Seen: name + " is off: claims, sweeps and looks read whole tables"}
 	case "track_activities":

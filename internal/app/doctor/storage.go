@@ -24,10 +24,10 @@ select h.holder, h.ids, coalesce(h.seconds, 0)::double precision, h.cure from (
     age(a.backend_xmin)::bigint as ids, extract(epoch from clock_timestamp() - a.xact_start) as seconds, format('select pg_terminate_backend(%s); as %s, a member of pg_signal_backend, or a superuser', a.pid, a.usename) as cure
   from pg_stat_activity a where a.backend_xmin is not null and a.pid <> pg_backend_pid() and coalesce(a.backend_type, '') not in ('walsender', 'autovacuum worker')
   union all
-  select format('prepared transaction %L of %s', p.gid, p.owner), age(p.transaction)::bigint, extract(epoch from clock_timestamp() - p.prepared), format('rollback prepared %L;', p.gid)
+  select format('prepared transaction %L of %s', p.gid, p.owner), age(p.transaction)::bigint, extract(epoch from clock_timestamp() - p.prepared), format('as %I, or a superuser, in database %I: rollback prepared %L;', p.owner, p.database, p.gid)
   from pg_prepared_xacts p
   union all
-  select format('replication slot %L', s.slot_name), greatest(age(s.xmin), age(s.catalog_xmin))::bigint, null, format('bring its consumer back, or: select pg_drop_replication_slot(%L);', s.slot_name)
+  select format('replication slot %L', s.slot_name), greatest(age(s.xmin), age(s.catalog_xmin))::bigint, null, format('bring its consumer back; or, as a login with REPLICATION or a superuser: select pg_drop_replication_slot(%L);', s.slot_name)
   from pg_replication_slots s where s.xmin is not null or s.catalog_xmin is not null
   union all
   select format('standby %s by hot_standby_feedback', r.application_name), age(r.backend_xmin)::bigint, null, 'end the long query on the standby'
