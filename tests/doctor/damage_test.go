@@ -290,10 +290,6 @@ var damages = []struct {
 		state: doctor.Critical, seen: "core.event_handled is unlogged", cure: "alter table core.event_handled set logged;",
 	},
 	{
-		name: "rows are hidden", check: "tables", damage: "alter table core.outbox enable row level security",
-		state: doctor.Critical, seen: "core.outbox has row security", cure: "alter table core.outbox disable row level security;",
-	},
-	{
 		name: "somebody refers to the outbox", check: "tables", damage: "create table public.mine (id uuid, at timestamptz, constraint to_outbox foreign key (id, at) references core.outbox)",
 		state: doctor.Critical, seen: "public.mine refers to core.outbox by foreign key to_outbox", cure: "alter table public.mine drop constraint to_outbox;",
 	},
@@ -419,7 +415,7 @@ var damages = []struct {
 	},
 	{
 		name: "rows are hidden from all", check: "privileges", damage: "alter table core.leads enable row level security, force row level security",
-		state: doctor.Warning, seen: "unexpected: row security on core.leads forced", cure: "alter table core.leads disable row level security, no force row level security;",
+		state: doctor.Critical, seen: "unexpected: row security on core.leads forced", cure: "alter table core.leads disable row level security, no force row level security;",
 	},
 	{
 		name: "a policy is gone", check: "privileges", damage: "drop policy scans_workspace on worlds.scans",

@@ -173,16 +173,13 @@ func damage(subject, how string) Finding {
 // registries without which nothing can be published.
 func tables(ctx context.Context, v *visit) (string, []Finding, error) {
 	found, err := all[Finding](ctx, v, `
-with ours as (select c.oid, c.relname, n.nspname, c.relkind, c.relpersistence, c.relrowsecurity, format('%I.%I', n.nspname, c.relname) as name
+with ours as (select c.oid, c.relname, n.nspname, c.relkind, c.relpersistence, format('%I.%I', n.nspname, c.relname) as name
   from pg_class c join pg_namespace n on n.oid = c.relnamespace where n.nspname in ('core', 'platform', 'worlds') and c.relkind in ('r', 'p'))
 select 'critical', format('rule %s of %s rewrites statements: events may be lost, or never settle', r.rulename, o.name),
   format('as spectral_owner: drop rule %I on %s; then restart the workers, whose sessions keep plans', r.rulename, o.name)
 from pg_rewrite r join ours o on o.oid = r.ev_class
 union all
 select 'critical', format('%s is unlogged: a crash of the server empties it', o.name), format('as spectral_owner: alter table %s set logged;', o.name) from ours o where o.relpersistence = 'u'
-union all
-select 'critical', format('%s has row security, which hides rows from those who have to see them', o.name), format('as spectral_owner: alter table %s disable row level security;', o.name)
-from ours o where o.nspname = 'core' and o.relrowsecurity
 union all
 select 'critical', format('%s.%s refers to %s by foreign key %s: rows that are past their retention cannot be deleted', f.relnamespace::regnamespace, f.relname, o.name, k.conname),
   format('as %I: alter table %s.%I drop constraint %I;', pg_get_userbyid(f.relowner), f.relnamespace::regnamespace, f.relname, k.conname)
@@ -395,8 +392,8 @@ func privileges(ctx context.Context, v *visit) (string, []Finding, error) {
 		switch {
 		case d.Missing == "":
 			f.State, f.Seen = Warning, "unexpected: "+d.Unexpected
-			// functions act as their owner
-			if strings.HasPrefix(d.Unexpected, "owner ") || strings.Contains(d.Unexpected, " from its owner") {
+			// functions act as their owner, and rows of core must not be hidden from those who have to see them
+			if strings.HasPrefix(d.Unexpected, "owner ") || strings.Contains(d.Unexpected, " from its owner") || strings.HasPrefix(d.Unexpected, "row security on core.") {
 				f.State = Critical
 			}
 		case d.Unexpected != "":
