@@ -16,6 +16,8 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/jackc/pgerrcode"
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
@@ -89,7 +91,7 @@ func Main(ctx context.Context, p Process, args []string) int {
 	}
 	text := strings.Join(strings.Fields(strings.ReplaceAll(asFlags(err.Error()), "\n", "; ")), " ")
 	if ctx.Err() != nil {
-		text = asInterrupt(text)
+		text = asInterrupt(err, text)
 	}
 	fmt.Fprintln(p.Stderr, "workers:", visible(text))
 	if untold {
@@ -106,9 +108,9 @@ func Main(ctx context.Context, p Process, args []string) int {
 }
 
 // asInterrupt says of what a signal has ended that it was one: what ends by it tells only that it was canceled.
-func asInterrupt(text string) string {
+func asInterrupt(err error, text string) string {
 	text = strings.ReplaceAll(text, context.Canceled.Error(), errInterrupted.Error())
-	if !strings.Contains(text, errInterrupted.Error()) {
+	if pg, ok := errors.AsType[*pgconn.PgError](err); ok && pg.Code == pgerrcode.QueryCanceled && !strings.Contains(text, errInterrupted.Error()) {
 		text = errInterrupted.Error() + ": " + text
 	}
 	return text
