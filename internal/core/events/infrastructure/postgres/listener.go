@@ -259,11 +259,19 @@ func (l *Listener) Stop(ctx context.Context) error {
 	defer giveUp.Stop()
 	select {
 	case <-l.stopped:
-		return fmt.Errorf("listener: handlers were still at work and were cancelled: %w", ctx.Err())
+		for _, c := range l.consumers {
+			if c.mode.wasCut() {
+				return fmt.Errorf("listener: handlers were still at work and were cancelled: %w", ctx.Err())
+			}
+		}
+		return nil
 	case <-giveUp.C:
-		return fmt.Errorf("listener: handlers were still at work and were cancelled, and what became of their events could not all "+
-			"be written in time (the database does not answer, or somebody holds a lock): other workers will find out by themselves: %w", ctx.Err())
 	}
+	for _, c := range l.consumers {
+		c.mode.leave(ctx)
+	}
+	return fmt.Errorf("listener: handlers were still at work and were cancelled, and what became of their events could not all "+
+		"be written in time (the database does not answer, or somebody holds a lock): other workers will find out by themselves: %w", ctx.Err())
 }
 
 // giveUpAfter is how long Stop waits after it has cancelled the handlers.
