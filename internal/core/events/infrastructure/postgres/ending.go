@@ -31,6 +31,8 @@ const (
 	maxCompletions = 5
 	// maxTries is how often an ending is tried that something around its completion undoes.
 	maxTries = 20
+	// maxRenewals is how often leases are renewed, at most, whose rows a transaction of ours may still have locked.
+	maxRenewals = 5
 	// triesWhenStopping is how often anything is tried once the worker stops.
 	triesWhenStopping = 5
 	// keepFor is how long a worker whose grace is over goes on to settle what handlers have done: for as long as they
@@ -276,7 +278,7 @@ func (c *leased) settle(ctx context.Context, q *settling) {
 		if err == nil {
 			c.measured(q, len(batch), c.now().Sub(started))
 		} else if len(batch) > 1 || !errors.Is(err, errRowLocked) {
-			c.renewAfter(ctx, batch)
+			c.renewAfter(ctx, batch, err)
 		}
 		if err != nil && (len(batch) > 1 || errors.Is(err, errTooLong)) {
 			c.undone(ctx, q, batch, err)
@@ -312,17 +314,31 @@ func isClosed(c <-chan struct{}) bool {
 	}
 }
 
-// renewAfter renews the leases of a batch that came to nothing: nobody could meanwhile. Whether it could is for the
-// heartbeat to find out, which asks again soon.
-func (c *leased) renewAfter(ctx context.Context, batch []*ending) {
-	if isClosed(batch[0].lease.stop) {
-		return // there is no time to lose
-	}
+// renewAfter renews the leases of a batch that err undid: nobody could meanwhile. What it cannot renew is for the heartbeat,
+// which asks again soon, unless it is our own that has the rows locked: its server process may take a moment to end.
+func (c *leased) renewAfter(ctx context.Context, batch []*ending, err error) {
 	leases := make([]*lease, len(batch))
 	for i, e := range batch {
 		leases[i] = e.lease
 	}
-	_, _ = c.renew(ctx, leases, make([]string, len(leases)))
+	stop := leases[0].stop
+	ours := !answered(err) && !errors.Is(err, errRowLocked)
+	for tries := 0; len(leases) > 0 && (tries == 0 || ours && tries < maxRenewals); tries++ {
+		if isClosed(stop) {
+			return // there is no time to lose
+		}
+		if tries > 0 {
+			pause(ctx, lockedPause, stop)
+		}
+		held, err := c.renew(ctx, leases, make([]string, len(leases)))
+		if err != nil {
+			return
+		}
+		leases = slices.DeleteFunc(leases, func(l *lease) bool {
+			_, known := held[l.token]
+			return known
+		})
+	}
 }
 
 // undone has the endings of a batch that came to nothing settled after all: whichever is to blame by itself, the rest
