@@ -511,6 +511,7 @@ func (d *dispatchTx) write(ctx context.Context, batch []*ending) (held map[*endi
 	for _, e := range batch {
 		held[e] = ours[e.lease.token]
 		switch e.row {
+		case rowKept: // renewed
 		case rowDelivered, rowReleased:
 			if held[e] {
 				d.settled = append(d.settled, e.settlement())

@@ -232,7 +232,7 @@ func (c *leased) logLost(ctx context.Context, l *lease) {
 func (c *leased) logLeft(ctx context.Context, l *lease, why error) {
 	c.mu.Lock()
 	said := l.left
-	l.left, c.cut = true, true
+	l.left, c.cut = true, c.cut || stopping(ctx)
 	c.mu.Unlock()
 	if !said {
 		c.log.WarnContext(ctx, "left in flight: it is run again when its lease has run out, unless a COMMIT on its way settles it", l.interrupted(why)...)

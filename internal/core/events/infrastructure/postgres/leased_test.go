@@ -152,6 +152,8 @@ func TestWhatFollowsFromAnErrorOfSettling(t *testing.T) {
 		return ctx
 	}
 	stopping, late, lost := ended(events.ErrStopping), ended(events.ErrStopping), ended(events.ErrLeaseLost)
+	keeping, over := newLeased(&consumer{}), newLeased(&consumer{}) // whose time for what handlers have done is over, too
+	keeping.keeping, over.keeping = working, late
 	for _, c := range []struct {
 		name string
 		ctx  context.Context
@@ -179,9 +181,9 @@ func TestWhatFollowsFromAnErrorOfSettling(t *testing.T) {
 		{"refusals around it", working, of, refused, maxTries, failsHandler},
 		{"refusals without a handler", working, ending{}, refused, maxTries, givesUp},
 	} {
-		l := newLeased(&consumer{})
-		if l.keeping = working; c.ctx == late {
-			l.keeping = late // the time for what handlers have done is over, too
+		l := keeping
+		if c.ctx == late {
+			l = over
 		}
 		if got := l.after(c.ctx, &c.e, c.err, c.try); got != c.want {
 			t.Errorf("%s: %d", c.name, got)

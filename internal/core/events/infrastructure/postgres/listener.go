@@ -236,7 +236,7 @@ func (l *Listener) Start(ctx context.Context) error {
 // Stop lets no further claim begin and waits for the handlers at work. When ctx is done first,
 // their contexts are cancelled with [events.ErrStopping], what they did is rolled back and the rows are free
 // again with no attempt counted; Stop then still waits for the handlers to return, or to be abandoned, but not
-// for a database that no longer answers.
+// for a database that no longer answers. It returns nil if there was nothing to cancel; what it leaves in flight it logs.
 func (l *Listener) Stop(ctx context.Context) error {
 	l.mu.Lock()
 	if !l.started {
