@@ -298,7 +298,7 @@ func checkMigrated(ctx context.Context, conn *pgx.Conn, role string) error {
 		for i, what := range ungranted {
 			statements[i] = "grant " + what + " to " + role + ";"
 		}
-		return fmt.Errorf("%s may not do what it should; as its owner: %s and see `workers doctor privileges`", role, strings.Join(statements, " "))
+		return fmt.Errorf("%s lacks privileges; as a superuser, or as the owner of each object: %s and see `workers doctor privileges`", role, strings.Join(statements, " "))
 	case len(ungranted) > 0:
 		return errors.New("the database is not migrated to the end: run `workers migrate up`")
 	}

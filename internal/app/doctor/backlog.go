@@ -199,14 +199,14 @@ from (select extract(epoch from statement_timestamp() - coalesce(o.claimed_at, o
 		if err != nil {
 			return "", nil, err
 		}
-		cure := "run a worker, each reaps; or: set role spectral_worker; select * from core.outbox_reap(); which says why a row cannot be re-pended"
-		for _, h := range holders {
-			findings = append(findings, Finding{Critical, "nobody can reap, sweep or measure: " + h.Who + " has locked core.leads, and its transaction stays open",
-				fmt.Sprintf("end it, as a superuser, a member of pg_signal_backend or its own login: select pg_terminate_backend(%d)", h.PID)})
-			cure = "end what has locked core.leads, which is named beside this; a worker then reaps them"
-		}
 		findings = append(findings, Finding{Critical,
-			fmt.Sprintf("%d events are in flight past their lease, the longest by %s, and nobody reaps them; held by %s", s.Overdue, span(s.Longest), s.Whose), cure})
+			fmt.Sprintf("%d events are in flight past their lease, the longest by %s, and nobody reaps them; held by %s", s.Overdue, span(s.Longest), s.Whose),
+			"run a worker, each reaps; or: set role spectral_worker; select * from core.outbox_reap(); which says why a row cannot be re-pended"})
+		for _, h := range holders {
+			findings = append(findings, Finding{Critical,
+				h.Who + " has locked core.leads, or a row of it, and its transaction stays open: if it is the row of reaping, no worker can reap",
+				fmt.Sprintf("if workers run and nothing is reaped all the same, end it, as a superuser, a member of pg_signal_backend or its own login: select pg_terminate_backend(%d);", h.PID)})
+		}
 	}
 	if s.Ahead > 0 {
 		findings = append(findings, Finding{Warning, fmt.Sprintf("%d events in flight were claimed in the future, by the database's clock: until then nobody reaps them", s.Ahead),
@@ -215,7 +215,7 @@ from (select extract(epoch from statement_timestamp() - coalesce(o.claimed_at, o
 	return fmt.Sprintf("%d in flight, %d past their lease", s.InFlight, s.Overdue), findings, nil
 }
 
-// leadHolder is a session that keeps every worker from leading.
+// leadHolder is a session that may keep every worker from leading: which row it has locked nobody can see.
 type leadHolder struct {
 	PID int32
 	Who string

@@ -84,7 +84,7 @@ func meaning(name string) Finding {
 	case "synchronous_commit":
 		return Finding{State: Warning, Seen: "synchronous_commit is off: events whose publisher was told that they are committed may be lost when the server crashes"}
 	case "session_replication_role":
-		return Finding{State: Critical, Seen: "session_replication_role is set: inserts fire no trigger, and nobody is notified"}
+		return Finding{State: Critical, Seen: "session_replication_role is replica: inserts fire no trigger, and nobody is notified"}
 	case "default_transaction_read_only":
 		return Finding{State: Critical, Seen: "default_transaction_read_only is on: what producers and operators do from SQL is refused (25006; workers and commands say for themselves that they write; a provider may set it when the disk is full)"}
 	case "default_transaction_isolation":
@@ -135,7 +135,7 @@ func harmful(name, value string) bool {
 		on, _ := truth(value)
 		return on
 	case "session_replication_role":
-		return value == "replica" || value == "local"
+		return value == "replica"
 	case "default_transaction_isolation":
 		return value == "serializable" || value == "repeatable read"
 	case "statement_timeout", "transaction_timeout":

@@ -261,7 +261,7 @@ func (l *Listener) Stop(ctx context.Context) error {
 	case <-l.stopped:
 		for _, c := range l.consumers {
 			if c.mode.wasCut() {
-				return fmt.Errorf("listener: handlers were still at work and were cancelled: %w", ctx.Err())
+				return fmt.Errorf("listener: the time to stop was over, and what was still at work was cut off; the log says what became of each event: %w", ctx.Err())
 			}
 		}
 		return nil
@@ -270,7 +270,7 @@ func (l *Listener) Stop(ctx context.Context) error {
 	for _, c := range l.consumers {
 		c.mode.leave(ctx)
 	}
-	return fmt.Errorf("listener: handlers were still at work and were cancelled, and what became of their events could not all "+
+	return fmt.Errorf("listener: the time to stop was over, what was still at work was cut off, and what became of each event could not all "+
 		"be written in time (the database does not answer, or somebody holds a lock): other workers will find out by themselves: %w", ctx.Err())
 }
 

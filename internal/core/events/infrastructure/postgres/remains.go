@@ -42,7 +42,7 @@ func remainsOf(sql string) (r remains) {
 			body = !s.is(0, "end")
 		default:
 			r.add(s)
-			body = s.is(0, "create") && s.has("atomic") // up to its END it is a function's
+			body = s.is(0, "create") && s.hasBoth("begin", "atomic") // up to its END it is a function's
 		}
 	}
 	return r
@@ -169,6 +169,16 @@ func (s statement) isSign(i int, m string) bool {
 func (s statement) has(w string) bool {
 	for i := range s {
 		if s.is(i, w) {
+			return true
+		}
+	}
+	return false
+}
+
+// hasBoth reports whether there are two words side by side.
+func (s statement) hasBoth(first, second string) bool {
+	for i := range s {
+		if s.is(i, first) && s.is(i+1, second) {
 			return true
 		}
 	}

@@ -16,7 +16,7 @@ func TestTxControlIsRefused(t *testing.T) {
 		"rollback", "rollback work", "end", "abort", "begin", "start transaction", "prepare transaction 'x'", "rollback and no chain",
 		"select 1; commit", "select 1;;/* */Rollback;begin", "select 1; rollback transaction", "select ';' ; -- ;\nend",
 		"select E'it\\'s' ; commit --'", "select $a$ $b$ $a$; commit", `select 1 as ";"; commit`, "select 'it''s'; abort", "select $1; commit", "select a$$; commit --$$",
-		"create function f() returns int begin atomic select 1; select 2; end; commit",
+		"create function f() returns int begin atomic select 1; select 2; end; commit", "create table t (atomic int); commit",
 	} {
 		if err := new(lentTx).begin(sql); !errors.Is(err, ErrTxControl) {
 			t.Errorf("%q: %v", sql, err)
@@ -69,7 +69,7 @@ func TestWhatATextLeavesBehind(t *testing.T) {
 			"set local " + strings.Repeat("n", 64) + " = 1", `set local "a""b" = 1`,
 		},
 		"kept": {
-			"set app.x = 1", "SET SESSION app.x = 1", "/* */ set\tapp.x to 1", "select 1; set app.x = 1", "reset all", "discard temp", "listen x", "prepare p as select 1", "deallocate all", "load 'x'",
+			"set app.x = 1", "SET SESSION app.x = 1", "/* */ set\tapp.x to 1", "select 1; set app.x = 1", "create view v as select atomic from t; set app.x = 1; select 1", "reset all", "discard temp", "listen x", "prepare p as select 1", "deallocate all", "load 'x'",
 			"select set_config('app.x', 'x', false)", "select set_config('app.x', '1', true), set_config('app.y', '2', false)", "select set_config('app.x', 'x', false), coalesce(false, true)",
 			"select set_config('app.x', 'x', $1)", "select set_config('app.x', is_local := true, new_value := 'x')", "select SET_CONFIG('app.x', 'x', false)", "select set_config", "select set_config('app.x'",
 			`select U&"set\005fconfig"('app.x', 'x', true)`, "select PG_ADVISORY_LOCK(1)", "select pg_try_advisory_lock_shared(1)", `select "pg_advisory_lock"(1)`,
