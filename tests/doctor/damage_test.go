@@ -57,7 +57,7 @@ func (p *patient) exec(sql string, arguments ...any) {
 // shown is a cure that is a command, cured what is SQL.
 var (
 	shown = regexp.MustCompile(`workers migrate show ((?:'[^']+' )+)\|`)
-	cured = regexp.MustCompile(`(?s)^(?:as [^:]*: )?(.*;)`)
+	cured = regexp.MustCompile(`(?s)^(?:(?:.*[;,] )?as [^:;]*: )?(.*;)`)
 )
 
 // paste executes a cure in psql as it stands: SQL, or what `workers migrate show` prints.
