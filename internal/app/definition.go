@@ -236,7 +236,7 @@ func (d definition) index() (string, error) {
 			named = identity(table, name, fmt.Sprintf("exists (select from pg_catalog.pg_index i where i.indexrelid = pg_catalog.to_regclass('%s') and i.indisreplident)", former))
 		}
 	}
-	text := warning + aside(table, d.name, schema+"."+anew, former) + "create " + unique + "index concurrently " + anew + " on " + table + " " + rest + ";\n" +
+	text := warning + aside(table, d.name, schema+"."+anew, former) + built(schema+"."+anew, "create "+unique+"index concurrently "+anew+" on "+table+" "+rest) +
 		transaction(valid(schema+"."+anew), ours(table, d.name), "alter index if exists "+d.name+" rename to "+name+"_former", "alter index "+schema+"."+anew+" rename to "+name, named) +
 		"drop index concurrently if exists " + former + ";\n"
 	if comment := d.newComment("index " + d.name); comment != "" {
@@ -258,6 +258,13 @@ func aside(table, index string, leftovers ...string) string {
 func ours(table, index string) string {
 	return fmt.Sprintf("do $cure$ begin if exists (select from pg_catalog.pg_class c where c.oid = pg_catalog.to_regclass('%[2]s') and not exists (select from pg_catalog.pg_index i where i.indexrelid = c.oid and i.indrelid = '%[1]s'::pg_catalog.regclass)) "+
 		"then raise exception '%[2]s is no index of %[1]s: whoever made it has to rename it first'; end if; end $cure$", table, index)
+}
+
+// built builds an index. One that could not be built is dropped: it refuses, as if it were there, to write to rows that are there twice.
+func built(index, statement string) string {
+	return "\\unset ON_ERROR_STOP\n" + statement + ";\n\\set ON_ERROR_STOP on\n" +
+		fmt.Sprintf("select not i.indisvalid as left_over from pg_catalog.pg_index i where i.indexrelid = pg_catalog.to_regclass('%[1]s') \\gset\n\\if :left_over\ndrop index concurrently %[1]s;\n"+
+			"do $cure$ begin raise exception '%[1]s could not be built'; end $cure$;\n\\endif\n", index)
 }
 
 // valid refuses to go on with an index that could not be built.
@@ -315,7 +322,7 @@ func (d definition) key(kind, nulls, columns string) string {
 	alter := "alter table " + d.table
 	schema, _, _ := strings.Cut(d.table, ".")
 	before := duplicates(d.table, columns, "") + aside(d.table, schema+"."+d.name, schema+"."+d.name+"_anew") +
-		fmt.Sprintf("create unique index concurrently %s_anew on %s (%s)%s;\nreset role;\n", d.name, d.table, columns, nulls) +
+		built(schema+"."+d.name+"_anew", fmt.Sprintf("create unique index concurrently %s_anew on %s (%s)%s", d.name, d.table, columns, nulls)) + "reset role;\n" +
 		"-- if this is refused because it waited too long for somebody, it alone can be repeated\n"
 	statements := []string{alter + " drop constraint if exists " + d.name, "drop index if exists " + schema + "." + d.name,
 		fmt.Sprintf("%s add constraint %s %s using index %[2]s_anew", alter, d.name, kind), d.newComment("constraint " + d.name + " on " + d.table)}

@@ -269,8 +269,11 @@ func TestAnIndexIsNotReplacedByAnInvalidOne(t *testing.T) {
 		insert into platform.memories (memory_id, scope, statement, observations, version, recorded_at, state, retired_at) values (gen_random_uuid(), 'agent', 'twice', 1, 1, now(), 'retired', now())`)
 	text := printed(t, subject)
 	cmd := pasted(t, at, "\\unset ON_ERROR_STOP\n"+text)
-	if out, err := cmd.CombinedOutput(); err != nil || !strings.Contains(string(out), "could not create unique index") {
+	if out, err := cmd.CombinedOutput(); err == nil || !strings.Contains(string(out), "could not create unique index") || !strings.Contains(string(out), "memories_statement_once_anew could not be built") {
 		t.Errorf("psql says %v: %s", err, out)
+	}
+	if value[bool](t, conn, "select to_regclass('platform.memories_statement_once_anew') is not null") {
+		t.Error("an index that could not be built has been left")
 	}
 	if !value[bool](t, conn, "select indisvalid from pg_index where indexrelid = 'platform.memories_statement_once'::regclass") {
 		t.Error("an invalid index has replaced a valid one")

@@ -107,18 +107,36 @@ func schema(ctx context.Context, v *visit) (string, []Finding, error) {
 		findings = append(findings[:maxListed], Finding{Critical, fmt.Sprintf("and %d more", more), "cure these in their order and look again, or restore into a new database"})
 	}
 	differs := len(damaged) > 0
+	identities, err := identities(ctx, v)
+	if err != nil {
+		return "", nil, err
+	}
 	unexpected := slices.DeleteFunc(app.WithoutKeyIndexes(d.Unexpected), func(subject string) bool { return asNamed[subject] })
 	for _, subject := range unexpected[:min(len(unexpected), maxListed)] {
 		cure, drop := "keep what is yours in a schema of your own: it may slow down or refuse what events need", app.SchemaDropStatement(subject)
 		switch {
 		case differs:
 			cure = "it may be what stands in for something that is missing or altered: cure that and look again"
+		case slices.Contains(identities, subject):
+			cure = "it is the replica identity of its table, which is not to be without one: see which it should have"
 		case drop != "":
 			cure += "; as the owner: " + drop
 		}
 		findings = append(findings, Finding{Warning, subject + " is not of our migrations", cure})
 	}
 	return "as this build's migrations make it", findings, nil
+}
+
+// identities are the indexes by which a publication names rows, with their constraints.
+func identities(ctx context.Context, v *visit) ([]string, error) {
+	rows, err := v.conn.Query(ctx, `select x.subject from pg_catalog.pg_index i join pg_catalog.pg_class c on c.oid = i.indexrelid join pg_catalog.pg_class t on t.oid = i.indrelid
+		join pg_catalog.pg_namespace n on n.oid = c.relnamespace
+		cross join lateral (values ('index ' || n.nspname || '.' || c.relname), ('constraint ' || c.relname || ' of ' || n.nspname || '.' || t.relname)) as x(subject)
+		where i.indisreplident or i.indisprimary and t.relreplident = 'd'`)
+	if err != nil {
+		return nil, err
+	}
+	return pgx.CollectRows(rows, pgx.RowTo[string])
 }
 
 // misnamed says what to do about something that seems to have another name.
@@ -207,6 +225,9 @@ func damage(d app.SchemaDifference, subject, how string) Finding {
 		if app.ColumnType(is) != app.ColumnType(should) {
 			f.Cure = "its type is yours to alter back when nobody writes, for that rewrites the table: see what `workers migrate show '" + subject + "'` says"
 		}
+	case kind == "table" && strings.Fields(is)[0] != strings.Fields(should)[0]:
+		f.Seen += fmt.Sprintf(": it is a %s, and should be a %s", strings.Fields(is)[0], strings.Fields(should)[0])
+		f.Cure = "see what it is; it has to have another name before what this build makes can come back"
 	case kind == "table":
 		f.State = Warning
 		f.Seen += " in its options, row security or comment"
@@ -417,7 +438,11 @@ func indexes(ctx context.Context, v *visit) (string, []Finding, error) {
 	var findings []Finding
 	for _, i := range found {
 		if !i.Valid {
-			findings = append(findings, Finding{Critical, "index " + i.Name + " is invalid: it is written but not read", "reindex index concurrently " + i.Name + ";"})
+			cure := "reindex index concurrently " + i.Name + ";"
+			if !slices.Contains(app.SchemaObjects(), "index "+i.Name) { // of a build that was cut short
+				cure = "drop index concurrently " + i.Name + ";"
+			}
+			findings = append(findings, Finding{Critical, "index " + i.Name + " is invalid: it is written but not read", cure})
 		}
 	}
 	return fmt.Sprintf("%d, all valid", len(found)), findings, nil
@@ -431,6 +456,17 @@ func privileges(ctx context.Context, v *visit) (string, []Finding, error) {
 	differences, err := app.DiffPrivileges(ctx, v.conn)
 	if err != nil {
 		return "", nil, err
+	}
+	if len(differences) > 0 {
+		d, err := app.CompareSchema(ctx, v.conn)
+		if err != nil {
+			return "", nil, err
+		}
+		for _, r := range d.Renamed { // whose privileges have gone with it
+			if r.Whole {
+				return "", []Finding{{Unknown, "not compared: " + misnamed(r).Seen, "see the check of schema"}}, nil
+			}
+		}
 	}
 	var findings []Finding
 	for _, d := range differences[:min(len(differences), 2*maxListed)] {
