@@ -375,19 +375,26 @@ func (d definition) column() string {
 	} else {
 		value = alter + " drop default"
 	}
-	null, before, checked := alter+" drop not null", "", ""
+	null, before, after := alter+" drop not null", "", ""
 	if strings.HasPrefix(attributes, " not null") {
-		// a column that is checked already is not looked through again under a lock that nobody gets past
-		null, checked = alter+" set not null", d.short()+"_is_given"
-		drop := "alter table " + table + " drop constraint if exists " + checked
-		find, none := inTheWay(table, d.short()+" is null")
-		before = find + fmt.Sprintf("select exists (select from pg_catalog.pg_attribute a where a.attrelid = pg_catalog.to_regclass('%s') and a.attname = '%s' and not a.attnotnull) as nullable \\gset\n\\if :nullable\n", table, d.short()) +
-			transaction(none, drop, "alter table "+table+" add constraint "+checked+" check ("+d.short()+" is not null) not valid") + validated(table, checked) + "\\endif\n"
-		checked = drop
+		null = alter + " set not null"
+		before, after = given(table, d.short())
 	}
 	return "-- a missing column is made anew, and what it held is lost\n" +
 		"-- if its type is another: alter table " + table + " alter column " + d.short() + " type " + kind + "; is yours to do, when nobody writes: it rewrites the table, and views are in its way\n" +
-		before + transaction("alter table "+table+" add column if not exists "+d.short()+" "+d.Definition, alter+" drop identity if exists", alter+" drop expression if exists", value, null, checked, d.comment("column "+d.name))
+		before + transaction("alter table "+table+" add column if not exists "+d.short()+" "+d.Definition, alter+" set statistics -1", alter+" reset (n_distinct, n_distinct_inherited)",
+		alter+" drop identity if exists", alter+" drop expression if exists", value, null, after, d.comment("column "+d.name))
+}
+
+// given finds the rows in which a column is null, and has that checked before it is made not null: it would be looked through under a lock that
+// nobody gets past. After it the constraint can go.
+func given(table, column string) (before, after string) {
+	find, none := inTheWay(table, column+" is null")
+	checked := column + "_is_given"
+	after = "alter table " + table + " drop constraint if exists " + checked
+	return find + fmt.Sprintf("select exists (select from pg_catalog.pg_attribute a where a.attrelid = pg_catalog.to_regclass('%s') and a.attname = '%s' and (not a.attnotnull "+
+		"or exists (select from pg_catalog.pg_constraint k where k.conrelid = a.attrelid and k.contype = 'n' and k.conkey = array[a.attnum] and not k.convalidated))) as nullable \\gset\n\\if :nullable\n", table, column) +
+		transaction(none, after, "alter table "+table+" add constraint "+checked+" check ("+column+" is not null) not valid") + validated(table, checked) + "\\endif\n", after
 }
 
 // ColumnType is the type of a column, with its collation, of its definition.
@@ -416,8 +423,8 @@ func (d definition) wholeTable() (string, error) {
 		lines = append(lines, "  "+column.short()+" "+column.Definition)
 	}
 	statements := []string{"create table if not exists " + d.name + " (\n" + strings.Join(lines, ",\n") + "\n)",
-		fmt.Sprintf("do $$ declare v_option text; begin for v_option in select pg_catalog.split_part(o, '=', 1) from pg_catalog.pg_class c, pg_catalog.unnest(c.reloptions) as o where c.oid = '%[1]s'::pg_catalog.regclass "+
-			"loop execute pg_catalog.format('alter table %[1]s reset (%%s)', v_option); end loop; end $$", d.name)}
+		fmt.Sprintf("do $$ declare v_option text; begin for v_option in select pg_catalog.split_part(o, '=', 1) from pg_catalog.pg_class c left join pg_catalog.pg_class t on t.oid = c.reltoastrelid, "+
+			"lateral (select pg_catalog.unnest(c.reloptions) union all select 'toast.' || pg_catalog.unnest(t.reloptions)) as of(o) where c.oid = '%[1]s'::pg_catalog.regclass loop execute pg_catalog.format('alter table %[1]s reset (%%s)', v_option); end loop; end $$", d.name)}
 	if options := storage.FindStringSubmatch(d.Definition); options != nil {
 		statements = append(statements, "alter table "+d.name+" set "+options[1])
 	}

@@ -176,6 +176,14 @@ var ills = map[string]struct {
 		[]string{"column core.outbox.attempts is altered: it is integer not null generated always as identity, and should be integer not null default 0 -> migrate show",
 			"table core.outbox_attempts_seq", "values of sequence core.outbox_attempts_seq"},
 	},
+	"what plans know of": {
+		"alter table core.outbox alter column status set statistics 0, alter column generation set (n_distinct = 5), set (toast.autovacuum_enabled = off)",
+		[]string{"table core.outbox is altered", "column core.outbox.generation is altered: it is bigint not null planned by n_distinct=5, and should be bigint not null: plans are made", "column core.outbox.status is altered: it is text not null default 'pending'::text planned by statistics=0"},
+	},
+	"a reference that is not looked at": {
+		"alter table platform.conversations disable trigger all",
+		[]string{"constraint agent_tasks_conversation of platform.agent_tasks is altered"},
+	},
 	"a column that may be null, and one without a default": {
 		"alter table core.outbox alter column attempts drop not null, alter column crashes drop default",
 		[]string{"column core.outbox.attempts is altered: it is integer default 0, and", "column core.outbox.crashes is altered: it is integer not null, and"},
@@ -221,6 +229,42 @@ func TestCuresWorkFromTheTop(t *testing.T) {
 			}
 			p.pasteFromTheTop("schema")
 		})
+	}
+}
+
+// From PostgreSQL 18 on NOT NULL may be unchecked, as other constraints may.
+func TestNotNullThatIsNotChecked(t *testing.T) {
+	t.Parallel()
+	p := admit(t)
+	var version int
+	if err := p.admin.QueryRow(p.ctx, "select current_setting('server_version_num')::integer").Scan(&version); err != nil {
+		t.Fatal(err)
+	}
+	if version < 180000 {
+		t.Skip("it is checked")
+	}
+	p.exec("alter table core.outbox alter column attempts drop not null; " + insert(cards, "1", "outbox_gen_1", "1 minute") + "; update core.outbox set attempts = null")
+	p.exec("alter table core.outbox add constraint given not null attempts not valid")
+	if found := p.examine("schema", nil).Findings; len(found) != 1 || !strings.Contains(found[0].Seen, "column core.outbox.attempts is altered: it is integer not null not valid default 0, and") {
+		t.Errorf("it says %+v", found)
+	}
+	if found := p.examine("tables", nil).Findings; len(found) != 1 || !strings.Contains(found[0].Seen, "is in the way of constraint given of core.outbox") {
+		t.Errorf("it says %+v", found)
+	}
+	p.mustFail("column core.outbox.attempts", "attempts is null limit 20;")
+	p.exec("update core.outbox set attempts = 0")
+	p.pasteFromTheTop("schema")
+	p.mustBeFine("tables", "after the cure")
+}
+
+// What may be done with a table that has another name says nothing of who should.
+func TestPrivilegesOfWhatWasRenamedStay(t *testing.T) {
+	t.Parallel()
+	p := admit(t)
+	p.exec("alter table core.outbox rename to box")
+	found := p.examine("privileges", nil).Findings
+	if len(found) != 1 || found[0].State != doctor.Unknown || !strings.Contains(found[0].Seen, "table core.outbox is missing, and seems to be there as table core.box") {
+		t.Errorf("it says %+v", found)
 	}
 }
 

@@ -185,6 +185,10 @@ var damages = []struct {
 		state: doctor.Critical, seen: "index core.outbox_crashed is invalid", cure: "reindex index concurrently core.outbox_crashed",
 	},
 	{
+		name: "what a build that was cut short has left", check: "indexes", damage: "create index mine on core.leads (duty); update pg_catalog.pg_index set indisvalid = false where indexrelid = 'core.mine'::regclass",
+		state: doctor.Critical, seen: "index core.mine is invalid", cure: "drop index concurrently core.mine;",
+	},
+	{
 		name: "a constraint is gone", check: "schema", damage: "alter table core.outbox drop constraint outbox_channel_form",
 		state: doctor.Critical, seen: "constraint outbox_channel_form of core.outbox is missing", cure: "workers migrate show 'constraint outbox_channel_form of core.outbox'",
 	},

@@ -222,6 +222,10 @@ func damage(d app.SchemaDifference, subject, how string) Finding {
 		if is != should {
 			f.Seen += fmt.Sprintf(": it is %s, and should be %s", is, should)
 		}
+		if strings.HasPrefix(is, should+" planned by ") {
+			f.State = Warning
+			f.Seen += ": plans are made without what is known of its values"
+		}
 		if app.ColumnType(is) != app.ColumnType(should) {
 			f.Cure = "its type is yours to alter back when nobody writes, for that rewrites the table: see what `workers migrate show '" + subject + "'` says"
 		}
