@@ -65,8 +65,8 @@ func SchemaStatements(subject string) (string, error) {
 		return transaction(append([]string{d.another(), d.Definition, d.comment(object), "revoke all on " + object + " from public"}, grants(object)...)...), nil
 	case "trigger":
 		// a constraint trigger that was renamed still has its constraint by the first name
-		drop := fmt.Sprintf("do $cure$ declare v_trigger text; begin for v_trigger in select g.tgname from pg_catalog.pg_trigger g left join pg_catalog.pg_constraint k on k.oid = g.tgconstraint "+
-			"where g.tgrelid = '%[1]s'::pg_catalog.regclass and not g.tgisinternal and '%[2]s' in (g.tgname, k.conname) loop execute pg_catalog.format('drop trigger %%I on %[1]s', v_trigger); end loop; end $cure$", d.table, d.name)
+		drop := fmt.Sprintf("do $cure$ declare v_trigger text; begin\n  for v_trigger in select g.tgname from pg_catalog.pg_trigger g left join pg_catalog.pg_constraint k on k.oid = g.tgconstraint\n"+
+			"      where g.tgrelid = '%[1]s'::pg_catalog.regclass and not g.tgisinternal and '%[2]s' in (g.tgname, k.conname) loop\n    execute pg_catalog.format('drop trigger %%I on %[1]s', v_trigger);\n  end loop;\nend $cure$", d.table, d.name)
 		return transaction(drop, d.Definition, d.newComment("trigger "+d.name+" on "+d.table)), nil
 	case "policy":
 		return transaction(fmt.Sprintf("drop policy if exists %s on %s", d.name, d.table), d.Definition, d.newComment("policy "+d.name+" on "+d.table)), nil
@@ -90,8 +90,9 @@ func SchemaStatements(subject string) (string, error) {
 // parameters are named otherwise.
 func (d definition) another() string {
 	head, _, _ := strings.Cut(d.Definition, "\n LANGUAGE ")
-	return fmt.Sprintf("do $cure$ begin if exists (select from pg_catalog.pg_proc p where p.oid = pg_catalog.to_regprocedure('%[1]s') and case when p.prokind in ('f', 'p') then "+
-		"pg_catalog.split_part(pg_catalog.pg_get_functiondef(p.oid), e'\n LANGUAGE ', 1) <> $head$%[2]s$head$ else true end) then drop routine %[1]s; end if; end $cure$", d.name+"("+d.arguments+")", head)
+	return fmt.Sprintf("do $cure$ begin\n  if exists (select from pg_catalog.pg_proc p where p.oid = pg_catalog.to_regprocedure('%[1]s')\n"+
+		"      and case when p.prokind in ('f', 'p') then pg_catalog.split_part(pg_catalog.pg_get_functiondef(p.oid), e'\\n LANGUAGE ', 1) <> $head$%[2]s$head$ else true end) then\n"+
+		"    drop routine %[1]s;\n  end if;\nend $cure$", d.name+"("+d.arguments+")", head)
 }
 
 // SchemaDropStatement drops an object that is not of this build's schema; empty: no statement should be recommended.
@@ -256,8 +257,9 @@ func aside(table, index string, leftovers ...string) string {
 
 // ours refuses to go on where the name of an index is that of something else: Postgres renames a view as willingly.
 func ours(table, index string) string {
-	return fmt.Sprintf("do $cure$ begin if exists (select from pg_catalog.pg_class c where c.oid = pg_catalog.to_regclass('%[2]s') and not exists (select from pg_catalog.pg_index i where i.indexrelid = c.oid and i.indrelid = '%[1]s'::pg_catalog.regclass)) "+
-		"then raise exception '%[2]s is no index of %[1]s: whoever made it has to rename it first'; end if; end $cure$", table, index)
+	return fmt.Sprintf("do $cure$ begin\n  if exists (select from pg_catalog.pg_class c where c.oid = pg_catalog.to_regclass('%[2]s')\n"+
+		"      and not exists (select from pg_catalog.pg_index i where i.indexrelid = c.oid and i.indrelid = '%[1]s'::pg_catalog.regclass)) then\n"+
+		"    raise exception '%[2]s is no index of %[1]s: whoever made it has to rename it first';\n  end if;\nend $cure$", table, index)
 }
 
 // built builds an index. One that could not be built is dropped: it refuses, as if it were there, to write to rows that are there twice.
@@ -296,8 +298,8 @@ func (d definition) constraint() string {
 
 // validated checks what has been added; what rows that came in meanwhile are in the way of is taken away again.
 func validated(table, constraint string) string {
-	return transaction(fmt.Sprintf("do $cure$ begin alter table %[1]s validate constraint %[2]s;\n"+
-		"exception when check_violation then alter table %[1]s drop constraint %[2]s; raise warning 'rows have come in that are in the way of %[2]s: begin anew'; end $cure$", table, constraint))
+	return transaction(fmt.Sprintf("do $cure$ begin\n  alter table %[1]s validate constraint %[2]s;\n"+
+		"exception when check_violation then\n  alter table %[1]s drop constraint %[2]s;\n  raise warning 'rows have come in that are in the way of %[2]s: begin anew';\nend $cure$", table, constraint))
 }
 
 var referenceForm = regexp.MustCompile(`^FOREIGN KEY (\([^()]*\)) REFERENCES ([^ (]+)\(([^()]*)\)`)
@@ -314,7 +316,7 @@ func violated(definition string) string {
 func inTheWay(table, where string) (find, none string) {
 	query := "select ctid, * from " + table + " where " + where + " limit 20;"
 	return "-- \"rows are in the way\": find them, correct them, and begin anew:\n--   " + query + "\n",
-		fmt.Sprintf("do $cure$ begin if exists (select from %[1]s where %[2]s) then raise exception 'rows are in the way' using hint = $hint$%[3]s$hint$; end if; end $cure$", table, where, query)
+		fmt.Sprintf("do $cure$ begin\n  if exists (select from %[1]s where %[2]s) then\n    raise exception 'rows are in the way' using hint = $hint$%[3]s$hint$;\n  end if;\nend $cure$", table, where, query)
 }
 
 // key is added when its index has been built. It takes those that refer to it with it, and another primary key of the table.
@@ -327,8 +329,8 @@ func (d definition) key(kind, nulls, columns string) string {
 	statements := []string{alter + " drop constraint if exists " + d.name, "drop index if exists " + schema + "." + d.name,
 		fmt.Sprintf("%s add constraint %s %s using index %[2]s_anew", alter, d.name, kind), d.newComment("constraint " + d.name + " on " + d.table)}
 	if kind == "PRIMARY KEY" {
-		other := fmt.Sprintf("do $cure$ declare v_key text; begin for v_key in select k.conname from pg_catalog.pg_constraint k where k.conrelid = '%[1]s'::pg_catalog.regclass and k.contype = 'p' "+
-			"loop execute pg_catalog.format('alter table %[1]s drop constraint %%I', v_key); end loop; end $cure$", d.table)
+		other := fmt.Sprintf("do $cure$ declare v_key text; begin\n  for v_key in select k.conname from pg_catalog.pg_constraint k where k.conrelid = '%[1]s'::pg_catalog.regclass and k.contype = 'p' loop\n"+
+			"    execute pg_catalog.format('alter table %[1]s drop constraint %%I', v_key);\n  end loop;\nend $cure$", d.table)
 		statements = append(append([]string{other}, statements...), identity(d.table, d.name, fmt.Sprintf(
 			"exists (select from pg_catalog.pg_class c where c.oid = '%[1]s'::pg_catalog.regclass and c.relreplident = 'i' and not exists (select from pg_catalog.pg_index i where i.indrelid = c.oid and i.indisreplident))", d.table)))
 	}
@@ -346,7 +348,7 @@ func (d definition) key(kind, nulls, columns string) string {
 
 // identity makes an index what a publication names rows by, where the one in whose place it comes was that: updates would be refused otherwise.
 func identity(table, index, was string) string {
-	return fmt.Sprintf("do $cure$ begin if %s then alter table %s replica identity using index %s; end if; end $cure$", was, table, index)
+	return fmt.Sprintf("do $cure$ begin\n  if %s then\n    alter table %s replica identity using index %s;\n  end if;\nend $cure$", was, table, index)
 }
 
 // WithoutKeyIndexes leaves out the indexes of constraints that are among the subjects: what gives back those gives back these.

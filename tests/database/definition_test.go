@@ -158,6 +158,7 @@ func TestDroppedTablesComeBack(t *testing.T) {
 	t.Parallel()
 	for name, damage := range map[string]string{
 		"some tables and a column": `drop table core.retention_policies, core.leads, core.ack_latencies, worlds.scans cascade; alter table core.outbox drop column crashes cascade`,
+		"a schema":                 "drop schema worlds cascade",
 		"what a default calls":     `drop function core.uuid_v7() cascade; drop table core.outbox cascade; alter table core.operator_actions drop column id cascade`,
 		"every table":              each(`select format('drop table %s cascade', oid::regclass) from pg_class where relkind = 'r' and relnamespace ` + inOurs),
 		"everything in them": each(`select format('drop table %s cascade', oid::regclass) from pg_class where relkind = 'r' and relnamespace `+inOurs) +

@@ -196,7 +196,11 @@ func lost(subject string) string {
 
 // remake is the line that gives objects back what this build's migrations make them.
 func remake(subjects ...string) string {
-	return "as the owner: workers migrate show '" + strings.Join(subjects, "' '") + `' | psql --set=ON_ERROR_STOP=1 "$DATABASE_URL"`
+	by := "the owner"
+	if strings.HasPrefix(subjects[0], "schema ") {
+		by = "the login that migrates"
+	}
+	return "as " + by + ": workers migrate show '" + strings.Join(subjects, "' '") + `' | psql --set=ON_ERROR_STOP=1 "$DATABASE_URL"`
 }
 
 // damage says what an object that is missing or altered means.
