@@ -59,9 +59,9 @@ func CheckDatabase(ctx context.Context, s *Settings, further ...string) error {
 				return err
 			}
 			// roles go with the transaction: a pooler's connection must not keep them
-			tx, err := conn.Begin(ctx)
+			tx, err := begin(ctx, conn)
 			if err != nil {
-				return fmt.Errorf("begin: %w", oneLine(err))
+				return err
 			}
 			defer func() { _ = tx.Rollback(context.WithoutCancel(ctx)) }()
 			var pid uint32
@@ -94,9 +94,9 @@ func CheckDrainable(ctx context.Context, s Settings) error {
 	}
 	config.DefaultQueryExecMode = pgx.QueryExecModeExec
 	return withConnection(ctx, config, func(ctx context.Context, conn *pgx.Conn) error {
-		tx, err := conn.Begin(ctx)
+		tx, err := begin(ctx, conn)
 		if err != nil {
-			return fmt.Errorf("begin: %w", oneLine(err))
+			return err
 		}
 		defer func() { _ = tx.Rollback(context.WithoutCancel(ctx)) }()
 		if err := actAs(ctx, conn, workerRole); err != nil {
@@ -130,9 +130,9 @@ func CheckOperator(ctx context.Context, url string) error {
 		if err := checkVersion(conn); err != nil {
 			return err
 		}
-		tx, err := conn.Begin(ctx)
+		tx, err := begin(ctx, conn)
 		if err != nil {
-			return fmt.Errorf("begin: %w", oneLine(err))
+			return err
 		}
 		defer func() { _ = tx.Rollback(context.WithoutCancel(ctx)) }()
 		return checkMigrated(ctx, conn, operatorRole)
@@ -191,6 +191,15 @@ func withConnection(ctx context.Context, config *pgx.ConnConfig, check func(cont
 	return check(ctx, conn)
 }
 
+// begin begins a transaction that ctx alone bounds.
+func begin(ctx context.Context, conn *pgx.Conn) (pgx.Tx, error) {
+	tx, err := conn.BeginTx(ctx, pgx.TxOptions{BeginQuery: "begin; " + postgres.Unbounded(conn.PgConn())})
+	if err != nil {
+		return nil, fmt.Errorf("begin: %w", oneLine(err))
+	}
+	return tx, nil
+}
+
 func checkVersion(conn *pgx.Conn) error {
 	version := conn.PgConn().ParameterStatus("server_version")
 	// a number always leads: 15.4, 14.9 (Debian 14.9-1), 19devel
@@ -220,16 +229,28 @@ func connectCause(err error) error {
 	return fmt.Errorf("%s; check the URL and that the server runs", strings.TrimSpace(lines[len(lines)-1]))
 }
 
+// relationExists is SQL of whether there is a table, looked up in the catalogs: a name is not found without the USAGE of its schema.
+func relationExists(schema, name string) string {
+	return "exists (select from pg_catalog.pg_class c join pg_catalog.pg_namespace n on n.oid = c.relnamespace where n.nspname = '" + schema + "' and c.relname = '" + name + "')"
+}
+
+var errNotMigrated = errors.New("the database is not migrated: run `workers migrate up`")
+
 // actAs takes on a role for the rest of the transaction.
 func actAs(ctx context.Context, conn *pgx.Conn, role string) error {
-	_, err := conn.Exec(ctx, "set local role "+pgx.Identifier{role}.Sanitize())
-	if pg, ok := errors.AsType[*pgconn.PgError](err); ok {
-		switch pg.Code {
-		case pgerrcode.InvalidParameterValue, pgerrcode.UndefinedObject:
-			return errors.New("the database is not migrated: run `workers migrate up`")
-		case pgerrcode.InsufficientPrivilege:
-			return fmt.Errorf("login %s may not act as %s: grant %[2]s to %[1]s", pgx.Identifier{conn.Config().User}.Sanitize(), role)
-		}
+	var known, filled bool
+	err := conn.QueryRow(ctx, "select exists (select from pg_catalog.pg_roles r where r.rolname = $1), "+relationExists("core", "outbox"), role).Scan(&known, &filled)
+	switch {
+	case err != nil:
+		return fmt.Errorf("look for role %s: %w", role, oneLine(err))
+	case !known && filled:
+		return fmt.Errorf("role %s is missing, though the database is migrated: if somebody has renamed it, alter role ... rename to %[1]s; if it was dropped, create role %[1]s and see `workers doctor privileges`", role)
+	case !known:
+		return errNotMigrated
+	}
+	_, err = conn.Exec(ctx, "set local role "+pgx.Identifier{role}.Sanitize())
+	if pg, ok := errors.AsType[*pgconn.PgError](err); ok && pg.Code == pgerrcode.InsufficientPrivilege {
+		return fmt.Errorf("login %s may not act as %s: grant %[2]s to %[1]s", pgx.Identifier{conn.Config().User}.Sanitize(), role)
 	}
 	if err != nil {
 		return fmt.Errorf("set role %s: %w", role, oneLine(err))
@@ -255,22 +276,34 @@ func checkMigrated(ctx context.Context, conn *pgx.Conn, role string) error {
 	if err := actAs(ctx, conn, role); err != nil {
 		return err
 	}
-	var pg *pgconn.PgError
 	var applied int64
-	var counted, filled bool // goose's table is there, and ours are
-	err = conn.QueryRow(ctx, "select pg_catalog.to_regclass('"+versionSchema+".goose_db_version') is not null, pg_catalog.to_regclass('core.outbox') is not null").Scan(&counted, &filled)
-	if err == nil && filled && !counted {
-		return errors.New("the database is migrated, but " + versionSchema + ".goose_db_version, which says how far, is missing: give it back its name, or restore it from a backup; do not migrate before")
-	}
-	if err != nil {
+	var counted, filled, further bool // goose's table is there, ours are, and those of steps after the one that lets role read it
+	var ungranted []string
+	err = conn.QueryRow(ctx, "select "+relationExists(versionSchema, "goose_db_version")+", "+relationExists("core", "outbox")+", "+relationExists("core", "operator_actions")+`,
+		(select coalesce(pg_catalog.array_agg(w.what), '{}') from (
+			select 'usage on schema ' || n.nspname from pg_catalog.pg_namespace n
+			where n.nspname in ('core', '`+versionSchema+`') and not pg_catalog.has_schema_privilege(n.oid, 'usage')
+			union all
+			select 'select on table `+versionSchema+`.goose_db_version' from pg_catalog.pg_class c join pg_catalog.pg_namespace n on n.oid = c.relnamespace
+			where n.nspname = '`+versionSchema+`' and c.relname = 'goose_db_version' and not pg_catalog.has_table_privilege(c.oid, 'select')) w(what))`).Scan(&counted, &filled, &further, &ungranted)
+	switch {
+	case err != nil:
 		return fmt.Errorf("look for goose_db_version: %w", oneLine(err))
+	case !counted && filled:
+		return errors.New("the database is migrated, but " + versionSchema + ".goose_db_version, which says how far, is missing: give it back its name, or restore it from a backup; do not migrate before")
+	case !counted:
+		return errNotMigrated
+	case len(ungranted) > 0 && further:
+		statements := make([]string, len(ungranted))
+		for i, what := range ungranted {
+			statements[i] = "grant " + what + " to " + role + ";"
+		}
+		return fmt.Errorf("%s may not do what it should; as its owner: %s and see `workers doctor privileges`", role, strings.Join(statements, " "))
+	case len(ungranted) > 0:
+		return errors.New("the database is not migrated to the end: run `workers migrate up`")
 	}
 	err = conn.QueryRow(ctx, "select coalesce(max(version_id) filter (where is_applied), 0) from "+versionSchema+".goose_db_version").Scan(&applied)
 	switch {
-	case errors.As(err, &pg) && pg.Code == pgerrcode.UndefinedTable:
-		return errors.New("the database is not migrated: run `workers migrate up`")
-	case errors.As(err, &pg) && pg.Code == pgerrcode.InsufficientPrivilege: // the last step grants it
-		return errors.New("the database is not migrated to the end: run `workers migrate up`")
 	case err != nil:
 		return fmt.Errorf("read goose_db_version: %w", oneLine(err))
 	case applied < latest:

@@ -95,25 +95,6 @@ func (d definition) another() string {
 		"    drop routine %[1]s;\n  end if;\nend $cure$", d.name+"("+d.arguments+")", head)
 }
 
-// SchemaDropStatement drops an object that is not of this build's schema; empty: no statement should be recommended.
-func SchemaDropStatement(subject string) string {
-	words := subjectForm.FindStringSubmatch(subject)
-	if words == nil {
-		return ""
-	}
-	kind, name, arguments, table := words[1], words[2], words[3], words[6]
-	switch kind {
-	case "function", "index":
-		return fmt.Sprintf("drop %s %s%s;", kind, name, arguments)
-	case "trigger", "policy":
-		return fmt.Sprintf("drop %s %s on %s;", kind, name, table)
-	case "constraint":
-		return fmt.Sprintf("alter table %s drop constraint %s;", table, name)
-	default: // it may hold rows
-		return ""
-	}
-}
-
 // TableOf is the table that an object of this build's schema is or belongs to; empty: none.
 func TableOf(subject string) string {
 	d := declared()[subject]
@@ -425,8 +406,8 @@ func (d definition) wholeTable() (string, error) {
 		lines = append(lines, "  "+column.short()+" "+column.Definition)
 	}
 	statements := []string{"create table if not exists " + d.name + " (\n" + strings.Join(lines, ",\n") + "\n)",
-		fmt.Sprintf("do $$ declare v_option text; begin for v_option in select pg_catalog.split_part(o, '=', 1) from pg_catalog.pg_class c left join pg_catalog.pg_class t on t.oid = c.reltoastrelid, "+
-			"lateral (select pg_catalog.unnest(c.reloptions) union all select 'toast.' || pg_catalog.unnest(t.reloptions)) as of(o) where c.oid = '%[1]s'::pg_catalog.regclass loop execute pg_catalog.format('alter table %[1]s reset (%%s)', v_option); end loop; end $$", d.name)}
+		fmt.Sprintf("do $$ declare v_option text; begin for v_option in select pg_catalog.split_part(o, '=', 1) from pg_catalog.pg_class c, pg_catalog.unnest(c.reloptions) as o where c.oid = '%[1]s'::pg_catalog.regclass "+
+			"loop execute pg_catalog.format('alter table %[1]s reset (%%s)', v_option); end loop; end $$", d.name)}
 	if options := storage.FindStringSubmatch(d.Definition); options != nil {
 		statements = append(statements, "alter table "+d.name+" set "+options[1])
 	}

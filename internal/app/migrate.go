@@ -10,6 +10,8 @@ import (
 	"log/slog"
 	"path"
 	"regexp"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/jackc/pgerrcode"
@@ -194,11 +196,35 @@ func (m *Migrator) Status(ctx context.Context) ([]*goose.MigrationStatus, error)
 	return m.provider.Status(ctx)
 }
 
+// Newest is the newest step that is applied; nil: none. Its error may be that a newer build has applied one that this build does not know.
+func (m *Migrator) Newest(ctx context.Context) (newest *goose.Source, err error) {
+	steps, err := m.Status(ctx)
+	if err != nil {
+		return nil, err
+	}
+	var latest int64
+	for _, s := range steps { // in their order
+		latest = s.Source.Version
+		if s.State == goose.StateApplied {
+			newest = s.Source
+		}
+	}
+	if applied, err := m.provider.GetDBVersion(ctx); err != nil {
+		return nil, err
+	} else if applied > latest {
+		return nil, fmt.Errorf("the database is at migration %d, and this build knows those up to %d: undo it with the build that applied it", applied, latest)
+	}
+	return newest, nil
+}
+
 // migrationError says which step failed and that the earlier ones stand.
 func migrationError(err error) error {
 	var partial *goose.PartialError
 	if errors.As(err, &partial) && partial.Failed != nil {
 		err = fmt.Errorf("migration %s failed, the ones before it stand: %w", partial.Failed.Source.Path, partial.Err)
+	}
+	if strings.Contains(err.Error(), "missing (out-of-order) migration") { // goose has no type for it
+		return fmt.Errorf("%w; a step before the newest one is not recorded as applied: see `workers doctor migrations`", oneLine(err))
 	}
 	if pg, ok := errors.AsType[*pgconn.PgError](err); ok && pg.Code == pgerrcode.InsufficientPrivilege {
 		return fmt.Errorf("%w; migrate as a login that owns the database and has CREATEROLE (and, on PostgreSQL 15, INHERIT)", err)
@@ -206,19 +232,26 @@ func migrationError(err error) error {
 	return err
 }
 
+// Migrations are the numbers of this build's steps.
+func Migrations() ([]int64, error) {
+	names, err := fs.Glob(db.Migrations, "migrations/*.sql")
+	if err != nil {
+		return nil, err
+	}
+	steps := make([]int64, len(names))
+	for i, name := range names {
+		if steps[i], err = goose.NumericComponent(name); err != nil {
+			return nil, err
+		}
+	}
+	return steps, nil
+}
+
 // LatestMigration is the number of the newest step of this build.
 func LatestMigration() (int64, error) {
-	names, err := fs.Glob(db.Migrations, "migrations/*.sql")
+	steps, err := Migrations()
 	if err != nil {
 		return 0, err
 	}
-	var latest int64
-	for _, name := range names {
-		version, err := goose.NumericComponent(name)
-		if err != nil {
-			return 0, err
-		}
-		latest = max(latest, version)
-	}
-	return latest, nil
+	return slices.Max(steps), nil
 }

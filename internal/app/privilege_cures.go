@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -45,9 +46,18 @@ const firstGranted = 160000
 
 // DiffPrivileges is [ComparePrivileges] with what to do about each difference, in the order in which it is to be done.
 func DiffPrivileges(ctx context.Context, conn *pgx.Conn) ([]PrivilegeDifference, error) {
-	missing, unexpected, err := ComparePrivileges(ctx, conn)
-	if err != nil || len(missing)+len(unexpected) == 0 {
+	effective, err := EffectivePrivileges(ctx, conn)
+	if err != nil {
 		return nil, err
+	}
+	declared := declaredPrivileges()
+	renamed, effective, err := undoRenames(ctx, conn, declared, effective)
+	if err != nil {
+		return nil, err
+	}
+	missing, unexpected := without(declared, effective), without(effective, declared)
+	if len(missing)+len(unexpected) == 0 {
+		return renamed, nil
 	}
 	var c privilegeCures
 	err = conn.QueryRow(ctx, "select pg_catalog.current_setting('server_version_num')::pg_catalog.int4, pg_catalog.quote_ident(pg_catalog.current_database())").Scan(&c.version, &c.database)
@@ -63,12 +73,79 @@ func DiffPrivileges(ctx context.Context, conn *pgx.Conn) ([]PrivilegeDifference,
 	if c.memberships, err = pgx.CollectRows(rows, pgx.RowToStructByPos[membership]); err != nil {
 		return nil, fmt.Errorf("read memberships: %w", oneLine(err))
 	}
-	return c.of(missing, unexpected), nil
+	return append(renamed, c.of(missing, unexpected)...), nil
+}
+
+// undoRenames finds roles of ours that are missing and whose privileges another role has, most of them at least: somebody has renamed them. It returns these, and
+// the lines as they are once that is taken back.
+func undoRenames(ctx context.Context, conn *pgx.Conn, declared, effective []string) (renamed []PrivilegeDifference, lines []string, err error) {
+	role := func(name string, lines []string) string {
+		i := slices.IndexFunc(lines, func(line string) bool { return strings.HasPrefix(line, "role "+name+" ") })
+		if i < 0 {
+			return ""
+		}
+		return lines[i]
+	}
+	missing := slices.DeleteFunc(Roles(), func(name string) bool { return role(name, effective) != "" })
+	if len(missing) == 0 {
+		return nil, effective, nil
+	}
+	rows, err := conn.Query(ctx, `select r.rolname from pg_catalog.pg_roles r where not r.rolcanlogin and r.rolname <> all ($1) and exists (select from pg_catalog.pg_shdepend d
+		where d.refclassid = 'pg_catalog.pg_authid'::pg_catalog.regclass and d.refobjid = r.oid and d.dbid = (select b.oid from pg_catalog.pg_database b where b.datname = pg_catalog.current_database())) order by 1 limit 50`, Roles())
+	if err != nil {
+		return nil, nil, fmt.Errorf("read roles: %w", oneLine(err))
+	}
+	others, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	if err != nil {
+		return nil, nil, fmt.Errorf("read roles: %w", oneLine(err))
+	}
+	for _, name := range missing {
+		should := slices.DeleteFunc(slices.Clone(declared), func(line string) bool {
+			return !slices.Contains(strings.Fields(line), name) || strings.HasPrefix(line, "role ")
+		})
+		for _, other := range others {
+			with, err := privilegesOf(ctx, conn, other)
+			if err != nil {
+				return nil, nil, err
+			}
+			was := role(other, with)
+			for i, line := range with {
+				with[i] = rename(line, other, name)
+			}
+			if 2*len(without(should, with)) >= len(should) {
+				continue
+			}
+			renamed = append(renamed, PrivilegeDifference{Missing: role(name, declared), Unexpected: was, By: byMigrator,
+				Cure: "alter role " + pgx.Identifier{other}.Sanitize() + " rename to " + name + ";"})
+			effective = without(effective, []string{was})
+			for i, line := range effective {
+				effective[i] = rename(line, other, name)
+			}
+			for _, line := range with {
+				if slices.Contains(strings.Fields(line), name) && !slices.Contains(effective, line) {
+					effective = append(effective, line)
+				}
+			}
+			break
+		}
+	}
+	return renamed, slices.DeleteFunc(effective, func(line string) bool { return strings.HasPrefix(line, "owner spectral_owner of ") }), nil
+}
+
+// rename makes a line about one role that about another one.
+func rename(line, from, to string) string {
+	words := strings.Split(line, " ")
+	for i, word := range words {
+		if name := strings.TrimRight(word, ",:"); name == from {
+			words[i] = to + word[len(name):]
+		}
+	}
+	return strings.Join(words, " ")
 }
 
 // of pairs lines that speak of the same thing, and cures them.
 func (c privilegeCures) of(missing, unexpected []string) (differences []PrivilegeDifference) {
-	rest := slices.Clone(unexpected)
+	rest := slices.DeleteFunc(slices.Clone(unexpected), ofStranger)
 	for _, line := range missing {
 		d := PrivilegeDifference{Missing: line}
 		if i := slices.IndexFunc(rest, func(other string) bool { return privilegeSubject(other) == privilegeSubject(line) }); i >= 0 {
@@ -80,9 +157,15 @@ func (c privilegeCures) of(missing, unexpected []string) (differences []Privileg
 	for _, line := range rest {
 		differences = append(differences, PrivilegeDifference{Unexpected: line})
 	}
-	kinds := []string{"role", "member", "schema", "owner", "default", "grant", "row", "policy"}
+	kinds := []string{"role", "member", "schema", "owner", "revoked", "default", "grant", "row", "policy"}
+	rank := func(d PrivilegeDifference) int {
+		if kind := privilegeKind(d.line()); kind != "revoked" || !strings.Contains(d.line(), " on schema ") {
+			return 2*slices.Index(kinds, kind) + 1
+		}
+		return 2 * slices.Index(kinds, "revoked") // without which nothing in it is found
+	}
 	slices.SortStableFunc(differences, func(a, b PrivilegeDifference) int { // what others stand on first
-		return cmp.Or(slices.Index(kinds, privilegeKind(a.line()))-slices.Index(kinds, privilegeKind(b.line())), cmp.Compare(a.line(), b.line()))
+		return cmp.Or(rank(a)-rank(b), cmp.Compare(a.line(), b.line()))
 	})
 	cured := differences[:0]
 	for _, d := range differences {
@@ -91,6 +174,22 @@ func (c privilegeCures) of(missing, unexpected []string) (differences []Privileg
 		}
 	}
 	return cured
+}
+
+// objectLine is of a line about an object that may be one of our schemas' own.
+var objectLine = regexp.MustCompile(` (?:on|of) (table|view|materialized view|sequence|function) ([a-z]+\..*?)(?: to \S+(?: with grant option)?| from its owner .*)?$`)
+
+// ofStranger says whether a line is about an object that is not of this build's schema: the cure of that is to take it away.
+func ofStranger(line string) bool {
+	words := objectLine.FindStringSubmatch(line)
+	if words == nil {
+		return false
+	}
+	kind := words[1]
+	if kind == "view" || kind == "materialized view" || kind == "sequence" {
+		kind = "table"
+	}
+	return !slices.Contains(SchemaObjects(), kind+" "+words[2])
 }
 
 func (d PrivilegeDifference) line() string { return cmp.Or(d.Missing, d.Unexpected) }
@@ -144,6 +243,9 @@ func (c privilegeCures) cure(d PrivilegeDifference) (by, sql string) {
 			owner = words[1]
 		}
 		return bySuper, "alter " + strings.Join(words[3:], " ") + " owner to " + owner + ";"
+	case "revoked":
+		what, owner, _ := strings.Cut(strings.TrimPrefix(d.Unexpected, "revoked "), " from its owner ")
+		return owner, c.onObject("grant " + what + " to " + owner + ";")
 	case "default":
 		return defaultCure(d)
 	case "row":
@@ -238,7 +340,7 @@ func (c privilegeCures) memberCure(d PrivilegeDifference, group, member string) 
 	return byMigrator, strings.Join(statements, " ")
 }
 
-// defaultCure is of a line "default of R [in schema S]: grant P on K to T [with grant option]".
+// defaultCure is of a line "default of R [in schema S]: grant P on K to T [with grant option]", or "default of R: revoke P on K from its owner".
 func defaultCure(d PrivilegeDifference) (by, sql string) {
 	head, grant, _ := strings.Cut(strings.TrimPrefix(d.line(), "default of "), ": ")
 	role, schema, _ := strings.Cut(head, " in schema ")
@@ -246,7 +348,9 @@ func defaultCure(d PrivilegeDifference) (by, sql string) {
 		schema = " in schema " + schema
 	}
 	change := strings.Replace(grant, " to PUBLIC", " to public", 1) // and its option, if it is to have that
-	if d.Unexpected != "" {
+	if what, revoked := strings.CutPrefix(grant, "revoke "); revoked {
+		change = "grant " + strings.TrimSuffix(what, " from its owner") + " to " + role
+	} else if d.Unexpected != "" {
 		change = revocation(grant, d.Missing != "")
 	}
 	return role, "alter default privileges for role " + role + schema + " " + change + ";"
@@ -260,15 +364,20 @@ func (c privilegeCures) grantCure(d PrivilegeDifference) (by, sql string) {
 		by = "its owner, " + byMigrator
 	}
 	if d.Unexpected == "" || d.Missing != "" && strings.HasSuffix(d.Missing, grantable) {
-		return by, strings.Replace(GrantStatement(d.Missing), " on table goose_db_version ", " on table "+versionSchema+".goose_db_version ", 1)
+		return by, c.onObject(GrantStatement(d.Missing))
 	}
-	sql = revocation(d.Unexpected, d.Missing != "")
-	sql = strings.Replace(sql, " on the database from ", " on database "+c.database+" from ", 1)
-	sql = strings.Replace(sql, " on table goose_db_version from ", " on table "+versionSchema+".goose_db_version from ", 1)
-	for _, view := range []string{" on view ", " on materialized view "} {
-		sql = strings.Replace(sql, view, " on table ", 1)
+	return by, c.onObject(revocation(d.Unexpected, d.Missing != "") + ";")
+}
+
+// onObject names an object that a line speaks of as SQL does.
+func (c privilegeCures) onObject(sql string) string {
+	for object, name := range map[string]string{
+		" on the database ": " on database " + c.database + " ", " on table goose_db_version ": " on table " + versionSchema + ".goose_db_version ",
+		" on view ": " on table ", " on materialized view ": " on table ",
+	} {
+		sql = strings.Replace(sql, object, name, 1)
 	}
-	return by, sql + ";"
+	return sql
 }
 
 // revocation takes back a grant, or only that it may be granted further; and what was granted by that.

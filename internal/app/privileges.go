@@ -14,7 +14,13 @@ import (
 // EffectivePrivileges reads what our roles and PUBLIC may do with our objects, one sorted line each, in the form
 // that the head of db/privileges.txt explains. The connection may be any login's and must not be in a transaction.
 func EffectivePrivileges(ctx context.Context, conn *pgx.Conn) ([]string, error) {
+	return privilegesOf(ctx, conn)
+}
+
+// privilegesOf reads what further roles may do, too.
+func privilegesOf(ctx context.Context, conn *pgx.Conn, further ...string) ([]string, error) {
 	schemas, roles := privilegeScope(declaredPrivileges())
+	roles = append(roles, further...)
 	tx, err := conn.BeginTx(ctx, pgx.TxOptions{
 		BeginQuery: readCatalogs,
 	})
@@ -82,8 +88,9 @@ func privilegeScope(declared []string) (schemas, roles []string) {
 }
 
 // effectivePrivileges takes the schemas and roles of the data file. An ACL that is null stands for acldefault:
-// that is how PUBLIC comes to execute functions. What an owner may do by owning is left out, and so are the USAGE
-// of PUBLIC on types, which only says that columns may have them, and the grants to logins of the operator's own.
+// that is how PUBLIC comes to execute functions. What an owner may do by owning is left out unless somebody has revoked
+// it, and so are the USAGE of PUBLIC on types, which only says that columns may have them, and the grants to logins of
+// the operator's own.
 const effectivePrivileges = `
 with
 ours as (
@@ -118,11 +125,18 @@ objects (description, owner, acl) as (
   from pg_proc p join schemas s on s.oid = p.pronamespace
 ),
 -- goose's own table and the database belong to whoever migrates
-others (description, owner, acl) as (
-  select 'table goose_db_version', c.relowner, c.relacl from pg_class c
+others (description, owner, acl, whole) as (
+  select 'table goose_db_version', c.relowner, c.relacl, acldefault('r', c.relowner) from pg_class c
   where c.relname = 'goose_db_version' and c.relkind = 'r'
   union all
-  select 'the database', d.datdba, d.datacl from pg_database d where d.datname = current_database()
+  select 'the database', d.datdba, d.datacl, acldefault('d', d.datdba) from pg_database d where d.datname = current_database()
+),
+-- what owners may do by owning, until somebody revokes it
+owned (description, owner, acl, whole) as (
+  select description, owner, acl, acldefault((case split_part(description, ' ', 1) when 'schema' then 'n' when 'function' then 'f' when 'sequence' then 's' else 'r' end)::"char", owner)
+  from objects where pg_get_userbyid(owner) = 'spectral_owner'
+  union all
+  select description, owner, acl, whole from others where acl is not null and owner not in (select oid from pg_roles where rolsuper)
 ),
 defaults as (
   select d.defaclrole, d.defaclnamespace, d.defaclobjtype, d.defaclacl from pg_default_acl d
@@ -164,6 +178,13 @@ select 'owner ' || pg_get_userbyid(owner) || ' of ' || description from objects
 where pg_get_userbyid(owner) <> 'spectral_owner' and description not like 'schema %'
 
 union all
+select 'revoked ' || string_agg(lower(w.privilege_type), ', ' order by w.privilege_type) || ' on ' || o.description || ' from its owner ' || pg_get_userbyid(o.owner)
+from owned o, aclexplode(o.whole) w
+where w.grantee = o.owner
+  and not exists (select from aclexplode(o.acl) a where a.grantee = o.owner and a.privilege_type = w.privilege_type)
+group by o.description, o.owner
+
+union all
 select 'grant ' || lower(a.privilege_type) || ' on ' || o.description || ' to ' || t.name
   || case when a.is_grantable then ' with grant option' else '' end
 from objects o, aclexplode(o.acl) a join grantees t on t.oid = a.grantee
@@ -192,6 +213,12 @@ where a.grantee <> d.defaclrole
   and (a.grantee <> 0 or d.defaclnamespace in (select oid from schemas)
        or (d.defaclnamespace = 0 and d.defaclrole in (select oid from ours)))
   and not (d.defaclobjtype = 'T' and a.grantee = 0 and d.defaclnamespace = 0)
+union all
+select 'default of ' || pg_get_userbyid(d.defaclrole) || ': revoke ' || lower(w.privilege_type) || ' on '
+  || case d.defaclobjtype when 'r' then 'tables' when 'S' then 'sequences' when 'f' then 'functions' else 'schemas' end || ' from its owner'
+from pg_default_acl d, aclexplode(acldefault((case d.defaclobjtype when 'S' then 's' else d.defaclobjtype end)::"char", d.defaclrole)) w
+where pg_get_userbyid(d.defaclrole) = 'spectral_owner' and d.defaclnamespace = 0 and d.defaclobjtype in ('r', 'S', 'f', 'n') and w.grantee = d.defaclrole
+  and not exists (select from aclexplode(d.defaclacl) a where a.grantee = d.defaclrole and a.privilege_type = w.privilege_type)
 
 union all
 select 'row security on ' || name || case when relforcerowsecurity then ' forced' else '' end

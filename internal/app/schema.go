@@ -122,7 +122,7 @@ func sameOrder(definition string) string {
 }
 
 // SchemaDifference is how a database's schema differs from that of this build's migrations: subjects, in the order in which
-// [SchemaStatements] brings them back, and those that are not of it in the order in which they can be dropped.
+// [SchemaStatements] brings them back.
 type SchemaDifference struct {
 	Missing, Altered, Unexpected []string
 	// Renamed are those of the missing that seem to be there under another name, which is then among the unexpected.
@@ -158,11 +158,11 @@ func CompareSchema(ctx context.Context, conn *pgx.Conn) (SchemaDifference, error
 			d.Unexpected = append(d.Unexpected, subject)
 		}
 	}
-	for _, subjects := range [][]string{d.Missing, d.Altered, d.Unexpected} {
+	slices.Sort(d.Unexpected)
+	for _, subjects := range [][]string{d.Missing, d.Altered} {
 		slices.Sort(subjects)
 		SortForCreation(subjects)
 	}
-	slices.Reverse(d.Unexpected)
 	of := func(objects map[string]SchemaObject, subjects []string) (some []SchemaObject) {
 		for _, subject := range WithoutKeyIndexes(subjects) {
 			some = append(some, objects[subject])
@@ -206,8 +206,7 @@ lines (object, kind, name, subject, line, comment) as (
     || coalesce(' partition by ' || pg_get_partkeydef(oid), '')
     || coalesce(' ' || pg_get_expr(relpartbound, oid), '')
     || case when relrowsecurity then ' row security' else '' end || case when relforcerowsecurity then ' forced' else '' end
-    || coalesce(' with (' || (select string_agg(o, ', ' order by o)
-      from (select unnest(relations.reloptions) union all select 'toast.' || unnest(t.reloptions) from pg_class t where t.oid = relations.reltoastrelid) as own(o)) || ')', ''),
+    || coalesce(' with (' || (select string_agg(o, ', ' order by o) from unnest(reloptions) as o) || ')', ''),
     obj_description(oid, 'pg_class')
   from relations where relkind not in ('i', 'I', 't', 'c')
   union all
@@ -227,8 +226,7 @@ lines (object, kind, name, subject, line, comment) as (
   left join pg_attrdef d on d.adrelid = r.oid and d.adnum = a.attnum
   where r.relkind not in ('i', 'I', 't', 'S')
   union all
-  select r.name, 2, c.conname, 'constraint ' || c.conname || ' of ' || r.name, pg_get_constraintdef(c.oid)
-    || case when exists (select from pg_trigger g where g.tgconstraint = c.oid and g.tgisinternal and g.tgenabled <> 'O') then ' disabled' else '' end, obj_description(c.oid, 'pg_constraint')
+  select r.name, 2, c.conname, 'constraint ' || c.conname || ' of ' || r.name, pg_get_constraintdef(c.oid), obj_description(c.oid, 'pg_constraint')
   from relations r join pg_constraint c on c.conrelid = r.oid and c.contype not in ('n', 't')
   union all
   select r.name, 3, i.indexrelid::regclass::text, 'index ' || i.indexrelid::regclass, pg_get_indexdef(i.indexrelid)

@@ -1,7 +1,6 @@
 package app
 
 import (
-	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -144,6 +143,10 @@ func checkURL(name, url string) error {
 }
 
 // oneLine makes an error fit for one line of output.
-func oneLine(err error) error {
-	return errors.New(strings.Join(strings.Fields(err.Error()), " "))
-}
+func oneLine(err error) error { return flattened{err} }
+
+// flattened is an error whose text is one line.
+type flattened struct{ error }
+
+func (f flattened) Error() string { return strings.Join(strings.Fields(f.error.Error()), " ") }
+func (f flattened) Unwrap() error { return f.error }

@@ -155,8 +155,7 @@ func processName() string {
 func startListener(lifecycle fx.Lifecycle, s Settings, pool *pgxpool.Pool, contracts *events.Contracts, listener *postgres.Listener) {
 	lifecycle.Append(fx.Hook{
 		OnStart: func(ctx context.Context) error {
-			// read write, whatever the login's default
-			if err := pgx.BeginTxFunc(ctx, pool, pgx.TxOptions{AccessMode: pgx.ReadWrite}, func(tx pgx.Tx) error {
+			if err := postgres.ActAs(ctx, pool, workerRole, func(tx pgx.Tx) error {
 				return postgres.Register(ctx, tx, s.Generation, contracts)
 			}); err != nil {
 				return err

@@ -8,6 +8,7 @@ import (
 	"os/exec"
 	"regexp"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -202,7 +203,39 @@ var damages = []struct {
 	},
 	{
 		name: "an index of somebody's own", check: "schema", damage: "create index mine on core.outbox (payload)",
-		state: doctor.Warning, seen: "index core.mine is not of our migrations", cure: "drop index core.mine;",
+		state: doctor.Warning, seen: "index core.mine is not of our migrations", cure: "drop index concurrently core.mine;",
+	},
+	{
+		name: "somebody's trigger swallows events", check: "schema", damage: `create function public.swallow() returns trigger language plpgsql as 'begin return null; end'; create trigger "Mine's" before insert on core.outbox for each row execute function public.swallow()`,
+		state: doctor.Critical, seen: "trigger Mine's of core.outbox is not of our migrations: it may change, refuse or swallow rows", cure: `as the owner: set lock_timeout = '5s'; drop trigger "Mine's" on core.outbox;`,
+	},
+	{
+		name: "an index of somebody's own, with a name to be quoted", check: "schema", damage: `create index "My index" on core.outbox (payload)`,
+		state: doctor.Warning, seen: `index core."My index" is not of our migrations`, cure: `as the owner: drop index concurrently core."My index";`,
+	},
+	{
+		name: "a constraint of somebody's own", check: "schema", damage: `alter table core.event_handled add constraint "Once" unique (event_id)`,
+		state: doctor.Warning, seen: "constraint Once of core.event_handled is not of our migrations", cure: `as the owner: set lock_timeout = '5s'; alter table core.event_handled drop constraint "Once";`,
+	},
+	{
+		name: "a table of somebody's own", check: "schema", damage: `create table core."Mine" (id bigserial primary key, other text unique)`,
+		state: doctor.Warning, seen: "table core.Mine is not of our migrations", cure: `as a superuser: alter table core."Mine" set schema public;`,
+	},
+	{
+		name: "a column of somebody's own", check: "schema", damage: `alter table core.workers add column "Mine" text`,
+		state: doctor.Warning, seen: "column core.workers.Mine is not of our migrations", cure: `alter table core.workers drop column "Mine";`,
+	},
+	{
+		name: "a view of somebody's own", check: "schema", damage: `create view core."Mine" as select 1 as one`,
+		state: doctor.Warning, seen: "table core.Mine is not of our migrations", cure: `as the owner: drop view core."Mine";`,
+	},
+	{
+		name: "a procedure of somebody's own", check: "schema", damage: `create procedure core."Mine"(one integer, inout two text) language sql as 'select 1'`,
+		state: doctor.Warning, seen: "function core.Mine(integer, text) is not of our migrations", cure: `as the owner: drop procedure core."Mine"(integer,text);`,
+	},
+	{
+		name: "a type of somebody's own", check: "schema", damage: `create type core."Mine" as enum ('a')`,
+		state: doctor.Warning, seen: "type core.Mine is not of our migrations", cure: `as a superuser: alter type core."Mine" set schema public;`,
 	},
 	{
 		name: "a privilege is gone", check: "privileges", damage: "revoke execute on function core.outbox_quiet(text) from spectral_worker",
@@ -261,12 +294,12 @@ var damages = []struct {
 		state: doctor.Critical, seen: "core.event_handled is unlogged", cure: "alter table core.event_handled set logged;",
 	},
 	{
-		name: "rows are hidden", check: "tables", damage: "alter table core.outbox enable row level security",
-		state: doctor.Critical, seen: "core.outbox has row security", cure: "alter table core.outbox disable row level security;",
-	},
-	{
 		name: "somebody refers to the outbox", check: "tables", damage: "create table public.mine (id uuid, at timestamptz, constraint to_outbox foreign key (id, at) references core.outbox)",
 		state: doctor.Critical, seen: "public.mine refers to core.outbox by foreign key to_outbox", cure: "alter table public.mine drop constraint to_outbox;",
+	},
+	{
+		name: "foreign keys refuse nothing", check: "tables", damage: "alter table platform.agent_tasks disable trigger all",
+		state: doctor.Critical, seen: "foreign keys of platform.agent_tasks are not enforced, their triggers are disabled: ", cure: "as a superuser: alter table platform.agent_tasks enable trigger all;",
 	},
 	{
 		name: "somebody inherits from it", check: "tables", damage: "create table public.more () inherits (core.outbox)",
@@ -289,12 +322,40 @@ var damages = []struct {
 		state: doctor.Warning, seen: "login %login is a member of spectral_owner", cure: "revoke spectral_owner from %login",
 	},
 	{
+		name: "logins are as the owner by one grant", check: "logins", damage: "create role %login_chain login; grant spectral_owner to %login_chain; grant %login_chain to %login; create role %login_a in role %login_chain, spectral_worker login",
+		state: doctor.Warning, seen: "login %login, %login_a, %login_chain is a member of spectral_owner through %login_chain", cure: "revoke spectral_owner from %login_chain",
+	},
+	{
 		name: "a login may write everything", check: "logins", damage: "grant pg_write_all_data to %login",
 		state: doctor.Warning, seen: "login %login is a member of pg_write_all_data", cure: "revoke pg_write_all_data from %login",
 	},
 	{
 		name: "the owner's table is somebody's", check: "privileges", damage: "alter table core.outbox owner to postgres",
 		state: doctor.Critical, seen: "unexpected: owner postgres of table core.outbox", cure: "as a superuser: alter table core.outbox owner to spectral_owner;",
+	},
+	{
+		name: "the owner may not write", check: "privileges", damage: "revoke update, insert on core.outbox from spectral_owner; revoke usage on schema core from spectral_owner; revoke select on core.live_workers from spectral_owner",
+		state: doctor.Critical, seen: "unexpected: revoked insert, update on table core.outbox from its owner spectral_owner", cure: "as spectral_owner: grant insert, update on table core.outbox to spectral_owner;", notTheWhole: true,
+	},
+	{
+		name: "functions may not call another one", check: "privileges", damage: "revoke execute on function core.outbox_insert from spectral_owner",
+		state: doctor.Critical, seen: "unexpected: revoked execute on function core.outbox_insert(", cure: "to spectral_owner;",
+	},
+	{
+		name: "nothing in a schema is found", check: "privileges", damage: "revoke all on schema worlds from spectral_owner",
+		state: doctor.Critical, seen: "unexpected: revoked create, usage on schema worlds from its owner spectral_owner", cure: "as spectral_owner: grant create, usage on schema worlds to spectral_owner;",
+	},
+	{
+		name: "the owner may not call what is new", check: "privileges", damage: "alter default privileges for role spectral_owner revoke execute on functions from spectral_owner",
+		state: doctor.Critical, seen: "unexpected: default of spectral_owner: revoke execute on functions from its owner", cure: "as spectral_owner: alter default privileges for role spectral_owner grant execute on functions to spectral_owner;",
+	},
+	{
+		name: "a step is not recorded", check: "migrations", damage: "delete from public.goose_db_version where version_id = 60",
+		state: doctor.Warning, seen: "step 60 is not recorded as applied, and later ones are: migrate up is refused", cure: "insert into public.goose_db_version (version_id, is_applied) values (60, true);",
+	},
+	{
+		name: "steps are recorded by somebody else", check: "migrations", damage: "alter database %database owner to spectral_platform; alter table public.goose_db_version owner to spectral_worlds",
+		state: doctor.Warning, seen: "public.goose_db_version, which records what is applied, belongs to spectral_worlds, and the database to spectral_platform", cure: "as a superuser: alter table public.goose_db_version owner to spectral_platform;",
 	},
 	{
 		name: "a function acts as somebody", check: "privileges", damage: "alter function core.outbox_quiet(text) owner to postgres",
@@ -358,7 +419,7 @@ var damages = []struct {
 	},
 	{
 		name: "rows are hidden from all", check: "privileges", damage: "alter table core.leads enable row level security, force row level security",
-		state: doctor.Warning, seen: "unexpected: row security on core.leads forced", cure: "alter table core.leads disable row level security, no force row level security;",
+		state: doctor.Critical, seen: "unexpected: row security on core.leads forced", cure: "alter table core.leads disable row level security, no force row level security;",
 	},
 	{
 		name: "a policy is gone", check: "privileges", damage: "drop policy scans_workspace on worlds.scans",
@@ -492,8 +553,14 @@ var damages = []struct {
 	},
 	{
 		name: "a type without handlers", check: "unhandled",
-		damage:       insert("worlds.other.happened", "1", "outbox_gen_1", "10 minutes"),
+		damage:       insert("decision.recorded", "1", "outbox_gen_1", "10 minutes"),
 		sessionOfOwn: worker(1, cards), state: doctor.Critical, seen: "of its 1 live workers none handles that type", cure: "--classes", undo: "delete from core.outbox",
+	},
+	{
+		name: "a type that no build knows", check: "unhandled",
+		damage:       insert("worlds.other.happened", "1", "outbox_gen_1", "10 minutes"),
+		sessionOfOwn: worker(1, cards), state: doctor.Critical, seen: "of its 1 live workers none handles that type; no build has registered that type", cure: "as spectral_owner: update core.outbox set status = 'failed', claimed_at = now(), last_error = 'UnknownEventType: no build knows it' where event_type = 'worlds.other.happened' and generation = 1 and status = 'pending' and deleted_at is null; and then workers events discard --type worlds.other.happened --generation 1",
+		undo: "update core.outbox set status = 'failed', claimed_at = now(), last_error = 'UnknownEventType: no build knows it' where event_type = 'worlds.other.happened' and generation = 1 and status = 'pending' and deleted_at is null; select core.outbox_discard(id, 'ana') from core.outbox",
 	},
 	{
 		name: "a channel where nobody listens", check: "channels", damage: insert(cards, "1", "outbox_default", "10 minutes"),
@@ -567,6 +634,10 @@ var damages = []struct {
 		state: doctor.Warning, seen: "autovacuum is off for core.outbox", cure: "alter table core.outbox reset (autovacuum_enabled);",
 	},
 	{
+		name: "autovacuum is off for what is long", check: "vacuum", damage: "alter table core.outbox set (toast.autovacuum_enabled = n)",
+		state: doctor.Warning, seen: "autovacuum is off for core.outbox (toast.autovacuum_enabled)", cure: "as spectral_owner: alter table core.outbox reset (toast.autovacuum_enabled);",
+	},
+	{
 		name: "autovacuum does not keep up", check: "vacuum",
 		damage: `alter table core.event_handled set (autovacuum_vacuum_threshold = 2147483647);
 			insert into core.event_handled (handler_name, idempotency_key, event_id, event_type, content_class) select 'a.b', i, gen_random_uuid(), 'a.b', 'workspace' from generate_series(1, 10001) i;
@@ -591,6 +662,10 @@ var damages = []struct {
 		examinedAfter: func(c *doctor.Config) { c.IdleAfter = time.Nanosecond }, notTheWhole: true, undo: "-",
 	},
 	{
+		name: "nobody tracks what is done", check: "settings", damage: "alter database %database set track_activities = off",
+		state: doctor.Warning, seen: "track_activities is off: who holds locks", cure: "as a superuser: alter database %database reset track_activities;", notTheWhole: true,
+	},
+	{
 		name: "an old snapshot", check: "snapshots", damage: "select 1", sessionOfOwn: "begin isolation level repeatable read; select 1", state: doctor.Warning, seen: "holds a snapshot", cure: "pg_terminate_backend",
 		examinedAfter: func(c *doctor.Config) { c.SnapshotAfter = time.Nanosecond }, notTheWhole: true, undo: "-",
 	},
@@ -601,6 +676,14 @@ var damages = []struct {
 	{
 		name: "no room for a worker", check: "connections", damage: "alter database %database connection limit 30", state: doctor.Warning,
 		seen: "connections are free, and a worker of this build takes up to", cure: "SPECTRAL_POOL_URL", undo: "alter database %database connection limit -1",
+	},
+	{
+		name: "a worker's login may not connect", check: "connections", damage: "create role %login_worker login connection limit 0 in role spectral_worker",
+		state: doctor.Warning, seen: `login "%login_worker": 0 of 0 connections are in use`, cure: "as a superuser: alter role %login_worker connection limit ",
+	},
+	{
+		name: "a worker's password is over", check: "connections", damage: "create role %login_worker login valid until '2020-01-01' in role spectral_worker",
+		state: doctor.Warning, seen: `the password of login "%login_worker" is over`, cure: "as a superuser: alter role %login_worker valid until 'infinity';",
 	},
 	{
 		name: "no connection is left", check: "connections", damage: "alter role %login connection limit 2", state: doctor.Warning, seen: "login", cure: "alter role",
@@ -615,9 +698,14 @@ func worker(generation int, eventType string) string {
 
 func TestDamageIsFound(t *testing.T) {
 	t.Parallel()
+	var members sync.Mutex // logins are the server's, of all databases
 	for _, d := range damages {
 		t.Run(d.name, func(t *testing.T) {
 			t.Parallel()
+			if d.check == "logins" || d.check == "connections" || strings.Contains(d.damage, "spectral_owner to %login") {
+				members.Lock()
+				defer members.Unlock()
+			}
 			p := admit(t)
 			config, err := pgx.ParseConfig(p.url)
 			if err != nil {
@@ -732,6 +820,15 @@ func TestWhatIsNotSeenIsUnknown(t *testing.T) {
 	if result.State != doctor.Unknown || !strings.Contains(result.Findings[0].Cure, "pg_read_all_stats") {
 		t.Errorf("a login that does not see the other sessions is told %+v", result)
 	}
+	p.url = pgtest.Login(t, p.admin.Config().ConnString(), "spectral_operator", "pg_read_all_stats")
+	p.mustBeFine("transactions", "with nothing to see")
+	if _, err := other.Exec(p.ctx, "rollback; set track_activities = off; begin"); err != nil {
+		t.Fatal(err)
+	}
+	result = p.examine("transactions", nil)
+	if result.State != doctor.Unknown || len(result.Findings) != 1 || !strings.Contains(result.Findings[0].Seen, "what 1 sessions are doing is not tracked: track_activities is off") {
+		t.Errorf("of a session that is not tracked it says %+v", result)
+	}
 	p.exec("revoke select on core.outbox from spectral_operator")
 	if result := p.examine("unhandled", nil); result.State != doctor.Unknown || !strings.Contains(result.Findings[0].Seen, "permission denied") {
 		t.Errorf("a login that may not read is told %+v", result)
@@ -830,5 +927,68 @@ func TestWorkersOfNoUseAreFound(t *testing.T) {
 	result = p.examine("generations", nil)
 	if len(result.Findings) != 1 || result.State != doctor.Warning || !strings.Contains(result.Findings[0].Cure, "stop them") {
 		t.Errorf("of a retired generation it says %+v", result)
+	}
+}
+
+// What the schema's check says to take away is no finding of privileges', too.
+func TestAStrangerIsFoundOnce(t *testing.T) {
+	t.Parallel()
+	p := admit(t)
+	p.exec(`create function core.mine() returns integer language sql as 'select 1'; create view core.my_view as select 1 as one; grant select on core.my_view to spectral_worker;
+		create trigger mine before insert on core.outbox for each row execute function core.outbox_notify()`)
+	p.mustBeFine("privileges", "with strange objects")
+	result := p.examine("schema", nil)
+	if len(result.Findings) != 3 || !strings.HasPrefix(result.Findings[0].Seen, "trigger mine of core.outbox") {
+		t.Fatalf("it says %+v", result)
+	}
+	for _, f := range result.Findings {
+		p.paste(f.Cure)
+	}
+	p.mustBeFine("schema", "after the cures")
+}
+
+// Who keeps others waiting for a lock is named once, whatever its session is doing.
+func TestWhoHoldsALockIsNamed(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct{ working, seen string }{
+		"idle":   {"select 1", " has been idle in a transaction for "},
+		"active": {"select pg_sleep(60)", " (active) holds a lock"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			p := admit(t)
+			p.exec("create table public.rows as select 1 as id")
+			start := func(sql string) (session *pgx.Conn, over chan error) {
+				session, over = pgtest.Conn(t, p.admin.Config().ConnString()), make(chan error, 1)
+				go func() {
+					_, err := session.Exec(p.ctx, sql)
+					over <- err
+				}()
+				return session, over
+			}
+			until := func(condition string, pid uint32) {
+				for reached := false; !reached; p.inTime() {
+					if err := p.admin.QueryRow(p.ctx, "select "+condition, pid).Scan(&reached); err != nil {
+						t.Fatal(err)
+					}
+				}
+			}
+			holder, _ := start("begin; lock table public.rows; " + c.working)
+			until("exists (select from pg_locks l where l.pid = $1 and l.relation = 'public.rows'::regclass and l.granted)", holder.PgConn().PID())
+			waiter, over := start("update public.rows set id = 2")
+			until("exists (select from pg_locks l where l.pid = $1 and not l.granted and l.waitstart is not null)", waiter.PgConn().PID())
+			soon := func(c *doctor.Config) { c.IdleAfter = time.Nanosecond }
+			result := p.examine("transactions", soon)
+			if len(result.Findings) != 1 || result.State != doctor.Warning || !strings.Contains(result.Findings[0].Seen, c.seen) || !strings.Contains(result.Findings[0].Seen, "; 1 sessions have been waiting for it, the longest for ") {
+				t.Fatalf("it says %+v", result)
+			}
+			p.paste(result.Findings[0].Cure)
+			if err := <-over; err != nil {
+				t.Errorf("who waited: %v", err)
+			}
+			if result := p.examine("transactions", soon); result.State != doctor.Fine {
+				t.Errorf("after the cure it says %+v", result)
+			}
+		})
 	}
 }

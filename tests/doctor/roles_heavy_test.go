@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"spectral/internal/app"
 	"spectral/internal/app/doctor"
 	"spectral/tests/faults/server"
 	"spectral/tests/pgtest"
@@ -69,6 +70,21 @@ func TestRolesAreCured(t *testing.T) {
 			for _, f := range result.Findings { // in their order
 				p.paste(f.Cure)
 			}
+		}
+	}
+
+	for _, role := range app.Roles() {
+		for _, name := range []string{"spectral_other", `"Formerly-` + role + `"`} {
+			p.exec("alter role " + role + " rename to " + name)
+			result := p.examine("privileges", nil)
+			if len(result.Findings) != 1 || result.Findings[0].Cure != "as the login that migrates: alter role "+strings.Replace(name, "spectral_other", `"spectral_other"`, 1)+" rename to "+role+";" {
+				t.Fatalf("of %s, which is now %s, it says %+v", role, name, result)
+			}
+			if err := app.CheckOperator(p.ctx, at); role == "spectral_operator" && (err == nil || !strings.Contains(err.Error(), "role spectral_operator is missing, though the database is migrated: if somebody has renamed it")) {
+				t.Errorf("an operator is told %v", err)
+			}
+			p.paste(result.Findings[0].Cure)
+			p.mustBeFine("privileges", "with "+role+" by its name")
 		}
 	}
 

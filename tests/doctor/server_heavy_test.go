@@ -71,4 +71,12 @@ func TestAWholeServer(t *testing.T) {
 	if report := examine(); report.Worst() != doctor.Fine {
 		t.Errorf("after the cure: %+v", report)
 	}
+	other := pgtest.Conn(t, at)
+	if _, err := other.Exec(ctx, "set track_activities = off; begin isolation level repeatable read; select 1"); err != nil {
+		t.Fatal(err)
+	}
+	report = examine()
+	if r := result("snapshots"); r.State != doctor.Unknown || !strings.Contains(r.Findings[0].Seen, "what 1 sessions are doing is not tracked") {
+		t.Errorf("of a snapshot whose age is not tracked it says %+v", r)
+	}
 }

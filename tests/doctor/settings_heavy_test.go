@@ -50,7 +50,7 @@ func TestSettingsAreCured(t *testing.T) {
 	for name, value := range map[string]string{
 		"autovacuum": "off", "default_transaction_isolation": "'repeatable read'", "default_transaction_read_only": "on", "enable_indexonlyscan": "off", "enable_indexscan": "off",
 		"fsync": "off", "full_page_writes": "off", "role": "spectral_owner", "session_replication_role": "replica", "statement_timeout": "'2s'", "synchronous_commit": "off",
-		"track_counts": "off", "transaction_timeout": "'2s'",
+		"track_activities": "off", "track_counts": "off", "transaction_timeout": "'2s'",
 	} {
 		var settable string
 		if err := p.admin.QueryRow(p.ctx, "select coalesce((select context from pg_settings where name = $1), '')", name).Scan(&settable); err != nil {

@@ -16,7 +16,7 @@ const (
 	leaseLost   = "lease lost: what came of this execution is dropped"
 	notRenewed  = "leases could not be renewed"
 	interrupted = "settling interrupted, no attempt counted"
-	notSettled  = "not settled: the reaper will have it run again"
+	notSettled  = "left in flight: it is run again when its lease has run out, unless a COMMIT on its way settles it"
 )
 
 // leased is a bundle with errands to be run.

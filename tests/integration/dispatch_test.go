@@ -505,6 +505,13 @@ func TestFailuresAreClassified(t *testing.T) {
 		{"transaction ended behind another statement", func(ctx context.Context, tx events.Tx, _ events.Envelope) error {
 			_, err := tx.Exec(ctx, "select 1; rollback")
 			return err
+		}, "HandlerError", 6},
+		{"transaction ended out of sight", func(ctx context.Context, tx events.Tx, _ events.Envelope) error {
+			if _, err := tx.Exec(ctx, "set local standard_conforming_strings = off"); err != nil {
+				return err
+			}
+			_, err := tx.Exec(ctx, endsOutOfSight)
+			return err
 		}, "HandlerError", 7},
 		{"goroutine left behind with the Tx", func(_ context.Context, tx events.Tx, _ events.Envelope) error {
 			go func() { _, _ = tx.Exec(b.ctx, "select pg_catalog.pg_sleep(3601)") }()
@@ -534,7 +541,8 @@ func TestFailuresAreClassified(t *testing.T) {
 		}, "RefusedEvent", 1},
 	}
 	says := map[string]string{ // where the class tells too little
-		"transaction ended behind another statement": "ended the transaction",
+		"transaction ended behind another statement": "rollback: whoever began",
+		"transaction ended out of sight":             "ended the transaction",
 		"goroutine left behind with the Tx":          "returned while a goroutine",
 		"rows left open":                             "handler returned nil but left its transaction unusable",
 	}

@@ -38,6 +38,11 @@ func TestOneEndingCostsNoNeighbourItsLease(t *testing.T) {
 			}
 			return nil
 		}},
+		{name: "its COMMIT waits", fails: true, hold: "insert into platform.numbers select 4 where $1::uuid is not null",
+			does: func(ctx context.Context, tx events.Tx, _ int) error {
+				_, err := tx.Exec(ctx, "insert into platform.numbers values (4)")
+				return err
+			}},
 		{name: "its row is locked", hold: "select from core.outbox where id = $1 for update"},
 		{name: "its key is held", hold: `insert into core.event_handled (handler_name, idempotency_key, event_id, event_type, content_class)
 			select '` + worker1 + `', idempotency_key, id, event_type, content_class from core.outbox where id = $1`},
@@ -45,6 +50,7 @@ func TestOneEndingCostsNoNeighbourItsLease(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			b := setupAlone(t, 4*patience) // leases of seconds
 			b.exec("create table platform.contended (n int); insert into platform.contended values (1); grant all on platform.contended to spectral_platform")
+			b.exec("create table platform.numbers (n int unique deferrable initially deferred); grant all on platform.numbers to spectral_platform")
 			g := newGate()
 			t.Cleanup(g.letOn)
 			var executed [all]atomic.Int32

@@ -154,7 +154,10 @@ func TestTheConnectionIsItsLoginsAgain(t *testing.T) {
 		func(context.Context, events.Tx) error { panic(errRefusing) },
 		func(ctx context.Context, tx events.Tx) error { _, _ = tx.Exec(ctx, "select 1/0"); return nil },
 		func(ctx context.Context, tx events.Tx) error {
-			_, err := tx.Exec(ctx, "select 1; rollback")
+			if _, err := tx.Exec(ctx, "set local standard_conforming_strings = off"); err != nil {
+				return err
+			}
+			_, err := tx.Exec(ctx, endsOutOfSight)
 			return err
 		},
 	}
@@ -282,8 +285,9 @@ func TestLocalSettingsMeetNobodyElse(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			for how, statement := range map[string]string{
 				"by name": "set local timezone = 'Asia/Tokyo'", "by its other name": "set local time zone 'Asia/Tokyo'",
-				"by a function": "select set_config('TimeZone', 'Asia/Tokyo', true)",
-				"out of sight":  "set local timezone to 'Asia/Tokyo'; select 1", "by a function of a parameter": "select set_config(lower('TimeZone'), 'Asia/Tokyo', true)",
+				"by a function":                     "select set_config('TimeZone', 'Asia/Tokyo', true)",
+				"by name, before another statement": "set local timezone to 'Asia/Tokyo'; select 1",
+				"out of sight":                      "do $$ begin set local timezone to 'Asia/Tokyo'; end $$", "by a function of a parameter": "select set_config(lower('TimeZone'), 'Asia/Tokyo', true)",
 			} {
 				if name != "by one handler, in a batch" && how != "by name" && how != "out of sight" {
 					continue // once is enough of each way to say it
@@ -336,7 +340,7 @@ func TestLocalSettingsBeforeADeferredError(t *testing.T) {
 	b.exec(`create table worlds.deferring (n int unique deferrable initially deferred); grant all on worlds.deferring to spectral_worlds;
 		insert into worlds.deferring values (4)`)
 	l := b.listen(never, subscription(handler("worlds.deferring", func(ctx context.Context, tx events.Tx, e events.Envelope) error {
-		if _, err := tx.Exec(ctx, "set local timezone = 'Asia/Tokyo'; select 1"); err != nil { // that nobody can take back
+		if _, err := tx.Exec(ctx, "select set_config(lower('TimeZone'), 'Asia/Tokyo', true)"); err != nil { // that nobody can take back
 			return err
 		}
 		_, err := tx.Exec(ctx, "insert into worlds.deferring values ($1)", payloadN(e))

@@ -47,7 +47,7 @@ retention is not listed (` + "`workers retention status`" + `).`,
 	ages := ageFlags(cmd, "longer ago than this, like 90m or 3d")
 	asJSON := jsonFlag(cmd)
 	flags.IntVar(&page.Limit, "limit", admin.DefaultPageSize, fmt.Sprintf("actions to list, from 1 to %d", admin.MaxPageSize))
-	flags.StringVar(&page.After, "after", "", "go on behind the page that ended with this cursor, with the same flags")
+	after := textFlag(flags, "after", "go on behind the page that ended with this cursor, with the same flags")
 	timeout := timeoutFlag(cmd)
 	completeFlag(cmd, "action", admin.ActionNames)
 	for _, name := range []string{"event", "by", "limit", "after"} {
@@ -57,6 +57,7 @@ retention is not listed (` + "`workers retention status`" + `).`,
 		if page.Limit < 1 || page.Limit > admin.MaxPageSize {
 			return usageError{fmt.Errorf("--limit %d: want a number from 1 to %d; for more go on with --after", page.Limit, admin.MaxPageSize)}
 		}
+		page.After = *after
 		filter := admin.ActionFilter{By: *by, Actions: *actions}
 		var problems []error
 		for _, e := range *eventIDs {

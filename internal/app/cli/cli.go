@@ -16,6 +16,8 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/jackc/pgerrcode"
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
@@ -87,7 +89,11 @@ func Main(ctx context.Context, p Process, args []string) int {
 	case untold && errors.Is(err, syscall.EPIPE): // who reads has had enough, as head has
 		return exitFailed
 	}
-	fmt.Fprintln(p.Stderr, "workers:", visible(strings.Join(strings.Fields(strings.ReplaceAll(asFlags(err.Error()), "\n", "; ")), " ")))
+	text := strings.Join(strings.Fields(strings.ReplaceAll(asFlags(err.Error()), "\n", "; ")), " ")
+	if ctx.Err() != nil {
+		text = asInterrupt(err, text)
+	}
+	fmt.Fprintln(p.Stderr, "workers:", visible(text))
 	if untold {
 		return exitFailed
 	}
@@ -99,6 +105,15 @@ func Main(ctx context.Context, p Process, args []string) int {
 		return exitAttention
 	}
 	return exitFailed
+}
+
+// asInterrupt says of what a signal has ended that it was one: what ends by it tells only that it was canceled.
+func asInterrupt(err error, text string) string {
+	text = strings.ReplaceAll(text, context.Canceled.Error(), errInterrupted.Error())
+	if pg, ok := errors.AsType[*pgconn.PgError](err); ok && pg.Code == pgerrcode.QueryCanceled && !strings.Contains(text, errInterrupted.Error()) {
+		text = errInterrupted.Error() + ": " + text
+	}
+	return text
 }
 
 // asFlags says beside the parameters that hints of SQL functions name which flags those are here. A hint that says so itself is left as it is.
@@ -130,7 +145,7 @@ func rootCommand(p Process) *cobra.Command {
 	})
 	root.Version = thisBuild().String()
 	root.SetVersionTemplate("{{.Version}}\n")
-	root.PersistentFlags().String("log-level", "info", "least level of log entries on stderr: debug, info, warn or error")
+	root.PersistentFlags().Var(new(level), "log-level", "least level of log entries on stderr: debug, info, warn or error")
 	root.AddCommand(demoCommand(p), runCommand(p), migrateCommand(p), eventsCommand(p), actionsCommand(p), generationCommand(p), retentionCommand(p),
 		doctorCommand(p), versionCommand(p))
 	return root
@@ -144,6 +159,7 @@ func wrongValue(err error) error {
 	}
 	wants := map[string]string{
 		"duration": "a time span like 90s, 10m or 1h30m", "int": "a whole number", "int64": "a whole number", "float64": "a number", "bool": "true or false",
+		"level": "debug, info, warn or error",
 	}
 	want, known := wants[invalid.GetFlag().Value.Type()]
 	if !known {
@@ -152,17 +168,25 @@ func wrongValue(err error) error {
 	return fmt.Errorf("--%s %.60q: want %s", invalid.GetFlag().Name, invalid.GetValue(), want)
 }
 
+// level is a flag whose text is the name of a log level.
+type level struct{ slog.Level }
+
+// Set implements [pflag.Value].
+func (l *level) Set(text string) error { return l.UnmarshalText([]byte(text)) }
+
+// String implements [pflag.Value].
+func (l *level) String() string { return strings.ToLower(l.Level.String()) }
+
+// Type implements [pflag.Value].
+func (l *level) Type() string { return "level" }
+
 // logger for cmd, at the level its flag asks for.
 func logger(cmd *cobra.Command, p Process, g events.Generation) (*slog.Logger, error) {
-	value, err := cmd.Flags().GetString("log-level")
-	if err != nil {
+	var least slog.Level
+	if err := least.UnmarshalText([]byte(cmd.Flags().Lookup("log-level").Value.String())); err != nil {
 		return nil, err
 	}
-	var level slog.Level
-	if err := level.UnmarshalText([]byte(value)); err != nil {
-		return nil, usageError{fmt.Errorf("--log-level %q: want debug, info, warn or error", value)}
-	}
-	return app.NewLogger(p.Stderr, level, g), nil
+	return app.NewLogger(p.Stderr, least, g), nil
 }
 
 func versionCommand(p Process) *cobra.Command {

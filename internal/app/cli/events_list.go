@@ -29,12 +29,13 @@ The age is that of the failure if the event has failed, else of the event.`,
 	filter := filterFlags(cmd, p, admin.Failed)
 	asJSON := jsonFlag(cmd)
 	cmd.Flags().IntVar(&page.Limit, "limit", admin.DefaultPageSize, fmt.Sprintf("events to list, from 1 to %d", admin.MaxPageSize))
-	cmd.Flags().StringVar(&page.After, "after", "", "go on behind the page that ended with this cursor, with the same flags")
+	after := textFlag(cmd.Flags(), "after", "go on behind the page that ended with this cursor, with the same flags")
 	timeout := timeoutFlag(cmd)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		if page.Limit < 1 || page.Limit > admin.MaxPageSize {
 			return usageError{fmt.Errorf("--limit %d: want a number from 1 to %d; for more go on with --after", page.Limit, admin.MaxPageSize)}
 		}
+		page.After = *after
 		chosen, err := filter()
 		if err != nil {
 			return err

@@ -50,9 +50,12 @@ anything else than their status they are counted only with --status delivered, o
 		if len(*by) == 0 {
 			counts = summary(chosen, count)
 		}
+		if count.Limit < 1 || count.Limit > admin.MaxPageSize {
+			return usageError{fmt.Errorf("--limit %d: want a number from 1 to %d", count.Limit, admin.MaxPageSize)}
+		}
 		for _, c := range counts {
 			if err := c.count.Validate(); err != nil {
-				return usageError{err}
+				return usageError{fmt.Errorf("--by: %w", err)}
 			}
 		}
 		return operating(p, func(cmd *cobra.Command, _ []string, a *admin.Admin) error {

@@ -72,19 +72,20 @@ newer schema.`,
 		Example: `  workers migrate down
   workers migrate down --yes`,
 		RunE: migrating(p, func(cmd *cobra.Command, m *app.Migrator, _ events.Generation) error {
-			newest, err := newestApplied(cmd.Context(), m)
+			newest, err := m.Newest(cmd.Context())
 			if err != nil {
 				return err
 			}
-			if newest == "" {
+			if newest == nil {
 				_, _ = fmt.Fprintln(p.Stdout, "nothing to undo")
 				return nil
 			}
-			if err := consent(cmd.Context(), p, yes, "Undo "+newest+"?"); err != nil {
+			name := path.Base(newest.Path)
+			if err := consent(cmd.Context(), p, yes, "Undo "+name+"?"); err != nil {
 				return err
 			}
-			if now, err := newestApplied(cmd.Context(), m); err != nil || now != newest {
-				return errors.Join(err, fmt.Errorf("nothing was done: the newest step is not %s any more", newest))
+			if now, err := m.Newest(cmd.Context()); err != nil || now == nil || now.Version != newest.Version {
+				return errors.Join(err, fmt.Errorf("nothing was done: the newest step is not %s any more", name))
 			}
 			result, err := m.Down(cmd.Context())
 			if err != nil {
@@ -96,17 +97,6 @@ newer schema.`,
 	}
 	cmd.Flags().BoolVar(&yes, "yes", false, "do not ask")
 	return cmd
-}
-
-// newestApplied is the file name of the newest step that is applied; empty for none.
-func newestApplied(ctx context.Context, m *app.Migrator) (newest string, err error) {
-	steps, err := m.Status(ctx)
-	for _, s := range steps { // in their order
-		if s.State == goose.StateApplied {
-			newest = path.Base(s.Source.Path)
-		}
-	}
-	return newest, err
 }
 
 func migrateStatusCommand(p Process) *cobra.Command {

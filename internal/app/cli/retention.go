@@ -14,8 +14,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"spectral/internal/app"
-	"spectral/internal/core/events"
-	"spectral/internal/core/events/infrastructure/postgres/admin"
 	"spectral/internal/core/retention"
 	retentionpg "spectral/internal/core/retention/infrastructure/postgres"
 )
@@ -87,7 +85,7 @@ Exits 0 whatever it finds.`,
 	asJSON := jsonFlag(cmd)
 	cmd.Flags().Int64Var(&maxRows, "max-rows", 100_000, "count no further in each step")
 	cmd.Flags().DurationVar(&maxTime, "max-time", 10*time.Second, "count no longer than about this")
-	cmd.RunE = retaining(p, func(cmd *cobra.Command, store *retentionpg.Store) error {
+	show := retaining(p, func(cmd *cobra.Command, store *retentionpg.Store) error {
 		ctx := cmd.Context()
 		policies, err := store.Policies(ctx)
 		if err != nil {
@@ -99,7 +97,7 @@ Exits 0 whatever it finds.`,
 		}
 		due, err := store.Preview(ctx, maxRows, maxTime)
 		if err != nil {
-			return wrongBounds(err)
+			return err
 		}
 		shown := retentionStatus{PolicyFault: status.PolicyFault, Due: due, Latest: status.Latest, FailedExpiring: status.FailedExpiring}
 		for _, policy := range policies {
@@ -120,6 +118,12 @@ Exits 0 whatever it finds.`,
 		printRetention(p, shown)
 		return nil
 	})
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		if err := checkBounds(maxRows, maxTime); err != nil {
+			return err
+		}
+		return show(cmd, args)
+	}
 	return cmd
 }
 
@@ -192,12 +196,15 @@ func dueText(counts []retention.Count, subject retention.Subject, step retention
 	return "-"
 }
 
-// wrongBounds makes a refusal of arguments a wrong call.
-func wrongBounds(err error) error {
-	if refused, ok := errors.AsType[*admin.RefusedError](err); ok && refused.Code == events.CodeSweepBounds {
-		return usageError{refused}
+// checkBounds refuses bounds that no sweep and no count of what is due has.
+func checkBounds(maxRows int64, maxTime time.Duration) error {
+	if maxRows < 1 || maxRows > 1_000_000_000 {
+		return usageError{fmt.Errorf("--max-rows %d: want 1 to 1000000000", maxRows)}
 	}
-	return err
+	if maxTime <= 0 || maxTime > 24*time.Hour {
+		return usageError{fmt.Errorf("--max-time %s: want a time above 0, at most 24h", maxTime)}
+	}
+	return nil
 }
 
 func retentionSweepCommand(p Process) *cobra.Command {
@@ -223,12 +230,10 @@ Exits 1 if somebody else goes on sweeping for 15s.`,
 	cmd.Flags().DurationVar(&maxTime, "max-time", time.Hour, "begin no further batch after this")
 	cmd.Flags().DurationVar(&pause, "pause", 100*time.Millisecond, "pause between two batches")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		switch {
-		case maxRows < 1 || maxRows > 1_000_000_000:
-			return usageError{fmt.Errorf("--max-rows %d: want 1 to 1000000000", maxRows)}
-		case maxTime <= 0 || maxTime > 24*time.Hour:
-			return usageError{fmt.Errorf("--max-time %s: want a time above 0, at most 24h", maxTime)}
-		case pause < 0 || pause > time.Minute:
+		if err := checkBounds(maxRows, maxTime); err != nil {
+			return err
+		}
+		if pause < 0 || pause > time.Minute {
 			return usageError{fmt.Errorf("--pause %s: want 0 to 1m", pause)}
 		}
 		return retaining(p, func(cmd *cobra.Command, store *retentionpg.Store) error {
@@ -261,7 +266,7 @@ func sweep(cmd *cobra.Command, p Process, store *retentionpg.Store, o sweepOptio
 	if o.dryRun || !o.yes {
 		due, err := store.Preview(ctx, o.maxRows, previewTime)
 		if err != nil {
-			return wrongBounds(err)
+			return err
 		}
 		if o.dryRun {
 			notDone(p)

@@ -35,10 +35,10 @@ type Options struct {
 // Validate reports what is out of range.
 func (o Options) Validate() error {
 	if o.Count < 0 {
-		return fmt.Errorf("count is %d, must not be negative", o.Count)
+		return fmt.Errorf("--count %d: want a number from 0 on", o.Count)
 	}
 	if !(o.Rate >= 0 && o.Rate <= 1e6) {
-		return fmt.Errorf("rate is %g, must be from 0 to 1000000 a second", o.Rate)
+		return fmt.Errorf("--rate %g: want a number from 0 to 1000000", o.Rate)
 	}
 	return nil
 }

@@ -35,13 +35,17 @@ func unhandled(ctx context.Context, v *visit) (string, []Finding, error) {
 		Oldest     float64
 		Workers    int64
 		Status     string
+		Registered bool   // the type, by some build
+		Away       string // SQL that makes them dead letters
 	}](ctx, v, pendingKinds+`
 select k.generation, k.event_type,
   (select count(*) from (select from core.outbox o where o.generation = k.generation and o.event_type = k.event_type
      and o.status = 'pending' and o.deleted_at is null and o.available_at <= statement_timestamp() limit $1) l),
   extract(epoch from statement_timestamp() - d.available_at)::double precision,
   (select count(*) from core.live_workers w where w.generation = k.generation),
-  coalesce((select p.status from core.deployments p where p.generation = k.generation), 'unknown')
+  coalesce((select p.status from core.deployments p where p.generation = k.generation), 'unknown'),
+  exists (select from core.event_types t where t.event_type = k.event_type),
+  format('update core.outbox set status = ''failed'', claimed_at = now(), last_error = ''UnknownEventType: no build knows it'' where event_type = %L and generation = %s and status = ''pending'' and deleted_at is null;', k.event_type, k.generation)
 from kinds k,
   lateral (select o.available_at from core.outbox o where o.generation = k.generation and o.event_type = k.event_type
      and o.status = 'pending' and o.deleted_at is null order by o.available_at limit 1) d
@@ -76,6 +80,10 @@ order by k.generation, k.event_type`, countUpTo)
 		} else {
 			f.Seen = fmt.Sprintf("%s due events %s of generation %d (%s) wait, the oldest for %s: of its %d live workers none handles that type", rows, k.EventType, k.Generation, k.Status, span(k.Oldest), k.Workers)
 			f.Cure = fmt.Sprintf("run a worker with the class of that type (workers run --classes), or move them to a generation that handles it: workers generation adopt %d TO", k.Generation)
+		}
+		if !k.Registered { // and so another worker, or generation, of this build does not handle them either
+			f.Seen += "; no build has registered that type"
+			f.Cure = fmt.Sprintf("start workers of the build that knows it; if there is none, as spectral_owner: %s and then workers events discard --type %s --generation %d", k.Away, k.EventType, k.Generation)
 		}
 		findings = append(findings, f)
 	}

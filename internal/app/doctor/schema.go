@@ -20,10 +20,36 @@ func migrations(ctx context.Context, v *visit) (string, []Finding, error) {
 	if err != nil {
 		return "", nil, err
 	}
+	findings, err := recorded(ctx, v)
+	if err != nil || len(findings) > 0 {
+		return "", findings, err
+	}
 	if applied > latest {
 		return fmt.Sprintf("at %d; this build, at %d, is older and works on it", applied, latest), nil, nil
 	}
 	return fmt.Sprintf("at %d, as this build is", applied), nil, nil
+}
+
+// recorded finds what makes the next migration fail: a step that is not recorded, and a record that is not the migrating login's.
+func recorded(ctx context.Context, v *visit) ([]Finding, error) {
+	steps, err := app.Migrations()
+	if err != nil {
+		return nil, err
+	}
+	return all[Finding](ctx, v, `
+with record as (select c.oid, c.relowner, r.rolname as owner, r.rolsuper from pg_class c join pg_namespace n on n.oid = c.relnamespace join pg_roles r on r.oid = c.relowner
+  where (n.nspname, c.relname) = ('public', 'goose_db_version'))
+select 'warning', format('step %s is not recorded as applied, and later ones are: migrate up is refused', s.step),
+  format('as %I: insert into public.goose_db_version (version_id, is_applied) values (%s, true); once the check of schema is fine, which says whether it is applied', r.owner, s.step)
+from record r, unnest($1::bigint[]) as s(step)
+where s.step < (select max(g.version_id) from public.goose_db_version g where g.is_applied)
+  and not exists (select from public.goose_db_version g where g.version_id = s.step and g.is_applied)
+union all
+select case when r.rolsuper then 'note' else 'warning' end, format('public.goose_db_version, which records what is applied, belongs to %I, and the database to %I: unless a superuser migrates, it is refused', r.owner, d.rolname),
+  format('as a superuser: alter table public.goose_db_version owner to %I;', d.rolname)
+from record r, pg_database b join pg_roles d on d.oid = b.datdba
+where b.datname = current_database() and not d.rolsuper and not pg_has_role(d.oid, r.relowner, 'usage')
+order by 1, 2 limit $2`, steps, maxListed)
 }
 
 func migrated(ctx context.Context, v *visit) (applied, latest int64, err error) {
@@ -102,48 +128,29 @@ func schema(ctx context.Context, v *visit) (string, []Finding, error) {
 		app.SortForCreation(whole)
 		findings[i] = Finding{Critical, fmt.Sprintf("%s, with %d parts", findings[i].Seen, len(subjects)), lost(table) + remake(whole...)}
 	}
-	slices.SortStableFunc(findings, func(a, b Finding) int { return rank(b.State) - rank(a.State) })
+	worstFirst(findings)
 	if more := len(findings) - maxListed; more > 0 {
 		findings = append(findings[:maxListed], Finding{Critical, fmt.Sprintf("and %d more", more), "cure these in their order and look again, or restore into a new database"})
 	}
-	differs := len(damaged) > 0
-	identities, err := identities(ctx, v)
+	strangers, err := unexpected(ctx, v, d, asNamed)
 	if err != nil {
 		return "", nil, err
 	}
-	unexpected := slices.DeleteFunc(app.WithoutKeyIndexes(d.Unexpected), func(subject string) bool { return asNamed[subject] })
-	for _, subject := range unexpected[:min(len(unexpected), maxListed)] {
-		cure, drop := "keep what is yours in a schema of your own: it may slow down or refuse what events need", app.SchemaDropStatement(subject)
-		switch {
-		case differs:
-			cure = "it may be what stands in for something that is missing or altered: cure that and look again"
-		case slices.Contains(identities, subject):
-			cure = "it is the replica identity of its table, which is not to be without one: see which it should have"
-		case drop != "":
-			cure += "; as the owner: " + drop
-		}
-		findings = append(findings, Finding{Warning, subject + " is not of our migrations", cure})
-	}
+	findings = append(findings, strangers...)
+	worstFirst(findings)
 	return "as this build's migrations make it", findings, nil
 }
 
-// identities are the indexes by which a publication names rows, with their constraints.
-func identities(ctx context.Context, v *visit) ([]string, error) {
-	rows, err := v.conn.Query(ctx, `select x.subject from pg_catalog.pg_index i join pg_catalog.pg_class c on c.oid = i.indexrelid join pg_catalog.pg_class t on t.oid = i.indrelid
-		join pg_catalog.pg_namespace n on n.oid = c.relnamespace
-		cross join lateral (values ('index ' || n.nspname || '.' || c.relname), ('constraint ' || c.relname || ' of ' || n.nspname || '.' || t.relname)) as x(subject)
-		where i.indisreplident or i.indisprimary and t.relreplident = 'd'`)
-	if err != nil {
-		return nil, err
-	}
-	return pgx.CollectRows(rows, pgx.RowTo[string])
+// worstFirst leaves those of one state in their order.
+func worstFirst(findings []Finding) {
+	slices.SortStableFunc(findings, func(a, b Finding) int { return rank(b.State) - rank(a.State) })
 }
 
 // misnamed says what to do about something that seems to have another name.
 func misnamed(r app.Renamed) Finding {
 	f := Finding{Critical, r.Subject + " is missing, and seems to be there as " + strings.Join(r.As, " or "), "see which it is, and give it its name back"}
 	if r.Statement != "" {
-		f.Cure = "see whether it is; as " + map[bool]string{true: "the owner", false: r.By}[r.By == "spectral_owner"] + ": " + r.Statement
+		f.Cure = "see whether it is; as " + map[bool]string{true: "the owner", false: r.By}[r.By == "spectral_owner"] + ": set lock_timeout = '5s'; " + r.Statement
 	}
 	if r.Whole {
 		f.Seen += "; what differs besides is said when it is back"
@@ -158,7 +165,7 @@ func owners(ctx context.Context, v *visit, d app.SchemaDifference) ([]Finding, e
 		return nil, nil
 	}
 	rows, err := v.conn.Query(ctx, `select 'critical', pg_catalog.format('the owner of %s is %I, and should be spectral_owner: the cures below may be refused', o.subject, pg_catalog.pg_get_userbyid(o.owner)),
-		pg_catalog.format('as a superuser: alter %s owner to spectral_owner;', o.object)
+		pg_catalog.format('as a superuser: set lock_timeout = ''5s''; alter %s owner to spectral_owner;', o.object)
 		from (
 			select 'table ' || n.nspname || '.' || c.relname as subject, pg_catalog.format('%s %I.%I', case c.relkind when 'v' then 'view' else 'table' end, n.nspname, c.relname) as object, c.relowner as owner
 			from pg_catalog.pg_class c join pg_catalog.pg_namespace n on n.oid = c.relnamespace where c.relkind in ('r', 'p', 'v')
@@ -176,7 +183,8 @@ func owners(ctx context.Context, v *visit, d app.SchemaDifference) ([]Finding, e
 // foreignSchemas finds those of ours whose owner is another role: what is in them is not looked at then.
 func foreignSchemas(ctx context.Context, v *visit) ([]Finding, error) {
 	rows, err := v.conn.Query(ctx, `select 'critical', pg_catalog.format('the owner of schema %s is %I, and should be spectral_owner; what is in it was not compared', n.nspname, pg_catalog.pg_get_userbyid(n.nspowner)),
-		pg_catalog.format('as a superuser: alter schema %s owner to spectral_owner;', n.nspname)
+		case when exists (select from pg_catalog.pg_roles r where r.rolname = 'spectral_owner') then pg_catalog.format('as a superuser: alter schema %s owner to spectral_owner;', n.nspname)
+			else 'role spectral_owner is missing: see first the check of privileges' end
 		from pg_catalog.pg_namespace n where n.nspname in ('core', 'platform', 'worlds') and pg_catalog.pg_get_userbyid(n.nspowner) <> 'spectral_owner' order by n.nspname`)
 	if err != nil {
 		return nil, err
@@ -247,31 +255,32 @@ func damage(d app.SchemaDifference, subject, how string) Finding {
 // registries without which nothing can be published.
 func tables(ctx context.Context, v *visit) (string, []Finding, error) {
 	found, err := all[Finding](ctx, v, `
-with ours as (select c.oid, c.relname, n.nspname, c.relkind, c.relpersistence, c.relrowsecurity, format('%I.%I', n.nspname, c.relname) as name
+with ours as (select c.oid, c.relname, n.nspname, c.relkind, c.relpersistence, format('%I.%I', n.nspname, c.relname) as name
   from pg_class c join pg_namespace n on n.oid = c.relnamespace where n.nspname in ('core', 'platform', 'worlds') and c.relkind in ('r', 'p'))
 select 'critical', format('rule %s of %s rewrites statements: events may be lost, or never settle', r.rulename, o.name),
-  format('drop rule %I on %s; then restart the workers, whose sessions keep plans', r.rulename, o.name)
+  format('as spectral_owner: drop rule %I on %s; then restart the workers, whose sessions keep plans', r.rulename, o.name)
 from pg_rewrite r join ours o on o.oid = r.ev_class
 union all
-select 'critical', format('%s is unlogged: a crash of the server empties it', o.name), format('alter table %s set logged;', o.name) from ours o where o.relpersistence = 'u'
-union all
-select 'critical', format('%s has row security, which hides rows from those who have to see them', o.name), format('alter table %s disable row level security;', o.name)
-from ours o where o.nspname = 'core' and o.relrowsecurity
+select 'critical', format('%s is unlogged: a crash of the server empties it', o.name), format('as spectral_owner: alter table %s set logged;', o.name) from ours o where o.relpersistence = 'u'
 union all
 select 'critical', format('%s.%s refers to %s by foreign key %s: rows that are past their retention cannot be deleted', f.relnamespace::regnamespace, f.relname, o.name, k.conname),
-  format('alter table %s.%I drop constraint %I;', f.relnamespace::regnamespace, f.relname, k.conname)
+  format('as %I: alter table %s.%I drop constraint %I;', pg_get_userbyid(f.relowner), f.relnamespace::regnamespace, f.relname, k.conname)
 from pg_constraint k join ours o on o.oid = k.confrelid and o.nspname = 'core' join pg_class f on f.oid = k.conrelid where k.contype = 'f'
 union all
-select 'warning', format('%s inherits from %s, whose queries read it as well', i.inhrelid::regclass, o.name), format('alter table %s no inherit %s;', i.inhrelid::regclass, o.name)
+select 'critical', format('foreign keys of %s are not enforced, their triggers are disabled: %s', o.name, string_agg(distinct k.conname, ', ' order by k.conname)),
+  format('as a superuser: alter table %s enable trigger all; and look for rows that they would have refused', o.name)
+from pg_trigger t join ours o on o.oid = t.tgrelid join pg_constraint k on k.oid = t.tgconstraint where t.tgisinternal and t.tgenabled <> 'O' group by o.name
+union all
+select 'warning', format('%s inherits from %s, whose queries read it as well', i.inhrelid::regclass, o.name), format('as %I: alter table %s no inherit %s;', pg_get_userbyid(c.relowner), i.inhrelid::regclass, o.name)
 from pg_inherits i join ours o on o.oid = i.inhparent join pg_class c on c.oid = i.inhrelid where not c.relispartition
 union all
 select 'note', format('event trigger %s of %s runs %s at %s: it may refuse or alter what migrations and cures do', e.evtname, pg_get_userbyid(e.evtowner), e.evtfoid::regproc,
     case e.evtevent when 'login' then 'every login, workers'' too' else e.evtevent || coalesce(' of ' || array_to_string(e.evttags, ', '), '') end),
-  format('look at what it does; for the time of a migration: alter event trigger %I disable;', e.evtname)
+  format('look at what it does; for the time of a migration, as a superuser: alter event trigger %I disable;', e.evtname)
 from pg_event_trigger e where e.evtenabled <> 'D' and not exists (select from pg_depend d where d.classid = 'pg_event_trigger'::regclass and d.objid = e.oid and d.deptype = 'e')
 union all
 select 'critical', format('%s may not be executed by %s, and %s calls it', p.oid::regprocedure, string_agg(distinct r.rolname, ', '), min(p.caller)),
-  format('grant execute on function %s to public;', p.oid::regprocedure)
+  format('as a superuser: grant execute on function %s to public;', p.oid::regprocedure)
 from (select p.oid, min(o.oid::regproc::text) as caller from pg_proc p
       join pg_proc o on o.pronamespace in (select n.oid from pg_namespace n where n.nspname in ('core', 'platform', 'worlds'))
         and coalesce(nullif(o.prosrc, ''), pg_get_function_sqlbody(o.oid)) ~ ('\m' || p.proname || '\M')
@@ -283,16 +292,16 @@ join pg_roles r on r.rolname in ('spectral_owner', 'spectral_publisher', 'spectr
 group by p.oid
 union all
 select 'critical', format('%s is published (%s), and has no replica identity: every update of it fails, settling included', o.name, string_agg(p.pubname, ', ')),
-  format('alter table %s replica identity %s;', o.name, case when exists (select from pg_index i where i.indrelid = o.oid and i.indisprimary) then 'default' else 'full' end)
+  format('as spectral_owner: alter table %s replica identity %s;', o.name, case when exists (select from pg_index i where i.indrelid = o.oid and i.indisprimary) then 'default' else 'full' end)
 from ours o join pg_class c on c.oid = o.oid join pg_publication_tables t on t.schemaname = o.nspname and t.tablename = o.relname join pg_publication p on p.pubname = t.pubname and (p.pubupdate or p.pubdelete)
 where c.relreplident = 'n' or c.relreplident = 'i' and not exists (select from pg_index i where i.indrelid = o.oid and i.indisreplident)
   or c.relreplident = 'd' and not exists (select from pg_index i where i.indrelid = o.oid and i.indisprimary) group by o.oid, o.name
 union all
 select 'warning', format('an implicit cast of somebody''s own makes %s into %s: what compares them may mean another thing, or be ambiguous', format_type(k.castsource, null), format_type(k.casttarget, null)),
-  format('drop cast (%s as %s);', format_type(k.castsource, null), format_type(k.casttarget, null))
+  format('as a superuser: drop cast (%s as %s);', format_type(k.castsource, null), format_type(k.casttarget, null))
 from pg_cast k where k.oid >= 16384 and k.castcontext = 'i' and k.castsource < 16384 and k.casttarget < 16384
 union all
-select 'warning', format('operator %s is not of our migrations: it may be taken for another one', o.oid::regoperator), format('drop operator %s;', o.oid::regoperator)
+select 'warning', format('operator %s is not of our migrations: it may be taken for another one', o.oid::regoperator), format('as %I: drop operator %s;', pg_get_userbyid(o.oprowner), o.oid::regoperator)
 from pg_operator o where o.oprnamespace in (select n.oid from pg_namespace n where n.nspname in ('core', 'platform', 'worlds'))
 order by 1, 2`)
 	if err != nil {
@@ -397,10 +406,13 @@ with groups as (select oid, rolname from pg_roles where rolname = any ($1) or st
 members as (select distinct r.oid, r.rolname, r.rolsuper from pg_roles r join groups g on pg_has_role(r.oid, g.oid, 'member')
   where r.rolcanlogin and not r.rolsuper and r.oid not in (select oid from groups)),
 migrating as (select datdba as oid from pg_database where datname = current_database()),
--- who is a direct member of what may do everything
-direct as (select m.roleid::regrole::text as above, m.member, m.member::regrole::text as name,
-    case when current_setting('server_version_num')::integer >= 160000 then ' granted by ' || m.grantor::regrole else '' end as granted
-  from pg_auth_members m where m.roleid::regrole::text in ('spectral_owner', 'pg_write_all_data') and m.member not in (select oid from migrating)),
+-- each grant that makes members of what may do everything; those to our groups privileges finds
+grants as (select m.roleid::regrole::text as above, m.member, m.member::regrole::text as name, m.roleid in (select oid from migrating) as migrates,
+    case when current_setting('server_version_num')::integer >= 160000 then m.grantor::regrole::text end as grantor
+  from pg_auth_members m
+  where (m.roleid::regrole::text in ('spectral_owner', 'pg_write_all_data') and m.member not in (select oid from migrating)
+      or m.roleid in (select oid from migrating) and pg_has_role(m.roleid, 'spectral_owner', 'member'))
+    and m.member not in (select oid from groups)),
 schemas as (select oid, nspname from pg_namespace where nspname in ('core', 'platform', 'worlds')),
 acls (what, on_what, columns, owner, acl) as (
   select 'schema ' || nspname, 'schema ' || nspname, '', n.nspowner, n.nspacl from pg_namespace n join schemas using (nspname)
@@ -414,14 +426,13 @@ select 'warning', format('role %s has %s on %s by itself, not by its group', r.r
 from acls a, aclexplode(a.acl) x join pg_roles r on r.oid = x.grantee
 where x.grantee <> a.owner and r.oid not in (select oid from groups) group by r.rolname, a.what, a.on_what
 union all
-select distinct on (m.rolname, d.above, d.name) 'warning', format('login %s is a member of %s%s, and may rewrite and erase events', m.rolname, d.above, case when d.member = m.oid then '' else ' through ' || d.name end),
-  format('as the login that migrates: revoke %s from %s%s cascade; (only that one needs it)', d.above, d.name, d.granted)
-from members m join direct d on pg_has_role(m.oid, d.member, 'member') where m.oid not in (select oid from migrating)
-union all
-select 'warning', format('login %s is a member of %s, which migrates, and may rewrite and erase events', m.rolname, x.roleid::regrole), format('as the login that migrates: revoke %s from %s%s cascade;', x.roleid::regrole, x.member::regrole,
-  case when current_setting('server_version_num')::integer >= 160000 then ' granted by ' || x.grantor::regrole else '' end)
-from members m, migrating g, pg_auth_members x
-where m.oid <> g.oid and x.roleid = g.oid and pg_has_role(m.oid, x.member, 'member') and pg_has_role(g.oid, 'spectral_owner', 'member')
+select 'warning', format('login %s is a member of %s%s, and may rewrite and erase events', string_agg(distinct m.rolname, ', ' order by m.rolname), g.above || case when g.migrates then ', which migrates' else '' end,
+    case when bool_and(g.member = m.oid) then '' else ' through ' || g.name end),
+  case when min(g.grantor) is null then format('as the login that migrates: revoke %s from %s cascade;', g.above, g.name)
+    else format('as a superuser%s: %s', case when min(g.grantor) = max(g.grantor) then ', or as ' || min(g.grantor) else '' end,
+      string_agg(distinct format('revoke %s from %s granted by %s cascade;', g.above, g.name, g.grantor), ' ')) end
+from members m join grants g on pg_has_role(m.oid, g.member, 'member') where m.oid not in (select oid from migrating)
+group by g.above, g.member, g.name, g.migrates
 union all
 select 'warning', format('login %s, which is a member of %s, is a superuser: nothing is kept from it', r.rolname, g.rolname), format('as a superuser: alter role %I nosuperuser;', r.rolname)
 from pg_roles r join pg_auth_members m on m.member = r.oid join groups g on g.oid = m.roleid where r.rolsuper and r.oid not in (select oid from groups)
@@ -446,9 +457,9 @@ func indexes(ctx context.Context, v *visit) (string, []Finding, error) {
 	var findings []Finding
 	for _, i := range found {
 		if !i.Valid {
-			cure := "reindex index concurrently " + i.Name + ";"
+			cure := "as spectral_owner: reindex index concurrently " + i.Name + ";"
 			if !slices.Contains(app.SchemaObjects(), "index "+i.Name) { // of a build that was cut short
-				cure = "drop index concurrently " + i.Name + ";"
+				cure = "as spectral_owner: drop index concurrently " + i.Name + ";"
 			}
 			findings = append(findings, Finding{Critical, "index " + i.Name + " is invalid: it is written but not read", cure})
 		}
@@ -482,7 +493,8 @@ func privileges(ctx context.Context, v *visit) (string, []Finding, error) {
 		switch {
 		case d.Missing == "":
 			f.State, f.Seen = Warning, "unexpected: "+d.Unexpected
-			if strings.HasPrefix(d.Unexpected, "owner ") { // functions act as their owner
+			// functions act as their owner, and rows of core must not be hidden from those who have to see them
+			if strings.HasPrefix(d.Unexpected, "owner ") || strings.Contains(d.Unexpected, " from its owner") || strings.HasPrefix(d.Unexpected, "row security on core.") {
 				f.State = Critical
 			}
 		case d.Unexpected != "":

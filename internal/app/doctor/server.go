@@ -90,9 +90,11 @@ func meaning(name string) Finding {
 	case "default_transaction_isolation":
 		return Finding{State: Warning, Seen: "default_transaction_isolation is above read committed: publishers get 40001 and have to try again, a wake-up may be lost with them, and sweeping and retiring from SQL are refused (SP053, SP043)"}
 	case "statement_timeout", "transaction_timeout":
-		return Finding{State: Note, Seen: name + " is short: what migrates (indexes are built in one statement) and what operators do from SQL may be cut short; workers overrule it"}
+		return Finding{State: Note, Seen: name + " is short: what migrates (indexes are built in one statement) and what operators do from SQL may be cut short; workers overrule it from their first look at the database on"}
 	case "enable_indexscan", "enable_indexonlyscan":
 		return Finding{State: Warning, Seen: name + " is off: claims, sweeps and looks read whole tables"}
+	case "track_activities":
+		return Finding{State: Warning, Seen: "track_activities is off: who holds locks, snapshots or the notification queue is not seen"}
 	case "role":
 		return Finding{State: Warning, Seen: "role is spectral_owner from the first statement: it may rewrite and erase events"}
 	default:
@@ -119,14 +121,14 @@ func short(value string) bool {
 // watched are the settings of which [harmful] knows a value that is, but for role, which is no server's.
 var watched = []string{
 	"autovacuum", "default_transaction_isolation", "default_transaction_read_only", "enable_indexonlyscan", "enable_indexscan", "fsync", "full_page_writes",
-	"session_replication_role", "statement_timeout", "synchronous_commit", "track_counts", "transaction_timeout",
+	"session_replication_role", "statement_timeout", "synchronous_commit", "track_activities", "track_counts", "transaction_timeout",
 }
 
 // harmful says whether a setting's value, as somebody has written it, loses or withholds what was confirmed, or hurts otherwise.
 func harmful(name, value string) bool {
 	value = strings.ToLower(strings.TrimSpace(value))
 	switch name {
-	case "fsync", "full_page_writes", "synchronous_commit", "autovacuum", "track_counts", "enable_indexscan", "enable_indexonlyscan":
+	case "fsync", "full_page_writes", "synchronous_commit", "autovacuum", "track_activities", "track_counts", "enable_indexscan", "enable_indexonlyscan":
 		on, known := truth(value)
 		return known && !on
 	case "default_transaction_read_only":
@@ -169,11 +171,14 @@ func settings(ctx context.Context, v *visit) (string, []Finding, error) {
 	// that a transaction may idle, and a search_path, for all of ours is qualified
 	theirs, err := all[struct {
 		Name, Value, Whose string
-		Mine, All          bool // of this login, of every role's sessions here
+		By                 string // who may take it back
+		Mine, All          bool   // of this login, of every role's sessions here
 	}](ctx, v, `select split_part(c, '=', 1), substr(c, strpos(c, '=') + 1),
 		coalesce(nullif(concat_ws(' in ', 'role ' || quote_ident(r.rolname), 'database ' || quote_ident(d.datname)), ''), 'role all'),
+		case when p.context = 'superuser' or r.rolname is null and d.datname is null then 'a superuser'
+			when r.rolname is null then format('%I, which owns the database, or a superuser', pg_get_userbyid(d.datdba)) else format('%I itself, or a superuser', r.rolname) end,
 		coalesce(r.rolname = session_user, false), s.setrole = 0
-		from pg_db_role_setting s left join pg_roles r on r.oid = s.setrole left join pg_database d on d.oid = s.setdatabase, unnest(s.setconfig) as c
+		from pg_db_role_setting s left join pg_roles r on r.oid = s.setrole left join pg_database d on d.oid = s.setdatabase, unnest(s.setconfig) as c left join pg_settings p on p.name = split_part(c, '=', 1)
 		where s.setdatabase in (0, (select oid from pg_database where datname = current_database()))
 		order by 3, 1`)
 	if err != nil {
@@ -195,7 +200,7 @@ func settings(ctx context.Context, v *visit) (string, []Finding, error) {
 		case "role":
 			f.Cure = "set role none; " + f.Cure
 		}
-		f.Cure += " and connect anew"
+		f.Cure = "as " + t.By + ": " + f.Cure + " and connect anew"
 		findings = append(findings, f)
 	}
 	// what sessions begin with that say nothing, and what this one began with
@@ -311,11 +316,9 @@ func clock(ctx context.Context, v *visit) (string, []Finding, error) {
 const minFreeShare = 10
 
 func connections(ctx context.Context, v *visit) (string, []Finding, error) {
-	s, err := one[struct{ Max, Reserved, Used, Mine, Limit, Database, InDatabase int }](ctx, v, `select current_setting('max_connections')::integer,
+	s, err := one[struct{ Max, Reserved, Used, Database, InDatabase int }](ctx, v, `select current_setting('max_connections')::integer,
 		current_setting('superuser_reserved_connections')::integer + coalesce(current_setting('reserved_connections', true)::integer, 0),
 		count(*) filter (where a.usesysid is not null)::integer,
-		count(*) filter (where a.usesysid is not null and a.usename = session_user)::integer,
-		(select rolconnlimit from pg_roles where rolname = session_user),
 		(select datconnlimit from pg_database where datname = current_database()),
 		count(*) filter (where a.usesysid is not null and a.datname = current_database())::integer
 		from pg_stat_activity a`)
@@ -338,15 +341,32 @@ func connections(ctx context.Context, v *visit) (string, []Finding, error) {
 			"raise max_connections (or the database's connection limit), or lead SPECTRAL_POOL_URL through a pooler, or bound its pools (pool_max_conns in the URL)"})
 	}
 	report := func(what string, used, limit int, cure string) {
-		if limit >= 0 && (limit-used)*100 < limit*minFreeShare {
+		if limit >= 0 && (limit-used)*100 <= limit*minFreeShare {
 			findings = append(findings, Finding{Warning, fmt.Sprintf("%s: %d of %d connections are in use, and workers that start or reconnect may get none", what, used, limit), cure})
 		}
 	}
 	report("the server", s.Used, usable, "see who has them: select usename, application_name, count(*) from pg_stat_activity group by 1, 2 order by 3 desc; raise max_connections, or lead SPECTRAL_POOL_URL through a pooler")
 	report("database "+strconv.Quote(v.conn.Config().Database), s.InDatabase, s.Database,
-		fmt.Sprintf("alter database %s connection limit %d;", pgx.Identifier{v.conn.Config().Database}.Sanitize(), 2*max(s.Database, worker)))
-	report("login "+strconv.Quote(v.conn.Config().User), s.Mine, s.Limit,
-		fmt.Sprintf("alter role %s connection limit %d;", pgx.Identifier{v.conn.Config().User}.Sanitize(), 2*max(s.Limit, worker)))
+		fmt.Sprintf("as its owner: alter database %s connection limit %d;", pgx.Identifier{v.conn.Config().Database}.Sanitize(), 2*max(s.Database, worker)))
+	logins, err := all[struct {
+		Name, Quoted string
+		Limit, Used  int
+		Over         bool // its password
+	}](ctx, v, `
+select r.rolname, quote_ident(r.rolname), r.rolconnlimit, (select count(*) from pg_stat_activity a where a.usesysid = r.oid)::integer, coalesce(r.rolvaliduntil < now(), false)
+from pg_roles r
+where r.rolcanlogin and not r.rolsuper and r.rolname <> all ($1) and (r.rolconnlimit >= 0 or r.rolvaliduntil < now())
+  and exists (select from pg_roles g where g.rolname = any ($1) and pg_has_role(r.oid, g.oid, 'member'))
+order by r.rolname limit $2`, app.Roles(), maxListed)
+	if err != nil {
+		return "", nil, err
+	}
+	for _, l := range logins {
+		report("login "+strconv.Quote(l.Name), l.Used, l.Limit, fmt.Sprintf("as a superuser: alter role %s connection limit %d;", l.Quoted, 2*max(l.Limit, worker)))
+		if l.Over {
+			findings = append(findings, Finding{Warning, fmt.Sprintf("the password of login %q is over: who logs in by it gets no connection", l.Name), fmt.Sprintf("as a superuser: alter role %s valid until 'infinity';", l.Quoted)})
+		}
+	}
 	return seen, findings, nil
 }
 

@@ -4,6 +4,8 @@ import (
 	"context"
 	"fmt"
 	"strings"
+
+	"github.com/jackc/pgx/v5"
 )
 
 // oldSnapshotIDs is the age in transactions from which a snapshot is old, however young in time.
@@ -22,10 +24,10 @@ select h.holder, h.ids, coalesce(h.seconds, 0)::double precision, h.cure from (
     age(a.backend_xmin)::bigint as ids, extract(epoch from clock_timestamp() - a.xact_start) as seconds, format('select pg_terminate_backend(%s); as %s, a member of pg_signal_backend, or a superuser', a.pid, a.usename) as cure
   from pg_stat_activity a where a.backend_xmin is not null and a.pid <> pg_backend_pid() and coalesce(a.backend_type, '') not in ('walsender', 'autovacuum worker')
   union all
-  select format('prepared transaction %L of %s', p.gid, p.owner), age(p.transaction)::bigint, extract(epoch from clock_timestamp() - p.prepared), format('rollback prepared %L;', p.gid)
+  select format('prepared transaction %L of %s', p.gid, p.owner), age(p.transaction)::bigint, extract(epoch from clock_timestamp() - p.prepared), format('as %I, or a superuser, in database %I: rollback prepared %L;', p.owner, p.database, p.gid)
   from pg_prepared_xacts p
   union all
-  select format('replication slot %L', s.slot_name), greatest(age(s.xmin), age(s.catalog_xmin))::bigint, null, format('bring its consumer back, or: select pg_drop_replication_slot(%L);', s.slot_name)
+  select format('replication slot %L', s.slot_name), greatest(age(s.xmin), age(s.catalog_xmin))::bigint, null, format('bring its consumer back; or, as a login with REPLICATION or a superuser: select pg_drop_replication_slot(%L);', s.slot_name)
   from pg_replication_slots s where s.xmin is not null or s.catalog_xmin is not null
   union all
   select format('standby %s by hot_standby_feedback', r.application_name), age(r.backend_xmin)::bigint, null, 'end the long query on the standby'
@@ -49,22 +51,50 @@ order by h.ids desc, h.seconds desc nulls last`)
 			findings = append(findings, Finding{Warning, fmt.Sprintf("%s holds a snapshot %d transactions back%s: no row that died since can be removed, and claims slow down", h.Holder, h.IDs, when), h.Cure})
 		}
 	}
-	return seen, findings[:min(len(findings), maxListed)], nil
+	blind, err := unseen(ctx, v, "a.backend_xmin is not null")
+	return seen, append(findings[:min(len(findings), maxListed)], blind...), err
 }
 
-// transactions finds what idles in a transaction, which holds locks, and the notification queue if it listens; and
-// prepared ones, which the doorbell does not support.
-func transactions(ctx context.Context, v *visit) (string, []Finding, error) {
-	idle, err := all[struct {
-		PID     int32
-		Who     string
-		Seconds float64
-	}](ctx, v, `select a.pid, format('%s (%s)', a.usename, coalesce(nullif(a.application_name, ''), 'no application name')), extract(epoch from clock_timestamp() - a.state_change)::double precision
-		from pg_stat_activity a where a.datname = current_database() and a.state like 'idle in transaction%' and a.state_change < clock_timestamp() - make_interval(secs => $1) order by 3 desc limit 20`, v.IdleAfter.Seconds())
+// unseen says of how many sessions, of those that a condition is of, it is not known what they do and since when.
+func unseen(ctx context.Context, v *visit, which string) ([]Finding, error) {
+	s, err := one[struct{ Hidden, Untracked int64 }](ctx, v, `select count(*) filter (where a.query = '<insufficient privilege>'), count(*) filter (where a.state = 'disabled')
+		from pg_stat_activity a where a.usesysid is not null and a.pid <> pg_backend_pid() and `+which)
 	if err != nil {
-		return "", nil, err
+		return nil, err
 	}
-	hidden, err := one[struct{ Sessions int64 }](ctx, v, `select count(*) from pg_stat_activity a where a.datname = current_database() and a.usesysid is not null and a.state is null and a.pid <> pg_backend_pid()`)
+	var findings []Finding
+	if s.Hidden > 0 {
+		findings = append(findings, Finding{Unknown, fmt.Sprintf("what %d sessions of other logins are doing is not visible to this one", s.Hidden), "grant pg_read_all_stats to " + pgx.Identifier{v.conn.Config().User}.Sanitize() + "; (pg_monitor has it)"})
+	}
+	if s.Untracked > 0 {
+		findings = append(findings, Finding{Unknown, fmt.Sprintf("what %d sessions are doing is not tracked: track_activities is off for them", s.Untracked),
+			"see the check of settings for who has set it; those sessions keep it until they connect anew: select pid, usename, application_name from pg_stat_activity where state = 'disabled';"})
+	}
+	return findings, nil
+}
+
+// transactions finds what idles in a transaction, which holds locks, and the notification queue if it listens; whoever else keeps sessions
+// waiting for a lock, as workers' are whose handler hangs; and prepared ones, which the doorbell does not support.
+func transactions(ctx context.Context, v *visit) (string, []Finding, error) {
+	sessions, err := all[struct {
+		PID           int32
+		Who, State    string
+		Idle          float64
+		Waiting       int64
+		LongestWaited float64
+	}](ctx, v, `
+with waiting as (
+  select l.pid, max(extract(epoch from clock_timestamp() - l.waitstart))::double precision as seconds from pg_locks l join pg_stat_activity a on a.pid = l.pid
+  where not l.granted and l.waitstart < clock_timestamp() - make_interval(secs => $1) and a.datname = current_database() group by l.pid),
+-- who waits for nobody himself
+blocking as (
+  select b.pid, count(*) as sessions, max(w.seconds) as longest from waiting w, unnest(pg_blocking_pids(w.pid)) as b(pid)
+  where b.pid <> 0 and cardinality(pg_blocking_pids(b.pid)) = 0 group by b.pid)
+select a.pid, format('%s (%s)', coalesce(a.usename::text, a.backend_type), coalesce(nullif(a.application_name, ''), 'no application name')), coalesce(a.state, 'doing what is not visible'),
+  case when a.state like 'idle in transaction%' then extract(epoch from clock_timestamp() - a.state_change) else 0 end::double precision, coalesce(b.sessions, 0), coalesce(b.longest, 0)
+from pg_stat_activity a left join blocking b on b.pid = a.pid
+where b.pid is not null or a.datname = current_database() and a.state like 'idle in transaction%' and a.state_change < clock_timestamp() - make_interval(secs => $1)
+order by 6 desc, 4 desc limit $2`, v.IdleAfter.Seconds(), maxListed)
 	if err != nil {
 		return "", nil, err
 	}
@@ -73,19 +103,25 @@ func transactions(ctx context.Context, v *visit) (string, []Finding, error) {
 		return "", nil, err
 	}
 	var findings []Finding
-	for _, i := range idle {
-		findings = append(findings, Finding{Warning, fmt.Sprintf("session %d of %s has been idle in a transaction for %s: it holds its locks, and if it listens the notification queue of all", i.PID, i.Who, span(i.Seconds)),
-			fmt.Sprintf("select pg_terminate_backend(%d); as that login, a member of pg_signal_backend, or a superuser", i.PID)})
+	for _, o := range sessions {
+		f := Finding{State: Warning, Seen: fmt.Sprintf("session %d of %s", o.PID, o.Who), Cure: fmt.Sprintf("select pg_terminate_backend(%d); as that login, a member of pg_signal_backend, or a superuser", o.PID)}
+		if o.Idle > 0 {
+			f.Seen += fmt.Sprintf(" has been idle in a transaction for %s: it holds its locks, and if it listens the notification queue of all", span(o.Idle))
+		} else {
+			f.Seen += fmt.Sprintf(" (%s) holds a lock", o.State)
+			f.Cure += ", if it does not end by itself"
+		}
+		if o.Waiting > 0 {
+			f.Seen += fmt.Sprintf("; %d sessions have been waiting for it, the longest for %s", o.Waiting, span(o.LongestWaited))
+		}
+		findings = append(findings, f)
 	}
 	for _, p := range prepared {
 		findings = append(findings, Finding{Warning, fmt.Sprintf("transaction %q is prepared and not committed: it holds its locks, and the doorbell does not support two-phase commit", p.GID),
 			"as who prepared it, or a superuser: rollback prepared " + p.Quoted + "; or commit prepared, if whoever coordinates it has committed elsewhere"})
 	}
-	seen := "nothing idles in a transaction"
-	if hidden.Sessions > 0 {
-		findings = append(findings, Finding{Unknown, fmt.Sprintf("what %d sessions of other logins are doing is not visible to this one", hidden.Sessions), "grant pg_read_all_stats to " + v.conn.Config().User + "; (pg_monitor has it)"})
-	}
-	return seen, findings, nil
+	blind, err := unseen(ctx, v, "a.datname = current_database()")
+	return "nothing idles in a transaction, or keeps others waiting for a lock", append(findings, blind...), err
 }
 
 // vacuum finds tables that autovacuum does not keep up with.
@@ -93,7 +129,7 @@ func vacuum(ctx context.Context, v *visit) (string, []Finding, error) {
 	tables, err := all[struct {
 		Name        string
 		Dead, Limit float64
-		Off         bool
+		Off         string // the option that turns autovacuum off
 		Age         int64
 		MaxAge      int64
 		Analyzed    bool
@@ -103,7 +139,9 @@ func vacuum(ctx context.Context, v *visit) (string, []Finding, error) {
 select s.schemaname || '.' || s.relname, s.n_dead_tup::double precision,
   coalesce((select split_part(o, '=', 2)::double precision from unnest(c.reloptions) as o where o like 'autovacuum_vacuum_threshold=%'), current_setting('autovacuum_vacuum_threshold')::double precision)
     + greatest(c.reltuples, 0) * coalesce((select split_part(o, '=', 2)::double precision from unnest(c.reloptions) as o where o like 'autovacuum_vacuum_scale_factor=%'), current_setting('autovacuum_vacuum_scale_factor')::double precision),
-  coalesce(c.reloptions && array['autovacuum_enabled=false', 'autovacuum_enabled=off', 'autovacuum_enabled=0', 'autovacuum_enabled=no'], false),
+  coalesce((select o.name from (values ('autovacuum_enabled', c.reloptions), ('toast.autovacuum_enabled', (select t.reloptions from pg_class t where t.oid = c.reltoastrelid))) as o(name, options),
+      unnest(o.options) as option
+    where split_part(option, '=', 1) = 'autovacuum_enabled' and not split_part(option, '=', 2)::boolean order by 1 limit 1), ''),
   age(c.relfrozenxid)::bigint, current_setting('autovacuum_freeze_max_age')::bigint,
   c.reltuples >= 0, exists (select from core.retention_runs r where r.updated_at > statement_timestamp() - interval '5 minutes' and s.schemaname = 'core'),
 greatest(c.reltuples, s.n_live_tup)::double precision
@@ -119,17 +157,17 @@ where s.schemaname in ('core', 'platform', 'worlds') order by 1`)
 			dead = t.Dead
 		}
 		switch {
-		case t.Off:
-			findings = append(findings, Finding{Warning, "autovacuum is off for " + t.Name + ": dead rows pile up and claims slow down", "alter table " + t.Name + " reset (autovacuum_enabled);"})
+		case t.Off != "":
+			findings = append(findings, Finding{Warning, fmt.Sprintf("autovacuum is off for %s (%s): dead rows pile up and claims slow down", t.Name, t.Off), "as spectral_owner: alter table " + t.Name + " reset (" + t.Off + ");"})
 		case t.Dead > 10_000 && t.Dead > 3*t.Limit && !t.Swept:
 			findings = append(findings, Finding{Warning, fmt.Sprintf("%s has %.0f dead rows, and autovacuum begins at %.0f: it does not keep up", t.Name, t.Dead, t.Limit),
-				"see the checks of snapshots and transactions; then vacuum (analyze) " + t.Name + "; and give autovacuum more workers or a higher autovacuum_vacuum_cost_limit"})
+				"see the checks of snapshots and transactions; then, as spectral_owner, vacuum (analyze) " + t.Name + "; and give autovacuum more workers or a higher autovacuum_vacuum_cost_limit"})
 		}
 		if t.Age*10 > t.MaxAge*12 {
-			findings = append(findings, Finding{Critical, fmt.Sprintf("%s was last frozen %d transactions ago, beyond autovacuum_freeze_max_age (%d): the server stops taking writes before 2 billion", t.Name, t.Age, t.MaxAge), "vacuum (freeze, verbose) " + t.Name + ";"})
+			findings = append(findings, Finding{Critical, fmt.Sprintf("%s was last frozen %d transactions ago, beyond autovacuum_freeze_max_age (%d): the server stops taking writes before 2 billion", t.Name, t.Age, t.MaxAge), "as spectral_owner: vacuum (freeze, verbose) " + t.Name + ";"})
 		}
 		if !t.Analyzed && t.Rows > 100_000 {
-			findings = append(findings, Finding{Warning, fmt.Sprintf("%s has about %.0f rows and was never analyzed", t.Name, t.Rows), "analyze " + t.Name + ";"})
+			findings = append(findings, Finding{Warning, fmt.Sprintf("%s has about %.0f rows and was never analyzed", t.Name, t.Rows), "as spectral_owner: analyze " + t.Name + ";"})
 		}
 	}
 	return fmt.Sprintf("%.0f dead rows in core.outbox", dead), findings, nil

@@ -15,7 +15,8 @@ import (
 // policy unless it is terminal (see [Terminal]).
 //
 // A handler must not end its transaction, set its role or search_path, run SET CONSTRAINTS ALL
-// IMMEDIATE, or use the Tx after returning. It stops when ctx is done.
+// IMMEDIATE, or use the Tx after returning. It stops when ctx is done. What it sets for its transaction (SET LOCAL) meets
+// nobody else; what it sets for its session costs a new connection.
 type EventHandler func(ctx context.Context, e Envelope) error
 
 // BatchHandler handles several events of one workspace in one transaction, all or none. It is

@@ -67,7 +67,9 @@ func (d *dispatchTx) tryBatch(ctx context.Context, rows []claimed) error {
 	if err := d.deliver(ctx, rows); err != nil {
 		return err
 	}
-	if err := d.commit(ctx); err != nil {
+	committing, cancel := context.WithTimeout(ctx, batchTime) // what is deferred to it may wait for others
+	defer cancel()
+	if err := d.commit(committing); err != nil {
 		return err
 	}
 	for _, row := range rows {

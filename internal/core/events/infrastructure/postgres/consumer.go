@@ -45,6 +45,10 @@ type mode interface {
 	halt()
 	// await waits for the work in hand, after halt.
 	await()
+	// wasCut reports whether a stop has cut work off.
+	wasCut() bool
+	// leave says, when nobody waits any longer, what stays in this process's hands that nobody else can take up yet.
+	leave(ctx context.Context)
 }
 
 func newConsumer(config Config, s events.Subscription, journal *journal) *consumer {
@@ -78,6 +82,7 @@ type waking struct {
 	doubt   doubt
 	stopped bool
 	stop    chan struct{} // closed when stopped
+	cut     bool          // work was cut off, since it was to stop
 	wait    sync.WaitGroup
 }
 
@@ -93,6 +98,19 @@ func (w *waking) halt() {
 }
 
 func (w *waking) await() { w.wait.Wait() }
+
+// noteCut notes that a stop has cut work off.
+func (w *waking) noteCut() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.cut = true
+}
+
+func (w *waking) wasCut() bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.cut
+}
 
 // doubt is how many empty claims are not to be believed: after a lost connection its backend may hold rows until
 // it has ended, and nothing rings then. They are repeated for two seconds.

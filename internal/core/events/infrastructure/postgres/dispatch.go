@@ -111,8 +111,8 @@ type dispatchTx struct {
 	own     string // the settings of the transaction
 	spoiled bool   // a handler, not the network, made the connection unusable
 	changed bool   // a handler has changed the session: no other event may meet it
-	restore string // the SQL that takes back what the last handler has set for the transaction
-	opaque  bool   // it has set something that cannot be taken back
+	forgot  bool   // and the statements that the driver has prepared are gone
+	opaque  bool   // the last handler has left something in the transaction that cannot be taken back
 	settled []Settlement
 }
 
@@ -295,27 +295,26 @@ func (d *dispatchTx) call(ctx context.Context, r events.Registration, batch []ev
 	return err
 }
 
-// act takes on a role for whoever is next, without what the last handler has set.
+// act takes on a role for whoever is next.
 func (d *dispatchTx) act(ctx context.Context, role string, workspace uuid.NullUUID) error {
-	restore := d.restore
-	d.restore = ""
-	return d.exec(ctx, restore+actAs(role, workspace))
+	return d.exec(ctx, actAs(role, workspace))
 }
 
-// actAgain is act between two events of one handler, which still has the transaction.
+// actAgain is act between two events of one handler, which still has the transaction, without what it has set for the first.
+// An error undoes the batch.
 func (d *dispatchTx) actAgain(ctx context.Context, lent *lentTx, role string, workspace uuid.NullUUID) error {
-	local, opaque := lent.takeSettings()
+	undo, opaque := lent.takeSettings()
 	if opaque {
 		return errSettingsShared
 	}
-	if len(local) == 0 {
+	if undo == "" {
 		return nil
 	}
-	if err := lent.begin(""); err != nil {
+	if err := lent.begin(); err != nil {
 		return err
 	}
 	defer lent.done()
-	return d.exec(ctx, restored(local, d.own)+actAs(role, workspace))
+	return d.exec(ctx, undo+d.own+actAs(role, workspace))
 }
 
 // lend runs a handler's code on the transaction, whose role and workspace are set.
@@ -323,9 +322,8 @@ func (d *dispatchTx) lend(ctx context.Context, timeout time.Duration, use func(c
 	lent := &lentTx{tx: d.tx}
 	err := runGuarded(ctx, timeout, func(ctx context.Context) error { return use(ctx, lent) })
 	inUse := lent.takeBack()
-	local, opaque := lent.takeSettings()
-	d.changed, d.opaque = d.changed || lent.leaves(), opaque
-	d.restore = restored(local, d.own)
+	kept, forgot := lent.leaves()
+	d.changed, d.forgot, d.opaque = d.changed || kept, d.forgot || forgot, false
 	if errors.Is(err, errAbandoned) {
 		d.cut()
 	} else if inUse {
@@ -334,9 +332,45 @@ func (d *dispatchTx) lend(ctx context.Context, timeout time.Duration, use func(c
 	}
 	if !d.lost() && d.conn.Conn().PgConn().TxStatus() == 'I' {
 		d.cut() // what it did is committed or undone, and nothing after it may run
+		if errors.Is(err, errTxEnded) {
+			return err
+		}
 		return errors.Join(err, errTxEnded)
 	}
+	if err == nil { // or what it has set is undone with what it did
+		d.opaque = d.tidy(ctx, lent)
+	}
 	return err
+}
+
+// tidy takes back what a handler has set for the transaction, and reports whether something is left that others would meet. It is
+// no error of the handler's, and of no other's, if something cannot be taken back: it may be a parameter that was refused.
+func (d *dispatchTx) tidy(ctx context.Context, lent *lentTx) (opaque bool) {
+	undo, opaque := lent.takeSettings()
+	if undo == "" && !opaque || d.conn.Conn().PgConn().TxStatus() != 'T' {
+		return opaque // whoever uses the transaction next finds out that it is unusable
+	}
+	if d.prepareAnew(ctx) != nil {
+		return true
+	}
+	const savepoint = "spectral_settings"
+	own := d.own + "set local client_encoding = 'UTF8'; "
+	if d.exec(ctx, "savepoint "+savepoint+"; "+undo+own+"release savepoint "+savepoint) == nil {
+		return opaque
+	}
+	_ = d.exec(ctx, "rollback to savepoint "+savepoint+"; release savepoint "+savepoint+"; "+own) // the same
+	return true
+}
+
+// prepareAnew lets the driver prepare its statements again, if a handler has taken them away, which no savepoint brings back.
+func (d *dispatchTx) prepareAnew(ctx context.Context) error {
+	if !d.forgot {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, statementTimeout)
+	defer cancel()
+	d.forgot = false
+	return d.conn.Conn().DeallocateAll(ctx)
 }
 
 var (

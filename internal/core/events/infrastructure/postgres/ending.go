@@ -31,6 +31,8 @@ const (
 	maxCompletions = 5
 	// maxTries is how often an ending is tried that something around its completion undoes.
 	maxTries = 20
+	// maxRenewals is how often leases are renewed, at most, whose rows a transaction of ours may still have locked.
+	maxRenewals = 5
 	// triesWhenStopping is how often anything is tried once the worker stops.
 	triesWhenStopping = 5
 	// keepFor is how long a worker whose grace is over goes on to settle what handlers have done: for as long as they
@@ -46,12 +48,14 @@ type ending struct {
 	row        rowEnd
 	verdict    verdict // of a row that is judged
 
-	givenUp bool // as the worker stops: the row is to be given back instead
-	instead bool // it ends a row whose ending was given up, if the row is not locked
+	givenUp   error   // why, as the worker stops: the row is to be given back instead
+	insteadOf *ending // that was given up, whose row it gives back
 
-	alone  bool  // it has been undone, and is to be settled by itself
-	xact   int64 // that may have committed it, since no answer came to its COMMIT; 0: none
-	answer chan answer
+	alone    bool  // it has been undone, and is to be settled by itself
+	waited   bool  // by itself, too, for as long as others may wait for it: it may now take longer
+	xact     int64 // that may have committed it, since no answer came to its COMMIT; 0: none
+	recalled bool  // it was written already, or what it stands in for was
+	answer   chan answer
 }
 
 // rowEnd is what becomes of the row with an ending.
@@ -105,7 +109,7 @@ func (c *leased) end(ctx context.Context, e *ending) (lost bool, err error) {
 	c.settles(e.lease, true)
 	defer c.settles(e.lease, false)
 	var wait backoff
-	for tries := 1; ; {
+	for tries, waits := 1, 0; ; {
 		held, err := c.try(ctx, e)
 		if err == nil {
 			if !held {
@@ -115,25 +119,30 @@ func (c *leased) end(ctx context.Context, e *ending) (lost bool, err error) {
 			return !held, nil
 		}
 		delay := lockedPause
-		switch e.after(ctx, err, tries) {
+		switch c.after(ctx, e, err, tries) {
 		case failsHandler:
 			return false, err
 		case givesUp:
-			_, unbegun := errors.AsType[*beginError](err)
-			unbegun = unbegun && !errors.Is(err, errNoTime) // there is no connection: neither for giving it back
-			if e.givenUp = stopping(ctx) && e.handler.Name != "" && !unbegun; e.givenUp {
-				c.log.WarnContext(ctx, "not settled: it is given back, to be run again", e.interrupted(err)...)
+			if stopping(ctx) && e.handler.Name != "" {
+				e.givenUp = err
 			} else {
-				c.log.WarnContext(ctx, "not settled: the reaper will have it run again", e.interrupted(err)...)
+				c.logLeft(ctx, e.lease, err)
 			}
 			return true, nil
 		case waitsOn: // the settlers have waited already for a connection
+			if _, unbegun := errors.AsType[*beginError](err); unbegun {
+				break
+			}
+			waits++
+			if delay = c.pauseLocked(waits); waits == waitsUnsaid {
+				c.log.WarnContext(ctx, "settling waits for another transaction", e.lease.interrupted(err)...)
+			}
 		case triesSoon:
 			tries++
 		case triesAgain:
 			tries++
 			delay = wait.next(c.random)
-			c.log.WarnContext(ctx, "settling interrupted, no attempt counted", append(e.interrupted(err), logDelay, delay.Milliseconds())...)
+			c.log.WarnContext(ctx, "settling interrupted, no attempt counted", append(e.lease.interrupted(err), logDelay, delay.Milliseconds())...)
 		}
 		if stopping(ctx) {
 			pause(context.WithoutCancel(ctx), delay, nil)
@@ -150,9 +159,9 @@ func (c *leased) settles(l *lease, settling bool) {
 	l.settling = settling
 }
 
-// interrupted is what is logged of an error of settling e.
-func (e *ending) interrupted(err error) []any {
-	return []any{logEventID, e.lease.envelope.EventID, logEventType, e.lease.envelope.EventType,
+// interrupted is what is logged of an error of settling l.
+func (l *lease) interrupted(err error) []any {
+	return []any{logEventID, l.envelope.EventID, logEventType, l.envelope.EventType,
 		logErrorClass, classify(err, 0).class, logReason, err.Error()}
 }
 
@@ -170,7 +179,7 @@ const (
 )
 
 // after says what follows from an error of settling e, in its so-manieth try.
-func (e *ending) after(ctx context.Context, err error, tries int) consequence {
+func (c *leased) after(ctx context.Context, e *ending, err error, tries int) consequence {
 	_, unbegun := errors.AsType[*beginError](err)
 	waits := unbegun || errors.Is(err, errRowLocked) || errors.Is(err, errUndecided)
 	completion, ofCompletion := errors.AsType[*completionError](err)
@@ -179,6 +188,8 @@ func (e *ending) after(ctx context.Context, err error, tries int) consequence {
 		return givesUp
 	case ofCompletion && (tries >= maxCompletions || classify(completion.err, 0).disposition != free):
 		return failsHandler
+	case stopping(ctx) && unbegun && c.keeping.Err() == nil:
+		return waitsOn // an outage may be over before the time is
 	case stopping(ctx) && tries < triesWhenStopping:
 		return triesSoon
 	case ctx.Err() != nil:
@@ -251,7 +262,7 @@ func (c *leased) keepNothing() {
 func (c *leased) settle(ctx context.Context, q *settling) {
 	var wait backoff
 	for batch := c.gathered(q); len(batch) > 0; batch = c.gathered(q) {
-		started := c.now()
+		started, alone := c.now(), byItself(batch)
 		held, err := c.settleTogether(ctx, batch)
 		if err != nil && ctx.Err() != nil {
 			for _, e := range batch {
@@ -266,15 +277,15 @@ func (c *leased) settle(ctx context.Context, q *settling) {
 		wait = backoff{}
 		if err == nil {
 			c.measured(q, len(batch), c.now().Sub(started))
-		} else {
-			c.renewAfter(ctx, batch)
+		} else if len(batch) > 1 || !errors.Is(err, errRowLocked) {
+			c.renewAfter(ctx, batch, err)
 		}
 		if err != nil && (len(batch) > 1 || errors.Is(err, errTooLong)) {
 			c.undone(ctx, q, batch, err)
 			continue
 		}
 		for _, e := range batch {
-			e.alone = err != nil
+			e.alone, e.waited = err != nil, alone
 			e.answer <- answer{held[e], err}
 		}
 	}
@@ -284,7 +295,7 @@ func (c *leased) settle(ctx context.Context, q *settling) {
 func (c *leased) unbegun(ctx context.Context, batch []*ending, err error, wait *backoff) {
 	delay, stop := wait.next(c.random), batch[0].lease.stop
 	if isClosed(stop) {
-		delay, stop = lockedPause, nil
+		delay, stop = firstBackoff/2, nil
 	}
 	c.log.WarnContext(ctx, "settling interrupted, no attempt counted", logEventType, c.subscription.EventType, logRows, len(batch),
 		logErrorClass, classify(err, 0).class, logReason, err.Error(), logDelay, delay.Milliseconds())
@@ -303,17 +314,31 @@ func isClosed(c <-chan struct{}) bool {
 	}
 }
 
-// renewAfter renews the leases of a batch that came to nothing: nobody could meanwhile. Whether it could is for the
-// heartbeat to find out, which asks again soon.
-func (c *leased) renewAfter(ctx context.Context, batch []*ending) {
-	if isClosed(batch[0].lease.stop) {
-		return // there is no time to lose
-	}
+// renewAfter renews the leases of a batch that err undid: nobody could meanwhile. What it cannot renew is for the heartbeat,
+// which asks again soon, unless it is our own that has the rows locked: its server process may take a moment to end.
+func (c *leased) renewAfter(ctx context.Context, batch []*ending, err error) {
 	leases := make([]*lease, len(batch))
 	for i, e := range batch {
 		leases[i] = e.lease
 	}
-	_, _ = c.renew(ctx, leases, make([]string, len(leases)))
+	stop := leases[0].stop
+	ours := !answered(err) && !errors.Is(err, errRowLocked)
+	for tries := 0; len(leases) > 0 && (tries == 0 || ours && tries < maxRenewals); tries++ {
+		if isClosed(stop) {
+			return // there is no time to lose
+		}
+		if tries > 0 {
+			pause(ctx, lockedPause, stop)
+		}
+		held, err := c.renew(ctx, leases, make([]string, len(leases)))
+		if err != nil {
+			return
+		}
+		leases = slices.DeleteFunc(leases, func(l *lease) bool {
+			_, known := held[l.token]
+			return known
+		})
+	}
 }
 
 // undone has the endings of a batch that came to nothing settled after all: whichever is to blame by itself, the rest
@@ -382,8 +407,11 @@ func (c *leased) settleTogether(ctx context.Context, batch []*ending) (held map[
 	if err != nil {
 		return nil, err
 	}
-	if err := d.commit(ctx); err != nil {
-		if answered(err) && completed {
+	limit, whole := d.patience(batch)
+	committing, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	if err := d.commit(committing); err != nil {
+		if answered(err) && completed && (whole || committing.Err() == nil) {
 			return nil, &completionError{err} // a deferred constraint; whose, only one by itself can tell
 		}
 		for _, e := range batch {
@@ -393,8 +421,8 @@ func (c *leased) settleTogether(ctx context.Context, batch []*ending) (held map[
 		}
 		return nil, err
 	}
-	for _, e := range now.recalled {
-		now.held[e] = true
+	for _, e := range batch {
+		now.held[e] = now.held[e] || e.recalled
 	}
 	c.report(ctx, d.settled)
 	return now.held, nil
@@ -402,19 +430,15 @@ func (c *leased) settleTogether(ctx context.Context, batch []*ending) (held map[
 
 // secured is what a transaction has found out and written before completions run in it.
 type secured struct {
-	xact     int64 // its id
-	held     map[*ending]bool
-	recalled []*ending // written already
-	keys     keyClaims // of what is held
+	xact int64 // its id
+	held map[*ending]bool
+	keys keyClaims // of what is held
 }
 
 // secure writes what becomes of the rows, where the lease is held, and claims the dedup keys of what is held. In bounded
 // time: somebody may have locked a row, or a twin hold its key, and until it is over nobody can renew the leases.
 func (d *dispatchTx) secure(ctx context.Context, batch []*ending) (now secured, err error) {
-	limit := min(max(d.subscription.Lease/6, minSecuring), statementTimeout)
-	if !byItself(batch) {
-		limit = min(limit, batchTime) // others wait for it
-	}
+	limit, _ := d.patience(batch)
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	if now.xact, err = d.queries.CurrentXact(ctx); err != nil {
@@ -423,7 +447,7 @@ func (d *dispatchTx) secure(ctx context.Context, batch []*ending) (now secured, 
 	if now.held, err = d.write(ctx, batch); err != nil {
 		return now, err
 	}
-	if now.recalled, err = d.recall(ctx, batch, now.held); err != nil {
+	if err = d.recall(ctx, batch, now.held); err != nil {
 		return now, err
 	}
 	for i, e := range batch {
@@ -437,8 +461,19 @@ func (d *dispatchTx) secure(ctx context.Context, batch []*ending) (now secured, 
 	return now, err
 }
 
-// minSecuring is how long that may take, however short the lease.
-const minSecuring = 250 * time.Millisecond
+// patience is how long a batch may wait for what others hold, before its completions (rows, keys) and again after them
+// (what is deferred to COMMIT): nobody can renew its leases meanwhile. Whole: for as long as any may. What is by itself for the
+// first time may be as innocent as those behind it.
+func (d *dispatchTx) patience(batch []*ending) (limit time.Duration, whole bool) {
+	limit = min(max(d.subscription.Lease/6, minPatience), statementTimeout)
+	if whole = byItself(batch) && batch[0].waited || limit <= batchTime; !whole {
+		limit = batchTime
+	}
+	return limit, whole
+}
+
+// minPatience is how long that may be, however short the lease.
+const minPatience = 250 * time.Millisecond
 
 // write writes what becomes of the rows, where the lease is held.
 func (d *dispatchTx) write(ctx context.Context, batch []*ending) (held map[*ending]bool, err error) {
@@ -446,14 +481,9 @@ func (d *dispatchTx) write(ctx context.Context, batch []*ending) (held map[*endi
 	for _, e := range batch {
 		rows[e.row] = append(rows[e.row], e.lease.claimed)
 	}
-	if err := d.lockAtOnce(ctx, batch); err != nil {
-		return nil, err
-	}
 	ours := make(map[uuid.UUID]bool, len(batch)) // what is known of a token
-	if of := rows[rowKept]; len(of) > 0 {
-		if err := heartbeat(ctx, d.queries, of, make([]string, len(of)), ours); err != nil {
-			return nil, fmt.Errorf("renew leases: %w", err)
-		}
+	if err := d.lockAtOnce(ctx, batch, ours); err != nil {
+		return nil, err
 	}
 	for _, settled := range []struct {
 		rows []claimed
@@ -479,16 +509,11 @@ func (d *dispatchTx) write(ctx context.Context, batch []*ending) (held map[*endi
 	}
 	held = make(map[*ending]bool, len(batch))
 	for _, e := range batch {
-		is, known := ours[e.lease.token]
-		held[e] = is
+		held[e] = ours[e.lease.token]
 		switch e.row {
-		case rowKept:
-			if !known {
-				e.alone = true
-				return nil, errRowLocked
-			}
+		case rowKept: // renewed
 		case rowDelivered, rowReleased:
-			if is {
+			if held[e] {
 				d.settled = append(d.settled, e.settlement())
 			}
 		case rowJudged:
@@ -502,25 +527,25 @@ func (d *dispatchTx) write(ctx context.Context, batch []*ending) (held map[*endi
 	return held, nil
 }
 
-// lockAtOnce locks the rows of what was given up, and waits for none, as the others are in a hurry. An earlier attempt that
-// may yet be committed has its row locked until that is decided, whatever pg_xact_status says of it.
-func (d *dispatchTx) lockAtOnce(ctx context.Context, batch []*ending) error {
+// lockAtOnce renews the leases of rows that are kept, and of those to be recorded, which are in no hurry themselves while the
+// others are, and notes in ours what is known of them. It waits for none that somebody has locked: an earlier attempt that
+// may yet be committed has, until that is decided, whatever pg_xact_status says of it.
+func (d *dispatchTx) lockAtOnce(ctx context.Context, batch []*ending, ours map[uuid.UUID]bool) error {
 	var rows []claimed
 	for _, e := range batch {
-		if e.instead {
+		if e.atOnce() {
 			rows = append(rows, e.lease.claimed)
 		}
 	}
 	if len(rows) == 0 {
 		return nil
 	}
-	known := make(map[uuid.UUID]bool, len(rows))
-	if err := heartbeat(ctx, d.queries, rows, make([]string, len(rows)), known); err != nil {
-		return fmt.Errorf("lock what is given back: %w", err)
+	if err := heartbeat(ctx, d.queries, rows, make([]string, len(rows)), ours); err != nil {
+		return fmt.Errorf("renew leases: %w", err)
 	}
 	locked := false
 	for _, e := range batch {
-		if _, ok := known[e.lease.token]; e.instead && !ok {
+		if _, known := ours[e.lease.token]; e.atOnce() && !known {
 			e.alone, locked = true, true
 		}
 	}
@@ -529,6 +554,9 @@ func (d *dispatchTx) lockAtOnce(ctx context.Context, batch []*ending) error {
 	}
 	return nil
 }
+
+// atOnce reports whether e is settled only if its row is not locked.
+func (e *ending) atOnce() bool { return e.row == rowKept || e.handler.Name == "" }
 
 // settlement is what is reported of a row that e ends.
 func (e *ending) settlement() Settlement {
@@ -552,36 +580,41 @@ func answered(err error) bool {
 // recall finds endings that are not held because they are written already, by a transaction to whose COMMIT no answer
 // came. The server knows what became of it; but after a failover the id may be another's, so that of a handler's the dedup
 // rows have to be there, too.
-func (d *dispatchTx) recall(ctx context.Context, batch []*ending, held map[*ending]bool) (recalled []*ending, err error) {
+func (d *dispatchTx) recall(ctx context.Context, batch []*ending, held map[*ending]bool) error {
 	for _, e := range batch {
-		if held[e] || e.xact == 0 {
+		e.recalled = false
+		of := e
+		if e.insteadOf != nil {
+			of = e.insteadOf
+		}
+		if held[e] || of.xact == 0 {
 			continue
 		}
-		switch status, err := d.queries.XactStatus(ctx, e.xact); {
+		switch status, err := d.queries.XactStatus(ctx, of.xact); {
 		case err != nil:
-			return nil, fmt.Errorf("read what became of an earlier attempt: %w", err)
+			return fmt.Errorf("read what became of an earlier attempt: %w", err)
 		case status == "in progress":
 			e.alone = true
-			return nil, errUndecided
+			return errUndecided
 		case status != "committed":
 			continue
 		}
-		if e.row == rowKept || e.row == rowDelivered {
-			unhandled, err := d.unhandled(ctx, e.lease.claimed)
+		if of.row == rowKept || of.row == rowDelivered {
+			unhandled, err := d.unhandled(ctx, of.lease.claimed)
 			if err != nil {
-				return nil, err
+				return err
 			}
-			missing := slices.ContainsFunc(unhandled, func(r events.Registration) bool { return r.Name == e.handler.Name })
-			if missing || e.row == rowDelivered && len(unhandled) > 0 {
+			missing := slices.ContainsFunc(unhandled, func(r events.Registration) bool { return r.Name == of.handler.Name })
+			if missing || of.row == rowDelivered && len(unhandled) > 0 {
 				continue
 			}
 		}
-		recalled = append(recalled, e)
-		if e.row != rowKept {
-			d.settled = append(d.settled, e.settlement())
+		e.recalled = true
+		if of.row != rowKept {
+			d.settled = append(d.settled, of.settlement())
 		}
 	}
-	return recalled, nil
+	return nil
 }
 
 // completeAll runs the completions of those whose dedup keys were free. A key that was taken means that another
@@ -646,11 +679,11 @@ func (d *dispatchTx) complete(ctx context.Context, e *ending, limit time.Duratio
 	if err := d.act(ctx, role, e.lease.envelope.WorkspaceID); err != nil {
 		return d.completionFailed(fmt.Errorf("act as %s: %w", role, err))
 	}
-	grace := min(abandonAfter, max(d.subscription.Lease/6, minSecuring)) // the leases of all in its batch wait for it
+	grace := min(abandonAfter, max(d.subscription.Lease/6, minPatience)) // the leases of all in its batch wait for it
 	err = d.lend(ctx, limit+abandonAfter, func(ctx context.Context, tx *lentTx) error {
 		return runGuardedFor(ctx, limit, grace, func(ctx context.Context) error {
 			err := e.completion(ctx, tx)
-			if err != nil && ctx.Err() != nil {
+			if overran(ctx, err) {
 				return fmt.Errorf("did not end within %s (%s); does it wait for a lock? %w", limit, why, err)
 			}
 			return err

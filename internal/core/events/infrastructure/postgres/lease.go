@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"time"
 
@@ -22,6 +23,7 @@ type lease struct {
 	stop     <-chan struct{}         // closed when all work of the process is to end
 	renewed  time.Time               // when its latest renewal was asked for, by this process's clock; under the consumer's lock
 	settling bool                    // it is with the settlers; the same
+	left     bool                    // it is logged that it is left in flight; the same
 }
 
 // work runs the handlers of one lease, one after the other, and settles each as it is done: what a slow one has
@@ -38,6 +40,9 @@ func (c *leased) work(ctx context.Context, l *lease) {
 		completion, err := c.execute(ctx, r, l)
 		executed := c.now()
 		if err != nil && ctx.Err() != nil {
+			if stopping(ctx) {
+				c.noteCut()
+			}
 			c.giveBack(ctx, l, append(unhandled, todo[i:]...), failures)
 			return
 		}
@@ -48,8 +53,8 @@ func (c *leased) work(ctx context.Context, l *lease) {
 			}
 			var lost bool
 			e := &ending{lease: l, handler: r, completion: completion, row: row}
-			if lost, err = c.end(ctx, e); e.givenUp {
-				c.giveBackInstead(ctx, l, append(unhandled, todo[i:]...), failures)
+			if lost, err = c.end(ctx, e); e.givenUp != nil {
+				c.giveBackInstead(ctx, e, append(unhandled, todo[i:]...), failures)
 			}
 			if lost {
 				return
@@ -113,7 +118,10 @@ func (c *leased) execute(ctx context.Context, r events.Registration, l *lease) (
 	var completion events.Completion
 	err := runGuarded(ctx, r.CallTimeout(), func(ctx context.Context) (err error) {
 		completion, err = r.Executor.Execute(ctx, l.envelope)
-		return late(ctx, r.CallTimeout(), err)
+		if overran(ctx, err) {
+			err = fmt.Errorf("not done within its timeout of %s: %w", r.CallTimeout(), err)
+		}
+		return err
 	})
 	c.logPanic(ctx, r, []events.Envelope{l.envelope}, err)
 	if err != nil {
@@ -139,7 +147,7 @@ type noted struct {
 // is done, or the lease lost.
 func (c *leased) noteAtWork(ctx context.Context, l *lease, r events.Registration) bool {
 	var wait backoff
-	for ctx.Err() == nil {
+	for waits := 1; ctx.Err() == nil; waits++ {
 		n := &note{l, r.Name, make(chan noted, 1)}
 		c.mu.Lock()
 		c.notes = append(c.notes, n)
@@ -152,7 +160,7 @@ func (c *leased) noteAtWork(ctx context.Context, l *lease, r events.Registration
 		case a.err != nil:
 			pause(ctx, wait.next(c.random), nil)
 		case !a.known:
-			pause(ctx, lockedPause, nil)
+			pause(ctx, c.pauseLocked(waits), nil)
 		case a.held:
 			return true
 		default:
@@ -197,11 +205,14 @@ func (c *leased) giveBack(ctx context.Context, l *lease, unhandled []events.Regi
 }
 
 // giveBackInstead ends the work on a lease when what its handler has done was given up, as the worker stops: another is to
-// have the row at once, and repeats it.
-func (c *leased) giveBackInstead(ctx context.Context, l *lease, unhandled []events.Registration, failures map[string]failure) {
-	e := c.backOf(l, unhandled, failures)
-	e.instead = true
-	_, _ = c.end(ctx, e)
+// have the row at once, and repeats it. Unless it was committed after all.
+func (c *leased) giveBackInstead(ctx context.Context, given *ending, unhandled []events.Registration, failures map[string]failure) {
+	e := c.backOf(given.lease, unhandled, failures)
+	e.insteadOf = given
+	if lost, err := c.end(ctx, e); !lost && err == nil && !e.recalled {
+		c.noteCut()
+		c.log.WarnContext(ctx, "not settled: it was given back, to be run again", given.lease.interrupted(given.givenUp)...)
+	}
 }
 
 // backOf is the ending that gives a row back.
@@ -217,6 +228,17 @@ func (c *leased) logLost(ctx context.Context, l *lease) {
 		logEventType, l.envelope.EventType, logAttempts, l.attempts+1)
 }
 
+// logLeft says, once, of an event that it is left in flight.
+func (c *leased) logLeft(ctx context.Context, l *lease, why error) {
+	c.mu.Lock()
+	said := l.left
+	l.left, c.cut = true, c.cut || stopping(ctx)
+	c.mu.Unlock()
+	if !said {
+		c.log.WarnContext(ctx, "left in flight: it is run again when its lease has run out, unless a COMMIT on its way settles it", l.interrupted(why)...)
+	}
+}
+
 // beat renews the leases in flight until none is left.
 func (c *leased) beat(ctx context.Context, none <-chan struct{}) {
 	every := c.subscription.Lease / 3
@@ -229,10 +251,7 @@ func (c *leased) beat(ctx context.Context, none <-chan struct{}) {
 		default:
 		}
 		c.mu.Lock()
-		all := make([]*lease, 0, len(c.leases))
-		for _, l := range c.leases {
-			all = append(all, l)
-		}
+		all := slices.Collect(maps.Values(c.leases))
 		c.mu.Unlock()
 		sent := c.now()
 		held, err := c.renew(ctx, all, make([]string, len(all)))
@@ -278,8 +297,19 @@ func (c *leased) renew(ctx context.Context, all []*lease, atWork []string) (map[
 	return held, nil
 }
 
-// lockedPause is how long to wait for a row that somebody has locked at the moment, before asking again.
-const lockedPause = 100 * time.Millisecond
+// A row that somebody has locked at the moment is asked about again after lockedPause, and again after up to
+// maxLockedPause, or a twentieth of a short lease. Who waits says so with the so-manieth pause, which is after a second or more.
+const (
+	lockedPause    = 100 * time.Millisecond
+	maxLockedPause = time.Second
+	waitsUnsaid    = 10
+)
+
+// pauseLocked is how long the so-manieth pause is.
+func (c *leased) pauseLocked(waits int) time.Duration {
+	longest := min(max(c.subscription.Lease/20, lockedPause), maxLockedPause)
+	return min(lockedPause<<min(waits-1, 10), longest)
+}
 
 // minRenewal is how long a renewal may take, however short the lease.
 const minRenewal = 100 * time.Millisecond

@@ -3,6 +3,7 @@ package postgres
 import (
 	"context"
 	"fmt"
+	"maps"
 	"math"
 	"slices"
 	"time"
@@ -271,6 +272,16 @@ func (c *leased) hold(ctx context.Context, found []*lease) {
 			cutOff(nil)
 			c.drop(ctx, l)
 		})
+	}
+}
+
+// leave says of all that is in flight that it is left.
+func (c *leased) leave(ctx context.Context) {
+	c.mu.Lock()
+	left := slices.Collect(maps.Values(c.leases))
+	c.mu.Unlock()
+	for _, l := range left {
+		c.logLeft(ctx, l, errNoTime)
 	}
 }
 

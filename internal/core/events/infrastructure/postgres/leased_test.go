@@ -151,7 +151,9 @@ func TestWhatFollowsFromAnErrorOfSettling(t *testing.T) {
 		end(cause)
 		return ctx
 	}
-	stopping, lost := ended(events.ErrStopping), ended(events.ErrLeaseLost)
+	stopping, late, lost := ended(events.ErrStopping), ended(events.ErrStopping), ended(events.ErrLeaseLost)
+	keeping, over := newLeased(&consumer{}), newLeased(&consumer{}) // whose time for what handlers have done is over, too
+	keeping.keeping, over.keeping = working, late
 	for _, c := range []struct {
 		name string
 		ctx  context.Context
@@ -166,8 +168,10 @@ func TestWhatFollowsFromAnErrorOfSettling(t *testing.T) {
 		{"deadlocks", working, of, &completionError{deadlock}, maxCompletions, failsHandler},
 		{"a lost connection", working, of, &completionError{&lostConnectionError{context.Canceled}}, 1, triesAgain},
 		{"no connection", working, of, &beginError{errors.New("dial")}, 1000, waitsOn},
-		{"no connection while stopping", stopping, of, &beginError{errors.New("dial")}, triesWhenStopping - 1, triesSoon},
-		{"none at last", stopping, of, &beginError{errors.New("dial")}, triesWhenStopping, givesUp},
+		{"no connection while stopping", stopping, of, &beginError{errors.New("dial")}, 1000, waitsOn},
+		{"none for long", late, of, &beginError{errors.New("dial")}, triesWhenStopping - 1, triesSoon},
+		{"none at last", late, of, &beginError{errors.New("dial")}, triesWhenStopping, givesUp},
+		{"a locked row while stopping", stopping, of, errRowLocked, triesWhenStopping, givesUp},
 		{"a lease that is lost", lost, of, &beginError{errors.New("dial")}, 1, givesUp},
 		{"a lost connection around it", working, of, context.Canceled, maxTries - 1, triesAgain},
 		{"lost connections around it", working, of, context.Canceled, maxTries, failsHandler},
@@ -177,7 +181,11 @@ func TestWhatFollowsFromAnErrorOfSettling(t *testing.T) {
 		{"refusals around it", working, of, refused, maxTries, failsHandler},
 		{"refusals without a handler", working, ending{}, refused, maxTries, givesUp},
 	} {
-		if got := c.e.after(c.ctx, c.err, c.try); got != c.want {
+		l := keeping
+		if c.ctx == late {
+			l = over
+		}
+		if got := l.after(c.ctx, &c.e, c.err, c.try); got != c.want {
 			t.Errorf("%s: %d", c.name, got)
 		}
 	}

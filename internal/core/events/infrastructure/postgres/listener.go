@@ -236,7 +236,7 @@ func (l *Listener) Start(ctx context.Context) error {
 // Stop lets no further claim begin and waits for the handlers at work. When ctx is done first,
 // their contexts are cancelled with [events.ErrStopping], what they did is rolled back and the rows are free
 // again with no attempt counted; Stop then still waits for the handlers to return, or to be abandoned, but not
-// for a database that no longer answers.
+// for a database that no longer answers. It returns nil if there was nothing to cancel; what it leaves in flight it logs.
 func (l *Listener) Stop(ctx context.Context) error {
 	l.mu.Lock()
 	if !l.started {
@@ -259,11 +259,19 @@ func (l *Listener) Stop(ctx context.Context) error {
 	defer giveUp.Stop()
 	select {
 	case <-l.stopped:
-		return fmt.Errorf("listener: handlers were still at work and were cancelled: %w", ctx.Err())
+		for _, c := range l.consumers {
+			if c.mode.wasCut() {
+				return fmt.Errorf("listener: handlers were still at work and were cancelled: %w", ctx.Err())
+			}
+		}
+		return nil
 	case <-giveUp.C:
-		return fmt.Errorf("listener: handlers were still at work and were cancelled, and what became of their events could not all "+
-			"be written in time (the database does not answer, or somebody holds a lock): other workers will find out by themselves: %w", ctx.Err())
 	}
+	for _, c := range l.consumers {
+		c.mode.leave(ctx)
+	}
+	return fmt.Errorf("listener: handlers were still at work and were cancelled, and what became of their events could not all "+
+		"be written in time (the database does not answer, or somebody holds a lock): other workers will find out by themselves: %w", ctx.Err())
 }
 
 // giveUpAfter is how long Stop waits after it has cancelled the handlers.

@@ -68,9 +68,14 @@ func beginAs(ctx context.Context, pool *pgxpool.Pool, conn *pgxpool.Conn, as act
 
 // ownSettings are what a transaction is run under, whatever the login or the database has set.
 func ownSettings(conn *pgconn.PgConn, idle time.Duration) string {
-	return "set local row_security = on; set local statement_timeout = 0; set local lock_timeout = 0; " +
-		fmt.Sprintf("set local idle_in_transaction_session_timeout = %d; set local tcp_user_timeout = %[1]d; ", idle.Milliseconds()) +
-		noTransactionTimeout("set local", conn)
+	return "set local row_security = on; " + Unbounded(conn) +
+		fmt.Sprintf("set local idle_in_transaction_session_timeout = %d; set local tcp_user_timeout = %[1]d; ", idle.Milliseconds())
+}
+
+// Unbounded are the statements, ready to be followed by others, by which a transaction and what it waits for may take as long as its caller's
+// context lasts, whatever the login or the database has set.
+func Unbounded(conn *pgconn.PgConn) string {
+	return "set local statement_timeout = 0; set local lock_timeout = 0; " + noTransactionTimeout("set local", conn)
 }
 
 // noTransactionTimeout is the statement that takes the limit on a transaction's length away, where

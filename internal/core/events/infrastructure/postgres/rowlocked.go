@@ -40,6 +40,9 @@ func (c *rowLocked) wake(ctx context.Context, crashed bool) {
 	c.wait.Go(func() { c.drain(ctx, note) })
 }
 
+// leave: nothing does. What is not committed is undone with the connection.
+func (c *rowLocked) leave(context.Context) {}
+
 // claim is how a runner claims.
 type claim struct {
 	limit   int  // none: the runner is over
@@ -121,6 +124,9 @@ func (c *rowLocked) drain(ctx context.Context, note *entry) {
 			c.interrupted(now)
 			emptied = false
 			if ctx.Err() != nil {
+				if result.rows > 0 {
+					c.noteCut()
+				}
 				continue // halted: begin ends this runner
 			}
 			delay := wait.next(c.random)

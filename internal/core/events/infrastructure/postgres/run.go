@@ -24,10 +24,17 @@ func runGuarded(ctx context.Context, timeout time.Duration, call func(context.Co
 	return runGuardedFor(ctx, timeout, abandonAfter, call)
 }
 
-// late says of the error of a call that its own timeout cut off that it did: the error itself often says no more than that
-// a statement was cancelled.
+// overran reports whether err is that of a call that its own timeout cut off: nobody else did, and it is no verdict of the
+// call's own. The error itself often says no more than that a statement was cancelled.
+func overran(ctx context.Context, err error) bool {
+	_, verdict := errors.AsType[*events.TerminalError](err)
+	_, refused := errors.AsType[*events.PayloadError](err)
+	return err != nil && !verdict && !refused && errors.Is(ctx.Err(), context.DeadlineExceeded)
+}
+
+// late says of the error of a call with a transaction that it overran, if it did.
 func late(ctx context.Context, timeout time.Duration, err error) error {
-	if err == nil || !errors.Is(ctx.Err(), context.DeadlineExceeded) {
+	if !overran(ctx, err) {
 		return err
 	}
 	return fmt.Errorf("not done within its timeout of %s; does it wait for a lock? %w", timeout, err)

@@ -18,8 +18,8 @@ import (
 //
 // A row that a worker died of runs one handler to a transaction, so that the next death tells which
 // of them it is and takes nothing from the others: it is then left to be run again for the rest.
-// Nor do two such rows run at once in one process. In the same way the handlers after one that has set something for
-// its transaction, which cannot be taken back by its name, run in another.
+// Nor do two such rows run at once in one process. In the same way the handlers after one that has left
+// something in its transaction, which cannot be taken back, run in another.
 func (d *dispatchTx) single(ctx context.Context, row claimed, result *dispatchResult) (err error) {
 	handlers := d.handlersOf(row.envelope)
 	failures := make(map[string]failure)
@@ -120,6 +120,9 @@ func (d *dispatchTx) underSavepoint(ctx context.Context, r events.Registration, 
 	}
 	// also restores the role and the workspace, and gives the key back
 	undo := d.exec(ctx, "rollback to savepoint "+savepoint+"; release savepoint "+savepoint)
+	if undo == nil {
+		undo = d.prepareAnew(ctx)
+	}
 	if undo != nil && !d.lost() {
 		d.cut()
 	}

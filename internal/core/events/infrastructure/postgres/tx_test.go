@@ -2,17 +2,21 @@ package postgres
 
 import (
 	"errors"
+	"strings"
 	"testing"
 
 	"github.com/jackc/pgx/v5"
 )
 
-// However a statement is written that ends the transaction, the handler that it was lent to cannot.
+// However a statement is written that ends the transaction, and whatever stands before it, the handler that it was lent to cannot.
 func TestTxControlIsRefused(t *testing.T) {
 	t.Parallel()
 	for _, sql := range []string{
 		"commit", "COMMIT;", " ; commit", "/**/ commit", "/* a /* nested */ one */commit", "-- a line\ncommit and chain",
-		"rollback", "rollback work", "end", "abort", "begin", "start transaction", "prepare transaction 'x'",
+		"rollback", "rollback work", "end", "abort", "begin", "start transaction", "prepare transaction 'x'", "rollback and no chain",
+		"select 1; commit", "select 1;;/* */Rollback;begin", "select 1; rollback transaction", "select ';' ; -- ;\nend",
+		"select E'it\\'s' ; commit --'", "select $a$ $b$ $a$; commit", `select 1 as ";"; commit`, "select 'it''s'; abort", "select $1; commit", "select a$$; commit --$$",
+		"create function f() returns int begin atomic select 1; select 2; end; commit",
 	} {
 		if err := new(lentTx).begin(sql); !errors.Is(err, ErrTxControl) {
 			t.Errorf("%q: %v", sql, err)
@@ -23,12 +27,73 @@ func TestTxControlIsRefused(t *testing.T) {
 			t.Errorf("%q in a batch: %v", sql, err)
 		}
 	}
-	if err := new(lentTx).begin("select 1; commit", pgx.QueryExecModeSimpleProtocol); !errors.Is(err, ErrTxControl) {
-		t.Errorf("several statements at once: %v", err)
+	for _, args := range [][]any{{pgx.QueryExecModeSimpleProtocol}, {pgx.NamedArgs{"a": 1}, pgx.QueryExecModeSimpleProtocol}} {
+		if err := new(lentTx).QueryRow(t.Context(), "select 1", args...).Scan(); !errors.Is(err, ErrTxControl) {
+			t.Errorf("several statements at once: %v", err)
+		}
 	}
-	for _, sql := range []string{"select 1", "rollback to savepoint a", "savepoint a", "/* commit */ select 1", "-- commit", "/* never ends", ""} {
+	for _, sql := range []string{
+		"select 1", "rollback to savepoint a", "savepoint a", "Rollback Work to a", "release a", "/* commit */ select 1", "-- commit", "/* never ends", "",
+		"select '; commit'", "select $$; commit$$", "select $a$;commit;$$;commit$a$", `select 1 as "; commit"`, "select 'it''; commit'", "select E'\\'; commit'",
+		"select U&'\\'; select '; commit", "'", `"`, "$", "$$", "$a", "select 1 /* ; commit */; select 2 -- ; commit", "select case when true then 1 end",
+		"create function f() returns int begin atomic select 1; select 2; end", "create rule r as on update to t do also (select 1; select 2)",
+		"select \"a\"\"; commit\"",
+	} {
 		if err := new(lentTx).begin(sql); err != nil {
 			t.Errorf("%q: %v", sql, err)
+		}
+	}
+}
+
+func TestWhatATextLeavesBehind(t *testing.T) {
+	t.Parallel()
+	undo := func(name string) string { return "select pg_catalog.set_config('" + name + "', null, true); " }
+	for want, texts := range map[string][]string{
+		"": {
+			"select 1", "update t set n = 1; update t set n = 2", "insert into temp values (1)", "select temp, set from readings", "select 'set_config(1)'",
+			"-- set\nselect 1", "select 1 /* ; set app.x = 1 */", "select pg_advisory_xact_lock(1)", "select pg_advisory_unlock(1)", "insert into t values ('; set app.x = 1')",
+			"do $$ begin raise exception using errcode = '40001', message = 'set'; end $$", "create table t (set_at timestamptz)", "savepoint a", "alter role r set app.x = 1", "lock table t",
+			"create function f() returns int begin atomic select 1; end", "with x as (select 1) select * into t from x",
+		},
+		undo("app.user"): {
+			"set local app.user = 'x'", "SET LOCAL App.User TO 'x';", `set local "app"."user" = 'x'`, "select set_config('app.user', 'x', true)", "select Set_Config ( 'app.user' , $1 , TRUE )",
+			"select pg_catalog.set_config('app.user', (select max(a, b) from t), true)", "select 1; set local app.user to x; select 2", "set/**/local app.user=1", "set--\nlocal app.user=1",
+			`select "set_config"('app.user', array['a', 'b'][1], true)`, "update t set n = 1 where set_config('app.user', 'x', true) is null", "explain analyze select set_config('app.user', '', true)",
+		},
+		undo("app.a") + undo("app.b"): {"select set_config('app.a', '1', true), set_config('app.b', '2', true)", "set local app.a = 1; set local app.b = 2; set local app.a = 3"},
+		undo("timezone"):              {"set local time zone 'Asia/Tokyo'", "set local TimeZone = 'Asia/Tokyo'"},
+		"close all;":                  {"declare c cursor for select 1", "declare c cursor for select 1; close c"},
+		"opaque": {
+			"set local role spectral_worlds", "set local app.x from current", "select set_config($1, 'x', true)", "select set_config('app.' || 'x', 'x', true)", "set local names 'LATIN1'",
+			"select set_config(E'app.x', 'x', true)", "select set_config('it''s', 'x', true)", "set transaction read only", "set constraints all immediate", "select set_config('app.'\n'x', '', true)",
+			"set local " + strings.Repeat("n", 64) + " = 1", `set local "a""b" = 1`,
+		},
+		"kept": {
+			"set app.x = 1", "SET SESSION app.x = 1", "/* */ set\tapp.x to 1", "select 1; set app.x = 1", "reset all", "discard temp", "listen x", "prepare p as select 1", "deallocate all", "load 'x'",
+			"select set_config('app.x', 'x', false)", "select set_config('app.x', '1', true), set_config('app.y', '2', false)", "select set_config('app.x', 'x', false), coalesce(false, true)",
+			"select set_config('app.x', 'x', $1)", "select set_config('app.x', is_local := true, new_value := 'x')", "select SET_CONFIG('app.x', 'x', false)", "select set_config", "select set_config('app.x'",
+			`select U&"set\005fconfig"('app.x', 'x', true)`, "select PG_ADVISORY_LOCK(1)", "select pg_try_advisory_lock_shared(1)", `select "pg_advisory_lock"(1)`,
+			"create temp table t (n int)", "create local temporary table t (n int)", "create or replace temp view v as select 1", "select 1 as n into temp t", "select 1 into temporary table t", "create table pg_temp.t ()",
+			"do $$ begin perform set_config('app.x', 'x', true); end $$", "do $a$ begin set local app.x = 1; end $a$", "do 'begin execute ''set app.x = 1''; end'", "do E'begin null; end'", "do language plpgsql 'begin perform PG_ADVISORY_LOCK(1); end'",
+			"declare c cursor with hold for select 1", "set session characteristics as transaction read only", "set role none",
+		},
+	} {
+		for _, sql := range texts {
+			r := remainsOf(sql)
+			got := ""
+			switch {
+			case r.kept:
+				got = "kept"
+			case r.opaque:
+				got = "opaque"
+			default:
+				for _, u := range r.undo {
+					got += u
+				}
+			}
+			if strings.TrimSpace(got) != strings.TrimSpace(want) || r.kept && !r.opaque {
+				t.Errorf("%s: %q, want %q", sql, got, want)
+			}
 		}
 	}
 }

@@ -47,7 +47,7 @@ func (u *UnitOfWork) Do(ctx context.Context, scope events.Scope, workspace uuid.
 			return
 		}
 		rollback(tx)
-		if lent.leaves() {
+		if kept, _ := lent.leaves(); kept {
 			closeBeforeRelease(conn)
 		}
 	}()

@@ -1,0 +1,431 @@
+package postgres
+
+import (
+	"slices"
+	"strings"
+)
+
+// remains is what a text of SQL leaves behind on its connection beside what it writes, as far as the text tells: what a
+// function does is not seen.
+type remains struct {
+	control string   // its statement that would end the transaction, by the first word
+	kept    bool     // something that outlives the transaction
+	forgot  bool     // prepared statements are gone, the driver's too
+	opaque  bool     // something that undo does not take back
+	undo    []string // SQL that takes the rest back
+}
+
+// remainsOf reads a text of one statement or more. Whatever it cannot make out counts as the worst it may be.
+func remainsOf(sql string) (r remains) {
+	if leavesNothing(sql) {
+		return remains{}
+	}
+	var room [64]lexeme
+	all := lexemesOf(room[:0], sql)
+	start, depth, body := 0, 0, false
+	for i := range len(all) + 1 {
+		if i < len(all) {
+			switch all[i].text {
+			case "(":
+				depth++
+			case ")":
+				depth--
+			}
+			if all[i].text != ";" || depth > 0 { // a rule has statements in brackets
+				continue
+			}
+		}
+		s := statement(all[start:i])
+		start = i + 1
+		switch {
+		case body:
+			body = !s.is(0, "end")
+		default:
+			r.add(s)
+			body = s.is(0, "create") && s.has("atomic") // up to its END it is a function's
+		}
+	}
+	return r
+}
+
+// leavesNothing finds most texts that leave nothing behind, at a third of the cost: one statement of the usual kind, without a part of
+// any word that would tell, wherever.
+func leavesNothing(sql string) bool {
+	kind, n := blank, 0
+	for ; kind == blank; sql = sql[n:] {
+		if sql == "" {
+			return true
+		}
+		if kind, n = nextLexeme(sql); kind != blank && !(statement{{kind, sql[:n]}}).is(0, "select", "insert", "update", "delete", "with") {
+			return false
+		}
+	}
+	sql = strings.TrimRight(sql, "; \t\r\n")
+	for i := range len(sql) {
+		switch sql[i] {
+		case ';', '&':
+			return false
+		case 'f', 'F': // of set_config
+			if i >= 3 && i+3 <= len(sql) && strings.EqualFold(sql[i-3:i+3], "config") {
+				return false
+			}
+		case 'v', 'V': // of pg_advisory_lock
+			if i >= 2 && i+2 <= len(sql) && strings.EqualFold(sql[i-2:i+2], "advi") {
+				return false
+			}
+		case 'p', 'P': // of temporary, or pg_temp
+			if i >= 3 && strings.EqualFold(sql[i-3:i+1], "temp") {
+				return false
+			}
+		}
+	}
+	return true
+}
+
+// add adds what one statement leaves behind.
+func (r *remains) add(s statement) {
+	switch {
+	case s.is(0, "begin", "commit", "end", "abort"), s.is(0, "start", "prepare") && s.is(1, "transaction"),
+		s.is(0, "rollback") && !s.has("to"):
+		r.control = s[0].text
+	case s.is(0, "set") && s.is(1, "local"):
+		r.setLocally(s.settingAt(2))
+	case s.is(0, "set") && s.is(1, "constraints", "transaction"):
+		r.opaque = true
+	case s.is(0, "set", "reset", "discard", "listen", "prepare", "deallocate", "load"):
+		r.forgot = r.forgot || s.is(0, "deallocate")
+		r.keep()
+	case s.is(0, "declare") && s.has("hold"):
+		r.keep()
+	case s.is(0, "declare"):
+		r.takeBack("close all; ")
+	case s.is(0, "do") && s.mayLeave():
+		r.keep()
+	}
+	for i, t := range s {
+		switch {
+		case t.kind == oddName:
+			r.keep()
+		case t.kind != word && t.kind != quotedName:
+		case t.names("set_config"):
+			local, name := s.configAt(i + 1)
+			if local {
+				r.setLocally(name)
+			} else {
+				r.keep()
+			}
+		case t.locksForSession(), s.temporaryAt(i):
+			r.keep()
+		}
+	}
+}
+
+func (r *remains) keep() { r.kept, r.opaque = true, true }
+
+// setLocally notes that a setting was made for the transaction; no name: of whichever parameter.
+func (r *remains) setLocally(name string) {
+	if name == "" || strings.ContainsAny(name, `'"\`) {
+		r.opaque = true
+		return
+	}
+	// not SET: any name is a string, but not every name may stand in a statement
+	r.takeBack("select pg_catalog.set_config('" + strings.ToLower(name) + "', null, true); ")
+}
+
+func (r *remains) takeBack(sql string) {
+	if !slices.Contains(r.undo, sql) {
+		r.undo = append(r.undo, sql)
+	}
+}
+
+// also adds what another text leaves behind.
+func (r *remains) also(other remains) {
+	r.kept, r.opaque, r.forgot = r.kept || other.kept, r.opaque || other.opaque, r.forgot || other.forgot
+	for _, sql := range other.undo {
+		r.takeBack(sql)
+	}
+}
+
+// statement is one statement, without comments.
+type statement []lexeme
+
+// is reports whether the lexeme at i is one of these words.
+func (s statement) is(i int, words ...string) bool {
+	if i < 0 || i >= len(s) || s[i].kind != word {
+		return false
+	}
+	for _, w := range words {
+		if len(w) == len(s[i].text) && strings.EqualFold(w, s[i].text) {
+			return true
+		}
+	}
+	return false
+}
+
+func (s statement) isSign(i int, m string) bool {
+	return i >= 0 && i < len(s) && s[i].kind == sign && s[i].text == m
+}
+
+func (s statement) has(w string) bool {
+	for i := range s {
+		if s.is(i, w) {
+			return true
+		}
+	}
+	return false
+}
+
+// maxName is how many bytes of a name in SQL the server regards.
+const maxName = 63
+
+// settingAt is the name of the parameter that SET names at i, "" if there is no plain name.
+func (s statement) settingAt(i int) string {
+	if s.is(i, "time") && s.is(i+1, "zone") {
+		return "timezone"
+	}
+	name := ""
+	for ; i < len(s) && (s[i].kind == word || s[i].kind == quotedName) && len(s[i].content()) <= maxName; i += 2 {
+		name += s[i].content()
+		if s.isSign(i+1, "=") || s.is(i+1, "to") {
+			return name
+		}
+		if !s.isSign(i+1, ".") {
+			return ""
+		}
+		name += "."
+	}
+	return ""
+}
+
+// configAt reads the arguments of set_config from the bracket at i on: whether it sets for the transaction only, and which
+// parameter, "" if it is not named plainly.
+func (s statement) configAt(i int) (local bool, name string) {
+	if !s.isSign(i, "(") {
+		return false, ""
+	}
+	if i+2 < len(s) && s[i+1].kind == plainString && s.isSign(i+2, ",") {
+		name = s[i+1].content()
+	}
+	commas, depth := 0, 0
+	for i++; i < len(s); i++ {
+		switch {
+		case s.isSign(i, "(") || s.isSign(i, "["):
+			depth++
+		case (s.isSign(i, ")") || s.isSign(i, "]")) && depth > 0:
+			depth--
+		case s.isSign(i, ")"):
+			return commas == 2 && s.is(i-1, "true") && s.isSign(i-2, ","), name
+		case s.isSign(i, ",") && depth == 0:
+			commas++
+		}
+	}
+	return false, ""
+}
+
+// temporaryAt reports whether the lexeme at i is of something temporary that is created.
+func (s statement) temporaryAt(i int) bool {
+	switch {
+	case s[i].names("pg_temp"):
+		return true
+	case !s.is(i, "temp", "temporary"):
+		return false
+	case s.is(i-1, "into"):
+		return !s.is(i-2, "insert", "merge") // a table of that name
+	default:
+		return s.is(i-1, "create", "replace", "local", "global")
+	}
+}
+
+// mayLeave reports whether a block of code may leave something behind: it has a word for it, wherever.
+func (s statement) mayLeave() bool {
+	for _, t := range s {
+		if t.kind != plainString && t.kind != constant {
+			continue
+		}
+		code, known := t.value()
+		if !known {
+			return true
+		}
+		var room [64]lexeme
+		for _, t := range lexemesOf(room[:0], code) {
+			if t.kind == oddName || t.locksForSession() || slices.ContainsFunc(leavingWords, t.names) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// leavingWords are without those that code cannot execute but by EXECUTE.
+var leavingWords = []string{"set", "set_config", "reset", "discard", "listen", "load", "temp", "temporary", "pg_temp", "execute"}
+
+// lexeme is a part of a text of SQL.
+type lexeme struct {
+	kind lexemeKind
+	text string // as it is written
+}
+
+type lexemeKind int
+
+const (
+	blank       lexemeKind = iota // and comments
+	word                          // a keyword or a name
+	quotedName                    // a name in quotes
+	oddName                       // a name in another spelling: U&"..."
+	plainString                   // in quotes, without any in it
+	constant                      // another constant
+	sign                          // one other character
+)
+
+// content is a name or a plain string without its quotes.
+func (t lexeme) content() string {
+	if t.kind == word {
+		return t.text
+	}
+	return strings.Trim(t.text, `'"`)
+}
+
+// value is what a constant stands for, if it is not spelled with escapes.
+func (t lexeme) value() (string, bool) {
+	switch t.text[0] {
+	case '\'':
+		return strings.ReplaceAll(strings.Trim(t.text, "'"), "''", "'"), true
+	case '$':
+		tag := t.text[:strings.IndexByte(t.text[1:], '$')+2]
+		return strings.TrimSuffix(t.text[len(tag):], tag), true
+	default:
+		return "", isDigit(t.text[0])
+	}
+}
+
+// names reports whether a lexeme is this name.
+func (t lexeme) names(what string) bool {
+	return len(t.text) >= len(what) && (t.kind == word || t.kind == quotedName) && strings.EqualFold(t.content(), what)
+}
+
+// locksForSession reports whether a lexeme names a function that takes a session's advisory lock.
+func (t lexeme) locksForSession() bool {
+	return (t.kind == word || t.kind == quotedName) && len(t.text) >= len("pg_advisory_lock") && strings.Contains(strings.ToLower(t.text), "advisory_lock")
+}
+
+// lexemesOf appends the lexemes of a text, without blanks and comments.
+func lexemesOf(to []lexeme, sql string) []lexeme {
+	for sql != "" {
+		kind, n := nextLexeme(sql)
+		if kind != blank {
+			to = append(to, lexeme{kind, sql[:n]})
+		}
+		sql = sql[n:]
+	}
+	return to
+}
+
+// nextLexeme is the kind and the length of the lexeme that a text begins with, by the server's rules. What never ends goes on
+// to the end, and the server refuses it.
+func nextLexeme(sql string) (lexemeKind, int) {
+	switch c := sql[0]; {
+	case strings.IndexByte(" \t\r\n\f\v", c) >= 0:
+		return blank, 1
+	case strings.HasPrefix(sql, "--"):
+		if n := strings.IndexAny(sql, "\r\n"); n > 0 {
+			return blank, n
+		}
+		return blank, len(sql)
+	case strings.HasPrefix(sql, "/*"):
+		return blank, commentLength(sql)
+	case c == '\'':
+		n := quotedLength(sql, false)
+		if strings.Contains(strings.Trim(sql[:n], "'"), "'") {
+			return constant, n
+		}
+		return plainString, n
+	case c == '"':
+		return quotedName, quotedLength(sql, false)
+	case c == '$':
+		if n := dollarLength(sql); n > 0 {
+			return constant, n
+		}
+		return sign, 1
+	case isDigit(c):
+		return constant, wordLength(sql)
+	case wordLength(sql) == 0:
+		return sign, 1
+	}
+	n := wordLength(sql)
+	first, rest := sql[:n], sql[n:]
+	switch {
+	case strings.EqualFold(first, "e") && strings.HasPrefix(rest, "'"):
+		return constant, n + quotedLength(rest, true)
+	case strings.EqualFold(first, "u") && strings.HasPrefix(rest, "&'"):
+		return constant, n + 1 + quotedLength(rest[1:], false)
+	case strings.EqualFold(first, "u") && strings.HasPrefix(rest, `&"`):
+		return oddName, n + 1 + quotedLength(rest[1:], false)
+	}
+	return word, n
+}
+
+func isDigit(c byte) bool { return '0' <= c && c <= '9' }
+
+// wordLength is how much of sql is a word, or a number.
+func wordLength(sql string) int {
+	n := 0
+	for n < len(sql) {
+		c := sql[n]
+		letter := 'a' <= c|0x20 && c|0x20 <= 'z' || c == '_' || c >= 0x80
+		if !letter && !isDigit(c) && (c != '$' || n == 0) {
+			break
+		}
+		n++
+	}
+	return n
+}
+
+// quotedLength is the length of what stands in quotes; two quotes are one. Escapes: so is one after a backslash.
+func quotedLength(sql string, escapes bool) int {
+	for i := 1; i < len(sql); i++ {
+		switch {
+		case escapes && sql[i] == '\\':
+			i++
+		case sql[i] == sql[0] && i+1 < len(sql) && sql[i+1] == sql[0]:
+			i++
+		case sql[i] == sql[0]:
+			return i + 1
+		}
+	}
+	return len(sql)
+}
+
+// dollarLength is the length of what stands between $$ or two $tag$; 0: it is no such thing.
+func dollarLength(sql string) int {
+	n := wordLength(sql[1:])
+	if i := strings.IndexByte(sql[1:], '$'); i >= 0 && i < n {
+		n = i
+	}
+	if n+1 >= len(sql) || sql[n+1] != '$' || isDigit(sql[1]) {
+		return 0
+	}
+	tag := sql[:n+2]
+	if end := strings.Index(sql[len(tag):], tag); end >= 0 {
+		return end + 2*len(tag)
+	}
+	return len(sql)
+}
+
+// commentLength is the length of a comment; they nest.
+func commentLength(sql string) int {
+	depth := 0
+	for i := 0; i < len(sql); {
+		switch {
+		case strings.HasPrefix(sql[i:], "/*"):
+			depth, i = depth+1, i+2
+		case strings.HasPrefix(sql[i:], "*/"):
+			depth, i = depth-1, i+2
+		default:
+			i++
+		}
+		if depth == 0 {
+			return i
+		}
+	}
+	return len(sql)
+}
