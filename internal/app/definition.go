@@ -26,8 +26,8 @@ func SchemaObjects() []string {
 var declared = sync.OnceValue(func() map[string]definition {
 	all := make(map[string]definition)
 	for _, o := range declaredSchema() {
-		if words := subjectForm.FindStringSubmatch(o.Subject); words != nil {
-			all[o.Subject] = definition{o, words[1], words[2], words[4], words[6]}
+		if d, ok := parse(o); ok {
+			all[o.Subject] = d
 		}
 	}
 	return all
@@ -39,12 +39,21 @@ type definition struct {
 	kind, name, arguments, table string
 }
 
+// parse takes the subject of an object apart.
+func parse(o SchemaObject) (definition, bool) {
+	words := subjectForm.FindStringSubmatch(o.Subject)
+	if words == nil {
+		return definition{SchemaObject: o}, false
+	}
+	return definition{o, words[1], words[2], words[4], words[6]}, true
+}
+
 // SchemaStatements returns the SQL that makes an object of this build's schema as the migrations have it, whether it is missing or
 // altered: as db/schema.txt has it, with the grants of db/privileges.txt that go with an object. It is
 // for psql, by a login that is a member of spectral_owner.
 //
 // What it cannot bring back are rows: those of a table that is gone, but for what migrations put in, and the values of a column. A column's
-// type is said in a comment.
+// type is said in a comment. Where what is there is in the way, it refuses before anything is changed.
 func SchemaStatements(subject string) (string, error) {
 	d, found := declared()[subject]
 	if !found {
@@ -53,10 +62,14 @@ func SchemaStatements(subject string) (string, error) {
 	switch d.kind {
 	case "function":
 		object := "function " + d.name + "(" + d.arguments + ")"
-		return "-- if it is refused because what it returns is another: drop " + subject + "; first\n" +
-			transaction(append([]string{d.Definition, d.comment(object), "revoke all on " + object + " from public"}, grants(object)...)...), nil
-	case "trigger", "policy":
-		return transaction(fmt.Sprintf("drop %s if exists %s on %s", d.kind, d.name, d.table), d.Definition, d.newComment(d.kind+" "+d.name+" on "+d.table)), nil
+		return transaction(append([]string{d.another(), d.Definition, d.comment(object), "revoke all on " + object + " from public"}, grants(object)...)...), nil
+	case "trigger":
+		// a constraint trigger that was renamed still has its constraint by the first name
+		drop := fmt.Sprintf("do $cure$ declare v_trigger text; begin\n  for v_trigger in select g.tgname from pg_catalog.pg_trigger g left join pg_catalog.pg_constraint k on k.oid = g.tgconstraint\n"+
+			"      where g.tgrelid = '%[1]s'::pg_catalog.regclass and not g.tgisinternal and '%[2]s' in (g.tgname, k.conname) loop\n    execute pg_catalog.format('drop trigger %%I on %[1]s', v_trigger);\n  end loop;\nend $cure$", d.table, d.name)
+		return transaction(drop, d.Definition, d.newComment("trigger "+d.name+" on "+d.table)), nil
+	case "policy":
+		return transaction(fmt.Sprintf("drop policy if exists %s on %s", d.name, d.table), d.Definition, d.newComment("policy "+d.name+" on "+d.table)), nil
 	case "index":
 		return d.index()
 	case "constraint":
@@ -68,34 +81,25 @@ func SchemaStatements(subject string) (string, error) {
 	case "column":
 		return d.column(), nil
 	default: // a schema
-		return "-- a schema that is gone has taken its rows with it: restore it from a backup\n" + transaction(d.comment("schema "+d.name)), nil
+		return "-- a schema that is gone has taken its rows with it: restore it from a backup\n" +
+			"create schema if not exists " + d.name + " authorization spectral_owner;\n" + transaction(append([]string{d.comment("schema " + d.name)}, grants("schema "+d.name)...)...), nil
 	}
 }
 
-// SchemaDropStatement drops an object that is not of this build's schema; empty: no statement should be recommended.
-func SchemaDropStatement(subject string) string {
-	words := subjectForm.FindStringSubmatch(subject)
-	if words == nil {
-		return ""
-	}
-	kind, name, arguments, table := words[1], words[2], words[3], words[6]
-	switch kind {
-	case "function", "index":
-		return fmt.Sprintf("drop %s %s%s;", kind, name, arguments)
-	case "trigger", "policy":
-		return fmt.Sprintf("drop %s %s on %s;", kind, name, table)
-	case "constraint":
-		return fmt.Sprintf("alter table %s drop constraint %s;", table, name)
-	default: // it may hold rows
-		return ""
-	}
+// another drops what has the name of a function and cannot be made into it: a procedure or an aggregate, or one that returns something else or whose
+// parameters are named otherwise.
+func (d definition) another() string {
+	head, _, _ := strings.Cut(d.Definition, "\n LANGUAGE ")
+	return fmt.Sprintf("do $cure$ begin\n  if exists (select from pg_catalog.pg_proc p where p.oid = pg_catalog.to_regprocedure('%[1]s')\n"+
+		"      and case when p.prokind in ('f', 'p') then pg_catalog.split_part(pg_catalog.pg_get_functiondef(p.oid), e'\\n LANGUAGE ', 1) <> $head$%[2]s$head$ else true end) then\n"+
+		"    drop routine %[1]s;\n  end if;\nend $cure$", d.name+"("+d.arguments+")", head)
 }
 
 // TableOf is the table that an object of this build's schema is or belongs to; empty: none.
 func TableOf(subject string) string {
 	d := declared()[subject]
 	switch d.kind {
-	case "table":
+	case "table", "query of view":
 		return d.name
 	case "column":
 		return d.name[:strings.LastIndex(d.name, ".")]
@@ -181,7 +185,9 @@ func (d definition) view(name string) string {
 	return transaction(append(statements, grants("view "+name)...)...)
 }
 
-// isView says whether a table is one.
+// IsView says whether a subject is a view of this build's schema, or a column of one.
+func IsView(subject string) bool { return isView(TableOf(subject)) }
+
 func isView(table string) bool {
 	return strings.HasPrefix(declared()["table "+table].Definition, "view")
 }
@@ -205,12 +211,15 @@ func (d definition) index() (string, error) {
 	if key, found := declared()["constraint "+name+" of "+table]; found {
 		return key.constraint(), nil
 	}
+	anew, former, named := name+"_anew", schema+"."+name+"_former", ""
 	if columns := uniqueIndex.FindStringSubmatch(rest); columns != nil && unique != "" {
 		warning = duplicates(table, columns[1], columns[2])
+		if columns[2] == "" {
+			named = identity(table, name, fmt.Sprintf("exists (select from pg_catalog.pg_index i where i.indexrelid = pg_catalog.to_regclass('%s') and i.indisreplident)", former))
+		}
 	}
-	anew, former := name+"_anew", schema+"."+name+"_former"
-	text := warning + aside(schema+"."+anew, former) + "create " + unique + "index concurrently " + anew + " on " + table + " " + rest + ";\n" +
-		transaction(valid(schema+"."+anew), "alter index if exists "+d.name+" rename to "+name+"_former", "alter index "+schema+"."+anew+" rename to "+name) +
+	text := warning + aside(table, d.name, schema+"."+anew, former) + built(schema+"."+anew, "create "+unique+"index concurrently "+anew+" on "+table+" "+rest) +
+		transaction(valid(schema+"."+anew), ours(table, d.name), "alter index if exists "+d.name+" rename to "+name+"_former", "alter index "+schema+"."+anew+" rename to "+name, named) +
 		"drop index concurrently if exists " + former + ";\n"
 	if comment := d.newComment("index " + d.name); comment != "" {
 		text += comment + ";\n"
@@ -218,13 +227,27 @@ func (d definition) index() (string, error) {
 	return text + "reset role;\n", nil
 }
 
-// aside begins what builds an index beside who writes; what an earlier attempt has left is dropped.
-func aside(leftovers ...string) string {
-	text := "set role spectral_owner;\nset lock_timeout = 0;\nset statement_timeout = 0;\n"
-	for _, index := range leftovers {
-		text += "drop index concurrently if exists " + index + ";\n"
+// aside begins what builds an index of a table beside who writes; what an earlier attempt has left is dropped.
+func aside(table, index string, leftovers ...string) string {
+	text := "set role spectral_owner;\nset lock_timeout = 0;\nset statement_timeout = 0;\n" + ours(table, index) + ";\n"
+	for _, leftover := range leftovers {
+		text += ours(table, leftover) + ";\ndrop index concurrently if exists " + leftover + ";\n"
 	}
 	return text
+}
+
+// ours refuses to go on where the name of an index is that of something else: Postgres renames a view as willingly.
+func ours(table, index string) string {
+	return fmt.Sprintf("do $cure$ begin\n  if exists (select from pg_catalog.pg_class c where c.oid = pg_catalog.to_regclass('%[2]s')\n"+
+		"      and not exists (select from pg_catalog.pg_index i where i.indexrelid = c.oid and i.indrelid = '%[1]s'::pg_catalog.regclass)) then\n"+
+		"    raise exception '%[2]s is no index of %[1]s: whoever made it has to rename it first';\n  end if;\nend $cure$", table, index)
+}
+
+// built builds an index. One that could not be built is dropped: it refuses, as if it were there, to write to rows that are there twice.
+func built(index, statement string) string {
+	return "\\unset ON_ERROR_STOP\n" + statement + ";\n\\set ON_ERROR_STOP on\n" +
+		fmt.Sprintf("select not i.indisvalid as left_over from pg_catalog.pg_index i where i.indexrelid = pg_catalog.to_regclass('%[1]s') \\gset\n\\if :left_over\ndrop index concurrently %[1]s;\n"+
+			"do $cure$ begin raise exception '%[1]s could not be built'; end $cure$;\n\\endif\n", index)
 }
 
 // valid refuses to go on with an index that could not be built.
@@ -238,35 +261,75 @@ func duplicates(table, columns, where string) string {
 		"--   select %[2]s, count(*), array_agg(ctid) from %[1]s%[3]s group by %[2]s having count(*) > 1;\n", table, columns, strings.Join(append([]string{""}, strings.Fields(where)...), " "))
 }
 
-// constraint is added first and then checked, so that nobody waits meanwhile; a key is added when its index has been built. It takes
-// those that refer to it with it.
+// constraint is added first and then checked, so that nobody waits meanwhile. It is not added while rows are in its way: whatever
+// writes to such a row would be refused from then on, and an event could not be settled.
 func (d definition) constraint() string {
-	alter := "alter table " + d.table
-	drop, add := alter+" drop constraint if exists "+d.name, alter+" add constraint "+d.name+" "+d.Definition
-	comment := d.newComment("constraint " + d.name + " on " + d.table)
-	key := keyForm.FindStringSubmatch(d.Definition)
-	switch {
-	case key != nil:
-	case strings.HasSuffix(d.Definition, " NOT VALID"): // and stays so
-		return transaction(drop, add, comment)
-	default:
-		return transaction(drop, add+" not valid", comment) + transaction(alter+" validate constraint "+d.name)
+	if key := keyForm.FindStringSubmatch(d.Definition); key != nil {
+		return d.key(key[1], key[2], key[3])
 	}
+	definition, stays := strings.CutSuffix(d.Definition, " NOT VALID")
+	find, none := inTheWay(d.table, violated(definition))
+	alter := "alter table " + d.table
+	text := find + transaction(none, alter+" drop constraint if exists "+d.name, alter+" add constraint "+d.name+" "+definition+" not valid", d.newComment("constraint "+d.name+" on "+d.table))
+	if stays {
+		return text
+	}
+	return text + validated(d.table, d.name)
+}
+
+// validated checks what has been added; what rows that came in meanwhile are in the way of is taken away again.
+func validated(table, constraint string) string {
+	return transaction(fmt.Sprintf("do $cure$ begin\n  alter table %[1]s validate constraint %[2]s;\n"+
+		"exception when check_violation then\n  alter table %[1]s drop constraint %[2]s;\n  raise warning 'rows have come in that are in the way of %[2]s: begin anew';\nend $cure$", table, constraint))
+}
+
+var referenceForm = regexp.MustCompile(`^FOREIGN KEY (\([^()]*\)) REFERENCES ([^ (]+)\(([^()]*)\)`)
+
+// violated is the condition of the rows that a constraint does not bear.
+func violated(definition string) string {
+	if refers := referenceForm.FindStringSubmatch(definition); refers != nil {
+		return fmt.Sprintf("%s not in (select %s from %s)", refers[1], refers[3], refers[2])
+	}
+	return "not " + strings.TrimPrefix(definition, "CHECK ")
+}
+
+// inTheWay says how to find rows of a table, and refuses to go on while there are any.
+func inTheWay(table, where string) (find, none string) {
+	query := "select ctid, * from " + table + " where " + where + " limit 20;"
+	return "-- \"rows are in the way\": find them, correct them, and begin anew:\n--   " + query + "\n",
+		fmt.Sprintf("do $cure$ begin\n  if exists (select from %[1]s where %[2]s) then\n    raise exception 'rows are in the way' using hint = $hint$%[3]s$hint$;\n  end if;\nend $cure$", table, where, query)
+}
+
+// key is added when its index has been built. It takes those that refer to it with it, and another primary key of the table.
+func (d definition) key(kind, nulls, columns string) string {
+	alter := "alter table " + d.table
 	schema, _, _ := strings.Cut(d.table, ".")
-	before := duplicates(d.table, key[3], "") + aside(schema+"."+d.name+"_anew") +
-		fmt.Sprintf("create unique index concurrently %s_anew on %s (%s)%s;\nreset role;\n", d.name, d.table, key[3], key[2]) +
+	before := duplicates(d.table, columns, "") + aside(d.table, schema+"."+d.name, schema+"."+d.name+"_anew") +
+		built(schema+"."+d.name+"_anew", fmt.Sprintf("create unique index concurrently %s_anew on %s (%s)%s", d.name, d.table, columns, nulls)) + "reset role;\n" +
 		"-- if this is refused because it waited too long for somebody, it alone can be repeated\n"
-	statements := []string{drop, "drop index if exists " + schema + "." + d.name, fmt.Sprintf("%s add constraint %s %s using index %[2]s_anew", alter, d.name, key[1]), comment}
-	validated := ""
+	statements := []string{alter + " drop constraint if exists " + d.name, "drop index if exists " + schema + "." + d.name,
+		fmt.Sprintf("%s add constraint %s %s using index %[2]s_anew", alter, d.name, kind), d.newComment("constraint " + d.name + " on " + d.table)}
+	if kind == "PRIMARY KEY" {
+		other := fmt.Sprintf("do $cure$ declare v_key text; begin\n  for v_key in select k.conname from pg_catalog.pg_constraint k where k.conrelid = '%[1]s'::pg_catalog.regclass and k.contype = 'p' loop\n"+
+			"    execute pg_catalog.format('alter table %[1]s drop constraint %%I', v_key);\n  end loop;\nend $cure$", d.table)
+		statements = append(append([]string{other}, statements...), identity(d.table, d.name, fmt.Sprintf(
+			"exists (select from pg_catalog.pg_class c where c.oid = '%[1]s'::pg_catalog.regclass and c.relreplident = 'i' and not exists (select from pg_catalog.pg_index i where i.indrelid = c.oid and i.indisreplident))", d.table)))
+	}
+	after := ""
 	for _, o := range declaredSchema() {
 		refers := declared()[o.Subject]
 		if refers.kind == "constraint" && strings.Contains(refers.Definition, " REFERENCES "+d.table+"(") { // which may be missing, too
 			alter := "alter table if exists " + refers.table
 			statements = append(append([]string{alter + " drop constraint if exists " + refers.name}, statements...), alter+" add constraint "+refers.name+" "+refers.Definition+" not valid")
-			validated += transaction(alter + " validate constraint " + refers.name)
+			after += transaction(alter + " validate constraint " + refers.name)
 		}
 	}
-	return before + transaction(statements...) + validated
+	return before + transaction(statements...) + after
+}
+
+// identity makes an index what a publication names rows by, where the one in whose place it comes was that: updates would be refused otherwise.
+func identity(table, index, was string) string {
+	return fmt.Sprintf("do $cure$ begin\n  if %s then\n    alter table %s replica identity using index %s;\n  end if;\nend $cure$", was, table, index)
 }
 
 // WithoutKeyIndexes leaves out the indexes of constraints that are among the subjects: what gives back those gives back these.
@@ -288,28 +351,44 @@ func (d definition) column() string {
 		return d.view(table)
 	}
 	alter := "alter table " + table + " alter column " + d.short()
-	kind, attributes := d.Definition, ""
-	if at := columnAttribute.FindStringIndex(kind); at != nil {
-		kind, attributes = kind[:at[0]], kind[at[0]:]
-	}
-	attributes, value, set := strings.Cut(attributes, " default ")
+	kind := ColumnType(d.Definition)
+	attributes, value, set := strings.Cut(d.Definition[len(kind):], " default ")
 	if set {
 		value = alter + " set default " + value
 	} else {
 		value = alter + " drop default"
 	}
-	null := alter + " drop not null"
+	null, before, after := alter+" drop not null", "", ""
 	if strings.HasPrefix(attributes, " not null") {
 		null = alter + " set not null"
+		before, after = given(table, d.short())
 	}
-	if strings.Contains(attributes, " generated ") {
-		null, value = "", ""
-	}
-	return "-- its type is " + kind + "; a missing column is made anew, and what it held is lost\n" +
-		transaction("alter table "+table+" add column if not exists "+d.short()+" "+d.Definition, value, null, d.comment("column "+d.name))
+	return "-- a missing column is made anew, and what it held is lost\n" +
+		"-- if its type is another: alter table " + table + " alter column " + d.short() + " type " + kind + "; is yours to do, when nobody writes: it rewrites the table, and views are in its way\n" +
+		before + transaction("alter table "+table+" add column if not exists "+d.short()+" "+d.Definition, alter+" set statistics -1", alter+" reset (n_distinct, n_distinct_inherited)",
+		alter+" drop identity if exists", alter+" drop expression if exists", value, null, after, d.comment("column "+d.name))
 }
 
-// short is the name of a column without its table's.
+// given finds the rows in which a column is null, and has that checked before it is made not null: it would be looked through under a lock that
+// nobody gets past. After it the constraint can go.
+func given(table, column string) (before, after string) {
+	find, none := inTheWay(table, column+" is null")
+	checked := column + "_is_given"
+	after = "alter table " + table + " drop constraint if exists " + checked
+	return find + fmt.Sprintf("select exists (select from pg_catalog.pg_attribute a where a.attrelid = pg_catalog.to_regclass('%s') and a.attname = '%s' and (not a.attnotnull "+
+		"or exists (select from pg_catalog.pg_constraint k where k.conrelid = a.attrelid and k.contype = 'n' and k.conkey = array[a.attnum] and not k.convalidated))) as nullable \\gset\n\\if :nullable\n", table, column) +
+		transaction(none, after, "alter table "+table+" add constraint "+checked+" check ("+column+" is not null) not valid") + validated(table, checked) + "\\endif\n", after
+}
+
+// ColumnType is the type of a column, with its collation, of its definition.
+func ColumnType(definition string) string {
+	if at := columnAttribute.FindStringIndex(definition); at != nil {
+		return definition[:at[0]]
+	}
+	return definition
+}
+
+// short is a name without that of its table or schema.
 func (d definition) short() string { return d.name[strings.LastIndex(d.name, ".")+1:] }
 
 var columnAttribute = regexp.MustCompile(` (not null|default|generated)\b`)

@@ -158,6 +158,7 @@ func TestDroppedTablesComeBack(t *testing.T) {
 	t.Parallel()
 	for name, damage := range map[string]string{
 		"some tables and a column": `drop table core.retention_policies, core.leads, core.ack_latencies, worlds.scans cascade; alter table core.outbox drop column crashes cascade`,
+		"a schema":                 "drop schema worlds cascade",
 		"what a default calls":     `drop function core.uuid_v7() cascade; drop table core.outbox cascade; alter table core.operator_actions drop column id cascade`,
 		"every table":              each(`select format('drop table %s cascade', oid::regclass) from pg_class where relkind = 'r' and relnamespace ` + inOurs),
 		"everything in them": each(`select format('drop table %s cascade', oid::regclass) from pg_class where relkind = 'r' and relnamespace `+inOurs) +
@@ -269,8 +270,11 @@ func TestAnIndexIsNotReplacedByAnInvalidOne(t *testing.T) {
 		insert into platform.memories (memory_id, scope, statement, observations, version, recorded_at, state, retired_at) values (gen_random_uuid(), 'agent', 'twice', 1, 1, now(), 'retired', now())`)
 	text := printed(t, subject)
 	cmd := pasted(t, at, "\\unset ON_ERROR_STOP\n"+text)
-	if out, err := cmd.CombinedOutput(); err != nil || !strings.Contains(string(out), "could not create unique index") {
+	if out, err := cmd.CombinedOutput(); err == nil || !strings.Contains(string(out), "could not create unique index") || !strings.Contains(string(out), "memories_statement_once_anew could not be built") {
 		t.Errorf("psql says %v: %s", err, out)
+	}
+	if value[bool](t, conn, "select to_regclass('platform.memories_statement_once_anew') is not null") {
+		t.Error("an index that could not be built has been left")
 	}
 	if !value[bool](t, conn, "select indisvalid from pg_index where indexrelid = 'platform.memories_statement_once'::regclass") {
 		t.Error("an invalid index has replaced a valid one")

@@ -58,7 +58,7 @@ func (p *patient) exec(sql string, arguments ...any) {
 // shown is a cure that is a command, cured what is SQL.
 var (
 	shown = regexp.MustCompile(`workers migrate show ((?:'[^']+' )+)\|`)
-	cured = regexp.MustCompile(`(?s)^(?:as [^:]*: )?(.*;)`)
+	cured = regexp.MustCompile(`(?s)^(?:(?:.*[;,] )?as [^:;]*: )?(.*;)`)
 )
 
 // paste executes a cure in psql as it stands: SQL, or what `workers migrate show` prints.
@@ -186,6 +186,10 @@ var damages = []struct {
 		state: doctor.Critical, seen: "index core.outbox_crashed is invalid", cure: "reindex index concurrently core.outbox_crashed",
 	},
 	{
+		name: "what a build that was cut short has left", check: "indexes", damage: "create index mine on core.leads (duty); update pg_catalog.pg_index set indisvalid = false where indexrelid = 'core.mine'::regclass",
+		state: doctor.Critical, seen: "index core.mine is invalid", cure: "drop index concurrently core.mine;",
+	},
+	{
 		name: "a constraint is gone", check: "schema", damage: "alter table core.outbox drop constraint outbox_channel_form",
 		state: doctor.Critical, seen: "constraint outbox_channel_form of core.outbox is missing", cure: "workers migrate show 'constraint outbox_channel_form of core.outbox'",
 	},
@@ -199,19 +203,19 @@ var damages = []struct {
 	},
 	{
 		name: "an index of somebody's own", check: "schema", damage: "create index mine on core.outbox (payload)",
-		state: doctor.Warning, seen: "index core.mine is not of our migrations", cure: "drop index core.mine;",
+		state: doctor.Warning, seen: "index core.mine is not of our migrations", cure: "drop index concurrently core.mine;",
 	},
 	{
 		name: "somebody's trigger swallows events", check: "schema", damage: `create function public.swallow() returns trigger language plpgsql as 'begin return null; end'; create trigger "Mine's" before insert on core.outbox for each row execute function public.swallow()`,
-		state: doctor.Critical, seen: "trigger Mine's of core.outbox is not of our migrations: it may change, refuse or swallow rows", cure: `as the owner: drop trigger "Mine's" on core.outbox;`,
+		state: doctor.Critical, seen: "trigger Mine's of core.outbox is not of our migrations: it may change, refuse or swallow rows", cure: `as the owner: set lock_timeout = '5s'; drop trigger "Mine's" on core.outbox;`,
 	},
 	{
 		name: "an index of somebody's own, with a name to be quoted", check: "schema", damage: `create index "My index" on core.outbox (payload)`,
-		state: doctor.Warning, seen: `index core."My index" is not of our migrations`, cure: `as the owner: drop index core."My index";`,
+		state: doctor.Warning, seen: `index core."My index" is not of our migrations`, cure: `as the owner: drop index concurrently core."My index";`,
 	},
 	{
 		name: "a constraint of somebody's own", check: "schema", damage: `alter table core.event_handled add constraint "Once" unique (event_id)`,
-		state: doctor.Warning, seen: "constraint Once of core.event_handled is not of our migrations", cure: `as the owner: alter table core.event_handled drop constraint "Once";`,
+		state: doctor.Warning, seen: "constraint Once of core.event_handled is not of our migrations", cure: `as the owner: set lock_timeout = '5s'; alter table core.event_handled drop constraint "Once";`,
 	},
 	{
 		name: "a table of somebody's own", check: "schema", damage: `create table core."Mine" (id bigserial primary key, other text unique)`,

@@ -16,7 +16,8 @@ altered: as Postgres itself writes them (db/schema.txt), with the grants that go
 as the owner. An object is named as doctor names it; without one the objects are listed. No database is asked.
 
 What rows there were, no statement brings back: a table or column that is gone is made anew, empty but for the rows that
-migrations put in. Indexes, and those of keys, are built beside whoever writes: what is there serves until then.`,
+migrations put in. Indexes, and those of keys, are built beside whoever writes: what is there serves until then. What rows or
+other objects are in the way of is refused before anything is changed.`,
 		Example: `  workers migrate show 'function core.outbox_quiet(text)' | psql --set=ON_ERROR_STOP=1 "$DATABASE_URL"
   workers migrate show | grep ^index`,
 		ValidArgsFunction: func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {

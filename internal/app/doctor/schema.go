@@ -3,6 +3,7 @@ package doctor
 import (
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -83,7 +84,20 @@ func schema(ctx context.Context, v *visit) (string, []Finding, error) {
 	if err != nil {
 		return "", nil, err
 	}
-	var findings []Finding
+	findings, err := owners(ctx, v, d)
+	if err != nil {
+		return "", nil, err
+	}
+	asNamed := make(map[string]bool) // what is missing but for its name, and what has another one
+	for _, r := range d.Renamed {
+		findings = append(findings, misnamed(r))
+		for _, subject := range append(r.As, r.Subject) {
+			asNamed[subject] = true
+		}
+	}
+	if slices.ContainsFunc(d.Renamed, func(r app.Renamed) bool { return r.Whole }) {
+		return "", findings, nil
+	}
 	missing := make(map[string]bool)
 	for _, subject := range d.Missing {
 		missing[subject] = true
@@ -93,11 +107,14 @@ func schema(ctx context.Context, v *visit) (string, []Finding, error) {
 	parts := make(map[string][]string) // of missing tables
 	for _, subject := range damaged {
 		table := "table " + app.TableOf(subject)
-		if missing[subject] && missing[table] && subject != table {
+		switch {
+		case asNamed[subject]:
+		case missing[subject] && missing[table] && subject != table:
 			parts[table] = append(parts[table], subject)
-			continue
+		case strings.HasPrefix(subject, "column ") && slices.Contains(damaged, "query of view "+app.TableOf(subject)): // is that of the query
+		default:
+			findings = append(findings, damage(d, subject, map[bool]string{true: "missing", false: "altered"}[missing[subject]]))
 		}
-		findings = append(findings, damage(subject, map[bool]string{true: "missing", false: "altered"}[missing[subject]]))
 	}
 	functions := slices.DeleteFunc(slices.Clone(d.Missing), func(subject string) bool { return !strings.HasPrefix(subject, "function ") })
 	for table, subjects := range parts {
@@ -109,18 +126,58 @@ func schema(ctx context.Context, v *visit) (string, []Finding, error) {
 		}
 		whole = append(whole, called...)
 		app.SortForCreation(whole)
-		findings[i] = Finding{Critical, fmt.Sprintf("%s, with %d parts", findings[i].Seen, len(subjects)), gone + remake(whole...)}
+		findings[i] = Finding{Critical, fmt.Sprintf("%s, with %d parts", findings[i].Seen, len(subjects)), lost(table) + remake(whole...)}
 	}
+	worstFirst(findings)
 	if more := len(findings) - maxListed; more > 0 {
 		findings = append(findings[:maxListed], Finding{Critical, fmt.Sprintf("and %d more", more), "cure these in their order and look again, or restore into a new database"})
 	}
-	strangers, err := unexpected(ctx, v, d)
+	strangers, err := unexpected(ctx, v, d, asNamed)
 	if err != nil {
 		return "", nil, err
 	}
 	findings = append(findings, strangers...)
-	slices.SortStableFunc(findings, func(a, b Finding) int { return rank(b.State) - rank(a.State) })
+	worstFirst(findings)
 	return "as this build's migrations make it", findings, nil
+}
+
+// worstFirst leaves those of one state in their order.
+func worstFirst(findings []Finding) {
+	slices.SortStableFunc(findings, func(a, b Finding) int { return rank(b.State) - rank(a.State) })
+}
+
+// misnamed says what to do about something that seems to have another name.
+func misnamed(r app.Renamed) Finding {
+	f := Finding{Critical, r.Subject + " is missing, and seems to be there as " + strings.Join(r.As, " or "), "see which it is, and give it its name back"}
+	if r.Statement != "" {
+		f.Cure = "see whether it is; as " + map[bool]string{true: "the owner", false: r.By}[r.By == "spectral_owner"] + ": set lock_timeout = '5s'; " + r.Statement
+	}
+	if r.Whole {
+		f.Seen += "; what differs besides is said when it is back"
+	}
+	return f
+}
+
+// owners finds tables, views and functions of ours that are another role's, if there is something to cure: what is printed for them is refused until they
+// are the owner's.
+func owners(ctx context.Context, v *visit, d app.SchemaDifference) ([]Finding, error) {
+	if len(d.Missing)+len(d.Altered)+len(d.Unexpected) == 0 {
+		return nil, nil
+	}
+	rows, err := v.conn.Query(ctx, `select 'critical', pg_catalog.format('the owner of %s is %I, and should be spectral_owner: the cures below may be refused', o.subject, pg_catalog.pg_get_userbyid(o.owner)),
+		pg_catalog.format('as a superuser: set lock_timeout = ''5s''; alter %s owner to spectral_owner;', o.object)
+		from (
+			select 'table ' || n.nspname || '.' || c.relname as subject, pg_catalog.format('%s %I.%I', case c.relkind when 'v' then 'view' else 'table' end, n.nspname, c.relname) as object, c.relowner as owner
+			from pg_catalog.pg_class c join pg_catalog.pg_namespace n on n.oid = c.relnamespace where c.relkind in ('r', 'p', 'v')
+			union all
+			select 'function ' || n.nspname || '.' || p.proname || '(' || pg_catalog.oidvectortypes(p.proargtypes) || ')', 'routine ' || p.oid::pg_catalog.regprocedure, p.proowner
+			from pg_catalog.pg_proc p join pg_catalog.pg_namespace n on n.oid = p.pronamespace
+		) as o
+		where o.subject = any ($1) and pg_catalog.pg_get_userbyid(o.owner) <> 'spectral_owner' order by o.object desc`, slices.Collect(maps.Keys(d.Declared)))
+	if err != nil {
+		return nil, err
+	}
+	return pgx.CollectRows(rows, pgx.RowToStructByPos[Finding])
 }
 
 // foreignSchemas finds those of ours whose owner is another role: what is in them is not looked at then.
@@ -137,32 +194,57 @@ func foreignSchemas(ctx context.Context, v *visit) ([]Finding, error) {
 
 const trigger = "trigger outbox_notify of core.outbox"
 
-// gone is what to say before the cure of what held rows.
-const gone = "what it held is gone: restore the database from a backup; or, empty, "
+// lost is what to say before the cure of what is missing: it may have held rows.
+func lost(subject string) string {
+	if kind, _, _ := strings.Cut(subject, " "); slices.Contains([]string{"schema", "table", "column"}, kind) && !app.IsView(subject) {
+		return "what it held is gone: restore the database from a backup; or, empty, "
+	}
+	return ""
+}
 
 // remake is the line that gives objects back what this build's migrations make them.
 func remake(subjects ...string) string {
-	return "as the owner: workers migrate show '" + strings.Join(subjects, "' '") + `' | psql --set=ON_ERROR_STOP=1 "$DATABASE_URL"`
+	by := "the owner"
+	if strings.HasPrefix(subjects[0], "schema ") {
+		by = "the login that migrates"
+	}
+	return "as " + by + ": workers migrate show '" + strings.Join(subjects, "' '") + `' | psql --set=ON_ERROR_STOP=1 "$DATABASE_URL"`
 }
 
 // damage says what an object that is missing or altered means.
-func damage(subject, how string) Finding {
+func damage(d app.SchemaDifference, subject, how string) Finding {
 	f := Finding{Critical, subject + " is " + how, remake(subject)}
+	is, should := d.Effective[subject], d.Declared[subject]
+	kind, _, _ := strings.Cut(subject, " ")
 	switch {
 	case subject == trigger && how == "missing":
 		f.Seen += ": nobody is woken by an insert, and every event waits for the poll"
 	case subject == trigger:
 		f.Seen += " or disabled: inserts may wake nobody, and events wait for the poll"
-	case strings.HasPrefix(subject, "index "):
+	case is == should+" invalid":
+		f.Seen += ": it is invalid, and so is not read"
+		f.Cure = "as the owner: reindex index concurrently " + strings.TrimPrefix(subject, "index ") + ";"
+	case strings.HasPrefix(should, "CREATE UNIQUE INDEX "):
+		f.Seen += ": rows may come in twice"
+	case kind == "index":
 		f.Seen += ": claims and looks may read the whole table"
-		if how == "altered" {
-			f.Cure = "if it is invalid: reindex index concurrently " + strings.TrimPrefix(subject, "index ") + "; if it is another one, " + f.Cure
+	case how == "missing":
+		f.Cure = lost(subject) + f.Cure
+	case kind == "column":
+		if is != should {
+			f.Seen += fmt.Sprintf(": it is %s, and should be %s", is, should)
 		}
-	case (strings.HasPrefix(subject, "table ") || strings.HasPrefix(subject, "schema ") || strings.HasPrefix(subject, "column ")) && how == "missing":
-		f.Cure = gone + f.Cure
-	case strings.HasPrefix(subject, "column "):
-		f.Cure += "; a type that is another is yours to alter back: what that prints says which it was"
-	case strings.HasPrefix(subject, "table "):
+		if strings.HasPrefix(is, should+" planned by ") {
+			f.State = Warning
+			f.Seen += ": plans are made without what is known of its values"
+		}
+		if app.ColumnType(is) != app.ColumnType(should) {
+			f.Cure = "its type is yours to alter back when nobody writes, for that rewrites the table: see what `workers migrate show '" + subject + "'` says"
+		}
+	case kind == "table" && strings.Fields(is)[0] != strings.Fields(should)[0]:
+		f.Seen += fmt.Sprintf(": it is a %s, and should be a %s", strings.Fields(is)[0], strings.Fields(should)[0])
+		f.Cure = "see what it is; it has to have another name before what this build makes can come back"
+	case kind == "table":
 		f.State = Warning
 		f.Seen += " in its options, row security or comment"
 	}
@@ -229,7 +311,11 @@ order by 1, 2`)
 	if err != nil {
 		return "", nil, err
 	}
-	return "statements do what they say, rows are kept, and registries are the build's", append(found, registries...), nil
+	stuck, err := stuck(ctx, v)
+	if err != nil {
+		return "", nil, err
+	}
+	return "statements do what they say, rows are kept, and registries are the build's", slices.Concat(stuck, found, registries), nil
 }
 
 // registries finds what publishing goes by and what is not as this build, or a worker that lives, has it. What a build of a higher generation
@@ -371,7 +457,11 @@ func indexes(ctx context.Context, v *visit) (string, []Finding, error) {
 	var findings []Finding
 	for _, i := range found {
 		if !i.Valid {
-			findings = append(findings, Finding{Critical, "index " + i.Name + " is invalid: it is written but not read", "as spectral_owner: reindex index concurrently " + i.Name + ";"})
+			cure := "as spectral_owner: reindex index concurrently " + i.Name + ";"
+			if !slices.Contains(app.SchemaObjects(), "index "+i.Name) { // of a build that was cut short
+				cure = "as spectral_owner: drop index concurrently " + i.Name + ";"
+			}
+			findings = append(findings, Finding{Critical, "index " + i.Name + " is invalid: it is written but not read", cure})
 		}
 	}
 	return fmt.Sprintf("%d, all valid", len(found)), findings, nil
@@ -385,6 +475,17 @@ func privileges(ctx context.Context, v *visit) (string, []Finding, error) {
 	differences, err := app.DiffPrivileges(ctx, v.conn)
 	if err != nil {
 		return "", nil, err
+	}
+	if len(differences) > 0 {
+		d, err := app.CompareSchema(ctx, v.conn)
+		if err != nil {
+			return "", nil, err
+		}
+		for _, r := range d.Renamed { // whose privileges have gone with it
+			if r.Whole {
+				return "", []Finding{{Unknown, "not compared: " + misnamed(r).Seen, "see the check of schema"}}, nil
+			}
+		}
 	}
 	var findings []Finding
 	for _, d := range differences[:min(len(differences), 2*maxListed)] {
