@@ -165,24 +165,18 @@ func (m *Migrator) ComparePrivileges(ctx context.Context) (missing, unexpected [
 	return missing, unexpected, err
 }
 
-// Down undoes the newest step; it refuses one that would lose data. It waits for locks as Up does; the step that it has waited for is undone
-// or none.
-func (m *Migrator) Down(ctx context.Context) (result *goose.MigrationResult, err error) {
-	var awaited int64
+// Down undoes step, the newest (see [Migrator.Newest]), or none if another is the newest by then; it refuses one that would lose data. It
+// waits for locks as Up does.
+func (m *Migrator) Down(ctx context.Context, step int64) (result *goose.MigrationResult, err error) {
 	err = m.inTurns(ctx, func() error {
-		if awaited > 0 {
-			newest, err := m.provider.GetDBVersion(ctx)
-			if err != nil {
-				return err
-			}
-			if newest != awaited {
-				return fmt.Errorf("nothing was done: the newest step is not %d any more, but %d", awaited, newest)
-			}
+		newest, err := m.provider.GetDBVersion(ctx)
+		if err != nil {
+			return err
+		}
+		if newest != step {
+			return fmt.Errorf("nothing was done: the newest step is not %d any more, but %d", step, newest)
 		}
 		result, err = m.provider.Down(ctx)
-		if partial, ok := errors.AsType[*goose.PartialError](err); ok && partial.Failed != nil {
-			awaited = partial.Failed.Source.Version
-		}
 		return err
 	})
 	if err != nil {

@@ -859,7 +859,7 @@ func TestDownRefusesWhileEventsAreInFlight(t *testing.T) {
 		t.Errorf("the lease is lost: %v", have)
 	}
 	for value[bool](t, d.admin, "select exists (select from pg_attribute where attrelid = 'core.outbox'::regclass and attname = 'lease_seconds' and not attisdropped)") {
-		if _, err := migrator.Down(deadline(t)); err != nil {
+		if _, err := undo(deadline(t), migrator); err != nil {
 			t.Fatalf("going down with nothing in flight: %v", err)
 		}
 		exec(t, d.admin, "select core.workers_lost(2)") // an older build gives its verdicts

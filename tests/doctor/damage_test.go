@@ -559,7 +559,7 @@ var damages = []struct {
 	{
 		name: "a type that no build knows", check: "unhandled",
 		damage:       insert("worlds.other.happened", "1", "outbox_gen_1", "10 minutes"),
-		sessionOfOwn: worker(1, cards), state: doctor.Critical, seen: "of its 1 live workers none handles that type; no build has registered that type", cure: "as spectral_owner: update core.outbox set status = 'failed', claimed_at = now(), last_error = 'UnknownEventType: no build knows it' where event_type = 'worlds.other.happened' and generation = 1 and status = 'pending' and deleted_at is null; and then workers events discard --type worlds.other.happened --generation 1",
+		sessionOfOwn: worker(1, cards), state: doctor.Critical, seen: "of its 1 live workers none handles that type; no build has registered that type", cure: "give them up, as spectral_owner: update core.outbox set status = 'failed', claimed_at = now(), last_error = 'UnknownEventType: no build knows it' where event_type = 'worlds.other.happened' and generation = 1 and status = 'pending' and deleted_at is null; and as an operator: workers events discard --type worlds.other.happened --generation 1 --error UnknownEventType",
 		undo: "update core.outbox set status = 'failed', claimed_at = now(), last_error = 'UnknownEventType: no build knows it' where event_type = 'worlds.other.happened' and generation = 1 and status = 'pending' and deleted_at is null; select core.outbox_discard(id, 'ana') from core.outbox",
 	},
 	{

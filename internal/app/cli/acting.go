@@ -143,7 +143,7 @@ func (a *acting) tellNeverTried(ctx context.Context, operator *admin.Admin, filt
 	if err != nil || counted.Groups[0].Count == 0 {
 		return
 	}
-	_, _ = fmt.Fprintf(a.p.Stderr, "left alone: %s published for a later time and never tried; only one that is named by its id is made due before that\n",
+	_, _ = fmt.Fprintf(a.p.Stderr, "left alone: %s published for a later time and never tried; to run one now, name it by its id\n",
 		eventsText(int(counted.Groups[0].Count)))
 }
 
@@ -208,7 +208,7 @@ func (a *acting) run(named bool, s admin.Selection, do func(context.Context, adm
 	if err == nil && named && acted.LeftOut > 0 {
 		err = fmt.Errorf("of the named events, %d of %d left out: not %s", acted.LeftOut, s.Len(), a.done)
 		if slices.ContainsFunc(acted.Reasons, func(left admin.LeftOut) bool { return strings.HasSuffix(left.State, " anew") }) {
-			err = fmt.Errorf("%w; what has failed or was delivered since it was looked at is another matter: look again (`workers events show`), and ask again", err)
+			err = fmt.Errorf("%w; what failed or was delivered again since it was shown is not what you decided on: look again (`workers events show`), and ask again", err)
 		}
 	}
 	return err

@@ -25,8 +25,8 @@ Each finding comes with its cure. Exits 0 if all is fine but for notes, 3 if any
 Checks: ` + strings.Join(doctor.Names(), ", ") + `.
 
 DATABASE_URL has to be what workers use to LISTEN; its login a member of spectral_operator, and better of
-pg_read_all_stats too, to see what other sessions do. With SPECTRAL_GENERATION, that of this build, event types that are
-registered otherwise than this build has them are told from those that another generation has registered, as it may.`,
+pg_read_all_stats too, to see what other sessions do. Set SPECTRAL_GENERATION to that of this build: event types that are
+registered otherwise than it has them are findings then, and without it only notes, for another generation may have registered them.`,
 		Example: `  DATABASE_URL=postgres://operator@db/app workers doctor
   workers doctor schema privileges
   workers doctor --json | jq '.checks[] | select(.state != "fine")'`,

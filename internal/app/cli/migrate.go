@@ -32,7 +32,7 @@ once: they take turns.`,
 with db/privileges.txt: a difference is reported on stderr.
 
 A step that waits for a lock gives up after half a second, so that nobody queues behind it, and is tried again for ten
-minutes. The build of an index, behind which nobody queues, waits for as long as it takes. If one fails, those before it stand, and the next run goes on from there.`,
+minutes. The build of an index, behind which nobody queues, waits for as long as it takes. If a step fails, those before it stand, and the next run goes on from there.`,
 			Example: `  DATABASE_URL=postgres://owner@db/app SPECTRAL_GENERATION=7 workers migrate up`,
 			RunE: migrating(p, func(cmd *cobra.Command, m *app.Migrator, g events.Generation) error {
 				results, err := m.Up(cmd.Context(), g)
@@ -84,10 +84,7 @@ newer schema.`,
 			if err := consent(cmd.Context(), p, yes, "Undo "+name+"?"); err != nil {
 				return err
 			}
-			if now, err := m.Newest(cmd.Context()); err != nil || now == nil || now.Version != newest.Version {
-				return errors.Join(err, fmt.Errorf("nothing was done: the newest step is not %s any more", name))
-			}
-			result, err := m.Down(cmd.Context())
+			result, err := m.Down(cmd.Context(), newest.Version)
 			if err != nil {
 				return err
 			}

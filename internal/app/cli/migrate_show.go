@@ -12,7 +12,7 @@ func migrateShowCommand(p Process) *cobra.Command {
 	return &cobra.Command{
 		Use: "show [object...]", Short: "Print the SQL that makes objects of the schema as this build has them",
 		Long: `Print the SQL that makes objects of the schema as the migrations of this build have them, whether they are missing or
-altered: as Postgres itself writes them (db/schema.txt), with the grants that go with them. It is to be piped into psql,
+altered: as Postgres itself writes them, with the grants that go with them. It is to be piped into psql,
 as the owner. An object is named as doctor names it; without one the objects are listed. No database is asked.
 
 What rows there were, no statement brings back: a table or column that is gone is made anew, empty but for the rows that

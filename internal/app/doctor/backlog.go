@@ -83,7 +83,7 @@ order by k.generation, k.event_type`, countUpTo)
 		}
 		if !k.Registered { // and so another worker, or generation, of this build does not handle them either
 			f.Seen += "; no build has registered that type"
-			f.Cure = fmt.Sprintf("start workers of the build that knows it; if there is none, as spectral_owner: %s and then workers events discard --type %s --generation %d", k.Away, k.EventType, k.Generation)
+			f.Cure = fmt.Sprintf("start workers of the build that knows it; if there is none, give them up, as spectral_owner: %s and as an operator: workers events discard --type %s --generation %d --error UnknownEventType", k.Away, k.EventType, k.Generation)
 		}
 		findings = append(findings, f)
 	}

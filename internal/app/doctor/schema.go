@@ -40,7 +40,7 @@ func recorded(ctx context.Context, v *visit) ([]Finding, error) {
 with record as (select c.oid, c.relowner, r.rolname as owner, r.rolsuper from pg_class c join pg_namespace n on n.oid = c.relnamespace join pg_roles r on r.oid = c.relowner
   where (n.nspname, c.relname) = ('public', 'goose_db_version'))
 select 'warning', format('step %s is not recorded as applied, and later ones are: migrate up is refused', s.step),
-  format('as %I: insert into public.goose_db_version (version_id, is_applied) values (%s, true); once the check of schema is fine, which says whether it is applied', r.owner, s.step)
+  format('if the check of schema finds nothing, it is applied, and only its record is lost; if it finds what that step makes, the step is not: then apply it by hand before. To record it, as %I: insert into public.goose_db_version (version_id, is_applied) values (%s, true);', r.owner, s.step)
 from record r, unnest($1::bigint[]) as s(step)
 where s.step < (select max(g.version_id) from public.goose_db_version g where g.is_applied)
   and not exists (select from public.goose_db_version g where g.version_id = s.step and g.is_applied)
@@ -341,7 +341,7 @@ ours as (
   where $2 > 0 and (t.registered_by = $2 or t.registered_by < $2 and exists (select from core.live_workers w where w.generation = $2))),
 unheard as (
   select w.generation, t.event_type from core.live_workers w cross join lateral jsonb_object_keys(w.handlers) as h(event_type)
-  join core.event_types t on t.event_type = h.event_type and not coalesce((t.consumed_in ->> w.generation::text)::boolean, t.consumed)
+  join core.event_types t on t.event_type = h.event_type and not core.consumes(w.generation, t.consumed_in, t.consumed)
   group by w.generation, t.event_type),
 dropped as (
   select d.event_type from latest d
@@ -349,13 +349,13 @@ dropped as (
     and case when $2 = 0 then exists (select from core.event_types t where (t.event_type, t.event_version) = (d.event_type, d.event_version) and not t.consumed
         and not exists (select from jsonb_each_text(t.consumed_in) as g where g.value = 'true'))
       else exists (select from core.event_types t where t.event_type = d.event_type and (t.consumed_in ->> $2::text)::boolean is false)
-        or exists (select from ours t where t.event_type = d.event_type and not coalesce((t.consumed_in ->> $2::text)::boolean, t.consumed)) end),
+        or exists (select from ours t where t.event_type = d.event_type and not core.consumes($2, t.consumed_in, t.consumed)) end),
 different as (
   select t.event_type, t.event_version, t.registered_by, d.source <> t.source as refused, array_to_string(array[
     case when d.source <> t.source then format('source %s, not %s', t.source, d.source) end,
     case when d.event_type is not null and d.class is distinct from t.class then format('class %s, not %s', coalesce(t.class, '`+events.DefaultClass+`'), coalesce(d.class, '`+events.DefaultClass+`')) end,
     case when d.content_class <> t.content_class then format('content class %s, not %s', t.content_class, d.content_class) end,
-    case when not d.consumed and coalesce((t.consumed_in ->> nullif($2, 0)::text)::boolean, t.consumed) then 'waiting for a handler, not settled as it is published' end,
+    case when not d.consumed and core.consumes(nullif($2, 0), t.consumed_in, t.consumed) then 'waiting for a handler, not settled as it is published' end,
     case when d.event_type is not null and (d.payload_schema, d.payload_rules, d.payload_fault::jsonpath::text) is distinct from (t.payload_schema, t.payload_rules, t.payload_fault::text) then 'another payload' end,
     case when (l.deadline, l.successor) is distinct from (t.deadline, t.successor) then format('%s, not %s',
       coalesce('deprecated from ' || t.deadline || ' for ' || t.successor, 'not deprecated'), coalesce('deprecated from ' || l.deadline || ' for ' || l.successor, 'not deprecated')) end], '; ') as how

@@ -178,7 +178,7 @@ const (
 	triesAgain // after a while
 )
 
-// after says what follows from an error of settling e, in its so-manieth try.
+// after says what follows from an error of settling e, in its n-th try.
 func (c *leased) after(ctx context.Context, e *ending, err error, tries int) consequence {
 	_, unbegun := errors.AsType[*beginError](err)
 	waits := unbegun || errors.Is(err, errRowLocked) || errors.Is(err, errUndecided)

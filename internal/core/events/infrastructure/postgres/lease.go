@@ -298,14 +298,14 @@ func (c *leased) renew(ctx context.Context, all []*lease, atWork []string) (map[
 }
 
 // A row that somebody has locked at the moment is asked about again after lockedPause, and again after up to
-// maxLockedPause, or a twentieth of a short lease. Who waits says so with the so-manieth pause, which is after a second or more.
+// maxLockedPause, or a twentieth of a short lease. Who waits says so with the n-th pause, which is after a second or more.
 const (
 	lockedPause    = 100 * time.Millisecond
 	maxLockedPause = time.Second
 	waitsUnsaid    = 10
 )
 
-// pauseLocked is how long the so-manieth pause is.
+// pauseLocked is how long the n-th pause is.
 func (c *leased) pauseLocked(waits int) time.Duration {
 	longest := min(max(c.subscription.Lease/20, lockedPause), maxLockedPause)
 	return min(lockedPause<<min(waits-1, 10), longest)
