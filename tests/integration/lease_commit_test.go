@@ -77,14 +77,14 @@ func TestSlowCommitsHoldUpNoOtherLeases(t *testing.T) {
 	b.wantEffects(map[string]int{worker1: all})
 }
 
-// In a row-locked batch likewise: it is over when others have waited for a second.
+// In a row-locked batch likewise: it is over when others have waited for three seconds.
 func TestSlowCommitsHoldUpNoBatch(t *testing.T) {
 	b := setup(t)
 	const all = 10
 	end := b.holdNumbers(1)
 	b.publishMany(all)
 	l := b.listen(never, subscription(handler(worker1, numbering)))
-	l.soon(all-1, 6*time.Second)
+	l.soon(all-1, 9*time.Second)
 	end()
 	l.until(postgres.Delivered)
 	b.wantEffects(map[string]int{worker1: all})

@@ -6,6 +6,7 @@ import (
 	"context"
 	"fmt"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -170,6 +171,68 @@ func TestStoppingReportsWhatIsCommittedAtLast(t *testing.T) {
 	b.wantEffects(map[string]int{worker1: 1})
 	if n := log.count(givenBack) + log.count(leftInFlight) + log.count("lease lost"); n > 0 {
 		t.Errorf("%d times it is said that it was not settled", n)
+	}
+}
+
+// What somebody has locked as a worker stops is given back, too, if that ends while there is time.
+func TestStoppingOutlastsLocks(t *testing.T) {
+	b := setup(t)
+	log := new(notes)
+	b.log = logTo(log)
+	const all, locked = 20, 5
+	g := newGate()
+	t.Cleanup(g.letOn)
+	s := leasing(time.Minute, gated(worker1, g))
+	s.Concurrency = all
+	l := b.newListener(never, pgtest.Generation, s)
+	l.start()
+	b.publishMany(all)
+	g.awaitAll(t, all)
+	locking := b.lockRows(locked)
+	stopped := make(chan struct{})
+	go func() {
+		defer close(stopped)
+		l.stopNow()
+	}()
+	b.eventually("they stay locked for longer than some tries take", func() bool {
+		return one[bool](b, "select count(*) = $1 and max(available_at) < clock_timestamp() - interval '1.5 s' from core.outbox where status = 'pending'", all-locked)
+	})
+	_, err := locking.Exec(b.ctx, "rollback")
+	must(t, err)
+	within(t, stopped)
+	b.wantGivenBack(all)
+	if n := log.count(leftInFlight); n > 0 {
+		t.Errorf("of %d it is said that they are left", n)
+	}
+}
+
+// A COMMIT that is slow by itself, and waits for nobody, is not cut off but once, in its batch.
+func TestSlowCommitsOfShortLeasesCount(t *testing.T) {
+	b := setup(t)
+	b.exec(`create table platform.slow (n int); grant all on platform.slow to spectral_platform;
+		create function platform.dawdle() returns trigger language plpgsql as $$ begin perform pg_catalog.pg_sleep(1.5); return null; end $$;
+		create constraint trigger dawdles after insert on platform.slow deferrable initially deferred for each row execute function platform.dawdle()`)
+	const all = 4
+	var executed atomic.Int32
+	g := newGate()
+	t.Cleanup(g.letOn)
+	s := leasing(5*time.Second, executor(worker1, func(ctx context.Context, e events.Envelope) (events.Completion, error) {
+		executed.Add(1)
+		return func(ctx context.Context, tx events.Tx) error {
+			if _, err := tx.Exec(ctx, "insert into platform.slow values (1)"); err != nil {
+				return err
+			}
+			return effect(worker1)(ctx, tx, e)
+		}, g.pass(ctx)
+	}))
+	l := b.listen(time.Second, s)
+	b.publishMany(all)
+	g.awaitAll(t, all)
+	g.letOn()
+	l.delivered(all)
+	b.wantEffects(map[string]int{worker1: all})
+	if n := executed.Load(); n != all {
+		t.Errorf("%d executions of %d events", n, all)
 	}
 }
 

@@ -67,7 +67,7 @@ func (d *dispatchTx) tryBatch(ctx context.Context, rows []claimed) error {
 	if err := d.deliver(ctx, rows); err != nil {
 		return err
 	}
-	committing, cancel := context.WithTimeout(ctx, batchTime) // what is deferred to it may wait for others
+	committing, cancel := context.WithTimeout(ctx, firstCommitLimit) // what is deferred to it may wait for others
 	defer cancel()
 	if err := d.commit(committing); err != nil {
 		return err

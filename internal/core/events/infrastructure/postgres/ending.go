@@ -188,8 +188,8 @@ func (c *leased) after(ctx context.Context, e *ending, err error, tries int) con
 		return givesUp
 	case ofCompletion && (tries >= maxCompletions || classify(completion.err, 0).disposition != free):
 		return failsHandler
-	case stopping(ctx) && unbegun && c.keeping.Err() == nil:
-		return waitsOn // an outage may be over before the time is
+	case stopping(ctx) && waits && c.keeping.Err() == nil:
+		return waitsOn // an outage, or a lock, may be over before the time is
 	case stopping(ctx) && tries < triesWhenStopping:
 		return triesSoon
 	case ctx.Err() != nil:
@@ -407,10 +407,13 @@ func (c *leased) settleTogether(ctx context.Context, batch []*ending) (held map[
 	if err != nil {
 		return nil, err
 	}
-	limit, whole := d.patience(batch)
+	limit, whole := d.commitLimit(batch)
 	committing, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	if err := d.commit(committing); err != nil {
+		if committing.Err() != nil && ctx.Err() == nil {
+			err = fmt.Errorf("COMMIT did not end within %s; does something that is deferred to it wait, or take long? %w", limit, err)
+		}
 		if answered(err) && completed && (whole || committing.Err() == nil) {
 			return nil, &completionError{err} // a deferred constraint; whose, only one by itself can tell
 		}
@@ -438,8 +441,7 @@ type secured struct {
 // secure writes what becomes of the rows, where the lease is held, and claims the dedup keys of what is held. In bounded
 // time: somebody may have locked a row, or a twin hold its key, and until it is over nobody can renew the leases.
 func (d *dispatchTx) secure(ctx context.Context, batch []*ending) (now secured, err error) {
-	limit, _ := d.patience(batch)
-	ctx, cancel := context.WithTimeout(ctx, limit)
+	ctx, cancel := context.WithTimeout(ctx, d.patience(batch))
 	defer cancel()
 	if now.xact, err = d.queries.CurrentXact(ctx); err != nil {
 		return now, fmt.Errorf("read the transaction's id: %w", err)
@@ -461,19 +463,36 @@ func (d *dispatchTx) secure(ctx context.Context, batch []*ending) (now secured, 
 	return now, err
 }
 
-// patience is how long a batch may wait for what others hold, before its completions (rows, keys) and again after them
-// (what is deferred to COMMIT): nobody can renew its leases meanwhile. Whole: for as long as any may. What is by itself for the
-// first time may be as innocent as those behind it.
-func (d *dispatchTx) patience(batch []*ending) (limit time.Duration, whole bool) {
-	limit = min(max(d.subscription.Lease/6, minPatience), statementTimeout)
-	if whole = byItself(batch) && batch[0].waited || limit <= batchTime; !whole {
-		limit = batchTime
+// patience is how long a batch may wait for the rows and keys that others hold: nobody can renew its leases meanwhile. What is by
+// itself for the first time may be as innocent as those behind it.
+func (c *consumer) patience(batch []*ending) time.Duration {
+	limit := min(max(c.subscription.Lease/6, minPatience), statementTimeout)
+	if byItself(batch) && batch[0].waited {
+		return limit
 	}
-	return limit, whole
+	return min(limit, batchTime)
 }
 
-// minPatience is how long that may be, however short the lease.
-const minPatience = 250 * time.Millisecond
+// commitLimit is how long a COMMIT may take, with what is deferred to it: of a batch as long as patience, by itself as long as a
+// completion may, in whole the second time.
+func (c *consumer) commitLimit(batch []*ending) (limit time.Duration, whole bool) {
+	if !byItself(batch) {
+		return c.patience(batch), false
+	}
+	limit = min(max(c.subscription.Lease/2, minPatience), statementTimeout)
+	if batch[0].waited || limit <= firstCommitLimit {
+		return limit, true
+	}
+	return firstCommitLimit, false
+}
+
+const (
+	// minPatience is how long either may be, however short the lease.
+	minPatience = 250 * time.Millisecond
+	// firstCommitLimit is for the first COMMIT by itself, and for that of a row-locked batch: most that are slow end by then, and
+	// others wait for it.
+	firstCommitLimit = 3 * batchTime
+)
 
 // write writes what becomes of the rows, where the lease is held.
 func (d *dispatchTx) write(ctx context.Context, batch []*ending) (held map[*ending]bool, err error) {
