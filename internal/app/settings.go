@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 
 	"spectral/internal/core/events"
@@ -132,9 +133,15 @@ func generation(getenv func(string) string) (events.Generation, error) {
 	return g, nil
 }
 
+// urlForm is what the driver takes: a URL, or libpq's keywords and values.
+var urlForm = regexp.MustCompile(`^(?:[a-z]+://|\s*[a-z_]+\s*=)`)
+
 func checkURL(name, url string) error {
 	if url == "" {
 		return fmt.Errorf("%s is not set: set it to postgres://user:password@host:5432/database", name)
+	}
+	if !urlForm.MatchString(url) { // the driver would take whatever has a = for parameters
+		return fmt.Errorf("%s: it is no URL: want postgres://user:password@host:5432/database", name)
 	}
 	if _, err := postgres.DirectConfig(url); err != nil {
 		return fmt.Errorf("%s: %w: want postgres://user:password@host:5432/database", name, oneLine(err))

@@ -28,7 +28,7 @@ their login, and the events it was done to.`,
 func actionsListCommand(p Process) *cobra.Command {
 	var page admin.ActionPage
 	cmd := &cobra.Command{
-		Use: "list", Short: "List what operators did, the latest first", Args: cobra.NoArgs,
+		Use: "list", Short: "List what operators did, the latest first", Args: noArguments,
 		Long: `List what operators did that all the given flags fit, the latest first. A flag may be given several times, or several values joined by
 commas; any of them will do. --by fits who they said they are, and their login.
 

@@ -192,7 +192,7 @@ func logger(cmd *cobra.Command, p Process, g events.Generation) (*slog.Logger, e
 func versionCommand(p Process) *cobra.Command {
 	var asJSON bool
 	cmd := &cobra.Command{
-		Use: "version", Short: "Print the build's version", Args: cobra.NoArgs,
+		Use: "version", Short: "Print the build's version", Args: noArguments,
 		Long:    "Print the version and the revision that this program was built from.",
 		Example: `  workers version`,
 		RunE: func(*cobra.Command, []string) error {

@@ -29,7 +29,7 @@ func demoCommand(p Process) *cobra.Command {
 	var input string
 	var fresh bool
 	cmd := &cobra.Command{
-		Use: "demo", Short: "Publish cards and watch them arrive, on a Postgres that it starts itself", Args: cobra.NoArgs,
+		Use: "demo", Short: "Publish cards and watch them arrive, on a Postgres that it starts itself", Args: noArguments,
 		Long: `Start an embedded Postgres (unless DATABASE_URL is set), migrate it, run the workers, publish world
 model cards in transactions of worlds, and show them arriving as platform system cards, until
 interrupted or --count is reached.

@@ -13,7 +13,7 @@ import (
 func eventsListCommand(p Process) *cobra.Command {
 	var page admin.Page
 	cmd := &cobra.Command{
-		Use: "list", Short: "List events, those that failed unless told otherwise", Args: cobra.NoArgs,
+		Use: "list", Short: "List events, those that failed unless told otherwise", Args: noArguments,
 		Long: `List the events that all the given flags fit, the latest first: by when they failed, are due, or were published. A flag may be
 given several times, or several values joined by commas; any of them will do.
 

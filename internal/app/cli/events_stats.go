@@ -14,7 +14,7 @@ import (
 func eventsStatsCommand(p Process) *cobra.Command {
 	count := admin.Count{}
 	cmd := &cobra.Command{
-		Use: "stats", Short: "Count events by status, and failed ones by type and error, or by anything else", Args: cobra.NoArgs,
+		Use: "stats", Short: "Count events by status, and failed ones by type and error, or by anything else", Args: noArguments,
 		Long: `Count the events that all the given flags fit. Without --by: all by status, then the failed ones by type, source,
 target and error class. With --by: in one table, the largest group first.
 

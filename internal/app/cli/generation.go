@@ -96,7 +96,7 @@ func restUntil(ctx context.Context, deadline time.Time) bool {
 func generationStatusCommand(p Process) *cobra.Command {
 	var wait time.Duration
 	cmd := &cobra.Command{
-		Use: "status [N]", Short: "Say what each generation still has to do; exits 3 while one is not safe to stop", Args: generations(0, 1),
+		Use: "status [N]", Short: "Say what each generation still has to do; exits 3 while N, or any that is not live, is not safe to stop", Args: generations(0, 1),
 		Long: `Say what each generation, or N, still has to do: events that are due, scheduled for later, in flight and failed, and how many
 worker processes it has.
 

@@ -26,6 +26,14 @@ func unknownCommand(cmd *cobra.Command, args []string) error {
 		didYouMean(cmd.SuggestionsFor(args[0])), cmd.CommandPath())}
 }
 
+// noArguments refuses arguments of a command that takes none.
+func noArguments(cmd *cobra.Command, args []string) error {
+	if len(args) == 0 {
+		return nil
+	}
+	return usageError{fmt.Errorf("%q takes no arguments, and is given %.60q; see `%s --help`", cmd.CommandPath(), args[0], cmd.CommandPath())}
+}
+
 // farthestName is how many letters may be wrong, missing or too many in a name for another one to be what was meant.
 const farthestName = 2
 

@@ -27,7 +27,7 @@ once: they take turns.`,
 	group(cmd, "migrate up, down, status or show?")
 	cmd.AddCommand(
 		&cobra.Command{
-			Use: "up", Short: "Apply every step not yet applied, and register the event types of this build", Args: cobra.NoArgs,
+			Use: "up", Short: "Apply every step not yet applied, and register the event types of this build", Args: noArguments,
 			Long: `Apply every step not yet applied, register the event types of this build, and compare the privileges
 with db/privileges.txt: a difference is reported on stderr.
 
@@ -65,7 +65,7 @@ minutes. The build of an index, behind which nobody queues, waits for as long as
 func migrateDownCommand(p Process) *cobra.Command {
 	var yes bool
 	cmd := &cobra.Command{
-		Use: "down", Short: "Undo the newest step; refused where it would lose data", Args: cobra.NoArgs,
+		Use: "down", Short: "Undo the newest step; refused where it would lose data", Args: noArguments,
 		Long: `Undo the newest step. It names the step and asks, unless --yes is given. It is refused where rows would be lost that nothing brings
 back, and says which. It waits for locks as migrate up does. A deployment that is rolled back needs none of it: an older build works on a
 newer schema.`,
@@ -99,7 +99,7 @@ newer schema.`,
 func migrateStatusCommand(p Process) *cobra.Command {
 	var asJSON bool
 	cmd := &cobra.Command{
-		Use: "status", Short: "List every step and when it was applied", Args: cobra.NoArgs,
+		Use: "status", Short: "List every step and when it was applied", Args: noArguments,
 		Long: `List the steps that this build knows, in their order, each with the time it was applied, or pending.`,
 		Example: `  workers migrate status
   workers migrate status --json`,

@@ -73,7 +73,7 @@ func retentionStatusCommand(p Process) *cobra.Command {
 	var maxRows int64
 	var maxTime time.Duration
 	cmd := &cobra.Command{
-		Use: "status", Short: "Show the policies, what is due, the latest sweep and failed events about to expire", Args: cobra.NoArgs,
+		Use: "status", Short: "Show the policies, what is due, the latest sweep and failed events about to expire", Args: noArguments,
 		Long: `Show how long rows are kept, how many are past it and not swept yet, the latest sweep, and the failed events
 that will be tombstoned within ` + fmt.Sprint(retention.WarnDays) + ` days unless they are replayed or discarded. Counting ends at --max-rows rows in each step, and
 after about --max-time in all; what it ended at is then marked with a +.
@@ -212,7 +212,7 @@ func retentionSweepCommand(p Process) *cobra.Command {
 	var maxRows int64
 	var maxTime, pause time.Duration
 	cmd := &cobra.Command{
-		Use: "sweep", Short: "Tombstone and delete what is past its retention, now", Args: cobra.NoArgs,
+		Use: "sweep", Short: "Tombstone and delete what is past its retention, now", Args: noArguments,
 		Long: `Sweep until nothing is left that the policies allow, or --max-rows or --max-time is reached. Workers do the same about every
 ` + retention.DefaultInterval.String() + `; by hand it is for a backlog that must not wait. It first says what it would do, and asks. Many short transactions,
 with a pause after each: producers and workers do not wait for it. Interrupted, it keeps what it has done.

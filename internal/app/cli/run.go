@@ -20,7 +20,7 @@ func runCommand(p Process) *cobra.Command {
 	var embedded, drain bool
 	var classes []string
 	cmd := &cobra.Command{
-		Use: "run", Short: "Run the workers of this deployment generation", Args: cobra.NoArgs,
+		Use: "run", Short: "Run the workers of this deployment generation", Args: noArguments,
 		Long: `Run the workers until SIGINT or SIGTERM; handlers at work then have ` + app.ShutdownGrace.String() + ` to
 finish before they are cancelled, undone and left to the next worker.
 
