@@ -246,19 +246,20 @@ func (s statement) temporaryAt(i int) bool {
 	}
 }
 
-// mayLeave reports whether a block of code may leave something behind: it has a word for it, wherever.
+// mayLeave reports whether a block of code may leave something behind: it has a word for it.
 func (s statement) mayLeave() bool {
 	for _, t := range s {
 		if t.kind != plainString && t.kind != constant {
 			continue
 		}
-		code, known := t.value()
+		text, known := t.value()
 		if !known {
 			return true
 		}
 		var room [64]lexeme
-		for _, t := range lexemesOf(room[:0], code) {
-			if t.kind == oddName || t.locksForSession() || slices.ContainsFunc(leavingWords, t.names) {
+		code := statement(lexemesOf(room[:0], text))
+		for i := range code {
+			if code.leavesAt(i) {
 				return true
 			}
 		}
@@ -266,8 +267,23 @@ func (s statement) mayLeave() bool {
 	return false
 }
 
-// leavingWords are without those that code cannot execute but by EXECUTE.
-var leavingWords = []string{"set", "set_config", "reset", "discard", "listen", "load", "temp", "temporary", "pg_temp", "execute"}
+// leavesAt reports whether the lexeme at i of a block of code is a word that leaves something behind. There are none for what
+// code cannot execute but by EXECUTE.
+func (s statement) leavesAt(i int) bool {
+	switch t := s[i]; {
+	case t.kind == oddName, t.names("set_config"), t.locksForSession(), s.temporaryAt(i):
+		return true
+	case t.names("execute"): // but not a trigger's
+		return !s.is(i+1, "function", "procedure") || s.beginsAt(i) || s.is(i-1, "query", "in", "for")
+	default:
+		return s.is(i, "set", "reset", "discard", "listen", "load") && s.beginsAt(i)
+	}
+}
+
+// beginsAt reports whether a statement of a block of code can begin at i.
+func (s statement) beginsAt(i int) bool {
+	return i == 0 || s.isSign(i-1, ";") || s.isSign(i-1, ">") || s.is(i-1, "begin", "then", "else", "loop")
+}
 
 // lexeme is a part of a text of SQL.
 type lexeme struct {

@@ -53,6 +53,8 @@ func TestWhatATextLeavesBehind(t *testing.T) {
 			"select 1", "update t set n = 1; update t set n = 2", "insert into temp values (1)", "select temp, set from readings", "select 'set_config(1)'",
 			"-- set\nselect 1", "select 1 /* ; set app.x = 1 */", "select pg_advisory_xact_lock(1)", "select pg_advisory_unlock(1)", "insert into t values ('; set app.x = 1')",
 			"do $$ begin raise exception using errcode = '40001', message = 'set'; end $$", "create table t (set_at timestamptz)", "savepoint a", "alter role r set app.x = 1", "lock table t",
+			"do $$ begin update t set n = 1; insert into t values (1) on conflict do update set n = 2; end $$", "do $$ declare load int; temp int = 1; begin perform temp + load; end $$",
+			"do $$ begin create trigger r after update on t for each row execute function f(); end $$", "do $$ begin create trigger r after update on t execute procedure f(); end $$",
 			"create function f() returns int begin atomic select 1; end", "with x as (select 1) select * into t from x",
 		},
 		undo("app.user"): {
@@ -75,6 +77,9 @@ func TestWhatATextLeavesBehind(t *testing.T) {
 			`select U&"set\005fconfig"('app.x', 'x', true)`, "select PG_ADVISORY_LOCK(1)", "select pg_try_advisory_lock_shared(1)", `select "pg_advisory_lock"(1)`,
 			"create temp table t (n int)", "create local temporary table t (n int)", "create or replace temp view v as select 1", "select 1 as n into temp t", "select 1 into temporary table t", "create table pg_temp.t ()",
 			"do $$ begin perform set_config('app.x', 'x', true); end $$", "do $a$ begin set local app.x = 1; end $a$", "do 'begin execute ''set app.x = 1''; end'", "do E'begin null; end'", "do language plpgsql 'begin perform PG_ADVISORY_LOCK(1); end'",
+			"do 'set app.x = 1'", "do $$ begin null; reset all; end $$", "do $$ begin if a then discard temp; else load 'x'; end if; end $$", "do $$ begin if a then null; else listen x; end if; end $$",
+			"do $$ begin loop set app.x = 1; end loop; end $$", "do $$ begin <<a>> set app.x = 1; end $$", "do $$ begin create temp table t (n int); end $$", "do $$ begin select 1 into temp t; end $$",
+			"do $$ declare function text; begin execute function; end $$", "do $$ begin for r in execute function loop null; end loop; end $$", "do $$ begin open c for execute procedure; end $$",
 			"declare c cursor with hold for select 1", "set session characteristics as transaction read only", "set role none",
 		},
 	} {
