@@ -195,7 +195,8 @@ func TestAProbedSettingIsNoFailure(t *testing.T) {
 // A statement that ends the transaction, wherever it stands, is refused, and costs nobody else anything: not in a batch, and not
 // among completions.
 func TestAHiddenEndIsRefused(t *testing.T) {
-	for _, sql := range []string{"select 1; rollback", "select 1; commit", "select 1; rollback; begin", "select ';' /* ; */; -- \n commit and chain"} {
+	for _, sql := range []string{"select 1; rollback", "select 1; commit", "select 1; rollback; begin", "select ';' /* ; */; -- \n commit and chain",
+		"select E'a' -- it's\n'x\\''; rollback; begin; select '1'"} {
 		t.Run(sql, func(t *testing.T) {
 			hidden := func(name string, refused *int) func(context.Context, events.Tx, events.Envelope) error {
 				return func(ctx context.Context, tx events.Tx, e events.Envelope) error {

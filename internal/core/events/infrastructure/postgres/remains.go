@@ -298,7 +298,7 @@ const (
 	word                          // a keyword or a name
 	quotedName                    // a name in quotes
 	oddName                       // a name in another spelling: U&"..."
-	plainString                   // in quotes, without any in it
+	plainString                   // in quotes, in one piece and without any in it
 	constant                      // another constant
 	sign                          // one other character
 )
@@ -311,11 +311,12 @@ func (t lexeme) content() string {
 	return strings.Trim(t.text, `'"`)
 }
 
-// value is what a constant stands for, if it is not spelled with escapes.
+// value is what a constant stands for, if it is not spelled with escapes or in pieces.
 func (t lexeme) value() (string, bool) {
 	switch t.text[0] {
 	case '\'':
-		return strings.ReplaceAll(strings.Trim(t.text, "'"), "''", "'"), true
+		text := strings.Trim(t.text, "'")
+		return strings.ReplaceAll(text, "''", "'"), !strings.Contains(strings.ReplaceAll(text, "''", ""), "'")
 	case '$':
 		tag := t.text[:strings.IndexByte(t.text[1:], '$')+2]
 		return strings.TrimSuffix(t.text[len(tag):], tag), true
@@ -350,17 +351,14 @@ func lexemesOf(to []lexeme, sql string) []lexeme {
 // to the end, and the server refuses it.
 func nextLexeme(sql string) (lexemeKind, int) {
 	switch c := sql[0]; {
-	case strings.IndexByte(" \t\r\n\f\v", c) >= 0:
+	case isBlank(c):
 		return blank, 1
 	case strings.HasPrefix(sql, "--"):
-		if n := strings.IndexAny(sql, "\r\n"); n > 0 {
-			return blank, n
-		}
-		return blank, len(sql)
+		return blank, lineLength(sql)
 	case strings.HasPrefix(sql, "/*"):
 		return blank, commentLength(sql)
 	case c == '\'':
-		n := quotedLength(sql, false)
+		n := stringLength(sql, false)
 		if strings.Contains(strings.Trim(sql[:n], "'"), "'") {
 			return constant, n
 		}
@@ -381,16 +379,26 @@ func nextLexeme(sql string) (lexemeKind, int) {
 	first, rest := sql[:n], sql[n:]
 	switch {
 	case strings.EqualFold(first, "e") && strings.HasPrefix(rest, "'"):
-		return constant, n + quotedLength(rest, true)
+		return constant, n + stringLength(rest, true)
 	case strings.EqualFold(first, "u") && strings.HasPrefix(rest, "&'"):
-		return constant, n + 1 + quotedLength(rest[1:], false)
+		return constant, n + 1 + stringLength(rest[1:], false)
 	case strings.EqualFold(first, "u") && strings.HasPrefix(rest, `&"`):
 		return oddName, n + 1 + quotedLength(rest[1:], false)
 	}
 	return word, n
 }
 
+func isBlank(c byte) bool { return strings.IndexByte(" \t\r\n\f\v", c) >= 0 }
+
 func isDigit(c byte) bool { return '0' <= c && c <= '9' }
+
+// lineLength is how much of sql stands before the end of its line.
+func lineLength(sql string) int {
+	if n := strings.IndexAny(sql, "\r\n"); n >= 0 {
+		return n
+	}
+	return len(sql)
+}
 
 // wordLength is how much of sql is a word, or a number.
 func wordLength(sql string) int {
@@ -402,6 +410,25 @@ func wordLength(sql string) int {
 			break
 		}
 		n++
+	}
+	return n
+}
+
+// stringLength is the length of a constant in quotes with what continues it: more of it after blanks with a newline.
+func stringLength(sql string, escapes bool) int {
+	n := quotedLength(sql, escapes)
+	for next := n; next < len(sql); {
+		switch {
+		case isBlank(sql[next]):
+			next++
+		case strings.HasPrefix(sql[next:], "--"):
+			next += lineLength(sql[next:])
+		case sql[next] == '\'' && strings.ContainsAny(sql[n:next], "\r\n"):
+			n = next + quotedLength(sql[next:], escapes)
+			next = n
+		default:
+			return n
+		}
 	}
 	return n
 }
