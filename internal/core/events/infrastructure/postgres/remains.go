@@ -107,6 +107,8 @@ func (r *remains) add(s statement) {
 		case t.kind == oddName:
 			r.keep()
 		case t.kind != word && t.kind != quotedName:
+		case r.kept: // no more to find
+			return
 		case t.names("set_config"):
 			local, name := s.configAt(i + 1)
 			if local {
@@ -132,9 +134,20 @@ func (r *remains) setLocally(name string) {
 	r.takeBack("select pg_catalog.set_config('" + strings.ToLower(name) + "', null, true); ")
 }
 
+// A text may be long, and reading it may not take long: so many settings are taken back, and so many lexemes read of a name or
+// of the arguments of set_config.
+const (
+	maxUndo      = 100
+	maxArguments = 1000
+)
+
 func (r *remains) takeBack(sql string) {
-	if !slices.Contains(r.undo, sql) {
+	switch {
+	case slices.Contains(r.undo, sql):
+	case len(r.undo) < maxUndo:
 		r.undo = append(r.undo, sql)
+	default:
+		r.opaque = true
 	}
 }
 
@@ -194,7 +207,7 @@ func (s statement) settingAt(i int) string {
 		return "timezone"
 	}
 	name := ""
-	for ; i < len(s) && (s[i].kind == word || s[i].kind == quotedName) && len(s[i].content()) <= maxName; i += 2 {
+	for end := min(len(s), i+maxArguments); i < end && (s[i].kind == word || s[i].kind == quotedName) && len(s[i].content()) <= maxName; i += 2 {
 		name += s[i].content()
 		if s.isSign(i+1, "=") || s.is(i+1, "to") {
 			return name
@@ -217,7 +230,8 @@ func (s statement) configAt(i int) (local bool, name string) {
 		name = s[i+1].content()
 	}
 	commas, depth := 0, 0
-	for i++; i < len(s); i++ {
+	end := min(len(s), i+maxArguments)
+	for i++; i < end; i++ {
 		switch {
 		case s.isSign(i, "(") || s.isSign(i, "["):
 			depth++

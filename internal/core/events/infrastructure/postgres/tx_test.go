@@ -2,8 +2,10 @@ package postgres
 
 import (
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 )
@@ -101,6 +103,30 @@ func TestWhatATextLeavesBehind(t *testing.T) {
 			if strings.TrimSpace(got) != strings.TrimSpace(want) || r.kept && !r.opaque {
 				t.Errorf("%s: %q, want %q", sql, got, want)
 			}
+		}
+	}
+}
+
+// However long a text is and whatever is in it, reading it takes time in proportion to its length.
+func TestALongTextIsReadSoon(t *testing.T) {
+	t.Parallel()
+	var settings strings.Builder
+	for n := range 20_000 {
+		fmt.Fprintf(&settings, "set local app.n%d = 1; ", n)
+	}
+	for name, sql := range map[string]string{
+		"calls that never end": strings.Repeat("set_config(", 50_000),
+		"calls in calls":       "select " + strings.Repeat("set_config('app.x',", 20_000) + "''" + strings.Repeat(", true)", 20_000),
+		"settings":             settings.String(),
+		"a name of many parts": "set local a" + strings.Repeat(".a", 300_000) + " = 1",
+	} {
+		start := time.Now()
+		r := remainsOf(sql)
+		if took := time.Since(start); took > 2*time.Second {
+			t.Errorf("%s: %s", name, took)
+		}
+		if !r.opaque {
+			t.Errorf("%s: only %d settings to take back", name, len(r.undo))
 		}
 	}
 }
