@@ -109,14 +109,14 @@ func (r *remains) add(s statement) {
 		case t.kind != word && t.kind != quotedName:
 		case r.kept: // no more to find
 			return
-		case t.names("set_config"):
+		case s.setsAt(i):
 			local, name := s.configAt(i + 1)
 			if local {
 				r.setLocally(name)
 			} else {
 				r.keep()
 			}
-		case t.locksForSession(), s.temporaryAt(i):
+		case s.locksAt(i), s.temporaryAt(i):
 			r.keep()
 		}
 	}
@@ -220,16 +220,22 @@ func (s statement) settingAt(i int) string {
 	return ""
 }
 
+// setsAt reports whether the lexeme at i is a call of set_config.
+func (s statement) setsAt(i int) bool { return s[i].names("set_config") && s.isSign(i+1, "(") }
+
+// locksAt reports whether the lexeme at i is a call that takes a session's advisory lock.
+func (s statement) locksAt(i int) bool {
+	t := s[i]
+	return (t.kind == word || t.kind == quotedName) && s.isSign(i+1, "(") && strings.Contains(strings.ToLower(t.text), "advisory_lock")
+}
+
 // configAt reads the arguments of set_config from the bracket at i on: whether it sets for the transaction only, and which
 // parameter, "" if it is not named plainly.
 func (s statement) configAt(i int) (local bool, name string) {
-	if !s.isSign(i, "(") {
-		return false, ""
-	}
 	if i+2 < len(s) && s[i+1].kind == plainString && s.isSign(i+2, ",") {
 		name = s[i+1].content()
 	}
-	commas, depth := 0, 0
+	commas, depth, third := 0, 0, 0
 	end := min(len(s), i+maxArguments)
 	for i++; i < end; i++ {
 		switch {
@@ -238,12 +244,20 @@ func (s statement) configAt(i int) (local bool, name string) {
 		case (s.isSign(i, ")") || s.isSign(i, "]")) && depth > 0:
 			depth--
 		case s.isSign(i, ")"):
-			return commas == 2 && s.is(i-1, "true") && s.isSign(i-2, ","), name
+			return commas == 2 && s[third:i].isTrue(), name
 		case s.isSign(i, ",") && depth == 0:
-			commas++
+			commas, third = commas+1, i+1
 		}
 	}
 	return false, ""
+}
+
+// isTrue reports whether it is plainly true, or 't', or either as a boolean.
+func (s statement) isTrue() bool {
+	if len(s) == 4 && s.isSign(1, ":") && s.isSign(2, ":") && s.is(3, "bool", "boolean") {
+		s = s[:1]
+	}
+	return len(s) == 1 && (s.is(0, "true") || s[0].text == "'t'" || s[0].text == "'true'")
 }
 
 // temporaryAt reports whether the lexeme at i is of something temporary that is created.
@@ -285,7 +299,7 @@ func (s statement) mayLeave() bool {
 // code cannot execute but by EXECUTE.
 func (s statement) leavesAt(i int) bool {
 	switch t := s[i]; {
-	case t.kind == oddName, t.names("set_config"), t.locksForSession(), s.temporaryAt(i):
+	case t.kind == oddName, s.setsAt(i), s.locksAt(i), s.temporaryAt(i):
 		return true
 	case t.names("execute"): // but not a trigger's
 		return !s.is(i+1, "function", "procedure") || s.beginsAt(i) || s.is(i-1, "query", "in", "for")
@@ -342,11 +356,6 @@ func (t lexeme) value() (string, bool) {
 // names reports whether a lexeme is this name.
 func (t lexeme) names(what string) bool {
 	return len(t.text) >= len(what) && (t.kind == word || t.kind == quotedName) && strings.EqualFold(t.content(), what)
-}
-
-// locksForSession reports whether a lexeme names a function that takes a session's advisory lock.
-func (t lexeme) locksForSession() bool {
-	return (t.kind == word || t.kind == quotedName) && len(t.text) >= len("pg_advisory_lock") && strings.Contains(strings.ToLower(t.text), "advisory_lock")
 }
 
 // lexemesOf appends the lexemes of a text, without blanks and comments.

@@ -32,7 +32,7 @@ func TestTxControlIsRefused(t *testing.T) {
 		}
 	}
 	for _, args := range [][]any{{pgx.QueryExecModeSimpleProtocol}, {pgx.NamedArgs{"a": 1}, pgx.QueryExecModeSimpleProtocol}} {
-		if err := new(lentTx).QueryRow(t.Context(), "select 1", args...).Scan(); !errors.Is(err, ErrTxControl) {
+		if err := new(lentTx).QueryRow(t.Context(), "select 1", args...).Scan(); !errors.Is(err, ErrTxControl) || !strings.Contains(err.Error(), "leave pgx.QueryExecModeSimpleProtocol out") {
 			t.Errorf("several statements at once: %v", err)
 		}
 	}
@@ -57,6 +57,7 @@ func TestWhatATextLeavesBehind(t *testing.T) {
 			"select 1", "update t set n = 1; update t set n = 2", "insert into temp values (1)", "select temp, set from readings", "select 'set_config(1)'",
 			"-- set\nselect 1", "select 1 /* ; set app.x = 1 */", "select pg_advisory_xact_lock(1)", "select pg_advisory_unlock(1)", "insert into t values ('; set app.x = 1')",
 			"do $$ begin raise exception using errcode = '40001', message = 'set'; end $$", "create table t (set_at timestamptz)", "savepoint a", "alter role r set app.x = 1", "lock table t",
+			"select advisory_lock_count, pg_advisory_lock from stats", "select set_config from t", `update t set "set_config" = 1`, "do $$ begin perform advisory_lock_count, set_config from t; end $$",
 			"do $$ begin update t set n = 1; insert into t values (1) on conflict do update set n = 2; end $$", "do $$ declare load int; temp int = 1; begin perform temp + load; end $$",
 			"do $$ begin create trigger r after update on t for each row execute function f(); end $$", "do $$ begin create trigger r after update on t execute procedure f(); end $$",
 			"create function f() returns int begin atomic select 1; end", "with x as (select 1) select * into t from x",
@@ -65,6 +66,7 @@ func TestWhatATextLeavesBehind(t *testing.T) {
 			"set local app.user = 'x'", "SET LOCAL App.User TO 'x';", `set local "app"."user" = 'x'`, "select set_config('app.user', 'x', true)", "select Set_Config ( 'app.user' , $1 , TRUE )",
 			"select pg_catalog.set_config('app.user', (select max(a, b) from t), true)", "select 1; set local app.user to x; select 2", "set/**/local app.user=1", "set--\nlocal app.user=1",
 			`select "set_config"('app.user', array['a', 'b'][1], true)`, "update t set n = 1 where set_config('app.user', 'x', true) is null", "explain analyze select set_config('app.user', '', true)",
+			"select set_config('app.user', 'x', 't')", "select set_config('app.user', 'x', true::bool)", "select set_config('app.user', 'x', 'true' :: boolean)",
 		},
 		undo("app.a") + undo("app.b"): {"select set_config('app.a', '1', true), set_config('app.b', '2', true)", "set local app.a = 1; set local app.b = 2; set local app.a = 3"},
 		undo("timezone"):              {"set local time zone 'Asia/Tokyo'", "set local TimeZone = 'Asia/Tokyo'"},
@@ -77,7 +79,9 @@ func TestWhatATextLeavesBehind(t *testing.T) {
 		"kept": {
 			"set app.x = 1", "SET SESSION app.x = 1", "/* */ set\tapp.x to 1", "select 1; set app.x = 1", "create view v as select atomic from t; set app.x = 1; select 1", "reset all", "discard temp", "listen x", "prepare p as select 1", "deallocate all", "load 'x'",
 			"select set_config('app.x', 'x', false)", "select set_config('app.x', '1', true), set_config('app.y', '2', false)", "select set_config('app.x', 'x', false), coalesce(false, true)",
-			"select set_config('app.x', 'x', $1)", "select set_config('app.x', is_local := true, new_value := 'x')", "select SET_CONFIG('app.x', 'x', false)", "select set_config", "select set_config('app.x'",
+			"select set_config('app.x', 'x', $1)", "select set_config('app.x', is_local := true, new_value := 'x')", "select SET_CONFIG('app.x', 'x', false)", "select set_config('app.x'", "select set_config(", "select set_config/**/ ('app.x', 'x', false)",
+			"select set_config('app.x', 'x', 'f')", "select set_config('app.x', 'x', true::bool and false)", "select set_config('app.x', 'x', true and false)", "select set_config('app.x', 'x', 't'\n'x')",
+			"select set_config('app.x', 'x', not true)", "select set_config('app.x', 'x', )", "select set_config('app.x', true)",
 			`select U&"set\005fconfig"('app.x', 'x', true)`, "select PG_ADVISORY_LOCK(1)", "select pg_try_advisory_lock_shared(1)", `select "pg_advisory_lock"(1)`,
 			"create temp table t (n int)", "create local temporary table t (n int)", "create or replace temp view v as select 1", "select 1 as n into temp t", "select 1 into temporary table t", "create table pg_temp.t ()",
 			"do $$ begin perform set_config('app.x', 'x', true); end $$", "do $a$ begin set local app.x = 1; end $a$", "do 'begin execute ''set app.x = 1''; end'", "do E'begin null; end'", "do language plpgsql 'begin perform PG_ADVISORY_LOCK(1); end'",
