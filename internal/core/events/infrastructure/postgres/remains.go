@@ -77,6 +77,9 @@ func leavesNothing(sql string) bool {
 			if i >= 3 && strings.EqualFold(sql[i-3:i+1], "temp") {
 				return false
 			}
+			if i+5 <= len(sql) && strings.EqualFold(sql[i:i+5], "pg_se") { // of pg_settings
+				return false
+			}
 		}
 	}
 	return true
@@ -99,7 +102,10 @@ func (r *remains) add(s statement) {
 		r.keep()
 	case s.is(0, "declare"):
 		r.takeBack("close all; ")
-	case s.is(0, "do") && s.mayLeave():
+	case s.is(0, "do"):
+		r.addCode(s)
+	}
+	if s.updatesSettings() {
 		r.keep()
 	}
 	for i, t := range s {
@@ -220,6 +226,11 @@ func (s statement) settingAt(i int) string {
 	return ""
 }
 
+// updatesSettings reports whether there is an update and the view that makes a setting of one.
+func (s statement) updatesSettings() bool {
+	return s.has("update") && slices.ContainsFunc(s, func(t lexeme) bool { return t.names("pg_settings") })
+}
+
 // setsAt reports whether the lexeme at i is a call of set_config.
 func (s statement) setsAt(i int) bool { return s[i].names("set_config") && s.isSign(i+1, "(") }
 
@@ -274,25 +285,32 @@ func (s statement) temporaryAt(i int) bool {
 	}
 }
 
-// mayLeave reports whether a block of code may leave something behind: it has a word for it.
-func (s statement) mayLeave() bool {
+// addCode adds what the blocks of code in a statement may leave behind: they have a word for it.
+func (r *remains) addCode(s statement) {
 	for _, t := range s {
 		if t.kind != plainString && t.kind != constant {
 			continue
 		}
 		text, known := t.value()
 		if !known {
-			return true
+			r.keep()
+			return
 		}
 		var room [64]lexeme
 		code := statement(lexemesOf(room[:0], text))
+		if code.updatesSettings() {
+			r.keep()
+		}
 		for i := range code {
-			if code.leavesAt(i) {
-				return true
+			switch {
+			case code.leavesAt(i):
+				r.keep()
+				return
+			case code.is(i, "cursor"), code.is(i, "open") && code.beginsAt(i):
+				r.takeBack("close all; ")
 			}
 		}
 	}
-	return false
 }
 
 // leavesAt reports whether the lexeme at i of a block of code is a word that leaves something behind. There are none for what
