@@ -42,7 +42,7 @@ func remainsOf(sql string) (r remains) {
 			body = !s.is(0, "end")
 		default:
 			r.add(s)
-			body = s.is(0, "create") && s.hasBoth("begin", "atomic") // up to its END it is a function's
+			body = s.is(0, "create") && s.hasBoth("begin", "atomic") && !s.hasBoth("atomic", "end") // up to its END it is a function's
 		}
 	}
 	return r

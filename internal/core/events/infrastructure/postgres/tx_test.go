@@ -19,6 +19,7 @@ func TestTxControlIsRefused(t *testing.T) {
 		"select 1; commit", "select 1;;/* */Rollback;begin", "select 1; rollback transaction", "select ';' ; -- ;\nend",
 		"select E'it\\'s' ; commit --'", "select $a$ $b$ $a$; commit", `select 1 as ";"; commit`, "select 'it''s'; abort", "select $1; commit", "select a$$; commit --$$",
 		"create function f() returns int begin atomic select 1; select 2; end; commit", "create table t (atomic int); commit",
+		"create function f() returns void begin atomic end; commit",
 		"select E'a'\n'x\\''; rollback; begin; select '1'", "select e'a' -- it's\n\t-- so\n'x\\''; commit; select '1'", "select E'a'\r'b'\n'x\\''; commit --'",
 		"select E'a' 'x\\'; commit --'", "select E'a' /*\n*/ 'x\\'; commit --'", "select 'a'\n'x\\'; commit --'", "select U&'a'\n'x\\'; commit --'",
 	} {
@@ -40,7 +41,7 @@ func TestTxControlIsRefused(t *testing.T) {
 		"select 1", "rollback to savepoint a", "savepoint a", "Rollback Work to a", "release a", "/* commit */ select 1", "-- commit", "/* never ends", "",
 		"select '; commit'", "select $$; commit$$", "select $a$;commit;$$;commit$a$", `select 1 as "; commit"`, "select 'it''; commit'", "select E'\\'; commit'",
 		"select U&'\\'; select '; commit", "'", `"`, "$", "$$", "$a", "select 1 /* ; commit */; select 2 -- ; commit", "select case when true then 1 end",
-		"create function f() returns int begin atomic select 1; select 2; end", "create rule r as on update to t do also (select 1; select 2)",
+		"create function f() returns int begin atomic select 1; select 2; end", "create function f() returns int begin atomic select case when true then 1 end; select 2; end", "create rule r as on update to t do also (select 1; select 2)",
 		"select \"a\"\"; commit\"", "select E'a'\n'\\'; commit'", "select 'a' -- '\n'; commit'",
 	} {
 		if err := new(lentTx).begin(sql); err != nil {
@@ -89,7 +90,7 @@ func TestWhatATextLeavesBehind(t *testing.T) {
 			"do $$ begin perform set_config('app.x', 'x', true); end $$", "do $a$ begin set local app.x = 1; end $a$", "do 'begin execute ''set app.x = 1''; end'", "do E'begin null; end'", "do language plpgsql 'begin perform PG_ADVISORY_LOCK(1); end'",
 			"update pg_catalog.pg_settings set setting = '77s' where name = 'statement_timeout'", `with x as (update "pg_settings" set setting = '1' returning 1) select * from x`,
 			"UPDATE PG_SETTINGS set setting = '1'", "do $$ begin update pg_settings set setting = '1'; end $$",
-			"do 'set app.x = 1'", "do 'begin se'\n't app.x = 1; end'", "do $$ begin null; reset all; end $$", "do $$ begin if a then discard temp; else load 'x'; end if; end $$", "do $$ begin if a then null; else listen x; end if; end $$",
+			"create function f() returns void begin atomic end; set app.x = 1", "do 'set app.x = 1'", "do 'begin se'\n't app.x = 1; end'", "do $$ begin null; reset all; end $$", "do $$ begin if a then discard temp; else load 'x'; end if; end $$", "do $$ begin if a then null; else listen x; end if; end $$",
 			"do $$ begin loop set app.x = 1; end loop; end $$", "do $$ begin <<a>> set app.x = 1; end $$", "do $$ begin create temp table t (n int); end $$", "do $$ begin select 1 into temp t; end $$",
 			"do $$ declare function text; begin execute function; end $$", "do $$ begin for r in execute function loop null; end loop; end $$", "do $$ begin open c for execute procedure; end $$",
 			"declare c cursor with hold for select 1", "set session characteristics as transaction read only", "set role none",
