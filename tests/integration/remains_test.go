@@ -35,9 +35,9 @@ var whatHandlersLeave = []string{
 	"select 1; set app.tenant = 'x'", "select ';'; set local app.tenant = 'x'", "update platform.effects set n = n where set_config('app.tenant', 'x', true) is null",
 	"do $$ begin perform set_config('app.tenant', 'x', false); end $$", "do $$ begin set local statement_timeout = 1; end $$", "do 'begin execute ''set local app.tenant = 1''; end'",
 	"set local client_encoding = 'LATIN1'; set local row_security = off", "set local names 'LATIN1'",
-	"update pg_catalog.pg_settings set setting = '77s' where name = 'statement_timeout'",
+	"update pg_catalog.pg_settings set setting = '77MB' where name = 'work_mem'",
 	// no settings at all
-	"do $$ declare c cursor for select 1; begin open c; end $$",
+	"do $$ declare c refcursor = 'c'; begin open c for select 1; end $$",
 	"declare c cursor for select 1", "declare c cursor with hold for select 1", "select 1 as n into temp left_behind", "create temp table left_behind (n int) on commit drop", "prepare p as select 1",
 }
 
