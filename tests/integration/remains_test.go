@@ -35,7 +35,9 @@ var whatHandlersLeave = []string{
 	"select 1; set app.tenant = 'x'", "select ';'; set local app.tenant = 'x'", "update platform.effects set n = n where set_config('app.tenant', 'x', true) is null",
 	"do $$ begin perform set_config('app.tenant', 'x', false); end $$", "do $$ begin set local statement_timeout = 1; end $$", "do 'begin execute ''set local app.tenant = 1''; end'",
 	"set local client_encoding = 'LATIN1'; set local row_security = off", "set local names 'LATIN1'",
+	"update pg_catalog.pg_settings set setting = '77MB' where name = 'work_mem'",
 	// no settings at all
+	"do $$ declare c refcursor = 'c'; begin open c for select 1; end $$",
 	"declare c cursor for select 1", "declare c cursor with hold for select 1", "select 1 as n into temp left_behind", "create temp table left_behind (n int) on commit drop", "prepare p as select 1",
 }
 
@@ -195,7 +197,8 @@ func TestAProbedSettingIsNoFailure(t *testing.T) {
 // A statement that ends the transaction, wherever it stands, is refused, and costs nobody else anything: not in a batch, and not
 // among completions.
 func TestAHiddenEndIsRefused(t *testing.T) {
-	for _, sql := range []string{"select 1; rollback", "select 1; commit", "select 1; rollback; begin", "select ';' /* ; */; -- \n commit and chain"} {
+	for _, sql := range []string{"select 1; rollback", "select 1; commit", "select 1; rollback; begin", "select ';' /* ; */; -- \n commit and chain",
+		"select E'a' -- it's\n'x\\''; rollback; begin; select '1'"} {
 		t.Run(sql, func(t *testing.T) {
 			hidden := func(name string, refused *int) func(context.Context, events.Tx, events.Envelope) error {
 				return func(ctx context.Context, tx events.Tx, e events.Envelope) error {

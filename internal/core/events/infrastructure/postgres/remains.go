@@ -42,7 +42,7 @@ func remainsOf(sql string) (r remains) {
 			body = !s.is(0, "end")
 		default:
 			r.add(s)
-			body = s.is(0, "create") && s.hasBoth("begin", "atomic") // up to its END it is a function's
+			body = s.is(0, "create") && s.hasBoth("begin", "atomic") && !s.hasBoth("atomic", "end") // up to its END it is a function's
 		}
 	}
 	return r
@@ -77,6 +77,9 @@ func leavesNothing(sql string) bool {
 			if i >= 3 && strings.EqualFold(sql[i-3:i+1], "temp") {
 				return false
 			}
+			if i+5 <= len(sql) && strings.EqualFold(sql[i:i+5], "pg_se") { // of pg_settings
+				return false
+			}
 		}
 	}
 	return true
@@ -99,7 +102,10 @@ func (r *remains) add(s statement) {
 		r.keep()
 	case s.is(0, "declare"):
 		r.takeBack("close all; ")
-	case s.is(0, "do") && s.mayLeave():
+	case s.is(0, "do"):
+		r.addCode(s)
+	}
+	if s.updatesSettings() {
 		r.keep()
 	}
 	for i, t := range s {
@@ -107,14 +113,16 @@ func (r *remains) add(s statement) {
 		case t.kind == oddName:
 			r.keep()
 		case t.kind != word && t.kind != quotedName:
-		case t.names("set_config"):
+		case r.kept: // no more to find
+			return
+		case s.setsAt(i):
 			local, name := s.configAt(i + 1)
 			if local {
 				r.setLocally(name)
 			} else {
 				r.keep()
 			}
-		case t.locksForSession(), s.temporaryAt(i):
+		case s.locksAt(i), s.temporaryAt(i):
 			r.keep()
 		}
 	}
@@ -132,9 +140,20 @@ func (r *remains) setLocally(name string) {
 	r.takeBack("select pg_catalog.set_config('" + strings.ToLower(name) + "', null, true); ")
 }
 
+// A text may be long, and reading it may not take long: so many settings are taken back, and so many lexemes read of a name or
+// of the arguments of set_config.
+const (
+	maxUndo      = 100
+	maxArguments = 1000
+)
+
 func (r *remains) takeBack(sql string) {
-	if !slices.Contains(r.undo, sql) {
+	switch {
+	case slices.Contains(r.undo, sql):
+	case len(r.undo) < maxUndo:
 		r.undo = append(r.undo, sql)
+	default:
+		r.opaque = true
 	}
 }
 
@@ -194,7 +213,7 @@ func (s statement) settingAt(i int) string {
 		return "timezone"
 	}
 	name := ""
-	for ; i < len(s) && (s[i].kind == word || s[i].kind == quotedName) && len(s[i].content()) <= maxName; i += 2 {
+	for end := min(len(s), i+maxArguments); i < end && (s[i].kind == word || s[i].kind == quotedName) && len(s[i].content()) <= maxName; i += 2 {
 		name += s[i].content()
 		if s.isSign(i+1, "=") || s.is(i+1, "to") {
 			return name
@@ -207,29 +226,49 @@ func (s statement) settingAt(i int) string {
 	return ""
 }
 
+// updatesSettings reports whether there is an update and the view that makes a setting of one.
+func (s statement) updatesSettings() bool {
+	return s.has("update") && slices.ContainsFunc(s, func(t lexeme) bool { return t.names("pg_settings") })
+}
+
+// setsAt reports whether the lexeme at i is a call of set_config.
+func (s statement) setsAt(i int) bool { return s[i].names("set_config") && s.isSign(i+1, "(") }
+
+// locksAt reports whether the lexeme at i is a call that takes a session's advisory lock.
+func (s statement) locksAt(i int) bool {
+	t := s[i]
+	return (t.kind == word || t.kind == quotedName) && s.isSign(i+1, "(") && strings.Contains(strings.ToLower(t.text), "advisory_lock")
+}
+
 // configAt reads the arguments of set_config from the bracket at i on: whether it sets for the transaction only, and which
 // parameter, "" if it is not named plainly.
 func (s statement) configAt(i int) (local bool, name string) {
-	if !s.isSign(i, "(") {
-		return false, ""
-	}
 	if i+2 < len(s) && s[i+1].kind == plainString && s.isSign(i+2, ",") {
 		name = s[i+1].content()
 	}
-	commas, depth := 0, 0
-	for i++; i < len(s); i++ {
+	commas, depth, third := 0, 0, 0
+	end := min(len(s), i+maxArguments)
+	for i++; i < end; i++ {
 		switch {
 		case s.isSign(i, "(") || s.isSign(i, "["):
 			depth++
 		case (s.isSign(i, ")") || s.isSign(i, "]")) && depth > 0:
 			depth--
 		case s.isSign(i, ")"):
-			return commas == 2 && s.is(i-1, "true") && s.isSign(i-2, ","), name
+			return commas == 2 && s[third:i].isTrue(), name
 		case s.isSign(i, ",") && depth == 0:
-			commas++
+			commas, third = commas+1, i+1
 		}
 	}
 	return false, ""
+}
+
+// isTrue reports whether it is plainly true, or 't', or either as a boolean.
+func (s statement) isTrue() bool {
+	if len(s) == 4 && s.isSign(1, ":") && s.isSign(2, ":") && s.is(3, "bool", "boolean") {
+		s = s[:1]
+	}
+	return len(s) == 1 && (s.is(0, "true") || s[0].text == "'t'" || s[0].text == "'true'")
 }
 
 // temporaryAt reports whether the lexeme at i is of something temporary that is created.
@@ -246,28 +285,51 @@ func (s statement) temporaryAt(i int) bool {
 	}
 }
 
-// mayLeave reports whether a block of code may leave something behind: it has a word for it, wherever.
-func (s statement) mayLeave() bool {
+// addCode adds what the blocks of code in a statement may leave behind: they have a word for it.
+func (r *remains) addCode(s statement) {
 	for _, t := range s {
 		if t.kind != plainString && t.kind != constant {
 			continue
 		}
-		code, known := t.value()
+		text, known := t.value()
 		if !known {
-			return true
+			r.keep()
+			return
 		}
 		var room [64]lexeme
-		for _, t := range lexemesOf(room[:0], code) {
-			if t.kind == oddName || t.locksForSession() || slices.ContainsFunc(leavingWords, t.names) {
-				return true
+		code := statement(lexemesOf(room[:0], text))
+		if code.updatesSettings() {
+			r.keep()
+		}
+		for i := range code {
+			switch {
+			case code.leavesAt(i):
+				r.keep()
+				return
+			case code.is(i, "cursor"), code.is(i, "open") && code.beginsAt(i):
+				r.takeBack("close all; ")
 			}
 		}
 	}
-	return false
 }
 
-// leavingWords are without those that code cannot execute but by EXECUTE.
-var leavingWords = []string{"set", "set_config", "reset", "discard", "listen", "load", "temp", "temporary", "pg_temp", "execute"}
+// leavesAt reports whether the lexeme at i of a block of code is a word that leaves something behind. There are none for what
+// code cannot execute but by EXECUTE.
+func (s statement) leavesAt(i int) bool {
+	switch t := s[i]; {
+	case t.kind == oddName, s.setsAt(i), s.locksAt(i), s.temporaryAt(i):
+		return true
+	case t.names("execute"): // but not a trigger's
+		return !s.is(i+1, "function", "procedure") || s.beginsAt(i) || s.is(i-1, "query", "in", "for")
+	default:
+		return s.is(i, "set", "reset", "discard", "listen", "load") && s.beginsAt(i)
+	}
+}
+
+// beginsAt reports whether a statement of a block of code can begin at i.
+func (s statement) beginsAt(i int) bool {
+	return i == 0 || s.isSign(i-1, ";") || s.isSign(i-1, ">") || s.is(i-1, "begin", "then", "else", "loop")
+}
 
 // lexeme is a part of a text of SQL.
 type lexeme struct {
@@ -282,7 +344,7 @@ const (
 	word                          // a keyword or a name
 	quotedName                    // a name in quotes
 	oddName                       // a name in another spelling: U&"..."
-	plainString                   // in quotes, without any in it
+	plainString                   // in quotes, in one piece and without any in it
 	constant                      // another constant
 	sign                          // one other character
 )
@@ -295,11 +357,12 @@ func (t lexeme) content() string {
 	return strings.Trim(t.text, `'"`)
 }
 
-// value is what a constant stands for, if it is not spelled with escapes.
+// value is what a constant stands for, if it is not spelled with escapes or in pieces.
 func (t lexeme) value() (string, bool) {
 	switch t.text[0] {
 	case '\'':
-		return strings.ReplaceAll(strings.Trim(t.text, "'"), "''", "'"), true
+		text := strings.Trim(t.text, "'")
+		return strings.ReplaceAll(text, "''", "'"), !strings.Contains(strings.ReplaceAll(text, "''", ""), "'")
 	case '$':
 		tag := t.text[:strings.IndexByte(t.text[1:], '$')+2]
 		return strings.TrimSuffix(t.text[len(tag):], tag), true
@@ -311,11 +374,6 @@ func (t lexeme) value() (string, bool) {
 // names reports whether a lexeme is this name.
 func (t lexeme) names(what string) bool {
 	return len(t.text) >= len(what) && (t.kind == word || t.kind == quotedName) && strings.EqualFold(t.content(), what)
-}
-
-// locksForSession reports whether a lexeme names a function that takes a session's advisory lock.
-func (t lexeme) locksForSession() bool {
-	return (t.kind == word || t.kind == quotedName) && len(t.text) >= len("pg_advisory_lock") && strings.Contains(strings.ToLower(t.text), "advisory_lock")
 }
 
 // lexemesOf appends the lexemes of a text, without blanks and comments.
@@ -334,17 +392,14 @@ func lexemesOf(to []lexeme, sql string) []lexeme {
 // to the end, and the server refuses it.
 func nextLexeme(sql string) (lexemeKind, int) {
 	switch c := sql[0]; {
-	case strings.IndexByte(" \t\r\n\f\v", c) >= 0:
+	case isBlank(c):
 		return blank, 1
 	case strings.HasPrefix(sql, "--"):
-		if n := strings.IndexAny(sql, "\r\n"); n > 0 {
-			return blank, n
-		}
-		return blank, len(sql)
+		return blank, lineLength(sql)
 	case strings.HasPrefix(sql, "/*"):
 		return blank, commentLength(sql)
 	case c == '\'':
-		n := quotedLength(sql, false)
+		n := stringLength(sql, false)
 		if strings.Contains(strings.Trim(sql[:n], "'"), "'") {
 			return constant, n
 		}
@@ -365,16 +420,26 @@ func nextLexeme(sql string) (lexemeKind, int) {
 	first, rest := sql[:n], sql[n:]
 	switch {
 	case strings.EqualFold(first, "e") && strings.HasPrefix(rest, "'"):
-		return constant, n + quotedLength(rest, true)
+		return constant, n + stringLength(rest, true)
 	case strings.EqualFold(first, "u") && strings.HasPrefix(rest, "&'"):
-		return constant, n + 1 + quotedLength(rest[1:], false)
+		return constant, n + 1 + stringLength(rest[1:], false)
 	case strings.EqualFold(first, "u") && strings.HasPrefix(rest, `&"`):
 		return oddName, n + 1 + quotedLength(rest[1:], false)
 	}
 	return word, n
 }
 
+func isBlank(c byte) bool { return strings.IndexByte(" \t\r\n\f\v", c) >= 0 }
+
 func isDigit(c byte) bool { return '0' <= c && c <= '9' }
+
+// lineLength is how much of sql stands before the end of its line.
+func lineLength(sql string) int {
+	if n := strings.IndexAny(sql, "\r\n"); n >= 0 {
+		return n
+	}
+	return len(sql)
+}
 
 // wordLength is how much of sql is a word, or a number.
 func wordLength(sql string) int {
@@ -386,6 +451,25 @@ func wordLength(sql string) int {
 			break
 		}
 		n++
+	}
+	return n
+}
+
+// stringLength is the length of a constant in quotes with what continues it: more of it after blanks with a newline.
+func stringLength(sql string, escapes bool) int {
+	n := quotedLength(sql, escapes)
+	for next := n; next < len(sql); {
+		switch {
+		case isBlank(sql[next]):
+			next++
+		case strings.HasPrefix(sql[next:], "--"):
+			next += lineLength(sql[next:])
+		case sql[next] == '\'' && strings.ContainsAny(sql[n:next], "\r\n"):
+			n = next + quotedLength(sql[next:], escapes)
+			next = n
+		default:
+			return n
+		}
 	}
 	return n
 }

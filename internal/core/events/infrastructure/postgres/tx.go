@@ -88,7 +88,7 @@ func (l *lentTx) begin(statements ...string) error {
 func (l *lentTx) beginWith(sql string, args []any) error {
 	// several statements in one text, with arguments
 	if slices.Contains(args, any(pgx.QueryExecModeSimpleProtocol)) {
-		return &controlError{"the simple protocol"}
+		return &controlError{"leave pgx.QueryExecModeSimpleProtocol out, several statements could hide behind it"}
 	}
 	return l.begin(sql)
 }
