@@ -216,11 +216,17 @@ func TestNotNullThatIsNotChecked(t *testing.T) {
 	if err := p.admin.QueryRow(p.ctx, "select current_setting('server_version_num')::integer").Scan(&version); err != nil {
 		t.Fatal(err)
 	}
-	if version < 180000 {
-		t.Skip("it is checked")
-	}
 	p.exec("alter table core.outbox alter column attempts drop not null; " + insert(cards, "1", "outbox_gen_1", "1 minute") + "; update core.outbox set attempts = null")
-	p.exec("alter table core.outbox add constraint given not null attempts not valid")
+	_, err := p.admin.Exec(p.ctx, "alter table core.outbox add constraint given not null attempts not valid")
+	if version < 180000 {
+		if err == nil {
+			t.Error("it may be before, too")
+		}
+		return
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
 	if found := p.examine("schema", nil).Findings; len(found) != 1 || !strings.Contains(found[0].Seen, "column core.outbox.attempts is altered: it is integer not null not valid default 0, and") {
 		t.Errorf("it says %+v", found)
 	}
