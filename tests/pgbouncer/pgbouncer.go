@@ -124,6 +124,7 @@ pool_mode = %s
 default_pool_size = 30
 max_client_conn = 200
 server_lifetime = 3600
+server_login_retry = 1
 `, b.database, u.Hostname(), u.Port(), quoted(u.User.Username()), quoted(password), b.port, b.mode)
 	must(t, os.WriteFile(b.file(), []byte(text), 0o644))
 }
