@@ -792,6 +792,10 @@ func TestWhoKeepsTheLeadIsNamed(t *testing.T) {
 	if _, err := keeper.Exec(p.ctx, "begin; select from core.leads where duty = 'reap' for key share"); err != nil {
 		t.Fatal(err)
 	}
+	elsewhere := pgtest.Conn(t, pgtest.New(t)) // where the table has the same number
+	if _, err := elsewhere.Exec(p.ctx, "begin; select from core.leads where duty = 'reap' for key share"); err != nil {
+		t.Fatal(err)
+	}
 	who := fmt.Sprintf("session %d of postgres", keeper.PgConn().PID())
 	result := p.examine("leases", nil)
 	if len(result.Findings) != 2 || !strings.Contains(result.Findings[1].Seen, who) {

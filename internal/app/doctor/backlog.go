@@ -226,7 +226,7 @@ func leadHolders(ctx context.Context, v *visit) ([]leadHolder, error) {
 	return all[leadHolder](ctx, v, `
 select l.pid, format('session %s of %s (%s)', l.pid, coalesce(a.usename, 'unknown'), coalesce(nullif(a.application_name, ''), 'unnamed')) as who
 from pg_locks l join pg_stat_activity a on a.pid = l.pid
-where l.relation = 'core.leads'::regclass and l.granted and l.mode <> 'AccessShareLock'
+where l.relation = 'core.leads'::regclass and l.database = (select d.oid from pg_database d where d.datname = current_database()) and l.granted and l.mode <> 'AccessShareLock'
   and (a.state like 'idle in transaction%' or a.xact_start < statement_timestamp() - make_interval(secs => $1))
 group by l.pid, a.usename, a.application_name order by l.pid`, overdueAfter)
 }

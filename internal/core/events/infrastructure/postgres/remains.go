@@ -48,7 +48,7 @@ func remainsOf(sql string) (r remains) {
 	return r
 }
 
-// leavesNothing finds most texts that leave nothing behind, at a third of the cost: one statement of the usual kind, without a part of
+// leavesNothing finds most texts that leave nothing behind, for less than reading them: one statement of the usual kind, without a part of
 // any word that would tell, wherever.
 func leavesNothing(sql string) bool {
 	kind, n := blank, 0
