@@ -443,7 +443,7 @@ func TestRetireRacesPublishers(t *testing.T) {
 			}
 			if c.inside {
 				go after()
-				waitFor(t, d.admin, fmt.Sprintf("select exists (select from pg_locks where locktype = 'advisory' and objid = %d and not granted)", advisory))
+				waitFor(t, d.admin, fmt.Sprintf("select exists (select from pg_locks where database = (select oid from pg_database where datname = current_database()) and locktype = 'advisory' and objid = %d and not granted)", advisory))
 			}
 			if c.closing != "" {
 				if answer := retire(t, operator); !strings.HasPrefix(answer, c.closing) {

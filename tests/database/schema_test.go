@@ -483,9 +483,9 @@ func TestAMigrationWaitsWithoutBlockingPublishers(t *testing.T) {
 	publisher, watcher := pgtest.Conn(t, at), pgtest.Conn(t, at)
 	exec(t, publisher, "select core.generation_register(1); set statement_timeout = '2s'")
 	for range 3 {
-		waitFor(t, watcher, "select exists (select from pg_locks where relation = 'core.outbox'::regclass and not granted)")
+		waitFor(t, watcher, "select exists (select from pg_locks where database = (select oid from pg_database where datname = current_database()) and relation = 'core.outbox'::regclass and not granted)")
 		exec(t, publisher, "select core.outbox_publish('worlds.world_model_card.published', 'worlds', '{\"card_id\": \"c\", \"version\": 1, \"title\": \"t\"}')")
-		waitFor(t, watcher, "select not exists (select from pg_locks where relation = 'core.outbox'::regclass and not granted)")
+		waitFor(t, watcher, "select not exists (select from pg_locks where database = (select oid from pg_database where datname = current_database()) and relation = 'core.outbox'::regclass and not granted)")
 	}
 	// the builds of indexes that follow wait for whoever sees what was before, and nobody for them
 	snapshot := begin(t, pgtest.Conn(t, at))
@@ -523,7 +523,7 @@ func TestAnIndexWaitsWithoutBlockingPublishers(t *testing.T) {
 	ctx := deadline(t)
 	go func() { migrated <- migrateUp(ctx, at) }()
 	watcher := pgtest.Conn(t, at)
-	waiting := "exists (select from pg_locks where not granted and relation in ('core.operator_actions'::regclass, 'core.operator_actions_acted_at'::regclass))"
+	waiting := "exists (select from pg_locks where database = (select oid from pg_database where datname = current_database()) and not granted and relation in ('core.operator_actions'::regclass, 'core.operator_actions_acted_at'::regclass))"
 	for range 2 { // turns
 		waitFor(t, watcher, "select "+waiting)
 		waitFor(t, watcher, "select not "+waiting)
@@ -568,7 +568,7 @@ func TestAStepDownWaitsWithoutBlockingPublishers(t *testing.T) {
 				_, err := undo(ctx, migrator)
 				undone <- err
 			}()
-			waiting := "exists (select from pg_locks where relation = 'core.leads'::regclass and not granted)"
+			waiting := "exists (select from pg_locks where database = (select oid from pg_database where datname = current_database()) and relation = 'core.leads'::regclass and not granted)"
 			waitFor(t, watcher, "select "+waiting)
 			waitFor(t, watcher, "select not "+waiting)
 			if meanwhile {

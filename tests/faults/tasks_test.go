@@ -151,7 +151,7 @@ func TestATaskOutlivesItsWorkers(t *testing.T) {
 		{"in the middle of looking the card up", func(t *tasks, conn *pgx.Conn) (func() bool, func()) {
 			exec(t, conn, "begin; lock table worlds.world_model_cards in access exclusive mode")
 			return func() bool {
-				return one[bool](t.bundle, "select exists (select from pg_locks where relation = 'worlds.world_model_cards'::regclass and not granted)")
+				return one[bool](t.bundle, "select exists (select from pg_locks where database = (select oid from pg_database where datname = current_database()) and relation = 'worlds.world_model_cards'::regclass and not granted)")
 			}, func() { exec(t, conn, "rollback") }
 		}},
 		writing("running 1"),

@@ -730,7 +730,8 @@ func TestADecisionOutlivesTheConnectionItIsAppliedOn(t *testing.T) {
 	decision := o.decide(b.candidateID(memory), "approve", time.Now())
 	b.eventually("a handler is cut off", func() bool {
 		return one[int](b, `select count(pg_terminate_backend(pid))::int from pg_locks
-			where not granted and relation = 'worlds.curation_rulings'::regclass`) > 0
+			where not granted and relation = 'worlds.curation_rulings'::regclass
+			and database = (select oid from pg_database where datname = current_database())`) > 0
 	})
 	must(t, other.Rollback(b.ctx))
 	l.eventuallyDelivered(2)

@@ -369,7 +369,7 @@ func TestWhatFailsAnewWhileItIsSelectedIsLeftOut(t *testing.T) {
 		selected <- s
 	}()
 	b.eventually("the events are being read", func() bool {
-		return one[bool](b, "select exists (select from pg_locks where locktype = 'advisory' and objid = 77 and not granted)")
+		return one[bool](b, "select exists (select from pg_locks where database = (select oid from pg_database where datname = current_database()) and locktype = 'advisory' and objid = 77 and not granted)")
 	})
 	b.exec("update core.outbox set claimed_at = clock_timestamp() where payload ->> 'n' = '1'")
 	_, err = held.Exec(b.ctx, "select pg_advisory_unlock(77)")

@@ -83,7 +83,7 @@ func TestAKilledSweepIsTakenUp(t *testing.T) {
 	_, err = holder.Exec(b.ctx, "select pg_advisory_lock(77)")
 	must(t, err)
 	first, log := b.sweeper("first")
-	stands := "select count(*) from pg_locks where locktype = 'advisory' and objid = 77 and not granted"
+	stands := "select count(*) from pg_locks where database = (select oid from pg_database where datname = current_database()) and locktype = 'advisory' and objid = 77 and not granted"
 	b.eventually("the sweep is in the middle", func() bool { return one[int](b, stands) == 1 })
 	second := retentionpg.New(b.pool, "spectral_worker")
 	if _, err := second.Sweep(b.ctx, retention.Batch{Run: uuid.New(), By: "second", MaxRows: 5, MaxSeconds: 1}); err != retention.ErrNotLeading { //nolint:errorlint // the very error
@@ -92,7 +92,7 @@ func TestAKilledSweepIsTakenUp(t *testing.T) {
 	if n := one[int](b, tombstoned); n != 10 {
 		t.Fatalf("%d events are tombstoned by two batches, want 10", n)
 	}
-	b.exec("select pg_terminate_backend(pid) from pg_locks where locktype = 'advisory' and objid = 77 and not granted")
+	b.exec("select pg_terminate_backend(pid) from pg_locks where database = (select oid from pg_database where datname = current_database()) and locktype = 'advisory' and objid = 77 and not granted")
 	b.eventually("the lost connection is logged", func() bool { return log.String() != "" })
 	must(t, first.Stop(b.ctx))
 	if n := one[int](b, tombstoned); n != 10 {
