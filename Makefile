@@ -28,15 +28,15 @@ lint: ## run golangci-lint
 fmt: ## format the Go code
 	$(tool) golangci-lint fmt
 
-generate: ## write what follows from the code and db/: queries, who consumes what, contracts, catalog, schema, privileges
+generate: ## write what follows from the code and db/: functions in migrations, queries, who consumes what, contracts, catalog, schema, privileges
+	go test ./tests/architecture -run '^(TestMigrationsHoldTheFunctions|TestTopology)$$' -update
 	$(tool) sqlc generate
-	go test ./tests/architecture -run '^TestTopology$$' -update
 	go test ./tests/contracts -run '^(TestSnapshots|TestCatalog)$$' -update
 	go test ./tests/database -run '^(TestSchema|TestPrivileges)$$' -update
 	go test ./internal/app/cli -run '^TestConfigurationIsDocumented$$' -update
 
 verify-generated: ## fail if generate would change anything
-	go test ./tests/architecture -tags=sqlc -run '^(TestGeneratedQueriesAreCurrent|TestTopology)$$'
+	go test ./tests/architecture -tags=sqlc -run '^(TestMigrationsHoldTheFunctions|TestGeneratedQueriesAreCurrent|TestTopology)$$'
 	go test ./tests/contracts -run '^(TestSnapshots|TestCatalog)$$'
 	go test ./tests/database -run '^(TestSchema|TestPrivileges)$$'
 	go test ./internal/app/cli -run '^TestConfigurationIsDocumented$$'

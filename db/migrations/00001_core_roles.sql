@@ -1,10 +1,11 @@
+-- +goose Up
+set local lock_timeout = '500ms';
+
 -- The group roles of the system (DESIGN: roles guard payload, history and mistakes).
 --
 -- Roles belong to the whole cluster, so another database, or another replica migrating at this
 -- moment, may be creating the same ones: every statement is retried on the errors such a race
 -- raises. Roles are never dropped: another database may still use them.
-
--- +goose Up
 -- +goose StatementBegin
 do $roles$
 declare
@@ -103,5 +104,56 @@ end
 $members$;
 -- +goose StatementEnd
 
+-- The schema core, and what a function made later allows by default: nothing to PUBLIC.
+create schema core authorization spectral_owner;
+set local role spectral_owner;
+alter default privileges for role spectral_owner revoke execute on functions from public;
+comment on schema core is 'The event substrate: outbox, dedup log, deployment generations.';
+grant usage on schema core to spectral_publisher, spectral_worker, spectral_operator, spectral_retention;
+
+-- +goose StatementBegin
+-- db/functions/uuid_v7.sql
+create function core.uuid_v7() returns uuid
+language sql volatile parallel safe
+set search_path = pg_catalog, core, pg_temp
+as $$
+  select encode(
+    -- a random version 4 UUID whose first six bytes become the time; 0100 + two bits = 0111
+    set_bit(set_bit(
+      overlay(uuid_send(gen_random_uuid())
+        placing substring(int8send((extract(epoch from clock_timestamp()) * 1000)::bigint) from 3)
+        from 1 for 6),
+      52, 1), 53, 1),
+    'hex')::uuid
+$$;
+grant execute on function core.uuid_v7() to spectral_operator, spectral_publisher, spectral_worker;
+-- +goose StatementEnd
+
+-- +goose StatementBegin
+-- db/functions/uuid_v7_floor.sql
+create function core.uuid_v7_floor(p_at timestamptz) returns uuid
+language sql immutable
+return (lpad(to_hex(floor(extract(epoch from p_at) * 1000)::bigint), 12, '0') || '00000000000000000000')::uuid;
+-- +goose StatementEnd
+
+reset role;
+
+-- A worker checks at its start that the database is migrated, and reads goose's own table for it.
+-- +goose StatementBegin
+do $$
+begin
+  set local lock_timeout = '5s';
+  -- under another name (goose -table) the table stays as it is: the check then asks for the privilege
+  if to_regclass('goose_db_version') is not null then
+    grant select on goose_db_version to spectral_worker, spectral_operator;
+  end if;
+end
+$$;
+-- +goose StatementEnd
+
 -- +goose Down
-select 'roles belong to the cluster and stay';
+set local lock_timeout = '500ms';
+drop function core.uuid_v7, core.uuid_v7_floor;
+drop schema core;
+alter default privileges for role spectral_owner grant execute on functions to public;
+-- roles belong to the cluster and stay

@@ -1,0 +1,97 @@
+-- core.outbox_adopt(p_from, p_to, p_limit, p_adopted_by, p_event_types, p_before) moves up to p_limit pending events of one generation into
+-- another, of the given types or of all, type by type, the first due of each first: generation and channel change, the processing class
+-- stays, and the listeners are woken. Returns how many; call it, in a transaction each, until it returns 0. While p_from gets more that may
+-- never be: with p_before, a time, only events are moved that were created before it. Left where they are: what a worker has locked or in flight, and what
+-- failed, which core.outbox_replay moves.
+--
+-- What was due is due anew, within its type in the same order, scheduled events keep their time: whoever consumes in p_to does not look for events that are due
+-- from before its floor (core.outbox_floor). What was counted stays counted (attempts, handler_failures, crashes): it is the same cycle with other
+-- workers, handlers of other names begin with none. What a worker had in hand that is gone is left for its own generation to judge
+-- (core.claim_verdict), for two minutes from when that was noticed; if nobody judges it, it is moved with one crash more.
+--
+-- Refuses a malformed argument (SP030) and what core.adoption_check does. A live p_from is warned of: its own workers compete. Writes core.outbox, core.operator_actions
+-- and, who is gone, core.workers; reads core.claim_journal.
+create function core.outbox_adopt(
+  p_from bigint, p_to bigint, p_limit integer default 1000, p_adopted_by text default null, p_event_types text[] default null,
+  p_before timestamptz default null
+) returns integer
+language plpgsql volatile security definer
+set search_path = pg_catalog, core, pg_temp
+set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off set enable_hashjoin = off set enable_mergejoin = off set jit = off
+as $$
+declare
+  v_xid xid8;
+  v_now timestamptz;
+  v_gone uuid[];
+  v_suspects uuid[];
+  v_died_of uuid[];
+  v_type text;
+  v_row record;
+  v_ids uuid[] := '{}';
+  v_occurred_ats timestamptz[] := '{}';
+  v_channel text;
+  v_id uuid;
+begin
+  if p_limit is null or p_limit not between 1 and 10000 then
+    raise exception 'limit: % must be from 1 to 10000', coalesce(p_limit::text, 'null') using errcode = 'SP030', column = 'limit';
+  end if;
+  if core.adoption_check(p_from, p_to, true) = 'live' then
+    raise warning 'from: generation % is live: its workers compete for its events, and more may come', p_from
+      using hint = format('select core.generation_drain(%s);', p_from);
+  end if;
+
+  v_xid := pg_current_xact_id(); -- before the time is read: core.outbox_floor
+  v_now := clock_timestamp();
+  perform core.workers_probe(gen_random_uuid(), 0); -- if no worker lives, nobody else notices who is gone
+  v_gone := core.workers_gone(null);
+  v_suspects := core.claim_suspects(null);
+  select array_agg(i.id) into v_died_of
+  from core.claim_journal j, unnest(j.ids) as i(id)
+  where j.generation = p_from and j.worker_id = any (v_gone) and j.server_started_at = pg_postmaster_start_time()
+    and core.claim_in_hand(array[i.id], j.claimed_at);
+
+  for v_type in
+    with recursive types as (
+      select (select min(o.event_type) from core.outbox o where o.generation = p_from and o.status = 'pending' and o.deleted_at is null) as t
+      union all
+      select (select min(o.event_type) from core.outbox o
+              where o.generation = p_from and o.event_type > y.t and o.status = 'pending' and o.deleted_at is null)
+      from types y where y.t is not null)
+    select y.t from types y where y.t is not null and (p_event_types is null or y.t = any (p_event_types))
+  loop
+    for v_row in
+      select o.id, o.occurred_at from core.outbox o
+      where o.generation = p_from and o.event_type = v_type and o.status = 'pending' and o.deleted_at is null
+        and (p_before is null or o.created_at < p_before)
+        and (v_suspects is null or o.id <> all (v_suspects))
+      order by o.available_at
+      limit p_limit - cardinality(v_ids) for update skip locked
+    loop
+      v_ids := v_ids || v_row.id;
+      v_occurred_ats := v_occurred_ats || v_row.occurred_at;
+    end loop;
+    exit when cardinality(v_ids) >= p_limit;
+  end loop;
+  if v_ids = '{}' then
+    return 0;
+  end if;
+  for v_channel, v_id in
+    with moved as (
+      update core.outbox o
+      set generation = p_to,
+          channel = 'outbox_gen_' || p_to || coalesce(substring(o.channel from '^outbox_gen_[0-9]+(_.+)$'), ''),
+          available_at = greatest(o.available_at, v_now + b.n * interval '1 microsecond'),
+          crashes = o.crashes + (o.id = any (coalesce(v_died_of, '{}')))::integer
+      from unnest(v_ids, v_occurred_ats) with ordinality as b(id, occurred_at, n)
+      where o.id = b.id and o.occurred_at = b.occurred_at
+      returning o.channel, o.id)
+    select distinct on (m.channel) m.channel, m.id from moved m order by m.channel
+  loop
+    perform pg_notify(v_channel, v_id::text);
+  end loop;
+  perform core.operator_action('adopt', p_adopted_by, v_ids, p_to,
+    jsonb_build_object('from', p_from, 'event_types', to_jsonb(p_event_types)));
+  return cardinality(v_ids);
+end
+$$;
+grant execute on function core.outbox_adopt(bigint, bigint, integer, text, text[], timestamptz) to spectral_operator;

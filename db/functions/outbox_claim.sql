@@ -1,0 +1,67 @@
+-- core.outbox_claim(p_generation, p_event_type, p_limit, p_floor, p_worker, p_crashed) claims up to
+-- p_limit due rows of one type and generation for the caller's transaction (row-locked mode): they
+-- stay pending under its row locks, and are free again when it ends. With p_crashed only rows that
+-- a worker died of, otherwise only others. Rows that others hold are skipped; so are those that a
+-- worker, other than p_worker, had in hand when its session ended. Rows available before p_floor
+-- are not looked for. Nothing of a type that is paused. No more than 16 MiB of payload and one row: they are all in
+-- memory at once. Locks core.outbox; reads core.workers, core.claim_journal, core.paused_types.
+create function core.outbox_claim(
+  p_generation bigint, p_event_type text, p_limit integer, p_floor timestamptz, p_worker uuid, p_crashed boolean)
+returns table (
+  event_id uuid, event_type text, event_version integer, occurred_at timestamptz, source text, target text,
+  content_class text, workspace_id uuid, payload jsonb, idempotency_key text, trace_context text,
+  attempts integer, available_at timestamptz, handler_failures jsonb, crashes integer)
+language plpgsql volatile security definer
+set search_path = pg_catalog, core, pg_temp
+set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off set jit = off
+as $$
+#variable_conflict use_column
+declare
+  v_suspects uuid[];
+  v_size bigint;
+  v_bytes bigint := 0;
+begin
+  if p_limit is null or p_limit not between 1 and 10000 then
+    raise exception 'p_limit %: must be from 1 to 10000', p_limit using errcode = 'invalid_parameter_value';
+  end if;
+  -- not in the queries: there it would cost a little for each row
+  if exists (select from core.paused_types p where p.generation = p_generation and p.event_type = p_event_type) then
+    return;
+  end if;
+  v_suspects := core.claim_suspects(p_worker);
+  if p_crashed then
+    return query
+      select o.id, o.event_type, o.event_version, o.occurred_at, o.source, o.target, o.content_class, o.workspace_id,
+             o.payload, o.idempotency_key, o.trace_context, o.attempts, o.available_at, o.handler_failures, o.crashes
+      from core.outbox o
+      where o.generation = p_generation and o.event_type = p_event_type
+        and o.status = 'pending' and o.deleted_at is null and o.crashes > 0
+        and o.available_at <= statement_timestamp()
+        and (v_suspects is null or o.id <> all (v_suspects))
+      order by o.available_at
+      limit p_limit
+      for update skip locked;
+    return;
+  end if;
+  -- a loop fetches, and so locks, little more than it returns
+  for event_id, event_type, event_version, occurred_at, source, target, content_class, workspace_id, payload,
+      idempotency_key, trace_context, attempts, available_at, handler_failures, crashes, v_size in
+    select o.id, o.event_type, o.event_version, o.occurred_at, o.source, o.target, o.content_class, o.workspace_id,
+           o.payload, o.idempotency_key, o.trace_context, o.attempts, o.available_at, o.handler_failures, o.crashes,
+           case when pg_column_compression(o.payload) is null then pg_column_size(o.payload) else octet_length(o.payload::text) end
+    from core.outbox o
+    where o.generation = p_generation and o.event_type = p_event_type
+      and o.status = 'pending' and o.deleted_at is null
+      and o.available_at >= p_floor and o.available_at <= statement_timestamp() and o.crashes = 0
+      and (v_suspects is null or o.id <> all (v_suspects))
+    order by o.available_at
+    limit p_limit
+    for update skip locked
+  loop
+    return next;
+    v_bytes := v_bytes + v_size;
+    exit when v_bytes >= 16777216;
+  end loop;
+end
+$$;
+grant execute on function core.outbox_claim(bigint, text, integer, timestamptz, uuid, boolean) to spectral_worker;

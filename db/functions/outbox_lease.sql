@@ -1,0 +1,88 @@
+-- core.outbox_lease(...) claims up to p_limit due rows of one type and generation beyond the caller's
+-- transaction (leased mode): they are in_flight under a fresh token each, for p_lease seconds from
+-- claimed_at on by the database clock, and the attempt is counted. Whatever is then done to one
+-- names its token. p_worker says who the caller is, differently for each start of a process, in at most 2,000 bytes; a name in p_handlers
+-- has 256 at most: what is written of a lease must fit when it runs out. handled lists
+-- those of p_handlers that have the event's key in core.event_handled already and need not run.
+-- p_crashes 0 takes only rows that no worker died of, n > 0 only those that 1 to n died of, null all. Rows that others hold are skipped; rows available
+-- before p_floor that no worker died of are not looked for.
+-- Nothing of a type that is paused. No more than 16 MiB of payload and one row. Writes core.outbox; reads core.event_handled,
+-- core.paused_types.
+create function core.outbox_lease(
+  p_generation bigint, p_event_type text, p_limit integer default 1, p_lease double precision default 300,
+  p_worker text default null, p_handlers text[] default '{}', p_floor timestamptz default '-infinity',
+  p_crashes integer default null)
+returns table (
+  event_id uuid, event_type text, event_version integer, occurred_at timestamptz, source text, target text,
+  content_class text, workspace_id uuid, payload jsonb, idempotency_key text, trace_context text,
+  attempts integer, handler_failures jsonb, crashes integer, claim_token uuid, handled text[])
+language plpgsql volatile security definer
+set search_path = pg_catalog, core, pg_temp
+set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off set jit = off
+as $$
+#variable_conflict use_column
+declare
+  v_due refcursor;
+  v_row record;
+  v_bytes bigint := 0;
+begin
+  if p_limit is null or p_limit not between 1 and 10000 then
+    raise exception 'p_limit %: must be from 1 to 10000', p_limit using errcode = 'invalid_parameter_value';
+  end if;
+  if p_lease is null or not (p_lease > 0 and p_lease <= 86400) then
+    raise exception 'p_lease %: must be above 0 and at most 86400 seconds', p_lease using errcode = 'invalid_parameter_value';
+  end if;
+  if octet_length(p_worker) > 2000 then
+    raise exception 'p_worker: % bytes, 2000 are the most', octet_length(p_worker) using errcode = 'invalid_parameter_value';
+  end if;
+  if exists (select from unnest(p_handlers) as h(name) where octet_length(h.name) > 256) then
+    raise exception 'p_handlers: a name has more than 256 bytes' using errcode = 'invalid_parameter_value';
+  end if;
+  if exists (select from core.paused_types p where p.generation = p_generation and p.event_type = p_event_type) then
+    return;
+  end if;
+  if p_crashes > 0 then
+    open v_due for
+      select o.id, o.payload, o.idempotency_key from core.outbox o
+      where o.generation = p_generation and o.event_type = p_event_type
+        and o.status = 'pending' and o.deleted_at is null and o.crashes > 0
+        and o.available_at <= statement_timestamp() and o.crashes <= p_crashes
+      order by o.available_at
+      limit p_limit
+      for update skip locked;
+  else
+    open v_due for
+      select o.id, o.payload, o.idempotency_key from core.outbox o
+      where o.generation = p_generation and o.event_type = p_event_type
+        and o.status = 'pending' and o.deleted_at is null
+        and o.available_at >= p_floor and o.available_at <= statement_timestamp()
+        and (p_crashes is null or o.crashes = 0)
+      order by o.available_at
+      limit p_limit
+      for update skip locked;
+  end if;
+  -- a loop fetches, and so locks, little more than it returns
+  loop
+    fetch v_due into v_row;
+    exit when not found;
+    update core.outbox o
+    set status = 'in_flight', claim_token = gen_random_uuid(), claimed_at = clock_timestamp(), claimed_by = p_worker,
+        lease_seconds = p_lease, attempts = least(o.attempts + 1, 1000000000),
+        lease_handler = case when cardinality(p_handlers) = 1 then p_handlers[1] end
+    where current of v_due
+    returning o.id, o.event_type, o.event_version, o.occurred_at, o.source, o.target, o.content_class, o.workspace_id,
+      o.payload, o.idempotency_key, o.trace_context, o.attempts, o.handler_failures, o.crashes, o.claim_token
+    into event_id, event_type, event_version, occurred_at, source, target, content_class, workspace_id,
+      payload, idempotency_key, trace_context, attempts, handler_failures, crashes, claim_token;
+    handled := array(select h.handler_name from core.event_handled h
+                     where h.handler_name = any (p_handlers) and h.idempotency_key = v_row.idempotency_key);
+    return next;
+    v_bytes := v_bytes + case when pg_column_compression(v_row.payload) is null then pg_column_size(v_row.payload)
+                              else octet_length(v_row.payload::text) end;
+    exit when v_bytes >= 16777216;
+  end loop;
+  close v_due;
+end
+$$;
+grant execute on function core.outbox_lease(bigint, text, integer, double precision, text, text[], timestamptz, integer)
+  to spectral_worker;

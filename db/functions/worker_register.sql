@@ -1,0 +1,27 @@
+-- core.worker_register(...) makes the calling session the one whose life is the worker's, and
+-- returns null. Two live workers of one generation with different handlers for one event type
+-- would starve each other's: then nothing is registered and the difference is returned as text.
+-- The worker's name is for people; p_handlers is {"event.type": ["sorted", "handler names"]}.
+-- Called again after a lost connection. Holds a lock of the session; writes core.workers; locks a row of core.leads.
+create function core.worker_register(p_worker uuid, p_generation bigint, p_name text, p_handlers jsonb) returns text
+language plpgsql volatile security definer
+set search_path = pg_catalog, core, pg_temp
+as $$
+declare
+  v_difference text;
+  v_session constant uuid := gen_random_uuid();
+begin
+  -- one at a time: of two that start together, the second sees the first
+  perform core.turn('register');
+  v_difference := core.worker_difference(p_worker, p_generation, p_handlers);
+  if v_difference is not null then
+    return v_difference;
+  end if;
+  perform pg_advisory_lock(core.worker_lock(v_session));
+  insert into core.workers (worker_id, session_id, generation, name, handlers)
+  values (p_worker, v_session, p_generation, p_name, p_handlers)
+  on conflict (worker_id) do update set session_id = v_session, gone_at = null;
+  return null;
+end
+$$;
+grant execute on function core.worker_register(uuid, bigint, text, jsonb) to spectral_worker;

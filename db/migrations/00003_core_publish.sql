@@ -1,0 +1,512 @@
+-- Publishing: what every producer calls, in any language, and what wakes the workers.
+
+-- +goose Up
+set local lock_timeout = '500ms';
+set local role spectral_owner;
+
+-- +goose StatementBegin
+-- db/functions/outbox_notify.sql
+create function core.outbox_notify() returns trigger
+language plpgsql volatile
+as $$
+declare
+  v_mark constant pg_catalog.text := pg_catalog.concat('spectral.rung_', NEW.channel);
+  v_unused pg_catalog.text;
+begin
+  if pg_catalog.texteq(pg_catalog.current_setting(v_mark, true), 'y') then
+    return null;
+  end if;
+  v_unused := pg_catalog.set_config(v_mark, 'y', true);
+  if pg_catalog.pg_try_advisory_xact_lock_shared(pg_catalog.hashtextextended(NEW.channel, 7310579632010148197)) then
+    if not pg_catalog.pg_try_advisory_xact_lock(pg_catalog.hashtextextended(NEW.channel, 2891336453310961517)) then
+      return null;
+    end if;
+  end if;
+  v_unused := pg_catalog.pg_notify(NEW.channel, NEW.id::pg_catalog.text);
+  return null;
+end
+$$;
+create constraint trigger outbox_notify
+  after insert on core.outbox
+  deferrable initially deferred
+  for each row when (new.status = 'pending')
+  execute function core.outbox_notify();
+-- +goose StatementEnd
+
+-- +goose StatementBegin
+-- db/functions/outbox_quiet.sql
+create function core.outbox_quiet(p_channel text) returns boolean
+language plpgsql volatile
+set search_path = pg_catalog, core, pg_temp
+as $$
+declare
+  v_quiet boolean := false;
+begin
+  begin
+    if pg_try_advisory_xact_lock(hashtextextended(p_channel, 7310579632010148197)) then
+      begin
+        v_quiet := pg_try_advisory_xact_lock(hashtextextended(p_channel, 2891336453310961517));
+        raise exception using errcode = 'SPA00', message = 'gives A back';
+      exception when sqlstate 'SPA00' then
+        null;
+      end;
+    end if;
+    raise exception using errcode = 'SPS00', message = 'gives S back';
+  exception when sqlstate 'SPS00' then
+    null;
+  end;
+  return v_quiet;
+end
+$$;
+grant execute on function core.outbox_quiet(text) to spectral_worker;
+-- +goose StatementEnd
+
+-- +goose StatementBegin
+-- db/functions/consumes.sql
+create function core.consumes(p_generation bigint, p_consumed_in jsonb, p_consumed boolean) returns boolean
+language sql immutable
+return coalesce((p_consumed_in ->> p_generation::text)::boolean, p_consumed);
+grant execute on function core.consumes(bigint, jsonb, boolean) to spectral_operator;
+-- +goose StatementEnd
+
+-- +goose StatementBegin
+-- db/functions/unconsumed.sql
+create function core.unconsumed(p_event_type text, p_event_version integer, p_generation bigint) returns boolean
+language sql stable
+return exists (select from core.event_types t
+  where t.event_type = p_event_type and t.event_version = p_event_version and not core.consumes(p_generation, t.consumed_in, t.consumed));
+grant execute on function core.unconsumed(text, integer, bigint) to spectral_operator;
+-- +goose StatementEnd
+
+-- +goose StatementBegin
+-- db/functions/outbox_insert.sql
+create function core.outbox_insert(
+  p_position integer, p_event_id uuid, p_event_type text, p_event_version integer, p_occurred_at timestamptz,
+  p_source text, p_target text, p_workspace_id uuid, p_payload jsonb, p_idempotency_key text,
+  p_trace_context text, p_available_at timestamptz, p_generation bigint, p_class text, p_content_class text
+) returns uuid
+language plpgsql volatile
+as $$
+declare
+  v_role constant text := current_setting('role');
+  v_invoker constant name := case v_role when 'none' then session_user else v_role::name end;
+  v_detail constant text := coalesce('event ' || p_position || ' of the call', 'docs/producers.md lists the refusals by SQLSTATE');
+  v_id constant uuid := coalesce(p_event_id, core.uuid_v7());
+  v_text text;
+  v_type core.event_types;
+  v_generation bigint;
+  v_allowed boolean;
+  v_status text;
+  v_closed_at timestamptz;
+  v_channel text;
+  v_fault record;
+  v_published integer;
+  v_unused text;
+  v_xid xid8;
+  v_now timestamptz;
+begin
+  if p_event_type is null or p_event_type !~ '^[a-z][a-z0-9_]*([.][a-z][a-z0-9_]*)+$' or octet_length(p_event_type) > 128 then
+    raise exception 'event_type: % must be lower-case words joined by dots, at most 128 bytes', coalesce(quote_literal(left(p_event_type, 200)), 'null')
+      using errcode = 'SP001', column = 'event_type', detail = v_detail, hint = 'like worlds.world_model_card.published';
+  end if;
+  if p_event_version is null or p_event_version not between 1 and 1000000 then
+    raise exception 'event_version: % must be from 1 to 1000000', coalesce(p_event_version::text, 'null')
+      using errcode = 'SP002', column = 'event_version', detail = v_detail;
+  end if;
+  if p_source is null or p_source not in ('platform', 'worlds', 'core') then
+    raise exception 'source: % must be platform, worlds or core', coalesce(quote_literal(left(p_source, 200)), 'null')
+      using errcode = 'SP003', column = 'source', detail = v_detail;
+  end if;
+  if p_target not in ('platform', 'worlds', 'core') then
+    raise exception 'target: % must be platform, worlds, core or null for every context', quote_literal(left(p_target, 200))
+      using errcode = 'SP004', column = 'target', detail = v_detail;
+  end if;
+  if p_event_id in ('00000000-0000-0000-0000-000000000000', 'ffffffff-ffff-ffff-ffff-ffffffffffff') then
+    raise exception 'event_id: % must not be the nil or the max UUID', p_event_id
+      using errcode = 'SP020', column = 'event_id', detail = v_detail;
+  end if;
+  if p_workspace_id in ('00000000-0000-0000-0000-000000000000', 'ffffffff-ffff-ffff-ffff-ffffffffffff') then
+    raise exception 'workspace_id: % must not be the nil or the max UUID', p_workspace_id
+      using errcode = 'SP022', column = 'workspace_id', detail = v_detail, hint = 'pass null for an event of no workspace';
+  end if;
+  -- Unicode's white space, whatever the database's locale
+  if octet_length(p_idempotency_key) not between 1 and 512 or btrim(p_idempotency_key,
+       E' \t\n\u000B\f\r\u0085\u00A0\u1680\u2000\u2001\u2002\u2003\u2004\u2005\u2006\u2007\u2008\u2009\u200A\u2028\u2029\u202F\u205F\u3000') = '' then
+    raise exception 'idempotency_key: must be 1 to 512 bytes, not blank; it has % bytes', octet_length(p_idempotency_key)
+      using errcode = 'SP010', column = 'idempotency_key', detail = v_detail, hint = 'pass null to use the event id';
+  end if;
+  if p_trace_context !~ '^[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}$'
+     or p_trace_context ~ '^(ff-|..-0{32}-|..-.{32}-0{16}-)' then
+    raise exception 'trace_context: % must be a W3C traceparent', quote_literal(left(p_trace_context, 200))
+      using errcode = 'SP011', column = 'trace_context', detail = v_detail;
+  end if;
+  if p_class !~ '^[a-z][a-z0-9_]{0,29}$' then
+    raise exception 'class: % must be a lower-case identifier of at most 30 bytes', quote_literal(left(p_class, 200))
+      using errcode = 'SP012', column = 'class', detail = v_detail;
+  end if;
+  if p_content_class not in ('operational', 'workspace') then
+    raise exception 'content_class: % must be operational or workspace', quote_literal(left(p_content_class, 200))
+      using errcode = 'SP013', column = 'content_class', detail = v_detail;
+  end if;
+  if p_available_at is not null
+     and not (isfinite(p_available_at) and p_available_at <= clock_timestamp() + interval '366 days') then
+    raise exception 'available_at: % must be a finite time at most 366 days ahead', p_available_at
+      using errcode = 'SP014', column = 'available_at', detail = v_detail;
+  end if;
+  if p_occurred_at is not null
+     and not (isfinite(p_occurred_at) and p_occurred_at >= '2000-01-01 00:00:00+00' and p_occurred_at <= clock_timestamp() + interval '1 day') then
+    raise exception 'occurred_at: % must be a time from the year 2000 to at most one day ahead', p_occurred_at
+      using errcode = 'SP015', column = 'occurred_at', detail = v_detail;
+  end if;
+
+  if p_payload is null or jsonb_typeof(p_payload) <> 'object' then
+    raise exception 'payload: must be a JSON object, not %', coalesce(jsonb_typeof(p_payload), 'null')
+      using errcode = 'SP005', column = 'payload', detail = v_detail;
+  end if;
+  v_text := p_payload::text;
+  if octet_length(v_text) > 1048576 then
+    raise exception 'payload: has % bytes as jsonb text; the limit is 1048576 (1 MiB)', octet_length(v_text)
+      using errcode = 'SP006', column = 'payload', detail = v_detail, hint = 'store the content and publish a reference to it';
+  end if;
+  -- a document 65 levels deep has at least 65 opening brackets: only such a text is walked
+  if octet_length(v_text) - octet_length(translate(v_text, '{[', '')) > 64
+     and jsonb_path_exists(p_payload, 'strict $.**{64 to last} ? (@.type() == "object" || @.type() == "array")') then
+    raise exception 'payload: is nested deeper than 64 levels'
+      using errcode = 'SP007', column = 'payload', detail = v_detail;
+  end if;
+  -- Postgres keeps and prints numbers that readers cannot take; printed they are long
+  -- (309 in two parts: a repetition count is at most 255); what rounds to 1.7976931348623157e308 is within it
+  if octet_length(v_text) > 309 and v_text ~ '[0-9.]{255}[0-9.]{54}'
+     and exists (select from jsonb_path_query(p_payload, 'strict $.** ? (@.type() == "number")') as n
+                 where octet_length(translate(n::text, '-.', '')) > 400 or abs(n::numeric) >= 2::numeric ^ 1024 - 2::numeric ^ 970) then
+    raise exception 'payload: has a number beyond 1.7976931348623157e308 or of more than 400 digits, which readers cannot take'
+      using errcode = 'SP008', column = 'payload', detail = v_detail, hint = 'send it as a string';
+  end if;
+
+  -- In this order: id, then generation. Whoever saw the generation open has an id from before it was closed, and
+  -- core.generation_retire waits for all of those. And id, then time: whoever takes a transaction id after a time knows that
+  -- rows stamped before that time have lower ids, and so when all of them are visible or gone (core.outbox_floor).
+  v_xid := pg_current_xact_id();
+  -- one query for all there is to know: each of its own would cost as much again
+  select t.source, t.class, t.content_class, core.consumes(d.generation, t.consumed_in, t.consumed), t.payload_fault, t.deadline, t.successor,
+         exists (select from core.publisher_sources s join pg_catalog.pg_roles r on r.rolname = s.role_name
+                 where s.source = p_source and pg_has_role(v_invoker, r.oid, 'usage')),
+         d.generation, d.status, d.closed_at
+  into v_type.source, v_type.class, v_type.content_class, v_type.consumed, v_type.payload_fault, v_type.deadline, v_type.successor,
+       v_allowed, v_generation, v_status, v_closed_at
+  from core.event_types t
+  left join core.deployments d on d.generation = coalesce(p_generation,
+    (select max(l.generation) from core.deployments l where l.status = 'live'))
+  where t.event_type = p_event_type and t.event_version = p_event_version;
+  if not found then
+    raise exception 'event_type: % version % is not registered', p_event_type, p_event_version
+      using errcode = 'SP016', column = 'event_type', detail = v_detail,
+            hint = 'see core.event_types; contracts are registered by `workers migrate up` and by a starting worker';
+  end if;
+  if v_type.source <> p_source then
+    raise exception 'source: is %, but event type % belongs to %', p_source, p_event_type, v_type.source
+      using errcode = 'SP018', column = 'source', detail = v_detail;
+  end if;
+  if not v_allowed then
+    raise exception 'source: role % may not publish as %', v_invoker, p_source
+      using errcode = 'SP017', column = 'source', detail = v_detail,
+            hint = format('insert into core.publisher_sources (role_name, source) values (%L, %L);', v_invoker, p_source);
+  end if;
+  if v_type.deadline <= clock_timestamp() then
+    raise exception 'event_type: % has been refused since %: it was deprecated', p_event_type, v_type.deadline
+      using errcode = 'SP024', column = 'event_type', detail = v_detail, hint = 'publish ' || v_type.successor;
+  end if;
+  -- a number like 1.0 may be an integer's, which no path finds
+  if v_type.payload_fault is not null
+     and (jsonb_path_exists(p_payload, v_type.payload_fault) or v_text ~ '[0-9][.]0*[],}]') then
+    select r ->> 'at' as at, r ->> 'says' as says into v_fault
+    from core.event_types t, jsonb_array_elements(t.payload_rules) with ordinality as e(r, n)
+    where t.event_type = p_event_type and t.event_version = p_event_version
+      and (jsonb_path_exists(p_payload, (r ->> 'fault')::jsonpath)
+           or exists (select from jsonb_path_query(p_payload, (r ->> 'whole')::jsonpath) as i where i::text like '%.%'))
+    order by e.n limit 1;
+    if found then
+      raise exception 'payload: % %', case v_fault.at when '' then 'it' else v_fault.at end, v_fault.says
+        using errcode = 'SP023', column = 'payload', detail = v_detail,
+              hint = format('core.event_types.payload_schema and docs/events/%s.md have the fields of version %s', p_event_type, p_event_version);
+    end if;
+  end if;
+  if v_generation is null and p_generation is null then
+    raise exception 'generation: none is live'
+      using errcode = 'SP019', column = 'generation', detail = v_detail,
+            hint = 'start a worker, or as a member of spectral_operator: select core.generation_register(1, null);';
+  end if;
+  if v_generation is null or v_status = 'retired' then
+    raise exception 'generation: % is %', p_generation, coalesce(v_status, 'not registered')
+      using errcode = 'SP019', column = 'generation', detail = v_detail,
+            hint = case when v_status = 'retired' then 'it takes no more events: publish into a live one (null: the highest)'
+              else format('start a worker of that generation, or: select core.generation_register(%s, null); null publishes into the highest live one', p_generation) end;
+  end if;
+  if v_closed_at is not null then
+    raise exception 'generation: % is being retired', v_generation
+      using errcode = 'SP019', column = 'generation', detail = v_detail,
+            hint = 'publish into a live one (null: the highest); to take events again: select core.generation_register(' || v_generation || ', null);';
+  end if;
+  -- a snapshot from before the generation was closed shows it open for as long as the transaction lasts: the lock is refused
+  -- then (40001), and otherwise keeps it open until the end. Not at READ COMMITTED, whose producers would all write one row.
+  if current_setting('transaction_isolation') in ('repeatable read', 'serializable') then
+    perform from core.deployments d where d.generation = v_generation for share;
+  end if;
+  v_channel := 'outbox_gen_' || v_generation || coalesce('_' || coalesce(p_class, v_type.class), '');
+
+  -- a transaction of many rows announces itself here, ahead of its commit, and the trigger then
+  -- stays out of the election: its long commit would keep everybody else silent meanwhile
+  v_published := coalesce(substring(current_setting('spectral.published', true) from '^[0-9]{1,8}$')::integer, 0) + 1;
+  v_unused := set_config('spectral.published', v_published::text, true);
+  if v_published > 100 and current_setting('spectral.rung_' || v_channel, true) is distinct from 'y' then
+    v_unused := set_config('spectral.rung_' || v_channel, 'y', true);
+    v_unused := pg_notify(v_channel, v_id::text);
+  end if;
+
+  if v_type.deadline is not null and current_setting('spectral.deprecated_' || md5(p_event_type), true) is distinct from 'y' then
+    v_unused := set_config('spectral.deprecated_' || md5(p_event_type), 'y', true); -- once in a transaction
+    raise warning 'event_type: % is deprecated and will be refused from % on', p_event_type, v_type.deadline
+      using hint = 'publish ' || v_type.successor;
+  end if;
+
+  v_now := clock_timestamp();
+  insert into core.outbox
+    (id, event_type, event_version, occurred_at, source, target, content_class, channel, generation,
+     workspace_id, payload, idempotency_key, trace_context, status, created_at, available_at, delivered_at)
+  values
+    (v_id, p_event_type, p_event_version, coalesce(p_occurred_at, v_now), p_source, p_target,
+     coalesce(p_content_class, v_type.content_class), v_channel, v_generation, p_workspace_id, p_payload,
+     -- a caller's own key is qualified, so that two sources or tenants never share one
+     case when p_idempotency_key is null or p_idempotency_key = v_id::text then v_id::text
+          else concat(p_source, ':', coalesce(p_workspace_id::text, '-'), ':', p_idempotency_key) end,
+     p_trace_context,
+     case when v_type.consumed then 'pending' else 'delivered' end, v_now, greatest(p_available_at, v_now),
+     case when v_type.consumed then null else v_now end);
+  return v_id;
+end
+$$;
+-- +goose StatementEnd
+
+-- +goose StatementBegin
+-- db/functions/outbox_publish.sql
+create function core.outbox_publish(
+  p_event_type text, p_source text, p_payload jsonb, p_event_version integer default 1,
+  p_target text default null, p_workspace_id uuid default null, p_idempotency_key text default null,
+  p_trace_context text default null, p_available_at timestamptz default null, p_generation bigint default null,
+  p_class text default null, p_content_class text default null
+) returns uuid
+language plpgsql volatile security definer
+set search_path = pg_catalog, core, pg_temp
+as $$
+begin
+  return core.outbox_insert(null, null, p_event_type, p_event_version, null, p_source, p_target, p_workspace_id,
+    p_payload, p_idempotency_key, p_trace_context, p_available_at, p_generation, p_class, p_content_class);
+end
+$$;
+grant execute on function core.outbox_publish(text, text, jsonb, integer, text, uuid, text, text, timestamptz, bigint, text, text)
+  to spectral_publisher;
+-- +goose StatementEnd
+
+-- +goose StatementBegin
+-- db/functions/outbox_publish_many.sql
+create function core.outbox_publish_many(p_events jsonb) returns uuid[]
+language plpgsql volatile security definer
+set search_path = pg_catalog, core, pg_temp
+as $$
+declare
+  v_event jsonb;
+  v_position integer := 0;
+  v_ids uuid[] := '{}';
+  v_field text;
+  v_kind text;
+begin
+  if p_events is null or jsonb_typeof(p_events) <> 'array' then
+    raise exception 'p_events: must be a JSON array of events, not %', coalesce(jsonb_typeof(p_events), 'null')
+      using errcode = 'SP021', column = 'p_events';
+  end if;
+  for v_event in select e from jsonb_array_elements(p_events) as e loop
+    v_position := v_position + 1;
+    if jsonb_typeof(v_event) <> 'object' then
+      raise exception 'p_events: an event must be a JSON object, not %', jsonb_typeof(v_event)
+        using errcode = 'SP021', column = 'p_events', detail = 'event ' || v_position || ' of the call';
+    end if;
+    for v_field, v_kind in select k, jsonb_typeof(v) from jsonb_each(v_event) as f(k, v) loop
+      if v_field not in ('event_id', 'event_type', 'event_version', 'occurred_at', 'source', 'target', 'workspace_id',
+          'payload', 'idempotency_key', 'trace_context', 'available_at', 'generation', 'class', 'content_class') then
+        raise exception 'p_events: field % is unknown', quote_literal(left(v_field, 100))
+          using errcode = 'SP021', column = 'p_events', detail = 'event ' || v_position || ' of the call',
+                hint = 'fields are the parameters of core.outbox_publish without p_, event_id and occurred_at';
+      end if;
+      if v_field = 'payload' or v_kind = 'null' then
+        continue;
+      elsif v_field in ('event_type', 'source', 'target', 'idempotency_key', 'trace_context', 'class', 'content_class') then
+        continue when v_kind = 'string';
+      elsif v_field in ('event_version', 'generation') then
+        continue when v_kind = 'number' and v_event ->> v_field ~ '^-?[0-9]{1,9}$';
+        continue when v_field = 'generation' and v_kind = 'number' and v_event ->> v_field ~ '^[0-9]{1,18}$';
+      elsif v_field in ('event_id', 'workspace_id') then
+        continue when v_kind = 'string'
+          and v_event ->> v_field ~* '^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$';
+      else -- occurred_at, available_at: only what the cast below takes
+        continue when v_kind = 'string'
+          and v_event ->> v_field ~ '^(?!0000)[0-9]{4}-((0[1-9]|1[0-2])-(0[1-9]|1[0-9]|2[0-9])|(0[13-9]|1[0-2])-30|(0[13578]|1[02])-31)[T ]([01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](\.[0-9]{1,9})?(Z|[+-](0[0-9]|1[0-5])(:?[0-5][0-9])?)$'
+          and (v_event ->> v_field !~ '^....-02-29' or extract(day from make_date(left(v_event ->> v_field, 4)::integer, 3, 1) - 1) = 29);
+      end if;
+      raise exception '%: % is not of the right form', v_field, quote_literal(left(v_event ->> v_field, 100))
+        using errcode = 'SP021', column = v_field, detail = 'event ' || v_position || ' of the call',
+              hint = 'UUIDs and texts are strings, event_version and generation whole numbers, times RFC 3339 with a zone';
+    end loop;
+    v_ids := v_ids || core.outbox_insert(
+      v_position, (v_event ->> 'event_id')::uuid, v_event ->> 'event_type', coalesce((v_event ->> 'event_version')::integer, 1),
+      (v_event ->> 'occurred_at')::timestamptz, v_event ->> 'source', v_event ->> 'target',
+      (v_event ->> 'workspace_id')::uuid, v_event -> 'payload', v_event ->> 'idempotency_key',
+      v_event ->> 'trace_context', (v_event ->> 'available_at')::timestamptz, (v_event ->> 'generation')::bigint,
+      v_event ->> 'class', v_event ->> 'content_class');
+  end loop;
+  return v_ids;
+end
+$$;
+grant execute on function core.outbox_publish_many(jsonb) to spectral_publisher;
+-- +goose StatementEnd
+
+-- +goose StatementBegin
+-- db/functions/event_types_register.sql
+create function core.event_types_register(p_generation bigint, p_types jsonb) returns integer
+language plpgsql volatile security definer
+set search_path = pg_catalog, core, pg_temp
+as $$
+declare
+  v_changed integer;
+begin
+  if p_generation is null or p_generation not between 0 and 999999999999 then
+    raise exception 'generation: % must be from 0 to 999999999999', coalesce(p_generation::text, 'null')
+      using errcode = 'SP019', column = 'generation';
+  end if;
+  insert into core.event_types as t
+    (event_type, event_version, source, class, content_class, consumed, registered_by,
+     payload_schema, payload_rules, payload_fault, deadline, successor)
+  select r.event_type, r.event_version, r.source, r.class, r.content_class, r.consumed, p_generation,
+         r.payload_schema, r.payload_rules, r.payload_fault::jsonpath, r.deadline, r.successor
+  from jsonb_to_recordset(p_types) as r
+    (event_type text, event_version integer, source text, class text, content_class text, consumed boolean,
+     payload_schema jsonb, payload_rules jsonb, payload_fault text, deadline timestamptz, successor text)
+  order by r.event_type, r.event_version -- one order for all, so that two registrations never deadlock
+  on conflict (event_type, event_version) do update
+    set source = excluded.source, class = excluded.class, content_class = excluded.content_class,
+        consumed = excluded.consumed, registered_by = excluded.registered_by,
+        payload_schema = excluded.payload_schema, payload_rules = excluded.payload_rules,
+        payload_fault = excluded.payload_fault, deadline = excluded.deadline, successor = excluded.successor,
+        registered_at = clock_timestamp()
+    where t.registered_by <= excluded.registered_by
+      and (t.source, t.class, t.content_class, t.consumed, t.registered_by, t.payload_schema, t.payload_rules, t.payload_fault::text,
+           t.deadline, t.successor)
+        is distinct from
+          (excluded.source, excluded.class, excluded.content_class, excluded.consumed, excluded.registered_by,
+           excluded.payload_schema, excluded.payload_rules, excluded.payload_fault::text, excluded.deadline, excluded.successor);
+  get diagnostics v_changed = row_count;
+  -- a deprecation is of the type: also of versions that this build declares no more
+  update core.event_types t
+    set deadline = r.deadline, successor = r.successor
+    from (select e ->> 'event_type' as event_type, max(e ->> 'deadline')::timestamptz as deadline, max(e ->> 'successor') as successor
+          from jsonb_array_elements(p_types) as e group by 1) r
+    where t.event_type = r.event_type and t.registered_by <= p_generation
+      and (t.deadline, t.successor) is distinct from (r.deadline, r.successor);
+  -- in each generation of its own, as it is the builds' handlers that differ
+  update core.event_types t
+    set consumed_in = r.consumed_in
+    from (select n.event_type,
+            coalesce((select jsonb_object_agg(g.key, g.value) from core.event_types o, jsonb_each(o.consumed_in) as g
+                      where o.event_type = n.event_type), '{}')
+            || jsonb_build_object(p_generation::text, n.consumed) as consumed_in
+          from (select e ->> 'event_type' as event_type, bool_or((e ->> 'consumed')::boolean) as consumed
+                from jsonb_array_elements(p_types) as e group by 1) n) r
+    where p_generation > 0 and t.event_type = r.event_type and t.consumed_in <> r.consumed_in;
+  return v_changed;
+end
+$$;
+grant execute on function core.event_types_register(bigint, jsonb) to spectral_operator, spectral_worker;
+-- +goose StatementEnd
+
+-- +goose StatementBegin
+-- db/functions/prior_replays.sql
+create function core.prior_replays(p_history jsonb) returns integer
+language sql immutable parallel safe
+set search_path = pg_catalog, pg_temp
+as $$
+  select coalesce(max(least((h ->> 'cycle')::numeric, 1000000)), 0)::integer
+  from jsonb_array_elements(p_history) as h where jsonb_typeof(h -> 'cycle') = 'number'
+$$;
+grant execute on function core.prior_replays(jsonb) to spectral_operator;
+-- +goose StatementEnd
+
+-- +goose StatementBegin
+-- db/functions/outbox_failures.sql
+create function core.outbox_failures(
+  p_source text, p_limit integer default 100,
+  p_after_failed_at timestamptz default null, p_after_id uuid default null, p_after_occurred_at timestamptz default null)
+returns table (
+  event_id uuid, event_type text, event_version integer, occurred_at timestamptz, target text, workspace_id uuid,
+  payload jsonb, idempotency_key text, trace_context text, attempts integer, last_error text, first_failed_at timestamptz,
+  failed_at timestamptz, discarded_at timestamptz, prior_replays integer)
+language plpgsql volatile security definer
+set search_path = pg_catalog, core, pg_temp
+set enable_seqscan = off set enable_bitmapscan = off set jit = off
+as $$
+declare
+  v_role constant text := current_setting('role');
+  v_invoker constant name := case v_role when 'none' then session_user else v_role::name end;
+  v_workspace constant uuid := nullif(current_setting('spectral.workspace_id', true), '')::uuid;
+  v_page text;
+  v_size bigint;
+  v_bytes bigint := 0;
+begin
+  if p_source is null or p_source not in ('platform', 'worlds', 'core') then
+    raise exception 'source: % must be platform, worlds or core', coalesce(quote_literal(left(p_source, 200)), 'null')
+      using errcode = 'SP003', column = 'source';
+  end if;
+  if not exists (select from core.publisher_sources s join pg_catalog.pg_roles r on r.rolname = s.role_name
+                 where s.source = p_source and pg_has_role(v_invoker, r.oid, 'usage')) then
+    raise exception 'source: role % may not publish as %, nor read what became of its events', v_invoker, p_source
+      using errcode = 'SP017', column = 'source',
+            hint = format('insert into core.publisher_sources (role_name, source) values (%L, %L);', v_invoker, p_source);
+  end if;
+  if p_limit is null or p_limit not between 1 and 1000 then
+    raise exception 'limit: % must be from 1 to 1000', coalesce(p_limit::text, 'null')
+      using errcode = 'SP030', column = 'limit';
+  end if;
+  if num_nulls(p_after_failed_at, p_after_id, p_after_occurred_at) not in (0, 3) then
+    raise exception 'after: failed_at, id and occurred_at of a row must be given together, or none of them'
+      using errcode = 'SP030', column = 'after', hint = 'pass those of the last row of the page before';
+  end if;
+  -- planned for each call: a plan that is kept would not know whether there is a workspace
+  v_page := format('select o.* from core.outbox o where o.status = ''failed'' and o.source = $1 and o.workspace_id %s%s',
+    case when v_workspace is null then 'is null' else '= $2' end,
+    case when p_after_id is null then '' else ' and (o.claimed_at, o.id, o.occurred_at) < ($3, $4, $5)' end);
+  for event_id, event_type, event_version, occurred_at, target, workspace_id, payload, idempotency_key, trace_context,
+      attempts, last_error, first_failed_at, failed_at, discarded_at, prior_replays, v_size in execute format(
+    'select f.id, f.event_type, f.event_version, f.occurred_at, f.target, f.workspace_id, f.payload, f.idempotency_key, f.trace_context,
+       f.attempts, f.last_error, f.first_failed_at, f.claimed_at, f.discarded_at,
+       core.prior_replays(f.failure_history),
+       octet_length(f.payload::text)
+     from ((%1$s and o.deleted_at is null order by o.claimed_at desc, o.id desc, o.occurred_at desc limit $6)
+       union all
+       (%1$s and o.deleted_at is not null and o.discarded_at is not null order by o.claimed_at desc, o.id desc, o.occurred_at desc limit $6)) f
+     order by f.claimed_at desc, f.id desc, f.occurred_at desc limit $6', v_page)
+    using p_source, v_workspace, p_after_failed_at, p_after_id, p_after_occurred_at, p_limit
+  loop
+    return next;
+    v_bytes := v_bytes + v_size;
+    exit when v_bytes >= 16777216;
+  end loop;
+end
+$$;
+grant execute on function core.outbox_failures(text, integer, timestamptz, uuid, timestamptz) to spectral_publisher;
+-- +goose StatementEnd
+
+reset role;
+
+-- +goose Down
+set local lock_timeout = '500ms';
+drop trigger outbox_notify on core.outbox;
+drop function core.outbox_notify, core.outbox_quiet, core.consumes, core.unconsumed, core.outbox_insert,
+  core.outbox_publish, core.outbox_publish_many, core.event_types_register, core.prior_replays, core.outbox_failures;

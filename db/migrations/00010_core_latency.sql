@@ -1,0 +1,89 @@
+-- Delivery latency by the hour.
+
+-- +goose Up
+set local lock_timeout = '500ms';
+set local role spectral_owner;
+
+-- How long events wait for their handlers, by the hour: one of the figures that say when to move on (seed D15).
+create table core.ack_latencies (
+  hour timestamptz not null,
+  up_to_ms integer not null,
+  events bigint not null,
+  measured_at timestamptz not null,
+  constraint ack_latencies_pk primary key (hour, up_to_ms),
+  constraint ack_latencies_events_positive check (events > 0)
+) with (fillfactor = 50, autovacuum_vacuum_threshold = 500, autovacuum_vacuum_scale_factor = 0);
+comment on table core.ack_latencies is 'Histogram of samples of the time from when events were due to when they were settled, kept for 8 days.';
+comment on column core.ack_latencies.up_to_ms is 'events of this bucket took at most so many milliseconds, and more than the bucket below';
+grant select on core.ack_latencies to spectral_operator;
+
+create view core.ack_latency_hours as
+  select l.hour, sum(l.events)::bigint as events,
+    (select min(u.up_to_ms) from core.ack_latencies u
+     where u.hour = l.hour and (select sum(b.events) from core.ack_latencies b where b.hour = l.hour and b.up_to_ms <= u.up_to_ms) * 2 >= sum(l.events)) as p50_ms,
+    (select min(u.up_to_ms) from core.ack_latencies u
+     where u.hour = l.hour and (select sum(b.events) from core.ack_latencies b where b.hour = l.hour and b.up_to_ms <= u.up_to_ms) * 100 >= sum(l.events) * 99) as p99_ms
+  from core.ack_latencies l group by l.hour;
+comment on view core.ack_latency_hours is 'Percentiles of core.ack_latencies: the upper bound of the bucket that each lies in.';
+grant select on core.ack_latency_hours to spectral_operator;
+
+-- +goose StatementBegin
+-- db/functions/ack_measure.sql
+create function core.ack_measure(p_sample integer default 1000) returns integer
+language plpgsql volatile security definer
+set search_path = pg_catalog, core, pg_temp
+set enable_seqscan = off set jit = off
+as $$
+declare
+  v_now constant timestamptz := clock_timestamp();
+  v_from constant uuid := core.uuid_v7_floor(v_now - interval '70 seconds');
+  v_to constant uuid := core.uuid_v7_floor(v_now - interval '10 seconds');
+  v_start constant uuid := core.uuid_v7_floor(v_now - interval '70 seconds' + random() * interval '60 seconds');
+  v_bounds constant integer[] := array[5, 10, 20, 35, 50, 75, 100, 150, 200, 300, 400, 500, 750, 1000, 2000, 5000, 10000, 30000, 60000, 2147483647];
+  v_measured integer;
+begin
+  if p_sample is null or p_sample not between 1 and 100000 then
+    raise exception 'p_sample %: must be from 1 to 100000', p_sample using errcode = 'invalid_parameter_value';
+  end if;
+  -- asked first, because leading takes a transaction id, and again, because whoever led may have measured
+  if exists (select from core.ack_latencies l where l.measured_at > v_now - interval '50 seconds') then
+    return null;
+  end if;
+  if not core.lead('ack_measure') then
+    return null;
+  end if;
+  if exists (select from core.ack_latencies l where l.measured_at > v_now - interval '50 seconds') then
+    return null;
+  end if;
+  with later as
+    (select o.id, o.status, o.attempts, o.available_at, o.delivered_at, o.first_failed_at, o.claimed_at, o.channel, o.generation, o.event_type
+     from core.outbox o where o.id >= v_start and o.id < v_to order by o.id limit p_sample),
+  earlier as
+    (select o.id, o.status, o.attempts, o.available_at, o.delivered_at, o.first_failed_at, o.claimed_at, o.channel, o.generation, o.event_type
+     from core.outbox o where o.id >= v_from and o.id < v_start order by o.id limit p_sample - (select count(*) from later)),
+  waits as
+    (select extract(epoch from case when s.status = 'delivered' then s.delivered_at else v_now end - s.available_at) * 1000 as ms
+     from (table later union all table earlier) s
+     where s.first_failed_at is null and s.claimed_at is null and s.channel = 'outbox_gen_' || s.generation
+       and (s.status = 'delivered' and s.attempts > 0 or s.status = 'pending' and s.available_at <= v_now
+          and not exists (select from core.paused_types p where p.generation = s.generation and p.event_type = s.event_type))),
+  added as
+    (insert into core.ack_latencies as l (hour, up_to_ms, events, measured_at)
+     select date_trunc('hour', v_now, 'UTC'), v_bounds[width_bucket(greatest(w.ms, 0), v_bounds::numeric[]) + 1], count(*), v_now
+     from waits w group by 2 order by 2
+     on conflict (hour, up_to_ms) do update set events = l.events + excluded.events, measured_at = excluded.measured_at)
+  select count(*) into v_measured from waits;
+  delete from core.ack_latencies l where l.hour < v_now - interval '8 days';
+  return v_measured;
+end
+$$;
+grant execute on function core.ack_measure(integer) to spectral_worker;
+-- +goose StatementEnd
+
+reset role;
+
+-- +goose Down
+set local lock_timeout = '500ms';
+drop view core.ack_latency_hours;
+drop function core.ack_measure;
+drop table core.ack_latencies;
