@@ -2,5 +2,7 @@
 -- row of core.event_types has: as the generation's own build registered it, or else as the latest did.
 create function core.consumes(p_generation bigint, p_consumed_in jsonb, p_consumed boolean) returns boolean
 language sql immutable
-return coalesce((p_consumed_in ->> p_generation::text)::boolean, p_consumed);
+as $$
+  select coalesce((p_consumed_in ->> p_generation::text)::boolean, p_consumed)
+$$;
 grant execute on function core.consumes(bigint, jsonb, boolean) to spectral_operator;

@@ -4,4 +4,6 @@ create function core.event_handled_expired(
   p_event_id uuid, p_idempotency_key text, p_handled_at timestamptz, p_deleted_at timestamptz, p_expired timestamptz
 ) returns boolean
 language sql stable
-return case when p_deleted_at is null and p_handled_at <= p_expired then not core.key_in_outbox(p_event_id, p_idempotency_key) else false end;
+as $$
+  select case when p_deleted_at is null and p_handled_at <= p_expired then not core.key_in_outbox(p_event_id, p_idempotency_key) else false end
+$$;

@@ -1,26 +1,23 @@
--- core.generation_register(p_generation) makes a generation known, live unless it already has a
--- status. Returns that status. Idempotent. Refuses a retired one (SP019): its events have nobody
--- to handle them any more. Writes core.deployments.
-create function core.generation_register(p_generation bigint) returns text
+-- core.generation_register(p_generation, p_registered_by) is an operator's act: it records a new generation as live, and
+-- makes a draining one live again, which ends its retiring (a rollback). Returns 'live'. Idempotent. Refuses a retired
+-- one and a number out of range (SP019). Writes core.deployments and, if anything changed, core.operator_actions.
+create function core.generation_register(p_generation bigint, p_registered_by text default null) returns text
 language plpgsql volatile security definer
 set search_path = pg_catalog, core, pg_temp
 as $$
 declare
-  v_status text;
+  v_new constant boolean := not exists (select from core.deployments d where d.generation = p_generation);
+  v_status constant text := core.generation_announce(p_generation);
 begin
-  if p_generation is null or p_generation not between 1 and 999999999999 then
-    raise exception 'generation: % must be a number from 1 to 999999999999', coalesce(p_generation::text, 'null')
-      using errcode = 'SP019', column = 'generation';
+  update core.deployments d
+  set status = 'live', draining_at = null, closed_at = null, closed_xid = null, closed_mark = null
+  where d.generation = p_generation and d.status = 'draining';
+  if found or v_new then
+    perform core.operator_action('generation_register', p_registered_by, p_generation => p_generation,
+      p_details => jsonb_build_object('was', case when not v_new then v_status end));
   end if;
-  insert into core.deployments (generation) values (p_generation)
-  on conflict (generation) do nothing;
-  select d.status into v_status from core.deployments d where d.generation = p_generation;
-  if v_status = 'retired' then
-    raise exception 'generation: % is retired', p_generation
-      using errcode = 'SP019', column = 'generation',
-            hint = 'deploy under a new, higher generation (SPECTRAL_GENERATION)';
-  end if;
-  return v_status;
+  -- another session may have retired it since
+  return core.generation_announce(p_generation);
 end
 $$;
-grant execute on function core.generation_register(bigint) to spectral_worker;
+grant execute on function core.generation_register(bigint, text) to spectral_operator;

@@ -2,4 +2,6 @@
 -- or of its target's. A handler's name begins with its context.
 create function core.handles(p_handler text, p_target text) returns boolean
 language sql immutable
-return p_target is null or split_part(p_handler, '.', 1) = p_target;
+as $$
+  select p_target is null or split_part(p_handler, '.', 1) = p_target
+$$;

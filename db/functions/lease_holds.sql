@@ -3,4 +3,6 @@
 create function core.lease_holds(p_claimed_at timestamptz, p_lease_seconds double precision) returns boolean
 language sql volatile
 -- not by when it runs out, which may lie beyond all times
-return p_claimed_at > clock_timestamp() - make_interval(secs => p_lease_seconds);
+as $$
+  select p_claimed_at > clock_timestamp() - make_interval(secs => p_lease_seconds)
+$$;

@@ -6,6 +6,8 @@ create function core.outbox_expired(
   p_undiscarded_at timestamptz, p_expired timestamptz, p_undiscarded_since timestamptz
 ) returns boolean
 language sql immutable
-return case when p_deleted_at is null and core.outbox_retained_from(p_status, p_occurred_at, p_delivered_at, p_failed_at) <= p_expired
-            then case when p_status = 'failed' then coalesce(p_undiscarded_at <= p_undiscarded_since, true) else true end
-            else false end;
+as $$
+  select case when p_deleted_at is null and core.outbox_retained_from(p_status, p_occurred_at, p_delivered_at, p_failed_at) <= p_expired
+              then case when p_status = 'failed' then coalesce(p_undiscarded_at <= p_undiscarded_since, true) else true end
+              else false end
+$$;

@@ -6,5 +6,7 @@ create function core.outbox_retained_from(
   p_status text, p_occurred_at timestamptz, p_delivered_at timestamptz, p_failed_at timestamptz
 ) returns timestamptz
 language sql immutable
-return case p_status when 'delivered' then greatest(p_occurred_at, p_delivered_at)
-                     when 'failed' then greatest(p_occurred_at, p_failed_at) end;
+as $$
+  select case p_status when 'delivered' then greatest(p_occurred_at, p_delivered_at)
+                       when 'failed' then greatest(p_occurred_at, p_failed_at) end
+$$;

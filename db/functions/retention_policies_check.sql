@@ -3,7 +3,7 @@
 -- core.retention_policies.
 create function core.retention_policies_check() returns text
 language sql volatile
-begin atomic
+as $$
   select case
     when count(*) filter (where p.subject in ('outbox_row', 'event_handled')) < 2 then 'outbox_row and event_handled must both have a policy'
     when max(p.active_ttl_days) filter (where p.subject = 'event_handled')
@@ -12,5 +12,5 @@ begin atomic
         max(p.active_ttl_days) filter (where p.subject = 'event_handled'), max(p.active_ttl_days) filter (where p.subject = 'outbox_row'),
         max(p.tombstoned_grace_days) filter (where p.subject = 'outbox_row'))
   end
-  from core.retention_policies p where p.content_class = '*';
-end;
+  from core.retention_policies p where p.content_class = '*'
+$$;

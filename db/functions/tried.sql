@@ -2,5 +2,7 @@
 -- its producer asked.
 create function core.tried(p_attempts integer, p_last_error text) returns boolean
 language sql immutable
-return p_attempts > 0 or p_last_error is not null;
+as $$
+  select p_attempts > 0 or p_last_error is not null
+$$;
 grant execute on function core.tried(integer, text) to spectral_operator;

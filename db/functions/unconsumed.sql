@@ -2,6 +2,8 @@
 -- (core.consumes). A type that is not registered is not known to be. Reads core.event_types.
 create function core.unconsumed(p_event_type text, p_event_version integer, p_generation bigint) returns boolean
 language sql stable
-return exists (select from core.event_types t
-  where t.event_type = p_event_type and t.event_version = p_event_version and not core.consumes(p_generation, t.consumed_in, t.consumed));
+as $$
+  select exists (select from core.event_types t
+    where t.event_type = p_event_type and t.event_version = p_event_version and not core.consumes(p_generation, t.consumed_in, t.consumed))
+$$;
 grant execute on function core.unconsumed(text, integer, bigint) to spectral_operator;

@@ -3,5 +3,7 @@
 -- notice.
 create function core.worker_lock(p_session uuid) returns bigint
 language sql immutable
-return hashtextextended(p_session::text, 4871030926153309871);
+as $$
+  select hashtextextended(p_session::text, 4871030926153309871)
+$$;
 grant execute on function core.worker_lock(uuid) to spectral_operator;

@@ -133,7 +133,9 @@ grant execute on function core.uuid_v7() to spectral_operator, spectral_publishe
 -- db/functions/uuid_v7_floor.sql
 create function core.uuid_v7_floor(p_at timestamptz) returns uuid
 language sql immutable
-return (lpad(to_hex(floor(extract(epoch from p_at) * 1000)::bigint), 12, '0') || '00000000000000000000')::uuid;
+as $$
+  select (lpad(to_hex(floor(extract(epoch from p_at) * 1000)::bigint), 12, '0') || '00000000000000000000')::uuid
+$$;
 -- +goose StatementEnd
 
 reset role;

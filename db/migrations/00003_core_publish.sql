@@ -65,7 +65,9 @@ grant execute on function core.outbox_quiet(text) to spectral_worker;
 -- db/functions/consumes.sql
 create function core.consumes(p_generation bigint, p_consumed_in jsonb, p_consumed boolean) returns boolean
 language sql immutable
-return coalesce((p_consumed_in ->> p_generation::text)::boolean, p_consumed);
+as $$
+  select coalesce((p_consumed_in ->> p_generation::text)::boolean, p_consumed)
+$$;
 grant execute on function core.consumes(bigint, jsonb, boolean) to spectral_operator;
 -- +goose StatementEnd
 
@@ -73,8 +75,10 @@ grant execute on function core.consumes(bigint, jsonb, boolean) to spectral_oper
 -- db/functions/unconsumed.sql
 create function core.unconsumed(p_event_type text, p_event_version integer, p_generation bigint) returns boolean
 language sql stable
-return exists (select from core.event_types t
-  where t.event_type = p_event_type and t.event_version = p_event_version and not core.consumes(p_generation, t.consumed_in, t.consumed));
+as $$
+  select exists (select from core.event_types t
+    where t.event_type = p_event_type and t.event_version = p_event_version and not core.consumes(p_generation, t.consumed_in, t.consumed))
+$$;
 grant execute on function core.unconsumed(text, integer, bigint) to spectral_operator;
 -- +goose StatementEnd
 

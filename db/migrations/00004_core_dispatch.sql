@@ -20,29 +20,6 @@ comment on table core.paused_types is 'Event types whose rows nobody claims in a
 grant select on core.paused_types to spectral_operator;
 
 -- +goose StatementBegin
--- db/functions/outbox_look_old.sql
-create function core.outbox_look(p_generation bigint, p_event_types text[])
-returns table (event_type text, due boolean, next_in double precision)
-language sql stable security definer
-set search_path = pg_catalog, core, pg_temp
-as $$
-  select t.event_type,
-         exists (select from core.outbox o
-                 where o.generation = p_generation and o.event_type = t.event_type
-                   and o.status = 'pending' and o.deleted_at is null
-                   and o.available_at <= statement_timestamp()),
-         extract(epoch from
-           (select min(o.available_at) from core.outbox o
-            where o.generation = p_generation and o.event_type = t.event_type
-              and o.status = 'pending' and o.deleted_at is null
-              and o.available_at > statement_timestamp()) - statement_timestamp())::double precision
-  from unnest(p_event_types) as t(event_type)
-  where not exists (select from core.paused_types p where p.generation = p_generation and p.event_type = t.event_type)
-$$;
-grant execute on function core.outbox_look(bigint, text[]) to spectral_worker;
--- +goose StatementEnd
-
--- +goose StatementBegin
 -- db/functions/outbox_look.sql
 create function core.outbox_look(p_generation bigint, p_event_types text[], p_floors timestamptz[])
 returns table (event_type text, oldest_due timestamptz, next_in double precision, crashed boolean)
@@ -97,36 +74,6 @@ begin
 end
 $$;
 grant execute on function core.outbox_floor(bigint, text, timestamptz) to spectral_worker;
--- +goose StatementEnd
-
--- +goose StatementBegin
--- db/functions/outbox_claim_old.sql
-create function core.outbox_claim(p_generation bigint, p_event_type text, p_limit integer)
-returns table (
-  event_id uuid, event_type text, event_version integer, occurred_at timestamptz, source text, target text,
-  content_class text, workspace_id uuid, payload jsonb, idempotency_key text, trace_context text,
-  attempts integer, available_at timestamptz, handler_failures jsonb)
-language plpgsql volatile security definer
-set search_path = pg_catalog, core, pg_temp
-as $$
-begin
-  if p_limit is null or p_limit not between 1 and 10000 then
-    raise exception 'p_limit %: must be from 1 to 10000', p_limit using errcode = 'invalid_parameter_value';
-  end if;
-  return query
-    select o.id, o.event_type, o.event_version, o.occurred_at, o.source, o.target, o.content_class, o.workspace_id,
-           o.payload, o.idempotency_key, o.trace_context, o.attempts, o.available_at, o.handler_failures
-    from core.outbox o
-    where o.generation = p_generation and o.event_type = p_event_type
-      and o.status = 'pending' and o.deleted_at is null
-      and o.available_at <= statement_timestamp()
-      and not exists (select from core.paused_types p where p.generation = p_generation and p.event_type = p_event_type)
-    order by o.available_at
-    limit p_limit
-    for update skip locked;
-end
-$$;
-grant execute on function core.outbox_claim(bigint, text, integer) to spectral_worker;
 -- +goose StatementEnd
 
 -- +goose StatementBegin
@@ -303,9 +250,7 @@ begin
 end
 $$;
 -- +goose StatementEnd
-drop function core.outbox_look(bigint, text[]), core.outbox_look(bigint, text[], timestamptz[]), core.outbox_floor,
-  core.outbox_claim(bigint, text, integer), core.outbox_claim(bigint, text, integer, timestamptz, uuid, boolean),
-  core.outbox_deliver(uuid[], timestamptz[]),
+drop function core.outbox_look, core.outbox_floor, core.outbox_claim, core.outbox_deliver(uuid[], timestamptz[]),
   core.outbox_retry(uuid, timestamptz, timestamptz, double precision, text, jsonb, boolean),
   core.outbox_fail(uuid, timestamptz, timestamptz, text, jsonb);
 drop table core.paused_types;

@@ -20,7 +20,9 @@ grant select on core.reaped_leases to spectral_operator;
 create function core.lease_holds(p_claimed_at timestamptz, p_lease_seconds double precision) returns boolean
 language sql volatile
 -- not by when it runs out, which may lie beyond all times
-return p_claimed_at > clock_timestamp() - make_interval(secs => p_lease_seconds);
+as $$
+  select p_claimed_at > clock_timestamp() - make_interval(secs => p_lease_seconds)
+$$;
 -- +goose StatementEnd
 
 -- +goose StatementBegin
@@ -44,7 +46,9 @@ grant execute on function core.lease_expires_in() to spectral_worker;
 -- db/functions/server_restarted.sql
 create function core.server_restarted(p_since timestamptz) returns boolean
 language sql stable
-return p_since < pg_postmaster_start_time();
+as $$
+  select p_since < pg_postmaster_start_time()
+$$;
 -- +goose StatementEnd
 
 -- +goose StatementBegin

@@ -58,7 +58,9 @@ insert into core.leads (duty) values ('ack_measure'), ('reap'), ('sweep'), ('reg
 -- db/functions/worker_lock.sql
 create function core.worker_lock(p_session uuid) returns bigint
 language sql immutable
-return hashtextextended(p_session::text, 4871030926153309871);
+as $$
+  select hashtextextended(p_session::text, 4871030926153309871)
+$$;
 grant execute on function core.worker_lock(uuid) to spectral_operator;
 -- +goose StatementEnd
 
@@ -145,10 +147,10 @@ grant execute on function core.claim_journal_write(uuid, text, integer, bigint, 
 -- db/functions/claim_in_hand.sql
 create function core.claim_in_hand(p_ids uuid[], p_claimed_at timestamptz) returns boolean
 language sql stable
-begin atomic
+as $$
   select exists (select from core.outbox o where o.id = any (p_ids) and o.status = 'pending' and o.deleted_at is null
-                   and o.available_at <= p_claimed_at);
-end;
+                   and o.available_at <= p_claimed_at)
+$$;
 -- +goose StatementEnd
 
 -- +goose StatementBegin

@@ -83,14 +83,18 @@ $$;
 -- db/functions/handles.sql
 create function core.handles(p_handler text, p_target text) returns boolean
 language sql immutable
-return p_target is null or split_part(p_handler, '.', 1) = p_target;
+as $$
+  select p_target is null or split_part(p_handler, '.', 1) = p_target
+$$;
 -- +goose StatementEnd
 
 -- +goose StatementBegin
 -- db/functions/tried.sql
 create function core.tried(p_attempts integer, p_last_error text) returns boolean
 language sql immutable
-return p_attempts > 0 or p_last_error is not null;
+as $$
+  select p_attempts > 0 or p_last_error is not null
+$$;
 grant execute on function core.tried(integer, text) to spectral_operator;
 -- +goose StatementEnd
 

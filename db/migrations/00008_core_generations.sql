@@ -5,8 +5,8 @@ set local lock_timeout = '500ms';
 set local role spectral_owner;
 
 -- +goose StatementBegin
--- db/functions/generation_register.sql
-create function core.generation_register(p_generation bigint) returns text
+-- db/functions/generation_announce.sql
+create function core.generation_announce(p_generation bigint) returns text
 language plpgsql volatile security definer
 set search_path = pg_catalog, core, pg_temp
 as $$
@@ -28,18 +28,18 @@ begin
   return v_status;
 end
 $$;
-grant execute on function core.generation_register(bigint) to spectral_worker;
+grant execute on function core.generation_announce(bigint) to spectral_worker;
 -- +goose StatementEnd
 
 -- +goose StatementBegin
--- db/functions/generation_register_by.sql
-create function core.generation_register(p_generation bigint, p_registered_by text) returns text
+-- db/functions/generation_register.sql
+create function core.generation_register(p_generation bigint, p_registered_by text default null) returns text
 language plpgsql volatile security definer
 set search_path = pg_catalog, core, pg_temp
 as $$
 declare
   v_new constant boolean := not exists (select from core.deployments d where d.generation = p_generation);
-  v_status constant text := core.generation_register(p_generation);
+  v_status constant text := core.generation_announce(p_generation);
 begin
   update core.deployments d
   set status = 'live', draining_at = null, closed_at = null, closed_xid = null, closed_mark = null
@@ -48,8 +48,8 @@ begin
     perform core.operator_action('generation_register', p_registered_by, p_generation => p_generation,
       p_details => jsonb_build_object('was', case when not v_new then v_status end));
   end if;
-  -- somebody may have retired it since it was looked at
-  return core.generation_register(p_generation);
+  -- another session may have retired it since
+  return core.generation_announce(p_generation);
 end
 $$;
 grant execute on function core.generation_register(bigint, text) to spectral_operator;
@@ -516,7 +516,7 @@ reset role;
 
 -- +goose Down
 set local lock_timeout = '500ms';
-drop function core.generation_register(bigint), core.generation_register(bigint, text), core.generation_open,
+drop function core.generation_announce, core.generation_register, core.generation_open,
   core.generation_drain, core.generation_left, core.transactions_below, core.generation_retire,
   core.generation_status, core.generation_backlog, core.generation_handlers, core.generation_standing,
   core.adoption_check, core.outbox_adoptable, core.outbox_adopt;

@@ -74,7 +74,7 @@ grant select on core.retention_progress to spectral_operator;
 -- db/functions/retention_policies_check.sql
 create function core.retention_policies_check() returns text
 language sql volatile
-begin atomic
+as $$
   select case
     when count(*) filter (where p.subject in ('outbox_row', 'event_handled')) < 2 then 'outbox_row and event_handled must both have a policy'
     when max(p.active_ttl_days) filter (where p.subject = 'event_handled')
@@ -83,8 +83,8 @@ begin atomic
         max(p.active_ttl_days) filter (where p.subject = 'event_handled'), max(p.active_ttl_days) filter (where p.subject = 'outbox_row'),
         max(p.tombstoned_grace_days) filter (where p.subject = 'outbox_row'))
   end
-  from core.retention_policies p where p.content_class = '*';
-end;
+  from core.retention_policies p where p.content_class = '*'
+$$;
 -- +goose StatementEnd
 
 -- +goose StatementBegin
@@ -134,19 +134,21 @@ create function core.outbox_retained_from(
   p_status text, p_occurred_at timestamptz, p_delivered_at timestamptz, p_failed_at timestamptz
 ) returns timestamptz
 language sql immutable
-return case p_status when 'delivered' then greatest(p_occurred_at, p_delivered_at)
-                     when 'failed' then greatest(p_occurred_at, p_failed_at) end;
+as $$
+  select case p_status when 'delivered' then greatest(p_occurred_at, p_delivered_at)
+                       when 'failed' then greatest(p_occurred_at, p_failed_at) end
+$$;
 -- +goose StatementEnd
 
 -- +goose StatementBegin
 -- db/functions/key_in_outbox.sql
 create function core.key_in_outbox(p_event_id uuid, p_idempotency_key text) returns boolean
 language sql stable
-begin atomic
+as $$
   select exists (select from core.outbox o where o.id = p_event_id)
       or exists (select from core.outbox o
-                 where o.idempotency_key = p_idempotency_key and o.status <> 'delivered' and o.idempotency_key <> o.id::text);
-end;
+                 where o.idempotency_key = p_idempotency_key and o.status <> 'delivered' and o.idempotency_key <> o.id::text)
+$$;
 -- +goose StatementEnd
 
 -- +goose StatementBegin
@@ -156,9 +158,11 @@ create function core.outbox_expired(
   p_undiscarded_at timestamptz, p_expired timestamptz, p_undiscarded_since timestamptz
 ) returns boolean
 language sql immutable
-return case when p_deleted_at is null and core.outbox_retained_from(p_status, p_occurred_at, p_delivered_at, p_failed_at) <= p_expired
-            then case when p_status = 'failed' then coalesce(p_undiscarded_at <= p_undiscarded_since, true) else true end
-            else false end;
+as $$
+  select case when p_deleted_at is null and core.outbox_retained_from(p_status, p_occurred_at, p_delivered_at, p_failed_at) <= p_expired
+              then case when p_status = 'failed' then coalesce(p_undiscarded_at <= p_undiscarded_since, true) else true end
+              else false end
+$$;
 -- +goose StatementEnd
 
 -- +goose StatementBegin
@@ -167,7 +171,9 @@ create function core.event_handled_expired(
   p_event_id uuid, p_idempotency_key text, p_handled_at timestamptz, p_deleted_at timestamptz, p_expired timestamptz
 ) returns boolean
 language sql stable
-return case when p_deleted_at is null and p_handled_at <= p_expired then not core.key_in_outbox(p_event_id, p_idempotency_key) else false end;
+as $$
+  select case when p_deleted_at is null and p_handled_at <= p_expired then not core.key_in_outbox(p_event_id, p_idempotency_key) else false end
+$$;
 -- +goose StatementEnd
 
 -- +goose StatementBegin

@@ -8,7 +8,7 @@ import (
 func TestAcksAreMeasured(t *testing.T) {
 	t.Parallel()
 	d := setup(t)
-	exec(t, d.admin, "select core.generation_register(3)")
+	exec(t, d.admin, "select core.generation_announce(3)")
 	insert := func(status, times, further string) {
 		t.Helper()
 		exec(t, d.admin, `

@@ -73,7 +73,7 @@ func TestAnOperatorRegistersAGeneration(t *testing.T) {
 	register(7)
 	exec(t, operator, "select core.generation_drain(7)")
 	// a worker that starts lets a draining one drain
-	if status := value[string](t, worker, "select core.generation_register(7)"); status != "draining" || d.status(t, 7) != "draining" {
+	if status := value[string](t, worker, "select core.generation_announce(7)"); status != "draining" || d.status(t, 7) != "draining" {
 		t.Errorf("a worker's start makes a draining generation %s", status)
 	}
 	register(7)
@@ -85,7 +85,7 @@ func TestAnOperatorRegistersAGeneration(t *testing.T) {
 	refuses(t, operator, "SP019", "generation", "select core.generation_register(null, 'ann')")
 	refuses(t, operator, "SP030", "acted_by", "select core.generation_register(8, ' ')")
 	refuses(t, worker, denied, "", "select core.generation_register(8, 'ann')")
-	refuses(t, operator, denied, "", "select core.generation_register(8)") // the workers' form, which notes no action
+	refuses(t, operator, denied, "", "select core.generation_announce(8)") // the workers' form, which notes no action
 	for _, call := range []string{"generation_drain(7)", "generation_retire(7)", "outbox_adopt(1, 7)", "outbox_adoptable(1, 7)", "generation_status()"} {
 		refuses(t, worker, denied, "", "select core."+call)
 	}
@@ -143,7 +143,7 @@ func TestDrainOfWhatIsNotRegistered(t *testing.T) {
 			t.Errorf("it is %s", status)
 		}
 	}
-	exec(t, d.login(t, "spectral_worker"), "select core.generation_register(9)")
+	exec(t, d.login(t, "spectral_worker"), "select core.generation_announce(9)")
 	if status := d.status(t, 9); status != "draining" {
 		t.Errorf("with a worker it is %s", status)
 	}
@@ -158,7 +158,7 @@ func TestDrainOfWhatIsNotRegistered(t *testing.T) {
 func TestTwoDrainsAtOnce(t *testing.T) {
 	t.Parallel()
 	d := setup(t)
-	exec(t, d.admin, "select core.generation_register(3)")
+	exec(t, d.admin, "select core.generation_announce(3)")
 	first, second := begin(t, d.login(t, "spectral_operator")), d.login(t, "spectral_operator")
 	exec(t, first, "select core.generation_drain(3)")
 	drained := make(chan error, 1)
@@ -180,7 +180,7 @@ func TestGenerationStatus(t *testing.T) {
 	t.Parallel()
 	d := setup(t)
 	d.rows(t, 12, "")
-	exec(t, d.admin, "select core.generation_register(3)")
+	exec(t, d.admin, "select core.generation_announce(3)")
 	// 1: two due, one in flight, two failed, one of them discarded; 5: known of by its events alone; 6: settled only
 	d.alter(t, 3, "status = 'in_flight', claim_token = gen_random_uuid(), claimed_at = now()")
 	d.alter(t, 4, "status = 'failed'")
@@ -307,7 +307,7 @@ func draining(t *testing.T) (database, *pgx.Conn) {
 	t.Parallel()
 	d := setup(t)
 	operator := d.login(t, "spectral_operator")
-	exec(t, d.admin, "select core.generation_register(3), core.generation_drain(3, 'ann')")
+	exec(t, d.admin, "select core.generation_announce(3), core.generation_drain(3, 'ann')")
 	exec(t, d.admin, "delete from core.operator_actions")
 	return d, operator
 }
@@ -661,7 +661,7 @@ func TestAdopt(t *testing.T) {
 	t.Parallel()
 	d := setup(t)
 	d.rows(t, 12, "attempts = 2, crashes = 1, handler_failures = '{\"platform.a\": {\"failures\": 2}}', last_error = 'E: platform.a: e'")
-	exec(t, d.admin, "select core.generation_register(3), core.generation_register(12)")
+	exec(t, d.admin, "select core.generation_announce(3), core.generation_announce(12)")
 	// 1, 2 and 5 are due; 3 is of a class; 4 and 11 are scheduled; the others stay
 	d.alter(t, 3, "channel = 'outbox_gen_1_slow', event_type = 'worlds.thing.slow'")
 	d.alter(t, 4, "available_at = now() + interval '1 hour'")
@@ -757,7 +757,7 @@ func TestAdoptKeepsTheOrder(t *testing.T) {
 	t.Parallel()
 	d := setup(t)
 	d.rows(t, 20, "")
-	exec(t, d.admin, "select core.generation_register(3)")
+	exec(t, d.admin, "select core.generation_announce(3)")
 	exec(t, d.admin, "drop index core.outbox_due") // which would give that order unasked
 	for n := 1; n <= 20; n++ {
 		d.alter(t, n, "available_at = now() - make_interval(mins => $1)", n)
@@ -797,7 +797,7 @@ func TestAdoptLeavesWhatAWorkerDiedOf(t *testing.T) {
 	t.Parallel()
 	d := setup(t)
 	d.rows(t, 4, "")
-	exec(t, d.admin, "select core.generation_register(3)")
+	exec(t, d.admin, "select core.generation_announce(3)")
 	dying, worker, operator := d.login(t, "spectral_worker"), d.login(t, "spectral_worker"), d.login(t, "spectral_operator")
 	exec(t, worker, "set role spectral_worker")
 	claim := func(conn *pgx.Conn, name string, n int) {
@@ -844,7 +844,7 @@ func TestAdoptRefusals(t *testing.T) {
 	t.Parallel()
 	d := setup(t)
 	d.rows(t, 1, "generation = 5")
-	exec(t, d.admin, "select core.generation_register(3)")
+	exec(t, d.admin, "select core.generation_announce(3)")
 	var warnings []string
 	config, err := pgx.ParseConfig(pgtest.Login(t, d.at, "spectral_operator"))
 	if err != nil {
@@ -885,7 +885,7 @@ func TestAdoptedEventsAreAboveTheFloor(t *testing.T) {
 	t.Parallel()
 	d := setup(t)
 	d.rows(t, 50, "")
-	exec(t, d.admin, "select core.generation_register(3)")
+	exec(t, d.admin, "select core.generation_announce(3)")
 	floors := d.login(t, "spectral_worker")
 	exec(t, floors, "set role spectral_worker")
 	adopting := begin(t, d.login(t, "spectral_operator"))
@@ -921,7 +921,7 @@ func TestPlansOfGenerations(t *testing.T) {
 	t.Parallel()
 	at := pgtest.New(t)
 	admin := pgtest.Conn(t, at)
-	exec(t, admin, "analyze core.outbox; alter table core.outbox disable trigger outbox_notify; select core.generation_register(3)")
+	exec(t, admin, "analyze core.outbox; alter table core.outbox disable trigger outbox_notify; select core.generation_announce(3)")
 	operator := pgtest.Conn(t, pgtest.Login(t, at, "spectral_operator"))
 	exec(t, operator, "set plan_cache_mode = force_generic_plan")
 	calls := []string{
@@ -964,7 +964,7 @@ func TestGenerationStatusOfNone(t *testing.T) {
 	if n := value[int](t, d.admin, "select count(*) from core.generation_status()"); n != 0 {
 		t.Errorf("%d generations of none", n)
 	}
-	exec(t, d.admin, "select core.generation_register(4)")
+	exec(t, d.admin, "select core.generation_announce(4)")
 	var row map[string]any
 	if err := json.Unmarshal(value[[]byte](t, d.admin, "select to_jsonb(s) from core.generation_status() s"), &row); err != nil {
 		t.Fatal(err)
@@ -980,7 +980,7 @@ func TestGenerationStatusOfNone(t *testing.T) {
 func TestAdoptableByTarget(t *testing.T) {
 	t.Parallel()
 	d := setup(t)
-	exec(t, d.admin, "select core.generation_register(3)")
+	exec(t, d.admin, "select core.generation_announce(3)")
 	d.rows(t, 6, "target = case when o.payload ->> 'n' < '3' then null when o.payload ->> 'n' < '5' then 'platform' else 'worlds' end")
 	d.alter(t, 6, "status = 'in_flight', claim_token = gen_random_uuid(), claimed_at = now()")
 	worker, operator := d.login(t, "spectral_worker"), d.login(t, "spectral_operator")

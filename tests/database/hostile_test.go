@@ -150,11 +150,11 @@ func TestHostileSearchPath(t *testing.T) {
 	}
 	// and the worker's half
 	for _, sql := range []string{
-		"select core.outbox_look(1, '{worlds.world_model_card.published}')",
+		"select core.outbox_look(1, '{worlds.world_model_card.published}', '{-infinity}')",
 		"select core.outbox_quiet('outbox_gen_1')",
-		"select event_id from core.outbox_claim(1, 'worlds.world_model_card.published', 10)",
-		"select core.outbox_deliver(array[id], array[occurred_at]) from (select event_id, occurred_at from core.outbox_claim(1, 'worlds.world_model_card.published', 10)) as c(id, occurred_at)",
-		"select core.generation_register(1)",
+		"select event_id from core.outbox_claim(1, 'worlds.world_model_card.published', 10, '-infinity', pg_catalog.gen_random_uuid(), false)",
+		"select core.outbox_deliver(array[id], array[occurred_at]) from (select event_id, occurred_at from core.outbox_claim(1, 'worlds.world_model_card.published', 10, '-infinity', pg_catalog.gen_random_uuid(), false)) as c(id, occurred_at)",
+		"select core.generation_announce(1)",
 		`select core.event_types_register(2, '[{"event_type":"worlds.a","event_version":1,"source":"worlds","content_class":"workspace","consumed":true}]')`,
 		"set role spectral_worlds; set spectral.workspace_id = '0190163d-8694-739b-aea5-966c26f8ad91'; select card_id from worlds.world_model_cards",
 	} {

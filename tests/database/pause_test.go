@@ -23,13 +23,11 @@ func TestPauseStopsEveryClaim(t *testing.T) {
 		sql  string
 		rows int // of the card in generation 1
 	}{
-		{"core.outbox_claim(1, 'worlds.world_model_card.published', 9)", 5},
 		{"core.outbox_claim(1, 'worlds.world_model_card.published', 9, '-infinity', gen_random_uuid(), false)", 4},
 		{"core.outbox_claim(1, 'worlds.world_model_card.published', 9, '-infinity', gen_random_uuid(), true)", 1},
 		{"core.outbox_lease(1, 'worlds.world_model_card.published', 9)", 5},
 		{"core.outbox_lease(1, 'worlds.world_model_card.published', 9, p_crashes => 3)", 1},
 		{"core.outbox_lease(1, 'worlds.world_model_card.published', 9, p_crashes => 0)", 4},
-		{"core.outbox_look(1, '{worlds.world_model_card.published}') where due and next_in > 0", 1},
 		{"core.outbox_look(1, '{worlds.world_model_card.published}', '{-infinity}') where oldest_due is not null and next_in > 0 and crashed", 1},
 	} {
 		count := func(sql string) int {

@@ -38,7 +38,7 @@ func elements(n int, class string) string {
 func TestPublishDefaults(t *testing.T) {
 	t.Parallel()
 	d := setup(t)
-	exec(t, d.admin, "select core.generation_register(3), core.generation_register(4), core.generation_register(5)")
+	exec(t, d.admin, "select core.generation_announce(3), core.generation_announce(4), core.generation_announce(5)")
 	exec(t, d.admin, "update core.deployments set status = 'draining', draining_at = now() where generation = 4")
 	exec(t, d.admin, "update core.deployments set status = 'retired', retired_at = now() where generation = 5")
 	conn := d.login(t, "spectral_worlds")
@@ -356,7 +356,7 @@ func TestPublishForLater(t *testing.T) {
 	}); err != nil {
 		t.Fatal(err)
 	}
-	claimed := values[string](t, d.admin, "select payload ->> 'when' from core.outbox_claim(1, $1, 10)", cardType)
+	claimed := values[string](t, d.admin, "select payload ->> 'when' from core.outbox_claim(1, $1, 10, '-infinity', gen_random_uuid(), false)", cardType)
 	if !slices.Equal(claimed, []string{"past"}) {
 		t.Errorf("claimed %q", claimed)
 	}

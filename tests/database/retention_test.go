@@ -698,7 +698,7 @@ func TestSweepsWaitForNobody(t *testing.T) {
 	}
 	worker := d.login(t, "spectral_worker")
 	exec(t, worker, "set lock_timeout = '100ms'; set role spectral_worker")
-	if n := value[int](t, worker, `with claimed as (select * from core.outbox_claim(1, 'worlds.world_model_card.published', 10))
+	if n := value[int](t, worker, `with claimed as (select * from core.outbox_claim(1, 'worlds.world_model_card.published', 10, '-infinity', gen_random_uuid(), false))
 		select core.outbox_deliver(array_agg(event_id), array_agg(occurred_at)) from claimed`); n != 10 {
 		t.Errorf("%d events are delivered beside a sweep, want 10", n)
 	}

@@ -40,14 +40,14 @@ func TestRolesTryWhatTheyMayNot(t *testing.T) {
 	const (
 		publishCard  = "select core.outbox_publish('worlds.world_model_card.published', 'worlds', '{\"card_id\": \"c\", \"version\": 1, \"title\": \"t\"}')"
 		publishThing = "select core.outbox_publish('platform.thing.happened', 'platform', '{}')"
-		claim        = "select core.outbox_claim(1, 'worlds.world_model_card.published', 1)"
+		claim        = "select core.outbox_claim(1, 'worlds.world_model_card.published', 1, '-infinity', gen_random_uuid(), false)"
 		deliver      = "select core.outbox_deliver('{}', '{}')"
 		retry        = "select core.outbox_retry(null, null, null, 0, '', '{}', true)"
 		fail         = "select core.outbox_fail(null, null, null, '', '{}')"
 		insert       = "select core.outbox_insert(null, null, 'worlds.world_model_card.published', 1, null, 'worlds', null, null, '{}', null, null, null, null, null, null)"
 		quiet        = "select core.outbox_quiet('outbox_gen_1')"
-		look         = "select core.outbox_look(1, '{}')"
-		generation   = "select core.generation_register(1)"
+		look         = "select core.outbox_look(1, '{}', '{}')"
+		generation   = "select core.generation_announce(1)"
 		types        = "select core.event_types_register(9, '[]')"
 		lease        = "select core.outbox_lease(1, 'worlds.world_model_card.published')"
 		handled      = "insert into core.event_handled (handler_name, idempotency_key, event_id, event_type, content_class) values ('a.b', 'k', gen_random_uuid(), 'a.b', 'workspace')"
@@ -64,7 +64,7 @@ func TestRolesTryWhatTheyMayNot(t *testing.T) {
 		"insert into core.outbox (event_type, event_version, source, content_class, generation, payload, idempotency_key) values ('a.b', 1, 'core', 'operational', 1, '{}', 'k')",
 		"update core.outbox set status = 'delivered'", "delete from core.outbox", "truncate core.outbox", "lock table core.outbox in exclusive mode",
 		"update core.event_handled set handled_at = now()", "delete from core.event_handled",
-		"insert into core.event_types values ('a.b', 1, 'core', null, 'operational', true, 1)", "update core.event_types set source = 'core'",
+		"insert into core.event_types (event_type) values ('a.b')", "update core.event_types set source = 'core'",
 		"insert into core.publisher_sources values ('spectral_worlds', 'platform')", "delete from core.publisher_sources",
 		"insert into core.deployments (generation) values (9)", "update core.deployments set status = 'live'",
 		"alter table core.outbox disable trigger outbox_notify", "drop table core.outbox",

@@ -249,7 +249,7 @@ var keepers = map[string]string{
 	"core.operator_actions":    "insert into core.operator_actions (action, acted_by) values ('replay', 'somebody')",
 	"core.retention_policies":  "update core.retention_policies set active_ttl_days = 400 where subject = 'operator_action'",
 	"core.paused_types":        "insert into core.paused_types (event_type, generation, paused_by) values ('a.b', 1, 'somebody')",
-	"core.outbox":              "select core.generation_register(1); select core.outbox_publish('worlds.world_model_card.published', 'worlds', '{\"card_id\": \"c\", \"version\": 1, \"title\": \"t\"}')",
+	"core.outbox":              "select core.generation_announce(1); select core.outbox_publish('worlds.world_model_card.published', 'worlds', '{\"card_id\": \"c\", \"version\": 1, \"title\": \"t\"}')",
 	"core.event_handled":       "insert into core.event_handled (handler_name, idempotency_key, event_id, event_type, content_class) values ('a.b', 'k', gen_random_uuid(), 'a.b', 'workspace')",
 	"worlds.world_model_cards": "insert into worlds.world_model_cards (card_id, version, card, published_at) values ('c', 1, '{}', now())",
 	"platform.system_cards":    "insert into platform.system_cards (card_id, version, title, snapshot) values ('c', 1, 't', '{}')",
@@ -453,7 +453,7 @@ func TestAMigrationWaitsWithoutBlockingPublishers(t *testing.T) {
 		migrated <- err
 	}()
 	publisher, watcher := pgtest.Conn(t, at), pgtest.Conn(t, at)
-	exec(t, publisher, "select core.generation_register(1); set statement_timeout = '2s'")
+	exec(t, publisher, "select core.generation_announce(1); set statement_timeout = '2s'")
 	for range 3 {
 		waitFor(t, watcher, "select exists (select from pg_locks where database = (select oid from pg_database where datname = current_database()) and relation = 'core.outbox'::regclass and not granted)")
 		exec(t, publisher, "select core.outbox_publish('worlds.world_model_card.published', 'worlds', '{\"card_id\": \"c\", \"version\": 1, \"title\": \"t\"}')")
@@ -581,11 +581,11 @@ func TestMigrateWithoutSuperuser(t *testing.T) {
 		t.Errorf("a worker's check of the database: %v", err)
 	}
 	producer := pgtest.Conn(t, as(t, at, "producer"))
-	exec(t, migrator, "select core.generation_register(1)")
+	exec(t, migrator, "select core.generation_announce(1)")
 	exec(t, producer, "select core.outbox_publish('worlds.world_model_card.published', 'worlds', '{\"card_id\": \"c\", \"version\": 1, \"title\": \"t\"}')")
 	worker := pgtest.Conn(t, as(t, at, "worker"))
 	exec(t, worker, "set role spectral_worker")
-	if n := value[int](t, worker, `with claimed as (select * from core.outbox_claim(1, 'worlds.world_model_card.published', 10))
+	if n := value[int](t, worker, `with claimed as (select * from core.outbox_claim(1, 'worlds.world_model_card.published', 10, '-infinity', gen_random_uuid(), false))
 		select core.outbox_deliver(array_agg(event_id), array_agg(occurred_at)) from claimed`); n != 1 {
 		t.Errorf("%d events delivered, want 1", n)
 	}

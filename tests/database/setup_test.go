@@ -57,7 +57,7 @@ func setup(t testing.TB) database {
 	t.Helper()
 	d := database{at: pgtest.New(t), set: contracts(t)}
 	d.admin = pgtest.Conn(t, d.at)
-	exec(t, d.admin, "select core.generation_register(1), core.generation_register(2)")
+	exec(t, d.admin, "select core.generation_announce(1), core.generation_announce(2)")
 	exec(t, d.admin, "update core.deployments set status = 'retired', retired_at = now() where generation = 2")
 	// a generation above the program's own, so that its contract of the card gives way
 	if err := postgres.RegisterContracts(deadline(t), d.admin, 1, d.set); err != nil {

@@ -479,11 +479,11 @@ var damages = []struct {
 	},
 	{
 		name: "a generation that workers are of is not registered", check: "generations", damage: "delete from core.deployments", notTheWhole: true,
-		state: doctor.Critical, seen: "1 live workers are of generation 1, which is not registered", cure: "workers generation register 1", undo: "select core.generation_register(1)",
+		state: doctor.Critical, seen: "1 live workers are of generation 1, which is not registered", cure: "workers generation register 1", undo: "select core.generation_announce(1)",
 	},
 	{
 		name: "no generation is registered", check: "generations", damage: "delete from core.deployments", notTheWhole: true,
-		state: doctor.Warning, seen: "no generation is live", cure: "workers generation register", undo: "select core.generation_register(1)",
+		state: doctor.Warning, seen: "no generation is live", cure: "workers generation register", undo: "select core.generation_announce(1)",
 	},
 	{
 		name: "claimed in the future", check: "leases",
@@ -525,7 +525,7 @@ var damages = []struct {
 		examinedAfter: func(c *doctor.Config) { c.Now = func() time.Time { return time.Now().Add(time.Hour) } },
 	},
 	{
-		name: "nobody handles what SQL publishes", check: "generations", damage: "select core.generation_register(44)", sessionOfOwn: worker(1, cards),
+		name: "nobody handles what SQL publishes", check: "generations", damage: "select core.generation_announce(44)", sessionOfOwn: worker(1, cards),
 		state: doctor.Warning, seen: "goes to 44, and no worker of it lives", cure: "workers generation drain 44", undo: "delete from core.deployments where generation = 44",
 	},
 	{

@@ -65,7 +65,7 @@ func TestManyRowsAreSweptBesideLiveTraffic(t *testing.T) {
 			}
 			began := time.Now()
 			if err := postgres.ActAs(b.ctx, b.pool, "spectral_worker", func(tx pgx.Tx) error {
-				_, err := tx.Exec(b.ctx, "select core.outbox_claim($1, $2, 10)", pgtest.Generation, happenedType)
+				_, err := tx.Exec(b.ctx, "select core.outbox_claim($1, $2, 10, '-infinity', gen_random_uuid(), false)", pgtest.Generation, happenedType)
 				return err
 			}); err != nil {
 				t.Error(err)

@@ -88,7 +88,7 @@ func Migrate(ctx context.Context, url string) error {
 	if err := errors.Join(err, migrator.Close()); err != nil {
 		return err
 	}
-	return administerAt(ctx, url, fmt.Sprintf("select core.generation_register(%d)", Generation))
+	return administerAt(ctx, url, fmt.Sprintf("select core.generation_announce(%d)", Generation))
 }
 
 func administer(ctx context.Context, sql string) error {

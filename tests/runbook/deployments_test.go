@@ -22,11 +22,11 @@ const generations = "select string_agg(generation || ' ' || status, ', ' order b
 // deployments are the situations of docs/deployment.md.
 var deployments = map[string]trouble{
 	"Allocating a generation": {one: true, prepare: func(s *scene) func() {
-		s.exec("select core.generation_register(41)")
+		s.exec("select core.generation_announce(41)")
 		return func() { s.shown("42") }
 	}},
 	"Cutover, from 7 to 8": {prepare: func(s *scene) func() {
-		s.exec("select core.generation_register(7)")
+		s.exec("select core.generation_announce(7)")
 		s.workers(8)
 		return func() {
 			if strings.Contains(s.output, "applied") || strings.Contains(s.output, "up to date") {
@@ -38,8 +38,8 @@ var deployments = map[string]trouble{
 		}
 	}},
 	"Rollback, from 8 to 7": {prepare: func(s *scene) func() {
-		s.exec("select core.generation_register(7)")
-		s.exec("select core.generation_register(8)")
+		s.exec("select core.generation_announce(7)")
+		s.exec("select core.generation_announce(8)")
 		s.exec("select core.generation_drain(7, 'somebody')")
 		return func() { s.want(generations, "7 live, 8 draining") }
 	}},
@@ -58,7 +58,7 @@ var deployments = map[string]trouble{
 		}
 	}},
 	"If a generation is not retired": {one: true, prepare: func(s *scene) func() {
-		s.exec("select core.generation_register(7)")
+		s.exec("select core.generation_announce(7)")
 		s.exec("select core.generation_drain(7, 'somebody')")
 		return func() { s.await("select core.generation_retire(7, 'ana')", "retired") } // beside other tests' transactions it takes more calls
 	}},

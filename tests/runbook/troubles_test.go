@@ -19,7 +19,7 @@ const card = "worlds.world_model_card.published"
 // pending leaves n events that are due, in a generation.
 func (s *scene) pending(n, generation int) {
 	s.Helper()
-	s.exec(fmt.Sprintf("select core.generation_register(%d)", generation))
+	s.exec(fmt.Sprintf("select core.generation_announce(%d)", generation))
 	s.publish(fmt.Sprintf("waiting-%d", generation), n, fmt.Sprintf(", p_generation => %d", generation))
 }
 
@@ -190,7 +190,7 @@ var troubles = map[string]trouble{
 		}
 	}},
 	"A generation is over": {prepare: func(s *scene) func() {
-		s.exec("select core.generation_register(3), core.generation_register(4)")
+		s.exec("select core.generation_announce(3), core.generation_announce(4)")
 		s.values["old-generation"] = "3"
 		return func() {
 			s.await("select core.generation_retire(3, 'ana')", "retired") // beside other tests' transactions it takes more calls
@@ -198,7 +198,7 @@ var troubles = map[string]trouble{
 		}
 	}},
 	"A new generation is broken, and the last one has to come back": {prepare: func(s *scene) func() {
-		s.exec("select core.generation_register(4)")
+		s.exec("select core.generation_announce(4)")
 		s.pending(2, 5)
 		s.exec("select core.generation_drain(4, 'somebody')")
 		s.values["old-generation"], s.values["generation"] = "4", "5"

@@ -27,7 +27,7 @@ func (q *Queries) RegisterEventTypes(ctx context.Context, arg RegisterEventTypes
 }
 
 const registerGeneration = `-- name: RegisterGeneration :one
-select core.generation_register($1::bigint)::text as status
+select core.generation_announce($1::bigint)::text as status
 `
 
 func (q *Queries) RegisterGeneration(ctx context.Context, generation int64) (string, error) {
