@@ -33,6 +33,11 @@ var (
 	errStart error
 	sequence atomic.Int64
 	cloning  sync.Mutex // Postgres clones a template only while nobody else is cloning it
+
+	administrator struct {
+		sync.Mutex
+		conn *pgx.Conn
+	}
 )
 
 // Main runs the tests and stops the server they started.
@@ -53,16 +58,15 @@ func Stop(code int) int {
 	return code
 }
 
+func config() embeddedpg.Config { return embeddedpg.Config{BinDir: os.Getenv(app.EnvPostgresBin)} }
+
 // Server starts the server if need be and returns it.
 func Server(t testing.TB) *embeddedpg.Server {
 	t.Helper()
 	once.Do(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), startTimeout)
 		defer cancel()
-		server, errStart = embeddedpg.Start(ctx, embeddedpg.Config{Ephemeral: true, BinDir: os.Getenv(app.EnvPostgresBin)})
-		if errStart == nil {
-			errStart = createTemplate(ctx)
-		}
+		errStart = start(ctx)
 	})
 	if errStart != nil {
 		t.Fatalf("test server: %v", errStart)
@@ -70,11 +74,17 @@ func Server(t testing.TB) *embeddedpg.Server {
 	return server
 }
 
-func createTemplate(ctx context.Context) error {
-	if err := administer(ctx, "create database "+templateName); err != nil {
+func start(ctx context.Context) error {
+	err := withPrepared(ctx, func(dir string) (err error) {
+		c := config()
+		c.Ephemeral, c.From = true, dir
+		server, err = embeddedpg.Start(ctx, c)
+		return err
+	})
+	if err != nil {
 		return err
 	}
-	return Migrate(ctx, server.URL(templateName))
+	return readTemplate(ctx, server.URL(templateName))
 }
 
 // Migrate migrates the database at url and registers Generation: for a server other than the
@@ -92,7 +102,22 @@ func Migrate(ctx context.Context, url string) error {
 }
 
 func administer(ctx context.Context, sql string) error {
-	return administerAt(ctx, server.URL("postgres"), sql)
+	return asAdministrator(ctx, func(conn *pgx.Conn) error {
+		_, err := conn.Exec(ctx, sql)
+		return err
+	})
+}
+
+// asAdministrator lends the one connection that creates and drops databases and logins.
+func asAdministrator(ctx context.Context, use func(*pgx.Conn) error) (err error) {
+	administrator.Lock()
+	defer administrator.Unlock()
+	if administrator.conn == nil || administrator.conn.IsClosed() {
+		if administrator.conn, err = pgx.Connect(ctx, server.URL("postgres")); err != nil {
+			return err
+		}
+	}
+	return use(administrator.conn)
 }
 
 func administerAt(ctx context.Context, url, sql string) error {
@@ -105,39 +130,69 @@ func administerAt(ctx context.Context, url, sql string) error {
 	return err
 }
 
-// New returns the URL of a migrated database of the test's own, as the superuser. It is dropped
-// when the test ends.
+// New returns the URL of a migrated database that no other test uses, as the superuser. It is a new one or one that an
+// earlier test left, and emptied since. Sessions that the test leaves open are ended with it.
 func New(t testing.TB) string {
 	t.Helper()
-	return clone(t, " template "+templateName)
-}
-
-// NewEmpty is New without the migrations.
-func NewEmpty(t testing.TB) string {
-	t.Helper()
-	return clone(t, "")
-}
-
-func clone(t testing.TB, template string) string {
-	t.Helper()
 	Server(t)
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
-	defer cancel()
-	name := fmt.Sprintf("test_%d", sequence.Add(1))
-	cloning.Lock()
-	err := administer(ctx, "create database "+name+template)
-	cloning.Unlock()
-	if err != nil {
-		t.Fatalf("create the test's database: %v", err)
+	pool.Lock()
+	var d database
+	if last := len(pool.idle) - 1; last >= 0 {
+		d, pool.idle = pool.idle[last], pool.idle[:last]
+	}
+	pool.Unlock()
+	if d.name == "" {
+		d.name = create(t, " strategy file_copy template "+templateName)
 	}
 	t.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 		defer cancel()
-		if err := administer(ctx, "drop database "+name+" with (force)"); err != nil {
-			t.Errorf("drop the test's database: %v", err)
+		err := recycle(ctx, d)
+		if err == nil {
+			return
 		}
+		if !errors.Is(err, errChanged) {
+			t.Logf("the test's database is dropped and not used again: %v", err)
+		}
+		drop(ctx, t, d.name)
+	})
+	return server.URL(d.name)
+}
+
+// NewEmpty returns the URL of a database without the migrations, as the superuser.
+func NewEmpty(t testing.TB) string {
+	t.Helper()
+	Server(t)
+	name := create(t, " strategy file_copy")
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+		defer cancel()
+		drop(ctx, t, name)
 	})
 	return server.URL(name)
+}
+
+func newName() string { return fmt.Sprintf("test_%d", sequence.Add(1)) }
+
+func create(t testing.TB, from string) string {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	name := newName()
+	cloning.Lock()
+	err := administer(ctx, "create database "+name+from)
+	cloning.Unlock()
+	if err != nil {
+		t.Fatalf("create the test's database: %v", err)
+	}
+	return name
+}
+
+func drop(ctx context.Context, t testing.TB, name string) {
+	t.Helper()
+	if err := administer(ctx, "drop database "+name+" with (force)"); err != nil {
+		t.Errorf("drop the test's database: %v", err)
+	}
 }
 
 // Pool connects to url with an empty search_path, so that unqualified SQL fails.

@@ -34,7 +34,7 @@ func (c cluster) passwordFile() string { return filepath.Join(c.dir(), "password
 var halfMade = regexp.MustCompile(`^\d+\.(new|old)-`)
 
 // prepare makes the cluster unless there is one, and returns the superuser's password.
-func (c cluster) prepare(ctx context.Context, fresh, sync bool) (password string, err error) {
+func (c cluster) prepare(ctx context.Context, fresh, sync bool, from string) (password string, err error) {
 	entries, err := os.ReadDir(c.root)
 	if err != nil {
 		return "", err
@@ -50,7 +50,7 @@ func (c cluster) prepare(ctx context.Context, fresh, sync bool) (password string
 		}
 	}
 	if _, err := os.Lstat(c.dir()); errors.Is(err, fs.ErrNotExist) {
-		if err := c.initialise(ctx, sync); err != nil {
+		if err := c.create(ctx, sync, from); err != nil {
 			return "", err
 		}
 	}
@@ -96,18 +96,69 @@ func (c cluster) discard() error {
 	return os.RemoveAll(old)
 }
 
-// initialise runs initdb in a folder beside the cluster's, and renames that when it is complete. Of the files only
-// the data directory and the password belong to the server's account, so that the account cannot lure a root
-// program into writing elsewhere.
-func (c cluster) initialise(ctx context.Context, sync bool) error {
+// create makes the cluster in a folder beside its own, and renames that when it is complete. Of the files only the data
+// directory and the password belong to the server's account, so that the account cannot lure a root program into
+// writing elsewhere.
+func (c cluster) create(ctx context.Context, sync bool, from string) error {
 	made, err := os.MkdirTemp(c.root, filepath.Base(c.dir())+".new-")
 	if err != nil {
 		return err
 	}
 	defer os.RemoveAll(made) // renamed by then, or failed
+	if err := os.Chmod(made, 0o711); err != nil {
+		return err
+	}
+	if from == "" {
+		err = c.initialise(ctx, made, sync)
+	} else {
+		err = c.copyFiles(filepath.Join(from, filepath.Base(c.dir())), made)
+	}
+	if err != nil {
+		return err
+	}
+	return os.Rename(made, c.dir())
+}
+
+// copyFiles copies the data directory and the password of a stopped server.
+func (c cluster) copyFiles(from, to string) error {
+	for _, top := range []string{"data", "password"} {
+		err := filepath.WalkDir(filepath.Join(from, top), func(path string, e fs.DirEntry, err error) error {
+			if err != nil {
+				return err
+			}
+			target := filepath.Join(to, strings.TrimPrefix(path, from))
+			if e.IsDir() {
+				err = os.Mkdir(target, 0o700)
+			} else {
+				err = copyFile(path, target)
+			}
+			return errors.Join(err, c.acct.own(target))
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func copyFile(from, to string) error {
+	in, err := os.Open(from)
+	if err != nil {
+		return err
+	}
+	defer in.Close()
+	out, err := os.OpenFile(to, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
+	if err != nil {
+		return err
+	}
+	_, err = io.Copy(out, in) // by the system, which shares the blocks where it can
+	return errors.Join(err, out.Close())
+}
+
+// initialise runs initdb.
+func (c cluster) initialise(ctx context.Context, made string, sync bool) error {
 	data, password := filepath.Join(made, "data"), filepath.Join(made, "password")
 	if err := errors.Join(
-		os.Chmod(made, 0o711),
 		os.Mkdir(data, 0o700),
 		os.WriteFile(password, []byte(rand.Text()), 0o600),
 		c.acct.own(data),
@@ -119,19 +170,15 @@ func (c cluster) initialise(ctx context.Context, sync bool) error {
 		"--pgdata=" + data, "--username=postgres", "--pwfile=" + password, "--auth=scram-sha-256", "--encoding=UTF8", "--no-instructions",
 	}
 	if !sync {
-		args = append(args, "--no-sync")
+		args = append(args, "--no-sync", "--wal-segsize=1")
 	}
 	for _, locale := range []string{"C.UTF-8", "C"} { // not every system has the first
-		var out string
-		out, err = c.runInitdb(ctx, made, append(args, "--locale="+locale))
+		out, err := c.runInitdb(ctx, made, append(args, "--locale="+locale))
 		if !strings.Contains(out, "invalid locale name") {
-			break
+			return err
 		}
 	}
-	if err != nil {
-		return err
-	}
-	return os.Rename(made, c.dir())
+	return errors.New("initdb knows no locale C")
 }
 
 func (c cluster) runInitdb(ctx context.Context, dir string, args []string) (output string, err error) {

@@ -20,6 +20,10 @@ type Config struct {
 	// Ephemeral is for tests: a new temporary folder, removed by Stop, and a server that does not protect its data
 	// against a crash. Not together with Dir.
 	Ephemeral bool
+	// NoSync makes a server that does not protect its data against a crash, with small log files. Ephemeral includes it.
+	NoSync bool
+	// From is the Dir of a server that was stopped: where there is no cluster yet, it is copied from there.
+	From string
 	// Settings are PostgreSQL settings by name. They win over this package's choices, except for those that say
 	// where the server is found (port, addresses, files), which are refused.
 	Settings map[string]string
@@ -57,7 +61,7 @@ func (c Config) Validate() error {
 // serverArgs are the arguments of the postgres program. Data comes first: isPostmaster looks for it.
 func (c Config) serverArgs(data string, port int) []string {
 	settings := map[string]string{"max_connections": "100"}
-	if c.Ephemeral {
+	if c.Ephemeral || c.NoSync {
 		settings = map[string]string{
 			"max_connections":    "200",
 			"fsync":              "off",

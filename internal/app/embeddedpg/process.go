@@ -63,11 +63,16 @@ func (p *process) shutdown(ctx context.Context) bool {
 	case <-ctx.Done():
 	case <-time.After(fastGrace):
 	}
+	p.quit()
+	return false
+}
+
+// quit ends a server without saving anything, and waits for it.
+func (p *process) quit() {
 	_ = p.cmd.Process.Signal(syscall.SIGQUIT)
 	select {
 	case <-p.exited:
 	case <-time.After(immediateGrace):
 		p.kill() // its children notice that it is gone, and end
 	}
-	return false
 }

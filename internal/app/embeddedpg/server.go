@@ -44,6 +44,9 @@ func Start(ctx context.Context, c Config) (*Server, error) {
 	if err := c.Validate(); err != nil {
 		return nil, err
 	}
+	if c.Log == nil {
+		c.Log = slog.New(slog.DiscardHandler)
+	}
 	s, err := start(ctx, c)
 	if err != nil {
 		return nil, fmt.Errorf("start embedded PostgreSQL: %w", err)
@@ -52,9 +55,6 @@ func Start(ctx context.Context, c Config) (*Server, error) {
 }
 
 func start(ctx context.Context, c Config) (*Server, error) {
-	if c.Log == nil {
-		c.Log = slog.New(slog.DiscardHandler)
-	}
 	acct, err := serverAccount()
 	if err != nil {
 		return nil, err
@@ -123,6 +123,28 @@ func openFolder(ctx context.Context, c Config, acct account) (string, *os.File, 
 	return dir, lock, err
 }
 
+// CacheFolder is where the program keeps its files, which PostgreSQL's user can enter.
+func CacheFolder() (string, error) {
+	acct, err := serverAccount()
+	if err != nil {
+		return "", err
+	}
+	return defaultFolder(acct)
+}
+
+// Version is that of the programs that Start would run.
+func Version(ctx context.Context, c Config) (string, error) {
+	acct, err := serverAccount()
+	if err != nil {
+		return "", err
+	}
+	if c.Log == nil {
+		c.Log = slog.New(slog.DiscardHandler)
+	}
+	bin, err := findBinaries(ctx, c, acct)
+	return bin.version, err
+}
+
 func defaultFolder(acct account) (string, error) {
 	cache, _ := os.UserCacheDir() // without HOME there is none, and the other folders are tried
 	return programFolder(acct, programFolders(cache, os.TempDir()))
@@ -133,7 +155,7 @@ func (s *Server) bringUp(ctx context.Context, c Config) error {
 	if err := stopLeftovers(ctx, s.cluster.root, s.log, syscall.SIGINT, syscall.SIGQUIT); err != nil {
 		return err
 	}
-	password, err := s.cluster.prepare(ctx, c.Fresh, !c.Ephemeral)
+	password, err := s.cluster.prepare(ctx, c.Fresh, !c.Ephemeral && !c.NoSync, c.From)
 	if err != nil {
 		return err
 	}
@@ -287,7 +309,9 @@ func (s *Server) Stop(ctx context.Context) error {
 			}
 			s.stopErr = fmt.Errorf("the embedded PostgreSQL had ended by itself (%w). The end of its log:\n%s", ended, tail(s.cluster.logFile()))
 		default:
-			if !s.proc.shutdown(ctx) {
+			if s.ephemeral { // nothing to save
+				s.proc.quit()
+			} else if !s.proc.shutdown(ctx) {
 				s.log.WarnContext(ctx, "PostgreSQL did not stop in time and was stopped immediately", logData, s.cluster.data())
 			}
 		}

@@ -1,0 +1,186 @@
+package pgtest
+
+import (
+	"context"
+	"errors"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// pool holds the databases that no test uses and that have only what the template has.
+var pool struct {
+	sync.Mutex
+	idle []database
+}
+
+type database struct {
+	name    string
+	emptied string // when the counters of what is written began; "" for a new database
+}
+
+// template is what every test finds.
+var template struct {
+	relations string   // a hash
+	seeded    []string // the tables that migrating fills
+	seed      []string // the statements that fill them
+}
+
+const (
+	// relations leaves out what TRUNCATE, VACUUM and ANALYZE change in pg_class.
+	relations = `select md5(string_agg(concat_ws(' ', oid, relname, relnamespace, relowner, relacl, reloptions, relkind,
+		relpersistence, reltablespace, relam, relrowsecurity, relforcerowsecurity, relreplident, relispartition, relnatts, relchecks), ';'
+		order by oid)) from pg_catalog.pg_class where relpersistence <> 't'`
+
+	// catalogWrites counts since the database was last emptied. Sessions count when they end, so ask when they have.
+	catalogWrites = `select sum(pg_stat_get_tuples_inserted(oid) + pg_stat_get_tuples_updated(oid) + pg_stat_get_tuples_deleted(oid))
+		from pg_catalog.pg_class where relnamespace = 'pg_catalog'::regnamespace and relkind = 'r' and not relisshared
+		and relname not in ('pg_class', 'pg_statistic', 'pg_statistic_ext_data', 'pg_largeobject')`
+
+	// unusual is what a test can change of its database and of who uses it how.
+	unusual = `select coalesce(pg_stat_get_db_stat_reset_time(d.oid)::text, ''), exists (select from pg_catalog.pg_db_role_setting where setdatabase = d.oid)
+		or datacl is not null or datconnlimit <> -1 or datdba <> 10 or not datallowconn
+		from pg_catalog.pg_database d where datname = current_database()`
+
+	// written are the tables that have pages, or that VACUUM or ANALYZE has seen.
+	written = `select format('%I.%I', relnamespace::regnamespace, relname),
+		reltuples >= 0 or pg_stat_get_tuples_inserted(oid) + pg_stat_get_tuples_updated(oid) + pg_stat_get_tuples_deleted(oid) > 0
+		from pg_catalog.pg_class
+		where relkind = 'r' and oid >= 16384 and (reltuples >= 0 or pg_relation_size(oid) > 0)`
+)
+
+// readTemplate remembers what the template has.
+func readTemplate(ctx context.Context, url string) error {
+	conn, err := pgx.Connect(ctx, url)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = conn.Close(ctx) }()
+	// what migrating wrote would have it analyzed, and the databases of later tests with it
+	if _, err := conn.Exec(ctx, "select pg_stat_reset()"); err != nil {
+		return err
+	}
+	if err := conn.QueryRow(ctx, relations).Scan(&template.relations); err != nil {
+		return err
+	}
+	rows, err := conn.Query(ctx, written)
+	if err != nil {
+		return err
+	}
+	template.seeded, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (table string, err error) {
+		return table, row.Scan(&table, nil)
+	})
+	if err != nil {
+		return err
+	}
+	for _, table := range template.seeded {
+		var fill string
+		if err := conn.QueryRow(ctx, "select format('insert into %s overriding system value select * from unnest(%L::%1$s[])', $1::text, array_agg(t)) from "+
+			table+" as t", table).Scan(&fill); err != nil {
+			return err
+		}
+		template.seed = append(template.seed, fill)
+	}
+	return nil
+}
+
+// errChanged says that a test changed more than rows.
+var errChanged = errors.New("the schema, privileges or settings were changed")
+
+// recycle puts a database back into the pool, empty but for the seeds. Its name is a new one, so that nothing that the
+// test left behind finds it.
+func recycle(ctx context.Context, d database) error {
+	if err := endSessions(ctx, d.name); err != nil {
+		return err
+	}
+	emptied, err := empty(ctx, d)
+	if err != nil {
+		return err
+	}
+	next := newName()
+	if err := endSessions(ctx, d.name); err != nil { // a rename that meets a session waits for 100 ms
+		return err
+	}
+	if err := administer(ctx, "alter database "+d.name+" rename to "+next); err != nil {
+		return err
+	}
+	pool.Lock()
+	defer pool.Unlock()
+	pool.idle = append(pool.idle, database{next, emptied})
+	return nil
+}
+
+// endSessions returns when no session is left.
+func endSessions(ctx context.Context, name string) error {
+	tick := time.NewTicker(time.Millisecond)
+	defer tick.Stop()
+	for {
+		var left int
+		err := asAdministrator(ctx, func(conn *pgx.Conn) error {
+			return conn.QueryRow(ctx, "select count(pg_terminate_backend(pid)) from pg_stat_activity where datname = $1", name).Scan(&left)
+		})
+		if err != nil || left == 0 {
+			return err
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+// empty removes what a test wrote and says when.
+func empty(ctx context.Context, d database) (emptied string, err error) {
+	config, err := pgx.ParseConfig(server.URL(d.name))
+	if err != nil {
+		return "", err
+	}
+	config.RuntimeParams["search_path"] = "pg_catalog"
+	config.RuntimeParams["session_replication_role"] = "replica" // no triggers
+	conn, err := pgx.ConnectConfig(ctx, config)
+	if err != nil {
+		return "", err
+	}
+	defer func() { _ = conn.Close(ctx) }()
+	results, err := conn.PgConn().Exec(ctx, strings.Join([]string{unusual, catalogWrites, relations, written}, ";")).ReadAll()
+	if err != nil {
+		return "", err
+	}
+	first := func(of int) string { return string(results[of].Rows[0][0]) }
+	if first(0) != d.emptied || string(results[0].Rows[0][1]) != "f" || first(1) != "0" || first(2) != template.relations {
+		return "", errChanged
+	}
+	touched, seedTouched := map[string]bool{}, false
+	for _, row := range results[3].Rows {
+		touched[string(row[0])] = string(row[1]) == "t"
+	}
+	for _, table := range template.seeded {
+		as, there := touched[table] // it is not there if it was truncated
+		seedTouched = seedTouched || as || !there
+		delete(touched, table)
+	}
+	tables, fill := slices.Collect(maps.Keys(touched)), []string{"select pg_stat_force_next_flush()"}
+	if seedTouched {
+		tables, fill = append(tables, template.seeded...), append(fill, template.seed...)
+	}
+	if len(tables) > 0 {
+		fill = append([]string{
+			"truncate " + strings.Join(tables, ", ") + " restart identity cascade",
+			"delete from pg_statistic where starelid >= 16384",
+		}, fill...)
+	}
+	if _, err := conn.Exec(ctx, strings.Join(fill, ";")); err != nil {
+		return "", err
+	}
+	results, err = conn.PgConn().Exec(ctx, `select pg_stat_reset();
+		select pg_stat_get_db_stat_reset_time(oid)::text from pg_database where datname = current_database()`).ReadAll()
+	if err != nil {
+		return "", err
+	}
+	return first(1), nil
+}

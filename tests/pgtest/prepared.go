@@ -1,0 +1,150 @@
+package pgtest
+
+import (
+	"cmp"
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"syscall"
+	"time"
+
+	"spectral/db"
+	"spectral/internal/app"
+	"spectral/internal/app/embeddedpg"
+	"spectral/internal/core/events/infrastructure/postgres"
+)
+
+// keptClusters is how many prepared clusters stay in the cache folder: checkouts that differ may be tested in turn.
+const keptClusters = 6
+
+// withPrepared calls use with the folder of a stopped server that has the template. Test binaries that start together
+// build it once; none removes it while use runs.
+func withPrepared(ctx context.Context, use func(dir string) error) (err error) {
+	cache, err := embeddedpg.CacheFolder()
+	if err != nil {
+		return err
+	}
+	name, err := preparedName(ctx)
+	if err != nil {
+		return err
+	}
+	lock, err := os.OpenFile(filepath.Join(cache, "pgtest.lock"), os.O_RDWR|os.O_CREATE, 0o600)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, lock.Close()) }()
+	dir := filepath.Join(cache, name)
+	for _, how := range []int{syscall.LOCK_SH, syscall.LOCK_EX} {
+		if err := flock(ctx, lock, how); err != nil {
+			return err
+		}
+		if _, err := os.Stat(dir); err == nil {
+			break
+		}
+		if how == syscall.LOCK_EX {
+			if err := prepare(ctx, cache, dir); err != nil {
+				return fmt.Errorf("prepare a cluster: %w", err)
+			}
+		}
+	}
+	now := time.Now()
+	if err := os.Chtimes(dir, now, now); err != nil {
+		return err
+	}
+	return use(dir)
+}
+
+// preparedName changes with all that the template is made of.
+func preparedName(ctx context.Context) (string, error) {
+	version, err := embeddedpg.Version(ctx, config())
+	if err != nil {
+		return "", err
+	}
+	contracts, err := app.Contracts()
+	if err != nil {
+		return "", err
+	}
+	types, err := postgres.EventTypes(contracts)
+	if err != nil {
+		return "", err
+	}
+	hash := sha256.New()
+	hash.Write(types)
+	err = fs.WalkDir(db.Migrations, ".", func(path string, e fs.DirEntry, err error) error {
+		if err != nil || e.IsDir() {
+			return err
+		}
+		text, err := fs.ReadFile(db.Migrations, path)
+		fmt.Fprintf(hash, "%s %d\n%s", path, len(text), text)
+		return err
+	})
+	return fmt.Sprintf("pgtest-%s-%.6x", version, hash.Sum(nil)), err
+}
+
+// prepare builds the cluster beside dir and renames it when it is complete.
+func prepare(ctx context.Context, cache, dir string) error {
+	made := filepath.Join(cache, "pgtest.new")
+	if err := os.RemoveAll(made); err != nil { // a killed test binary leaves it
+		return err
+	}
+	c := config()
+	c.Dir, c.NoSync = made, true
+	c.Settings = map[string]string{"autovacuum": "off"} // the same template each time
+	s, err := embeddedpg.Start(ctx, c)
+	if err != nil {
+		return err
+	}
+	err = administerAt(ctx, s.URL("postgres"), "create database "+templateName)
+	if err == nil {
+		err = Migrate(ctx, s.URL(templateName))
+	}
+	if err := errors.Join(err, s.Stop(ctx)); err != nil {
+		return err
+	}
+	if err := os.Rename(made, dir); err != nil {
+		return err
+	}
+	return removeOld(cache)
+}
+
+// removeOld keeps the clusters that were used last.
+func removeOld(cache string) error {
+	dirs, err := filepath.Glob(filepath.Join(cache, "pgtest-*"))
+	if err != nil || len(dirs) <= keptClusters {
+		return err
+	}
+	used := func(dir string) time.Time {
+		info, err := os.Stat(dir)
+		if err != nil {
+			return time.Time{}
+		}
+		return info.ModTime()
+	}
+	slices.SortFunc(dirs, func(a, b string) int { return cmp.Or(used(b).Compare(used(a)), cmp.Compare(a, b)) })
+	for _, dir := range dirs[keptClusters:] {
+		err = errors.Join(err, os.RemoveAll(dir))
+	}
+	return err
+}
+
+// flock waits for the lock of a file, which the system gives back when the file is closed.
+func flock(ctx context.Context, f *os.File, how int) error {
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		err := syscall.Flock(int(f.Fd()), how|syscall.LOCK_NB)
+		if !errors.Is(err, syscall.EWOULDBLOCK) {
+			return err
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return fmt.Errorf("another test binary keeps %s locked: %w", f.Name(), context.Cause(ctx))
+		}
+	}
+}
