@@ -1,7 +1,7 @@
 -- +goose Up
 set local lock_timeout = '500ms';
 
--- The group roles of the system (DESIGN: roles guard payload, history and mistakes).
+-- The group roles of the system. They guard payload, history and mistakes (docs/decisions/0005-roles.md).
 --
 -- Roles belong to the whole cluster, so another database, or another replica migrating at this
 -- moment, may be creating the same ones: every statement is retried on the errors such a race
@@ -31,7 +31,7 @@ begin
         exit;
       exception
         when duplicate_object or unique_violation then
-          null; -- somebody else created it first: look again
+          null; -- another session created it first
         when internal_error then -- "tuple concurrently updated"
           if sqlerrm not like '%concurrently updated%' then raise; end if;
           v_tries := v_tries + 1;
@@ -58,7 +58,7 @@ begin
     array['spectral_worker',   'spectral_worlds',    'false'],
     array['spectral_platform', 'spectral_publisher', 'true'],
     array['spectral_worlds',   'spectral_publisher', 'true'],
-    -- whoever migrates acts as the owner in each later step; a superuser needs no membership
+    -- the migrating login acts as the owner in each later step; a superuser needs no membership
     array[current_user::text,  'spectral_owner',     'true']
   ] loop
     loop
@@ -90,8 +90,8 @@ begin
       exception
         when unique_violation then
           null;
-        when insufficient_privilege then -- from 16 on, creating roles does not suffice where somebody else made them
-          raise exception '% may not grant % to %: a superuser, or whoever created that role, must', current_user, v_grant[2], v_grant[1]
+        when insufficient_privilege then -- from 16 on, creating roles does not suffice for roles that another login made
+          raise exception '% may not grant % to %: a superuser or the login that created that role must', current_user, v_grant[2], v_grant[1]
             using errcode = 'insufficient_privilege', hint = pg_catalog.format('grant %I to %I%s;', v_grant[2], v_grant[1], v_options);
         when internal_error then
           if sqlerrm not like '%concurrently updated%' then raise; end if;
@@ -108,7 +108,8 @@ $members$;
 create schema core authorization spectral_owner;
 set local role spectral_owner;
 alter default privileges for role spectral_owner revoke execute on functions from public;
-comment on schema core is 'The event substrate: outbox, dedup log, deployment generations.';
+-- `make generate` writes the edition: a hash of these migrations
+comment on schema core is 'The event substrate: outbox, dedup log, deployment generations. Edition 0266e06aca776951';
 grant usage on schema core to spectral_publisher, spectral_worker, spectral_operator, spectral_retention;
 
 -- +goose StatementBegin
@@ -140,15 +141,16 @@ $$;
 
 reset role;
 
--- A worker checks at its start that the database is migrated, and reads goose's own table for it.
+-- Workers and operators read how far the database is migrated.
 -- +goose StatementBegin
 do $$
 begin
-  set local lock_timeout = '5s';
-  -- under another name (goose -table) the table stays as it is: the check then asks for the privilege
-  if to_regclass('goose_db_version') is not null then
-    grant select on goose_db_version to spectral_worker, spectral_operator;
+  if to_regclass('spectral_goose.goose_db_version') is null then
+    raise exception 'goose does not keep its versions in spectral_goose.goose_db_version'
+      using hint = 'create schema spectral_goose; and run goose with -table spectral_goose.goose_db_version';
   end if;
+  grant usage on schema spectral_goose to spectral_worker, spectral_operator;
+  grant select on spectral_goose.goose_db_version to spectral_worker, spectral_operator;
 end
 $$;
 -- +goose StatementEnd

@@ -1,4 +1,7 @@
 -- The platform context.
+--
+-- Where the natural key holds a null workspace, id is the primary key, which logical replication needs, and the natural
+-- key is unique.
 
 -- +goose Up
 set local lock_timeout = '500ms';
@@ -8,12 +11,14 @@ comment on schema platform is 'The platform context.';
 grant usage on schema platform to spectral_platform;
 
 create table platform.system_cards (
+  id bigint generated always as identity,
   workspace_id uuid null,
   card_id text not null,
   version bigint not null,
   title text not null,
   snapshot jsonb not null,
   projected_at timestamptz not null default clock_timestamp(),
+  constraint system_cards_pk primary key (id),
   constraint system_cards_key unique nulls not distinct (workspace_id, card_id),
   constraint system_cards_version_positive check (version >= 1),
   constraint system_cards_snapshot_object check (jsonb_typeof(snapshot) = 'object')
@@ -31,6 +36,7 @@ grant select, insert, update on platform.system_cards to spectral_platform;
 -- The key has the workspace last: "is not distinct from", by which a row is found, serves no index, and the rest then does.
 -- The tables after this one have the same order.
 create table platform.decisions (
+  id bigint generated always as identity,
   workspace_id uuid null,
   decision_id uuid not null,
   rule_id text not null,
@@ -39,6 +45,7 @@ create table platform.decisions (
   decided_by text not null,
   decided_at timestamptz not null,
   recorded_at timestamptz not null,
+  constraint decisions_pk primary key (id),
   constraint decisions_key unique nulls not distinct (decision_id, workspace_id),
   constraint decisions_rule_id_size check (octet_length(rule_id) between 1 and 200),
   constraint decisions_outcome_known check (outcome in ('followed', 'overridden')),
@@ -59,12 +66,14 @@ create policy decisions_workspace on platform.decisions to spectral_platform
 grant select, insert on platform.decisions to spectral_platform;
 
 create table platform.override_patterns (
+  id bigint generated always as identity,
   workspace_id uuid null,
   rule_id text not null,
   followed bigint not null,
   overridden bigint not null,
   first_decided_at timestamptz not null,
   last_decided_at timestamptz not null,
+  constraint override_patterns_pk primary key (id),
   constraint override_patterns_key unique nulls not distinct (rule_id, workspace_id),
   constraint override_patterns_rule_id_size check (octet_length(rule_id) between 1 and 200),
   constraint override_patterns_counts_possible check (followed >= 0 and overridden >= 0 and followed + overridden >= 1),
@@ -80,12 +89,14 @@ create policy override_patterns_workspace on platform.override_patterns to spect
 grant select, insert, update on platform.override_patterns to spectral_platform;
 
 create table platform.override_reasons (
+  id bigint generated always as identity,
   workspace_id uuid null,
   rule_id text not null,
   reason text not null,
   overridden bigint not null,
   first_decided_at timestamptz not null,
   last_decided_at timestamptz not null,
+  constraint override_reasons_pk primary key (id),
   constraint override_reasons_key unique nulls not distinct (rule_id, workspace_id, reason),
   constraint override_reasons_rule_id_size check (octet_length(rule_id) between 1 and 200),
   -- lower case can take half as many bytes again
@@ -104,8 +115,10 @@ create policy override_reasons_workspace on platform.override_reasons to spectra
 grant select, insert, update on platform.override_reasons to spectral_platform;
 
 create table platform.override_pattern_decisions (
+  id bigint generated always as identity,
   workspace_id uuid null,
   decision_id uuid not null,
+  constraint override_pattern_decisions_pk primary key (id),
   constraint override_pattern_decisions_key unique nulls not distinct (decision_id, workspace_id)
 );
 comment on table platform.override_pattern_decisions is 'The decisions that override_patterns and override_reasons have counted: each counts once, however often it is told.';

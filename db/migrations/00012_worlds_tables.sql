@@ -1,4 +1,4 @@
--- The worlds context.
+-- The worlds context. Its primary keys are as in 00011_platform_tables.sql.
 
 -- +goose Up
 set local lock_timeout = '500ms';
@@ -8,11 +8,13 @@ comment on schema worlds is 'The worlds context.';
 grant usage on schema worlds to spectral_worlds;
 
 create table worlds.world_model_cards (
+  id bigint generated always as identity,
   workspace_id uuid null,
   card_id text not null,
   version bigint not null,
   card jsonb not null,
   published_at timestamptz not null,
+  constraint world_model_cards_pk primary key (id),
   constraint world_model_cards_key unique nulls not distinct (workspace_id, card_id),
   constraint world_model_cards_card_id_size check (octet_length(card_id) between 1 and 200),
   constraint world_model_cards_version_positive check (version >= 1),
@@ -32,8 +34,10 @@ grant select, insert, update on worlds.world_model_cards to spectral_worlds;
 create index world_model_cards_lookup on worlds.world_model_cards (card_id, workspace_id);
 
 create table worlds.rule_health_decisions (
+  id bigint generated always as identity,
   workspace_id uuid null,
   decision_id uuid not null,
+  constraint rule_health_decisions_pk primary key (id),
   constraint rule_health_decisions_key unique nulls not distinct (decision_id, workspace_id)
 );
 comment on table worlds.rule_health_decisions is 'The decisions that rule_health has counted: each counts once, however often it is told.';
@@ -46,12 +50,14 @@ create policy rule_health_decisions_workspace on worlds.rule_health_decisions to
 grant select, insert on worlds.rule_health_decisions to spectral_worlds;
 
 create table worlds.rule_health (
+  id bigint generated always as identity,
   workspace_id uuid null,
   rule_id text not null,
   followed bigint not null,
   overridden bigint not null,
   state text not null,
   last_decided_at timestamptz not null,
+  constraint rule_health_pk primary key (id),
   constraint rule_health_key unique nulls not distinct (rule_id, workspace_id),
   constraint rule_health_rule_id_size check (octet_length(rule_id) between 1 and 200),
   constraint rule_health_counts_possible check (followed >= 0 and overridden >= 0 and followed + overridden >= 1),
@@ -68,6 +74,7 @@ create policy rule_health_workspace on worlds.rule_health to spectral_worlds
 grant select, insert, update on worlds.rule_health to spectral_worlds;
 
 create table worlds.scans (
+  id bigint generated always as identity,
   workspace_id uuid null,
   scan_id uuid not null,
   subject text not null,
@@ -76,6 +83,7 @@ create table worlds.scans (
   finished_at timestamptz null,
   findings jsonb not null default '[]',
   failure text null,
+  constraint scans_pk primary key (id),
   constraint scans_key unique nulls not distinct (scan_id, workspace_id),
   constraint scans_subject_size check (octet_length(subject) between 1 and 200),
   constraint scans_state_known check (state in ('running', 'completed', 'failed')),
@@ -99,12 +107,14 @@ create policy scans_workspace on worlds.scans to spectral_worlds
 grant select, insert, update (state, finished_at, findings, failure) on worlds.scans to spectral_worlds;
 
 create table worlds.scan_index (
+  id bigint generated always as identity,
   workspace_id uuid null,
   subject text not null,
   scan_id uuid not null,
   finished_at timestamptz not null,
   finding_kinds text[] not null,
   finding_count bigint not null,
+  constraint scan_index_pk primary key (id),
   constraint scan_index_key unique nulls not distinct (subject, workspace_id),
   constraint scan_index_subject_size check (octet_length(subject) between 1 and 200),
   constraint scan_index_finding_count_possible check (finding_count >= cardinality(finding_kinds))
@@ -121,12 +131,14 @@ create policy scan_index_workspace on worlds.scan_index to spectral_worlds
 grant select, insert, update on worlds.scan_index to spectral_worlds;
 
 create table worlds.scan_index_findings (
+  id bigint generated always as identity,
   workspace_id uuid null,
   subject text not null,
   kind text not null,
   scan_id uuid not null,
   finished_at timestamptz not null,
   occurrences bigint not null,
+  constraint scan_index_findings_pk primary key (id),
   constraint scan_index_findings_key unique nulls not distinct (subject, workspace_id, kind),
   constraint scan_index_findings_subject_size check (octet_length(subject) between 1 and 200),
   constraint scan_index_findings_kind_size check (octet_length(kind) between 1 and 64),
@@ -188,12 +200,14 @@ grant select, insert, update (revision, statement, occurrences, kinds, confidenc
   on worlds.rule_candidates to spectral_worlds;
 
 create table worlds.curation_rulings (
+  id bigint generated always as identity,
   workspace_id uuid null,
   decision_id uuid not null,
   candidate_id uuid not null,
   outcome text not null,
   reason text null,
   ruled_at timestamptz not null,
+  constraint curation_rulings_pk primary key (id),
   constraint curation_rulings_key unique nulls not distinct (decision_id, workspace_id),
   constraint curation_rulings_outcome check (outcome in ('applied', 'refused')),
   constraint curation_rulings_reason check ((outcome = 'refused') = (reason is not null)),

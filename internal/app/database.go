@@ -1,6 +1,7 @@
 package app
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -15,6 +16,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"spectral/db"
 	"spectral/internal/core/events/infrastructure/postgres"
 	"spectral/internal/core/events/infrastructure/postgres/admin"
 	retentionpg "spectral/internal/core/retention/infrastructure/postgres"
@@ -29,15 +31,13 @@ const (
 	operatorRole = admin.Role
 )
 
-// versionSchema holds goose's table.
-const versionSchema = "public"
+// Goose keeps its versions in a schema of ours: another program's goose_db_version in the same database is not taken for ours.
+const (
+	versionSchema = "spectral_goose"
+	versionTable  = versionSchema + ".goose_db_version"
+)
 
 const checkTimeout = 10 * time.Second
-
-// checkServer reports, in one line with what to do, why the server cannot be used at all.
-func checkServer(ctx context.Context, config *pgx.ConnConfig) error {
-	return withConnection(ctx, config, func(_ context.Context, conn *pgx.Conn) error { return checkVersion(conn) })
-}
 
 // CheckDatabase reports, in one line with what to do, why a worker cannot run: a database
 // unreachable, too old or not migrated, or a login that may not act as a worker, or in one of the
@@ -276,38 +276,54 @@ func checkMigrated(ctx context.Context, conn *pgx.Conn, role string) error {
 	if err := actAs(ctx, conn, role); err != nil {
 		return err
 	}
-	var applied int64
-	var counted, filled, further bool // goose's table is there, ours are, and those of steps after the one that lets role read it
+	var counted, filled bool // goose's table is there; ours are
+	var edition string
 	var ungranted []string
-	err = conn.QueryRow(ctx, "select "+relationExists(versionSchema, "goose_db_version")+", "+relationExists("core", "outbox")+", "+relationExists("core", "operator_actions")+`,
+	err = conn.QueryRow(ctx, "select "+relationExists(versionSchema, "goose_db_version")+", "+relationExists("core", "outbox")+`,
+		coalesce(pg_catalog.substring(pg_catalog.obj_description(pg_catalog.to_regnamespace('core'), 'pg_namespace'), 'Edition ([0-9a-f]+)'), ''),
 		(select coalesce(pg_catalog.array_agg(w.what), '{}') from (
 			select 'usage on schema ' || n.nspname from pg_catalog.pg_namespace n
 			where n.nspname in ('core', '`+versionSchema+`') and not pg_catalog.has_schema_privilege(n.oid, 'usage')
 			union all
-			select 'select on table `+versionSchema+`.goose_db_version' from pg_catalog.pg_class c join pg_catalog.pg_namespace n on n.oid = c.relnamespace
-			where n.nspname = '`+versionSchema+`' and c.relname = 'goose_db_version' and not pg_catalog.has_table_privilege(c.oid, 'select')) w(what))`).Scan(&counted, &filled, &further, &ungranted)
+			select 'select on table `+versionTable+`' from pg_catalog.pg_class c join pg_catalog.pg_namespace n on n.oid = c.relnamespace
+			where n.nspname = '`+versionSchema+`' and c.relname = 'goose_db_version' and not pg_catalog.has_table_privilege(c.oid, 'select')) w(what))`).Scan(&counted, &filled, &edition, &ungranted)
 	switch {
 	case err != nil:
-		return fmt.Errorf("look for goose_db_version: %w", oneLine(err))
+		return fmt.Errorf("look for %s: %w", versionTable, oneLine(err))
 	case !counted && filled:
-		return errors.New("the database is migrated, but " + versionSchema + ".goose_db_version, which says how far, is missing: give it back its name, or restore it from a backup; do not migrate before")
+		return errors.New("the database is migrated, but " + versionTable + ", which says how far, is missing: give it back its name, or restore it from a backup; do not migrate before")
 	case !counted:
 		return errNotMigrated
-	case len(ungranted) > 0 && further:
+	case len(ungranted) > 0:
 		statements := make([]string, len(ungranted))
 		for i, what := range ungranted {
 			statements[i] = "grant " + what + " to " + role + ";"
 		}
 		return fmt.Errorf("%s lacks privileges; as a superuser, or as the owner of each object: %s and see `workers doctor privileges`", role, strings.Join(statements, " "))
-	case len(ungranted) > 0:
-		return errors.New("the database is not migrated to the end: run `workers migrate up`")
 	}
-	err = conn.QueryRow(ctx, "select coalesce(max(version_id) filter (where is_applied), 0) from "+versionSchema+".goose_db_version").Scan(&applied)
+	var applied int64
+	err = conn.QueryRow(ctx, "select coalesce(max(version_id) filter (where is_applied), 0) from "+versionTable).Scan(&applied)
 	switch {
 	case err != nil:
-		return fmt.Errorf("read goose_db_version: %w", oneLine(err))
+		return fmt.Errorf("read %s: %w", versionTable, oneLine(err))
 	case applied < latest:
 		return fmt.Errorf("the database is at migration %d and this build needs %d: run `workers migrate up`", applied, latest)
+	}
+	return checkEdition(edition)
+}
+
+// ErrOtherEdition says that a database was made by other migrations than those of this build. Until the first release they are
+// edited in place, so such a database has to be recreated.
+var ErrOtherEdition = errors.New("the database was made by another edition of the migrations: drop and recreate it, then run `workers migrate up`")
+
+// checkEdition compares the edition that made a database with that of this build.
+func checkEdition(have string) error {
+	want, err := db.Edition(db.Migrations)
+	if err != nil {
+		return err
+	}
+	if have != want {
+		return fmt.Errorf("%w (it is of edition %s, and this build has %s)", ErrOtherEdition, cmp.Or(have, "unknown"), want)
 	}
 	return nil
 }

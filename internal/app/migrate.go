@@ -34,8 +34,9 @@ type Migrator struct {
 	log      *slog.Logger
 }
 
-// A migrator waits this long for its turn: each waiter asks again every period.
+// A migrator waits this long for its turn: each waiter asks again every period. The lock is of our migrations alone.
 const (
+	lockID            = 3570158627934010221
 	lockPeriodSeconds = 1
 	lockPeriods       = 600
 )
@@ -50,31 +51,66 @@ const (
 
 // NewMigrator checks that the database at url can be migrated.
 func NewMigrator(ctx context.Context, url string, log *slog.Logger) (*Migrator, error) {
-	config, err := postgres.DirectConfig(url)
-	if err != nil {
-		return nil, &SettingsError{[]error{fmt.Errorf("%s: %w", EnvDatabaseURL, oneLine(err))}}
-	}
-	// goose's table is unqualified: it must not depend on the login's search_path
-	config.RuntimeParams["search_path"] = versionSchema
-	if err := checkServer(ctx, config); err != nil {
-		return nil, fmt.Errorf("%s: %w", EnvDatabaseURL, err)
-	}
 	files, err := fs.Sub(db.Migrations, "migrations")
 	if err != nil {
 		return nil, err
 	}
-	locker, err := lock.NewPostgresSessionLocker(lock.WithLockTimeout(lockPeriodSeconds, lockPeriods))
+	return NewMigratorOf(ctx, url, files, log)
+}
+
+// NewMigratorOf is NewMigrator for the steps in files: tests try with a few small ones what happens while steps wait or fail.
+func NewMigratorOf(ctx context.Context, url string, files fs.FS, log *slog.Logger) (*Migrator, error) {
+	config, err := postgres.DirectConfig(url)
+	if err != nil {
+		return nil, &SettingsError{[]error{fmt.Errorf("%s: %w", EnvDatabaseURL, oneLine(err))}}
+	}
+	config.RuntimeParams["search_path"] = "pg_catalog" // public may be absent, or not ours
+	if err := prepareDatabase(ctx, config); err != nil {
+		return nil, fmt.Errorf("%s: %w", EnvDatabaseURL, err)
+	}
+	locker, err := lock.NewPostgresSessionLocker(lock.WithLockID(lockID), lock.WithLockTimeout(lockPeriodSeconds, lockPeriods))
 	if err != nil {
 		return nil, err
 	}
 	pool := stdlib.OpenDB(*config)
 	pool.SetMaxIdleConns(-1) // a step without a transaction that fails leaves its role and timeout on its connection
 	provider, err := goose.NewProvider(goose.DialectPostgres, pool, patientBuilds{files},
-		goose.WithSessionLocker(locker), goose.WithSlog(log))
+		goose.WithTableName(versionTable), goose.WithSessionLocker(locker), goose.WithSlog(log))
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("read migrations: %w", err), pool.Close())
 	}
 	return &Migrator{config: config, provider: provider, log: log}, nil
+}
+
+// prepareDatabase checks that the database can be migrated, and that it is of this edition if it has been. It makes the schema
+// that goose keeps its versions in.
+func prepareDatabase(ctx context.Context, config *pgx.ConnConfig) error {
+	return withConnection(ctx, config, func(ctx context.Context, conn *pgx.Conn) error {
+		if err := checkVersion(conn); err != nil {
+			return err
+		}
+		var prepared, filled bool
+		var edition string
+		err := conn.QueryRow(ctx, `select to_regnamespace($1) is not null, to_regclass('core.outbox') is not null,
+			coalesce(substring(obj_description(to_regnamespace('core'), 'pg_namespace'), 'Edition ([0-9a-f]+)'), '')`, versionSchema).Scan(&prepared, &filled, &edition)
+		if err != nil {
+			return fmt.Errorf("look for schema %s: %w", versionSchema, oneLine(err))
+		}
+		if filled || edition != "" {
+			return checkEdition(edition)
+		}
+		if prepared {
+			return nil
+		}
+		_, err = conn.Exec(ctx, "create schema if not exists "+versionSchema)
+		if pg, ok := errors.AsType[*pgconn.PgError](err); ok && pg.Code == pgerrcode.UniqueViolation { // another migrator made it
+			return nil
+		}
+		if err != nil {
+			return migrationError(fmt.Errorf("create schema %s: %w", versionSchema, oneLine(err)))
+		}
+		return nil
+	})
 }
 
 // patientBuilds are steps that build an index beside whoever writes for as long as it takes: nobody queues behind a build, which

@@ -360,7 +360,7 @@ func defaultCure(d PrivilegeDifference) (by, sql string) {
 func (c privilegeCures) grantCure(d PrivilegeDifference) (by, sql string) {
 	by = byOwner
 	line := d.line()
-	if strings.Contains(line, " on the database to ") || strings.Contains(line, " on table goose_db_version to ") {
+	if strings.Contains(line, " on the database to ") || strings.Contains(line, " on table spectral_goose.goose_db_version to ") {
 		by = "its owner, " + byMigrator
 	}
 	if d.Unexpected == "" || d.Missing != "" && strings.HasSuffix(d.Missing, grantable) {
@@ -372,8 +372,8 @@ func (c privilegeCures) grantCure(d PrivilegeDifference) (by, sql string) {
 // onObject names an object that a line speaks of as SQL does.
 func (c privilegeCures) onObject(sql string) string {
 	for object, name := range map[string]string{
-		" on the database ": " on database " + c.database + " ", " on table goose_db_version ": " on table " + versionSchema + ".goose_db_version ",
-		" on view ": " on table ", " on materialized view ": " on table ",
+		" on the database ": " on database " + c.database + " ",
+		" on view ":         " on table ", " on materialized view ": " on table ",
 	} {
 		sql = strings.Replace(sql, object, name, 1)
 	}

@@ -124,10 +124,14 @@ objects (description, owner, acl) as (
          coalesce(p.proacl, acldefault('f', p.proowner))
   from pg_proc p join schemas s on s.oid = p.pronamespace
 ),
--- goose's own table and the database belong to whoever migrates
+-- goose's schema and table, and the database, belong to the migrating login
 others (description, owner, acl, whole) as (
-  select 'table goose_db_version', c.relowner, c.relacl, acldefault('r', c.relowner) from pg_class c
-  where c.relname = 'goose_db_version' and c.relkind = 'r'
+  select 'schema spectral_goose', n.nspowner, n.nspacl, acldefault('n', n.nspowner) from pg_namespace n
+  where n.nspname = 'spectral_goose'
+  union all
+  select 'table spectral_goose.goose_db_version', c.relowner, c.relacl, acldefault('r', c.relowner) from pg_class c
+  join pg_namespace n on n.oid = c.relnamespace
+  where n.nspname = 'spectral_goose' and c.relname = 'goose_db_version' and c.relkind = 'r'
   union all
   select 'the database', d.datdba, d.datacl, acldefault('d', d.datdba) from pg_database d where d.datname = current_database()
 ),

@@ -7,13 +7,15 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+
+	"spectral/db"
 )
 
 // functionBlock is a function's place in a migration: goose runs it as one statement.
 var functionBlock = regexp.MustCompile(`(?s)-- \+goose StatementBegin\n-- db/functions/(\w+)\.sql\n.*?-- \+goose StatementEnd`)
 
 // TestMigrationsHoldTheFunctions compares each function in the migrations with its source in db/functions. With -update it
-// writes the migrations. The header comment of a source stays out of the migration: its file name says where to read it.
+// writes the migrations, and their edition. The header comment of a source stays out of the migration: its file name says where to read it.
 func TestMigrationsHoldTheFunctions(t *testing.T) {
 	t.Parallel()
 	sources, err := filepath.Glob("../../db/functions/*.sql")
@@ -46,6 +48,24 @@ func TestMigrationsHoldTheFunctions(t *testing.T) {
 		if !*update {
 			t.Errorf("%s does not have its functions as db/functions has them: run `make generate`", file)
 		} else if err := os.WriteFile(file, []byte(want), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	edition, err := db.Edition(os.DirFS("../../db"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	const first = "../../db/migrations/00001_core_roles.sql"
+	text, err := os.ReadFile(first)
+	if err != nil {
+		t.Fatal(err)
+	}
+	switch want := db.WriteEdition(string(text), edition); {
+	case want == string(text):
+	case !*update:
+		t.Errorf("%s does not name the edition %s: run `make generate`", first, edition)
+	default:
+		if err := os.WriteFile(first, []byte(want), 0o644); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -15,7 +15,7 @@ func TestTheFirstLookTakesItsTime(t *testing.T) {
 	worker := pgtest.Login(t, at, "spectral_worker", "spectral_operator")
 	login := pgtest.Conn(t, worker).Config().User
 	exec(t, admin, "alter role "+login+" set statement_timeout = '100ms'")
-	exec(t, holder, "begin; lock table public.goose_db_version")
+	exec(t, holder, "begin; lock table spectral_goose.goose_db_version")
 	looks := map[string]chan error{"worker's": make(chan error, 1), "operator's": make(chan error, 1)}
 	go func() {
 		looks["worker's"] <- app.CheckDatabase(ctx, &app.Settings{DatabaseURL: worker, PoolURL: worker})
@@ -29,7 +29,7 @@ func TestTheFirstLookTakesItsTime(t *testing.T) {
 			default:
 			}
 		}
-		waiting = value[int](t, admin, `select count(*) from pg_locks l where l.relation = 'public.goose_db_version'::regclass and l.database = (select oid from pg_database where datname = current_database())
+		waiting = value[int](t, admin, `select count(*) from pg_locks l where l.relation = 'spectral_goose.goose_db_version'::regclass and l.database = (select oid from pg_database where datname = current_database())
 			and not l.granted and l.waitstart < clock_timestamp() - interval '150 ms'`)
 	}
 	exec(t, holder, "commit")

@@ -149,7 +149,7 @@ func migrateMore(t *testing.T, url, up string) {
 	}
 	pool := stdlib.OpenDB(*config)
 	defer func() { _ = pool.Close() }()
-	provider, err := goose.NewProvider(goose.DialectPostgres, pool, files)
+	provider, err := goose.NewProvider(goose.DialectPostgres, pool, files, goose.WithTableName("spectral_goose.goose_db_version"))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -169,8 +169,8 @@ func TestPrivilegeDrift(t *testing.T) {
 		},
 		{
 			name:       "goose's table and the database",
-			migration:  "grant insert on goose_db_version to spectral_worker; do $$ begin execute format('grant create on database %I to spectral_worlds', current_database()); end $$",
-			unexpected: []string{"grant create on the database to spectral_worlds", "grant insert on table goose_db_version to spectral_worker"},
+			migration:  "grant insert on spectral_goose.goose_db_version to spectral_worker; do $$ begin execute format('grant create on database %I to spectral_worlds', current_database()); end $$",
+			unexpected: []string{"grant create on the database to spectral_worlds", "grant insert on table spectral_goose.goose_db_version to spectral_worker"},
 		},
 		{
 			name:      "a dropped policy",

@@ -87,7 +87,7 @@ func TestRolesTryWhatTheyMayNot(t *testing.T) {
 				"select from core.outbox", "select from core.event_handled", "select from core.deployments", handled,
 				claim, deliver, retry, fail, quiet, look, generation, types,
 				"select from worlds.world_model_cards", "select from platform.system_cards",
-				"set role spectral_worker", "set role spectral_worlds", "select from goose_db_version",
+				"set role spectral_worker", "set role spectral_worlds", "select from spectral_goose.goose_db_version",
 			},
 			[]string{"select from core.event_types", "select from core.publisher_sources", "select core.uuid_v7()"},
 		},
@@ -128,7 +128,7 @@ func TestRolesTryWhatTheyMayNot(t *testing.T) {
 		{
 			"spectral_operator",
 			[]string{claim, deliver, retry, fail, quiet, look, generation, handled, publishCard, "select from worlds.world_model_cards", "select from platform.system_cards", "set role spectral_worker"},
-			[]string{"select from core.outbox", "select from core.event_handled", "select from core.deployments", "select core.generation_register(1, null)", "select from goose_db_version"},
+			[]string{"select from core.outbox", "select from core.event_handled", "select from core.deployments", "select core.generation_register(1, null)", "select from spectral_goose.goose_db_version"},
 		},
 		{
 			"spectral_retention",
@@ -137,7 +137,7 @@ func TestRolesTryWhatTheyMayNot(t *testing.T) {
 		},
 		{
 			"", // a login of no group
-			[]string{"select from core.outbox", "select from core.event_types", "select core.uuid_v7()", publishCard, claim, "set role spectral_publisher", "select from goose_db_version"},
+			[]string{"select from core.outbox", "select from core.event_types", "select core.uuid_v7()", publishCard, claim, "set role spectral_publisher", "select from spectral_goose.goose_db_version"},
 			nil,
 		},
 	} {

@@ -524,7 +524,7 @@ func TestAStepDownWaitsWithoutBlockingPublishers(t *testing.T) {
 			at, ctx := pgtest.New(t), deadline(t)
 			watcher := pgtest.Conn(t, at)
 			migrator := newMigrator(t, at)
-			const table, newest = 112, "select max(version_id) from public.goose_db_version"
+			const table, newest = 112, "select max(version_id) from spectral_goose.goose_db_version"
 			for { // to the step that made a table, which whoever reads it keeps from being dropped
 				if _, err := undo(ctx, migrator); err != nil {
 					t.Fatal(err)
@@ -544,7 +544,7 @@ func TestAStepDownWaitsWithoutBlockingPublishers(t *testing.T) {
 			waitFor(t, watcher, "select "+waiting)
 			waitFor(t, watcher, "select not "+waiting)
 			if meanwhile {
-				exec(t, watcher, "delete from public.goose_db_version where version_id = $1", table)
+				exec(t, watcher, "delete from spectral_goose.goose_db_version where version_id = $1", table)
 			} else {
 				waitFor(t, watcher, "select "+waiting) // in its next turn
 			}

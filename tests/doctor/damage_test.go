@@ -350,12 +350,12 @@ var damages = []struct {
 		state: doctor.Critical, seen: "unexpected: default of spectral_owner: revoke execute on functions from its owner", cure: "as spectral_owner: alter default privileges for role spectral_owner grant execute on functions to spectral_owner;",
 	},
 	{
-		name: "a step is not recorded", check: "migrations", damage: "delete from public.goose_db_version where version_id = 60",
-		state: doctor.Warning, seen: "step 60 is not recorded as applied, and later ones are: migrate up is refused", cure: "insert into public.goose_db_version (version_id, is_applied) values (60, true);",
+		name: "a step is not recorded", check: "migrations", damage: "delete from spectral_goose.goose_db_version where version_id = 6",
+		state: doctor.Warning, seen: "step 6 is not recorded as applied, and later ones are: migrate up is refused", cure: "insert into spectral_goose.goose_db_version (version_id, is_applied) values (60, true);",
 	},
 	{
-		name: "steps are recorded by somebody else", check: "migrations", damage: "alter database %database owner to spectral_platform; alter table public.goose_db_version owner to spectral_worlds",
-		state: doctor.Warning, seen: "public.goose_db_version, which records what is applied, belongs to spectral_worlds, and the database to spectral_platform", cure: "as a superuser: alter table public.goose_db_version owner to spectral_platform;",
+		name: "steps are recorded by somebody else", check: "migrations", damage: "alter database %database owner to spectral_platform; alter table spectral_goose.goose_db_version owner to spectral_worlds",
+		state: doctor.Warning, seen: "spectral_goose.goose_db_version, which records what is applied, belongs to spectral_worlds, and the database to spectral_platform", cure: "as a superuser: alter table spectral_goose.goose_db_version owner to spectral_platform;",
 	},
 	{
 		name: "a function acts as somebody", check: "privileges", damage: "alter function core.outbox_quiet(text) owner to postgres",
@@ -402,12 +402,12 @@ var damages = []struct {
 		state: doctor.Warning, seen: "unexpected: grant create on the database to spectral_worker", cure: "revoke create on database %database from spectral_worker;",
 	},
 	{
-		name: "a role may forge migrations", check: "privileges", damage: "grant update on public.goose_db_version to spectral_worker",
-		state: doctor.Warning, seen: "unexpected: grant update on table goose_db_version to spectral_worker", cure: "revoke update on table public.goose_db_version from spectral_worker;",
+		name: "a role may forge migrations", check: "privileges", damage: "grant update on spectral_goose.goose_db_version to spectral_worker",
+		state: doctor.Warning, seen: "unexpected: grant update on table spectral_goose.goose_db_version to spectral_worker", cure: "revoke update on table spectral_goose.goose_db_version from spectral_worker;",
 	},
 	{
-		name: "operators do not see migrations", check: "privileges", damage: "revoke select on public.goose_db_version from spectral_worker",
-		state: doctor.Critical, seen: "missing: grant select on table goose_db_version to spectral_worker", cure: "grant select on table public.goose_db_version to spectral_worker;",
+		name: "operators do not see migrations", check: "privileges", damage: "revoke select on spectral_goose.goose_db_version from spectral_worker",
+		state: doctor.Critical, seen: "missing: grant select on table spectral_goose.goose_db_version to spectral_worker", cure: "grant select on table spectral_goose.goose_db_version to spectral_worker;",
 	},
 	{
 		name: "rows of all workspaces are seen", check: "privileges", damage: "alter table worlds.scans disable row level security",
@@ -880,7 +880,7 @@ func TestNotificationsThatDoNotArrive(t *testing.T) {
 func TestANewerSchemaIsNotDamage(t *testing.T) {
 	t.Parallel()
 	p := admit(t)
-	p.exec("insert into public.goose_db_version (version_id, is_applied) values (99999, true); create table core.of_the_future (id uuid)")
+	p.exec("insert into spectral_goose.goose_db_version (version_id, is_applied) values (99999, true); create table core.of_the_future (id uuid)")
 	for _, check := range []string{"schema", "privileges", "migrations"} {
 		if result := p.examine(check, nil); result.State != doctor.Fine || !strings.Contains(result.Seen, "newer") && !strings.Contains(result.Seen, "older") {
 			t.Errorf("on a newer schema the check of %s says %+v", check, result)

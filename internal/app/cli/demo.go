@@ -141,17 +141,16 @@ func runDemo(cmd *cobra.Command, p Process, fresh bool, show func(context.Contex
 		}
 		_, _ = fmt.Fprintf(p.Stderr, "using the database of %s, %s: migrating it and running generation %d's workers on it\n",
 			app.EnvDatabaseURL, app.DescribeURL(settings.DatabaseURL), settings.Generation)
+		settings.PoolURL = settings.DatabaseURL
+		if err := migrateUp(ctx, settings, log); err != nil {
+			return err
+		}
 	} else {
-		server, err := startEmbedded(ctx, p, fresh, log)
+		server, err := startMigrated(ctx, p, fresh, &settings, log)
 		if err != nil {
 			return err
 		}
 		defer stopEmbedded(server, &err)
-		settings.DatabaseURL = server.URL("postgres")
-	}
-	settings.PoolURL = settings.DatabaseURL
-	if err := migrateUp(ctx, settings, log); err != nil {
-		return err
 	}
 	if err := app.CheckDatabase(ctx, &settings, "spectral_operator"); err != nil {
 		return err

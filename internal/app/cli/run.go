@@ -78,17 +78,12 @@ func run(cmd *cobra.Command, p Process, embedded, drain bool, classes []string) 
 		return err
 	}
 	if embedded {
-		server, err := startEmbedded(ctx, p, false, log)
+		server, err := startMigrated(ctx, p, false, &settings, log)
 		if err != nil {
 			return err
 		}
 		defer stopEmbedded(server, &err)
 		gone = server.Done()
-		settings.DatabaseURL = server.URL("postgres")
-		settings.PoolURL = settings.DatabaseURL
-		if err := migrateUp(ctx, settings, log); err != nil {
-			return err
-		}
 	}
 	if err := app.CheckDatabase(ctx, &settings); err != nil {
 		return err
@@ -192,7 +187,27 @@ func stopEmbedded(server *embeddedpg.Server, err *error) {
 	}
 }
 
-// migrateUp migrates for a command that has just started its own database.
+// startMigrated starts the embedded Postgres, migrates its database and sets its URL. A database of another edition is made again.
+func startMigrated(ctx context.Context, p Process, fresh bool, settings *app.Settings, log *slog.Logger) (*embeddedpg.Server, error) {
+	server, err := startEmbedded(ctx, p, fresh, log)
+	if err != nil {
+		return nil, err
+	}
+	settings.DatabaseURL = server.URL("postgres")
+	settings.PoolURL = settings.DatabaseURL
+	err = migrateUp(ctx, *settings, log)
+	if err == nil {
+		return server, nil
+	}
+	stopEmbedded(server, &err)
+	if !fresh && errors.Is(err, app.ErrOtherEdition) {
+		_, _ = fmt.Fprintln(p.Stderr, "the embedded database was made by another edition of the migrations: starting from nothing")
+		return startMigrated(ctx, p, true, settings, log)
+	}
+	return nil, err
+}
+
+// migrateUp migrates the database of settings.
 func migrateUp(ctx context.Context, s app.Settings, log *slog.Logger) error {
 	return withMigrator(ctx, s.DatabaseURL, log, func(m *app.Migrator) error {
 		_, err := m.Up(ctx, s.Generation)

@@ -38,15 +38,15 @@ func recorded(ctx context.Context, v *visit) ([]Finding, error) {
 	}
 	return all[Finding](ctx, v, `
 with record as (select c.oid, c.relowner, r.rolname as owner, r.rolsuper from pg_class c join pg_namespace n on n.oid = c.relnamespace join pg_roles r on r.oid = c.relowner
-  where (n.nspname, c.relname) = ('public', 'goose_db_version'))
+  where (n.nspname, c.relname) = ('spectral_goose', 'goose_db_version'))
 select 'warning', format('step %s is not recorded as applied, and later ones are: migrate up is refused', s.step),
-  format('if the check of schema finds nothing, it is applied, and only its record is lost; if it finds what that step makes, the step is not: then apply it by hand before. To record it, as %I: insert into public.goose_db_version (version_id, is_applied) values (%s, true);', r.owner, s.step)
+  format('if the check of schema finds nothing, it is applied, and only its record is lost; if it finds what that step makes, the step is not: then apply it by hand before. To record it, as %I: insert into spectral_goose.goose_db_version (version_id, is_applied) values (%s, true);', r.owner, s.step)
 from record r, unnest($1::bigint[]) as s(step)
-where s.step < (select max(g.version_id) from public.goose_db_version g where g.is_applied)
-  and not exists (select from public.goose_db_version g where g.version_id = s.step and g.is_applied)
+where s.step < (select max(g.version_id) from spectral_goose.goose_db_version g where g.is_applied)
+  and not exists (select from spectral_goose.goose_db_version g where g.version_id = s.step and g.is_applied)
 union all
-select case when r.rolsuper then 'note' else 'warning' end, format('public.goose_db_version, which records what is applied, belongs to %I, and the database to %I: unless a superuser migrates, it is refused', r.owner, d.rolname),
-  format('as a superuser: alter table public.goose_db_version owner to %I;', d.rolname)
+select case when r.rolsuper then 'note' else 'warning' end, format('spectral_goose.goose_db_version, which records what is applied, belongs to %I, and the database to %I: unless a superuser migrates, it is refused', r.owner, d.rolname),
+  format('as a superuser: alter table spectral_goose.goose_db_version owner to %I;', d.rolname)
 from record r, pg_database b join pg_roles d on d.oid = b.datdba
 where b.datname = current_database() and not d.rolsuper and not pg_has_role(d.oid, r.relowner, 'usage')
 order by 1, 2 limit $2`, steps, maxListed)
@@ -56,7 +56,7 @@ func migrated(ctx context.Context, v *visit) (applied, latest int64, err error) 
 	if latest, err = app.LatestMigration(); err != nil {
 		return 0, 0, err
 	}
-	err = v.conn.QueryRow(ctx, "select coalesce(max(version_id) filter (where is_applied), 0) from public.goose_db_version").Scan(&applied)
+	err = v.conn.QueryRow(ctx, "select coalesce(max(version_id) filter (where is_applied), 0) from spectral_goose.goose_db_version").Scan(&applied)
 	return applied, latest, err
 }
 
