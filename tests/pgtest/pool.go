@@ -85,7 +85,13 @@ func readTemplate(ctx context.Context, url string) error {
 		}
 		template.seed = append(template.seed, fill)
 	}
-	return nil
+	rows, err = conn.Query(ctx, "select format('select pg_catalog.setval(%L, %s)', format('%I.%I', schemaname, sequencename), last_value) from pg_sequences where last_value > 0")
+	if err != nil {
+		return err
+	}
+	sequences, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	template.seed = append(template.seed, sequences...)
+	return err
 }
 
 // errChanged says that a test changed more than rows.
