@@ -1,121 +1,115 @@
 package embeddedpg
 
 import (
+	"context"
 	"crypto/sha256"
 	"errors"
 	"fmt"
-	"io/fs"
+	"io"
 	"os"
 	"path/filepath"
-	"strings"
+	"strconv"
 	"syscall"
 )
 
-// programFolder creates and returns the first of the folders that the account can use.
-func programFolder(acct account, folders []string) (string, error) {
-	var tried []error
-	for _, dir := range folders {
-		err := checkPrivate(dir)
-		if err == nil {
-			err = makeFolder(dir, acct)
-		}
-		if err == nil {
-			return dir, nil
-		}
-		tried = append(tried, err)
-	}
-	return "", fmt.Errorf("no folder for the embedded PostgreSQL (set HOME, or name a folder): %w", errors.Join(tried...))
-}
-
-// programFolders lists where the program may keep its files: the cache folder (may be empty) and, since root's
-// server cannot enter most homes and a service may have none, two places outside of it.
-func programFolders(cache, temp string) []string {
-	id := fmt.Sprintf("%x", sha256.Sum256(fmt.Appendf(nil, "%d %s", os.Geteuid(), cache)))[:12]
-	var folders []string
-	if cache != "" {
-		folders = append(folders, filepath.Join(cache, "spectral"))
-	}
-	return append(folders, filepath.Join("/var/cache/spectral", id), filepath.Join(temp, "spectral-"+id))
-}
-
-// checkPrivate refuses a folder that is, or would be made, in another user's place: under sudo HOME may be that of
-// the user who called it, and in the temporary folder anybody may have made one with our name.
-func checkPrivate(dir string) error {
-	parent := existing(dir)
-	info, err := os.Lstat(parent)
-	if err != nil {
-		return err
-	}
-	ours := info.Sys().(*syscall.Stat_t).Uid == uint32(os.Geteuid())
+// CacheFolder creates and returns the folder where the program keeps its files: spectral in the user's cache folder.
+// Root's is below /var/cache/spectral, since PostgreSQL's user cannot enter most homes, and has another name for each
+// home. Without a home it is in the temporary folder.
+func CacheFolder() (string, error) {
+	cache, err := os.UserCacheDir()
+	dir := filepath.Join(cache, "spectral")
 	switch {
-	case parent != dir && (ours || info.Mode()&fs.ModeSticky != 0):
-		return nil
-	case parent == dir && ours && info.IsDir() && info.Mode().Perm()&0o022 == 0:
-		return nil
-	}
-	return fmt.Errorf("%s is not private to this user", parent)
-}
-
-// makeFolder creates dir if needed, unless the account cannot enter what is there already.
-func makeFolder(dir string, acct account) error {
-	if err := acct.enter(existing(dir)); err != nil {
-		return err
-	}
-	return makeOpen(dir)
-}
-
-// existing is the nearest parent of dir, or dir itself, that exists.
-func existing(dir string) string {
-	for {
-		if _, err := os.Lstat(dir); err == nil || dir == filepath.Dir(dir) {
-			return dir
+	case os.Geteuid() == 0:
+		if err := openFolder("/var/cache/spectral"); err != nil {
+			return "", err
 		}
-		dir = filepath.Dir(dir)
+		dir = fmt.Sprintf("/var/cache/spectral/%.6x", sha256.Sum256([]byte(cache)))
+	case err != nil:
+		dir = filepath.Join(os.TempDir(), fmt.Sprintf("spectral-%d", os.Geteuid()))
 	}
+	if err := openFolder(dir); err != nil {
+		return "", err
+	}
+	info, err := os.Lstat(dir)
+	if err != nil {
+		return "", err
+	}
+	if !info.IsDir() || info.Mode().Perm()&0o022 != 0 || info.Sys().(*syscall.Stat_t).Uid != uint32(os.Geteuid()) {
+		return "", fmt.Errorf("%s is not private to this user: remove it, or set XDG_CACHE_HOME", dir)
+	}
+	return dir, nil
 }
 
-// makeOpen is os.MkdirAll with modes that let the account through whatever the umask is.
-func makeOpen(dir string) error {
+// openFolder creates a folder that every user can enter whatever the umask is.
+func openFolder(dir string) error {
 	if info, err := os.Stat(dir); err == nil && info.IsDir() {
 		return nil
 	}
-	if err := makeOpen(filepath.Dir(dir)); err != nil {
+	if err := os.MkdirAll(filepath.Dir(dir), 0o755); err != nil {
 		return err
 	}
-	err := os.Mkdir(dir, 0o755)
-	if errors.Is(err, fs.ErrExist) { // made by another program meanwhile, or not a folder
-		if info, statErr := os.Stat(dir); statErr == nil && info.IsDir() {
-			return nil
-		}
-	}
-	if err != nil {
+	if err := os.Mkdir(dir, 0o755); err != nil && !errors.Is(err, os.ErrExist) {
 		return err
 	}
 	return os.Chmod(dir, 0o755)
 }
 
-const (
-	ephemeralPrefix = "spectral-pg-"
-	unlockedPrefix  = "spectral-new-" // not yet locked, so not yet under the name that sweep looks for
-)
-
-// newEphemeral creates and locks a temporary folder. It appears under its final name already locked, so that sweep
-// never takes it for a leftover.
-func newEphemeral(temp string, acct account) (string, *os.File, error) {
-	if err := acct.enter(temp); err != nil {
-		return "", nil, err
-	}
-	made, err := os.MkdirTemp(temp, unlockedPrefix)
+// lockFolder takes the folder for this process until the file is closed, which the system does for a killed process.
+// The error is EWOULDBLOCK when another process, or another server of this one, has it.
+func lockFolder(dir string) (*os.File, error) {
+	f, err := os.OpenFile(filepath.Join(dir, "lock"), os.O_RDWR|os.O_CREATE|syscall.O_NOFOLLOW, 0o600)
 	if err != nil {
-		return "", nil, err
+		return nil, err
 	}
-	dir := filepath.Join(temp, ephemeralPrefix+strings.TrimPrefix(filepath.Base(made), unlockedPrefix))
-	lock, err := lockFolder(made)
-	if err == nil {
-		if err = errors.Join(os.Chmod(made, 0o711), os.Rename(made, dir)); err == nil {
-			return dir, lock, nil
+	if err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
+		pid, _ := io.ReadAll(io.LimitReader(f, 32))
+		return nil, errors.Join(fmt.Errorf("an embedded PostgreSQL in %s is run by process %s: stop that one, or use another folder "+
+			"(XDG_CACHE_HOME moves the default one): %w", dir, pid, err), f.Close())
+	}
+	if err := errors.Join(f.Truncate(0), write(f, strconv.Itoa(os.Getpid()))); err != nil {
+		return nil, errors.Join(err, f.Close())
+	}
+	return f, nil
+}
+
+func write(f *os.File, text string) error {
+	_, err := f.WriteAt([]byte(text), 0)
+	return err
+}
+
+const ephemeralPrefix = "spectral-pg-"
+
+// newEphemeral creates and locks a temporary folder.
+func newEphemeral(temp string) (dir string, lock *os.File, err error) {
+	for {
+		if dir, err = os.MkdirTemp(temp, ephemeralPrefix); err != nil {
+			return "", nil, err
 		}
-		lock.Close()
+		if err = os.Chmod(dir, 0o711); err == nil {
+			lock, err = lockFolder(dir)
+		}
+		if !errors.Is(err, syscall.EWOULDBLOCK) && !errors.Is(err, os.ErrNotExist) { // a sweep was faster, and removes it
+			return dir, lock, err
+		}
 	}
-	return "", nil, errors.Join(err, os.RemoveAll(made))
+}
+
+// sweep removes the ephemeral servers of this user whose program is gone. What cannot be removed is left for later.
+func sweep(ctx context.Context, temp string) {
+	locks, _ := filepath.Glob(filepath.Join(temp, ephemeralPrefix+"*", "lock"))
+	for _, path := range locks {
+		dir := filepath.Dir(path)
+		info, err := os.Lstat(dir)
+		if err != nil || !info.IsDir() || info.Sys().(*syscall.Stat_t).Uid != uint32(os.Geteuid()) {
+			continue
+		}
+		lock, err := lockFolder(dir)
+		if err != nil {
+			continue
+		}
+		if stopLeftover(ctx, dir, syscall.SIGQUIT) == nil {
+			_ = os.RemoveAll(dir)
+		}
+		_ = lock.Close()
+	}
 }

@@ -5,10 +5,13 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net"
 	"net/url"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -16,120 +19,97 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgconn"
 )
 
-// readyTimeout bounds the wait for the first connection when the caller's context has no deadline.
+// readyTimeout bounds the wait for the first connection.
 const readyTimeout = 60 * time.Second
+
+// Keys of log entries.
+const (
+	logData    = "data"
+	logFolder  = "folder"
+	logVersion = "version"
+)
+
+// Config of a server; the zero value is the demo's server.
+type Config struct {
+	// Dir is the folder of the server; PostgreSQL's user must be able to enter it. Empty means postgres in CacheFolder.
+	Dir string
+	// Fresh deletes the data first.
+	Fresh bool
+	// NoSync makes a server that does not protect its data against a crash, with small log files.
+	NoSync bool
+	// Ephemeral is for tests: NoSync, in a new temporary folder that Stop removes. Dir is ignored.
+	Ephemeral bool
+	// From is the Dir of a server that was stopped: where there are no data yet, they are copied from there.
+	From string
+	// Settings are PostgreSQL settings by name. They win over this package's choices, except for those that say
+	// where the server is found.
+	Settings map[string]string
+	// BinDir is the folder of PostgreSQL's programs, normally the value of SPECTRAL_POSTGRES_BIN. Empty means the
+	// newest installed version, or a download when none is suitable.
+	BinDir string
+	// Log may be nil. The password is never logged.
+	Log *slog.Logger
+}
+
+func (c Config) log() *slog.Logger {
+	if c.Log == nil {
+		return slog.New(slog.DiscardHandler)
+	}
+	return c.Log
+}
+
+// serverArgs are the arguments of the postgres program. Data comes first: isPostmaster looks for it.
+func (c Config) serverArgs(data string, port int) []string {
+	settings := map[string]string{"max_connections": "100"}
+	if c.Ephemeral || c.NoSync {
+		settings = map[string]string{"max_connections": "200", "fsync": "off", "synchronous_commit": "off", "full_page_writes": "off"}
+	}
+	maps.Copy(settings, c.Settings)
+	maps.Copy(settings, map[string]string{
+		"listen_addresses":        "127.0.0.1",
+		"port":                    strconv.Itoa(port),
+		"unix_socket_directories": "",    // the path of a socket is limited to 107 bytes, a folder's is not
+		"logging_collector":       "off", // the log is the output, so that an early exit can be explained
+	})
+	args := []string{"-D", data}
+	for _, name := range slices.Sorted(maps.Keys(settings)) {
+		args = append(args, "-c", name+"="+settings[name])
+	}
+	return args
+}
 
 // Server is a running PostgreSQL server. Its methods may be called concurrently.
 type Server struct {
-	cluster   cluster
+	dir       string
+	acct      account
+	programs  programs
 	ephemeral bool
 	lock      *os.File
 	log       *slog.Logger
+	password  string
+	port      int
 
-	proc     *process
-	password string
-	port     int
+	cmd     *exec.Cmd
+	exited  chan struct{}
+	exitErr error // of Wait; read it after exited is closed
 
 	stop    sync.Once
 	stopErr error
 }
 
-// Start returns when the server answers. The context bounds the start only; without a deadline in it, the wait for
-// the first answer ends after 60 s. A folder in use by another server gives a *BusyError. The caller owns the
-// server and must Stop it.
+// Start returns when the server answers, at the latest after 60 s once its cluster is there. The context bounds the
+// start only. A folder in use by another server is an error. The caller owns the server and must Stop it.
 func Start(ctx context.Context, c Config) (*Server, error) {
-	if err := c.Validate(); err != nil {
-		return nil, err
-	}
-	if c.Log == nil {
-		c.Log = slog.New(slog.DiscardHandler)
-	}
-	s, err := start(ctx, c)
-	if err != nil {
+	s := &Server{ephemeral: c.Ephemeral, log: c.log()}
+	if err := s.start(ctx, c); err != nil {
+		if s.lock != nil {
+			err = errors.Join(err, s.release())
+		}
 		return nil, fmt.Errorf("start embedded PostgreSQL: %w", err)
 	}
 	return s, nil
-}
-
-func start(ctx context.Context, c Config) (*Server, error) {
-	acct, err := serverAccount()
-	if err != nil {
-		return nil, err
-	}
-	bin, err := findBinaries(ctx, c, acct)
-	if err != nil {
-		return nil, err
-	}
-	root, lock, err := openFolder(ctx, c, acct)
-	if err != nil {
-		return nil, err
-	}
-	s := &Server{
-		cluster:   cluster{root: root, bin: bin, acct: acct},
-		ephemeral: c.Ephemeral,
-		lock:      lock,
-		log:       c.Log,
-	}
-	if err := s.bringUp(ctx, c); err != nil {
-		return nil, errors.Join(err, s.release())
-	}
-	return s, nil
-}
-
-func findBinaries(ctx context.Context, c Config, acct account) (binaries, error) {
-	if c.BinDir != "" {
-		return override(ctx, acct, c.BinDir)
-	}
-	bin, installedErr := newest(ctx, acct, installedFolders(ctx, acct))
-	if installedErr == nil || ctx.Err() != nil {
-		return bin, installedErr
-	}
-	folder, err := defaultFolder(acct)
-	if err == nil {
-		c.Log.InfoContext(ctx, "no suitable PostgreSQL is installed, so one is downloaded unless that was done before", logVersion, downloadVersion, logFolder, folder)
-		bin, err = download(ctx, acct, folder, downloadSite)
-	}
-	if err != nil {
-		return bin, fmt.Errorf("install PostgreSQL (apt-get install postgresql, brew install postgresql@17) or set %s to the folder of its programs: %w",
-			overrideName, errors.Join(installedErr, err))
-	}
-	return bin, nil
-}
-
-// openFolder returns the folder of the server, locked.
-func openFolder(ctx context.Context, c Config, acct account) (string, *os.File, error) {
-	if c.Ephemeral {
-		sweep(ctx, os.TempDir(), c.Log)
-		return newEphemeral(os.TempDir(), acct)
-	}
-	dir, err := c.Dir, error(nil)
-	if dir == "" {
-		if dir, err = defaultFolder(acct); err == nil {
-			dir = filepath.Join(dir, "postgres")
-		}
-	} else {
-		dir, err = filepath.Abs(dir)
-	}
-	if err == nil {
-		err = makeFolder(dir, acct)
-	}
-	if err != nil {
-		return "", nil, err
-	}
-	lock, err := lockFolder(dir)
-	return dir, lock, err
-}
-
-// CacheFolder is where the program keeps its files, which PostgreSQL's user can enter.
-func CacheFolder() (string, error) {
-	acct, err := serverAccount()
-	if err != nil {
-		return "", err
-	}
-	return defaultFolder(acct)
 }
 
 // Version is that of the programs that Start would run.
@@ -138,71 +118,91 @@ func Version(ctx context.Context, c Config) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	if c.Log == nil {
-		c.Log = slog.New(slog.DiscardHandler)
-	}
-	bin, err := findBinaries(ctx, c, acct)
-	return bin.version, err
+	p, err := findPrograms(ctx, c, acct)
+	return p.version, err
 }
 
-func defaultFolder(acct account) (string, error) {
-	cache, _ := os.UserCacheDir() // without HOME there is none, and the other folders are tried
-	return programFolder(acct, programFolders(cache, os.TempDir()))
-}
-
-// bringUp leaves either a server that answers or none.
-func (s *Server) bringUp(ctx context.Context, c Config) error {
-	if err := stopLeftovers(ctx, s.cluster.root, s.log, syscall.SIGINT, syscall.SIGQUIT); err != nil {
+func (s *Server) start(ctx context.Context, c Config) (err error) {
+	if s.acct, err = serverAccount(); err != nil {
 		return err
 	}
-	password, err := s.cluster.prepare(ctx, c.Fresh, !c.Ephemeral && !c.NoSync, c.From)
-	if err != nil {
+	if s.programs, err = findPrograms(ctx, c, s.acct); err != nil {
 		return err
 	}
-	s.password = password
-	for attempt := 1; ; attempt++ {
-		port, err := freePort()
-		if err == nil {
-			err = s.run(ctx, c, port)
-		}
-		if early := (*earlyExitError)(nil); attempt == 10 || !errors.As(err, &early) || !early.passing() {
+	if err := s.openFolder(ctx, c); err != nil {
+		return err
+	}
+	if err := stopLeftover(ctx, s.dir, syscall.SIGINT); err != nil {
+		return err
+	}
+	if err := s.prepare(ctx, c); err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, readyTimeout)
+	defer cancel()
+	for {
+		err := s.run(ctx, c)
+		// another program took the port since it was chosen, or the children of a killed server still end
+		if err == nil || ctx.Err() != nil ||
+			!strings.Contains(err.Error(), "Address already in use") && !strings.Contains(err.Error(), "pre-existing shared memory block") {
 			return err
 		}
 		select {
 		case <-ctx.Done():
-			return context.Cause(ctx)
 		case <-time.After(100 * time.Millisecond):
 		}
 	}
 }
 
-// run makes one attempt to start the server.
-func (s *Server) run(ctx context.Context, c Config, port int) error {
-	if _, ok := ctx.Deadline(); !ok {
-		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeout(ctx, readyTimeout)
-		defer cancel()
+// openFolder chooses, creates and locks the server's folder.
+func (s *Server) openFolder(ctx context.Context, c Config) (err error) {
+	switch {
+	case c.Ephemeral:
+		sweep(ctx, os.TempDir())
+		s.dir, s.lock, err = newEphemeral(os.TempDir())
+		return err
+	case c.Dir == "":
+		s.dir, err = CacheFolder()
+		s.dir = filepath.Join(s.dir, "postgres")
+	default:
+		s.dir, err = filepath.Abs(c.Dir)
 	}
-	out, err := s.cluster.openLog()
+	if err == nil {
+		err = openFolder(s.dir)
+	}
+	if err == nil {
+		s.lock, err = lockFolder(s.dir)
+	}
+	return err
+}
+
+// run makes one attempt to start the server.
+func (s *Server) run(ctx context.Context, c Config) error {
+	l, err := net.Listen("tcp4", "127.0.0.1:0")
+	if err != nil {
+		return err
+	}
+	s.port = l.Addr().(*net.TCPAddr).Port
+	if err := l.Close(); err != nil {
+		return err
+	}
+	out, err := os.Create(s.logFile())
 	if err != nil {
 		return err
 	}
 	defer out.Close()
-	cmd := s.cluster.acct.command(s.cluster.bin.path("postgres"), c.serverArgs(s.cluster.data(), port)...)
-	cmd.Stdout, cmd.Stderr = out, out
-	death := syscall.SIGINT
-	if s.ephemeral {
-		death = syscall.SIGQUIT // nothing to save
-	}
-	if s.proc, err = launch(cmd, death); err != nil {
+	s.cmd = s.acct.command(context.Background(), s.programs.path("postgres"), c.serverArgs(s.data(), s.port)...)
+	s.cmd.Stdout, s.cmd.Stderr = out, out
+	if err := s.cmd.Start(); err != nil {
 		return err
 	}
-	s.port = port
-	s.log.DebugContext(ctx, "PostgreSQL process started", logPID, cmd.Process.Pid, logData, s.cluster.data(), logPort, port)
+	s.exited = make(chan struct{})
+	go func() {
+		s.exitErr = s.cmd.Wait()
+		close(s.exited)
+	}()
 	if err := s.awaitReady(ctx); err != nil {
-		ended, cancel := context.WithCancel(ctx)
-		cancel()
-		s.proc.shutdown(ended)
+		s.quit()
 		return err
 	}
 	return nil
@@ -213,64 +213,18 @@ func (s *Server) awaitReady(ctx context.Context) error {
 	tick := time.NewTicker(20 * time.Millisecond)
 	defer tick.Stop()
 	for {
-		if s.announced() {
-			err := s.ping(ctx)
-			if refused := (*pgconn.PgError)(nil); errors.As(err, &refused) {
-				return fmt.Errorf("the server in %s does not let us in; %s: %w", s.cluster.dir(), freshAdvice, err)
-			}
-			if err == nil {
-				return nil
-			}
+		conn, err := pgx.Connect(ctx, s.URL("postgres"))
+		if err == nil { // the password is known to no other server
+			return conn.Close(ctx)
 		}
 		select {
-		case <-s.proc.exited:
-			return &earlyExitError{state: s.proc.err, dir: s.cluster.dir(), log: tail(s.cluster.logFile())}
+		case <-s.exited:
+			return fmt.Errorf("the server in %s ended at once (%v); %s. The end of its log:\n%s", s.dir, s.exitErr, freshAdvice, tail(s.logFile()))
 		case <-tick.C:
 		case <-ctx.Done():
-			return fmt.Errorf("the server in %s is not ready: %w. The end of its log:\n%s", s.cluster.dir(), context.Cause(ctx), tail(s.cluster.logFile()))
+			return fmt.Errorf("the server in %s is not ready: %w: %w. The end of its log:\n%s", s.dir, context.Cause(ctx), err, tail(s.logFile()))
 		}
 	}
-}
-
-// announced reports whether our process has written that it takes connections, if only for reading (a hot standby).
-// Before that, another server may be the one that listens on the port.
-func (s *Server) announced() bool {
-	text, err := os.ReadFile(filepath.Join(s.cluster.data(), "postmaster.pid"))
-	lines := strings.Split(string(text), "\n") // the process comes first, its state eighth
-	if err != nil || len(lines) < 8 || lines[0] != strconv.Itoa(s.proc.cmd.Process.Pid) {
-		return false
-	}
-	state := strings.TrimSpace(lines[7])
-	return state == "ready" || state == "standby"
-}
-
-func (s *Server) ping(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
-	defer cancel()
-	conn, err := pgx.Connect(ctx, s.URL("postgres"))
-	if err != nil {
-		return err
-	}
-	defer conn.Close(ctx)
-	_, err = conn.Exec(ctx, "select 1")
-	return err
-}
-
-// earlyExitError says that the server ended before it answered.
-type earlyExitError struct {
-	state error
-	dir   string
-	log   string
-}
-
-func (e *earlyExitError) Error() string {
-	return fmt.Sprintf("the server in %s ended at once (%v); %s. The end of its log:\n%s", e.dir, e.state, freshAdvice, e.log)
-}
-
-// passing reports whether another attempt may succeed: somebody took the port between our choice and the server's
-// start, or the children of a killed server are still on their way out.
-func (e *earlyExitError) passing() bool {
-	return strings.Contains(e.log, "Address already in use") || strings.Contains(e.log, "pre-existing shared memory block")
 }
 
 // URL returns the address of a database of the server, for the superuser `postgres`. It contains the password.
@@ -286,13 +240,13 @@ func (s *Server) URL(database string) string {
 }
 
 // Done is closed when the server's process is over, whether Stop ended it or it ended by itself.
-func (s *Server) Done() <-chan struct{} { return s.proc.exited }
+func (s *Server) Done() <-chan struct{} { return s.exited }
 
 // Describe says in one line what runs and how to reach it. It contains the password: show it to the person at the
 // terminal, keep it out of logs.
 func (s *Server) Describe() string {
-	return fmt.Sprintf("PostgreSQL %s from %s as %s, data in %s, port %d: %s", s.cluster.bin.version, s.cluster.bin.dir,
-		s.cluster.acct, s.cluster.data(), s.port, s.URL("postgres"))
+	return fmt.Sprintf("PostgreSQL %s from %s as %s, data in %s, port %d: %s",
+		s.programs.version, s.programs.dir, s.acct.name, s.data(), s.port, s.URL("postgres"))
 }
 
 // Stop ends the server, and with an ephemeral one its folder. It shuts down fast (clients are disconnected, data is
@@ -302,29 +256,48 @@ func (s *Server) Describe() string {
 func (s *Server) Stop(ctx context.Context) error {
 	s.stop.Do(func() {
 		select {
-		case <-s.proc.exited:
-			ended := s.proc.err
-			if ended == nil {
-				ended = errors.New("exit status 0")
-			}
-			s.stopErr = fmt.Errorf("the embedded PostgreSQL had ended by itself (%w). The end of its log:\n%s", ended, tail(s.cluster.logFile()))
+		case <-s.exited:
+			s.stopErr = fmt.Errorf("the embedded PostgreSQL had ended by itself (%v). The end of its log:\n%s", s.cmd.ProcessState, tail(s.logFile()))
 		default:
-			if s.ephemeral { // nothing to save
-				s.proc.quit()
-			} else if !s.proc.shutdown(ctx) {
-				s.log.WarnContext(ctx, "PostgreSQL did not stop in time and was stopped immediately", logData, s.cluster.data())
-			}
+			s.shutdown(ctx)
 		}
 		s.stopErr = errors.Join(s.stopErr, s.release())
 	})
 	return s.stopErr
 }
 
+func (s *Server) shutdown(ctx context.Context) {
+	if s.ephemeral { // nothing to save
+		s.quit()
+		return
+	}
+	_ = s.cmd.Process.Signal(syscall.SIGINT)
+	select {
+	case <-s.exited:
+		return
+	case <-ctx.Done():
+	case <-time.After(stopGrace):
+	}
+	s.log.WarnContext(ctx, "PostgreSQL did not stop in time and is stopped immediately", logData, s.data())
+	s.quit()
+}
+
+// quit ends the server without saving anything (the next start recovers), and waits for it.
+func (s *Server) quit() {
+	_ = s.cmd.Process.Signal(syscall.SIGQUIT)
+	select {
+	case <-s.exited:
+	case <-time.After(quitGrace):
+		_ = syscall.Kill(-s.cmd.Process.Pid, syscall.SIGKILL)
+		<-s.exited
+	}
+}
+
 // release gives the folder away, and removes it if it is ephemeral.
 func (s *Server) release() error {
 	var err error
 	if s.ephemeral {
-		err = os.RemoveAll(s.cluster.root)
+		err = os.RemoveAll(s.dir)
 	}
 	_ = s.lock.Truncate(0) // the number in it is no longer true
 	return errors.Join(err, s.lock.Close())

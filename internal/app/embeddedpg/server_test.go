@@ -1,45 +1,177 @@
 package embeddedpg
 
 import (
+	"bufio"
 	"context"
 	"errors"
+	"io"
 	"io/fs"
-	"log/slog"
 	"net/url"
 	"os"
+	"os/exec"
 	"os/user"
 	"path/filepath"
-	"runtime"
 	"strconv"
 	"strings"
 	"sync"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 )
 
+// childVariable makes the test binary a program that runs a server until its standard input ends: its value is the Dir.
+const childVariable = "EMBEDDEDPG_TEST_CHILD"
+
+func TestMain(m *testing.M) {
+	dir, is := os.LookupEnv(childVariable)
+	if !is {
+		os.Exit(m.Run())
+	}
+	s, err := Start(context.Background(), Config{Dir: strings.TrimPrefix(dir, "ephemeral"), Ephemeral: dir == "ephemeral"})
+	if err == nil {
+		_, _ = os.Stdout.WriteString(s.URL("postgres") + " " + s.dir + "\n")
+		_, _ = io.Copy(io.Discard, os.Stdin)
+		err = s.Stop(context.Background())
+	}
+	if err != nil {
+		_, _ = os.Stderr.WriteString(err.Error())
+		os.Exit(1)
+	}
+}
+
+// startChild runs a server in another program, as cred if given.
+func startChild(t *testing.T, dir string, cred *syscall.Credential, env ...string) (child *exec.Cmd, url, used string) {
+	t.Helper()
+	binary, err := os.Executable()
+	check(t, err)
+	if cred != nil { // it cannot enter the folder that `go test` builds in
+		content, err := os.ReadFile(binary)
+		check(t, err)
+		binary = filepath.Join(folder(t), "child")
+		check(t, os.WriteFile(binary, content, 0o755))
+		check(t, os.Chmod(binary, 0o755))
+	}
+	child = exec.CommandContext(deadline(t), binary)
+	child.Dir, child.Env = "/", append([]string{childVariable + "=" + dir, "PATH=" + os.Getenv("PATH")}, env...)
+	child.SysProcAttr = &syscall.SysProcAttr{Credential: cred}
+	child.Stderr = os.Stderr
+	stdin, err := child.StdinPipe()
+	check(t, err)
+	stdout, err := child.StdoutPipe()
+	check(t, err)
+	check(t, child.Start())
+	t.Cleanup(func() {
+		_ = stdin.Close()
+		_ = child.Wait()
+	})
+	line, err := bufio.NewReader(stdout).ReadString('\n')
+	check(t, err)
+	url, used, _ = strings.Cut(strings.TrimSpace(line), " ")
+	return child, url, used
+}
+
+// crash kills the child, which leaves it no time to stop its server.
+func crash(t *testing.T, child *exec.Cmd) {
+	t.Helper()
+	check(t, child.Process.Kill())
+	_ = child.Wait()
+}
+
+func deadline(t *testing.T) context.Context {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+func check(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func mustFail(t *testing.T, err error, part string) {
+	t.Helper()
+	if err == nil || !strings.Contains(err.Error(), part) {
+		t.Errorf("want an error with %q, got %v", part, err)
+	}
+}
+
+func mustContainFiles(t *testing.T, dir string, want int) {
+	t.Helper()
+	entries, err := os.ReadDir(dir)
+	check(t, err)
+	if len(entries) != want {
+		t.Errorf("want %d files in %s, got %v", want, dir, entries)
+	}
+}
+
+// folder makes a temporary folder that the server's user can enter, which t.TempDir is not for root's.
+func folder(t *testing.T) string {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "embeddedpg-test-")
+	check(t, err)
+	t.Cleanup(func() { check(t, os.RemoveAll(dir)) })
+	check(t, os.Chmod(dir, 0o755))
+	return dir
+}
+
+func testAccount(t *testing.T) account {
+	t.Helper()
+	acct, err := serverAccount()
+	check(t, err)
+	return acct
+}
+
+func startServer(t *testing.T, c Config) *Server {
+	t.Helper()
+	s, err := Start(deadline(t), c)
+	check(t, err)
+	t.Cleanup(func() { _ = s.Stop(context.Background()) })
+	return s
+}
+
+func mustSay(t *testing.T, url, sql, want string) {
+	t.Helper()
+	conn, err := pgx.Connect(deadline(t), url)
+	check(t, err)
+	defer conn.Close(deadline(t))
+	var have string
+	check(t, conn.QueryRow(deadline(t), sql).Scan(&have))
+	if have != want {
+		t.Errorf("%s: %q, want %q", sql, have, want)
+	}
+}
+
+func putNote(t *testing.T, url string) {
+	t.Helper()
+	conn, err := pgx.Connect(deadline(t), url)
+	check(t, err)
+	defer conn.Close(deadline(t))
+	_, err = conn.Exec(deadline(t), "create table note (body text); insert into note values ('kept')")
+	check(t, err)
+}
+
 func TestEphemeralServer(t *testing.T) {
 	t.Parallel()
-	s := startServer(t, Config{Ephemeral: true, Settings: map[string]string{"jit": "off"}})
-	mustContain(t, ask(t, s.URL("postgres"), "select version()"), "PostgreSQL "+strconv.Itoa(s.cluster.bin.major))
+	s := startServer(t, Config{Ephemeral: true, Settings: map[string]string{"jit": "off", "port": "1"}})
 	for setting, want := range map[string]string{
 		"max_connections": "200", "fsync": "off", "full_page_writes": "off", "synchronous_commit": "off", "jit": "off",
-		"listen_addresses": "127.0.0.1", "unix_socket_directories": "", "server_encoding": "UTF8",
+		"listen_addresses": "127.0.0.1", "unix_socket_directories": "", "server_encoding": "UTF8", "port": strconv.Itoa(s.port),
 	} {
-		if got := ask(t, s.URL("template1"), "show "+setting); got != want {
-			t.Errorf("%s is %q, want %q", setting, got, want)
-		}
+		mustSay(t, s.URL("template1"), "select setting from pg_settings where name = '"+setting+"'", want)
 	}
-	for _, part := range []string{s.cluster.bin.version, s.cluster.bin.dir, s.cluster.data(), strconv.Itoa(s.port), s.URL("postgres")} {
-		mustContain(t, s.Describe(), part)
+	u, err := url.Parse(s.URL("postgres"))
+	check(t, err)
+	u.User = url.UserPassword("postgres", "guess")
+	_, err = pgx.Connect(deadline(t), u.String())
+	mustFail(t, err, "password authentication failed")
+	if d := s.Describe(); strings.Contains(d, "\n") || !strings.Contains(d, s.URL("postgres")) || !strings.Contains(d, s.data()) {
+		t.Error(d)
 	}
-	if strings.Contains(s.Describe(), "\n") {
-		t.Error("more than one line:", s.Describe())
-	}
-	mustContain(t, s.cluster.root, filepath.Join(os.TempDir(), "spectral-pg-"))
-
-	// Twice, at once, and again.
 	var stops sync.WaitGroup
 	for range 2 {
 		stops.Go(func() {
@@ -49,326 +181,114 @@ func TestEphemeralServer(t *testing.T) {
 		})
 	}
 	stops.Wait()
-	stopServer(t, s)
-	if running(s.proc.cmd.Process.Pid) {
-		t.Error("the server still runs")
-	}
-	if _, err := os.Lstat(s.cluster.root); !errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("its folder is still there: %v", err)
+	if _, err := os.Lstat(s.dir); isPostmaster(s.cmd.Process.Pid, s.data()) || !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("the server or its folder is still there: %v", err)
 	}
 }
 
-func TestPasswordIsNeeded(t *testing.T) {
+func TestDataSurviveRestartsAndCopiesAndFreshWipesThem(t *testing.T) {
 	t.Parallel()
-	s := startServer(t, Config{Ephemeral: true})
-	u, err := url.Parse(s.URL("postgres"))
-	check(t, err)
-	u.User = url.UserPassword("postgres", "guess")
-	if conn, err := pgx.Connect(deadline(t), u.String()); err == nil {
-		conn.Close(deadline(t))
-		t.Error("a wrong password is accepted")
-	}
-	info, err := os.Stat(s.cluster.passwordFile())
-	check(t, err)
-	if info.Mode().Perm() != 0o600 {
-		t.Errorf("the password's file has mode %v", info.Mode())
-	}
-}
-
-func TestDataSurvivesRestartAndFreshWipesIt(t *testing.T) {
-	t.Parallel()
-	dir := filepath.Join(openFolderFor(t, nil), "made", "by us")
+	dir := filepath.Join(folder(t), "made by us")
 	s := startServer(t, Config{Dir: dir})
-	if got := ask(t, s.URL("postgres"), "show fsync"); got != "on" {
-		t.Errorf("fsync is %s", got)
-	}
-	ask(t, s.URL("postgres"), putNote)
-	stopServer(t, s)
+	mustSay(t, s.URL("postgres"), "show fsync", "on")
+	putNote(t, s.URL("postgres"))
+	_, err := Start(deadline(t), Config{Dir: dir})
+	mustFail(t, err, "is run by process "+strconv.Itoa(os.Getpid())+": stop that one, or use another folder (XDG_CACHE_HOME")
+	check(t, s.Stop(deadline(t)))
 
+	mustSay(t, startServer(t, Config{Ephemeral: true, From: dir}).URL("postgres"), "select body from note", "kept")
+	check(t, os.Mkdir(filepath.Join(dir, "new"), 0o700)) // a killed initdb leaves it
 	s = startServer(t, Config{Dir: dir})
-	if got := ask(t, s.URL("postgres"), getNote); got != "kept" {
-		t.Errorf("read %q", got)
-	}
-	stopServer(t, s)
+	mustSay(t, s.URL("postgres"), "select body from note", "kept")
+	check(t, s.Stop(deadline(t)))
+
+	version := filepath.Join(s.data(), "PG_VERSION")
+	check(t, os.WriteFile(version, []byte("14\n"), 0o600))
+	_, err = Start(deadline(t), Config{Dir: dir})
+	mustFail(t, err, "PostgreSQL 14 made it")
+	mustFail(t, err, "fresh option")
+	check(t, os.Remove(filepath.Join(s.data(), "global/pg_control")))
+	check(t, os.WriteFile(version, []byte(strconv.Itoa(s.programs.major)), 0o600))
+	_, err = Start(deadline(t), Config{Dir: dir})
+	mustFail(t, err, "pg_control")
+	mustFail(t, err, "fresh option")
 
 	s = startServer(t, Config{Dir: dir, Fresh: true})
-	if got := ask(t, s.URL("postgres"), "select to_regclass('note') is null"); got != "t" {
-		t.Error("the table is still there")
-	}
-	stopServer(t, s)
-	entries, err := os.ReadDir(dir)
-	check(t, err)
-	if len(entries) != 2 {
-		t.Errorf("want the lock and the cluster, got %v", entries)
-	}
+	mustSay(t, s.URL("postgres"), "select (to_regclass('note') is null)::text", "true")
+	mustContainFiles(t, dir, 4)
 }
 
-func TestFolderInUse(t *testing.T) {
+func TestServerOfKilledProgramIsStoppedByTheNextStart(t *testing.T) {
 	t.Parallel()
-	dir := openFolderFor(t, nil)
-	other := startChild(t, childConfig{Dir: dir}, nil)
-	_, err := Start(deadline(t), Config{Dir: dir})
-	busy := (*BusyError)(nil)
-	if !errors.As(err, &busy) || busy.PID != other.cmd.Process.Pid || busy.Dir != dir {
-		t.Fatalf("got %v, want a BusyError for process %d", err, other.cmd.Process.Pid)
-	}
-	mustContain(t, err.Error(), "stop that one, or use another folder (XDG_CACHE_HOME")
-	if got := ask(t, other.URL, "select 'unharmed'"); got != "unharmed" {
-		t.Error(got)
-	}
-	other.stop(t)
-
+	dir := folder(t)
+	child, url, _ := startChild(t, dir, nil)
+	putNote(t, url)
+	crash(t, child)
+	mustSay(t, url, "select body from note", "kept") // it still runs
 	s := startServer(t, Config{Dir: dir})
-	if _, err := Start(deadline(t), Config{Dir: dir}); !errors.As(err, &busy) || busy.PID != os.Getpid() {
-		t.Errorf("got %v, want a BusyError for this process", err)
-	}
-	stopServer(t, s)
-}
-
-func TestKilledProgramLosesNoDataAndLeavesNoServer(t *testing.T) {
-	t.Parallel()
-	dir := openFolderFor(t, nil)
-	other := startChild(t, childConfig{Dir: dir}, nil)
-	ask(t, other.URL, putNote)
-	other.crash(t)
-	if runtime.GOOS == "linux" {
-		eventually(t, "the server of the killed program is gone", func() bool { return !running(other.PID) })
-	}
-	s := startServer(t, Config{Dir: dir})
-	if got := ask(t, s.URL("postgres"), getNote); got != "kept" {
-		t.Errorf("read %q", got)
-	}
-	if running(other.PID) {
+	mustSay(t, s.URL("postgres"), "select body from note", "kept")
+	if conn, err := pgx.Connect(deadline(t), url); err == nil {
+		conn.Close(deadline(t))
 		t.Error("the server of the killed program still runs")
 	}
-}
+	check(t, s.Stop(deadline(t)))
 
-// orphan starts a server that nobody owns on a stopped cluster, and returns its process once it answers.
-func orphan(t *testing.T, c cluster, password string) *process {
-	t.Helper()
-	log, err := slog.New(slog.DiscardHandler), error(nil)
-	s := &Server{cluster: c, password: password, log: log}
-	port, err := freePort()
-	check(t, err)
-	check(t, s.run(deadline(t), Config{}, port))
-	t.Cleanup(s.proc.kill)
-	return s.proc
-}
-
-func TestServerOfCrashedProgramIsStopped(t *testing.T) {
-	t.Parallel()
-	dir := openFolderFor(t, nil)
-	first := startServer(t, Config{Dir: dir})
-	ask(t, first.URL("postgres"), putNote)
-	stopServer(t, first)
-	left := orphan(t, first.cluster, first.password)
-
-	s := startServer(t, Config{Dir: dir})
-	select {
-	case <-left.exited:
-	default:
-		t.Error("the leftover server still runs")
-	}
-	if got := ask(t, s.URL("postgres"), getNote); got != "kept" {
-		t.Errorf("read %q", got)
-	}
-}
-
-func TestUnrelatedProcessIsNotSignalled(t *testing.T) {
-	t.Parallel()
-	dir := openFolderFor(t, nil)
-	s := startServer(t, Config{Dir: dir})
-	stopServer(t, s)
-	// The number in the stale file now belongs to a server on other data.
+	// the number in a stale file now belongs to a server on other data
 	other := startServer(t, Config{Ephemeral: true})
-	pidFile := filepath.Join(s.cluster.data(), "postmaster.pid")
-	check(t, os.WriteFile(pidFile, []byte(strconv.Itoa(other.proc.cmd.Process.Pid)+"\n"+s.cluster.data()+"\n"), 0o600))
-	check(t, s.cluster.acct.own(pidFile))
-
+	pidFile := filepath.Join(s.data(), "postmaster.pid")
+	check(t, os.WriteFile(pidFile, []byte(strconv.Itoa(other.cmd.Process.Pid)+"\n"+s.data()+"\n"), 0o600))
+	check(t, s.acct.own(pidFile))
 	startServer(t, Config{Dir: dir})
-	if got := ask(t, other.URL("postgres"), "select 'unharmed'"); got != "unharmed" {
-		t.Error(got)
-	}
+	mustSay(t, other.URL("postgres"), "select 'unharmed'", "unharmed")
 }
 
-func TestHalfMadeClusterIsRedone(t *testing.T) {
+func TestLeftoverEphemeralServersAreSwept(t *testing.T) {
 	t.Parallel()
-	dir := openFolderFor(t, nil)
-	bin, err := findBinaries(deadline(t), Config{}, testAccount(t))
-	check(t, err)
-	major := strconv.Itoa(bin.major)
-	for _, half := range []string{major + ".new-1", major + ".old-2"} {
-		check(t, os.MkdirAll(filepath.Join(dir, half, "data", "base"), 0o700))
+	temp := folder(t)
+	gone, _, left := startChild(t, "ephemeral", nil, "TMPDIR="+temp)
+	_, alive, _ := startChild(t, "ephemeral", nil, "TMPDIR="+temp)
+	crash(t, gone)
+	sweep(deadline(t), temp)
+	if _, err := os.Lstat(left); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("the leftover folder is still there: %v", err)
 	}
-	s := startServer(t, Config{Dir: dir})
-	ask(t, s.URL("postgres"), "select 1")
-	entries, err := os.ReadDir(dir)
-	check(t, err)
-	if len(entries) != 2 {
-		t.Errorf("want the lock and the cluster, got %v", entries)
-	}
-}
-
-func TestDamagedClusterNeedsFresh(t *testing.T) {
-	t.Parallel()
-	for name, damaged := range map[string]string{
-		"format unknown":       "PG_VERSION",
-		"control file missing": "global/pg_control",
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			dir := openFolderFor(t, nil)
-			s := startServer(t, Config{Dir: dir})
-			stopServer(t, s)
-			check(t, os.Remove(filepath.Join(s.cluster.data(), damaged)))
-			_, err := Start(deadline(t), Config{Dir: dir})
-			if err == nil {
-				t.Fatal("started")
-			}
-			mustContain(t, err.Error(), "fresh option")
-			mustContain(t, err.Error(), filepath.Base(damaged))
-			s = startServer(t, Config{Dir: dir, Fresh: true})
-			ask(t, s.URL("postgres"), "select 1")
-		})
-	}
-}
-
-func TestFolderOfAnotherProgramIsLeftAlone(t *testing.T) {
-	t.Parallel()
-	dir := openFolderFor(t, nil)
-	bin, err := findBinaries(deadline(t), Config{}, testAccount(t))
-	check(t, err)
-	precious := filepath.Join(dir, strconv.Itoa(bin.major), "main") // as in Debian's /var/lib/postgresql
-	check(t, os.MkdirAll(precious, 0o755))
-	for _, fresh := range []bool{false, true} {
-		_, err := Start(deadline(t), Config{Dir: dir, Fresh: fresh})
-		if err == nil {
-			t.Fatal("used")
-		}
-		mustContain(t, err.Error(), "was not made by this program")
-	}
-	_, err = os.Stat(precious)
-	check(t, err)
-}
-
-func TestLostPortIsRecognised(t *testing.T) {
-	t.Parallel()
-	winner := startServer(t, Config{Ephemeral: true})
-	s := startServer(t, Config{Dir: openFolderFor(t, nil)})
-	stopServer(t, s)
-	loser := &Server{cluster: s.cluster, password: s.password, log: s.log}
-	err := loser.run(deadline(t), Config{}, winner.port)
-	early := (*earlyExitError)(nil)
-	if !errors.As(err, &early) || !early.passing() {
-		t.Errorf("not worth another attempt: %v", err)
-	}
+	mustSay(t, alive, "select 'unharmed'", "unharmed")
 }
 
 func TestStopReportsServerThatEnded(t *testing.T) {
 	t.Parallel()
 	s := startServer(t, Config{Ephemeral: true})
-	s.proc.kill()
-	err := s.Stop(deadline(t))
-	if err == nil {
-		t.Fatal("no error")
-	}
-	mustContain(t, err.Error(), "had ended by itself")
-	if _, err := os.Lstat(s.cluster.root); !errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("its folder is still there: %v", err)
-	}
+	check(t, s.cmd.Process.Kill())
+	<-s.Done()
+	mustFail(t, s.Stop(deadline(t)), "had ended by itself")
 }
 
-func TestStopWithEndedContext(t *testing.T) {
+func TestCancelledStartLeavesNothing(t *testing.T) {
 	t.Parallel()
-	s := startServer(t, Config{Ephemeral: true})
 	ctx, cancel := context.WithCancel(deadline(t))
+	bin, dir, notes := fakePrograms(t, "15.1", "postgres"), folder(t), folder(t)
+	check(t, testAccount(t).own(notes))
+	fifo := filepath.Join(notes, "fifo")
+	check(t, syscall.Mkfifo(fifo, 0o666))
+	check(t, os.Chmod(fifo, 0o666))
+	script(t, filepath.Join(bin, "initdb"), `
+if [ "$1" = --version ]; then echo 'initdb (PostgreSQL) 15.1'; exit; fi
+sleep 600 >`+fifo+` &
+wait`)
+	failed := make(chan error, 1)
+	go func() {
+		_, err := Start(ctx, Config{Dir: dir, BinDir: bin})
+		failed <- err
+	}()
+	open, err := os.Open(fifo) // when initdb's child has opened it
+	check(t, err)
 	cancel()
-	check(t, s.Stop(ctx))
-	if running(s.proc.cmd.Process.Pid) {
-		t.Error("the server still runs")
+	if err := <-failed; !errors.Is(err, context.Canceled) {
+		t.Errorf("got %v", err)
 	}
-}
-
-func TestServerThatDoesNotStopFastIsStoppedImmediately(t *testing.T) {
-	t.Parallel()
-	out, err := os.Create(filepath.Join(t.TempDir(), "out"))
+	_, err = io.ReadAll(open) // until the child is gone
 	check(t, err)
-	defer out.Close()
-	cmd := testAccount(t).command("/bin/sh", "-c", "trap '' INT; sleep 600 & trap \"kill $!; exit 7\" QUIT; echo up; wait")
-	cmd.Stdout = out
-	p, err := launch(cmd, syscall.SIGKILL)
-	check(t, err)
-	t.Cleanup(p.kill)
-	eventually(t, "the traps are set", func() bool { return tail(out.Name()) == "up" })
-	ctx, cancel := context.WithCancel(deadline(t))
-	cancel()
-	if p.shutdown(ctx) {
-		t.Error("called a fast shutdown")
-	}
-	if code := p.cmd.ProcessState.ExitCode(); code != 7 {
-		t.Errorf("exit code %d, want that of the immediate shutdown's signal", code)
-	}
-}
-
-func TestLeftoverEphemeralServersAreSwept(t *testing.T) {
-	t.Parallel()
-	temp := openFolderFor(t, nil)
-	ctx, log := deadline(t), slog.New(slog.DiscardHandler)
-	gone := startChild(t, childConfig{Ephemeral: true}, nil, "TMPDIR="+temp)
-	alive := startChild(t, childConfig{Ephemeral: true}, nil, "TMPDIR="+temp)
-	gone.crash(t)
-	// Whether or not its server went along, leave one.
-	acct := testAccount(t)
-	check(t, stopLeftovers(ctx, gone.Root, log, syscall.SIGQUIT))
-	bin, err := findBinaries(ctx, Config{}, acct)
-	check(t, err)
-	c := cluster{root: gone.Root, bin: bin, acct: acct}
-	password, err := os.ReadFile(c.passwordFile())
-	check(t, err)
-	left := orphan(t, c, string(password))
-
-	sweep(ctx, temp, log)
-	select {
-	case <-left.exited:
-	default:
-		t.Error("the leftover server still runs")
-	}
-	if _, err := os.Lstat(gone.Root); !errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("the leftover folder is still there: %v", err)
-	}
-	if got := ask(t, alive.URL, "select 'unharmed'"); got != "unharmed" {
-		t.Error(got)
-	}
-	alive.stop(t)
-}
-
-func TestHomeThatTheServersUserCannotEnter(t *testing.T) {
-	t.Parallel()
-	if os.Geteuid() != 0 {
-		t.Skip("only root's server runs as another user")
-	}
-	home := t.TempDir()
-	check(t, os.Chmod(home, 0o700))
-	c := startChild(t, childConfig{}, nil, "HOME="+home)
-	folder := filepath.Dir(c.Root) // of the program, with a name of its own for each home
-	t.Cleanup(func() {
-		check(t, os.RemoveAll(folder))
-		_ = os.Remove("/var/cache/spectral") // if we were alone
-	})
-	if filepath.Dir(folder) != "/var/cache/spectral" {
-		t.Errorf("runs in %s", folder)
-	}
-	mustContain(t, c.Describe, c.Data)
-	mustContain(t, ask(t, c.URL, "select version()"), "PostgreSQL")
-	c.stop(t)
-
-	info, err := os.Stat(home)
-	check(t, err)
-	entries, err := os.ReadDir(home)
-	check(t, err)
-	if info.Mode().Perm() != 0o700 || len(entries) != 0 {
-		t.Errorf("the home was changed: %v, %v", info.Mode(), entries)
-	}
+	startServer(t, Config{Dir: dir})
 }
 
 func TestOrdinaryUser(t *testing.T) {
@@ -382,103 +302,14 @@ func TestOrdinaryUser(t *testing.T) {
 	check(t, err)
 	gid, err := strconv.ParseUint(u.Gid, 10, 32)
 	check(t, err)
-	nobody := &syscall.Credential{Uid: uint32(uid), Gid: uint32(gid)}
-
-	for name, variable := range map[string]string{"with a home": "HOME", "without a home": "TMPDIR"} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			place := openFolderFor(t, nobody)
-			check(t, os.Chmod(place, 0o700))
-			c := startChild(t, childConfig{}, nobody, variable+"="+place)
-			mustContain(t, ask(t, c.URL, "select version()"), "PostgreSQL")
-			mustContain(t, c.Describe, "as this user")
-			mustContain(t, c.Data, place)
-			info, err := os.Stat(c.Data)
-			check(t, err)
-			if info.Sys().(*syscall.Stat_t).Uid != nobody.Uid {
-				t.Error("the data is not the user's")
-			}
-			c.stop(t)
-		})
-	}
-}
-
-// cancelWhen is a log that cancels a context at a message, and keeps the process number in it.
-type cancelWhen struct {
-	slog.Handler
-	message string
-	cancel  context.CancelFunc
-	pid     int64
-}
-
-func (h *cancelWhen) Enabled(context.Context, slog.Level) bool { return true }
-
-func (h *cancelWhen) Handle(_ context.Context, r slog.Record) error {
-	if r.Message != h.message {
-		return nil
-	}
-	r.Attrs(func(a slog.Attr) bool {
-		if a.Key == "pid" {
-			h.pid = a.Value.Int64()
+	for _, variable := range []string{"HOME", "TMPDIR"} { // with a home, without a home
+		place := folder(t)
+		check(t, os.Chown(place, int(uid), int(gid)))
+		check(t, os.Chmod(place, 0o700))
+		_, url, used := startChild(t, "", &syscall.Credential{Uid: uint32(uid), Gid: uint32(gid)}, variable+"="+place)
+		mustSay(t, url, "select 'up'", "up")
+		if !strings.HasPrefix(used, place) {
+			t.Errorf("runs in %s", used)
 		}
-		return true
-	})
-	h.cancel()
-	return nil
-}
-
-func TestCancelledWaitLeavesNothing(t *testing.T) {
-	t.Parallel()
-	ctx, cancel := context.WithCancel(deadline(t))
-	at := &cancelWhen{Handler: slog.DiscardHandler, message: "PostgreSQL process started", cancel: cancel}
-	dir := openFolderFor(t, nil)
-	_, err := Start(ctx, Config{Dir: dir, Log: slog.New(at)})
-	if !errors.Is(err, context.Canceled) {
-		t.Fatalf("got %v", err)
-	}
-	if at.pid == 0 || running(int(at.pid)) {
-		t.Errorf("process %d still runs", at.pid)
-	}
-	s := startServer(t, Config{Dir: dir}) // and the folder is free
-	ask(t, s.URL("postgres"), "select 1")
-}
-
-func TestCancelledInitdbLeavesNothing(t *testing.T) {
-	t.Parallel()
-	ctx, cancel := context.WithCancel(deadline(t))
-	acct := testAccount(t)
-	bin := fakePrograms(t, "15.1", "postgres")
-	notes := openFolderFor(t, acct.cred)
-	script(t, filepath.Join(bin, "initdb"), `
-if [ "$1" = --version ]; then echo 'initdb (PostgreSQL) 15.1'; exit; fi
-sleep 600 &
-echo $$ $! >`+notes+`/unfinished
-mv `+notes+`/unfinished `+notes+`/pids
-wait`)
-	dir := openFolderFor(t, nil)
-	failed := make(chan error, 1)
-	go func() {
-		_, err := Start(ctx, Config{Dir: dir, BinDir: bin})
-		failed <- err
-	}()
-	var pids []string
-	eventually(t, "initdb runs", func() bool {
-		text, err := os.ReadFile(filepath.Join(notes, "pids"))
-		pids = strings.Fields(string(text))
-		return err == nil
-	})
-	cancel()
-	if err := <-failed; !errors.Is(err, context.Canceled) {
-		t.Errorf("got %v", err)
-	}
-	for _, text := range pids {
-		pid, err := strconv.Atoi(text)
-		check(t, err)
-		eventually(t, "process "+text+" is gone", func() bool { return !running(pid) })
-	}
-	entries, err := os.ReadDir(dir)
-	check(t, err)
-	if len(entries) != 1 {
-		t.Errorf("want only the lock, got %v", entries)
 	}
 }

@@ -1,0 +1,149 @@
+package embeddedpg
+
+import (
+	"archive/zip"
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+)
+
+// fakePrograms makes a folder whose programs print a version.
+func fakePrograms(t *testing.T, version string, programs ...string) string {
+	t.Helper()
+	dir := folder(t)
+	for _, p := range programs {
+		script(t, filepath.Join(dir, p), "echo '"+p+" (PostgreSQL) "+version+"'")
+	}
+	return dir
+}
+
+// script writes a program. None may be forked until it is written: it would inherit the file open for writing, which the
+// system refuses to run.
+func script(t *testing.T, path, text string) {
+	t.Helper()
+	syscall.ForkLock.RLock()
+	err := os.WriteFile(path, []byte("#!/bin/sh\n"+text+"\n"), 0o755)
+	syscall.ForkLock.RUnlock()
+	check(t, err)
+	check(t, os.Chmod(path, 0o755))
+}
+
+func TestNewestSuitableVersionIsChosen(t *testing.T) {
+	t.Parallel()
+	fake := func(version string) string { return fakePrograms(t, version, "initdb", "postgres") }
+	tooOld, fifteen, sixteenNine, sixteenTen := fake("14.11"), fake("15.3"), fake("16.9"), fake("16.10 (Debian 16.10-1)")
+	beta, noInitdb, closed := fake("18beta1"), fakePrograms(t, "19.1", "postgres"), fake("19.1")
+	if os.Geteuid() == 0 { // root could run them, but not its server's user
+		check(t, os.Chmod(closed, 0o700))
+	} else {
+		closed = noInitdb
+	}
+	for name, tc := range map[string]struct {
+		dirs        []string
+		want, wrong string
+	}{
+		"newest":                    {dirs: []string{fifteen, sixteenTen, tooOld, sixteenNine}, want: sixteenTen},
+		"beta":                      {dirs: []string{sixteenTen, beta}, want: beta},
+		"first among equals":        {dirs: []string{fifteen, fake("15.3")}, want: fifteen},
+		"unusable ones are skipped": {dirs: []string{noInitdb, closed, "/missing", fifteen}, want: fifteen},
+		"too old":                   {dirs: []string{tooOld}, wrong: "version 14.11, which is too old"},
+		"nothing":                   {wrong: "no PostgreSQL 15 or newer is installed"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			got, err := newest(deadline(t), testAccount(t), tc.dirs)
+			if tc.wrong != "" {
+				mustFail(t, err, tc.wrong)
+			} else if err != nil || got.dir != tc.want {
+				t.Errorf("got %+v, %v, want that in %s", got, err, tc.want)
+			}
+		})
+	}
+}
+
+func TestBadOverrideNamesTheVariable(t *testing.T) {
+	t.Parallel()
+	for _, tc := range map[string]struct{ dir, want string }{
+		"missing":    {filepath.Join(folder(t), "none"), "no such file"},
+		"incomplete": {fakePrograms(t, "16.1", "postgres"), "initdb"},
+		"too old":    {fakePrograms(t, "13.2", "initdb", "postgres"), "version 13.2, which is too old"},
+		"not ours":   {fakePrograms(t, "is what this is not", "initdb", "postgres"), "does not print a version"},
+	} {
+		_, err := Start(deadline(t), Config{Ephemeral: true, BinDir: tc.dir})
+		mustFail(t, err, "SPECTRAL_POSTGRES_BIN")
+		mustFail(t, err, tc.want)
+	}
+	dir := fakePrograms(t, "15.0", "initdb", "postgres") // as old as what is installed, or older
+	if got, err := findPrograms(deadline(t), Config{BinDir: dir}, testAccount(t)); err != nil || got.dir != dir {
+		t.Errorf("got %+v, %v", got, err)
+	}
+}
+
+// archiveSite serves testdata/programs.txz, whose programs print version 17.5, as the real site has it.
+func archiveSite(t *testing.T, sum func(jar []byte) string) (site *httptest.Server, requests *int) {
+	t.Helper()
+	packed, err := os.ReadFile("testdata/programs.txz")
+	check(t, err)
+	var jar bytes.Buffer
+	w := zip.NewWriter(&jar)
+	f, err := w.Create("postgres.txz")
+	check(t, err)
+	_, err = f.Write(packed)
+	check(t, err)
+	check(t, w.Close())
+	requests = new(int)
+	site = httptest.NewServer(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+		*requests++
+		if strings.HasSuffix(r.URL.Path, ".jar") {
+			_, _ = rw.Write(jar.Bytes())
+		} else {
+			_, _ = rw.Write([]byte(sum(jar.Bytes())))
+		}
+	}))
+	t.Cleanup(site.Close)
+	return site, requests
+}
+
+func TestDownloadedProgramsAreKept(t *testing.T) {
+	t.Parallel()
+	site, requests := archiveSite(t, func(jar []byte) string { return fmt.Sprintf("%x", sha256.Sum256(jar)) })
+	cache := folder(t)
+	for range 2 {
+		got, err := downloaded(deadline(t), testAccount(t), cache, site.URL)
+		if err != nil || got.major != 17 {
+			t.Fatalf("got %+v, %v", got, err)
+		}
+	}
+	site.Close() // and so waits for its requests
+	if *requests != 2 {
+		t.Errorf("%d requests, want one for the archive and one for its checksum", *requests)
+	}
+	mustContainFiles(t, cache, 1)
+}
+
+func TestFailedDownloadLeavesNothing(t *testing.T) {
+	t.Parallel()
+	cache, missing := folder(t), httptest.NewServer(http.NotFoundHandler())
+	t.Cleanup(missing.Close)
+	wrong, _ := archiveSite(t, func([]byte) string { return "other" })
+	ended, cancel := context.WithCancel(deadline(t))
+	cancel()
+	for _, tc := range []struct {
+		ctx        context.Context
+		site, want string
+	}{
+		{deadline(t), missing.URL, "404"}, {deadline(t), wrong.URL, "checksum"}, {ended, wrong.URL, "canceled"},
+	} {
+		_, err := downloaded(tc.ctx, testAccount(t), cache, tc.site)
+		mustFail(t, err, tc.want)
+	}
+	mustContainFiles(t, cache, 0)
+}
