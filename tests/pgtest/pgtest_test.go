@@ -45,7 +45,7 @@ func TestNextTestSeesNothingOfTheOneBefore(t *testing.T) {
 		"nothing":                 {"select 1", true},
 		"rows":                    {publish + "select core.generation_register(7)", true},
 		"rows that are gone":      {publish + "delete from core.outbox", true},
-		"seeds are changed":       {"update core.event_types set class = 'x'; delete from core.deployments; insert into goose_db_version (version_id, is_applied) values (7, true)", true},
+		"seeds are changed":       {"update core.event_types set class = 'x'; delete from core.deployments; insert into spectral_goose.goose_db_version (version_id, is_applied) values (7, true)", true},
 		"seeds are truncated":     {"truncate core.event_types cascade", true},
 		"analyzed":                {publish + "analyze", true},
 		"temporary table":         {"create temp table seen as select 1", false},
