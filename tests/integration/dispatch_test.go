@@ -502,15 +502,9 @@ func TestFailuresAreClassified(t *testing.T) {
 			_, err := tx.Exec(ctx, "commit and chain")
 			return err
 		}, "HandlerError", 6},
-		{"transaction ended behind another statement", func(ctx context.Context, tx events.Tx, _ events.Envelope) error {
-			_, err := tx.Exec(ctx, "select 1; rollback")
-			return err
-		}, "HandlerError", 6},
+		{"transaction ended behind another statement", run("select 1; rollback"), "DatabaseError", 6},
 		{"transaction ended out of sight", func(ctx context.Context, tx events.Tx, _ events.Envelope) error {
-			if _, err := tx.Exec(ctx, "set local standard_conforming_strings = off"); err != nil {
-				return err
-			}
-			_, err := tx.Exec(ctx, endsOutOfSight)
+			_, err := tx.Exec(ctx, "select 1", rollsBack{})
 			return err
 		}, "HandlerError", 7},
 		{"goroutine left behind with the Tx", func(_ context.Context, tx events.Tx, _ events.Envelope) error {
@@ -521,8 +515,10 @@ func TestFailuresAreClassified(t *testing.T) {
 			return nil
 		}, "HandlerError", 7},
 		{"savepoints of its own", func(ctx context.Context, tx events.Tx, _ events.Envelope) error {
-			if _, err := tx.Exec(ctx, "savepoint handler; savepoint spectral; set local role spectral_platform; set local search_path = public"); err != nil {
-				return err
+			for _, sql := range []string{"savepoint handler", "savepoint spectral", "set local role spectral_platform", "set local search_path = public"} {
+				if _, err := tx.Exec(ctx, sql); err != nil {
+					return err
+				}
 			}
 			return errRefusing
 		}, "HandlerError", 6},
@@ -541,9 +537,9 @@ func TestFailuresAreClassified(t *testing.T) {
 		}, "RefusedEvent", 1},
 	}
 	says := map[string]string{ // where the class tells too little
-		"transaction ended behind another statement": "rollback: whoever began",
+		"transaction ended behind another statement": "ERROR: cannot insert multiple commands",
 		"transaction ended out of sight":             "ended the transaction",
-		"goroutine left behind with the Tx":          "returned while a goroutine",
+		"goroutine left behind with the Tx":          "returned while one of its goroutines",
 		"rows left open":                             "handler returned nil but left its transaction unusable",
 	}
 	var handlers []events.Registration

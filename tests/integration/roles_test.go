@@ -154,10 +154,7 @@ func TestTheConnectionIsItsLoginsAgain(t *testing.T) {
 		func(context.Context, events.Tx) error { panic(errRefusing) },
 		func(ctx context.Context, tx events.Tx) error { _, _ = tx.Exec(ctx, "select 1/0"); return nil },
 		func(ctx context.Context, tx events.Tx) error {
-			if _, err := tx.Exec(ctx, "set local standard_conforming_strings = off"); err != nil {
-				return err
-			}
-			_, err := tx.Exec(ctx, endsOutOfSight)
+			_, err := tx.Exec(ctx, "select 1", rollsBack{})
 			return err
 		},
 	}
@@ -267,80 +264,13 @@ func TestWhatAHandlerSetsIsItsOwn(t *testing.T) {
 	}
 }
 
-// What a handler sets for its transaction meets neither other events nor the other handlers of its own, whether it runs
-// alone or in a batch.
-func TestLocalSettingsMeetNobodyElse(t *testing.T) {
-	nobody := func(int) bool { return false }
-	third := func(n int) bool { return n%3 == 0 }
-	last := func(n int) bool { return n == 23 }
-	for name, c := range map[string]struct {
-		batch int
-		set   []func(n int) bool // who sets something, handler by handler
-	}{
-		"alone":                      {1, []func(int) bool{third, nobody, func(n int) bool { return n%4 != 0 }, nobody}},
-		"in a batch":                 {24, []func(int) bool{third, nobody, func(n int) bool { return n%4 != 0 }, nobody}},
-		"by one handler, in a batch": {24, []func(int) bool{third}},
-		"by the last of a batch":     {24, []func(int) bool{last, nobody}},
-	} {
-		t.Run(name, func(t *testing.T) {
-			for how, statement := range map[string]string{
-				"by name": "set local timezone = 'Asia/Tokyo'", "by its other name": "set local time zone 'Asia/Tokyo'",
-				"by a function":                     "select set_config('TimeZone', 'Asia/Tokyo', true)",
-				"by name, before another statement": "set local timezone to 'Asia/Tokyo'; select 1",
-				"out of sight":                      "do $$ begin set local timezone to 'Asia/Tokyo'; end $$", "by a function of a parameter": "select set_config(lower('TimeZone'), 'Asia/Tokyo', true)",
-			} {
-				if name != "by one handler, in a batch" && how != "by name" && how != "out of sight" {
-					continue // once is enough of each way to say it
-				}
-				t.Run(how, func(t *testing.T) {
-					b := setup(t)
-					b.exec("create table platform.zones (handler int, n int, zone text); grant all on platform.zones to spectral_platform")
-					handlers := make([]events.Registration, len(c.set))
-					for i, sets := range c.set {
-						handlers[i] = handler(fmt.Sprintf("platform.h%d", i), func(ctx context.Context, tx events.Tx, e events.Envelope) error {
-							n := payloadN(e)
-							if sets(n) {
-								if _, err := tx.Exec(ctx, statement); err != nil {
-									return err
-								}
-							}
-							_, err := tx.Exec(ctx, "insert into platform.zones values ($1, $2, current_setting('TimeZone'))", i, n)
-							return err
-						})
-					}
-					s := subscription(handlers...)
-					s.BatchSize, s.Concurrency = c.batch, 1
-					all := b.publishMany(24)
-					l := b.listen(never, s)
-					l.delivered(len(all))
-					for i, sets := range c.set {
-						for n := range all {
-							zone := one[string](b, "select zone from platform.zones where handler = $1 and n = $2", i, n)
-							if (zone == "Asia/Tokyo") != sets(n) {
-								t.Errorf("handler %d found event %d in %s", i, n, zone)
-							}
-						}
-					}
-					if n := one[int](b, "select count(*) from core.outbox where attempts = 1 and status = 'delivered'"); n != len(all) {
-						t.Errorf("%d of %d took one attempt", n, len(all))
-					}
-					whole := one[int](b, "select count(distinct xmin::text) from core.outbox") == 1 // of what was in a batch, nothing was undone
-					if named := strings.HasPrefix(how, "by ") && !strings.HasSuffix(how, "parameter"); c.batch > 1 && whole != named {
-						t.Errorf("it was delivered in one transaction: %t, want %t", whole, named)
-					}
-				})
-			}
-		})
-	}
-}
-
 // A handler that has set something, and broken a constraint that shows at COMMIT alone, fails by itself: those after it run.
 func TestLocalSettingsBeforeADeferredError(t *testing.T) {
 	b := setup(t)
 	b.exec(`create table worlds.deferring (n int unique deferrable initially deferred); grant all on worlds.deferring to spectral_worlds;
 		insert into worlds.deferring values (4)`)
 	l := b.listen(never, subscription(handler("worlds.deferring", func(ctx context.Context, tx events.Tx, e events.Envelope) error {
-		if _, err := tx.Exec(ctx, "select set_config(lower('TimeZone'), 'Asia/Tokyo', true)"); err != nil { // that nobody can take back
+		if _, err := tx.Exec(ctx, "set local timezone = 'Asia/Tokyo'"); err != nil {
 			return err
 		}
 		_, err := tx.Exec(ctx, "insert into worlds.deferring values ($1)", payloadN(e))

@@ -37,6 +37,7 @@ func (d *dispatchTx) batch(ctx context.Context, rows []claimed, result *dispatch
 }
 
 func (d *dispatchTx) tryBatch(ctx context.Context, rows []claimed) error {
+	d.shared = true
 	d.noteDown(ctx, rows, false)
 	var keys keyClaims
 	for i, row := range rows {
@@ -50,14 +51,8 @@ func (d *dispatchTx) tryBatch(ctx context.Context, rows []claimed) error {
 	started := d.now()
 	for _, r := range d.handlers {
 		for _, group := range byWorkspace(rows, func(i int) bool { return keys.runs(r, rows[i], i) }) {
-			if d.opaque {
-				return errSettingsShared
-			}
 			if err := d.call(ctx, r, group); err != nil {
 				return err
-			}
-			if d.changed {
-				return errSettingsShared
 			}
 		}
 	}

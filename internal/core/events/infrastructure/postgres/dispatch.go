@@ -108,11 +108,10 @@ type dispatchTx struct {
 	conn    *pgxpool.Conn // nil once it is left to an abandoned handler
 	tx      pgx.Tx
 	queries *coredb.Queries
-	own     string // the settings of the transaction
-	spoiled bool   // a handler, not the network, made the connection unusable
-	changed bool   // a handler has changed the session: no other event may meet it
-	forgot  bool   // and the statements that the driver has prepared are gone
-	opaque  bool   // the last handler has left something in the transaction that cannot be taken back
+	shared  bool          // by several events: session state is refused
+	spoiled bool          // a handler, not the network, made the connection unusable
+	dirty   bool          // a handler has left session state: the connection is closed at the end
+	left    statementKind // what the last handler has left in the transaction
 	settled []Settlement
 }
 
@@ -125,7 +124,6 @@ func (d *dispatchTx) begin(ctx context.Context) (err error) {
 		d.conn = nil
 		return err
 	}
-	d.own = ownSettings(d.conn.Conn().PgConn(), d.idleTimeout())
 	d.queries = coredb.New(d.tx)
 	return nil
 }
@@ -143,7 +141,7 @@ func (d *dispatchTx) end() {
 		return
 	}
 	rollback(d.tx)
-	if d.changed {
+	if d.dirty {
 		closeBeforeRelease(d.conn)
 	}
 	d.conn.Release()
@@ -274,17 +272,12 @@ func (d *dispatchTx) call(ctx context.Context, r events.Registration, batch []ev
 	if err := d.act(ctx, role, batch[0].WorkspaceID); err != nil {
 		return fmt.Errorf("act as %s: %w", role, err)
 	}
-	err = d.lend(ctx, r.CallTimeout(), func(ctx context.Context, lent *lentTx) error {
+	err = d.withHandlerTx(ctx, r.CallTimeout(), func(ctx context.Context, tx *handlerTx) error {
 		if r.Batch != nil {
-			return late(ctx, r.CallTimeout(), r.Batch(lent).HandleBatch(ctx, batch))
+			return late(ctx, r.CallTimeout(), r.Batch(tx).HandleBatch(ctx, batch))
 		}
-		handle := r.Handler(lent)
-		for i, e := range batch {
-			if i > 0 {
-				if err := d.actAgain(ctx, lent, role, e.WorkspaceID); err != nil {
-					return err
-				}
-			}
+		handle := r.Handler(tx)
+		for _, e := range batch {
 			if err := handle(ctx, e); err != nil {
 				return late(ctx, r.CallTimeout(), err)
 			}
@@ -295,35 +288,28 @@ func (d *dispatchTx) call(ctx context.Context, r events.Registration, batch []ev
 	return err
 }
 
-// act takes on a role for whoever is next.
+// act takes on a role for what runs next. After a handler that left session state it sets the transaction's own settings
+// again: what the handler set must not decide how its row is settled.
 func (d *dispatchTx) act(ctx context.Context, role string, workspace uuid.NullUUID) error {
-	return d.exec(ctx, actAs(role, workspace))
-}
-
-// actAgain is act between two events of one handler, which still has the transaction, without what it has set for the first.
-// An error undoes the batch.
-func (d *dispatchTx) actAgain(ctx context.Context, lent *lentTx, role string, workspace uuid.NullUUID) error {
-	undo, opaque := lent.takeSettings()
-	if opaque {
-		return errSettingsShared
+	sql := actAs(role, workspace)
+	if d.left == plain {
+		return d.exec(ctx, sql)
 	}
-	if undo == "" {
-		return nil
-	}
-	if err := lent.begin(); err != nil {
+	own := ownSettings(d.conn.Conn().PgConn(), d.idleTimeout()) + "set local client_encoding = 'UTF8'; "
+	if err := d.exec(ctx, own+sql); err != nil {
 		return err
 	}
-	defer lent.done()
-	return d.exec(ctx, undo+d.own+actAs(role, workspace))
+	return d.prepareAgain(ctx)
 }
 
-// lend runs a handler's code on the transaction, whose role and workspace are set.
-func (d *dispatchTx) lend(ctx context.Context, timeout time.Duration, use func(context.Context, *lentTx) error) error {
-	lent := &lentTx{tx: d.tx}
-	err := runGuarded(ctx, timeout, func(ctx context.Context) error { return use(ctx, lent) })
-	inUse := lent.takeBack()
-	kept, forgot := lent.leaves()
-	d.changed, d.forgot, d.opaque = d.changed || kept, d.forgot || forgot, false
+// withHandlerTx runs a handler's code on the transaction, whose role and workspace are set.
+func (d *dispatchTx) withHandlerTx(ctx context.Context, timeout time.Duration, use func(context.Context, *handlerTx) error) error {
+	h := &handlerTx{tx: d.tx, shared: d.shared}
+	err := runGuarded(ctx, timeout, func(ctx context.Context) error { return use(ctx, h) })
+	inUse := h.revoke()
+	if d.left = h.state; d.left == sessionState && !d.shared {
+		d.dirty = true
+	}
 	if errors.Is(err, errAbandoned) {
 		d.cut()
 	} else if inUse {
@@ -337,48 +323,22 @@ func (d *dispatchTx) lend(ctx context.Context, timeout time.Duration, use func(c
 		}
 		return errors.Join(err, errTxEnded)
 	}
-	if err == nil { // or what it has set is undone with what it did
-		d.opaque = d.tidy(ctx, lent)
+	if err == nil && d.shared && d.left != plain { // it was refused, and the handler went on
+		return errSessionState
 	}
 	return err
 }
 
-// tidy takes back what a handler has set for the transaction, and reports whether something is left that others would meet. It is
-// no error of the handler's, and of no other's, if something cannot be taken back: it may be a parameter that was refused.
-func (d *dispatchTx) tidy(ctx context.Context, lent *lentTx) (opaque bool) {
-	undo, opaque := lent.takeSettings()
-	if undo == "" && !opaque || d.conn.Conn().PgConn().TxStatus() != 'T' {
-		return opaque // whoever uses the transaction next finds out that it is unusable
-	}
-	if d.prepareAnew(ctx) != nil {
-		return true
-	}
-	const savepoint = "spectral_settings"
-	own := d.own + "set local client_encoding = 'UTF8'; "
-	if d.exec(ctx, "savepoint "+savepoint+"; "+undo+own+"release savepoint "+savepoint) == nil {
-		return opaque
-	}
-	_ = d.exec(ctx, "rollback to savepoint "+savepoint+"; release savepoint "+savepoint+"; "+own) // the same
-	return true
-}
-
-// prepareAnew lets the driver prepare its statements again, if a handler has taken them away, which no savepoint brings back.
-func (d *dispatchTx) prepareAnew(ctx context.Context) error {
-	if !d.forgot {
+// prepareAgain makes the driver forget its prepared statements if a handler may have deallocated them, which no
+// savepoint undoes.
+func (d *dispatchTx) prepareAgain(ctx context.Context) error {
+	if d.left != sessionState {
 		return nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, statementTimeout)
 	defer cancel()
-	d.forgot = false
 	return d.conn.Conn().DeallocateAll(ctx)
 }
-
-var (
-	errTxInUse = errors.New("returned while a goroutine of its own was using the transaction")
-	errTxEnded = errors.New("ended the transaction it was lent")
-	// of a batch only, whose rows then run alone
-	errSettingsShared = errors.New("has set something that the others in its batch would meet")
-)
 
 // deliver settles rows as delivered.
 func (d *dispatchTx) deliver(ctx context.Context, rows []claimed) error {

@@ -394,7 +394,7 @@ func (c *leased) gathered(q *settling) []*ending {
 // settleTogether settles a batch in one transaction, all or none of it but for those whose lease is gone, and
 // says whose was held. The leases are looked at first, and locked: whoever has lost its own writes nothing.
 func (c *leased) settleTogether(ctx context.Context, batch []*ending) (held map[*ending]bool, err error) {
-	d := &dispatchTx{consumer: c.consumer}
+	d := &dispatchTx{consumer: c.consumer, shared: len(batch) > 1}
 	if err := d.begin(ctx); err != nil {
 		return nil, &beginError{err}
 	}
@@ -662,10 +662,6 @@ func (d *dispatchTx) completeAll(ctx context.Context, batch []*ending, keys *key
 			}
 			return true, err
 		}
-		if (d.changed || d.opaque) && len(batch) > 1 {
-			e.alone = true
-			return true, errSettingsShared
-		}
 	}
 	if !ran {
 		return false, nil
@@ -699,7 +695,7 @@ func (d *dispatchTx) complete(ctx context.Context, e *ending, limit time.Duratio
 		return d.completionFailed(fmt.Errorf("act as %s: %w", role, err))
 	}
 	grace := min(abandonAfter, max(d.subscription.Lease/6, minPatience)) // the leases of all in its batch wait for it
-	err = d.lend(ctx, limit+abandonAfter, func(ctx context.Context, tx *lentTx) error {
+	err = d.withHandlerTx(ctx, limit+abandonAfter, func(ctx context.Context, tx *handlerTx) error {
 		return runGuardedFor(ctx, limit, grace, func(ctx context.Context) error {
 			err := e.completion(ctx, tx)
 			if overran(ctx, err) {

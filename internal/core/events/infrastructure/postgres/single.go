@@ -19,7 +19,7 @@ import (
 // A row that a worker died of runs one handler to a transaction, so that the next death tells which
 // of them it is and takes nothing from the others: it is then left to be run again for the rest.
 // Nor do two such rows run at once in one process. In the same way the handlers after one that has left
-// something in its transaction, which cannot be taken back, run in another.
+// session state run in another transaction.
 func (d *dispatchTx) single(ctx context.Context, row claimed, result *dispatchResult) (err error) {
 	handlers := d.handlersOf(row.envelope)
 	failures := make(map[string]failure)
@@ -66,7 +66,7 @@ func (d *dispatchTx) single(ctx context.Context, row claimed, result *dispatchRe
 			}
 			return d.recordElsewhere(ctx, row, handlers, failures)
 		}
-		if err == nil && !taken && (apart || d.opaque) && i < len(handlers)-1 {
+		if err == nil && !taken && (apart || d.left != plain) && i < len(handlers)-1 {
 			rest = handlers[i+1:]
 			break
 		}
@@ -121,7 +121,7 @@ func (d *dispatchTx) underSavepoint(ctx context.Context, r events.Registration, 
 	// also restores the role and the workspace, and gives the key back
 	undo := d.exec(ctx, "rollback to savepoint "+savepoint+"; release savepoint "+savepoint)
 	if undo == nil {
-		undo = d.prepareAnew(ctx)
+		undo = d.prepareAgain(ctx)
 	}
 	if undo != nil && !d.lost() {
 		d.cut()

@@ -3,8 +3,8 @@ package postgres
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
-	"strings"
 	"sync"
 
 	"github.com/jackc/pgx/v5"
@@ -14,154 +14,134 @@ import (
 )
 
 var (
-	// ErrTxOver is what a Tx answers once the handler or unit of work it was lent to has returned.
+	// ErrTxOver is returned by a Tx whose handler or unit of work has returned.
 	ErrTxOver = errors.New("this transaction's handler or unit of work has returned: its Tx may not be used any more")
-	// ErrTxControl is what a Tx answers to a statement that would end the transaction.
-	ErrTxControl = errors.New("whoever began the transaction ends it: return an error to undo it, nil to keep it")
+	// ErrTxControl is returned for a statement that would begin or end a transaction.
+	ErrTxControl = errors.New("handlers and units of work do not end their transaction: return an error to roll it back, nil to commit it")
+
+	errTxInUse = errors.New("returned while one of its goroutines was still using the transaction")
+	errTxEnded = errors.New("ended the transaction it was given")
+	// errSessionState undoes a batch, whose rows then run one by one.
+	errSessionState = errors.New("session state is refused in a batch: its events are handled again one by one")
 )
 
-// lentTx lends a transaction to user code: query methods only, so that no type assertion reaches
-// Commit or Rollback, and an error from each once it is taken back. It guards against mistakes.
-type lentTx struct {
-	tx pgx.Tx
+// handlerTx is the transaction passed to a handler or unit of work: query methods only, so that no type assertion
+// reaches Commit or Rollback, and an error from each once it is revoked. It guards against mistakes.
+//
+// It uses the extended protocol only, which takes one statement per text, so the first words of a text decide.
+type handlerTx struct {
+	tx     pgx.Tx
+	shared bool // with other events or handlers: session state is refused
 
 	mu    sync.Mutex
-	calls int // in flight
+	calls int // running
 	over  bool
-	ended bool // a statement has ended the transaction
-	left  remains
+	state statementKind // the strictest of the statements so far
 }
 
-var _ events.Tx = (*lentTx)(nil)
+var _ events.Tx = (*handlerTx)(nil)
 
-// takeBack lets no further call begin, and reports whether one is in flight: the transaction is
-// then still in use, by a goroutine that outlived its handler.
-func (l *lentTx) takeBack() (inUse bool) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.over = true
-	return l.calls > 0
+// revoke lets no further call begin. It reports whether a call is still running: then a goroutine that outlived its
+// handler is using the transaction. State does not change any more.
+func (h *handlerTx) revoke() (inUse bool) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.over = true
+	return h.calls > 0
 }
 
-// leaves reports whether the session is no longer as it was, as far as the statements tell, and in particular without its
-// prepared statements.
-func (l *lentTx) leaves() (kept, forgot bool) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.left.kept, l.left.forgot
-}
-
-// takeSettings returns what statements have left behind in the transaction since the last call: SQL that takes it back, and
-// whether there is something that it does not.
-func (l *lentTx) takeSettings() (undo string, opaque bool) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	undo, opaque = strings.Join(l.left.undo, ""), l.left.opaque
-	l.left.undo, l.left.opaque = nil, false
-	return undo, opaque
-}
-
-// begin notes a call of these statements; whoever gets nil calls done.
-func (l *lentTx) begin(statements ...string) error {
-	var left remains
+// begin counts a call of these statements in; done counts it out.
+func (h *handlerTx) begin(statements ...string) error {
+	kind := plain
 	for _, sql := range statements {
-		found := remainsOf(sql)
-		if found.control != "" {
-			return &controlError{found.control}
-		}
-		left.also(found)
+		kind = max(kind, readStatement(sql))
 	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
+	if kind == transactionEnd {
+		return ErrTxControl
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
 	switch {
-	case l.ended:
-		return errTxEnded
-	case l.over:
+	case h.over:
 		return ErrTxOver
+	case h.calls == 0 && h.tx.Conn().PgConn().TxStatus() == 'I':
+		return errTxEnded // what came next would be committed by itself
 	}
-	l.calls++
-	l.left.also(left)
+	h.state = max(h.state, kind)
+	if h.shared && kind != plain {
+		return errSessionState
+	}
+	h.calls++
 	return nil
 }
 
-// beginWith is begin of a statement with arguments.
-func (l *lentTx) beginWith(sql string, args []any) error {
-	// several statements in one text, with arguments
+// beginWith is begin for a statement with arguments.
+func (h *handlerTx) beginWith(sql string, args []any) error {
 	if slices.Contains(args, any(pgx.QueryExecModeSimpleProtocol)) {
-		return &controlError{"leave pgx.QueryExecModeSimpleProtocol out, several statements could hide behind it"}
+		return errSimpleProtocol
 	}
-	return l.begin(sql)
+	return h.begin(sql)
 }
 
-// hasEnded reports whether the statement just executed has ended the transaction after all. Then the Tx is over at once: what
-// came next would be committed by itself.
-func (l *lentTx) hasEnded() bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.calls == 1 && l.tx.Conn().PgConn().TxStatus() == 'I' {
-		l.ended = true
-	}
-	return l.ended
+// errSimpleProtocol: the simple protocol takes several statements in one text.
+var errSimpleProtocol = fmt.Errorf("leave pgx.QueryExecModeSimpleProtocol out, it could hide a COMMIT: %w", ErrTxControl)
+
+func (h *handlerTx) done() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.calls--
 }
 
-func (l *lentTx) done() {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.calls--
-}
-
-// controlError is an ErrTxControl that names the statement.
-type controlError struct{ statement string }
-
-func (e *controlError) Error() string { return e.statement + ": " + ErrTxControl.Error() }
-func (e *controlError) Unwrap() error { return ErrTxControl }
-
-func (l *lentTx) Exec(ctx context.Context, sql string, arguments ...any) (pgconn.CommandTag, error) {
-	if err := l.beginWith(sql, arguments); err != nil {
+func (h *handlerTx) Exec(ctx context.Context, sql string, arguments ...any) (pgconn.CommandTag, error) {
+	if err := h.beginWith(sql, arguments); err != nil {
 		return pgconn.CommandTag{}, err
 	}
-	defer l.done()
-	tag, err := l.tx.Exec(ctx, sql, arguments...)
-	if l.hasEnded() { // no other call takes several statements in one
-		err = errors.Join(err, errTxEnded)
+	defer h.done()
+	if len(arguments) == 0 {
+		arguments = []any{pgx.QueryExecModeExec} // one round trip, and nothing is cached
 	}
-	return tag, err
+	rows, err := h.tx.Query(ctx, sql, arguments...) // the driver's Exec uses the simple protocol if there are no arguments
+	if err != nil {
+		return pgconn.CommandTag{}, err
+	}
+	rows.Close()
+	return rows.CommandTag(), rows.Err()
 }
 
-func (l *lentTx) Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error) {
-	if err := l.beginWith(sql, args); err != nil {
+func (h *handlerTx) Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error) {
+	if err := h.beginWith(sql, args); err != nil {
 		return nil, err
 	}
-	defer l.done()
-	return l.tx.Query(ctx, sql, args...)
+	defer h.done()
+	return h.tx.Query(ctx, sql, args...)
 }
 
-func (l *lentTx) QueryRow(ctx context.Context, sql string, args ...any) pgx.Row {
-	if err := l.beginWith(sql, args); err != nil {
+func (h *handlerTx) QueryRow(ctx context.Context, sql string, args ...any) pgx.Row {
+	if err := h.beginWith(sql, args); err != nil {
 		return refusedRow{err}
 	}
-	defer l.done()
-	return l.tx.QueryRow(ctx, sql, args...)
+	defer h.done()
+	return h.tx.QueryRow(ctx, sql, args...)
 }
 
-func (l *lentTx) SendBatch(ctx context.Context, b *pgx.Batch) pgx.BatchResults {
+func (h *handlerTx) SendBatch(ctx context.Context, b *pgx.Batch) pgx.BatchResults {
 	statements := make([]string, len(b.QueuedQueries))
 	for i, q := range b.QueuedQueries {
 		statements[i] = q.SQL
 	}
-	if err := l.begin(statements...); err != nil {
+	if err := h.begin(statements...); err != nil {
 		return refusedBatch{err}
 	}
-	defer l.done()
-	return l.tx.SendBatch(ctx, b)
+	defer h.done()
+	return h.tx.SendBatch(ctx, b)
 }
 
-func (l *lentTx) CopyFrom(ctx context.Context, table pgx.Identifier, columns []string, source pgx.CopyFromSource) (int64, error) {
-	if err := l.begin(); err != nil {
+func (h *handlerTx) CopyFrom(ctx context.Context, table pgx.Identifier, columns []string, source pgx.CopyFromSource) (int64, error) {
+	if err := h.begin(); err != nil {
 		return 0, err
 	}
-	defer l.done()
-	return l.tx.CopyFrom(ctx, table, columns, source)
+	defer h.done()
+	return h.tx.CopyFrom(ctx, table, columns, source)
 }
 
 type refusedRow struct{ err error }

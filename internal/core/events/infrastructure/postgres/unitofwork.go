@@ -40,24 +40,24 @@ func (u *UnitOfWork) Do(ctx context.Context, scope events.Scope, workspace uuid.
 	if err != nil {
 		return fmt.Errorf("unit of work: %w", err)
 	}
-	lent := &lentTx{tx: tx}
+	h := &handlerTx{tx: tx}
 	defer func() { // after a commit this does nothing; after an error, a panic or Goexit it undoes everything
-		if lent.takeBack() {
+		if h.revoke() {
 			_ = conn.Hijack().PgConn().Conn().Close() // the socket: safe beside a running query
 			return
 		}
 		rollback(tx)
-		if kept, _ := lent.leaves(); kept {
+		if h.state == sessionState {
 			closeBeforeRelease(conn)
 		}
 	}()
 	publisherFor := func(options ...events.PublishOption) events.EventPublisher {
-		return u.Publishing.Publisher(lent, options...)
+		return u.Publishing.Publisher(h, options...)
 	}
-	if err := work(lent, publisherFor); err != nil {
+	if err := work(h, publisherFor); err != nil {
 		return err
 	}
-	if lent.takeBack() {
+	if h.revoke() {
 		return fmt.Errorf("unit of work: %w", errTxInUse)
 	}
 	if conn.Conn().PgConn().TxStatus() == 'I' {

@@ -3,12 +3,12 @@ package integration_test
 import (
 	"context"
 	"errors"
-	"fmt"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
 
 	"spectral/internal/core/events"
 	"spectral/internal/core/events/infrastructure/postgres"
@@ -20,25 +20,16 @@ const whatIsLeft = `select concat_ws(' ', nullif(current_setting('app.tenant', t
 	current_setting('row_security'), current_setting('client_encoding'), (select count(*) from pg_locks where pid = pg_backend_pid() and locktype = 'advisory'),
 	(select count(*) from pg_cursors where name = 'c'), to_regclass('pg_temp.left_behind'), (select count(*) from pg_prepared_statements where name = 'p'))`
 
-// whatHandlersLeave is what the others must neither meet nor suffer from.
-var whatHandlersLeave = []string{
-	// names that SQL cannot say
-	"select set_config('app.user', 'x', true)", "select set_config('app.order', 'x', true), set_config('app.user', 'x', true)", `set local "app"."user" = 'x'`, "select set_config('App.Current_User', 'x', true)",
-	// what the server does not take back, since some version or never
-	"set local seed = 0.5", "set local transaction_isolation = 'read committed'", "set local transaction_read_only = on", "set transaction read only",
-	`savepoint s; set local app."user" = 'x'`, "set constraints all immediate",
-	// written as one would not
-	"select SET_CONFIG('app.tenant', 'x', true)", "select Set_Config('app.tenant', 'x', false)", "select PG_ADVISORY_LOCK(42)", "select set_config(E'app.tenant', 'x', true)",
-	"select set_config('app.user', '1', true), set_config('app.tenant', 'x', false)", "select set_config('app.tenant', 'x', false), coalesce(false, true)",
-	"set/**/local app.tenant = 'x'", "SET SESSION app.tenant = 'x'", "set--\napp.tenant to 'x'",
-	// behind something
-	"select 1; set app.tenant = 'x'", "select ';'; set local app.tenant = 'x'", "update platform.effects set n = n where set_config('app.tenant', 'x', true) is null",
-	"do $$ begin perform set_config('app.tenant', 'x', false); end $$", "do $$ begin set local statement_timeout = 1; end $$", "do 'begin execute ''set local app.tenant = 1''; end'",
-	"set local client_encoding = 'LATIN1'; set local row_security = off", "set local names 'LATIN1'",
-	"update pg_catalog.pg_settings set setting = '77MB' where name = 'work_mem'",
-	// no settings at all
-	"do $$ declare c refcursor = 'c'; begin open c for select 1; end $$",
-	"declare c cursor for select 1", "declare c cursor with hold for select 1", "select 1 as n into temp left_behind", "create temp table left_behind (n int) on commit drop", "prepare p as select 1",
+// sessionStatements are session state, written in the ways that handlers may.
+var sessionStatements = []string{
+	"set local app.tenant = 'x'", "set/**/local app.tenant = 'x'", `set local "app"."user" = 'x'`, "set local transaction_read_only = on",
+	"set local names 'LATIN1'", "set local row_security = off", "set local role spectral_worlds",
+	"set app.tenant = 'x'", "set transaction read only", "set constraints all immediate", "set statement_timeout = '77s'", "reset all", "discard plans",
+	"select set_config('app.user', 'x', true)", "select SET_CONFIG('app.tenant', 'x', false)", `select U&"set\005fconfig"('app.tenant', 'x', true)`,
+	"update platform.effects set n = n where set_config('app.tenant', 'x', true) is null", "update pg_catalog.pg_settings set setting = '77MB' where name = 'work_mem'",
+	"do $$ begin perform set_config('app.tenant', 'x', false); end $$", "do 'begin execute ''set local statement_timeout = 1000''; end'",
+	"select pg_advisory_lock(42)", "declare c cursor for select 1", "declare c cursor with hold for select 1", "do $$ declare c refcursor = 'c'; begin open c for select 1; end $$",
+	"select 1 as n into temp left_behind", "create temp table left_behind (n int) on commit drop", "prepare p as select 1", "deallocate all", "listen anything",
 }
 
 // lookingAround is a handler body that notes what is left by others, before its effect.
@@ -47,21 +38,17 @@ func lookingAround(name string) func(context.Context, events.Tx, events.Envelope
 		if _, err := tx.Exec(ctx, "insert into public.saw select $1, ("+whatIsLeft+")", payloadN(e)); err != nil {
 			return err
 		}
-		if _, err := tx.Exec(ctx, "declare c cursor for select 1; close c"); err != nil {
-			return err
-		}
 		return effect(name)(ctx, tx, e)
 	}
 }
 
-// However a handler says it, and whether it can be taken back or not: what it sets for its transaction or session meets nobody else,
-// and is a failure of nobody.
-func TestWhatHandlersLeaveIsNobodysFailure(t *testing.T) {
+// However a handler sets something for its transaction or session, no other handler or event finds it, and none fails.
+func TestSessionStateDoesNotLeakBetweenHandlers(t *testing.T) {
 	leave := func(ctx context.Context, tx events.Tx, e events.Envelope) error {
 		if err := lookingAround("platform.one")(ctx, tx, e); err != nil {
 			return err
 		}
-		_, err := tx.Exec(ctx, whatHandlersLeave[payloadN(e)])
+		_, err := tx.Exec(ctx, sessionStatements[payloadN(e)])
 		return err
 	}
 	for name, s := range map[string]func(t *testing.T) events.Subscription{
@@ -72,7 +59,7 @@ func TestWhatHandlersLeaveIsNobodysFailure(t *testing.T) {
 		},
 		"in a batch": func(*testing.T) events.Subscription {
 			s := subscription(handler("platform.one", leave), handler("worlds.two", lookingAround("worlds.two")), handler("platform.three", lookingAround("platform.three")))
-			s.BatchSize, s.Concurrency = len(whatHandlersLeave), 1
+			s.BatchSize, s.Concurrency = len(sessionStatements), 1
 			return s
 		},
 		"leased": func(t *testing.T) events.Subscription {
@@ -81,7 +68,7 @@ func TestWhatHandlersLeaveIsNobodysFailure(t *testing.T) {
 			t.Cleanup(g.letOn)
 			done := func(name string, do func(context.Context, events.Tx, events.Envelope) error) events.Registration {
 				return executor(name, func(ctx context.Context, e events.Envelope) (events.Completion, error) {
-					if g.entered <- struct{}{}; len(g.entered) == len(whatHandlersLeave) {
+					if g.entered <- struct{}{}; len(g.entered) == len(sessionStatements) {
 						g.letOn() // so that they are completed together
 					}
 					select {
@@ -93,7 +80,7 @@ func TestWhatHandlersLeaveIsNobodysFailure(t *testing.T) {
 				})
 			}
 			s := leasing(time.Minute, done("platform.one", leave), done("worlds.two", lookingAround("worlds.two")), done("platform.three", lookingAround("platform.three")))
-			s.Concurrency = len(whatHandlersLeave)
+			s.Concurrency = len(sessionStatements)
 			return s
 		},
 	} {
@@ -106,14 +93,14 @@ func TestWhatHandlersLeaveIsNobodysFailure(t *testing.T) {
 			for _, r := range append([]*events.Registration{&consumer.Primary}, pointers(consumer.CoHandlers)...) {
 				r.Retry = once
 			}
-			all := b.publishMany(len(whatHandlersLeave))
+			all := b.publishMany(len(sessionStatements))
 			l := b.listen(never, consumer)
 			for range all {
 				if s := l.next(); s.Outcome != postgres.Delivered || s.Attempts != 1 {
-					t.Errorf("%s: %s after %d attempts: %s", whatHandlersLeave[payloadN(s.Envelope)], s.Outcome, s.Attempts, s.LastError)
+					t.Errorf("%s: %s after %d attempts: %s", sessionStatements[payloadN(s.Envelope)], s.Outcome, s.Attempts, s.LastError)
 				}
 			}
-			n := len(whatHandlersLeave)
+			n := len(sessionStatements)
 			b.wantEffects(map[string]int{"platform.one": n, "worlds.two": n, "platform.three": n})
 			found := one[[]string](b, `select coalesce(array_agg(distinct what || ' (event ' || n || ')'), '{}') from public.saw
 				where what <> (select what from public.saw where n = -1)`)
@@ -131,13 +118,34 @@ func pointers(registrations []events.Registration) (all []*events.Registration) 
 	return all
 }
 
-// Whatever a handler has done before it fails, those beside it do not fail with it.
-func TestAFailureTakesNoneAlong(t *testing.T) {
+// SET LOCAL ends with its transaction; after other session state the connection is closed.
+func TestOnlySessionStateClosesTheConnection(t *testing.T) {
+	b := setup(t)
+	statements := []string{"select 1", "set local app.tenant = 'x'", "select 1", "set app.tenant = 'x'", "select 1"}
+	pids := make([]int, len(statements))
+	s := subscription(handler("platform.one", func(ctx context.Context, tx events.Tx, e events.Envelope) error {
+		n := payloadN(e)
+		pids[n] = backend(ctx, tx)
+		_, err := tx.Exec(ctx, statements[n])
+		return err
+	}))
+	s.BatchSize = 1
+	l := b.onOneConnection(s)
+	for n := range statements {
+		b.publish(event(n))
+		l.delivered(1)
+	}
+	if pids[0] != pids[1] || pids[0] != pids[2] || pids[0] != pids[3] || pids[0] == pids[4] {
+		t.Errorf("they ran in the backends %d", pids)
+	}
+}
+
+// A handler that fails after leaving session state does not make the others of its event fail.
+func TestAFailuresSessionStateHarmsNoOther(t *testing.T) {
 	b := setup(t)
 	fails := []string{ // each is followed by an error
-		"select set_config('app.user', 'x', true)", "set local seed = 0.5", "set local session_replication_role = replica", "set local nosuchparameter = 1",
-		"set local statement_timeout = 1", "set app.tenant = 'x'", "set transaction read only", "set local client_encoding = 'LATIN1'", "declare c cursor for select 1",
-		"deallocate all", "select pg_advisory_lock(1)", "select 1; commit", "select 1; rollback; begin", "do $$ begin perform set_config('statement_timeout', '1', false); end $$",
+		"set local nosuchparameter = 1", "set local statement_timeout = 1", "set app.tenant = 'x'", "set transaction read only", "set local client_encoding = 'LATIN1'",
+		"deallocate all", "select pg_advisory_lock(1)", "commit", "select 1; commit", "do $$ begin perform set_config('statement_timeout', '1', false); end $$",
 		"create temp table left_behind (n int)", "set constraints all immediate", "set local role spectral_worlds", "discard temp",
 	}
 	h := handler("platform.one", func(ctx context.Context, tx events.Tx, e events.Envelope) error {
@@ -153,8 +161,7 @@ func TestAFailureTakesNoneAlong(t *testing.T) {
 	s.BatchSize = 1
 	l := b.onOneConnection(s)
 	for n, sql := range fails {
-		e := event(n)
-		b.publish(e)
+		b.publish(event(n))
 		if got := l.next(); got.Outcome != postgres.Failed || got.Attempts != 1 || strings.Contains(got.LastError, "two") || strings.Contains(got.LastError, "three") {
 			t.Errorf("%s: %s after %d attempts: %s", sql, got.Outcome, got.Attempts, got.LastError)
 		}
@@ -162,88 +169,67 @@ func TestAFailureTakesNoneAlong(t *testing.T) {
 	b.wantEffects(map[string]int{"worlds.two": len(fails), "platform.three": len(fails)})
 }
 
-// A refused setting that its handler has got over is no failure, of nobody, and nothing is run again and again for it.
-func TestAProbedSettingIsNoFailure(t *testing.T) {
-	for name, batch := range map[string]int{"alone": 1, "in a batch": 10} {
+// A statement that ends the transaction, or two statements in one text, are refused and cost no other event anything: neither in a
+// batch nor among completions.
+func TestATransactionsEndIsRefused(t *testing.T) {
+	for name, sql := range map[string]string{"plain": " ;commit", "commented": "/* ; */ -- \n commit and chain", "hidden": "select 1; commit; begin"} {
 		t.Run(name, func(t *testing.T) {
 			b := setup(t)
-			probing := handler("platform.one", func(ctx context.Context, tx events.Tx, e events.Envelope) error {
-				for _, sql := range []string{"savepoint mine", "set local nosuchparameter = 1", "rollback to savepoint mine", `set local app."user" = 'x'`} {
-					if _, err := tx.Exec(ctx, sql); (err != nil) != strings.Contains(sql, "nosuch") {
-						return fmt.Errorf("%s: %w", sql, err)
-					}
-				}
-				return effect("platform.one")(ctx, tx, e)
-			})
-			probing.Retry = once
-			two := handler("worlds.two", func(ctx context.Context, tx events.Tx, e events.Envelope) error {
-				var user string
-				if err := tx.QueryRow(ctx, "select coalesce(current_setting('app.user', true), '')").Scan(&user); err != nil || user != "" {
-					return errors.Join(err, fmt.Errorf("it found %q", user))
-				}
-				return effect("worlds.two")(ctx, tx, e)
-			})
-			two.Retry = once
-			s := subscription(probing, two)
-			s.BatchSize, s.Concurrency = batch, 1
-			b.publishMany(5)
-			l := b.listen(never, s)
-			l.delivered(5)
-			b.wantEffects(map[string]int{"platform.one": 5, "worlds.two": 5})
-		})
-	}
-}
-
-// A statement that ends the transaction, wherever it stands, is refused, and costs nobody else anything: not in a batch, and not
-// among completions.
-func TestAHiddenEndIsRefused(t *testing.T) {
-	for _, sql := range []string{"select 1; rollback", "select 1; commit", "select 1; rollback; begin", "select ';' /* ; */; -- \n commit and chain",
-		"select E'a' -- it's\n'x\\''; rollback; begin; select '1'"} {
-		t.Run(sql, func(t *testing.T) {
-			hidden := func(name string, refused *int) func(context.Context, events.Tx, events.Envelope) error {
+			refused := make(chan error, 10)
+			ends := func(name string) func(context.Context, events.Tx, events.Envelope) error {
 				return func(ctx context.Context, tx events.Tx, e events.Envelope) error {
 					if payloadN(e) == 3 {
-						if _, err := tx.Exec(ctx, sql); errors.Is(err, postgres.ErrTxControl) {
-							*refused++
+						if err := effect(name)(ctx, tx, e); err != nil {
+							return err
 						}
+						_, err := tx.Exec(ctx, sql)
+						refused <- err
+						return err
 					}
 					return effect(name)(ctx, tx, e)
 				}
 			}
-			b := setup(t)
-			var batched, completed int
-			s := subscription(handler("platform.one", hidden("platform.one", &batched)))
+			wantRefused := func() {
+				t.Helper()
+				if err := <-refused; err == nil || name != "hidden" && !errors.Is(err, postgres.ErrTxControl) || name == "hidden" && !strings.Contains(err.Error(), "multiple commands") {
+					t.Errorf("it answers %v", err)
+				}
+			}
+			h := handler("platform.one", ends("platform.one"))
+			h.Retry = once
+			s := subscription(h)
 			s.Concurrency = 1
 			b.publishMany(10)
 			l := b.listen(never, s)
-			l.delivered(10)
+			l.settled(9, 1)
 			l.stop()
+			wantRefused()
+			leased := executor(worker2, func(_ context.Context, e events.Envelope) (events.Completion, error) {
+				return func(ctx context.Context, tx events.Tx) error { return ends(worker2)(ctx, tx, e) }, nil
+			})
+			leased.Retry = once
 			b.publishMany(10)
-			leased := leasing(time.Minute, executor(worker2, func(_ context.Context, e events.Envelope) (events.Completion, error) {
-				return func(ctx context.Context, tx events.Tx) error { return hidden(worker2, &completed)(ctx, tx, e) }, nil
-			}))
-			l = b.listen(never, leased)
-			l.delivered(10)
-			b.wantEffects(map[string]int{"platform.one": 10, worker2: 10})
-			if batched != 1 || completed != 1 {
-				t.Errorf("it was refused %d and %d times", batched, completed)
-			}
+			l = b.listen(never, leasing(time.Minute, leased))
+			l.settled(9, 1)
+			wantRefused()
+			b.wantEffects(map[string]int{"platform.one": 9, worker2: 9})
 		})
 	}
 }
 
-// endsOutOfSight is a ROLLBACK that is none to whoever does not know the settings of the session.
-const endsOutOfSight = `select 'a\''; rollback --'`
+// rollsBack is a statement that ends the transaction out of sight: the driver rewrites it after it was read.
+type rollsBack struct{}
 
-// Once a transaction is ended after all, nothing of its handler's is executed any more: it would be committed by itself.
+func (rollsBack) RewriteQuery(context.Context, *pgx.Conn, string, []any) (string, []any, error) {
+	return "rollback", nil, nil
+}
+
+// Once a transaction has ended after all, nothing more of its handler is executed: it would be committed by itself.
 func TestNothingRunsAfterAHiddenEnd(t *testing.T) {
 	after := func(name string) func(context.Context, events.Tx, events.Envelope) error {
 		return func(ctx context.Context, tx events.Tx, e events.Envelope) error {
 			if payloadN(e) == 3 {
-				if _, err := tx.Exec(ctx, "set local standard_conforming_strings = off"); err != nil {
-					return err
-				}
-				_, _ = tx.Exec(ctx, endsOutOfSight)
+				_, _ = tx.Exec(ctx, "select 1", rollsBack{})
 			}
 			return effect(name)(ctx, tx, e)
 		}
@@ -255,23 +241,11 @@ func TestNothingRunsAfterAHiddenEnd(t *testing.T) {
 	s.Concurrency = 1
 	all := b.publishMany(10)
 	l := b.listen(never, s)
-	failed := 0
-	for range all {
-		got := l.next()
-		for got.Outcome == postgres.Retried { // the other handler's work was undone with it
-			got = l.next()
-		}
-		if got.Outcome != postgres.Failed {
-			continue
-		}
-		if failed++; got.Envelope.EventID != all[3].EventID || !strings.Contains(got.LastError, "ended the transaction") {
-			t.Errorf("event %d: %s", payloadN(got.Envelope), got.LastError)
+	for _, s := range l.settled(9, 1) {
+		if s.Outcome == postgres.Failed && (s.Envelope.EventID != all[3].EventID || !strings.Contains(s.LastError, "ended the transaction")) {
+			t.Errorf("event %d: %s", payloadN(s.Envelope), s.LastError)
 		}
 	}
-	if failed != 1 {
-		t.Errorf("%d failed", failed)
-	}
-	b.wantEffects(map[string]int{"platform.one": 9, "worlds.two": 10})
 	l.stop()
 	err := b.uow.Do(b.ctx, events.Platform, uuid.NullUUID{}, func(tx events.Tx, _ events.PublisherFor) error {
 		_ = after("platform.unit")(b.ctx, tx, all[3])
@@ -281,6 +255,26 @@ func TestNothingRunsAfterAHiddenEnd(t *testing.T) {
 		t.Errorf("a unit of work: %v", err)
 	}
 	b.wantEffects(map[string]int{"platform.one": 9, "worlds.two": 10})
+}
+
+// settled waits until so many events are delivered and so many failed.
+func (l *listening) settled(delivered, failed int) (all []postgres.Settlement) {
+	l.Helper()
+	for delivered+failed > 0 {
+		s := l.next()
+		all = append(all, s)
+		switch s.Outcome {
+		case postgres.Delivered:
+			delivered--
+		case postgres.Failed:
+			failed--
+		case postgres.Retried, postgres.Released:
+		}
+		if delivered < 0 || failed < 0 {
+			l.Fatalf("event %d is %s: %s", payloadN(s.Envelope), s.Outcome, s.LastError)
+		}
+	}
+	return all
 }
 
 // What becomes of a row is written under the worker's own settings, whatever its last handler has left.
