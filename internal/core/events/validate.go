@@ -17,7 +17,7 @@ import (
 
 // Bounds of an event. Core.outbox_insert holds SQL producers to the same.
 const (
-	MaxPayloadBytes        = 1 << 20 // of the payload as jsonb text
+	MaxPayloadBytes        = 1 << 20 // of the payload as jsonb text, which SQL measures; Go refuses what is longer in any case
 	MaxPayloadDepth        = 64      // nested objects and arrays, the payload itself included
 	MaxNumberDigits        = 400     // of one number, written out without exponent
 	MaxEventTypeBytes      = 128
@@ -97,9 +97,8 @@ func payloadFault(payload []byte) *fault {
 	if len(payload) == 0 {
 		return &fault{CodePayloadObject, "is empty, must be a JSON object"}
 	}
-	// A string escaped throughout shrinks to a sixth; beyond that only white space could.
-	if len(payload) > 7*MaxPayloadBytes {
-		return &fault{CodePayloadSize, fmt.Sprintf("has %d bytes, the limit is %d (1 MiB) as jsonb text", len(payload), MaxPayloadBytes)}
+	if len(payload) > 7*MaxPayloadBytes { // beyond that only white space could bring it below the limit
+		return tooLarge(len(payload))
 	}
 	if !utf8.Valid(payload) {
 		return &fault{CodeText, "is not valid UTF-8"}
@@ -115,16 +114,16 @@ func payloadFault(payload []byte) *fault {
 	if compact.Bytes()[0] != '{' {
 		return &fault{CodePayloadObject, "must be a JSON object"}
 	}
-	size, fault := jsonbText(compact.Bytes())
-	if fault == nil && size > MaxPayloadBytes {
-		fault = tooLarge(size)
+	// SQL measures the jsonb text, which has blanks and no exponents; an escape of six bytes may be one there
+	if least := compact.Len() - 5*bytes.Count(compact.Bytes(), []byte(`\u`)); least > MaxPayloadBytes {
+		return tooLarge(least)
 	}
-	return fault
+	return contentFault(compact.Bytes())
 }
 
 func tooLarge(size int) *fault {
 	return &fault{CodePayloadSize, fmt.Sprintf(
-		"has %d bytes as jsonb text, the limit is %d (1 MiB); store the content and publish a reference to it", size, MaxPayloadBytes)}
+		"has %d bytes, the limit is %d (1 MiB); store the content and publish a reference to it", size, MaxPayloadBytes)}
 }
 
 // nesting returns the greatest number of open brackets outside strings.
@@ -147,74 +146,40 @@ func nesting(data []byte) int {
 	return deepest
 }
 
-// jsonbText measures valid, compact JSON as Postgres prints it from jsonb: a blank after each
-// colon and comma, few escapes, every digit of a number. Duplicate keys, of which jsonb keeps one,
-// are all counted. It finds what jsonb or a reader could not take.
-func jsonbText(data []byte) (size int, _ *fault) {
-	for i := 0; i < len(data); {
+// contentFault says which string or number of valid, compact JSON jsonb or a reader could not take, or nil.
+func contentFault(data []byte) *fault {
+	quoted := false
+	for i := 0; i < len(data); i++ {
 		switch c := data[i]; {
 		case c == '"':
-			end, n, fault := jsonbString(data, i+1)
-			if fault != nil {
-				return 0, fault
+			quoted = !quoted
+		case quoted && c == '\\':
+			switch r := escaped(data, i); {
+			case r < 0: // one character, perhaps a quote
+				i++
+			case r == 0:
+				return &fault{CodeText, `has the escape \u0000: Postgres stores no NUL character`}
+			case !utf16.IsSurrogate(r):
+				i += 5
+			case utf16.DecodeRune(r, escaped(data, i+6)) == utf8.RuneError:
+				return &fault{CodeText, "has half a surrogate pair"}
+			default:
+				i += 11
 			}
-			i, size = end, size+n+2
-		case c == '-' || c >= '0' && c <= '9':
+		case !quoted && (c == '-' || c >= '0' && c <= '9'):
 			end := i + 1
 			for end < len(data) && bytes.IndexByte([]byte("+-.eE0123456789"), data[end]) >= 0 {
 				end++
 			}
-			n, ok := jsonbNumber(string(data[i:end]))
-			if !ok {
-				return 0, &fault{CodePayloadNumber, fmt.Sprintf(
+			if !readable(string(data[i:end])) {
+				return &fault{CodePayloadNumber, fmt.Sprintf(
 					"has the number %.40s, which readers cannot take (beyond %g, or more than %d digits); send it as a string",
 					data[i:end], math.MaxFloat64, MaxNumberDigits)}
 			}
-			i, size = end, size+n
-		case c == ':' || c == ',':
-			i, size = i+1, size+2
-		default:
-			i, size = i+1, size+1
+			i = end - 1
 		}
 	}
-	return size, nil
-}
-
-// jsonbString measures the string whose content begins at i, and returns where the rest begins.
-func jsonbString(data []byte, i int) (end, size int, _ *fault) {
-	for {
-		switch c := data[i]; {
-		case c == '"':
-			return i + 1, size, nil
-		case c != '\\':
-			i, size = i+1, size+1
-		case data[i+1] == '/':
-			i, size = i+2, size+1
-		case data[i+1] != 'u':
-			i, size = i+2, size+2
-		default:
-			r := escaped(data, i)
-			i += 6
-			if r >= 0xD800 && r <= 0xDFFF { // half a pair, unless the other half follows
-				low := escaped(data, i)
-				if r >= 0xDC00 || low < 0xDC00 || low > 0xDFFF {
-					return 0, 0, &fault{CodeText, "has half a surrogate pair"}
-				}
-				r = utf16.DecodeRune(r, low)
-				i += 6
-			}
-			switch {
-			case r == 0:
-				return 0, 0, &fault{CodeText, `has the escape \u0000: Postgres stores no NUL character`}
-			case r == '"' || r == '\\' || r >= '\b' && r <= '\r' && r != '\v':
-				size += 2
-			case r < ' ':
-				size += 6
-			default:
-				size += utf8.RuneLen(r)
-			}
-		}
-	}
+	return nil
 }
 
 // escaped is the \uXXXX at i, or -1.
@@ -229,38 +194,27 @@ func escaped(data []byte, i int) rune {
 	return rune(v)
 }
 
-// maxExponent is beyond what any accepted number but zero has.
-const maxExponent = 1_000_000
-
-// jsonbNumber measures a JSON number as Postgres prints it, every digit and no exponent, and
-// reports whether readers can take it: within float64, and short enough.
-func jsonbNumber(n string) (size int, ok bool) {
+// readable reports whether readers can take a JSON number: it is within float64, and short enough written out.
+func readable(n string) bool {
 	if _, err := strconv.ParseFloat(n, 64); err != nil { // out of range
-		return 0, false
+		return false
 	}
 	mantissa, exponent := strings.TrimPrefix(n, "-"), 0
 	if i := strings.IndexAny(mantissa, "eE"); i >= 0 {
 		var err error
 		// of zero the exponent may be anything, but Postgres takes no such number either
 		if exponent, err = strconv.Atoi(mantissa[i+1:]); err != nil || exponent < -maxExponent || exponent > maxExponent {
-			return 0, false
+			return false
 		}
 		mantissa = mantissa[:i]
 	}
 	whole, fraction, _ := strings.Cut(mantissa, ".")
-	scale := max(len(fraction)-exponent, 0)
-	significant := strings.TrimLeft(whole+fraction, "0")
-	if size = 1 + scale; significant != "" {
-		size = max(len(significant)-len(fraction)+exponent, 1) + scale
+	digits := 1
+	if significant := strings.TrimLeft(whole+fraction, "0"); significant != "" {
+		digits = max(len(significant)-len(fraction)+exponent, 1)
 	}
-	if size > MaxNumberDigits {
-		return 0, false
-	}
-	if scale > 0 {
-		size++ // the point
-	}
-	if significant != "" && n[0] == '-' {
-		size++
-	}
-	return size, true
+	return digits+max(len(fraction)-exponent, 0) <= MaxNumberDigits
 }
+
+// maxExponent is beyond what any accepted number but zero has.
+const maxExponent = 1_000_000
