@@ -17,7 +17,6 @@ type sockets struct {
 
 	statements atomic.Int64           // written, of the simple and the extended protocol
 	looks      atomic.Int64           // written as text
-	listens    atomic.Int64           // likewise
 	swallowed  atomic.Int64           // writes
 	lostReply  atomic.Bool            // the next COMMIT is answered, and the connection gone before anybody hears it
 	unsent     atomic.Pointer[func()] // the next COMMIT does not reach the server, the connection is gone, and this is called
@@ -123,7 +122,6 @@ func (s *socket) Write(p []byte) (int, error) {
 		return len(p), errors.Join(err, s.Close())
 	}
 	s.of.looks.Add(int64(bytes.Count(p, []byte("outbox_look"))))
-	s.of.listens.Add(int64(bytes.Count(p, []byte("listen "))))
 	return s.Conn.Write(p)
 }
 

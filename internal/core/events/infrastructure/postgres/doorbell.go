@@ -83,7 +83,7 @@ func (b *doorbell) run(ctx context.Context) error {
 		}
 		state := Reconnecting
 		was, _ := b.health.Now()
-		if _, deaf := errors.AsType[*deafError](err); deaf || was == Polling ||
+		if errors.Is(err, errDeaf) || was == Polling ||
 			backoff >= maxBackoff || b.config.Now().Sub(lostAt) >= maxBackoff {
 			state = Polling
 		}

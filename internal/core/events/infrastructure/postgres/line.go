@@ -31,9 +31,6 @@ const (
 	notifyTimeout = 3 * time.Second
 	arriveTimeout = 3 * time.Second
 
-	// sharedTries is how often a pooler is asked for a connection beside ours.
-	sharedTries = 5
-
 	// hangUpTimeout is how long a connection may take to close before its socket is.
 	hangUpTimeout = 2 * time.Second
 
@@ -54,17 +51,15 @@ type line struct {
 	queries  *coredb.Queries
 	standby  string // what the server said of itself as we connected
 
-	pooled     string // why we think that a pooler is in between; empty if none is
-	rang       bool   // a notification has arrived since await last said so
-	heard      bool   // a self-test's notification has arrived
+	rang       bool // a notification has arrived since await last said so
+	heard      bool // a self-test's notification has arrived
 	answeredAt time.Time
 	testAt     time.Time
 }
 
-// connect opens the LISTEN connection, in the order that matters: nothing of ours is left on a
-// pooler's connections before it is known to be harmless, and LISTEN is committed before the first
-// look, for in the other order a row committed between the two would be seen by neither. It may
-// take long, and the poll goes on meanwhile.
+// connect opens the LISTEN connection, in the order that matters: a self-test arrives before the session is changed, which
+// may be a pooler's, and LISTEN is committed before the first look, for in the other order a row committed between the two
+// would be seen by neither. It may take long; the poll goes on until then.
 func (b *doorbell) connect(ctx context.Context) (l *line, err error) {
 	begin, giveUp := context.WithCancel(ctx)
 	defer giveUp()
@@ -96,18 +91,17 @@ func (b *doorbell) connect(ctx context.Context) (l *line, err error) {
 }
 
 func (l *line) begin(ctx context.Context) error {
-	if err := l.findPooler(ctx); err != nil {
+	probe := pgx.Identifier{l.probe}.Sanitize()
+	if err := l.exec(ctx, "listen to self-tests", "listen "+probe); err != nil {
 		return err
 	}
-	if l.pooled != "" {
-		if err := l.tryPooler(ctx); err != nil {
-			return err
+	if err := l.test(ctx); err != nil {
+		if errors.Is(err, errDeaf) { // a pooler gives the connection to others
+			_ = l.exec(ctx, "unlisten", "unlisten "+probe)
 		}
-	}
-	if err := l.subscribe(ctx); err != nil {
 		return err
 	}
-	return l.test(ctx)
+	return l.subscribe(ctx)
 }
 
 func (b *doorbell) dial(ctx context.Context) (*line, error) {
@@ -128,81 +122,6 @@ func (b *doorbell) dial(ctx context.Context) (*line, error) {
 	return l, nil
 }
 
-// findPooler compares the process that the connection claims to lead to with the one it does lead to.
-func (l *line) findPooler(ctx context.Context) error {
-	pid, err := l.backend(ctx, l.conn, "")
-	if claimed := l.conn.PgConn().PID(); err == nil && pid != claimed {
-		l.pooled = fmt.Sprintf("its server process is %d, not %d", pid, claimed)
-	}
-	return err
-}
-
-// backend runs sql on conn, if any, and returns the process that did.
-func (l *line) backend(ctx context.Context, conn *pgx.Conn, sql string) (pid uint32, err error) {
-	err = l.ask(ctx, "ask for the server process", func(ctx context.Context) error {
-		// one simple query: a pooler runs all of it in one place, and a prepared statement may be in another
-		results, err := conn.PgConn().Exec(ctx, sql+"select pg_catalog.pg_backend_pid()").ReadAll()
-		if err != nil {
-			return err
-		}
-		_, err = fmt.Sscan(string(results[len(results)-1].Rows[0][0]), &pid)
-		return err
-	})
-	return pid, err
-}
-
-// tryPooler finds out whether the pooler gives us a session. Most that do not betray themselves
-// before anything is left on them; else a self-test decides, and if it fails, the subscription is
-// taken back from the server process that it was left on.
-func (l *line) tryPooler(ctx context.Context) error {
-	if l.shared(ctx) {
-		return &deafError{pooled: l.pooled}
-	}
-	left, err := l.backend(ctx, l.conn, "listen "+l.probe+"; ")
-	if err != nil {
-		return err
-	}
-	err = l.test(ctx)
-	if err == nil && !l.heard {
-		err = errors.New("self-test: no notification could be sent, and a pooler is not trusted without")
-	}
-	if err == nil {
-		return nil
-	}
-	// most poolers hand out what was used last, so that the first is almost always the one
-	for range 20 {
-		if pid, err := l.backend(ctx, l.conn, "unlisten "+l.probe+"; "); err != nil || pid == left {
-			break
-		}
-	}
-	return err
-}
-
-// shared reports whether the server process that has served us was seen to serve another client,
-// which has connected only to find out, or us to be served by another one. False proves nothing.
-func (l *line) shared(ctx context.Context) bool {
-	ctx, cancel := context.WithTimeout(ctx, notifyTimeout)
-	defer cancel()
-	other, err := pgx.ConnectConfig(ctx, l.config.Direct)
-	if err != nil {
-		return false
-	}
-	defer hangUp(other)
-	for range sharedTries {
-		before, errBefore := l.backend(ctx, l.conn, "")
-		lent, errLent := l.backend(ctx, other, "begin; ")
-		after, errAfter := l.backend(ctx, l.conn, "")
-		_, errRolledBack := l.backend(ctx, other, "rollback; ")
-		if errors.Join(errBefore, errLent, errAfter, errRolledBack) != nil {
-			return false
-		}
-		if before == lent || before != after {
-			return true
-		}
-	}
-	return false
-}
-
 // subscribe makes the session what we need, whatever the defaults of the login and the database,
 // and listens.
 func (l *line) subscribe(ctx context.Context) error {
@@ -210,7 +129,7 @@ func (l *line) subscribe(ctx context.Context) error {
 		"set default_transaction_read_only = off; set default_transaction_isolation = 'read committed'; "+
 		"set lock_timeout = 0; set idle_in_transaction_session_timeout = 0; %sset role %s",
 		frozenAfter.Milliseconds(), statementTimeout.Milliseconds(), noTransactionTimeout("set", l.conn.PgConn()), pgx.Identifier{workerRole}.Sanitize())
-	for _, channel := range append([]string{l.probe}, l.channels...) {
+	for _, channel := range l.channels {
 		sql += "; listen " + pgx.Identifier{channel}.Sanitize()
 	}
 	return l.exec(ctx, "listen", sql)
@@ -316,8 +235,9 @@ func (l *line) listen(ctx context.Context, enough func() bool) error {
 	return nil
 }
 
-// test proves that notifications arrive, with one of our own that comes from another connection. A
-// transaction pooler takes LISTEN and delivers nothing. A test that could not be made is no error.
+// test proves that notifications arrive, with one of our own that comes from another connection. It counts only if it arrives
+// while nothing else is asked: a transaction pooler takes LISTEN and delivers nothing by itself. A test that could not be
+// made is no error.
 func (l *line) test(ctx context.Context) error {
 	l.heard = false
 	l.testAt = l.config.Now().Add(testEvery)
@@ -351,24 +271,13 @@ func (l *line) test(ctx context.Context) error {
 	if err := l.ping(ctx); err != nil {
 		return err // not deaf, but gone
 	}
-	// a pooler hands out with an answer what it does not deliver without
-	if l.heard && l.pooled == "" {
-		return nil
-	}
-	return &deafError{pooled: l.pooled}
+	return errDeaf // also if it came with that answer, as a pooler may hand it out
 }
 
-// deafError says that notifications do not arrive on a connection that is otherwise fine.
-type deafError struct{ pooled string }
-
-func (e *deafError) Error() string {
-	if e.pooled == "" {
-		return "notifications sent through SPECTRAL_POOL_URL do not arrive on the LISTEN connection of DATABASE_URL, though it answers: " +
-			"check that both lead to the same database of the same server"
-	}
-	return "notifications do not arrive: DATABASE_URL leads through a transaction pooler (" + e.pooled + "), and LISTEN needs a direct connection: " +
-		"let DATABASE_URL lead straight to Postgres, or to a pooler in session mode, and SPECTRAL_POOL_URL to this one; until then it is not noticed when a worker dies"
-}
+// errDeaf says that notifications do not arrive on a connection that is otherwise fine.
+var errDeaf = errors.New("notifications do not arrive on the LISTEN connection, though it answers: DATABASE_URL leads through a transaction " +
+	"pooler, or to another database than SPECTRAL_POOL_URL; let it lead straight to Postgres, or to a pooler in session mode; " +
+	"until then events wait for the poll, and it is not noticed when a worker dies")
 
 // hangUp ends the connection and waits a moment until it is over: there is to be one LISTEN
 // connection at a time.
@@ -388,9 +297,8 @@ func hangUp(conn *pgx.Conn) {
 // kindOf tells one reason from another, without what differs from attempt to attempt.
 func kindOf(err error) string {
 	pg, answered := errors.AsType[*pgconn.PgError](err)
-	_, deaf := errors.AsType[*deafError](err)
 	switch {
-	case deaf:
+	case errors.Is(err, errDeaf):
 		return "deaf"
 	case errors.Is(err, errStandby):
 		return "standby"
@@ -403,7 +311,7 @@ func kindOf(err error) string {
 
 // listenClass is the class of an error in the log.
 func listenClass(err error) string {
-	if _, deaf := errors.AsType[*deafError](err); deaf {
+	if errors.Is(err, errDeaf) {
 		return "NotificationsLost"
 	}
 	if errors.Is(err, errStandby) {
