@@ -22,14 +22,21 @@ const whatIsLeft = `select concat_ws(' ', nullif(current_setting('app.tenant', t
 
 // sessionStatements are session state, written in the ways that handlers may.
 var sessionStatements = []string{
-	"set local app.tenant = 'x'", "set/**/local app.tenant = 'x'", `set local "app"."user" = 'x'`, "set local transaction_read_only = on",
+	"set local app.tenant = 'x'", "set/**/local app.tenant = 'x'", `set local "app"."user" = 'x'`,
+	"set local transaction_read_only = on",
 	"set local names 'LATIN1'", "set local row_security = off", "set local role spectral_worlds",
-	"set app.tenant = 'x'", "set transaction read only", "set constraints all immediate", "set statement_timeout = '77s'", "reset all", "discard plans",
-	"select set_config('app.user', 'x', true)", "select SET_CONFIG('app.tenant', 'x', false)", `select U&"set\005fconfig"('app.tenant', 'x', true)`,
-	"update platform.effects set n = n where set_config('app.tenant', 'x', true) is null", "update pg_catalog.pg_settings set setting = '77MB' where name = 'work_mem'",
-	"do $$ begin perform set_config('app.tenant', 'x', false); end $$", "do 'begin execute ''set local statement_timeout = 1000''; end'",
-	"select pg_advisory_lock(42)", "declare c cursor for select 1", "declare c cursor with hold for select 1", "do $$ declare c refcursor = 'c'; begin open c for select 1; end $$",
-	"select 1 as n into temp left_behind", "create temp table left_behind (n int) on commit drop", "prepare p as select 1", "deallocate all", "listen anything",
+	"set app.tenant = 'x'", "set transaction read only", "set constraints all immediate",
+	"set statement_timeout = '77s'", "reset all", "discard plans",
+	"select set_config('app.user', 'x', true)", "select SET_CONFIG('app.tenant', 'x', false)",
+	`select U&"set\005fconfig"('app.tenant', 'x', true)`,
+	"update platform.effects set n = n where set_config('app.tenant', 'x', true) is null",
+	"update pg_catalog.pg_settings set setting = '77MB' where name = 'work_mem'",
+	"do $$ begin perform set_config('app.tenant', 'x', false); end $$",
+	"do 'begin execute ''set local statement_timeout = 1000''; end'",
+	"select pg_advisory_lock(42)", "declare c cursor for select 1", "declare c cursor with hold for select 1",
+	"do $$ declare c refcursor = 'c'; begin open c for select 1; end $$",
+	"select 1 as n into temp left_behind", "create temp table left_behind (n int) on commit drop",
+	"prepare p as select 1", "deallocate all", "listen anything",
 }
 
 // lookingAround is a handler body that notes what is left by others, before its effect.
@@ -144,8 +151,10 @@ func TestOnlySessionStateClosesTheConnection(t *testing.T) {
 func TestAFailuresSessionStateHarmsNoOther(t *testing.T) {
 	b := setup(t)
 	fails := []string{ // each is followed by an error
-		"set local nosuchparameter = 1", "set local statement_timeout = 1", "set app.tenant = 'x'", "set transaction read only", "set local client_encoding = 'LATIN1'",
-		"deallocate all", "select pg_advisory_lock(1)", "commit", "select 1; commit", "do $$ begin perform set_config('statement_timeout', '1', false); end $$",
+		"set local nosuchparameter = 1", "set local statement_timeout = 1", "set app.tenant = 'x'",
+		"set transaction read only", "set local client_encoding = 'LATIN1'",
+		"deallocate all", "select pg_advisory_lock(1)", "commit", "select 1; commit",
+		"do $$ begin perform set_config('statement_timeout', '1', false); end $$",
 		"create temp table left_behind (n int)", "set constraints all immediate", "set local role spectral_worlds", "discard temp",
 	}
 	h := handler("platform.one", func(ctx context.Context, tx events.Tx, e events.Envelope) error {
@@ -169,8 +178,8 @@ func TestAFailuresSessionStateHarmsNoOther(t *testing.T) {
 	b.wantEffects(map[string]int{"worlds.two": len(fails), "platform.three": len(fails)})
 }
 
-// A statement that ends the transaction, or two statements in one text, are refused and cost no other event anything: neither in a
-// batch nor among completions.
+// A statement that ends the transaction, or two statements in one text, are refused and cost no other event anything:
+// neither in a batch nor among completions.
 func TestATransactionsEndIsRefused(t *testing.T) {
 	for name, sql := range map[string]string{"plain": " ;commit", "commented": "/* ; */ -- \n commit and chain", "hidden": "select 1; commit; begin"} {
 		t.Run(name, func(t *testing.T) {

@@ -17,7 +17,7 @@ import (
 
 // Bounds of an event. Core.outbox_insert holds SQL producers to the same.
 const (
-	MaxPayloadBytes        = 1 << 20 // of the payload as jsonb text, which SQL measures; Go refuses what is longer in any case
+	MaxPayloadBytes        = 1 << 20 // of the payload as jsonb text, which SQL measures; Go bounds the raw bytes
 	MaxPayloadDepth        = 64      // nested objects and arrays, the payload itself included
 	MaxNumberDigits        = 400     // of one number, written out without exponent
 	MaxEventTypeBytes      = 128

@@ -288,8 +288,8 @@ func (d *dispatchTx) call(ctx context.Context, r events.Registration, batch []ev
 	return err
 }
 
-// act takes on a role for what runs next. After a handler that left session state it sets the transaction's own settings
-// again: what the handler set must not decide how its row is settled.
+// act takes on a role for what runs next. After a handler that left session state it sets the transaction's own
+// settings again: what the handler set must not decide how its row is settled.
 func (d *dispatchTx) act(ctx context.Context, role string, workspace uuid.NullUUID) error {
 	sql := actAs(role, workspace)
 	if d.left == plain {
@@ -303,7 +303,9 @@ func (d *dispatchTx) act(ctx context.Context, role string, workspace uuid.NullUU
 }
 
 // withHandlerTx runs a handler's code on the transaction, whose role and workspace are set.
-func (d *dispatchTx) withHandlerTx(ctx context.Context, timeout time.Duration, use func(context.Context, *handlerTx) error) error {
+func (d *dispatchTx) withHandlerTx(
+	ctx context.Context, timeout time.Duration, use func(context.Context, *handlerTx) error,
+) error {
 	h := &handlerTx{tx: d.tx, shared: d.shared}
 	err := runGuarded(ctx, timeout, func(ctx context.Context) error { return use(ctx, h) })
 	inUse := h.revoke()

@@ -57,9 +57,9 @@ type line struct {
 	testAt     time.Time
 }
 
-// connect opens the LISTEN connection, in the order that matters: a self-test arrives before the session is changed, which
-// may be a pooler's, and LISTEN is committed before the first look, for in the other order a row committed between the two
-// would be seen by neither. It may take long; the poll goes on until then.
+// connect opens the LISTEN connection, in the order that matters: a self-test arrives before the session is changed,
+// which may be a pooler's, and LISTEN is committed before the first look, for in the other order a row committed
+// between the two would be seen by neither. It may take long; the poll goes on until then.
 func (b *doorbell) connect(ctx context.Context) (l *line, err error) {
 	begin, giveUp := context.WithCancel(ctx)
 	defer giveUp()
@@ -235,9 +235,9 @@ func (l *line) listen(ctx context.Context, enough func() bool) error {
 	return nil
 }
 
-// test proves that notifications arrive, with one of our own that comes from another connection. It counts only if it arrives
-// while nothing else is asked: a transaction pooler takes LISTEN and delivers nothing by itself. A test that could not be
-// made is no error.
+// test proves that notifications arrive, with one of our own that comes from another connection. It counts only if it
+// arrives while nothing else is asked: a transaction pooler takes LISTEN and delivers nothing by itself. A test that
+// could not be made is no error.
 func (l *line) test(ctx context.Context) error {
 	l.heard = false
 	l.testAt = l.config.Now().Add(testEvery)
@@ -275,8 +275,9 @@ func (l *line) test(ctx context.Context) error {
 }
 
 // errDeaf says that notifications do not arrive on a connection that is otherwise fine.
-var errDeaf = errors.New("notifications do not arrive on the LISTEN connection, though it answers: DATABASE_URL leads through a transaction " +
-	"pooler, or to another database than SPECTRAL_POOL_URL; let it lead straight to Postgres, or to a pooler in session mode; " +
+var errDeaf = errors.New("notifications do not arrive on the LISTEN connection, though it answers: " +
+	"DATABASE_URL leads through a transaction pooler, or to another database than SPECTRAL_POOL_URL; " +
+	"let it lead straight to Postgres, or to a pooler in session mode; " +
 	"until then events wait for the poll, and it is not noticed when a worker dies")
 
 // hangUp ends the connection and waits a moment until it is over: there is to be one LISTEN

@@ -15,8 +15,8 @@ const (
 	transactionEnd               // refused: it would begin or end a transaction
 )
 
-// readStatement reads the first words of a statement and looks for a few names in the rest. Whatever a function does, it does
-// not see. A text holds one statement: the extended protocol takes no more.
+// readStatement reads the first words of a statement and looks for a few names in the rest. Whatever a function does,
+// it does not see. A text holds one statement: the extended protocol takes no more.
 func readStatement(sql string) statementKind {
 	first, rest := nextWord(sql)
 	second, rest := nextWord(rest)

@@ -17,7 +17,8 @@ var (
 	// ErrTxOver is returned by a Tx whose handler or unit of work has returned.
 	ErrTxOver = errors.New("this transaction's handler or unit of work has returned: its Tx may not be used any more")
 	// ErrTxControl is returned for a statement that would begin or end a transaction.
-	ErrTxControl = errors.New("handlers and units of work do not end their transaction: return an error to roll it back, nil to commit it")
+	ErrTxControl = errors.New("handlers and units of work do not end their transaction: " +
+		"return an error to roll it back, nil to commit it")
 
 	errTxInUse = errors.New("returned while one of its goroutines was still using the transaction")
 	errTxEnded = errors.New("ended the transaction it was given")
@@ -100,7 +101,8 @@ func (h *handlerTx) Exec(ctx context.Context, sql string, arguments ...any) (pgc
 	if len(arguments) == 0 {
 		arguments = []any{pgx.QueryExecModeExec} // one round trip, and nothing is cached
 	}
-	rows, err := h.tx.Query(ctx, sql, arguments...) // the driver's Exec uses the simple protocol if there are no arguments
+	// the driver's Exec uses the simple protocol if there are no arguments
+	rows, err := h.tx.Query(ctx, sql, arguments...)
 	if err != nil {
 		return pgconn.CommandTag{}, err
 	}
