@@ -71,7 +71,7 @@ func TestTwoOperatorsReplayAHundredThousandEvents(t *testing.T) {
 		started := time.Now()
 		selections[i] = b.failed(operator)
 		s := selections[i]
-		preview, err := operator.PreviewReplay(b.ctx, s, pgtest.Generation, nil)
+		preview, err := operator.PreviewReplay(b.ctx, s, pgtest.Generation, false)
 		must(t, err)
 		if s.Len() != failed || len(preview.Handlers) != 1 || preview.Handlers[0].WouldRun != failed {
 			t.Fatalf("of %d events the preview says %+v", s.Len(), preview)

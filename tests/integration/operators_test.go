@@ -56,7 +56,7 @@ func TestAReplayRunsWhatIsUnhandled(t *testing.T) {
 	l.until(postgres.Failed)
 	selection, err := operator.SelectToReplay(b.ctx, []uuid.UUID{e.EventID}, pgtest.Generation, false)
 	must(t, err)
-	preview, err := operator.PreviewReplay(b.ctx, selection, pgtest.Generation, nil)
+	preview, err := operator.PreviewReplay(b.ctx, selection, pgtest.Generation, false)
 	must(t, err)
 	if want := []admin.HandlerEffect{{EventType: happenedType, Handler: "platform.one", Handled: 1}, {EventType: happenedType, Handler: "worlds.two", WouldRun: 1}}; !slices.Equal(preview.Handlers, want) {
 		t.Errorf("the preview says %v, want %v", preview.Handlers, want)
@@ -200,7 +200,7 @@ func TestRetryNowWakes(t *testing.T) {
 	l.delivered(1)
 	s, err := operator.Select(b.ctx, admin.Filter{Statuses: []admin.Status{admin.Scheduled}}, 0)
 	must(t, err)
-	if acted, err := operator.RetryNow(b.ctx, s, "anna", admin.Pace{}); err != nil || acted.Done != 1 || *acted.NeverTried != 1 {
+	if acted, err := operator.RetryNow(b.ctx, s, "anna", admin.Pace{}); err != nil || acted.Done != 1 {
 		t.Fatalf("it came to %+v, %v", acted, err)
 	}
 	l.delivered(1)
@@ -390,7 +390,7 @@ func TestWhatIsLeftOutSaysWhy(t *testing.T) {
 	s := b.failed(operator)
 	b.listen(never, subscription(leaving("platform.one"), leaving("platform.two")))
 	b.exec("update core.event_types set consumed = false, consumed_in = '{}' where event_type = $1", happenedType)
-	preview, err := operator.PreviewReplay(b.ctx, s, pgtest.Generation, nil)
+	preview, err := operator.PreviewReplay(b.ctx, s, pgtest.Generation, false)
 	must(t, err)
 	if len(preview.Handlers) != 0 || len(preview.Unhandled) != 1 || preview.Unhandled[0].Events != 2 {
 		t.Errorf("of a type that nobody consumes it would come to %+v", preview)

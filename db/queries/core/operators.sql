@@ -1,4 +1,4 @@
--- The empty text stands for null wherever somebody is named or gives a reason.
+-- The empty text stands for null wherever an operator is named or gives a reason.
 
 -- name: OperatorReplay :many
 select r.event_id::uuid as event_id, r.occurred_at::timestamptz as occurred_at
@@ -32,7 +32,7 @@ from core.outbox_undiscard_many(@ids::uuid[], nullif(@by_whom::text, ''), @occur
 select core.outbox_undiscard(@id::uuid, nullif(@by_whom::text, ''));
 
 -- name: OperatorRetryNow :many
-select r.event_id::uuid as event_id, r.occurred_at::timestamptz as occurred_at, r.tried::boolean as tried
+select r.event_id::uuid as event_id, r.occurred_at::timestamptz as occurred_at
 from core.outbox_retry_now_many(@ids::uuid[], nullif(@by_whom::text, ''), @occurred_ats::timestamptz[]) as r;
 
 -- name: OperatorRetryNowOne :exec
@@ -40,7 +40,7 @@ select core.outbox_retry_now(@id::uuid, nullif(@by_whom::text, ''));
 
 -- name: OperatorTwins :many
 -- The events of an id. Year 1 stands for one that has not settled.
-select o.occurred_at, core.tried(o.attempts, o.last_error)::boolean as tried,
+select o.occurred_at,
   coalesce(case when o.status = 'failed' then o.claimed_at else o.delivered_at end, '0001-01-01 00:00:00+00')::timestamptz as settled_at
 from core.outbox o where o.id = @id::uuid order by o.occurred_at limit 2;
 

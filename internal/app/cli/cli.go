@@ -1,9 +1,7 @@
 package cli
 
 import (
-	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -19,7 +17,6 @@ import (
 	"github.com/jackc/pgerrcode"
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/spf13/cobra"
-	"github.com/spf13/pflag"
 
 	"spectral/internal/app"
 	"spectral/internal/core/events"
@@ -30,7 +27,7 @@ const (
 	exitFine   = 0
 	exitFailed = 1
 	exitUsage  = 2
-	// exitAttention is for commands that look after things, and found what needs somebody.
+	// exitAttention is for commands that check things, and found what an operator has to look at.
 	exitAttention = 3
 )
 
@@ -40,11 +37,11 @@ type Process struct {
 	Stdout io.Writer
 	Stderr io.Writer
 	Getenv func(string) string
-	// Username is the user that it runs as; empty if nobody knows.
+	// Username is the user that it runs as; empty if unknown.
 	Username string
 }
 
-// System is the process's own.
+// System is the Process of the operating system.
 func System() Process {
 	p := Process{Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr, Getenv: os.Getenv}
 	if current, err := user.Current(); err == nil {
@@ -59,14 +56,14 @@ type usageError struct{ err error }
 func (e usageError) Error() string { return e.err.Error() }
 func (e usageError) Unwrap() error { return e.err }
 
-// attentionError ends a command that has found, and printed, what needs somebody's attention.
+// attentionError ends a command that has found, and printed, what needs attention.
 type attentionError struct{ err error }
 
 func (e attentionError) Error() string { return e.err.Error() }
 func (e attentionError) Unwrap() error { return e.err }
 
-// oneStop is how long after the first signal further ones are a part of it: GNU timeout signals the process and then its group, and a shell may
-// do so, too.
+// oneStop is how long after the first signal further ones are a part of it: GNU timeout signals the process and then its
+// group, and a shell may do so, too.
 const oneStop = time.Second
 
 // Main runs one command line and returns its exit code. The first SIGINT or SIGTERM ends ctx, and
@@ -81,22 +78,26 @@ func Main(ctx context.Context, p Process, args []string) int {
 	p.Stdout = out
 	root := rootCommand(p)
 	root.SetArgs(args)
-	root.PersistentPreRun = func(*cobra.Command, []string) { running = true }
-	untold, err := out.outcome(root.ExecuteContext(ctx))
+	root.PersistentPreRunE = func(cmd *cobra.Command, _ []string) error {
+		err := cmd.ValidateRequiredFlags()
+		running = err == nil
+		return err
+	}
+	err := root.ExecuteContext(ctx)
 	switch {
+	case errors.Is(out.err, syscall.EPIPE): // the reader has had enough, as head has
+		return exitFailed
+	case out.err != nil: // a result that was not written is no result
+		p.notef("workers: write the result: %v", out.err)
+		return exitFailed
 	case err == nil:
 		return exitFine
-	case untold && errors.Is(err, syscall.EPIPE): // who reads has had enough, as head has
-		return exitFailed
 	}
-	text := strings.Join(strings.Fields(strings.ReplaceAll(asFlags(err.Error()), "\n", "; ")), " ")
+	text := strings.Join(strings.Fields(strings.ReplaceAll(err.Error(), "\n", "; ")), " ")
 	if ctx.Err() != nil {
 		text = asInterrupt(err, text)
 	}
-	fmt.Fprintln(p.Stderr, "workers:", visible(text))
-	if untold {
-		return exitFailed
-	}
+	p.notef("workers: %s", text)
 	var settings *app.SettingsError
 	if !running || errors.As(err, new(usageError)) || errors.As(err, &settings) {
 		return exitUsage
@@ -107,65 +108,34 @@ func Main(ctx context.Context, p Process, args []string) int {
 	return exitFailed
 }
 
-// asInterrupt says of what a signal has ended that it was one: what ends by it tells only that it was canceled.
+// asInterrupt says of an error that a signal caused that it was one: the error tells only that it was canceled.
 func asInterrupt(err error, text string) string {
 	text = strings.ReplaceAll(text, context.Canceled.Error(), errInterrupted.Error())
-	if pg, ok := errors.AsType[*pgconn.PgError](err); ok && pg.Code == pgerrcode.QueryCanceled && !strings.Contains(text, errInterrupted.Error()) {
+	if pg, ok := errors.AsType[*pgconn.PgError](err); ok && pg.Code == pgerrcode.QueryCanceled &&
+		!strings.Contains(text, errInterrupted.Error()) {
 		text = errInterrupted.Error() + ": " + text
 	}
 	return text
 }
 
-// asFlags says beside the parameters that hints of SQL functions name which flags those are here. A hint that says so itself is left as it is.
-func asFlags(text string) string {
-	if strings.Contains(text, "--force") {
-		return text
-	}
-	return strings.ReplaceAll(text, "p_force => true", "--force (in SQL p_force => true)")
-}
-
 func rootCommand(p Process) *cobra.Command {
-	root := &cobra.Command{
+	root := group(&cobra.Command{
 		Use:           "workers",
 		Short:         "Spectral's event workers",
 		Long:          "Workers carry events between bounded contexts through core.outbox in Postgres.\nStart with: workers demo",
 		SilenceUsage:  true,
 		SilenceErrors: true,
-		Args:          cobra.NoArgs,
-	}
-	group(root, "which command? see `workers --help`")
+	}, demoCommand(p), runCommand(p), migrateCommand(p), eventsCommand(p), actionsCommand(p), generationCommand(p),
+		retentionCommand(p), doctorCommand(p), versionCommand(p))
 	root.SetIn(p.Stdin)
 	root.SetOut(p.Stdout)
 	root.SetErr(p.Stderr)
-	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
-		if unknown, ok := errors.AsType[*pflag.NotExistError](err); ok {
-			return unknownFlag(cmd, unknown)
-		}
-		return usageError{wrongValue(err)}
-	})
+	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError{err} })
+	root.CompletionOptions.SetDefaultShellCompDirective(cobra.ShellCompDirectiveNoFileComp)
 	root.Version = thisBuild().String()
 	root.SetVersionTemplate("{{.Version}}\n")
 	root.PersistentFlags().Var(new(level), "log-level", "least level of log entries on stderr: debug, info, warn or error")
-	root.AddCommand(demoCommand(p), runCommand(p), migrateCommand(p), eventsCommand(p), actionsCommand(p), generationCommand(p), retentionCommand(p),
-		doctorCommand(p), versionCommand(p))
 	return root
-}
-
-// wrongValue says of a flag's value that is none of its kind what it has to be, rather than what the parser stumbled over.
-func wrongValue(err error) error {
-	invalid, ok := errors.AsType[*pflag.InvalidValueError](err)
-	if !ok {
-		return err
-	}
-	wants := map[string]string{
-		"duration": "a time span like 90s, 10m or 1h30m", "int": "a whole number", "int64": "a whole number", "float64": "a number", "bool": "true or false",
-		"level": "debug, info, warn or error",
-	}
-	want, known := wants[invalid.GetFlag().Value.Type()]
-	if !known {
-		return err
-	}
-	return fmt.Errorf("--%s %.60q: want %s", invalid.GetFlag().Name, invalid.GetValue(), want)
 }
 
 // level is a flag whose text is the name of a log level.
@@ -192,7 +162,7 @@ func logger(cmd *cobra.Command, p Process, g events.Generation) (*slog.Logger, e
 func versionCommand(p Process) *cobra.Command {
 	var asJSON bool
 	cmd := &cobra.Command{
-		Use: "version", Short: "Print the build's version", Args: noArguments,
+		Use: "version", Short: "Print the build's version", Args: cobra.NoArgs,
 		Long:    "Print the version and the revision that this program was built from.",
 		Example: `  workers version`,
 		RunE: func(*cobra.Command, []string) error {
@@ -228,17 +198,4 @@ func thisBuild() build {
 		}
 	}
 	return b
-}
-
-// printJSON prints v so that it is safe on a terminal: what visible would not let through is escaped.
-func printJSON(p Process, v any) error {
-	var encoded bytes.Buffer
-	encoder := json.NewEncoder(&encoded)
-	encoder.SetIndent("", "  ")
-	encoder.SetEscapeHTML(false)
-	if err := encoder.Encode(v); err != nil {
-		return err
-	}
-	_, err := io.WriteString(p.Stdout, escapedJSON(encoded.String()))
-	return err
 }

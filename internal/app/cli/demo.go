@@ -29,7 +29,7 @@ func demoCommand(p Process) *cobra.Command {
 	var input string
 	var fresh bool
 	cmd := &cobra.Command{
-		Use: "demo", Short: "Publish cards and watch them arrive, on a Postgres that it starts itself", Args: noArguments,
+		Use: "demo", Short: "Publish cards and watch them arrive, on a Postgres that it starts itself", Args: cobra.NoArgs,
 		Long: `Start an embedded Postgres (unless DATABASE_URL is set), migrate it, run the workers, publish world
 model cards in transactions of worlds, and show them arriving as platform system cards, until
 interrupted or --count is reached.
@@ -78,6 +78,7 @@ card_id and title are required.`,
 	cmd.Flags().IntVar(&options.Count, "count", 0, "stop after so many cards (0: until interrupted)")
 	cmd.Flags().Float64Var(&options.Rate, "rate", 100, "cards a second (0: as fast as one producer can; the default with --input)")
 	cmd.Flags().StringVar(&input, "input", "", "publish the cards of this NDJSON file, or of standard input with -")
+	_ = cmd.MarkFlagFilename("input")
 	cmd.PersistentFlags().BoolVar(&fresh, "fresh", false, "delete the embedded Postgres's data first")
 	return cmd
 }

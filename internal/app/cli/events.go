@@ -1,20 +1,152 @@
 package cli
 
-import "github.com/spf13/cobra"
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"spectral/internal/core/events/infrastructure/postgres/admin"
+)
 
 // eventsCommand groups what operators do with single events and with many by filter.
 func eventsCommand(p Process) *cobra.Command {
-	cmd := &cobra.Command{
+	return group(&cobra.Command{
 		Use: "events", Short: "Look at events, replay, discard and pause them",
-		Long: `Look at the events of core.outbox and at what failed; let failed ones run again, give them up, and stop the handling of a type.
-What operators do is written to core.operator_actions. docs/runbook.md says what to do when.`,
+		Long: `Look at the events of core.outbox and at what failed; let failed ones run again, give them up, and stop the handling of
+a type. What operators do is written to core.operator_actions. docs/runbook.md says what to do when.`,
 		Example: `  workers events stats
   workers events list --newer-than 1h
   workers events replay --type decision.recorded --to 8 --dry-run`,
-	}
-	group(cmd, "which command of events? see `workers events --help`")
-	cmd.AddCommand(eventsListCommand(p), eventsShowCommand(p), eventsStatsCommand(p),
+	}, eventsListCommand(p), eventsShowCommand(p), eventsStatsCommand(p),
 		eventsReplayCommand(p), eventsDiscardCommand(p), eventsUndiscardCommand(p), eventsRetryNowCommand(p),
 		eventsPauseCommand(p), eventsResumeCommand(p))
+}
+
+// group adds commands to cmd, which does nothing itself: called alone, or with what is none of them, it was called wrongly.
+func group(cmd *cobra.Command, commands ...*cobra.Command) *cobra.Command {
+	cmd.AddCommand(commands...)
+	cmd.Args = cobra.ArbitraryArgs
+	cmd.SuggestionsMinimumDistance = 2 // as cobra has it for the root command
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		if len(args) == 0 {
+			return usageError{fmt.Errorf("which command? see `%s --help`", cmd.CommandPath())}
+		}
+		err := fmt.Errorf("unknown command %.60q for %q", args[0], cmd.CommandPath())
+		if meant := cmd.SuggestionsFor(args[0]); len(meant) > 0 {
+			err = fmt.Errorf("%w: did you mean %s?", err, strings.Join(meant, " or "))
+		}
+		return usageError{err}
+	}
 	return cmd
+}
+
+func eventsListCommand(p Process) *cobra.Command {
+	var page admin.Page
+	cmd := &cobra.Command{
+		Use: "list", Short: "List events, those that failed unless told otherwise", Args: cobra.NoArgs,
+		Long: `List the events that all the given flags fit, the latest first: by when they failed, are due, or were published. A flag
+may be given several times, or several values joined by commas; any of them will do.
+
+Statuses: due and scheduled are the pending ones, whose time has come or has not; in_flight; delivered; failed, the dead
+letters; discarded, dead letters that an operator discarded. What is past its retention is not listed.
+
+The age is that of the failure if the event has failed, else of the event.`,
+		Example: `  workers events list
+  workers events list --type decision.recorded --error IntegrityError --newer-than 1h
+  workers events list --status pending --older-than 15m
+  workers events list --limit 1000 --json | jq -r '.events[].event_id'`,
+	}
+	read := filterFlags(cmd, admin.Failed)
+	pageFlags(cmd, &page.Limit, &page.After, "events")
+	timeoutFlag(cmd, &page.Timeout)
+	asJSON := jsonFlag(cmd)
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		filter, err := read()
+		if err != nil {
+			return err
+		}
+		return operating(p, func(cmd *cobra.Command, _ []string, a *admin.Admin) error {
+			found, err := a.Find(cmd.Context(), orOf(filter, admin.Failed), page)
+			if err != nil {
+				return cursorError(err)
+			}
+			paused, err := a.Pauses(cmd.Context())
+			if err != nil {
+				return err
+			}
+			if *asJSON {
+				return printJSON(p, struct {
+					admin.Found
+					Paused []admin.Pause `json:"paused"`
+				}{found, paused})
+			}
+			printEvents(p, found.Events, found.AsOf)
+			pageEnd(p, len(found.Events), "event", found.Next)
+			notePauses(p, paused)
+			return nil
+		})(cmd, args)
+	}
+	return cmd
+}
+
+// cursorError makes a wrong cursor a wrong call.
+func cursorError(err error) error {
+	if errors.Is(err, admin.ErrCursor) {
+		return usageError{fmt.Errorf("--after: %w", admin.ErrCursor)}
+	}
+	return err
+}
+
+// pageEnd says beside a page that it is empty, or how to go on.
+func pageEnd(p Process, n int, what, next string) {
+	if n == 0 {
+		p.notef("no %s fits", what)
+	}
+	if next != "" {
+		p.notef("there are more: --after %s", next)
+	}
+}
+
+// printEvents prints a line for each event.
+func printEvents(p Process, all []admin.Event, now time.Time) {
+	rows := make([][]any, len(all))
+	for i, e := range all {
+		target := "all"
+		if e.Target != nil {
+			target = string(*e.Target)
+		}
+		rows[i] = []any{e.ID, e.Status, e.EventType, string(e.Source) + " -> " + target, workspace(e), e.Attempts,
+			e.PriorReplays, e.Generation, moment(e, now), firstLine(e.LastError)}
+	}
+	printTable(p, rows, "ID", "STATUS", "TYPE", "SOURCE", "WORKSPACE", "TRIES", "REPLAYS", "GENERATION", "WHEN", "ERROR")
+}
+
+func workspace(e admin.Event) string {
+	if !e.WorkspaceID.Valid {
+		return "-"
+	}
+	return e.WorkspaceID.UUID.String()
+}
+
+// moment is the time that says most about an event in its status.
+func moment(e admin.Event, now time.Time) string {
+	switch e.Status {
+	case admin.Failed:
+		return "failed " + distance(e.FailedAt, now)
+	case admin.Discarded:
+		return "discarded " + distance(e.DeletedAt, now)
+	case admin.Delivered:
+		return "delivered " + distance(e.DeliveredAt, now)
+	case admin.InFlight:
+		return "leased " + distance(e.ClaimedAt, now)
+	case admin.Scheduled:
+		return "due in " + age(e.AvailableAt.Sub(now))
+	case admin.Due:
+		return "due for " + age(now.Sub(e.AvailableAt))
+	default:
+		return "published " + distance(&e.CreatedAt, now)
+	}
 }

@@ -3,9 +3,9 @@ package cli
 import (
 	"context"
 	"fmt"
-	"strings"
 	"time"
 
+	"github.com/google/uuid"
 	"github.com/spf13/cobra"
 
 	"spectral/internal/core/events"
@@ -15,143 +15,81 @@ import (
 func eventsReplayCommand(p Process) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "replay [ID...]", Short: "Let failed events run again under a generation's code",
-		Long: `Let failed events run again under the code of the generation --to, at once and with a fresh count of retries: those named
-by id, or all that the flags fit. Handlers that have handled an event do not run again.
+		Long: `Let failed events run again under the code of the generation --to, at once and with a fresh count of retries: those
+named by id, or all that the flags fit. Handlers that have handled an event do not run again.
 
 First it shows what would happen: which handlers would run, and which have handled the event already; for each event if
-they are few or with --dry-run, else in sum. Handlers are those of the generation's live workers. Then it asks, unless --yes
-is given, and replays what it has shown and nothing else: what has changed meanwhile is left out and reported.
+they are few or with --dry-run, else in sum. Handlers are those of the generation's live workers. Then it asks, unless
+--yes is given, and replays what it has selected and nothing else: what has changed since is left out and reported.
 
 Many are replayed in batches, beside live traffic. Interrupted, the same command goes on: what is replayed is no longer
 failed. Of two operators who do it at once each event is replayed by one. What fails again is not replayed again.
 
---force replays delivered events as well, for a handler that came later: those named by id, or asked for by --status delivered;
---all and the other flags fit failed ones. Interrupted, such a command begins anew, for what is replayed is delivered then.`,
+--force replays delivered events as well, for a handler that came later: those named by id, or asked for by
+--status delivered; --all and the other flags fit failed ones. Interrupted, such a command starts over, for what is
+replayed is delivered then.`,
 		Example: `  workers events replay 0198c5d4-9a52-7c11-8f0e-3b7a4d2f6e10 --to 8
   workers events replay --type decision.recorded --error IntegrityError --to 8 --dry-run
   workers events replay --all --to 8 --rate 200 --by anna --yes
   workers events replay --status delivered --type decision.recorded --newer-than 1d --to 8 --force`,
 	}
-	to := generationFlag(cmd, p, "to", "generation whose code is to handle them", (*admin.Admin).OpenGenerations)
-	a := newActing(p, cmd, "replay", "replayed", admin.Failed)
+	var to events.Generation
+	oneFlag(cmd.Flags(), &to, "to", "generation whose code is to handle them", events.ParseGeneration)
 	force := cmd.Flags().Bool("force", false, "delivered events, too: of those named, or with --status delivered")
-	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+	_ = cmd.MarkFlagRequired("to")
+	prepare := func() bulk {
+		b := bulk{verb: "Replay", done: "replayed", further: fmt.Sprintf(" into generation %d", to),
+			statuses: []admin.Status{admin.Failed},
+			named: func(a *admin.Admin, ctx context.Context, ids []uuid.UUID) (admin.Selection, error) {
+				return a.SelectToReplay(ctx, ids, to, *force)
+			},
+			show: func(ctx context.Context, p Process, a *admin.Admin, s admin.Selection, full, asJSON bool) error {
+				return showReplay(ctx, p, a, s, to, full, asJSON)
+			},
+			do: func(ctx context.Context, a *admin.Admin, s admin.Selection, by string, pace admin.Pace) (admin.Acted, error) {
+				return a.Replay(ctx, s, to, by, *force, pace)
+			},
+		}
 		if *force {
-			a.statuses = []admin.Status{admin.Failed, admin.Delivered}
-			a.anew = true
+			b.statuses = append(b.statuses, admin.Delivered)
 		}
-		ids, filter, err := a.chosen(args)
-		if err != nil {
-			return err
-		}
-		generation, err := to()
-		if err != nil {
-			return err
-		}
-		return operating(p, func(cmd *cobra.Command, _ []string, operator *admin.Admin) error {
-			ctx := cmd.Context()
-			var selection admin.Selection
-			if len(ids) > 0 {
-				selection, err = operator.SelectToReplay(ctx, ids, generation, *force)
-			} else {
-				selection, err = a.selected(ctx, operator, filter)
-			}
-			if err != nil {
-				return err
-			}
-			if a.dryRun {
-				if err := previewReplay(ctx, p, operator, selection, generation, *a.asJSON, true); err != nil {
-					return err
-				}
-				notDone(p)
-				return nil
-			}
-			if err := previewReplay(ctx, onStderr(p), operator, selection, generation, false, selection.Len() <= fewEvents && !a.yes); err != nil {
-				return err
-			}
-			if selection.Len() == 0 && !*a.asJSON {
-				return nil
-			}
-			if selection.Len() > 0 {
-				if err := consent(ctx, p, a.yes, a.question(selection.Len(), fmt.Sprintf(" into generation %d", generation))); err != nil {
-					return err
-				}
-			}
-			return a.run(len(ids) > 0, selection, func(ctx context.Context, pace admin.Pace) (admin.Acted, error) {
-				return operator.Replay(ctx, selection, generation, *a.by, *force, pace)
-			})
-		})(cmd, args)
+		return b
 	}
-	return cmd
+	return bulkCommand(p, cmd, prepare, admin.Failed)
 }
 
-// previewReplay prints what a replay would do: handler by handler for each event if asked, and in sum.
-func previewReplay(ctx context.Context, p Process, operator *admin.Admin, s admin.Selection, to events.Generation, asJSON, inFull bool) error {
-	var each func([]admin.Effect) error
-	effects := []admin.Effect{}
-	if inFull {
-		each = func(page []admin.Effect) error {
-			if asJSON {
-				effects = append(effects, page...)
-			} else {
-				printEffects(p, page)
-			}
-			return nil
-		}
-	}
-	preview, err := operator.PreviewReplay(ctx, s, to, each)
+// showReplay prints what a replay would do: handler by handler for each event if full or if they are few, and in sum.
+func showReplay(ctx context.Context, p Process, a *admin.Admin, s admin.Selection, to events.Generation, full, asJSON bool) error {
+	preview, err := a.PreviewReplay(ctx, s, to, full || s.Len() <= fewEvents)
 	if err != nil {
 		return err
 	}
 	if asJSON {
-		return printJSON(p, struct {
-			admin.Preview
-			Effects []admin.Effect `json:"effects"`
-		}{preview, effects})
+		return printJSON(p, preview)
 	}
-	printPreview(p, preview, inFull)
-	return nil
-}
-
-func printEffects(p Process, effects []admin.Effect) {
-	if len(effects) == 0 {
-		return
-	}
-	rows := make([][]any, len(effects))
-	for i, e := range effects {
-		effect, handler := "would run", visible(e.Handler)
+	rows := make([][]any, len(preview.Effects))
+	for i, e := range preview.Effects {
+		effect := "would run"
 		switch {
 		case e.Handler == "":
-			handler, effect = "-", "NOBODY HANDLES IT"
+			e.Handler, effect = "-", "NO HANDLER"
 		case e.HandledAt != nil:
 			effect = "already handled at " + e.HandledAt.Format(time.RFC3339)
 		}
-		rows[i] = []any{e.EventID, visible(e.EventType), handler, effect, visible(e.Note)}
+		rows[i] = []any{e.EventID, e.EventType, e.Handler, effect, e.Note}
 	}
-	printTable(p, []column{{title: "EVENT"}, {title: "TYPE", cut: true}, {title: "HANDLER", cut: true}, {title: "EFFECT"}, {title: "NOTE", cut: true}}, rows)
-}
-
-// printPreview prints the sum.
-func printPreview(p Process, preview admin.Preview, inFull bool) {
-	if preview.Events == 0 {
-		_, _ = fmt.Fprintln(p.Stderr, "no event fits")
-		return
+	printTable(p, rows, "EVENT", "TYPE", "HANDLER", "EFFECT", "NOTE")
+	rows = make([][]any, len(preview.Handlers))
+	for i, h := range preview.Handlers {
+		rows[i] = []any{h.EventType, h.Handler, h.WouldRun, h.Handled}
 	}
-	if inFull {
-		_, _ = fmt.Fprintln(p.Stdout)
-	}
-	if len(preview.Handlers) > 0 {
-		rows := make([][]any, len(preview.Handlers))
-		for i, h := range preview.Handlers {
-			rows[i] = []any{visible(h.EventType), visible(h.Handler), h.WouldRun, h.Handled}
-		}
-		printTable(p, []column{{title: "TYPE", cut: true}, {title: "HANDLER", cut: true}, {title: "WOULD RUN", right: true}, {title: "ALREADY HANDLED", right: true}}, rows)
-	}
+	printTable(p, rows, "TYPE", "HANDLER", "WOULD RUN", "ALREADY HANDLED")
 	for _, u := range preview.Unhandled {
-		_, _ = fmt.Fprintf(p.Stdout, "NOBODY WOULD HANDLE %s of type %s: %s\n", strings.ToUpper(eventsText(u.Events)), visible(u.EventType), visible(u.Note))
+		p.printf("NO HANDLER for %s of type %s: %s\n", eventsText(u.Events), u.EventType, u.Note)
 	}
 	for _, pause := range preview.Paused {
-		_, _ = fmt.Fprintln(p.Stdout, pauseLine(pause))
+		p.printf("%s\n", pauseLine(pause))
 	}
-	_, _ = fmt.Fprintf(p.Stdout, "%s into generation %d, as of %s\n", eventsText(preview.Events), preview.To, preview.AsOf.Format(time.RFC3339))
+	p.printf("%s into generation %d, as of %s\n", eventsText(preview.Events), preview.To, preview.AsOf.Format(time.RFC3339))
+	return nil
 }

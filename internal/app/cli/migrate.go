@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"log/slog"
 	"path"
-	"text/tabwriter"
 	"time"
 
 	"github.com/pressly/goose/v3"
@@ -24,10 +23,9 @@ once: they take turns.`,
 		Example: `  DATABASE_URL=postgres://owner@db/app workers migrate up
   workers migrate status`,
 	}
-	group(cmd, "migrate up, down, status or show?")
-	cmd.AddCommand(
+	return group(cmd,
 		&cobra.Command{
-			Use: "up", Short: "Apply every step not yet applied, and register the event types of this build", Args: noArguments,
+			Use: "up", Short: "Apply every step not yet applied, and register the event types of this build", Args: cobra.NoArgs,
 			Long: `Apply every step not yet applied, register the event types of this build, and compare the privileges
 with db/privileges.txt: a difference is reported on stderr.
 
@@ -59,13 +57,12 @@ minutes. The build of an index, behind which nobody queues, waits for as long as
 		migrateStatusCommand(p),
 		migrateShowCommand(p),
 	)
-	return cmd
 }
 
 func migrateDownCommand(p Process) *cobra.Command {
 	var yes bool
 	cmd := &cobra.Command{
-		Use: "down", Short: "Undo the newest step; refused where it would lose data", Args: noArguments,
+		Use: "down", Short: "Undo the newest step; refused where it would lose data", Args: cobra.NoArgs,
 		Long: `Undo the newest step. It names the step and asks, unless --yes is given. It is refused where rows would be lost that nothing brings
 back, and says which. It waits for locks as migrate up does. A deployment that is rolled back needs none of it: an older build works on a
 newer schema.`,
@@ -99,7 +96,7 @@ newer schema.`,
 func migrateStatusCommand(p Process) *cobra.Command {
 	var asJSON bool
 	cmd := &cobra.Command{
-		Use: "status", Short: "List every step and when it was applied", Args: noArguments,
+		Use: "status", Short: "List every step and when it was applied", Args: cobra.NoArgs,
 		Long: `List the steps that this build knows, in their order, each with the time it was applied, or pending.`,
 		Example: `  workers migrate status
   workers migrate status --json`,
@@ -125,15 +122,15 @@ func migrateStatusCommand(p Process) *cobra.Command {
 					Migrations []step `json:"migrations"`
 				}{steps})
 			}
-			table := tabwriter.NewWriter(p.Stdout, 0, 0, 2, ' ', 0)
-			for _, s := range steps {
-				applied := "pending"
+			rows := make([][]any, len(steps))
+			for i, s := range steps {
+				rows[i] = []any{s.Migration, "pending"}
 				if s.AppliedAt != nil {
-					applied = s.AppliedAt.Format(time.RFC3339)
+					rows[i][1] = s.AppliedAt.Format(time.RFC3339)
 				}
-				_, _ = fmt.Fprintf(table, "%s\t%s\n", s.Migration, applied)
 			}
-			return table.Flush()
+			printTable(p, rows, "MIGRATION", "APPLIED")
+			return nil
 		}),
 	}
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")

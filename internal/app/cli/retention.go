@@ -27,9 +27,7 @@ of grace it is deleted. Workers sweep by themselves.`,
 		Example: `  workers retention status
   workers retention sweep --dry-run`,
 	}
-	group(cmd, "retention status or sweep?")
-	cmd.AddCommand(retentionStatusCommand(p), retentionSweepCommand(p))
-	return cmd
+	return group(cmd, retentionStatusCommand(p), retentionSweepCommand(p))
 }
 
 // retaining wraps a command about retention: DATABASE_URL in, a store for the time it runs.
@@ -73,7 +71,7 @@ func retentionStatusCommand(p Process) *cobra.Command {
 	var maxRows int64
 	var maxTime time.Duration
 	cmd := &cobra.Command{
-		Use: "status", Short: "Show the policies, what is due, the latest sweep and failed events about to expire", Args: noArguments,
+		Use: "status", Short: "Show the policies, what is due, the latest sweep and failed events about to expire", Args: cobra.NoArgs,
 		Long: `Show how long rows are kept, how many are past it and not swept yet, the latest sweep, and the failed events
 that will be tombstoned within ` + fmt.Sprint(retention.WarnDays) + ` days unless they are replayed or discarded. Counting ends at --max-rows rows in each step, and
 after about --max-time in all; what it ended at is then marked with a +.
@@ -136,10 +134,7 @@ func printRetention(p Process, s retentionStatus) {
 			dueText(s.Due, policy.Subject, retention.Tombstoned), dueText(s.Due, policy.Subject, retention.Deleted),
 		}
 	}
-	printTable(p, []column{
-		{title: "SUBJECT"}, {title: "CONTENT CLASS", cut: true}, {title: "KEPT DAYS", right: true}, {title: "GRACE DAYS", right: true}, {title: "DISPOSAL"},
-		{title: "TO TOMBSTONE", right: true}, {title: "TO DELETE", right: true},
-	}, rows)
+	printTable(p, rows, "SUBJECT", "CONTENT CLASS", "KEPT DAYS", "GRACE DAYS", "DISPOSAL", "TO TOMBSTONE", "TO DELETE")
 	if s.PolicyFault != "" {
 		_, _ = fmt.Fprintf(p.Stdout, "\nnothing is swept: %s\n", s.PolicyFault)
 	}
@@ -212,7 +207,7 @@ func retentionSweepCommand(p Process) *cobra.Command {
 	var maxRows int64
 	var maxTime, pause time.Duration
 	cmd := &cobra.Command{
-		Use: "sweep", Short: "Tombstone and delete what is past its retention, now", Args: noArguments,
+		Use: "sweep", Short: "Tombstone and delete what is past its retention, now", Args: cobra.NoArgs,
 		Long: `Sweep until nothing is left that the policies allow, or --max-rows or --max-time is reached. Workers do the same about every
 ` + retention.DefaultInterval.String() + `; by hand it is for a backlog that must not wait. It first says what it would do, and asks. Many short transactions,
 with a pause after each: producers and workers do not wait for it. Interrupted, it keeps what it has done.
@@ -396,5 +391,5 @@ func printCounts(p Process, verb string, counts []retention.Count) {
 	for i, c := range counts {
 		rows[i] = []any{c.Subject, c.Step, dueText(counts, c.Subject, c.Step)}
 	}
-	printTable(p, []column{{title: "SUBJECT"}, {title: verb}, {title: "ROWS", right: true}}, rows)
+	printTable(p, rows, "SUBJECT", verb, "ROWS")
 }

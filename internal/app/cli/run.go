@@ -20,7 +20,7 @@ func runCommand(p Process) *cobra.Command {
 	var embedded, drain bool
 	var classes []string
 	cmd := &cobra.Command{
-		Use: "run", Short: "Run the workers of this deployment generation", Args: noArguments,
+		Use: "run", Short: "Run the workers of this deployment generation", Args: cobra.NoArgs,
 		Long: `Run the workers until SIGINT or SIGTERM; handlers at work then have ` + app.ShutdownGrace.String() + ` to
 finish before they are cancelled, undone and left to the next worker.
 
@@ -43,7 +43,7 @@ Settings:
 		RunE: func(cmd *cobra.Command, _ []string) error { return run(cmd, p, embedded, drain, classes) },
 	}
 	cmd.Flags().StringSliceVar(&classes, "classes", nil, "processing classes to run, joined by commas; "+events.DefaultClass+" is the one without a name; all of them if left out")
-	completeFlag(cmd, "classes", knownClasses)
+	complete(cmd, "classes", knownClasses)
 	cmd.Flags().BoolVar(&embedded, "embedded", false, "start an embedded Postgres and migrate it, instead of using DATABASE_URL")
 	cmd.Flags().BoolVar(&drain, "drain", false, "end when nothing of the generation is left to do")
 	return cmd

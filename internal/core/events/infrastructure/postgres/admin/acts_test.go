@@ -22,7 +22,7 @@ func TestSteps(t *testing.T) {
 		{Pace{Batch: 7, Rate: 50.5}, 7, 50.5},
 		{Pace{Batch: 200, Rate: 50.5}, 50, 50.5},
 	} {
-		if batch, perSecond := c.pace.Steps(); batch != c.batch || perSecond != c.perSecond {
+		if batch, perSecond := c.pace.steps(); batch != c.batch || perSecond != c.perSecond {
 			t.Errorf("%+v: %d at %g a second, want %d at %g", c.pace, batch, perSecond, c.batch, c.perSecond)
 		}
 	}

@@ -37,7 +37,7 @@ type HandlerEffect struct {
 	Handled   int    `json:"already_handled"`
 }
 
-// UnhandledEffect sums events that nobody would handle.
+// UnhandledEffect sums events that no worker would handle.
 type UnhandledEffect struct {
 	EventType string `json:"event_type"`
 	Events    int    `json:"count"`
@@ -50,20 +50,21 @@ type Preview struct {
 	To       events.Generation `json:"to"`
 	Events   int               `json:"count"`
 	Handlers []HandlerEffect   `json:"handlers"`
-	// Unhandled are of no use to replay as things stand: they would wait for a worker that handles them, or not be replayed at all.
+	// Unhandled would wait for a worker that handles them, or not be replayed at all.
 	Unhandled []UnhandledEffect `json:"unhandled"`
-	Paused    []Pause           `json:"paused"` // types that would wait until they are resumed
+	Paused    []Pause           `json:"paused"`  // types that would wait until they are resumed
+	Effects   []Effect          `json:"effects"` // event by event, if asked for
 }
 
-// PreviewReplay says what Replay of a selection would let run: which handlers, by the live workers of the generation, and which
-// would be skipped because they have handled the event's idempotency key. Each, if it is set, is called for every thousand
-// events or so. Nothing is changed.
-func (a *Admin) PreviewReplay(ctx context.Context, s Selection, to events.Generation, each func([]Effect) error) (Preview, error) {
-	type name struct{ eventType, handler, note string }
-	handlers := make(map[name]HandlerEffect)
-	unhandled := make(map[name]int)
+// PreviewReplay says what Replay of a selection would let run: which handlers, by the live workers of the generation, and
+// which would be skipped because they have handled the event's idempotency key. Nothing is changed.
+func (a *Admin) PreviewReplay(ctx context.Context, s Selection, to events.Generation, inFull bool) (Preview, error) {
+	preview := Preview{AsOf: s.AsOf.UTC(), To: to, Events: s.Len(), Handlers: []HandlerEffect{}, Unhandled: []UnhandledEffect{},
+		Paused: []Pause{}, Effects: []Effect{}}
+	type name struct{ eventType, handlerOrNote string }
+	handlers, unhandled := make(map[name]*HandlerEffect), make(map[name]*UnhandledEffect)
 	types := make(map[string]bool)
-	preview := Preview{AsOf: s.AsOf.UTC(), To: to, Events: s.Len(), Paused: []Pause{}}
+	var last ref // that is counted as unhandled
 	// once even for no event, for the generation is checked, too
 	for from := 0; from == 0 || from < s.Len(); from += MaxBatch {
 		ids, occurredAts := s.slice(from, from+MaxBatch)
@@ -77,52 +78,50 @@ func (a *Admin) PreviewReplay(ctx context.Context, s Selection, to events.Genera
 		if err != nil {
 			return Preview{}, fmt.Errorf("preview the replay: %w", err)
 		}
-		effects := make([]Effect, len(rows))
-		var last ref // that is counted as unhandled
-		for i, r := range rows {
-			effects[i] = Effect{EventID: r.EventID, OccurredAt: r.OccurredAt.UTC(), EventType: r.EventType, Handler: r.Handler, HandledAt: postgres.Present(r.HandledAt), WouldRun: r.WouldRun, Note: r.Note}
+		for _, r := range rows {
 			types[r.EventType] = true
+			if inFull {
+				preview.Effects = append(preview.Effects, Effect{EventID: r.EventID, OccurredAt: r.OccurredAt.UTC(), EventType: r.EventType,
+					Handler: r.Handler, HandledAt: postgres.Present(r.HandledAt), WouldRun: r.WouldRun, Note: r.Note})
+			}
 			if r.Handler == "" || !r.WouldRun && r.HandledAt.IsZero() {
+				u := entry(unhandled, name{r.EventType, r.Note}, UnhandledEffect{EventType: r.EventType, Note: r.Note})
 				if event := (ref{r.EventID, r.OccurredAt.UnixMicro()}); event != last { // it has a line for each handler
-					unhandled[name{eventType: r.EventType, note: r.Note}]++
+					u.Events++
 					last = event
 				}
 				continue
 			}
-			h := handlers[name{eventType: r.EventType, handler: r.Handler}]
-			h.EventType, h.Handler = r.EventType, r.Handler
+			h := entry(handlers, name{r.EventType, r.Handler}, HandlerEffect{EventType: r.EventType, Handler: r.Handler})
 			if r.WouldRun {
 				h.WouldRun++
 			} else {
 				h.Handled++
 			}
-			handlers[name{eventType: r.EventType, handler: r.Handler}] = h
 		}
-		if each != nil {
-			if err := each(effects); err != nil {
-				return Preview{}, err
-			}
-		}
+	}
+	byName := func(a, b name) int {
+		return cmp.Or(strings.Compare(a.eventType, b.eventType), strings.Compare(a.handlerOrNote, b.handlerOrNote))
+	}
+	for _, n := range slices.SortedFunc(maps.Keys(handlers), byName) {
+		preview.Handlers = append(preview.Handlers, *handlers[n])
+	}
+	for _, n := range slices.SortedFunc(maps.Keys(unhandled), byName) {
+		preview.Unhandled = append(preview.Unhandled, *unhandled[n])
 	}
 	pauses, err := a.Pauses(ctx)
-	if err != nil {
-		return Preview{}, err
-	}
 	for _, p := range pauses {
 		if p.Generation == to && types[p.EventType] {
 			preview.Paused = append(preview.Paused, p)
 		}
 	}
-	preview.Handlers = slices.AppendSeq([]HandlerEffect{}, maps.Values(handlers))
-	slices.SortFunc(preview.Handlers, func(a, b HandlerEffect) int {
-		return cmp.Or(strings.Compare(a.EventType, b.EventType), strings.Compare(a.Handler, b.Handler))
-	})
-	preview.Unhandled = make([]UnhandledEffect, 0, len(unhandled))
-	for n, count := range unhandled {
-		preview.Unhandled = append(preview.Unhandled, UnhandledEffect{EventType: n.eventType, Events: count, Note: n.note})
+	return preview, err
+}
+
+// entry is the value of a key, first added as given.
+func entry[K comparable, V any](all map[K]*V, key K, first V) *V {
+	if all[key] == nil {
+		all[key] = &first
 	}
-	slices.SortFunc(preview.Unhandled, func(a, b UnhandledEffect) int {
-		return cmp.Or(strings.Compare(a.EventType, b.EventType), strings.Compare(a.Note, b.Note))
-	})
-	return preview, nil
+	return all[key]
 }

@@ -16,21 +16,10 @@ import (
 // Selection is the events that an act is about, as they were at one moment: what fails, or is published, later is not
 // among them, so an act on a selection ends. 24 bytes each.
 type Selection struct {
-	// AsOf is the moment, by the database clock.
+	// AsOf is the moment, by the database clock: what has failed or was delivered at it or later is not what was selected. It
+	// is behind the latest time of a named event, which may be ahead of a clock that was set back.
 	AsOf time.Time
 	refs []ref
-	// lastSettled is when the last of those that were asked for by their ids, and had failed or been delivered, did so; zero: none.
-	lastSettled time.Time
-	neverTried  int
-}
-
-// settledBefore is when an event must have failed, or been delivered, to be meant still: what has failed anew since is another failure than the one
-// that was shown. A named one is meant by the failure that it was selected with, which may lie ahead of a clock that was set back.
-func (s Selection) settledBefore() time.Time {
-	if !s.lastSettled.IsZero() {
-		return s.lastSettled.Add(time.Microsecond) // which is the least that the database tells apart
-	}
-	return s.AsOf
 }
 
 // ref names an event: nothing relies on an id alone.
@@ -41,10 +30,6 @@ type ref struct {
 
 // Len is how many events there are.
 func (s Selection) Len() int { return len(s.refs) }
-
-// NeverTried is how many of the events no handler had tried yet, so that they wait as their producer asked and for no retry. Counted of
-// events that were named, 0 of those that a filter has selected.
-func (s Selection) NeverTried() int { return s.neverTried }
 
 // slice are the names of the events from i to before j, as the SQL functions take them.
 func (s Selection) slice(i, j int) (ids []uuid.UUID, occurredAts []time.Time) {
@@ -138,9 +123,14 @@ func (a *Admin) SelectToRetryNow(ctx context.Context, ids []uuid.UUID) (Selectio
 	})
 }
 
-// selectNamed is the named events, unless one of them is refused. Try is undone, whatever it does: an act that is undone at once
-// is refused for the very reasons that the act would be.
+// selectNamed is the named events, unless one of them is refused. Try is undone, whatever it does: an act that is undone at
+// once is refused for the very reasons that the act would be.
 func (a *Admin) selectNamed(ctx context.Context, ids []uuid.UUID, try func(*coredb.Queries, uuid.UUID) error) (s Selection, err error) {
+	now, err := a.Now(ctx)
+	if err != nil {
+		return Selection{}, err
+	}
+	s.AsOf = now
 	var refusals []error
 	for _, id := range ids {
 		err := a.inTx(ctx, func(tx pgx.Tx) error {
@@ -152,23 +142,17 @@ func (a *Admin) selectNamed(ctx context.Context, ids []uuid.UUID, try func(*core
 			if undone := trial.Rollback(ctx); err != nil || undone != nil {
 				return errors.Join(err, undone)
 			}
-			twins, err := coredb.New(tx).OperatorTwins(ctx, id)
-			if err != nil {
-				return err
-			}
-			if len(twins) == 0 { // deleted this moment
+			all, err := coredb.New(tx).OperatorTwins(ctx, id)
+			if err == nil && len(all) == 0 { // deleted this moment
 				return unknownEvent(id)
 			}
-			for _, twin := range twins {
-				s.refs = append(s.refs, ref{id, twin.OccurredAt.UnixMicro()})
-				if twin.SettledAt.After(s.lastSettled) {
-					s.lastSettled = twin.SettledAt
-				}
-				if !twin.Tried {
-					s.neverTried++
+			for _, e := range all {
+				s.refs = append(s.refs, ref{id, e.OccurredAt.UnixMicro()})
+				if !e.SettledAt.Before(s.AsOf) {
+					s.AsOf = e.SettledAt.Add(time.Microsecond) // the least that the database tells apart
 				}
 			}
-			return tx.QueryRow(ctx, "select clock_timestamp()").Scan(&s.AsOf)
+			return err
 		})
 		if refusal, ok := errors.AsType[*RefusedError](err); ok {
 			refusals = append(refusals, refusal)
@@ -176,10 +160,7 @@ func (a *Admin) selectNamed(ctx context.Context, ids []uuid.UUID, try func(*core
 			return Selection{}, fmt.Errorf("look at event %s: %w", id, err)
 		}
 	}
-	if len(refusals) > 0 {
-		return Selection{}, errors.Join(refusals...)
-	}
-	return s, nil
+	return s, errors.Join(refusals...)
 }
 
 // unknownEvent is what the SQL functions refuse an unknown id with.

@@ -93,7 +93,7 @@ type OperatorReplayRow struct {
 	OccurredAt time.Time
 }
 
-// The empty text stands for null wherever somebody is named or gives a reason.
+// The empty text stands for null wherever an operator is named or gives a reason.
 func (q *Queries) OperatorReplay(ctx context.Context, arg OperatorReplayParams) ([]OperatorReplayRow, error) {
 	rows, err := q.db.Query(ctx, operatorReplay,
 		arg.Ids,
@@ -190,7 +190,7 @@ func (q *Queries) OperatorReplayable(ctx context.Context, arg OperatorReplayable
 }
 
 const operatorRetryNow = `-- name: OperatorRetryNow :many
-select r.event_id::uuid as event_id, r.occurred_at::timestamptz as occurred_at, r.tried::boolean as tried
+select r.event_id::uuid as event_id, r.occurred_at::timestamptz as occurred_at
 from core.outbox_retry_now_many($1::uuid[], nullif($2::text, ''), $3::timestamptz[]) as r
 `
 
@@ -203,7 +203,6 @@ type OperatorRetryNowParams struct {
 type OperatorRetryNowRow struct {
 	EventID    uuid.UUID
 	OccurredAt time.Time
-	Tried      bool
 }
 
 func (q *Queries) OperatorRetryNow(ctx context.Context, arg OperatorRetryNowParams) ([]OperatorRetryNowRow, error) {
@@ -215,7 +214,7 @@ func (q *Queries) OperatorRetryNow(ctx context.Context, arg OperatorRetryNowPara
 	var items []OperatorRetryNowRow
 	for rows.Next() {
 		var i OperatorRetryNowRow
-		if err := rows.Scan(&i.EventID, &i.OccurredAt, &i.Tried); err != nil {
+		if err := rows.Scan(&i.EventID, &i.OccurredAt); err != nil {
 			return nil, err
 		}
 		items = append(items, i)
@@ -296,14 +295,13 @@ func (q *Queries) OperatorStates(ctx context.Context, arg OperatorStatesParams) 
 }
 
 const operatorTwins = `-- name: OperatorTwins :many
-select o.occurred_at, core.tried(o.attempts, o.last_error)::boolean as tried,
+select o.occurred_at,
   coalesce(case when o.status = 'failed' then o.claimed_at else o.delivered_at end, '0001-01-01 00:00:00+00')::timestamptz as settled_at
 from core.outbox o where o.id = $1::uuid order by o.occurred_at limit 2
 `
 
 type OperatorTwinsRow struct {
 	OccurredAt time.Time
-	Tried      bool
 	SettledAt  time.Time
 }
 
@@ -317,7 +315,7 @@ func (q *Queries) OperatorTwins(ctx context.Context, id uuid.UUID) ([]OperatorTw
 	var items []OperatorTwinsRow
 	for rows.Next() {
 		var i OperatorTwinsRow
-		if err := rows.Scan(&i.OccurredAt, &i.Tried, &i.SettledAt); err != nil {
+		if err := rows.Scan(&i.OccurredAt, &i.SettledAt); err != nil {
 			return nil, err
 		}
 		items = append(items, i)

@@ -1,0 +1,198 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"reflect"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/spf13/cobra"
+
+	"spectral/internal/app"
+	"spectral/internal/core/events/infrastructure/postgres/admin"
+)
+
+// fewEvents is how many events are listed before a question; of more there is a sum.
+const fewEvents = 20
+
+// progressEvery is how often a bulk command says how far it is.
+const progressEvery = 5 * time.Second
+
+// bulk is a command that does one thing to events: those named by id, or all that a filter fits. It shows them and asks.
+type bulk struct {
+	verb, done string         // like Replay and replayed
+	further    string         // of the question: when or where
+	statuses   []admin.Status // that it can be done to; the first is the default
+	tried      *bool          // by filter only events that have been tried
+
+	// named selects the named events, or says why one of them is refused.
+	named func(*admin.Admin, context.Context, []uuid.UUID) (admin.Selection, error)
+	// show prints what would be done; the result of a dry run if full.
+	show func(_ context.Context, _ Process, _ *admin.Admin, _ admin.Selection, full, asJSON bool) error
+	do   func(context.Context, *admin.Admin, admin.Selection, string, admin.Pace) (admin.Acted, error)
+}
+
+// bulkCommand completes cmd. Prepare makes the bulk of a call from the command's own flags.
+func bulkCommand(p Process, cmd *cobra.Command, prepare func() bulk, statuses ...admin.Status) *cobra.Command {
+	pace := admin.Pace{Batch: admin.DefaultBatch, Rate: admin.DefaultRate}
+	var timeout time.Duration
+	flags := cmd.Flags()
+	read := filterFlags(cmd, statuses...)
+	all := flags.Bool("all", false, "all "+admin.Joined(statuses)+" events")
+	dryRun := flags.Bool("dry-run", false, "show what would be done, and stop")
+	yes := flags.Bool("yes", false, "do not ask")
+	oneFlag(flags, &pace.Batch, "batch", fmt.Sprintf("events in a transaction, from 1 to %d", admin.MaxBatch),
+		between(strconv.Atoi, 1, admin.MaxBatch))
+	oneFlag(flags, &pace.Rate, "rate", "events a second at most; 0 for as fast as it goes", between(parseFloat, 0, 1e9))
+	timeoutFlag(cmd, &timeout)
+	who, asJSON := by(cmd, p), jsonFlag(cmd)
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		b := prepare()
+		filter, err := read()
+		if err != nil {
+			return err
+		}
+		ids, err := b.choose(args, filter, *all)
+		if err != nil {
+			return err
+		}
+		filter = orOf(filter, b.statuses[0])
+		filter.Tried = b.tried
+		if pace.Rate == 0 {
+			pace.Rate = -1
+		}
+		return operating(p, func(cmd *cobra.Command, _ []string, operator *admin.Admin) error {
+			ctx := cmd.Context()
+			var selection admin.Selection
+			if len(ids) > 0 {
+				selection, err = b.named(operator, ctx, ids)
+			} else {
+				selection, err = operator.Select(ctx, filter, timeout)
+			}
+			if err != nil {
+				return err
+			}
+			n := selection.Len()
+			if n == 0 {
+				p.notef("no event fits")
+			}
+			switch {
+			case *dryRun:
+				notDone(p)
+				return b.show(ctx, p, operator, selection, true, *asJSON)
+			case n == 0 && !*asJSON:
+				return nil
+			case n > 0 && !*yes:
+				if err := b.show(ctx, p.onStderr(), operator, selection, false, false); err != nil {
+					return err
+				}
+				if err := consent(ctx, p, false, fmt.Sprintf("%s %s%s?", b.verb, eventsText(n), b.further)); err != nil {
+					return err
+				}
+			}
+			pace.Progress = progress(p, n)
+			acted, err := b.do(ctx, operator, selection, *who, pace)
+			return b.report(p, acted, err, len(ids) > 0, *asJSON)
+		})(cmd, args)
+	}
+	return cmd
+}
+
+// choose reads the arguments and refuses a call that selects nothing on purpose: it would select everything.
+func (b bulk) choose(args []string, filter admin.Filter, all bool) (ids []uuid.UUID, err error) {
+	filtered := !reflect.DeepEqual(filter, admin.Filter{})
+	switch {
+	case len(args) > 0 && (filtered || all):
+		return nil, usageError{errors.New("events are named, and a filter or --all is given as well: leave one of them out")}
+	case len(args) == 0 && !filtered && !all:
+		return nil, usageError{errors.New("which events? name them by their ids, or by at least one filter like --type, " +
+			"or pass --all; `workers events list` shows them")}
+	}
+	for _, arg := range args {
+		id, err := parseID(arg)
+		if err != nil {
+			return nil, usageError{err}
+		}
+		if !slices.Contains(ids, id) {
+			ids = append(ids, id)
+		}
+	}
+	for _, s := range filter.Statuses {
+		if !slices.Contains(b.statuses, s) {
+			return nil, usageError{fmt.Errorf("--status %s: this is for %s events", s, admin.Joined(b.statuses))}
+		}
+	}
+	return ids, nil
+}
+
+// report prints what was done. Each named event has to be done; of a filter's, some may have changed.
+func (b bulk) report(p Process, acted admin.Acted, err error, named, asJSON bool) error {
+	if asJSON {
+		err = errors.Join(err, printJSON(p, acted))
+	} else {
+		p.printf("%s %s\n", b.done, eventsText(acted.Done))
+		if acted.LeftOut > 0 {
+			p.notef("%s left out: changed or locked since they were selected:", eventsText(acted.LeftOut))
+			shown := acted.Reasons[:min(len(acted.Reasons), fewEvents)]
+			for _, left := range shown {
+				p.notef("  %s is %s", left.EventID, left.State)
+			}
+			if more := acted.LeftOut - len(shown); more > 0 {
+				p.notef("  ... and %d more", more)
+			}
+		}
+	}
+	switch {
+	case err != nil && acted.Pending > 0:
+		return fmt.Errorf("%w; %s not reached: repeat the command for the rest", err, eventsText(acted.Pending))
+	case err == nil && named && acted.LeftOut > 0:
+		return fmt.Errorf("%d of the named events not %s: look again (`workers events show`) and repeat the command",
+			acted.LeftOut, b.done)
+	default:
+		return err
+	}
+}
+
+// progress returns a function that says on stderr now and then how far a bulk command is.
+func progress(p Process, total int) func(through int) {
+	told := time.Now()
+	return func(through int) {
+		if time.Since(told) >= progressEvery && through < total {
+			told = time.Now()
+			p.notef("%d of %s", through, eventsText(total))
+		}
+	}
+}
+
+func eventsText(n int) string { return app.Counted(n, "event") }
+
+// showEvents lists what would be done to events; all of them if full.
+func showEvents(ctx context.Context, p Process, a *admin.Admin, s admin.Selection, full, asJSON bool) error {
+	limit := fewEvents
+	if full {
+		limit = s.Len()
+	}
+	all, err := a.Shown(ctx, s, limit)
+	if err != nil {
+		return err
+	}
+	if asJSON {
+		return printJSON(p, struct {
+			AsOf   time.Time     `json:"as_of"`
+			Count  int           `json:"count"`
+			Events []admin.Event `json:"events"`
+		}{s.AsOf.UTC(), s.Len(), append([]admin.Event{}, all...)})
+	}
+	printEvents(p, all, s.AsOf)
+	if more := s.Len() - len(all); more > 0 {
+		p.printf("... and %d more\n", more)
+	}
+	if full {
+		p.printf("%s\n", eventsText(s.Len()))
+	}
+	return nil
+}

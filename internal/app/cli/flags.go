@@ -1,0 +1,282 @@
+package cli
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"maps"
+	"reflect"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"spectral/internal/app"
+	"spectral/internal/core/events"
+	"spectral/internal/core/events/infrastructure/postgres/admin"
+)
+
+// errEmpty refuses a flag without a value: an unset variable of a script must not select everything.
+var errEmpty = errors.New("want a value that is not empty, or leave the flag out")
+
+// value is a flag that a function reads; an empty text is refused.
+type value struct {
+	kind, text string
+	set        func(string) error
+}
+
+// Set implements [pflag.Value].
+func (v *value) Set(text string) error {
+	if text == "" {
+		return errEmpty
+	}
+	v.text = text
+	return v.set(text)
+}
+
+// String implements [pflag.Value].
+func (v *value) String() string { return v.text }
+
+// Type implements [pflag.Value].
+func (v *value) Type() string { return v.kind }
+
+// oneFlag adds a flag that parse reads into a variable, whose value is the default.
+func oneFlag[T any](flags *pflag.FlagSet, into *T, name, usage string, parse func(string) (T, error)) {
+	v := &value{kind: "string", set: func(s string) (err error) { *into, err = parse(s); return err }}
+	if !reflect.ValueOf(*into).IsZero() {
+		v.text = fmt.Sprint(*into)
+	}
+	switch any(*into).(type) {
+	case int, float64:
+		v.kind = "number"
+	case time.Duration:
+		v.kind = "duration"
+	}
+	flags.Var(v, name, usage)
+}
+
+// listFlag adds a flag that may be given several times, or with several values joined by commas.
+func listFlag[T any](flags *pflag.FlagSet, into *[]T, name, usage string, parse func(string) (T, error)) {
+	flags.Var(&value{kind: "list", set: func(s string) error {
+		for part := range strings.SplitSeq(s, ",") {
+			if part == "" {
+				return errEmpty
+			}
+			parsed, err := parse(part)
+			if err != nil {
+				return err
+			}
+			*into = append(*into, parsed)
+		}
+		return nil
+	}}, name, usage)
+}
+
+// word reads any text.
+func word[S ~string](s string) (S, error) { return S(s), nil }
+
+// between reads what parse does, within bounds.
+func between[T cmp.Ordered](parse func(string) (T, error), least, most T) func(string) (T, error) {
+	return func(s string) (T, error) {
+		v, err := parse(s)
+		if err != nil || !(v >= least && v <= most) {
+			return v, fmt.Errorf("want a value from %v to %v", least, most)
+		}
+		return v, nil
+	}
+}
+
+func parseFloat(s string) (float64, error) { return strconv.ParseFloat(s, 64) }
+
+// parseID reads an id as it is written in the outbox: other notations of a UUID would not be found by eye.
+func parseID(s string) (uuid.UUID, error) {
+	id, err := uuid.Parse(s)
+	if err != nil || len(s) != len(id.String()) {
+		return uuid.Nil, fmt.Errorf("%.60q: want an id like 0198c5d4-9a52-7c11-8f0e-3b7a4d2f6e10", s)
+	}
+	return id, nil
+}
+
+// parseAge reads a time span in Go's notation or in whole days.
+func parseAge(s string) (time.Duration, error) {
+	days, isDays := strings.CutSuffix(s, "d")
+	if n, err := strconv.ParseUint(days, 10, 16); isDays && err == nil && n > 0 {
+		return time.Duration(n) * 24 * time.Hour, nil
+	}
+	age, err := time.ParseDuration(s)
+	if err != nil || age <= 0 {
+		return 0, fmt.Errorf("%.40q is no age: want a time span above 0 like 30s, 90m, 12h or 7d", s)
+	}
+	return age, nil
+}
+
+// none is how an absent target or workspace is written.
+const none = "none"
+
+func parseTarget(s string) (events.Scope, error) {
+	if s == none {
+		s = ""
+	}
+	return events.Scope(s), nil
+}
+
+func parseWorkspace(s string) (uuid.NullUUID, error) {
+	if s == none {
+		return uuid.NullUUID{}, nil
+	}
+	id, err := parseID(s)
+	if err != nil {
+		return uuid.NullUUID{}, fmt.Errorf("%w, or %s", err, none)
+	}
+	return uuid.NullUUID{UUID: id, Valid: true}, nil
+}
+
+// filterFlags adds the flags that say which events a command is about, with completions, and returns the function that
+// reads them: the filter has only what was asked for. Statuses are the default that the help names; none: all but
+// discarded.
+func filterFlags(cmd *cobra.Command, statuses ...admin.Status) func() (admin.Filter, error) {
+	var f admin.Filter
+	flags := cmd.Flags()
+	byDefault := "all but discarded"
+	if len(statuses) > 0 {
+		byDefault = admin.Joined(statuses)
+	}
+	listFlag(flags, &f.Statuses, "status",
+		"pending (due or scheduled), "+admin.Joined(admin.Statuses())+" (default: "+byDefault+")", word)
+	discarded := flags.Bool("discarded", false, "only discarded events: the same as --status discarded")
+	listFlag(flags, &f.EventTypes, "type", "event type", word)
+	listFlag(flags, &f.Sources, "source", "context that published: core, platform or worlds", word)
+	listFlag(flags, &f.Targets, "target",
+		"context it is for: core, platform, worlds, or "+none+" for events for every context", parseTarget)
+	listFlag(flags, &f.Handlers, "handler", "handler that has failed, like worlds.rule_health_recorder", word)
+	listFlag(flags, &f.Workspaces, "workspace", "workspace id, or "+none+" for events of no workspace", parseWorkspace)
+	listFlag(flags, &f.Generations, "generation", "deployment generation", events.ParseGeneration)
+	listFlag(flags, &f.Channels, "channel", "channel, like outbox_gen_1", word)
+	oneFlag(flags, &f.OlderThan, "older-than",
+		"longer ago than this, like 90m or 3d: since it failed if it has, else since it was published", parseAge)
+	oneFlag(flags, &f.NewerThan, "newer-than", "not longer ago than this", parseAge)
+	listFlag(flags, &f.ErrorClasses, "error",
+		"error class: the text of last_error before the first colon, like IntegrityError", word)
+	oneFlag(flags, &f.ErrorContains, "error-contains", "a part of last_error, as it is written there", word)
+	complete(cmd, "status", func() []admin.Status { return append(admin.Statuses(), "pending") })
+	complete(cmd, "type", knownTypes)
+	complete(cmd, "source", scopes)
+	complete(cmd, "target", func() []events.Scope { return append(scopes(), none) })
+	complete(cmd, "handler", knownHandlers)
+
+	return func() (admin.Filter, error) {
+		if *discarded && len(f.Statuses) > 0 {
+			return f, usageError{errors.New("--discarded and --status are both given: leave one of them out")}
+		}
+		if *discarded {
+			f.Statuses = []admin.Status{admin.Discarded}
+		}
+		if i := slices.Index(f.Statuses, "pending"); i >= 0 {
+			f.Statuses = slices.Replace(f.Statuses, i, i+1, admin.Due, admin.Scheduled)
+		}
+		if err := f.Validate(); err != nil {
+			return f, usageError{err}
+		}
+		return f, nil
+	}
+}
+
+// orOf is a filter for events of those statuses unless it names its own.
+func orOf(f admin.Filter, statuses ...admin.Status) admin.Filter {
+	if len(f.Statuses) == 0 {
+		f.Statuses = statuses
+	}
+	return f
+}
+
+// pageFlags adds --limit and --after.
+func pageFlags(cmd *cobra.Command, limit *int, after *string, of string) {
+	*limit = admin.DefaultPageSize
+	oneFlag(cmd.Flags(), limit, "limit", fmt.Sprintf("%s to list, from 1 to %d", of, admin.MaxPageSize),
+		between(strconv.Atoi, 1, admin.MaxPageSize))
+	oneFlag(cmd.Flags(), after, "after", "go on behind the page that ended with this cursor, with the same flags", word)
+}
+
+// timeoutFlag adds --timeout, of a search.
+func timeoutFlag(cmd *cobra.Command, timeout *time.Duration) {
+	*timeout = admin.DefaultSearchTimeout
+	oneFlag(cmd.Flags(), timeout, "timeout", "give a search up after so long",
+		between(time.ParseDuration, time.Millisecond, 24*time.Hour))
+}
+
+// by adds --by. Its default is USER or the user of this process; the empty text stands for the login.
+func by(cmd *cobra.Command, p Process) *string {
+	who := cmp.Or(strings.TrimSpace(p.Getenv("USER")), p.Username)
+	oneFlag(cmd.Flags(), &who, "by",
+		"who acts, for core.operator_actions; if left out, the user of this process, or else the login", word)
+	return &who
+}
+
+// reasonFlag adds --reason.
+func reasonFlag(cmd *cobra.Command) *string {
+	reason := new(string)
+	oneFlag(cmd.Flags(), reason, "reason", "why, for those who ask later", word)
+	return reason
+}
+
+// jsonFlag adds --json.
+func jsonFlag(cmd *cobra.Command) *bool { return cmd.Flags().Bool("json", false, "print JSON") }
+
+// complete completes a flag by values, in their order.
+func complete[S ~string](cmd *cobra.Command, flag string, values func() []S) {
+	_ = cmd.RegisterFlagCompletionFunc(flag, func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
+		return admin.Texts(values()), cobra.ShellCompDirectiveNoFileComp | cobra.ShellCompDirectiveKeepOrder
+	})
+}
+
+// completeType completes the first argument by the event types of this build.
+func completeType(_ *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
+	if len(args) > 0 {
+		return nil, cobra.ShellCompDirectiveNoFileComp
+	}
+	return knownTypes(), cobra.ShellCompDirectiveNoFileComp
+}
+
+func scopes() []events.Scope { return []events.Scope{events.Core, events.Platform, events.Worlds} }
+
+// knownTypes are the event types of this build.
+func knownTypes() []string {
+	contracts, err := app.Contracts()
+	if err != nil {
+		return nil
+	}
+	names := make(map[string]bool)
+	for _, c := range contracts.All() {
+		names[c.Type] = true
+	}
+	return slices.Sorted(maps.Keys(names))
+}
+
+// knownClasses are the processing classes of this build.
+func knownClasses() []string {
+	contracts, err := app.Contracts()
+	if err != nil {
+		return nil
+	}
+	classes, err := app.Classes(app.ConsumerBuilders(), contracts)
+	if err != nil {
+		return nil
+	}
+	return classes
+}
+
+// knownHandlers are the handlers of this build.
+func knownHandlers() []string {
+	var names []string
+	for _, build := range app.ConsumerBuilders() {
+		for _, handler := range build(app.Parts{Generation: 1}).Handlers() {
+			names = append(names, handler.Name)
+		}
+	}
+	slices.Sort(names)
+	return names
+}

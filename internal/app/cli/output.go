@@ -1,0 +1,247 @@
+package cli
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+	"unicode/utf16"
+
+	"github.com/jedib0t/go-pretty/v6/table"
+	"github.com/jedib0t/go-pretty/v6/text"
+	"golang.org/x/term"
+
+	"spectral/internal/core/events"
+)
+
+// results is standard output that remembers its first error: a command whose result was not written has failed.
+type results struct {
+	to  io.Writer
+	mu  sync.Mutex
+	err error
+}
+
+// Write implements [io.Writer].
+func (r *results) Write(p []byte) (n int, err error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.err == nil {
+		n, r.err = r.to.Write(p)
+		if path, ok := errors.AsType[*fs.PathError](r.err); ok {
+			r.err = path.Err
+		}
+	}
+	return n, r.err
+}
+
+// printf prints a part of the result on stdout, safe for a terminal.
+func (p Process) printf(format string, args ...any) {
+	_, _ = io.WriteString(p.Stdout, visibleLines(fmt.Sprintf(format, args...)))
+}
+
+// notef prints a line beside the result on stderr, safe for a terminal.
+func (p Process) notef(format string, args ...any) {
+	_, _ = io.WriteString(p.Stderr, visibleLines(fmt.Sprintf(format, args...))+"\n")
+}
+
+// onStderr is p whose results go to stderr: what leads up to a question is no result.
+func (p Process) onStderr() Process {
+	p.Stdout = p.Stderr
+	return p
+}
+
+// unquoted takes back what strconv.Quote escapes without need.
+var unquoted = strings.NewReplacer(`\\`, `\`, `\"`, `"`)
+
+// visible is s with everything that a terminal may act on, such as escape sequences, line ends and marks that turn the
+// direction of writing, written as in a Go string.
+func visible(s string) string {
+	quoted := strconv.QuoteToGraphic(s)
+	return unquoted.Replace(quoted[1 : len(quoted)-1])
+}
+
+// visibleLines is visible, but keeps line ends.
+func visibleLines(s string) string {
+	lines := strings.Split(s, "\n")
+	for i, line := range lines {
+		lines[i] = visible(line)
+	}
+	return strings.Join(lines, "\n")
+}
+
+// printJSON prints v. Strings have escapes for everything that a terminal may act on.
+func printJSON(p Process, v any) error {
+	var encoded bytes.Buffer
+	encoder := json.NewEncoder(&encoded)
+	encoder.SetIndent("", "  ")
+	encoder.SetEscapeHTML(false)
+	if err := encoder.Encode(v); err != nil {
+		return err
+	}
+	_, err := io.WriteString(p.Stdout, escapedJSON(encoded.String()))
+	return err
+}
+
+func escapedJSON(s string) string {
+	var b strings.Builder
+	for _, r := range s {
+		if r == '\n' || strconv.IsGraphic(r) {
+			_, _ = b.WriteRune(r)
+			continue
+		}
+		for _, unit := range utf16.AppendRune(nil, r) {
+			_, _ = fmt.Fprintf(&b, `\u%04x`, unit)
+		}
+	}
+	return b.String()
+}
+
+// maxCell is how wide a column is on a terminal: a UUID fits.
+const maxCell = 40
+
+// printTable prints rows under their titles, numbers to the right, texts safe for a terminal. No rows print nothing.
+func printTable(p Process, rows [][]any, titles ...any) {
+	if len(rows) == 0 {
+		return
+	}
+	writer := table.NewWriter()
+	writer.SetOutputMirror(p.Stdout)
+	style := table.StyleDefault
+	style.Options = table.OptionsNoBordersAndSeparators
+	style.Box.PaddingLeft, style.Box.PaddingRight = "", "  "
+	style.Format.Header = text.FormatDefault
+	writer.SetStyle(style)
+	writer.SuppressTrailingSpaces()
+	if _, ok := terminalOf(p.Stdout); ok {
+		snip := func(s string, width int) string { return text.Snip(s, width, "~") }
+		configs := make([]table.ColumnConfig, len(titles))
+		for i := range configs {
+			configs[i] = table.ColumnConfig{Number: i + 1, WidthMax: maxCell, WidthMaxEnforcer: snip}
+		}
+		writer.SetColumnConfigs(configs)
+	}
+	writer.AppendHeader(titles)
+	colours := coloured(p)
+	for _, row := range rows {
+		for i, cell := range row {
+			switch cell.(type) {
+			case int, int64, events.Generation, estimate:
+			default:
+				row[i] = visible(fmt.Sprint(cell))
+				if colour, ok := stateColours[fmt.Sprint(cell)]; ok && colours {
+					row[i] = colour.Sprint(cell)
+				}
+			}
+		}
+		writer.AppendRow(row)
+	}
+	writer.Render()
+}
+
+// stateColours mark states that need attention, and those that do not.
+var stateColours = map[string]text.Color{
+	"failed": text.FgRed, "parked": text.FgRed, "retired": text.FgRed,
+	"in_flight": text.FgYellow, "failing": text.FgYellow, "draining": text.FgYellow,
+	"delivered": text.FgGreen, "handled": text.FgGreen, "live": text.FgGreen,
+}
+
+// estimate is a number that was not counted.
+type estimate int64
+
+func (e estimate) String() string { return fmt.Sprintf("~%d", int64(e)) }
+
+// coloured reports whether results may have colours (no-color.org).
+func coloured(p Process) bool {
+	_, ok := terminalOf(p.Stdout)
+	return ok && p.Getenv("NO_COLOR") == "" && p.Getenv("TERM") != "dumb"
+}
+
+// terminalOf is the terminal that w writes to, if it is one.
+func terminalOf(w io.Writer) (fd int, ok bool) {
+	if r, wrapped := w.(*results); wrapped {
+		w = r.to
+	}
+	file, ok := w.(*os.File)
+	if !ok {
+		return 0, false
+	}
+	fd = int(file.Fd())
+	return fd, term.IsTerminal(fd)
+}
+
+// maxLine is how much of an error one line of a table shows, in characters.
+const maxLine = 120
+
+// firstLine is the beginning of a text that may have many lines; empty for nil.
+func firstLine(s *string) string {
+	if s == nil {
+		return ""
+	}
+	line, _, more := strings.Cut(strings.TrimSpace(*s), "\n")
+	line = visible(strings.TrimRight(line, "\r"))
+	if runes := []rune(line); len(runes) > maxLine {
+		line, more = string(runes[:maxLine]), true
+	}
+	if more {
+		line += " ..."
+	}
+	return line
+}
+
+// orDash is the text that s points to, a dash for nil.
+func orDash[S ~string](s *S) string {
+	if s == nil {
+		return "-"
+	}
+	return string(*s)
+}
+
+// atOrDash is a time in UTC, a dash for nil.
+func atOrDash(t *time.Time) string {
+	if t == nil {
+		return "-"
+	}
+	return t.UTC().Format(time.RFC3339)
+}
+
+// timestamp is a time in UTC with milliseconds, empty for nil.
+func timestamp(t *time.Time) string {
+	if t == nil {
+		return ""
+	}
+	return t.UTC().Format("2006-01-02T15:04:05.000Z")
+}
+
+// distance is how far a time is from now, a dash for nil.
+func distance(t *time.Time, now time.Time) string {
+	switch {
+	case t == nil:
+		return "-"
+	case t.After(now):
+		return "in " + age(t.Sub(now))
+	default:
+		return age(now.Sub(*t)) + " ago"
+	}
+}
+
+// age is a time span in its largest unit, with the next smaller one from an hour on.
+func age(d time.Duration) string {
+	d = max(d, 0)
+	switch {
+	case d < time.Minute:
+		return fmt.Sprintf("%ds", int(d.Seconds()))
+	case d < time.Hour:
+		return fmt.Sprintf("%dm", int(d.Minutes()))
+	case d < 24*time.Hour:
+		return fmt.Sprintf("%dh%02dm", int(d.Hours()), int(d.Minutes())%60)
+	default:
+		return fmt.Sprintf("%dd%02dh", int(d.Hours())/24, int(d.Hours())%24)
+	}
+}
