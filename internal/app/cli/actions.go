@@ -14,8 +14,8 @@ import (
 func actionsCommand(p Process) *cobra.Command {
 	return group(&cobra.Command{
 		Use: "actions", Short: "See what operators did, and who it was",
-		Long: `See what operators did: core.operator_actions has a row for each call that acts, by command or SQL, with who did it, as
-they said and by their login, and the events it was done to.`,
+		Long: `See what operators did: core.operator_actions has a row for each call that acts, by command or SQL,
+with who did it, as they said and by their login, and the events it was done to.`,
 		Example: `  workers actions list
   workers actions list --by anna --newer-than 1d`,
 	}, actionsListCommand(p))
@@ -26,11 +26,12 @@ func actionsListCommand(p Process) *cobra.Command {
 	var page admin.ActionPage
 	cmd := &cobra.Command{
 		Use: "list", Short: "List what operators did, the latest first", Args: cobra.NoArgs,
-		Long: `List what operators did that all the given flags fit, the latest first. A flag may be given several times, or several
-values joined by commas; any of them will do. --by fits who they said they are, and their login.
+		Long: `List what operators did that all the given flags fit, the latest first. A flag may be given several
+times, or several values joined by commas; any of them will do. --by fits who they said they are,
+and their login.
 
-Each line is one call: a replay of many events is one for each batch. --json has the ids of the events, too. What is past
-its retention is not listed (` + "`workers retention status`" + `).`,
+Each line is one call: a replay of many events is one for each batch. --json has the ids of the
+events, too. What is past its retention is not listed (` + "`workers retention status`" + `).`,
 		Example: `  workers actions list
   workers actions list --event 0198c5d4-9a52-7c11-8f0e-3b7a4d2f6e10
   workers actions list --by anna --action replay,discard --newer-than 1d

@@ -22,7 +22,8 @@ const fewEvents = 20
 // progressEvery is how often a bulk command says how far it is.
 const progressEvery = 5 * time.Second
 
-// bulk is a command that does one thing to events: those named by id, or all that a filter fits. It shows them and asks.
+// bulk is a command that does one thing to events: those named by id, or all that a filter fits. It shows them and
+// asks.
 type bulk struct {
 	verb, done string         // like Replay and replayed
 	further    string         // of the question: when or where

@@ -62,8 +62,8 @@ type attentionError struct{ err error }
 func (e attentionError) Error() string { return e.err.Error() }
 func (e attentionError) Unwrap() error { return e.err }
 
-// oneStop is how long after the first signal further ones are a part of it: GNU timeout signals the process and then its
-// group, and a shell may do so, too.
+// oneStop is how long after the first signal further ones are a part of it: GNU timeout signals the process and then
+// its group, and a shell may do so, too.
 const oneStop = time.Second
 
 // Main runs one command line and returns its exit code. The first SIGINT or SIGTERM ends ctx, and
@@ -122,7 +122,7 @@ func rootCommand(p Process) *cobra.Command {
 	root := group(&cobra.Command{
 		Use:           "workers",
 		Short:         "Spectral's event workers",
-		Long:          "Workers carry events between bounded contexts through core.outbox in Postgres.\nStart with: workers demo",
+		Long:          "Workers carry events between bounded contexts through core.outbox.\nStart with: workers demo",
 		SilenceUsage:  true,
 		SilenceErrors: true,
 	}, demoCommand(p), runCommand(p), migrateCommand(p), eventsCommand(p), actionsCommand(p), generationCommand(p),
@@ -142,7 +142,12 @@ func rootCommand(p Process) *cobra.Command {
 type level struct{ slog.Level }
 
 // Set implements [pflag.Value].
-func (l *level) Set(text string) error { return l.UnmarshalText([]byte(text)) }
+func (l *level) Set(text string) error {
+	if l.UnmarshalText([]byte(text)) != nil {
+		return errors.New("want debug, info, warn or error")
+	}
+	return nil
+}
 
 // String implements [pflag.Value].
 func (l *level) String() string { return strings.ToLower(l.Level.String()) }

@@ -15,8 +15,9 @@ import (
 func eventsCommand(p Process) *cobra.Command {
 	return group(&cobra.Command{
 		Use: "events", Short: "Look at events, replay, discard and pause them",
-		Long: `Look at the events of core.outbox and at what failed; let failed ones run again, give them up, and stop the handling of
-a type. What operators do is written to core.operator_actions. docs/runbook.md says what to do when.`,
+		Long: `Look at the events of core.outbox and at what failed; let failed ones run again, give them up, and
+stop the handling of a type. What operators do is written to core.operator_actions. docs/runbook.md
+says what to do when.`,
 		Example: `  workers events stats
   workers events list --newer-than 1h
   workers events replay --type decision.recorded --to 8 --dry-run`,
@@ -25,7 +26,8 @@ a type. What operators do is written to core.operator_actions. docs/runbook.md s
 		eventsPauseCommand(p), eventsResumeCommand(p))
 }
 
-// group adds commands to cmd, which does nothing itself: called alone, or with what is none of them, it was called wrongly.
+// group adds commands to cmd, which does nothing itself: called alone, or with what is none of them, it was called
+// wrongly.
 func group(cmd *cobra.Command, commands ...*cobra.Command) *cobra.Command {
 	cmd.AddCommand(commands...)
 	cmd.Args = cobra.ArbitraryArgs
@@ -47,11 +49,13 @@ func eventsListCommand(p Process) *cobra.Command {
 	var page admin.Page
 	cmd := &cobra.Command{
 		Use: "list", Short: "List events, those that failed unless told otherwise", Args: cobra.NoArgs,
-		Long: `List the events that all the given flags fit, the latest first: by when they failed, are due, or were published. A flag
-may be given several times, or several values joined by commas; any of them will do.
+		Long: `List the events that all the given flags fit, the latest first: by when they failed, are due, or
+were published. A flag may be given several times, or several values joined by commas; any of them
+will do.
 
-Statuses: due and scheduled are the pending ones, whose time has come or has not; in_flight; delivered; failed, the dead
-letters; discarded, dead letters that an operator discarded. What is past its retention is not listed.
+Statuses: due and scheduled are the pending ones, whose time has come or has not; in_flight;
+delivered; failed, the dead letters; discarded, dead letters that an operator discarded. What is
+past its retention is not listed.
 
 The age is that of the failure if the event has failed, else of the event.`,
 		Example: `  workers events list

@@ -11,9 +11,9 @@ import (
 func eventsDiscardCommand(p Process) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "discard [ID...]", Short: "Give failed events up for good",
-		Long: `Give failed events up for good: those named by id, or all that the flags fit. They are shown first, and it asks,
-unless --yes is given. For the days of grace of an outbox_row (` + "`workers retention status`" + `)
-` + "`workers events undiscard`" + ` takes it back; then they are deleted.`,
+		Long: `Give failed events up for good: those named by id, or all that the flags fit. They are shown first,
+and it asks, unless --yes is given. For the days of grace of an outbox_row
+(` + "`workers retention status`" + `) ` + "`workers events undiscard`" + ` takes it back; then they are deleted.`,
 		Example: `  workers events discard 0198c5d4-9a52-7c11-8f0e-3b7a4d2f6e10 --reason "the card is gone"
   workers events discard --type decision.recorded --older-than 7d --dry-run
   workers events discard --workspace 0198c5d4-0000-7000-8000-000000000001 --reason "tenant left" --yes`,
@@ -31,8 +31,8 @@ func eventsUndiscardCommand(p Process) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "undiscard [ID...]", Short: "Take discards back, within the days of grace",
 		Long: `Take back what ` + "`workers events discard`" + ` did, within the days of grace of an outbox_row
-(` + "`workers retention status`" + `): the events are failed again, as they were, and can be replayed. What is past its
-retention by then expires again soon: replay it at once.`,
+(` + "`workers retention status`" + `): the events are failed again, as they were, and can be replayed. What
+is past its retention by then expires again soon: replay it at once.`,
 		Example: `  workers events undiscard 0198c5d4-9a52-7c11-8f0e-3b7a4d2f6e10
   workers events undiscard --type decision.recorded --dry-run`,
 	}
@@ -47,9 +47,9 @@ retention by then expires again soon: replay it at once.`,
 func eventsRetryNowCommand(p Process) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "retry-now [ID...]", Short: "Let waiting events run at once",
-		Long: `Make events due at once that wait for a retry after a failure: those named by id, or all that the flags fit. Nothing
-else about them changes: the tries so far count, and a handler that has given up stays so, which only a replay undoes
-once the event has failed.
+		Long: `Make events due at once that wait for a retry after a failure: those named by id, or all that the
+flags fit. Nothing else about them changes: the tries so far count, and a handler that has given up
+stays so, which only a replay undoes once the event has failed.
 
 Events that their producer published for a later time and that were never tried are left alone by the flags, --all as
 well. One that is named by its id is made due all the same.`,

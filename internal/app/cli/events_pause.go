@@ -14,8 +14,9 @@ import (
 func eventsPauseCommand(p Process) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "pause [TYPE]", Short: "Stop handling an event type in a generation", Args: cobra.MaximumNArgs(1),
-		Long: `Stop handling an event type in a generation, by workers of every build, until ` + "`workers events resume`" + `. Publishing
-goes on, and workers finish what they hold; a retry of it waits as well. --list shows what is paused.`,
+		Long: `Stop handling an event type in a generation, by workers of every build, until
+` + "`workers events resume`" + `. Publishing goes on, and workers finish what they hold; a retry of it waits
+as well. --list shows what is paused.`,
 		Example: `  workers events pause decision.recorded --generation 8 --reason "bad deploy of the aggregator"
   workers events pause --list`,
 		ValidArgsFunction: cobra.FixedCompletions(knownTypes(), cobra.ShellCompDirectiveNoFileComp),
@@ -48,8 +49,8 @@ goes on, and workers finish what they hold; a retry of it waits as well. --list 
 func eventsResumeCommand(p Process) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "resume TYPE", Short: "Go on handling an event type in a generation", Args: cobra.ExactArgs(1),
-		Long: `End what ` + "`workers events pause`" + ` began, and wake the workers: what has gathered is handled now, the oldest
-first.`,
+		Long: `End what ` + "`workers events pause`" + ` began, and wake the workers: what has gathered is handled now, the
+oldest first.`,
 		Example:           `  workers events resume decision.recorded --generation 8`,
 		ValidArgsFunction: cobra.FixedCompletions(knownTypes(), cobra.ShellCompDirectiveNoFileComp),
 	}
@@ -94,7 +95,7 @@ func listPauses(cmd *cobra.Command, p Process, a *admin.Admin, asJSON bool) erro
 	}
 	rows := make([][]any, len(pauses))
 	for i, pause := range pauses {
-		rows[i] = []any{pause.EventType, pause.Generation, pause.PausedAt.Format(time.RFC3339), pause.PausedBy, orDash(pause.Reason)}
+		rows[i] = []any{pause.EventType, pause.Generation, atOrDash(&pause.PausedAt), pause.PausedBy, orDash(pause.Reason)}
 	}
 	printTable(p, rows, "TYPE", "GENERATION", "PAUSED", "BY", "REASON")
 	return nil

@@ -3,7 +3,6 @@ package cli
 import (
 	"context"
 	"fmt"
-	"time"
 
 	"github.com/google/uuid"
 	"github.com/spf13/cobra"
@@ -15,15 +14,18 @@ import (
 func eventsReplayCommand(p Process) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "replay [ID...]", Short: "Let failed events run again under a generation's code",
-		Long: `Let failed events run again under the code of the generation --to, at once and with a fresh count of retries: those
-named by id, or all that the flags fit. Handlers that have handled an event do not run again.
+		Long: `Let failed events run again under the code of the generation --to, at once and with a fresh count of
+retries: those named by id, or all that the flags fit. Handlers that have handled an event do not
+run again.
 
-First it shows what would happen: which handlers would run, and which have handled the event already; for each event if
-they are few or with --dry-run, else in sum. Handlers are those of the generation's live workers. Then it asks, unless
---yes is given, and replays what it has selected and nothing else: what has changed since is left out and reported.
+First it shows what would happen: which handlers would run, and which have handled the event
+already; for each event if they are few or with --dry-run, else in sum. Handlers are those of the
+generation's live workers. Then it asks, unless --yes is given, and replays what it has selected and
+nothing else: what has changed since is left out and reported.
 
-Many are replayed in batches, beside live traffic. Interrupted, the same command goes on: what is replayed is no longer
-failed. Of two operators who do it at once each event is replayed by one. What fails again is not replayed again.
+Many are replayed in batches, beside live traffic. Interrupted, the same command goes on: what is
+replayed is no longer failed. Of two operators who do it at once each event is replayed by one. What
+fails again is not replayed again.
 
 --force replays delivered events as well, for a handler that came later: those named by id, or asked for by
 --status delivered; --all and the other flags fit failed ones. Interrupted, such a command starts over, for what is
@@ -59,7 +61,8 @@ replayed is delivered then.`,
 }
 
 // showReplay prints what a replay would do: handler by handler for each event if full or if they are few, and in sum.
-func showReplay(ctx context.Context, p Process, a *admin.Admin, s admin.Selection, to events.Generation, full, asJSON bool) error {
+func showReplay(ctx context.Context, p Process, a *admin.Admin, s admin.Selection, to events.Generation,
+	full, asJSON bool) error {
 	preview, err := a.PreviewReplay(ctx, s, to, full || s.Len() <= fewEvents)
 	if err != nil {
 		return err
@@ -74,7 +77,7 @@ func showReplay(ctx context.Context, p Process, a *admin.Admin, s admin.Selectio
 		case e.Handler == "":
 			e.Handler, effect = "-", "NO HANDLER"
 		case e.HandledAt != nil:
-			effect = "already handled at " + e.HandledAt.Format(time.RFC3339)
+			effect = "already handled at " + atOrDash(e.HandledAt)
 		}
 		rows[i] = []any{e.EventID, e.EventType, e.Handler, effect, e.Note}
 	}
@@ -90,6 +93,6 @@ func showReplay(ctx context.Context, p Process, a *admin.Admin, s admin.Selectio
 	for _, pause := range preview.Paused {
 		p.printf("%s\n", pauseLine(pause))
 	}
-	p.printf("%s into generation %d, as of %s\n", eventsText(preview.Events), preview.To, preview.AsOf.Format(time.RFC3339))
+	p.printf("%s into generation %d, as of %s\n", eventsText(preview.Events), preview.To, atOrDash(&preview.AsOf))
 	return nil
 }

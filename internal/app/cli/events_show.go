@@ -17,8 +17,8 @@ const maxShown = 16 << 10
 func eventsShowCommand(p Process) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "show ID", Short: "Show all that is known of an event", Args: cobra.ExactArgs(1),
-		Long: `Show an event: its envelope, where it was routed, its attempts and times, what each handler did with it or still has to
-do, its history, what operators did to it, and its payload.
+		Long: `Show an event: its envelope, where it was routed, its attempts and times, what each handler did with
+it or still has to do, its history, what operators did to it, and its payload.
 
 Handlers are those that have handled or failed it, and those of live workers of its generation:
 

@@ -13,9 +13,10 @@ import (
 func eventsStatsCommand(p Process) *cobra.Command {
 	count := admin.Count{Limit: admin.DefaultPageSize}
 	cmd := &cobra.Command{
-		Use: "stats", Short: "Count events by status, and failed ones by type and error, or by anything else", Args: cobra.NoArgs,
-		Long: `Count the events that all the given flags fit. Without --by: all by status, then the failed ones by type, source,
-target and error class. With --by: in one table, the largest group first.
+		Use: "stats", Args: cobra.NoArgs,
+		Short: "Count events by status, and failed ones by type and error, or by anything else",
+		Long: `Count the events that all the given flags fit. Without --by: all by status, then the failed ones by
+type, source, target and error class. With --by: in one table, the largest group first.
 
 OLDEST and LATEST are when failed events failed, pending ones are due, those in flight were leased, and others were
 published.

@@ -18,8 +18,9 @@ import (
 func generationCommand(p Process) *cobra.Command {
 	return group(&cobra.Command{
 		Use: "generation", Short: "Look at deployment generations, drain, adopt and retire them",
-		Long: `A generation's workers handle its own events only. It is live, then draining, then retired; publishing from SQL goes to
-the highest live one. docs/deployment.md has the cutover, the rollback and the rest.`,
+		Long: `A generation's workers handle its own events only. It is live, then draining, then retired;
+publishing from SQL goes to the highest live one. docs/deployment.md has the cutover, the rollback
+and the rest.`,
 		Example: `  workers generation status
   workers generation drain 7
   workers generation retire 7`,
@@ -28,7 +29,8 @@ the highest live one. docs/deployment.md has the cutover, the rollback and the r
 }
 
 // generations wraps a command whose arguments are generations.
-func generations(p Process, do func(context.Context, *admin.Admin, []events.Generation) error) func(*cobra.Command, []string) error {
+func generations(p Process,
+	do func(context.Context, *admin.Admin, []events.Generation) error) func(*cobra.Command, []string) error {
 	return func(cmd *cobra.Command, args []string) error {
 		parsed := make([]events.Generation, len(args))
 		for i, arg := range args {
@@ -60,13 +62,13 @@ func generationStatusCommand(p Process) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "status [N]", Args: cobra.MaximumNArgs(1),
 		Short: "Say what each generation still has to do; exits 3 while N, or any that is not live, is not safe to stop",
-		Long: `Say what each generation, or N, still has to do: events that are due, scheduled for later, in flight and failed, and how
-many worker processes it has.
+		Long: `Say what each generation, or N, still has to do: events that are due, scheduled for later, in flight
+and failed, and how many worker processes it has.
 
-A generation is safe to stop when it is not live and nothing of it is due, scheduled or in flight. A live one may get
-events at any moment: drain it first; --wait does not wait for that. Failed events do not need its workers: they are
-replayed into a live generation, or discarded. Exits 0 when N is safe to stop and 3 while it is not. Without N, 3 while
-any generation that is not live is not.`,
+A generation is safe to stop when it is not live and nothing of it is due, scheduled or in flight. A
+live one may get events at any moment: drain it first; --wait does not wait for that. Failed events
+do not need its workers: they are replayed into a live generation, or discarded. Exits 0 when N is
+safe to stop and 3 while it is not. Without N, 3 while any generation that is not live is not.`,
 		Example: `  workers generation status
   workers generation status 7 --wait 10m   # a gate in a deploy script
   workers generation status --json`,
@@ -124,8 +126,8 @@ func unsafe(all []admin.Generation, liveToo bool) string {
 		switch {
 		case g.SafeToStop, g.Status == "live" && !liveToo:
 		case g.Status == "live":
-			busy = append(busy, fmt.Sprintf("generation %d is not safe to stop: it is live, and its producers may publish at any moment; "+
-				"drain it first: workers generation drain %[1]d", g.Generation))
+			busy = append(busy, fmt.Sprintf("generation %d is not safe to stop: it is live, "+
+				"and its producers may publish at any moment; drain it first: workers generation drain %[1]d", g.Generation))
 		default:
 			scheduled := ""
 			if g.LastScheduled != nil {
@@ -159,11 +161,12 @@ func printGenerations(p Process, all []admin.Generation) {
 		notePauses(p, g.Paused)
 		switch {
 		case g.SafeToStop && g.Workers > 0:
-			p.notef("generation %d is %s and has nothing left: its %d live workers can be stopped", g.Generation, g.Status, g.Workers)
+			p.notef("generation %d is %s and has nothing left: its %d live workers can be stopped",
+				g.Generation, g.Status, g.Workers)
 		case g.SafeToStop, g.Status == "live":
 		case g.Status == "retired":
-			p.notef("generation %d is retired, and no worker may handle its events: move them with `workers generation adopt %[1]d TO`",
-				g.Generation)
+			p.notef("generation %d is retired, and no worker may handle its events: "+
+				"move them with `workers generation adopt %[1]d TO`", g.Generation)
 		case g.Workers == 0:
 			p.notef("generation %d has no live worker: run its build with `workers run --drain`, "+
 				"or move its events with `workers generation adopt`", g.Generation)
@@ -172,7 +175,8 @@ func printGenerations(p Process, all []admin.Generation) {
 }
 
 // changing is a command that changes one generation, and prints its new state.
-func changing(p Process, cmd *cobra.Command, do func(_ context.Context, _ *admin.Admin, _ events.Generation, by string) error) *cobra.Command {
+func changing(p Process, cmd *cobra.Command,
+	do func(_ context.Context, _ *admin.Admin, _ events.Generation, by string) error) *cobra.Command {
 	cmd.Args = cobra.ExactArgs(1)
 	who, asJSON := by(cmd, p), jsonFlag(cmd)
 	cmd.RunE = generations(p, func(ctx context.Context, a *admin.Admin, args []events.Generation) error {
@@ -207,8 +211,8 @@ func changing(p Process, cmd *cobra.Command, do func(_ context.Context, _ *admin
 func generationRegisterCommand(p Process) *cobra.Command {
 	return changing(p, &cobra.Command{
 		Use: "register N", Short: "Make a generation known and live, a draining one as well",
-		Long: `Make a generation known and live. A starting worker registers its own; it leaves a draining one draining, which this
-command makes live again, as after a rollback. A retired one is refused.`,
+		Long: `Make a generation known and live. A starting worker registers its own; it leaves a draining one
+draining, which this command makes live again, as after a rollback. A retired one is refused.`,
 		Example: `  workers generation register 8`,
 	}, func(ctx context.Context, a *admin.Admin, g events.Generation, by string) error {
 		return a.RegisterGeneration(ctx, g, by)
@@ -219,11 +223,11 @@ func generationDrainCommand(p Process) *cobra.Command {
 	var force bool
 	cmd := changing(p, &cobra.Command{
 		Use: "drain N", Short: "Let a generation end: publishing from SQL goes elsewhere from now on",
-		Long: `Make a live generation a draining one: publishing that names no generation goes to the highest live one, from now on to
-another. Its own producers, who name it, and its workers run on.
+		Long: `Make a live generation a draining one: publishing that names no generation goes to the highest live
+one, from now on to another. Its own producers, who name it, and its workers run on.
 
-The only live generation is drained with --force only: publishing that names no generation is then refused (SP019) until
-one is live.`,
+The only live generation is drained with --force only: publishing that names no generation is then
+refused (SP019) until one is live.`,
 		Example: `  workers generation drain 7`,
 	}, func(ctx context.Context, a *admin.Admin, g events.Generation, by string) error {
 		return a.DrainGeneration(ctx, g, by, force)
@@ -236,12 +240,13 @@ func generationRetireCommand(p Process) *cobra.Command {
 	timeout := time.Minute
 	cmd := changing(p, &cobra.Command{
 		Use: "retire N", Short: "End a draining generation for good, once it is certain that nothing is left",
-		Long: `End a draining generation for good. When nothing of it is due, scheduled or in flight, publishing into it is refused from
-then on; when every transaction that may have published into it before is over, and still nothing is left, it is retired.
-An event that appears until then opens it again for its workers, and retiring starts over.
+		Long: `End a draining generation for good. When nothing of it is due, scheduled or in flight, publishing
+into it is refused from then on; when every transaction that may have published into it before is
+over, and still nothing is left, it is retired. An event that appears until then opens it again for
+its workers, and retiring starts over.
 
-Which transactions may have published is not known: all that are open when it is closed are waited for, unrelated ones as
-well.
+Which transactions may have published is not known: all that are open when it is closed are waited
+for, unrelated ones as well.
 
 Exits 1 if it is not retired within --timeout. Interrupting and repeating the command is harmless.`,
 		Example: `  workers generation retire 7
@@ -254,7 +259,8 @@ Exits 1 if it is not retired within --timeout. Interrupting and repeating the co
 }
 
 // retire takes a generation step by step to its end.
-func retire(ctx context.Context, p Process, a *admin.Admin, g events.Generation, by string, timeout time.Duration) error {
+func retire(ctx context.Context, p Process, a *admin.Admin, g events.Generation, by string,
+	timeout time.Duration) error {
 	deadline := time.Now().Add(timeout)
 	said := ""
 	for {
@@ -264,6 +270,9 @@ func retire(ctx context.Context, p Process, a *admin.Admin, g events.Generation,
 		}
 		if err != nil || now.Stands == admin.RetiringDone {
 			return err
+		}
+		if now.Stands == admin.RetiringClosing {
+			now.Reason = "publishing into it is refused from now on"
 		}
 		if now.Stands != said {
 			said = now.Stands
@@ -277,7 +286,8 @@ func retire(ctx context.Context, p Process, a *admin.Admin, g events.Generation,
 		}
 		next := fmt.Sprintf("repeat the command, or make it live again: workers generation register %d", g)
 		if now.Stands == admin.RetiringNotEmpty {
-			next = fmt.Sprintf("let its workers finish (workers run --drain), or move its events: workers generation adopt %d <generation>", g)
+			next = fmt.Sprintf("let its workers finish (workers run --drain), or move its events: "+
+				"workers generation adopt %d <generation>", g)
 		}
 		why := fmt.Sprintf("not within %s", timeout)
 		if ctx.Err() != nil {
@@ -287,8 +297,8 @@ func retire(ctx context.Context, p Process, a *admin.Admin, g events.Generation,
 	}
 }
 
-// adoptBatch is how many events one transaction of adopt moves, and moveTimeout bounds it: a batch is finished also when
-// the command is to stop.
+// adoptBatch is how many events one transaction of adopt moves, and moveTimeout bounds it: a batch is finished also
+// when the command is to stop.
 const (
 	adoptBatch  = 1000
 	moveTimeout = 30 * time.Second
@@ -307,13 +317,15 @@ type adoption struct {
 func generationAdoptCommand(p Process) *cobra.Command {
 	var types []string
 	cmd := &cobra.Command{
-		Use: "adopt FROM TO", Short: "Move what a generation left undone into another, after a dry run", Args: cobra.ExactArgs(2),
-		Long: `Move pending events of generation FROM, due and scheduled ones, into generation TO, whose code then handles them. What
-FROM's workers hold stays with them; failed events stay, for workers events replay moves those. So does what is published
-after the command began, and what a dead worker held until it is recovered.
+		Use: "adopt FROM TO", Args: cobra.ExactArgs(2),
+		Short: "Move what a generation left undone into another, after a dry run",
+		Long: `Move pending events of generation FROM, due and scheduled ones, into generation TO, whose code then
+handles them. What FROM's workers hold stays with them; failed events stay, for workers events
+replay moves those. So does what is published after the command began, and what a dead worker held
+until it is recovered.
 
-First shows, for each event type, how many would move and how many live workers of TO handle the type, and asks. Events
-keep what was counted of them: attempts, and failures by handler.`,
+First shows, for each event type, how many would move and how many live workers of TO handle the
+type, and asks. Events keep what was counted of them: attempts, and failures by handler.`,
 		Example: `  workers generation adopt 7 8 --dry-run
   workers generation adopt 7 8 --type worlds.scan.completed --yes`,
 	}
@@ -373,7 +385,8 @@ func pendingOf(types []admin.Adoptable) (n int64) {
 }
 
 // move moves what was published before began, batch by batch, until nothing is left that can be, or ctx ends.
-func (r *adoption) move(ctx context.Context, a *admin.Admin, types []string, by string, began time.Time, pending int64) error {
+func (r *adoption) move(ctx context.Context, a *admin.Admin, types []string, by string,
+	began time.Time, pending int64) error {
 	for moved := 1; pending > 0 && moved > 0; r.Moved += moved {
 		err := errInterrupted
 		if moved = 0; ctx.Err() == nil {
@@ -408,5 +421,6 @@ func (r *adoption) show(p Process) {
 		}
 		rows[i] = []any{t.EventType, target, t.Due, t.Scheduled, t.InFlight, handled}
 	}
-	printTable(p, rows, "EVENT TYPE", "TARGET", "DUE", "SCHEDULED", "IN FLIGHT, STAYS", fmt.Sprintf("HANDLED IN %d BY", r.To))
+	printTable(p, rows, "EVENT TYPE", "TARGET", "DUE", "SCHEDULED", "IN FLIGHT, STAYS",
+		fmt.Sprintf("HANDLED IN %d BY", r.To))
 }

@@ -2,8 +2,6 @@ package admin
 
 import (
 	"context"
-	"crypto/sha256"
-	"encoding/base64"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -119,20 +117,10 @@ type Acts struct {
 	Next string `json:"next,omitempty"`
 }
 
-// actionCursor is where a page ended, and of which filter it was.
-type actionCursor struct {
-	Filter  string    `json:"f"`
+// actionPlace is where a page ended.
+type actionPlace struct {
 	ActedAt string    `json:"t"` // as Postgres prints it
 	ID      uuid.UUID `json:"i"`
-}
-
-func (f ActionFilter) fingerprint() string {
-	text, err := json.Marshal(f)
-	if err != nil {
-		return ""
-	}
-	sum := sha256.Sum256(text)
-	return base64.RawURLEncoding.EncodeToString(sum[:6])
 }
 
 // Actions returns a page of what operators did, the latest first. What they do while somebody goes through the pages is not in a
@@ -148,10 +136,9 @@ func (a *Admin) Actions(ctx context.Context, filter ActionFilter, page ActionPag
 	}
 	w := filter.where()
 	if page.After != "" {
-		decoded, err := base64.RawURLEncoding.DecodeString(page.After)
-		var after actionCursor
-		if err != nil || json.Unmarshal(decoded, &after) != nil || after.Filter != filter.fingerprint() {
-			return Acts{}, ErrCursor
+		var after actionPlace
+		if err := fromCursor(page.After, filter, &after); err != nil {
+			return Acts{}, err
 		}
 		w.and("(a.acted_at, a.id) < (?::timestamptz, ?::uuid)", after.ActedAt, after.ID)
 	}
@@ -168,11 +155,9 @@ func (a *Admin) Actions(ctx context.Context, filter ActionFilter, page ActionPag
 		}
 		if len(all) > page.Limit {
 			all = all[:page.Limit]
-			text, err := json.Marshal(actionCursor{Filter: filter.fingerprint(), ActedAt: places[page.Limit-1], ID: all[page.Limit-1].ID})
-			if err != nil {
+			if found.Next, err = toCursor(filter, actionPlace{places[page.Limit-1], all[page.Limit-1].ID}); err != nil {
 				return err
 			}
-			found.Next = base64.RawURLEncoding.EncodeToString(text)
 		}
 		found.Actions = append(found.Actions, all...)
 		if err := tx.QueryRow(ctx, "select clock_timestamp()").Scan(&found.AsOf); err != nil {

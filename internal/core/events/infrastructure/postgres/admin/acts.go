@@ -46,8 +46,8 @@ func (p Pace) steps() (batch int, perSecond rate.Limit) {
 }
 
 // Acted is the result of an act on a selection. With an error beside it, that is the result so far: what is done is
-// committed, and the same act may simply be repeated, for it passes over what it has done: all but a replay, by force, of a
-// new selection of delivered events.
+// committed, and the same act may simply be repeated, for it passes over what it has done: all but a replay, by
+// force, of a new selection of delivered events.
 type Acted struct {
 	Done    int `json:"done"`
 	LeftOut int `json:"left_out"` // what had changed since the selection, or was locked, or what it cannot be done to
@@ -60,48 +60,50 @@ type Acted struct {
 type LeftOut struct {
 	EventID    uuid.UUID `json:"event_id"`
 	OccurredAt time.Time `json:"occurred_at"`
-	// State is its status now, or failed anew, delivered anew, discarded, past its days of grace, expired, gone, of a type that
-	// nobody consumes there; if another session is changing it, the state before that.
+	// State is its status now, or failed anew, delivered anew, discarded, past its days of grace, expired, gone, of a
+	// type that nobody consumes there; if another session is changing it, the state before that.
 	State string `json:"state"`
 }
 
-// Replay lets events run again under the code of a generation (seed: replay procedure), in batches. Delivered ones only by
-// force. What was replayed, has failed or was delivered since the selection is left out: each event is replayed once by all
-// operators who replay at once, and none replays a failure that he has not been shown.
-func (a *Admin) Replay(ctx context.Context, s Selection, to events.Generation, by string, force bool, pace Pace) (Acted, error) {
-	return a.act(ctx, s, pace, "replay", to, func(ctx context.Context, q *coredb.Queries, ids []uuid.UUID, occurredAts []time.Time) ([]ref, error) {
+// Replay lets events run again under the code of a generation (seed: replay procedure), in batches. Delivered ones
+// only by force. What was replayed, has failed or was delivered since the selection is left out: each event is
+// replayed once by all operators who replay at once, and none replays a failure that he has not been shown.
+func (a *Admin) Replay(ctx context.Context, s Selection, to events.Generation, by string, force bool,
+	pace Pace) (Acted, error) {
+	return a.act(ctx, s, pace, "replay", to, func(ctx context.Context, q *coredb.Queries, k keys) ([]ref, error) {
 		return refs(q.OperatorReplay(ctx, coredb.OperatorReplayParams{
-			Ids: ids, OccurredAts: occurredAts, Generation: int64(to), ByWhom: by, SettledBefore: s.AsOf, Force: force,
+			Ids: k.ids, OccurredAts: k.times, Generation: int64(to), ByWhom: by, SettledBefore: s.AsOf, Force: force,
 		}))
 	})
 }
 
 // Discard gives failed events up for good, in batches.
 func (a *Admin) Discard(ctx context.Context, s Selection, by, reason string, pace Pace) (Acted, error) {
-	return a.act(ctx, s, pace, "discard", 0, func(ctx context.Context, q *coredb.Queries, ids []uuid.UUID, occurredAts []time.Time) ([]ref, error) {
+	return a.act(ctx, s, pace, "discard", 0, func(ctx context.Context, q *coredb.Queries, k keys) ([]ref, error) {
 		return refs(q.OperatorDiscard(ctx, coredb.OperatorDiscardParams{
-			Ids: ids, OccurredAts: occurredAts, ByWhom: by, Reason: reason, FailedBefore: s.AsOf,
+			Ids: k.ids, OccurredAts: k.times, ByWhom: by, Reason: reason, FailedBefore: s.AsOf,
 		}))
 	})
 }
 
 // Undiscard takes discards back, within the days of grace of retention, in batches.
 func (a *Admin) Undiscard(ctx context.Context, s Selection, by string, pace Pace) (Acted, error) {
-	return a.act(ctx, s, pace, "undiscard", 0, func(ctx context.Context, q *coredb.Queries, ids []uuid.UUID, occurredAts []time.Time) ([]ref, error) {
-		return refs(q.OperatorUndiscard(ctx, coredb.OperatorUndiscardParams{Ids: ids, OccurredAts: occurredAts, ByWhom: by}))
+	return a.act(ctx, s, pace, "undiscard", 0, func(ctx context.Context, q *coredb.Queries, k keys) ([]ref, error) {
+		return refs(q.OperatorUndiscard(ctx, coredb.OperatorUndiscardParams{Ids: k.ids, OccurredAts: k.times, ByWhom: by}))
 	})
 }
 
-// RetryNow makes pending events due that wait for a later time, for a retry or as their producer asked, in batches. Parked
-// handlers stay parked.
+// RetryNow makes pending events due that wait for a later time, for a retry or as their producer asked, in batches.
+// Parked handlers stay parked.
 func (a *Admin) RetryNow(ctx context.Context, s Selection, by string, pace Pace) (Acted, error) {
-	return a.act(ctx, s, pace, "retry now", 0, func(ctx context.Context, q *coredb.Queries, ids []uuid.UUID, occurredAts []time.Time) ([]ref, error) {
-		return refs(q.OperatorRetryNow(ctx, coredb.OperatorRetryNowParams{Ids: ids, OccurredAts: occurredAts, ByWhom: by}))
+	return a.act(ctx, s, pace, "retry now", 0, func(ctx context.Context, q *coredb.Queries, k keys) ([]ref, error) {
+		return refs(q.OperatorRetryNow(ctx, coredb.OperatorRetryNowParams{Ids: k.ids, OccurredAts: k.times, ByWhom: by}))
 	})
 }
 
 // refs names the events that a query acted on.
-func refs[R coredb.OperatorReplayRow | coredb.OperatorDiscardRow | coredb.OperatorUndiscardRow | coredb.OperatorRetryNowRow](rows []R, err error) ([]ref, error) {
+func refs[R coredb.OperatorReplayRow | coredb.OperatorDiscardRow | coredb.OperatorUndiscardRow |
+	coredb.OperatorRetryNowRow](rows []R, err error) ([]ref, error) {
 	all := make([]ref, len(rows))
 	for i, row := range rows {
 		r := coredb.OperatorReplayRow(row)
@@ -113,44 +115,45 @@ func refs[R coredb.OperatorReplayRow | coredb.OperatorDiscardRow | coredb.Operat
 // act does something to the events of a selection, batch by batch, until ctx ends: not within a batch. To is the
 // generation they go to, 0 for none.
 func (a *Admin) act(ctx context.Context, s Selection, pace Pace, name string, to events.Generation,
-	do func(context.Context, *coredb.Queries, []uuid.UUID, []time.Time) ([]ref, error)) (Acted, error) {
+	do func(context.Context, *coredb.Queries, keys) ([]ref, error)) (Acted, error) {
 	batchSize, perSecond := pace.steps()
 	limiter := rate.NewLimiter(perSecond, batchSize)
 	acted := Acted{Reasons: []LeftOut{}, Pending: s.Len()}
 	for from := 0; from < s.Len(); from += batchSize {
-		ids, occurredAts := s.slice(from, from+batchSize)
-		if err := limiter.WaitN(ctx, len(ids)); err != nil {
+		k := s.slice(from, from+batchSize)
+		if err := limiter.WaitN(ctx, len(k.ids)); err != nil {
 			return acted, fmt.Errorf("%s: stopped: %w", name, context.Cause(ctx))
 		}
 		var done []ref
 		batch, cancel := context.WithTimeout(context.WithoutCancel(ctx), batchTimeout)
 		err := a.inTx(batch, func(tx pgx.Tx) (err error) {
-			done, err = do(batch, coredb.New(tx), ids, occurredAts)
+			done, err = do(batch, coredb.New(tx), k)
 			return err
 		})
 		if err == nil {
 			acted.Done += len(done)
-			acted.Pending -= len(ids)
-			err = a.explain(batch, &acted, s.AsOf, to, ids, occurredAts, done)
+			acted.Pending -= len(k.ids)
+			err = a.explain(batch, &acted, s.AsOf, to, k, done)
 		}
 		cancel()
 		if err != nil {
 			return acted, fmt.Errorf("%s: %w", name, err)
 		}
 		if pace.Progress != nil {
-			pace.Progress(from + len(ids))
+			pace.Progress(from + len(k.ids))
 		}
 	}
 	return acted, nil
 }
 
 // explain notes why a batch has left events out.
-func (a *Admin) explain(ctx context.Context, acted *Acted, asOf time.Time, to events.Generation, ids []uuid.UUID, occurredAts []time.Time, done []ref) error {
-	acted.LeftOut += len(ids) - len(done)
+func (a *Admin) explain(ctx context.Context, acted *Acted, asOf time.Time, to events.Generation, k keys,
+	done []ref) error {
+	acted.LeftOut += len(k.ids) - len(done)
 	params := coredb.OperatorStatesParams{AsOf: asOf, Generation: int64(to)}
-	for i, id := range ids {
-		if len(acted.Reasons)+len(params.Ids) < maxLeftOut && !slices.Contains(done, ref{id, occurredAts[i].UnixMicro()}) {
-			params.Ids, params.OccurredAts = append(params.Ids, id), append(params.OccurredAts, occurredAts[i])
+	for i, id := range k.ids {
+		if len(acted.Reasons)+len(params.Ids) < maxLeftOut && !slices.Contains(done, ref{id, k.times[i].UnixMicro()}) {
+			params.Ids, params.OccurredAts = append(params.Ids, id), append(params.OccurredAts, k.times[i])
 		}
 	}
 	if len(params.Ids) == 0 {
@@ -159,7 +162,7 @@ func (a *Admin) explain(ctx context.Context, acted *Acted, asOf time.Time, to ev
 	return a.inTx(ctx, func(tx pgx.Tx) error {
 		states, err := coredb.New(tx).OperatorStates(ctx, params)
 		for _, state := range states {
-			acted.Reasons = append(acted.Reasons, LeftOut{EventID: state.ID, OccurredAt: state.OccurredAt.UTC(), State: state.State})
+			acted.Reasons = append(acted.Reasons, LeftOut{state.ID, state.OccurredAt.UTC(), state.State})
 		}
 		return err
 	})

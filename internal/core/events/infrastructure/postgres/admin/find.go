@@ -1,6 +1,7 @@
 package admin
 
 import (
+	"bytes"
 	"context"
 	"crypto/sha256"
 	"encoding/base64"
@@ -158,8 +159,8 @@ func (a *Admin) Find(ctx context.Context, filter Filter, page Page) (Found, erro
 			return err
 		}
 		found.AsOf = found.AsOf.UTC()
-		found.Next = cursor(filter, branches)
-		return nil
+		found.Next, err = cursor(filter, branches)
+		return err
 	})
 	if err != nil {
 		return Found{}, fmt.Errorf("find events: %w", err)
@@ -229,48 +230,63 @@ func (f Filter) branches(after string) ([]*branch, error) {
 	if after == "" {
 		return all, nil
 	}
-	decoded, err := base64.RawURLEncoding.DecodeString(after)
-	var c savedCursor
-	if err != nil || json.Unmarshal(decoded, &c) != nil || c.Filter != f.fingerprint() {
-		return nil, ErrCursor
+	var places map[string]*position
+	if err := fromCursor(after, f, &places); err != nil {
+		return nil, err
 	}
 	for _, b := range all {
-		place, begun := c.Places[b.name]
+		place, begun := places[b.name]
 		b.after, b.over = place, !begun
 	}
 	return all, nil
 }
 
-// savedCursor is what a cursor says. A branch that is over has no place, one that has not begun has null.
-type savedCursor struct {
-	Filter string               `json:"f"`
-	Places map[string]*position `json:"p"`
-}
-
-func (f Filter) fingerprint() string {
-	text, err := json.Marshal(f)
-	if err != nil {
-		return ""
-	}
-	sum := sha256.Sum256(text)
-	return base64.RawURLEncoding.EncodeToString(sum[:6])
-}
-
-func cursor(f Filter, branches []*branch) string {
-	c := savedCursor{Filter: f.fingerprint(), Places: make(map[string]*position)}
+// cursor is where the page ended: a branch that is over has no place, one that has not begun has null.
+func cursor(f Filter, branches []*branch) (string, error) {
+	places := make(map[string]*position)
 	for _, b := range branches {
 		if !b.over {
-			c.Places[b.name] = b.after
+			places[b.name] = b.after
 		}
 	}
-	if len(c.Places) == 0 {
-		return ""
+	if len(places) == 0 {
+		return "", nil
 	}
-	text, err := json.Marshal(c)
+	return toCursor(f, places)
+}
+
+// savedCursor is the content of a cursor: a place, and a hash of the filter that it belongs to.
+type savedCursor struct {
+	Filter []byte          `json:"f"`
+	Place  json.RawMessage `json:"p"`
+}
+
+func fingerprint(filter any) ([]byte, error) {
+	text, err := json.Marshal(filter)
+	sum := sha256.Sum256(text)
+	return sum[:6], err
+}
+
+// toCursor is a place in the pages of a filter as text.
+func toCursor(filter, place any) (string, error) {
+	of, err := fingerprint(filter)
+	at, placeErr := json.Marshal(place)
+	text, textErr := json.Marshal(savedCursor{of, at})
+	return base64.RawURLEncoding.EncodeToString(text), errors.Join(err, placeErr, textErr)
+}
+
+// fromCursor reads the place in the pages of a filter that a cursor says; [ErrCursor] if it is of another one.
+func fromCursor(text string, filter, place any) error {
+	of, err := fingerprint(filter)
 	if err != nil {
-		return ""
+		return err
 	}
-	return base64.RawURLEncoding.EncodeToString(text)
+	var c savedCursor
+	decoded, err := base64.RawURLEncoding.DecodeString(text)
+	if err != nil || json.Unmarshal(decoded, &c) != nil || !bytes.Equal(c.Filter, of) || json.Unmarshal(c.Place, place) != nil {
+		return ErrCursor
+	}
+	return nil
 }
 
 // pendingKinds are the generations and types that have pending events, each found by one look into the index of those.

@@ -56,22 +56,22 @@ type Preview struct {
 	Effects   []Effect          `json:"effects"` // event by event, if asked for
 }
 
-// PreviewReplay says what Replay of a selection would let run: which handlers, by the live workers of the generation, and
-// which would be skipped because they have handled the event's idempotency key. Nothing is changed.
+// PreviewReplay says what Replay of a selection would let run: which handlers, by the live workers of the generation,
+// and which would be skipped because they have handled the event's idempotency key. Nothing is changed.
 func (a *Admin) PreviewReplay(ctx context.Context, s Selection, to events.Generation, inFull bool) (Preview, error) {
-	preview := Preview{AsOf: s.AsOf.UTC(), To: to, Events: s.Len(), Handlers: []HandlerEffect{}, Unhandled: []UnhandledEffect{},
-		Paused: []Pause{}, Effects: []Effect{}}
+	preview := Preview{AsOf: s.AsOf.UTC(), To: to, Events: s.Len(), Handlers: []HandlerEffect{},
+		Unhandled: []UnhandledEffect{}, Paused: []Pause{}, Effects: []Effect{}}
 	type name struct{ eventType, handlerOrNote string }
 	handlers, unhandled := make(map[name]*HandlerEffect), make(map[name]*UnhandledEffect)
 	types := make(map[string]bool)
 	var last ref // that is counted as unhandled
 	// once even for no event, for the generation is checked, too
 	for from := 0; from == 0 || from < s.Len(); from += MaxBatch {
-		ids, occurredAts := s.slice(from, from+MaxBatch)
+		k := s.slice(from, from+MaxBatch)
 		var rows []coredb.OperatorReplayPreviewRow
 		err := a.inTx(ctx, func(tx pgx.Tx) (err error) {
 			rows, err = coredb.New(tx).OperatorReplayPreview(ctx, coredb.OperatorReplayPreviewParams{
-				Ids: append([]uuid.UUID{}, ids...), OccurredAts: append([]time.Time{}, occurredAts...), Generation: int64(to),
+				Ids: k.ids, OccurredAts: k.times, Generation: int64(to),
 			})
 			return err
 		})
@@ -81,8 +81,9 @@ func (a *Admin) PreviewReplay(ctx context.Context, s Selection, to events.Genera
 		for _, r := range rows {
 			types[r.EventType] = true
 			if inFull {
-				preview.Effects = append(preview.Effects, Effect{EventID: r.EventID, OccurredAt: r.OccurredAt.UTC(), EventType: r.EventType,
-					Handler: r.Handler, HandledAt: postgres.Present(r.HandledAt), WouldRun: r.WouldRun, Note: r.Note})
+				preview.Effects = append(preview.Effects, Effect{EventID: r.EventID, OccurredAt: r.OccurredAt.UTC(),
+					EventType: r.EventType, Handler: r.Handler, HandledAt: postgres.Present(r.HandledAt), WouldRun: r.WouldRun,
+					Note: r.Note})
 			}
 			if r.Handler == "" || !r.WouldRun && r.HandledAt.IsZero() {
 				u := entry(unhandled, name{r.EventType, r.Note}, UnhandledEffect{EventType: r.EventType, Note: r.Note})

@@ -16,8 +16,8 @@ import (
 // Selection is the events that an act is about, as they were at one moment: what fails, or is published, later is not
 // among them, so an act on a selection ends. 24 bytes each.
 type Selection struct {
-	// AsOf is the moment, by the database clock: what has failed or was delivered at it or later is not what was selected. It
-	// is behind the latest time of a named event, which may be ahead of a clock that was set back.
+	// AsOf is the moment, by the database clock: what has failed or was delivered at it or later is not what was
+	// selected. It is behind the latest time of a named event, which may be ahead of a clock that was set back.
 	AsOf time.Time
 	refs []ref
 }
@@ -31,12 +31,19 @@ type ref struct {
 // Len is how many events there are.
 func (s Selection) Len() int { return len(s.refs) }
 
-// slice are the names of the events from i to before j, as the SQL functions take them.
-func (s Selection) slice(i, j int) (ids []uuid.UUID, occurredAts []time.Time) {
+// keys name events as the SQL functions take them.
+type keys struct {
+	ids   []uuid.UUID
+	times []time.Time
+}
+
+// slice are the events from i to before j.
+func (s Selection) slice(i, j int) keys {
+	k := keys{[]uuid.UUID{}, []time.Time{}}
 	for _, r := range s.refs[i:min(j, len(s.refs))] {
-		ids, occurredAts = append(ids, r.id), append(occurredAts, time.UnixMicro(r.occurredAt))
+		k.ids, k.times = append(k.ids, r.id), append(k.times, time.UnixMicro(r.occurredAt))
 	}
-	return ids, occurredAts
+	return k
 }
 
 // Select is all events that filter matches, the first failure first. Timeout bounds it; zero means
@@ -51,7 +58,8 @@ func (a *Admin) Select(ctx context.Context, filter Filter, timeout time.Duration
 		if err := tx.QueryRow(ctx, "select clock_timestamp()").Scan(&s.AsOf); err != nil {
 			return err
 		}
-		rows, err := tx.Query(ctx, "select o.id, o.occurred_at from core.outbox o where "+condition+" order by o.claimed_at, o.id, o.occurred_at", arguments...)
+		rows, err := tx.Query(ctx, "select o.id, o.occurred_at from core.outbox o where "+condition+
+			" order by o.claimed_at, o.id, o.occurred_at", arguments...)
 		if err != nil {
 			return err
 		}
@@ -71,10 +79,11 @@ func (a *Admin) Select(ctx context.Context, filter Filter, timeout time.Duration
 
 // Shown are the first events of a selection, at most limit, as they are now.
 func (a *Admin) Shown(ctx context.Context, s Selection, limit int) (all []Event, err error) {
-	ids, occurredAts := s.slice(0, limit)
+	k := s.slice(0, limit)
 	err = a.search(ctx, 0, func(tx pgx.Tx) error {
-		rows, err := tx.Query(ctx, "select "+displayed+` from unnest($1::uuid[], $2::timestamptz[]) with ordinality as k(id, occurred_at, n)
-			join core.outbox o on o.id = k.id and o.occurred_at = k.occurred_at order by k.n`, ids, occurredAts)
+		rows, err := tx.Query(ctx, "select "+displayed+` from unnest($1::uuid[], $2::timestamptz[])
+			with ordinality as k(id, occurred_at, n)
+			join core.outbox o on o.id = k.id and o.occurred_at = k.occurred_at order by k.n`, k.ids, k.times)
 		if err != nil {
 			return err
 		}
@@ -94,9 +103,10 @@ func (a *Admin) Shown(ctx context.Context, s Selection, limit int) (all []Event,
 	return all, nil
 }
 
-// SelectToReplay is the named events, every one of which can be replayed into a generation, delivered ones by force; the
-// error tells, for each other, why not.
-func (a *Admin) SelectToReplay(ctx context.Context, ids []uuid.UUID, to events.Generation, force bool) (Selection, error) {
+// SelectToReplay is the named events, every one of which can be replayed into a generation, delivered ones by force;
+// the error tells, for each other, why not.
+func (a *Admin) SelectToReplay(ctx context.Context, ids []uuid.UUID, to events.Generation,
+	force bool) (Selection, error) {
 	return a.selectNamed(ctx, ids, func(queries *coredb.Queries, id uuid.UUID) error {
 		return queries.OperatorReplayable(ctx, coredb.OperatorReplayableParams{ID: id, Generation: int64(to), Force: force})
 	})
@@ -123,9 +133,10 @@ func (a *Admin) SelectToRetryNow(ctx context.Context, ids []uuid.UUID) (Selectio
 	})
 }
 
-// selectNamed is the named events, unless one of them is refused. Try is undone, whatever it does: an act that is undone at
-// once is refused for the very reasons that the act would be.
-func (a *Admin) selectNamed(ctx context.Context, ids []uuid.UUID, try func(*coredb.Queries, uuid.UUID) error) (s Selection, err error) {
+// selectNamed is the named events, unless one of them is refused. Try is undone, whatever it does: an act that is
+// undone at once is refused for the very reasons that the act would be.
+func (a *Admin) selectNamed(ctx context.Context, ids []uuid.UUID,
+	try func(*coredb.Queries, uuid.UUID) error) (s Selection, err error) {
 	now, err := a.Now(ctx)
 	if err != nil {
 		return Selection{}, err
@@ -165,6 +176,7 @@ func (a *Admin) selectNamed(ctx context.Context, ids []uuid.UUID, try func(*core
 
 // unknownEvent is what the SQL functions refuse an unknown id with.
 func unknownEvent(id uuid.UUID) *RefusedError {
-	return &RefusedError{Code: events.CodeUnknownEvent, Field: "event_id", Reason: fmt.Sprintf("event_id: %s is not in core.outbox", id),
-		Hint: "check the id; retention deletes events in the end"}
+	return &RefusedError{Code: events.CodeUnknownEvent, Field: "event_id",
+		Reason: fmt.Sprintf("event_id: %s is not in core.outbox", id),
+		Hint:   "check the id; retention deletes events in the end"}
 }

@@ -1,0 +1,508 @@
+package database_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"net/url"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+	"testing/fstest"
+
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/pressly/goose/v3"
+
+	"spectral/db"
+	"spectral/internal/app"
+	"spectral/tests/pgtest"
+)
+
+// steps are the migrations of the product, and the given ones.
+func steps(t testing.TB, more map[string]string) fstest.MapFS {
+	t.Helper()
+	files := fstest.MapFS{}
+	names, err := fs.Glob(db.Migrations, "migrations/*.sql")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range names {
+		content, err := fs.ReadFile(db.Migrations, name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		files[filepath.Base(name)] = &fstest.MapFile{Data: content}
+	}
+	for name, text := range more {
+		files[name] = &fstest.MapFile{Data: []byte(text)}
+	}
+	return files
+}
+
+// Steps as later versions will have them.
+const (
+	column = `-- +goose Up
+set local lock_timeout = '500ms';
+alter table core.outbox add column more integer;
+-- +goose Down
+set local lock_timeout = '500ms';
+alter table core.outbox drop column more;
+`
+	index = `-- +goose NO TRANSACTION
+-- +goose Up
+set lock_timeout = '500ms';
+drop index if exists core.operator_actions_more;
+create index concurrently operator_actions_more on core.operator_actions (id, acted_at);
+reset lock_timeout;
+-- +goose Down
+drop index core.operator_actions_more;
+`
+	hasColumn = "select exists (select from pg_attribute where attrelid = 'core.outbox'::regclass and attname = 'more')"
+	hasIndex  = "select exists (select from pg_index where indexrelid = to_regclass('core.operator_actions_more') and indisvalid and indnatts = 2)"
+)
+
+// lockWaits says whether a session of this database waits for a lock on the relation.
+func lockWaits(relation string) string {
+	return "select exists (select from pg_locks where database = (select oid from pg_database where datname = current_database())" +
+		" and relation = '" + relation + "'::regclass and not granted)"
+}
+
+func migrator(t *testing.T, at string, files fs.FS, log *slog.Logger) *app.Migrator {
+	t.Helper()
+	m, err := app.NewMigratorOf(deadline(t), at, files, log)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = m.Close() })
+	return m
+}
+
+// inBackground migrates while the test goes on, and sends how that ended.
+func inBackground(t *testing.T, m *app.Migrator) <-chan error {
+	t.Helper()
+	done, ctx := make(chan error, 1), deadline(t)
+	go func() {
+		_, err := m.Up(ctx, pgtest.Generation)
+		done <- err
+	}()
+	return done
+}
+
+// undo undoes the newest step.
+func undo(ctx context.Context, m *app.Migrator) (*goose.MigrationResult, error) {
+	newest, err := m.Newest(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return m.Down(ctx, newest.Version)
+}
+
+// rebuilt are the tables whose rows come back by themselves, or are about running processes only; every other one must be in
+// keepers.
+var rebuilt = map[string]bool{
+	"core.event_types": true, "core.workers": true, "core.claim_journal": true, "core.reaped_leases": true,
+	"core.ack_latencies": true, "core.retention_runs": true, "core.retention_progress": true, "core.leads": true,
+}
+
+// keepers write a row into each table whose rows a step down may not lose.
+var keepers = map[string]string{
+	"core.deployments":         "insert into core.deployments (generation) values (7)",
+	"core.publisher_sources":   "insert into core.publisher_sources values ('my_login', 'worlds')",
+	"core.operator_actions":    "insert into core.operator_actions (action, acted_by) values ('replay', 'ann')",
+	"core.retention_policies":  "update core.retention_policies set active_ttl_days = 400 where subject = 'operator_action'",
+	"core.paused_types":        "insert into core.paused_types (event_type, generation, paused_by) values ('a.b', 1, 'ann')",
+	"core.outbox":              "select core.generation_announce(1); select core.outbox_publish('worlds.world_model_card.published', 'worlds', '{\"card_id\": \"c\", \"version\": 1, \"title\": \"t\"}')",
+	"core.event_handled":       "insert into core.event_handled (handler_name, idempotency_key, event_id, event_type, content_class) values ('a.b', 'k', gen_random_uuid(), 'a.b', 'workspace')",
+	"worlds.world_model_cards": "insert into worlds.world_model_cards (card_id, version, card, published_at) values ('c', 1, '{}', now())",
+	"platform.system_cards":    "insert into platform.system_cards (card_id, version, title, snapshot) values ('c', 1, 't', '{}')",
+	"platform.decisions": `insert into platform.decisions (decision_id, rule_id, outcome, decided_by, decided_at, recorded_at)
+		values (gen_random_uuid(), 'r', 'followed', 'ann', now(), now())`,
+	"platform.override_patterns": `insert into platform.override_patterns (rule_id, followed, overridden, first_decided_at, last_decided_at)
+		values ('r', 1, 0, now(), now())`,
+	"platform.override_reasons": `insert into platform.override_reasons (rule_id, reason, overridden, first_decided_at, last_decided_at)
+		values ('r', 'why', 1, now(), now())`,
+	"platform.override_pattern_decisions": "insert into platform.override_pattern_decisions (decision_id) values (gen_random_uuid())",
+	"worlds.rule_health_decisions":        "insert into worlds.rule_health_decisions (decision_id) values (gen_random_uuid())",
+	"worlds.rule_health":                  "insert into worlds.rule_health (rule_id, followed, overridden, state, last_decided_at) values ('r', 1, 0, 'unrated', now())",
+	"worlds.scans":                        "insert into worlds.scans (scan_id, subject, state, started_at) values (gen_random_uuid(), 'card:c', 'running', now())",
+	"worlds.scan_index": `insert into worlds.scan_index (subject, scan_id, finished_at, finding_kinds, finding_count)
+		values ('card:c', gen_random_uuid(), now(), '{}', 0)`,
+	"worlds.scan_index_findings": `insert into worlds.scan_index_findings (subject, kind, scan_id, finished_at, occurrences)
+		values ('card:c', 'k', gen_random_uuid(), now(), 1)`,
+	"platform.failure_clusters": `insert into platform.failure_clusters (cluster_id, component, operation, error_class, revision, failures, failure_count, severity, first_seen_at, last_seen_at)
+		values (gen_random_uuid(), 'c', 'o', 'e', 1, '[{"kind": "k", "count": 1, "example": ""}]', 1, 'low', now(), now())`,
+	"platform.memories":           "insert into platform.memories (memory_id, scope, statement, observations, version, recorded_at) values (gen_random_uuid(), 'agent', 's', 1, 1, now())",
+	"platform.curation_decisions": "insert into platform.curation_decisions (decision_id, candidate_id, verdict, note, decided_by, decided_at) values (gen_random_uuid(), gen_random_uuid(), 'approve', '', 'c', now())",
+	"worlds.rule_candidates": `insert into worlds.rule_candidates (candidate_id, origin, origin_id, revision, statement, occurrences, kinds, confidence, proposed_at, updated_at)
+		values (gen_random_uuid(), 'memory', gen_random_uuid(), 1, 's', 1, 1, 0.5, now(), now())`,
+	"worlds.curation_rulings": "insert into worlds.curation_rulings (decision_id, candidate_id, outcome, ruled_at) values (gen_random_uuid(), gen_random_uuid(), 'applied', now())",
+	"platform.conversations":  "insert into platform.conversations (conversation_id, kind, created_at) values (gen_random_uuid(), 'reactive', now())",
+	"platform.agent_tasks": `with c as (insert into platform.conversations (conversation_id, kind, created_at) values (gen_random_uuid(), 'reactive', now())
+		returning conversation_id) insert into platform.agent_tasks (agent_task_id, conversation_id, executor, input, status, created_at, updated_at, retain_until)
+		select gen_random_uuid(), conversation_id, 'e', '{}', 'queued', now(), now(), now() + interval '1 day' from c`,
+}
+
+var createsTable = regexp.MustCompile(`(?m)^create table (\S+) \(`)
+
+// Going down step by step, each step refuses while a table that it made has rows to lose. Empty, all of them are undone and leave
+// nothing behind, and going up again makes the same database.
+func TestDownLosesNothing(t *testing.T) {
+	t.Parallel()
+	at := pgtest.New(t)
+	conn := pgtest.Conn(t, at)
+	exec(t, conn, "delete from core.deployments") // what migrating itself registered
+	files := steps(t, nil)
+	m := migrator(t, at, files, slog.New(slog.DiscardHandler))
+	for range files {
+		newest, err := m.Newest(deadline(t))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, match := range createsTable.FindAllStringSubmatch(string(files[newest.Path].Data), -1) {
+			table := match[1]
+			if rebuilt[table] {
+				continue
+			}
+			insert, known := keepers[table]
+			if !known {
+				t.Fatalf("give keepers (tests/database/migrate_test.go) a statement that writes a row of %s, or say in rebuilt that its rows come back", table)
+			}
+			exec(t, conn, insert)
+			rows := "select count(*) from " + table
+			before := value[int](t, conn, rows)
+			if _, err := undo(deadline(t), m); err == nil || !strings.Contains(err.Error(), table+" ") {
+				t.Fatalf("%s went down with a row of %s: %v; its Down must raise an exception while the table has rows", newest.Path, table, err)
+			}
+			if after := value[int](t, conn, rows); after != before {
+				t.Errorf("%d of %d rows of %s are left", after, before, table)
+			}
+			if restore, ok := restores[table]; ok {
+				exec(t, conn, restore)
+			} else {
+				exec(t, conn, "truncate "+table+" cascade")
+			}
+		}
+		if _, err := undo(deadline(t), m); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if left := dump(t, at); left != "" {
+		t.Errorf("going down leaves\n%s", left)
+	}
+	if left := values[string](t, conn, "select defaclacl::text from pg_default_acl"); len(left) > 0 {
+		t.Errorf("going down leaves default privileges %v", left)
+	}
+	if err := migrateUp(deadline(t), at); err != nil {
+		t.Fatal(err)
+	}
+	wantSchema(t, at)
+	wantPrivileges(t, conn, nil, nil)
+}
+
+// restores undo the keepers that truncating the table does not.
+var restores = map[string]string{
+	"core.retention_policies": "update core.retention_policies set active_ttl_days = 365 where subject = 'operator_action'",
+	"core.paused_types":       "truncate core.paused_types, core.operator_actions",
+}
+
+// Another program's goose table is not taken for ours, and ours is not in its way; public may be absent.
+func TestMigrateBesideAnotherProgram(t *testing.T) {
+	t.Parallel()
+	for name, before := range map[string]string{
+		"another goose table": `create table public.goose_db_version (id serial primary key, version_id bigint not null, is_applied boolean not null, tstamp timestamp default now());
+			insert into public.goose_db_version (version_id, is_applied) select i, true from generate_series(0, 200) i`,
+		"no schema public":                "drop schema public",
+		"a schema public of others":       "revoke all on schema public from public; alter schema public owner to pg_database_owner",
+		"a schema that goose is to use":   "create schema spectral_goose",
+		"a search_path that leads astray": "create schema astray; do $$ begin execute format('alter database %I set search_path = astray', current_database()); end $$",
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			at := pgtest.NewEmpty(t)
+			exec(t, pgtest.Conn(t, at), before)
+			if err := migrateUp(deadline(t), at); err != nil {
+				t.Fatal(err)
+			}
+			wantSchema(t, at)
+			conn := pgtest.Conn(t, at)
+			if name == "another goose table" && value[int](t, conn, "select count(*) from public.goose_db_version") != 201 {
+				t.Error("the other program's table was written to")
+			}
+			login := pgtest.Login(t, at, "spectral_worker")
+			if err := app.CheckDatabase(deadline(t), &app.Settings{DatabaseURL: login, PoolURL: login}); err != nil {
+				t.Errorf("a worker's check of the database: %v", err)
+			}
+		})
+	}
+}
+
+// Until the first release, migrations are edited in place: a database of other ones is refused, by migrators and workers.
+func TestAnotherEditionIsRefused(t *testing.T) {
+	t.Parallel()
+	at := pgtest.New(t)
+	exec(t, pgtest.Conn(t, at), "comment on schema core is 'Edition 0123456789abcdef'")
+	login := pgtest.Login(t, at, "spectral_worker")
+	_, err := app.NewMigrator(deadline(t), at, slog.New(slog.DiscardHandler))
+	for _, err := range []error{err, app.CheckDatabase(deadline(t), &app.Settings{DatabaseURL: login, PoolURL: login})} {
+		if !errors.Is(err, app.ErrOtherEdition) || !strings.Contains(err.Error(), "0123456789abcdef") || strings.Contains(err.Error(), "\n") {
+			t.Errorf("another edition: %v", err)
+		}
+	}
+}
+
+// together runs work n times at once and reports every error.
+func together(t *testing.T, n int, work func(ctx context.Context, i int) error) {
+	t.Helper()
+	ctx := deadline(t)
+	start, done := make(chan struct{}), make(chan error)
+	for i := range n {
+		go func() {
+			<-start
+			done <- work(ctx, i)
+		}()
+	}
+	close(start)
+	for range n {
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+func TestMigratorsTogether(t *testing.T) {
+	t.Parallel()
+	at := pgtest.NewEmpty(t)
+	together(t, 10, func(ctx context.Context, _ int) error { return migrateUp(ctx, at) })
+	wantSchema(t, at)
+}
+
+// Roles and memberships belong to the cluster: migrators of ten databases create them at once. A
+// lock on the catalog lets all of them look, and find nothing, before any of them may write.
+func TestMigratorsOfTenDatabases(t *testing.T) {
+	t.Parallel()
+	s := server(t)
+	admin := pgtest.Conn(t, s.URL("postgres"))
+	for _, catalog := range []string{"pg_authid", "pg_auth_members"} {
+		address := func(i int) string { return s.URL(fmt.Sprintf("%s_%d", catalog, i)) }
+		for i := range 10 {
+			exec(t, admin, fmt.Sprintf("create database %s_%d", catalog, i))
+		}
+		holder := begin(t, pgtest.Conn(t, s.URL("postgres")))
+		exec(t, holder, "lock table "+catalog+" in exclusive mode")
+		released := make(chan struct{})
+		go func() {
+			defer close(released)
+			// not all ten, so that a slow machine stays within the lock_timeout of the first
+			waitFor(t, admin, "select count(*) >= 5 from pg_locks where relation = '"+catalog+"'::regclass and not granted")
+			_ = holder.Rollback(context.Background())
+		}()
+		together(t, 10, func(ctx context.Context, i int) error { return migrateUp(ctx, address(i)) })
+		<-released
+		for i := range 10 {
+			wantSchema(t, address(i))
+			wantPrivileges(t, pgtest.Conn(t, address(i)), nil, nil)
+		}
+		// the second round has the roles and creates the memberships
+		exec(t, admin, "revoke spectral_platform, spectral_worlds from spectral_worker; revoke spectral_publisher from spectral_platform, spectral_worlds")
+	}
+}
+
+// A migrator whose session ends in the middle of a step leaves nothing half done, and holds up no later one.
+func TestKilledMigrator(t *testing.T) {
+	t.Parallel()
+	pgtest.New(t) // the roles are there: the first step waits for nothing else
+	at := pgtest.NewEmpty(t)
+	conn := pgtest.Conn(t, at)
+	// the step that makes the default privileges changes a row of this catalog: it waits for us
+	holder := begin(t, pgtest.Conn(t, at))
+	exec(t, holder, "lock table pg_default_acl in exclusive mode")
+	killed := inBackground(t, migrator(t, at, steps(t, nil), slog.New(slog.DiscardHandler)))
+	waitFor(t, conn, lockWaits("pg_default_acl"))
+	exec(t, conn, "select pg_terminate_backend(pid) from pg_locks where relation = 'pg_default_acl'::regclass and not granted"+
+		" and database = (select oid from pg_database where datname = current_database())")
+	if err := <-killed; err == nil {
+		t.Fatal("a migrator whose session was ended reports success")
+	}
+	if left := dump(t, at); left != "" {
+		t.Errorf("the step that was cut short leaves\n%s", left)
+	}
+	finish(t, holder)
+	if err := migrateUp(deadline(t), at); err != nil {
+		t.Fatal(err)
+	}
+	wantSchema(t, at)
+}
+
+// waitFor asks, as fast as the server answers, until the answer is yes.
+func waitFor(t *testing.T, q querier, question string) {
+	t.Helper()
+	for ctx := deadline(t); ; {
+		var yes bool
+		if err := q.QueryRow(ctx, question).Scan(&yes); err != nil {
+			t.Errorf("%s: %v", question, err)
+			return
+		}
+		if yes {
+			return
+		}
+	}
+}
+
+// buildWaits says that the build of an index has waited for a snapshot for longer than for a lock that others queue behind.
+const buildWaits = `select exists (select from pg_stat_activity where datname = current_database() and query like 'create index concurrently%'
+	and wait_event = 'virtualxid' and clock_timestamp() - query_start > interval '1 second')`
+
+// A step that does not get its lock must not keep publishers waiting behind it: it gives up quickly, and is tried again until a
+// long transaction has ended.
+func TestAMigrationWaitsWithoutBlockingPublishers(t *testing.T) {
+	t.Parallel()
+	at := pgtest.New(t)
+	long := begin(t, pgtest.Conn(t, at))
+	exec(t, long, "select count(*) from core.outbox")
+	var log bytes.Buffer // read when it is done
+	migrated := inBackground(t, migrator(t, at, steps(t, map[string]string{"90001_core_column.sql": column}), slog.New(slog.NewTextHandler(&log, nil))))
+	publisher, watcher := pgtest.Conn(t, at), pgtest.Conn(t, at)
+	exec(t, publisher, "set statement_timeout = '2s'")
+	for range 2 { // turns
+		waitFor(t, watcher, lockWaits("core.outbox"))
+		exec(t, publisher, "select core.outbox_publish('worlds.world_model_card.published', 'worlds', '{\"card_id\": \"c\", \"version\": 1, \"title\": \"t\"}')")
+		waitFor(t, watcher, "select not ("+strings.TrimPrefix(lockWaits("core.outbox"), "select ")+")")
+	}
+	finish(t, long)
+	if err := <-migrated; err != nil {
+		t.Fatal(err)
+	}
+	if !strings.Contains(log.String(), "workers doctor snapshots") {
+		t.Errorf("the log of the waiting migrator says %q", log.String())
+	}
+	if !value[bool](t, watcher, hasColumn) {
+		t.Error("the column is not there")
+	}
+}
+
+// A step that builds an index runs in no transaction. It waits for a lock in turns, and for others' snapshots for as long as it
+// takes, since no one queues behind that. What a build that was cut short left is dropped first.
+func TestAnIndexWaitsWithoutBlockingPublishers(t *testing.T) {
+	t.Parallel()
+	at := pgtest.New(t)
+	exec(t, pgtest.Conn(t, at), "create index operator_actions_more on core.operator_actions (id)")
+	reader, snapshot, watcher := begin(t, pgtest.Conn(t, at)), begin(t, pgtest.Conn(t, at)), pgtest.Conn(t, at)
+	exec(t, reader, "select count(*) from core.operator_actions")
+	migrated := inBackground(t, migrator(t, at, steps(t, map[string]string{"90001_core_index.sql": index}), slog.New(slog.DiscardHandler)))
+	const waiting = "exists (select from pg_locks where database = (select oid from pg_database where datname = current_database()) and not granted" +
+		" and relation in ('core.operator_actions'::regclass, 'core.operator_actions_more'::regclass))"
+	for range 2 { // turns
+		waitFor(t, watcher, "select "+waiting)
+		waitFor(t, watcher, "select not "+waiting)
+	}
+	exec(t, snapshot, "set transaction isolation level repeatable read; select count(*) from core.event_types")
+	finish(t, reader)
+	waitFor(t, watcher, buildWaits)
+	finish(t, snapshot)
+	if err := <-migrated; err != nil {
+		t.Fatal(err)
+	}
+	if !value[bool](t, watcher, hasIndex) {
+		t.Error("the index is not there, or not the new one")
+	}
+}
+
+// A step down waits as one up does. If another session undoes the step, no further one is undone.
+func TestAStepDownWaitsWithoutBlockingPublishers(t *testing.T) {
+	t.Parallel()
+	for name, undoneByAnother := range map[string]bool{"and is undone": false, "and another session undoes it": true} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			at, ctx := pgtest.New(t), deadline(t)
+			watcher := pgtest.Conn(t, at)
+			m := migrator(t, at, steps(t, map[string]string{"90001_core_column.sql": column}), slog.New(slog.DiscardHandler))
+			if _, err := m.Up(ctx, pgtest.Generation); err != nil {
+				t.Fatal(err)
+			}
+			long := begin(t, pgtest.Conn(t, at))
+			exec(t, long, "select count(*) from core.outbox")
+			undone := make(chan error, 1)
+			go func() {
+				_, err := undo(ctx, m)
+				undone <- err
+			}()
+			waitFor(t, watcher, lockWaits("core.outbox"))
+			if undoneByAnother {
+				exec(t, watcher, "delete from spectral_goose.goose_db_version where version_id = 90001")
+			}
+			finish(t, long)
+			err := <-undone
+			// the first turn may still have got its lock
+			if refused := err != nil && strings.Contains(err.Error(), "the newest step is not 90001 any more, but 12"); err != nil && !(refused && undoneByAnother) {
+				t.Errorf("it says %v", err)
+			}
+			if newest := value[int](t, watcher, "select max(version_id) from spectral_goose.goose_db_version"); newest != 12 {
+				t.Errorf("the newest step is %d", newest)
+			}
+		})
+	}
+}
+
+// Managed Postgres gives no superuser: the owner of the database, who may create roles, migrates.
+func TestMigrateWithoutSuperuser(t *testing.T) {
+	t.Parallel()
+	s := server(t)
+	admin := pgtest.Conn(t, s.URL("postgres"))
+	exec(t, admin, "create role migrator login createrole password 'test'")
+	exec(t, admin, "create database ours owner migrator")
+	at := as(t, s.URL("ours"), "migrator")
+	if err := migrateUp(deadline(t), at); err != nil {
+		t.Fatal(err)
+	}
+	wantSchema(t, at)
+	wantPrivileges(t, pgtest.Conn(t, at), nil, nil)
+
+	migrator := pgtest.Conn(t, at)
+	exec(t, migrator, "create role worker login password 'test' in role spectral_worker")
+	exec(t, migrator, "create role producer login password 'test' in role spectral_worlds")
+	if err := app.CheckDatabase(deadline(t), &app.Settings{DatabaseURL: as(t, at, "worker"), PoolURL: as(t, at, "worker")}); err != nil {
+		t.Errorf("a worker's check of the database: %v", err)
+	}
+	producer := pgtest.Conn(t, as(t, at, "producer"))
+	exec(t, migrator, "select core.generation_announce(1)")
+	exec(t, producer, "select core.outbox_publish('worlds.world_model_card.published', 'worlds', '{\"card_id\": \"c\", \"version\": 1, \"title\": \"t\"}')")
+	worker := pgtest.Conn(t, as(t, at, "worker"))
+	exec(t, worker, "set role spectral_worker")
+	if n := value[int](t, worker, `with claimed as (select * from core.outbox_claim(1, 'worlds.world_model_card.published', 10, '-infinity', gen_random_uuid(), false))
+		select core.outbox_deliver(array_agg(event_id), array_agg(occurred_at)) from claimed`); n != 1 {
+		t.Errorf("%d events delivered, want 1", n)
+	}
+	if err := migrateUp(deadline(t), at); err != nil {
+		t.Errorf("migrating again: %v", err)
+	}
+
+	// another such owner did not create the roles: from 16 on it needs a grant, and is told which
+	exec(t, admin, "create role another login createrole password 'test'")
+	exec(t, admin, "create database theirs owner another")
+	at = as(t, s.URL("theirs"), "another")
+	err := migrateUp(deadline(t), at)
+	var pg *pgconn.PgError
+	if errors.As(err, &pg) && pg.Code == denied {
+		exec(t, admin, pg.Hint)
+		err = migrateUp(deadline(t), at)
+	}
+	if err != nil {
+		t.Errorf("migrating a database of another owner: %v", err)
+	}
+	wantSchema(t, at)
+}
+
+// as is the address for another login of password test.
+func as(t *testing.T, at, login string) string {
+	t.Helper()
+	u, err := url.Parse(at)
+	if err != nil {
+		t.Fatal(err)
+	}
+	u.User = url.UserPassword(login, "test")
+	return u.String()
+}
