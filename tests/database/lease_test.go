@@ -1,7 +1,6 @@
 package database_test
 
 import (
-	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -837,40 +836,5 @@ func TestWhatComesBackTakesItsIDBeforeTheTime(t *testing.T) {
 		from unnest($1::uuid[], $2::timestamptz[], $3::uuid[]) as l(id, at, token)`, prepare(false)...)
 	if err == nil || !strings.Contains(err.Error(), "before the id is taken") {
 		t.Errorf("the clock is not noticed: %v", err)
-	}
-}
-
-// Going down asks for what is in flight to end first, for it would lose who holds it.
-func TestDownRefusesWhileEventsAreInFlight(t *testing.T) {
-	t.Parallel()
-	d := setup(t)
-	migrator := newMigrator(t, d.at)
-	d.rows(t, 2, "")
-	l := leaseRows(t, d.admin, "p_worker => '"+worker1+"'")[0]
-	err := down(t, migrator)
-	if err == nil || !strings.Contains(err.Error(), "in flight") || !strings.Contains(err.Error(), "stop the workers, and reap what they leave") {
-		t.Fatalf("going down with a row in flight: %v", err)
-	}
-	if !d.holds(t, 1, "o.status = 'in_flight' and o.claim_token = '"+l.ClaimToken.String()+"' and o.claimed_by = '"+worker1+"'") {
-		t.Errorf("the row is %v", d.row(t, 1))
-	}
-	// what ends it is still there
-	if have := values[uuid.UUID](t, d.admin, "select core.outbox_release($1, $2, $3)", named([]lease{l})...); !slices.Equal(have, []uuid.UUID{l.ClaimToken}) {
-		t.Errorf("the lease is lost: %v", have)
-	}
-	for value[bool](t, d.admin, "select exists (select from pg_attribute where attrelid = 'core.outbox'::regclass and attname = 'lease_seconds' and not attisdropped)") {
-		if _, err := undo(deadline(t), migrator); err != nil {
-			t.Fatalf("going down with nothing in flight: %v", err)
-		}
-		exec(t, d.admin, "select core.workers_lost(2)") // an older build gives its verdicts
-	}
-	if err := migrateUp(deadline(t), d.at); err != nil {
-		t.Fatal(err)
-	}
-	wantSchema(t, d.at)
-	again := leaseRows(t, d.admin, "p_limit => 9")
-	slices.SortFunc(again, func(a, b lease) int { return cmp.Compare(numberOf(a.EventID), numberOf(b.EventID)) })
-	if !slices.Equal(numbers(again), []int{1, 2}) || again[0].Attempts != 1 {
-		t.Errorf("then %+v are leased", again)
 	}
 }

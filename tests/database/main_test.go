@@ -5,13 +5,10 @@ import (
 	"errors"
 	"flag"
 	"fmt"
-	"io/fs"
 	"log/slog"
 	"os"
-	"path/filepath"
 	"strings"
 	"testing"
-	"testing/fstest"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -19,7 +16,6 @@ import (
 	"github.com/jackc/pgx/v5/stdlib"
 	"github.com/pressly/goose/v3"
 
-	"spectral/db"
 	"spectral/internal/app"
 	"spectral/internal/app/embeddedpg"
 	"spectral/tests/pgtest"
@@ -130,19 +126,8 @@ func migrateUp(ctx context.Context, url string) error {
 // migrateMore runs one more migration on a migrated database.
 func migrateMore(t *testing.T, url, up string) {
 	t.Helper()
-	files := fstest.MapFS{"99999_core_more.sql": {Data: []byte("-- +goose Up\n-- +goose StatementBegin\n" +
-		up + ";\n-- +goose StatementEnd\nreset role;\n-- +goose Down\nselect 1;\n")}}
-	names, err := fs.Glob(db.Migrations, "migrations/*.sql")
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, name := range names {
-		content, err := fs.ReadFile(db.Migrations, name)
-		if err != nil {
-			t.Fatal(err)
-		}
-		files[filepath.Base(name)] = &fstest.MapFile{Data: content}
-	}
+	files := steps(t, map[string]string{"99999_core_more.sql": "-- +goose Up\n-- +goose StatementBegin\n" +
+		up + ";\n-- +goose StatementEnd\nreset role;\n-- +goose Down\nselect 1;\n"})
 	config, err := pgx.ParseConfig(url)
 	if err != nil {
 		t.Fatal(err)

@@ -206,7 +206,7 @@ func TestDownLosesNothing(t *testing.T) {
 // restores undo the keepers that truncating the table does not.
 var restores = map[string]string{
 	"core.retention_policies": "update core.retention_policies set active_ttl_days = 365 where subject = 'operator_action'",
-	"core.paused_types":       "truncate core.paused_types, core.operator_actions",
+	"platform.agent_tasks":    "truncate platform.agent_tasks, platform.conversations",
 }
 
 // Another program's goose table is not taken for ours, and ours is not in its way; public may be absent.
