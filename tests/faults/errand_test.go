@@ -9,12 +9,9 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/google/uuid"
-	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgxpool"
 
 	"spectral/internal/core/events"
 	"spectral/tests/faults/ledger"
@@ -43,12 +40,8 @@ func (e errand) time() time.Duration { return time.Duration(e.Takes) * time.Micr
 // What the runner may be told to do beside, or instead of, taking its time; each is also a prefix of the key.
 // Exit and kill are those of a deed.
 const (
-	doAwait   = "await"   // goes on when the test opens its gate
-	doIgnore  = "ignore"  // the same, and does not look at its context
-	doEndless = "endless" // goes on until it is stopped
-	doBalk    = "balk"    // fails once
-	doHog     = "hog"     // takes its time with a connection of the pool that dispatches
-	doCall    = "call"    // takes its time with a connection of a pool of its own
+	doAwait = "await" // goes on when the test opens its gate
+	doBalk  = "balk"  // fails once
 )
 
 func errandContract() events.Contract {
@@ -66,8 +59,6 @@ type errands struct {
 	Timeout     time.Duration
 	Retries     int
 	Grace       time.Duration
-	Calls       string // the URL that calls go to
-	MaxCalls    int32  // at once
 }
 
 func (r errands) diary() ledger.Diary { return ledger.Diary(filepath.Join(r.Dir, "diary")) }
@@ -97,10 +88,10 @@ func readErrands() (r errands, err error) {
 	return r, err
 }
 
-func (r errands) subscription(g events.Generation, worker uuid.UUID, pool func() *pgxpool.Pool) events.Subscription {
+func (r errands) subscription(g events.Generation, worker uuid.UUID) events.Subscription {
 	retry := &events.RetryPolicy{MaxRetries: r.Retries, Base: time.Millisecond, Multiplier: 1, Cap: time.Millisecond}
 	register := func(name string) events.Registration {
-		x := &executor{errands: r, name: name, worker: worker, pool: pool}
+		x := &executor{errands: r, name: name, worker: worker}
 		return events.Registration{Name: name, Retry: retry, Timeout: r.Timeout, Executor: x}
 	}
 	s := events.Subscription{
@@ -118,10 +109,6 @@ type executor struct {
 	errands
 	name   string
 	worker uuid.UUID
-	pool   func() *pgxpool.Pool // that dispatches
-
-	mu    sync.Mutex
-	calls *pgxpool.Pool // its own
 }
 
 var (
@@ -163,25 +150,12 @@ func (x *executor) run(ctx context.Context, d errand) error {
 	switch d.Do {
 	case doAwait:
 		return x.await(ctx, d.Key)
-	case doIgnore:
-		return x.await(context.WithoutCancel(ctx), d.Key)
-	case doEndless:
-		<-ctx.Done()
-		return context.Cause(ctx)
 	case doBalk:
 		balked, err := os.OpenFile(filepath.Join(x.Dir, "balked-"+d.Key), os.O_CREATE|os.O_EXCL, 0o600)
 		if err == nil {
 			return errors.Join(errBalked, balked.Close())
 		}
 		return take(ctx, d.time())
-	case doHog:
-		return occupy(ctx, x.pool(), d.time())
-	case doCall:
-		calls, err := x.ownPool(ctx)
-		if err != nil {
-			return err
-		}
-		return occupy(ctx, calls, d.time())
 	default:
 		return take(ctx, d.time())
 	}
@@ -197,30 +171,6 @@ func take(ctx context.Context, d time.Duration) error {
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	}
-}
-
-// occupy takes time with a connection.
-func occupy(ctx context.Context, pool *pgxpool.Pool, d time.Duration) error {
-	return pool.AcquireFunc(ctx, func(conn *pgxpool.Conn) error {
-		_, err := conn.Exec(ctx, "select pg_catalog.pg_sleep($1)", d.Seconds())
-		return err
-	})
-}
-
-func (x *executor) ownPool(ctx context.Context) (*pgxpool.Pool, error) {
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	if x.calls != nil {
-		return x.calls, nil
-	}
-	config, err := pgxpool.ParseConfig(x.Calls)
-	if err != nil {
-		return nil, err
-	}
-	config.MaxConns = x.MaxCalls
-	config.ConnConfig.DefaultQueryExecMode = pgx.QueryExecModeExec
-	x.calls, err = pgxpool.NewWithConfig(context.WithoutCancel(ctx), config)
-	return x.calls, err
 }
 
 // await waits for a gate. Not through the database, with which this is to have nothing to do.

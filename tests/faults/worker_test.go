@@ -164,7 +164,6 @@ func work(ctx context.Context) (err error) {
 	worker := uuid.New()
 	grace := app.ShutdownGrace
 	subscription := deedSubscription(s.Generation)
-	var pool *pgxpool.Pool
 	switch os.Getenv(workerVariable) {
 	case lone:
 		subscription.CoHandlers = nil
@@ -173,14 +172,15 @@ func work(ctx context.Context) (err error) {
 		if err != nil {
 			return err
 		}
-		subscription = run.subscription(s.Generation, worker, func() *pgxpool.Pool { return pool })
+		subscription = run.subscription(s.Generation, worker)
 		grace = run.Grace
 	}
 	poolConfig, err := postgres.PoolConfig(s.PoolURL, postgres.Connections(subscription))
 	if err != nil {
 		return err
 	}
-	if pool, err = pgxpool.NewWithConfig(ctx, poolConfig); err != nil {
+	pool, err := pgxpool.NewWithConfig(ctx, poolConfig)
+	if err != nil {
 		return err
 	}
 	defer postgres.ClosePool(pool)

@@ -4,7 +4,8 @@ package integration_test
 
 import (
 	"context"
-	"sync/atomic"
+	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -13,144 +14,84 @@ import (
 	"spectral/tests/pgtest"
 )
 
-// One ending that takes all it may, or more, costs those that are settled beside it neither their leases nor another
-// execution, whatever it waits for.
-func TestOneEndingCostsNoNeighbourItsLease(t *testing.T) {
-	const all, slow = 12, 4
-	for _, c := range []struct {
-		name  string
-		hold  string                                      // what somebody does for the time, about its event
-		does  func(context.Context, events.Tx, int) error // what its completion does, in its so-manieth call
-		fails bool                                        // at first
-	}{
-		{name: "it takes long", does: func(ctx context.Context, tx events.Tx, _ int) error {
-			_, err := tx.Exec(ctx, "select pg_catalog.pg_sleep(2.4)") // of three
-			return err
-		}},
-		{name: "it waits for a lock", fails: true, hold: "update platform.contended set n = n where $1::uuid is not null",
-			does: func(ctx context.Context, tx events.Tx, _ int) error {
-				_, err := tx.Exec(ctx, "update platform.contended set n = n")
-				return err
-			}},
-		{name: "it does not look at its context", fails: true, does: func(_ context.Context, _ events.Tx, call int) error {
-			if call <= 2 { // beside others, and by itself
-				<-t.Context().Done()
-			}
-			return nil
-		}},
-		{name: "its COMMIT waits", fails: true, hold: "insert into platform.numbers select 4 where $1::uuid is not null",
-			does: func(ctx context.Context, tx events.Tx, _ int) error {
-				_, err := tx.Exec(ctx, "insert into platform.numbers values (4)")
-				return err
-			}},
-		{name: "its row is locked", hold: "select from core.outbox where id = $1 for update"},
-		{name: "its key is held", hold: `insert into core.event_handled (handler_name, idempotency_key, event_id, event_type, content_class)
-			select '` + worker1 + `', idempotency_key, id, event_type, content_class from core.outbox where id = $1`},
-	} {
-		t.Run(c.name, func(t *testing.T) {
-			b := setupAlone(t, 4*patience) // leases of seconds
-			b.exec("create table platform.contended (n int); insert into platform.contended values (1); grant all on platform.contended to spectral_platform")
-			b.exec("create table platform.numbers (n int unique deferrable initially deferred); grant all on platform.numbers to spectral_platform")
-			g := newGate()
-			t.Cleanup(g.letOn)
-			var executed [all]atomic.Int32
-			var calls atomic.Int32
-			s := leasing(6*time.Second, executor(worker1, func(ctx context.Context, e events.Envelope) (events.Completion, error) {
-				executed[payloadN(e)].Add(1)
-				return func(ctx context.Context, tx events.Tx) error {
-					if payloadN(e) == slow && c.does != nil {
-						if err := c.does(ctx, tx, int(calls.Add(1))); err != nil {
-							return err
-						}
-					}
-					return effect(worker1)(ctx, tx, e)
-				}, g.pass(ctx)
-			}))
-			s.Concurrency = all
-			l := b.listen(time.Second, s)
-			published := b.publishMany(all)
-			g.awaitAll(t, all)
-			holder := pgtest.Conn(t, b.url)
-			_, err := holder.Exec(b.ctx, "begin")
-			must(t, err)
-			if c.hold != "" {
-				_, err := holder.Exec(b.ctx, c.hold, published[slow].EventID)
-				must(t, err)
-			}
-			// the next renewals find the rows locked
-			b.eventually("the first renewal is near", func() bool {
-				return one[bool](b, "select clock_timestamp() > max(claimed_at) + interval '1.8 s' from core.outbox")
-			})
-			g.letOn()
-			delivered, failed := 0, 0
-			for delivered+failed < all && (delivered < all-1 || c.hold == "" || c.fails) {
-				switch s := l.next(); s.Outcome {
-				case postgres.Delivered:
-					delivered++
-				case postgres.Retried:
-					if failed++; payloadN(s.Envelope) != slow {
-						t.Errorf("%+v", s)
-					}
-				default:
-					t.Fatalf("%+v", s)
-				}
-			}
-			_, err = holder.Exec(b.ctx, "rollback")
-			must(t, err)
-			l.delivered(all - delivered)
-			b.wantEffects(map[string]int{worker1: all})
-			for n := range executed {
-				times := 1
-				if n == slow && c.fails {
-					times = 2
-				}
-				if n == slow && c.hold != "" && !c.fails {
-					continue // its own may be lost: nobody can renew it
-				}
-				b.wantRow(published[n].EventID, "delivered", times)
-				if ran := int(executed[n].Load()); ran != times {
-					t.Errorf("event %d was executed %d times, want %d", n, ran, times)
-				}
-				if crashes := one[int](b, "select crashes from core.outbox where id = $1", published[n].EventID); crashes > 0 {
-					t.Errorf("the lease of event %d ran out", n)
-				}
-			}
-			if class := b.row(published[slow].EventID).Failures[worker1].Class; c.fails && class != "TimeoutError" {
-				t.Errorf("its failure is %q", class)
-			}
-		})
+// One that goes on after its timeout is left behind, and its place is free again.
+func TestLeasedWorkThatIgnoresItsContextIsAbandoned(t *testing.T) {
+	b := setup(t)
+	forever := make(chan struct{})
+	t.Cleanup(func() { close(forever) })
+	heedless := executor(worker1, func(_ context.Context, e events.Envelope) (events.Completion, error) {
+		if payloadN(e) == 13 {
+			<-forever
+		}
+		return completion(worker1, e), nil
+	})
+	heedless.Timeout, heedless.Retry = 100*time.Millisecond, &events.RetryPolicy{Base: time.Millisecond, Multiplier: 1, Cap: time.Millisecond}
+	s := leasing(time.Minute, heedless)
+	s.Concurrency = 1
+	l := b.listen(never, s)
+	bad, good := event(13), event(1)
+	b.publish(bad, good)
+	var outcomes []postgres.Outcome
+	for range 2 {
+		outcomes = append(outcomes, l.next().Outcome)
+	}
+	if fmt.Sprint(outcomes) != "[failed delivered]" {
+		t.Fatal(outcomes)
+	}
+	if r := b.wantRow(bad.EventID, "failed", 1); r.Failures[worker1].Class != "TimeoutError" {
+		t.Fatalf("%+v", r)
 	}
 }
 
-// A row that somebody has locked whenever its lease was to be renewed is renewed soon after.
-func TestALockedRowIsRenewedSoon(t *testing.T) {
-	b := setupAlone(t, 4*patience)
-	g := newGate()
-	t.Cleanup(g.letOn)
-	l := b.listen(time.Second, leasing(6*time.Second, gated(worker1, g)))
+// A claim that ends because of its size is not taken for the end of what there is.
+func TestLargeEventsFillEveryPlace(t *testing.T) {
+	b := setup(t)
+	g := b.newGate()
+	s := leasing(time.Minute, gated(worker1, g))
+	s.Concurrency = 40
+	l := b.listen(never, s)
+	var all []events.Envelope
+	for range 40 {
+		e := event(1)
+		e.Payload = []byte(`{"n": 1, "large": "` + strings.Repeat("x", 1_000_000) + `"}`)
+		all = append(all, e)
+	}
+	b.publish(all...)
+	g.awaitAll(t, len(all))
+	g.letOn()
+	l.delivered(len(all))
+}
+
+// The server has the COMMIT, which ignores every cancellation, and its reply was lost.
+func TestStoppingReleasesNothingThatMayBeCommitted(t *testing.T) {
+	b := setup(t)
+	b.sockets = new(sockets)
+	b.exec(`create function public.wait() returns trigger language plpgsql as $$ begin
+			loop
+				begin
+					perform pg_advisory_xact_lock_shared(7);
+					return null;
+				exception when query_canceled or lock_not_available then null; -- as a COMMIT that waits for a standby
+				end;
+			end loop;
+		end $$;
+		create constraint trigger waits after insert on platform.effects deferrable initially deferred for each row execute function public.wait()`)
+	holder := pgtest.Conn(t, b.url)
+	_, err := holder.Exec(b.ctx, "select pg_advisory_lock(7)")
+	must(t, err)
+	l := b.newListener(never, pgtest.Generation, leasing(time.Minute, completing(worker1)))
+	l.start()
 	e := event(1)
 	b.publish(e)
-	g.awaitEntered(t)
-	holder := pgtest.Conn(t, b.url)
-	_, err := holder.Exec(b.ctx, "begin; select from core.outbox for update")
+	b.eventually("the COMMIT waits", func() bool {
+		return one[bool](b, `select exists (select from pg_locks l join pg_stat_activity a using (pid)
+			where not l.granted and l.locktype = 'advisory' and a.datname = current_database() and a.query ~* '^commit')`)
+	})
+	b.sockets.cut()
+	l.stopNow()
+	b.wantRow(e.EventID, "in_flight", 1)
+	_, err = holder.Exec(b.ctx, "select pg_advisory_unlock(7)")
 	must(t, err)
-	claimed := one[time.Time](b, "select claimed_at from core.outbox")
-	after := func(lease string) func() bool {
-		return func() bool {
-			return one[bool](b, "select clock_timestamp() > $1::timestamptz + $2::text::interval", claimed, lease)
-		}
-	}
-	b.eventually("two renewals came to nothing", after("4.2 s"))
-	if renewed := one[time.Time](b, "select claimed_at from core.outbox"); !renewed.Equal(claimed) {
-		t.Fatal("it was renewed while it was locked")
-	}
-	_, err = holder.Exec(b.ctx, "rollback")
-	must(t, err)
-	b.eventually("its lease would be over", after("6.5 s"))
-	g.letOn()
-	l.delivered(1)
-	b.wantRow(e.EventID, "delivered", 1)
-	if len(g.entered) > 0 {
-		t.Error("it was executed again")
-	}
+	b.eventually("it is committed", func() bool { return b.row(e.EventID).Status == "delivered" })
+	b.wantEffects(map[string]int{worker1: 1})
 }

@@ -3,16 +3,23 @@ package integration_test
 import (
 	"context"
 	"errors"
-	"fmt"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 
 	"spectral/internal/core/events"
 	"spectral/internal/core/events/infrastructure/postgres"
 	"spectral/tests/pgtest"
+)
+
+const (
+	worker1 = "platform.test_worker"
+	worker2 = "worlds.test_worker"
 )
 
 // executor registers leased work under name, with quick retries.
@@ -20,16 +27,21 @@ func executor(name string, do events.ExecutorFunc) events.Registration {
 	return events.Registration{Name: name, Retry: quickly, Executor: do}
 }
 
-// completing is leased work that does nothing but leave its effect.
-func completing(name string) events.Registration {
-	return executor(name, func(_ context.Context, e events.Envelope) (events.Completion, error) {
-		return completion(name, e), nil
-	})
-}
-
 // completion leaves the effect of a handler.
 func completion(name string, e events.Envelope) events.Completion {
 	return func(ctx context.Context, tx events.Tx) error { return effect(name)(ctx, tx, e) }
+}
+
+// completing is leased work that does nothing but leave its effect.
+func completing(name string) events.Registration {
+	return executor(name, func(_ context.Context, e events.Envelope) (events.Completion, error) { return completion(name, e), nil })
+}
+
+// gated is leased work that waits at a gate before it leaves its effect.
+func gated(name string, g *gate) events.Registration {
+	return executor(name, func(ctx context.Context, e events.Envelope) (events.Completion, error) {
+		return completion(name, e), g.pass(ctx)
+	})
 }
 
 // leasing is a consumer of test events that works on eight at once.
@@ -39,276 +51,11 @@ func leasing(lease time.Duration, handlers ...events.Registration) events.Subscr
 	return s
 }
 
-const (
-	worker1 = "platform.test_worker"
-	worker2 = "worlds.test_worker"
-)
-
-func TestLeasedWorkIsSettledOnce(t *testing.T) {
-	b := setup(t)
-	l := b.listen(never, leasing(time.Minute, completing(worker1), completing(worker2)))
-	for range 5 {
-		b.publishMany(20)
-	}
-	l.delivered(100)
-	b.wantEffects(map[string]int{worker1: 100, worker2: 100})
-	if n := one[int](b, `select count(*) from core.outbox where status = 'delivered' and attempts = 1 and claim_token is null
-		and claimed_by is null and lease_handler is null and delivered_at >= claimed_at`); n != 100 {
-		t.Fatalf("%d of 100 rows are as they should be", n)
-	}
-}
-
-func TestLeasedWorkRunsOutsideAnyTransaction(t *testing.T) {
-	b := setup(t)
+// newGate that opens at the end of the test at the latest.
+func (b *bundle) newGate() *gate {
 	g := newGate()
-	t.Cleanup(g.letOn)
-	l := b.listen(never, leasing(time.Minute, executor(worker1, func(ctx context.Context, e events.Envelope) (events.Completion, error) {
-		return completion(worker1, e), g.pass(ctx)
-	})))
-	e := event(1)
-	b.publish(e)
-	g.awaitEntered(t)
-	b.wantRow(e.EventID, "in_flight", 1)
-	b.eventually("no transaction is open while the work goes on", func() bool {
-		return one[int](b, `select count(*) from pg_stat_activity where datname = current_database() and application_name = 'workers' and state <> 'idle'`) == 0
-	})
-	if h := one[string](b, "select lease_handler from core.outbox where id = $1", e.EventID); h != worker1 {
-		t.Fatalf("at work is %q", h)
-	}
-	g.letOn()
-	l.delivered(1)
-	b.wantEffects(map[string]int{worker1: 1})
-}
-
-// Of several handlers the one that fails is retried, and only it.
-func TestLeasedCoHandlersFailApart(t *testing.T) {
-	b := setup(t)
-	var tries, ran atomic.Int32
-	l := b.listen(never, leasing(time.Minute,
-		executor(worker1, func(_ context.Context, e events.Envelope) (events.Completion, error) {
-			if tries.Add(1) <= 2 {
-				return nil, errRefusing
-			}
-			return completion(worker1, e), nil
-		}),
-		executor(worker2, func(_ context.Context, e events.Envelope) (events.Completion, error) {
-			ran.Add(1)
-			return completion(worker2, e), nil
-		})))
-	e := event(1)
-	b.publish(e)
-	attempts := make(map[int]postgres.Outcome)
-	for range 3 { // in any order: what follows at once may be reported first
-		s := l.next()
-		attempts[s.Attempts] = s.Outcome
-	}
-	if attempts[1] != postgres.Retried || attempts[2] != postgres.Retried || attempts[3] != postgres.Delivered {
-		t.Fatalf("%v", attempts)
-	}
-	b.wantRow(e.EventID, "delivered", 3)
-	b.wantEffects(map[string]int{worker1: 1, worker2: 1})
-	if ran.Load() != 1 {
-		t.Fatalf("the handler that succeeded ran %d times", ran.Load())
-	}
-}
-
-func TestLeasedFailures(t *testing.T) {
-	for _, c := range []struct {
-		name     string
-		do       func(context.Context) error
-		complete func(context.Context, events.Tx) error
-		attempts int
-		class    string
-	}{
-		{name: "an error", do: func(context.Context) error { return errRefusing }, attempts: 6, class: "HandlerError"},
-		{name: "a terminal error", do: func(context.Context) error { return events.Terminal(errRefusing) }, attempts: 1, class: "TerminalError"},
-		{name: "a panic", do: func(context.Context) error { panic("no") }, attempts: 6, class: "PanicError"},
-		{name: "a timeout", do: func(ctx context.Context) error { <-ctx.Done(); return context.Cause(ctx) }, attempts: 6, class: "TimeoutError"},
-		{name: "a completion that fails", attempts: 6, class: "HandlerError",
-			complete: func(context.Context, events.Tx) error { return errRefusing }},
-		{name: "a completion that breaks a constraint", attempts: 1, class: "IntegrityError",
-			complete: func(ctx context.Context, tx events.Tx) error {
-				_, err := tx.Exec(ctx, "insert into platform.once values (1), (1)")
-				return err
-			}},
-		{name: "a completion that breaks a deferred constraint", attempts: 1, class: "IntegrityError",
-			complete: func(ctx context.Context, tx events.Tx) error {
-				_, err := tx.Exec(ctx, "insert into platform.later values (1), (1)")
-				return err
-			}},
-		{name: "a completion that swallows an error", attempts: 6, class: "AbortedTransaction",
-			complete: func(ctx context.Context, tx events.Tx) error {
-				_, _ = tx.Exec(ctx, "select 1 / 0")
-				return nil
-			}},
-		{name: "a completion that ends the transaction", attempts: 6, class: "HandlerError",
-			complete: func(ctx context.Context, tx events.Tx) error {
-				_, err := tx.Exec(ctx, "/**/ commit")
-				return err
-			}},
-		{name: "a completion that panics", attempts: 6, class: "PanicError",
-			complete: func(context.Context, events.Tx) error { panic("no") }},
-	} {
-		t.Run(c.name, func(t *testing.T) {
-			b := setup(t)
-			b.exec(`create table platform.once (n int primary key); create table platform.later (n int primary key deferrable initially deferred);
-				grant all on platform.once, platform.later to spectral_platform`)
-			failing := executor(worker1, func(ctx context.Context, e events.Envelope) (events.Completion, error) {
-				if c.do != nil {
-					return nil, c.do(ctx)
-				}
-				return func(ctx context.Context, tx events.Tx) error {
-					if err := effect(worker1)(ctx, tx, e); err != nil {
-						return err
-					}
-					return c.complete(ctx, tx)
-				}, nil
-			})
-			failing.Timeout = 500 * time.Millisecond
-			l := b.listen(never, leasing(time.Minute, failing))
-			e := event(1)
-			b.publish(e)
-			failed := 0
-			for range c.attempts { // two that follow closely may be reported in either order
-				if l.next().Outcome == postgres.Failed {
-					failed++
-				}
-			}
-			r := b.wantRow(e.EventID, "failed", c.attempts)
-			if failed != 1 || r.Failures[worker1].Class != c.class || !r.Failures[worker1].Parked {
-				t.Fatalf("failed %d times, %+v", failed, r)
-			}
-			if n := one[int](b, "select count(*) from platform.effects"); n > 0 || len(b.handledBy(e.EventID.String())) > 0 {
-				t.Fatal("its writes are kept")
-			}
-		})
-	}
-}
-
-// One that goes on after its timeout is left behind, and its place is free again.
-func TestLeasedWorkThatIgnoresItsContextIsAbandoned(t *testing.T) {
-	b := setup(t)
-	forever := make(chan struct{})
-	t.Cleanup(func() { close(forever) })
-	heedless := executor(worker1, func(_ context.Context, e events.Envelope) (events.Completion, error) {
-		if string(e.Payload) == `{"n": 13}` {
-			<-forever
-		}
-		return completion(worker1, e), nil
-	})
-	heedless.Timeout, heedless.Retry = 100*time.Millisecond, &events.RetryPolicy{Base: time.Millisecond, Multiplier: 1, Cap: time.Millisecond}
-	s := leasing(time.Minute, heedless)
-	s.Concurrency = 1
-	l := b.listen(never, s)
-	bad, good := event(13), event(1)
-	b.publish(bad, good)
-	var outcomes []postgres.Outcome
-	for range 2 {
-		outcomes = append(outcomes, l.next().Outcome)
-	}
-	if fmt.Sprint(outcomes) != "[failed delivered]" {
-		t.Fatal(outcomes)
-	}
-	if r := b.wantRow(bad.EventID, "failed", 1); r.Failures[worker1].Class != "TimeoutError" {
-		t.Fatalf("%+v", r)
-	}
-}
-
-// A key that is handled already is not worked on again, and neither completed.
-func TestLeasedWorkThatIsHandledIsNotExecuted(t *testing.T) {
-	b := setup(t)
-	var ran atomic.Int32
-	l := b.listen(never, leasing(time.Minute, executor(worker1, func(_ context.Context, e events.Envelope) (events.Completion, error) {
-		ran.Add(1)
-		return completion(worker1, e), nil
-	})))
-	first, second := event(1), event(2)
-	first.IdempotencyKey, second.IdempotencyKey = "same", "same"
-	b.publish(first)
-	l.delivered(1)
-	b.publish(second)
-	l.delivered(1)
-	b.wantRow(second.EventID, "delivered", 1)
-	b.wantEffects(map[string]int{worker1: 1})
-	if ran.Load() != 1 {
-		t.Fatalf("executed %d times", ran.Load())
-	}
-}
-
-// Twins that are worked on at once: whoever settles second concedes.
-func TestLeasedTwinsHaveOneEffect(t *testing.T) {
-	b := setup(t)
-	g := newGate()
-	l := b.listen(never, leasing(time.Minute, executor(worker1, func(ctx context.Context, e events.Envelope) (events.Completion, error) {
-		return completion(worker1, e), g.pass(ctx)
-	})))
-	var twins []events.Envelope
-	for n := range 6 {
-		e := event(n)
-		e.IdempotencyKey = "same"
-		twins = append(twins, e)
-	}
-	b.publish(twins...)
-	g.awaitAll(t, len(twins))
-	g.letOn()
-	l.delivered(len(twins))
-	b.wantEffects(map[string]int{worker1: 1})
-}
-
-// A lease goes on for as long as the work does.
-func TestLeasesAreRenewed(t *testing.T) {
-	b := setup(t)
-	g := newGate()
-	t.Cleanup(g.letOn)
-	l := b.listen(time.Second, leasing(1500*time.Millisecond, executor(worker1, func(ctx context.Context, e events.Envelope) (events.Completion, error) {
-		return completion(worker1, e), g.pass(ctx)
-	})))
-	e := event(1)
-	b.publish(e)
-	g.awaitEntered(t)
-	leased := one[time.Time](b, "select claimed_at from core.outbox where id = $1", e.EventID)
-	b.eventually("more than two lengths of the lease pass", func() bool {
-		return one[bool](b, "select claimed_at > $2::timestamptz + interval '4 s' from core.outbox where id = $1", e.EventID, leased)
-	})
-	g.letOn()
-	l.delivered(1)
-	b.wantRow(e.EventID, "delivered", 1)
-	if len(g.entered) > 0 {
-		t.Fatal("it was worked on twice")
-	}
-}
-
-// Stopping gives back what does not end in time, and counts nothing.
-func TestStoppingReleasesLeases(t *testing.T) {
-	b := setup(t)
-	g := newGate()
-	t.Cleanup(g.letOn)
-	causes := make(chan error, 8)
-	l := b.newListener(never, pgtest.Generation, leasing(time.Minute, executor(worker1, func(ctx context.Context, e events.Envelope) (events.Completion, error) {
-		err := g.pass(ctx)
-		causes <- context.Cause(ctx)
-		return completion(worker1, e), err
-	})))
-	l.start()
-	all := b.publishMany(3)
-	g.awaitAll(t, len(all))
-	ctx, cancel := context.WithCancel(t.Context())
-	cancel()
-	if err := l.Stop(ctx); err == nil {
-		t.Fatal("nothing is said of what was cut off")
-	}
-	for _, e := range all {
-		if cause := within(t, causes); !errors.Is(cause, events.ErrStopping) {
-			t.Fatalf("the work was told %v", cause)
-		}
-		b.wantRow(e.EventID, "pending", 0)
-		if s := l.next(); s.Outcome != postgres.Released {
-			t.Fatalf("%+v", s)
-		}
-	}
-	next := b.listen(never, leasing(time.Minute, completing(worker1)))
-	next.delivered(len(all))
-	b.wantEffects(map[string]int{worker1: 3})
+	b.Cleanup(g.letOn)
+	return g
 }
 
 // within awaits what is sent.
@@ -322,8 +69,308 @@ func within[T any](t *testing.T, c <-chan T) (v T) {
 	return v
 }
 
-// Whoever settles under a lease that is over writes nothing: neither its effect nor the key.
-func TestALoserOfItsLeaseWritesNothing(t *testing.T) {
+const expireSQL = "update core.outbox set lease_seconds = 1e-6 where id = $1"
+
+// expire lets the lease of an event have run out.
+func (b *bundle) expire(id uuid.UUID) {
+	b.Helper()
+	b.exec(expireSQL, id)
+}
+
+// wantLeasesKept fails unless n events have been executed once each, and no lease has run out.
+func (b *bundle) wantLeasesKept(n int) {
+	b.Helper()
+	if kept := one[int](b, "select count(*) from core.outbox where attempts = 1 and crashes = 0"); kept != n {
+		b.Errorf("%d of %d kept their leases", kept, n)
+	}
+}
+
+// begun begins a transaction that the test ends, or its own end.
+func (b *bundle) begun(sql string, args ...any) *pgx.Conn {
+	b.Helper()
+	conn := pgtest.Conn(b.T, b.url)
+	_, err := conn.Exec(b.ctx, "begin")
+	must(b.T, err)
+	_, err = conn.Exec(b.ctx, sql, args...)
+	must(b.T, err)
+	return conn
+}
+
+func rollback(b *bundle, conn *pgx.Conn) {
+	b.Helper()
+	_, err := conn.Exec(b.ctx, "rollback")
+	must(b.T, err)
+}
+
+// hold locks one row of platform.contended for each of the numbers below n, until the connection rolls back.
+func (b *bundle) hold(n int) (holder *pgx.Conn) {
+	b.Helper()
+	b.exec("create table platform.contended (n int primary key); grant all on platform.contended to spectral_platform")
+	b.exec("insert into platform.contended select generate_series(0, $1::int - 1)", n)
+	return b.begun("select from platform.contended for update")
+}
+
+// contend waits for the row of an event that hold has locked, if it has.
+func contend(ctx context.Context, tx events.Tx, e events.Envelope) error {
+	_, err := tx.Exec(ctx, "update platform.contended set n = n where n = $1", payloadN(e))
+	return err
+}
+
+// quiet reports whether the LISTEN connection waits for notifications and no other is at work.
+func (l *listening) quiet() bool {
+	return one[bool](l.bundle, `select count(*) filter (where state <> 'idle') = 0 from pg_stat_activity
+		where datname = current_database() and application_name in ('workers', 'doorbell')`)
+}
+
+// stopNow stops with its grace over.
+func (l *listening) stopNow() {
+	l.Helper()
+	ctx, cancel := context.WithCancel(l.ctx)
+	cancel()
+	stopped := make(chan error, 1)
+	go func() { stopped <- l.Stop(ctx) }()
+	if err := within(l.T, stopped); err == nil || strings.Contains(err.Error(), "could not all be written") {
+		l.Errorf("it stopped with: %v", err)
+	}
+}
+
+func TestLeasedEventsAreDeliveredOnce(t *testing.T) {
+	b := setup(t)
+	l := b.listen(never, leasing(time.Minute, completing(worker1), completing(worker2)))
+	for range 5 {
+		b.publishMany(20)
+	}
+	l.delivered(100)
+	b.wantEffects(map[string]int{worker1: 100, worker2: 100})
+	if n := one[int](b, `select count(*) from core.outbox where status = 'delivered' and attempts = 1 and claim_token is null
+		and claimed_by is null and lease_handler is null and delivered_at >= claimed_at`); n != 100 {
+		t.Fatalf("%d of 100 rows are as they should be", n)
+	}
+}
+
+func TestLeasedWorkRunsOutsideTransactionsAndWithinItsConcurrency(t *testing.T) {
+	b := setup(t)
+	g := b.newGate()
+	s := leasing(time.Minute, gated(worker1, g))
+	s.Concurrency = 3
+	l := b.listen(never, s)
+	b.publishMany(30)
+	g.awaitAll(t, 3)
+	for range 20 {
+		b.publish(event(100)) // each notifies
+	}
+	b.eventually("the listener has polled since, and no transaction is open", l.quiet)
+	if n := one[int](b, "select count(*) from core.outbox where status = 'in_flight' and lease_handler = $1", worker1); n != 3 || len(g.entered) > 0 {
+		t.Fatalf("%d in flight, %d more executed", n, len(g.entered))
+	}
+	g.letOn()
+	l.delivered(50)
+}
+
+func TestOnlyHandlersThatFailedAreRetried(t *testing.T) {
+	for _, c := range []struct {
+		name    string
+		first   error // of worker1, at its first two tries
+		outcome postgres.Outcome
+		counts  int // attempts of which each tries something
+		effects map[string]int
+	}{
+		{"a transient failure", errRefusing, postgres.Delivered, 3, map[string]int{worker1: 1, worker2: 1}},
+		{"a terminal failure", events.Terminal(errRefusing), postgres.Failed, 1, map[string]int{worker2: 1}},
+		{"a free failure", &pgconn.PgError{Code: "40001", Severity: "ERROR"}, postgres.Delivered, 1, map[string]int{worker1: 1, worker2: 1}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			b := setup(t)
+			var tries, ran atomic.Int32
+			l := b.listen(never, leasing(time.Minute,
+				executor(worker1, func(_ context.Context, e events.Envelope) (events.Completion, error) {
+					if tries.Add(1) <= 2 {
+						return nil, c.first
+					}
+					return completion(worker1, e), nil
+				}),
+				executor(worker2, func(_ context.Context, e events.Envelope) (events.Completion, error) {
+					ran.Add(1)
+					return completion(worker2, e), nil
+				})))
+			e := event(1)
+			b.publish(e)
+			for l.next().Outcome != c.outcome { // what follows at once may be reported first
+			}
+			b.wantRow(e.EventID, string(c.outcome), c.counts)
+			b.wantEffects(c.effects)
+			if ran.Load() != 1 {
+				t.Errorf("the handler that succeeded ran %d times", ran.Load())
+			}
+		})
+	}
+}
+
+func TestFailedCompletionsAreJudgedLikeHandlers(t *testing.T) {
+	inserting := func(sql string) events.Completion {
+		return func(ctx context.Context, tx events.Tx) error { _, err := tx.Exec(ctx, sql); return err }
+	}
+	for _, c := range []struct {
+		name     string
+		do       func(context.Context) error
+		complete events.Completion
+		attempts int
+		class    string
+	}{
+		{name: "an error", do: func(context.Context) error { return errRefusing }, attempts: 2, class: "HandlerError"},
+		{name: "a terminal error", do: func(context.Context) error { return events.Terminal(errRefusing) }, attempts: 1, class: "TerminalError"},
+		{name: "a panic", do: func(context.Context) error { panic("secret") }, attempts: 2, class: "PanicError"},
+		{name: "a timeout", do: func(ctx context.Context) error { <-ctx.Done(); return context.Cause(ctx) }, attempts: 2, class: "TimeoutError"},
+		{name: "a completion that fails", attempts: 2, class: "HandlerError", complete: func(context.Context, events.Tx) error { return errRefusing }},
+		{name: "a completion that breaks a constraint", attempts: 1, class: "IntegrityError", complete: inserting("insert into platform.once values (1), (1)")},
+		{name: "a completion that breaks a deferred constraint", attempts: 1, class: "IntegrityError",
+			complete: inserting("insert into platform.later values (1), (1)")},
+		{name: "a completion that swallows an error", attempts: 2, class: "AbortedTransaction", complete: func(ctx context.Context, tx events.Tx) error {
+			_, _ = tx.Exec(ctx, "select 1 / 0")
+			return nil
+		}},
+		{name: "a completion that ends the transaction", attempts: 2, class: "HandlerError", complete: inserting("/**/ commit")},
+		{name: "a completion that panics", attempts: 2, class: "PanicError", complete: func(context.Context, events.Tx) error { panic("secret") }},
+		{name: "a completion that takes too long", attempts: 2, class: "TimeoutError", complete: inserting("select pg_catalog.pg_sleep(1000)")},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			b := setup(t)
+			log := new(notes)
+			b.log = logTo(log)
+			b.exec(`create table platform.once (n int primary key); create table platform.later (n int primary key deferrable initially deferred);
+				grant all on platform.once, platform.later to spectral_platform`)
+			fails := executor(worker1, func(ctx context.Context, e events.Envelope) (events.Completion, error) {
+				if c.do != nil {
+					return nil, c.do(ctx)
+				}
+				return func(ctx context.Context, tx events.Tx) error {
+					if err := effect(worker1)(ctx, tx, e); err != nil {
+						return err
+					}
+					return c.complete(ctx, tx)
+				}, nil
+			})
+			fails.Timeout = 500 * time.Millisecond
+			fails.Retry = &events.RetryPolicy{MaxRetries: 1, Base: time.Millisecond, Multiplier: 1, Cap: time.Millisecond}
+			l := b.listen(never, leasing(time.Minute, fails))
+			e := event(1)
+			b.publish(e)
+			for l.next().Outcome != postgres.Failed {
+			}
+			r := b.wantRow(e.EventID, "failed", c.attempts)
+			if r.Failures[worker1].Class != c.class || !r.Failures[worker1].Parked {
+				t.Errorf("%+v", r)
+			}
+			if n := one[int](b, "select count(*) from platform.effects"); n > 0 || len(b.handledBy(e.EventID.String())) > 0 {
+				t.Error("its writes are kept")
+			}
+			if panicked := log.count(`"msg":"handler panicked"`) > 0; panicked != (c.class == "PanicError") || log.count("secret") > 0 {
+				t.Error("a panic is logged without what it panicked with, and nothing else is")
+			}
+		})
+	}
+}
+
+func TestDeadlocksOfCompletionsDoNotRepeatTheWork(t *testing.T) {
+	b := setup(t)
+	var executed, completed atomic.Int32
+	l := b.listen(never, leasing(time.Minute, executor(worker1, func(_ context.Context, e events.Envelope) (events.Completion, error) {
+		executed.Add(1)
+		return func(ctx context.Context, tx events.Tx) error {
+			if completed.Add(1) <= 3 {
+				return &pgconn.PgError{Code: "40P01", Severity: "ERROR"}
+			}
+			return effect(worker1)(ctx, tx, e)
+		}, nil
+	})))
+	b.publish(event(1))
+	l.delivered(1)
+	b.wantEffects(map[string]int{worker1: 1})
+	if executed.Load() != 1 {
+		t.Errorf("executed %d times", executed.Load())
+	}
+}
+
+func TestDedupKeysDecideWhichExecutionCompletes(t *testing.T) {
+	b := setup(t)
+	g := b.newGate()
+	l := b.listen(never, leasing(time.Minute, gated(worker1, g)))
+	var duplicates []events.Envelope
+	for n := range 7 {
+		e := event(n)
+		e.IdempotencyKey = "same"
+		duplicates = append(duplicates, e)
+	}
+	b.publish(duplicates[:6]...)
+	g.awaitAll(t, 6)
+	g.letOn()
+	l.delivered(6)
+	b.publish(duplicates[6])
+	l.delivered(1)
+	b.wantEffects(map[string]int{worker1: 1})
+	if len(g.entered) > 0 {
+		t.Error("what is handled already was executed")
+	}
+}
+
+// The pool that dispatches is used up for the time.
+func TestHeartbeatsRenewLeasesThroughTheirOwnConnections(t *testing.T) {
+	b := setup(t)
+	b.poolURL += "&pool_max_conns=1"
+	g := b.newGate()
+	l := b.listen(never, leasing(15*time.Second, gated(worker1, g)))
+	e := event(1)
+	b.publish(e)
+	g.awaitEntered(t)
+	conn, err := l.workers.Acquire(b.ctx)
+	must(t, err)
+	leased := one[time.Time](b, "select claimed_at from core.outbox where id = $1", e.EventID)
+	b.eventually("the lease is renewed", func() bool {
+		return one[bool](b, "select claimed_at > $2 from core.outbox where id = $1", e.EventID, leased)
+	})
+	conn.Release()
+	g.letOn()
+	l.delivered(1)
+	b.wantLeasesKept(1)
+}
+
+func TestALostLeaseCancelsExecute(t *testing.T) {
+	b := setup(t)
+	g := b.newGate()
+	causes := make(chan error, 1)
+	var tries atomic.Int32
+	l := b.listen(never, leasing(15*time.Second, executor(worker1, func(ctx context.Context, e events.Envelope) (events.Completion, error) {
+		if tries.Add(1) > 1 {
+			return completion(worker1, e), nil
+		}
+		g.entered <- struct{}{}
+		<-ctx.Done()
+		causes <- context.Cause(ctx)
+		<-g.open
+		return completion(worker1, e), nil // as if nothing had happened
+	})))
+	e := event(1)
+	b.publish(e)
+	g.awaitEntered(t)
+	b.expire(e.EventID)
+	b.exec("select core.outbox_reap()")
+	l.delivered(1)
+	if cause := within(t, causes); !errors.Is(cause, events.ErrLeaseLost) {
+		t.Fatalf("the work was told %v", cause)
+	}
+	g.letOn()
+	l.stop()
+	r := b.wantRow(e.EventID, "delivered", 2)
+	if want := "LeaseExpired: " + worker1; !strings.HasPrefix(r.LastError, want) {
+		t.Error(r.LastError)
+	}
+	b.wantEffects(map[string]int{worker1: 1})
+	if len(l.settlements) > 0 {
+		t.Errorf("settled again: %+v", <-l.settlements)
+	}
+}
+
+func TestExpiredHoldersWriteNothing(t *testing.T) {
 	b := setup(t)
 	var tries atomic.Int32
 	l := b.listen(time.Second, leasing(time.Minute, executor(worker1, func(ctx context.Context, e events.Envelope) (events.Completion, error) {
@@ -347,94 +394,356 @@ func TestALoserOfItsLeaseWritesNothing(t *testing.T) {
 	}
 }
 
-// expire lets the lease of an event have run out.
-func (b *bundle) expire(id uuid.UUID) {
-	b.Helper()
-	b.exec(expireSQL, id)
-}
-
-const expireSQL = "update core.outbox set lease_seconds = 1e-6 where id = $1"
-
-// Whoever has lost its lease is told so by the database, long before its own clock says that the lease must be over.
-func TestALostLeaseIsFoundOut(t *testing.T) {
-	b := setup(t)
-	began := time.Now()
-	b.now = func() time.Time { return began.Add(time.Since(began) / 100) } // of the worker
-	causes := make(chan error, 1)
-	g := newGate()
-	var tries atomic.Int32
-	l := b.listen(never, leasing(3*time.Second, executor(worker1, func(ctx context.Context, e events.Envelope) (events.Completion, error) {
-		if tries.Add(1) > 1 {
-			return completion(worker1, e), nil
-		}
-		g.entered <- struct{}{}
-		<-ctx.Done()
-		causes <- context.Cause(ctx)
-		return nil, ctx.Err()
-	})))
-	b.publish(event(1))
-	g.awaitEntered(t)
-	b.exec("update core.outbox set lease_seconds = 1e-6")
-	b.exec("select core.outbox_reap()")
-	l.delivered(1)
-	if cause := within(t, causes); !errors.Is(cause, events.ErrLeaseLost) {
-		t.Fatalf("the work was told %v", cause)
+// A lost reply to a COMMIT repeats neither work nor completions, and waits for no lease to run out.
+func TestLostCommitRepliesRepeatNothing(t *testing.T) {
+	for _, c := range []struct {
+		lose     string
+		status   string
+		attempts int
+		executed map[string]int
+		effects  map[string]int
+	}{
+		{"claim", "delivered", 1, map[string]int{worker1: 1, worker2: 1}, map[string]int{worker1: 1, worker2: 1}},
+		{"kept", "delivered", 1, map[string]int{worker1: 1, worker2: 1}, map[string]int{worker1: 1, worker2: 1}},
+		{"delivery", "delivered", 1, map[string]int{worker1: 1, worker2: 1}, map[string]int{worker1: 1, worker2: 1}},
+		{"retry", "delivered", 2, map[string]int{worker1: 2}, map[string]int{worker1: 1}},
+		{"failure", "failed", 1, map[string]int{worker1: 1}, map[string]int{}},
+	} {
+		t.Run(c.lose, func(t *testing.T) {
+			b := setup(t)
+			b.sockets = new(sockets)
+			executed := map[string]*atomic.Int32{worker1: {}, worker2: {}}
+			work := func(name, loses string) events.Registration {
+				return executor(name, func(_ context.Context, e events.Envelope) (events.Completion, error) {
+					switch n := executed[name].Add(1); {
+					case c.lose == "retry" && n == 1:
+						b.sockets.lostReply.Store(true)
+						return nil, errRefusing
+					case c.lose == "failure":
+						b.sockets.lostReply.Store(true)
+						return nil, events.Terminal(errRefusing)
+					}
+					return func(ctx context.Context, tx events.Tx) error {
+						if c.lose == loses {
+							b.sockets.lostReply.Store(true)
+						}
+						return effect(name)(ctx, tx, e)
+					}, nil
+				})
+			}
+			s := leasing(time.Minute, work(worker1, "kept"), work(worker2, "delivery"))
+			if len(c.executed) == 1 {
+				s.CoHandlers = nil
+			}
+			b.listen(never, s)
+			b.sockets.lostReply.Store(c.lose == "claim")
+			e := event(1)
+			b.publish(e)
+			b.eventually("it is "+c.status, func() bool { return b.row(e.EventID).Status == c.status })
+			b.wantRow(e.EventID, c.status, c.attempts)
+			b.wantEffects(c.effects)
+			for name, want := range c.executed {
+				if n := int(executed[name].Load()); n != want {
+					t.Errorf("%s executed %d times, want %d", name, n, want)
+				}
+			}
+			if b.sockets.lostReply.Load() {
+				t.Error("no reply was lost")
+			}
+		})
 	}
 }
 
-// Whoever has lost its lease is told so, and what it brings is dropped; the row is another's.
-func TestALostLease(t *testing.T) {
+func TestResultsAreSettledInBatches(t *testing.T) {
 	b := setup(t)
-	g := newGate()
-	t.Cleanup(g.letOn)
-	causes := make(chan error, 2)
-	var tries atomic.Int32
-	l := b.listen(time.Second, leasing(3*time.Second, executor(worker1, func(ctx context.Context, e events.Envelope) (events.Completion, error) {
-		if tries.Add(1) > 1 {
-			return completion(worker1, e), nil
-		}
-		g.entered <- struct{}{}
-		<-ctx.Done()
-		causes <- context.Cause(ctx)
-		<-g.open
-		return completion(worker1, e), nil // as if nothing had happened
-	})))
-	e := event(1)
-	b.publish(e)
-	g.awaitEntered(t)
-	b.expire(e.EventID)
-	l.delivered(1)
-	if cause := within(t, causes); !errors.Is(cause, events.ErrLeaseLost) {
-		t.Fatalf("the work was told %v", cause)
-	}
+	g := b.newGate()
+	s := leasing(time.Minute, gated(worker1, g))
+	s.Concurrency = 200
+	l := b.listen(never, s)
+	all := b.publishMany(200)
+	g.awaitAll(t, len(all))
 	g.letOn()
-	l.stop()
-	r := b.wantRow(e.EventID, "delivered", 2)
-	if want := "LeaseExpired: " + worker1; r.LastError[:len(want)] != want {
-		t.Fatal(r.LastError)
-	}
-	b.wantEffects(map[string]int{worker1: 1})
-	if reason := one[string](b, "select failure_history -> 0 ->> 'reason' from core.outbox where id = $1", e.EventID); reason != r.LastError {
-		t.Fatalf("history says %q", reason)
-	}
-	if len(l.settlements) > 0 {
-		t.Fatalf("settled again: %+v", <-l.settlements)
+	l.delivered(len(all))
+	b.wantEffects(map[string]int{worker1: len(all)})
+	transactions := one[int](b, "select count(distinct xmin::text) from core.event_handled")
+	rows := one[int](b, "select max(n) from (select count(*)::int as n from core.event_handled group by xmin::text) s")
+	if transactions > len(all)/4 || rows > 100 {
+		t.Fatalf("%d rows in %d transactions, %d in the largest", len(all), transactions, rows)
 	}
 }
 
-// The log of whoever notices says what a dead worker had in flight.
-func TestTheLogSaysWhatADeadWorkerHadInFlight(t *testing.T) {
+// One result that fails, or blocks for as long as the test goes on, costs its neighbours neither leases nor executions.
+func TestOneResultCostsItsNeighboursNothing(t *testing.T) {
+	const all, bad = 24, 4
+	for _, c := range []struct {
+		name string
+		hold string // what another transaction does with its event
+		does func(context.Context, events.Tx) error
+	}{
+		{name: "it fails", does: func(context.Context, events.Tx) error { return errRefusing }},
+		{name: "it waits for a lock", hold: "update platform.contended set n = n where $1::uuid is not null",
+			does: func(ctx context.Context, tx events.Tx) error {
+				_, err := tx.Exec(ctx, "update platform.contended set n = n")
+				return err
+			}},
+		{name: "it ignores its context", does: func(context.Context, events.Tx) error {
+			<-t.Context().Done()
+			return nil
+		}},
+		{name: "its COMMIT waits", hold: "insert into platform.numbers select 4 where $1::uuid is not null",
+			does: func(ctx context.Context, tx events.Tx) error {
+				_, err := tx.Exec(ctx, "insert into platform.numbers values (4)")
+				return err
+			}},
+		{name: "its row is locked", hold: "select from core.outbox where id = $1 for update"},
+		{name: "its key is held", hold: `insert into core.event_handled (handler_name, idempotency_key, event_id, event_type, content_class)
+			select '` + worker1 + `', idempotency_key, id, event_type, content_class from core.outbox where id = $1`},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			b := setup(t)
+			b.exec(`create table platform.contended (n int); insert into platform.contended values (1);
+				create table platform.numbers (n int unique deferrable initially deferred);
+				grant all on platform.contended, platform.numbers to spectral_platform`)
+			g := b.newGate()
+			var free atomic.Bool
+			s := leasing(30*time.Second, executor(worker1, func(ctx context.Context, e events.Envelope) (events.Completion, error) {
+				return func(ctx context.Context, tx events.Tx) error {
+					if payloadN(e) == bad && c.does != nil && !free.Load() {
+						if err := c.does(ctx, tx); err != nil {
+							return err
+						}
+					}
+					return effect(worker1)(ctx, tx, e)
+				}, g.pass(ctx)
+			}))
+			s.Concurrency = all
+			b.listen(never, s)
+			published := b.publishMany(all)
+			g.awaitAll(t, all)
+			holder := pgtest.Conn(t, b.url)
+			if c.hold != "" {
+				holder = b.begun(c.hold, published[bad].EventID)
+			}
+			g.letOn()
+			b.eventually("its neighbours are delivered", func() bool {
+				return one[int](b, "select count(*) from core.outbox where status = 'delivered'") == all-1
+			})
+			if n := one[int](b, "select count(*) from core.outbox where status = 'delivered' and attempts = 1 and crashes = 0"); n != all-1 {
+				t.Errorf("%d of %d neighbours kept their leases", n, all-1)
+			}
+			free.Store(true)
+			if c.hold != "" {
+				rollback(b, holder)
+			}
+			b.eventually("it is delivered, too", func() bool { return b.row(published[bad].EventID).Status == "delivered" })
+			b.wantEffects(map[string]int{worker1: all})
+		})
+	}
+}
+
+func TestCompletionsActAsTheirContextAndShareNoSettings(t *testing.T) {
 	b := setup(t)
-	log := &notes{}
-	b.log = logTo(log)
+	b.exec("create table platform.acted (n int, role text, workspace text, zone text); grant all on platform.acted to spectral_platform")
+	w := uuid.New()
+	g := b.newGate()
+	s := leasing(time.Minute, executor(worker1, func(ctx context.Context, e events.Envelope) (events.Completion, error) {
+		return func(ctx context.Context, tx events.Tx) error {
+			sets := map[int]string{0: "set local timezone = 'Asia/Tokyo'", 1: "set timezone = 'Asia/Tokyo'"}[payloadN(e)%3]
+			if sets != "" {
+				if _, err := tx.Exec(ctx, sets); err != nil {
+					return err
+				}
+			}
+			_, err := tx.Exec(ctx, `insert into platform.acted values ($1, current_user, current_setting('spectral.workspace_id'), current_setting('TimeZone'))`, payloadN(e))
+			return err
+		}, g.pass(ctx)
+	}))
+	s.Concurrency = 24
+	l := b.listen(never, s)
+	var all []events.Envelope
+	for n := range 24 {
+		e := event(n)
+		e.WorkspaceID = uuid.NullUUID{UUID: w, Valid: n%2 == 0}
+		all = append(all, e)
+	}
+	b.publish(all...)
+	g.awaitAll(t, len(all))
+	g.letOn()
+	l.delivered(len(all))
+	if n := one[int](b, `select count(*) from platform.acted where role = 'spectral_platform' and (n % 3 < 2) = (zone = 'Asia/Tokyo')
+		and workspace = case when n % 2 = 0 then $1::text else '' end`, w.String()); n != len(all) {
+		t.Errorf("%d of %d acted as they should", n, len(all))
+	}
+	l.wantLogin("all of them")
+}
+
+func TestStoppingReleasesLeasesAtNoCost(t *testing.T) {
+	b := setup(t)
+	g := b.newGate()
+	causes := make(chan error, 8)
+	l := b.newListener(never, pgtest.Generation, leasing(time.Minute, executor(worker1, func(ctx context.Context, e events.Envelope) (events.Completion, error) {
+		err := g.pass(ctx)
+		causes <- context.Cause(ctx)
+		return completion(worker1, e), err
+	})))
+	l.start()
+	all := b.publishMany(3)
+	g.awaitAll(t, len(all))
+	l.stopNow()
+	for _, e := range all {
+		if cause := within(t, causes); !errors.Is(cause, events.ErrStopping) {
+			t.Fatalf("the work was told %v", cause)
+		}
+		b.wantRow(e.EventID, "pending", 0)
+		if s := l.next(); s.Outcome != postgres.Released {
+			t.Fatalf("%+v", s)
+		}
+	}
+	b.listen(never, leasing(time.Minute, completing(worker1))).delivered(len(all))
+	b.wantEffects(map[string]int{worker1: 3})
+}
+
+// What is done when the grace is over is still settled, and failures are recorded. What then still waits is released, but for
+// rows that are locked.
+func TestStoppingSettlesWhatItCan(t *testing.T) {
+	b := setup(t)
+	const done, fails, waits, keyed, locked = 0, 1, 2, 3, 4
+	lock := b.hold(waits + 1)
+	_, err := lock.Exec(b.ctx, "insert into core.event_handled (handler_name, idempotency_key, event_id, event_type, content_class) "+
+		"values ($1, 'worlds:-:held', gen_random_uuid(), $2, 'operational')", worker1, happenedType)
+	must(t, err)
+	entered := make(chan struct{}, 5)
+	l := b.newListener(never, pgtest.Generation, leasing(time.Minute,
+		executor(worker2, func(_ context.Context, e events.Envelope) (events.Completion, error) {
+			if payloadN(e) == fails {
+				return nil, events.Terminal(errRefusing)
+			}
+			return nil, nil
+		}),
+		executor(worker1, func(ctx context.Context, e events.Envelope) (events.Completion, error) {
+			entered <- struct{}{}
+			<-ctx.Done()
+			if n := payloadN(e); n == fails || n == locked {
+				return nil, ctx.Err()
+			}
+			return func(ctx context.Context, tx events.Tx) error {
+				if payloadN(e) == waits {
+					return contend(ctx, tx, e)
+				}
+				return effect(worker1)(ctx, tx, e)
+			}, nil
+		})))
+	l.start()
+	var all []events.Envelope
+	for n := range locked + 1 {
+		e := event(n)
+		if n == keyed {
+			e.IdempotencyKey = "held"
+		}
+		all = append(all, e)
+	}
+	b.publish(all...)
+	for range all {
+		within(t, entered)
+	}
+	b.begun("select from core.outbox where id = $1 for update", all[locked].EventID)
+	l.stopNow()
+	b.wantRow(all[done].EventID, "delivered", 1)
+	if r := b.wantRow(all[fails].EventID, "pending", 1); !r.Failures[worker2].Parked || len(r.Failures) != 1 {
+		t.Errorf("%+v", r)
+	}
+	b.wantRow(all[waits].EventID, "pending", 0)
+	b.wantRow(all[keyed].EventID, "pending", 0)
+	b.wantRow(all[locked].EventID, "in_flight", 1)
+	b.wantEffects(map[string]int{worker1: 1})
+}
+
+func TestStoppingWithNothingHeldSucceeds(t *testing.T) {
+	for name, s := range map[string]events.Subscription{
+		"leased": leasing(time.Minute, completing(worker1)), "row-locked": subscription(leaving(worker1)),
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := setup(t)
+			l := b.newListener(never, pgtest.Generation, s)
+			l.start()
+			b.publish(event(1))
+			l.delivered(1)
+			b.eventually("it is at rest", l.quiet)
+			ctx, cancel := context.WithCancel(b.ctx)
+			cancel()
+			must(t, l.Stop(ctx))
+		})
+	}
+}
+
+// A worker that finds itself beside another set of handlers ends at once.
+func TestRefusedWorkersReleaseTheirLeases(t *testing.T) {
+	b := setup(t)
+	g := b.newGate()
+	causes := make(chan error, 1)
+	l := b.newListener(never, pgtest.Generation, leasing(time.Minute, executor(worker1, func(ctx context.Context, _ events.Envelope) (events.Completion, error) {
+		err := g.pass(ctx)
+		causes <- context.Cause(ctx)
+		return nil, err
+	})))
+	l.start()
 	e := event(1)
 	b.publish(e)
-	dead := uuid.New()
-	b.exec("insert into core.workers (worker_id, session_id, generation, name, handlers) values ($1, $1, 1, 'killed', '{}')", dead)
-	b.exec("select core.outbox_lease(1, $1, p_worker => $2)", happenedType, dead.String()+" killed")
-	b.listen(never, leasing(time.Minute, completing(worker1)))
-	b.eventually("the worker is noticed", func() bool { return log.count(`"lost_worker":"killed"`) > 0 })
-	if log.count(`"in_hand":["`+e.EventID.String()) != 1 {
-		t.Error("the log does not say what it had in flight")
+	g.awaitEntered(t)
+	other := uuid.New()
+	session := pgtest.Conn(t, b.url)
+	_, err := session.Exec(b.ctx, "select pg_advisory_lock(core.worker_lock($1))", other)
+	must(t, err)
+	b.exec("insert into core.workers (worker_id, session_id, generation, name, handlers) values ($1, $1, 1, 'another', jsonb_build_object($2::text, array['worlds.other']))",
+		other, happenedType)
+	for _, pid := range b.doorbellPIDs() {
+		b.exec("select pg_terminate_backend($1)", pid)
 	}
+	within(t, l.Done())
+	if err := l.Err(); err == nil || !strings.Contains(err.Error(), "another") {
+		t.Errorf("it ended with %v", err)
+	}
+	if cause := within(t, causes); !errors.Is(cause, events.ErrStopping) {
+		t.Errorf("the work was told %v", cause)
+	}
+	b.wantRow(e.EventID, "pending", 0)
+}
+
+func TestOutagesRepeatNoWork(t *testing.T) {
+	b := setup(t)
+	b.sockets = new(sockets)
+	g := b.newGate()
+	s := leasing(time.Minute, gated(worker1, g))
+	s.Concurrency = 100
+	l := b.listen(never, s)
+	all := b.publishMany(100)
+	g.awaitAll(t, len(all))
+	b.sockets.reach(refusing)
+	b.sockets.cut()
+	before := b.sockets.count()
+	g.letOn()
+	b.eventually("connections are tried", func() bool { return b.sockets.count() >= before+4 })
+	b.sockets.reach(nil)
+	l.delivered(len(all))
+	b.wantLeasesKept(len(all))
+	b.wantEffects(map[string]int{worker1: len(all)})
+}
+
+// In a row-locked batch a COMMIT that waits for another transaction is over before its neighbours have waited for long.
+func TestSlowCommitsHoldUpNoBatch(t *testing.T) {
+	b := setup(t)
+	const all = 10
+	b.exec("create table platform.numbers (n int unique deferrable initially deferred); grant all on platform.numbers to spectral_platform")
+	holder := b.begun("insert into platform.numbers values (0)")
+	b.publishMany(all)
+	l := b.listen(never, subscription(handler(worker1, func(ctx context.Context, tx events.Tx, e events.Envelope) error {
+		if _, err := tx.Exec(ctx, "insert into platform.numbers values ($1)", payloadN(e)); err != nil {
+			return err
+		}
+		return effect(worker1)(ctx, tx, e)
+	})))
+	l.delivered(all - 1)
+	rollback(b, holder)
+	l.until(postgres.Delivered)
+	b.wantEffects(map[string]int{worker1: all})
 }

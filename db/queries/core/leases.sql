@@ -38,12 +38,3 @@ select r.event_id::uuid as event_id, r.occurred_at::timestamptz as occurred_at, 
   r.generation::bigint as generation, r.attempts::integer as attempts, r.charged::boolean as charged,
   r.reaped::boolean as reaped, r.reason::text as reason
 from core.outbox_reap(@row_limit::integer, nullif(@after_id::uuid, '00000000-0000-0000-0000-000000000000'), @after_occurred_at::timestamptz) as r;
-
--- name: CurrentXact :one
--- Of the transaction it is asked in, which has one from then on.
-select pg_current_xact_id()::text::bigint as xact;
-
--- name: XactStatus :one
--- The empty text: unknown, as of long ago, or of another server that this one was promoted from.
-select coalesce(case when x.id < pg_snapshot_xmax(pg_current_snapshot()) then pg_xact_status(x.id) end, '')::text as status
-from (select cast(cast(@xact::bigint as text) as xid8) as id) as x;

@@ -43,10 +43,10 @@ type ExecutorFunc func(ctx context.Context, e Envelope) (Completion, error)
 func (f ExecutorFunc) Execute(ctx context.Context, e Envelope) (Completion, error) { return f(ctx, e) }
 
 // Completion writes the outcome of leased work in the transaction that settles the event, together with its
-// dedup row; of several executions only one is completed, whichever settles first. It must be short: it has the
-// handler's Timeout, but half of the lease and 30 s at most. It may be called several times, whatever undid its
-// transaction, which others may share, and so must not use up what it closes over. An error of its own is a failure of
-// the handler, whose retry executes everything again. The rules of [EventHandler] hold.
+// dedup row; of several executions only one is completed. It must be short: it has the handler's Timeout, but a
+// quarter of the lease and 30 s at most, and the COMMIT with what is deferred to it 10 s. It may be called several times,
+// whatever rolled its transaction back, which others may share, and so must not use up what it closes over. An error is a
+// failure of the handler, whose retry executes everything again. The rules of [EventHandler] hold.
 type Completion func(ctx context.Context, tx Tx) error
 
 // Mode says how a consumer's events are held while its handlers run.

@@ -36,6 +36,9 @@ func (d *dispatchTx) batch(ctx context.Context, rows []claimed, result *dispatch
 	return nil
 }
 
+// firstCommitLimit bounds the COMMIT of a batch: most that are slow end by then, and others wait for it.
+const firstCommitLimit = 3 * batchTime
+
 func (d *dispatchTx) tryBatch(ctx context.Context, rows []claimed) error {
 	d.shared = true
 	d.noteDown(ctx, rows, false)

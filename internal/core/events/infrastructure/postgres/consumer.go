@@ -43,12 +43,10 @@ type mode interface {
 	wake(ctx context.Context, crashed bool)
 	// halt lets no further claim begin.
 	halt()
-	// await waits for the work in hand, after halt.
+	// await waits, after halt, for the events that are held, and gives up what could not be settled.
 	await()
 	// wasCut reports whether a stop has cut work off.
 	wasCut() bool
-	// leave says, when nobody waits any longer, what stays in this process's hands that nobody else can take up yet.
-	leave(ctx context.Context)
 }
 
 func newConsumer(config Config, s events.Subscription, journal *journal) *consumer {
@@ -69,7 +67,7 @@ func newConsumer(config Config, s events.Subscription, journal *journal) *consum
 func Connections(s events.Subscription) int {
 	s = s.WithDefaults()
 	if s.Mode == events.Leased {
-		return 1 + maxSettlers
+		return 1 + completers + singles
 	}
 	return s.Concurrency
 }

@@ -378,23 +378,12 @@ func (d *dispatchTx) record(ctx context.Context, row claimed, v verdict) error {
 		return fmt.Errorf("encode handler_failures: %w", err)
 	}
 	var ours bool
-	switch {
-	case row.token != uuid.Nil && v.failed:
-		ours, err = d.queries.FailLeased(ctx, coredb.FailLeasedParams{
-			ID: row.envelope.EventID, OccurredAt: row.envelope.OccurredAt, Token: row.token,
-			LastError: v.lastError, HandlerFailures: encoded, Counted: v.counted,
-		})
-	case row.token != uuid.Nil:
-		ours, err = d.queries.RetryLeased(ctx, coredb.RetryLeasedParams{
-			ID: row.envelope.EventID, OccurredAt: row.envelope.OccurredAt, Token: row.token,
-			DelaySeconds: v.delay.Seconds(), LastError: v.lastError, HandlerFailures: encoded, Counted: v.counted,
-		})
-	case v.failed:
+	if v.failed {
 		ours, err = d.queries.Fail(ctx, coredb.FailParams{
 			ID: row.envelope.EventID, OccurredAt: row.envelope.OccurredAt, AvailableAt: row.availableAt,
 			LastError: v.lastError, HandlerFailures: encoded,
 		})
-	default:
+	} else {
 		ours, err = d.queries.Retry(ctx, coredb.RetryParams{
 			ID: row.envelope.EventID, OccurredAt: row.envelope.OccurredAt, AvailableAt: row.availableAt,
 			DelaySeconds: v.delay.Seconds(), LastError: v.lastError, HandlerFailures: encoded, Counted: v.counted,
@@ -402,9 +391,6 @@ func (d *dispatchTx) record(ctx context.Context, row claimed, v verdict) error {
 	}
 	if err != nil {
 		return fmt.Errorf("record the failure of %s: %w", row.envelope.EventID, err)
-	}
-	if !ours && row.token != uuid.Nil {
-		return nil // whoever holds the lease finds out why
 	}
 	if !ours {
 		d.log.WarnContext(ctx, "a failure was not recorded: another worker has taken the event up since",

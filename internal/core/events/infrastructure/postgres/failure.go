@@ -33,6 +33,9 @@ const maxFree = 20
 // deadlockClass is the class of 40P01.
 const deadlockClass = "DeadlockError"
 
+// timeoutClass is the class of whatever took longer than it may, by the client's or the server's clock.
+const timeoutClass = "TimeoutError"
+
 // orphanTries is how often a missing parent row (23503) is retried: order is not promised, it may
 // still come.
 const orphanTries = 2
@@ -92,7 +95,7 @@ func classify(err error, earlier int) failure {
 	case errors.As(err, &panicked):
 		f.class = "PanicError"
 	case errors.Is(err, errAbandoned), errors.Is(err, context.DeadlineExceeded):
-		f.class = "TimeoutError"
+		f.class = timeoutClass
 	case errors.As(err, &commit) && !answered(err):
 		f.class, f.disposition = "ConnectionError", free
 	case errors.As(err, &pg):
@@ -136,7 +139,7 @@ func classifyPostgres(pg *pgconn.PgError, earlier int) (string, disposition) {
 	case pg.Code == pgerrcode.FeatureNotSupported && pg.Routine == "RevalidateCachedQuery":
 		return "SchemaChangedError", free // a migration; the driver prepares the statement anew
 	case pg.Code == pgerrcode.QueryCanceled, pg.Code == pgerrcode.LockNotAvailable:
-		return "TimeoutError", transient
+		return timeoutClass, transient
 	case pg.Code == pgerrcode.InFailedSQLTransaction:
 		return "AbortedTransaction", transient
 	default:

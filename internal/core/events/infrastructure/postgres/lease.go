@@ -2,6 +2,7 @@ package postgres
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
@@ -15,57 +16,52 @@ import (
 	"spectral/internal/core/events/infrastructure/postgres/coredb"
 )
 
-// lease is a row that is in flight with this process, until it is settled or lost.
+// lease is a row that is in flight with this process, until it is settled, released or lost.
 type lease struct {
 	claimed
-	handled  []string                // handlers that need not run
-	cutOff   context.CancelCauseFunc // ends the work on it
-	stop     <-chan struct{}         // closed when all work of the process is to end
-	renewed  time.Time               // when its latest renewal was asked for, by this process's clock; under the consumer's lock
-	settling bool                    // it is with the settlers; the same
-	left     bool                    // it is logged that it is left in flight; the same
+	handled []string                // handlers that need not run
+	cancel  context.CancelCauseFunc // ends the work on it
+	renewed time.Time               // when its latest renewal was sent, by this process's clock; under the consumer's lock
 }
 
-// work runs the handlers of one lease, one after the other, and settles each as it is done: what a slow one has
-// achieved is kept, whatever becomes of the next. Ctx is done with the cause ErrLeaseLost or ErrStopping.
-func (c *leased) work(ctx context.Context, l *lease) {
+// logged are the attributes by which an error of settling l is logged.
+func (l *lease) logged(err error) []any {
+	return []any{logEventID, l.envelope.EventID, logEventType, l.envelope.EventType,
+		logErrorClass, classify(err, 0).class, logReason, err.Error()}
+}
+
+// work runs the handlers of one lease, one after the other, and settles each as it is done. It reports whether the lease
+// remains to be released. Ctx is done with the cause ErrLeaseLost or ErrStopping.
+func (c *leased) work(ctx context.Context, l *lease) (remains bool) {
 	todo, unhandled, failures := c.examine(l)
-	several := len(c.handlers) > 1
 	for i, r := range todo {
-		if several && !c.noteAtWork(ctx, l, r) || ctx.Err() != nil {
-			c.giveBack(ctx, l, append(unhandled, todo[i:]...), failures)
-			return
+		c.note(ctx, l, r)
+		if ctx.Err() != nil {
+			return c.interrupted(ctx, l, append(unhandled, todo[i:]...), failures)
 		}
 		started := c.now()
 		completion, err := c.execute(ctx, r, l)
-		executed := c.now()
+		took := c.now().Sub(started)
 		if err != nil && ctx.Err() != nil {
-			if stopping(ctx) {
-				c.noteCut()
-			}
-			c.giveBack(ctx, l, append(unhandled, todo[i:]...), failures)
-			return
+			return c.interrupted(ctx, l, append(unhandled, todo[i:]...), failures)
 		}
 		if err == nil {
 			row := rowKept
 			if i == len(todo)-1 && len(failures) == 0 && len(unhandled) == 0 {
 				row = rowDelivered
 			}
-			var lost bool
-			e := &ending{lease: l, handler: r, completion: completion, row: row}
-			if lost, err = c.end(ctx, e); e.givenUp != nil {
-				c.giveBackInstead(ctx, e, append(unhandled, todo[i:]...), failures)
-			}
-			if lost {
-				return
+			err = c.completer.settle(ctx, &result{lease: l, handler: r, completion: completion, row: row})
+			if errors.Is(err, errLeaseLost) || errors.Is(err, errNoTime) {
+				return c.unsettled(ctx, l, err)
 			}
 		}
 		if err != nil {
 			failures[r.Name] = classify(err, l.record[r.Name].Failures)
 			unhandled = append(unhandled, r)
 		}
-		c.logHandled(ctx, r, l.claimed, started.Add(c.now().Sub(executed)), failures) // without the wait for the settlers
+		c.logHandled(ctx, r, l.claimed, c.now().Add(-took), failures) // without the wait for the completer
 	}
+	last := &result{lease: l, row: rowDelivered}
 	switch {
 	case len(failures) > 0 || len(unhandled) > 0:
 		v := judge(l.record, unhandled, failures, c.random)
@@ -77,10 +73,38 @@ func (c *leased) work(ctx context.Context, l *lease) {
 				v.classes[r.Name] = l.record[r.Name].Class
 			}
 		}
-		_, _ = c.end(ctx, &ending{lease: l, row: rowJudged, verdict: v})
-	case len(todo) == 0:
-		_, _ = c.end(ctx, &ending{lease: l, row: rowDelivered})
+		last.row, last.decision = rowDecided, v
+	case len(todo) > 0:
+		return false // delivered with the last handler
 	}
+	return c.unsettled(ctx, l, c.completer.settle(ctx, last))
+}
+
+// interrupted ends the work on a lease that was cancelled. Failures are those of handlers that had ended by then.
+func (c *leased) interrupted(ctx context.Context, l *lease, unhandled []events.Registration, failures map[string]failure) (remains bool) {
+	switch {
+	case errors.Is(context.Cause(ctx), events.ErrLeaseLost):
+		return c.unsettled(ctx, l, errLeaseLost)
+	case len(failures) == 0:
+		return true
+	}
+	c.noteCut()
+	decision := judge(l.record, unhandled, failures, c.random)
+	return c.unsettled(ctx, l, c.completer.settle(ctx, &result{lease: l, row: rowDecided, decision: decision}))
+}
+
+// unsettled logs why a lease is not settled, if it is not, and reports whether it remains to be released.
+func (c *leased) unsettled(ctx context.Context, l *lease, err error) (remains bool) {
+	switch {
+	case errors.Is(err, errNoTime):
+		return true
+	case errors.Is(err, errLeaseLost):
+		c.log.WarnContext(ctx, "lease lost, or event settled already: this result is dropped", logEventID, l.envelope.EventID,
+			logEventType, l.envelope.EventType, logAttempts, l.attempts+1)
+	case err != nil:
+		c.log.WarnContext(ctx, "could not be settled: the event is run again when its lease has run out", l.logged(err)...)
+	}
+	return false
 }
 
 // examine says which handlers are to run for l, which have had their last try, and what is wrong with
@@ -130,132 +154,36 @@ func (c *leased) execute(ctx context.Context, r events.Registration, l *lease) (
 	return completion, nil
 }
 
-// note is that a handler of a lease is about to run.
-type note struct {
-	lease   *lease
-	handler string
-	answer  chan noted
-}
-
-// noted is what became of a note: whether the lease is held, if that is known.
-type noted struct {
-	held, known bool
-	err         error
-}
-
-// noteAtWork notes which of several handlers is about to run, so that the reaper knows which it was. False: ctx
-// is done, or the lease lost.
-func (c *leased) noteAtWork(ctx context.Context, l *lease, r events.Registration) bool {
-	var wait backoff
-	for waits := 1; ctx.Err() == nil; waits++ {
-		n := &note{l, r.Name, make(chan noted, 1)}
-		c.mu.Lock()
-		c.notes = append(c.notes, n)
-		if !c.noting {
-			c.noting = true
-			c.wait.Go(func() { c.writeNotes(context.WithoutCancel(ctx)) })
-		}
-		c.mu.Unlock()
-		switch a := <-n.answer; {
-		case a.err != nil:
-			pause(ctx, wait.next(c.random), nil)
-		case !a.known:
-			pause(ctx, c.pauseLocked(waits), nil)
-		case a.held:
-			return true
-		default:
-			l.cutOff(events.ErrLeaseLost)
-		}
-	}
-	return false
-}
-
-// writeNotes writes what has gathered, in one statement each time: a thousand of their own would hold up the
-// heartbeat.
-func (c *leased) writeNotes(ctx context.Context) {
-	for {
-		c.mu.Lock()
-		notes := c.notes
-		c.notes = nil
-		c.noting = len(notes) > 0
-		c.mu.Unlock()
-		if len(notes) == 0 {
-			return
-		}
-		leases, handlers := make([]*lease, len(notes)), make([]string, len(notes))
-		for i, n := range notes {
-			leases[i], handlers[i] = n.lease, n.handler
-		}
-		held, err := c.renew(ctx, leases, handlers)
-		for _, n := range notes {
-			is, known := held[n.lease.token]
-			n.answer <- noted{is, known, err}
-		}
-	}
-}
-
-// giveBack ends the work on a lease that was cut off. Failures are those of handlers that had ended by then, of
-// all those unhandled.
-func (c *leased) giveBack(ctx context.Context, l *lease, unhandled []events.Registration, failures map[string]failure) {
-	if errors.Is(context.Cause(ctx), events.ErrLeaseLost) {
-		c.logLost(ctx, l)
+// note names the handler that runs next, if there are several, for the reaper to charge.
+func (c *leased) note(ctx context.Context, l *lease, r events.Registration) {
+	if len(c.handlers) == 1 {
 		return
 	}
-	_, _ = c.end(ctx, c.backOf(l, unhandled, failures))
-}
-
-// giveBackInstead ends the work on a lease when what its handler has done was given up, as the worker stops: another is to
-// have the row at once, and repeats it. Unless it was committed after all.
-func (c *leased) giveBackInstead(ctx context.Context, given *ending, unhandled []events.Registration, failures map[string]failure) {
-	e := c.backOf(given.lease, unhandled, failures)
-	e.insteadOf = given
-	if lost, err := c.end(ctx, e); !lost && err == nil && !e.recalled {
-		c.noteCut()
-		c.log.WarnContext(ctx, "not settled: it was given back, to be run again", given.lease.interrupted(given.givenUp)...)
+	held, err := c.renew(ctx, []*lease{l}, []string{r.Name})
+	if is, known := held[l.token]; err == nil && known && !is {
+		l.cancel(events.ErrLeaseLost)
 	}
 }
 
-// backOf is the ending that gives a row back.
-func (c *leased) backOf(l *lease, unhandled []events.Registration, failures map[string]failure) *ending {
-	if len(failures) > 0 {
-		return &ending{lease: l, row: rowJudged, verdict: judge(l.record, unhandled, failures, c.random)}
-	}
-	return &ending{lease: l, row: rowReleased}
-}
-
-func (c *leased) logLost(ctx context.Context, l *lease) {
-	c.log.WarnContext(ctx, "lease lost: what came of this execution is dropped", logEventID, l.envelope.EventID,
-		logEventType, l.envelope.EventType, logAttempts, l.attempts+1)
-}
-
-// logLeft says, once, of an event that it is left in flight.
-func (c *leased) logLeft(ctx context.Context, l *lease, why error) {
-	c.mu.Lock()
-	said := l.left
-	l.left, c.cut = true, c.cut || stopping(ctx)
-	c.mu.Unlock()
-	if !said {
-		c.log.WarnContext(ctx, "left in flight: it is run again when its lease has run out, unless a COMMIT on its way settles it", l.interrupted(why)...)
-	}
-}
-
-// beat renews the leases in flight until none is left.
-func (c *leased) beat(ctx context.Context, none <-chan struct{}) {
+// beat renews the leases in flight until the consumer is over.
+func (c *leased) beat(ctx context.Context) {
 	every := c.subscription.Lease / 3
-	next := every
-	for {
-		pause(ctx, next, none)
+	for next := every; ; {
+		pause(ctx, next, c.over)
 		select {
-		case <-none:
+		case <-c.over:
 			return
 		default:
 		}
 		c.mu.Lock()
 		all := slices.Collect(maps.Values(c.leases))
 		c.mu.Unlock()
+		next = every
+		if len(all) == 0 {
+			continue
+		}
 		sent := c.now()
 		held, err := c.renew(ctx, all, make([]string, len(all)))
-		next = every
 		if err != nil || len(held) < len(all) { // some are locked at the moment
 			next = max(min(every/4, maxBackoff), minRenewal/2)
 			next = time.Duration(float64(next) * (0.5 + c.random()/2))
@@ -266,49 +194,74 @@ func (c *leased) beat(ctx context.Context, none <-chan struct{}) {
 		}
 		c.mu.Lock()
 		for _, l := range all {
-			known, ok := held[l.token]
-			if known {
+			is, known := held[l.token]
+			if is {
 				l.renewed = sent
-			} else if !l.settling && (ok || c.now().Sub(l.renewed) >= c.subscription.Lease) {
-				l.cutOff(events.ErrLeaseLost)
+			} else if known || c.now().Sub(l.renewed) >= c.subscription.Lease {
+				l.cancel(events.ErrLeaseLost)
 			}
 		}
 		c.mu.Unlock()
 	}
 }
 
-// renew renews leases, and says of each token whether it holds one; nothing, where that cannot be told at the
-// moment. At work are the handlers that they are at; the empty name leaves what was noted. Through connections of
-// its own: a pool that is used up must not cost the leases.
-func (c *leased) renew(ctx context.Context, all []*lease, atWork []string) (map[uuid.UUID]bool, error) {
-	ctx, cancel := context.WithTimeout(ctx, min(max(c.subscription.Lease/3, minRenewal), statementTimeout))
-	defer cancel()
-	rows := make([]claimed, len(all))
-	for i, l := range all {
-		rows[i] = l.claimed
+// release gives back, as if they had not been leased, all leases that remain when the worker stops. Rows that are locked,
+// by a COMMIT whose reply was lost perhaps, are left to run out.
+func (c *leased) release() {
+	c.mu.Lock()
+	all := slices.Collect(maps.Values(c.leases))
+	c.mu.Unlock()
+	if len(all) == 0 {
+		return
 	}
+	c.noteCut()
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(c.completer.keep), releaseTimeout)
+	defer cancel()
 	held := make(map[uuid.UUID]bool, len(all))
 	err := inTx(ctx, c.journal.pool, workerRole, func(tx pgx.Tx) error {
-		return heartbeat(ctx, coredb.New(tx), rows, atWork, held)
+		queries, rows := coredb.New(tx), claimedOf(all)
+		if err := heartbeat(ctx, queries, rows, make([]string, len(rows)), held); err != nil { // locks what is not locked
+			return err
+		}
+		rows = slices.DeleteFunc(rows, func(row claimed) bool { return !held[row.token] })
+		ids, times := namesOf(rows)
+		_, err := queries.Release(ctx, coredb.ReleaseParams{Ids: ids, OccurredAts: times, Tokens: tokensOf(rows)})
+		return err
+	})
+	if err != nil {
+		c.log.WarnContext(ctx, "leases could not be released: their events are run again when they have run out",
+			logEventType, c.subscription.EventType, logRows, len(all), logErrorClass, classify(err, 0).class, logReason, err.Error())
+		return
+	}
+	var released []Settlement
+	for _, l := range all {
+		if held[l.token] {
+			released = append(released, Settlement{Envelope: l.envelope, Outcome: Released, Attempts: l.attempts})
+		}
+	}
+	c.report(ctx, released)
+	if left := len(all) - len(released); left > 0 {
+		c.log.WarnContext(ctx, "left in flight: these events are locked or settled; what is not settled is run again when its lease has run out",
+			logEventType, c.subscription.EventType, logRows, left)
+	}
+}
+
+// releaseTimeout is the rest of the time that Stop waits.
+const releaseTimeout = giveUpAfter - keepFor
+
+// renew renews leases, and returns for each token whether it holds one; nothing for a row that is locked. Handlers are noted
+// as running; the empty name leaves what was noted. It has its own connections: a used-up pool must not cost the leases.
+func (c *leased) renew(ctx context.Context, all []*lease, handlers []string) (map[uuid.UUID]bool, error) {
+	ctx, cancel := context.WithTimeout(ctx, min(max(c.subscription.Lease/3, minRenewal), statementTimeout))
+	defer cancel()
+	held := make(map[uuid.UUID]bool, len(all))
+	err := inTx(ctx, c.journal.pool, workerRole, func(tx pgx.Tx) error {
+		return heartbeat(ctx, coredb.New(tx), claimedOf(all), handlers, held)
 	})
 	if err != nil {
 		return nil, fmt.Errorf("renew leases of %s: %w", c.subscription.EventType, err)
 	}
 	return held, nil
-}
-
-// A row that somebody has locked at the moment is asked about again after lockedPause, and again after up to
-// maxLockedPause, or a twentieth of a short lease. Who waits says so with the n-th pause, which is after a second or more.
-const (
-	lockedPause    = 100 * time.Millisecond
-	maxLockedPause = time.Second
-	waitsUnsaid    = 10
-)
-
-// pauseLocked is how long the n-th pause is.
-func (c *leased) pauseLocked(waits int) time.Duration {
-	longest := min(max(c.subscription.Lease/20, lockedPause), maxLockedPause)
-	return min(lockedPause<<min(waits-1, 10), longest)
 }
 
 // minRenewal is how long a renewal may take, however short the lease.
@@ -325,10 +278,44 @@ func heartbeat(ctx context.Context, queries *coredb.Queries, rows []claimed, han
 	return err
 }
 
+func claimedOf(leases []*lease) []claimed {
+	rows := make([]claimed, len(leases))
+	for i, l := range leases {
+		rows[i] = l.claimed
+	}
+	return rows
+}
+
 func tokensOf(rows []claimed) []uuid.UUID {
 	tokens := make([]uuid.UUID, len(rows))
 	for i, row := range rows {
 		tokens[i] = row.token
 	}
 	return tokens
+}
+
+// recordLeased writes a retry decision, and reports whether the lease is held.
+func (d *dispatchTx) recordLeased(ctx context.Context, row claimed, v verdict) (held bool, err error) {
+	encoded, err := json.Marshal(v.failures)
+	if err != nil {
+		return false, fmt.Errorf("encode handler_failures: %w", err)
+	}
+	if v.failed {
+		held, err = d.queries.FailLeased(ctx, coredb.FailLeasedParams{
+			ID: row.envelope.EventID, OccurredAt: row.envelope.OccurredAt, Token: row.token,
+			LastError: v.lastError, HandlerFailures: encoded, Counted: v.counted,
+		})
+	} else {
+		held, err = d.queries.RetryLeased(ctx, coredb.RetryLeasedParams{
+			ID: row.envelope.EventID, OccurredAt: row.envelope.OccurredAt, Token: row.token,
+			DelaySeconds: v.delay.Seconds(), LastError: v.lastError, HandlerFailures: encoded, Counted: v.counted,
+		})
+	}
+	if err != nil {
+		return false, fmt.Errorf("record the failure of %s: %w", row.envelope.EventID, err)
+	}
+	if held {
+		d.settled = append(d.settled, v.settlement(row))
+	}
+	return held, nil
 }

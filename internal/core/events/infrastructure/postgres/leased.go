@@ -3,9 +3,9 @@ package postgres
 import (
 	"context"
 	"fmt"
-	"maps"
 	"math"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/google/uuid"
@@ -14,31 +14,43 @@ import (
 	"spectral/internal/core/events/infrastructure/postgres/coredb"
 )
 
-// leased dispatches a consumer's events under leases: a claim commits them as in flight, they are worked on
-// outside any transaction while a heartbeat renews their leases, and what comes of it is settled in
-// transactions of their own, many at a time. docs/decisions/0011.
+// leased dispatches a consumer's events under leases: a claim commits them as in flight, their handlers run outside any
+// transaction while a heartbeat renews the leases, and a completer settles the results. docs/decisions/0011.
 type leased struct {
 	*consumer
 	waking
 
-	claiming bool
-	apart    bool                 // the last claim was of rows that a worker died of
-	leases   map[uuid.UUID]*lease // in flight with us, by token: each takes one place of the concurrency
-	none     chan struct{}        // closed when there is none left; made with the first
-	notes    []*note              // to be written
-	noting   bool
-
-	completing, lone, recording settling
-	keeping                     context.Context // ends, after the worker stops, with the time for what handlers have done; nil: no lease yet
+	completer *completer
+	claiming  bool
+	apart     bool                 // the last claim was of rows that a worker died of
+	leases    map[uuid.UUID]*lease // in flight with us, by token: each takes one place of the concurrency
+	begun     sync.Once            // the completer and the heartbeat run
+	over      chan struct{}        // closed when no lease is left
 }
 
 func newLeased(c *consumer) *leased {
 	return &leased{
-		consumer: c, waking: newWaking(), leases: make(map[uuid.UUID]*lease),
-		completing: settling{settlersAtMost: completers, most: firstEndings},
-		lone:       settling{settlersAtMost: loners, most: 1},
-		recording:  settling{settlersAtMost: recorders, most: firstEndings},
+		consumer: c, waking: newWaking(), completer: newCompleter(c), leases: make(map[uuid.UUID]*lease), over: make(chan struct{}),
 	}
+}
+
+// begin starts what settles and renews leases, until await. Ctx is done when the worker's grace is over.
+func (c *leased) begin(ctx context.Context) {
+	detached := context.WithoutCancel(ctx)
+	keep, end := context.WithCancel(detached)
+	c.completer.keep = keep
+	context.AfterFunc(ctx, func() { time.AfterFunc(keepFor, end) })
+	for range completers {
+		go c.completer.run()
+	}
+	go c.beat(detached)
+}
+
+func (c *leased) await() {
+	c.wait.Wait()
+	c.release()
+	close(c.completer.results)
+	close(c.over)
 }
 
 func (c *leased) wake(ctx context.Context, crashed bool) {
@@ -243,45 +255,25 @@ func (c *leased) confirm(ctx context.Context, unknown []*lease) (ours []*lease) 
 
 // hold begins the work on rows that are now in flight with us.
 func (c *leased) hold(ctx context.Context, found []*lease) {
+	if len(found) == 0 {
+		return
+	}
+	c.begun.Do(func() { c.begin(ctx) })
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.keeping == nil {
-		keeping, end := context.WithCancel(context.WithoutCancel(ctx))
-		c.keeping = keeping
-		context.AfterFunc(ctx, func() {
-			time.AfterFunc(keepFor, func() {
-				end()
-				c.keepNothing()
-			})
-		})
-	}
 	for _, l := range found {
-		work, cutOff := context.WithCancelCause(ctx)
-		l.cutOff, l.stop = cutOff, ctx.Done()
-		if len(c.leases) == 0 {
-			none := make(chan struct{}) // its own: the next lease may come before it begins
-			c.none = none
-			c.wait.Go(func() { c.beat(context.WithoutCancel(ctx), none) })
-		}
+		work, cancel := context.WithCancelCause(ctx)
+		l.cancel = cancel
 		c.leases[l.token] = l
 		if c.stopped {
-			cutOff(events.ErrStopping) // before it begins
+			cancel(events.ErrStopping) // before it begins
 		}
 		c.wait.Go(func() {
-			c.work(work, l)
-			cutOff(nil)
-			c.drop(ctx, l)
+			defer cancel(nil)
+			if !c.work(work, l) {
+				c.drop(ctx, l)
+			}
 		})
-	}
-}
-
-// leave says of all that is in flight that it is left.
-func (c *leased) leave(ctx context.Context) {
-	c.mu.Lock()
-	left := slices.Collect(maps.Values(c.leases))
-	c.mu.Unlock()
-	for _, l := range left {
-		c.logLeft(ctx, l, errNoTime)
 	}
 }
 
@@ -290,9 +282,6 @@ func (c *leased) drop(ctx context.Context, l *lease) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	delete(c.leases, l.token)
-	if len(c.leases) == 0 {
-		close(c.none)
-	}
 	c.crashed = c.crashed || l.crashes > 0 // others of these may have waited for it
 	c.claimMore(ctx)
 }

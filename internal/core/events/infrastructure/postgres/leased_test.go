@@ -1,8 +1,6 @@
 package postgres
 
 import (
-	"context"
-	"errors"
 	"log/slog"
 	"math"
 	"strings"
@@ -10,8 +8,6 @@ import (
 	"time"
 
 	"github.com/google/uuid"
-	"github.com/jackc/pgx/v5/pgconn"
-
 	"spectral/internal/core/events"
 	"spectral/internal/core/events/infrastructure/postgres/coredb"
 )
@@ -46,48 +42,6 @@ func TestWhatWorkersDiedOfIsTriedInEverSmallerCompany(t *testing.T) {
 		if got := l.admitted(); got != c.want {
 			t.Errorf("%d at once, beside %v: %d, want %d", c.concurrency, c.running, got, c.want)
 		}
-	}
-}
-
-// What was undone beside others is settled by itself, the rest together and in bounds.
-func TestEndingsGather(t *testing.T) {
-	t.Parallel()
-	l := newLeased(&consumer{})
-	q := &settling{settlers: 1, most: maxEndings}
-	for n := range 2*maxEndings + 3 {
-		q.endings = append(q.endings, &ending{alone: n == 2 || n == 3})
-	}
-	var sizes []int
-	for batch := l.gathered(q); len(batch) > 0; batch = l.gathered(q) {
-		sizes = append(sizes, len(batch))
-	}
-	if want := []int{2, 1, 1, maxEndings, maxEndings - 1}; len(sizes) != len(want) || sizes[0] != 2 || sizes[1] != 1 || sizes[2] != 1 || sizes[3] != maxEndings {
-		t.Fatalf("%v, want %v", sizes, want)
-	}
-	if q.settlers != 0 {
-		t.Fatal("the settler that found nothing still counts as at work")
-	}
-}
-
-// As many are settled together as take a second: their rows are locked meanwhile.
-func TestEndingsTogetherAreBoundedInTime(t *testing.T) {
-	t.Parallel()
-	l := newLeased(&consumer{subscription: events.Subscription{Lease: time.Minute}})
-	for _, c := range []struct {
-		endings int
-		took    time.Duration
-		want    int
-	}{
-		{10, 10 * time.Millisecond, 20}, {20, 20 * time.Millisecond, 40}, {2, time.Millisecond, 40}, {40, 0, 80}, {80, 80 * time.Millisecond, maxEndings},
-		{100, 10 * time.Second, 10}, {10, 40 * time.Second, 1}, {1, 4 * time.Second, 1}, {1, time.Millisecond, 2},
-	} {
-		if l.measured(&l.completing, c.endings, c.took); l.completing.most != c.want {
-			t.Errorf("after %d in %s: %d, want %d", c.endings, c.took, l.completing.most, c.want)
-		}
-	}
-	l.subscription.Lease = 300 * time.Millisecond
-	if l.measured(&l.completing, 10, time.Second); l.completing.most != 1 {
-		t.Errorf("%d together are longer than a third of their lease", l.completing.most)
 	}
 }
 
@@ -139,59 +93,6 @@ func TestUnwritableRowsAreLoggedOnce(t *testing.T) {
 	}
 }
 
-// What a completion meets is the handler's failure, unless it is free: then it is tried again, a few times.
-func TestWhatFollowsFromAnErrorOfSettling(t *testing.T) {
-	t.Parallel()
-	deadlock := &pgconn.PgError{Code: "40P01", Severity: "ERROR"}
-	refused := &pgconn.PgError{Code: "42501", Severity: "ERROR"}
-	of := ending{handler: events.Registration{Name: "platform.worker"}}
-	working := t.Context()
-	ended := func(cause error) context.Context {
-		ctx, end := context.WithCancelCause(working)
-		end(cause)
-		return ctx
-	}
-	stopping, late, lost := ended(events.ErrStopping), ended(events.ErrStopping), ended(events.ErrLeaseLost)
-	keeping, over := newLeased(&consumer{}), newLeased(&consumer{}) // whose time for what handlers have done is over, too
-	keeping.keeping, over.keeping = working, late
-	for _, c := range []struct {
-		name string
-		ctx  context.Context
-		e    ending
-		err  error
-		try  int
-		want consequence
-	}{
-		{"an error", working, of, &completionError{errors.New("no")}, 1, failsHandler},
-		{"an error while stopping", stopping, of, &completionError{errors.New("no")}, 1, failsHandler},
-		{"a deadlock", working, of, &completionError{deadlock}, 1, triesAgain},
-		{"deadlocks", working, of, &completionError{deadlock}, maxCompletions, failsHandler},
-		{"a lost connection", working, of, &completionError{&lostConnectionError{context.Canceled}}, 1, triesAgain},
-		{"no connection", working, of, &beginError{errors.New("dial")}, 1000, waitsOn},
-		{"no connection while stopping", stopping, of, &beginError{errors.New("dial")}, 1000, waitsOn},
-		{"none for long", late, of, &beginError{errors.New("dial")}, triesWhenStopping - 1, triesSoon},
-		{"none at last", late, of, &beginError{errors.New("dial")}, triesWhenStopping, givesUp},
-		{"a locked row while stopping", stopping, of, errRowLocked, 1000, waitsOn},
-		{"a row that stays locked", late, of, errRowLocked, triesWhenStopping, givesUp},
-		{"a lease that is lost", lost, of, &beginError{errors.New("dial")}, 1, givesUp},
-		{"a lost connection around it", working, of, context.Canceled, maxTries - 1, triesAgain},
-		{"lost connections around it", working, of, context.Canceled, maxTries, failsHandler},
-		{"our own heartbeat", working, of, errRowLocked, 1000, waitsOn},
-		{"our own commit", working, of, errUndecided, 1000, waitsOn},
-		{"a refusal around it", working, of, refused, 1, triesAgain},
-		{"refusals around it", working, of, refused, maxTries, failsHandler},
-		{"refusals without a handler", working, ending{}, refused, maxTries, givesUp},
-	} {
-		l := keeping
-		if c.ctx == late {
-			l = over
-		}
-		if got := l.after(c.ctx, &c.e, c.err, c.try); got != c.want {
-			t.Errorf("%s: %d", c.name, got)
-		}
-	}
-}
-
 // Rows that a worker died of have every second turn, also where there is one place only.
 func TestLeasedClaimsTakeTurns(t *testing.T) {
 	t.Parallel()
@@ -215,36 +116,12 @@ func TestLeasedClaimsTakeTurns(t *testing.T) {
 	}
 }
 
-// Once there is no time left to keep what handlers have done, what waits to be settled, or is to wait, is told at once,
-// though all settlers are stuck; what claims no key is settled as ever.
-func TestNothingWaitsPastTheTimeToKeepIt(t *testing.T) {
+func TestSettlingEndsBeforeLeasesMustBeRenewed(t *testing.T) {
 	t.Parallel()
-	l := newLeased(&consumer{})
-	keeping, end := context.WithCancel(t.Context())
-	l.keeping = keeping
-	l.completing.settlers, l.lone.settlers, l.recording.settlers = completers, loners, recorders // all of them at work
-	work := func(handler string, alone bool) *ending {
-		return &ending{handler: events.Registration{Name: handler}, alone: alone, answer: make(chan answer, 1)}
-	}
-	queue := func(e *ending) *ending {
-		l.queue(t.Context(), l.settlersOf(e), e)
-		return e
-	}
-	waiting := []*ending{queue(work("platform.one", false)), queue(work("platform.one", true))}
-	recorded := queue(work("", false))
-	end()
-	l.keepNothing()
-	for _, e := range append(waiting, queue(work("platform.one", false)), queue(work("platform.one", true))) {
-		select {
-		case a := <-e.answer:
-			if !errors.Is(a.err, errNoTime) {
-				t.Errorf("it is told %v", a.err)
-			}
-		default:
-			t.Errorf("one that is settled alone: %t is told nothing", e.alone)
+	for _, lease := range []time.Duration{events.MinLease, time.Second, 30 * time.Second, events.DefaultLease, events.MaxLease} {
+		c := newCompleter(&consumer{subscription: events.Subscription{Lease: lease}})
+		if first, later := c.limit(1), c.limit(2); first > quickLimit || first > later || later > maxLimit || later >= lease/3 {
+			t.Errorf("lease of %s: %s, then %s", lease, first, later)
 		}
-	}
-	if later := queue(work("", false)); len(later.answer)+len(recorded.answer) > 0 || len(l.recording.endings) != 2 {
-		t.Error("what claims no key is not settled")
 	}
 }

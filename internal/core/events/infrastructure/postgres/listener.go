@@ -216,9 +216,11 @@ func (l *Listener) Start(ctx context.Context) error {
 		if l.err != nil {
 			l.endWork() // it must not go on beside the other
 		}
+		var held sync.WaitGroup
 		for _, c := range l.consumers {
-			c.mode.await()
+			held.Go(c.mode.await)
 		}
+		held.Wait()
 		l.endWork()
 		l.journal.leave(ctx, b.channels)
 		if b.held != nil {
@@ -266,9 +268,6 @@ func (l *Listener) Stop(ctx context.Context) error {
 		}
 		return nil
 	case <-giveUp.C:
-	}
-	for _, c := range l.consumers {
-		c.mode.leave(ctx)
 	}
 	return fmt.Errorf("listener: the time to stop was over, what was still at work was cut off, and what became of each event could not all "+
 		"be written in time (the database does not answer, or somebody holds a lock): other workers will find out by themselves: %w", ctx.Err())

@@ -40,9 +40,6 @@ func (c *rowLocked) wake(ctx context.Context, crashed bool) {
 	c.wait.Go(func() { c.drain(ctx, note) })
 }
 
-// leave: nothing does. What is not committed is undone with the connection.
-func (c *rowLocked) leave(context.Context) {}
-
 // claim is how a runner claims.
 type claim struct {
 	limit   int  // none: the runner is over

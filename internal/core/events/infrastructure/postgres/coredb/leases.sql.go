@@ -13,18 +13,6 @@ import (
 	"github.com/google/uuid"
 )
 
-const currentXact = `-- name: CurrentXact :one
-select pg_current_xact_id()::text::bigint as xact
-`
-
-// Of the transaction it is asked in, which has one from then on.
-func (q *Queries) CurrentXact(ctx context.Context) (int64, error) {
-	row := q.db.QueryRow(ctx, currentXact)
-	var xact int64
-	err := row.Scan(&xact)
-	return xact, err
-}
-
 const deliverLeased = `-- name: DeliverLeased :many
 select t::uuid as token from core.outbox_deliver($1::uuid[], $2::timestamptz[], $3::uuid[]) as t
 `
@@ -330,17 +318,4 @@ func (q *Queries) RetryLeased(ctx context.Context, arg RetryLeasedParams) (bool,
 	var settled bool
 	err := row.Scan(&settled)
 	return settled, err
-}
-
-const xactStatus = `-- name: XactStatus :one
-select coalesce(case when x.id < pg_snapshot_xmax(pg_current_snapshot()) then pg_xact_status(x.id) end, '')::text as status
-from (select cast(cast($1::bigint as text) as xid8) as id) as x
-`
-
-// The empty text: unknown, as of long ago, or of another server that this one was promoted from.
-func (q *Queries) XactStatus(ctx context.Context, xact int64) (string, error) {
-	row := q.db.QueryRow(ctx, xactStatus, xact)
-	var status string
-	err := row.Scan(&status)
-	return status, err
 }
