@@ -1,6 +1,6 @@
--- core.outbox_deliver(p_ids, p_occurred_ats, p_tokens) settles leased rows as delivered; their attempt
+-- core.outbox_deliver_leased(p_ids, p_occurred_ats, p_tokens) settles leased rows as delivered; their attempt
 -- was counted as they were leased. Returns the tokens of those that were the caller's. Writes core.outbox.
-create function core.outbox_deliver(p_ids uuid[], p_occurred_ats timestamptz[], p_tokens uuid[]) returns setof uuid
+create function core.outbox_deliver_leased(p_ids uuid[], p_occurred_ats timestamptz[], p_tokens uuid[]) returns setof uuid
 language sql volatile security definer
 set search_path = pg_catalog, core, pg_temp
 set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set jit = off
@@ -13,4 +13,4 @@ as $$
     and o.claim_token = k.token and core.lease_holds(o.claimed_at, o.lease_seconds)
   returning k.token
 $$;
-grant execute on function core.outbox_deliver(uuid[], timestamptz[], uuid[]) to spectral_worker;
+grant execute on function core.outbox_deliver_leased(uuid[], timestamptz[], uuid[]) to spectral_worker;

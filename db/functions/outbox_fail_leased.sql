@@ -1,7 +1,7 @@
--- core.outbox_fail(...) settles one leased row as failed (a dead letter); claimed_at becomes the time
+-- core.outbox_fail_leased(...) settles one leased row as failed (a dead letter); claimed_at becomes the time
 -- it failed. With p_counted false the attempt is taken back: nothing ran. False: the row is not the caller's
 -- any more. Writes core.outbox.
-create function core.outbox_fail(
+create function core.outbox_fail_leased(
   p_id uuid, p_occurred_at timestamptz, p_last_error text, p_handler_failures jsonb, p_counted boolean, p_token uuid
 ) returns boolean
 language plpgsql volatile security definer
@@ -19,4 +19,4 @@ begin
   return found;
 end
 $$;
-grant execute on function core.outbox_fail(uuid, timestamptz, text, jsonb, boolean, uuid) to spectral_worker;
+grant execute on function core.outbox_fail_leased(uuid, timestamptz, text, jsonb, boolean, uuid) to spectral_worker;

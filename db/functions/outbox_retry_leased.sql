@@ -1,7 +1,7 @@
--- core.outbox_retry(...) re-pends one leased row: due again p_delay seconds from now, the failure
+-- core.outbox_retry_leased(...) re-pends one leased row: due again p_delay seconds from now, the failure
 -- recorded. With p_counted false the attempt is taken back. p_last_error has at most 8192 bytes.
 -- False: the row is not the caller's any more. Wakes the listeners at commit. Writes core.outbox.
-create function core.outbox_retry(
+create function core.outbox_retry_leased(
   p_id uuid, p_occurred_at timestamptz, p_delay double precision,
   p_last_error text, p_handler_failures jsonb, p_counted boolean, p_token uuid
 ) returns boolean
@@ -34,5 +34,5 @@ begin
   return true;
 end
 $$;
-grant execute on function core.outbox_retry(uuid, timestamptz, double precision, text, jsonb, boolean, uuid)
+grant execute on function core.outbox_retry_leased(uuid, timestamptz, double precision, text, jsonb, boolean, uuid)
   to spectral_worker;

@@ -250,7 +250,6 @@ begin
 end
 $$;
 -- +goose StatementEnd
-drop function core.outbox_look, core.outbox_floor, core.outbox_claim, core.outbox_deliver(uuid[], timestamptz[]),
-  core.outbox_retry(uuid, timestamptz, timestamptz, double precision, text, jsonb, boolean),
-  core.outbox_fail(uuid, timestamptz, timestamptz, text, jsonb);
+drop function core.outbox_look, core.outbox_floor, core.outbox_claim, core.outbox_deliver,
+  core.outbox_retry, core.outbox_fail;
 drop table core.paused_types;

@@ -170,7 +170,7 @@ grant execute on function core.outbox_heartbeat(uuid[], timestamptz[], uuid[], t
 
 -- +goose StatementBegin
 -- db/functions/outbox_deliver_leased.sql
-create function core.outbox_deliver(p_ids uuid[], p_occurred_ats timestamptz[], p_tokens uuid[]) returns setof uuid
+create function core.outbox_deliver_leased(p_ids uuid[], p_occurred_ats timestamptz[], p_tokens uuid[]) returns setof uuid
 language sql volatile security definer
 set search_path = pg_catalog, core, pg_temp
 set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set jit = off
@@ -183,12 +183,12 @@ as $$
     and o.claim_token = k.token and core.lease_holds(o.claimed_at, o.lease_seconds)
   returning k.token
 $$;
-grant execute on function core.outbox_deliver(uuid[], timestamptz[], uuid[]) to spectral_worker;
+grant execute on function core.outbox_deliver_leased(uuid[], timestamptz[], uuid[]) to spectral_worker;
 -- +goose StatementEnd
 
 -- +goose StatementBegin
 -- db/functions/outbox_retry_leased.sql
-create function core.outbox_retry(
+create function core.outbox_retry_leased(
   p_id uuid, p_occurred_at timestamptz, p_delay double precision,
   p_last_error text, p_handler_failures jsonb, p_counted boolean, p_token uuid
 ) returns boolean
@@ -221,13 +221,13 @@ begin
   return true;
 end
 $$;
-grant execute on function core.outbox_retry(uuid, timestamptz, double precision, text, jsonb, boolean, uuid)
+grant execute on function core.outbox_retry_leased(uuid, timestamptz, double precision, text, jsonb, boolean, uuid)
   to spectral_worker;
 -- +goose StatementEnd
 
 -- +goose StatementBegin
 -- db/functions/outbox_fail_leased.sql
-create function core.outbox_fail(
+create function core.outbox_fail_leased(
   p_id uuid, p_occurred_at timestamptz, p_last_error text, p_handler_failures jsonb, p_counted boolean, p_token uuid
 ) returns boolean
 language plpgsql volatile security definer
@@ -245,7 +245,7 @@ begin
   return found;
 end
 $$;
-grant execute on function core.outbox_fail(uuid, timestamptz, text, jsonb, boolean, uuid) to spectral_worker;
+grant execute on function core.outbox_fail_leased(uuid, timestamptz, text, jsonb, boolean, uuid) to spectral_worker;
 -- +goose StatementEnd
 
 -- +goose StatementBegin
@@ -267,10 +267,14 @@ begin
     update core.outbox o
     set status = 'pending', claim_token = null, claimed_by = null, lease_handler = null,
         attempts = greatest(o.attempts - 1, 0), available_at = clock_timestamp()
-    from unnest(p_ids, p_occurred_ats, p_tokens) as k(id, occurred_at, token)
+    from
+      (select l.id, l.occurred_at, g.token
+       from unnest(p_ids, p_occurred_ats, p_tokens) as g(id, occurred_at, token)
+       join core.outbox l on l.id = g.id and l.occurred_at = g.occurred_at
+       where l.id = any (p_ids) and case when l.status = 'in_flight' then l.deleted_at is null else false end
+         and l.claim_token = g.token and core.lease_holds(l.claimed_at, l.lease_seconds)
+       for update of l skip locked) as k
     where o.id = any (p_ids) and o.id = k.id and o.occurred_at = k.occurred_at
-      and case when o.status = 'in_flight' then o.deleted_at is null else false end
-      and o.claim_token = k.token and core.lease_holds(o.claimed_at, o.lease_seconds)
     returning o.id, o.channel, k.token
   loop
     v_ids := v_ids || v_id;
@@ -402,7 +406,5 @@ reset role;
 -- +goose Down
 set local lock_timeout = '500ms';
 drop function core.lease_holds, core.lease_expires_in, core.server_restarted, core.outbox_lease,
-  core.outbox_heartbeat, core.outbox_deliver(uuid[], timestamptz[], uuid[]),
-  core.outbox_retry(uuid, timestamptz, double precision, text, jsonb, boolean, uuid),
-  core.outbox_fail(uuid, timestamptz, text, jsonb, boolean, uuid), core.outbox_release, core.outbox_reap;
+  core.outbox_heartbeat, core.outbox_deliver_leased, core.outbox_retry_leased, core.outbox_fail_leased, core.outbox_release, core.outbox_reap;
 drop table core.reaped_leases;

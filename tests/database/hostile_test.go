@@ -128,10 +128,10 @@ func TestHostileSearchPath(t *testing.T) {
 		{"look", "select core.lease_expires_in()", "in_flight 1 c.d"},
 		{"reap", "select core.outbox_reap()", "pending 1"},
 		{"release", "select core.outbox_release(array[i], array[o], array[t]) from " + leased, "pending 1"},
-		{"retry", "select core.outbox_retry(i, o, 0, 'E', '{}', true, t) from " + leased, "pending 2"},
-		{"fail", "select core.outbox_fail(i, o, 'E', '{}', true, t) from " + leased, "failed 3"},
+		{"retry", "select core.outbox_retry_leased(i, o, 0, 'E', '{}', true, t) from " + leased, "pending 2"},
+		{"fail", "select core.outbox_fail_leased(i, o, 'E', '{}', true, t) from " + leased, "failed 3"},
 		{"again", "", "pending 0"},
-		{"deliver", "select core.outbox_deliver(array[i], array[o], array[t]) from " + leased, "delivered 1"},
+		{"deliver", "select core.outbox_deliver_leased(array[i], array[o], array[t]) from " + leased, "delivered 1"},
 		{"again", "", "pending 0"},
 	} {
 		switch c.name {

@@ -380,7 +380,7 @@ var holders = []struct {
 		map[string]string{"claimed_at": "between b.at and clock_timestamp()", "lease_handler": "= 'worlds.b'"},
 	},
 	{
-		"deliver", "select coalesce(string_agg(t::text, ', '), 'none') from core.outbox_deliver(array[$1::uuid], array[$2::timestamptz], array[$3::uuid]) t",
+		"deliver", "select coalesce(string_agg(t::text, ', '), 'none') from core.outbox_deliver_leased(array[$1::uuid], array[$2::timestamptz], array[$3::uuid]) t",
 		"#", "none", 0,
 		map[string]string{
 			"status": "= 'delivered'", "delivered_at": "between b.at and clock_timestamp()", "claim_token": "is null", "claimed_by": "is null",
@@ -388,7 +388,7 @@ var holders = []struct {
 		},
 	},
 	{
-		"retry", `select core.outbox_retry($1, $2, 30, 'E: worlds.a: no', '{"worlds.a": {"failures": 1}}', true, $3)::text`,
+		"retry", `select core.outbox_retry_leased($1, $2, 30, 'E: worlds.a: no', '{"worlds.a": {"failures": 1}}', true, $3)::text`,
 		"true", "false", 1,
 		map[string]string{
 			"status": "= 'pending'", "claim_token": "is null", "claimed_by": "is null", "lease_handler": "is null",
@@ -397,7 +397,7 @@ var holders = []struct {
 		},
 	},
 	{
-		"fail", `select core.outbox_fail($1, $2, 'E: worlds.a: no', '{"worlds.a": {"failures": 1}}', true, $3)::text`,
+		"fail", `select core.outbox_fail_leased($1, $2, 'E: worlds.a: no', '{"worlds.a": {"failures": 1}}', true, $3)::text`,
 		"true", "false", 0,
 		map[string]string{
 			"status": "= 'failed'", "claim_token": "is null", "claimed_by": "is null", "lease_handler": "is null",
@@ -450,9 +450,9 @@ func TestALostLeaseChangesNothing(t *testing.T) {
 		{"begun at no known time", []string{"update core.outbox set claimed_at = null"}, nil, "in_flight"},
 		{"reaped", []string{expire, reap}, nil, "pending"},
 		{"released", []string{release}, nil, "pending"},
-		{"retried", []string{"select core.outbox_retry(o.id, o.occurred_at, 0, 'E', '{}', true, o.claim_token) from core.outbox o"}, nil, "pending"},
-		{"delivered", []string{"select core.outbox_deliver(array[o.id], array[o.occurred_at], array[o.claim_token]) from core.outbox o"}, nil, "delivered"},
-		{"failed", []string{"select core.outbox_fail(o.id, o.occurred_at, 'E', '{}', true, o.claim_token) from core.outbox o"}, nil, "failed"},
+		{"retried", []string{"select core.outbox_retry_leased(o.id, o.occurred_at, 0, 'E', '{}', true, o.claim_token) from core.outbox o"}, nil, "pending"},
+		{"delivered", []string{"select core.outbox_deliver_leased(array[o.id], array[o.occurred_at], array[o.claim_token]) from core.outbox o"}, nil, "delivered"},
+		{"failed", []string{"select core.outbox_fail_leased(o.id, o.occurred_at, 'E', '{}', true, o.claim_token) from core.outbox o"}, nil, "failed"},
 		{"deleted", []string{"update core.outbox set deleted_at = now()"}, nil, "in_flight"},
 	} {
 		for _, h := range holders {
@@ -516,8 +516,8 @@ func TestAttemptsOfLeases(t *testing.T) {
 	t.Parallel()
 	d := setup(t)
 	const (
-		retry   = "select core.outbox_retry($1, $2, 0, 'E', '{}', %s, $3)"
-		fail    = "select core.outbox_fail($1, $2, 'E', '{}', %s, $3)"
+		retry   = "select core.outbox_retry_leased($1, $2, 0, 'E', '{}', %s, $3)"
+		fail    = "select core.outbox_fail_leased($1, $2, 'E', '{}', %s, $3)"
 		release = "select count(*) = 1 from core.outbox_release(array[$1::uuid], array[$2::timestamptz], array[$3::uuid])"
 	)
 	for _, c := range []struct {
@@ -555,19 +555,19 @@ func TestRetryOfALeaseRefuses(t *testing.T) {
 	l := leaseRows(t, d.admin)[0]
 	before := d.versions(t)
 	for _, delay := range []string{"null", "-0.001", "86400.001", "'NaN'", "'Infinity'"} {
-		_, err := d.admin.Exec(deadline(t), "select core.outbox_retry($1, $2, "+delay+", 'E', '{}', true, $3)", l.EventID, l.OccurredAt, l.ClaimToken)
+		_, err := d.admin.Exec(deadline(t), "select core.outbox_retry_leased($1, $2, "+delay+", 'E', '{}', true, $3)", l.EventID, l.OccurredAt, l.ClaimToken)
 		if have := sqlstate(t, err); have != "22023" {
 			t.Errorf("a delay of %s: SQLSTATE %q", delay, have)
 		}
 	}
-	_, err := d.admin.Exec(deadline(t), "select core.outbox_retry($1, $2, 0, repeat('a', 8193), '{}', true, $3)", l.EventID, l.OccurredAt, l.ClaimToken)
+	_, err := d.admin.Exec(deadline(t), "select core.outbox_retry_leased($1, $2, 0, repeat('a', 8193), '{}', true, $3)", l.EventID, l.OccurredAt, l.ClaimToken)
 	if have := sqlstate(t, err); have != "23514" {
 		t.Errorf("an error of 8193 bytes: SQLSTATE %q", have)
 	}
 	if after := d.versions(t); !slices.Equal(after, before) {
 		t.Error("a refused call changed something")
 	}
-	if !value[bool](t, d.admin, "select core.outbox_retry($1, $2, 86400, repeat('a', 8192), '{}', true, $3)", l.EventID, l.OccurredAt, l.ClaimToken) {
+	if !value[bool](t, d.admin, "select core.outbox_retry_leased($1, $2, 86400, repeat('a', 8192), '{}', true, $3)", l.EventID, l.OccurredAt, l.ClaimToken) {
 		t.Error("a retry in a day is refused")
 	}
 }
@@ -576,7 +576,7 @@ func TestRetryOfALeaseRefuses(t *testing.T) {
 func TestManyLeasesAtOnce(t *testing.T) {
 	t.Parallel()
 	d := setup(t)
-	for _, function := range []string{"deliver", "release"} {
+	for _, function := range []string{"deliver_leased", "release"} {
 		d.rows(t, 5, "")
 		leases := leaseRows(t, d.admin, "p_limit => 5")
 		d.alter(t, 2, runOut)
@@ -666,7 +666,7 @@ func TestHeartbeat(t *testing.T) {
 		t.Fatal(err)
 	}
 	settling := begin(t, pgtest.Conn(t, d.at))
-	exec(t, settling, "select core.outbox_deliver($1, $2, $3)", named(leases[4:5])...)
+	exec(t, settling, "select core.outbox_deliver_leased($1, $2, $3)", named(leases[4:5])...)
 	want(t, beat(t, leases[4:6], nil), map[int][]bool{6: {true}})
 	if err := settling.Commit(deadline(t)); err != nil {
 		t.Fatal(err)
@@ -699,7 +699,7 @@ var returns = []struct {
 	name, sql string
 	rings     int
 }{
-	{"retry", "select core.outbox_retry(id, at, 0, 'E', '{}', true, token) from unnest($1::uuid[], $2::timestamptz[], $3::uuid[]) as l(id, at, token)", 3},
+	{"retry", "select core.outbox_retry_leased(id, at, 0, 'E', '{}', true, token) from unnest($1::uuid[], $2::timestamptz[], $3::uuid[]) as l(id, at, token)", 3},
 	{"release", "select core.outbox_release($1, $2, $3)", 2},
 	{"reap", "select core.outbox_reap() from (select $1::uuid[], $2::timestamptz[], $3::uuid[]) as unused", 2},
 }
@@ -810,7 +810,7 @@ func TestWhatComesBackTakesItsIDBeforeTheTime(t *testing.T) {
 		do $$
 		declare v_function regprocedure;
 		begin
-			for v_function in select p.oid from pg_proc p where p.pronamespace = 'core'::regnamespace and p.proname in ('outbox_retry', 'outbox_release', 'outbox_reap', 'outbox_fail') loop
+			for v_function in select p.oid from pg_proc p where p.pronamespace = 'core'::regnamespace and p.proname in ('outbox_retry_leased', 'outbox_release', 'outbox_reap', 'outbox_fail_leased') loop
 				execute format('alter function %s set search_path = early, pg_catalog, core, pg_temp', v_function);
 			end loop;
 		end $$`)
@@ -832,7 +832,7 @@ func TestWhatComesBackTakesItsIDBeforeTheTime(t *testing.T) {
 		}
 	}
 	// one whose time no floor depends on, to see that such a clock is noticed
-	_, err := d.admin.Exec(deadline(t), `select core.outbox_fail(id, at, 'E', '{}', true, token)
+	_, err := d.admin.Exec(deadline(t), `select core.outbox_fail_leased(id, at, 'E', '{}', true, token)
 		from unnest($1::uuid[], $2::timestamptz[], $3::uuid[]) as l(id, at, token)`, prepare(false)...)
 	if err == nil || !strings.Contains(err.Error(), "before the id is taken") {
 		t.Errorf("the clock is not noticed: %v", err)

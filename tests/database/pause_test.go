@@ -73,7 +73,7 @@ func TestPauseStopsNothingElse(t *testing.T) {
 		t.Fatal(err)
 	}
 	exec(t, operator, "select core.event_type_pause('worlds.world_model_card.published', 1, 'anna')")
-	if n := len(values[string](t, worker, "select core.outbox_deliver($1, $2, $3)::text", named(leases[:1])...)); n != 1 {
+	if n := len(values[string](t, worker, "select core.outbox_deliver_leased($1, $2, $3)::text", named(leases[:1])...)); n != 1 {
 		t.Error("what is in flight cannot be delivered")
 	}
 	if n := len(values[string](t, worker, "select core.outbox_release($1, $2, $3)::text", named(leases[1:2])...)); n != 1 {

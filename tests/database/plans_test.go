@@ -91,11 +91,11 @@ func TestPlansOfLeasesMadeForAnEmptyOutbox(t *testing.T) {
 			quarter       int
 		}{
 			{"heartbeat", "select core.outbox_heartbeat($1, $2, $3)", 3},
-			{"retry", "select core.outbox_retry(i, o, 3600, '', '{}', true, t) from unnest($1::uuid[], $2::timestamptz[], $3::uuid[]) as l(i, o, t)", 0},
+			{"retry", "select core.outbox_retry_leased(i, o, 3600, '', '{}', true, t) from unnest($1::uuid[], $2::timestamptz[], $3::uuid[]) as l(i, o, t)", 0},
 			{"heartbeat of what is lost", "select core.outbox_heartbeat($1, $2, $3)", 0},
-			{"fail", "select core.outbox_fail(i, o, '', '{}', true, t) from unnest($1::uuid[], $2::timestamptz[], $3::uuid[]) as l(i, o, t)", 1},
+			{"fail", "select core.outbox_fail_leased(i, o, '', '{}', true, t) from unnest($1::uuid[], $2::timestamptz[], $3::uuid[]) as l(i, o, t)", 1},
 			{"release", "select core.outbox_release($1, $2, $3)", 2},
-			{"deliver", "select core.outbox_deliver($1, $2, $3)", 3},
+			{"deliver", "select core.outbox_deliver_leased($1, $2, $3)", 3},
 		} {
 			part := leases[c.quarter*len(leases)/4 : (c.quarter+1)*len(leases)/4]
 			exec(t, worker, c.sql, named(part)...)
@@ -147,7 +147,7 @@ func TestPlansThatLookDearAreNotCompiled(t *testing.T) {
 		"select core.workers_probe(gen_random_uuid(), 2)",
 		"select core.outbox_lease(1, 'worlds.world_model_card.published')",
 		"select core.outbox_heartbeat('{}', '{}', '{}')",
-		"select core.outbox_deliver('{}', '{}', '{}')",
+		"select core.outbox_deliver_leased('{}', '{}', '{}')",
 		"select core.outbox_reap()",
 		"select core.lease_expires_in()",
 	} {

@@ -293,13 +293,13 @@ func TestReapLeavesWhatMovedOn(t *testing.T) {
 	// as if its holder had renewed it in time
 	d.alter(t, 96, "claimed_at = clock_timestamp()")
 	d.alter(t, 97, "claimed_at = clock_timestamp()")
-	exec(t, d.admin, "select core.outbox_deliver(array[id], array[occurred_at], array[claim_token]) from core.outbox where id = $1", key(97))
+	exec(t, d.admin, "select core.outbox_deliver_leased(array[id], array[occurred_at], array[claim_token]) from core.outbox where id = $1", key(97))
 	d.alter(t, 98, "status = 'pending', claim_token = null")
 	// leased anew, and run out as well
 	d.alter(t, 99, "claim_token = gen_random_uuid(), attempts = 2")
 	settling := begin(t, pgtest.Conn(t, d.at))
 	exec(t, settling, "update core.outbox set claimed_at = clock_timestamp() where id = $1", key(100))
-	if have := values[uuid.UUID](t, settling, "select core.outbox_deliver(array[id], array[occurred_at], array[claim_token]) from core.outbox where id = $1", key(100)); len(have) != 1 {
+	if have := values[uuid.UUID](t, settling, "select core.outbox_deliver_leased(array[id], array[occurred_at], array[claim_token]) from core.outbox where id = $1", key(100)); len(have) != 1 {
 		t.Fatal("row 100 is not settled")
 	}
 	lines, err := resume()
@@ -369,7 +369,7 @@ func TestReapPassesWhatIsBeingSettled(t *testing.T) {
 		d.rows(t, 2, expired)
 		settling := begin(t, pgtest.Conn(t, d.at))
 		exec(t, settling, "update core.outbox set claimed_at = clock_timestamp() where id = $1", key(1)) // it was in time
-		if have := values[uuid.UUID](t, settling, "select core.outbox_deliver(array[id], array[occurred_at], array[claim_token]) from core.outbox where id = $1", key(1)); len(have) != 1 {
+		if have := values[uuid.UUID](t, settling, "select core.outbox_deliver_leased(array[id], array[occurred_at], array[claim_token]) from core.outbox where id = $1", key(1)); len(have) != 1 {
 			t.Fatal("row 1 is not settled")
 		}
 		if have := places(reap(t, d.admin, 50, nil)); !slices.Equal(have, []int{2}) {
@@ -520,7 +520,7 @@ func TestALeaseOfTheFutureHolds(t *testing.T) {
 		if have := places(reap(t, d.admin, 50, nil)); !slices.Equal(have, []int{2}) {
 			t.Errorf("beside a lease from %s on, rows %v are reaped, want 2", at, have)
 		}
-		if have := values[uuid.UUID](t, d.admin, "select core.outbox_deliver(array[id], array[occurred_at], array[claim_token]) from core.outbox where id = $1", key(1)); len(have) != 1 {
+		if have := values[uuid.UUID](t, d.admin, "select core.outbox_deliver_leased(array[id], array[occurred_at], array[claim_token]) from core.outbox where id = $1", key(1)); len(have) != 1 {
 			t.Errorf("a lease from %s on does not hold", at)
 		}
 	}
@@ -588,7 +588,7 @@ func TestALeaseRunsOutWhenItIsSaid(t *testing.T) {
 	if have := places(reap(t, d.admin, 50, nil)); !slices.Equal(have, []int{1}) {
 		t.Errorf("then rows %v are reaped", have)
 	}
-	if value[bool](t, d.admin, "select core.outbox_fail($1, $2, 'E', '{}', true, $3)", l.EventID, l.OccurredAt, l.ClaimToken) {
+	if value[bool](t, d.admin, "select core.outbox_fail_leased($1, $2, 'E', '{}', true, $3)", l.EventID, l.OccurredAt, l.ClaimToken) {
 		t.Error("the lease still holds")
 	}
 }

@@ -54,8 +54,8 @@ func TestRolesTryWhatTheyMayNot(t *testing.T) {
 	)
 	// what holds leases, and what ends them
 	leased := []string{
-		lease, "select core.outbox_heartbeat('{}', '{}', '{}')", "select core.outbox_deliver('{}', '{}', '{}')",
-		"select core.outbox_retry(null, null, 0, '', '{}', true, null)", "select core.outbox_fail(null, null, '', '{}', true, null)",
+		lease, "select core.outbox_heartbeat('{}', '{}', '{}')", "select core.outbox_deliver_leased('{}', '{}', '{}')",
+		"select core.outbox_retry_leased(null, null, 0, '', '{}', true, null)", "select core.outbox_fail_leased(null, null, '', '{}', true, null)",
 		"select core.outbox_release('{}', '{}', '{}')", "select core.outbox_reap()", "select core.lease_expires_in()",
 	}
 	// what no group may do, the owner excepted

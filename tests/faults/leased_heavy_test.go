@@ -93,8 +93,8 @@ var commits = map[string]struct {
 	runs  int // executions, of which all but the last fail
 }{
 	"claim":     {"outbox_lease", neighbour(1), time.Hour, 1},
-	"settle":    {"outbox_deliver", neighbour(1), time.Hour, 1},
-	"retry":     {"outbox_retry", doBalk + "-1", time.Hour, 2},
+	"settle":    {"outbox_deliver_leased", neighbour(1), time.Hour, 1},
+	"retry":     {"outbox_retry_leased", doBalk + "-1", time.Hour, 2},
 	"heartbeat": {"outbox_heartbeat", doAwait + "-1", lease, 1},
 }
 
@@ -145,7 +145,7 @@ func TestLostCommitsOfLeasesRepeatNothing(t *testing.T) {
 // ends its transaction, and changes nothing afterwards.
 func TestWorkersFrozenInATransactionOfALease(t *testing.T) {
 	const key = doAwait + "-1"
-	for at, text := range map[string]string{"settling": "outbox_deliver", "reaping": "outbox_reap"} {
+	for at, text := range map[string]string{"settling": "outbox_deliver_leased", "reaping": "outbox_reap"} {
 		t.Run(at, func(t *testing.T) {
 			b := setup(t).leased(errands{Lease: lease}, nil)
 			pool := proxy.InFrontOf(t, b.worker)

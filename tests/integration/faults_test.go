@@ -15,14 +15,10 @@ type sockets struct {
 	open  []*socket
 	dials int
 
-	statements atomic.Int64           // written, of the simple and the extended protocol
-	looks      atomic.Int64           // written as text
-	swallowed  atomic.Int64           // writes
-	lostReply  atomic.Bool            // the next COMMIT is answered, and the connection gone before anybody hears it
-	unsent     atomic.Pointer[func()] // the next COMMIT does not reach the server, the connection is gone, and this is called
-	// so many COMMITs of deliveries are answered, and the connection gone before anybody hears it
-	lostDeliveries atomic.Int64
-	deliver        atomic.Pointer[string] // the name that the driver has given to the statement
+	statements atomic.Int64 // written, of the simple and the extended protocol
+	looks      atomic.Int64 // written as text
+	swallowed  atomic.Int64 // writes
+	lostReply  atomic.Bool  // the next COMMIT is answered, and the connection gone before anybody hears it
 
 	cutIn   atomic.Int64 // with the so-manieth statement from now the connection is gone, unless zero
 	cutSent atomic.Bool  // that statement still reaches the server
@@ -87,7 +83,6 @@ type socket struct {
 	net.Conn
 	of       *sockets
 	swallows atomic.Bool
-	delivers bool // in the transaction at hand
 }
 
 func (s *socket) Write(p []byte) (int, error) {
@@ -106,15 +101,7 @@ func (s *socket) Write(p []byte) (int, error) {
 			return 0, errors.Join(net.ErrClosed, s.Close())
 		}
 	}
-	if bytes.Contains(p, []byte("commit\x00")) {
-		if then := s.of.unsent.Swap(nil); then != nil {
-			err := s.Close()
-			(*then)()
-			return 0, errors.Join(net.ErrClosed, err)
-		}
-	}
-	s.delivers = s.delivers || s.of.delivery(p)
-	if bytes.Contains(p, []byte("commit\x00")) && (s.delivers && s.of.lostDeliveries.Add(-1) >= 0 || s.of.lostReply.CompareAndSwap(true, false)) {
+	if bytes.Contains(p, []byte("commit\x00")) && s.of.lostReply.CompareAndSwap(true, false) {
 		if n, err := s.Conn.Write(p); err != nil {
 			return n, err
 		}
@@ -123,17 +110,6 @@ func (s *socket) Write(p []byte) (int, error) {
 	}
 	s.of.looks.Add(int64(bytes.Count(p, []byte("outbox_look"))))
 	return s.Conn.Write(p)
-}
-
-// delivery reports whether what is written delivers leased rows.
-func (s *sockets) delivery(p []byte) bool {
-	if len(p) > 5 && p[0] == 'P' && bytes.Contains(p, []byte("core.outbox_deliver")) {
-		name, _, _ := bytes.Cut(p[5:], []byte{0})
-		text := string(name)
-		s.deliver.Store(&text)
-	}
-	name := s.deliver.Load()
-	return name != nil && *name != "" && p[0] == 'B' && bytes.Contains(p, []byte(*name))
 }
 
 func (s *socket) Read(p []byte) (int, error) {

@@ -19,14 +19,14 @@ from core.outbox_heartbeat(@ids::uuid[], @occurred_ats::timestamptz[], @tokens::
   array(select nullif(n, '') from unnest(@handlers::text[]) with ordinality as t(n, i) order by i)) as h;
 
 -- name: DeliverLeased :many
-select t::uuid as token from core.outbox_deliver(@ids::uuid[], @occurred_ats::timestamptz[], @tokens::uuid[]) as t;
+select t::uuid as token from core.outbox_deliver_leased(@ids::uuid[], @occurred_ats::timestamptz[], @tokens::uuid[]) as t;
 
 -- name: RetryLeased :one
-select core.outbox_retry(@id::uuid, @occurred_at::timestamptz, @delay_seconds::double precision,
+select core.outbox_retry_leased(@id::uuid, @occurred_at::timestamptz, @delay_seconds::double precision,
   @last_error::text, @handler_failures::jsonb, @counted::boolean, @token::uuid)::boolean as settled;
 
 -- name: FailLeased :one
-select core.outbox_fail(@id::uuid, @occurred_at::timestamptz, @last_error::text, @handler_failures::jsonb,
+select core.outbox_fail_leased(@id::uuid, @occurred_at::timestamptz, @last_error::text, @handler_failures::jsonb,
   @counted::boolean, @token::uuid)::boolean as settled;
 
 -- name: Release :many

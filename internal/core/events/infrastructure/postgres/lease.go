@@ -217,15 +217,11 @@ func (c *leased) release() {
 	c.noteCut()
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(c.completer.keep), releaseTimeout)
 	defer cancel()
-	held := make(map[uuid.UUID]bool, len(all))
-	err := inTx(ctx, c.journal.pool, workerRole, func(tx pgx.Tx) error {
-		queries, rows := coredb.New(tx), claimedOf(all)
-		if err := heartbeat(ctx, queries, rows, make([]string, len(rows)), held); err != nil { // locks what is not locked
-			return err
-		}
-		rows = slices.DeleteFunc(rows, func(row claimed) bool { return !held[row.token] })
-		ids, times := namesOf(rows)
-		_, err := queries.Release(ctx, coredb.ReleaseParams{Ids: ids, OccurredAts: times, Tokens: tokensOf(rows)})
+	rows := claimedOf(all)
+	ids, times := namesOf(rows)
+	var tokens []uuid.UUID
+	err := inTx(ctx, c.journal.pool, workerRole, func(tx pgx.Tx) (err error) {
+		tokens, err = coredb.New(tx).Release(ctx, coredb.ReleaseParams{Ids: ids, OccurredAts: times, Tokens: tokensOf(rows)})
 		return err
 	})
 	if err != nil {
@@ -235,7 +231,7 @@ func (c *leased) release() {
 	}
 	var released []Settlement
 	for _, l := range all {
-		if held[l.token] {
+		if slices.Contains(tokens, l.token) {
 			released = append(released, Settlement{Envelope: l.envelope, Outcome: Released, Attempts: l.attempts})
 		}
 	}

@@ -14,7 +14,7 @@ import (
 )
 
 const deliverLeased = `-- name: DeliverLeased :many
-select t::uuid as token from core.outbox_deliver($1::uuid[], $2::timestamptz[], $3::uuid[]) as t
+select t::uuid as token from core.outbox_deliver_leased($1::uuid[], $2::timestamptz[], $3::uuid[]) as t
 `
 
 type DeliverLeasedParams struct {
@@ -44,7 +44,7 @@ func (q *Queries) DeliverLeased(ctx context.Context, arg DeliverLeasedParams) ([
 }
 
 const failLeased = `-- name: FailLeased :one
-select core.outbox_fail($1::uuid, $2::timestamptz, $3::text, $4::jsonb,
+select core.outbox_fail_leased($1::uuid, $2::timestamptz, $3::text, $4::jsonb,
   $5::boolean, $6::uuid)::boolean as settled
 `
 
@@ -291,7 +291,7 @@ func (q *Queries) Release(ctx context.Context, arg ReleaseParams) ([]uuid.UUID, 
 }
 
 const retryLeased = `-- name: RetryLeased :one
-select core.outbox_retry($1::uuid, $2::timestamptz, $3::double precision,
+select core.outbox_retry_leased($1::uuid, $2::timestamptz, $3::double precision,
   $4::text, $5::jsonb, $6::boolean, $7::uuid)::boolean as settled
 `
 
