@@ -96,8 +96,8 @@ func findPrograms(ctx context.Context, c Config, acct account) (programs, error)
 	folder, err := CacheFolder()
 	if err == nil {
 		c.log().InfoContext(ctx, "no suitable PostgreSQL is installed, so one is downloaded unless that was done before",
-			logVersion, downloadVersion, logFolder, folder)
-		p, err = downloaded(ctx, acct, folder, downloadSite)
+			logVersion, string(downloadVersion), logFolder, folder)
+		p, err = downloaded(ctx, acct, folder, "")
 	}
 	if err != nil {
 		return p, fmt.Errorf("install PostgreSQL (apt-get install postgresql, brew install postgresql@17) or set %s to the folder of its programs: %w",

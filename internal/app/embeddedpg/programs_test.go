@@ -1,16 +1,10 @@
 package embeddedpg
 
 import (
-	"archive/zip"
-	"bytes"
-	"context"
-	"crypto/sha256"
-	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"os"
 	"path/filepath"
-	"strings"
 	"syscall"
 	"testing"
 )
@@ -87,63 +81,13 @@ func TestBadOverrideNamesTheVariable(t *testing.T) {
 	}
 }
 
-// archiveSite serves testdata/programs.txz, whose programs print version 17.5, as the real site has it.
-func archiveSite(t *testing.T, sum func(jar []byte) string) (site *httptest.Server, requests *int) {
-	t.Helper()
-	packed, err := os.ReadFile("testdata/programs.txz")
-	check(t, err)
-	var jar bytes.Buffer
-	w := zip.NewWriter(&jar)
-	f, err := w.Create("postgres.txz")
-	check(t, err)
-	_, err = f.Write(packed)
-	check(t, err)
-	check(t, w.Close())
-	requests = new(int)
-	site = httptest.NewServer(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
-		*requests++
-		if strings.HasSuffix(r.URL.Path, ".jar") {
-			_, _ = rw.Write(jar.Bytes())
-		} else {
-			_, _ = rw.Write([]byte(sum(jar.Bytes())))
-		}
-	}))
-	t.Cleanup(site.Close)
-	return site, requests
-}
-
-func TestDownloadedProgramsAreKept(t *testing.T) {
-	t.Parallel()
-	site, requests := archiveSite(t, func(jar []byte) string { return fmt.Sprintf("%x", sha256.Sum256(jar)) })
-	cache := folder(t)
-	for range 2 {
-		got, err := downloaded(deadline(t), testAccount(t), cache, site.URL)
-		if err != nil || got.major != 17 {
-			t.Fatalf("got %+v, %v", got, err)
-		}
-	}
-	site.Close() // and so waits for its requests
-	if *requests != 2 {
-		t.Errorf("%d requests, want one for the archive and one for its checksum", *requests)
-	}
-	mustContainFiles(t, cache, 1)
-}
-
 func TestFailedDownloadLeavesNothing(t *testing.T) {
 	t.Parallel()
 	cache, missing := folder(t), httptest.NewServer(http.NotFoundHandler())
 	t.Cleanup(missing.Close)
-	wrong, _ := archiveSite(t, func([]byte) string { return "other" })
-	ended, cancel := context.WithCancel(deadline(t))
-	cancel()
-	for _, tc := range []struct {
-		ctx        context.Context
-		site, want string
-	}{
-		{deadline(t), missing.URL, "404"}, {deadline(t), wrong.URL, "checksum"}, {ended, wrong.URL, "canceled"},
-	} {
-		_, err := downloaded(tc.ctx, testAccount(t), cache, tc.site)
-		mustFail(t, err, tc.want)
-	}
+	_, err := downloaded(deadline(t), account{}, cache, missing.URL)
+	mustFail(t, err, "download PostgreSQL 17")
+	_, err = downloaded(deadline(t), account{cred: &syscall.Credential{}}, cache, missing.URL)
+	mustFail(t, err, "not downloaded for root")
 	mustContainFiles(t, cache, 0)
 }
