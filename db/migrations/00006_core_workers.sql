@@ -52,7 +52,7 @@ create table core.leads (
 );
 comment on table core.leads is 'One row for each duty that one transaction at a time does for all; whoever has it locked leads.';
 
-insert into core.leads (duty) values ('ack_measure'), ('reap'), ('sweep'), ('register'), ('retention_policies');
+insert into core.leads (duty) values ('ack_measure'), ('reap'), ('register');
 
 -- +goose StatementBegin
 -- db/functions/worker_lock.sql

@@ -118,10 +118,12 @@ create table platform.override_pattern_decisions (
   id bigint generated always as identity,
   workspace_id uuid null,
   decision_id uuid not null,
+  counted_at timestamptz not null default clock_timestamp(),
   constraint override_pattern_decisions_pk primary key (id),
   constraint override_pattern_decisions_key unique nulls not distinct (decision_id, workspace_id)
 );
 comment on table platform.override_pattern_decisions is 'The decisions that override_patterns and override_reasons have counted: each counts once, however often it is told.';
+comment on column platform.override_pattern_decisions.counted_at is 'the sweep deletes it once no event can tell the decision again';
 
 alter table platform.override_pattern_decisions enable row level security;
 
@@ -327,6 +329,52 @@ create policy agent_tasks_workspace on platform.agent_tasks to spectral_platform
   with check (workspace_id is not distinct from nullif(current_setting('spectral.workspace_id', true), '')::uuid);
 grant select, insert, update on platform.agent_tasks to spectral_platform;
 
+-- +goose StatementBegin
+-- db/functions/retention_delete_agent_tasks.sql
+create function platform.retention_delete_agent_tasks(p_after text[], p_limit integer) returns table (rows bigint, next text[])
+language plpgsql volatile
+as $$
+declare
+  v_after constant uuid := coalesce(p_after[1], '00000000-0000-0000-0000-000000000000');
+  v_ids uuid[];
+begin
+  select array_agg(p.agent_task_id) into v_ids
+  from (select t.agent_task_id from platform.agent_tasks t where t.agent_task_id > v_after order by t.agent_task_id limit p_limit) p;
+  delete from platform.agent_tasks t
+  where t.agent_task_id = any (array(select d.agent_task_id from platform.agent_tasks d
+    where d.agent_task_id > v_after and d.agent_task_id <= v_ids[cardinality(v_ids)]
+      and d.retain_until <= clock_timestamp() and d.status in ('succeeded', 'failed', 'cancelled')
+    for update skip locked));
+  get diagnostics rows = row_count;
+  next := case when cardinality(v_ids) = p_limit then array[v_ids[p_limit]::text] end;
+  return next;
+end
+$$;
+-- +goose StatementEnd
+
+-- +goose StatementBegin
+-- db/functions/retention_delete_override_pattern_decisions.sql
+create function platform.retention_delete_override_pattern_decisions(p_after text[], p_limit integer) returns table (rows bigint, next text[])
+language plpgsql volatile
+as $$
+declare
+  v_gone constant timestamptz := (core.retention_window('event_handled')).gone;
+  v_after constant uuid := coalesce(p_after[1], '00000000-0000-0000-0000-000000000000');
+  v_ids uuid[];
+begin
+  select array_agg(p.decision_id) into v_ids
+  from (select c.decision_id from platform.override_pattern_decisions c where c.decision_id > v_after order by c.decision_id limit p_limit) p;
+  delete from platform.override_pattern_decisions c
+  where c.ctid = any (array(select d.ctid from platform.override_pattern_decisions d
+    where d.decision_id > v_after and d.decision_id <= v_ids[cardinality(v_ids)] and d.counted_at <= v_gone
+    for update skip locked));
+  get diagnostics rows = row_count;
+  next := case when cardinality(v_ids) = p_limit then array[v_ids[p_limit]::text] end;
+  return next;
+end
+$$;
+-- +goose StatementEnd
+
 reset role;
 
 -- +goose Down
@@ -350,6 +398,7 @@ begin
 end
 $$;
 -- +goose StatementEnd
+drop function platform.retention_delete_agent_tasks, platform.retention_delete_override_pattern_decisions;
 drop table platform.agent_tasks, platform.conversations, platform.curation_decisions, platform.memories,
   platform.failure_clusters, platform.override_pattern_decisions, platform.override_reasons,
   platform.override_patterns, platform.decisions, platform.system_cards;

@@ -37,10 +37,12 @@ create table worlds.rule_health_decisions (
   id bigint generated always as identity,
   workspace_id uuid null,
   decision_id uuid not null,
+  counted_at timestamptz not null default clock_timestamp(),
   constraint rule_health_decisions_pk primary key (id),
   constraint rule_health_decisions_key unique nulls not distinct (decision_id, workspace_id)
 );
 comment on table worlds.rule_health_decisions is 'The decisions that rule_health has counted: each counts once, however often it is told.';
+comment on column worlds.rule_health_decisions.counted_at is 'the sweep deletes it once no event can tell the decision again';
 
 alter table worlds.rule_health_decisions enable row level security;
 
@@ -224,6 +226,29 @@ create policy curation_rulings_workspace on worlds.curation_rulings to spectral_
   with check (workspace_id is not distinct from nullif(current_setting('spectral.workspace_id', true), '')::uuid);
 grant select, insert on worlds.curation_rulings to spectral_worlds;
 
+-- +goose StatementBegin
+-- db/functions/retention_delete_rule_health_decisions.sql
+create function worlds.retention_delete_rule_health_decisions(p_after text[], p_limit integer) returns table (rows bigint, next text[])
+language plpgsql volatile
+as $$
+declare
+  v_gone constant timestamptz := (core.retention_window('event_handled')).gone;
+  v_after constant uuid := coalesce(p_after[1], '00000000-0000-0000-0000-000000000000');
+  v_ids uuid[];
+begin
+  select array_agg(p.decision_id) into v_ids
+  from (select c.decision_id from worlds.rule_health_decisions c where c.decision_id > v_after order by c.decision_id limit p_limit) p;
+  delete from worlds.rule_health_decisions c
+  where c.ctid = any (array(select d.ctid from worlds.rule_health_decisions d
+    where d.decision_id > v_after and d.decision_id <= v_ids[cardinality(v_ids)] and d.counted_at <= v_gone
+    for update skip locked));
+  get diagnostics rows = row_count;
+  next := case when cardinality(v_ids) = p_limit then array[v_ids[p_limit]::text] end;
+  return next;
+end
+$$;
+-- +goose StatementEnd
+
 reset role;
 
 -- +goose Down
@@ -246,6 +271,7 @@ begin
 end
 $$;
 -- +goose StatementEnd
+drop function worlds.retention_delete_rule_health_decisions;
 drop table worlds.curation_rulings, worlds.rule_candidates, worlds.scan_index_findings, worlds.scan_index,
   worlds.scans, worlds.rule_health, worlds.rule_health_decisions, worlds.world_model_cards;
 drop schema worlds;

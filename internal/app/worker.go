@@ -173,8 +173,20 @@ func startListener(lifecycle fx.Lifecycle, s Settings, pool *pgxpool.Pool, contr
 // newSweeper takes a connection of the use cases' pool now and then: a sweep must not keep the dispatchers from theirs.
 func newSweeper(pool *pgxpool.Pool, log *slog.Logger) (*retention.Sweeper, error) {
 	return retention.NewSweeper(retentionpg.New(pool, workerRole), retention.Config{
-		By: processName(), Log: log, NewID: uuid.NewV7, Now: time.Now, Random: rand.Float64,
+		Steps: RetentionSteps(), Log: log, NewID: uuid.NewV7, Now: time.Now, Random: rand.Float64,
 	})
+}
+
+// RetentionSteps are the steps of a sweep: those of core, then those on the tables of the contexts.
+func RetentionSteps() []retention.Step {
+	return append(retention.Steps(),
+		retention.Step{Subject: "agent_task", Action: retention.Deleted, Function: "platform.retention_delete_agent_tasks"},
+		retention.Step{
+			Subject: "override_pattern_decision", Action: retention.Deleted, Function: "platform.retention_delete_override_pattern_decisions",
+		},
+		retention.Step{
+			Subject: "rule_health_decision", Action: retention.Deleted, Function: "worlds.retention_delete_rule_health_decisions",
+		})
 }
 
 func startSweeper(lifecycle fx.Lifecycle, sweeper *retention.Sweeper) {

@@ -35,16 +35,12 @@ func TestNobodyElseCanLead(t *testing.T) {
 	if n := value[int](t, worker, "select count(*) from core.outbox_reap() where reaped"); n != 1 {
 		t.Errorf("%d leases were reaped", n)
 	}
-	if _, _, led := sweepOnce(t, worker, ""); !led {
-		t.Error("nobody sweeps")
-	}
 	if n := value[*int](t, worker, "select core.ack_measure()"); n == nil {
 		t.Error("nobody measures")
 	}
 	if difference := value[*string](t, worker, "select core.worker_register(gen_random_uuid(), 1, 'w', '{}')"); difference != nil {
 		t.Errorf("no worker starts: %s", *difference)
 	}
-	exec(t, d.admin, "set role spectral_owner; update core.retention_policies set active_ttl_days = active_ttl_days + 1 where subject = 'operator_action'")
 }
 
 // One leads at a time, in each duty, until its transaction ends; a duty whose row is gone is taken up again, and asking when nothing is to be measured costs no
@@ -52,7 +48,7 @@ func TestNobodyElseCanLead(t *testing.T) {
 func TestOneLeadsAtATime(t *testing.T) {
 	t.Parallel()
 	d := setup(t)
-	exec(t, d.admin, "delete from core.leads where duty <> 'sweep'")
+	exec(t, d.admin, "delete from core.leads where duty <> 'register'")
 	lead := func(q querier, duty string) bool {
 		t.Helper()
 		return value[bool](t, q, "select core.lead($1)", duty)
@@ -66,9 +62,6 @@ func TestOneLeadsAtATime(t *testing.T) {
 	}
 	if lead(d.admin, "reap") || lead(d.admin, "sweep") {
 		t.Error("two lead at once")
-	}
-	if _, _, led := sweepOnce(t, d.admin, ""); led {
-		t.Error("two sweep at once")
 	}
 	if err := first.Rollback(deadline(t)); err != nil {
 		t.Fatal(err)
@@ -117,8 +110,7 @@ func TestNobodyWaitsToLead(t *testing.T) {
 	}
 }
 
-// Workers register one after the other, so that the second sees the first; and policies are changed one after the other. A row that is missing is
-// put back.
+// Workers register one after the other, so that the second sees the first. A row that is missing is put back.
 func TestTurns(t *testing.T) {
 	t.Parallel()
 	for name, turn := range map[string]struct {
@@ -130,12 +122,6 @@ func TestTurns(t *testing.T) {
 			first:  `select core.worker_register(gen_random_uuid(), 1, 'first', '{"worlds.x": ["a.b"]}')`,
 			second: `select core.worker_register(gen_random_uuid(), 1, 'second', '{"worlds.x": ["a.c"]}')`,
 			says:   "worker first is live and handles worlds.x",
-		},
-		"policies": {
-			role:   "spectral_owner",
-			first:  "update core.retention_policies set active_ttl_days = 50 where subject = 'outbox_row' returning subject",
-			second: "update core.retention_policies set active_ttl_days = 53 where subject = 'event_handled' returning subject",
-			says:   "SP050",
 		},
 	} {
 		for _, missing := range []bool{false, true} {

@@ -105,7 +105,7 @@ func undo(ctx context.Context, m *app.Migrator) (*goose.MigrationResult, error) 
 // keepers.
 var rebuilt = map[string]bool{
 	"core.event_types": true, "core.workers": true, "core.claim_journal": true, "core.reaped_leases": true,
-	"core.ack_latencies": true, "core.retention_runs": true, "core.retention_progress": true, "core.leads": true,
+	"core.ack_latencies": true, "core.leads": true,
 }
 
 // keepers write a row into each table whose rows a step down may not lose.
@@ -115,7 +115,7 @@ var keepers = map[string]string{
 	"core.operator_actions":    "insert into core.operator_actions (action, acted_by) values ('replay', 'ann')",
 	"core.retention_policies":  "update core.retention_policies set active_ttl_days = 400 where subject = 'operator_action'",
 	"core.paused_types":        "insert into core.paused_types (event_type, generation, paused_by) values ('a.b', 1, 'ann')",
-	"core.outbox":              "select core.generation_announce(1); select core.outbox_publish('worlds.world_model_card.published', 'worlds', '{\"card_id\": \"c\", \"version\": 1, \"title\": \"t\"}')",
+	"core.outbox":              "insert into core.outbox (event_type, event_version, source, content_class, generation, payload, idempotency_key) values ('a.b', 1, 'worlds', 'workspace', 1, '{}', 'k')",
 	"core.event_handled":       "insert into core.event_handled (handler_name, idempotency_key, event_id, event_type, content_class) values ('a.b', 'k', gen_random_uuid(), 'a.b', 'workspace')",
 	"worlds.world_model_cards": "insert into worlds.world_model_cards (card_id, version, card, published_at) values ('c', 1, '{}', now())",
 	"platform.system_cards":    "insert into platform.system_cards (card_id, version, title, snapshot) values ('c', 1, 't', '{}')",

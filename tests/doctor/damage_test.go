@@ -621,8 +621,8 @@ var damages = []struct {
 		undo: "update core.retention_policies set active_ttl_days = 45 where subject = 'outbox_row'; select core.outbox_replay(id, 1, 'ana') from core.outbox",
 	},
 	{
-		name: "nobody sweeps", check: "retention", damage: "update core.workers set registered_at = now() - interval '7 hours'", sessionOfOwn: worker(1, cards),
-		state: doctor.Warning, seen: "none has swept", cure: "workers retention sweep", undo: "select core.retention_sweep()",
+		name: "nobody sweeps", check: "retention", damage: "update core.workers set registered_at = now() - interval '25 hours'", sessionOfOwn: worker(1, cards),
+		state: doctor.Warning, seen: "none has swept", cure: "workers retention sweep", undo: "select core.retention_begin(3600)",
 	},
 	{
 		name: "policies that contradict each other", check: "retention",

@@ -28,7 +28,7 @@ func TestATableIsCuredAtOnce(t *testing.T) {
 	t.Parallel()
 	for table, damage := range map[string]string{
 		"core.outbox":             "drop function core.outbox_notify() cascade; drop function core.uuid_v7() cascade; drop table core.outbox cascade",
-		"core.retention_policies": "drop function core.retention_policies_keep() cascade; drop function core.retention_policies_turn() cascade; drop table core.retention_policies cascade",
+		"core.retention_policies": "drop function core.retention_policies_keep() cascade; drop table core.retention_policies cascade",
 	} {
 		t.Run(table, func(t *testing.T) {
 			t.Parallel()

@@ -345,8 +345,8 @@ func failures(ctx context.Context, v *visit) (string, []Finding, error) {
 	return seen, []Finding{{Warning, fmt.Sprintf("%d events failed in the last hour, most of them %s", s.Fresh, s.What), "workers events stats --status failed; workers events list --newer-than 1h"}}, nil
 }
 
-// sweptAfter is how long workers may leave a sweep undone: they begin one an hour.
-const sweptAfter = 6 * 3600
+// sweptAfter is how many seconds may pass between two sweeps: workers begin one every six hours.
+const sweptAfter = 24 * 3600
 
 // expiringWithin is within how many days failed events expire that are warned of.
 const expiringWithin = 7
@@ -369,7 +369,7 @@ func retention(ctx context.Context, v *visit) (string, []Finding, error) {
 	}](ctx, v, `select coalesce(s.policy_fault, ''), s.failed_expiring,
 		coalesce(extract(epoch from s.failed_expire_first_at - statement_timestamp()), 0)::double precision,
 		greatest((select p.active_ttl_days from core.retention_policies p where p.subject = 'outbox_row' and p.content_class = '*') - $1, 0)::bigint,
-		s.run_started_at is not null, coalesce(extract(epoch from statement_timestamp() - coalesce(s.run_ended_at, s.run_updated_at)), 0)::double precision,
+		s.swept_at is not null, coalesce(extract(epoch from statement_timestamp() - s.swept_at), 0)::double precision,
 		(select count(*) from core.live_workers w where w.registered_at < statement_timestamp() - make_interval(secs => $2)),
 		not exists (select from core.retention_policies p where p.subject = 'operator_action')
 		from core.retention_status($1) s`, expiringWithin, sweptAfter)

@@ -143,7 +143,7 @@ select s.schemaname || '.' || s.relname, s.n_dead_tup::double precision,
       unnest(o.options) as option
     where split_part(option, '=', 1) = 'autovacuum_enabled' and not split_part(option, '=', 2)::boolean order by 1 limit 1), ''),
   age(c.relfrozenxid)::bigint, current_setting('autovacuum_freeze_max_age')::bigint,
-  c.reltuples >= 0, exists (select from core.retention_runs r where r.updated_at > statement_timestamp() - interval '5 minutes' and s.schemaname = 'core'),
+  c.reltuples >= 0, exists (select from core.retention_policies r where r.swept_at > statement_timestamp() - interval '1 hour' and s.schemaname = 'core'),
 greatest(c.reltuples, s.n_live_tup)::double precision
 from pg_stat_user_tables s join pg_class c on c.oid = s.relid
 where s.schemaname in ('core', 'platform', 'worlds') order by 1`)

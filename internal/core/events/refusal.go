@@ -48,8 +48,7 @@ const (
 	CodeSameGeneration  Code = "SP042" // an adoption from a generation into itself
 	CodeRetireIsolation Code = "SP043" // retiring at an isolation level above READ COMMITTED
 	CodePolicies        Code = "SP050" // the retention policies contradict each other
-	CodeSweepBounds     Code = "SP051" // an argument of a sweep, its preview or its status is out of range
-	CodeForeignRun      Code = "SP052" // the run is somebody else's
+	CodeSweepBounds     Code = "SP051" // an argument of a sweep or its status is unknown or out of range
 	CodeSweepIsolation  Code = "SP053" // a sweep at an isolation level above READ COMMITTED
 )
 

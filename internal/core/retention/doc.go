@@ -1,17 +1,17 @@
-// Package retention says how long the rows of the substrate are kept, and sweeps what is past it (seed D13, DESIGN section 3).
+// Package retention says how long rows are kept, and sweeps those that are past it.
 //
-//	                 its time is over                the grace is over
-//	settled event ────────────────────> tombstoned ────────────────────> deleted
-//	handled key   <────────────────────
-//	                 its event may come back
+//	              after the kept days              after the days of grace
+//	settled event ───────────────────> tombstoned ───────────────────────> deleted
+//	handled key   <───────────────────
+//	              an event carries it again
 //
-// The policies are data here and in core.retention_policies, which decides; a test compares them. The sweeping itself is
-// SQL, which does no more than the stored policies allow, whoever calls it (core.retention_sweep). A [Sweeper] is the duty of a
-// worker that calls it: many short transactions with pauses between them. Every worker has one, and who leads is
-// decided anew in each transaction.
+// The policies are data here and in core.retention_policies, which decides; a test compares them. Each [Step] of a sweep is a SQL
+// function that does no more than the stored policies allow, from every caller (core.retention_sweep). A sweep calls each step page
+// by page, in short transactions with pauses between them. A [Sweeper] makes a worker sweep; the database gives each sweep
+// to one of the workers.
 //
-// Promises: an event that is pending or in flight is never swept; a handled key is kept for as long as an event may come back
-// that it is about; whoever publishes, claims or settles never waits for a sweep.
+// Promises: an event that is pending or in flight is never swept; a handled key is kept while an event may come back that it is
+// about; publishing, claiming and settling never wait for a sweep.
 //
 // Packages internal/app and this one's adapters import it.
 package retention

@@ -8,47 +8,59 @@ import (
 	"github.com/google/uuid"
 )
 
-// Step of a sweep.
-type Step string
+// Action is what a step does with rows.
+type Action string
 
-// The steps. Undone is a tombstone of a key whose event has come back.
+// The actions of a sweep.
 const (
-	Deleted    Step = "deleted"
-	Undone     Step = "undone"
-	Tombstoned Step = "tombstoned"
+	Deleted    Action = "deleted"
+	Tombstoned Action = "tombstoned"
 )
 
-// Count is what one step came to for one subject.
+// Step is one action on one table.
+type Step struct {
+	Subject  Subject
+	Action   Action
+	Function string // the SQL function, with its schema
+}
+
+// Steps are the steps on the tables of core, in the order in which they run. A bounded context adds those on its own tables.
+func Steps() []Step {
+	return []Step{
+		{OutboxRow, Deleted, "core.retention_delete_outbox"},
+		{OutboxRow, Tombstoned, "core.retention_tombstone_outbox"},
+		{EventHandled, Deleted, "core.retention_delete_event_handled"},
+		{EventHandled, Tombstoned, "core.retention_tombstone_event_handled"},
+		{OperatorAction, Deleted, "core.retention_delete_operator_actions"},
+		{OperatorAction, Tombstoned, "core.retention_tombstone_operator_actions"},
+	}
+}
+
+// Count is the number of rows of one step.
 type Count struct {
 	Subject Subject `json:"subject"`
-	Step    Step    `json:"step"`
+	Action  Action  `json:"step"`
 	Rows    int64   `json:"rows"`
-	// More is left, or may be.
-	More bool `json:"more"`
+	More    bool    `json:"more"` // the sweep stopped before the end of the table
 }
 
-// Batch is one transaction's part of a run.
-type Batch struct {
-	Run        uuid.UUID
-	By         string // who or which worker; empty: the login
-	MaxRows    int    // from 1 to 10,000
-	MaxSeconds float64
-	// WalkEvery is how long after its beginning a walk through a table begins anew; zero: in every run.
-	WalkEvery time.Duration
+// Page is one transaction of a sweep.
+type Page struct {
+	Step  Step
+	After []string // where the page before ended; nil: the first page
+	Rows  int      // from 1 to 10,000
+	Run   uuid.UUID
+	By    string // the person who sweeps; empty: the login
 }
 
-// ErrNotLeading is returned while somebody else sweeps.
-var ErrNotLeading = errors.New("somebody else is sweeping")
+// ErrNotLeading is returned while another transaction is sweeping.
+var ErrNotLeading = errors.New("another sweep is running")
 
-// Run is one sweep, of many transactions.
-type Run struct {
-	ID        uuid.UUID        `json:"run_id"`
-	By        string           `json:"swept_by"`
-	ByHand    bool             `json:"by_hand"`
-	StartedAt time.Time        `json:"started_at"`
-	UpdatedAt time.Time        `json:"updated_at"`   // its latest transaction
-	EndedAt   *time.Time       `json:"ended_at"`     // nil: under way, or cut short
-	Steps     map[string]int64 `json:"rows_by_step"` // rows by "subject.step"
+// StoredPolicy is a policy in the database with the rows that are past it.
+type StoredPolicy struct {
+	Policy
+	ToTombstone, ToDelete int64
+	Estimated             bool // from a sample of the table
 }
 
 // Status of retention.
@@ -59,17 +71,19 @@ type Status struct {
 	// them at FailedExpireFirst, unless they are replayed before.
 	FailedExpiring    int64
 	FailedExpireFirst time.Time
-	Latest            *Run // nil: none yet
+	SweptAt           *time.Time // when a worker last began a sweep; nil: never
 }
 
 // WarnDays is how many days ahead failed events that are about to expire are reported.
 const WarnDays = 7
 
-// Store is what a sweeper does on the database. Safe for concurrent use.
+// Store is what a sweep does on the database. Safe for concurrent use.
 type Store interface {
-	// Sweep sweeps one batch in a transaction of its own. [ErrNotLeading], or the database's error.
-	Sweep(context.Context, Batch) ([]Count, error)
-	// DueIn is how long it is until the next run of workers that sweep so often is due; zero: now.
-	DueIn(ctx context.Context, interval time.Duration) (time.Duration, error)
+	// Sweep runs one page in its own transaction and returns the rows it wrote and where the next page begins, nil after
+	// the last. [ErrNotLeading], or the database's error.
+	Sweep(context.Context, Page) (rows int64, next []string, err error)
+	// Begin returns how long it is until the next sweep of workers that sweep so often is due. Zero: it is due, and the
+	// caller has it.
+	Begin(ctx context.Context, interval time.Duration) (time.Duration, error)
 	Status(context.Context) (Status, error)
 }

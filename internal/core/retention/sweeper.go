@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -16,14 +15,13 @@ import (
 
 // What a Config leaves out.
 const (
-	DefaultInterval  = time.Hour
-	DefaultPause     = 250 * time.Millisecond
-	DefaultBatchRows = 1000
-	DefaultWalkEvery = 6 * time.Hour
+	DefaultInterval = 6 * time.Hour
+	DefaultPause    = 250 * time.Millisecond
+	DefaultPageRows = 1000
 
-	maxBatchRows = 10_000
-	// batchSeconds is about how long one batch may take.
-	batchSeconds = 1
+	maxPageRows = 10_000
+	// maxRefused is how many times in a row a page is tried while another transaction is sweeping.
+	maxRefused = 20
 	// firstRun is how long after its start a worker sweeps at the earliest: it has events to handle first.
 	firstRun = 5 * time.Minute
 	// Between attempts while the database does not answer.
@@ -41,22 +39,19 @@ const (
 
 // Config of a Sweeper. What is zero has a default, but for what Validate asks for.
 type Config struct {
-	// Interval between the beginnings of runs, whichever worker makes them.
+	// Interval between the beginnings of sweeps, of all workers together.
 	Interval time.Duration
-	// Pause between the transactions of a run.
+	// Pause after a transaction that has written.
 	Pause time.Duration
-	// BatchRows is how many rows a transaction writes at most, up to 10,000.
-	BatchRows int
-	// WalkEvery is how often rows to tombstone are looked for, which reads a table from end to end.
-	WalkEvery time.Duration
+	// PageRows is how many rows a transaction reads and writes at most, up to 10,000.
+	PageRows int
 	// FirstRun is how long after its start a worker sweeps at the earliest.
 	FirstRun time.Duration
-	// By says to people which worker swept.
-	By     string
-	Log    *slog.Logger
-	NewID  func() (uuid.UUID, error)
-	Now    func() time.Time
-	Random func() float64 // uniform in [0,1)
+	Steps    []Step
+	Log      *slog.Logger
+	NewID    func() (uuid.UUID, error)
+	Now      func() time.Time
+	Random   func() float64 // uniform in [0,1)
 }
 
 // WithDefaults fills what is zero and has a default.
@@ -67,11 +62,8 @@ func (c Config) WithDefaults() Config {
 	if c.Pause == 0 {
 		c.Pause = DefaultPause
 	}
-	if c.BatchRows == 0 {
-		c.BatchRows = DefaultBatchRows
-	}
-	if c.WalkEvery == 0 {
-		c.WalkEvery = DefaultWalkEvery
+	if c.PageRows == 0 {
+		c.PageRows = DefaultPageRows
 	}
 	if c.FirstRun == 0 {
 		c.FirstRun = firstRun
@@ -82,16 +74,16 @@ func (c Config) WithDefaults() Config {
 // Validate reports what is missing or out of range.
 func (c Config) Validate() error {
 	var faults []error
-	for name, d := range map[string]time.Duration{"interval": c.Interval, "pause": c.Pause, "walk every": c.WalkEvery, "first run": c.FirstRun} {
+	for name, d := range map[string]time.Duration{"interval": c.Interval, "pause": c.Pause, "first run": c.FirstRun} {
 		if d <= 0 || d > 24*time.Hour {
 			faults = append(faults, fmt.Errorf("%s is %s, must be above 0 and at most 24h", name, d))
 		}
 	}
-	if c.BatchRows < 1 || c.BatchRows > maxBatchRows {
-		faults = append(faults, fmt.Errorf("batch rows is %d, must be from 1 to %d", c.BatchRows, maxBatchRows))
+	if c.PageRows < 1 || c.PageRows > maxPageRows {
+		faults = append(faults, fmt.Errorf("page rows is %d, must be from 1 to %d", c.PageRows, maxPageRows))
 	}
 	for name, missing := range map[string]bool{
-		"By": c.By == "", "Log": c.Log == nil, "NewID": c.NewID == nil, "Now": c.Now == nil, "Random": c.Random == nil,
+		"Steps": len(c.Steps) == 0, "Log": c.Log == nil, "NewID": c.NewID == nil, "Now": c.Now == nil, "Random": c.Random == nil,
 	} {
 		if missing {
 			faults = append(faults, fmt.Errorf("%s is not set", name))
@@ -138,8 +130,7 @@ func (s *Sweeper) Start(ctx context.Context) error {
 	return nil
 }
 
-// Stop ends a run between two statements, and waits for that until ctx is done. What the run has done stays done, and the
-// next one goes on.
+// Stop ends a sweep between two statements, and waits for that until ctx is done. What was swept stays so.
 func (s *Sweeper) Stop(ctx context.Context) error {
 	s.mu.Lock()
 	cancel := s.cancel
@@ -164,7 +155,7 @@ func (s *Sweeper) run(ctx context.Context) {
 		if !sleep(ctx, delay) {
 			return
 		}
-		due, err := s.store.DueIn(ctx, s.config.Interval)
+		due, err := s.store.Begin(ctx, s.config.Interval)
 		if err == nil && due <= 0 {
 			err = s.runOnce(ctx)
 			due = s.config.Interval
@@ -178,7 +169,7 @@ func (s *Sweeper) run(ctx context.Context) {
 			delay = s.jittered(max(due, time.Second))
 		default:
 			if failures == 0 {
-				s.config.Log.WarnContext(ctx, "retention sweep interrupted: it is tried again", logReason, err.Error())
+				s.config.Log.WarnContext(ctx, "retention sweep failed: the next one begins when it is due", logReason, err.Error())
 			}
 			delay = s.jittered(min(firstRetry<<min(failures, 10), maxRetry))
 			failures++
@@ -186,53 +177,89 @@ func (s *Sweeper) run(ctx context.Context) {
 	}
 }
 
-// runOnce sweeps until nothing is left, and reports what came of it.
+// runOnce makes one sweep and logs the rows it wrote, and warns of failed events that are about to expire.
 func (s *Sweeper) runOnce(ctx context.Context) error {
 	run, err := s.config.NewID()
 	if err != nil {
 		return err
 	}
 	started := s.config.Now()
-	total := make(map[string]int64)
-	defer func() {
-		attributes := []any{logRun, run, logTook, s.config.Now().Sub(started).Milliseconds()}
-		swept := false
-		for _, key := range slices.Sorted(maps.Keys(total)) {
-			attributes = append(attributes, strings.ReplaceAll(key, ".", "_"), total[key])
-			swept = swept || total[key] > 0
-		}
-		if swept {
-			s.config.Log.InfoContext(ctx, "retention sweep", attributes...)
-		}
-	}()
-	for {
-		counts, err := s.store.Sweep(ctx, Batch{
-			Run: run, By: s.config.By, MaxRows: s.config.BatchRows, MaxSeconds: batchSeconds, WalkEvery: s.config.WalkEvery,
-		})
-		if err != nil {
-			return err
-		}
-		more := false
-		for _, c := range counts {
-			total[string(c.Subject)+"."+string(c.Step)] += c.Rows
-			more = more || c.More
-		}
-		if !more {
-			break
-		}
-		if !sleep(ctx, s.jittered(s.config.Pause)) {
-			return ctx.Err()
+	counts, err := Sweep(ctx, s.store, Options{
+		Steps: s.config.Steps, Run: run, PageRows: s.config.PageRows,
+		Pause: func() time.Duration { return s.jittered(s.config.Pause) },
+	})
+	attributes := []any{logRun, run, logTook, s.config.Now().Sub(started).Milliseconds()}
+	for _, c := range counts {
+		if c.Rows > 0 {
+			attributes = append(attributes, fmt.Sprintf("%s_%s", c.Subject, c.Action), c.Rows)
 		}
 	}
-	status, err := s.store.Status(ctx)
+	if len(attributes) > 4 {
+		s.config.Log.InfoContext(ctx, "retention sweep", attributes...)
+	}
 	if err != nil {
 		return err
 	}
-	if status.FailedExpiring > 0 {
+	status, err := s.store.Status(ctx)
+	if err == nil && status.FailedExpiring > 0 {
 		s.config.Log.WarnContext(ctx, "failed events are about to expire: replay or discard them, see `workers retention status`",
 			logFailed, status.FailedExpiring, logFirstAt, status.FailedExpireFirst.UTC().Format(time.RFC3339))
 	}
-	return nil
+	return err
+}
+
+// Options of one sweep.
+type Options struct {
+	Steps    []Step
+	Run      uuid.UUID
+	By       string // the person who sweeps; empty: the login
+	PageRows int
+	MaxRows  int64 // no more rows than this in all; zero: no bound
+	// Pause says how long to wait after a page that has written; after others it is a tenth of that.
+	Pause func() time.Duration
+	// Stop is asked after each page, with the rows of all steps so far; nil: never.
+	Stop func(rows int64) bool
+}
+
+// Sweep runs the steps one after the other, page by page, until each has seen its whole table, a bound is reached or ctx is done.
+// It returns a count for each step, with an error too.
+func Sweep(ctx context.Context, store Store, o Options) ([]Count, error) {
+	counts := make([]Count, len(o.Steps))
+	for i, step := range o.Steps {
+		counts[i] = Count{Subject: step.Subject, Action: step.Action, More: true}
+	}
+	total := int64(0)
+	for i, step := range o.Steps {
+		refused := 0
+		for after := []string(nil); counts[i].More; {
+			page := Page{Step: step, After: after, Rows: o.PageRows, Run: o.Run, By: o.By}
+			if o.MaxRows > 0 {
+				page.Rows = int(min(int64(page.Rows), o.MaxRows-total))
+			}
+			rows, next, err := store.Sweep(ctx, page)
+			pause := o.Pause()
+			if errors.Is(err, ErrNotLeading) && refused < maxRefused {
+				refused++
+			} else if err != nil {
+				return counts, err
+			} else {
+				refused, after = 0, next
+				total += rows
+				counts[i].Rows += rows
+				counts[i].More = next != nil
+				if o.MaxRows > 0 && total >= o.MaxRows || o.Stop != nil && o.Stop(total) {
+					return counts, nil
+				}
+				if rows == 0 {
+					pause /= 10
+				}
+			}
+			if !sleep(ctx, pause) {
+				return counts, ctx.Err()
+			}
+		}
+	}
+	return counts, nil
 }
 
 // jittered is from d to half as much again.

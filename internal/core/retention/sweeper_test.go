@@ -16,49 +16,45 @@ import (
 	"spectral/internal/core/retention"
 )
 
+var steps = []retention.Step{{retention.OutboxRow, retention.Deleted, "a"}, {retention.EventHandled, retention.Tombstoned, "b"}}
+
 // store answers a sweeper without a database, and remembers when it was asked for what.
 type store struct {
-	mu      sync.Mutex
-	began   time.Time
-	sweeps  []time.Duration // since began
-	asked   []time.Duration
-	batches []retention.Batch
-	left    int // batches until nothing is left
-	due     time.Duration
-	down    error
-	status  retention.Status
-	stuck   bool // sweeps go on until their context ends
+	mu     sync.Mutex
+	began  time.Time
+	sweeps []time.Duration // since began
+	asked  []time.Duration
+	pages  []retention.Page
+	left   int // pages of each step before the last
+	busy   int // pages that are refused
+	due    time.Duration
+	down   error
+	status retention.Status
+	stuck  bool // pages last until their context ends
 }
 
-func (s *store) Sweep(ctx context.Context, b retention.Batch) ([]retention.Count, error) {
-	s.mu.Lock()
-	s.sweeps = append(s.sweeps, time.Since(s.began))
-	s.batches = append(s.batches, b)
-	s.mu.Unlock()
+func (s *store) Sweep(ctx context.Context, p retention.Page) (int64, []string, error) {
 	if s.stuck {
 		<-ctx.Done()
-		return nil, ctx.Err()
+		return 0, nil, ctx.Err()
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.down != nil {
-		return nil, s.down
+	if s.busy--; s.busy >= 0 {
+		return 0, nil, retention.ErrNotLeading
 	}
-	s.left--
-	return []retention.Count{
-		{Subject: retention.OutboxRow, Step: retention.Deleted, Rows: 5},
-		{Subject: retention.EventHandled, Step: retention.Tombstoned, Rows: 2, More: s.left > 0},
-	}, nil
+	s.sweeps, s.pages = append(s.sweeps, time.Since(s.began)), append(s.pages, p)
+	if len(p.After) < s.left {
+		return 5, append(p.After, "x"), nil
+	}
+	return 2, nil, nil
 }
 
-func (s *store) DueIn(context.Context, time.Duration) (time.Duration, error) {
+func (s *store) Begin(context.Context, time.Duration) (time.Duration, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.asked = append(s.asked, time.Since(s.began))
-	if s.down != nil && !errors.Is(s.down, retention.ErrNotLeading) {
-		return 0, s.down
-	}
-	return s.due, nil
+	return s.due, s.down
 }
 
 func (s *store) Status(context.Context) (retention.Status, error) { return s.status, nil }
@@ -96,7 +92,7 @@ func sweeping(t *testing.T, s *store, during func(sweeper *retention.Sweeper, lo
 		var log logged
 		s.began = time.Now()
 		sweeper, err := retention.NewSweeper(s, retention.Config{
-			By: "me", Log: slog.New(slog.NewTextHandler(&log, nil)), NewID: uuid.NewV7, Now: time.Now, Random: func() float64 { return 0 },
+			Steps: steps, Log: slog.New(slog.NewTextHandler(&log, nil)), NewID: uuid.NewV7, Now: time.Now, Random: func() float64 { return 0 },
 		})
 		if err != nil {
 			t.Fatal(err)
@@ -116,36 +112,37 @@ func sweeping(t *testing.T, s *store, during func(sweeper *retention.Sweeper, lo
 	})
 }
 
-func TestASweeperSweepsWhatThereIsNowAndThen(t *testing.T) {
+func TestSweeperWalksEachStepAndWarnsOfFailedEvents(t *testing.T) {
 	t.Parallel()
-	s := &store{left: 3, status: retention.Status{FailedExpiring: 4, FailedExpireFirst: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)}}
+	s := &store{left: 2, busy: 3, status: retention.Status{FailedExpiring: 4, FailedExpireFirst: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)}}
 	sweeping(t, s, func(_ *retention.Sweeper, log *logged) {
 		look(s, 4*time.Minute)
 		if len(s.asked) > 0 {
 			t.Errorf("it sweeps at once: asked after %v", s.asked)
 		}
 		look(s, 2*time.Minute)
-		if len(s.sweeps) != 3 || s.sweeps[1]-s.sweeps[0] != retention.DefaultPause {
-			t.Fatalf("batches after %v", s.sweeps)
+		if len(s.sweeps) != 6 || s.sweeps[1]-s.sweeps[0] != retention.DefaultPause {
+			t.Fatalf("pages after %v", s.sweeps)
 		}
-		if s.batches[0].Run != s.batches[2].Run || s.batches[0].By != "me" || s.batches[0].MaxRows != retention.DefaultBatchRows {
-			t.Errorf("batches of one run are %+v", s.batches)
+		if p := s.pages[5]; p.Run != s.pages[0].Run || p.Step != steps[1] || len(p.After) != 2 || p.Rows != retention.DefaultPageRows {
+			t.Errorf("pages of one sweep are %+v", s.pages)
 		}
-		if text := log.String(); strings.Count(text, "msg=\"retention sweep\"") != 1 || !strings.Contains(text, "outbox_row_deleted=15") ||
-			!strings.Contains(text, "event_handled_tombstoned=6") {
-			t.Errorf("logged is\n%s", text)
-		}
-		if text := log.String(); strings.Count(text, "level=WARN") != 1 || !strings.Contains(text, "failed_events=4 first_expires_at=2026-01-02T03:04:05Z") {
-			t.Errorf("of failed events logged is\n%s", text)
+		for _, want := range []string{
+			"msg=\"retention sweep\"", "outbox_row_deleted=12", "event_handled_tombstoned=12",
+			"level=WARN", "failed_events=4 first_expires_at=2026-01-02T03:04:05Z",
+		} {
+			if strings.Count(log.String(), want) != 1 {
+				t.Errorf("without %s once, logged is\n%s", want, log.String())
+			}
 		}
 		look(s, retention.DefaultInterval)
-		if len(s.sweeps) != 4 || s.batches[3].Run == s.batches[0].Run {
-			t.Errorf("after an hour, batches after %v", s.sweeps)
+		if len(s.sweeps) != 12 || s.pages[6].Run == s.pages[0].Run {
+			t.Errorf("after the interval, pages after %v", s.sweeps)
 		}
 	})
 }
 
-func TestASweeperLeavesWhatOthersDo(t *testing.T) {
+func TestSweeperWaitsForSweepsOfOthers(t *testing.T) {
 	t.Parallel()
 	s := &store{due: 40 * time.Minute}
 	sweeping(t, s, func(*retention.Sweeper, *logged) {
@@ -154,13 +151,27 @@ func TestASweeperLeavesWhatOthersDo(t *testing.T) {
 			t.Errorf("not due, it sweeps after %v and asks after %v", s.sweeps, s.asked)
 		}
 	})
-	s = &store{down: retention.ErrNotLeading}
+	s = &store{busy: 1000}
 	sweeping(t, s, func(_ *retention.Sweeper, log *logged) {
 		look(s, 2*time.Hour)
-		if len(s.sweeps) != 2 || log.String() != "" {
-			t.Errorf("beside a leader, it tries after %v and says %s", s.sweeps, log.String())
+		if len(s.sweeps) != 0 || len(s.asked) != 1 || log.String() != "" {
+			t.Errorf("beside another sweep, it sweeps after %v, asks after %v and says %s", s.sweeps, s.asked, log.String())
 		}
 	})
+}
+
+func TestSweepStopsAtItsBounds(t *testing.T) {
+	t.Parallel()
+	for name, o := range map[string]retention.Options{
+		"rows": {MaxRows: 10, PageRows: 7}, "stop": {PageRows: 7, Stop: func(rows int64) bool { return rows >= 10 }},
+	} {
+		s := &store{left: 5}
+		o.Steps, o.Pause = steps, func() time.Duration { return 0 }
+		counts, err := retention.Sweep(t.Context(), s, o)
+		if err != nil || counts[0].Rows != 10 || !counts[0].More || !counts[1].More || name == "rows" && s.pages[1].Rows != 5 {
+			t.Errorf("%s: %+v, %v, pages %+v", name, counts, err, s.pages)
+		}
+	}
 }
 
 func TestASweeperSaysOnceThatTheDatabaseIsDown(t *testing.T) {
@@ -178,7 +189,7 @@ func TestASweeperSaysOnceThatTheDatabaseIsDown(t *testing.T) {
 		s.down = nil
 		s.mu.Unlock()
 		look(s, 10*time.Minute)
-		if len(s.sweeps) != 1 {
+		if len(s.sweeps) != 4 {
 			t.Errorf("with the database back, it sweeps %d times", len(s.sweeps))
 		}
 	})
@@ -199,7 +210,7 @@ func TestAStoppedSweeper(t *testing.T) {
 		}
 	})
 	unstarted, err := retention.NewSweeper(s, retention.Config{
-		By: "me", Log: slog.New(slog.DiscardHandler), NewID: uuid.NewV7, Now: time.Now, Random: func() float64 { return 0 },
+		Steps: steps, Log: slog.New(slog.DiscardHandler), NewID: uuid.NewV7, Now: time.Now, Random: func() float64 { return 0 },
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -211,8 +222,8 @@ func TestAStoppedSweeper(t *testing.T) {
 
 func TestSweeperConfig(t *testing.T) {
 	t.Parallel()
-	if _, err := retention.NewSweeper(&store{}, retention.Config{Interval: -1, BatchRows: 20_000}); err == nil ||
-		!strings.Contains(err.Error(), "interval is -1ns") || !strings.Contains(err.Error(), "batch rows is 20000") || !strings.Contains(err.Error(), "Log is not set") {
+	if _, err := retention.NewSweeper(&store{}, retention.Config{Interval: -1, PageRows: 20_000}); err == nil ||
+		!strings.Contains(err.Error(), "interval is -1ns") || !strings.Contains(err.Error(), "page rows is 20000") || !strings.Contains(err.Error(), "Log is not set") {
 		t.Errorf("a config full of faults: %v", err)
 	}
 }

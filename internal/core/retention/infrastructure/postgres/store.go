@@ -4,12 +4,9 @@ package postgres
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
-	"slices"
 	"time"
 
-	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
@@ -18,8 +15,8 @@ import (
 	"spectral/internal/core/retention"
 )
 
-// batchTimeout bounds a call that the database does not answer. A batch is over after a second or so.
-const batchTimeout = 30 * time.Second
+// pageTimeout bounds a call that the database does not answer.
+const pageTimeout = 30 * time.Second
 
 // Store sweeps in the name of a database role, through a pool that may lead through a transaction pooler. Safe for concurrent use.
 type Store struct {
@@ -39,75 +36,56 @@ func (s *Store) inTx(ctx context.Context, work func(*coredb.Queries) error) erro
 }
 
 // Sweep implements [retention.Store].
-func (s *Store) Sweep(ctx context.Context, b retention.Batch) (counts []retention.Count, err error) {
-	ctx, cancel := context.WithTimeout(ctx, batchTimeout)
+func (s *Store) Sweep(ctx context.Context, p retention.Page) (rows int64, next []string, err error) {
+	ctx, cancel := context.WithTimeout(ctx, pageTimeout)
 	defer cancel()
-	err = s.inTx(ctx, func(q *coredb.Queries) error {
-		lines, err := q.RetentionSweep(ctx, coredb.RetentionSweepParams{
-			MaxRows: int32(b.MaxRows), MaxSeconds: b.MaxSeconds, RunID: b.Run, SweptBy: b.By, WalkEverySeconds: b.WalkEvery.Seconds(), //nolint:gosec // the database refuses what is out of range
+	var pages []coredb.RetentionSweepRow
+	err = s.inTx(ctx, func(q *coredb.Queries) (err error) {
+		pages, err = q.RetentionSweep(ctx, coredb.RetentionSweepParams{
+			Step: p.Step.Function, After: p.After, PageRows: int32(p.Rows), RunID: p.Run, SweptBy: p.By, //nolint:gosec // the database refuses what is out of range
 		})
-		for _, l := range lines {
-			counts = append(counts, retention.Count{Subject: retention.Subject(l.Subject), Step: retention.Step(l.Step), Rows: l.Rows, More: l.More})
-		}
 		return err
 	})
 	switch {
 	case err != nil:
-		return nil, fmt.Errorf("retention sweep: %w", err)
-	case len(counts) == 0:
-		return nil, retention.ErrNotLeading
-	default:
-		return counts, nil
+		return 0, nil, fmt.Errorf("retention sweep: %w", err)
+	case len(pages) == 0:
+		return 0, nil, retention.ErrNotLeading
+	case len(pages[0].Next) > 0:
+		next = pages[0].Next
 	}
+	return pages[0].Rows, next, nil
 }
 
-// Preview counts what sweeping would do now, up to so many rows in each step and about so many seconds in all. Ctx bounds it.
-func (s *Store) Preview(ctx context.Context, maxRows int64, maxTime time.Duration) (counts []retention.Count, err error) {
-	err = s.inTx(ctx, func(q *coredb.Queries) error {
-		lines, err := q.RetentionPreview(ctx, coredb.RetentionPreviewParams{MaxRows: maxRows, MaxSeconds: maxTime.Seconds()})
-		for _, l := range lines {
-			counts = append(counts, retention.Count{Subject: retention.Subject(l.Subject), Step: retention.Step(l.Step), Rows: l.Rows, More: l.More})
-		}
-		return err
-	})
-	if err != nil {
-		return nil, fmt.Errorf("preview of retention: %w", err)
-	}
-	return counts, nil
-}
-
-// DueIn implements [retention.Store].
-func (s *Store) DueIn(ctx context.Context, interval time.Duration) (due time.Duration, err error) {
-	ctx, cancel := context.WithTimeout(ctx, batchTimeout)
+// Begin implements [retention.Store].
+func (s *Store) Begin(ctx context.Context, interval time.Duration) (due time.Duration, err error) {
+	ctx, cancel := context.WithTimeout(ctx, pageTimeout)
 	defer cancel()
 	err = s.inTx(ctx, func(q *coredb.Queries) error {
-		seconds, err := q.RetentionDueIn(ctx, interval.Seconds())
+		seconds, err := q.RetentionBegin(ctx, interval.Seconds())
 		due = time.Duration(seconds * float64(time.Second))
 		return err
 	})
 	if err != nil {
-		return 0, fmt.Errorf("ask when to sweep: %w", err)
+		return 0, fmt.Errorf("begin a retention sweep: %w", err)
 	}
 	return due, nil
 }
 
 // Status implements [retention.Store].
 func (s *Store) Status(ctx context.Context) (status retention.Status, err error) {
-	ctx, cancel := context.WithTimeout(ctx, batchTimeout)
+	ctx, cancel := context.WithTimeout(ctx, pageTimeout)
 	defer cancel()
 	err = s.inTx(ctx, func(q *coredb.Queries) error {
 		row, err := q.RetentionStatus(ctx, retention.WarnDays)
 		if err != nil {
 			return err
 		}
-		status = retention.Status{PolicyFault: row.PolicyFault, FailedExpiring: row.FailedExpiring, FailedExpireFirst: row.FailedExpireFirstAt}
-		if row.RunID == uuid.Nil {
-			return nil
+		status = retention.Status{
+			PolicyFault: row.PolicyFault, FailedExpiring: row.FailedExpiring, FailedExpireFirst: row.FailedExpireFirstAt,
+			SweptAt: eventspg.Present(row.SweptAt),
 		}
-		run := &retention.Run{ID: row.RunID, By: row.RunBy, ByHand: row.RunByHand, StartedAt: row.RunStartedAt.UTC(), UpdatedAt: row.RunUpdatedAt.UTC()}
-		run.EndedAt = eventspg.Present(row.RunEndedAt)
-		status.Latest = run
-		return json.Unmarshal(row.RunSteps, &run.Steps)
+		return nil
 	})
 	if err != nil {
 		return retention.Status{}, fmt.Errorf("status of retention: %w", err)
@@ -115,16 +93,20 @@ func (s *Store) Status(ctx context.Context) (status retention.Status, err error)
 	return status, nil
 }
 
-// Policies are those that are stored, which decide, in the order of [retention.Policies].
-func (s *Store) Policies(ctx context.Context) (policies []retention.Policy, err error) {
-	ctx, cancel := context.WithTimeout(ctx, batchTimeout)
+// Policies are those that are stored, which decide, in the order of [retention.Policies]. Counting the rows that are past them reads
+// up to 100,000 rows of each table.
+func (s *Store) Policies(ctx context.Context) (policies []retention.StoredPolicy, err error) {
+	ctx, cancel := context.WithTimeout(ctx, pageTimeout)
 	defer cancel()
 	err = s.inTx(ctx, func(q *coredb.Queries) error {
 		rows, err := q.RetentionPolicies(ctx)
 		for _, r := range rows {
-			policies = append(policies, retention.Policy{
-				Subject: retention.Subject(r.Subject), ContentClass: r.ContentClass, ActiveTTLDays: int(r.ActiveTtlDays),
-				TombstonedGraceDays: int(r.TombstonedGraceDays), Disposal: retention.Disposal(r.Disposal),
+			policies = append(policies, retention.StoredPolicy{
+				Policy: retention.Policy{
+					Subject: retention.Subject(r.Subject), ContentClass: r.ContentClass, ActiveTTLDays: int(r.ActiveTtlDays),
+					TombstonedGraceDays: int(r.TombstonedGraceDays), Disposal: retention.Disposal(r.Disposal),
+				},
+				ToTombstone: r.ToTombstone, ToDelete: r.ToDelete, Estimated: r.Estimated,
 			})
 		}
 		return err
@@ -132,9 +114,5 @@ func (s *Store) Policies(ctx context.Context) (policies []retention.Policy, err 
 	if err != nil {
 		return nil, fmt.Errorf("read the retention policies: %w", err)
 	}
-	place := func(p retention.Policy) int {
-		return slices.IndexFunc(retention.Policies(), func(known retention.Policy) bool { return known.Subject == p.Subject })
-	}
-	slices.SortFunc(policies, func(a, b retention.Policy) int { return place(a) - place(b) })
 	return policies, nil
 }

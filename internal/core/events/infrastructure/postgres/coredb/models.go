@@ -16,14 +16,3 @@ type CorePausedType struct {
 	PausedBy   string
 	Reason     *string
 }
-
-// How long rows are kept; core.retention_sweep deletes no others.
-type CoreRetentionPolicy struct {
-	Subject      string
-	ContentClass string
-	// days of 24 hours until a row is tombstoned
-	ActiveTtlDays int32
-	// days of 24 hours from the tombstone until the row is deleted
-	TombstonedGraceDays int32
-	Disposal            string
-}

@@ -7,84 +7,58 @@ package coredb
 
 import (
 	"context"
-	"encoding/json"
 	"time"
 
 	"github.com/google/uuid"
 )
 
-const retentionDueIn = `-- name: RetentionDueIn :one
-select core.retention_due_in($1::double precision)::double precision as seconds
+const retentionBegin = `-- name: RetentionBegin :one
+select core.retention_begin($1::double precision)::double precision as seconds
 `
 
-func (q *Queries) RetentionDueIn(ctx context.Context, intervalSeconds float64) (float64, error) {
-	row := q.db.QueryRow(ctx, retentionDueIn, intervalSeconds)
+func (q *Queries) RetentionBegin(ctx context.Context, intervalSeconds float64) (float64, error) {
+	row := q.db.QueryRow(ctx, retentionBegin, intervalSeconds)
 	var seconds float64
 	err := row.Scan(&seconds)
 	return seconds, err
 }
 
 const retentionPolicies = `-- name: RetentionPolicies :many
-select p.subject, p.content_class, p.active_ttl_days, p.tombstoned_grace_days, p.disposal from core.retention_policies p
+select p.subject, p.content_class, p.active_ttl_days, p.tombstoned_grace_days, p.disposal,
+  coalesce(d.to_tombstone, 0)::bigint as to_tombstone, coalesce(d.to_delete, 0)::bigint as to_delete, coalesce(d.estimated, false)::boolean as estimated
+from core.retention_policies p left join core.retention_due() d on d.subject = p.subject
+order by array_position(array['outbox_row', 'event_handled', 'operator_action'], p.subject)
 `
 
-func (q *Queries) RetentionPolicies(ctx context.Context) ([]CoreRetentionPolicy, error) {
+type RetentionPoliciesRow struct {
+	Subject             string
+	ContentClass        string
+	ActiveTtlDays       int32
+	TombstonedGraceDays int32
+	Disposal            string
+	ToTombstone         int64
+	ToDelete            int64
+	Estimated           bool
+}
+
+func (q *Queries) RetentionPolicies(ctx context.Context) ([]RetentionPoliciesRow, error) {
 	rows, err := q.db.Query(ctx, retentionPolicies)
 	if err != nil {
 		return nil, err
 	}
 	defer rows.Close()
-	var items []CoreRetentionPolicy
+	var items []RetentionPoliciesRow
 	for rows.Next() {
-		var i CoreRetentionPolicy
+		var i RetentionPoliciesRow
 		if err := rows.Scan(
 			&i.Subject,
 			&i.ContentClass,
 			&i.ActiveTtlDays,
 			&i.TombstonedGraceDays,
 			&i.Disposal,
-		); err != nil {
-			return nil, err
-		}
-		items = append(items, i)
-	}
-	if err := rows.Err(); err != nil {
-		return nil, err
-	}
-	return items, nil
-}
-
-const retentionPreview = `-- name: RetentionPreview :many
-select p.subject::text as subject, p.step::text as step, p.rows::bigint as rows, p.more::boolean as more
-from core.retention_preview($1::bigint, $2::double precision) as p
-`
-
-type RetentionPreviewParams struct {
-	MaxRows    int64
-	MaxSeconds float64
-}
-
-type RetentionPreviewRow struct {
-	Subject string
-	Step    string
-	Rows    int64
-	More    bool
-}
-
-func (q *Queries) RetentionPreview(ctx context.Context, arg RetentionPreviewParams) ([]RetentionPreviewRow, error) {
-	rows, err := q.db.Query(ctx, retentionPreview, arg.MaxRows, arg.MaxSeconds)
-	if err != nil {
-		return nil, err
-	}
-	defer rows.Close()
-	var items []RetentionPreviewRow
-	for rows.Next() {
-		var i RetentionPreviewRow
-		if err := rows.Scan(
-			&i.Subject,
-			&i.Step,
-			&i.Rows,
-			&i.More,
+			&i.ToTombstone,
+			&i.ToDelete,
+			&i.Estimated,
 		); err != nil {
 			return nil, err
 		}
@@ -99,11 +73,7 @@ func (q *Queries) RetentionPreview(ctx context.Context, arg RetentionPreviewPara
 const retentionStatus = `-- name: RetentionStatus :one
 select coalesce(s.policy_fault, '')::text as policy_fault, s.failed_expiring::bigint as failed_expiring,
   coalesce(s.failed_expire_first_at, '0001-01-01 00:00:00+00')::timestamptz as failed_expire_first_at,
-  coalesce(s.run_id, '00000000-0000-0000-0000-000000000000')::uuid as run_id, coalesce(s.run_by, '')::text as run_by,
-  coalesce(s.run_by_hand, false)::boolean as run_by_hand,
-  coalesce(s.run_started_at, '0001-01-01 00:00:00+00')::timestamptz as run_started_at,
-  coalesce(s.run_updated_at, '0001-01-01 00:00:00+00')::timestamptz as run_updated_at,
-  coalesce(s.run_ended_at, '0001-01-01 00:00:00+00')::timestamptz as run_ended_at, coalesce(s.run_steps, '{}')::jsonb as run_steps
+  coalesce(s.swept_at, '0001-01-01 00:00:00+00')::timestamptz as swept_at
 from core.retention_status($1::integer) as s
 `
 
@@ -111,16 +81,10 @@ type RetentionStatusRow struct {
 	PolicyFault         string
 	FailedExpiring      int64
 	FailedExpireFirstAt time.Time
-	RunID               uuid.UUID
-	RunBy               string
-	RunByHand           bool
-	RunStartedAt        time.Time
-	RunUpdatedAt        time.Time
-	RunEndedAt          time.Time
-	RunSteps            json.RawMessage
+	SweptAt             time.Time
 }
 
-// A null becomes empty, zero or the year 1.
+// A null becomes empty or the year 1.
 func (q *Queries) RetentionStatus(ctx context.Context, warnDays int32) (RetentionStatusRow, error) {
 	row := q.db.QueryRow(ctx, retentionStatus, warnDays)
 	var i RetentionStatusRow
@@ -128,46 +92,37 @@ func (q *Queries) RetentionStatus(ctx context.Context, warnDays int32) (Retentio
 		&i.PolicyFault,
 		&i.FailedExpiring,
 		&i.FailedExpireFirstAt,
-		&i.RunID,
-		&i.RunBy,
-		&i.RunByHand,
-		&i.RunStartedAt,
-		&i.RunUpdatedAt,
-		&i.RunEndedAt,
-		&i.RunSteps,
+		&i.SweptAt,
 	)
 	return i, err
 }
 
 const retentionSweep = `-- name: RetentionSweep :many
-select s.subject::text as subject, s.step::text as step, s.rows::bigint as rows, s.more::boolean as more
-from core.retention_sweep($1::integer, $2::double precision, $3::uuid, nullif($4::text, ''),
-  $5::double precision) as s
+select s.rows::bigint as rows, coalesce(s.next, '{}')::text[] as next
+from core.retention_sweep($1::text, $2::text[], $3::integer, $4::uuid, nullif($5::text, '')) as s
 `
 
 type RetentionSweepParams struct {
-	MaxRows          int32
-	MaxSeconds       float64
-	RunID            uuid.UUID
-	SweptBy          string
-	WalkEverySeconds float64
+	Step     string
+	After    []string
+	PageRows int32
+	RunID    uuid.UUID
+	SweptBy  string
 }
 
 type RetentionSweepRow struct {
-	Subject string
-	Step    string
-	Rows    int64
-	More    bool
+	Rows int64
+	Next []string
 }
 
-// No lines: somebody else is sweeping.
+// No line: another transaction is sweeping. An empty next: it was the last page.
 func (q *Queries) RetentionSweep(ctx context.Context, arg RetentionSweepParams) ([]RetentionSweepRow, error) {
 	rows, err := q.db.Query(ctx, retentionSweep,
-		arg.MaxRows,
-		arg.MaxSeconds,
+		arg.Step,
+		arg.After,
+		arg.PageRows,
 		arg.RunID,
 		arg.SweptBy,
-		arg.WalkEverySeconds,
 	)
 	if err != nil {
 		return nil, err
@@ -176,12 +131,7 @@ func (q *Queries) RetentionSweep(ctx context.Context, arg RetentionSweepParams) 
 	var items []RetentionSweepRow
 	for rows.Next() {
 		var i RetentionSweepRow
-		if err := rows.Scan(
-			&i.Subject,
-			&i.Step,
-			&i.Rows,
-			&i.More,
-		); err != nil {
+		if err := rows.Scan(&i.Rows, &i.Next); err != nil {
 			return nil, err
 		}
 		items = append(items, i)
