@@ -1,6 +1,6 @@
-// Package db holds what a deployment needs of the database: the goose migrations, one numbered
-// file per feature, and the schema and privileges that result. Package internal/app runs the first and
-// compares the others; sqlc reads migrations and queries as files.
+// Package db holds what a deployment needs of the database: the goose migrations, one numbered file per feature, the sources of
+// their functions, and the schema and privileges that result. Package internal/app runs the migrations, compares databases with
+// the result and repairs functions from their sources; sqlc reads migrations and queries as files.
 package db
 
 import (
@@ -21,10 +21,15 @@ var Migrations embed.FS
 //go:embed privileges.txt
 var Privileges string
 
-// Schema is what the migrations come to, object by object, as the catalogs have it.
+// Schema lists the objects that the migrations make, one a line; the file's head explains it.
 //
 //go:embed schema.txt
 var Schema string
+
+// Functions are the sources of the functions, in folder functions: <name>.sql, with the triggers that call it and its grants.
+//
+//go:embed functions/*.sql
+var Functions embed.FS
 
 var edition = regexp.MustCompile(`Edition [0-9a-f]{16}`)
 

@@ -244,7 +244,7 @@ func actAs(ctx context.Context, conn *pgx.Conn, role string) error {
 	case err != nil:
 		return fmt.Errorf("look for role %s: %w", role, oneLine(err))
 	case !known && filled:
-		return fmt.Errorf("role %s is missing, though the database is migrated: if somebody has renamed it, alter role ... rename to %[1]s; if it was dropped, create role %[1]s and see `workers doctor privileges`", role)
+		return fmt.Errorf("role %s is missing, though the database is migrated: run `workers migrate repair`", role)
 	case !known:
 		return errNotMigrated
 	}
@@ -295,11 +295,7 @@ func checkMigrated(ctx context.Context, conn *pgx.Conn, role string) error {
 	case !counted:
 		return errNotMigrated
 	case len(ungranted) > 0:
-		statements := make([]string, len(ungranted))
-		for i, what := range ungranted {
-			statements[i] = "grant " + what + " to " + role + ";"
-		}
-		return fmt.Errorf("%s lacks privileges; as a superuser, or as the owner of each object: %s and see `workers doctor privileges`", role, strings.Join(statements, " "))
+		return fmt.Errorf("%s lacks %s: run `workers migrate repair`", role, strings.Join(ungranted, ", "))
 	}
 	var applied int64
 	err = conn.QueryRow(ctx, "select coalesce(max(version_id) filter (where is_applied), 0) from "+versionTable).Scan(&applied)

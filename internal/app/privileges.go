@@ -2,7 +2,6 @@ package app
 
 import (
 	"context"
-	"fmt"
 	"slices"
 	"strings"
 
@@ -13,31 +12,23 @@ import (
 
 // EffectivePrivileges reads what our roles and PUBLIC may do with our objects, one sorted line each, in the form
 // that the head of db/privileges.txt explains. The connection may be any login's and must not be in a transaction.
-func EffectivePrivileges(ctx context.Context, conn *pgx.Conn) ([]string, error) {
-	return privilegesOf(ctx, conn)
+func EffectivePrivileges(ctx context.Context, conn *pgx.Conn) (lines []string, err error) {
+	err = inCatalogs(ctx, conn, func(tx pgx.Tx) error {
+		lines, err = readPrivileges(ctx, tx)
+		return err
+	})
+	return lines, err
 }
 
-// privilegesOf reads what further roles may do, too.
-func privilegesOf(ctx context.Context, conn *pgx.Conn, further ...string) ([]string, error) {
+func readPrivileges(ctx context.Context, tx pgx.Tx) ([]string, error) {
 	schemas, roles := privilegeScope(declaredPrivileges())
-	roles = append(roles, further...)
-	tx, err := conn.BeginTx(ctx, pgx.TxOptions{
-		BeginQuery: readCatalogs,
-	})
-	if err != nil {
-		return nil, fmt.Errorf("read privileges: %w", oneLine(err))
-	}
-	defer func() { _ = tx.Rollback(context.WithoutCancel(ctx)) }()
 	rows, err := tx.Query(ctx, effectivePrivileges, schemas, roles)
 	if err != nil {
-		return nil, fmt.Errorf("read privileges: %w", oneLine(err))
+		return nil, err
 	}
 	lines, err := pgx.CollectRows(rows, pgx.RowTo[string])
-	if err != nil {
-		return nil, fmt.Errorf("read privileges: %w", oneLine(err))
-	}
 	slices.Sort(lines)
-	return slices.Compact(lines), nil
+	return slices.Compact(lines), err
 }
 
 // ComparePrivileges compares the effective privileges with db/privileges.txt. A missing line stops something that
@@ -49,6 +40,12 @@ func ComparePrivileges(ctx context.Context, conn *pgx.Conn) (missing, unexpected
 	}
 	declared := declaredPrivileges()
 	return without(declared, effective), without(effective, declared), nil
+}
+
+// Roles are the group roles of this build.
+func Roles() []string {
+	_, roles := privilegeScope(declaredPrivileges())
+	return roles
 }
 
 // without returns the lines that are not among others.
@@ -99,28 +96,28 @@ ours as (
   where rolname = any ($2) or (starts_with(rolname, 'spectral_') and not rolcanlogin)
 ),
 grantees as (
-  select oid, rolname::text as name from ours union all select 0, 'PUBLIC'
+  select oid, quote_ident(rolname) as name from ours union all select 0, 'PUBLIC'
 ),
 schemas as (
   select n.oid, n.nspname, n.nspowner, n.nspacl from pg_namespace n
   where n.nspname = any ($1) or n.nspowner in (select oid from ours)
 ),
 relations as (
-  select c.oid, c.relowner, c.relacl, c.relkind, c.relrowsecurity, c.relforcerowsecurity,
-         s.nspname || '.' || c.relname as name,
+  select c.oid, c.relowner, c.relacl, c.relkind,
+         format('%I.%I', s.nspname, c.relname) as name,
          case c.relkind when 'S' then 'sequence' when 'v' then 'view' when 'm' then 'materialized view' else 'table' end as kind
   from pg_class c join schemas s on s.oid = c.relnamespace
   where c.relkind in ('r', 'p', 'v', 'm', 'f', 'S')
 ),
 -- everything that has an owner and an ACL
 objects (description, owner, acl) as (
-  select 'schema ' || nspname, nspowner, coalesce(nspacl, acldefault('n', nspowner)) from schemas
+  select format('schema %I', nspname), nspowner, coalesce(nspacl, acldefault('n', nspowner)) from schemas
   union all
   select kind || ' ' || name, relowner,
          coalesce(relacl, acldefault((case relkind when 'S' then 's' else 'r' end)::"char", relowner))
   from relations
   union all
-  select 'function ' || s.nspname || '.' || p.proname || '(' || oidvectortypes(p.proargtypes) || ')', p.proowner,
+  select format('function %I.%I(%s)', s.nspname, p.proname, oidvectortypes(p.proargtypes)), p.proowner,
          coalesce(p.proacl, acldefault('f', p.proowner))
   from pg_proc p join schemas s on s.oid = p.pronamespace
 ),
@@ -153,7 +150,7 @@ defaults as (
                     where d.defaclrole = r.oid and d.defaclnamespace = 0 and d.defaclobjtype = k.kind)
 )
 
-select 'role ' || r.rolname
+select format('role %I', r.rolname)
   || case when r.rolcanlogin then ' login' else ' nologin' end
   || case when r.rolinherit then ' inherit' else ' noinherit' end
   || case when r.rolsuper then ' superuser' else '' end
@@ -165,7 +162,7 @@ from pg_roles r join ours using (oid)
 
 union all
 -- membership; before PostgreSQL 16 the member's own attribute decides on inheriting, and SET ROLE is always allowed
-select 'grant ' || g.rolname || ' to ' || u.rolname
+select format('grant %I to %I', g.rolname, u.rolname)
   || case when bool_or(coalesce((to_jsonb(m) ->> 'inherit_option')::boolean, u.rolinherit)) then ' inherit' else ' noinherit' end
   || case when bool_or(coalesce((to_jsonb(m) ->> 'set_option')::boolean, true)) then ' set' else ' noset' end
   || case when bool_or(m.admin_option) then ' admin' else '' end
@@ -176,13 +173,13 @@ where m.member in (select oid from ours)
 group by g.rolname, u.rolname
 
 union all
-select 'schema ' || nspname || ' owner ' || pg_get_userbyid(nspowner) from schemas
+select format('schema %I owner %I', nspname, pg_get_userbyid(nspowner)) from schemas
 union all
-select 'owner ' || pg_get_userbyid(owner) || ' of ' || description from objects
+select format('owner %I of %s', pg_get_userbyid(owner), description) from objects
 where pg_get_userbyid(owner) <> 'spectral_owner' and description not like 'schema %'
 
 union all
-select 'revoked ' || string_agg(lower(w.privilege_type), ', ' order by w.privilege_type) || ' on ' || o.description || ' from its owner ' || pg_get_userbyid(o.owner)
+select 'revoked ' || string_agg(lower(w.privilege_type), ', ' order by w.privilege_type) || ' on ' || o.description || ' from its owner ' || quote_ident(pg_get_userbyid(o.owner))
 from owned o, aclexplode(o.whole) w
 where w.grantee = o.owner
   and not exists (select from aclexplode(o.acl) a where a.grantee = o.owner and a.privilege_type = w.privilege_type)
@@ -194,7 +191,7 @@ select 'grant ' || lower(a.privilege_type) || ' on ' || o.description || ' to ' 
 from objects o, aclexplode(o.acl) a join grantees t on t.oid = a.grantee
 where a.grantee <> o.owner
 union all
-select 'grant ' || lower(a.privilege_type) || ' (' || c.attname || ') on ' || r.kind || ' ' || r.name || ' to ' || t.name
+select 'grant ' || lower(a.privilege_type) || ' (' || quote_ident(c.attname) || ') on ' || r.kind || ' ' || r.name || ' to ' || t.name
   || case when a.is_grantable then ' with grant option' else '' end
 from relations r join pg_attribute c on c.attrelid = r.oid and not c.attisdropped,
   aclexplode(c.attacl) a join grantees t on t.oid = a.grantee
@@ -206,7 +203,7 @@ from others o, aclexplode(o.acl) a join ours on ours.oid = a.grantee join grante
 where a.grantee <> o.owner
 
 union all
-select 'default of ' || pg_get_userbyid(d.defaclrole) || coalesce(' in schema ' || n.nspname, '')
+select 'default of ' || quote_ident(pg_get_userbyid(d.defaclrole)) || coalesce(' in schema ' || quote_ident(n.nspname), '')
   || ': grant ' || lower(a.privilege_type) || ' on '
   || case d.defaclobjtype when 'r' then 'tables' when 'S' then 'sequences' when 'f' then 'functions'
        when 'n' then 'schemas' when 'T' then 'types' else 'objects of kind ' || d.defaclobjtype::text end
@@ -218,18 +215,9 @@ where a.grantee <> d.defaclrole
        or (d.defaclnamespace = 0 and d.defaclrole in (select oid from ours)))
   and not (d.defaclobjtype = 'T' and a.grantee = 0 and d.defaclnamespace = 0)
 union all
-select 'default of ' || pg_get_userbyid(d.defaclrole) || ': revoke ' || lower(w.privilege_type) || ' on '
+select 'default of ' || quote_ident(pg_get_userbyid(d.defaclrole)) || ': revoke ' || lower(w.privilege_type) || ' on '
   || case d.defaclobjtype when 'r' then 'tables' when 'S' then 'sequences' when 'f' then 'functions' else 'schemas' end || ' from its owner'
 from pg_default_acl d, aclexplode(acldefault((case d.defaclobjtype when 'S' then 's' else d.defaclobjtype end)::"char", d.defaclrole)) w
 where pg_get_userbyid(d.defaclrole) = 'spectral_owner' and d.defaclnamespace = 0 and d.defaclobjtype in ('r', 'S', 'f', 'n') and w.grantee = d.defaclrole
   and not exists (select from aclexplode(d.defaclacl) a where a.grantee = d.defaclrole and a.privilege_type = w.privilege_type)
-
-union all
-select 'row security on ' || name || case when relforcerowsecurity then ' forced' else '' end
-from relations where relrowsecurity
-union all
-select 'policy ' || p.policyname || ' on ' || p.schemaname || '.' || p.tablename || ' '
-  || lower(p.permissive) || ' for ' || lower(p.cmd) || ' to ' || array_to_string(p.roles, ', ')
-  || regexp_replace(coalesce(' using (' || p.qual || ')', '') || coalesce(' with check (' || p.with_check || ')', ''), '\s+', ' ', 'g')
-from pg_policies p join schemas s on s.nspname = p.schemaname
 `

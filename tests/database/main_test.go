@@ -170,3 +170,10 @@ func diff(want, have string) string {
 	}
 	return b.String()
 }
+
+func finish(t *testing.T, tx pgx.Tx) {
+	t.Helper()
+	if err := tx.Rollback(deadline(t)); err != nil {
+		t.Fatal(err)
+	}
+}

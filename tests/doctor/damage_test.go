@@ -14,7 +14,6 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"spectral/internal/app"
 	"spectral/internal/app/doctor"
 	"spectral/tests/faults/proxy"
 	"spectral/tests/pgtest"
@@ -36,7 +35,7 @@ type patient struct {
 
 func admit(t *testing.T) *patient {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), 2*patience)
+	ctx, cancel := context.WithTimeout(context.Background(), 4*patience)
 	t.Cleanup(cancel)
 	at := pgtest.New(t)
 	p := &patient{T: t, ctx: ctx, url: pgtest.Login(t, at, "spectral_operator", "pg_read_all_stats"), admin: pgtest.Conn(t, at)}
@@ -55,26 +54,14 @@ func (p *patient) exec(sql string, arguments ...any) {
 	}
 }
 
-// shown is a cure that is a command, cured what is SQL.
-var (
-	shown = regexp.MustCompile(`workers migrate show ((?:'[^']+' )+)\|`)
-	cured = regexp.MustCompile(`(?s)^(?:(?:.*[;,] )?as [^:;]*: )?(.*;)`)
-)
+// cured is the SQL of a cure.
+var cured = regexp.MustCompile(`(?s)^(?:(?:.*[;,] )?as [^:;]*: )?(.*;)`)
 
-// paste executes a cure in psql as it stands: SQL, or what `workers migrate show` prints.
+// paste executes a cure in psql as it stands.
 func (p *patient) paste(cure string) {
 	p.Helper()
 	statements := cure
-	if command := shown.FindStringSubmatch(cure); command != nil {
-		statements = ""
-		for subject := range strings.SplitSeq(strings.Trim(command[1], "' "), "' '") {
-			text, err := app.SchemaStatements(subject)
-			if err != nil {
-				p.Fatal(err)
-			}
-			statements += text
-		}
-	} else if sql := cured.FindStringSubmatch(cure); sql != nil {
+	if sql := cured.FindStringSubmatch(cure); sql != nil {
 		statements = sql[1]
 	}
 	cmd := exec.CommandContext(p.ctx, "psql", "--no-psqlrc", "--quiet", "--set=ON_ERROR_STOP=1", "--dbname="+p.admin.Config().ConnString())
@@ -150,100 +137,12 @@ var damages = []struct {
 	examinedAfter func(*doctor.Config)
 }{
 	{
-		name: "the trigger is gone", check: "schema", damage: "drop trigger outbox_notify on core.outbox",
-		state: doctor.Critical, seen: "trigger outbox_notify of core.outbox is missing", cure: "workers migrate show 'trigger outbox_notify of core.outbox' | psql",
-	},
-	{
-		name: "the trigger is disabled", check: "schema", damage: "alter table core.outbox disable trigger outbox_notify",
-		state: doctor.Critical, seen: "disabled", cure: "workers migrate show 'trigger outbox_notify of core.outbox' | psql",
-	},
-	{
-		name: "the trigger fires on replicas only", check: "schema", damage: "alter table core.outbox enable replica trigger outbox_notify",
-		state: doctor.Critical, seen: "altered", cure: "workers migrate show",
-	},
-	{
-		name: "the trigger is another", check: "schema",
-		damage: `drop trigger outbox_notify on core.outbox;
-			create trigger outbox_notify after insert on core.outbox for each row execute function core.outbox_notify()`,
-		state: doctor.Critical, seen: "trigger outbox_notify of core.outbox is altered", cure: "workers migrate show",
-	},
-	{
-		name: "the trigger's function does nothing", check: "schema",
-		damage: "create or replace function core.outbox_notify() returns trigger language plpgsql as 'begin return null; end'",
-		state:  doctor.Critical, seen: "function core.outbox_notify() is altered", cure: "workers migrate show 'function core.outbox_notify()'",
-	},
-	{
-		name: "a claim takes everything", check: "schema",
-		damage: "create or replace function core.outbox_quiet(p_channel text) returns boolean language sql as 'select true'",
-		state:  doctor.Critical, seen: "function core.outbox_quiet(text) is altered", cure: "workers migrate show 'function core.outbox_quiet(text)'",
-	},
-	{
-		name: "an index is gone", check: "schema", damage: "drop index core.outbox_crashed",
-		state: doctor.Critical, seen: "index core.outbox_crashed is missing", cure: "workers migrate show 'index core.outbox_crashed'",
-	},
-	{
 		name: "an index is invalid", check: "indexes", damage: "update pg_catalog.pg_index set indisvalid = false where indexrelid = 'core.outbox_crashed'::regclass",
 		state: doctor.Critical, seen: "index core.outbox_crashed is invalid", cure: "reindex index concurrently core.outbox_crashed",
 	},
 	{
 		name: "what a build that was cut short has left", check: "indexes", damage: "create index mine on core.leads (duty); update pg_catalog.pg_index set indisvalid = false where indexrelid = 'core.mine'::regclass",
 		state: doctor.Critical, seen: "index core.mine is invalid", cure: "drop index concurrently core.mine;",
-	},
-	{
-		name: "a constraint is gone", check: "schema", damage: "alter table core.outbox drop constraint outbox_channel_form",
-		state: doctor.Critical, seen: "constraint outbox_channel_form of core.outbox is missing", cure: "workers migrate show 'constraint outbox_channel_form of core.outbox'",
-	},
-	{
-		name: "a column is another", check: "schema", damage: "alter table core.outbox alter column attempts drop not null",
-		state: doctor.Critical, seen: "column core.outbox.attempts is altered", cure: "workers migrate show 'column core.outbox.attempts'",
-	},
-	{
-		name: "row security is off", check: "schema", damage: "alter table worlds.scans disable row level security",
-		state: doctor.Warning, seen: "table worlds.scans is altered", cure: "workers migrate show 'table worlds.scans'",
-	},
-	{
-		name: "an index of somebody's own", check: "schema", damage: "create index mine on core.outbox (payload)",
-		state: doctor.Warning, seen: "index core.mine is not of our migrations", cure: "drop index concurrently core.mine;",
-	},
-	{
-		name: "somebody's trigger swallows events", check: "schema", damage: `create function public.swallow() returns trigger language plpgsql as 'begin return null; end'; create trigger "Mine's" before insert on core.outbox for each row execute function public.swallow()`,
-		state: doctor.Critical, seen: "trigger Mine's of core.outbox is not of our migrations: it may change, refuse or swallow rows", cure: `as the owner: set lock_timeout = '5s'; drop trigger "Mine's" on core.outbox;`,
-	},
-	{
-		name: "an index of somebody's own, with a name to be quoted", check: "schema", damage: `create index "My index" on core.outbox (payload)`,
-		state: doctor.Warning, seen: `index core."My index" is not of our migrations`, cure: `as the owner: drop index concurrently core."My index";`,
-	},
-	{
-		name: "a constraint of somebody's own", check: "schema", damage: `alter table core.event_handled add constraint "Once" unique (event_id)`,
-		state: doctor.Warning, seen: "constraint Once of core.event_handled is not of our migrations", cure: `as the owner: set lock_timeout = '5s'; alter table core.event_handled drop constraint "Once";`,
-	},
-	{
-		name: "a table of somebody's own", check: "schema", damage: `create table core."Mine" (id bigserial primary key, other text unique)`,
-		state: doctor.Warning, seen: "table core.Mine is not of our migrations", cure: `as a superuser: alter table core."Mine" set schema public;`,
-	},
-	{
-		name: "a column of somebody's own", check: "schema", damage: `alter table core.workers add column "Mine" text`,
-		state: doctor.Warning, seen: "column core.workers.Mine is not of our migrations", cure: `alter table core.workers drop column "Mine";`,
-	},
-	{
-		name: "a view of somebody's own", check: "schema", damage: `create view core."Mine" as select 1 as one`,
-		state: doctor.Warning, seen: "table core.Mine is not of our migrations", cure: `as the owner: drop view core."Mine";`,
-	},
-	{
-		name: "a procedure of somebody's own", check: "schema", damage: `create procedure core."Mine"(one integer, inout two text) language sql as 'select 1'`,
-		state: doctor.Warning, seen: "function core.Mine(integer, text) is not of our migrations", cure: `as the owner: drop procedure core."Mine"(integer,text);`,
-	},
-	{
-		name: "a type of somebody's own", check: "schema", damage: `create type core."Mine" as enum ('a')`,
-		state: doctor.Warning, seen: "type core.Mine is not of our migrations", cure: `as a superuser: alter type core."Mine" set schema public;`,
-	},
-	{
-		name: "a privilege is gone", check: "privileges", damage: "revoke execute on function core.outbox_quiet(text) from spectral_worker",
-		state: doctor.Critical, seen: "missing: grant execute on function core.outbox_quiet(text) to spectral_worker", cure: "grant execute on function core.outbox_quiet(text) to spectral_worker;",
-	},
-	{
-		name: "somebody may write", check: "privileges", damage: "grant update on core.outbox to spectral_worker",
-		state: doctor.Warning, seen: "unexpected: grant update on table core.outbox to spectral_worker", cure: "revoke update on table core.outbox from spectral_worker;",
 	},
 	{
 		name: "nobody may write", check: "settings", damage: "alter database %database set default_transaction_read_only = on",
@@ -330,116 +229,12 @@ var damages = []struct {
 		state: doctor.Warning, seen: "login %login is a member of pg_write_all_data", cure: "revoke pg_write_all_data from %login",
 	},
 	{
-		name: "the owner's table is somebody's", check: "privileges", damage: "alter table core.outbox owner to postgres",
-		state: doctor.Critical, seen: "unexpected: owner postgres of table core.outbox", cure: "as a superuser: alter table core.outbox owner to spectral_owner;",
-	},
-	{
-		name: "the owner may not write", check: "privileges", damage: "revoke update, insert on core.outbox from spectral_owner; revoke usage on schema core from spectral_owner; revoke select on core.live_workers from spectral_owner",
-		state: doctor.Critical, seen: "unexpected: revoked insert, update on table core.outbox from its owner spectral_owner", cure: "as spectral_owner: grant insert, update on table core.outbox to spectral_owner;", notTheWhole: true,
-	},
-	{
-		name: "functions may not call another one", check: "privileges", damage: "revoke execute on function core.outbox_insert from spectral_owner",
-		state: doctor.Critical, seen: "unexpected: revoked execute on function core.outbox_insert(", cure: "to spectral_owner;",
-	},
-	{
-		name: "nothing in a schema is found", check: "privileges", damage: "revoke all on schema worlds from spectral_owner",
-		state: doctor.Critical, seen: "unexpected: revoked create, usage on schema worlds from its owner spectral_owner", cure: "as spectral_owner: grant create, usage on schema worlds to spectral_owner;",
-	},
-	{
-		name: "the owner may not call what is new", check: "privileges", damage: "alter default privileges for role spectral_owner revoke execute on functions from spectral_owner",
-		state: doctor.Critical, seen: "unexpected: default of spectral_owner: revoke execute on functions from its owner", cure: "as spectral_owner: alter default privileges for role spectral_owner grant execute on functions to spectral_owner;",
-	},
-	{
 		name: "a step is not recorded", check: "migrations", damage: "delete from spectral_goose.goose_db_version where version_id = 6",
-		state: doctor.Warning, seen: "step 6 is not recorded as applied, and later ones are: migrate up is refused", cure: "insert into spectral_goose.goose_db_version (version_id, is_applied) values (60, true);",
+		state: doctor.Warning, seen: "step 6 is not recorded as applied, and later ones are: migrate up is refused", cure: "insert into spectral_goose.goose_db_version (version_id, is_applied) values (6, true);",
 	},
 	{
 		name: "steps are recorded by somebody else", check: "migrations", damage: "alter database %database owner to spectral_platform; alter table spectral_goose.goose_db_version owner to spectral_worlds",
 		state: doctor.Warning, seen: "spectral_goose.goose_db_version, which records what is applied, belongs to spectral_worlds, and the database to spectral_platform", cure: "as a superuser: alter table spectral_goose.goose_db_version owner to spectral_platform;",
-	},
-	{
-		name: "a function acts as somebody", check: "privileges", damage: "alter function core.outbox_quiet(text) owner to postgres",
-		state: doctor.Critical, seen: "unexpected: owner postgres of function core.outbox_quiet(text)", cure: "alter function core.outbox_quiet(text) owner to spectral_owner;",
-	},
-	{
-		name: "a view is somebody's", check: "privileges", damage: "alter view core.live_workers owner to postgres",
-		state: doctor.Critical, seen: "unexpected: owner postgres of view core.live_workers", cure: "alter view core.live_workers owner to spectral_owner;",
-	},
-	{
-		name: "a schema is somebody's", check: "privileges", damage: "alter schema worlds owner to postgres",
-		state: doctor.Critical, seen: "it is schema worlds owner postgres, and should be schema worlds owner spectral_owner", cure: "as a superuser: alter schema worlds owner to spectral_owner;",
-	},
-	{
-		name: "a schema is somebody's, and so is not compared", check: "schema", damage: "alter schema core owner to postgres",
-		state: doctor.Critical, seen: "the owner of schema core is postgres, and should be spectral_owner; what is in it was not compared", cure: "as a superuser: alter schema core owner to spectral_owner;",
-	},
-	{
-		name: "the owner has another schema", check: "privileges", damage: "create schema more authorization spectral_owner",
-		state: doctor.Warning, seen: "unexpected: schema more owner spectral_owner", cure: "alter schema more owner to session_user;",
-	},
-	{
-		name: "what is new is everybody's", check: "privileges", damage: "alter default privileges for role spectral_owner grant execute on functions to public",
-		state: doctor.Warning, seen: "unexpected: default of spectral_owner: grant execute on functions to PUBLIC", cure: "as spectral_owner: alter default privileges for role spectral_owner revoke execute on functions from public;",
-	},
-	{
-		name: "what is new in a schema is a role's", check: "privileges", damage: "alter default privileges for role postgres in schema core grant select on tables to spectral_worker with grant option",
-		state: doctor.Warning, seen: "in schema core: grant select on tables to spectral_worker with grant option", cure: "as postgres: alter default privileges for role postgres in schema core revoke select on tables from spectral_worker cascade;",
-	},
-	{
-		name: "a right may be granted further", check: "privileges", damage: "grant execute on function core.outbox_quiet(text) to spectral_worker with grant option; set role spectral_worker; grant execute on function core.outbox_quiet(text) to %login; reset role",
-		state: doctor.Critical, seen: "it is grant execute on function core.outbox_quiet(text) to spectral_worker with grant option, and should be grant", cure: "as spectral_owner: revoke grant option for execute on function core.outbox_quiet(text) from spectral_worker cascade;",
-	},
-	{
-		name: "somebody may write and grant that", check: "privileges", damage: "grant update (status) on core.outbox to spectral_worker with grant option",
-		state: doctor.Warning, seen: "unexpected: grant update (status) on table core.outbox to spectral_worker with grant option", cure: "revoke update (status) on table core.outbox from spectral_worker cascade;",
-	},
-	{
-		name: "everybody may read", check: "privileges", damage: "grant select on core.live_workers to public",
-		state: doctor.Warning, seen: "unexpected: grant select on view core.live_workers to PUBLIC", cure: "revoke select on table core.live_workers from public;",
-	},
-	{
-		name: "a role may make schemas", check: "privileges", damage: "grant create on database %database to spectral_worker",
-		state: doctor.Warning, seen: "unexpected: grant create on the database to spectral_worker", cure: "revoke create on database %database from spectral_worker;",
-	},
-	{
-		name: "a role may forge migrations", check: "privileges", damage: "grant update on spectral_goose.goose_db_version to spectral_worker",
-		state: doctor.Warning, seen: "unexpected: grant update on table spectral_goose.goose_db_version to spectral_worker", cure: "revoke update on table spectral_goose.goose_db_version from spectral_worker;",
-	},
-	{
-		name: "operators do not see migrations", check: "privileges", damage: "revoke select on spectral_goose.goose_db_version from spectral_worker",
-		state: doctor.Critical, seen: "missing: grant select on table spectral_goose.goose_db_version to spectral_worker", cure: "grant select on table spectral_goose.goose_db_version to spectral_worker;",
-	},
-	{
-		name: "rows of all workspaces are seen", check: "privileges", damage: "alter table worlds.scans disable row level security",
-		state: doctor.Critical, seen: "missing: row security on worlds.scans", cure: "alter table worlds.scans enable row level security, no force row level security;",
-	},
-	{
-		name: "rows are hidden from the owner", check: "privileges", damage: "alter table worlds.scans force row level security",
-		state: doctor.Critical, seen: "it is row security on worlds.scans forced, and should be row security on worlds.scans", cure: "no force row level security;",
-	},
-	{
-		name: "rows are hidden from all", check: "privileges", damage: "alter table core.leads enable row level security, force row level security",
-		state: doctor.Critical, seen: "unexpected: row security on core.leads forced", cure: "alter table core.leads disable row level security, no force row level security;",
-	},
-	{
-		name: "a policy is gone", check: "privileges", damage: "drop policy scans_workspace on worlds.scans",
-		state: doctor.Critical, seen: "missing: policy scans_workspace on worlds.scans", cure: "workers migrate show 'policy scans_workspace of worlds.scans' | psql",
-	},
-	{
-		name: "a policy lets all pass", check: "privileges", damage: "alter policy scans_workspace on worlds.scans using (true)",
-		state: doctor.Critical, seen: "it is policy scans_workspace on worlds.scans permissive for all to spectral_worlds using (true)", cure: "workers migrate show 'policy scans_workspace of worlds.scans' | psql",
-	},
-	{
-		name: "a policy of somebody's own", check: "privileges", damage: "create policy mine on worlds.scans using (true)",
-		state: doctor.Warning, seen: "unexpected: policy mine on worlds.scans", cure: "drop policy mine on worlds.scans;",
-	},
-	{
-		name: "a trigger of ours is disabled", check: "schema", damage: "alter table core.retention_policies disable trigger retention_policies_keep",
-		state: doctor.Critical, seen: "trigger retention_policies_keep of core.retention_policies is altered", cure: "workers migrate show 'trigger retention_policies_keep of core.retention_policies' | psql",
-	},
-	{
-		name: "a table is gone", check: "schema", damage: "drop table core.claim_journal cascade",
-		state: doctor.Critical, seen: "table core.claim_journal is missing, with ", cure: "restore the database from a backup; or, empty, as the owner: workers migrate show 'table core.claim_journal' 'column core.claim_journal.",
 	},
 	{
 		name: "a login is as the owner by another role", check: "logins", damage: "create role %login_chain; grant spectral_owner to %login_chain; grant %login_chain to %login",
@@ -932,23 +727,6 @@ func TestWorkersOfNoUseAreFound(t *testing.T) {
 	if len(result.Findings) != 1 || result.State != doctor.Warning || !strings.Contains(result.Findings[0].Cure, "stop them") {
 		t.Errorf("of a retired generation it says %+v", result)
 	}
-}
-
-// What the schema's check says to take away is no finding of privileges', too.
-func TestAStrangerIsFoundOnce(t *testing.T) {
-	t.Parallel()
-	p := admit(t)
-	p.exec(`create function core.mine() returns integer language sql as 'select 1'; create view core.my_view as select 1 as one; grant select on core.my_view to spectral_worker;
-		create trigger mine before insert on core.outbox for each row execute function core.outbox_notify()`)
-	p.mustBeFine("privileges", "with strange objects")
-	result := p.examine("schema", nil)
-	if len(result.Findings) != 3 || !strings.HasPrefix(result.Findings[0].Seen, "trigger mine of core.outbox") {
-		t.Fatalf("it says %+v", result)
-	}
-	for _, f := range result.Findings {
-		p.paste(f.Cure)
-	}
-	p.mustBeFine("schema", "after the cures")
 }
 
 // Who keeps others waiting for a lock is named once, whatever its session is doing.

@@ -50,12 +50,15 @@ minutes. The build of an index, behind which nobody queues, waits for as long as
 				for _, line := range unexpected {
 					_, _ = fmt.Fprintln(p.Stderr, "privileges: not in db/privileges.txt of this build:", line)
 				}
+				if len(missing)+len(unexpected) > 0 {
+					_, _ = fmt.Fprintln(p.Stderr, "privileges: to correct these: workers migrate repair")
+				}
 				return err
 			}),
 		},
 		migrateDownCommand(p),
 		migrateStatusCommand(p),
-		migrateShowCommand(p),
+		migrateRepairCommand(p),
 	)
 }
 
@@ -86,6 +89,51 @@ newer schema.`,
 				return err
 			}
 			printStep(p, "undone", result)
+			return nil
+		}),
+	}
+	cmd.Flags().BoolVar(&yes, "yes", false, "do not ask")
+	return cmd
+}
+
+func migrateRepairCommand(p Process) *cobra.Command {
+	var yes bool
+	cmd := &cobra.Command{
+		Use: "repair", Short: "Give functions, triggers, policies and privileges the form that this build has", Args: cobra.NoArgs,
+		Long: `Compare the database with this build, as workers doctor schema privileges does, list what differs, and ask, unless --yes is
+given. Then re-create the functions, triggers, policies and privileges that differ, and drop those that are not of this build, in
+one transaction. Workers keep running. It waits for locks as migrate up does.
+
+It needs the login that migrates; a superuser where objects belong to another role. What it cannot repair, such as a
+column that is gone, it names, with what to do, and exits 3.`,
+		Example: `  DATABASE_URL=postgres://owner@db/app workers migrate repair
+  workers migrate repair --yes`,
+		RunE: migrating(p, func(cmd *cobra.Command, m *app.Migrator, _ events.Generation) error {
+			differences, err := m.Differences(cmd.Context())
+			if err != nil {
+				return err
+			}
+			if len(differences) == 0 {
+				_, _ = fmt.Fprintln(p.Stdout, "nothing to repair: the database is as this build has it")
+				return nil
+			}
+			for _, d := range differences {
+				_, _ = fmt.Fprintln(p.Stdout, visible(d.String()))
+			}
+			if err := consent(cmd.Context(), p, yes, fmt.Sprintf("Repair these %d?", len(differences))); err != nil {
+				return err
+			}
+			repaired, left, err := m.Repair(cmd.Context())
+			if err != nil {
+				return err
+			}
+			_, _ = fmt.Fprintf(p.Stdout, "repaired %d\n", len(repaired))
+			for _, l := range left {
+				_, _ = fmt.Fprintf(p.Stdout, "left: %s\n      %s\n", visible(l.String()), visible(l.Do))
+			}
+			if len(left) > 0 {
+				return attentionError{fmt.Errorf("%d cannot be repaired: see above", len(left))}
+			}
 			return nil
 		}),
 	}

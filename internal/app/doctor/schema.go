@@ -3,11 +3,8 @@ package doctor
 import (
 	"context"
 	"fmt"
-	"maps"
 	"slices"
 	"strings"
-
-	"github.com/jackc/pgx/v5"
 
 	"spectral/internal/app"
 	"spectral/internal/core/events"
@@ -72,183 +69,43 @@ func newer(ctx context.Context, v *visit) (string, error) {
 // maxListed is how many of many alike are named.
 const maxListed = 20
 
+// repairs is what to do about whatever differs from this build.
+const repairs = "workers migrate repair"
+
 // schema compares what there is with what this build's migrations make.
 func schema(ctx context.Context, v *visit) (string, []Finding, error) {
 	if seen, err := newer(ctx, v); seen != "" || err != nil {
 		return seen, nil, err
 	}
-	if findings, err := foreignSchemas(ctx, v); len(findings) > 0 || err != nil {
-		return "", findings, err
-	}
-	d, err := app.CompareSchema(ctx, v.conn)
-	if err != nil {
-		return "", nil, err
-	}
-	findings, err := owners(ctx, v, d)
-	if err != nil {
-		return "", nil, err
-	}
-	asNamed := make(map[string]bool) // what is missing but for its name, and what has another one
-	for _, r := range d.Renamed {
-		findings = append(findings, misnamed(r))
-		for _, subject := range append(r.As, r.Subject) {
-			asNamed[subject] = true
-		}
-	}
-	if slices.ContainsFunc(d.Renamed, func(r app.Renamed) bool { return r.Whole }) {
-		return "", findings, nil
-	}
-	missing := make(map[string]bool)
-	for _, subject := range d.Missing {
-		missing[subject] = true
-	}
-	damaged := app.WithoutKeyIndexes(slices.Concat(d.Missing, d.Altered))
-	app.SortForCreation(damaged)
-	parts := make(map[string][]string) // of missing tables
-	for _, subject := range damaged {
-		table := "table " + app.TableOf(subject)
-		switch {
-		case asNamed[subject]:
-		case missing[subject] && missing[table] && subject != table:
-			parts[table] = append(parts[table], subject)
-		case strings.HasPrefix(subject, "column ") && slices.Contains(damaged, "query of view "+app.TableOf(subject)): // is that of the query
-		default:
-			findings = append(findings, damage(d, subject, map[bool]string{true: "missing", false: "altered"}[missing[subject]]))
-		}
-	}
-	functions := slices.DeleteFunc(slices.Clone(d.Missing), func(subject string) bool { return !strings.HasPrefix(subject, "function ") })
-	for table, subjects := range parts {
-		i := slices.IndexFunc(findings, func(f Finding) bool { return f.Seen == table+" is missing" })
-		whole := append([]string{table}, subjects...)
-		called, err := app.CalledBy(whole, functions) // each is a finding of its own as well
-		if err != nil {
-			return "", nil, err
-		}
-		whole = append(whole, called...)
-		app.SortForCreation(whole)
-		findings[i] = Finding{Critical, fmt.Sprintf("%s, with %d parts", findings[i].Seen, len(subjects)), lost(table) + remake(whole...)}
-	}
-	worstFirst(findings)
-	if more := len(findings) - maxListed; more > 0 {
-		findings = append(findings[:maxListed], Finding{Critical, fmt.Sprintf("and %d more", more), "cure these in their order and look again, or restore into a new database"})
-	}
-	strangers, err := unexpected(ctx, v, d, asNamed)
-	if err != nil {
-		return "", nil, err
-	}
-	findings = append(findings, strangers...)
-	worstFirst(findings)
-	return "as this build's migrations make it", findings, nil
+	differences, _, err := app.Compare(ctx, v.conn)
+	return "as this build's migrations make it", differing(differences), err
 }
 
-// worstFirst leaves those of one state in their order.
-func worstFirst(findings []Finding) {
-	slices.SortStableFunc(findings, func(a, b Finding) int { return rank(b.State) - rank(a.State) })
+// privileges compares who may do what with the data.
+func privileges(ctx context.Context, v *visit) (string, []Finding, error) {
+	if seen, err := newer(ctx, v); seen != "" || err != nil {
+		return seen, nil, err
+	}
+	_, differences, err := app.Compare(ctx, v.conn)
+	return "as decided: what each role is, owns and may do", differing(differences), err
 }
 
-// misnamed says what to do about something that seems to have another name.
-func misnamed(r app.Renamed) Finding {
-	f := Finding{Critical, r.Subject + " is missing, and seems to be there as " + strings.Join(r.As, " or "), "see which it is, and give it its name back"}
-	if r.Statement != "" {
-		f.Cure = "see whether it is; as " + map[bool]string{true: "the owner", false: r.By}[r.By == "spectral_owner"] + ": set lock_timeout = '5s'; " + r.Statement
-	}
-	if r.Whole {
-		f.Seen += "; what differs besides is said when it is back"
-	}
-	return f
-}
-
-// owners finds tables, views and functions of ours that are another role's, if there is something to cure: what is printed for them is refused until they
-// are the owner's.
-func owners(ctx context.Context, v *visit, d app.SchemaDifference) ([]Finding, error) {
-	if len(d.Missing)+len(d.Altered)+len(d.Unexpected) == 0 {
-		return nil, nil
-	}
-	rows, err := v.conn.Query(ctx, `select 'critical', pg_catalog.format('the owner of %s is %I, and should be spectral_owner: the cures below may be refused', o.subject, pg_catalog.pg_get_userbyid(o.owner)),
-		pg_catalog.format('as a superuser: set lock_timeout = ''5s''; alter %s owner to spectral_owner;', o.object)
-		from (
-			select 'table ' || n.nspname || '.' || c.relname as subject, pg_catalog.format('%s %I.%I', case c.relkind when 'v' then 'view' else 'table' end, n.nspname, c.relname) as object, c.relowner as owner
-			from pg_catalog.pg_class c join pg_catalog.pg_namespace n on n.oid = c.relnamespace where c.relkind in ('r', 'p', 'v')
-			union all
-			select 'function ' || n.nspname || '.' || p.proname || '(' || pg_catalog.oidvectortypes(p.proargtypes) || ')', 'routine ' || p.oid::pg_catalog.regprocedure, p.proowner
-			from pg_catalog.pg_proc p join pg_catalog.pg_namespace n on n.oid = p.pronamespace
-		) as o
-		where o.subject = any ($1) and pg_catalog.pg_get_userbyid(o.owner) <> 'spectral_owner' order by o.object desc`, slices.Collect(maps.Keys(d.Declared)))
-	if err != nil {
-		return nil, err
-	}
-	return pgx.CollectRows(rows, pgx.RowToStructByPos[Finding])
-}
-
-// foreignSchemas finds those of ours whose owner is another role: what is in them is not looked at then.
-func foreignSchemas(ctx context.Context, v *visit) ([]Finding, error) {
-	rows, err := v.conn.Query(ctx, `select 'critical', pg_catalog.format('the owner of schema %s is %I, and should be spectral_owner; what is in it was not compared', n.nspname, pg_catalog.pg_get_userbyid(n.nspowner)),
-		case when exists (select from pg_catalog.pg_roles r where r.rolname = 'spectral_owner') then pg_catalog.format('as a superuser: alter schema %s owner to spectral_owner;', n.nspname)
-			else 'role spectral_owner is missing: see first the check of privileges' end
-		from pg_catalog.pg_namespace n where n.nspname in ('core', 'platform', 'worlds') and pg_catalog.pg_get_userbyid(n.nspowner) <> 'spectral_owner' order by n.nspname`)
-	if err != nil {
-		return nil, err
-	}
-	return pgx.CollectRows(rows, pgx.RowToStructByPos[Finding])
-}
-
-const trigger = "trigger outbox_notify of core.outbox"
-
-// lost is what to say before the cure of what is missing: it may have held rows.
-func lost(subject string) string {
-	if kind, _, _ := strings.Cut(subject, " "); slices.Contains([]string{"schema", "table", "column"}, kind) && !app.IsView(subject) {
-		return "what it held is gone: restore the database from a backup; or, empty, "
-	}
-	return ""
-}
-
-// remake is the line that gives objects back what this build's migrations make them.
-func remake(subjects ...string) string {
-	by := "the owner"
-	if strings.HasPrefix(subjects[0], "schema ") {
-		by = "the login that migrates"
-	}
-	return "as " + by + ": workers migrate show '" + strings.Join(subjects, "' '") + `' | psql --set=ON_ERROR_STOP=1 "$DATABASE_URL"`
-}
-
-// damage says what an object that is missing or altered means.
-func damage(d app.SchemaDifference, subject, how string) Finding {
-	f := Finding{Critical, subject + " is " + how, remake(subject)}
-	is, should := d.Effective[subject], d.Declared[subject]
-	kind, _, _ := strings.Cut(subject, " ")
-	switch {
-	case subject == trigger && how == "missing":
-		f.Seen += ": nobody is woken by an insert, and every event waits for the poll"
-	case subject == trigger:
-		f.Seen += " or disabled: inserts may wake nobody, and events wait for the poll"
-	case is == should+" invalid":
-		f.Seen += ": it is invalid, and so is not read"
-		f.Cure = "as the owner: reindex index concurrently " + strings.TrimPrefix(subject, "index ") + ";"
-	case strings.HasPrefix(should, "CREATE UNIQUE INDEX "):
-		f.Seen += ": rows may come in twice"
-	case kind == "index":
-		f.Seen += ": claims and looks may read the whole table"
-	case how == "missing":
-		f.Cure = lost(subject) + f.Cure
-	case kind == "column":
-		if is != should {
-			f.Seen += fmt.Sprintf(": it is %s, and should be %s", is, should)
-		}
-		if strings.HasPrefix(is, should+" planned by ") {
+// differing lists differences, the worst first.
+func differing(differences []app.Difference) (findings []Finding) {
+	for _, d := range differences {
+		f := Finding{Critical, d.String(), repairs}
+		kind, _, _ := strings.Cut(d.Subject, " ")
+		// a trigger may swallow rows, and functions act as their owner, who has to be able to
+		if d.Want == "" && !slices.Contains([]string{"trigger", "owner", "revoked"}, kind) {
 			f.State = Warning
-			f.Seen += ": plans are made without what is known of its values"
 		}
-		if app.ColumnType(is) != app.ColumnType(should) {
-			f.Cure = "its type is yours to alter back when nobody writes, for that rewrites the table: see what `workers migrate show '" + subject + "'` says"
-		}
-	case kind == "table" && strings.Fields(is)[0] != strings.Fields(should)[0]:
-		f.Seen += fmt.Sprintf(": it is a %s, and should be a %s", strings.Fields(is)[0], strings.Fields(should)[0])
-		f.Cure = "see what it is; it has to have another name before what this build makes can come back"
-	case kind == "table":
-		f.State = Warning
-		f.Seen += " in its options, row security or comment"
+		findings = append(findings, f)
 	}
-	return f
+	slices.SortStableFunc(findings, func(a, b Finding) int { return rank(b.State) - rank(a.State) })
+	if more := len(findings) - maxListed; more > 0 {
+		findings = append(findings[:maxListed], Finding{findings[0].State, fmt.Sprintf("and %d more", more), repairs})
+	}
+	return findings
 }
 
 // tables finds what changes what statements on our tables do, or whether rows are kept, beside the schema's own objects; and
@@ -446,10 +303,11 @@ order by 1, 2`, app.Roles())
 // indexes finds those that Postgres does not use: a build that was cut short leaves one.
 func indexes(ctx context.Context, v *visit) (string, []Finding, error) {
 	found, err := all[struct {
-		Name  string
-		Valid bool
-	}](ctx, v, `select i.indexrelid::regclass::text, i.indisvalid and i.indisready and i.indislive
-		from pg_index i join pg_class c on c.oid = i.indrelid join pg_namespace n on n.oid = c.relnamespace
+		Name, Subject string
+		Key, Valid    bool
+	}](ctx, v, `select i.indexrelid::regclass::text, format('index %I on %I.%I', x.relname, n.nspname, c.relname),
+			exists (select from pg_constraint k where k.conindid = i.indexrelid), i.indisvalid and i.indisready and i.indislive
+		from pg_index i join pg_class c on c.oid = i.indrelid join pg_class x on x.oid = i.indexrelid join pg_namespace n on n.oid = c.relnamespace
 		where n.nspname in ('core', 'platform', 'worlds') order by 1`)
 	if err != nil {
 		return "", nil, err
@@ -457,53 +315,13 @@ func indexes(ctx context.Context, v *visit) (string, []Finding, error) {
 	var findings []Finding
 	for _, i := range found {
 		if !i.Valid {
-			cure := "as spectral_owner: reindex index concurrently " + i.Name + ";"
-			if !slices.Contains(app.SchemaObjects(), "index "+i.Name) { // of a build that was cut short
-				cure = "as spectral_owner: drop index concurrently " + i.Name + ";"
+			fix := "reindex" // or what a build that was cut short has left
+			if !i.Key && !app.InSchema(i.Subject) {
+				fix = "drop"
 			}
-			findings = append(findings, Finding{Critical, "index " + i.Name + " is invalid: it is written but not read", cure})
+			findings = append(findings, Finding{Critical, "index " + i.Name + " is invalid: it is written but not read",
+				"as spectral_owner: " + fix + " index concurrently " + i.Name + ";"})
 		}
 	}
 	return fmt.Sprintf("%d, all valid", len(found)), findings, nil
-}
-
-// privileges compares who may do what with the data.
-func privileges(ctx context.Context, v *visit) (string, []Finding, error) {
-	if seen, err := newer(ctx, v); seen != "" || err != nil {
-		return seen, nil, err
-	}
-	differences, err := app.DiffPrivileges(ctx, v.conn)
-	if err != nil {
-		return "", nil, err
-	}
-	if len(differences) > 0 {
-		d, err := app.CompareSchema(ctx, v.conn)
-		if err != nil {
-			return "", nil, err
-		}
-		for _, r := range d.Renamed { // whose privileges have gone with it
-			if r.Whole {
-				return "", []Finding{{Unknown, "not compared: " + misnamed(r).Seen, "see the check of schema"}}, nil
-			}
-		}
-	}
-	var findings []Finding
-	for _, d := range differences[:min(len(differences), 2*maxListed)] {
-		f := Finding{Critical, "missing: " + d.Missing, "as " + d.By + ": " + d.Cure}
-		switch {
-		case d.Missing == "":
-			f.State, f.Seen = Warning, "unexpected: "+d.Unexpected
-			// functions act as their owner, and rows of core must not be hidden from those who have to see them
-			if strings.HasPrefix(d.Unexpected, "owner ") || strings.Contains(d.Unexpected, " from its owner") || strings.HasPrefix(d.Unexpected, "row security on core.") {
-				f.State = Critical
-			}
-		case d.Unexpected != "":
-			f.Seen = "it is " + d.Unexpected + ", and should be " + d.Missing
-		}
-		findings = append(findings, f)
-	}
-	if more := len(differences) - len(findings); more > 0 {
-		findings = append(findings, Finding{Warning, fmt.Sprintf("and %d more differences", more), "cure these in their order and look again"})
-	}
-	return "as decided: what each role is, owns and may do", findings, nil
 }

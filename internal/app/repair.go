@@ -1,0 +1,366 @@
+package app
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/jackc/pgerrcode"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/pressly/goose/v3/lock"
+
+	"spectral/db"
+)
+
+// Left is a difference that a repair has left, and what to do about it.
+type Left struct {
+	Difference
+	Do string
+}
+
+// Differences compares the database with this build. It refuses one that is not migrated to exactly the newest step of this build.
+func (m *Migrator) Differences(ctx context.Context) (differences []Difference, err error) {
+	newest, err := m.Newest(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if latest, err := LatestMigration(); err != nil {
+		return nil, err
+	} else if newest == nil || newest.Version != latest {
+		return nil, errors.New("the database is not migrated to this build's newest step: run `workers migrate up`")
+	}
+	return differences, withConnection(ctx, m.config, func(ctx context.Context, conn *pgx.Conn) error {
+		schema, privileges, err := Compare(ctx, conn)
+		differences = slices.Concat(schema, privileges)
+		return err
+	})
+}
+
+// Repair gives functions, triggers, policies, row security, owners and privileges the form that this build's sources have, and takes away
+// those that are not in them, in one transaction; it returns what it has repaired and what it cannot repair. It waits for locks as Up does.
+func (m *Migrator) Repair(ctx context.Context) (repaired []Difference, left []Left, err error) {
+	err = m.inTurns(ctx, func() error {
+		conn, err := pgx.ConnectConfig(ctx, m.config)
+		if err != nil {
+			return connectCause(err)
+		}
+		defer func() { _ = conn.Close(context.WithoutCancel(ctx)) }()
+		repaired, left, err = repairOn(ctx, conn)
+		return err
+	})
+	return repaired, left, err
+}
+
+func repairOn(ctx context.Context, conn *pgx.Conn) (repaired []Difference, left []Left, err error) {
+	tx, err := conn.BeginTx(ctx, pgx.TxOptions{BeginQuery: "begin isolation level read committed read write; " + FixedSettings +
+		"; set local lock_timeout = '500ms'; set local statement_timeout = 0; set local check_function_bodies = off"})
+	if err != nil {
+		return nil, nil, fmt.Errorf("begin: %w", oneLine(err))
+	}
+	defer func() { _ = tx.Rollback(context.WithoutCancel(ctx)) }()
+	// no migrator runs at the same time, and no other repair
+	if _, err := tx.Exec(ctx, "select pg_advisory_xact_lock($1)", lock.DefaultLockID); err != nil {
+		return nil, nil, err
+	}
+	var mayAct bool
+	if err := tx.QueryRow(ctx, "select coalesce((select pg_has_role(r.oid, 'member') from pg_roles r where r.rolname = $1), true)", ownerRole).Scan(&mayAct); err != nil {
+		return nil, nil, err
+	}
+	if !mayAct {
+		return nil, nil, fmt.Errorf("login %s may not act as %s: repair as the login that migrates", conn.Config().User, ownerRole)
+	}
+	differences := func() ([]Difference, error) {
+		schema, privileges, err := compare(ctx, tx)
+		return slices.Concat(schema, privileges), err
+	}
+	before, err := differences()
+	if err != nil {
+		return nil, nil, err
+	}
+	r := repair{ctx: ctx, tx: tx, faults: make(map[string]string)}
+	r.access(before)
+	r.takeAway(before)
+	r.functions(before)
+	r.tables(before)
+	r.strangers(before)
+	between, err := differences() // what is new has no privileges yet
+	if err = errors.Join(r.err, err); err != nil {
+		return nil, nil, err
+	}
+	r.privileges(between)
+	after, err := differences()
+	if err = errors.Join(r.err, err); err != nil {
+		return nil, nil, err
+	}
+	for _, d := range before {
+		if !slices.ContainsFunc(after, func(a Difference) bool { return a.Subject == d.Subject }) {
+			repaired = append(repaired, d)
+		}
+	}
+	for _, d := range after {
+		left = append(left, Left{d, r.advice(d)})
+	}
+	if err := tx.Commit(ctx); err != nil {
+		return nil, nil, fmt.Errorf("commit: %w", oneLine(err))
+	}
+	return repaired, left, nil
+}
+
+// ownerRole owns our schemas and what is in them.
+const ownerRole = "spectral_owner"
+
+type repair struct {
+	ctx    context.Context
+	tx     pgx.Tx
+	faults map[string]string // why a statement for a subject was refused
+	err    error             // ends the repair
+}
+
+// try executes a statement for a subject as the owner of our objects, or as the login and then, if that is refused, as the owner. It returns
+// the SQLSTATE of a refusal, which is undone.
+func (r *repair) try(subject, statement string, asLogin bool) (refused string) {
+	if r.err != nil || statement == "" {
+		return ""
+	}
+	err := pgx.BeginFunc(r.ctx, r.tx, func(tx pgx.Tx) error { // a savepoint
+		if !asLogin {
+			if _, err := tx.Exec(r.ctx, "set local role "+ownerRole); err != nil {
+				return err
+			}
+		}
+		if _, err := tx.Exec(r.ctx, statement); err != nil {
+			return err
+		}
+		_, err := tx.Exec(r.ctx, "set local role none")
+		return err
+	})
+	pg, ok := errors.AsType[*pgconn.PgError](err)
+	switch {
+	case err == nil:
+		delete(r.faults, subject)
+		return ""
+	case !ok || pg.Code == pgerrcode.LockNotAvailable || pg.Code == pgerrcode.DeadlockDetected:
+		r.err = err
+		return ""
+	case asLogin && pg.Code == pgerrcode.InsufficientPrivilege:
+		return r.try(subject, statement, false)
+	}
+	r.faults[subject] = oneLine(err).Error()
+	return pg.Code
+}
+
+// access gives schemas and objects back to their owner, and the owner what it may do by owning.
+func (r *repair) access(differences []Difference) {
+	for _, d := range differences {
+		if kind, _, _ := strings.Cut(d.Subject, " "); slices.Contains([]string{"schema", "owner", "revoked", "role"}, kind) {
+			r.try(d.Subject, privilegeFix(d), true)
+		}
+	}
+}
+
+// takeAway drops triggers and policies that differ.
+func (r *repair) takeAway(differences []Difference) {
+	for _, d := range differences {
+		kind, name, _ := strings.Cut(d.Subject, " ")
+		if d.Is != "" && (kind == "trigger" || kind == "policy") {
+			r.try(d.Subject, "drop "+kind+" if exists "+name, false)
+		}
+	}
+}
+
+// strangers drops functions that are not ours, which triggers and defaults do not call any more.
+func (r *repair) strangers(differences []Difference) {
+	for _, d := range differences {
+		if name, is := strings.CutPrefix(d.Subject, "function "); is && d.Want == "" {
+			r.try(d.Subject, "drop routine "+name, false)
+		}
+	}
+}
+
+// functions replaces functions that differ. One whose result or parameters' names differ is dropped before.
+func (r *repair) functions(differences []Difference) {
+	sources := functionSources()
+	for _, d := range differences {
+		subject, is := strings.CutPrefix(d.Subject, "function ")
+		if !is || d.Want == "" {
+			continue
+		}
+		name, _, _ := strings.Cut(subject, "(")
+		for _, source := range sources[name] { // each overload
+			refused := r.try(d.Subject, source, false)
+			if refused == pgerrcode.InvalidFunctionDefinition || refused == pgerrcode.WrongObjectType {
+				if r.try(d.Subject, "drop routine if exists "+subject, false) == "" {
+					r.try(d.Subject, source, false)
+				}
+			}
+		}
+	}
+}
+
+// tables gives tables their triggers, policies, row security and defaults.
+func (r *repair) tables(differences []Difference) {
+	for _, d := range differences {
+		kind, name, _ := strings.Cut(d.Subject, " ")
+		switch {
+		case d.Want == "":
+		case kind == "trigger", kind == "policy":
+			r.try(d.Subject, d.Want, false)
+		case kind == "table" && d.Is != "" && rowSecurity(d.Is) != rowSecurity(d.Want):
+			r.try(d.Subject, "alter table "+name+rowSecurity(d.Want), false)
+		case kind == "column" && d.Is != "":
+			is, _, _ := strings.Cut(d.Is, " default ")
+			want, value, _ := strings.Cut(d.Want, " default ")
+			if is == want && value != "" {
+				r.try(d.Subject, "alter table "+d.Table()+" alter column "+name[len(d.Table())+1:]+" set default "+value, false)
+			}
+		}
+	}
+}
+
+func rowSecurity(definition string) string {
+	enable, force := "disable", "no force"
+	if strings.Contains(definition, " row security") {
+		enable = "enable"
+	}
+	if strings.HasSuffix(definition, " forced") {
+		force = "force"
+	}
+	return " " + enable + " row level security, " + force + " row level security"
+}
+
+// privileges revokes what is not decided and then grants what is.
+func (r *repair) privileges(differences []Difference) {
+	for _, want := range []bool{false, true} {
+		for _, d := range differences {
+			if (d.Want != "") == want {
+				r.try(d.Subject, privilegeFix(d), true)
+			}
+		}
+	}
+}
+
+var (
+	grantForm   = regexp.MustCompile(`^(?:default of (\S+?)( in schema \S+)?: )?grant (\w+(?: \(\S+\))?) on (.*) to (\S+)( with grant option)?$`)
+	memberForm  = regexp.MustCompile(`^grant (\S+) to (\S+) (inherit|noinherit) (set|noset)( admin)?$`)
+	ownerForm   = regexp.MustCompile(`^owner \S+ of (.*)$`)
+	schemaForm  = regexp.MustCompile(`^schema (\S+) owner (\S+)$`)
+	revokedForm = regexp.MustCompile(`^(?:default of (\S+): revoke (\w+) on (\w+) from its owner|revoked (.*) on (.*) from its owner (\S+))$`)
+	roleForm    = regexp.MustCompile(`^role (\S+) (.*)$`)
+)
+
+// privilegeFix returns the SQL that grants a line of db/privileges.txt that is missing, or takes away one that is unexpected; empty: there is
+// none, or it is that of another line.
+func privilegeFix(d Difference) string {
+	line, wanted := d.Subject, d.Want != ""
+	if g := ownerForm.FindStringSubmatch(line); g != nil {
+		return "alter " + strings.Replace(g[1], "function ", "routine ", 1) + " owner to " + ownerRole
+	}
+	if strings.ContainsAny(line, `"'$;`) { // no name of ours has these, and another's does not become part of SQL
+		return ""
+	}
+	if g := grantForm.FindStringSubmatch(line); g != nil {
+		role, schema, what, object, to, option := g[1], g[2], g[3], strings.Replace(g[4], "view ", "table ", 1), g[5], g[6]
+		if object == "the database" {
+			return "do $$ begin execute format('" + direction(wanted, what, "database %I", to, option) + "', current_database()); end $$"
+		}
+		if role != "" {
+			return "alter default privileges for role " + role + schema + " " + direction(wanted, what, object, to, option)
+		}
+		return direction(wanted, what, object, to, option)
+	}
+	if g := memberForm.FindStringSubmatch(line); g != nil {
+		if !wanted { // by each of its grantors: no other role's revoke takes it back
+			return fmt.Sprintf(`do $$ declare v record; begin
+for v in select m.grantor::regrole::text as grantor from pg_auth_members m where m.roleid = '%[1]s'::regrole and m.member = '%[2]s'::regrole loop
+  execute 'revoke %[1]s from %[2]s' || case when current_setting('server_version_num')::integer >= 160000 then ' granted by ' || v.grantor else '' end || ' cascade';
+end loop; end $$`, g[1], g[2])
+		}
+		inherit, set := g[3] == "inherit", g[4] == "set"
+		return fmt.Sprintf(`do $$ begin execute 'grant %s to %s' || case when current_setting('server_version_num')::integer >= 160000
+then ' with inherit %t, set %t' else '' end; end $$`, g[1], g[2], inherit, set)
+	}
+	if g := schemaForm.FindStringSubmatch(line); g != nil && wanted {
+		return "alter schema " + g[1] + " owner to " + g[2]
+	}
+	if g := revokedForm.FindStringSubmatch(line); g != nil && !wanted {
+		if g[1] != "" {
+			return fmt.Sprintf("alter default privileges for role %s grant %s on %s to %[1]s", g[1], g[2], g[3])
+		}
+		return direction(true, g[4], strings.Replace(g[5], "view ", "table ", 1), g[6], "")
+	}
+	if g := roleForm.FindStringSubmatch(line); g != nil && wanted {
+		return fmt.Sprintf(`do $$ declare v text := '%[2]s'; begin
+if to_regrole('%[1]s') is null then create role %[1]s; end if;
+select v || coalesce(string_agg(' no' || w.attribute, ''), '') into v from pg_roles r, lateral (values ('superuser', r.rolsuper), ('createrole', r.rolcreaterole),
+  ('createdb', r.rolcreatedb), ('replication', r.rolreplication), ('bypassrls', r.rolbypassrls)) as w(attribute, has) where r.rolname = '%[1]s' and w.has;
+execute 'alter role %[1]s ' || v; end $$`, g[1], g[2])
+	}
+	return ""
+}
+
+func direction(grant bool, what, object, role, option string) string {
+	if grant {
+		return "grant " + what + " on " + object + " to " + role + option
+	}
+	return "revoke " + what + " on " + object + " from " + role + " cascade"
+}
+
+var functionForm = regexp.MustCompile(`(?s)^create function (core\.\w+)(\(.*?\bas \$\$.*?\n\$\$);`)
+
+// functionSources are statements that create or replace the functions of db/functions, by name.
+func functionSources() map[string][]string {
+	sources := make(map[string][]string)
+	names, _ := fs.Glob(db.Functions, "functions/*.sql")
+	for _, name := range names {
+		text, _ := fs.ReadFile(db.Functions, name)
+		source := string(text)
+		for strings.HasPrefix(source, "--") {
+			_, source, _ = strings.Cut(source, "\n")
+		}
+		if form := functionForm.FindStringSubmatch(source); form != nil {
+			sources[form[1]] = append(sources[form[1]], "create or replace function "+form[1]+form[2])
+		}
+	}
+	return sources
+}
+
+// advice says what to do about a difference that is left.
+func (r *repair) advice(d Difference) string {
+	if fault := r.faults[d.Subject]; fault != "" {
+		return "refused: " + fault
+	}
+	kind, name, _ := strings.Cut(d.Subject, " ")
+	switch {
+	case kind == "role" && d.Want == "":
+		return "names that begin with spectral_ are ours: rename that role, or drop it"
+	case slices.Contains([]string{"grant", "default", "revoked", "owner"}, kind):
+		return "it has to be undone by the role that did it, or a superuser"
+	case d.Want == "":
+		return "if it is ours under another name, rename it back; else move it to a schema of your own: it may slow down or refuse what events need"
+	case d.Is == "" && (kind == "schema" || kind == "table" && !strings.HasPrefix(d.Want, "view ") || kind == "column"):
+		return "what it held is gone: restore the database from a backup; " + definedIn(kind, name) + " defines it"
+	default:
+		return "give it the form that it has in " + definedIn(kind, name) + ", as " + ownerRole
+	}
+}
+
+// definedIn is the migration that makes an object, the first that names it.
+func definedIn(kind, name string) string {
+	name, _, _ = strings.Cut(name, " on ")
+	if kind == "column" {
+		name = name[:strings.LastIndex(name, ".")]
+	}
+	word := regexp.MustCompile(`\b` + regexp.QuoteMeta(name) + `\b`)
+	names, _ := fs.Glob(db.Migrations, "migrations/*.sql")
+	for _, file := range names {
+		if text, err := fs.ReadFile(db.Migrations, file); err == nil && word.Match(text) {
+			return "db/" + file
+		}
+	}
+	return "db/migrations"
+}
