@@ -139,348 +139,207 @@ var damages = []struct {
 	{
 		name: "an index is invalid", check: "indexes", damage: "update pg_catalog.pg_index set indisvalid = false where indexrelid = 'core.outbox_crashed'::regclass",
 		state: doctor.Critical, seen: "index core.outbox_crashed is invalid", cure: "reindex index concurrently core.outbox_crashed",
-	},
-	{
+	}, {
 		name: "what a build that was cut short has left", check: "indexes", damage: "create index mine on core.leads (duty); update pg_catalog.pg_index set indisvalid = false where indexrelid = 'core.mine'::regclass",
 		state: doctor.Critical, seen: "index core.mine is invalid", cure: "drop index concurrently core.mine;",
-	},
-	{
+	}, {
 		name: "nobody may write", check: "settings", damage: "alter database %database set default_transaction_read_only = on",
 		state: doctor.Critical, seen: "default_transaction_read_only is on", cure: "begin read write; alter database %database reset default_transaction_read_only; commit;", notTheWhole: true,
-	},
-	{
-		name: "commits of some are not on disk", check: "settings", damage: "alter role %login set synchronous_commit = off",
-		state: doctor.Warning, seen: "synchronous_commit is off: events whose publisher was told that they are committed may be lost when the server crashes, in the sessions of role %login",
-		cure: "alter role %login reset synchronous_commit;", notTheWhole: true,
-	},
-	{
-		name: "publishers are serializable", check: "settings", damage: "alter database %database set default_transaction_isolation = serializable",
-		state: doctor.Warning, seen: "publishers get 40001 and have to try again", cure: "alter database %database reset default_transaction_isolation", notTheWhole: true,
-	},
-	{
-		name: "statements of some are cut short", check: "settings", damage: "alter role %login set statement_timeout = '2s'",
-		state: doctor.Note, seen: "statement_timeout is short", cure: "alter role %login reset statement_timeout", notTheWhole: true,
-	},
-	{
+	}, {
 		name: "a login begins as the owner", check: "settings", damage: "grant spectral_owner to %login; alter role %login set role = spectral_owner",
 		state: doctor.Warning, seen: "role is spectral_owner from the first statement", cure: "set role none; alter role %login reset role;", notTheWhole: true,
-	},
-	{
+	}, {
 		name: "a login that does not see what others have", check: "settings", damage: "alter role %login set synchronous_commit = on",
 		state: doctor.Unknown, seen: "what synchronous_commit others have is not visible to this login, which has its own", cure: "as a login without one: show synchronous_commit;", notTheWhole: true, undo: "alter role %login reset all",
-	},
-	{
-		name: "a login that does not see how long others may take", check: "settings", damage: "alter role %login set statement_timeout = '1min'",
-		state: doctor.Note, seen: "what statement_timeout others have is not visible", cure: "show statement_timeout;", notTheWhole: true, undo: "alter role %login reset all",
-	},
-	{
+	}, {
 		name: "somebody's event trigger", check: "tables",
 		damage: "create function public.look() returns event_trigger language plpgsql as 'begin end'; create event trigger looks on ddl_command_start when tag in ('CREATE INDEX') execute function public.look()",
 		state:  doctor.Note, seen: "event trigger looks of postgres runs public.look at ddl_command_start of CREATE INDEX", cure: "alter event trigger looks disable;",
 		undo: "drop event trigger looks; drop function public.look()",
-	},
-	{
+	}, {
 		name: "publishers may not notify", check: "tables", damage: "revoke execute on function pg_catalog.pg_notify(text, text) from public",
 		state: doctor.Critical, seen: "pg_notify(text,text) may not be executed by spectral_operator, spectral_owner, spectral_platform, spectral_publisher, spectral_worker, spectral_worlds, and core.",
 		cure: "grant execute on function pg_notify(text,text) to public;",
-	},
-	{
+	}, {
 		name: "inserts vanish", check: "tables", damage: "create rule vanish as on insert to core.outbox do instead nothing",
 		state: doctor.Critical, seen: "rule vanish of core.outbox rewrites statements", cure: "drop rule vanish on core.outbox", undo: "drop rule vanish on core.outbox",
-	},
-	{
+	}, {
 		name: "a crash would empty it", check: "tables", damage: "alter table core.event_handled set unlogged",
 		state: doctor.Critical, seen: "core.event_handled is unlogged", cure: "alter table core.event_handled set logged;",
-	},
-	{
+	}, {
 		name: "somebody refers to the outbox", check: "tables", damage: "create table public.mine (id uuid, at timestamptz, constraint to_outbox foreign key (id, at) references core.outbox)",
 		state: doctor.Critical, seen: "public.mine refers to core.outbox by foreign key to_outbox", cure: "alter table public.mine drop constraint to_outbox;",
-	},
-	{
+	}, {
 		name: "foreign keys refuse nothing", check: "tables", damage: "alter table platform.agent_tasks disable trigger all",
 		state: doctor.Critical, seen: "foreign keys of platform.agent_tasks are not enforced, their triggers are disabled: ", cure: "as a superuser: alter table platform.agent_tasks enable trigger all;",
-	},
-	{
+	}, {
 		name: "somebody inherits from it", check: "tables", damage: "create table public.more () inherits (core.outbox)",
 		state: doctor.Warning, seen: "more inherits from core.outbox", cure: "no inherit core.outbox", undo: "drop table public.more",
-	},
-	{
+	}, {
 		name: "no event type is known", check: "tables", damage: "create table public.kept as table core.event_types; delete from core.event_types",
 		state: doctor.Critical, seen: "no event type is registered", cure: "workers migrate up", undo: "insert into core.event_types select * from public.kept",
-	},
-	{
+	}, {
 		name: "nobody may publish", check: "tables", damage: "delete from core.publisher_sources where source = 'worlds'",
 		state: doctor.Critical, seen: "spectral_worlds may not publish as worlds", cure: "insert into core.publisher_sources (role_name, source) values ('spectral_worlds', 'worlds');",
-	},
-	{
+	}, {
 		name: "a login may erase events", check: "logins", damage: "grant delete on core.outbox to %login",
 		state: doctor.Warning, seen: "role %login has delete on core.outbox by itself", cure: "revoke delete on table core.outbox from %login cascade;",
-	},
-	{
+	}, {
 		name: "a login is as the owner", check: "logins", damage: "grant spectral_owner to %login",
 		state: doctor.Warning, seen: "login %login is a member of spectral_owner", cure: "revoke spectral_owner from %login",
-	},
-	{
-		name: "logins are as the owner by one grant", check: "logins", damage: "create role %login_chain login; grant spectral_owner to %login_chain; grant %login_chain to %login; create role %login_a in role %login_chain, spectral_worker login",
-		state: doctor.Warning, seen: "login %login, %login_a, %login_chain is a member of spectral_owner through %login_chain", cure: "revoke spectral_owner from %login_chain",
-	},
-	{
-		name: "a login may write everything", check: "logins", damage: "grant pg_write_all_data to %login",
-		state: doctor.Warning, seen: "login %login is a member of pg_write_all_data", cure: "revoke pg_write_all_data from %login",
-	},
-	{
+	}, {
 		name: "a step is not recorded", check: "migrations", damage: "delete from spectral_goose.goose_db_version where version_id = 6",
 		state: doctor.Warning, seen: "step 6 is not recorded as applied, and later ones are: migrate up is refused", cure: "insert into spectral_goose.goose_db_version (version_id, is_applied) values (6, true);",
-	},
-	{
+	}, {
 		name: "steps are recorded by somebody else", check: "migrations", damage: "alter database %database owner to spectral_platform; alter table spectral_goose.goose_db_version owner to spectral_worlds",
 		state: doctor.Warning, seen: "spectral_goose.goose_db_version, which records what is applied, belongs to spectral_worlds, and the database to spectral_platform", cure: "as a superuser: alter table spectral_goose.goose_db_version owner to spectral_platform;",
-	},
-	{
+	}, {
 		name: "a login is as the owner by another role", check: "logins", damage: "create role %login_chain; grant spectral_owner to %login_chain; grant %login_chain to %login",
 		state: doctor.Warning, seen: "login %login is a member of spectral_owner through %login_chain", cure: "revoke spectral_owner from %login_chain",
-	},
-	{
+	}, {
 		name: "an implicit cast", check: "tables", damage: "create cast (text as uuid) with inout as implicit",
 		state: doctor.Warning, seen: "an implicit cast of somebody's own makes text into uuid", cure: "drop cast (text as uuid);",
-	},
-	{
+	}, {
 		name: "an operator", check: "tables", damage: "create function public.same(text, uuid) returns boolean language sql as 'select $1 = $2::text'; create operator core.= (leftarg = text, rightarg = uuid, function = public.same)",
 		state: doctor.Warning, seen: "operator core.=(text,uuid) is not of our migrations", cure: "drop operator core.=(text,uuid);",
-	},
-	{
+	}, {
 		name: "updates fail for want of an identity", check: "tables", damage: "create publication everything for table core.outbox, platform.decisions; alter table platform.decisions replica identity full; alter table core.outbox replica identity nothing",
 		state: doctor.Critical, seen: "core.outbox is published (everything), and has no replica identity", cure: "alter table core.outbox replica identity default;",
-	},
-	{
-		name: "one event type is not known", check: "tables", damage: "create table public.kept as table core.event_types; delete from core.event_types where event_type = 'decision.recorded'",
-		state: doctor.Critical, seen: "decision.recorded version 1, which this build has, is not registered", cure: "workers migrate up", undo: "insert into core.event_types select * from public.kept on conflict do nothing",
-	},
-	{
+	}, {
 		name: "events are settled without their handlers", check: "tables", damage: "update core.event_types set consumed = false, consumed_in = '{}' where event_type = '" + cards + "'",
 		state: doctor.Critical, seen: cards + " counts as handled by nobody, though this build handles it", cure: "update core.event_types set consumed = true where event_type = '" + cards + "';",
-	},
-	{
+	}, {
 		name: "events are settled without the handlers of those who live", check: "tables", sessionOfOwn: worker(1, cards), damage: `update core.event_types set consumed_in = '{"1": false}' where event_type = '` + cards + "'",
 		state: doctor.Critical, seen: cards + " counts as handled by nobody in generation 1, though its live workers handle it", cure: "as spectral_owner: update core.event_types",
-	},
-	{
+	}, {
 		name: "a role may publish as another", check: "tables", damage: "insert into core.publisher_sources values ('spectral_platform', 'worlds')",
 		state: doctor.Warning, seen: "spectral_platform may publish as worlds, which nobody decided", cure: "delete from core.publisher_sources where role_name = 'spectral_platform' and source = 'worlds';",
-	},
-	{
-		name: "a role that is not there may publish", check: "tables", damage: "insert into core.publisher_sources values ('nobody_there', 'worlds')",
-		state: doctor.Note, seen: "nobody_there may publish as worlds, which nobody decided; there is no such role", cure: "delete from core.publisher_sources",
-	},
-	{
+	}, {
 		name: "a generation that workers are of is not registered", check: "generations", damage: "delete from core.deployments", notTheWhole: true,
 		state: doctor.Critical, seen: "1 live workers are of generation 1, which is not registered", cure: "workers generation register 1", undo: "select core.generation_announce(1)",
-	},
-	{
-		name: "no generation is registered", check: "generations", damage: "delete from core.deployments", notTheWhole: true,
-		state: doctor.Warning, seen: "no generation is live", cure: "workers generation register", undo: "select core.generation_announce(1)",
-	},
-	{
+	}, {
 		name: "claimed in the future", check: "leases",
 		damage: insert(cards, "1", "outbox_gen_1", "10 minutes") + "; update core.outbox set status = 'in_flight', claim_token = gen_random_uuid(), claimed_at = now() + interval '10 days', claimed_by = 'somebody'",
 		state:  doctor.Warning, seen: "1 events in flight were claimed in the future", cure: "update core.outbox set claimed_at", undo: "update core.outbox set claimed_at = clock_timestamp() where status = 'in_flight' and claimed_at > clock_timestamp()",
-	},
-	{
+	}, {
 		name: "what is pending is tombstoned", check: "retention", damage: insert(cards, "1", "outbox_gen_1", "10 minutes") + "; update core.outbox set deleted_at = now()",
 		state: doctor.Warning, seen: "1 are on events that are pending or in flight", cure: "update core.outbox set deleted_at = null where deleted_at is not null and status in ('pending', 'in_flight');",
 		undo: "update core.outbox set deleted_at = null where deleted_at is not null and status in ('pending', 'in_flight')",
-	},
-	{
+	}, {
 		name: "acts are kept for ever", check: "retention", damage: "delete from core.retention_policies where subject = 'operator_action'",
 		state: doctor.Warning, seen: "has no retention policy", cure: "insert into core.retention_policies",
-	},
-	{
-		name: "a policy is gone with its check", check: "retention",
-		damage: "alter table core.retention_policies disable trigger all; delete from core.retention_policies where subject <> 'operator_action'; alter table core.retention_policies enable trigger all",
-		state:  doctor.Critical, seen: "must both have a policy", cure: "insert into core.retention_policies",
-	},
-	{
-		name: "commits of some are not on disk, as it may also be written", check: "settings", damage: "alter role %login set synchronous_commit = no",
-		state: doctor.Warning, seen: "in the sessions of role %login", cure: "alter role %login reset synchronous_commit;", notTheWhole: true,
-	},
-	{
-		name: "inserts of some fire no trigger, as it may also be written", check: "settings", damage: "alter role %login set session_replication_role = 'REPLICA'",
-		state: doctor.Critical, seen: "nobody is notified, in the sessions of role %login", cure: "alter role %login reset session_replication_role;", notTheWhole: true,
-	},
-	{
-		name: "some may not write, as it may also be written", check: "settings", damage: "alter role %login set default_transaction_read_only = '1'",
-		state: doctor.Critical, seen: "default_transaction_read_only is on", cure: "begin read write; alter role %login reset default_transaction_read_only; commit;", notTheWhole: true,
-	},
-	{
-		name: "indexes are not used", check: "settings", damage: "alter database %database set enable_indexscan = off",
-		state: doctor.Warning, seen: "enable_indexscan is off", cure: "alter database %database reset enable_indexscan;", notTheWhole: true,
-	},
-	{
-		name: "dates are written otherwise", check: "clock", damage: "alter database %database set datestyle = 'German'", state: doctor.Warning, seen: "1h0m0s behind this host's", cure: "NTP",
-		examinedAfter: func(c *doctor.Config) { c.Now = func() time.Time { return time.Now().Add(time.Hour) } },
-	},
-	{
+	}, {
 		name: "nobody handles what SQL publishes", check: "generations", damage: "select core.generation_announce(44)", sessionOfOwn: worker(1, cards),
 		state: doctor.Warning, seen: "goes to 44, and no worker of it lives", cure: "workers generation drain 44", undo: "delete from core.deployments where generation = 44",
-	},
-	{
-		name: "inserts fire no trigger", check: "settings", damage: "alter database %database set session_replication_role = replica",
-		state: doctor.Critical, seen: "nobody is notified, in the sessions of database %database", cure: "alter database %database reset session_replication_role", notTheWhole: true,
-	},
-	{
+	}, {
 		name: "a generation without workers", check: "unhandled", damage: insert(cards, "1", "outbox_gen_1", "10 minutes"),
 		state: doctor.Critical, seen: "1 due events " + cards + " of generation 1 (live) wait, the oldest for 10m0s, and no worker of that generation lives", cure: "SPECTRAL_GENERATION=1 workers run; or",
 		undo: "delete from core.outbox",
-	},
-	{
-		name: "events that have just come", check: "unhandled", damage: insert(cards, "1", "outbox_gen_1", "0"),
-		state: doctor.Warning, seen: "and no worker of that generation lives", cure: "SPECTRAL_GENERATION=1 workers run; or", undo: "delete from core.outbox",
-	},
-	{
+	}, {
 		name: "a processing class that nobody runs", check: "unhandled", sessionOfOwn: worker(1, cards),
 		damage: "update core.workers set handlers = handlers - 'agent.task.dispatched'",
 		state:  doctor.Warning, seen: "no live worker of generation 1 runs processing class agents: events agent.task.dispatched will wait", cure: "SPECTRAL_GENERATION=1 workers run --classes agents",
 		undo: `update core.workers set handlers = handlers || '{"agent.task.dispatched": ["a.b"]}'`,
-	},
-	{
+	}, {
 		name: "a generation that nobody knows", check: "unhandled", damage: insert(cards, "77", "outbox_gen_77", "10 minutes"),
 		state: doctor.Critical, seen: "generation 77 (unknown)", cure: "workers generation drain 77; then run that generation's own build: SPECTRAL_GENERATION=77 workers run --drain; or", undo: "delete from core.outbox",
-	},
-	{
+	}, {
 		name: "a type without handlers", check: "unhandled",
 		damage:       insert("decision.recorded", "1", "outbox_gen_1", "10 minutes"),
 		sessionOfOwn: worker(1, cards), state: doctor.Critical, seen: "of its 1 live workers none handles that type", cure: "--classes", undo: "delete from core.outbox",
-	},
-	{
+	}, {
 		name: "a type that no build knows", check: "unhandled",
 		damage:       insert("worlds.other.happened", "1", "outbox_gen_1", "10 minutes"),
 		sessionOfOwn: worker(1, cards), state: doctor.Critical, seen: "of its 1 live workers none handles that type; no build has registered that type", cure: "give them up, as spectral_owner: update core.outbox set status = 'failed', claimed_at = now(), last_error = 'UnknownEventType: no build knows it' where event_type = 'worlds.other.happened' and generation = 1 and status = 'pending' and deleted_at is null; and as an operator: workers events discard --type worlds.other.happened --generation 1 --error UnknownEventType",
 		undo: "update core.outbox set status = 'failed', claimed_at = now(), last_error = 'UnknownEventType: no build knows it' where event_type = 'worlds.other.happened' and generation = 1 and status = 'pending' and deleted_at is null; select core.outbox_discard(id, 'ana') from core.outbox",
-	},
-	{
+	}, {
 		name: "a channel where nobody listens", check: "channels", damage: insert(cards, "1", "outbox_default", "10 minutes"),
 		state: doctor.Warning, seen: "announced on outbox_default, but their workers listen on outbox_gen_1", cure: "without p_class", undo: "delete from core.outbox",
-	},
-	{
+	}, {
 		name: "a worker that does not get on", check: "listeners", damage: insert(cards, "1", "outbox_gen_1", "10 minutes"),
 		sessionOfOwn: worker(1, cards), state: doctor.Warning, seen: "has waited for 10m0s, though somebody handles that type", cure: "restart", undo: "delete from core.outbox",
-	},
-	{
+	}, {
 		name: "a dead worker", check: "listeners",
 		damage: "insert into core.workers (worker_id, session_id, generation, name, handlers, gone_at) values (gen_random_uuid(), gen_random_uuid(), 1, 'dead', '{}', now() - interval '10 minutes')",
 		state:  doctor.Warning, seen: "1 workers have been dead", cure: "run a worker", undo: "delete from core.workers",
-	},
-	{
+	}, {
 		name: "a lease that nobody reaps", check: "leases",
 		damage: insert(cards, "1", "outbox_gen_1", "10 minutes") + "; update core.outbox set status = 'in_flight', claim_token = gen_random_uuid(), claimed_at = now() - interval '10 minutes', claimed_by = 'somebody'",
 		state:  doctor.Critical, seen: "1 events are in flight past their lease, the longest by 5m0", cure: "outbox_reap", undo: "delete from core.outbox",
-	},
-	{
+	}, {
 		name: "a pause that somebody forgot", check: "paused",
 		damage: "select core.event_type_pause('" + cards + "', 1, 'ana', 'a moment'); update core.paused_types set paused_at = now() - interval '3 days'",
 		state:  doctor.Warning, seen: cards + " of generation 1 has been paused for 3 days by ana: a moment", cure: "workers events resume " + cards + " --generation 1",
 		undo: "select core.event_type_resume('" + cards + "', 1, 'ana')",
-	},
-	{
+	}, {
 		name: "events of a retired generation", check: "generations",
 		damage: insert(cards, "8", "outbox_gen_8", "10 minutes") + "; insert into core.deployments (generation, status, retired_at) values (8, 'retired', now())",
 		state:  doctor.Critical, seen: "generation 8 is retired and has 1 events", cure: "workers generation adopt 8", undo: "delete from core.outbox",
-	},
-	{
+	}, {
 		name: "events of a generation that was never registered", check: "generations", damage: insert(cards, "77", "outbox_gen_77", "10 minutes"),
 		state: doctor.Critical, seen: "generation 77 is unknown and has 1 events: no worker of it has ever registered", cure: "workers generation adopt 77 TO; or workers generation drain 77, and then, with its own build: SPECTRAL_GENERATION=77 workers run --drain", undo: "delete from core.outbox",
-	},
-	{
+	}, {
 		name: "retiring that came to nothing", check: "generations",
 		damage: "insert into core.deployments (generation, status, draining_at, closed_at) values (8, 'draining', now(), now() - interval '1 hour')",
 		state:  doctor.Warning, seen: "generation 8 has been closed for 1h0m", cure: "workers generation retire 8", undo: "delete from core.deployments where generation = 8",
-	},
-	{
+	}, {
 		name: "a generation that was forgotten", check: "generations",
 		damage: "insert into core.deployments (generation, status, draining_at) values (8, 'draining', now() - interval '3 days')",
 		state:  doctor.Warning, seen: "generation 8 has been draining for 3 days and has nothing left", cure: "workers generation retire 8", undo: "delete from core.deployments where generation = 8",
-	},
-	{
+	}, {
 		name: "no live generation", check: "generations", damage: "update core.deployments set status = 'draining', draining_at = now()",
 		state: doctor.Warning, seen: "no generation is live", cure: "register", undo: "update core.deployments set status = 'live', draining_at = null", notTheWhole: true,
-	},
-	{
+	}, {
 		name: "events that fail", check: "failures", damage: insert(cards, "1", "outbox_gen_1", "10 minutes") + "; update core.outbox set status = 'failed', claimed_at = now(), last_error = 'IntegrityError: a.b: no'",
 		state: doctor.Warning, seen: "1 events failed in the last hour, most of them " + cards + ", IntegrityError", cure: "workers events stats", undo: "select core.outbox_discard(id, 'ana') from core.outbox",
-	},
-	{
+	}, {
 		name: "dead letters about to expire", check: "retention",
 		damage: insert(cards, "1", "outbox_gen_1", "10 minutes") + "; update core.outbox set status = 'failed', claimed_at = now() - interval '25 days', occurred_at = now() - interval '25 days'; " +
 			"update core.retention_policies set active_ttl_days = 30 where subject = 'outbox_row'",
 		state: doctor.Warning, seen: "1 failed events expire within 7 days", cure: "replay or discard them: workers events list --older-than 23d",
 		undo: "update core.retention_policies set active_ttl_days = 45 where subject = 'outbox_row'; select core.outbox_replay(id, 1, 'ana') from core.outbox",
-	},
-	{
+	}, {
 		name: "nobody sweeps", check: "retention", damage: "update core.workers set registered_at = now() - interval '25 hours'", sessionOfOwn: worker(1, cards),
 		state: doctor.Warning, seen: "none has swept", cure: "workers retention sweep", undo: "select core.retention_begin(3600)",
-	},
-	{
+	}, {
 		name: "policies that contradict each other", check: "retention",
 		damage: "alter table core.retention_policies disable trigger all; update core.retention_policies set active_ttl_days = 20 where subject = 'event_handled'; alter table core.retention_policies enable trigger all",
 		state:  doctor.Critical, seen: "contradict each other", cure: "update core.retention_policies h",
-	},
-	{
+	}, {
 		name: "autovacuum is off", check: "vacuum", damage: "alter table core.outbox set (autovacuum_enabled = off)",
 		state: doctor.Warning, seen: "autovacuum is off for core.outbox", cure: "alter table core.outbox reset (autovacuum_enabled);",
-	},
-	{
-		name: "autovacuum is off for what is long", check: "vacuum", damage: "alter table core.outbox set (toast.autovacuum_enabled = n)",
-		state: doctor.Warning, seen: "autovacuum is off for core.outbox (toast.autovacuum_enabled)", cure: "as spectral_owner: alter table core.outbox reset (toast.autovacuum_enabled);",
-	},
-	{
+	}, {
 		name: "autovacuum does not keep up", check: "vacuum",
 		damage: `alter table core.event_handled set (autovacuum_vacuum_threshold = 2147483647);
 			insert into core.event_handled (handler_name, idempotency_key, event_id, event_type, content_class) select 'a.b', i, gen_random_uuid(), 'a.b', 'workspace' from generate_series(1, 10001) i;
 			delete from core.event_handled;
 			alter table core.event_handled set (autovacuum_vacuum_threshold = 50); select pg_stat_force_next_flush()`,
 		state: doctor.Warning, seen: "core.event_handled has 10001 dead rows", cure: "vacuum (analyze) core.event_handled;", undo: "-",
-	},
-	{
+	}, {
 		name: "more rows than for one table", check: "scale", damage: "update pg_catalog.pg_class set reltuples = 6000000 where oid = 'core.outbox'::regclass",
 		state: doctor.Warning, seen: "about 6000000 rows: more than the 5000000 from which to partition", cure: "partition by month", undo: "-",
-	},
-	{
-		name: "more rows than for Postgres", check: "scale", damage: "update pg_catalog.pg_class set reltuples = 21000000 where oid = 'core.outbox'::regclass",
-		state: doctor.Warning, seen: "from which another relay is due", cure: "JetStream", undo: "-",
-	},
-	{
+	}, {
 		name: "a slow week", check: "scale", damage: "insert into core.ack_latencies select date_trunc('hour', now()) - i * interval '1 hour', 750, 200, now() from generate_series(1, 167) i",
 		state: doctor.Warning, seen: "for a week 1 % of events took longer than 500 ms", cure: "slow handlers", undo: "update core.ack_latencies set up_to_ms = 500 where hour = (select max(hour) from core.ack_latencies)",
-	},
-	{
+	}, {
 		name: "idle in a transaction", check: "transactions", damage: "select 1", sessionOfOwn: "begin; select 1", state: doctor.Warning, seen: "idle in a transaction for", cure: "pg_terminate_backend",
 		examinedAfter: func(c *doctor.Config) { c.IdleAfter = time.Nanosecond }, notTheWhole: true, undo: "-",
-	},
-	{
-		name: "nobody tracks what is done", check: "settings", damage: "alter database %database set track_activities = off",
-		state: doctor.Warning, seen: "track_activities is off: who holds locks", cure: "as a superuser: alter database %database reset track_activities;", notTheWhole: true,
-	},
-	{
+	}, {
 		name: "an old snapshot", check: "snapshots", damage: "select 1", sessionOfOwn: "begin isolation level repeatable read; select 1", state: doctor.Warning, seen: "holds a snapshot", cure: "pg_terminate_backend",
 		examinedAfter: func(c *doctor.Config) { c.SnapshotAfter = time.Nanosecond }, notTheWhole: true, undo: "-",
-	},
-	{
+	}, {
 		name: "clocks that differ", check: "clock", damage: "select 1", state: doctor.Warning, seen: "the database's is 1h0m0s behind this host's", cure: "NTP",
 		examinedAfter: func(c *doctor.Config) { c.Now = func() time.Time { return time.Now().Add(time.Hour) } },
-	},
-	{
+	}, {
 		name: "no room for a worker", check: "connections", damage: "alter database %database connection limit 30", state: doctor.Warning,
 		seen: "connections are free, and a worker of this build takes up to", cure: "SPECTRAL_POOL_URL", undo: "alter database %database connection limit -1",
-	},
-	{
+	}, {
 		name: "a worker's login may not connect", check: "connections", damage: "create role %login_worker login connection limit 0 in role spectral_worker",
 		state: doctor.Warning, seen: `login "%login_worker": 0 of 0 connections are in use`, cure: "as a superuser: alter role %login_worker connection limit ",
-	},
-	{
+	}, {
 		name: "a worker's password is over", check: "connections", damage: "create role %login_worker login valid until '2020-01-01' in role spectral_worker",
 		state: doctor.Warning, seen: `the password of login "%login_worker" is over`, cure: "as a superuser: alter role %login_worker valid until 'infinity';",
-	},
-	{
+	}, {
 		name: "no connection is left", check: "connections", damage: "alter role %login connection limit 2", state: doctor.Warning, seen: "login", cure: "alter role",
 		sessionOfOwn: "select 1", notTheWhole: true,
 	},
