@@ -260,7 +260,7 @@ func privilegeFix(d Difference) string {
 	if g := ownerForm.FindStringSubmatch(line); g != nil {
 		return "alter " + strings.Replace(g[1], "function ", "routine ", 1) + " owner to " + ownerRole
 	}
-	if strings.ContainsAny(line, `"'$;`) { // no name of ours has these, and another's does not become part of SQL
+	if strings.ContainsAny(line, `'$;`) { // no name of ours has these: no other name ends a literal or a statement
 		return ""
 	}
 	if g := grantForm.FindStringSubmatch(line); g != nil {
