@@ -5,7 +5,7 @@
 -- Measured is the time from when an event was due to when it was settled, or until now while it is not. Events that
 -- failed are left out, for they wait on purpose, and so are those that wait because their type is paused, and those of processing classes, which are as slow as their work is.
 -- They are found by their ids, which are made in order of time; one that a producer made in another way is not seen.
--- Writes core.ack_latencies; locks a row of core.leads; reads core.outbox, core.paused_types.
+-- Writes core.ack_latencies; reads core.outbox, core.paused_types.
 create function core.ack_measure(p_sample integer default 1000) returns integer
 language plpgsql volatile security definer
 set search_path = pg_catalog, core, pg_temp
@@ -22,11 +22,11 @@ begin
   if p_sample is null or p_sample not between 1 and 100000 then
     raise exception 'p_sample %: must be from 1 to 100000', p_sample using errcode = 'invalid_parameter_value';
   end if;
-  -- asked first, because leading takes a transaction id, and again, because whoever led may have measured
+  -- asked again with the lock, because its last holder may have measured
   if exists (select from core.ack_latencies l where l.measured_at > v_now - interval '50 seconds') then
     return null;
   end if;
-  if not core.lead('ack_measure') then
+  if not pg_try_advisory_xact_lock(6650971338417249007) then
     return null;
   end if;
   if exists (select from core.ack_latencies l where l.measured_at > v_now - interval '50 seconds') then

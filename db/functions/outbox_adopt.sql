@@ -6,11 +6,11 @@
 --
 -- What was due is due anew, within its type in the same order, scheduled events keep their time: whoever consumes in p_to does not look for events that are due
 -- from before its floor (core.outbox_floor). What was counted stays counted (attempts, handler_failures, crashes): it is the same cycle with other
--- workers, handlers of other names begin with none. What a worker had in hand that is gone is left for its own generation to judge
--- (core.claim_verdict), for two minutes from when that was noticed; if nobody judges it, it is moved with one crash more.
+-- workers, handlers of other names begin with none. What a dead worker held is reaped
+-- first if it has been gone for two seconds (core.outbox_reap), and otherwise left where it is: call again.
 --
 -- Refuses a malformed argument (SP030) and what core.adoption_check does. A live p_from is warned of: its own workers compete. Writes core.outbox, core.operator_actions
--- and, who is gone, core.workers; reads core.claim_journal.
+-- and what core.outbox_reap does.
 create function core.outbox_adopt(
   p_from bigint, p_to bigint, p_limit integer default 1000, p_adopted_by text default null, p_event_types text[] default null,
   p_before timestamptz default null
@@ -22,9 +22,7 @@ as $$
 declare
   v_xid xid8;
   v_now timestamptz;
-  v_gone uuid[];
   v_suspects uuid[];
-  v_died_of uuid[];
   v_type text;
   v_row record;
   v_ids uuid[] := '{}';
@@ -42,13 +40,9 @@ begin
 
   v_xid := pg_current_xact_id(); -- before the time is read: core.outbox_floor
   v_now := clock_timestamp();
-  perform core.workers_probe(gen_random_uuid(), 0); -- if no worker lives, nobody else notices who is gone
-  v_gone := core.workers_gone(null);
+  perform core.workers_probe(gen_random_uuid(), 0); -- there may be no worker that does it
+  perform core.outbox_reap(1000);
   v_suspects := core.claim_suspects(null);
-  select array_agg(i.id) into v_died_of
-  from core.claim_journal j, unnest(j.ids) as i(id)
-  where j.generation = p_from and j.worker_id = any (v_gone) and j.server_started_at = pg_postmaster_start_time()
-    and core.claim_in_hand(array[i.id], j.claimed_at);
 
   for v_type in
     with recursive types as (
@@ -80,8 +74,7 @@ begin
       update core.outbox o
       set generation = p_to,
           channel = 'outbox_gen_' || p_to || coalesce(substring(o.channel from '^outbox_gen_[0-9]+(_.+)$'), ''),
-          available_at = greatest(o.available_at, v_now + b.n * interval '1 microsecond'),
-          crashes = o.crashes + (o.id = any (coalesce(v_died_of, '{}')))::integer
+          available_at = greatest(o.available_at, v_now + b.n * interval '1 microsecond')
       from unnest(v_ids, v_occurred_ats) with ordinality as b(id, occurred_at, n)
       where o.id = b.id and o.occurred_at = b.occurred_at
       returning o.channel, o.id)

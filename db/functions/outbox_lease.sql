@@ -4,14 +4,14 @@
 -- names its token. p_worker says who the caller is, differently for each start of a process, in at most 2,000 bytes; a name in p_handlers
 -- has 256 at most: what is written of a lease must fit when it runs out. handled lists
 -- those of p_handlers that have the event's key in core.event_handled already and need not run.
--- p_crashes 0 takes only rows that no worker died of, n > 0 only those that 1 to n died of, null all. Rows that others hold are skipped; rows available
+-- p_crashed true takes only rows with crashes, false only others, null all. Rows that others hold are skipped; rows available
 -- before p_floor that no worker died of are not looked for.
 -- Nothing of a type that is paused. No more than 16 MiB of payload and one row. Writes core.outbox; reads core.event_handled,
 -- core.paused_types.
 create function core.outbox_lease(
   p_generation bigint, p_event_type text, p_limit integer default 1, p_lease double precision default 300,
   p_worker text default null, p_handlers text[] default '{}', p_floor timestamptz default '-infinity',
-  p_crashes integer default null)
+  p_crashed boolean default null)
 returns table (
   event_id uuid, event_type text, event_version integer, occurred_at timestamptz, source text, target text,
   content_class text, workspace_id uuid, payload jsonb, idempotency_key text, trace_context text,
@@ -41,12 +41,12 @@ begin
   if exists (select from core.paused_types p where p.generation = p_generation and p.event_type = p_event_type) then
     return;
   end if;
-  if p_crashes > 0 then
+  if p_crashed then
     open v_due for
       select o.id, o.payload, o.idempotency_key from core.outbox o
       where o.generation = p_generation and o.event_type = p_event_type
         and o.status = 'pending' and o.deleted_at is null and o.crashes > 0
-        and o.available_at <= statement_timestamp() and o.crashes <= p_crashes
+        and o.available_at <= statement_timestamp()
       order by o.available_at
       limit p_limit
       for update skip locked;
@@ -56,7 +56,7 @@ begin
       where o.generation = p_generation and o.event_type = p_event_type
         and o.status = 'pending' and o.deleted_at is null
         and o.available_at >= p_floor and o.available_at <= statement_timestamp()
-        and (p_crashes is null or o.crashes = 0)
+        and (p_crashed is null or o.crashes = 0)
       order by o.available_at
       limit p_limit
       for update skip locked;
@@ -84,5 +84,5 @@ begin
   close v_due;
 end
 $$;
-grant execute on function core.outbox_lease(bigint, text, integer, double precision, text, text[], timestamptz, integer)
+grant execute on function core.outbox_lease(bigint, text, integer, double precision, text, text[], timestamptz, boolean)
   to spectral_worker;

@@ -1,122 +1,140 @@
--- core.outbox_reap(p_limit, p_after_id, p_after_occurred_at) re-pends up to p_limit rows whose lease has
--- run out, of all generations, beginning behind the given row in the order of id and occurred_at, and
--- wakes the listeners. Returns one line for each row, in that order: why, and whether it was reaped. Not
--- reaped, with the error for a reason, is one that cannot be written; a row that somebody has
--- locked, and may be settling, is passed over. Fewer than p_limit lines: there is no more behind them.
+-- core.outbox_reap(p_limit, p_after, p_grace) makes pending again what dead workers held, of all generations and types: rows in
+-- flight whose lease has run out, and rows in the journals of workers that have had no session for p_grace seconds. Up to
+-- p_limit rows, in the order of their ids, behind p_after. Returns a line for each row; not reaped, with the error as reason, is
+-- one that cannot be written. Passes over rows that others have locked. Fewer than p_limit lines: there is no more behind them.
+-- One caller acts at a time, the others get nothing.
 --
--- One caller leads at a time, the others get nothing. Leading is a lock of the transaction that reaps:
--- whoever loses the one has lost the other.
---
--- The reason is in last_error and, under reaped_at, in failure_history (core.failure_history_with). The attempt stays counted. The
--- handler at work is charged with a failure where it is the likeliest to have ended the worker: nothing
--- else that the worker had in flight, and lost with it, has seen as many workers die, or this is the tenth. A server that was
--- started since explains it, and is nobody's death. A row that has no room for all that is re-pended without charge and memory. Writes
--- core.outbox, core.reaped_leases.
-create function core.outbox_reap(p_limit integer default 50, p_after_id uuid default null, p_after_occurred_at timestamptz default null)
-returns table (event_id uuid, occurred_at timestamptz, event_type text, generation bigint, attempts integer, charged boolean,
+-- What the death counts for (crashes): if the worker held a row that had crashes before, that one; otherwise every row that it
+-- held, as each may have ended it. Nothing, if the server was started since, or if the worker has its session again. A row with
+-- five crashes is failed. docs/decisions/0008 says why this ends. Writes core.outbox, core.workers, core.claim_journal.
+create function core.outbox_reap(p_limit integer default 50, p_after uuid default null, p_grace double precision default 2)
+returns table (event_id uuid, event_type text, generation bigint, attempts integer, crashes integer, failed boolean,
   reaped boolean, reason text)
 language plpgsql volatile security definer
 set search_path = pg_catalog, core, pg_temp
-set enable_seqscan = off set jit = off
+set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set jit = off
 as $$
 #variable_conflict use_column
 declare
-  v_row record;
+  c_crashes constant integer := 5;
+  v_held record;
+  v_row core.outbox;
+  v_restarted boolean;
+  v_lines integer := 0;
+  v_counted boolean;
+  v_charged boolean;
+  v_reason text;
+  v_blamed text[] := '{}';
   v_ids uuid[] := '{}';
   v_channels text[] := '{}';
   v_id uuid;
   v_channel text;
   v_xid xid8;
-  v_failures integer;
-  v_message text;
-  v_error text;
 begin
   if p_limit is null or p_limit not between 1 and 1000 then
     raise exception 'p_limit %: must be from 1 to 1000', p_limit using errcode = 'invalid_parameter_value';
   end if;
-  if not core.lead('reap') then
+  if not pg_try_advisory_xact_lock(5583017264419803127) then
     return;
   end if;
   v_xid := pg_current_xact_id(); -- before the time is read: core.outbox_floor
-  for v_row in
-    with held as materialized
-      (select o.claimed_by, o.crashes, count(*) as rows from core.outbox o
-       where o.status = 'in_flight' and o.deleted_at is null and o.claimed_by is not null
-       group by o.claimed_by, o.crashes)
-    select o.id, o.occurred_at, o.event_type, o.generation, o.channel, o.attempts, o.crashes, o.claim_token, o.claimed_by,
-           o.claimed_at, o.lease_seconds, o.lease_handler, o.handler_failures,
-           core.server_restarted(o.claimed_at) as restarted,
-           o.crashes >= 9 or not exists (select from held h
-             where h.claimed_by = o.claimed_by and h.crashes >= o.crashes and (h.crashes > o.crashes or h.rows > 1))
-             and not exists (select from core.reaped_leases r
-               where r.claimed_by = o.claimed_by and r.reaped_at > o.claimed_at and r.crashes >= o.crashes) as prime
-    from core.outbox o
-    where o.status = 'in_flight' and o.deleted_at is null
-      and not core.lease_holds(coalesce(o.claimed_at, '-infinity'), o.lease_seconds)
-      and (p_after_id is null or (o.id, o.occurred_at) > (p_after_id, coalesce(p_after_occurred_at, '-infinity')))
-    order by o.id, o.occurred_at
-    limit p_limit
-    for update of o skip locked
+  delete from core.claim_journal j where core.server_restarted(j.claimed_at); -- which explains the lost sessions
+  for v_held in
+    with gone as materialized
+      (select w.worker_id, w.name, w.charged, w.gone_at <= clock_timestamp() - make_interval(secs => p_grace) as due
+       from core.workers w where core.worker_gone(w.session_id)),
+    held as materialized
+      (select o.id, o.occurred_at, o.status, o.crashes, coalesce(split_part(o.claimed_by, ' ', 1), o.id::text) as worker, o.claimed_at,
+              not core.lease_holds(coalesce(o.claimed_at, '-infinity'), o.lease_seconds) as due
+       from core.outbox o where o.status = 'in_flight' and o.deleted_at is null
+       union all
+       select o.id, o.occurred_at, o.status, o.crashes, j.worker_id::text, j.claimed_at, g.due
+       from gone g join core.claim_journal j on j.worker_id = g.worker_id join core.outbox o on o.id = any (j.ids)
+       where o.status = 'pending' and o.deleted_at is null and o.available_at <= j.claimed_at),
+    together as materialized
+      (select h.*, count(*) over w = 1 as alone, bool_or(h.crashes > 0) over w as suspected
+       from held h window w as (partition by h.worker))
+    select t.*, g.name, t.suspected or coalesce(g.charged, false) as other_charged,
+           g.worker_id is null and exists (select from core.workers w where w.worker_id::text = t.worker) as alive
+    from together t left join gone g on g.worker_id::text = t.worker
+    where t.due and (p_after is null or t.id > p_after)
+    order by t.id, t.occurred_at
   loop
+    select o.* into v_row from core.outbox o
+    where o.id = v_held.id and o.occurred_at = v_held.occurred_at and o.status = v_held.status and o.deleted_at is null
+      and case when o.status = 'in_flight' then not core.lease_holds(coalesce(o.claimed_at, '-infinity'), o.lease_seconds)
+               else o.available_at <= v_held.claimed_at end -- not, if it was reaped for another dead worker
+    for update skip locked;
+    continue when not found;
     event_id := v_row.id;
-    occurred_at := v_row.occurred_at;
     event_type := v_row.event_type;
     generation := v_row.generation;
-    attempts := v_row.attempts;
-    charged := v_row.prime and v_row.lease_handler is not null and v_row.restarted is not true;
-    v_message := format('the lease of %s s ran out: worker %s did not renew it after %s: killed, frozen or cut off%s',
-      v_row.lease_seconds,
-      coalesce(v_row.claimed_by, 'unknown'),
-      to_char(v_row.claimed_at at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.MS"Z"'),
-      case when v_row.restarted then '; not counted against the handler: the server was started since'
-           when charged or v_row.lease_handler is null then '' else '; not counted against the handler: the worker had other events in flight' end);
-    -- that fits into last_error, whatever its letters
-    reason := left(format('LeaseExpired: %s: %s', coalesce(v_row.lease_handler, 'outbox'), v_message), 2000);
-    -- in a block of its own: a row that cannot be written must not keep those behind it
-    <<trying>>
-    for v_bare in 0..1 loop begin
-      v_failures := case when jsonb_typeof(v_row.handler_failures #> array[v_row.lease_handler, 'failures']) = 'number'
-                         then least(greatest((v_row.handler_failures #>> array[v_row.lease_handler, 'failures'])::numeric, 0), 1000000)::integer
-                         else 0 end;
+    v_restarted := coalesce(core.server_restarted(v_held.claimed_at), false);
+    v_counted := not v_restarted and not v_held.alive and (v_row.crashes > 0 or not v_held.other_charged);
+    v_charged := v_counted and (v_row.crashes > 0 or v_held.alone);
+    attempts := v_row.attempts + case when v_charged and v_row.status = 'pending' then 1 else 0 end; -- a lease counted its own
+    crashes := least(v_row.crashes, 1000000) + v_counted::integer;
+    failed := v_counted and crashes >= c_crashes;
+    v_reason := case when v_row.status = 'in_flight'
+        then format('LeaseExpired: %s: the lease of %s s ran out: worker %s did not renew it after %s: killed, frozen or cut off',
+               coalesce(v_row.lease_handler, 'outbox'), v_row.lease_seconds, coalesce(v_row.claimed_by, 'unknown'),
+               to_char(v_row.claimed_at at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.MS"Z"'))
+        else format('WorkerDied: outbox: worker %s ended, froze or was cut off while it ran this event: killed, out of memory, exit',
+               v_held.name) end
+      || case when v_restarted then '; not counted: the server was started since'
+              when v_held.alive then '; not counted: the worker lives'
+              when not v_counted then '; not counted: it ran an event that a worker had died of before'
+              when not v_charged then '; it ran others as well: each runs alone from now on'
+              else format('; crash %s of %s', crashes, c_crashes) end;
+    reason := left(v_reason, 2000); -- that fits into last_error, whatever its letters
+    begin -- a row that cannot be written must not keep those behind it
       update core.outbox o
-      set status = 'pending', claim_token = null, claimed_by = null, lease_handler = null,
-          available_at = clock_timestamp(), crashes = o.crashes + case when v_row.restarted then 0 else 1 end, last_error = reason,
-          first_failed_at = coalesce(o.first_failed_at, clock_timestamp()),
-          handler_failures = case when not charged or v_bare = 1 then o.handler_failures
-            else jsonb_set(o.handler_failures, array[v_row.lease_handler],
-                   jsonb_build_object('failures', v_failures + 1, 'class', 'LeaseExpired', 'error', left(v_message, 1000))) end,
-          failure_history = case when v_bare = 1 then o.failure_history else core.failure_history_with(o.failure_history,
-            jsonb_build_object('reaped_at', clock_timestamp(), 'reason', reason, 'attempts', o.attempts,
-              'handler', o.lease_handler, 'claimed_by', o.claimed_by, 'claimed_at', o.claimed_at)) end
-      where o.id = v_row.id and o.occurred_at = v_row.occurred_at and o.claim_token = v_row.claim_token;
+      set status = case when failed then 'failed' else 'pending' end, claim_token = null, claimed_by = null, lease_handler = null,
+          claimed_at = case when failed then clock_timestamp() else o.claimed_at end, attempts = least(outbox_reap.attempts, 1000000000),
+          -- apart from what died with it: whichever of them ends the next worker is told from the other
+          available_at = clock_timestamp() + case when v_charged then outbox_reap.crashes else 0 end * interval '1 second',
+          crashes = outbox_reap.crashes, last_error = reason, first_failed_at = coalesce(o.first_failed_at, clock_timestamp()),
+          failure_history = core.failure_history_with(o.failure_history,
+            jsonb_build_object('reaped_at', clock_timestamp(), 'reason', reason, 'attempts', o.attempts, 'handler', o.lease_handler,
+              'claimed_by', coalesce(o.claimed_by, v_held.worker || ' ' || v_held.name), 'claimed_at', v_held.claimed_at))
+      where o.id = v_row.id and o.occurred_at = v_row.occurred_at;
       if not found then
         raise exception 'a trigger keeps the row as it is';
       end if;
-      insert into core.reaped_leases as r (claimed_by, crashes, reaped_at)
-      select v_row.claimed_by, v_row.crashes, clock_timestamp() where v_row.claimed_by is not null and v_bare = 0
-      on conflict (claimed_by) do update
-      set reaped_at = excluded.reaped_at,
-          crashes = case when r.reaped_at > v_row.claimed_at then greatest(r.crashes, excluded.crashes) else excluded.crashes end;
       reaped := true;
-      charged := charged and v_bare = 0;
       v_ids := v_ids || v_row.id;
       v_channels := v_channels || v_row.channel;
-      exit trying;
+      if v_charged then
+        v_blamed := v_blamed || v_held.worker;
+      end if;
     exception when others then
       reaped := false;
-      v_error := sqlstate || ': ' || sqlerrm;
-    end; end loop;
-    if not reaped then
-      charged := false;
-      reason := v_error;
-    end if;
+      reason := sqlstate || ': ' || sqlerrm;
+      crashes := v_row.crashes;
+      failed := false;
+    end;
     return next;
+    v_lines := v_lines + 1;
+    exit when v_lines = p_limit;
   end loop;
   for v_channel, v_id in select distinct on (n.channel) n.channel, n.id from unnest(v_channels, v_ids) as n(channel, id) order by n.channel loop
     perform pg_notify(v_channel, v_id::text);
   end loop;
-  -- no lease is longer than a day
-  delete from core.reaped_leases r where r.reaped_at < clock_timestamp() - interval '2 days';
+  -- what the worker held besides, and is reaped later, is not to blame
+  update core.workers w set charged = true where w.worker_id::text = any (v_blamed);
+  -- the rest of an entry is settled or free again, and claims need not pass over it
+  update core.claim_journal j
+  set ids = array(select o.id from core.outbox o
+                  where o.id = any (j.ids) and o.status = 'pending' and o.deleted_at is null and o.available_at <= j.claimed_at)
+  from core.workers w
+  where w.worker_id = j.worker_id and cardinality(j.ids) > 0 and w.gone_at <= clock_timestamp() - make_interval(secs => p_grace)
+    and core.worker_gone(w.session_id);
+  delete from core.workers w
+  where w.gone_at <= clock_timestamp() - make_interval(secs => p_grace) and core.worker_gone(w.session_id)
+    and not exists (select from core.claim_journal j where j.worker_id = w.worker_id and cardinality(j.ids) > 0)
+    and not exists (select from core.outbox o
+                    where o.status = 'in_flight' and o.deleted_at is null and starts_with(o.claimed_by, w.worker_id::text));
+  delete from core.claim_journal j where not exists (select from core.workers w where w.worker_id = j.worker_id);
 end
 $$;
-grant execute on function core.outbox_reap(integer, uuid, timestamptz) to spectral_worker;
+grant execute on function core.outbox_reap(integer, uuid, double precision) to spectral_worker;

@@ -9,7 +9,7 @@ as $$
   from core.workers w, jsonb_each(p_handlers) as t(event_type, names)
   where w.generation = p_generation and w.worker_id <> p_worker
     and w.handlers ? t.event_type and w.handlers -> t.event_type <> t.names
-    and not pg_try_advisory_xact_lock_shared(core.worker_lock(w.session_id))
+    and not core.worker_gone(w.session_id)
   order by w.name, t.event_type
   limit 1
 $$;

@@ -1,5 +1,5 @@
--- core.worker_leave(p_worker, p_channels) says that a worker has ended with nothing in hand, and
--- wakes the others: what it let go of last rang nobody. Writes core.workers, core.claim_journal.
+-- core.worker_leave(p_worker, p_channels) removes a worker that has ended and holds nothing, and wakes the others: nothing
+-- notified them of what it gave back last. Writes core.workers, core.claim_journal.
 create function core.worker_leave(p_worker uuid, p_channels text[]) returns void
 language sql volatile security definer
 set search_path = pg_catalog, core, pg_temp

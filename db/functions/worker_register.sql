@@ -2,7 +2,7 @@
 -- returns null. Two live workers of one generation with different handlers for one event type
 -- would starve each other's: then nothing is registered and the difference is returned as text.
 -- The worker's name is for people; p_handlers is {"event.type": ["sorted", "handler names"]}.
--- Called again after a lost connection. Holds a lock of the session; writes core.workers; locks a row of core.leads.
+-- Called again after a lost connection. Holds a lock of the session; writes and locks core.workers.
 create function core.worker_register(p_worker uuid, p_generation bigint, p_name text, p_handlers jsonb) returns text
 language plpgsql volatile security definer
 set search_path = pg_catalog, core, pg_temp
@@ -12,7 +12,7 @@ declare
   v_session constant uuid := gen_random_uuid();
 begin
   -- one at a time: of two that start together, the second sees the first
-  perform core.turn('register');
+  lock table core.workers in share update exclusive mode; -- not against those that write it otherwise
   v_difference := core.worker_difference(p_worker, p_generation, p_handlers);
   if v_difference is not null then
     return v_difference;
@@ -20,7 +20,7 @@ begin
   perform pg_advisory_lock(core.worker_lock(v_session));
   insert into core.workers (worker_id, session_id, generation, name, handlers)
   values (p_worker, v_session, p_generation, p_name, p_handlers)
-  on conflict (worker_id) do update set session_id = v_session, gone_at = null;
+  on conflict (worker_id) do update set session_id = v_session, gone_at = null, charged = false;
   return null;
 end
 $$;

@@ -159,7 +159,7 @@ comment on column core.outbox.lease_seconds is 'how long the lease of an in_flig
 comment on column core.outbox.claimed_by is 'worker that has the row in flight: its worker_id and, for people, its name';
 comment on column core.outbox.lease_handler is 'which handler of an in_flight row is at work, where that is known';
 comment on column core.outbox.crashes is
-  'workers that ended while they had the row in hand, and leases of it that ran out; from the first on it runs apart';
+  'worker deaths that count against the row: from the first on it runs by itself, with the fifth it is failed';
 comment on column core.outbox.discarded_at is 'when an operator discarded the event (core.outbox_discard); null for a tombstone of retention';
 comment on column core.outbox.undiscarded_at is 'when an operator took a discard back (core.outbox_undiscard), until the next; retention keeps the event for its grace from then';
 

@@ -4,17 +4,6 @@
 set local lock_timeout = '500ms';
 set local role spectral_owner;
 
--- Leases that ran out: their workers are killed, frozen or cut off (docs/decisions/0011).
-create table core.reaped_leases (
-  claimed_by text not null,
-  crashes integer not null,
-  reaped_at timestamptz not null,
-  constraint reaped_leases_pk primary key (claimed_by)
-) with (autovacuum_vacuum_threshold = 50, autovacuum_vacuum_scale_factor = 0);
-comment on table core.reaped_leases is 'Workers whose leases were reaped lately: what ran out later was in flight beside it.';
-comment on column core.reaped_leases.crashes is 'the most, before it was reaped, of any of those rows';
-grant select on core.reaped_leases to spectral_operator;
-
 -- +goose StatementBegin
 -- db/functions/lease_holds.sql
 create function core.lease_holds(p_claimed_at timestamptz, p_lease_seconds double precision) returns boolean
@@ -56,7 +45,7 @@ $$;
 create function core.outbox_lease(
   p_generation bigint, p_event_type text, p_limit integer default 1, p_lease double precision default 300,
   p_worker text default null, p_handlers text[] default '{}', p_floor timestamptz default '-infinity',
-  p_crashes integer default null)
+  p_crashed boolean default null)
 returns table (
   event_id uuid, event_type text, event_version integer, occurred_at timestamptz, source text, target text,
   content_class text, workspace_id uuid, payload jsonb, idempotency_key text, trace_context text,
@@ -86,12 +75,12 @@ begin
   if exists (select from core.paused_types p where p.generation = p_generation and p.event_type = p_event_type) then
     return;
   end if;
-  if p_crashes > 0 then
+  if p_crashed then
     open v_due for
       select o.id, o.payload, o.idempotency_key from core.outbox o
       where o.generation = p_generation and o.event_type = p_event_type
         and o.status = 'pending' and o.deleted_at is null and o.crashes > 0
-        and o.available_at <= statement_timestamp() and o.crashes <= p_crashes
+        and o.available_at <= statement_timestamp()
       order by o.available_at
       limit p_limit
       for update skip locked;
@@ -101,7 +90,7 @@ begin
       where o.generation = p_generation and o.event_type = p_event_type
         and o.status = 'pending' and o.deleted_at is null
         and o.available_at >= p_floor and o.available_at <= statement_timestamp()
-        and (p_crashes is null or o.crashes = 0)
+        and (p_crashed is null or o.crashes = 0)
       order by o.available_at
       limit p_limit
       for update skip locked;
@@ -129,7 +118,7 @@ begin
   close v_due;
 end
 $$;
-grant execute on function core.outbox_lease(bigint, text, integer, double precision, text, text[], timestamptz, integer)
+grant execute on function core.outbox_lease(bigint, text, integer, double precision, text, text[], timestamptz, boolean)
   to spectral_worker;
 -- +goose StatementEnd
 
@@ -289,122 +278,9 @@ $$;
 grant execute on function core.outbox_release(uuid[], timestamptz[], uuid[]) to spectral_worker;
 -- +goose StatementEnd
 
--- +goose StatementBegin
--- db/functions/outbox_reap.sql
-create function core.outbox_reap(p_limit integer default 50, p_after_id uuid default null, p_after_occurred_at timestamptz default null)
-returns table (event_id uuid, occurred_at timestamptz, event_type text, generation bigint, attempts integer, charged boolean,
-  reaped boolean, reason text)
-language plpgsql volatile security definer
-set search_path = pg_catalog, core, pg_temp
-set enable_seqscan = off set jit = off
-as $$
-#variable_conflict use_column
-declare
-  v_row record;
-  v_ids uuid[] := '{}';
-  v_channels text[] := '{}';
-  v_id uuid;
-  v_channel text;
-  v_xid xid8;
-  v_failures integer;
-  v_message text;
-  v_error text;
-begin
-  if p_limit is null or p_limit not between 1 and 1000 then
-    raise exception 'p_limit %: must be from 1 to 1000', p_limit using errcode = 'invalid_parameter_value';
-  end if;
-  if not core.lead('reap') then
-    return;
-  end if;
-  v_xid := pg_current_xact_id(); -- before the time is read: core.outbox_floor
-  for v_row in
-    with held as materialized
-      (select o.claimed_by, o.crashes, count(*) as rows from core.outbox o
-       where o.status = 'in_flight' and o.deleted_at is null and o.claimed_by is not null
-       group by o.claimed_by, o.crashes)
-    select o.id, o.occurred_at, o.event_type, o.generation, o.channel, o.attempts, o.crashes, o.claim_token, o.claimed_by,
-           o.claimed_at, o.lease_seconds, o.lease_handler, o.handler_failures,
-           core.server_restarted(o.claimed_at) as restarted,
-           o.crashes >= 9 or not exists (select from held h
-             where h.claimed_by = o.claimed_by and h.crashes >= o.crashes and (h.crashes > o.crashes or h.rows > 1))
-             and not exists (select from core.reaped_leases r
-               where r.claimed_by = o.claimed_by and r.reaped_at > o.claimed_at and r.crashes >= o.crashes) as prime
-    from core.outbox o
-    where o.status = 'in_flight' and o.deleted_at is null
-      and not core.lease_holds(coalesce(o.claimed_at, '-infinity'), o.lease_seconds)
-      and (p_after_id is null or (o.id, o.occurred_at) > (p_after_id, coalesce(p_after_occurred_at, '-infinity')))
-    order by o.id, o.occurred_at
-    limit p_limit
-    for update of o skip locked
-  loop
-    event_id := v_row.id;
-    occurred_at := v_row.occurred_at;
-    event_type := v_row.event_type;
-    generation := v_row.generation;
-    attempts := v_row.attempts;
-    charged := v_row.prime and v_row.lease_handler is not null and v_row.restarted is not true;
-    v_message := format('the lease of %s s ran out: worker %s did not renew it after %s: killed, frozen or cut off%s',
-      v_row.lease_seconds,
-      coalesce(v_row.claimed_by, 'unknown'),
-      to_char(v_row.claimed_at at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.MS"Z"'),
-      case when v_row.restarted then '; not counted against the handler: the server was started since'
-           when charged or v_row.lease_handler is null then '' else '; not counted against the handler: the worker had other events in flight' end);
-    -- that fits into last_error, whatever its letters
-    reason := left(format('LeaseExpired: %s: %s', coalesce(v_row.lease_handler, 'outbox'), v_message), 2000);
-    -- in a block of its own: a row that cannot be written must not keep those behind it
-    <<trying>>
-    for v_bare in 0..1 loop begin
-      v_failures := case when jsonb_typeof(v_row.handler_failures #> array[v_row.lease_handler, 'failures']) = 'number'
-                         then least(greatest((v_row.handler_failures #>> array[v_row.lease_handler, 'failures'])::numeric, 0), 1000000)::integer
-                         else 0 end;
-      update core.outbox o
-      set status = 'pending', claim_token = null, claimed_by = null, lease_handler = null,
-          available_at = clock_timestamp(), crashes = o.crashes + case when v_row.restarted then 0 else 1 end, last_error = reason,
-          first_failed_at = coalesce(o.first_failed_at, clock_timestamp()),
-          handler_failures = case when not charged or v_bare = 1 then o.handler_failures
-            else jsonb_set(o.handler_failures, array[v_row.lease_handler],
-                   jsonb_build_object('failures', v_failures + 1, 'class', 'LeaseExpired', 'error', left(v_message, 1000))) end,
-          failure_history = case when v_bare = 1 then o.failure_history else core.failure_history_with(o.failure_history,
-            jsonb_build_object('reaped_at', clock_timestamp(), 'reason', reason, 'attempts', o.attempts,
-              'handler', o.lease_handler, 'claimed_by', o.claimed_by, 'claimed_at', o.claimed_at)) end
-      where o.id = v_row.id and o.occurred_at = v_row.occurred_at and o.claim_token = v_row.claim_token;
-      if not found then
-        raise exception 'a trigger keeps the row as it is';
-      end if;
-      insert into core.reaped_leases as r (claimed_by, crashes, reaped_at)
-      select v_row.claimed_by, v_row.crashes, clock_timestamp() where v_row.claimed_by is not null and v_bare = 0
-      on conflict (claimed_by) do update
-      set reaped_at = excluded.reaped_at,
-          crashes = case when r.reaped_at > v_row.claimed_at then greatest(r.crashes, excluded.crashes) else excluded.crashes end;
-      reaped := true;
-      charged := charged and v_bare = 0;
-      v_ids := v_ids || v_row.id;
-      v_channels := v_channels || v_row.channel;
-      exit trying;
-    exception when others then
-      reaped := false;
-      v_error := sqlstate || ': ' || sqlerrm;
-    end; end loop;
-    if not reaped then
-      charged := false;
-      reason := v_error;
-    end if;
-    return next;
-  end loop;
-  for v_channel, v_id in select distinct on (n.channel) n.channel, n.id from unnest(v_channels, v_ids) as n(channel, id) order by n.channel loop
-    perform pg_notify(v_channel, v_id::text);
-  end loop;
-  -- no lease is longer than a day
-  delete from core.reaped_leases r where r.reaped_at < clock_timestamp() - interval '2 days';
-end
-$$;
-grant execute on function core.outbox_reap(integer, uuid, timestamptz) to spectral_worker;
--- +goose StatementEnd
-
 reset role;
 
 -- +goose Down
 set local lock_timeout = '500ms';
 drop function core.lease_holds, core.lease_expires_in, core.server_restarted, core.outbox_lease,
-  core.outbox_heartbeat, core.outbox_deliver_leased, core.outbox_retry_leased, core.outbox_fail_leased, core.outbox_release, core.outbox_reap;
-drop table core.reaped_leases;
+  core.outbox_heartbeat, core.outbox_deliver_leased, core.outbox_retry_leased, core.outbox_fail_leased, core.outbox_release;

@@ -13,6 +13,7 @@ create table core.workers (
   handlers jsonb not null,
   registered_at timestamptz not null default clock_timestamp(),
   gone_at timestamptz null,
+  charged boolean not null default false,
   constraint workers_pk primary key (worker_id),
   constraint workers_generation_range check (generation between 1 and 999999999999),
   constraint workers_name_size check (octet_length(name) between 1 and 256),
@@ -22,27 +23,21 @@ comment on table core.workers is 'Worker processes. A live one holds the session
 comment on column core.workers.name is 'host and process, for people';
 comment on column core.workers.handlers is 'event type to sorted handler names';
 comment on column core.workers.gone_at is 'when it was first found without its session lock, null while it holds it';
+comment on column core.workers.charged is 'its death is charged to a row: what else it held is not to blame';
 grant select on core.workers to spectral_operator;
 
--- What each worker has in hand, committed before its handlers run: only so can others know what a
--- worker died of (docs/decisions/0008).
+-- The rows that each worker holds, committed before their handlers run: what a dead worker held may have ended it
+-- (docs/decisions/0008).
 create table core.claim_journal (
   worker_id uuid not null,
   event_type text not null,
   runner integer not null,
-  generation bigint not null,
   ids uuid[] not null,
-  alone boolean not null,
-  handler text null,
   claimed_at timestamptz not null default clock_timestamp(),
-  server_started_at timestamptz not null default pg_postmaster_start_time(),
-  constraint claim_journal_pk primary key (worker_id, event_type, runner),
-  constraint claim_journal_alone_is_one check (not alone or cardinality(ids) <= 1)
+  constraint claim_journal_pk primary key (worker_id, event_type, runner)
 ) with (fillfactor = 50, autovacuum_vacuum_threshold = 500, autovacuum_vacuum_scale_factor = 0);
 comment on table core.claim_journal is 'The latest claim of each runner of each worker.';
 comment on column core.claim_journal.ids is 'rows of that claim; of one that is over they are settled, or available later than claimed_at';
-comment on column core.claim_journal.handler is 'which of the handlers ran, where only one did';
-comment on column core.claim_journal.server_started_at is 'a server that has started since explains a lost session';
 grant select on core.claim_journal to spectral_operator;
 
 -- Who leads in what one worker does for all.
@@ -65,6 +60,16 @@ grant execute on function core.worker_lock(uuid) to spectral_operator;
 -- +goose StatementEnd
 
 -- +goose StatementBegin
+-- db/functions/worker_gone.sql
+create function core.worker_gone(p_session uuid) returns boolean
+language sql volatile
+as $$
+  select case when pg_try_advisory_lock_shared(core.worker_lock(p_session))
+              then pg_advisory_unlock_shared(core.worker_lock(p_session)) else false end
+$$;
+-- +goose StatementEnd
+
+-- +goose StatementBegin
 -- db/functions/worker_difference.sql
 create function core.worker_difference(p_worker uuid, p_generation bigint, p_handlers jsonb) returns text
 language sql volatile security definer
@@ -74,7 +79,7 @@ as $$
   from core.workers w, jsonb_each(p_handlers) as t(event_type, names)
   where w.generation = p_generation and w.worker_id <> p_worker
     and w.handlers ? t.event_type and w.handlers -> t.event_type <> t.names
-    and not pg_try_advisory_xact_lock_shared(core.worker_lock(w.session_id))
+    and not core.worker_gone(w.session_id)
   order by w.name, t.event_type
   limit 1
 $$;
@@ -92,7 +97,7 @@ declare
   v_session constant uuid := gen_random_uuid();
 begin
   -- one at a time: of two that start together, the second sees the first
-  perform core.turn('register');
+  lock table core.workers in share update exclusive mode; -- not against those that write it otherwise
   v_difference := core.worker_difference(p_worker, p_generation, p_handlers);
   if v_difference is not null then
     return v_difference;
@@ -100,7 +105,7 @@ begin
   perform pg_advisory_lock(core.worker_lock(v_session));
   insert into core.workers (worker_id, session_id, generation, name, handlers)
   values (p_worker, v_session, p_generation, p_name, p_handlers)
-  on conflict (worker_id) do update set session_id = v_session, gone_at = null;
+  on conflict (worker_id) do update set session_id = v_session, gone_at = null, charged = false;
   return null;
 end
 $$;
@@ -122,9 +127,7 @@ grant execute on function core.worker_leave(uuid, text[]) to spectral_worker;
 
 -- +goose StatementBegin
 -- db/functions/claim_journal_write.sql
-create function core.claim_journal_write(
-  p_worker uuid, p_event_type text, p_runner integer, p_generation bigint, p_ids uuid[], p_alone boolean, p_handler text
-) returns void
+create function core.claim_journal_write(p_worker uuid, p_event_type text, p_runner integer, p_ids uuid[]) returns void
 language plpgsql volatile security definer
 set search_path = pg_catalog, core, pg_temp
 as $$
@@ -132,25 +135,13 @@ declare
   v_unused text;
 begin
   v_unused := set_config('synchronous_commit', 'off', true);
-  insert into core.claim_journal as j (worker_id, event_type, runner, generation, ids, alone, handler)
-  values (p_worker, p_event_type, p_runner, p_generation, p_ids, p_alone, p_handler)
+  insert into core.claim_journal as j (worker_id, event_type, runner, ids)
+  values (p_worker, p_event_type, p_runner, p_ids)
   on conflict (worker_id, event_type, runner) do update
-  set ids = p_ids, alone = p_alone, handler = p_handler, claimed_at = clock_timestamp(),
-      server_started_at = pg_postmaster_start_time();
+  set ids = p_ids, claimed_at = clock_timestamp();
 end
 $$;
-grant execute on function core.claim_journal_write(uuid, text, integer, bigint, uuid[], boolean, text)
-  to spectral_worker;
--- +goose StatementEnd
-
--- +goose StatementBegin
--- db/functions/claim_in_hand.sql
-create function core.claim_in_hand(p_ids uuid[], p_claimed_at timestamptz) returns boolean
-language sql stable
-as $$
-  select exists (select from core.outbox o where o.id = any (p_ids) and o.status = 'pending' and o.deleted_at is null
-                   and o.available_at <= p_claimed_at)
-$$;
+grant execute on function core.claim_journal_write(uuid, text, integer, uuid[]) to spectral_worker;
 -- +goose StatementEnd
 
 -- +goose StatementBegin
@@ -158,116 +149,11 @@ $$;
 create function core.claim_suspects(p_worker uuid) returns uuid[]
 language plpgsql volatile
 as $$
-declare
-  v_gone constant uuid[] := core.workers_gone(p_worker);
 begin
-  if v_gone is null then
-    return null;
-  end if;
-  return (select array_agg(i.id) from core.claim_journal j join core.workers w on w.worker_id = j.worker_id, unnest(j.ids) as i(id)
-          where j.worker_id = any (v_gone) and coalesce(w.gone_at, clock_timestamp()) > clock_timestamp() - interval '2 minutes');
-end
-$$;
--- +goose StatementEnd
-
--- +goose StatementBegin
--- db/functions/claim_verdict.sql
-create function core.claim_verdict(p_generation bigint, p_event_types text[], p_grace double precision)
-returns table (
-  event_id uuid, event_type text, event_version integer, occurred_at timestamptz, source text, target text,
-  content_class text, workspace_id uuid, payload jsonb, idempotency_key text, trace_context text,
-  attempts integer, available_at timestamptz, handler_failures jsonb, crashes integer, handler text, restarted boolean)
-language plpgsql volatile security definer
-set search_path = pg_catalog, core, pg_temp
-set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set jit = off
-as $$
-declare
-  v_entry core.claim_journal;
-  v_mine uuid[];
-  v_held uuid[];
-  v_restarted boolean;
-  v_channel text;
-begin
-  -- of several rows in hand it cannot be told which the worker died of, unless one did it before
-  update core.claim_journal j set alone = false
-  from core.workers w
-  where w.worker_id = j.worker_id and w.gone_at <= clock_timestamp() - make_interval(secs => p_grace)
-    and j.alone and j.generation = p_generation
-    and exists (select from core.claim_journal k where k.worker_id = j.worker_id
-                  and (k.event_type, k.runner) <> (j.event_type, j.runner) and core.claim_in_hand(k.ids, k.claimed_at))
-    and not exists (select from core.outbox o where o.id = any (j.ids) and o.crashes > 0);
-  for v_entry in
-    select j.* from core.claim_journal j join core.workers w on w.worker_id = j.worker_id
-    where j.generation = p_generation and j.event_type = any (p_event_types) and cardinality(j.ids) > 0
-      and w.gone_at <= clock_timestamp() - make_interval(secs => p_grace)
-      and pg_try_advisory_xact_lock_shared(core.worker_lock(w.session_id))
-    order by j.claimed_at
-    for update of j, w skip locked
-  loop
-    v_restarted := v_entry.server_started_at <> pg_postmaster_start_time();
-    select array_agg(l.id) into v_mine from
-      (select o.id from core.outbox o
-       where o.id = any (v_entry.ids) and o.event_type = v_entry.event_type and o.generation = v_entry.generation
-         and o.status = 'pending' and o.deleted_at is null and o.available_at <= v_entry.claimed_at
-       for update skip locked) l;
-    select array_agg(o.id) into v_held from core.outbox o
-    where o.id = any (v_entry.ids) and o.id <> all (coalesce(v_mine, '{}')) and o.event_type = v_entry.event_type and o.generation = v_entry.generation
-      and o.status = 'pending' and o.deleted_at is null and o.available_at <= v_entry.claimed_at;
-    update core.claim_journal j set ids = coalesce(v_held, '{}')
-    where j.worker_id = v_entry.worker_id and j.event_type = v_entry.event_type and j.runner = v_entry.runner;
-    continue when v_mine is null;
-    if not v_restarted then
-      update core.outbox o set crashes = o.crashes + 1
-      where o.id = any (v_mine) and o.event_type = v_entry.event_type and o.generation = v_entry.generation and o.status = 'pending';
-    end if;
-    for v_channel in select distinct o.channel from core.outbox o where o.id = any (v_mine) loop
-      perform pg_notify(v_channel, v_mine[1]::text);
-    end loop;
-    if v_entry.alone then
-      return query
-        select o.id, o.event_type, o.event_version, o.occurred_at, o.source, o.target, o.content_class, o.workspace_id,
-               o.payload, o.idempotency_key, o.trace_context, o.attempts, o.available_at, o.handler_failures, o.crashes,
-               v_entry.handler, v_restarted
-        from core.outbox o
-        where o.id = any (v_mine) and o.event_type = v_entry.event_type and o.generation = v_entry.generation and o.status = 'pending'
-        limit 1;
-      return;
-    end if;
-  end loop;
-  -- what is left of the dead: entries about rows that are settled or were taken up since
-  with over as materialized
-    (select w.worker_id from core.workers w
-     where w.gone_at <= clock_timestamp() - make_interval(secs => p_grace)
-       and pg_try_advisory_xact_lock_shared(core.worker_lock(w.session_id))
-       and not exists
-         (select from core.claim_journal j where j.worker_id = w.worker_id and core.claim_in_hand(j.ids, j.claimed_at))
-     order by w.worker_id for update skip locked)
-  delete from core.workers w using over where w.worker_id = over.worker_id;
-  delete from core.claim_journal j where not exists (select from core.workers w where w.worker_id = j.worker_id);
-end
-$$;
-grant execute on function core.claim_verdict(bigint, text[], double precision) to spectral_worker;
--- +goose StatementEnd
-
--- +goose StatementBegin
--- db/functions/workers_gone.sql
-create function core.workers_gone(p_except uuid) returns uuid[]
-language plpgsql volatile
-as $$
-declare
-  v_gone uuid[];
-begin
-  if not exists (select from core.workers w where w.worker_id is distinct from p_except) then
-    return null;
-  end if;
-  begin
-    select array_agg(w.worker_id) into v_gone from core.workers w
-    where w.worker_id is distinct from p_except and pg_try_advisory_xact_lock_shared(core.worker_lock(w.session_id));
-    raise exception using errcode = 'SPW00', message = 'gives the locks back';
-  exception when sqlstate 'SPW00' then
-    null;
-  end;
-  return v_gone;
+  return (
+    with gone as materialized
+      (select w.worker_id from core.workers w where w.worker_id is distinct from p_worker and core.worker_gone(w.session_id))
+    select array_agg(i.id) from gone g join core.claim_journal j on j.worker_id = g.worker_id, unnest(j.ids) as i(id));
 end
 $$;
 -- +goose StatementEnd
@@ -278,42 +164,152 @@ create function core.workers_probe(p_worker uuid, p_grace double precision) retu
 language plpgsql volatile security definer
 set search_path = pg_catalog, core, pg_temp
 as $$
-declare
-  v_gone constant uuid[] := coalesce(core.workers_gone(p_worker), '{}');
 begin
-  -- whoever else does the same does it in the same order, or does it for us
-  with changed as materialized
-    (select w.worker_id from core.workers w
-     where w.worker_id <> p_worker and (w.gone_at is null) = (w.worker_id = any (v_gone))
-     order by w.worker_id for update skip locked)
-  update core.workers w
-  set gone_at = case when w.worker_id = any (v_gone) then clock_timestamp() end
-  from changed c where w.worker_id = c.worker_id;
-  return (select greatest(extract(epoch from w.gone_at - clock_timestamp()) + p_grace, 0)
-          from core.workers w where w.worker_id = any (v_gone) order by w.gone_at limit 1);
+  update core.workers w set gone_at = clock_timestamp()
+  where w.worker_id in
+    (select g.worker_id from core.workers g
+     where g.worker_id <> p_worker and g.gone_at is null and core.worker_gone(g.session_id)
+     order by g.worker_id for update skip locked);
+  return (select greatest(extract(epoch from min(w.gone_at) - clock_timestamp()) + p_grace, 0)
+          from core.workers w where w.worker_id <> p_worker and w.gone_at is not null);
 end
 $$;
 grant execute on function core.workers_probe(uuid, double precision) to spectral_worker;
 -- +goose StatementEnd
 
 -- +goose StatementBegin
--- db/functions/workers_lost.sql
-create function core.workers_lost(p_grace double precision)
-returns table (worker_id uuid, name text, gone_at timestamptz, in_hand uuid[])
-language sql stable security definer
+-- db/functions/outbox_reap.sql
+create function core.outbox_reap(p_limit integer default 50, p_after uuid default null, p_grace double precision default 2)
+returns table (event_id uuid, event_type text, generation bigint, attempts integer, crashes integer, failed boolean,
+  reaped boolean, reason text)
+language plpgsql volatile security definer
 set search_path = pg_catalog, core, pg_temp
+set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set jit = off
 as $$
-  select w.worker_id, w.name, w.gone_at,
-         array(select o.id from core.claim_journal j join core.outbox o on o.id = any (j.ids)
-               where j.worker_id = w.worker_id and o.status = 'pending' and o.deleted_at is null and o.available_at <= j.claimed_at
-               limit 100)
-         || array(select o.id from core.outbox o
-                  where o.status = 'in_flight' and o.deleted_at is null and starts_with(o.claimed_by, w.worker_id::text)
-                  limit 100)
+#variable_conflict use_column
+declare
+  c_crashes constant integer := 5;
+  v_held record;
+  v_row core.outbox;
+  v_restarted boolean;
+  v_lines integer := 0;
+  v_counted boolean;
+  v_charged boolean;
+  v_reason text;
+  v_blamed text[] := '{}';
+  v_ids uuid[] := '{}';
+  v_channels text[] := '{}';
+  v_id uuid;
+  v_channel text;
+  v_xid xid8;
+begin
+  if p_limit is null or p_limit not between 1 and 1000 then
+    raise exception 'p_limit %: must be from 1 to 1000', p_limit using errcode = 'invalid_parameter_value';
+  end if;
+  if not pg_try_advisory_xact_lock(5583017264419803127) then
+    return;
+  end if;
+  v_xid := pg_current_xact_id(); -- before the time is read: core.outbox_floor
+  delete from core.claim_journal j where core.server_restarted(j.claimed_at); -- which explains the lost sessions
+  for v_held in
+    with gone as materialized
+      (select w.worker_id, w.name, w.charged, w.gone_at <= clock_timestamp() - make_interval(secs => p_grace) as due
+       from core.workers w where core.worker_gone(w.session_id)),
+    held as materialized
+      (select o.id, o.occurred_at, o.status, o.crashes, coalesce(split_part(o.claimed_by, ' ', 1), o.id::text) as worker, o.claimed_at,
+              not core.lease_holds(coalesce(o.claimed_at, '-infinity'), o.lease_seconds) as due
+       from core.outbox o where o.status = 'in_flight' and o.deleted_at is null
+       union all
+       select o.id, o.occurred_at, o.status, o.crashes, j.worker_id::text, j.claimed_at, g.due
+       from gone g join core.claim_journal j on j.worker_id = g.worker_id join core.outbox o on o.id = any (j.ids)
+       where o.status = 'pending' and o.deleted_at is null and o.available_at <= j.claimed_at),
+    together as materialized
+      (select h.*, count(*) over w = 1 as alone, bool_or(h.crashes > 0) over w as suspected
+       from held h window w as (partition by h.worker))
+    select t.*, g.name, t.suspected or coalesce(g.charged, false) as other_charged,
+           g.worker_id is null and exists (select from core.workers w where w.worker_id::text = t.worker) as alive
+    from together t left join gone g on g.worker_id::text = t.worker
+    where t.due and (p_after is null or t.id > p_after)
+    order by t.id, t.occurred_at
+  loop
+    select o.* into v_row from core.outbox o
+    where o.id = v_held.id and o.occurred_at = v_held.occurred_at and o.status = v_held.status and o.deleted_at is null
+      and case when o.status = 'in_flight' then not core.lease_holds(coalesce(o.claimed_at, '-infinity'), o.lease_seconds)
+               else o.available_at <= v_held.claimed_at end -- not, if it was reaped for another dead worker
+    for update skip locked;
+    continue when not found;
+    event_id := v_row.id;
+    event_type := v_row.event_type;
+    generation := v_row.generation;
+    v_restarted := coalesce(core.server_restarted(v_held.claimed_at), false);
+    v_counted := not v_restarted and not v_held.alive and (v_row.crashes > 0 or not v_held.other_charged);
+    v_charged := v_counted and (v_row.crashes > 0 or v_held.alone);
+    attempts := v_row.attempts + case when v_charged and v_row.status = 'pending' then 1 else 0 end; -- a lease counted its own
+    crashes := least(v_row.crashes, 1000000) + v_counted::integer;
+    failed := v_counted and crashes >= c_crashes;
+    v_reason := case when v_row.status = 'in_flight'
+        then format('LeaseExpired: %s: the lease of %s s ran out: worker %s did not renew it after %s: killed, frozen or cut off',
+               coalesce(v_row.lease_handler, 'outbox'), v_row.lease_seconds, coalesce(v_row.claimed_by, 'unknown'),
+               to_char(v_row.claimed_at at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.MS"Z"'))
+        else format('WorkerDied: outbox: worker %s ended, froze or was cut off while it ran this event: killed, out of memory, exit',
+               v_held.name) end
+      || case when v_restarted then '; not counted: the server was started since'
+              when v_held.alive then '; not counted: the worker lives'
+              when not v_counted then '; not counted: it ran an event that a worker had died of before'
+              when not v_charged then '; it ran others as well: each runs alone from now on'
+              else format('; crash %s of %s', crashes, c_crashes) end;
+    reason := left(v_reason, 2000); -- that fits into last_error, whatever its letters
+    begin -- a row that cannot be written must not keep those behind it
+      update core.outbox o
+      set status = case when failed then 'failed' else 'pending' end, claim_token = null, claimed_by = null, lease_handler = null,
+          claimed_at = case when failed then clock_timestamp() else o.claimed_at end, attempts = least(outbox_reap.attempts, 1000000000),
+          -- apart from what died with it: whichever of them ends the next worker is told from the other
+          available_at = clock_timestamp() + case when v_charged then outbox_reap.crashes else 0 end * interval '1 second',
+          crashes = outbox_reap.crashes, last_error = reason, first_failed_at = coalesce(o.first_failed_at, clock_timestamp()),
+          failure_history = core.failure_history_with(o.failure_history,
+            jsonb_build_object('reaped_at', clock_timestamp(), 'reason', reason, 'attempts', o.attempts, 'handler', o.lease_handler,
+              'claimed_by', coalesce(o.claimed_by, v_held.worker || ' ' || v_held.name), 'claimed_at', v_held.claimed_at))
+      where o.id = v_row.id and o.occurred_at = v_row.occurred_at;
+      if not found then
+        raise exception 'a trigger keeps the row as it is';
+      end if;
+      reaped := true;
+      v_ids := v_ids || v_row.id;
+      v_channels := v_channels || v_row.channel;
+      if v_charged then
+        v_blamed := v_blamed || v_held.worker;
+      end if;
+    exception when others then
+      reaped := false;
+      reason := sqlstate || ': ' || sqlerrm;
+      crashes := v_row.crashes;
+      failed := false;
+    end;
+    return next;
+    v_lines := v_lines + 1;
+    exit when v_lines = p_limit;
+  end loop;
+  for v_channel, v_id in select distinct on (n.channel) n.channel, n.id from unnest(v_channels, v_ids) as n(channel, id) order by n.channel loop
+    perform pg_notify(v_channel, v_id::text);
+  end loop;
+  -- what the worker held besides, and is reaped later, is not to blame
+  update core.workers w set charged = true where w.worker_id::text = any (v_blamed);
+  -- the rest of an entry is settled or free again, and claims need not pass over it
+  update core.claim_journal j
+  set ids = array(select o.id from core.outbox o
+                  where o.id = any (j.ids) and o.status = 'pending' and o.deleted_at is null and o.available_at <= j.claimed_at)
   from core.workers w
-  where w.gone_at <= clock_timestamp() - make_interval(secs => p_grace)
+  where w.worker_id = j.worker_id and cardinality(j.ids) > 0 and w.gone_at <= clock_timestamp() - make_interval(secs => p_grace)
+    and core.worker_gone(w.session_id);
+  delete from core.workers w
+  where w.gone_at <= clock_timestamp() - make_interval(secs => p_grace) and core.worker_gone(w.session_id)
+    and not exists (select from core.claim_journal j where j.worker_id = w.worker_id and cardinality(j.ids) > 0)
+    and not exists (select from core.outbox o
+                    where o.status = 'in_flight' and o.deleted_at is null and starts_with(o.claimed_by, w.worker_id::text));
+  delete from core.claim_journal j where not exists (select from core.workers w where w.worker_id = j.worker_id);
+end
 $$;
-grant execute on function core.workers_lost(double precision) to spectral_worker;
+grant execute on function core.outbox_reap(integer, uuid, double precision) to spectral_worker;
 -- +goose StatementEnd
 
 -- +goose StatementBegin
@@ -374,6 +370,6 @@ reset role;
 set local lock_timeout = '500ms';
 drop view core.live_workers;
 drop function core.worker_lock, core.worker_difference, core.worker_register, core.worker_leave,
-  core.claim_journal_write, core.claim_in_hand, core.claim_suspects, core.claim_verdict, core.workers_gone,
-  core.workers_probe, core.workers_lost, core.lead, core.turn;
+  core.worker_gone, core.claim_journal_write, core.claim_suspects, core.workers_probe, core.outbox_reap,
+  core.lead, core.turn;
 drop table core.leads, core.claim_journal, core.workers;

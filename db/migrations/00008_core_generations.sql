@@ -437,9 +437,7 @@ as $$
 declare
   v_xid xid8;
   v_now timestamptz;
-  v_gone uuid[];
   v_suspects uuid[];
-  v_died_of uuid[];
   v_type text;
   v_row record;
   v_ids uuid[] := '{}';
@@ -457,13 +455,9 @@ begin
 
   v_xid := pg_current_xact_id(); -- before the time is read: core.outbox_floor
   v_now := clock_timestamp();
-  perform core.workers_probe(gen_random_uuid(), 0); -- if no worker lives, nobody else notices who is gone
-  v_gone := core.workers_gone(null);
+  perform core.workers_probe(gen_random_uuid(), 0); -- there may be no worker that does it
+  perform core.outbox_reap(1000);
   v_suspects := core.claim_suspects(null);
-  select array_agg(i.id) into v_died_of
-  from core.claim_journal j, unnest(j.ids) as i(id)
-  where j.generation = p_from and j.worker_id = any (v_gone) and j.server_started_at = pg_postmaster_start_time()
-    and core.claim_in_hand(array[i.id], j.claimed_at);
 
   for v_type in
     with recursive types as (
@@ -495,8 +489,7 @@ begin
       update core.outbox o
       set generation = p_to,
           channel = 'outbox_gen_' || p_to || coalesce(substring(o.channel from '^outbox_gen_[0-9]+(_.+)$'), ''),
-          available_at = greatest(o.available_at, v_now + b.n * interval '1 microsecond'),
-          crashes = o.crashes + (o.id = any (coalesce(v_died_of, '{}')))::integer
+          available_at = greatest(o.available_at, v_now + b.n * interval '1 microsecond')
       from unnest(v_ids, v_occurred_ats) with ordinality as b(id, occurred_at, n)
       where o.id = b.id and o.occurred_at = b.occurred_at
       returning o.channel, o.id)

@@ -45,11 +45,11 @@ begin
   if p_sample is null or p_sample not between 1 and 100000 then
     raise exception 'p_sample %: must be from 1 to 100000', p_sample using errcode = 'invalid_parameter_value';
   end if;
-  -- asked first, because leading takes a transaction id, and again, because whoever led may have measured
+  -- asked again with the lock, because its last holder may have measured
   if exists (select from core.ack_latencies l where l.measured_at > v_now - interval '50 seconds') then
     return null;
   end if;
-  if not core.lead('ack_measure') then
+  if not pg_try_advisory_xact_lock(6650971338417249007) then
     return null;
   end if;
   if exists (select from core.ack_latencies l where l.measured_at > v_now - interval '50 seconds') then

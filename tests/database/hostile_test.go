@@ -121,7 +121,7 @@ func TestHostileSearchPath(t *testing.T) {
 		}
 	}
 	// a holder of leases: each call on the one event there is, and what becomes of it
-	const leased = "(select event_id, occurred_at, claim_token from core.outbox_lease(1, 'worlds.world_model_card.published', p_handlers => '{a.b}', p_crashes => null)) as l(i, o, t)"
+	const leased = "(select event_id, occurred_at, claim_token from core.outbox_lease(1, 'worlds.world_model_card.published', p_handlers => '{a.b}', p_crashed => null)) as l(i, o, t)"
 	for _, c := range []struct{ name, sql, status string }{
 		{"heartbeat", "select core.outbox_heartbeat(array[i], array[o], array[t], '{c.d}') from " + leased, "in_flight 1 c.d"},
 		{"expire", "", "in_flight 1 c.d"},

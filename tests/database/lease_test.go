@@ -33,7 +33,7 @@ func numberOf(id uuid.UUID) (n int) {
 // rows leaves core.outbox with n events, due one after the other; set is what an update makes of them.
 func (d database) rows(t testing.TB, n int, set string, arguments ...any) {
 	t.Helper()
-	exec(t, d.admin, "delete from core.outbox; delete from core.reaped_leases")
+	exec(t, d.admin, "delete from core.outbox")
 	exec(t, d.admin, `
 		insert into core.outbox (id, event_type, event_version, source, content_class, channel, generation, payload, idempotency_key, available_at)
 		select ('00000000-0000-7000-8000-' || lpad(to_hex(i), 12, '0'))::uuid, 'worlds.world_model_card.published', 1, 'worlds', 'operational',
@@ -230,13 +230,12 @@ func TestLeaseTakes(t *testing.T) {
 		{"what has not failed", "status = case when " + n + " < 3 then 'failed' else 'pending' end", []string{"p_limit => 9"}, []int{3, 4}},
 		{"what is not in flight", "status = case when " + n + " < 3 then 'in_flight' else 'pending' end, claim_token = case when " + n + " < 3 then gen_random_uuid() end", []string{"p_limit => 9"}, []int{3, 4}},
 		{"nothing below the floor", "available_at = make_timestamptz(2020, 1, " + n + ", 0, 0, 0, 'UTC')", []string{"p_limit => 9", "p_floor => '2020-01-03 00:00:00+00'"}, []int{3, 4}},
-		{"what no worker died of", "crashes = " + n + " / 2", []string{"p_limit => 9", "p_crashes => 0"}, []int{1}},
-		{"what one died of", "crashes = " + n + " / 2", []string{"p_limit => 9", "p_crashes => 1"}, []int{2, 3}},
-		{"what up to two died of", "crashes = " + n + " / 2", []string{"p_limit => 9", "p_crashes => 2"}, []int{2, 3, 4}},
-		{"no more of those than asked", "crashes = " + n, []string{"p_limit => 2", "p_crashes => 9"}, []int{1, 2}},
-		{"those below the floor, too", "crashes = " + n, []string{"p_limit => 9", "p_crashes => 9", "p_floor => 'infinity'"}, []int{1, 2, 3, 4}},
-		{"those that are due", "crashes = 1, available_at = clock_timestamp() + " + n + " * interval '1 hour' - interval '150 minutes'", []string{"p_limit => 9", "p_crashes => 9"}, []int{1, 2}},
-		{"whatever workers died of", "crashes = " + n + " / 2", []string{"p_limit => 9", "p_crashes => null"}, []int{1, 2, 3, 4}},
+		{"what has no crashes", "crashes = " + n + " / 2", []string{"p_limit => 9", "p_crashed => false"}, []int{1}},
+		{"what has crashes", "crashes = " + n + " / 2", []string{"p_limit => 9", "p_crashed => true"}, []int{2, 3, 4}},
+		{"no more of those than asked", "crashes = " + n, []string{"p_limit => 2", "p_crashed => true"}, []int{1, 2}},
+		{"those below the floor, too", "crashes = " + n, []string{"p_limit => 9", "p_crashed => true", "p_floor => 'infinity'"}, []int{1, 2, 3, 4}},
+		{"those that are due", "crashes = 1, available_at = clock_timestamp() + " + n + " * interval '1 hour' - interval '150 minutes'", []string{"p_limit => 9", "p_crashed => true"}, []int{1, 2}},
+		{"both", "crashes = " + n + " / 2", []string{"p_limit => 9", "p_crashed => null"}, []int{1, 2, 3, 4}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			d.rows(t, 4, c.set)

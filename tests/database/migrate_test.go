@@ -104,8 +104,7 @@ func undo(ctx context.Context, m *app.Migrator) (*goose.MigrationResult, error) 
 // rebuilt are the tables whose rows come back by themselves, or are about running processes only; every other one must be in
 // keepers.
 var rebuilt = map[string]bool{
-	"core.event_types": true, "core.workers": true, "core.claim_journal": true, "core.reaped_leases": true,
-	"core.ack_latencies": true, "core.leads": true,
+	"core.event_types": true, "core.workers": true, "core.claim_journal": true, "core.ack_latencies": true,
 }
 
 // keepers write a row into each table whose rows a step down may not lose.

@@ -26,7 +26,7 @@ func TestPlansMadeForAnEmptyOutbox(t *testing.T) {
 				v_floor timestamptz := coalesce(nullif(current_setting('test.floor', true), ''), '-infinity')::timestamptz;
 			begin
 				perform core.outbox_look(1, '{worlds.world_model_card.published}', array[v_floor]);
-				perform * from core.claim_verdict(1, '{worlds.world_model_card.published}', 2);
+				perform * from core.outbox_reap();
 				select array_agg(c.event_id), array_agg(c.occurred_at), coalesce(max(c.available_at), '-infinity') into v_ids, v_times, v_floor
 				from core.outbox_claim(1, 'worlds.world_model_card.published', 400, v_floor, gen_random_uuid(), false) c;
 				if core.outbox_deliver(v_ids, v_times) <> cardinality(v_ids) then
@@ -143,7 +143,6 @@ func TestPlansThatLookDearAreNotCompiled(t *testing.T) {
 	exec(t, admin, "set jit = on")
 	for _, call := range []string{
 		"select core.outbox_claim(1, 'worlds.world_model_card.published', 10, '-infinity', gen_random_uuid(), false)",
-		"select core.claim_verdict(1, '{worlds.world_model_card.published}', 2)",
 		"select core.workers_probe(gen_random_uuid(), 2)",
 		"select core.outbox_lease(1, 'worlds.world_model_card.published')",
 		"select core.outbox_heartbeat('{}', '{}', '{}')",

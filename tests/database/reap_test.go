@@ -3,7 +3,6 @@ package database_test
 import (
 	"context"
 	"fmt"
-	"math"
 	"slices"
 	"strings"
 	"testing"
@@ -15,7 +14,7 @@ import (
 	"spectral/tests/pgtest"
 )
 
-// expired is what makes rows of rows such whose leases ran out.
+// expired makes rows of rows such whose leases ran out.
 const expired = `status = 'in_flight', attempts = 1, claim_token = gen_random_uuid(), claimed_at = clock_timestamp() - interval '1 hour',
 	claimed_by = '` + worker1 + `', lease_handler = 'worlds.a'`
 
@@ -25,26 +24,37 @@ func (d database) neverRestarted(t *testing.T) {
 	exec(t, d.admin, "create or replace function core.server_restarted(p_since timestamptz) returns boolean language sql stable return false")
 }
 
+// died leaves a worker that has been without a session for an hour and holds rows.
+func (d database) died(t *testing.T, worker string, rows ...int) {
+	t.Helper()
+	ids := make([]uuid.UUID, len(rows))
+	for i, n := range rows {
+		ids[i] = key(n)
+	}
+	exec(t, d.admin, `insert into core.workers (worker_id, session_id, generation, name, handlers, gone_at)
+		values ($1, $1, 1, 'killed', '{}', clock_timestamp() - interval '1 hour') on conflict do nothing`, worker)
+	exec(t, d.admin, "insert into core.claim_journal (worker_id, event_type, runner, ids) values ($1, $2, (select count(*) from core.claim_journal), $3)",
+		worker, cardType, ids)
+}
+
 // reaped is a line of core.outbox_reap.
 type reaped struct {
-	EventID    uuid.UUID
-	OccurredAt time.Time
-	EventType  string
-	Generation int64
-	Attempts   int
-	Charged    bool
-	Reaped     bool
-	Reason     string
+	EventID           uuid.UUID
+	EventType         string
+	Generation        int64
+	Attempts, Crashes int
+	Failed, Reaped    bool
+	Reason            string
 }
 
 // reap reaps one page.
 func reap(t testing.TB, q querier, limit int, after *reaped) []reaped {
 	t.Helper()
-	arguments := []any{limit, nil, nil}
+	arguments := []any{limit, nil}
 	if after != nil {
-		arguments = []any{limit, after.EventID, after.OccurredAt}
+		arguments[1] = after.EventID
 	}
-	rows, err := q.Query(deadline(t), "select * from core.outbox_reap($1, $2, $3)", arguments...)
+	rows, err := q.Query(deadline(t), "select * from core.outbox_reap($1, $2)", arguments...)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -84,67 +94,175 @@ func TestReap(t *testing.T) {
 	d.neverRestarted(t)
 	worker := d.login(t, "spectral_worker")
 	d.rows(t, 9, expired)
-	exec(t, d.admin, `update core.outbox o set claimed_at = '2020-01-02 03:04:05.678+00', attempts = 3, crashes = (o.payload ->> 'n')::integer,
-		failure_history = '[{"replayed_by": "me"}]', last_error = 'earlier', available_at = '2020-01-01 00:00:00+00'`)
-	d.alter(t, 2, "generation = 2, claimed_by = $1, lease_handler = null, lease_seconds = 0.25, event_type = 'platform.a'", worker2)
+	exec(t, d.admin, `update core.outbox o set claimed_at = '2020-01-02 03:04:05.678+00', attempts = 3, failure_history = '[{"replayed_by": "me"}]',
+		last_error = 'earlier', available_at = '2020-01-01 00:00:00+00'`)
+	d.alter(t, 2, "generation = 2, claimed_by = $1, lease_handler = null, lease_seconds = 0.25, event_type = 'platform.a', crashes = 4", worker2+" name")
 	d.alter(t, 3, "claimed_at = clock_timestamp(), lease_seconds = 60") // held
 	d.alter(t, 4, "deleted_at = now()")
-	d.alter(t, 5, "status = 'pending', claim_token = null")
-	d.alter(t, 6, "status = 'delivered', claim_token = null")
-	d.alter(t, 7, "status = 'failed', claim_token = null")
-	d.alter(t, 8, "first_failed_at = '2020-01-01 00:00:00+00'")
+	d.alter(t, 5, "status = 'delivered', claim_token = null")
+	d.alter(t, 6, "status = 'failed', claim_token = null")
+	d.alter(t, 7, "status = 'pending', claim_token = null, claimed_by = null, claimed_at = null")
+	d.alter(t, 8, "status = 'pending', claim_token = null, available_at = clock_timestamp() + interval '1 hour'") // given back
+	d.alter(t, 9, "first_failed_at = '2020-01-01 00:00:00+00'")
+	const worker3 = "33333333-3333-4333-8333-333333333333"
+	d.died(t, worker3, 3, 4, 5, 6, 7, 8)
 	before := map[int]map[string]any{}
 	for n := range 9 {
 		before[n+1] = d.row(t, n+1)
 	}
 	at := value[time.Time](t, d.admin, "select clock_timestamp()")
 	all := reap(t, worker, 50, nil)
-	if have := places(all); !slices.Equal(have, []int{1, 2, 8, 9}) {
-		t.Fatalf("rows %v are reaped, want 1, 2, 8 and 9", have)
-	}
 	const (
-		notRenewed = "did not renew it after 2020-01-02T03:04:05.678Z: killed, frozen or cut off"
-		reason     = "LeaseExpired: worlds.a: the lease of 300 s ran out: worker " + worker1 + " " + notRenewed
-		notCharged = reason + "; not counted against the handler: the worker had other events in flight"
-		unknown    = "LeaseExpired: outbox: the lease of 0.25 s ran out: worker " + worker2 + " " + notRenewed
+		ranOut = "LeaseExpired: %s: the lease of %s s ran out: worker %s did not renew it after 2020-01-02T03:04:05.678Z: killed, frozen or cut off; %s"
+		died   = "WorkerDied: outbox: worker killed ended, froze or was cut off while it ran this event: killed, out of memory, exit; crash 1 of 5"
+		others = "it ran others as well: each runs alone from now on"
 	)
-	for i, want := range []reaped{
-		{key(1), all[0].OccurredAt, cardType, 1, 3, false, true, notCharged},
-		{key(2), all[1].OccurredAt, "platform.a", 2, 3, false, true, unknown},
-		{key(8), all[2].OccurredAt, cardType, 1, 3, false, true, notCharged},
-		{key(9), all[3].OccurredAt, cardType, 1, 3, true, true, reason}, // more died of it than of the others
-	} {
-		n, handler, worker := numberOf(want.EventID), `"worlds.a"`, worker1
-		if n == 2 {
-			handler, worker = "null", worker2
-		}
-		if all[i] != want || !d.holds(t, n, "o.occurred_at = '"+want.OccurredAt.Format(time.RFC3339Nano)+"'") {
-			t.Errorf("the line is\n%+v, want\n%+v", all[i], want)
-		}
+	shared := fmt.Sprintf(ranOut, "worlds.a", "300", worker1, others)
+	want := []reaped{
+		{key(1), cardType, 1, 3, 1, false, true, shared},
+		{key(2), "platform.a", 2, 3, 5, true, true, fmt.Sprintf(ranOut, "outbox", "0.25", worker2+" name", "crash 5 of 5")},
+		{key(7), cardType, 1, 4, 1, false, true, died},
+		{key(9), cardType, 1, 3, 1, false, true, shared},
+	}
+	if !slices.Equal(all, want) {
+		t.Fatalf("the lines are\n%+v, want\n%+v", all, want)
+	}
+	for _, l := range all {
+		n, handler, holder := numberOf(l.EventID), `"worlds.a"`, worker1
 		changes := map[string]string{
-			"status": "= 'pending'", "claim_token": "is null", "claimed_by": "is null", "lease_handler": "is null", "crashes": fmt.Sprintf("= %d + 1", n),
-			"available_at": "between b.at and clock_timestamp()", "first_failed_at": "between b.at and clock_timestamp()", "last_error": "= '" + want.Reason + "'",
-			"failure_history": fmt.Sprintf(`-> 0 = '{"replayed_by": "me"}' and jsonb_array_length(o.failure_history) = 2
-				and (o.failure_history -> 1) - 'reaped_at'::text - 'claimed_at'::text
-					= '{"reason": "%s", "attempts": 3, "handler": %s, "claimed_by": "%s"}'
-				and (o.failure_history -> 1 ->> 'reaped_at')::timestamptz between b.at and clock_timestamp()
-				and (o.failure_history -> 1 ->> 'claimed_at')::timestamptz = '2020-01-02 03:04:05.678+00'`, want.Reason, handler, worker),
+			"status": "= 'pending'", "claim_token": "is null", "claimed_by": "is null", "lease_handler": "is null", "crashes": fmt.Sprintf("= %d", l.Crashes),
+			"available_at": "between b.at and clock_timestamp()", "first_failed_at": "between b.at and clock_timestamp()", "last_error": "= '" + l.Reason + "'",
 		}
 		switch n {
-		case 2:
+		case 2: // charged: due later, if it were not failed
+			handler, holder = "null", worker2+" name"
+			changes["status"], changes["claimed_at"] = "= 'failed'", "between b.at and clock_timestamp()"
+			changes["available_at"] = "> clock_timestamp()"
 			delete(changes, "lease_handler") // it had none
-		case 8:
-			delete(changes, "first_failed_at") // it is when it failed first
+		case 7:
+			handler, holder = `"worlds.a"`, worker3+" killed"
+			changes["attempts"], changes["available_at"] = "= 4", "between b.at + interval '1 second' and clock_timestamp() + interval '1 second'"
+			delete(changes, "status")
+			delete(changes, "claim_token")
+			delete(changes, "claimed_by")
 		case 9:
-			changes["handler_failures"] = `= '{"worlds.a": {"failures": 1, "class": "LeaseExpired", "error": "` + strings.TrimPrefix(reason, "LeaseExpired: worlds.a: ") + `"}}'`
+			delete(changes, "first_failed_at") // it is when it failed first
 		}
+		changes["failure_history"] = fmt.Sprintf(`-> 0 = '{"replayed_by": "me"}' and jsonb_array_length(o.failure_history) = 2
+			and (o.failure_history -> 1) - 'reaped_at'::text - 'claimed_at'::text = '{"reason": "%s", "attempts": 3, "handler": %s, "claimed_by": "%s"}'
+			and (o.failure_history -> 1 ->> 'reaped_at')::timestamptz between b.at and clock_timestamp()`, l.Reason, handler, holder)
 		d.wantChanges(t, n, before[n], at, changes)
 	}
-	for n := 3; n <= 7; n++ {
+	for _, n := range []int{3, 4, 5, 6, 8} {
 		d.wantChanges(t, n, before[n], at, nil)
 	}
 	if have := reap(t, worker, 50, nil); len(have) > 0 {
 		t.Errorf("rows %v are reaped again", places(have))
+	}
+	if n := value[int](t, d.admin, "select (select count(*) from core.workers) + (select count(*) from core.claim_journal)"); n != 0 {
+		t.Errorf("%d rows are left of a dead worker", n)
+	}
+}
+
+// What a death counts for: the row with crashes that the worker ran, or otherwise each that it held.
+func TestWhatADeathCountsFor(t *testing.T) {
+	t.Parallel()
+	d := setup(t)
+	d.neverRestarted(t)
+	type held struct {
+		worker  string
+		crashes int
+		how     string // journal, expired, held (its lease lasts) or locked (and in the journal)
+	}
+	for _, c := range []struct {
+		name      string
+		rows      []held
+		want      []int // crashes
+		then      []int // after a second reaping, with nothing locked and all leases run out; nil: as before
+		alive     bool  // worker1 has its session
+		restarted bool
+	}{
+		{name: "the only one", rows: []held{{worker1, 0, "journal"}}, want: []int{1}},
+		{name: "the only lease", rows: []held{{worker1, 0, "expired"}}, want: []int{1}},
+		{name: "all without crashes", rows: []held{{worker1, 0, "journal"}, {worker1, 0, "journal"}, {worker1, 0, "expired"}}, want: []int{1, 1, 1}},
+		{name: "the one with crashes", rows: []held{{worker1, 0, "journal"}, {worker1, 1, "journal"}, {worker1, 0, "expired"}}, want: []int{0, 2, 0}},
+		{name: "the lease with crashes", rows: []held{{worker1, 0, "journal"}, {worker1, 3, "expired"}, {worker1, 0, "expired"}}, want: []int{0, 4, 0}},
+		{name: "another worker does not matter", rows: []held{{worker1, 0, "journal"}, {worker2, 3, "journal"}}, want: []int{1, 4}},
+		{name: "the one with crashes is reaped later", rows: []held{{worker1, 0, "expired"}, {worker1, 1, "held"}}, want: []int{0, 1}, then: []int{0, 2}},
+		{name: "the one with crashes was reaped before", rows: []held{{worker1, 1, "journal"}, {worker1, 0, "held"}}, want: []int{2, 0}, then: []int{2, 0}},
+		{name: "a locked row is left", rows: []held{{worker1, 0, "locked"}, {worker1, 0, "journal"}}, want: []int{0, 1}, then: []int{1, 1}},
+		{name: "the fifth fails it", rows: []held{{worker1, 4, "journal"}, {worker1, 0, "journal"}}, want: []int{5, 0}},
+		{name: "the fifth fails a lease", rows: []held{{worker1, 4, "expired"}}, want: []int{5}},
+		{name: "the server was restarted", rows: []held{{worker1, 4, "journal"}, {worker2, 4, "expired"}}, want: []int{4, 4}, restarted: true},
+		{name: "the worker has its session again", rows: []held{{worker1, 4, "journal"}, {worker1, 4, "expired"}}, want: []int{4, 4}, alive: true},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			exec(t, d.admin, "delete from core.workers; delete from core.claim_journal")
+			d.rows(t, len(c.rows), "")
+			for i, r := range c.rows {
+				d.alter(t, i+1, "crashes = $1", r.crashes)
+				if r.how == "journal" || r.how == "locked" {
+					d.died(t, r.worker, i+1)
+					continue
+				}
+				d.died(t, r.worker)
+				d.alter(t, i+1, expired)
+				d.alter(t, i+1, "claimed_by = $1, claimed_at = claimed_at + $2::integer * interval '1 hour'", r.worker+" killed", strings.Count(r.how, "held"))
+			}
+			exec(t, d.admin, "create or replace function core.server_restarted(p_since timestamptz) returns boolean language sql stable return "+fmt.Sprint(c.restarted))
+			if c.alive {
+				exec(t, pgtest.Conn(t, d.at), "select pg_advisory_lock(core.worker_lock($1))", worker1)
+			}
+			locked := begin(t, pgtest.Conn(t, d.at))
+			for i, r := range c.rows {
+				if r.how == "locked" {
+					exec(t, locked, "select from core.outbox where id = $1 for update", key(i+1))
+				}
+			}
+			check := func(want []int) {
+				t.Helper()
+				reap(t, d.admin, 50, nil)
+				if have := values[int](t, d.admin, "select crashes from core.outbox order by id"); !slices.Equal(have, want) {
+					t.Errorf("crashes %v, want %v", have, want)
+				}
+			}
+			check(c.want)
+			if err := locked.Rollback(deadline(t)); err != nil {
+				t.Fatal(err)
+			}
+			exec(t, d.admin, "update core.outbox set claimed_at = claimed_at - interval '2 hours' where status = 'in_flight'")
+			if c.then == nil {
+				c.then = c.want
+			}
+			check(c.then)
+			if n := value[int](t, d.admin, "select count(*) from core.outbox where status <> case when crashes >= 5 then 'failed' else 'pending' end"); n > 0 {
+				t.Errorf("%d rows have another status", n)
+			}
+		})
+	}
+}
+
+// A claim takes no row that a dead worker held before it is reaped, and others at once.
+func TestClaimsPassWhatADeadWorkerHeld(t *testing.T) {
+	t.Parallel()
+	d := setup(t)
+	d.rows(t, 3, "")
+	d.died(t, worker1, 2)
+	claimed := func(crashed bool) []int {
+		t.Helper()
+		var all []int
+		for _, id := range values[uuid.UUID](t, d.admin, "select event_id from core.outbox_claim(1, $1, 10, '-infinity', gen_random_uuid(), $2)", cardType, crashed) {
+			all = append(all, numberOf(id))
+		}
+		return all
+	}
+	if have := claimed(false); !slices.Equal(have, []int{1, 3}) {
+		t.Errorf("rows %v are claimed, want 1 and 3", have)
+	}
+	reap(t, d.admin, 50, nil)
+	d.alter(t, 2, "available_at = clock_timestamp() - interval '1 second'")
+	if batch, single := claimed(false), claimed(true); !slices.Equal(batch, []int{1, 3}) || !slices.Equal(single, []int{2}) {
+		t.Errorf("then rows %v are claimed, and %v as crashed", batch, single)
 	}
 }
 
@@ -169,32 +287,19 @@ func TestReapGoesPageByPage(t *testing.T) {
 	d := setup(t)
 	d.neverRestarted(t)
 	d.rows(t, 10, expired)
-	// ids that come twice are told apart by their time
-	exec(t, d.admin, "update core.outbox set id = $1, occurred_at = occurred_at + (payload ->> 'n')::integer * interval '1 s' where id = any ($2)",
-		key(4), []uuid.UUID{key(4), key(5), key(6)})
 	first := reap(t, d.admin, 4, nil)
 	second := reap(t, d.admin, 4, &first[3])
 	third := reap(t, d.admin, 4, &second[3])
 	have := places(slices.Concat(first, second, third))
-	if want := []int{1, 2, 3, 4, 4, 4, 7, 8, 9, 10}; !slices.Equal(have, want) {
+	if want := []int{1, 2, 3, 4, 5, 6, 7, 8, 9, 10}; !slices.Equal(have, want) {
 		t.Errorf("rows %v are reaped, want %v", have, want)
-	}
-	d.rows(t, 10, expired)
-	if have := places(reap(t, d.admin, 50, &reaped{EventID: key(7)})); !slices.Equal(have, []int{7, 8, 9, 10}) {
-		t.Errorf("behind row 7 of an earlier time, rows %v are reaped", have)
-	}
-	if _, err := d.admin.Exec(deadline(t), "select core.outbox_reap(50, $1)", key(3)); err != nil {
-		t.Fatal(err)
-	}
-	if have := places(reap(t, d.admin, 50, nil)); !slices.Equal(have, []int{1, 2}) {
-		t.Errorf("rows %v are left before row 3", have)
 	}
 }
 
 // What cannot be reaped keeps nothing behind it waiting, however much of it there is.
 func TestReapPassesWhatItCannotWrite(t *testing.T) {
 	t.Parallel()
-	const many, behind, limit = 10_000, 7, 500
+	const many, behind, limit = 120, 7, 50
 	for _, c := range []struct {
 		name    string
 		stuck   int
@@ -233,8 +338,9 @@ func TestReapPassesWhatItCannotWrite(t *testing.T) {
 			}
 			for _, l := range all {
 				n := numberOf(l.EventID)
-				want := reaped{l.EventID, l.OccurredAt, cardType, 1, 1, false, n > c.stuck, l.Reason}
+				want := reaped{l.EventID, cardType, 1, 1, 1, false, n > c.stuck, l.Reason}
 				if n <= c.stuck {
+					want.Crashes = 0
 					want.Reason = strings.ReplaceAll(c.reason, "#", fmt.Sprint(n))
 				}
 				if l != want {
@@ -391,70 +497,7 @@ func TestReapPassesWhatIsBeingSettled(t *testing.T) {
 	}
 }
 
-// A handler is charged where it is the likeliest to have ended the worker.
-func TestReapCharges(t *testing.T) {
-	t.Parallel()
-	d := setup(t)
-	d.neverRestarted(t)
-	type flight struct {
-		worker  string // empty: unknown
-		crashes int
-		handler string // empty: unknown
-		held    bool
-	}
-	for _, c := range []struct {
-		name    string
-		rows    []flight
-		charged []int
-	}{
-		{"the only one", []flight{{worker1, 0, "worlds.a", false}}, []int{1}},
-		{"the only one, again", []flight{{worker1, 3, "worlds.a", false}}, []int{1}},
-		{"nobody is at work", []flight{{worker1, 0, "", false}}, nil},
-		{"nobody is at work, for the tenth time", []flight{{worker1, 9, "", false}}, nil},
-		{"one of two", []flight{{worker1, 0, "worlds.a", false}, {worker1, 0, "worlds.b", false}}, nil},
-		{"one of two that workers died of", []flight{{worker1, 4, "worlds.a", false}, {worker1, 4, "worlds.b", false}}, nil},
-		{"the one that more died of", []flight{{worker1, 1, "worlds.a", false}, {worker1, 0, "worlds.b", false}, {worker1, 0, "worlds.c", false}}, []int{1}},
-		{"the one that most died of", []flight{{worker1, 1, "worlds.a", false}, {worker1, 2, "worlds.b", false}, {worker1, 1, "worlds.c", false}}, []int{2}},
-		{"two that most died of", []flight{{worker1, 2, "worlds.a", false}, {worker1, 2, "worlds.b", false}, {worker1, 1, "worlds.c", false}}, nil},
-		{"another worker's does not count", []flight{{worker1, 0, "worlds.a", false}, {worker2, 5, "worlds.b", false}}, []int{1, 2}},
-		{"what the worker has renewed counts", []flight{{worker1, 0, "worlds.a", false}, {worker1, 0, "worlds.b", true}}, nil},
-		{"what the worker has renewed counts, if it is likelier", []flight{{worker1, 1, "worlds.a", false}, {worker1, 2, "worlds.b", true}}, nil},
-		{"what the worker has renewed is less likely", []flight{{worker1, 1, "worlds.a", false}, {worker1, 0, "worlds.b", true}}, []int{1}},
-		{"what has no handler counts", []flight{{worker1, 1, "", false}, {worker1, 0, "worlds.b", false}}, nil},
-		{"the eighth and ninth of equals", []flight{{worker1, 7, "worlds.a", false}, {worker1, 7, "worlds.b", false}, {worker2, 8, "worlds.a", false}, {worker2, 8, "worlds.b", false}}, nil},
-		{"the tenth of equals", []flight{{worker1, 9, "worlds.a", false}, {worker1, 9, "worlds.b", false}, {worker1, 8, "worlds.c", false}, {worker1, 30, "worlds.d", false}}, []int{1, 2, 4}},
-		{"of unknown workers, each by itself", []flight{{"", 0, "worlds.a", false}, {"", 1, "worlds.b", false}, {worker1, 2, "worlds.c", false}}, []int{1, 2, 3}},
-	} {
-		t.Run(c.name, func(t *testing.T) {
-			d.rows(t, len(c.rows), expired)
-			for i, r := range c.rows {
-				d.alter(t, i+1, `claimed_by = nullif($1, ''), crashes = $2, lease_handler = nullif($3, ''), handler_failures = '{"worlds.z": {"failures": 2}}',
-					claimed_at = clock_timestamp() - case when $4 then 0 else 1 end * interval '1 hour'`, r.worker, r.crashes, r.handler, r.held)
-			}
-			var charged []int
-			for _, l := range reap(t, d.admin, 50, nil) {
-				n := numberOf(l.EventID)
-				handler, kept := c.rows[n-1].handler, `{"worlds.z": {"failures": 2}}`
-				want := d.holds(t, n, "o.handler_failures = '"+kept+"'")
-				if l.Charged {
-					charged = append(charged, n)
-					want = d.holds(t, n, fmt.Sprintf(`o.handler_failures - '%s' = '%s' and o.handler_failures #>> '{%[1]s,failures}' = '1'`, handler, kept))
-				}
-				if !want {
-					t.Errorf("row %d, charged %t, has %v", n, l.Charged, d.row(t, n)["handler_failures"])
-				}
-				if notCharged := strings.Contains(l.Reason, "not counted"); notCharged != (!l.Charged && handler != "") {
-					t.Errorf("row %d, charged %t: %s", n, l.Charged, l.Reason)
-				}
-			}
-			if !slices.Equal(charged, c.charged) {
-				t.Errorf("rows %v are charged, want %v", charged, c.charged)
-			}
-		})
-	}
-}
-
-// Whatever a hand may have written, a row whose lease ran out is reaped.
+// Whatever a row holds, it is reaped when its lease has run out.
 func TestReapTakesWhateverARowHolds(t *testing.T) {
 	t.Parallel()
 	d := setup(t)
@@ -463,30 +506,13 @@ func TestReapTakesWhateverARowHolds(t *testing.T) {
 		{"no time", "claimed_at = null", "o.last_error like '% did not renew it after : killed%' and o.failure_history -> 0 -> 'claimed_at' = 'null'"},
 		{"a time long ago", "claimed_at = '-infinity'", "o.last_error like '% did not renew it after : killed%'"},
 		{"no worker", "claimed_by = null", "o.last_error like '%worker unknown did%' and o.failure_history -> 0 -> 'claimed_by' = 'null'"},
-		{"no handler", "lease_handler = null", "o.last_error like 'LeaseExpired: outbox: %' and o.failure_history -> 0 -> 'handler' = 'null' and o.handler_failures = '{}'"},
-		{"nothing at all", "claimed_at = null, claimed_by = null, lease_handler = null", "o.handler_failures = '{}'"},
-		{"failures before", `handler_failures = '{"worlds.a": {"failures": 4, "free": 3, "class": "E", "error": "e"}}'`, `o.handler_failures -> 'worlds.a' -> 'failures' = '5'`},
-		{"others' failures before", `handler_failures = '{"worlds.b": {"failures": 4}}'`, `o.handler_failures -> 'worlds.b' = '{"failures": 4}' and o.handler_failures #>> '{worlds.a,failures}' = '1'`},
-		{"a number for a handler", `handler_failures = '{"worlds.a": 5}'`, `o.handler_failures #>> '{worlds.a,failures}' = '1'`},
-		{"a list for a handler", `handler_failures = '{"worlds.a": [5]}'`, `o.handler_failures #>> '{worlds.a,failures}' = '1'`},
-		{"null for a handler", `handler_failures = '{"worlds.a": null}'`, `o.handler_failures #>> '{worlds.a,failures}' = '1'`},
-		{"a text for failures", `handler_failures = '{"worlds.a": {"failures": "x"}}'`, `o.handler_failures #>> '{worlds.a,failures}' = '1'`},
-		{"a fraction of failures", `handler_failures = '{"worlds.a": {"failures": 1.5}}'`, `(o.handler_failures #>> '{worlds.a,failures}')::integer in (2, 3)`},
-		{"fewer than no failures", `handler_failures = '{"worlds.a": {"failures": -1e20}}'`, `(o.handler_failures #>> '{worlds.a,failures}')::integer = 1`},
-		{"too many failures", `handler_failures = '{"worlds.a": {"failures": 1e20}}'`, fmt.Sprintf(`(o.handler_failures #>> '{worlds.a,failures}')::integer between 1000 and %d`, math.MaxInt32)},
-		{"as many failures as there can be", fmt.Sprintf(`handler_failures = '{"worlds.a": {"failures": %d}}'`, math.MaxInt32), fmt.Sprintf(`(o.handler_failures #>> '{worlds.a,failures}')::integer between 1000 and %d`, math.MaxInt32)},
-		{"too many failures of one that is not charged", `handler_failures = '{"worlds.a": {"failures": 1e20}}', lease_handler = 'worlds.b'`, `o.handler_failures -> 'worlds.a' = '{"failures": 1e20}'`},
+		{"nothing at all", "claimed_at = null, claimed_by = null, lease_handler = null", "o.last_error like 'LeaseExpired: outbox: %'"},
 		{"a long name of a handler", "lease_handler = repeat('ä', 20000)", "octet_length(o.last_error) > 1000"},
-		{"a handler that is a pattern", "lease_handler = '%s %1$I {a,b}'", `o.last_error like 'LeaseExpired: \%s \%1$I {a,b}: the lease%' and o.handler_failures ? '%s %1$I {a,b}'`},
-		{"99 entries of history", `failure_history = (select jsonb_agg(jsonb_build_object('replayed_by', i)) from generate_series(1, 99) i)`,
-			"jsonb_array_length(o.failure_history) = 100 and o.failure_history -> 98 = '{\"replayed_by\": 99}' and o.failure_history -> 99 ? 'reaped_at'"},
+		{"a handler that is a pattern", "lease_handler = '%s %1$I {a,b}'", `o.last_error like 'LeaseExpired: \%s \%1$I {a,b}: the lease%'`},
+		{"as many attempts as there can be", "attempts = 1000000000", "o.attempts = 1000000000"},
+		{"a long name of a worker", "claimed_by = (select string_agg(md5(i::text), '') from generate_series(1, 100) i)", "o.last_error like 'LeaseExpired: %'"},
 		{"100 entries of history", `failure_history = (select jsonb_agg(jsonb_build_object('replayed_by', i)) from generate_series(1, 100) i)`,
-			"jsonb_array_length(o.failure_history) = 100 and o.failure_history -> 0 = '{\"omitted\": 2}' and o.failure_history -> 1 = '{\"replayed_by\": 3}' and o.failure_history -> 99 ? 'reaped_at'"},
-		{"more entries than that", `failure_history = (select jsonb_agg(i) from generate_series(1, 150) i)`, "jsonb_array_length(o.failure_history) = 100 and o.failure_history -> 99 ? 'reaped_at'"},
-		{"a name of a worker that no index takes", "claimed_by = (select string_agg(md5(i::text), '') from generate_series(1, 100) i)",
-			"o.handler_failures = '{}' and o.failure_history = '[]' and o.last_error like 'LeaseExpired: %'"},
-		{"failures that leave no room", "handler_failures = jsonb_build_object('worlds.b', (select string_agg(md5(random()::text), '') from generate_series(1, 32766)))",
-			"o.handler_failures ? 'worlds.b' and not o.handler_failures ? 'worlds.a' and o.last_error like 'LeaseExpired: %'"},
+			"jsonb_array_length(o.failure_history) = 100 and o.failure_history -> 0 = '{\"omitted\": 2}' and o.failure_history -> 99 ? 'reaped_at'"},
 		{"a huge history", `failure_history = (select jsonb_agg(jsonb_build_object('replayed_at', 'x', 'last_error', repeat('e', 8000))) from generate_series(1, 50) i)`,
 			"octet_length(o.failure_history::text) <= 262144 and o.failure_history -> -1 ? 'reaped_at' and o.failure_history -> 0 ? 'omitted'"},
 	} {
@@ -593,49 +619,24 @@ func TestALeaseRunsOutWhenItIsSaid(t *testing.T) {
 	}
 }
 
-// A server that was started since a lease was renewed explains that it ran out.
-func TestNobodyIsBlamedForARestart(t *testing.T) {
+// A server that was started since a lease was renewed explains that it ran out, and a journal from before is void.
+func TestNothingIsChargedAfterARestart(t *testing.T) {
 	t.Parallel()
 	d := setup(t)
-	d.rows(t, 2, expired)
+	d.rows(t, 3, expired)
 	d.alter(t, 1, "claimed_at = pg_postmaster_start_time() - interval '1 s', lease_seconds = 0.001")
 	d.alter(t, 2, "claimed_at = pg_postmaster_start_time() + interval '1 ms', lease_seconds = 0.001, claimed_by = $1", worker2)
+	d.alter(t, 3, "status = 'pending', claim_token = null")
+	d.died(t, worker1, 3)
+	exec(t, d.admin, "update core.claim_journal set claimed_at = pg_postmaster_start_time() - interval '1 ms'")
 	all := reap(t, d.admin, 50, nil)
-	if len(all) != 2 || all[0].Charged || !all[1].Charged {
+	if have := places(all); !slices.Equal(have, []int{1, 2}) || all[0].Crashes != 0 || all[1].Crashes != 1 {
 		t.Fatalf("%+v", all)
 	}
-	if !strings.HasSuffix(all[0].Reason, "; not counted against the handler: the server was started since") || strings.Contains(all[1].Reason, "started") {
+	if !strings.HasSuffix(all[0].Reason, "; not counted: the server was started since") || strings.Contains(all[1].Reason, "started") {
 		t.Errorf("the reasons are %q and %q", all[0].Reason, all[1].Reason)
 	}
-	for n, crashes := range map[int]string{1: "0", 2: "1"} {
-		if !d.holds(t, n, "o.status = 'pending' and o.attempts = 1 and o.crashes = "+crashes) {
-			t.Errorf("row %d is %v", n, d.row(t, n))
-		}
-	}
-}
-
-// What a worker had in flight together is judged together, however it is reaped.
-func TestReapRemembersWhatRanOutBefore(t *testing.T) {
-	t.Parallel()
-	d := setup(t)
-	d.neverRestarted(t)
-	d.rows(t, 4, expired)
-	d.alter(t, 4, "claimed_by = $1", worker2)
-	for n := 1; n <= 4; n++ {
-		all := reap(t, d.admin, 1, nil)
-		if len(all) != 1 || numberOf(all[0].EventID) != n || all[0].Charged != (n == 4) {
-			t.Fatalf("row %d: %+v", n, all)
-		}
-	}
-	// what the worker has renewed or leased since is judged by itself
-	d.alter(t, 1, `status = 'in_flight', claim_token = gen_random_uuid(), claimed_at = clock_timestamp(), lease_seconds = 1e-6,
-		claimed_by = $1, lease_handler = 'worlds.a', crashes = 0`, worker1)
-	if all := reap(t, d.admin, 1, nil); len(all) != 1 || !all[0].Charged {
-		t.Fatalf("%+v", all)
-	}
-	exec(t, d.admin, "update core.reaped_leases set reaped_at = reaped_at - interval '3 days'")
-	reap(t, d.admin, 1, nil)
-	if n := value[int](t, d.admin, "select count(*) from core.reaped_leases"); n != 0 {
-		t.Errorf("%d workers are remembered for ever", n)
+	if n := value[int](t, d.admin, "select count(*) from core.outbox where status = 'pending' and crashes = 0"); n != 2 {
+		t.Errorf("%d rows are free without a crash, want 2", n)
 	}
 }

@@ -17,13 +17,12 @@ import (
 	"spectral/tests/pgtest"
 )
 
-// died leaves what a worker leaves that was killed with rows in hand.
-func (b *bundle) died(alone bool, handler string, ids ...uuid.UUID) (worker uuid.UUID) {
+// died leaves what a worker leaves that was killed while it held rows.
+func (b *bundle) died(ids ...uuid.UUID) (worker uuid.UUID) {
 	b.Helper()
 	worker = uuid.New()
 	b.exec("insert into core.workers (worker_id, session_id, generation, name, handlers) values ($1, $1, 1, 'killed', '{}')", worker)
-	b.exec(`insert into core.claim_journal (worker_id, event_type, runner, generation, ids, alone, handler)
-		values ($1, $2, 1, 1, $3, $4, nullif($5, ''))`, worker, happenedType, ids, alone, handler)
+	b.exec("insert into core.claim_journal (worker_id, event_type, runner, ids) values ($1, $2, 1, $3)", worker, happenedType, ids)
 	return worker
 }
 
@@ -41,7 +40,7 @@ func TestABatchThatAWorkerDiedOfRunsAlone(t *testing.T) {
 	b := setup(t)
 	first, second := event(1), event(2)
 	b.publish(first, second)
-	dead := b.died(false, "", first.EventID, second.EventID)
+	dead := b.died(first.EventID, second.EventID)
 	seen := make(chan []events.Envelope, 100)
 	l := b.listen(never, subscription(events.Registration{
 		Name: "platform.batched", Batch: func(tx events.Tx) events.BatchHandler { return batches{tx, seen} },
@@ -70,83 +69,45 @@ func TestABatchThatAWorkerDiedOfRunsAlone(t *testing.T) {
 	})
 }
 
-// Dying alone costs an attempt, like any other failure.
-func TestDyingAloneCostsAnAttempt(t *testing.T) {
-	b := setup(t)
-	log := &notes{}
-	b.log = logTo(log)
-	e := event(1)
-	b.publish(e)
-	b.died(true, "", e.EventID)
-	l := b.listen(never, subscription(leaving("platform.one")))
-	s := l.next()
-	if n := log.count(`"lost_worker":"killed"`); n != 1 || log.count(`"in_hand":["`+e.EventID.String()) != 1 {
-		t.Errorf("the log says %d times who died", n)
-	}
-	if s.Outcome != postgres.Retried || s.Attempts != 1 || !strings.HasPrefix(s.LastError, "WorkerDied: platform.one: ") {
-		t.Fatalf("%+v", s)
-	}
-	l.delivered(1)
-	b.wantRow(e.EventID, "delivered", 2)
-}
-
-func TestAnEventThatKillsItsWorkersFails(t *testing.T) {
-	b := setup(t)
-	e := event(1)
-	b.publish(e)
-	b.exec(`update core.outbox set handler_failures = '{"platform.one": {"failures": 5, "class": "WorkerDied"}}', attempts = 5, crashes = 6`)
-	b.died(true, "platform.one", e.EventID)
-	l := b.listen(never, subscription(leaving("platform.one"), leaving("worlds.two")))
-	// the one that kills is out of retries; the other is not charged with it
-	s := l.next()
-	if s.Outcome != postgres.Retried || s.Attempts != 6 {
-		t.Fatalf("%+v", s)
-	}
-	s = l.next()
-	if s.Outcome != postgres.Failed || !strings.HasPrefix(s.LastError, "WorkerDied: platform.one: ") || strings.Contains(s.LastError, "worlds.two") {
-		t.Fatalf("%+v", s)
-	}
-	b.wantEffects(map[string]int{"worlds.two": 1})
-}
-
-// A worker that has its session is alive, whatever its journal says.
-func TestALiveWorkersRowsAreNoConcernOfOthers(t *testing.T) {
-	b := setup(t)
-	e := event(1)
-	b.publish(e)
-	worker := b.died(true, "", e.EventID)
-	_, err := pgtest.Conn(t, b.url).Exec(b.ctx, "select pg_advisory_lock(core.worker_lock($1))", worker)
-	must(t, err)
-	b.listen(never, subscription(leaving("platform.one"))).delivered(1)
-	b.wantRow(e.EventID, "delivered", 1)
-}
-
-// Of several rows that a process had in hand it cannot be told which it died of: none is charged,
-// unless a worker died of one of them before.
-func TestOfSeveralRowsInHandNoneIsCharged(t *testing.T) {
-	b := setup(t)
-	es := []events.Envelope{event(1), event(2), event(3), event(4)}
-	b.publish(es...)
-	b.exec("update core.outbox set crashes = 1 where id = $1", es[2].EventID)
-	second := func(worker, id uuid.UUID) {
-		b.exec(`insert into core.claim_journal (worker_id, event_type, runner, generation, ids, alone)
-			values ($1, $2, 2, 1, array[$3::uuid], true)`, worker, happenedType, id)
-	}
-	second(b.died(true, "", es[0].EventID), es[1].EventID)
-	second(b.died(true, "", es[2].EventID), es[3].EventID)
-	l := b.listen(never, subscription(leaving("platform.one")))
-	for delivered := 0; delivered < len(es); {
-		if s := l.next(); s.Outcome == postgres.Delivered {
-			delivered++
-		} else if s.Envelope.EventID != es[2].EventID {
-			t.Errorf("%+v", s)
-		}
-	}
-	for i, want := range []struct{ attempts, crashes int }{{1, 1}, {1, 1}, {2, 2}, {1, 1}} {
-		b.wantRow(es[i].EventID, "delivered", want.attempts)
-		if n := one[int](b, "select crashes from core.outbox where id = $1", es[i].EventID); n != want.crashes {
-			t.Errorf("event %d has %d crashes", i, n)
-		}
+// A death counts for what the worker ran: once it is an attempt, five times the event is failed. A worker that has its session
+// is alive, whatever its journal says.
+func TestADeathCounts(t *testing.T) {
+	for _, c := range []struct {
+		name            string
+		crashes         int
+		alive           bool
+		status          string
+		attempts, after int
+	}{
+		{"once", 0, false, "delivered", 2, 1},
+		{"five times", 4, false, "failed", 1, 5},
+		{"not while it lives", 0, true, "delivered", 1, 0},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			b := setup(t)
+			log := &notes{}
+			b.log = logTo(log)
+			e := event(1)
+			b.publish(e)
+			b.exec("update core.outbox set crashes = $1", c.crashes)
+			worker := b.died(e.EventID)
+			if c.alive {
+				_, err := pgtest.Conn(t, b.url).Exec(b.ctx, "select pg_advisory_lock(core.worker_lock($1))", worker)
+				must(t, err)
+			}
+			b.listen(never, subscription(leaving("platform.one"), leaving("worlds.two")))
+			b.eventually("it is "+c.status, func() bool { return one[string](b, "select status from core.outbox") == c.status })
+			r := b.wantRow(e.EventID, c.status, c.attempts)
+			if died := strings.HasPrefix(r.LastError, "WorkerDied: outbox: worker killed "); died == c.alive {
+				t.Errorf("last_error %q", r.LastError)
+			}
+			if n := one[int](b, "select crashes from core.outbox"); n != c.after {
+				t.Errorf("%d crashes, want %d", n, c.after)
+			}
+			if c.status == "failed" {
+				b.eventually("it is logged", func() bool { return log.count("event failed: its workers died of it") == 1 })
+			}
+		})
 	}
 }
 
@@ -212,87 +173,9 @@ func TestWhatTheDeadHadInHandIsFreedBesideASilentProducer(t *testing.T) {
 	e := event(1)
 	b.publish(e)
 	b.producerOf(happenedType) // and is never done
-	b.died(true, "", e.EventID)
+	b.died(e.EventID)
 	b.listen(never, subscription(leaving("platform.one"))).until(postgres.Delivered)
 	b.wantRow(e.EventID, "delivered", 2)
-}
-
-// Rows must not wait for a verdict that nobody gives.
-func TestSuspicionEnds(t *testing.T) {
-	b := setup(t)
-	e := event(1)
-	b.publish(e)
-	dead := b.died(true, "", e.EventID)
-	b.exec("update core.workers set gone_at = clock_timestamp() - interval '119 seconds' where worker_id = $1", dead)
-	claimed := func() bool {
-		return one[bool](b, "select exists (select from core.outbox_claim(1, $1, 10, '-infinity', gen_random_uuid(), false))", happenedType)
-	}
-	if claimed() {
-		t.Fatal("claimed before the verdict")
-	}
-	b.eventually("it is claimed all the same", claimed)
-}
-
-// A server that has started since explains a lost session: nobody died.
-func TestARestartOfTheServerIsFree(t *testing.T) {
-	b := setup(t)
-	e := event(1)
-	b.publish(e)
-	b.died(true, "", e.EventID)
-	b.exec("update core.claim_journal set server_started_at = server_started_at - interval '1 hour'")
-	l := b.listen(never, subscription(leaving("platform.one")))
-	s := l.next()
-	if s.Outcome != postgres.Retried || s.Attempts != 0 || !strings.HasPrefix(s.LastError, "ConnectionError: ") {
-		t.Fatalf("%+v", s)
-	}
-	l.delivered(1)
-	b.wantRow(e.EventID, "delivered", 1)
-}
-
-// A backend may outlive its worker's session: its rows wait for it, and nobody counts anything.
-func TestAVerdictWaitsForTheRowsLock(t *testing.T) {
-	b := setup(t)
-	held, free := event(1), event(2)
-	b.publish(held, free)
-	dead := b.died(false, "", held.EventID, free.EventID)
-	holder := pgtest.Conn(t, b.url)
-	_, err := holder.Exec(b.ctx, "begin; select from core.outbox where id = '"+held.EventID.String()+"' for update")
-	must(t, err)
-	l := b.listen(never, subscription(leaving("platform.one")))
-	l.delivered(1)
-	if in := one[[]uuid.UUID](b, "select ids from core.claim_journal where worker_id = $1", dead); len(in) != 1 || in[0] != held.EventID {
-		t.Fatalf("left to be judged: %v", in)
-	}
-	_, err = holder.Exec(b.ctx, "commit")
-	must(t, err)
-	l.delivered(1)
-	if n := one[int](b, "select crashes from core.outbox where id = $1", held.EventID); n != 1 {
-		t.Fatalf("%d crashes", n)
-	}
-}
-
-// Of several handlers the one that kills is found: each runs in a transaction of its own.
-func TestCoHandlersOfARowThatAWorkerDiedOfRunApart(t *testing.T) {
-	b := setup(t)
-	e := event(1)
-	b.publish(e)
-	b.exec("update core.outbox set crashes = 1")
-	var noted []string
-	note := func(name string) events.Registration {
-		return handler(name, func(ctx context.Context, tx events.Tx, e events.Envelope) error {
-			noted = append(noted, name+" after "+strings.Join(b.handledBy(e.IdempotencyKey), ", ")+" noted "+
-				one[string](b, "select handler from core.claim_journal where $1 = any (ids) and alone", e.EventID))
-			return effect(name)(ctx, tx, e)
-		})
-	}
-	b.listen(never, subscription(note("platform.one"), note("worlds.two"), note("worlds.three"))).delivered(1)
-	want := "platform.one after  noted platform.one; worlds.two after platform.one noted worlds.two; " +
-		"worlds.three after platform.one, worlds.two noted worlds.three"
-	if got := strings.Join(noted, "; "); got != want {
-		t.Fatalf("ran\n%s, want\n%s", got, want)
-	}
-	b.wantRow(e.EventID, "delivered", 1)
-	b.wantEffects(map[string]int{"platform.one": 1, "worlds.two": 1, "worlds.three": 1})
 }
 
 // A deferred constraint that such a row breaks ends it like any other.

@@ -42,8 +42,8 @@ func TestAKeyThatStaysTakenDelaysItsOwnRowOnly(t *testing.T) {
 	b.wantRow(held.EventID, "delivered", 1)
 }
 
-// While the database is away for everybody, nobody is taken for dead on its return.
-func TestAWorkerThatLostItsSessionGivesNoVerdictAtOnce(t *testing.T) {
+// When the database was away for all, a worker that lost its session with it does not reap at once on its return.
+func TestAWorkerThatLostItsSessionDoesNotReapAtOnce(t *testing.T) {
 	b := setup(t)
 	e := event(1)
 	b.publish(e)
@@ -52,7 +52,7 @@ func TestAWorkerThatLostItsSessionGivesNoVerdictAtOnce(t *testing.T) {
 	b.exec(`select pg_terminate_backend(pid) from pg_stat_activity where application_name = 'doorbell' and datname = current_database()`)
 	other := event(2)
 	b.exec("alter table core.outbox disable trigger outbox_notify")
-	b.died(true, "", other.EventID) // first: the listener may be back, and look, at any time
+	b.died(other.EventID) // first: the listener may be back, and look, at any time
 	b.exec("update core.claim_journal set claimed_at = claimed_at + interval '1 minute' where ids = array[$1::uuid]", other.EventID)
 	b.publish(other)
 	b.exec("alter table core.outbox enable trigger outbox_notify")

@@ -18,6 +18,3 @@ from (select unnest(@handler_names::text[]) as handler_name, unnest(@idempotency
 order by k.handler_name, k.idempotency_key
 on conflict (handler_name, idempotency_key) do nothing
 returning handler_name, idempotency_key;
-
--- name: HandledBy :many
-select h.handler_name from core.event_handled h where h.idempotency_key = @idempotency_key and h.handler_name = any (@handler_names::text[]);

@@ -10,7 +10,7 @@ select c.event_id::uuid as event_id, c.event_type::text as event_type, c.event_v
   c.handler_failures::text as handler_failures, c.crashes::integer as crashes, c.claim_token::uuid as claim_token,
   c.handled::text[] as handled
 from core.outbox_lease(@generation::bigint, @event_type::text, @row_limit::integer, @lease_seconds::double precision,
-  @worker::text, @handlers::text[], @floor::timestamptz, @crashes::integer) as c;
+  @worker::text, @handlers::text[], @floor::timestamptz, @crashed::boolean) as c;
 
 -- name: Heartbeat :many
 -- The empty text notes no handler.
@@ -34,7 +34,6 @@ select t::uuid as token from core.outbox_release(@ids::uuid[], @occurred_ats::ti
 
 -- name: Reap :many
 -- The nil UUID begins at the first row.
-select r.event_id::uuid as event_id, r.occurred_at::timestamptz as occurred_at, r.event_type::text as event_type,
-  r.generation::bigint as generation, r.attempts::integer as attempts, r.charged::boolean as charged,
-  r.reaped::boolean as reaped, r.reason::text as reason
-from core.outbox_reap(@row_limit::integer, nullif(@after_id::uuid, '00000000-0000-0000-0000-000000000000'), @after_occurred_at::timestamptz) as r;
+select r.event_id::uuid as event_id, r.event_type::text as event_type, r.generation::bigint as generation, r.attempts::integer as attempts,
+  r.crashes::integer as crashes, r.failed::boolean as failed, r.reaped::boolean as reaped, r.reason::text as reason
+from core.outbox_reap(@row_limit::integer, nullif(@after::uuid, '00000000-0000-0000-0000-000000000000'), @grace_seconds::double precision) as r;

@@ -41,7 +41,7 @@ const firstCommitLimit = 3 * batchTime
 
 func (d *dispatchTx) tryBatch(ctx context.Context, rows []claimed) error {
 	d.shared = true
-	d.noteDown(ctx, rows, false)
+	d.noteDown(ctx, rows)
 	var keys keyClaims
 	for i, row := range rows {
 		for _, r := range d.handlersOf(row.envelope) {

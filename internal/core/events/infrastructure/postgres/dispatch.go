@@ -28,7 +28,7 @@ type claimed struct {
 	token        uuid.UUID // leased: the same
 	record       map[string]handlerFailure
 	corrupt      error // why record could not be read
-	crashes      int   // workers that ended with it in hand
+	crashes      int   // workers that died while they held it
 }
 
 // batchable rows have done no harm so far.
@@ -230,10 +230,10 @@ func (d *dispatchTx) measure(ctx context.Context) error {
 	return nil
 }
 
-// noteDown begins to note rows as in hand; no handler is called before that is done.
-func (d *dispatchTx) noteDown(ctx context.Context, rows []claimed, alone bool) {
+// noteDown begins to write rows into the journal; no handler is called before that is done.
+func (d *dispatchTx) noteDown(ctx context.Context, rows []claimed) {
 	d.noted = make(chan error, 1)
-	go func() { d.noted <- d.note.write(ctx, rows, alone, "") }()
+	go func() { d.noted <- d.note.write(ctx, rows) }()
 }
 
 // awaitNote waits for the note.

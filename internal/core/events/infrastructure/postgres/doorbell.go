@@ -29,17 +29,16 @@ const (
 // doorbell decides when consumers look for work. One goroutine, which alone uses the LISTEN
 // connection.
 type doorbell struct {
-	config     Config
-	health     *Health
-	channels   []string
-	eventTypes []string
-	wake       func(eventType string, crashed bool) // makes sure that a claim begins after the call
-	floor      func(eventType string) *floor
-	enroll     func(context.Context, *pgx.Conn) error
-	deaths     func(context.Context, *line) (next time.Duration, err error)
-	// what deaths does, without a line
-	deathsThroughPool func(context.Context)
-	differs           func(context.Context, *coredb.Queries) error // a [*HandlersDifferError], or that it could not be found out
+	config      Config
+	health      *Health
+	channels    []string
+	eventTypes  []string
+	wake        func(eventType string, crashed bool) // makes sure that a claim begins after the call
+	floor       func(eventType string) *floor
+	enroll      func(context.Context, *pgx.Conn) error
+	workers     func(context.Context, *line) (next time.Duration, err error)
+	workersPool func(context.Context)                        // what workers does, without a line
+	differs     func(context.Context, *coredb.Queries) error // a [*HandlersDifferError], or that it could not be found out
 
 	listens chan<- struct{} // told whenever it listens anew; never waited for
 
@@ -188,7 +187,7 @@ func (b *doorbell) lookThroughPool(ctx context.Context) (time.Duration, error) {
 		b.poll.at = b.config.Now().Add(b.jittered(b.poll.delay))
 	} else {
 		b.poll = pollBackoff{}
-		b.deathsThroughPool(ctx)
+		b.workersPool(ctx)
 	}
 	return next, nil
 }
@@ -238,7 +237,7 @@ func (b *doorbell) lookUntilQuiet(ctx context.Context, l *line) (seen, error) {
 				err = sleep(ctx, pace-b.sinceLook())
 			}
 			if err == nil {
-				_, err = b.deaths(ctx, l) // it may take long
+				_, err = b.workers(ctx, l) // it may take long
 			}
 			if err != nil {
 				return seen{}, err
@@ -303,11 +302,11 @@ func (b *doorbell) look(ctx context.Context, queries *coredb.Queries) (seen, err
 	return found, nil
 }
 
-// awaitDue waits for a notification or the end of d, and meanwhile finds out which workers are gone.
+// awaitDue waits for a notification or the end of d, and finds out which workers are gone until then.
 func (b *doorbell) awaitDue(ctx context.Context, l *line, d time.Duration) (rang bool, err error) {
 	end := b.config.Now().Add(d)
 	for {
-		next, err := b.deaths(ctx, l)
+		next, err := b.workers(ctx, l)
 		if err != nil {
 			return false, err
 		}

@@ -23,19 +23,17 @@ import (
 // dispatching transactions: those wait for notes while they hold theirs.
 const journalConnections = 2
 
-// journal notes what this process has in hand before its handlers run, so that others can tell what
-// it died of: core.claim_journal.
+// journal writes down which rows this process holds before their handlers run, so that others can recover them after its
+// death: core.claim_journal.
 type journal struct {
 	pool       *pgxpool.Pool
 	worker     uuid.UUID
 	generation events.Generation
-	// registered: until the process has a session whose end others can see, a note would tell them
-	// that it is dead
+	// registered: until the process has a session whose end others can see, an entry would tell them that it is dead
 	registered atomic.Bool
 	tried      atomic.Bool // to register; it may have come to pass unheard
-	judgesFrom time.Time   // not before, after an outage; the doorbell's
+	outageOver time.Time   // when others have their sessions back, if they lost them with ours; the doorbell's
 	turn       turn
-	told       map[uuid.UUID]bool // of these workers it is logged that they are gone; the doorbell's
 }
 
 // newJournal opens a pool like the dispatching one.
@@ -51,11 +49,10 @@ func newJournal(dispatching *pgxpool.Pool, worker uuid.UUID, generation events.G
 	if err != nil {
 		return nil, fmt.Errorf("journal: %w", err)
 	}
-	return &journal{pool: pool, worker: worker, generation: generation, told: make(map[uuid.UUID]bool)}, nil
+	return &journal{pool: pool, worker: worker, generation: generation}, nil
 }
 
-// turn is held while a row runs that a worker died of: should this process die, it is that row's
-// doing. Nobody waits for it.
+// turn is held while a row with crashes runs: if this process dies, that row is charged. Nothing waits for it.
 type turn struct {
 	mu      sync.Mutex
 	held    bool
@@ -96,9 +93,8 @@ type entry struct {
 	standing  bool // it names rows that this process may have let go of
 }
 
-// write notes rows as in hand; with alone, of the one row, handler is the only one that will run,
-// or empty for all of them.
-func (e *entry) write(ctx context.Context, rows []claimed, alone bool, handler string) error {
+// write notes rows as held, in place of the earlier ones.
+func (e *entry) write(ctx context.Context, rows []claimed) error {
 	if !e.journal.registered.Load() {
 		return nil
 	}
@@ -109,8 +105,7 @@ func (e *entry) write(ctx context.Context, rows []claimed, alone bool, handler s
 	e.standing = true
 	err := inTx(ctx, e.journal.pool, workerRole, func(tx pgx.Tx) error {
 		return coredb.New(tx).WriteJournal(ctx, coredb.WriteJournalParams{
-			Worker: e.journal.worker, EventType: e.eventType, Runner: int32(e.runner), Generation: int64(e.journal.generation),
-			Ids: ids, Alone: alone, Handler: handler,
+			Worker: e.journal.worker, EventType: e.eventType, Runner: int32(e.runner), Ids: ids,
 		})
 	})
 	if err != nil {
@@ -119,12 +114,12 @@ func (e *entry) write(ctx context.Context, rows []claimed, alone bool, handler s
 	return nil
 }
 
-// clear says that nothing is in hand: a process that lives on did not die of what it had.
+// clear notes that nothing is held.
 func (e *entry) clear(ctx context.Context) error {
 	if !e.standing {
 		return nil
 	}
-	if err := e.write(ctx, nil, false, ""); err != nil {
+	if err := e.write(ctx, nil); err != nil {
 		return err
 	}
 	e.standing = false
@@ -166,7 +161,7 @@ func (j *journal) enroll(ctx context.Context, conn *pgx.Conn, name string, handl
 		return &HandlersDifferError{Generation: j.generation, Difference: difference}
 	}
 	if j.registered.Swap(true) {
-		j.judgesFrom = now.Add(outageGrace)
+		j.outageOver = now.Add(outageGrace)
 	}
 	return nil
 }

@@ -123,12 +123,7 @@ func (c *leased) examine(l *lease) (todo, unhandled []events.Registration, failu
 		if slices.Contains(l.handled, r.Name) {
 			continue
 		}
-		record := l.record[r.Name]
-		if !record.Parked && r.RetryPolicy().Exhausted(record.Failures) { // charged by the reaper, which knows no policy
-			record.Parked = true
-			l.record[r.Name] = record
-		}
-		if record.Parked {
+		if l.record[r.Name].Parked {
 			unhandled = append(unhandled, r)
 		} else {
 			todo = append(todo, r)

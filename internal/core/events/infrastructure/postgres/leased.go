@@ -3,7 +3,6 @@ package postgres
 import (
 	"context"
 	"fmt"
-	"math"
 	"slices"
 	"sync"
 	"time"
@@ -22,7 +21,7 @@ type leased struct {
 
 	completer *completer
 	claiming  bool
-	apart     bool                 // the last claim was of rows that a worker died of
+	apart     bool                 // the last claim was of rows with crashes
 	leases    map[uuid.UUID]*lease // in flight with us, by token: each takes one place of the concurrency
 	begun     sync.Once            // the completer and the heartbeat run
 	over      chan struct{}        // closed when no lease is left
@@ -70,78 +69,47 @@ func (c *leased) claimMore(ctx context.Context) {
 	c.wait.Go(func() { c.claim(ctx) })
 }
 
-// noneCrashed takes only rows that no worker died of, anyCrashed any that one did.
-const (
-	noneCrashed = 0
-	anyCrashed  = math.MaxInt32
-)
-
-// next says how to claim: up to limit rows, of those that so many workers died of at most. No limit: not at
-// all.
-func (c *leased) next() (limit int, crashes int32) {
+// next says how to claim: up to limit rows, crashed or others. No limit: not at all.
+func (c *leased) next(ctx context.Context) (limit int, crashed bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	free := c.subscription.Concurrency - len(c.leases)
 	if free > 0 && !c.stopped {
 		// by turns, so that neither kind holds the other up
-		if admitted := c.admitted(); c.crashed && admitted > 0 && (!c.apart || !c.again) {
+		if c.crashed && (!c.apart || !c.again) && c.journal.turn.take(c.consumer, func() { c.wake(ctx, true) }) {
 			c.crashed, c.apart = false, true // a look may find more while this one claims
-			return 1, admitted
+			return 1, true
 		}
 		if c.again {
 			c.again, c.apart = false, false
-			return min(free, c.subscription.BatchSize), noneCrashed
+			return min(free, c.subscription.BatchSize), false
 		}
 	}
 	c.claiming = false
-	return 0, 0
-}
-
-// admitted says of how many deaths a row may be the next of those that workers died of; 0: none may. The
-// more of them, the fewer such rows it may have beside it: half of the concurrency after the first, half
-// of that after the second, until it is alone, so that whoever kills again is found without holding up all
-// that died with it. C is locked.
-func (c *leased) admitted() int32 {
-	share := func(crashes int) int { return max(c.subscription.Concurrency>>min(crashes, 30), 1) }
-	running := 0
-	least := math.MaxInt
-	for _, l := range c.leases {
-		if l.crashes > 0 {
-			running++
-			least = min(least, share(l.crashes))
-		}
-	}
-	if running == 0 {
-		return anyCrashed
-	}
-	if running+1 > least {
-		return 0
-	}
-	most := int32(0)
-	for n := 1; n <= 30 && share(n) > running; n++ {
-		most = int32(n)
-	}
-	return most
+	return 0, false
 }
 
 // claim claims until nothing is left or every place is taken.
 func (c *leased) claim(ctx context.Context) {
 	var wait backoff
-	for limit, crashes := c.next(); limit > 0; limit, crashes = c.next() {
-		found, err := c.lease(ctx, limit, crashes)
+	for limit, crashed := c.next(ctx); limit > 0; limit, crashed = c.next(ctx) {
+		found, err := c.lease(ctx, limit, crashed)
+		if crashed && len(found) == 0 {
+			c.journal.turn.giveBack() // otherwise drop does
+		}
 		c.hold(ctx, found)
 		c.mu.Lock()
 		switch {
 		case err != nil:
 			c.again = true
-			c.crashed = c.crashed || crashes > noneCrashed
+			c.crashed = c.crashed || crashed
 			c.doubt.raise()
-		case crashes > noneCrashed:
+		case crashed:
 			c.crashed = c.crashed || len(found) > 0
 		default:
 			c.again = c.again || len(found) == limit || payload(found) >= batchBytes/2 // or the claim ended early
 		}
-		doubted := err == nil && len(found) == 0 && crashes == noneCrashed && c.doubt.lessen()
+		doubted := err == nil && len(found) == 0 && !crashed && c.doubt.lessen()
 		c.again = c.again || doubted
 		c.mu.Unlock()
 		switch {
@@ -159,7 +127,7 @@ func (c *leased) claim(ctx context.Context) {
 }
 
 // lease claims up to limit rows for the length of a lease. It may return rows and an error.
-func (c *leased) lease(ctx context.Context, limit int, crashes int32) ([]*lease, error) {
+func (c *leased) lease(ctx context.Context, limit int, crashed bool) ([]*lease, error) {
 	d := &dispatchTx{consumer: c.consumer}
 	if err := d.begin(ctx); err != nil {
 		return nil, err
@@ -171,7 +139,7 @@ func (c *leased) lease(ctx context.Context, limit int, crashes int32) ([]*lease,
 	// not to be broken off between the claim and the answer: nobody would know of the leases
 	detached := context.WithoutCancel(ctx)
 	sent := c.now()
-	found, err := d.takeLeases(detached, limit, crashes)
+	found, err := d.takeLeases(detached, limit, crashed)
 	if err != nil || len(found) == 0 {
 		return nil, err
 	}
@@ -195,7 +163,7 @@ func payload(leases []*lease) (bytes int) {
 	return bytes
 }
 
-func (d *dispatchTx) takeLeases(ctx context.Context, limit int, crashes int32) ([]*lease, error) {
+func (d *dispatchTx) takeLeases(ctx context.Context, limit int, crashed bool) ([]*lease, error) {
 	ctx, cancel := context.WithTimeout(ctx, statementTimeout)
 	defer cancel()
 	names := make([]string, len(d.handlers))
@@ -204,7 +172,7 @@ func (d *dispatchTx) takeLeases(ctx context.Context, limit int, crashes int32) (
 	}
 	rows, err := d.queries.Lease(ctx, coredb.LeaseParams{
 		Generation: int64(d.generation), EventType: d.subscription.EventType, RowLimit: int32(limit),
-		LeaseSeconds: d.subscription.Lease.Seconds(), Worker: d.worker, Handlers: names, Floor: d.floor.get(), Crashes: crashes,
+		LeaseSeconds: d.subscription.Lease.Seconds(), Worker: d.worker, Handlers: names, Floor: d.floor.get(), Crashed: crashed,
 	})
 	if err != nil {
 		return nil, fmt.Errorf("lease %s: %w", d.subscription.EventType, err)
@@ -277,11 +245,16 @@ func (c *leased) hold(ctx context.Context, found []*lease) {
 	}
 }
 
-// drop gives the place of l free.
+// drop gives the place of l free, and its turn.
 func (c *leased) drop(ctx context.Context, l *lease) {
 	c.mu.Lock()
-	defer c.mu.Unlock()
 	delete(c.leases, l.token)
-	c.crashed = c.crashed || l.crashes > 0 // others of these may have waited for it
+	c.crashed = c.crashed || l.crashes > 0
+	c.mu.Unlock()
+	if l.crashes > 0 {
+		c.journal.turn.giveBack()
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
 	c.claimMore(ctx)
 }

@@ -12,51 +12,18 @@ import (
 	"spectral/internal/core/events/infrastructure/postgres/coredb"
 )
 
-// A row that workers died of has the fewer such rows beside it the more it were, until it is alone.
-func TestWhatWorkersDiedOfIsTriedInEverSmallerCompany(t *testing.T) {
-	t.Parallel()
-	for _, c := range []struct {
-		concurrency int
-		running     []int // by how many workers died of each
-		want        int32
-	}{
-		{8, nil, math.MaxInt32},
-		{8, []int{0, 0, 0}, math.MaxInt32}, // others do not matter
-		{8, []int{1}, 2},                   // a third would be one of two at most
-		{8, []int{1, 1}, 1},
-		{8, []int{1, 1, 1}, 1},
-		{8, []int{1, 1, 1, 1}, 0},
-		{8, []int{2}, 2},
-		{8, []int{2, 2}, 0},
-		{8, []int{1, 2}, 0},
-		{8, []int{3}, 0},
-		{8, []int{1000}, 0},
-		{2, []int{1}, 0},
-		{1, nil, math.MaxInt32},
-		{1000, []int{1}, 8},
-	} {
-		l := newLeased(&consumer{subscription: events.Subscription{Concurrency: c.concurrency}})
-		for _, crashes := range c.running {
-			l.leases[uuid.New()] = &lease{claimed: claimed{crashes: crashes}}
-		}
-		if got := l.admitted(); got != c.want {
-			t.Errorf("%d at once, beside %v: %d, want %d", c.concurrency, c.running, got, c.want)
-		}
-	}
-}
-
 func TestWhenLeasesAreAskedAbout(t *testing.T) {
 	t.Parallel()
 	r := newReaper(nil, nil)
 	for seconds, want := range map[float64]time.Duration{
 		-1: probeEvery, 1: time.Second + time.Millisecond, 0.01: minProbe, 300: probeEvery + time.Millisecond, math.Inf(1): probeEvery + time.Millisecond,
 	} {
-		if got := r.expiry(seconds); got != want || len(r.due) > 0 {
+		if got := r.expect(seconds, 0); got != want || len(r.due) > 0 {
 			t.Errorf("%g s: %s, want %s", seconds, got, want)
 		}
 	}
 	for range 2 {
-		if got := r.expiry(0); got != reapPause || len(r.due) != 1 {
+		if got := r.expect(0, 0); got != reapPause || len(r.due) != 1 {
 			t.Errorf("run out: %s, %d", got, len(r.due))
 		}
 	}
@@ -93,25 +60,31 @@ func TestUnwritableRowsAreLoggedOnce(t *testing.T) {
 	}
 }
 
-// Rows that a worker died of have every second turn, also where there is one place only.
+// Rows with crashes have every second turn, also where there is one place only, and a process runs one of them at a time.
 func TestLeasedClaimsTakeTurns(t *testing.T) {
 	t.Parallel()
-	l := newLeased(&consumer{subscription: events.Subscription{Concurrency: 1, BatchSize: 1}})
+	l := newLeased(&consumer{subscription: events.Subscription{Concurrency: 1, BatchSize: 1}, journal: &journal{}})
 	for n := range 6 {
 		l.again, l.crashed = true, true // there is more of both
-		if limit, crashes := l.next(); limit != 1 || (crashes == anyCrashed) != (n%2 == 0) {
-			t.Fatalf("claim %d takes %d of at most %d deaths", n, limit, crashes)
+		limit, crashed := l.next(t.Context())
+		if limit != 1 || crashed != (n%2 == 0) {
+			t.Fatalf("claim %d takes %d crashed %t", n, limit, crashed)
+		}
+		if crashed {
+			l.journal.turn.giveBack()
 		}
 	}
 	l.again, l.crashed = false, true
-	for range 2 {
-		l.crashed = true
-		if _, crashes := l.next(); crashes != anyCrashed {
-			t.Fatal("with nothing else to claim there are no turns")
-		}
+	if _, crashed := l.next(t.Context()); !crashed {
+		t.Fatal("with nothing else to claim there are no turns")
 	}
-	l.halt()
-	if limit, _ := l.next(); limit != 0 {
+	l.crashed = true
+	if limit, _ := l.next(t.Context()); limit != 0 {
+		t.Fatal("two rows with crashes run at once")
+	}
+	l.stopped = true
+	l.journal.turn.giveBack() // wakes it
+	if limit, _ := l.next(t.Context()); limit != 0 {
 		t.Fatal("halted, it goes on claiming")
 	}
 }

@@ -192,7 +192,7 @@ func (l *Listener) Start(ctx context.Context) error {
 	b.differs = func(ctx context.Context, queries *coredb.Queries) error {
 		return l.journal.differs(ctx, queries, handlerNames(l.consumers))
 	}
-	b.deaths, b.deathsThroughPool = l.deaths, l.deathsThroughPool
+	b.workers, b.workersPool = l.probe, l.probePool
 	for eventType, c := range l.consumers {
 		b.eventTypes = append(b.eventTypes, eventType)
 		b.channels = append(b.channels, c.subscription.Channel)

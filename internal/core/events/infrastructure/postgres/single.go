@@ -16,10 +16,7 @@ import (
 // commit with their dedup rows, whatever becomes of the others. When COMMIT finds a deferred
 // constraint broken, which undoes them all, the row is left to be run again, strictly.
 //
-// A row that a worker died of runs one handler to a transaction, so that the next death tells which
-// of them it is and takes nothing from the others: it is then left to be run again for the rest.
-// Nor do two such rows run at once in one process. In the same way the handlers after one that has left
-// session state run in another transaction.
+// The handlers after one that has left session state run in another transaction: the row is left to be run again for them.
 func (d *dispatchTx) single(ctx context.Context, row claimed, result *dispatchResult) (err error) {
 	handlers := d.handlersOf(row.envelope)
 	failures := make(map[string]failure)
@@ -30,20 +27,12 @@ func (d *dispatchTx) single(ctx context.Context, row claimed, result *dispatchRe
 	case len(handlers) == 0:
 		failures[string(row.envelope.Target)] = classify(events.ErrNoHandler, 0)
 	}
-	apart := row.crashes > 0 && len(handlers) > 1
-	if !apart {
-		d.noteDown(ctx, []claimed{row}, true)
-	}
+	d.noteDown(ctx, []claimed{row})
 	var unhandled, ran, rest []events.Registration // rest: left to another transaction
 	for i, r := range handlers {
 		if row.record[r.Name].Parked {
 			unhandled = append(unhandled, r)
 			continue
-		}
-		if apart {
-			if err := d.note.write(ctx, []claimed{row}, true, r.Name); err != nil {
-				return err
-			}
 		}
 		started := d.now()
 		taken, err := d.underSavepoint(ctx, r, row)
@@ -66,7 +55,7 @@ func (d *dispatchTx) single(ctx context.Context, row claimed, result *dispatchRe
 			}
 			return d.recordElsewhere(ctx, row, handlers, failures)
 		}
-		if err == nil && !taken && (apart || d.left != plain) && i < len(handlers)-1 {
+		if err == nil && !taken && d.left != plain && i < len(handlers)-1 {
 			rest = handlers[i+1:]
 			break
 		}

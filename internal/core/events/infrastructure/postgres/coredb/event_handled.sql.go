@@ -97,32 +97,3 @@ func (q *Queries) ClaimKeys(ctx context.Context, arg ClaimKeysParams) ([]ClaimKe
 	}
 	return items, nil
 }
-
-const handledBy = `-- name: HandledBy :many
-select h.handler_name from core.event_handled h where h.idempotency_key = $1 and h.handler_name = any ($2::text[])
-`
-
-type HandledByParams struct {
-	IdempotencyKey string
-	HandlerNames   []string
-}
-
-func (q *Queries) HandledBy(ctx context.Context, arg HandledByParams) ([]string, error) {
-	rows, err := q.db.Query(ctx, handledBy, arg.IdempotencyKey, arg.HandlerNames)
-	if err != nil {
-		return nil, err
-	}
-	defer rows.Close()
-	var items []string
-	for rows.Next() {
-		var handler_name string
-		if err := rows.Scan(&handler_name); err != nil {
-			return nil, err
-		}
-		items = append(items, handler_name)
-	}
-	if err := rows.Err(); err != nil {
-		return nil, err
-	}
-	return items, nil
-}

@@ -125,7 +125,7 @@ select c.event_id::uuid as event_id, c.event_type::text as event_type, c.event_v
   c.handler_failures::text as handler_failures, c.crashes::integer as crashes, c.claim_token::uuid as claim_token,
   c.handled::text[] as handled
 from core.outbox_lease($1::bigint, $2::text, $3::integer, $4::double precision,
-  $5::text, $6::text[], $7::timestamptz, $8::integer) as c
+  $5::text, $6::text[], $7::timestamptz, $8::boolean) as c
 `
 
 type LeaseParams struct {
@@ -136,7 +136,7 @@ type LeaseParams struct {
 	Worker       string
 	Handlers     []string
 	Floor        time.Time
-	Crashes      int32
+	Crashed      bool
 }
 
 type LeaseRow struct {
@@ -169,7 +169,7 @@ func (q *Queries) Lease(ctx context.Context, arg LeaseParams) ([]LeaseRow, error
 		arg.Worker,
 		arg.Handlers,
 		arg.Floor,
-		arg.Crashes,
+		arg.Crashed,
 	)
 	if err != nil {
 		return nil, err
@@ -207,32 +207,31 @@ func (q *Queries) Lease(ctx context.Context, arg LeaseParams) ([]LeaseRow, error
 }
 
 const reap = `-- name: Reap :many
-select r.event_id::uuid as event_id, r.occurred_at::timestamptz as occurred_at, r.event_type::text as event_type,
-  r.generation::bigint as generation, r.attempts::integer as attempts, r.charged::boolean as charged,
-  r.reaped::boolean as reaped, r.reason::text as reason
-from core.outbox_reap($1::integer, nullif($2::uuid, '00000000-0000-0000-0000-000000000000'), $3::timestamptz) as r
+select r.event_id::uuid as event_id, r.event_type::text as event_type, r.generation::bigint as generation, r.attempts::integer as attempts,
+  r.crashes::integer as crashes, r.failed::boolean as failed, r.reaped::boolean as reaped, r.reason::text as reason
+from core.outbox_reap($1::integer, nullif($2::uuid, '00000000-0000-0000-0000-000000000000'), $3::double precision) as r
 `
 
 type ReapParams struct {
-	RowLimit        int32
-	AfterID         uuid.UUID
-	AfterOccurredAt time.Time
+	RowLimit     int32
+	After        uuid.UUID
+	GraceSeconds float64
 }
 
 type ReapRow struct {
 	EventID    uuid.UUID
-	OccurredAt time.Time
 	EventType  string
 	Generation int64
 	Attempts   int32
-	Charged    bool
+	Crashes    int32
+	Failed     bool
 	Reaped     bool
 	Reason     string
 }
 
 // The nil UUID begins at the first row.
 func (q *Queries) Reap(ctx context.Context, arg ReapParams) ([]ReapRow, error) {
-	rows, err := q.db.Query(ctx, reap, arg.RowLimit, arg.AfterID, arg.AfterOccurredAt)
+	rows, err := q.db.Query(ctx, reap, arg.RowLimit, arg.After, arg.GraceSeconds)
 	if err != nil {
 		return nil, err
 	}
@@ -242,11 +241,11 @@ func (q *Queries) Reap(ctx context.Context, arg ReapParams) ([]ReapRow, error) {
 		var i ReapRow
 		if err := rows.Scan(
 			&i.EventID,
-			&i.OccurredAt,
 			&i.EventType,
 			&i.Generation,
 			&i.Attempts,
-			&i.Charged,
+			&i.Crashes,
+			&i.Failed,
 			&i.Reaped,
 			&i.Reason,
 		); err != nil {

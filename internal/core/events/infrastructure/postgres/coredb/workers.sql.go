@@ -8,7 +8,6 @@ package coredb
 import (
 	"context"
 	"encoding/json"
-	"time"
 
 	"github.com/google/uuid"
 )
@@ -40,8 +39,7 @@ func (q *Queries) MeasureAcks(ctx context.Context) (int32, error) {
 }
 
 const probeWorkers = `-- name: ProbeWorkers :one
-select coalesce(core.workers_probe($1::uuid, $2::double precision), -1)::double precision as verdict_in,
-  coalesce(core.lease_expires_in(), -1)::double precision as expiry_in
+select coalesce(least(core.workers_probe($1::uuid, $2::double precision), core.lease_expires_in()), -1)::double precision as due_in
 `
 
 type ProbeWorkersParams struct {
@@ -49,18 +47,12 @@ type ProbeWorkersParams struct {
 	GraceSeconds float64
 }
 
-type ProbeWorkersRow struct {
-	VerdictIn float64
-	ExpiryIn  float64
-}
-
-// What there is to find out about workers that may be gone: in how many seconds a verdict is due, and in how
-// many the first lease runs out. -1 stands for nobody being gone, and for no lease.
-func (q *Queries) ProbeWorkers(ctx context.Context, arg ProbeWorkersParams) (ProbeWorkersRow, error) {
+// In how many seconds there is something to reap: of a dead worker, or a lease that runs out. -1: nothing.
+func (q *Queries) ProbeWorkers(ctx context.Context, arg ProbeWorkersParams) (float64, error) {
 	row := q.db.QueryRow(ctx, probeWorkers, arg.Worker, arg.GraceSeconds)
-	var i ProbeWorkersRow
-	err := row.Scan(&i.VerdictIn, &i.ExpiryIn)
-	return i, err
+	var due_in float64
+	err := row.Scan(&due_in)
+	return due_in, err
 }
 
 const registerWorker = `-- name: RegisterWorker :one
@@ -87,83 +79,6 @@ func (q *Queries) RegisterWorker(ctx context.Context, arg RegisterWorkerParams) 
 	return difference, err
 }
 
-const verdict = `-- name: Verdict :many
-select c.event_id::uuid as event_id, c.event_type::text as event_type, c.event_version::integer as event_version,
-  c.occurred_at::timestamptz as occurred_at, c.source::text as source, coalesce(c.target, '')::text as target,
-  c.content_class::text as content_class,
-  coalesce(c.workspace_id, '00000000-0000-0000-0000-000000000000')::uuid as workspace_id,
-  c.payload::text as payload, c.idempotency_key::text as idempotency_key,
-  coalesce(c.trace_context, '')::text as trace_context, c.attempts::integer as attempts, c.available_at::timestamptz as available_at,
-  c.handler_failures::text as handler_failures, c.crashes::integer as crashes,
-  coalesce(c.handler, '')::text as handler, c.restarted::boolean as restarted
-from core.claim_verdict($1::bigint, $2::text[], $3::double precision) as c
-`
-
-type VerdictParams struct {
-	Generation   int64
-	EventTypes   []string
-	GraceSeconds float64
-}
-
-type VerdictRow struct {
-	EventID         uuid.UUID
-	EventType       string
-	EventVersion    int32
-	OccurredAt      time.Time
-	Source          string
-	Target          string
-	ContentClass    string
-	WorkspaceID     uuid.UUID
-	Payload         string
-	IdempotencyKey  string
-	TraceContext    string
-	Attempts        int32
-	AvailableAt     time.Time
-	HandlerFailures string
-	Crashes         int32
-	Handler         string
-	Restarted       bool
-}
-
-// The nil UUID stands for no workspace, the empty text for no target, no trace and no one handler.
-func (q *Queries) Verdict(ctx context.Context, arg VerdictParams) ([]VerdictRow, error) {
-	rows, err := q.db.Query(ctx, verdict, arg.Generation, arg.EventTypes, arg.GraceSeconds)
-	if err != nil {
-		return nil, err
-	}
-	defer rows.Close()
-	var items []VerdictRow
-	for rows.Next() {
-		var i VerdictRow
-		if err := rows.Scan(
-			&i.EventID,
-			&i.EventType,
-			&i.EventVersion,
-			&i.OccurredAt,
-			&i.Source,
-			&i.Target,
-			&i.ContentClass,
-			&i.WorkspaceID,
-			&i.Payload,
-			&i.IdempotencyKey,
-			&i.TraceContext,
-			&i.Attempts,
-			&i.AvailableAt,
-			&i.HandlerFailures,
-			&i.Crashes,
-			&i.Handler,
-			&i.Restarted,
-		); err != nil {
-			return nil, err
-		}
-		items = append(items, i)
-	}
-	if err := rows.Err(); err != nil {
-		return nil, err
-	}
-	return items, nil
-}
-
 const workerDifference = `-- name: WorkerDifference :one
 select coalesce(core.worker_difference($1::uuid, $2::bigint, $3::jsonb), '')::text as difference
 `
@@ -182,56 +97,15 @@ func (q *Queries) WorkerDifference(ctx context.Context, arg WorkerDifferencePara
 	return difference, err
 }
 
-const workersLost = `-- name: WorkersLost :many
-select l.worker_id::uuid as worker_id, l.name::text as name, l.gone_at::timestamptz as gone_at, l.in_hand::uuid[] as in_hand
-from core.workers_lost($1::double precision) as l
-`
-
-type WorkersLostRow struct {
-	WorkerID uuid.UUID
-	Name     string
-	GoneAt   time.Time
-	InHand   []uuid.UUID
-}
-
-func (q *Queries) WorkersLost(ctx context.Context, graceSeconds float64) ([]WorkersLostRow, error) {
-	rows, err := q.db.Query(ctx, workersLost, graceSeconds)
-	if err != nil {
-		return nil, err
-	}
-	defer rows.Close()
-	var items []WorkersLostRow
-	for rows.Next() {
-		var i WorkersLostRow
-		if err := rows.Scan(
-			&i.WorkerID,
-			&i.Name,
-			&i.GoneAt,
-			&i.InHand,
-		); err != nil {
-			return nil, err
-		}
-		items = append(items, i)
-	}
-	if err := rows.Err(); err != nil {
-		return nil, err
-	}
-	return items, nil
-}
-
 const writeJournal = `-- name: WriteJournal :exec
-select core.claim_journal_write($1::uuid, $2::text, $3::integer, $4::bigint, $5::uuid[],
-  $6::boolean, nullif($7::text, ''))
+select core.claim_journal_write($1::uuid, $2::text, $3::integer, $4::uuid[])
 `
 
 type WriteJournalParams struct {
-	Worker     uuid.UUID
-	EventType  string
-	Runner     int32
-	Generation int64
-	Ids        []uuid.UUID
-	Alone      bool
-	Handler    string
+	Worker    uuid.UUID
+	EventType string
+	Runner    int32
+	Ids       []uuid.UUID
 }
 
 func (q *Queries) WriteJournal(ctx context.Context, arg WriteJournalParams) error {
@@ -239,10 +113,7 @@ func (q *Queries) WriteJournal(ctx context.Context, arg WriteJournalParams) erro
 		arg.Worker,
 		arg.EventType,
 		arg.Runner,
-		arg.Generation,
 		arg.Ids,
-		arg.Alone,
-		arg.Handler,
 	)
 	return err
 }
