@@ -4,7 +4,7 @@
 -- one that cannot be written. Passes over rows that others have locked. Fewer than p_limit lines: there is no more behind them.
 -- One caller acts at a time, the others get nothing.
 --
--- What the death counts for (crashes): if the worker held a row that had crashes before, that one; otherwise every row that it
+-- What the death counts for (crashes): if the worker ran a row that had crashes before, that one; otherwise every row that it
 -- held, as each may have ended it. Nothing, if the server was started since, or if the worker has its session again. A row with
 -- five crashes is failed. docs/decisions/0008 says why this ends. Writes core.outbox, core.workers, core.claim_journal.
 create function core.outbox_reap(p_limit integer default 50, p_after uuid default null, p_grace double precision default 2)
@@ -52,9 +52,12 @@ begin
        from gone g join core.claim_journal j on j.worker_id = g.worker_id join core.outbox o on o.id = any (j.ids)
        where o.status = 'pending' and o.deleted_at is null and o.available_at <= j.claimed_at),
     together as materialized
-      (select h.*, count(*) over w = 1 as alone, bool_or(h.crashes > 0) over w as suspected
+      -- of several rows with crashes the latest ran: a process has lost the lease of one before it claims the next
+      (select h.*, count(*) over w = 1 as alone,
+              first_value(h.id) over (partition by h.worker order by h.crashes > 0 desc, h.claimed_at desc nulls last, h.id) as latest,
+              bool_or(h.crashes > 0) over w as suspected
        from held h window w as (partition by h.worker))
-    select t.*, g.name, t.suspected or coalesce(g.charged, false) as other_charged,
+    select t.*, g.name, coalesce(g.charged, false) or t.suspected and t.id <> t.latest as other_charged,
            g.worker_id is null and exists (select from core.workers w where w.worker_id::text = t.worker) as alive
     from together t left join gone g on g.worker_id::text = t.worker
     where t.due and (p_after is null or t.id > p_after)
@@ -70,7 +73,7 @@ begin
     event_type := v_row.event_type;
     generation := v_row.generation;
     v_restarted := coalesce(core.server_restarted(v_held.claimed_at), false);
-    v_counted := not v_restarted and not v_held.alive and (v_row.crashes > 0 or not v_held.other_charged);
+    v_counted := not v_restarted and not v_held.alive and not v_held.other_charged;
     v_charged := v_counted and (v_row.crashes > 0 or v_held.alone);
     attempts := v_row.attempts + case when v_charged and v_row.status = 'pending' then 1 else 0 end; -- a lease counted its own
     crashes := least(v_row.crashes, 1000000) + v_counted::integer;
@@ -83,7 +86,7 @@ begin
                v_held.name) end
       || case when v_restarted then '; not counted: the server was started since'
               when v_held.alive then '; not counted: the worker lives'
-              when not v_counted then '; not counted: it ran an event that a worker had died of before'
+              when not v_counted then '; not counted: it ran another event that a worker had died of before'
               when not v_charged then '; it ran others as well: each runs alone from now on'
               else format('; crash %s of %s', crashes, c_crashes) end;
     reason := left(v_reason, 2000); -- that fits into last_error, whatever its letters

@@ -40,15 +40,6 @@ comment on table core.claim_journal is 'The latest claim of each runner of each 
 comment on column core.claim_journal.ids is 'rows of that claim; of one that is over they are settled, or available later than claimed_at';
 grant select on core.claim_journal to spectral_operator;
 
--- Who leads in what one worker does for all.
-create table core.leads (
-  duty text not null,
-  constraint leads_pk primary key (duty)
-);
-comment on table core.leads is 'One row for each duty that one transaction at a time does for all; whoever has it locked leads.';
-
-insert into core.leads (duty) values ('ack_measure'), ('reap'), ('register');
-
 -- +goose StatementBegin
 -- db/functions/worker_lock.sql
 create function core.worker_lock(p_session uuid) returns bigint
@@ -224,9 +215,12 @@ begin
        from gone g join core.claim_journal j on j.worker_id = g.worker_id join core.outbox o on o.id = any (j.ids)
        where o.status = 'pending' and o.deleted_at is null and o.available_at <= j.claimed_at),
     together as materialized
-      (select h.*, count(*) over w = 1 as alone, bool_or(h.crashes > 0) over w as suspected
+      -- of several rows with crashes the latest ran: a process has lost the lease of one before it claims the next
+      (select h.*, count(*) over w = 1 as alone,
+              first_value(h.id) over (partition by h.worker order by h.crashes > 0 desc, h.claimed_at desc nulls last, h.id) as latest,
+              bool_or(h.crashes > 0) over w as suspected
        from held h window w as (partition by h.worker))
-    select t.*, g.name, t.suspected or coalesce(g.charged, false) as other_charged,
+    select t.*, g.name, coalesce(g.charged, false) or t.suspected and t.id <> t.latest as other_charged,
            g.worker_id is null and exists (select from core.workers w where w.worker_id::text = t.worker) as alive
     from together t left join gone g on g.worker_id::text = t.worker
     where t.due and (p_after is null or t.id > p_after)
@@ -242,7 +236,7 @@ begin
     event_type := v_row.event_type;
     generation := v_row.generation;
     v_restarted := coalesce(core.server_restarted(v_held.claimed_at), false);
-    v_counted := not v_restarted and not v_held.alive and (v_row.crashes > 0 or not v_held.other_charged);
+    v_counted := not v_restarted and not v_held.alive and not v_held.other_charged;
     v_charged := v_counted and (v_row.crashes > 0 or v_held.alone);
     attempts := v_row.attempts + case when v_charged and v_row.status = 'pending' then 1 else 0 end; -- a lease counted its own
     crashes := least(v_row.crashes, 1000000) + v_counted::integer;
@@ -255,7 +249,7 @@ begin
                v_held.name) end
       || case when v_restarted then '; not counted: the server was started since'
               when v_held.alive then '; not counted: the worker lives'
-              when not v_counted then '; not counted: it ran an event that a worker had died of before'
+              when not v_counted then '; not counted: it ran another event that a worker had died of before'
               when not v_charged then '; it ran others as well: each runs alone from now on'
               else format('; crash %s of %s', crashes, c_crashes) end;
     reason := left(v_reason, 2000); -- that fits into last_error, whatever its letters
@@ -312,46 +306,6 @@ $$;
 grant execute on function core.outbox_reap(integer, uuid, double precision) to spectral_worker;
 -- +goose StatementEnd
 
--- +goose StatementBegin
--- db/functions/lead.sql
-create function core.lead(p_duty text) returns boolean
-language plpgsql volatile
-as $$
-begin
-  perform from core.leads l where l.duty = p_duty for update skip locked;
-  if found then
-    return true;
-  end if;
-  if exists (select from core.leads l where l.duty = p_duty) then
-    return false;
-  end if;
-  begin
-    lock table core.leads in share row exclusive mode nowait; -- which does not go together with inserting
-  exception when lock_not_available then
-    return false;
-  end;
-  insert into core.leads (duty) values (p_duty) on conflict (duty) do nothing;
-  perform from core.leads l where l.duty = p_duty for update skip locked;
-  return found;
-end
-$$;
--- +goose StatementEnd
-
--- +goose StatementBegin
--- db/functions/turn.sql
-create function core.turn(p_duty text) returns void
-language plpgsql volatile
-as $$
-begin
-  loop
-    perform from core.leads l where l.duty = p_duty for update;
-    exit when found;
-    insert into core.leads (duty) values (p_duty) on conflict (duty) do nothing;
-  end loop;
-end
-$$;
--- +goose StatementEnd
-
 create view core.live_workers as
   select w.worker_id, w.generation, w.name, w.handlers, w.registered_at
   from core.workers w
@@ -370,6 +324,5 @@ reset role;
 set local lock_timeout = '500ms';
 drop view core.live_workers;
 drop function core.worker_lock, core.worker_difference, core.worker_register, core.worker_leave,
-  core.worker_gone, core.claim_journal_write, core.claim_suspects, core.workers_probe, core.outbox_reap,
-  core.lead, core.turn;
-drop table core.leads, core.claim_journal, core.workers;
+  core.worker_gone, core.claim_journal_write, core.claim_suspects, core.workers_probe, core.outbox_reap;
+drop table core.claim_journal, core.workers;

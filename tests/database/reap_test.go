@@ -187,6 +187,7 @@ func TestWhatADeathCountsFor(t *testing.T) {
 		{name: "all without crashes", rows: []held{{worker1, 0, "journal"}, {worker1, 0, "journal"}, {worker1, 0, "expired"}}, want: []int{1, 1, 1}},
 		{name: "the one with crashes", rows: []held{{worker1, 0, "journal"}, {worker1, 1, "journal"}, {worker1, 0, "expired"}}, want: []int{0, 2, 0}},
 		{name: "the lease with crashes", rows: []held{{worker1, 0, "journal"}, {worker1, 3, "expired"}, {worker1, 0, "expired"}}, want: []int{0, 4, 0}},
+		{name: "the latest with crashes", rows: []held{{worker1, 1, "journal"}, {worker1, 1, "expired"}}, want: []int{2, 1}},
 		{name: "another worker does not matter", rows: []held{{worker1, 0, "journal"}, {worker2, 3, "journal"}}, want: []int{1, 4}},
 		{name: "the one with crashes is reaped later", rows: []held{{worker1, 0, "expired"}, {worker1, 1, "held"}}, want: []int{0, 1}, then: []int{0, 2}},
 		{name: "the one with crashes was reaped before", rows: []held{{worker1, 1, "journal"}, {worker1, 0, "held"}}, want: []int{2, 0}, then: []int{2, 0}},

@@ -140,7 +140,7 @@ var damages = []struct {
 		name: "an index is invalid", check: "indexes", damage: "update pg_catalog.pg_index set indisvalid = false where indexrelid = 'core.outbox_crashed'::regclass",
 		state: doctor.Critical, seen: "index core.outbox_crashed is invalid", cure: "reindex index concurrently core.outbox_crashed",
 	}, {
-		name: "what a build that was cut short has left", check: "indexes", damage: "create index mine on core.leads (duty); update pg_catalog.pg_index set indisvalid = false where indexrelid = 'core.mine'::regclass",
+		name: "what a build that was cut short has left", check: "indexes", damage: "create index mine on core.paused_types (event_type); update pg_catalog.pg_index set indisvalid = false where indexrelid = 'core.mine'::regclass",
 		state: doctor.Critical, seen: "index core.mine is invalid", cure: "drop index concurrently core.mine;",
 	}, {
 		name: "nobody may write", check: "settings", damage: "alter database %database set default_transaction_read_only = on",
@@ -436,18 +436,18 @@ func TestDamageIsFound(t *testing.T) {
 	}
 }
 
-// Whoever keeps the lead for itself is named, and how to end it: no worker can say why nothing is reaped.
-func TestWhoKeepsTheLeadIsNamed(t *testing.T) {
+// A session that holds the lock of reaping is named, and how to end it: no worker can say why nothing is reaped.
+func TestWhoKeepsTheLockOfReapingIsNamed(t *testing.T) {
 	t.Parallel()
 	p := admit(t)
 	p.exec(insert(cards, "1", "outbox_gen_1", "10 minutes") +
 		"; update core.outbox set status = 'in_flight', claim_token = gen_random_uuid(), claimed_at = now() - interval '10 minutes', claimed_by = 'somebody'")
 	keeper := pgtest.Conn(t, p.admin.Config().ConnString())
-	if _, err := keeper.Exec(p.ctx, "begin; select from core.leads where duty = 'reap' for key share"); err != nil {
+	if _, err := keeper.Exec(p.ctx, "select pg_advisory_lock(5583017264419803127)"); err != nil {
 		t.Fatal(err)
 	}
-	elsewhere := pgtest.Conn(t, pgtest.New(t)) // where the table has the same number
-	if _, err := elsewhere.Exec(p.ctx, "begin; select from core.leads where duty = 'reap' for key share"); err != nil {
+	elsewhere := pgtest.Conn(t, pgtest.New(t)) // where the lock has the same number
+	if _, err := elsewhere.Exec(p.ctx, "select pg_advisory_lock(5583017264419803127)"); err != nil {
 		t.Fatal(err)
 	}
 	who := fmt.Sprintf("session %d of postgres", keeper.PgConn().PID())

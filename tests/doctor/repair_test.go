@@ -103,7 +103,7 @@ var repairs = []struct {
 	{"alter policy scans_workspace on worlds.scans rename to p", []string{policy + " is missing", "policy p on worlds.scans is unexpected"}},
 	{"create policy mine on worlds.scans using (true)", []string{"policy mine on worlds.scans is unexpected"}},
 	{"alter table worlds.scans disable row level security", []string{"table worlds.scans is altered: it is table, and should be table row security"}},
-	{"alter table core.leads enable row level security, force row level security", []string{"table core.leads is altered"}},
+	{"alter table core.paused_types enable row level security, force row level security", []string{"table core.paused_types is altered"}},
 	// privileges
 	{"revoke select on core.outbox from spectral_operator; revoke update (state) on worlds.scans from spectral_worlds; revoke usage on schema worlds from spectral_worlds; revoke execute on " + quiet + " from spectral_worker", []string{"grant execute on " + quiet, "grant select on table core.outbox to spectral_operator is missing", "grant update (state) on table worlds.scans to spectral_worlds is missing", "grant usage on schema worlds"}},
 	{"grant update on core.outbox to spectral_worker; grant select (payload) on core.outbox to spectral_worlds; grant create on schema core to spectral_worker; grant execute on " + quiet + " to public; grant select on core.live_workers to public",
@@ -115,7 +115,7 @@ var repairs = []struct {
 	{"alter table core.outbox owner to postgres; alter view core.live_workers owner to postgres; alter schema core owner to postgres", []string{"schema core owner spectral_owner is missing", "owner postgres of table core.outbox is unexpected", "owner postgres of view core.live_workers", "schema core owner postgres is unexpected"}},
 	{"grant create on database %database to spectral_worker; grant update on spectral_goose.goose_db_version to spectral_worker; revoke select on spectral_goose.goose_db_version from spectral_worker", []string{"grant select on table spectral_goose.goose_db_version to spectral_worker is missing", "grant create on the database to spectral_worker is unexpected", "grant update on table spectral_goose.goose_db_version"}},
 	// no damage
-	{"comment on table core.outbox is null; comment on column core.leads.duty is 'x'; comment on schema worlds is null", nil},
+	{"comment on table core.outbox is null; comment on column core.paused_types.event_type is 'x'; comment on schema worlds is null", nil},
 }
 
 // Every row is done to the same database: a repair makes it healthy again, or the next row finds more than its own.
@@ -140,9 +140,9 @@ func TestWhatRepairLeaves(t *testing.T) {
 		finds, left []string
 	}{
 		"table":      {"drop table core.claim_journal cascade", []string{"table core.claim_journal is missing"}, []string{"restore the database from a backup; db/migrations/00006_core_workers.sql defines it"}},
-		"renamed":    {"alter table core.leads rename to kept", []string{"table core.leads is missing", "table core.kept is unexpected"}, []string{"if it is ours under another name, rename it back", "restore"}},
+		"renamed":    {"alter table core.paused_types rename to kept", []string{"table core.paused_types is missing", "table core.kept is unexpected"}, []string{"if it is ours under another name, rename it back", "restore"}},
 		"column":     {"alter table core.outbox drop column crashes cascade", []string{"column core.outbox.crashes is missing", "index outbox_crashed on core.outbox is missing"}, []string{"restore", "db/migrations/00"}},
-		"type":       {`alter table core.leads alter column duty type text collate "C"`, []string{`it is text collate "C" not null, and should be text not null`}, []string{"db/migrations/00006_core_workers.sql, as spectral_owner"}},
+		"type":       {`alter table core.paused_types alter column event_type type text collate "C"`, []string{`it is text collate "C" not null, and should be text not null`}, []string{"db/migrations/00006_core_workers.sql, as spectral_owner"}},
 		"index":      {"drop index core.outbox_crashed; create index mine on core.outbox (payload)", []string{"index outbox_crashed on core.outbox is missing", "index mine on core.outbox is unexpected"}, []string{"move it to", "give it the form"}},
 		"constraint": {"alter table core.outbox drop constraint outbox_channel_form, drop constraint outbox_pk, add constraint mine unique (id, occurred_at)", []string{"constraint outbox_channel_form on core.outbox is missing", "constraint outbox_pk on core.outbox is missing", "constraint mine on"}, []string{"move it to", "outbox.sql, as spectral_owner", "outbox.sql, as spectral_owner"}},
 		"view":       {"drop view core.live_workers", []string{"table core.live_workers is missing"}, []string{"give it the form that it has in db/migrations/00006"}},

@@ -382,7 +382,7 @@ func TestALoneKillerOfLeases(t *testing.T) {
 	for _, do := range []string{doKill, doExit} {
 		t.Run(do, func(t *testing.T) {
 			key := do + "-1"
-			b := setup(t).leased(errands{Lease: 500 * time.Millisecond}, nil)
+			b := setup(t).leased(errands{Lease: 2 * time.Second}, nil)
 			b.publish(key)
 			process.Supervise(t, b.command(b.worker, ""), restartPause)
 			b.verify(ledger.Expect{Within: 2 * patience, Failed: map[string]ledger.Dead{key: {Attempts: crashLimit}}})
@@ -402,14 +402,14 @@ func TestAKillerOfLeasesAmongOthers(t *testing.T) {
 		t.Run(do, func(t *testing.T) {
 			const neighbours = 9
 			killer := do + "-1"
-			b := setup(t).leased(errands{Lease: 500 * time.Millisecond, Concurrency: neighbours + 1}, func(int) time.Duration { return 1500 * time.Millisecond })
+			b := setup(t).leased(errands{Lease: 3 * time.Second, Concurrency: neighbours + 1}, func(int) time.Duration { return 1500 * time.Millisecond })
 			var keys []string
 			for i := range neighbours {
 				keys = append(keys, neighbour(i+1))
 			}
 			b.publish(slices.Insert(keys, 4, killer)...)
 			process.Supervise(t, b.command(b.worker, ""), restartPause)
-			b.verify(ledger.Expect{Within: 3 * patience, MaxAttempts: crashLimit + 1, Failed: map[string]ledger.Dead{killer: {Attempts: crashLimit}}})
+			b.verify(ledger.Expect{Within: 6 * patience, MaxAttempts: crashLimit + 1, Failed: map[string]ledger.Dead{killer: {Attempts: crashLimit}}})
 			b.wantExecuted(killer, crashLimit)
 			if most := one[int](b.bundle, "select max(crashes) from core.outbox where status = 'delivered'"); most > 1 {
 				t.Errorf("a neighbour has %d crashes, want 1 at most", most)

@@ -281,7 +281,7 @@ func endsItsProcess(t *testing.T, do, memory string, neighbours int, neighbour f
 	l.Publish(t, b.publisher, keys...)
 	supervisor := process.Supervise(t, b.testCommand(memory), restartPause)
 	dead := ledger.Dead{Attempts: 4} // the first crash was also that of the batch
-	l.Verify(t, b.direct(), ledger.Expect{Within: 3 * patience, Failed: map[string]ledger.Dead{killer: dead}})
+	l.Verify(t, b.direct(), ledger.Expect{Within: 6 * patience, Failed: map[string]ledger.Dead{killer: dead}})
 	t.Logf("%d restarts", supervisor.Restarts())
 }
 

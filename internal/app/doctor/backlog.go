@@ -204,7 +204,7 @@ from (select extract(epoch from statement_timestamp() - coalesce(o.claimed_at, o
 			"run a worker, each reaps; or: set role spectral_worker; select * from core.outbox_reap(); which says why a row cannot be re-pended"})
 		for _, h := range holders {
 			findings = append(findings, Finding{Critical,
-				h.Who + " has locked core.leads, or a row of it, and its transaction stays open: if it is the row of reaping, no worker can reap",
+				h.Who + " holds the advisory lock of reaping, and keeps it: no worker can reap",
 				fmt.Sprintf("if workers run and nothing is reaped all the same, end it, as a superuser, a member of pg_signal_backend or its own login: select pg_terminate_backend(%d);", h.PID)})
 		}
 	}
@@ -215,19 +215,20 @@ from (select extract(epoch from statement_timestamp() - coalesce(o.claimed_at, o
 	return fmt.Sprintf("%d in flight, %d past their lease", s.InFlight, s.Overdue), findings, nil
 }
 
-// leadHolder is a session that may keep every worker from leading: which row it has locked nobody can see.
+// leadHolder is a session that keeps every worker from reaping.
 type leadHolder struct {
 	PID int32
 	Who string
 }
 
-// leadHolders finds those that have a lock on core.leads and stay in their transaction: our own functions hold it for a moment.
+// leadHolders finds those that hold the lock of core.outbox_reap and do not work: our own function holds it for a moment.
 func leadHolders(ctx context.Context, v *visit) ([]leadHolder, error) {
 	return all[leadHolder](ctx, v, `
 select l.pid, format('session %s of %s (%s)', l.pid, coalesce(a.usename, 'unknown'), coalesce(nullif(a.application_name, ''), 'unnamed')) as who
 from pg_locks l join pg_stat_activity a on a.pid = l.pid
-where l.relation = 'core.leads'::regclass and l.database = (select d.oid from pg_database d where d.datname = current_database()) and l.granted and l.mode <> 'AccessShareLock'
-  and (a.state like 'idle in transaction%' or a.xact_start < statement_timestamp() - make_interval(secs => $1))
+where l.locktype = 'advisory' and l.objsubid = 1 and l.granted and (l.classid::bigint << 32 | l.objid::bigint) = 5583017264419803127
+  and l.database = (select d.oid from pg_database d where d.datname = current_database())
+  and (a.state like 'idle%' or a.xact_start < statement_timestamp() - make_interval(secs => $1))
 group by l.pid, a.usename, a.application_name order by l.pid`, overdueAfter)
 }
 
