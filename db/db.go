@@ -9,6 +9,7 @@ import (
 	"encoding/hex"
 	"io/fs"
 	"regexp"
+	"strings"
 )
 
 // Migrations are the goose migrations, in folder migrations.
@@ -49,6 +50,33 @@ func Edition(files fs.FS) (string, error) {
 		hash.Write(edition.ReplaceAll(text, []byte("Edition")))
 	}
 	return hex.EncodeToString(hash.Sum(nil)[:8]), nil
+}
+
+var commentLine = regexp.MustCompile(`(?m)^ *(--.*)?\n`)
+
+// WithoutComments returns the source of a function as migrations and `workers migrate repair` have it: without lines that are blank or a
+// comment, which are read in the source.
+func WithoutComments(source string) string { return commentLine.ReplaceAllString(source, "") }
+
+var functionPlace = regexp.MustCompile(`^-- db/functions/(\w+)\.sql$`)
+
+// WriteFunctions returns the text of a migration with the functions that it names as sources has them. A function's place begins
+// with a line `-- db/functions/NAME.sql` and goes to the next one, or to the end of goose's statement.
+func WriteFunctions(text string, source func(name string) string) string {
+	var b strings.Builder
+	inside := false
+	for line := range strings.Lines(text) {
+		if place := functionPlace.FindStringSubmatch(strings.TrimSuffix(line, "\n")); place != nil {
+			b.WriteString(line + WithoutComments(source(place[1])))
+			inside = true
+			continue
+		}
+		inside = inside && line != "-- +goose StatementEnd\n"
+		if !inside {
+			b.WriteString(line)
+		}
+	}
+	return b.String()
 }
 
 // WriteEdition returns the text of a migration with its edition set, unchanged if it names none.

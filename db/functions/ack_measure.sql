@@ -7,10 +7,8 @@
 -- They are found by their ids, which are made in order of time; one that a producer made in another way is not seen.
 -- Writes core.ack_latencies; reads core.outbox, core.paused_types.
 create function core.ack_measure(p_sample integer default 1000) returns integer
-language plpgsql volatile security definer
-set search_path = pg_catalog, core, pg_temp
-set enable_seqscan = off set jit = off
-as $$
+language plpgsql volatile security definer set search_path = pg_catalog, core, pg_temp set enable_seqscan = off
+set jit = off as $$
 declare
   v_now constant timestamptz := clock_timestamp();
   v_from constant uuid := core.uuid_v7_floor(v_now - interval '70 seconds');
@@ -54,4 +52,3 @@ begin
   return v_measured;
 end
 $$;
-grant execute on function core.ack_measure(integer) to spectral_worker;

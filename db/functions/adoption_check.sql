@@ -2,8 +2,7 @@
 -- neither registered nor named by pending events (SP019). Returns the status of p_from, 'unknown' if it is not registered. With p_keep
 -- p_to stays open until the caller's transaction ends. Locks a row of core.deployments; reads core.outbox.
 create function core.adoption_check(p_from bigint, p_to bigint, p_keep boolean) returns text
-language plpgsql volatile
-as $$
+language plpgsql volatile as $$
 declare
   v_status text;
 begin

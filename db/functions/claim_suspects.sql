@@ -2,8 +2,7 @@
 -- claim takes none of them before core.outbox_reap has decided what their worker's death counts for. Null: no such row.
 -- Reads core.workers, core.claim_journal.
 create function core.claim_suspects(p_worker uuid) returns uuid[]
-language plpgsql volatile
-as $$
+language plpgsql volatile as $$
 begin
   return (
     with gone as materialized

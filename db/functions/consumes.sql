@@ -1,8 +1,6 @@
 -- core.consumes(p_generation, p_consumed_in, p_consumed) says whether anybody in a generation consumes an event type, by what its
 -- row of core.event_types has: as the generation's own build registered it, or else as the latest did.
 create function core.consumes(p_generation bigint, p_consumed_in jsonb, p_consumed boolean) returns boolean
-language sql immutable
-as $$
+language sql immutable as $$
   select coalesce((p_consumed_in ->> p_generation::text)::boolean, p_consumed)
 $$;
-grant execute on function core.consumes(bigint, jsonb, boolean) to spectral_operator;

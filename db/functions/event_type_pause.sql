@@ -2,10 +2,9 @@
 -- every age. Publishing goes on, and what workers have in hand they finish; what they then retry waits as well.
 -- Refuses a type that is not registered or malformed arguments (SP030), a generation that is unknown or retired (SP019), a type
 -- that is paused already (SP034). Writes core.paused_types, core.operator_actions; reads core.event_types, core.deployments.
-create function core.event_type_pause(p_event_type text, p_generation bigint, p_paused_by text default null, p_reason text default null) returns void
-language plpgsql volatile security definer
-set search_path = pg_catalog, core, pg_temp
-as $$
+create function core.event_type_pause(p_event_type text, p_generation bigint, p_paused_by text default null,
+  p_reason text default null) returns void
+language plpgsql volatile security definer set search_path = pg_catalog, core, pg_temp as $$
 declare
   v_paused core.paused_types;
 begin
@@ -29,4 +28,3 @@ begin
   end if;
 end
 $$;
-grant execute on function core.event_type_pause(text, bigint, text, text) to spectral_operator;

@@ -1,11 +1,10 @@
 -- core.event_type_resume(p_event_type, p_generation, p_resumed_by) ends a pause, and wakes the workers on every channel that they may listen
 -- on for the type. Refuses a type that is not paused there (SP034), a blank name (SP030). Writes core.paused_types,
 -- core.operator_actions; reads core.event_types, core.outbox.
-create function core.event_type_resume(p_event_type text, p_generation bigint, p_resumed_by text default null) returns void
-language plpgsql volatile security definer
-set search_path = pg_catalog, core, pg_temp
-set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off set jit = off
-as $$
+create function core.event_type_resume(p_event_type text, p_generation bigint,
+  p_resumed_by text default null) returns void
+language plpgsql volatile security definer set search_path = pg_catalog, core, pg_temp set enable_seqscan = off
+set enable_bitmapscan = off set enable_sort = off set jit = off as $$
 declare
   v_channel text;
   v_id text;
@@ -33,4 +32,3 @@ begin
   end loop;
 end
 $$;
-grant execute on function core.event_type_resume(text, bigint, text) to spectral_operator;

@@ -4,9 +4,7 @@
 -- by a higher generation stays. Types are never removed: an older build may still publish them.
 -- Returns how many rows changed. Writes core.event_types.
 create function core.event_types_register(p_generation bigint, p_types jsonb) returns integer
-language plpgsql volatile security definer
-set search_path = pg_catalog, core, pg_temp
-as $$
+language plpgsql volatile security definer set search_path = pg_catalog, core, pg_temp as $$
 declare
   v_changed integer;
 begin
@@ -28,8 +26,7 @@ begin
         consumed = excluded.consumed, registered_by = excluded.registered_by,
         payload_schema = excluded.payload_schema, payload_rules = excluded.payload_rules,
         payload_fault = excluded.payload_fault, deadline = excluded.deadline, successor = excluded.successor,
-        registered_at = clock_timestamp()
-    where t.registered_by <= excluded.registered_by
+        registered_at = clock_timestamp() where t.registered_by <= excluded.registered_by
       and (t.source, t.class, t.content_class, t.consumed, t.registered_by, t.payload_schema, t.payload_rules, t.payload_fault::text,
            t.deadline, t.successor)
         is distinct from
@@ -37,16 +34,13 @@ begin
            excluded.payload_schema, excluded.payload_rules, excluded.payload_fault::text, excluded.deadline, excluded.successor);
   get diagnostics v_changed = row_count;
   -- a deprecation is of the type: also of versions that this build declares no more
-  update core.event_types t
-    set deadline = r.deadline, successor = r.successor
+  update core.event_types t set deadline = r.deadline, successor = r.successor
     from (select e ->> 'event_type' as event_type, max(e ->> 'deadline')::timestamptz as deadline, max(e ->> 'successor') as successor
           from jsonb_array_elements(p_types) as e group by 1) r
     where t.event_type = r.event_type and t.registered_by <= p_generation
       and (t.deadline, t.successor) is distinct from (r.deadline, r.successor);
   -- in each generation of its own, as it is the builds' handlers that differ
-  update core.event_types t
-    set consumed_in = r.consumed_in
-    from (select n.event_type,
+  update core.event_types t set consumed_in = r.consumed_in from (select n.event_type,
             coalesce((select jsonb_object_agg(g.key, g.value) from core.event_types o, jsonb_each(o.consumed_in) as g
                       where o.event_type = n.event_type), '{}')
             || jsonb_build_object(p_generation::text, n.consumed) as consumed_in
@@ -56,4 +50,3 @@ begin
   return v_changed;
 end
 $$;
-grant execute on function core.event_types_register(bigint, jsonb) to spectral_operator, spectral_worker;

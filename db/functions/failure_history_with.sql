@@ -2,8 +2,7 @@
 -- it: of more than 100 entries, or 256 KiB of JSON, the oldest that the reaper wrote are left out first and then the oldest
 -- others; the first entry then says how many were, {"omitted": n}.
 create function core.failure_history_with(p_history jsonb, p_entry jsonb) returns jsonb
-language plpgsql immutable
-as $$
+language plpgsql immutable as $$
 declare
   v_all constant jsonb := p_history || jsonb_build_array(p_entry);
 begin
@@ -22,7 +21,6 @@ begin
     judged as
       (select e.value, e.n, e.omitted, not e.omits and e.place <= 99 and (e.place = 1 or e.bytes <= 262144 - 100) as kept, e.omits from entries e)
     select jsonb_build_array(jsonb_build_object('omitted', sum(j.omitted) + count(*) filter (where not j.kept and not j.omits)))
-           || jsonb_agg(j.value order by j.n) filter (where j.kept)
-    from judged j);
+           || jsonb_agg(j.value order by j.n) filter (where j.kept) from judged j);
 end
 $$;

@@ -2,9 +2,7 @@
 -- leaves the status of a known one. Returns that status. Idempotent. Refuses a retired one (SP019). Writes
 -- core.deployments.
 create function core.generation_announce(p_generation bigint) returns text
-language plpgsql volatile security definer
-set search_path = pg_catalog, core, pg_temp
-as $$
+language plpgsql volatile security definer set search_path = pg_catalog, core, pg_temp as $$
 declare
   v_status text;
 begin
@@ -12,15 +10,12 @@ begin
     raise exception 'generation: % must be a number from 1 to 999999999999', coalesce(p_generation::text, 'null')
       using errcode = 'SP019', column = 'generation';
   end if;
-  insert into core.deployments (generation) values (p_generation)
-  on conflict (generation) do nothing;
+  insert into core.deployments (generation) values (p_generation) on conflict (generation) do nothing;
   select d.status into v_status from core.deployments d where d.generation = p_generation;
   if v_status = 'retired' then
-    raise exception 'generation: % is retired', p_generation
-      using errcode = 'SP019', column = 'generation',
+    raise exception 'generation: % is retired', p_generation using errcode = 'SP019', column = 'generation',
             hint = 'deploy under a new, higher generation (SPECTRAL_GENERATION)';
   end if;
   return v_status;
 end
 $$;
-grant execute on function core.generation_announce(bigint) to spectral_worker;

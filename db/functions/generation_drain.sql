@@ -7,10 +7,9 @@
 --
 -- Refuses a generation that nobody knows or that is retired (SP019) and, unless forced, the only live one (SP041): publishing that names no
 -- generation would be refused (SP019) until one is live. Writes core.deployments, core.operator_actions; reads core.outbox.
-create function core.generation_drain(p_generation bigint, p_drained_by text default null, p_force boolean default false) returns text
-language plpgsql volatile security definer
-set search_path = pg_catalog, core, pg_temp
-as $$
+create function core.generation_drain(p_generation bigint, p_drained_by text default null,
+  p_force boolean default false) returns text
+language plpgsql volatile security definer set search_path = pg_catalog, core, pg_temp as $$
 declare
   v_live bigint[];
   v_status text;
@@ -48,4 +47,3 @@ begin
     using errcode = 'SP019', column = 'generation', hint = 'select generation, status from core.deployments';
 end
 $$;
-grant execute on function core.generation_drain(bigint, text, boolean) to spectral_operator;

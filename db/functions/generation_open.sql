@@ -3,8 +3,7 @@
 -- it, not for publishing, whose producers would all lock one row. Without p_keep it is only looked at: for dry runs, which must not
 -- write, and hold nothing up. Locks a row of core.deployments.
 create function core.generation_open(p_generation bigint, p_keep boolean default true) returns void
-language plpgsql volatile
-as $$
+language plpgsql volatile as $$
 declare
   v_status text;
 begin

@@ -2,9 +2,7 @@
 -- makes a draining one live again, which ends its retiring (a rollback). Returns 'live'. Idempotent. Refuses a retired
 -- one and a number out of range (SP019). Writes core.deployments and, if anything changed, core.operator_actions.
 create function core.generation_register(p_generation bigint, p_registered_by text default null) returns text
-language plpgsql volatile security definer
-set search_path = pg_catalog, core, pg_temp
-as $$
+language plpgsql volatile security definer set search_path = pg_catalog, core, pg_temp as $$
 declare
   v_new constant boolean := not exists (select from core.deployments d where d.generation = p_generation);
   v_status constant text := core.generation_announce(p_generation);
@@ -20,4 +18,3 @@ begin
   return core.generation_announce(p_generation);
 end
 $$;
-grant execute on function core.generation_register(bigint, text) to spectral_operator;

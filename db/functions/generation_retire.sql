@@ -19,10 +19,7 @@
 -- at events of an older snapshot (SP043). Ends the pauses of what it retires, and notes them. Writes core.deployments,
 -- core.paused_types, core.operator_actions; reads core.outbox.
 create function core.generation_retire(p_generation bigint, p_retired_by text default null) returns text
-language plpgsql volatile security definer
-set search_path = pg_catalog, core, pg_temp
-set lock_timeout = '1s'
-as $$
+language plpgsql volatile security definer set search_path = pg_catalog, core, pg_temp set lock_timeout = '1s' as $$
 declare
   v_old_id constant boolean := pg_current_xact_id_if_assigned() is not null; -- locking the row assigns one
   v_deployment core.deployments;
@@ -93,4 +90,3 @@ begin
   return 'retired';
 end
 $$;
-grant execute on function core.generation_retire(bigint, text) to spectral_operator;

@@ -2,17 +2,13 @@
 -- (live, draining, closing, retired, unknown), or 'drained' where it is draining or closing and nothing is pending or in flight. A look at
 -- two indexes, whatever core.outbox holds. Reads core.deployments, core.outbox.
 create function core.generation_standing(p_generation bigint) returns text
-language sql stable security definer
-set search_path = pg_catalog, core, pg_temp
-set enable_seqscan = off set enable_bitmapscan = off set jit = off
-as $$
+language sql stable security definer set search_path = pg_catalog, core, pg_temp set enable_seqscan = off
+set enable_bitmapscan = off set jit = off as $$
   select coalesce(
     (select case
        when d.status = 'draining'
          and not exists (select from core.outbox o where o.generation = p_generation and o.status = 'pending' and o.deleted_at is null)
          and not exists (select from core.outbox o where o.generation = p_generation and o.status = 'in_flight' and o.deleted_at is null) then 'drained'
        when d.status = 'draining' and d.closed_at is not null then 'closing'
-       else d.status end
-     from core.deployments d where d.generation = p_generation), 'unknown')
+       else d.status end from core.deployments d where d.generation = p_generation), 'unknown')
 $$;
-grant execute on function core.generation_standing(bigint) to spectral_operator, spectral_worker;

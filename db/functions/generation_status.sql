@@ -2,15 +2,12 @@
 -- that unsettled events name ('unknown'). With p_generation only that one. 'closing' is draining, but being retired. due: pending, to be
 -- claimed now; scheduled: pending until later; failed: and not discarded, which need its workers no longer. workers: processes of it whose session is
 -- there. Events that are settled are not looked at, so that millions of them do not matter. Reads core.deployments, core.outbox, core.live_workers, core.paused_types.
-create function core.generation_status(p_generation bigint default null)
-returns table (
-  generation bigint, status text, registered_at timestamptz, draining_at timestamptz, closed_at timestamptz, retired_at timestamptz,
-  due bigint, scheduled bigint, in_flight bigint, failed bigint, oldest_due timestamptz, next_scheduled timestamptz, last_scheduled timestamptz,
-  workers bigint, publishing_default boolean, paused_types text[])
-language plpgsql volatile security definer
-set search_path = pg_catalog, core, pg_temp
-set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off set jit = off
-as $$
+create function core.generation_status(p_generation bigint default null) returns table (generation bigint, status text,
+  registered_at timestamptz, draining_at timestamptz, closed_at timestamptz, retired_at timestamptz, due bigint,
+  scheduled bigint, in_flight bigint, failed bigint, oldest_due timestamptz, next_scheduled timestamptz,
+  last_scheduled timestamptz, workers bigint, publishing_default boolean, paused_types text[])
+language plpgsql volatile security definer set search_path = pg_catalog, core, pg_temp set enable_seqscan = off
+set enable_bitmapscan = off set enable_sort = off set jit = off as $$
 #variable_conflict use_column
 begin
   return query
@@ -20,8 +17,7 @@ begin
              count(*) filter (where o.available_at > statement_timestamp()) as scheduled,
              min(o.available_at) filter (where o.available_at <= statement_timestamp()) as oldest,
              min(o.available_at) filter (where o.available_at > statement_timestamp()) as next,
-             max(o.available_at) filter (where o.available_at > statement_timestamp()) as last
-      from core.outbox o
+             max(o.available_at) filter (where o.available_at > statement_timestamp()) as last from core.outbox o
       where o.status = 'pending' and o.deleted_at is null and (p_generation is null or o.generation = p_generation)
       group by o.generation),
     flying as materialized (
@@ -45,8 +41,6 @@ begin
     left join core.deployments d on d.generation = k.generation
     left join pending p on p.generation = k.generation
     left join flying i on i.generation = k.generation
-    left join failed f on f.generation = k.generation
-    order by k.generation;
+    left join failed f on f.generation = k.generation order by k.generation;
 end
 $$;
-grant execute on function core.generation_status(bigint) to spectral_operator;

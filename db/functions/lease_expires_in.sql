@@ -1,9 +1,7 @@
 -- core.lease_expires_in() returns in how many seconds the first lease of all generations runs out, 0 if one
 -- has; null: nothing is in flight. Reads core.outbox.
 create function core.lease_expires_in() returns double precision
-language sql stable security definer
-set search_path = pg_catalog, core, pg_temp
-set enable_seqscan = off set jit = off
+language sql stable security definer set search_path = pg_catalog, core, pg_temp set enable_seqscan = off set jit = off
 as $$
   -- null only without rows: greatest passes over a time that is missing
   select min(greatest(extract(epoch from
@@ -12,4 +10,3 @@ as $$
            - clock_timestamp()) + o.lease_seconds, 0))::double precision
   from core.outbox o where o.status = 'in_flight' and o.deleted_at is null
 $$;
-grant execute on function core.lease_expires_in() to spectral_worker;

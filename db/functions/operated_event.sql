@@ -2,9 +2,9 @@
 -- done to an event as it is now, and returns its occurred_at. p_occurred_at may be null where no other event has the
 -- id. Refuses a missing id (SP030), an unknown event (SP031), one whose status the act is not for (SP032), a tombstone
 -- (SP033), what is done already (SP034), an id of several events (SP035). Reads core.outbox, core.retention_policies.
-create function core.operated_event(p_action text, p_event_id uuid, p_occurred_at timestamptz, p_force boolean default false) returns timestamptz
-language plpgsql volatile
-as $$
+create function core.operated_event(p_action text, p_event_id uuid, p_occurred_at timestamptz,
+  p_force boolean default false) returns timestamptz
+language plpgsql volatile as $$
 declare
   v_row record;
   v_others integer := 0;
@@ -17,9 +17,7 @@ begin
   end if;
   for v_row in
     select o.occurred_at, o.status, o.deleted_at, o.discarded_at, o.available_at, o.claimed_at, o.claimed_by, o.lease_seconds
-    from core.outbox o
-    where o.id = p_event_id and (p_occurred_at is null or o.occurred_at = p_occurred_at)
-    limit 2
+    from core.outbox o where o.id = p_event_id and (p_occurred_at is null or o.occurred_at = p_occurred_at) limit 2
   loop
     v_others := v_others + 1;
   end loop;

@@ -1,8 +1,7 @@
 -- core.operated_ids(p_event_ids, p_occurred_ats) refuses arrays that a bulk call does not take (SP030): none, more than
 -- 1000 events, or times that are not one for each id.
 create function core.operated_ids(p_event_ids uuid[], p_occurred_ats timestamptz[]) returns void
-language plpgsql immutable
-as $$
+language plpgsql immutable as $$
 begin
   if p_event_ids is null or cardinality(p_event_ids) > 1000 then
     raise exception 'event_ids: must be an array of at most 1000 ids, not %', coalesce(cardinality(p_event_ids)::text, 'null')

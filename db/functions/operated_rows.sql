@@ -4,10 +4,9 @@
 -- other, and each event is acted on once), and one that shares its id with another where p_occurred_ats, one for each id, does not tell them apart. For a
 -- replay: what nobody in p_generation consumes; delivered events only with p_force.
 -- Refuses malformed arguments (SP030). Locks rows of core.outbox; reads core.retention_policies, core.event_types.
-create function core.operated_rows(
-  p_action text, p_event_ids uuid[], p_occurred_ats timestamptz[], p_settled_before timestamptz default null,
-  p_force boolean default false, p_generation bigint default null)
-returns table (id uuid, occurred_at timestamptz)
+create function core.operated_rows(p_action text, p_event_ids uuid[], p_occurred_ats timestamptz[],
+  p_settled_before timestamptz default null, p_force boolean default false,
+  p_generation bigint default null) returns table (id uuid, occurred_at timestamptz)
 language plpgsql volatile
 -- a plan that knew the action would know the conditions of partial indexes, too: one that was made when there was nothing in them would read them from end to end
 set plan_cache_mode = force_generic_plan
@@ -20,8 +19,7 @@ begin
     from (select distinct g.id, g.occurred_at from unnest(p_event_ids, coalesce(p_occurred_ats, '{}')) as g(id, occurred_at) order by 1, 2) g
     -- row by row, so that no plan made for an empty outbox begins there
     cross join lateral
-      (select o.id, o.occurred_at from core.outbox o
-       where o.id = g.id
+      (select o.id, o.occurred_at from core.outbox o where o.id = g.id
          and (o.occurred_at = g.occurred_at or g.occurred_at is null
               and not exists (select from core.outbox t where t.id = o.id and t.occurred_at <> o.occurred_at))
          and case p_action
@@ -33,7 +31,6 @@ begin
                when 'undiscard' then o.discarded_at is not null and o.deleted_at > clock_timestamp() - (select make_interval(hours => p.tombstoned_grace_days * 24)
                  from core.retention_policies p where p.subject = 'outbox_row' and p.content_class = '*')
                when 'retry_now' then o.status = 'pending' and o.deleted_at is null and o.available_at > clock_timestamp()
-             end
-       for update of o skip locked) o;
+             end for update of o skip locked) o;
 end
 $$;

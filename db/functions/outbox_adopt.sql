@@ -11,13 +11,10 @@
 --
 -- Refuses a malformed argument (SP030) and what core.adoption_check does. A live p_from is warned of: its own workers compete. Writes core.outbox, core.operator_actions
 -- and what core.outbox_reap does.
-create function core.outbox_adopt(
-  p_from bigint, p_to bigint, p_limit integer default 1000, p_adopted_by text default null, p_event_types text[] default null,
-  p_before timestamptz default null
-) returns integer
-language plpgsql volatile security definer
-set search_path = pg_catalog, core, pg_temp
-set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off set enable_hashjoin = off set enable_mergejoin = off set jit = off
+create function core.outbox_adopt(p_from bigint, p_to bigint, p_limit integer default 1000,
+  p_adopted_by text default null, p_event_types text[] default null, p_before timestamptz default null) returns integer
+language plpgsql volatile security definer set search_path = pg_catalog, core, pg_temp set enable_seqscan = off
+set enable_bitmapscan = off set enable_sort = off set enable_hashjoin = off set enable_mergejoin = off set jit = off
 as $$
 declare
   v_xid xid8;
@@ -56,10 +53,8 @@ begin
     for v_row in
       select o.id, o.occurred_at from core.outbox o
       where o.generation = p_from and o.event_type = v_type and o.status = 'pending' and o.deleted_at is null
-        and (p_before is null or o.created_at < p_before)
-        and (v_suspects is null or o.id <> all (v_suspects))
-      order by o.available_at
-      limit p_limit - cardinality(v_ids) for update skip locked
+        and (p_before is null or o.created_at < p_before) and (v_suspects is null or o.id <> all (v_suspects))
+      order by o.available_at limit p_limit - cardinality(v_ids) for update skip locked
     loop
       v_ids := v_ids || v_row.id;
       v_occurred_ats := v_occurred_ats || v_row.occurred_at;
@@ -71,13 +66,11 @@ begin
   end if;
   for v_channel, v_id in
     with moved as (
-      update core.outbox o
-      set generation = p_to,
+      update core.outbox o set generation = p_to,
           channel = 'outbox_gen_' || p_to || coalesce(substring(o.channel from '^outbox_gen_[0-9]+(_.+)$'), ''),
           available_at = greatest(o.available_at, v_now + b.n * interval '1 microsecond')
       from unnest(v_ids, v_occurred_ats) with ordinality as b(id, occurred_at, n)
-      where o.id = b.id and o.occurred_at = b.occurred_at
-      returning o.channel, o.id)
+      where o.id = b.id and o.occurred_at = b.occurred_at returning o.channel, o.id)
     select distinct on (m.channel) m.channel, m.id from moved m order by m.channel
   loop
     perform pg_notify(v_channel, v_id::text);
@@ -87,4 +80,3 @@ begin
   return cardinality(v_ids);
 end
 $$;
-grant execute on function core.outbox_adopt(bigint, bigint, integer, text, text[], timestamptz) to spectral_operator;

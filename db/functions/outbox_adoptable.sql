@@ -3,12 +3,11 @@
 -- (in flight), and how many live workers of p_to have a handler of the type that they are for (core.handles): 0, nobody would take them up;
 -- nor where it is paused in p_to. Refuses what core.outbox_adopt refuses. Writes nothing.
 -- Reads core.outbox, core.live_workers, core.paused_types.
-create function core.outbox_adoptable(p_from bigint, p_to bigint, p_event_types text[] default null)
-returns table (event_type text, due bigint, scheduled bigint, in_flight bigint, workers bigint, paused boolean, target text)
-language plpgsql volatile security definer
-set search_path = pg_catalog, core, pg_temp
-set enable_seqscan = off set enable_bitmapscan = off set jit = off
-as $$
+create function core.outbox_adoptable(p_from bigint, p_to bigint,
+  p_event_types text[] default null) returns table (event_type text, due bigint, scheduled bigint, in_flight bigint,
+  workers bigint, paused boolean, target text)
+language plpgsql volatile security definer set search_path = pg_catalog, core, pg_temp set enable_seqscan = off
+set enable_bitmapscan = off set jit = off as $$
 #variable_conflict use_column
 begin
   perform core.adoption_check(p_from, p_to, false);
@@ -24,15 +23,11 @@ begin
             union all
             select f.event_type, f.target, f.status, f.available_at from core.outbox f
             where f.generation = p_from and f.status = 'in_flight' and f.deleted_at is null) o
-      where p_event_types is null or o.event_type = any (p_event_types)
-      group by o.event_type, o.target)
+      where p_event_types is null or o.event_type = any (p_event_types) group by o.event_type, o.target)
     select l.event_type, l.due, l.scheduled, l.in_flight,
            (select count(*) from core.live_workers w where w.generation = p_to
               and exists (select from jsonb_array_elements_text(w.handlers -> l.event_type) as h(handler) where core.handles(h.handler, l.target))),
            exists (select from core.paused_types s where s.generation = p_to and s.event_type = l.event_type),
-           l.target
-    from left_over l
-    order by l.event_type, l.target nulls first;
+           l.target from left_over l order by l.event_type, l.target nulls first;
 end
 $$;
-grant execute on function core.outbox_adoptable(bigint, bigint, text[]) to spectral_operator;

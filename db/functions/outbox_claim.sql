@@ -5,16 +5,13 @@
 -- worker, other than p_worker, had in hand when its session ended. Rows available before p_floor
 -- are not looked for. Nothing of a type that is paused. No more than 16 MiB of payload and one row: they are all in
 -- memory at once. Locks core.outbox; reads core.workers, core.claim_journal, core.paused_types.
-create function core.outbox_claim(
-  p_generation bigint, p_event_type text, p_limit integer, p_floor timestamptz, p_worker uuid, p_crashed boolean)
-returns table (
-  event_id uuid, event_type text, event_version integer, occurred_at timestamptz, source text, target text,
-  content_class text, workspace_id uuid, payload jsonb, idempotency_key text, trace_context text,
-  attempts integer, available_at timestamptz, handler_failures jsonb, crashes integer)
-language plpgsql volatile security definer
-set search_path = pg_catalog, core, pg_temp
-set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off set jit = off
-as $$
+create function core.outbox_claim(p_generation bigint, p_event_type text, p_limit integer, p_floor timestamptz,
+  p_worker uuid, p_crashed boolean) returns table (event_id uuid, event_type text, event_version integer,
+  occurred_at timestamptz, source text, target text, content_class text, workspace_id uuid, payload jsonb,
+  idempotency_key text, trace_context text, attempts integer, available_at timestamptz, handler_failures jsonb,
+  crashes integer)
+language plpgsql volatile security definer set search_path = pg_catalog, core, pg_temp set enable_seqscan = off
+set enable_bitmapscan = off set enable_sort = off set jit = off as $$
 #variable_conflict use_column
 declare
   v_suspects uuid[];
@@ -33,14 +30,10 @@ begin
     return query
       select o.id, o.event_type, o.event_version, o.occurred_at, o.source, o.target, o.content_class, o.workspace_id,
              o.payload, o.idempotency_key, o.trace_context, o.attempts, o.available_at, o.handler_failures, o.crashes
-      from core.outbox o
-      where o.generation = p_generation and o.event_type = p_event_type
+      from core.outbox o where o.generation = p_generation and o.event_type = p_event_type
         and o.status = 'pending' and o.deleted_at is null and o.crashes > 0
-        and o.available_at <= statement_timestamp()
-        and (v_suspects is null or o.id <> all (v_suspects))
-      order by o.available_at
-      limit p_limit
-      for update skip locked;
+        and o.available_at <= statement_timestamp() and (v_suspects is null or o.id <> all (v_suspects))
+      order by o.available_at limit p_limit for update skip locked;
     return;
   end if;
   -- a loop fetches, and so locks, little more than it returns
@@ -49,13 +42,10 @@ begin
     select o.id, o.event_type, o.event_version, o.occurred_at, o.source, o.target, o.content_class, o.workspace_id,
            o.payload, o.idempotency_key, o.trace_context, o.attempts, o.available_at, o.handler_failures, o.crashes,
            case when pg_column_compression(o.payload) is null then pg_column_size(o.payload) else octet_length(o.payload::text) end
-    from core.outbox o
-    where o.generation = p_generation and o.event_type = p_event_type
+    from core.outbox o where o.generation = p_generation and o.event_type = p_event_type
       and o.status = 'pending' and o.deleted_at is null
       and o.available_at >= p_floor and o.available_at <= statement_timestamp() and o.crashes = 0
-      and (v_suspects is null or o.id <> all (v_suspects))
-    order by o.available_at
-    limit p_limit
+      and (v_suspects is null or o.id <> all (v_suspects)) order by o.available_at limit p_limit
     for update skip locked
   loop
     return next;
@@ -64,4 +54,3 @@ begin
   end loop;
 end
 $$;
-grant execute on function core.outbox_claim(bigint, text, integer, timestamptz, uuid, boolean) to spectral_worker;

@@ -4,22 +4,18 @@
 -- occurred in the same span of time, which is one more when an id has a twin that is not named.
 -- Writes core.outbox.
 create function core.outbox_deliver(p_ids uuid[], p_occurred_ats timestamptz[]) returns integer
-language plpgsql volatile security definer
-set search_path = pg_catalog, core, pg_temp
-set enable_seqscan = off set jit = off
-as $$
+language plpgsql volatile security definer set search_path = pg_catalog, core, pg_temp set enable_seqscan = off
+set jit = off as $$
 declare
   v_settled integer;
   v_from timestamptz;
   v_to timestamptz;
 begin
   select min(t), max(t) into v_from, v_to from unnest(p_occurred_ats) as t;
-  update core.outbox o
-  set status = 'delivered', delivered_at = clock_timestamp(), attempts = o.attempts + 1
+  update core.outbox o set status = 'delivered', delivered_at = clock_timestamp(), attempts = o.attempts + 1
   where o.id = any (p_ids) and o.occurred_at between v_from and v_to
     and case when o.status = 'pending' then o.deleted_at is null else false end;
   get diagnostics v_settled = row_count;
   return v_settled;
 end
 $$;
-grant execute on function core.outbox_deliver(uuid[], timestamptz[]) to spectral_worker;

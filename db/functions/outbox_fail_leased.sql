@@ -1,13 +1,10 @@
 -- core.outbox_fail_leased(...) settles one leased row as failed (a dead letter); claimed_at becomes the time
 -- it failed. With p_counted false the attempt is taken back: nothing ran. False: the row is not the caller's
 -- any more. Writes core.outbox.
-create function core.outbox_fail_leased(
-  p_id uuid, p_occurred_at timestamptz, p_last_error text, p_handler_failures jsonb, p_counted boolean, p_token uuid
-) returns boolean
-language plpgsql volatile security definer
-set search_path = pg_catalog, core, pg_temp
-set enable_seqscan = off set jit = off
-as $$
+create function core.outbox_fail_leased(p_id uuid, p_occurred_at timestamptz, p_last_error text,
+  p_handler_failures jsonb, p_counted boolean, p_token uuid) returns boolean
+language plpgsql volatile security definer set search_path = pg_catalog, core, pg_temp set enable_seqscan = off
+set jit = off as $$
 begin
   update core.outbox o
   set status = 'failed', claim_token = null, claimed_by = null, lease_handler = null, claimed_at = clock_timestamp(),
@@ -19,4 +16,3 @@ begin
   return found;
 end
 $$;
-grant execute on function core.outbox_fail_leased(uuid, timestamptz, text, jsonb, boolean, uuid) to spectral_worker;

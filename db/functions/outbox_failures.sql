@@ -8,17 +8,14 @@
 --
 -- Refuses a source that is none (SP003), one that the caller may not publish as (SP017), and a malformed call (SP030).
 -- Reads core.publisher_sources, core.outbox.
-create function core.outbox_failures(
-  p_source text, p_limit integer default 100,
-  p_after_failed_at timestamptz default null, p_after_id uuid default null, p_after_occurred_at timestamptz default null)
-returns table (
-  event_id uuid, event_type text, event_version integer, occurred_at timestamptz, target text, workspace_id uuid,
-  payload jsonb, idempotency_key text, trace_context text, attempts integer, last_error text, first_failed_at timestamptz,
-  failed_at timestamptz, discarded_at timestamptz, prior_replays integer)
-language plpgsql volatile security definer
-set search_path = pg_catalog, core, pg_temp
-set enable_seqscan = off set enable_bitmapscan = off set jit = off
-as $$
+create function core.outbox_failures(p_source text, p_limit integer default 100,
+  p_after_failed_at timestamptz default null, p_after_id uuid default null,
+  p_after_occurred_at timestamptz default null) returns table (event_id uuid, event_type text, event_version integer,
+  occurred_at timestamptz, target text, workspace_id uuid, payload jsonb, idempotency_key text, trace_context text,
+  attempts integer, last_error text, first_failed_at timestamptz, failed_at timestamptz, discarded_at timestamptz,
+  prior_replays integer)
+language plpgsql volatile security definer set search_path = pg_catalog, core, pg_temp set enable_seqscan = off
+set enable_bitmapscan = off set jit = off as $$
 declare
   v_role constant text := current_setting('role');
   v_invoker constant name := case v_role when 'none' then session_user else v_role::name end;
@@ -67,4 +64,3 @@ begin
   end loop;
 end
 $$;
-grant execute on function core.outbox_failures(text, integer, timestamptz, uuid, timestamptz) to spectral_publisher;

@@ -6,13 +6,11 @@
 -- Reads core.event_types, core.publisher_sources, core.deployments, of which it locks a row at the higher
 -- isolation levels; writes core.outbox. It runs as
 -- the owner and with the search_path that its callers, which are definers, have set.
-create function core.outbox_insert(
-  p_position integer, p_event_id uuid, p_event_type text, p_event_version integer, p_occurred_at timestamptz,
-  p_source text, p_target text, p_workspace_id uuid, p_payload jsonb, p_idempotency_key text,
-  p_trace_context text, p_available_at timestamptz, p_generation bigint, p_class text, p_content_class text
-) returns uuid
-language plpgsql volatile
-as $$
+create function core.outbox_insert(p_position integer, p_event_id uuid, p_event_type text, p_event_version integer,
+  p_occurred_at timestamptz, p_source text, p_target text, p_workspace_id uuid, p_payload jsonb, p_idempotency_key text,
+  p_trace_context text, p_available_at timestamptz, p_generation bigint, p_class text,
+  p_content_class text) returns uuid
+language plpgsql volatile as $$
 declare
   v_role constant text := current_setting('role');
   v_invoker constant name := case v_role when 'none' then session_user else v_role::name end;
@@ -119,8 +117,7 @@ begin
                  where s.source = p_source and pg_has_role(v_invoker, r.oid, 'usage')),
          d.generation, d.status, d.closed_at
   into v_type.source, v_type.class, v_type.content_class, v_type.consumed, v_type.payload_fault, v_type.deadline, v_type.successor,
-       v_allowed, v_generation, v_status, v_closed_at
-  from core.event_types t
+       v_allowed, v_generation, v_status, v_closed_at from core.event_types t
   left join core.deployments d on d.generation = coalesce(p_generation,
     (select max(l.generation) from core.deployments l where l.status = 'live'))
   where t.event_type = p_event_type and t.event_version = p_event_version;
@@ -158,8 +155,7 @@ begin
     end if;
   end if;
   if v_generation is null and p_generation is null then
-    raise exception 'generation: none is live'
-      using errcode = 'SP019', column = 'generation', detail = v_detail,
+    raise exception 'generation: none is live' using errcode = 'SP019', column = 'generation', detail = v_detail,
             hint = 'start a worker, or as a member of spectral_operator: select core.generation_register(1, null);';
   end if;
   if v_generation is null or v_status = 'retired' then
@@ -198,8 +194,7 @@ begin
   v_now := clock_timestamp();
   insert into core.outbox
     (id, event_type, event_version, occurred_at, source, target, content_class, channel, generation,
-     workspace_id, payload, idempotency_key, trace_context, status, created_at, available_at, delivered_at)
-  values
+     workspace_id, payload, idempotency_key, trace_context, status, created_at, available_at, delivered_at) values
     (v_id, p_event_type, p_event_version, coalesce(p_occurred_at, v_now), p_source, p_target,
      coalesce(p_content_class, v_type.content_class), v_channel, v_generation, p_workspace_id, p_payload,
      -- a caller's own key is qualified, so that two sources or tenants never share one

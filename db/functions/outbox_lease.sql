@@ -8,18 +8,14 @@
 -- before p_floor that no worker died of are not looked for.
 -- Nothing of a type that is paused. No more than 16 MiB of payload and one row. Writes core.outbox; reads core.event_handled,
 -- core.paused_types.
-create function core.outbox_lease(
-  p_generation bigint, p_event_type text, p_limit integer default 1, p_lease double precision default 300,
-  p_worker text default null, p_handlers text[] default '{}', p_floor timestamptz default '-infinity',
-  p_crashed boolean default null)
-returns table (
-  event_id uuid, event_type text, event_version integer, occurred_at timestamptz, source text, target text,
-  content_class text, workspace_id uuid, payload jsonb, idempotency_key text, trace_context text,
-  attempts integer, handler_failures jsonb, crashes integer, claim_token uuid, handled text[])
-language plpgsql volatile security definer
-set search_path = pg_catalog, core, pg_temp
-set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off set jit = off
-as $$
+create function core.outbox_lease(p_generation bigint, p_event_type text, p_limit integer default 1,
+  p_lease double precision default 300, p_worker text default null, p_handlers text[] default '{}',
+  p_floor timestamptz default '-infinity', p_crashed boolean default null) returns table (event_id uuid,
+  event_type text, event_version integer, occurred_at timestamptz, source text, target text, content_class text,
+  workspace_id uuid, payload jsonb, idempotency_key text, trace_context text, attempts integer, handler_failures jsonb,
+  crashes integer, claim_token uuid, handled text[])
+language plpgsql volatile security definer set search_path = pg_catalog, core, pg_temp set enable_seqscan = off
+set enable_bitmapscan = off set enable_sort = off set jit = off as $$
 #variable_conflict use_column
 declare
   v_due refcursor;
@@ -46,20 +42,14 @@ begin
       select o.id, o.payload, o.idempotency_key from core.outbox o
       where o.generation = p_generation and o.event_type = p_event_type
         and o.status = 'pending' and o.deleted_at is null and o.crashes > 0
-        and o.available_at <= statement_timestamp()
-      order by o.available_at
-      limit p_limit
-      for update skip locked;
+        and o.available_at <= statement_timestamp() order by o.available_at limit p_limit for update skip locked;
   else
     open v_due for
       select o.id, o.payload, o.idempotency_key from core.outbox o
       where o.generation = p_generation and o.event_type = p_event_type
         and o.status = 'pending' and o.deleted_at is null
         and o.available_at >= p_floor and o.available_at <= statement_timestamp()
-        and (p_crashed is null or o.crashes = 0)
-      order by o.available_at
-      limit p_limit
-      for update skip locked;
+        and (p_crashed is null or o.crashes = 0) order by o.available_at limit p_limit for update skip locked;
   end if;
   -- a loop fetches, and so locks, little more than it returns
   loop
@@ -68,8 +58,7 @@ begin
     update core.outbox o
     set status = 'in_flight', claim_token = gen_random_uuid(), claimed_at = clock_timestamp(), claimed_by = p_worker,
         lease_seconds = p_lease, attempts = least(o.attempts + 1, 1000000000),
-        lease_handler = case when cardinality(p_handlers) = 1 then p_handlers[1] end
-    where current of v_due
+        lease_handler = case when cardinality(p_handlers) = 1 then p_handlers[1] end where current of v_due
     returning o.id, o.event_type, o.event_version, o.occurred_at, o.source, o.target, o.content_class, o.workspace_id,
       o.payload, o.idempotency_key, o.trace_context, o.attempts, o.handler_failures, o.crashes, o.claim_token
     into event_id, event_type, event_version, occurred_at, source, target, content_class, workspace_id,
@@ -84,5 +73,3 @@ begin
   close v_due;
 end
 $$;
-grant execute on function core.outbox_lease(bigint, text, integer, double precision, text, text[], timestamptz, boolean)
-  to spectral_worker;

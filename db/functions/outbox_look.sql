@@ -4,29 +4,24 @@
 -- (null: none). Seconds, not times, so that a worker's own clock never matters. crashed: a row is
 -- due that a worker died of. Nothing for a type that is paused. Takes no lock: a row that another worker holds counts as due. Reads
 -- core.outbox, core.paused_types.
-create function core.outbox_look(p_generation bigint, p_event_types text[], p_floors timestamptz[])
-returns table (event_type text, oldest_due timestamptz, next_in double precision, crashed boolean)
-language sql stable security definer
-set search_path = pg_catalog, core, pg_temp
-set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off set jit = off
-as $$
+create function core.outbox_look(p_generation bigint, p_event_types text[],
+  p_floors timestamptz[]) returns table (event_type text, oldest_due timestamptz, next_in double precision,
+  crashed boolean)
+language sql stable security definer set search_path = pg_catalog, core, pg_temp set enable_seqscan = off
+set enable_bitmapscan = off set enable_sort = off set jit = off as $$
   select t.event_type,
-         (select o.available_at from core.outbox o
-          where o.generation = p_generation and o.event_type = t.event_type
+         (select o.available_at from core.outbox o where o.generation = p_generation and o.event_type = t.event_type
             and o.status = 'pending' and o.deleted_at is null
             and o.available_at >= t.floor and o.available_at <= statement_timestamp()
           order by o.available_at limit 1),
          extract(epoch from
            (select o.available_at from core.outbox o
             where o.generation = p_generation and o.event_type = t.event_type
-              and o.status = 'pending' and o.deleted_at is null
-              and o.available_at > statement_timestamp()
+              and o.status = 'pending' and o.deleted_at is null and o.available_at > statement_timestamp()
             order by o.available_at limit 1) - statement_timestamp())::double precision,
-         exists (select from core.outbox o
-                 where o.generation = p_generation and o.event_type = t.event_type
+         exists (select from core.outbox o where o.generation = p_generation and o.event_type = t.event_type
                    and o.status = 'pending' and o.deleted_at is null and o.crashes > 0
                    and o.available_at <= statement_timestamp())
   from unnest(p_event_types, p_floors) as t(event_type, floor)
   where not exists (select from core.paused_types p where p.generation = p_generation and p.event_type = t.event_type)
 $$;
-grant execute on function core.outbox_look(bigint, text[], timestamptz[]) to spectral_worker;

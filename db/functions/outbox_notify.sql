@@ -20,8 +20,7 @@
 -- no definer. Assignments, not PERFORM: a PERFORM runs a query of its own, three of them cost a
 -- sixth of the commits.
 create function core.outbox_notify() returns trigger
-language plpgsql volatile
-as $$
+language plpgsql volatile as $$
 declare
   v_mark constant pg_catalog.text := pg_catalog.concat('spectral.rung_', NEW.channel);
   v_unused pg_catalog.text;

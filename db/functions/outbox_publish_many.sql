@@ -4,9 +4,7 @@
 -- unknown field is refused (SP021). One jsonb argument, so that a later field changes no
 -- signature that an older build calls. Writes core.outbox.
 create function core.outbox_publish_many(p_events jsonb) returns uuid[]
-language plpgsql volatile security definer
-set search_path = pg_catalog, core, pg_temp
-as $$
+language plpgsql volatile security definer set search_path = pg_catalog, core, pg_temp as $$
 declare
   v_event jsonb;
   v_position integer := 0;
@@ -60,4 +58,3 @@ begin
   return v_ids;
 end
 $$;
-grant execute on function core.outbox_publish_many(jsonb) to spectral_publisher;

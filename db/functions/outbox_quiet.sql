@@ -7,9 +7,7 @@
 -- through a transaction pooler (a session lock would leak there). Testing A outside S, or not at
 -- all, strands rows. Touches no table.
 create function core.outbox_quiet(p_channel text) returns boolean
-language plpgsql volatile
-set search_path = pg_catalog, core, pg_temp
-as $$
+language plpgsql volatile set search_path = pg_catalog, core, pg_temp as $$
 declare
   v_quiet boolean := false;
 begin
@@ -29,4 +27,3 @@ begin
   return v_quiet;
 end
 $$;
-grant execute on function core.outbox_quiet(text) to spectral_worker;

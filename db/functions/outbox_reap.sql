@@ -7,13 +7,11 @@
 -- What the death counts for (crashes): if the worker ran a row that had crashes before, that one; otherwise every row that it
 -- held, as each may have ended it. Nothing, if the server was started since, or if the worker has its session again. A row with
 -- five crashes is failed. docs/decisions/0008 says why this ends. Writes core.outbox, core.workers, core.claim_journal.
-create function core.outbox_reap(p_limit integer default 50, p_after uuid default null, p_grace double precision default 2)
-returns table (event_id uuid, event_type text, generation bigint, attempts integer, crashes integer, failed boolean,
-  reaped boolean, reason text)
-language plpgsql volatile security definer
-set search_path = pg_catalog, core, pg_temp
-set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set jit = off
-as $$
+create function core.outbox_reap(p_limit integer default 50, p_after uuid default null,
+  p_grace double precision default 2) returns table (event_id uuid, event_type text, generation bigint,
+  attempts integer, crashes integer, failed boolean, reaped boolean, reason text)
+language plpgsql volatile security definer set search_path = pg_catalog, core, pg_temp set enable_seqscan = off
+set enable_hashjoin = off set enable_mergejoin = off set jit = off as $$
 #variable_conflict use_column
 declare
   c_crashes constant integer := 5;
@@ -55,13 +53,11 @@ begin
       -- of several rows with crashes the latest ran: a process has lost the lease of one before it claims the next
       (select h.*, count(*) over w = 1 as alone,
               first_value(h.id) over (partition by h.worker order by h.crashes > 0 desc, h.claimed_at desc nulls last, h.id) as latest,
-              bool_or(h.crashes > 0) over w as suspected
-       from held h window w as (partition by h.worker))
+              bool_or(h.crashes > 0) over w as suspected from held h window w as (partition by h.worker))
     select t.*, g.name, coalesce(g.charged, false) or t.suspected and t.id <> t.latest as other_charged,
            g.worker_id is null and exists (select from core.workers w where w.worker_id::text = t.worker) as alive
     from together t left join gone g on g.worker_id::text = t.worker
-    where t.due and (p_after is null or t.id > p_after)
-    order by t.id, t.occurred_at
+    where t.due and (p_after is null or t.id > p_after) order by t.id, t.occurred_at
   loop
     select o.* into v_row from core.outbox o
     where o.id = v_held.id and o.occurred_at = v_held.occurred_at and o.status = v_held.status and o.deleted_at is null
@@ -126,8 +122,7 @@ begin
   -- what the worker held besides, and is reaped later, is not to blame
   update core.workers w set charged = true where w.worker_id::text = any (v_blamed);
   -- the rest of an entry is settled or free again, and claims need not pass over it
-  update core.claim_journal j
-  set ids = array(select o.id from core.outbox o
+  update core.claim_journal j set ids = array(select o.id from core.outbox o
                   where o.id = any (j.ids) and o.status = 'pending' and o.deleted_at is null and o.available_at <= j.claimed_at)
   from core.workers w
   where w.worker_id = j.worker_id and cardinality(j.ids) > 0 and w.gone_at <= clock_timestamp() - make_interval(secs => p_grace)
@@ -140,4 +135,3 @@ begin
   delete from core.claim_journal j where not exists (select from core.workers w where w.worker_id = j.worker_id);
 end
 $$;
-grant execute on function core.outbox_reap(integer, uuid, double precision) to spectral_worker;

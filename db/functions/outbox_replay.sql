@@ -11,13 +11,10 @@
 -- Refuses an unknown event (SP031), one that is pending, in flight or delivered (SP032), discarded or past its retention (SP033), an id of several
 -- (SP035), a type that nobody in the generation consumes (SP036), a generation that is none, unknown or retired (SP019), a blank p_replayed_by (SP030). Writes
 -- core.outbox, core.operator_actions; reads core.deployments, core.event_types.
-create function core.outbox_replay(
-  p_event_id uuid, p_new_generation bigint, p_replayed_by text default null, p_occurred_at timestamptz default null, p_force boolean default false
-) returns integer
-language plpgsql volatile security definer
-set search_path = pg_catalog, core, pg_temp
-set enable_seqscan = off set jit = off
-as $$
+create function core.outbox_replay(p_event_id uuid, p_new_generation bigint, p_replayed_by text default null,
+  p_occurred_at timestamptz default null, p_force boolean default false) returns integer
+language plpgsql volatile security definer set search_path = pg_catalog, core, pg_temp set enable_seqscan = off
+set jit = off as $$
 declare
   v_occurred_at timestamptz;
   v_cycle integer;
@@ -35,4 +32,3 @@ begin
   return v_cycle;
 end
 $$;
-grant execute on function core.outbox_replay(uuid, bigint, text, timestamptz, boolean) to spectral_operator;

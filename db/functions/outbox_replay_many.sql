@@ -4,14 +4,11 @@
 --
 -- Refuses malformed arguments (SP030), a generation that is unknown or retired (SP019). Wakes each channel once. Writes core.outbox,
 -- core.operator_actions; reads core.deployments, core.event_types.
-create function core.outbox_replay_many(
-  p_event_ids uuid[], p_new_generation bigint, p_replayed_by text default null, p_occurred_ats timestamptz[] default null,
-  p_settled_before timestamptz default null, p_force boolean default false)
-returns table (event_id uuid, occurred_at timestamptz, cycle integer)
-language plpgsql volatile security definer
-set search_path = pg_catalog, core, pg_temp
-set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off set jit = off
-as $$
+create function core.outbox_replay_many(p_event_ids uuid[], p_new_generation bigint, p_replayed_by text default null,
+  p_occurred_ats timestamptz[] default null, p_settled_before timestamptz default null,
+  p_force boolean default false) returns table (event_id uuid, occurred_at timestamptz, cycle integer)
+language plpgsql volatile security definer set search_path = pg_catalog, core, pg_temp set enable_seqscan = off
+set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off set jit = off as $$
 #variable_conflict use_column
 declare
   v_xid constant xid8 := pg_current_xact_id(); -- before the time is read: core.outbox_floor
@@ -24,8 +21,7 @@ begin
   select coalesce(array_agg(r.id), '{}'), coalesce(array_agg(r.occurred_at), '{}') into v_ids, v_ats
   from core.operated_rows('replay', p_event_ids, p_occurred_ats, p_settled_before, p_force, p_new_generation) r;
   with written as
-    (update core.outbox o
-     set status = 'pending', generation = p_new_generation, available_at = clock_timestamp(),
+    (update core.outbox o set status = 'pending', generation = p_new_generation, available_at = clock_timestamp(),
          -- the class is kept; a channel that says none gets that of the type
          channel = 'outbox_gen_' || p_new_generation || coalesce(case
            when o.channel ~ '^outbox_gen_[0-9]+$' then ''
@@ -54,5 +50,3 @@ begin
   from (select distinct on (u.channel) u.channel, u.id from unnest(v_channels, v_ids) as u(channel, id) order by u.channel) n;
 end
 $$;
-grant execute on function core.outbox_replay_many(uuid[], bigint, text, timestamptz[], timestamptz, boolean)
-  to spectral_operator;

@@ -1,13 +1,11 @@
 -- core.outbox_replay_preview(p_event_id, p_new_generation, p_occurred_at, p_force) says what core.outbox_replay of the same arguments would let
 -- run, handler by handler, and refuses what that refuses. Nothing is changed. A line without a handler: nobody there handles it, and it would
 -- wait for a worker that does. Handlers are those of the generation's live workers. Reads what core.outbox_replay_preview_many reads.
-create function core.outbox_replay_preview(
-  p_event_id uuid, p_new_generation bigint, p_occurred_at timestamptz default null, p_force boolean default false)
-returns table (handler text, would_run boolean, handled_at timestamptz, note text)
-language plpgsql volatile security definer
-set search_path = pg_catalog, core, pg_temp
-set enable_seqscan = off set jit = off
-as $$
+create function core.outbox_replay_preview(p_event_id uuid, p_new_generation bigint,
+  p_occurred_at timestamptz default null, p_force boolean default false) returns table (handler text, would_run boolean,
+  handled_at timestamptz, note text)
+language plpgsql volatile security definer set search_path = pg_catalog, core, pg_temp set enable_seqscan = off
+set jit = off as $$
 declare
   v_occurred_at constant timestamptz := core.operated_event('replay', p_event_id, p_occurred_at, p_force);
 begin
@@ -22,4 +20,3 @@ begin
     from core.outbox_replay_preview_many(array[p_event_id], p_new_generation, array[v_occurred_at]) p;
 end
 $$;
-grant execute on function core.outbox_replay_preview(uuid, bigint, timestamptz, boolean) to spectral_operator;

@@ -3,12 +3,11 @@
 -- event's key. One line without a handler stands for an event that nobody there handles. note says what else keeps
 -- it from running. Events are not checked for being failed. At most 1000. Refuses what core.outbox_replay_many refuses.
 -- Reads core.outbox, core.workers, core.event_handled, core.paused_types, core.event_types, core.deployments.
-create function core.outbox_replay_preview_many(p_event_ids uuid[], p_new_generation bigint, p_occurred_ats timestamptz[] default null)
-returns table (event_id uuid, occurred_at timestamptz, event_type text, handler text, would_run boolean, handled_at timestamptz, note text)
-language plpgsql volatile security definer
-set search_path = pg_catalog, core, pg_temp
-set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off set jit = off
-as $$
+create function core.outbox_replay_preview_many(p_event_ids uuid[], p_new_generation bigint,
+  p_occurred_ats timestamptz[] default null) returns table (event_id uuid, occurred_at timestamptz, event_type text,
+  handler text, would_run boolean, handled_at timestamptz, note text)
+language plpgsql volatile security definer set search_path = pg_catalog, core, pg_temp set enable_seqscan = off
+set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off set jit = off as $$
 #variable_conflict use_column
 declare
   v_types text[];
@@ -34,8 +33,7 @@ begin
                coalesce(' for target ' || r.target, ''))) end,
              c.unconsumed,
              (select format('paused in generation %s since %s by %s: it will wait', p.generation, to_char(p.paused_at at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS"Z"'), p.paused_by) from core.paused_types p
-              where p.generation = p_new_generation and p.event_type = r.event_type)), '')
-    from rows r
+              where p.generation = p_new_generation and p.event_type = r.event_type)), '') from rows r
     left join lateral (select l.handler from unnest(v_types, v_handlers) as l(event_type, handler)
                        where l.event_type = r.event_type and core.handles(l.handler, r.target)) h on true
     left join lateral (select e.handled_at from core.event_handled e
@@ -45,4 +43,3 @@ begin
     order by r.id, r.occurred_at, h.handler;
 end
 $$;
-grant execute on function core.outbox_replay_preview_many(uuid[], bigint, timestamptz[]) to spectral_operator;

@@ -4,14 +4,10 @@
 -- tells that dispatch from any later one: a row that moved on meanwhile is left alone, and false
 -- returned. p_last_error has at most 8192 bytes.
 -- Wakes the listeners at commit, so that each knows when the row is due. Writes core.outbox.
-create function core.outbox_retry(
-  p_id uuid, p_occurred_at timestamptz, p_available_at timestamptz, p_delay double precision,
-  p_last_error text, p_handler_failures jsonb, p_counted boolean
-) returns boolean
-language plpgsql volatile security definer
-set search_path = pg_catalog, core, pg_temp
-set enable_seqscan = off set jit = off
-as $$
+create function core.outbox_retry(p_id uuid, p_occurred_at timestamptz, p_available_at timestamptz,
+  p_delay double precision, p_last_error text, p_handler_failures jsonb, p_counted boolean) returns boolean
+language plpgsql volatile security definer set search_path = pg_catalog, core, pg_temp set enable_seqscan = off
+set jit = off as $$
 declare
   v_channel text;
 begin
@@ -25,8 +21,7 @@ begin
   if not found then
     return false;
   end if;
-  update core.outbox o
-  set attempts = o.attempts + case when p_counted then 1 else 0 end,
+  update core.outbox o set attempts = o.attempts + case when p_counted then 1 else 0 end,
       available_at = clock_timestamp() + make_interval(secs => p_delay),
       last_error = p_last_error,
       handler_failures = p_handler_failures,
@@ -36,5 +31,3 @@ begin
   return true;
 end
 $$;
-grant execute on function core.outbox_retry(uuid, timestamptz, timestamptz, double precision, text, jsonb, boolean)
-  to spectral_worker;

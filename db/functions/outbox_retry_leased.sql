@@ -1,14 +1,10 @@
 -- core.outbox_retry_leased(...) re-pends one leased row: due again p_delay seconds from now, the failure
 -- recorded. With p_counted false the attempt is taken back. p_last_error has at most 8192 bytes.
 -- False: the row is not the caller's any more. Wakes the listeners at commit. Writes core.outbox.
-create function core.outbox_retry_leased(
-  p_id uuid, p_occurred_at timestamptz, p_delay double precision,
-  p_last_error text, p_handler_failures jsonb, p_counted boolean, p_token uuid
-) returns boolean
-language plpgsql volatile security definer
-set search_path = pg_catalog, core, pg_temp
-set enable_seqscan = off set jit = off
-as $$
+create function core.outbox_retry_leased(p_id uuid, p_occurred_at timestamptz, p_delay double precision,
+  p_last_error text, p_handler_failures jsonb, p_counted boolean, p_token uuid) returns boolean
+language plpgsql volatile security definer set search_path = pg_catalog, core, pg_temp set enable_seqscan = off
+set jit = off as $$
 declare
   v_channel text;
   v_xid xid8;
@@ -17,8 +13,7 @@ begin
     raise exception 'p_delay %: must be from 0 to 86400 seconds', p_delay using errcode = 'invalid_parameter_value';
   end if;
   v_xid := pg_current_xact_id(); -- before the time is read: core.outbox_floor
-  update core.outbox o
-  set status = 'pending', claim_token = null, claimed_by = null, lease_handler = null,
+  update core.outbox o set status = 'pending', claim_token = null, claimed_by = null, lease_handler = null,
       attempts = greatest(o.attempts - case when p_counted then 0 else 1 end, 0),
       available_at = clock_timestamp() + make_interval(secs => p_delay),
       last_error = p_last_error,
@@ -34,5 +29,3 @@ begin
   return true;
 end
 $$;
-grant execute on function core.outbox_retry_leased(uuid, timestamptz, double precision, text, jsonb, boolean, uuid)
-  to spectral_worker;

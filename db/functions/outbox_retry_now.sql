@@ -3,11 +3,10 @@
 -- undoes.
 -- Refuses an unknown event (SP031), one that is not pending or that somebody has locked at the moment (SP032), a tombstone (SP033), one that is due already (SP034), an
 -- id of several events without p_occurred_at (SP035), a blank name (SP030). Writes core.outbox, core.operator_actions.
-create function core.outbox_retry_now(p_event_id uuid, p_retried_by text default null, p_occurred_at timestamptz default null) returns void
-language plpgsql volatile security definer
-set search_path = pg_catalog, core, pg_temp
-set enable_seqscan = off set jit = off
-as $$
+create function core.outbox_retry_now(p_event_id uuid, p_retried_by text default null,
+  p_occurred_at timestamptz default null) returns void
+language plpgsql volatile security definer set search_path = pg_catalog, core, pg_temp set enable_seqscan = off
+set jit = off as $$
 declare
   v_occurred_at constant timestamptz := core.operated_event('retry_now', p_event_id, p_occurred_at);
 begin
@@ -18,4 +17,3 @@ begin
   end if;
 end
 $$;
-grant execute on function core.outbox_retry_now(uuid, text, timestamptz) to spectral_operator;

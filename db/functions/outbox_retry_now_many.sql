@@ -3,12 +3,10 @@
 -- worker's hands is never stamped anew: its dispatch is known by the time it was due. Returns what is due now, and whether it was tried before
 -- (core.tried) or is one that its producer scheduled.
 -- Refuses malformed arguments (SP030). Wakes each channel once. Writes core.outbox, core.operator_actions.
-create function core.outbox_retry_now_many(p_event_ids uuid[], p_retried_by text default null, p_occurred_ats timestamptz[] default null)
-returns table (event_id uuid, occurred_at timestamptz, tried boolean)
-language plpgsql volatile security definer
-set search_path = pg_catalog, core, pg_temp
-set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off set jit = off
-as $$
+create function core.outbox_retry_now_many(p_event_ids uuid[], p_retried_by text default null,
+  p_occurred_ats timestamptz[] default null) returns table (event_id uuid, occurred_at timestamptz, tried boolean)
+language plpgsql volatile security definer set search_path = pg_catalog, core, pg_temp set enable_seqscan = off
+set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off set jit = off as $$
 #variable_conflict use_column
 declare
   v_xid constant xid8 := pg_current_xact_id(); -- before the time is read: core.outbox_floor
@@ -20,8 +18,7 @@ begin
   select coalesce(array_agg(r.id), '{}'), coalesce(array_agg(r.occurred_at), '{}') into v_ids, v_ats
   from core.operated_rows('retry_now', p_event_ids, p_occurred_ats) r;
   with written as
-    (update core.outbox o set available_at = clock_timestamp()
-     from unnest(v_ids, v_ats) as k(id, occurred_at)
+    (update core.outbox o set available_at = clock_timestamp() from unnest(v_ids, v_ats) as k(id, occurred_at)
      -- the ids as an array, too, so that no plan begins at the outbox
      where o.id = any (v_ids) and o.id = k.id and o.occurred_at = k.occurred_at
      returning o.id, o.occurred_at, o.channel, core.tried(o.attempts, o.last_error) as tried)
@@ -35,4 +32,3 @@ begin
   from (select distinct on (u.channel) u.channel, u.id from unnest(v_channels, v_ids) as u(channel, id) order by u.channel) n;
 end
 $$;
-grant execute on function core.outbox_retry_now_many(uuid[], text, timestamptz[]) to spectral_operator;

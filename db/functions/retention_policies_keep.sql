@@ -1,9 +1,7 @@
 -- core.retention_policies_keep() refuses policies with which core.retention_policies_check finds a fault, from every role, and TRUNCATE
 -- (SP050). It checks at commit, so that policies that depend on each other can be changed together.
 create function core.retention_policies_keep() returns trigger
-language plpgsql
-set search_path = pg_catalog, core, pg_temp
-as $$
+language plpgsql set search_path = pg_catalog, core, pg_temp as $$
 declare
   v_fault text;
 begin

@@ -9,14 +9,11 @@
 -- day without one; p_swept_by is a person, or null for the login.
 -- Refuses an unknown step or a limit out of range (SP051), policies that contradict each other (SP050), a blank or too long name
 -- (SP030), and an isolation level above READ COMMITTED, which would judge keys by an older snapshot (SP053).
-create function core.retention_sweep(
-  p_step text, p_after text[] default null, p_limit integer default 1000, p_run uuid default null, p_swept_by text default null
-) returns table (rows bigint, next text[])
-language plpgsql volatile security definer
-set search_path = pg_catalog, core, pg_temp
-set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off set enable_sort = off set jit = off
-set lock_timeout = '1s' set plan_cache_mode = force_generic_plan set timezone = 'UTC' set datestyle = 'ISO'
-as $$
+create function core.retention_sweep(p_step text, p_after text[] default null, p_limit integer default 1000,
+  p_run uuid default null, p_swept_by text default null) returns table (rows bigint, next text[])
+language plpgsql volatile security definer set search_path = pg_catalog, core, pg_temp set enable_seqscan = off
+set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off set enable_sort = off set jit = off
+set lock_timeout = '1s' set plan_cache_mode = force_generic_plan set timezone = 'UTC' set datestyle = 'ISO' as $$
 declare
   v_role constant text := current_setting('role');
   v_invoker constant name := case v_role when 'none' then session_user else v_role::name end;
@@ -46,8 +43,7 @@ begin
     raise exception 'core.retention_policies: %', v_fault
       using errcode = 'SP050', column = 'active_ttl_days', hint = 'correct the policies; nothing is swept until then';
   end if;
-  if pg_has_role(v_invoker, 'spectral_operator', 'usage')
-     and not exists (select from core.operator_actions a
+  if pg_has_role(v_invoker, 'spectral_operator', 'usage') and not exists (select from core.operator_actions a
                      where a.acted_at > clock_timestamp() - interval '1 day' and a.deleted_at is null
                        and a.action = 'sweep' and a.login = session_user and a.details ->> 'run_id' is not distinct from p_run::text) then
     perform core.operator_action('sweep', p_swept_by, '{}', null, jsonb_build_object('run_id', p_run));
@@ -55,4 +51,3 @@ begin
   return query execute format('select s.rows, s.next from %s($1, $2) s', p_step) using p_after, p_limit;
 end
 $$;
-grant execute on function core.retention_sweep(text, text[], integer, uuid, text) to spectral_operator, spectral_retention, spectral_worker;

@@ -2,8 +2,6 @@
 -- session's, not the worker's: one that lost its connection does not wait for the old backend to
 -- notice.
 create function core.worker_lock(p_session uuid) returns bigint
-language sql immutable
-as $$
+language sql immutable as $$
   select hashtextextended(p_session::text, 4871030926153309871)
 $$;
-grant execute on function core.worker_lock(uuid) to spectral_operator;

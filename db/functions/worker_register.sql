@@ -4,9 +4,7 @@
 -- The worker's name is for people; p_handlers is {"event.type": ["sorted", "handler names"]}.
 -- Called again after a lost connection. Holds a lock of the session; writes and locks core.workers.
 create function core.worker_register(p_worker uuid, p_generation bigint, p_name text, p_handlers jsonb) returns text
-language plpgsql volatile security definer
-set search_path = pg_catalog, core, pg_temp
-as $$
+language plpgsql volatile security definer set search_path = pg_catalog, core, pg_temp as $$
 declare
   v_difference text;
   v_session constant uuid := gen_random_uuid();
@@ -24,4 +22,3 @@ begin
   return null;
 end
 $$;
-grant execute on function core.worker_register(uuid, bigint, text, jsonb) to spectral_worker;

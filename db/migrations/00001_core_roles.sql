@@ -7,101 +7,65 @@ set local lock_timeout = '500ms';
 -- moment, may be creating the same ones: every statement is retried on the errors such a race
 -- raises. Roles are never dropped: another database may still use them.
 -- +goose StatementBegin
-do $roles$
+do $$
 declare
-  v_name text;
+  v_item text[]; -- a role and its attributes; or member, group and whether it inherits the group's privileges
   v_tries integer := 0;
+  v_options text;
+  v_present boolean;
+  -- PostgreSQL 16 made inheriting and SET ROLE options of each single membership
+  v_by_membership constant boolean := current_setting('server_version_num')::integer >= 160000;
+  v_super constant boolean := (select r.rolsuper from pg_roles r where r.rolname = current_user);
 begin
   set local lock_timeout = '10s';
-  foreach v_name in array array[
-    'spectral_owner',      -- owns every schema, table and function
-    'spectral_publisher',  -- may call the publishing functions
-    'spectral_worker',     -- claims, dedups and settles; holds the context roles without inheriting them
-    'spectral_operator',   -- reads the outbox
-    'spectral_retention',  -- runs the retention sweep
-    'spectral_platform',   -- the platform context's own tables
-    'spectral_worlds'      -- the worlds context's own tables
+  foreach v_item slice 1 in array array[
+    ['spectral_owner', '', ''],              -- owns every schema, table and function
+    ['spectral_publisher', '', ''],          -- may call the publishing functions
+    ['spectral_worker', 'noinherit', ''],    -- claims, dedups and settles; holds the context roles without inheriting them
+    ['spectral_operator', '', ''],           -- reads the outbox and acts on events
+    ['spectral_retention', '', ''],          -- runs the retention sweep
+    ['spectral_platform', '', ''],           -- the platform context's own tables
+    ['spectral_worlds', '', ''],             -- the worlds context's own tables
+    ['spectral_worker', 'spectral_platform', 'false'],
+    ['spectral_worker', 'spectral_worlds', 'false'],
+    ['spectral_platform', 'spectral_publisher', 'true'],
+    ['spectral_worlds', 'spectral_publisher', 'true'],
+    -- the migrating login acts as the owner in each later step; a superuser needs no membership
+    [current_user::text, 'spectral_owner', 'true']
   ] loop
+    exit when v_super and v_item[1] = current_user;
     loop
       begin
-        if not exists (select from pg_catalog.pg_roles where rolname = v_name) then
-          execute pg_catalog.format('create role %I nologin%s', v_name,
-            case v_name when 'spectral_worker' then ' noinherit' else '' end);
+        if v_item[3] = '' then
+          if not exists (select from pg_roles r where r.rolname = v_item[1]) then
+            execute format('create role %I nologin %s', v_item[1], v_item[2]);
+          end if;
+          exit;
+        end if;
+        v_options := case when v_by_membership then format(' with inherit %s, set true', v_item[3]) else '' end;
+        execute format('select exists (select from pg_auth_members m where m.roleid = to_regrole(%L) and m.member = to_regrole(%L)%s)',
+          quote_ident(v_item[2]), quote_ident(v_item[1]),
+          case when v_by_membership then format(' and m.inherit_option = %s and m.set_option', v_item[3]) else '' end) into v_present;
+        if not v_present then
+          execute format('grant %I to %I', v_item[2], v_item[1]) || v_options;
         end if;
         exit;
       exception
         when duplicate_object or unique_violation then
           null; -- another session created it first
+        when insufficient_privilege then
+          if v_item[3] = '' then raise; end if;
+          -- from 16 on, creating roles does not suffice for roles that another login made
+          raise exception '% may not grant % to %: a superuser or the login that created that role must', current_user, v_item[2], v_item[1]
+            using errcode = 'insufficient_privilege', hint = format('grant %I to %I%s;', v_item[2], v_item[1], v_options);
         when internal_error then -- "tuple concurrently updated"
-          if sqlerrm not like '%concurrently updated%' then raise; end if;
           v_tries := v_tries + 1;
-          if v_tries > 100 then raise; end if;
+          if sqlerrm not like '%concurrently updated%' or v_tries > 100 then raise; end if;
       end;
     end loop;
   end loop;
 end
-$roles$;
--- +goose StatementEnd
-
--- +goose StatementBegin
-do $members$
-declare
-  v_grant text[];
-  v_tries integer := 0;
-  v_options text;
-  v_present boolean;
-  v_version constant integer := pg_catalog.current_setting('server_version_num')::integer;
-begin
-  -- member, group, whether the member inherits the group's privileges
-  foreach v_grant slice 1 in array array[
-    array['spectral_worker',   'spectral_platform',  'false'],
-    array['spectral_worker',   'spectral_worlds',    'false'],
-    array['spectral_platform', 'spectral_publisher', 'true'],
-    array['spectral_worlds',   'spectral_publisher', 'true'],
-    -- the migrating login acts as the owner in each later step; a superuser needs no membership
-    array[current_user::text,  'spectral_owner',     'true']
-  ] loop
-    loop
-      begin
-        exit when v_grant[1] = current_user
-          and (select rolsuper from pg_catalog.pg_roles where rolname = current_user);
-        -- PostgreSQL 16 made inheriting and SET ROLE options of each single membership
-        if v_version >= 160000 then
-          v_options := pg_catalog.format(' with inherit %s, set true', v_grant[3]);
-          execute $q$
-            select exists (
-              select from pg_catalog.pg_auth_members m
-              join pg_catalog.pg_roles r on r.oid = m.roleid
-              join pg_catalog.pg_roles u on u.oid = m.member
-              where u.rolname = $1 and r.rolname = $2 and m.inherit_option = $3::boolean and m.set_option)
-          $q$ into v_present using v_grant[1], v_grant[2], v_grant[3];
-        else
-          v_options := '';
-          v_present := exists (
-            select from pg_catalog.pg_auth_members m
-            join pg_catalog.pg_roles r on r.oid = m.roleid
-            join pg_catalog.pg_roles u on u.oid = m.member
-            where u.rolname = v_grant[1] and r.rolname = v_grant[2]);
-        end if;
-        if not v_present then
-          execute pg_catalog.format('grant %I to %I', v_grant[2], v_grant[1]) || v_options;
-        end if;
-        exit;
-      exception
-        when unique_violation then
-          null;
-        when insufficient_privilege then -- from 16 on, creating roles does not suffice for roles that another login made
-          raise exception '% may not grant % to %: a superuser or the login that created that role must', current_user, v_grant[2], v_grant[1]
-            using errcode = 'insufficient_privilege', hint = pg_catalog.format('grant %I to %I%s;', v_grant[2], v_grant[1], v_options);
-        when internal_error then
-          if sqlerrm not like '%concurrently updated%' then raise; end if;
-          v_tries := v_tries + 1;
-          if v_tries > 100 then raise; end if;
-      end;
-    end loop;
-  end loop;
-end
-$members$;
+$$;
 -- +goose StatementEnd
 
 -- The schema core, and what a function made later allows by default: nothing to PUBLIC.
@@ -109,35 +73,43 @@ create schema core authorization spectral_owner;
 set local role spectral_owner;
 alter default privileges for role spectral_owner revoke execute on functions from public;
 -- `make generate` writes the edition: a hash of these migrations
-comment on schema core is 'The event substrate: outbox, dedup log, deployment generations. Edition 25be5a4257bf2ded';
+comment on schema core is 'The event substrate: outbox, dedup log, deployment generations. Edition d070ab280d807622';
 grant usage on schema core to spectral_publisher, spectral_worker, spectral_operator, spectral_retention;
 
 -- +goose StatementBegin
+-- db/functions/require_empty.sql
+create function core.require_empty(variadic p_tables regclass[]) returns void
+language plpgsql volatile as $$
+declare
+  v_table regclass;
+  v_filled boolean;
+begin
+  foreach v_table in array p_tables loop
+    execute format('lock table %s in access exclusive mode', v_table);
+    execute format('select exists (select from %s)', v_table) into v_filled;
+    if v_filled then
+      raise exception '% is not empty: going down would lose its rows', v_table;
+    end if;
+  end loop;
+end
+$$;
 -- db/functions/uuid_v7.sql
 create function core.uuid_v7() returns uuid
-language sql volatile parallel safe
-set search_path = pg_catalog, core, pg_temp
-as $$
+language sql volatile parallel safe set search_path = pg_catalog, core, pg_temp as $$
   select encode(
-    -- a random version 4 UUID whose first six bytes become the time; 0100 + two bits = 0111
     set_bit(set_bit(
       overlay(uuid_send(gen_random_uuid())
-        placing substring(int8send((extract(epoch from clock_timestamp()) * 1000)::bigint) from 3)
-        from 1 for 6),
+        placing substring(int8send((extract(epoch from clock_timestamp()) * 1000)::bigint) from 3) from 1 for 6),
       52, 1), 53, 1),
     'hex')::uuid
 $$;
-grant execute on function core.uuid_v7() to spectral_operator, spectral_publisher, spectral_worker;
--- +goose StatementEnd
-
--- +goose StatementBegin
 -- db/functions/uuid_v7_floor.sql
 create function core.uuid_v7_floor(p_at timestamptz) returns uuid
-language sql immutable
-as $$
+language sql immutable as $$
   select (lpad(to_hex(floor(extract(epoch from p_at) * 1000)::bigint), 12, '0') || '00000000000000000000')::uuid
 $$;
 -- +goose StatementEnd
+grant execute on function core.uuid_v7 to spectral_operator, spectral_publisher, spectral_worker;
 
 reset role;
 
@@ -157,7 +129,7 @@ $$;
 
 -- +goose Down
 set local lock_timeout = '500ms';
-drop function core.uuid_v7, core.uuid_v7_floor;
+drop function core.require_empty, core.uuid_v7, core.uuid_v7_floor;
 drop schema core;
 alter default privileges for role spectral_owner grant execute on functions to public;
 -- roles belong to the cluster and stay

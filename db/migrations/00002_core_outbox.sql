@@ -158,8 +158,7 @@ comment on column core.outbox.claimed_at is 'set by lease, heartbeat and fail; c
 comment on column core.outbox.lease_seconds is 'how long the lease of an in_flight row lasts from claimed_at on';
 comment on column core.outbox.claimed_by is 'worker that has the row in flight: its worker_id and, for people, its name';
 comment on column core.outbox.lease_handler is 'which handler of an in_flight row is at work, where that is known';
-comment on column core.outbox.crashes is
-  'worker deaths that count against the row: from the first on it runs by itself, with the fifth it is failed';
+comment on column core.outbox.crashes is 'worker deaths that count against the row: from the first on it runs by itself, with the fifth it is failed';
 comment on column core.outbox.discarded_at is 'when an operator discarded the event (core.outbox_discard); null for a tombstone of retention';
 comment on column core.outbox.undiscarded_at is 'when an operator took a discard back (core.outbox_undiscard), until the next; retention keeps the event for its grace from then';
 
@@ -230,19 +229,10 @@ reset role;
 
 -- +goose Down
 set local lock_timeout = '500ms';
+select core.require_empty('core.event_handled', 'core.outbox', 'core.deployments');
 -- +goose StatementBegin
 do $$
-declare
-  v_table regclass;
-  v_filled boolean;
 begin
-  foreach v_table in array array['core.event_handled', 'core.outbox', 'core.deployments']::regclass[] loop
-    execute format('lock table %s in access exclusive mode', v_table);
-    execute format('select exists (select from %s)', v_table) into v_filled;
-    if v_filled then
-      raise exception '% is not empty: going down would lose its rows', v_table;
-    end if;
-  end loop;
   if exists (select from core.publisher_sources
              where (role_name, source) not in
                (('spectral_platform', 'platform'), ('spectral_worlds', 'worlds'), ('spectral_owner', 'core'))) then

@@ -7,8 +7,7 @@ set local role spectral_owner;
 -- +goose StatementBegin
 -- db/functions/outbox_notify.sql
 create function core.outbox_notify() returns trigger
-language plpgsql volatile
-as $$
+language plpgsql volatile as $$
 declare
   v_mark constant pg_catalog.text := pg_catalog.concat('spectral.rung_', NEW.channel);
   v_unused pg_catalog.text;
@@ -31,14 +30,9 @@ create constraint trigger outbox_notify
   deferrable initially deferred
   for each row when (new.status = 'pending')
   execute function core.outbox_notify();
--- +goose StatementEnd
-
--- +goose StatementBegin
 -- db/functions/outbox_quiet.sql
 create function core.outbox_quiet(p_channel text) returns boolean
-language plpgsql volatile
-set search_path = pg_catalog, core, pg_temp
-as $$
+language plpgsql volatile set search_path = pg_catalog, core, pg_temp as $$
 declare
   v_quiet boolean := false;
 begin
@@ -58,39 +52,23 @@ begin
   return v_quiet;
 end
 $$;
-grant execute on function core.outbox_quiet(text) to spectral_worker;
--- +goose StatementEnd
-
--- +goose StatementBegin
 -- db/functions/consumes.sql
 create function core.consumes(p_generation bigint, p_consumed_in jsonb, p_consumed boolean) returns boolean
-language sql immutable
-as $$
+language sql immutable as $$
   select coalesce((p_consumed_in ->> p_generation::text)::boolean, p_consumed)
 $$;
-grant execute on function core.consumes(bigint, jsonb, boolean) to spectral_operator;
--- +goose StatementEnd
-
--- +goose StatementBegin
 -- db/functions/unconsumed.sql
 create function core.unconsumed(p_event_type text, p_event_version integer, p_generation bigint) returns boolean
-language sql stable
-as $$
+language sql stable as $$
   select exists (select from core.event_types t
     where t.event_type = p_event_type and t.event_version = p_event_version and not core.consumes(p_generation, t.consumed_in, t.consumed))
 $$;
-grant execute on function core.unconsumed(text, integer, bigint) to spectral_operator;
--- +goose StatementEnd
-
--- +goose StatementBegin
 -- db/functions/outbox_insert.sql
-create function core.outbox_insert(
-  p_position integer, p_event_id uuid, p_event_type text, p_event_version integer, p_occurred_at timestamptz,
-  p_source text, p_target text, p_workspace_id uuid, p_payload jsonb, p_idempotency_key text,
-  p_trace_context text, p_available_at timestamptz, p_generation bigint, p_class text, p_content_class text
-) returns uuid
-language plpgsql volatile
-as $$
+create function core.outbox_insert(p_position integer, p_event_id uuid, p_event_type text, p_event_version integer,
+  p_occurred_at timestamptz, p_source text, p_target text, p_workspace_id uuid, p_payload jsonb, p_idempotency_key text,
+  p_trace_context text, p_available_at timestamptz, p_generation bigint, p_class text,
+  p_content_class text) returns uuid
+language plpgsql volatile as $$
 declare
   v_role constant text := current_setting('role');
   v_invoker constant name := case v_role when 'none' then session_user else v_role::name end;
@@ -133,7 +111,6 @@ begin
     raise exception 'workspace_id: % must not be the nil or the max UUID', p_workspace_id
       using errcode = 'SP022', column = 'workspace_id', detail = v_detail, hint = 'pass null for an event of no workspace';
   end if;
-  -- Unicode's white space, whatever the database's locale
   if octet_length(p_idempotency_key) not between 1 and 512 or btrim(p_idempotency_key,
        E' \t\n\u000B\f\r\u0085\u00A0\u1680\u2000\u2001\u2002\u2003\u2004\u2005\u2006\u2007\u2008\u2009\u200A\u2028\u2029\u202F\u205F\u3000') = '' then
     raise exception 'idempotency_key: must be 1 to 512 bytes, not blank; it has % bytes', octet_length(p_idempotency_key)
@@ -162,7 +139,6 @@ begin
     raise exception 'occurred_at: % must be a time from the year 2000 to at most one day ahead', p_occurred_at
       using errcode = 'SP015', column = 'occurred_at', detail = v_detail;
   end if;
-
   if p_payload is null or jsonb_typeof(p_payload) <> 'object' then
     raise exception 'payload: must be a JSON object, not %', coalesce(jsonb_typeof(p_payload), 'null')
       using errcode = 'SP005', column = 'payload', detail = v_detail;
@@ -172,33 +148,24 @@ begin
     raise exception 'payload: has % bytes as jsonb text; the limit is 1048576 (1 MiB)', octet_length(v_text)
       using errcode = 'SP006', column = 'payload', detail = v_detail, hint = 'store the content and publish a reference to it';
   end if;
-  -- a document 65 levels deep has at least 65 opening brackets: only such a text is walked
   if octet_length(v_text) - octet_length(translate(v_text, '{[', '')) > 64
      and jsonb_path_exists(p_payload, 'strict $.**{64 to last} ? (@.type() == "object" || @.type() == "array")') then
     raise exception 'payload: is nested deeper than 64 levels'
       using errcode = 'SP007', column = 'payload', detail = v_detail;
   end if;
-  -- Postgres keeps and prints numbers that readers cannot take; printed they are long
-  -- (309 in two parts: a repetition count is at most 255); what rounds to 1.7976931348623157e308 is within it
   if octet_length(v_text) > 309 and v_text ~ '[0-9.]{255}[0-9.]{54}'
      and exists (select from jsonb_path_query(p_payload, 'strict $.** ? (@.type() == "number")') as n
                  where octet_length(translate(n::text, '-.', '')) > 400 or abs(n::numeric) >= 2::numeric ^ 1024 - 2::numeric ^ 970) then
     raise exception 'payload: has a number beyond 1.7976931348623157e308 or of more than 400 digits, which readers cannot take'
       using errcode = 'SP008', column = 'payload', detail = v_detail, hint = 'send it as a string';
   end if;
-
-  -- In this order: id, then generation. Whoever saw the generation open has an id from before it was closed, and
-  -- core.generation_retire waits for all of those. And id, then time: whoever takes a transaction id after a time knows that
-  -- rows stamped before that time have lower ids, and so when all of them are visible or gone (core.outbox_floor).
   v_xid := pg_current_xact_id();
-  -- one query for all there is to know: each of its own would cost as much again
   select t.source, t.class, t.content_class, core.consumes(d.generation, t.consumed_in, t.consumed), t.payload_fault, t.deadline, t.successor,
          exists (select from core.publisher_sources s join pg_catalog.pg_roles r on r.rolname = s.role_name
                  where s.source = p_source and pg_has_role(v_invoker, r.oid, 'usage')),
          d.generation, d.status, d.closed_at
   into v_type.source, v_type.class, v_type.content_class, v_type.consumed, v_type.payload_fault, v_type.deadline, v_type.successor,
-       v_allowed, v_generation, v_status, v_closed_at
-  from core.event_types t
+       v_allowed, v_generation, v_status, v_closed_at from core.event_types t
   left join core.deployments d on d.generation = coalesce(p_generation,
     (select max(l.generation) from core.deployments l where l.status = 'live'))
   where t.event_type = p_event_type and t.event_version = p_event_version;
@@ -220,7 +187,6 @@ begin
     raise exception 'event_type: % has been refused since %: it was deprecated', p_event_type, v_type.deadline
       using errcode = 'SP024', column = 'event_type', detail = v_detail, hint = 'publish ' || v_type.successor;
   end if;
-  -- a number like 1.0 may be an integer's, which no path finds
   if v_type.payload_fault is not null
      and (jsonb_path_exists(p_payload, v_type.payload_fault) or v_text ~ '[0-9][.]0*[],}]') then
     select r ->> 'at' as at, r ->> 'says' as says into v_fault
@@ -236,8 +202,7 @@ begin
     end if;
   end if;
   if v_generation is null and p_generation is null then
-    raise exception 'generation: none is live'
-      using errcode = 'SP019', column = 'generation', detail = v_detail,
+    raise exception 'generation: none is live' using errcode = 'SP019', column = 'generation', detail = v_detail,
             hint = 'start a worker, or as a member of spectral_operator: select core.generation_register(1, null);';
   end if;
   if v_generation is null or v_status = 'retired' then
@@ -251,36 +216,27 @@ begin
       using errcode = 'SP019', column = 'generation', detail = v_detail,
             hint = 'publish into a live one (null: the highest); to take events again: select core.generation_register(' || v_generation || ', null);';
   end if;
-  -- a snapshot from before the generation was closed shows it open for as long as the transaction lasts: the lock is refused
-  -- then (40001), and otherwise keeps it open until the end. Not at READ COMMITTED, whose producers would all write one row.
   if current_setting('transaction_isolation') in ('repeatable read', 'serializable') then
     perform from core.deployments d where d.generation = v_generation for share;
   end if;
   v_channel := 'outbox_gen_' || v_generation || coalesce('_' || coalesce(p_class, v_type.class), '');
-
-  -- a transaction of many rows announces itself here, ahead of its commit, and the trigger then
-  -- stays out of the election: its long commit would keep everybody else silent meanwhile
   v_published := coalesce(substring(current_setting('spectral.published', true) from '^[0-9]{1,8}$')::integer, 0) + 1;
   v_unused := set_config('spectral.published', v_published::text, true);
   if v_published > 100 and current_setting('spectral.rung_' || v_channel, true) is distinct from 'y' then
     v_unused := set_config('spectral.rung_' || v_channel, 'y', true);
     v_unused := pg_notify(v_channel, v_id::text);
   end if;
-
   if v_type.deadline is not null and current_setting('spectral.deprecated_' || md5(p_event_type), true) is distinct from 'y' then
     v_unused := set_config('spectral.deprecated_' || md5(p_event_type), 'y', true); -- once in a transaction
     raise warning 'event_type: % is deprecated and will be refused from % on', p_event_type, v_type.deadline
       using hint = 'publish ' || v_type.successor;
   end if;
-
   v_now := clock_timestamp();
   insert into core.outbox
     (id, event_type, event_version, occurred_at, source, target, content_class, channel, generation,
-     workspace_id, payload, idempotency_key, trace_context, status, created_at, available_at, delivered_at)
-  values
+     workspace_id, payload, idempotency_key, trace_context, status, created_at, available_at, delivered_at) values
     (v_id, p_event_type, p_event_version, coalesce(p_occurred_at, v_now), p_source, p_target,
      coalesce(p_content_class, v_type.content_class), v_channel, v_generation, p_workspace_id, p_payload,
-     -- a caller's own key is qualified, so that two sources or tenants never share one
      case when p_idempotency_key is null or p_idempotency_key = v_id::text then v_id::text
           else concat(p_source, ':', coalesce(p_workspace_id::text, '-'), ':', p_idempotency_key) end,
      p_trace_context,
@@ -289,34 +245,20 @@ begin
   return v_id;
 end
 $$;
--- +goose StatementEnd
-
--- +goose StatementBegin
 -- db/functions/outbox_publish.sql
-create function core.outbox_publish(
-  p_event_type text, p_source text, p_payload jsonb, p_event_version integer default 1,
-  p_target text default null, p_workspace_id uuid default null, p_idempotency_key text default null,
-  p_trace_context text default null, p_available_at timestamptz default null, p_generation bigint default null,
-  p_class text default null, p_content_class text default null
-) returns uuid
-language plpgsql volatile security definer
-set search_path = pg_catalog, core, pg_temp
-as $$
+create function core.outbox_publish(p_event_type text, p_source text, p_payload jsonb,
+  p_event_version integer default 1, p_target text default null, p_workspace_id uuid default null,
+  p_idempotency_key text default null, p_trace_context text default null, p_available_at timestamptz default null,
+  p_generation bigint default null, p_class text default null, p_content_class text default null) returns uuid
+language plpgsql volatile security definer set search_path = pg_catalog, core, pg_temp as $$
 begin
   return core.outbox_insert(null, null, p_event_type, p_event_version, null, p_source, p_target, p_workspace_id,
     p_payload, p_idempotency_key, p_trace_context, p_available_at, p_generation, p_class, p_content_class);
 end
 $$;
-grant execute on function core.outbox_publish(text, text, jsonb, integer, text, uuid, text, text, timestamptz, bigint, text, text)
-  to spectral_publisher;
--- +goose StatementEnd
-
--- +goose StatementBegin
 -- db/functions/outbox_publish_many.sql
 create function core.outbox_publish_many(p_events jsonb) returns uuid[]
-language plpgsql volatile security definer
-set search_path = pg_catalog, core, pg_temp
-as $$
+language plpgsql volatile security definer set search_path = pg_catalog, core, pg_temp as $$
 declare
   v_event jsonb;
   v_position integer := 0;
@@ -370,15 +312,9 @@ begin
   return v_ids;
 end
 $$;
-grant execute on function core.outbox_publish_many(jsonb) to spectral_publisher;
--- +goose StatementEnd
-
--- +goose StatementBegin
 -- db/functions/event_types_register.sql
 create function core.event_types_register(p_generation bigint, p_types jsonb) returns integer
-language plpgsql volatile security definer
-set search_path = pg_catalog, core, pg_temp
-as $$
+language plpgsql volatile security definer set search_path = pg_catalog, core, pg_temp as $$
 declare
   v_changed integer;
 begin
@@ -400,25 +336,19 @@ begin
         consumed = excluded.consumed, registered_by = excluded.registered_by,
         payload_schema = excluded.payload_schema, payload_rules = excluded.payload_rules,
         payload_fault = excluded.payload_fault, deadline = excluded.deadline, successor = excluded.successor,
-        registered_at = clock_timestamp()
-    where t.registered_by <= excluded.registered_by
+        registered_at = clock_timestamp() where t.registered_by <= excluded.registered_by
       and (t.source, t.class, t.content_class, t.consumed, t.registered_by, t.payload_schema, t.payload_rules, t.payload_fault::text,
            t.deadline, t.successor)
         is distinct from
           (excluded.source, excluded.class, excluded.content_class, excluded.consumed, excluded.registered_by,
            excluded.payload_schema, excluded.payload_rules, excluded.payload_fault::text, excluded.deadline, excluded.successor);
   get diagnostics v_changed = row_count;
-  -- a deprecation is of the type: also of versions that this build declares no more
-  update core.event_types t
-    set deadline = r.deadline, successor = r.successor
+  update core.event_types t set deadline = r.deadline, successor = r.successor
     from (select e ->> 'event_type' as event_type, max(e ->> 'deadline')::timestamptz as deadline, max(e ->> 'successor') as successor
           from jsonb_array_elements(p_types) as e group by 1) r
     where t.event_type = r.event_type and t.registered_by <= p_generation
       and (t.deadline, t.successor) is distinct from (r.deadline, r.successor);
-  -- in each generation of its own, as it is the builds' handlers that differ
-  update core.event_types t
-    set consumed_in = r.consumed_in
-    from (select n.event_type,
+  update core.event_types t set consumed_in = r.consumed_in from (select n.event_type,
             coalesce((select jsonb_object_agg(g.key, g.value) from core.event_types o, jsonb_each(o.consumed_in) as g
                       where o.event_type = n.event_type), '{}')
             || jsonb_build_object(p_generation::text, n.consumed) as consumed_in
@@ -428,34 +358,21 @@ begin
   return v_changed;
 end
 $$;
-grant execute on function core.event_types_register(bigint, jsonb) to spectral_operator, spectral_worker;
--- +goose StatementEnd
-
--- +goose StatementBegin
 -- db/functions/prior_replays.sql
 create function core.prior_replays(p_history jsonb) returns integer
-language sql immutable parallel safe
-set search_path = pg_catalog, pg_temp
-as $$
+language sql immutable parallel safe set search_path = pg_catalog, pg_temp as $$
   select coalesce(max(least((h ->> 'cycle')::numeric, 1000000)), 0)::integer
   from jsonb_array_elements(p_history) as h where jsonb_typeof(h -> 'cycle') = 'number'
 $$;
-grant execute on function core.prior_replays(jsonb) to spectral_operator;
--- +goose StatementEnd
-
--- +goose StatementBegin
 -- db/functions/outbox_failures.sql
-create function core.outbox_failures(
-  p_source text, p_limit integer default 100,
-  p_after_failed_at timestamptz default null, p_after_id uuid default null, p_after_occurred_at timestamptz default null)
-returns table (
-  event_id uuid, event_type text, event_version integer, occurred_at timestamptz, target text, workspace_id uuid,
-  payload jsonb, idempotency_key text, trace_context text, attempts integer, last_error text, first_failed_at timestamptz,
-  failed_at timestamptz, discarded_at timestamptz, prior_replays integer)
-language plpgsql volatile security definer
-set search_path = pg_catalog, core, pg_temp
-set enable_seqscan = off set enable_bitmapscan = off set jit = off
-as $$
+create function core.outbox_failures(p_source text, p_limit integer default 100,
+  p_after_failed_at timestamptz default null, p_after_id uuid default null,
+  p_after_occurred_at timestamptz default null) returns table (event_id uuid, event_type text, event_version integer,
+  occurred_at timestamptz, target text, workspace_id uuid, payload jsonb, idempotency_key text, trace_context text,
+  attempts integer, last_error text, first_failed_at timestamptz, failed_at timestamptz, discarded_at timestamptz,
+  prior_replays integer)
+language plpgsql volatile security definer set search_path = pg_catalog, core, pg_temp set enable_seqscan = off
+set enable_bitmapscan = off set jit = off as $$
 declare
   v_role constant text := current_setting('role');
   v_invoker constant name := case v_role when 'none' then session_user else v_role::name end;
@@ -482,7 +399,6 @@ begin
     raise exception 'after: failed_at, id and occurred_at of a row must be given together, or none of them'
       using errcode = 'SP030', column = 'after', hint = 'pass those of the last row of the page before';
   end if;
-  -- planned for each call: a plan that is kept would not know whether there is a workspace
   v_page := format('select o.* from core.outbox o where o.status = ''failed'' and o.source = $1 and o.workspace_id %s%s',
     case when v_workspace is null then 'is null' else '= $2' end,
     case when p_after_id is null then '' else ' and (o.claimed_at, o.id, o.occurred_at) < ($3, $4, $5)' end);
@@ -504,8 +420,11 @@ begin
   end loop;
 end
 $$;
-grant execute on function core.outbox_failures(text, integer, timestamptz, uuid, timestamptz) to spectral_publisher;
 -- +goose StatementEnd
+grant execute on function core.outbox_quiet to spectral_worker;
+grant execute on function core.consumes, core.unconsumed, core.prior_replays to spectral_operator;
+grant execute on function core.outbox_publish, core.outbox_publish_many, core.outbox_failures to spectral_publisher;
+grant execute on function core.event_types_register to spectral_operator, spectral_worker;
 
 reset role;
 

@@ -21,42 +21,32 @@ grant select on core.paused_types to spectral_operator;
 
 -- +goose StatementBegin
 -- db/functions/outbox_look.sql
-create function core.outbox_look(p_generation bigint, p_event_types text[], p_floors timestamptz[])
-returns table (event_type text, oldest_due timestamptz, next_in double precision, crashed boolean)
-language sql stable security definer
-set search_path = pg_catalog, core, pg_temp
-set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off set jit = off
-as $$
+create function core.outbox_look(p_generation bigint, p_event_types text[],
+  p_floors timestamptz[]) returns table (event_type text, oldest_due timestamptz, next_in double precision,
+  crashed boolean)
+language sql stable security definer set search_path = pg_catalog, core, pg_temp set enable_seqscan = off
+set enable_bitmapscan = off set enable_sort = off set jit = off as $$
   select t.event_type,
-         (select o.available_at from core.outbox o
-          where o.generation = p_generation and o.event_type = t.event_type
+         (select o.available_at from core.outbox o where o.generation = p_generation and o.event_type = t.event_type
             and o.status = 'pending' and o.deleted_at is null
             and o.available_at >= t.floor and o.available_at <= statement_timestamp()
           order by o.available_at limit 1),
          extract(epoch from
            (select o.available_at from core.outbox o
             where o.generation = p_generation and o.event_type = t.event_type
-              and o.status = 'pending' and o.deleted_at is null
-              and o.available_at > statement_timestamp()
+              and o.status = 'pending' and o.deleted_at is null and o.available_at > statement_timestamp()
             order by o.available_at limit 1) - statement_timestamp())::double precision,
-         exists (select from core.outbox o
-                 where o.generation = p_generation and o.event_type = t.event_type
+         exists (select from core.outbox o where o.generation = p_generation and o.event_type = t.event_type
                    and o.status = 'pending' and o.deleted_at is null and o.crashes > 0
                    and o.available_at <= statement_timestamp())
   from unnest(p_event_types, p_floors) as t(event_type, floor)
   where not exists (select from core.paused_types p where p.generation = p_generation and p.event_type = t.event_type)
 $$;
-grant execute on function core.outbox_look(bigint, text[], timestamptz[]) to spectral_worker;
--- +goose StatementEnd
-
--- +goose StatementBegin
 -- db/functions/outbox_floor.sql
-create function core.outbox_floor(p_generation bigint, p_event_type text, p_floor timestamptz)
-returns table (oldest timestamptz, lowest_running bigint, mark_at timestamptz, mark_id bigint)
-language plpgsql volatile security definer
-set search_path = pg_catalog, core, pg_temp
-set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off set jit = off
-as $$
+create function core.outbox_floor(p_generation bigint, p_event_type text,
+  p_floor timestamptz) returns table (oldest timestamptz, lowest_running bigint, mark_at timestamptz, mark_id bigint)
+language plpgsql volatile security definer set search_path = pg_catalog, core, pg_temp set enable_seqscan = off
+set enable_bitmapscan = off set enable_sort = off set jit = off as $$
 begin
   if pg_current_xact_id_if_assigned() is not null then
     raise exception 'core.outbox_floor: this transaction took its id before the time could be read'
@@ -65,29 +55,20 @@ begin
   mark_at := clock_timestamp();
   mark_id := pg_current_xact_id()::text::bigint;
   select pg_snapshot_xmin(pg_current_snapshot())::text::bigint,
-         (select o.available_at from core.outbox o
-          where o.generation = p_generation and o.event_type = p_event_type
+         (select o.available_at from core.outbox o where o.generation = p_generation and o.event_type = p_event_type
             and o.status = 'pending' and o.deleted_at is null and o.available_at >= p_floor
-          order by o.available_at limit 1)
-  into lowest_running, oldest;
+          order by o.available_at limit 1) into lowest_running, oldest;
   return next;
 end
 $$;
-grant execute on function core.outbox_floor(bigint, text, timestamptz) to spectral_worker;
--- +goose StatementEnd
-
--- +goose StatementBegin
 -- db/functions/outbox_claim.sql
-create function core.outbox_claim(
-  p_generation bigint, p_event_type text, p_limit integer, p_floor timestamptz, p_worker uuid, p_crashed boolean)
-returns table (
-  event_id uuid, event_type text, event_version integer, occurred_at timestamptz, source text, target text,
-  content_class text, workspace_id uuid, payload jsonb, idempotency_key text, trace_context text,
-  attempts integer, available_at timestamptz, handler_failures jsonb, crashes integer)
-language plpgsql volatile security definer
-set search_path = pg_catalog, core, pg_temp
-set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off set jit = off
-as $$
+create function core.outbox_claim(p_generation bigint, p_event_type text, p_limit integer, p_floor timestamptz,
+  p_worker uuid, p_crashed boolean) returns table (event_id uuid, event_type text, event_version integer,
+  occurred_at timestamptz, source text, target text, content_class text, workspace_id uuid, payload jsonb,
+  idempotency_key text, trace_context text, attempts integer, available_at timestamptz, handler_failures jsonb,
+  crashes integer)
+language plpgsql volatile security definer set search_path = pg_catalog, core, pg_temp set enable_seqscan = off
+set enable_bitmapscan = off set enable_sort = off set jit = off as $$
 #variable_conflict use_column
 declare
   v_suspects uuid[];
@@ -97,7 +78,6 @@ begin
   if p_limit is null or p_limit not between 1 and 10000 then
     raise exception 'p_limit %: must be from 1 to 10000', p_limit using errcode = 'invalid_parameter_value';
   end if;
-  -- not in the queries: there it would cost a little for each row
   if exists (select from core.paused_types p where p.generation = p_generation and p.event_type = p_event_type) then
     return;
   end if;
@@ -106,29 +86,21 @@ begin
     return query
       select o.id, o.event_type, o.event_version, o.occurred_at, o.source, o.target, o.content_class, o.workspace_id,
              o.payload, o.idempotency_key, o.trace_context, o.attempts, o.available_at, o.handler_failures, o.crashes
-      from core.outbox o
-      where o.generation = p_generation and o.event_type = p_event_type
+      from core.outbox o where o.generation = p_generation and o.event_type = p_event_type
         and o.status = 'pending' and o.deleted_at is null and o.crashes > 0
-        and o.available_at <= statement_timestamp()
-        and (v_suspects is null or o.id <> all (v_suspects))
-      order by o.available_at
-      limit p_limit
-      for update skip locked;
+        and o.available_at <= statement_timestamp() and (v_suspects is null or o.id <> all (v_suspects))
+      order by o.available_at limit p_limit for update skip locked;
     return;
   end if;
-  -- a loop fetches, and so locks, little more than it returns
   for event_id, event_type, event_version, occurred_at, source, target, content_class, workspace_id, payload,
       idempotency_key, trace_context, attempts, available_at, handler_failures, crashes, v_size in
     select o.id, o.event_type, o.event_version, o.occurred_at, o.source, o.target, o.content_class, o.workspace_id,
            o.payload, o.idempotency_key, o.trace_context, o.attempts, o.available_at, o.handler_failures, o.crashes,
            case when pg_column_compression(o.payload) is null then pg_column_size(o.payload) else octet_length(o.payload::text) end
-    from core.outbox o
-    where o.generation = p_generation and o.event_type = p_event_type
+    from core.outbox o where o.generation = p_generation and o.event_type = p_event_type
       and o.status = 'pending' and o.deleted_at is null
       and o.available_at >= p_floor and o.available_at <= statement_timestamp() and o.crashes = 0
-      and (v_suspects is null or o.id <> all (v_suspects))
-    order by o.available_at
-    limit p_limit
+      and (v_suspects is null or o.id <> all (v_suspects)) order by o.available_at limit p_limit
     for update skip locked
   loop
     return next;
@@ -137,43 +109,28 @@ begin
   end loop;
 end
 $$;
-grant execute on function core.outbox_claim(bigint, text, integer, timestamptz, uuid, boolean) to spectral_worker;
--- +goose StatementEnd
-
--- +goose StatementBegin
 -- db/functions/outbox_deliver.sql
 create function core.outbox_deliver(p_ids uuid[], p_occurred_ats timestamptz[]) returns integer
-language plpgsql volatile security definer
-set search_path = pg_catalog, core, pg_temp
-set enable_seqscan = off set jit = off
-as $$
+language plpgsql volatile security definer set search_path = pg_catalog, core, pg_temp set enable_seqscan = off
+set jit = off as $$
 declare
   v_settled integer;
   v_from timestamptz;
   v_to timestamptz;
 begin
   select min(t), max(t) into v_from, v_to from unnest(p_occurred_ats) as t;
-  update core.outbox o
-  set status = 'delivered', delivered_at = clock_timestamp(), attempts = o.attempts + 1
+  update core.outbox o set status = 'delivered', delivered_at = clock_timestamp(), attempts = o.attempts + 1
   where o.id = any (p_ids) and o.occurred_at between v_from and v_to
     and case when o.status = 'pending' then o.deleted_at is null else false end;
   get diagnostics v_settled = row_count;
   return v_settled;
 end
 $$;
-grant execute on function core.outbox_deliver(uuid[], timestamptz[]) to spectral_worker;
--- +goose StatementEnd
-
--- +goose StatementBegin
 -- db/functions/outbox_retry.sql
-create function core.outbox_retry(
-  p_id uuid, p_occurred_at timestamptz, p_available_at timestamptz, p_delay double precision,
-  p_last_error text, p_handler_failures jsonb, p_counted boolean
-) returns boolean
-language plpgsql volatile security definer
-set search_path = pg_catalog, core, pg_temp
-set enable_seqscan = off set jit = off
-as $$
+create function core.outbox_retry(p_id uuid, p_occurred_at timestamptz, p_available_at timestamptz,
+  p_delay double precision, p_last_error text, p_handler_failures jsonb, p_counted boolean) returns boolean
+language plpgsql volatile security definer set search_path = pg_catalog, core, pg_temp set enable_seqscan = off
+set jit = off as $$
 declare
   v_channel text;
 begin
@@ -187,8 +144,7 @@ begin
   if not found then
     return false;
   end if;
-  update core.outbox o
-  set attempts = o.attempts + case when p_counted then 1 else 0 end,
+  update core.outbox o set attempts = o.attempts + case when p_counted then 1 else 0 end,
       available_at = clock_timestamp() + make_interval(secs => p_delay),
       last_error = p_last_error,
       handler_failures = p_handler_failures,
@@ -198,19 +154,11 @@ begin
   return true;
 end
 $$;
-grant execute on function core.outbox_retry(uuid, timestamptz, timestamptz, double precision, text, jsonb, boolean)
-  to spectral_worker;
--- +goose StatementEnd
-
--- +goose StatementBegin
 -- db/functions/outbox_fail.sql
-create function core.outbox_fail(
-  p_id uuid, p_occurred_at timestamptz, p_available_at timestamptz, p_last_error text, p_handler_failures jsonb
-) returns boolean
-language plpgsql volatile security definer
-set search_path = pg_catalog, core, pg_temp
-set enable_seqscan = off set jit = off
-as $$
+create function core.outbox_fail(p_id uuid, p_occurred_at timestamptz, p_available_at timestamptz, p_last_error text,
+  p_handler_failures jsonb) returns boolean
+language plpgsql volatile security definer set search_path = pg_catalog, core, pg_temp set enable_seqscan = off
+set jit = off as $$
 begin
   perform from core.outbox o
   where o.id = p_id and o.occurred_at = p_occurred_at and o.status = 'pending' and o.deleted_at is null
@@ -219,37 +167,22 @@ begin
   if not found then
     return false;
   end if;
-  update core.outbox o
-  set status = 'failed', attempts = o.attempts + 1, claimed_at = clock_timestamp(),
+  update core.outbox o set status = 'failed', attempts = o.attempts + 1, claimed_at = clock_timestamp(),
       last_error = p_last_error, handler_failures = p_handler_failures,
       first_failed_at = coalesce(o.first_failed_at, clock_timestamp())
   where o.id = p_id and o.occurred_at = p_occurred_at;
   return true;
 end
 $$;
-grant execute on function core.outbox_fail(uuid, timestamptz, timestamptz, text, jsonb) to spectral_worker;
 -- +goose StatementEnd
+grant execute on function core.outbox_look, core.outbox_floor, core.outbox_claim, core.outbox_deliver,
+  core.outbox_retry, core.outbox_fail to spectral_worker;
 
 reset role;
 
 -- +goose Down
 set local lock_timeout = '500ms';
--- +goose StatementBegin
-do $$
-declare
-  v_table regclass;
-  v_filled boolean;
-begin
-  foreach v_table in array array['core.paused_types']::regclass[] loop
-    execute format('lock table %s in access exclusive mode', v_table);
-    execute format('select exists (select from %s)', v_table) into v_filled;
-    if v_filled then
-      raise exception '% is not empty: going down would lose its rows', v_table;
-    end if;
-  end loop;
-end
-$$;
--- +goose StatementEnd
+select core.require_empty('core.paused_types');
 drop function core.outbox_look, core.outbox_floor, core.outbox_claim, core.outbox_deliver,
   core.outbox_retry, core.outbox_fail;
 drop table core.paused_types;

@@ -8,52 +8,32 @@ set local role spectral_owner;
 -- db/functions/lease_holds.sql
 create function core.lease_holds(p_claimed_at timestamptz, p_lease_seconds double precision) returns boolean
 language sql volatile
--- not by when it runs out, which may lie beyond all times
 as $$
   select p_claimed_at > clock_timestamp() - make_interval(secs => p_lease_seconds)
 $$;
--- +goose StatementEnd
-
--- +goose StatementBegin
 -- db/functions/lease_expires_in.sql
 create function core.lease_expires_in() returns double precision
-language sql stable security definer
-set search_path = pg_catalog, core, pg_temp
-set enable_seqscan = off set jit = off
+language sql stable security definer set search_path = pg_catalog, core, pg_temp set enable_seqscan = off set jit = off
 as $$
-  -- null only without rows: greatest passes over a time that is missing
   select min(greatest(extract(epoch from
-           -- of times that can be subtracted, whatever a hand may have written
            least(greatest(o.claimed_at, timestamptz '2000-01-01 00:00:00+00'), clock_timestamp() + interval '1 day')
            - clock_timestamp()) + o.lease_seconds, 0))::double precision
   from core.outbox o where o.status = 'in_flight' and o.deleted_at is null
 $$;
-grant execute on function core.lease_expires_in() to spectral_worker;
--- +goose StatementEnd
-
--- +goose StatementBegin
 -- db/functions/server_restarted.sql
 create function core.server_restarted(p_since timestamptz) returns boolean
-language sql stable
-as $$
+language sql stable as $$
   select p_since < pg_postmaster_start_time()
 $$;
--- +goose StatementEnd
-
--- +goose StatementBegin
 -- db/functions/outbox_lease.sql
-create function core.outbox_lease(
-  p_generation bigint, p_event_type text, p_limit integer default 1, p_lease double precision default 300,
-  p_worker text default null, p_handlers text[] default '{}', p_floor timestamptz default '-infinity',
-  p_crashed boolean default null)
-returns table (
-  event_id uuid, event_type text, event_version integer, occurred_at timestamptz, source text, target text,
-  content_class text, workspace_id uuid, payload jsonb, idempotency_key text, trace_context text,
-  attempts integer, handler_failures jsonb, crashes integer, claim_token uuid, handled text[])
-language plpgsql volatile security definer
-set search_path = pg_catalog, core, pg_temp
-set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off set jit = off
-as $$
+create function core.outbox_lease(p_generation bigint, p_event_type text, p_limit integer default 1,
+  p_lease double precision default 300, p_worker text default null, p_handlers text[] default '{}',
+  p_floor timestamptz default '-infinity', p_crashed boolean default null) returns table (event_id uuid,
+  event_type text, event_version integer, occurred_at timestamptz, source text, target text, content_class text,
+  workspace_id uuid, payload jsonb, idempotency_key text, trace_context text, attempts integer, handler_failures jsonb,
+  crashes integer, claim_token uuid, handled text[])
+language plpgsql volatile security definer set search_path = pg_catalog, core, pg_temp set enable_seqscan = off
+set enable_bitmapscan = off set enable_sort = off set jit = off as $$
 #variable_conflict use_column
 declare
   v_due refcursor;
@@ -80,30 +60,22 @@ begin
       select o.id, o.payload, o.idempotency_key from core.outbox o
       where o.generation = p_generation and o.event_type = p_event_type
         and o.status = 'pending' and o.deleted_at is null and o.crashes > 0
-        and o.available_at <= statement_timestamp()
-      order by o.available_at
-      limit p_limit
-      for update skip locked;
+        and o.available_at <= statement_timestamp() order by o.available_at limit p_limit for update skip locked;
   else
     open v_due for
       select o.id, o.payload, o.idempotency_key from core.outbox o
       where o.generation = p_generation and o.event_type = p_event_type
         and o.status = 'pending' and o.deleted_at is null
         and o.available_at >= p_floor and o.available_at <= statement_timestamp()
-        and (p_crashed is null or o.crashes = 0)
-      order by o.available_at
-      limit p_limit
-      for update skip locked;
+        and (p_crashed is null or o.crashes = 0) order by o.available_at limit p_limit for update skip locked;
   end if;
-  -- a loop fetches, and so locks, little more than it returns
   loop
     fetch v_due into v_row;
     exit when not found;
     update core.outbox o
     set status = 'in_flight', claim_token = gen_random_uuid(), claimed_at = clock_timestamp(), claimed_by = p_worker,
         lease_seconds = p_lease, attempts = least(o.attempts + 1, 1000000000),
-        lease_handler = case when cardinality(p_handlers) = 1 then p_handlers[1] end
-    where current of v_due
+        lease_handler = case when cardinality(p_handlers) = 1 then p_handlers[1] end where current of v_due
     returning o.id, o.event_type, o.event_version, o.occurred_at, o.source, o.target, o.content_class, o.workspace_id,
       o.payload, o.idempotency_key, o.trace_context, o.attempts, o.handler_failures, o.crashes, o.claim_token
     into event_id, event_type, event_version, occurred_at, source, target, content_class, workspace_id,
@@ -118,73 +90,46 @@ begin
   close v_due;
 end
 $$;
-grant execute on function core.outbox_lease(bigint, text, integer, double precision, text, text[], timestamptz, boolean)
-  to spectral_worker;
--- +goose StatementEnd
-
--- +goose StatementBegin
 -- db/functions/outbox_heartbeat.sql
-create function core.outbox_heartbeat(p_ids uuid[], p_occurred_ats timestamptz[], p_tokens uuid[], p_handlers text[] default null)
-returns table (token uuid, held boolean)
-language sql volatile security definer
-set search_path = pg_catalog, core, pg_temp
-set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set jit = off
-as $$
+create function core.outbox_heartbeat(p_ids uuid[], p_occurred_ats timestamptz[], p_tokens uuid[],
+  p_handlers text[] default null) returns table (token uuid, held boolean)
+language sql volatile security definer set search_path = pg_catalog, core, pg_temp set enable_seqscan = off
+set enable_hashjoin = off set enable_mergejoin = off set jit = off as $$
   with given as materialized
     (select k.id, k.occurred_at, k.token, k.handler
      from unnest(p_ids, p_occurred_ats, p_tokens, p_handlers) as k(id, occurred_at, token, handler)),
   locked as materialized
     (select g.id, g.occurred_at, g.token, g.handler
      from given g join core.outbox o on o.id = g.id and o.occurred_at = g.occurred_at
-     -- a CASE hides the condition of the partial index from plans made when nothing was in flight
      where o.id = any (p_ids) and case when o.status = 'in_flight' then o.deleted_at is null else false end and o.claim_token = g.token
-       and core.lease_holds(o.claimed_at, o.lease_seconds)
-     for update of o skip locked),
+       and core.lease_holds(o.claimed_at, o.lease_seconds) for update of o skip locked),
   renewed as
     (update core.outbox o set claimed_at = clock_timestamp(), lease_handler = coalesce(l.handler, o.lease_handler)
-     from locked l where o.id = any (p_ids) and o.id = l.id and o.occurred_at = l.occurred_at
-     returning l.token)
+     from locked l where o.id = any (p_ids) and o.id = l.id and o.occurred_at = l.occurred_at returning l.token)
   select r.token, true from renewed r
   union all
-  select g.token, false from given g
-  where not exists (select from renewed r where r.token = g.token)
-    and not exists
-    (select from core.outbox o
-     where o.id = any (p_ids) and o.id = g.id and o.occurred_at = g.occurred_at
+  select g.token, false from given g where not exists (select from renewed r where r.token = g.token) and not exists
+    (select from core.outbox o where o.id = any (p_ids) and o.id = g.id and o.occurred_at = g.occurred_at
        and case when o.status = 'in_flight' then o.deleted_at is null else false end
        and o.claim_token = g.token and core.lease_holds(o.claimed_at, o.lease_seconds))
 $$;
-grant execute on function core.outbox_heartbeat(uuid[], timestamptz[], uuid[], text[]) to spectral_worker;
--- +goose StatementEnd
-
--- +goose StatementBegin
 -- db/functions/outbox_deliver_leased.sql
-create function core.outbox_deliver_leased(p_ids uuid[], p_occurred_ats timestamptz[], p_tokens uuid[]) returns setof uuid
-language sql volatile security definer
-set search_path = pg_catalog, core, pg_temp
-set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set jit = off
-as $$
+create function core.outbox_deliver_leased(p_ids uuid[], p_occurred_ats timestamptz[],
+  p_tokens uuid[]) returns setof uuid
+language sql volatile security definer set search_path = pg_catalog, core, pg_temp set enable_seqscan = off
+set enable_hashjoin = off set enable_mergejoin = off set jit = off as $$
   update core.outbox o
   set status = 'delivered', delivered_at = clock_timestamp(), claim_token = null, claimed_by = null, lease_handler = null
   from unnest(p_ids, p_occurred_ats, p_tokens) as k(id, occurred_at, token)
   where o.id = any (p_ids) and o.id = k.id and o.occurred_at = k.occurred_at
     and case when o.status = 'in_flight' then o.deleted_at is null else false end
-    and o.claim_token = k.token and core.lease_holds(o.claimed_at, o.lease_seconds)
-  returning k.token
+    and o.claim_token = k.token and core.lease_holds(o.claimed_at, o.lease_seconds) returning k.token
 $$;
-grant execute on function core.outbox_deliver_leased(uuid[], timestamptz[], uuid[]) to spectral_worker;
--- +goose StatementEnd
-
--- +goose StatementBegin
 -- db/functions/outbox_retry_leased.sql
-create function core.outbox_retry_leased(
-  p_id uuid, p_occurred_at timestamptz, p_delay double precision,
-  p_last_error text, p_handler_failures jsonb, p_counted boolean, p_token uuid
-) returns boolean
-language plpgsql volatile security definer
-set search_path = pg_catalog, core, pg_temp
-set enable_seqscan = off set jit = off
-as $$
+create function core.outbox_retry_leased(p_id uuid, p_occurred_at timestamptz, p_delay double precision,
+  p_last_error text, p_handler_failures jsonb, p_counted boolean, p_token uuid) returns boolean
+language plpgsql volatile security definer set search_path = pg_catalog, core, pg_temp set enable_seqscan = off
+set jit = off as $$
 declare
   v_channel text;
   v_xid xid8;
@@ -193,8 +138,7 @@ begin
     raise exception 'p_delay %: must be from 0 to 86400 seconds', p_delay using errcode = 'invalid_parameter_value';
   end if;
   v_xid := pg_current_xact_id(); -- before the time is read: core.outbox_floor
-  update core.outbox o
-  set status = 'pending', claim_token = null, claimed_by = null, lease_handler = null,
+  update core.outbox o set status = 'pending', claim_token = null, claimed_by = null, lease_handler = null,
       attempts = greatest(o.attempts - case when p_counted then 0 else 1 end, 0),
       available_at = clock_timestamp() + make_interval(secs => p_delay),
       last_error = p_last_error,
@@ -210,19 +154,11 @@ begin
   return true;
 end
 $$;
-grant execute on function core.outbox_retry_leased(uuid, timestamptz, double precision, text, jsonb, boolean, uuid)
-  to spectral_worker;
--- +goose StatementEnd
-
--- +goose StatementBegin
 -- db/functions/outbox_fail_leased.sql
-create function core.outbox_fail_leased(
-  p_id uuid, p_occurred_at timestamptz, p_last_error text, p_handler_failures jsonb, p_counted boolean, p_token uuid
-) returns boolean
-language plpgsql volatile security definer
-set search_path = pg_catalog, core, pg_temp
-set enable_seqscan = off set jit = off
-as $$
+create function core.outbox_fail_leased(p_id uuid, p_occurred_at timestamptz, p_last_error text,
+  p_handler_failures jsonb, p_counted boolean, p_token uuid) returns boolean
+language plpgsql volatile security definer set search_path = pg_catalog, core, pg_temp set enable_seqscan = off
+set jit = off as $$
 begin
   update core.outbox o
   set status = 'failed', claim_token = null, claimed_by = null, lease_handler = null, claimed_at = clock_timestamp(),
@@ -234,16 +170,10 @@ begin
   return found;
 end
 $$;
-grant execute on function core.outbox_fail_leased(uuid, timestamptz, text, jsonb, boolean, uuid) to spectral_worker;
--- +goose StatementEnd
-
--- +goose StatementBegin
 -- db/functions/outbox_release.sql
 create function core.outbox_release(p_ids uuid[], p_occurred_ats timestamptz[], p_tokens uuid[]) returns setof uuid
-language plpgsql volatile security definer
-set search_path = pg_catalog, core, pg_temp
-set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set jit = off
-as $$
+language plpgsql volatile security definer set search_path = pg_catalog, core, pg_temp set enable_seqscan = off
+set enable_hashjoin = off set enable_mergejoin = off set jit = off as $$
 declare
   v_ids uuid[] := '{}';
   v_channels text[] := '{}';
@@ -253,17 +183,13 @@ declare
   v_xid constant xid8 := pg_current_xact_id(); -- before the time is read: core.outbox_floor
 begin
   for v_id, v_channel, v_token in
-    update core.outbox o
-    set status = 'pending', claim_token = null, claimed_by = null, lease_handler = null,
-        attempts = greatest(o.attempts - 1, 0), available_at = clock_timestamp()
-    from
-      (select l.id, l.occurred_at, g.token
-       from unnest(p_ids, p_occurred_ats, p_tokens) as g(id, occurred_at, token)
+    update core.outbox o set status = 'pending', claim_token = null, claimed_by = null, lease_handler = null,
+        attempts = greatest(o.attempts - 1, 0), available_at = clock_timestamp() from
+      (select l.id, l.occurred_at, g.token from unnest(p_ids, p_occurred_ats, p_tokens) as g(id, occurred_at, token)
        join core.outbox l on l.id = g.id and l.occurred_at = g.occurred_at
        where l.id = any (p_ids) and case when l.status = 'in_flight' then l.deleted_at is null else false end
          and l.claim_token = g.token and core.lease_holds(l.claimed_at, l.lease_seconds)
-       for update of l skip locked) as k
-    where o.id = any (p_ids) and o.id = k.id and o.occurred_at = k.occurred_at
+       for update of l skip locked) as k where o.id = any (p_ids) and o.id = k.id and o.occurred_at = k.occurred_at
     returning o.id, o.channel, k.token
   loop
     v_ids := v_ids || v_id;
@@ -275,8 +201,9 @@ begin
   end loop;
 end
 $$;
-grant execute on function core.outbox_release(uuid[], timestamptz[], uuid[]) to spectral_worker;
 -- +goose StatementEnd
+grant execute on function core.lease_expires_in, core.outbox_lease, core.outbox_heartbeat, core.outbox_deliver_leased,
+  core.outbox_retry_leased, core.outbox_fail_leased, core.outbox_release to spectral_worker;
 
 reset role;
 

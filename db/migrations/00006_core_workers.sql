@@ -43,51 +43,31 @@ grant select on core.claim_journal to spectral_operator;
 -- +goose StatementBegin
 -- db/functions/worker_lock.sql
 create function core.worker_lock(p_session uuid) returns bigint
-language sql immutable
-as $$
+language sql immutable as $$
   select hashtextextended(p_session::text, 4871030926153309871)
 $$;
-grant execute on function core.worker_lock(uuid) to spectral_operator;
--- +goose StatementEnd
-
--- +goose StatementBegin
 -- db/functions/worker_gone.sql
 create function core.worker_gone(p_session uuid) returns boolean
-language sql volatile
-as $$
+language sql volatile as $$
   select case when pg_try_advisory_lock_shared(core.worker_lock(p_session))
               then pg_advisory_unlock_shared(core.worker_lock(p_session)) else false end
 $$;
--- +goose StatementEnd
-
--- +goose StatementBegin
 -- db/functions/worker_difference.sql
 create function core.worker_difference(p_worker uuid, p_generation bigint, p_handlers jsonb) returns text
-language sql volatile security definer
-set search_path = pg_catalog, core, pg_temp
-as $$
+language sql volatile security definer set search_path = pg_catalog, core, pg_temp as $$
   select format('worker %s is live and handles %s by %s, not by %s', w.name, t.event_type, w.handlers -> t.event_type, t.names)
   from core.workers w, jsonb_each(p_handlers) as t(event_type, names)
   where w.generation = p_generation and w.worker_id <> p_worker
-    and w.handlers ? t.event_type and w.handlers -> t.event_type <> t.names
-    and not core.worker_gone(w.session_id)
-  order by w.name, t.event_type
-  limit 1
+    and w.handlers ? t.event_type and w.handlers -> t.event_type <> t.names and not core.worker_gone(w.session_id)
+  order by w.name, t.event_type limit 1
 $$;
-grant execute on function core.worker_difference(uuid, bigint, jsonb) to spectral_worker;
--- +goose StatementEnd
-
--- +goose StatementBegin
 -- db/functions/worker_register.sql
 create function core.worker_register(p_worker uuid, p_generation bigint, p_name text, p_handlers jsonb) returns text
-language plpgsql volatile security definer
-set search_path = pg_catalog, core, pg_temp
-as $$
+language plpgsql volatile security definer set search_path = pg_catalog, core, pg_temp as $$
 declare
   v_difference text;
   v_session constant uuid := gen_random_uuid();
 begin
-  -- one at a time: of two that start together, the second sees the first
   lock table core.workers in share update exclusive mode; -- not against those that write it otherwise
   v_difference := core.worker_difference(p_worker, p_generation, p_handlers);
   if v_difference is not null then
@@ -100,46 +80,28 @@ begin
   return null;
 end
 $$;
-grant execute on function core.worker_register(uuid, bigint, text, jsonb) to spectral_worker;
--- +goose StatementEnd
-
--- +goose StatementBegin
 -- db/functions/worker_leave.sql
 create function core.worker_leave(p_worker uuid, p_channels text[]) returns void
-language sql volatile security definer
-set search_path = pg_catalog, core, pg_temp
-as $$
+language sql volatile security definer set search_path = pg_catalog, core, pg_temp as $$
   delete from core.claim_journal j where j.worker_id = p_worker;
   delete from core.workers w where w.worker_id = p_worker;
   select pg_notify(c, '') from unnest(p_channels) as c;
 $$;
-grant execute on function core.worker_leave(uuid, text[]) to spectral_worker;
--- +goose StatementEnd
-
--- +goose StatementBegin
 -- db/functions/claim_journal_write.sql
 create function core.claim_journal_write(p_worker uuid, p_event_type text, p_runner integer, p_ids uuid[]) returns void
-language plpgsql volatile security definer
-set search_path = pg_catalog, core, pg_temp
-as $$
+language plpgsql volatile security definer set search_path = pg_catalog, core, pg_temp as $$
 declare
   v_unused text;
 begin
   v_unused := set_config('synchronous_commit', 'off', true);
   insert into core.claim_journal as j (worker_id, event_type, runner, ids)
-  values (p_worker, p_event_type, p_runner, p_ids)
-  on conflict (worker_id, event_type, runner) do update
+  values (p_worker, p_event_type, p_runner, p_ids) on conflict (worker_id, event_type, runner) do update
   set ids = p_ids, claimed_at = clock_timestamp();
 end
 $$;
-grant execute on function core.claim_journal_write(uuid, text, integer, uuid[]) to spectral_worker;
--- +goose StatementEnd
-
--- +goose StatementBegin
 -- db/functions/claim_suspects.sql
 create function core.claim_suspects(p_worker uuid) returns uuid[]
-language plpgsql volatile
-as $$
+language plpgsql volatile as $$
 begin
   return (
     with gone as materialized
@@ -147,17 +109,11 @@ begin
     select array_agg(i.id) from gone g join core.claim_journal j on j.worker_id = g.worker_id, unnest(j.ids) as i(id));
 end
 $$;
--- +goose StatementEnd
-
--- +goose StatementBegin
 -- db/functions/workers_probe.sql
 create function core.workers_probe(p_worker uuid, p_grace double precision) returns double precision
-language plpgsql volatile security definer
-set search_path = pg_catalog, core, pg_temp
-as $$
+language plpgsql volatile security definer set search_path = pg_catalog, core, pg_temp as $$
 begin
-  update core.workers w set gone_at = clock_timestamp()
-  where w.worker_id in
+  update core.workers w set gone_at = clock_timestamp() where w.worker_id in
     (select g.worker_id from core.workers g
      where g.worker_id <> p_worker and g.gone_at is null and core.worker_gone(g.session_id)
      order by g.worker_id for update skip locked);
@@ -165,18 +121,12 @@ begin
           from core.workers w where w.worker_id <> p_worker and w.gone_at is not null);
 end
 $$;
-grant execute on function core.workers_probe(uuid, double precision) to spectral_worker;
--- +goose StatementEnd
-
--- +goose StatementBegin
 -- db/functions/outbox_reap.sql
-create function core.outbox_reap(p_limit integer default 50, p_after uuid default null, p_grace double precision default 2)
-returns table (event_id uuid, event_type text, generation bigint, attempts integer, crashes integer, failed boolean,
-  reaped boolean, reason text)
-language plpgsql volatile security definer
-set search_path = pg_catalog, core, pg_temp
-set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set jit = off
-as $$
+create function core.outbox_reap(p_limit integer default 50, p_after uuid default null,
+  p_grace double precision default 2) returns table (event_id uuid, event_type text, generation bigint,
+  attempts integer, crashes integer, failed boolean, reaped boolean, reason text)
+language plpgsql volatile security definer set search_path = pg_catalog, core, pg_temp set enable_seqscan = off
+set enable_hashjoin = off set enable_mergejoin = off set jit = off as $$
 #variable_conflict use_column
 declare
   c_crashes constant integer := 5;
@@ -215,16 +165,13 @@ begin
        from gone g join core.claim_journal j on j.worker_id = g.worker_id join core.outbox o on o.id = any (j.ids)
        where o.status = 'pending' and o.deleted_at is null and o.available_at <= j.claimed_at),
     together as materialized
-      -- of several rows with crashes the latest ran: a process has lost the lease of one before it claims the next
       (select h.*, count(*) over w = 1 as alone,
               first_value(h.id) over (partition by h.worker order by h.crashes > 0 desc, h.claimed_at desc nulls last, h.id) as latest,
-              bool_or(h.crashes > 0) over w as suspected
-       from held h window w as (partition by h.worker))
+              bool_or(h.crashes > 0) over w as suspected from held h window w as (partition by h.worker))
     select t.*, g.name, coalesce(g.charged, false) or t.suspected and t.id <> t.latest as other_charged,
            g.worker_id is null and exists (select from core.workers w where w.worker_id::text = t.worker) as alive
     from together t left join gone g on g.worker_id::text = t.worker
-    where t.due and (p_after is null or t.id > p_after)
-    order by t.id, t.occurred_at
+    where t.due and (p_after is null or t.id > p_after) order by t.id, t.occurred_at
   loop
     select o.* into v_row from core.outbox o
     where o.id = v_held.id and o.occurred_at = v_held.occurred_at and o.status = v_held.status and o.deleted_at is null
@@ -257,7 +204,6 @@ begin
       update core.outbox o
       set status = case when failed then 'failed' else 'pending' end, claim_token = null, claimed_by = null, lease_handler = null,
           claimed_at = case when failed then clock_timestamp() else o.claimed_at end, attempts = least(outbox_reap.attempts, 1000000000),
-          -- apart from what died with it: whichever of them ends the next worker is told from the other
           available_at = clock_timestamp() + case when v_charged then outbox_reap.crashes else 0 end * interval '1 second',
           crashes = outbox_reap.crashes, last_error = reason, first_failed_at = coalesce(o.first_failed_at, clock_timestamp()),
           failure_history = core.failure_history_with(o.failure_history,
@@ -286,11 +232,8 @@ begin
   for v_channel, v_id in select distinct on (n.channel) n.channel, n.id from unnest(v_channels, v_ids) as n(channel, id) order by n.channel loop
     perform pg_notify(v_channel, v_id::text);
   end loop;
-  -- what the worker held besides, and is reaped later, is not to blame
   update core.workers w set charged = true where w.worker_id::text = any (v_blamed);
-  -- the rest of an entry is settled or free again, and claims need not pass over it
-  update core.claim_journal j
-  set ids = array(select o.id from core.outbox o
+  update core.claim_journal j set ids = array(select o.id from core.outbox o
                   where o.id = any (j.ids) and o.status = 'pending' and o.deleted_at is null and o.available_at <= j.claimed_at)
   from core.workers w
   where w.worker_id = j.worker_id and cardinality(j.ids) > 0 and w.gone_at <= clock_timestamp() - make_interval(secs => p_grace)
@@ -303,8 +246,10 @@ begin
   delete from core.claim_journal j where not exists (select from core.workers w where w.worker_id = j.worker_id);
 end
 $$;
-grant execute on function core.outbox_reap(integer, uuid, double precision) to spectral_worker;
 -- +goose StatementEnd
+grant execute on function core.worker_lock to spectral_operator;
+grant execute on function core.worker_difference, core.worker_register, core.worker_leave, core.claim_journal_write,
+  core.workers_probe, core.outbox_reap to spectral_worker;
 
 create view core.live_workers as
   select w.worker_id, w.generation, w.name, w.handlers, w.registered_at

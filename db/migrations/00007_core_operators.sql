@@ -34,11 +34,9 @@ create index operator_actions_acted_at on core.operator_actions (acted_at, id) w
 
 -- +goose StatementBegin
 -- db/functions/operator_action.sql
-create function core.operator_action(
-  p_action text, p_acted_by text, p_event_ids uuid[] default '{}', p_generation bigint default null, p_details jsonb default '{}'
-) returns void
-language plpgsql volatile
-as $$
+create function core.operator_action(p_action text, p_acted_by text, p_event_ids uuid[] default '{}',
+  p_generation bigint default null, p_details jsonb default '{}') returns void
+language plpgsql volatile as $$
 begin
   if p_acted_by is not null and (btrim(p_acted_by) = '' or octet_length(p_acted_by) > 256) then
     raise exception 'acted_by: must be 1 to 256 bytes, not blank; it has % bytes', octet_length(p_acted_by)
@@ -48,13 +46,9 @@ begin
   values (p_action, coalesce(btrim(p_acted_by), session_user), coalesce(p_event_ids, '{}'), p_generation, coalesce(jsonb_strip_nulls(p_details), '{}'));
 end
 $$;
--- +goose StatementEnd
-
--- +goose StatementBegin
 -- db/functions/failure_history_with.sql
 create function core.failure_history_with(p_history jsonb, p_entry jsonb) returns jsonb
-language plpgsql immutable
-as $$
+language plpgsql immutable as $$
 declare
   v_all constant jsonb := p_history || jsonb_build_array(p_entry);
 begin
@@ -67,46 +61,31 @@ begin
               case when jsonb_typeof(e.value -> 'omitted') = 'number' then (e.value ->> 'omitted')::numeric else 0 end as omitted,
               row_number() over dear as place, sum(octet_length(e.value::text) + 2) over dear as bytes
        from jsonb_array_elements(v_all) with ordinality as e(value, n)
-       -- the new one, what operators did, what was reaped; the latest first
        window dear as (partition by e.value ? 'omitted'
          order by e.n = jsonb_array_length(v_all) desc, e.value ? 'reaped_at', e.n desc)),
     judged as
       (select e.value, e.n, e.omitted, not e.omits and e.place <= 99 and (e.place = 1 or e.bytes <= 262144 - 100) as kept, e.omits from entries e)
     select jsonb_build_array(jsonb_build_object('omitted', sum(j.omitted) + count(*) filter (where not j.kept and not j.omits)))
-           || jsonb_agg(j.value order by j.n) filter (where j.kept)
-    from judged j);
+           || jsonb_agg(j.value order by j.n) filter (where j.kept) from judged j);
 end
 $$;
--- +goose StatementEnd
-
--- +goose StatementBegin
 -- db/functions/handles.sql
 create function core.handles(p_handler text, p_target text) returns boolean
-language sql immutable
-as $$
+language sql immutable as $$
   select p_target is null or split_part(p_handler, '.', 1) = p_target
 $$;
--- +goose StatementEnd
-
--- +goose StatementBegin
 -- db/functions/tried.sql
 create function core.tried(p_attempts integer, p_last_error text) returns boolean
-language sql immutable
-as $$
+language sql immutable as $$
   select p_attempts > 0 or p_last_error is not null
 $$;
-grant execute on function core.tried(integer, text) to spectral_operator;
--- +goose StatementEnd
-
--- +goose StatementBegin
 -- db/functions/operated_event.sql
-create function core.operated_event(p_action text, p_event_id uuid, p_occurred_at timestamptz, p_force boolean default false) returns timestamptz
-language plpgsql volatile
-as $$
+create function core.operated_event(p_action text, p_event_id uuid, p_occurred_at timestamptz,
+  p_force boolean default false) returns timestamptz
+language plpgsql volatile as $$
 declare
   v_row record;
   v_others integer := 0;
-  -- how long a tombstone stays
   v_days constant integer := (select p.tombstoned_grace_days
     from core.retention_policies p where p.subject = 'outbox_row' and p.content_class = '*');
 begin
@@ -115,9 +94,7 @@ begin
   end if;
   for v_row in
     select o.occurred_at, o.status, o.deleted_at, o.discarded_at, o.available_at, o.claimed_at, o.claimed_by, o.lease_seconds
-    from core.outbox o
-    where o.id = p_event_id and (p_occurred_at is null or o.occurred_at = p_occurred_at)
-    limit 2
+    from core.outbox o where o.id = p_event_id and (p_occurred_at is null or o.occurred_at = p_occurred_at) limit 2
   loop
     v_others := v_others + 1;
   end loop;
@@ -130,7 +107,6 @@ begin
       using errcode = 'SP035', column = 'event_id',
             hint = format('name one by its occurred_at, too: select occurred_at, event_type, status from core.outbox where id = %L; then p_occurred_at => ...', p_event_id);
   end if;
-
   if p_action = 'undiscard' then
     if v_row.discarded_at is null and v_row.deleted_at is null then
       raise exception 'event %: is not discarded, it is %', p_event_id, v_row.status using errcode = 'SP034', column = 'event_id';
@@ -145,7 +121,6 @@ begin
     end if;
     return v_row.occurred_at;
   end if;
-
   if v_row.discarded_at is not null then
     raise exception 'event %: was discarded at %', p_event_id, v_row.discarded_at
       using errcode = 'SP033', column = 'event_id', hint = format('first: select core.outbox_undiscard(%L)', p_event_id);
@@ -154,7 +129,6 @@ begin
     raise exception 'event %: is past its retention since %', p_event_id, v_row.deleted_at
       using errcode = 'SP033', column = 'event_id', hint = 'publish it anew if it is still wanted';
   end if;
-
   if p_action = 'retry_now' then
     if v_row.status <> 'pending' then
       raise exception 'event %: is %, not pending', p_event_id, v_row.status
@@ -169,7 +143,6 @@ begin
     end if;
     return v_row.occurred_at;
   end if;
-
   if v_row.status <> 'failed' and not (p_action = 'replay' and v_row.status = 'delivered' and coalesce(p_force, false)) then
     raise exception 'event %: is %, not failed', p_event_id, v_row.status
       using errcode = 'SP032', column = 'event_id',
@@ -185,13 +158,9 @@ begin
   return v_row.occurred_at;
 end
 $$;
--- +goose StatementEnd
-
--- +goose StatementBegin
 -- db/functions/operated_ids.sql
 create function core.operated_ids(p_event_ids uuid[], p_occurred_ats timestamptz[]) returns void
-language plpgsql immutable
-as $$
+language plpgsql immutable as $$
 begin
   if p_event_ids is null or cardinality(p_event_ids) > 1000 then
     raise exception 'event_ids: must be an array of at most 1000 ids, not %', coalesce(cardinality(p_event_ids)::text, 'null')
@@ -203,16 +172,11 @@ begin
   end if;
 end
 $$;
--- +goose StatementEnd
-
--- +goose StatementBegin
 -- db/functions/operated_rows.sql
-create function core.operated_rows(
-  p_action text, p_event_ids uuid[], p_occurred_ats timestamptz[], p_settled_before timestamptz default null,
-  p_force boolean default false, p_generation bigint default null)
-returns table (id uuid, occurred_at timestamptz)
+create function core.operated_rows(p_action text, p_event_ids uuid[], p_occurred_ats timestamptz[],
+  p_settled_before timestamptz default null, p_force boolean default false,
+  p_generation bigint default null) returns table (id uuid, occurred_at timestamptz)
 language plpgsql volatile
--- a plan that knew the action would know the conditions of partial indexes, too: one that was made when there was nothing in them would read them from end to end
 set plan_cache_mode = force_generic_plan
 as $$
 #variable_conflict use_column
@@ -221,42 +185,31 @@ begin
   return query
     select o.id, o.occurred_at
     from (select distinct g.id, g.occurred_at from unnest(p_event_ids, coalesce(p_occurred_ats, '{}')) as g(id, occurred_at) order by 1, 2) g
-    -- row by row, so that no plan made for an empty outbox begins there
     cross join lateral
-      (select o.id, o.occurred_at from core.outbox o
-       where o.id = g.id
+      (select o.id, o.occurred_at from core.outbox o where o.id = g.id
          and (o.occurred_at = g.occurred_at or g.occurred_at is null
               and not exists (select from core.outbox t where t.id = o.id and t.occurred_at <> o.occurred_at))
          and case p_action
                when 'replay' then (o.status = 'failed' or o.status = 'delivered' and p_force) and o.deleted_at is null
-                 -- one call in several is over once each event has been through it, although by force what is delivered anew is delivered
                  and coalesce(case when o.status = 'failed' then o.claimed_at else o.delivered_at end < p_settled_before, true)
                  and not core.unconsumed(o.event_type, o.event_version, p_generation)
                when 'discard' then o.status = 'failed' and o.deleted_at is null and coalesce(o.claimed_at < p_settled_before, true)
                when 'undiscard' then o.discarded_at is not null and o.deleted_at > clock_timestamp() - (select make_interval(hours => p.tombstoned_grace_days * 24)
                  from core.retention_policies p where p.subject = 'outbox_row' and p.content_class = '*')
                when 'retry_now' then o.status = 'pending' and o.deleted_at is null and o.available_at > clock_timestamp()
-             end
-       for update of o skip locked) o;
+             end for update of o skip locked) o;
 end
 $$;
--- +goose StatementEnd
-
--- +goose StatementBegin
 -- db/functions/outbox_replay.sql
-create function core.outbox_replay(
-  p_event_id uuid, p_new_generation bigint, p_replayed_by text default null, p_occurred_at timestamptz default null, p_force boolean default false
-) returns integer
-language plpgsql volatile security definer
-set search_path = pg_catalog, core, pg_temp
-set enable_seqscan = off set jit = off
-as $$
+create function core.outbox_replay(p_event_id uuid, p_new_generation bigint, p_replayed_by text default null,
+  p_occurred_at timestamptz default null, p_force boolean default false) returns integer
+language plpgsql volatile security definer set search_path = pg_catalog, core, pg_temp set enable_seqscan = off
+set jit = off as $$
 declare
   v_occurred_at timestamptz;
   v_cycle integer;
 begin
   v_occurred_at := core.operated_event('replay', p_event_id, p_occurred_at, p_force);
-  -- nobody but another operator locks a failed row, and not for long; who was first, the second is told
   perform from core.outbox o where o.id = p_event_id and o.occurred_at = v_occurred_at for update;
   v_occurred_at := core.operated_event('replay', p_event_id, v_occurred_at, p_force);
   select r.cycle into v_cycle
@@ -268,19 +221,12 @@ begin
   return v_cycle;
 end
 $$;
-grant execute on function core.outbox_replay(uuid, bigint, text, timestamptz, boolean) to spectral_operator;
--- +goose StatementEnd
-
--- +goose StatementBegin
 -- db/functions/outbox_replay_many.sql
-create function core.outbox_replay_many(
-  p_event_ids uuid[], p_new_generation bigint, p_replayed_by text default null, p_occurred_ats timestamptz[] default null,
-  p_settled_before timestamptz default null, p_force boolean default false)
-returns table (event_id uuid, occurred_at timestamptz, cycle integer)
-language plpgsql volatile security definer
-set search_path = pg_catalog, core, pg_temp
-set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off set jit = off
-as $$
+create function core.outbox_replay_many(p_event_ids uuid[], p_new_generation bigint, p_replayed_by text default null,
+  p_occurred_ats timestamptz[] default null, p_settled_before timestamptz default null,
+  p_force boolean default false) returns table (event_id uuid, occurred_at timestamptz, cycle integer)
+language plpgsql volatile security definer set search_path = pg_catalog, core, pg_temp set enable_seqscan = off
+set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off set jit = off as $$
 #variable_conflict use_column
 declare
   v_xid constant xid8 := pg_current_xact_id(); -- before the time is read: core.outbox_floor
@@ -293,9 +239,7 @@ begin
   select coalesce(array_agg(r.id), '{}'), coalesce(array_agg(r.occurred_at), '{}') into v_ids, v_ats
   from core.operated_rows('replay', p_event_ids, p_occurred_ats, p_settled_before, p_force, p_new_generation) r;
   with written as
-    (update core.outbox o
-     set status = 'pending', generation = p_new_generation, available_at = clock_timestamp(),
-         -- the class is kept; a channel that says none gets that of the type
+    (update core.outbox o set status = 'pending', generation = p_new_generation, available_at = clock_timestamp(),
          channel = 'outbox_gen_' || p_new_generation || coalesce(case
            when o.channel ~ '^outbox_gen_[0-9]+$' then ''
            when o.channel ~ '^outbox_gen_[0-9]+_[a-z][a-z0-9_]{0,29}$' then substring(o.channel from '^outbox_gen_[0-9]+(_.*)$')
@@ -309,7 +253,6 @@ begin
            'replayed_at', clock_timestamp(), 'replayed_by', coalesce(btrim(p_replayed_by), session_user))
            || case when o.status = 'delivered' then jsonb_build_object('delivered_at', o.delivered_at) else '{}' end)
      from unnest(v_ids, v_ats) as k(id, occurred_at)
-     -- the ids as an array, too, so that no plan begins at the outbox
      where o.id = any (v_ids) and o.id = k.id and o.occurred_at = k.occurred_at
      returning o.id, o.occurred_at, o.channel, (o.failure_history #>> '{-1,cycle}')::integer as cycle)
   select coalesce(array_agg(w.id), '{}'), coalesce(array_agg(w.occurred_at), '{}'), coalesce(array_agg(w.channel), '{}'), coalesce(array_agg(w.cycle), '{}')
@@ -323,19 +266,12 @@ begin
   from (select distinct on (u.channel) u.channel, u.id from unnest(v_channels, v_ids) as u(channel, id) order by u.channel) n;
 end
 $$;
-grant execute on function core.outbox_replay_many(uuid[], bigint, text, timestamptz[], timestamptz, boolean)
-  to spectral_operator;
--- +goose StatementEnd
-
--- +goose StatementBegin
 -- db/functions/outbox_replay_preview.sql
-create function core.outbox_replay_preview(
-  p_event_id uuid, p_new_generation bigint, p_occurred_at timestamptz default null, p_force boolean default false)
-returns table (handler text, would_run boolean, handled_at timestamptz, note text)
-language plpgsql volatile security definer
-set search_path = pg_catalog, core, pg_temp
-set enable_seqscan = off set jit = off
-as $$
+create function core.outbox_replay_preview(p_event_id uuid, p_new_generation bigint,
+  p_occurred_at timestamptz default null, p_force boolean default false) returns table (handler text, would_run boolean,
+  handled_at timestamptz, note text)
+language plpgsql volatile security definer set search_path = pg_catalog, core, pg_temp set enable_seqscan = off
+set jit = off as $$
 declare
   v_occurred_at constant timestamptz := core.operated_event('replay', p_event_id, p_occurred_at, p_force);
 begin
@@ -350,17 +286,12 @@ begin
     from core.outbox_replay_preview_many(array[p_event_id], p_new_generation, array[v_occurred_at]) p;
 end
 $$;
-grant execute on function core.outbox_replay_preview(uuid, bigint, timestamptz, boolean) to spectral_operator;
--- +goose StatementEnd
-
--- +goose StatementBegin
 -- db/functions/outbox_replay_preview_many.sql
-create function core.outbox_replay_preview_many(p_event_ids uuid[], p_new_generation bigint, p_occurred_ats timestamptz[] default null)
-returns table (event_id uuid, occurred_at timestamptz, event_type text, handler text, would_run boolean, handled_at timestamptz, note text)
-language plpgsql volatile security definer
-set search_path = pg_catalog, core, pg_temp
-set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off set jit = off
-as $$
+create function core.outbox_replay_preview_many(p_event_ids uuid[], p_new_generation bigint,
+  p_occurred_ats timestamptz[] default null) returns table (event_id uuid, occurred_at timestamptz, event_type text,
+  handler text, would_run boolean, handled_at timestamptz, note text)
+language plpgsql volatile security definer set search_path = pg_catalog, core, pg_temp set enable_seqscan = off
+set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off set jit = off as $$
 #variable_conflict use_column
 declare
   v_types text[];
@@ -378,7 +309,6 @@ begin
     rows as materialized
       (select o.id, o.occurred_at, o.event_type, o.event_version, o.target, o.idempotency_key
        from given g cross join lateral
-         -- not part of the join, so that no plan begins at the outbox
          (select o.* from core.outbox o where o.id = g.id and (g.occurred_at is null or o.occurred_at = g.occurred_at) offset 0) o)
     select r.id, r.occurred_at, r.event_type, h.handler, h.handler is not null and d.handled_at is null and c.unconsumed is null, d.handled_at,
            nullif(concat_ws('; ',
@@ -386,8 +316,7 @@ begin
                coalesce(' for target ' || r.target, ''))) end,
              c.unconsumed,
              (select format('paused in generation %s since %s by %s: it will wait', p.generation, to_char(p.paused_at at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS"Z"'), p.paused_by) from core.paused_types p
-              where p.generation = p_new_generation and p.event_type = r.event_type)), '')
-    from rows r
+              where p.generation = p_new_generation and p.event_type = r.event_type)), '') from rows r
     left join lateral (select l.handler from unnest(v_types, v_handlers) as l(event_type, handler)
                        where l.event_type = r.event_type and core.handles(l.handler, r.target)) h on true
     left join lateral (select e.handled_at from core.event_handled e
@@ -397,18 +326,11 @@ begin
     order by r.id, r.occurred_at, h.handler;
 end
 $$;
-grant execute on function core.outbox_replay_preview_many(uuid[], bigint, timestamptz[]) to spectral_operator;
--- +goose StatementEnd
-
--- +goose StatementBegin
 -- db/functions/outbox_discard.sql
-create function core.outbox_discard(
-  p_event_id uuid, p_discarded_by text, p_reason text default null, p_occurred_at timestamptz default null
-) returns void
-language plpgsql volatile security definer
-set search_path = pg_catalog, core, pg_temp
-set enable_seqscan = off set jit = off
-as $$
+create function core.outbox_discard(p_event_id uuid, p_discarded_by text, p_reason text default null,
+  p_occurred_at timestamptz default null) returns void
+language plpgsql volatile security definer set search_path = pg_catalog, core, pg_temp set enable_seqscan = off
+set jit = off as $$
 declare
   v_occurred_at timestamptz;
 begin
@@ -418,18 +340,12 @@ begin
   perform core.outbox_discard_many(array[p_event_id], p_discarded_by, p_reason, array[v_occurred_at]);
 end
 $$;
-grant execute on function core.outbox_discard(uuid, text, text, timestamptz) to spectral_operator;
--- +goose StatementEnd
-
--- +goose StatementBegin
 -- db/functions/outbox_discard_many.sql
-create function core.outbox_discard_many(
-  p_event_ids uuid[], p_discarded_by text, p_reason text default null, p_occurred_ats timestamptz[] default null, p_failed_before timestamptz default null)
-returns table (event_id uuid, occurred_at timestamptz)
-language plpgsql volatile security definer
-set search_path = pg_catalog, core, pg_temp
-set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off set jit = off
-as $$
+create function core.outbox_discard_many(p_event_ids uuid[], p_discarded_by text, p_reason text default null,
+  p_occurred_ats timestamptz[] default null, p_failed_before timestamptz default null) returns table (event_id uuid,
+  occurred_at timestamptz)
+language plpgsql volatile security definer set search_path = pg_catalog, core, pg_temp set enable_seqscan = off
+set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off set jit = off as $$
 #variable_conflict use_column
 declare
   v_ids uuid[];
@@ -443,16 +359,12 @@ begin
   select coalesce(array_agg(r.id), '{}'), coalesce(array_agg(r.occurred_at), '{}') into v_ids, v_ats
   from core.operated_rows('discard', p_event_ids, p_occurred_ats, p_failed_before) r;
   with written as
-    (update core.outbox o
-     set deleted_at = v_now, discarded_at = v_now, undiscarded_at = null,
+    (update core.outbox o set deleted_at = v_now, discarded_at = v_now, undiscarded_at = null,
          failure_history = core.failure_history_with(o.failure_history,
            jsonb_build_object('discarded_at', v_now, 'discarded_by', coalesce(btrim(p_discarded_by), session_user), 'reason', btrim(p_reason)))
      from unnest(v_ids, v_ats) as k(id, occurred_at)
-     -- the ids as an array, too, so that no plan begins at the outbox
-     where o.id = any (v_ids) and o.id = k.id and o.occurred_at = k.occurred_at
-     returning o.id, o.occurred_at)
-  select coalesce(array_agg(w.id), '{}'), coalesce(array_agg(w.occurred_at), '{}')
-  into v_ids, v_ats from written w;
+     where o.id = any (v_ids) and o.id = k.id and o.occurred_at = k.occurred_at returning o.id, o.occurred_at)
+  select coalesce(array_agg(w.id), '{}'), coalesce(array_agg(w.occurred_at), '{}') into v_ids, v_ats from written w;
   return query select k.id, k.occurred_at from unnest(v_ids, v_ats) as k(id, occurred_at);
   if cardinality(v_ids) > 0 then
     perform core.operator_action('discard', p_discarded_by, v_ids, null,
@@ -460,16 +372,11 @@ begin
   end if;
 end
 $$;
-grant execute on function core.outbox_discard_many(uuid[], text, text, timestamptz[], timestamptz) to spectral_operator;
--- +goose StatementEnd
-
--- +goose StatementBegin
 -- db/functions/outbox_undiscard.sql
-create function core.outbox_undiscard(p_event_id uuid, p_undiscarded_by text, p_occurred_at timestamptz default null) returns void
-language plpgsql volatile security definer
-set search_path = pg_catalog, core, pg_temp
-set enable_seqscan = off set jit = off
-as $$
+create function core.outbox_undiscard(p_event_id uuid, p_undiscarded_by text,
+  p_occurred_at timestamptz default null) returns void
+language plpgsql volatile security definer set search_path = pg_catalog, core, pg_temp set enable_seqscan = off
+set jit = off as $$
 declare
   v_occurred_at timestamptz;
 begin
@@ -483,17 +390,11 @@ begin
   end if;
 end
 $$;
-grant execute on function core.outbox_undiscard(uuid, text, timestamptz) to spectral_operator;
--- +goose StatementEnd
-
--- +goose StatementBegin
 -- db/functions/outbox_undiscard_many.sql
-create function core.outbox_undiscard_many(p_event_ids uuid[], p_undiscarded_by text, p_occurred_ats timestamptz[] default null)
-returns table (event_id uuid, occurred_at timestamptz)
-language plpgsql volatile security definer
-set search_path = pg_catalog, core, pg_temp
-set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off set jit = off
-as $$
+create function core.outbox_undiscard_many(p_event_ids uuid[], p_undiscarded_by text,
+  p_occurred_ats timestamptz[] default null) returns table (event_id uuid, occurred_at timestamptz)
+language plpgsql volatile security definer set search_path = pg_catalog, core, pg_temp set enable_seqscan = off
+set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off set jit = off as $$
 #variable_conflict use_column
 declare
   v_ids uuid[];
@@ -502,32 +403,23 @@ begin
   select coalesce(array_agg(r.id), '{}'), coalesce(array_agg(r.occurred_at), '{}') into v_ids, v_ats
   from core.operated_rows('undiscard', p_event_ids, p_occurred_ats) r;
   with written as
-    (update core.outbox o
-     set deleted_at = null, discarded_at = null, undiscarded_at = clock_timestamp(),
+    (update core.outbox o set deleted_at = null, discarded_at = null, undiscarded_at = clock_timestamp(),
          failure_history = core.failure_history_with(o.failure_history,
            jsonb_build_object('undiscarded_at', clock_timestamp(), 'undiscarded_by', coalesce(btrim(p_undiscarded_by), session_user)))
      from unnest(v_ids, v_ats) as k(id, occurred_at)
-     -- the ids as an array, too, so that no plan begins at the outbox
-     where o.id = any (v_ids) and o.id = k.id and o.occurred_at = k.occurred_at
-     returning o.id, o.occurred_at)
-  select coalesce(array_agg(w.id), '{}'), coalesce(array_agg(w.occurred_at), '{}')
-  into v_ids, v_ats from written w;
+     where o.id = any (v_ids) and o.id = k.id and o.occurred_at = k.occurred_at returning o.id, o.occurred_at)
+  select coalesce(array_agg(w.id), '{}'), coalesce(array_agg(w.occurred_at), '{}') into v_ids, v_ats from written w;
   return query select k.id, k.occurred_at from unnest(v_ids, v_ats) as k(id, occurred_at);
   if cardinality(v_ids) > 0 then
     perform core.operator_action('undiscard', p_undiscarded_by, v_ids, null, jsonb_build_object('asked', cardinality(p_event_ids)));
   end if;
 end
 $$;
-grant execute on function core.outbox_undiscard_many(uuid[], text, timestamptz[]) to spectral_operator;
--- +goose StatementEnd
-
--- +goose StatementBegin
 -- db/functions/outbox_retry_now.sql
-create function core.outbox_retry_now(p_event_id uuid, p_retried_by text default null, p_occurred_at timestamptz default null) returns void
-language plpgsql volatile security definer
-set search_path = pg_catalog, core, pg_temp
-set enable_seqscan = off set jit = off
-as $$
+create function core.outbox_retry_now(p_event_id uuid, p_retried_by text default null,
+  p_occurred_at timestamptz default null) returns void
+language plpgsql volatile security definer set search_path = pg_catalog, core, pg_temp set enable_seqscan = off
+set jit = off as $$
 declare
   v_occurred_at constant timestamptz := core.operated_event('retry_now', p_event_id, p_occurred_at);
 begin
@@ -538,17 +430,11 @@ begin
   end if;
 end
 $$;
-grant execute on function core.outbox_retry_now(uuid, text, timestamptz) to spectral_operator;
--- +goose StatementEnd
-
--- +goose StatementBegin
 -- db/functions/outbox_retry_now_many.sql
-create function core.outbox_retry_now_many(p_event_ids uuid[], p_retried_by text default null, p_occurred_ats timestamptz[] default null)
-returns table (event_id uuid, occurred_at timestamptz, tried boolean)
-language plpgsql volatile security definer
-set search_path = pg_catalog, core, pg_temp
-set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off set jit = off
-as $$
+create function core.outbox_retry_now_many(p_event_ids uuid[], p_retried_by text default null,
+  p_occurred_ats timestamptz[] default null) returns table (event_id uuid, occurred_at timestamptz, tried boolean)
+language plpgsql volatile security definer set search_path = pg_catalog, core, pg_temp set enable_seqscan = off
+set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off set jit = off as $$
 #variable_conflict use_column
 declare
   v_xid constant xid8 := pg_current_xact_id(); -- before the time is read: core.outbox_floor
@@ -560,9 +446,7 @@ begin
   select coalesce(array_agg(r.id), '{}'), coalesce(array_agg(r.occurred_at), '{}') into v_ids, v_ats
   from core.operated_rows('retry_now', p_event_ids, p_occurred_ats) r;
   with written as
-    (update core.outbox o set available_at = clock_timestamp()
-     from unnest(v_ids, v_ats) as k(id, occurred_at)
-     -- the ids as an array, too, so that no plan begins at the outbox
+    (update core.outbox o set available_at = clock_timestamp() from unnest(v_ids, v_ats) as k(id, occurred_at)
      where o.id = any (v_ids) and o.id = k.id and o.occurred_at = k.occurred_at
      returning o.id, o.occurred_at, o.channel, core.tried(o.attempts, o.last_error) as tried)
   select coalesce(array_agg(w.id), '{}'), coalesce(array_agg(w.occurred_at), '{}'), coalesce(array_agg(w.channel), '{}'), coalesce(array_agg(w.tried), '{}')
@@ -575,15 +459,10 @@ begin
   from (select distinct on (u.channel) u.channel, u.id from unnest(v_channels, v_ids) as u(channel, id) order by u.channel) n;
 end
 $$;
-grant execute on function core.outbox_retry_now_many(uuid[], text, timestamptz[]) to spectral_operator;
--- +goose StatementEnd
-
--- +goose StatementBegin
 -- db/functions/event_type_pause.sql
-create function core.event_type_pause(p_event_type text, p_generation bigint, p_paused_by text default null, p_reason text default null) returns void
-language plpgsql volatile security definer
-set search_path = pg_catalog, core, pg_temp
-as $$
+create function core.event_type_pause(p_event_type text, p_generation bigint, p_paused_by text default null,
+  p_reason text default null) returns void
+language plpgsql volatile security definer set search_path = pg_catalog, core, pg_temp as $$
 declare
   v_paused core.paused_types;
 begin
@@ -607,16 +486,11 @@ begin
   end if;
 end
 $$;
-grant execute on function core.event_type_pause(text, bigint, text, text) to spectral_operator;
--- +goose StatementEnd
-
--- +goose StatementBegin
 -- db/functions/event_type_resume.sql
-create function core.event_type_resume(p_event_type text, p_generation bigint, p_resumed_by text default null) returns void
-language plpgsql volatile security definer
-set search_path = pg_catalog, core, pg_temp
-set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off set jit = off
-as $$
+create function core.event_type_resume(p_event_type text, p_generation bigint,
+  p_resumed_by text default null) returns void
+language plpgsql volatile security definer set search_path = pg_catalog, core, pg_temp set enable_seqscan = off
+set enable_bitmapscan = off set enable_sort = off set jit = off as $$
 declare
   v_channel text;
   v_id text;
@@ -627,12 +501,10 @@ begin
       using errcode = 'SP034', column = 'event_type', hint = 'select event_type, generation from core.paused_types';
   end if;
   perform core.operator_action('resume', p_resumed_by, '{}', p_generation, jsonb_build_object('event_type', p_event_type));
-  -- also where nothing waits: what is published at this moment may have rung in vain
   v_id := (select o.id::text from core.outbox o
            where o.generation = p_generation and o.event_type = p_event_type and o.status = 'pending' and o.deleted_at is null
            order by o.available_at limit 1);
   for v_channel in
-    -- that of the contract, and those of some that wait: an older build may know another class
     select 'outbox_gen_' || p_generation || coalesce('_' || t.class, '') from core.event_types t where t.event_type = p_event_type
     union
     select o.channel from
@@ -644,29 +516,17 @@ begin
   end loop;
 end
 $$;
-grant execute on function core.event_type_resume(text, bigint, text) to spectral_operator;
 -- +goose StatementEnd
+grant execute on function core.tried, core.outbox_replay, core.outbox_replay_many, core.outbox_replay_preview,
+  core.outbox_replay_preview_many, core.outbox_discard, core.outbox_discard_many, core.outbox_undiscard,
+  core.outbox_undiscard_many, core.outbox_retry_now, core.outbox_retry_now_many, core.event_type_pause,
+  core.event_type_resume to spectral_operator;
 
 reset role;
 
 -- +goose Down
 set local lock_timeout = '500ms';
--- +goose StatementBegin
-do $$
-declare
-  v_table regclass;
-  v_filled boolean;
-begin
-  foreach v_table in array array['core.operator_actions']::regclass[] loop
-    execute format('lock table %s in access exclusive mode', v_table);
-    execute format('select exists (select from %s)', v_table) into v_filled;
-    if v_filled then
-      raise exception '% is not empty: going down would lose its rows', v_table;
-    end if;
-  end loop;
-end
-$$;
--- +goose StatementEnd
+select core.require_empty('core.operator_actions');
 drop function core.operator_action, core.failure_history_with, core.handles, core.tried, core.operated_event,
   core.operated_ids, core.operated_rows, core.outbox_replay, core.outbox_replay_many, core.outbox_replay_preview,
   core.outbox_replay_preview_many, core.outbox_discard, core.outbox_discard_many, core.outbox_undiscard,

@@ -7,9 +7,7 @@ set local role spectral_owner;
 -- +goose StatementBegin
 -- db/functions/generation_announce.sql
 create function core.generation_announce(p_generation bigint) returns text
-language plpgsql volatile security definer
-set search_path = pg_catalog, core, pg_temp
-as $$
+language plpgsql volatile security definer set search_path = pg_catalog, core, pg_temp as $$
 declare
   v_status text;
 begin
@@ -17,26 +15,18 @@ begin
     raise exception 'generation: % must be a number from 1 to 999999999999', coalesce(p_generation::text, 'null')
       using errcode = 'SP019', column = 'generation';
   end if;
-  insert into core.deployments (generation) values (p_generation)
-  on conflict (generation) do nothing;
+  insert into core.deployments (generation) values (p_generation) on conflict (generation) do nothing;
   select d.status into v_status from core.deployments d where d.generation = p_generation;
   if v_status = 'retired' then
-    raise exception 'generation: % is retired', p_generation
-      using errcode = 'SP019', column = 'generation',
+    raise exception 'generation: % is retired', p_generation using errcode = 'SP019', column = 'generation',
             hint = 'deploy under a new, higher generation (SPECTRAL_GENERATION)';
   end if;
   return v_status;
 end
 $$;
-grant execute on function core.generation_announce(bigint) to spectral_worker;
--- +goose StatementEnd
-
--- +goose StatementBegin
 -- db/functions/generation_register.sql
 create function core.generation_register(p_generation bigint, p_registered_by text default null) returns text
-language plpgsql volatile security definer
-set search_path = pg_catalog, core, pg_temp
-as $$
+language plpgsql volatile security definer set search_path = pg_catalog, core, pg_temp as $$
 declare
   v_new constant boolean := not exists (select from core.deployments d where d.generation = p_generation);
   v_status constant text := core.generation_announce(p_generation);
@@ -48,18 +38,12 @@ begin
     perform core.operator_action('generation_register', p_registered_by, p_generation => p_generation,
       p_details => jsonb_build_object('was', case when not v_new then v_status end));
   end if;
-  -- another session may have retired it since
   return core.generation_announce(p_generation);
 end
 $$;
-grant execute on function core.generation_register(bigint, text) to spectral_operator;
--- +goose StatementEnd
-
--- +goose StatementBegin
 -- db/functions/generation_open.sql
 create function core.generation_open(p_generation bigint, p_keep boolean default true) returns void
-language plpgsql volatile
-as $$
+language plpgsql volatile as $$
 declare
   v_status text;
 begin
@@ -77,19 +61,14 @@ begin
   end if;
 end
 $$;
--- +goose StatementEnd
-
--- +goose StatementBegin
 -- db/functions/generation_drain.sql
-create function core.generation_drain(p_generation bigint, p_drained_by text default null, p_force boolean default false) returns text
-language plpgsql volatile security definer
-set search_path = pg_catalog, core, pg_temp
-as $$
+create function core.generation_drain(p_generation bigint, p_drained_by text default null,
+  p_force boolean default false) returns text
+language plpgsql volatile security definer set search_path = pg_catalog, core, pg_temp as $$
 declare
   v_live bigint[];
   v_status text;
 begin
-  -- all of them: of two that are drained at once, one is the last
   select array_agg(l.generation) into v_live
   from (select d.generation from core.deployments d where d.status = 'live' order by d.generation for update) as l;
   if p_generation = any (v_live) then
@@ -122,15 +101,9 @@ begin
     using errcode = 'SP019', column = 'generation', hint = 'select generation, status from core.deployments';
 end
 $$;
-grant execute on function core.generation_drain(bigint, text, boolean) to spectral_operator;
--- +goose StatementEnd
-
--- +goose StatementBegin
 -- db/functions/generation_left.sql
 create function core.generation_left(p_generation bigint) returns text
-language sql volatile
-set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off set jit = off
-as $$
+language sql volatile set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off set jit = off as $$
   select case when w.due + w.scheduled + f.in_flight > 0 then
            format('%s due, %s scheduled%s, %s in flight', w.due, w.scheduled,
              coalesce(' until ' || to_char(w.last at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS"Z"'), ''), f.in_flight) end
@@ -141,34 +114,23 @@ as $$
        (select count(*) as in_flight from core.outbox o
         where o.generation = p_generation and o.status = 'in_flight' and o.deleted_at is null) as f
 $$;
--- +goose StatementEnd
-
--- +goose StatementBegin
 -- db/functions/transactions_below.sql
 create function core.transactions_below(p_mark xid8) returns text
-language sql volatile
-as $$
+language sql volatile as $$
   select count(*) || case count(*) when 1 then ' transaction (' else ' transactions (' end
          || string_agg(t.who, ', ' order by t.oldest desc, t.who) filter (where t.n <= 5) || case when count(*) > 5 then ', ...)' else ')' end
   from (select max(age(l.transactionid)) as oldest, row_number() over (order by max(age(l.transactionid)) desc) as n,
                coalesce('pid ' || l.pid || coalesce(' of ' || a.usename, '') || coalesce(' in ' || nullif(a.application_name, ''), '')
                  || coalesce(' at ' || a.datname, '')
                  || coalesce(' since ' || to_char(a.xact_start at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS"Z"'), ''),
-                 'a prepared one') as who
-        from pg_locks l left join pg_stat_activity a on a.pid = l.pid
+                 'a prepared one') as who from pg_locks l left join pg_stat_activity a on a.pid = l.pid
         where l.locktype = 'transactionid' and l.mode = 'ExclusiveLock' and l.granted and age(l.transactionid) > age(p_mark::xid)
         group by l.virtualtransaction, l.pid, a.usename, a.application_name, a.datname, a.xact_start) as t
   having count(*) > 0
 $$;
--- +goose StatementEnd
-
--- +goose StatementBegin
 -- db/functions/generation_retire.sql
 create function core.generation_retire(p_generation bigint, p_retired_by text default null) returns text
-language plpgsql volatile security definer
-set search_path = pg_catalog, core, pg_temp
-set lock_timeout = '1s'
-as $$
+language plpgsql volatile security definer set search_path = pg_catalog, core, pg_temp set lock_timeout = '1s' as $$
 declare
   v_old_id constant boolean := pg_current_xact_id_if_assigned() is not null; -- locking the row assigns one
   v_deployment core.deployments;
@@ -197,7 +159,6 @@ begin
       using errcode = 'SP040', column = 'generation',
             hint = format('only a draining one is retired: select core.generation_drain(%s);', p_generation);
   end if;
-
   if v_deployment.closed_at is null then
     v_left := core.generation_left(p_generation);
     if v_left is not null then
@@ -210,8 +171,6 @@ begin
   elsif v_deployment.closed_xid = pg_current_xact_id() then
     return 'closing: commit, and call again';
   end if;
-
-  -- a mark that is not below an id of now is of another server, whose dump this is
   v_mark := v_deployment.closed_mark;
   if v_mark is null or v_mark > pg_current_xact_id() then
     if v_old_id then
@@ -221,7 +180,6 @@ begin
     update core.deployments d set closed_mark = v_mark where d.generation = p_generation;
   end if;
   v_over := pg_snapshot_xmin(pg_current_snapshot()) >= v_mark;
-  -- in a snapshot taken after that one; and at once, for whoever handles what has come may want to publish more
   v_left := core.generation_left(p_generation);
   if v_left is not null then
     update core.deployments d set closed_at = null, closed_xid = null, closed_mark = null where d.generation = p_generation;
@@ -239,20 +197,13 @@ begin
   return 'retired';
 end
 $$;
-grant execute on function core.generation_retire(bigint, text) to spectral_operator;
--- +goose StatementEnd
-
--- +goose StatementBegin
 -- db/functions/generation_status.sql
-create function core.generation_status(p_generation bigint default null)
-returns table (
-  generation bigint, status text, registered_at timestamptz, draining_at timestamptz, closed_at timestamptz, retired_at timestamptz,
-  due bigint, scheduled bigint, in_flight bigint, failed bigint, oldest_due timestamptz, next_scheduled timestamptz, last_scheduled timestamptz,
-  workers bigint, publishing_default boolean, paused_types text[])
-language plpgsql volatile security definer
-set search_path = pg_catalog, core, pg_temp
-set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off set jit = off
-as $$
+create function core.generation_status(p_generation bigint default null) returns table (generation bigint, status text,
+  registered_at timestamptz, draining_at timestamptz, closed_at timestamptz, retired_at timestamptz, due bigint,
+  scheduled bigint, in_flight bigint, failed bigint, oldest_due timestamptz, next_scheduled timestamptz,
+  last_scheduled timestamptz, workers bigint, publishing_default boolean, paused_types text[])
+language plpgsql volatile security definer set search_path = pg_catalog, core, pg_temp set enable_seqscan = off
+set enable_bitmapscan = off set enable_sort = off set jit = off as $$
 #variable_conflict use_column
 begin
   return query
@@ -262,8 +213,7 @@ begin
              count(*) filter (where o.available_at > statement_timestamp()) as scheduled,
              min(o.available_at) filter (where o.available_at <= statement_timestamp()) as oldest,
              min(o.available_at) filter (where o.available_at > statement_timestamp()) as next,
-             max(o.available_at) filter (where o.available_at > statement_timestamp()) as last
-      from core.outbox o
+             max(o.available_at) filter (where o.available_at > statement_timestamp()) as last from core.outbox o
       where o.status = 'pending' and o.deleted_at is null and (p_generation is null or o.generation = p_generation)
       group by o.generation),
     flying as materialized (
@@ -287,21 +237,15 @@ begin
     left join core.deployments d on d.generation = k.generation
     left join pending p on p.generation = k.generation
     left join flying i on i.generation = k.generation
-    left join failed f on f.generation = k.generation
-    order by k.generation;
+    left join failed f on f.generation = k.generation order by k.generation;
 end
 $$;
-grant execute on function core.generation_status(bigint) to spectral_operator;
--- +goose StatementEnd
-
--- +goose StatementBegin
 -- db/functions/generation_backlog.sql
-create function core.generation_backlog(p_generation bigint, p_handled_in bigint default null)
-returns table (event_type text, due bigint, scheduled bigint, in_flight bigint, next_scheduled timestamptz, last_scheduled timestamptz, workers bigint, paused boolean)
-language plpgsql volatile security definer
-set search_path = pg_catalog, core, pg_temp
-set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off set jit = off
-as $$
+create function core.generation_backlog(p_generation bigint,
+  p_handled_in bigint default null) returns table (event_type text, due bigint, scheduled bigint, in_flight bigint,
+  next_scheduled timestamptz, last_scheduled timestamptz, workers bigint, paused boolean)
+language plpgsql volatile security definer set search_path = pg_catalog, core, pg_temp set enable_seqscan = off
+set enable_bitmapscan = off set enable_sort = off set jit = off as $$
 #variable_conflict use_column
 begin
   return query
@@ -310,65 +254,42 @@ begin
       select o.event_type, count(*) filter (where o.available_at <= statement_timestamp()) as due,
              count(*) filter (where o.available_at > statement_timestamp()) as scheduled,
              min(o.available_at) filter (where o.available_at > statement_timestamp()) as next,
-             max(o.available_at) filter (where o.available_at > statement_timestamp()) as last
-      from core.outbox o
-      where o.generation = p_generation and o.status = 'pending' and o.deleted_at is null
-      group by o.event_type),
+             max(o.available_at) filter (where o.available_at > statement_timestamp()) as last from core.outbox o
+      where o.generation = p_generation and o.status = 'pending' and o.deleted_at is null group by o.event_type),
     flying as materialized (
       select o.event_type, count(*) as n from core.outbox o
-      where o.generation = p_generation and o.status = 'in_flight' and o.deleted_at is null
-      group by o.event_type)
+      where o.generation = p_generation and o.status = 'in_flight' and o.deleted_at is null group by o.event_type)
     select t.event_type, coalesce(p.due, 0), coalesce(p.scheduled, 0), coalesce(f.n, 0), p.next, p.last,
            (select count(*) from core.live_workers w
             where w.generation = coalesce(p_handled_in, p_generation) and w.handlers ? t.event_type),
            exists (select from core.paused_types s where s.generation = coalesce(p_handled_in, p_generation) and s.event_type = t.event_type)
     from (select p.event_type from pending p union select f.event_type from flying f) as t
     left join pending p on p.event_type = t.event_type
-    left join flying f on f.event_type = t.event_type
-    order by t.event_type;
+    left join flying f on f.event_type = t.event_type order by t.event_type;
 end
 $$;
-grant execute on function core.generation_backlog(bigint, bigint) to spectral_operator, spectral_worker;
--- +goose StatementEnd
-
--- +goose StatementBegin
 -- db/functions/generation_handlers.sql
 create function core.generation_handlers(p_generation bigint) returns table (event_type text, handler text)
-language sql stable security definer
-set search_path = pg_catalog, core, pg_temp
-as $$
+language sql stable security definer set search_path = pg_catalog, core, pg_temp as $$
   select distinct t.key, h.name
   from core.live_workers w, jsonb_each(w.handlers) as t, jsonb_array_elements_text(t.value) as h(name)
-  where w.generation = p_generation
-  order by 1, 2
+  where w.generation = p_generation order by 1, 2
 $$;
-grant execute on function core.generation_handlers(bigint) to spectral_operator;
--- +goose StatementEnd
-
--- +goose StatementBegin
 -- db/functions/generation_standing.sql
 create function core.generation_standing(p_generation bigint) returns text
-language sql stable security definer
-set search_path = pg_catalog, core, pg_temp
-set enable_seqscan = off set enable_bitmapscan = off set jit = off
-as $$
+language sql stable security definer set search_path = pg_catalog, core, pg_temp set enable_seqscan = off
+set enable_bitmapscan = off set jit = off as $$
   select coalesce(
     (select case
        when d.status = 'draining'
          and not exists (select from core.outbox o where o.generation = p_generation and o.status = 'pending' and o.deleted_at is null)
          and not exists (select from core.outbox o where o.generation = p_generation and o.status = 'in_flight' and o.deleted_at is null) then 'drained'
        when d.status = 'draining' and d.closed_at is not null then 'closing'
-       else d.status end
-     from core.deployments d where d.generation = p_generation), 'unknown')
+       else d.status end from core.deployments d where d.generation = p_generation), 'unknown')
 $$;
-grant execute on function core.generation_standing(bigint) to spectral_operator, spectral_worker;
--- +goose StatementEnd
-
--- +goose StatementBegin
 -- db/functions/adoption_check.sql
 create function core.adoption_check(p_from bigint, p_to bigint, p_keep boolean) returns text
-language plpgsql volatile
-as $$
+language plpgsql volatile as $$
 declare
   v_status text;
 begin
@@ -385,16 +306,12 @@ begin
   return coalesce(v_status, 'unknown');
 end
 $$;
--- +goose StatementEnd
-
--- +goose StatementBegin
 -- db/functions/outbox_adoptable.sql
-create function core.outbox_adoptable(p_from bigint, p_to bigint, p_event_types text[] default null)
-returns table (event_type text, due bigint, scheduled bigint, in_flight bigint, workers bigint, paused boolean, target text)
-language plpgsql volatile security definer
-set search_path = pg_catalog, core, pg_temp
-set enable_seqscan = off set enable_bitmapscan = off set jit = off
-as $$
+create function core.outbox_adoptable(p_from bigint, p_to bigint,
+  p_event_types text[] default null) returns table (event_type text, due bigint, scheduled bigint, in_flight bigint,
+  workers bigint, paused boolean, target text)
+language plpgsql volatile security definer set search_path = pg_catalog, core, pg_temp set enable_seqscan = off
+set enable_bitmapscan = off set jit = off as $$
 #variable_conflict use_column
 begin
   perform core.adoption_check(p_from, p_to, false);
@@ -410,29 +327,19 @@ begin
             union all
             select f.event_type, f.target, f.status, f.available_at from core.outbox f
             where f.generation = p_from and f.status = 'in_flight' and f.deleted_at is null) o
-      where p_event_types is null or o.event_type = any (p_event_types)
-      group by o.event_type, o.target)
+      where p_event_types is null or o.event_type = any (p_event_types) group by o.event_type, o.target)
     select l.event_type, l.due, l.scheduled, l.in_flight,
            (select count(*) from core.live_workers w where w.generation = p_to
               and exists (select from jsonb_array_elements_text(w.handlers -> l.event_type) as h(handler) where core.handles(h.handler, l.target))),
            exists (select from core.paused_types s where s.generation = p_to and s.event_type = l.event_type),
-           l.target
-    from left_over l
-    order by l.event_type, l.target nulls first;
+           l.target from left_over l order by l.event_type, l.target nulls first;
 end
 $$;
-grant execute on function core.outbox_adoptable(bigint, bigint, text[]) to spectral_operator;
--- +goose StatementEnd
-
--- +goose StatementBegin
 -- db/functions/outbox_adopt.sql
-create function core.outbox_adopt(
-  p_from bigint, p_to bigint, p_limit integer default 1000, p_adopted_by text default null, p_event_types text[] default null,
-  p_before timestamptz default null
-) returns integer
-language plpgsql volatile security definer
-set search_path = pg_catalog, core, pg_temp
-set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off set enable_hashjoin = off set enable_mergejoin = off set jit = off
+create function core.outbox_adopt(p_from bigint, p_to bigint, p_limit integer default 1000,
+  p_adopted_by text default null, p_event_types text[] default null, p_before timestamptz default null) returns integer
+language plpgsql volatile security definer set search_path = pg_catalog, core, pg_temp set enable_seqscan = off
+set enable_bitmapscan = off set enable_sort = off set enable_hashjoin = off set enable_mergejoin = off set jit = off
 as $$
 declare
   v_xid xid8;
@@ -452,13 +359,11 @@ begin
     raise warning 'from: generation % is live: its workers compete for its events, and more may come', p_from
       using hint = format('select core.generation_drain(%s);', p_from);
   end if;
-
   v_xid := pg_current_xact_id(); -- before the time is read: core.outbox_floor
   v_now := clock_timestamp();
   perform core.workers_probe(gen_random_uuid(), 0); -- there may be no worker that does it
   perform core.outbox_reap(1000);
   v_suspects := core.claim_suspects(null);
-
   for v_type in
     with recursive types as (
       select (select min(o.event_type) from core.outbox o where o.generation = p_from and o.status = 'pending' and o.deleted_at is null) as t
@@ -471,10 +376,8 @@ begin
     for v_row in
       select o.id, o.occurred_at from core.outbox o
       where o.generation = p_from and o.event_type = v_type and o.status = 'pending' and o.deleted_at is null
-        and (p_before is null or o.created_at < p_before)
-        and (v_suspects is null or o.id <> all (v_suspects))
-      order by o.available_at
-      limit p_limit - cardinality(v_ids) for update skip locked
+        and (p_before is null or o.created_at < p_before) and (v_suspects is null or o.id <> all (v_suspects))
+      order by o.available_at limit p_limit - cardinality(v_ids) for update skip locked
     loop
       v_ids := v_ids || v_row.id;
       v_occurred_ats := v_occurred_ats || v_row.occurred_at;
@@ -486,13 +389,11 @@ begin
   end if;
   for v_channel, v_id in
     with moved as (
-      update core.outbox o
-      set generation = p_to,
+      update core.outbox o set generation = p_to,
           channel = 'outbox_gen_' || p_to || coalesce(substring(o.channel from '^outbox_gen_[0-9]+(_.+)$'), ''),
           available_at = greatest(o.available_at, v_now + b.n * interval '1 microsecond')
       from unnest(v_ids, v_occurred_ats) with ordinality as b(id, occurred_at, n)
-      where o.id = b.id and o.occurred_at = b.occurred_at
-      returning o.channel, o.id)
+      where o.id = b.id and o.occurred_at = b.occurred_at returning o.channel, o.id)
     select distinct on (m.channel) m.channel, m.id from moved m order by m.channel
   loop
     perform pg_notify(v_channel, v_id::text);
@@ -502,8 +403,11 @@ begin
   return cardinality(v_ids);
 end
 $$;
-grant execute on function core.outbox_adopt(bigint, bigint, integer, text, text[], timestamptz) to spectral_operator;
 -- +goose StatementEnd
+grant execute on function core.generation_announce to spectral_worker;
+grant execute on function core.generation_register, core.generation_drain, core.generation_retire,
+  core.generation_status, core.generation_handlers, core.outbox_adoptable, core.outbox_adopt to spectral_operator;
+grant execute on function core.generation_backlog, core.generation_standing to spectral_operator, spectral_worker;
 
 reset role;
 

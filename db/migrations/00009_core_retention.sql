@@ -34,8 +34,7 @@ insert into core.retention_policies (subject, active_ttl_days, tombstoned_grace_
 -- +goose StatementBegin
 -- db/functions/retention_policies_check.sql
 create function core.retention_policies_check() returns text
-language sql volatile
-as $$
+language sql volatile as $$
   select case
     when count(*) filter (where p.subject in ('outbox_row', 'event_handled')) < 2 then 'outbox_row and event_handled must both have a policy'
     when max(p.active_ttl_days) filter (where p.subject = 'event_handled')
@@ -43,25 +42,17 @@ as $$
       format('event_handled is kept for %s days, which must be more than the %s + %s days of outbox_row: an event handled again would take effect again',
         max(p.active_ttl_days) filter (where p.subject = 'event_handled'), max(p.active_ttl_days) filter (where p.subject = 'outbox_row'),
         max(p.tombstoned_grace_days) filter (where p.subject = 'outbox_row'))
-  end
-  from core.retention_policies p where p.content_class = '*'
+  end from core.retention_policies p where p.content_class = '*'
 $$;
--- +goose StatementEnd
-
--- +goose StatementBegin
 -- db/functions/retention_policies_keep.sql
 create function core.retention_policies_keep() returns trigger
-language plpgsql
-set search_path = pg_catalog, core, pg_temp
-as $$
+language plpgsql set search_path = pg_catalog, core, pg_temp as $$
 declare
   v_fault text;
 begin
   if tg_op = 'TRUNCATE' then
     v_fault := 'outbox_row and event_handled must both have a policy';
   else
-    -- Two transactions that change policies cannot both pass: each needs the rows that the other has changed. One of them
-    -- fails, as a deadlock or, with an older snapshot, as a serialization failure.
     perform from core.retention_policies p order by p.subject, p.content_class for update;
     v_fault := core.retention_policies_check();
   end if;
@@ -77,63 +68,38 @@ create constraint trigger retention_policies_keep
   deferrable initially deferred for each row execute function core.retention_policies_keep();
 create trigger retention_policies_truncate before truncate on core.retention_policies
   for each statement execute function core.retention_policies_keep();
--- +goose StatementEnd
-
--- +goose StatementBegin
 -- db/functions/outbox_retained_from.sql
-create function core.outbox_retained_from(
-  p_status text, p_occurred_at timestamptz, p_delivered_at timestamptz, p_failed_at timestamptz
-) returns timestamptz
-language sql immutable
-as $$
+create function core.outbox_retained_from(p_status text, p_occurred_at timestamptz, p_delivered_at timestamptz,
+  p_failed_at timestamptz) returns timestamptz
+language sql immutable as $$
   select case p_status when 'delivered' then greatest(p_occurred_at, p_delivered_at)
                        when 'failed' then greatest(p_occurred_at, p_failed_at) end
 $$;
--- +goose StatementEnd
-
--- +goose StatementBegin
 -- db/functions/key_in_outbox.sql
 create function core.key_in_outbox(p_event_id uuid, p_idempotency_key text) returns boolean
-language sql stable
-as $$
-  select exists (select from core.outbox o where o.id = p_event_id)
-      or exists (select from core.outbox o
+language sql stable as $$
+  select exists (select from core.outbox o where o.id = p_event_id) or exists (select from core.outbox o
                  where o.idempotency_key = p_idempotency_key and o.status <> 'delivered' and o.idempotency_key <> o.id::text)
 $$;
--- +goose StatementEnd
-
--- +goose StatementBegin
 -- db/functions/outbox_expired.sql
-create function core.outbox_expired(
-  p_status text, p_occurred_at timestamptz, p_delivered_at timestamptz, p_failed_at timestamptz, p_deleted_at timestamptz,
-  p_undiscarded_at timestamptz, p_expired timestamptz, p_undiscarded_since timestamptz
-) returns boolean
-language sql immutable
-as $$
+create function core.outbox_expired(p_status text, p_occurred_at timestamptz, p_delivered_at timestamptz,
+  p_failed_at timestamptz, p_deleted_at timestamptz, p_undiscarded_at timestamptz, p_expired timestamptz,
+  p_undiscarded_since timestamptz) returns boolean
+language sql immutable as $$
   select case when p_deleted_at is null and core.outbox_retained_from(p_status, p_occurred_at, p_delivered_at, p_failed_at) <= p_expired
               then case when p_status = 'failed' then coalesce(p_undiscarded_at <= p_undiscarded_since, true) else true end
               else false end
 $$;
--- +goose StatementEnd
-
--- +goose StatementBegin
 -- db/functions/event_handled_expired.sql
-create function core.event_handled_expired(
-  p_event_id uuid, p_idempotency_key text, p_handled_at timestamptz, p_deleted_at timestamptz, p_expired timestamptz
-) returns boolean
-language sql stable
-as $$
+create function core.event_handled_expired(p_event_id uuid, p_idempotency_key text, p_handled_at timestamptz,
+  p_deleted_at timestamptz, p_expired timestamptz) returns boolean
+language sql stable as $$
   select case when p_deleted_at is null and p_handled_at <= p_expired then not core.key_in_outbox(p_event_id, p_idempotency_key) else false end
 $$;
--- +goose StatementEnd
-
--- +goose StatementBegin
 -- db/functions/retention_window.sql
-create function core.retention_window(
-  p_subject text, out expired timestamptz, out grace_over timestamptz, out gone timestamptz
-) returns record
-language plpgsql stable
-as $$
+create function core.retention_window(p_subject text, out expired timestamptz, out grace_over timestamptz,
+  out gone timestamptz) returns record
+language plpgsql stable as $$
 declare
   v_now constant timestamptz := clock_timestamp();
 begin
@@ -143,38 +109,28 @@ begin
   from core.retention_policies p where p.subject = p_subject and p.content_class = '*';
 end
 $$;
--- +goose StatementEnd
-
--- +goose StatementBegin
 -- db/functions/retention_delete_outbox.sql
 create function core.retention_delete_outbox(p_after text[], p_limit integer) returns table (rows bigint, next text[])
-language plpgsql volatile
-as $$
+language plpgsql volatile as $$
 declare
   v_over constant timestamptz := (core.retention_window('outbox_row')).grace_over;
   v_rows tid[];
   v_ids uuid[];
 begin
   select array_agg(l.ctid), array_agg(l.id), case when count(*) = p_limit then array[max(l.deleted_at)::text] end
-  into v_rows, v_ids, next
-  from (select o.ctid, o.id, o.deleted_at from core.outbox o
+  into v_rows, v_ids, next from (select o.ctid, o.id, o.deleted_at from core.outbox o
         where o.deleted_at between coalesce(p_after[1]::timestamptz, '-infinity') and v_over and o.status in ('delivered', 'failed')
         order by o.deleted_at limit p_limit for update skip locked) l;
-  -- the ids, too, because rows of two partitions may have the same ctid; the CASE keeps the condition from partial indexes
-  delete from core.outbox o
-  where o.ctid = any (v_rows) and o.id = any (v_ids)
+  delete from core.outbox o where o.ctid = any (v_rows) and o.id = any (v_ids)
     and case when o.deleted_at <= v_over then o.status in ('delivered', 'failed') else false end;
   get diagnostics rows = row_count;
   return next;
 end
 $$;
--- +goose StatementEnd
-
--- +goose StatementBegin
 -- db/functions/retention_tombstone_outbox.sql
-create function core.retention_tombstone_outbox(p_after text[], p_limit integer) returns table (rows bigint, next text[])
-language plpgsql volatile
-as $$
+create function core.retention_tombstone_outbox(p_after text[], p_limit integer) returns table (rows bigint,
+  next text[])
+language plpgsql volatile as $$
 declare
   v_window constant record := core.retention_window('outbox_row');
   v_after_id constant uuid := coalesce(p_after[1], '00000000-0000-0000-0000-000000000000');
@@ -184,21 +140,17 @@ declare
   v_last_id uuid;
   v_last_at timestamptz;
 begin
-  -- in the index alone: no row of the table is read that occurred too late to be expired
   select array_agg(k.id), array_agg(k.occurred_at) into v_ids, v_ats
   from (select o.id, o.occurred_at from core.outbox o where (o.id, o.occurred_at) > (v_after_id, v_after_at)
         order by o.id, o.occurred_at limit p_limit) k;
   v_last_id := v_ids[cardinality(v_ids)];
   v_last_at := v_ats[cardinality(v_ids)];
-  update core.outbox o set deleted_at = clock_timestamp()
-  where o.ctid = any (array(
+  update core.outbox o set deleted_at = clock_timestamp() where o.ctid = any (array(
       select e.ctid from core.outbox e
       where (e.id, e.occurred_at) > (v_after_id, v_after_at) and (e.id, e.occurred_at) <= (v_last_id, v_last_at)
         and e.occurred_at <= v_window.expired
         and core.outbox_expired(e.status, e.occurred_at, e.delivered_at, e.claimed_at, e.deleted_at, e.undiscarded_at,
-              v_window.expired, v_window.grace_over)
-      for update skip locked))
-    -- once more, because rows of two partitions may have the same ctid
+              v_window.expired, v_window.grace_over) for update skip locked))
     and o.id between v_ids[1] and v_last_id
     and core.outbox_expired(o.status, o.occurred_at, o.delivered_at, o.claimed_at, o.deleted_at, o.undiscarded_at,
           v_window.expired, v_window.grace_over);
@@ -207,21 +159,17 @@ begin
   return next;
 end
 $$;
--- +goose StatementEnd
-
--- +goose StatementBegin
 -- db/functions/retention_delete_event_handled.sql
-create function core.retention_delete_event_handled(p_after text[], p_limit integer) returns table (rows bigint, next text[])
-language plpgsql volatile
-as $$
+create function core.retention_delete_event_handled(p_after text[], p_limit integer) returns table (rows bigint,
+  next text[])
+language plpgsql volatile as $$
 declare
   v_over constant timestamptz := (core.retention_window('event_handled')).grace_over;
   v_rows tid[];
   v_back tid[];
 begin
   select array_agg(l.ctid) filter (where not l.back), array_agg(l.ctid) filter (where l.back),
-         case when count(*) = p_limit then array[max(l.deleted_at)::text] end
-  into v_rows, v_back, next
+         case when count(*) = p_limit then array[max(l.deleted_at)::text] end into v_rows, v_back, next
   from (select h.ctid, h.deleted_at, core.key_in_outbox(h.event_id, h.idempotency_key) as back from core.event_handled h
         where h.deleted_at between coalesce(p_after[1]::timestamptz, '-infinity') and v_over
         order by h.deleted_at limit p_limit for update skip locked) l;
@@ -231,13 +179,10 @@ begin
   return next;
 end
 $$;
--- +goose StatementEnd
-
--- +goose StatementBegin
 -- db/functions/retention_tombstone_event_handled.sql
-create function core.retention_tombstone_event_handled(p_after text[], p_limit integer) returns table (rows bigint, next text[])
-language plpgsql volatile
-as $$
+create function core.retention_tombstone_event_handled(p_after text[], p_limit integer) returns table (rows bigint,
+  next text[])
+language plpgsql volatile as $$
 declare
   v_expired constant timestamptz := (core.retention_window('event_handled')).expired;
   v_handlers text[];
@@ -245,8 +190,7 @@ declare
   v_due tid[];
 begin
   select array_agg(p.handler_name), array_agg(p.idempotency_key), array_agg(p.ctid) filter (where p.due)
-  into v_handlers, v_keys, v_due
-  from (select h.handler_name, h.idempotency_key, h.ctid,
+  into v_handlers, v_keys, v_due from (select h.handler_name, h.idempotency_key, h.ctid,
                core.event_handled_expired(h.event_id, h.idempotency_key, h.handled_at, h.deleted_at, v_expired) as due
         from core.event_handled h
         where (h.handler_name, h.idempotency_key) > (coalesce(p_after[1], ''), coalesce(p_after[2], ''))
@@ -259,34 +203,27 @@ begin
   return next;
 end
 $$;
--- +goose StatementEnd
-
--- +goose StatementBegin
 -- db/functions/retention_delete_operator_actions.sql
-create function core.retention_delete_operator_actions(p_after text[], p_limit integer) returns table (rows bigint, next text[])
-language plpgsql volatile
-as $$
+create function core.retention_delete_operator_actions(p_after text[], p_limit integer) returns table (rows bigint,
+  next text[])
+language plpgsql volatile as $$
 declare
   v_over constant timestamptz := (core.retention_window('operator_action')).grace_over;
   v_after constant uuid := coalesce(p_after[1], '00000000-0000-0000-0000-000000000000');
   v_ids uuid[];
 begin
   select array_agg(p.id) into v_ids from (select a.id from core.operator_actions a where a.id > v_after order by a.id limit p_limit) p;
-  delete from core.operator_actions a
-  where a.id = any (array(select d.id from core.operator_actions d
+  delete from core.operator_actions a where a.id = any (array(select d.id from core.operator_actions d
     where d.id > v_after and d.id <= v_ids[cardinality(v_ids)] and d.deleted_at <= v_over for update skip locked));
   get diagnostics rows = row_count;
   next := case when cardinality(v_ids) = p_limit then array[v_ids[p_limit]::text] end;
   return next;
 end
 $$;
--- +goose StatementEnd
-
--- +goose StatementBegin
 -- db/functions/retention_tombstone_operator_actions.sql
-create function core.retention_tombstone_operator_actions(p_after text[], p_limit integer) returns table (rows bigint, next text[])
-language plpgsql volatile
-as $$
+create function core.retention_tombstone_operator_actions(p_after text[], p_limit integer) returns table (rows bigint,
+  next text[])
+language plpgsql volatile as $$
 declare
   v_expired constant timestamptz := (core.retention_window('operator_action')).expired;
 begin
@@ -300,18 +237,12 @@ begin
   return next;
 end
 $$;
--- +goose StatementEnd
-
--- +goose StatementBegin
 -- db/functions/retention_sweep.sql
-create function core.retention_sweep(
-  p_step text, p_after text[] default null, p_limit integer default 1000, p_run uuid default null, p_swept_by text default null
-) returns table (rows bigint, next text[])
-language plpgsql volatile security definer
-set search_path = pg_catalog, core, pg_temp
-set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off set enable_sort = off set jit = off
-set lock_timeout = '1s' set plan_cache_mode = force_generic_plan set timezone = 'UTC' set datestyle = 'ISO'
-as $$
+create function core.retention_sweep(p_step text, p_after text[] default null, p_limit integer default 1000,
+  p_run uuid default null, p_swept_by text default null) returns table (rows bigint, next text[])
+language plpgsql volatile security definer set search_path = pg_catalog, core, pg_temp set enable_seqscan = off
+set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off set enable_sort = off set jit = off
+set lock_timeout = '1s' set plan_cache_mode = force_generic_plan set timezone = 'UTC' set datestyle = 'ISO' as $$
 declare
   v_role constant text := current_setting('role');
   v_invoker constant name := case v_role when 'none' then session_user else v_role::name end;
@@ -335,14 +266,12 @@ begin
   if not pg_try_advisory_xact_lock(2958103347719062245) then
     return;
   end if;
-  -- a restore, or a superuser without the trigger, may have stored others
   v_fault := core.retention_policies_check();
   if v_fault is not null then
     raise exception 'core.retention_policies: %', v_fault
       using errcode = 'SP050', column = 'active_ttl_days', hint = 'correct the policies; nothing is swept until then';
   end if;
-  if pg_has_role(v_invoker, 'spectral_operator', 'usage')
-     and not exists (select from core.operator_actions a
+  if pg_has_role(v_invoker, 'spectral_operator', 'usage') and not exists (select from core.operator_actions a
                      where a.acted_at > clock_timestamp() - interval '1 day' and a.deleted_at is null
                        and a.action = 'sweep' and a.login = session_user and a.details ->> 'run_id' is not distinct from p_run::text) then
     perform core.operator_action('sweep', p_swept_by, '{}', null, jsonb_build_object('run_id', p_run));
@@ -350,23 +279,15 @@ begin
   return query execute format('select s.rows, s.next from %s($1, $2) s', p_step) using p_after, p_limit;
 end
 $$;
-grant execute on function core.retention_sweep(text, text[], integer, uuid, text) to spectral_operator, spectral_retention, spectral_worker;
--- +goose StatementEnd
-
--- +goose StatementBegin
 -- db/functions/retention_begin.sql
 create function core.retention_begin(p_interval double precision) returns double precision
-language plpgsql volatile security definer
-set search_path = pg_catalog, core, pg_temp
-as $$
+language plpgsql volatile security definer set search_path = pg_catalog, core, pg_temp as $$
 begin
   if p_interval is null or not (p_interval > 0 and p_interval <= 86400) then
     raise exception 'interval: % must be above 0 and at most 86400 seconds', coalesce(p_interval::text, 'null')
       using errcode = 'SP051', column = 'interval';
   end if;
-  -- a time ahead means that the clock was set back
-  update core.retention_policies p set swept_at = clock_timestamp()
-  where p.subject = 'outbox_row'
+  update core.retention_policies p set swept_at = clock_timestamp() where p.subject = 'outbox_row'
     and coalesce(p.swept_at not between clock_timestamp() - make_interval(secs => p_interval) and clock_timestamp(), true);
   if found then
     return 0;
@@ -374,17 +295,11 @@ begin
   return (select extract(epoch from p.swept_at - clock_timestamp()) + p_interval from core.retention_policies p where p.subject = 'outbox_row');
 end
 $$;
-grant execute on function core.retention_begin(double precision) to spectral_retention, spectral_worker;
--- +goose StatementEnd
-
--- +goose StatementBegin
 -- db/functions/retention_status.sql
-create function core.retention_status(p_warn_days integer default 7)
-returns table (policy_fault text, failed_expiring bigint, failed_expire_first_at timestamptz, swept_at timestamptz)
-language plpgsql stable security definer
-set search_path = pg_catalog, core, pg_temp
-set enable_seqscan = off set jit = off
-as $$
+create function core.retention_status(p_warn_days integer default 7) returns table (policy_fault text,
+  failed_expiring bigint, failed_expire_first_at timestamptz, swept_at timestamptz)
+language plpgsql stable security definer set search_path = pg_catalog, core, pg_temp set enable_seqscan = off
+set jit = off as $$
 #variable_conflict use_column
 begin
   if p_warn_days is null or p_warn_days not between 0 and 36500 then
@@ -398,23 +313,16 @@ begin
   from (select make_interval(hours => p.active_ttl_days * 24) as ttl, make_interval(hours => p.tombstoned_grace_days * 24) as grace,
                clock_timestamp() + make_interval(hours => p_warn_days * 24) as until
         from core.retention_policies p where p.subject = 'outbox_row' and p.content_class = '*') t,
-       core.outbox o
-  where o.status = 'failed' and o.deleted_at is null
+       core.outbox o where o.status = 'failed' and o.deleted_at is null
     and (o.claimed_at <= t.until - t.ttl or o.claimed_at is null)
     and core.outbox_expired(o.status, o.occurred_at, o.delivered_at, o.claimed_at, o.deleted_at, o.undiscarded_at,
           t.until - t.ttl, t.until - t.grace);
 end
 $$;
-grant execute on function core.retention_status(integer) to spectral_operator, spectral_retention, spectral_worker;
--- +goose StatementEnd
-
--- +goose StatementBegin
 -- db/functions/retention_due.sql
-create function core.retention_due()
-returns table (subject text, to_tombstone bigint, to_delete bigint, estimated boolean)
-language plpgsql stable security definer
-set search_path = pg_catalog, core, pg_temp
-as $$
+create function core.retention_due() returns table (subject text, to_tombstone bigint, to_delete bigint,
+  estimated boolean)
+language plpgsql stable security definer set search_path = pg_catalog, core, pg_temp as $$
 declare
   v_of record;
   v_window record;
@@ -432,8 +340,7 @@ begin
     subject := v_of.column1;
     v_window := core.retention_window(subject);
     select least(100, 100 * 100000 / greatest(sum(greatest(c.reltuples, pg_stat_get_live_tuples(c.oid))), 1)) into v_percent
-    from pg_class c
-    where c.oid = v_of.column2::regclass
+    from pg_class c where c.oid = v_of.column2::regclass
        or c.oid in (select i.inhrelid from pg_inherits i where i.inhparent = v_of.column2::regclass);
     execute format('select 100 / $3 * count(*) filter (where %s), 100 / $3 * count(*) filter (where %s) from %s t tablesample system ($3)',
                    v_of.column3, v_of.column4, v_of.column2)
@@ -443,8 +350,10 @@ begin
   end loop;
 end
 $$;
-grant execute on function core.retention_due() to spectral_operator, spectral_retention, spectral_worker;
 -- +goose StatementEnd
+grant execute on function core.retention_sweep, core.retention_status, core.retention_due
+  to spectral_operator, spectral_retention, spectral_worker;
+grant execute on function core.retention_begin to spectral_retention, spectral_worker;
 
 reset role;
 

@@ -30,10 +30,8 @@ grant select on core.ack_latency_hours to spectral_operator;
 -- +goose StatementBegin
 -- db/functions/ack_measure.sql
 create function core.ack_measure(p_sample integer default 1000) returns integer
-language plpgsql volatile security definer
-set search_path = pg_catalog, core, pg_temp
-set enable_seqscan = off set jit = off
-as $$
+language plpgsql volatile security definer set search_path = pg_catalog, core, pg_temp set enable_seqscan = off
+set jit = off as $$
 declare
   v_now constant timestamptz := clock_timestamp();
   v_from constant uuid := core.uuid_v7_floor(v_now - interval '70 seconds');
@@ -45,7 +43,6 @@ begin
   if p_sample is null or p_sample not between 1 and 100000 then
     raise exception 'p_sample %: must be from 1 to 100000', p_sample using errcode = 'invalid_parameter_value';
   end if;
-  -- asked again with the lock, because its last holder may have measured
   if exists (select from core.ack_latencies l where l.measured_at > v_now - interval '50 seconds') then
     return null;
   end if;
@@ -77,8 +74,8 @@ begin
   return v_measured;
 end
 $$;
-grant execute on function core.ack_measure(integer) to spectral_worker;
 -- +goose StatementEnd
+grant execute on function core.ack_measure to spectral_worker;
 
 reset role;
 

@@ -25,12 +25,6 @@ create table platform.system_cards (
 );
 comment on table platform.system_cards is 'Projection of worlds'' world model cards: the latest version seen of each.';
 comment on column platform.system_cards.snapshot is 'the event''s payload, unchanged';
-
-alter table platform.system_cards enable row level security;
-
-create policy system_cards_workspace on platform.system_cards to spectral_platform
-  using (workspace_id is not distinct from nullif(current_setting('spectral.workspace_id', true), '')::uuid)
-  with check (workspace_id is not distinct from nullif(current_setting('spectral.workspace_id', true), '')::uuid);
 grant select, insert, update on platform.system_cards to spectral_platform;
 
 -- The key has the workspace last: "is not distinct from", by which a row is found, serves no index, and the rest then does.
@@ -57,12 +51,6 @@ create table platform.decisions (
 comment on table platform.decisions is 'What people and agents decided on the proposals of rules. A decision never changes: nobody may update it.';
 comment on column platform.decisions.decided_by is 'the person or agent';
 comment on column platform.decisions.override_reason is 'why the proposal was overridden; null if it was followed';
-
-alter table platform.decisions enable row level security;
-
-create policy decisions_workspace on platform.decisions to spectral_platform
-  using (workspace_id is not distinct from nullif(current_setting('spectral.workspace_id', true), '')::uuid)
-  with check (workspace_id is not distinct from nullif(current_setting('spectral.workspace_id', true), '')::uuid);
 grant select, insert on platform.decisions to spectral_platform;
 
 create table platform.override_patterns (
@@ -80,12 +68,6 @@ create table platform.override_patterns (
   constraint override_patterns_times_in_order check (first_decided_at <= last_decided_at)
 );
 comment on table platform.override_patterns is 'Projection of decision.recorded: how often the proposals of each rule were followed and overridden.';
-
-alter table platform.override_patterns enable row level security;
-
-create policy override_patterns_workspace on platform.override_patterns to spectral_platform
-  using (workspace_id is not distinct from nullif(current_setting('spectral.workspace_id', true), '')::uuid)
-  with check (workspace_id is not distinct from nullif(current_setting('spectral.workspace_id', true), '')::uuid);
 grant select, insert, update on platform.override_patterns to spectral_platform;
 
 create table platform.override_reasons (
@@ -106,12 +88,6 @@ create table platform.override_reasons (
 );
 comment on table platform.override_reasons is 'Projection of decision.recorded: the overrides of each rule by the reason given.';
 comment on column platform.override_reasons.reason is 'in lower case, with single blanks: reasons that differ in nothing else are one';
-
-alter table platform.override_reasons enable row level security;
-
-create policy override_reasons_workspace on platform.override_reasons to spectral_platform
-  using (workspace_id is not distinct from nullif(current_setting('spectral.workspace_id', true), '')::uuid)
-  with check (workspace_id is not distinct from nullif(current_setting('spectral.workspace_id', true), '')::uuid);
 grant select, insert, update on platform.override_reasons to spectral_platform;
 
 create table platform.override_pattern_decisions (
@@ -124,12 +100,6 @@ create table platform.override_pattern_decisions (
 );
 comment on table platform.override_pattern_decisions is 'The decisions that override_patterns and override_reasons have counted: each counts once, however often it is told.';
 comment on column platform.override_pattern_decisions.counted_at is 'the sweep deletes it once no event can tell the decision again';
-
-alter table platform.override_pattern_decisions enable row level security;
-
-create policy override_pattern_decisions_workspace on platform.override_pattern_decisions to spectral_platform
-  using (workspace_id is not distinct from nullif(current_setting('spectral.workspace_id', true), '')::uuid)
-  with check (workspace_id is not distinct from nullif(current_setting('spectral.workspace_id', true), '')::uuid);
 grant select, insert on platform.override_pattern_decisions to spectral_platform;
 
 create table platform.failure_clusters (
@@ -158,12 +128,6 @@ create table platform.failure_clusters (
 comment on table platform.failure_clusters is 'Failures of one signature, counted by kind; each detection raises the revision.';
 comment on column platform.failure_clusters.failures is 'array of {kind, count, example}, by kind';
 comment on column platform.failure_clusters.failure_count is 'the sum of the counts';
-
-alter table platform.failure_clusters enable row level security;
-
-create policy failure_clusters_workspace on platform.failure_clusters to spectral_platform
-  using (workspace_id is not distinct from nullif(current_setting('spectral.workspace_id', true), '')::uuid)
-  with check (workspace_id is not distinct from nullif(current_setting('spectral.workspace_id', true), '')::uuid);
 grant select, insert, update (revision, failures, failure_count, severity, first_seen_at, last_seen_at)
   on platform.failure_clusters to spectral_platform;
 
@@ -194,12 +158,6 @@ comment on column platform.memories.version is 'counts the changes of the memory
 
 create unique index memories_statement_once on platform.memories (scope, statement, workspace_id) nulls not distinct
   where state <> 'retired';
-
-alter table platform.memories enable row level security;
-
-create policy memories_workspace on platform.memories to spectral_platform
-  using (workspace_id is not distinct from nullif(current_setting('spectral.workspace_id', true), '')::uuid)
-  with check (workspace_id is not distinct from nullif(current_setting('spectral.workspace_id', true), '')::uuid);
 grant select, insert, update (observations, state, version, promoted_at, retired_at) on platform.memories to spectral_platform;
 
 create table platform.curation_decisions (
@@ -229,12 +187,6 @@ comment on column platform.curation_decisions.decided_at is 'orders the decision
 comment on column platform.curation_decisions.outcome is 'pending until worlds has said what became of the decision';
 
 create index curation_decisions_by_candidate on platform.curation_decisions (candidate_id, decided_at);
-
-alter table platform.curation_decisions enable row level security;
-
-create policy curation_decisions_workspace on platform.curation_decisions to spectral_platform
-  using (workspace_id is not distinct from nullif(current_setting('spectral.workspace_id', true), '')::uuid)
-  with check (workspace_id is not distinct from nullif(current_setting('spectral.workspace_id', true), '')::uuid);
 grant select, insert, update (outcome, outcome_reason, outcome_at) on platform.curation_decisions to spectral_platform;
 
 create table platform.conversations (
@@ -250,12 +202,6 @@ create table platform.conversations (
 comment on table platform.conversations is 'What agent tasks belong to: begun by somebody who asked, or by platform itself.';
 comment on column platform.conversations.trigger_event_id is
   'core.outbox.id of the event that caused a proactive conversation; no foreign key: the outbox is partitioned one day, and its rows go before these';
-
-alter table platform.conversations enable row level security;
-
-create policy conversations_workspace on platform.conversations to spectral_platform
-  using (workspace_id is not distinct from nullif(current_setting('spectral.workspace_id', true), '')::uuid)
-  with check (workspace_id is not distinct from nullif(current_setting('spectral.workspace_id', true), '')::uuid);
 grant select, insert on platform.conversations to spectral_platform;
 
 create table platform.agent_tasks (
@@ -321,19 +267,32 @@ comment on column platform.agent_tasks.dispatch_event_id is 'core.outbox.id of t
 comment on column platform.agent_tasks.retain_until is 'not swept before';
 
 create index agent_tasks_conversation_id on platform.agent_tasks (conversation_id);
-
-alter table platform.agent_tasks enable row level security;
-
-create policy agent_tasks_workspace on platform.agent_tasks to spectral_platform
-  using (workspace_id is not distinct from nullif(current_setting('spectral.workspace_id', true), '')::uuid)
-  with check (workspace_id is not distinct from nullif(current_setting('spectral.workspace_id', true), '')::uuid);
 grant select, insert, update on platform.agent_tasks to spectral_platform;
+
+-- Each table shows and takes the rows of the workspace that is set, none if none is.
+-- +goose StatementBegin
+do $$
+declare
+  v_table text;
+begin
+  foreach v_table in array array['system_cards', 'decisions', 'override_patterns', 'override_reasons',
+    'override_pattern_decisions', 'failure_clusters', 'memories', 'curation_decisions', 'conversations',
+    'agent_tasks'] loop
+    execute format('alter table platform.%I enable row level security', v_table);
+    execute format('create policy %I on platform.%I to spectral_platform
+        using (workspace_id is not distinct from nullif(current_setting(''spectral.workspace_id'', true), '''')::uuid)
+        with check (workspace_id is not distinct from nullif(current_setting(''spectral.workspace_id'', true), '''')::uuid)',
+      v_table || '_workspace', v_table);
+  end loop;
+end
+$$;
+-- +goose StatementEnd
 
 -- +goose StatementBegin
 -- db/functions/retention_delete_agent_tasks.sql
-create function platform.retention_delete_agent_tasks(p_after text[], p_limit integer) returns table (rows bigint, next text[])
-language plpgsql volatile
-as $$
+create function platform.retention_delete_agent_tasks(p_after text[], p_limit integer) returns table (rows bigint,
+  next text[])
+language plpgsql volatile as $$
 declare
   v_after constant uuid := coalesce(p_after[1], '00000000-0000-0000-0000-000000000000');
   v_ids uuid[];
@@ -350,13 +309,10 @@ begin
   return next;
 end
 $$;
--- +goose StatementEnd
-
--- +goose StatementBegin
 -- db/functions/retention_delete_override_pattern_decisions.sql
-create function platform.retention_delete_override_pattern_decisions(p_after text[], p_limit integer) returns table (rows bigint, next text[])
-language plpgsql volatile
-as $$
+create function platform.retention_delete_override_pattern_decisions(p_after text[],
+  p_limit integer) returns table (rows bigint, next text[])
+language plpgsql volatile as $$
 declare
   v_gone constant timestamptz := (core.retention_window('event_handled')).gone;
   v_after constant uuid := coalesce(p_after[1], '00000000-0000-0000-0000-000000000000');
@@ -379,25 +335,9 @@ reset role;
 
 -- +goose Down
 set local lock_timeout = '500ms';
--- +goose StatementBegin
-do $$
-declare
-  v_table regclass;
-  v_filled boolean;
-begin
-  foreach v_table in array array['platform.agent_tasks', 'platform.conversations', 'platform.curation_decisions',
-    'platform.memories', 'platform.failure_clusters', 'platform.override_pattern_decisions',
-    'platform.override_reasons', 'platform.override_patterns', 'platform.decisions',
-    'platform.system_cards']::regclass[] loop
-    execute format('lock table %s in access exclusive mode', v_table);
-    execute format('select exists (select from %s)', v_table) into v_filled;
-    if v_filled then
-      raise exception '% is not empty: going down would lose its rows', v_table;
-    end if;
-  end loop;
-end
-$$;
--- +goose StatementEnd
+select core.require_empty('platform.agent_tasks', 'platform.conversations', 'platform.curation_decisions',
+  'platform.memories', 'platform.failure_clusters', 'platform.override_pattern_decisions', 'platform.override_reasons',
+  'platform.override_patterns', 'platform.decisions', 'platform.system_cards');
 drop function platform.retention_delete_agent_tasks, platform.retention_delete_override_pattern_decisions;
 drop table platform.agent_tasks, platform.conversations, platform.curation_decisions, platform.memories,
   platform.failure_clusters, platform.override_pattern_decisions, platform.override_reasons,

@@ -21,12 +21,6 @@ create table worlds.world_model_cards (
   constraint world_model_cards_card_object check (jsonb_typeof(card) = 'object')
 );
 comment on table worlds.world_model_cards is 'The current version of each world model card, as published.';
-
-alter table worlds.world_model_cards enable row level security;
-
-create policy world_model_cards_workspace on worlds.world_model_cards to spectral_worlds
-  using (workspace_id is not distinct from nullif(current_setting('spectral.workspace_id', true), '')::uuid)
-  with check (workspace_id is not distinct from nullif(current_setting('spectral.workspace_id', true), '')::uuid);
 grant select, insert, update on worlds.world_model_cards to spectral_worlds;
 
 -- The key begins with the workspace, and "is not distinct from", by which a row is found, serves no index: a card is found by
@@ -43,12 +37,6 @@ create table worlds.rule_health_decisions (
 );
 comment on table worlds.rule_health_decisions is 'The decisions that rule_health has counted: each counts once, however often it is told.';
 comment on column worlds.rule_health_decisions.counted_at is 'the sweep deletes it once no event can tell the decision again';
-
-alter table worlds.rule_health_decisions enable row level security;
-
-create policy rule_health_decisions_workspace on worlds.rule_health_decisions to spectral_worlds
-  using (workspace_id is not distinct from nullif(current_setting('spectral.workspace_id', true), '')::uuid)
-  with check (workspace_id is not distinct from nullif(current_setting('spectral.workspace_id', true), '')::uuid);
 grant select, insert on worlds.rule_health_decisions to spectral_worlds;
 
 create table worlds.rule_health (
@@ -67,12 +55,6 @@ create table worlds.rule_health (
 );
 comment on table worlds.rule_health is 'Projection of decision.recorded: how the decisions on each rule''s proposals speak for it.';
 comment on column worlds.rule_health.state is 'by the share of overrides; unrated while there are too few decisions to tell';
-
-alter table worlds.rule_health enable row level security;
-
-create policy rule_health_workspace on worlds.rule_health to spectral_worlds
-  using (workspace_id is not distinct from nullif(current_setting('spectral.workspace_id', true), '')::uuid)
-  with check (workspace_id is not distinct from nullif(current_setting('spectral.workspace_id', true), '')::uuid);
 grant select, insert, update on worlds.rule_health to spectral_worlds;
 
 create table worlds.scans (
@@ -100,12 +82,6 @@ comment on table worlds.scans is 'Scans of what the world models are about: runn
 comment on column worlds.scans.subject is 'what is scanned, a card or a source: card:harbour';
 comment on column worlds.scans.findings is 'by kind: [{"kind": ..., "occurrences": ...}]';
 comment on column worlds.scans.failure is 'why it failed';
-
-alter table worlds.scans enable row level security;
-
-create policy scans_workspace on worlds.scans to spectral_worlds
-  using (workspace_id is not distinct from nullif(current_setting('spectral.workspace_id', true), '')::uuid)
-  with check (workspace_id is not distinct from nullif(current_setting('spectral.workspace_id', true), '')::uuid);
 grant select, insert, update (state, finished_at, findings, failure) on worlds.scans to spectral_worlds;
 
 create table worlds.scan_index (
@@ -124,12 +100,6 @@ create table worlds.scan_index (
 comment on table worlds.scan_index is 'Projection of worlds.scan.completed: the scan of each subject that finished last.';
 comment on column worlds.scan_index.finding_kinds is 'what it found, in order; how often is in scan_index_findings';
 comment on column worlds.scan_index.finding_count is 'occurrences of all kinds together';
-
-alter table worlds.scan_index enable row level security;
-
-create policy scan_index_workspace on worlds.scan_index to spectral_worlds
-  using (workspace_id is not distinct from nullif(current_setting('spectral.workspace_id', true), '')::uuid)
-  with check (workspace_id is not distinct from nullif(current_setting('spectral.workspace_id', true), '')::uuid);
 grant select, insert, update on worlds.scan_index to spectral_worlds;
 
 create table worlds.scan_index_findings (
@@ -152,12 +122,6 @@ comment on table worlds.scan_index_findings is
 -- Rows, where an array in scan_index would look simpler: under row level security an index serves only leakproof
 -- operators. Equality of texts is one; @> of arrays is not, and would read the whole table.
 create index scan_index_findings_kind on worlds.scan_index_findings (kind, workspace_id);
-
-alter table worlds.scan_index_findings enable row level security;
-
-create policy scan_index_findings_workspace on worlds.scan_index_findings to spectral_worlds
-  using (workspace_id is not distinct from nullif(current_setting('spectral.workspace_id', true), '')::uuid)
-  with check (workspace_id is not distinct from nullif(current_setting('spectral.workspace_id', true), '')::uuid);
 grant select, insert, update on worlds.scan_index_findings to spectral_worlds;
 
 create table worlds.rule_candidates (
@@ -192,12 +156,6 @@ comment on column worlds.rule_candidates.revision is 'of the origin, whose fact 
 comment on column worlds.rule_candidates.occurrences is 'failures of the cluster, or observations of the memory';
 comment on column worlds.rule_candidates.kinds is 'different kinds among the occurrences';
 comment on column worlds.rule_candidates.decision_id is 'the newest decision that was applied';
-
-alter table worlds.rule_candidates enable row level security;
-
-create policy rule_candidates_workspace on worlds.rule_candidates to spectral_worlds
-  using (workspace_id is not distinct from nullif(current_setting('spectral.workspace_id', true), '')::uuid)
-  with check (workspace_id is not distinct from nullif(current_setting('spectral.workspace_id', true), '')::uuid);
 grant select, insert, update (revision, statement, occurrences, kinds, confidence, state, decision_id, decided_at, updated_at)
   on worlds.rule_candidates to spectral_worlds;
 
@@ -218,19 +176,31 @@ create table worlds.curation_rulings (
 comment on table worlds.curation_rulings is 'What worlds made of each curation decision, once: whoever writes the row publishes worlds.curation.applied.';
 comment on column worlds.curation_rulings.decision_id is 'of platform.curation_decisions, which is another context''s: no foreign key';
 comment on column worlds.curation_rulings.candidate_id is 'as the decision names it: there may be no such candidate';
-
-alter table worlds.curation_rulings enable row level security;
-
-create policy curation_rulings_workspace on worlds.curation_rulings to spectral_worlds
-  using (workspace_id is not distinct from nullif(current_setting('spectral.workspace_id', true), '')::uuid)
-  with check (workspace_id is not distinct from nullif(current_setting('spectral.workspace_id', true), '')::uuid);
 grant select, insert on worlds.curation_rulings to spectral_worlds;
+
+-- Each table shows and takes the rows of the workspace that is set, none if none is.
+-- +goose StatementBegin
+do $$
+declare
+  v_table text;
+begin
+  foreach v_table in array array['world_model_cards', 'rule_health_decisions', 'rule_health', 'scans', 'scan_index',
+    'scan_index_findings', 'rule_candidates', 'curation_rulings'] loop
+    execute format('alter table worlds.%I enable row level security', v_table);
+    execute format('create policy %I on worlds.%I to spectral_worlds
+        using (workspace_id is not distinct from nullif(current_setting(''spectral.workspace_id'', true), '''')::uuid)
+        with check (workspace_id is not distinct from nullif(current_setting(''spectral.workspace_id'', true), '''')::uuid)',
+      v_table || '_workspace', v_table);
+  end loop;
+end
+$$;
+-- +goose StatementEnd
 
 -- +goose StatementBegin
 -- db/functions/retention_delete_rule_health_decisions.sql
-create function worlds.retention_delete_rule_health_decisions(p_after text[], p_limit integer) returns table (rows bigint, next text[])
-language plpgsql volatile
-as $$
+create function worlds.retention_delete_rule_health_decisions(p_after text[],
+  p_limit integer) returns table (rows bigint, next text[])
+language plpgsql volatile as $$
 declare
   v_gone constant timestamptz := (core.retention_window('event_handled')).gone;
   v_after constant uuid := coalesce(p_after[1], '00000000-0000-0000-0000-000000000000');
@@ -253,24 +223,9 @@ reset role;
 
 -- +goose Down
 set local lock_timeout = '500ms';
--- +goose StatementBegin
-do $$
-declare
-  v_table regclass;
-  v_filled boolean;
-begin
-  foreach v_table in array array['worlds.curation_rulings', 'worlds.rule_candidates', 'worlds.scan_index_findings',
-    'worlds.scan_index', 'worlds.scans', 'worlds.rule_health', 'worlds.rule_health_decisions',
-    'worlds.world_model_cards']::regclass[] loop
-    execute format('lock table %s in access exclusive mode', v_table);
-    execute format('select exists (select from %s)', v_table) into v_filled;
-    if v_filled then
-      raise exception '% is not empty: going down would lose its rows', v_table;
-    end if;
-  end loop;
-end
-$$;
--- +goose StatementEnd
+select core.require_empty('worlds.curation_rulings', 'worlds.rule_candidates', 'worlds.scan_index_findings',
+  'worlds.scan_index', 'worlds.scans', 'worlds.rule_health', 'worlds.rule_health_decisions',
+  'worlds.world_model_cards');
 drop function worlds.retention_delete_rule_health_decisions;
 drop table worlds.curation_rulings, worlds.rule_candidates, worlds.scan_index_findings, worlds.scan_index,
   worlds.scans, worlds.rule_health, worlds.rule_health_decisions, worlds.world_model_cards;

@@ -310,7 +310,7 @@ func direction(grant bool, what, object, role, option string) string {
 	return "revoke " + what + " on " + object + " from " + role + " cascade"
 }
 
-var functionForm = regexp.MustCompile(`(?s)^create function (core\.\w+)(\(.*?\bas \$\$.*?\n\$\$);`)
+var functionForm = regexp.MustCompile(`(?s)^create function (\w+\.\w+)(\(.*?\bas \$\$.*?\n\$\$);`)
 
 // functionSources are statements that create or replace the functions of db/functions, by name.
 func functionSources() map[string][]string {
@@ -318,10 +318,7 @@ func functionSources() map[string][]string {
 	names, _ := fs.Glob(db.Functions, "functions/*.sql")
 	for _, name := range names {
 		text, _ := fs.ReadFile(db.Functions, name)
-		source := string(text)
-		for strings.HasPrefix(source, "--") {
-			_, source, _ = strings.Cut(source, "\n")
-		}
+		source := db.WithoutComments(string(text))
 		if form := functionForm.FindStringSubmatch(source); form != nil {
 			sources[form[1]] = append(sources[form[1]], "create or replace function "+form[1]+form[2])
 		}

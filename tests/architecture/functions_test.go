@@ -1,7 +1,6 @@
 package architecture_test
 
 import (
-	"fmt"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -11,11 +10,8 @@ import (
 	"spectral/db"
 )
 
-// functionBlock is a function's place in a migration: goose runs it as one statement.
-var functionBlock = regexp.MustCompile(`(?s)-- \+goose StatementBegin\n-- db/functions/(\w+)\.sql\n.*?-- \+goose StatementEnd`)
-
-// TestMigrationsHoldTheFunctions compares each function in the migrations with its source in db/functions. With -update it
-// writes the migrations, and their edition. The header comment of a source stays out of the migration: its file name says where to read it.
+// TestMigrationsHoldTheFunctions compares each function in the migrations with its source in db/functions. With -update it writes
+// the migrations, and their edition.
 func TestMigrationsHoldTheFunctions(t *testing.T) {
 	t.Parallel()
 	sources, err := filepath.Glob("../../db/functions/*.sql")
@@ -32,15 +28,13 @@ func TestMigrationsHoldTheFunctions(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		want := functionBlock.ReplaceAllStringFunc(string(have), func(block string) string {
-			name := functionBlock.FindStringSubmatch(block)[1]
+		want := db.WriteFunctions(string(have), func(name string) string {
 			places[name]++
 			source, err := os.ReadFile("../../db/functions/" + name + ".sql")
 			if err != nil {
-				t.Errorf("%s has a block of a function without source: %v", file, err)
-				return block
+				t.Errorf("%s names a function without source: %v", file, err)
 			}
-			return fmt.Sprintf("-- +goose StatementBegin\n-- db/functions/%s.sql\n%s-- +goose StatementEnd", name, withoutHeader(string(source)))
+			return string(source)
 		})
 		if want == string(have) {
 			continue
@@ -71,16 +65,17 @@ func TestMigrationsHoldTheFunctions(t *testing.T) {
 	}
 	for _, source := range sources {
 		name := strings.TrimSuffix(filepath.Base(source), ".sql")
+		text, err := os.ReadFile(source)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if defined := definesFunction.FindAllStringSubmatch(string(text), -1); len(defined) != 1 || defined[0][1] != name {
+			t.Errorf("%s must define the function %s, and no other", source, name)
+		}
 		if places[name] != 1 {
-			t.Errorf("db/functions/%[1]s.sql is in %[2]d migrations: give one of them the lines\n-- +goose StatementBegin\n-- db/functions/%[1]s.sql\n-- +goose StatementEnd", name, places[name])
+			t.Errorf("db/functions/%[1]s.sql is in %[2]d migrations: give one of them, within a statement of goose, the line\n-- db/functions/%[1]s.sql", name, places[name])
 		}
 	}
 }
 
-// withoutHeader leaves out the comment at the top of a function's source.
-func withoutHeader(source string) string {
-	for strings.HasPrefix(source, "--") {
-		_, source, _ = strings.Cut(source, "\n")
-	}
-	return source
-}
+var definesFunction = regexp.MustCompile(`(?m)^create (?:or replace )?function \w+\.(\w+)`)
