@@ -4,7 +4,6 @@ package faults_test
 
 import (
 	"fmt"
-	"strings"
 	"testing"
 	"time"
 
@@ -27,34 +26,6 @@ func TestThroughPgBouncer(t *testing.T) {
 	t.Log(l.Counts())
 	l.Verify(t, b.direct(), ledger.Expect{Within: patience, MaxDelay: 5 * time.Second})
 	wantRunning(t, running)
-}
-
-// A DATABASE_URL that leads through a transaction pooler is a mistake, which is said in so many words; events
-// are delivered all the same, at the pace of the poll.
-func TestDatabaseURLThroughPgBouncer(t *testing.T) {
-	for name, poolToo := range map[string]bool{"for LISTEN": false, "for everything": true} {
-		t.Run(name, func(t *testing.T) {
-			b := setup(t)
-			l := ledger.New(ledger.Cards(nil))
-			direct, pool := pgbouncer.Start(t, pgbouncer.Transaction, b.worker).URL, b.worker
-			if poolToo {
-				pool = ""
-			}
-			running := []*process.Process{process.Start(t, b.command(direct, pool)), process.Start(t, b.command(direct, pool))}
-			for _, worker := range running {
-				entry := worker.Await(t, deaf, 1, patience)
-				if reason, _ := entry["reason"].(string); entry["level"] != "WARN" || !strings.Contains(reason, "DATABASE_URL leads through a transaction pooler") {
-					t.Errorf("the worker says: %v", entry)
-				}
-			}
-			load := l.Start(t, ledger.Load{URL: b.publisher, Publishers: 4, Rate: 25, PerTx: 5, Seed: seed(t)})
-			meanwhile(t, 10*time.Second)
-			load.Stop()
-			t.Log(l.Counts())
-			l.Verify(t, b.direct(), ledger.Expect{Within: patience, MaxDelay: 7 * time.Second}) // the poll's 5 s, and the work
-			wantRunning(t, running)
-		})
-	}
 }
 
 // What a worker had in hand when it was killed is delivered even if those that are left cannot listen.

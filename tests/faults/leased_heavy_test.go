@@ -3,18 +3,12 @@
 package faults_test
 
 import (
-	"context"
-	"errors"
 	"fmt"
 	"math/rand/v2"
 	"slices"
 	"syscall"
 	"testing"
 	"time"
-
-	"github.com/jackc/pgerrcode"
-	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgconn"
 
 	"spectral/tests/faults/ledger"
 	"spectral/tests/faults/process"
@@ -137,57 +131,6 @@ func TestLostCommitsOfLeasesRepeatNothing(t *testing.T) {
 		for at := range commits {
 			t.Run(at+"/"+name, func(t *testing.T) { losesCommitOfALease(t, at, verdict) })
 		}
-	}
-}
-
-// A worker that freezes while it holds locks keeps others from its row, or from reaping at all, until the server
-// ends its transaction, and changes nothing afterwards.
-func TestWorkersFrozenInATransactionOfALease(t *testing.T) {
-	const key = doAwait + "-1"
-	for at, text := range map[string]string{"settling": "outbox_deliver_leased", "reaping": "outbox_reap"} {
-		t.Run(at, func(t *testing.T) {
-			b := setup(t).leased(errands{Lease: lease}, nil)
-			pool := proxy.InFrontOf(t, b.worker)
-			filter, hit := proxy.Nth(1, proxy.Freeze, proxy.CommitOf(text))
-			pool.Filter(filter)
-			frozen := process.Start(t, b.command(b.worker, pool.URL(t, b.worker)))
-			frozen.Await(t, listening, 1, patience)
-			if at == "settling" {
-				b.publish(key)
-				b.awaitBegun(key, 1)
-				b.open(key)
-			} else {
-				other := b.run()
-				frozen.Freeze() // so that the other has it
-				b.publish(key)
-				b.awaitBegun(key, 1)
-				other.Kill()
-				other.AwaitExit(t, grace)
-				b.expire()
-				frozen.Thaw()
-			}
-			select {
-			case <-hit:
-			case <-time.After(patience):
-				t.Fatalf("no COMMIT of %s went through the proxy", text)
-			}
-			frozen.Freeze()
-			other := b.run()
-			b.open(key)
-			b.expire() // once the server has ended the transaction
-			b.eventually("another worker has delivered it", 75*time.Second, func() bool { return b.column(key, "status") == "delivered" })
-			settled := b.column(key, "o")
-			if last := b.executions(key); last[len(last)-1].PID != other.PID() {
-				t.Errorf("the executions are %+v", last)
-			}
-			frozen.Thaw()
-			pool.Filter(nil)
-			pool.Cut()
-			b.publish(afterwards...)
-			b.verify(ledger.Expect{Within: patience, MaxAttempts: 2})
-			b.wantColumn(key, "o", settled)
-			wantRunning(t, []*process.Process{frozen, other})
-		})
 	}
 }
 
@@ -318,63 +261,6 @@ func TestServerCrashesUnderLeases(t *testing.T) {
 			wantRunning(t, []*process.Process{worker})
 		})
 	}
-}
-
-// hoarder takes every connection that a server has.
-type hoarder struct {
-	*leased
-	conns []*pgx.Conn
-}
-
-// hoard takes them until no worker has one.
-func (b *leased) hoard() *hoarder {
-	b.Helper()
-	ctx, cancel := context.WithTimeout(b.Context(), patience)
-	defer cancel()
-	h := &hoarder{leased: b}
-	for {
-		conn, err := pgx.Connect(ctx, b.direct())
-		if err == nil {
-			h.conns = append(h.conns, conn)
-			continue
-		}
-		if refused, ok := errors.AsType[*pgconn.PgError](err); !ok || refused.Code != pgerrcode.TooManyConnections {
-			b.Fatal(err)
-		}
-		var ended int
-		must(b.T, h.conns[0].QueryRow(ctx, `select count(pg_terminate_backend(pid)) from pg_stat_activity
-			where backend_type = 'client backend' and usename <> 'postgres'`).Scan(&ended))
-		if ended == 0 {
-			return h
-		}
-	}
-}
-
-// letGo gives them back.
-func (h *hoarder) letGo() {
-	h.Helper()
-	for _, conn := range h.conns {
-		must(h.T, conn.Close(h.Context()))
-	}
-}
-
-// The server has no connection left for the worker as its work ends.
-func TestMissingConnectionsRepeatNoWork(t *testing.T) {
-	keys := many(20)
-	outer, _, _ := setupServer(t, map[string]string{"max_connections": "30"})
-	b := outer.leased(errands{Lease: time.Minute, Concurrency: len(keys)}, nil)
-	worker := b.run()
-	b.publish(keys...)
-	b.awaitAllBegun(keys, 1)
-	h := b.hoard()
-	b.open(keys...)
-	worker.Await(t, interrupted, 1, patience)
-	h.letGo()
-	totals := b.verify(ledger.Expect{Within: 2 * patience, MaxAttempts: 1})
-	if totals.Executions != len(keys) || totals.Leases["reaped"] > 0 {
-		t.Error(totals)
-	}
-	wantRunning(t, []*process.Process{worker})
 }
 
 // An event that ends its process, alone: each time is charged, and it is a dead letter after its last retry.

@@ -13,9 +13,8 @@ import (
 
 // What workers log of leases.
 const (
-	leaseLost   = "lease lost, or event settled already: this result is dropped"
-	notRenewed  = "leases could not be renewed"
-	interrupted = "settling interrupted, no attempt counted"
+	leaseLost  = "lease lost, or event settled already: this result is dropped"
+	notRenewed = "leases could not be renewed"
 )
 
 // lease is renewed often enough for a test to see it, and outlasts what a loaded machine does to a worker.

@@ -9,7 +9,6 @@ import (
 	"testing"
 	"time"
 
-	"spectral/internal/app"
 	"spectral/tests/faults/ledger"
 	"spectral/tests/faults/process"
 	"spectral/tests/faults/proxy"
@@ -37,25 +36,6 @@ func TestKilledAtRandom(t *testing.T) {
 	}
 	// an event that is at work alone when its worker is killed is charged with it
 	l.Verify(t, b.direct(), ledger.Expect{Within: 2 * patience, MaxAttempts: 5})
-}
-
-func TestHandlerThatOutlastsTheGrace(t *testing.T) {
-	b := setup(t)
-	l := ledger.New(ledger.Cards(nil))
-	worker := b.run(b.worker, "")
-	held := b.hold("held-1")
-	l.Publish(t, b.publisher, "held-1", "k000001")
-	held.awaitEntered()
-	worker.Signal(syscall.SIGTERM)
-	if code := worker.AwaitExit(t, app.ShutdownGrace+grace); code == -1 {
-		t.Error("the worker was ended by a signal, not by itself")
-	}
-	if got, want := b.card("held-1"), (row{"pending", 0}); got != want {
-		t.Errorf("the event that was cancelled is %v, want %v", got, want)
-	}
-	held.letGo()
-	b.run(b.worker, "")
-	l.Verify(t, b.direct(), ledger.Expect{Within: patience})
 }
 
 func TestRollingRestart(t *testing.T) {
@@ -97,39 +77,6 @@ func TestFrozenInTheMiddleOfAHandler(t *testing.T) {
 	other.AwaitExit(t, grace)
 	l.Publish(t, b.publisher, "k000003")
 	l.Verify(t, b.direct(), ledger.Expect{Within: patience})
-}
-
-// A whole process stands still for a while and goes on, in the middle of whatever it was doing: for less
-// time than a statement may take, or for more. To the database it was there all along.
-func TestPausedUnderLoad(t *testing.T) {
-	for name, pause := range map[string]time.Duration{"shortly": 5 * time.Second, "longer than a statement may take": 12 * time.Second} {
-		t.Run(name, func(t *testing.T) {
-			b := setup(t)
-			l := ledger.New(ledger.Cards(nil))
-			running := b.runAll(2, b.worker, "")
-			load := l.Start(t, ledger.Load{URL: b.publisher, Publishers: 4, Rate: 25, PerTx: 5, Seed: seed(t)})
-			for i := range 3 {
-				meanwhile(t, 500*time.Millisecond)
-				held := b.hold(fmt.Sprintf("%s%d", ledger.Held, i)) // so that a handler is at work
-				l.Publish(t, b.publisher, held.key)
-				held.awaitEntered()
-				for _, worker := range running[:1+i%2] { // one of them, or both
-					worker.Freeze()
-				}
-				meanwhile(t, pause/2)
-				held.letGo()
-				meanwhile(t, pause/2)
-				for _, worker := range running {
-					worker.Thaw()
-				}
-			}
-			meanwhile(t, 500*time.Millisecond)
-			load.Stop()
-			t.Log(l.Counts())
-			l.Verify(t, b.direct(), ledger.Expect{Within: patience, MaxDelay: 2*pause + 5*time.Second})
-			wantRunning(t, running)
-		})
-	}
 }
 
 // A worker dies just before its n-th statement arrives, and just after, for every n of a dispatch.
@@ -217,22 +164,6 @@ func TestTerminatedWithoutDatabase(t *testing.T) {
 // hot is few cards: batches of several runners want the same rows, in different orders.
 func hot() ledger.Kind {
 	return ledger.Cards(func(n int) string { return fmt.Sprintf("hot-%d", n%7) })
-}
-
-func TestKilledAtRandomOnHotRows(t *testing.T) {
-	b := setup(t)
-	s := seed(t)
-	l := ledger.New(hot())
-	supervisors := b.supervise(3)
-	load := l.Start(t, ledger.Load{URL: b.publisher, Publishers: 4, Rate: 2, PerTx: 4, Seed: s})
-	random := rand.New(rand.NewPCG(s, s))
-	for until := time.Now().Add(15 * time.Second); time.Now().Before(until); {
-		meanwhile(t, time.Duration(200+random.IntN(1500))*time.Millisecond)
-		supervisors[random.IntN(len(supervisors))].Current().Kill()
-	}
-	load.Stop()
-	t.Log(l.Counts())
-	l.Verify(t, b.direct(), ledger.Expect{Within: 2 * patience, MaxAttempts: 5})
 }
 
 // A backlog on hot rows: deadlocks between batches must not bring dispatch to a crawl. One runner alone

@@ -2,7 +2,6 @@ package integration_test
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -14,7 +13,6 @@ import (
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgconn"
 
 	"spectral/internal/app"
 	"spectral/internal/core/events"
@@ -237,38 +235,6 @@ func TestFailureClustersBecomeRuleCandidates(t *testing.T) {
 	}
 }
 
-// The event that nobody handles is delivered as it is published, once for each candidate.
-func TestAProposedCandidateIsToldOfOnce(t *testing.T) {
-	b := setup(t)
-	l := b.listenToCandidates()
-	o := b.outsider("spectral_platform")
-	cluster, memory := uuid.New(), uuid.New()
-	o.publish(platform.FailureClusterDetectedV2Type, "", detectedV2(cluster, 1, 4))
-	o.publish(platform.FailureClusterDetectedV2Type, "", detectedV2(cluster, 2, 5))
-	o.publish(platform.FailureClusterDetectedType, "", detectedV1(cluster, 5))
-	o.publish(platform.MemoryPromotedType, "", promoted(memory, 2, 1))
-	l.delivered(4)
-	for origin, id := range map[string]uuid.UUID{"failure_cluster": cluster, "memory": memory} {
-		got := one[string](b, `select format('%s %s %s of %s', o.source, o.status, o.attempts,
-			(select count(*) from core.event_handled h where h.event_id = o.id))
-			from core.outbox o join worlds.rule_candidates r on r.candidate_id::text = o.payload ->> 'candidate_id'
-			where o.event_type = 'worlds.rule_candidate.proposed' and o.payload ->> 'origin' = $1 and o.payload ->> 'origin_id' = $2::text
-			  and o.workspace_id = $3 and r.origin = $1 and (o.payload ->> 'proposed_at')::timestamptz = r.proposed_at`, origin, id, o.workspace)
-		if got != "worlds delivered 0 of 0" {
-			t.Errorf("%s: %s", origin, got)
-		}
-	}
-	if n := b.published(worlds.RuleCandidateProposedType); n != 2 {
-		t.Errorf("%d were proposed", n)
-	}
-	example, err := json.Marshal(worlds.RuleCandidateProposedContract().Payload)
-	must(t, err)
-	id := b.outsider("spectral_worlds").publish(worlds.RuleCandidateProposedType, "", string(example))
-	if b.wantRow(id, "delivered", 0); len(b.handledBy(id.String())) > 0 {
-		t.Errorf("somebody handled %s", id)
-	}
-}
-
 // Facts of one cluster, each of its own event, in many orders.
 func TestFactsOfAClusterInAnyOrder(t *testing.T) {
 	b := setup(t)
@@ -309,23 +275,6 @@ func TestFactsOfAClusterInAnyOrder(t *testing.T) {
 	}
 	if n, want := b.published(worlds.RuleCandidateProposedType), one[int](b, "select count(*)::int from worlds.rule_candidates"); n != want || n != 9 {
 		t.Errorf("%d were proposed, there are %d", n, want)
-	}
-}
-
-// All at once, in batches and side by side: the candidate is proposed once, and the newest fact stands.
-func TestFactsOfAClusterAtOnce(t *testing.T) {
-	b := setup(t)
-	o := b.outsider("spectral_platform")
-	cluster := uuid.New()
-	const n = 60
-	for i := range n {
-		o.publish(platform.FailureClusterDetectedV2Type, "", detectedV2(cluster, n-i, n-i))
-		o.publish(platform.FailureClusterDetectedType, "", detectedV1(cluster, 1000+i))
-	}
-	b.listenToCandidates(platform.FailureClusterDetectedType, platform.FailureClusterDetectedV2Type).eventuallyDelivered(2 * n)
-	b.wantCandidate(cluster, fmt.Sprintf("failure_cluster proposed revision %d, %[1]d of 1 kinds: Keep this from failing again: loader/fetch: Timeout", n))
-	if n := b.published(worlds.RuleCandidateProposedType); n != 1 {
-		t.Errorf("proposed %d times", n)
 	}
 }
 
@@ -648,97 +597,6 @@ func TestContradictingDecisions(t *testing.T) {
 	}
 }
 
-// One decision in many events, each with a key of its own, in batches and side by side: it is ruled on once.
-func TestOneDecisionManyTimesAtOnce(t *testing.T) {
-	b := setup(t)
-	o := b.outsider("spectral_platform")
-	memory := uuid.New()
-	o.publish(platform.MemoryPromotedType, "", promoted(memory, 2, 1))
-	b.listenToCandidates(platform.MemoryPromotedType).delivered(1)
-	now := time.Now()
-	known, unknown, nowhere := o.decide(b.candidateID(memory), "approve", now), o.decide(uuid.New(), "reject", now), uuid.New()
-	const n = 25
-	for range n {
-		o.publish(platform.CurationDecidedType, "worlds", decided(known, b.candidateID(memory), "approve", now))
-		o.publish(platform.CurationDecidedType, "worlds", decided(unknown, nowhere, "reject", now))
-	}
-	b.listenToCandidates(platform.CurationDecidedType, worlds.CurationAppliedType).eventuallyDelivered(2*n + 4)
-	b.wantOutcome(known, "applied")
-	b.wantOutcome(unknown, "refused unknown_candidate")
-	b.wantCandidate(memory, "memory approved revision 2, 1 of 1 kinds: Ask before deleting, v2.")
-}
-
-// What comes while somebody else is changing the candidate waits for what they make of it, and is compared with that.
-func TestFactsAndDecisionsWaitForEachOther(t *testing.T) {
-	b := setup(t)
-	l := b.listenToCandidates()
-	o := b.outsider("spectral_platform")
-	now := time.Now()
-	for name, c := range map[string]struct {
-		meanwhile string // done to the candidate
-		publish   func(memory uuid.UUID)
-		events    int
-		want      string
-	}{
-		"an older fact": {
-			"update worlds.rule_candidates set revision = 9, occurrences = 90, statement = 'Newer.' where origin_id = $1",
-			func(memory uuid.UUID) { o.publish(platform.MemoryPromotedType, "", promoted(memory, 3, 1)) },
-			1, "memory proposed revision 9, 90 of 1 kinds: Newer.",
-		},
-		"an earlier decision": {
-			"update worlds.rule_candidates set state = 'rejected', decision_id = gen_random_uuid(), decided_at = now() + interval '1 hour' where origin_id = $1",
-			func(memory uuid.UUID) { o.decide(b.candidateID(memory), "approve", now) },
-			2, "memory rejected revision 2, 1 of 1 kinds: Ask before deleting, v2.",
-		},
-	} {
-		memory := uuid.New()
-		o.publish(platform.MemoryPromotedType, "", promoted(memory, 2, 1))
-		l.delivered(1)
-		other, err := b.pool.Begin(b.ctx)
-		must(t, err)
-		_, err = other.Exec(b.ctx, "select from worlds.rule_candidates where origin_id = $1 for update", memory)
-		must(t, err)
-		c.publish(memory)
-		b.eventually(name+" waits", func() bool {
-			return one[bool](b, "select exists (select from pg_locks l join pg_stat_activity a using (pid) where not l.granted and a.datname = current_database())")
-		})
-		_, err = other.Exec(b.ctx, c.meanwhile, memory)
-		must(t, err)
-		must(t, other.Commit(b.ctx))
-		l.delivered(c.events)
-		b.wantCandidate(memory, c.want)
-	}
-	if got := one[string](b, "select concat_ws(' ', outcome, outcome_reason) from platform.curation_decisions"); got != "refused superseded" {
-		t.Errorf("the earlier decision is %s", got)
-	}
-}
-
-// A connection that is lost between the statements of a handler leaves nothing of them; the retry applies the decision
-// once.
-func TestADecisionOutlivesTheConnectionItIsAppliedOn(t *testing.T) {
-	b := setup(t)
-	l := b.listenToCandidates()
-	o := b.outsider("spectral_platform")
-	memory := uuid.New()
-	o.publish(platform.MemoryPromotedType, "", promoted(memory, 2, 1))
-	l.delivered(1)
-	// the ruling is about to be stored, the candidate is locked by then
-	other, err := b.pool.Begin(b.ctx)
-	must(t, err)
-	_, err = other.Exec(b.ctx, "lock table worlds.curation_rulings in exclusive mode")
-	must(t, err)
-	decision := o.decide(b.candidateID(memory), "approve", time.Now())
-	b.eventually("a handler is cut off", func() bool {
-		return one[int](b, `select count(pg_terminate_backend(pid))::int from pg_locks
-			where not granted and relation = 'worlds.curation_rulings'::regclass
-			and database = (select oid from pg_database where datname = current_database())`) > 0
-	})
-	must(t, other.Rollback(b.ctx))
-	l.eventuallyDelivered(2)
-	b.wantOutcome(decision, "applied")
-	b.wantCandidate(memory, "memory approved revision 2, 1 of 1 kinds: Ask before deleting, v2.")
-}
-
 // A decision that is taken later has a later time, even by a clock that is behind.
 func TestALaterDecisionHasALaterTime(t *testing.T) {
 	b := setup(t)
@@ -783,29 +641,6 @@ func TestNoDecisionIsTakenAfterOneOfDaysToCome(t *testing.T) {
 	}
 	if n := b.published(platform.CurationDecidedType) + one[int](b, "select count(*)::int from platform.curation_decisions"); n != 1 {
 		t.Errorf("%d rows", n)
-	}
-}
-
-// The roles may change what changes, and nothing that was said once.
-func TestWhatNeverChangesCannotBeUpdated(t *testing.T) {
-	b := setup(t)
-	for table, columns := range map[string][]string{
-		"platform.curation_decisions": {"verdict", "candidate_id", "decided_by", "decided_at", "note", "workspace_id"},
-		"platform.memories":           {"statement", "scope", "memory_id", "recorded_at", "workspace_id"},
-		"platform.failure_clusters":   {"component", "cluster_id", "workspace_id"},
-		"platform.decisions":          {"outcome"},
-		"worlds.scans":                {"subject", "scan_id", "started_at", "workspace_id"},
-		"worlds.rule_candidates":      {"origin", "origin_id", "candidate_id", "proposed_at", "workspace_id"},
-		"worlds.curation_rulings":     {"outcome"},
-	} {
-		scope, _, _ := strings.Cut(table, ".")
-		conn := b.outsider("spectral_" + scope).conn
-		for _, column := range columns {
-			_, err := conn.Exec(b.ctx, fmt.Sprintf("update %s set %s = %[2]s", table, column))
-			if refusal, ok := errors.AsType[*pgconn.PgError](err); !ok || refusal.Code != "42501" {
-				t.Errorf("%s of %s: %v", column, table, err)
-			}
-		}
 	}
 }
 
@@ -944,58 +779,6 @@ func TestOutcomesThatCannotBe(t *testing.T) {
 	}
 	if got := b.outcome(decision); got != "refused unknown_candidate" {
 		t.Errorf("the decision is now %s", got)
-	}
-}
-
-// A target says whose handlers run: none of another context's, and a failure where there are none at all.
-func TestTargetsOfCandidateEvents(t *testing.T) {
-	b := setup(t)
-	s := b.candidateConsumer(platform.MemoryPromotedType)
-	s.CoHandlers = append(s.CoHandlers, handler("platform.also", func(ctx context.Context, tx events.Tx, e events.Envelope) error {
-		_, err := tx.Exec(ctx, "insert into platform.effects values ('platform.also', $1, $2, 0)", e.IdempotencyKey, e.EventID)
-		return err
-	}))
-	l := b.listen(never, s)
-	o := b.outsider("spectral_platform")
-	for target, want := range map[string][]string{
-		"":         {"platform.also", "worlds.memory_candidate_router"},
-		"worlds":   {"worlds.memory_candidate_router"},
-		"platform": {"platform.also"},
-	} {
-		memory := uuid.New()
-		id := o.publish(platform.MemoryPromotedType, target, promoted(memory, 2, 1))
-		l.delivered(1)
-		if got := b.handledBy(id.String()); !slices.Equal(got, want) {
-			t.Errorf("with target %q it was handled by %v, want %v", target, got, want)
-		}
-		if routed := b.candidate(memory) != "none"; routed == (target == "platform") {
-			t.Errorf("with target %q: %s", target, b.candidate(memory))
-		}
-		if n := one[int](b, "select count(*)::int from platform.effects where event_id = $1", id); (n == 1) != (target != "worlds") {
-			t.Errorf("with target %q platform's handler ran %d times", target, n)
-		}
-	}
-	l.stop()
-
-	// as shipped, platform has no handler of its own events
-	l = b.listenToCandidates()
-	for eventType, payload := range map[string]string{
-		platform.MemoryPromotedType:           promoted(uuid.New(), 2, 1),
-		platform.FailureClusterDetectedType:   detectedV1(uuid.New(), 1),
-		platform.FailureClusterDetectedV2Type: detectedV2(uuid.New(), 1, 1),
-		platform.CurationDecidedType:          decided(uuid.New(), uuid.New(), "approve", time.Now()),
-	} {
-		before := b.contents()
-		id := o.publish(eventType, "platform", payload)
-		if s := l.next(); s.Outcome != postgres.Failed {
-			t.Fatalf("%s is %s", eventType, s.Outcome)
-		}
-		if r := b.row(id); r.Status != "failed" || r.LastError != "NoHandler: platform: "+events.ErrNoHandler.Error() {
-			t.Errorf("%s is %s: %q", eventType, r.Status, r.LastError)
-		}
-		if got := b.handledBy(id.String()); len(got) > 0 || b.contents() != before {
-			t.Errorf("%s was handled by %v", eventType, got)
-		}
 	}
 }
 

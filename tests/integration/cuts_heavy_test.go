@@ -26,18 +26,11 @@ type cutFlow struct {
 	outcome, want string
 }
 
-// cutFlows are the row-locked flows of the product. Ids are made anew for each workspace.
+// cutFlows are two row-locked flows of the product: one event for two contexts, and an event that is answered. Ids are made anew for each workspace.
 func cutFlows() map[string]func() cutFlow {
 	at := "2026-03-01T12:00:00Z"
 	answered := `(select count(*) || ' told' from core.outbox where workspace_id = $1 and event_type = '%s')`
 	return map[string]func() cutFlow{
-		"cards": func() cutFlow {
-			return cutFlow{
-				eventType: "worlds.world_model_card.published", source: "worlds",
-				payload: map[string]any{"card_id": "harbour", "version": 2, "title": "The Harbour"},
-				outcome: "select string_agg(card_id || ' v' || version, ',') from platform.system_cards where workspace_id = $1", want: "harbour v2",
-			}
-		},
 		"decisions": func() cutFlow {
 			return cutFlow{
 				eventType: "decision.recorded", source: "platform",
@@ -46,38 +39,6 @@ func cutFlows() map[string]func() cutFlow {
 					|| ' ' || (select string_agg(reason || ' ' || overridden, ',') from platform.override_reasons where workspace_id = $1)
 					|| ' ' || (select string_agg(followed || '/' || overridden, ',') from worlds.rule_health where workspace_id = $1)`,
 				want: "0/1 late 1 0/1",
-			}
-		},
-		"scans": func() cutFlow {
-			return cutFlow{
-				eventType: "worlds.scan.completed", source: "worlds",
-				payload: map[string]any{"scan_id": uuid.New(), "subject": "card:c", "started_at": at, "finished_at": at, "findings": []any{
-					map[string]any{"kind": "gap", "occurrences": 2}, map[string]any{"kind": "stale", "occurrences": 1},
-				}},
-				outcome: `select (select string_agg(subject || ' ' || finding_count, ',') from worlds.scan_index where workspace_id = $1)
-					|| ' ' || (select string_agg(kind || ' ' || occurrences, ',' order by kind) from worlds.scan_index_findings where workspace_id = $1)`,
-				want: "card:c 3 gap 2,stale 1",
-			}
-		},
-		"clusters": func() cutFlow {
-			return cutFlow{
-				eventType: "platform.failure_cluster.detected.v2", source: "platform",
-				payload: map[string]any{
-					"cluster_id": uuid.New(), "revision": 1, "signature": map[string]any{"component": "c", "operation": "o", "error_class": "e"},
-					"failures": []any{map[string]any{"kind": "k", "count": 3}}, "severity": "low", "first_seen_at": at, "last_seen_at": at,
-				},
-				outcome: "select (select string_agg(state || ' ' || occurrences, ',') from worlds.rule_candidates where workspace_id = $1) || ' ' || " +
-					fmt.Sprintf(answered, "worlds.rule_candidate.proposed"),
-				want: "proposed 3 1 told",
-			}
-		},
-		"memories": func() cutFlow {
-			return cutFlow{
-				eventType: "platform.memory.promoted", source: "platform",
-				payload: map[string]any{"memory_id": uuid.New(), "version": 2, "scope": "agent", "statement": "s", "observations": 2, "promoted_at": at},
-				outcome: "select (select string_agg(state || ' ' || statement, ',') from worlds.rule_candidates where workspace_id = $1) || ' ' || " +
-					fmt.Sprintf(answered, "worlds.rule_candidate.proposed"),
-				want: "proposed s 1 told",
 			}
 		},
 		// worlds applies it and tells platform, which records the outcome: two claims

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"log/slog"
 	"runtime"
-	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -19,20 +18,6 @@ import (
 	"spectral/internal/core/events/infrastructure/postgres"
 	"spectral/tests/pgtest"
 )
-
-// The same event published twice, as a producer does whose answer was lost: two rows of one id.
-func TestTwoRowsOfOneIDAreHandledOnce(t *testing.T) {
-	b := setup(t)
-	e := event(1)
-	for range 2 {
-		b.publish(e)
-	}
-	if n := one[int](b, "select count(distinct occurred_at)::int from core.outbox where id = $1", e.EventID); n != 2 {
-		t.Fatalf("%d rows", n)
-	}
-	b.listen(never, subscription(leaving("platform.one"), leaving("worlds.two"))).delivered(2)
-	b.wantEffects(map[string]int{"platform.one": 1, "worlds.two": 1})
-}
 
 // What an owner's hand may leave in a row concerns that row only.
 func TestAnOddRowConcernsItselfOnly(t *testing.T) {
@@ -59,41 +44,6 @@ func TestAnOddRowConcernsItselfOnly(t *testing.T) {
 	}
 	b.publish(event(6)) // the poll goes on, however far ahead a row is scheduled
 	l.delivered(1)
-}
-
-// Two listeners, two rows, one key: the second claim finds the key taken by a transaction that is
-// still open, waits for it, and concedes without running its handler.
-func TestTwoListenersRacingOnOneKey(t *testing.T) {
-	b := setup(t)
-	g := newGate()
-	body := func(ctx context.Context, tx events.Tx, e events.Envelope) error {
-		if err := g.pass(ctx); err != nil {
-			return err
-		}
-		return effect("platform.one")(ctx, tx, e)
-	}
-	s := subscription(handler("platform.one", body))
-	s.BatchSize, s.Concurrency = 1, 1
-	one1, one2 := event(1), event(2)
-	one1.IdempotencyKey, one2.IdempotencyKey = "shared", "shared"
-	b.publish(one1, one2)
-	left, right := b.listen(never, s), b.listen(never, s)
-	g.awaitEntered(t)
-	b.eventually("the twin waits for the key", b.somebodyWaits)
-	g.letOn()
-	deliveredByEither(left, right, 2)
-	if len(g.entered) != 0 {
-		t.Fatal("the handler ran twice")
-	}
-	b.wantEffects(map[string]int{"platform.one": 1})
-	for _, e := range []events.Envelope{one1, one2} {
-		if r := b.wantRow(e.EventID, "delivered", 1); r.LastError != "" {
-			t.Fatalf("bounced: %s", r.LastError)
-		}
-	}
-	if got := b.handledBy("worlds:-:shared"); !slices.Equal(got, []string{"platform.one"}) {
-		t.Fatalf("handled by %v", got)
-	}
 }
 
 func (b *bundle) somebodyWaits() bool {
@@ -291,49 +241,40 @@ func (h sized) HandleBatch(_ context.Context, batch []events.Envelope) error {
 	return nil
 }
 
-// interruptions passes on when each interrupted dispatch was logged.
-type interruptions struct {
-	slog.Handler
-	at chan time.Time
-}
-
-func (h interruptions) Handle(_ context.Context, r slog.Record) error {
-	if strings.HasPrefix(r.Message, "dispatch interrupted") {
-		h.at <- r.Time
-	}
-	return nil
-}
-
-// While the database refuses claims they are tried again and again, with growing pauses.
+// While the database refuses claims they are tried again.
 func TestARefusedClaimIsTriedAgainLater(t *testing.T) {
 	b := setup(t)
-	log := interruptions{slog.DiscardHandler, make(chan time.Time, 1000)}
-	b.log = enabled{log}
-	b.exec("revoke execute on function core.outbox_claim(bigint, text, integer, timestamptz, uuid, boolean) from spectral_worker")
+	log := &notes{}
+	b.log = logTo(log)
+	const claim = "execute on function core.outbox_claim(bigint, text, integer, timestamptz, uuid, boolean)"
+	b.exec("revoke " + claim + " from spectral_worker")
 	b.publish(event(1))
-	s := subscription(leaving("platform.one"))
-	s.Concurrency = 1
-	l := b.listen(never, s)
-	var at [3]time.Time
-	for i := range at {
-		select {
-		case at[i] = <-log.at:
-		case <-time.After(patience):
-			t.Fatalf("%d claims were tried", i)
-		}
-	}
-	// the pauses are at least half of 1 s and of 2 s
-	if first, second := at[1].Sub(at[0]), at[2].Sub(at[1]); first < 400*time.Millisecond || second < 900*time.Millisecond {
-		t.Fatalf("tried again after %s and %s", first, second)
-	}
-	b.exec("grant execute on function core.outbox_claim(bigint, text, integer, timestamptz, uuid, boolean) to spectral_worker")
+	l := b.listen(never, subscription(leaving("platform.one")))
+	b.eventually("claims are refused", func() bool { return log.count("dispatch interrupted") >= 2 })
+	b.exec("grant " + claim + " to spectral_worker")
 	l.delivered(1)
 }
 
-// enabled makes a discarding handler take every record.
-type enabled struct{ slog.Handler }
-
-func (enabled) Enabled(context.Context, slog.Level) bool { return true }
+// CAP#1797: twelve workers try an event that always fails as often as one would.
+func TestWorkersShareOneRetrySchedule(t *testing.T) {
+	b := setup(t)
+	var calls atomic.Int32
+	s := subscription(handler("platform.one", func(context.Context, events.Tx, events.Envelope) error {
+		calls.Add(1)
+		return errRefusing
+	}))
+	s.Concurrency = 1
+	for range 12 {
+		b.listen(never, s)
+	}
+	e := event(1)
+	b.publish(e)
+	b.eventually("it has failed", func() bool { return b.row(e.EventID).Status == "failed" })
+	b.wantRow(e.EventID, "failed", 1+quickly.MaxRetries)
+	if n := int(calls.Load()); n != 1+quickly.MaxRetries {
+		t.Errorf("its handler was called %d times", n)
+	}
+}
 
 // A failure recorded in a transaction of its own waits for the lost one to let go of the row, and
 // is not recorded if the row was taken up since.
@@ -372,85 +313,6 @@ func TestARecordWaitsForTheRowAndKnowsIt(t *testing.T) {
 	}
 }
 
-func TestTwinsInOneBatchAreHandledOnce(t *testing.T) {
-	b := setup(t)
-	twins := make([]events.Envelope, 5)
-	for i := range twins {
-		twins[i] = event(i)
-		twins[i].IdempotencyKey = "shared"
-	}
-	b.publish(twins...)
-	b.listen(never, subscription(leaving("platform.one"), leaving("worlds.two"))).delivered(5)
-	b.wantEffects(map[string]int{"platform.one": 1, "worlds.two": 1})
-}
-
-// Fan-out: one claim, two handlers, a key each. The failing one does not undo the other, the
-// retry runs it alone, and a redelivery changes nothing.
-func TestCoHandlersSucceedAndFailApart(t *testing.T) {
-	b := setup(t)
-	var failures atomic.Int32
-	failures.Store(2)
-	two := handler("worlds.two", func(ctx context.Context, tx events.Tx, e events.Envelope) error {
-		if err := effect("worlds.two")(ctx, tx, e); err != nil {
-			return err
-		}
-		if failures.Add(-1) >= 0 {
-			return errRefusing
-		}
-		return nil
-	})
-	e := event(1)
-	b.publish(e)
-	s := subscription(leaving("platform.one"), two)
-	s.Concurrency = 1 // one tells of its settlements in order
-	l := b.listen(never, s)
-	first := l.next()
-	if first.Outcome != postgres.Retried || first.LastError != "HandlerError: worlds.two: refusing" {
-		t.Fatalf("%s: %s", first.Outcome, first.LastError)
-	}
-	if got := b.handledBy(e.EventID.String()); !slices.Contains(got, "platform.one") {
-		t.Fatalf("after the first dispatch handled by %v", got)
-	}
-	l.until(postgres.Delivered)
-	b.wantRow(e.EventID, "delivered", 3)
-	b.wantEffects(map[string]int{"platform.one": 1, "worlds.two": 1})
-	if got := b.handledBy(e.EventID.String()); !slices.Equal(got, []string{"platform.one", "worlds.two"}) {
-		t.Fatalf("handled by %v", got)
-	}
-	// redelivered: the same row again, and a copy under the same key
-	b.exec("update core.outbox set status = 'pending', delivered_at = null where id = $1", e.EventID)
-	b.exec(`insert into core.outbox (event_type, event_version, source, content_class, channel, generation, payload, idempotency_key)
-		select event_type, event_version, source, content_class, channel, generation, payload, idempotency_key from core.outbox`)
-	l.delivered(2)
-	b.wantEffects(map[string]int{"platform.one": 1, "worlds.two": 1})
-}
-
-func TestARetryThatIsExhaustedFailsTheEvent(t *testing.T) {
-	b := setup(t)
-	e := event(1)
-	b.publish(e)
-	l := b.listen(never, subscription(
-		handler("platform.one", func(context.Context, events.Tx, events.Envelope) error {
-			return errors.New("refusing \x00 \xff")
-		}),
-		leaving("worlds.two")))
-	all := l.until(postgres.Failed)
-	if len(all) != 6 {
-		t.Fatalf("%d dispatches, want the first and 5 retries", len(all))
-	}
-	r := b.wantRow(e.EventID, "failed", 6)
-	if r.LastError != "HandlerError: platform.one: refusing \uFFFD \uFFFD" {
-		t.Fatalf("last_error %q", r.LastError)
-	}
-	if f := r.Failures["platform.one"]; f.Failures != 6 || !f.Parked || f.Class != "HandlerError" {
-		t.Fatalf("handler_failures %+v", f)
-	}
-	if !one[bool](b, "select claimed_at is not null and first_failed_at <= claimed_at and delivered_at is null from core.outbox") {
-		t.Fatal("the times of a failed row are wrong")
-	}
-	b.wantEffects(map[string]int{"worlds.two": 1})
-}
-
 // Each way to fail: its class, and whether it is retried.
 func TestFailuresAreClassified(t *testing.T) {
 	b := setup(t)
@@ -471,7 +333,9 @@ func TestFailuresAreClassified(t *testing.T) {
 		class    string
 		attempts int
 	}{
-		{"terminal", func(context.Context, events.Tx, events.Envelope) error { return events.Terminal(errRefusing) }, "TerminalError", 1},
+		{"text that cannot be stored", func(context.Context, events.Tx, events.Envelope) error {
+			return errors.New("refusing \x00 \xff")
+		}, "HandlerError", 6},
 		{"wrapped terminal", func(context.Context, events.Tx, events.Envelope) error {
 			return fmt.Errorf("wrapped: %w", events.Terminal(errRefusing))
 		}, "TerminalError", 1},
@@ -485,7 +349,6 @@ func TestFailuresAreClassified(t *testing.T) {
 		{"another context's table", run("insert into worlds.effects values ('x', 'x', null, 1)"), "DatabaseError", 6},
 		{"unqualified table", run("insert into effects values ('x', 'x', null, 1)"), "DatabaseError", 6},
 		{"panic with an error", func(context.Context, events.Tx, events.Envelope) error { panic(errRefusing) }, "PanicError", 6},
-		{"panic with a string", func(context.Context, events.Tx, events.Envelope) error { panic("refusing") }, "PanicError", 6},
 		{"goexit", func(context.Context, events.Tx, events.Envelope) error { runtime.Goexit(); return nil }, "PanicError", 6},
 		{"forgotten error", func(ctx context.Context, tx events.Tx, _ events.Envelope) error {
 			_, _ = tx.Exec(ctx, "select 1/0")
@@ -537,6 +400,7 @@ func TestFailuresAreClassified(t *testing.T) {
 		}, "RefusedEvent", 1},
 	}
 	says := map[string]string{ // where the class tells too little
+		"text that cannot be stored":                 "refusing \uFFFD \uFFFD",
 		"transaction ended behind another statement": "ERROR: cannot insert multiple commands",
 		"transaction ended out of sight":             "ended the transaction",
 		"goroutine left behind with the Tx":          "returned while one of its goroutines",
@@ -613,35 +477,6 @@ func TestAnAbandonedHandlerFailsAlone(t *testing.T) {
 	b.wantEffects(map[string]int{"worlds.two": 1})
 }
 
-func TestAPoisonedBatchDeliversItsNeighbours(t *testing.T) {
-	b := setup(t)
-	batch := make([]events.Envelope, 10)
-	for i := range batch {
-		batch[i] = event(i)
-	}
-	b.publish(batch...)
-	l := b.listen(never, subscription(handler("platform.one", func(ctx context.Context, tx events.Tx, e events.Envelope) error {
-		if e.EventID == batch[4].EventID {
-			return events.Terminal(errRefusing)
-		}
-		return effect("platform.one")(ctx, tx, e)
-	})))
-	failed := 0
-	for range batch {
-		if s := l.next(); s.Outcome == postgres.Failed {
-			failed++
-		} else {
-			wantDelivered(t, s)
-		}
-	}
-	if failed != 1 {
-		t.Fatalf("%d events failed", failed)
-	}
-	b.wantRow(batch[4].EventID, "failed", 1)
-	b.wantRow(batch[5].EventID, "delivered", 1)
-	b.wantEffects(map[string]int{"platform.one": 9})
-}
-
 // batches records what a batch handler is given.
 type batches struct {
 	tx   events.Tx
@@ -656,96 +491,6 @@ func (h batches) HandleBatch(ctx context.Context, batch []events.Envelope) error
 		}
 	}
 	return nil
-}
-
-func TestABatchHandlerSeesOneWorkspaceAtATime(t *testing.T) {
-	b := setup(t)
-	b.exec(`create table platform.seen (workspace_id uuid, n int); alter table platform.seen enable row level security;
-		create policy p on platform.seen using (workspace_id is not distinct from nullif(current_setting('spectral.workspace_id', true), '')::uuid);
-		grant all on platform.seen to spectral_platform;`)
-	workspaces := []uuid.NullUUID{{UUID: uuid.New(), Valid: true}, {}, {UUID: uuid.New(), Valid: true}}
-	var batch []events.Envelope
-	for i := range 9 {
-		e := event(i)
-		e.WorkspaceID = workspaces[i%3]
-		batch = append(batch, e)
-	}
-	b.publish(batch...)
-	seen := make(chan []events.Envelope, 100)
-	rows := handler("platform.rows", func(ctx context.Context, tx events.Tx, e events.Envelope) error {
-		if _, err := tx.Exec(ctx, "insert into platform.seen values ($1, 1)", e.WorkspaceID); err != nil {
-			return err
-		}
-		var strangers int
-		if err := tx.QueryRow(ctx, "select count(*) from platform.seen where workspace_id is distinct from $1", e.WorkspaceID).Scan(&strangers); err != nil {
-			return err
-		}
-		if strangers > 0 {
-			return events.Terminal(fmt.Errorf("saw %d rows of other workspaces", strangers))
-		}
-		return nil
-	})
-	s := subscription(rows, events.Registration{
-		Name: "platform.batched", Batch: func(tx events.Tx) events.BatchHandler { return batches{tx, seen} },
-	})
-	s.Concurrency = 1
-	b.listen(never, s).delivered(9)
-	close(seen)
-	sizes := []int{}
-	for batch := range seen {
-		sizes = append(sizes, len(batch))
-		for _, e := range batch {
-			if e.WorkspaceID != batch[0].WorkspaceID {
-				t.Fatal("a batch mixes workspaces")
-			}
-		}
-	}
-	if !slices.Equal(sizes, []int{3, 3, 3}) {
-		t.Fatalf("batches of %v, want one for each workspace", sizes)
-	}
-	if n := one[int](b, "select count(*)::int from (select workspace_id from platform.seen group by 1 having count(*) = 3) x"); n != 3 {
-		t.Fatalf("%d workspaces have their three rows", n)
-	}
-}
-
-func TestAnEventForOneContextRunsItsHandlersOnly(t *testing.T) {
-	b := setup(t)
-	e := event(1)
-	e.Target = events.Worlds
-	b.publish(e)
-	l := b.listen(never, subscription(leaving("platform.one"), leaving("worlds.two")))
-	l.delivered(1)
-	b.wantEffects(map[string]int{"worlds.two": 1})
-}
-
-func TestATargetWithoutHandlerFailsWithTheReason(t *testing.T) {
-	b := setup(t)
-	e := event(1)
-	e.Target = events.Worlds
-	b.publish(e)
-	b.listen(never, subscription(leaving("platform.one"))).until(postgres.Failed)
-	if r := b.wantRow(e.EventID, "failed", 1); !strings.HasPrefix(r.LastError, "NoHandler: worlds: no handler of the target context") {
-		t.Fatalf("last_error %q", r.LastError)
-	}
-}
-
-func TestAHandlerThatActsOutsideIsNotBatched(t *testing.T) {
-	b := setup(t)
-	for n := range 5 {
-		b.publish(event(n))
-	}
-	seen := make(chan []events.Envelope, 100)
-	h := events.Registration{
-		Name: "platform.batched", ActsOutside: true,
-		Batch: func(tx events.Tx) events.BatchHandler { return batches{tx, seen} },
-	}
-	b.listen(never, subscription(h)).delivered(5)
-	close(seen)
-	for batch := range seen {
-		if len(batch) != 1 {
-			t.Fatalf("a batch of %d", len(batch))
-		}
-	}
 }
 
 // Defaults of a database or login must not matter: at REPEATABLE READ the dedup insert would raise
@@ -793,32 +538,20 @@ func TestATxIsTakenBackWhenItsHandlerReturns(t *testing.T) {
 	}
 }
 
-func TestListenRefusesWhatWouldGoWrong(t *testing.T) {
-	b := setup(t)
-	l := b.newListener(never, pgtest.Generation, subscription(leaving("platform.one")))
-	other := leaving("platform.two")
-	wrongChannel := subscription(other)
-	wrongChannel.Channel = "outbox_gen_2"
-	unknown := subscription(other)
-	unknown.EventType = "worlds.test.unknown"
-	taken := projection()
-	taken.Primary.Name = "platform.one"
-	for name, c := range map[string]struct {
-		s    events.Subscription
-		want string
-	}{
-		"the same type twice": {subscription(other), "register a co-handler"},
-		"no contract":         {unknown, "no contract"},
-		"channel of another":  {wrongChannel, "announced on outbox_gen_1"},
-		"name twice":          {subscription(other, other), "registered twice"},
-		"name of another":     {taken, "taken by the consumer of"},
-		"name without scope":  {subscription(leaving("nobody")), "scope-qualified"},
-		"name of no context":  {subscription(leaving("core.one")), "not a bounded context"},
-		"nothing to call":     {subscription(events.Registration{Name: "platform.x"}), "exactly one"},
-		"batch of nothing":    {func() events.Subscription { s := subscription(other); s.BatchSize = -1; return s }(), "batch size"},
-	} {
-		if err := l.Listen(b.ctx, c.s); err == nil || !strings.Contains(err.Error(), c.want) {
-			t.Errorf("%s: %v, want %q", name, err, c.want)
-		}
-	}
+// interruptions passes on when each interrupted dispatch was logged.
+type interruptions struct {
+	slog.Handler
+	at chan time.Time
 }
+
+func (h interruptions) Handle(_ context.Context, r slog.Record) error {
+	if strings.HasPrefix(r.Message, "dispatch interrupted") {
+		h.at <- r.Time
+	}
+	return nil
+}
+
+// enabled makes a discarding handler take every record.
+type enabled struct{ slog.Handler }
+
+func (enabled) Enabled(context.Context, slog.Level) bool { return true }

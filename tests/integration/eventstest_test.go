@@ -14,7 +14,6 @@ import (
 	"time"
 
 	"github.com/google/uuid"
-	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"spectral/internal/app"
@@ -136,65 +135,6 @@ func TestTheTestingPageIsUpToDate(t *testing.T) {
 	}
 }
 
-func TestPostgresIsAPublisher(t *testing.T) {
-	t.Parallel()
-	eventstest.TestPublisher(t, func(t *testing.T) eventstest.PublisherUnderTest {
-		t.Helper()
-		b := setupAlone(t, 4*patience, eventstest.SuiteContracts()...)
-		return eventstest.PublisherUnderTest{
-			Transact: transactWith(b.uow),
-			Publications: func(ctx context.Context) ([]eventstest.Publication, error) {
-				outcomes, err := eventstest.Outcomes(ctx, b.pool)
-				publications := make([]eventstest.Publication, len(outcomes))
-				for i, o := range outcomes {
-					publications[i] = o.Publication
-				}
-				return publications, err
-			},
-		}
-	})
-}
-
-func transactWith(u *postgres.UnitOfWork) func(context.Context, func(events.PublisherFor) error) error {
-	return func(ctx context.Context, work func(events.PublisherFor) error) error {
-		return u.Do(ctx, events.Worlds, uuid.NullUUID{}, func(_ events.Tx, publisherFor events.PublisherFor) error { return work(publisherFor) })
-	}
-}
-
-func TestPostgresIsAListener(t *testing.T) {
-	t.Parallel()
-	eventstest.TestListener(t, func(t *testing.T) eventstest.ListenerUnderTest {
-		t.Helper()
-		b := setupAlone(t, 4*patience, eventstest.SuiteContracts()...)
-		b.exec(`create schema suite; grant usage on schema suite to public;
-			create table suite.lines (line text); grant insert on suite.lines to public`)
-		elsewhere := *b.uow
-		elsewhere.Publishing.Generation = pgtest.Generation + 1
-		must(t, postgres.Register(b.ctx, b.pool, elsewhere.Publishing.Generation, b.contracts))
-		return eventstest.ListenerUnderTest{
-			Listener: b.idleListener(), Generation: pgtest.Generation,
-			Transact: transactWith(b.uow), TransactElsewhere: transactWith(&elsewhere),
-			Outcomes: func(ctx context.Context) ([]eventstest.Outcome, error) { return eventstest.Outcomes(ctx, b.pool) },
-			Leave: func(ctx context.Context, tx events.Tx, line string) error {
-				_, err := tx.Exec(ctx, "insert into suite.lines values ($1)", line)
-				return err
-			},
-			Left: func(ctx context.Context) ([]string, error) {
-				rows, err := b.pool.Query(ctx, "select line from suite.lines")
-				if err != nil {
-					return nil, err
-				}
-				return pgx.CollectRows(rows, pgx.RowTo[string])
-			},
-			OpenTransactions: func(ctx context.Context) (n int, err error) {
-				err = b.pool.QueryRow(ctx, `select count(*)::int from pg_stat_activity
-					where datname = current_database() and application_name = 'workers' and state <> 'idle'`).Scan(&n)
-				return n, err
-			},
-		}
-	})
-}
-
 // idleListener has no subscriptions and has not been started. Without a notification it looks at nothing.
 func (b *bundle) idleListener() *postgres.Listener {
 	b.Helper()
@@ -264,7 +204,7 @@ const tableHead = "event type generation status attempts due handler failures la
 
 func TestDrainWaitsForWhatHandlersPublish(t *testing.T) {
 	t.Parallel()
-	b := setupAlone(t, 4*patience, eventstest.SuiteContracts()...)
+	b := setupAlone(t, 4*patience)
 	listener := b.idleListener()
 	s := subscription(handler("worlds.one", func(ctx context.Context, tx events.Tx, e events.Envelope) error {
 		payload, err := events.Decode[happened](e)

@@ -3,47 +3,38 @@
 package integration_test
 
 import (
-	"fmt"
 	"testing"
-	"time"
-
-	"github.com/jackc/pgx/v5"
 
 	"spectral/tests/pgtest"
 )
 
-// Whoever inserts and commits half a minute later is picked up at once, though the floor has risen
-// as far as it may with every event of the others.
-func TestCommitsThatComeLateArePickedUp(t *testing.T) {
-	b := setupAlone(t, 4*patience)
-	p := newPickups()
-	b.listen(never, p.subscription())
-	const late, apart, lateBy = 3, 5 * time.Second, 30 * time.Second
-	var open []*pgx.Conn
-	var ids []string
-	started := time.Now()
-	for n := 0; ids == nil || len(open) > 0; n++ {
-		sofar := time.Since(started)
-		if len(ids) < late && sofar >= time.Duration(len(ids))*apart {
-			conn := pgtest.Conn(t, b.url)
-			_, err := conn.Exec(b.ctx, "begin")
-			must(t, err)
-			e := event(n)
-			_, err = conn.Exec(b.ctx, fmt.Sprintf(publishSQL, e.EventID))
-			must(t, err)
-			open, ids = append(open, conn), append(ids, e.EventID.String())
-		}
-		if done := len(ids) - len(open); len(open) > 0 && sofar >= time.Duration(done)*apart+lateBy {
-			b.commit(open[0])
-			p.within(t, time.Second, time.Now(), ids[done])
-			open = open[1:]
-		}
-		e := event(n)
-		b.publish(e)
-		p.within(t, time.Second, time.Now(), e.EventID.String())
+// What settled rows leave in the index while somebody holds an old snapshot is not walked past by
+// every claim.
+func TestAnOldSnapshotDoesNotSlowClaims(t *testing.T) {
+	b := setupAlone(t, 4*patience) // another's long transaction holds the floor, in whichever database
+	const backlog = 10_000
+	b.exec(`select core.outbox_publish_many(jsonb_agg(jsonb_build_object('event_type', 'worlds.test.happened', 'source', 'worlds',
+		'payload', jsonb_build_object('n', i)))) from generate_series(1, $1::int) i group by i / 1000`, backlog)
+	old := pgtest.Conn(t, b.url)
+	_, err := old.Exec(b.ctx, "begin isolation level repeatable read; select count(*) from core.outbox")
+	must(t, err)
+	read := func() int {
+		b.exec("select pg_stat_clear_snapshot()")
+		return one[int](b, "select idx_tup_read::int from pg_stat_user_indexes where indexrelname = 'outbox_due'")
 	}
-	if len(ids) != late {
-		t.Fatalf("%d late ones", len(ids))
+	before := read()
+	s := newPickups().subscription()
+	s.Concurrency = 1 // the floor rises behind whoever is still at work, which two would let vary
+	l := b.listen(never, s)
+	l.delivered(backlog)
+	l.stop()
+	l.workers.Close()
+	b.eventually("its backends have ended, and told what they read", func() bool {
+		return !one[bool](b, "select exists (select from pg_stat_activity where datname = current_database() and application_name in ('workers', 'doorbell'))")
+	})
+	perRow := float64(read()-before) / backlog
+	t.Logf("%.1f index entries per row", perRow)
+	if perRow > 6 || perRow < 1 {
+		t.Fatalf("%.1f index entries were read per row", perRow)
 	}
-	t.Logf("the longest pickup took %s", p.longest)
 }

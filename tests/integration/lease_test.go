@@ -134,20 +134,6 @@ func (l *listening) stopNow() {
 	}
 }
 
-func TestLeasedEventsAreDeliveredOnce(t *testing.T) {
-	b := setup(t)
-	l := b.listen(never, leasing(time.Minute, completing(worker1), completing(worker2)))
-	for range 5 {
-		b.publishMany(20)
-	}
-	l.delivered(100)
-	b.wantEffects(map[string]int{worker1: 100, worker2: 100})
-	if n := one[int](b, `select count(*) from core.outbox where status = 'delivered' and attempts = 1 and claim_token is null
-		and claimed_by is null and lease_handler is null and delivered_at >= claimed_at`); n != 100 {
-		t.Fatalf("%d of 100 rows are as they should be", n)
-	}
-}
-
 func TestLeasedWorkRunsOutsideTransactionsAndWithinItsConcurrency(t *testing.T) {
 	b := setup(t)
 	g := b.newGate()
@@ -167,60 +153,16 @@ func TestLeasedWorkRunsOutsideTransactionsAndWithinItsConcurrency(t *testing.T) 
 	l.delivered(50)
 }
 
-func TestOnlyHandlersThatFailedAreRetried(t *testing.T) {
-	for _, c := range []struct {
-		name    string
-		first   error // of worker1, at its first two tries
-		outcome postgres.Outcome
-		counts  int // attempts of which each tries something
-		effects map[string]int
-	}{
-		{"a transient failure", errRefusing, postgres.Delivered, 3, map[string]int{worker1: 1, worker2: 1}},
-		{"a terminal failure", events.Terminal(errRefusing), postgres.Failed, 1, map[string]int{worker2: 1}},
-		{"a free failure", &pgconn.PgError{Code: "40001", Severity: "ERROR"}, postgres.Delivered, 1, map[string]int{worker1: 1, worker2: 1}},
-	} {
-		t.Run(c.name, func(t *testing.T) {
-			b := setup(t)
-			var tries, ran atomic.Int32
-			l := b.listen(never, leasing(time.Minute,
-				executor(worker1, func(_ context.Context, e events.Envelope) (events.Completion, error) {
-					if tries.Add(1) <= 2 {
-						return nil, c.first
-					}
-					return completion(worker1, e), nil
-				}),
-				executor(worker2, func(_ context.Context, e events.Envelope) (events.Completion, error) {
-					ran.Add(1)
-					return completion(worker2, e), nil
-				})))
-			e := event(1)
-			b.publish(e)
-			for l.next().Outcome != c.outcome { // what follows at once may be reported first
-			}
-			b.wantRow(e.EventID, string(c.outcome), c.counts)
-			b.wantEffects(c.effects)
-			if ran.Load() != 1 {
-				t.Errorf("the handler that succeeded ran %d times", ran.Load())
-			}
-		})
-	}
-}
-
-func TestFailedCompletionsAreJudgedLikeHandlers(t *testing.T) {
+func TestFailedCompletionsCountLikeFailedHandlers(t *testing.T) {
 	inserting := func(sql string) events.Completion {
 		return func(ctx context.Context, tx events.Tx) error { _, err := tx.Exec(ctx, sql); return err }
 	}
 	for _, c := range []struct {
 		name     string
-		do       func(context.Context) error
 		complete events.Completion
 		attempts int
 		class    string
 	}{
-		{name: "an error", do: func(context.Context) error { return errRefusing }, attempts: 2, class: "HandlerError"},
-		{name: "a terminal error", do: func(context.Context) error { return events.Terminal(errRefusing) }, attempts: 1, class: "TerminalError"},
-		{name: "a panic", do: func(context.Context) error { panic("secret") }, attempts: 2, class: "PanicError"},
-		{name: "a timeout", do: func(ctx context.Context) error { <-ctx.Done(); return context.Cause(ctx) }, attempts: 2, class: "TimeoutError"},
 		{name: "a completion that fails", attempts: 2, class: "HandlerError", complete: func(context.Context, events.Tx) error { return errRefusing }},
 		{name: "a completion that breaks a constraint", attempts: 1, class: "IntegrityError", complete: inserting("insert into platform.once values (1), (1)")},
 		{name: "a completion that breaks a deferred constraint", attempts: 1, class: "IntegrityError",
@@ -239,10 +181,7 @@ func TestFailedCompletionsAreJudgedLikeHandlers(t *testing.T) {
 			b.log = logTo(log)
 			b.exec(`create table platform.once (n int primary key); create table platform.later (n int primary key deferrable initially deferred);
 				grant all on platform.once, platform.later to spectral_platform`)
-			fails := executor(worker1, func(ctx context.Context, e events.Envelope) (events.Completion, error) {
-				if c.do != nil {
-					return nil, c.do(ctx)
-				}
+			fails := executor(worker1, func(_ context.Context, e events.Envelope) (events.Completion, error) {
 				return func(ctx context.Context, tx events.Tx) error {
 					if err := effect(worker1)(ctx, tx, e); err != nil {
 						return err
@@ -271,22 +210,28 @@ func TestFailedCompletionsAreJudgedLikeHandlers(t *testing.T) {
 	}
 }
 
-func TestDeadlocksOfCompletionsDoNotRepeatTheWork(t *testing.T) {
+// Neither a serialization failure of the work nor deadlocks of its completion cost an attempt; the latter repeat no work.
+func TestFreeFailuresOfLeasedWork(t *testing.T) {
 	b := setup(t)
 	var executed, completed atomic.Int32
+	free := func(code string) error { return &pgconn.PgError{Code: code, Severity: "ERROR"} }
 	l := b.listen(never, leasing(time.Minute, executor(worker1, func(_ context.Context, e events.Envelope) (events.Completion, error) {
-		executed.Add(1)
+		if executed.Add(1) == 1 {
+			return nil, free("40001")
+		}
 		return func(ctx context.Context, tx events.Tx) error {
 			if completed.Add(1) <= 3 {
-				return &pgconn.PgError{Code: "40P01", Severity: "ERROR"}
+				return free("40P01")
 			}
 			return effect(worker1)(ctx, tx, e)
 		}, nil
 	})))
-	b.publish(event(1))
-	l.delivered(1)
+	e := event(1)
+	b.publish(e)
+	l.until(postgres.Delivered)
+	b.wantRow(e.EventID, "delivered", 1)
 	b.wantEffects(map[string]int{worker1: 1})
-	if executed.Load() != 1 {
+	if executed.Load() != 2 {
 		t.Errorf("executed %d times", executed.Load())
 	}
 }
@@ -541,27 +486,20 @@ func TestOneResultCostsItsNeighboursNothing(t *testing.T) {
 	}
 }
 
-func TestCompletionsActAsTheirContextAndShareNoSettings(t *testing.T) {
+func TestCompletionsActAsTheirContext(t *testing.T) {
 	b := setup(t)
-	b.exec("create table platform.acted (n int, role text, workspace text, zone text); grant all on platform.acted to spectral_platform")
+	b.exec("create table platform.acted (n int, role text, workspace text); grant all on platform.acted to spectral_platform")
 	w := uuid.New()
 	g := b.newGate()
 	s := leasing(time.Minute, executor(worker1, func(ctx context.Context, e events.Envelope) (events.Completion, error) {
 		return func(ctx context.Context, tx events.Tx) error {
-			sets := map[int]string{0: "set local timezone = 'Asia/Tokyo'", 1: "set timezone = 'Asia/Tokyo'"}[payloadN(e)%3]
-			if sets != "" {
-				if _, err := tx.Exec(ctx, sets); err != nil {
-					return err
-				}
-			}
-			_, err := tx.Exec(ctx, `insert into platform.acted values ($1, current_user, current_setting('spectral.workspace_id'), current_setting('TimeZone'))`, payloadN(e))
+			_, err := tx.Exec(ctx, "insert into platform.acted values ($1, current_user, current_setting('spectral.workspace_id'))", payloadN(e))
 			return err
 		}, g.pass(ctx)
 	}))
-	s.Concurrency = 24
 	l := b.listen(never, s)
 	var all []events.Envelope
-	for n := range 24 {
+	for n := range s.Concurrency {
 		e := event(n)
 		e.WorkspaceID = uuid.NullUUID{UUID: w, Valid: n%2 == 0}
 		all = append(all, e)
@@ -570,37 +508,11 @@ func TestCompletionsActAsTheirContextAndShareNoSettings(t *testing.T) {
 	g.awaitAll(t, len(all))
 	g.letOn()
 	l.delivered(len(all))
-	if n := one[int](b, `select count(*) from platform.acted where role = 'spectral_platform' and (n % 3 < 2) = (zone = 'Asia/Tokyo')
-		and workspace = case when n % 2 = 0 then $1::text else '' end`, w.String()); n != len(all) {
+	if n := one[int](b, `select count(*) from platform.acted
+		where role = 'spectral_platform' and workspace = case when n % 2 = 0 then $1::text else '' end`, w.String()); n != len(all) {
 		t.Errorf("%d of %d acted as they should", n, len(all))
 	}
 	l.wantLogin("all of them")
-}
-
-func TestStoppingReleasesLeasesAtNoCost(t *testing.T) {
-	b := setup(t)
-	g := b.newGate()
-	causes := make(chan error, 8)
-	l := b.newListener(never, pgtest.Generation, leasing(time.Minute, executor(worker1, func(ctx context.Context, e events.Envelope) (events.Completion, error) {
-		err := g.pass(ctx)
-		causes <- context.Cause(ctx)
-		return completion(worker1, e), err
-	})))
-	l.start()
-	all := b.publishMany(3)
-	g.awaitAll(t, len(all))
-	l.stopNow()
-	for _, e := range all {
-		if cause := within(t, causes); !errors.Is(cause, events.ErrStopping) {
-			t.Fatalf("the work was told %v", cause)
-		}
-		b.wantRow(e.EventID, "pending", 0)
-		if s := l.next(); s.Outcome != postgres.Released {
-			t.Fatalf("%+v", s)
-		}
-	}
-	b.listen(never, leasing(time.Minute, completing(worker1))).delivered(len(all))
-	b.wantEffects(map[string]int{worker1: 3})
 }
 
 // What is done when the grace is over is still settled, and failures are recorded. What then still waits is released, but for

@@ -3,9 +3,6 @@
 package integration_test
 
 import (
-	"context"
-	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -28,6 +25,8 @@ func TestAHalfOpenListenConnectionIsNoticed(t *testing.T) {
 	l.delivered(1)
 }
 
+func TestEveryLostListenConnectionIsReplacedByOne(t *testing.T) { replaced(t, 20) }
+
 // A statement that gets no answer ends, and the loop goes on with a new connection: the old backend
 // is told to stop, so that there is one of them again.
 func TestAStalledLookIsGivenUp(t *testing.T) {
@@ -47,61 +46,6 @@ func TestAStalledLookIsGivenUp(t *testing.T) {
 		after := b.doorbellPIDs()
 		return len(after) == 1 && after[0] != before[0]
 	})
-}
-
-func TestAnIdleWorkerAsksLittle(t *testing.T) {
-	b := setup(t)
-	b.sockets = &sockets{}
-	l := b.newListener(0, pgtest.Generation, subscription(leaving("platform.one")), through(b.sockets))
-	l.start()
-	b.waiting()
-	b.sockets.statements.Store(0)
-	started := time.Now()
-	b.eventually("it has asked for more than two polls", func() bool {
-		return one[bool](b, "select coalesce(bool_and(state_change > $1::timestamptz + interval '11 seconds'), false) "+doorbells, started)
-	})
-	n, d := b.sockets.statements.Load(), time.Since(started).Seconds()
-	if n < 2 || float64(n)/d > 0.5 {
-		t.Fatalf("%d statements in %f s", n, d)
-	}
-}
-
-// bullmq#4729: a dropped LISTEN is issued again, each time, and there is never a second one.
-func TestEveryLostListenConnectionIsReplacedByOne(t *testing.T) {
-	b := setup(t)
-	l := b.listen(never, subscription(leaving("platform.one")))
-	ctx, cancel := context.WithCancel(b.ctx)
-	var most atomic.Int64
-	var watching sync.WaitGroup
-	watching.Go(func() {
-		for ctx.Err() == nil {
-			var n int64
-			if b.pool.QueryRow(ctx, "select count(*) "+doorbells).Scan(&n) == nil && n > most.Load() {
-				most.Store(n)
-			}
-		}
-	})
-	defer watching.Wait()
-	defer cancel()
-	for n := range 20 {
-		changed := l.Health().Changed()
-		b.killDoorbell()
-		<-changed
-		b.publish(event(n)) // while nobody listens
-		l.wantState(patience, postgres.Listening, "")
-		listening := time.Now()
-		l.delivered(1)
-		if d := time.Since(listening); d > time.Second {
-			t.Fatalf("picked up %s after reconnecting", d)
-		}
-		b.publish(event(n)) // which only a notification tells
-		l.delivered(1)
-	}
-	cancel()
-	watching.Wait()
-	if most.Load() != 1 {
-		t.Fatalf("up to %d LISTEN backends at once", most.Load())
-	}
 }
 
 // The rest of TestStopReturnsWhateverTheListenerIsDoing.

@@ -4,17 +4,13 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"os"
-	"path/filepath"
 	"reflect"
-	"regexp"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/google/uuid"
-	"github.com/jackc/pgx/v5"
 
 	"spectral/internal/app"
 	"spectral/internal/core/events"
@@ -170,29 +166,6 @@ func TestAScanIsCompletedOnce(t *testing.T) {
 	}
 }
 
-// A scan whose completion cannot be told is still running, and what cannot be completed is not told.
-func TestACompletedScanAndItsEventAreOne(t *testing.T) {
-	b := setup(t)
-	const standing = "select state || count(o.*) from worlds.scans left join core.outbox o on true group by state"
-	id := b.scan(uuid.NullUUID{}, "card:harbour")
-	b.refuseCommit("worlds.scans")
-	if _, err := app.NewCompleteScan(b.uow).Complete(b.ctx, uuid.NullUUID{}, id, nil); err == nil || !strings.Contains(err.Error(), "refused on purpose") {
-		t.Fatalf("committed against a trigger: %v", err)
-	}
-	if got := one[string](b, standing); got != "running0" {
-		t.Fatalf("state and events: %s", got)
-	}
-	b.letIn("worlds.scans")
-	b.exec("delete from core.event_types where event_type = $1", worlds.ScanCompletedType)
-	_, err := app.NewCompleteScan(b.uow).Complete(b.ctx, uuid.NullUUID{}, id, nil)
-	if refusal, ok := errors.AsType[*events.Refusal](err); !ok || refusal.Code != events.CodeUnregistered {
-		t.Fatalf("published an event that is not registered: %v", err)
-	}
-	if got := one[string](b, standing); got != "running0" {
-		t.Fatalf("state and events: %s", got)
-	}
-}
-
 // scanned is a scan as a producer outside tells of it.
 type scanned struct {
 	ScanID     uuid.UUID      `json:"scan_id"`
@@ -297,92 +270,6 @@ func TestScansAreSearchedByKind(t *testing.T) {
 	if !strings.Contains(string(plan), "scan_index_findings_kind") || !strings.Contains(string(plan), "Index Cond") {
 		t.Fatalf("the plan is %s", plan)
 	}
-}
-
-// A row is found without a search, however many there are: with the workspace first no key would serve, for "is not
-// distinct from" serves no index.
-func TestLookupsAreByIndex(t *testing.T) {
-	b := setup(t)
-	workspace, id := aWorkspace(), uuid.UUID{15: 7}
-	b.exec(`insert into worlds.rule_candidates (candidate_id, workspace_id, origin, origin_id, revision, statement, occurrences, kinds, confidence, proposed_at, updated_at)
-		select lpad(to_hex(n), 32, '0')::uuid, $1, 'memory', lpad(to_hex(n), 32, '0')::uuid, 1, 's', 1, 1, 0.5, now(), now() from generate_series(1, 20000) n`, workspace)
-	b.exec(`insert into worlds.world_model_cards (workspace_id, card_id, version, card, published_at)
-		select $1, 'card ' || n, 1, '{}', now() from generate_series(1, 20000) n`, workspace)
-	b.exec(`insert into worlds.curation_rulings (workspace_id, decision_id, candidate_id, outcome, ruled_at)
-		select $1, lpad(to_hex(n), 32, '0')::uuid, gen_random_uuid(), 'applied', now() from generate_series(1, 20000) n`, workspace)
-	b.exec(`insert into worlds.scans (workspace_id, scan_id, subject, state, started_at)
-		select $1, lpad(to_hex(n), 32, '0')::uuid, 's', 'running', now() from generate_series(1, 20000) n`, workspace)
-	b.exec(`insert into platform.failure_clusters (cluster_id, workspace_id, component, operation, error_class, revision, failures, failure_count, severity, first_seen_at, last_seen_at)
-		select lpad(to_hex(n), 32, '0')::uuid, $1, 'component ' || n % 100, 'operation', 'class ' || n / 100, 1, '[{}]', 1, 'low', now(), now() from generate_series(1, 20000) n`, workspace)
-	b.exec(`insert into platform.memories (memory_id, workspace_id, scope, statement, observations, version, recorded_at)
-		select lpad(to_hex(n), 32, '0')::uuid, $1, 'agent', 'statement ' || n, 1, 1, now() from generate_series(1, 20000) n`, workspace)
-	b.exec("analyze worlds.rule_candidates, worlds.world_model_cards, worlds.curation_rulings, worlds.scans, platform.failure_clusters, platform.memories")
-	conn := pgtest.Conn(t, b.url)
-	for _, c := range []struct {
-		role, sql string
-		args      []any
-	}{
-		{"worlds", queryNamed(t, "worlds/rule_candidates", "LockRuleCandidateOfOrigin"), []any{workspace, "memory", id}},
-		{"worlds", queryNamed(t, "worlds/rule_candidates", "LockRuleCandidates"), []any{workspace, []uuid.UUID{id}}},
-		{"worlds", queryNamed(t, "worlds/world_model_cards", "FindCard"), []any{workspace, "card 7"}},
-		{"worlds", queryNamed(t, "worlds/scans", "LockScan"), []any{id, workspace}},
-		{"worlds", "select from worlds.curation_rulings where workspace_id is not distinct from $1 and decision_id = $2", []any{workspace, id}},
-		{"platform", queryNamed(t, "platform/failure_clusters", "LockFailureCluster"), []any{workspace, "component 7", "operation", "class 7"}},
-		{"platform", queryNamed(t, "platform/memories", "LockMemory"), []any{workspace, id}},
-	} {
-		_, err := conn.Exec(b.ctx, "set role spectral_"+c.role)
-		must(t, err)
-		_, err = conn.Exec(b.ctx, "select set_config('spectral.workspace_id', $1, false)", workspace.UUID.String())
-		must(t, err)
-		var plan []struct {
-			Plan struct {
-				Cost float64 `json:"Total Cost"`
-			}
-		}
-		rows, err := conn.Query(b.ctx, "explain (format json) "+c.sql, c.args...)
-		must(t, err)
-		text, err := pgx.CollectExactlyOneRow(rows, pgx.RowTo[string])
-		must(t, err)
-		must(t, json.Unmarshal([]byte(text), &plan))
-		if plan[0].Plan.Cost > 20 || !strings.Contains(text, "Index Cond") { // a walk over 20,000 entries costs hundreds
-			t.Errorf("%s\nhas the plan %s", c.sql, text)
-		}
-	}
-}
-
-// queryNamed is a query of db/queries, its parameters numbered in the order of their names in it.
-func queryNamed(t testing.TB, file, name string) string {
-	t.Helper()
-	content, err := os.ReadFile(filepath.Join("..", "..", "db", "queries", file+".sql"))
-	must(t, err)
-	_, rest, found := strings.Cut(string(content), "-- name: "+name+" ")
-	if !found {
-		t.Fatalf("%s has no query %s", file, name)
-	}
-	_, rest, _ = strings.Cut(rest, "\n")
-	query, _, _ := strings.Cut(rest, ";")
-	n := 0
-	return regexp.MustCompile(`@\w+`).ReplaceAllStringFunc(query, func(string) string {
-		n++
-		return fmt.Sprint("$", n)
-	})
-}
-
-func TestAFailingIndexerIsRetried(t *testing.T) {
-	b := setup(t)
-	b.refuse("worlds.scan_index_findings")
-	l := b.listen(never, retrying(shippedConsumer(t, worlds.ScanCompletedType), persistently))
-	id := b.scan(uuid.NullUUID{}, "card:harbour")
-	b.completeScan(uuid.NullUUID{}, id, finds(t, domain.Finding{Kind: "stale", Occurrences: 1}))
-	if s := l.next(); s.Outcome != postgres.Retried || !strings.Contains(s.LastError, indexer+": ") {
-		t.Fatalf("%s: %s", s.Outcome, s.LastError)
-	}
-	if rows := b.indexRows(); rows != "" {
-		t.Fatalf("a failed handler left\n%s", rows)
-	}
-	b.letIn("worlds.scan_index_findings")
-	l.until(postgres.Delivered)
-	b.wantFound(uuid.NullUUID{}, "stale", "1 in card:harbour of 1 [stale]")
 }
 
 func TestACompletedScanOfNoUse(t *testing.T) {

@@ -16,7 +16,7 @@ import (
 
 // whatIsLeft is what the handlers of this file look for.
 const whatIsLeft = `select concat_ws(' ', nullif(current_setting('app.tenant', true), ''), nullif(current_setting('app.user', true), ''),
-	current_setting('TimeZone'), current_setting('work_mem'), current_setting('transaction_read_only'), current_setting('statement_timeout'),
+	current_setting('TimeZone'), current_setting('work_mem'), current_setting('transaction_read_only'), current_setting('statement_timeout') in ('77s', '1s'),
 	current_setting('row_security'), current_setting('client_encoding'), (select count(*) from pg_locks where pid = pg_backend_pid() and locktype = 'advisory'),
 	(select count(*) from pg_cursors where name = 'c'), to_regclass('pg_temp.left_behind'), (select count(*) from pg_prepared_statements where name = 'p'))`
 
@@ -25,7 +25,7 @@ var sessionStatements = []string{
 	"set local app.tenant = 'x'", "set/**/local app.tenant = 'x'", `set local "app"."user" = 'x'`,
 	"set local transaction_read_only = on",
 	"set local names 'LATIN1'", "set local row_security = off", "set local role spectral_worlds",
-	"set app.tenant = 'x'", "set transaction read only", "set constraints all immediate",
+	"set app.tenant = 'x'", "set search_path = public", "set client_encoding = 'LATIN1'", "reset role", "set transaction read only", "set constraints all immediate",
 	"set statement_timeout = '77s'", "reset all", "discard plans",
 	"select set_config('app.user', 'x', true)", "select SET_CONFIG('app.tenant', 'x', false)",
 	`select U&"set\005fconfig"('app.tenant', 'x', true)`,

@@ -1,38 +1,17 @@
 package integration_test
 
 import (
-	"bytes"
 	"log/slog"
-	"strings"
-	"sync"
 	"testing"
 
 	"spectral/tests/pgtest"
 )
 
-// lines keeps what is logged.
-type lines struct {
-	mu   sync.Mutex
-	text bytes.Buffer
-}
-
-func (l *lines) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.text.Write(p)
-}
-
-func (l *lines) count(text string) int {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return strings.Count(l.text.String(), text)
-}
-
 // A worker whose generation has come to its end says that it is of no use, once, when it looks: each minute, and when it
 // listens anew.
 func TestAWorkerOfNoUseSaysSo(t *testing.T) {
 	b := setup(t)
-	logged := &lines{}
+	logged := &notes{}
 	b.log = slog.NewTextHandler(logged, nil)
 	l := b.listen(never, subscription(leaving("platform.one")))
 	b.publish(event(1))

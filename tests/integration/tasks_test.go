@@ -14,7 +14,6 @@ import (
 	"time"
 
 	"github.com/google/uuid"
-	"github.com/jackc/pgx/v5/pgconn"
 
 	"spectral/internal/app"
 	"spectral/internal/core/events"
@@ -292,28 +291,6 @@ func TestABriefingIsDeliveredOnceItIsApproved(t *testing.T) {
 	}
 }
 
-// What is returned, stored and written into the steps is one time, as exact as the database keeps it.
-func TestTimesOfATaskAreOfMicroseconds(t *testing.T) {
-	b := setupTasks(t)
-	b.worker((&script{}).executors())
-	task := b.dispatched(application.TaskRequest{})
-	created := task.CreatedAt
-	task = b.await(task.ID, domain.TaskAwaitingApproval)
-	approved, err := b.control.Approve(b.ctx, b.workspace, task.ID, "ada", "")
-	must(t, err)
-	decided := approved.Approval.DecidedAt
-	task = b.await(task.ID, domain.TaskSucceeded)
-	b.wantSteps(task, stepOne, stepTwo, stepThree)
-	if !task.CreatedAt.Equal(created) || !task.Approval.DecidedAt.Equal(decided) {
-		t.Errorf("created at %s and stored as %s, decided at %s and stored as %s", created, task.CreatedAt, decided, task.Approval.DecidedAt)
-	}
-	for _, step := range task.Steps {
-		if at := step.DoneAt; !at.Equal(at.Truncate(time.Microsecond)) {
-			t.Errorf("step %s was done at %s", step.Name, at)
-		}
-	}
-}
-
 func TestARejectedTaskIsCancelled(t *testing.T) {
 	b := setupTasks(t)
 	s := &script{}
@@ -432,7 +409,7 @@ func TestATaskOutlivesItsWorkerInEachStep(t *testing.T) {
 			b := setupTasks(t)
 			g := newGate()
 			t.Cleanup(g.letOn)
-			alone := func(s *events.Subscription) { s.Lease, s.Concurrency = 3*time.Second, 1 }
+			alone := func(s *events.Subscription) { s.Concurrency = 1 }
 			zombie := standing(at, g)
 			first := b.worker(zombie.executors(), alone)
 			task := b.dispatched(application.TaskRequest{})
@@ -534,35 +511,6 @@ func TestAZombieThatKnowsNothingWritesNothing(t *testing.T) {
 	}
 }
 
-// A run that knows that its lease is lost writes nothing, though it is still the latest: somebody else is about to
-// begin, and does that step again.
-func TestARunThatHasLostItsLeaseWritesNothing(t *testing.T) {
-	for name, comes := range map[string]error{"a step that is done": nil, "an error": errRefusing, "a terminal error": events.Terminal(errRefusing)} {
-		t.Run(name, func(t *testing.T) {
-			b := setupTasks(t)
-			task := b.dispatched(application.TaskRequest{})
-			ctx, lose := context.WithCancelCause(b.ctx)
-			defer lose(nil)
-			before := ""
-			s := &script{in: func(_ context.Context, step string) error {
-				if step != stepTwo {
-					return nil
-				}
-				before = b.text(task.ID)
-				lose(events.ErrLeaseLost)
-				return comes
-			}}
-			conclude, err := app.NewRunTask(b.uow, s.executors(), time.Minute).Run(ctx, b.workspace, task.ID, b.dispatches(task.ID)[0])
-			if conclude != nil || !errors.Is(err, events.ErrLeaseLost) {
-				t.Errorf("it comes to %t, %v", conclude != nil, err)
-			}
-			if now := b.text(task.ID); now != before || !strings.Contains(now, "running") {
-				t.Errorf("it changed\n%s to\n%s", before, now)
-			}
-		})
-	}
-}
-
 // A run whose write is committed, but does not hear of it, writes again: that changes nothing, costs no try, and strands
 // no task.
 func TestAnAnswerIsLost(t *testing.T) {
@@ -572,12 +520,9 @@ func TestAnAnswerIsLost(t *testing.T) {
 		tries int
 		cause error // the work has to stop at that, in place of errRefusing
 	}{
-		"of the start":                                {at: stepOne, lost: 1, tries: 1},
-		"of the start, and it stops":                  {at: stepOne, lost: 1, cause: events.ErrStopping},
-		"of handing back":                             {at: stepOne, lost: 2, tries: 1},
-		"of handing back, and it stops":               {at: stepOne, lost: 2, cause: events.ErrStopping},
-		"of a step":                                   {at: stepTwo, lost: 2, tries: 1},
-		"of handing back after a step":                {at: stepTwo, lost: 3, tries: 1},
+		"of the start":    {at: stepOne, lost: 1, tries: 1},
+		"of handing back": {at: stepOne, lost: 2, tries: 1},
+		"of a step":       {at: stepTwo, lost: 2, tries: 1},
 		"of handing back, after a step, and it stops": {at: stepTwo, lost: 3, cause: events.ErrStopping},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -621,34 +566,6 @@ func TestAnAnswerIsLost(t *testing.T) {
 			b.worker((&script{}).executors())
 			b.wantSteps(b.await(task.ID, domain.TaskAwaitingApproval), stepOne, stepTwo)
 			b.wantDispatches(task.ID, 1)
-		})
-	}
-}
-
-// What a run comes to is written in the transaction that settles its event. Written again, it changes nothing.
-func TestAConclusionIsWrittenAgain(t *testing.T) {
-	for name, comes := range map[string]error{"awaits approval": nil, "fails": events.Terminal(errRefusing)} {
-		t.Run(name, func(t *testing.T) {
-			b := setupTasks(t)
-			task := b.dispatched(application.TaskRequest{})
-			s := &script{in: func(_ context.Context, step string) error {
-				if step == gateGo {
-					return comes
-				}
-				return nil
-			}}
-			conclude, err := app.NewRunTask(b.uow, s.executors(), time.Minute).Run(b.ctx, b.workspace, task.ID, b.dispatches(task.ID)[0])
-			must(t, err)
-			var written []string
-			for range 2 {
-				must(t, b.uow.Do(b.ctx, events.Platform, b.workspace, func(tx events.Tx, _ events.PublisherFor) error {
-					return conclude(b.ctx, newTasks(tx))
-				}))
-				written = append(written, b.text(task.ID))
-			}
-			if written[0] != written[1] {
-				t.Errorf("it changed\n%s to\n%s", written[0], written[1])
-			}
 		})
 	}
 }
@@ -820,17 +737,10 @@ func TestTasksThatFail(t *testing.T) {
 			}
 			return nil
 		}, status: domain.TaskAwaitingApproval, attempts: 3},
-		"for good": {in: func(context.Context, int) error { return events.Terminal(errRefusing) }, status: domain.TaskFailed, reason: "refusing", attempts: 1},
-		"always":   {in: func(context.Context, int) error { return errRefusing }, status: domain.TaskFailed, reason: "refusing", attempts: domain.MaxTaskTries},
-		// errors that mean something else to an event or to a task: they are this step's all the same
-		"as a bad payload": {in: func(context.Context, int) error { return &events.PayloadError{EventType: "x", Err: errRefusing} }, status: domain.TaskFailed, reason: "refusing", attempts: domain.MaxTaskTries},
-		"as a lost task":   {in: func(context.Context, int) error { return application.ErrNoTask }, status: domain.TaskFailed, reason: "no such agent task", attempts: domain.MaxTaskTries},
-		"as superseded":    {in: func(context.Context, int) error { return domain.ErrSuperseded }, status: domain.TaskFailed, reason: "another has taken it up", attempts: domain.MaxTaskTries},
-		"as a row that is there already": {in: func(context.Context, int) error { return &pgconn.PgError{Code: "23505", Message: "duplicate"} },
-			status: domain.TaskFailed, reason: "duplicate", attempts: domain.MaxTaskTries},
-		"without a word": {in: func(context.Context, int) error { return errors.New(" ") }, status: domain.TaskFailed, reason: "the executor failed without a word", attempts: domain.MaxTaskTries},
-		"by panic":       {in: func(context.Context, int) error { panic("no") }, status: domain.TaskFailed, reason: "given up after 5 tries; its workers died or were cut off: see event ", attempts: domain.MaxTaskTries + 1},
-		"by silence":     {in: func(ctx context.Context, _ int) error { <-ctx.Done(); return ctx.Err() }, status: domain.TaskFailed, reason: "the step did not end within 100ms: context deadline exceeded", attempts: domain.MaxTaskTries},
+		"for good":   {in: func(context.Context, int) error { return events.Terminal(errRefusing) }, status: domain.TaskFailed, reason: "refusing", attempts: 1},
+		"always":     {in: func(context.Context, int) error { return errRefusing }, status: domain.TaskFailed, reason: "refusing", attempts: domain.MaxTaskTries},
+		"by panic":   {in: func(context.Context, int) error { panic("no") }, status: domain.TaskFailed, reason: "given up after 5 tries; its workers died or were cut off: see event ", attempts: domain.MaxTaskTries + 1},
+		"by silence": {in: func(ctx context.Context, _ int) error { <-ctx.Done(); return ctx.Err() }, status: domain.TaskFailed, reason: "the step did not end within 100ms: context deadline exceeded", attempts: domain.MaxTaskTries},
 	} {
 		t.Run(name, func(t *testing.T) {
 			b := setupTasks(t)
@@ -880,36 +790,6 @@ func TestTasksThatFail(t *testing.T) {
 		_, err = b.control.Retry(b.ctx, b.workspace, task.ID)
 		must(t, err)
 		b.await(task.ID, domain.TaskAwaitingApproval)
-	})
-	t.Run("no executor", func(t *testing.T) {
-		b := setupTasks(t)
-		b.worker(application.Executors{})
-		task := b.await(b.dispatched(application.TaskRequest{}).ID, domain.TaskFailed)
-		if !strings.HasPrefix(task.FailureReason, `no worker of this build has an executor "script"`) {
-			t.Errorf("it failed because %q", task.FailureReason)
-		}
-	})
-	t.Run("no folder", func(t *testing.T) {
-		b := setupTasks(t)
-		_, err := app.NewPublishCard(b.uow).Publish(b.ctx, b.workspace, card(t, "harbour", "Harbour"))
-		must(t, err)
-		must(t, os.WriteFile(b.dir, nil, 0o600)) // in its place
-		b.worker(nil)
-		task := b.briefing("harbour")
-		b.await(task.ID, domain.TaskAwaitingApproval)
-		_, err = b.control.Approve(b.ctx, b.workspace, task.ID, "ada", "")
-		must(t, err)
-		task = b.await(task.ID, domain.TaskFailed)
-		if !strings.HasPrefix(task.FailureReason, "deliver the briefing: folder of the briefings: ") {
-			t.Errorf("it failed because %q", task.FailureReason)
-		}
-		must(t, os.Remove(b.dir))
-		_, err = b.control.Retry(b.ctx, b.workspace, task.ID)
-		must(t, err)
-		b.await(task.ID, domain.TaskSucceeded)
-		if n := len(b.briefings()); n != 1 {
-			t.Errorf("%d files", n)
-		}
 	})
 }
 

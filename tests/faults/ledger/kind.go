@@ -53,8 +53,6 @@ const (
 	// Held keeps the projector waiting for an advisory lock (HeldClass, hashtext(key)) that the
 	// test may hold.
 	Held = "held-"
-	// Poison makes its statement fail, with an error that is retried.
-	Poison = "poison-"
 )
 
 // HeldClass is the first half of the advisory locks of held cards.
@@ -76,15 +74,13 @@ as $$
 begin
   if new.title like '%[1]s%%' then
     perform pg_advisory_xact_lock_shared(%[2]d, hashtext(new.title));
-  elsif new.title like '%[3]s%%' then
-    raise exception 'poisoned by the test';
   end if;
-  insert into faults.effects (handler, key) values ('%[4]s', new.title);
+  insert into faults.effects (handler, key) values ('%[3]s', new.title);
   return new;
 end
 $$;
 create trigger watch before insert on platform.system_cards for each row execute function faults.watch()`,
-		Held, HeldClass, Poison, platformevents.WorldModelCardProjectorName))
+		Held, HeldClass, platformevents.WorldModelCardProjectorName))
 }
 
 // install runs SQL in the database at url.

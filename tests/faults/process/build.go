@@ -7,7 +7,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -17,9 +16,6 @@ const buildTimeout = 5 * time.Minute // a cold, shared machine
 
 // Binary is cmd/workers, built when first asked for. One for each test binary; Remove it at the end.
 type Binary struct {
-	// Alter changes the copy of the source tree that is built then; nil builds the tree itself.
-	Alter func(tree string) error
-
 	once sync.Once
 	dir  string
 	err  error
@@ -28,7 +24,7 @@ type Binary struct {
 // Path builds the binary if need be and returns where it is.
 func (b *Binary) Path(t testing.TB) string {
 	t.Helper()
-	b.once.Do(func() { b.dir, b.err = build(b.Alter) })
+	b.once.Do(func() { b.dir, b.err = build() })
 	if b.err != nil {
 		t.Fatalf("build cmd/workers: %v", b.err)
 	}
@@ -43,7 +39,7 @@ func (b *Binary) Remove() error {
 	return os.RemoveAll(b.dir)
 }
 
-func build(alter func(tree string) error) (dir string, err error) {
+func build() (dir string, err error) {
 	dir, err = os.MkdirTemp("", "spectral-workers-")
 	if err != nil {
 		return "", err
@@ -52,41 +48,8 @@ func build(alter func(tree string) error) (dir string, err error) {
 	defer cancel()
 	// Without VCS stamps, for which git may refuse a checkout that is somebody else's.
 	cmd := exec.CommandContext(ctx, "go", "build", "-buildvcs=false", "-o", filepath.Join(dir, "workers"), "spectral/cmd/workers")
-	if alter != nil {
-		cmd.Dir = filepath.Join(dir, "tree")
-		if err := copyTree(ctx, cmd.Dir); err != nil {
-			return "", errors.Join(err, os.RemoveAll(dir))
-		}
-		if err := alter(cmd.Dir); err != nil {
-			return "", errors.Join(fmt.Errorf("alter the tree: %w", err), os.RemoveAll(dir))
-		}
-	}
 	if output, err := cmd.CombinedOutput(); err != nil {
 		return "", errors.Join(fmt.Errorf("%w\n%s", err, output), os.RemoveAll(dir))
 	}
 	return dir, nil
-}
-
-// copyTree copies what a build needs of the source tree.
-func copyTree(ctx context.Context, to string) error {
-	output, err := exec.CommandContext(ctx, "go", "list", "-m", "-f", "{{.Dir}}").Output()
-	if err != nil {
-		return fmt.Errorf("find the source tree: %w", err)
-	}
-	root := strings.TrimSpace(string(output))
-	for _, folder := range []string{"cmd", "db", "internal"} {
-		if err := os.CopyFS(filepath.Join(to, folder), os.DirFS(filepath.Join(root, folder))); err != nil {
-			return fmt.Errorf("copy the source tree: %w", err)
-		}
-	}
-	for _, file := range []string{"go.mod", "go.sum"} {
-		content, err := os.ReadFile(filepath.Join(root, file))
-		if err == nil {
-			err = os.WriteFile(filepath.Join(to, file), content, 0o600)
-		}
-		if err != nil {
-			return fmt.Errorf("copy the source tree: %w", err)
-		}
-	}
-	return nil
 }

@@ -16,7 +16,6 @@ type Supervisor struct {
 	mu      sync.Mutex
 	current *Process
 	past    []*Process
-	changed chan struct{} // closed at the next restart
 	err     error
 }
 
@@ -24,7 +23,7 @@ type Supervisor struct {
 func Supervise(t testing.TB, c Command, pause time.Duration) *Supervisor {
 	t.Helper()
 	s := &Supervisor{
-		command: c, pause: pause, stop: make(chan struct{}), done: make(chan struct{}), changed: make(chan struct{}),
+		command: c, pause: pause, stop: make(chan struct{}), done: make(chan struct{}),
 	}
 	if s.current, s.err = launch(c); s.err != nil {
 		t.Fatalf("start %s: %v", c.Path, s.err)
@@ -57,8 +56,6 @@ func (s *Supervisor) run() {
 			return
 		}
 		s.past, s.current = append(s.past, s.current), next
-		close(s.changed)
-		s.changed = make(chan struct{})
 		s.mu.Unlock()
 	}
 }
@@ -82,26 +79,6 @@ func (s *Supervisor) Processes() []*Process {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return append(append([]*Process(nil), s.past...), s.current)
-}
-
-// AwaitRestarts returns when the worker was started again n times, which must be within a time.
-func (s *Supervisor) AwaitRestarts(t testing.TB, n int, within time.Duration) {
-	t.Helper()
-	deadline := time.NewTimer(within)
-	defer deadline.Stop()
-	for {
-		s.mu.Lock()
-		restarts, changed := len(s.past), s.changed
-		s.mu.Unlock()
-		if restarts >= n {
-			return
-		}
-		select {
-		case <-changed:
-		case <-deadline.C:
-			t.Fatalf("%d restarts within %s, want %d", restarts, within, n)
-		}
-	}
 }
 
 // Retire lets no restart happen any more, and returns the last process as it is.

@@ -262,11 +262,10 @@ func (l *link) send(m Message, head []byte, sink *net.TCPConn) bool {
 	if filter != nil {
 		verdict = filter(m)
 	}
-	mode, ok := l.admit()
-	if !ok {
+	if !l.admit() {
 		return false
 	}
-	if m.From == Server && (mode == SwallowReplies || l.isHushed()) {
+	if m.From == Server && l.isHushed() {
 		return true
 	}
 	whole := slices.Concat(head, m.Body)
@@ -316,22 +315,22 @@ func (l *link) cutAfterDelivery(sink *net.TCPConn) {
 }
 
 // admit is the proxy's for an open link: it waits while the mode is Stall.
-func (l *link) admit() (Mode, bool) {
+func (l *link) admit() bool {
 	for {
 		p := l.proxy
 		p.mu.Lock()
 		mode, changed, ended := p.mode, p.changed, p.ended
 		p.mu.Unlock()
 		if ended {
-			return mode, false
+			return false
 		}
 		if mode != Stall {
-			return mode, true
+			return true
 		}
 		select {
 		case <-changed:
 		case <-l.end():
-			return mode, false
+			return false
 		}
 	}
 }

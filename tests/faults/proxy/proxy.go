@@ -20,9 +20,6 @@ const (
 	// Stall keeps connections open, and new ones too, and forwards nothing either way until the mode
 	// changes: a network that swallows packets.
 	Stall
-	// SwallowReplies forwards what clients send and drops what the server answers. What is dropped
-	// is gone for good: the connection is of no use afterwards.
-	SwallowReplies
 )
 
 // dialTimeout bounds the connection to the server; localhost answers at once or never.

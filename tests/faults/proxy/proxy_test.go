@@ -93,62 +93,6 @@ func (b *bundle) wantSilence(err error) {
 
 const insert = "insert into t values (1)"
 
-func TestPass(t *testing.T) {
-	b := setup(t)
-	b.must(b.exec("select repeat('x', 3000000)", patience))
-	b.must(b.exec(insert, patience))
-	if n := len(b.proxy.Accepted()); n != 1 {
-		t.Errorf("%d connections, want 1", n)
-	}
-}
-
-func TestRefuse(t *testing.T) {
-	b := setup(t)
-	b.proxy.Set(proxy.Refuse)
-	if _, err := pgx.Connect(t.Context(), b.proxy.URL(t, b.direct)); err == nil {
-		t.Error("connected")
-	}
-	b.must(b.exec(insert, patience)) // what stands, stays
-	if n := len(b.proxy.Accepted()); n < 2 {
-		t.Errorf("%d connections, want the refused one as well", n)
-	}
-	b.proxy.Set(proxy.Pass)
-	pgtest.Conn(t, b.proxy.URL(t, b.direct))
-}
-
-func TestCut(t *testing.T) {
-	b := setup(t)
-	if n := b.proxy.Cut(); n != 1 {
-		t.Errorf("cut %d connections, want 1", n)
-	}
-	b.wantLost(b.exec(insert, patience))
-}
-
-func TestStall(t *testing.T) {
-	b := setup(t)
-	b.proxy.Set(proxy.Stall)
-	done := make(chan error, 1)
-	go func() { done <- b.exec(insert, patience) }()
-	select {
-	case err := <-done:
-		t.Fatalf("answered: %v", err)
-	case <-time.After(moment):
-	}
-	if n := b.rows(); n != 0 {
-		t.Errorf("%d rows have arrived", n)
-	}
-	b.proxy.Set(proxy.Pass)
-	b.must(<-done)
-	b.eventually(1)
-}
-
-func TestSwallowReplies(t *testing.T) {
-	b := setup(t)
-	b.proxy.Set(proxy.SwallowReplies)
-	b.wantSilence(b.exec(insert, moment))
-	b.eventually(1)
-}
-
 func TestVerdicts(t *testing.T) {
 	cases := []struct {
 		name    string

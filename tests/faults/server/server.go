@@ -75,13 +75,6 @@ func (s *Server) Start(t testing.TB) {
 	s.running, s.last = running, running.URL("postgres")
 }
 
-// Configure sets settings for the starts to come.
-func (s *Server) Configure(settings map[string]string) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	maps.Copy(s.settings, settings)
-}
-
 // Stop shuts the server down fast: clients are told, data are written.
 func (s *Server) Stop(t testing.TB) {
 	t.Helper()

@@ -1,4 +1,4 @@
-// Package eventstest helps to test what publishes and what consumes events, and what carries them.
+// Package eventstest helps to test what publishes and what consumes events.
 //
 // For a use case: [Recorder] is an event publisher without a database, which refuses what a real one does, and
 // [Failures] are dead letters of its context. [RequirePublished] and [RequireNotPublished] look at what was published, to a
@@ -6,9 +6,6 @@
 //
 // For consumers at a real database: [Start] runs a listener for as long as the test, [Drain] waits until its outbox is
 // quiet, and [RequireDelivered] looks at what became of the events. Docs/testing.md shows all of it in use.
-//
-// For adapters: [TestPublisher] and [TestListener] are the promises of package events, a subtest for each. Every
-// [events.EventPublisher] and every [events.EventListener] passes them.
 //
 // Only tests import this package. It knows the database by core.outbox and core.event_handled, and no driver.
 package eventstest

@@ -10,26 +10,22 @@ import (
 	"spectral/internal/core/events/eventstest"
 )
 
-func newRecorder(t testing.TB) *eventstest.Recorder {
+func contracts(t testing.TB) *events.Contracts {
 	t.Helper()
-	contracts, err := events.NewContracts(eventstest.SuiteContracts()...)
+	happened := events.Contract{Type: happenedType, Version: 1, Source: events.Worlds, Payload: numbered{}, ContentClass: events.Operational}
+	deprecated := happened
+	deprecated.Type = "worlds.suite.deprecated"
+	deprecated.Deprecation = &events.Deprecation{Deadline: time.Date(2020, 1, 1, 0, 0, 0, 0, time.UTC), Successor: happenedType}
+	all, err := events.NewContracts(happened, deprecated)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return eventstest.NewRecorder(contracts, time.Now)
+	return all
 }
 
-// The recorder has no transactions but those of Transact.
-func TestRecorderIsAPublisher(t *testing.T) {
-	t.Parallel()
-	eventstest.TestPublisher(t, func(t *testing.T) eventstest.PublisherUnderTest {
-		t.Helper()
-		r := newRecorder(t)
-		return eventstest.PublisherUnderTest{
-			Transact:     func(_ context.Context, work func(events.PublisherFor) error) error { return r.Transact(work) },
-			Publications: func(context.Context) ([]eventstest.Publication, error) { return r.Publications(), nil },
-		}
-	})
+func newRecorder(t testing.TB) *eventstest.Recorder {
+	t.Helper()
+	return eventstest.NewRecorder(contracts(t), time.Now)
 }
 
 func TestRecorderReturnsCopies(t *testing.T) {
@@ -74,12 +70,8 @@ func TestRecorderIsSafeForConcurrentUse(t *testing.T) {
 
 func TestRecorderGoesByItsClockAndContext(t *testing.T) {
 	t.Parallel()
-	contracts, err := events.NewContracts(eventstest.SuiteContracts()...)
-	if err != nil {
-		t.Fatal(err)
-	}
 	at := time.Date(2019, 6, 1, 12, 0, 0, 1999, time.UTC) // before the deadline of worlds.suite.deprecated
-	r := eventstest.NewRecorder(contracts, func() time.Time { return at })
+	r := eventstest.NewRecorder(contracts(t), func() time.Time { return at })
 	e := happened(t, `{"n": 1}`)
 	e.EventType = "worlds.suite.deprecated"
 	if err := r.Publish(t.Context(), e); err != nil {

@@ -48,7 +48,7 @@ func failureOf(t testing.TB, do func(*failing)) string {
 
 type numbered struct {
 	N    int    `json:"n"`
-	Text string `json:"text"`
+	Text string `json:"text,omitempty"`
 }
 
 func is(n int) func(numbered) bool { return func(p numbered) bool { return p.N == n } }

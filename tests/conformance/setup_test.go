@@ -1,0 +1,168 @@
+package conformance_test
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"spectral/internal/core/events"
+	"spectral/internal/core/events/eventstest"
+	"spectral/internal/core/events/infrastructure/postgres"
+	"spectral/tests/pgtest"
+)
+
+func TestMain(m *testing.M) { pgtest.Main(m) }
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// database is a migrated database and a listener on it that has no subscriptions and has not been started. Without a
+// notification the listener looks at nothing.
+type database struct {
+	*testing.T
+	Listener       *postgres.Listener
+	Generation     events.Generation
+	pool           *pgxpool.Pool
+	uow, elsewhere postgres.UnitOfWork
+}
+
+func newDatabase(t *testing.T) *database {
+	t.Helper()
+	url := pgtest.New(t)
+	contracts, err := events.NewContracts(suiteContracts()...)
+	must(t, err)
+	d := &database{T: t, Generation: pgtest.Generation, pool: pgtest.Pool(t, url)}
+	d.uow = postgres.UnitOfWork{Pool: d.pool, Publishing: postgres.Publishing{
+		Contracts: contracts, Generation: d.Generation, Log: slog.New(slog.DiscardHandler), Now: time.Now, NewID: uuid.NewV7,
+	}}
+	d.elsewhere = d.uow
+	d.elsewhere.Publishing.Generation++
+	for _, u := range []postgres.UnitOfWork{d.uow, d.elsewhere} {
+		must(t, postgres.Register(t.Context(), d.pool, u.Publishing.Generation, contracts))
+	}
+	_, err = d.pool.Exec(t.Context(), "create schema suite; grant usage on schema suite to public; "+
+		"create table suite.lines (line text); grant insert on suite.lines to public")
+	must(t, err)
+	direct, err := postgres.DirectConfig(url)
+	must(t, err)
+	config, err := postgres.PoolConfig(url, 8)
+	must(t, err)
+	config.ConnConfig.RuntimeParams["application_name"] = "workers"
+	workers, err := pgxpool.NewWithConfig(t.Context(), config)
+	must(t, err)
+	t.Cleanup(workers.Close)
+	d.Listener, err = postgres.NewListener(postgres.Config{
+		Generation: d.Generation, Direct: direct, Pool: workers, Contracts: contracts, Log: slog.New(slog.DiscardHandler),
+		PollInterval: time.Hour, Worker: uuid.New(), Name: t.Name(), Now: time.Now, Random: rand.Float64,
+	})
+	must(t, err)
+	return d
+}
+
+func (d *database) Transact(ctx context.Context, work func(events.PublisherFor) error) error {
+	return d.uow.Do(ctx, events.Worlds, uuid.NullUUID{}, func(_ events.Tx, p events.PublisherFor) error { return work(p) })
+}
+
+// TransactElsewhere is Transact in another generation, which takes events too.
+func (d *database) TransactElsewhere(ctx context.Context, work func(events.PublisherFor) error) error {
+	return d.elsewhere.Do(ctx, events.Worlds, uuid.NullUUID{}, func(_ events.Tx, p events.PublisherFor) error { return work(p) })
+}
+
+func (d *database) Outcomes(ctx context.Context) ([]eventstest.Outcome, error) {
+	return eventstest.Outcomes(ctx, d.pool)
+}
+
+func (d *database) Publications(ctx context.Context) ([]eventstest.Publication, error) {
+	outcomes, err := d.Outcomes(ctx)
+	publications := make([]eventstest.Publication, len(outcomes))
+	for i, o := range outcomes {
+		publications[i] = o.Publication
+	}
+	return publications, err
+}
+
+// Leave writes a line through the Tx of a handler of any context.
+func (d *database) Leave(ctx context.Context, tx events.Tx, line string) error {
+	_, err := tx.Exec(ctx, "insert into suite.lines values ($1)", line)
+	return err
+}
+
+// Left reads the lines that are committed.
+func (d *database) Left(ctx context.Context) ([]string, error) {
+	rows, err := d.pool.Query(ctx, "select line from suite.lines")
+	if err != nil {
+		return nil, err
+	}
+	return pgx.CollectRows(rows, pgx.RowTo[string])
+}
+
+// OpenTransactions is how many transactions the listener has open at this moment.
+func (d *database) OpenTransactions(ctx context.Context) (n int, err error) {
+	err = d.pool.QueryRow(ctx, `select count(*)::int from pg_stat_activity
+		where datname = current_database() and application_name = 'workers' and state <> 'idle'`).Scan(&n)
+	return n, err
+}
+
+// shown is what a failed test shows of outcomes.
+func shown(outcomes ...eventstest.Outcome) (text string) {
+	for _, o := range outcomes {
+		text += fmt.Sprintf("  %+v\n", o)
+	}
+	return text
+}
+
+// The events of the suites.
+const (
+	suiteType      = "worlds.suite.happened"
+	otherType      = "worlds.suite.followed"
+	unheardType    = "worlds.suite.unheard"
+	deprecatedType = "worlds.suite.deprecated"
+	platformType   = "platform.suite.happened"
+)
+
+// suitePayload is the payload of them all.
+type suitePayload struct {
+	// N numbers the events of a test.
+	N int64 `json:"n"`
+	// Text is any text.
+	Text string `json:"text,omitempty"`
+	// Data is any object.
+	Data json.RawMessage `json:"data,omitempty"`
+}
+
+// suiteContracts are the contracts of the events that the suites publish.
+func suiteContracts() []events.Contract {
+	example := suitePayload{N: 1, Text: "text", Data: json.RawMessage(`{"any": true}`)}
+	contract := func(eventType string, version int, source events.Scope) events.Contract {
+		return events.Contract{Type: eventType, Version: version, Source: source, Payload: example, ContentClass: events.Operational}
+	}
+	unheard := contract(unheardType, 1, events.Worlds)
+	unheard.Unconsumed = true
+	deprecated := contract(deprecatedType, 1, events.Worlds)
+	deprecated.Deprecation = &events.Deprecation{Deadline: time.Date(2020, 1, 1, 0, 0, 0, 0, time.UTC), Successor: suiteType}
+	return []events.Contract{
+		contract(suiteType, 1, events.Worlds), contract(suiteType, 2, events.Worlds), contract(otherType, 1, events.Worlds),
+		unheard, deprecated, contract(platformType, 1, events.Platform),
+	}
+}
+
+// suiteEvent is number n of a test's events.
+func suiteEvent(n int) events.Envelope {
+	e, err := events.NewEnvelope(suiteContracts()[0], suitePayload{N: int64(n)})
+	if err != nil {
+		panic(err) // a struct of ours
+	}
+	return e
+}
