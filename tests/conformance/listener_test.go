@@ -42,11 +42,11 @@ func TestPostgresIsAListener(t *testing.T) {
 		"of several events with one key each handler handles one":                          dedupsByKey,
 		"a batch is of one workspace, and all of it or none":                               handlesBatches,
 		"a handler that acts outside its transaction is not repeated for another event":    repeatsNoOutsideActs,
-		"a failed handler leaves its co-handler's effect, and it alone runs again":         failsApart,
+		"a failed handler leaves its co-handler's effect, and it alone runs again":         failsApart(false),
 		"an error after the last retry fails the event and says why":                       exhausts,
 		"a handler that ends in another way has failed":                                    failures(false),
 		"leased: work runs outside a transaction and is settled with its completion":       leasedOutsideTransactions,
-		"leased: a failed handler leaves its co-handler's effect, and it alone runs again": leasedFailsApart,
+		"leased: a failed handler leaves its co-handler's effect, and it alone runs again": failsApart(true),
 		"leased: work that ends in another way has failed":                                 failures(true),
 		"leased: a stop that cannot wait cancels work and counts nothing":                  leasedStops,
 	} {
@@ -582,20 +582,28 @@ func repeatsNoOutsideActs(s *listenerSuite) {
 	c.want(s, want)
 }
 
-func failsApart(s *listenerSuite) {
-	var c calls
-	s.start(s.subscription(
-		s.failing(first, errOnPurpose, &c, map[int64]int{1: 2, 3: often}),
-		s.failing(second, errOnPurpose, &c, map[int64]int{2: 2}),
-	))
-	for n := 1; n <= 2; n++ { // the primary handler, then the co-handler
-		s.wantAttempts(s.settled(s.publish(suiteEvent(n))[0], eventstest.Delivered), 3)
+func failsApart(leased bool) func(*listenerSuite) {
+	return func(s *listenerSuite) {
+		var c calls
+		fails, listen := s.failing, s.subscription
+		if leased {
+			fails, listen = s.executingUntil, s.leasing
+		}
+		s.start(listen(
+			fails(first, errOnPurpose, &c, map[int64]int{1: 2, 3: often}),
+			fails(second, errOnPurpose, &c, map[int64]int{2: 2}),
+		))
+		for n := 1; n <= 2; n++ { // the primary handler, then the co-handler
+			s.wantAttempts(s.settled(s.publish(suiteEvent(n))[0], eventstest.Delivered), 3)
+		}
+		o := s.settled(s.publish(suiteEvent(3))[0], eventstest.Failed)
+		s.wantReason(o, first, errOnPurpose.Error())
+		if !slices.Equal(o.HandledBy, []string{second}) || o.Failures[first].Failures != 4 || len(o.Failures) != 1 {
+			s.Errorf("handled by %q, failures %+v, want %s and four failures of %s", o.HandledBy, o.Failures, second, first)
+		}
+		c.want(s, map[string]int{first + " 1": 3, second + " 1": 1, first + " 2": 1, second + " 2": 3, first + " 3": 4, second + " 3": 1})
+		s.wantLeft(first+" 1", second+" 1", first+" 2", second+" 2", second+" 3")
 	}
-	if o := s.settled(s.publish(suiteEvent(3))[0], eventstest.Failed); !slices.Equal(o.HandledBy, []string{second}) || o.Failures[first].Failures != 4 || len(o.Failures) != 1 {
-		s.Errorf("handled by %q, failures %+v, want %s and four failures of %s", o.HandledBy, o.Failures, second, first)
-	}
-	c.want(s, map[string]int{first + " 1": 3, second + " 1": 1, first + " 2": 1, second + " 2": 3, first + " 3": 4, second + " 3": 1})
-	s.wantLeft(first+" 1", second+" 1", first+" 2", second+" 2", second+" 3")
 }
 
 // wantReason checks that the event's last error names the handler and says what it returned.
@@ -724,24 +732,6 @@ func (s *listenerSuite) executingUntil(name string, err error, c *calls, times m
 		}
 		return s.completion(name, e), nil
 	})
-}
-
-func leasedFailsApart(s *listenerSuite) {
-	var c calls
-	s.start(s.leasing(
-		s.executingUntil(first, errOnPurpose, &c, map[int64]int{1: 2, 3: often}),
-		s.executingUntil(second, errOnPurpose, &c, map[int64]int{2: 2}),
-	))
-	for n := 1; n <= 2; n++ {
-		s.settled(s.publish(suiteEvent(n))[0], eventstest.Delivered)
-	}
-	o := s.settled(s.publish(suiteEvent(3))[0], eventstest.Failed)
-	s.wantReason(o, first, errOnPurpose.Error())
-	if !slices.Equal(o.HandledBy, []string{second}) {
-		s.Errorf("handled by %q, want %s", o.HandledBy, second)
-	}
-	c.want(s, map[string]int{first + " 1": 3, second + " 1": 1, first + " 2": 1, second + " 2": 3, first + " 3": 4, second + " 3": 1})
-	s.wantLeft(first+" 1", second+" 1", first+" 2", second+" 2", second+" 3")
 }
 
 func leasedStops(s *listenerSuite) {

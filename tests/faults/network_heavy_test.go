@@ -35,27 +35,6 @@ func TestConnectionsCutUnderLoad(t *testing.T) {
 	wantRunning(t, running)
 }
 
-// Connections break off within an answer, at any byte of it.
-func TestAnswersTornUnderLoad(t *testing.T) {
-	b := setup(t)
-	s := seed(t)
-	p := proxy.InFrontOf(t, b.worker)
-	l := ledger.New(ledger.Cards(nil))
-	running := b.runAll(2, p.URL(t, b.worker), "")
-	load := l.Start(t, ledger.Load{URL: p.URL(t, b.publisher), Publishers: 4, Rate: 25, PerTx: 5, Seed: s})
-	random := rand.New(rand.NewPCG(s, s))
-	for range 20 {
-		p.Filter(proxy.AfterBytes(random.IntN(4000)))
-		meanwhile(t, 300*time.Millisecond)
-		p.Filter(nil)
-		meanwhile(t, 700*time.Millisecond)
-	}
-	load.Stop()
-	t.Log(l.Counts())
-	l.Verify(t, b.direct(), ledger.Expect{Within: 2 * patience})
-	wantRunning(t, running)
-}
-
 // A network that swallows packets for 20 s, longer than any statement may take.
 func TestNetworkStalls(t *testing.T) {
 	b := setup(t)

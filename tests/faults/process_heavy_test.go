@@ -129,63 +129,6 @@ func killsBetween(t *testing.T, keys []string, verdict proxy.Verdict, maxAttempt
 	l.Verify(t, b.direct(), ledger.Expect{Within: patience, MaxAttempts: maxAttempts})
 }
 
-// Stopping must not hang on a database that does not answer: a supervisor kills after 30 s. A worker that
-// cannot say that it lets its event go is taken to have died of it, if it had that one alone.
-func TestTerminatedWithoutDatabase(t *testing.T) {
-	for name, mode := range map[string]proxy.Mode{"refusing": proxy.Refuse, "silent": proxy.Stall} {
-		t.Run(name, func(t *testing.T) {
-			b := setup(t)
-			p := proxy.InFrontOf(t, b.worker)
-			l := ledger.New(ledger.Cards(nil))
-			worker := b.run(p.URL(t, b.worker), "")
-			held := b.hold("held-1")
-			l.Publish(t, b.publisher, "held-1")
-			held.awaitEntered()
-			p.Set(mode)
-			if mode == proxy.Refuse {
-				p.Cut()
-			}
-			meanwhile(t, 2*time.Second) // it finds out, or not
-			worker.Signal(syscall.SIGTERM)
-			started := time.Now()
-			code := worker.AwaitExit(t, 30*time.Second)
-			t.Logf("ended after %s with code %d", time.Since(started), code)
-			if code == -1 {
-				t.Error("the worker was ended by a signal, not by itself")
-			}
-			p.Set(proxy.Pass)
-			held.letGo()
-			b.run(b.worker, "")
-			l.Verify(t, b.direct(), ledger.Expect{Within: patience, MaxAttempts: 2})
-		})
-	}
-}
-
-// hot is few cards: batches of several runners want the same rows, in different orders.
-func hot() ledger.Kind {
-	return ledger.Cards(func(n int) string { return fmt.Sprintf("hot-%d", n%7) })
-}
-
-// A backlog on hot rows: deadlocks between batches must not bring dispatch to a crawl. One runner alone
-// would be through in seconds.
-func TestBacklogOnHotRows(t *testing.T) {
-	b := setup(t)
-	l := ledger.New(hot())
-	for tx := range 20 {
-		keys := make([]string, 100)
-		for i := range keys {
-			keys[i] = neighbour(1 + tx*len(keys) + i)
-		}
-		l.Publish(t, b.publisher, keys...)
-	}
-	started := time.Now()
-	running := b.runAll(2, b.worker, "")
-	l.Verify(t, b.direct(), ledger.Expect{Within: 20 * time.Second}) // a second for each of some deadlocks, and the work
-	t.Logf("%d events in %s, %d deadlocks", l.Events(), time.Since(started),
-		one[int](b, "select deadlocks from pg_stat_database where datname = current_database()"))
-	wantRunning(t, running)
-}
-
 // A handler that ends its process: the event is failed after five crashes, and those that were claimed with it, or run beside
 // it, are charged with nothing.
 func TestHandlerThatEndsItsProcess(t *testing.T) {

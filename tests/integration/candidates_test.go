@@ -312,30 +312,6 @@ func (b *bundle) listenWithoutDeadlock(n int, types ...string) {
 	}
 }
 
-func TestManyFactsOnFewClusters(t *testing.T) {
-	b := setup(t)
-	o := b.outsider("spectral_platform")
-	const n, clusters = 2000, 40
-	ids := make([]uuid.UUID, clusters)
-	for i := range ids {
-		ids[i] = uuid.New()
-	}
-	var v1, v2 []string
-	for i := range n {
-		cluster, revision := ids[i*7%clusters], 1+i/clusters
-		v1, v2 = append(v1, detectedV1(cluster, revision)), append(v2, detectedV2(cluster, revision, revision))
-	}
-	o.publishMany(platform.FailureClusterDetectedV2Type, "", v2...)
-	o.publishMany(platform.FailureClusterDetectedType, "", v1...)
-	b.listenWithoutDeadlock(2*n, platform.FailureClusterDetectedV2Type, platform.FailureClusterDetectedType)
-	for _, id := range ids {
-		b.wantCandidate(id, "failure_cluster proposed revision 50, 50 of 1 kinds: Keep this from failing again: loader/fetch: Timeout")
-	}
-	if got := b.published(worlds.RuleCandidateProposedType); got != clusters {
-		t.Errorf("proposed %d times, there are %d clusters", got, clusters)
-	}
-}
-
 // Decisions and facts on the same candidates, and some decisions twice.
 func TestManyDecisionsOnFewCandidates(t *testing.T) {
 	b := setup(t)
@@ -381,28 +357,6 @@ func (l *listening) eventuallyDelivered(n int) {
 		default:
 			l.Fatalf("event %s is %s: %s", s.Envelope.EventID, s.Outcome, s.LastError)
 		}
-	}
-}
-
-func TestConcurrentDetectionsOfOneCluster(t *testing.T) {
-	b := setup(t)
-	const n = 8
-	errs := make(chan error, n)
-	detect := app.NewDetectFailureCluster(b.uow)
-	for range n {
-		go func() {
-			_, err := detect.Detect(b.ctx, uuid.NullUUID{}, detection(time.Now(), domain.FailureCount{Kind: "read", Count: 2}))
-			errs <- err
-		}()
-	}
-	for range n {
-		must(t, <-errs)
-	}
-	if got := one[string](b, "select string_agg(format('%s %s', revision, failure_count), ', ') from platform.failure_clusters"); got != "8 16" {
-		t.Fatalf("the clusters are %s", got)
-	}
-	if got := one[int](b, "select count(distinct payload -> 'revision')::int from core.outbox"); got != n {
-		t.Fatalf("%d different revisions of %d", got, n)
 	}
 }
 
@@ -626,21 +580,6 @@ func TestALaterDecisionHasALaterTime(t *testing.T) {
 	if got := one[string](b, `select (s.decided_at - f.decided_at)::text from platform.curation_decisions f, platform.curation_decisions s
 		where f.decision_id = $1 and s.decision_id = $2`, first, second); got != "00:00:00.000001" {
 		t.Errorf("the second is %s after the first", got)
-	}
-}
-
-// An earlier decision that is dated for years would stand before all later ones: worlds would not take them.
-func TestNoDecisionIsTakenAfterOneOfDaysToCome(t *testing.T) {
-	b := setup(t)
-	workspace, candidate := aWorkspace(), uuid.New()
-	b.exec(`insert into platform.curation_decisions (decision_id, workspace_id, candidate_id, verdict, note, decided_by, decided_at)
-		values (gen_random_uuid(), $1, $2, 'approve', '', 'eve', '2999-01-01T00:00:00Z')`, workspace, candidate)
-	_, err := app.NewDecideCuration(b.uow).Decide(b.ctx, workspace, candidate, domain.RejectCandidate, "", "ada")
-	if err == nil || !strings.Contains(err.Error(), "an earlier decision on it is dated 2999-01-01T00:00:00Z, which is still to come") {
-		t.Errorf("decided: %v", err)
-	}
-	if n := b.published(platform.CurationDecidedType) + one[int](b, "select count(*)::int from platform.curation_decisions"); n != 1 {
-		t.Errorf("%d rows", n)
 	}
 }
 

@@ -5,11 +5,9 @@ package integration_test
 import (
 	"context"
 	"fmt"
-	"strings"
 	"testing"
 	"time"
 
-	"spectral/internal/core/events"
 	"spectral/internal/core/events/infrastructure/postgres"
 	"spectral/tests/pgtest"
 )
@@ -65,28 +63,4 @@ func TestAWorkerThatLostItsSessionDoesNotReapAtOnce(t *testing.T) {
 	b.publish(event(3))
 	l.delivered(1) // has looked since
 	b.wantRow(other.EventID, "pending", 0)
-}
-
-// One that never returns takes its batch's connection with it, and nothing else.
-func TestAnAbandonedHandlerOfABatchFailsAlone(t *testing.T) {
-	b := setup(t)
-	stuck := make(chan struct{})
-	t.Cleanup(func() { close(stuck) })
-	h := handler("platform.one", func(ctx context.Context, tx events.Tx, e events.Envelope) error {
-		if payloadN(e) == 4 {
-			<-stuck
-		}
-		return effect("platform.one")(ctx, tx, e)
-	})
-	h.Timeout, h.Retry = 100*time.Millisecond, once
-	batch := b.publishMany(10)
-	settledOf(len(batch), b.listen(never, subscription(h)))
-	for n, e := range batch {
-		if n != 4 {
-			b.wantRow(e.EventID, "delivered", 1)
-		} else if r := b.wantRow(e.EventID, "failed", 1); !strings.HasPrefix(r.LastError, "TimeoutError: platform.one: ") {
-			t.Errorf("last_error %q", r.LastError)
-		}
-	}
-	b.wantEffects(map[string]int{"platform.one": 9})
 }

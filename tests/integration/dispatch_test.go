@@ -51,54 +51,10 @@ func (b *bundle) somebodyWaits() bool {
 		where not l.granted and l.locktype = 'transactionid' and a.datname = current_database())`)
 }
 
-// deliveredByEither awaits n settlements of two listeners, all of them deliveries.
-func deliveredByEither(left, right *listening, n int) {
-	left.Helper()
-	for range n {
-		select {
-		case s := <-left.settlements:
-			wantDelivered(left, s)
-		case s := <-right.settlements:
-			wantDelivered(left, s)
-		case <-time.After(patience):
-			left.Fatal("not delivered")
-		}
-	}
-}
-
 func wantDelivered(t testing.TB, s postgres.Settlement) {
 	t.Helper()
 	if s.Outcome != postgres.Delivered {
 		t.Fatalf("%s: %s", s.Outcome, s.LastError)
-	}
-}
-
-// The same with batches, which claim their keys all at once: the second waits for the first.
-func TestTwoBatchesRacingOnTheirKeys(t *testing.T) {
-	b := setup(t)
-	g := newGate()
-	s := subscription(handler("platform.one", func(ctx context.Context, tx events.Tx, e events.Envelope) error {
-		if err := g.pass(ctx); err != nil {
-			return err
-		}
-		return effect("platform.one")(ctx, tx, e)
-	}))
-	s.BatchSize, s.Concurrency = 5, 1
-	var twins []events.Envelope
-	for i := range 10 {
-		e := event(i)
-		e.IdempotencyKey = fmt.Sprint("key ", (i*7)%5) // each batch has the five keys, in another order
-		twins = append(twins, e)
-	}
-	b.publish(twins...)
-	left, right := b.listen(never, s), b.listen(never, s)
-	g.awaitEntered(t)
-	b.eventually("the other batch waits for a key", b.somebodyWaits)
-	g.letOn()
-	deliveredByEither(left, right, 10)
-	b.wantEffects(map[string]int{"platform.one": 5})
-	if n := one[int](b, "select count(*)::int from core.outbox where attempts = 1 and last_error is null"); n != 10 {
-		t.Fatalf("%d of 10 rows were delivered at once", n)
 	}
 }
 
@@ -194,51 +150,6 @@ func TestALostConnectionConcernsItsOwnEventOnly(t *testing.T) {
 		t.Fatalf("%d calls", n)
 	}
 	b.wantEffects(map[string]int{"platform.one": len(batch) - 1})
-}
-
-// After a batch was undone and its rows have run alone, batches come again.
-func TestBatchesComeAgain(t *testing.T) {
-	b := setup(t)
-	var poisoned events.Envelope
-	for n := range 40 {
-		e := event(n)
-		if n == 4 {
-			poisoned = e
-		}
-		b.publish(e)
-	}
-	sizes := make(chan int, 100)
-	s := subscription(events.Registration{Name: "platform.batched", Retry: quickly, Batch: func(events.Tx) events.BatchHandler {
-		return sized{poisoned.EventID, sizes}
-	}})
-	s.Concurrency = 1
-	l := b.listen(never, s)
-	for range 40 {
-		l.next()
-	}
-	close(sizes)
-	seen := []int{}
-	for n := range sizes {
-		seen = append(seen, n)
-	}
-	if seen[0] != 10 || seen[1] != 1 || seen[len(seen)-1] < 10 {
-		t.Fatalf("batches of %v", seen)
-	}
-}
-
-type sized struct {
-	poisoned uuid.UUID
-	sizes    chan int
-}
-
-func (h sized) HandleBatch(_ context.Context, batch []events.Envelope) error {
-	h.sizes <- len(batch)
-	for _, e := range batch {
-		if e.EventID == h.poisoned {
-			return events.Terminal(errRefusing)
-		}
-	}
-	return nil
 }
 
 // While the database refuses claims they are tried again.

@@ -19,9 +19,6 @@ type sockets struct {
 	looks      atomic.Int64 // written as text
 	swallowed  atomic.Int64 // writes
 	lostReply  atomic.Bool  // the next COMMIT is answered, and the connection gone before anybody hears it
-
-	cutIn   atomic.Int64 // with the so-manieth statement from now the connection is gone, unless zero
-	cutSent atomic.Bool  // that statement still reaches the server
 	// via dials instead of the network, if set.
 	via func(ctx context.Context, network, address string) (net.Conn, error)
 }
@@ -92,14 +89,6 @@ func (s *socket) Write(p []byte) (int, error) {
 	}
 	if len(p) > 0 && (p[0] == 'Q' || p[0] == 'P' || p[0] == 'B') { // as the driver begins what it writes
 		s.of.statements.Add(1)
-		if s.of.cutIn.Load() > 0 && s.of.cutIn.Add(-1) == 0 {
-			if s.of.cutSent.Load() {
-				if n, err := s.Conn.Write(p); err != nil {
-					return n, err
-				}
-			}
-			return 0, errors.Join(net.ErrClosed, s.Close())
-		}
 	}
 	if bytes.Contains(p, []byte("commit\x00")) && s.of.lostReply.CompareAndSwap(true, false) {
 		if n, err := s.Conn.Write(p); err != nil {

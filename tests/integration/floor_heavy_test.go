@@ -3,8 +3,10 @@
 package integration_test
 
 import (
+	"context"
 	"testing"
 
+	"spectral/internal/core/events"
 	"spectral/tests/pgtest"
 )
 
@@ -23,7 +25,7 @@ func TestAnOldSnapshotDoesNotSlowClaims(t *testing.T) {
 		return one[int](b, "select idx_tup_read::int from pg_stat_user_indexes where indexrelname = 'outbox_due'")
 	}
 	before := read()
-	s := newPickups().subscription()
+	s := subscription(handler("platform.one", func(context.Context, events.Tx, events.Envelope) error { return nil }))
 	s.Concurrency = 1 // the floor rises behind whoever is still at work, which two would let vary
 	l := b.listen(never, s)
 	l.delivered(backlog)

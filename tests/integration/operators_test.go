@@ -415,28 +415,3 @@ func TestWhatIsLeftOutSaysWhy(t *testing.T) {
 		t.Errorf("past the days of grace: %+v", acted)
 	}
 }
-
-// Discards come and go by filter.
-func TestDiscardingMany(t *testing.T) {
-	b := setup(t)
-	operator := b.operator()
-	b.publishMany(30)
-	b.fail()
-	s := b.failed(operator)
-	acted, err := operator.Discard(b.ctx, s, "anna", "no use", unhurried(7))
-	must(t, err)
-	if acted.Done != 30 || b.failed(operator).Len() != 0 {
-		t.Fatalf("it came to %+v", acted)
-	}
-	discarded, err := operator.Select(b.ctx, admin.Filter{Statuses: []admin.Status{admin.Discarded}}, 0)
-	must(t, err)
-	acted, err = operator.Undiscard(b.ctx, discarded, "anna", unhurried(1000))
-	must(t, err)
-	if acted.Done != 30 || b.failed(operator).Len() != 30 {
-		t.Fatalf("it came to %+v", acted)
-	}
-	_, err = operator.SelectToUndiscard(b.ctx, []uuid.UUID{one[uuid.UUID](b, "select id from core.outbox limit 1")})
-	if refused, ok := errors.AsType[*admin.RefusedError](err); !ok || refused.Code != "SP034" {
-		t.Errorf("undiscarded twice: %v", refused)
-	}
-}

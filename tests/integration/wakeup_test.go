@@ -52,7 +52,7 @@ func TestThePollGoesOnWhileTheListenConnectionIsMade(t *testing.T) {
 func TestConcurrentProducersStrandNothing(t *testing.T) {
 	b := setup(t)
 	l := b.listen(never, subscription(leaving("platform.one")))
-	const producers, each = 16, 150
+	const producers, each = 8, 50
 	failed := make(chan error, producers)
 	for p := range producers {
 		go func() {

@@ -125,25 +125,6 @@ func CommitOf(text string) func(Message) bool {
 // or a Sync.
 func Statement(m Message) bool { return m.From == Client && (m.Type == 'Q' || m.Type == 'S') }
 
-// AfterBytes is a filter that resets each connection once its server has sent n further bytes, in
-// whole messages but for the last, which is torn.
-func AfterBytes(n int) Filter {
-	var mu sync.Mutex
-	sent := make(map[int]int)
-	return func(m Message) Verdict {
-		if m.From != Server {
-			return Forward
-		}
-		mu.Lock()
-		defer mu.Unlock()
-		sent[m.Conn] += headerBytes + len(m.Body)
-		if sent[m.Conn] > n {
-			return Tear
-		}
-		return Forward
-	}
-}
-
 const (
 	headerBytes  = 5 // a type and a length
 	maxBodyBytes = 1 << 30

@@ -169,10 +169,3 @@ func TestCommitOf(t *testing.T) {
 		}
 	}
 }
-
-func TestAnswersAreTornAfterBytes(t *testing.T) {
-	b := setup(t)
-	b.proxy.Filter(proxy.AfterBytes(1000))
-	b.must(b.exec("select repeat('x', 300)", patience))
-	b.wantLost(b.exec("select repeat('x', 1000)", patience))
-}
