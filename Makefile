@@ -19,8 +19,8 @@ test: ## run the tests; those that need Postgres start their own
 test-all: ## run the tests with the slow ones and those that run sqlc
 	go test -tags=$(tags) -timeout=30m ./...
 
-race: ## run the tests under the race detector
-	go test -race ./...
+race: ## run the adapters and the promises of the port under the race detector
+	go test -race ./internal/core/... ./tests/conformance
 
 lint: ## run golangci-lint
 	$(tool) golangci-lint run

@@ -99,7 +99,7 @@ func (b *bundle) rowsOf(tables ...string) string {
 	b.Helper()
 	var each []string
 	for _, table := range tables {
-		each = append(each, "select '"+table+" ' || (to_jsonb(t) - 'id') as line from "+table+" t") // ids count insertions
+		each = append(each, "select '"+table+" ' || (to_jsonb(t) - 'id')::text as line from "+table+" t") // ids count insertions
 	}
 	return one[string](b, "select coalesce(string_agg(line, e'\\n' order by line), '') from ("+strings.Join(each, " union all ")+") l")
 }
