@@ -24,7 +24,7 @@ func TestThroughPgBouncer(t *testing.T) {
 	meanwhile(t, 8*time.Second)
 	load.Stop()
 	t.Log(l.Counts())
-	l.Verify(t, b.direct(), ledger.Expect{Within: patience, MaxDelay: 5 * time.Second})
+	l.Verify(t, b.direct(), ledger.Expect{Within: patience})
 	wantRunning(t, running)
 }
 
@@ -69,6 +69,6 @@ func TestAdditiveMigrationsUnderTwentyWorkers(t *testing.T) {
 	meanwhile(t, time.Second)
 	load.Stop()
 	t.Log(l.Counts())
-	l.Verify(t, b.direct(), ledger.Expect{Within: patience, MaxDelay: 5 * time.Second})
+	l.Verify(t, b.direct(), ledger.Expect{Within: patience})
 	wantRunning(t, running)
 }

@@ -110,7 +110,7 @@ func TestTerminatedWorkerReleasesItsLeases(t *testing.T) {
 		t.Errorf("%d leases were released and refunded, want 1", refunded)
 	}
 	b.open(slow)
-	totals := b.verify(ledger.Expect{Within: patience, MaxDelay: patience})
+	totals := b.verify(ledger.Expect{Within: patience})
 	if totals.Repeats != 1 || totals.Because["released"] != 1 {
 		t.Error(totals)
 	}

@@ -21,19 +21,13 @@ func TestKilledAtRandom(t *testing.T) {
 	supervisors := b.supervise(3)
 	load := l.Start(t, ledger.Load{URL: b.publisher, Publishers: 4, Rate: 25, PerTx: 5, Seed: s})
 	random := rand.New(rand.NewPCG(s, s))
-	for until := time.Now().Add(20 * time.Second); time.Now().Before(until); {
+	for range 20 {
 		meanwhile(t, time.Duration(50+random.IntN(500))*time.Millisecond)
-		supervisors[random.IntN(len(supervisors))].Current().Kill()
+		victim := supervisors[random.IntN(len(supervisors))].Current()
+		victim.Kill()
+		victim.AwaitExit(t, grace)
 	}
 	load.Stop()
-	restarts := 0
-	for _, s := range supervisors {
-		restarts += s.Restarts()
-	}
-	t.Logf("%d restarts, %v", restarts, l.Counts())
-	if restarts < 20 {
-		t.Errorf("%d restarts in 20 s: the kills did not arrive", restarts)
-	}
 	// an event that is at work alone when its worker is killed is charged with it
 	l.Verify(t, b.direct(), ledger.Expect{Within: 2 * patience, MaxAttempts: 5})
 }
@@ -53,7 +47,7 @@ func TestRollingRestart(t *testing.T) {
 		running[i%3] = b.run(b.worker, "")
 	}
 	load.Stop()
-	l.Verify(t, b.direct(), ledger.Expect{Within: patience, MaxDelay: 2 * time.Second})
+	l.Verify(t, b.direct(), ledger.Expect{Within: patience})
 }
 
 // A worker that is stopped in the middle of a handler (a frozen container, a paused machine) must not

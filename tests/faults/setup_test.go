@@ -55,14 +55,11 @@ func setup(t *testing.T) *bundle {
 func setupServer(t *testing.T, settings map[string]string) (*bundle, *server.Server, *proxy.Proxy) {
 	t.Helper()
 	t.Parallel()
-	s := server.New(t, settings)
+	s, database := server.NewMigrated(t, settings)
 	p := proxy.New(t, s.Addr)
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
-	defer cancel()
-	at := s.URL("postgres")
-	must(t, pgtest.Migrate(ctx, at))
+	at := s.URL(database)
 	b := &bundle{
-		T: t, direct: func() string { return s.URL("postgres") },
+		T: t, direct: func() string { return s.URL(database) },
 		worker:    p.URL(t, s.Login(t, at, "worker", "spectral_worker")),
 		publisher: p.URL(t, s.Login(t, at, "publisher", "spectral_worlds")),
 	}

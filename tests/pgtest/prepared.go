@@ -22,6 +22,12 @@ import (
 // keptClusters is how many prepared clusters stay in the cache folder: checkouts that differ may be tested in turn.
 const keptClusters = 6
 
+// Prepared calls use with what embeddedpg.Config.From takes, a stopped server, and the name of its migrated database: for
+// tests that need a server of their own.
+func Prepared(ctx context.Context, use func(from, database string) error) error {
+	return withPrepared(ctx, func(dir string) error { return use(dir, templateName) })
+}
+
 // withPrepared calls use with the folder of a stopped server that has the template. Test binaries that start together
 // build it once; none removes it while use runs.
 func withPrepared(ctx context.Context, use func(dir string) error) (err error) {

@@ -3,7 +3,6 @@ package ledger
 import (
 	"strings"
 	"testing"
-	"time"
 )
 
 // Whatever the database could have done wrong must be reported, and nothing else.
@@ -14,7 +13,7 @@ func TestDifferencesAreReported(t *testing.T) {
 		return state{
 			byKey: map[string][]event{
 				"a": {{ID: "1", Key: "a", Status: "delivered", Attempts: 1}},
-				"b": {{ID: "2", Key: "b", Status: "delivered", Attempts: 1, Delay: 0.5}},
+				"b": {{ID: "2", Key: "b", Status: "delivered", Attempts: 1}},
 				"c": {{ID: "3", Key: "c", Status: "failed", Attempts: 6}},
 			},
 			effects: map[handlerKey]int{{handler, "a"}: 1, {handler, "b"}: 1},
@@ -53,7 +52,6 @@ func TestDifferencesAreReported(t *testing.T) {
 		{"delivered against expectation", func(s *state) { s.byKey["c"][0].Status = "delivered" }, []string{"delivered, want failed"}},
 		{"an attempt too many", func(s *state) { s.byKey["a"][0].Attempts = 2 }, []string{"2 attempts, want 1 to 1"}},
 		{"a retry too few", func(s *state) { s.byKey["c"][0].Attempts = 5 }, []string{"failed after 5 attempts, want 6"}},
-		{"late", func(s *state) { s.byKey["b"][0].Delay = 1.5 }, []string{"delivered after 1.5s, want at most 1s"}},
 		{"astray", func(s *state) { s.astray = []string{"b"} }, []string{`astray: the lasting content of "b"`}},
 	}
 	for _, c := range cases {
@@ -63,7 +61,7 @@ func TestDifferencesAreReported(t *testing.T) {
 			l.transactions = record
 			s := fine()
 			c.spoil(&s)
-			got := l.compare(s, Expect{Failed: map[string]Dead{"c": {Attempts: 6}}, MaxDelay: time.Second})
+			got := l.compare(s, Expect{Failed: map[string]Dead{"c": {Attempts: 6}}})
 			if len(got) != len(c.want) {
 				t.Fatalf("reported %d problems, want %d:\n%s", len(got), len(c.want), strings.Join(got, "\n"))
 			}

@@ -20,6 +20,7 @@ import (
 
 	"spectral/internal/app"
 	"spectral/internal/app/embeddedpg"
+	"spectral/tests/pgtest"
 )
 
 const startTimeout = 3 * time.Minute // a cold, shared machine; recovery after a crash included
@@ -38,6 +39,28 @@ type Server struct {
 // New starts a server of the test's own, with settings beside those of package embeddedpg.
 func New(t testing.TB, settings map[string]string) *Server {
 	t.Helper()
+	s := prepare(t, settings)
+	s.Start(t)
+	return s
+}
+
+// NewMigrated is New from a prepared cluster, and returns the name of the migrated database in it.
+func NewMigrated(t testing.TB, settings map[string]string) (s *Server, database string) {
+	t.Helper()
+	s = prepare(t, settings)
+	err := pgtest.Prepared(t.Context(), func(from, migrated string) error {
+		database = migrated
+		s.start(t, from)
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s, database
+}
+
+func prepare(t testing.TB, settings map[string]string) *Server {
+	t.Helper()
 	dir, err := os.MkdirTemp("", "spectral-faults-")
 	if err != nil {
 		t.Fatal(err)
@@ -55,17 +78,21 @@ func New(t testing.TB, settings map[string]string) *Server {
 			t.Error(err)
 		}
 	})
-	s.Start(t)
 	return s
 }
 
 // Start starts a stopped server, and returns when it answers.
 func (s *Server) Start(t testing.TB) {
 	t.Helper()
+	s.start(t, "")
+}
+
+func (s *Server) start(t testing.TB, from string) {
+	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), startTimeout)
 	defer cancel()
 	running, err := embeddedpg.Start(ctx, embeddedpg.Config{
-		Dir: s.dir, Settings: s.settings, BinDir: os.Getenv(app.EnvPostgresBin),
+		Dir: s.dir, From: from, Settings: s.settings, BinDir: os.Getenv(app.EnvPostgresBin),
 	})
 	if err != nil {
 		t.Fatal(err)
