@@ -28,7 +28,6 @@ const workerVariable = "SPECTRAL_FAULTS_WORKER"
 const (
 	unlimited = "unlimited"
 	limited   = "limited" // to balloonLimit bytes of memory
-	lone      = "lone"    // without the witness: another set of handlers
 	leasing   = "leasing" // runs errands, see errand_test.go
 )
 
@@ -165,8 +164,6 @@ func work(ctx context.Context) (err error) {
 	grace := app.ShutdownGrace
 	subscription := deedSubscription(s.Generation)
 	switch os.Getenv(workerVariable) {
-	case lone:
-		subscription.CoHandlers = nil
 	case leasing:
 		run, err := readErrands()
 		if err != nil {

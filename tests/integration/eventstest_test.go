@@ -203,8 +203,7 @@ func wantTable(t testing.TB, message string, lines ...string) {
 const tableHead = "event type generation status attempts due handler failures last error"
 
 func TestDrainWaitsForWhatHandlersPublish(t *testing.T) {
-	t.Parallel()
-	b := setupAlone(t, 4*patience)
+	b := setup(t)
 	listener := b.idleListener()
 	s := subscription(handler("worlds.one", func(ctx context.Context, tx events.Tx, e events.Envelope) error {
 		payload, err := events.Decode[happened](e)

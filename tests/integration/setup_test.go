@@ -60,14 +60,13 @@ type bundle struct {
 func setup(t *testing.T, more ...events.Contract) *bundle {
 	t.Helper()
 	t.Parallel()
-	return setupAlone(t, 4*patience, more...)
+	return setupAlone(t, more...)
 }
 
-// setupAlone is setup for a test that measures times, beside which no other of the package runs, or
-// that takes longer.
-func setupAlone(t *testing.T, limit time.Duration, more ...events.Contract) *bundle {
+// setupAlone is setup for a test that is parallel already, or that no other of the package may run beside.
+func setupAlone(t *testing.T, more ...events.Contract) *bundle {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), limit)
+	ctx, cancel := context.WithTimeout(context.Background(), 4*patience)
 	t.Cleanup(cancel)
 	contracts, err := events.NewContracts(append(append(pgtest.Contracts(t), happenedContract()), more...)...)
 	must(t, err)

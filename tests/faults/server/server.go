@@ -135,7 +135,7 @@ func (s *Server) Crash(t testing.TB, how syscall.Signal) {
 func (s *Server) Demote(t testing.TB) {
 	t.Helper()
 	s.Stop(t)
-	signal := filepath.Join(s.data(t), "standby.signal")
+	signal := filepath.Join(filepath.Join(s.dir, "data"), "standby.signal")
 	if err := os.WriteFile(signal, nil, 0o644); err != nil { //nolint:gosec // an empty file, for the server's user
 		t.Fatal(err)
 	}
@@ -219,20 +219,10 @@ func (s *Server) takeDown() *embeddedpg.Server {
 	return running
 }
 
-// data is the server's data directory.
-func (s *Server) data(t testing.TB) string {
-	t.Helper()
-	found, err := filepath.Glob(filepath.Join(s.dir, "*", "data"))
-	if err != nil || len(found) != 1 {
-		t.Fatalf("data directories in %s: %v %v", s.dir, found, err)
-	}
-	return found[0]
-}
-
 // postmaster is the number of the server's main process.
 func (s *Server) postmaster(t testing.TB) int {
 	t.Helper()
-	text, err := os.ReadFile(filepath.Join(s.data(t), "postmaster.pid"))
+	text, err := os.ReadFile(filepath.Join(filepath.Join(s.dir, "data"), "postmaster.pid"))
 	if err != nil {
 		t.Fatal(err)
 	}
