@@ -178,7 +178,7 @@ func (s *listenerSuite) await(what string, condition func() bool) {
 	}
 }
 
-// settled waits until e is settled as want, and returns what became of it.
+// settled waits until e is settled as want, and returns its outcome.
 func (s *listenerSuite) settled(e events.Envelope, want eventstest.Status) eventstest.Outcome {
 	s.Helper()
 	var o eventstest.Outcome
@@ -752,10 +752,10 @@ func leasedStops(s *listenerSuite) {
 	select {
 	case cause := <-causes:
 		if !errors.Is(cause, events.ErrStopping) {
-			s.Errorf("cut off because of %v, want %v", cause, events.ErrStopping)
+			s.Errorf("cancelled because of %v, want %v", cause, events.ErrStopping)
 		}
 	case <-deadline.C:
-		s.Fatal("the work was not cut off")
+		s.Fatal("the work was not cancelled")
 	}
 	s.await("the event is given back", func() bool { return s.outcome(e).Status == eventstest.Pending })
 	s.wantAttempts(s.outcome(e), 0)

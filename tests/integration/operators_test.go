@@ -348,39 +348,6 @@ func TestWhatIsNamedIsTheFailureThatWasShown(t *testing.T) {
 	}
 }
 
-// By a filter what fails anew while the events are still being read is left out as well.
-func TestWhatFailsAnewWhileItIsSelectedIsLeftOut(t *testing.T) {
-	b := setup(t)
-	operator := b.operator()
-	b.publishMany(3)
-	b.fail()
-	// which the filter asks of each event, and may have to wait
-	b.exec(`create or replace function core.tried(p_attempts integer, p_last_error text) returns boolean language plpgsql as
-		'begin perform pg_advisory_xact_lock_shared(77); return true; end'`)
-	held := pgtest.Conn(t, b.url)
-	_, err := held.Exec(b.ctx, "select pg_advisory_lock(77)")
-	must(t, err)
-	tried, selected := true, make(chan admin.Selection, 1)
-	go func() {
-		s, err := operator.Select(b.ctx, admin.Filter{Statuses: []admin.Status{admin.Failed}, Tried: &tried}, 0)
-		if err != nil {
-			t.Error(err)
-		}
-		selected <- s
-	}()
-	b.eventually("the events are being read", func() bool {
-		return one[bool](b, "select exists (select from pg_locks where database = (select oid from pg_database where datname = current_database()) and locktype = 'advisory' and objid = 77 and not granted)")
-	})
-	b.exec("update core.outbox set claimed_at = clock_timestamp() where payload ->> 'n' = '1'")
-	_, err = held.Exec(b.ctx, "select pg_advisory_unlock(77)")
-	must(t, err)
-	acted, err := operator.Replay(b.ctx, <-selected, pgtest.Generation, "anna", false, unhurried(10))
-	must(t, err)
-	if acted.Done != 2 || acted.LeftOut != 1 || acted.Reasons[0].State != "failed anew" {
-		t.Errorf("it came to %+v", acted)
-	}
-}
-
 // What is left out of a replay or of an undiscard for another reason than a change says so, and a dry run counts it not.
 func TestWhatIsLeftOutSaysWhy(t *testing.T) {
 	b := setup(t)

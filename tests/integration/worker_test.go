@@ -30,7 +30,7 @@ func TestAWorkerStoppedAsItRegistersLeavesNothing(t *testing.T) {
 }
 
 // A worker whose generation has come to its end says that it is of no use, once, when it looks: each minute, and when it
-// listens anew.
+// listens again.
 func TestAWorkerOfNoUseSaysSo(t *testing.T) {
 	b := setup(t)
 	logged := &notes{}
@@ -101,7 +101,7 @@ const byHand = `insert into core.outbox (event_type, event_version, source, cont
 	select $1, 1, 'worlds', 'operational', 'outbox_gen_' || $2::bigint, $2::bigint, jsonb_build_object('n', i), 'by hand ' || i, clock_timestamp() - interval '1 hour'
 	from generate_series(1, $3::integer) i`
 
-// A drain goes on while a handler is at work, while an event is in flight in another process and while one is
+// A drain goes on while a handler runs, while an event is in flight in another process and while one is
 // scheduled, says what for, and ends with the last; of two, both do.
 func TestDrainWaitsForWhatIsLeft(t *testing.T) {
 	b := setup(t)
@@ -120,7 +120,7 @@ func TestDrainWaitsForWhatIsLeft(t *testing.T) {
 	says(`"msg":"draining: events are left","due":1,"scheduled":0,"in_flight":0}`)
 	b.exec("insert into core.outbox (event_type, event_version, source, content_class, generation, payload, idempotency_key, status, claim_token, claimed_at, lease_seconds) values ($1, 1, 'worlds', 'operational', 1, '{}', 'elsewhere', 'in_flight', gen_random_uuid(), now(), 3600)", happenedType)
 	b.exec(`select core.outbox_publish($1, 'worlds', '{"n": 2}', p_available_at => now() + interval '700 milliseconds')`, happenedType)
-	d.goesOn("a handler at work")
+	d.goesOn("a handler that runs")
 	g.letOn()
 	l.delivered(2)
 	second := l.drain(b.ctx, true)
@@ -132,7 +132,7 @@ func TestDrainWaitsForWhatIsLeft(t *testing.T) {
 	must(t, second.end())
 }
 
-// Event types that nobody handles end a drain, and are not waited for; those that another live worker handles are.
+// Event types without a handler end a drain, and are not waited for; those that another live worker handles are.
 func TestDrainOfWhatOthersHandle(t *testing.T) {
 	b := setup(t, slowContract())
 	l := b.listen(never, subscription(leaving("platform.one")))

@@ -33,10 +33,10 @@ func Within(d time.Duration) DrainOption { return func(o *drain) { o.within = d 
 // AwaitScheduled waits for events that were published to become due later, too. Otherwise they are left alone.
 func AwaitScheduled() DrainOption { return func(o *drain) { o.scheduled = true } }
 
-// Drain waits until the outbox of the database that db leads to is quiet, and returns what became of each event in
-// it: nothing is due, waits for a retry or is in flight, which includes what handlers published meanwhile. An event that
+// Drain waits until the outbox of the database that db leads to is quiet, and returns the outcome of each event in
+// it: nothing is due, waits for a retry or is in flight, which includes what handlers publish. An event that
 // ended failed is quiet too; see [RequireDelivered]. If the outbox is not quiet in time the test fails, with a table of
-// what is left. Somebody else runs the listener: see [Start]. See [Outbox] for what db may be.
+// what is left. The test runs the listener: see [Start]. See [Outbox] for what db may be.
 func Drain(t testing.TB, db events.Tx, options ...DrainOption) []Outcome {
 	t.Helper()
 	d := drain{within: DefaultPatience}
@@ -59,7 +59,7 @@ func Drain(t testing.TB, db events.Tx, options ...DrainOption) []Outcome {
 		}
 		if !busy {
 			outcomes := outcomes(t, db)
-			if !slices.ContainsFunc(outcomes, left) { // nobody has published since
+			if !slices.ContainsFunc(outcomes, left) { // none was published since
 				return outcomes
 			}
 		}

@@ -23,7 +23,7 @@ type OutboxSource struct {
 
 var _ Source = OutboxSource{}
 
-// Outbox is the outbox of the database that db leads to, as somebody who may read all of it: the tests' superuser, or
+// Outbox is the outbox of the database that db leads to, for a role that may read all of it: the tests' superuser, or
 // a member of spectral_operator. A pool is as good as a transaction.
 func Outbox(db events.Tx) OutboxSource { return OutboxSource{db: db} }
 
@@ -89,7 +89,7 @@ type Failure struct {
 	Error    string `json:"error"`
 }
 
-// scheduled says of a row that its time has not come yet and nobody has tried it; waiting, that it has something
+// scheduled says of a row that its time has not come yet and it was not tried; waiting, that it has something
 // ahead which is not its own time: a row that waits for a retry is waiting.
 const (
 	scheduled = `(o.status = 'pending' and o.available_at > clock_timestamp() and o.available_at > o.created_at
