@@ -41,8 +41,8 @@ func shippedConsumer(t testing.TB, eventType string) events.Subscription {
 	panic("unreachable")
 }
 
-// persistently retries at once, for as long as a test wants it to.
-var persistently = &events.RetryPolicy{MaxRetries: 1_000_000, Base: time.Millisecond, Multiplier: 1, Cap: time.Millisecond}
+// persistently retries soon, for as long as a test wants it to.
+var persistently = &events.RetryPolicy{MaxRetries: 1_000_000, Base: 20 * time.Millisecond, Multiplier: 1, Cap: 20 * time.Millisecond}
 
 // retrying is s with another policy for all of its handlers.
 func retrying(s events.Subscription, policy *events.RetryPolicy) events.Subscription {
