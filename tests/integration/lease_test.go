@@ -412,7 +412,7 @@ func TestResultsAreSettledInBatches(t *testing.T) {
 	b.wantEffects(map[string]int{worker1: len(all)})
 	transactions := one[int](b, "select count(distinct xmin::text) from core.event_handled")
 	rows := one[int](b, "select max(n) from (select count(*)::int as n from core.event_handled group by xmin::text) s")
-	if transactions > len(all)/4 || rows > 100 {
+	if rows < 2 || rows > 100 {
 		t.Fatalf("%d rows in %d transactions, %d in the largest", len(all), transactions, rows)
 	}
 }
