@@ -4,6 +4,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
+
 	"spectral/tests/pgtest"
 )
 
@@ -160,4 +162,41 @@ func TestPlansThatLookDearAreNotCompiled(t *testing.T) {
 			t.Errorf("%s takes %s at its quickest", call, quickest)
 		}
 	}
+}
+
+// Settled events are not read, whatever the session planned when there were none.
+func TestPlansOfGenerations(t *testing.T) {
+	t.Parallel()
+	d := setup(t)
+	exec(t, d.admin, "analyze core.outbox; alter table core.outbox disable trigger outbox_notify; select core.generation_announce(3)")
+	operator := d.session(t, "operator")
+	exec(t, operator, "set plan_cache_mode = force_generic_plan")
+	calls := []string{
+		"select core.generation_status(1)", "select core.generation_backlog(1)", "select core.outbox_adoptable(1, 3)",
+		"select core.outbox_adopt(1, 3, 10)", "select core.outbox_adopt(1, 3, 10, null, '{worlds.world_model_card.published}')", "select core.generation_retire(1)",
+	}
+	for _, sql := range calls[:5] {
+		exec(t, operator, sql)
+	}
+	exec(t, d.admin, "select core.generation_drain(1)")
+	d.rows(t, 4100, "status = case when (payload ->> 'n')::int > 100 then 'delivered' else 'pending' end")
+	exec(t, d.admin, "vacuum core.outbox")
+	for _, call := range calls {
+		before := entriesRead(t, d.admin, operator)
+		exec(t, operator, call)
+		if read := entriesRead(t, d.admin, operator) - before; read > 450 {
+			t.Errorf("%s reads %d entries beside 100 events", call, read)
+		}
+	}
+}
+
+// entriesRead counts entries of core.outbox and its indexes that the sessions have read.
+func entriesRead(t testing.TB, admin *pgx.Conn, sessions ...*pgx.Conn) int {
+	t.Helper()
+	for _, session := range append(sessions, admin) {
+		exec(t, session, "select pg_stat_force_next_flush()")
+		exec(t, session, "select 1")
+	}
+	return value[int](t, admin, `select (select sum(idx_tup_read) from pg_stat_user_indexes where relname = 'outbox')::int
+		+ (select seq_tup_read from pg_stat_user_tables where relname = 'outbox')::int`)
 }

@@ -48,14 +48,15 @@ func contracts(t testing.TB) *events.Contracts {
 
 // database is a migrated database with generations 1 live and 2 retired, and the types above.
 type database struct {
-	at    string
-	admin *pgx.Conn
-	set   *events.Contracts
+	at       string
+	admin    *pgx.Conn
+	set      *events.Contracts
+	sessions map[string]*pgx.Conn // of tables
 }
 
 func setup(t testing.TB) database {
 	t.Helper()
-	d := database{at: pgtest.New(t), set: contracts(t)}
+	d := database{at: pgtest.New(t), set: contracts(t), sessions: map[string]*pgx.Conn{}}
 	d.admin = pgtest.Conn(t, d.at)
 	exec(t, d.admin, "select core.generation_announce(1), core.generation_announce(2)")
 	exec(t, d.admin, "update core.deployments set status = 'retired', retired_at = now() where generation = 2")
