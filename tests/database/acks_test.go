@@ -9,31 +9,29 @@ func TestAcksAreMeasured(t *testing.T) {
 	t.Parallel()
 	d := setup(t)
 	exec(t, d.admin, "select core.generation_announce(3)")
-	insert := func(status, times, further string) {
+	insert := func(n int, status, times, further string) {
 		t.Helper()
 		exec(t, d.admin, `
 			insert into core.outbox (id, event_type, event_version, source, content_class, channel, generation, payload, idempotency_key,
 				status, attempts, available_at, delivered_at, first_failed_at, claimed_at)
 			select core.uuid_v7(), 'worlds.world_model_card.published', 1, 'worlds', 'operational', 'outbox_gen_1', 1, '{}', gen_random_uuid()::text,
-				'`+status+`', 1, `+times+`, null, null`)
+				'`+status+`', 1, `+times+`, null, null from generate_series(1, $1)`, n)
 		exec(t, d.admin, `update core.outbox set `+further+` id = overlay(id::text placing left(core.uuid_v7_floor(clock_timestamp() - interval '40 seconds')::text, 13) from 1 for 13)::uuid
 			where id >= core.uuid_v7_floor(clock_timestamp() - interval '10 seconds')`)
 	}
 	ago := func(due, settled string) string {
 		return "clock_timestamp() - interval '40 seconds' + interval '" + due + "', clock_timestamp() - interval '40 seconds' + interval '" + settled + "'"
 	}
-	for range 98 {
-		insert("delivered", ago("0", "8 milliseconds"), "")
-	}
-	insert("delivered", ago("0", "400 milliseconds"), "")
-	insert("pending", "clock_timestamp() - interval '40 seconds', null", "")
+	insert(98, "delivered", ago("0", "8 milliseconds"), "")
+	insert(1, "delivered", ago("0", "400 milliseconds"), "")
+	insert(1, "pending", "clock_timestamp() - interval '40 seconds', null", "")
 	// none of these counts
-	insert("delivered", ago("0", "9 seconds"), "first_failed_at = clock_timestamp(),")
-	insert("delivered", ago("0", "9 seconds"), "claimed_at = clock_timestamp(),")
-	insert("delivered", ago("0", "9 seconds"), "channel = 'outbox_gen_1_slow',")
-	insert("delivered", ago("0", "9 seconds"), "attempts = 0,")
-	insert("pending", "clock_timestamp() + interval '1 hour', null", "")
-	insert("pending", "clock_timestamp() - interval '40 seconds', null", "event_type = 'worlds.thing.slow',")
+	insert(1, "delivered", ago("0", "9 seconds"), "first_failed_at = clock_timestamp(),")
+	insert(1, "delivered", ago("0", "9 seconds"), "claimed_at = clock_timestamp(),")
+	insert(1, "delivered", ago("0", "9 seconds"), "channel = 'outbox_gen_1_slow',")
+	insert(1, "delivered", ago("0", "9 seconds"), "attempts = 0,")
+	insert(1, "pending", "clock_timestamp() + interval '1 hour', null", "")
+	insert(1, "pending", "clock_timestamp() - interval '40 seconds', null", "event_type = 'worlds.thing.slow',")
 	exec(t, d.admin, "select core.event_type_pause('worlds.thing.slow', 1), core.event_type_pause('worlds.world_model_card.published', 3)")
 
 	if measured := value[int](t, d.admin, "select core.ack_measure()"); measured != 100 {

@@ -6,7 +6,6 @@ import (
 	"flag"
 	"fmt"
 	"log/slog"
-	"os"
 	"strings"
 	"testing"
 	"time"
@@ -17,7 +16,6 @@ import (
 	"github.com/pressly/goose/v3"
 
 	"spectral/internal/app"
-	"spectral/internal/app/embeddedpg"
 	"spectral/tests/pgtest"
 )
 
@@ -94,23 +92,6 @@ func sqlstate(t testing.TB, err error) string {
 		return ""
 	}
 	return pg.Code
-}
-
-// server starts a server of the test's own, for what concerns a whole cluster.
-func server(t *testing.T) *embeddedpg.Server {
-	t.Helper()
-	s, err := embeddedpg.Start(deadline(t), embeddedpg.Config{Ephemeral: true, BinDir: os.Getenv(app.EnvPostgresBin)})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
-		defer cancel()
-		if err := s.Stop(ctx); err != nil {
-			t.Errorf("stop the server: %v", err)
-		}
-	})
-	return s
 }
 
 // migrateUp is what `workers migrate up` does.

@@ -4,17 +4,14 @@ import (
 	"bytes"
 	"context"
 	"errors"
-	"fmt"
 	"io/fs"
 	"log/slog"
-	"net/url"
 	"path/filepath"
 	"regexp"
 	"strings"
 	"testing"
 	"testing/fstest"
 
-	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/pressly/goose/v3"
 
 	"spectral/db"
@@ -275,39 +272,8 @@ func together(t *testing.T, n int, work func(ctx context.Context, i int) error) 
 func TestMigratorsTogether(t *testing.T) {
 	t.Parallel()
 	at := pgtest.NewEmpty(t)
-	together(t, 10, func(ctx context.Context, _ int) error { return migrateUp(ctx, at) })
+	together(t, 4, func(ctx context.Context, _ int) error { return migrateUp(ctx, at) })
 	wantSchema(t, at)
-}
-
-// Roles and memberships belong to the cluster: migrators of ten databases create them at once. A
-// lock on the catalog lets all of them look, and find nothing, before any of them may write.
-func TestMigratorsOfTenDatabases(t *testing.T) {
-	t.Parallel()
-	s := server(t)
-	admin := pgtest.Conn(t, s.URL("postgres"))
-	for _, catalog := range []string{"pg_authid", "pg_auth_members"} {
-		address := func(i int) string { return s.URL(fmt.Sprintf("%s_%d", catalog, i)) }
-		for i := range 10 {
-			exec(t, admin, fmt.Sprintf("create database %s_%d", catalog, i))
-		}
-		holder := begin(t, pgtest.Conn(t, s.URL("postgres")))
-		exec(t, holder, "lock table "+catalog+" in exclusive mode")
-		released := make(chan struct{})
-		go func() {
-			defer close(released)
-			// not all ten, so that a slow machine stays within the lock_timeout of the first
-			waitFor(t, admin, "select count(*) >= 5 from pg_locks where relation = '"+catalog+"'::regclass and not granted")
-			_ = holder.Rollback(context.Background())
-		}()
-		together(t, 10, func(ctx context.Context, i int) error { return migrateUp(ctx, address(i)) })
-		<-released
-		for i := range 10 {
-			wantSchema(t, address(i))
-			wantPrivileges(t, pgtest.Conn(t, address(i)), nil, nil)
-		}
-		// the second round has the roles and creates the memberships
-		exec(t, admin, "revoke spectral_platform, spectral_worlds from spectral_worker; revoke spectral_publisher from spectral_platform, spectral_worlds")
-	}
 }
 
 // A migrator whose session ends in the middle of a step leaves nothing half done, and holds up no later one.
@@ -444,64 +410,4 @@ func TestAStepDownWaitsWithoutBlockingPublishers(t *testing.T) {
 			}
 		})
 	}
-}
-
-// Managed Postgres gives no superuser: the owner of the database, who may create roles, migrates.
-func TestMigrateWithoutSuperuser(t *testing.T) {
-	t.Parallel()
-	s := server(t)
-	admin := pgtest.Conn(t, s.URL("postgres"))
-	exec(t, admin, "create role migrator login createrole password 'test'")
-	exec(t, admin, "create database ours owner migrator")
-	at := as(t, s.URL("ours"), "migrator")
-	if err := migrateUp(deadline(t), at); err != nil {
-		t.Fatal(err)
-	}
-	wantSchema(t, at)
-	wantPrivileges(t, pgtest.Conn(t, at), nil, nil)
-
-	migrator := pgtest.Conn(t, at)
-	exec(t, migrator, "create role worker login password 'test' in role spectral_worker")
-	exec(t, migrator, "create role producer login password 'test' in role spectral_worlds")
-	if err := app.CheckDatabase(deadline(t), &app.Settings{DatabaseURL: as(t, at, "worker"), PoolURL: as(t, at, "worker")}); err != nil {
-		t.Errorf("a worker's check of the database: %v", err)
-	}
-	producer := pgtest.Conn(t, as(t, at, "producer"))
-	exec(t, migrator, "select core.generation_announce(1)")
-	exec(t, producer, "select core.outbox_publish('worlds.world_model_card.published', 'worlds', '{\"card_id\": \"c\", \"version\": 1, \"title\": \"t\"}')")
-	worker := pgtest.Conn(t, as(t, at, "worker"))
-	exec(t, worker, "set role spectral_worker")
-	if n := value[int](t, worker, `with claimed as (select * from core.outbox_claim(1, 'worlds.world_model_card.published', 10, '-infinity', gen_random_uuid(), false))
-		select core.outbox_deliver(array_agg(event_id), array_agg(occurred_at)) from claimed`); n != 1 {
-		t.Errorf("%d events delivered, want 1", n)
-	}
-	if err := migrateUp(deadline(t), at); err != nil {
-		t.Errorf("migrating again: %v", err)
-	}
-
-	// another such owner did not create the roles: from 16 on it needs a grant, and is told which
-	exec(t, admin, "create role another login createrole password 'test'")
-	exec(t, admin, "create database theirs owner another")
-	at = as(t, s.URL("theirs"), "another")
-	err := migrateUp(deadline(t), at)
-	var pg *pgconn.PgError
-	if errors.As(err, &pg) && pg.Code == denied {
-		exec(t, admin, pg.Hint)
-		err = migrateUp(deadline(t), at)
-	}
-	if err != nil {
-		t.Errorf("migrating a database of another owner: %v", err)
-	}
-	wantSchema(t, at)
-}
-
-// as is the address for another login of password test.
-func as(t *testing.T, at, login string) string {
-	t.Helper()
-	u, err := url.Parse(at)
-	if err != nil {
-		t.Fatal(err)
-	}
-	u.User = url.UserPassword(login, "test")
-	return u.String()
 }

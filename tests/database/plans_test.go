@@ -4,6 +4,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
 	"spectral/tests/pgtest"
@@ -16,7 +17,7 @@ func TestPlansMadeForAnEmptyOutbox(t *testing.T) {
 	at := pgtest.New(t)
 	admin := pgtest.Conn(t, at)
 	exec(t, admin, "analyze core.outbox; alter table core.outbox disable trigger outbox_notify")
-	const rows, batch = 4000, 400
+	const rows, batch = 1600, 400
 	worker := pgtest.Conn(t, at)
 	exec(t, worker, "set plan_cache_mode = force_generic_plan")
 	dispatch := func() {
@@ -41,7 +42,7 @@ func TestPlansMadeForAnEmptyOutbox(t *testing.T) {
 	}
 	dispatch()
 	exec(t, admin, `select core.outbox_publish_many((select jsonb_agg(jsonb_build_object('event_type', 'worlds.world_model_card.published',
-		'source', 'worlds', 'payload', '{"card_id": "c", "version": 1, "title": "t"}'::jsonb)) from generate_series(1, 4000)))`)
+		'source', 'worlds', 'payload', '{"card_id": "c", "version": 1, "title": "t"}'::jsonb)) from generate_series(1, 1600)))`)
 	for range rows / batch {
 		dispatch()
 	}
@@ -64,7 +65,7 @@ func TestPlansOfLeasesMadeForAnEmptyOutbox(t *testing.T) {
 	at := pgtest.New(t)
 	admin := pgtest.Conn(t, at)
 	exec(t, admin, "analyze core.outbox; alter table core.outbox disable trigger outbox_notify")
-	const rows, batch = 4000, 400
+	const rows, batch = 1600, 400
 	worker := pgtest.Conn(t, at)
 	exec(t, worker, "set plan_cache_mode = force_generic_plan")
 	entries := func() int {
@@ -106,7 +107,7 @@ func TestPlansOfLeasesMadeForAnEmptyOutbox(t *testing.T) {
 	}
 	dispatch()
 	publish := `select core.outbox_publish_many((select jsonb_agg(jsonb_build_object('event_type', 'worlds.world_model_card.published',
-		'source', 'worlds', 'payload', '{"card_id": "c", "version": 1, "title": "t"}'::jsonb)) from generate_series(1, 4000)))`
+		'source', 'worlds', 'payload', '{"card_id": "c", "version": 1, "title": "t"}'::jsonb)) from generate_series(1, 1600)))`
 	exec(t, admin, publish)
 	exec(t, admin, "update core.outbox set status = 'delivered'")
 	exec(t, admin, "vacuum core.outbox")
@@ -199,4 +200,32 @@ func entriesRead(t testing.TB, admin *pgx.Conn, sessions ...*pgx.Conn) int {
 	}
 	return value[int](t, admin, `select (select sum(idx_tup_read) from pg_stat_user_indexes where relname = 'outbox')::int
 		+ (select seq_tup_read from pg_stat_user_tables where relname = 'outbox')::int`)
+}
+
+// With many rows, and plans from when there was none, each row that an operator names is read a few times.
+func TestPlansOfOperators(t *testing.T) {
+	t.Parallel()
+	d := setupOperator(t, 0, nil)
+	exec(t, d.admin, "alter table core.outbox disable trigger outbox_notify; analyze core.outbox")
+	conn := d.session(t, "superuser")
+	exec(t, conn, "set plan_cache_mode = force_generic_plan")
+	calls := []string{"outbox_replay_preview_many($1, 3)", "outbox_discard_many($1, 'a')", "outbox_undiscard_many($1, 'a')", "outbox_replay_many($1, 1)", "outbox_retry_now_many($1, 'a')"}
+	ids := func(from int) (all []uuid.UUID) {
+		for n := range 100 {
+			all = append(all, key(from+n))
+		}
+		return all
+	}
+	for _, call := range calls {
+		exec(t, conn, "select count(*) from core."+call, ids(1))
+	}
+	d.rows(t, 3000, failedRow)
+	for _, call := range calls {
+		exec(t, d.admin, "update core.outbox set available_at = clock_timestamp() + interval '1 h' where status = 'pending'")
+		before := entriesRead(t, d.admin, conn)
+		n := value[int](t, conn, "select count(*) from core."+call, ids(2000))
+		if read := entriesRead(t, d.admin, conn) - before; n != 100 || read > 2500 {
+			t.Errorf("%s: %d entries were read for %d events", call, read, n)
+		}
+	}
 }
