@@ -121,7 +121,7 @@ func TestPlansOfLeasesMadeForAnEmptyOutbox(t *testing.T) {
 		dispatch()
 	}
 	for function, most := range map[string]int{
-		"lease": 4, "lease_expires_in": 4, "reap": 4, "heartbeat": 6, "heartbeat of what is lost": 6, "retry": 3, "fail": 3, "release": 3, "deliver": 3,
+		"lease": 4, "lease_expires_in": 4, "reap": 6, "heartbeat": 6, "heartbeat of what is lost": 6, "retry": 4, "fail": 4, "release": 4, "deliver": 4,
 	} {
 		if n := rowsOf[function]; n < rows/4 || read[function] < n || read[function] > most*n {
 			t.Errorf("%s: %d entries were read for %d rows, want no more than %d times as many", function, read[function], n, most)

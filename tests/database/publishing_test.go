@@ -7,7 +7,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
@@ -177,57 +176,6 @@ func TestPublishMany(t *testing.T) {
 	}
 }
 
-func TestPublishIsTransactional(t *testing.T) {
-	t.Parallel()
-	d := setup(t)
-	conn := d.login(t, "spectral_worlds")
-	published := func(work func(ctx context.Context, tx pgx.Tx) error) int {
-		t.Helper()
-		exec(t, d.admin, "delete from core.outbox")
-		if err := inTx(t, conn, work); err != nil && !errors.Is(err, errUndo) {
-			t.Fatal(err)
-		}
-		return d.count(t)
-	}
-	for _, c := range []struct {
-		name string
-		want int
-		work func(ctx context.Context, tx pgx.Tx) error
-	}{
-		{"committed", 2, func(ctx context.Context, tx pgx.Tx) error {
-			return d.publishing(1).Publisher(tx).Publish(ctx, numbered(2)...)
-		}},
-		{"rolled back", 0, func(ctx context.Context, tx pgx.Tx) error {
-			return errors.Join(d.publishing(1).Publisher(tx).Publish(ctx, numbered(2)...), errUndo)
-		}},
-		{"a savepoint rolled back", 1, func(ctx context.Context, tx pgx.Tx) error {
-			err := pgx.BeginFunc(ctx, tx, func(tx pgx.Tx) error {
-				return errors.Join(d.publishing(1).Publisher(tx).Publish(ctx, numbered(200)...), errUndo)
-			})
-			if !errors.Is(err, errUndo) {
-				return err
-			}
-			return d.publishing(1).Publisher(tx).Publish(ctx, numbered(1)...)
-		}},
-		{"a savepoint released", 3, func(ctx context.Context, tx pgx.Tx) error {
-			err := pgx.BeginFunc(ctx, tx, func(tx pgx.Tx) error { return d.publishing(1).Publisher(tx).Publish(ctx, numbered(2)...) })
-			return errors.Join(err, d.publishing(1).Publisher(tx).Publish(ctx, numbered(1)...))
-		}},
-		{"a refusal that Go found, and another event", 1, func(ctx context.Context, tx pgx.Tx) error {
-			publisher := d.publishing(1).Publisher(tx)
-			var refusal *events.Refusal
-			if err := publisher.Publish(ctx, card("{}"), card("[]")); !errors.As(err, &refusal) {
-				return fmt.Errorf("want a refusal, have %w", err)
-			}
-			return publisher.Publish(ctx, card("{}"))
-		}},
-	} {
-		if have := published(c.work); have != c.want {
-			t.Errorf("%s: %d events, want %d", c.name, have, c.want)
-		}
-	}
-}
-
 var errUndo = errors.New("undo")
 
 // bell hears what a database's notifications say.
@@ -332,32 +280,16 @@ func TestNotifications(t *testing.T) {
 		{"rows, then a savepoint rolled back in bulk", both(publish(null, 80), savepoint(publish(null, 80))), 1, 0},
 		{"an event without consumer", unconsumed, 0, 0},
 	} {
+		before := d.count(t)
 		if err := inTx(t, conn, c.work); err != nil && !errors.Is(err, errUndo) {
 			t.Fatalf("%s: %v", c.name, err)
+		}
+		if published := d.count(t) - before; published > 0 && c.gen+c.slow == 0 && c.name != "an event without consumer" {
+			t.Errorf("%s: %d events are published", c.name, published)
 		}
 		heard := b.heard(t, d)
 		if heard[gen] != c.gen || heard[slow] != c.slow || heard[events.DefaultChannel] != 0 {
 			t.Errorf("%s: heard %v, want %d and %d", c.name, heard, c.gen, c.slow)
 		}
-	}
-}
-
-// An event that is not due yet is published, and not claimed.
-func TestPublishForLater(t *testing.T) {
-	t.Parallel()
-	d := setup(t)
-	conn := d.login(t, "spectral_worlds")
-	later := time.Now().Add(time.Hour)
-	if err := inTx(t, conn, func(ctx context.Context, tx pgx.Tx) error {
-		if err := d.publishing(1).Publisher(tx, events.AvailableAt(later)).Publish(ctx, card(`{"when":"later"}`)); err != nil {
-			return err
-		}
-		return d.publishing(1).Publisher(tx, events.AvailableAt(later.AddDate(-3, 0, 0))).Publish(ctx, card(`{"when":"past"}`))
-	}); err != nil {
-		t.Fatal(err)
-	}
-	claimed := values[string](t, d.admin, "select payload ->> 'when' from core.outbox_claim(1, $1, 10, '-infinity', gen_random_uuid(), false)", cardType)
-	if !slices.Equal(claimed, []string{"past"}) {
-		t.Errorf("claimed %q", claimed)
 	}
 }

@@ -12,7 +12,6 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
-	"spectral/internal/core/events"
 	"spectral/tests/pgtest"
 )
 
@@ -175,49 +174,23 @@ func TestRolesTryWhatTheyMayNot(t *testing.T) {
 	}
 }
 
-// A login of its own publishes as a source only once core.publisher_sources says so; the refusal
-// comes with the statement that would.
+// A login of its own publishes as a source only once core.publisher_sources says so; the refusal comes with the statement that would.
 func TestPublisherSources(t *testing.T) {
 	t.Parallel()
 	d := setup(t)
-	conn := d.login(t, "spectral_publisher")
-	publish := func(eventType, source string) error {
-		_, err := conn.Exec(deadline(t), "select core.outbox_publish($1, $2, '{}')", eventType, source)
-		return err
-	}
-	var pg *pgconn.PgError
-	if err := publish(cardType, "worlds"); !errors.As(err, &pg) || pg.Code != "SP017" || pg.ColumnName != "source" {
-		t.Fatalf("publishing before it is allowed: %v", err)
-	}
-	if !strings.Contains(pg.Hint, "'"+conn.Config().User+"', 'worlds'") {
-		t.Fatalf("the hint is %q", pg.Hint)
+	const publish = "select core.outbox_publish('{card}', 'worlds', '{}')"
+	conn := d.session(t, "publisher")
+	d.run(t, line{"publisher", publish, "SP017 source ~ '" + conn.Config().User + "', 'worlds'"})
+	_, err := conn.Exec(deadline(t), filled(publish))
+	pg, ok := errors.AsType[*pgconn.PgError](err)
+	if !ok {
+		t.Fatal(err)
 	}
 	exec(t, d.admin, pg.Hint)
-	if err := publish(cardType, "worlds"); err != nil {
-		t.Errorf("publishing once it is allowed: %v", err)
-	}
-	if have := sqlstate(t, publish(platformType, "platform")); have != "SP017" {
-		t.Errorf("publishing as the other source: %q", have)
-	}
-	if have := sqlstate(t, publish(platformType, "worlds")); have != "SP018" {
-		t.Errorf("publishing the other source's type: %q", have)
-	}
-	err := inTx(t, conn, func(ctx context.Context, tx pgx.Tx) error {
-		e := card("{}")
-		e.EventType, e.Source = platformType, events.Platform
-		return d.publishing(1).Publisher(tx).Publish(ctx, e)
-	})
-	var refused *events.Refusal
-	if !errors.As(err, &refused) || refused.Code != events.CodeSourceForbidden || refused.Field != "source" || refused.Hint == "" {
-		t.Errorf("the same from Go: %v", err)
-	}
-	exec(t, d.admin, "delete from core.publisher_sources where role_name = $1", conn.Config().User)
-	if have := sqlstate(t, publish(cardType, "worlds")); have != "SP017" {
-		t.Errorf("publishing when it is no longer allowed: %q", have)
-	}
-	if n := d.count(t); n != 1 {
-		t.Errorf("%d events, want 1", n)
-	}
+	d.run(t, line{"publisher", publish, ""}, line{"publisher", "select core.outbox_publish('" + platformType + "', 'platform', '{}')", "SP017 source"},
+		line{"publisher", "select core.outbox_publish('" + platformType + "', 'worlds', '{}')", "SP018 source"},
+		line{"", "delete from core.publisher_sources where role_name = '" + conn.Config().User + "'", ""}, line{"publisher", publish, "SP017 source"},
+		line{"", "select count(*) from core.outbox", "1"})
 }
 
 func TestRowSecurity(t *testing.T) {
@@ -297,30 +270,22 @@ func inSavepoint(ctx context.Context, tx pgx.Tx, sql string, arguments ...any) (
 	return tag, err
 }
 
-// A context's rows are its own, and each workspace's are apart: whoever adds a table may forget either.
+// A context's rows are its own, and each workspace's are apart: a new table may lack either.
 func TestTablesOfContextsAreApart(t *testing.T) {
 	t.Parallel()
 	conn := pgtest.Conn(t, pgtest.New(t))
-	for _, c := range []struct{ what, sql string }{
-		{"has no workspace_id: give it one, and a policy as in db/migrations/00021_platform_system_cards.sql", `
-			select c.relname from unnest($1::text[]) s join pg_class c on c.relnamespace = s::regnamespace and c.relkind in ('r', 'p') where true
-			and not exists (select from pg_attribute a where a.attrelid = c.oid and a.attname = 'workspace_id' and not a.attisdropped)`},
-		{"has no row level security: enable it, as in db/migrations/00021_platform_system_cards.sql", `
-			select c.relname from unnest($1::text[]) s join pg_class c on c.relnamespace = s::regnamespace and c.relkind in ('r', 'p') where true and not c.relrowsecurity`},
-		{"has no policy for all commands of its context's role that is about spectral.workspace_id", `
-			select c.relname from unnest($1::text[]) s join pg_class c on c.relnamespace = s::regnamespace and c.relkind in ('r', 'p') where true
-			and not exists (select from pg_policy p where p.polrelid = c.oid and p.polcmd = '*'
-			  and p.polroles = array[('spectral_' || s)::regrole::oid]
-			  and pg_get_expr(p.polqual, p.polrelid) like '%spectral.workspace_id%' and pg_get_expr(p.polwithcheck, p.polrelid) like '%spectral.workspace_id%')`},
-		{"is granted to another role than its context's", `
-			select distinct c.relname from unnest($1::text[]) s join pg_class c on c.relnamespace = s::regnamespace and c.relkind in ('r', 'p'), aclexplode(c.relacl) g where true
-			and g.grantee not in (c.relowner, ('spectral_' || s)::regrole)`},
-		{"cannot be read by its context", `
-			select c.relname from unnest($1::text[]) s join pg_class c on c.relnamespace = s::regnamespace and c.relkind in ('r', 'p') where true
-			and not has_table_privilege('spectral_' || s, c.oid, 'select')`},
+	for what, condition := range map[string]string{
+		"has no workspace_id: give it one, and a policy as in db/migrations/00011_platform_tables.sql": `not exists (
+			select from pg_attribute a where a.attrelid = c.oid and a.attname = 'workspace_id' and not a.attisdropped)`,
+		"has no row level security: enable it, as in db/migrations/00011_platform_tables.sql": "not c.relrowsecurity",
+		"has no policy for all commands of its context's role that is about spectral.workspace_id": `not exists (
+			select from pg_policy p where p.polrelid = c.oid and p.polcmd = '*' and p.polroles = array[('spectral_' || s)::regrole::oid]
+			and pg_get_expr(p.polqual, p.polrelid) like '%spectral.workspace_id%' and pg_get_expr(p.polwithcheck, p.polrelid) like '%spectral.workspace_id%')`,
+		"is granted to another role than its context's": "exists (select from aclexplode(c.relacl) g where g.grantee not in (c.relowner, ('spectral_' || s)::regrole))",
+		"cannot be read by its context":                 "not has_table_privilege('spectral_' || s, c.oid, 'select')",
 	} {
-		for _, table := range values[string](t, conn, c.sql, []string{"platform", "worlds"}) {
-			t.Errorf("table %s %s", table, c.what)
+		for _, table := range values[string](t, conn, "select c.relname from unnest('{platform,worlds}'::text[]) s join pg_class c on c.relnamespace = s::regnamespace and c.relkind in ('r', 'p') where "+condition) {
+			t.Errorf("table %s %s", table, what)
 		}
 	}
 }
