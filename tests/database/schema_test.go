@@ -113,13 +113,6 @@ order by 1`)
 		if found := onIDAlone.Find(content); found != nil {
 			t.Errorf("db/%s relies on the id of an event alone: %s", name, found)
 		}
-		if found := outboxByCtid(string(content)); found != "" {
-			t.Errorf("db/%s finds events by ctid, which each partition has for itself:%s", name, found)
-		}
-	}
-	if outboxByCtid("select 1; delete -- comment;\nfrom core.outbox o where o.ctid = any (x); select 2") == "" ||
-		outboxByCtid("select ctid from core.outbox_x; -- core.outbox\nselect ctid from core.y") != "" {
-		t.Error("ctid on the outbox is seen where it is not, or not where it is")
 	}
 	if !onIDAlone.MatchString("ON  conflict ( id ) do nothing") || !onIDAlone.MatchString("references\ncore.outbox (id)") {
 		t.Error("the pattern finds nothing")
@@ -127,19 +120,6 @@ order by 1`)
 }
 
 var onIDAlone = regexp.MustCompile(`(?i)on\s+conflict\s*\(\s*id\s*\)|references\s+core\s*\.\s*outbox\b`)
-
-var comment = regexp.MustCompile(`--[^\n]*`)
-
-// outboxByCtid is the first statement that has both in it.
-func outboxByCtid(sql string) string {
-	both := []*regexp.Regexp{regexp.MustCompile(`(?i)\bcore\s*\.\s*outbox\b`), regexp.MustCompile(`(?i)\bctid\b`)}
-	for statement := range strings.SplitSeq(comment.ReplaceAllString(sql, ""), ";") {
-		if both[0].MatchString(statement) && both[1].MatchString(statement) {
-			return statement
-		}
-	}
-	return ""
-}
 
 func sources(t testing.TB) []string {
 	t.Helper()
