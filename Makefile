@@ -32,13 +32,13 @@ generate: ## write what follows from the code and db/: functions in migrations, 
 	go test ./tests/architecture -run '^(TestMigrationsHoldTheFunctions|TestTopology)$$' -update
 	$(tool) sqlc generate
 	go test ./tests/contracts -run '^(TestSnapshots|TestCatalog)$$' -update
-	go test ./tests/database -run '^(TestSchema|TestPrivileges)$$' -update
+	go test ./tests/sql -run '^(TestSchema|TestPrivileges)$$' -update
 	go test ./internal/app/cli -run '^TestConfigurationIsDocumented$$' -update
 
 verify-generated: ## fail if generate would change anything
 	go test ./tests/architecture -tags=sqlc -run '^(TestMigrationsHoldTheFunctions|TestGeneratedQueriesAreCurrent|TestTopology)$$'
 	go test ./tests/contracts -run '^(TestSnapshots|TestCatalog)$$'
-	go test ./tests/database -run '^(TestSchema|TestPrivileges)$$'
+	go test ./tests/sql -run '^(TestSchema|TestPrivileges)$$'
 	go test ./internal/app/cli -run '^TestConfigurationIsDocumented$$'
 
 demo: build ## publish cards and watch them arrive, on a Postgres of its own

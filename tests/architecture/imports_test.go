@@ -262,7 +262,7 @@ func TestImportRulesReport(t *testing.T) {
 		{"cmd/workers/a.go", "spectral/internal/app", []string{"cmd"}},
 		{"internal/app/embeddedpg/a.go", port, []string{"embedded Postgres"}},
 		{"internal/app/a.go", "spectral/db", nil},
-		{"tests/database/a_test.go", "spectral/db", nil},
+		{"tests/sql/a_test.go", "spectral/db", nil},
 		{"internal/core/retention/a.go", "spectral/db", []string{"core", "migrations"}},
 
 		{"tests/integration/a_test.go", "spectral/tests/pgtest", nil},

@@ -1,4 +1,4 @@
-package database_test
+package sql_test
 
 import (
 	"context"

@@ -1,6 +1,6 @@
 //go:build heavy
 
-package database_test
+package sql_test
 
 import (
 	"context"

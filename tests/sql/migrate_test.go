@@ -1,4 +1,4 @@
-package database_test
+package sql_test
 
 import (
 	"bytes"
@@ -165,7 +165,7 @@ func TestDownLosesNothing(t *testing.T) {
 			}
 			insert, known := keepers[table]
 			if !known {
-				t.Fatalf("give keepers (tests/database/migrate_test.go) a statement that writes a row of %s, or say in rebuilt that its rows come back", table)
+				t.Fatalf("give keepers (tests/sql/migrate_test.go) a statement that writes a row of %s, or say in rebuilt that its rows come back", table)
 			}
 			exec(t, conn, insert)
 			rows := "select count(*) from " + table
