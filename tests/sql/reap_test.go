@@ -211,8 +211,8 @@ func TestWhatADeathCountsFor(t *testing.T) {
 				d.alter(t, i+1, "claimed_by = $1, claimed_at = claimed_at + $2::integer * interval '1 hour'", r.worker+" killed", strings.Count(r.how, "held"))
 			}
 			exec(t, d.admin, "create or replace function core.server_restarted(p_since timestamptz) returns boolean language sql stable return "+fmt.Sprint(c.restarted))
-			if c.alive {
-				exec(t, pgtest.Conn(t, d.at), "select pg_advisory_lock(core.worker_lock($1))", worker1)
+			if c.alive { // in another session than the one it lost
+				exec(t, pgtest.Conn(t, d.at), "select core.worker_register($1, 1, 'killed', '{}')", worker1)
 			}
 			locked := begin(t, pgtest.Conn(t, d.at))
 			for i, r := range c.rows {
@@ -264,6 +264,49 @@ func TestClaimsPassWhatADeadWorkerHeld(t *testing.T) {
 	d.alter(t, 2, "available_at = clock_timestamp() - interval '1 second'")
 	if batch, single := claimed(false), claimed(true); !slices.Equal(batch, []int{1, 3}) || !slices.Equal(single, []int{2}) {
 		t.Errorf("then rows %v are claimed, and %v as crashed", batch, single)
+	}
+}
+
+// A row that cannot be written and that a dead worker held is not claimed, and holds up none beside or behind it.
+func TestAJournaledRowThatCannotBeWrittenHoldsUpNone(t *testing.T) {
+	t.Parallel()
+	d := setup(t)
+	d.neverRestarted(t)
+	exec(t, d.admin, `create function public.keep() returns trigger language plpgsql as $$ begin return null; end $$;
+		create function public.refuse() returns trigger language plpgsql as $$ begin raise exception 'never'; end $$`)
+	for name, prepare := range map[string]string{
+		"refused by a constraint":  "alter table core.outbox add constraint stuck check (crashes = 0 or payload ->> 'n' <> '1') not valid",
+		"refused by a trigger":     "create trigger stuck before update on core.outbox for each row when (new.payload ->> 'n' = '1') execute function public.refuse()",
+		"kept as it is by another": "create trigger stuck before update on core.outbox for each row when (new.payload ->> 'n' = '1') execute function public.keep()",
+	} {
+		t.Run(name, func(t *testing.T) {
+			exec(t, d.admin, "delete from core.workers; delete from core.claim_journal")
+			d.rows(t, 4, "")
+			d.died(t, worker1, 1, 2)
+			d.died(t, worker2, 3)
+			exec(t, d.admin, prepare)
+			defer exec(t, d.admin, "alter table core.outbox drop constraint if exists stuck; drop trigger if exists stuck on core.outbox")
+			for pass, want := range []string{"1 false, 2 true, 3 true", "1 false"} {
+				var have []string
+				for _, l := range reap(t, d.admin, 50, nil) {
+					have = append(have, fmt.Sprint(numberOf(l.EventID), " ", l.Reaped))
+				}
+				if strings.Join(have, ", ") != want {
+					t.Errorf("pass %d reaps %v, want %s", pass+1, have, want)
+				}
+			}
+			d.alter(t, 3, "available_at = clock_timestamp() - interval '1 second'")
+			claimed := func(crashed bool) int {
+				return value[int](t, d.admin, "select coalesce(sum(right(event_id::text, 1)::integer), 0) from core.outbox_claim(1, $1, 10, '-infinity', gen_random_uuid(), $2)",
+					cardType, crashed)
+			}
+			if have := claimed(false); have != 4 {
+				t.Errorf("rows without crashes: claimed %d, want 4", have)
+			}
+			if have := claimed(true); have != 2+3 {
+				t.Errorf("rows with crashes: claimed those that add up to %d, want 2 and 3", have)
+			}
+		})
 	}
 }
 
@@ -617,6 +660,29 @@ func TestALeaseRunsOutWhenItIsSaid(t *testing.T) {
 	}
 	if value[bool](t, d.admin, "select core.outbox_fail_leased($1, $2, 'E', '{}', true, $3)", l.EventID, l.OccurredAt, l.ClaimToken) {
 		t.Error("the lease still holds")
+	}
+}
+
+// Five servers that are started while an event is run charge it with nothing, in either mode.
+func TestFiveRestartsChargeNothing(t *testing.T) {
+	t.Parallel()
+	d := setup(t)
+	d.rows(t, 2, "")
+	for range 5 {
+		exec(t, d.admin, "delete from core.workers")
+		d.alter(t, 1, "status = 'in_flight', claim_token = gen_random_uuid(), claimed_by = $1, lease_seconds = 0.001", worker1)
+		d.died(t, worker1)
+		d.died(t, worker2, 2)
+		// what they took was before the server's start
+		exec(t, d.admin, "update core.outbox set available_at = pg_postmaster_start_time() - interval '2 s', claimed_at = pg_postmaster_start_time() - interval '1 s'")
+		exec(t, d.admin, "update core.claim_journal set claimed_at = pg_postmaster_start_time() - interval '1 s'")
+		reap(t, d.admin, 50, nil)
+	}
+	if n := value[int](t, d.admin, "select count(*) from core.outbox where status = 'pending' and crashes = 0"); n != 2 {
+		t.Errorf("%d rows are pending without a crash, want 2", n)
+	}
+	if n := value[int](t, d.admin, "select count(*) from core.claim_journal"); n != 0 {
+		t.Errorf("%d journal entries are left", n)
 	}
 }
 
