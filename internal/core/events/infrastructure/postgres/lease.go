@@ -210,8 +210,7 @@ func (c *leased) release() {
 		return
 	}
 	c.noteCut()
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(c.completer.keep), releaseTimeout)
-	defer cancel()
+	ctx := c.last // all the time that is left: a loaded server may take long to connect
 	rows := claimedOf(all)
 	ids, times := namesOf(rows)
 	var tokens []uuid.UUID
@@ -236,9 +235,6 @@ func (c *leased) release() {
 			logEventType, c.subscription.EventType, logRows, left)
 	}
 }
-
-// releaseTimeout is the rest of the time that Stop waits.
-const releaseTimeout = giveUpAfter - keepFor
 
 // renew renews leases, and returns for each token whether it holds one; nothing for a row that is locked. Handlers are noted
 // as running; the empty name leaves what was noted. It has its own connections: a used-up pool must not cost the leases.

@@ -24,6 +24,7 @@ type leased struct {
 	apart     bool                 // the last claim was of rows with crashes
 	leases    map[uuid.UUID]*lease // in flight with us, by token: each takes one place of the concurrency
 	begun     sync.Once            // the completer and the heartbeat run
+	last      context.Context      // ends when Stop gives up; set before the first lease
 	over      chan struct{}        // closed when no lease is left
 }
 
@@ -37,8 +38,12 @@ func newLeased(c *consumer) *leased {
 func (c *leased) begin(ctx context.Context) {
 	detached := context.WithoutCancel(ctx)
 	keep, end := context.WithCancel(detached)
-	c.completer.keep = keep
-	context.AfterFunc(ctx, func() { time.AfterFunc(keepFor, end) })
+	last, endLast := context.WithCancel(detached)
+	c.completer.keep, c.last = keep, last
+	context.AfterFunc(ctx, func() {
+		time.AfterFunc(keepFor, end)
+		time.AfterFunc(giveUpAfter, endLast)
+	})
 	for range completers {
 		go c.completer.run()
 	}
