@@ -1,6 +1,6 @@
 -- core.retention_status(p_warn_days) returns one row: the fault of the stored policies (null: none); how many failed, not discarded
 -- events will be tombstoned within so many days unless they are replayed before, and when the first of them is (null: none);
--- and when a worker last began a sweep (null: never). Fast whatever core.outbox holds. Refuses days that are not from 0 to
+-- and when a sweep last began (null: never). Fast whatever core.outbox holds. Refuses days that are not from 0 to
 -- 36500 (SP051). Reads core.outbox, core.retention_policies.
 create function core.retention_status(p_warn_days integer default 7) returns table (policy_fault text,
   failed_expiring bigint, failed_expire_first_at timestamptz, swept_at timestamptz)

@@ -6,7 +6,7 @@
 -- transaction is sweeping.
 --
 -- A call by a member of spectral_operator is recorded in core.operator_actions, once for each p_run, and once a
--- day without one; p_swept_by is a person, or null for the login.
+-- day without one, and counts as the sweep of core.retention_begin; p_swept_by is a person, or null for the login.
 -- Refuses an unknown step or a limit out of range (SP051), policies that contradict each other (SP050), a blank or too long name
 -- (SP030), and an isolation level above READ COMMITTED, which would judge keys by an older snapshot (SP053).
 create function core.retention_sweep(p_step text, p_after text[] default null, p_limit integer default 1000,
@@ -47,6 +47,7 @@ begin
                      where a.acted_at > clock_timestamp() - interval '1 day' and a.deleted_at is null
                        and a.action = 'sweep' and a.login = session_user and a.details ->> 'run_id' is not distinct from p_run::text) then
     perform core.operator_action('sweep', p_swept_by, '{}', null, jsonb_build_object('run_id', p_run));
+    update core.retention_policies p set swept_at = clock_timestamp() where p.subject = 'outbox_row';
   end if;
   return query execute format('select s.rows, s.next from %s($1, $2) s', p_step) using p_after, p_limit;
 end

@@ -23,7 +23,7 @@ create table core.retention_policies (
 comment on table core.retention_policies is 'How long rows are kept; core.retention_sweep deletes no others.';
 comment on column core.retention_policies.active_ttl_days is 'days of 24 hours until a row is tombstoned';
 comment on column core.retention_policies.tombstoned_grace_days is 'days of 24 hours from the tombstone until the row is deleted';
-comment on column core.retention_policies.swept_at is 'of outbox_row: when a worker last began a sweep (core.retention_begin)';
+comment on column core.retention_policies.swept_at is 'of outbox_row: when a sweep last began, of a worker (core.retention_begin) or an operator';
 grant select on core.retention_policies to spectral_operator, spectral_retention;
 
 insert into core.retention_policies (subject, active_ttl_days, tombstoned_grace_days) values
@@ -275,6 +275,7 @@ begin
                      where a.acted_at > clock_timestamp() - interval '1 day' and a.deleted_at is null
                        and a.action = 'sweep' and a.login = session_user and a.details ->> 'run_id' is not distinct from p_run::text) then
     perform core.operator_action('sweep', p_swept_by, '{}', null, jsonb_build_object('run_id', p_run));
+    update core.retention_policies p set swept_at = clock_timestamp() where p.subject = 'outbox_row';
   end if;
   return query execute format('select s.rows, s.next from %s($1, $2) s', p_step) using p_after, p_limit;
 end

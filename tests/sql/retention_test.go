@@ -371,6 +371,9 @@ func TestSweepsByHandAreRecordedOncePerRun(t *testing.T) {
 	for _, step := range retention.Steps() {
 		sweepPage(t, operator, step.Function, nil, 10, run, "me")
 	}
+	if !values[bool](t, d.admin, "select swept_at is not null from core.retention_policies where subject = 'outbox_row'")[0] {
+		t.Error("an operator's sweep does not count as one")
+	}
 	if have := values[string](t, d.admin, "select action || ' ' || acted_by || ' ' || (details ->> 'run_id') from core.operator_actions"); !slices.Equal(have, []string{"sweep me " + run.String()}) {
 		t.Errorf("recorded is %v", have)
 	}

@@ -59,7 +59,7 @@ type retentionPolicy struct {
 type retentionStatus struct {
 	Policies          []retentionPolicy `json:"policies"`
 	PolicyFault       string            `json:"policy_fault,omitempty"`
-	SweptAt           *time.Time        `json:"swept_at"` // when a worker last began a sweep
+	SweptAt           *time.Time        `json:"swept_at"` // when a sweep last began
 	FailedExpiring    int64             `json:"failed_expiring"`
 	FailedExpireFirst *time.Time        `json:"failed_expire_first_at"`
 }
@@ -67,7 +67,7 @@ type retentionStatus struct {
 func retentionStatusCommand(p Process) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "status", Short: "Show the policies, the rows that are past them, and failed events about to expire", Args: cobra.NoArgs,
-		Long: `Show how long rows are kept, how many are past it and not swept yet, when a worker last swept, and the failed events
+		Long: `Show how long rows are kept, how many are past it and not swept yet, when a sweep last began, and the failed events
 that will be tombstoned within ` + fmt.Sprint(retention.WarnDays) + ` days unless they are replayed or discarded. Rows are counted in tables
 of up to 100,000 rows, and estimated in larger ones, which a ~ marks.
 
@@ -126,7 +126,7 @@ func printRetention(p Process, s retentionStatus) {
 	if s.SweptAt != nil {
 		swept = "begun " + s.SweptAt.Format(time.RFC3339)
 	}
-	_, _ = fmt.Fprintf(p.Stdout, "\nlatest sweep of a worker: %s\n", swept)
+	_, _ = fmt.Fprintf(p.Stdout, "\nlatest sweep: %s\n", swept)
 	if s.FailedExpiring == 0 {
 		_, _ = fmt.Fprintln(p.Stdout, "failed events about to expire: none")
 		return

@@ -71,7 +71,7 @@ type Status struct {
 	// them at FailedExpireFirst, unless they are replayed before.
 	FailedExpiring    int64
 	FailedExpireFirst time.Time
-	SweptAt           *time.Time // when a worker last began a sweep; nil: never
+	SweptAt           *time.Time // when a sweep last began; nil: never
 }
 
 // WarnDays is how many days ahead failed events that are about to expire are reported.
