@@ -11,8 +11,8 @@ import (
 func eventsDiscardCommand(p Process) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "discard [ID...]", Short: "Give failed events up for good",
-		Long: `Give failed events up for good: those named by id, or all that the flags fit. They are shown first,
-and it asks, unless --yes is given. For the days of grace of an outbox_row
+		Long: `Give failed events up for good: those named by id, or all that the flags fit. Unless --yes is
+given, it shows them first, and asks. For the days of grace of an outbox_row
 (` + "`workers retention status`" + `) ` + "`workers events undiscard`" + ` takes it back; then they are deleted.`,
 		Example: `  workers events discard 0198c5d4-9a52-7c11-8f0e-3b7a4d2f6e10 --reason "the card is gone"
   workers events discard --type decision.recorded --older-than 7d --dry-run

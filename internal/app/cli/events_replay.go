@@ -18,10 +18,9 @@ func eventsReplayCommand(p Process) *cobra.Command {
 retries: those named by id, or all that the flags fit. Handlers that have handled an event do not
 run again.
 
-First it shows what would happen: which handlers would run, and which have handled the event
-already; for each event if they are few or with --dry-run, else in sum. Handlers are those of the
-generation's live workers. Then it asks, unless --yes is given, and replays what it has selected and
-nothing else: what has changed since is left out and reported.
+First it shows what would happen, and asks: which handlers would run, and which have handled the event already; for each
+event if they are few or with --dry-run, else in sum. Handlers are those of the generation's live workers. With --yes it
+neither shows nor asks. It replays what it has selected and nothing else: what has changed since is left out and reported.
 
 Many are replayed in batches, beside live traffic. Interrupted, the same command goes on: what is
 replayed is no longer failed. Of two operators who do it at once each event is replayed by one. What
