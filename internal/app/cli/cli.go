@@ -84,11 +84,11 @@ func Main(ctx context.Context, p Process, args []string) int {
 		return err
 	}
 	err := root.ExecuteContext(ctx)
-	switch {
-	case errors.Is(out.err, syscall.EPIPE): // the reader has had enough, as head has
-		return exitFailed
-	case out.err != nil: // a result that was not written is no result
+	if out.err != nil && !errors.Is(out.err, syscall.EPIPE) { // a broken pipe: the reader has had enough, as head has
 		p.notef("workers: write the result: %v", out.err)
+	}
+	switch {
+	case out.err != nil && (err == nil || errors.Is(err, out.err)):
 		return exitFailed
 	case err == nil:
 		return exitFine
@@ -98,6 +98,9 @@ func Main(ctx context.Context, p Process, args []string) int {
 		text = asInterrupt(err, text)
 	}
 	p.notef("workers: %s", text)
+	if out.err != nil { // a result that was not written is no result
+		return exitFailed
+	}
 	var settings *app.SettingsError
 	if !running || errors.As(err, new(usageError)) || errors.As(err, &settings) {
 		return exitUsage

@@ -76,7 +76,8 @@ func visibleLines(s string) string {
 	return strings.Join(lines, "\n")
 }
 
-// printJSON prints v. Strings have escapes for everything that a terminal may act on.
+// printJSON prints v. Strings have escapes for everything that a terminal may act on. Like every result, it leaves an
+// error of writing to [Main].
 func printJSON(p Process, v any) error {
 	var encoded bytes.Buffer
 	encoder := json.NewEncoder(&encoded)
@@ -85,8 +86,8 @@ func printJSON(p Process, v any) error {
 	if err := encoder.Encode(v); err != nil {
 		return err
 	}
-	_, err := io.WriteString(p.Stdout, escapedJSON(encoded.String()))
-	return err
+	_, _ = io.WriteString(p.Stdout, escapedJSON(encoded.String()))
+	return nil
 }
 
 func escapedJSON(s string) string {
