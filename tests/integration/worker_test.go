@@ -15,7 +15,7 @@ import (
 
 // A worker that is stopped as it registers leaves nothing behind that looks like one that died.
 func TestAWorkerStoppedAsItRegistersLeavesNothing(t *testing.T) {
-	b := setup(t)
+	b := setupAlone(t) // the server has to answer within leaveTimeout
 	for range 5 {
 		now := make(chan struct{})
 		registers := sync.OnceFunc(func() { close(now) })
