@@ -14,8 +14,8 @@ import (
 	"spectral/internal/core/events/infrastructure/postgres"
 )
 
-// whatIsLeft is what the handlers of this file look for. Of statement_timeout, none is the row-locked mode's own, 2 s and a
-// quarter of the lease are the completer's.
+// whatIsLeft is what the handlers of this file look for. Of statement_timeout, none is the row-locked mode's own, 2 s
+// and a quarter of the lease are the completer's.
 const whatIsLeft = `select concat_ws(' ', nullif(current_setting('app.tenant', true), ''), nullif(current_setting('app.user', true), ''),
 	current_setting('TimeZone'), current_setting('work_mem'), current_setting('transaction_read_only'),
 	case when current_setting('statement_timeout') not in ('0', '2s', '15s') then current_setting('statement_timeout') end,
