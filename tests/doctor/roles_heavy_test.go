@@ -6,28 +6,25 @@ import (
 	"testing"
 
 	"spectral/internal/app"
-	"spectral/tests/faults/server"
-	"spectral/tests/pgtest"
 )
 
 // Roles belong to all databases of a server: this one is the test's.
 func TestRolesAreRepaired(t *testing.T) {
-	s := server.New(t, nil)
-	at := s.URL("postgres")
-	if err := pgtest.Migrate(t.Context(), at); err != nil {
-		t.Fatal(err)
-	}
-	p := &patient{T: t, ctx: t.Context(), url: at, admin: pgtest.Conn(t, at), name: "postgres"}
+	p := ownServer(t, nil)
 	p.mustFind(nil)
 	p.exec("create role chief login createrole")
 	for damage, finds := range map[string][]string{
-		"alter role spectral_worker inherit; alter role spectral_publisher login superuser bypassrls; alter role spectral_owner createrole": {
-			"role spectral_worker nologin noinherit is missing", "role spectral_worker nologin inherit is unexpected", "role spectral_owner nologin inherit is missing", "inherit createrole is unexpected",
+		"alter role spectral_worker inherit; alter role spectral_publisher login superuser bypassrls; " +
+			"alter role spectral_owner createrole": {
+			"role spectral_worker nologin noinherit is missing", "role spectral_worker nologin inherit is unexpected",
+			"role spectral_owner nologin inherit is missing", "inherit createrole is unexpected",
 			"role spectral_publisher nologin inherit is missing", "superuser bypassrls is unexpected",
 		},
-		"revoke spectral_publisher from spectral_worlds; grant spectral_owner to spectral_operator; grant spectral_worlds to spectral_worker with admin option": {
-			"grant spectral_publisher to spectral_worlds inherit set is missing", "grant spectral_owner to spectral_operator inherit set is unexpected",
-			"grant spectral_worlds to spectral_worker noinherit set is missing", "noinherit set admin is unexpected",
+		"revoke spectral_publisher from spectral_worlds; grant spectral_owner to spectral_operator; " +
+			"grant spectral_worlds to spectral_worker with admin option": {
+			"grant spectral_publisher to spectral_worlds inherit set is missing", "noinherit set admin is unexpected",
+			"grant spectral_owner to spectral_operator inherit set is unexpected",
+			"grant spectral_worlds to spectral_worker noinherit set is missing",
 		},
 	} {
 		p.exec(damage)

@@ -3,46 +3,25 @@
 package doctor_test
 
 import (
-	"context"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
-	"github.com/jackc/pgx/v5"
-
 	"spectral/internal/app/doctor"
-	"spectral/tests/faults/server"
 	"spectral/tests/pgtest"
 )
 
-// A server that is set up as it should be, with a worker at work, is fine in all; what only a whole server can have wrong is found.
+// A server that is set up as it should be, with a worker, is fine; what only a whole server can have wrong is found.
 func TestAWholeServer(t *testing.T) {
-	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
-	t.Cleanup(cancel)
-	s := server.New(t, map[string]string{"max_prepared_transactions": "5", "wal_level": "logical"})
-	at := s.URL("postgres")
-	if err := pgtest.Migrate(ctx, at); err != nil {
-		t.Fatal(err)
-	}
-	admin, err := pgx.Connect(ctx, at)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = admin.Close(ctx) }()
-	exec := func(sql string) {
-		t.Helper()
-		if _, err := admin.Exec(ctx, sql); err != nil {
-			t.Fatalf("%s: %v", sql, err)
-		}
-	}
-	exec(worker(1, cards))
+	p := ownServer(t, map[string]string{"max_prepared_transactions": "5", "wal_level": "logical"})
+	p.exec(worker(1, cards))
 	for range 50 {
-		exec("select core.outbox_publish('" + cards + "', 'worlds', '{\"card_id\": \"c\", \"version\": 1, \"title\": \"t\"}')")
+		p.exec("select core.outbox_publish('" + cards + `', 'worlds', '{"card_id": "c", "version": 1, "title": "t"}')`)
 	}
 	examine := func() doctor.Report {
 		t.Helper()
-		report, err := doctor.Examine(ctx, doctor.Config{URL: at, Now: time.Now})
+		report, err := doctor.Examine(p.ctx, doctor.Config{URL: p.url, Now: time.Now})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -51,32 +30,34 @@ func TestAWholeServer(t *testing.T) {
 	if report := examine(); report.Worst() != doctor.Fine {
 		t.Errorf("a healthy system is said to be %+v", report)
 	}
-	exec("select pg_create_logical_replication_slot('abandoned', 'pgoutput')") // which waits for whatever is prepared
-	exec("begin; insert into core.publisher_sources values ('somebody', 'worlds'); prepare transaction 'forgotten'")
+	p.exec("select pg_create_logical_replication_slot('abandoned', 'pgoutput')") // which waits for whatever is prepared
+	p.exec("begin; insert into core.publisher_sources values ('somebody', 'worlds'); prepare transaction 'forgotten'")
 	report := examine()
 	result := func(check string) doctor.Result {
 		t.Helper()
 		i := slices.IndexFunc(report.Results, func(r doctor.Result) bool { return r.Check == check })
 		return report.Results[i]
 	}
-	if r := result("transactions"); r.State != doctor.Warning || !strings.Contains(r.Findings[0].Seen, `"forgotten" is prepared`) {
+	if r := result("transactions"); r.State != doctor.Warning ||
+		!strings.Contains(r.Findings[0].Seen, `"forgotten" is prepared`) {
 		t.Errorf("beside a prepared transaction: %+v", r)
 	}
 	if r := result("snapshots"); !strings.Contains(r.Seen, "abandoned") && !strings.Contains(r.Seen, "forgotten") {
 		t.Errorf("what holds the oldest snapshot: %+v", r)
 	}
-	p := &patient{T: t, ctx: ctx, url: at, admin: admin}
 	p.paste(result("transactions").Findings[0].Cure)
-	exec("select pg_drop_replication_slot('abandoned')")
+	p.exec("select pg_drop_replication_slot('abandoned')")
 	if report := examine(); report.Worst() != doctor.Fine {
 		t.Errorf("after the cure: %+v", report)
 	}
-	other := pgtest.Conn(t, at)
-	if _, err := other.Exec(ctx, "set track_activities = off; begin isolation level repeatable read; select 1"); err != nil {
+	other := pgtest.Conn(t, p.url)
+	const untracked = "set track_activities = off; begin isolation level repeatable read; select 1"
+	if _, err := other.Exec(p.ctx, untracked); err != nil {
 		t.Fatal(err)
 	}
 	report = examine()
-	if r := result("snapshots"); r.State != doctor.Unknown || !strings.Contains(r.Findings[0].Seen, "what 1 sessions are doing is not tracked") {
+	if r := result("snapshots"); r.State != doctor.Unknown ||
+		!strings.Contains(r.Findings[0].Seen, "what 1 sessions are doing is not tracked") {
 		t.Errorf("of a snapshot whose age is not tracked it says %+v", r)
 	}
 }
