@@ -82,6 +82,10 @@ func TestASlowEventLeavesRoomForOthers(t *testing.T) {
 // meanwhile must not be the last.
 func TestRowsOfABackendThatOutlivesItsConnectionAreClaimed(t *testing.T) {
 	b := setup(t)
+	// it goes on for a second after it was cancelled
+	b.exec(`create function platform.linger() returns void language plpgsql as 'begin perform pg_catalog.pg_sleep(3602);
+			exception when query_canceled then perform pg_catalog.pg_sleep(1); end';
+		grant execute on function platform.linger() to spectral_platform`)
 	b.sockets = &sockets{}
 	var cut atomic.Bool
 	s := subscription(handler("platform.one", func(ctx context.Context, tx events.Tx, e events.Envelope) error {
@@ -90,13 +94,11 @@ func TestRowsOfABackendThatOutlivesItsConnectionAreClaimed(t *testing.T) {
 		}
 		over := make(chan error, 1)
 		go func() {
-			// goes on for a second after it was cancelled
-			_, err := tx.Exec(ctx, `do $$ begin perform pg_catalog.pg_sleep(3602);
-				exception when query_canceled then perform pg_catalog.pg_sleep(1); end $$`)
+			_, err := tx.Exec(ctx, "select platform.linger()")
 			over <- err
 		}()
 		b.eventually("it sleeps", func() bool {
-			return one[bool](b, "select exists (select from pg_stat_activity where datname = current_database() and query like 'do %3602%' and state = 'active')")
+			return one[bool](b, "select exists (select from pg_stat_activity where datname = current_database() and query = 'select platform.linger()' and state = 'active')")
 		})
 		b.sockets.cut()
 		return <-over

@@ -396,6 +396,7 @@ func TestOneSweepsAtATime(t *testing.T) {
 	}
 	d.wantSwept(t, d.admin, 10, swept{"outbox_row.tombstoned": 40, "event_handled.tombstoned": 40})
 
+	exec(t, d.admin, "update core.retention_policies set swept_at = null") // an operator's sweep counts as well
 	next := func() float64 { t.Helper(); return value[float64](t, d.admin, "select core.retention_begin(3600)") }
 	if first, second := next(), next(); first != 0 || second < 3500 || second > 3600 {
 		t.Errorf("the first sweep is due in %g s, the one after it in %g s", first, second)
