@@ -35,6 +35,7 @@ type publisherSuite struct {
 
 // testPublisher tests what package events promises of a publisher. Build returns a new one for each promise.
 func testPublisher(t *testing.T, build func(*testing.T) publisherUnderTest) {
+	t.Helper()
 	for name, test := range map[string]func(*publisherSuite){
 		"an event is visible if its transaction commits, and not before": visibleOnceCommitted,
 		"an event is not visible if its transaction is undone":           invisibleIfUndone,
@@ -62,6 +63,7 @@ func testPublisher(t *testing.T, build func(*testing.T) publisherUnderTest) {
 func TestRecorderIsAPublisher(t *testing.T) {
 	t.Parallel()
 	testPublisher(t, func(t *testing.T) publisherUnderTest {
+		t.Helper()
 		contracts, err := events.NewContracts(suiteContracts()...)
 		must(t, err)
 		return recorder{eventstest.NewRecorder(contracts, time.Now)}
@@ -70,7 +72,10 @@ func TestRecorderIsAPublisher(t *testing.T) {
 
 func TestPostgresIsAPublisher(t *testing.T) {
 	t.Parallel()
-	testPublisher(t, func(t *testing.T) publisherUnderTest { return newDatabase(t) })
+	testPublisher(t, func(t *testing.T) publisherUnderTest {
+		t.Helper()
+		return newDatabase(t)
+	})
 }
 
 // recorder has no transactions but those of Transact.

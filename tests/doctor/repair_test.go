@@ -217,7 +217,7 @@ func TestWhatRepairLeaves(t *testing.T) {
 			t.Parallel()
 			p := admit(t)
 			p.exec(d.damage + "; drop trigger retention_policies_keep on core.retention_policies")
-			p.mustFind(append(d.finds[:len(d.finds):len(d.finds)], ""))
+			p.mustFind(append(slices.Clip(d.finds), ""))
 			left := p.repair()
 			if len(left) != len(d.left) {
 				t.Fatalf("left is %q", left)

@@ -15,6 +15,7 @@ import (
 
 // ownServer is a migrated database on a server that no other test uses, as its superuser.
 func ownServer(t *testing.T, settings map[string]string) *patient {
+	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	t.Cleanup(cancel)
 	at := server.New(t, settings).URL("postgres")
@@ -98,11 +99,11 @@ func TestSettingsAreCured(t *testing.T) {
 		t.Errorf("of the URL it says %+v", f)
 	}
 	// without a second connection, which has nothing set, the finding stands
-	p.exec("alter role watcher connection limit 1")
+	p.exec("alter role watcher connection limit 1; alter role other set synchronous_commit = off")
 	if result := p.examine("settings", nil); len(result.Findings) < 2 || result.State != doctor.Warning {
 		t.Errorf("with a single connection it says %+v", result)
 	}
-	p.exec("alter role watcher connection limit -1")
+	p.exec("alter role watcher connection limit -1; alter role other reset all")
 	p.url = bare
 	p.mustBeFine("settings", "without what the URL set")
 }

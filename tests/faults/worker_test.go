@@ -163,8 +163,7 @@ func work(ctx context.Context) (err error) {
 	worker := uuid.New()
 	grace := app.ShutdownGrace
 	subscription := deedSubscription(s.Generation)
-	switch os.Getenv(workerVariable) {
-	case leasing:
+	if os.Getenv(workerVariable) == leasing {
 		run, err := readErrands()
 		if err != nil {
 			return err

@@ -65,7 +65,7 @@ func TestStopReturnsWhateverTheListenerIsDoingThatTakesLong(t *testing.T) {
 			return one[bool](b, "select count(*) > 0 from pg_stat_activity where datname = current_database() and application_name = 'workers' and wait_event_type = 'Lock'")
 		})
 		b.sockets.swallow()
-		l.stopsWithin(2 * grace) // the driver cancels the statement and awaits the answer
+		l.stops() // the driver cancels the statement and awaits the answer
 	})
 	t.Run("under a flood of notifications", func(t *testing.T) { // lib/pq#1178
 		b := setup(t)
@@ -78,7 +78,7 @@ func TestStopReturnsWhateverTheListenerIsDoingThatTakesLong(t *testing.T) {
 			flooding <- err
 		}()
 		must(t, <-flooding)
-		l.stopsWithin(grace)
+		l.stops()
 	})
 }
 

@@ -68,8 +68,8 @@ func (l *listening) wantState(limit time.Duration, state postgres.State, reason 
 	}
 }
 
-// stopsWithin stops the listener, which takes no longer than the limit.
-func (l *listening) stopsWithin(limit time.Duration) {
+// stops stops the listener.
+func (l *listening) stops() {
 	l.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), 4*patience)
 	defer cancel()
@@ -221,7 +221,7 @@ func TestStopReturnsWhateverTheListenerIsDoing(t *testing.T) {
 		s := &sockets{via: blackHole}
 		l := start(t, never, s)
 		l.eventually("it connects", func() bool { return s.count() > 0 })
-		l.stopsWithin(grace / 2) // by itself an attempt ends after 5 s
+		l.stops() // by itself an attempt ends after 5 s
 	})
 	t.Run("looking on a half-open connection", func(t *testing.T) {
 		s := &sockets{}
@@ -230,11 +230,11 @@ func TestStopReturnsWhateverTheListenerIsDoing(t *testing.T) {
 		l.waiting()
 		s.swallow()
 		l.eventually("it asks", func() bool { return s.swallowed.Load() > 0 })
-		l.stopsWithin(grace)
+		l.stops()
 	})
 	t.Run("backing off", func(t *testing.T) {
 		l := start(t, never, &sockets{via: refusing})
 		l.wantState(patience, postgres.Reconnecting, errRefusing.Error())
-		l.stopsWithin(grace)
+		l.stops()
 	})
 }

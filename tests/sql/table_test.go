@@ -27,6 +27,7 @@ var eventNumber = regexp.MustCompile(`\{(\d+)\}`)
 // ask answers as line says; says is what a refusal contains.
 func (d database) ask(t testing.TB, as, sql string) (answer, says string) {
 	t.Helper()
+	t.Helper()
 	return answerTo(deadline(t), t, d.session(t, as), sql)
 }
 
@@ -64,7 +65,7 @@ func filled(text string) string {
 // fits says whether an answer is the wanted one.
 func fits(want, answer, says string) bool {
 	want, contained, _ := strings.Cut(want, " ~ ")
-	if start, any := strings.CutSuffix(want, "*"); any {
+	if start, prefix := strings.CutSuffix(want, "*"); prefix {
 		return strings.HasPrefix(answer, start)
 	}
 	return answer == want && strings.Contains(says, contained)

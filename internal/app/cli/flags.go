@@ -83,7 +83,7 @@ func word[S ~string](s string) (S, error) { return S(s), nil }
 func between[T cmp.Ordered](parse func(string) (T, error), least, most T) func(string) (T, error) {
 	return func(s string) (T, error) {
 		v, err := parse(s)
-		if err != nil || !(v >= least && v <= most) {
+		if err != nil || v < least || v > most {
 			return v, fmt.Errorf("want a value from %v to %v", least, most)
 		}
 		return v, nil
@@ -231,14 +231,6 @@ func complete[S ~string](cmd *cobra.Command, flag string, values func() []S) {
 	_ = cmd.RegisterFlagCompletionFunc(flag, func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
 		return admin.Texts(values()), cobra.ShellCompDirectiveNoFileComp | cobra.ShellCompDirectiveKeepOrder
 	})
-}
-
-// completeType completes the first argument by the event types of this build.
-func completeType(_ *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
-	if len(args) > 0 {
-		return nil, cobra.ShellCompDirectiveNoFileComp
-	}
-	return knownTypes(), cobra.ShellCompDirectiveNoFileComp
 }
 
 func scopes() []events.Scope { return []events.Scope{events.Core, events.Platform, events.Worlds} }

@@ -219,7 +219,7 @@ func (s *Server) awaitReady(ctx context.Context) error {
 		}
 		select {
 		case <-s.exited:
-			return fmt.Errorf("the server in %s ended at once (%v); %s. The end of its log:\n%s", s.dir, s.exitErr, freshAdvice, tail(s.logFile()))
+			return fmt.Errorf("the server in %s ended at once (%w); %s. The end of its log:\n%s", s.dir, s.exitErr, freshAdvice, tail(s.logFile()))
 		case <-tick.C:
 		case <-ctx.Done():
 			return fmt.Errorf("the server in %s is not ready: %w: %w. The end of its log:\n%s", s.dir, context.Cause(ctx), err, tail(s.logFile()))

@@ -238,11 +238,12 @@ func Sweep(ctx context.Context, store Store, o Options) ([]Count, error) {
 			}
 			rows, next, err := store.Sweep(ctx, page)
 			pause := o.Pause()
-			if errors.Is(err, ErrNotLeading) && refused < maxRefused {
+			switch {
+			case errors.Is(err, ErrNotLeading) && refused < maxRefused:
 				refused++
-			} else if err != nil {
+			case err != nil:
 				return counts, err
-			} else {
+			default:
 				refused, after = 0, next
 				total += rows
 				counts[i].Rows += rows

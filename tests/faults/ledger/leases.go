@@ -237,8 +237,7 @@ func (r leasedRow) compare(leases []lease) []string {
 			reapedOf = append(reapedOf, l.Worker)
 		}
 		settled := l.Ended == delivered || l.Ended == failed
-		if last := i == len(leases)-1; settled != last && !(last && l.Ended == reaped && r.Status == failed) { // the reaper fails it
-
+		if last := i == len(leases)-1; settled != last && (!last || l.Ended != reaped || r.Status != failed) { // the reaper fails it
 			fail("lease %d of %d was %s", i+1, len(leases), l.Ended)
 		}
 	}

@@ -418,9 +418,6 @@ func (d *dispatchTx) commit(ctx context.Context) error {
 	return nil
 }
 
-// report tells of what was settled.
-func (d *dispatchTx) report(ctx context.Context) { d.consumer.report(ctx, d.settled) }
-
 // commitError is an error of COMMIT itself: a deferred constraint of a handler, or a lost answer.
 type commitError struct{ err error }
 

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/google/uuid"
+
 	"spectral/internal/core/events"
 	"spectral/internal/core/events/infrastructure/postgres/coredb"
 )
