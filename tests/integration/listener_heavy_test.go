@@ -52,7 +52,6 @@ func TestAStalledLookIsGivenUp(t *testing.T) {
 
 // The rest of TestStopReturnsWhateverTheListenerIsDoing.
 func TestStopReturnsWhateverTheListenerIsDoingThatTakesLong(t *testing.T) {
-	const grace = 5 * time.Second
 	t.Run("looking through a half-open pool", func(t *testing.T) {
 		b := setup(t)
 		b.sockets = &sockets{}

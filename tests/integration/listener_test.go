@@ -209,7 +209,6 @@ func TestARefusalIsSaidAndHealsByItself(t *testing.T) {
 }
 
 func TestStopReturnsWhateverTheListenerIsDoing(t *testing.T) {
-	const grace = 5 * time.Second
 	start := func(t *testing.T, poll time.Duration, s *sockets) *listening {
 		t.Helper()
 		b := setup(t)

@@ -27,11 +27,11 @@ var eventNumber = regexp.MustCompile(`\{(\d+)\}`)
 // ask answers as line says; says is what a refusal contains.
 func (d database) ask(t testing.TB, as, sql string) (answer, says string) {
 	t.Helper()
-	t.Helper()
 	return answerTo(deadline(t), t, d.session(t, as), sql)
 }
 
 func answerTo(ctx context.Context, t testing.TB, conn *pgx.Conn, sql string) (answer, says string) {
+	t.Helper()
 	sql = filled(sql)
 	results, err := conn.PgConn().Exec(ctx, sql).ReadAll()
 	if err != nil {

@@ -83,7 +83,7 @@ func word[S ~string](s string) (S, error) { return S(s), nil }
 func between[T cmp.Ordered](parse func(string) (T, error), least, most T) func(string) (T, error) {
 	return func(s string) (T, error) {
 		v, err := parse(s)
-		if err != nil || v < least || v > most {
+		if err != nil || cmp.Compare(v, least) < 0 || cmp.Compare(v, most) > 0 { // NaN is below all
 			return v, fmt.Errorf("want a value from %v to %v", least, most)
 		}
 		return v, nil
