@@ -30,7 +30,7 @@ func TestBurstsOfProducersStrandNothing(t *testing.T) {
 		"at once and slowly":  {does: []string{publish, "begin; " + publish + linger}},
 		"serializable":        {does: []string{serializable + publish + linger}},
 		"late":                {does: []string{"begin; " + publish + "select pg_sleep(0.3 * random()); " + linger}},
-		"beside a bulk":       {does: []string{publish, "begin; " + bulkSQL + linger}},
+		"beside a bulk":       {does: []string{publish, publish, publish, publish, publish, publish, publish, "begin; " + bulkSQL + linger}},
 		"some abort":          {does: []string{publish, "begin; " + publish + linger, "begin; " + publish + refuse}, aborts: true},
 		"some are killed":     {does: []string{publish, "begin; " + publish + linger}, aborts: true, killed: true},
 		"serializable, races": {aborts: true, does: []string{publish, serializable + publish + "select sum(v) from worlds.skew; update worlds.skew set v = v + 1; " + linger}},
