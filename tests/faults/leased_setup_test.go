@@ -115,10 +115,11 @@ func (b *leased) expire() {
 	b.expireWhere("true")
 }
 
-// expireWhere lets the leases of some rows have run out.
+// expireWhere lets the leases of some rows have run out. It passes over locked rows: a frozen worker keeps its locks for a while.
 func (b *leased) expireWhere(condition string) {
 	b.Helper()
-	one[int](b.bundle, "with expired as (update core.outbox set lease_seconds = 1e-6 where status = 'in_flight' and ("+condition+`) returning 1)
+	one[int](b.bundle, `with expired as (update core.outbox set lease_seconds = 1e-6 where id in
+			(select id from core.outbox where status = 'in_flight' and (`+condition+`) for update skip locked) returning 1)
 		select count(*) from expired`)
 }
 
