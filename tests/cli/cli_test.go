@@ -35,7 +35,7 @@ const patience = 30 * time.Second
 type runner struct{ m *testing.M }
 
 func (r runner) Run() int {
-	code := pgtest.Stop(r.m.Run())
+	code := pgtest.Run(r.m)
 	if err := binary.Remove(); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		return 1

@@ -18,7 +18,7 @@ import (
 	"spectral/tests/pgtest"
 )
 
-func TestMain(m *testing.M) { os.Exit(pgtest.Stop(m.Run())) }
+func TestMain(m *testing.M) { os.Exit(pgtest.Run(m)) }
 
 // patience is how long a test may take on a loaded machine.
 const patience = 8 * time.Minute

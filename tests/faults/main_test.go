@@ -16,7 +16,7 @@ func TestMain(m *testing.M) {
 	if os.Getenv(workerVariable) != "" {
 		os.Exit(runWorker())
 	}
-	code := pgtest.Stop(m.Run())
+	code := pgtest.Run(m)
 	if err := workers.Remove(); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		code = 1

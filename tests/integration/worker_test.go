@@ -45,11 +45,11 @@ func TestAWorkerOfNoUseSaysSo(t *testing.T) {
 		b.eventually("it listens again", func() bool { return logged.count("msg=listening") == listening })
 	}
 	again(2)
-	b.exec("update core.deployments set status = 'draining', draining_at = now() where generation = $1", pgtest.Generation)
 	b.exec("alter table core.outbox disable trigger outbox_notify")
 	e := event(2)
 	b.publish(e)
 	b.exec("update core.outbox set available_at = now() + interval '1 hour' where id = $1", e.EventID)
+	b.exec("update core.deployments set status = 'draining', draining_at = now() where generation = $1", pgtest.Generation)
 	again(3)
 	b.exec("delete from core.outbox where id = $1", e.EventID)
 	again(4)

@@ -3,10 +3,13 @@ package pgtest
 import (
 	"context"
 	"errors"
+	"flag"
 	"fmt"
 	"log/slog"
 	"net/url"
 	"os"
+	"runtime"
+	"strconv"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -40,12 +43,19 @@ var (
 	}
 )
 
-// Main runs the tests and stops the server they started.
-func Main(m *testing.M) { os.Exit(Stop(m.Run())) }
+// Main is Run for a TestMain that does nothing else.
+func Main(m *testing.M) { os.Exit(Run(m)) }
 
-// Stop stops the server, if one was started, and returns code, or 1 if that fails. For a TestMain
-// that cannot be Main.
-func Stop(code int) int {
+// Run runs the tests and stops the server they started. It returns the code to exit with. It runs twice as many tests at
+// once as go test would, since they mostly wait for Postgres.
+func Run(m *testing.M) int {
+	flag.Parse()
+	given := false
+	flag.Visit(func(f *flag.Flag) { given = given || f.Name == "test.parallel" })
+	if !given {
+		_ = flag.Set("test.parallel", strconv.Itoa(2*runtime.GOMAXPROCS(0)))
+	}
+	code := m.Run()
 	if server == nil {
 		return code
 	}

@@ -34,7 +34,7 @@ func pathOf(page string) string { return filepath.Join("../../docs", page) }
 var binary process.Binary
 
 func TestMain(m *testing.M) {
-	code := pgtest.Stop(m.Run())
+	code := pgtest.Run(m)
 	if err := binary.Remove(); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		code = 1
