@@ -154,9 +154,6 @@ var damages = []struct {
 	{check: "settings", state: doctor.Warning, others: true,
 		damage: "grant spectral_owner to %login; alter role %login set role = spectral_owner",
 		seen:   "role is spectral_owner from the first statement", cure: "set role none; alter role %login reset role;"},
-	{check: "settings", state: doctor.Unknown, others: true, damage: "alter role %login set synchronous_commit = on",
-		seen: "what synchronous_commit others have is not visible to this login, which has its own",
-		cure: "as a login without one: show synchronous_commit;", undo: "alter role %login reset all"},
 	{check: "tables", state: doctor.Note,
 		damage: "create function public.look() returns event_trigger language plpgsql as 'begin end'; create event " +
 			"trigger looks on ddl_command_start when tag in ('CREATE INDEX') execute function public.look()",

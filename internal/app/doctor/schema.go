@@ -168,11 +168,7 @@ order by 1, 2`)
 	if err != nil {
 		return "", nil, err
 	}
-	stuck, err := stuck(ctx, v)
-	if err != nil {
-		return "", nil, err
-	}
-	return "statements do what they say, rows are kept, and registries are the build's", slices.Concat(stuck, found, registries), nil
+	return "statements do what they say, rows are kept, and registries are the build's", append(found, registries...), nil
 }
 
 // registries finds what publishing goes by and what is not as this build, or a worker that lives, has it. What a build of a higher generation

@@ -24,12 +24,3 @@ func TestQueueFill(t *testing.T) {
 		}
 	}
 }
-
-func TestShortTimeouts(t *testing.T) {
-	t.Parallel()
-	for value, want := range map[string]bool{"0": false, "500": true, "9999": true, "10000": false, "9s": true, "1min": false, "0.1min": true, "900us": true, "1h": false, "a": false} {
-		if have := short(value); have != want {
-			t.Errorf("%s is short: %v", value, have)
-		}
-	}
-}
