@@ -48,22 +48,7 @@ func CheckDatabase(ctx context.Context, s *Settings, further ...string) error {
 		urls[EnvPoolURL] = s.PoolURL
 	}
 	for _, name := range slices.Sorted(maps.Keys(urls)) {
-		config, err := postgres.DirectConfig(urls[name])
-		if err != nil {
-			return &SettingsError{[]error{fmt.Errorf("%s: %w", name, oneLine(err))}}
-		}
-		// a pooler may keep no prepared statements, or one of ours that somebody else made
-		config.DefaultQueryExecMode = pgx.QueryExecModeExec
-		err = withConnection(ctx, config, func(ctx context.Context, conn *pgx.Conn) error {
-			if err := checkVersion(conn); err != nil {
-				return err
-			}
-			// roles go with the transaction: a pooler's connection must not keep them
-			tx, err := begin(ctx, conn)
-			if err != nil {
-				return err
-			}
-			defer func() { _ = tx.Rollback(context.WithoutCancel(ctx)) }()
+		err := inspect(ctx, name, urls[name], func(ctx context.Context, conn *pgx.Conn) error {
 			var pid uint32
 			if err := conn.QueryRow(ctx, "select pg_catalog.pg_backend_pid()").Scan(&pid); err != nil {
 				return fmt.Errorf("ask for the server process: %w", oneLine(err))
@@ -79,8 +64,33 @@ func CheckDatabase(ctx context.Context, s *Settings, further ...string) error {
 			return checkMigrated(ctx, conn, workerRole)
 		})
 		if err != nil {
-			return fmt.Errorf("%s: %w", name, err)
+			return err
 		}
+	}
+	return nil
+}
+
+// inspect checks the version of the database at url, the value of a variable, and calls check within a transaction, so
+// that a pooler's connection does not keep its roles.
+func inspect(ctx context.Context, variable, url string, check func(context.Context, *pgx.Conn) error) error {
+	config, err := postgres.DirectConfig(url)
+	if err != nil {
+		return &SettingsError{[]error{fmt.Errorf("%s: %w", variable, oneLine(err))}}
+	}
+	config.DefaultQueryExecMode = pgx.QueryExecModeExec // a pooler may keep no prepared statements
+	err = withConnection(ctx, config, func(ctx context.Context, conn *pgx.Conn) error {
+		if err := checkVersion(conn); err != nil {
+			return err
+		}
+		tx, err := conn.BeginTx(ctx, pgx.TxOptions{BeginQuery: "begin; " + postgres.Unbounded(conn.PgConn())})
+		if err != nil {
+			return fmt.Errorf("begin: %w", oneLine(err))
+		}
+		defer func() { _ = tx.Rollback(context.WithoutCancel(ctx)) }()
+		return check(ctx, conn)
+	})
+	if err != nil {
+		return fmt.Errorf("%s: %w", variable, err)
 	}
 	return nil
 }
@@ -88,59 +98,36 @@ func CheckDatabase(ctx context.Context, s *Settings, further ...string) error {
 // CheckDrainable reports a generation that is not registered: a worker that starts would make it live, and publishing from
 // SQL would go to it, also once the worker has drained it and ended.
 func CheckDrainable(ctx context.Context, s Settings) error {
-	config, err := postgres.DirectConfig(s.DatabaseURL)
-	if err != nil {
-		return &SettingsError{[]error{fmt.Errorf("%s: %w", EnvDatabaseURL, oneLine(err))}}
-	}
-	config.DefaultQueryExecMode = pgx.QueryExecModeExec
-	return withConnection(ctx, config, func(ctx context.Context, conn *pgx.Conn) error {
-		tx, err := begin(ctx, conn)
-		if err != nil {
-			return err
-		}
-		defer func() { _ = tx.Rollback(context.WithoutCancel(ctx)) }()
+	var registered, named bool
+	err := inspect(ctx, EnvDatabaseURL, s.DatabaseURL, func(ctx context.Context, conn *pgx.Conn) error {
 		if err := actAs(ctx, conn, workerRole); err != nil {
 			return err
 		}
-		var registered, named bool
-		err = conn.QueryRow(ctx, `select exists (select from core.deployments d where d.generation = $1),
+		err := conn.QueryRow(ctx, `select exists (select from core.deployments d where d.generation = $1),
 			exists (select from core.generation_backlog($1))`, int64(s.Generation)).Scan(&registered, &named)
-		switch {
-		case err != nil:
+		if err != nil {
 			return fmt.Errorf("look for generation %d: %w", s.Generation, oneLine(err))
-		case registered:
-			return nil
-		case named:
-			return fmt.Errorf("generation %d is not registered: a worker would make it live, and events would go to it; first `workers generation drain %[1]d`", s.Generation)
-		default:
-			return fmt.Errorf("generation %d is not registered, and no event names it: there is nothing to drain; check %s", s.Generation, EnvGeneration)
 		}
+		return nil
 	})
+	switch {
+	case err != nil || registered:
+		return err
+	case named:
+		return fmt.Errorf("generation %d is not registered: a worker would make it live, and events would go to it; "+
+			"first `workers generation drain %[1]d`", s.Generation)
+	default:
+		return fmt.Errorf("generation %d is not registered, and no event names it: there is nothing to drain; check %s",
+			s.Generation, EnvGeneration)
+	}
 }
 
 // CheckOperator reports, in one line with what to do, why the login of url cannot act as an operator there: a database
 // unreachable, too old or not migrated, or a login that may not.
 func CheckOperator(ctx context.Context, url string) error {
-	direct, err := postgres.DirectConfig(url)
-	if err != nil {
-		return &SettingsError{[]error{fmt.Errorf("%s: %w", EnvDatabaseURL, oneLine(err))}}
-	}
-	direct.DefaultQueryExecMode = pgx.QueryExecModeExec // it may lead through a pooler
-	err = withConnection(ctx, direct, func(ctx context.Context, conn *pgx.Conn) error {
-		if err := checkVersion(conn); err != nil {
-			return err
-		}
-		tx, err := begin(ctx, conn)
-		if err != nil {
-			return err
-		}
-		defer func() { _ = tx.Rollback(context.WithoutCancel(ctx)) }()
+	return inspect(ctx, EnvDatabaseURL, url, func(ctx context.Context, conn *pgx.Conn) error {
 		return checkMigrated(ctx, conn, operatorRole)
 	})
-	if err != nil {
-		return fmt.Errorf("%s: %w", EnvDatabaseURL, err)
-	}
-	return nil
 }
 
 // OpenAdmin opens what operators do on the database at url, once [CheckOperator] has nothing against it. Call the
@@ -189,15 +176,6 @@ func withConnection(ctx context.Context, config *pgx.ConnConfig, check func(cont
 	}
 	defer func() { _ = conn.Close(context.WithoutCancel(ctx)) }()
 	return check(ctx, conn)
-}
-
-// begin begins a transaction that ctx alone bounds.
-func begin(ctx context.Context, conn *pgx.Conn) (pgx.Tx, error) {
-	tx, err := conn.BeginTx(ctx, pgx.TxOptions{BeginQuery: "begin; " + postgres.Unbounded(conn.PgConn())})
-	if err != nil {
-		return nil, fmt.Errorf("begin: %w", oneLine(err))
-	}
-	return tx, nil
 }
 
 func checkVersion(conn *pgx.Conn) error {
