@@ -1,15 +1,11 @@
 package app
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"log/slog"
-	"path"
-	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -74,7 +70,7 @@ func NewMigratorOf(ctx context.Context, url string, files fs.FS, log *slog.Logge
 	}
 	pool := stdlib.OpenDB(*config)
 	pool.SetMaxIdleConns(-1) // a step without a transaction that fails leaves its role and timeout on its connection
-	provider, err := goose.NewProvider(goose.DialectPostgres, pool, patientBuilds{files},
+	provider, err := goose.NewProvider(goose.DialectPostgres, pool, files,
 		goose.WithTableName(versionTable), goose.WithSessionLocker(locker), goose.WithSlog(log))
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("read migrations: %w", err), pool.Close())
@@ -112,34 +108,6 @@ func prepareDatabase(ctx context.Context, config *pgx.ConnConfig) error {
 		return nil
 	})
 }
-
-// patientBuilds are steps that build an index beside whoever writes for as long as it takes: nobody queues behind a build, which
-// waits for the oldest snapshot at its end, and would begin anew if it gave up then. What else a step does gives up a lock after its lock_timeout.
-type patientBuilds struct{ fs.FS }
-
-var indexBuild = regexp.MustCompile(`(?m)^create (unique )?index concurrently [^;]*;`)
-
-// Open opens a step or their directory.
-func (p patientBuilds) Open(name string) (fs.File, error) {
-	file, err := p.FS.Open(name)
-	if err != nil || path.Ext(name) != ".sql" {
-		return file, err
-	}
-	text, err := io.ReadAll(file)
-	if err != nil {
-		return nil, errors.Join(err, file.Close())
-	}
-	return rewritten{file, bytes.NewReader(indexBuild.ReplaceAll(text, []byte("set lock_timeout = 0;\n$0\nset lock_timeout = '500ms';")))}, nil
-}
-
-// rewritten is a file with another text.
-type rewritten struct {
-	fs.File
-	text io.Reader
-}
-
-// Read reads the text.
-func (r rewritten) Read(into []byte) (int, error) { return r.text.Read(into) }
 
 // Close releases the database.
 func (m *Migrator) Close() error { return m.provider.Close() }

@@ -53,6 +53,7 @@ alter table core.outbox drop column more;
 -- +goose Up
 set lock_timeout = '500ms';
 drop index if exists core.operator_actions_more;
+set lock_timeout = 0; -- writers do not queue behind it, and it waits for the oldest snapshot
 create index concurrently operator_actions_more on core.operator_actions (id, acted_at);
 reset lock_timeout;
 -- +goose Down
