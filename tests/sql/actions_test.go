@@ -17,7 +17,7 @@ import (
 )
 
 // acts writes n actions by hand, seven in each second, each on an event of its own.
-func (d database) acts(t testing.TB, n int) {
+func (d *database) acts(t testing.TB, n int) {
 	t.Helper()
 	exec(t, d.admin, `insert into core.operator_actions (acted_at, action, acted_by, login, event_ids, generation)
 		select now() - make_interval(secs => i / 7), case i % 2 when 0 then 'replay' else 'discard' end, 'ann', 'shared',
@@ -61,7 +61,7 @@ func TestPagesOfActions(t *testing.T) {
 // A page costs what it has, and so does asking about an event, however much operators did and whatever the server knows of that.
 func TestPagesOfManyActions(t *testing.T) {
 	t.Parallel()
-	d := setup(t)
+	d := setupNew(t)
 	exec(t, d.admin, "analyze core.operator_actions")
 	d.acts(t, 20000)
 	for _, known := range []bool{false, true} {

@@ -146,7 +146,7 @@ func cmpOr(a, b string) string {
 const retire = "select core.generation_retire(3, 'ann')"
 
 // retires calls until the answer begins so: transactions of the server's own are waited for as well.
-func (d database) retires(t *testing.T, want string) string {
+func (d *database) retires(t *testing.T, want string) string {
 	t.Helper()
 	for ctx := deadline(t); ; {
 		answer, _ := d.ask(t, "operator", retire)
@@ -160,7 +160,7 @@ func (d database) retires(t *testing.T, want string) string {
 }
 
 // waitsFor calls until a session is what is waited for.
-func (d database) waitsFor(t *testing.T, as string) {
+func (d *database) waitsFor(t *testing.T, as string) {
 	t.Helper()
 	pid := fmt.Sprintf("pid %d of ", d.session(t, as).PgConn().PID())
 	for ctx := deadline(t); ; {
@@ -176,7 +176,7 @@ func (d database) waitsFor(t *testing.T, as string) {
 
 // draining is setup with a generation 3 that drains. Its tests are not parallel: retiring waits for all transactions of
 // the server, those of other tests included.
-func draining(t *testing.T) database {
+func draining(t *testing.T) *database {
 	t.Helper()
 	d := setup(t)
 	exec(t, d.admin, "select core.generation_announce(3), core.generation_drain(3, 'ann')")

@@ -14,8 +14,7 @@ import (
 // One session at a time reaps or samples, until its transaction ends; another gets nothing and does not wait.
 func TestOneActsAtATime(t *testing.T) {
 	t.Parallel()
-	d := setup(t)
-	d.neverRestarted(t)
+	d := setupReap(t)
 	second := d.login(t, "spectral_worker")
 	exec(t, second, "set statement_timeout = '5s'")
 	for name, sql := range map[string]string{

@@ -31,7 +31,7 @@ func numberOf(id uuid.UUID) (n int) {
 }
 
 // rows leaves core.outbox with n events, due one after the other; set is what an update makes of them.
-func (d database) rows(t testing.TB, n int, set string, arguments ...any) {
+func (d *database) rows(t testing.TB, n int, set string, arguments ...any) {
 	t.Helper()
 	exec(t, d.admin, "delete from core.outbox")
 	exec(t, d.admin, `
@@ -45,13 +45,13 @@ func (d database) rows(t testing.TB, n int, set string, arguments ...any) {
 }
 
 // alter changes the n-th of them.
-func (d database) alter(t testing.TB, n int, set string, arguments ...any) {
+func (d *database) alter(t testing.TB, n int, set string, arguments ...any) {
 	t.Helper()
 	exec(t, d.admin, fmt.Sprintf("update core.outbox o set %s where o.id = '%s'", set, key(n)), arguments...)
 }
 
 // row is the n-th of them by its columns.
-func (d database) row(t testing.TB, n int) map[string]any {
+func (d *database) row(t testing.TB, n int) map[string]any {
 	t.Helper()
 	var row map[string]any
 	if err := json.Unmarshal(value[[]byte](t, d.admin, "select to_jsonb(o) from core.outbox o where o.id = $1", key(n)), &row); err != nil {
@@ -61,14 +61,14 @@ func (d database) row(t testing.TB, n int) map[string]any {
 }
 
 // holds says whether a condition on the n-th of them, o, is true.
-func (d database) holds(t testing.TB, n int, condition string) bool {
+func (d *database) holds(t testing.TB, n int, condition string) bool {
 	t.Helper()
 	return value[bool](t, d.admin, "select coalesce(("+condition+"), false) from core.outbox o where o.id = $1", key(n))
 }
 
 // wantChanges compares the n-th of them with what it was before: exactly the given columns have
 // changed, and are what is said of them, with b.at for a time before the change.
-func (d database) wantChanges(t testing.TB, n int, before map[string]any, at time.Time, want map[string]string) {
+func (d *database) wantChanges(t testing.TB, n int, before map[string]any, at time.Time, want map[string]string) {
 	t.Helper()
 	changed := d.row(t, n)
 	maps.DeleteFunc(changed, func(column string, v any) bool { return reflect.DeepEqual(before[column], v) })
@@ -83,7 +83,7 @@ func (d database) wantChanges(t testing.TB, n int, before map[string]any, at tim
 }
 
 // versions is all of core.outbox, and where each row's version lies: the same if nothing was written.
-func (d database) versions(t testing.TB) []string {
+func (d *database) versions(t testing.TB) []string {
 	t.Helper()
 	return values[string](t, d.admin, "select o.ctid || ' ' || to_jsonb(o) from core.outbox o order by o.id, o.occurred_at")
 }

@@ -20,7 +20,7 @@ import (
 )
 
 // office is an operator's Admin on a database, which knows nothing but what spectral_operator may.
-func (d database) office(t testing.TB) *admin.Admin {
+func (d *database) office(t testing.TB) *admin.Admin {
 	t.Helper()
 	return admin.New(pgtest.Pool(t, pgtest.Login(t, d.at, admin.Role)))
 }
@@ -49,7 +49,7 @@ type letter struct {
 }
 
 // write inserts rows, in one statement each, filling what is zero.
-func (d database) write(t testing.TB, letters ...letter) {
+func (d *database) write(t testing.TB, letters ...letter) {
 	t.Helper()
 	batch := &pgx.Batch{}
 	for _, l := range letters {
@@ -221,7 +221,7 @@ func TestCursorsAreOfTheirFilter(t *testing.T) {
 // Dead letters are found beside many delivered events without reading those.
 func TestDeadLettersAreFoundWithoutASearch(t *testing.T) {
 	t.Parallel()
-	d := setup(t)
+	d := setupNew(t)
 	var letters []letter
 	for n := range 60 {
 		letters = append(letters, letter{id: key(n + 1), status: []string{"failed", "pending", "in_flight"}[n%3]})
@@ -275,7 +275,7 @@ func TestDeadLettersAreFoundWithoutASearch(t *testing.T) {
 // A page of pending events costs what it has, the first and a later one, whatever the server knows of their number.
 func TestPagesOfManyPendingEvents(t *testing.T) {
 	t.Parallel()
-	d := setup(t)
+	d := setupNew(t)
 	exec(t, d.admin, "analyze core.outbox; alter table core.outbox disable trigger outbox_notify")
 	exec(t, d.admin, `insert into core.outbox (event_type, event_version, source, content_class, generation, channel, payload, idempotency_key, status, available_at)
 		select 'a.t' || i % 3, 1, 'worlds', 'operational', 1 + i % 2, 'outbox_gen_1', '{}', i::text, case when i % 4 < 2 then 'delivered' else 'pending' end,
@@ -352,7 +352,7 @@ func TestASearchIsBounded(t *testing.T) {
 // river#746: how many are delivered is not counted where they are many.
 func TestManyDeliveredAreEstimated(t *testing.T) {
 	t.Parallel()
-	d := setup(t)
+	d := setupNew(t)
 	exec(t, d.admin, `insert into core.outbox (event_type, event_version, source, content_class, generation, payload, idempotency_key, status)
 		select 'a.b', 1, 'worlds', 'operational', 1, '{}', i::text, 'delivered' from generate_series(1, 300) i`)
 	exec(t, d.admin, "analyze core.outbox")

@@ -21,15 +21,15 @@ import (
 
 var update = flag.Bool("update", false, "rewrite db/privileges.txt and db/schema.txt")
 
-// patience bounds every wait of these tests; a shared, cold machine is slow.
-const patience = 2 * time.Minute
+// testTimeout bounds every wait of these tests; a shared, cold machine is slow.
+const testTimeout = 2 * time.Minute
 
 func TestMain(m *testing.M) { pgtest.Main(m) }
 
-// deadline is a context that fails whatever still waits after patience.
+// deadline is a context that fails whatever still waits after testTimeout.
 func deadline(t testing.TB) context.Context {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), testTimeout)
 	t.Cleanup(cancel)
 	return ctx
 }

@@ -25,7 +25,7 @@ const failedRow = `status = 'failed', attempts = 6, last_error = 'HandlerError: 
 	claimed_at = clock_timestamp() - interval '5 s', handler_failures = '{"a.b": {"failures": 6, "parked": true}}', crashes = 2, claimed_by = 'w'`
 
 // setupOperator is setup with generations 3, live, and 4, draining, and n failed events, changed as said.
-func setupOperator(t *testing.T, n int, set map[int]string) database {
+func setupOperator(t *testing.T, n int, set map[int]string) *database {
 	t.Helper()
 	d := setup(t)
 	exec(t, d.admin, "insert into core.deployments (generation, status) values (3, 'live'), (4, 'draining')")
@@ -37,7 +37,7 @@ func setupOperator(t *testing.T, n int, set map[int]string) database {
 }
 
 // refused runs lines that must change nothing.
-func (d database) refused(t *testing.T, lines ...line) {
+func (d *database) refused(t *testing.T, lines ...line) {
 	t.Helper()
 	state := func() string {
 		return strings.Join(append(d.versions(t), values[string](t, d.admin,
@@ -51,13 +51,13 @@ func (d database) refused(t *testing.T, lines ...line) {
 }
 
 // wantActions compares what was recorded.
-func (d database) wantActions(t *testing.T, want ...string) {
+func (d *database) wantActions(t *testing.T, want ...string) {
 	t.Helper()
 	d.run(t, line{"", `select action, acted_by, cardinality(event_ids), generation, details from core.operator_actions order by acted_at, id`, strings.Join(want, "; ")})
 }
 
 // history is failure_history of the n-th row.
-func (d database) history(t *testing.T, n int) (all []map[string]any) {
+func (d *database) history(t *testing.T, n int) (all []map[string]any) {
 	t.Helper()
 	if err := json.Unmarshal(value[[]byte](t, d.admin, "select failure_history from core.outbox where id = $1", key(n)), &all); err != nil {
 		t.Fatal(err)

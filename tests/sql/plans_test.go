@@ -168,7 +168,7 @@ func TestPlansThatLookDearAreNotCompiled(t *testing.T) {
 // Settled events are not read, whatever the session planned when there were none.
 func TestPlansOfGenerations(t *testing.T) {
 	t.Parallel()
-	d := setup(t)
+	d := setupNew(t)
 	exec(t, d.admin, "analyze core.outbox; alter table core.outbox disable trigger outbox_notify; select core.generation_announce(3)")
 	operator := d.session(t, "operator")
 	exec(t, operator, "set plan_cache_mode = force_generic_plan")

@@ -183,7 +183,7 @@ type bell struct{ conn *pgx.Conn }
 
 const sentinel = "test_sentinel"
 
-func (d database) listen(t testing.TB, channels ...string) bell {
+func (d *database) listen(t testing.TB, channels ...string) bell {
 	t.Helper()
 	b := bell{pgtest.Conn(t, d.at)}
 	for _, channel := range append(channels, sentinel) {
@@ -194,7 +194,7 @@ func (d database) listen(t testing.TB, channels ...string) bell {
 
 // heard counts the notifications so far by channel: those before one that it sends itself, since
 // Postgres delivers in the order of commits.
-func (b bell) heard(t testing.TB, d database) map[string]int {
+func (b bell) heard(t testing.TB, d *database) map[string]int {
 	t.Helper()
 	exec(t, d.admin, "select pg_notify('"+sentinel+"', '')")
 	heard := map[string]int{}

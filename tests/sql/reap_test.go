@@ -18,14 +18,20 @@ import (
 const expired = `status = 'in_flight', attempts = 1, claim_token = gen_random_uuid(), claimed_at = clock_timestamp() - interval '1 hour',
 	claimed_by = '` + worker1 + `', lease_handler = 'worlds.a'`
 
-// neverRestarted lets the server have been started before all times, which leases that ran out long ago take.
-func (d database) neverRestarted(t *testing.T) {
+// setupReap is setup on a server that was started before all times, which leases that ran out long ago take.
+func setupReap(t *testing.T) *database {
 	t.Helper()
-	exec(t, d.admin, "create or replace function core.server_restarted(p_since timestamptz) returns boolean language sql stable return false")
+	return setupAs(t, "never restarted", func(d *database) { d.restarted(t, false) })
+}
+
+// restarted says what the functions take the server for.
+func (d *database) restarted(t *testing.T, yes bool) {
+	t.Helper()
+	exec(t, d.admin, fmt.Sprint("create or replace function core.server_restarted(p_since timestamptz) returns boolean language sql stable return ", yes))
 }
 
 // died leaves a worker that has been without a session for an hour and holds rows.
-func (d database) died(t *testing.T, worker string, rows ...int) {
+func (d *database) died(t *testing.T, worker string, rows ...int) {
 	t.Helper()
 	ids := make([]uuid.UUID, len(rows))
 	for i, n := range rows {
@@ -90,8 +96,7 @@ func places(lines []reaped) (all []int) {
 
 func TestReap(t *testing.T) {
 	t.Parallel()
-	d := setup(t)
-	d.neverRestarted(t)
+	d := setupReap(t)
 	worker := d.login(t, "spectral_worker")
 	d.rows(t, 9, expired)
 	exec(t, d.admin, `update core.outbox o set claimed_at = '2020-01-02 03:04:05.678+00', attempts = 3, failure_history = '[{"replayed_by": "me"}]',
@@ -167,8 +172,7 @@ func TestReap(t *testing.T) {
 // What a death counts for: the row with crashes that the worker ran, or otherwise each that it held.
 func TestWhatADeathCountsFor(t *testing.T) {
 	t.Parallel()
-	d := setup(t)
-	d.neverRestarted(t)
+	d := setupReap(t)
 	type held struct {
 		worker  string
 		crashes int
@@ -210,7 +214,10 @@ func TestWhatADeathCountsFor(t *testing.T) {
 				d.alter(t, i+1, expired)
 				d.alter(t, i+1, "claimed_by = $1, claimed_at = claimed_at + $2::integer * interval '1 hour'", r.worker+" killed", strings.Count(r.how, "held"))
 			}
-			exec(t, d.admin, "create or replace function core.server_restarted(p_since timestamptz) returns boolean language sql stable return "+fmt.Sprint(c.restarted))
+			if c.restarted {
+				d.restarted(t, true)
+				defer d.restarted(t, false)
+			}
 			if c.alive { // in another session than the one it lost
 				exec(t, pgtest.Conn(t, d.at), "select core.worker_register($1, 1, 'killed', '{}')", worker1)
 			}
@@ -270,8 +277,7 @@ func TestClaimsPassWhatADeadWorkerHeld(t *testing.T) {
 // A row that cannot be written and that a dead worker held is not claimed, and holds up none beside or behind it.
 func TestAJournaledRowThatCannotBeWrittenHoldsUpNone(t *testing.T) {
 	t.Parallel()
-	d := setup(t)
-	d.neverRestarted(t)
+	d := setupReap(t)
 	exec(t, d.admin, `create function public.keep() returns trigger language plpgsql as $$ begin return null; end $$;
 		create function public.refuse() returns trigger language plpgsql as $$ begin raise exception 'never'; end $$`)
 	for name, prepare := range map[string]string{
@@ -312,8 +318,7 @@ func TestAJournaledRowThatCannotBeWrittenHoldsUpNone(t *testing.T) {
 
 func TestReapRefuses(t *testing.T) {
 	t.Parallel()
-	d := setup(t)
-	d.neverRestarted(t)
+	d := setupReap(t)
 	d.rows(t, 1, expired)
 	for _, limit := range []string{"0", "-1", "1001", "null"} {
 		_, err := d.admin.Exec(deadline(t), "select core.outbox_reap("+limit+")")
@@ -328,8 +333,7 @@ func TestReapRefuses(t *testing.T) {
 
 func TestReapGoesPageByPage(t *testing.T) {
 	t.Parallel()
-	d := setup(t)
-	d.neverRestarted(t)
+	d := setupReap(t)
 	d.rows(t, 10, expired)
 	first := reap(t, d.admin, 4, nil)
 	second := reap(t, d.admin, 4, &first[3])
@@ -363,8 +367,7 @@ func TestReapPassesWhatItCannotWrite(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
-			d := setup(t)
-			d.neverRestarted(t)
+			d := setupReap(t)
 			d.rows(t, c.stuck+behind, expired)
 			if c.prepare != "" {
 				exec(t, d.admin, fmt.Sprintf(c.prepare, c.stuck))
@@ -403,7 +406,7 @@ func TestReapPassesWhatItCannotWrite(t *testing.T) {
 
 // paused reaps rows 1 to n in a session of its own, which stops in the middle: at row 1, with those behind
 // the first few not looked at yet. Resume lets it go on and returns its lines.
-func (d database) paused(t *testing.T, n int) (pid int, resume func() ([]reaped, error)) {
+func (d *database) paused(t *testing.T, n int) (pid int, resume func() ([]reaped, error)) {
 	t.Helper()
 	d.rows(t, n, expired)
 	exec(t, d.admin, `create function public.pause() returns trigger language plpgsql as $$ begin perform pg_advisory_xact_lock(77); return new; end $$;
@@ -436,8 +439,7 @@ func (d database) paused(t *testing.T, n int) (pid int, resume func() ([]reaped,
 // What its holder renews or settles after the reaper began to look is the holder's.
 func TestReapLeavesWhatMovedOn(t *testing.T) {
 	t.Parallel()
-	d := setup(t)
-	d.neverRestarted(t)
+	d := setupReap(t)
 	const n = 100
 	_, resume := d.paused(t, n)
 	// as if its holder had renewed it in time
@@ -475,8 +477,7 @@ func TestReapLeavesWhatMovedOn(t *testing.T) {
 // One leads at a time. Who is cut off in the middle no longer does, and has changed nothing.
 func TestOneReaperLeads(t *testing.T) {
 	t.Parallel()
-	d := setup(t)
-	d.neverRestarted(t)
+	d := setupReap(t)
 	pid, resume := d.paused(t, 20)
 	other := d.login(t, "spectral_worker")
 	if have := reap(t, other, 50, nil); len(have) > 0 {
@@ -513,8 +514,7 @@ func TestOneReaperLeads(t *testing.T) {
 // A row whose settling is not certain yet is passed over; one whose settling is undone comes back.
 func TestReapPassesWhatIsBeingSettled(t *testing.T) {
 	t.Parallel()
-	d := setup(t)
-	d.neverRestarted(t)
+	d := setupReap(t)
 	for _, commit := range []bool{true, false} {
 		d.rows(t, 2, expired)
 		settling := begin(t, pgtest.Conn(t, d.at))
@@ -544,8 +544,7 @@ func TestReapPassesWhatIsBeingSettled(t *testing.T) {
 // Whatever a row holds, it is reaped when its lease has run out.
 func TestReapTakesWhateverARowHolds(t *testing.T) {
 	t.Parallel()
-	d := setup(t)
-	d.neverRestarted(t)
+	d := setupReap(t)
 	for _, c := range []struct{ name, set, want string }{
 		{"no time", "claimed_at = null", "o.last_error like '% did not renew it after : killed%' and o.failure_history -> 0 -> 'claimed_at' = 'null'"},
 		{"a time long ago", "claimed_at = '-infinity'", "o.last_error like '% did not renew it after : killed%'"},
@@ -582,8 +581,7 @@ func TestReapTakesWhateverARowHolds(t *testing.T) {
 // A lease that is said to begin later lasts until then, and keeps nothing from being reaped.
 func TestALeaseOfTheFutureHolds(t *testing.T) {
 	t.Parallel()
-	d := setup(t)
-	d.neverRestarted(t)
+	d := setupReap(t)
 	for _, at := range []string{"infinity", "294276-12-31 23:59:59.999999+00", "2999-01-01 00:00:00+00"} {
 		d.rows(t, 2, expired)
 		d.alter(t, 1, "claimed_at = $1::text::timestamptz", at)
@@ -598,8 +596,7 @@ func TestALeaseOfTheFutureHolds(t *testing.T) {
 
 func TestLeaseExpiresIn(t *testing.T) {
 	t.Parallel()
-	d := setup(t)
-	d.neverRestarted(t)
+	d := setupReap(t)
 	worker := d.login(t, "spectral_worker")
 	const held = "status = 'in_flight', claim_token = gen_random_uuid(), claimed_at = clock_timestamp(), lease_seconds = 100 * (o.payload ->> 'n')::integer"
 	for _, c := range []struct {
@@ -644,8 +641,7 @@ func TestLeaseExpiresIn(t *testing.T) {
 // A lease that a reaper was asked to wait for has run out by then.
 func TestALeaseRunsOutWhenItIsSaid(t *testing.T) {
 	t.Parallel()
-	d := setup(t)
-	d.neverRestarted(t)
+	d := setupReap(t)
 	d.rows(t, 1, "")
 	l := leaseRows(t, d.admin, "p_lease => 0.2")[0]
 	in := value[float64](t, d.admin, "select core.lease_expires_in()")

@@ -396,7 +396,7 @@ func withOwnID(e events.Envelope) events.Envelope {
 }
 
 // wantStored compares a row with what was given.
-func (d database) wantStored(t *testing.T, given fields, id string) {
+func (d *database) wantStored(t *testing.T, given fields, id string) {
 	t.Helper()
 	var key string
 	var payload []byte

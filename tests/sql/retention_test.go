@@ -55,7 +55,7 @@ func sweepAll(t testing.TB, q querier, limit int) swept {
 	return all
 }
 
-func (d database) wantSwept(t testing.TB, q querier, limit int, want swept) {
+func (d *database) wantSwept(t testing.TB, q querier, limit int, want swept) {
 	t.Helper()
 	if have := sweepAll(t, q, limit); !maps.Equal(have, want) {
 		t.Errorf("swept %v, want %v", have, want)
@@ -70,7 +70,7 @@ func ago(sql string) string {
 }
 
 // store leaves core.outbox with the n-th event, under its default key or its own.
-func (d database) store(t testing.TB, n int, own, set string) {
+func (d *database) store(t testing.TB, n int, own, set string) {
 	t.Helper()
 	exec(t, d.admin, `
 		insert into core.outbox (id, event_type, event_version, source, content_class, channel, generation, payload, idempotency_key)
@@ -80,7 +80,7 @@ func (d database) store(t testing.TB, n int, own, set string) {
 }
 
 // fate says what has become of a row: kept, tombstoned or deleted.
-func (d database) fate(t testing.TB, table, condition string) string {
+func (d *database) fate(t testing.TB, table, condition string) string {
 	t.Helper()
 	return value[string](t, d.admin, "select coalesce((select case when t.deleted_at is null then 'kept' else 'tombstoned' end from "+table+" t where "+condition+"), 'deleted')")
 }
@@ -267,7 +267,7 @@ func TestSweepOfOtherTables(t *testing.T) {
 }
 
 // due leaves n delivered events and n handled keys, all of them to be tombstoned.
-func (d database) due(t testing.TB, n int) {
+func (d *database) due(t testing.TB, n int) {
 	t.Helper()
 	exec(t, d.admin, "delete from core.event_handled")
 	d.rows(t, n, ago("status = 'delivered', delivered_at = 70d, occurred_at = 70d"))
@@ -555,7 +555,7 @@ func TestRowsThatAreDue(t *testing.T) {
 // Plans that a session made while the tables were empty read no more than the pages of a sweep.
 func TestPlansOfSweepsMadeForEmptyTables(t *testing.T) {
 	t.Parallel()
-	d := setup(t)
+	d := setupNew(t)
 	exec(t, d.admin, "analyze core.outbox; analyze core.event_handled")
 	worker := d.login(t, "spectral_worker")
 	exec(t, worker, "set role spectral_worker")

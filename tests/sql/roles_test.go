@@ -146,7 +146,7 @@ func TestRolesTryWhatTheyMayNot(t *testing.T) {
 			if c.role != "" {
 				roles = append(roles, c.role)
 			}
-			conn := d.login(t, roles...)
+			conn := pgtest.Conn(t, pgtest.Login(t, d.at, roles...))
 			mayNot, may := slices.Concat(nobody, c.denied, leased), c.allowed
 			if c.role == "spectral_worker" {
 				mayNot, may = slices.Concat(nobody, c.denied), slices.Concat(c.allowed, leased)
@@ -219,7 +219,7 @@ func TestRowSecurity(t *testing.T) {
 				{"empty", "set local spectral.workspace_id = ''", "of none"},
 				{"unset", "", "of none"},
 			} {
-				conn := d.login(t, c.role) // a new session: a value once set leaves '' behind
+				conn := pgtest.Conn(t, pgtest.Login(t, d.at, c.role)) // a new session: a value once set leaves '' behind
 				err := inTx(t, conn, func(ctx context.Context, tx pgx.Tx) error {
 					exec(t, tx, set.sql)
 					if have := values[string](t, tx, "select card_id from "+c.table+" order by 1"); !slices.Equal(have, []string{set.sees}) {

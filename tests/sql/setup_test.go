@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"fmt"
 	"log/slog"
 	"math/big"
 	"strings"
@@ -51,36 +52,53 @@ type database struct {
 	at       string
 	admin    *pgx.Conn
 	set      *events.Contracts
-	sessions map[string]*pgx.Conn // of tables
+	sessions map[string]*pgx.Conn // by role, and by role and number
+	lent     map[string]int       // how many sessions of a role login has given to the test
+	owner    *owner
+	shape    string
+	emptying string
 }
 
-func setup(t testing.TB) database {
+// setup returns a database with the rows that are said above, and no other. The test may change what it likes.
+func setup(t testing.TB) *database { return setupAs(t, "", func(*database) {}) }
+
+// setupAs is setup with databases of another kind, which prepare makes of one.
+func setupAs(t testing.TB, kind string, prepare func(*database)) *database {
 	t.Helper()
-	d := database{at: pgtest.New(t), set: contracts(t), sessions: map[string]*pgx.Conn{}}
-	d.admin = pgtest.Conn(t, d.at)
-	exec(t, d.admin, "select core.generation_announce(1), core.generation_announce(2)")
-	exec(t, d.admin, "update core.deployments set status = 'retired', retired_at = now() where generation = 2")
-	// a generation above the program's own, so that its contract of the card gives way
-	if err := postgres.RegisterContracts(deadline(t), d.admin, 1, d.set); err != nil {
-		t.Fatal(err)
-	}
+	d := pooled(t, kind, func(o *owner) *database {
+		d := &database{at: pgtest.New(o), set: contracts(t), sessions: map[string]*pgx.Conn{}, owner: o}
+		d.admin = pgtest.Conn(o, d.at)
+		exec(t, d.admin, "select core.generation_announce(1), core.generation_announce(2)")
+		exec(t, d.admin, "update core.deployments set status = 'retired', retired_at = now() where generation = 2")
+		// a generation above the program's own, so that its contract of the card gives way
+		if err := postgres.RegisterContracts(deadline(t), d.admin, 1, d.set); err != nil {
+			t.Fatal(err)
+		}
+		prepare(d)
+		return d
+	})
+	d.lent = map[string]int{}
 	return d
 }
 
-// login connects as a new login with the given roles.
-func (d database) login(t testing.TB, roles ...string) *pgx.Conn {
+// setupNew is setup with a database that no test has written to, for those that count what the server reads.
+func setupNew(t testing.TB) *database { return setupAs(t, "new", func(*database) {}) }
+
+// login returns a session of the test's as a login with a role.
+func (d *database) login(t testing.TB, role string) *pgx.Conn {
 	t.Helper()
-	return pgtest.Conn(t, pgtest.Login(t, d.at, roles...))
+	d.lent[role]++
+	return d.session(t, fmt.Sprintf("%s login %d", strings.TrimPrefix(role, "spectral_"), d.lent[role]))
 }
 
-func (d database) publishing(generation events.Generation) postgres.Publishing {
+func (d *database) publishing(generation events.Generation) postgres.Publishing {
 	return postgres.Publishing{
 		Contracts: d.set, Generation: generation, Log: slog.New(slog.DiscardHandler), Now: time.Now, NewID: uuid.NewV7,
 	}
 }
 
 // count is how many rows of core.outbox are committed.
-func (d database) count(t testing.TB) int {
+func (d *database) count(t testing.TB) int {
 	t.Helper()
 	return value[int](t, d.admin, "select count(*) from core.outbox")
 }

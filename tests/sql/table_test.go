@@ -25,7 +25,7 @@ type line struct{ as, sql, want string }
 var eventNumber = regexp.MustCompile(`\{(\d+)\}`)
 
 // ask answers as line says; says is what a refusal contains.
-func (d database) ask(t testing.TB, as, sql string) (answer, says string) {
+func (d *database) ask(t testing.TB, as, sql string) (answer, says string) {
 	t.Helper()
 	return answerTo(deadline(t), t, d.session(t, as), sql)
 }
@@ -72,7 +72,7 @@ func fits(want, answer, says string) bool {
 }
 
 // run runs the lines one after the other.
-func (d database) run(t testing.TB, lines ...line) {
+func (d *database) run(t testing.TB, lines ...line) {
 	t.Helper()
 	for _, l := range lines {
 		answer, says := d.ask(t, l.as, l.sql)
@@ -87,7 +87,7 @@ func (d database) run(t testing.TB, lines ...line) {
 }
 
 // same runs several statements that are all answered alike.
-func (d database) same(t testing.TB, as, want string, statements ...string) {
+func (d *database) same(t testing.TB, as, want string, statements ...string) {
 	t.Helper()
 	for _, sql := range statements {
 		d.run(t, line{as, sql, want})
@@ -95,24 +95,24 @@ func (d database) same(t testing.TB, as, want string, statements ...string) {
 }
 
 // session is the session of a line.
-func (d database) session(t testing.TB, as string) *pgx.Conn {
+func (d *database) session(t testing.TB, as string) *pgx.Conn {
 	t.Helper()
 	if as == "" {
 		return d.admin
 	}
-	if d.sessions[as] == nil {
-		role, _, _ := strings.Cut(as, " ")
-		if role == "superuser" {
-			d.sessions[as] = pgtest.Conn(t, d.at)
-		} else {
-			d.sessions[as] = d.login(t, "spectral_"+role)
-		}
+	if s := d.sessions[as]; s != nil && !s.IsClosed() {
+		return s
 	}
+	at := d.at
+	if role, _, _ := strings.Cut(as, " "); role != "superuser" {
+		at = pgtest.Login(d.owner, at, "spectral_"+role)
+	}
+	d.sessions[as] = pgtest.Conn(d.owner, at)
 	return d.sessions[as]
 }
 
 // later runs SQL that has to wait for another session, and returns when it does; answer is what it is told in the end.
-func (d database) later(t *testing.T, as, sql string) (answer func() string) {
+func (d *database) later(t *testing.T, as, sql string) (answer func() string) {
 	t.Helper()
 	conn, ctx, answered := d.session(t, as), deadline(t), make(chan string, 1)
 	go func() {
@@ -124,7 +124,7 @@ func (d database) later(t *testing.T, as, sql string) (answer func() string) {
 }
 
 // leave ends a session, and returns when the server knows.
-func (d database) leave(t *testing.T, as string) {
+func (d *database) leave(t *testing.T, as string) {
 	t.Helper()
 	pid := d.sessions[as].PgConn().PID()
 	if err := d.sessions[as].Close(deadline(t)); err != nil {
