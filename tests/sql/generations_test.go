@@ -148,7 +148,9 @@ const retire = "select core.generation_retire(3, 'ann')"
 // retires calls until the answer begins so: transactions of the server's own are waited for as well.
 func (d *database) retires(t *testing.T, want string) string {
 	t.Helper()
-	for ctx := deadline(t); ; {
+	tick := time.NewTicker(waitTick)
+	defer tick.Stop()
+	for ctx := deadline(t); ; <-tick.C {
 		answer, _ := d.ask(t, "operator", retire)
 		if strings.HasPrefix(answer, want) {
 			return answer
@@ -163,7 +165,9 @@ func (d *database) retires(t *testing.T, want string) string {
 func (d *database) waitsFor(t *testing.T, as string) {
 	t.Helper()
 	pid := fmt.Sprintf("pid %d of ", d.session(t, as).PgConn().PID())
-	for ctx := deadline(t); ; {
+	tick := time.NewTicker(waitTick)
+	defer tick.Stop()
+	for ctx := deadline(t); ; <-tick.C {
 		answer, _ := d.ask(t, "operator", retire)
 		if strings.Contains(answer, pid) {
 			return

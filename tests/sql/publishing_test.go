@@ -250,7 +250,7 @@ func TestNotifications(t *testing.T) {
 	}
 	undo := func(context.Context, pgx.Tx) error { return errUndo }
 	fromGo := func(ctx context.Context, tx pgx.Tx) error {
-		return d.publishing(1).Publisher(tx).Publish(ctx, numbered(2500)...)
+		return d.publishing(1).Publisher(tx).Publish(ctx, numbered(1100)...)
 	}
 	unconsumed := func(ctx context.Context, tx pgx.Tx) error {
 		_, err := tx.Exec(ctx, "select core.outbox_publish($1, 'worlds', '{}')", unconsumedType)
@@ -267,7 +267,7 @@ func TestNotifications(t *testing.T) {
 		{"101 rows", publish(null, 101), 1, 0},
 		{"250 rows", publish(null, 250), 1, 0},
 		{"several calls", publish(null, 60, 60, 1), 1, 0},
-		{"2,500 rows from Go", fromGo, 1, 0},
+		{"1,100 rows from Go", fromGo, 1, 0},
 		{"two channels", both(publish(null, 50), publish("slow", 50)), 1, 1},
 		{"two channels in bulk", both(publish(null, 150), publish("slow", 150)), 1, 1},
 		{"two channels, one of them in bulk", both(publish("slow", 3), publish(null, 150)), 1, 1},

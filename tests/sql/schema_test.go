@@ -54,17 +54,20 @@ func TestCatalogsReadTheSameEverywhere(t *testing.T) {
 	at := pgtest.New(t)
 	admin := pgtest.Conn(t, at)
 	name := value[string](t, admin, "select quote_ident(current_database())")
-	for _, setting := range []string{
-		"timezone = 'Europe/Berlin'", "timezone = 'Asia/Kolkata'", "datestyle = 'German'", "datestyle = 'SQL, DMY'", "intervalstyle = 'iso_8601'",
-		"quote_all_identifiers = on", "standard_conforming_strings = off", "bytea_output = 'escape'", "extra_float_digits = -15",
-		"search_path = core, platform", "default_transaction_isolation = 'serializable'", "default_transaction_read_only = on",
+	for _, settings := range []string{
+		`timezone = 'Europe/Berlin'; datestyle = 'German'; intervalstyle = 'iso_8601'; quote_all_identifiers = on;
+			standard_conforming_strings = off; bytea_output = 'escape'; extra_float_digits = -15; search_path = core, platform`,
+		`timezone = 'Asia/Kolkata'; datestyle = 'SQL, DMY'; default_transaction_isolation = 'serializable';
+			default_transaction_read_only = on`,
 	} {
-		exec(t, admin, "alter database "+name+" set "+setting)
+		for setting := range strings.SplitSeq(settings, ";") {
+			exec(t, admin, "alter database "+name+" set "+setting)
+		}
 		conn := pgtest.Conn(t, at)
 		exec(t, admin, "alter database "+name+" reset all")
 		schema, privileges, err := app.Compare(deadline(t), conn)
 		if err != nil || len(schema)+len(privileges) > 0 {
-			t.Errorf("with %s: %v, %v, error %v", setting, schema, privileges, err)
+			t.Errorf("with %s: %v, %v, error %v", settings, schema, privileges, err)
 		}
 	}
 }
