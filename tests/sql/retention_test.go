@@ -445,7 +445,7 @@ func TestSweepsWaitForNoLock(t *testing.T) {
 func TestSweepsRaceReplays(t *testing.T) {
 	t.Parallel()
 	d := setup(t)
-	const n = 300
+	const n = 60
 	d.rows(t, n, ago("status = 'failed', claimed_at = 50d, occurred_at = 50d"))
 	exec(t, d.admin, ago("update core.outbox set deleted_at = 6.9999d, discarded_at = 6.9999d where (payload ->> 'n')::int % 2 = 0"))
 	operator := d.login(t, "spectral_operator")
@@ -538,16 +538,16 @@ func TestFailedEventsAboutToExpire(t *testing.T) {
 func TestRowsThatAreDue(t *testing.T) {
 	t.Parallel()
 	d := setup(t)
-	d.due(t, 4000)
-	exec(t, d.admin, ago("update core.outbox set deleted_at = 8d where (payload ->> 'n')::int <= 1000; analyze core.outbox"))
+	d.due(t, 400)
+	exec(t, d.admin, ago("update core.outbox set deleted_at = 8d where (payload ->> 'n')::int <= 100; analyze core.outbox"))
 	due := func() []string {
 		return values[string](t, d.admin, "select to_tombstone || ' ' || to_delete || ' ' || estimated from core.retention_due()")
 	}
-	if have := due(); !slices.Equal(have, []string{"3000 1000 false", "4000 0 false", "0 0 false"}) {
+	if have := due(); !slices.Equal(have, []string{"300 100 false", "400 0 false", "0 0 false"}) {
 		t.Errorf("due are %v", have)
 	}
 	exec(t, d.admin, "update pg_class set reltuples = 200000 where oid = 'core.outbox'::regclass")
-	if have := due(); !strings.HasSuffix(have[0], " true") || have[1] != "4000 0 false" {
+	if have := due(); !strings.HasSuffix(have[0], " true") || have[1] != "400 0 false" {
 		t.Errorf("due in a large table are %v", have)
 	}
 }
@@ -568,13 +568,13 @@ func TestPlansOfSweepsMadeForEmptyTables(t *testing.T) {
 		return value[int](t, d.admin, `select (select sum(idx_tup_read) from pg_stat_user_indexes where relname in ('outbox', 'event_handled'))::int
 			+ (select sum(seq_tup_read) from pg_stat_user_tables where relname in ('outbox', 'event_handled'))::int`)
 	}
-	const n = 4000
+	const n = 1000
 	d.due(t, n)
 	for _, phase := range []string{"tombstoned", "deleted"} {
 		before := entries()
-		d.wantSwept(t, worker, 400, swept{"outbox_row." + phase: n, "event_handled." + phase: n})
+		d.wantSwept(t, worker, 100, swept{"outbox_row." + phase: n, "event_handled." + phase: n})
 		if read := entries() - before; read > 25*n {
-			t.Errorf("%d events and as many keys, to be %s in pages of 400: %d entries read", n, phase, read)
+			t.Errorf("%d events and as many keys, to be %s in pages of 100: %d entries read", n, phase, read)
 		}
 		exec(t, d.admin, ago("update core.outbox set deleted_at = 8d; update core.event_handled set deleted_at = 8d"))
 	}
