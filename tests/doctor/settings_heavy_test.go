@@ -16,7 +16,7 @@ import (
 // ownServer is a migrated database on a server that no other test uses, as its superuser.
 func ownServer(t *testing.T, settings map[string]string) *patient {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	ctx, cancel := context.WithTimeout(context.Background(), testTimeout)
 	t.Cleanup(cancel)
 	at := server.New(t, settings).URL("postgres")
 	if err := pgtest.Migrate(ctx, at); err != nil {
