@@ -13,7 +13,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
@@ -24,9 +23,9 @@ import (
 )
 
 const (
-	runbook    = "runbook.md"
-	deployment = "deployment.md"
-	patience   = time.Minute
+	runbook     = "runbook.md"
+	deployment  = "deployment.md"
+	testTimeout = time.Minute
 )
 
 func pathOf(page string) string { return filepath.Join("../../docs", page) }
@@ -111,7 +110,7 @@ type scene struct {
 
 func newScene(t *testing.T) *scene {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), 2*patience)
+	ctx, cancel := context.WithTimeout(context.Background(), 2*testTimeout)
 	t.Cleanup(cancel)
 	at := pgtest.New(t)
 	s := &scene{
@@ -166,7 +165,7 @@ func (s *scene) want(sql, want string) {
 // await waits until a statement answers so.
 func (s *scene) await(sql, want string) {
 	s.Helper()
-	deadline := time.NewTimer(patience)
+	deadline := time.NewTimer(testTimeout)
 	defer deadline.Stop()
 	tick := time.NewTicker(20 * time.Millisecond)
 	defer tick.Stop()
@@ -198,32 +197,26 @@ func (s *scene) publish(name string, n int, further string) {
 		jsonb_build_object('card_id', '%s-' || i, 'version', 1, 'title', 't')%s) from generate_series(1, %d) i`, name, further, n))
 }
 
-// workers starts the workers of a generation, and returns how to stop them.
-func (s *scene) workers(generation int) (stop func()) {
+// registered announces a generation with a worker, which lives until the test ends and does nothing.
+func (s *scene) registered(generation int) {
 	s.Helper()
-	p := process.Start(s, process.Command{Path: binary.Path(s), Args: []string{"run"}, Env: []string{
-		"DATABASE_URL=" + s.worker, "SPECTRAL_GENERATION=" + strconv.Itoa(generation), "SPECTRAL_BRIEFINGS_DIR=" + s.TempDir(),
-	}})
-	s.await(fmt.Sprintf("select count(*) > 0 from core.live_workers where generation = %d", generation), "t")
-	return func() {
-		s.Helper()
-		p.Signal(syscall.SIGTERM)
-		if code := p.AwaitExit(s, patience); code != 0 {
-			s.Errorf("the workers exit with %d", code)
-		}
+	s.exec(fmt.Sprintf("select core.generation_announce(%d)", generation))
+	if _, err := pgtest.Conn(s.T, s.at).Exec(s.ctx, "select core.worker_register(gen_random_uuid(), $1, 'w', $2)",
+		generation, `{"`+card+`": ["`+projector+`"]}`); err != nil {
+		s.Fatal(err)
 	}
 }
 
-// failures leaves n failed cards: the projection refuses them, and no more once mend is called.
-func (s *scene) failures(n int) (mend func()) {
+const projector = "platform.world_model_card_projector"
+
+// failures leaves n failed cards.
+func (s *scene) failures(n int) {
 	s.Helper()
-	s.exec("alter table platform.system_cards add constraint broken check (card_id not like 'poison%')")
-	stop := s.workers(1)
 	s.publish("poison", n, "")
-	s.await("select count(*) from core.outbox where status = 'failed'", strconv.Itoa(n))
-	stop()
+	s.exec(`update core.outbox set status = 'failed', attempts = 6, claimed_at = now(), first_failed_at = now(),
+		last_error = 'IntegrityError: ` + projector + `: check constraint "broken"',
+		handler_failures = '{"` + projector + `": {"failures": 6, "parked": true, "class": "IntegrityError", "error": "broken"}}'`)
 	s.values["event-id"] = s.value("select id from core.outbox where status = 'failed' order by id limit 1")
-	return func() { s.exec("alter table platform.system_cards drop constraint broken") }
 }
 
 var placeholder = regexp.MustCompile(`<([a-z][a-z-]*)>`)
@@ -261,8 +254,12 @@ func (s *scene) run(b block) {
 		}
 	}
 	cmd.Stdin, cmd.Dir = strings.NewReader(text), s.dir
+	path := os.Getenv("PATH")
+	if b.language == "sh" {
+		path = filepath.Dir(binary.Path(s)) + ":" + path
+	}
 	cmd.Env = []string{
-		"PATH=" + filepath.Dir(binary.Path(s)) + ":" + os.Getenv("PATH"), "HOME=" + s.TempDir(), "USER=ana", "PAGER=", "DATABASE_URL=" + u.String(),
+		"PATH=" + path, "HOME=" + s.TempDir(), "USER=ana", "PAGER=", "DATABASE_URL=" + u.String(),
 		"SPECTRAL_GENERATION=" + s.values["generation"], "SPECTRAL_BRIEFINGS_DIR=" + s.TempDir(),
 	}
 	var out bytes.Buffer
@@ -280,18 +277,18 @@ func (s *scene) run(b block) {
 	}
 }
 
-func TestRunbook(t *testing.T) {
+func TestRunbookSQL(t *testing.T) {
 	t.Parallel()
-	executed(t, runbook, troubles)
+	executed(t, runbook, troubles, "sql")
 }
 
-func TestDeployment(t *testing.T) {
+func TestDeploymentSQL(t *testing.T) {
 	t.Parallel()
-	executed(t, deployment, deployments)
+	executed(t, deployment, deployments, "sql")
 }
 
-// executed brings about each situation of a page and executes its blocks of SQL, and those of commands.
-func executed(t *testing.T, page string, known map[string]trouble) {
+// executed brings about each situation of a page and executes its blocks of a language.
+func executed(t *testing.T, page string, known map[string]trouble, language string) {
 	t.Helper()
 	written := situations(t, page)
 	for title := range known {
@@ -305,25 +302,23 @@ func executed(t *testing.T, page string, known map[string]trouble) {
 			t.Errorf("docs/%s: nothing tries %q: add it", page, w.title)
 			continue
 		}
-		for _, language := range []string{"sql", "sh"} {
-			if !slices.ContainsFunc(w.blocks, func(b block) bool { return b.language == language }) {
-				if !trouble.one {
-					t.Errorf("docs/%s: %q has no block of %s", page, w.title, language)
-				}
-				continue
+		if !slices.ContainsFunc(w.blocks, func(b block) bool { return b.language == language }) {
+			if !trouble.one {
+				t.Errorf("docs/%s: %q has no block of %s", page, w.title, language)
 			}
-			t.Run(w.title+"/"+language, func(t *testing.T) {
-				t.Parallel()
-				s := newScene(t)
-				over := trouble.prepare(s)
-				for _, b := range w.blocks {
-					if b.language == language {
-						s.run(b)
-					}
-				}
-				over()
-			})
+			continue
 		}
+		t.Run(w.title, func(t *testing.T) {
+			t.Parallel()
+			s := newScene(t)
+			over := trouble.prepare(s)
+			for _, b := range w.blocks {
+				if b.language == language {
+					s.run(b)
+				}
+			}
+			over()
+		})
 	}
 }
 
