@@ -81,7 +81,7 @@ var values = []string{
 }
 
 // mutations are payloads that differ from the example in one field: left out, or another value.
-func mutations(t testing.TB, example json.RawMessage) (all []json.RawMessage) {
+func mutations(t testing.TB, example json.RawMessage, values []string) (all []json.RawMessage) {
 	t.Helper()
 	var fields map[string]json.RawMessage
 	must(t, json.Unmarshal(example, &fields))
@@ -103,7 +103,7 @@ func mutations(t testing.TB, example json.RawMessage) (all []json.RawMessage) {
 	return append(all, json.RawMessage(`{}`))
 }
 
-// TestGoAndSQLRefuseTheSamePayloads publishes thousands of almost right payloads both ways.
+// TestGoAndSQLRefuseTheSamePayloads publishes hundreds of almost right payloads both ways.
 func TestGoAndSQLRefuseTheSamePayloads(t *testing.T) {
 	t.Parallel()
 	ctx := background(t)
@@ -117,7 +117,11 @@ func TestGoAndSQLRefuseTheSamePayloads(t *testing.T) {
 	for _, c := range contracts.All() {
 		example, err := events.NewEnvelope(c, c.Payload)
 		must(t, err)
-		for i, payload := range mutations(t, example.Payload) {
+		try := values
+		if c.Type != everythingContract().Type {
+			try = values[:3] // no kind of field is left that the first contract does not have
+		}
+		for i, payload := range mutations(t, example.Payload, try) {
 			_, goErr := contracts.Check(events.Envelope{EventType: c.Type, EventVersion: c.Version, Source: c.Source, Payload: payload})
 			sqlErr := publishBySQL(ctx, t, tx, c, payload)
 			if (goErr == nil) != (sqlErr == nil) {
@@ -142,7 +146,7 @@ func TestGoAndSQLRefuseTheSamePayloads(t *testing.T) {
 			}
 		}
 	}
-	if accepted < 250 || refused < 1500 {
+	if accepted < 90 || refused < 700 {
 		t.Fatalf("%d payloads were accepted and %d refused: that is too few to mean anything", accepted, refused)
 	}
 }

@@ -736,63 +736,9 @@ func TestWhatComesBackRingsAtCommit(t *testing.T) {
 	}
 }
 
-// A row that comes back must not lie below a floor that rose meanwhile: its transaction has an id
-// before the clock is read for available_at, so that a mark made after that time is above the id, and
-// does not count before the row is visible (docs/decisions/0007).
-func TestWhatComesBackIsAboveTheFloor(t *testing.T) {
-	t.Parallel()
-	d := setup(t)
-	type mark struct {
-		Oldest  *time.Time
-		Running int64
-		At      time.Time
-		ID      int64
-	}
-	floor := func(t *testing.T) mark {
-		t.Helper()
-		rows, err := pgtest.Conn(t, d.at).Query(deadline(t), "select * from core.outbox_floor(1, 'worlds.world_model_card.published', '-infinity')")
-		if err != nil {
-			t.Fatal(err)
-		}
-		m, err := pgx.CollectExactlyOneRow(rows, pgx.RowToStructByPos[mark])
-		if err != nil {
-			t.Fatal(err)
-		}
-		return m
-	}
-	for _, c := range returns {
-		t.Run(c.name, func(t *testing.T) {
-			d.rows(t, 1, "")
-			leases := leaseRows(t, d.admin)
-			if c.name == "reap" {
-				d.alter(t, 1, runOut)
-			}
-			tx := begin(t, pgtest.Conn(t, d.at))
-			if !value[bool](t, tx, "select pg_current_xact_id_if_assigned() is null") {
-				t.Fatal("the transaction has an id already")
-			}
-			before := value[time.Time](t, tx, "select clock_timestamp()")
-			exec(t, tx, c.sql, named(leases)...)
-			id := value[int64](t, tx, "select pg_current_xact_id()::text::bigint")
-			stamped := value[time.Time](t, tx, "select available_at from core.outbox where status = 'pending'")
-			m := floor(t)
-			if !stamped.After(before) || m.At.Before(stamped) || m.Oldest != nil {
-				t.Fatalf("due at %s, called at %s, mark %+v", stamped, before, m)
-			}
-			if m.ID <= id || m.Running > id {
-				t.Errorf("transaction %d is open, and the floor may rise to the mark %+v", id, m)
-			}
-			if err := tx.Commit(deadline(t)); err != nil {
-				t.Fatal(err)
-			}
-			if m = floor(t); m.Oldest == nil || !m.Oldest.Equal(stamped) {
-				t.Errorf("the oldest row is due at %v, want %s", m.Oldest, stamped)
-			}
-		})
-	}
-}
-
-// The same, of the order itself: a clock that cannot be read before the transaction has its id.
+// A row that comes back must not lie below a claim watermark that has risen in between: its transaction takes its id before
+// it reads the clock for available_at, so that a mark made after that time is above the id, and does not count before the
+// row is visible (docs/decisions/0007).
 func TestWhatComesBackTakesItsIDBeforeTheTime(t *testing.T) {
 	t.Parallel()
 	d := setup(t)

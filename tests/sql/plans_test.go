@@ -2,7 +2,6 @@ package sql_test
 
 import (
 	"testing"
-	"time"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
@@ -138,30 +137,6 @@ func TestPlansThatLookDearAreNotCompiled(t *testing.T) {
 	if dear := value[[]string](t, admin, `select coalesce(array_agg(p.oid::regprocedure::text), '{}') from pg_proc p
 		where p.pronamespace = 'core'::regnamespace and p.proconfig::text ~ 'enable_\w+=off' and p.proconfig::text !~ 'jit=off'`); len(dear) > 0 {
 		t.Errorf("without jit = off: %v", dear)
-	}
-	// and so, beside other workers, a claim takes a claim's time
-	for range 3 {
-		exec(t, pgtest.Conn(t, at), "select core.worker_register(gen_random_uuid(), 1, 'another', '{}')")
-	}
-	exec(t, admin, "set jit = on")
-	for _, call := range []string{
-		"select core.outbox_claim(1, 'worlds.world_model_card.published', 10, '-infinity', gen_random_uuid(), false)",
-		"select core.workers_probe(gen_random_uuid(), 2)",
-		"select core.outbox_lease(1, 'worlds.world_model_card.published')",
-		"select core.outbox_heartbeat('{}', '{}', '{}')",
-		"select core.outbox_deliver_leased('{}', '{}', '{}')",
-		"select core.outbox_reap()",
-		"select core.lease_expires_in()",
-	} {
-		quickest := time.Hour
-		for range 6 {
-			started := time.Now()
-			exec(t, admin, call)
-			quickest = min(quickest, time.Since(started))
-		}
-		if quickest > 50*time.Millisecond {
-			t.Errorf("%s takes %s at its quickest", call, quickest)
-		}
 	}
 }
 

@@ -331,19 +331,6 @@ func TestReapRefuses(t *testing.T) {
 	}
 }
 
-func TestReapGoesPageByPage(t *testing.T) {
-	t.Parallel()
-	d := setupReap(t)
-	d.rows(t, 10, expired)
-	first := reap(t, d.admin, 4, nil)
-	second := reap(t, d.admin, 4, &first[3])
-	third := reap(t, d.admin, 4, &second[3])
-	have := places(slices.Concat(first, second, third))
-	if want := []int{1, 2, 3, 4, 5, 6, 7, 8, 9, 10}; !slices.Equal(have, want) {
-		t.Errorf("rows %v are reaped, want %v", have, want)
-	}
-}
-
 // What cannot be reaped keeps nothing behind it waiting, however much of it there is.
 func TestReapPassesWhatItCannotWrite(t *testing.T) {
 	t.Parallel()
@@ -656,29 +643,6 @@ func TestALeaseRunsOutWhenItIsSaid(t *testing.T) {
 	}
 	if value[bool](t, d.admin, "select core.outbox_fail_leased($1, $2, 'E', '{}', true, $3)", l.EventID, l.OccurredAt, l.ClaimToken) {
 		t.Error("the lease still holds")
-	}
-}
-
-// Five servers that are started while an event is run charge it with nothing, in either mode.
-func TestFiveRestartsChargeNothing(t *testing.T) {
-	t.Parallel()
-	d := setup(t)
-	d.rows(t, 2, "")
-	for range 5 {
-		exec(t, d.admin, "delete from core.workers")
-		d.alter(t, 1, "status = 'in_flight', claim_token = gen_random_uuid(), claimed_by = $1, lease_seconds = 0.001", worker1)
-		d.died(t, worker1)
-		d.died(t, worker2, 2)
-		// what they took was before the server's start
-		exec(t, d.admin, "update core.outbox set available_at = pg_postmaster_start_time() - interval '2 s', claimed_at = pg_postmaster_start_time() - interval '1 s'")
-		exec(t, d.admin, "update core.claim_journal set claimed_at = pg_postmaster_start_time() - interval '1 s'")
-		reap(t, d.admin, 50, nil)
-	}
-	if n := value[int](t, d.admin, "select count(*) from core.outbox where status = 'pending' and crashes = 0"); n != 2 {
-		t.Errorf("%d rows are pending without a crash, want 2", n)
-	}
-	if n := value[int](t, d.admin, "select count(*) from core.claim_journal"); n != 0 {
-		t.Errorf("%d journal entries are left", n)
 	}
 }
 
