@@ -166,3 +166,24 @@ func sameValue(a, b any) bool {
 		return a == b
 	}
 }
+
+// A test finds neither rows, settings nor schema of the one before.
+func TestSetupFindsNothingOfTheTestBefore(t *testing.T) {
+	const state = `select concat_ws(' ', (select count(*) from core.outbox), (select tgenabled from pg_trigger where tgname = 'outbox_notify'),
+		(select string_agg(generation || status, ' ' order by generation) from core.deployments), current_user, to_regclass('kept'))`
+	for _, change := range []string{
+		"insert into core.deployments values (7); set role spectral_worker; create temp table kept ()",
+		"begin; delete from core.deployments; alter table core.outbox disable trigger outbox_notify",
+		"alter table core.outbox disable trigger outbox_notify", "truncate core.event_types",
+	} {
+		for _, sql := range []string{change, "select"} {
+			t.Run(sql, func(t *testing.T) {
+				d := setup(t)
+				if have := value[string](t, d.admin, state); have != "0 O 1live 2retired postgres" {
+					t.Errorf("the test finds %s", have)
+				}
+				exec(t, d.admin, sql)
+			})
+		}
+	}
+}
