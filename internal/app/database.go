@@ -14,6 +14,7 @@ import (
 	"github.com/jackc/pgerrcode"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgtype"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"spectral/db"
@@ -159,6 +160,11 @@ func openOperator(ctx context.Context, url string) (*pgxpool.Pool, func(), error
 	}
 	if !strings.Contains(url, "default_query_exec_mode") {
 		config.ConnConfig.DefaultQueryExecMode = pgx.QueryExecModeCacheDescribe
+	}
+	config.AfterConnect = func(_ context.Context, conn *pgx.Conn) error { // operators are shown times in UTC
+		conn.TypeMap().RegisterType(&pgtype.Type{Name: "timestamptz", OID: pgtype.TimestamptzOID,
+			Codec: &pgtype.TimestamptzCodec{ScanLocation: time.UTC}})
+		return nil
 	}
 	pool, err := pgxpool.NewWithConfig(ctx, config)
 	if err != nil {

@@ -211,11 +211,6 @@ func TestCursorsAreOfTheirFilter(t *testing.T) {
 			t.Errorf("%s: %v, want that the cursor is refused", name, err)
 		}
 	}
-	for _, limit := range []int{0, -1, 1001, 1e9} {
-		if _, err := office.Find(deadline(t), filter, admin.Page{Limit: limit}); err == nil || !strings.Contains(err.Error(), "must be from 1 to 1000") {
-			t.Errorf("a page of %d: %v", limit, err)
-		}
-	}
 }
 
 // Dead letters are found beside many delivered events without reading those.
@@ -392,11 +387,6 @@ func TestManyDeliveredAreEstimated(t *testing.T) {
 	counted, err = office.Count(deadline(t), admin.Filter{Statuses: []admin.Status{admin.Delivered}}, byType)
 	if err != nil || len(counted.Groups) != 1 || counted.Groups[0].Count != 300 || counted.DeliveredLeftOut {
 		t.Errorf("delivered by type: %+v, %v", counted, err)
-	}
-	for _, bad := range []admin.Count{{Limit: 1}, {By: []admin.Dimension{"moon"}, Limit: 1}, {By: []admin.Dimension{admin.ByType, admin.ByType}, Limit: 1}, {By: []admin.Dimension{admin.ByType}}} {
-		if _, err := office.Count(deadline(t), admin.Filter{}, bad); err == nil {
-			t.Errorf("%+v is counted", bad)
-		}
 	}
 }
 

@@ -40,7 +40,7 @@ events, too. What is past its retention is not listed (` + "`workers retention s
 	flags := cmd.Flags()
 	listFlag(flags, &filter.Events, "event", "id of an event that was acted on", parseID)
 	listFlag(flags, &filter.By, "by", "who acted: as they said, or their login", word)
-	listFlag(flags, &filter.Actions, "action", "what was done: "+admin.Joined(admin.ActionNames()), word)
+	listFlag(flags, &filter.Actions, "action", "what was done: "+admin.Joined(admin.ActionNames()), oneOf(admin.ActionNames()...))
 	listFlag(flags, &filter.Generations, "generation", "deployment generation", events.ParseGeneration)
 	oneFlag(flags, &filter.OlderThan, "older-than", "longer ago than this, like 90m or 3d", parseAge)
 	oneFlag(flags, &filter.NewerThan, "newer-than", "not longer ago than this", parseAge)
@@ -49,9 +49,6 @@ events, too. What is past its retention is not listed (` + "`workers retention s
 	timeoutFlag(cmd, &page.Timeout)
 	asJSON := jsonFlag(cmd)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		if err := filter.Validate(); err != nil {
-			return usageError{err}
-		}
 		page.EventIDs = *asJSON
 		return operating(p, func(cmd *cobra.Command, _ []string, a *admin.Admin) error {
 			found, err := a.Actions(cmd.Context(), filter, page)

@@ -31,7 +31,7 @@ anything else than their status they are counted only with --status delivered, o
 	flags := cmd.Flags()
 	read := filterFlags(cmd)
 	asJSON := jsonFlag(cmd)
-	listFlag(flags, &count.By, "by", "what to count by: "+admin.Joined(admin.Dimensions()), word)
+	listFlag(flags, &count.By, "by", "what to count by: "+admin.Joined(admin.Dimensions()), oneOf(admin.Dimensions()...))
 	complete(cmd, "by", admin.Dimensions)
 	oneFlag(flags, &count.Limit, "limit", "groups to show, from 1 to "+strconv.Itoa(admin.MaxPageSize),
 		between(strconv.Atoi, 1, admin.MaxPageSize))
@@ -45,9 +45,6 @@ anything else than their status they are counted only with --status delivered, o
 		summary := len(count.By) == 0
 		if summary {
 			count.By = []admin.Dimension{admin.ByStatus}
-		}
-		if err := count.Validate(); err != nil {
-			return usageError{err}
 		}
 		return operating(p, func(cmd *cobra.Command, _ []string, a *admin.Admin) error {
 			counted, err := a.Count(cmd.Context(), filter, count)

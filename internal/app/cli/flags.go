@@ -79,6 +79,16 @@ func listFlag[T any](flags *pflag.FlagSet, into *[]T, name, usage string, parse 
 // word reads any text.
 func word[S ~string](s string) (S, error) { return S(s), nil }
 
+// oneOf reads one of the words.
+func oneOf[S ~string](known ...S) func(string) (S, error) {
+	return func(s string) (S, error) {
+		if !slices.Contains(known, S(s)) {
+			return "", fmt.Errorf("%.60q: want one of %s", s, admin.Joined(known))
+		}
+		return S(s), nil
+	}
+}
+
 // between reads what parse does, within bounds.
 func between[T cmp.Ordered](parse func(string) (T, error), least, most T) func(string) (T, error) {
 	return func(s string) (T, error) {
@@ -114,14 +124,14 @@ func parseAge(s string) (time.Duration, error) {
 	return age, nil
 }
 
-// none is how an absent target or workspace is written.
-const none = "none"
+// none is how an absent target or workspace is written, pending a status that is due or scheduled.
+const none, pending = "none", "pending"
 
 func parseTarget(s string) (events.Scope, error) {
 	if s == none {
-		s = ""
+		return "", nil
 	}
-	return events.Scope(s), nil
+	return oneOf(targets()...)(s)
 }
 
 func parseWorkspace(s string) (uuid.NullUUID, error) {
@@ -141,15 +151,16 @@ func parseWorkspace(s string) (uuid.NullUUID, error) {
 func filterFlags(cmd *cobra.Command, statuses ...admin.Status) func() (admin.Filter, error) {
 	var f admin.Filter
 	flags := cmd.Flags()
+	known := append(admin.Statuses(), pending)
 	byDefault := "all but discarded"
 	if len(statuses) > 0 {
 		byDefault = admin.Joined(statuses)
 	}
 	listFlag(flags, &f.Statuses, "status",
-		"pending (due or scheduled), "+admin.Joined(admin.Statuses())+" (default: "+byDefault+")", word)
+		"pending (due or scheduled), "+admin.Joined(admin.Statuses())+" (default: "+byDefault+")", oneOf(known...))
 	discarded := flags.Bool("discarded", false, "only discarded events: the same as --status discarded")
 	listFlag(flags, &f.EventTypes, "type", "event type", word)
-	listFlag(flags, &f.Sources, "source", "context that published: core, platform or worlds", word)
+	listFlag(flags, &f.Sources, "source", "context that published: core, platform or worlds", oneOf(scopes()...))
 	listFlag(flags, &f.Targets, "target",
 		"context it is for: core, platform, worlds, or "+none+" for events for every context", parseTarget)
 	listFlag(flags, &f.Handlers, "handler", "handler that has failed, like worlds.rule_health_recorder", word)
@@ -162,10 +173,10 @@ func filterFlags(cmd *cobra.Command, statuses ...admin.Status) func() (admin.Fil
 	listFlag(flags, &f.ErrorClasses, "error",
 		"error class: the text of last_error before the first colon, like IntegrityError", word)
 	oneFlag(flags, &f.ErrorContains, "error-contains", "a part of last_error, as it is written there", word)
-	complete(cmd, "status", func() []admin.Status { return append(admin.Statuses(), "pending") })
+	complete(cmd, "status", func() []admin.Status { return known })
 	complete(cmd, "type", knownTypes)
 	complete(cmd, "source", scopes)
-	complete(cmd, "target", func() []events.Scope { return append(scopes(), none) })
+	complete(cmd, "target", targets)
 	complete(cmd, "handler", knownHandlers)
 
 	return func() (admin.Filter, error) {
@@ -175,11 +186,8 @@ func filterFlags(cmd *cobra.Command, statuses ...admin.Status) func() (admin.Fil
 		if *discarded {
 			f.Statuses = []admin.Status{admin.Discarded}
 		}
-		if i := slices.Index(f.Statuses, "pending"); i >= 0 {
+		if i := slices.Index(f.Statuses, pending); i >= 0 {
 			f.Statuses = slices.Replace(f.Statuses, i, i+1, admin.Due, admin.Scheduled)
-		}
-		if err := f.Validate(); err != nil {
-			return f, usageError{err}
 		}
 		return f, nil
 	}
@@ -234,6 +242,8 @@ func complete[S ~string](cmd *cobra.Command, flag string, values func() []S) {
 }
 
 func scopes() []events.Scope { return []events.Scope{events.Core, events.Platform, events.Worlds} }
+
+func targets() []events.Scope { return append(scopes(), none) }
 
 // knownTypes are the event types of this build.
 func knownTypes() []string {

@@ -3,12 +3,8 @@ package admin
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
-	"regexp"
-	"strings"
 	"time"
-	"unicode/utf8"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
@@ -47,37 +43,6 @@ type ActionFilter struct {
 	OlderThan, NewerThan time.Duration
 }
 
-// maxActedByBytes is the longest name that core.operator_actions takes.
-const maxActedByBytes = 256
-
-var actionForm = regexp.MustCompile(`^[a-z][a-z_]{0,39}$`)
-
-// Validate refuses what can match nothing, or was not meant, naming the field.
-func (f ActionFilter) Validate() error {
-	var problems []error
-	refuse := func(format string, args ...any) { problems = append(problems, fmt.Errorf(format, args...)) }
-	for _, who := range f.By {
-		if who == "" || len(who) > maxActedByBytes || !utf8.ValidString(who) || strings.Contains(who, "\x00") {
-			refuse("by %.40q: must be 1 to %d bytes of UTF-8 without NUL", who, maxActedByBytes)
-		}
-	}
-	for _, action := range f.Actions {
-		if !actionForm.MatchString(action) {
-			refuse("action %.60q: must be lower-case words joined by underscores, like replay or generation_drain", action)
-		}
-	}
-	for _, given := range []struct {
-		name string
-		n    int
-	}{{"events", len(f.Events)}, {"names", len(f.By)}, {"actions", len(f.Actions)}} {
-		if given.n > maxFilterValues {
-			refuse("%d %s: at most %d", given.n, given.name, maxFilterValues)
-		}
-	}
-	problems = append(problems, Filter{Generations: f.Generations, OlderThan: f.OlderThan, NewerThan: f.NewerThan}.Validate())
-	return errors.Join(problems...)
-}
-
 func (f ActionFilter) where() where {
 	w := where{first: 1, conditions: []string{"a.deleted_at is null"}}
 	if len(f.By) > 0 {
@@ -90,10 +55,10 @@ func (f ActionFilter) where() where {
 		w.and("a.generation = any (?::bigint[])", f.Generations)
 	}
 	if f.OlderThan > 0 {
-		w.and("a.acted_at <= statement_timestamp() - make_interval(secs => ?)", f.OlderThan.Seconds())
+		w.and("a.acted_at"+olderThan, f.OlderThan.Seconds())
 	}
 	if f.NewerThan > 0 {
-		w.and("a.acted_at > statement_timestamp() - make_interval(secs => ?)", f.NewerThan.Seconds())
+		w.and("a.acted_at"+newerThan, f.NewerThan.Seconds())
 	}
 	return w
 }
@@ -119,7 +84,7 @@ type Acts struct {
 
 // actionPlace is where a page ended.
 type actionPlace struct {
-	ActedAt string    `json:"t"` // as Postgres prints it
+	ActedAt time.Time `json:"t"`
 	ID      uuid.UUID `json:"i"`
 }
 
@@ -128,12 +93,6 @@ type actionPlace struct {
 //
 // The error is a [*TooBroadError] if it takes too long, [ErrCursor] for a cursor of another filter.
 func (a *Admin) Actions(ctx context.Context, filter ActionFilter, page ActionPage) (Acts, error) {
-	if page.Limit < 1 || page.Limit > MaxPageSize {
-		return Acts{}, fmt.Errorf("limit %d: must be from 1 to %d", page.Limit, MaxPageSize)
-	}
-	if err := filter.Validate(); err != nil {
-		return Acts{}, err
-	}
 	w := filter.where()
 	if page.After != "" {
 		var after actionPlace
@@ -142,29 +101,21 @@ func (a *Admin) Actions(ctx context.Context, filter ActionFilter, page ActionPag
 		}
 		w.and("(a.acted_at, a.id) < (?::timestamptz, ?::uuid)", after.ActedAt, after.ID)
 	}
-	found := Acts{Actions: []Action{}}
-	err := a.search(ctx, page.Timeout, func(tx pgx.Tx) error {
-		if len(filter.Events) == 0 { // in the order of the index, whatever number of actions the server believes in
-			if _, err := tx.Exec(ctx, "set local enable_sort = off; set local enable_seqscan = off; set local enable_bitmapscan = off"); err != nil {
+	found := Acts{}
+	err := a.search(ctx, page.Timeout, func(tx pgx.Tx, asOf time.Time) error {
+		if len(filter.Events) == 0 {
+			if _, err := tx.Exec(ctx, byIndex); err != nil {
 				return err
 			}
 		}
-		places, all, err := actions(ctx, tx, filter.Events, w, page.Limit+1, page.EventIDs)
-		if err != nil {
-			return err
-		}
+		all, err := actions(ctx, tx, filter.Events, w, page.Limit+1, page.EventIDs)
 		if len(all) > page.Limit {
 			all = all[:page.Limit]
-			if found.Next, err = toCursor(filter, actionPlace{places[page.Limit-1], all[page.Limit-1].ID}); err != nil {
-				return err
-			}
+			last := all[page.Limit-1]
+			found.Next, err = toCursor(filter, actionPlace{last.ActedAt, last.ID})
 		}
-		found.Actions = append(found.Actions, all...)
-		if err := tx.QueryRow(ctx, "select clock_timestamp()").Scan(&found.AsOf); err != nil {
-			return err
-		}
-		found.AsOf = found.AsOf.UTC()
-		return nil
+		found.AsOf, found.Actions = asOf, append([]Action{}, all...)
+		return err
 	})
 	if err != nil {
 		return Acts{}, fmt.Errorf("list actions: %w", err)
@@ -172,32 +123,23 @@ func (a *Admin) Actions(ctx context.Context, filter ActionFilter, page ActionPag
 	return found, nil
 }
 
-// actions are what operators did, the latest first, and the time of each as Postgres prints it; of any of the events, unless none
-// are given. Those of an event are few and found by the index of event_ids, whatever order is asked for: first they are looked up, then sorted.
-func actions(ctx context.Context, tx pgx.Tx, ofEvents []uuid.UUID, w where, limit int, withIDs bool) (places []string, all []Action, err error) {
+// actions are what operators did, the latest first; to any of the events, unless none are given. Those of an event are few
+// and found by the index of event_ids, whatever order is asked for: first they are looked up, then sorted.
+func actions(ctx context.Context, tx pgx.Tx, ofEvents []uuid.UUID, w where, limit int, withIDs bool) ([]Action, error) {
 	from := "core.operator_actions a"
 	if len(ofEvents) > 0 {
 		w.arguments = append(w.arguments, ofEvents)
-		from = fmt.Sprintf("(select a.* from core.operator_actions a where a.event_ids && $%d::uuid[] offset 0) a", w.first+len(w.arguments)-1)
+		from = fmt.Sprintf("(select a.* from core.operator_actions a where a.event_ids && $%d::uuid[] offset 0) a", len(w.arguments))
 	}
 	ids := "'{}'::uuid[]"
 	if withIDs {
 		ids = "a.event_ids"
 	}
-	rows, err := tx.Query(ctx, fmt.Sprintf(`select a.acted_at::text, a.id, a.acted_at, a.action, a.acted_by, a.login, a.generation, cardinality(a.event_ids), %s, a.details::text
-		from %s where %s order by a.acted_at desc, a.id desc limit %d`, ids, from, strings.Join(w.conditions, " and "), limit), w.arguments...)
+	rows, err := tx.Query(ctx, fmt.Sprintf(`select a.id, a.acted_at, a.action, a.acted_by, a.login, a.generation,
+		  cardinality(a.event_ids) as events, %s as event_ids, a.details::text
+		from %s where %s order by a.acted_at desc, a.id desc limit %d`, ids, from, w.all(), limit), w.arguments...)
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
-	defer rows.Close()
-	for rows.Next() {
-		var a Action
-		var place, details string
-		if err := rows.Scan(&place, &a.ID, &a.ActedAt, &a.Action, &a.ActedBy, &a.Login, &a.Generation, &a.Events, &a.EventIDs, &details); err != nil {
-			return nil, nil, err
-		}
-		a.ActedAt, a.Details = a.ActedAt.UTC(), json.RawMessage(details)
-		places, all = append(places, place), append(all, a)
-	}
-	return places, all, rows.Err()
+	return pgx.CollectRows(rows, pgx.RowToStructByName[Action])
 }

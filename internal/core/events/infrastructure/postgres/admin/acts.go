@@ -70,8 +70,8 @@ type LeftOut struct {
 // replayed once by all operators who replay at once, and none replays a failure that he has not been shown.
 func (a *Admin) Replay(ctx context.Context, s Selection, to events.Generation, by string, force bool,
 	pace Pace) (Acted, error) {
-	return a.act(ctx, s, pace, "replay", to, func(ctx context.Context, q *coredb.Queries, k keys) ([]ref, error) {
-		return refs(q.OperatorReplay(ctx, coredb.OperatorReplayParams{
+	return a.act(ctx, s, pace, "replay", to, func(ctx context.Context, q *coredb.Queries, k Selection) ([]event, error) {
+		return named(q.OperatorReplay(ctx, coredb.OperatorReplayParams{
 			Ids: k.ids, OccurredAts: k.times, Generation: int64(to), ByWhom: by, SettledBefore: s.AsOf, Force: force,
 		}))
 	})
@@ -79,8 +79,8 @@ func (a *Admin) Replay(ctx context.Context, s Selection, to events.Generation, b
 
 // Discard gives failed events up for good, in batches.
 func (a *Admin) Discard(ctx context.Context, s Selection, by, reason string, pace Pace) (Acted, error) {
-	return a.act(ctx, s, pace, "discard", 0, func(ctx context.Context, q *coredb.Queries, k keys) ([]ref, error) {
-		return refs(q.OperatorDiscard(ctx, coredb.OperatorDiscardParams{
+	return a.act(ctx, s, pace, "discard", 0, func(ctx context.Context, q *coredb.Queries, k Selection) ([]event, error) {
+		return named(q.OperatorDiscard(ctx, coredb.OperatorDiscardParams{
 			Ids: k.ids, OccurredAts: k.times, ByWhom: by, Reason: reason, FailedBefore: s.AsOf,
 		}))
 	})
@@ -88,26 +88,27 @@ func (a *Admin) Discard(ctx context.Context, s Selection, by, reason string, pac
 
 // Undiscard takes discards back, within the days of grace of retention, in batches.
 func (a *Admin) Undiscard(ctx context.Context, s Selection, by string, pace Pace) (Acted, error) {
-	return a.act(ctx, s, pace, "undiscard", 0, func(ctx context.Context, q *coredb.Queries, k keys) ([]ref, error) {
-		return refs(q.OperatorUndiscard(ctx, coredb.OperatorUndiscardParams{Ids: k.ids, OccurredAts: k.times, ByWhom: by}))
+	return a.act(ctx, s, pace, "undiscard", 0, func(ctx context.Context, q *coredb.Queries, k Selection) ([]event, error) {
+		return named(q.OperatorUndiscard(ctx, coredb.OperatorUndiscardParams{Ids: k.ids, OccurredAts: k.times, ByWhom: by}))
 	})
 }
 
 // RetryNow makes pending events due that wait for a later time, for a retry or as their producer asked, in batches.
 // Parked handlers stay parked.
 func (a *Admin) RetryNow(ctx context.Context, s Selection, by string, pace Pace) (Acted, error) {
-	return a.act(ctx, s, pace, "retry now", 0, func(ctx context.Context, q *coredb.Queries, k keys) ([]ref, error) {
-		return refs(q.OperatorRetryNow(ctx, coredb.OperatorRetryNowParams{Ids: k.ids, OccurredAts: k.times, ByWhom: by}))
+	return a.act(ctx, s, pace, "retry now", 0, func(ctx context.Context, q *coredb.Queries, k Selection) ([]event, error) {
+		return named(q.OperatorRetryNow(ctx, coredb.OperatorRetryNowParams{Ids: k.ids, OccurredAts: k.times, ByWhom: by}))
 	})
 }
 
-// refs names the events that a query acted on.
-func refs[R coredb.OperatorReplayRow | coredb.OperatorDiscardRow | coredb.OperatorUndiscardRow |
-	coredb.OperatorRetryNowRow](rows []R, err error) ([]ref, error) {
-	all := make([]ref, len(rows))
+// event is one that a query acted on.
+type event = coredb.OperatorReplayRow
+
+func named[R event | coredb.OperatorDiscardRow | coredb.OperatorUndiscardRow | coredb.OperatorRetryNowRow](rows []R,
+	err error) ([]event, error) {
+	all := make([]event, len(rows))
 	for i, row := range rows {
-		r := coredb.OperatorReplayRow(row)
-		all[i] = ref{r.EventID, r.OccurredAt.UnixMicro()}
+		all[i] = event(row)
 	}
 	return all, err
 }
@@ -115,7 +116,7 @@ func refs[R coredb.OperatorReplayRow | coredb.OperatorDiscardRow | coredb.Operat
 // act does something to the events of a selection, batch by batch, until ctx ends: not within a batch. To is the
 // generation they go to, 0 for none.
 func (a *Admin) act(ctx context.Context, s Selection, pace Pace, name string, to events.Generation,
-	do func(context.Context, *coredb.Queries, keys) ([]ref, error)) (Acted, error) {
+	do func(context.Context, *coredb.Queries, Selection) ([]event, error)) (Acted, error) {
 	batchSize, perSecond := pace.steps()
 	limiter := rate.NewLimiter(perSecond, batchSize)
 	acted := Acted{Reasons: []LeftOut{}, Pending: s.Len()}
@@ -124,7 +125,7 @@ func (a *Admin) act(ctx context.Context, s Selection, pace Pace, name string, to
 		if err := limiter.WaitN(ctx, len(k.ids)); err != nil {
 			return acted, fmt.Errorf("%s: stopped: %w", name, context.Cause(ctx))
 		}
-		var done []ref
+		var done []event
 		batch, cancel := context.WithTimeout(context.WithoutCancel(ctx), batchTimeout)
 		err := a.inTx(batch, func(tx pgx.Tx) (err error) {
 			done, err = do(batch, coredb.New(tx), k)
@@ -133,7 +134,7 @@ func (a *Admin) act(ctx context.Context, s Selection, pace Pace, name string, to
 		if err == nil {
 			acted.Done += len(done)
 			acted.Pending -= len(k.ids)
-			err = a.explain(batch, &acted, s.AsOf, to, k, done)
+			err = a.explain(batch, &acted, to, k, done)
 		}
 		cancel()
 		if err != nil {
@@ -147,12 +148,13 @@ func (a *Admin) act(ctx context.Context, s Selection, pace Pace, name string, to
 }
 
 // explain notes why a batch has left events out.
-func (a *Admin) explain(ctx context.Context, acted *Acted, asOf time.Time, to events.Generation, k keys,
-	done []ref) error {
+func (a *Admin) explain(ctx context.Context, acted *Acted, to events.Generation, k Selection,
+	done []event) error {
 	acted.LeftOut += len(k.ids) - len(done)
-	params := coredb.OperatorStatesParams{AsOf: asOf, Generation: int64(to)}
+	params := coredb.OperatorStatesParams{AsOf: k.AsOf, Generation: int64(to)}
 	for i, id := range k.ids {
-		if len(acted.Reasons)+len(params.Ids) < maxLeftOut && !slices.Contains(done, ref{id, k.times[i].UnixMicro()}) {
+		isIt := func(e event) bool { return e.EventID == id && e.OccurredAt.Equal(k.times[i]) }
+		if len(acted.Reasons)+len(params.Ids) < maxLeftOut && !slices.ContainsFunc(done, isIt) {
 			params.Ids, params.OccurredAts = append(params.Ids, id), append(params.OccurredAts, k.times[i])
 		}
 	}

@@ -1,13 +1,10 @@
 package admin
 
 import (
-	"errors"
 	"fmt"
-	"regexp"
 	"slices"
 	"strings"
 	"time"
-	"unicode/utf8"
 
 	"github.com/google/uuid"
 
@@ -35,12 +32,6 @@ func Statuses() []Status {
 	return []Status{Due, Scheduled, InFlight, Delivered, Failed, Discarded}
 }
 
-// The longest that a filter takes.
-const (
-	maxFilterValues = 1000
-	maxFilterBytes  = 8192 // last_error has no more
-)
-
 // Filter says which events are meant: those that fit all of its fields, of each of which any value will do. The zero
 // Filter is every event but tombstones.
 type Filter struct {
@@ -61,85 +52,19 @@ type Filter struct {
 	Tried *bool
 }
 
-var eventTypeForm = regexp.MustCompile(`^[a-z][a-z0-9_]*(\.[a-z][a-z0-9_]*)+$`)
-
-// Validate refuses what can match nothing, or was not meant, naming the field.
-func (f Filter) Validate() error {
-	var problems []error
-	refuse := func(format string, args ...any) { problems = append(problems, fmt.Errorf(format, args...)) }
-	for _, s := range f.Statuses {
-		if !slices.Contains(Statuses(), s) {
-			refuse("status %.40q: must be one of %s", s, Joined(Statuses()))
-		}
-	}
-	for _, t := range f.EventTypes {
-		if len(t) > events.MaxEventTypeBytes || !eventTypeForm.MatchString(t) {
-			refuse("event type %.140q: must be lower-case words joined by dots, at most %d bytes", t, events.MaxEventTypeBytes)
-		}
-	}
-	for _, s := range f.Sources {
-		if !s.Known() {
-			refuse("source %.40q: must be core, platform or worlds", s)
-		}
-	}
-	for _, s := range f.Targets {
-		if s != "" && !s.Known() {
-			refuse("target %.40q: must be core, platform, worlds, or none", s)
-		}
-	}
-	for _, g := range f.Generations {
-		if g < 1 || g > events.MaxGeneration {
-			refuse("generation %d: must be from 1 to %d", g, events.MaxGeneration)
-		}
-	}
-	for _, c := range f.Channels {
-		if !events.ValidChannel(c) {
-			refuse("channel %.80q: must be a lower-case identifier of at most %d bytes", c, events.MaxChannelBytes)
-		}
-	}
-	for name, age := range map[string]time.Duration{"older than": f.OlderThan, "newer than": f.NewerThan} {
-		if age < 0 {
-			refuse("%s %s: an age is not negative", name, age)
-		}
-	}
-	if f.OlderThan > 0 && f.NewerThan > 0 && f.OlderThan >= f.NewerThan {
-		refuse("older than %s and newer than %s: no event is both", f.OlderThan, f.NewerThan)
-	}
-	for _, c := range f.ErrorClasses {
-		if c == "" || strings.Contains(c, ":") {
-			refuse("error class %.40q: must be the text before the first colon of last_error", c)
-		}
-	}
-	for name, n := range map[string]int{"statuses": len(f.Statuses), "event types": len(f.EventTypes), "sources": len(f.Sources),
-		"targets": len(f.Targets), "handlers": len(f.Handlers), "workspaces": len(f.Workspaces), "generations": len(f.Generations),
-		"channels": len(f.Channels), "error classes": len(f.ErrorClasses)} {
-		if n > maxFilterValues {
-			refuse("%d %s: at most %d", n, name, maxFilterValues)
-		}
-	}
-	for _, text := range slices.Concat(f.Handlers, f.ErrorClasses, []string{f.ErrorContains}) {
-		if len(text) > maxFilterBytes || !utf8.ValidString(text) || strings.Contains(text, "\x00") {
-			refuse("%.40q: must be at most %d bytes of UTF-8 without NUL", text, maxFilterBytes)
-		}
-	}
-	return errors.Join(problems...)
-}
-
 // Where is f as a condition on rows of core.outbox by the alias o, and its arguments, of which the first is $n. The
 // condition names each status as the partial indexes do. The times are the statement's.
 func (f Filter) Where(n int) (condition string, arguments []any) {
 	w := where{first: n}
-	statuses := f.Statuses
-	if len(statuses) == 0 {
-		statuses = slices.DeleteFunc(Statuses(), func(s Status) bool { return s == Discarded })
+	f.conditions(&w)
+	return w.all(), w.arguments
+}
+
+func (f Filter) statuses() []Status {
+	if len(f.Statuses) > 0 {
+		return f.Statuses
 	}
-	var alternatives []string
-	for _, s := range slices.Compact(slices.Sorted(slices.Values(statuses))) {
-		alternatives = append(alternatives, "("+s.condition()+")")
-	}
-	w.and("(" + strings.Join(alternatives, " or ") + ")")
-	f.whereButStatus(&w)
-	return strings.Join(w.conditions, " and "), w.arguments
+	return slices.DeleteFunc(Statuses(), func(s Status) bool { return s == Discarded })
 }
 
 // condition on a row of core.outbox o.
@@ -151,8 +76,10 @@ func (s Status) condition() string {
 		return "o.status = 'pending' and o.deleted_at is null and o.available_at > statement_timestamp()"
 	case Discarded:
 		return "o.status = 'failed' and o.deleted_at is not null and o.discarded_at is not null"
-	default:
+	case InFlight, Delivered, Failed:
 		return "o.status = '" + string(s) + "' and o.deleted_at is null"
+	default:
+		return "false"
 	}
 }
 
@@ -171,6 +98,9 @@ func (w *where) and(condition string, arguments ...any) {
 	}
 	w.conditions = append(w.conditions, condition)
 }
+
+// all is the conditions joined.
+func (w *where) all() string { return strings.Join(w.conditions, " and ") }
 
 // errorClass is what operators group failures by.
 const errorClass = "split_part(o.last_error, ':', 1)"
@@ -193,61 +123,42 @@ func (f Filter) since() string {
 	}
 }
 
-func (f Filter) whereButStatus(w *where) {
-	if f.Tried != nil {
-		w.and("core.tried(o.attempts, o.last_error) = ?", *f.Tried)
+func (f Filter) conditions(w *where) {
+	var alternatives []string
+	for _, s := range slices.Compact(slices.Sorted(slices.Values(f.statuses()))) {
+		alternatives = append(alternatives, "("+s.condition()+")")
 	}
-	if len(f.EventTypes) > 0 {
-		w.and("o.event_type = any (?::text[])", f.EventTypes)
-	}
-	if len(f.Sources) > 0 {
-		w.and("o.source = any (?::text[])", Texts(f.Sources))
-	}
-	if len(f.Targets) > 0 {
-		w.and("coalesce(o.target, '') = any (?::text[])", Texts(f.Targets))
-	}
-	if len(f.Handlers) > 0 {
-		w.and("jsonb_exists_any(o.handler_failures, ?::text[])", f.Handlers)
-	}
-	if len(f.Workspaces) > 0 {
-		var named []uuid.UUID
-		none := false
-		for _, workspace := range f.Workspaces {
-			if workspace.Valid {
-				named = append(named, workspace.UUID)
-			} else {
-				none = true
-			}
+	w.and("(" + strings.Join(alternatives, " or ") + ")")
+	for _, c := range []struct {
+		asked     bool
+		condition string
+		argument  any
+	}{
+		{f.Tried != nil, "core.tried(o.attempts, o.last_error) = ?", f.Tried},
+		{len(f.EventTypes) > 0, "o.event_type = any (?::text[])", f.EventTypes},
+		{len(f.Sources) > 0, "o.source = any (?::text[])", Texts(f.Sources)},
+		{len(f.Targets) > 0, "coalesce(o.target, '') = any (?::text[])", Texts(f.Targets)},
+		{len(f.Handlers) > 0, "jsonb_exists_any(o.handler_failures, ?::text[])", f.Handlers},
+		// which also finds a null
+		{len(f.Workspaces) > 0, "array_position(?::uuid[], o.workspace_id) is not null", f.Workspaces},
+		{len(f.Generations) > 0, "o.generation = any (?::bigint[])", f.Generations},
+		{len(f.Channels) > 0, "o.channel = any (?::text[])", f.Channels},
+		{f.OlderThan > 0, f.since() + olderThan, f.OlderThan.Seconds()},
+		{f.NewerThan > 0, f.since() + newerThan, f.NewerThan.Seconds()},
+		{len(f.ErrorClasses) > 0, errorClass + " = any (?::text[])", f.ErrorClasses},
+		{f.ErrorContains != "", "strpos(o.last_error, ?) > 0", f.ErrorContains},
+	} {
+		if c.asked {
+			w.and(c.condition, c.argument)
 		}
-		switch {
-		case !none:
-			w.and("o.workspace_id = any (?::uuid[])", named)
-		case len(named) == 0:
-			w.and("o.workspace_id is null")
-		default:
-			w.and("(o.workspace_id is null or o.workspace_id = any (?::uuid[]))", named)
-		}
-	}
-	if len(f.Generations) > 0 {
-		w.and("o.generation = any (?::bigint[])", f.Generations)
-	}
-	if len(f.Channels) > 0 {
-		w.and("o.channel = any (?::text[])", f.Channels)
-	}
-	since := f.since()
-	if f.OlderThan > 0 {
-		w.and(since+" <= statement_timestamp() - make_interval(secs => ?)", f.OlderThan.Seconds())
-	}
-	if f.NewerThan > 0 {
-		w.and(since+" > statement_timestamp() - make_interval(secs => ?)", f.NewerThan.Seconds())
-	}
-	if len(f.ErrorClasses) > 0 {
-		w.and(errorClass+" = any (?::text[])", f.ErrorClasses)
-	}
-	if f.ErrorContains != "" {
-		w.and("strpos(o.last_error, ?) > 0", f.ErrorContains)
 	}
 }
+
+// The bounds of an age, behind the time that it is counted from.
+const (
+	olderThan = " <= statement_timestamp() - make_interval(secs => ?)"
+	newerThan = " > statement_timestamp() - make_interval(secs => ?)"
+)
 
 // Texts are words as plain strings.
 func Texts[S ~string](all []S) []string {

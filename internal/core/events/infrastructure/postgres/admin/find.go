@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -16,8 +17,10 @@ import (
 	"github.com/jackc/pgerrcode"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgtype"
 
 	"spectral/internal/core/events"
+	"spectral/internal/core/events/infrastructure/postgres/coredb"
 )
 
 // The bounds of one page of events.
@@ -66,52 +69,21 @@ type Event struct {
 	DeletedAt     *time.Time `json:"deleted_at"` // of a tombstone
 }
 
-// Since is the time that the event's age is counted from; zero if nobody knows.
-func (e Event) Since() time.Time {
-	if e.Status != Failed && e.Status != Discarded {
-		return e.CreatedAt
-	}
-	if e.FailedAt == nil {
-		return time.Time{}
-	}
-	return *e.FailedAt
-}
-
-// place is the time by which the event has its place among others.
-func (e Event) place() time.Time {
-	if e.Status == Due || e.Status == Scheduled {
-		return e.AvailableAt
-	}
-	return e.Since()
-}
-
-// displayed is the expression of each field of Event, in their order; o is the row. Times that were written by hand
-// may be infinite, which no program can take.
+// displayed is the column of each field of Event; o is the row. Times that were written by hand may be infinite, which
+// no program can take.
 const displayed = `o.id, o.event_type, o.event_version, o.occurred_at, o.source, o.target, o.workspace_id,
   case when o.status = 'pending' and o.deleted_at is null
             then case when o.available_at <= statement_timestamp() then 'due' else 'scheduled' end
        when o.discarded_at is not null then 'discarded'
-       when o.deleted_at is not null then 'expired' else o.status end,
+       when o.deleted_at is not null then 'expired' else o.status end as status,
   o.generation, o.channel, o.attempts, o.crashes,
-  core.prior_replays(o.failure_history),
-  o.last_error, case when isfinite(o.first_failed_at) then o.first_failed_at end, o.created_at, o.available_at,
-  case when o.status = 'in_flight' and isfinite(o.claimed_at) then o.claimed_at end,
-  case when o.status = 'failed' and isfinite(o.claimed_at) then o.claimed_at end,
-  case when isfinite(o.delivered_at) then o.delivered_at end, case when isfinite(o.deleted_at) then o.deleted_at end`
-
-func (e *Event) fields() []any {
-	return []any{&e.ID, &e.EventType, &e.EventVersion, &e.OccurredAt, &e.Source, &e.Target, &e.WorkspaceID, &e.Status,
-		&e.Generation, &e.Channel, &e.Attempts, &e.Crashes, &e.PriorReplays, &e.LastError, &e.FirstFailedAt, &e.CreatedAt, &e.AvailableAt,
-		&e.ClaimedAt, &e.FailedAt, &e.DeliveredAt, &e.DeletedAt}
-}
-
-func (e *Event) utc() {
-	for _, t := range []*time.Time{&e.OccurredAt, &e.CreatedAt, &e.AvailableAt, e.FirstFailedAt, e.ClaimedAt, e.FailedAt, e.DeliveredAt, e.DeletedAt} {
-		if t != nil {
-			*t = t.UTC()
-		}
-	}
-}
+  core.prior_replays(o.failure_history) as prior_replays,
+  o.last_error, case when isfinite(o.first_failed_at) then o.first_failed_at end as first_failed_at,
+  o.created_at, o.available_at,
+  case when o.status = 'in_flight' and isfinite(o.claimed_at) then o.claimed_at end as claimed_at,
+  case when o.status = 'failed' and isfinite(o.claimed_at) then o.claimed_at end as failed_at,
+  case when isfinite(o.delivered_at) then o.delivered_at end as delivered_at,
+  case when isfinite(o.deleted_at) then o.deleted_at end as deleted_at`
 
 // Page asks for a part of what a filter matches.
 type Page struct {
@@ -130,36 +102,45 @@ type Found struct {
 	Next string `json:"next,omitempty"`
 }
 
-// Find returns a page of the events that filter matches, the latest first: by the time they failed, were or will be due, or
-// were published if in flight, and delivered ones by their ids, which are time-ordered. So any page costs what it has, however many
-// events are pending or delivered. What is published or fails while somebody goes through the pages is not in a
-// later one, and nothing is in two, unless it has failed, or become pending, anew.
+// Find returns a page of the events that filter matches, the latest first: by the time they failed or are due, and those in
+// flight and delivered by their ids, which are time-ordered. So any page costs what it has, however many events are pending or
+// delivered. What is published or fails while somebody goes through the pages is not in a later one, and nothing is in
+// two, unless it has failed, or become pending, once more.
 //
 // The error is a [*TooBroadError] if it takes too long, [ErrCursor] for a cursor of another filter.
 func (a *Admin) Find(ctx context.Context, filter Filter, page Page) (Found, error) {
-	if page.Limit < 1 || page.Limit > MaxPageSize {
-		return Found{}, fmt.Errorf("limit %d: must be from 1 to %d", page.Limit, MaxPageSize)
-	}
-	if err := filter.Validate(); err != nil {
-		return Found{}, err
-	}
-	branches, err := filter.branches(page.After)
-	if err != nil {
-		return Found{}, err
-	}
-	var found Found
-	err = a.search(ctx, page.Timeout, func(tx pgx.Tx) error {
-		for _, b := range branches {
-			if err := b.read(ctx, tx, page.Limit+1); err != nil {
-				return err
-			}
+	places := make(map[string]position)
+	if page.After != "" {
+		if err := fromCursor(page.After, filter, &places); err != nil {
+			return Found{}, err
 		}
-		found = merge(branches, page.Limit)
-		if err := tx.QueryRow(ctx, "select clock_timestamp()").Scan(&found.AsOf); err != nil {
+	}
+	w := where{first: 1}
+	var parts []string
+	for _, b := range branches {
+		if part := b.query(&w, filter, places, page.Limit+1); part != "" {
+			parts = append(parts, part)
+		}
+	}
+	found := Found{Events: []Event{}}
+	err := a.search(ctx, page.Timeout, func(tx pgx.Tx, asOf time.Time) error {
+		if _, err := tx.Exec(ctx, byIndex); err != nil {
 			return err
 		}
-		found.AsOf = found.AsOf.UTC()
-		found.Next, err = cursor(filter, branches)
+		rows, err := tx.Query(ctx, "select * from ("+strings.Join(parts, " union all ")+
+			") e order by e.place desc, e.id desc, e.occurred_at desc limit "+strconv.Itoa(page.Limit+1), w.arguments...)
+		if err != nil {
+			return err
+		}
+		all, err := pgx.CollectRows(rows, pgx.RowToStructByName[placed])
+		more := len(all) > page.Limit
+		for _, e := range all[:min(len(all), page.Limit)] {
+			found.Events = append(found.Events, e.Event)
+			places[e.Branch] = position{e.Key, e.ID, e.OccurredAt}
+		}
+		if found.AsOf = asOf; err == nil && more {
+			found.Next, err = toCursor(filter, places)
+		}
 		return err
 	})
 	if err != nil {
@@ -168,8 +149,11 @@ func (a *Admin) Find(ctx context.Context, filter Filter, page Page) (Found, erro
 	return found, nil
 }
 
-// search runs work in a transaction whose statements are bounded.
-func (a *Admin) search(ctx context.Context, timeout time.Duration, work func(pgx.Tx) error) error {
+// byIndex has rows read in the order of an index, whatever number of them the server believes in.
+const byIndex = "set local enable_sort = off; set local enable_seqscan = off; set local enable_bitmapscan = off"
+
+// search runs work in a transaction whose statements are bounded, with the time by the database clock at its begin.
+func (a *Admin) search(ctx context.Context, timeout time.Duration, work func(pgx.Tx, time.Time) error) error {
 	if timeout <= 0 {
 		timeout = DefaultSearchTimeout
 	}
@@ -180,7 +164,11 @@ func (a *Admin) search(ctx context.Context, timeout time.Duration, work func(pgx
 			max(timeout.Milliseconds(), 1))); err != nil {
 			return err
 		}
-		return work(tx)
+		now, err := coredb.New(tx).Now(ctx)
+		if err != nil {
+			return err
+		}
+		return work(tx, now.UTC())
 	})
 	if pg, ok := errors.AsType[*pgconn.PgError](err); ok && pg.Code == pgerrcode.QueryCanceled && ctx.Err() == nil {
 		return &TooBroadError{After: timeout}
@@ -188,71 +176,82 @@ func (a *Admin) search(ctx context.Context, timeout time.Duration, work func(pgx
 	return err
 }
 
-// branch is the events of one status that have one order: what an index has in that order is found without reading the rest.
+// branch is the events of the statuses that have one order, which an index has: then come id and occurred_at.
 type branch struct {
-	name   string
-	filter Filter
-	kinds  bool   // read kind by kind: the index has the order within a generation and type only
-	key    string // the first column of the order, descending; then come id and occurred_at
-	after  *position
-	over   bool // nothing is left
-	events []Event
-	places []position
+	name     string
+	key      string // the first column of the order, if there is one before the id
+	statuses []Status
+}
+
+var branches = []branch{
+	{"pending", "o.available_at", []Status{Due, Scheduled}}, {"failed", "o.claimed_at", []Status{Failed}},
+	{"discarded", "o.claimed_at", []Status{Discarded}}, {"in_flight", "", []Status{InFlight}},
+	{"delivered", "", []Status{Delivered}},
 }
 
 // position of an event in the order of its branch.
 type position struct {
 	Key        string    `json:"k"` // as Postgres prints it; empty for null
 	ID         uuid.UUID `json:"i"`
-	OccurredAt string    `json:"o"`
+	OccurredAt time.Time `json:"o"`
 }
 
-// branches are what filter asks for, from a cursor on.
-func (f Filter) branches(after string) ([]*branch, error) {
-	statuses := f.Statuses
-	if len(statuses) == 0 {
-		statuses = slices.DeleteFunc(Statuses(), func(s Status) bool { return s == Discarded })
-	}
-	var all []*branch
-	add := func(name, key string, of ...Status) {
-		of = slices.DeleteFunc(of, func(s Status) bool { return !slices.Contains(statuses, s) })
-		if len(of) > 0 {
-			b := &branch{name: name, key: key, filter: f, kinds: name == "pending"}
-			b.filter.Statuses = of
-			all = append(all, b)
-		}
-	}
-	add("pending", "o.available_at", Due, Scheduled)
-	add("in_flight", "o.created_at", InFlight)
-	add("delivered", "", Delivered)
-	add("failed", "o.claimed_at", Failed)
-	add("discarded", "o.claimed_at", Discarded)
-	if after == "" {
-		return all, nil
-	}
-	var places map[string]*position
-	if err := fromCursor(after, f, &places); err != nil {
-		return nil, err
-	}
-	for _, b := range all {
-		place, begun := places[b.name]
-		b.after, b.over = place, !begun
-	}
-	return all, nil
+// placed is a row of a branch's query.
+type placed struct {
+	Event
+	Branch, Key string
+	Place       pgtype.Timestamptz // may be infinite
 }
 
-// cursor is where the page ended: a branch that is over has no place, one that has not begun has null.
-func cursor(f Filter, branches []*branch) (string, error) {
-	places := make(map[string]*position)
-	for _, b := range branches {
-		if !b.over {
-			places[b.name] = b.after
+// pendingKinds are the generations and types that have pending events, each found by one look into the index of those.
+const pendingKinds = `(with recursive kind(generation, event_type) as (
+    (select o.generation, o.event_type from core.outbox o where o.status = 'pending' and o.deleted_at is null
+     order by o.generation, o.event_type limit 1)
+    union all
+    select n.generation, n.event_type from kind k cross join lateral
+      (select o.generation, o.event_type from core.outbox o
+       where o.status = 'pending' and o.deleted_at is null and (o.generation, o.event_type) > (k.generation, k.event_type)
+       order by o.generation, o.event_type limit 1) n)
+  select generation, event_type from kind) k`
+
+// query reads the next of b that f matches, at most limit; it is empty if f asks for none of b's statuses.
+func (b branch) query(w *where, f Filter, places map[string]position, limit int) string {
+	asked := f.statuses()
+	f.Statuses = nil
+	for _, s := range b.statuses {
+		if slices.Contains(asked, s) {
+			f.Statuses = append(f.Statuses, s)
 		}
 	}
-	if len(places) == 0 {
-		return "", nil
+	if len(f.Statuses) == 0 {
+		return ""
 	}
-	return toCursor(f, places)
+	w.conditions = nil
+	f.conditions(w)
+	// by ids alone the times are not in order: the earliest so far is, and is close to each
+	order := "o.id desc, o.occurred_at desc"
+	key, place := "''", "min(o.created_at) over (order by "+order+")"
+	if b.key != "" {
+		key, place, order = "coalesce("+b.key+"::text, '')", b.key, b.key+" desc, "+order
+	}
+	switch after, begun := places[b.name]; {
+	case !begun:
+	case b.key == "":
+		w.and("(o.id, o.occurred_at) < (?::uuid, ?::timestamptz)", after.ID, after.OccurredAt)
+	case after.Key == "":
+		w.and("("+b.key+" is not null or (o.id, o.occurred_at) < (?::uuid, ?::timestamptz))", after.ID, after.OccurredAt)
+	default:
+		w.and("("+b.key+", o.id, o.occurred_at) < (?::timestamptz, ?::uuid, ?::timestamptz)",
+			after.Key, after.ID, after.OccurredAt)
+	}
+	ordered := fmt.Sprintf(" order by %s limit %d", order, limit)
+	from := "core.outbox o where " + w.all() + ordered
+	if b.name == "pending" { // the index has the order within a generation and type only
+		from = pendingKinds + " cross join lateral (select o.* from core.outbox o where o.generation = k.generation" +
+			" and o.event_type = k.event_type and " + w.all() + ordered + ") o" + ordered
+	}
+	return "(select " + displayed + ", '" + b.name + "' as branch, " + key + " as key, " + place +
+		" as place from (select o.* from " + from + ") o)"
 }
 
 // savedCursor is the content of a cursor: a place, and a hash of the filter that it belongs to.
@@ -287,95 +286,4 @@ func fromCursor(text string, filter, place any) error {
 		return ErrCursor
 	}
 	return nil
-}
-
-// pendingKinds are the generations and types that have pending events, each found by one look into the index of those.
-const pendingKinds = `(with recursive kind(generation, event_type) as (
-    (select o.generation, o.event_type from core.outbox o where o.status = 'pending' and o.deleted_at is null
-     order by o.generation, o.event_type limit 1)
-    union all
-    select n.generation, n.event_type from kind k cross join lateral
-      (select o.generation, o.event_type from core.outbox o
-       where o.status = 'pending' and o.deleted_at is null and (o.generation, o.event_type) > (k.generation, k.event_type)
-       order by o.generation, o.event_type limit 1) n)
-  select generation, event_type from kind) k`
-
-// read reads the next of b, at most limit.
-func (b *branch) read(ctx context.Context, tx pgx.Tx, limit int) (err error) {
-	if b.over {
-		return nil
-	}
-	condition, arguments := b.filter.Where(1)
-	w := where{first: 1, conditions: []string{condition}, arguments: arguments}
-	key, order := "''", "o.id desc, o.occurred_at desc"
-	if b.key != "" {
-		key, order = "coalesce("+b.key+"::text, '')", b.key+" desc, "+order
-	}
-	switch {
-	case b.after == nil:
-	case b.key == "":
-		w.and("(o.id, o.occurred_at) < (?::uuid, ?::timestamptz)", b.after.ID, b.after.OccurredAt)
-	case b.after.Key == "":
-		w.and("("+b.key+" is not null or (o.id, o.occurred_at) < (?::uuid, ?::timestamptz))", b.after.ID, b.after.OccurredAt)
-	default:
-		w.and("("+b.key+", o.id, o.occurred_at) < (?::timestamptz, ?::uuid, ?::timestamptz)", b.after.Key, b.after.ID, b.after.OccurredAt)
-	}
-	from, ordered := "core.outbox o where "+strings.Join(w.conditions, " and "), fmt.Sprintf(" order by %s limit %d", order, limit)
-	if b.kinds {
-		from = pendingKinds + " cross join lateral (select o.* from core.outbox o where o.generation = k.generation and o.event_type = k.event_type and " +
-			strings.Join(w.conditions, " and ") + ordered + ") o"
-		// in the order of the index, whatever number of events the server believes in
-		if _, err := tx.Exec(ctx, "set local enable_sort = off; set local enable_seqscan = off; set local enable_bitmapscan = off"); err != nil {
-			return err
-		}
-		defer func() {
-			if err == nil {
-				_, err = tx.Exec(ctx, "set local enable_sort to default; set local enable_seqscan to default; set local enable_bitmapscan to default")
-			}
-		}()
-	}
-	rows, err := tx.Query(ctx, "select "+displayed+", "+key+", o.occurred_at::text from "+from+ordered, w.arguments...)
-	if err != nil {
-		return err
-	}
-	defer rows.Close()
-	for rows.Next() {
-		var e Event
-		var p position
-		if err := rows.Scan(append(e.fields(), &p.Key, &p.OccurredAt)...); err != nil {
-			return err
-		}
-		e.utc()
-		p.ID = e.ID
-		b.events, b.places = append(b.events, e), append(b.places, p)
-	}
-	return rows.Err()
-}
-
-// merge takes the latest of all branches, at most limit, and leaves each where the next page begins.
-func merge(branches []*branch, limit int) Found {
-	found := Found{Events: []Event{}}
-	taken := make(map[*branch]int)
-	for len(found.Events) < limit {
-		var latest *branch
-		var at time.Time
-		for _, b := range branches {
-			if n := taken[b]; n < len(b.events) {
-				if since := b.events[n].place(); latest == nil || since.IsZero() || !at.IsZero() && since.After(at) {
-					latest, at = b, since
-				}
-			}
-		}
-		if latest == nil {
-			break
-		}
-		n := taken[latest]
-		found.Events = append(found.Events, latest.events[n])
-		latest.after = &latest.places[n]
-		taken[latest]++
-	}
-	for _, b := range branches {
-		b.over = taken[b] == len(b.events) // one more was asked for than a page has
-	}
-	return found
 }

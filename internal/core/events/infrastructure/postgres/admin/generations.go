@@ -53,7 +53,7 @@ func (a *Admin) Generations(ctx context.Context, only *events.Generation) ([]Gen
 		if rows, err = coredb.New(tx).GenerationStatus(ctx, (*int64)(only)); err != nil {
 			return err
 		}
-		paused, err = pauses(ctx, tx)
+		paused, err = pauses(ctx, coredb.New(tx))
 		return err
 	})
 	if err != nil {
@@ -80,26 +80,18 @@ func (a *Admin) Generations(ctx context.Context, only *events.Generation) ([]Gen
 
 // RegisterGeneration makes a generation known and live, a draining one as well.
 func (a *Admin) RegisterGeneration(ctx context.Context, g events.Generation, by string) error {
-	err := a.inTx(ctx, func(tx pgx.Tx) error {
-		_, err := coredb.New(tx).RegisterGenerationBy(ctx, coredb.RegisterGenerationByParams{Generation: int64(g), ActedBy: by})
+	return a.tell(ctx, fmt.Sprintf("register generation %d", g), func(q *coredb.Queries) error {
+		_, err := q.RegisterGenerationBy(ctx, coredb.RegisterGenerationByParams{Generation: int64(g), ActedBy: by})
 		return err
 	})
-	if err != nil {
-		return fmt.Errorf("register generation %d: %w", g, err)
-	}
-	return nil
 }
 
 // DrainGeneration makes a live generation a draining one; the only live one if forced only.
 func (a *Admin) DrainGeneration(ctx context.Context, g events.Generation, by string, force bool) error {
-	err := a.inTx(ctx, func(tx pgx.Tx) error {
-		_, err := coredb.New(tx).DrainGeneration(ctx, coredb.DrainGenerationParams{Generation: int64(g), ActedBy: by, Force: force})
+	return a.tell(ctx, fmt.Sprintf("drain generation %d", g), func(q *coredb.Queries) error {
+		_, err := q.DrainGeneration(ctx, coredb.DrainGenerationParams{Generation: int64(g), ActedBy: by, Force: force})
 		return err
 	})
-	if err != nil {
-		return fmt.Errorf("drain generation %d: %w", g, err)
-	}
-	return nil
 }
 
 // Retiring is where a generation stands on its way to retired.
@@ -121,13 +113,12 @@ const (
 // RetireGeneration takes a draining generation one step towards retired. It is called until that is so; stopping in between
 // is harmless.
 func (a *Admin) RetireGeneration(ctx context.Context, g events.Generation, by string) (Retiring, error) {
-	var stands string
-	err := a.inTx(ctx, func(tx pgx.Tx) (err error) {
-		stands, err = coredb.New(tx).RetireGeneration(ctx, coredb.RetireGenerationParams{Generation: int64(g), ActedBy: by})
-		return err
-	})
+	stands, err := ask(ctx, a, fmt.Sprintf("retire generation %d", g),
+		func(q *coredb.Queries) (string, error) {
+			return q.RetireGeneration(ctx, coredb.RetireGenerationParams{Generation: int64(g), ActedBy: by})
+		})
 	if err != nil {
-		return Retiring{}, fmt.Errorf("retire generation %d: %w", g, err)
+		return Retiring{}, err
 	}
 	word, reason, _ := strings.Cut(stands, ": ")
 	return Retiring{Stands: word, Reason: reason}, nil
@@ -150,28 +141,19 @@ type Adoptable struct {
 
 // Now is the time of the database.
 func (a *Admin) Now(ctx context.Context) (time.Time, error) {
-	var now time.Time
-	err := a.inTx(ctx, func(tx pgx.Tx) (err error) {
-		now, err = coredb.New(tx).Now(ctx)
-		return err
-	})
-	if err != nil {
-		return time.Time{}, fmt.Errorf("time of the database: %w", err)
-	}
-	return now, nil
+	return ask(ctx, a, "time of the database", func(q *coredb.Queries) (time.Time, error) { return q.Now(ctx) })
 }
 
 // Adoptable is the dry run of Adopt. No types are all types.
 func (a *Admin) Adoptable(ctx context.Context, from, to events.Generation, types []string) ([]Adoptable, error) {
-	var rows []coredb.AdoptableRow
-	err := a.inTx(ctx, func(tx pgx.Tx) (err error) {
-		rows, err = coredb.New(tx).Adoptable(ctx, coredb.AdoptableParams{
-			FromGeneration: int64(from), ToGeneration: int64(to), EventTypes: types,
+	rows, err := ask(ctx, a, fmt.Sprintf("adopt generation %d into %d", from, to),
+		func(q *coredb.Queries) ([]coredb.AdoptableRow, error) {
+			return q.Adoptable(ctx, coredb.AdoptableParams{
+				FromGeneration: int64(from), ToGeneration: int64(to), EventTypes: types,
+			})
 		})
-		return err
-	})
 	if err != nil {
-		return nil, fmt.Errorf("adopt generation %d into %d: %w", from, to, err)
+		return nil, err
 	}
 	all := make([]Adoptable, len(rows))
 	for i, r := range rows {
@@ -180,19 +162,17 @@ func (a *Admin) Adoptable(ctx context.Context, from, to events.Generation, types
 	return all, nil
 }
 
-// Adopt moves up to limit pending events of one generation, which were created before a time of the database, into another, and returns
-// how many. It is called until that is none: the same time for all calls ends that, however many are published meanwhile. No types are
-// all types.
-func (a *Admin) Adopt(ctx context.Context, from, to events.Generation, types []string, before time.Time, limit int, by string) (int, error) {
-	var moved int32
-	err := a.inTx(ctx, func(tx pgx.Tx) (err error) {
-		moved, err = coredb.New(tx).Adopt(ctx, coredb.AdoptParams{
-			FromGeneration: int64(from), ToGeneration: int64(to), RowLimit: int32(min(limit, 1<<30)), ActedBy: by, EventTypes: types, Before: before, //nolint:gosec // bounded
+// Adopt moves up to limit pending events of one generation, which were created before a time of the database, into another,
+// and returns how many. It is called until that is none: the same time for all calls ends that, however many are published
+// between them. No types are all types.
+func (a *Admin) Adopt(ctx context.Context, from, to events.Generation, types []string, before time.Time, limit int,
+	by string) (int, error) {
+	moved, err := ask(ctx, a, fmt.Sprintf("adopt generation %d into %d", from, to),
+		func(q *coredb.Queries) (int32, error) {
+			return q.Adopt(ctx, coredb.AdoptParams{
+				FromGeneration: int64(from), ToGeneration: int64(to), RowLimit: int32(limit), //nolint:gosec // bounded
+				ActedBy: by, EventTypes: types, Before: before,
+			})
 		})
-		return err
-	})
-	if err != nil {
-		return 0, fmt.Errorf("adopt generation %d into %d: %w", from, to, err)
-	}
-	return int(moved), nil
+	return int(moved), err
 }

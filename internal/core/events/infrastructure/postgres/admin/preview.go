@@ -64,7 +64,7 @@ func (a *Admin) PreviewReplay(ctx context.Context, s Selection, to events.Genera
 	type name struct{ eventType, handlerOrNote string }
 	handlers, unhandled := make(map[name]*HandlerEffect), make(map[name]*UnhandledEffect)
 	types := make(map[string]bool)
-	var last ref // that is counted as unhandled
+	var last coredb.OperatorReplayPreviewRow // that is counted as unhandled
 	// once even for no event, for the generation is checked, too
 	for from := 0; from == 0 || from < s.Len(); from += MaxBatch {
 		k := s.slice(from, from+MaxBatch)
@@ -87,10 +87,10 @@ func (a *Admin) PreviewReplay(ctx context.Context, s Selection, to events.Genera
 			}
 			if r.Handler == "" || !r.WouldRun && r.HandledAt.IsZero() {
 				u := entry(unhandled, name{r.EventType, r.Note}, UnhandledEffect{EventType: r.EventType, Note: r.Note})
-				if event := (ref{r.EventID, r.OccurredAt.UnixMicro()}); event != last { // it has a line for each handler
+				if r.EventID != last.EventID || !r.OccurredAt.Equal(last.OccurredAt) { // it has a line for each handler
 					u.Events++
-					last = event
 				}
+				last = r
 				continue
 			}
 			h := entry(handlers, name{r.EventType, r.Handler}, HandlerEffect{EventType: r.EventType, Handler: r.Handler})

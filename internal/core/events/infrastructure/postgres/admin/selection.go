@@ -14,50 +14,35 @@ import (
 )
 
 // Selection is the events that an act is about, as they were at one moment: what fails, or is published, later is not
-// among them, so an act on a selection ends. 24 bytes each.
+// among them, so an act on a selection ends.
 type Selection struct {
 	// AsOf is the moment, by the database clock: what has failed or was delivered at it or later is not what was
 	// selected. It is behind the latest time of a named event, which may be ahead of a clock that was set back.
-	AsOf time.Time
-	refs []ref
-}
-
-// ref names an event: nothing relies on an id alone.
-type ref struct {
-	id         uuid.UUID
-	occurredAt int64 // microseconds since 1970, which is all that the database keeps
+	AsOf  time.Time
+	ids   []uuid.UUID
+	times []time.Time // of occurrence: nothing relies on an id alone
 }
 
 // Len is how many events there are.
-func (s Selection) Len() int { return len(s.refs) }
-
-// keys name events as the SQL functions take them.
-type keys struct {
-	ids   []uuid.UUID
-	times []time.Time
-}
+func (s Selection) Len() int { return len(s.ids) }
 
 // slice are the events from i to before j.
-func (s Selection) slice(i, j int) keys {
-	k := keys{[]uuid.UUID{}, []time.Time{}}
-	for _, r := range s.refs[i:min(j, len(s.refs))] {
-		k.ids, k.times = append(k.ids, r.id), append(k.times, time.UnixMicro(r.occurredAt))
-	}
-	return k
+func (s Selection) slice(i, j int) Selection {
+	j = min(j, s.Len())
+	return Selection{s.AsOf, s.ids[i:j], s.times[i:j]}
+}
+
+func (s *Selection) add(id uuid.UUID, occurredAt time.Time) {
+	s.ids, s.times = append(s.ids, id), append(s.times, occurredAt)
 }
 
 // Select is all events that filter matches, the first failure first. Timeout bounds it; zero means
 // [DefaultSearchTimeout], and the error is then a [*TooBroadError].
 func (a *Admin) Select(ctx context.Context, filter Filter, timeout time.Duration) (s Selection, err error) {
-	if err := filter.Validate(); err != nil {
-		return Selection{}, err
-	}
 	condition, arguments := filter.Where(1)
-	err = a.search(ctx, timeout, func(tx pgx.Tx) error {
-		// first: what fails anew while many are read is not what was read
-		if err := tx.QueryRow(ctx, "select clock_timestamp()").Scan(&s.AsOf); err != nil {
-			return err
-		}
+	s.ids, s.times = []uuid.UUID{}, []time.Time{}
+	err = a.search(ctx, timeout, func(tx pgx.Tx, asOf time.Time) error {
+		s.AsOf = asOf // before they are read: what fails again while many are is not what was read
 		rows, err := tx.Query(ctx, "select o.id, o.occurred_at from core.outbox o where "+condition+
 			" order by o.claimed_at, o.id, o.occurred_at", arguments...)
 		if err != nil {
@@ -66,7 +51,7 @@ func (a *Admin) Select(ctx context.Context, filter Filter, timeout time.Duration
 		var id uuid.UUID
 		var occurredAt time.Time
 		_, err = pgx.ForEachRow(rows, []any{&id, &occurredAt}, func() error {
-			s.refs = append(s.refs, ref{id, occurredAt.UnixMicro()})
+			s.add(id, occurredAt)
 			return nil
 		})
 		return err
@@ -79,22 +64,15 @@ func (a *Admin) Select(ctx context.Context, filter Filter, timeout time.Duration
 
 // Shown are the first events of a selection, at most limit, as they are now.
 func (a *Admin) Shown(ctx context.Context, s Selection, limit int) (all []Event, err error) {
-	k := s.slice(0, limit)
-	err = a.search(ctx, 0, func(tx pgx.Tx) error {
+	s = s.slice(0, limit)
+	err = a.search(ctx, 0, func(tx pgx.Tx, _ time.Time) error {
 		rows, err := tx.Query(ctx, "select "+displayed+` from unnest($1::uuid[], $2::timestamptz[])
 			with ordinality as k(id, occurred_at, n)
-			join core.outbox o on o.id = k.id and o.occurred_at = k.occurred_at order by k.n`, k.ids, k.times)
+			join core.outbox o on o.id = k.id and o.occurred_at = k.occurred_at order by k.n`, s.ids, s.times)
 		if err != nil {
 			return err
 		}
-		var e Event
-		_, err = pgx.ForEachRow(rows, e.fields(), func() error {
-			shown := e
-			shown.utc()
-			all = append(all, shown)
-			e = Event{}
-			return nil
-		})
+		all, err = pgx.CollectRows(rows, pgx.RowToStructByName[Event])
 		return err
 	})
 	if err != nil {
@@ -141,7 +119,7 @@ func (a *Admin) selectNamed(ctx context.Context, ids []uuid.UUID,
 	if err != nil {
 		return Selection{}, err
 	}
-	s.AsOf = now
+	s = Selection{now, []uuid.UUID{}, []time.Time{}}
 	var refusals []error
 	for _, id := range ids {
 		err := a.inTx(ctx, func(tx pgx.Tx) error {
@@ -158,7 +136,7 @@ func (a *Admin) selectNamed(ctx context.Context, ids []uuid.UUID,
 				return unknownEvent(id)
 			}
 			for _, e := range all {
-				s.refs = append(s.refs, ref{id, e.OccurredAt.UnixMicro()})
+				s.add(id, e.OccurredAt)
 				if !e.SettledAt.Before(s.AsOf) {
 					s.AsOf = e.SettledAt.Add(time.Microsecond) // the least that the database tells apart
 				}

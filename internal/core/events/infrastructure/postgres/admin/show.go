@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -13,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"spectral/internal/core/events"
+	"spectral/internal/core/events/infrastructure/postgres/coredb"
 )
 
 // Detail is all that is known of an event.
@@ -69,22 +69,28 @@ type HandlerState struct {
 	Error     string     `json:"error,omitempty"`
 }
 
+// handlerRow is a row of handlerStates.
+type handlerRow struct {
+	HandlerState
+	Workers int // live ones that have the handler of the event's type that most have
+}
+
 // Show returns what is known of the event of that id: of all, should there be several that occurred at different
 // times. The error is a [*RefusedError] (SP031) if there is none.
 func (a *Admin) Show(ctx context.Context, id uuid.UUID) (all []Detail, err error) {
-	err = a.search(ctx, 0, func(tx pgx.Tx) error {
+	err = a.search(ctx, 0, func(tx pgx.Tx, _ time.Time) error {
 		if all, err = details(ctx, tx, id); err != nil {
 			return err
 		}
 		if len(all) == 0 {
 			return unknownEvent(id)
 		}
-		_, acts, err := actions(ctx, tx, []uuid.UUID{id}, ActionFilter{}.where(), MaxPageSize, false)
+		acts, err := actions(ctx, tx, []uuid.UUID{id}, ActionFilter{}.where(), MaxPageSize, false)
 		if err != nil {
 			return err
 		}
 		slices.Reverse(acts)
-		paused, err := pauses(ctx, tx)
+		paused, err := pauses(ctx, coredb.New(tx))
 		if err != nil {
 			return err
 		}
@@ -95,6 +101,7 @@ func (a *Admin) Show(ctx context.Context, id uuid.UUID) (all []Detail, err error
 				}
 			}
 			all[i].Actions = append([]Action{}, acts...)
+			all[i].Class = class(all[i].Channel, all[i].Generation)
 			if err := all[i].readHandlers(ctx, tx); err != nil {
 				return err
 			}
@@ -110,38 +117,15 @@ func (a *Admin) Show(ctx context.Context, id uuid.UUID) (all []Detail, err error
 // details reads the rows. Documents come as text: jsonb is parsed by the driver, and what Go cannot parse could not be shown.
 func details(ctx context.Context, tx pgx.Tx, id uuid.UUID) ([]Detail, error) {
 	rows, err := tx.Query(ctx, "select "+displayed+`, o.payload::text, o.idempotency_key, o.trace_context, o.content_class,
-		  o.claimed_by, o.lease_handler, o.handler_failures::text,
-		  case when o.status = 'in_flight' and isfinite(o.claimed_at) then o.claimed_at + make_interval(secs => o.lease_seconds) end,
-		  array(select h::text from jsonb_array_elements(o.failure_history) with ordinality as e(h, n) order by n)
+		  o.claimed_by, o.lease_handler,
+		  case when o.status = 'in_flight' and isfinite(o.claimed_at)
+		    then o.claimed_at + make_interval(secs => o.lease_seconds) end as lease_expires_at,
+		  array(select h::text from jsonb_array_elements(o.failure_history) with ordinality as e(h, n) order by n) as history
 		from core.outbox o where o.id = $1 order by o.occurred_at`, id)
 	if err != nil {
 		return nil, err
 	}
-	defer rows.Close()
-	var all []Detail
-	for rows.Next() {
-		var d Detail
-		var payload, failures string
-		var history []string
-		if err := rows.Scan(append(d.fields(), &payload, &d.IdempotencyKey, &d.TraceContext, &d.ContentClass,
-			&d.ClaimedBy, &d.LeaseHandler, &failures, &d.LeaseExpiresAt, &history)...); err != nil {
-			return nil, err
-		}
-		d.utc()
-		if d.LeaseExpiresAt != nil {
-			*d.LeaseExpiresAt = d.LeaseExpiresAt.UTC()
-		}
-		d.Payload, d.Class = json.RawMessage(payload), class(d.Channel, d.Generation)
-		d.History = []json.RawMessage{}
-		for _, entry := range history {
-			d.History = append(d.History, json.RawMessage(entry))
-		}
-		if d.Handlers, err = failing(failures); err != nil {
-			return nil, err
-		}
-		all = append(all, d)
-	}
-	return all, rows.Err()
+	return pgx.CollectRows(rows, pgx.RowToStructByNameLax[Detail])
 }
 
 // class is the one that a channel is of.
@@ -152,110 +136,56 @@ func class(channel string, g events.Generation) string {
 	return events.DefaultClass
 }
 
-// failing is what is recorded of handlers that failed, or of the substrate in their place.
-func failing(text string) ([]HandlerState, error) {
-	var record map[string]json.RawMessage
-	if err := json.Unmarshal([]byte(text), &record); err != nil {
-		return nil, fmt.Errorf("handler_failures: %w", err)
-	}
-	states := []HandlerState{}
-	for name, entry := range record {
-		var f struct {
-			Failures float64 `json:"failures"`
-			Free     float64 `json:"free"`
-			Parked   bool    `json:"parked"`
-			Class    string  `json:"class"`
-			Error    string  `json:"error"`
-		}
-		s := HandlerState{Handler: name, Stage: Failing}
-		// what a hand has written is shown as it is
-		if err := json.Unmarshal(entry, &f); err != nil {
-			s.Error = string(entry)
-		} else {
-			s.Failures, s.Free, s.Class, s.Error = int(f.Failures), int(f.Free), f.Class, f.Error
-		}
-		if f.Parked {
-			s.Stage = Parked
-		}
-		states = append(states, s)
-	}
-	return states, nil
-}
+// handlerStates tells of each handler that has handled or failed an event, or is still to: of those in the first of
+// these that has them. The names in core.event_handled are few, and found without reading all of it: its key begins with
+// them. What a hand has written into handler_failures is shown as it is.
+const handlerStates = `with recursive
+event as (
+  select o.id, o.generation, o.event_type, o.idempotency_key, o.target, o.handler_failures,
+    o.status in ('delivered', 'failed') or o.deleted_at is not null as settled
+  from core.outbox o where o.id = $1 and o.occurred_at = $2),
+known(name) as (
+  (select h.handler_name from core.event_handled h order by h.handler_name limit 1)
+  union all
+  select (select h.handler_name from core.event_handled h where h.handler_name > k.name order by h.handler_name limit 1)
+  from known k where k.name is not null),
+live as (
+  select n.name, max(count(*)::int) over () as workers
+  from event e join core.live_workers w on w.generation = e.generation
+  cross join lateral jsonb_array_elements_text(case when jsonb_typeof(w.handlers -> e.event_type) = 'array'
+    then w.handlers -> e.event_type else '[]' end) as n(name)
+  group by n.name),
+states as (
+  select 1 as rank, k.name as handler, 'handled' as stage, h.handled_at, nullif(h.event_id, e.id) as handled_as,
+    null::jsonb as failed
+  from event e cross join known k cross join lateral
+    (select h.handled_at, h.event_id from core.event_handled h
+     where h.handler_name = k.name and h.idempotency_key = e.idempotency_key offset 0) h
+  union all
+  select 2, f.key, case when f.value -> 'parked' = 'true' then 'parked' else 'failing' end, null, null, f.value
+  from event e cross join lateral jsonb_each(e.handler_failures) f
+  union all
+  select 3, l.name, case when split_part(l.name, '.', 1) <> e.target then 'not_target'
+    when e.settled then 'not_run' else 'to_run' end, null, null, null
+  from event e cross join live l)
+select distinct on (s.handler) s.handler, s.stage, s.handled_at, s.handled_as,
+  coalesce((s.failed ->> 'failures')::int, 0) as failures, coalesce((s.failed ->> 'free')::int, 0) as free,
+  coalesce(s.failed ->> 'class', '') as class,
+  case when jsonb_typeof(s.failed) = 'object' then coalesce(s.failed ->> 'error', '')
+    else coalesce(s.failed::text, '') end as error,
+  coalesce((select max(l.workers) from live l), 0) as workers
+from states s order by s.handler, s.rank`
 
-// readHandlers adds the handlers that have handled the event, or are still to. The names in core.event_handled are few,
-// and found without reading all of it: its key begins with them.
+// readHandlers adds the handlers that have handled the event, or are still to.
 func (d *Detail) readHandlers(ctx context.Context, tx pgx.Tx) error {
-	rows, err := tx.Query(ctx, `
-		with recursive known(name) as (
-		  (select h.handler_name from core.event_handled h order by h.handler_name limit 1)
-		  union all
-		  select (select h.handler_name from core.event_handled h where h.handler_name > k.name order by h.handler_name limit 1)
-		  from known k where k.name is not null)
-		select k.name, e.handled_at, e.event_id
-		from known k cross join lateral
-		  (select h.handled_at, h.event_id from core.event_handled h
-		   where h.handler_name = k.name and h.idempotency_key = $1 offset 0) e`, d.IdempotencyKey)
+	rows, err := tx.Query(ctx, handlerStates, d.ID, d.OccurredAt)
 	if err != nil {
 		return err
 	}
-	handled, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (s HandlerState, err error) {
-		var at time.Time
-		var by uuid.UUID
-		err = row.Scan(&s.Handler, &at, &by)
-		at = at.UTC()
-		s.Stage, s.HandledAt = Handled, &at
-		if by != d.ID {
-			s.HandledAs = &by
-		}
-		return s, err
-	})
-	if err != nil {
-		return err
+	d.Handlers = []HandlerState{}
+	states, err := pgx.CollectRows(rows, pgx.RowToStructByName[handlerRow])
+	for _, s := range states {
+		d.Handlers, d.Workers = append(d.Handlers, s.HandlerState), s.Workers
 	}
-	rows, err = tx.Query(ctx, `
-		select n.name, count(*) from core.live_workers w
-		cross join lateral jsonb_array_elements_text(case when jsonb_typeof(w.handlers -> $2) = 'array' then w.handlers -> $2 else '[]' end) as n(name)
-		where w.generation = $1 group by n.name`, d.Generation, d.EventType)
-	if err != nil {
-		return err
-	}
-	live, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (s HandlerState, err error) {
-		var workers int
-		err = row.Scan(&s.Handler, &workers)
-		d.Workers = max(d.Workers, workers)
-		return s, err
-	})
-	if err != nil {
-		return err
-	}
-	d.Handlers = d.stages(handled, live)
-	return nil
-}
-
-// stages puts together what is known of each handler, by name.
-func (d *Detail) stages(handled, live []HandlerState) []HandlerState {
-	byName := make(map[string]HandlerState)
-	for _, s := range live {
-		scope, _, _ := strings.Cut(s.Handler, ".")
-		switch {
-		case d.Target != nil && scope != string(*d.Target):
-			s.Stage = NotTarget
-		case d.Status == Delivered || d.Status == Expired || d.Status == Failed || d.Status == Discarded:
-			s.Stage = NotRun
-		default:
-			s.Stage = ToRun
-		}
-		byName[s.Handler] = s
-	}
-	for _, s := range d.Handlers {
-		byName[s.Handler] = s
-	}
-	for _, s := range handled {
-		byName[s.Handler] = s
-	}
-	all := make([]HandlerState, 0, len(byName))
-	for _, name := range slices.Sorted(maps.Keys(byName)) {
-		all = append(all, byName[name])
-	}
-	return all
+	return err
 }

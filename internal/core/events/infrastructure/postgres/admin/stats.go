@@ -33,27 +33,21 @@ func Dimensions() []Dimension {
 	return []Dimension{ByStatus, ByChannel, ByGeneration, ByType, BySource, ByTarget, ByWorkspace, ByHandler, ByError}
 }
 
-// expression of a dimension on a row o, with what else it reads.
-func (d Dimension) expression() (expression, further string) {
+// expression of a dimension on a row o, or on f, a handler that failed.
+func (d Dimension) expression() string {
 	switch d {
-	case ByChannel:
-		return "o.channel", ""
-	case ByGeneration:
-		return "o.generation::text", ""
 	case ByType:
-		return "o.event_type", ""
-	case BySource:
-		return "o.source", ""
-	case ByTarget:
-		return "o.target", ""
+		return "o.event_type"
 	case ByWorkspace:
-		return "o.workspace_id::text", ""
+		return "o.workspace_id"
 	case ByHandler:
-		return "f.handler", " left join lateral jsonb_object_keys(o.handler_failures) as f(handler) on true"
+		return "f.handler"
 	case ByError:
-		return errorClass, ""
+		return errorClass
+	case ByChannel, ByGeneration, BySource, ByTarget:
+		return "o." + string(d)
 	default:
-		return "", ""
+		return "null"
 	}
 }
 
@@ -67,31 +61,12 @@ type Count struct {
 	Timeout time.Duration
 }
 
-// Validate refuses what cannot be counted by.
-func (c Count) Validate() error {
-	if len(c.By) == 0 {
-		return fmt.Errorf("count by at least one of %s", Joined(Dimensions()))
-	}
-	for i, d := range c.By {
-		if !slices.Contains(Dimensions(), d) {
-			return fmt.Errorf("cannot count by %.40q: want one of %s", d, Joined(Dimensions()))
-		}
-		if slices.Contains(c.By[:i], d) {
-			return fmt.Errorf("%s is given twice", d)
-		}
-	}
-	if c.Limit < 1 || c.Limit > MaxPageSize {
-		return fmt.Errorf("limit %d: must be from 1 to %d", c.Limit, MaxPageSize)
-	}
-	return nil
-}
-
 // Group is the events that agree in what they were counted by.
 type Group struct {
 	// Values by dimension; null: no target, no workspace, no error, no handler.
 	Values map[Dimension]*string `json:"values"`
 	Count  int64                 `json:"count"`
-	// Estimated: the count is what the planner expects, by the table's statistics, or the least that there are.
+	// Estimated: the count is what the planner expects, by the table's statistics.
 	Estimated bool `json:"estimated"`
 	// Oldest and Latest are of the times at which failed and discarded events failed, pending ones are due, those in
 	// flight were leased, and others were published; null for an estimate and for none.
@@ -117,12 +92,6 @@ const exactUpTo = 100_000
 // 100,000 on, and by anything else they are counted only if the filter names their status. The error is a
 // [*TooBroadError] if it takes too long.
 func (a *Admin) Count(ctx context.Context, filter Filter, count Count) (Counted, error) {
-	if err := filter.Validate(); err != nil {
-		return Counted{}, err
-	}
-	if err := count.Validate(); err != nil {
-		return Counted{}, err
-	}
 	counted := Counted{By: count.By, Groups: []Group{}}
 	byStatus := len(count.By) == 1 && count.By[0] == ByStatus
 	named := len(filter.Statuses) > 0
@@ -135,11 +104,8 @@ func (a *Admin) Count(ctx context.Context, filter Filter, count Count) (Counted,
 		one.Statuses = slices.DeleteFunc(slices.Clone(filter.Statuses), func(s Status) bool { return s == Delivered })
 		counted.DeliveredLeftOut = !estimate
 	}
-	err := a.search(ctx, count.Timeout, func(tx pgx.Tx) error {
-		if err := tx.QueryRow(ctx, "select clock_timestamp()").Scan(&counted.AsOf); err != nil {
-			return err
-		}
-		counted.AsOf = counted.AsOf.UTC()
+	err := a.search(ctx, count.Timeout, func(tx pgx.Tx, asOf time.Time) error {
+		counted.AsOf = asOf
 		if len(one.Statuses) > 0 {
 			if err := counted.count(ctx, tx, one, count.Limit+1); err != nil {
 				return err
@@ -178,11 +144,14 @@ func (c *Counted) count(ctx context.Context, tx pgx.Tx, filter Filter, limit int
 		var columns []string
 		from := "core.outbox o"
 		for i, d := range c.By {
-			expression, further := d.expression()
-			if d == ByStatus {
+			expression := d.expression()
+			switch d {
+			case ByStatus:
 				expression = "'" + string(status) + "'"
+			case ByHandler:
+				from += " left join lateral jsonb_object_keys(o.handler_failures) as f(handler) on true"
 			}
-			columns, from = append(columns, fmt.Sprintf("%s::text as d%d", expression, i)), from+further
+			columns = append(columns, fmt.Sprintf("%s::text as d%d", expression, i))
 		}
 		branches = append(branches, "select "+strings.Join(columns, ", ")+", "+status.moment()+" as at from "+from+" where "+condition)
 	}
@@ -208,11 +177,6 @@ func (c *Counted) count(ctx context.Context, tx pgx.Tx, filter Filter, limit int
 		}
 		for i, d := range c.By {
 			g.Values[d] = values[i]
-		}
-		for _, t := range []*time.Time{g.Oldest, g.Latest} {
-			if t != nil {
-				*t = t.UTC()
-			}
 		}
 		c.Groups = append(c.Groups, g)
 	}
@@ -255,22 +219,9 @@ func countDelivered(ctx context.Context, tx pgx.Tx, filter Filter) (Group, error
 		g.Count, g.Estimated = expected, true
 		return g, nil
 	}
-	// statistics may be old: what turns out to be many is not counted to the end
-	const limit = 5 * exactUpTo
-	err := tx.QueryRow(ctx, fmt.Sprintf(`select count(*), min(r.created_at), max(r.created_at)
-		from (select o.created_at from core.outbox o where %s limit %d) r`, condition, limit), arguments...).Scan(&g.Count, &g.Oldest, &g.Latest)
-	if err != nil {
-		return Group{}, err
-	}
-	if g.Count == limit {
-		g.Estimated, g.Oldest, g.Latest = true, nil, nil
-	}
-	for _, t := range []*time.Time{g.Oldest, g.Latest} {
-		if t != nil {
-			*t = t.UTC()
-		}
-	}
-	return g, nil
+	err := tx.QueryRow(ctx, "select count(*), min(o.created_at), max(o.created_at) from core.outbox o where "+condition,
+		arguments...).Scan(&g.Count, &g.Oldest, &g.Latest)
+	return g, err
 }
 
 // fillStatuses orders the groups as [Statuses] are, with one for each of those asked for.
