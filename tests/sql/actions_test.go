@@ -34,7 +34,7 @@ func TestPagesOfActions(t *testing.T) {
 	filter := admin.ActionFilter{Actions: []string{"replay"}, By: []string{"shared"}}
 	seen, last, after := make(map[uuid.UUID]bool), time.Time{}, ""
 	for {
-		found, err := office.Actions(deadline(t), filter, admin.ActionPage{Limit: 4, After: after, EventIDs: true})
+		found, err := office.Actions(deadline(t), filter, admin.Page{Limit: 4, After: after, EventIDs: true})
 		if err != nil || len(found.Actions) == 0 {
 			t.Fatalf("%d actions after %d: %v", len(found.Actions), len(seen), err)
 		}
@@ -48,7 +48,7 @@ func TestPagesOfActions(t *testing.T) {
 			break
 		}
 		filter.Generations = []events.Generation{1}
-		if _, err := office.Actions(deadline(t), filter, admin.ActionPage{Limit: 4, After: after}); !errors.Is(err, admin.ErrCursor) {
+		if _, err := office.Actions(deadline(t), filter, admin.Page{Limit: 4, After: after}); !errors.Is(err, admin.ErrCursor) {
 			t.Errorf("a cursor of another filter: %v", err)
 		}
 		filter.Generations = nil
@@ -77,12 +77,12 @@ func TestPagesOfManyActions(t *testing.T) {
 			read := "select (s.seq_tup_read + s.idx_tup_fetch)::int from pg_stat_user_tables s where s.relid = 'core.operator_actions'::regclass"
 			exec(t, d.admin, "select pg_stat_force_next_flush()")
 			before := value[int](t, d.admin, read)
-			found, err := admin.New(pool).Actions(deadline(t), filter, admin.ActionPage{Limit: 50})
+			found, err := admin.New(pool).Actions(deadline(t), filter, admin.Page{Limit: 50})
 			if err != nil || len(found.Actions) == 0 {
 				t.Fatalf("%s: %+v, %v", name, found, err)
 			}
 			if name == "all" {
-				if _, err := admin.New(pool).Actions(deadline(t), filter, admin.ActionPage{Limit: 50, After: found.Next}); err != nil {
+				if _, err := admin.New(pool).Actions(deadline(t), filter, admin.Page{Limit: 50, After: found.Next}); err != nil {
 					t.Fatal(err)
 				}
 			}

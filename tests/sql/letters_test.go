@@ -592,7 +592,7 @@ func TestShowTellsOfEachHandler(t *testing.T) {
 		t.Errorf("%+v", e)
 	}
 	e = all[0]
-	if e.Class != events.DefaultClass || e.LeaseExpiresAt == nil || *e.ClaimedBy != "w" || *e.LeaseHandler != "worlds.parked" || len(e.Handlers) != 4 || e.Handlers[0].Stage != admin.ToRun {
+	if e.Class != events.DefaultClass || e.LeaseExpiresAt == nil || *e.ClaimedBy != "w" || *e.LeaseHandler != "worlds.parked" || len(e.Handlers) != 4 || e.Handlers[0].Stage != "to_run" {
 		t.Errorf("%+v", e)
 	}
 	_, err = d.office(t).Show(deadline(t), another)

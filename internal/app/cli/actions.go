@@ -14,8 +14,7 @@ import (
 func actionsCommand(p Process) *cobra.Command {
 	return group(&cobra.Command{
 		Use: "actions", Short: "See what operators did, and who it was",
-		Long: `See what operators did: core.operator_actions has a row for each call that acts, by command or SQL,
-with who did it, as they said and by their login, and the events it was done to.`,
+		Long: `See what operators did: core.operator_actions has a row for each call that acts, by command or SQL.`,
 		Example: `  workers actions list
   workers actions list --by anna --newer-than 1d`,
 	}, actionsListCommand(p))
@@ -23,15 +22,11 @@ with who did it, as they said and by their login, and the events it was done to.
 
 func actionsListCommand(p Process) *cobra.Command {
 	var filter admin.ActionFilter
-	var page admin.ActionPage
+	var page admin.Page
 	cmd := &cobra.Command{
 		Use: "list", Short: "List what operators did, the latest first", Args: cobra.NoArgs,
-		Long: `List what operators did that all the given flags fit, the latest first. A flag may be given several
-times, or several values joined by commas; any of them will do. --by fits who they said they are,
-and their login.
-
-Each line is one call: a replay of many events is one for each batch. --json has the ids of the
-events, too. What is past its retention is not listed (` + "`workers retention status`" + `).`,
+		Long: `List what operators did that all the given flags fit, the latest first. A flag may be given several times, or
+several values joined by commas: any of them fits. Each line is one call: a replay of many is one for each batch.`,
 		Example: `  workers actions list
   workers actions list --event 0198c5d4-9a52-7c11-8f0e-3b7a4d2f6e10
   workers actions list --by anna --action replay,discard --newer-than 1d
@@ -40,11 +35,10 @@ events, too. What is past its retention is not listed (` + "`workers retention s
 	flags := cmd.Flags()
 	listFlag(flags, &filter.Events, "event", "id of an event that was acted on", parseID)
 	listFlag(flags, &filter.By, "by", "who acted: as they said, or their login", word)
-	listFlag(flags, &filter.Actions, "action", "what was done: "+admin.Joined(admin.ActionNames()), oneOf(admin.ActionNames()...))
+	wordsFlag(cmd, &filter.Actions, "action", "what was done: "+admin.Joined(admin.ActionNames()), admin.ActionNames())
 	listFlag(flags, &filter.Generations, "generation", "deployment generation", events.ParseGeneration)
 	oneFlag(flags, &filter.OlderThan, "older-than", "longer ago than this, like 90m or 3d", parseAge)
 	oneFlag(flags, &filter.NewerThan, "newer-than", "not longer ago than this", parseAge)
-	complete(cmd, "action", admin.ActionNames)
 	pageFlags(cmd, &page.Limit, &page.After, "actions")
 	timeoutFlag(cmd, &page.Timeout)
 	asJSON := jsonFlag(cmd)

@@ -182,11 +182,7 @@ func showEvents(ctx context.Context, p Process, a *admin.Admin, s admin.Selectio
 		return err
 	}
 	if asJSON {
-		return printJSON(p, struct {
-			AsOf   time.Time     `json:"as_of"`
-			Count  int           `json:"count"`
-			Events []admin.Event `json:"events"`
-		}{s.AsOf.UTC(), s.Len(), append([]admin.Event{}, all...)})
+		return printJSON(p, map[string]any{"as_of": s.AsOf.UTC(), "count": s.Len(), "events": all})
 	}
 	printEvents(p, all, s.AsOf)
 	if more := s.Len() - len(all); more > 0 {

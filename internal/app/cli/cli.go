@@ -3,7 +3,6 @@ package cli
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io"
 	"log/slog"
 	"os"
@@ -137,26 +136,11 @@ func rootCommand(p Process) *cobra.Command {
 	root.CompletionOptions.SetDefaultShellCompDirective(cobra.ShellCompDirectiveNoFileComp)
 	root.Version = thisBuild().String()
 	root.SetVersionTemplate("{{.Version}}\n")
-	root.PersistentFlags().Var(new(level), "log-level", "least level of log entries on stderr: debug, info, warn or error")
+	level := "info"
+	oneFlag(root.PersistentFlags(), &level, "log-level", "least level of log entries on stderr: debug, info, warn or error",
+		oneOf("debug", "info", "warn", "error"))
 	return root
 }
-
-// level is a flag whose text is the name of a log level.
-type level struct{ slog.Level }
-
-// Set implements [pflag.Value].
-func (l *level) Set(text string) error {
-	if l.UnmarshalText([]byte(text)) != nil {
-		return errors.New("want debug, info, warn or error")
-	}
-	return nil
-}
-
-// String implements [pflag.Value].
-func (l *level) String() string { return strings.ToLower(l.Level.String()) }
-
-// Type implements [pflag.Value].
-func (l *level) Type() string { return "level" }
 
 // logger for cmd, at the level its flag asks for.
 func logger(cmd *cobra.Command, p Process, g events.Generation) (*slog.Logger, error) {
@@ -168,21 +152,19 @@ func logger(cmd *cobra.Command, p Process, g events.Generation) (*slog.Logger, e
 }
 
 func versionCommand(p Process) *cobra.Command {
-	var asJSON bool
 	cmd := &cobra.Command{
 		Use: "version", Short: "Print the build's version", Args: cobra.NoArgs,
 		Long:    "Print the version and the revision that this program was built from.",
 		Example: `  workers version`,
-		RunE: func(*cobra.Command, []string) error {
-			build := thisBuild()
-			if asJSON {
-				return printJSON(p, build)
-			}
-			_, err := fmt.Fprintln(p.Stdout, build)
-			return err
-		},
 	}
-	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
+	asJSON := jsonFlag(cmd)
+	cmd.RunE = func(*cobra.Command, []string) error {
+		if *asJSON {
+			return printJSON(p, thisBuild())
+		}
+		p.printf("%s\n", thisBuild())
+		return nil
+	}
 	return cmd
 }
 

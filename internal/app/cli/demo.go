@@ -8,7 +8,6 @@ import (
 	"os"
 	"slices"
 	"strings"
-	"sync"
 
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/spf13/cobra"
@@ -30,11 +29,8 @@ func demoCommand(p Process) *cobra.Command {
 	var fresh bool
 	cmd := &cobra.Command{
 		Use: "demo", Short: "Publish cards and watch them arrive, on a Postgres that it starts itself", Args: cobra.NoArgs,
-		Long: `Start an embedded Postgres (unless DATABASE_URL is set), migrate it, run the workers, publish world
-model cards in transactions of worlds, and show them arriving as platform system cards, until
-interrupted or --count is reached.
-
-Exits 0 when every card arrived, 1 if any did not or a line of the input was refused.
+		Long: `Start an embedded Postgres (unless DATABASE_URL is set), migrate it, run the workers, publish cards, and show
+them arriving, until interrupted or --count is reached. Exits 1 if any did not arrive or a line was refused.
 
 With DATABASE_URL the login must own the database, and be a member of spectral_worker and spectral_operator.
 
@@ -56,15 +52,11 @@ card_id and title are required.`,
 			case "-":
 				options.Input = p.Stdin
 			default:
-				info, err := os.Stat(input)
-				if err == nil && info.IsDir() {
-					err = fmt.Errorf("%s is a folder", input)
-				}
+				file, err := os.Open(input)
 				if err != nil {
 					return usageError{fmt.Errorf("--input: %w", err)}
 				}
-				file := &lazyFile{path: input}
-				defer file.Close()
+				defer func() { _ = file.Close() }()
 				options.Input = file
 			}
 			options.Width = terminalWidth(p.Stdout)
@@ -178,39 +170,6 @@ func runDemo(cmd *cobra.Command, p Process, fresh bool, show func(context.Contex
 	stopping, cancel := context.WithTimeout(context.WithoutCancel(ctx), worker.StopTimeout())
 	defer cancel()
 	return errors.Join(err, worker.Stop(stopping), listener.Err())
-}
-
-// lazyFile is opened by its first Read: opening a FIFO waits for its writer, and must not keep the
-// command from being interrupted.
-type lazyFile struct {
-	path string
-	mu   sync.Mutex
-	file *os.File
-}
-
-func (f *lazyFile) Read(p []byte) (int, error) {
-	f.mu.Lock()
-	file := f.file
-	f.mu.Unlock()
-	if file == nil {
-		opened, err := os.Open(f.path)
-		if err != nil {
-			return 0, err
-		}
-		f.mu.Lock()
-		f.file, file = opened, opened
-		f.mu.Unlock()
-	}
-	return file.Read(p)
-}
-
-// Close closes what was opened.
-func (f *lazyFile) Close() {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if f.file != nil {
-		_ = f.file.Close()
-	}
 }
 
 // terminalWidth is the number of columns of a terminal, or 0 for anything else.

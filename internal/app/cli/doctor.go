@@ -6,7 +6,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/jedib0t/go-pretty/v6/text"
 	"github.com/spf13/cobra"
 
 	"spectral/internal/app"
@@ -16,17 +15,13 @@ import (
 func doctorCommand(p Process) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "doctor [check...]", Short: "Look over everything that can be wrong, and say what to do",
-		Long: `Make one pass over everything that can be wrong with the database that carries events: its server and settings, the
-schema, indexes and privileges, notifications, connections, events that nobody handles, leases, old snapshots, vacuum,
-retention, and the figures that say when to partition or to move to another relay. It changes nothing.
-
-Each finding comes with its cure. Exits 0 if all is fine but for notes, 3 if anything needs attention or could not be seen.
+		Long: `Look over the database that carries events; nothing is changed. Each finding comes with its cure. Exits 3 if
+anything needs attention or could not be seen.
 
 Checks: ` + strings.Join(doctor.Names(), ", ") + `.
 
 DATABASE_URL has to be what workers use to LISTEN; its login a member of spectral_operator, and better of
-pg_read_all_stats too, to see what other sessions do. Set SPECTRAL_GENERATION to that of this build: event types that are
-registered otherwise than it has them are findings then, and without it only notes, for another generation may have registered them.`,
+pg_read_all_stats too. Set SPECTRAL_GENERATION to that of this build to compare its event types.`,
 		Example: `  DATABASE_URL=postgres://operator@db/app workers doctor
   workers doctor schema privileges
   workers doctor --json | jq '.checks[] | select(.state != "fine")'`,
@@ -71,27 +66,17 @@ registered otherwise than it has them are findings then, and without it only not
 }
 
 func printReport(p Process, report doctor.Report) {
-	paint := func(state doctor.State, s string) string {
-		if !coloured(p) {
-			return s
-		}
-		switch state {
-		case doctor.Fine, doctor.Note:
-			return text.FgGreen.Sprint(s)
-		case doctor.Critical:
-			return text.FgRed.Sprint(s)
-		default:
-			return text.FgYellow.Sprint(s)
-		}
-	}
 	for _, result := range report.Results {
 		seen := visible(result.Seen)
 		if result.State != doctor.Fine && len(result.Findings) > 0 {
 			seen = ""
 		}
-		_, _ = fmt.Fprintln(p.Stdout, strings.TrimRight(fmt.Sprintf("%s  %-13s %s", paint(result.State, fmt.Sprintf("%-8s", result.State)), result.Check, seen), " "))
+		state := paint(p, string(result.State), fmt.Sprintf("%-8s", result.State))
+		line := fmt.Sprintf("%s  %-13s %s", state, result.Check, seen)
+		_, _ = fmt.Fprintln(p.Stdout, strings.TrimRight(line, " "))
 		for _, f := range result.Findings {
-			_, _ = fmt.Fprintf(p.Stdout, "          %s %s\n            cure: %s\n", paint(f.State, "-"), visible(f.Seen), visible(f.Cure))
+			_, _ = fmt.Fprintf(p.Stdout, "          %s %s\n            cure: %s\n", paint(p, string(f.State), "-"),
+				visible(f.Seen), visible(f.Cure))
 		}
 	}
 }

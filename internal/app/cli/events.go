@@ -49,15 +49,8 @@ func eventsListCommand(p Process) *cobra.Command {
 	var page admin.Page
 	cmd := &cobra.Command{
 		Use: "list", Short: "List events, those that failed unless told otherwise", Args: cobra.NoArgs,
-		Long: `List the events that all the given flags fit, the latest first: by when they failed, are due, or
-were published. A flag may be given several times, or several values joined by commas; any of them
-will do.
-
-Statuses: due and scheduled are the pending ones, whose time has come or has not; in_flight;
-delivered; failed, the dead letters; discarded, dead letters that an operator discarded. What is
-past its retention is not listed.
-
-The age is that of the failure if the event has failed, else of the event.`,
+		Long: `List the events that all the given flags fit, the latest first: by when they failed or are due, others by id.
+A flag may be given several times, or several values joined by commas: any of them fits.`,
 		Example: `  workers events list
   workers events list --type decision.recorded --error IntegrityError --newer-than 1h
   workers events list --status pending --older-than 15m

@@ -11,9 +11,8 @@ import (
 func eventsDiscardCommand(p Process) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "discard [ID...]", Short: "Give failed events up for good",
-		Long: `Give failed events up for good: those named by id, or all that the flags fit. Unless --yes is
-given, it shows them first, and asks. For the days of grace of an outbox_row
-(` + "`workers retention status`" + `) ` + "`workers events undiscard`" + ` takes it back; then they are deleted.`,
+		Long: `Give failed events up for good: those named by id, or all that the flags fit. Unless --yes is given, it shows
+them first, and asks. For the days of grace ` + "`workers events undiscard`" + ` takes it back.`,
 		Example: `  workers events discard 0198c5d4-9a52-7c11-8f0e-3b7a4d2f6e10 --reason "the card is gone"
   workers events discard --type decision.recorded --older-than 7d --dry-run
   workers events discard --workspace 0198c5d4-0000-7000-8000-000000000001 --reason "tenant left" --yes`,
@@ -30,9 +29,7 @@ given, it shows them first, and asks. For the days of grace of an outbox_row
 func eventsUndiscardCommand(p Process) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "undiscard [ID...]", Short: "Take discards back, within the days of grace",
-		Long: `Take back what ` + "`workers events discard`" + ` did, within the days of grace of an outbox_row
-(` + "`workers retention status`" + `): the events are failed again, as they were, and can be replayed. What
-is past its retention by then expires again soon: replay it at once.`,
+		Long: `Take discards back within the days of grace (` + "`workers retention status`" + `): the events are failed again.`,
 		Example: `  workers events undiscard 0198c5d4-9a52-7c11-8f0e-3b7a4d2f6e10
   workers events undiscard --type decision.recorded --dry-run`,
 	}
@@ -47,12 +44,8 @@ is past its retention by then expires again soon: replay it at once.`,
 func eventsRetryNowCommand(p Process) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "retry-now [ID...]", Short: "Let waiting events run at once",
-		Long: `Make events due at once that wait for a retry after a failure: those named by id, or all that the
-flags fit. Nothing else about them changes: the tries so far count, and a handler that has given up
-stays so, which only a replay undoes once the event has failed.
-
-Events that their producer published for a later time and that were never tried are left alone by the flags, --all as
-well. One that is named by its id is made due all the same.`,
+		Long: `Make events due at once that wait for a retry after a failure: those named by id, or all that the flags fit.
+The tries so far count. Events published for a later time and never tried are made due only by their ids.`,
 		Example: `  workers events retry-now 0198c5d4-9a52-7c11-8f0e-3b7a4d2f6e10
   workers events retry-now --error ConnectionError --yes`,
 	}

@@ -14,9 +14,8 @@ import (
 func eventsPauseCommand(p Process) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "pause [TYPE]", Short: "Stop handling an event type in a generation", Args: cobra.MaximumNArgs(1),
-		Long: `Stop handling an event type in a generation, by workers of every build, until
-` + "`workers events resume`" + `. Publishing goes on, and workers finish what they hold; a retry of it waits
-as well. --list shows what is paused.`,
+		Long: `Stop handling an event type in a generation until ` + "`workers events resume`" + `. Publishing goes on, and
+workers finish what they hold.`,
 		Example: `  workers events pause decision.recorded --generation 8 --reason "bad deploy of the aggregator"
   workers events pause --list`,
 		ValidArgsFunction: cobra.FixedCompletions(knownTypes(), cobra.ShellCompDirectiveNoFileComp),
@@ -40,7 +39,7 @@ as well. --list shows what is paused.`,
 			if err := a.Pause(cmd.Context(), args[0], generation, *who, *reason); err != nil {
 				return err
 			}
-			return printPaused(p, args[0], generation, true, *asJSON)
+			return printPaused(p, args[0], generation, "paused", *asJSON)
 		})(cmd, args)
 	}
 	return cmd
@@ -62,19 +61,15 @@ oldest first.`,
 		if err := a.Resume(cmd.Context(), args[0], generation, *who); err != nil {
 			return err
 		}
-		return printPaused(p, args[0], generation, false, *asJSON)
+		return printPaused(p, args[0], generation, "resumed", *asJSON)
 	})
 	return cmd
 }
 
 // printPaused says that a type was paused or resumed.
-func printPaused(p Process, eventType string, g events.Generation, paused, asJSON bool) error {
+func printPaused(p Process, eventType string, g events.Generation, done string, asJSON bool) error {
 	if asJSON {
-		return printJSON(p, map[string]any{"event_type": eventType, "generation": g, "is_paused": paused})
-	}
-	done := "resumed"
-	if paused {
-		done = "paused"
+		return printJSON(p, map[string]any{"event_type": eventType, "generation": g, "is_paused": done == "paused"})
 	}
 	p.printf("%s %s in generation %d\n", done, eventType, g)
 	return nil
@@ -86,9 +81,7 @@ func listPauses(cmd *cobra.Command, p Process, a *admin.Admin, asJSON bool) erro
 		return err
 	}
 	if asJSON {
-		return printJSON(p, struct {
-			Paused []admin.Pause `json:"paused"`
-		}{pauses})
+		return printJSON(p, map[string]any{"paused": pauses})
 	}
 	if len(pauses) == 0 {
 		p.notef("nothing is paused")

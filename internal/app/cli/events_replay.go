@@ -14,21 +14,12 @@ import (
 func eventsReplayCommand(p Process) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "replay [ID...]", Short: "Let failed events run again under a generation's code",
-		Long: `Let failed events run again under the code of the generation --to, at once and with a fresh count of
-retries: those named by id, or all that the flags fit. Handlers that have handled an event do not
-run again.
+		Long: `Let failed events run again under the code of the generation --to, with a fresh count of retries: those
+named by id, or all that the flags fit. Handlers that have handled an event do not run again.
 
-First it shows what would happen, and asks: which handlers would run, and which have handled the event already; for each
-event if they are few or with --dry-run, else in sum. Handlers are those of the generation's live workers. With --yes it
-neither shows nor asks. It replays what it has selected and nothing else: what has changed since is left out and reported.
-
-Many are replayed in batches, beside live traffic. Interrupted, the same command goes on: what is
-replayed is no longer failed. Of two operators who do it at once each event is replayed by one. What
-fails again is not replayed again.
-
---force replays delivered events as well, for a handler that came later: those named by id, or asked for by
---status delivered; --all and the other flags fit failed ones. Interrupted, such a command starts over, for what is
-replayed is delivered then.`,
+It shows what would happen, and asks. What has changed since it was shown is left out and reported. Interrupted, the
+same command goes on. --force replays delivered events as well: those named by id, or by --status delivered.
+docs/runbook.md says more.`,
 		Example: `  workers events replay 0198c5d4-9a52-7c11-8f0e-3b7a4d2f6e10 --to 8
   workers events replay --type decision.recorded --error IntegrityError --to 8 --dry-run
   workers events replay --all --to 8 --rate 200 --by anna --yes

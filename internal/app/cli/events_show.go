@@ -17,19 +17,15 @@ const maxShown = 16 << 10
 func eventsShowCommand(p Process) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "show ID", Short: "Show all that is known of an event", Args: cobra.ExactArgs(1),
-		Long: `Show an event: its envelope, where it was routed, its attempts and times, what each handler did with
-it or still has to do, its history, what operators did to it, and its payload.
+		Long: `Show an event: its envelope, routing, attempts and times, what each handler did with it, its history, what
+operators did to it, and its payload. Handlers are those that have handled or failed it, and those of live workers.
 
-Handlers are those that have handled or failed it, and those of live workers of its generation:
-
-  handled      its key is in core.event_handled: a replay does not run it again
+  handled      a replay does not run it again
   failing      failed, and retried
   parked       failed for good, in this cycle: a replay runs it
   to_run       has not run yet
   not_run      had no part in it when the event was settled: a replay runs it
-  not_target   is of another context than the event is for: does not run
-
-Characters that a terminal would act on are written as in a Go string.`,
+  not_target   is of another context than the event is for: does not run`,
 		Example: `  workers events show 0198c5d4-9a52-7c11-8f0e-3b7a4d2f6e10
   workers events show --json 0198c5d4-9a52-7c11-8f0e-3b7a4d2f6e10 | jq '.events[0].payload'`,
 	}
@@ -46,9 +42,7 @@ Characters that a terminal would act on are written as in a Go string.`,
 				return err
 			}
 			if *asJSON {
-				return printJSON(p, struct {
-					Events []admin.Detail `json:"events"`
-				}{all})
+				return printJSON(p, map[string]any{"events": all})
 			}
 			for _, d := range all {
 				printDetail(p, d, *full)

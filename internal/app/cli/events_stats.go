@@ -15,14 +15,12 @@ func eventsStatsCommand(p Process) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "stats", Args: cobra.NoArgs,
 		Short: "Count events by status, and failed ones by type and error, or by anything else",
-		Long: `Count the events that all the given flags fit. Without --by: all by status, then the failed ones by
-type, source, target and error class. With --by: in one table, the largest group first.
+		Long: `Count the events that all the given flags fit. Without --by: all by status, then the failed ones by type,
+source, target and error class. OLDEST and LATEST are when failed events failed, pending ones are due, those in flight
+were leased, and others were published.
 
-OLDEST and LATEST are when failed events failed, pending ones are due, those in flight were leased, and others were
-published.
-
-Delivered events are the many. From 100,000 on their number is an estimate (~) by the statistics of the table; by
-anything else than their status they are counted only with --status delivered, or with --exact.`,
+From 100,000 on, delivered events are estimated (~); by anything else than their status they are counted only with
+--status delivered, or with --exact.`,
 		Example: `  workers events stats
   workers events stats --by status,generation
   workers events stats --status failed --by source,handler,error --newer-than 1d
@@ -31,8 +29,7 @@ anything else than their status they are counted only with --status delivered, o
 	flags := cmd.Flags()
 	read := filterFlags(cmd)
 	asJSON := jsonFlag(cmd)
-	listFlag(flags, &count.By, "by", "what to count by: "+admin.Joined(admin.Dimensions()), oneOf(admin.Dimensions()...))
-	complete(cmd, "by", admin.Dimensions)
+	wordsFlag(cmd, &count.By, "by", "what to count by: "+admin.Joined(admin.Dimensions()), admin.Dimensions())
 	oneFlag(flags, &count.Limit, "limit", "groups to show, from 1 to "+strconv.Itoa(admin.MaxPageSize),
 		between(strconv.Atoi, 1, admin.MaxPageSize))
 	flags.BoolVar(&count.Exactly, "exact", false, "count delivered events one by one, too")
@@ -65,10 +62,7 @@ anything else than their status they are counted only with --status delivered, o
 				return err
 			}
 			if *asJSON {
-				return printJSON(p, struct {
-					Counts []admin.Counted `json:"counts"`
-					Paused []admin.Pause   `json:"paused"`
-				}{all, paused})
+				return printJSON(p, map[string]any{"counts": all, "paused": paused})
 			}
 			printCounted(p, all[0])
 			if len(all) > 1 && len(all[1].Groups) > 0 {

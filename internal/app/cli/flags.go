@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
-	"maps"
 	"reflect"
 	"slices"
 	"strconv"
@@ -76,6 +75,12 @@ func listFlag[T any](flags *pflag.FlagSet, into *[]T, name, usage string, parse 
 	}}, name, usage)
 }
 
+// wordsFlag is listFlag for known words, with their completion.
+func wordsFlag[S ~string](cmd *cobra.Command, into *[]S, name, usage string, known []S) {
+	listFlag(cmd.Flags(), into, name, usage, oneOf(known...))
+	complete(cmd, name, func() []S { return known })
+}
+
 // word reads any text.
 func word[S ~string](s string) (S, error) { return S(s), nil }
 
@@ -131,7 +136,7 @@ func parseTarget(s string) (events.Scope, error) {
 	if s == none {
 		return "", nil
 	}
-	return oneOf(targets()...)(s)
+	return oneOf(append(slices.Clone(scopes), none)...)(s)
 }
 
 func parseWorkspace(s string) (uuid.NullUUID, error) {
@@ -151,16 +156,15 @@ func parseWorkspace(s string) (uuid.NullUUID, error) {
 func filterFlags(cmd *cobra.Command, statuses ...admin.Status) func() (admin.Filter, error) {
 	var f admin.Filter
 	flags := cmd.Flags()
-	known := append(admin.Statuses(), pending)
 	byDefault := "all but discarded"
 	if len(statuses) > 0 {
 		byDefault = admin.Joined(statuses)
 	}
-	listFlag(flags, &f.Statuses, "status",
-		"pending (due or scheduled), "+admin.Joined(admin.Statuses())+" (default: "+byDefault+")", oneOf(known...))
+	wordsFlag(cmd, &f.Statuses, "status", "pending (due or scheduled), "+admin.Joined(admin.Statuses())+
+		" (default: "+byDefault+")", append(admin.Statuses(), pending))
 	discarded := flags.Bool("discarded", false, "only discarded events: the same as --status discarded")
 	listFlag(flags, &f.EventTypes, "type", "event type", word)
-	listFlag(flags, &f.Sources, "source", "context that published: core, platform or worlds", oneOf(scopes()...))
+	wordsFlag(cmd, &f.Sources, "source", "context that published: core, platform or worlds", scopes)
 	listFlag(flags, &f.Targets, "target",
 		"context it is for: core, platform, worlds, or "+none+" for events for every context", parseTarget)
 	listFlag(flags, &f.Handlers, "handler", "handler that has failed, like worlds.rule_health_recorder", word)
@@ -173,10 +177,8 @@ func filterFlags(cmd *cobra.Command, statuses ...admin.Status) func() (admin.Fil
 	listFlag(flags, &f.ErrorClasses, "error",
 		"error class: the text of last_error before the first colon, like IntegrityError", word)
 	oneFlag(flags, &f.ErrorContains, "error-contains", "a part of last_error, as it is written there", word)
-	complete(cmd, "status", func() []admin.Status { return known })
 	complete(cmd, "type", knownTypes)
-	complete(cmd, "source", scopes)
-	complete(cmd, "target", targets)
+	complete(cmd, "target", func() []events.Scope { return append(slices.Clone(scopes), none) })
 	complete(cmd, "handler", knownHandlers)
 
 	return func() (admin.Filter, error) {
@@ -241,32 +243,23 @@ func complete[S ~string](cmd *cobra.Command, flag string, values func() []S) {
 	})
 }
 
-func scopes() []events.Scope { return []events.Scope{events.Core, events.Platform, events.Worlds} }
-
-func targets() []events.Scope { return append(scopes(), none) }
+var scopes = []events.Scope{events.Core, events.Platform, events.Worlds}
 
 // knownTypes are the event types of this build.
-func knownTypes() []string {
-	contracts, err := app.Contracts()
-	if err != nil {
-		return nil
+func knownTypes() (names []string) {
+	if contracts, err := app.Contracts(); err == nil {
+		for _, c := range contracts.All() {
+			names = append(names, c.Type)
+		}
 	}
-	names := make(map[string]bool)
-	for _, c := range contracts.All() {
-		names[c.Type] = true
-	}
-	return slices.Sorted(maps.Keys(names))
+	slices.Sort(names)
+	return slices.Compact(names)
 }
 
 // knownClasses are the processing classes of this build.
-func knownClasses() []string {
-	contracts, err := app.Contracts()
-	if err != nil {
-		return nil
-	}
-	classes, err := app.Classes(app.ConsumerBuilders(), contracts)
-	if err != nil {
-		return nil
+func knownClasses() (classes []string) {
+	if contracts, err := app.Contracts(); err == nil {
+		classes, _ = app.Classes(app.ConsumerBuilders(), contracts)
 	}
 	return classes
 }

@@ -18,9 +18,8 @@ import (
 func generationCommand(p Process) *cobra.Command {
 	return group(&cobra.Command{
 		Use: "generation", Short: "Look at deployment generations, drain, adopt and retire them",
-		Long: `A generation's workers handle its own events only. It is live, then draining, then retired;
-publishing from SQL goes to the highest live one. docs/deployment.md has the cutover, the rollback
-and the rest.`,
+		Long: `A generation's workers handle its own events only. It is live, then draining, then retired; publishing from
+SQL goes to the highest live one. docs/deployment.md has the cutover, the rollback and the rest.`,
 		Example: `  workers generation status
   workers generation drain 7
   workers generation retire 7`,
@@ -53,8 +52,12 @@ const longest = 30 * 24 * time.Hour
 
 // restUntil waits a pause or until the deadline, and reports whether there is time left.
 func restUntil(ctx context.Context, deadline time.Time) bool {
-	left := time.Until(deadline)
-	return left > 0 && rest(ctx, min(left, pollPause)) == nil
+	select {
+	case <-time.After(min(time.Until(deadline), pollPause)):
+		return time.Until(deadline) > 0
+	case <-ctx.Done():
+		return false
+	}
 }
 
 func generationStatusCommand(p Process) *cobra.Command {
@@ -62,13 +65,8 @@ func generationStatusCommand(p Process) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "status [N]", Args: cobra.MaximumNArgs(1),
 		Short: "Say what each generation still has to do; exits 3 while N, or any that is not live, is not safe to stop",
-		Long: `Say what each generation, or N, still has to do: events that are due, scheduled for later, in flight
-and failed, and how many worker processes it has.
-
-A generation is safe to stop when it is not live and nothing of it is due, scheduled or in flight. A
-live one may get events at any moment: drain it first; --wait does not wait for that. Failed events
-do not need its workers: they are replayed into a live generation, or discarded. Exits 0 when N is
-safe to stop and 3 while it is not. Without N, 3 while any generation that is not live is not.`,
+		Long: `Say what each generation, or N, still has to do. It is safe to stop when it is not live and nothing of it is
+due, scheduled or in flight. Exits 3 while N is not; without N, while any generation that is not live is not.`,
 		Example: `  workers generation status
   workers generation status 7 --wait 10m   # a gate in a deploy script
   workers generation status --json`,
@@ -103,9 +101,7 @@ safe to stop and 3 while it is not. Without N, 3 while any generation that is no
 				}
 			}
 			if *asJSON {
-				err = printJSON(p, struct {
-					Generations []admin.Generation `json:"generations"`
-				}{all})
+				err = printJSON(p, map[string]any{"generations": all})
 			} else {
 				printGenerations(p, all)
 			}
@@ -159,28 +155,24 @@ func printGenerations(p Process, all []admin.Generation) {
 				g.Generation, app.Counted(g.Failed, "event"))
 		}
 		notePauses(p, g.Paused)
-		switch {
-		case g.SafeToStop && g.Workers > 0:
-			p.notef("generation %d is %s and has nothing left: its %d live workers can be stopped",
-				g.Generation, g.Status, g.Workers)
-		case g.SafeToStop, g.Status == "live":
-		case g.Status == "retired":
-			p.notef("generation %d is retired, and no worker may handle its events: "+
-				"move them with `workers generation adopt %[1]d TO`", g.Generation)
-		case g.Workers == 0:
-			p.notef("generation %d has no live worker: run its build with `workers run --drain`, "+
-				"or move its events with `workers generation adopt`", g.Generation)
+		if !g.SafeToStop && g.Status != "live" && g.Workers == 0 {
+			run := "run its build with `workers run --drain`, or "
+			if g.Status == "retired" {
+				run = ""
+			}
+			p.notef("generation %d is %s and has no live worker: %smove its events with `workers generation adopt`",
+				g.Generation, g.Status, run)
 		}
 	}
 }
 
 // changing is a command that changes one generation, and prints its new state.
 func changing(p Process, cmd *cobra.Command,
-	do func(_ context.Context, _ *admin.Admin, _ events.Generation, by string) error) *cobra.Command {
+	do func(_ *admin.Admin, _ context.Context, _ events.Generation, by string) error) *cobra.Command {
 	cmd.Args = cobra.ExactArgs(1)
 	who, asJSON := by(cmd, p), jsonFlag(cmd)
 	cmd.RunE = generations(p, func(ctx context.Context, a *admin.Admin, args []events.Generation) error {
-		if err := do(ctx, a, args[0], *who); err != nil {
+		if err := do(a, ctx, args[0], *who); err != nil {
 			return err
 		}
 		all, err := a.Generations(ctx, nil)
@@ -200,9 +192,6 @@ func changing(p Process, cmd *cobra.Command,
 			return printJSON(p, changed)
 		}
 		p.printf("generation %d is %s; publishing that names no generation goes %s\n", args[0], changed.Status, publishing)
-		if changed.PublishingDefault && changed.Workers == 0 {
-			p.notef("generation %d has no live worker: its events wait until one is started", args[0])
-		}
 		return nil
 	})
 	return cmd
@@ -211,25 +200,19 @@ func changing(p Process, cmd *cobra.Command,
 func generationRegisterCommand(p Process) *cobra.Command {
 	return changing(p, &cobra.Command{
 		Use: "register N", Short: "Make a generation known and live, a draining one as well",
-		Long: `Make a generation known and live. A starting worker registers its own; it leaves a draining one
-draining, which this command makes live again, as after a rollback. A retired one is refused.`,
+		Long:    `Make a generation known and live, a draining one as well, as after a rollback. A retired one is refused.`,
 		Example: `  workers generation register 8`,
-	}, func(ctx context.Context, a *admin.Admin, g events.Generation, by string) error {
-		return a.RegisterGeneration(ctx, g, by)
-	})
+	}, (*admin.Admin).RegisterGeneration)
 }
 
 func generationDrainCommand(p Process) *cobra.Command {
 	var force bool
 	cmd := changing(p, &cobra.Command{
 		Use: "drain N", Short: "Let a generation end: publishing from SQL goes elsewhere from now on",
-		Long: `Make a live generation a draining one: publishing that names no generation goes to the highest live
-one, from now on to another. Its own producers, who name it, and its workers run on.
-
-The only live generation is drained with --force only: publishing that names no generation is then
-refused (SP019) until one is live.`,
+		Long: `Make a live generation a draining one: publishing that names no generation goes to the highest live one, from
+now on to another. Its own producers, who name it, and its workers run on. The only live one needs --force.`,
 		Example: `  workers generation drain 7`,
-	}, func(ctx context.Context, a *admin.Admin, g events.Generation, by string) error {
+	}, func(a *admin.Admin, ctx context.Context, g events.Generation, by string) error {
 		return a.DrainGeneration(ctx, g, by, force)
 	})
 	cmd.Flags().BoolVar(&force, "force", false, "drain it even if no other is live")
@@ -240,18 +223,13 @@ func generationRetireCommand(p Process) *cobra.Command {
 	timeout := time.Minute
 	cmd := changing(p, &cobra.Command{
 		Use: "retire N", Short: "End a draining generation for good, once it is certain that nothing is left",
-		Long: `End a draining generation for good. When nothing of it is due, scheduled or in flight, publishing
-into it is refused from then on; when every transaction that may have published into it before is
-over, and still nothing is left, it is retired. An event that appears until then opens it again for
-its workers, and retiring starts over.
-
-Which transactions may have published is not known: all that are open when it is closed are waited
-for, unrelated ones as well.
+		Long: `End a draining generation for good. When nothing of it is left, publishing into it is refused; when every
+transaction that was open then is over and still nothing is left, it is retired. docs/deployment.md says more.
 
 Exits 1 if it is not retired within --timeout. Interrupting and repeating the command is harmless.`,
 		Example: `  workers generation retire 7
   workers generation retire 7 --timeout 1h`,
-	}, func(ctx context.Context, a *admin.Admin, g events.Generation, by string) error {
+	}, func(a *admin.Admin, ctx context.Context, g events.Generation, by string) error {
 		return retire(ctx, p, a, g, by, timeout)
 	})
 	oneFlag(cmd.Flags(), &timeout, "timeout", "how long to wait for what is left", between(time.ParseDuration, 0, longest))
@@ -264,36 +242,31 @@ func retire(ctx context.Context, p Process, a *admin.Admin, g events.Generation,
 	deadline := time.Now().Add(timeout)
 	said := ""
 	for {
-		now, err := a.RetireGeneration(ctx, g, by)
+		stands, reason, err := a.RetireGeneration(ctx, g, by)
 		if err != nil && ctx.Err() != nil {
 			return fmt.Errorf("interrupted: repeat the command to go on retiring generation %d", g)
 		}
-		if err != nil || now.Stands == admin.RetiringDone {
+		if err != nil || stands == admin.RetiringDone {
 			return err
 		}
-		if now.Stands == admin.RetiringClosing {
-			now.Reason = "publishing into it is refused from now on"
+		closing := stands == admin.RetiringClosing // another transaction sees more
+		if closing {
+			reason = "publishing into it is refused from now on"
 		}
-		if now.Stands != said {
-			said = now.Stands
-			p.notef("generation %d: %s: %s", g, now.Stands, now.Reason)
+		if stands != said {
+			said = stands
+			p.notef("generation %d: %s: %s", g, stands, reason)
 		}
-		if now.Stands == admin.RetiringClosing { // another transaction sees more
+		if closing || restUntil(ctx, deadline) {
 			continue
-		}
-		if restUntil(ctx, deadline) {
-			continue
-		}
-		next := fmt.Sprintf("repeat the command, or make it live again: workers generation register %d", g)
-		if now.Stands == admin.RetiringNotEmpty {
-			next = fmt.Sprintf("let its workers finish (workers run --drain), or move its events: "+
-				"workers generation adopt %d <generation>", g)
 		}
 		why := fmt.Sprintf("not within %s", timeout)
 		if ctx.Err() != nil {
 			why = "interrupted"
 		}
-		return fmt.Errorf("%s: generation %d is not retired, %s: %s; %s", why, g, now.Stands, now.Reason, next)
+		return fmt.Errorf("%s: generation %d is not retired, %s: %s; repeat the command, let its workers finish "+
+			"(workers run --drain), move its events (workers generation adopt), or make it live again "+
+			"(workers generation register)", why, g, stands, reason)
 	}
 }
 
@@ -319,13 +292,8 @@ func generationAdoptCommand(p Process) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "adopt FROM TO", Args: cobra.ExactArgs(2),
 		Short: "Move what a generation left undone into another, after a dry run",
-		Long: `Move pending events of generation FROM, due and scheduled ones, into generation TO, whose code then
-handles them. What FROM's workers hold stays with them; failed events stay, for workers events
-replay moves those. So does what is published after the command began, and what a dead worker held
-until it is recovered.
-
-First shows, for each event type, how many would move and how many live workers of TO handle the
-type, and asks. Events keep what was counted of them: attempts, and failures by handler.`,
+		Long: `Move pending events of generation FROM into generation TO, whose code then handles them. What FROM's workers
+hold stays, and so do failed events and what is published after the command began. It first shows what would move.`,
 		Example: `  workers generation adopt 7 8 --dry-run
   workers generation adopt 7 8 --type worlds.scan.completed --yes`,
 	}
@@ -367,7 +335,8 @@ type, and asks. Events keep what was counted of them: attempts, and failures by 
 		}
 		p.printf("moved %s of generation %d into generation %d\n", eventsText(r.Moved), r.From, r.To)
 		if err == nil && r.LeftHeld > 0 {
-			p.notef("%s still pending in generation %d: held by its workers, or published since", areEvents(r.LeftHeld), r.From)
+			p.notef("%s still pending in generation %d: held by its workers, or published since",
+				eventsText(int(r.LeftHeld)), r.From)
 		}
 		return err
 	})

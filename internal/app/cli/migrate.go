@@ -26,11 +26,8 @@ once: they take turns.`,
 	return group(cmd,
 		&cobra.Command{
 			Use: "up", Short: "Apply every step not yet applied, and register the event types of this build", Args: cobra.NoArgs,
-			Long: `Apply every step not yet applied, register the event types of this build, and compare the privileges
-with db/privileges.txt: a difference is reported on stderr.
-
-A step that waits for a lock gives up after half a second, so that nobody queues behind it, and is tried again for ten
-minutes. The build of an index, behind which nobody queues, waits for as long as it takes. If a step fails, those before it stand, and the next run goes on from there.`,
+			Long: `Apply every step not yet applied, register the event types of this build, and compare the privileges with
+db/privileges.txt. A step that waits for a lock gives up after half a second, and is tried again for ten minutes.`,
 			Example: `  DATABASE_URL=postgres://owner@db/app SPECTRAL_GENERATION=7 workers migrate up`,
 			RunE: migrating(p, func(cmd *cobra.Command, m *app.Migrator, g events.Generation) error {
 				results, err := m.Up(cmd.Context(), g)
@@ -66,9 +63,8 @@ func migrateDownCommand(p Process) *cobra.Command {
 	var yes bool
 	cmd := &cobra.Command{
 		Use: "down", Short: "Undo the newest step; refused where it would lose data", Args: cobra.NoArgs,
-		Long: `Undo the newest step. It names the step and asks, unless --yes is given. It is refused where rows would be lost that nothing brings
-back, and says which. It waits for locks as migrate up does. A deployment that is rolled back needs none of it: an older build works on a
-newer schema.`,
+		Long: `Undo the newest step. It is refused where rows would be lost. A deployment that is rolled back needs none of
+it: an older build works on a newer schema.`,
 		Example: `  workers migrate down
   workers migrate down --yes`,
 		RunE: migrating(p, func(cmd *cobra.Command, m *app.Migrator, _ events.Generation) error {
@@ -100,12 +96,8 @@ func migrateRepairCommand(p Process) *cobra.Command {
 	var yes bool
 	cmd := &cobra.Command{
 		Use: "repair", Short: "Give functions, triggers, policies and privileges the form that this build has", Args: cobra.NoArgs,
-		Long: `Compare the database with this build, as workers doctor schema privileges does, list what differs, and ask, unless --yes is
-given. Then re-create the functions, triggers, policies and privileges that differ, and drop those that are not of this build, in
-one transaction. Workers keep running. It waits for locks as migrate up does.
-
-It needs the login that migrates; a superuser where objects belong to another role. What it cannot repair, such as a
-column that is gone, it names, with what to do, and exits 3.`,
+		Long: `Compare the database with this build, list what differs, ask, and re-create the functions, triggers, policies
+and privileges that differ, in one transaction. Exits 3 if it cannot repair something, which it names.`,
 		Example: `  DATABASE_URL=postgres://owner@db/app workers migrate repair
   workers migrate repair --yes`,
 		RunE: migrating(p, func(cmd *cobra.Command, m *app.Migrator, _ events.Generation) error {
@@ -166,9 +158,7 @@ func migrateStatusCommand(p Process) *cobra.Command {
 				}
 			}
 			if asJSON {
-				return printJSON(p, struct {
-					Migrations []step `json:"migrations"`
-				}{steps})
+				return printJSON(p, map[string]any{"migrations": steps})
 			}
 			rows := make([][]any, len(steps))
 			for i, s := range steps {

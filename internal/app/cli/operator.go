@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"strings"
-	"time"
 
 	"github.com/spf13/cobra"
 
@@ -14,20 +13,26 @@ import (
 	"spectral/internal/core/events/infrastructure/postgres/admin"
 )
 
-// operating wraps a command of operators: DATABASE_URL in, an Admin for the time it runs.
-func operating(p Process, do func(*cobra.Command, []string, *admin.Admin) error) func(*cobra.Command, []string) error {
+// opened wraps a command of operators: DATABASE_URL in, and what open makes of it for the time the command runs.
+func opened[T any](p Process, open func(context.Context, string) (T, func(), error),
+	do func(*cobra.Command, []string, T) error) func(*cobra.Command, []string) error {
 	return func(cmd *cobra.Command, args []string) error {
 		url, err := app.ReadDatabaseURL(p.Getenv)
 		if err != nil {
 			return err
 		}
-		a, closeAdmin, err := app.OpenAdmin(cmd.Context(), url)
+		of, closeIt, err := open(cmd.Context(), url)
 		if err != nil {
 			return err
 		}
-		defer closeAdmin()
-		return do(cmd, args, a)
+		defer closeIt()
+		return do(cmd, args, of)
 	}
+}
+
+// operating is opened for what operators do with events.
+func operating(p Process, do func(*cobra.Command, []string, *admin.Admin) error) func(*cobra.Command, []string) error {
+	return opened(p, app.OpenAdmin, do)
 }
 
 // consent asks whether to go on, unless yes says so already. Anything but y or yes, and the end of ctx, is a no.
@@ -67,13 +72,3 @@ var (
 
 // notDone says of a dry run that it was one: on stderr, for what it has shown is the result.
 func notDone(p Process) { p.notef("dry run: nothing was done") }
-
-// rest waits, unless ctx ends before.
-func rest(ctx context.Context, d time.Duration) error {
-	select {
-	case <-time.After(d):
-		return nil
-	case <-ctx.Done():
-		return errInterrupted
-	}
-}

@@ -129,16 +129,13 @@ func printTable(p Process, rows [][]any, titles ...any) {
 		writer.SetColumnConfigs(configs)
 	}
 	writer.AppendHeader(titles)
-	colours := coloured(p)
 	for _, row := range rows {
 		for i, cell := range row {
 			switch cell.(type) {
 			case int, int64, events.Generation, estimate:
 			default:
-				row[i] = visible(fmt.Sprint(cell))
-				if colour, ok := stateColours[fmt.Sprint(cell)]; ok && colours {
-					row[i] = colour.Sprint(cell)
-				}
+				s := visible(fmt.Sprint(cell))
+				row[i] = paint(p, s, s)
 			}
 		}
 		writer.AppendRow(row)
@@ -150,7 +147,16 @@ func printTable(p Process, rows [][]any, titles ...any) {
 var stateColours = map[string]text.Color{
 	"failed": text.FgRed, "parked": text.FgRed, "retired": text.FgRed,
 	"in_flight": text.FgYellow, "failing": text.FgYellow, "draining": text.FgYellow,
+	"fine": text.FgGreen, "note": text.FgGreen, "warning": text.FgYellow, "unknown": text.FgYellow, "critical": text.FgRed,
 	"delivered": text.FgGreen, "handled": text.FgGreen, "live": text.FgGreen,
+}
+
+// paint marks a text as of a state, if results may have colours.
+func paint(p Process, state, s string) string {
+	if colour, ok := stateColours[state]; ok && coloured(p) {
+		return colour.Sprint(s)
+	}
+	return s
 }
 
 // estimate is a number that was not counted.

@@ -21,21 +21,16 @@ func runCommand(p Process) *cobra.Command {
 	var classes []string
 	cmd := &cobra.Command{
 		Use: "run", Short: "Run the workers of this deployment generation", Args: cobra.NoArgs,
-		Long: `Run the workers until SIGINT or SIGTERM; handlers at work then have ` + app.ShutdownGrace.String() + ` to
-finish before they are cancelled, undone and left to the next worker.
+		Long: `Run the workers until SIGINT or SIGTERM; running handlers then have ` + app.ShutdownGrace.String() + ` to finish.
 
-Of several processing classes, each with a channel of its own, a worker runs those that --classes names: so slow
-work gets processes of its own, and as many as it needs.
-
-With --drain they end by themselves, with exit code 0, once nothing of the generation is left: nothing due, scheduled or in
-flight, in whichever process. With --classes only event types of those classes count. If all that is left is of event types
-that no live worker of the generation handles, the exit code is 1, and also if they are interrupted before.
+With --drain they end by themselves once nothing of the generation is left; with --classes only event types of those
+classes count. Exits 1 if all that is left is of event types that no live worker handles, or if interrupted before.
 
 Settings:
   DATABASE_URL            straight to Postgres (not a transaction pooler)
   SPECTRAL_POOL_URL       optional: where transactions run, if elsewhere
   SPECTRAL_GENERATION     this deployment's generation, a whole number from 1
-  SPECTRAL_BRIEFINGS_DIR  optional: the folder that agents deliver briefings to (default: in the user's cache folder)`,
+  SPECTRAL_BRIEFINGS_DIR  optional: the folder that agents deliver briefings to`,
 		Example: `  SPECTRAL_GENERATION=1 DATABASE_URL=postgres://worker@db/app workers run
   SPECTRAL_GENERATION=1 workers run --embedded
   SPECTRAL_GENERATION=1 DATABASE_URL=postgres://worker@db/app workers run --classes default
@@ -136,7 +131,7 @@ func run(cmd *cobra.Command, p Process, embedded, drain bool, classes []string) 
 	return stranded
 }
 
-// countTimeout bounds the counting of what is left by somebody who was told to stop.
+// countTimeout bounds the counting of what is left after a stop.
 const countTimeout = 10 * time.Second
 
 // stopAndCount stops the listener and returns as an error what is left of its generation: a drain that was interrupted is none unless nothing is
@@ -154,18 +149,10 @@ func stopAndCount(ctx context.Context, listener *postgres.Listener, g events.Gen
 	case err != nil:
 		return fmt.Errorf("interrupted: %w", err)
 	case left > 0:
-		return fmt.Errorf("interrupted: %s left of generation %d: repeat the command to go on", areEvents(left), g)
+		return fmt.Errorf("interrupted: %s left of generation %d: repeat the command to go on", eventsText(int(left)), g)
 	default:
 		return nil
 	}
-}
-
-// areEvents is the subject and the verb of a sentence about n events.
-func areEvents(n int64) string {
-	if n == 1 {
-		return "1 event is"
-	}
-	return app.Counted(n, "event") + " are"
 }
 
 // startEmbedded starts the embedded Postgres and says in one line what it started.

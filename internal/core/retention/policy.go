@@ -30,14 +30,14 @@ const AnyContentClass = "*"
 
 // Policy says how long rows of a subject are kept. Days have 24 hours, by the clock of the database.
 type Policy struct {
-	Subject      Subject
-	ContentClass string
+	Subject      Subject `json:"subject"`
+	ContentClass string  `json:"content_class"`
 	// ActiveTTLDays is how many days a row is kept before it is tombstoned: an event from when it occurred and was
 	// settled, whichever was later; a key from when it was handled; an action from when it was done.
-	ActiveTTLDays int
+	ActiveTTLDays int `json:"active_ttl_days"`
 	// TombstonedGraceDays is how many days it then stays before it is disposed of.
-	TombstonedGraceDays int
-	Disposal            Disposal
+	TombstonedGraceDays int      `json:"tombstoned_grace_days"`
+	Disposal            Disposal `json:"disposal"`
 }
 
 // Policies is the registry that a new database starts with. Outbox rows and handled keys are the seed's (D13), for all content

@@ -59,19 +59,20 @@ var ErrNotLeading = errors.New("another sweep is running")
 // StoredPolicy is a policy in the database with the rows that are past it.
 type StoredPolicy struct {
 	Policy
-	ToTombstone, ToDelete int64
-	Estimated             bool // from a sample of the table
+	ToTombstone int64 `json:"to_tombstone"`
+	ToDelete    int64 `json:"to_delete"`
+	Estimated   bool  `json:"estimated"` // from a sample of the table
 }
 
 // Status of retention.
 type Status struct {
 	// PolicyFault says what is wrong with the stored policies, empty for nothing: then nothing is swept.
-	PolicyFault string
+	PolicyFault string     `json:"policy_fault,omitempty"`
+	SweptAt     *time.Time `json:"swept_at"` // when a sweep last began; nil: never
 	// FailedExpiring counts the failed, not discarded events that will be tombstoned within [WarnDays], the first of
 	// them at FailedExpireFirst, unless they are replayed before.
-	FailedExpiring    int64
-	FailedExpireFirst time.Time
-	SweptAt           *time.Time // when a sweep last began; nil: never
+	FailedExpiring    int64      `json:"failed_expiring"`
+	FailedExpireFirst *time.Time `json:"failed_expire_first_at"`
 }
 
 // WarnDays is how many days ahead failed events that are about to expire are reported.

@@ -114,7 +114,8 @@ func sweeping(t *testing.T, s *store, during func(sweeper *retention.Sweeper, lo
 
 func TestSweeperWalksEachStepAndWarnsOfFailedEvents(t *testing.T) {
 	t.Parallel()
-	s := &store{left: 2, busy: 3, status: retention.Status{FailedExpiring: 4, FailedExpireFirst: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)}}
+	at := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+	s := &store{left: 2, busy: 3, status: retention.Status{FailedExpiring: 4, FailedExpireFirst: &at}}
 	sweeping(t, s, func(_ *retention.Sweeper, log *logged) {
 		look(s, 4*time.Minute)
 		if len(s.asked) > 0 {

@@ -82,8 +82,8 @@ func (s *Store) Status(ctx context.Context) (status retention.Status, err error)
 			return err
 		}
 		status = retention.Status{
-			PolicyFault: row.PolicyFault, FailedExpiring: row.FailedExpiring, FailedExpireFirst: row.FailedExpireFirstAt,
-			SweptAt: eventspg.Present(row.SweptAt),
+			PolicyFault: row.PolicyFault, FailedExpiring: row.FailedExpiring,
+			FailedExpireFirst: eventspg.Present(row.FailedExpireFirstAt), SweptAt: eventspg.Present(row.SweptAt),
 		}
 		return nil
 	})

@@ -45,33 +45,12 @@ type ActionFilter struct {
 
 func (f ActionFilter) where() where {
 	w := where{first: 1, conditions: []string{"a.deleted_at is null"}}
-	if len(f.By) > 0 {
-		w.and("(a.acted_by = any (?::text[]) or a.login = any (?::text[]))", f.By, f.By)
-	}
-	if len(f.Actions) > 0 {
-		w.and("a.action = any (?::text[])", f.Actions)
-	}
-	if len(f.Generations) > 0 {
-		w.and("a.generation = any (?::bigint[])", f.Generations)
-	}
-	if f.OlderThan > 0 {
-		w.and("a.acted_at"+olderThan, f.OlderThan.Seconds())
-	}
-	if f.NewerThan > 0 {
-		w.and("a.acted_at"+newerThan, f.NewerThan.Seconds())
-	}
+	w.when(len(f.By) > 0, "array[a.acted_by, a.login] && ?::text[]", f.By)
+	w.when(len(f.Actions) > 0, "a.action = any (?::text[])", f.Actions)
+	w.when(len(f.Generations) > 0, "a.generation = any (?::bigint[])", f.Generations)
+	w.when(f.OlderThan > 0, "a.acted_at"+olderThan, f.OlderThan.Seconds())
+	w.when(f.NewerThan > 0, "a.acted_at"+newerThan, f.NewerThan.Seconds())
 	return w
-}
-
-// ActionPage asks for a part of the actions that a filter matches.
-type ActionPage struct {
-	Limit int // from 1 to MaxPageSize
-	// After is the cursor that the page before ended with; empty for the first page.
-	After string
-	// EventIDs says that the ids of the events are wanted, too: up to a thousand for each action.
-	EventIDs bool
-	// Timeout bounds the statement; zero means [DefaultSearchTimeout].
-	Timeout time.Duration
 }
 
 // Acts is a page of actions.
@@ -92,7 +71,7 @@ type actionPlace struct {
 // later one, and nothing is in two.
 //
 // The error is a [*TooBroadError] if it takes too long, [ErrCursor] for a cursor of another filter.
-func (a *Admin) Actions(ctx context.Context, filter ActionFilter, page ActionPage) (Acts, error) {
+func (a *Admin) Actions(ctx context.Context, filter ActionFilter, page Page) (Acts, error) {
 	w := filter.where()
 	if page.After != "" {
 		var after actionPlace
@@ -123,13 +102,14 @@ func (a *Admin) Actions(ctx context.Context, filter ActionFilter, page ActionPag
 	return found, nil
 }
 
-// actions are what operators did, the latest first; to any of the events, unless none are given. Those of an event are few
-// and found by the index of event_ids, whatever order is asked for: first they are looked up, then sorted.
+// actions are what operators did, the latest first; to any of the events, unless none are given. Those of an event are
+// few and found by the index of event_ids: first they are looked up, then sorted.
 func actions(ctx context.Context, tx pgx.Tx, ofEvents []uuid.UUID, w where, limit int, withIDs bool) ([]Action, error) {
 	from := "core.operator_actions a"
 	if len(ofEvents) > 0 {
 		w.arguments = append(w.arguments, ofEvents)
-		from = fmt.Sprintf("(select a.* from core.operator_actions a where a.event_ids && $%d::uuid[] offset 0) a", len(w.arguments))
+		from = fmt.Sprintf("(select a.* from core.operator_actions a where a.event_ids && $%d::uuid[] offset 0) a",
+			len(w.arguments))
 	}
 	ids := "'{}'::uuid[]"
 	if withIDs {

@@ -99,6 +99,13 @@ func (w *where) and(condition string, arguments ...any) {
 	w.conditions = append(w.conditions, condition)
 }
 
+// when is and for what is asked for.
+func (w *where) when(asked bool, condition string, argument any) {
+	if asked {
+		w.and(condition, argument)
+	}
+}
+
 // all is the conditions joined.
 func (w *where) all() string { return strings.Join(w.conditions, " and ") }
 
@@ -129,29 +136,19 @@ func (f Filter) conditions(w *where) {
 		alternatives = append(alternatives, "("+s.condition()+")")
 	}
 	w.and("(" + strings.Join(alternatives, " or ") + ")")
-	for _, c := range []struct {
-		asked     bool
-		condition string
-		argument  any
-	}{
-		{f.Tried != nil, "core.tried(o.attempts, o.last_error) = ?", f.Tried},
-		{len(f.EventTypes) > 0, "o.event_type = any (?::text[])", f.EventTypes},
-		{len(f.Sources) > 0, "o.source = any (?::text[])", Texts(f.Sources)},
-		{len(f.Targets) > 0, "coalesce(o.target, '') = any (?::text[])", Texts(f.Targets)},
-		{len(f.Handlers) > 0, "jsonb_exists_any(o.handler_failures, ?::text[])", f.Handlers},
-		// which also finds a null
-		{len(f.Workspaces) > 0, "array_position(?::uuid[], o.workspace_id) is not null", f.Workspaces},
-		{len(f.Generations) > 0, "o.generation = any (?::bigint[])", f.Generations},
-		{len(f.Channels) > 0, "o.channel = any (?::text[])", f.Channels},
-		{f.OlderThan > 0, f.since() + olderThan, f.OlderThan.Seconds()},
-		{f.NewerThan > 0, f.since() + newerThan, f.NewerThan.Seconds()},
-		{len(f.ErrorClasses) > 0, errorClass + " = any (?::text[])", f.ErrorClasses},
-		{f.ErrorContains != "", "strpos(o.last_error, ?) > 0", f.ErrorContains},
-	} {
-		if c.asked {
-			w.and(c.condition, c.argument)
-		}
-	}
+	w.when(f.Tried != nil, "core.tried(o.attempts, o.last_error) = ?", f.Tried)
+	w.when(len(f.EventTypes) > 0, "o.event_type = any (?::text[])", f.EventTypes)
+	w.when(len(f.Sources) > 0, "o.source = any (?::text[])", Texts(f.Sources))
+	w.when(len(f.Targets) > 0, "coalesce(o.target, '') = any (?::text[])", Texts(f.Targets))
+	w.when(len(f.Handlers) > 0, "jsonb_exists_any(o.handler_failures, ?::text[])", f.Handlers)
+	// which also finds a null
+	w.when(len(f.Workspaces) > 0, "array_position(?::uuid[], o.workspace_id) is not null", f.Workspaces)
+	w.when(len(f.Generations) > 0, "o.generation = any (?::bigint[])", f.Generations)
+	w.when(len(f.Channels) > 0, "o.channel = any (?::text[])", f.Channels)
+	w.when(f.OlderThan > 0, f.since()+olderThan, f.OlderThan.Seconds())
+	w.when(f.NewerThan > 0, f.since()+newerThan, f.NewerThan.Seconds())
+	w.when(len(f.ErrorClasses) > 0, errorClass+" = any (?::text[])", f.ErrorClasses)
+	w.when(f.ErrorContains != "", "strpos(o.last_error, ?) > 0", f.ErrorContains)
 }
 
 // The bounds of an age, behind the time that it is counted from.

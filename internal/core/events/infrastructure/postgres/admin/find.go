@@ -1,7 +1,6 @@
 package admin
 
 import (
-	"bytes"
 	"context"
 	"crypto/sha256"
 	"encoding/base64"
@@ -85,13 +84,15 @@ const displayed = `o.id, o.event_type, o.event_version, o.occurred_at, o.source,
   case when isfinite(o.delivered_at) then o.delivered_at end as delivered_at,
   case when isfinite(o.deleted_at) then o.deleted_at end as deleted_at`
 
-// Page asks for a part of what a filter matches.
+// Page asks for a part of what a filter matches; it has at most Limit events or actions.
 type Page struct {
 	Limit int // from 1 to MaxPageSize
 	// After is the cursor that the page before ended with; empty for the first page.
 	After string
 	// Timeout bounds each statement; zero means [DefaultSearchTimeout].
 	Timeout time.Duration
+	// EventIDs asks for the ids of the events of each action, which are up to a thousand.
+	EventIDs bool
 }
 
 // Found is a page of events.
@@ -254,35 +255,24 @@ func (b branch) query(w *where, f Filter, places map[string]position, limit int)
 		" as place from (select o.* from " + from + ") o)"
 }
 
-// savedCursor is the content of a cursor: a place, and a hash of the filter that it belongs to.
-type savedCursor struct {
-	Filter []byte          `json:"f"`
-	Place  json.RawMessage `json:"p"`
-}
-
-func fingerprint(filter any) ([]byte, error) {
-	text, err := json.Marshal(filter)
-	sum := sha256.Sum256(text)
-	return sum[:6], err
+// fingerprint tells filters apart.
+func fingerprint(filter any) string {
+	text, _ := json.Marshal(filter)
+	return fmt.Sprintf("%x", sha256.Sum256(text))[:12]
 }
 
 // toCursor is a place in the pages of a filter as text.
 func toCursor(filter, place any) (string, error) {
-	of, err := fingerprint(filter)
-	at, placeErr := json.Marshal(place)
-	text, textErr := json.Marshal(savedCursor{of, at})
-	return base64.RawURLEncoding.EncodeToString(text), errors.Join(err, placeErr, textErr)
+	text, err := json.Marshal([]any{fingerprint(filter), place})
+	return base64.RawURLEncoding.EncodeToString(text), err
 }
 
 // fromCursor reads the place in the pages of a filter that a cursor says; [ErrCursor] if it is of another one.
 func fromCursor(text string, filter, place any) error {
-	of, err := fingerprint(filter)
-	if err != nil {
-		return err
-	}
-	var c savedCursor
+	of := ""
+	parts := []any{&of, place}
 	decoded, err := base64.RawURLEncoding.DecodeString(text)
-	if err != nil || json.Unmarshal(decoded, &c) != nil || !bytes.Equal(c.Filter, of) || json.Unmarshal(c.Place, place) != nil {
+	if err != nil || json.Unmarshal(decoded, &parts) != nil || of != fingerprint(filter) {
 		return ErrCursor
 	}
 	return nil

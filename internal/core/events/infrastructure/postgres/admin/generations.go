@@ -42,9 +42,6 @@ type Generation struct {
 	SafeToStop bool `json:"safe_to_stop"`
 }
 
-// Left is how many events its workers have to do with.
-func (g Generation) Left() int64 { return g.Due + g.Scheduled + g.InFlight }
-
 // Generations are those that are known or named by unsettled events, in order; with only, that one.
 func (a *Admin) Generations(ctx context.Context, only *events.Generation) ([]Generation, error) {
 	var rows []coredb.GenerationStatusRow
@@ -73,7 +70,7 @@ func (a *Admin) Generations(ctx context.Context, only *events.Generation) ([]Gen
 				all[i].Paused = append(all[i].Paused, p)
 			}
 		}
-		all[i].SafeToStop = all[i].Left() == 0 && all[i].Status != "live"
+		all[i].SafeToStop = r.Due+r.Scheduled+r.InFlight == 0 && r.Status != "live"
 	}
 	return all, nil
 }
@@ -94,15 +91,7 @@ func (a *Admin) DrainGeneration(ctx context.Context, g events.Generation, by str
 	})
 }
 
-// Retiring is where a generation stands on its way to retired.
-type Retiring struct {
-	// Stands is one of the words below.
-	Stands string
-	// Reason is for people: what is left, or waited for. May be empty.
-	Reason string
-}
-
-// What Retiring.Stands says.
+// Where a generation stands on its way to retired.
 const (
 	RetiringNotEmpty = "not empty" // events are left, and it takes more
 	RetiringClosing  = "closing"   // it takes no more
@@ -111,17 +100,15 @@ const (
 )
 
 // RetireGeneration takes a draining generation one step towards retired. It is called until that is so; stopping in between
-// is harmless.
-func (a *Admin) RetireGeneration(ctx context.Context, g events.Generation, by string) (Retiring, error) {
-	stands, err := ask(ctx, a, fmt.Sprintf("retire generation %d", g),
+// is harmless. Reason says for people what is left, or waited for.
+func (a *Admin) RetireGeneration(ctx context.Context, g events.Generation,
+	by string) (stands, reason string, err error) {
+	stands, err = ask(ctx, a, fmt.Sprintf("retire generation %d", g),
 		func(q *coredb.Queries) (string, error) {
 			return q.RetireGeneration(ctx, coredb.RetireGenerationParams{Generation: int64(g), ActedBy: by})
 		})
-	if err != nil {
-		return Retiring{}, err
-	}
-	word, reason, _ := strings.Cut(stands, ": ")
-	return Retiring{Stands: word, Reason: reason}, nil
+	stands, reason, _ = strings.Cut(stands, ": ")
+	return stands, reason, err
 }
 
 // Adoptable is what adopting would do to the events of one type that are for one target.

@@ -1,12 +1,10 @@
 package admin
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"maps"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/google/uuid"
@@ -61,8 +59,7 @@ type Preview struct {
 func (a *Admin) PreviewReplay(ctx context.Context, s Selection, to events.Generation, inFull bool) (Preview, error) {
 	preview := Preview{AsOf: s.AsOf.UTC(), To: to, Events: s.Len(), Handlers: []HandlerEffect{},
 		Unhandled: []UnhandledEffect{}, Paused: []Pause{}, Effects: []Effect{}}
-	type name struct{ eventType, handlerOrNote string }
-	handlers, unhandled := make(map[name]*HandlerEffect), make(map[name]*UnhandledEffect)
+	handlers, unhandled := make(map[[2]string]*HandlerEffect), make(map[[2]string]*UnhandledEffect)
 	types := make(map[string]bool)
 	var last coredb.OperatorReplayPreviewRow // that is counted as unhandled
 	// once even for no event, for the generation is checked, too
@@ -86,14 +83,14 @@ func (a *Admin) PreviewReplay(ctx context.Context, s Selection, to events.Genera
 					Note: r.Note})
 			}
 			if r.Handler == "" || !r.WouldRun && r.HandledAt.IsZero() {
-				u := entry(unhandled, name{r.EventType, r.Note}, UnhandledEffect{EventType: r.EventType, Note: r.Note})
+				u := entry(unhandled, [2]string{r.EventType, r.Note}, UnhandledEffect{EventType: r.EventType, Note: r.Note})
 				if r.EventID != last.EventID || !r.OccurredAt.Equal(last.OccurredAt) { // it has a line for each handler
 					u.Events++
 				}
 				last = r
 				continue
 			}
-			h := entry(handlers, name{r.EventType, r.Handler}, HandlerEffect{EventType: r.EventType, Handler: r.Handler})
+			h := entry(handlers, [2]string{r.EventType, r.Handler}, HandlerEffect{EventType: r.EventType, Handler: r.Handler})
 			if r.WouldRun {
 				h.WouldRun++
 			} else {
@@ -101,15 +98,8 @@ func (a *Admin) PreviewReplay(ctx context.Context, s Selection, to events.Genera
 			}
 		}
 	}
-	byName := func(a, b name) int {
-		return cmp.Or(strings.Compare(a.eventType, b.eventType), strings.Compare(a.handlerOrNote, b.handlerOrNote))
-	}
-	for _, n := range slices.SortedFunc(maps.Keys(handlers), byName) {
-		preview.Handlers = append(preview.Handlers, *handlers[n])
-	}
-	for _, n := range slices.SortedFunc(maps.Keys(unhandled), byName) {
-		preview.Unhandled = append(preview.Unhandled, *unhandled[n])
-	}
+	preview.Handlers = sorted(handlers, preview.Handlers)
+	preview.Unhandled = sorted(unhandled, preview.Unhandled)
 	pauses, err := a.Pauses(ctx)
 	for _, p := range pauses {
 		if p.Generation == to && types[p.EventType] {
@@ -125,4 +115,13 @@ func entry[K comparable, V any](all map[K]*V, key K, first V) *V {
 		all[key] = &first
 	}
 	return all[key]
+}
+
+// sorted appends the values by their keys, the event type first.
+func sorted[V any](all map[[2]string]*V, to []V) []V {
+	byKey := func(a, b [2]string) int { return slices.Compare(a[:], b[:]) }
+	for _, key := range slices.SortedFunc(maps.Keys(all), byKey) {
+		to = append(to, *all[key])
+	}
+	return to
 }

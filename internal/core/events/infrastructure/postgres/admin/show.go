@@ -41,26 +41,13 @@ type Detail struct {
 	Actions []Action          `json:"actions"` // the first first; of very many the latest
 }
 
-// HandlerStage is what has become of an event at one handler.
-type HandlerStage string
-
-// The stages.
-const (
-	Handled HandlerStage = "handled"
-	Failing HandlerStage = "failing" // it has failed, and is retried
-	Parked  HandlerStage = "parked"  // it has failed for good, in this cycle
-	ToRun   HandlerStage = "to_run"  // a live worker has it, and it has not run yet
-	// NotRun: a live worker has it, but it was not there, or not for this event, when the event was settled.
-	NotRun HandlerStage = "not_run"
-	// NotTarget: a live worker has it, but the event is for another context.
-	NotTarget HandlerStage = "not_target"
-)
-
 // HandlerState is one handler's of an event.
 type HandlerState struct {
-	Handler   string       `json:"handler"`
-	Stage     HandlerStage `json:"stage"`
-	HandledAt *time.Time   `json:"handled_at"`
+	Handler string `json:"handler"`
+	// Stage is handled; failing (and retried); parked, which is failed for good in this cycle; or of a live worker's:
+	// to_run; not_run, where it had no part in the event when that was settled; not_target, for another context.
+	Stage     string     `json:"stage"`
+	HandledAt *time.Time `json:"handled_at"`
 	// HandledAs is the event by which the key was handled, if that is another one.
 	HandledAs *uuid.UUID `json:"handled_as,omitempty"`
 	Failures  int        `json:"failures"`       // counted ones

@@ -229,16 +229,11 @@ func (c *Counted) fillStatuses(asked []Status) {
 	groups := c.Groups
 	c.Groups = []Group{}
 	for _, s := range Statuses() {
-		if !slices.Contains(asked, s) {
-			continue
+		if i := slices.IndexFunc(groups, func(g Group) bool { return *g.Values[ByStatus] == string(s) }); i >= 0 {
+			c.Groups = append(c.Groups, groups[i])
+		} else if slices.Contains(asked, s) {
+			status := string(s)
+			c.Groups = append(c.Groups, Group{Values: map[Dimension]*string{ByStatus: &status}})
 		}
-		status := string(s)
-		g := Group{Values: map[Dimension]*string{ByStatus: &status}}
-		for _, found := range groups {
-			if *found.Values[ByStatus] == status {
-				g = found
-			}
-		}
-		c.Groups = append(c.Groups, g)
 	}
 }
