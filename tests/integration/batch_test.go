@@ -21,7 +21,7 @@ import (
 func settledOf(n int, from ...*listening) map[uuid.UUID]postgres.Settlement {
 	from[0].Helper()
 	all := make(map[uuid.UUID]postgres.Settlement)
-	deadline := time.NewTimer(patience)
+	deadline := time.NewTimer(testTimeout)
 	defer deadline.Stop()
 	other := from[len(from)-1].settlements
 	for len(all) < n {
@@ -30,7 +30,7 @@ func settledOf(n int, from ...*listening) map[uuid.UUID]postgres.Settlement {
 		case s = <-from[0].settlements:
 		case s = <-other:
 		case <-deadline.C:
-			from[0].Fatalf("%d of %d events have settled within %s", len(all), n, patience)
+			from[0].Fatalf("%d of %d events have settled within %s", len(all), n, testTimeout)
 		}
 		if s.Outcome != postgres.Retried {
 			all[s.Envelope.EventID] = s
@@ -45,7 +45,7 @@ func TestADeferredErrorOfABatchFailsItsOwnRowOnly(t *testing.T) {
 	b.exec(`create table worlds.deferring (n int unique deferrable initially deferred); grant all on worlds.deferring to spectral_worlds;
 		insert into worlds.deferring values (4)`)
 	batch := b.publishMany(10)
-	l := b.listen(never, subscription(leaving("platform.one"), handler("worlds.deferring", func(ctx context.Context, tx events.Tx, e events.Envelope) error {
+	l := b.listen(noPoll, subscription(leaving("platform.one"), handler("worlds.deferring", func(ctx context.Context, tx events.Tx, e events.Envelope) error {
 		_, err := tx.Exec(ctx, "insert into worlds.deferring values ($1)", payloadN(e))
 		return err
 	})))
@@ -85,7 +85,7 @@ func TestDeadlocksOfBatchesCostNobodyAnything(t *testing.T) {
 			}
 			return nil
 		}))
-		return b.newListener(never, pgtest.Generation, s)
+		return b.newListener(noPoll, pgtest.Generation, s)
 	}
 	left, right := heating(0), heating(1)
 	left.start()
@@ -129,9 +129,9 @@ func TestTwinsInOppositeOrderDoNotDeadlock(t *testing.T) {
 				where not l.granted and l.locktype = 'transactionid' and a.datname = current_database()`) == n
 		})
 	}
-	left := b.listen(never, s)
+	left := b.listen(noPoll, s)
 	waiting(1)
-	right := b.listen(never, s)
+	right := b.listen(noPoll, s)
 	waiting(2)
 	_, err = holder.Exec(b.ctx, "rollback")
 	must(t, err)
@@ -211,7 +211,7 @@ func TestWhatIsWrongWithARowConcernsItsOwnRowOnly(t *testing.T) {
 	h.Timeout, h.Retry = 300*time.Millisecond, once
 	s := subscription(h)
 	s.BatchSize = len(all)
-	settledOf(len(all), b.listen(never, s))
+	settledOf(len(all), b.listen(noPoll, s))
 	for n, e := range all {
 		c := cases[n/3]
 		if n%3 != 1 || c.class == "" {

@@ -52,7 +52,7 @@ func (b *bundle) listenToCandidates(types ...string) *listening {
 	if len(types) == 0 {
 		types = candidateTypes
 	}
-	l := b.newListener(never, pgtest.Generation, b.candidateConsumer(types[0]))
+	l := b.newListener(noPoll, pgtest.Generation, b.candidateConsumer(types[0]))
 	for _, eventType := range types[1:] {
 		must(b.T, l.Listen(b.ctx, b.candidateConsumer(eventType)))
 	}
@@ -299,7 +299,7 @@ func (b *bundle) listenWithoutDeadlock(n int, types ...string) {
 		s := b.candidateConsumer(eventType)
 		s.Concurrency = 4
 		if i == 0 {
-			l = b.newListener(never, pgtest.Generation, s)
+			l = b.newListener(noPoll, pgtest.Generation, s)
 			continue
 		}
 		must(b.T, l.Listen(b.ctx, s))

@@ -70,7 +70,7 @@ func TestASlowClassDelaysNoOther(t *testing.T) {
 	sluggishly.EventType, sluggishly.Channel = sluggishType, slowly.Channel
 	connections := postgres.Connections(quickly) + postgres.Connections(slowly) + postgres.Connections(sluggishly)
 	b.poolURL += fmt.Sprintf("&pool_max_conns=%d", connections)
-	l := b.newListener(never, pgtest.Generation, quickly)
+	l := b.newListener(noPoll, pgtest.Generation, quickly)
 	must(t, l.Listen(b.ctx, slowly))
 	must(t, l.Listen(b.ctx, sluggishly))
 	l.start()
@@ -103,7 +103,7 @@ func TestASlowClassDelaysNoOther(t *testing.T) {
 // A worker of one class leaves the others alone, and is rung for its own.
 func TestAWorkerOfOneClass(t *testing.T) {
 	b := setup(t, slowContract())
-	s := b.listen(never, slowSubscription(completing("worlds.slow")))
+	s := b.listen(noPoll, slowSubscription(completing("worlds.slow")))
 	var slows, quicks []events.Envelope
 	for n := range 20 {
 		slows, quicks = append(slows, slow(n)), append(quicks, event(n))
@@ -119,7 +119,7 @@ func TestAWorkerOfOneClass(t *testing.T) {
 	if len(channels) != 2 || channels[0] != "outbox_gen_1" || channels[1] != "outbox_gen_1_slow" {
 		t.Fatal(channels)
 	}
-	q := b.listen(never, subscription(leaving("platform.quick")))
+	q := b.listen(noPoll, subscription(leaving("platform.quick")))
 	q.delivered(len(quicks))
 	b.wantEffects(map[string]int{"platform.quick": len(quicks), "worlds.slow": len(slows) + 1})
 }

@@ -42,7 +42,7 @@ func TestABatchThatAWorkerDiedOfRunsAlone(t *testing.T) {
 	b.publish(first, second)
 	dead := b.died(first.EventID, second.EventID)
 	seen := make(chan []events.Envelope, 100)
-	l := b.listen(never, subscription(events.Registration{
+	l := b.listen(noPoll, subscription(events.Registration{
 		Name: "platform.batched", Batch: func(tx events.Tx) events.BatchHandler { return batches{tx, seen} },
 	}))
 	others := []events.Envelope{event(3), event(4), event(5)}
@@ -95,7 +95,7 @@ func TestADeathCounts(t *testing.T) {
 				_, err := pgtest.Conn(t, b.url).Exec(b.ctx, "select pg_advisory_lock(core.worker_lock($1))", worker)
 				must(t, err)
 			}
-			b.listen(never, subscription(leaving("platform.one"), leaving("worlds.two")))
+			b.listen(noPoll, subscription(leaving("platform.one"), leaving("worlds.two")))
 			b.eventually("it is "+c.status, func() bool { return one[string](b, "select status from core.outbox") == c.status })
 			r := b.wantRow(e.EventID, c.status, c.attempts)
 			if died := strings.HasPrefix(r.LastError, "WorkerDied: outbox: worker killed "); died == c.alive {
@@ -122,7 +122,7 @@ func TestRowsThatAWorkerDiedOfRunOneAtATime(t *testing.T) {
 	slow := subscription(handler("platform.one", func(ctx context.Context, _ events.Tx, _ events.Envelope) error {
 		return g.pass(ctx)
 	}))
-	l := b.newListener(never, pgtest.Generation, slow)
+	l := b.newListener(noPoll, pgtest.Generation, slow)
 	s := subscription(leaving("platform.other"))
 	s.EventType = other.Type
 	must(t, l.Listen(b.ctx, s))
@@ -151,10 +151,10 @@ func TestAStopRingsForWhatItLetsGoOf(t *testing.T) {
 		return g.pass(ctx)
 	}))
 	s.Concurrency = 1
-	first := b.listen(never, s)
+	first := b.listen(noPoll, s)
 	b.publish(event(1))
 	g.awaitEntered(t)
-	second := b.listen(never, subscription(leaving("platform.one")))
+	second := b.listen(noPoll, subscription(leaving("platform.one")))
 	b.publish(event(2))
 	second.delivered(1)
 	b.waiting()
@@ -174,7 +174,7 @@ func TestWhatTheDeadHadInHandIsFreedBesideASilentProducer(t *testing.T) {
 	b.publish(e)
 	b.producerOf(happenedType) // and is never done
 	b.died(e.EventID)
-	b.listen(never, subscription(leaving("platform.one"))).until(postgres.Delivered)
+	b.listen(noPoll, subscription(leaving("platform.one"))).until(postgres.Delivered)
 	b.wantRow(e.EventID, "delivered", 2)
 }
 
@@ -185,7 +185,7 @@ func TestARowThatAWorkerDiedOfBreaksADeferredConstraint(t *testing.T) {
 	e := event(1)
 	b.publish(e)
 	b.exec("update core.outbox set crashes = 1")
-	b.listen(never, subscription(leaving("platform.one"))).until(postgres.Failed)
+	b.listen(noPoll, subscription(leaving("platform.one"))).until(postgres.Failed)
 	if r := b.wantRow(e.EventID, "failed", 1); !strings.HasPrefix(r.LastError, "IntegrityError: platform.one: ") {
 		t.Fatalf("last_error %q", r.LastError)
 	}
@@ -214,7 +214,7 @@ func TestTheJournalKeepsUpWithALiveWorker(t *testing.T) {
 	}))
 	s.Concurrency = 1
 	b.publish(event(1), event(2), event(3))
-	l := b.listen(never, s)
+	l := b.listen(noPoll, s)
 	for delivered := 0; delivered < 3; {
 		if l.next().Outcome == postgres.Delivered {
 			delivered++
@@ -235,10 +235,10 @@ func TestAnInterruptedDispatchLeavesNothingInHand(t *testing.T) {
 	b.log = enabled{log}
 	b.exec("revoke execute on function core.outbox_deliver(uuid[], timestamptz[]) from spectral_worker")
 	b.publish(event(1))
-	l := b.listen(never, subscription(leaving("platform.one")))
+	l := b.listen(noPoll, subscription(leaving("platform.one")))
 	select {
 	case <-log.at:
-	case <-time.After(patience):
+	case <-time.After(testTimeout):
 		t.Fatal("no dispatch was interrupted")
 	}
 	b.wantNothingInHand()
@@ -253,7 +253,7 @@ func (b *bundle) wantRefused(l *listening, difference ...string) {
 	b.Cleanup(l.stop)
 	select {
 	case <-l.Done():
-	case <-time.After(patience):
+	case <-time.After(testTimeout):
 		state, reason := l.Health().Now()
 		b.Fatalf("it did not refuse: %s %s", state, reason)
 	}
@@ -271,29 +271,29 @@ func (b *bundle) wantRefused(l *listening, difference ...string) {
 // Two sets of handlers on one claim would starve each other.
 func TestAnotherSetOfHandlersIsRefused(t *testing.T) {
 	b := setup(t)
-	first := b.listen(never, subscription(leaving("platform.one"), leaving("worlds.two")))
-	b.wantRefused(b.newListener(never, pgtest.Generation, subscription(leaving("platform.one"))),
+	first := b.listen(noPoll, subscription(leaving("platform.one"), leaving("worlds.two")))
+	b.wantRefused(b.newListener(noPoll, pgtest.Generation, subscription(leaving("platform.one"))),
 		b.Name(), happenedType, `["platform.one", "worlds.two"]`, `not by ["platform.one"]`, "new generation")
 	b.publish(event(1))
 	first.delivered(1)
 	b.wantEffects(map[string]int{"platform.one": 1, "worlds.two": 1})
 
 	// the same set, in whichever order, is a replica
-	b.listen(never, subscription(leaving("worlds.two"), leaving("platform.one"))).stop()
+	b.listen(noPoll, subscription(leaving("worlds.two"), leaving("platform.one"))).stop()
 	// a changed set is a new generation
 	must(t, postgres.Register(b.ctx, b.pool, 2, b.contracts))
-	b.newListener(never, 2, events.Subscription{
+	b.newListener(noPoll, 2, events.Subscription{
 		Channel: events.ChannelName(2, ""), EventType: happenedType, Primary: leaving("platform.one"),
 	}).start()
 	// or comes after the old one
 	first.stop()
-	b.listen(never, subscription(leaving("platform.one")))
+	b.listen(noPoll, subscription(leaving("platform.one")))
 }
 
 // Nor may it work through the poll, where it cannot listen.
 func TestAnotherSetOfHandlersIsRefusedWithoutAListenConnection(t *testing.T) {
 	b := setup(t)
-	first := b.listen(never, subscription(leaving("platform.one"), leaving("worlds.two")))
+	first := b.listen(noPoll, subscription(leaving("platform.one"), leaving("worlds.two")))
 	b.exec("alter table core.outbox disable trigger outbox_notify")
 	b.publish(event(1))
 	b.wantRefused(b.newListener(50*time.Millisecond, pgtest.Generation, subscription(leaving("platform.one")), func(c *pgx.ConnConfig) {
@@ -308,8 +308,8 @@ func TestAnotherSetOfHandlersIsRefusedWithoutAListenConnection(t *testing.T) {
 func TestOneOfTwoSetsOfHandlersIsRefused(t *testing.T) {
 	b := setup(t)
 	both := []*listening{
-		b.newListener(never, pgtest.Generation, subscription(leaving("platform.one"))),
-		b.newListener(never, pgtest.Generation, subscription(leaving("worlds.two"))),
+		b.newListener(noPoll, pgtest.Generation, subscription(leaving("platform.one"))),
+		b.newListener(noPoll, pgtest.Generation, subscription(leaving("worlds.two"))),
 	}
 	for _, l := range both {
 		must(t, l.Start(b.ctx))
@@ -320,10 +320,10 @@ func TestOneOfTwoSetsOfHandlersIsRefused(t *testing.T) {
 		both = both[1:]
 	case <-both[1].Done():
 		both = both[:1]
-	case <-time.After(patience):
+	case <-time.After(testTimeout):
 		t.Fatal("neither was refused")
 	}
-	ctx, cancel := context.WithTimeout(b.ctx, patience)
+	ctx, cancel := context.WithTimeout(b.ctx, testTimeout)
 	defer cancel()
 	must(t, both[0].Health().Await(ctx, postgres.Listening))
 }

@@ -158,7 +158,7 @@ func minute(t time.Time) string {
 
 func TestADecisionReachesBothContextsOnOneClaim(t *testing.T) {
 	b := setup(t)
-	l := b.listen(never, shippedConsumer(t, platform.DecisionRecordedType))
+	l := b.listen(noPoll, shippedConsumer(t, platform.DecisionRecordedType))
 	workspace := uuid.NullUUID{UUID: uuid.New(), Valid: true}
 	decided := overridden("berth-depth", "Surveyed  last week", atMinute(0).Add(123456789).In(time.FixedZone("", 3600)))
 	b.record(workspace, decided)
@@ -260,7 +260,7 @@ func TestOneFailingHandlerOfADecisionLeavesTheOthersEffect(t *testing.T) {
 		t.Run(c.failing, func(t *testing.T) {
 			b := setup(t)
 			b.refuse(c.failingTable)
-			l := b.listen(never, retrying(shippedConsumer(t, platform.DecisionRecordedType), persistently))
+			l := b.listen(noPoll, retrying(shippedConsumer(t, platform.DecisionRecordedType), persistently))
 			b.record(uuid.NullUUID{}, overridden("berth-depth", "surveyed", atMinute(0)))
 
 			s := l.next()
@@ -303,7 +303,7 @@ func TestOneFailingHandlerOfADecisionLeavesTheOthersEffect(t *testing.T) {
 func TestADecisionOfNoUse(t *testing.T) {
 	b := setup(t)
 	b.publishUnchecked()
-	l := b.listen(never, shippedConsumer(t, platform.DecisionRecordedType))
+	l := b.listen(noPoll, shippedConsumer(t, platform.DecisionRecordedType))
 	payload := func(id, outcome, year string) string {
 		return fmt.Sprintf(`{"decision_id": %s, "rule_id": "r", "outcome": %q, "decided_at": "%s-03-01T12:00:00Z"}`, id, outcome, year)
 	}
@@ -335,7 +335,7 @@ func TestADecisionOfNoUse(t *testing.T) {
 
 func TestADecisionToldAgainCountsOnce(t *testing.T) {
 	b := setup(t)
-	l := b.listen(never, shippedConsumer(t, platform.DecisionRecordedType))
+	l := b.listen(noPoll, shippedConsumer(t, platform.DecisionRecordedType))
 	workspace := uuid.NullUUID{UUID: uuid.New(), Valid: true}
 	decisions := []domain.Decision{followed("r", atMinute(1)), overridden("r", "late", atMinute(2)), overridden("s", "late", atMinute(3))}
 	b.record(workspace, decisions...)
@@ -417,7 +417,7 @@ func TestDecisionsComeInAnyOrder(t *testing.T) {
 		for _, o := range order {
 			b.tell(o.workspace, o.decision)
 		}
-		b.listen(never, s).delivered(len(order))
+		b.listen(noPoll, s).delivered(len(order))
 		rows = append(rows, b.decisionRows())
 		if rows[i] != rows[0] {
 			t.Fatalf("in order %d the tables are\n%s\nin order 0\n%s", i, rows[i], rows[0])
@@ -449,7 +449,7 @@ func TestManyDecisionsOnFewRules(t *testing.T) {
 	b.exec("select core.outbox_publish_many($1::jsonb)", string(all))
 	s := shippedConsumer(t, platform.DecisionRecordedType)
 	s.Concurrency = 4
-	b.listen(never, s).delivered(n)
+	b.listen(noPoll, s).delivered(n)
 	if got := log.count(`"batch undone`); got != 0 {
 		t.Errorf("%d batches were undone", got)
 	}

@@ -23,7 +23,7 @@ func TestAKeyThatStaysTakenDelaysItsOwnRowOnly(t *testing.T) {
 	b.publish(held, free)
 	h := leaving("platform.one")
 	h.Timeout = time.Second
-	l := b.listen(never, subscription(h))
+	l := b.listen(noPoll, subscription(h))
 	for {
 		s := l.next()
 		if s.Envelope.EventID == free.EventID {
@@ -45,7 +45,7 @@ func TestAWorkerThatLostItsSessionDoesNotReapAtOnce(t *testing.T) {
 	b := setup(t)
 	e := event(1)
 	b.publish(e)
-	l := b.listen(never, subscription(leaving("platform.one")))
+	l := b.listen(noPoll, subscription(leaving("platform.one")))
 	l.delivered(1)
 	b.exec(`select pg_terminate_backend(pid) from pg_stat_activity where application_name = 'doorbell' and datname = current_database()`)
 	other := event(2)
@@ -54,7 +54,7 @@ func TestAWorkerThatLostItsSessionDoesNotReapAtOnce(t *testing.T) {
 	b.exec("update core.claim_journal set claimed_at = claimed_at + interval '1 minute' where ids = array[$1::uuid]", other.EventID)
 	b.publish(other)
 	b.exec("alter table core.outbox enable trigger outbox_notify")
-	ctx, cancel := context.WithTimeout(b.ctx, patience)
+	ctx, cancel := context.WithTimeout(b.ctx, testTimeout)
 	defer cancel()
 	must(t, l.Health().Await(ctx, postgres.Listening))
 	b.eventually("it sees that the other is gone", func() bool {

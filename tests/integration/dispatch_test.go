@@ -62,7 +62,7 @@ func wantDelivered(t testing.TB, s postgres.Settlement) {
 func TestASlowEventLeavesRoomForOthers(t *testing.T) {
 	b := setup(t)
 	g := newGate()
-	l := b.listen(never, subscription(handler("platform.one", func(ctx context.Context, _ events.Tx, e events.Envelope) error {
+	l := b.listen(noPoll, subscription(handler("platform.one", func(ctx context.Context, _ events.Tx, e events.Envelope) error {
 		if string(e.Payload) == `{"n": 1}` {
 			return g.pass(ctx)
 		}
@@ -105,7 +105,7 @@ func TestRowsOfABackendThatOutlivesItsConnectionAreClaimed(t *testing.T) {
 	}))
 	s.Concurrency = 1
 	b.publish(event(1), event(2), event(3))
-	b.listen(never, s).delivered(3)
+	b.listen(noPoll, s).delivered(3)
 	b.wantEffects(map[string]int{"platform.one": 3})
 }
 
@@ -129,7 +129,7 @@ func TestALostConnectionConcernsItsOwnEventOnly(t *testing.T) {
 		_, err := tx.Exec(ctx, "select platform.die()")
 		return err
 	})
-	l := b.listen(never, subscription(h))
+	l := b.listen(noPoll, subscription(h))
 	delivered := 0
 	for {
 		s := l.next()
@@ -162,7 +162,7 @@ func TestARefusedClaimIsTriedAgainLater(t *testing.T) {
 	const claim = "execute on function core.outbox_claim(bigint, text, integer, timestamptz, uuid, boolean)"
 	b.exec("revoke " + claim + " from spectral_worker")
 	b.publish(event(1))
-	l := b.listen(never, subscription(leaving("platform.one")))
+	l := b.listen(noPoll, subscription(leaving("platform.one")))
 	b.eventually("claims are refused", func() bool { return log.count("dispatch interrupted") >= 2 })
 	b.exec("grant " + claim + " to spectral_worker")
 	l.delivered(1)
@@ -178,7 +178,7 @@ func TestWorkersShareOneRetrySchedule(t *testing.T) {
 	}))
 	s.Concurrency = 1
 	for range 12 {
-		b.listen(never, s)
+		b.listen(noPoll, s)
 	}
 	e := event(1)
 	b.publish(e)
@@ -330,7 +330,7 @@ func TestFailuresAreClassified(t *testing.T) {
 		h.Timeout = 200 * time.Millisecond
 		handlers = append(handlers, h)
 	}
-	l := b.listen(never, subscription(append(handlers, leaving("platform.neighbour"))...))
+	l := b.listen(noPoll, subscription(append(handlers, leaving("platform.neighbour"))...))
 	for i, c := range cases {
 		e := event(i)
 		b.publish(e)
@@ -353,7 +353,7 @@ func TestSerializationFailuresAreFreeUpToTheCap(t *testing.T) {
 	}
 	e := event(1)
 	b.publish(e)
-	l := b.listen(never, subscription(handler("platform.one", raise)))
+	l := b.listen(noPoll, subscription(handler("platform.one", raise)))
 	for range 20 {
 		if s := l.next(); s.Attempts != 0 || s.Outcome != postgres.Retried {
 			t.Fatalf("a serialization failure cost an attempt: %+v", s)
@@ -378,7 +378,7 @@ func TestAnAbandonedHandlerFailsAlone(t *testing.T) {
 	h.Retry = &events.RetryPolicy{MaxRetries: 0, Base: time.Millisecond, Multiplier: 1, Cap: time.Millisecond}
 	e := event(1)
 	b.publish(e)
-	l := b.listen(never, subscription(h, leaving("worlds.two")))
+	l := b.listen(noPoll, subscription(h, leaving("worlds.two")))
 	all := l.until(postgres.Failed)
 	r := b.row(e.EventID)
 	if !strings.HasPrefix(r.LastError, "TimeoutError: platform.one: ") {
@@ -424,7 +424,7 @@ func TestDefaultsOfTheDatabaseDoNotMatter(t *testing.T) {
 	must(t, err)
 	t.Cleanup(pool.Close)
 	b.uow.Pool = pool
-	l := b.listen(never, projection())
+	l := b.listen(noPoll, projection())
 	_, err = b.publishCard().Publish(b.ctx, uuid.NullUUID{}, card(t, "中é", "T中é"))
 	must(t, err)
 	l.delivered(1)
@@ -437,7 +437,7 @@ func TestDefaultsOfTheDatabaseDoNotMatter(t *testing.T) {
 func TestATxIsTakenBackWhenItsHandlerReturns(t *testing.T) {
 	b := setup(t)
 	kept := make(chan events.Tx, 1)
-	l := b.listen(never, subscription(handler("platform.one", func(_ context.Context, tx events.Tx, _ events.Envelope) error {
+	l := b.listen(noPoll, subscription(handler("platform.one", func(_ context.Context, tx events.Tx, _ events.Envelope) error {
 		if _, ok := tx.(interface{ Commit(context.Context) error }); ok {
 			return events.Terminal(errors.New("the Tx can be committed"))
 		}

@@ -147,7 +147,7 @@ func (b *bundle) idleListener() *postgres.Listener {
 	must(b.T, err)
 	b.Cleanup(pool.Close)
 	listener, err := postgres.NewListener(postgres.Config{
-		Generation: pgtest.Generation, Direct: direct, Pool: pool, Contracts: b.contracts, Log: slog.New(b.log), PollInterval: never,
+		Generation: pgtest.Generation, Direct: direct, Pool: pool, Contracts: b.contracts, Log: slog.New(b.log), PollInterval: noPoll,
 		Worker: uuid.New(), Name: b.Name(), Now: time.Now, Random: rand.Float64,
 	})
 	must(b.T, err)

@@ -27,7 +27,7 @@ func TestAnOldSnapshotDoesNotSlowClaims(t *testing.T) {
 	before := read()
 	s := subscription(handler("platform.one", func(context.Context, events.Tx, events.Envelope) error { return nil }))
 	s.Concurrency = 1 // the floor rises behind whoever is still at work, which two would let vary
-	l := b.listen(never, s)
+	l := b.listen(noPoll, s)
 	l.delivered(backlog)
 	l.stop()
 	l.workers.Close()

@@ -16,7 +16,7 @@ import (
 // come meanwhile.
 func TestALateCommitIsPickedUp(t *testing.T) {
 	b := setup(t)
-	l := b.listen(never, subscription(leaving("platform.one")))
+	l := b.listen(noPoll, subscription(leaving("platform.one")))
 	late := pgtest.Conn(t, b.url)
 	_, err := late.Exec(b.ctx, "begin; select core.outbox_publish('worlds.test.happened', 'worlds', '{\"n\": 1}')")
 	must(t, err)
@@ -86,7 +86,7 @@ func TestARowBelowTheFloorIsFoundByThePoll(t *testing.T) {
 // A row that was let go of is pending as before: the floor never passes it.
 func TestTheFloorNeverPassesWhatIsPending(t *testing.T) {
 	b := setup(t)
-	l := b.listen(never, subscription(leaving("platform.one")))
+	l := b.listen(noPoll, subscription(leaving("platform.one")))
 	held := event(0)
 	b.exec("alter table core.outbox disable trigger outbox_notify")
 	b.publish(held)
@@ -116,7 +116,7 @@ func TestAWorkersClockChangesNothing(t *testing.T) {
 			var offset atomic.Int64
 			offset.Store(int64(c.first))
 			b.now = func() time.Time { return time.Now().Round(0).Add(time.Duration(offset.Load())) }
-			l := b.listen(never, subscription(leaving("platform.one")))
+			l := b.listen(noPoll, subscription(leaving("platform.one")))
 			schedule := func(n int) (events.Envelope, time.Time) {
 				e := event(n)
 				at := one[time.Time](b, "select clock_timestamp() + interval '600 milliseconds'")

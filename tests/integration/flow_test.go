@@ -43,7 +43,7 @@ func TestPublishedCardIsNotifiedAndProjected(t *testing.T) {
 	raw := pgtest.Conn(t, b.url)
 	_, err := raw.Exec(b.ctx, "listen outbox_gen_1")
 	must(t, err)
-	l := b.listen(never, projection())
+	l := b.listen(noPoll, projection())
 
 	workspace := uuid.NullUUID{UUID: uuid.New(), Valid: true}
 	version, err := b.publishCard().Publish(b.ctx, workspace, card(t, "harbour", "The Harbour of Veyra"))
@@ -96,7 +96,7 @@ func TestAnOlderVersionNeverOverwritesANewerOne(t *testing.T) {
 	}
 	// the third comes first, then the others in turn
 	b.exec(`update core.outbox set available_at = now() - make_interval(secs => (payload ->> 'version')::int)`)
-	l := b.listen(never, projection())
+	l := b.listen(noPoll, projection())
 	l.delivered(3)
 	if got := one[string](b, "select version || title || (snapshot ->> 'title') from platform.system_cards"); got != "3thirdthird" {
 		t.Fatalf("the projection is %s", got)

@@ -28,7 +28,7 @@ func TestLeasedWorkThatIgnoresItsContextIsAbandoned(t *testing.T) {
 	heedless.Timeout, heedless.Retry = 100*time.Millisecond, &events.RetryPolicy{Base: time.Millisecond, Multiplier: 1, Cap: time.Millisecond}
 	s := leasing(time.Minute, heedless)
 	s.Concurrency = 1
-	l := b.listen(never, s)
+	l := b.listen(noPoll, s)
 	bad, good := event(13), event(1)
 	b.publish(bad, good)
 	var outcomes []postgres.Outcome
@@ -49,7 +49,7 @@ func TestLargeEventsFillEveryPlace(t *testing.T) {
 	g := b.newGate()
 	s := leasing(time.Minute, gated(worker1, g))
 	s.Concurrency = 40
-	l := b.listen(never, s)
+	l := b.listen(noPoll, s)
 	var all []events.Envelope
 	for range 40 {
 		e := event(1)
@@ -79,7 +79,7 @@ func TestStoppingReleasesNothingThatMayBeCommitted(t *testing.T) {
 	holder := pgtest.Conn(t, b.url)
 	_, err := holder.Exec(b.ctx, "select pg_advisory_lock(7)")
 	must(t, err)
-	l := b.newListener(never, pgtest.Generation, leasing(time.Minute, completing(worker1)))
+	l := b.newListener(noPoll, pgtest.Generation, leasing(time.Minute, completing(worker1)))
 	l.start()
 	e := event(1)
 	b.publish(e)

@@ -34,7 +34,7 @@ func TestLeasedRowsThatWorkersDiedOfRunOneAtATime(t *testing.T) {
 	all := b.publishMany(9)
 	b.exec("update core.outbox set crashes = 1")
 	var at, most atomic.Int32
-	l := b.listen(never, leasing(time.Minute, executor(worker1, func(_ context.Context, e events.Envelope) (events.Completion, error) {
+	l := b.listen(noPoll, leasing(time.Minute, executor(worker1, func(_ context.Context, e events.Envelope) (events.Completion, error) {
 		if n := at.Add(1); n > most.Load() {
 			most.Store(n)
 		}
@@ -57,7 +57,7 @@ func TestUnreapableLeases(t *testing.T) {
 	b.publishMany(bad + good)
 	b.exec("select core.outbox_lease($1, $2, 1000, p_lease => 0.001)", pgtest.Generation, happenedType)
 	b.exec(fmt.Sprintf(`alter table core.outbox add constraint refusing check ((payload ->> 'n')::integer >= %d or status = 'in_flight')`, bad))
-	l := b.listen(never, leasing(time.Minute, completing(worker1)))
+	l := b.listen(noPoll, leasing(time.Minute, completing(worker1)))
 	l.delivered(good)
 	b.eventually("it is said", func() bool { return said.count("its row cannot be written") >= 20 })
 	b.exec("alter table core.outbox drop constraint refusing")

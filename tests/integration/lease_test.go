@@ -63,7 +63,7 @@ func within[T any](t *testing.T, c <-chan T) (v T) {
 	t.Helper()
 	select {
 	case v = <-c:
-	case <-time.After(patience):
+	case <-time.After(testTimeout):
 		t.Fatal("nothing came")
 	}
 	return v
@@ -105,7 +105,6 @@ func rollback(b *bundle, conn *pgx.Conn) {
 // hold locks one row of platform.contended for each of the numbers below n, until the connection rolls back.
 func (b *bundle) hold(n int) (holder *pgx.Conn) {
 	b.Helper()
-	b.exec("create table platform.contended (n int primary key); grant all on platform.contended to spectral_platform")
 	b.exec("insert into platform.contended select generate_series(0, $1::int - 1)", n)
 	return b.begun("select from platform.contended for update")
 }
@@ -139,7 +138,7 @@ func TestLeasedWorkRunsOutsideTransactionsAndWithinItsConcurrency(t *testing.T) 
 	g := b.newGate()
 	s := leasing(time.Minute, gated(worker1, g))
 	s.Concurrency = 3
-	l := b.listen(never, s)
+	l := b.listen(noPoll, s)
 	b.publishMany(30)
 	g.awaitAll(t, 3)
 	for range 20 {
@@ -164,9 +163,9 @@ func TestFailedCompletionsCountLikeFailedHandlers(t *testing.T) {
 		class    string
 	}{
 		{name: "a completion that fails", attempts: 2, class: "HandlerError", complete: func(context.Context, events.Tx) error { return errRefusing }},
-		{name: "a completion that breaks a constraint", attempts: 1, class: "IntegrityError", complete: inserting("insert into platform.once values (1), (1)")},
+		{name: "a completion that breaks a constraint", attempts: 1, class: "IntegrityError", complete: inserting("insert into platform.contended values (1), (1)")},
 		{name: "a completion that breaks a deferred constraint", attempts: 1, class: "IntegrityError",
-			complete: inserting("insert into platform.later values (1), (1)")},
+			complete: inserting("insert into platform.numbers values (1), (1)")},
 		{name: "a completion that swallows an error", attempts: 2, class: "AbortedTransaction", complete: func(ctx context.Context, tx events.Tx) error {
 			_, _ = tx.Exec(ctx, "select 1 / 0")
 			return nil
@@ -179,8 +178,6 @@ func TestFailedCompletionsCountLikeFailedHandlers(t *testing.T) {
 			b := setup(t)
 			log := new(notes)
 			b.log = logTo(log)
-			b.exec(`create table platform.once (n int primary key); create table platform.later (n int primary key deferrable initially deferred);
-				grant all on platform.once, platform.later to spectral_platform`)
 			fails := executor(worker1, func(_ context.Context, e events.Envelope) (events.Completion, error) {
 				return func(ctx context.Context, tx events.Tx) error {
 					if err := effect(worker1)(ctx, tx, e); err != nil {
@@ -191,7 +188,7 @@ func TestFailedCompletionsCountLikeFailedHandlers(t *testing.T) {
 			})
 			fails.Timeout = 500 * time.Millisecond
 			fails.Retry = &events.RetryPolicy{MaxRetries: 1, Base: time.Millisecond, Multiplier: 1, Cap: time.Millisecond}
-			l := b.listen(never, leasing(time.Minute, fails))
+			l := b.listen(noPoll, leasing(time.Minute, fails))
 			e := event(1)
 			b.publish(e)
 			for l.next().Outcome != postgres.Failed {
@@ -215,7 +212,7 @@ func TestFreeFailuresOfLeasedWork(t *testing.T) {
 	b := setup(t)
 	var executed, completed atomic.Int32
 	free := func(code string) error { return &pgconn.PgError{Code: code, Severity: "ERROR"} }
-	l := b.listen(never, leasing(time.Minute, executor(worker1, func(_ context.Context, e events.Envelope) (events.Completion, error) {
+	l := b.listen(noPoll, leasing(time.Minute, executor(worker1, func(_ context.Context, e events.Envelope) (events.Completion, error) {
 		if executed.Add(1) == 1 {
 			return nil, free("40001")
 		}
@@ -239,7 +236,7 @@ func TestFreeFailuresOfLeasedWork(t *testing.T) {
 func TestDedupKeysDecideWhichExecutionCompletes(t *testing.T) {
 	b := setup(t)
 	g := b.newGate()
-	l := b.listen(never, leasing(time.Minute, gated(worker1, g)))
+	l := b.listen(noPoll, leasing(time.Minute, gated(worker1, g)))
 	var duplicates []events.Envelope
 	for n := range 7 {
 		e := event(n)
@@ -263,7 +260,7 @@ func TestHeartbeatsRenewLeasesThroughTheirOwnConnections(t *testing.T) {
 	b := setup(t)
 	b.poolURL += "&pool_max_conns=1"
 	g := b.newGate()
-	l := b.listen(never, leasing(15*time.Second, gated(worker1, g)))
+	l := b.listen(noPoll, leasing(15*time.Second, gated(worker1, g)))
 	e := event(1)
 	b.publish(e)
 	g.awaitEntered(t)
@@ -284,7 +281,7 @@ func TestALostLeaseCancelsExecute(t *testing.T) {
 	g := b.newGate()
 	causes := make(chan error, 1)
 	var tries atomic.Int32
-	l := b.listen(never, leasing(15*time.Second, executor(worker1, func(ctx context.Context, e events.Envelope) (events.Completion, error) {
+	l := b.listen(noPoll, leasing(15*time.Second, executor(worker1, func(ctx context.Context, e events.Envelope) (events.Completion, error) {
 		if tries.Add(1) > 1 {
 			return completion(worker1, e), nil
 		}
@@ -380,7 +377,7 @@ func TestLostCommitRepliesRepeatNothing(t *testing.T) {
 			if len(c.executed) == 1 {
 				s.CoHandlers = nil
 			}
-			b.listen(never, s)
+			b.listen(noPoll, s)
 			b.sockets.lostReply.Store(c.lose == "claim")
 			e := event(1)
 			b.publish(e)
@@ -404,7 +401,7 @@ func TestResultsAreSettledInBatches(t *testing.T) {
 	g := b.newGate()
 	s := leasing(time.Minute, gated(worker1, g))
 	s.Concurrency = 200
-	l := b.listen(never, s)
+	l := b.listen(noPoll, s)
 	all := b.publishMany(200)
 	g.awaitAll(t, len(all))
 	g.letOn()
@@ -446,9 +443,7 @@ func TestOneResultCostsItsNeighboursNothing(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			b := setup(t)
-			b.exec(`create table platform.contended (n int); insert into platform.contended values (1);
-				create table platform.numbers (n int unique deferrable initially deferred);
-				grant all on platform.contended, platform.numbers to spectral_platform`)
+			b.exec("insert into platform.contended values (1)")
 			g := b.newGate()
 			var free atomic.Bool
 			s := leasing(30*time.Second, executor(worker1, func(ctx context.Context, e events.Envelope) (events.Completion, error) {
@@ -462,7 +457,7 @@ func TestOneResultCostsItsNeighboursNothing(t *testing.T) {
 				}, g.pass(ctx)
 			}))
 			s.Concurrency = all
-			b.listen(never, s)
+			b.listen(noPoll, s)
 			published := b.publishMany(all)
 			g.awaitAll(t, all)
 			holder := pgtest.Conn(t, b.url)
@@ -488,7 +483,6 @@ func TestOneResultCostsItsNeighboursNothing(t *testing.T) {
 
 func TestCompletionsActAsTheirContext(t *testing.T) {
 	b := setup(t)
-	b.exec("create table platform.acted (n int, role text, workspace text); grant all on platform.acted to spectral_platform")
 	w := uuid.New()
 	g := b.newGate()
 	s := leasing(time.Minute, executor(worker1, func(ctx context.Context, e events.Envelope) (events.Completion, error) {
@@ -497,7 +491,7 @@ func TestCompletionsActAsTheirContext(t *testing.T) {
 			return err
 		}, g.pass(ctx)
 	}))
-	l := b.listen(never, s)
+	l := b.listen(noPoll, s)
 	var all []events.Envelope
 	for n := range s.Concurrency {
 		e := event(n)
@@ -525,7 +519,7 @@ func TestStoppingSettlesWhatItCan(t *testing.T) {
 		"values ($1, 'worlds:-:held', gen_random_uuid(), $2, 'operational')", worker1, happenedType)
 	must(t, err)
 	entered := make(chan struct{}, 5)
-	l := b.newListener(never, pgtest.Generation, leasing(time.Minute,
+	l := b.newListener(noPoll, pgtest.Generation, leasing(time.Minute,
 		executor(worker2, func(_ context.Context, e events.Envelope) (events.Completion, error) {
 			if payloadN(e) == fails {
 				return nil, events.Terminal(errRefusing)
@@ -576,7 +570,7 @@ func TestStoppingWithNothingHeldSucceeds(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			b := setup(t)
-			l := b.newListener(never, pgtest.Generation, s)
+			l := b.newListener(noPoll, pgtest.Generation, s)
 			l.start()
 			b.publish(event(1))
 			l.delivered(1)
@@ -593,7 +587,7 @@ func TestRefusedWorkersReleaseTheirLeases(t *testing.T) {
 	b := setup(t)
 	g := b.newGate()
 	causes := make(chan error, 1)
-	l := b.newListener(never, pgtest.Generation, leasing(time.Minute, executor(worker1, func(ctx context.Context, _ events.Envelope) (events.Completion, error) {
+	l := b.newListener(noPoll, pgtest.Generation, leasing(time.Minute, executor(worker1, func(ctx context.Context, _ events.Envelope) (events.Completion, error) {
 		err := g.pass(ctx)
 		causes <- context.Cause(ctx)
 		return nil, err
@@ -627,7 +621,7 @@ func TestOutagesRepeatNoWork(t *testing.T) {
 	g := b.newGate()
 	s := leasing(time.Minute, gated(worker1, g))
 	s.Concurrency = 100
-	l := b.listen(never, s)
+	l := b.listen(noPoll, s)
 	all := b.publishMany(100)
 	g.awaitAll(t, len(all))
 	b.sockets.reach(refusing)
@@ -645,10 +639,9 @@ func TestOutagesRepeatNoWork(t *testing.T) {
 func TestSlowCommitsHoldUpNoBatch(t *testing.T) {
 	b := setup(t)
 	const all = 10
-	b.exec("create table platform.numbers (n int unique deferrable initially deferred); grant all on platform.numbers to spectral_platform")
 	holder := b.begun("insert into platform.numbers values (0)")
 	b.publishMany(all)
-	l := b.listen(never, subscription(handler(worker1, func(ctx context.Context, tx events.Tx, e events.Envelope) error {
+	l := b.listen(noPoll, subscription(handler(worker1, func(ctx context.Context, tx events.Tx, e events.Envelope) error {
 		if _, err := tx.Exec(ctx, "insert into platform.numbers values ($1)", payloadN(e)); err != nil {
 			return err
 		}

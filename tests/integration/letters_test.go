@@ -25,7 +25,7 @@ import (
 func TestADeadLetterIsFoundByOperatorAndProducer(t *testing.T) {
 	b := setup(t)
 	const fine, broken, elsewhere = "worlds.letters_fine", "worlds.letters_broken", "platform.letters_elsewhere"
-	l := b.listen(never, subscription(leaving(fine), leaving(elsewhere),
+	l := b.listen(noPoll, subscription(leaving(fine), leaving(elsewhere),
 		handler(broken, func(context.Context, events.Tx, events.Envelope) error { return events.Terminal(errRefusing) })))
 	workspace, other := uuid.NullUUID{UUID: uuid.New(), Valid: true}, uuid.NullUUID{UUID: uuid.New(), Valid: true}
 	e := event(1)

@@ -17,13 +17,13 @@ import (
 func TestAHalfOpenListenConnectionIsNoticed(t *testing.T) {
 	b := setup(t)
 	wire := &sockets{}
-	l := b.newListener(never, pgtest.Generation, subscription(leaving("platform.one")), through(wire))
+	l := b.newListener(noPoll, pgtest.Generation, subscription(leaving("platform.one")), through(wire))
 	l.start()
 	b.waiting()
 	wire.swallow()
 	b.publish(event(1))
 	l.wantState(15*time.Second, postgres.Reconnecting, "no answer within")
-	l.wantState(patience, postgres.Listening, "")
+	l.wantState(testTimeout, postgres.Listening, "")
 	l.delivered(1)
 }
 
@@ -41,7 +41,7 @@ func TestAStalledLookIsGivenUp(t *testing.T) {
 	l.wantState(11*time.Second, postgres.Reconnecting, "no answer within") // whichever statement met the lock
 	_, err = lock.Exec(b.ctx, "rollback")
 	must(t, err)
-	l.wantState(patience, postgres.Listening, "")
+	l.wantState(testTimeout, postgres.Listening, "")
 	b.publish(event(1))
 	l.delivered(1)
 	b.eventually("there is one LISTEN backend, a new one", func() bool {
@@ -68,9 +68,9 @@ func TestStopReturnsWhateverTheListenerIsDoingThatTakesLong(t *testing.T) {
 	})
 	t.Run("under a flood of notifications", func(t *testing.T) { // lib/pq#1178
 		b := setup(t)
-		l := b.newListener(never, pgtest.Generation, subscription(leaving("platform.one")))
+		l := b.newListener(noPoll, pgtest.Generation, subscription(leaving("platform.one")))
 		must(t, l.Start(b.ctx))
-		l.wantState(patience, postgres.Listening, "")
+		l.wantState(testTimeout, postgres.Listening, "")
 		flooding := make(chan error, 1)
 		go func() {
 			_, err := l.pool.Exec(l.ctx, "select pg_notify('outbox_gen_1', i || repeat('x', 7000)) from generate_series(1, 100000) i")
@@ -98,11 +98,11 @@ func TestKilledBackendsLeakNoSlot(t *testing.T) {
 		l.delivered(1)
 	}
 	b.eventually("it listens again", func() bool { return len(b.doorbellPIDs()) == 1 })
-	l.wantState(patience, postgres.Listening, "")
+	l.wantState(testTimeout, postgres.Listening, "")
 	changed := l.Health().Changed()
 	b.killDoorbell()
 	<-changed
-	l.wantState(patience, postgres.Listening, "") // so the pool was used last for a self-test
+	l.wantState(testTimeout, postgres.Listening, "") // so the pool was used last for a self-test
 	b.eventually("every slot is free", func() bool { return l.workers.Stat().AcquiredConns() == 0 })
 	conns := b.allOf(l.workers)
 	if len(conns) != size {
@@ -129,7 +129,7 @@ func flood(t *testing.T, decided bool) {
 	t.Helper()
 	b := setup(t)
 	s := &sockets{}
-	l := b.newListener(never, pgtest.Generation, subscription(leaving("platform.one")), through(s),
+	l := b.newListener(noPoll, pgtest.Generation, subscription(leaving("platform.one")), through(s),
 		func(c *pgx.ConnConfig) { c.DefaultQueryExecMode = pgx.QueryExecModeExec })
 	l.start()
 	if decided {

@@ -71,7 +71,7 @@ func (l *listening) wantState(limit time.Duration, state postgres.State, reason 
 // stops stops the listener.
 func (l *listening) stops() {
 	l.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), 4*patience)
+	ctx, cancel := context.WithTimeout(context.Background(), 4*testTimeout)
 	defer cancel()
 	must(l.T, l.Stop(ctx))
 }
@@ -111,7 +111,7 @@ func TestAListenConnectionToAnotherDatabaseIsSaid(t *testing.T) {
 	l := b.newListener(100*time.Millisecond, pgtest.Generation, subscription(leaving("platform.one")), through(wire))
 	must(t, l.Start(b.ctx))
 	t.Cleanup(l.stop)
-	l.wantState(patience, postgres.Polling, "or to another database than SPECTRAL_POOL_URL")
+	l.wantState(testTimeout, postgres.Polling, "or to another database than SPECTRAL_POOL_URL")
 	b.publish(event(1))
 	l.delivered(1)
 	b.eventually("it has tried again", func() bool { return wire.count() >= 2 })
@@ -136,7 +136,7 @@ func TestSettingsOfTheLoginChangeNothing(t *testing.T) {
 		b.exec("alter role " + u.User.Username() + " set " + setting)
 	}
 	settings := make(chan string, 1)
-	l := b.listen(never, subscription(handler("platform.one", func(ctx context.Context, tx events.Tx, e events.Envelope) error {
+	l := b.listen(noPoll, subscription(handler("platform.one", func(ctx context.Context, tx events.Tx, e events.Envelope) error {
 		var pid int
 		var has string
 		if err := tx.QueryRow(ctx, `select pg_backend_pid(), concat_ws(' ', current_setting('idle_in_transaction_session_timeout'),
@@ -167,7 +167,7 @@ func TestSettingsOfTheLoginChangeNothing(t *testing.T) {
 // allOf acquires every connection of a pool.
 func (b *bundle) allOf(pool *pgxpool.Pool) []*pgxpool.Conn {
 	b.Helper()
-	ctx, cancel := context.WithTimeout(b.ctx, patience)
+	ctx, cancel := context.WithTimeout(b.ctx, testTimeout)
 	defer cancel()
 	conns := make([]*pgxpool.Conn, pool.Stat().MaxConns())
 	for i := range conns {
@@ -193,15 +193,15 @@ func TestARefusalIsSaidAndHealsByItself(t *testing.T) {
 			u, err := url.Parse(b.directURL)
 			must(t, err)
 			name, database := u.User.Username(), strings.TrimPrefix(u.Path, "/")
-			l := b.listen(never, subscription(leaving("platform.one")))
+			l := b.listen(noPoll, subscription(leaving("platform.one")))
 			b.exec(fmt.Sprintf(c.refuse+"%.0[1]s%.0[2]s", name, database))
 			b.killDoorbell()
-			l.wantState(patience, postgres.Reconnecting, c.reason)
+			l.wantState(testTimeout, postgres.Reconnecting, c.reason)
 			if _, reason := l.Health().Now(); !strings.Contains(reason, c.advice) {
 				t.Errorf("what to do is not said: %s", reason)
 			}
 			b.exec(fmt.Sprintf(c.mend+"%.0[1]s%.0[2]s", name, database))
-			l.wantState(patience, postgres.Listening, "")
+			l.wantState(testTimeout, postgres.Listening, "")
 			b.publish(event(1))
 			l.delivered(1)
 		})
@@ -218,22 +218,22 @@ func TestStopReturnsWhateverTheListenerIsDoing(t *testing.T) {
 	}
 	t.Run("connecting to a black hole", func(t *testing.T) {
 		s := &sockets{via: blackHole}
-		l := start(t, never, s)
+		l := start(t, noPoll, s)
 		l.eventually("it connects", func() bool { return s.count() > 0 })
 		l.stops() // by itself an attempt ends after 5 s
 	})
 	t.Run("looking on a half-open connection", func(t *testing.T) {
 		s := &sockets{}
 		l := start(t, time.Second, s)
-		l.wantState(patience, postgres.Listening, "")
+		l.wantState(testTimeout, postgres.Listening, "")
 		l.waiting()
 		s.swallow()
 		l.eventually("it asks", func() bool { return s.swallowed.Load() > 0 })
 		l.stops()
 	})
 	t.Run("backing off", func(t *testing.T) {
-		l := start(t, never, &sockets{via: refusing})
-		l.wantState(patience, postgres.Reconnecting, errRefusing.Error())
+		l := start(t, noPoll, &sockets{via: refusing})
+		l.wantState(testTimeout, postgres.Reconnecting, errRefusing.Error())
 		l.stops()
 	})
 }

@@ -45,7 +45,7 @@ func TestAReplayRunsWhatIsUnhandled(t *testing.T) {
 	b := setup(t)
 	operator := b.operator()
 	var mended atomic.Bool
-	l := b.listen(never, subscription(leaving("platform.one"), handler("worlds.two", func(ctx context.Context, tx events.Tx, e events.Envelope) error {
+	l := b.listen(noPoll, subscription(leaving("platform.one"), handler("worlds.two", func(ctx context.Context, tx events.Tx, e events.Envelope) error {
 		if !mended.Load() {
 			return events.Terminal(errRefusing)
 		}
@@ -99,12 +99,12 @@ func TestAReplayIntoTheNextGeneration(t *testing.T) {
 	const next events.Generation = pgtest.Generation + 1
 	must(t, postgres.Register(b.ctx, b.pool, next, b.contracts))
 	refusing := handler("platform.one", func(context.Context, events.Tx, events.Envelope) error { return events.Terminal(errRefusing) })
-	old := b.listen(never, subscription(refusing))
+	old := b.listen(noPoll, subscription(refusing))
 	mended := subscription(leaving("platform.one"))
 	mended.Channel = events.ChannelName(next, "")
 	b.publish(event(1))
 	old.until(postgres.Failed)
-	young := b.newListener(never, next, mended)
+	young := b.newListener(noPoll, next, mended)
 	young.start()
 	acted, err := operator.Replay(b.ctx, b.failed(operator), next, "", false, admin.Pace{})
 	must(t, err)
@@ -122,7 +122,7 @@ func TestAReplayIntoTheNextGeneration(t *testing.T) {
 func TestAPauseAndItsEnd(t *testing.T) {
 	b := setup(t, slowContract())
 	operator := b.operator()
-	l := b.newListener(never, pgtest.Generation, subscription(leaving("platform.one")))
+	l := b.newListener(noPoll, pgtest.Generation, subscription(leaving("platform.one")))
 	must(t, l.Listen(b.ctx, slowSubscription(completing("worlds.slow"))))
 	l.start()
 	for _, c := range []struct {
@@ -158,7 +158,7 @@ func TestAPauseWithWorkInHand(t *testing.T) {
 	g := newGate()
 	t.Cleanup(g.letOn)
 	var tries atomic.Int32
-	l := b.listen(never, subscription(handler("platform.one", func(ctx context.Context, tx events.Tx, e events.Envelope) error {
+	l := b.listen(noPoll, subscription(handler("platform.one", func(ctx context.Context, tx events.Tx, e events.Envelope) error {
 		if tries.Add(1) == 1 {
 			return errors.Join(g.pass(ctx), errRefusing)
 		}
@@ -187,7 +187,7 @@ func TestAPauseWithWorkInHand(t *testing.T) {
 func TestRetryNowWakes(t *testing.T) {
 	b := setup(t)
 	operator := b.operator()
-	l := b.listen(never, subscription(leaving("platform.one")))
+	l := b.listen(noPoll, subscription(leaving("platform.one")))
 	b.exec(`select core.outbox_publish('worlds.test.happened', 'worlds', '{"n": 1}', p_available_at => clock_timestamp() + interval '1 day')`)
 	b.exec(`select core.outbox_publish('worlds.test.happened', 'worlds', '{"n": 2}', p_available_at => clock_timestamp() + interval '1 day')`)
 	waiting, err := operator.SelectToRetryNow(b.ctx, []uuid.UUID{one[uuid.UUID](b, "select id from core.outbox where payload ->> 'n' = '1'")})
@@ -213,7 +213,7 @@ func TestTwoOperatorsReplayTheSameEvents(t *testing.T) {
 	const failed, live = 2000, 300
 	b.publishMany(failed)
 	b.fail()
-	l := b.listen(never, subscription(leaving("platform.one")))
+	l := b.listen(noPoll, subscription(leaving("platform.one")))
 	type result struct {
 		admin.Acted
 		err error
@@ -277,7 +277,7 @@ func TestReplayingMany(t *testing.T) {
 	}
 	// what fails again at once is not among them any more
 	refusing := handler("platform.one", func(context.Context, events.Tx, events.Envelope) error { return events.Terminal(errRefusing) })
-	l := b.listen(never, subscription(refusing))
+	l := b.listen(noPoll, subscription(refusing))
 	for range 30 {
 		l.until(postgres.Failed)
 	}
@@ -355,7 +355,7 @@ func TestWhatIsLeftOutSaysWhy(t *testing.T) {
 	all := b.publishMany(2)
 	b.fail()
 	s := b.failed(operator)
-	b.listen(never, subscription(leaving("platform.one"), leaving("platform.two")))
+	b.listen(noPoll, subscription(leaving("platform.one"), leaving("platform.two")))
 	b.exec("update core.event_types set consumed = false, consumed_in = '{}' where event_type = $1", happenedType)
 	preview, err := operator.PreviewReplay(b.ctx, s, pgtest.Generation, false)
 	must(t, err)

@@ -57,7 +57,7 @@ func TestTheChecksBeforeAStartLeaveNothingOnAPooler(t *testing.T) {
 func TestThroughASessionPoolerItListens(t *testing.T) {
 	b := setup(t)
 	b.directURL = pgbouncer.Start(t, pgbouncer.Session, b.url).URL
-	l := b.listen(never, subscription(leaving("platform.one")))
+	l := b.listen(noPoll, subscription(leaving("platform.one")))
 	b.publish(event(1))
 	l.delivered(1)
 }
@@ -70,7 +70,7 @@ func TestAPoolerThatTurnsToAStandbyCostsNoAttempt(t *testing.T) {
 	standby := pgtest.NewStandby(t)
 	bouncer := pgbouncer.Start(t, pgbouncer.Transaction, b.url)
 	b.poolURL = bouncer.URL + "&default_query_exec_mode=cache_describe"
-	l := b.listen(never, subscription(leaving("platform.one")))
+	l := b.listen(noPoll, subscription(leaving("platform.one")))
 	bouncer.Turn(t, standby.Of(t, b.url))
 	e := event(1)
 	b.publish(e)
@@ -98,20 +98,20 @@ func TestATransactionPoolerIsSaidAndPolled(t *testing.T) {
 			l := b.newListener(100*time.Millisecond, pgtest.Generation, subscription(leaving("platform.one")), through(wire))
 			must(t, l.Start(b.ctx))
 			t.Cleanup(l.stop)
-			l.wantState(patience, postgres.Polling, "DATABASE_URL leads through a transaction pooler")
+			l.wantState(testTimeout, postgres.Polling, "DATABASE_URL leads through a transaction pooler")
 			for n := range 5 {
 				b.publish(event(n))
 				l.delivered(1)
 			}
 			b.eventually("it has tried again", func() bool { return wire.count() >= 2 })
 			wire.reach(refusing) // no test is under way any more
-			l.wantState(patience, postgres.Polling, errRefusing.Error())
+			l.wantState(testTimeout, postgres.Polling, errRefusing.Error())
 			b.wantNoSettingsLeftBehind(bouncer.URL)
 			if n := log.count("transaction pooler"); n != 1 {
 				t.Fatalf("%d warnings: %s", n, log.text.String())
 			}
 			wire.reach(leadingTo(address(t, b.url)))
-			l.wantState(2*patience, postgres.Listening, "")
+			l.wantState(2*testTimeout, postgres.Listening, "")
 			b.publish(event(9))
 			l.delivered(1)
 		})

@@ -44,7 +44,7 @@ func TestBurstsOfProducersStrandNothing(t *testing.T) {
 					return null;
 				end $$;
 				create constraint trigger linger after insert on worlds.linger deferrable initially deferred for each row execute function worlds.linger()`)
-			b.listen(never, subscription(leaving("platform.one")))
+			b.listen(noPoll, subscription(leaving("platform.one")))
 			ctx, cancel := context.WithCancel(b.ctx)
 			var killing sync.WaitGroup
 			defer killing.Wait()

@@ -60,7 +60,7 @@ func TestAPausedEventIsNotHandledTwice(t *testing.T) {
 			t.Fatalf("swept %+v", counts)
 		}
 	}
-	l := b.listen(never, subscription(leaving("platform.one"), leaving("worlds.two")))
+	l := b.listen(noPoll, subscription(leaving("platform.one"), leaving("worlds.two")))
 	l.delivered(1)
 	b.wantEffects(map[string]int{"worlds.two": 1})
 }

@@ -20,13 +20,13 @@ func (b *bundle) onOneConnection(s events.Subscription) *listening {
 	b.Helper()
 	b.poolURL += "&pool_max_conns=1"
 	s.Concurrency = 1
-	return b.listen(never, s)
+	return b.listen(noPoll, s)
 }
 
 // wantLogin checks that the pooled connection is its login's again.
 func (l *listening) wantLogin(after string) {
 	l.Helper()
-	ctx, cancel := context.WithTimeout(l.ctx, patience)
+	ctx, cancel := context.WithTimeout(l.ctx, testTimeout)
 	defer cancel()
 	var is, login, role, workspace string
 	must(l.T, l.workers.QueryRow(ctx, `select current_user, session_user, current_setting('role'),

@@ -70,7 +70,7 @@ func (b *bundle) indexRows() string {
 
 func TestACompletedScanIsIndexed(t *testing.T) {
 	b := setup(t)
-	l := b.listen(never, shippedConsumer(t, worlds.ScanCompletedType))
+	l := b.listen(noPoll, shippedConsumer(t, worlds.ScanCompletedType))
 	workspace := uuid.NullUUID{UUID: uuid.New(), Valid: true}
 	id := b.scan(workspace, "card:harbour")
 	if got := b.rowsOf("core.outbox"); got != "" {
@@ -219,7 +219,7 @@ func TestAnEarlierScanNeverOverwritesALaterOne(t *testing.T) {
 	b := setup(t)
 	s := shippedConsumer(t, worlds.ScanCompletedType)
 	s.Concurrency = 1
-	l := b.listen(never, s)
+	l := b.listen(noPoll, s)
 	for _, order := range orders {
 		// a workspace of its own for each order, and one event after the other
 		workspace := uuid.NullUUID{UUID: uuid.New(), Valid: true}
@@ -250,7 +250,7 @@ func TestAnEarlierScanNeverOverwritesALaterOne(t *testing.T) {
 
 func TestScansAreSearchedByKind(t *testing.T) {
 	b := setup(t)
-	l := b.listen(never, shippedConsumer(t, worlds.ScanCompletedType))
+	l := b.listen(noPoll, shippedConsumer(t, worlds.ScanCompletedType))
 	b.tellScans(uuid.NullUUID{},
 		scanned{uuid.New(), "card:harbour", atMinute(1), []scannedFound{{Kind: "stale", Occurrences: 1}}},
 		scanned{uuid.New(), "card:mill", atMinute(1), []scannedFound{{Kind: "stale", Occurrences: 5}, {Kind: "gap", Occurrences: 1}}},
@@ -275,7 +275,7 @@ func TestScansAreSearchedByKind(t *testing.T) {
 func TestACompletedScanOfNoUse(t *testing.T) {
 	b := setup(t)
 	b.publishUnchecked()
-	l := b.listen(never, shippedConsumer(t, worlds.ScanCompletedType))
+	l := b.listen(noPoll, shippedConsumer(t, worlds.ScanCompletedType))
 	const id = `"scan_id": "5a3c7a52-8f0e-4d1b-9a51-6f0f43d3ad11"`
 	for want, payload := range map[string]string{
 		"scan_id is missing":               `{"subject": "card:harbour", "finished_at": "2026-03-01T12:00:00Z", "findings": []}`,

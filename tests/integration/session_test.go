@@ -101,7 +101,7 @@ func TestSessionStateDoesNotLeakBetweenHandlers(t *testing.T) {
 				r.Retry = once
 			}
 			all := b.publishMany(len(sessionStatements))
-			l := b.listen(never, consumer)
+			l := b.listen(noPoll, consumer)
 			for range all {
 				if s := l.next(); s.Outcome != postgres.Delivered || s.Attempts != 1 {
 					t.Errorf("%s: %s after %d attempts: %s", sessionStatements[payloadN(s.Envelope)], s.Outcome, s.Attempts, s.LastError)
@@ -209,7 +209,7 @@ func TestATransactionsEndIsRefused(t *testing.T) {
 			s := subscription(h)
 			s.Concurrency = 1
 			b.publishMany(10)
-			l := b.listen(never, s)
+			l := b.listen(noPoll, s)
 			l.settled(9, 1)
 			l.stop()
 			wantRefused()
@@ -218,7 +218,7 @@ func TestATransactionsEndIsRefused(t *testing.T) {
 			})
 			leased.Retry = once
 			b.publishMany(10)
-			l = b.listen(never, leasing(time.Minute, leased))
+			l = b.listen(noPoll, leasing(time.Minute, leased))
 			l.settled(9, 1)
 			wantRefused()
 			b.wantEffects(map[string]int{"platform.one": 9, worker2: 9})
@@ -249,7 +249,7 @@ func TestNothingRunsAfterAHiddenEnd(t *testing.T) {
 	s := subscription(h, leaving("worlds.two"))
 	s.Concurrency = 1
 	all := b.publishMany(10)
-	l := b.listen(never, s)
+	l := b.listen(noPoll, s)
 	for _, s := range l.settled(9, 1) {
 		if s.Outcome == postgres.Failed && (s.Envelope.EventID != all[3].EventID || !strings.Contains(s.LastError, "ended the transaction")) {
 			t.Errorf("event %d: %s", payloadN(s.Envelope), s.LastError)
@@ -295,7 +295,7 @@ func TestARowIsSettledUnderTheWorkersSettings(t *testing.T) {
 		return events.Terminal(errors.New("die Größe"))
 	})
 	b.publishMany(1)
-	l := b.listen(never, subscription(refusing, handler("platform.one", func(ctx context.Context, tx events.Tx, _ events.Envelope) error {
+	l := b.listen(noPoll, subscription(refusing, handler("platform.one", func(ctx context.Context, tx events.Tx, _ events.Envelope) error {
 		_, err := tx.Exec(ctx, "do $$ begin perform set_config('statement_timeout', '1', true), set_config('client_encoding', 'LATIN1', true); end $$")
 		return err
 	})))

@@ -20,14 +20,42 @@ import (
 	"spectral/tests/pgtest"
 )
 
-func TestMain(m *testing.M) { pgtest.Main(m) }
+func TestMain(m *testing.M) { pgtest.MainWith(m, addFixtures) }
 
-// patience is how long a test waits for what must happen. It fails the test; nothing waits for it
-// to pass.
-const patience = 30 * time.Second
+// addFixtures registers happenedContract and creates the tables that handlers leave their effects in.
+func addFixtures(ctx context.Context, url string) error {
+	all, err := pgtest.LastingContracts()
+	if err != nil {
+		return err
+	}
+	contracts, err := events.NewContracts(append(all, happenedContract())...)
+	if err != nil {
+		return err
+	}
+	pool, err := pgxpool.New(ctx, url)
+	if err != nil {
+		return err
+	}
+	defer pool.Close()
+	if err := postgres.Register(ctx, pool, pgtest.Generation, contracts); err != nil {
+		return err
+	}
+	_, err = pool.Exec(ctx, `
+		create table platform.effects (handler text, key text, event_id uuid, n int);
+		create table worlds.effects (like platform.effects);
+		create table platform.contended (n int primary key);
+		create table platform.numbers (n int unique deferrable initially deferred);
+		create table platform.acted (n int, role text, workspace text);
+		grant all on platform.effects, platform.contended, platform.numbers, platform.acted to spectral_platform;
+		grant all on worlds.effects to spectral_worlds`)
+	return err
+}
 
-// never is a poll interval that no test lives to see.
-const never = time.Hour
+// testTimeout fails a test that waits for longer.
+const testTimeout = 30 * time.Second
+
+// noPoll is a poll interval that no test lives to see.
+const noPoll = time.Hour
 
 // happenedType is an event of the tests' own.
 const happenedType = "worlds.test.happened"
@@ -66,7 +94,7 @@ func setup(t *testing.T, more ...events.Contract) *bundle {
 // setupAlone is setup for a test that is parallel already, or that no other of the package may run beside.
 func setupAlone(t *testing.T, more ...events.Contract) *bundle {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), 4*patience)
+	ctx, cancel := context.WithTimeout(context.Background(), 4*testTimeout)
 	t.Cleanup(cancel)
 	contracts, err := events.NewContracts(append(append(pgtest.Contracts(t), happenedContract()), more...)...)
 	must(t, err)
@@ -79,11 +107,8 @@ func setupAlone(t *testing.T, more ...events.Contract) *bundle {
 		Contracts: contracts, Generation: pgtest.Generation, Log: slog.New(slog.DiscardHandler), Now: time.Now, NewID: uuid.NewV7,
 	}
 	b.uow = &postgres.UnitOfWork{Pool: b.pool, Publishing: b.publishing}
-	must(t, postgres.Register(ctx, b.pool, pgtest.Generation, contracts))
-	// a table for each context, that handlers leave their effects in
-	for _, scope := range []string{"platform", "worlds"} {
-		b.exec(`create table ` + scope + `.effects (handler text, key text, event_id uuid, n int);
-			grant all on ` + scope + `.effects to spectral_` + scope)
+	if len(more) > 0 {
+		must(t, postgres.Register(ctx, b.pool, pgtest.Generation, contracts))
 	}
 	return b
 }
@@ -166,13 +191,13 @@ func (l *listening) start() {
 	l.Helper()
 	must(l.T, l.Start(l.ctx))
 	l.Cleanup(func() { l.stop() })
-	ctx, cancel := context.WithTimeout(l.ctx, patience)
+	ctx, cancel := context.WithTimeout(l.ctx, testTimeout)
 	defer cancel()
 	must(l.T, l.Health().Await(ctx, postgres.Listening))
 }
 
 func (l *listening) stop() {
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	ctx, cancel := context.WithTimeout(context.Background(), testTimeout)
 	defer cancel()
 	if err := l.Stop(ctx); err != nil {
 		l.Errorf("stop the listener: %v", err)
@@ -185,9 +210,9 @@ func (l *listening) next() postgres.Settlement {
 	select {
 	case s := <-l.settlements:
 		return s
-	case <-time.After(patience):
+	case <-time.After(testTimeout):
 		state, reason := l.Health().Now()
-		l.Fatalf("nothing was settled within %s; the listener is %s %s", patience, state, reason)
+		l.Fatalf("nothing was settled within %s; the listener is %s %s", testTimeout, state, reason)
 		panic("unreachable")
 	}
 }
@@ -375,7 +400,7 @@ func (g *gate) awaitEntered(t testing.TB) {
 	t.Helper()
 	select {
 	case <-g.entered:
-	case <-time.After(patience):
+	case <-time.After(testTimeout):
 		t.Fatal("the handler was not called")
 	}
 }
@@ -383,7 +408,7 @@ func (g *gate) awaitEntered(t testing.TB) {
 // eventually awaits a condition of the database that announces itself in no other way.
 func (b *bundle) eventually(what string, condition func() bool) {
 	b.Helper()
-	deadline := time.NewTimer(patience)
+	deadline := time.NewTimer(testTimeout)
 	defer deadline.Stop()
 	tick := time.NewTicker(5 * time.Millisecond)
 	defer tick.Stop()
@@ -391,7 +416,7 @@ func (b *bundle) eventually(what string, condition func() bool) {
 		select {
 		case <-tick.C:
 		case <-deadline.C:
-			b.Fatalf("%s: not within %s", what, patience)
+			b.Fatalf("%s: not within %s", what, testTimeout)
 		}
 	}
 }

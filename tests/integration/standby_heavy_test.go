@@ -46,7 +46,7 @@ func TestAStandbyIsRefused(t *testing.T) {
 	for _, attributes := range []string{"any", "read-write", "prefer-standby"} {
 		b.directURL = u.String() + "&target_session_attrs=" + attributes
 		b.poolURL = b.directURL
-		l := b.newListener(never, pgtest.Generation, s)
+		l := b.newListener(noPoll, pgtest.Generation, s)
 		l.start()
 		b.publish(event(1))
 		l.delivered(1)
@@ -65,21 +65,21 @@ func TestAStandbyIsRefused(t *testing.T) {
 	l := b.newListener(50*time.Millisecond, pgtest.Generation, s)
 	must(t, l.Start(b.ctx))
 	t.Cleanup(l.stop)
-	l.wantState(patience, postgres.Reconnecting, "hot standby")
+	l.wantState(testTimeout, postgres.Reconnecting, "hot standby")
 	if _, err := l.workers.Acquire(b.ctx); err == nil || !strings.Contains(err.Error(), "hot standby") {
 		t.Fatalf("the pool says %v", err)
 	}
 
 	// hidden
 	wire := &sockets{via: hidingStandby(standby.Address())}
-	hidden := b.newListener(never, pgtest.Generation, s, through(wire))
+	hidden := b.newListener(noPoll, pgtest.Generation, s, through(wire))
 	must(t, hidden.Start(b.ctx))
 	t.Cleanup(hidden.stop)
-	hidden.wantState(patience, postgres.Reconnecting, "hot standby")
+	hidden.wantState(testTimeout, postgres.Reconnecting, "hot standby")
 	hidden.stop()
 
 	standby.Promote(t)
-	l.wantState(2*patience, postgres.Listening, "")
+	l.wantState(2*testTimeout, postgres.Listening, "")
 	_, err = pgtest.Conn(t, there).Exec(b.ctx, "select core.outbox_publish('worlds.test.happened', 'worlds', '{\"n\": 1}')")
 	must(t, err)
 	l.delivered(1)
@@ -91,7 +91,7 @@ func TestAWorkerLeavesADemotedPrimary(t *testing.T) {
 	b := setup(t)
 	standby := pgtest.NewStandby(t)
 	b.sockets = &sockets{via: hidingStandby(standby.Address())}
-	l := b.listen(never, subscription(leaving("platform.one")))
+	l := b.listen(noPoll, subscription(leaving("platform.one")))
 	for _, conn := range b.allOf(l.workers) {
 		conn.Release()
 	}

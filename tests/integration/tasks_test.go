@@ -834,7 +834,7 @@ const dispatching = "platform.test_dispatcher"
 func TestAProactiveConversationKnowsItsTrigger(t *testing.T) {
 	b := setupTasks(t)
 	failures := 2
-	l := b.listen(never, subscription(handler(dispatching, func(ctx context.Context, tx events.Tx, e events.Envelope) error {
+	l := b.listen(noPoll, subscription(handler(dispatching, func(ctx context.Context, tx events.Tx, e events.Envelope) error {
 		catalog := application.TaskCatalog{scriptName: func(json.RawMessage) error { return nil }}
 		_, err := app.NewDispatchTaskIn(tx, b.publishing.Publisher(tx), catalog).Dispatch(ctx, e.WorkspaceID, application.TaskRequest{
 			Executor: scriptName, Input: json.RawMessage("{}"), Trigger: uuid.NullUUID{UUID: e.EventID, Valid: true},

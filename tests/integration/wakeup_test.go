@@ -53,7 +53,7 @@ func TestThePollGoesOnWhileTheListenConnectionIsMade(t *testing.T) {
 // silent though nobody notified for it would leave its row behind.
 func TestConcurrentProducersStrandNothing(t *testing.T) {
 	b := setup(t)
-	l := b.listen(never, subscription(leaving("platform.one")))
+	l := b.listen(noPoll, subscription(leaving("platform.one")))
 	const producers, each = 8, 50
 	failed := make(chan error, producers)
 	for p := range producers {
@@ -94,7 +94,7 @@ func TestAConsumerAtWorkDelaysNoOther(t *testing.T) {
 	other.Type = "worlds.test.other"
 	b := setup(t, other)
 	g := newGate()
-	l := b.newListener(never, pgtest.Generation, subscription(handler("platform.slow", func(ctx context.Context, _ events.Tx, _ events.Envelope) error {
+	l := b.newListener(noPoll, pgtest.Generation, subscription(handler("platform.slow", func(ctx context.Context, _ events.Tx, _ events.Envelope) error {
 		return g.pass(ctx)
 	})))
 	s := subscription(leaving("platform.quick"))
@@ -130,14 +130,14 @@ func TestALostListenConnectionIsReplaced(t *testing.T) { replaced(t, 2) }
 func replaced(t *testing.T, times int) {
 	t.Helper()
 	b := setup(t)
-	l := b.listen(never, subscription(leaving("platform.one")))
+	l := b.listen(noPoll, subscription(leaving("platform.one")))
 	for n := range times {
 		changed := l.Health().Changed()
 		b.killDoorbell() // which wants one
 		within(t, changed)
 		b.publish(event(n)) // while no connection listens
 		l.delivered(1)
-		l.wantState(patience, postgres.Listening, "")
+		l.wantState(testTimeout, postgres.Listening, "")
 		b.publish(event(n)) // of which only a notification tells
 		l.delivered(1)
 	}
@@ -150,18 +150,18 @@ func TestStopWaitsForHandlers(t *testing.T) {
 		return g.pass(ctx)
 	}))
 	s.Concurrency = 1 // a second runner might be about to claim
-	l := b.newListener(never, pgtest.Generation, s)
+	l := b.newListener(noPoll, pgtest.Generation, s)
 	l.start()
 	first := event(1)
 	b.publish(first)
 	g.awaitEntered(t)
 	stopped := make(chan error, 1)
 	go func() {
-		ctx, cancel := context.WithTimeout(b.ctx, patience)
+		ctx, cancel := context.WithTimeout(b.ctx, testTimeout)
 		defer cancel()
 		stopped <- l.Stop(ctx)
 	}()
-	ctx, cancel := context.WithTimeout(b.ctx, patience)
+	ctx, cancel := context.WithTimeout(b.ctx, testTimeout)
 	defer cancel()
 	must(t, l.Health().Await(ctx, postgres.Stopping))
 	b.publish(event(2)) // not claimed any more
@@ -176,7 +176,7 @@ func TestStopWaitsForHandlers(t *testing.T) {
 func TestStopCancelsHandlersWhenItsContextEnds(t *testing.T) {
 	b := setup(t)
 	g := newGate()
-	l := b.newListener(never, pgtest.Generation, subscription(handler("platform.one", func(ctx context.Context, tx events.Tx, e events.Envelope) error {
+	l := b.newListener(noPoll, pgtest.Generation, subscription(handler("platform.one", func(ctx context.Context, tx events.Tx, e events.Envelope) error {
 		if err := g.pass(ctx); err != nil {
 			return err
 		}
@@ -196,7 +196,7 @@ func TestStopCancelsHandlersWhenItsContextEnds(t *testing.T) {
 	b.wantEffects(map[string]int{})
 
 	g.letOn()
-	again := b.listen(never, subscription(handler("platform.one", effect("platform.one"))))
+	again := b.listen(noPoll, subscription(handler("platform.one", effect("platform.one"))))
 	again.delivered(1)
 	b.wantRow(first.EventID, "delivered", 1)
 }
@@ -250,7 +250,7 @@ func (c *watchedConn) Write(p []byte) (int, error) {
 // The elected notifier commits and is drained while a silent one is still in its commit.
 func TestASilentProducerIsWaitedFor(t *testing.T) {
 	b := setup(t)
-	l := b.listen(never, subscription(leaving("platform.one")))
+	l := b.listen(noPoll, subscription(leaving("platform.one")))
 	elected, silent := b.producer(), b.producer()
 	b.commit(elected)
 	l.delivered(1)
@@ -262,7 +262,7 @@ func TestASilentProducerIsWaitedFor(t *testing.T) {
 func TestOneMoreLookFollowsQuiet(t *testing.T) {
 	b := setup(t)
 	elected, silent := b.producer(), b.producer()
-	l := b.newListener(never, pgtest.Generation, subscription(leaving("platform.one")),
+	l := b.newListener(noPoll, pgtest.Generation, subscription(leaving("platform.one")),
 		before("outbox_quiet", func() { b.commit(silent) }))
 	b.commit(elected)
 	l.start()
@@ -276,7 +276,7 @@ func TestTheNotifiersLockIsWaitedFor(t *testing.T) {
 	holder := pgtest.Conn(t, b.url)
 	_, err := holder.Exec(b.ctx, "begin; select pg_advisory_xact_lock(hashtextextended('outbox_gen_1', 2891336453310961517))")
 	must(t, err)
-	l := b.listen(never, subscription(leaving("platform.one")))
+	l := b.listen(noPoll, subscription(leaving("platform.one")))
 	silent := b.producer()
 	b.commit(silent)
 	l.delivered(1)
@@ -286,7 +286,7 @@ func TestTheNotifiersLockIsWaitedFor(t *testing.T) {
 func TestListenComesBeforeTheFirstLook(t *testing.T) {
 	b := setup(t)
 	producer := b.producer()
-	l := b.newListener(never, pgtest.Generation, subscription(leaving("platform.one")),
+	l := b.newListener(noPoll, pgtest.Generation, subscription(leaving("platform.one")),
 		before("listen ", func() { b.commit(producer) }))
 	l.start()
 	l.delivered(1)
@@ -304,7 +304,7 @@ func TestAProducerThatMeetsTheBarrierNotifies(t *testing.T) {
 	first, second := b.producer(), b.producer()
 	b.commit(second)
 	b.commit(first)
-	ctx, cancel := context.WithTimeout(b.ctx, patience)
+	ctx, cancel := context.WithTimeout(b.ctx, testTimeout)
 	defer cancel()
 	for range 2 {
 		if _, err := raw.WaitForNotification(ctx); err != nil {

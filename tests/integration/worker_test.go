@@ -19,7 +19,7 @@ func TestAWorkerStoppedAsItRegistersLeavesNothing(t *testing.T) {
 	for range 5 {
 		now := make(chan struct{})
 		registers := sync.OnceFunc(func() { close(now) })
-		l := b.newListener(never, pgtest.Generation, subscription(leaving("platform.x")), before("worker_register", registers))
+		l := b.newListener(noPoll, pgtest.Generation, subscription(leaving("platform.x")), before("worker_register", registers))
 		must(t, l.Start(b.ctx))
 		within(t, now)
 		must(t, l.Stop(b.ctx))
@@ -35,7 +35,7 @@ func TestAWorkerOfNoUseSaysSo(t *testing.T) {
 	b := setup(t)
 	logged := &notes{}
 	b.log = slog.NewTextHandler(logged, nil)
-	l := b.listen(never, subscription(leaving("platform.one")))
+	l := b.listen(noPoll, subscription(leaving("platform.one")))
 	b.publish(event(1))
 	l.delivered(1)
 	const drained, retired = "is drained, and has nothing left", "is retired: it is of no use"
@@ -80,8 +80,8 @@ func (d drains) end() error {
 	select {
 	case err := <-d.ended:
 		return err
-	case <-time.After(patience):
-		d.Fatalf("the drain has not ended within %s", patience)
+	case <-time.After(testTimeout):
+		d.Fatalf("the drain has not ended within %s", testTimeout)
 		return nil
 	}
 }
@@ -113,7 +113,7 @@ func TestDrainWaitsForWhatIsLeft(t *testing.T) {
 	}
 	g := newGate()
 	t.Cleanup(g.letOn)
-	l := b.listen(never, subscription(handler("platform.one", func(ctx context.Context, _ events.Tx, _ events.Envelope) error { return g.pass(ctx) })))
+	l := b.listen(noPoll, subscription(handler("platform.one", func(ctx context.Context, _ events.Tx, _ events.Envelope) error { return g.pass(ctx) })))
 	b.publish(event(1))
 	g.awaitEntered(t)
 	d := l.drain(b.ctx, false)
@@ -135,7 +135,7 @@ func TestDrainWaitsForWhatIsLeft(t *testing.T) {
 // Event types without a handler end a drain, and are not waited for; those that another live worker handles are.
 func TestDrainOfWhatOthersHandle(t *testing.T) {
 	b := setup(t, slowContract())
-	l := b.listen(never, subscription(leaving("platform.one")))
+	l := b.listen(noPoll, subscription(leaving("platform.one")))
 	b.exec(byHand, slowType, 1, 3)
 	var stranded *postgres.StrandedError
 	if err := l.drain(b.ctx, false).end(); !errors.As(err, &stranded) || len(stranded.Types) != 1 || stranded.Types[0] != (postgres.StrandedType{EventType: slowType, Events: 3}) {
@@ -146,7 +146,7 @@ func TestDrainOfWhatOthersHandle(t *testing.T) {
 	l.delivered(1)
 	g := newGate()
 	t.Cleanup(g.letOn)
-	other := b.newListener(never, pgtest.Generation, slowSubscription(executor("worlds.slow", func(ctx context.Context, e events.Envelope) (events.Completion, error) {
+	other := b.newListener(noPoll, pgtest.Generation, slowSubscription(executor("worlds.slow", func(ctx context.Context, e events.Envelope) (events.Completion, error) {
 		return completion("worlds.slow", e), g.pass(ctx)
 	})))
 	other.start()
@@ -169,7 +169,7 @@ func TestDrainOfWhatOthersHandle(t *testing.T) {
 // A drain ends with its listener.
 func TestDrainEndsWithItsListener(t *testing.T) {
 	b := setup(t)
-	l := b.newListener(never, pgtest.Generation, subscription(leaving("platform.one")))
+	l := b.newListener(noPoll, pgtest.Generation, subscription(leaving("platform.one")))
 	l.start()
 	b.exec(`select core.outbox_publish($1, 'worlds', '{"n": 1}', p_available_at => now() + interval '1 day')`, happenedType)
 	d := l.drain(b.ctx, false)
@@ -180,7 +180,7 @@ func TestDrainEndsWithItsListener(t *testing.T) {
 // Events that are adopted are found at once, whatever they were stamped with and however far the consumer's floor has come.
 func TestAdoptedEventsAreFound(t *testing.T) {
 	b := setup(t)
-	l := b.listen(never, subscription(leaving("platform.one")))
+	l := b.listen(noPoll, subscription(leaving("platform.one")))
 	for n, until := 0, time.Now().Add(500*time.Millisecond); time.Now().Before(until); n++ {
 		b.publish(event(n))
 		l.delivered(1)

@@ -12,9 +12,18 @@ import (
 // publish.
 func Contracts(t testing.TB) []events.Contract {
 	t.Helper()
-	shipped, err := app.Contracts()
+	all, err := LastingContracts()
 	if err != nil {
 		t.Fatal(err)
+	}
+	return all
+}
+
+// LastingContracts is Contracts for fixtures.
+func LastingContracts() ([]events.Contract, error) {
+	shipped, err := app.Contracts()
+	if err != nil {
+		return nil, err
 	}
 	all := shipped.All()
 	for i, c := range all {
@@ -22,5 +31,5 @@ func Contracts(t testing.TB) []events.Contract {
 			all[i].Deprecation = &events.Deprecation{Deadline: time.Now().AddDate(1, 0, 0), Successor: c.Deprecation.Successor}
 		}
 	}
-	return all
+	return all, nil
 }

@@ -28,6 +28,7 @@ const Generation = 1
 const (
 	startTimeout = 3 * time.Minute // a cold, shared machine
 	templateName = "spectral_template"
+	fixturesName = "spectral_fixtures"
 )
 
 var (
@@ -35,7 +36,10 @@ var (
 	server   *embeddedpg.Server
 	errStart error
 	sequence atomic.Int64
-	cloning  sync.Mutex // Postgres clones a template only while nobody else is cloning it
+	cloning  sync.Mutex // Postgres clones a template only while no other session is cloning it
+
+	fixtures func(ctx context.Context, url string) error // of this test binary, or nil
+	copied   = templateName                              // what New copies
 
 	administrator struct {
 		sync.Mutex
@@ -45,6 +49,13 @@ var (
 
 // Main is Run for a TestMain that does nothing else.
 func Main(m *testing.M) { os.Exit(Run(m)) }
+
+// MainWith is Main for a package whose tests share fixtures: tables, contracts, functions. Make adds them to the template
+// once, so that each database of New has them and none is dropped because of them.
+func MainWith(m *testing.M, make func(ctx context.Context, url string) error) {
+	fixtures = make
+	Main(m)
+}
 
 // Run runs the tests and stops the server they started. It returns the code to exit with. It runs twice as many tests at
 // once as go test would, since they mostly wait for Postgres.
@@ -94,7 +105,23 @@ func start(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	return readTemplate(ctx, server.URL(templateName))
+	if fixtures != nil {
+		if err := addFixtures(ctx); err != nil {
+			return fmt.Errorf("add the fixtures: %w", err)
+		}
+	}
+	return readTemplate(ctx, server.URL(copied))
+}
+
+func addFixtures(ctx context.Context) error {
+	if err := administer(ctx, "create database "+fixturesName+" strategy file_copy template "+templateName); err != nil {
+		return err
+	}
+	copied = fixturesName
+	if err := fixtures(ctx, server.URL(copied)); err != nil {
+		return err
+	}
+	return endSessions(ctx, copied) // a database with sessions cannot be copied
 }
 
 // Migrate migrates the database at url and registers Generation: for a server other than the
@@ -152,7 +179,7 @@ func New(t testing.TB) string {
 	}
 	pool.Unlock()
 	if d.name == "" {
-		d.name = create(t, " strategy file_copy template "+templateName)
+		d.name = create(t, " strategy file_copy template "+copied)
 	}
 	t.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
