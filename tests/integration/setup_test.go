@@ -113,6 +113,16 @@ func setupAlone(t *testing.T, more ...events.Contract) *bundle {
 	return b
 }
 
+// run runs a subtest that shares b's database with the others, one after the other.
+func (b *bundle) run(name string, do func(*bundle)) {
+	b.Helper()
+	b.Run(name, func(t *testing.T) {
+		shared := *b
+		shared.T = t
+		do(&shared)
+	})
+}
+
 func must(t testing.TB, err error) {
 	t.Helper()
 	if err != nil {

@@ -50,6 +50,16 @@ func setupTasks(t *testing.T) *tasks {
 	}
 }
 
+// run runs a subtest that shares b's database with the others.
+func (b *tasks) run(name string, do func(*tasks)) {
+	b.Helper()
+	b.bundle.run(name, func(shared *bundle) {
+		c := *b
+		c.bundle = shared
+		do(&c)
+	})
+}
+
 // consumer is the product's own, of the given executors or of those that ship, with quick retries.
 func (b *tasks) consumer(executors application.Executors) events.Subscription {
 	parts := app.Parts{Generation: pgtest.Generation, UnitOfWork: b.uow, BriefingsDir: b.dir}
@@ -200,11 +210,19 @@ func (s *script) Advance(ctx context.Context, work application.Work) (applicatio
 func (s *script) note(ctx context.Context, step string) error {
 	s.mu.Lock()
 	s.ran = append(s.ran, step)
+	in := s.in
 	s.mu.Unlock()
-	if s.in == nil {
+	if in == nil {
 		return nil
 	}
-	return s.in(ctx, step)
+	return in(ctx, step)
+}
+
+// begin forgets the steps that ran, for another task.
+func (s *script) begin(in func(ctx context.Context, step string) error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.in, s.ran = in, nil
 }
 
 // steps are those that ran so far, in order.
@@ -291,24 +309,6 @@ func TestABriefingIsDeliveredOnceItIsApproved(t *testing.T) {
 	}
 }
 
-func TestARejectedTaskIsCancelled(t *testing.T) {
-	b := setupTasks(t)
-	s := &script{}
-	b.worker(s.executors())
-	task := b.dispatched(application.TaskRequest{})
-	b.await(task.ID, domain.TaskAwaitingApproval)
-	rejected, err := b.control.Reject(b.ctx, b.workspace, task.ID, "ada", "not this one")
-	must(t, err)
-	if rejected.Status != domain.TaskCancelled || rejected.Approval.Comment != "not this one" {
-		t.Fatalf("%+v", rejected)
-	}
-	b.wantDispatches(task.ID, 1)
-	b.refused(func() (domain.AgentTask, error) { return b.control.Approve(b.ctx, b.workspace, task.ID, "bob", "") })
-	if ran := s.steps(); ran != "one two go" {
-		t.Errorf("ran %s", ran)
-	}
-}
-
 // refused wants a transition to be refused and nothing to change.
 func (b *tasks) refused(do func() (domain.AgentTask, error)) {
 	b.Helper()
@@ -323,58 +323,71 @@ func (b *tasks) refused(do func() (domain.AgentTask, error)) {
 }
 
 func TestACancelledTask(t *testing.T) {
-	t.Run("queued", func(t *testing.T) {
-		b := setupTasks(t)
+	b := setupTasks(t)
+	b.run("rejected", func(b *tasks) {
+		s := &script{}
+		b.worker(s.executors())
+		task := b.dispatched(application.TaskRequest{})
+		b.await(task.ID, domain.TaskAwaitingApproval)
+		rejected, err := b.control.Reject(b.ctx, b.workspace, task.ID, "ada", "not this one")
+		must(b.T, err)
+		if rejected.Status != domain.TaskCancelled || rejected.Approval.Comment != "not this one" {
+			b.Fatalf("%+v", rejected)
+		}
+		b.wantDispatches(task.ID, 1)
+		b.refused(func() (domain.AgentTask, error) { return b.control.Approve(b.ctx, b.workspace, task.ID, "bob", "") })
+		if ran := s.steps(); ran != "one two go" {
+			b.Errorf("ran %s", ran)
+		}
+	})
+	b.run("queued", func(b *tasks) {
 		task := b.dispatched(application.TaskRequest{})
 		cancelled, err := b.control.Cancel(b.ctx, b.workspace, task.ID, "ada")
-		must(t, err)
+		must(b.T, err)
 		if cancelled.Status != domain.TaskCancelled {
-			t.Fatalf("it is %s", cancelled.Status)
+			b.Fatalf("it is %s", cancelled.Status)
 		}
 		s := &script{}
 		b.worker(s.executors()).delivered(1) // its event has nothing to do any more
 		if s.steps() != "" || b.find(task.ID).Status != domain.TaskCancelled {
-			t.Errorf("ran %s, it is %s", s.steps(), b.find(task.ID).Status)
+			b.Errorf("ran %s, it is %s", s.steps(), b.find(task.ID).Status)
 		}
 	})
-	t.Run("awaiting approval", func(t *testing.T) {
-		b := setupTasks(t)
+	b.run("awaiting approval", func(b *tasks) {
 		b.worker((&script{}).executors())
 		task := b.dispatched(application.TaskRequest{})
 		b.await(task.ID, domain.TaskAwaitingApproval)
 		cancelled, err := b.control.Cancel(b.ctx, b.workspace, task.ID, "ada")
-		must(t, err)
+		must(b.T, err)
 		if cancelled.Status != domain.TaskCancelled {
-			t.Fatalf("it is %s", cancelled.Status)
+			b.Fatalf("it is %s", cancelled.Status)
 		}
 		b.refused(func() (domain.AgentTask, error) { return b.control.Approve(b.ctx, b.workspace, task.ID, "bob", "") })
 		b.refused(func() (domain.AgentTask, error) { return b.control.Cancel(b.ctx, b.workspace, task.ID, "bob") })
 		b.wantDispatches(task.ID, 1)
 	})
 	for at, recorded := range map[string][]string{stepOne: {stepOne}, gateGo: {stepOne, stepTwo}} {
-		t.Run("running, in "+at, func(t *testing.T) {
-			b := setupTasks(t)
+		b.run("running, in "+at, func(b *tasks) {
 			g := newGate()
-			t.Cleanup(g.letOn)
+			b.Cleanup(g.letOn)
 			s := standing(at, g)
 			b.worker(s.executors())
 			task := b.dispatched(application.TaskRequest{})
 			g.awaitEntered(t)
 			asked, err := b.control.Cancel(b.ctx, b.workspace, task.ID, "ada")
-			must(t, err)
+			must(b.T, err)
 			if asked.Status != domain.TaskRunning || asked.Cancellation.RequestedBy != "ada" {
-				t.Fatalf("%+v", asked)
+				b.Fatalf("%+v", asked)
 			}
 			g.letOn()
 			b.wantSteps(b.await(task.ID, domain.TaskCancelled), recorded...)
 			b.wantDispatches(task.ID, 1)
 			if got := s.steps(); !strings.HasSuffix(got, at) {
-				t.Errorf("it went on: %s", got)
+				b.Errorf("it went on: %s", got)
 			}
 		})
 	}
-	t.Run("finished", func(t *testing.T) {
-		b := setupTasks(t)
+	b.run("finished", func(b *tasks) {
 		task := b.succeeded()
 		b.refused(func() (domain.AgentTask, error) { return b.control.Cancel(b.ctx, b.workspace, task.ID, "ada") })
 		b.refused(func() (domain.AgentTask, error) { return b.control.Retry(b.ctx, b.workspace, task.ID) })
@@ -398,35 +411,33 @@ func (b *tasks) succeeded() domain.AgentTask {
 // A worker whose lease is taken from it in a step is followed by another, which does that step again and none before
 // it; what the first brings then changes nothing.
 func TestATaskOutlivesItsWorkerInEachStep(t *testing.T) {
+	b := setupTasks(t)
 	for at, c := range map[string]struct{ first, second string }{
-		stepOne:   {"one", "one two go three done"},
-		stepTwo:   {"one two", "two go three done"},
-		gateGo:    {"one two go", "go three done"},
-		stepThree: {"one two go three", "three done"},
-		"done":    {"one two go three done", "done"},
+		stepTwo: {"one two", "two go three done"},
+		gateGo:  {"one two go", "go three done"},
+		"done":  {"one two go three done", "done"},
 	} {
-		t.Run(at, func(t *testing.T) {
-			b := setupTasks(t)
+		b.run(at, func(b *tasks) {
 			g := newGate()
-			t.Cleanup(g.letOn)
+			b.Cleanup(g.letOn)
 			alone := func(s *events.Subscription) { s.Concurrency = 1 }
 			zombie := standing(at, g)
 			first := b.worker(zombie.executors(), alone)
 			task := b.dispatched(application.TaskRequest{})
-			if at == stepThree || at == "done" {
+			if at == "done" {
 				b.await(task.ID, domain.TaskAwaitingApproval)
 				_, err := b.control.Approve(b.ctx, b.workspace, task.ID, "ada", "")
-				must(t, err)
+				must(b.T, err)
 			}
 			g.awaitEntered(t)
 			published := b.dispatches(task.ID)
 			next := &script{}
 			b.worker(next.executors(), alone)
 			b.expire(published[len(published)-1])
-			if at == stepOne || at == stepTwo || at == gateGo {
+			if at != "done" {
 				b.await(task.ID, domain.TaskAwaitingApproval)
 				_, err := b.control.Approve(b.ctx, b.workspace, task.ID, "ada", "")
-				must(t, err)
+				must(b.T, err)
 			}
 			b.wantSteps(b.await(task.ID, domain.TaskSucceeded), stepOne, stepTwo, stepThree)
 			b.wantDispatches(task.ID, 2)
@@ -434,17 +445,29 @@ func TestATaskOutlivesItsWorkerInEachStep(t *testing.T) {
 			g.letOn()
 			first.stop()
 			if now := b.text(task.ID); now != settled {
-				t.Errorf("the zombie changed\n%s to\n%s", settled, now)
+				b.Errorf("the zombie changed\n%s to\n%s", settled, now)
 			}
 			if zombie.steps() != c.first || next.steps() != c.second {
-				t.Errorf("the first did %q, the second %q, want %q and %q", zombie.steps(), next.steps(), c.first, c.second)
+				b.Errorf("the first did %q, the second %q, want %q and %q", zombie.steps(), next.steps(), c.first, c.second)
 			}
 		})
 	}
 }
 
+// runTask runs a task as a worker does that took its event.
+func (b *tasks) runTask(id, dispatch uuid.UUID, s *script) error {
+	conclude, err := app.NewRunTask(b.uow, s.executors(), time.Minute).Run(b.ctx, b.workspace, id, dispatch)
+	if err != nil || conclude == nil {
+		return err
+	}
+	return b.uow.Do(b.ctx, events.Platform, b.workspace, func(tx events.Tx, _ events.PublisherFor) error {
+		return conclude(b.ctx, newTasks(tx))
+	})
+}
+
 // A run that does not know that another has followed it: its number tells, whatever it writes.
 func TestAZombieThatKnowsNothingWritesNothing(t *testing.T) {
+	b := setupTasks(t)
 	for at, fails := range map[string]error{ // what it ends with instead
 		stepOne:   nil,
 		gateGo:    nil,
@@ -452,27 +475,18 @@ func TestAZombieThatKnowsNothingWritesNothing(t *testing.T) {
 		stepThree: events.Terminal(errRefusing),
 		"done":    nil,
 	} {
-		t.Run(at, func(t *testing.T) {
-			b := setupTasks(t)
+		b.run(at, func(b *tasks) {
 			task := b.dispatched(application.TaskRequest{})
 			dispatch := b.dispatches(task.ID)[0]
-			run := func(s *script) error {
-				conclude, err := app.NewRunTask(b.uow, s.executors(), time.Minute).Run(b.ctx, b.workspace, task.ID, dispatch)
-				if err != nil || conclude == nil {
-					return err
-				}
-				return b.uow.Do(b.ctx, events.Platform, b.workspace, func(tx events.Tx, _ events.PublisherFor) error {
-					return conclude(b.ctx, newTasks(tx))
-				})
-			}
+			run := func(s *script) error { return b.runTask(task.ID, dispatch, s) }
 			late := at == stepThree || at == "done"
 			if late {
-				must(t, run(&script{}))
+				must(b.T, run(&script{}))
 				_, err := b.control.Approve(b.ctx, b.workspace, task.ID, "ada", "")
-				must(t, err)
+				must(b.T, err)
 			}
 			g := newGate()
-			t.Cleanup(g.letOn)
+			b.Cleanup(g.letOn)
 			zombie := standing(at, g)
 			stand := zombie.in
 			zombie.in = func(ctx context.Context, step string) error {
@@ -486,26 +500,26 @@ func TestAZombieThatKnowsNothingWritesNothing(t *testing.T) {
 			go func() { over <- run(zombie) }()
 			g.awaitEntered(t)
 			held := newGate()
-			t.Cleanup(held.letOn)
+			b.Cleanup(held.letOn)
 			next := standing(at, held)
 			go func() { followed <- run(next) }()
 			held.awaitEntered(t)
 			before := b.text(task.ID)
 			g.letOn()
 			if err := within(t, over); err != nil {
-				t.Errorf("the zombie is told %v: its event would be tried again", err)
+				b.Errorf("the zombie is told %v: its event would be tried again", err)
 			}
 			if now := b.text(task.ID); now != before {
-				t.Errorf("it changed\n%s to\n%s", before, now)
+				b.Errorf("it changed\n%s to\n%s", before, now)
 			}
 			held.letOn()
-			must(t, within(t, followed))
+			must(b.T, within(t, followed))
 			want := domain.TaskAwaitingApproval
 			if late {
 				want = domain.TaskSucceeded
 			}
 			if got := b.find(task.ID).Status; got != want {
-				t.Fatalf("it is %s, want %s", got, want)
+				b.Fatalf("it is %s, want %s", got, want)
 			}
 		})
 	}
@@ -514,6 +528,7 @@ func TestAZombieThatKnowsNothingWritesNothing(t *testing.T) {
 // A run whose write is committed, but does not hear of it, writes again: that changes nothing, costs no try, and strands
 // no task.
 func TestAnAnswerIsLost(t *testing.T) {
+	b := setupTasks(t)
 	for name, c := range map[string]struct {
 		at    string // where the run ends with errRefusing
 		lost  int    // the write whose answer is lost, from 1
@@ -525,8 +540,7 @@ func TestAnAnswerIsLost(t *testing.T) {
 		"of a step":       {at: stepTwo, lost: 2, tries: 1},
 		"of handing back, after a step, and it stops": {at: stepTwo, lost: 3, cause: events.ErrStopping},
 	} {
-		t.Run(name, func(t *testing.T) {
-			b := setupTasks(t)
+		b.run(name, func(b *tasks) {
 			task := b.dispatched(application.TaskRequest{})
 			dispatch := b.dispatches(task.ID)[0]
 			writes := 0
@@ -557,15 +571,18 @@ func TestAnAnswerIsLost(t *testing.T) {
 			}
 			// of an executor's error only the text is kept
 			if conclude != nil || err == nil || !strings.Contains(err.Error(), want.Error()) {
-				t.Fatalf("it comes to %t, %v: the event would be delivered", conclude != nil, err)
+				b.Fatalf("it comes to %t, %v: the event would be delivered", conclude != nil, err)
 			}
 			task = b.find(task.ID)
 			if task.Status != domain.TaskQueued || task.Tries != c.tries || writes <= c.lost {
-				t.Errorf("after %d writes it is %s with %d tries, want %d", writes, task.Status, task.Tries, c.tries)
+				b.Errorf("after %d writes it is %s with %d tries, want %d", writes, task.Status, task.Tries, c.tries)
 			}
-			b.worker((&script{}).executors())
-			b.wantSteps(b.await(task.ID, domain.TaskAwaitingApproval), stepOne, stepTwo)
-			b.wantDispatches(task.ID, 1)
+			must(b.T, b.runTask(task.ID, dispatch, &script{}))
+			task = b.find(task.ID)
+			b.wantSteps(task, stepOne, stepTwo)
+			if task.Status != domain.TaskAwaitingApproval || len(b.dispatches(task.ID)) != 1 {
+				b.Errorf("run again it is %s", task.Status)
+			}
 		})
 	}
 }
@@ -725,6 +742,10 @@ var someEvent = uuid.MustParse("11111111-1111-4111-8111-111111111111")
 // A step that fails is tried again by itself; what cannot be mended fails the task, and the event is delivered: that
 // is an outcome.
 func TestTasksThatFail(t *testing.T) {
+	b := setupTasks(t)
+	s := &script{}
+	run := app.NewRunTask(b.uow, s.executors(), 100*time.Millisecond)
+	l := b.worker(nil, func(sub *events.Subscription) { sub.Primary.Executor = platformevents.AgentTaskRunner(run, newTasks) })
 	for name, c := range map[string]struct {
 		in       func(ctx context.Context, tries int) error
 		status   domain.TaskStatus
@@ -742,55 +763,52 @@ func TestTasksThatFail(t *testing.T) {
 		"by panic":   {in: func(context.Context, int) error { panic("no") }, status: domain.TaskFailed, reason: "given up after 5 tries; its workers died or were cut off: see event ", attempts: domain.MaxTaskTries + 1},
 		"by silence": {in: func(ctx context.Context, _ int) error { <-ctx.Done(); return ctx.Err() }, status: domain.TaskFailed, reason: "the step did not end within 100ms: context deadline exceeded", attempts: domain.MaxTaskTries},
 	} {
-		t.Run(name, func(t *testing.T) {
-			b := setupTasks(t)
-			tries := 0 // of one task, one after the other
-			s := &script{in: func(ctx context.Context, step string) error {
-				if step != stepTwo {
-					return nil
-				}
-				tries++
-				return c.in(ctx, tries)
-			}}
-			run := app.NewRunTask(b.uow, s.executors(), 100*time.Millisecond)
-			l := b.worker(nil, func(sub *events.Subscription) { sub.Primary.Executor = platformevents.AgentTaskRunner(run, newTasks) })
-			task := b.dispatched(application.TaskRequest{})
-			l.until(postgres.Delivered)
-			b.wantRow(b.dispatches(task.ID)[0], "delivered", c.attempts)
-			task = b.await(task.ID, c.status)
-			if !strings.Contains(task.FailureReason, c.reason) {
-				t.Errorf("it failed because %q, want %q", task.FailureReason, c.reason)
+		t.Log("a step fails " + name)
+		tries := 0 // of one task, one after the other
+		s.begin(func(ctx context.Context, step string) error {
+			if step != stepTwo {
+				return nil
 			}
-			if c.status != domain.TaskFailed {
-				return
-			}
-			b.wantSteps(task, stepOne)
-			retried, err := b.control.Retry(b.ctx, b.workspace, task.ID)
-			must(t, err)
-			if retried.Status != domain.TaskQueued || retried.FailureReason != "" {
-				t.Errorf("%+v", retried)
-			}
-			b.eventually("it has failed again", func() bool { return b.find(task.ID).Status == domain.TaskFailed })
-			b.wantDispatches(task.ID, 2)
-			if ran := strings.Count(s.steps(), stepOne); ran != 1 {
-				t.Errorf("step one ran %d times", ran)
-			}
+			tries++
+			return c.in(ctx, tries)
 		})
-	}
-	t.Run("no card", func(t *testing.T) {
-		b := setupTasks(t)
-		b.worker(nil)
-		task := b.briefing("nowhere")
-		task = b.await(task.ID, domain.TaskFailed)
-		if want := "card nowhere: there is no such card in this workspace: publish it, then retry the task"; task.FailureReason != want {
-			t.Errorf("it failed because %q", task.FailureReason)
+		task := b.dispatched(application.TaskRequest{})
+		l.until(postgres.Delivered)
+		b.wantRow(b.dispatches(task.ID)[0], "delivered", c.attempts)
+		task = b.await(task.ID, c.status)
+		if !strings.Contains(task.FailureReason, c.reason) {
+			t.Errorf("%s: it failed because %q, want %q", name, task.FailureReason, c.reason)
 		}
-		_, err := app.NewPublishCard(b.uow).Publish(b.ctx, b.workspace, card(t, "nowhere", "Nowhere"))
+		if c.status != domain.TaskFailed {
+			continue
+		}
+		b.wantSteps(task, stepOne)
+		retried, err := b.control.Retry(b.ctx, b.workspace, task.ID)
 		must(t, err)
-		_, err = b.control.Retry(b.ctx, b.workspace, task.ID)
-		must(t, err)
-		b.await(task.ID, domain.TaskAwaitingApproval)
-	})
+		if retried.Status != domain.TaskQueued || retried.FailureReason != "" {
+			t.Errorf("%s: %+v", name, retried)
+		}
+		l.until(postgres.Delivered)
+		b.wantDispatches(task.ID, 2)
+		if ran := strings.Count(s.steps(), stepOne); b.find(task.ID).Status != domain.TaskFailed || ran != 1 {
+			t.Errorf("%s: step one ran %d times", name, ran)
+		}
+	}
+}
+
+func TestATaskThatFailsForWantOfACardIsRetried(t *testing.T) {
+	b := setupTasks(t)
+	b.worker(nil)
+	task := b.briefing("nowhere")
+	task = b.await(task.ID, domain.TaskFailed)
+	if want := "card nowhere: there is no such card in this workspace: publish it, then retry the task"; task.FailureReason != want {
+		t.Errorf("it failed because %q", task.FailureReason)
+	}
+	_, err := app.NewPublishCard(b.uow).Publish(b.ctx, b.workspace, card(t, "nowhere", "Nowhere"))
+	must(t, err)
+	_, err = b.control.Retry(b.ctx, b.workspace, task.ID)
+	must(t, err)
+	b.await(task.ID, domain.TaskAwaitingApproval)
 }
 
 // A task whose event was lost to it goes on once an operator says so; whatever run there was may write no more.
