@@ -27,7 +27,7 @@ import (
 	"spectral/tests/pgtest"
 )
 
-// candidateTypes are the event types around rule candidates that somebody handles.
+// candidateTypes are the event types around rule candidates that have a consumer.
 var candidateTypes = []string{
 	platform.FailureClusterDetectedType, platform.FailureClusterDetectedV2Type, platform.MemoryPromotedType,
 	platform.CurationDecidedType, worlds.CurationAppliedType,
@@ -41,12 +41,12 @@ func (b *bundle) candidateConsumer(eventType string) events.Subscription {
 			return s
 		}
 	}
-	b.Fatalf("nobody consumes %s", eventType)
+	b.Fatalf("%s has no consumer", eventType)
 	return events.Subscription{}
 }
 
 // listenToCandidates starts a listener on the product's own consumers of the given types, all of them for none. It
-// polls never: what it settles it was notified of.
+// does not poll: what it settles it was notified of.
 func (b *bundle) listenToCandidates(types ...string) *listening {
 	b.Helper()
 	if len(types) == 0 {
@@ -163,9 +163,9 @@ func (b *bundle) wantOutcome(decision uuid.UUID, want string) {
 	}
 }
 
-func (b *bundle) published(eventType string) int {
+func (b *bundle) published(workspace uuid.NullUUID, eventType string) int {
 	b.Helper()
-	return one[int](b, "select count(*)::int from core.outbox where event_type = $1", eventType)
+	return one[int](b, "select count(*) from core.outbox where event_type = $1 and workspace_id is not distinct from $2", eventType, workspace)
 }
 
 // contents is every row of the flows' tables, their times of change included.
@@ -187,58 +187,77 @@ func detection(at time.Time, counts ...domain.FailureCount) domain.FailureDetect
 	}
 }
 
-// From detection to candidate, over both versions at once, and over notifications alone.
-func TestFailureClustersBecomeRuleCandidates(t *testing.T) {
+// TestRuleCandidates runs the product's own consumers around rule candidates, over notifications alone.
+func TestRuleCandidates(t *testing.T) {
 	b := setup(t)
 	l := b.listenToCandidates()
+	for _, c := range []struct {
+		name string
+		test func(*bundle, *listening)
+	}{
+		{"failure clusters become candidates", clustersBecomeCandidates},
+		{"facts of a cluster in any order", clusterFactsInAnyOrder},
+		{"a decided candidate is not proposed again", decidedIsNotProposedAgain},
+		{"promoted memories become candidates", memoriesBecomeCandidates},
+		{"platform decides, worlds applies, platform records the outcome", curationLoop},
+		{"of contradicting decisions the later one stands", laterDecisionStands},
+		{"a later decision has a later time", laterDecisionHasLaterTime},
+		{"an outcome without its decision is a dead letter", impossibleOutcomes},
+		{"candidates of workspaces are separate", workspacesAreSeparate},
+		{"a payload without use fails at once", uselessPayloadsFail},
+	} {
+		b.run(c.name, func(b *bundle) { c.test(b, l.in(b)) })
+	}
+}
+
+// From detection to candidate, over both versions at once, and over notifications alone.
+func clustersBecomeCandidates(b *bundle, l *listening) {
 	workspace := aWorkspace()
 	detect := app.NewDetectFailureCluster(b.uow, platformapp.AlsoPublishV1())
 	seen := time.Date(2026, time.July, 1, 12, 0, 0, 123_456_789, time.UTC)
 	first, err := detect.Detect(b.ctx, workspace, detection(seen, domain.FailureCount{Kind: "read", Count: 4, Example: "no “answer”"}))
-	must(t, err)
+	must(b.T, err)
 	l.delivered(2)
 	b.wantCandidate(first.ID, "failure_cluster proposed revision 1, 4 of 1 kinds: Keep this from failing again: loader/fetch: Timeout")
 
 	second, err := detect.Detect(b.ctx, workspace, detection(seen.Add(time.Hour), domain.FailureCount{Kind: "connect", Count: 16}))
-	must(t, err)
+	must(b.T, err)
 	if second.ID != first.ID || second.Revision != 2 {
-		t.Fatalf("raised to %+v from %+v", second, first)
+		b.Fatalf("raised to %+v from %+v", second, first)
 	}
 	l.delivered(2)
 	b.wantCandidate(first.ID, "failure_cluster proposed revision 2, 20 of 2 kinds: Keep this from failing again: loader/fetch: Timeout")
 	if got := one[float64](b, "select confidence from worlds.rule_candidates where workspace_id = $1", workspace); got != 0.5 {
-		t.Errorf("confidence %g", got)
+		b.Errorf("confidence %g", got)
 	}
 
 	if got := one[string](b, `select payload::text from core.outbox where event_type = 'platform.failure_cluster.detected' order by id desc limit 1`); got !=
 		fmt.Sprintf(`{"count": 20, "example": "no “answer”", "signature": "loader/fetch: Timeout", "cluster_id": %q}`, first.ID) {
-		t.Errorf("version 1 says %s", got)
+		b.Errorf("version 1 says %s", got)
 	}
 	if got := one[string](b, `select payload::text from core.outbox where event_type = 'platform.failure_cluster.detected.v2' order by id desc limit 1`); got !=
 		fmt.Sprintf(`{"failures": [{"kind": "connect", "count": 16}, {"kind": "read", "count": 4, "example": "no “answer”"}], "revision": 2, "severity": "medium", `+
 			`"signature": {"component": "loader", "operation": "fetch", "error_class": "Timeout"}, "cluster_id": %q, `+
 			`"last_seen_at": "2026-07-01T13:00:00.123456Z", "first_seen_at": "2026-07-01T12:00:00.123456Z"}`, first.ID) {
-		t.Errorf("version 2 says %s", got)
+		b.Errorf("version 2 says %s", got)
 	}
 	if got := one[string](b, `select format('%s %s %s %s %s', revision, failure_count, severity, failures, last_seen_at - first_seen_at)
 		from platform.failure_clusters where cluster_id = $1 and workspace_id = $2`, first.ID, workspace); got !=
 		`2 20 medium [{"kind": "connect", "count": 16, "example": ""}, {"kind": "read", "count": 4, "example": "no “answer”"}] 01:00:00` {
-		t.Errorf("the cluster is %s", got)
+		b.Errorf("the cluster is %s", got)
 	}
 
 	// without the option version 1 is over
 	_, err = app.NewDetectFailureCluster(b.uow).Detect(b.ctx, workspace, detection(seen, domain.FailureCount{Kind: "read", Count: 1}))
-	must(t, err)
+	must(b.T, err)
 	l.delivered(1)
-	if v1, v2 := b.published(platform.FailureClusterDetectedType), b.published(platform.FailureClusterDetectedV2Type); v1 != 2 || v2 != 3 {
-		t.Errorf("%d of version 1, %d of version 2", v1, v2)
+	if v1, v2 := b.published(workspace, platform.FailureClusterDetectedType), b.published(workspace, platform.FailureClusterDetectedV2Type); v1 != 2 || v2 != 3 {
+		b.Errorf("%d of version 1, %d of version 2", v1, v2)
 	}
 }
 
 // Facts of one cluster, each of its own event, in many orders.
-func TestFactsOfAClusterInAnyOrder(t *testing.T) {
-	b := setup(t)
-	l := b.listenToCandidates(platform.FailureClusterDetectedType, platform.FailureClusterDetectedV2Type)
+func clusterFactsInAnyOrder(b *bundle, l *listening) {
 	o := b.outsider("spectral_platform")
 	v1 := func(count int) func(uuid.UUID) {
 		return func(cluster uuid.UUID) {
@@ -270,11 +289,11 @@ func TestFactsOfAClusterInAnyOrder(t *testing.T) {
 			l.delivered(1)
 		}
 		if got, want := b.candidate(cluster), "failure_cluster proposed "+c.want+" kinds: Keep this from failing again: loader/fetch: Timeout"; got != want {
-			t.Errorf("%s: %s, want %s", name, got, want)
+			b.Errorf("%s: %s, want %s", name, got, want)
 		}
 	}
-	if n, want := b.published(worlds.RuleCandidateProposedType), one[int](b, "select count(*)::int from worlds.rule_candidates"); n != want || n != 9 {
-		t.Errorf("%d were proposed, there are %d", n, want)
+	if n, want := b.published(o.workspace, worlds.RuleCandidateProposedType), one[int](b, "select count(*) from worlds.rule_candidates where workspace_id = $1", o.workspace); n != want || n != 9 {
+		b.Errorf("%d were proposed, there are %d", n, want)
 	}
 }
 
@@ -316,7 +335,7 @@ func (b *bundle) listenWithoutDeadlock(n int, types ...string) {
 func TestManyDecisionsOnFewCandidates(t *testing.T) {
 	b := setup(t)
 	o := b.outsider("spectral_platform")
-	const n, memories = 1000, 20
+	const n, memories = 200, 20
 	ids := make([]uuid.UUID, memories)
 	var facts, decisions []string
 	for i := range ids {
@@ -339,9 +358,9 @@ func TestManyDecisionsOnFewCandidates(t *testing.T) {
 	o.publishMany(platform.MemoryPromotedType, "", facts...)
 	b.listenWithoutDeadlock(len(decisions)+n, platform.CurationDecidedType, platform.MemoryPromotedType)
 	for _, id := range ids { // the last decision on each is to reject
-		b.wantCandidate(id, "memory rejected revision 52, 2 of 1 kinds: "+one[string](b, "select statement from worlds.rule_candidates where origin_id = $1", id))
+		b.wantCandidate(id, "memory rejected revision 12, 2 of 1 kinds: "+one[string](b, "select statement from worlds.rule_candidates where origin_id = $1", id))
 	}
-	if got := b.published(worlds.CurationAppliedType); got != n {
+	if got := b.published(o.workspace, worlds.CurationAppliedType); got != n {
 		t.Errorf("%d outcomes of %d decisions", got, n)
 	}
 }
@@ -360,9 +379,7 @@ func (l *listening) eventuallyDelivered(n int) {
 	}
 }
 
-func TestADecidedCandidateIsNotProposedAgain(t *testing.T) {
-	b := setup(t)
-	l := b.listenToCandidates()
+func decidedIsNotProposedAgain(b *bundle, l *listening) {
 	o := b.outsider("spectral_platform")
 	for verdict, state := range map[string]string{"approve": "approved", "reject": "rejected"} {
 		cluster := uuid.New()
@@ -375,38 +392,36 @@ func TestADecidedCandidateIsNotProposedAgain(t *testing.T) {
 		l.delivered(2)
 		b.wantCandidate(cluster, "failure_cluster "+state+" revision 2, 400 of 1 kinds: Keep this from failing again: loader/fetch: Timeout")
 		if got := one[uuid.UUID](b, "select decision_id from worlds.rule_candidates where origin_id = $1", cluster); got != decision {
-			t.Errorf("decided by %s, want %s", got, decision)
+			b.Errorf("decided by %s, want %s", got, decision)
 		}
 	}
-	if n := b.published(worlds.RuleCandidateProposedType); n != 2 {
-		t.Errorf("proposed %d times", n)
+	if n := b.published(o.workspace, worlds.RuleCandidateProposedType); n != 2 {
+		b.Errorf("proposed %d times", n)
 	}
 }
 
-func TestPromotedMemoriesBecomeRuleCandidates(t *testing.T) {
-	b := setup(t)
-	l := b.listenToCandidates()
+func memoriesBecomeCandidates(b *bundle, l *listening) {
 	workspace := aWorkspace()
 	record, promote, retire := app.NewRecordMemory(b.uow), app.NewPromoteMemory(b.uow), app.NewRetireMemory(b.uow)
 	const statement = "Ask before deleting a “card”."
 	id, err := record.Record(b.ctx, workspace, domain.WorkspaceMemory, statement)
-	must(t, err)
+	must(b.T, err)
 	again, err := record.Record(b.ctx, workspace, domain.WorkspaceMemory, statement)
-	must(t, err)
+	must(b.T, err)
 	other, err := record.Record(b.ctx, workspace, domain.AgentMemory, statement)
-	must(t, err)
+	must(b.T, err)
 	if again != id || other == id {
-		t.Fatalf("recorded as %s, %s and %s", id, again, other)
+		b.Fatalf("recorded as %s, %s and %s", id, again, other)
 	}
-	must(t, promote.Promote(b.ctx, workspace, id))
+	must(b.T, promote.Promote(b.ctx, workspace, id))
 	l.delivered(1)
 	b.wantCandidate(id, "memory proposed revision 3, 2 of 1 kinds: "+statement)
 
-	must(t, promote.Promote(b.ctx, workspace, id))
-	must(t, retire.Retire(b.ctx, workspace, id))
-	must(t, retire.Retire(b.ctx, workspace, id))
+	must(b.T, promote.Promote(b.ctx, workspace, id))
+	must(b.T, retire.Retire(b.ctx, workspace, id))
+	must(b.T, retire.Retire(b.ctx, workspace, id))
 	if err := promote.Promote(b.ctx, workspace, id); !errors.Is(err, domain.ErrMemoryRetired) {
-		t.Errorf("promoted though retired: %v", err)
+		b.Errorf("promoted though retired: %v", err)
 	}
 	for name, err := range map[string]error{
 		"unknown":              promote.Promote(b.ctx, workspace, uuid.New()),
@@ -414,28 +429,29 @@ func TestPromotedMemoriesBecomeRuleCandidates(t *testing.T) {
 		"of no workspace":      retire.Retire(b.ctx, uuid.NullUUID{}, other),
 	} {
 		if !errors.Is(err, platformapp.ErrNoMemory) {
-			t.Errorf("%s: %v", name, err)
+			b.Errorf("%s: %v", name, err)
 		}
 	}
-	if n := b.published(platform.MemoryPromotedType); n != 1 {
-		t.Errorf("promoted %d times", n)
+	if n := b.published(workspace, platform.MemoryPromotedType); n != 1 {
+		b.Errorf("promoted %d times", n)
 	}
-	// recorded after it was retired, it is learned anew
-	anew, err := record.Record(b.ctx, workspace, domain.WorkspaceMemory, statement)
-	must(t, err)
-	if again, err := record.Record(b.ctx, workspace, domain.WorkspaceMemory, statement); anew == id || again != anew || err != nil {
-		t.Fatalf("recorded as %s, then as %s and %s: %v", id, anew, again, err)
+	// recorded after it was retired, it is another memory
+	next, err := record.Record(b.ctx, workspace, domain.WorkspaceMemory, statement)
+	must(b.T, err)
+	if again, err := record.Record(b.ctx, workspace, domain.WorkspaceMemory, statement); next == id || again != next || err != nil {
+		b.Fatalf("recorded as %s, then as %s and %s: %v", id, next, again, err)
 	}
-	must(t, promote.Promote(b.ctx, workspace, anew))
+	must(b.T, promote.Promote(b.ctx, workspace, next))
 	l.delivered(1)
-	b.wantCandidate(anew, "memory proposed revision 3, 2 of 1 kinds: "+statement)
-	must(t, retire.Retire(b.ctx, workspace, anew))
-	if got := one[string](b, `select string_agg(format('%s %s %s %s %s', scope, state, observations, version, (retired_at >= promoted_at)), '; ' order by scope) from platform.memories`); got !=
+	b.wantCandidate(next, "memory proposed revision 3, 2 of 1 kinds: "+statement)
+	must(b.T, retire.Retire(b.ctx, workspace, next))
+	if got := one[string](b, `select string_agg(format('%s %s %s %s %s', scope, state, observations, version, (retired_at >= promoted_at)), '; ' order by scope)
+		from platform.memories where workspace_id = $1`, workspace); got !=
 		"agent working 1 1 ; workspace retired 2 4 t; workspace retired 2 4 t" {
-		t.Errorf("the memories are %s", got)
+		b.Errorf("the memories are %s", got)
 	}
 	if _, err := record.Record(b.ctx, workspace, "galaxy", " "); err == nil {
-		t.Error("recorded nothing for nobody")
+		b.Error("recorded nothing in no scope")
 	}
 
 	// by SQL, in any order and again
@@ -449,38 +465,36 @@ func TestPromotedMemoriesBecomeRuleCandidates(t *testing.T) {
 }
 
 // The whole loop through both contexts: platform decides, worlds applies, platform learns.
-func TestCurationLoop(t *testing.T) {
-	b := setup(t)
-	l := b.listenToCandidates()
+func curationLoop(b *bundle, l *listening) {
 	workspace := aWorkspace()
 	cluster, err := app.NewDetectFailureCluster(b.uow).Detect(b.ctx, workspace, detection(time.Now(), domain.FailureCount{Kind: "read", Count: 4}))
-	must(t, err)
+	must(b.T, err)
 	l.delivered(1)
 	candidate := b.candidateID(cluster.ID)
 	decide := app.NewDecideCuration(b.uow)
 	state := func(want string) {
-		t.Helper()
+		b.Helper()
 		if got := one[string](b, "select state from worlds.rule_candidates where candidate_id = $1", candidate); got != want {
-			t.Fatalf("the candidate is %s, want %s", got, want)
+			b.Fatalf("the candidate is %s, want %s", got, want)
 		}
 	}
 
 	approval, err := decide.Decide(b.ctx, workspace, candidate, domain.ApproveCandidate, "good “rule”", "ada")
-	must(t, err)
+	must(b.T, err)
 	l.delivered(2)
 	state("approved")
 	b.wantOutcome(approval, "applied")
 	rejection, err := decide.Decide(b.ctx, workspace, candidate, domain.RejectCandidate, "", "grace")
-	must(t, err)
+	must(b.T, err)
 	l.delivered(2)
 	state("rejected")
 	b.wantOutcome(approval, "applied")
 	b.wantOutcome(rejection, "applied")
 
 	unknown, err := decide.Decide(b.ctx, workspace, uuid.New(), domain.ApproveCandidate, "", "ada")
-	must(t, err)
+	must(b.T, err)
 	elsewhere, err := decide.Decide(b.ctx, aWorkspace(), candidate, domain.ApproveCandidate, "", "ada")
-	must(t, err)
+	must(b.T, err)
 	l.delivered(4)
 	b.wantOutcome(unknown, "refused unknown_candidate")
 	b.wantOutcome(elsewhere, "refused unknown_candidate")
@@ -489,31 +503,31 @@ func TestCurationLoop(t *testing.T) {
 	if got := one[string](b, `select string_agg(distinct format('%s from %s to %s', event_type, source, target), '; ') from core.outbox
 		where event_type in ('platform.curation.decided', 'worlds.curation.applied')`); got !=
 		"platform.curation.decided from platform to worlds; worlds.curation.applied from worlds to platform" {
-		t.Errorf("published %s", got)
+		b.Errorf("published %s", got)
 	}
 	if got := one[string](b, `select format('%s %s %s %s', payload ->> 'verdict', payload ->> 'note', payload ->> 'decided_by',
 		(payload ->> 'decided_at')::timestamptz = decided_at) from platform.curation_decisions join core.outbox on payload ->> 'decision_id' = decision_id::text
 		where decision_id = $1 and event_type = 'platform.curation.decided'`, approval); got != "approve good “rule” ada t" {
-		t.Errorf("decided %s", got)
+		b.Errorf("decided %s", got)
 	}
+	all := []uuid.UUID{approval, rejection, unknown, elsewhere}
 	if got := one[bool](b, `select bool_and(d.outcome_at = r.ruled_at and r.candidate_id = d.candidate_id) and count(*) = 4
-		from platform.curation_decisions d join worlds.curation_rulings r using (decision_id)`); !got {
-		t.Error("what platform knows is not what worlds did")
+		from platform.curation_decisions d join worlds.curation_rulings r using (decision_id) where decision_id = any ($1)`, all); !got {
+		b.Error("what platform knows is not what worlds did")
 	}
-	for handler, want := range map[string]int{worldsevents.CurationDecisionApplierName: 4, platformevents.CurationOutcomeRecorderName: 4} {
-		if n := one[int](b, "select count(*)::int from core.event_handled where handler_name = $1", handler); n != want {
-			t.Errorf("%s handled %d, want %d", handler, n, want)
+	for _, handler := range []string{worldsevents.CurationDecisionApplierName, platformevents.CurationOutcomeRecorderName} {
+		if n := one[int](b, `select count(*) from core.event_handled h join core.outbox o on o.id = h.event_id
+			where handler_name = $1 and (payload ->> 'decision_id')::uuid = any ($2)`, handler, all); n != len(all) {
+			b.Errorf("%s handled %d, want %d", handler, n, len(all))
 		}
 	}
 	if _, err := decide.Decide(b.ctx, workspace, uuid.Nil, "maybe", "", ""); err == nil {
-		t.Error("decided nothing on nothing")
+		b.Error("decided nothing on nothing")
 	}
 }
 
 // Whichever of two decisions comes first, the later one stands.
-func TestContradictingDecisions(t *testing.T) {
-	b := setup(t)
-	l := b.listenToCandidates()
+func laterDecisionStands(b *bundle, l *listening) {
 	o := b.outsider("spectral_platform")
 	early := time.Date(2026, time.July, 1, 12, 0, 0, 1000, time.UTC)
 	late := early.Add(time.Microsecond)
@@ -546,28 +560,26 @@ func TestContradictingDecisions(t *testing.T) {
 		}
 		if got := one[string](b, "select state || ' ' || decided_at from worlds.rule_candidates where candidate_id = $1", candidate); got !=
 			c.state+" "+one[string](b, "select $1::timestamptz::text", late) {
-			t.Errorf("%s: the candidate is %s, want %s", name, got, c.state)
+			b.Errorf("%s: the candidate is %s, want %s", name, got, c.state)
 		}
 	}
 }
 
 // A decision that is taken later has a later time, even by a clock that is behind.
-func TestALaterDecisionHasALaterTime(t *testing.T) {
-	b := setup(t)
-	l := b.listenToCandidates()
+func laterDecisionHasLaterTime(b *bundle, l *listening) {
 	o := b.outsider("spectral_platform")
 	memory := uuid.New()
 	o.publish(platform.MemoryPromotedType, "", promoted(memory, 2, 1))
 	l.delivered(1)
 	decideAt := func(at time.Time, verdict domain.CurationVerdict) uuid.UUID {
-		t.Helper()
+		b.Helper()
 		decide := platformapp.NewDecideCuration(func(ctx context.Context, workspace uuid.NullUUID, work func(platformapp.CurationDecisions, events.EventPublisher) error) error {
 			return b.uow.Do(ctx, events.Platform, workspace, func(tx events.Tx, publisherFor events.PublisherFor) error {
 				return work(platformpg.NewCurationDecisions(tx), publisherFor())
 			})
 		}, uuid.NewV7, func() time.Time { return at })
 		id, err := decide.Decide(b.ctx, o.workspace, b.candidateID(memory), verdict, "", "ada")
-		must(t, err)
+		must(b.T, err)
 		l.delivered(2)
 		return id
 	}
@@ -579,7 +591,7 @@ func TestALaterDecisionHasALaterTime(t *testing.T) {
 	b.wantCandidate(memory, "memory rejected revision 2, 1 of 1 kinds: Ask before deleting, v2.")
 	if got := one[string](b, `select (s.decided_at - f.decided_at)::text from platform.curation_decisions f, platform.curation_decisions s
 		where f.decision_id = $1 and s.decision_id = $2`, first, second); got != "00:00:00.000001" {
-		t.Errorf("the second is %s after the first", got)
+		b.Errorf("the second is %s after the first", got)
 	}
 }
 
@@ -613,9 +625,7 @@ func TestRedeliveryDriftsNothing(t *testing.T) {
 	if n := one[int](b, handled); n != 11 {
 		t.Fatalf("%d were handled", n)
 	}
-	for name, forget := range map[string]string{
-		"remembered": "select", "forgotten": "delete from core.event_handled", "forgotten, backwards": "delete from core.event_handled",
-	} {
+	for name, forget := range map[string]string{"remembered": "select", "forgotten, backwards": "delete from core.event_handled"} {
 		l.stop()
 		b.exec(forget)
 		b.exec(`update core.outbox o set status = 'pending', delivered_at = null, available_at = now() - interval '1 hour' + case
@@ -668,10 +678,10 @@ func TestWithoutItsAnswerADecisionIsNotApplied(t *testing.T) {
 }
 
 // A payload that says nothing useful fails at once, with what is wrong with it.
-func TestBadPayloadsOfCandidatesFail(t *testing.T) {
-	b := setup(t)
+func uselessPayloadsFail(b *bundle, l *listening) {
+	const rows = "select (select count(*) from worlds.rule_candidates) + (select count(*) from worlds.curation_rulings)"
+	before := one[int](b, rows)
 	b.publishUnchecked()
-	l := b.listenToCandidates()
 	producers := map[string]outsider{"platform": b.outsider("spectral_platform"), "worlds": b.outsider("spectral_worlds")}
 	id := uuid.NewString()
 	for _, c := range []struct{ eventType, payload, want string }{
@@ -693,18 +703,16 @@ func TestBadPayloadsOfCandidatesFail(t *testing.T) {
 		source, _, _ := strings.Cut(c.eventType, ".")
 		producers[source].publish(c.eventType, "", c.payload)
 		if s := l.next(); s.Outcome != postgres.Failed || !strings.HasPrefix(s.LastError, "PayloadError: ") || !strings.Contains(s.LastError, c.want) {
-			t.Errorf("%s %.100s is %s: %.300s", c.eventType, c.payload, s.Outcome, s.LastError)
+			b.Errorf("%s %.100s is %s: %.300s", c.eventType, c.payload, s.Outcome, s.LastError)
 		}
 	}
-	if got := one[int](b, "select count(*)::int from worlds.rule_candidates") + one[int](b, "select count(*)::int from worlds.curation_rulings"); got != 0 {
-		t.Errorf("%d rows came of it", got)
+	if after := one[int](b, rows); after != before {
+		b.Errorf("there are %d rows, were %d", after, before)
 	}
 }
 
 // An outcome is recorded once; one that belongs to no decision, or says another thing, is a dead letter.
-func TestOutcomesThatCannotBe(t *testing.T) {
-	b := setup(t)
-	l := b.listenToCandidates()
+func impossibleOutcomes(b *bundle, l *listening) {
 	o, answerer := b.outsider("spectral_platform"), b.outsider("spectral_worlds")
 	answerer.workspace = o.workspace
 	decision := o.decide(uuid.New(), "approve", time.Now())
@@ -713,19 +721,17 @@ func TestOutcomesThatCannotBe(t *testing.T) {
 	for want, id := range map[string]uuid.UUID{"is not in platform.curation_decisions": uuid.New(), "has the outcome refused already": decision} {
 		answerer.publish(worlds.CurationAppliedType, "platform", fmt.Sprintf(`{"decision_id": %q, "candidate_id": %q, "outcome": "applied", "applied_at": "2026-07-01T12:00:00Z"}`, id, uuid.New()))
 		if s := l.next(); s.Outcome != postgres.Failed || !strings.HasPrefix(s.LastError, "TerminalError: platform.curation_outcome_recorder: ") || !strings.Contains(s.LastError, want) {
-			t.Errorf("it is %s: %s", s.Outcome, s.LastError)
+			b.Errorf("it is %s: %s", s.Outcome, s.LastError)
 		}
 	}
 	if got := b.outcome(decision); got != "refused unknown_candidate" {
-		t.Errorf("the decision is now %s", got)
+		b.Errorf("the decision is now %s", got)
 	}
 }
 
 // One cluster id in two workspaces is two clusters: their candidates are two as well, and an event without a
 // workspace has one of its own.
-func TestCandidatesOfWorkspacesAreApart(t *testing.T) {
-	b := setup(t)
-	l := b.listenToCandidates()
+func workspacesAreSeparate(b *bundle, l *listening) {
 	o := b.outsider("spectral_platform")
 	cluster := uuid.New()
 	for i, workspace := range []uuid.NullUUID{aWorkspace(), aWorkspace(), {}} {
@@ -735,8 +741,8 @@ func TestCandidatesOfWorkspacesAreApart(t *testing.T) {
 			l.delivered(1)
 		}
 	}
-	if got := one[string](b, "select string_agg(format('%s %s %s', workspace_id is null, revision, occurrences), ', ' order by revision) from worlds.rule_candidates"); got !=
+	if got := one[string](b, "select string_agg(format('%s %s %s', workspace_id is null, revision, occurrences), ', ' order by revision) from worlds.rule_candidates where origin_id = $1", cluster); got !=
 		"f 1 10, f 2 20, t 3 30" {
-		t.Errorf("the candidates are %s", got)
+		b.Errorf("the candidates are %s", got)
 	}
 }

@@ -157,6 +157,13 @@ type listening struct {
 	settlements chan postgres.Settlement
 }
 
+// in is l for a subtest that b.run runs.
+func (l *listening) in(b *bundle) *listening {
+	shared := *l
+	shared.bundle = b
+	return &shared
+}
+
 // listen starts a listener on s, and returns when it is listening.
 func (b *bundle) listen(poll time.Duration, s events.Subscription) *listening {
 	b.Helper()
