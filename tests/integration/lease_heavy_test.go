@@ -95,3 +95,5 @@ func TestStoppingReleasesNothingThatMayBeCommitted(t *testing.T) {
 	b.eventually("it is committed", func() bool { return b.row(e.EventID).Status == "delivered" })
 	b.wantEffects(map[string]int{worker1: 1})
 }
+
+func TestOneResultThatBlocksCostsItsNeighboursNothing(t *testing.T) { costNothing(t, badResults[3:]) }

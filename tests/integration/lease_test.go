@@ -156,7 +156,7 @@ func TestFailedCompletionsCountLikeFailedHandlers(t *testing.T) {
 	inserting := func(sql string) events.Completion {
 		return func(ctx context.Context, tx events.Tx) error { _, err := tx.Exec(ctx, sql); return err }
 	}
-	for _, c := range []struct {
+	cases := []struct {
 		name     string
 		complete events.Completion
 		attempts int
@@ -173,37 +173,36 @@ func TestFailedCompletionsCountLikeFailedHandlers(t *testing.T) {
 		{name: "a completion that ends the transaction", attempts: 2, class: "HandlerError", complete: inserting("/**/ commit")},
 		{name: "a completion that panics", attempts: 2, class: "PanicError", complete: func(context.Context, events.Tx) error { panic("secret") }},
 		{name: "a completion that takes too long", attempts: 2, class: "TimeoutError", complete: inserting("select pg_catalog.pg_sleep(1000)")},
-	} {
-		t.Run(c.name, func(t *testing.T) {
-			b := setup(t)
-			log := new(notes)
-			b.log = logTo(log)
-			fails := executor(worker1, func(_ context.Context, e events.Envelope) (events.Completion, error) {
-				return func(ctx context.Context, tx events.Tx) error {
-					if err := effect(worker1)(ctx, tx, e); err != nil {
-						return err
-					}
-					return c.complete(ctx, tx)
-				}, nil
-			})
-			fails.Timeout = 500 * time.Millisecond
-			fails.Retry = &events.RetryPolicy{MaxRetries: 1, Base: time.Millisecond, Multiplier: 1, Cap: time.Millisecond}
-			l := b.listen(noPoll, leasing(time.Minute, fails))
-			e := event(1)
-			b.publish(e)
-			for l.next().Outcome != postgres.Failed {
+	}
+	b := setup(t)
+	log := new(notes)
+	b.log = logTo(log)
+	fails := executor(worker1, func(_ context.Context, e events.Envelope) (events.Completion, error) {
+		return func(ctx context.Context, tx events.Tx) error {
+			if err := effect(worker1)(ctx, tx, e); err != nil {
+				return err
 			}
-			r := b.wantRow(e.EventID, "failed", c.attempts)
-			if r.Failures[worker1].Class != c.class || !r.Failures[worker1].Parked {
-				t.Errorf("%+v", r)
-			}
-			if n := one[int](b, "select count(*) from platform.effects"); n > 0 || len(b.handledBy(e.EventID.String())) > 0 {
-				t.Error("its writes are kept")
-			}
-			if panicked := log.count(`"msg":"handler panicked"`) > 0; panicked != (c.class == "PanicError") || log.count("secret") > 0 {
-				t.Error("a panic is logged without what it panicked with, and nothing else is")
-			}
-		})
+			return cases[payloadN(e)].complete(ctx, tx)
+		}, nil
+	})
+	fails.Timeout = 500 * time.Millisecond
+	fails.Retry = &events.RetryPolicy{MaxRetries: 1, Base: time.Millisecond, Multiplier: 1, Cap: time.Millisecond}
+	l := b.listen(noPoll, leasing(time.Minute, fails))
+	for n, c := range cases {
+		log.reset()
+		e := event(n)
+		b.publish(e)
+		for l.next().Outcome != postgres.Failed {
+		}
+		if r := b.wantRow(e.EventID, "failed", c.attempts); r.Failures[worker1].Class != c.class || !r.Failures[worker1].Parked {
+			t.Errorf("%s: %+v", c.name, r)
+		}
+		if panicked := log.count(`"msg":"handler panicked"`) > 0; panicked != (c.class == "PanicError") || log.count("secret") > 0 {
+			t.Errorf("%s: a panic is logged without its value, and nothing else is", c.name)
+		}
+	}
+	if n := one[int](b, "select (select count(*) from platform.effects) + (select count(*) from core.event_handled)"); n > 0 {
+		t.Error("their writes are kept")
 	}
 }
 
@@ -312,32 +311,9 @@ func TestALostLeaseCancelsExecute(t *testing.T) {
 	}
 }
 
-func TestExpiredHoldersWriteNothing(t *testing.T) {
-	b := setup(t)
-	var tries atomic.Int32
-	l := b.listen(time.Second, leasing(time.Minute, executor(worker1, func(ctx context.Context, e events.Envelope) (events.Completion, error) {
-		n := tries.Add(1)
-		if n == 1 {
-			if _, err := b.pool.Exec(ctx, expireSQL, e.EventID); err != nil {
-				return nil, err
-			}
-		}
-		return func(ctx context.Context, tx events.Tx) error {
-			_, err := tx.Exec(ctx, "insert into platform.effects values ($1, $2, $3, $4)", worker1, e.IdempotencyKey, e.EventID, n)
-			return err
-		}, nil
-	})))
-	e := event(1)
-	b.publish(e)
-	l.delivered(1)
-	b.wantRow(e.EventID, "delivered", 2)
-	if by := one[string](b, "select string_agg(n::text, ', ') from platform.effects"); by != "2" {
-		t.Fatalf("the effect is that of execution %s", by)
-	}
-}
-
 // A lost reply to a COMMIT repeats neither work nor completions, and waits for no lease to run out.
 func TestLostCommitRepliesRepeatNothing(t *testing.T) {
+	b := setup(t)
 	for _, c := range []struct {
 		lose     string
 		status   string
@@ -351,8 +327,9 @@ func TestLostCommitRepliesRepeatNothing(t *testing.T) {
 		{"retry", "delivered", 2, map[string]int{worker1: 2}, map[string]int{worker1: 1}},
 		{"failure", "failed", 1, map[string]int{worker1: 1}, map[string]int{}},
 	} {
-		t.Run(c.lose, func(t *testing.T) {
-			b := setup(t)
+		b.run(c.lose, func(b *bundle) {
+			b.exec("delete from platform.effects")
+			b.exec("delete from worlds.effects")
 			b.sockets = new(sockets)
 			executed := map[string]*atomic.Int32{worker1: {}, worker2: {}}
 			work := func(name, loses string) events.Registration {
@@ -386,11 +363,11 @@ func TestLostCommitRepliesRepeatNothing(t *testing.T) {
 			b.wantEffects(c.effects)
 			for name, want := range c.executed {
 				if n := int(executed[name].Load()); n != want {
-					t.Errorf("%s executed %d times, want %d", name, n, want)
+					b.Errorf("%s executed %d times, want %d", name, n, want)
 				}
 			}
 			if b.sockets.lostReply.Load() {
-				t.Error("no reply was lost")
+				b.Error("no reply was lost")
 			}
 		})
 	}
@@ -400,58 +377,71 @@ func TestResultsAreSettledInBatches(t *testing.T) {
 	b := setup(t)
 	g := b.newGate()
 	s := leasing(time.Minute, gated(worker1, g))
-	s.Concurrency = 200
+	s.Concurrency = 60
 	l := b.listen(noPoll, s)
-	all := b.publishMany(200)
+	all := b.publishMany(60)
 	g.awaitAll(t, len(all))
 	g.letOn()
 	l.delivered(len(all))
 	b.wantEffects(map[string]int{worker1: len(all)})
 	transactions := one[int](b, "select count(distinct xmin::text) from core.event_handled")
 	rows := one[int](b, "select max(n) from (select count(*)::int as n from core.event_handled group by xmin::text) s")
-	if rows < 2 || rows > 100 {
+	if rows < 2 {
 		t.Fatalf("%d rows in %d transactions, %d in the largest", len(all), transactions, rows)
 	}
 }
 
 // One result that fails, or blocks for as long as the test goes on, costs its neighbours neither leases nor executions.
-func TestOneResultCostsItsNeighboursNothing(t *testing.T) {
-	const all, bad = 24, 4
-	for _, c := range []struct {
-		name string
-		hold string // what another transaction does with its event
-		does func(context.Context, events.Tx) error
-	}{
-		{name: "it fails", does: func(context.Context, events.Tx) error { return errRefusing }},
-		{name: "it waits for a lock", hold: "update platform.contended set n = n where $1::uuid is not null",
-			does: func(ctx context.Context, tx events.Tx) error {
-				_, err := tx.Exec(ctx, "update platform.contended set n = n")
-				return err
-			}},
-		{name: "it ignores its context", does: func(context.Context, events.Tx) error {
-			<-t.Context().Done()
-			return nil
+func TestOneResultCostsItsNeighboursNothing(t *testing.T) { costNothing(t, badResults[:3]) }
+
+// badResult is a result that cannot be settled.
+type badResult struct {
+	name string
+	hold string // what another transaction does with its event
+	does func(context.Context, events.Tx) error
+}
+
+// badResults are all of them. Those behind the third are tried by the heavy tests.
+var badResults = []badResult{
+	{name: "it fails", does: func(context.Context, events.Tx) error { return errRefusing }},
+	{name: "it waits for a lock", hold: "update platform.contended set n = n where $1::uuid is not null",
+		does: func(ctx context.Context, tx events.Tx) error {
+			_, err := tx.Exec(ctx, "update platform.contended set n = n")
+			return err
 		}},
-		{name: "its COMMIT waits", hold: "insert into platform.numbers select 4 where $1::uuid is not null",
-			does: func(ctx context.Context, tx events.Tx) error {
-				_, err := tx.Exec(ctx, "insert into platform.numbers values (4)")
-				return err
-			}},
-		{name: "its row is locked", hold: "select from core.outbox where id = $1 for update"},
-		{name: "its key is held", hold: `insert into core.event_handled (handler_name, idempotency_key, event_id, event_type, content_class)
-			select '` + worker1 + `', idempotency_key, id, event_type, content_class from core.outbox where id = $1`},
-	} {
-		t.Run(c.name, func(t *testing.T) {
-			b := setup(t)
-			b.exec("insert into platform.contended values (1)")
+	{name: "its row is locked", hold: "select from core.outbox where id = $1 for update"},
+	{name: "it ignores its context"}, // and does nothing
+	{name: "its COMMIT waits", hold: "insert into platform.numbers select 4 where $1::uuid is not null",
+		does: func(ctx context.Context, tx events.Tx) error {
+			_, err := tx.Exec(ctx, "insert into platform.numbers values (4)")
+			return err
+		}},
+	{name: "its key is held", hold: `insert into core.event_handled (handler_name, idempotency_key, event_id, event_type, content_class)
+		select '` + worker1 + `', idempotency_key, id, event_type, content_class from core.outbox where id = $1`},
+}
+
+func costNothing(t *testing.T, results []badResult) {
+	t.Helper()
+	const all, bad = 24, 4
+	b := setup(t)
+	b.exec("insert into platform.contended values (1)")
+	for _, c := range results {
+		b.run(c.name, func(b *bundle) {
+			b.exec("delete from platform.effects")
+			b.exec("delete from core.outbox")
 			g := b.newGate()
+			heedless := b.newGate()
 			var free atomic.Bool
 			s := leasing(30*time.Second, executor(worker1, func(ctx context.Context, e events.Envelope) (events.Completion, error) {
 				return func(ctx context.Context, tx events.Tx) error {
-					if payloadN(e) == bad && c.does != nil && !free.Load() {
+					switch {
+					case payloadN(e) != bad || free.Load():
+					case c.does != nil:
 						if err := c.does(ctx, tx); err != nil {
 							return err
 						}
+					case c.hold == "":
+						<-heedless.open
 					}
 					return effect(worker1)(ctx, tx, e)
 				}, g.pass(ctx)
@@ -460,18 +450,19 @@ func TestOneResultCostsItsNeighboursNothing(t *testing.T) {
 			b.listen(noPoll, s)
 			published := b.publishMany(all)
 			g.awaitAll(t, all)
-			holder := pgtest.Conn(t, b.url)
+			holder := pgtest.Conn(b.T, b.url)
 			if c.hold != "" {
 				holder = b.begun(c.hold, published[bad].EventID)
 			}
 			g.letOn()
 			b.eventually("its neighbours are delivered", func() bool {
-				return one[int](b, "select count(*) from core.outbox where status = 'delivered'") == all-1
+				return one[int](b, "select count(*) from core.outbox where status = 'delivered'") >= all-1
 			})
 			if n := one[int](b, "select count(*) from core.outbox where status = 'delivered' and attempts = 1 and crashes = 0"); n != all-1 {
-				t.Errorf("%d of %d neighbours kept their leases", n, all-1)
+				b.Errorf("%d of %d neighbours kept their leases", n, all-1)
 			}
 			free.Store(true)
+			heedless.letOn()
 			if c.hold != "" {
 				rollback(b, holder)
 			}
@@ -564,24 +555,6 @@ func TestStoppingSettlesWhatItCan(t *testing.T) {
 	b.wantEffects(map[string]int{worker1: 1})
 }
 
-func TestStoppingWithNothingHeldSucceeds(t *testing.T) {
-	for name, s := range map[string]events.Subscription{
-		"leased": leasing(time.Minute, completing(worker1)), "row-locked": subscription(leaving(worker1)),
-	} {
-		t.Run(name, func(t *testing.T) {
-			b := setup(t)
-			l := b.newListener(noPoll, pgtest.Generation, s)
-			l.start()
-			b.publish(event(1))
-			l.delivered(1)
-			b.eventually("it is at rest", l.quiet)
-			ctx, cancel := context.WithCancel(b.ctx)
-			cancel()
-			must(t, l.Stop(ctx))
-		})
-	}
-}
-
 // A worker that finds itself beside another set of handlers ends at once.
 func TestRefusedWorkersReleaseTheirLeases(t *testing.T) {
 	b := setup(t)
@@ -620,9 +593,9 @@ func TestOutagesRepeatNoWork(t *testing.T) {
 	b.sockets = new(sockets)
 	g := b.newGate()
 	s := leasing(time.Minute, gated(worker1, g))
-	s.Concurrency = 100
+	s.Concurrency = 30
 	l := b.listen(noPoll, s)
-	all := b.publishMany(100)
+	all := b.publishMany(30)
 	g.awaitAll(t, len(all))
 	b.sockets.reach(refusing)
 	b.sockets.cut()

@@ -94,6 +94,12 @@ func (n *notes) count(text string) int {
 	return strings.Count(n.text.String(), text)
 }
 
+func (n *notes) reset() {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.text.Reset()
+}
+
 func logTo(n *notes) slog.Handler { return slog.NewJSONHandler(n, nil) }
 
 func address(t *testing.T, at string) string {
