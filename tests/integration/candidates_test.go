@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"log/slog"
 	"math"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -640,40 +639,6 @@ func TestRedeliveryDriftsNothing(t *testing.T) {
 		if after := b.contents(); after != before {
 			t.Errorf("%s: before\n%s\nand after\n%s", name, before, after)
 		}
-	}
-}
-
-// A handler's writes and what it publishes are one: without the answer there is no ruling.
-func TestWithoutItsAnswerADecisionIsNotApplied(t *testing.T) {
-	b := setup(t)
-	o := b.outsider("spectral_platform")
-	memory := uuid.New()
-	o.publish(platform.MemoryPromotedType, "", promoted(memory, 2, 1))
-	b.listenToCandidates(platform.MemoryPromotedType).delivered(1)
-	before := b.contents()
-
-	mute := slices.DeleteFunc(b.contracts.All(), func(c events.Contract) bool {
-		return c.Type == worlds.CurationAppliedType || c.Type == worlds.RuleCandidateProposedType ||
-			c.Type == platform.FailureClusterDetectedType || c.Type == platform.FailureClusterDetectedV2Type
-	})
-	contracts, err := events.NewContracts(mute...)
-	must(t, err)
-	b.uow.Publishing.Contracts = contracts
-	l := b.listenToCandidates(platform.CurationDecidedType, platform.FailureClusterDetectedV2Type)
-	decision := o.decide(b.candidateID(memory), "approve", time.Now())
-	if s := l.next(); s.Outcome != postgres.Failed || !strings.Contains(s.LastError, "RefusedEvent: worlds.curation_decision_applier: ") {
-		t.Fatalf("the decision is %s: %s", s.Outcome, s.LastError)
-	}
-	b.exec("delete from platform.curation_decisions where decision_id = $1", decision)
-	o.publish(platform.FailureClusterDetectedV2Type, "", detectedV2(uuid.New(), 1, 1))
-	if s := l.next(); s.Outcome != postgres.Failed || !strings.Contains(s.LastError, "RefusedEvent: worlds.failure_cluster_v2_candidate_proposer: ") {
-		t.Fatalf("the detection is %s: %s", s.Outcome, s.LastError)
-	}
-	if _, err := app.NewDetectFailureCluster(b.uow).Detect(b.ctx, o.workspace, detection(time.Now(), domain.FailureCount{Kind: "read", Count: 1})); !errors.As(err, new(*events.Refusal)) {
-		t.Fatalf("detected without the event: %v", err)
-	}
-	if after := b.contents(); after != before {
-		t.Fatalf("before\n%s\nand after\n%s", before, after)
 	}
 }
 

@@ -19,33 +19,6 @@ import (
 	"spectral/tests/pgtest"
 )
 
-// What an owner's hand may leave in a row concerns that row only.
-func TestAnOddRowConcernsItselfOnly(t *testing.T) {
-	b := setup(t)
-	b.exec("alter table core.outbox disable trigger outbox_notify")
-	batch := b.publishMany(5)
-	b.exec(`update core.outbox set handler_failures = '{"platform.one": 5}' where id = $1`, batch[0].EventID)
-	b.exec(`update core.outbox set handler_failures = '{"platform.one": {"failures": 1e30}}' where id = $1`, batch[1].EventID)
-	b.exec(`update core.outbox set available_at = '2998-12-31' where id = $1`, batch[2].EventID)
-	b.exec(`update core.outbox set attempts = 1000000000 - 1 where id = $1`, batch[3].EventID)
-	l := b.listen(50*time.Millisecond, subscription(leaving("platform.one")))
-	outcomes := map[postgres.Outcome]int{}
-	for range 4 {
-		outcomes[l.next().Outcome]++
-	}
-	if outcomes[postgres.Delivered] != 2 || outcomes[postgres.Failed] != 2 {
-		t.Fatalf("%v", outcomes)
-	}
-	if r := b.row(batch[3].EventID); r.Status != "delivered" {
-		t.Fatalf("%+v", r)
-	}
-	if got := one[string](b, "select last_error from core.outbox where id = $1", batch[0].EventID); !strings.HasPrefix(got, "CorruptRow: outbox: column handler_failures of this row: ") {
-		t.Fatalf("last_error %q", got)
-	}
-	b.publish(event(6)) // the poll goes on, however far ahead a row is scheduled
-	l.delivered(1)
-}
-
 func (b *bundle) somebodyWaits() bool {
 	return one[bool](b, `select exists (select from pg_locks l join pg_stat_activity a using (pid)
 		where not l.granted and l.locktype = 'transactionid' and a.datname = current_database())`)

@@ -5,8 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"log/slog"
-	"math/rand/v2"
 	"os"
 	"slices"
 	"strings"
@@ -14,12 +12,10 @@ import (
 	"time"
 
 	"github.com/google/uuid"
-	"github.com/jackc/pgx/v5/pgxpool"
 
 	"spectral/internal/app"
 	"spectral/internal/core/events"
 	"spectral/internal/core/events/eventstest"
-	"spectral/internal/core/events/infrastructure/postgres"
 	"spectral/internal/worlds/application"
 	"spectral/internal/worlds/domain"
 	"spectral/tests/pgtest"
@@ -135,25 +131,6 @@ func TestTheTestingPageIsUpToDate(t *testing.T) {
 	}
 }
 
-// idleListener has no subscriptions and has not been started. Without a notification it looks at nothing.
-func (b *bundle) idleListener() *postgres.Listener {
-	b.Helper()
-	direct, err := postgres.DirectConfig(b.url)
-	must(b.T, err)
-	config, err := postgres.PoolConfig(b.url, 8)
-	must(b.T, err)
-	config.ConnConfig.RuntimeParams["application_name"] = "workers"
-	pool, err := pgxpool.NewWithConfig(b.ctx, config)
-	must(b.T, err)
-	b.Cleanup(pool.Close)
-	listener, err := postgres.NewListener(postgres.Config{
-		Generation: pgtest.Generation, Direct: direct, Pool: pool, Contracts: b.contracts, Log: slog.New(b.log), PollInterval: noPoll,
-		Worker: uuid.New(), Name: b.Name(), Now: time.Now, Random: rand.Float64,
-	})
-	must(b.T, err)
-	return listener
-}
-
 // failing notes how a test fails. Drain and the like are tried on it.
 type failing struct {
 	testing.TB
@@ -186,25 +163,8 @@ func failureOf(t testing.TB, do func(*failing)) string {
 	return f.message
 }
 
-// wantTable checks the lines of a message: that each has its words, blanks apart, in this order.
-func wantTable(t testing.TB, message string, lines ...string) {
-	t.Helper()
-	got := strings.Split(strings.TrimSpace(message), "\n")
-	if len(got) != len(lines) {
-		t.Fatalf("%d lines, want %d:\n%s", len(got), len(lines), message)
-	}
-	for i, want := range lines {
-		if !strings.Contains(strings.Join(strings.Fields(got[i]), " "), want) {
-			t.Errorf("line %d is %q, want in it %q", i+1, got[i], want)
-		}
-	}
-}
-
-const tableHead = "event type generation status attempts due handler failures last error"
-
 func TestDrainWaitsForWhatHandlersPublish(t *testing.T) {
 	b := setup(t)
-	listener := b.idleListener()
 	s := subscription(handler("worlds.one", func(ctx context.Context, tx events.Tx, e events.Envelope) error {
 		payload, err := events.Decode[happened](e)
 		if err != nil || payload.N == 0 {
@@ -212,8 +172,7 @@ func TestDrainWaitsForWhatHandlersPublish(t *testing.T) {
 		}
 		return b.publishing.Publisher(tx).Publish(ctx, event(payload.N-1)) // there is always one more
 	}))
-	must(t, listener.Listen(b.ctx, s))
-	eventstest.Start(t, listener)
+	eventstest.Start(t, b.newListener(noPoll, pgtest.Generation, s).Listener)
 	b.publish(event(20))
 	outcomes := eventstest.Drain(t, b.pool)
 	eventstest.RequireDelivered(t, outcomes)
@@ -229,67 +188,22 @@ func TestDrainWaitsForWhatHandlersPublish(t *testing.T) {
 	}
 }
 
-func TestDrainTellsWhatIsLeft(t *testing.T) {
+func TestDrainFailsWhileEventsAreLeft(t *testing.T) {
 	b := setup(t)
-	b.exec("alter table core.outbox disable trigger outbox_notify")
-	due, retried, inFlight, failed, scheduled := event(1), event(2), event(3), event(4), event(5)
-	b.publish(due, retried, inFlight, failed)
-	must(t, b.uow.Do(b.ctx, events.Worlds, uuid.NullUUID{}, func(_ events.Tx, publisherFor events.PublisherFor) error {
-		return publisherFor(events.AvailableAt(time.Now().Add(time.Hour))).Publish(b.ctx, scheduled)
-	}))
-	b.exec(`update core.outbox set attempts = 2, available_at = now() + interval '1 hour', last_error = E'HandlerError: platform.one: no\nfurther',
-		handler_failures = '{"platform.one": {"failures": 2, "class": "HandlerError", "error": "no"}, "worlds.two": {"failures": 1, "parked": true, "class": "TerminalError", "error": "no"}}'
-		where id = $1`, retried.EventID)
-	b.exec("update core.outbox set status = 'in_flight', claim_token = gen_random_uuid(), claimed_at = now(), attempts = 1 where id = $1", inFlight.EventID)
-	b.exec("update core.outbox set status = 'failed', attempts = 1, last_error = 'TerminalError: platform.one: no' where id = $1", failed.EventID)
-	drain := func(options ...eventstest.DrainOption) string {
-		return failureOf(t, func(t *failing) {
-			eventstest.Drain(t, b.pool, append(options, eventstest.Within(50*time.Millisecond))...)
-		})
-	}
-	left := []string{
-		tableHead,
-		due.EventID.String() + " " + happenedType + " 1 pending 0",
-		retried.EventID.String() + " " + happenedType + " 1 pending 2",
-		inFlight.EventID.String() + " " + happenedType + " 1 in_flight 1",
-	}
-	message := drain()
-	wantTable(t, message, append([]string{"the outbox is not quiet after 50ms; of 5 events these are left:"}, left...)...)
-	if words := strings.Join(strings.Fields(message), " "); !strings.Contains(words, "platform.one 2, worlds.two 1 (parked) HandlerError: platform.one: no further ") {
-		t.Errorf("failures are missing in %s", message)
-	}
-	wantTable(t, drain(eventstest.AwaitScheduled()), append([]string{"of 5 events"}, append(left, scheduled.EventID.String())...)...)
-
-	// as soon as these are settled, it is quiet but for what is scheduled
-	b.exec("update core.outbox set status = 'delivered', claim_token = null where id = any($1)", []uuid.UUID{due.EventID, retried.EventID, inFlight.EventID})
-	outcomes := eventstest.Drain(t, b.pool, eventstest.Within(50*time.Millisecond))
-	wantTable(t, drain(eventstest.AwaitScheduled()), "of 5 events", tableHead, scheduled.EventID.String())
-	wantTable(t, failureOf(t, func(t *failing) { eventstest.RequireDelivered(t, outcomes) }),
-		"2 of 5 events were not delivered:", tableHead, failed.EventID.String(), scheduled.EventID.String())
-	b.exec("update core.outbox set available_at = now() where id = $1", scheduled.EventID)
-	wantTable(t, drain(), "of 5 events", tableHead, scheduled.EventID.String())
-}
-
-func TestDrainWaitsForHandlersAtWork(t *testing.T) {
-	b := setup(t)
-	g := newGate()
-	t.Cleanup(g.letOn)
-	listener := b.idleListener()
-	must(t, listener.Listen(b.ctx, subscription(handler("platform.one", func(ctx context.Context, _ events.Tx, _ events.Envelope) error { return g.pass(ctx) }))))
-	eventstest.Start(t, listener)
-	b.publish(event(1))
+	g := b.newGate()
+	l := b.newListener(noPoll, pgtest.Generation, subscription(handler("platform.one", func(ctx context.Context, _ events.Tx, _ events.Envelope) error {
+		return g.pass(ctx)
+	})))
+	eventstest.Start(t, l.Listener)
+	e := event(1)
+	b.publish(e)
 	g.awaitEntered(t)
-	if message := failureOf(t, func(t *failing) { eventstest.Drain(t, b.pool, eventstest.Within(50*time.Millisecond)) }); message == "" {
-		t.Error("quiet while a handler is at work")
+	message := failureOf(t, func(t *failing) { eventstest.Drain(t, b.pool, eventstest.Within(50*time.Millisecond)) })
+	for _, want := range []string{"the outbox is not quiet after 50ms; of 1 events these are left:", e.EventID.String(), "pending"} {
+		if !strings.Contains(message, want) {
+			t.Errorf("%q is not in %q", want, message)
+		}
 	}
 	g.letOn()
 	eventstest.RequireDelivered(t, eventstest.Drain(t, b.pool))
-}
-
-func TestNothingIsNotDelivered(t *testing.T) {
-	b := setup(t)
-	outcomes := eventstest.Drain(t, b.pool)
-	if message := failureOf(t, func(t *failing) { eventstest.RequireDelivered(t, outcomes) }); message == "" {
-		t.Error("of no events all are delivered")
-	}
 }

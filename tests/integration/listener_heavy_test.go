@@ -27,8 +27,6 @@ func TestAHalfOpenListenConnectionIsNoticed(t *testing.T) {
 	l.delivered(1)
 }
 
-func TestEveryLostListenConnectionIsReplacedByOne(t *testing.T) { replaced(t, 20) }
-
 // A statement that gets no answer ends, and the loop goes on with a new connection: the old backend
 // is told to stop, so that there is one of them again.
 func TestAStalledLookIsGivenUp(t *testing.T) {
@@ -88,7 +86,7 @@ func TestKilledBackendsLeakNoSlot(t *testing.T) {
 	l := b.listen(50*time.Millisecond, subscription(leaving("platform.one")))
 	size := int(l.workers.Stat().MaxConns())
 	killed := 0
-	for n := 0; killed < 50; n++ {
+	for n := 0; killed < 20; n++ {
 		for _, conn := range b.allOf(l.workers) {
 			conn.Release()
 		}
@@ -137,7 +135,7 @@ func flood(t *testing.T, decided bool) {
 	}
 	s.looks.Store(0)
 	started := time.Now()
-	for range 2000 { // one commit each: those of one transaction come in one piece
+	for range 500 { // one commit each: those of one transaction come in one piece
 		_, err := b.pool.Exec(b.ctx, "select pg_notify('outbox_gen_1', gen_random_uuid() || repeat(E'\\x01', 7900)), pg_notify('outbox_gen_2', ''), pg_notify('outbox_gen_1', '')")
 		must(t, err)
 	}

@@ -92,32 +92,6 @@ func TestAReplayRunsWhatIsUnhandled(t *testing.T) {
 	}
 }
 
-// What is replayed into the next generation is handled by its worker and by no other.
-func TestAReplayIntoTheNextGeneration(t *testing.T) {
-	b := setup(t)
-	operator := b.operator()
-	const next events.Generation = pgtest.Generation + 1
-	must(t, postgres.Register(b.ctx, b.pool, next, b.contracts))
-	refusing := handler("platform.one", func(context.Context, events.Tx, events.Envelope) error { return events.Terminal(errRefusing) })
-	old := b.listen(noPoll, subscription(refusing))
-	mended := subscription(leaving("platform.one"))
-	mended.Channel = events.ChannelName(next, "")
-	b.publish(event(1))
-	old.until(postgres.Failed)
-	young := b.newListener(noPoll, next, mended)
-	young.start()
-	acted, err := operator.Replay(b.ctx, b.failed(operator), next, "", false, admin.Pace{})
-	must(t, err)
-	if acted.Done != 1 {
-		t.Fatalf("it came to %+v", acted)
-	}
-	young.delivered(1)
-	b.wantEffects(map[string]int{"platform.one": 1})
-	if len(old.settlements) > 0 {
-		t.Error("the old generation has settled it, too")
-	}
-}
-
 // A pause holds back its type alone, and its end wakes the worker, with no poll to help.
 func TestAPauseAndItsEnd(t *testing.T) {
 	b := setup(t, slowContract())
@@ -205,51 +179,6 @@ func TestRetryNowWakes(t *testing.T) {
 	}
 	l.delivered(1)
 	b.wantEffects(map[string]int{"platform.one": 2})
-}
-
-// Two operators replay the same 2,000 events beside live traffic: each runs once.
-func TestTwoOperatorsReplayTheSameEvents(t *testing.T) {
-	b := setup(t)
-	const failed, live = 2000, 300
-	b.publishMany(failed)
-	b.fail()
-	l := b.listen(noPoll, subscription(leaving("platform.one")))
-	type result struct {
-		admin.Acted
-		err error
-	}
-	results := make(chan result)
-	operators := []*admin.Admin{b.operator(), b.operator()}
-	selections := []admin.Selection{b.failed(operators[0]), b.failed(operators[1])} // before either begins
-	for i, operator := range operators {
-		if n := selections[i].Len(); n != failed {
-			t.Fatalf("%d events are failed", n)
-		}
-		go func() {
-			acted, err := operator.Replay(b.ctx, selections[i], pgtest.Generation, "anna", false, unhurried(100))
-			results <- result{acted, err}
-		}()
-	}
-	for n := range live {
-		b.publish(event(n))
-	}
-	done, left := 0, 0
-	for range 2 {
-		r := <-results
-		must(t, r.err)
-		done, left = done+r.Done, left+r.LeftOut
-	}
-	if done != failed || left != failed {
-		t.Errorf("%d were replayed and %d left out by two, want %d of each", done, left, failed)
-	}
-	l.delivered(failed + live)
-	b.wantEffects(map[string]int{"platform.one": failed + live})
-	if n := one[int](b, "select count(*) from core.outbox where jsonb_array_length(failure_history) = 1"); n != failed {
-		t.Errorf("%d have one entry of history", n)
-	}
-	if n := one[int](b, "select count(distinct e.id) from core.operator_actions, unnest(event_ids) as e(id) having count(*) = count(distinct e.id)"); n != failed {
-		t.Errorf("%d events are noted once", n)
-	}
 }
 
 // An act on many goes on where it was interrupted, keeps to its rate, and does not go round in circles.
@@ -345,40 +274,5 @@ func TestWhatIsNamedIsTheFailureThatWasShown(t *testing.T) {
 		acted, err = operator.Replay(b.ctx, s, pgtest.Generation, "anna", true, unhurried(10))
 		left("replay of what was delivered anew", "delivered anew", acted, err)
 		b.exec("update core.outbox set failure_history = '[]'")
-	}
-}
-
-// What is left out of a replay or of an undiscard for another reason than a change says so, and a dry run counts it not.
-func TestWhatIsLeftOutSaysWhy(t *testing.T) {
-	b := setup(t)
-	operator := b.operator()
-	all := b.publishMany(2)
-	b.fail()
-	s := b.failed(operator)
-	b.listen(noPoll, subscription(leaving("platform.one"), leaving("platform.two")))
-	b.exec("update core.event_types set consumed = false, consumed_in = '{}' where event_type = $1", happenedType)
-	preview, err := operator.PreviewReplay(b.ctx, s, pgtest.Generation, false)
-	must(t, err)
-	if len(preview.Handlers) != 0 || len(preview.Unhandled) != 1 || preview.Unhandled[0].Events != 2 {
-		t.Errorf("of a type that nobody consumes it would come to %+v", preview)
-	}
-	acted, err := operator.Replay(b.ctx, s, pgtest.Generation, "anna", false, unhurried(10))
-	must(t, err)
-	if acted.Done != 0 || acted.LeftOut != 2 || acted.Reasons[0].State != "of a type that nobody consumes there" {
-		t.Errorf("of a type that nobody consumes: %+v", acted)
-	}
-	_, err = operator.SelectToReplay(b.ctx, []uuid.UUID{all[0].EventID}, pgtest.Generation, false)
-	if refused, ok := errors.AsType[*admin.RefusedError](err); !ok || refused.Code != "SP036" {
-		t.Errorf("named, it is refused with %v", err)
-	}
-	_, err = operator.Discard(b.ctx, s, "anna", "no use", unhurried(10))
-	must(t, err)
-	b.exec("update core.outbox set deleted_at = now() - interval '100 days'")
-	discarded, err := operator.Select(b.ctx, admin.Filter{Statuses: []admin.Status{admin.Discarded}}, 0)
-	must(t, err)
-	acted, err = operator.Undiscard(b.ctx, discarded, "anna", unhurried(10))
-	must(t, err)
-	if acted.Done != 0 || acted.LeftOut != 2 || acted.Reasons[0].State != "past its days of grace" {
-		t.Errorf("past the days of grace: %+v", acted)
 	}
 }

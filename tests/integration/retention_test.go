@@ -1,7 +1,6 @@
 package integration_test
 
 import (
-	"errors"
 	"log/slog"
 	"math/rand/v2"
 	"testing"
@@ -9,7 +8,6 @@ import (
 
 	"github.com/google/uuid"
 
-	"spectral/internal/core/events/infrastructure/postgres"
 	"spectral/internal/core/retention"
 	retentionpg "spectral/internal/core/retention/infrastructure/postgres"
 )
@@ -63,13 +61,4 @@ func TestAPausedEventIsNotHandledTwice(t *testing.T) {
 	l := b.listen(noPoll, subscription(leaving("platform.one"), leaving("worlds.two")))
 	l.delivered(1)
 	b.wantEffects(map[string]int{"worlds.two": 1})
-}
-
-// A refusal of a sweep names the parameter.
-func TestASweepIsRefusedWithItsField(t *testing.T) {
-	b := setup(t)
-	_, _, err := retentionpg.New(b.pool, "spectral_worker").Sweep(b.ctx, retention.Page{Step: retention.Steps()[0]})
-	if refused, ok := errors.AsType[*postgres.RefusedError](err); !ok || refused.Code != "SP051" || refused.Field != "limit" || refused.Hint == "" {
-		t.Errorf("no rows: %#v", err)
-	}
 }
