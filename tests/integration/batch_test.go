@@ -39,9 +39,17 @@ func settledOf(n int, from ...*listening) map[uuid.UUID]postgres.Settlement {
 	return all
 }
 
+// TestBatches runs cases that share a database.
+func TestBatches(t *testing.T) {
+	setup(t).cases(map[string]func(*bundle){
+		"a deferred error of a batch fails its own row only": aDeferredErrorOfABatchFailsItsOwnRowOnly,
+		"twins in opposite order do not deadlock":            twinsInOppositeOrderDoNotDeadlock,
+		"what is wrong with a row concerns its own row only": whatIsWrongWithARowConcernsItsOwnRowOnly,
+	})
+}
+
 // A deferred constraint that is broken shows at the COMMIT of the whole batch.
-func TestADeferredErrorOfABatchFailsItsOwnRowOnly(t *testing.T) {
-	b := setup(t)
+func aDeferredErrorOfABatchFailsItsOwnRowOnly(b *bundle) {
 	b.exec(`create table worlds.deferring (n int unique deferrable initially deferred); grant all on worlds.deferring to spectral_worlds;
 		insert into worlds.deferring values (4)`)
 	batch := b.publishMany(10)
@@ -54,7 +62,7 @@ func TestADeferredErrorOfABatchFailsItsOwnRowOnly(t *testing.T) {
 		if n != 4 {
 			b.wantRow(e.EventID, "delivered", 1)
 		} else if r := b.wantRow(e.EventID, "failed", 1); !strings.HasPrefix(r.LastError, "IntegrityError: worlds.deferring: ") {
-			t.Errorf("last_error %q", r.LastError)
+			b.Errorf("last_error %q", r.LastError)
 		}
 	}
 	b.wantEffects(map[string]int{"platform.one": 10})
@@ -105,8 +113,7 @@ func TestDeadlocksOfBatchesCostNobodyAnything(t *testing.T) {
 }
 
 // Two batches with the same keys in opposite order claim them in one order, and neither is undone.
-func TestTwinsInOppositeOrderDoNotDeadlock(t *testing.T) {
-	b := setup(t)
+func twinsInOppositeOrderDoNotDeadlock(b *bundle) {
 	log := &notes{}
 	b.log = slog.NewJSONHandler(log, &slog.HandlerOptions{Level: slog.LevelDebug})
 	var twins []events.Envelope
@@ -117,10 +124,10 @@ func TestTwinsInOppositeOrderDoNotDeadlock(t *testing.T) {
 	}
 	b.publish(twins...)
 	// both come to the third of theirs and have to wait
-	holder := pgtest.Conn(t, b.url)
+	holder := pgtest.Conn(b.T, b.url)
 	_, err := holder.Exec(b.ctx, `begin; insert into core.event_handled (handler_name, idempotency_key, event_id, event_type, content_class)
 		values ('platform.one', 'worlds:-:key 2', gen_random_uuid(), 'worlds.test.happened', 'operational')`)
-	must(t, err)
+	must(b.T, err)
 	s := subscription(leaving("platform.one"))
 	s.BatchSize, s.Concurrency = 5, 1
 	waiting := func(n int) {
@@ -134,29 +141,28 @@ func TestTwinsInOppositeOrderDoNotDeadlock(t *testing.T) {
 	right := b.listen(noPoll, s)
 	waiting(2)
 	_, err = holder.Exec(b.ctx, "rollback")
-	must(t, err)
+	must(b.T, err)
 	settledOf(len(twins), left, right)
 	b.wantEffects(map[string]int{"platform.one": 5})
 	if n := one[int](b, "select count(*)::int from core.outbox where status = 'delivered' and attempts = 1"); n != len(twins) {
-		t.Errorf("%d of %d were delivered with one attempt", n, len(twins))
+		b.Errorf("%d of %d were delivered with one attempt", n, len(twins))
 	}
 	if n := log.count(`"batch undone`); n != 0 {
-		t.Errorf("%d batches were undone: %s", n, log.text.String())
+		b.Errorf("%d batches were undone: %s", n, log.text.String())
 	}
 }
 
 // Whatever is wrong with a row or its handling, those that were claimed with it are delivered, at
 // the first attempt.
-func TestWhatIsWrongWithARowConcernsItsOwnRowOnly(t *testing.T) {
-	b := setup(t)
+func whatIsWrongWithARowConcernsItsOwnRowOnly(b *bundle) {
 	config, err := pgxpool.ParseConfig(b.url + "&pool_max_conns=1")
-	must(t, err)
+	must(b.T, err)
 	useCases, err := pgxpool.NewWithConfig(b.ctx, config)
-	must(t, err)
-	t.Cleanup(useCases.Close)
+	must(b.T, err)
+	b.Cleanup(useCases.Close)
 	taken, err := useCases.Acquire(b.ctx)
-	must(t, err)
-	t.Cleanup(taken.Release)
+	must(b.T, err)
+	b.Cleanup(taken.Release)
 	deep := strings.Repeat("[", 12000) + strings.Repeat("]", 12000)
 	exec := func(ctx context.Context, tx events.Tx, sql string) error {
 		_, err := tx.Exec(ctx, sql)
@@ -217,9 +223,9 @@ func TestWhatIsWrongWithARowConcernsItsOwnRowOnly(t *testing.T) {
 		if n%3 != 1 || c.class == "" {
 			b.wantRow(e.EventID, "delivered", 1)
 		} else if r := b.wantRow(e.EventID, "failed", 1); !strings.HasPrefix(r.LastError, c.class+": ") {
-			t.Errorf("%s: last_error %q", c.name, r.LastError)
+			b.Errorf("%s: last_error %q", c.name, r.LastError)
 		} else if c.class == "TimeoutError" && !strings.Contains(r.LastError, "not done within its timeout of 300ms") {
-			t.Errorf("%s does not say what ended it: %q", c.name, r.LastError)
+			b.Errorf("%s does not say what ended it: %q", c.name, r.LastError)
 		}
 	}
 	b.wantEffects(map[string]int{"platform.one": 2 * len(cases)})

@@ -34,10 +34,21 @@ func (b *bundle) wantNothingHeld() {
 	})
 }
 
+// TestDeadWorkers runs cases that share a database: what dead workers held, and what live ones leave.
+func TestDeadWorkers(t *testing.T) {
+	setup(t).cases(map[string]func(*bundle){
+		"a batch that a worker died of runs alone": aBatchThatAWorkerDiedOfRunsAlone,
+		"a death counts":                                           aDeathCounts,
+		"a stop notifies of what it releases":                      aStopNotifiesOfWhatItReleases,
+		"what dead workers held is freed beside a silent producer": whatDeadWorkersHeldIsFreedBesideASilentProducer,
+		"the journal keeps up with a live worker":                  theJournalKeepsUpWithALiveWorker,
+		"an interrupted dispatch holds nothing":                    anInterruptedDispatchHoldsNothing,
+	})
+}
+
 // What a dead worker had in a batch runs alone, at no attempt's cost; whatever comes beside it runs
 // as ever.
-func TestABatchThatAWorkerDiedOfRunsAlone(t *testing.T) {
-	b := setup(t)
+func aBatchThatAWorkerDiedOfRunsAlone(b *bundle) {
 	first, second := event(1), event(2)
 	b.publish(first, second)
 	dead := b.died(first.EventID, second.EventID)
@@ -57,11 +68,11 @@ func TestABatchThatAWorkerDiedOfRunsAlone(t *testing.T) {
 			continue
 		}
 		if alone++; len(batch) != 1 {
-			t.Fatalf("a row that a worker died of came in a batch of %d", len(batch))
+			b.Fatalf("a row that a worker died of came in a batch of %d", len(batch))
 		}
 	}
 	if alone != 2 {
-		t.Fatalf("%d rows that a worker died of came", alone)
+		b.Fatalf("%d rows that a worker died of came", alone)
 	}
 	b.wantRow(first.EventID, "delivered", 1)
 	b.eventually("the dead one is forgotten", func() bool {
@@ -71,8 +82,7 @@ func TestABatchThatAWorkerDiedOfRunsAlone(t *testing.T) {
 
 // A death counts for what the worker ran: once it is an attempt, five times the event is failed. A worker that has its session
 // is alive, whatever its journal says.
-func TestADeathCounts(t *testing.T) {
-	b := setup(t)
+func aDeathCounts(b *bundle) {
 	log := &notes{}
 	b.log = logTo(log)
 	cases := []struct {
@@ -91,8 +101,8 @@ func TestADeathCounts(t *testing.T) {
 		b.exec("update core.outbox set crashes = $2 where id = $1", all[i].EventID, c.crashes)
 		worker := b.died(all[i].EventID)
 		if c.alive {
-			_, err := pgtest.Conn(t, b.url).Exec(b.ctx, "select pg_advisory_lock(core.worker_lock($1))", worker)
-			must(t, err)
+			_, err := pgtest.Conn(b.T, b.url).Exec(b.ctx, "select pg_advisory_lock(core.worker_lock($1))", worker)
+			must(b.T, err)
 		}
 	}
 	b.listen(noPoll, subscription(leaving("platform.one"), leaving("worlds.two")))
@@ -101,10 +111,10 @@ func TestADeathCounts(t *testing.T) {
 		b.eventually(c.name+", it is "+c.status, func() bool { return b.row(id).Status == c.status })
 		r := b.wantRow(id, c.status, c.attempts)
 		if died := strings.HasPrefix(r.LastError, "WorkerDied: outbox: worker killed "); died == c.alive {
-			t.Errorf("%s: last_error %q", c.name, r.LastError)
+			b.Errorf("%s: last_error %q", c.name, r.LastError)
 		}
 		if n := one[int](b, "select crashes from core.outbox where id = $1", id); n != c.after {
-			t.Errorf("%s: %d crashes, want %d", c.name, n, c.after)
+			b.Errorf("%s: %d crashes, want %d", c.name, n, c.after)
 		}
 	}
 	b.eventually("it is logged", func() bool { return log.count("event failed: its workers died of it") == 1 })
@@ -143,8 +153,7 @@ func TestRowsThatAWorkerDiedOfRunOneAtATime(t *testing.T) {
 }
 
 // What a worker lets go of as it is stopped is not left to the others' poll.
-func TestAStopNotifiesOfWhatItReleases(t *testing.T) {
-	b := setup(t)
+func aStopNotifiesOfWhatItReleases(b *bundle) {
 	g := newGate()
 	s := subscription(handler("platform.one", func(ctx context.Context, _ events.Tx, _ events.Envelope) error {
 		return g.pass(ctx)
@@ -152,7 +161,7 @@ func TestAStopNotifiesOfWhatItReleases(t *testing.T) {
 	s.Concurrency = 1
 	first := b.listen(noPoll, s)
 	b.publish(event(1))
-	g.awaitEntered(t)
+	g.awaitEntered(b.T)
 	second := b.listen(noPoll, subscription(leaving("platform.one")))
 	b.publish(event(2))
 	second.delivered(1)
@@ -160,15 +169,14 @@ func TestAStopNotifiesOfWhatItReleases(t *testing.T) {
 	ctx, cancel := context.WithCancel(b.ctx)
 	cancel() // no grace at all
 	if err := first.Stop(ctx); err == nil {
-		t.Fatal("Stop did not say that a handler was cancelled")
+		b.Fatal("Stop did not say that a handler was cancelled")
 	}
 	second.delivered(1)
 }
 
 // Who cannot listen frees what dead workers held all the same, and so does one whose listener is
 // kept from rest by a producer that has decided and is not done.
-func TestWhatDeadWorkersHeldIsFreedBesideASilentProducer(t *testing.T) {
-	b := setup(t)
+func whatDeadWorkersHeldIsFreedBesideASilentProducer(b *bundle) {
 	e := event(1)
 	b.publish(e)
 	b.producerOf(happenedType) // and is never done
@@ -179,13 +187,12 @@ func TestWhatDeadWorkersHeldIsFreedBesideASilentProducer(t *testing.T) {
 
 // Handlers begin after what they are about is noted, and a live worker's notes are void once it has
 // let go, whichever way.
-func TestTheJournalKeepsUpWithALiveWorker(t *testing.T) {
-	b := setup(t)
+func theJournalKeepsUpWithALiveWorker(b *bundle) {
 	b.sockets = &sockets{}
 	calls := 0
 	s := subscription(handler("platform.one", func(ctx context.Context, tx events.Tx, e events.Envelope) error {
 		if n := one[int](b, "select count(*)::int from core.claim_journal where $1 = any (ids)", e.EventID); n != 1 {
-			t.Errorf("noted %d times as the handler begins", n)
+			b.Errorf("noted %d times as the handler begins", n)
 		}
 		calls++
 		switch calls {
@@ -209,14 +216,13 @@ func TestTheJournalKeepsUpWithALiveWorker(t *testing.T) {
 	b.wantNothingHeld()
 	l.stop()
 	if n := one[int](b, "select (select count(*) from core.workers)::int + (select count(*) from core.claim_journal)::int"); n != 0 {
-		t.Fatalf("%d rows are left of a worker that has stopped", n)
+		b.Fatalf("%d rows are left of a worker that has stopped", n)
 	}
 }
 
 // A worker that lets go of a row without settling it says so before it pauses: should it lose its
 // session now, no worker must think that it died of that row.
-func TestAnInterruptedDispatchHoldsNothing(t *testing.T) {
-	b := setup(t)
+func anInterruptedDispatchHoldsNothing(b *bundle) {
 	log := interruptions{slog.DiscardHandler, make(chan time.Time, 1000)}
 	b.log = enabled{log}
 	b.exec("revoke execute on function core.outbox_deliver(uuid[], timestamptz[]) from spectral_worker")
@@ -225,7 +231,7 @@ func TestAnInterruptedDispatchHoldsNothing(t *testing.T) {
 	select {
 	case <-log.at:
 	case <-time.After(testTimeout):
-		t.Fatal("no dispatch was interrupted")
+		b.Fatal("no dispatch was interrupted")
 	}
 	b.wantNothingHeld()
 	b.exec("grant execute on function core.outbox_deliver(uuid[], timestamptz[]) to spectral_worker")
@@ -276,9 +282,16 @@ func TestAnotherSetOfHandlersIsRefused(t *testing.T) {
 	b.listen(noPoll, subscription(leaving("platform.one")))
 }
 
+// TestHandlerSets runs cases that share a database: two sets of handlers of one type in one generation.
+func TestHandlerSets(t *testing.T) {
+	setup(t).cases(map[string]func(*bundle){
+		"another set of handlers is refused without a listen connection": anotherSetOfHandlersIsRefusedWithoutAListenConnection,
+		"one of two sets of handlers is refused":                         oneOfTwoSetsOfHandlersIsRefused,
+	})
+}
+
 // Nor may it work through the poll, where it cannot listen.
-func TestAnotherSetOfHandlersIsRefusedWithoutAListenConnection(t *testing.T) {
-	b := setup(t)
+func anotherSetOfHandlersIsRefusedWithoutAListenConnection(b *bundle) {
 	first := b.listen(noPoll, subscription(leaving("platform.one"), leaving("worlds.two")))
 	b.exec("alter table core.outbox disable trigger outbox_notify")
 	b.publish(event(1))
@@ -291,15 +304,14 @@ func TestAnotherSetOfHandlersIsRefusedWithoutAListenConnection(t *testing.T) {
 }
 
 // Of two that start together one is refused.
-func TestOneOfTwoSetsOfHandlersIsRefused(t *testing.T) {
-	b := setup(t)
+func oneOfTwoSetsOfHandlersIsRefused(b *bundle) {
 	both := []*listening{
 		b.newListener(noPoll, pgtest.Generation, subscription(leaving("platform.one"))),
 		b.newListener(noPoll, pgtest.Generation, subscription(leaving("worlds.two"))),
 	}
 	for _, l := range both {
-		must(t, l.Start(b.ctx))
-		t.Cleanup(l.stop)
+		must(b.T, l.Start(b.ctx))
+		b.Cleanup(l.stop)
 	}
 	select {
 	case <-both[0].Done():
@@ -307,9 +319,9 @@ func TestOneOfTwoSetsOfHandlersIsRefused(t *testing.T) {
 	case <-both[1].Done():
 		both = both[:1]
 	case <-time.After(testTimeout):
-		t.Fatal("neither was refused")
+		b.Fatal("neither was refused")
 	}
 	ctx, cancel := context.WithTimeout(b.ctx, testTimeout)
 	defer cancel()
-	must(t, both[0].Health().Await(ctx, postgres.Listening))
+	must(b.T, both[0].Health().Await(ctx, postgres.Listening))
 }

@@ -31,9 +31,22 @@ func wantDelivered(t testing.TB, s postgres.Settlement) {
 	}
 }
 
+// TestDispatch runs cases that share a database.
+func TestDispatch(t *testing.T) {
+	setup(t).cases(map[string]func(*bundle){
+		"a slow event leaves room for others":                        aSlowEventLeavesRoomForOthers,
+		"rows of a backend that outlives its connection are claimed": rowsOfABackendThatOutlivesItsConnectionAreClaimed,
+		"a lost connection concerns its own event only":              aLostConnectionConcernsItsOwnEventOnly,
+		"a refused claim is tried again later":                       aRefusedClaimIsTriedAgainLater,
+		"workers share one retry schedule":                           workersShareOneRetrySchedule,
+		"a record waits for the row and knows it":                    aRecordWaitsForTheRowAndKnowsIt,
+		"serialization failures are free up to the cap":              serializationFailuresAreFreeUpToTheCap,
+		"a tx is taken back when its handler returns":                aTxIsTakenBackWhenItsHandlerReturns,
+	})
+}
+
 // One slow event must not hold up the rest of its type.
-func TestASlowEventLeavesRoomForOthers(t *testing.T) {
-	b := setup(t)
+func aSlowEventLeavesRoomForOthers(b *bundle) {
 	g := newGate()
 	l := b.listen(noPoll, subscription(handler("platform.one", func(ctx context.Context, _ events.Tx, e events.Envelope) error {
 		if string(e.Payload) == `{"n": 1}` {
@@ -42,7 +55,7 @@ func TestASlowEventLeavesRoomForOthers(t *testing.T) {
 		return nil
 	})))
 	b.publish(event(1))
-	g.awaitEntered(t)
+	g.awaitEntered(b.T)
 	for n := 2; n < 5; n++ {
 		b.publish(event(n))
 		l.delivered(1)
@@ -53,8 +66,7 @@ func TestASlowEventLeavesRoomForOthers(t *testing.T) {
 
 // A backend may outlive its connection and hold the rows of a batch: the claims that find nothing
 // meanwhile must not be the last.
-func TestRowsOfABackendThatOutlivesItsConnectionAreClaimed(t *testing.T) {
-	b := setup(t)
+func rowsOfABackendThatOutlivesItsConnectionAreClaimed(b *bundle) {
 	// it goes on for a second after it was cancelled
 	b.exec(`create function platform.linger() returns void language plpgsql as 'begin perform pg_catalog.pg_sleep(3602);
 			exception when query_canceled then perform pg_catalog.pg_sleep(1); end';
@@ -84,8 +96,7 @@ func TestRowsOfABackendThatOutlivesItsConnectionAreClaimed(t *testing.T) {
 
 // A handler whose connection goes away each time must not hold up those behind it, and is counted
 // once the free tries are used up.
-func TestALostConnectionConcernsItsOwnEventOnly(t *testing.T) {
-	b := setup(t)
+func aLostConnectionConcernsItsOwnEventOnly(b *bundle) {
 	b.exec(`create function platform.die() returns void language sql security definer as 'select pg_terminate_backend(pg_backend_pid())';
 		grant execute on function platform.die() to spectral_platform`)
 	var calls atomic.Int32
@@ -115,21 +126,20 @@ func TestALostConnectionConcernsItsOwnEventOnly(t *testing.T) {
 		}
 	}
 	if delivered != len(batch)-1 {
-		t.Fatalf("%d of %d others were delivered before it failed", delivered, len(batch)-1)
+		b.Fatalf("%d of %d others were delivered before it failed", delivered, len(batch)-1)
 	}
 	if r := b.wantRow(batch[0].EventID, "failed", 6); !strings.HasPrefix(r.LastError, "ConnectionError: platform.one: ") {
-		t.Fatalf("last_error %q", r.LastError)
+		b.Fatalf("last_error %q", r.LastError)
 	}
 	// 20 free ones and 6 counted; the other runner may claim it before each is recorded
 	if n := calls.Load(); n < 26 || n > 60 {
-		t.Fatalf("%d calls", n)
+		b.Fatalf("%d calls", n)
 	}
 	b.wantEffects(map[string]int{"platform.one": len(batch) - 1})
 }
 
 // While the database refuses claims they are tried again.
-func TestARefusedClaimIsTriedAgainLater(t *testing.T) {
-	b := setup(t)
+func aRefusedClaimIsTriedAgainLater(b *bundle) {
 	log := &notes{}
 	b.log = logTo(log)
 	const claim = "execute on function core.outbox_claim(bigint, text, integer, timestamptz, uuid, boolean)"
@@ -142,8 +152,7 @@ func TestARefusedClaimIsTriedAgainLater(t *testing.T) {
 }
 
 // CAP#1797: three workers try an event that always fails as often as one would.
-func TestWorkersShareOneRetrySchedule(t *testing.T) {
-	b := setup(t)
+func workersShareOneRetrySchedule(b *bundle) {
 	var calls atomic.Int32
 	s := subscription(handler("platform.one", func(context.Context, events.Tx, events.Envelope) error {
 		calls.Add(1)
@@ -158,14 +167,13 @@ func TestWorkersShareOneRetrySchedule(t *testing.T) {
 	b.eventually("it has failed", func() bool { return b.row(e.EventID).Status == "failed" })
 	b.wantRow(e.EventID, "failed", 1+quickly.MaxRetries)
 	if n := int(calls.Load()); n != 1+quickly.MaxRetries {
-		t.Errorf("its handler was called %d times", n)
+		b.Errorf("its handler was called %d times", n)
 	}
 }
 
 // A failure recorded in a transaction of its own waits for the lost one to let go of the row, and
 // is not recorded if the row was taken up since.
-func TestARecordWaitsForTheRowAndKnowsIt(t *testing.T) {
-	b := setup(t)
+func aRecordWaitsForTheRowAndKnowsIt(b *bundle) {
 	for _, record := range []string{
 		"core.outbox_fail(id, occurred_at, '%s', 'C: h: m', '{}')",
 		"core.outbox_retry(id, occurred_at, '%s', 0, 'C: h: m', '{}', true)",
@@ -174,9 +182,9 @@ func TestARecordWaitsForTheRowAndKnowsIt(t *testing.T) {
 		b.publish(e)
 		seen := one[string](b, "select available_at::text from core.outbox where id = $1", e.EventID)
 		call := "select " + fmt.Sprintf(record, seen) + " from core.outbox where id = $1"
-		holder := pgtest.Conn(t, b.url)
+		holder := pgtest.Conn(b.T, b.url)
 		_, err := holder.Exec(b.ctx, fmt.Sprintf("begin; select from core.outbox where id = '%s' for update", e.EventID))
-		must(t, err)
+		must(b.T, err)
 		recorded := make(chan error, 1)
 		go func() {
 			var ours bool
@@ -188,13 +196,13 @@ func TestARecordWaitsForTheRowAndKnowsIt(t *testing.T) {
 		}()
 		b.eventually("the record waits", b.somebodyWaits)
 		_, err = holder.Exec(b.ctx, "rollback")
-		must(t, err)
-		must(t, <-recorded)
+		must(b.T, err)
+		must(b.T, <-recorded)
 		if r := b.row(e.EventID); r.Attempts != 1 {
-			t.Fatalf("%s: %+v", record, r)
+			b.Fatalf("%s: %+v", record, r)
 		}
 		if one[bool](b, call, e.EventID) {
-			t.Fatalf("%s: recorded twice", record)
+			b.Fatalf("%s: recorded twice", record)
 		}
 	}
 }
@@ -312,8 +320,7 @@ func TestFailuresAreClassified(t *testing.T) {
 }
 
 // 40001 and 40P01 cost no attempt, up to the cap; then they count.
-func TestSerializationFailuresAreFreeUpToTheCap(t *testing.T) {
-	b := setup(t)
+func serializationFailuresAreFreeUpToTheCap(b *bundle) {
 	raise := func(ctx context.Context, tx events.Tx, _ events.Envelope) error {
 		_, err := tx.Exec(ctx, "do $$ begin raise exception using errcode = '40001', message = 'on purpose'; end $$")
 		return err
@@ -323,11 +330,11 @@ func TestSerializationFailuresAreFreeUpToTheCap(t *testing.T) {
 	l := b.listen(noPoll, subscription(handler("platform.one", raise)))
 	for range 20 {
 		if s := l.next(); s.Attempts != 0 || s.Outcome != postgres.Retried {
-			t.Fatalf("a serialization failure cost an attempt: %+v", s)
+			b.Fatalf("a serialization failure cost an attempt: %+v", s)
 		}
 	}
 	if s := l.next(); s.Attempts != 1 {
-		t.Fatalf("the 21st in a row was still free: %+v", s)
+		b.Fatalf("the 21st in a row was still free: %+v", s)
 	}
 }
 
@@ -401,8 +408,7 @@ func TestDefaultsOfTheDatabaseDoNotMatter(t *testing.T) {
 	}
 }
 
-func TestATxIsTakenBackWhenItsHandlerReturns(t *testing.T) {
-	b := setup(t)
+func aTxIsTakenBackWhenItsHandlerReturns(b *bundle) {
 	kept := make(chan events.Tx, 1)
 	l := b.listen(noPoll, subscription(handler("platform.one", func(_ context.Context, tx events.Tx, _ events.Envelope) error {
 		if _, ok := tx.(interface{ Commit(context.Context) error }); ok {
@@ -414,7 +420,7 @@ func TestATxIsTakenBackWhenItsHandlerReturns(t *testing.T) {
 	b.publish(event(1))
 	l.delivered(1)
 	if _, err := (<-kept).Exec(b.ctx, "select 1"); !errors.Is(err, postgres.ErrTxOver) {
-		t.Fatalf("the Tx still answers: %v", err)
+		b.Fatalf("the Tx still answers: %v", err)
 	}
 }
 

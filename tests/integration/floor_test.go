@@ -12,14 +12,23 @@ import (
 	"spectral/tests/pgtest"
 )
 
+// TestClaimWatermark runs cases that share a database.
+func TestClaimWatermark(t *testing.T) {
+	setup(t).cases(map[string]func(*bundle){
+		"a late commit is picked up":                 aLateCommitIsPickedUp,
+		"a row below the floor is found by the poll": aRowBelowTheFloorIsFoundByThePoll,
+		"the floor never passes what is pending":     theFloorNeverPassesWhatIsPending,
+		"a workers clock changes nothing":            aWorkersClockChangesNothing,
+	})
+}
+
 // A transaction that inserts, waits and commits is picked up at once, however far the others have
 // come meanwhile.
-func TestALateCommitIsPickedUp(t *testing.T) {
-	b := setup(t)
+func aLateCommitIsPickedUp(b *bundle) {
 	l := b.listen(noPoll, subscription(leaving("platform.one")))
-	late := pgtest.Conn(t, b.url)
+	late := pgtest.Conn(b.T, b.url)
 	_, err := late.Exec(b.ctx, "begin; select core.outbox_publish('worlds.test.happened', 'worlds', '{\"n\": 1}')")
-	must(t, err)
+	must(b.T, err)
 	for n := range 50 {
 		b.publish(event(n))
 		l.delivered(1)
@@ -62,8 +71,7 @@ func TestAMarkIsAboveEveryEarlierTransaction(t *testing.T) {
 }
 
 // What a full look is for: a row inserted by hand, or a clock set back.
-func TestARowBelowTheFloorIsFoundByThePoll(t *testing.T) {
-	b := setup(t)
+func aRowBelowTheFloorIsFoundByThePoll(b *bundle) {
 	l := b.listen(100*time.Millisecond, subscription(leaving("platform.one")))
 	for n := range 50 {
 		b.publish(event(n))
@@ -78,36 +86,34 @@ func TestARowBelowTheFloorIsFoundByThePoll(t *testing.T) {
 			return
 		}
 		if n == 3000 {
-			t.Fatal("rings keep it from being found")
+			b.Fatal("rings keep it from being found")
 		}
 	}
 }
 
 // A row that was let go of is pending as before: the floor never passes it.
-func TestTheFloorNeverPassesWhatIsPending(t *testing.T) {
-	b := setup(t)
+func theFloorNeverPassesWhatIsPending(b *bundle) {
 	l := b.listen(noPoll, subscription(leaving("platform.one")))
 	held := event(0)
 	b.exec("alter table core.outbox disable trigger outbox_notify")
 	b.publish(held)
-	holder := pgtest.Conn(t, b.url)
+	holder := pgtest.Conn(b.T, b.url)
 	_, err := holder.Exec(b.ctx, "begin; select from core.outbox for update")
-	must(t, err)
+	must(b.T, err)
 	b.exec("alter table core.outbox enable trigger outbox_notify")
 	for n := range 100 {
 		b.publish(event(n))
 		l.delivered(1)
 	}
 	_, err = holder.Exec(b.ctx, "rollback")
-	must(t, err)
+	must(b.T, err)
 	b.publish(event(-1))
 	l.delivered(2)
 }
 
 // A worker's own clock decides nothing, fast or set back: not what is due, not how far the claim watermark is, and not
 // whether a notification is followed up.
-func TestAWorkersClockChangesNothing(t *testing.T) {
-	b := setup(t)
+func aWorkersClockChangesNothing(b *bundle) {
 	var offset atomic.Int64
 	offset.Store(int64(10 * time.Minute))
 	b.now = func() time.Time { return time.Now().Round(0).Add(time.Duration(offset.Load())) }
@@ -115,17 +121,17 @@ func TestAWorkersClockChangesNothing(t *testing.T) {
 	schedule := func(n int) (events.Envelope, time.Time) {
 		e := event(n)
 		at := one[time.Time](b, "select clock_timestamp() + interval '600 milliseconds'")
-		must(t, b.uow.Do(b.ctx, events.Worlds, uuid.NullUUID{}, func(_ events.Tx, publisherFor events.PublisherFor) error {
+		must(b.T, b.uow.Do(b.ctx, events.Worlds, uuid.NullUUID{}, func(_ events.Tx, publisherFor events.PublisherFor) error {
 			return publisherFor(events.AvailableAt(at)).Publish(b.ctx, e)
 		}))
 		return e, at
 	}
 	onTime := func(e events.Envelope, at time.Time) {
-		t.Helper()
+		b.Helper()
 		l.delivered(1)
 		late := one[float64](b, "select extract(epoch from delivered_at - $2)::float8 from core.outbox where id = $1", e.EventID, at)
 		if late < 0 {
-			t.Errorf("delivered %f s before it was due", -late)
+			b.Errorf("delivered %f s before it was due", -late)
 		}
 	}
 	for n := range 3 {
@@ -133,9 +139,9 @@ func TestAWorkersClockChangesNothing(t *testing.T) {
 		l.delivered(1)
 	}
 	onTime(schedule(20))
-	late := pgtest.Conn(t, b.url)
+	late := pgtest.Conn(b.T, b.url)
 	_, err := late.Exec(b.ctx, "begin; select core.outbox_publish('worlds.test.happened', 'worlds', '{\"n\": 1}')")
-	must(t, err)
+	must(b.T, err)
 	e, at := schedule(21)
 	b.waiting()
 	offset.Store(-int64(time.Hour)) // while it waits for what is scheduled

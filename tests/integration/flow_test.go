@@ -36,129 +36,135 @@ func card(t testing.TB, id, title string) domain.WorldModelCard {
 	return c
 }
 
+// TestCards runs cases that share a database.
+func TestCards(t *testing.T) {
+	setup(t).cases(map[string]func(*bundle){
+		"published card is notified and projected":                   publishedCardIsNotifiedAndProjected,
+		"an older version never overwrites a newer one":              anOlderVersionNeverOverwritesANewerOne,
+		"concurrent publications of one card get different versions": concurrentPublicationsOfOneCardGetDifferentVersions,
+		"rollback publishes nothing":                                 rollbackPublishesNothing,
+	})
+}
+
 // The one flow, whole, over a real notification: a channel mismatch shows as a timeout here, not
 // as a delivery by the poll.
-func TestPublishedCardIsNotifiedAndProjected(t *testing.T) {
-	b := setup(t)
-	raw := pgtest.Conn(t, b.url)
+func publishedCardIsNotifiedAndProjected(b *bundle) {
+	raw := pgtest.Conn(b.T, b.url)
 	_, err := raw.Exec(b.ctx, "listen outbox_gen_1")
-	must(t, err)
+	must(b.T, err)
 	l := b.listen(noPoll, projection())
 
 	workspace := uuid.NullUUID{UUID: uuid.New(), Valid: true}
-	version, err := b.publishCard().Publish(b.ctx, workspace, card(t, "harbour", "The Harbour of Veyra"))
-	must(t, err)
+	version, err := b.publishCard().Publish(b.ctx, workspace, card(b.T, "harbour", "The Harbour of Veyra"))
+	must(b.T, err)
 	if version != 1 {
-		t.Fatalf("version is %d", version)
+		b.Fatalf("version is %d", version)
 	}
 	ctx, cancel := context.WithTimeout(b.ctx, 10*time.Second)
 	defer cancel()
 	notification, err := raw.WaitForNotification(ctx)
-	must(t, err)
+	must(b.T, err)
 	id := one[uuid.UUID](b, "select id from core.outbox")
 	if notification.Channel != "outbox_gen_1" || notification.Payload != id.String() {
-		t.Fatalf("notified %q %q, want the id %s", notification.Channel, notification.Payload, id)
+		b.Fatalf("notified %q %q, want the id %s", notification.Channel, notification.Payload, id)
 	}
 	l.delivered(1)
 
 	texts := one[[]string](b, `select array[(select card::text from worlds.world_model_cards), (select payload::text from core.outbox),
 		(select snapshot::text from platform.system_cards)]`)
 	if texts[0] != texts[1] || texts[1] != texts[2] {
-		t.Fatalf("card, outbox and projection differ:\n%s\n%s\n%s", texts[0], texts[1], texts[2])
+		b.Fatalf("card, outbox and projection differ:\n%s\n%s\n%s", texts[0], texts[1], texts[2])
 	}
 	// by itself, and not only equal: all three could be equally empty
 	var payload worlds.WorldModelCardPublished
-	must(t, json.Unmarshal([]byte(texts[2]), &payload))
+	must(b.T, json.Unmarshal([]byte(texts[2]), &payload))
 	if payload.CardID != "harbour" || payload.Version != 1 || payload.Title != "The Harbour of Veyra" ||
 		payload.Summary != "A summary, “quoted” \\ and é漢🦊." {
-		t.Fatalf("projected %+v", payload)
+		b.Fatalf("projected %+v", payload)
 	}
 	if got := one[string](b, `select snapshot #>> '{attributes,a}' from platform.system_cards where card_id = 'harbour'
 		and workspace_id = $1 and title = 'The Harbour of Veyra' and version = 1`, workspace); got != "[1.50, 1000, -0.0, 12345678901234567890]" && got != "[1.50, 1000, 0.0, 12345678901234567890]" {
-		t.Fatalf("numbers arrived as %s", got)
+		b.Fatalf("numbers arrived as %s", got)
 	}
 	r := b.wantRow(id, "delivered", 1)
 	if r.LastError != "" {
-		t.Fatalf("last_error: %s", r.LastError)
+		b.Fatalf("last_error: %s", r.LastError)
 	}
 	if got := b.handledBy(id.String()); len(got) != 1 || got[0] != "platform.world_model_card_projector" {
-		t.Fatalf("handled by %v", got)
+		b.Fatalf("handled by %v", got)
 	}
 }
 
-func TestAnOlderVersionNeverOverwritesANewerOne(t *testing.T) {
-	b := setup(t)
+func anOlderVersionNeverOverwritesANewerOne(b *bundle) {
 	workspace := uuid.NullUUID{UUID: uuid.New(), Valid: true}
 	publish := b.publishCard()
 	for _, title := range []string{"first", "second", "third"} {
-		_, err := publish.Publish(b.ctx, workspace, card(t, "harbour", title))
-		must(t, err)
+		_, err := publish.Publish(b.ctx, workspace, card(b.T, "harbour", title))
+		must(b.T, err)
 	}
 	// the third comes first, then the others in turn
 	b.exec(`update core.outbox set available_at = now() - make_interval(secs => (payload ->> 'version')::int)`)
 	l := b.listen(noPoll, projection())
 	l.delivered(3)
 	if got := one[string](b, "select version || title || (snapshot ->> 'title') from platform.system_cards"); got != "3thirdthird" {
-		t.Fatalf("the projection is %s", got)
+		b.Fatalf("the projection is %s", got)
 	}
 }
 
-func TestConcurrentPublicationsOfOneCardGetDifferentVersions(t *testing.T) {
-	b := setup(t)
+func concurrentPublicationsOfOneCardGetDifferentVersions(b *bundle) {
 	const n = 8
 	errs := make(chan error, n)
 	for range n {
 		go func() {
-			_, err := b.publishCard().Publish(b.ctx, uuid.NullUUID{}, card(t, "harbour", "title"))
+			_, err := b.publishCard().Publish(b.ctx, uuid.NullUUID{}, card(b.T, "harbour", "title"))
 			errs <- err
 		}()
 	}
 	for range n {
-		must(t, <-errs)
+		must(b.T, <-errs)
 	}
 	if got := one[int](b, "select count(distinct payload -> 'version')::int from core.outbox"); got != n {
-		t.Fatalf("%d different versions of %d", got, n)
+		b.Fatalf("%d different versions of %d", got, n)
 	}
 	if got := one[int](b, "select version::int from worlds.world_model_cards where card = (select payload from core.outbox order by payload -> 'version' desc limit 1)"); got != n {
-		t.Fatalf("the card stands at version %d", got)
+		b.Fatalf("the card stands at version %d", got)
 	}
 }
 
-func TestRollbackPublishesNothing(t *testing.T) {
-	b := setup(t)
-	raw := pgtest.Conn(t, b.url)
+func rollbackPublishesNothing(b *bundle) {
+	raw := pgtest.Conn(b.T, b.url)
 	_, err := raw.Exec(b.ctx, "listen outbox_gen_1")
-	must(t, err)
+	must(b.T, err)
 	// the card itself cannot be stored: what was published in the same transaction goes with it
 	b.exec("alter table worlds.world_model_cards add constraint no_harbour check (card_id <> 'harbour')")
-	if _, err = b.publishCard().Publish(b.ctx, uuid.NullUUID{}, card(t, "harbour", "title")); err == nil {
-		t.Fatal("published against a constraint")
+	if _, err = b.publishCard().Publish(b.ctx, uuid.NullUUID{}, card(b.T, "harbour", "title")); err == nil {
+		b.Fatal("published against a constraint")
 	}
 	if err := b.uow.Do(b.ctx, events.Worlds, uuid.NullUUID{}, func(tx events.Tx, p events.PublisherFor) error {
-		must(t, p().Publish(b.ctx, event(1)))
+		must(b.T, p().Publish(b.ctx, event(1)))
 		_, _ = tx.Exec(b.ctx, "select 1/0")
 		return nil
 	}); err == nil {
-		t.Error("a unit of work with a failed statement committed")
+		b.Error("a unit of work with a failed statement committed")
 	}
 	var kept events.Tx
-	must(t, b.uow.Do(b.ctx, events.Worlds, uuid.NullUUID{}, func(tx events.Tx, _ events.PublisherFor) error {
+	must(b.T, b.uow.Do(b.ctx, events.Worlds, uuid.NullUUID{}, func(tx events.Tx, _ events.PublisherFor) error {
 		kept = tx
 		return nil
 	}))
 	if _, err := kept.Exec(b.ctx, "select 1"); !errors.Is(err, postgres.ErrTxOver) {
-		t.Errorf("the Tx of a unit of work that is over answers: %v", err)
+		b.Errorf("the Tx of a unit of work that is over answers: %v", err)
 	}
 	if n := one[int](b, "select count(*)::int from core.outbox") + one[int](b, "select count(*)::int from worlds.world_model_cards"); n != 0 {
-		t.Fatalf("%d rows were left behind", n)
+		b.Fatalf("%d rows were left behind", n)
 	}
 	b.exec("select pg_notify('outbox_gen_1', 'sentinel')")
 	ctx, cancel := context.WithTimeout(b.ctx, 10*time.Second)
 	defer cancel()
 	notification, err := raw.WaitForNotification(ctx)
-	must(t, err)
+	must(b.T, err)
 	if notification.Payload != "sentinel" {
-		t.Fatalf("a rolled back transaction notified %s", notification.Payload)
+		b.Fatalf("a rolled back transaction notified %s", notification.Payload)
 	}
 }
 

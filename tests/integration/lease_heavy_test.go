@@ -48,10 +48,10 @@ func TestLargeEventsFillEveryPlace(t *testing.T) {
 	b := setup(t)
 	g := b.newGate()
 	s := leasing(time.Minute, gated(worker1, g))
-	s.Concurrency = 40
+	s.Concurrency = 20
 	l := b.listen(noPoll, s)
 	var all []events.Envelope
-	for range 40 {
+	for range 20 {
 		e := event(1)
 		e.Payload = []byte(`{"n": 1, "large": "` + strings.Repeat("x", 1_000_000) + `"}`)
 		all = append(all, e)

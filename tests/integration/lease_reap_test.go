@@ -12,9 +12,17 @@ import (
 	"spectral/tests/pgtest"
 )
 
+// TestReapedLeases runs cases that share a database.
+func TestReapedLeases(t *testing.T) {
+	setup(t).cases(map[string]func(*bundle){
+		"leases that ran out too often":                      leasesThatRanOutTooOften,
+		"leased rows that workers died of run one at a time": leasedRowsThatWorkersDiedOfRunOneAtATime,
+		"unreapable leases":                                  unreapableLeases,
+	})
+}
+
 // A leased event whose workers died of it five times is failed, without running again.
-func TestLeasesThatRanOutTooOften(t *testing.T) {
-	b := setup(t)
+func leasesThatRanOutTooOften(b *bundle) {
 	e := event(1)
 	b.publish(e)
 	for range 5 {
@@ -24,13 +32,12 @@ func TestLeasesThatRanOutTooOften(t *testing.T) {
 		b.exec("select core.outbox_reap()")
 	}
 	if r := b.wantRow(e.EventID, "failed", 5); !strings.HasPrefix(r.LastError, "LeaseExpired: "+worker1+": ") {
-		t.Fatalf("%+v", r)
+		b.Fatalf("%+v", r)
 	}
 }
 
 // Rows that workers died of run one at a time in a process, beside others, and all run.
-func TestLeasedRowsThatWorkersDiedOfRunOneAtATime(t *testing.T) {
-	b := setup(t)
+func leasedRowsThatWorkersDiedOfRunOneAtATime(b *bundle) {
 	all := b.publishMany(9)
 	b.exec("update core.outbox set crashes = 1")
 	var at, most atomic.Int32
@@ -43,14 +50,13 @@ func TestLeasedRowsThatWorkersDiedOfRunOneAtATime(t *testing.T) {
 	})))
 	l.delivered(len(all))
 	if most.Load() != 1 {
-		t.Fatalf("%d at once", most.Load())
+		b.Fatalf("%d at once", most.Load())
 	}
 }
 
 // Rows whose lease ran out and that cannot be written keep nobody else waiting, and are said. There are more
 // of them than the reaper takes at once.
-func TestUnreapableLeases(t *testing.T) {
-	b := setup(t)
+func unreapableLeases(b *bundle) {
 	said := new(notes)
 	b.log = logTo(said)
 	const bad, good = 120, 30

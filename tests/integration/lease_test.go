@@ -133,26 +133,40 @@ func (l *listening) stopNow() {
 	}
 }
 
-func TestLeasedWorkRunsOutsideTransactionsAndWithinItsConcurrency(t *testing.T) {
-	b := setup(t)
+// TestLeasedWork runs cases that share a database.
+func TestLeasedWork(t *testing.T) {
+	setup(t).cases(map[string]func(*bundle){
+		"leased work runs outside transactions and within its concurrency": leasedWorkRunsOutsideTransactionsAndWithinItsConcurrency,
+		"free failures of leased work":                                     freeFailuresOfLeasedWork,
+		"dedup keys decide which execution completes":                      dedupKeysDecideWhichExecutionCompletes,
+		"results are settled in batches":                                   resultsAreSettledInBatches,
+		"completions act as their context":                                 completionsActAsTheirContext,
+		"outages repeat no work":                                           outagesRepeatNoWork,
+		"slow commits hold up no batch":                                    slowCommitsHoldUpNoBatch,
+		"refused workers release their leases":                             refusedWorkersReleaseTheirLeases,
+		"failed completions count like failed handlers":                    failedCompletionsCountLikeFailedHandlers,
+	})
+}
+
+func leasedWorkRunsOutsideTransactionsAndWithinItsConcurrency(b *bundle) {
 	g := b.newGate()
 	s := leasing(time.Minute, gated(worker1, g))
 	s.Concurrency = 3
 	l := b.listen(noPoll, s)
 	b.publishMany(30)
-	g.awaitAll(t, 3)
+	g.awaitAll(b.T, 3)
 	for range 20 {
 		b.publish(event(100)) // each notifies
 	}
 	b.eventually("the listener has polled since, and no transaction is open", l.quiet)
 	if n := one[int](b, "select count(*) from core.outbox where status = 'in_flight' and lease_handler = $1", worker1); n != 3 || len(g.entered) > 0 {
-		t.Fatalf("%d in flight, %d more executed", n, len(g.entered))
+		b.Fatalf("%d in flight, %d more executed", n, len(g.entered))
 	}
 	g.letOn()
 	l.delivered(50)
 }
 
-func TestFailedCompletionsCountLikeFailedHandlers(t *testing.T) {
+func failedCompletionsCountLikeFailedHandlers(b *bundle) {
 	inserting := func(sql string) events.Completion {
 		return func(ctx context.Context, tx events.Tx) error { _, err := tx.Exec(ctx, sql); return err }
 	}
@@ -174,7 +188,6 @@ func TestFailedCompletionsCountLikeFailedHandlers(t *testing.T) {
 		{name: "a completion that panics", attempts: 2, class: "PanicError", complete: func(context.Context, events.Tx) error { panic("secret") }},
 		{name: "a completion that takes too long", attempts: 2, class: "TimeoutError", complete: inserting("select pg_catalog.pg_sleep(1000)")},
 	}
-	b := setup(t)
 	log := new(notes)
 	b.log = logTo(log)
 	fails := executor(worker1, func(_ context.Context, e events.Envelope) (events.Completion, error) {
@@ -195,20 +208,19 @@ func TestFailedCompletionsCountLikeFailedHandlers(t *testing.T) {
 		for l.next().Outcome != postgres.Failed {
 		}
 		if r := b.wantRow(e.EventID, "failed", c.attempts); r.Failures[worker1].Class != c.class || !r.Failures[worker1].Parked {
-			t.Errorf("%s: %+v", c.name, r)
+			b.Errorf("%s: %+v", c.name, r)
 		}
 		if panicked := log.count(`"msg":"handler panicked"`) > 0; panicked != (c.class == "PanicError") || log.count("secret") > 0 {
-			t.Errorf("%s: a panic is logged without its value, and nothing else is", c.name)
+			b.Errorf("%s: a panic is logged without its value, and nothing else is", c.name)
 		}
 	}
 	if n := one[int](b, "select (select count(*) from platform.effects) + (select count(*) from core.event_handled)"); n > 0 {
-		t.Error("their writes are kept")
+		b.Error("their writes are kept")
 	}
 }
 
 // Neither a serialization failure of the work nor deadlocks of its completion cost an attempt; the latter repeat no work.
-func TestFreeFailuresOfLeasedWork(t *testing.T) {
-	b := setup(t)
+func freeFailuresOfLeasedWork(b *bundle) {
 	var executed, completed atomic.Int32
 	free := func(code string) error { return &pgconn.PgError{Code: code, Severity: "ERROR"} }
 	l := b.listen(noPoll, leasing(time.Minute, executor(worker1, func(_ context.Context, e events.Envelope) (events.Completion, error) {
@@ -228,12 +240,11 @@ func TestFreeFailuresOfLeasedWork(t *testing.T) {
 	b.wantRow(e.EventID, "delivered", 1)
 	b.wantEffects(map[string]int{worker1: 1})
 	if executed.Load() != 2 {
-		t.Errorf("executed %d times", executed.Load())
+		b.Errorf("executed %d times", executed.Load())
 	}
 }
 
-func TestDedupKeysDecideWhichExecutionCompletes(t *testing.T) {
-	b := setup(t)
+func dedupKeysDecideWhichExecutionCompletes(b *bundle) {
 	g := b.newGate()
 	l := b.listen(noPoll, leasing(time.Minute, gated(worker1, g)))
 	var duplicates []events.Envelope
@@ -243,28 +254,36 @@ func TestDedupKeysDecideWhichExecutionCompletes(t *testing.T) {
 		duplicates = append(duplicates, e)
 	}
 	b.publish(duplicates[:6]...)
-	g.awaitAll(t, 6)
+	g.awaitAll(b.T, 6)
 	g.letOn()
 	l.delivered(6)
 	b.publish(duplicates[6])
 	l.delivered(1)
 	b.wantEffects(map[string]int{worker1: 1})
 	if len(g.entered) > 0 {
-		t.Error("what is handled already was executed")
+		b.Error("what is handled already was executed")
 	}
 }
 
+// TestLeases runs cases that share a database.
+func TestLeases(t *testing.T) {
+	setup(t).cases(map[string]func(*bundle){
+		"heartbeats renew leases through their own connections": heartbeatsRenewLeasesThroughTheirOwnConnections,
+		"a lost lease cancels execute":                          aLostLeaseCancelsExecute,
+		"stopping settles what it can":                          stoppingSettlesWhatItCan,
+	})
+}
+
 // The pool that dispatches is used up for the time.
-func TestHeartbeatsRenewLeasesThroughTheirOwnConnections(t *testing.T) {
-	b := setup(t)
+func heartbeatsRenewLeasesThroughTheirOwnConnections(b *bundle) {
 	b.poolURL += "&pool_max_conns=1"
 	g := b.newGate()
 	l := b.listen(noPoll, leasing(15*time.Second, gated(worker1, g)))
 	e := event(1)
 	b.publish(e)
-	g.awaitEntered(t)
+	g.awaitEntered(b.T)
 	conn, err := l.workers.Acquire(b.ctx)
-	must(t, err)
+	must(b.T, err)
 	leased := one[time.Time](b, "select claimed_at from core.outbox where id = $1", e.EventID)
 	b.eventually("the lease is renewed", func() bool {
 		return one[bool](b, "select claimed_at > $2 from core.outbox where id = $1", e.EventID, leased)
@@ -275,8 +294,7 @@ func TestHeartbeatsRenewLeasesThroughTheirOwnConnections(t *testing.T) {
 	b.wantLeasesKept(1)
 }
 
-func TestALostLeaseCancelsExecute(t *testing.T) {
-	b := setup(t)
+func aLostLeaseCancelsExecute(b *bundle) {
 	g := b.newGate()
 	causes := make(chan error, 1)
 	var tries atomic.Int32
@@ -292,22 +310,22 @@ func TestALostLeaseCancelsExecute(t *testing.T) {
 	})))
 	e := event(1)
 	b.publish(e)
-	g.awaitEntered(t)
+	g.awaitEntered(b.T)
 	b.expire(e.EventID)
 	b.exec("select core.outbox_reap()")
 	l.delivered(1)
-	if cause := within(t, causes); !errors.Is(cause, events.ErrLeaseLost) {
-		t.Fatalf("the work was told %v", cause)
+	if cause := within(b.T, causes); !errors.Is(cause, events.ErrLeaseLost) {
+		b.Fatalf("the work was told %v", cause)
 	}
 	g.letOn()
 	l.stop()
 	r := b.wantRow(e.EventID, "delivered", 2)
 	if want := "LeaseExpired: " + worker1; !strings.HasPrefix(r.LastError, want) {
-		t.Error(r.LastError)
+		b.Error(r.LastError)
 	}
 	b.wantEffects(map[string]int{worker1: 1})
 	if len(l.settlements) > 0 {
-		t.Errorf("settled again: %+v", <-l.settlements)
+		b.Errorf("settled again: %+v", <-l.settlements)
 	}
 }
 
@@ -373,21 +391,20 @@ func TestLostCommitRepliesRepeatNothing(t *testing.T) {
 	}
 }
 
-func TestResultsAreSettledInBatches(t *testing.T) {
-	b := setup(t)
+func resultsAreSettledInBatches(b *bundle) {
 	g := b.newGate()
 	s := leasing(time.Minute, gated(worker1, g))
 	s.Concurrency = 60
 	l := b.listen(noPoll, s)
 	all := b.publishMany(60)
-	g.awaitAll(t, len(all))
+	g.awaitAll(b.T, len(all))
 	g.letOn()
 	l.delivered(len(all))
 	b.wantEffects(map[string]int{worker1: len(all)})
 	transactions := one[int](b, "select count(distinct xmin::text) from core.event_handled")
 	rows := one[int](b, "select max(n) from (select count(*)::int as n from core.event_handled group by xmin::text) s")
 	if rows < 2 {
-		t.Fatalf("%d rows in %d transactions, %d in the largest", len(all), transactions, rows)
+		b.Fatalf("%d rows in %d transactions, %d in the largest", len(all), transactions, rows)
 	}
 }
 
@@ -472,8 +489,7 @@ func costNothing(t *testing.T, results []badResult) {
 	}
 }
 
-func TestCompletionsActAsTheirContext(t *testing.T) {
-	b := setup(t)
+func completionsActAsTheirContext(b *bundle) {
 	w := uuid.New()
 	g := b.newGate()
 	s := leasing(time.Minute, executor(worker1, func(ctx context.Context, e events.Envelope) (events.Completion, error) {
@@ -490,25 +506,24 @@ func TestCompletionsActAsTheirContext(t *testing.T) {
 		all = append(all, e)
 	}
 	b.publish(all...)
-	g.awaitAll(t, len(all))
+	g.awaitAll(b.T, len(all))
 	g.letOn()
 	l.delivered(len(all))
 	if n := one[int](b, `select count(*) from platform.acted
 		where role = 'spectral_platform' and workspace = case when n % 2 = 0 then $1::text else '' end`, w.String()); n != len(all) {
-		t.Errorf("%d of %d acted as they should", n, len(all))
+		b.Errorf("%d of %d acted as they should", n, len(all))
 	}
 	l.wantLogin("all of them")
 }
 
 // What is done when the grace is over is still settled, and failures are recorded. What then still waits is released, but for
 // rows that are locked.
-func TestStoppingSettlesWhatItCan(t *testing.T) {
-	b := setup(t)
+func stoppingSettlesWhatItCan(b *bundle) {
 	const done, fails, waits, keyed, locked = 0, 1, 2, 3, 4
 	lock := b.hold(waits + 1)
 	_, err := lock.Exec(b.ctx, "insert into core.event_handled (handler_name, idempotency_key, event_id, event_type, content_class) "+
 		"values ($1, 'worlds:-:held', gen_random_uuid(), $2, 'operational')", worker1, happenedType)
-	must(t, err)
+	must(b.T, err)
 	entered := make(chan struct{}, 5)
 	l := b.newListener(noPoll, pgtest.Generation, leasing(time.Minute,
 		executor(worker2, func(_ context.Context, e events.Envelope) (events.Completion, error) {
@@ -541,13 +556,13 @@ func TestStoppingSettlesWhatItCan(t *testing.T) {
 	}
 	b.publish(all...)
 	for range all {
-		within(t, entered)
+		within(b.T, entered)
 	}
 	b.begun("select from core.outbox where id = $1 for update", all[locked].EventID)
 	l.stopNow()
 	b.wantRow(all[done].EventID, "delivered", 1)
 	if r := b.wantRow(all[fails].EventID, "pending", 1); !r.Failures[worker2].Parked || len(r.Failures) != 1 {
-		t.Errorf("%+v", r)
+		b.Errorf("%+v", r)
 	}
 	b.wantRow(all[waits].EventID, "pending", 0)
 	b.wantRow(all[keyed].EventID, "pending", 0)
@@ -556,8 +571,7 @@ func TestStoppingSettlesWhatItCan(t *testing.T) {
 }
 
 // A worker that finds itself beside another set of handlers ends at once.
-func TestRefusedWorkersReleaseTheirLeases(t *testing.T) {
-	b := setup(t)
+func refusedWorkersReleaseTheirLeases(b *bundle) {
 	g := b.newGate()
 	causes := make(chan error, 1)
 	l := b.newListener(noPoll, pgtest.Generation, leasing(time.Minute, executor(worker1, func(ctx context.Context, _ events.Envelope) (events.Completion, error) {
@@ -568,35 +582,34 @@ func TestRefusedWorkersReleaseTheirLeases(t *testing.T) {
 	l.start()
 	e := event(1)
 	b.publish(e)
-	g.awaitEntered(t)
+	g.awaitEntered(b.T)
 	other := uuid.New()
-	session := pgtest.Conn(t, b.url)
+	session := pgtest.Conn(b.T, b.url)
 	_, err := session.Exec(b.ctx, "select pg_advisory_lock(core.worker_lock($1))", other)
-	must(t, err)
+	must(b.T, err)
 	b.exec("insert into core.workers (worker_id, session_id, generation, name, handlers) values ($1, $1, 1, 'another', jsonb_build_object($2::text, array['worlds.other']))",
 		other, happenedType)
 	for _, pid := range b.doorbellPIDs() {
 		b.exec("select pg_terminate_backend($1)", pid)
 	}
-	within(t, l.Done())
+	within(b.T, l.Done())
 	if err := l.Err(); err == nil || !strings.Contains(err.Error(), "another") {
-		t.Errorf("it ended with %v", err)
+		b.Errorf("it ended with %v", err)
 	}
-	if cause := within(t, causes); !errors.Is(cause, events.ErrStopping) {
-		t.Errorf("the work was told %v", cause)
+	if cause := within(b.T, causes); !errors.Is(cause, events.ErrStopping) {
+		b.Errorf("the work was told %v", cause)
 	}
 	b.wantRow(e.EventID, "pending", 0)
 }
 
-func TestOutagesRepeatNoWork(t *testing.T) {
-	b := setup(t)
+func outagesRepeatNoWork(b *bundle) {
 	b.sockets = new(sockets)
 	g := b.newGate()
 	s := leasing(time.Minute, gated(worker1, g))
 	s.Concurrency = 30
 	l := b.listen(noPoll, s)
 	all := b.publishMany(30)
-	g.awaitAll(t, len(all))
+	g.awaitAll(b.T, len(all))
 	b.sockets.reach(refusing)
 	b.sockets.cut()
 	before := b.sockets.count()
@@ -609,8 +622,7 @@ func TestOutagesRepeatNoWork(t *testing.T) {
 }
 
 // In a row-locked batch a COMMIT that waits for another transaction is over before its neighbours have waited for long.
-func TestSlowCommitsHoldUpNoBatch(t *testing.T) {
-	b := setup(t)
+func slowCommitsHoldUpNoBatch(b *bundle) {
 	const all = 10
 	holder := b.begun("insert into platform.numbers values (0)")
 	b.publishMany(all)

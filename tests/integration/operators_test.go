@@ -40,9 +40,19 @@ func (b *bundle) fail() {
 // unhurried are paces as fast as it goes.
 func unhurried(batch int) admin.Pace { return admin.Pace{Batch: batch, Rate: -1} }
 
+// TestOperators runs cases that share a database: what operators do, beside a worker.
+func TestOperators(t *testing.T) {
+	setup(t).cases(map[string]func(*bundle){
+		"a replay runs what is unhandled":             aReplayRunsWhatIsUnhandled,
+		"a pause with work in hand":                   aPauseWithWorkInHand,
+		"retry now wakes":                             retryNowWakes,
+		"replaying many":                              replayingMany,
+		"what is named is the failure that was shown": whatIsNamedIsTheFailureThatWasShown,
+	})
+}
+
 // A failed event is replayed once its handler is mended: only that one runs, as the preview says.
-func TestAReplayRunsWhatIsUnhandled(t *testing.T) {
-	b := setup(t)
+func aReplayRunsWhatIsUnhandled(b *bundle) {
 	operator := b.operator()
 	var mended atomic.Bool
 	l := b.listen(noPoll, subscription(leaving("platform.one"), handler("worlds.two", func(ctx context.Context, tx events.Tx, e events.Envelope) error {
@@ -55,40 +65,40 @@ func TestAReplayRunsWhatIsUnhandled(t *testing.T) {
 	b.publish(e)
 	l.until(postgres.Failed)
 	selection, err := operator.SelectToReplay(b.ctx, []uuid.UUID{e.EventID}, pgtest.Generation, false)
-	must(t, err)
+	must(b.T, err)
 	preview, err := operator.PreviewReplay(b.ctx, selection, pgtest.Generation, false)
-	must(t, err)
+	must(b.T, err)
 	if want := []admin.HandlerEffect{{EventType: happenedType, Handler: "platform.one", Handled: 1}, {EventType: happenedType, Handler: "worlds.two", WouldRun: 1}}; !slices.Equal(preview.Handlers, want) {
-		t.Errorf("the preview says %v, want %v", preview.Handlers, want)
+		b.Errorf("the preview says %v, want %v", preview.Handlers, want)
 	}
 	mended.Store(true)
 	acted, err := operator.Replay(b.ctx, selection, pgtest.Generation, "anna", false, unhurried(1))
-	must(t, err)
+	must(b.T, err)
 	if acted.Done != 1 || acted.LeftOut != 0 || acted.Pending != 0 {
-		t.Errorf("it came to %+v", acted)
+		b.Errorf("it came to %+v", acted)
 	}
 	l.delivered(1)
 	b.wantEffects(map[string]int{"platform.one": 1, "worlds.two": 1})
 	// by force it runs through again, with no effect
 	acted, err = operator.Replay(b.ctx, selection, pgtest.Generation, "anna", false, unhurried(1))
-	must(t, err)
+	must(b.T, err)
 	if acted.Done != 0 || acted.LeftOut != 1 || len(acted.Reasons) != 1 || acted.Reasons[0].State != "delivered anew" {
-		t.Errorf("of a delivered event it came to %+v", acted)
+		b.Errorf("of a delivered event it came to %+v", acted)
 	}
 	// once for each time that somebody asks: who replays the same selection twice has it replayed once
 	selection, err = operator.Select(b.ctx, admin.Filter{Statuses: []admin.Status{admin.Delivered}}, 0)
-	must(t, err)
+	must(b.T, err)
 	acted, err = operator.Replay(b.ctx, selection, pgtest.Generation, "anna", true, unhurried(1))
-	must(t, err)
+	must(b.T, err)
 	if acted.Done != 1 {
-		t.Errorf("by force it came to %+v", acted)
+		b.Errorf("by force it came to %+v", acted)
 	}
 	l.delivered(1)
 	b.wantEffects(map[string]int{"platform.one": 1, "worlds.two": 1})
 	acted, err = operator.Replay(b.ctx, selection, pgtest.Generation, "anna", true, unhurried(1))
-	must(t, err)
+	must(b.T, err)
 	if acted.Done != 0 || acted.LeftOut != 1 || len(acted.Reasons) != 1 || acted.Reasons[0].State != "delivered anew" {
-		t.Errorf("by force, of what was delivered anew, it came to %+v", acted)
+		b.Errorf("by force, of what was delivered anew, it came to %+v", acted)
 	}
 }
 
@@ -126,11 +136,10 @@ func TestAPauseAndItsEnd(t *testing.T) {
 }
 
 // A handler at work when its type is paused finishes; what it fails waits.
-func TestAPauseWithWorkInHand(t *testing.T) {
-	b := setup(t)
+func aPauseWithWorkInHand(b *bundle) {
 	operator := b.operator()
 	g := newGate()
-	t.Cleanup(g.letOn)
+	b.Cleanup(g.letOn)
 	var tries atomic.Int32
 	l := b.listen(noPoll, subscription(handler("platform.one", func(ctx context.Context, tx events.Tx, e events.Envelope) error {
 		if tries.Add(1) == 1 {
@@ -139,51 +148,49 @@ func TestAPauseWithWorkInHand(t *testing.T) {
 		return effect("platform.one")(ctx, tx, e)
 	})))
 	b.publish(event(1))
-	g.awaitEntered(t)
-	must(t, operator.Pause(b.ctx, happenedType, pgtest.Generation, "", "why"))
+	g.awaitEntered(b.T)
+	must(b.T, operator.Pause(b.ctx, happenedType, pgtest.Generation, "", "why"))
 	g.letOn()
 	if s := l.next(); s.Outcome != postgres.Retried {
-		t.Fatalf("it is %s", s.Outcome)
+		b.Fatalf("it is %s", s.Outcome)
 	}
 	pauses, err := operator.Pauses(b.ctx)
-	must(t, err)
+	must(b.T, err)
 	if len(pauses) != 1 || pauses[0].EventType != happenedType || pauses[0].Reason == nil || *pauses[0].Reason != "why" {
-		t.Errorf("paused are %+v", pauses)
+		b.Errorf("paused are %+v", pauses)
 	}
-	must(t, operator.Resume(b.ctx, happenedType, pgtest.Generation, ""))
+	must(b.T, operator.Resume(b.ctx, happenedType, pgtest.Generation, ""))
 	l.delivered(1)
 	if n := tries.Load(); n != 2 {
-		t.Errorf("it ran %d times", n)
+		b.Errorf("it ran %d times", n)
 	}
 }
 
 // An event that waits for a retry runs at once when told to, with no poll and long before its time.
-func TestRetryNowWakes(t *testing.T) {
-	b := setup(t)
+func retryNowWakes(b *bundle) {
 	operator := b.operator()
 	l := b.listen(noPoll, subscription(leaving("platform.one")))
 	b.exec(`select core.outbox_publish('worlds.test.happened', 'worlds', '{"n": 1}', p_available_at => clock_timestamp() + interval '1 day')`)
 	b.exec(`select core.outbox_publish('worlds.test.happened', 'worlds', '{"n": 2}', p_available_at => clock_timestamp() + interval '1 day')`)
 	waiting, err := operator.SelectToRetryNow(b.ctx, []uuid.UUID{one[uuid.UUID](b, "select id from core.outbox where payload ->> 'n' = '1'")})
-	must(t, err)
+	must(b.T, err)
 	if one[bool](b, "select bool_or(available_at <= now()) from core.outbox where payload ->> 'n' = '1'") {
-		t.Error("it was made due by looking whether it can be")
+		b.Error("it was made due by looking whether it can be")
 	}
 	_, err = operator.RetryNow(b.ctx, waiting, "anna", unhurried(1))
-	must(t, err)
+	must(b.T, err)
 	l.delivered(1)
 	s, err := operator.Select(b.ctx, admin.Filter{Statuses: []admin.Status{admin.Scheduled}}, 0)
-	must(t, err)
+	must(b.T, err)
 	if acted, err := operator.RetryNow(b.ctx, s, "anna", admin.Pace{}); err != nil || acted.Done != 1 {
-		t.Fatalf("it came to %+v, %v", acted, err)
+		b.Fatalf("it came to %+v, %v", acted, err)
 	}
 	l.delivered(1)
 	b.wantEffects(map[string]int{"platform.one": 2})
 }
 
 // An act on many goes on where it was interrupted, keeps to its rate, and does not go round in circles.
-func TestReplayingMany(t *testing.T) {
-	b := setup(t)
+func replayingMany(b *bundle) {
 	operator := b.operator()
 	const failed = 100
 	b.publishMany(failed)
@@ -198,11 +205,11 @@ func TestReplayingMany(t *testing.T) {
 	}
 	acted, err := operator.Replay(ctx, b.failed(operator), pgtest.Generation, "anna", false, pace)
 	if !errors.Is(err, context.Canceled) || acted.Done != 30 || acted.Pending != 70 {
-		t.Fatalf("interrupted, it came to %+v, %v", acted, err)
+		b.Fatalf("interrupted, it came to %+v, %v", acted, err)
 	}
 	rest := b.failed(operator)
 	if rest.Len() != 70 {
-		t.Fatalf("%d are left", rest.Len())
+		b.Fatalf("%d are left", rest.Len())
 	}
 	// what fails again at once is not among them any more
 	refusing := handler("platform.one", func(context.Context, events.Tx, events.Envelope) error { return events.Terminal(errRefusing) })
@@ -212,37 +219,36 @@ func TestReplayingMany(t *testing.T) {
 	}
 	started := time.Now()
 	acted, err = operator.Replay(b.ctx, rest, pgtest.Generation, "anna", false, admin.Pace{Batch: 35, Rate: 140})
-	must(t, err)
+	must(b.T, err)
 	if took := time.Since(started); acted.Done != 70 || took < 200*time.Millisecond {
-		t.Errorf("in %s it came to %+v", took, acted)
+		b.Errorf("in %s it came to %+v", took, acted)
 	}
 	for range 70 {
 		l.until(postgres.Failed)
 	}
 	if n := one[int](b, "select count(*) from core.outbox where jsonb_array_length(failure_history) = 1 and status = 'failed'"); n != failed {
-		t.Errorf("%d have been replayed once", n)
+		b.Errorf("%d have been replayed once", n)
 	}
 	// and the same selection once more finds them changed
 	acted, err = operator.Replay(b.ctx, rest, pgtest.Generation, "anna", false, unhurried(100))
-	must(t, err)
+	must(b.T, err)
 	if acted.Done != 0 || acted.LeftOut != 70 || acted.Reasons[0].State != "failed anew" {
-		t.Errorf("of what failed anew it came to %+v", acted.Done)
+		b.Errorf("of what failed anew it came to %+v", acted.Done)
 	}
 }
 
 // Who names an event means the failure that it had when it was looked at, whatever the clocks say: one that has failed, or was delivered, anew since is
 // left out, and nothing is done to it.
-func TestWhatIsNamedIsTheFailureThatWasShown(t *testing.T) {
-	b := setup(t)
+func whatIsNamedIsTheFailureThatWasShown(b *bundle) {
 	operator := b.operator()
 	all := b.publishMany(2)
 	ids := []uuid.UUID{all[0].EventID, all[1].EventID}
 	again := func(sql string) { b.exec("update core.outbox set "+sql+" where id = $1", ids[0]) }
 	left := func(what, state string, acted admin.Acted, err error) {
-		t.Helper()
-		must(t, err)
+		b.Helper()
+		must(b.T, err)
 		if acted.Done != 1 || acted.LeftOut != 1 || acted.Reasons[0].EventID != ids[0] || acted.Reasons[0].State != state {
-			t.Errorf("%s: %+v", what, acted)
+			b.Errorf("%s: %+v", what, acted)
 		}
 	}
 	for _, ahead := range []string{"0 s", "1 hour"} { // by which the clock is set back afterwards
@@ -250,18 +256,18 @@ func TestWhatIsNamedIsTheFailureThatWasShown(t *testing.T) {
 		b.fail()
 		b.exec("update core.outbox set claimed_at = claimed_at + $1::text::interval", ahead)
 		s, err := operator.SelectToReplay(b.ctx, ids, pgtest.Generation, false)
-		must(t, err)
+		must(b.T, err)
 		again("claimed_at = greatest(clock_timestamp(), claimed_at + interval '1 ms')")
 		acted, err := operator.Replay(b.ctx, s, pgtest.Generation, "anna", false, unhurried(10))
 		left("replay of what failed anew", "failed anew", acted, err)
 		if n := one[int](b, "select jsonb_array_length(failure_history) from core.outbox where id = $1", ids[0]); n != 0 {
-			t.Errorf("%d cycles have ended", n)
+			b.Errorf("%d cycles have ended", n)
 		}
 		b.exec("update core.outbox set failure_history = '[]'")
 		b.fail()
 
 		s, err = operator.SelectToDiscard(b.ctx, ids)
-		must(t, err)
+		must(b.T, err)
 		again("claimed_at = greatest(clock_timestamp(), claimed_at + interval '2 hours')")
 		acted, err = operator.Discard(b.ctx, s, "anna", "", unhurried(10))
 		left("discard of what failed anew", "failed anew", acted, err)
@@ -269,7 +275,7 @@ func TestWhatIsNamedIsTheFailureThatWasShown(t *testing.T) {
 
 		b.exec("update core.outbox set status = 'delivered', delivered_at = clock_timestamp() + $1::text::interval", ahead)
 		s, err = operator.SelectToReplay(b.ctx, ids, pgtest.Generation, true)
-		must(t, err)
+		must(b.T, err)
 		again("delivered_at = greatest(clock_timestamp(), delivered_at + interval '1 ms')")
 		acted, err = operator.Replay(b.ctx, s, pgtest.Generation, "anna", true, unhurried(10))
 		left("replay of what was delivered anew", "delivered anew", acted, err)

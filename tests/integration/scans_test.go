@@ -67,42 +67,52 @@ func (b *bundle) indexRows() string {
 	return b.rowsOf("worlds.scan_index", "worlds.scan_index_findings")
 }
 
-func TestACompletedScanIsIndexed(t *testing.T) {
-	b := setup(t)
-	l := b.listen(noPoll, shippedConsumer(t, worlds.ScanCompletedType))
+// TestScans runs cases that share a database.
+func TestScans(t *testing.T) {
+	setup(t).cases(map[string]func(*bundle){
+		"a completed scan is indexed":                  aCompletedScanIsIndexed,
+		"a scan is completed once":                     aScanIsCompletedOnce,
+		"an earlier scan never overwrites a later one": anEarlierScanNeverOverwritesALaterOne,
+		"scans are searched by kind":                   scansAreSearchedByKind,
+		"a completed scan of no use":                   aCompletedScanOfNoUse,
+	})
+}
+
+func aCompletedScanIsIndexed(b *bundle) {
+	l := b.listen(noPoll, shippedConsumer(b.T, worlds.ScanCompletedType))
 	workspace := uuid.NullUUID{UUID: uuid.New(), Valid: true}
 	id := b.scan(workspace, "card:harbour")
 	if got := b.rowsOf("core.outbox"); got != "" {
-		t.Fatalf("starting a scan published %s", got)
+		b.Fatalf("starting a scan published %s", got)
 	}
-	if !b.completeScan(workspace, id, finds(t, domain.Finding{Kind: "stale", Occurrences: 3}, domain.Finding{Kind: "broken_link", Occurrences: 2})) {
-		t.Fatal("the scan was not completed")
+	if !b.completeScan(workspace, id, finds(b.T, domain.Finding{Kind: "stale", Occurrences: 3}, domain.Finding{Kind: "broken_link", Occurrences: 2})) {
+		b.Fatal("the scan was not completed")
 	}
 	l.delivered(1)
 
 	var e events.Envelope
-	must(t, b.pool.QueryRow(b.ctx, "select id, target, idempotency_key, payload from core.outbox").Scan(&e.EventID, &e.Target, &e.IdempotencyKey, &e.Payload))
+	must(b.T, b.pool.QueryRow(b.ctx, "select id, target, idempotency_key, payload from core.outbox").Scan(&e.EventID, &e.Target, &e.IdempotencyKey, &e.Payload))
 	b.wantRow(e.EventID, "delivered", 1)
 	if got := b.handledBy(e.IdempotencyKey); !slices.Equal(got, []string{indexer}) || e.Target != events.Worlds {
-		t.Fatalf("handled by %v, aimed at %q", got, e.Target)
+		b.Fatalf("handled by %v, aimed at %q", got, e.Target)
 	}
 	payload, err := events.Decode[worlds.ScanCompleted](e)
-	must(t, err)
+	must(b.T, err)
 	want := worlds.ScanCompleted{
 		ScanID: id, Subject: "card:harbour", StartedAt: payload.StartedAt, FinishedAt: payload.FinishedAt,
 		Findings: []worlds.ScanFinding{{Kind: "broken_link", Occurrences: 2}, {Kind: "stale", Occurrences: 3}},
 	}
 	if !reflect.DeepEqual(payload, want) {
-		t.Fatalf("published %+v\nwant %+v", payload, want)
+		b.Fatalf("published %+v\nwant %+v", payload, want)
 	}
 	if !one[bool](b, `select (workspace_id, scan_id, subject, state, started_at, finished_at, findings) =
 		($1, $2, 'card:harbour', 'completed', $3, $4, $5::jsonb -> 'findings') from worlds.scans`,
 		workspace, id, payload.StartedAt, payload.FinishedAt, e.Payload) {
-		t.Fatalf("the scan is %s, the event says %s", b.rowsOf("worlds.scans"), e.Payload)
+		b.Fatalf("the scan is %s, the event says %s", b.rowsOf("worlds.scans"), e.Payload)
 	}
 	if !one[bool](b, `select (workspace_id, subject, scan_id, finished_at, finding_kinds, finding_count) =
 		($1, 'card:harbour', $2, $3, array['broken_link', 'stale'], 5) from worlds.scan_index`, workspace, id, payload.FinishedAt) {
-		t.Fatalf("indexed %s", b.indexRows())
+		b.Fatalf("indexed %s", b.indexRows())
 	}
 	b.wantFound(workspace, "broken_link", "2 in card:harbour of 5 [broken_link stale]")
 	b.wantFound(workspace, "stale", "3 in card:harbour of 5 [broken_link stale]")
@@ -110,10 +120,9 @@ func TestACompletedScanIsIndexed(t *testing.T) {
 	b.wantFound(uuid.NullUUID{}, "stale")
 }
 
-func TestAScanIsCompletedOnce(t *testing.T) {
-	b := setup(t)
+func aScanIsCompletedOnce(b *bundle) {
 	workspace := uuid.NullUUID{UUID: uuid.New(), Valid: true}
-	id, found := b.scan(workspace, "card:harbour"), finds(t, domain.Finding{Kind: "stale", Occurrences: 1})
+	id, found := b.scan(workspace, "card:harbour"), finds(b.T, domain.Finding{Kind: "stale", Occurrences: 1})
 	const n = 8
 	type result struct {
 		completed bool
@@ -129,18 +138,18 @@ func TestAScanIsCompletedOnce(t *testing.T) {
 	completions := 0
 	for range n {
 		r := <-results
-		must(t, r.err)
+		must(b.T, r.err)
 		if r.completed {
 			completions++
 		}
 	}
 	if completions != 1 {
-		t.Fatalf("%d of %d completed it", completions, n)
+		b.Fatalf("%d of %d completed it", completions, n)
 	}
 	failed := b.scan(workspace, "card:mill")
-	must(t, app.NewFailScan(b.uow).Fail(b.ctx, workspace, failed, "the source\nis gone"))
+	must(b.T, app.NewFailScan(b.uow).Fail(b.ctx, workspace, failed, "the source\nis gone"))
 	before := b.rowsOf("worlds.scans", "core.outbox")
-	must(t, app.NewFailScan(b.uow).Fail(b.ctx, workspace, failed, "another reason"))
+	must(b.T, app.NewFailScan(b.uow).Fail(b.ctx, workspace, failed, "another reason"))
 	for name, c := range map[string]struct {
 		workspace uuid.NullUUID
 		id        uuid.UUID
@@ -154,14 +163,14 @@ func TestAScanIsCompletedOnce(t *testing.T) {
 		"one of a workspace, by no": {uuid.NullUUID{}, id, found, domain.ErrNoScan},
 	} {
 		if completed, err := app.NewCompleteScan(b.uow).Complete(b.ctx, c.workspace, c.id, c.found); completed || !errors.Is(err, c.want) {
-			t.Errorf("completing %s: %v", name, err)
+			b.Errorf("completing %s: %v", name, err)
 		}
 	}
 	if err := app.NewFailScan(b.uow).Fail(b.ctx, workspace, id, "too late"); !errors.Is(err, domain.ErrScanCompleted) {
-		t.Errorf("failing a completed scan: %v", err)
+		b.Errorf("failing a completed scan: %v", err)
 	}
 	if after := b.rowsOf("worlds.scans", "core.outbox"); after != before || one[int](b, "select count(*)::int from core.outbox") != 1 {
-		t.Fatalf("was\n%s\nis\n%s", before, after)
+		b.Fatalf("was\n%s\nis\n%s", before, after)
 	}
 }
 
@@ -193,7 +202,7 @@ func (b *bundle) tellScans(workspace uuid.NullUUID, scans ...scanned) {
 }
 
 // Four orders of four scans of one subject, of which two finished at the same time, each order with one of them again.
-func TestAnEarlierScanNeverOverwritesALaterOne(t *testing.T) {
+func anEarlierScanNeverOverwritesALaterOne(b *bundle) {
 	id := func(n int) uuid.UUID { return uuid.MustParse(fmt.Sprintf("5a3c7a52-8f0e-4d1b-9a51-00000000000%d", n)) }
 	scans := []scanned{
 		{id(9), "card:harbour", atMinute(1), []scannedFound{{Kind: "typo", Occurrences: 9}, {Kind: "stale", Occurrences: 1}}},
@@ -209,8 +218,7 @@ func TestAnEarlierScanNeverOverwritesALaterOne(t *testing.T) {
 		}
 		orders = append(orders, of)
 	}
-	b := setup(t)
-	s := shippedConsumer(t, worlds.ScanCompletedType)
+	s := shippedConsumer(b.T, worlds.ScanCompletedType)
 	s.Concurrency = 1
 	l := b.listen(noPoll, s)
 	for _, order := range orders {
@@ -226,7 +234,7 @@ func TestAnEarlierScanNeverOverwritesALaterOne(t *testing.T) {
 		}
 		if got := one[string](b, `select string_agg(concat_ws(' ', kind, occurrences, right(scan_id::text, 1)), ', ' order by kind)
 			from worlds.scan_index_findings where workspace_id = $1`, workspace); got != "broken_link 1 2, gap 4 3, stale 2 1, typo 9 9" {
-			t.Fatalf("in the order %v the findings are %s", order, got)
+			b.Fatalf("in the order %v the findings are %s", order, got)
 		}
 	}
 	before := b.indexRows()
@@ -234,16 +242,15 @@ func TestAnEarlierScanNeverOverwritesALaterOne(t *testing.T) {
 		'payload', payload, 'workspace_id', workspace_id))) from core.outbox`) // under the same keys
 	l.delivered(5 * len(orders))
 	if n := one[int](b, "select count(*)::int from core.event_handled"); n != 5*len(orders) {
-		t.Fatalf("handled %d times", n)
+		b.Fatalf("handled %d times", n)
 	}
 	if after := b.indexRows(); after != before {
-		t.Fatalf("was\n%s\nis\n%s", before, after)
+		b.Fatalf("was\n%s\nis\n%s", before, after)
 	}
 }
 
-func TestScansAreSearchedByKind(t *testing.T) {
-	b := setup(t)
-	l := b.listen(noPoll, shippedConsumer(t, worlds.ScanCompletedType))
+func scansAreSearchedByKind(b *bundle) {
+	l := b.listen(noPoll, shippedConsumer(b.T, worlds.ScanCompletedType))
 	b.tellScans(uuid.NullUUID{},
 		scanned{uuid.New(), "card:harbour", atMinute(1), []scannedFound{{Kind: "stale", Occurrences: 1}}},
 		scanned{uuid.New(), "card:mill", atMinute(1), []scannedFound{{Kind: "stale", Occurrences: 5}, {Kind: "gap", Occurrences: 1}}},
@@ -252,14 +259,13 @@ func TestScansAreSearchedByKind(t *testing.T) {
 	l.delivered(4)
 	b.wantFound(uuid.NullUUID{}, "stale", "5 in card:mill of 6 [gap stale]", "1 in card:harbour of 1 [stale]", "1 in card:orchard of 1 [stale]")
 	if n := one[int](b, "select finding_count::int from worlds.scan_index where subject = 'source:almanac'"); n != 0 {
-		t.Fatalf("%d findings", n)
+		b.Fatalf("%d findings", n)
 	}
 }
 
-func TestACompletedScanOfNoUse(t *testing.T) {
-	b := setup(t)
+func aCompletedScanOfNoUse(b *bundle) {
 	b.publishUnchecked()
-	l := b.listen(noPoll, shippedConsumer(t, worlds.ScanCompletedType))
+	l := b.listen(noPoll, shippedConsumer(b.T, worlds.ScanCompletedType))
 	const id = `"scan_id": "5a3c7a52-8f0e-4d1b-9a51-6f0f43d3ad11"`
 	for want, payload := range map[string]string{
 		"scan_id is missing":               `{"subject": "card:harbour", "finished_at": "2026-03-01T12:00:00Z", "findings": []}`,
@@ -273,10 +279,10 @@ func TestACompletedScanOfNoUse(t *testing.T) {
 		useless := one[uuid.UUID](b, "select core.outbox_publish('worlds.scan.completed', 'worlds', $1::jsonb)", payload)
 		l.until(postgres.Failed)
 		if r := b.wantRow(useless, "failed", 1); r.Failures[indexer].Class != "PayloadError" || !strings.Contains(r.LastError, want) {
-			t.Errorf("%s, want %s", r.LastError, want)
+			b.Errorf("%s, want %s", r.LastError, want)
 		}
 	}
 	if rows := b.indexRows(); rows != "" {
-		t.Fatalf("indexed\n%s", rows)
+		b.Fatalf("indexed\n%s", rows)
 	}
 }

@@ -49,7 +49,8 @@ func lookingAround(name string) func(context.Context, events.Tx, events.Envelope
 	}
 }
 
-// However a handler sets something for its transaction or session, no other handler or event finds it, and none fails.
+// However a handler sets something for its transaction or session, no other handler or event finds it, and none fails. A batch
+// with session state is rolled back and its rows run alone.
 func TestSessionStateDoesNotLeakBetweenHandlers(t *testing.T) {
 	leave := func(ctx context.Context, tx events.Tx, e events.Envelope) error {
 		if err := lookingAround("platform.one")(ctx, tx, e); err != nil {
@@ -59,11 +60,6 @@ func TestSessionStateDoesNotLeakBetweenHandlers(t *testing.T) {
 		return err
 	}
 	for name, s := range map[string]func(t *testing.T) events.Subscription{
-		"alone": func(*testing.T) events.Subscription {
-			s := subscription(handler("platform.one", leave), handler("worlds.two", lookingAround("worlds.two")), handler("platform.three", lookingAround("platform.three")))
-			s.BatchSize = 1
-			return s
-		},
 		"in a batch": func(*testing.T) events.Subscription {
 			s := subscription(handler("platform.one", leave), handler("worlds.two", lookingAround("worlds.two")), handler("platform.three", lookingAround("platform.three")))
 			s.BatchSize, s.Concurrency = len(sessionStatements), 1
@@ -125,9 +121,18 @@ func pointers(registrations []events.Registration) (all []*events.Registration) 
 	return all
 }
 
+// TestSessionState runs cases that share a database.
+func TestSessionState(t *testing.T) {
+	setup(t).cases(map[string]func(*bundle){
+		"only session state closes the connection": onlySessionStateClosesTheConnection,
+		"a failures session state harms no other":  aFailuresSessionStateHarmsNoOther,
+		"nothing runs after a hidden end":          nothingRunsAfterAHiddenEnd,
+		"a transactions end is refused":            aTransactionsEndIsRefused,
+	})
+}
+
 // SET LOCAL ends with its transaction; after other session state the connection is closed.
-func TestOnlySessionStateClosesTheConnection(t *testing.T) {
-	b := setup(t)
+func onlySessionStateClosesTheConnection(b *bundle) {
 	statements := []string{"select 1", "set local app.tenant = 'x'", "select 1", "set app.tenant = 'x'", "select 1"}
 	pids := make([]int, len(statements))
 	s := subscription(handler("platform.one", func(ctx context.Context, tx events.Tx, e events.Envelope) error {
@@ -143,13 +148,12 @@ func TestOnlySessionStateClosesTheConnection(t *testing.T) {
 		l.delivered(1)
 	}
 	if pids[0] != pids[1] || pids[0] != pids[2] || pids[0] != pids[3] || pids[0] == pids[4] {
-		t.Errorf("they ran in the backends %d", pids)
+		b.Errorf("they ran in the backends %d", pids)
 	}
 }
 
 // A handler that fails after leaving session state does not make the others of its event fail.
-func TestAFailuresSessionStateHarmsNoOther(t *testing.T) {
-	b := setup(t)
+func aFailuresSessionStateHarmsNoOther(b *bundle) {
 	fails := []string{ // each is followed by an error
 		"set local nosuchparameter = 1", "set local statement_timeout = 1", "set app.tenant = 'x'",
 		"set transaction read only", "set local client_encoding = 'LATIN1'",
@@ -172,7 +176,7 @@ func TestAFailuresSessionStateHarmsNoOther(t *testing.T) {
 	for n, sql := range fails {
 		b.publish(event(n))
 		if got := l.next(); got.Outcome != postgres.Failed || got.Attempts != 1 || strings.Contains(got.LastError, "two") || strings.Contains(got.LastError, "three") {
-			t.Errorf("%s: %s after %d attempts: %s", sql, got.Outcome, got.Attempts, got.LastError)
+			b.Errorf("%s: %s after %d attempts: %s", sql, got.Outcome, got.Attempts, got.LastError)
 		}
 	}
 	b.wantEffects(map[string]int{"worlds.two": len(fails), "platform.three": len(fails)})
@@ -180,8 +184,7 @@ func TestAFailuresSessionStateHarmsNoOther(t *testing.T) {
 
 // A statement that ends the transaction, or two statements in one text, are refused and cost no other event anything:
 // neither in a batch nor among completions.
-func TestATransactionsEndIsRefused(t *testing.T) {
-	b := setup(t)
+func aTransactionsEndIsRefused(b *bundle) {
 	const hidden = "select 1; commit; begin"
 	statements := []string{" ;commit", "/* ; */ -- \n commit and chain", hidden}
 	ends := func(name string) func(context.Context, events.Tx, events.Envelope) error {
@@ -192,7 +195,7 @@ func TestATransactionsEndIsRefused(t *testing.T) {
 			sql := statements[payloadN(e)]
 			_, err := tx.Exec(ctx, sql)
 			if err == nil || errors.Is(err, postgres.ErrTxControl) == (sql == hidden) || sql == hidden && !strings.Contains(err.Error(), "multiple commands") {
-				t.Errorf("%q answers %v", sql, err)
+				b.Errorf("%q answers %v", sql, err)
 			}
 			return err
 		}
@@ -222,7 +225,7 @@ func (rollsBack) RewriteQuery(context.Context, *pgx.Conn, string, []any) (string
 }
 
 // Once a transaction has ended after all, nothing more of its handler is executed: it would be committed by itself.
-func TestNothingRunsAfterAHiddenEnd(t *testing.T) {
+func nothingRunsAfterAHiddenEnd(b *bundle) {
 	after := func(name string) func(context.Context, events.Tx, events.Envelope) error {
 		return func(ctx context.Context, tx events.Tx, e events.Envelope) error {
 			if payloadN(e) == 3 {
@@ -231,7 +234,6 @@ func TestNothingRunsAfterAHiddenEnd(t *testing.T) {
 			return effect(name)(ctx, tx, e)
 		}
 	}
-	b := setup(t)
 	h := handler("platform.one", after("platform.one"))
 	h.Retry = once
 	s := subscription(h, leaving("worlds.two"))
@@ -240,7 +242,7 @@ func TestNothingRunsAfterAHiddenEnd(t *testing.T) {
 	l := b.listen(noPoll, s)
 	for _, s := range l.settled(9, 1) {
 		if s.Outcome == postgres.Failed && (s.Envelope.EventID != all[3].EventID || !strings.Contains(s.LastError, "ended the transaction")) {
-			t.Errorf("event %d: %s", payloadN(s.Envelope), s.LastError)
+			b.Errorf("event %d: %s", payloadN(s.Envelope), s.LastError)
 		}
 	}
 	l.stop()
@@ -249,7 +251,7 @@ func TestNothingRunsAfterAHiddenEnd(t *testing.T) {
 		return nil
 	})
 	if err == nil || !strings.Contains(err.Error(), "ended the transaction") {
-		t.Errorf("a unit of work: %v", err)
+		b.Errorf("a unit of work: %v", err)
 	}
 	b.wantEffects(map[string]int{"platform.one": 9, "worlds.two": 10})
 }

@@ -6,7 +6,9 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"math/rand/v2"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -119,8 +121,22 @@ func (b *bundle) run(name string, do func(*bundle)) {
 	b.Run(name, func(t *testing.T) {
 		shared := *b
 		shared.T = t
+		ctx, cancel := context.WithTimeout(context.Background(), 4*testTimeout)
+		t.Cleanup(cancel)
+		shared.ctx = ctx
 		do(&shared)
 	})
+}
+
+// cases runs subtests that need nothing in the database, one after the other on the same one, emptied before each.
+func (b *bundle) cases(all map[string]func(*bundle)) {
+	b.Helper()
+	for _, name := range slices.Sorted(maps.Keys(all)) {
+		b.exec(`alter table core.outbox enable trigger outbox_notify; truncate core.outbox, core.event_handled, core.workers,
+			core.claim_journal, core.operator_actions, worlds.world_model_cards, platform.system_cards, worlds.scans,
+			worlds.scan_index, worlds.scan_index_findings, platform.effects, worlds.effects, platform.contended, platform.numbers, platform.acted cascade`)
+		b.run(name, all[name])
+	}
 }
 
 func must(t testing.TB, err error) {
@@ -176,7 +192,7 @@ func (b *bundle) listen(poll time.Duration, s events.Subscription) *listening {
 // configuration first.
 func (b *bundle) newListener(poll time.Duration, generation events.Generation, s events.Subscription, adjust ...func(*pgx.ConnConfig)) *listening {
 	b.Helper()
-	l := &listening{bundle: b, settlements: make(chan postgres.Settlement, 100_000)}
+	l := &listening{bundle: b, settlements: make(chan postgres.Settlement, 4096)}
 	direct, err := postgres.DirectConfig(b.directURL)
 	must(b.T, err)
 	direct.RuntimeParams["application_name"] = "doorbell"
@@ -422,16 +438,14 @@ func (g *gate) awaitEntered(t testing.TB) {
 	}
 }
 
-// eventually awaits a condition of the database that announces itself in no other way.
+// eventually awaits a condition of the database that announces itself in no other way. It asks at growing intervals.
 func (b *bundle) eventually(what string, condition func() bool) {
 	b.Helper()
 	deadline := time.NewTimer(testTimeout)
 	defer deadline.Stop()
-	tick := time.NewTicker(5 * time.Millisecond)
-	defer tick.Stop()
-	for !condition() {
+	for pause := 2 * time.Millisecond; !condition(); pause = min(pause*3/2, 50*time.Millisecond) {
 		select {
-		case <-tick.C:
+		case <-time.After(pause):
 		case <-deadline.C:
 			b.Fatalf("%s: not within %s", what, testTimeout)
 		}

@@ -17,8 +17,22 @@ import (
 	"spectral/tests/pgtest"
 )
 
-func TestWithEveryNotificationLostThePollDelivers(t *testing.T) {
-	b := setup(t)
+// TestWakeUp runs cases that share a database: the interleavings that the wake-up protocol must survive, and what a worker does without notifications.
+func TestWakeUp(t *testing.T) {
+	setup(t).cases(map[string]func(*bundle){
+		"with every notification lost the poll delivers":       withEveryNotificationLostThePollDelivers,
+		"the poll goes on while the listen connection is made": thePollGoesOnWhileTheListenConnectionIsMade,
+		"concurrent producers strand nothing":                  concurrentProducersStrandNothing,
+		"a silent producer is waited for":                      aSilentProducerIsWaitedFor,
+		"one more look follows quiet":                          oneMoreLookFollowsQuiet,
+		"the notifiers lock is waited for":                     theNotifiersLockIsWaitedFor,
+		"listen comes before the first look":                   listenComesBeforeTheFirstLook,
+		"a producer that meets the barrier notifies":           aProducerThatMeetsTheBarrierNotifies,
+		"what a silent producers notifier leaves is polled":    whatASilentProducersNotifierLeavesIsPolled,
+	})
+}
+
+func withEveryNotificationLostThePollDelivers(b *bundle) {
 	b.exec("alter table core.outbox disable trigger outbox_notify")
 	l := b.listen(50*time.Millisecond, subscription(leaving("platform.one")))
 	for n := range 5 {
@@ -28,8 +42,7 @@ func TestWithEveryNotificationLostThePollDelivers(t *testing.T) {
 }
 
 // A DATABASE_URL that takes connections and never answers takes long to give up.
-func TestThePollGoesOnWhileTheListenConnectionIsMade(t *testing.T) {
-	b := setup(t)
+func thePollGoesOnWhileTheListenConnectionIsMade(b *bundle) {
 	wire := &sockets{}
 	gaveUp := make(chan struct{}, 100)
 	wire.reach(func(ctx context.Context, _, _ string) (net.Conn, error) {
@@ -38,21 +51,20 @@ func TestThePollGoesOnWhileTheListenConnectionIsMade(t *testing.T) {
 		return nil, ctx.Err()
 	})
 	l := b.newListener(50*time.Millisecond, pgtest.Generation, subscription(leaving("platform.one")), through(wire))
-	must(t, l.Start(b.ctx))
-	t.Cleanup(l.stop)
+	must(b.T, l.Start(b.ctx))
+	b.Cleanup(l.stop)
 	for n := range 5 {
 		b.publish(event(n))
 		l.delivered(1)
 	}
 	if len(gaveUp) > 0 {
-		t.Fatal("the first attempt was over before the events were delivered")
+		b.Fatal("the first attempt was over before the events were delivered")
 	}
 }
 
 // The doorbell elects one notifier at a time. With the poll out of reach, a producer that stayed
 // silent though nobody notified for it would leave its row behind.
-func TestConcurrentProducersStrandNothing(t *testing.T) {
-	b := setup(t)
+func concurrentProducersStrandNothing(b *bundle) {
 	l := b.listen(noPoll, subscription(leaving("platform.one")))
 	const producers, each = 8, 50
 	failed := make(chan error, producers)
@@ -80,11 +92,11 @@ func TestConcurrentProducersStrandNothing(t *testing.T) {
 		}()
 	}
 	for range producers {
-		must(t, <-failed)
+		must(b.T, <-failed)
 	}
 	l.delivered(producers * each * 9 / 10)
 	if n := one[int](b, "select count(*)::int from core.outbox where status <> 'delivered'"); n != 0 {
-		t.Fatalf("%d rows are not delivered", n)
+		b.Fatalf("%d rows are not delivered", n)
 	}
 }
 
@@ -124,14 +136,11 @@ func TestAConsumerAtWorkDelaysNoOther(t *testing.T) {
 	l.delivered(1)
 }
 
-func TestALostListenConnectionIsReplaced(t *testing.T) { replaced(t, 2) }
-
 // bullmq#4729: a dropped LISTEN is issued again each time, and there is never a second connection.
-func replaced(t *testing.T, times int) {
-	t.Helper()
+func TestALostListenConnectionIsReplaced(t *testing.T) {
 	b := setup(t)
 	l := b.listen(noPoll, subscription(leaving("platform.one")))
-	for n := range times {
+	for n := range 2 {
 		changed := l.Health().Changed()
 		b.killDoorbell() // which wants one
 		within(t, changed)
@@ -143,8 +152,15 @@ func replaced(t *testing.T, times int) {
 	}
 }
 
-func TestStopWaitsForHandlers(t *testing.T) {
-	b := setup(t)
+// TestStop runs cases that share a database.
+func TestStop(t *testing.T) {
+	setup(t).cases(map[string]func(*bundle){
+		"stop waits for handlers":                     stopWaitsForHandlers,
+		"stop cancels handlers when its context ends": stopCancelsHandlersWhenItsContextEnds,
+	})
+}
+
+func stopWaitsForHandlers(b *bundle) {
 	g := newGate()
 	s := subscription(handler("platform.one", func(ctx context.Context, _ events.Tx, _ events.Envelope) error {
 		return g.pass(ctx)
@@ -154,7 +170,7 @@ func TestStopWaitsForHandlers(t *testing.T) {
 	l.start()
 	first := event(1)
 	b.publish(first)
-	g.awaitEntered(t)
+	g.awaitEntered(b.T)
 	stopped := make(chan error, 1)
 	go func() {
 		ctx, cancel := context.WithTimeout(b.ctx, testTimeout)
@@ -163,18 +179,17 @@ func TestStopWaitsForHandlers(t *testing.T) {
 	}()
 	ctx, cancel := context.WithTimeout(b.ctx, testTimeout)
 	defer cancel()
-	must(t, l.Health().Await(ctx, postgres.Stopping))
+	must(b.T, l.Health().Await(ctx, postgres.Stopping))
 	b.publish(event(2)) // not claimed any more
 	g.letOn()
-	must(t, <-stopped)
+	must(b.T, <-stopped)
 	b.wantRow(first.EventID, "delivered", 1)
 	if n := one[int](b, "select count(*)::int from core.outbox where status = 'pending'"); n != 1 {
-		t.Fatalf("%d events are pending", n)
+		b.Fatalf("%d events are pending", n)
 	}
 }
 
-func TestStopCancelsHandlersWhenItsContextEnds(t *testing.T) {
-	b := setup(t)
+func stopCancelsHandlersWhenItsContextEnds(b *bundle) {
 	g := newGate()
 	l := b.newListener(noPoll, pgtest.Generation, subscription(handler("platform.one", func(ctx context.Context, tx events.Tx, e events.Envelope) error {
 		if err := g.pass(ctx); err != nil {
@@ -185,11 +200,11 @@ func TestStopCancelsHandlersWhenItsContextEnds(t *testing.T) {
 	l.start()
 	first := event(1)
 	b.publish(first)
-	g.awaitEntered(t)
+	g.awaitEntered(b.T)
 	ctx, cancel := context.WithCancel(b.ctx)
 	cancel() // no grace at all
 	if err := l.Stop(ctx); err == nil {
-		t.Fatal("Stop did not say that a handler was cancelled")
+		b.Fatal("Stop did not say that a handler was cancelled")
 	}
 	l.stop() // once more does no harm
 	b.wantRow(first.EventID, "pending", 0)
@@ -248,8 +263,7 @@ func (c *watchedConn) Write(p []byte) (int, error) {
 }
 
 // The elected notifier commits and is drained while a silent one is still in its commit.
-func TestASilentProducerIsWaitedFor(t *testing.T) {
-	b := setup(t)
+func aSilentProducerIsWaitedFor(b *bundle) {
 	l := b.listen(noPoll, subscription(leaving("platform.one")))
 	elected, silent := b.producer(), b.producer()
 	b.commit(elected)
@@ -259,8 +273,7 @@ func TestASilentProducerIsWaitedFor(t *testing.T) {
 }
 
 // The silent one commits after the last look and before the question whether all is quiet.
-func TestOneMoreLookFollowsQuiet(t *testing.T) {
-	b := setup(t)
+func oneMoreLookFollowsQuiet(b *bundle) {
 	elected, silent := b.producer(), b.producer()
 	l := b.newListener(noPoll, pgtest.Generation, subscription(leaving("platform.one")),
 		before("outbox_quiet", func() { b.commit(silent) }))
@@ -271,11 +284,10 @@ func TestOneMoreLookFollowsQuiet(t *testing.T) {
 
 // Postgres lets a transaction's locks go one by one: S may be free while A is still held, and a
 // producer that comes then stays silent.
-func TestTheNotifiersLockIsWaitedFor(t *testing.T) {
-	b := setup(t)
-	holder := pgtest.Conn(t, b.url)
+func theNotifiersLockIsWaitedFor(b *bundle) {
+	holder := pgtest.Conn(b.T, b.url)
 	_, err := holder.Exec(b.ctx, "begin; select pg_advisory_xact_lock(hashtextextended('outbox_gen_1', 2891336453310961517))")
-	must(t, err)
+	must(b.T, err)
 	l := b.listen(noPoll, subscription(leaving("platform.one")))
 	silent := b.producer()
 	b.commit(silent)
@@ -283,8 +295,7 @@ func TestTheNotifiersLockIsWaitedFor(t *testing.T) {
 }
 
 // A row is committed before LISTEN takes effect: the first look comes after it and finds the row.
-func TestListenComesBeforeTheFirstLook(t *testing.T) {
-	b := setup(t)
+func listenComesBeforeTheFirstLook(b *bundle) {
 	producer := b.producer()
 	l := b.newListener(noPoll, pgtest.Generation, subscription(leaving("platform.one")),
 		before("listen ", func() { b.commit(producer) }))
@@ -293,14 +304,13 @@ func TestListenComesBeforeTheFirstLook(t *testing.T) {
 }
 
 // A listener at its barrier holds S alone: a producer that finds it so notifies, whoever else does.
-func TestAProducerThatMeetsTheBarrierNotifies(t *testing.T) {
-	b := setup(t)
-	raw := pgtest.Conn(t, b.url)
+func aProducerThatMeetsTheBarrierNotifies(b *bundle) {
+	raw := pgtest.Conn(b.T, b.url)
 	_, err := raw.Exec(b.ctx, "listen outbox_gen_1")
-	must(t, err)
-	barrier := pgtest.Conn(t, b.url)
+	must(b.T, err)
+	barrier := pgtest.Conn(b.T, b.url)
 	_, err = barrier.Exec(b.ctx, "begin; select pg_advisory_xact_lock(hashtextextended('outbox_gen_1', 7310579632010148197))")
-	must(t, err)
+	must(b.T, err)
 	first, second := b.producer(), b.producer()
 	b.commit(second)
 	b.commit(first)
@@ -308,19 +318,18 @@ func TestAProducerThatMeetsTheBarrierNotifies(t *testing.T) {
 	defer cancel()
 	for range 2 {
 		if _, err := raw.WaitForNotification(ctx); err != nil {
-			t.Fatal(err)
+			b.Fatal(err)
 		}
 	}
 }
 
 // A notifier that aborts after its decision leaves whoever was silent beside it to the poll.
-func TestWhatASilentProducersNotifierLeavesIsPolled(t *testing.T) {
-	b := setup(t)
+func whatASilentProducersNotifierLeavesIsPolled(b *bundle) {
 	l := b.listen(500*time.Millisecond, subscription(leaving("platform.one")))
 	elected := b.producerOf(happenedType)
 	silent := b.producerOf(happenedType)
 	b.commit(silent)
 	_, err := elected.Exec(b.ctx, "rollback")
-	must(t, err)
+	must(b.T, err)
 	l.delivered(1)
 }

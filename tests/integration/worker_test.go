@@ -86,21 +86,28 @@ const byHand = `insert into core.outbox (event_type, event_version, source, cont
 	select $1, 1, 'worlds', 'operational', 'outbox_gen_' || $2::bigint, $2::bigint, jsonb_build_object('n', i), 'by hand ' || i, clock_timestamp() - interval '1 hour'
 	from generate_series(1, $3::integer) i`
 
+// TestDrain runs cases that share a database.
+func TestDrain(t *testing.T) {
+	setup(t).cases(map[string]func(*bundle){
+		"drain waits for what is left": drainWaitsForWhatIsLeft,
+		"drain ends with its listener": drainEndsWithItsListener,
+	})
+}
+
 // A drain goes on while a handler runs, while an event is in flight in another process and while one is
 // scheduled, says what for, and ends with the last; of two, both do.
-func TestDrainWaitsForWhatIsLeft(t *testing.T) {
-	b := setup(t)
+func drainWaitsForWhatIsLeft(b *bundle) {
 	log := &notes{}
 	b.log = logTo(log)
 	says := func(what string) {
-		t.Helper()
+		b.Helper()
 		b.eventually("the log has "+what, func() bool { return log.count(what) > 0 })
 	}
 	g := newGate()
-	t.Cleanup(g.letOn)
+	b.Cleanup(g.letOn)
 	l := b.listen(noPoll, subscription(handler("platform.one", func(ctx context.Context, _ events.Tx, _ events.Envelope) error { return g.pass(ctx) })))
 	b.publish(event(1))
-	g.awaitEntered(t)
+	g.awaitEntered(b.T)
 	d := l.drain(b.ctx, false)
 	says(`"msg":"draining: events are left","due":1,"scheduled":0,"in_flight":0}`)
 	b.exec("insert into core.outbox (event_type, event_version, source, content_class, generation, payload, idempotency_key, status, claim_token, claimed_at, lease_seconds) values ($1, 1, 'worlds', 'operational', 1, '{}', 'elsewhere', 'in_flight', gen_random_uuid(), now(), 3600)", happenedType)
@@ -113,8 +120,8 @@ func TestDrainWaitsForWhatIsLeft(t *testing.T) {
 	d.goesOn("an event in flight")
 	second.goesOn("an event in flight")
 	b.exec("update core.outbox set status = 'delivered', claim_token = null where idempotency_key = 'elsewhere'")
-	must(t, d.end())
-	must(t, second.end())
+	must(b.T, d.end())
+	must(b.T, second.end())
 }
 
 // Event types without a handler end a drain, and are not waited for; those that another live worker handles are.
@@ -152,14 +159,13 @@ func TestDrainOfWhatOthersHandle(t *testing.T) {
 }
 
 // A drain ends with its listener.
-func TestDrainEndsWithItsListener(t *testing.T) {
-	b := setup(t)
+func drainEndsWithItsListener(b *bundle) {
 	l := b.newListener(noPoll, pgtest.Generation, subscription(leaving("platform.one")))
 	l.start()
 	b.exec(`select core.outbox_publish($1, 'worlds', '{"n": 1}', p_available_at => now() + interval '1 day')`, happenedType)
 	d := l.drain(b.ctx, false)
 	l.stop()
-	must(t, d.end())
+	must(b.T, d.end())
 }
 
 // Events that are adopted are found at once, whatever they were stamped with and however far the consumer's floor has come.
