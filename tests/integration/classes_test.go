@@ -36,7 +36,7 @@ func slowSubscription(handlers ...events.Registration) events.Subscription {
 // sluggishType is another event of the slow class, handled under its row's lock.
 const sluggishType = "worlds.test.sluggish"
 
-// A class with a backlog and nothing but slow work in hand delays no other, also in the same process and with no more
+// A class with a backlog and nothing but slow work delays no other, also in the same process and with no more
 // connections than its consumers need: neither by executions, nor by completions that wait, nor by handlers under a lock.
 func TestASlowClassDelaysNoOther(t *testing.T) {
 	sluggish := slowContract()

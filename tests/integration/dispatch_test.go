@@ -65,7 +65,7 @@ func aSlowEventLeavesRoomForOthers(b *bundle) {
 }
 
 // A backend may outlive its connection and hold the rows of a batch: the claims that find nothing
-// meanwhile must not be the last.
+// then must not be the last.
 func rowsOfABackendThatOutlivesItsConnectionAreClaimed(b *bundle) {
 	// it goes on for a second after it was cancelled
 	b.exec(`create function platform.linger() returns void language plpgsql as 'begin perform pg_catalog.pg_sleep(3602);

@@ -116,7 +116,7 @@ func blackHole(ctx context.Context, _, _ string) (net.Conn, error) {
 	return nil, ctx.Err()
 }
 
-// refusing is a dial of a host where nobody listens.
+// refusing is a dial of a host where no server listens.
 func refusing(context.Context, string, string) (net.Conn, error) { return nil, errRefusing }
 
 // leadingTo dials address, whatever is asked for.

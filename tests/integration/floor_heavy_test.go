@@ -10,7 +10,7 @@ import (
 	"spectral/tests/pgtest"
 )
 
-// What settled rows leave in the index while somebody holds an old snapshot is not walked past by
+// What settled rows leave in the index while a session holds an old snapshot is not walked past by
 // every claim.
 func TestAnOldSnapshotDoesNotSlowClaims(t *testing.T) {
 	b := setupAlone(t) // another's long transaction holds the floor, in whichever database
@@ -26,7 +26,7 @@ func TestAnOldSnapshotDoesNotSlowClaims(t *testing.T) {
 	}
 	before := read()
 	s := subscription(handler("platform.one", func(context.Context, events.Tx, events.Envelope) error { return nil }))
-	s.Concurrency = 1 // the floor rises behind whoever is still at work, which two would let vary
+	s.Concurrency = 1 // the claim watermark rises behind what still runs, which two would let vary
 	l := b.listen(noPoll, s)
 	l.delivered(backlog)
 	l.stop()

@@ -23,7 +23,7 @@ func TestClaimWatermark(t *testing.T) {
 }
 
 // A transaction that inserts, waits and commits is picked up at once, however far the others have
-// come meanwhile.
+// come since.
 func aLateCommitIsPickedUp(b *bundle) {
 	l := b.listen(noPoll, subscription(leaving("platform.one")))
 	late := pgtest.Conn(b.T, b.url)

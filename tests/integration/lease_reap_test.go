@@ -54,7 +54,7 @@ func leasedRowsThatWorkersDiedOfRunOneAtATime(b *bundle) {
 	}
 }
 
-// Rows whose lease ran out and that cannot be written keep nobody else waiting, and are said. There are more
+// Rows whose lease ran out and that cannot be written keep no other waiting, and are said. There are more
 // of them than the reaper takes at once.
 func unreapableLeases(b *bundle) {
 	said := new(notes)

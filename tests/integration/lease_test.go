@@ -115,7 +115,7 @@ func contend(ctx context.Context, tx events.Tx, e events.Envelope) error {
 	return err
 }
 
-// quiet reports whether the LISTEN connection waits for notifications and no other is at work.
+// quiet reports whether the LISTEN connection waits for notifications and no other runs.
 func (l *listening) quiet() bool {
 	return one[bool](l.bundle, `select count(*) filter (where state <> 'idle') = 0 from pg_stat_activity
 		where datname = current_database() and application_name in ('workers', 'doorbell')`)

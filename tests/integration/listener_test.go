@@ -19,7 +19,7 @@ import (
 	"spectral/tests/pgtest"
 )
 
-// The LISTEN connection under every fault that is known of, and what the listener says meanwhile.
+// The LISTEN connection under every fault that is known of, and what the listener says then.
 
 const doorbells = "from pg_stat_activity where application_name = 'doorbell' and datname = current_database() and backend_type = 'client backend'"
 

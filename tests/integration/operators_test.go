@@ -44,19 +44,19 @@ func unhurried(batch int) admin.Pace { return admin.Pace{Batch: batch, Rate: -1}
 func TestOperators(t *testing.T) {
 	setup(t).cases(map[string]func(*bundle){
 		"a replay runs what is unhandled":             aReplayRunsWhatIsUnhandled,
-		"a pause with work in hand":                   aPauseWithWorkInHand,
+		"a pause with work that runs":                 aPauseWithWorkThatRuns,
 		"retry now wakes":                             retryNowWakes,
 		"replaying many":                              replayingMany,
 		"what is named is the failure that was shown": whatIsNamedIsTheFailureThatWasShown,
 	})
 }
 
-// A failed event is replayed once its handler is mended: only that one runs, as the preview says.
+// A failed event is replayed once its handler is fixed: only that one runs, as the preview says.
 func aReplayRunsWhatIsUnhandled(b *bundle) {
 	operator := b.operator()
-	var mended atomic.Bool
+	var fixed atomic.Bool
 	l := b.listen(noPoll, subscription(leaving("platform.one"), handler("worlds.two", func(ctx context.Context, tx events.Tx, e events.Envelope) error {
-		if !mended.Load() {
+		if !fixed.Load() {
 			return events.Terminal(errRefusing)
 		}
 		return effect("worlds.two")(ctx, tx, e)
@@ -71,7 +71,7 @@ func aReplayRunsWhatIsUnhandled(b *bundle) {
 	if want := []admin.HandlerEffect{{EventType: happenedType, Handler: "platform.one", Handled: 1}, {EventType: happenedType, Handler: "worlds.two", WouldRun: 1}}; !slices.Equal(preview.Handlers, want) {
 		b.Errorf("the preview says %v, want %v", preview.Handlers, want)
 	}
-	mended.Store(true)
+	fixed.Store(true)
 	acted, err := operator.Replay(b.ctx, selection, pgtest.Generation, "anna", false, unhurried(1))
 	must(b.T, err)
 	if acted.Done != 1 || acted.LeftOut != 0 || acted.Pending != 0 {
@@ -85,7 +85,7 @@ func aReplayRunsWhatIsUnhandled(b *bundle) {
 	if acted.Done != 0 || acted.LeftOut != 1 || len(acted.Reasons) != 1 || acted.Reasons[0].State != "delivered anew" {
 		b.Errorf("of a delivered event it came to %+v", acted)
 	}
-	// once for each time that somebody asks: who replays the same selection twice has it replayed once
+	// once for each time that an operator asks: who replays the same selection twice has it replayed once
 	selection, err = operator.Select(b.ctx, admin.Filter{Statuses: []admin.Status{admin.Delivered}}, 0)
 	must(b.T, err)
 	acted, err = operator.Replay(b.ctx, selection, pgtest.Generation, "anna", true, unhurried(1))
@@ -98,7 +98,7 @@ func aReplayRunsWhatIsUnhandled(b *bundle) {
 	acted, err = operator.Replay(b.ctx, selection, pgtest.Generation, "anna", true, unhurried(1))
 	must(b.T, err)
 	if acted.Done != 0 || acted.LeftOut != 1 || len(acted.Reasons) != 1 || acted.Reasons[0].State != "delivered anew" {
-		b.Errorf("by force, of what was delivered anew, it came to %+v", acted)
+		b.Errorf("by force, of what was delivered again, it came to %+v", acted)
 	}
 }
 
@@ -135,8 +135,8 @@ func TestAPauseAndItsEnd(t *testing.T) {
 	}
 }
 
-// A handler at work when its type is paused finishes; what it fails waits.
-func aPauseWithWorkInHand(b *bundle) {
+// A handler that runs when its type is paused finishes; what it fails waits.
+func aPauseWithWorkThatRuns(b *bundle) {
 	operator := b.operator()
 	g := newGate()
 	b.Cleanup(g.letOn)
@@ -233,11 +233,11 @@ func replayingMany(b *bundle) {
 	acted, err = operator.Replay(b.ctx, rest, pgtest.Generation, "anna", false, unhurried(100))
 	must(b.T, err)
 	if acted.Done != 0 || acted.LeftOut != 70 || acted.Reasons[0].State != "failed anew" {
-		b.Errorf("of what failed anew it came to %+v", acted.Done)
+		b.Errorf("of what failed again it came to %+v", acted.Done)
 	}
 }
 
-// Who names an event means the failure that it had when it was looked at, whatever the clocks say: one that has failed, or was delivered, anew since is
+// Who names an event means the failure that it had when it was looked at, whatever the clocks say: one that has failed, or was delivered, again since is
 // left out, and nothing is done to it.
 func whatIsNamedIsTheFailureThatWasShown(b *bundle) {
 	operator := b.operator()
@@ -259,7 +259,7 @@ func whatIsNamedIsTheFailureThatWasShown(b *bundle) {
 		must(b.T, err)
 		again("claimed_at = greatest(clock_timestamp(), claimed_at + interval '1 ms')")
 		acted, err := operator.Replay(b.ctx, s, pgtest.Generation, "anna", false, unhurried(10))
-		left("replay of what failed anew", "failed anew", acted, err)
+		left("replay of what failed again", "failed anew", acted, err)
 		if n := one[int](b, "select jsonb_array_length(failure_history) from core.outbox where id = $1", ids[0]); n != 0 {
 			b.Errorf("%d cycles have ended", n)
 		}
@@ -270,7 +270,7 @@ func whatIsNamedIsTheFailureThatWasShown(b *bundle) {
 		must(b.T, err)
 		again("claimed_at = greatest(clock_timestamp(), claimed_at + interval '2 hours')")
 		acted, err = operator.Discard(b.ctx, s, "anna", "", unhurried(10))
-		left("discard of what failed anew", "failed anew", acted, err)
+		left("discard of what failed again", "failed anew", acted, err)
 		b.exec("update core.outbox set deleted_at = null, discarded_at = null, failure_history = '[]'")
 
 		b.exec("update core.outbox set status = 'delivered', delivered_at = clock_timestamp() + $1::text::interval", ahead)
@@ -278,7 +278,7 @@ func whatIsNamedIsTheFailureThatWasShown(b *bundle) {
 		must(b.T, err)
 		again("delivered_at = greatest(clock_timestamp(), delivered_at + interval '1 ms')")
 		acted, err = operator.Replay(b.ctx, s, pgtest.Generation, "anna", true, unhurried(10))
-		left("replay of what was delivered anew", "delivered anew", acted, err)
+		left("replay of what was delivered again", "delivered anew", acted, err)
 		b.exec("update core.outbox set failure_history = '[]'")
 	}
 }

@@ -62,7 +62,7 @@ func TestThroughASessionPoolerItListens(t *testing.T) {
 	l.delivered(1)
 }
 
-// A pooler that turns to a standby and back: nothing is attempted meanwhile, and nothing counted.
+// A pooler that turns to a standby and back: nothing is attempted, and nothing counted.
 func TestAPoolerThatTurnsToAStandbyCostsNoAttempt(t *testing.T) {
 	b := setup(t)
 	log := &notes{}

@@ -691,11 +691,11 @@ func TestDuplicateAndOldDispatchesDoNothing(t *testing.T) {
 	}
 	l := b.worker(s.executors())
 	g.awaitEntered(t)
-	l.delivered(duplicates - 1) // while the one is at work
+	l.delivered(duplicates - 1) // while the one runs
 	g.letOn()
 	l.delivered(1)
 	b.await(task.ID, domain.TaskAwaitingApproval)
-	b.publishDispatch(dispatchOf(task.ID), b.workspace) // nobody has approved
+	b.publishDispatch(dispatchOf(task.ID), b.workspace) // without an approval
 	l.delivered(1)
 	if got := b.find(task.ID).Status; got != domain.TaskAwaitingApproval {
 		t.Fatalf("it is %s", got)
@@ -739,7 +739,7 @@ func TestADispatchWithoutTaskFails(t *testing.T) {
 
 var someEvent = uuid.MustParse("11111111-1111-4111-8111-111111111111")
 
-// A step that fails is tried again by itself; what cannot be mended fails the task, and the event is delivered: that
+// A step that fails is tried again by itself; what retrying cannot fix fails the task, and the event is delivered: that
 // is an outcome.
 func TestTasksThatFail(t *testing.T) {
 	b := setupTasks(t)

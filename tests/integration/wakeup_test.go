@@ -63,7 +63,7 @@ func thePollGoesOnWhileTheListenConnectionIsMade(b *bundle) {
 }
 
 // The doorbell elects one notifier at a time. With the poll out of reach, a producer that stayed
-// silent though nobody notified for it would leave its row behind.
+// silent though no other notified for it would leave its row behind.
 func concurrentProducersStrandNothing(b *bundle) {
 	l := b.listen(noPoll, subscription(leaving("platform.one")))
 	const producers, each = 8, 50
@@ -100,7 +100,7 @@ func concurrentProducersStrandNothing(b *bundle) {
 	}
 }
 
-// One consumer at work must not keep another's events waiting, neither new ones nor due ones.
+// One busy consumer must not keep another's events waiting, neither new ones nor due ones.
 func TestAConsumerAtWorkDelaysNoOther(t *testing.T) {
 	other := happenedContract()
 	other.Type = "worlds.test.other"
@@ -303,7 +303,7 @@ func listenComesBeforeTheFirstLook(b *bundle) {
 	l.delivered(1)
 }
 
-// A listener at its barrier holds S alone: a producer that finds it so notifies, whoever else does.
+// A listener at its barrier holds S alone: a producer that finds it so notifies, whichever others do.
 func aProducerThatMeetsTheBarrierNotifies(b *bundle) {
 	raw := pgtest.Conn(b.T, b.url)
 	_, err := raw.Exec(b.ctx, "listen outbox_gen_1")
@@ -323,7 +323,7 @@ func aProducerThatMeetsTheBarrierNotifies(b *bundle) {
 	}
 }
 
-// A notifier that aborts after its decision leaves whoever was silent beside it to the poll.
+// A notifier that aborts after its decision leaves a producer that was silent beside it to the poll.
 func whatASilentProducersNotifierLeavesIsPolled(b *bundle) {
 	l := b.listen(500*time.Millisecond, subscription(leaving("platform.one")))
 	elected := b.producerOf(happenedType)
