@@ -237,14 +237,16 @@ func (b *bundle) commit(conn *pgx.Conn) {
 }
 
 // before runs do, once, before the listener's connection first sends a statement with this text.
-func before(text string, do func()) func(*pgx.ConnConfig) {
+func before(text string, do func()) func(*pgx.ConnConfig) { return beforeEach(text, sync.OnceFunc(do)) }
+
+// beforeEach is before for each time.
+func beforeEach(text string, do func()) func(*pgx.ConnConfig) {
 	return func(c *pgx.ConnConfig) {
 		c.DefaultQueryExecMode = pgx.QueryExecModeExec // the text goes over the wire each time
 		dial := c.DialFunc
-		var once sync.Once
 		c.DialFunc = func(ctx context.Context, network, address string) (net.Conn, error) {
 			conn, err := dial(ctx, network, address)
-			return &watchedConn{conn, []byte(text), func() { once.Do(do) }}, err
+			return &watchedConn{conn, []byte(text), do}, err
 		}
 	}
 }
@@ -262,12 +264,18 @@ func (c *watchedConn) Write(p []byte) (int, error) {
 	return c.Conn.Write(p)
 }
 
-// The elected notifier commits and is drained while a silent one is still in its commit.
+// The elected notifier commits and is drained while a silent one is still in its commit: the listener asks until it is over.
 func aSilentProducerIsWaitedFor(b *bundle) {
-	l := b.listen(noPoll, subscription(leaving("platform.one")))
+	asked := make(chan struct{}, 1000)
+	l := b.newListener(noPoll, pgtest.Generation, subscription(leaving("platform.one")),
+		beforeEach("outbox_quiet", func() { asked <- struct{}{} }))
+	l.start()
 	elected, silent := b.producer(), b.producer()
 	b.commit(elected)
 	l.delivered(1)
+	for range 6 { // more than it asks when no producer is in its commit
+		within(b.T, asked)
+	}
 	b.commit(silent)
 	l.delivered(1)
 }
