@@ -549,7 +549,7 @@ func TestShowTellsOfEachHandler(t *testing.T) {
 	failed := letter{
 		id: uuid.Must(uuid.NewV7()), target: worlds, status: "failed", created: at, key: "k", attempts: 3, crashes: 1, lastError: "E: worlds.parked: x",
 		channel: "outbox_gen_1_slow", payload: `{"n": 1.50}`,
-		handlerFailures: `{"worlds.parked": {"failures": 6, "parked": true, "class": "E", "error": "x"}, "worlds.failing": {"failures": 1, "free": 2, "class": "E", "error": "y"}, "by hand": [1]}`,
+		handlerFailures: `{"worlds.parked": {"failures": 6, "parked": true, "class": "E", "error": "x"}, "worlds.failing": {"failures": 1, "free": 2, "class": "E", "error": "y"}, "by hand": [1], "odd": {"failures": 1.5, "free": "x"}}`,
 		history:         `[{"cycle": 1, "replayed_at": "2026-01-01T00:00:00Z"}, {"reaped_at": "2026-01-02T00:00:00Z"}, "odd"]`,
 	}
 	twin := letter{id: failed.id, occurred: at.Add(-time.Hour), created: at, status: "in_flight", key: "twin", claimedBy: "w", leasedTo: "worlds.parked"}
@@ -582,7 +582,7 @@ func TestShowTellsOfEachHandler(t *testing.T) {
 		}
 	}
 	if want := map[string]string{
-		"by hand": "failing 0 0 [1]", "platform.other_context": "not_target 0 0 ", "worlds.by_another": "handled 0 0 " + another.String(),
+		"by hand": "failing 0 0 [1]", "odd": "failing 0 0 ", "platform.other_context": "not_target 0 0 ", "worlds.by_another": "handled 0 0 " + another.String(),
 		"worlds.failing": "failing 1 2 y", "worlds.handled": "handled 0 0 ", "worlds.late": "not_run 0 0 ", "worlds.parked": "parked 6 0 x",
 	}; !reflect.DeepEqual(stages, want) {
 		t.Errorf("handlers:\n%v, want\n%v", stages, want)

@@ -156,7 +156,8 @@ states as (
     when e.settled then 'not_run' else 'to_run' end, null, null, null
   from event e cross join live l)
 select distinct on (s.handler) s.handler, s.stage, s.handled_at, s.handled_as,
-  coalesce((s.failed ->> 'failures')::int, 0) as failures, coalesce((s.failed ->> 'free')::int, 0) as free,
+  coalesce(substring(s.failed ->> 'failures', '^\d{1,9}$')::int, 0) as failures,
+  coalesce(substring(s.failed ->> 'free', '^\d{1,9}$')::int, 0) as free,
   coalesce(s.failed ->> 'class', '') as class,
   case when jsonb_typeof(s.failed) = 'object' then coalesce(s.failed ->> 'error', '')
     else coalesce(s.failed::text, '') end as error,
