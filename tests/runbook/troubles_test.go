@@ -41,6 +41,7 @@ var troubles = map[string]trouble{
 	"The cause is mended, and an event should run again": {prepare: func(s *scene) func() {
 		s.failures(2)
 		pgtest.Workers(s.T, s.at)
+		s.await("select count(*) from core.live_workers", "1")
 		return func() {
 			s.shown("platform.world_model_card_projector")
 			s.want("select (failure_history -> 0 ->> 'replayed_by') || ' ' || (failure_history -> 0 ->> 'cycle') from core.outbox where id = '"+s.values["event-id"]+"'", "ana 1")
