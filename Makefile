@@ -5,7 +5,7 @@ tool := CGO_ENABLED=0 go tool -modfile=tools/go.mod
 tags := heavy,sqlc
 
 .DEFAULT_GOAL := help
-.PHONY: help build test test-all race lint fmt generate verify-generated demo ci
+.PHONY: help build test test-all soak race lint fmt generate verify-generated demo ci
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-18s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -18,6 +18,9 @@ test: ## run the tests; those that need Postgres start their own
 
 test-all: ## run the tests with the slow ones and those that run sqlc
 	go test -tags=$(tags) -timeout=30m ./...
+
+soak: ## run all tests, with those that need more than a minute or are large random variants
+	go test -tags=$(tags),soak -timeout=60m ./...
 
 race: ## run the adapters and the promises of the port under the race detector
 	go test -race ./internal/core/... ./tests/conformance

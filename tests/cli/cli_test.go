@@ -4,17 +4,18 @@ package cli_test
 
 import (
 	"context"
-	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"net"
 	"net/url"
 	"os"
-	"os/exec"
 	"path"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -29,8 +30,8 @@ import (
 	"spectral/tests/pgtest"
 )
 
-// patience is how long a script waits for what must happen.
-const patience = 30 * time.Second
+// testTimeout is how long a script waits for what must happen.
+const testTimeout = 30 * time.Second
 
 type runner struct{ m *testing.M }
 
@@ -61,11 +62,16 @@ func TestTranscripts(t *testing.T) {
 		Setup: func(env *testscript.Env) error {
 			env.Values["t"] = env.T().(testing.TB)
 			env.Values["held"] = new(*pgx.Conn)
+			env.Values["conns"] = make(map[string]*pgx.Conn)
+			env.Values["stdin"] = new(string)
+			env.Setenv("SPECTRAL_BRIEFINGS_DIR", filepath.Join(env.WorkDir, "briefings"))
 			env.Setenv("SPECTRAL_POSTGRES_BIN", os.Getenv("SPECTRAL_POSTGRES_BIN"))
 			return setMigrations(env)
 		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
 			"exits":    exits,
+			"answer":   answer,
+			"input":    input,
 			"database": database,
 			"login":    login,
 			"sql":      sql,
@@ -98,21 +104,44 @@ func setMigrations(env *testscript.Env) error {
 	return nil
 }
 
-// exits CODE command... runs a command that must exit with the code.
+// exits CODE workers args... runs the command inside this process, which must return the exit code. What needs a process
+// or a terminal, or reads HOME or a relative path, is run with exec.
 func exits(ts *testscript.TestScript, _ bool, args []string) {
 	want, err := strconv.Atoi(args[0])
 	ts.Check(err)
-	got := 0
-	if err := ts.Exec(args[1], args[2:]...); err != nil {
-		var exit *exec.ExitError
-		if !errors.As(err, &exit) {
-			ts.Fatalf("%v", err)
-		}
-		got = exit.ExitCode()
+	if args[1] != "workers" {
+		ts.Fatalf("usage: exits code workers args...")
 	}
-	if got != want {
-		ts.Fatalf("exit code %d, want %d", got, want)
+	stdin := ts.Value("stdin").(*string)
+	code := cli.Main(context.Background(), cli.Process{
+		Stdin: strings.NewReader(*stdin), Stdout: ts.Stdout(), Stderr: &locked{w: ts.Stderr()}, Getenv: ts.Getenv, Username: "tester",
+	}, args[2:])
+	*stdin = ""
+	if code != want {
+		ts.Fatalf("exit code %d, want %d", code, want)
 	}
+}
+
+// locked is a writer for the goroutines of a command, as a process's stderr is.
+type locked struct {
+	mu sync.Mutex
+	w  io.Writer
+}
+
+func (l *locked) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.w.Write(p)
+}
+
+// answer LINE is what the next command of exits reads from stdin.
+func answer(ts *testscript.TestScript, _ bool, args []string) {
+	*ts.Value("stdin").(*string) = args[0] + "\n"
+}
+
+// input FILE is what the next command of exits reads from stdin.
+func input(ts *testscript.TestScript, _ bool, args []string) {
+	*ts.Value("stdin").(*string) = ts.ReadFile(args[0])
 }
 
 // database [empty] makes a database of the script's own, migrated unless empty, and sets
@@ -144,13 +173,27 @@ func wrong(ts *testscript.TestScript, _ bool, args []string) {
 	ts.Setenv("DATABASE_URL", u.String())
 }
 
-// query runs a statement and returns what it answers, values by blanks, rows by lines.
-func query(ctx context.Context, at, statement string) (string, error) {
-	conn, err := pgx.Connect(ctx, at)
-	if err != nil {
-		return "", err
+// query runs a statement and returns its answer, values separated by blanks, rows by lines. It keeps a connection for each
+// URL until the script ends, or until a statement fails on it.
+func query(ctx context.Context, ts *testscript.TestScript, at, statement string) (text string, err error) {
+	conns := ts.Value("conns").(map[string]*pgx.Conn)
+	conn := conns[at]
+	if conn == nil {
+		if conn, err = pgx.Connect(ctx, at); err != nil {
+			return "", err
+		}
+		ts.Defer(func() { _ = conn.Close(context.Background()) })
+		conns[at] = conn
 	}
-	defer func() { _ = conn.Close(ctx) }()
+	text, err = ask(ctx, conn, statement)
+	if err != nil {
+		delete(conns, at)
+		_ = conn.Close(ctx)
+	}
+	return text, err
+}
+
+func ask(ctx context.Context, conn *pgx.Conn, statement string) (string, error) {
 	results, err := conn.PgConn().Exec(ctx, statement).ReadAll()
 	if err != nil {
 		return "", err
@@ -170,9 +213,9 @@ func query(ctx context.Context, at, statement string) (string, error) {
 
 // sql URL statement prints what a statement answers; with ! it must fail, and prints its error.
 func sql(ts *testscript.TestScript, fails bool, args []string) {
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	ctx, cancel := context.WithTimeout(context.Background(), testTimeout)
 	defer cancel()
-	out, err := query(ctx, args[0], strings.Join(args[1:], " "))
+	out, err := query(ctx, ts, args[0], strings.Join(args[1:], " "))
 	if (err != nil) != fails {
 		ts.Fatalf("%s%v", out, err)
 	}
@@ -185,7 +228,7 @@ func sql(ts *testscript.TestScript, fails bool, args []string) {
 
 // holding URL statement runs a statement in a transaction that stays open until letgo commits it.
 func holding(ts *testscript.TestScript, _ bool, args []string) {
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	ctx, cancel := context.WithTimeout(context.Background(), testTimeout)
 	defer cancel()
 	conn, err := pgx.Connect(ctx, args[0])
 	ts.Check(err)
@@ -203,12 +246,12 @@ func letGo(ts *testscript.TestScript, _ bool, _ []string) {
 
 // await ANSWER statement waits until the statement answers so.
 func await(ts *testscript.TestScript, _ bool, args []string) {
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	ctx, cancel := context.WithTimeout(context.Background(), testTimeout)
 	defer cancel()
 	tick := time.NewTicker(20 * time.Millisecond)
 	defer tick.Stop()
 	for {
-		out, err := query(ctx, ts.Getenv("ADMIN_URL"), strings.Join(args[1:], " "))
+		out, err := query(ctx, ts, ts.Getenv("ADMIN_URL"), strings.Join(args[1:], " "))
 		if err == nil && strings.TrimSpace(out) == args[0] {
 			return
 		}

@@ -31,7 +31,7 @@ func busy(t *testing.T) (p *process.Process, lock pgx.Tx) {
 	}
 	p = process.Start(t, process.Command{Path: binary.Path(t), Args: []string{"events", "discard", "--all", "--yes"},
 		Env: []string{"DATABASE_URL=" + pgtest.Login(t, at, "spectral_operator")}})
-	deadline, cancel := context.WithTimeout(ctx, patience)
+	deadline, cancel := context.WithTimeout(ctx, testTimeout)
 	defer cancel()
 	for waits := false; !waits; {
 		if err := lock.QueryRow(deadline, `select exists (select from pg_locks where relation = 'core.operator_actions'::regclass and not granted
@@ -47,7 +47,7 @@ func repeat(t *testing.T, p *process.Process, signals []syscall.Signal, over <-c
 	t.Helper()
 	tick := time.NewTicker(10 * time.Millisecond)
 	defer tick.Stop()
-	deadline := time.NewTimer(patience)
+	deadline := time.NewTimer(testTimeout)
 	defer deadline.Stop()
 	first = time.Now()
 	for i := 0; ; i++ {
@@ -72,7 +72,7 @@ func TestSignalsThatComeTogether(t *testing.T) {
 	if err := lock.Commit(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if code := p.AwaitExit(t, patience); code != 0 {
+	if code := p.AwaitExit(t, testTimeout); code != 0 {
 		t.Errorf("it exits with %d", code)
 	}
 }
@@ -85,7 +85,7 @@ func TestASecondSignalKills(t *testing.T) {
 	if took := time.Since(first); took < time.Second {
 		t.Errorf("it was killed after %s", took)
 	}
-	if code := p.AwaitExit(t, patience); code != -1 {
+	if code := p.AwaitExit(t, testTimeout); code != -1 {
 		t.Errorf("it exits with %d, and was not killed", code)
 	}
 }

@@ -19,12 +19,9 @@ func TestConnectionLostAtCommit(t *testing.T) {
 		"in the middle of it":  proxy.Tear,
 		"after it has arrived": proxy.ForwardThenCut,
 	} {
-		for size, keys := range map[string][]string{
-			"one event": {neighbour(1)},
-			"a batch":   {neighbour(1), neighbour(2), neighbour(3), neighbour(4)},
-		} {
-			t.Run(size+"/"+name, func(t *testing.T) { losesCommit(t, verdict, keys, patience) })
-		}
+		t.Run(name, func(t *testing.T) {
+			losesCommit(t, verdict, []string{neighbour(1), neighbour(2), neighbour(3), neighbour(4)}, patience)
+		})
 	}
 }
 

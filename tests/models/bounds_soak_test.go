@@ -1,0 +1,8 @@
+//go:build heavy && soak
+
+package models_test
+
+const (
+	full     = true
+	optimize = "-O1"
+)
