@@ -26,9 +26,6 @@ const patience = 30 * time.Second
 // listening is what a worker logs once its LISTEN connection has answered a look.
 const listening = "listening"
 
-// deaf is what it logs while notifications do not reach it.
-const deaf = "no LISTEN connection: events wait for the poll"
-
 // bundle is a migrated database with the ledger's watch in it, and the URLs that lead to it.
 type bundle struct {
 	*testing.T
@@ -92,20 +89,6 @@ func (b *bundle) run(direct, pool string) *process.Process {
 	p := process.Start(b.T, b.command(direct, pool))
 	p.Await(b.T, listening, 1, patience)
 	return p
-}
-
-// supervise starts n real workers that are restarted whenever they end, and returns when they
-// listen.
-func (b *bundle) supervise(n int) []*process.Supervisor {
-	b.Helper()
-	all := make([]*process.Supervisor, n)
-	for i := range all {
-		all[i] = process.Supervise(b.T, b.command(b.worker, ""), restartPause)
-	}
-	for _, s := range all {
-		s.Current().Await(b.T, listening, 1, patience)
-	}
-	return all
 }
 
 // runAll starts n real workers and returns when they listen.

@@ -16,6 +16,23 @@ import (
 	"spectral/tests/pgtest"
 )
 
+// deaf is what a worker logs while notifications do not reach it.
+const deaf = "no LISTEN connection: events wait for the poll"
+
+// supervise starts n real workers that are restarted whenever they end, and returns when they
+// listen.
+func (b *bundle) supervise(n int) []*process.Supervisor {
+	b.Helper()
+	all := make([]*process.Supervisor, n)
+	for i := range all {
+		all[i] = process.Supervise(b.T, b.command(b.worker, ""), restartPause)
+	}
+	for _, s := range all {
+		s.Current().Await(b.T, listening, 1, patience)
+	}
+	return all
+}
+
 func TestKilledAtRandom(t *testing.T) {
 	b := setup(t)
 	s := seed(t)

@@ -50,10 +50,10 @@ var (
 // Main is Run for a TestMain that does nothing else.
 func Main(m *testing.M) { os.Exit(Run(m)) }
 
-// MainWith is Main for a package whose tests share fixtures: tables, contracts, functions. Make adds them to the template
+// MainWith is Main for a package whose tests share fixtures: tables, contracts, functions. Fill adds them to the template
 // once, so that each database of New has them and none is dropped because of them.
-func MainWith(m *testing.M, make func(ctx context.Context, url string) error) {
-	fixtures = make
+func MainWith(m *testing.M, fill func(ctx context.Context, url string) error) {
+	fixtures = fill
 	Main(m)
 }
 

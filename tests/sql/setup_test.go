@@ -60,7 +60,10 @@ type database struct {
 }
 
 // setup returns a database with the rows that are said above, and no other. The test may change what it likes.
-func setup(t testing.TB) *database { return setupAs(t, "", func(*database) {}) }
+func setup(t testing.TB) *database {
+	t.Helper()
+	return setupAs(t, "", func(*database) {})
+}
 
 // setupAs is setup with databases of another kind, which prepare makes of one.
 func setupAs(t testing.TB, kind string, prepare func(*database)) *database {
@@ -82,7 +85,10 @@ func setupAs(t testing.TB, kind string, prepare func(*database)) *database {
 }
 
 // setupNew is setup with a database that no test has written to, for those that count what the server reads.
-func setupNew(t testing.TB) *database { return setupAs(t, "new", func(*database) {}) }
+func setupNew(t testing.TB) *database {
+	t.Helper()
+	return setupAs(t, "new", func(*database) {})
+}
 
 // login returns a session of the test's as a login with a role.
 func (d *database) login(t testing.TB, role string) *pgx.Conn {

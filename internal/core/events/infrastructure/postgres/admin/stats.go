@@ -145,10 +145,10 @@ func (c *Counted) count(ctx context.Context, tx pgx.Tx, filter Filter, limit int
 		from := "core.outbox o"
 		for i, d := range c.By {
 			expression := d.expression()
-			switch d {
-			case ByStatus:
+			if d == ByStatus {
 				expression = "'" + string(status) + "'"
-			case ByHandler:
+			}
+			if d == ByHandler {
 				from += " left join lateral jsonb_object_keys(o.handler_failures) as f(handler) on true"
 			}
 			columns = append(columns, fmt.Sprintf("%s::text as d%d", expression, i))
