@@ -13,10 +13,10 @@ help: ## list the targets
 build: ## build bin/workers (20 s from nothing)
 	go build -o bin/ ./cmd/...
 
-test: ## run the tests, which start their own Postgres (about 6 min)
+test: ## run the tests, which start their own Postgres (about 5 min)
 	go test ./...
 
-test-all: ## run the heavy tests too (about 15 min)
+test-all: ## run the heavy tests too (about 12 min)
 	go test -tags=$(tags) -timeout=30m ./...
 
 soak: ## run all tests with the long storms and full models (each package may take an hour)
