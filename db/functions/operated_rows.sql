@@ -24,7 +24,7 @@ begin
               and not exists (select from core.outbox t where t.id = o.id and t.occurred_at <> o.occurred_at))
          and case p_action
                when 'replay' then (o.status = 'failed' or o.status = 'delivered' and p_force) and o.deleted_at is null
-                 -- one call in several is over once each event has been through it, although by force what is delivered anew is delivered
+                 -- one call in several is over once each event has been through it, although by force what is delivered again is delivered
                  and coalesce(case when o.status = 'failed' then o.claimed_at else o.delivered_at end < p_settled_before, true)
                  and not core.unconsumed(o.event_type, o.event_version, p_generation)
                when 'discard' then o.status = 'failed' and o.deleted_at is null and coalesce(o.claimed_at < p_settled_before, true)

@@ -63,7 +63,7 @@ func TestEventTypesThatAreRegisteredOtherwise(t *testing.T) {
 			"content_class when 'workspace' then 'operational' else 'workspace' end", []string{"class slow, not default",
 			"content class ", "another payload", "deprecated from 2031-01-01 00:00:00+00 for other"}, doctor.Warning},
 		{"payload_schema = null, payload_rules = null, payload_fault = null", []string{"another payload"}, doctor.Warning},
-		{`consumed_in = '{"1": false}'`, []string{"counts as handled by nobody, though this build handles it"}, doctor.Critical},
+		{`consumed_in = '{"1": false}'`, []string{"is registered without a handler, though this build handles it"}, doctor.Critical},
 	} {
 		p.exec("update core.event_types set " + d.set + " where event_type = '" + cards + "'")
 		p.finds(pgtest.Generation, d.state, append(d.seen, cards+" ", cure)...)

@@ -182,7 +182,7 @@ func TestHandlerThatRunsOutOfMemory(t *testing.T) {
 	endsItsProcess(t, doBalloon, limited, 50, neighbour)
 }
 
-// What a worker had in hand when it was killed is delivered even if those that are left cannot listen.
+// What a killed worker held is delivered even if the others cannot listen.
 func TestKilledBesideWorkersThatCannotListen(t *testing.T) {
 	b := setup(t)
 	l := ledger.New(ledger.Cards(nil))

@@ -82,7 +82,7 @@ func aReplayRunsWhatIsUnhandled(b *bundle) {
 	// by force it runs through again, with no effect
 	acted, err = operator.Replay(b.ctx, selection, pgtest.Generation, "anna", false, unhurried(1))
 	must(b.T, err)
-	if acted.Done != 0 || acted.LeftOut != 1 || len(acted.Reasons) != 1 || acted.Reasons[0].State != "delivered anew" {
+	if acted.Done != 0 || acted.LeftOut != 1 || len(acted.Reasons) != 1 || acted.Reasons[0].State != "delivered again" {
 		b.Errorf("of a delivered event it came to %+v", acted)
 	}
 	// once for each time that an operator asks: who replays the same selection twice has it replayed once
@@ -97,7 +97,7 @@ func aReplayRunsWhatIsUnhandled(b *bundle) {
 	b.wantEffects(map[string]int{"platform.one": 1, "worlds.two": 1})
 	acted, err = operator.Replay(b.ctx, selection, pgtest.Generation, "anna", true, unhurried(1))
 	must(b.T, err)
-	if acted.Done != 0 || acted.LeftOut != 1 || len(acted.Reasons) != 1 || acted.Reasons[0].State != "delivered anew" {
+	if acted.Done != 0 || acted.LeftOut != 1 || len(acted.Reasons) != 1 || acted.Reasons[0].State != "delivered again" {
 		b.Errorf("by force, of what was delivered again, it came to %+v", acted)
 	}
 }
@@ -232,7 +232,7 @@ func replayingMany(b *bundle) {
 	// and the same selection once more finds them changed
 	acted, err = operator.Replay(b.ctx, rest, pgtest.Generation, "anna", false, unhurried(100))
 	must(b.T, err)
-	if acted.Done != 0 || acted.LeftOut != 70 || acted.Reasons[0].State != "failed anew" {
+	if acted.Done != 0 || acted.LeftOut != 70 || acted.Reasons[0].State != "failed again" {
 		b.Errorf("of what failed again it came to %+v", acted.Done)
 	}
 }
@@ -259,7 +259,7 @@ func whatIsNamedIsTheFailureThatWasShown(b *bundle) {
 		must(b.T, err)
 		again("claimed_at = greatest(clock_timestamp(), claimed_at + interval '1 ms')")
 		acted, err := operator.Replay(b.ctx, s, pgtest.Generation, "anna", false, unhurried(10))
-		left("replay of what failed again", "failed anew", acted, err)
+		left("replay of what failed again", "failed again", acted, err)
 		if n := one[int](b, "select jsonb_array_length(failure_history) from core.outbox where id = $1", ids[0]); n != 0 {
 			b.Errorf("%d cycles have ended", n)
 		}
@@ -270,7 +270,7 @@ func whatIsNamedIsTheFailureThatWasShown(b *bundle) {
 		must(b.T, err)
 		again("claimed_at = greatest(clock_timestamp(), claimed_at + interval '2 hours')")
 		acted, err = operator.Discard(b.ctx, s, "anna", "", unhurried(10))
-		left("discard of what failed again", "failed anew", acted, err)
+		left("discard of what failed again", "failed again", acted, err)
 		b.exec("update core.outbox set deleted_at = null, discarded_at = null, failure_history = '[]'")
 
 		b.exec("update core.outbox set status = 'delivered', delivered_at = clock_timestamp() + $1::text::interval", ahead)
@@ -278,7 +278,7 @@ func whatIsNamedIsTheFailureThatWasShown(b *bundle) {
 		must(b.T, err)
 		again("delivered_at = greatest(clock_timestamp(), delivered_at + interval '1 ms')")
 		acted, err = operator.Replay(b.ctx, s, pgtest.Generation, "anna", true, unhurried(10))
-		left("replay of what was delivered again", "delivered anew", acted, err)
+		left("replay of what was delivered again", "delivered again", acted, err)
 		b.exec("update core.outbox set failure_history = '[]'")
 	}
 }

@@ -81,7 +81,7 @@ var cases = []struct {
 	{"the barrier forgets A", doorbell, "PLAIN=2 RUNNERS=0 NO_A", stranded, ""},
 	{"the barrier gives S back first", doorbell, "PLAIN=2 RUNNERS=0 S_BEFORE_A", stranded, ""},
 	{"the barrier tests A after S", doorbell, "PLAIN=2 RUNNERS=0 A_AFTER_S", stranded, ""},
-	{"nobody asks whether all is quiet", doorbell, "PLAIN=2 RUNNERS=0 NO_QUIET", stranded, ""},
+	{"the barrier is never asked", doorbell, "PLAIN=2 RUNNERS=0 NO_QUIET", stranded, ""},
 	{"not asked after a look in vain", doorbell, "PLAIN=3 LISTENERS=1 FOREIGN=0 EMPTY_UNASKED", stranded, ""},
 	{"not asked after connecting", doorbell, "PLAIN=2 LISTENERS=1 RECONNECTS=1 FIRST_UNASKED", stranded, ""},
 	{"no look after quiet", doorbell, "PLAIN=2 RUNNERS=0 NO_LAST_LOOK", stranded, ""},
@@ -100,8 +100,8 @@ var cases = []struct {
 	{"a notifier aborts", doorbell, "PLAIN=2 ABORTING=1 RUNNERS=0 FOREIGN=0", stranded, ""},
 	{"a notifier aborts: only rows silent beside it", doorbell, "PLAIN=2 ABORTING=1 RUNNERS=0 FOREIGN=0 EXCUSED=1", holds, "PLAIN=1 ABORTING=1 RUNNERS=0 FOREIGN=0 EXCUSED=1"},
 	{"a notifier aborts: the poll", doorbell, "PLAIN=1 ABORTING=1 RUNNERS=0 POLL=1", holds, ""},
-	{"a process dies with rows in hand", doorbell, "PLAIN=1 DEATHS=1 FOREIGN=0", stranded, ""},
-	{"a process dies with rows in hand: the poll", doorbell, "PLAIN=1 DEATHS=1 FOREIGN=0 POLL=1", holds, ""},
+	{"a process dies while it holds rows", doorbell, "PLAIN=1 DEATHS=1 FOREIGN=0", stranded, ""},
+	{"a process dies while it holds rows: the poll", doorbell, "PLAIN=1 DEATHS=1 FOREIGN=0 POLL=1", holds, ""},
 	// Deciding early is being slow, until it lasts for ever.
 	{"a notifier decides early and stays idle", doorbell, "PLAIN=1 IDLE=1 RUNNERS=0", stranded, ""},
 

@@ -219,11 +219,11 @@ union all
 select 'critical', format('%s version %s, which this build has, is not registered: its publishing is refused (SP016)', d.event_type, d.event_version), 'workers migrate up, or start a worker: both register what the build has'
 from declared d where exists (select from core.event_types) and not exists (select from core.event_types t where (t.event_type, t.event_version) = (d.event_type, d.event_version))
 union all
-select 'critical', format('%s counts as handled by nobody in generation %s, though its live workers handle it: what is published is settled without them, and lost', u.event_type, u.generation),
+select 'critical', format('%s is registered without a handler in generation %s, though its live workers handle it: what is published is settled without them, and lost', u.event_type, u.generation),
   format('as spectral_owner: update core.event_types set consumed = true, consumed_in = consumed_in || jsonb_build_object(%L, true) where event_type = %L;', u.generation, u.event_type)
 from unheard u
 union all
-select 'critical', format('%s counts as handled by nobody, though this build handles it: what is published is settled at once, and lost', d.event_type),
+select 'critical', format('%s is registered without a handler, though this build handles it: what is published is settled at once, and lost', d.event_type),
   case when $2 = 0 then format('as spectral_owner: update core.event_types set consumed = true where event_type = %L; then restart the workers', d.event_type) else $3 end
 from dropped d
 union all

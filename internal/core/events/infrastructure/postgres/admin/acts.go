@@ -60,7 +60,7 @@ type Acted struct {
 type LeftOut struct {
 	EventID    uuid.UUID `json:"event_id"`
 	OccurredAt time.Time `json:"occurred_at"`
-	// State is its status now, or failed anew, delivered anew, discarded, past its days of grace, expired, gone, of a
+	// State is its status now, or failed again, delivered again, discarded, past its days of grace, expired, gone, of a
 	// type that nobody consumes there; if another session is changing it, the state before that.
 	State string `json:"state"`
 }

@@ -105,7 +105,7 @@ type Found struct {
 
 // Find returns a page of the events that filter matches, the latest first: by the time they failed or are due, and those in
 // flight and delivered by their ids, which are time-ordered. So any page costs what it has, however many events are pending or
-// delivered. What is published or fails while somebody goes through the pages is not in a later one, and nothing is in
+// delivered. What is published or fails while the pages are read is not in a later one, and nothing is in
 // two, unless it has failed, or become pending, once more.
 //
 // The error is a [*TooBroadError] if it takes too long, [ErrCursor] for a cursor of another filter.

@@ -245,8 +245,8 @@ select k.id::uuid as id, k.occurred_at::timestamptz as occurred_at,
     when o.discarded_at is not null then case when o.deleted_at > clock_timestamp() - p.tombstoned_grace_days * interval '24 hours'
       then 'discarded' else 'past its days of grace' end
     when o.deleted_at is not null then 'expired'
-    when o.status = 'failed' and o.claimed_at >= $1::timestamptz then 'failed anew'
-    when o.status = 'delivered' and o.delivered_at >= $1::timestamptz then 'delivered anew'
+    when o.status = 'failed' and o.claimed_at >= $1::timestamptz then 'failed again'
+    when o.status = 'delivered' and o.delivered_at >= $1::timestamptz then 'delivered again'
     when o.status in ('failed', 'delivered') and $2::bigint > 0
       and core.unconsumed(o.event_type, o.event_version, $2::bigint) then 'of a type that nobody consumes there'
     else o.status end::text as state
