@@ -18,7 +18,7 @@ func TestThroughPgBouncer(t *testing.T) {
 	load := l.Start(t, ledger.Load{
 		URL: pgbouncer.Start(t, pgbouncer.Transaction, b.publisher).URL, Publishers: 8, Rate: 25, PerTx: 5, Seed: seed(t),
 	})
-	meanwhile(t, 8*time.Second)
+	letRun(t, 8*time.Second)
 	load.Stop()
 	t.Log(l.Counts())
 	l.Verify(t, b.direct(), ledger.Expect{Within: patience})

@@ -19,7 +19,7 @@ func TestRollingRestart(t *testing.T) {
 	running := b.runAll(3, b.worker, "")
 	load := l.Start(t, ledger.Load{URL: b.publisher, Publishers: 4, Rate: 25, PerTx: 5, Seed: seed(t)})
 	for i := range 6 {
-		meanwhile(t, 2500*time.Millisecond) // so seldom that a starting worker's first look is no substitute for a ring
+		letRun(t, 2500*time.Millisecond) // so seldom that a starting worker's first look is no substitute for a ring
 		old := running[i%3]
 		old.Signal(syscall.SIGTERM)
 		if code := old.AwaitExit(t, grace); code != 0 {
@@ -56,7 +56,7 @@ func TestFrozenInTheMiddleOfAHandler(t *testing.T) {
 
 // A worker dies just before its n-th statement arrives, for every n of a dispatch.
 func TestKilledBetweenAnyTwoStatements(t *testing.T) {
-	// an event at work alone when its worker dies is charged with it, once: none dies of it again
+	// an event that runs alone when its worker dies is charged with one crash
 	killsBetween(t, []string{"a"}, proxy.Freeze, 2)
 }
 

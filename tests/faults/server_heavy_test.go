@@ -19,14 +19,14 @@ func TestServerGoesDown(t *testing.T) {
 	running := b.runAll(3, b.worker, "")
 	load := l.Start(t, ledger.Load{URL: b.publisher, Publishers: 4, Rate: 50, PerTx: 5, Seed: seed(t)})
 	for i, how := range []syscall.Signal{syscall.SIGINT, syscall.SIGQUIT, syscall.SIGKILL} {
-		meanwhile(t, 3*time.Second)
+		letRun(t, 3*time.Second)
 		held := b.hold(fmt.Sprintf("%s%d", ledger.Held, i)) // so that a handler is at work; the lock goes down too
 		l.Publish(t, b.publisher, held.key)
 		held.awaitEntered()
 		s.Crash(t, how)
 		s.Start(t)
 	}
-	meanwhile(t, 4*time.Second)
+	letRun(t, 4*time.Second)
 	load.Stop()
 	t.Log(l.Counts())
 	l.Verify(t, b.direct(), ledger.Expect{Within: 2 * patience})
@@ -40,15 +40,15 @@ func TestDemotedAndPromoted(t *testing.T) {
 	l := ledger.New(ledger.Cards(nil))
 	running := b.runAll(3, b.worker, "")
 	load := l.Start(t, ledger.Load{URL: b.publisher, Publishers: 4, Rate: 25, PerTx: 5, Seed: seed(t)})
-	meanwhile(t, 2*time.Second)
+	letRun(t, 2*time.Second)
 	s.Demote(t)
 	if !one[bool](b, "select pg_is_in_recovery()") {
 		t.Fatal("the server has not become a standby")
 	}
-	meanwhile(t, 8*time.Second)
+	letRun(t, 8*time.Second)
 	s.Promote(t)
 	promoted := time.Now()
-	meanwhile(t, 2*time.Second)
+	letRun(t, 2*time.Second)
 	load.Stop()
 	t.Log(l.Counts())
 	l.Verify(t, b.direct(), ledger.Expect{Within: time.Minute - time.Since(promoted)})

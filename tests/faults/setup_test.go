@@ -152,8 +152,8 @@ func seed(t testing.TB) uint64 {
 	return value
 }
 
-// meanwhile lets a load, or a fault, last for a time.
-func meanwhile(t testing.TB, d time.Duration) {
+// letRun lets a load, or a fault, last for a time.
+func letRun(t testing.TB, d time.Duration) {
 	t.Helper()
 	over := time.NewTimer(d)
 	defer over.Stop()

@@ -41,13 +41,13 @@ func TestKilledAtRandom(t *testing.T) {
 	load := l.Start(t, ledger.Load{URL: b.publisher, Publishers: 4, Rate: 25, PerTx: 5, Seed: s})
 	random := rand.New(rand.NewPCG(s, s))
 	for range 20 {
-		meanwhile(t, time.Duration(50+random.IntN(500))*time.Millisecond)
+		letRun(t, time.Duration(50+random.IntN(500))*time.Millisecond)
 		victim := supervisors[random.IntN(len(supervisors))].Current()
 		victim.Kill()
 		victim.AwaitExit(t, grace)
 	}
 	load.Stop()
-	// an event that is at work alone when its worker is killed is charged with it
+	// an event that runs alone when its worker is killed is charged with it
 	l.Verify(t, b.direct(), ledger.Expect{Within: 2 * patience, MaxAttempts: 5})
 }
 
@@ -61,7 +61,7 @@ func TestConnectionsCutUnderLoad(t *testing.T) {
 	random := rand.New(rand.NewPCG(s, s))
 	cut := 0
 	for range 30 {
-		meanwhile(t, time.Duration(100+random.IntN(700))*time.Millisecond)
+		letRun(t, time.Duration(100+random.IntN(700))*time.Millisecond)
 		cut += p.Cut()
 	}
 	load.Stop()
@@ -77,11 +77,11 @@ func TestNetworkStalls(t *testing.T) {
 	l := ledger.New(ledger.Cards(nil))
 	running := b.runAll(2, p.URL(t, b.worker), "")
 	load := l.Start(t, ledger.Load{URL: b.publisher, Publishers: 4, Rate: 10, PerTx: 5, Seed: seed(t)})
-	meanwhile(t, 2*time.Second)
+	letRun(t, 2*time.Second)
 	p.Set(proxy.Stall)
-	meanwhile(t, 20*time.Second)
+	letRun(t, 20*time.Second)
 	p.Set(proxy.Pass)
-	meanwhile(t, 2*time.Second)
+	letRun(t, 2*time.Second)
 	load.Stop()
 	l.Verify(t, b.direct(), ledger.Expect{Within: 2 * patience})
 	wantRunning(t, running)
@@ -96,7 +96,7 @@ func TestAdditiveMigrationsUnderTwentyWorkers(t *testing.T) {
 	load := l.Start(t, ledger.Load{URL: b.publisher, Publishers: 4, Rate: 25, PerTx: 5, Seed: seed(t)})
 	owner := pgtest.Conn(t, b.direct())
 	for i := range 5 {
-		meanwhile(t, time.Second)
+		letRun(t, time.Second)
 		for _, step := range []string{
 			"alter table core.outbox add column added_%d text null",
 			"alter table platform.system_cards add column added_%d integer null",
@@ -108,7 +108,7 @@ func TestAdditiveMigrationsUnderTwentyWorkers(t *testing.T) {
 			must(t, err)
 		}
 	}
-	meanwhile(t, time.Second)
+	letRun(t, time.Second)
 	load.Stop()
 	t.Log(l.Counts())
 	l.Verify(t, b.direct(), ledger.Expect{Within: patience})
@@ -138,7 +138,7 @@ func TestLeasesInAStorm(t *testing.T) {
 			}
 		}
 		b.publish(keys...)
-		meanwhile(t, time.Duration(300+random.IntN(700))*time.Millisecond)
+		letRun(t, time.Duration(300+random.IntN(700))*time.Millisecond)
 		for _, p := range frozen {
 			p.Thaw()
 		}
