@@ -8,6 +8,7 @@ begin
      where g.worker_id <> p_worker and g.gone_at is null and core.worker_gone(g.session_id)
      order by g.worker_id for update skip locked);
   return (select greatest(extract(epoch from min(w.gone_at) - clock_timestamp()) + p_grace, 0)
-          from core.workers w where w.worker_id <> p_worker and w.gone_at is not null);
+          from core.workers w where w.worker_id <> p_worker and w.gone_at is not null
+          having count(*) > 0); -- greatest passes over a time that is missing
 end
 $$;

@@ -646,6 +646,28 @@ func TestALeaseRunsOutWhenItIsSaid(t *testing.T) {
 	}
 }
 
+// An idle worker asks every five seconds and reaps nothing; with an answer of 0 it would reap without end.
+func TestTheProbeSaysWhenADeadWorkerIsDue(t *testing.T) {
+	t.Parallel()
+	d := setupReap(t)
+	probe := func() *float64 { return value[*float64](t, d.admin, "select core.workers_probe($1, 2)", worker2) }
+	if due := probe(); due != nil {
+		t.Errorf("without a dead worker something is due in %f s", *due)
+	}
+	d.died(t, worker2)
+	if due := probe(); due != nil {
+		t.Errorf("the worker that asks is taken for dead: due in %f s", *due)
+	}
+	d.died(t, worker1)
+	if due := probe(); due == nil || *due != 0 {
+		t.Errorf("a worker is dead for an hour, and is due in %v s", due)
+	}
+	exec(t, d.admin, "update core.workers set gone_at = clock_timestamp() + interval '1 hour'")
+	if due := probe(); due == nil || *due < 1000 {
+		t.Errorf("a worker that dies in an hour is due in %v s", due)
+	}
+}
+
 // A server that was started since a lease was renewed explains that it ran out, and a journal from before is void.
 func TestNothingIsChargedAfterARestart(t *testing.T) {
 	t.Parallel()

@@ -31,7 +31,6 @@ type journal struct {
 	generation events.Generation
 	// registered: until the process has a session whose end others can see, an entry would tell them that it is dead
 	registered atomic.Bool
-	tried      atomic.Bool // to register; it may have come to pass unheard
 	outageOver time.Time   // when others have their sessions back, if they lost them with ours; the doorbell's
 	turn       turn
 }
@@ -145,12 +144,8 @@ func (j *journal) enroll(ctx context.Context, conn *pgx.Conn, name string, handl
 	if err != nil {
 		return err
 	}
-	// who is stopped meanwhile waits for the answer a little: what is registered without our knowing looks like a worker that died
-	stopped := ctx
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), statementTimeout)
+	ctx, cancel := withAnswer(ctx, statementTimeout)
 	defer cancel()
-	defer context.AfterFunc(stopped, func() { time.AfterFunc(leaveTimeout, cancel) })()
-	j.tried.Store(true)
 	difference, err := coredb.New(conn).RegisterWorker(ctx, coredb.RegisterWorkerParams{
 		Worker: j.worker, Generation: int64(j.generation), Name: name, Handlers: encoded,
 	})
@@ -184,16 +179,17 @@ func (j *journal) differs(ctx context.Context, queries *coredb.Queries, handlers
 	return nil
 }
 
-// leave says that this worker has ended in good order. Without it others find out by themselves.
-func (j *journal) leave(ctx context.Context, channels []string) {
+// leave says on the connection that registered that this worker has ended in good order. If that is lost, or the answer,
+// others find out by themselves.
+func (j *journal) leave(ctx context.Context, l *line, channels []string) {
+	defer ClosePool(j.pool)
+	if l == nil {
+		return
+	}
 	ctx, cancel := context.WithTimeout(ctx, leaveTimeout)
 	defer cancel()
-	if j.tried.Load() {
-		_ = inTx(ctx, j.pool, workerRole, func(tx pgx.Tx) error {
-			return coredb.New(tx).LeaveWorker(ctx, coredb.LeaveWorkerParams{Worker: j.worker, Channels: channels})
-		})
-	}
-	ClosePool(j.pool)
+	_ = l.queries.LeaveWorker(ctx, coredb.LeaveWorkerParams{Worker: j.worker, Channels: channels})
+	l.hangUp()
 }
 
 // HandlersDifferError refuses a worker beside a live one of its generation that handles an event

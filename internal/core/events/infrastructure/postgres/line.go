@@ -135,9 +135,17 @@ func (l *line) subscribe(ctx context.Context) error {
 	return l.exec(ctx, "listen", sql)
 }
 
+// withAnswer bounds a statement. When ctx is done first, the server has a little time left to answer: a statement that is
+// given up costs the session, and a worker without one looks dead.
+func withAnswer(ctx context.Context, timeout time.Duration) (context.Context, context.CancelFunc) {
+	asked, cancel := context.WithTimeout(context.WithoutCancel(ctx), timeout)
+	stop := context.AfterFunc(ctx, func() { time.AfterFunc(leaveTimeout, cancel) })
+	return asked, func() { stop(); cancel() }
+}
+
 // ask bounds a statement and notes that it was answered.
 func (l *line) ask(ctx context.Context, what string, statement func(context.Context) error) error {
-	asked, cancel := context.WithTimeout(ctx, answerTimeout)
+	asked, cancel := withAnswer(ctx, answerTimeout)
 	defer cancel()
 	switch err := statement(asked); {
 	case err != nil && asked.Err() != nil && ctx.Err() == nil:

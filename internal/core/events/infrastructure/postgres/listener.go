@@ -222,10 +222,7 @@ func (l *Listener) Start(ctx context.Context) error {
 		}
 		held.Wait()
 		l.endWork()
-		l.journal.leave(ctx, b.channels)
-		if b.held != nil {
-			b.held.hangUp()
-		}
+		l.journal.leave(ctx, b.held, b.channels)
 		if l.err != nil {
 			l.health.set(Refused, l.err.Error())
 			return
