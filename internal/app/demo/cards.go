@@ -40,49 +40,26 @@ func madeUp() iter.Seq[card] {
 // maxLineBytes bounds a line of the input; the payload made from it has the tighter bound.
 const maxLineBytes = 2 * events.MaxPayloadBytes
 
-// read yields the cards of NDJSON input, one a line; blank lines are passed over. A line that is
-// no card is yielded with its error. An error of reading itself ends the sequence.
+// read yields the cards of NDJSON input, one a line; blank lines are passed over. A line that is no card is yielded with
+// its error. An error of reading, or a line longer than maxLineBytes, ends the sequence.
 func read(input io.Reader) iter.Seq[card] {
 	return func(yield func(card) bool) {
-		lines := bufio.NewReaderSize(input, 64<<10)
-		for n := 1; ; n++ {
-			line, tooLong, err := readLine(lines)
-			if err != nil && !errors.Is(err, io.EOF) {
-				yield(card{line: n, err: fmt.Errorf("read the input: %w", err)})
-				return
-			}
+		lines, n := bufio.NewScanner(input), 1
+		lines.Buffer(nil, maxLineBytes)
+		for ; lines.Scan(); n++ {
+			line := lines.Bytes()
 			if n == 1 {
 				line = bytes.TrimPrefix(line, []byte("\xef\xbb\xbf"))
 			}
-			switch {
-			case tooLong:
-				if !yield(card{line: n, err: fmt.Errorf("is longer than %d bytes", maxLineBytes)}) {
-					return
-				}
-			case len(bytes.TrimSpace(line)) > 0:
-				c, parseErr := parse(line)
-				if !yield(card{WorldModelCard: c, line: n, err: parseErr}) {
-					return
-				}
+			if len(bytes.TrimSpace(line)) == 0 {
+				continue
 			}
-			if err != nil {
+			if c, err := parse(line); !yield(card{WorldModelCard: c, line: n, err: err}) {
 				return
 			}
 		}
-	}
-}
-
-// readLine reads one line in bounded memory; the rest of one that is too long is skipped.
-func readLine(r *bufio.Reader) (line []byte, tooLong bool, err error) {
-	for {
-		part, err := r.ReadSlice('\n')
-		if len(line)+len(part) > maxLineBytes {
-			tooLong = true
-		} else {
-			line = append(line, part...)
-		}
-		if !errors.Is(err, bufio.ErrBufferFull) {
-			return line, tooLong, err
+		if err := lines.Err(); err != nil {
+			yield(card{line: n, err: fmt.Errorf("it and what follows was not read (a line has at most %d bytes): %w", maxLineBytes, err)})
 		}
 	}
 }

@@ -7,6 +7,8 @@ import (
 	"io"
 	"iter"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/google/uuid"
@@ -55,9 +57,8 @@ type Demo struct {
 const (
 	redrawEvery = time.Second
 	reportEvery = 2 * time.Second
-	lookEvery   = 250 * time.Millisecond // once everything is published
-	// arriveWithin is how long the events may take to settle after the last was published, without
-	// any of them doing so.
+	pollEvery   = 250 * time.Millisecond
+	// arriveWithin is how long none of the remaining events may settle, after the last was published.
 	arriveWithin = 30 * time.Second
 )
 
@@ -73,7 +74,7 @@ type run struct {
 	started   time.Time
 	refused   int
 	versions  map[string]int64 // published, by card id
-	published int
+	published atomic.Int64
 }
 
 // Run publishes until the count, the input or ctx ends, then waits for the cards to arrive.
@@ -89,22 +90,22 @@ func (d Demo) Run(ctx context.Context, o Options) error {
 		Demo: d, options: o, workspace: uuid.NullUUID{UUID: uuid.New(), Valid: true}, since: since,
 		started: time.Now(), versions: make(map[string]int64),
 	}
-	// Ctx ends the publishing only: what was published is still waited for.
-	alive := context.WithoutCancel(ctx)
-	ctx, stop := context.WithCancel(ctx)
-	published := make(chan error, 1)
-	counts := make(chan int, 1)
-	go func() { published <- r.publishAll(ctx, alive, counts) }()
-	settled, err := r.watch(alive, published, counts)
+	alive := context.WithoutCancel(ctx) // ctx ends the publishing only: what was published is still waited for
+	reporting, stop := context.WithCancel(alive)
+	var reports sync.WaitGroup
+	reports.Go(func() { r.report(reporting) })
+	publishErr := r.publishAll(ctx, alive)
+	progress, err := r.awaitSettled(alive)
 	stop()
-	if !settled { // the database failed under the watch: what is being published ends first
-		return errors.Join(err, <-published)
+	reports.Wait()
+	if err == nil {
+		err = r.totals(alive, progress)
 	}
-	return err
+	return errors.Join(publishErr, err)
 }
 
-// publishAll publishes one card after the other, reporting how many so far.
-func (r *run) publishAll(ctx, alive context.Context, counts chan int) error {
+// publishAll publishes one card after the other.
+func (r *run) publishAll(ctx, alive context.Context) error {
 	cards := madeUp()
 	if r.options.Input != nil {
 		cards = read(r.options.Input)
@@ -119,8 +120,7 @@ func (r *run) publishAll(ctx, alive context.Context, counts chan int) error {
 		if err := r.publishOne(alive, c); err != nil {
 			return err
 		}
-		latest(counts, r.published)
-		if r.options.Count > 0 && r.published >= r.options.Count {
+		if r.options.Count > 0 && r.published.Load() >= int64(r.options.Count) {
 			return nil
 		}
 		if due != nil {
@@ -133,8 +133,7 @@ func (r *run) publishAll(ctx, alive context.Context, counts chan int) error {
 	return nil
 }
 
-// interruptible ends a sequence when ctx does, even while its next element is awaited: standard
-// input may never come to an end.
+// interruptible ends a sequence when ctx does, even while it waits for an element: standard input may never end.
 func interruptible(ctx context.Context, cards iter.Seq[card]) iter.Seq[card] {
 	return func(yield func(card) bool) {
 		next := make(chan card)
@@ -161,21 +160,12 @@ func interruptible(ctx context.Context, cards iter.Seq[card]) iter.Seq[card] {
 	}
 }
 
-// latest replaces what the channel of one holds.
-func latest(counts chan int, n int) {
-	select {
-	case <-counts:
-	default:
-	}
-	counts <- n
-}
-
 func (r *run) publishOne(ctx context.Context, c card) error {
 	err := c.err
 	if err == nil {
 		var version int64
 		if version, err = r.Publish.Publish(ctx, r.workspace, c.WorldModelCard); err == nil {
-			r.published++
+			r.published.Add(1)
 			r.versions[c.ID()] = version
 			return nil
 		}
@@ -191,69 +181,62 @@ func (r *run) publishOne(ctx context.Context, c card) error {
 	return err
 }
 
-// watch shows the progress until everything published has settled, then the totals. Settled is
-// false if it could not watch until then.
-func (r *run) watch(ctx context.Context, publishing <-chan error, counts <-chan int) (settled bool, err error) {
+func (r *run) progress(ctx context.Context) (postgres.Progress, error) {
+	return postgres.ReadProgress(ctx, r.Pool, r.workspace.UUID, r.since)
+}
+
+// awaitSettled waits until everything published has settled, or nothing more seems to.
+func (r *run) awaitSettled(ctx context.Context) (postgres.Progress, error) {
+	poll := time.NewTicker(pollEvery)
+	defer poll.Stop()
+	settled, movedAt := 0, time.Now()
+	for {
+		p, err := r.progress(ctx)
+		if p.Delivered+p.Failed != settled {
+			settled, movedAt = p.Delivered+p.Failed, time.Now()
+		}
+		if err != nil || p.Settled() || time.Since(movedAt) > arriveWithin {
+			return p, err
+		}
+		<-poll.C
+	}
+}
+
+// report shows the progress until ctx is done. An error it leaves to the others, who meet it as well.
+func (r *run) report(ctx context.Context) {
 	every := reportEvery
 	if r.options.Width > 0 {
 		every = redrawEvery
 	}
-	report := time.NewTicker(every)
-	defer report.Stop()
-	look := time.NewTicker(lookEvery)
-	defer look.Stop()
-
-	var failure error
-	published, done := 0, false
-	before, movedAt := postgres.Progress{}, time.Now()
+	due := time.NewTicker(every)
+	defer due.Stop()
 	for {
-		show := false
 		select {
-		case failure = <-publishing:
-			publishing, done, published = nil, true, r.published
-		case published = <-counts:
+		case <-due.C:
+		case <-ctx.Done():
+			return
+		}
+		p, err := r.progress(ctx)
+		card, cardErr := r.latestCard(ctx)
+		if err != nil || cardErr != nil {
 			continue
-		case <-report.C:
-			show = true
-		case <-look.C:
-			if !done {
-				continue
-			}
 		}
-		progress, err := postgres.ReadProgress(ctx, r.Pool, r.workspace.UUID, r.since)
-		if err != nil {
-			return done, errors.Join(failure, err)
+		line := fmt.Sprintf("published %d  delivered %d  failed %d  p50 %s  p99 %s  %s",
+			r.published.Load(), p.Delivered, p.Failed, milliseconds(p.P50), milliseconds(p.P99), describe(card))
+		if r.options.Width > 0 { // a line that wraps could not be redrawn
+			runes := []rune(line)
+			line = redraw + string(runes[:min(len(runes), r.options.Width-1)])
+		} else {
+			line += "\n"
 		}
-		if progress.Delivered+progress.Failed != before.Delivered+before.Failed || !done {
-			before, movedAt = progress, time.Now()
-		}
-		if show {
-			if err := r.show(ctx, published, progress); err != nil {
-				return done, errors.Join(failure, err)
-			}
-		}
-		if done && (progress.Settled() && progress.Published == published || time.Since(movedAt) > arriveWithin) {
-			return true, errors.Join(failure, r.totals(ctx, progress))
-		}
+		_, _ = io.WriteString(r.Out, line)
 	}
 }
 
-func (r *run) show(ctx context.Context, published int, p postgres.Progress) error {
-	card, err := latestCard(ctx, r.UnitOfWork, r.workspace)
-	if err != nil {
-		return err
-	}
-	line := fmt.Sprintf("published %d  delivered %d  failed %d  p50 %s  p99 %s  %s",
-		published, p.Delivered, p.Failed, milliseconds(p.P50), milliseconds(p.P99), describe(card))
-	if r.options.Width > 0 {
-		// a line that wraps could not be redrawn
-		runes := []rune(line)
-		line = "\r\x1b[K" + string(runes[:min(len(runes), r.options.Width-1)])
-	} else {
-		line += "\n"
-	}
-	_, err = io.WriteString(r.Out, line)
-	return err
+const redraw = "\r\x1b[K" // begins the terminal's line again
+
+func (r *run) latestCard(ctx context.Context) (domain.SystemCard, error) {
+	return latestCard(ctx, r.UnitOfWork, r.workspace)
 }
 
 // describe names a card; nothing if there is none.
@@ -264,22 +247,32 @@ func describe(card domain.SystemCard) string {
 	return fmt.Sprintf("%s v%d %q", card.CardID, card.Version, card.Title)
 }
 
-func latestCard(ctx context.Context, u *postgres.UnitOfWork, workspace uuid.NullUUID) (card domain.SystemCard, err error) {
-	err = u.Do(ctx, events.Platform, workspace, func(tx events.Tx, _ events.PublisherFor) error {
-		card, err = platformpg.NewSystemCards(tx).Latest(ctx, workspace)
+// inContext returns what a function reads in a transaction of a context.
+func inContext[T any](
+	ctx context.Context, u *postgres.UnitOfWork, scope events.Scope, workspace uuid.NullUUID, read func(events.Tx) (T, error),
+) (value T, err error) {
+	err = u.Do(ctx, scope, workspace, func(tx events.Tx, _ events.PublisherFor) error {
+		value, err = read(tx)
 		return err
 	})
-	return card, err
+	return value, err
 }
 
-// totals are the last lines: what was published and what came of it, checked against the cards
-// that platform now has.
-func (r *run) totals(ctx context.Context, p postgres.Progress) error {
-	var arrived map[string]int64
-	err := r.UnitOfWork.Do(ctx, events.Platform, r.workspace, func(tx events.Tx, _ events.PublisherFor) (err error) {
-		arrived, err = platformpg.NewSystemCards(tx).Versions(ctx, r.workspace)
-		return err
+func latestCard(ctx context.Context, u *postgres.UnitOfWork, workspace uuid.NullUUID) (domain.SystemCard, error) {
+	return inContext(ctx, u, events.Platform, workspace, func(tx events.Tx) (domain.SystemCard, error) {
+		return platformpg.NewSystemCards(tx).Latest(ctx, workspace)
 	})
+}
+
+// totals are the last lines: what was published and delivered, compared with the cards that platform now has.
+func (r *run) totals(ctx context.Context, p postgres.Progress) error {
+	arrived, err := inContext(ctx, r.UnitOfWork, events.Platform, r.workspace, func(tx events.Tx) (map[string]int64, error) {
+		return platformpg.NewSystemCards(tx).Versions(ctx, r.workspace)
+	})
+	if err != nil {
+		return err
+	}
+	card, err := r.latestCard(ctx)
 	if err != nil {
 		return err
 	}
@@ -289,37 +282,36 @@ func (r *run) totals(ctx context.Context, p postgres.Progress) error {
 			current++
 		}
 	}
-	start := ""
+	var out strings.Builder
 	if r.options.Width > 0 {
-		start = "\r\x1b[K"
+		out.WriteString(redraw)
 	}
-	card, err := latestCard(ctx, r.UnitOfWork, r.workspace)
-	if err != nil {
-		return err
-	}
-	_, err = fmt.Fprintf(r.Out, "%s"+`published  %s in %s, each in a transaction of worlds
+	published, refused := int(r.published.Load()), app.Counted(r.refused, "line")
+	fmt.Fprintf(&out, `published  %s in %s, each in a transaction of worlds
 delivered  %s, %d failed, %d still waiting
 arrived    %d of %d cards stand in platform.system_cards at the version published last
 latency    p50 %s, p99 %s from publication to the handled event, by the database clock
-`, start, app.Counted(r.published, "world model card version"), time.Since(r.started).Round(10*time.Millisecond), app.Counted(p.Delivered, "event"), p.Failed, p.Published-p.Delivered-p.Failed,
+`, app.Counted(published, "world model card version"), time.Since(r.started).Round(10*time.Millisecond),
+		app.Counted(p.Delivered, "event"), p.Failed, p.Published-p.Delivered-p.Failed,
 		current, len(r.versions), milliseconds(p.P50), milliseconds(p.P99))
-	if err == nil && card.CardID != "" {
-		_, err = fmt.Fprintf(r.Out, "latest     %s\n", describe(card))
+	if card.CardID != "" {
+		fmt.Fprintf(&out, "latest     %s\n", describe(card))
 	}
-	if err == nil && r.refused > 0 {
-		_, err = fmt.Fprintf(r.Out, "refused    %s of the input\n", app.Counted(r.refused, "line"))
+	if r.refused > 0 {
+		fmt.Fprintf(&out, "refused    %s of the input\n", refused)
+	} else if published == 0 && r.options.Input != nil {
+		fmt.Fprintln(&out, "there were no cards in the input")
+	}
+	if _, err := io.WriteString(r.Out, out.String()); err != nil {
+		return err
 	}
 	switch {
-	case err != nil:
-		return err
-	case p.Delivered != r.published || current != len(r.versions):
-		return fmt.Errorf("%w: %d of %s delivered, %s refused", ErrNotAllArrived, p.Delivered, app.Counted(r.published, "event"), app.Counted(r.refused, "line"))
+	case p.Delivered != published || current != len(r.versions):
+		return fmt.Errorf("%w: %d of %s delivered, %s refused", ErrNotAllArrived, p.Delivered, app.Counted(published, "event"), refused)
 	case r.refused > 0:
-		return fmt.Errorf("%w: refused %s of the input", ErrNotAllArrived, app.Counted(r.refused, "line"))
-	case r.published == 0 && r.options.Input != nil:
-		_, err = fmt.Fprintln(r.Out, "there were no cards in the input")
+		return fmt.Errorf("%w: refused %s of the input", ErrNotAllArrived, refused)
 	}
-	return err
+	return nil
 }
 
 func milliseconds(d time.Duration) string {

@@ -31,9 +31,7 @@ func clusterFlow() Flow {
 				if cluster, err = detect.Detect(ctx, s.Workspace, demoFailures(failures)); err != nil {
 					return err
 				}
-				if err := s.Say("platform stored revision %d of the cluster %s, %d failures, and published it", cluster.Revision, cluster.Signature, cluster.Count()); err != nil {
-					return err
-				}
+				s.Say("platform stored revision %d of the cluster %s, %d failures, and published it", cluster.Revision, cluster.Signature, cluster.Count())
 			}
 			if err := s.Settled(ctx, 2*published+1); err != nil { // worlds says once that it proposes a rule
 				return err
@@ -45,7 +43,8 @@ func clusterFlow() Flow {
 			if candidate.Revision != cluster.Revision {
 				return fmt.Errorf("%w: the rule candidate is of revision %d, the cluster of %d", ErrFlowFailed, candidate.Revision, cluster.Revision)
 			}
-			return s.sayCandidate(candidate)
+			s.sayCandidate(candidate)
+			return nil
 		},
 	}
 }
@@ -71,6 +70,6 @@ func (s *Stage) candidate(ctx context.Context, origin worldsdomain.CandidateOrig
 	return candidate, err
 }
 
-func (s *Stage) sayCandidate(c worldsdomain.RuleCandidate) error {
-	return s.Say("worlds has a rule candidate, %s, confidence %.2f of %d occurrences: %q", c.State, c.Confidence, c.Occurrences, c.Statement)
+func (s *Stage) sayCandidate(c worldsdomain.RuleCandidate) {
+	s.Say("worlds has a rule candidate, %s, confidence %.2f of %d occurrences: %q", c.State, c.Confidence, c.Occurrences, c.Statement)
 }

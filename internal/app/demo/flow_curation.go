@@ -32,9 +32,7 @@ func curationFlow() Flow {
 			}); err != nil {
 				return err
 			}
-			if err := s.sayCandidate(candidate); err != nil {
-				return err
-			}
+			s.sayCandidate(candidate)
 			decide := app.NewDecideCuration(s.UnitOfWork)
 			approval, err := decide.Decide(ctx, s.Workspace, candidate.ID, platformdomain.ApproveCandidate, "seen often enough", "ada")
 			if err != nil {
@@ -44,9 +42,7 @@ func curationFlow() Flow {
 			if err != nil {
 				return err
 			}
-			if err := s.Say("platform stored two decisions, one on a candidate that there is not, and published them for worlds"); err != nil {
-				return err
-			}
+			s.Say("platform stored two decisions, one on a candidate that there is not, and published them for worlds")
 			if err := s.Settled(ctx, 6); err != nil {
 				return err
 			}
@@ -56,9 +52,7 @@ func curationFlow() Flow {
 			if candidate.State != worldsdomain.ApprovedCandidate {
 				return fmt.Errorf("%w: the rule candidate is %s", ErrFlowFailed, candidate.State)
 			}
-			if err := s.Say("worlds has the rule candidate as %s", candidate.State); err != nil {
-				return err
-			}
+			s.Say("worlds has the rule candidate as %s", candidate.State)
 			for _, expected := range []struct {
 				id      uuid.UUID
 				outcome platformdomain.CurationOutcome
@@ -71,9 +65,7 @@ func curationFlow() Flow {
 				if decision.Reason != "" {
 					outcome += ": " + decision.Reason
 				}
-				if err := s.Say("platform knows the decision to %s as %s", decision.Verdict, outcome); err != nil {
-					return err
-				}
+				s.Say("platform knows the decision to %s as %s", decision.Verdict, outcome)
 				if decision.Outcome != expected.outcome {
 					return fmt.Errorf("%w: the decision is %s, not %s", ErrFlowFailed, decision.Outcome, expected.outcome)
 				}

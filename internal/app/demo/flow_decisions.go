@@ -32,9 +32,7 @@ func decisionFlow() Flow {
 					return err
 				}
 			}
-			if err := s.Say("platform recorded %d decisions on rule %s, each with its event in one transaction", len(decisions), rule); err != nil {
-				return err
-			}
+			s.Say("platform recorded %d decisions on rule %s, each with its event in one transaction", len(decisions), rule)
 			again, err := record.Record(ctx, s.Workspace, decisions[0])
 			if err != nil {
 				return err
@@ -43,18 +41,16 @@ func decisionFlow() Flow {
 				return fmt.Errorf("%w: a decision was recorded twice", ErrFlowFailed)
 			}
 			other := decisions[0]
-			other.DecidedBy = "somebody else"
+			other.DecidedBy = "another"
 			_, err = record.Record(ctx, s.Workspace, other)
 			if !errors.As(err, new(*domain.DecisionConflictError)) {
 				return fmt.Errorf("%w: the other content of a decision: %w", ErrFlowFailed, err)
 			}
-			if err := s.Say("one of them again changed nothing, and with other content was refused"); err != nil {
-				return err
-			}
+			s.Say("one of them again changed nothing, and with other content was refused")
 			if err := s.Settled(ctx, len(decisions)); err != nil {
 				return err
 			}
-			return sayWhatDecisionsCameTo(ctx, s, rule)
+			return sayTotals(ctx, s, rule)
 		},
 	}
 }
@@ -79,30 +75,23 @@ func madeUpDecisions(rule string, reasons ...string) ([]domain.Decision, error) 
 	return decisions, nil
 }
 
-func sayWhatDecisionsCameTo(ctx context.Context, s *Stage, rule string) error {
-	var pattern domain.OverridePattern
-	err := s.UnitOfWork.Do(ctx, events.Platform, s.Workspace, func(tx events.Tx, _ events.PublisherFor) (err error) {
-		pattern, err = platformpg.NewOverridePatterns(tx).Of(ctx, s.Workspace, rule)
-		return err
+func sayTotals(ctx context.Context, s *Stage, rule string) error {
+	pattern, err := inContext(ctx, s.UnitOfWork, events.Platform, s.Workspace, func(tx events.Tx) (domain.OverridePattern, error) {
+		return platformpg.NewOverridePatterns(tx).Of(ctx, s.Workspace, rule)
 	})
 	if err != nil {
 		return err
 	}
-	if err := s.Say("platform counts %d followed, %d overridden", pattern.Followed, pattern.Overridden); err != nil {
-		return err
-	}
+	s.Say("platform counts %d followed, %d overridden", pattern.Followed, pattern.Overridden)
 	for _, reason := range pattern.Reasons {
-		if err := s.Say("overridden %d times because %q", reason.Overridden, reason.Reason); err != nil {
-			return err
-		}
+		s.Say("overridden %d times because %q", reason.Overridden, reason.Reason)
 	}
-	var health worldsdomain.RuleHealth
-	err = s.UnitOfWork.Do(ctx, events.Worlds, s.Workspace, func(tx events.Tx, _ events.PublisherFor) (err error) {
-		health, err = worldspg.NewRuleHealth(tx).Of(ctx, s.Workspace, rule)
-		return err
+	health, err := inContext(ctx, s.UnitOfWork, events.Worlds, s.Workspace, func(tx events.Tx) (worldsdomain.RuleHealth, error) {
+		return worldspg.NewRuleHealth(tx).Of(ctx, s.Workspace, rule)
 	})
 	if err != nil {
 		return err
 	}
-	return s.Say("worlds has rule %s as %s", rule, health.State())
+	s.Say("worlds has rule %s as %s", rule, health.State())
+	return nil
 }

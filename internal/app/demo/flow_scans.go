@@ -30,9 +30,7 @@ func scanFlow() Flow {
 			if _, err := complete.Complete(ctx, s.Workspace, id, findings); err != nil {
 				return err
 			}
-			if err := s.Say("worlds completed a scan of %s and published it, in one transaction", subject); err != nil {
-				return err
-			}
+			s.Say("worlds completed a scan of %s and published it, in one transaction", subject)
 			again, err := complete.Complete(ctx, s.Workspace, id, findings)
 			if err != nil {
 				return err
@@ -40,24 +38,18 @@ func scanFlow() Flow {
 			if _, err = complete.Complete(ctx, s.Workspace, id, nil); again || !errors.Is(err, domain.ErrScanCompleted) {
 				return fmt.Errorf("%w: a scan was completed twice: %w", ErrFlowFailed, err)
 			}
-			if err := s.Say("completing it again changed nothing, and with another result was refused"); err != nil {
-				return err
-			}
+			s.Say("completing it again changed nothing, and with another result was refused")
 			if err := s.Settled(ctx, 1); err != nil {
 				return err
 			}
-			var found []domain.FoundIn
-			err = s.UnitOfWork.Do(ctx, events.Worlds, s.Workspace, func(tx events.Tx, _ events.PublisherFor) (err error) {
-				found, err = worldspg.NewScanIndex(tx).Search(ctx, s.Workspace, "broken_link", 10)
-				return err
+			found, err := inContext(ctx, s.UnitOfWork, events.Worlds, s.Workspace, func(tx events.Tx) ([]domain.FoundIn, error) {
+				return worldspg.NewScanIndex(tx).Search(ctx, s.Workspace, "broken_link", 10)
 			})
 			if err != nil {
 				return err
 			}
 			for _, f := range found {
-				if err := s.Say("searched for broken_link: %d in %s, of %d findings: %s", f.Occurrences, f.Subject, f.Total, strings.Join(f.Kinds, ", ")); err != nil {
-					return err
-				}
+				s.Say("searched for broken_link: %d in %s, of %d findings: %s", f.Occurrences, f.Subject, f.Total, strings.Join(f.Kinds, ", "))
 			}
 			return nil
 		},

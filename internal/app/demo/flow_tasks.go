@@ -34,9 +34,7 @@ func taskFlow() Flow {
 			if _, err := app.NewControlTask(s.UnitOfWork).Approve(ctx, s.Workspace, delivered, "a person", "go ahead"); err != nil {
 				return err
 			}
-			if err := s.Say("a person approved: the task was queued and dispatched again, in one transaction"); err != nil {
-				return err
-			}
+			s.Say("a person approved: the task was queued and dispatched again, in one transaction")
 			if err := s.showBriefing(ctx, delivered); err != nil {
 				return err
 			}
@@ -48,9 +46,7 @@ func taskFlow() Flow {
 			if err != nil {
 				return err
 			}
-			if err := s.Say("a person cancelled the second task: it is %s, and nothing was delivered", task.Status); err != nil {
-				return err
-			}
+			s.Say("a person cancelled the second task: it is %s, and nothing was delivered", task.Status)
 			return s.Settled(ctx, 4) // the card, and three dispatches
 		},
 	}
@@ -64,9 +60,7 @@ func (s *Stage) awaitApproval(ctx context.Context) (uuid.UUID, error) {
 	if err != nil {
 		return uuid.Nil, err
 	}
-	if err := s.Say("platform stored task %s and dispatched it, in one transaction", dispatched.ID); err != nil {
-		return uuid.Nil, err
-	}
+	s.Say("platform stored task %s and dispatched it, in one transaction", dispatched.ID)
 	task, err := s.task(ctx, dispatched.ID, platform.TaskAwaitingApproval)
 	if err != nil {
 		return uuid.Nil, err
@@ -75,7 +69,8 @@ func (s *Stage) awaitApproval(ctx context.Context) (uuid.UUID, error) {
 	for _, step := range task.Steps {
 		steps = append(steps, step.Name)
 	}
-	return task.ID, s.Say("the agent did %s, and asks: %s", strings.Join(steps, ", "), task.Approval.Question)
+	s.Say("the agent did %s, and asks: %s", strings.Join(steps, ", "), task.Approval.Question)
+	return task.ID, nil
 }
 
 // showBriefing awaits that a task has delivered, and shows what.
@@ -94,13 +89,9 @@ func (s *Stage) showBriefing(ctx context.Context, id uuid.UUID) error {
 	if err != nil {
 		return err
 	}
-	if err := s.Say("the task has succeeded with %s", task.Result); err != nil {
-		return err
-	}
+	s.Say("the task has succeeded with %s", task.Result)
 	for line := range strings.Lines(strings.TrimSpace(string(briefing))) {
-		if err := s.Say("| %s", strings.TrimSuffix(line, "\n")); err != nil {
-			return err
-		}
+		s.Say("| %s", strings.TrimSuffix(line, "\n"))
 	}
 	return nil
 }

@@ -1,6 +1,7 @@
 package demo
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -66,6 +67,7 @@ type Stage struct {
 
 	since uuid.UUID // made before the first event
 	out   io.Writer
+	err   error // of writing to it
 }
 
 // ErrFlowFailed means that a flow did not end as it should.
@@ -82,25 +84,26 @@ func (d Demo) RunFlows(ctx context.Context, flows []Flow) error {
 		if _, err := fmt.Fprintf(d.Out, "%s: %s\n", flow.Name, flow.About); err != nil {
 			return err
 		}
-		if err := flow.Run(ctx, stage); err != nil {
+		if err := errors.Join(flow.Run(ctx, stage), stage.err); err != nil {
 			return fmt.Errorf("flow %s: %w", flow.Name, err)
 		}
 	}
 	return nil
 }
 
-// Say tells what has been done or seen, one line.
-func (s *Stage) Say(format string, args ...any) error {
-	_, err := fmt.Fprintf(s.out, "  "+format+"\n", args...)
-	return err
+// Say writes a line on what was done or seen. An error of writing fails the flow when it is over.
+func (s *Stage) Say(format string, args ...any) {
+	if _, err := fmt.Fprintf(s.out, "  "+format+"\n", args...); err != nil {
+		s.err = err
+	}
 }
 
-// Await looks until done says so. What is in its error if that takes too long.
+// Await polls until done says so. Its error names what if that takes too long.
 func (s *Stage) Await(ctx context.Context, what string, done func(context.Context) (bool, error)) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, arriveWithin, fmt.Errorf("%w: %s: not within %s", ErrFlowFailed, what, arriveWithin))
 	defer cancel()
-	look := time.NewTicker(lookEvery / 5)
-	defer look.Stop()
+	poll := time.NewTicker(pollEvery / 5)
+	defer poll.Stop()
 	for {
 		switch ok, err := done(ctx); {
 		case ctx.Err() != nil:
@@ -109,7 +112,7 @@ func (s *Stage) Await(ctx context.Context, what string, done func(context.Contex
 			return err
 		}
 		select {
-		case <-look.C:
+		case <-poll.C:
 		case <-ctx.Done():
 			return context.Cause(ctx)
 		}
@@ -139,20 +142,11 @@ func (s *Stage) trail(ctx context.Context, n int) (trail []postgres.Step, err er
 		return len(trail) >= n && !slices.ContainsFunc(trail, func(step postgres.Step) bool { return !step.Settled() }), err
 	})
 	for _, step := range trail {
-		by := strings.Join(step.HandledBy, ", ")
-		if by == "" {
-			by = "nobody"
+		by, reason := cmp.Or(strings.Join(step.HandledBy, ", "), "no handler"), ""
+		if step.LastError != "" {
+			reason = " after " + step.LastError
 		}
-		if sayErr := s.Say("%s v%d is %s, handled by %s%s", step.EventType, step.EventVersion, step.Status, by, reason(step.LastError)); sayErr != nil {
-			return nil, sayErr
-		}
+		s.Say("%s v%d is %s, handled by %s%s", step.EventType, step.EventVersion, step.Status, by, reason)
 	}
 	return trail, err
-}
-
-func reason(lastError string) string {
-	if lastError == "" {
-		return ""
-	}
-	return " after " + lastError
 }
