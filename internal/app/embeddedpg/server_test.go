@@ -4,12 +4,12 @@ import (
 	"bufio"
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"io/fs"
 	"net/url"
 	"os"
 	"os/exec"
-	"os/user"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -22,14 +22,48 @@ import (
 )
 
 // childVariable makes the test binary a program that runs a server until its standard input ends: its value is the Dir.
-const childVariable = "EMBEDDEDPG_TEST_CHILD"
+// fromVariable is the From.
+const (
+	childVariable = "EMBEDDEDPG_TEST_CHILD"
+	fromVariable  = "EMBEDDEDPG_TEST_FROM"
+)
+
+// made is a stopped server that others are copied from: initdb is what costs most.
+var made string
 
 func TestMain(m *testing.M) {
-	dir, is := os.LookupEnv(childVariable)
-	if !is {
-		os.Exit(m.Run())
+	if dir, is := os.LookupEnv(childVariable); is {
+		runChild(dir)
+		return
 	}
-	s, err := Start(context.Background(), Config{Dir: strings.TrimPrefix(dir, "ephemeral"), Ephemeral: dir == "ephemeral"})
+	code := 1
+	var err error
+	if made, err = os.MkdirTemp("", "embeddedpg-test-"); err == nil {
+		err = os.Chmod(made, 0o755)
+	}
+	if err == nil {
+		var s *Server
+		if s, err = Start(context.Background(), Config{Dir: made, NoSync: true}); err == nil {
+			if err = s.Stop(context.Background()); err == nil {
+				code = m.Run()
+			}
+		}
+	}
+	if err := errors.Join(err, os.RemoveAll(made)); err != nil {
+		_, _ = os.Stderr.WriteString(err.Error())
+		code = 1
+	}
+	os.Exit(code)
+}
+
+func runChild(dir string) {
+	if dir == "cache folder" {
+		folder, err := CacheFolder()
+		_, _ = fmt.Println(err, folder)
+		return
+	}
+	s, err := Start(context.Background(),
+		Config{Dir: strings.TrimPrefix(dir, "ephemeral"), Ephemeral: dir == "ephemeral", From: os.Getenv(fromVariable)})
 	if err == nil {
 		_, _ = os.Stdout.WriteString(s.URL("postgres") + " " + s.dir + "\n")
 		_, _ = io.Copy(io.Discard, os.Stdin)
@@ -128,6 +162,9 @@ func testAccount(t *testing.T) account {
 
 func startServer(t *testing.T, c Config) *Server {
 	t.Helper()
+	if c.From == "" && !c.Fresh {
+		c.From = made
+	}
 	s, err := Start(deadline(t), c)
 	check(t, err)
 	t.Cleanup(func() { _ = s.Stop(context.Background()) })
@@ -155,15 +192,42 @@ func putNote(t *testing.T, url string) {
 	check(t, err)
 }
 
-func TestEphemeralServer(t *testing.T) {
+func TestDataSurviveAndFreshWipesThem(t *testing.T) {
 	t.Parallel()
-	s := startServer(t, Config{Ephemeral: true, Settings: map[string]string{"jit": "off", "port": "1"}})
-	for setting, want := range map[string]string{
-		"max_connections": "200", "fsync": "off", "full_page_writes": "off", "synchronous_commit": "off", "jit": "off",
-		"listen_addresses": "127.0.0.1", "unix_socket_directories": "", "server_encoding": "UTF8", "port": strconv.Itoa(s.port),
-	} {
-		mustSay(t, s.URL("template1"), "select setting from pg_settings where name = '"+setting+"'", want)
-	}
+	dir := filepath.Join(folder(t), "with a space")
+	s := startServer(t, Config{Dir: dir})
+	mustSay(t, s.URL("postgres"), "show fsync", "on")
+	putNote(t, s.URL("postgres"))
+	_, err := Start(deadline(t), Config{Dir: dir})
+	mustFail(t, err, "is run by process "+strconv.Itoa(os.Getpid())+": stop that one, or use another folder (XDG_CACHE_HOME")
+	check(t, s.Stop(deadline(t)))
+
+	ephemeral := startServer(t, Config{Ephemeral: true, From: dir, Settings: map[string]string{"jit": "off", "port": "1"}})
+	mustSay(t, ephemeral.URL("postgres"), "select body from note", "kept")
+	mustBeEphemeral(t, ephemeral)
+
+	version := filepath.Join(s.data(), "PG_VERSION")
+	check(t, os.WriteFile(version, []byte("14\n"), 0o600))
+	_, err = Start(deadline(t), Config{Dir: dir})
+	mustFail(t, err, "PostgreSQL 14 made it")
+	mustFail(t, err, "fresh option")
+	check(t, os.Remove(filepath.Join(s.data(), "global/pg_control")))
+	check(t, os.WriteFile(version, []byte(strconv.Itoa(s.programs.major)), 0o600))
+	_, err = Start(deadline(t), Config{Dir: dir})
+	mustFail(t, err, "pg_control")
+	mustFail(t, err, "fresh option")
+
+	check(t, os.Mkdir(filepath.Join(dir, "new"), 0o700)) // a killed initdb leaves it
+	s = startServer(t, Config{Dir: dir, Fresh: true})
+	mustSay(t, s.URL("postgres"), "select (to_regclass('note') is null)::text", "true")
+	mustContainFiles(t, dir, 4)
+}
+
+func mustBeEphemeral(t *testing.T, s *Server) {
+	t.Helper()
+	mustSay(t, s.URL("postgres"), `select string_agg(setting, ' ' order by name) from pg_settings where name in
+		('max_connections', 'fsync', 'full_page_writes', 'synchronous_commit', 'jit', 'listen_addresses', 'unix_socket_directories',
+		'server_encoding', 'port')`, "off off off 127.0.0.1 200 "+strconv.Itoa(s.port)+" UTF8 off ")
 	u, err := url.Parse(s.URL("postgres"))
 	check(t, err)
 	u.User = url.UserPassword("postgres", "guess")
@@ -186,42 +250,10 @@ func TestEphemeralServer(t *testing.T) {
 	}
 }
 
-func TestDataSurviveRestartsAndCopiesAndFreshWipesThem(t *testing.T) {
-	t.Parallel()
-	dir := filepath.Join(folder(t), "made by us")
-	s := startServer(t, Config{Dir: dir})
-	mustSay(t, s.URL("postgres"), "show fsync", "on")
-	putNote(t, s.URL("postgres"))
-	_, err := Start(deadline(t), Config{Dir: dir})
-	mustFail(t, err, "is run by process "+strconv.Itoa(os.Getpid())+": stop that one, or use another folder (XDG_CACHE_HOME")
-	check(t, s.Stop(deadline(t)))
-
-	mustSay(t, startServer(t, Config{Ephemeral: true, From: dir}).URL("postgres"), "select body from note", "kept")
-	check(t, os.Mkdir(filepath.Join(dir, "new"), 0o700)) // a killed initdb leaves it
-	s = startServer(t, Config{Dir: dir})
-	mustSay(t, s.URL("postgres"), "select body from note", "kept")
-	check(t, s.Stop(deadline(t)))
-
-	version := filepath.Join(s.data(), "PG_VERSION")
-	check(t, os.WriteFile(version, []byte("14\n"), 0o600))
-	_, err = Start(deadline(t), Config{Dir: dir})
-	mustFail(t, err, "PostgreSQL 14 made it")
-	mustFail(t, err, "fresh option")
-	check(t, os.Remove(filepath.Join(s.data(), "global/pg_control")))
-	check(t, os.WriteFile(version, []byte(strconv.Itoa(s.programs.major)), 0o600))
-	_, err = Start(deadline(t), Config{Dir: dir})
-	mustFail(t, err, "pg_control")
-	mustFail(t, err, "fresh option")
-
-	s = startServer(t, Config{Dir: dir, Fresh: true})
-	mustSay(t, s.URL("postgres"), "select (to_regclass('note') is null)::text", "true")
-	mustContainFiles(t, dir, 4)
-}
-
 func TestServerOfKilledProgramIsStoppedByTheNextStart(t *testing.T) {
 	t.Parallel()
 	dir := folder(t)
-	child, url, _ := startChild(t, dir, nil)
+	child, url, _ := startChild(t, dir, nil, fromVariable+"="+made)
 	putNote(t, url)
 	crash(t, child)
 	mustSay(t, url, "select body from note", "kept") // it still runs
@@ -240,27 +272,10 @@ func TestServerOfKilledProgramIsStoppedByTheNextStart(t *testing.T) {
 	check(t, s.acct.own(pidFile))
 	startServer(t, Config{Dir: dir})
 	mustSay(t, other.URL("postgres"), "select 'unharmed'", "unharmed")
-}
 
-func TestLeftoverEphemeralServersAreSwept(t *testing.T) {
-	t.Parallel()
-	temp := folder(t)
-	gone, _, left := startChild(t, "ephemeral", nil, "TMPDIR="+temp)
-	_, alive, _ := startChild(t, "ephemeral", nil, "TMPDIR="+temp)
-	crash(t, gone)
-	sweep(deadline(t), temp)
-	if _, err := os.Lstat(left); !errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("the leftover folder is still there: %v", err)
-	}
-	mustSay(t, alive, "select 'unharmed'", "unharmed")
-}
-
-func TestStopReportsServerThatEnded(t *testing.T) {
-	t.Parallel()
-	s := startServer(t, Config{Ephemeral: true})
-	check(t, s.cmd.Process.Kill())
-	<-s.Done()
-	mustFail(t, s.Stop(deadline(t)), "had ended by itself")
+	check(t, other.cmd.Process.Kill())
+	<-other.Done()
+	mustFail(t, other.Stop(deadline(t)), "had ended by itself")
 }
 
 func TestCancelledStartLeavesNothing(t *testing.T) {
@@ -288,28 +303,8 @@ wait`)
 	}
 	_, err = io.ReadAll(open) // until the child is gone
 	check(t, err)
-	startServer(t, Config{Dir: dir})
-}
-
-func TestOrdinaryUser(t *testing.T) {
-	t.Parallel()
-	if os.Geteuid() != 0 {
-		t.Skip("already run by one, as all other tests are")
-	}
-	u, err := user.Lookup("nobody")
+	lock, err := lockFolder(dir)
 	check(t, err)
-	uid, err := strconv.ParseUint(u.Uid, 10, 32)
-	check(t, err)
-	gid, err := strconv.ParseUint(u.Gid, 10, 32)
-	check(t, err)
-	for _, variable := range []string{"HOME", "TMPDIR"} { // with a home, without a home
-		place := folder(t)
-		check(t, os.Chown(place, int(uid), int(gid)))
-		check(t, os.Chmod(place, 0o700))
-		_, url, used := startChild(t, "", &syscall.Credential{Uid: uint32(uid), Gid: uint32(gid)}, variable+"="+place)
-		mustSay(t, url, "select 'up'", "up")
-		if !strings.HasPrefix(used, place) {
-			t.Errorf("runs in %s", used)
-		}
-	}
+	check(t, lock.Close())
+	mustContainFiles(t, dir, 2) // the lock, and a password that the next start replaces
 }

@@ -1,0 +1,57 @@
+//go:build heavy
+
+package embeddedpg
+
+import (
+	"errors"
+	"io/fs"
+	"os"
+	"os/user"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+)
+
+func TestLeftoverEphemeralServersAreSwept(t *testing.T) {
+	t.Parallel()
+	temp := folder(t)
+	gone, _, left := startChild(t, "ephemeral", nil, "TMPDIR="+temp, fromVariable+"="+made)
+	_, alive, _ := startChild(t, "ephemeral", nil, "TMPDIR="+temp, fromVariable+"="+made)
+	crash(t, gone)
+	sweep(deadline(t), temp)
+	if _, err := os.Lstat(left); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("the leftover folder is still there: %v", err)
+	}
+	mustSay(t, alive, "select 'unharmed'", "unharmed")
+}
+
+func TestOrdinaryUser(t *testing.T) {
+	t.Parallel()
+	if os.Geteuid() != 0 {
+		t.Skip("already run by one, as all other tests are")
+	}
+	u, err := user.Lookup("nobody")
+	check(t, err)
+	uid, err := strconv.ParseUint(u.Uid, 10, 32)
+	check(t, err)
+	gid, err := strconv.ParseUint(u.Gid, 10, 32)
+	check(t, err)
+	credential := &syscall.Credential{Uid: uint32(uid), Gid: uint32(gid)}
+	private := func() string {
+		dir := folder(t)
+		check(t, os.Chown(dir, int(uid), int(gid)))
+		check(t, os.Chmod(dir, 0o700))
+		return dir
+	}
+	home := private()
+	_, url, used := startChild(t, "", credential, "HOME="+home)
+	mustSay(t, url, "select 'up'", "up")
+	if !strings.HasPrefix(used, home) {
+		t.Errorf("runs in %s", used)
+	}
+	temp := private()
+	if _, err, used := startChild(t, "cache folder", credential, "TMPDIR="+temp); err != "<nil>" || !strings.HasPrefix(used, temp) {
+		t.Errorf("without a home the files are in %s (%s)", used, err)
+	}
+}
