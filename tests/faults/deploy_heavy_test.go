@@ -21,6 +21,6 @@ func TestThroughPgBouncer(t *testing.T) {
 	letRun(t, 8*time.Second)
 	load.Stop()
 	t.Log(l.Counts())
-	l.Verify(t, b.direct(), ledger.Expect{Within: patience})
+	l.Verify(t, b.direct(), ledger.Expect{Within: testTimeout})
 	wantRunning(t, running)
 }

@@ -37,25 +37,25 @@ func losesCommitOfALease(t *testing.T, at string, verdict proxy.Verdict) {
 	filter, hit := proxy.Nth(1, verdict, proxy.CommitOf(c.text))
 	pool.Filter(filter)
 	worker := process.Start(t, b.command(b.worker, pool.URL(t, b.worker)))
-	worker.Await(t, listening, 1, patience)
+	worker.Await(t, listening, 1, testTimeout)
 	b.publish(c.key, neighbour(2), neighbour(3))
 	select {
 	case <-hit:
-	case <-time.After(patience):
+	case <-time.After(testTimeout):
 		t.Fatalf("no COMMIT of %s went through the proxy", c.text)
 	}
 	if at == "heartbeat" {
-		worker.Await(t, notRenewed, 1, patience)
+		worker.Await(t, notRenewed, 1, testTimeout)
 	}
 	b.open(c.key)
-	totals := b.verify(ledger.Expect{Within: patience, MaxAttempts: c.runs})
+	totals := b.verify(ledger.Expect{Within: testTimeout, MaxAttempts: c.runs})
 	if totals.Executions != c.runs+2 || totals.Leases["reaped"] > 0 {
 		t.Error(totals)
 	}
 	b.publish(afterwards...) // and it goes on
-	b.verify(ledger.Expect{Within: patience, MaxAttempts: c.runs})
+	b.verify(ledger.Expect{Within: testTimeout, MaxAttempts: c.runs})
 	worker.Signal(syscall.SIGTERM)
-	if code := worker.AwaitExit(t, grace+patience); code != 0 {
+	if code := worker.AwaitExit(t, grace+testTimeout); code != 0 {
 		t.Errorf("exit code %d, want 0", code)
 	}
 }
@@ -76,7 +76,7 @@ func TestWorkersStopWithLeasesAndWithoutDatabase(t *testing.T) {
 			b := setup(t).leased(errands{Lease: lease, Grace: time.Second}, nil)
 			p := proxy.InFrontOf(t, b.worker)
 			worker := process.Start(t, b.command(p.URL(t, b.worker), ""))
-			worker.Await(t, listening, 1, patience)
+			worker.Await(t, listening, 1, testTimeout)
 			b.publish(key)
 			b.awaitBegun(key, 1)
 			p.Set(mode)
@@ -84,7 +84,7 @@ func TestWorkersStopWithLeasesAndWithoutDatabase(t *testing.T) {
 				p.Cut()
 			}
 			worker.Signal(syscall.SIGTERM)
-			if code := worker.AwaitExit(t, b.Grace+patience); code == -1 {
+			if code := worker.AwaitExit(t, b.Grace+testTimeout); code == -1 {
 				t.Error("the worker was ended by a signal, not by itself")
 			}
 			p.Set(proxy.Pass)
@@ -92,7 +92,7 @@ func TestWorkersStopWithLeasesAndWithoutDatabase(t *testing.T) {
 			b.run()
 			b.awaitBegun(key, 2)
 			b.open(key)
-			totals := b.verify(ledger.Expect{Within: patience, MaxAttempts: 2})
+			totals := b.verify(ledger.Expect{Within: testTimeout, MaxAttempts: 2})
 			if totals.Executions != 2 || totals.Leases["reaped"] != 1 {
 				t.Error(totals)
 			}
@@ -115,7 +115,7 @@ func TestAZombieDoesNotCompleteAgain(t *testing.T) {
 	})
 	pool.Filter(filter)
 	zombie := process.Start(t, b.command(b.worker, pool.URL(t, b.worker)))
-	zombie.Await(t, listening, 1, patience)
+	zombie.Await(t, listening, 1, testTimeout)
 	b.publish(key)
 	b.awaitBegun(key, 1)
 	b.tell(key, zombie.PID(), "")
@@ -126,12 +126,12 @@ func TestAZombieDoesNotCompleteAgain(t *testing.T) {
 	other := b.run()
 	b.awaitBegun(key, 2)
 	zombie.Thaw()
-	zombie.Await(t, leaseLost, 1, patience)
+	zombie.Await(t, leaseLost, 1, testTimeout)
 	if n := one[int](b.bundle, "select count(*) from faults.effects"); n > 0 {
 		t.Errorf("it has left %d effects", n)
 	}
 	b.tell(key, other.PID(), "")
-	b.verify(ledger.Expect{Within: patience, MaxAttempts: 2})
+	b.verify(ledger.Expect{Within: testTimeout, MaxAttempts: 2})
 }
 
 // many are keys of errands that await their gates.
@@ -146,7 +146,7 @@ func many(n int) []string {
 // awaitAllBegun returns when the n-th executions of all keys have begun.
 func (b *leased) awaitAllBegun(keys []string, n int) {
 	b.Helper()
-	b.eventually("all are being worked on", patience, func() bool {
+	b.eventually("all are being worked on", testTimeout, func() bool {
 		all, err := b.diary().Read()
 		must(b.T, err)
 		times := make(map[string]int)
@@ -185,7 +185,7 @@ func TestServerCrashesUnderLeases(t *testing.T) {
 				executions, attempts = 2*len(keys), 2
 			}
 			b.open(keys...)
-			totals := b.verify(ledger.Expect{Within: patience, MaxAttempts: attempts})
+			totals := b.verify(ledger.Expect{Within: testTimeout, MaxAttempts: attempts})
 			if totals.Executions != executions || totals.Leases["reaped"] != executions-len(keys) {
 				t.Error(totals)
 			}
@@ -205,7 +205,7 @@ func TestALoneKillerOfLeases(t *testing.T) {
 			b := setup(t).leased(errands{Lease: 2 * time.Second}, nil)
 			b.publish(key)
 			process.Supervise(t, b.command(b.worker, ""), restartPause)
-			b.verify(ledger.Expect{Within: 2 * patience, Failed: map[string]ledger.Dead{key: {Attempts: crashLimit}}})
+			b.verify(ledger.Expect{Within: 2 * testTimeout, Failed: map[string]ledger.Dead{key: {Attempts: crashLimit}}})
 			b.wantExecuted(key, crashLimit)
 			b.wantColumn(key, "split_part(last_error, ': ', 1)", "LeaseExpired")
 		})
@@ -231,7 +231,7 @@ func killsLeasesAmongOthers(t *testing.T, do string) {
 	}
 	b.publish(slices.Insert(keys, 4, killer)...)
 	process.Supervise(t, b.command(b.worker, ""), restartPause)
-	b.verify(ledger.Expect{Within: 6 * patience, MaxAttempts: crashLimit + 1, Failed: map[string]ledger.Dead{killer: {Attempts: crashLimit}}})
+	b.verify(ledger.Expect{Within: 6 * testTimeout, MaxAttempts: crashLimit + 1, Failed: map[string]ledger.Dead{killer: {Attempts: crashLimit}}})
 	b.wantExecuted(killer, crashLimit)
 	if most := one[int](b.bundle, "select max(crashes) from core.outbox where status = 'delivered'"); most > 1 {
 		t.Errorf("a neighbour has %d crashes, want 1 at most", most)
@@ -252,7 +252,7 @@ func TestADeathCountsForEachOfTwoLeases(t *testing.T) {
 	worker.AwaitExit(t, grace)
 	b.open(first, second) // they run one after the other now
 	b.run()
-	b.verify(ledger.Expect{Within: patience, MaxAttempts: 2})
+	b.verify(ledger.Expect{Within: testTimeout, MaxAttempts: 2})
 	for _, key := range []string{first, second} {
 		b.wantExecuted(key, 2)
 		b.wantColumn(key, "crashes || ' ' || handler_failures", "1 {}")

@@ -62,7 +62,7 @@ func (b *leased) command(direct, pool string) process.Command {
 func (b *leased) run() *process.Process {
 	b.Helper()
 	p := process.Start(b.T, b.command(b.worker, ""))
-	p.Await(b.T, listening, 1, patience)
+	p.Await(b.T, listening, 1, testTimeout)
 	return p
 }
 
@@ -105,7 +105,7 @@ func (b *leased) executions(key string) (found []ledger.Execution) {
 func (b *leased) awaitBegun(key string, n int) ledger.Execution {
 	b.Helper()
 	var found []ledger.Execution
-	b.eventually(key+" is being worked on", patience, func() bool { found = b.executions(key); return len(found) >= n })
+	b.eventually(key+" is being worked on", testTimeout, func() bool { found = b.executions(key); return len(found) >= n })
 	return found[n-1]
 }
 
@@ -126,7 +126,7 @@ func (b *leased) expireWhere(condition string) {
 // awaitStatus returns once an event has a status.
 func (b *leased) awaitStatus(key, status string) {
 	b.Helper()
-	b.eventually(key+" is "+status, patience, func() bool { return b.column(key, "status") == status })
+	b.eventually(key+" is "+status, testTimeout, func() bool { return b.column(key, "status") == status })
 }
 
 // column reads SQL of an event's row as text.

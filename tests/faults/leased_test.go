@@ -43,12 +43,12 @@ func TestZombiesWriteNothing(t *testing.T) {
 			if name == "when it releases" {
 				zombie.AwaitExit(t, grace)
 			} else {
-				zombie.Await(t, leaseLost, 1, patience)
+				zombie.Await(t, leaseLost, 1, testTimeout)
 			}
 			b.wantColumn(key, whose, taken)
 			b.wantColumn(key, holder, second.Worker)
 			b.tell(key, other.PID(), "")
-			b.verify(ledger.Expect{Within: patience, MaxAttempts: 2})
+			b.verify(ledger.Expect{Within: testTimeout, MaxAttempts: 2})
 			b.wantExecuted(key, 2)
 			b.wantColumn(key, "attempts", "2")
 		})
@@ -77,7 +77,7 @@ func TestRestartedWorkersInheritNoLease(t *testing.T) {
 		t.Errorf("both are worker %s", first.Worker)
 	}
 	b.open(key)
-	totals := b.verify(ledger.Expect{Within: patience, MaxAttempts: 2})
+	totals := b.verify(ledger.Expect{Within: testTimeout, MaxAttempts: 2})
 	if totals.Repeats != 1 || totals.Because["reaped"] != 1 {
 		t.Error(totals)
 	}
@@ -110,7 +110,7 @@ func TestTerminatedWorkerReleasesItsLeases(t *testing.T) {
 		t.Errorf("%d leases were released and refunded, want 1", refunded)
 	}
 	b.open(slow)
-	totals := b.verify(ledger.Expect{Within: patience})
+	totals := b.verify(ledger.Expect{Within: testTimeout})
 	if totals.Repeats != 1 || totals.Because["released"] != 1 {
 		t.Error(totals)
 	}

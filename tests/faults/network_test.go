@@ -20,7 +20,7 @@ func TestConnectionLostAtCommit(t *testing.T) {
 		"after it has arrived": proxy.ForwardThenCut,
 	} {
 		t.Run(name, func(t *testing.T) {
-			losesCommit(t, verdict, []string{neighbour(1), neighbour(2), neighbour(3), neighbour(4)}, patience)
+			losesCommit(t, verdict, []string{neighbour(1), neighbour(2), neighbour(3), neighbour(4)}, testTimeout)
 		})
 	}
 }
@@ -40,12 +40,12 @@ func losesCommit(t *testing.T, verdict proxy.Verdict, keys []string, within time
 	l.Publish(t, b.publisher, keys...)
 	select {
 	case <-hit:
-	case <-time.After(patience):
+	case <-time.After(testTimeout):
 		t.Fatal("no COMMIT went through the proxy")
 	}
 	l.Verify(t, b.direct(), ledger.Expect{Within: within})
 	// and the worker gives the connection up and goes on, with every runner it has
-	b.eventually("the connection is given up", patience, func() bool {
+	b.eventually("the connection is given up", testTimeout, func() bool {
 		return !slices.Contains(pool.Standing(), int(conn.Load()))
 	})
 	l.Publish(t, b.publisher, afterwards...)

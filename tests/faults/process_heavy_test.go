@@ -28,7 +28,7 @@ func TestRollingRestart(t *testing.T) {
 		running[i%3] = b.run(b.worker, "")
 	}
 	load.Stop()
-	l.Verify(t, b.direct(), ledger.Expect{Within: patience})
+	l.Verify(t, b.direct(), ledger.Expect{Within: testTimeout})
 }
 
 // A worker that is stopped in the middle of a handler (a frozen container, a paused machine) must not
@@ -51,26 +51,30 @@ func TestFrozenInTheMiddleOfAHandler(t *testing.T) {
 	other.Signal(syscall.SIGTERM)
 	other.AwaitExit(t, grace)
 	l.Publish(t, b.publisher, "k000003")
-	l.Verify(t, b.direct(), ledger.Expect{Within: patience})
+	l.Verify(t, b.direct(), ledger.Expect{Within: testTimeout})
 }
 
 // A worker dies just before its n-th statement arrives, for every n of a dispatch.
 func TestKilledBetweenAnyTwoStatements(t *testing.T) {
 	// an event that runs alone when its worker dies is charged with one crash
-	killsBetween(t, []string{"a"}, proxy.Freeze, 2)
+	for first := range parts {
+		t.Run(fmt.Sprint("from ", first+1), func(t *testing.T) { killsBetween(t, []string{"a"}, proxy.Freeze, 2, first+1) })
+	}
 }
 
-func killsBetween(t *testing.T, keys []string, verdict proxy.Verdict, maxAttempts int) {
+const parts = 4 // of the statements, side by side
+
+func killsBetween(t *testing.T, keys []string, verdict proxy.Verdict, maxAttempts, first int) {
 	t.Helper()
 	b := setup(t)
 	l := ledger.New(ledger.Cards(nil))
 	pool := proxy.InFrontOf(t, b.worker)
 	command := b.command(b.worker, pool.URL(t, b.worker))
 	quiet := func() bool { return one[int](b, "select count(*) from core.outbox where status = 'pending'") == 0 }
-	for n := 1; ; n++ {
+	for n := first; ; n += parts {
 		worker := process.Start(t, command)
-		worker.Await(t, listening, 1, patience)
-		b.eventually("what the last one left is delivered", patience, quiet)
+		worker.Await(t, listening, 1, testTimeout)
+		b.eventually("what the last one left is delivered", testTimeout, quiet)
 		filter, hit := proxy.Nth(n, verdict, proxy.Statement)
 		pool.Filter(filter)
 		published := make([]string, len(keys))
@@ -86,19 +90,19 @@ func killsBetween(t *testing.T, keys []string, verdict proxy.Verdict, maxAttempt
 				return false
 			}
 		}
-		b.eventually("the worker comes to the statement or the end", patience, func() bool { return reached() || quiet() })
+		b.eventually("the worker comes to the statement or the end", testTimeout, func() bool { return reached() || quiet() })
 		killed := reached() // a further runner may have delivered what the one that was halted had not claimed
 		worker.Kill()
 		worker.AwaitExit(t, grace)
 		pool.Filter(nil)
 		pool.Cut()
 		if !killed { // there are no more statements than that in a dispatch
-			t.Logf("killed at %d statements", n-1)
+			t.Logf("a dispatch has fewer than %d statements", n)
 			break
 		}
 	}
 	b.run(b.worker, "")
-	l.Verify(t, b.direct(), ledger.Expect{Within: patience, MaxAttempts: maxAttempts})
+	l.Verify(t, b.direct(), ledger.Expect{Within: testTimeout, MaxAttempts: maxAttempts})
 }
 
 // A handler that ends its process: the event is failed after five crashes, and those that were claimed with it, or run beside
@@ -124,6 +128,6 @@ func endsItsProcess(t *testing.T, do, memory string, neighbours int, neighbour f
 	l.Publish(t, b.publisher, keys...)
 	supervisor := process.Supervise(t, b.testCommand(memory), restartPause)
 	dead := ledger.Dead{Attempts: 4} // the first crash was also that of the batch
-	l.Verify(t, b.direct(), ledger.Expect{Within: 6 * patience, Failed: map[string]ledger.Dead{killer: dead}})
+	l.Verify(t, b.direct(), ledger.Expect{Within: 6 * testTimeout, Failed: map[string]ledger.Dead{killer: dead}})
 	t.Logf("%d restarts", supervisor.Restarts())
 }

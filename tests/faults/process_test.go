@@ -32,7 +32,7 @@ func TestTerminatedWorkerFinishesItsHandlers(t *testing.T) {
 		t.Errorf("the event at work is %v, want %v", got, want)
 	}
 	b.run(b.worker, "")
-	l.Verify(t, b.direct(), ledger.Expect{Within: patience})
+	l.Verify(t, b.direct(), ledger.Expect{Within: testTimeout})
 }
 
 func TestKilledWorkerLeavesItsEvents(t *testing.T) {
@@ -46,5 +46,5 @@ func TestKilledWorkerLeavesItsEvents(t *testing.T) {
 	worker.AwaitExit(t, grace)
 	held.letGo()
 	b.run(b.worker, "")
-	l.Verify(t, b.direct(), ledger.Expect{Within: patience})
+	l.Verify(t, b.direct(), ledger.Expect{Within: testTimeout})
 }

@@ -29,7 +29,7 @@ func TestServerGoesDown(t *testing.T) {
 	letRun(t, 4*time.Second)
 	load.Stop()
 	t.Log(l.Counts())
-	l.Verify(t, b.direct(), ledger.Expect{Within: 2 * patience})
+	l.Verify(t, b.direct(), ledger.Expect{Within: 2 * testTimeout})
 	wantRunning(t, running)
 }
 

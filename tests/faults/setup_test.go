@@ -6,6 +6,7 @@ import (
 	"os"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -20,8 +21,8 @@ import (
 	"spectral/tests/pgtest"
 )
 
-// patience is how long a test waits for what must happen and has no bound of its own.
-const patience = 30 * time.Second
+// testTimeout is how long a test waits for what must happen.
+const testTimeout = 30 * time.Second
 
 // listening is what a worker logs once its LISTEN connection has answered a look.
 const listening = "listening"
@@ -32,6 +33,9 @@ type bundle struct {
 	direct    func() string // straight there, as the superuser: for what the test itself looks at
 	worker    string        // as a login that may only work
 	publisher string        // as a login that may only publish for worlds
+
+	reading sync.Mutex
+	reader  *pgx.Conn // of one
 }
 
 // setup makes a database on the shared server.
@@ -87,7 +91,7 @@ func (b *bundle) command(direct, pool string) process.Command {
 func (b *bundle) run(direct, pool string) *process.Process {
 	b.Helper()
 	p := process.Start(b.T, b.command(direct, pool))
-	p.Await(b.T, listening, 1, patience)
+	p.Await(b.T, listening, 1, testTimeout)
 	return p
 }
 
@@ -100,7 +104,7 @@ func (b *bundle) runAll(n int, direct, pool string) []*process.Process {
 		all[i] = process.Start(b.T, command)
 	}
 	for _, p := range all {
-		p.Await(b.T, listening, 1, 2*patience)
+		p.Await(b.T, listening, 1, 2*testTimeout)
 	}
 	return all
 }
@@ -111,7 +115,7 @@ func wantRunning(t testing.TB, all []*process.Process) {
 	for _, p := range all {
 		select {
 		case <-p.Exited():
-			t.Errorf("worker %d has ended with code %d", p.PID(), p.AwaitExit(t, patience))
+			t.Errorf("worker %d has ended with code %d", p.PID(), p.AwaitExit(t, testTimeout))
 		default:
 		}
 	}
@@ -180,15 +184,22 @@ func (b *bundle) eventually(what string, within time.Duration, condition func() 
 	}
 }
 
-// one reads a single value, on a connection of its own.
+// one reads a single value. It connects again if the server was down since.
 func one[T any](b *bundle, sql string, args ...any) (v T) {
 	b.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	b.reading.Lock()
+	defer b.reading.Unlock()
+	ctx, cancel := context.WithTimeout(context.Background(), testTimeout)
 	defer cancel()
-	conn, err := pgx.Connect(ctx, b.direct())
-	must(b.T, err)
-	defer func() { _ = conn.Close(ctx) }()
-	must(b.T, conn.QueryRow(ctx, sql, args...).Scan(&v))
+	if b.reader != nil {
+		err := b.reader.QueryRow(ctx, sql, args...).Scan(&v)
+		if err == nil || !b.reader.IsClosed() {
+			must(b.T, err)
+			return v
+		}
+	}
+	b.reader = pgtest.Conn(b.T, b.direct())
+	must(b.T, b.reader.QueryRow(ctx, sql, args...).Scan(&v))
 	return v
 }
 
@@ -214,7 +225,7 @@ func (b *bundle) hold(key string) *hold {
 // awaitEntered returns when a projector waits for the card, with its backend.
 func (h *hold) awaitEntered() (backend int) {
 	h.Helper()
-	h.eventually("the handler of "+h.key+" is at work", patience, func() bool {
+	h.eventually("the handler of "+h.key+" is at work", testTimeout, func() bool {
 		backend = one[int](h.bundle, `select coalesce(max(pid), 0) from pg_locks where locktype = 'advisory'
 			and database = (select oid from pg_database where datname = current_database()) and classid = $1::int and objid::bigint = hashtext($2)::bigint & 4294967295 and not granted`, ledger.HeldClass, h.key)
 		return backend != 0
