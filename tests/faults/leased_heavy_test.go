@@ -60,6 +60,27 @@ func losesCommitOfALease(t *testing.T, at string, verdict proxy.Verdict) {
 	}
 }
 
+func TestZombiesWriteNothingHoweverTheyEnd(t *testing.T) {
+	for name, tell := range map[string]string{"when it retries": refuse, "when it fails": refuseForGood, "when it renews": "nothing"} {
+		t.Run(name, func(t *testing.T) {
+			zombieWritesNothing(t, func(b *leased, zombie *process.Process) {
+				if tell != "nothing" {
+					b.tell(zombieKey, zombie.PID(), tell)
+				}
+				zombie.Thaw()
+				zombie.Await(t, leaseLost, 1, testTimeout)
+			})
+		})
+	}
+	t.Run("when it releases", func(t *testing.T) {
+		zombieWritesNothing(t, func(_ *leased, zombie *process.Process) {
+			zombie.Signal(syscall.SIGTERM)
+			zombie.Thaw()
+			zombie.AwaitExit(t, grace)
+		})
+	})
+}
+
 func TestLostCommitsOfLeasesRepeatNothing(t *testing.T) {
 	for at, verdict := range map[string]proxy.Verdict{
 		"claim": proxy.ForwardThenCut, "settle": proxy.ForwardThenCut, "retry": proxy.Tear, "heartbeat": proxy.Cutoff,

@@ -16,43 +16,37 @@ const holder = "split_part(claimed_by, ' ', 1)"
 // A worker that stands still until its lease has run out has lost its event to another. Nothing that it does then may
 // change the row, or have an effect.
 func TestZombiesWriteNothing(t *testing.T) {
-	const key = doAwait + "-1"
-	for name, wakes := range map[string]func(b *leased, zombie *process.Process){ // before it goes on
-		"when it settles":  func(b *leased, zombie *process.Process) { b.tell(key, zombie.PID(), "") },
-		"when it retries":  func(b *leased, zombie *process.Process) { b.tell(key, zombie.PID(), refuse) },
-		"when it fails":    func(b *leased, zombie *process.Process) { b.tell(key, zombie.PID(), refuseForGood) },
-		"when it renews":   func(*leased, *process.Process) {},
-		"when it releases": func(_ *leased, zombie *process.Process) { zombie.Signal(syscall.SIGTERM) },
-	} {
-		t.Run(name, func(t *testing.T) {
-			b := setup(t).leased(errands{Lease: lease, Grace: time.Millisecond}, nil)
-			zombie := b.run()
-			b.publish(key)
-			b.awaitBegun(key, 1)
-			zombie.Freeze()
-			b.expire()
-			other := b.run()
-			second := b.awaitBegun(key, 2)
-			if second.PID != other.PID() {
-				t.Fatalf("the second execution is %+v", second)
-			}
-			const whose = "concat_ws(' ', status, attempts, claim_token, claimed_by, crashes, last_error, handler_failures, failure_history)"
-			taken := b.column(key, whose)
-			wakes(b, zombie)
-			zombie.Thaw()
-			if name == "when it releases" {
-				zombie.AwaitExit(t, grace)
-			} else {
-				zombie.Await(t, leaseLost, 1, testTimeout)
-			}
-			b.wantColumn(key, whose, taken)
-			b.wantColumn(key, holder, second.Worker)
-			b.tell(key, other.PID(), "")
-			b.verify(ledger.Expect{Within: testTimeout, MaxAttempts: 2})
-			b.wantExecuted(key, 2)
-			b.wantColumn(key, "attempts", "2")
-		})
+	zombieWritesNothing(t, func(b *leased, zombie *process.Process) {
+		b.tell(zombieKey, zombie.PID(), "")
+		zombie.Thaw()
+		zombie.Await(t, leaseLost, 1, testTimeout)
+	})
+}
+
+const zombieKey = doAwait + "-1"
+
+func zombieWritesNothing(t *testing.T, wakes func(b *leased, zombie *process.Process)) {
+	t.Helper()
+	b := setup(t).leased(errands{Lease: lease, Grace: time.Millisecond}, nil)
+	zombie := b.run()
+	b.publish(zombieKey)
+	b.awaitBegun(zombieKey, 1)
+	zombie.Freeze()
+	b.expire()
+	other := b.run()
+	second := b.awaitBegun(zombieKey, 2)
+	if second.PID != other.PID() {
+		t.Fatalf("the second execution is %+v", second)
 	}
+	const whose = "concat_ws(' ', status, attempts, claim_token, claimed_by, crashes, last_error, handler_failures, failure_history)"
+	taken := b.column(zombieKey, whose)
+	wakes(b, zombie)
+	b.wantColumn(zombieKey, whose, taken)
+	b.wantColumn(zombieKey, holder, second.Worker)
+	b.tell(zombieKey, other.PID(), "")
+	b.verify(ledger.Expect{Within: testTimeout, MaxAttempts: 2})
+	b.wantExecuted(zombieKey, 2)
+	b.wantColumn(zombieKey, "attempts", "2")
 }
 
 // A worker that is started in the place of another, with all that it had but its life, is another: it gets

@@ -8,11 +8,17 @@ import (
 	"spectral/tests/faults/proxy"
 )
 
-// The socket stays open, so that only the worker's own testTimeout (10 s) tells.
-func TestAnswerToCommitNeverComes(t *testing.T) {
-	losesCommit(t, proxy.Hush, []string{neighbour(1), neighbour(2), neighbour(3)}, testTimeout)
-}
-
-func TestConnectionLostAtCommitOfOneEvent(t *testing.T) {
-	losesCommit(t, proxy.ForwardThenCut, []string{neighbour(1)}, testTimeout)
+func TestConnectionLostAroundCommit(t *testing.T) {
+	batch := []string{neighbour(1), neighbour(2), neighbour(3), neighbour(4)}
+	for name, c := range map[string]struct {
+		verdict proxy.Verdict
+		keys    []string
+	}{
+		"before it arrives":                {proxy.Cutoff, batch},
+		"in the middle of it":              {proxy.Tear, batch},
+		"after that of one event":          {proxy.ForwardThenCut, batch[:1]},
+		"without a word, for 10 s or more": {proxy.Hush, batch},
+	} {
+		t.Run(name, func(t *testing.T) { losesCommit(t, c.verdict, c.keys, testTimeout) })
+	}
 }
