@@ -171,10 +171,8 @@ func startListener(lifecycle fx.Lifecycle, s Settings, pool *pgxpool.Pool, contr
 }
 
 // newSweeper takes a connection of the use cases' pool now and then: a sweep must not keep the dispatchers from theirs.
-func newSweeper(pool *pgxpool.Pool, log *slog.Logger) (*retention.Sweeper, error) {
-	return retention.NewSweeper(retentionpg.New(pool, workerRole), retention.Config{
-		Steps: RetentionSteps(), Log: log, NewID: uuid.NewV7, Now: time.Now, Random: rand.Float64,
-	})
+func newSweeper(pool *pgxpool.Pool, log *slog.Logger) *retention.Sweeper {
+	return retention.NewSweeper(retentionpg.New(pool, workerRole), retention.Config{Steps: RetentionSteps(), Log: log, Random: rand.Float64})
 }
 
 // RetentionSteps are the steps of a sweep: those of core, then those on the tables of the contexts.

@@ -5,21 +5,20 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"slices"
-	"strings"
 	"sync"
 	"time"
 
 	"github.com/google/uuid"
 )
 
-// What a Config leaves out.
 const (
+	// DefaultInterval is how much time is between the beginnings of sweeps, of all workers together.
 	DefaultInterval = 6 * time.Hour
-	DefaultPause    = 250 * time.Millisecond
+	// DefaultPause is the pause after a transaction that has written.
+	DefaultPause = 250 * time.Millisecond
+	// DefaultPageRows is how many rows a transaction reads and writes at most.
 	DefaultPageRows = 1000
 
-	maxPageRows = 10_000
 	// maxRefused is how many times in a row a page is tried while another transaction is sweeping.
 	maxRefused = 20
 	// firstRun is how long after its start a worker sweeps at the earliest: it has events to handle first.
@@ -37,63 +36,11 @@ const (
 	logTook    = "duration_ms"
 )
 
-// Config of a Sweeper. What is zero has a default, but for what Validate asks for.
+// Config of a Sweeper.
 type Config struct {
-	// Interval between the beginnings of sweeps, of all workers together.
-	Interval time.Duration
-	// Pause after a transaction that has written.
-	Pause time.Duration
-	// PageRows is how many rows a transaction reads and writes at most, up to 10,000.
-	PageRows int
-	// FirstRun is how long after its start a worker sweeps at the earliest.
-	FirstRun time.Duration
-	Steps    []Step
-	Log      *slog.Logger
-	NewID    func() (uuid.UUID, error)
-	Now      func() time.Time
-	Random   func() float64 // uniform in [0,1)
-}
-
-// WithDefaults fills what is zero and has a default.
-func (c Config) WithDefaults() Config {
-	if c.Interval == 0 {
-		c.Interval = DefaultInterval
-	}
-	if c.Pause == 0 {
-		c.Pause = DefaultPause
-	}
-	if c.PageRows == 0 {
-		c.PageRows = DefaultPageRows
-	}
-	if c.FirstRun == 0 {
-		c.FirstRun = firstRun
-	}
-	return c
-}
-
-// Validate reports what is missing or out of range.
-func (c Config) Validate() error {
-	var faults []error
-	for name, d := range map[string]time.Duration{"interval": c.Interval, "pause": c.Pause, "first run": c.FirstRun} {
-		if d <= 0 || d > 24*time.Hour {
-			faults = append(faults, fmt.Errorf("%s is %s, must be above 0 and at most 24h", name, d))
-		}
-	}
-	if c.PageRows < 1 || c.PageRows > maxPageRows {
-		faults = append(faults, fmt.Errorf("page rows is %d, must be from 1 to %d", c.PageRows, maxPageRows))
-	}
-	for name, missing := range map[string]bool{
-		"Steps": len(c.Steps) == 0, "Log": c.Log == nil, "NewID": c.NewID == nil, "Now": c.Now == nil, "Random": c.Random == nil,
-	} {
-		if missing {
-			faults = append(faults, fmt.Errorf("%s is not set", name))
-		}
-	}
-	if len(faults) == 0 {
-		return nil
-	}
-	slices.SortFunc(faults, func(a, b error) int { return strings.Compare(a.Error(), b.Error()) })
-	return fmt.Errorf("retention sweeper: %w", errors.Join(faults...))
+	Steps  []Step
+	Log    *slog.Logger
+	Random func() float64 // uniform in [0,1)
 }
 
 // Sweeper is a worker's duty to sweep, now and then. Start once; Stop once is enough, more do no harm.
@@ -106,13 +53,9 @@ type Sweeper struct {
 	stopped chan struct{}
 }
 
-// NewSweeper checks config and fills its defaults.
-func NewSweeper(store Store, config Config) (*Sweeper, error) {
-	config = config.WithDefaults()
-	if err := config.Validate(); err != nil {
-		return nil, err
-	}
-	return &Sweeper{config: config, store: store, stopped: make(chan struct{})}, nil
+// NewSweeper returns a Sweeper that sweeps in store.
+func NewSweeper(store Store, config Config) *Sweeper {
+	return &Sweeper{config: config, store: store, stopped: make(chan struct{})}
 }
 
 // Start begins to sweep after a while, and returns at once. The goroutine lives until Stop, not on ctx.
@@ -149,16 +92,16 @@ func (s *Sweeper) Stop(ctx context.Context) error {
 
 // run sweeps whenever a run is due. While the database does not answer it asks ever less often, and says so once.
 func (s *Sweeper) run(ctx context.Context) {
-	delay := s.jittered(s.config.FirstRun)
+	delay := s.jittered(firstRun)
 	failures := 0
 	for {
 		if !sleep(ctx, delay) {
 			return
 		}
-		due, err := s.store.Begin(ctx, s.config.Interval)
+		due, err := s.store.Begin(ctx, DefaultInterval)
 		if err == nil && due <= 0 {
 			err = s.runOnce(ctx)
-			due = s.config.Interval
+			due = DefaultInterval
 		}
 		switch {
 		case ctx.Err() != nil:
@@ -179,16 +122,16 @@ func (s *Sweeper) run(ctx context.Context) {
 
 // runOnce makes one sweep and logs the rows it wrote, and warns of failed events that are about to expire.
 func (s *Sweeper) runOnce(ctx context.Context) error {
-	run, err := s.config.NewID()
+	run, err := uuid.NewV7()
 	if err != nil {
 		return err
 	}
-	started := s.config.Now()
+	started := time.Now()
 	counts, err := Sweep(ctx, s.store, Options{
-		Steps: s.config.Steps, Run: run, PageRows: s.config.PageRows,
-		Pause: func() time.Duration { return s.jittered(s.config.Pause) },
+		Steps: s.config.Steps, Run: run, PageRows: DefaultPageRows,
+		Pause: func() time.Duration { return s.jittered(DefaultPause) },
 	})
-	attributes := []any{logRun, run, logTook, s.config.Now().Sub(started).Milliseconds()}
+	attributes := []any{logRun, run, logTook, time.Since(started).Milliseconds()}
 	for _, c := range counts {
 		if c.Rows > 0 {
 			attributes = append(attributes, fmt.Sprintf("%s_%s", c.Subject, c.Action), c.Rows)

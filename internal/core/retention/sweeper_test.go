@@ -11,8 +11,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/google/uuid"
-
 	"spectral/internal/core/retention"
 )
 
@@ -91,12 +89,9 @@ func sweeping(t *testing.T, s *store, during func(sweeper *retention.Sweeper, lo
 	synctest.Test(t, func(t *testing.T) {
 		var log logged
 		s.began = time.Now()
-		sweeper, err := retention.NewSweeper(s, retention.Config{
-			Steps: steps, Log: slog.New(slog.NewTextHandler(&log, nil)), NewID: uuid.NewV7, Now: time.Now, Random: func() float64 { return 0 },
+		sweeper := retention.NewSweeper(s, retention.Config{
+			Steps: steps, Log: slog.New(slog.NewTextHandler(&log, nil)), Random: func() float64 { return 0 },
 		})
-		if err != nil {
-			t.Fatal(err)
-		}
 		if err := sweeper.Start(t.Context()); err != nil {
 			t.Fatal(err)
 		}
@@ -210,21 +205,8 @@ func TestAStoppedSweeper(t *testing.T) {
 			t.Errorf("a stop is logged as a fault: %s", log.String())
 		}
 	})
-	unstarted, err := retention.NewSweeper(s, retention.Config{
-		Steps: steps, Log: slog.New(slog.DiscardHandler), NewID: uuid.NewV7, Now: time.Now, Random: func() float64 { return 0 },
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	unstarted := retention.NewSweeper(s, retention.Config{})
 	if err := unstarted.Stop(t.Context()); err != nil {
 		t.Errorf("one that has not started does not stop: %v", err)
-	}
-}
-
-func TestSweeperConfig(t *testing.T) {
-	t.Parallel()
-	if _, err := retention.NewSweeper(&store{}, retention.Config{Interval: -1, PageRows: 20_000}); err == nil ||
-		!strings.Contains(err.Error(), "interval is -1ns") || !strings.Contains(err.Error(), "page rows is 20000") || !strings.Contains(err.Error(), "Log is not set") {
-		t.Errorf("a config full of faults: %v", err)
 	}
 }

@@ -31,7 +31,7 @@ type journal struct {
 	generation events.Generation
 	// registered: until the process has a session whose end others can see, an entry would tell them that it is dead
 	registered atomic.Bool
-	outageOver time.Time   // when others have their sessions back, if they lost them with ours; the doorbell's
+	outageOver time.Time // when others have their sessions back, if they lost them with ours; the doorbell's
 	turn       turn
 }
 
