@@ -71,29 +71,32 @@ func CheckDatabase(ctx context.Context, s *Settings, further ...string) error {
 	return nil
 }
 
-// inspect checks the version of the database at url, the value of a variable, and calls check within a transaction, so
-// that a pooler's connection does not keep its roles.
+// inspect connects to the database at url, the value of a variable, and calls checkConn.
 func inspect(ctx context.Context, variable, url string, check func(context.Context, *pgx.Conn) error) error {
 	config, err := postgres.DirectConfig(url)
 	if err != nil {
 		return &SettingsError{[]error{fmt.Errorf("%s: %w", variable, oneLine(err))}}
 	}
 	config.DefaultQueryExecMode = pgx.QueryExecModeExec // a pooler may keep no prepared statements
-	err = withConnection(ctx, config, func(ctx context.Context, conn *pgx.Conn) error {
-		if err := checkVersion(conn); err != nil {
-			return err
-		}
-		tx, err := conn.BeginTx(ctx, pgx.TxOptions{BeginQuery: "begin; " + postgres.Unbounded(conn.PgConn())})
-		if err != nil {
-			return fmt.Errorf("begin: %w", oneLine(err))
-		}
-		defer func() { _ = tx.Rollback(context.WithoutCancel(ctx)) }()
-		return check(ctx, conn)
-	})
+	err = withConnection(ctx, config, func(ctx context.Context, conn *pgx.Conn) error { return checkConn(ctx, conn, check) })
 	if err != nil {
 		return fmt.Errorf("%s: %w", variable, err)
 	}
 	return nil
+}
+
+// checkConn checks the version of the server and calls check within a transaction, so that a pooler's connection does not
+// keep its roles.
+func checkConn(ctx context.Context, conn *pgx.Conn, check func(context.Context, *pgx.Conn) error) error {
+	if err := checkVersion(conn); err != nil {
+		return err
+	}
+	tx, err := conn.BeginTx(ctx, pgx.TxOptions{BeginQuery: "begin; " + postgres.Unbounded(conn.PgConn())})
+	if err != nil {
+		return fmt.Errorf("begin: %w", oneLine(err))
+	}
+	defer func() { _ = tx.Rollback(context.WithoutCancel(ctx)) }()
+	return check(ctx, conn)
 }
 
 // CheckDrainable reports a generation that is not registered: a worker that starts would make it live, and publishing from
@@ -126,12 +129,14 @@ func CheckDrainable(ctx context.Context, s Settings) error {
 // CheckOperator reports, in one line with what to do, why the login of url cannot act as an operator there: a database
 // unreachable, too old or not migrated, or a login that may not.
 func CheckOperator(ctx context.Context, url string) error {
-	return inspect(ctx, EnvDatabaseURL, url, func(ctx context.Context, conn *pgx.Conn) error {
-		return checkMigrated(ctx, conn, operatorRole)
-	})
+	return inspect(ctx, EnvDatabaseURL, url, checkOperator)
 }
 
-// OpenAdmin opens what operators do on the database at url, once [CheckOperator] has nothing against it. Call the
+func checkOperator(ctx context.Context, conn *pgx.Conn) error {
+	return checkMigrated(ctx, conn, operatorRole)
+}
+
+// OpenAdmin opens what operators do on the database at url, if the login passes [CheckOperator]. Call the
 // function it returns when all is done.
 func OpenAdmin(ctx context.Context, url string) (*admin.Admin, func(), error) {
 	pool, closePool, err := openOperator(ctx, url)
@@ -151,9 +156,6 @@ func OpenRetention(ctx context.Context, url string) (*retentionpg.Store, func(),
 }
 
 func openOperator(ctx context.Context, url string) (*pgxpool.Pool, func(), error) {
-	if err := CheckOperator(ctx, url); err != nil {
-		return nil, nil, err
-	}
 	config, err := postgres.PoolConfig(url, 0)
 	if err != nil {
 		return nil, nil, &SettingsError{[]error{fmt.Errorf("%s: %w", EnvDatabaseURL, oneLine(err))}}
@@ -170,7 +172,28 @@ func openOperator(ctx context.Context, url string) (*pgxpool.Pool, func(), error
 	if err != nil {
 		return nil, nil, fmt.Errorf("connection pool: %w", err)
 	}
-	return pool, func() { postgres.ClosePool(pool) }, nil
+	closePool := func() { postgres.ClosePool(pool) }
+	if err := checkPool(ctx, pool); err != nil {
+		closePool()
+		return nil, nil, fmt.Errorf("%s: %w", EnvDatabaseURL, err)
+	}
+	return pool, closePool, nil
+}
+
+// checkPool is [CheckOperator] on a connection of the pool, which the first statement then uses: one connection does.
+func checkPool(ctx context.Context, pool *pgxpool.Pool) error {
+	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
+	defer cancel()
+	conn, err := pool.Acquire(ctx)
+	if err != nil {
+		return cannotConnect(pool.Config().ConnConfig, err)
+	}
+	defer conn.Release()
+	return checkConn(ctx, conn.Conn(), checkOperator)
+}
+
+func cannotConnect(config *pgx.ConnConfig, err error) error {
+	return fmt.Errorf("cannot connect to Postgres at %s:%d: %w", config.Host, config.Port, connectCause(err))
 }
 
 func withConnection(ctx context.Context, config *pgx.ConnConfig, check func(context.Context, *pgx.Conn) error) error {
@@ -178,7 +201,7 @@ func withConnection(ctx context.Context, config *pgx.ConnConfig, check func(cont
 	defer cancel()
 	conn, err := pgx.ConnectConfig(ctx, config)
 	if err != nil {
-		return fmt.Errorf("cannot connect to Postgres at %s:%d: %w", config.Host, config.Port, connectCause(err))
+		return cannotConnect(config, err)
 	}
 	defer func() { _ = conn.Close(context.WithoutCancel(ctx)) }()
 	return check(ctx, conn)
