@@ -4,7 +4,6 @@ package cli_test
 
 import (
 	"context"
-	"fmt"
 	"io"
 	"io/fs"
 	"net"
@@ -26,7 +25,6 @@ import (
 
 	"spectral/db"
 	"spectral/internal/app/cli"
-	"spectral/tests/faults/process"
 	"spectral/tests/pgtest"
 )
 
@@ -35,17 +33,7 @@ const testTimeout = 30 * time.Second
 
 type runner struct{ m *testing.M }
 
-func (r runner) Run() int {
-	code := pgtest.Run(r.m)
-	if err := binary.Remove(); err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		return 1
-	}
-	return code
-}
-
-// binary is cmd/workers, for what takes a process of its own kind.
-var binary process.Binary
+func (r runner) Run() int { return pgtest.Run(r.m) }
 
 func TestMain(m *testing.M) {
 	testscript.Main(runner{m}, map[string]func(){
@@ -104,7 +92,7 @@ func setMigrations(env *testscript.Env) error {
 	return nil
 }
 
-// exits CODE workers args... runs the command inside this process, which must return the exit code. What needs a process
+// exits CODE workers args... runs the command in this process, which must return the exit code. What needs a process
 // or a terminal, or reads HOME or a relative path, is run with exec.
 func exits(ts *testscript.TestScript, _ bool, args []string) {
 	want, err := strconv.Atoi(args[0])
@@ -114,7 +102,8 @@ func exits(ts *testscript.TestScript, _ bool, args []string) {
 	}
 	stdin := ts.Value("stdin").(*string)
 	code := cli.Main(context.Background(), cli.Process{
-		Stdin: strings.NewReader(*stdin), Stdout: ts.Stdout(), Stderr: &locked{w: ts.Stderr()}, Getenv: ts.Getenv, Username: "tester",
+		Stdin: strings.NewReader(*stdin), Stdout: ts.Stdout(), Stderr: &locked{w: ts.Stderr()}, Getenv: ts.Getenv,
+		Username: "tester",
 	}, args[2:])
 	*stdin = ""
 	if code != want {
