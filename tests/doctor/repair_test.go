@@ -69,127 +69,95 @@ const (
 	notify   = "trigger outbox_notify on core.outbox"
 	policy   = "policy scans_workspace on worlds.scans"
 	toAll    = " to PUBLIC is unexpected"
-	anyQuiet = "create function core.outbox_quiet(p_channel text) returns boolean language sql as 'select true'"
+	anyQuiet = "function core.outbox_quiet(p_channel text) returns boolean language sql as 'select true'"
 )
 
-// repairs are damages by round, and what doctor says of them.
-var repairs = []struct {
-	round  int
+// repairs are rounds of damages, and what doctor says of each.
+var repairs = [][]struct {
 	damage string
 	finds  []string
-}{
-	// functions
-	{1, "create or replace " + anyQuiet[len("create "):], []string{quiet + " is altered"}},
-	{2, "drop function core.outbox_quiet(text)", []string{quiet + " is missing"}},
-	{3, "drop function core.outbox_quiet(text); create function core.outbox_quiet(channel text) returns integer " +
-		"language sql as 'select 1'", []string{quiet + " is altered",
-		"grant execute on " + quiet + " to spectral_worker is missing", "owner postgres of " + quiet + " is unexpected",
-		toAll}},
-	{4, "drop function core.outbox_quiet(text); create procedure core.outbox_quiet(c text) language sql as 'select 1'; " +
-		"alter procedure core.outbox_quiet(text) owner to spectral_owner",
-		[]string{quiet + " is altered", "grant execute on " + quiet + " to spectral_worker is missing", toAll}},
-	{8, "drop function core.uuid_v7_floor(timestamptz); create aggregate core.uuid_v7_floor(timestamptz) (sfunc = " +
-		"timestamptz_larger, stype = timestamptz); alter aggregate core.uuid_v7_floor(timestamptz) owner to " +
-		"spectral_owner", []string{"function core.uuid_v7_floor(timestamp with time zone) is altered", toAll}},
-	{5, "alter function core.outbox_quiet(text) set work_mem = '65kB'; alter function core.outbox_quiet(text) owner to " +
-		"postgres", []string{quiet + " is altered", "owner postgres of " + quiet + " is unexpected"}},
-	{6, "alter function core.outbox_quiet(text) rename to quiet", []string{quiet + " is missing",
-		"function core.quiet(text) is unexpected"}},
-	{7, "alter function core.uuid_v7() rename to id", []string{"column core.operator_actions.id is altered",
-		"column core.outbox.id is altered: it is uuid not null default core.id(), and",
-		"function core.uuid_v7() is missing", "function core.id() is unexpected"}},
-	{9, "drop function core.uuid_v7() cascade", []string{"column core.operator_actions.id is altered",
-		"column core.outbox.id is altered", "function core.uuid_v7() is missing"}},
-	{10, "create function core.outbox_quiet(integer) returns boolean language sql as 'select true'",
-		[]string{"function core.outbox_quiet(integer) is unexpected"}},
-	{11, `create function core."Mine"(one integer, inout two text) language sql as 'select two'`,
-		[]string{`function core."Mine"(integer, text) is unexpected`}},
-	// triggers
-	{1, "drop trigger outbox_notify on core.outbox", []string{notify + " is missing"}},
-	{2, "alter table core.outbox disable trigger outbox_notify", []string{notify + " is altered"}},
-	{3, "alter table core.outbox enable replica trigger outbox_notify", []string{notify + " is altered"}},
-	{4, "drop trigger outbox_notify on core.outbox; create trigger outbox_notify after insert on core.outbox for each " +
-		"row execute function core.outbox_notify()", []string{notify + " is altered"}},
-	{5, "alter trigger outbox_notify on core.outbox rename to x", []string{notify + " is missing",
-		"trigger x on core.outbox is unexpected"}},
-	{6, "alter function core.outbox_notify() rename to f", []string{"function core.outbox_notify() is missing",
-		notify + " is altered", "function core.f() is unexpected"}},
-	{8, "drop function core.outbox_notify() cascade", []string{"function core.outbox_notify() is missing",
-		notify + " is missing"}},
-	{7, `create function core.a() returns trigger language plpgsql as 'begin return null; end'; create trigger "Mine's" ` +
-		`before insert on core.outbox for each row execute function core.a()`,
-		[]string{`trigger "Mine's" on core.outbox is unexpected`, "function core.a() is unexpected"}},
-	// policies and row security
-	{1, "drop policy scans_workspace on worlds.scans", []string{policy + " is missing"}},
-	{2, "alter policy scans_workspace on worlds.scans to public using (true)", []string{policy + " is altered"}},
-	{3, "alter policy scans_workspace on worlds.scans rename to p",
-		[]string{policy + " is missing", "policy p on worlds.scans is unexpected"}},
-	{4, "create policy mine on worlds.scans using (true)", []string{"policy mine on worlds.scans is unexpected"}},
-	{5, "alter table worlds.scans disable row level security", []string{
-		"table worlds.scans is altered: it is table, and should be table row security"}},
-	{6, "alter table core.paused_types enable row level security, force row level security",
-		[]string{"table core.paused_types is altered"}},
-	// privileges
-	{8, "revoke select on core.outbox from spectral_operator; revoke update (state) on worlds.scans from " +
-		"spectral_worlds; revoke usage on schema worlds from spectral_worlds; revoke execute on " + quiet +
-		" from spectral_worker", []string{"grant execute on " + quiet,
-		"grant select on table core.outbox to spectral_operator is missing",
-		"grant update (state) on table worlds.scans to spectral_worlds is missing", "grant usage on schema worlds"}},
-	{9, "grant update on core.outbox to spectral_worker; grant select (payload) on core.outbox to spectral_worlds; " +
-		"grant create on schema core to spectral_worker; grant execute on " + quiet + " to public; grant select on " +
-		"core.live_workers to public", []string{"grant create on schema core to spectral_worker is unexpected",
-		"grant execute on " + quiet + " to PUBLIC is unexpected",
-		"grant select (payload) on table core.outbox to spectral_worlds is unexpected",
-		"grant select on view core.live_workers to PUBLIC", "grant update on table core.outbox"}},
-	{10, "grant execute on " + quiet + " to spectral_worker with grant option; set role spectral_worker; grant execute on " +
-		quiet + " to spectral_worlds; reset role", []string{"to spectral_worker is missing",
-		"to spectral_worker with grant option is unexpected", "to spectral_worlds is unexpected"}},
-	{12, "revoke update, insert on core.outbox from spectral_owner; revoke all on schema worlds from spectral_owner; " +
-		"revoke execute on function core.outbox_insert from spectral_owner",
-		[]string{"revoked create, usage on schema worlds from its owner spectral_owner is unexpected",
-			"revoked execute on function core.outbox_insert(", "revoked insert, update on table core.outbox"}},
-	{1, "alter default privileges for role spectral_owner grant execute on functions to public; alter default " +
+}{{
+	{"create or replace " + anyQuiet, []string{quiet + " is altered"}},
+	{"drop trigger outbox_notify on core.outbox", []string{notify + " is missing"}},
+	{"drop policy scans_workspace on worlds.scans", []string{policy + " is missing"}},
+	{"drop function core.uuid_v7() cascade", []string{"column core.operator_actions.id is altered",
+		"column core.outbox.id is altered: it is uuid not null, and", "function core.uuid_v7() is missing"}},
+	{"alter default privileges for role spectral_owner grant execute on functions to public; alter default " +
 		"privileges for role postgres in schema core grant select on tables to spectral_worker with grant option",
 		[]string{
 			"default of postgres in schema core: grant select on tables to spectral_worker with grant option is unexpected",
 			"default of spectral_owner: grant execute on functions to PUBLIC"}},
-	{13, "alter default privileges for role spectral_owner revoke execute on functions from spectral_owner",
-		[]string{"default of spectral_owner: revoke execute on functions from its owner is unexpected"}},
-	{11, "alter table core.outbox owner to postgres; alter view core.live_workers owner to postgres; alter schema core " +
-		"owner to postgres", []string{"schema core owner spectral_owner is missing",
-		"owner postgres of table core.outbox is unexpected", "owner postgres of view core.live_workers",
-		"schema core owner postgres is unexpected"}},
-	{2, "grant create on database %database to spectral_worker; grant update on spectral_goose.goose_db_version to " +
+	{"comment on table core.outbox is null; comment on column core.paused_types.event_type is 'x'", nil}, // no damage
+}, {
+	{"drop function core.outbox_quiet(text)", []string{quiet + " is missing"}},
+	{"create function core.outbox_quiet(integer) returns boolean language sql as 'select true'",
+		[]string{"function core.outbox_quiet(integer) is unexpected"}},
+	{`create function core."Mine"(one integer, inout two text) language sql as 'select two'`,
+		[]string{`function core."Mine"(integer, text) is unexpected`}},
+	{"alter table core.outbox disable trigger outbox_notify", []string{notify + " is altered"}},
+	{"alter policy scans_workspace on worlds.scans to public using (true)", []string{policy + " is altered"}},
+	{"grant create on database %database to spectral_worker; grant update on spectral_goose.goose_db_version to " +
 		"spectral_worker; revoke select on spectral_goose.goose_db_version from spectral_worker",
 		[]string{"grant select on table spectral_goose.goose_db_version to spectral_worker is missing",
 			"grant create on the database to spectral_worker is unexpected",
 			"grant update on table spectral_goose.goose_db_version"}},
-	// no damage
-	{6, "comment on table core.outbox is null; comment on column core.paused_types.event_type is 'x'; comment on schema " +
-		"worlds is null", nil},
-}
+}, {
+	{"drop function core.outbox_quiet(text); create function core.outbox_quiet(channel text) returns integer " +
+		"language sql as 'select 1'", []string{quiet + " is altered",
+		"grant execute on " + quiet + " to spectral_worker is missing", "owner postgres of " + quiet + " is unexpected",
+		toAll}},
+	{"drop trigger outbox_notify on core.outbox; create trigger outbox_notify after insert on core.outbox for each " +
+		"row execute function core.outbox_notify()", []string{notify + " is altered"}},
+	{"create policy mine on worlds.scans using (true)", []string{"policy mine on worlds.scans is unexpected"}},
+	{"alter default privileges for role spectral_owner revoke execute on functions from spectral_owner",
+		[]string{"default of spectral_owner: revoke execute on functions from its owner is unexpected"}},
+	{"alter table core.outbox owner to postgres; alter view core.live_workers owner to postgres; alter schema core " +
+		"owner to postgres", []string{"schema core owner spectral_owner is missing",
+		"owner postgres of table core.outbox is unexpected", "owner postgres of view core.live_workers",
+		"schema core owner postgres is unexpected"}},
+}, {
+	{"alter function core.outbox_quiet(text) set work_mem = '65kB'", []string{quiet + " is altered"}},
+	{`create function core.a() returns trigger language plpgsql as 'begin return null; end'; create trigger "Mine's" ` +
+		`before insert on core.outbox for each row execute function core.a()`,
+		[]string{`trigger "Mine's" on core.outbox is unexpected`, "function core.a() is unexpected"}},
+	{"alter table worlds.scans disable row level security", []string{
+		"table worlds.scans is altered: it is table, and should be table row security"}},
+	{"alter table core.paused_types enable row level security, force row level security",
+		[]string{"table core.paused_types is altered"}},
+	{"revoke select on core.outbox from spectral_operator; revoke update (state) on worlds.scans from " +
+		"spectral_worlds; revoke usage on schema worlds from spectral_worlds; revoke execute on " + quiet +
+		" from spectral_worker", []string{"grant execute on " + quiet,
+		"grant select on table core.outbox to spectral_operator is missing",
+		"grant update (state) on table worlds.scans to spectral_worlds is missing", "grant usage on schema worlds"}},
+	{"grant update on core.outbox to spectral_worker; grant select (payload) on core.outbox to spectral_worlds; " +
+		"grant create on schema core to spectral_worker; grant select on core.live_workers to public",
+		[]string{"grant create on schema core to spectral_worker is unexpected",
+			"grant select (payload) on table core.outbox to spectral_worlds is unexpected",
+			"grant select on view core.live_workers to PUBLIC", "grant update on table core.outbox"}},
+}, {
+	{"grant execute on " + quiet + " to spectral_worker with grant option; set role spectral_worker; grant execute on " +
+		quiet + " to spectral_worlds; reset role", []string{"to spectral_worker is missing",
+		"to spectral_worker with grant option is unexpected", "to spectral_worlds is unexpected"}},
+	{"revoke update, insert on core.outbox from spectral_owner; revoke all on schema worlds from spectral_owner; " +
+		"revoke execute on function core.outbox_insert from spectral_owner",
+		[]string{"revoked create, usage on schema worlds from its owner spectral_owner is unexpected",
+			"revoked execute on function core.outbox_insert(", "revoked insert, update on table core.outbox"}},
+}}
 
 // A repair leaves nothing of what one round damages. All are done to the same database: it is healthy again, or the next
 // round finds more than its own.
 func TestRepair(t *testing.T) {
 	t.Parallel()
 	p := admit(t)
-	for round := 1; ; round++ {
-		var damages, finds []string
-		for _, r := range repairs {
-			if r.round == round {
-				damages, finds = append(damages, strings.ReplaceAll(r.damage, "%database", p.name)), append(finds, r.finds...)
-			}
-		}
-		if damages == nil {
-			break
-		}
-		for _, damage := range damages {
-			p.exec(damage)
+	for _, round := range repairs {
+		var finds []string
+		for _, r := range round {
+			p.exec(strings.ReplaceAll(r.damage, "%database", p.name))
+			finds = append(finds, r.finds...)
 		}
 		p.mustFind(finds)
 		if left := p.repair(); len(left) > 0 || t.Failed() {
-			t.Fatalf("%s: left is %q", damages, left)
+			t.Fatalf("of %v left is %q", round, left)
 		}
 	}
 	p.mustFind(nil)
@@ -198,19 +166,27 @@ func TestRepair(t *testing.T) {
 // What holds rows, or takes long, is named, with what to do; all else is repaired.
 func TestWhatRepairLeaves(t *testing.T) {
 	t.Parallel()
-	type damage struct {
+	p := admit(t)
+	finds, wantLeft := []string{"trigger retention_policies_keep"}, []string{}
+	p.exec("drop trigger retention_policies_keep on core.retention_policies")
+	for _, d := range []struct {
 		sql         string
 		finds, left []string
-	}
-	for _, damages := range [][]damage{{
+	}{
+		{`alter table core.publisher_sources alter column source type text collate "C"`,
+			[]string{`it is text collate "C" not null, and should be text not null`}, []string{"core.publisher_sources.source"}},
+		{"create index own on core.outbox (payload)", []string{"index own on core.outbox is unexpected"},
+			[]string{"index own on core.outbox is unexpected -> if it is ours under another name"}},
 		{"drop table core.claim_journal cascade", []string{"table core.claim_journal is missing"},
 			[]string{"restore the database from a backup; db/migrations/00006_core_workers.sql defines it"}},
 		{"alter table core.paused_types rename to kept",
 			[]string{"table core.paused_types is missing", "table core.kept is unexpected"},
-			[]string{"if it is ours under another name, rename it back", "restore the database from a backup; db/migrations/00004"}},
+			[]string{"if it is ours under another name, rename it back", "restore the database from a " +
+				"backup; db/migrations/00004"}},
 		{"alter table core.outbox drop column crashes cascade",
 			[]string{"column core.outbox.crashes is missing", "index outbox_crashed on core.outbox is missing"},
-			[]string{"core.outbox.crashes is missing -> what it held is gone: restore", "outbox_crashed on core.outbox is missing -> "}},
+			[]string{"core.outbox.crashes is missing -> what it held is gone: restore", "outbox_crashed on core.outbox " +
+				"is missing -> "}},
 		{"alter table core.outbox drop constraint outbox_channel_form, drop constraint outbox_pk, add constraint mine " +
 			"unique (id, occurred_at)", []string{"constraint outbox_channel_form on core.outbox is missing",
 			"constraint outbox_pk on core.outbox is missing", "constraint mine on"},
@@ -220,33 +196,21 @@ func TestWhatRepairLeaves(t *testing.T) {
 		{"create function core.f() returns integer language sql as 'select 1'; create table public.other (i integer " +
 			"default core.f())", []string{"function core.f() is unexpected"},
 			[]string{"refused: ERROR: cannot drop function core.f()"}},
-	}, {
-		{`alter table core.paused_types alter column event_type type text collate "C"`,
-			[]string{`it is text collate "C" not null, and should be text not null`},
-			[]string{"db/migrations/00004_core_dispatch.sql, as spectral_owner"}},
-		{"drop index core.outbox_crashed; create index mine on core.outbox (payload)",
-			[]string{"index outbox_crashed on core.outbox is missing", "index mine on core.outbox is unexpected"},
-			[]string{"index mine on core.outbox is unexpected -> if it is ours under another name", "give it the form"}},
-	}} {
-		p := admit(t)
-		finds, wantLeft := []string{"trigger retention_policies_keep"}, []string{}
-		p.exec("drop trigger retention_policies_keep on core.retention_policies")
-		for _, d := range damages {
-			p.exec(d.sql)
-			finds, wantLeft = append(finds, d.finds...), append(wantLeft, d.left...)
+	} {
+		p.exec(d.sql)
+		finds, wantLeft = append(finds, d.finds...), append(wantLeft, d.left...)
+	}
+	p.mustFind(finds)
+	left := p.repair()
+	for _, want := range wantLeft {
+		i := slices.IndexFunc(left, func(l string) bool { return strings.Contains(l, want) })
+		if i < 0 {
+			t.Fatalf("left is %q; want %q", left, want)
 		}
-		p.mustFind(finds)
-		left := p.repair()
-		for _, want := range wantLeft {
-			i := slices.IndexFunc(left, func(l string) bool { return strings.Contains(l, want) })
-			if i < 0 {
-				t.Fatalf("left is %q; want %q", left, want)
-			}
-			left = slices.Delete(left, i, i+1)
-		}
-		if len(left) > 0 {
-			t.Errorf("left is %q as well", left)
-		}
+		left = slices.Delete(left, i, i+1)
+	}
+	if len(left) > 0 {
+		t.Errorf("left is %q as well", left)
 	}
 }
 

@@ -15,7 +15,7 @@ import (
 // A server that is set up as it should be, with a worker, is fine; what only a whole server can have wrong is found.
 func TestAWholeServer(t *testing.T) {
 	p := ownServer(t, map[string]string{"max_prepared_transactions": "5", "wal_level": "logical"})
-	p.exec(worker(1, cards))
+	p.exec(workers("1"))
 	for range 50 {
 		p.exec("select core.outbox_publish('" + cards + `', 'worlds', '{"card_id": "c", "version": 1, "title": "t"}')`)
 	}
