@@ -40,17 +40,17 @@ var deployments = map[string]trouble{
 	"Rollback, from 8 to 7": {prepare: func(s *scene) func() {
 		s.exec("select core.generation_announce(7)")
 		s.exec("select core.generation_announce(8)")
-		s.exec("select core.generation_drain(7, 'somebody')")
+		s.exec("select core.generation_drain(7, 'ben')")
 		return func() { s.want(generations, "7 live, 8 draining") }
 	}},
 	"Legacy drain": {one: true, prepare: func(s *scene) func() {
 		s.pending(4, 8)
-		s.exec("select core.generation_drain(8, 'somebody')")
+		s.exec("select core.generation_drain(8, 'ben')")
 		return func() { s.want("select count(*) from core.outbox where status = 'delivered'", "4") }
 	}},
 	"Adoption": {prepare: func(s *scene) func() {
 		s.pending(4, 8)
-		s.exec("select core.generation_drain(8, 'somebody')")
+		s.exec("select core.generation_drain(8, 'ben')")
 		s.registered(7)
 		return func() {
 			s.shown(card)
@@ -59,7 +59,7 @@ var deployments = map[string]trouble{
 	}},
 	"If a generation is not retired": {one: true, prepare: func(s *scene) func() {
 		s.exec("select core.generation_announce(7)")
-		s.exec("select core.generation_drain(7, 'somebody')")
+		s.exec("select core.generation_drain(7, 'ben')")
 		return func() { s.await("select core.generation_retire(7, 'ana')", "retired") } // beside other tests' transactions it takes more calls
 	}},
 	"Secrets": {one: true, prepare: func(s *scene) func() {

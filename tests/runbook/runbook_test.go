@@ -110,14 +110,22 @@ type scene struct {
 
 func newScene(t *testing.T) *scene {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), 2*testTimeout)
+	ctx, cancel := context.WithTimeout(context.Background(), 10*testTimeout)
 	t.Cleanup(cancel)
 	at := pgtest.New(t)
-	s := &scene{
-		T: t, ctx: ctx, at: at, dir: t.TempDir(), admin: pgtest.Conn(t, at), operator: pgtest.Login(t, at, "spectral_operator", "pg_read_all_stats"),
-		worker: pgtest.Login(t, at, "spectral_worker"), values: map[string]string{"generation": "1", "you": "ana", "began-at": "infinity"},
-	}
-	return s
+	return &scene{T: t, ctx: ctx, at: at, admin: pgtest.Conn(t, at),
+		operator: pgtest.Login(t, at, "spectral_operator", "pg_read_all_stats"), worker: pgtest.Login(t, at, "spectral_worker")}
+}
+
+// of is the scene for one situation, without what the one before wrote.
+func (s scene) of(t *testing.T) *scene {
+	t.Helper()
+	s.T, s.dir = t, t.TempDir()
+	s.values = map[string]string{"generation": "1", "you": "ana", "began-at": "infinity"}
+	s.exec(`truncate core.outbox, core.event_handled, core.operator_actions, core.paused_types, core.workers,
+		core.claim_journal, core.ack_latencies, platform.system_cards cascade;
+		delete from core.deployments; select core.generation_announce(1)`)
+	return &s
 }
 
 // login is a login of the scene's own.
@@ -287,10 +295,11 @@ func TestDeploymentSQL(t *testing.T) {
 	executed(t, deployment, deployments, "sql")
 }
 
-// executed brings about each situation of a page and executes its blocks of a language.
+// executed brings about each situation of a page, one after the other in one database, and executes its blocks of a
+// language.
 func executed(t *testing.T, page string, known map[string]trouble, language string) {
 	t.Helper()
-	written := situations(t, page)
+	written, shared := situations(t, page), newScene(t)
 	for title := range known {
 		if !slices.ContainsFunc(written, func(s situation) bool { return s.title == title }) {
 			t.Errorf("docs/%s has no situation %q any more", page, title)
@@ -309,8 +318,10 @@ func executed(t *testing.T, page string, known map[string]trouble, language stri
 			continue
 		}
 		t.Run(w.title, func(t *testing.T) {
-			t.Parallel()
-			s := newScene(t)
+			s := shared.of(t)
+			if trouble.own {
+				s = newScene(t).of(t)
+			}
 			over := trouble.prepare(s)
 			for _, b := range w.blocks {
 				if b.language == language {
