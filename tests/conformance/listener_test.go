@@ -1,6 +1,7 @@
 package conformance_test
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -22,39 +23,67 @@ import (
 // listenerSuite is one subtest.
 type listenerSuite struct{ *database }
 
-// TestPostgresIsAListener tests what package events promises of a listener, with a database for each promise.
+// TestPostgresIsAListener tests what package events promises of a listener. The promises that handlers can share have
+// one listener, the others have one each.
 func TestPostgresIsAListener(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]func(*listenerSuite){
-		"an invalid subscription is refused":                                               refusesInvalid,
-		"a second subscription of an event type is refused":                                refusesSecond,
-		"a handler name that is taken is refused":                                          refusesTakenName,
-		"a subscription after the start is refused":                                        refusesLate,
-		"every handler runs once for each event":                                           runsEveryHandler,
-		"a handler gets the event as it was stored":                                        getsTheEvent,
-		"events that were published before the start are handled":                          handlesEarlierEvents,
-		"an event whose transaction was undone is not handled":                             ignoresUndone,
-		"an event is not handled before it is due":                                         waitsUntilDue,
-		"an event that is declared unconsumed settles as it is published":                  settlesUnconsumed,
-		"events of another generation are left alone":                                      leavesOtherGeneration,
-		"only handlers of the target context run":                                          runsTargetOnly,
-		"a target without a handler fails the event":                                       failsWithoutHandler,
-		"of several events with one key each handler handles one":                          dedupsByKey,
+		"subscriptions are refused": refusesSubscriptions,
+		"one handler":               oneHandler,
+		"three handlers":            threeHandlers,
 		"a batch is of one workspace, and all of it or none":                               handlesBatches,
 		"a handler that acts outside its transaction is not repeated for another event":    repeatsNoOutsideActs,
 		"a failed handler leaves its co-handler's effect, and it alone runs again":         failsApart(false),
-		"an error after the last retry fails the event and says why":                       exhausts,
 		"a handler that ends in another way has failed":                                    failures(false),
-		"leased: work runs outside a transaction and is settled with its completion":       leasedOutsideTransactions,
 		"leased: a failed handler leaves its co-handler's effect, and it alone runs again": failsApart(true),
 		"leased: work that ends in another way has failed":                                 failures(true),
-		"leased: a stop that cannot wait cancels work and counts nothing":                  leasedStops,
+		"leased: work has no transaction, and a stop that cannot wait cancels it":          leasedWork,
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			test(&listenerSuite{newDatabase(t)})
 		})
 	}
+}
+
+// each runs tests that share the listener.
+func (s *listenerSuite) each(tests map[string]func(*listenerSuite)) {
+	for name, test := range tests {
+		s.run(name, func(d *database) { test(&listenerSuite{d}) })
+	}
+}
+
+func oneHandler(s *listenerSuite) {
+	earlier := s.publish(suiteEvent(1), suiteEvent(2))
+	elsewhere := s.publishIn(s.TransactElsewhere, nil, suiteEvent(3))[0]
+	s.start(s.subscription(handling(first, func(ctx context.Context, tx events.Tx, e events.Envelope) error {
+		s.got.Store(&e)
+		return s.leave(ctx, tx, first, e)
+	})))
+	for _, e := range earlier {
+		s.settled(e, eventstest.Delivered)
+	}
+	s.wantLeft(first+" 1", first+" 2")
+	s.wantElsewhere(elsewhere)
+	s.each(map[string]func(*listenerSuite){
+		"gets the event as it was stored":                                 getsTheEvent,
+		"handles no event whose transaction was undone":                   ignoresUndone,
+		"handles no event before it is due":                               waitsUntilDue,
+		"handles no event of another generation":                          leavesOtherGeneration,
+		"an event that is declared unconsumed settles as it is published": settlesUnconsumed,
+		"a target without a handler fails the event":                      failsWithoutHandler,
+	})
+}
+
+func threeHandlers(s *listenerSuite) {
+	other := s.subscription(s.leaving("worlds.suite_other"))
+	other.EventType = otherType
+	s.start(s.subscription(s.leaving(first), s.leaving(second), s.leaving(third)), other)
+	s.each(map[string]func(*listenerSuite){
+		"each runs once for each event":                   runsEveryHandler,
+		"only those of the target context run":            runsTargetOnly,
+		"of several events with one key each handles one": dedupsByKey,
+	})
 }
 
 // quickly retries without a noticeable delay, three times.
@@ -115,9 +144,7 @@ func (s *listenerSuite) leasing(handlers ...events.Registration) events.Subscrip
 func (s *listenerSuite) start(subscriptions ...events.Subscription) {
 	s.Helper()
 	for _, subscription := range subscriptions {
-		if err := s.Listener.Listen(s.Context(), subscription); err != nil {
-			s.Fatalf("listen: %v", err)
-		}
+		must(s, s.Listener.Listen(s.Context(), subscription))
 	}
 	eventstest.Start(s, s.Listener)
 }
@@ -131,17 +158,11 @@ func (s *listenerSuite) publish(envelopes ...events.Envelope) []events.Envelope 
 func (s *listenerSuite) publishIn(transact func(context.Context, func(events.PublisherFor) error) error, options []events.PublishOption, envelopes ...events.Envelope) []events.Envelope {
 	s.Helper()
 	for i := range envelopes {
-		id, err := uuid.NewV7()
-		if err != nil {
-			s.Fatal(err)
-		}
-		envelopes[i].EventID = id
+		envelopes[i].EventID = uuid.Must(uuid.NewV7())
 	}
-	if err := transact(s.Context(), func(publisherFor events.PublisherFor) error {
+	must(s, transact(s.Context(), func(publisherFor events.PublisherFor) error {
 		return publisherFor(options...).Publish(s.Context(), envelopes...)
-	}); err != nil {
-		s.Fatalf("publish: %v", err)
-	}
+	}))
 	return envelopes
 }
 
@@ -149,9 +170,7 @@ func (s *listenerSuite) publishIn(transact func(context.Context, func(events.Pub
 func (s *listenerSuite) outcome(e events.Envelope) eventstest.Outcome {
 	s.Helper()
 	all, err := s.Outcomes(s.Context())
-	if err != nil {
-		s.Fatal(err)
-	}
+	must(s, err)
 	for _, o := range all {
 		if o.Envelope.EventID == e.EventID {
 			return o
@@ -204,25 +223,11 @@ func (s *listenerSuite) wantAttempts(o eventstest.Outcome, want int) {
 func (s *listenerSuite) wantLeft(want ...string) {
 	s.Helper()
 	got, err := s.Left(s.Context())
-	if err != nil {
-		s.Fatal(err)
-	}
+	must(s, err)
 	slices.Sort(got)
 	slices.Sort(want)
 	if !slices.Equal(got, want) {
 		s.Fatalf("handlers have left %q, want %q", got, want)
-	}
-}
-
-// wait awaits a signal of a handler.
-func (s *listenerSuite) wait(what string, signal <-chan struct{}) {
-	s.Helper()
-	deadline := time.NewTimer(eventstest.DefaultPatience)
-	defer deadline.Stop()
-	select {
-	case <-signal:
-	case <-deadline.C:
-		s.Fatalf("%s: not within %s", what, eventstest.DefaultPatience)
 	}
 }
 
@@ -233,7 +238,7 @@ const (
 	third  = "platform.suite_third"
 )
 
-func refusesInvalid(s *listenerSuite) {
+func refusesSubscriptions(s *listenerSuite) {
 	for name, spoil := range map[string]func(*events.Subscription){
 		"an event type of one word":       func(u *events.Subscription) { u.EventType = "happened" },
 		"a channel of another generation": func(u *events.Subscription) { u.Channel = events.ChannelName(s.Generation+1, "") },
@@ -263,51 +268,31 @@ func refusesInvalid(s *listenerSuite) {
 			s.Errorf("%s: was not refused", name)
 		}
 	}
-	if err := s.Listener.Listen(s.Context(), s.subscription(s.leaving(first))); err != nil {
-		s.Errorf("after refusals a valid subscription is refused: %v", err)
+	of := func(eventType string, handlers ...events.Registration) error {
+		u := s.subscription(handlers...)
+		u.EventType = eventType
+		return s.Listener.Listen(s.Context(), u)
 	}
-}
-
-func refusesSecond(s *listenerSuite) {
-	if err := s.Listener.Listen(s.Context(), s.subscription(s.leaving(first))); err != nil {
-		s.Fatal(err)
-	}
-	if err := s.Listener.Listen(s.Context(), s.subscription(s.leaving(second))); err == nil {
-		s.Fatal("was not refused")
-	}
-	s.start()
-	e := s.publish(suiteEvent(1))[0]
-	s.settled(e, eventstest.Delivered)
-	s.wantLeft(first + " 1")
-}
-
-func refusesTakenName(s *listenerSuite) {
-	if err := s.Listener.Listen(s.Context(), s.subscription(s.leaving(first), s.leaving(second))); err != nil {
-		s.Fatal(err)
-	}
-	for _, handlers := range [][]events.Registration{{s.leaving(second)}, {s.leaving(third), s.leaving(first)}} {
-		other := s.subscription(handlers...)
-		other.EventType = otherType
-		if err := s.Listener.Listen(s.Context(), other); err == nil {
-			s.Errorf("%s was not refused", handlers[len(handlers)-1].Name)
+	must(s, of(suiteType, s.leaving(first), s.leaving(second)))
+	for name, err := range map[string]error{
+		"a second of the event type":       of(suiteType, s.leaving(third)),
+		"a handler whose name is taken":    of(otherType, s.leaving(second)),
+		"a co-handler whose name is taken": of(otherType, s.leaving(third), s.leaving(first)),
+	} {
+		if err == nil {
+			s.Errorf("%s: was not refused", name)
 		}
 	}
-}
-
-func refusesLate(s *listenerSuite) {
-	s.start(s.subscription(s.leaving(first)))
-	late := s.subscription(s.leaving(second))
-	late.EventType = otherType
-	if err := s.Listener.Listen(s.Context(), late); err == nil {
-		s.Fatal("was not refused")
+	s.start()
+	if err := of(otherType, s.leaving(third)); err == nil {
+		s.Error("one after the start was not refused")
 	}
+	s.settled(s.publish(suiteEvent(1))[0], eventstest.Delivered)
+	s.wantLeft(first+" 1", second+" 1")
 }
 
 func runsEveryHandler(s *listenerSuite) {
-	other := s.subscription(s.leaving("worlds.suite_other"))
-	other.EventType = otherType
-	s.start(s.subscription(s.leaving(first), s.leaving(second), s.leaving(third)), other)
-	const n = 40
+	const n = 20
 	var all []events.Envelope
 	var want []string
 	for i := range n {
@@ -340,36 +325,20 @@ func runsEveryHandler(s *listenerSuite) {
 }
 
 func getsTheEvent(s *listenerSuite) {
-	got := make(chan events.Envelope, 10)
-	s.start(s.subscription(handling(first, func(_ context.Context, _ events.Tx, e events.Envelope) error {
-		got <- e
-		return nil
-	})))
-	full := fullEvent()
-	published := s.publish(full)[0]
-	s.settled(published, eventstest.Delivered)
-	if fault := differ(<-got, stored(published)); fault != "" {
+	full := s.publish(fullEvent())[0]
+	s.settled(full, eventstest.Delivered)
+	if fault := differ(*s.got.Load(), stored(full)); fault != "" {
 		s.Error(fault)
 	}
 	bare := s.publish(suiteEvent(1))[0]
 	s.settled(bare, eventstest.Delivered)
-	e := <-got
+	e := s.got.Load()
 	if e.IdempotencyKey != bare.EventID.String() || e.OccurredAt.IsZero() || e.Target != "" || e.WorkspaceID.Valid || e.TraceContext != "" {
 		s.Errorf("got %+v", e)
 	}
 }
 
-func handlesEarlierEvents(s *listenerSuite) {
-	all := s.publish(suiteEvent(1), suiteEvent(2))
-	s.start(s.subscription(s.leaving(first)))
-	for _, e := range all {
-		s.settled(e, eventstest.Delivered)
-	}
-	s.wantLeft(first+" 1", first+" 2")
-}
-
 func ignoresUndone(s *listenerSuite) {
-	s.start(s.subscription(s.leaving(first)))
 	err := s.Transact(s.Context(), func(publisherFor events.PublisherFor) error {
 		return errors.Join(publisherFor().Publish(s.Context(), suiteEvent(1)), errOnPurpose)
 	})
@@ -383,7 +352,6 @@ func ignoresUndone(s *listenerSuite) {
 func waitsUntilDue(s *listenerSuite) {
 	due := time.Now().Add(time.Hour)
 	later := s.publishIn(s.Transact, []events.PublishOption{events.AvailableAt(due)}, suiteEvent(1))[0]
-	s.start(s.subscription(s.leaving(first)))
 	soon := s.publishIn(s.Transact, []events.PublishOption{events.AvailableAt(time.Now().Add(300 * time.Millisecond))}, suiteEvent(2))[0]
 	s.settled(soon, eventstest.Delivered)
 	s.settled(s.publish(suiteEvent(3))[0], eventstest.Delivered)
@@ -403,20 +371,21 @@ func settlesUnconsumed(s *listenerSuite) {
 }
 
 func leavesOtherGeneration(s *listenerSuite) {
-	before := s.publishIn(s.TransactElsewhere, nil, suiteEvent(1))[0]
-	s.start(s.subscription(s.leaving(first)))
-	during := s.publishIn(s.TransactElsewhere, nil, suiteEvent(2))[0]
+	e := s.publishIn(s.TransactElsewhere, nil, suiteEvent(2))[0]
 	s.settled(s.publish(suiteEvent(3))[0], eventstest.Delivered)
 	s.wantLeft(first + " 3")
-	for _, e := range []events.Envelope{before, during} {
-		if o := s.outcome(e); o.Status != eventstest.Pending || o.Attempts != 0 || o.Generation == s.Generation {
-			s.Fatalf("an event of another generation:\n%s", shown(o))
-		}
+	s.wantElsewhere(e)
+}
+
+// wantElsewhere checks that an event of another generation was not touched.
+func (s *listenerSuite) wantElsewhere(e events.Envelope) {
+	s.Helper()
+	if o := s.outcome(e); o.Status != eventstest.Pending || o.Attempts != 0 || o.Generation == s.Generation {
+		s.Errorf("an event of another generation:\n%s", shown(o))
 	}
 }
 
 func runsTargetOnly(s *listenerSuite) {
-	s.start(s.subscription(s.leaving(first), s.leaving(second), s.leaving(third)))
 	for target, want := range map[events.Scope][]string{
 		events.Platform: {first, third}, events.Worlds: {second}, "": {first, third, second},
 	} {
@@ -430,7 +399,6 @@ func runsTargetOnly(s *listenerSuite) {
 }
 
 func failsWithoutHandler(s *listenerSuite) {
-	s.start(s.subscription(s.leaving(first)))
 	e := suiteEvent(1)
 	e.Target = events.Worlds
 	o := s.settled(s.publish(e)[0], eventstest.Failed)
@@ -442,7 +410,6 @@ func failsWithoutHandler(s *listenerSuite) {
 }
 
 func dedupsByKey(s *listenerSuite) {
-	s.start(s.subscription(s.leaving(first), s.leaving(second)))
 	workspace := uuid.NullUUID{UUID: uuid.New(), Valid: true}
 	keyed := func(n int, workspace uuid.NullUUID) events.Envelope {
 		e := suiteEvent(n)
@@ -461,7 +428,7 @@ func dedupsByKey(s *listenerSuite) {
 	}
 	all = append(all, s.publish(keyed(1, uuid.NullUUID{}))...)
 	s.settled(all[len(all)-1], eventstest.Delivered)
-	s.wantLeft(first+" 1", second+" 1", first+" 2", second+" 2")
+	s.wantLeft(first+" 1", second+" 1", third+" 1", first+" 2", second+" 2", third+" 2")
 }
 
 // batchHandler is a function as a BatchHandler.
@@ -481,14 +448,11 @@ func handlesBatches(s *listenerSuite) {
 				if e.WorkspaceID != batch[0].WorkspaceID {
 					mixed.Store(true)
 				}
-				if err := s.leave(ctx, tx, first, e); err != nil {
+				_, number, err := lineOf(first, e)
+				if err := cmp.Or(err, s.leave(ctx, tx, first, e)); err != nil {
 					return err
 				}
-				payload, err := events.Decode[suitePayload](e)
-				if err != nil {
-					return err
-				}
-				fails = fails || payload.N == 13
+				fails = fails || number == 13
 			}
 			if fails && failed.Add(1) <= 2 {
 				return errOnPurpose
@@ -543,21 +507,27 @@ func (c *calls) want(t testing.TB, want map[string]int) {
 	}
 }
 
-// failing registers a handler that leaves its line, and then fails with err in its first calls for the events of
-// the given numbers: as often as said there.
+// attempt counts a call for an event. It fails with err in the first calls for the events of the given numbers: as
+// often as said there.
+func (c *calls) attempt(name string, e events.Envelope, err error, times map[int64]int) error {
+	text, number, lineErr := lineOf(name, e)
+	if c.add(text) <= times[number] {
+		return err
+	}
+	return lineErr
+}
+
+// failing registers a handler that leaves its line, and then does what attempt does.
 func (s *listenerSuite) failing(name string, err error, c *calls, times map[int64]int) events.Registration {
 	return handling(name, func(ctx context.Context, tx events.Tx, e events.Envelope) error {
-		text, number, lineErr := lineOf(name, e)
-		if lineErr != nil {
-			return lineErr
-		}
-		if err := s.Leave(ctx, tx, text); err != nil {
-			return err
-		}
-		if c.add(text) <= times[number] {
-			return err
-		}
-		return nil
+		return cmp.Or(s.leave(ctx, tx, name, e), c.attempt(name, e, err, times))
+	})
+}
+
+// executingUntil is failing for leased work; what comes with an error is not written.
+func (s *listenerSuite) executingUntil(name string, err error, c *calls, times map[int64]int) events.Registration {
+	return executing(name, func(_ context.Context, e events.Envelope) (events.Completion, error) {
+		return s.completion(name, e), c.attempt(name, e, err, times)
 	})
 }
 
@@ -614,20 +584,6 @@ func (s *listenerSuite) wantReason(o eventstest.Outcome, handler, reason string)
 	}
 }
 
-func exhausts(s *listenerSuite) {
-	var c calls
-	never := s.failing(second, errOnPurpose, &c, map[int64]int{1: often})
-	never.Retry = &events.RetryPolicy{Base: time.Millisecond, Multiplier: 1, Cap: time.Millisecond}
-	s.start(s.subscription(s.failing(first, errOnPurpose, &c, map[int64]int{1: often}), never))
-	o := s.settled(s.publish(suiteEvent(1))[0], eventstest.Failed)
-	s.wantReason(o, first, errOnPurpose.Error())
-	s.wantReason(o, second, errOnPurpose.Error())
-	s.wantAttempts(o, 4)
-	c.want(s, map[string]int{first + " 1": 4, second + " 1": 1})
-	s.settled(s.publish(suiteEvent(2))[0], eventstest.Delivered) // it goes on
-	s.wantLeft(first+" 2", second+" 2")
-}
-
 // failures is a test with handlers that fail in each way, row-locked or leased.
 func failures(leased bool) func(*listenerSuite) {
 	return func(s *listenerSuite) {
@@ -666,7 +622,7 @@ func failures(leased bool) func(*listenerSuite) {
 				return s.completion(first, e), do(ctx, e)
 			})
 		}
-		fails.Timeout = time.Second
+		fails.Timeout = 300 * time.Millisecond
 		u := s.subscription(fails)
 		if leased {
 			u = s.leasing(fails)
@@ -684,80 +640,50 @@ func failures(leased bool) func(*listenerSuite) {
 	}
 }
 
-func leasedOutsideTransactions(s *listenerSuite) {
-	atWork, goOn := make(chan struct{}, 1), make(chan struct{})
-	release := sync.OnceFunc(func() { close(goOn) })
-	defer release()
+func leasedWork(s *listenerSuite) {
+	running, finish, causes := make(chan struct{}, 1), make(chan struct{}, 1), make(chan error, 1)
 	s.start(s.leasing(executing(first, func(ctx context.Context, e events.Envelope) (events.Completion, error) {
-		atWork <- struct{}{}
+		running <- struct{}{}
 		select {
-		case <-goOn:
+		case <-finish:
+			return s.completion(first, e), nil
 		case <-ctx.Done():
-			return nil, context.Cause(ctx)
+			causes <- context.Cause(ctx)
+			return s.completion(first, e), ctx.Err()
 		}
-		return s.completion(first, e), nil
 	})))
 	e := s.publish(suiteEvent(1))[0]
-	s.wait("the work begins", atWork)
+	s.await("the work begins", func() bool { return len(running) == 1 })
+	<-running
 	if o := s.outcome(e); o.Status != eventstest.InFlight {
 		s.Errorf("while the work goes on:\n%s", shown(o))
 	}
 	s.await("no transaction is open while the work goes on", func() bool {
 		n, err := s.OpenTransactions(s.Context())
-		if err != nil {
-			s.Fatal(err)
-		}
+		must(s, err)
 		return n == 0
 	})
 	s.wantLeft()
-	release()
+	finish <- struct{}{}
 	o := s.settled(e, eventstest.Delivered)
 	s.wantAttempts(o, 1)
 	if !slices.Equal(o.HandledBy, []string{first}) {
 		s.Errorf("handled by %q", o.HandledBy)
 	}
 	s.wantLeft(first + " 1")
-}
 
-// executingUntil registers work that leaves its line, but fails with err in its first calls for the events of the given
-// numbers: as often as said there.
-func (s *listenerSuite) executingUntil(name string, err error, c *calls, times map[int64]int) events.Registration {
-	return executing(name, func(_ context.Context, e events.Envelope) (events.Completion, error) {
-		text, number, lineErr := lineOf(name, e)
-		if lineErr != nil {
-			return nil, lineErr
-		}
-		if c.add(text) <= times[number] {
-			return s.completion(name, e), err // what comes with an error is not written
-		}
-		return s.completion(name, e), nil
-	})
-}
-
-func leasedStops(s *listenerSuite) {
-	atWork, causes := make(chan struct{}, 1), make(chan error, 1)
-	s.start(s.leasing(executing(first, func(ctx context.Context, e events.Envelope) (events.Completion, error) {
-		atWork <- struct{}{}
-		<-ctx.Done()
-		causes <- context.Cause(ctx)
-		return s.completion(first, e), ctx.Err()
-	})))
-	e := s.publish(suiteEvent(1))[0]
-	s.wait("the work begins", atWork)
+	e = s.publish(suiteEvent(2))[0]
+	s.await("the work begins", func() bool { return len(running) == 1 })
+	<-running
 	impatient, cancel := context.WithCancel(s.Context())
 	cancel()
 	_ = s.Listener.Stop(impatient) // may say that it could not wait
-	deadline := time.NewTimer(eventstest.DefaultPatience)
-	defer deadline.Stop()
-	select {
-	case cause := <-causes:
-		if !errors.Is(cause, events.ErrStopping) {
-			s.Errorf("cancelled because of %v, want %v", cause, events.ErrStopping)
-		}
-	case <-deadline.C:
-		s.Fatal("the work was not cancelled")
+	s.await("the work is cancelled, and the event given back", func() bool {
+		return len(causes) == 1 && s.outcome(e).Status == eventstest.Pending
+	})
+	if cause := <-causes; !errors.Is(cause, events.ErrStopping) {
+		s.Errorf("cancelled because of %v, want %v", cause, events.ErrStopping)
 	}
-	s.await("the event is given back", func() bool { return s.outcome(e).Status == eventstest.Pending })
 	s.wantAttempts(s.outcome(e), 0)
-	s.wantLeft()
+	s.wantLeft(first + " 1")
 }

@@ -1,3 +1,4 @@
+// Package conformance_test holds publishers and listeners to what package events promises of them.
 package conformance_test
 
 import (
@@ -6,6 +7,7 @@ import (
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -19,7 +21,27 @@ import (
 	"spectral/tests/pgtest"
 )
 
-func TestMain(m *testing.M) { pgtest.Main(m) }
+func TestMain(m *testing.M) {
+	pgtest.MainWith(m, func(ctx context.Context, url string) error {
+		contracts, err := events.NewContracts(suiteContracts()...)
+		if err != nil {
+			return err
+		}
+		pool, err := pgxpool.New(ctx, url)
+		if err != nil {
+			return err
+		}
+		defer pool.Close()
+		for generation := range events.Generation(2) {
+			if err := postgres.Register(ctx, pool, pgtest.Generation+generation, contracts); err != nil {
+				return err
+			}
+		}
+		_, err = pool.Exec(ctx, `create schema suite; grant usage on schema suite to public;
+			create table suite.lines (line text); grant insert on suite.lines to public`)
+		return err
+	})
+}
 
 func must(t testing.TB, err error) {
 	t.Helper()
@@ -28,7 +50,7 @@ func must(t testing.TB, err error) {
 	}
 }
 
-// database is a migrated database and a listener on it that has no subscriptions and has not been started. Without a
+// database is a migrated database, and a listener on it that has no subscriptions and has not been started. Without a
 // notification the listener looks at nothing.
 type database struct {
 	*testing.T
@@ -36,6 +58,7 @@ type database struct {
 	Generation     events.Generation
 	pool           *pgxpool.Pool
 	uow, elsewhere postgres.UnitOfWork
+	got            *atomic.Pointer[events.Envelope] // what the handler of oneHandler got last
 }
 
 func newDatabase(t *testing.T) *database {
@@ -43,18 +66,12 @@ func newDatabase(t *testing.T) *database {
 	url := pgtest.New(t)
 	contracts, err := events.NewContracts(suiteContracts()...)
 	must(t, err)
-	d := &database{T: t, Generation: pgtest.Generation, pool: pgtest.Pool(t, url)}
+	d := &database{T: t, Generation: pgtest.Generation, pool: pgtest.Pool(t, url), got: &atomic.Pointer[events.Envelope]{}}
 	d.uow = postgres.UnitOfWork{Pool: d.pool, Publishing: postgres.Publishing{
 		Contracts: contracts, Generation: d.Generation, Log: slog.New(slog.DiscardHandler), Now: time.Now, NewID: uuid.NewV7,
 	}}
 	d.elsewhere = d.uow
 	d.elsewhere.Publishing.Generation++
-	for _, u := range []postgres.UnitOfWork{d.uow, d.elsewhere} {
-		must(t, postgres.Register(t.Context(), d.pool, u.Publishing.Generation, contracts))
-	}
-	_, err = d.pool.Exec(t.Context(), "create schema suite; grant usage on schema suite to public; "+
-		"create table suite.lines (line text); grant insert on suite.lines to public")
-	must(t, err)
 	direct, err := postgres.DirectConfig(url)
 	must(t, err)
 	config, err := postgres.PoolConfig(url, 8)
@@ -65,10 +82,21 @@ func newDatabase(t *testing.T) *database {
 	t.Cleanup(workers.Close)
 	d.Listener, err = postgres.NewListener(postgres.Config{
 		Generation: d.Generation, Direct: direct, Pool: workers, Contracts: contracts, Log: slog.New(slog.DiscardHandler),
-		PollInterval: time.Hour, Worker: uuid.New(), Name: t.Name(), Now: time.Now, Random: rand.Float64,
+		PollInterval: time.Hour, Worker: uuid.New(), Name: "suite", Now: time.Now, Random: rand.Float64,
 	})
 	must(t, err)
 	return d
+}
+
+// run runs one test on the database, which has no events and no lines then.
+func (d *database) run(name string, test func(*database)) {
+	d.T.Run(name, func(t *testing.T) {
+		_, err := d.pool.Exec(t.Context(), "delete from core.outbox; delete from core.event_handled; delete from suite.lines")
+		must(t, err)
+		copied := *d
+		copied.T = t
+		test(&copied)
+	})
 }
 
 func (d *database) Transact(ctx context.Context, work func(events.PublisherFor) error) error {
