@@ -2,7 +2,6 @@ package sql_test
 
 import (
 	"fmt"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -247,12 +246,9 @@ func TestRetireRacesPublishers(t *testing.T) {
 		closing string // what closing is answered with
 	}{
 		{name: "published, not committed", before: []string{"begin", publishInto(3)}},
-		{name: "within a savepoint", before: []string{"begin", "savepoint s", publishInto(3), "release s"}},
 		{name: "prepared before", before: []string{"prepare p as " + publishInto(3), "begin"}, after: []string{"execute p"}, refused: "SP019 generation"},
 		{name: "an id but nothing published", before: []string{"begin", "select pg_current_xact_id()"}, after: []string{publishInto(3)}, refused: "SP019 generation"},
 		{name: "a snapshot of before, repeatable read", before: []string{"begin isolation level repeatable read", "select 1 from core.event_types"}, after: []string{publishInto(3)}, refused: "40001"},
-		{name: "a snapshot of before, serializable", before: []string{"begin isolation level serializable", "select 1 from core.event_types"}, after: []string{publishInto(3)}, refused: "40001"},
-		{name: "an id of before, repeatable read", before: []string{"begin isolation level repeatable read", "select pg_current_xact_id()"}, after: []string{publishInto(3)}, refused: "40001"},
 		{name: "published, repeatable read", before: []string{"begin isolation level repeatable read", publishInto(3)}, closing: "waiting: for a transaction that replays*"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -434,23 +430,6 @@ func TestAdoptRefusals(t *testing.T) {
 	d.run(t, line{"operator", "select core.outbox_adopt(5, 3, p_adopted_by => '')", "SP030 acted_by"},
 		// from a retired generation, and from one that is not known
 		line{"operator", "select core.outbox_adopt(2, 3)", "0"}, line{"operator", "select core.outbox_adopt(5, 3)", "1"})
-}
-
-// Adopting stamps what was due with a time after its transaction has its id, as publishing does: a floor that has risen in between is not above it.
-func TestAdoptedEventsAreAboveTheFloor(t *testing.T) {
-	t.Parallel()
-	d := setup(t)
-	d.rows(t, 50, "")
-	d.run(t, line{"", "select core.generation_announce(3)", ""}, line{"operator", "begin; select core.outbox_adopt(1, 3)", "50"},
-		line{"worker", "set role spectral_worker; select lowest_running < mark_id, set_config('test.mark', mark_at::text, false) from core.outbox_floor(3, '{card}', '-infinity')", "t *"},
-		line{"operator", "commit", ""})
-	mark := value[time.Time](t, d.session(t, "worker"), "select current_setting('test.mark')::timestamptz")
-	if n := value[int](t, d.admin, "select count(*) from core.outbox where generation = 3 and available_at between now() - interval '1 minute' and $1", mark); n != 50 {
-		t.Errorf("%d of 50 rows are stamped before the mark", n)
-	}
-	if order := values[int](t, d.admin, "select (payload ->> 'n')::int from core.outbox where generation = 3 order by available_at"); !slices.IsSorted(order) {
-		t.Errorf("they are due in the order %v", order)
-	}
 }
 
 // Of a type that is handled in another context only, an event for one context has no handler: the dry run says so as the preview of a replay does.

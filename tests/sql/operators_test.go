@@ -1,23 +1,14 @@
 package sql_test
 
 import (
-	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"maps"
-	"os"
-	"regexp"
-	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/google/uuid"
-	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgconn"
-
-	"spectral/tests/pgtest"
 )
 
 // failedRow is a row that failed, with traces of all that a cycle may leave.
@@ -192,25 +183,6 @@ func TestReplayOfWhatIsBeingReplayed(t *testing.T) {
 	d.run(t, line{"", "select jsonb_path_query_array(failure_history, '$[*].replayed_by') from core.outbox", `["anna"]`})
 }
 
-// What a replay or a retry_now brings back is above every floor: its transaction has an id before it reads the clock.
-func TestWhatOperatorsBringBackIsAboveTheFloor(t *testing.T) {
-	t.Parallel()
-	d := setupOperator(t, 1, nil)
-	for _, c := range []struct{ set, sql string }{
-		{failedRow, "select core.outbox_replay('{1}', 1)"}, {failedRow, "select core.outbox_replay_many('{{1}}', 1)"},
-		{"available_at = clock_timestamp() + interval '1 h'", "select core.outbox_retry_now('{1}')"},
-	} {
-		d.rows(t, 1, c.set)
-		d.run(t, line{"operator", "begin", ""}, line{"operator", c.sql, ""})
-		own := value[string](t, d.session(t, "operator"), "select pg_current_xact_id()::text")
-		stamped := value[string](t, d.session(t, "operator"), "select available_at::text from core.outbox")
-		d.run(t, line{"worker", fmt.Sprintf("select '%s' <= mark_at, lowest_running <= %s, mark_id > %[2]s from core.outbox_floor(1, '{card}', '-infinity')", stamped, own), "t t t"},
-			line{"operator", "rollback", ""})
-	}
-	d.run(t, line{"", `select proname from pg_proc where proname in ('outbox_replay_many', 'outbox_retry_now_many')
-		and position('pg_current_xact_id()' in prosrc) between 1 and position('clock_timestamp()' in prosrc) order by 1`, "outbox_replay_many; outbox_retry_now_many"})
-}
-
 // A preview says handler by handler what would run, by what live workers have and core.event_handled knows.
 func TestReplayPreview(t *testing.T) {
 	t.Parallel()
@@ -266,6 +238,9 @@ func TestDiscardAndUndiscard(t *testing.T) {
 	})
 	d.wantActions(t, `discard anna 1 - {"asked": 1, "reason": "stale"}`, `undiscard bert 1 - {"asked": 1}`)
 	d.run(t, line{"operator", "select core.outbox_discard('{1}', 'anna')", ""}, line{"", "select undiscarded_at from core.outbox where id = '{1}'", "-"},
+		line{"operator", "select core.outbox_undiscard('{1}', null)", ""}, line{"operator", "select core.outbox_discard('{1}', null)", ""},
+		line{"", "select h ->> 'undiscarded_by', h ->> 'discarded_by' from core.outbox, jsonb_array_elements(failure_history) with ordinality e(h, n) where id = '{1}' and n > 3 order by n",
+			value[string](t, d.session(t, "operator"), "select session_user || ' -; - ' || session_user")},
 		line{"operator", "select core.outbox_undiscard('{1}', 'bert')", ""}, line{"operator", "select core.outbox_replay('{1}', 3)", "1"})
 }
 
@@ -405,39 +380,6 @@ func TestPauseAndResumeRefuse(t *testing.T) {
 	d.wantActions(t, `pause anna 0 3 {"reason": "because", "event_type": "`+classType+`"}`, `resume bert 0 3 {"event_type": "`+classType+`"}`)
 }
 
-// What several functions have to agree on is said by one, and where that is asked of each event it costs no call.
-func TestWhatFunctionsAgreeOnIsSaidOnce(t *testing.T) {
-	t.Parallel()
-	conn := pgtest.Conn(t, pgtest.New(t))
-	for what, c := range map[string]struct{ by, like string }{
-		"who consumes a type":                   {"core.consumes", `consumed_in\s*->`},
-		"how often an event was replayed":       {"core.prior_replays", `->>?\s*'cycle'`},
-		"whether an event was tried":            {"core.tried", `last_error IS NOT NULL`},
-		"what an act in bulk locks":             {"core.operated_rows", `unnest\(p_event_ids.*skip locked`},
-		"what an act in bulk takes for its ids": {"core.operated_ids", `cardinality\(p_event_ids\) > 1000`},
-		"who is nobody's consumer":              {"core.unconsumed", `core.event_types t\s+where[^;]*not core.consumes`},
-	} {
-		if by := values[string](t, conn, `select format('core.%s', p.proname) from pg_proc p
-			where p.pronamespace = 'core'::regnamespace and p.prokind = 'f' and pg_get_functiondef(p.oid) ~* $1`, c.like); !slices.Equal(by, []string{c.by}) {
-			t.Errorf("%s is said by %q, not by %s alone", what, by, c.by)
-		}
-	}
-	for _, name := range sources(t) {
-		text, err := os.ReadFile("../../db/" + name)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if strings.HasPrefix(name, "queries/") && regexp.MustCompile(`consumed_in|->>? *'cycle'|skip locked`).Match(text) {
-			t.Errorf("%s says for itself what a function says", name)
-		}
-	}
-	plan := values[string](t, conn, `explain (verbose, costs off) select core.consumes(o.generation, t.consumed_in, t.consumed), core.tried(o.attempts, o.last_error), core.handles('a.b', o.target)
-		from core.outbox o join core.event_types t on t.event_type = o.event_type and t.event_version = o.event_version`)
-	if text := strings.Join(plan, "\n"); strings.Contains(text, "core.consumes") || strings.Contains(text, "core.tried") || strings.Contains(text, "core.handles") {
-		t.Errorf("a function is called for each row:\n%s", text)
-	}
-}
-
 // What is in flight is settled, what comes back waits, and publishing goes on.
 func TestPauseStopsNothingElse(t *testing.T) {
 	t.Parallel()
@@ -451,56 +393,6 @@ func TestPauseStopsNothingElse(t *testing.T) {
 	d.run(t, line{"worker", "select core.outbox_reap()", ""}, line{"worlds", publishInto(1), ""}, line{"", "select status, count(*) from core.outbox group by 1 order by 1", "delivered 1; pending 3"},
 		line{"worker", "select count(*) from core.outbox_lease(1, '{card}', 9)", "0"}, line{"operator", "select core.event_type_resume('{card}', 1)", ""},
 		line{"worker", "select count(*) from core.outbox_lease(1, '{card}', 9)", "3"})
-}
-
-// Operators who replay the same events at once replay each once, and never wait for each other.
-func TestReplayingTogether(t *testing.T) {
-	t.Parallel()
-	d := setupOperator(t, 0, nil)
-	const events, operators = 400, 4
-	d.rows(t, events, failedRow)
-	logins := make([]*pgx.Conn, operators)
-	for i := range logins {
-		logins[i] = d.login(t, "spectral_operator")
-		exec(t, logins[i], "set lock_timeout = '2 s'")
-	}
-	counts := make([]int, operators)
-	together(t, operators, func(ctx context.Context, i int) error {
-		for from := 1; from <= events; from += 100 {
-			ids := make([]uuid.UUID, 100)
-			for n := range ids {
-				ids[n] = key(from + n)
-				if i%2 == 1 { // against each other
-					ids[n] = key(events + 1 - from - n)
-				}
-			}
-			var n int
-			if err := logins[i].QueryRow(ctx, "select count(*) from core.outbox_replay_many($1, 3, $2)", ids, fmt.Sprint("operator ", i)).Scan(&n); err != nil {
-				return err
-			}
-			counts[i] += n
-			// and one alone, which may be refused, and nothing else
-			if _, err := logins[i].Exec(ctx, "select core.outbox_replay($1, 3)", key(from)); err == nil {
-				counts[i]++
-			} else if pg, ok := errors.AsType[*pgconn.PgError](err); !ok || pg.Code != "SP032" {
-				return err
-			}
-		}
-		return nil
-	})
-	total := 0
-	for _, n := range counts {
-		total += n
-	}
-	if total != events {
-		t.Errorf("%v were replayed, %d in all, want %d", counts, total, events)
-	}
-	if wrong := value[int](t, d.admin, "select count(*) from core.outbox where status <> 'pending' or jsonb_array_length(failure_history) <> 1"); wrong != 0 {
-		t.Errorf("%d events are not replayed exactly once", wrong)
-	}
-	if noted := value[int](t, d.admin, "select count(*) from core.operator_actions, unnest(event_ids)"); noted != events {
-		t.Errorf("%d are noted", noted)
-	}
 }
 
 // Who consumes a type is asked of the generation that it is replayed into, as when it is published into it: a newer build may have a handler

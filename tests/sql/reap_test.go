@@ -1,7 +1,6 @@
 package sql_test
 
 import (
-	"context"
 	"fmt"
 	"slices"
 	"strings"
@@ -565,22 +564,6 @@ func TestReapTakesWhateverARowHolds(t *testing.T) {
 	}
 }
 
-// A lease that is said to begin later lasts until then, and keeps nothing from being reaped.
-func TestALeaseOfTheFutureHolds(t *testing.T) {
-	t.Parallel()
-	d := setupReap(t)
-	for _, at := range []string{"infinity", "294276-12-31 23:59:59.999999+00", "2999-01-01 00:00:00+00"} {
-		d.rows(t, 2, expired)
-		d.alter(t, 1, "claimed_at = $1::text::timestamptz", at)
-		if have := places(reap(t, d.admin, 50, nil)); !slices.Equal(have, []int{2}) {
-			t.Errorf("beside a lease from %s on, rows %v are reaped, want 2", at, have)
-		}
-		if have := values[uuid.UUID](t, d.admin, "select core.outbox_deliver_leased(array[id], array[occurred_at], array[claim_token]) from core.outbox where id = $1", key(1)); len(have) != 1 {
-			t.Errorf("a lease from %s on does not hold", at)
-		}
-	}
-}
-
 func TestLeaseExpiresIn(t *testing.T) {
 	t.Parallel()
 	d := setupReap(t)
@@ -622,27 +605,6 @@ func TestLeaseExpiresIn(t *testing.T) {
 				t.Errorf("%v, want from %f to %f s", have, c.want[0], c.want[1])
 			}
 		})
-	}
-}
-
-// A lease that a reaper was asked to wait for has run out by then.
-func TestALeaseRunsOutWhenItIsSaid(t *testing.T) {
-	t.Parallel()
-	d := setupReap(t)
-	d.rows(t, 1, "")
-	l := leaseRows(t, d.admin, "p_lease => 0.2")[0]
-	in := value[float64](t, d.admin, "select core.lease_expires_in()")
-	if in > 0.2 {
-		t.Errorf("a lease of 0.2 s runs out in %f s", in)
-	}
-	waited, cancel := context.WithTimeout(t.Context(), time.Duration(in*float64(time.Second))+time.Millisecond)
-	defer cancel()
-	<-waited.Done()
-	if have := places(reap(t, d.admin, 50, nil)); !slices.Equal(have, []int{1}) {
-		t.Errorf("then rows %v are reaped", have)
-	}
-	if value[bool](t, d.admin, "select core.outbox_fail_leased($1, $2, 'E', '{}', true, $3)", l.EventID, l.OccurredAt, l.ClaimToken) {
-		t.Error("the lease still holds")
 	}
 }
 

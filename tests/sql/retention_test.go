@@ -12,7 +12,6 @@ import (
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgconn"
 
 	"spectral/internal/app"
 	"spectral/internal/core/retention"
@@ -427,49 +426,6 @@ func TestSweepsWaitForNoLock(t *testing.T) {
 	exec(t, d.admin, "set lock_timeout = '100ms'; select core.outbox_publish('worlds.world_model_card.published', 'worlds', '{}')")
 }
 
-// A replay or an undiscard that commits while a sweep runs is never undone by it.
-func TestSweepsRaceReplays(t *testing.T) {
-	t.Parallel()
-	d := setup(t)
-	const n = 60
-	d.rows(t, n, ago("status = 'failed', claimed_at = 50d, occurred_at = 50d"))
-	exec(t, d.admin, ago("update core.outbox set deleted_at = 6.9999d, discarded_at = 6.9999d where (payload ->> 'n')::int % 2 = 0"))
-	operator := d.login(t, "spectral_operator")
-	exec(t, operator, "set role spectral_operator")
-	ctx, done, alive := deadline(t), make(chan error, 1), []uuid.UUID{}
-	go func() {
-		for i := n; i > 0; i-- {
-			var err error
-			if i%2 == 0 {
-				_, err = operator.Exec(ctx, "select core.outbox_undiscard($1, 'anna')", key(i))
-			}
-			if err == nil {
-				_, err = operator.Exec(ctx, "select core.outbox_replay($1, 1, 'anna')", key(i))
-			}
-			if refused, ok := errors.AsType[*pgconn.PgError](err); err == nil {
-				alive = append(alive, key(i))
-			} else if !ok || refused.Code != "SP031" && refused.Code != "SP033" { // it is deleted, or a tombstone
-				done <- fmt.Errorf("event %d: %w", i, err)
-				return
-			}
-		}
-		done <- nil
-	}()
-	for running := true; running; {
-		select {
-		case err := <-done:
-			if running = false; err != nil {
-				t.Fatal(err)
-			}
-		default:
-			sweepAll(t, d.admin, 7)
-		}
-	}
-	if have := value[int](t, d.admin, "select count(*) from core.outbox where id = any ($1) and status = 'pending' and deleted_at is null", alive); have != len(alive) || have == 0 {
-		t.Errorf("%d of %d events that were replayed are left", have, len(alive))
-	}
-}
-
 // Rows of two partitions have the same ctid: a sweep takes none for another.
 func TestSweepsOfAPartitionedOutbox(t *testing.T) {
 	t.Parallel()
@@ -535,33 +491,5 @@ func TestRowsThatAreDue(t *testing.T) {
 	exec(t, d.admin, "update pg_class set reltuples = 200000 where oid = 'core.outbox'::regclass")
 	if have := due(); !strings.HasSuffix(have[0], " true") || have[1] != "400 0 false" {
 		t.Errorf("due in a large table are %v", have)
-	}
-}
-
-// Plans that a session made while the tables were empty read no more than the pages of a sweep.
-func TestPlansOfSweepsMadeForEmptyTables(t *testing.T) {
-	t.Parallel()
-	d := setupNew(t)
-	exec(t, d.admin, "analyze core.outbox; analyze core.event_handled")
-	worker := d.login(t, "spectral_worker")
-	exec(t, worker, "set role spectral_worker")
-	sweepAll(t, worker, 100)
-	entries := func() int {
-		for _, q := range []querier{worker, d.admin} {
-			exec(t, q, "select pg_stat_force_next_flush()")
-			exec(t, q, "select 1")
-		}
-		return value[int](t, d.admin, `select (select sum(idx_tup_read) from pg_stat_user_indexes where relname in ('outbox', 'event_handled'))::int
-			+ (select sum(seq_tup_read) from pg_stat_user_tables where relname in ('outbox', 'event_handled'))::int`)
-	}
-	const n = 1000
-	d.due(t, n)
-	for _, phase := range []string{"tombstoned", "deleted"} {
-		before := entries()
-		d.wantSwept(t, worker, 100, swept{"outbox_row." + phase: n, "event_handled." + phase: n})
-		if read := entries() - before; read > 25*n {
-			t.Errorf("%d events and as many keys, to be %s in pages of 100: %d entries read", n, phase, read)
-		}
-		exec(t, d.admin, ago("update core.outbox set deleted_at = 8d; update core.event_handled set deleted_at = 8d"))
 	}
 }

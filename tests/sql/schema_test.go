@@ -138,23 +138,3 @@ func sources(t testing.TB) []string {
 	}
 	return names
 }
-
-// A publication for all tables, as logical replication of the whole database has it, refuses no update and no delete of ours.
-func TestEverythingCanBePublished(t *testing.T) {
-	t.Parallel()
-	d := setup(t)
-	exec(t, d.admin, "create table public.bare (a integer); insert into public.bare values (1); create publication everything for all tables")
-	d.run(t, line{"", "update public.bare set a = 2", "55000"}) // as it refuses a table without a key
-	worker := d.session(t, "superuser")
-	d.run(t, line{"worlds", publishInto(1), ""})
-	pgtest.Workers(t, d.at)
-	waitFor(t, d.admin, "select count(*) = 1 from core.outbox where status = 'delivered'")
-	waitFor(t, d.admin, "select count(*) = 1 from platform.system_cards")
-	for range 3 { // events, then the keys that they need, then the tombstones of those
-		exec(t, d.admin, `update core.outbox set occurred_at = occurred_at - i, created_at = created_at - i, available_at = available_at - i, claimed_at = claimed_at - i,
-				delivered_at = delivered_at - i, deleted_at = deleted_at - i from (select interval '400 days') o(i);
-			update core.event_handled set handled_at = handled_at - i, deleted_at = deleted_at - i from (select interval '400 days') o(i)`)
-		sweepAll(t, worker, 1000)
-	}
-	d.run(t, line{"", "select count(*) from core.outbox", "0"}, line{"", "select count(*) from core.event_handled", "0"})
-}
