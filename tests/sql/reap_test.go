@@ -255,170 +255,74 @@ func TestClaimsPassWhatADeadWorkerHeld(t *testing.T) {
 	d := setup(t)
 	d.rows(t, 3, "")
 	d.died(t, worker1, 2)
-	claimed := func(crashed bool) []int {
-		t.Helper()
-		var all []int
-		for _, id := range values[uuid.UUID](t, d.admin, "select event_id from core.outbox_claim(1, $1, 10, '-infinity', gen_random_uuid(), $2)", cardType, crashed) {
-			all = append(all, numberOf(id))
-		}
-		return all
-	}
-	if have := claimed(false); !slices.Equal(have, []int{1, 3}) {
-		t.Errorf("rows %v are claimed, want 1 and 3", have)
-	}
-	reap(t, d.admin, 50, nil)
-	d.alter(t, 2, "available_at = clock_timestamp() - interval '1 second'")
-	if batch, single := claimed(false), claimed(true); !slices.Equal(batch, []int{1, 3}) || !slices.Equal(single, []int{2}) {
-		t.Errorf("then rows %v are claimed, and %v as crashed", batch, single)
-	}
+	const claim = "select string_agg(right(event_id::text, 1), ',') from core.outbox_claim(1, '{card}', 10, '-infinity', gen_random_uuid(), "
+	d.run(t, line{"", claim + "false)", "1,3"}, line{"worker", "select count(*) from core.outbox_reap()", "1"},
+		line{"", "update core.outbox set available_at = now() - interval '1 minute'", ""}, line{"", claim + "false)", "1,3"}, line{"", claim + "true)", "2"})
 }
 
-// A row that cannot be written and that a dead worker held is not claimed, and holds up none beside or behind it.
-func TestAJournaledRowThatCannotBeWrittenHoldsUpNone(t *testing.T) {
+// What cannot be written, of an expired lease or of a dead worker's journal, keeps nothing beside or behind it waiting.
+func TestReapPassesWhatItCannotWrite(t *testing.T) {
 	t.Parallel()
 	d := setupReap(t)
 	exec(t, d.admin, `create function public.keep() returns trigger language plpgsql as $$ begin return null; end $$;
-		create function public.refuse() returns trigger language plpgsql as $$ begin raise exception 'never'; end $$`)
-	for name, prepare := range map[string]string{
-		"refused by a constraint":  "alter table core.outbox add constraint stuck check (crashes = 0 or payload ->> 'n' <> '1') not valid",
-		"refused by a trigger":     "create trigger stuck before update on core.outbox for each row when (new.payload ->> 'n' = '1') execute function public.refuse()",
-		"kept as it is by another": "create trigger stuck before update on core.outbox for each row when (new.payload ->> 'n' = '1') execute function public.keep()",
+		create function public.refuse() returns trigger language plpgsql as $$ begin raise exception 'not row %', new.payload ->> 'n'; end $$`)
+	const stuck, behind, limit = 12, 3, 5
+	for name, c := range map[string]struct{ prepare, reason string }{
+		"locked": {"", ""},
+		"refused by a constraint": {"alter table core.outbox add constraint stuck check (crashes = 0 or (payload ->> 'n')::integer > 12) not valid",
+			`23514: new row for relation "outbox" violates check constraint "stuck"`},
+		"refused by a trigger": {"create trigger stuck before update on core.outbox for each row when ((new.payload ->> 'n')::integer <= 12) execute function public.refuse()",
+			"P0001: not row #"},
+		"kept as it is by a trigger": {"create trigger stuck before update on core.outbox for each row when ((new.payload ->> 'n')::integer <= 12) execute function public.keep()",
+			"P0001: a trigger keeps the row as it is"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			exec(t, d.admin, "delete from core.workers; delete from core.claim_journal")
-			d.rows(t, 4, "")
-			d.died(t, worker1, 1, 2)
-			d.died(t, worker2, 3)
-			exec(t, d.admin, prepare)
-			defer exec(t, d.admin, "alter table core.outbox drop constraint if exists stuck; drop trigger if exists stuck on core.outbox")
-			for pass, want := range []string{"1 false, 2 true, 3 true", "1 false"} {
-				var have []string
-				for _, l := range reap(t, d.admin, 50, nil) {
-					have = append(have, fmt.Sprint(numberOf(l.EventID), " ", l.Reaped))
-				}
-				if strings.Join(have, ", ") != want {
-					t.Errorf("pass %d reaps %v, want %s", pass+1, have, want)
-				}
+			d.rows(t, stuck+behind, expired)
+			d.alter(t, 1, "status = 'pending', claim_token = null, attempts = 0")
+			d.alter(t, stuck+1, "status = 'pending', claim_token = null, attempts = 0")
+			d.died(t, worker2, 1)
+			d.died(t, worker2, stuck+1)
+			lines := stuck + behind
+			if c.prepare == "" {
+				lines = behind
+				exec(t, begin(t, d.session(t, "superuser")), "select from core.outbox where id <= $1 for update", key(stuck))
+			} else {
+				exec(t, d.admin, c.prepare)
+				defer exec(t, d.admin, "alter table core.outbox drop constraint if exists stuck; drop trigger if exists stuck on core.outbox")
 			}
-			d.alter(t, 3, "available_at = clock_timestamp() - interval '1 second'")
-			claimed := func(crashed bool) int {
-				return value[int](t, d.admin, "select coalesce(sum(right(event_id::text, 1)::integer), 0) from core.outbox_claim(1, $1, 10, '-infinity', gen_random_uuid(), $2)",
-					cardType, crashed)
-			}
-			if have := claimed(false); have != 4 {
-				t.Errorf("rows without crashes: claimed %d, want 4", have)
-			}
-			if have := claimed(true); have != 2+3 {
-				t.Errorf("rows with crashes: claimed those that add up to %d, want 2 and 3", have)
-			}
-		})
-	}
-}
-
-func TestReapRefuses(t *testing.T) {
-	t.Parallel()
-	d := setupReap(t)
-	d.rows(t, 1, expired)
-	for _, limit := range []string{"0", "-1", "1001", "null"} {
-		_, err := d.admin.Exec(deadline(t), "select core.outbox_reap("+limit+")")
-		if have := sqlstate(t, err); have != "22023" {
-			t.Errorf("a limit of %s: SQLSTATE %q", limit, have)
-		}
-	}
-	if have := reap(t, d.admin, 1000, nil); len(have) != 1 {
-		t.Errorf("%d rows are reaped, want 1", len(have))
-	}
-}
-
-// What cannot be reaped keeps nothing behind it waiting, however much of it there is.
-func TestReapPassesWhatItCannotWrite(t *testing.T) {
-	t.Parallel()
-	const many, behind, limit = 120, 7, 50
-	for _, c := range []struct {
-		name    string
-		stuck   int
-		prepare string // %d is stuck
-		hold    bool   // the rows are locked by somebody
-		reason  string
-	}{
-		{"locked", many, "", true, ""},
-		{"refused by a constraint", many, "alter table core.outbox add constraint stuck check (status <> 'pending' or (payload ->> 'n')::integer > %d) not valid", false,
-			`23514: new row for relation "outbox" violates check constraint "stuck"`},
-		{"refused by a trigger", many, `create function public.stuck() returns trigger language plpgsql as $$ begin raise exception 'not row %%', new.payload ->> 'n'; end $$;
-			create trigger stuck before update on core.outbox for each row when ((new.payload ->> 'n')::integer <= %d) execute function public.stuck()`, false,
-			"P0001: not row #"},
-		{"kept as they are by a trigger", 3, `create function public.kept() returns trigger language plpgsql as $$ begin return null; end $$;
-			create trigger kept before update on core.outbox for each row when ((new.payload ->> 'n')::integer <= %d) execute function public.kept()`, false,
-			"P0001: a trigger keeps the row as it is"},
-	} {
-		t.Run(c.name, func(t *testing.T) {
-			t.Parallel()
-			d := setupReap(t)
-			d.rows(t, c.stuck+behind, expired)
-			if c.prepare != "" {
-				exec(t, d.admin, fmt.Sprintf(c.prepare, c.stuck))
-			}
-			if c.hold {
-				exec(t, begin(t, pgtest.Conn(t, d.at)), "select from core.outbox where id <= $1 for update", key(c.stuck))
-			}
-			all, pages := reapAll(t, d.login(t, "spectral_worker"), limit)
-			lines := behind
-			if !c.hold {
-				lines += c.stuck
-			}
-			if wantPages := lines/limit + 1; len(all) != lines || pages != wantPages {
-				t.Fatalf("%d lines in %d pages, want %d in %d", len(all), pages, lines, wantPages)
+			all, pages := reapAll(t, d.session(t, "worker"), limit)
+			if want := lines/limit + 1; len(all) != lines || pages != want {
+				t.Fatalf("%d lines in %d pages, want %d in %d", len(all), pages, lines, want)
 			}
 			for _, l := range all {
 				n := numberOf(l.EventID)
-				want := reaped{l.EventID, cardType, 1, 1, 1, false, n > c.stuck, l.Reason}
-				if n <= c.stuck {
-					want.Crashes = 0
-					want.Reason = strings.ReplaceAll(c.reason, "#", fmt.Sprint(n))
-				}
-				if l != want {
-					t.Fatalf("row %d: %+v, want %+v", n, l, want)
+				if reason := strings.ReplaceAll(c.reason, "#", fmt.Sprint(n)); l.Reaped != (n > stuck) || !l.Reaped && l.Reason != reason {
+					t.Errorf("row %d: %+v", n, l)
 				}
 			}
-			if have := value[int](t, d.admin, "select count(*) from core.outbox where status = 'pending' and crashes = 1 and id > $1", key(c.stuck)); have != behind {
-				t.Errorf("%d rows behind are reaped, want %d", have, behind)
-			}
-			if have := value[int](t, d.admin, "select count(*) from core.outbox where status = 'in_flight' and crashes = 0 and last_error is null and claim_token is not null"); have != c.stuck {
-				t.Errorf("%d rows are as they were, want %d", have, c.stuck)
-			}
+			d.run(t, line{"", "select count(*) filter (where status = 'pending' and crashes = 1), count(*) filter (where status = 'in_flight' and crashes = 0 and claim_token is not null) from core.outbox",
+				fmt.Sprint(behind, " ", stuck-1)},
+				line{"superuser", "rollback", ""}, line{"", "update core.outbox set available_at = now() - interval '1 minute' where crashes = 1", ""})
+			// the journaled row is not claimed before it is reaped, and the others are
+			const claims = "select count(*) from core.outbox_claim(1, '{card}', 10, '-infinity', gen_random_uuid(), "
+			d.run(t, line{"", claims + "false)", "0"}, line{"", claims + "true)", fmt.Sprint(behind)})
 		})
 	}
 }
 
-// paused reaps rows 1 to n in a session of its own, which stops in the middle: at row 1, with those behind
-// the first few not looked at yet. Resume lets it go on and returns its lines.
-func (d *database) paused(t *testing.T, n int) (pid int, resume func() ([]reaped, error)) {
+// paused reaps rows 1 to n in session "worker 2", which stops at row 1, with those behind the first few not looked at yet.
+// Resume lets it go on and returns its answer.
+func (d *database) paused(t *testing.T, n int) (resume func() string) {
 	t.Helper()
 	d.rows(t, n, expired)
-	exec(t, d.admin, `create function public.pause() returns trigger language plpgsql as $$ begin perform pg_advisory_xact_lock(77); return new; end $$;
-		create trigger pause before update on core.outbox for each row when (old.status = 'in_flight' and new.status = 'pending' and new.payload ->> 'n' = '1')
-		execute function public.pause()`)
-	exec(t, d.admin, "select pg_advisory_lock(77)")
-	reaper := pgtest.Conn(t, d.at)
-	type outcome struct {
-		lines []reaped
-		err   error
-	}
-	done, ctx := make(chan outcome, 1), deadline(t)
-	go func() {
-		var o outcome
-		rows, err := reaper.Query(ctx, "select * from core.outbox_reap(1000)")
-		if err == nil {
-			o.lines, err = pgx.CollectRows(rows, pgx.RowToStructByPos[reaped])
-		}
-		o.err = err
-		done <- o
-	}()
-	waitFor(t, d.admin, "select exists (select from pg_locks where locktype = 'advisory' and objid = 77 and not granted and database = (select oid from pg_database where datname = current_database()))")
-	return int(reaper.PgConn().PID()), func() ([]reaped, error) {
+	exec(t, d.admin, `create or replace function public.pause() returns trigger language plpgsql as $$ begin perform pg_advisory_xact_lock(77); return new; end $$;
+		create or replace trigger pause before update on core.outbox for each row when (old.status = 'in_flight' and new.status = 'pending' and new.payload ->> 'n' = '1')
+		execute function public.pause(); select pg_advisory_lock(77)`)
+	answer := d.later(t, "worker 2", "select count(*) from core.outbox_reap(1000)")
+	return func() string {
 		exec(t, d.admin, "select pg_advisory_unlock_all()")
-		o := <-done
-		return o.lines, o.err
+		return answer()
 	}
 }
 
@@ -426,104 +330,47 @@ func (d *database) paused(t *testing.T, n int) (pid int, resume func() ([]reaped
 func TestReapLeavesWhatMovedOn(t *testing.T) {
 	t.Parallel()
 	d := setupReap(t)
-	const n = 100
-	_, resume := d.paused(t, n)
-	// as if its holder had renewed it in time
-	d.alter(t, 96, "claimed_at = clock_timestamp()")
-	d.alter(t, 97, "claimed_at = clock_timestamp()")
-	exec(t, d.admin, "select core.outbox_deliver_leased(array[id], array[occurred_at], array[claim_token]) from core.outbox where id = $1", key(97))
+	const deliver = "select count(*) from core.outbox, core.outbox_deliver_leased(array[id], array[occurred_at], array[claim_token]) where payload ->> 'n' = "
+	resume := d.paused(t, 100)
+	exec(t, d.admin, "update core.outbox set claimed_at = clock_timestamp() where id in ($1, $2)", key(96), key(97)) // as if renewed in time
 	d.alter(t, 98, "status = 'pending', claim_token = null")
-	// leased anew, and run out as well
-	d.alter(t, 99, "claim_token = gen_random_uuid(), attempts = 2")
-	settling := begin(t, pgtest.Conn(t, d.at))
-	exec(t, settling, "update core.outbox set claimed_at = clock_timestamp() where id = $1", key(100))
-	if have := values[uuid.UUID](t, settling, "select core.outbox_deliver_leased(array[id], array[occurred_at], array[claim_token]) from core.outbox where id = $1", key(100)); len(have) != 1 {
-		t.Fatal("row 100 is not settled")
+	d.alter(t, 99, "claim_token = gen_random_uuid(), attempts = 2") // leased again, and expired as well
+	d.run(t, line{"", deliver + "'97'", "1"},
+		line{"superuser", "begin; update core.outbox set claimed_at = clock_timestamp() where id = '" + key(100).String() + "'", ""}, line{"superuser", deliver + "'100'", "1"})
+	if have := resume(); have != "96" {
+		t.Errorf("%s rows are reaped, want 1 to 95 and 99", have)
 	}
-	lines, err := resume()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if have := places(lines); len(have) != 96 || !slices.Equal(have[94:], []int{95, 99}) || lines[95].Attempts != 2 {
-		t.Errorf("rows %v are reaped, want 1 to 95 and 99", have)
-	}
-	if err := settling.Commit(deadline(t)); err != nil {
-		t.Fatal(err)
-	}
-	if have := reap(t, d.admin, 50, nil); len(have) > 0 {
-		t.Errorf("then rows %v are reaped", places(have))
-	}
-	for n, want := range map[int]string{95: "pending 1", 96: "in_flight 0", 97: "delivered 0", 98: "pending 0", 99: "pending 1", 100: "delivered 0"} {
-		if have := value[string](t, d.admin, "select status || ' ' || crashes from core.outbox where id = $1", key(n)); have != want {
-			t.Errorf("row %d is %s, want %s", n, have, want)
-		}
-	}
+	d.run(t, line{"superuser", "commit", ""}, line{"worker", "select count(*) from core.outbox_reap()", "0"},
+		line{"", "select string_agg(concat_ws(' ', payload ->> 'n', status, crashes), ', ' order by id) from core.outbox where (payload ->> 'n')::int > 94",
+			"95 pending 1, 96 in_flight 0, 97 delivered 0, 98 pending 0, 99 pending 1, 100 delivered 0"})
 }
 
-// One leads at a time. Who is cut off in the middle no longer does, and has changed nothing.
+// One reaper leads at a time. One whose session ends in the middle has changed nothing.
 func TestOneReaperLeads(t *testing.T) {
 	t.Parallel()
 	d := setupReap(t)
-	pid, resume := d.paused(t, 20)
-	other := d.login(t, "spectral_worker")
-	if have := reap(t, other, 50, nil); len(have) > 0 {
-		t.Errorf("a second reaper has rows %v", places(have))
+	const reap = "select count(*) from core.outbox_reap()"
+	resume := d.paused(t, 20)
+	d.run(t, line{"worker", reap, "0"}, line{"", fmt.Sprintf("select pg_terminate_backend(%d, 60000)", d.session(t, "worker 2").PgConn().PID()), "t"})
+	if have := resume(); have != "57P01" {
+		t.Fatalf("a reaper whose session was ended answers %s", have)
 	}
-	before := d.versions(t)
-	exec(t, d.admin, "select pg_terminate_backend($1, 60000)", pid)
-	if lines, err := resume(); err == nil {
-		t.Fatalf("a reaper whose session was ended has %d lines", len(lines))
-	}
-	if after := d.versions(t); !slices.Equal(after, before) {
-		t.Error("it has changed something")
-	}
-	if have := reap(t, other, 50, nil); len(have) != 20 {
-		t.Errorf("the next reaps rows %v, want all", places(have))
-	}
+	d.run(t, line{"worker", reap, "20"})
 	// the lock is the transaction's
 	d.rows(t, 2, expired)
-	leader := begin(t, pgtest.Conn(t, d.at))
-	if have := reap(t, leader, 1, nil); len(have) != 1 {
-		t.Fatalf("rows %v are reaped, want one", places(have))
-	}
-	if have := reap(t, other, 50, nil); len(have) > 0 {
-		t.Errorf("a second reaper has rows %v", places(have))
-	}
-	if err := leader.Rollback(deadline(t)); err != nil {
-		t.Fatal(err)
-	}
-	if have := reap(t, other, 50, nil); len(have) != 2 {
-		t.Errorf("the next reaps rows %v, want both", places(have))
-	}
+	d.run(t, line{"worker 3", "begin; select count(*) from core.outbox_reap(1)", "1"}, line{"worker", reap, "0"}, line{"worker 3", "rollback", ""}, line{"worker", reap, "2"})
 }
 
 // A row whose settling is not certain yet is passed over; one whose settling is undone comes back.
 func TestReapPassesWhatIsBeingSettled(t *testing.T) {
 	t.Parallel()
 	d := setupReap(t)
-	for _, commit := range []bool{true, false} {
+	const reap = "select coalesce(string_agg(right(event_id::text, 1), ','), 'none') from core.outbox_reap()"
+	for end, want := range map[string]string{"commit": "none", "rollback": "1"} {
 		d.rows(t, 2, expired)
-		settling := begin(t, pgtest.Conn(t, d.at))
-		exec(t, settling, "update core.outbox set claimed_at = clock_timestamp() where id = $1", key(1)) // it was in time
-		if have := values[uuid.UUID](t, settling, "select core.outbox_deliver_leased(array[id], array[occurred_at], array[claim_token]) from core.outbox where id = $1", key(1)); len(have) != 1 {
-			t.Fatal("row 1 is not settled")
-		}
-		if have := places(reap(t, d.admin, 50, nil)); !slices.Equal(have, []int{2}) {
-			t.Errorf("rows %v are reaped, want 2", have)
-		}
-		want, end := []int{1}, settling.Rollback
-		if commit {
-			want, end = nil, settling.Commit
-		}
-		if err := end(deadline(t)); err != nil {
-			t.Fatal(err)
-		}
-		if have := places(reap(t, d.admin, 50, nil)); !slices.Equal(have, want) {
-			t.Errorf("committed %t: rows %v are reaped, want %v", commit, have, want)
-		}
-		if d.holds(t, 1, "o.status = 'delivered'") != commit {
-			t.Errorf("committed %t: row 1 is %v", commit, d.row(t, 1))
-		}
+		d.run(t, line{"superuser", "begin; update core.outbox set claimed_at = clock_timestamp() where id = '{1}'", ""}, // it was in time
+			line{"superuser", "select count(*) from core.outbox, core.outbox_deliver_leased(array[id], array[occurred_at], array[claim_token]) where id = '{1}'", "1"},
+			line{"worker", reap, "2"}, line{"superuser", end, ""}, line{"worker", reap, want})
 	}
 }
 
@@ -567,44 +414,28 @@ func TestReapTakesWhateverARowHolds(t *testing.T) {
 func TestLeaseExpiresIn(t *testing.T) {
 	t.Parallel()
 	d := setupReap(t)
-	worker := d.login(t, "spectral_worker")
 	const held = "status = 'in_flight', claim_token = gen_random_uuid(), claimed_at = clock_timestamp(), lease_seconds = 100 * (o.payload ->> 'n')::integer"
 	for _, c := range []struct {
-		name      string
-		rows      int
-		set, then string // of all, and of the last
-		want      *[2]float64
+		rows       int
+		set, then  string // of all, and of the last
+		from, upto string // seconds
 	}{
-		{"no rows", 0, "", "", nil},
-		{"none in flight", 2, "", "", nil},
-		{"only a deleted one", 1, held, "deleted_at = now()", nil},
-		{"one", 1, held, "", &[2]float64{40, 100}},
-		{"many", 3, held, "lease_seconds = 70.5", &[2]float64{10, 70.5}},
-		{"one of another generation", 3, held, "lease_seconds = 70, generation = 2, event_type = 'worlds.other'", &[2]float64{10, 70}},
-		{"a deleted one", 3, held, "lease_seconds = 0.001, deleted_at = now()", &[2]float64{40, 100}},
-		{"a settled one", 3, held, "status = 'delivered', claim_token = null, lease_seconds = 0.001", &[2]float64{40, 100}},
-		{"one that ran out", 3, held, "claimed_at = claimed_at - interval '1 hour'", &[2]float64{0, 0}},
-		{"no time", 3, held, "claimed_at = null", &[2]float64{0, 0}},
-		{"a time long ago", 3, held, "claimed_at = '-infinity'", &[2]float64{0, 0}},
-		{"a time before any that has a name", 3, held, "claimed_at = '4713-01-01 00:00:00+00 BC'", &[2]float64{0, 0}},
-		{"no end", 3, held, "claimed_at = 'infinity'", &[2]float64{40, 100}},
-		{"no end of the only one", 1, held, "claimed_at = 'infinity'", &[2]float64{86400, 86500}},
-		{"an end beyond all time", 1, held, "claimed_at = '294276-12-31 23:59:59.999999+00'", &[2]float64{86400, 86500}},
-		{"an end in centuries", 1, held, "claimed_at = '2999-01-01 00:00:00+00'", &[2]float64{86400, 86500}},
+		{0, "", "", "-", ""}, {2, "", "", "-", ""}, {1, held, "deleted_at = now()", "-", ""}, {1, held, "", "40", "100"}, {3, held, "lease_seconds = 70.5", "10", "70.5"},
+		{3, held, "lease_seconds = 70, generation = 2, event_type = 'worlds.other'", "10", "70"}, {3, held, "lease_seconds = 0.001, deleted_at = now()", "40", "100"},
+		{3, held, "status = 'delivered', claim_token = null, lease_seconds = 0.001", "40", "100"}, {3, held, "claimed_at = claimed_at - interval '1 hour'", "0", "0"},
+		{3, held, "claimed_at = null", "0", "0"}, {3, held, "claimed_at = '-infinity'", "0", "0"}, {3, held, "claimed_at = '4713-01-01 00:00:00+00 BC'", "0", "0"},
+		{3, held, "claimed_at = 'infinity'", "40", "100"}, {1, held, "claimed_at = 'infinity'", "86400", "86500"},
+		{1, held, "claimed_at = '294276-12-31 23:59:59.999999+00'", "86400", "86500"},
 	} {
-		t.Run(c.name, func(t *testing.T) {
-			d.rows(t, c.rows, c.set)
-			if c.then != "" {
-				d.alter(t, c.rows, c.then)
-			}
-			have := value[*float64](t, worker, "select core.lease_expires_in()")
-			switch {
-			case c.want == nil && have != nil:
-				t.Errorf("%f s, want none", *have)
-			case c.want != nil && (have == nil || *have < c.want[0] || *have > c.want[1]):
-				t.Errorf("%v, want from %f to %f s", have, c.want[0], c.want[1])
-			}
-		})
+		d.rows(t, c.rows, c.set)
+		if c.then != "" {
+			d.alter(t, c.rows, c.then)
+		}
+		if c.from == "-" {
+			d.run(t, line{"worker", "select core.lease_expires_in()", "-"})
+			continue
+		}
+		d.run(t, line{"worker", "select s between " + c.from + " and " + c.upto + ", '" + strings.ReplaceAll(c.then, "'", "") + "' from core.lease_expires_in() s", "t*"})
 	}
 }
 
@@ -639,15 +470,7 @@ func TestNothingIsChargedAfterARestart(t *testing.T) {
 	d.alter(t, 2, "claimed_at = pg_postmaster_start_time() + interval '1 ms', lease_seconds = 0.001, claimed_by = $1", worker2)
 	d.alter(t, 3, "status = 'pending', claim_token = null")
 	d.died(t, worker1, 3)
-	exec(t, d.admin, "update core.claim_journal set claimed_at = pg_postmaster_start_time() - interval '1 ms'")
-	all := reap(t, d.admin, 50, nil)
-	if have := places(all); !slices.Equal(have, []int{1, 2}) || all[0].Crashes != 0 || all[1].Crashes != 1 {
-		t.Fatalf("%+v", all)
-	}
-	if !strings.HasSuffix(all[0].Reason, "; not counted: the server was started since") || strings.Contains(all[1].Reason, "started") {
-		t.Errorf("the reasons are %q and %q", all[0].Reason, all[1].Reason)
-	}
-	if n := value[int](t, d.admin, "select count(*) from core.outbox where status = 'pending' and crashes = 0"); n != 2 {
-		t.Errorf("%d rows are free without a crash, want 2", n)
-	}
+	d.run(t, line{"", "update core.claim_journal set claimed_at = pg_postmaster_start_time() - interval '1 ms'", ""},
+		line{"worker", "select event_id, crashes, reason like '%; not counted: the server was started since' from core.outbox_reap()", "{1} 0 t; {2} 1 f"},
+		line{"", "select count(*) from core.outbox where status = 'pending' and crashes = 0", "2"})
 }
