@@ -34,43 +34,19 @@ func TestAcksAreMeasured(t *testing.T) {
 	insert(1, "pending", "clock_timestamp() - interval '40 seconds', null", "event_type = 'worlds.thing.slow',")
 	exec(t, d.admin, "select core.event_type_pause('worlds.thing.slow', 1), core.event_type_pause('worlds.world_model_card.published', 3)")
 
-	if measured := value[int](t, d.admin, "select core.ack_measure()"); measured != 100 {
-		t.Errorf("%d events were measured, not the 100", measured)
-	}
-	have := values[string](t, d.admin, "select up_to_ms || ' ' || events from core.ack_latencies order by up_to_ms")
-	if want := []string{"10 98", "500 1", "60000 1"}; len(have) != 3 || have[0] != want[0] || have[1] != want[1] || have[2] != want[2] {
-		t.Errorf("the histogram is %q, not %q", have, want)
-	}
-	if p := value[string](t, d.admin, "select concat_ws(' ', events, p50_ms, p99_ms) from core.ack_latency_hours"); p != "100 10 500" {
-		t.Errorf("events and percentiles are %q", p)
-	}
-	if again := value[*int](t, d.admin, "select core.ack_measure()"); again != nil {
-		t.Errorf("measured again within the minute: %d", *again)
-	}
-	exec(t, d.admin, "update core.ack_latencies set measured_at = measured_at - interval '1 minute'")
-	// up to five of the ten are of those that do not count
-	if sampled := value[int](t, d.admin, "select core.ack_measure(10)"); sampled < 5 || sampled > 10 {
-		t.Errorf("%d events in a sample of 10", sampled)
-	}
-	exec(t, d.admin, "update core.ack_latencies set measured_at = measured_at - interval '1 minute', hour = hour - interval '9 days'")
-	exec(t, d.admin, "select core.ack_measure(1)")
-	if old := value[int](t, d.admin, "select count(*) from core.ack_latencies where hour < clock_timestamp() - interval '2 hours'"); old != 0 {
-		t.Errorf("%d rows are kept for more than 8 days", old)
-	}
+	const later = "update core.ack_latencies set measured_at = measured_at - interval '1 minute'"
+	d.run(t, line{"worker", "set role spectral_worker; select core.ack_measure()", "100"},
+		line{"", "select up_to_ms, events from core.ack_latencies order by up_to_ms", "10 98; 500 1; 60000 1"},
+		line{"", "select events, p50_ms, p99_ms from core.ack_latency_hours", "100 10 500"},
+		line{"worker", "select core.ack_measure()", "-"}, // within the minute
+		line{"", later, ""},
+		// up to five of the ten are of those that do not count
+		line{"worker", "select n between 5 and 10 from core.ack_measure(10) n", "t"}, line{"", later + ", hour = hour - interval '9 days'", ""}, line{"worker", "select core.ack_measure(1)", ""},
+		line{"", "select count(*) from core.ack_latencies where hour < clock_timestamp() - interval '2 hours'", "0"})
 }
 
 // Of two workers that measure at once one does.
 func TestOneMeasuresAcksAtATime(t *testing.T) {
 	t.Parallel()
-	d := setup(t)
-	other := d.login(t, "spectral_worker")
-	exec(t, other, "begin")
-	exec(t, other, "set local role spectral_worker")
-	if first := value[*int](t, other, "select core.ack_measure()"); first == nil || *first != 0 {
-		t.Fatalf("the first measured %v", first)
-	}
-	if second := value[*int](t, d.admin, "select core.ack_measure()"); second != nil {
-		t.Errorf("the second measured %d beside it", *second)
-	}
-	exec(t, other, "rollback")
+	setup(t).run(t, line{"worker", "begin; set local role spectral_worker; select core.ack_measure()", "0"}, line{"worker 2", "set role spectral_worker; select core.ack_measure()", "-"})
 }

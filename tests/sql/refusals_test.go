@@ -65,7 +65,7 @@ func (f fields) element() string {
 			if utf8.ValidString(v) {
 				encoded, _ := json.Marshal(v) // of a string: never fails
 				v = string(encoded)
-			} else { // json.Marshal would mend it
+			} else { // json.Marshal would replace what is invalid
 				v = `"` + v + `"`
 			}
 		}
@@ -284,24 +284,9 @@ func TestInputs(t *testing.T) {
 	d := setup(t)
 	worlds := d.login(t, "spectral_worlds")
 	published := 0
-	// publish commits what work did, unless it was an error of SQL, and looks at what there is then
-	publish := func(t *testing.T, code, field string, intact bool, work func(context.Context, pgx.Tx) error) {
+	// answered compares how a publish ended, and counts those that were accepted.
+	answered := func(t *testing.T, code, field string, err error) {
 		t.Helper()
-		err := inTx(t, worlds, func(ctx context.Context, tx pgx.Tx) error {
-			err := work(ctx, tx)
-			if code == "" {
-				return err
-			}
-			if _, after := tx.Exec(ctx, "select 1"); intact != (after == nil) {
-				t.Errorf("after the refusal the transaction answers %v", after)
-			}
-			if intact { // committing what a refused publish did must publish nothing
-				if err := tx.Commit(ctx); err != nil {
-					t.Error(err)
-				}
-			}
-			return err
-		})
 		var have, at string
 		var refusal *events.Refusal
 		var pg *pgconn.PgError
@@ -326,9 +311,17 @@ func TestInputs(t *testing.T) {
 		t.Run(fmt.Sprintf("%s/%.60q %s", in.code, given, in.name), func(t *testing.T) {
 			if e, options, generation, ok := event.envelope(); ok && in.code != "SP021" {
 				e := withOwnID(e)
-				publish(t, string(in.code), in.field, in.code != "" && !in.inSQL, func(ctx context.Context, tx pgx.Tx) error {
-					return d.publishing(generation).Publisher(tx, options...).Publish(ctx, e)
+				err := inTx(t, worlds, func(ctx context.Context, tx pgx.Tx) error {
+					err := d.publishing(generation).Publisher(tx, options...).Publish(ctx, e)
+					if err == nil || in.inSQL {
+						return err
+					}
+					if _, after := tx.Exec(ctx, "select 1"); after != nil {
+						t.Errorf("after the refusal the transaction answers %v", after)
+					}
+					return errors.Join(err, tx.Commit(ctx)) // committing what a refused publish did must publish nothing
 				})
+				answered(t, string(in.code), in.field, err)
 				if in.code == "" {
 					d.wantStored(t, event, e.EventID.String())
 				}
@@ -351,10 +344,8 @@ func TestInputs(t *testing.T) {
 			}
 			var id string
 			if event["event_id"] == "" && !has(event, "occurred_at") {
-				publish(t, code, in.field, false, func(ctx context.Context, tx pgx.Tx) error {
-					sql, arguments := event.call()
-					return tx.QueryRow(ctx, sql, arguments...).Scan(&id)
-				})
+				sql, arguments := event.call()
+				answered(t, code, in.field, worlds.QueryRow(deadline(t), sql, arguments...).Scan(&id))
 				if code == "" {
 					d.wantStored(t, event, id)
 				}
@@ -362,9 +353,7 @@ func TestInputs(t *testing.T) {
 			if in.many != "" {
 				code = in.many
 			}
-			publish(t, code, in.field, false, func(ctx context.Context, tx pgx.Tx) error {
-				return tx.QueryRow(ctx, "select (core.outbox_publish_many($1::text::jsonb))[1]", "["+event.element()+"]").Scan(&id)
-			})
+			answered(t, code, in.field, worlds.QueryRow(deadline(t), "select (core.outbox_publish_many($1::text::jsonb))[1]", "["+event.element()+"]").Scan(&id))
 			if code == "" {
 				d.wantStored(t, event, id)
 			}
@@ -387,7 +376,7 @@ func TestInputs(t *testing.T) {
 
 func has(f fields, name string) bool { _, ok := f[name]; return ok }
 
-// withOwnID lets the event of one input be published from Go beside its twin from SQL.
+// withOwnID lets the event of one input be published from Go beside that from SQL.
 func withOwnID(e events.Envelope) events.Envelope {
 	if e.EventID != uuid.Max {
 		e.EventID = uuid.New()
@@ -493,10 +482,8 @@ func TestMalformedCalls(t *testing.T) {
 // FuzzPayload: whatever Validate accepts Postgres takes as jsonb and gives back as an equal value,
 // and core.outbox_publish accepts, unless its jsonb text is too long.
 func FuzzPayload(f *testing.F) {
-	for _, in := range inputs() {
-		if payload, ok := in.set["payload"]; ok && len(payload) < 5000 {
-			f.Add([]byte(payload))
-		}
+	for _, payload := range []string{"{}", `{"a":[1.50,"\ud83d\ude00",{"b":null}],"a":-0.0}`, `{"":{"":[[],{},"",0,false]}}`} { // all others are in inputs
+		f.Add([]byte(payload))
 	}
 	d := setup(f)
 	pool := pgtest.Pool(f, d.at)
