@@ -102,56 +102,35 @@ func TestConsumerProblemsAreReported(t *testing.T) {
 			return s
 		}
 	}
-	type (
-		builders  = []app.ConsumerBuilder
-		contracts = []events.Contract
-	)
+	fixed := func(app.Parts) events.Subscription { return consumer("a.b", "worlds.x")(app.Parts{Generation: 1}) }
 	unconsumed := func(c *events.Contract) { c.Unconsumed = true }
-	cases := []struct {
-		name      string
+	slow := func(c *events.Contract) { c.Class = "agents" }
+	ofPlatform := func(c *events.Contract) { c.Target = events.Platform }
+	type builders = []app.ConsumerBuilder
+	for _, c := range []struct {
 		builders  builders
-		contracts contracts
+		contracts []events.Contract
 		want      []string
 	}{
-		{"none", builders{consumer("a.b", "worlds.x", "platform.y")}, contracts{contract("a.b", nil), contract("a.c", unconsumed)}, nil},
-		{"invalid", builders{consumer("a.b", "x")}, contracts{contract("a.b", nil)}, []string{"name must be scope-qualified"}},
-		{"unknown scope", builders{consumer("a.b", "core.x")}, contracts{contract("a.b", nil)}, []string{"is not a bounded context"}},
-		{"a handler twice", builders{consumer("a.b", "worlds.x", "worlds.x")}, contracts{contract("a.b", nil)}, []string{"registered twice"}},
+		{builders{consumer("a.b", "worlds.x", "platform.y")}, []events.Contract{contract("a.b", nil), contract("a.c", unconsumed)}, nil},
+		{builders{consumer("a.b", "x")}, []events.Contract{contract("a.b", nil)}, []string{"name must be scope-qualified"}},
+		{builders{consumer("a.b", "worlds.x"), consumer("a.b", "worlds.y")}, []events.Contract{contract("a.b", nil)}, []string{"a.b has two builders"}},
 		{
-			"two builders", builders{consumer("a.b", "worlds.x"), consumer("a.b", "worlds.y")}, contracts{contract("a.b", nil)},
-			[]string{"a.b has two builders"},
-		},
-		{
-			"a name for two events", builders{consumer("a.b", "worlds.x"), consumer("a.c", "worlds.x")}, contracts{contract("a.b", nil), contract("a.c", nil)},
+			builders{consumer("a.b", "worlds.x"), consumer("a.c", "worlds.x")}, []events.Contract{contract("a.b", nil), contract("a.c", nil)},
 			[]string{"handler worlds.x is registered for a.b and for a.c"},
 		},
-		{"no contract", builders{consumer("a.b", "worlds.x")}, nil, []string{"a.b has a consumer but no contract"}},
-		{"unconsumed and consumed", builders{consumer("a.b", "worlds.x")}, contracts{contract("a.b", unconsumed)}, []string{"declared Unconsumed but has a consumer"}},
-		{
-			"another channel", builders{consumer("a.b", "worlds.x")},
-			contracts{contract("a.b", func(c *events.Contract) { c.Class = "agents" })},
-			[]string{"awaited on channel outbox_gen_1 in generation 1, but published on outbox_gen_1_agents", "in generation 2"},
-		},
-		{
-			"a fixed channel", builders{func(app.Parts) events.Subscription { return consumer("a.b", "worlds.x")(app.Parts{Generation: 1}) }}, contracts{contract("a.b", nil)},
-			[]string{"on channel outbox_gen_1 in generation 2"},
-		},
-		{
-			"a handler of another context", builders{consumer("a.b", "worlds.x", "platform.y")},
-			contracts{contract("a.b", func(c *events.Contract) { c.Target = events.Platform })},
-			[]string{"handler worlds.x never runs: a.b version 1 is for platform alone"},
-		},
-		{"no consumer", nil, contracts{contract("a.b", nil)}, []string{"a.b version 1 has no consumer"}},
-	}
-	for _, c := range cases {
-		t.Run(c.name, func(t *testing.T) {
-			t.Parallel()
-			set, err := events.NewContracts(c.contracts...)
-			if err != nil {
-				t.Fatal(err)
-			}
-			expect(t, checkConsumers(c.builders, set), c.want)
-		})
+		{builders{consumer("a.b", "worlds.x")}, nil, []string{"a.b has a consumer but no contract"}},
+		{builders{consumer("a.b", "worlds.x")}, []events.Contract{contract("a.b", unconsumed)}, []string{"declared Unconsumed but has a consumer"}},
+		{builders{consumer("a.b", "worlds.x")}, []events.Contract{contract("a.b", slow)}, []string{"outbox_gen_1 in generation 1, but published on outbox_gen_1_agents", "in generation 2"}},
+		{builders{fixed}, []events.Contract{contract("a.b", nil)}, []string{"on channel outbox_gen_1 in generation 2"}},
+		{builders{consumer("a.b", "worlds.x", "platform.y")}, []events.Contract{contract("a.b", ofPlatform)}, []string{"handler worlds.x never runs: a.b version 1 is for platform alone"}},
+		{nil, []events.Contract{contract("a.b", nil)}, []string{"a.b version 1 has no consumer"}},
+	} {
+		set, err := events.NewContracts(c.contracts...)
+		if err != nil {
+			t.Fatal(err)
+		}
+		expect(t, checkConsumers(c.builders, set), c.want)
 	}
 }
 

@@ -19,10 +19,9 @@ import (
 	"testing"
 )
 
-// TestGeneratedQueriesAreCurrent generates anew, elsewhere, and compares: no file differs, is
-// missing, or is left over from a query that is gone.
+// TestGeneratedQueriesAreCurrent generates elsewhere and compares: no file differs, is missing, or is left over from a query
+// that is gone. The tests of sqlc run one after the other: the first one builds it.
 func TestGeneratedQueriesAreCurrent(t *testing.T) {
-	t.Parallel()
 	folder := sqlcInput(t)
 	if output, err := generate(t, folder); err != nil {
 		t.Fatalf("sqlc generate: %v\n%s", err, output)
@@ -53,7 +52,6 @@ func TestGeneratedQueriesAreCurrent(t *testing.T) {
 // TestQueriesOnAnotherContextsTableDoNotGenerate is the rule that contexts share no tables, as
 // sqlc enforces it.
 func TestQueriesOnAnotherContextsTableDoNotGenerate(t *testing.T) {
-	t.Parallel()
 	folder := sqlcInput(t)
 	queries := []struct {
 		from, table string

@@ -184,7 +184,6 @@ sql:
     schema: ["db/migrations/*_worlds_*.sql"]
     gen: {go: {<<: *go, package: worldsdb, out: internal/worlds/infrastructure/postgres/worldsdb}}
 `
-	worlds := strings.Index(good, "  - queries: db/queries/worlds")
 	file := func(name string) func(fstest.MapFS) {
 		return func(m fstest.MapFS) { m[name] = &fstest.MapFile{} }
 	}
@@ -196,49 +195,31 @@ sql:
 			m["sqlc.yaml"] = &fstest.MapFile{Data: []byte(strings.Replace(good, was, is, 1))}
 		}
 	}
-	cases := []struct {
-		name   string
+	for name, c := range map[string]struct {
 		change func(fstest.MapFS)
 		want   []string
 	}{
-		{"nothing", func(fstest.MapFS) {}, nil},
-		{"another's migrations too", configured(`db/migrations/*_platform_*.sql`, `[db/migrations/*_platform_*.sql, db/migrations/*_worlds_*.sql]`), []string{
+		"nothing": {func(fstest.MapFS) {}, nil},
+		"another's migrations": {configured(`db/migrations/*_platform_*.sql`, `[db/migrations/*_platform_*.sql, db/migrations/*_worlds_*.sql]`), []string{
 			"the block of platform reads db/migrations/00002_worlds_cards.sql",
 		}},
-		{"everybody's migrations", configured(`"db/migrations/*_core_*.sql"`, `db/migrations`), []string{
+		"a migration unread": {configured(`"db/migrations/*_core_*.sql"`, `db/migrations`), []string{
 			"the block of core reads db/migrations, which", "the block of core does not read db/migrations/00001_core_outbox.sql",
 		}},
-		{"a name that two patterns match", file("db/migrations/00004_worlds_core_facts.sql"), []string{
-			"the block of core reads db/migrations/00004_worlds_core_facts.sql",
-		}},
-		{"another's queries", configured("db/queries/worlds", "db/queries/platform"), []string{"platform has two blocks", "writes package \"worldsdb\"", "reads db/migrations/00002_worlds", "does not read db/migrations/00003_platform", "worlds has no block", "db/queries/worlds/cards.sql is read by no block"}},
-		{"all queries", configured("db/queries/worlds", "db/queries"), []string{`reads the queries ["db/queries"]`, "worlds has no block", "db/queries/worlds/cards.sql is read by no block"}},
-		{"into another context", configured("out: internal/worlds", "out: internal/platform"), []string{"the block of worlds writes package \"worldsdb\" into internal/platform"}},
-		{"under another name", configured("package: worldsdb", "package: db"), []string{"the block of worlds writes package \"db\""}},
-		{"one context without a block", configured(good[worlds:], ""), []string{"worlds has no block", "db/queries/worlds/cards.sql is read by no block"}},
-		{"a stray query", file("db/queries/all.sql"), []string{"db/queries/all.sql is read by no block"}},
-		{"queries of nobody", file("db/queries/agents/a.sql"), []string{"db/queries/agents/a.sql is read by no block"}},
-		{"queries too deep", file("db/queries/worlds/core/a.sql"), []string{"db/queries/worlds/core/a.sql is read by no block"}},
-		{"a migration of nobody", file("db/migrations/00004_agents_tasks.sql"), []string{"00004_agents_tasks.sql: want NNNNN_<context>_<what>.sql"}},
-		{"a migration without a context", file("db/migrations/00004_cards.sql"), []string{"00004_cards.sql: want NNNNN_<context>_<what>.sql"}},
-		{"a short number", file("db/migrations/0004_core_a.sql"), []string{
-			"0004_core_a.sql: want NNNNN_<context>_<what>.sql", "the block of core reads db/migrations/0004_core_a.sql",
-		}},
-		{"a gap", file("db/migrations/00005_core_a.sql"), []string{"00005_core_a.sql: number 00004 is due here"}},
-		{"a number used twice", file("db/migrations/00003_core_a.sql"), []string{"00003_platform_cards.sql: number 00004 is due here"}},
-	}
-	for _, c := range cases {
-		t.Run(c.name, func(t *testing.T) {
-			t.Parallel()
-			small := fstest.MapFS{
-				"sqlc.yaml":                              {Data: []byte(good)},
-				"db/migrations/00001_core_outbox.sql":    {},
-				"db/migrations/00002_worlds_cards.sql":   {},
-				"db/migrations/00003_platform_cards.sql": {},
-				"db/queries/core/outbox.sql":             {},
-				"db/queries/platform/cards.sql":          {},
-				"db/queries/worlds/cards.sql":            {},
-			}
+		"two blocks": {configured("db/queries/worlds", "db/queries/platform"), []string{"platform has two blocks", "writes package \"worldsdb\"",
+			"reads db/migrations/00002_worlds", "does not read db/migrations/00003_platform", "worlds has no block", "db/queries/worlds/cards.sql is read by no block"}},
+		"all queries":          {configured("db/queries/worlds", "db/queries"), []string{`reads the queries ["db/queries"]`, "worlds has no block", "db/queries/worlds/cards.sql is read by no block"}},
+		"into another context": {configured("out: internal/worlds", "out: internal/platform"), []string{"the block of worlds writes package \"worldsdb\" into internal/platform"}},
+		"under another name":   {configured("package: worldsdb", "package: db"), []string{"the block of worlds writes package \"db\""}},
+		"queries too deep":     {file("db/queries/worlds/core/a.sql"), []string{"db/queries/worlds/core/a.sql is read by no block"}},
+		"a migration of none":  {file("db/migrations/00004_agents_tasks.sql"), []string{"00004_agents_tasks.sql: want NNNNN_<context>_<what>.sql"}},
+		"a number used twice":  {file("db/migrations/00003_core_a.sql"), []string{"00003_platform_cards.sql: number 00004 is due here"}},
+	} {
+		small := fstest.MapFS{"sqlc.yaml": {Data: []byte(good)}}
+		for _, name := range []string{"migrations/00001_core_outbox", "migrations/00002_worlds_cards", "migrations/00003_platform_cards", "queries/core/outbox", "queries/platform/cards", "queries/worlds/cards"} {
+			small["db/"+name+".sql"] = &fstest.MapFile{}
+		}
+		t.Run(name, func(t *testing.T) {
 			c.change(small)
 			problems, err := checkSQLC(small)
 			if err != nil {
