@@ -75,7 +75,7 @@ func TestContextsAreTheFoldersOfInternal(t *testing.T) {
 	}
 }
 
-// report fails the test with each problem on a line of its own.
+// report fails the test with one line for each problem.
 func report(t *testing.T, problems []string) {
 	t.Helper()
 	for _, p := range problems {

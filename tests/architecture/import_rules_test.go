@@ -6,7 +6,7 @@ package architecture_test
 // like any others. A package's own external tests may always import it.
 //
 // A rule that matches no file, a forbidden package that does not exist, and an exception that
-// nobody uses are failures as well: a rule that has gone stale guards nothing.
+// nothing uses are failures as well: a rule that has gone stale guards nothing.
 type rule struct {
 	name   string
 	reason string
@@ -77,7 +77,7 @@ var importRules = []rule{
 	},
 	{
 		name:   "contracts",
-		reason: "a consumer parses a struct of its own: the producer's payloads are for the producer, the composition and tests",
+		reason: "a consumer parses its own struct: the producer's payloads are for the producer, the composition and tests",
 		files:  "...",
 		forbid: []string{"spectral/internal/{context}/contracts/..."},
 		except: []exception{
@@ -131,7 +131,7 @@ var importRules = []rule{
 	},
 	{
 		name:   "app",
-		reason: "the composition is the top of the house: nobody below may lean on it",
+		reason: "the composition is the top of the house: nothing below may lean on it",
 		files:  "...",
 		forbid: []string{"spectral/internal/app/..."},
 		except: []exception{

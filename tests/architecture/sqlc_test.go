@@ -66,7 +66,7 @@ func readSQLC(tree fs.FS) (sqlcConfig, error) {
 var migrationForm = regexp.MustCompile(`^(\d{5})_([a-z]+)_[a-z0-9_]+\.sql$`)
 
 // checkSQLC wants one block for each owner of tables, the contexts and core, that reads its
-// migrations and queries, all of them and nobody else's, and writes into its adapter.
+// migrations and queries, all of them and no other's, and writes into its adapter.
 func checkSQLC(tree fs.FS) ([]string, error) {
 	config, err := readSQLC(tree)
 	if err != nil {

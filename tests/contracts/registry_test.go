@@ -64,7 +64,7 @@ func forgotten(t *testing.T, tree fs.FS, elsewhere map[string]string) (problems 
 					problems = append(problems, name+" of internal/"+scope+"/contracts/events is not registered: list it in app.Contracts (internal/app/contracts.go)")
 				}
 				if !used[name] && elsewhere[name] == "" {
-					problems = append(problems, name+" of internal/"+scope+"/contracts/events is published by nobody: publish it from a use case in internal/"+scope+
+					problems = append(problems, name+" of internal/"+scope+"/contracts/events is not published: publish it from a use case in internal/"+scope+
 						"/application, in the transaction of what it tells of; if only others do, say who in publishedElsewhere (tests/contracts/registry_test.go)")
 				}
 				if used[name] && elsewhere[name] != "" {
@@ -97,8 +97,8 @@ func TestForgottenContractsAreFound(t *testing.T) {
 		"internal/worlds/application/b_test.go":     {Data: []byte("package application\n\nvar _ = contracts.BContract()\n")},
 		"internal/platform/contracts/events/doc.go": {Data: []byte("package events\n")},
 	}
-	got := forgotten(t, tree, map[string]string{"CContract": "the importer", "AContract": "nobody"})
-	want := []string{"AContract is in publishedElsewhere, but", "BContract of internal/worlds/contracts/events is published by nobody", "DContract of internal/worlds/contracts/events is not registered"}
+	got := forgotten(t, tree, map[string]string{"CContract": "the importer", "AContract": "no one"})
+	want := []string{"AContract is in publishedElsewhere, but", "BContract of internal/worlds/contracts/events is not published", "DContract of internal/worlds/contracts/events is not registered"}
 	if len(got) != len(want) {
 		t.Fatalf("found %q", got)
 	}

@@ -20,12 +20,12 @@ import (
 	"spectral/tests/pgtest"
 )
 
-// patience is how long a test waits for what must happen.
-const patience = 30 * time.Second
+// testTimeout is how long a test waits for what must happen.
+const testTimeout = 30 * time.Second
 
 func background(t testing.TB) context.Context {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), 4*patience)
+	ctx, cancel := context.WithTimeout(context.Background(), 4*testTimeout)
 	t.Cleanup(cancel)
 	return ctx
 }

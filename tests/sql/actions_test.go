@@ -15,7 +15,7 @@ import (
 	"spectral/internal/core/events/infrastructure/postgres/admin"
 )
 
-// acts writes n actions by hand, seven in each second, each on an event of its own.
+// acts writes n actions by hand, seven in each second, each on another event.
 func (d *database) acts(t testing.TB, n int) {
 	t.Helper()
 	exec(t, d.admin, `insert into core.operator_actions (acted_at, action, acted_by, login, event_ids, generation)
@@ -29,11 +29,11 @@ func TestPagesOfActions(t *testing.T) {
 	t.Parallel()
 	d := setup(t)
 	d.acts(t, 60)
-	office := d.office(t)
+	client := d.client(t)
 	filter := admin.ActionFilter{Actions: []string{"replay"}, By: []string{"shared"}}
 	seen, last, after := make(map[uuid.UUID]bool), time.Time{}, ""
 	for {
-		found, err := office.Actions(deadline(t), filter, admin.Page{Limit: 4, After: after, EventIDs: true})
+		found, err := client.Actions(deadline(t), filter, admin.Page{Limit: 4, After: after, EventIDs: true})
 		if err != nil || len(found.Actions) == 0 {
 			t.Fatalf("%d actions after %d: %v", len(found.Actions), len(seen), err)
 		}
@@ -47,7 +47,7 @@ func TestPagesOfActions(t *testing.T) {
 			break
 		}
 		filter.Generations = []events.Generation{1}
-		if _, err := office.Actions(deadline(t), filter, admin.Page{Limit: 4, After: after}); !errors.Is(err, admin.ErrCursor) {
+		if _, err := client.Actions(deadline(t), filter, admin.Page{Limit: 4, After: after}); !errors.Is(err, admin.ErrCursor) {
 			t.Errorf("a cursor of another filter: %v", err)
 		}
 		filter.Generations = nil

@@ -387,7 +387,7 @@ func TestAdopt(t *testing.T) {
 	for n, want := range map[int]map[string]string{1: due, 2: due, 3: slow, 4: later, 5: due, 6: {}, 7: {}, 8: {}, 9: {}, 10: {}, 11: later, 12: {}} {
 		d.wantChanges(t, n, before[n], at, want)
 	}
-	if counts := b.heard(t, d); counts["outbox_gen_3"] != 2 || counts["outbox_gen_3_slow"] != 1 || len(counts) != 2 { // one for each call and channel
+	if counts := b.received(t, d); counts["outbox_gen_3"] != 2 || counts["outbox_gen_3_slow"] != 1 || len(counts) != 2 { // one for each call and channel
 		t.Errorf("listeners were woken %v", counts)
 	}
 	d.run(t, line{"superuser", "rollback", ""}, line{"operator", "select core.outbox_adopt(1, 3)", "1"})

@@ -78,7 +78,7 @@ func TestReplay(t *testing.T) {
 		"available_at": "between b.at and clock_timestamp()", "failure_history": "-> 0 = '" + `{"reaped_at": "2026-01-01T00:00:00Z", "attempts": 1}` + "'",
 	})
 	d.wantChanges(t, 2, other, at, nil)
-	if have := b.await(t, 1); have["outbox_gen_3"] != 1 {
+	if have := b.received(t, d); have["outbox_gen_3"] != 1 {
 		t.Errorf("it notifies %v", have)
 	}
 	entry := d.history(t, 1)[1]
@@ -157,7 +157,7 @@ func TestReplayMany(t *testing.T) {
 	b := d.listen(t, "outbox_gen_1", "outbox_gen_3", "outbox_gen_3_slow")
 	d.run(t, line{"operator", "select event_id from core.outbox_replay_many('{{9},{1},{1},{77}}' || " + someIDs(9) + "::uuid[], 3, 'anna', p_settled_before => clock_timestamp()) order by 1",
 		fmt.Sprintf("%s; %s; %s", key(1), key(6), key(9))})
-	if have, want := b.heard(t, d), (map[string]int{"outbox_gen_3": 1, "outbox_gen_3_slow": 1}); !maps.Equal(have, want) {
+	if have, want := b.received(t, d), (map[string]int{"outbox_gen_3": 1, "outbox_gen_3_slow": 1}); !maps.Equal(have, want) {
 		t.Errorf("it notifies %v, want %v", have, want)
 	}
 	d.wantActions(t, `replay anna 3 3 {"asked": 13}`)
@@ -301,7 +301,7 @@ func TestRetryNow(t *testing.T) {
 	d.run(t, line{"operator", "select core.outbox_retry_now('{1}', 'anna')", ""})
 	d.wantChanges(t, 1, before, at, map[string]string{"available_at": "between b.at and clock_timestamp()"}) // a parked handler stays parked
 	d.run(t, line{"operator", "select event_id from core.outbox_retry_now_many(" + someIDs(9) + ", 'bert') order by 1", fmt.Sprintf("%s; %s", key(8), key(9))})
-	if have, want := b.heard(t, d), (map[string]int{"outbox_gen_1": 2, "outbox_gen_1_slow": 1}); !maps.Equal(have, want) {
+	if have, want := b.received(t, d), (map[string]int{"outbox_gen_1": 2, "outbox_gen_1_slow": 1}); !maps.Equal(have, want) {
 		t.Errorf("it notifies %v", have)
 	}
 	d.wantActions(t, `retry_now anna 1 - {"asked": 1}`, `retry_now bert 2 - {"asked": 9}`)
@@ -374,7 +374,7 @@ func TestPauseAndResumeRefuse(t *testing.T) {
 	// it wakes the workers that listen for the type by its contract, and those of channels on which something waits
 	b := d.listen(t, "outbox_gen_3_slow", "outbox_gen_3_old", "outbox_gen_3")
 	d.run(t, line{"operator", "select core.event_type_resume('worlds.thing.slow', 3, 'bert')", ""})
-	if have := b.heard(t, d); have["outbox_gen_3_slow"] != 1 || have["outbox_gen_3_old"] != 1 {
+	if have := b.received(t, d); have["outbox_gen_3_slow"] != 1 || have["outbox_gen_3_old"] != 1 {
 		t.Errorf("it notifies %v", have)
 	}
 	d.wantActions(t, `pause anna 0 3 {"reason": "because", "event_type": "`+classType+`"}`, `resume bert 0 3 {"event_type": "`+classType+`"}`)

@@ -27,7 +27,7 @@ func TestCallsReadWhatTheyAreAbout(t *testing.T) {
 	d := setupNew(t)
 	exec(t, d.admin, `analyze core.outbox; analyze core.event_handled; analyze core.operator_actions; alter table core.outbox disable trigger outbox_notify;
 		select core.generation_announce(3), core.generation_drain(1)`)
-	office := func() *pgxpool.Pool {
+	client := func() *pgxpool.Pool {
 		config, err := pgxpool.ParseConfig(pgtest.Login(t, d.at, admin.Role))
 		if err != nil {
 			t.Fatal(err)
@@ -129,14 +129,14 @@ func TestCallsReadWhatTheyAreAbout(t *testing.T) {
 			},
 		} {
 			committed := func() int {
-				for _, q := range []querier{office, d.admin} {
+				for _, q := range []querier{client, d.admin} {
 					exec(t, q, "select pg_stat_force_next_flush()")
 					exec(t, q, "select 1")
 				}
 				return value[int](t, d.admin, entriesOf("pg_stat_get_tuples_returned"))
 			}
 			before := committed()
-			if err := ask(deadline(t), admin.New(office)); err != nil {
+			if err := ask(deadline(t), admin.New(client)); err != nil {
 				t.Fatalf("%s: %v", name, err)
 			}
 			if n := committed() - before; n > most {

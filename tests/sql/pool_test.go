@@ -89,11 +89,11 @@ func (d *database) reset() bool {
 	ctx, cancel := context.WithTimeout(context.Background(), testTimeout)
 	defer cancel()
 	var have string
-	if !tidy(ctx, d.admin) || d.admin.QueryRow(ctx, shape).Scan(&have) != nil || have != d.shape {
+	if !resetSession(ctx, d.admin) || d.admin.QueryRow(ctx, shape).Scan(&have) != nil || have != d.shape {
 		return false
 	}
 	for role, session := range d.sessions {
-		if !tidy(ctx, session) {
+		if !resetSession(ctx, session) {
 			delete(d.sessions, role)
 		}
 	}
@@ -101,8 +101,8 @@ func (d *database) reset() bool {
 	return err == nil
 }
 
-// tidy ends what a session has begun and set; it closes one that is of no more use.
-func tidy(ctx context.Context, session *pgx.Conn) bool {
+// resetSession ends what a session has begun and set; it closes one that is of no more use.
+func resetSession(ctx context.Context, session *pgx.Conn) bool {
 	_, err := session.Exec(ctx, "rollback; set session authorization default; reset all; unlisten *; select pg_advisory_unlock_all(); discard temp")
 	if err != nil {
 		_ = session.Close(ctx)

@@ -100,76 +100,47 @@ func TestPublishDefaults(t *testing.T) {
 	}
 }
 
+// All events of a call are published or none, in the order of the call: by time-ordered ids.
 func TestPublishMany(t *testing.T) {
 	t.Parallel()
 	const many = 500
 	d := setup(t)
 	conn := d.login(t, "spectral_worlds")
-	publish := func(envelopes []events.Envelope) error {
-		return inTx(t, conn, func(ctx context.Context, tx pgx.Tx) error {
-			return d.publishing(1).Publisher(tx).Publish(ctx, envelopes...)
-		})
-	}
-	bad := numbered(many)
-	bad[many-1].Payload = []byte("[]")
-	var refusal *events.Refusal
-	if err := publish(bad); !errors.As(err, &refusal) || refusal.Code != "SP005" || !strings.Contains(err.Error(), "event 500 of 500") {
+	_, err := conn.Exec(deadline(t), "select core.outbox_publish_many($1::text::jsonb || '[{\"event_type\":\"x\"}]')", elements(many-1, null))
+	if pg, ok := errors.AsType[*pgconn.PgError](err); !ok || pg.Code != "SP001" || pg.Detail != "event 500 of the call" || d.count(t) != 0 {
 		t.Errorf("the last of many is bad: %v", err)
 	}
-	_, err := conn.Exec(deadline(t), "select core.outbox_publish_many($1::text::jsonb || '[{\"event_type\":\"x\"}]')", elements(many-1, null))
-	var pg *pgconn.PgError
-	if !errors.As(err, &pg) || pg.Code != "SP001" || pg.Detail != "event 500 of the call" {
-		t.Errorf("the last of many is bad, in SQL: %v", err)
-	}
-	if n := d.count(t); n != 0 {
-		t.Fatalf("%d events of refused calls were published", n)
-	}
-
-	// ids are time-ordered, and come back in the order of the call
-	if err := publish(numbered(many)); err != nil {
+	if err := inTx(t, conn, func(ctx context.Context, tx pgx.Tx) error {
+		return d.publishing(1).Publisher(tx).Publish(ctx, numbered(many)...)
+	}); err != nil {
 		t.Fatal(err)
 	}
-	ordered := value[int](t, d.admin, "select count(*) from (select (payload ->> 'n')::int as n, row_number() over (order by id) as place from core.outbox) as r where n = place")
-	if ordered != many {
-		t.Errorf("%d of %d ids are in the order of the events", ordered, many)
-	}
-	exec(t, d.admin, "delete from core.outbox")
-	ids := values[uuid.UUID](t, conn, "select id from unnest(core.outbox_publish_many($1::text::jsonb)) with ordinality as u(id, place) order by place", elements(many, null))
-	if len(ids) != many {
-		t.Fatalf("%d ids, want %d", len(ids), many)
-	}
-	matching := value[int](t, d.admin, `select count(*) from core.outbox o join unnest($1::uuid[]) with ordinality as u(id, place) using (id)
-		where (o.payload ->> 'n')::int = u.place`, ids)
-	if matching != many {
-		t.Errorf("%d of %d ids returned are those of their events", matching, many)
-	}
-	if err := publish(nil); err != nil {
-		t.Errorf("publishing nothing: %v", err)
-	}
-	if n := d.count(t); n != many {
-		t.Errorf("%d events, want %d", n, many)
+	const ordered = "select count(*) from (select (payload ->> 'n')::int as n, row_number() over (order by id) as place from core.outbox) as r where n = place"
+	d.run(t, line{"", ordered, "500"}, line{"", "delete from core.outbox", ""})
+	matching := `with p as (select * from unnest(core.outbox_publish_many($1::text::jsonb)) with ordinality as u(id, place)) select array_agg(id order by place) from p`
+	ids := value[[]uuid.UUID](t, conn, matching, elements(many, null))
+	if n := value[int](t, d.admin, "select count(*) from core.outbox o join unnest($1::uuid[]) with ordinality as u(id, place) using (id) where (o.payload ->> 'n')::int = u.place", ids); n != many {
+		t.Errorf("%d of %d ids returned are those of their events", n, many)
 	}
 }
 
-var errUndo = errors.New("undo")
-
-// bell hears what a database's notifications say.
-type bell struct{ conn *pgx.Conn }
+// subscriber receives the notifications of a database.
+type subscriber struct{ conn *pgx.Conn }
 
 const sentinel = "test_sentinel"
 
-func (d *database) listen(t testing.TB, channels ...string) bell {
+func (d *database) listen(t testing.TB, channels ...string) subscriber {
 	t.Helper()
-	b := bell{pgtest.Conn(t, d.at)}
+	b := subscriber{pgtest.Conn(t, d.at)}
 	for _, channel := range append(channels, sentinel) {
 		exec(t, b.conn, "listen "+channel)
 	}
 	return b
 }
 
-// heard counts the notifications so far by channel: those before one that it sends itself, since
+// received counts the notifications so far by channel: those before one that it sends itself, since
 // Postgres delivers in the order of commits.
-func (b bell) heard(t testing.TB, d *database) map[string]int {
+func (b subscriber) received(t testing.TB, d *database) map[string]int {
 	t.Helper()
 	exec(t, d.admin, "select pg_notify('"+sentinel+"', '')")
 	heard := map[string]int{}
@@ -188,83 +159,44 @@ func (b bell) heard(t testing.TB, d *database) map[string]int {
 	}
 }
 
+// One notification for each channel of a commit, however many rows and calls, and none of what is undone.
 func TestNotifications(t *testing.T) {
 	t.Parallel()
 	d := setup(t)
 	conn := d.login(t, "spectral_worlds")
-	const gen, slow = "outbox_gen_1", "outbox_gen_1_slow"
+	const gen, slow, unconsumed = "outbox_gen_1", "outbox_gen_1_slow", -1
 	b := d.listen(t, gen, slow, events.DefaultChannel)
-	publish := func(class string, numbers ...int) func(ctx context.Context, tx pgx.Tx) error {
-		return func(ctx context.Context, tx pgx.Tx) error {
-			for _, n := range numbers {
-				if _, err := tx.Exec(ctx, "select core.outbox_publish_many($1::text::jsonb)", elements(n, class)); err != nil {
-					return err
-				}
-			}
-			return nil
-		}
+	type call struct {
+		n    int // events; unconsumed, or 0 for SQL
+		what string
 	}
-	both := func(works ...func(ctx context.Context, tx pgx.Tx) error) func(ctx context.Context, tx pgx.Tx) error {
-		return func(ctx context.Context, tx pgx.Tx) error {
-			for _, work := range works {
-				if err := work(ctx, tx); err != nil {
-					return err
-				}
-			}
-			return nil
-		}
-	}
-	savepoint := func(work func(ctx context.Context, tx pgx.Tx) error) func(ctx context.Context, tx pgx.Tx) error {
-		return func(ctx context.Context, tx pgx.Tx) error {
-			err := pgx.BeginFunc(ctx, tx, func(tx pgx.Tx) error { return errors.Join(work(ctx, tx), errUndo) })
-			if errors.Is(err, errUndo) {
-				return nil
-			}
-			return err
-		}
-	}
-	undo := func(context.Context, pgx.Tx) error { return errUndo }
-	fromGo := func(ctx context.Context, tx pgx.Tx) error {
-		return d.publishing(1).Publisher(tx).Publish(ctx, numbered(1100)...)
-	}
-	unconsumed := func(ctx context.Context, tx pgx.Tx) error {
-		_, err := tx.Exec(ctx, "select core.outbox_publish($1, 'worlds', '{}')", unconsumedType)
-		return err
-	}
+	of := func(n int) call { return call{n, null} }
+	slowly := func(n int) call { return call{n, "slow"} }
+	do := func(sql string) call { return call{0, sql} }
 	for _, c := range []struct {
-		name      string
-		work      func(ctx context.Context, tx pgx.Tx) error
+		calls     []call
 		gen, slow int
 	}{
-		{"1 row", publish(null, 1), 1, 0},
-		{"2 rows", publish(null, 2), 1, 0},
-		{"100 rows", publish(null, 100), 1, 0},
-		{"101 rows", publish(null, 101), 1, 0},
-		{"250 rows", publish(null, 250), 1, 0},
-		{"several calls", publish(null, 60, 60, 1), 1, 0},
-		{"1,100 rows from Go", fromGo, 1, 0},
-		{"two channels", both(publish(null, 50), publish("slow", 50)), 1, 1},
-		{"two channels in bulk", both(publish(null, 150), publish("slow", 150)), 1, 1},
-		{"two channels, one of them in bulk", both(publish("slow", 3), publish(null, 150)), 1, 1},
-		{"two channels in turns", both(publish(null, 60), publish("slow", 60), publish(null, 60), publish("slow", 60)), 1, 1},
-		{"rolled back", both(publish(null, 3), undo), 0, 0},
-		{"rolled back in bulk", both(publish(null, 300), undo), 0, 0},
-		{"a savepoint rolled back", savepoint(publish(null, 3)), 0, 0},
-		{"a savepoint rolled back in bulk, then a row", both(savepoint(publish(null, 300)), publish(null, 1)), 1, 0},
-		{"a savepoint rolled back in bulk, then another channel", both(savepoint(publish(null, 300)), publish("slow", 200)), 0, 1},
-		{"rows, then a savepoint rolled back in bulk", both(publish(null, 80), savepoint(publish(null, 80))), 1, 0},
-		{"an event without consumer", unconsumed, 0, 0},
+		{[]call{of(1)}, 1, 0}, {[]call{of(100)}, 1, 0}, {[]call{of(101)}, 1, 0}, {[]call{of(60), of(60), of(1)}, 1, 0},
+		{[]call{of(50), slowly(50)}, 1, 1}, {[]call{of(150), slowly(150)}, 1, 1}, {[]call{slowly(3), of(150)}, 1, 1}, {[]call{of(60), slowly(60), of(60), slowly(60)}, 1, 1},
+		{[]call{of(3), do("rollback; begin")}, 0, 0}, {[]call{of(300), do("rollback; begin")}, 0, 0}, {[]call{do("savepoint s"), of(3), do("rollback to s")}, 0, 0},
+		{[]call{do("savepoint s"), of(300), do("rollback to s"), of(1)}, 1, 0}, {[]call{do("savepoint s"), of(300), do("rollback to s"), slowly(200)}, 0, 1},
+		{[]call{of(80), do("savepoint s"), of(80), do("rollback to s")}, 1, 0}, {[]call{{unconsumed, ""}}, 0, 0},
 	} {
-		before := d.count(t)
-		if err := inTx(t, conn, c.work); err != nil && !errors.Is(err, errUndo) {
-			t.Fatalf("%s: %v", c.name, err)
+		exec(t, conn, "begin")
+		for _, call := range c.calls {
+			switch call.n {
+			case 0:
+				exec(t, conn, call.what)
+			case unconsumed:
+				exec(t, conn, "select core.outbox_publish($1, 'worlds', '{}')", unconsumedType)
+			default:
+				exec(t, conn, "select core.outbox_publish_many($1::text::jsonb)", elements(call.n, call.what))
+			}
 		}
-		if published := d.count(t) - before; published > 0 && c.gen+c.slow == 0 && c.name != "an event without consumer" {
-			t.Errorf("%s: %d events are published", c.name, published)
-		}
-		heard := b.heard(t, d)
-		if heard[gen] != c.gen || heard[slow] != c.slow || heard[events.DefaultChannel] != 0 {
-			t.Errorf("%s: heard %v, want %d and %d", c.name, heard, c.gen, c.slow)
+		exec(t, conn, "commit")
+		if heard := b.received(t, d); heard[gen] != c.gen || heard[slow] != c.slow || heard[events.DefaultChannel] != 0 {
+			t.Errorf("%+v: notified %v, want %d and %d", c.calls, heard, c.gen, c.slow)
 		}
 	}
 }

@@ -104,7 +104,7 @@ func TestRolesTryWhatTheyMayNot(t *testing.T) {
 	}
 }
 
-// A login of its own publishes as a source only once core.publisher_sources says so; the refusal comes with the statement that would.
+// A login of no context publishes as a source only once core.publisher_sources says so; the refusal comes with the statement that would.
 func TestPublisherSources(t *testing.T) {
 	t.Parallel()
 	d := setup(t)

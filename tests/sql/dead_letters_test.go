@@ -19,8 +19,8 @@ import (
 	"spectral/tests/pgtest"
 )
 
-// office is an operator's Admin on a database, which knows nothing but what spectral_operator may.
-func (d *database) office(t testing.TB) *admin.Admin {
+// client is an operator's Admin on a database, which knows nothing but what spectral_operator may.
+func (d *database) client(t testing.TB) *admin.Admin {
 	t.Helper()
 	return admin.New(pgtest.Pool(t, pgtest.Login(t, d.at, admin.Role)))
 }
@@ -29,7 +29,7 @@ func (d *database) office(t testing.TB) *admin.Admin {
 func TestFindMatchesWhatTheFilterSays(t *testing.T) {
 	t.Parallel()
 	d := setup(t)
-	office, now := d.office(t), time.Now()
+	client, now := d.client(t), time.Now()
 	mine := uuid.NullUUID{UUID: uuid.New(), Valid: true}
 	// created so many hours ago
 	d.rows(t, 7, "created_at = $1::timestamptz - (10 - (o.payload ->> 'n')::int) * interval '1 h', available_at = $1::timestamptz - (10 - (o.payload ->> 'n')::int) * interval '1 h'", now)
@@ -65,7 +65,7 @@ func TestFindMatchesWhatTheFilterSays(t *testing.T) {
 		for _, limit := range []int{2, 1000} {
 			var have []int
 			for page := (admin.Page{Limit: limit}); ; {
-				found, err := office.Find(deadline(t), c.filter, page)
+				found, err := client.Find(deadline(t), c.filter, page)
 				if err != nil || len(have) > 7 {
 					t.Fatalf("%+v: %v, %v", c.filter, have, err)
 				}
@@ -92,7 +92,7 @@ func TestFindMatchesWhatTheFilterSays(t *testing.T) {
 		admin.ByWorkspace: {"": 5, mine.UUID.String(): 2}, admin.ByGeneration: {"1": 6, "3": 1}, admin.ByChannel: {"outbox_gen_1": 5, "outbox_gen_3": 1, "outbox_gen_1_slow": 1},
 		admin.ByError: {"": 4, "IntegrityError": 1, "TimeoutError": 1, "NoColon": 1},
 	} {
-		counted, err := office.Count(deadline(t), admin.Filter{}, admin.Count{By: []admin.Dimension{dimension}, Limit: admin.MaxPageSize, Exactly: true})
+		counted, err := client.Count(deadline(t), admin.Filter{}, admin.Count{By: []admin.Dimension{dimension}, Limit: admin.MaxPageSize, Exactly: true})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -114,13 +114,13 @@ func TestCursorsAreOfTheirFilter(t *testing.T) {
 	t.Parallel()
 	d := setup(t)
 	d.rows(t, 2, "status = 'failed', claimed_at = now()")
-	office, filter := d.office(t), admin.Filter{Statuses: []admin.Status{admin.Failed}}
-	found, err := office.Find(deadline(t), filter, admin.Page{Limit: 1})
+	client, filter := d.client(t), admin.Filter{Statuses: []admin.Status{admin.Failed}}
+	found, err := client.Find(deadline(t), filter, admin.Page{Limit: 1})
 	if err != nil || found.Next == "" {
 		t.Fatalf("%+v, %v", found, err)
 	}
 	for after, filter := range map[string]admin.Filter{found.Next: {}, "nonsense": filter, found.Next[:len(found.Next)/2]: filter, "bnVsbA": filter} {
-		if _, err := office.Find(deadline(t), filter, admin.Page{Limit: 1, After: after}); !errors.Is(err, admin.ErrCursor) {
+		if _, err := client.Find(deadline(t), filter, admin.Page{Limit: 1, After: after}); !errors.Is(err, admin.ErrCursor) {
 			t.Errorf("%s with %+v: %v, want that the cursor is refused", after, filter, err)
 		}
 	}
@@ -140,21 +140,21 @@ func loginOf(t testing.TB, at string) string {
 func TestASearchIsBounded(t *testing.T) {
 	t.Parallel()
 	d := setup(t)
-	office := d.office(t)
+	client := d.client(t)
 	holder := begin(t, pgtest.Conn(t, d.at))
 	exec(t, holder, "lock table core.outbox in access exclusive mode")
 	var broad *admin.TooBroadError
-	if _, err := office.Find(deadline(t), admin.Filter{}, admin.Page{Limit: 1, Timeout: 50 * time.Millisecond}); !errors.As(err, &broad) {
+	if _, err := client.Find(deadline(t), admin.Filter{}, admin.Page{Limit: 1, Timeout: 50 * time.Millisecond}); !errors.As(err, &broad) {
 		t.Errorf("a page: %v", err)
 	}
 	count := admin.Count{By: []admin.Dimension{admin.ByType}, Limit: 1, Timeout: 50 * time.Millisecond}
-	if _, err := office.Count(deadline(t), admin.Filter{}, count); !errors.As(err, &broad) || broad.After != count.Timeout {
+	if _, err := client.Count(deadline(t), admin.Filter{}, count); !errors.As(err, &broad) || broad.After != count.Timeout {
 		t.Errorf("a count: %v", err)
 	}
 	cancelled, cancel := context.WithCancel(deadline(t))
 	cancel()
-	if _, err := office.Find(cancelled, admin.Filter{}, admin.Page{Limit: 1}); !errors.Is(err, context.Canceled) {
-		t.Errorf("a page that nobody waits for: %v", err)
+	if _, err := client.Find(cancelled, admin.Filter{}, admin.Page{Limit: 1}); !errors.Is(err, context.Canceled) {
+		t.Errorf("a page whose caller is gone: %v", err)
 	}
 }
 
@@ -165,11 +165,11 @@ func TestManyDeliveredAreEstimated(t *testing.T) {
 	exec(t, d.admin, `insert into core.outbox (event_type, event_version, source, content_class, generation, payload, idempotency_key, status)
 		select 'a.b', 1, 'worlds', 'operational', 1, '{}', i::text, 'delivered' from generate_series(1, 300) i`)
 	exec(t, d.admin, "analyze core.outbox")
-	office := d.office(t)
+	client := d.client(t)
 	byStatus := admin.Count{By: []admin.Dimension{admin.ByStatus}, Limit: 10}
 	delivered := func(filter admin.Filter) admin.Group {
 		t.Helper()
-		counted, err := office.Count(deadline(t), filter, byStatus)
+		counted, err := client.Count(deadline(t), filter, byStatus)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -194,11 +194,11 @@ func TestManyDeliveredAreEstimated(t *testing.T) {
 	}
 	// nor are they counted by anything else, unless that is asked for
 	byType := admin.Count{By: []admin.Dimension{admin.ByType}, Limit: 10}
-	counted, err := office.Count(deadline(t), admin.Filter{}, byType)
+	counted, err := client.Count(deadline(t), admin.Filter{}, byType)
 	if err != nil || len(counted.Groups) != 0 || !counted.DeliveredLeftOut {
 		t.Errorf("by type: %+v, %v", counted, err)
 	}
-	counted, err = office.Count(deadline(t), admin.Filter{Statuses: []admin.Status{admin.Delivered}}, byType)
+	counted, err = client.Count(deadline(t), admin.Filter{Statuses: []admin.Status{admin.Delivered}}, byType)
 	if err != nil || len(counted.Groups) != 1 || counted.Groups[0].Count != 300 || counted.DeliveredLeftOut {
 		t.Errorf("delivered by type: %+v, %v", counted, err)
 	}
@@ -268,7 +268,7 @@ func TestShowTellsOfEachHandler(t *testing.T) {
 	} {
 		exec(t, d.login(t, "spectral_worker"), `select core.worker_register(gen_random_uuid(), $1, 'w', jsonb_build_object($2::text, $3::jsonb))`, w.generation, cardType, w.handlers)
 	}
-	all, err := d.office(t).Show(deadline(t), id)
+	all, err := d.client(t).Show(deadline(t), id)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -297,8 +297,8 @@ func TestShowTellsOfEachHandler(t *testing.T) {
 	if e.Class != events.DefaultClass || e.LeaseExpiresAt == nil || *e.ClaimedBy != "w" || *e.LeaseHandler != "worlds.parked" || len(e.Handlers) != 4 || e.Handlers[0].Stage != "to_run" {
 		t.Errorf("%+v", e)
 	}
-	_, err = d.office(t).Show(deadline(t), another)
-	_, refused := d.office(t).SelectToDiscard(deadline(t), []uuid.UUID{another})
+	_, err = d.client(t).Show(deadline(t), another)
+	_, refused := d.client(t).SelectToDiscard(deadline(t), []uuid.UUID{another})
 	var missing, database *admin.RefusedError
 	if !errors.As(err, &missing) || !errors.As(refused, &database) || *missing != *database {
 		t.Errorf("an id that nothing has: %v, of which the database says: %v", err, refused)
