@@ -6,4 +6,5 @@ package models_test
 const (
 	full     = false
 	optimize = "-O0"
+	hash     = "-w19" // small models fill no larger table, and clearing one takes longer than they do
 )

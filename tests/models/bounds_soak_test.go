@@ -5,4 +5,5 @@ package models_test
 const (
 	full     = true
 	optimize = "-O1"
+	hash     = "-w22"
 )

@@ -189,7 +189,7 @@ func TestModels(t *testing.T) {
 			run(t, dir, "spin", append(append(defines, "-a"), c.file)...)
 			// COLLAPSE compresses without loss; pan stops at the first error, or out of memory
 			run(t, dir, "gcc", optimize, "-w", "-DSAFETY", "-DCOLLAPSE", "-DMEMLIM=1900", "-o", "pan", "pan.c")
-			report := run(t, dir, "./pan", "-m20000", "-w22")
+			report := run(t, dir, "./pan", "-m20000", hash)
 			judge(t, report, c.want)
 			if t.Failed() {
 				t.Logf("%s", report)
