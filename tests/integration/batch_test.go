@@ -124,7 +124,7 @@ func twinsInOppositeOrderDoNotDeadlock(b *bundle) {
 	}
 	b.publish(twins...)
 	// both come to the third of theirs and have to wait
-	holder := pgtest.Conn(b.T, b.url)
+	holder := b.conn()
 	_, err := holder.Exec(b.ctx, `begin; insert into core.event_handled (handler_name, idempotency_key, event_id, event_type, content_class)
 		values ('platform.one', 'worlds:-:key 2', gen_random_uuid(), 'worlds.test.happened', 'operational')`)
 	must(b.T, err)

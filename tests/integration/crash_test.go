@@ -101,7 +101,7 @@ func aDeathCounts(b *bundle) {
 		b.exec("update core.outbox set crashes = $2 where id = $1", all[i].EventID, c.crashes)
 		worker := b.died(all[i].EventID)
 		if c.alive {
-			_, err := pgtest.Conn(b.T, b.url).Exec(b.ctx, "select pg_advisory_lock(core.worker_lock($1))", worker)
+			_, err := b.conn().Exec(b.ctx, "select pg_advisory_lock(core.worker_lock($1))", worker)
 			must(b.T, err)
 		}
 	}

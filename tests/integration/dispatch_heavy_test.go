@@ -9,14 +9,13 @@ import (
 	"time"
 
 	"spectral/internal/core/events/infrastructure/postgres"
-	"spectral/tests/pgtest"
 )
 
 // A key held for longer than a batch may wait concerns its own row only, and costs no attempt.
 func TestAKeyThatStaysTakenDelaysItsOwnRowOnly(t *testing.T) {
 	b := setup(t)
 	held, free := event(1), event(2)
-	holder := pgtest.Conn(t, b.url)
+	holder := b.conn()
 	_, err := holder.Exec(b.ctx, fmt.Sprintf(`begin; insert into core.event_handled (handler_name, idempotency_key, event_id, event_type, content_class)
 		values ('platform.one', '%s', gen_random_uuid(), 'worlds.test.happened', 'operational')`, held.EventID))
 	must(t, err)

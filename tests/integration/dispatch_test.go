@@ -16,7 +16,6 @@ import (
 
 	"spectral/internal/core/events"
 	"spectral/internal/core/events/infrastructure/postgres"
-	"spectral/tests/pgtest"
 )
 
 func (b *bundle) somebodyWaits() bool {
@@ -48,12 +47,14 @@ func TestDispatch(t *testing.T) {
 // One slow event must not hold up the rest of its type.
 func aSlowEventLeavesRoomForOthers(b *bundle) {
 	g := newGate()
-	l := b.listen(noPoll, subscription(handler("platform.one", func(ctx context.Context, _ events.Tx, e events.Envelope) error {
+	s := subscription(handler("platform.one", func(ctx context.Context, _ events.Tx, e events.Envelope) error {
 		if string(e.Payload) == `{"n": 1}` {
 			return g.pass(ctx)
 		}
 		return nil
-	})))
+	}))
+	s.Concurrency = 2
+	l := b.listen(noPoll, s)
 	b.publish(event(1))
 	g.awaitEntered(b.T)
 	for n := 2; n < 5; n++ {
@@ -182,7 +183,7 @@ func aRecordWaitsForTheRowAndKnowsIt(b *bundle) {
 		b.publish(e)
 		seen := one[string](b, "select available_at::text from core.outbox where id = $1", e.EventID)
 		call := "select " + fmt.Sprintf(record, seen) + " from core.outbox where id = $1"
-		holder := pgtest.Conn(b.T, b.url)
+		holder := b.conn()
 		_, err := holder.Exec(b.ctx, fmt.Sprintf("begin; select from core.outbox where id = '%s' for update", e.EventID))
 		must(b.T, err)
 		recorded := make(chan error, 1)

@@ -7,7 +7,6 @@ import (
 	"testing"
 
 	"spectral/internal/core/events"
-	"spectral/tests/pgtest"
 )
 
 // What settled rows leave in the index while a session holds an old snapshot is not walked past by
@@ -17,7 +16,7 @@ func TestAnOldSnapshotDoesNotSlowClaims(t *testing.T) {
 	const backlog = 10_000
 	b.exec(`select core.outbox_publish_many(jsonb_agg(jsonb_build_object('event_type', 'worlds.test.happened', 'source', 'worlds',
 		'payload', jsonb_build_object('n', i)))) from generate_series(1, $1::int) i group by i / 1000`, backlog)
-	old := pgtest.Conn(t, b.url)
+	old := b.conn()
 	_, err := old.Exec(b.ctx, "begin isolation level repeatable read; select count(*) from core.outbox")
 	must(t, err)
 	read := func() int {

@@ -9,7 +9,6 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"spectral/internal/core/events"
-	"spectral/tests/pgtest"
 )
 
 // TestClaimWatermark runs cases that share a database.
@@ -26,7 +25,7 @@ func TestClaimWatermark(t *testing.T) {
 // come since.
 func aLateCommitIsPickedUp(b *bundle) {
 	l := b.listen(noPoll, subscription(leaving("platform.one")))
-	late := pgtest.Conn(b.T, b.url)
+	late := b.conn()
 	_, err := late.Exec(b.ctx, "begin; select core.outbox_publish('worlds.test.happened', 'worlds', '{\"n\": 1}')")
 	must(b.T, err)
 	for n := range 50 {
@@ -46,7 +45,7 @@ func TestAMarkIsAboveEveryEarlierTransaction(t *testing.T) {
 		return id
 	}
 	begin := func() *pgx.Conn {
-		conn := pgtest.Conn(t, b.url)
+		conn := b.conn()
 		_, err := conn.Exec(b.ctx, "begin")
 		must(t, err)
 		return conn
@@ -97,7 +96,7 @@ func theFloorNeverPassesWhatIsPending(b *bundle) {
 	held := event(0)
 	b.exec("alter table core.outbox disable trigger outbox_notify")
 	b.publish(held)
-	holder := pgtest.Conn(b.T, b.url)
+	holder := b.conn()
 	_, err := holder.Exec(b.ctx, "begin; select from core.outbox for update")
 	must(b.T, err)
 	b.exec("alter table core.outbox enable trigger outbox_notify")
@@ -139,7 +138,7 @@ func aWorkersClockChangesNothing(b *bundle) {
 		l.delivered(1)
 	}
 	onTime(schedule(20))
-	late := pgtest.Conn(b.T, b.url)
+	late := b.conn()
 	_, err := late.Exec(b.ctx, "begin; select core.outbox_publish('worlds.test.happened', 'worlds', '{\"n\": 1}')")
 	must(b.T, err)
 	e, at := schedule(21)

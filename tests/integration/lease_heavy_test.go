@@ -76,7 +76,7 @@ func TestStoppingReleasesNothingThatMayBeCommitted(t *testing.T) {
 			end loop;
 		end $$;
 		create constraint trigger waits after insert on platform.effects deferrable initially deferred for each row execute function public.wait()`)
-	holder := pgtest.Conn(t, b.url)
+	holder := b.conn()
 	_, err := holder.Exec(b.ctx, "select pg_advisory_lock(7)")
 	must(t, err)
 	l := b.newListener(noPoll, pgtest.Generation, leasing(time.Minute, completing(worker1)))

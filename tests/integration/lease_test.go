@@ -88,7 +88,7 @@ func (b *bundle) wantLeasesKept(n int) {
 // begun begins a transaction that the test ends, or its own end.
 func (b *bundle) begun(sql string, args ...any) *pgx.Conn {
 	b.Helper()
-	conn := pgtest.Conn(b.T, b.url)
+	conn := b.conn()
 	_, err := conn.Exec(b.ctx, "begin")
 	must(b.T, err)
 	_, err = conn.Exec(b.ctx, sql, args...)
@@ -467,7 +467,7 @@ func costNothing(t *testing.T, results []badResult) {
 			b.listen(noPoll, s)
 			published := b.publishMany(all)
 			g.awaitAll(t, all)
-			holder := pgtest.Conn(b.T, b.url)
+			holder := b.conn()
 			if c.hold != "" {
 				holder = b.begun(c.hold, published[bad].EventID)
 			}
@@ -584,7 +584,7 @@ func refusedWorkersReleaseTheirLeases(b *bundle) {
 	b.publish(e)
 	g.awaitEntered(b.T)
 	other := uuid.New()
-	session := pgtest.Conn(b.T, b.url)
+	session := b.conn()
 	_, err := session.Exec(b.ctx, "select pg_advisory_lock(core.worker_lock($1))", other)
 	must(b.T, err)
 	b.exec("insert into core.workers (worker_id, session_id, generation, name, handlers) values ($1, $1, 1, 'another', jsonb_build_object($2::text, array['worlds.other']))",
@@ -626,12 +626,14 @@ func slowCommitsHoldUpNoBatch(b *bundle) {
 	const all = 10
 	holder := b.begun("insert into platform.numbers values (0)")
 	b.publishMany(all)
-	l := b.listen(noPoll, subscription(handler(worker1, func(ctx context.Context, tx events.Tx, e events.Envelope) error {
+	s := subscription(handler(worker1, func(ctx context.Context, tx events.Tx, e events.Envelope) error {
 		if _, err := tx.Exec(ctx, "insert into platform.numbers values ($1)", payloadN(e)); err != nil {
 			return err
 		}
 		return effect(worker1)(ctx, tx, e)
-	})))
+	}))
+	s.Concurrency = 2
+	l := b.listen(noPoll, s)
 	l.delivered(all - 1)
 	rollback(b, holder)
 	l.until(postgres.Delivered)

@@ -33,7 +33,7 @@ func TestAStalledLookIsGivenUp(t *testing.T) {
 	b := setup(t)
 	l := b.listen(50*time.Millisecond, subscription(leaving("platform.one")))
 	before := b.doorbellPIDs()
-	lock := pgtest.Conn(t, b.url)
+	lock := b.conn()
 	_, err := lock.Exec(b.ctx, "begin; lock table core.outbox")
 	must(t, err)
 	l.wantState(11*time.Second, postgres.Reconnecting, "no answer within") // whichever statement met the lock
@@ -55,7 +55,7 @@ func TestStopReturnsWhateverTheListenerIsDoingThatTakesLong(t *testing.T) {
 		b.sockets = &sockets{}
 		l := b.newListener(50*time.Millisecond, pgtest.Generation, subscription(leaving("platform.one")), through(&sockets{via: refusing}))
 		must(t, l.Start(b.ctx))
-		lock := pgtest.Conn(t, b.url)
+		lock := b.conn()
 		_, err := lock.Exec(b.ctx, "begin; lock table core.outbox")
 		must(t, err)
 		b.eventually("it looks", func() bool {

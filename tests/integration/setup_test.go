@@ -81,7 +81,9 @@ type bundle struct {
 	uow        *postgres.UnitOfWork
 
 	// of the listeners
-	directURL, poolURL string // url unless the test says otherwise
+	pools              map[string]*pgxpool.Pool // by their URL
+	owner              *testing.T               // closes them
+	directURL, poolURL string                   // url unless the test says otherwise
 	log                slog.Handler
 	now                func() time.Time
 	sockets            *sockets // of their pools, if the test wants to disturb them
@@ -100,7 +102,7 @@ func setupAlone(t *testing.T, more ...events.Contract) *bundle {
 	t.Cleanup(cancel)
 	contracts, err := events.NewContracts(append(append(pgtest.Contracts(t), happenedContract()), more...)...)
 	must(t, err)
-	b := &bundle{T: t, ctx: ctx, url: pgtest.New(t), contracts: contracts}
+	b := &bundle{T: t, ctx: ctx, url: pgtest.New(t), contracts: contracts, owner: t, pools: make(map[string]*pgxpool.Pool)}
 	b.directURL, b.poolURL = b.url, b.url
 	b.log = slog.NewTextHandler(b.Output(), &slog.HandlerOptions{Level: slog.LevelError + 1})
 	b.now = time.Now
@@ -199,15 +201,7 @@ func (b *bundle) newListener(poll time.Duration, generation events.Generation, s
 	for _, f := range adjust {
 		f(direct)
 	}
-	poolConfig, err := postgres.PoolConfig(b.poolURL, 8)
-	must(b.T, err)
-	poolConfig.ConnConfig.RuntimeParams["application_name"] = "workers"
-	if b.sockets != nil {
-		poolConfig.ConnConfig.DialFunc = b.sockets.dial
-	}
-	pool, err := pgxpool.NewWithConfig(b.ctx, poolConfig)
-	must(b.T, err)
-	b.Cleanup(pool.Close)
+	pool := b.workersPool()
 	l.workers = pool
 	l.Listener, err = postgres.NewListener(postgres.Config{
 		Generation: generation, Direct: direct, Pool: pool, Contracts: b.contracts,
@@ -218,6 +212,44 @@ func (b *bundle) newListener(poll time.Duration, generation events.Generation, s
 	must(b.T, err)
 	must(b.T, l.Listen(b.ctx, s))
 	return l
+}
+
+// workersPool is what listeners dispatch through: one pool for all of them, since connections are what costs most, but
+// one for each whose connections the test disturbs.
+func (b *bundle) workersPool() *pgxpool.Pool {
+	b.Helper()
+	if pool := b.pools[b.poolURL]; pool != nil && b.sockets == nil {
+		return pool
+	}
+	config, err := postgres.PoolConfig(b.poolURL, 0)
+	must(b.T, err)
+	config.ConnConfig.RuntimeParams["application_name"] = "workers"
+	if b.sockets != nil {
+		config.ConnConfig.DialFunc = b.sockets.dial
+	}
+	pool, err := pgxpool.NewWithConfig(b.ctx, config)
+	must(b.T, err)
+	if b.sockets != nil {
+		b.Cleanup(pool.Close)
+		return pool
+	}
+	b.owner.Cleanup(pool.Close)
+	b.pools[b.poolURL] = pool
+	return pool
+}
+
+// conn takes a connection of the superuser until the test ends, and then undoes what is not committed there.
+func (b *bundle) conn() *pgx.Conn {
+	b.Helper()
+	conn, err := b.pool.Acquire(b.ctx)
+	must(b.T, err)
+	b.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), testTimeout)
+		defer cancel()
+		_, _ = conn.Exec(ctx, "rollback; select pg_advisory_unlock_all()")
+		conn.Release()
+	})
+	return conn.Conn()
 }
 
 func (l *listening) start() {
@@ -308,11 +340,11 @@ func event(n int) events.Envelope {
 	return e
 }
 
-// subscription is a consumer of test events.
+// subscription is a consumer of test events with one runner.
 func subscription(handlers ...events.Registration) events.Subscription {
 	return events.Subscription{
 		Channel: events.ChannelName(pgtest.Generation, ""), EventType: happenedType,
-		Primary: handlers[0], CoHandlers: handlers[1:],
+		Primary: handlers[0], CoHandlers: handlers[1:], Concurrency: 1,
 	}
 }
 

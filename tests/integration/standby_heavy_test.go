@@ -56,7 +56,7 @@ func TestAStandbyIsRefused(t *testing.T) {
 	// a demand that we cannot meet
 	config, err := postgres.DirectConfig(b.url + "&target_session_attrs=standby")
 	must(t, err)
-	if err := config.ValidateConnect(b.ctx, pgtest.Conn(t, b.url).PgConn()); err == nil || !strings.Contains(err.Error(), "not in hot standby") {
+	if err := config.ValidateConnect(b.ctx, b.conn().PgConn()); err == nil || !strings.Contains(err.Error(), "not in hot standby") {
 		t.Fatalf("target_session_attrs of the URL counts no more: %v", err)
 	}
 

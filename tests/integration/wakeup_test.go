@@ -224,7 +224,7 @@ func (b *bundle) producer() *pgx.Conn { return b.producerOf(happenedType) }
 
 func (b *bundle) producerOf(eventType string) *pgx.Conn {
 	b.Helper()
-	conn := pgtest.Conn(b.T, b.url)
+	conn := b.conn()
 	_, err := conn.Exec(b.ctx, `begin; select core.outbox_publish('`+eventType+`', 'worlds', '{"n": 1}'); set constraints all immediate`)
 	must(b.T, err)
 	return conn
@@ -293,7 +293,7 @@ func oneMoreLookFollowsQuiet(b *bundle) {
 // Postgres lets a transaction's locks go one by one: S may be free while A is still held, and a
 // producer that comes then stays silent.
 func theNotifiersLockIsWaitedFor(b *bundle) {
-	holder := pgtest.Conn(b.T, b.url)
+	holder := b.conn()
 	_, err := holder.Exec(b.ctx, "begin; select pg_advisory_xact_lock(hashtextextended('outbox_gen_1', 2891336453310961517))")
 	must(b.T, err)
 	l := b.listen(noPoll, subscription(leaving("platform.one")))
@@ -316,7 +316,7 @@ func aProducerThatMeetsTheBarrierNotifies(b *bundle) {
 	raw := pgtest.Conn(b.T, b.url)
 	_, err := raw.Exec(b.ctx, "listen outbox_gen_1")
 	must(b.T, err)
-	barrier := pgtest.Conn(b.T, b.url)
+	barrier := b.conn()
 	_, err = barrier.Exec(b.ctx, "begin; select pg_advisory_xact_lock(hashtextextended('outbox_gen_1', 7310579632010148197))")
 	must(b.T, err)
 	first, second := b.producer(), b.producer()
