@@ -39,20 +39,21 @@ type tasks struct {
 func setupTasks(t *testing.T) *tasks {
 	t.Helper()
 	b := setup(t)
-	b.poolURL = pgtest.Login(t, b.url, "spectral_worker")
+	b.poolURL = pgtest.Login(t, b.url, "spectral_worker") + "&pool_max_conns=8"
 	b.directURL = b.poolURL
-	uow := &postgres.UnitOfWork{Pool: pgtest.Pool(t, b.poolURL), Publishing: b.publishing}
+	uow := &postgres.UnitOfWork{Pool: b.workersPool(), Publishing: b.publishing}
 	catalog := app.TaskCatalog()
 	catalog[scriptName] = func(json.RawMessage) error { return nil }
 	return &tasks{
-		bundle: b, workspace: uuid.NullUUID{UUID: uuid.New(), Valid: true}, dir: filepath.Join(t.TempDir(), "briefings"), uow: uow,
+		bundle: b, workspace: aWorkspace(), dir: filepath.Join(t.TempDir(), "briefings"), uow: uow,
 		dispatch: app.NewDispatchTask(uow, catalog), control: app.NewControlTask(uow),
 	}
 }
 
-// run runs a subtest that shares b's database with the others.
+// run runs a subtest that shares b's database with the others, which finds no event of theirs.
 func (b *tasks) run(name string, do func(*tasks)) {
 	b.Helper()
+	b.exec("truncate core.outbox, core.event_handled, platform.agent_tasks, platform.conversations cascade")
 	b.bundle.run(name, func(shared *bundle) {
 		c := *b
 		c.bundle = shared
@@ -60,25 +61,20 @@ func (b *tasks) run(name string, do func(*tasks)) {
 	})
 }
 
-// consumer is the product's own, of the given executors or of those that ship, with quick retries.
-func (b *tasks) consumer(executors application.Executors) events.Subscription {
-	parts := app.Parts{Generation: pgtest.Generation, UnitOfWork: b.uow, BriefingsDir: b.dir}
-	if executors == nil {
-		executors = app.TaskExecutors(parts)
-	}
-	s := app.AgentTaskConsumer(parts, executors)
-	s.Primary.Retry.Base, s.Primary.Retry.Cap = quickly.Base, quickly.Cap
-	return s
-}
-
-// worker starts a listener on tasks.
-func (b *tasks) worker(executors application.Executors, adjust ...func(*events.Subscription)) *listening {
+// worker starts a worker on tasks with the product's own consumer, s beside its executors, and quick retries.
+func (b *tasks) worker(s *script, more ...events.Subscription) *listening {
 	b.Helper()
-	s := b.consumer(executors)
-	for _, f := range adjust {
-		f(&s)
+	parts := app.Parts{Generation: pgtest.Generation, UnitOfWork: b.uow, BriefingsDir: b.dir}
+	executors := app.TaskExecutors(parts)
+	executors[scriptName] = s
+	consumer := app.AgentTaskConsumer(parts, executors)
+	consumer.Primary.Retry.Base, consumer.Primary.Retry.Cap = quickly.Base, quickly.Cap
+	l := b.newListener(noPoll, pgtest.Generation, consumer)
+	for _, other := range more {
+		must(b.T, l.Listen(b.ctx, other))
 	}
-	return b.listen(time.Second, s)
+	l.start()
+	return l
 }
 
 func (b *tasks) dispatched(request application.TaskRequest) domain.AgentTask {
@@ -108,16 +104,13 @@ func (b *tasks) find(id uuid.UUID) domain.AgentTask {
 	return task
 }
 
-// await awaits a status, from which the task does not go on by itself.
-func (b *tasks) await(id uuid.UUID, status domain.TaskStatus) (task domain.AgentTask) {
+// wantStatus finds the task in a status.
+func (b *tasks) wantStatus(id uuid.UUID, status domain.TaskStatus) domain.AgentTask {
 	b.Helper()
-	b.eventually("the task is "+string(status), func() bool {
-		task = b.find(id)
-		if task.Status.Finished() && task.Status != status {
-			b.Fatalf("the task is %s, not %s: %s", task.Status, status, task.FailureReason)
-		}
-		return task.Status == status
-	})
+	task := b.find(id)
+	if task.Status != status {
+		b.Fatalf("the task is %s, not %s: %s", task.Status, status, task.FailureReason)
+	}
 	return task
 }
 
@@ -140,20 +133,15 @@ func (b *tasks) dispatches(id uuid.UUID) []uuid.UUID {
 		where event_type = $1 and payload = jsonb_build_object('agent_task_id', $2::uuid)`, platform.AgentTaskDispatchedType, id)
 }
 
-// wantDispatches awaits that a task has had n events, and that they are delivered.
+// wantDispatches wants a task to have had n events.
 func (b *tasks) wantDispatches(id uuid.UUID, n int) {
 	b.Helper()
-	var all []uuid.UUID
-	b.eventually("the events of the task are delivered", func() bool {
-		all = b.dispatches(id)
-		return one[int](b.bundle, "select count(*) from core.outbox where id = any ($1) and status = 'delivered'", all) == len(all)
-	})
-	if len(all) != n {
+	if all := b.dispatches(id); len(all) != n {
 		b.Fatalf("the task was dispatched %d times, want %d", len(all), n)
 	}
 }
 
-// row is the whole task as text.
+// text is the whole task.
 func (b *tasks) text(id uuid.UUID) string {
 	b.Helper()
 	return one[string](b.bundle, "select t::text from platform.agent_tasks t where agent_task_id = $1", id)
@@ -189,8 +177,6 @@ type script struct {
 	mu  sync.Mutex
 	ran []string
 }
-
-func (s *script) executors() application.Executors { return application.Executors{scriptName: s} }
 
 func (s *script) Advance(ctx context.Context, work application.Work) (application.Advance, error) {
 	for _, step := range []string{stepOne, stepTwo, gateGo, stepThree} {
@@ -246,217 +232,9 @@ func standing(at string, g *gate) *script {
 	}}
 }
 
-// The whole life of a task that ships, with an approval.
-func TestABriefingIsDeliveredOnceItIsApproved(t *testing.T) {
-	b := setupTasks(t)
-	_, err := app.NewPublishCard(b.uow).Publish(b.ctx, b.workspace, card(t, "harbour", "The Harbour of Veyra"))
-	must(t, err)
-	b.worker(nil)
-	task := b.briefing("harbour")
-	if task.Status != domain.TaskQueued {
-		t.Fatalf("it is %s", task.Status)
-	}
-	task = b.await(task.ID, domain.TaskAwaitingApproval)
-	b.wantSteps(task, application.BriefingLookUp, application.BriefingDraft)
-	if q := task.Approval.Question; !strings.HasPrefix(q, `Deliver the briefing on "The Harbour of Veyra" (card harbour, version 1, `) {
-		t.Fatalf("it asks %q", q)
-	}
-	if files := b.briefings(); len(files) > 0 {
-		t.Fatalf("delivered without approval: %v", files)
-	}
-	b.wantDispatches(task.ID, 1)
-	_, err = app.NewPublishCard(b.uow).Publish(b.ctx, b.workspace, card(t, "harbour", "Another")) // after the draft
-	must(t, err)
-	task, err = b.control.Approve(b.ctx, b.workspace, task.ID, "ada", "fine")
-	must(t, err)
-	if task.Status != domain.TaskQueued {
-		t.Fatalf("it is %s", task.Status)
-	}
-	task = b.await(task.ID, domain.TaskSucceeded)
-	b.wantSteps(task, application.BriefingLookUp, application.BriefingDraft, application.BriefingDeliver)
-	b.wantDispatches(task.ID, 2)
-	files := b.briefings()
-	text := files[task.ID.String()+".md"]
-	for _, want := range []string{"# The Harbour of Veyra\n\nCard harbour, version 1.\n", "\n- z: 1\n", "\nIdempotency key: " + task.ID.String() + "/deliver\n"} {
-		if !strings.Contains(text, want) {
-			t.Errorf("%q is missing in\n%s", want, text)
-		}
-	}
-	if len(files) != 1 {
-		t.Errorf("files %v", files)
-	}
-	var result struct {
-		CardID      string `json:"card_id"`
-		CardVersion int64  `json:"card_version"`
-		DeliveredTo string `json:"delivered_to"`
-	}
-	must(t, json.Unmarshal(task.Result, &result))
-	if result.CardID != "harbour" || result.CardVersion != 1 || result.DeliveredTo != filepath.Join(b.dir, task.ID.String()+".md") {
-		t.Errorf("result %s", task.Result)
-	}
-	if kind := one[string](b.bundle, `select kind || coalesce(trigger_event_id::text, '') from platform.conversations
-		where conversation_id = $1 and workspace_id = $2`, task.Conversation, b.workspace); kind != "reactive" {
-		t.Errorf("the conversation is %s", kind)
-	}
-	// each transition that needs a worker is an event of its own
-	if n := one[int](b.bundle, `select count(distinct idempotency_key) from core.outbox where event_type = $1
-		and idempotency_key = id::text and channel = 'outbox_gen_1_agents' and source = 'platform' and workspace_id = $2`,
-		platform.AgentTaskDispatchedType, b.workspace); n != 2 {
-		t.Errorf("%d keys of 2 events", n)
-	}
-	if days := one[int](b.bundle, "select extract(day from retain_until - created_at)::int from platform.agent_tasks"); days != 90 {
-		t.Errorf("it is kept for %d days", days)
-	}
-}
-
-// refused wants a transition to be refused and nothing to change.
-func (b *tasks) refused(do func() (domain.AgentTask, error)) {
-	b.Helper()
-	rows := one[string](b.bundle, "select (select string_agg(t::text, '') from platform.agent_tasks t) || count(*) from core.outbox")
-	_, err := do()
-	if _, ok := errors.AsType[*domain.TransitionError](err); !ok {
-		b.Fatalf("not refused: %v", err)
-	}
-	if now := one[string](b.bundle, "select (select string_agg(t::text, '') from platform.agent_tasks t) || count(*) from core.outbox"); now != rows {
-		b.Fatalf("refused, but changed: %s", now)
-	}
-}
-
-func TestACancelledTask(t *testing.T) {
-	b := setupTasks(t)
-	b.run("rejected", func(b *tasks) {
-		s := &script{}
-		b.worker(s.executors())
-		task := b.dispatched(application.TaskRequest{})
-		b.await(task.ID, domain.TaskAwaitingApproval)
-		rejected, err := b.control.Reject(b.ctx, b.workspace, task.ID, "ada", "not this one")
-		must(b.T, err)
-		if rejected.Status != domain.TaskCancelled || rejected.Approval.Comment != "not this one" {
-			b.Fatalf("%+v", rejected)
-		}
-		b.wantDispatches(task.ID, 1)
-		b.refused(func() (domain.AgentTask, error) { return b.control.Approve(b.ctx, b.workspace, task.ID, "bob", "") })
-		if ran := s.steps(); ran != "one two go" {
-			b.Errorf("ran %s", ran)
-		}
-	})
-	b.run("queued", func(b *tasks) {
-		task := b.dispatched(application.TaskRequest{})
-		cancelled, err := b.control.Cancel(b.ctx, b.workspace, task.ID, "ada")
-		must(b.T, err)
-		if cancelled.Status != domain.TaskCancelled {
-			b.Fatalf("it is %s", cancelled.Status)
-		}
-		s := &script{}
-		b.worker(s.executors()).delivered(1) // its event has nothing to do any more
-		if s.steps() != "" || b.find(task.ID).Status != domain.TaskCancelled {
-			b.Errorf("ran %s, it is %s", s.steps(), b.find(task.ID).Status)
-		}
-	})
-	b.run("awaiting approval", func(b *tasks) {
-		b.worker((&script{}).executors())
-		task := b.dispatched(application.TaskRequest{})
-		b.await(task.ID, domain.TaskAwaitingApproval)
-		cancelled, err := b.control.Cancel(b.ctx, b.workspace, task.ID, "ada")
-		must(b.T, err)
-		if cancelled.Status != domain.TaskCancelled {
-			b.Fatalf("it is %s", cancelled.Status)
-		}
-		b.refused(func() (domain.AgentTask, error) { return b.control.Approve(b.ctx, b.workspace, task.ID, "bob", "") })
-		b.refused(func() (domain.AgentTask, error) { return b.control.Cancel(b.ctx, b.workspace, task.ID, "bob") })
-		b.wantDispatches(task.ID, 1)
-	})
-	for at, recorded := range map[string][]string{stepOne: {stepOne}, gateGo: {stepOne, stepTwo}} {
-		b.run("running, in "+at, func(b *tasks) {
-			g := newGate()
-			b.Cleanup(g.letOn)
-			s := standing(at, g)
-			b.worker(s.executors())
-			task := b.dispatched(application.TaskRequest{})
-			g.awaitEntered(t)
-			asked, err := b.control.Cancel(b.ctx, b.workspace, task.ID, "ada")
-			must(b.T, err)
-			if asked.Status != domain.TaskRunning || asked.Cancellation.RequestedBy != "ada" {
-				b.Fatalf("%+v", asked)
-			}
-			g.letOn()
-			b.wantSteps(b.await(task.ID, domain.TaskCancelled), recorded...)
-			b.wantDispatches(task.ID, 1)
-			if got := s.steps(); !strings.HasSuffix(got, at) {
-				b.Errorf("it went on: %s", got)
-			}
-		})
-	}
-	b.run("finished", func(b *tasks) {
-		task := b.succeeded()
-		b.refused(func() (domain.AgentTask, error) { return b.control.Cancel(b.ctx, b.workspace, task.ID, "ada") })
-		b.refused(func() (domain.AgentTask, error) { return b.control.Retry(b.ctx, b.workspace, task.ID) })
-		b.refused(func() (domain.AgentTask, error) { return b.control.Redispatch(b.ctx, b.workspace, task.ID) })
-	})
-}
-
-// succeeded is a task that has.
-func (b *tasks) succeeded() domain.AgentTask {
-	b.Helper()
-	b.worker((&script{}).executors())
-	task := b.dispatched(application.TaskRequest{})
-	b.await(task.ID, domain.TaskAwaitingApproval)
-	_, err := b.control.Approve(b.ctx, b.workspace, task.ID, "ada", "")
-	must(b.T, err)
-	task = b.await(task.ID, domain.TaskSucceeded)
-	b.wantDispatches(task.ID, 2)
-	return task
-}
-
-// A worker whose lease is taken from it in a step is followed by another, which does that step again and none before
-// it; what the first brings then changes nothing.
-func TestATaskOutlivesItsWorkerInEachStep(t *testing.T) {
-	b := setupTasks(t)
-	for at, c := range map[string]struct{ first, second string }{
-		stepTwo: {"one two", "two go three done"},
-		gateGo:  {"one two go", "go three done"},
-		"done":  {"one two go three done", "done"},
-	} {
-		b.run(at, func(b *tasks) {
-			g := newGate()
-			b.Cleanup(g.letOn)
-			alone := func(s *events.Subscription) { s.Concurrency = 1 }
-			zombie := standing(at, g)
-			first := b.worker(zombie.executors(), alone)
-			task := b.dispatched(application.TaskRequest{})
-			if at == "done" {
-				b.await(task.ID, domain.TaskAwaitingApproval)
-				_, err := b.control.Approve(b.ctx, b.workspace, task.ID, "ada", "")
-				must(b.T, err)
-			}
-			g.awaitEntered(t)
-			published := b.dispatches(task.ID)
-			next := &script{}
-			b.worker(next.executors(), alone)
-			b.expire(published[len(published)-1])
-			if at != "done" {
-				b.await(task.ID, domain.TaskAwaitingApproval)
-				_, err := b.control.Approve(b.ctx, b.workspace, task.ID, "ada", "")
-				must(b.T, err)
-			}
-			b.wantSteps(b.await(task.ID, domain.TaskSucceeded), stepOne, stepTwo, stepThree)
-			b.wantDispatches(task.ID, 2)
-			settled := b.text(task.ID)
-			g.letOn()
-			first.stop()
-			if now := b.text(task.ID); now != settled {
-				b.Errorf("the zombie changed\n%s to\n%s", settled, now)
-			}
-			if zombie.steps() != c.first || next.steps() != c.second {
-				b.Errorf("the first did %q, the second %q, want %q and %q", zombie.steps(), next.steps(), c.first, c.second)
-			}
-		})
-	}
-}
-
-// runTask runs a task as a worker does that took its event.
+// runTask runs a task as a worker does that took the event dispatch.
 func (b *tasks) runTask(id, dispatch uuid.UUID, s *script) error {
-	conclude, err := app.NewRunTask(b.uow, s.executors(), time.Minute).Run(b.ctx, b.workspace, id, dispatch)
+	conclude, err := app.NewRunTask(b.uow, application.Executors{scriptName: s}, time.Minute).Run(b.ctx, b.workspace, id, dispatch)
 	if err != nil || conclude == nil {
 		return err
 	}
@@ -465,184 +243,98 @@ func (b *tasks) runTask(id, dispatch uuid.UUID, s *script) error {
 	})
 }
 
-// A run that does not know that another has followed it: its number tells, whatever it writes.
-func TestAZombieThatKnowsNothingWritesNothing(t *testing.T) {
+// advance dispatches a task and runs it until it has the status, which must be one in which it rests.
+func (b *tasks) advance(status domain.TaskStatus) domain.AgentTask {
+	b.Helper()
+	task := b.dispatched(application.TaskRequest{})
+	run := func(in func(context.Context, string) error) {
+		b.Helper()
+		all := b.dispatches(task.ID)
+		must(b.T, b.runTask(task.ID, all[len(all)-1], &script{in: in}))
+	}
+	switch status {
+	case domain.TaskFailed:
+		run(func(context.Context, string) error { return events.Terminal(errRefusing) })
+	case domain.TaskAwaitingApproval:
+		run(nil)
+	case domain.TaskSucceeded:
+		run(nil)
+		_, err := b.control.Approve(b.ctx, b.workspace, task.ID, "ada", "")
+		must(b.T, err)
+		run(nil)
+	case domain.TaskQueued, domain.TaskRunning, domain.TaskCancelled:
+	}
+	return b.wantStatus(task.ID, status)
+}
+
+// TestAgentTasks runs cases that share a database, without a worker: runs are called as a worker calls them.
+func TestAgentTasks(t *testing.T) {
 	b := setupTasks(t)
-	for at, fails := range map[string]error{ // what it ends with instead
-		stepOne:   nil,
-		gateGo:    nil,
-		stepTwo:   errRefusing,
-		stepThree: events.Terminal(errRefusing),
-		"done":    nil,
+	for name, test := range map[string]func(*tasks){
+		"each change that needs a worker is an event":        eachChangeThatNeedsAWorkerIsAnEvent,
+		"one of two approvals counts":                        oneOfTwoApprovalsCounts,
+		"duplicate and old events do nothing":                duplicateAndOldEventsDoNothing,
+		"an earlier run writes nothing":                      anEarlierRunWritesNothing,
+		"a run goes on after a lost answer":                  aRunGoesOnAfterALostAnswer,
+		"a redispatched task has another run":                aRedispatchedTaskHasAnotherRun,
+		"a cancelled task stops after its step":              aCancelledTaskStopsAfterItsStep,
+		"a step ends at its limit":                           aStepEndsAtItsLimit,
+		"an event without its task is a dead letter":         anEventWithoutItsTaskIsADeadLetter,
+		"a task is dispatched once and in its own workspace": aTaskIsDispatchedOnceAndInItsOwnWorkspace,
 	} {
-		b.run(at, func(b *tasks) {
-			task := b.dispatched(application.TaskRequest{})
-			dispatch := b.dispatches(task.ID)[0]
-			run := func(s *script) error { return b.runTask(task.ID, dispatch, s) }
-			late := at == stepThree || at == "done"
-			if late {
-				must(b.T, run(&script{}))
-				_, err := b.control.Approve(b.ctx, b.workspace, task.ID, "ada", "")
-				must(b.T, err)
-			}
-			g := newGate()
-			b.Cleanup(g.letOn)
-			zombie := standing(at, g)
-			stand := zombie.in
-			zombie.in = func(ctx context.Context, step string) error {
-				err := stand(ctx, step)
-				if step == at {
-					err = fails
-				}
-				return err
-			}
-			over, followed := make(chan error, 1), make(chan error, 1)
-			go func() { over <- run(zombie) }()
-			g.awaitEntered(t)
-			held := newGate()
-			b.Cleanup(held.letOn)
-			next := standing(at, held)
-			go func() { followed <- run(next) }()
-			held.awaitEntered(t)
-			before := b.text(task.ID)
-			g.letOn()
-			if err := within(t, over); err != nil {
-				b.Errorf("the zombie is told %v: its event would be tried again", err)
-			}
-			if now := b.text(task.ID); now != before {
-				b.Errorf("it changed\n%s to\n%s", before, now)
-			}
-			held.letOn()
-			must(b.T, within(t, followed))
-			want := domain.TaskAwaitingApproval
-			if late {
-				want = domain.TaskSucceeded
-			}
-			if got := b.find(task.ID).Status; got != want {
-				b.Fatalf("it is %s, want %s", got, want)
-			}
-		})
+		b.run(name, test)
 	}
 }
 
-// A run whose write is committed, but does not hear of it, writes again: that changes nothing, costs no try, and strands
-// no task.
-func TestAnAnswerIsLost(t *testing.T) {
-	b := setupTasks(t)
-	for name, c := range map[string]struct {
-		at    string // where the run ends with errRefusing
-		lost  int    // the write whose answer is lost, from 1
-		tries int
-		cause error // the work has to stop at that, in place of errRefusing
+// What a person does with a task publishes an event where it needs a worker; what is refused changes nothing.
+func eachChangeThatNeedsAWorkerIsAnEvent(b *tasks) {
+	do := map[string]func(uuid.UUID) (domain.AgentTask, error){
+		"approve": func(id uuid.UUID) (domain.AgentTask, error) {
+			return b.control.Approve(b.ctx, b.workspace, id, "ada", "")
+		},
+		"reject": func(id uuid.UUID) (domain.AgentTask, error) {
+			return b.control.Reject(b.ctx, b.workspace, id, "ada", "no")
+		},
+		"cancel":     func(id uuid.UUID) (domain.AgentTask, error) { return b.control.Cancel(b.ctx, b.workspace, id, "ada") },
+		"retry":      func(id uuid.UUID) (domain.AgentTask, error) { return b.control.Retry(b.ctx, b.workspace, id) },
+		"redispatch": func(id uuid.UUID) (domain.AgentTask, error) { return b.control.Redispatch(b.ctx, b.workspace, id) },
+	}
+	for _, c := range []struct {
+		from   domain.TaskStatus
+		change string
+		to     domain.TaskStatus // empty if it is refused
+		events int               // published by the change
 	}{
-		"of the start":    {at: stepOne, lost: 1, tries: 1},
-		"of handing back": {at: stepOne, lost: 2, tries: 1},
-		"of a step":       {at: stepTwo, lost: 2, tries: 1},
-		"of handing back, after a step, and it stops": {at: stepTwo, lost: 3, cause: events.ErrStopping},
+		{domain.TaskQueued, "cancel", domain.TaskCancelled, 0},
+		{domain.TaskQueued, "redispatch", domain.TaskQueued, 1},
+		{domain.TaskAwaitingApproval, "approve", domain.TaskQueued, 1},
+		{domain.TaskAwaitingApproval, "reject", domain.TaskCancelled, 0},
+		{domain.TaskAwaitingApproval, "cancel", domain.TaskCancelled, 0},
+		{domain.TaskAwaitingApproval, "retry", "", 0},
+		{domain.TaskFailed, "retry", domain.TaskQueued, 1},
+		{domain.TaskSucceeded, "cancel", "", 0},
+		{domain.TaskSucceeded, "retry", "", 0},
+		{domain.TaskSucceeded, "redispatch", "", 0},
 	} {
-		b.run(name, func(b *tasks) {
-			task := b.dispatched(application.TaskRequest{})
-			dispatch := b.dispatches(task.ID)[0]
-			writes := 0
-			forgetful := func(ctx context.Context, workspace uuid.NullUUID, work func(application.Tasks, events.EventPublisher) error) error {
-				err := b.uow.Do(ctx, events.Platform, workspace, func(tx events.Tx, publisherFor events.PublisherFor) error {
-					return work(newTasks(tx), publisherFor())
-				})
-				if writes++; err == nil && writes == c.lost {
-					err = errors.New("the connection is gone")
-				}
-				return err
-			}
-			ctx, stop := context.WithCancelCause(b.ctx)
-			defer stop(nil)
-			s := &script{in: func(_ context.Context, step string) error {
-				if step != c.at {
-					return nil
-				}
-				if c.cause != nil {
-					stop(c.cause)
-				}
-				return errRefusing
-			}}
-			conclude, err := application.NewRunTask(forgetful, s.executors(), time.Minute, time.Now).Run(ctx, b.workspace, task.ID, dispatch)
-			want := c.cause
-			if want == nil {
-				want = errRefusing
-			}
-			// of an executor's error only the text is kept
-			if conclude != nil || err == nil || !strings.Contains(err.Error(), want.Error()) {
-				b.Fatalf("it comes to %t, %v: the event would be delivered", conclude != nil, err)
-			}
-			task = b.find(task.ID)
-			if task.Status != domain.TaskQueued || task.Tries != c.tries || writes <= c.lost {
-				b.Errorf("after %d writes it is %s with %d tries, want %d", writes, task.Status, task.Tries, c.tries)
-			}
-			must(b.T, b.runTask(task.ID, dispatch, &script{}))
-			task = b.find(task.ID)
-			b.wantSteps(task, stepOne, stepTwo)
-			if task.Status != domain.TaskAwaitingApproval || len(b.dispatches(task.ID)) != 1 {
-				b.Errorf("run again it is %s", task.Status)
-			}
-		})
-	}
-}
-
-// A step that is done is progress: the tries count from there, so that a task whose every step fails a few times gets on.
-func TestEveryStepHasItsTries(t *testing.T) {
-	b := setupTasks(t)
-	failures := make(map[string]int)
-	s := &script{in: func(_ context.Context, step string) error {
-		if failures[step]++; failures[step] < domain.MaxTaskTries {
-			return errRefusing
+		task := b.advance(c.from)
+		before, published := b.text(task.ID), len(b.dispatches(task.ID))
+		changed, err := do[c.change](task.ID)
+		_, refused := errors.AsType[*domain.TransitionError](err)
+		switch {
+		case c.to == "" && (!refused || b.text(task.ID) != before):
+			b.Errorf("%s when %s: not refused (%v), or it changed", c.change, c.from, err)
+		case c.to != "" && (err != nil || changed.Status != c.to):
+			b.Errorf("%s when %s: it is %s, %v", c.change, c.from, changed.Status, err)
 		}
-		return nil
-	}}
-	b.worker(s.executors())
-	task := b.dispatched(application.TaskRequest{})
-	b.wantSteps(b.await(task.ID, domain.TaskAwaitingApproval), stepOne, stepTwo)
-	b.wantRow(b.dispatches(task.ID)[0], "delivered", 3*(domain.MaxTaskTries-1)+1)
-}
-
-// A worker that stops hands the task back at no cost, and keeps the step that was just done.
-func TestStoppingHandsATaskBack(t *testing.T) {
-	b := setupTasks(t)
-	g := newGate()
-	s := &script{in: func(ctx context.Context, step string) error {
-		if step != stepTwo {
-			return nil
+		if n := len(b.dispatches(task.ID)) - published; n != c.events {
+			b.Errorf("%s when %s: %d events were published", c.change, c.from, n)
 		}
-		g.entered <- struct{}{}
-		<-ctx.Done()
-		return nil // done at the last moment
-	}}
-	l := b.worker(s.executors())
-	task := b.dispatched(application.TaskRequest{})
-	g.awaitEntered(t)
-	ctx, cancel := context.WithCancel(t.Context())
-	cancel()
-	if err := l.Stop(ctx); err == nil {
-		t.Fatal("nothing is said of what was cut off")
-	}
-	task = b.find(task.ID)
-	b.wantSteps(task, stepOne, stepTwo)
-	if task.Status != domain.TaskQueued || task.Tries != 0 {
-		t.Fatalf("it is %s after %d tries", task.Status, task.Tries)
-	}
-	b.wantRow(b.dispatches(task.ID)[0], "pending", 0)
-	next := &script{}
-	b.worker(next.executors())
-	b.await(task.ID, domain.TaskAwaitingApproval)
-	if next.steps() != "go" {
-		t.Errorf("the second did %s", next.steps())
 	}
 }
 
-func TestTwoApprovalsAtTheSameTime(t *testing.T) {
-	b := setupTasks(t)
-	b.worker((&script{}).executors())
-	task := b.dispatched(application.TaskRequest{})
-	b.await(task.ID, domain.TaskAwaitingApproval)
-	const n = 8
+func oneOfTwoApprovalsCounts(b *tasks) {
+	task := b.advance(domain.TaskAwaitingApproval)
+	const n = 4
 	errs := make(chan error, n)
 	for i := range n {
 		go func() {
@@ -656,244 +348,245 @@ func TestTwoApprovalsAtTheSameTime(t *testing.T) {
 		if _, refused := errors.AsType[*domain.TransitionError](err); err == nil {
 			approved++
 		} else if !refused {
-			t.Error(err)
+			b.Error(err)
 		}
 	}
 	if approved != 1 {
-		t.Errorf("%d people approved", approved)
+		b.Errorf("%d people approved", approved)
 	}
-	b.await(task.ID, domain.TaskSucceeded)
 	b.wantDispatches(task.ID, 2)
 }
 
-// publishDispatch publishes by SQL what says that a task awaits a worker, as a login of platform.
-func (b *tasks) publishDispatch(payload string, workspace uuid.NullUUID) (id uuid.UUID) {
-	b.Helper()
-	conn := pgtest.Conn(b.T, pgtest.Login(b.T, b.url, "spectral_platform"))
-	must(b.T, conn.QueryRow(b.ctx, `select core.outbox_publish('agent.task.dispatched', 'platform', $1::text::jsonb, p_workspace_id => $2)`,
-		payload, workspace).Scan(&id))
-	return id
-}
-
-func dispatchOf(id uuid.UUID) string { return fmt.Sprintf(`{"agent_task_id": %q, "unknown": 1}`, id) }
-
 // However many events say so, and whenever they come: a task is run once.
-func TestDuplicateAndOldDispatchesDoNothing(t *testing.T) {
-	b := setupTasks(t)
-	g := newGate()
-	t.Cleanup(g.letOn)
-	s := standing(stepTwo, g)
+func duplicateAndOldEventsDoNothing(b *tasks) {
 	task := b.dispatched(application.TaskRequest{})
-	b.exec("update core.outbox set available_at = now() + interval '1 hour' where id = $1", b.dispatches(task.ID)[0])
-	const duplicates = 5
-	for range duplicates {
-		b.publishDispatch(dispatchOf(task.ID), b.workspace)
+	duplicate := func(when string, dispatch uuid.UUID) {
+		b.Helper()
+		before, s := b.text(task.ID), new(script)
+		if err := b.runTask(task.ID, dispatch, s); err != nil || s.steps() != "" || b.text(task.ID) != before {
+			b.Errorf("%s a duplicate did %q: %v", when, s.steps(), err)
+		}
 	}
-	l := b.worker(s.executors())
-	g.awaitEntered(t)
-	l.delivered(duplicates - 1) // while the one runs
-	g.letOn()
-	l.delivered(1)
-	b.await(task.ID, domain.TaskAwaitingApproval)
-	b.publishDispatch(dispatchOf(task.ID), b.workspace) // without an approval
-	l.delivered(1)
-	if got := b.find(task.ID).Status; got != domain.TaskAwaitingApproval {
-		t.Fatalf("it is %s", got)
-	}
+	first := b.dispatches(task.ID)[0]
+	s := &script{in: func(_ context.Context, step string) error {
+		duplicate("while it runs, at "+step+",", uuid.New())
+		return nil
+	}}
+	must(b.T, b.runTask(task.ID, first, s))
+	duplicate("before the approval", first)
 	_, err := b.control.Approve(b.ctx, b.workspace, task.ID, "ada", "")
-	must(t, err)
-	b.await(task.ID, domain.TaskSucceeded)
-	l.delivered(1)
-	settled := b.text(task.ID)
-	b.exec("update core.outbox set available_at = now() where status = 'pending'") // the first of all comes at last
-	b.publishDispatch(dispatchOf(task.ID), b.workspace)
-	l.delivered(2)
-	if now := b.text(task.ID); now != settled || s.steps() != "one two go three done" {
-		t.Errorf("ran %s, changed to %s", s.steps(), now)
+	must(b.T, err)
+	must(b.T, b.runTask(task.ID, b.dispatches(task.ID)[1], s))
+	duplicate("at the end", first)
+	duplicate("at the end", uuid.New())
+	if b.wantStatus(task.ID, domain.TaskSucceeded); s.steps() != "one two go three done" {
+		b.Errorf("ran %s", s.steps())
 	}
 }
 
-func TestADispatchWithoutTaskFails(t *testing.T) {
-	b := setupTasks(t)
-	b.publishUnchecked()
+// A run that does not know that another of its event has followed it: its number tells, whatever it writes. The other
+// does that step again and none before it.
+func anEarlierRunWritesNothing(b *tasks) {
+	for at, c := range map[string]struct {
+		ends error // the earlier run, with that instead
+		next string
+	}{
+		stepOne:   {nil, "one two go"},
+		stepTwo:   {errRefusing, "two go"},
+		gateGo:    {nil, "go"},
+		stepThree: {events.Terminal(errRefusing), "three done"},
+		"done":    {nil, "done"},
+	} {
+		late, want := at == stepThree || at == "done", domain.TaskAwaitingApproval
+		task := b.dispatched(application.TaskRequest{})
+		if late {
+			must(b.T, b.runTask(task.ID, b.dispatches(task.ID)[0], &script{}))
+			_, err := b.control.Approve(b.ctx, b.workspace, task.ID, "ada", "")
+			must(b.T, err)
+			want = domain.TaskSucceeded
+		}
+		all := b.dispatches(task.ID)
+		dispatch := all[len(all)-1]
+		g, held := b.newGate(), b.newGate()
+		zombie, next := standing(at, g), standing(at, held)
+		stand := zombie.in
+		zombie.in = func(ctx context.Context, step string) error {
+			if err := stand(ctx, step); step != at {
+				return err
+			}
+			return c.ends
+		}
+		over, followed := make(chan error, 1), make(chan error, 1)
+		go func() { over <- b.runTask(task.ID, dispatch, zombie) }()
+		g.awaitEntered(b.T)
+		go func() { followed <- b.runTask(task.ID, dispatch, next) }()
+		held.awaitEntered(b.T)
+		before := b.text(task.ID)
+		g.letOn()
+		if err := within(b.T, over); err != nil {
+			b.Errorf("at %s the earlier run is told %v: its event would be tried again", at, err)
+		}
+		if now := b.text(task.ID); now != before {
+			b.Errorf("at %s it changed\n%s to\n%s", at, before, now)
+		}
+		held.letOn()
+		must(b.T, within(b.T, followed))
+		if b.wantStatus(task.ID, want); next.steps() != c.next {
+			b.Errorf("at %s the other did %q, want %q", at, next.steps(), c.next)
+		}
+	}
+}
+
+// A run whose write is committed, but does not hear of it, writes again: that changes nothing, costs no try, and strands
+// no task.
+func aRunGoesOnAfterALostAnswer(b *tasks) {
+	for name, c := range map[string]struct {
+		at    string // where the run ends with errRefusing
+		lost  int    // the write whose answer is lost, from 1
+		tries int
+		cause error // the work has to stop at that, in place of errRefusing
+	}{
+		"of the start":    {at: stepOne, lost: 1, tries: 1},
+		"of handing back": {at: stepOne, lost: 2, tries: 1},
+		"of a step":       {at: stepTwo, lost: 2, tries: 1},
+		"of handing back, after a step, and it stops": {at: stepTwo, lost: 3, cause: events.ErrStopping},
+	} {
+		task := b.dispatched(application.TaskRequest{})
+		dispatch := b.dispatches(task.ID)[0]
+		writes := 0
+		forgetful := func(ctx context.Context, workspace uuid.NullUUID, work func(application.Tasks, events.EventPublisher) error) error {
+			err := b.uow.Do(ctx, events.Platform, workspace, func(tx events.Tx, publisherFor events.PublisherFor) error {
+				return work(newTasks(tx), publisherFor())
+			})
+			if writes++; err == nil && writes == c.lost {
+				err = errors.New("the connection is gone")
+			}
+			return err
+		}
+		ctx, stop := context.WithCancelCause(b.ctx)
+		s := &script{in: func(_ context.Context, step string) error {
+			if step != c.at {
+				return nil
+			}
+			if c.cause != nil {
+				stop(c.cause)
+			}
+			return errRefusing
+		}}
+		conclude, err := application.NewRunTask(forgetful, application.Executors{scriptName: s}, time.Minute, time.Now).Run(ctx, b.workspace, task.ID, dispatch)
+		stop(nil)
+		want := c.cause
+		if want == nil {
+			want = errRefusing
+		}
+		// of an executor's error only the text is kept
+		if conclude != nil || err == nil || !strings.Contains(err.Error(), want.Error()) {
+			b.Fatalf("%s: it ends with %t, %v: the event would be delivered", name, conclude != nil, err)
+		}
+		if task = b.wantStatus(task.ID, domain.TaskQueued); task.Tries != c.tries || writes <= c.lost {
+			b.Errorf("%s: after %d writes it has %d tries, want %d", name, writes, task.Tries, c.tries)
+		}
+		must(b.T, b.runTask(task.ID, dispatch, &script{}))
+		b.wantSteps(b.wantStatus(task.ID, domain.TaskAwaitingApproval), stepOne, stepTwo)
+		b.wantDispatches(task.ID, 1)
+	}
+}
+
+// A task whose event was lost to it goes on once an operator says so; whatever run there was may write no more.
+func aRedispatchedTaskHasAnotherRun(b *tasks) {
+	task := b.dispatched(application.TaskRequest{})
+	s := &script{in: func(_ context.Context, step string) error {
+		if step == stepTwo {
+			again, err := b.control.Redispatch(b.ctx, b.workspace, task.ID)
+			if err != nil || again.Status != domain.TaskQueued {
+				b.Errorf("redispatched it is %s, %v", again.Status, err)
+			}
+		}
+		return nil
+	}}
+	must(b.T, b.runTask(task.ID, b.dispatches(task.ID)[0], s))
+	b.wantSteps(b.wantStatus(task.ID, domain.TaskQueued), stepOne)
+	next := &script{}
+	b.wantDispatches(task.ID, 2)
+	must(b.T, b.runTask(task.ID, b.dispatches(task.ID)[1], next))
+	if b.wantStatus(task.ID, domain.TaskAwaitingApproval); next.steps() != "two go" {
+		b.Errorf("the second run did %s", next.steps())
+	}
+}
+
+func aCancelledTaskStopsAfterItsStep(b *tasks) {
+	for at, recorded := range map[string][]string{stepOne: {stepOne}, gateGo: {stepOne, stepTwo}} {
+		task := b.dispatched(application.TaskRequest{})
+		s := &script{in: func(_ context.Context, step string) error {
+			if step == at {
+				asked, err := b.control.Cancel(b.ctx, b.workspace, task.ID, "ada")
+				if err != nil || asked.Status != domain.TaskRunning || asked.Cancellation.RequestedBy != "ada" {
+					b.Errorf("%+v, %v", asked, err)
+				}
+			}
+			return nil
+		}}
+		must(b.T, b.runTask(task.ID, b.dispatches(task.ID)[0], s))
+		b.wantSteps(b.wantStatus(task.ID, domain.TaskCancelled), recorded...)
+		if got := s.steps(); !strings.HasSuffix(got, at) {
+			b.Errorf("it went on: %s", got)
+		}
+	}
+}
+
+func aStepEndsAtItsLimit(b *tasks) {
+	task := b.dispatched(application.TaskRequest{})
+	s := &script{in: func(ctx context.Context, _ string) error { <-ctx.Done(); return ctx.Err() }}
+	_, err := app.NewRunTask(b.uow, application.Executors{scriptName: s}, time.Millisecond).Run(b.ctx, b.workspace, task.ID, b.dispatches(task.ID)[0])
+	if err == nil || !strings.Contains(err.Error(), "the step did not end within 1ms: ") || b.wantStatus(task.ID, domain.TaskQueued).Tries != 1 {
+		b.Errorf("it ended with %v", err)
+	}
+}
+
+func anEventWithoutItsTaskIsADeadLetter(b *tasks) {
 	task := b.dispatched(application.TaskRequest{}).ID
-	b.exec("update core.outbox set available_at = now() + interval '1 hour'") // for what is published by hand
-	l := b.worker((&script{}).executors())
+	dispatchOf := func(id uuid.UUID) string { return fmt.Sprintf(`{"agent_task_id": %q, "unknown": 1}`, id) }
+	runner := platformevents.AgentTaskRunner(app.NewRunTask(b.uow, nil, time.Minute), newTasks)
 	for name, c := range map[string]struct {
 		payload   string
 		workspace uuid.NullUUID
 		says      string
 	}{
-		"unknown":           {dispatchOf(someEvent), b.workspace, "TerminalError: platform.agent_task_runner: agent task " + someEvent.String() + ", workspace " + b.workspace.UUID.String() + ": there is no such agent task in this workspace"},
-		"another workspace": {dispatchOf(task), uuid.NullUUID{UUID: uuid.New(), Valid: true}, "publish the event with p_workspace_id of its task"},
+		"unknown":           {dispatchOf(someEvent), b.workspace, "agent task " + someEvent.String() + ", workspace " + b.workspace.UUID.String() + ": there is no such agent task in this workspace"},
+		"another workspace": {dispatchOf(task), aWorkspace(), "publish the event with p_workspace_id of its task"},
 		"no workspace":      {dispatchOf(task), uuid.NullUUID{}, "agent task " + task.String() + ", no workspace: there is no such"},
-		"misspelt":          {`{"agent_task": "x"}`, b.workspace, "PayloadError: platform.agent_task_runner: payload of agent.task.dispatched: agent_task_id is missing"},
-		"no id":             {`{"agent_task_id": "x"}`, b.workspace, "PayloadError: "},
+		"misspelt":          {`{"agent_task": "x"}`, b.workspace, "payload of agent.task.dispatched: agent_task_id is missing"},
+		"no id":             {`{"agent_task_id": "x"}`, b.workspace, "payload of agent.task.dispatched"},
 	} {
-		id := b.publishDispatch(c.payload, c.workspace)
-		if s := l.next(); s.Outcome != postgres.Failed || s.Envelope.EventID != id || s.Attempts != 1 || !strings.Contains(s.LastError, c.says) {
-			t.Errorf("%s: %s after %d attempts: %s", name, s.Outcome, s.Attempts, s.LastError)
+		_, err := runner.Execute(b.ctx, events.Envelope{EventType: platform.AgentTaskDispatchedType, WorkspaceID: c.workspace, Payload: json.RawMessage(c.payload)})
+		_, terminal := errors.AsType[*events.TerminalError](err)
+		_, payload := errors.AsType[*events.PayloadError](err)
+		if err == nil || !terminal && !payload || !strings.Contains(err.Error(), c.says) {
+			b.Errorf("%s: %v", name, err)
 		}
 	}
 }
 
 var someEvent = uuid.MustParse("11111111-1111-4111-8111-111111111111")
 
-// A step that fails is tried again by itself; what retrying cannot fix fails the task, and the event is delivered: that
-// is an outcome.
-func TestTasksThatFail(t *testing.T) {
-	b := setupTasks(t)
-	s := &script{}
-	run := app.NewRunTask(b.uow, s.executors(), 100*time.Millisecond)
-	l := b.worker(nil, func(sub *events.Subscription) { sub.Primary.Executor = platformevents.AgentTaskRunner(run, newTasks) })
-	for name, c := range map[string]struct {
-		in       func(ctx context.Context, tries int) error
-		status   domain.TaskStatus
-		reason   string
-		attempts int // of the event
-	}{
-		"twice": {in: func(_ context.Context, tries int) error {
-			if tries <= 2 {
-				return errRefusing
-			}
-			return nil
-		}, status: domain.TaskAwaitingApproval, attempts: 3},
-		"for good":   {in: func(context.Context, int) error { return events.Terminal(errRefusing) }, status: domain.TaskFailed, reason: "refusing", attempts: 1},
-		"always":     {in: func(context.Context, int) error { return errRefusing }, status: domain.TaskFailed, reason: "refusing", attempts: domain.MaxTaskTries},
-		"by panic":   {in: func(context.Context, int) error { panic("no") }, status: domain.TaskFailed, reason: "given up after 5 tries; its workers died or were cut off: see event ", attempts: domain.MaxTaskTries + 1},
-		"by silence": {in: func(ctx context.Context, _ int) error { <-ctx.Done(); return ctx.Err() }, status: domain.TaskFailed, reason: "the step did not end within 100ms: context deadline exceeded", attempts: domain.MaxTaskTries},
-	} {
-		t.Log("a step fails " + name)
-		tries := 0 // of one task, one after the other
-		s.begin(func(ctx context.Context, step string) error {
-			if step != stepTwo {
-				return nil
-			}
-			tries++
-			return c.in(ctx, tries)
-		})
-		task := b.dispatched(application.TaskRequest{})
-		l.until(postgres.Delivered)
-		b.wantRow(b.dispatches(task.ID)[0], "delivered", c.attempts)
-		task = b.await(task.ID, c.status)
-		if !strings.Contains(task.FailureReason, c.reason) {
-			t.Errorf("%s: it failed because %q, want %q", name, task.FailureReason, c.reason)
-		}
-		if c.status != domain.TaskFailed {
-			continue
-		}
-		b.wantSteps(task, stepOne)
-		retried, err := b.control.Retry(b.ctx, b.workspace, task.ID)
-		must(t, err)
-		if retried.Status != domain.TaskQueued || retried.FailureReason != "" {
-			t.Errorf("%s: %+v", name, retried)
-		}
-		l.until(postgres.Delivered)
-		b.wantDispatches(task.ID, 2)
-		if ran := strings.Count(s.steps(), stepOne); b.find(task.ID).Status != domain.TaskFailed || ran != 1 {
-			t.Errorf("%s: step one ran %d times", name, ran)
-		}
-	}
-}
-
-func TestATaskThatFailsForWantOfACardIsRetried(t *testing.T) {
-	b := setupTasks(t)
-	b.worker(nil)
-	task := b.briefing("nowhere")
-	task = b.await(task.ID, domain.TaskFailed)
-	if want := "card nowhere: there is no such card in this workspace: publish it, then retry the task"; task.FailureReason != want {
-		t.Errorf("it failed because %q", task.FailureReason)
-	}
-	_, err := app.NewPublishCard(b.uow).Publish(b.ctx, b.workspace, card(t, "nowhere", "Nowhere"))
-	must(t, err)
-	_, err = b.control.Retry(b.ctx, b.workspace, task.ID)
-	must(t, err)
-	b.await(task.ID, domain.TaskAwaitingApproval)
-}
-
-// A task whose event was lost to it goes on once an operator says so; whatever run there was may write no more.
-func TestARedispatchedTask(t *testing.T) {
-	b := setupTasks(t)
-	g := newGate()
-	t.Cleanup(g.letOn)
-	zombie := standing(stepTwo, g)
-	task := b.dispatched(application.TaskRequest{})
-	lost := b.dispatches(task.ID)[0]
-	b.exec("update core.outbox set status = 'failed', last_error = 'lost' where id = $1", lost)
-	over := make(chan error, 1)
-	go func() {
-		conclude, err := app.NewRunTask(b.uow, zombie.executors(), time.Minute).Run(b.ctx, b.workspace, task.ID, lost)
-		if conclude != nil {
-			err = errors.New("it has something to write")
-		}
-		over <- err
-	}()
-	g.awaitEntered(t)
-	again, err := b.control.Redispatch(b.ctx, b.workspace, task.ID)
-	must(t, err)
-	if again.Status != domain.TaskQueued {
-		t.Fatalf("it is %s", again.Status)
-	}
-	s := &script{}
-	b.worker(s.executors())
-	b.await(task.ID, domain.TaskAwaitingApproval)
-	g.letOn()
-	must(t, within(t, over))
-	if n := len(b.dispatches(task.ID)); n != 2 || s.steps() != "two go" {
-		t.Errorf("%d events, the second run did %s", n, s.steps())
-	}
-}
-
-// dispatching is a handler of platform that dispatches a task because of an event.
-const dispatching = "platform.test_dispatcher"
-
-// An event may be the reason for a task: it, its proactive conversation and its event are there exactly when the
-// event is recorded as handled.
-func TestAProactiveConversationKnowsItsTrigger(t *testing.T) {
-	b := setupTasks(t)
-	failures := 2
-	l := b.listen(noPoll, subscription(handler(dispatching, func(ctx context.Context, tx events.Tx, e events.Envelope) error {
-		catalog := application.TaskCatalog{scriptName: func(json.RawMessage) error { return nil }}
-		_, err := app.NewDispatchTaskIn(tx, b.publishing.Publisher(tx), catalog).Dispatch(ctx, e.WorkspaceID, application.TaskRequest{
-			Executor: scriptName, Input: json.RawMessage("{}"), Trigger: uuid.NullUUID{UUID: e.EventID, Valid: true},
-		})
-		if failures--; err == nil && failures >= 0 {
-			return errRefusing
-		}
-		return err
-	})))
-	e := event(1)
-	e.WorkspaceID = b.workspace
-	b.publish(e)
-	l.until(postgres.Delivered)
-	if got := one[string](b.bundle, `select string_agg(concat_ws(' ', kind, trigger_event_id, status), ', ') from platform.agent_tasks
-		join platform.conversations using (conversation_id)`); got != "proactive "+e.EventID.String()+" queued" {
-		t.Fatalf("tasks: %s", got)
-	}
-	task := one[uuid.UUID](b.bundle, "select agent_task_id from platform.agent_tasks")
-	b.worker((&script{}).executors())
-	b.await(task, domain.TaskAwaitingApproval)
-	b.wantDispatches(task, 1)
-}
-
-func TestDispatchingATask(t *testing.T) {
-	b := setupTasks(t)
+func aTaskIsDispatchedOnceAndInItsOwnWorkspace(b *tasks) {
 	first := b.dispatched(application.TaskRequest{ID: someEvent})
 	again, err := b.dispatch.Dispatch(b.ctx, b.workspace, application.TaskRequest{ID: someEvent, Executor: scriptName, Input: json.RawMessage(`{"other": 1}`)})
-	must(t, err)
+	must(b.T, err)
 	if again.Conversation != first.Conversation || len(b.dispatches(someEvent)) != 1 {
-		t.Errorf("twice: %+v", again)
+		b.Errorf("twice: %+v", again)
 	}
 	next := b.dispatched(application.TaskRequest{Conversation: first.Conversation, Retention: 24 * time.Hour})
 	if next.Conversation != first.Conversation || next.ID == first.ID || !next.RetainUntil.Equal(next.CreatedAt.Add(24*time.Hour)) {
-		t.Errorf("%+v", next)
+		b.Errorf("%+v", next)
 	}
 	proactive := b.dispatched(application.TaskRequest{Proactive: true})
 	if kind := one[string](b.bundle, "select kind from platform.conversations where conversation_id = $1", proactive.Conversation); kind != "proactive" {
-		t.Errorf("it is %s", kind)
+		b.Errorf("it is %s", kind)
 	}
-	elsewhere := uuid.NullUUID{UUID: uuid.New(), Valid: true}
+	elsewhere := aWorkspace()
 	before := one[int](b.bundle, "select (select count(*) from core.outbox) + (select count(*) from platform.conversations)")
+	input := json.RawMessage("{}")
 	for name, c := range map[string]struct {
 		workspace uuid.NullUUID
 		request   application.TaskRequest
@@ -903,22 +596,204 @@ func TestDispatchingATask(t *testing.T) {
 		"input that does not fit":     {b.workspace, application.TaskRequest{Executor: application.CardBriefingExecutor, Input: json.RawMessage(`{"card": "x"}`)}, `a card briefing takes {"card_id": "..."}: json: unknown field "card"`},
 		"input without card":          {b.workspace, application.TaskRequest{Executor: application.CardBriefingExecutor, Input: json.RawMessage(`{}`)}, "card_id is missing"},
 		"input that cannot be stored": {b.workspace, application.TaskRequest{Executor: scriptName, Input: json.RawMessage(`{"a": "\u0000"}`)}, "input: "},
-		"no such conversation":        {b.workspace, application.TaskRequest{Executor: scriptName, Input: json.RawMessage("{}"), Conversation: someEvent}, "there is no such conversation in this workspace"},
-		"a foreign conversation":      {elsewhere, application.TaskRequest{Executor: scriptName, Input: json.RawMessage("{}"), Conversation: first.Conversation}, "there is no such conversation in this workspace"},
-		"a foreign id":                {elsewhere, application.TaskRequest{Executor: scriptName, Input: json.RawMessage("{}"), ID: someEvent}, "there is an agent task of this id"},
-		"a trigger that comes late":   {b.workspace, application.TaskRequest{Executor: scriptName, Input: json.RawMessage("{}"), Conversation: first.Conversation, Trigger: uuid.NullUUID{UUID: someEvent, Valid: true}}, "was begun already"},
+		"no such conversation":        {b.workspace, application.TaskRequest{Executor: scriptName, Input: input, Conversation: someEvent}, "there is no such conversation in this workspace"},
+		"a foreign conversation":      {elsewhere, application.TaskRequest{Executor: scriptName, Input: input, Conversation: first.Conversation}, "there is no such conversation in this workspace"},
+		"a foreign id":                {elsewhere, application.TaskRequest{Executor: scriptName, Input: input, ID: someEvent}, "there is an agent task of this id"},
+		"a trigger that comes late":   {b.workspace, application.TaskRequest{Executor: scriptName, Input: input, Conversation: first.Conversation, Trigger: uuid.NullUUID{UUID: someEvent, Valid: true}}, "was begun already"},
 	} {
 		if _, err := b.dispatch.Dispatch(b.ctx, c.workspace, c.request); err == nil || !strings.Contains(err.Error(), c.says) {
-			t.Errorf("%s: %v", name, err)
+			b.Errorf("%s: %v", name, err)
 		}
 	}
 	if now := one[int](b.bundle, "select (select count(*) from core.outbox) + (select count(*) from platform.conversations)"); now != before {
-		t.Errorf("refused, but %d rows were written", now-before)
+		b.Errorf("refused, but %d rows were written", now-before)
 	}
 	if _, err := b.control.Find(b.ctx, elsewhere, someEvent); !errors.Is(err, application.ErrNoTask) {
-		t.Errorf("another workspace finds the task: %v", err)
+		b.Errorf("another workspace finds the task: %v", err)
 	}
 	if _, err := b.control.Cancel(b.ctx, elsewhere, someEvent, "eve"); !errors.Is(err, application.ErrNoTask) {
-		t.Errorf("another workspace cancels the task: %v", err)
+		b.Errorf("another workspace cancels the task: %v", err)
+	}
+}
+
+// TestAgentTaskWorker runs cases that share a worker.
+func TestAgentTaskWorker(t *testing.T) {
+	b := setupTasks(t)
+	s := &script{}
+	// dispatches a task because of an event
+	failures := 2
+	dispatcher := handler("platform.test_dispatcher", func(ctx context.Context, tx events.Tx, e events.Envelope) error {
+		catalog := application.TaskCatalog{scriptName: func(json.RawMessage) error { return nil }}
+		_, err := app.NewDispatchTaskIn(tx, b.publishing.Publisher(tx), catalog).Dispatch(ctx, e.WorkspaceID, application.TaskRequest{
+			Executor: scriptName, Input: json.RawMessage("{}"), Trigger: uuid.NullUUID{UUID: e.EventID, Valid: true},
+		})
+		if failures--; err == nil && failures >= 0 {
+			return errRefusing
+		}
+		return err
+	})
+	l := b.worker(s, subscription(dispatcher))
+	for _, c := range []struct {
+		name string
+		test func(*tasks, *listening, *script)
+	}{
+		{"a briefing is delivered once it is approved", aBriefingIsDeliveredOnceItIsApproved},
+		{"what retrying cannot fix fails the task and not its event", whatRetryingCannotFixFailsTheTask},
+		{"a proactive conversation knows its trigger", aProactiveConversationKnowsItsTrigger},
+		{"a stop hands a task back", aStopHandsATaskBack}, // the last one: of the worker
+	} {
+		s.begin(nil)
+		b.run(c.name, func(b *tasks) { c.test(b, l.in(b.bundle), s) })
+	}
+}
+
+// The whole life of a task that ships, with an approval.
+func aBriefingIsDeliveredOnceItIsApproved(b *tasks, l *listening, _ *script) {
+	_, err := app.NewPublishCard(b.uow).Publish(b.ctx, b.workspace, card(b.T, "harbour", "The Harbour of Veyra"))
+	must(b.T, err)
+	task := b.dispatched(application.TaskRequest{
+		Executor: application.CardBriefingExecutor, Input: json.RawMessage(`{"card_id": "harbour"}`),
+	})
+	if task.Status != domain.TaskQueued {
+		b.Fatalf("it is %s", task.Status)
+	}
+	l.delivered(1)
+	task = b.wantStatus(task.ID, domain.TaskAwaitingApproval)
+	b.wantSteps(task, application.BriefingLookUp, application.BriefingDraft)
+	if q := task.Approval.Question; !strings.HasPrefix(q, `Deliver the briefing on "The Harbour of Veyra" (card harbour, version 1, `) {
+		b.Fatalf("it asks %q", q)
+	}
+	if files := b.briefings(); len(files) > 0 {
+		b.Fatalf("delivered without approval: %v", files)
+	}
+	_, err = app.NewPublishCard(b.uow).Publish(b.ctx, b.workspace, card(b.T, "harbour", "Another")) // after the draft
+	must(b.T, err)
+	task, err = b.control.Approve(b.ctx, b.workspace, task.ID, "ada", "fine")
+	must(b.T, err)
+	if task.Status != domain.TaskQueued {
+		b.Fatalf("it is %s", task.Status)
+	}
+	l.delivered(1)
+	task = b.wantStatus(task.ID, domain.TaskSucceeded)
+	b.wantSteps(task, application.BriefingLookUp, application.BriefingDraft, application.BriefingDeliver)
+	b.wantDispatches(task.ID, 2)
+	files := b.briefings()
+	text := files[task.ID.String()+".md"]
+	for _, want := range []string{"# The Harbour of Veyra\n\nCard harbour, version 1.\n", "\n- z: 1\n", "\nIdempotency key: " + task.ID.String() + "/deliver\n"} {
+		if !strings.Contains(text, want) {
+			b.Errorf("%q is missing in\n%s", want, text)
+		}
+	}
+	if len(files) != 1 {
+		b.Errorf("files %v", files)
+	}
+	var result struct {
+		CardID      string `json:"card_id"`
+		CardVersion int64  `json:"card_version"`
+		DeliveredTo string `json:"delivered_to"`
+	}
+	must(b.T, json.Unmarshal(task.Result, &result))
+	if result.CardID != "harbour" || result.CardVersion != 1 || result.DeliveredTo != filepath.Join(b.dir, task.ID.String()+".md") {
+		b.Errorf("result %s", task.Result)
+	}
+	if kind := one[string](b.bundle, `select kind || coalesce(trigger_event_id::text, '') from platform.conversations
+		where conversation_id = $1 and workspace_id = $2`, task.Conversation, b.workspace); kind != "reactive" {
+		b.Errorf("the conversation is %s", kind)
+	}
+	// each transition that needs a worker is an event of its own
+	if n := one[int](b.bundle, `select count(distinct idempotency_key) from core.outbox where event_type = $1
+		and idempotency_key = id::text and channel = 'outbox_gen_1_agents' and source = 'platform' and workspace_id = $2`,
+		platform.AgentTaskDispatchedType, b.workspace); n != 2 {
+		b.Errorf("%d keys of 2 events", n)
+	}
+	if days := one[int](b.bundle, "select extract(day from retain_until - created_at)::int from platform.agent_tasks"); days != 90 {
+		b.Errorf("it is kept for %d days", days)
+	}
+}
+
+// A step that fails is tried again by itself; what retrying cannot fix fails the task, and the event is delivered: that
+// is an outcome.
+func whatRetryingCannotFixFailsTheTask(b *tasks, l *listening, s *script) {
+	for name, c := range map[string]struct {
+		in       func(tries int) error
+		status   domain.TaskStatus
+		reason   string
+		attempts int // of the event
+	}{
+		"twice": {in: func(tries int) error {
+			if tries <= 2 {
+				return errRefusing
+			}
+			return nil
+		}, status: domain.TaskAwaitingApproval, attempts: 3},
+		"for good": {in: func(int) error { return events.Terminal(errRefusing) }, status: domain.TaskFailed, reason: "refusing", attempts: 1},
+		"always":   {in: func(int) error { return errRefusing }, status: domain.TaskFailed, reason: "refusing", attempts: domain.MaxTaskTries},
+		"by panic": {in: func(int) error { panic("no") }, status: domain.TaskFailed,
+			reason: "given up after 5 tries; its workers died or were cut off: see event ", attempts: domain.MaxTaskTries + 1},
+	} {
+		tries := 0 // of one task, one after the other
+		s.begin(func(_ context.Context, step string) error {
+			if step != stepTwo {
+				return nil
+			}
+			tries++
+			return c.in(tries)
+		})
+		task := b.dispatched(application.TaskRequest{})
+		l.until(postgres.Delivered)
+		b.wantRow(b.dispatches(task.ID)[0], "delivered", c.attempts)
+		if task = b.wantStatus(task.ID, c.status); !strings.Contains(task.FailureReason, c.reason) {
+			b.Errorf("%s: it failed because %q, want %q", name, task.FailureReason, c.reason)
+		}
+		if c.attempts != 1 {
+			continue
+		}
+		_, err := b.control.Retry(b.ctx, b.workspace, task.ID)
+		must(b.T, err)
+		l.until(postgres.Delivered)
+		if ran := strings.Count(s.steps(), stepOne); b.find(task.ID).Status != domain.TaskFailed || ran != 1 {
+			b.Errorf("%s: step one ran %d times", name, ran)
+		}
+	}
+}
+
+// An event may be the reason for a task: it, its proactive conversation and its event are there exactly when the
+// event is recorded as handled.
+func aProactiveConversationKnowsItsTrigger(b *tasks, l *listening, _ *script) {
+	e := event(1)
+	e.WorkspaceID = b.workspace
+	b.publish(e)
+	l.until(postgres.Delivered)
+	l.delivered(1)
+	if got := one[string](b.bundle, `select string_agg(concat_ws(' ', kind, trigger_event_id, status), ', ') from platform.agent_tasks
+		join platform.conversations using (conversation_id)`); got != "proactive "+e.EventID.String()+" awaiting_approval" {
+		b.Fatalf("tasks: %s", got)
+	}
+}
+
+// A worker that stops hands the task back at no cost, and keeps the step that was just done.
+func aStopHandsATaskBack(b *tasks, l *listening, s *script) {
+	g := b.newGate()
+	s.begin(func(ctx context.Context, step string) error {
+		if step != stepTwo {
+			return nil
+		}
+		g.entered <- struct{}{}
+		<-ctx.Done()
+		return nil // done at the last moment
+	})
+	task := b.dispatched(application.TaskRequest{})
+	g.awaitEntered(b.T)
+	l.stopNow()
+	task = b.wantStatus(task.ID, domain.TaskQueued)
+	b.wantSteps(task, stepOne, stepTwo)
+	if task.Tries != 0 {
+		b.Fatalf("it has %d tries", task.Tries)
+	}
+	b.wantRow(b.dispatches(task.ID)[0], "pending", 0)
+	next := &script{}
+	must(b.T, b.runTask(task.ID, b.dispatches(task.ID)[0], next))
+	if next.steps() != "go" {
+		b.Errorf("the second did %s", next.steps())
 	}
 }
