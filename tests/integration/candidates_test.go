@@ -19,10 +19,8 @@ import (
 	platformapp "spectral/internal/platform/application"
 	platform "spectral/internal/platform/contracts/events"
 	"spectral/internal/platform/domain"
-	platformevents "spectral/internal/platform/infrastructure/events"
 	platformpg "spectral/internal/platform/infrastructure/postgres"
 	worlds "spectral/internal/worlds/contracts/events"
-	worldsevents "spectral/internal/worlds/infrastructure/events"
 	"spectral/tests/pgtest"
 )
 
@@ -32,43 +30,34 @@ var candidateTypes = []string{
 	platform.CurationDecidedType, worlds.CurationAppliedType,
 }
 
-// candidateConsumer is the product's own consumer of an event type.
-func (b *bundle) candidateConsumer(eventType string) events.Subscription {
-	b.Helper()
-	for _, build := range app.ConsumerBuilders() {
-		if s := build(app.Parts{Generation: pgtest.Generation, UnitOfWork: b.uow}); s.EventType == eventType {
-			return s
-		}
-	}
-	b.Fatalf("%s has no consumer", eventType)
-	return events.Subscription{}
-}
-
-// listenToCandidates starts a listener on the product's own consumers of the given types, all of them for none. It
+// listenToCandidates starts a listener on the product's own consumers of the given types, with so many runners for each. It
 // does not poll: what it settles it was notified of.
-func (b *bundle) listenToCandidates(types ...string) *listening {
+func (b *bundle) listenToCandidates(runners int, types ...string) *listening {
 	b.Helper()
-	if len(types) == 0 {
-		types = candidateTypes
-	}
-	l := b.newListener(noPoll, pgtest.Generation, b.candidateConsumer(types[0]))
-	for _, eventType := range types[1:] {
-		must(b.T, l.Listen(b.ctx, b.candidateConsumer(eventType)))
+	var l *listening
+	for i, eventType := range types {
+		s := b.shipped(eventType)
+		s.Concurrency = runners
+		if i == 0 {
+			l = b.newListener(noPoll, pgtest.Generation, s)
+			continue
+		}
+		must(b.T, l.Listen(b.ctx, s))
 	}
 	l.start()
 	return l
 }
 
-// outsider is a producer in another language: a login of platform's that knows SQL.
+// outsider is a producer in another language that knows SQL.
 type outsider struct {
 	*bundle
 	conn      *pgx.Conn
 	workspace uuid.NullUUID
 }
 
-func (b *bundle) outsider(memberOf string) outsider {
+func (b *bundle) outsider() outsider {
 	b.Helper()
-	return outsider{b, pgtest.Conn(b.T, pgtest.Login(b.T, b.url, memberOf)), aWorkspace()}
+	return outsider{b, b.conn(), aWorkspace()}
 }
 
 func aWorkspace() uuid.NullUUID { return uuid.NullUUID{UUID: uuid.New(), Valid: true} }
@@ -189,21 +178,21 @@ func detection(at time.Time, counts ...domain.FailureCount) domain.FailureDetect
 // TestRuleCandidates runs the product's own consumers around rule candidates, over notifications alone.
 func TestRuleCandidates(t *testing.T) {
 	b := setup(t)
-	l := b.listenToCandidates()
+	l := b.listenToCandidates(1, candidateTypes...)
 	for _, c := range []struct {
 		name string
 		test func(*bundle, *listening)
 	}{
 		{"failure clusters become candidates", clustersBecomeCandidates},
 		{"facts of a cluster in any order", clusterFactsInAnyOrder},
-		{"a decided candidate is not proposed again", decidedIsNotProposedAgain},
 		{"promoted memories become candidates", memoriesBecomeCandidates},
 		{"platform decides, worlds applies, platform records the outcome", curationLoop},
 		{"of contradicting decisions the later one stands", laterDecisionStands},
-		{"a later decision has a later time", laterDecisionHasLaterTime},
 		{"an outcome without its decision is a dead letter", impossibleOutcomes},
 		{"candidates of workspaces are separate", workspacesAreSeparate},
 		{"a payload without use fails at once", uselessPayloadsFail},
+		{"events that come again change nothing", eventsThatComeAgainChangeNothing},
+		{"many decisions on few candidates do not deadlock", manyDecisionsOnFewCandidates}, // the last one: it stops the worker
 	} {
 		b.run(c.name, func(b *bundle) { c.test(b, l.in(b)) })
 	}
@@ -240,11 +229,6 @@ func clustersBecomeCandidates(b *bundle, l *listening) {
 			`"last_seen_at": "2026-07-01T13:00:00.123456Z", "first_seen_at": "2026-07-01T12:00:00.123456Z"}`, first.ID) {
 		b.Errorf("version 2 says %s", got)
 	}
-	if got := one[string](b, `select format('%s %s %s %s %s', revision, failure_count, severity, failures, last_seen_at - first_seen_at)
-		from platform.failure_clusters where cluster_id = $1 and workspace_id = $2`, first.ID, workspace); got !=
-		`2 20 medium [{"kind": "connect", "count": 16, "example": ""}, {"kind": "read", "count": 4, "example": "no “answer”"}] 01:00:00` {
-		b.Errorf("the cluster is %s", got)
-	}
 
 	// without the option version 1 is over
 	_, err = app.NewDetectFailureCluster(b.uow).Detect(b.ctx, workspace, detection(seen, domain.FailureCount{Kind: "read", Count: 1}))
@@ -257,7 +241,7 @@ func clustersBecomeCandidates(b *bundle, l *listening) {
 
 // Facts of one cluster, each of its own event, in many orders.
 func clusterFactsInAnyOrder(b *bundle, l *listening) {
-	o := b.outsider("spectral_platform")
+	o := b.outsider()
 	v1 := func(count int) func(uuid.UUID) {
 		return func(cluster uuid.UUID) {
 			o.publish(platform.FailureClusterDetectedType, "", detectedV1(cluster, count))
@@ -272,14 +256,10 @@ func clusterFactsInAnyOrder(b *bundle, l *listening) {
 		facts []func(uuid.UUID)
 		want  string
 	}{
-		"version 1 alone":                     {[]func(uuid.UUID){v1(3)}, "revision 0, 3 of 1"},
-		"version 1, growing":                  {[]func(uuid.UUID){v1(3), v1(4)}, "revision 0, 4 of 1"},
-		"version 1, the older one last":       {[]func(uuid.UUID){v1(4), v1(3)}, "revision 0, 4 of 1"},
 		"version 1 after version 2":           {[]func(uuid.UUID){v2(1, 3), v1(99)}, "revision 1, 3 of 1"},
 		"version 2 after version 1":           {[]func(uuid.UUID){v1(99), v2(1, 3)}, "revision 1, 3 of 1"},
 		"an older revision after a newer one": {[]func(uuid.UUID){v2(2, 3, 4), v2(1, 3)}, "revision 2, 7 of 2"},
 		"all, the wrong way round":            {[]func(uuid.UUID){v2(3, 5, 5), v1(10), v2(2, 5), v1(5), v2(1, 1), v1(1)}, "revision 3, 10 of 2"},
-		"all, the right way round":            {[]func(uuid.UUID){v1(1), v2(1, 1), v1(5), v2(2, 5), v1(10), v2(3, 5, 5)}, "revision 3, 10 of 2"},
 		"a revision twice":                    {[]func(uuid.UUID){v2(2, 3), v2(2, 8)}, "revision 2, 3 of 1"},
 	} {
 		cluster := uuid.New()
@@ -291,7 +271,7 @@ func clusterFactsInAnyOrder(b *bundle, l *listening) {
 			b.Errorf("%s: %s, want %s", name, got, want)
 		}
 	}
-	if n, want := b.published(o.workspace, worlds.RuleCandidateProposedType), one[int](b, "select count(*) from worlds.rule_candidates where workspace_id = $1", o.workspace); n != want || n != 9 {
+	if n, want := b.published(o.workspace, worlds.RuleCandidateProposedType), one[int](b, "select count(*) from worlds.rule_candidates where workspace_id = $1", o.workspace); n != want || n != 5 {
 		b.Errorf("%d were proposed, there are %d", n, want)
 	}
 }
@@ -306,35 +286,11 @@ func (o outsider) publishMany(eventType, target string, payloads ...string) {
 	must(o.T, err)
 }
 
-// listenWithoutDeadlock handles n events of the given types, each type in four batches side by side, of which none may wait
-// for another that waits for it.
-func (b *bundle) listenWithoutDeadlock(n int, types ...string) {
-	b.Helper()
-	log := &notes{}
-	b.log = slog.NewJSONHandler(log, &slog.HandlerOptions{Level: slog.LevelDebug})
-	var l *listening
-	for i, eventType := range types {
-		s := b.candidateConsumer(eventType)
-		s.Concurrency = 4
-		if i == 0 {
-			l = b.newListener(noPoll, pgtest.Generation, s)
-			continue
-		}
-		must(b.T, l.Listen(b.ctx, s))
-	}
-	l.start()
-	l.eventuallyDelivered(n)
-	l.stop()
-	if got := log.count(`"batch undone`); got != 0 {
-		b.Errorf("%d batches were undone", got)
-	}
-}
-
-// Decisions and facts on the same candidates, and some decisions twice.
-func TestManyDecisionsOnFewCandidates(t *testing.T) {
-	b := setup(t)
-	o := b.outsider("spectral_platform")
-	const n, memories = 200, 20
+// Facts and decisions on the same candidates, and some decisions twice: of batches side by side none may wait for another
+// that waits for it.
+func manyDecisionsOnFewCandidates(b *bundle, l *listening) {
+	o := b.outsider()
+	const n, memories = 100, 10
 	ids := make([]uuid.UUID, memories)
 	var facts, decisions []string
 	for i := range ids {
@@ -342,7 +298,8 @@ func TestManyDecisionsOnFewCandidates(t *testing.T) {
 		facts = append(facts, promoted(ids[i], 2, 1))
 	}
 	o.publishMany(platform.MemoryPromotedType, "", facts...)
-	b.listenWithoutDeadlock(memories, platform.MemoryPromotedType)
+	l.delivered(memories)
+	l.stop()
 	facts = nil
 	now := time.Now()
 	for i := range n {
@@ -355,12 +312,18 @@ func TestManyDecisionsOnFewCandidates(t *testing.T) {
 	}
 	o.publishMany(platform.CurationDecidedType, "worlds", decisions...)
 	o.publishMany(platform.MemoryPromotedType, "", facts...)
-	b.listenWithoutDeadlock(len(decisions)+n, platform.CurationDecidedType, platform.MemoryPromotedType)
+	log := &notes{}
+	b.log = slog.NewJSONHandler(log, &slog.HandlerOptions{Level: slog.LevelDebug})
+	b.poolURL += "&pool_max_conns=12"
+	b.listenToCandidates(4, platform.CurationDecidedType, platform.MemoryPromotedType).eventuallyDelivered(len(decisions) + n)
+	if got := log.count(`"batch undone`); got != 0 {
+		b.Errorf("%d batches were undone", got)
+	}
 	for _, id := range ids { // the last decision on each is to reject
 		b.wantCandidate(id, "memory rejected revision 12, 2 of 1 kinds: "+one[string](b, "select statement from worlds.rule_candidates where origin_id = $1", id))
 	}
 	if got := b.published(o.workspace, worlds.CurationAppliedType); got != n {
-		t.Errorf("%d outcomes of %d decisions", got, n)
+		b.Errorf("%d outcomes of %d decisions", got, n)
 	}
 }
 
@@ -375,27 +338,6 @@ func (l *listening) eventuallyDelivered(n int) {
 		default:
 			l.Fatalf("event %s is %s: %s", s.Envelope.EventID, s.Outcome, s.LastError)
 		}
-	}
-}
-
-func decidedIsNotProposedAgain(b *bundle, l *listening) {
-	o := b.outsider("spectral_platform")
-	for verdict, state := range map[string]string{"approve": "approved", "reject": "rejected"} {
-		cluster := uuid.New()
-		o.publish(platform.FailureClusterDetectedV2Type, "", detectedV2(cluster, 1, 4))
-		l.delivered(1)
-		decision := o.decide(b.candidateID(cluster), verdict, time.Now())
-		l.delivered(2)
-		o.publish(platform.FailureClusterDetectedV2Type, "", strings.Replace(detectedV2(cluster, 2, 400), "fetch", "load", 1))
-		o.publish(platform.FailureClusterDetectedType, "", detectedV1(cluster, 999))
-		l.delivered(2)
-		b.wantCandidate(cluster, "failure_cluster "+state+" revision 2, 400 of 1 kinds: Keep this from failing again: loader/fetch: Timeout")
-		if got := one[uuid.UUID](b, "select decision_id from worlds.rule_candidates where origin_id = $1", cluster); got != decision {
-			b.Errorf("decided by %s, want %s", got, decision)
-		}
-	}
-	if n := b.published(o.workspace, worlds.RuleCandidateProposedType); n != 2 {
-		b.Errorf("proposed %d times", n)
 	}
 }
 
@@ -436,25 +378,18 @@ func memoriesBecomeCandidates(b *bundle, l *listening) {
 	}
 	// recorded after it was retired, it is another memory
 	next, err := record.Record(b.ctx, workspace, domain.WorkspaceMemory, statement)
-	must(b.T, err)
-	if again, err := record.Record(b.ctx, workspace, domain.WorkspaceMemory, statement); next == id || again != next || err != nil {
-		b.Fatalf("recorded as %s, then as %s and %s: %v", id, next, again, err)
+	if next == id || err != nil {
+		b.Fatalf("recorded as %s, then as %s: %v", id, next, err)
 	}
 	must(b.T, promote.Promote(b.ctx, workspace, next))
 	l.delivered(1)
-	b.wantCandidate(next, "memory proposed revision 3, 2 of 1 kinds: "+statement)
-	must(b.T, retire.Retire(b.ctx, workspace, next))
-	if got := one[string](b, `select string_agg(format('%s %s %s %s %s', scope, state, observations, version, (retired_at >= promoted_at)), '; ' order by scope)
-		from platform.memories where workspace_id = $1`, workspace); got !=
-		"agent working 1 1 ; workspace retired 2 4 t; workspace retired 2 4 t" {
+	if got := one[string](b, `select string_agg(format('%s %s %s %s', scope, state, observations, version), '; ' order by scope, observations)
+		from platform.memories where workspace_id = $1`, workspace); got != "agent working 1 1; workspace promoted 1 2; workspace retired 2 4" {
 		b.Errorf("the memories are %s", got)
-	}
-	if _, err := record.Record(b.ctx, workspace, "galaxy", " "); err == nil {
-		b.Error("recorded nothing in no scope")
 	}
 
 	// by SQL, in any order and again
-	o := b.outsider("spectral_platform")
+	o := b.outsider()
 	memory := uuid.New()
 	for _, version := range []int{2, 5, 3, 5} {
 		o.publish(platform.MemoryPromotedType, "", promoted(memory, version, version*10))
@@ -490,6 +425,15 @@ func curationLoop(b *bundle, l *listening) {
 	b.wantOutcome(approval, "applied")
 	b.wantOutcome(rejection, "applied")
 
+	// a fact that comes later neither proposes nor decides it again
+	_, err = app.NewDetectFailureCluster(b.uow).Detect(b.ctx, workspace, detection(time.Now(), domain.FailureCount{Kind: "read", Count: 4}))
+	must(b.T, err)
+	l.delivered(1)
+	b.wantCandidate(cluster.ID, "failure_cluster rejected revision 2, 8 of 1 kinds: Keep this from failing again: loader/fetch: Timeout")
+	if n := b.published(workspace, worlds.RuleCandidateProposedType); n != 1 {
+		b.Errorf("proposed %d times", n)
+	}
+
 	unknown, err := decide.Decide(b.ctx, workspace, uuid.New(), domain.ApproveCandidate, "", "ada")
 	must(b.T, err)
 	elsewhere, err := decide.Decide(b.ctx, aWorkspace(), candidate, domain.ApproveCandidate, "", "ada")
@@ -514,20 +458,23 @@ func curationLoop(b *bundle, l *listening) {
 		from platform.curation_decisions d join worlds.curation_rulings r using (decision_id) where decision_id = any ($1)`, all); !got {
 		b.Error("what platform knows is not what worlds did")
 	}
-	for _, handler := range []string{worldsevents.CurationDecisionApplierName, platformevents.CurationOutcomeRecorderName} {
-		if n := one[int](b, `select count(*) from core.event_handled h join core.outbox o on o.id = h.event_id
-			where handler_name = $1 and (payload ->> 'decision_id')::uuid = any ($2)`, handler, all); n != len(all) {
-			b.Errorf("%s handled %d, want %d", handler, n, len(all))
-		}
-	}
-	if _, err := decide.Decide(b.ctx, workspace, uuid.Nil, "maybe", "", ""); err == nil {
-		b.Error("decided nothing on nothing")
-	}
+	// a decision that is taken later has a later time, even by a clock that is behind
+	clock := time.Now()
+	behind := platformapp.NewDecideCuration(func(ctx context.Context, workspace uuid.NullUUID, work func(platformapp.CurationDecisions, events.EventPublisher) error) error {
+		return b.uow.Do(ctx, events.Platform, workspace, func(tx events.Tx, publisherFor events.PublisherFor) error {
+			return work(platformpg.NewCurationDecisions(tx), publisherFor())
+		})
+	}, uuid.NewV7, func() time.Time { return clock.Add(-time.Minute) })
+	late, err := behind.Decide(b.ctx, workspace, candidate, domain.ApproveCandidate, "", "ada")
+	must(b.T, err)
+	l.delivered(2)
+	b.wantOutcome(late, "applied")
+	state("approved")
 }
 
 // Whichever of two decisions comes first, the later one stands.
 func laterDecisionStands(b *bundle, l *listening) {
-	o := b.outsider("spectral_platform")
+	o := b.outsider()
 	early := time.Date(2026, time.July, 1, 12, 0, 0, 1000, time.UTC)
 	late := early.Add(time.Microsecond)
 	type decision struct {
@@ -540,9 +487,7 @@ func laterDecisionStands(b *bundle, l *listening) {
 		state     string
 	}{
 		"in order":              {[]decision{{"approve", early, "applied"}, {"reject", late, "applied"}}, "rejected"},
-		"the wrong way round":   {[]decision{{"reject", late, "applied"}, {"approve", early, "refused superseded"}}, "rejected"},
-		"in order, approved":    {[]decision{{"reject", early, "applied"}, {"approve", late, "applied"}}, "approved"},
-		"wrong, approved":       {[]decision{{"approve", late, "applied"}, {"reject", early, "refused superseded"}}, "approved"},
+		"the wrong way round":   {[]decision{{"approve", late, "applied"}, {"reject", early, "refused superseded"}}, "approved"},
 		"the same, wrong order": {[]decision{{"approve", late, "applied"}, {"approve", early, "applied"}}, "approved"},
 	} {
 		memory := uuid.New()
@@ -564,42 +509,9 @@ func laterDecisionStands(b *bundle, l *listening) {
 	}
 }
 
-// A decision that is taken later has a later time, even by a clock that is behind.
-func laterDecisionHasLaterTime(b *bundle, l *listening) {
-	o := b.outsider("spectral_platform")
-	memory := uuid.New()
-	o.publish(platform.MemoryPromotedType, "", promoted(memory, 2, 1))
-	l.delivered(1)
-	decideAt := func(at time.Time, verdict domain.CurationVerdict) uuid.UUID {
-		b.Helper()
-		decide := platformapp.NewDecideCuration(func(ctx context.Context, workspace uuid.NullUUID, work func(platformapp.CurationDecisions, events.EventPublisher) error) error {
-			return b.uow.Do(ctx, events.Platform, workspace, func(tx events.Tx, publisherFor events.PublisherFor) error {
-				return work(platformpg.NewCurationDecisions(tx), publisherFor())
-			})
-		}, uuid.NewV7, func() time.Time { return at })
-		id, err := decide.Decide(b.ctx, o.workspace, b.candidateID(memory), verdict, "", "ada")
-		must(b.T, err)
-		l.delivered(2)
-		return id
-	}
-	now := time.Now()
-	first := decideAt(now, domain.ApproveCandidate)
-	second := decideAt(now.Add(-time.Minute), domain.RejectCandidate)
-	b.wantOutcome(first, "applied")
-	b.wantOutcome(second, "applied")
-	b.wantCandidate(memory, "memory rejected revision 2, 1 of 1 kinds: Ask before deleting, v2.")
-	if got := one[string](b, `select (s.decided_at - f.decided_at)::text from platform.curation_decisions f, platform.curation_decisions s
-		where f.decision_id = $1 and s.decision_id = $2`, first, second); got != "00:00:00.000001" {
-		b.Errorf("the second is %s after the first", got)
-	}
-}
-
-// Every event again, as after a replay, and when its delivery has been forgotten: nothing drifts, and no outcome is
-// published twice.
-func TestRedeliveryDriftsNothing(t *testing.T) {
-	b := setup(t)
-	l := b.listenToCandidates()
-	o := b.outsider("spectral_platform")
+// Every event again whose delivery has been forgotten, the last one first: nothing drifts, and no outcome is published twice.
+func eventsThatComeAgainChangeNothing(b *bundle, l *listening) {
+	o := b.outsider()
 	cluster, memory := uuid.New(), uuid.New()
 	o.publish(platform.FailureClusterDetectedType, "", detectedV1(cluster, 3))
 	l.delivered(1)
@@ -608,37 +520,27 @@ func TestRedeliveryDriftsNothing(t *testing.T) {
 	l.delivered(2)
 	now := time.Now()
 	o.decide(b.candidateID(cluster), "approve", now)
-	l.delivered(2)
 	o.decide(b.candidateID(memory), "reject", now)
-	l.delivered(2)
+	o.decide(uuid.New(), "approve", now)
+	l.delivered(6)
 	o.decide(b.candidateID(memory), "approve", now.Add(-time.Hour))
 	l.delivered(2)
-	o.decide(uuid.New(), "approve", now)
-	l.delivered(2)
 	before := b.contents()
-	if n := strings.Count(before, "\n"); n != 11 { // 2 candidates, 4 rulings and decisions, 2 event types
-		t.Fatalf("there are %d lines:\n%s", n+1, before)
+	const again = 3 + 2*4
+	b.exec("delete from core.event_handled")
+	if n := one[int](b, `with again as (update core.outbox o set status = 'pending', delivered_at = null,
+			available_at = clock_timestamp() - r.n * interval '1 microsecond'
+		from (select id, row_number() over (order by id) as n from core.outbox where workspace_id = $1) r
+		where r.id = o.id and event_type <> 'worlds.rule_candidate.proposed' returning pg_notify(channel, ''))
+		select count(*) from again`, o.workspace); n != again {
+		b.Fatalf("%d events come again", n)
 	}
-
-	const handled = "select count(*)::int from core.event_handled"
-	if n := one[int](b, handled); n != 11 {
-		t.Fatalf("%d were handled", n)
+	l.eventuallyDelivered(again)
+	if n := one[int](b, "select count(*) from core.event_handled"); n != again {
+		b.Errorf("%d were handled", n)
 	}
-	for name, forget := range map[string]string{"remembered": "select", "forgotten, backwards": "delete from core.event_handled"} {
-		l.stop()
-		b.exec(forget)
-		b.exec(`update core.outbox o set status = 'pending', delivered_at = null, available_at = now() - interval '1 hour' + case
-			when $1 then r.n else -r.n end * interval '1 second'
-			from (select id, row_number() over (order by id) as n from core.outbox) r
-			where r.id = o.id and event_type <> 'worlds.rule_candidate.proposed'`, !strings.HasSuffix(name, "backwards"))
-		l = b.listenToCandidates()
-		l.eventuallyDelivered(11)
-		if n := one[int](b, handled); n != 11 {
-			t.Errorf("%s: %d were handled", name, n)
-		}
-		if after := b.contents(); after != before {
-			t.Errorf("%s: before\n%s\nand after\n%s", name, before, after)
-		}
+	if after := b.contents(); after != before {
+		b.Errorf("before\n%s\nand after\n%s", before, after)
 	}
 }
 
@@ -647,26 +549,18 @@ func uselessPayloadsFail(b *bundle, l *listening) {
 	const rows = "select (select count(*) from worlds.rule_candidates) + (select count(*) from worlds.curation_rulings)"
 	before := one[int](b, rows)
 	b.publishUnchecked()
-	producers := map[string]outsider{"platform": b.outsider("spectral_platform"), "worlds": b.outsider("spectral_worlds")}
+	o := b.outsider()
 	id := uuid.NewString()
 	for _, c := range []struct{ eventType, payload, want string }{
 		{platform.FailureClusterDetectedType, `{}`, "cluster_id is missing"},
-		{platform.FailureClusterDetectedType, `{"cluster_id": 7}`, "cannot unmarshal number"},
-		{platform.FailureClusterDetectedType, `{"cluster_id": "` + id + `", "signature": "s", "count": 0}`, "0 occurrences"},
-		{platform.FailureClusterDetectedType, `{"cluster_id": "` + id + `", "signature": "` + strings.Repeat("s", 4000) + `", "count": 1}`, "the limit is 4000"},
-		{platform.FailureClusterDetectedV2Type, detectedV2(uuid.New(), 0, 1), "revision is 0"},
-		{platform.FailureClusterDetectedV2Type, detectedV2(uuid.New(), 1), "0 occurrences"},
-		{platform.FailureClusterDetectedV2Type, detectedV2(uuid.New(), 1, 5, -2), "count is -2"},
 		{platform.FailureClusterDetectedV2Type, detectedV2(uuid.New(), 1, math.MaxInt64, math.MaxInt64), "more failures than can be counted"},
 		{platform.FailureClusterDetectedV2Type, detectedV1(uuid.New(), 1), "cannot unmarshal string"}, // a version 1 payload
 		{platform.MemoryPromotedType, promoted(uuid.New(), 0, 1), "version is 0"},
 		{platform.CurationDecidedType, decided(uuid.New(), uuid.New(), "maybe", time.Now()), `verdict is "maybe"`},
-		{platform.CurationDecidedType, decided(uuid.Nil, uuid.New(), "approve", time.Now()), "decision_id is missing"},
 		{platform.CurationDecidedType, decided(uuid.New(), uuid.New(), "approve", time.Date(2999, 1, 1, 0, 0, 0, 0, time.UTC)), "decided_at is 2999-01-01T00:00:00Z, which is still to come"},
 		{worlds.CurationAppliedType, `{"decision_id": "` + id + `", "outcome": "refused", "applied_at": "2026-07-01T12:00:00Z"}`, "reason is missing"},
 	} {
-		source, _, _ := strings.Cut(c.eventType, ".")
-		producers[source].publish(c.eventType, "", c.payload)
+		o.publish(c.eventType, "", c.payload)
 		if s := l.next(); s.Outcome != postgres.Failed || !strings.HasPrefix(s.LastError, "PayloadError: ") || !strings.Contains(s.LastError, c.want) {
 			b.Errorf("%s %.100s is %s: %.300s", c.eventType, c.payload, s.Outcome, s.LastError)
 		}
@@ -678,13 +572,12 @@ func uselessPayloadsFail(b *bundle, l *listening) {
 
 // An outcome is recorded once; one that belongs to no decision, or says another thing, is a dead letter.
 func impossibleOutcomes(b *bundle, l *listening) {
-	o, answerer := b.outsider("spectral_platform"), b.outsider("spectral_worlds")
-	answerer.workspace = o.workspace
+	o := b.outsider()
 	decision := o.decide(uuid.New(), "approve", time.Now())
 	l.delivered(2)
 	b.wantOutcome(decision, "refused unknown_candidate")
 	for want, id := range map[string]uuid.UUID{"is not in platform.curation_decisions": uuid.New(), "has the outcome refused already": decision} {
-		answerer.publish(worlds.CurationAppliedType, "platform", fmt.Sprintf(`{"decision_id": %q, "candidate_id": %q, "outcome": "applied", "applied_at": "2026-07-01T12:00:00Z"}`, id, uuid.New()))
+		o.publish(worlds.CurationAppliedType, "platform", fmt.Sprintf(`{"decision_id": %q, "candidate_id": %q, "outcome": "applied", "applied_at": "2026-07-01T12:00:00Z"}`, id, uuid.New()))
 		if s := l.next(); s.Outcome != postgres.Failed || !strings.HasPrefix(s.LastError, "TerminalError: platform.curation_outcome_recorder: ") || !strings.Contains(s.LastError, want) {
 			b.Errorf("it is %s: %s", s.Outcome, s.LastError)
 		}
@@ -697,7 +590,7 @@ func impossibleOutcomes(b *bundle, l *listening) {
 // One cluster id in two workspaces is two clusters: their candidates are two as well, and an event without a
 // workspace has one of its own.
 func workspacesAreSeparate(b *bundle, l *listening) {
-	o := b.outsider("spectral_platform")
+	o := b.outsider()
 	cluster := uuid.New()
 	for i, workspace := range []uuid.NullUUID{aWorkspace(), aWorkspace(), {}} {
 		o.workspace = workspace

@@ -29,15 +29,15 @@ const (
 	healthRecorder    = "worlds.rule_health_recorder"
 )
 
-// shippedConsumer is the product's own consumer of an event type.
-func shippedConsumer(t testing.TB, eventType string) events.Subscription {
-	t.Helper()
+// shipped is the product's own consumer of an event type.
+func (b *bundle) shipped(eventType string) events.Subscription {
+	b.Helper()
 	for _, build := range app.ConsumerBuilders() {
-		if s := build(app.Parts{Generation: pgtest.Generation}); s.EventType == eventType {
+		if s := build(app.Parts{Generation: pgtest.Generation, UnitOfWork: b.uow}); s.EventType == eventType {
 			return s
 		}
 	}
-	t.Fatalf("%s has no consumer", eventType)
+	b.Fatalf("%s has no consumer", eventType)
 	panic("unreachable")
 }
 
@@ -158,7 +158,7 @@ func minute(t time.Time) string {
 
 func TestADecisionReachesBothContextsOnOneClaim(t *testing.T) {
 	b := setup(t)
-	l := b.listen(noPoll, shippedConsumer(t, platform.DecisionRecordedType))
+	l := b.listen(noPoll, b.shipped(platform.DecisionRecordedType))
 	workspace := uuid.NullUUID{UUID: uuid.New(), Valid: true}
 	decided := overridden("berth-depth", "Surveyed  last week", atMinute(0).Add(123456789).In(time.FixedZone("", 3600)))
 	b.record(workspace, decided)
@@ -263,7 +263,7 @@ func TestOneFailingHandlerOfADecisionLeavesTheOthersEffect(t *testing.T) {
 				b.exec("delete from " + table)
 			}
 			b.refuse(c.failingTable)
-			l := b.listen(noPoll, retrying(shippedConsumer(b, platform.DecisionRecordedType), persistently))
+			l := b.listen(noPoll, retrying(b.shipped(platform.DecisionRecordedType), persistently))
 			b.record(uuid.NullUUID{}, overridden("berth-depth", "surveyed", atMinute(0)))
 
 			s := l.next()
@@ -306,7 +306,7 @@ func TestOneFailingHandlerOfADecisionLeavesTheOthersEffect(t *testing.T) {
 func TestADecisionOfNoUse(t *testing.T) {
 	b := setup(t)
 	b.publishUnchecked()
-	l := b.listen(noPoll, shippedConsumer(t, platform.DecisionRecordedType))
+	l := b.listen(noPoll, b.shipped(platform.DecisionRecordedType))
 	payload := func(id, outcome, year string) string {
 		return fmt.Sprintf(`{"decision_id": %s, "rule_id": "r", "outcome": %q, "decided_at": "%s-03-01T12:00:00Z"}`, id, outcome, year)
 	}
@@ -338,7 +338,7 @@ func TestADecisionOfNoUse(t *testing.T) {
 
 func TestADecisionToldAgainCountsOnce(t *testing.T) {
 	b := setup(t)
-	l := b.listen(noPoll, shippedConsumer(t, platform.DecisionRecordedType))
+	l := b.listen(noPoll, b.shipped(platform.DecisionRecordedType))
 	workspace := uuid.NullUUID{UUID: uuid.New(), Valid: true}
 	decisions := []domain.Decision{followed("r", atMinute(1)), overridden("r", "late", atMinute(2)), overridden("s", "late", atMinute(3))}
 	b.record(workspace, decisions...)
@@ -402,7 +402,7 @@ func TestDecisionsComeInAnyOrder(t *testing.T) {
 	}
 	reversed := slices.Clone(all)
 	slices.Reverse(reversed)
-	s := shippedConsumer(t, platform.DecisionRecordedType)
+	s := b.shipped(platform.DecisionRecordedType)
 	s.Concurrency = 3
 	l := b.listen(noPoll, s)
 	for _, order := range [][]domain.Decision{all, reversed, append(shuffled(1), shuffled(2)...)} {
@@ -432,7 +432,7 @@ func TestManyDecisionsOnFewRules(t *testing.T) {
 	all, err := json.Marshal(payloads)
 	must(t, err)
 	b.exec("select core.outbox_publish_many($1::jsonb)", string(all))
-	s := shippedConsumer(t, platform.DecisionRecordedType)
+	s := b.shipped(platform.DecisionRecordedType)
 	s.Concurrency = 4
 	b.listen(noPoll, s).delivered(n)
 	if got := log.count(`"batch undone`); got != 0 {

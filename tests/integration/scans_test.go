@@ -79,7 +79,7 @@ func TestScans(t *testing.T) {
 }
 
 func aCompletedScanIsIndexed(b *bundle) {
-	l := b.listen(noPoll, shippedConsumer(b.T, worlds.ScanCompletedType))
+	l := b.listen(noPoll, b.shipped(worlds.ScanCompletedType))
 	workspace := uuid.NullUUID{UUID: uuid.New(), Valid: true}
 	id := b.scan(workspace, "card:harbour")
 	if got := b.rowsOf("core.outbox"); got != "" {
@@ -218,7 +218,7 @@ func anEarlierScanNeverOverwritesALaterOne(b *bundle) {
 		}
 		orders = append(orders, of)
 	}
-	s := shippedConsumer(b.T, worlds.ScanCompletedType)
+	s := b.shipped(worlds.ScanCompletedType)
 	s.Concurrency = 1
 	l := b.listen(noPoll, s)
 	for _, order := range orders {
@@ -250,7 +250,7 @@ func anEarlierScanNeverOverwritesALaterOne(b *bundle) {
 }
 
 func scansAreSearchedByKind(b *bundle) {
-	l := b.listen(noPoll, shippedConsumer(b.T, worlds.ScanCompletedType))
+	l := b.listen(noPoll, b.shipped(worlds.ScanCompletedType))
 	b.tellScans(uuid.NullUUID{},
 		scanned{uuid.New(), "card:harbour", atMinute(1), []scannedFound{{Kind: "stale", Occurrences: 1}}},
 		scanned{uuid.New(), "card:mill", atMinute(1), []scannedFound{{Kind: "stale", Occurrences: 5}, {Kind: "gap", Occurrences: 1}}},
@@ -265,7 +265,7 @@ func scansAreSearchedByKind(b *bundle) {
 
 func aCompletedScanOfNoUse(b *bundle) {
 	b.publishUnchecked()
-	l := b.listen(noPoll, shippedConsumer(b.T, worlds.ScanCompletedType))
+	l := b.listen(noPoll, b.shipped(worlds.ScanCompletedType))
 	const id = `"scan_id": "5a3c7a52-8f0e-4d1b-9a51-6f0f43d3ad11"`
 	for want, payload := range map[string]string{
 		"scan_id is missing":               `{"subject": "card:harbour", "finished_at": "2026-03-01T12:00:00Z", "findings": []}`,
