@@ -19,6 +19,7 @@ import (
 	platform "spectral/internal/platform/contracts/events"
 	"spectral/internal/platform/domain"
 	platformpg "spectral/internal/platform/infrastructure/postgres"
+	worlds "spectral/internal/worlds/contracts/events"
 	worldsdomain "spectral/internal/worlds/domain"
 	worldspg "spectral/internal/worlds/infrastructure/postgres"
 	"spectral/tests/pgtest"
@@ -28,6 +29,39 @@ const (
 	patternAggregator = "platform.decision_recorded_aggregator"
 	healthRecorder    = "worlds.rule_health_recorder"
 )
+
+// TestShippedConsumers runs the product's own consumers of cards, decisions and scans, over notifications alone.
+func TestShippedConsumers(t *testing.T) {
+	b := setup(t)
+	l := b.newListener(noPoll, pgtest.Generation, projection())
+	for _, eventType := range []string{platform.DecisionRecordedType, worlds.ScanCompletedType} {
+		must(t, l.Listen(b.ctx, b.shipped(eventType)))
+	}
+	l.start()
+	for _, c := range []struct {
+		name string
+		test func(*bundle, *listening)
+	}{
+		{"a published card is notified of and projected", publishedCardIsNotifiedAndProjected},
+		{"an older version never overwrites a newer one", anOlderVersionNeverOverwritesANewerOne},
+		{"a decision reaches both contexts on one claim", aDecisionReachesBothContextsOnOneClaim},
+		{"a decision without use for one handler is handled by the other", aDecisionWithoutUseForOneHandler},
+		{"a decision that is told again counts once", aDecisionThatIsToldAgainCountsOnce},
+		{"decisions come in any order", decisionsComeInAnyOrder},
+		{"a completed scan is indexed", aCompletedScanIsIndexed},
+		{"an earlier scan never overwrites a later one", anEarlierScanNeverOverwritesALaterOne},
+		{"a completed scan without use fails", aCompletedScanWithoutUseFails},
+		{"many decisions on few rules do not deadlock", manyDecisionsOnFewRules}, // stops the worker
+		{"a card that is published four times at once has four versions", aCardPublishedAtOnceHasDifferentVersions},
+		{"a decision is recorded once", aDecisionIsRecordedOnce},
+		{"a scan is completed once", aScanIsCompletedOnce},
+		{"a rollback publishes nothing", rollbackPublishesNothing},
+		{"a refusal names the place in the whole publish", aRefusalNamesThePlaceInTheWholePublish},
+	} {
+		b.exec("truncate core.outbox, core.event_handled")
+		b.run(c.name, func(b *bundle) { c.test(b, l.in(b)) })
+	}
+}
 
 // shipped is the product's own consumer of an event type.
 func (b *bundle) shipped(eventType string) events.Subscription {
@@ -39,19 +73,6 @@ func (b *bundle) shipped(eventType string) events.Subscription {
 	}
 	b.Fatalf("%s has no consumer", eventType)
 	panic("unreachable")
-}
-
-// persistently retries quickly, for as long as a test wants it to.
-var persistently = &events.RetryPolicy{MaxRetries: 1_000_000, Base: 20 * time.Millisecond, Multiplier: 1, Cap: 20 * time.Millisecond}
-
-// retrying is s with another policy for all of its handlers.
-func retrying(s events.Subscription, policy *events.RetryPolicy) events.Subscription {
-	s.Primary.Retry = policy
-	s.CoHandlers = slices.Clone(s.CoHandlers)
-	for i := range s.CoHandlers {
-		s.CoHandlers[i].Retry = policy
-	}
-	return s
 }
 
 func followed(rule string, at time.Time) domain.Decision {
@@ -105,13 +126,6 @@ func (b *bundle) rowsOf(tables ...string) string {
 	return one[string](b, "select coalesce(string_agg(line, e'\\n' order by line), '') from ("+strings.Join(each, " union all ")+") l")
 }
 
-// decisionRows are what the handlers of decision.recorded have written.
-func (b *bundle) decisionRows() string {
-	b.Helper()
-	return b.rowsOf("platform.override_patterns", "platform.override_reasons", "platform.override_pattern_decisions",
-		"worlds.rule_health", "worlds.rule_health_decisions")
-}
-
 func (b *bundle) wantPattern(workspace uuid.NullUUID, rule, want string) {
 	b.Helper()
 	var got string
@@ -156,32 +170,30 @@ func minute(t time.Time) string {
 	return fmt.Sprint(int(t.Sub(day) / time.Minute))
 }
 
-func TestADecisionReachesBothContextsOnOneClaim(t *testing.T) {
-	b := setup(t)
-	l := b.listen(noPoll, b.shipped(platform.DecisionRecordedType))
-	workspace := uuid.NullUUID{UUID: uuid.New(), Valid: true}
+func aDecisionReachesBothContextsOnOneClaim(b *bundle, l *listening) {
+	workspace := aWorkspace()
 	decided := overridden("berth-depth", "Surveyed  last week", atMinute(0).Add(123456789).In(time.FixedZone("", 3600)))
 	b.record(workspace, decided)
 	l.delivered(1)
 
 	var e events.Envelope
-	must(t, b.pool.QueryRow(b.ctx, "select id, idempotency_key, payload from core.outbox").Scan(&e.EventID, &e.IdempotencyKey, &e.Payload))
+	must(b.T, b.pool.QueryRow(b.ctx, "select id, idempotency_key, payload from core.outbox").Scan(&e.EventID, &e.IdempotencyKey, &e.Payload))
 	b.wantRow(e.EventID, "delivered", 1)
 	if got := b.handledBy(e.IdempotencyKey); !slices.Equal(got, []string{patternAggregator, healthRecorder}) {
-		t.Fatalf("handled by %v", got)
+		b.Fatalf("handled by %v", got)
 	}
 	payload, err := events.Decode[platform.DecisionRecorded](e)
-	must(t, err)
+	must(b.T, err)
 	want := platform.DecisionRecorded{
 		DecisionID: decided.DecisionID, RuleID: "berth-depth", Outcome: "overridden", OverrideReason: "Surveyed  last week",
 		DecidedBy: "the harbour master", DecidedAt: atMinute(0).Add(123456 * time.Microsecond),
 	}
 	if payload != want {
-		t.Fatalf("published %+v\nwant %+v", payload, want)
+		b.Fatalf("published %+v\nwant %+v", payload, want)
 	}
 	if !one[bool](b, `select (workspace_id, decision_id, rule_id, outcome, override_reason, decided_by, decided_at) = ($1, $2, $3, $4, $5, $6, $7) from platform.decisions`,
 		workspace, want.DecisionID, want.RuleID, want.Outcome, want.OverrideReason, want.DecidedBy, want.DecidedAt) {
-		t.Fatalf("recorded %s", b.rowsOf("platform.decisions"))
+		b.Fatalf("recorded %s", b.rowsOf("platform.decisions"))
 	}
 	b.wantPattern(workspace, "berth-depth", `0 followed 1 overridden 0 to 0, 1 "surveyed last week" 0 to 0`)
 	b.wantHealth(workspace, "berth-depth", "unrated 0 followed 1 overridden until 0")
@@ -191,122 +203,52 @@ func TestADecisionReachesBothContextsOnOneClaim(t *testing.T) {
 	}
 }
 
-func TestADecisionIsRecordedOnce(t *testing.T) {
-	b := setup(t)
-	workspace := uuid.NullUUID{UUID: uuid.New(), Valid: true}
+func aDecisionIsRecordedOnce(b *bundle, _ *listening) {
+	workspace := aWorkspace()
 	decision := overridden("berth-depth", "surveyed", time.Now())
-	const n = 8
-	type result struct {
-		recorded bool
-		err      error
-	}
-	results := make(chan result, n)
-	for range n {
-		go func() {
-			recorded, err := app.NewRecordDecision(b.uow).Record(b.ctx, workspace, decision)
-			results <- result{recorded, err}
-		}()
-	}
-	recordings := 0
-	for range n {
-		r := <-results
-		must(t, r.err)
-		if r.recorded {
-			recordings++
-		}
-	}
-	if recordings != 1 {
-		t.Fatalf("%d of %d recorded it", recordings, n)
+	if n := countOf(b, 4, func() (bool, error) { return app.NewRecordDecision(b.uow).Record(b.ctx, workspace, decision) }); n != 1 {
+		b.Fatalf("%d of 4 recorded it", n)
 	}
 	before := b.rowsOf("platform.decisions", "core.outbox")
-	for want, change := range map[string]func(*domain.Decision){
-		"outcome, override_reason": func(d *domain.Decision) { d.Outcome, d.OverrideReason = domain.Followed, "" },
-		"decided_by":               func(d *domain.Decision) { d.DecidedBy = "an agent" },
-		"decided_at":               func(d *domain.Decision) { d.DecidedAt = d.DecidedAt.Add(-time.Microsecond) },
-	} {
-		other := decision
-		change(&other)
-		_, err := app.NewRecordDecision(b.uow).Record(b.ctx, workspace, other)
-		if conflict, ok := errors.AsType[*domain.DecisionConflictError](err); !ok || strings.Join(conflict.Fields, ", ") != want {
-			t.Errorf("with another %s: %v", want, err)
-		}
+	other := decision
+	other.DecidedBy = "an agent"
+	_, err := app.NewRecordDecision(b.uow).Record(b.ctx, workspace, other)
+	if conflict, ok := errors.AsType[*domain.DecisionConflictError](err); !ok || strings.Join(conflict.Fields, ", ") != "decided_by" {
+		b.Errorf("by another: %v", err)
 	}
-	if _, err := app.NewRecordDecision(b.uow).Record(b.ctx, workspace, overridden("berth-depth", "", day)); err == nil || !strings.HasSuffix(err.Error(), ": override_reason is missing") {
-		t.Errorf("overridden for no reason: %v", err)
-	}
-	if after := b.rowsOf("platform.decisions", "core.outbox"); after != before || strings.Count(after, "\n") != 1 {
-		t.Fatalf("was\n%s\nis\n%s", before, after)
+	if after := b.rowsOf("platform.decisions", "core.outbox"); after != before || one[int](b, "select count(*) from core.outbox") != 1 {
+		b.Fatalf("was\n%s\nis\n%s", before, after)
 	}
 	b.record(uuid.NullUUID{}, decision) // of another workspace, or none: another decision
 }
 
-// refuse makes every write to table fail, with an error that is tried again, until letIn.
-func (b *bundle) refuse(table string) {
+// countOf calls do n times side by side and counts how often it said true.
+func countOf(b *bundle, n int, do func() (bool, error)) (yes int) {
 	b.Helper()
-	b.exec(`create or replace function public.refuse() returns trigger language plpgsql as $$ begin raise exception 'refused on purpose'; end $$;
-		create trigger refuse before insert or update on ` + table + ` for each row execute function public.refuse()`)
-}
-
-func (b *bundle) letIn(table string) {
-	b.Helper()
-	b.exec("drop trigger refuse on " + table)
-}
-
-func TestOneFailingHandlerOfADecisionLeavesTheOthersEffect(t *testing.T) {
-	b := setup(t)
-	for _, c := range []struct{ failing, failingTable, other, otherTable string }{
-		{healthRecorder, "worlds.rule_health", patternAggregator, "platform.override_patterns"},
-		{patternAggregator, "platform.override_reasons", healthRecorder, "worlds.rule_health"},
-	} {
-		b.run(c.failing, func(b *bundle) {
-			for _, table := range []string{"worlds.rule_health", "platform.override_patterns", "platform.override_reasons"} {
-				b.exec("delete from " + table)
-			}
-			b.refuse(c.failingTable)
-			l := b.listen(noPoll, retrying(b.shipped(platform.DecisionRecordedType), persistently))
-			b.record(uuid.NullUUID{}, overridden("berth-depth", "surveyed", atMinute(0)))
-
-			s := l.next()
-			if s.Outcome != postgres.Retried || !strings.Contains(s.LastError, c.failing+": ") || !strings.Contains(s.LastError, "refused on purpose") || strings.Contains(s.LastError, c.other) {
-				b.Fatalf("%s: %s", s.Outcome, s.LastError)
-			}
-			key := s.Envelope.IdempotencyKey
-			if got := b.handledBy(key); !slices.Equal(got, []string{c.other}) {
-				b.Fatalf("handled by %v", got)
-			}
-			if n := one[int](b, "select count(*)::int from "+c.failingTable); n != 0 {
-				b.Fatalf("%d rows in %s", n, c.failingTable)
-			}
-			// the system columns tell whether a row was written again, even with the same values
-			written := "select xmin || ' ' || ctid::text || ' ' || t::text from " + c.otherTable + " t"
-			before := one[string](b, written)
-			if s = l.next(); s.Outcome != postgres.Retried || strings.Contains(s.LastError, c.other) {
-				b.Fatalf("%s: %s", s.Outcome, s.LastError)
-			}
-			failures := b.row(s.Envelope.EventID).Failures
-			if len(failures) != 1 || failures[c.failing].Failures < 2 {
-				b.Fatalf("failures are %v", failures)
-			}
-
-			b.letIn(c.failingTable)
-			l.until(postgres.Delivered)
-			if got := b.handledBy(key); !slices.Equal(got, []string{patternAggregator, healthRecorder}) {
-				b.Fatalf("handled by %v", got)
-			}
-			if after := one[string](b, written); after != before {
-				b.Fatalf("%s ran again: %s was %s", c.other, after, before)
-			}
-			b.wantPattern(uuid.NullUUID{}, "berth-depth", `0 followed 1 overridden 0 to 0, 1 "surveyed" 0 to 0`)
-			b.wantHealth(uuid.NullUUID{}, "berth-depth", "unrated 0 followed 1 overridden until 0")
-		})
+	type result struct {
+		done bool
+		err  error
 	}
+	results := make(chan result, n)
+	for range n {
+		go func() {
+			done, err := do()
+			results <- result{done, err}
+		}()
+	}
+	for range n {
+		r := <-results
+		must(b.T, r.err)
+		if r.done {
+			yes++
+		}
+	}
+	return yes
 }
 
 // What one handler cannot use, the other may.
-func TestADecisionOfNoUse(t *testing.T) {
-	b := setup(t)
+func aDecisionWithoutUseForOneHandler(b *bundle, l *listening) {
 	b.publishUnchecked()
-	l := b.listen(noPoll, b.shipped(platform.DecisionRecordedType))
 	payload := func(id, outcome, year string) string {
 		return fmt.Sprintf(`{"decision_id": %s, "rule_id": "r", "outcome": %q, "decided_at": "%s-03-01T12:00:00Z"}`, id, outcome, year)
 	}
@@ -316,72 +258,50 @@ func TestADecisionOfNoUse(t *testing.T) {
 		handledBy    []string
 	}{
 		{payload(id, "overridden", "2026"), "override_reason is missing", []string{healthRecorder}},
-		{payload("null", "followed", "2026"), "decision_id is missing", nil},
 		{payload(id, "ignored", "2026"), `outcome is "ignored", must be followed or overridden`, nil},
-		{payload("7", "followed", "2026"), "", nil},
 		{payload(id, "followed", "9999"), "which is still to come", nil},
 	} {
 		useless := one[uuid.UUID](b, "select core.outbox_publish('decision.recorded', 'platform', $1::jsonb)", c.payload)
 		l.until(postgres.Failed)
 		r := b.wantRow(useless, "failed", 1)
 		if got := b.handledBy(useless.String()); !slices.Equal(got, c.handledBy) && len(got)+len(c.handledBy) > 0 || len(r.Failures) != 2-len(got) {
-			t.Errorf("%s: handled by %v, failures are %v", c.payload, got, r.Failures)
+			b.Errorf("%s: handled by %v, failures are %v", c.payload, got, r.Failures)
 		}
 		for handler, f := range r.Failures {
 			if f.Class != "PayloadError" || !f.Parked || !strings.HasSuffix(f.Error, c.end) {
-				t.Errorf("%s: %s: %+v", c.payload, handler, f)
+				b.Errorf("%s: %s: %+v", c.payload, handler, f)
 			}
 		}
 	}
 	b.wantHealth(uuid.NullUUID{}, "r", "unrated 0 followed 1 overridden until 0")
 }
 
-func TestADecisionToldAgainCountsOnce(t *testing.T) {
-	b := setup(t)
-	l := b.listen(noPoll, b.shipped(platform.DecisionRecordedType))
-	workspace := uuid.NullUUID{UUID: uuid.New(), Valid: true}
+func aDecisionThatIsToldAgainCountsOnce(b *bundle, l *listening) {
+	workspace := aWorkspace()
 	decisions := []domain.Decision{followed("r", atMinute(1)), overridden("r", "late", atMinute(2)), overridden("s", "late", atMinute(3))}
 	b.record(workspace, decisions...)
 	l.delivered(3)
-	before := b.decisionRows()
-
-	// under the same keys: no handler runs
-	b.exec(`select core.outbox_publish_many(jsonb_agg(jsonb_build_object('event_id', id, 'event_type', event_type, 'source', source,
-		'payload', payload, 'workspace_id', workspace_id))) from core.outbox`)
+	// under other keys: they are handled, and not counted; the same in two rows that are claimed together
+	b.tell(workspace, decisions...)
 	l.delivered(3)
-	if n := one[int](b, "select count(*)::int from core.event_handled"); n != 6 {
-		t.Fatalf("handled %d times", n)
-	}
-	if after := b.decisionRows(); after != before {
-		t.Fatalf("was\n%s\nis\n%s", before, after)
-	}
-	// under other keys: they are handled, and not counted
-	b.tell(workspace, append(decisions, decisions...)...)
+	b.exec(`select core.outbox_publish_many((select jsonb_agg(jsonb_build_object('event_type', event_type, 'source', source, 'payload', payload,
+		'workspace_id', workspace_id)) from core.outbox))`)
 	l.delivered(6)
-	if n := one[int](b, "select count(*)::int from core.event_handled"); n != 18 {
-		t.Fatalf("handled %d times", n)
+	if n := one[int](b, "select count(*) from core.event_handled"); n != 2*12 {
+		b.Fatalf("handled %d times", n)
 	}
-	if after := b.decisionRows(); after != before {
-		t.Fatalf("was\n%s\nis\n%s", before, after)
-	}
-	// two rows that are claimed together
-	twice := overridden("twice", "late", atMinute(4))
-	b.exec(`select core.outbox_publish_many(jsonb_build_array(e, e)) from (select jsonb_build_object('event_type', 'decision.recorded',
-		'source', 'platform', 'workspace_id', $2::uuid, 'payload', $1::jsonb) as e) e`, map[string]any{
-		"decision_id": twice.DecisionID, "rule_id": "twice", "outcome": "overridden", "override_reason": "late", "decided_by": "d", "decided_at": twice.DecidedAt,
-	}, workspace)
-	l.delivered(2)
-	b.wantPattern(workspace, "twice", `0 followed 1 overridden 4 to 4, 1 "late" 4 to 4`)
-	b.wantHealth(workspace, "twice", "unrated 0 followed 1 overridden until 4")
+	b.wantPattern(workspace, "r", `1 followed 1 overridden 1 to 2, 1 "late" 2 to 2`)
+	b.wantPattern(workspace, "s", `0 followed 1 overridden 3 to 3, 1 "late" 3 to 3`)
+	b.wantHealth(workspace, "s", "unrated 0 followed 1 overridden until 3")
 	// in another workspace it is another decision
-	b.tell(uuid.NullUUID{}, decisions[0])
+	other := aWorkspace()
+	b.tell(other, decisions[0])
 	l.delivered(1)
-	b.wantPattern(uuid.NullUUID{}, "r", "1 followed 0 overridden 1 to 1")
+	b.wantPattern(other, "r", "1 followed 0 overridden 1 to 1")
 	b.wantPattern(workspace, "r", `1 followed 1 overridden 1 to 2, 1 "late" 2 to 2`)
 }
 
-func TestDecisionsComeInAnyOrder(t *testing.T) {
-	b := setup(t)
+func decisionsComeInAnyOrder(b *bundle, l *listening) {
 	var all []domain.Decision
 	for i := range 10 { // 3 of 10 are overridden; the last one is
 		d := followed("berth-depth", atMinute(i))
@@ -393,36 +313,24 @@ func TestDecisionsComeInAnyOrder(t *testing.T) {
 	for i := range 6 {
 		all = append(all, overridden("quay-toll", fmt.Sprintf("reason %d", i%2), atMinute(100-i)), followed("pilotage", atMinute(i)))
 	}
-	seed := uint64(time.Now().UnixNano())
-	t.Logf("seed %d", seed)
-	shuffled := func(n uint64) []domain.Decision {
-		s := slices.Clone(all)
-		rand.New(rand.NewPCG(seed, n)).Shuffle(len(s), func(i, j int) { s[i], s[j] = s[j], s[i] })
-		return s
-	}
-	reversed := slices.Clone(all)
-	slices.Reverse(reversed)
-	s := b.shipped(platform.DecisionRecordedType)
-	s.Concurrency = 3
-	l := b.listen(noPoll, s)
-	for _, order := range [][]domain.Decision{all, reversed, append(shuffled(1), shuffled(2)...)} {
-		w := aWorkspace()
-		b.tell(w, order...)
-		l.delivered(len(order))
-		b.wantPattern(w, "berth-depth", `7 followed 3 overridden 0 to 9, 2 "surveyed" 3 to 6, 1 "dredged" 9 to 9`)
-		b.wantPattern(w, "quay-toll", `0 followed 6 overridden 95 to 100, 3 "reason 0" 96 to 100, 3 "reason 1" 95 to 99`)
-		b.wantHealth(w, "berth-depth", "contested 7 followed 3 overridden until 9")
-		b.wantHealth(w, "quay-toll", "failing 0 followed 6 overridden until 100")
-		b.wantHealth(w, "pilotage", "healthy 6 followed 0 overridden until 5")
-	}
+	shuffled := append(slices.Clone(all), all...) // each twice
+	rand.Shuffle(len(shuffled), func(i, j int) { shuffled[i], shuffled[j] = shuffled[j], shuffled[i] })
+	w := aWorkspace()
+	b.tell(w, shuffled...)
+	l.delivered(len(shuffled))
+	b.wantPattern(w, "berth-depth", `7 followed 3 overridden 0 to 9, 2 "surveyed" 3 to 6, 1 "dredged" 9 to 9`)
+	b.wantPattern(w, "quay-toll", `0 followed 6 overridden 95 to 100, 3 "reason 0" 96 to 100, 3 "reason 1" 95 to 99`)
+	b.wantHealth(w, "berth-depth", "contested 7 followed 3 overridden until 9")
+	b.wantHealth(w, "quay-toll", "failing 0 followed 6 overridden until 100")
+	b.wantHealth(w, "pilotage", "healthy 6 followed 0 overridden until 5")
 }
 
 // Batches side by side write the rows of the same rules: none may wait for another that waits for it.
-func TestManyDecisionsOnFewRules(t *testing.T) {
-	b := setup(t)
+func manyDecisionsOnFewRules(b *bundle, l *listening) {
+	l.stop()
 	log := &notes{}
 	b.log = slog.NewJSONHandler(log, &slog.HandlerOptions{Level: slog.LevelDebug})
-	const n, rules = 400, 8
+	const n, rules = 200, 8
 	payloads := make([]json.RawMessage, n)
 	for i := range n {
 		payloads[i] = json.RawMessage(fmt.Sprintf(`{"event_type": "decision.recorded", "source": "platform", "payload": {"decision_id": "%s",
@@ -430,16 +338,19 @@ func TestManyDecisionsOnFewRules(t *testing.T) {
 			uuid.New(), i%rules, i/rules%2))
 	}
 	all, err := json.Marshal(payloads)
-	must(t, err)
+	must(b.T, err)
 	b.exec("select core.outbox_publish_many($1::jsonb)", string(all))
 	s := b.shipped(platform.DecisionRecordedType)
 	s.Concurrency = 4
-	b.listen(noPoll, s).delivered(n)
+	b.poolURL += "&pool_max_conns=8"
+	l = b.listen(noPoll, s)
+	l.delivered(n)
+	l.stop()
 	if got := log.count(`"batch undone`); got != 0 {
-		t.Errorf("%d batches were undone", got)
+		b.Errorf("%d batches were undone", got)
 	}
 	for i := range rules {
-		b.wantPattern(uuid.NullUUID{}, fmt.Sprintf("rule-%d", i), `0 followed 50 overridden 0 to 0, 25 "reason 0" 0 to 0, 25 "reason 1" 0 to 0`)
-		b.wantHealth(uuid.NullUUID{}, fmt.Sprintf("rule-%d", i), "failing 0 followed 50 overridden until 0")
+		b.wantPattern(uuid.NullUUID{}, fmt.Sprintf("rule-%d", i), `0 followed 25 overridden 0 to 0, 13 "reason 0" 0 to 0, 12 "reason 1" 0 to 0`)
+		b.wantHealth(uuid.NullUUID{}, fmt.Sprintf("rule-%d", i), "failing 0 followed 25 overridden until 0")
 	}
 }
