@@ -3,7 +3,6 @@ package integration_test
 import (
 	"context"
 	"fmt"
-	"testing"
 	"time"
 
 	"spectral/internal/core/events"
@@ -14,18 +13,8 @@ import (
 // slowType is an event of a processing class of its own.
 const slowType = "worlds.test.slow"
 
-func slowContract() events.Contract {
-	c := happenedContract()
-	c.Type, c.Class = slowType, "slow"
-	return c
-}
-
 // slow makes an event of the slow class.
-func slow(n int) events.Envelope {
-	e := event(n)
-	e.EventType = slowType
-	return e
-}
+func slow(n int) events.Envelope { return ofType(slowType, event(n)) }
 
 func slowSubscription(handlers ...events.Registration) events.Subscription {
 	s := leasing(time.Minute, handlers...)
@@ -38,14 +27,11 @@ const sluggishType = "worlds.test.sluggish"
 
 // A class with a backlog and nothing but slow work delays no other, also in the same process and with no more
 // connections than its consumers need: neither by executions, nor by completions that wait, nor by handlers under a lock.
-func TestASlowClassDelaysNoOther(t *testing.T) {
-	sluggish := slowContract()
-	sluggish.Type = sluggishType
-	b := setup(t, slowContract(), sluggish)
+func aSlowClassDelaysNoOther(b *bundle) {
 	const backlog, completes = 60, 40 // of the slow ones the first come to their completions
 	holder := b.hold(completes)
 	executing, handling := newGate(), newGate()
-	t.Cleanup(func() { executing.letOn(); handling.letOn() })
+	b.Cleanup(func() { executing.letOn(); handling.letOn() })
 	slowly := slowSubscription(executor("platform.slow", func(ctx context.Context, e events.Envelope) (events.Completion, error) {
 		if payloadN(e) >= completes {
 			if err := executing.pass(ctx); err != nil {
@@ -71,18 +57,16 @@ func TestASlowClassDelaysNoOther(t *testing.T) {
 	connections := postgres.Connections(quickly) + postgres.Connections(slowly) + postgres.Connections(sluggishly)
 	b.poolURL += fmt.Sprintf("&pool_max_conns=%d", connections)
 	l := b.newListener(noPoll, pgtest.Generation, quickly)
-	must(t, l.Listen(b.ctx, slowly))
-	must(t, l.Listen(b.ctx, sluggishly))
+	must(b.T, l.Listen(b.ctx, slowly))
+	must(b.T, l.Listen(b.ctx, sluggishly))
 	l.start()
 	var all []events.Envelope
 	for n := range backlog {
-		held := event(n)
-		held.EventType = sluggishType
-		all = append(all, slow(n), held)
+		all = append(all, slow(n), ofType(sluggishType, event(n)))
 	}
 	b.publish(all...)
-	executing.awaitAll(t, backlog-completes)
-	handling.awaitAll(t, sluggishly.WithDefaults().Concurrency)
+	executing.awaitAll(b.T, backlog-completes)
+	handling.awaitAll(b.T, sluggishly.WithDefaults().Concurrency)
 	b.eventually("completions wait, and all who settle", func() bool {
 		return one[int](b, `select count(*) from pg_locks l join pg_stat_activity a using (pid)
 			where not l.granted and a.datname = current_database()`) == 4
@@ -93,7 +77,7 @@ func TestASlowClassDelaysNoOther(t *testing.T) {
 	l.delivered(200) // while every slow one waits
 	b.wantEffects(map[string]int{"platform.quick": 200})
 	_, err := holder.Exec(b.ctx, "rollback")
-	must(t, err)
+	must(b.T, err)
 	executing.letOn()
 	handling.letOn()
 	l.delivered(len(all))
@@ -101,8 +85,7 @@ func TestASlowClassDelaysNoOther(t *testing.T) {
 }
 
 // A worker of one class leaves the others alone, and is rung for its own.
-func TestAWorkerOfOneClass(t *testing.T) {
-	b := setup(t, slowContract())
+func aWorkerOfOneClassLeavesTheOthers(b *bundle) {
 	s := b.listen(noPoll, slowSubscription(completing("worlds.slow")))
 	var slows, quicks []events.Envelope
 	for n := range 20 {
@@ -113,11 +96,11 @@ func TestAWorkerOfOneClass(t *testing.T) {
 	b.publish(slow(20))
 	s.delivered(1)
 	if n := one[int](b, "select count(*) from core.outbox where event_type = $1 and status = 'pending' and attempts = 0", happenedType); n != len(quicks) {
-		t.Fatalf("%d of %d events of the other class are as they were", n, len(quicks))
+		b.Fatalf("%d of %d events of the other class are as they were", n, len(quicks))
 	}
 	channels := one[[]string](b, "select array_agg(distinct channel order by channel) from core.outbox")
 	if len(channels) != 2 || channels[0] != "outbox_gen_1" || channels[1] != "outbox_gen_1_slow" {
-		t.Fatal(channels)
+		b.Fatal(channels)
 	}
 	q := b.listen(noPoll, subscription(leaving("platform.quick")))
 	q.delivered(len(quicks))

@@ -37,7 +37,8 @@ func (b *bundle) wantNothingHeld() {
 // TestDeadWorkers runs cases that share a database: what dead workers held, and what live ones leave.
 func TestDeadWorkers(t *testing.T) {
 	setup(t).cases(map[string]func(*bundle){
-		"a batch that a worker died of runs alone": aBatchThatAWorkerDiedOfRunsAlone,
+		"rows that a worker died of run one at a time": rowsThatAWorkerDiedOfRunOneAtATime,
+		"a batch that a worker died of runs alone":     aBatchThatAWorkerDiedOfRunsAlone,
 		"a death counts":                                           aDeathCounts,
 		"a stop notifies of what it releases":                      aStopNotifiesOfWhatItReleases,
 		"what dead workers held is freed beside a silent producer": whatDeadWorkersHeldIsFreedBesideASilentProducer,
@@ -121,10 +122,7 @@ func aDeathCounts(b *bundle) {
 }
 
 // Should the process die again, the one row that it ran is to blame.
-func TestRowsThatAWorkerDiedOfRunOneAtATime(t *testing.T) {
-	other := happenedContract()
-	other.Type = "worlds.test.other"
-	b := setup(t, other)
+func rowsThatAWorkerDiedOfRunOneAtATime(b *bundle) {
 	b.publish(event(1), event(2))
 	b.exec("update core.outbox set crashes = 1")
 	g := newGate()
@@ -133,20 +131,18 @@ func TestRowsThatAWorkerDiedOfRunOneAtATime(t *testing.T) {
 	}))
 	l := b.newListener(noPoll, pgtest.Generation, slow)
 	s := subscription(leaving("platform.other"))
-	s.EventType = other.Type
-	must(t, l.Listen(b.ctx, s))
+	s.EventType = otherType
+	must(b.T, l.Listen(b.ctx, s))
 	l.start()
-	g.awaitEntered(t)
+	g.awaitEntered(b.T)
 	for n := range 20 { // others go on
-		e := event(n)
-		e.EventType = other.Type
-		b.publish(e)
-		if s := l.next(); s.Envelope.EventType != other.Type {
-			t.Fatalf("settled first: %+v", s)
+		b.publish(ofType(otherType, event(n)))
+		if s := l.next(); s.Envelope.EventType != otherType {
+			b.Fatalf("settled first: %+v", s)
 		}
 	}
 	if len(g.entered) > 0 || one[int](b, "select count(*)::int from core.claim_journal where event_type = $1 and cardinality(ids) > 0", happenedType) != 1 {
-		t.Fatal("two rows that workers died of are held at once")
+		b.Fatal("two rows that workers died of are held at once")
 	}
 	g.letOn()
 	l.delivered(2)
@@ -261,8 +257,7 @@ func (b *bundle) wantRefused(l *listening, difference ...string) {
 }
 
 // Two sets of handlers on one claim would starve each other.
-func TestAnotherSetOfHandlersIsRefused(t *testing.T) {
-	b := setup(t)
+func anotherSetOfHandlersIsRefused(b *bundle) {
 	first := b.listen(noPoll, subscription(leaving("platform.one"), leaving("worlds.two")))
 	b.wantRefused(b.newListener(noPoll, pgtest.Generation, subscription(leaving("platform.one"))),
 		b.Name(), happenedType, `["platform.one", "worlds.two"]`, `not by ["platform.one"]`, "new generation")
@@ -273,7 +268,7 @@ func TestAnotherSetOfHandlersIsRefused(t *testing.T) {
 	// the same set, in whichever order, is a replica
 	b.listen(noPoll, subscription(leaving("worlds.two"), leaving("platform.one"))).stop()
 	// a changed set is a new generation
-	must(t, postgres.Register(b.ctx, b.pool, 2, b.contracts))
+	must(b.T, postgres.Register(b.ctx, b.pool, 2, b.contracts))
 	b.newListener(noPoll, 2, events.Subscription{
 		Channel: events.ChannelName(2, ""), EventType: happenedType, Primary: leaving("platform.one"),
 	}).start()
@@ -285,6 +280,7 @@ func TestAnotherSetOfHandlersIsRefused(t *testing.T) {
 // TestHandlerSets runs cases that share a database: two sets of handlers of one type in one generation.
 func TestHandlerSets(t *testing.T) {
 	setup(t).cases(map[string]func(*bundle){
+		"another set of handlers is refused":                             anotherSetOfHandlersIsRefused,
 		"another set of handlers is refused without a listen connection": anotherSetOfHandlersIsRefusedWithoutAListenConnection,
 		"one of two sets of handlers is refused":                         oneOfTwoSetsOfHandlersIsRefused,
 	})

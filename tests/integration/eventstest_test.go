@@ -163,8 +163,7 @@ func failureOf(t testing.TB, do func(*failing)) string {
 	return f.message
 }
 
-func TestDrainWaitsForWhatHandlersPublish(t *testing.T) {
-	b := setup(t)
+func testsDrainWaitsForWhatHandlersPublish(b *bundle) {
 	s := subscription(handler("worlds.one", func(ctx context.Context, tx events.Tx, e events.Envelope) error {
 		payload, err := events.Decode[happened](e)
 		if err != nil || payload.N == 0 {
@@ -172,38 +171,37 @@ func TestDrainWaitsForWhatHandlersPublish(t *testing.T) {
 		}
 		return b.publishing.Publisher(tx).Publish(ctx, event(payload.N-1)) // there is always one more
 	}))
-	eventstest.Start(t, b.newListener(noPoll, pgtest.Generation, s).Listener)
+	eventstest.Start(b.T, b.newListener(noPoll, pgtest.Generation, s).Listener)
 	b.publish(event(20))
-	outcomes := eventstest.Drain(t, b.pool)
-	eventstest.RequireDelivered(t, outcomes)
+	outcomes := eventstest.Drain(b.T, b.pool)
+	eventstest.RequireDelivered(b.T, outcomes)
 	if len(outcomes) != 21 {
-		t.Fatalf("quiet after %d of 21 events", len(outcomes))
+		b.Fatalf("quiet after %d of 21 events", len(outcomes))
 	}
 	for i, o := range outcomes {
 		payload, err := events.Decode[happened](o.Envelope)
 		if err != nil || payload.N != 20-i || o.Envelope.EventType != happenedType || o.Status != eventstest.Delivered || o.LastError != "" ||
 			!slices.Equal(o.HandledBy, []string{"worlds.one"}) || o.Generation != pgtest.Generation {
-			t.Fatalf("outcome %d: %+v, %v", i, o, err)
+			b.Fatalf("outcome %d: %+v, %v", i, o, err)
 		}
 	}
 }
 
-func TestDrainFailsWhileEventsAreLeft(t *testing.T) {
-	b := setup(t)
+func testsDrainFailsWhileEventsAreLeft(b *bundle) {
 	g := b.newGate()
 	l := b.newListener(noPoll, pgtest.Generation, subscription(handler("platform.one", func(ctx context.Context, _ events.Tx, _ events.Envelope) error {
 		return g.pass(ctx)
 	})))
-	eventstest.Start(t, l.Listener)
+	eventstest.Start(b.T, l.Listener)
 	e := event(1)
 	b.publish(e)
-	g.awaitEntered(t)
-	message := failureOf(t, func(t *failing) { eventstest.Drain(t, b.pool, eventstest.Within(50*time.Millisecond)) })
+	g.awaitEntered(b.T)
+	message := failureOf(b.T, func(t *failing) { eventstest.Drain(t, b.pool, eventstest.Within(50*time.Millisecond)) })
 	for _, want := range []string{"the outbox is not quiet after 50ms; of 1 events these are left:", e.EventID.String(), "pending"} {
 		if !strings.Contains(message, want) {
-			t.Errorf("%q is not in %q", want, message)
+			b.Errorf("%q is not in %q", want, message)
 		}
 	}
 	g.letOn()
-	eventstest.RequireDelivered(t, eventstest.Drain(t, b.pool))
+	eventstest.RequireDelivered(b.T, eventstest.Drain(b.T, b.pool))
 }

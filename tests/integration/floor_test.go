@@ -14,6 +14,8 @@ import (
 // TestClaimWatermark runs cases that share a database.
 func TestClaimWatermark(t *testing.T) {
 	setup(t).cases(map[string]func(*bundle){
+		"a mark is above every earlier transaction":  aMarkIsAboveEveryEarlierTransaction,
+		"adopted events are found":                   adoptedEventsAreFound,
 		"a late commit is picked up":                 aLateCommitIsPickedUp,
 		"a row below the floor is found by the poll": aRowBelowTheFloorIsFoundByThePoll,
 		"the floor never passes what is pending":     theFloorNeverPassesWhatIsPending,
@@ -38,34 +40,33 @@ func aLateCommitIsPickedUp(b *bundle) {
 
 // A mark's id is above every id that was given out before its time, also of transactions that a
 // snapshot does not know of yet because none after them has ended.
-func TestAMarkIsAboveEveryEarlierTransaction(t *testing.T) {
-	b := setup(t)
+func aMarkIsAboveEveryEarlierTransaction(b *bundle) {
 	xid := func(conn *pgx.Conn) (id int64) {
-		must(t, conn.QueryRow(b.ctx, "select pg_current_xact_id()::text::bigint").Scan(&id))
+		must(b.T, conn.QueryRow(b.ctx, "select pg_current_xact_id()::text::bigint").Scan(&id))
 		return id
 	}
 	begin := func() *pgx.Conn {
 		conn := b.conn()
 		_, err := conn.Exec(b.ctx, "begin")
-		must(t, err)
+		must(b.T, err)
 		return conn
 	}
 	long, late, worker := begin(), begin(), begin()
 	lowest := xid(long)
 	_, err := late.Exec(b.ctx, "select core.outbox_publish('worlds.test.happened', 'worlds', '{\"n\": 1}')")
-	must(t, err)
+	must(b.T, err)
 	id := xid(late)
 	var stamped, markAt time.Time
-	must(t, late.QueryRow(b.ctx, "select available_at from core.outbox").Scan(&stamped))
+	must(b.T, late.QueryRow(b.ctx, "select available_at from core.outbox").Scan(&stamped))
 	var markID, running int64
-	must(t, worker.QueryRow(b.ctx, "select mark_at, mark_id, lowest_running from core.outbox_floor(1, 'worlds.test.happened', '-infinity')").
+	must(b.T, worker.QueryRow(b.ctx, "select mark_at, mark_id, lowest_running from core.outbox_floor(1, 'worlds.test.happened', '-infinity')").
 		Scan(&markAt, &markID, &running))
 	if markAt.Before(stamped) || markID <= id || running > lowest {
-		t.Fatalf("mark %d at %s with %d running, beside an event of transaction %d at %s, and %d", markID, markAt, running, id, stamped, lowest)
+		b.Fatalf("mark %d at %s with %d running, beside an event of transaction %d at %s, and %d", markID, markAt, running, id, stamped, lowest)
 	}
 	_, err = worker.Exec(b.ctx, "select core.outbox_floor(1, 'worlds.test.happened', '-infinity')")
 	if err == nil {
-		t.Fatal("a mark was made in a transaction that has its id already")
+		b.Fatal("a mark was made in a transaction that has its id already")
 	}
 }
 

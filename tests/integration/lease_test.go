@@ -268,6 +268,9 @@ func dedupKeysDecideWhichExecutionCompletes(b *bundle) {
 // TestLeases runs cases that share a database.
 func TestLeases(t *testing.T) {
 	setup(t).cases(map[string]func(*bundle){
+		"a slow class delays no other":                          aSlowClassDelaysNoOther,
+		"a worker of one class leaves the others alone":         aWorkerOfOneClassLeavesTheOthers,
+		"lost commit replies repeat nothing":                    lostCommitRepliesRepeatNothing,
 		"heartbeats renew leases through their own connections": heartbeatsRenewLeasesThroughTheirOwnConnections,
 		"a lost lease cancels execute":                          aLostLeaseCancelsExecute,
 		"stopping settles what it can":                          stoppingSettlesWhatItCan,
@@ -330,8 +333,7 @@ func aLostLeaseCancelsExecute(b *bundle) {
 }
 
 // A lost reply to a COMMIT repeats neither work nor completions, and waits for no lease to run out.
-func TestLostCommitRepliesRepeatNothing(t *testing.T) {
-	b := setup(t)
+func lostCommitRepliesRepeatNothing(b *bundle) {
 	for _, c := range []struct {
 		lose     string
 		status   string

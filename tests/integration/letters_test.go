@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"testing"
 	"time"
 
 	"github.com/google/uuid"
@@ -22,8 +21,7 @@ import (
 
 // What failed in a worker is found by an operator, who is told which handlers a replay would run, as long as the worker
 // lives; and by the producer, in the workspace of the event.
-func TestADeadLetterIsFoundByOperatorAndProducer(t *testing.T) {
-	b := setup(t)
+func aDeadLetterIsFoundByOperatorAndProducer(b *bundle) {
 	const fine, broken, elsewhere = "worlds.letters_fine", "worlds.letters_broken", "platform.letters_elsewhere"
 	l := b.listen(noPoll, subscription(leaving(fine), leaving(elsewhere),
 		handler(broken, func(context.Context, events.Tx, events.Envelope) error { return events.Terminal(errRefusing) })))
@@ -32,19 +30,19 @@ func TestADeadLetterIsFoundByOperatorAndProducer(t *testing.T) {
 	e.Target, e.WorkspaceID = events.Worlds, workspace
 	b.publish(e)
 	if s := l.next(); s.Outcome != postgres.Failed {
-		t.Fatalf("the event is %s: %s", s.Outcome, s.LastError)
+		b.Fatalf("the event is %s: %s", s.Outcome, s.LastError)
 	}
-	office := admin.New(pgtest.Pool(t, pgtest.Login(t, b.url, admin.Role)))
+	office := admin.New(pgtest.Pool(b.T, pgtest.Login(b.T, b.url, admin.Role)))
 	found, err := office.Find(b.ctx, admin.Filter{Statuses: []admin.Status{admin.Failed}, Handlers: []string{broken}, NewerThan: time.Hour,
 		ErrorClasses: []string{"TerminalError"}, Workspaces: []uuid.NullUUID{workspace}}, admin.Page{Limit: 10})
-	must(t, err)
+	must(b.T, err)
 	if len(found.Events) != 1 || found.Events[0].ID != e.EventID || found.Events[0].Attempts != 1 || found.Events[0].FailedAt == nil {
-		t.Fatalf("found %+v", found)
+		b.Fatalf("found %+v", found)
 	}
 	stages := func() string {
-		t.Helper()
+		b.Helper()
 		all, err := office.Show(b.ctx, e.EventID)
-		must(t, err)
+		must(b.T, err)
 		var text []string
 		for _, h := range all[0].Handlers {
 			text = append(text, fmt.Sprint(h.Handler, " ", h.Stage))
@@ -52,28 +50,28 @@ func TestADeadLetterIsFoundByOperatorAndProducer(t *testing.T) {
 		return fmt.Sprint(all[0].Workers, " ", strings.Join(text, ", "))
 	}
 	if have, want := stages(), "1 "+elsewhere+" not_target, "+broken+" parked, "+fine+" handled"; have != want {
-		t.Errorf("the event is at %s, want %s", have, want)
+		b.Errorf("the event is at %s, want %s", have, want)
 	}
 	l.stop()
 	if have, want := stages(), "0 "+broken+" parked, "+fine+" handled"; have != want {
-		t.Errorf("without a live worker the event is at %s, want %s", have, want)
+		b.Errorf("without a live worker the event is at %s, want %s", have, want)
 	}
 
 	list := app.NewListFailures(b.uow)
 	mine, err := list.List(b.ctx, workspace, 10)
-	must(t, err)
+	must(b.T, err)
 	if len(mine) != 1 {
-		t.Fatalf("worlds sees %d failures of its own, want one", len(mine))
+		b.Fatalf("worlds sees %d failures of its own, want one", len(mine))
 	}
 	f := mine[0]
 	if f.Envelope.EventID != e.EventID || f.Envelope.WorkspaceID != workspace || f.Envelope.Target != events.Worlds || f.Envelope.Source != events.Worlds ||
 		string(f.Envelope.Payload) != `{"n": 1}` || f.Attempts != 1 || f.PriorReplays != 0 || !strings.HasPrefix(f.LastError, "TerminalError: "+broken+": ") ||
 		f.FailedAt.IsZero() || f.FirstFailedAt.IsZero() || !f.DiscardedAt.IsZero() {
-		t.Errorf("worlds sees %+v", f)
+		b.Errorf("worlds sees %+v", f)
 	}
 	for _, elsewhere := range []uuid.NullUUID{other, {}} {
 		if others, err := list.List(b.ctx, elsewhere, 10); err != nil || len(others) != 0 {
-			t.Errorf("in workspace %v worlds sees %+v, %v", elsewhere, others, err)
+			b.Errorf("in workspace %v worlds sees %+v, %v", elsewhere, others, err)
 		}
 	}
 	// platform's transaction may not ask for worlds' events
@@ -83,13 +81,12 @@ func TestADeadLetterIsFoundByOperatorAndProducer(t *testing.T) {
 	})
 	var refused *events.Refusal
 	if !errors.As(err, &refused) || refused.Code != events.CodeSourceForbidden {
-		t.Errorf("platform asks for worlds' failures: %v", err)
+		b.Errorf("platform asks for worlds' failures: %v", err)
 	}
 }
 
 // The port is the same with a database and without.
-func TestFailureReaders(t *testing.T) {
-	b := setup(t)
+func failuresAreReadWithAndWithoutADatabase(b *bundle) {
 	envelopes := b.publishMany(115)
 	b.exec("update core.outbox set status = 'failed', claimed_at = created_at, deleted_at = case when (payload ->> 'n')::int % 10 = 0 then now() end, discarded_at = case when (payload ->> 'n')::int % 10 = 0 then now() end")
 	slices.Reverse(envelopes)
@@ -107,20 +104,20 @@ func TestFailureReaders(t *testing.T) {
 	for name, list := range map[string]*application.ListFailures{"of a database": app.NewListFailures(b.uow), "without one": fake} {
 		for _, limit := range []int{1, 100, 1000} {
 			have, err := list.List(b.ctx, uuid.NullUUID{}, limit)
-			must(t, err)
+			must(b.T, err)
 			ids := make(map[uuid.UUID]bool)
 			for _, f := range have {
 				ids[f.Envelope.EventID] = true
 			}
 			if len(have) != min(limit, 103) || len(ids) != len(have) || have[0].Envelope.EventID != envelopes[0].EventID {
-				t.Errorf("%s: %d failures, %d of them different, want %d", name, len(have), len(ids), min(limit, 103))
+				b.Errorf("%s: %d failures, %d of them different, want %d", name, len(have), len(ids), min(limit, 103))
 			}
 		}
 		if have, err := list.List(b.ctx, uuid.NullUUID{}, 10, "worlds.other.happened"); err != nil || len(have) != 0 {
-			t.Errorf("%s: %d failures of another type, %v", name, len(have), err)
+			b.Errorf("%s: %d failures of another type, %v", name, len(have), err)
 		}
 		if _, err := list.List(b.ctx, uuid.NullUUID{}, 0); err == nil {
-			t.Errorf("%s: none at all were asked for", name)
+			b.Errorf("%s: none at all were asked for", name)
 		}
 	}
 }

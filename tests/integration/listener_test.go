@@ -185,8 +185,7 @@ func (b *bundle) allOf(pool *pgxpool.Pool) []*pgxpool.Conn {
 }
 
 // What keeps the listener out is said with what to do about it, and over as soon as its cause is.
-func TestARefusalIsSaidAndHealsByItself(t *testing.T) {
-	b := setup(t)
+func aRefusedListenConnectionIsSaidAndHeals(b *bundle) {
 	for name, c := range map[string]struct{ refuse, reason, advice, restore string }{
 		"login":      {"alter role %s nologin", "not permitted to log in", "check the user", "alter role %s login"},
 		"membership": {"revoke spectral_worker from %s", "permission denied to set role", "grant spectral_worker to", "grant spectral_worker to %s"},
@@ -212,8 +211,7 @@ func TestARefusalIsSaidAndHealsByItself(t *testing.T) {
 	}
 }
 
-func TestStopReturnsWhateverTheListenerIsDoing(t *testing.T) {
-	b := setup(t)
+func stopReturnsWhateverTheWorkerIsDoing(b *bundle) {
 	start := func(b *bundle, poll time.Duration, s *sockets) *listening {
 		b.Helper()
 		l := b.newListener(poll, pgtest.Generation, subscription(leaving("platform.one")), through(s))

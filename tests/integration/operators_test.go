@@ -43,11 +43,14 @@ func unhurried(batch int) admin.Pace { return admin.Pace{Batch: batch, Rate: -1}
 // TestOperators runs cases that share a database: what operators do, beside a worker.
 func TestOperators(t *testing.T) {
 	setup(t).cases(map[string]func(*bundle){
-		"a replay runs what is unhandled":             aReplayRunsWhatIsUnhandled,
-		"a pause with work that runs":                 aPauseWithWorkThatRuns,
-		"retry now wakes":                             retryNowWakes,
-		"replaying many":                              replayingMany,
-		"what is named is the failure that was shown": whatIsNamedIsTheFailureThatWasShown,
+		"a pause holds back its type alone":               aPauseHoldsBackItsTypeAlone,
+		"a dead letter is found by operator and producer": aDeadLetterIsFoundByOperatorAndProducer,
+		"failures are read with and without a database":   failuresAreReadWithAndWithoutADatabase,
+		"a replay runs what is unhandled":                 aReplayRunsWhatIsUnhandled,
+		"a pause with work that runs":                     aPauseWithWorkThatRuns,
+		"retry now wakes":                                 retryNowWakes,
+		"replaying many":                                  replayingMany,
+		"what is named is the failure that was shown":     whatIsNamedIsTheFailureThatWasShown,
 	})
 }
 
@@ -103,11 +106,10 @@ func aReplayRunsWhatIsUnhandled(b *bundle) {
 }
 
 // A pause holds back its type alone, and its end wakes the worker, with no poll to help.
-func TestAPauseAndItsEnd(t *testing.T) {
-	b := setup(t, slowContract())
+func aPauseHoldsBackItsTypeAlone(b *bundle) {
 	operator := b.operator()
 	l := b.newListener(noPoll, pgtest.Generation, subscription(leaving("platform.one")))
-	must(t, l.Listen(b.ctx, slowSubscription(completing("worlds.slow"))))
+	must(b.T, l.Listen(b.ctx, slowSubscription(completing("worlds.slow"))))
 	l.start()
 	for _, c := range []struct {
 		paused, other func(int) events.Envelope
@@ -115,7 +117,7 @@ func TestAPauseAndItsEnd(t *testing.T) {
 	}{{event, slow, happenedType}, {slow, event, slowType}} {
 		b.publish(c.paused(0))
 		l.delivered(1)
-		must(t, operator.Pause(b.ctx, c.eventType, pgtest.Generation, "anna", ""))
+		must(b.T, operator.Pause(b.ctx, c.eventType, pgtest.Generation, "anna", ""))
 		for n := range 20 {
 			b.publish(c.paused(n))
 		}
@@ -124,14 +126,14 @@ func TestAPauseAndItsEnd(t *testing.T) {
 			l.delivered(1)
 		}
 		if waiting := one[int](b, "select count(*) from core.outbox where status = 'pending' and attempts = 0 and event_type = $1", c.eventType); waiting != 20 {
-			t.Fatalf("%d of 20 events of a paused type wait", waiting)
+			b.Fatalf("%d of 20 events of a paused type wait", waiting)
 		}
-		must(t, operator.Resume(b.ctx, c.eventType, pgtest.Generation, "anna"))
+		must(b.T, operator.Resume(b.ctx, c.eventType, pgtest.Generation, "anna"))
 		l.delivered(20)
 	}
 	b.wantEffects(map[string]int{"platform.one": 71, "worlds.slow": 71})
 	if actions := one[int](b, "select count(*) from core.operator_actions where acted_by = 'anna'"); actions != 4 {
-		t.Errorf("%d actions are noted", actions)
+		b.Errorf("%d actions are noted", actions)
 	}
 }
 

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"net/url"
 	"strings"
-	"testing"
 	"time"
 
 	"github.com/google/uuid"
@@ -45,14 +44,10 @@ func payloadN(e events.Envelope) int {
 }
 
 // Each event sees the rows of its workspace, or none, whatever came before it on the connection.
-func TestEachEventSeesItsWorkspaceOnly(t *testing.T) {
+func eachEventSeesItsWorkspaceOnly(b *bundle) {
 	first, second := uuid.New(), uuid.New()
 	order := []uuid.NullUUID{{UUID: first, Valid: true}, {}, {UUID: second, Valid: true}, {}, {UUID: first, Valid: true}, {UUID: second, Valid: true}}
 	want := map[uuid.UUID]string{first: "1,2", uuid.Nil: "", second: "3,4,5"}
-	b := setup(t)
-	b.exec(`create table platform.owned (workspace_id uuid, n int); alter table platform.owned enable row level security;
-		create policy own on platform.owned using (workspace_id = nullif(current_setting('spectral.workspace_id', true), '')::uuid);
-		grant all on platform.owned to spectral_platform`)
 	b.exec("insert into platform.owned values ($1, 1), ($1, 2), ($2, 3), ($2, 4), ($2, 5), (null, 6)", first, second)
 	for name, c := range map[string]struct{ batch, failures int }{
 		"single": {1, 1},
@@ -105,14 +100,13 @@ func TestEachEventSeesItsWorkspaceOnly(t *testing.T) {
 }
 
 // Names of roles are quoted, and whatever became of an event, the connection is its login's again.
-func TestTheConnectionIsItsLoginsAgain(t *testing.T) {
-	b := setup(t)
+func theConnectionIsItsLoginsAgain(b *bundle) {
 	odd := fmt.Sprintf(`Odd "login"; reset role --%s`, uuid.NewString()[:8])
 	quoted := `"` + strings.ReplaceAll(odd, `"`, `""`) + `"`
 	b.exec("create role " + quoted + " login password 'test' in role spectral_worker")
-	t.Cleanup(func() { b.exec("drop role " + quoted) })
+	b.Cleanup(func() { b.exec("drop role " + quoted) })
 	u, err := url.Parse(b.url)
-	must(t, err)
+	must(b.T, err)
 	u.User = url.UserPassword(odd, "test")
 	b.directURL, b.poolURL = u.String(), u.String()
 	does := []func(context.Context, events.Tx) error{
@@ -140,7 +134,7 @@ func TestTheConnectionIsItsLoginsAgain(t *testing.T) {
 		if s := l.next(); s.Outcome == postgres.Retried {
 			l.next()
 		} else if n == 0 {
-			wantDelivered(t, s)
+			wantDelivered(b.T, s)
 		}
 		l.wantLogin(fmt.Sprintf("event %d", n))
 	}

@@ -89,8 +89,7 @@ func TestSessionStateDoesNotLeakBetweenHandlers(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			b := setup(t)
-			b.exec(`create table public.saw (n int, what text); grant all on public.saw to public; grant usage on schema public to public;
-				insert into public.saw values (-1, (` + whatIsLeft + `))`)
+			b.exec("insert into public.saw values (-1, (" + whatIsLeft + "))")
 			b.poolURL += "&pool_max_conns=6"
 			consumer := s(t)
 			for _, r := range append([]*events.Registration{&consumer.Primary}, pointers(consumer.CoHandlers)...) {
@@ -124,10 +123,13 @@ func pointers(registrations []events.Registration) (all []*events.Registration) 
 // TestSessionState runs cases that share a database.
 func TestSessionState(t *testing.T) {
 	setup(t).cases(map[string]func(*bundle){
-		"only session state closes the connection": onlySessionStateClosesTheConnection,
-		"a failures session state harms no other":  aFailuresSessionStateHarmsNoOther,
-		"nothing runs after a hidden end":          nothingRunsAfterAHiddenEnd,
-		"a transactions end is refused":            aTransactionsEndIsRefused,
+		"a row is settled under the workers settings": aRowIsSettledUnderTheWorkersSettings,
+		"the connection is its logins again":          theConnectionIsItsLoginsAgain,
+		"each event sees its workspace only":          eachEventSeesItsWorkspaceOnly,
+		"only session state closes the connection":    onlySessionStateClosesTheConnection,
+		"a failures session state harms no other":     aFailuresSessionStateHarmsNoOther,
+		"nothing runs after a hidden end":             nothingRunsAfterAHiddenEnd,
+		"a transactions end is refused":               aTransactionsEndIsRefused,
 	})
 }
 
@@ -277,8 +279,7 @@ func (l *listening) settled(delivered, failed int) (all []postgres.Settlement) {
 }
 
 // What becomes of a row is written under the worker's own settings, whatever its last handler has left.
-func TestARowIsSettledUnderTheWorkersSettings(t *testing.T) {
-	b := setup(t)
+func aRowIsSettledUnderTheWorkersSettings(b *bundle) {
 	b.exec(`create function public.linger() returns trigger language plpgsql as 'begin perform pg_catalog.pg_sleep(0.02); return new; end';
 		create trigger linger before update on core.outbox for each row execute function public.linger()`)
 	refusing := handler("worlds.two", func(context.Context, events.Tx, events.Envelope) error {
@@ -291,6 +292,6 @@ func TestARowIsSettledUnderTheWorkersSettings(t *testing.T) {
 	})))
 	s := l.next()
 	if r := b.wantRow(s.Envelope.EventID, "failed", 1); r.LastError != "TerminalError: worlds.two: die Größe" {
-		t.Errorf("last_error %q", r.LastError)
+		b.Errorf("last_error %q", r.LastError)
 	}
 }

@@ -30,7 +30,7 @@ func addFixtures(ctx context.Context, url string) error {
 	if err != nil {
 		return err
 	}
-	contracts, err := events.NewContracts(append(all, happenedContract())...)
+	contracts, err := events.NewContracts(append(all, testContracts()...)...)
 	if err != nil {
 		return err
 	}
@@ -48,7 +48,22 @@ func addFixtures(ctx context.Context, url string) error {
 		create table platform.contended (n int primary key);
 		create table platform.numbers (n int unique deferrable initially deferred);
 		create table platform.acted (n int, role text, workspace text);
-		grant all on platform.effects, platform.contended, platform.numbers, platform.acted to spectral_platform;
+		create table platform.hot (id int primary key, n int not null);
+		create table platform.parents (id int primary key);
+		create table platform.children (parent int references platform.parents);
+		create table platform.owned (workspace_id uuid, n int);
+		alter table platform.owned enable row level security;
+		create policy own on platform.owned using (workspace_id = nullif(current_setting('spectral.workspace_id', true), '')::uuid);
+		create table public.saw (n int, what text);
+		create table public.effects (like platform.effects);
+		-- goes on for a moment after it was cancelled
+		create function platform.linger() returns void language plpgsql as 'begin perform pg_catalog.pg_sleep(3602);
+			exception when query_canceled then perform pg_catalog.pg_sleep(0.3); end';
+		create function platform.die() returns void language sql security definer as 'select pg_terminate_backend(pg_backend_pid())';
+		grant usage on schema public to public;
+		grant all on public.saw, public.effects to public;
+		grant all on all tables in schema platform to spectral_platform;
+		grant execute on function platform.linger(), platform.die() to spectral_platform;
 		grant all on worlds.effects to spectral_worlds`)
 	return err
 }
@@ -60,10 +75,25 @@ const testTimeout = 30 * time.Second
 const noPoll = time.Hour
 
 // happenedType is an event of the tests' own.
-const happenedType = "worlds.test.happened"
+const happenedType, otherType = "worlds.test.happened", "worlds.test.other"
+
+// ofType is e as an event of another type.
+func ofType(eventType string, e events.Envelope) events.Envelope {
+	e.EventType = eventType
+	return e
+}
 
 type happened struct {
 	N int `json:"n"`
+}
+
+// testContracts are of the tests' own events: handled quickly, of another type, and of a class for slow ones.
+func testContracts() []events.Contract {
+	other := happenedContract()
+	other.Type = otherType
+	slow, sluggish := happenedContract(), happenedContract()
+	slow.Type, slow.Class, sluggish.Type, sluggish.Class = slowType, "slow", sluggishType, "slow"
+	return []events.Contract{happenedContract(), other, slow, sluggish}
 }
 
 func happenedContract() events.Contract {
@@ -89,18 +119,18 @@ type bundle struct {
 	sockets            *sockets // of their pools, if the test wants to disturb them
 }
 
-func setup(t *testing.T, more ...events.Contract) *bundle {
+func setup(t *testing.T) *bundle {
 	t.Helper()
 	t.Parallel()
-	return setupAlone(t, more...)
+	return setupAlone(t)
 }
 
 // setupAlone is setup for a test that is parallel already, or that no other of the package may run beside.
-func setupAlone(t *testing.T, more ...events.Contract) *bundle {
+func setupAlone(t *testing.T) *bundle {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), 4*testTimeout)
 	t.Cleanup(cancel)
-	contracts, err := events.NewContracts(append(append(pgtest.Contracts(t), happenedContract()), more...)...)
+	contracts, err := events.NewContracts(append(pgtest.Contracts(t), testContracts()...)...)
 	must(t, err)
 	b := &bundle{T: t, ctx: ctx, url: pgtest.New(t), contracts: contracts, owner: t, pools: make(map[string]*pgxpool.Pool)}
 	b.directURL, b.poolURL = b.url, b.url
@@ -111,9 +141,6 @@ func setupAlone(t *testing.T, more ...events.Contract) *bundle {
 		Contracts: contracts, Generation: pgtest.Generation, Log: slog.New(slog.DiscardHandler), Now: time.Now, NewID: uuid.NewV7,
 	}
 	b.uow = &postgres.UnitOfWork{Pool: b.pool, Publishing: b.publishing}
-	if len(more) > 0 {
-		must(t, postgres.Register(ctx, b.pool, pgtest.Generation, contracts))
-	}
 	return b
 }
 
@@ -136,7 +163,8 @@ func (b *bundle) cases(all map[string]func(*bundle)) {
 	for _, name := range slices.Sorted(maps.Keys(all)) {
 		b.exec(`alter table core.outbox enable trigger outbox_notify; truncate core.outbox, core.event_handled, core.workers,
 			core.claim_journal, core.operator_actions, worlds.world_model_cards, platform.system_cards, worlds.scans,
-			worlds.scan_index, worlds.scan_index_findings, platform.effects, worlds.effects, platform.contended, platform.numbers, platform.acted cascade`)
+			worlds.scan_index, worlds.scan_index_findings, platform.effects, worlds.effects, platform.contended, platform.numbers, platform.acted, platform.hot,
+			platform.parents, platform.owned, public.saw, public.effects cascade`)
 		b.run(name, all[name])
 	}
 }

@@ -101,35 +101,31 @@ func concurrentProducersStrandNothing(b *bundle) {
 }
 
 // One busy consumer must not keep another's events waiting, neither new ones nor due ones.
-func TestAConsumerAtWorkDelaysNoOther(t *testing.T) {
-	other := happenedContract()
-	other.Type = "worlds.test.other"
-	b := setup(t, other)
+func aBusyConsumerDelaysNoOther(b *bundle) {
 	g := newGate()
 	l := b.newListener(noPoll, pgtest.Generation, subscription(handler("platform.slow", func(ctx context.Context, _ events.Tx, _ events.Envelope) error {
 		return g.pass(ctx)
 	})))
 	s := subscription(leaving("platform.quick"))
-	s.EventType = other.Type
-	must(t, l.Listen(b.ctx, s))
+	s.EventType = otherType
+	must(b.T, l.Listen(b.ctx, s))
 	l.start()
 	b.publish(event(1))
-	g.awaitEntered(t)
-	scheduled, fresh := event(2), event(3)
-	scheduled.EventType, fresh.EventType = other.Type, other.Type
+	g.awaitEntered(b.T)
+	scheduled, fresh := ofType(otherType, event(2)), ofType(otherType, event(3))
 	at := one[time.Time](b, "select clock_timestamp() + interval '300 milliseconds'")
-	must(t, b.uow.Do(b.ctx, events.Worlds, uuid.NullUUID{}, func(_ events.Tx, publisherFor events.PublisherFor) error {
+	must(b.T, b.uow.Do(b.ctx, events.Worlds, uuid.NullUUID{}, func(_ events.Tx, publisherFor events.PublisherFor) error {
 		return publisherFor(events.AvailableAt(at)).Publish(b.ctx, scheduled)
 	}))
 	b.publish(fresh)
-	elected, silent := b.producerOf(other.Type), b.producerOf(other.Type)
+	elected, silent := b.producerOf(otherType), b.producerOf(otherType)
 	b.commit(elected)
 	for n := range 4 {
 		if n == 2 {
 			b.commit(silent) // after its notifier was drained
 		}
-		if s := l.next(); s.Envelope.EventType != other.Type {
-			t.Fatalf("the slow one settled first: %+v", s)
+		if s := l.next(); s.Envelope.EventType != otherType {
+			b.Fatalf("the slow one settled first: %+v", s)
 		}
 	}
 	g.letOn()
@@ -137,13 +133,12 @@ func TestAConsumerAtWorkDelaysNoOther(t *testing.T) {
 }
 
 // bullmq#4729: a dropped LISTEN is issued again each time, and there is never a second connection.
-func TestALostListenConnectionIsReplaced(t *testing.T) {
-	b := setup(t)
+func aLostListenConnectionIsReplaced(b *bundle) {
 	l := b.listen(noPoll, subscription(leaving("platform.one")))
 	for n := range 2 {
 		changed := l.Health().Changed()
 		b.killDoorbell() // which wants one
-		within(t, changed)
+		within(b.T, changed)
 		b.publish(event(n)) // while no connection listens
 		l.delivered(1)
 		l.wantState(testTimeout, postgres.Listening, "")
@@ -152,11 +147,15 @@ func TestALostListenConnectionIsReplaced(t *testing.T) {
 	}
 }
 
-// TestStop runs cases that share a database.
-func TestStop(t *testing.T) {
+// TestListenConnection runs cases that share a database.
+func TestListenConnection(t *testing.T) {
 	setup(t).cases(map[string]func(*bundle){
-		"stop waits for handlers":                     stopWaitsForHandlers,
-		"stop cancels handlers when its context ends": stopCancelsHandlersWhenItsContextEnds,
+		"a busy consumer delays no other":               aBusyConsumerDelaysNoOther,
+		"a lost listen connection is replaced":          aLostListenConnectionIsReplaced,
+		"a refused listen connection is said and heals": aRefusedListenConnectionIsSaidAndHeals,
+		"stop returns whatever the worker is doing":     stopReturnsWhateverTheWorkerIsDoing,
+		"stop waits for handlers":                       stopWaitsForHandlers,
+		"stop cancels handlers when its context ends":   stopCancelsHandlersWhenItsContextEnds,
 	})
 }
 

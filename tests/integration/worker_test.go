@@ -30,8 +30,7 @@ func TestAWorkerStoppedAsItRegistersLeavesNothing(t *testing.T) {
 }
 
 // A worker whose generation has come to its end says so once, when it looks: each minute, and when it listens again.
-func TestAWorkerOfNoUseSaysSo(t *testing.T) {
-	b := setup(t)
+func workersSayThatTheirGenerationIsOver(b *bundle) {
 	logged := &notes{}
 	b.log = slog.NewTextHandler(logged, nil)
 	b.listen(noPoll, subscription(leaving("platform.one")))
@@ -44,7 +43,7 @@ func TestAWorkerOfNoUseSaysSo(t *testing.T) {
 	b.killDoorbell()
 	b.eventually("it says that its generation is retired", func() bool { return logged.count("is retired: it is of no use") == 1 })
 	if n := logged.count(drained); n != 1 {
-		t.Errorf("it said %d times that its generation is drained", n)
+		b.Errorf("it said %d times that its generation is drained", n)
 	}
 }
 
@@ -89,8 +88,12 @@ const byHand = `insert into core.outbox (event_type, event_version, source, cont
 // TestDrain runs cases that share a database.
 func TestDrain(t *testing.T) {
 	setup(t).cases(map[string]func(*bundle){
-		"drain waits for what is left": drainWaitsForWhatIsLeft,
-		"drain ends with its listener": drainEndsWithItsListener,
+		"drain of what others handle":                    drainOfWhatOthersHandle,
+		"a test's drain waits for what handlers publish": testsDrainWaitsForWhatHandlersPublish,
+		"a test's drain fails while events are left":     testsDrainFailsWhileEventsAreLeft,
+		"workers say that their generation is over":      workersSayThatTheirGenerationIsOver,
+		"drain waits for what is left":                   drainWaitsForWhatIsLeft,
+		"drain ends with its listener":                   drainEndsWithItsListener,
 	})
 }
 
@@ -125,37 +128,36 @@ func drainWaitsForWhatIsLeft(b *bundle) {
 }
 
 // Event types without a handler end a drain, and are not waited for; those that another live worker handles are.
-func TestDrainOfWhatOthersHandle(t *testing.T) {
-	b := setup(t, slowContract())
+func drainOfWhatOthersHandle(b *bundle) {
 	l := b.listen(noPoll, subscription(leaving("platform.one")))
 	b.exec(byHand, slowType, 1, 3)
 	var stranded *postgres.StrandedError
 	if err := l.drain(b.ctx, false).end(); !errors.As(err, &stranded) || len(stranded.Types) != 1 || stranded.Types[0] != (postgres.StrandedType{EventType: slowType, Events: 3}) {
-		t.Fatalf("the drain ended with %v", err)
+		b.Fatalf("the drain ended with %v", err)
 	}
-	must(t, l.drain(b.ctx, true).end())
+	must(b.T, l.drain(b.ctx, true).end())
 	b.publish(event(1))
 	l.delivered(1)
 	g := newGate()
-	t.Cleanup(g.letOn)
+	b.Cleanup(g.letOn)
 	other := b.newListener(noPoll, pgtest.Generation, slowSubscription(executor("worlds.slow", func(ctx context.Context, e events.Envelope) (events.Completion, error) {
 		return completion("worlds.slow", e), g.pass(ctx)
 	})))
 	other.start()
-	g.awaitAll(t, 3)
+	g.awaitAll(b.T, 3)
 	d := l.drain(b.ctx, false)
 	stops := l.drain(b.ctx, false)
 	ctx, cancel := context.WithCancel(b.ctx)
 	interrupted := l.drain(ctx, false)
 	cancel()
 	if err := interrupted.end(); !errors.Is(err, context.Canceled) {
-		t.Errorf("an interrupted drain ends with %v", err)
+		b.Errorf("an interrupted drain ends with %v", err)
 	}
 	d.goesOn("events of another worker")
 	g.letOn()
 	other.delivered(3)
-	must(t, d.end())
-	must(t, stops.end())
+	must(b.T, d.end())
+	must(b.T, stops.end())
 }
 
 // A drain ends with its listener.
@@ -169,8 +171,7 @@ func drainEndsWithItsListener(b *bundle) {
 }
 
 // Events that are adopted are found at once, whatever they were stamped with and however far the consumer's floor has come.
-func TestAdoptedEventsAreFound(t *testing.T) {
-	b := setup(t)
+func adoptedEventsAreFound(b *bundle) {
 	l := b.listen(noPoll, subscription(leaving("platform.one")))
 	for n, until := 0, time.Now().Add(500*time.Millisecond); time.Now().Before(until); n++ {
 		b.publish(event(n))
@@ -178,9 +179,9 @@ func TestAdoptedEventsAreFound(t *testing.T) {
 	}
 	b.exec(byHand, happenedType, 5, 20)
 	if n := one[int](b, "select core.outbox_adopt(5, 1)"); n != 20 {
-		t.Fatalf("%d events were adopted", n)
+		b.Fatalf("%d events were adopted", n)
 	}
 	l.delivered(20)
 	b.exec("select core.generation_drain(1, p_force => true)")
-	must(t, l.drain(b.ctx, false).end())
+	must(b.T, l.drain(b.ctx, false).end())
 }
