@@ -184,10 +184,8 @@ func TestRuleCandidates(t *testing.T) {
 		test func(*bundle, *listening)
 	}{
 		{"failure clusters become candidates", clustersBecomeCandidates},
-		{"facts of a cluster in any order", clusterFactsInAnyOrder},
 		{"promoted memories become candidates", memoriesBecomeCandidates},
 		{"platform decides, worlds applies, platform records the outcome", curationLoop},
-		{"of contradicting decisions the later one stands", laterDecisionStands},
 		{"an outcome without its decision is a dead letter", impossibleOutcomes},
 		{"candidates of workspaces are separate", workspacesAreSeparate},
 		{"a payload without use fails at once", uselessPayloadsFail},
@@ -236,43 +234,6 @@ func clustersBecomeCandidates(b *bundle, l *listening) {
 	l.delivered(1)
 	if v1, v2 := b.published(workspace, platform.FailureClusterDetectedType), b.published(workspace, platform.FailureClusterDetectedV2Type); v1 != 2 || v2 != 3 {
 		b.Errorf("%d of version 1, %d of version 2", v1, v2)
-	}
-}
-
-// Facts of one cluster, each of its own event, in many orders.
-func clusterFactsInAnyOrder(b *bundle, l *listening) {
-	o := b.outsider()
-	v1 := func(count int) func(uuid.UUID) {
-		return func(cluster uuid.UUID) {
-			o.publish(platform.FailureClusterDetectedType, "", detectedV1(cluster, count))
-		}
-	}
-	v2 := func(revision int, counts ...int) func(uuid.UUID) {
-		return func(cluster uuid.UUID) {
-			o.publish(platform.FailureClusterDetectedV2Type, "", detectedV2(cluster, revision, counts...))
-		}
-	}
-	for name, c := range map[string]struct {
-		facts []func(uuid.UUID)
-		want  string
-	}{
-		"version 1 after version 2":           {[]func(uuid.UUID){v2(1, 3), v1(99)}, "revision 1, 3 of 1"},
-		"version 2 after version 1":           {[]func(uuid.UUID){v1(99), v2(1, 3)}, "revision 1, 3 of 1"},
-		"an older revision after a newer one": {[]func(uuid.UUID){v2(2, 3, 4), v2(1, 3)}, "revision 2, 7 of 2"},
-		"all, the wrong way round":            {[]func(uuid.UUID){v2(3, 5, 5), v1(10), v2(2, 5), v1(5), v2(1, 1), v1(1)}, "revision 3, 10 of 2"},
-		"a revision twice":                    {[]func(uuid.UUID){v2(2, 3), v2(2, 8)}, "revision 2, 3 of 1"},
-	} {
-		cluster := uuid.New()
-		for _, fact := range c.facts {
-			fact(cluster)
-			l.delivered(1)
-		}
-		if got, want := b.candidate(cluster), "failure_cluster proposed "+c.want+" kinds: Keep this from failing again: loader/fetch: Timeout"; got != want {
-			b.Errorf("%s: %s, want %s", name, got, want)
-		}
-	}
-	if n, want := b.published(o.workspace, worlds.RuleCandidateProposedType), one[int](b, "select count(*) from worlds.rule_candidates where workspace_id = $1", o.workspace); n != want || n != 5 {
-		b.Errorf("%d were proposed, there are %d", n, want)
 	}
 }
 
@@ -472,43 +433,6 @@ func curationLoop(b *bundle, l *listening) {
 	state("approved")
 }
 
-// Whichever of two decisions comes first, the later one stands.
-func laterDecisionStands(b *bundle, l *listening) {
-	o := b.outsider()
-	early := time.Date(2026, time.July, 1, 12, 0, 0, 1000, time.UTC)
-	late := early.Add(time.Microsecond)
-	type decision struct {
-		verdict string
-		at      time.Time
-		outcome string
-	}
-	for name, c := range map[string]struct {
-		decisions []decision
-		state     string
-	}{
-		"in order":              {[]decision{{"approve", early, "applied"}, {"reject", late, "applied"}}, "rejected"},
-		"the wrong way round":   {[]decision{{"approve", late, "applied"}, {"reject", early, "refused superseded"}}, "approved"},
-		"the same, wrong order": {[]decision{{"approve", late, "applied"}, {"approve", early, "applied"}}, "approved"},
-	} {
-		memory := uuid.New()
-		o.publish(platform.MemoryPromotedType, "", promoted(memory, 2, 1))
-		l.delivered(1)
-		candidate := b.candidateID(memory)
-		var ids []uuid.UUID
-		for _, d := range c.decisions {
-			ids = append(ids, o.decide(candidate, d.verdict, d.at))
-			l.delivered(2)
-		}
-		for i, id := range ids {
-			b.wantOutcome(id, c.decisions[i].outcome)
-		}
-		if got := one[string](b, "select state || ' ' || decided_at from worlds.rule_candidates where candidate_id = $1", candidate); got !=
-			c.state+" "+one[string](b, "select $1::timestamptz::text", late) {
-			b.Errorf("%s: the candidate is %s, want %s", name, got, c.state)
-		}
-	}
-}
-
 // Every event again whose delivery has been forgotten, the last one first: nothing drifts, and no outcome is published twice.
 func eventsThatComeAgainChangeNothing(b *bundle, l *listening) {
 	o := b.outsider()
@@ -523,10 +447,16 @@ func eventsThatComeAgainChangeNothing(b *bundle, l *listening) {
 	o.decide(b.candidateID(memory), "reject", now)
 	o.decide(uuid.New(), "approve", now)
 	l.delivered(6)
-	o.decide(b.candidateID(memory), "approve", now.Add(-time.Hour))
+	late := o.decide(b.candidateID(memory), "approve", now.Add(-time.Hour))
 	l.delivered(2)
+	b.wantOutcome(late, "refused superseded")
+	o.publish(platform.FailureClusterDetectedV2Type, "", detectedV2(cluster, 1, 99)) // an older revision
+	o.publish(platform.FailureClusterDetectedType, "", detectedV1(cluster, 99))
+	l.delivered(2)
+	b.wantCandidate(cluster, "failure_cluster approved revision 2, 7 of 2 kinds: Keep this from failing again: loader/fetch: Timeout")
+	b.wantCandidate(memory, "memory rejected revision 2, 1 of 1 kinds: Ask before deleting, v2.")
 	before := b.contents()
-	const again = 3 + 2*4
+	const again = 5 + 2*4
 	b.exec("delete from core.event_handled")
 	if n := one[int](b, `with again as (update core.outbox o set status = 'pending', delivered_at = null,
 			available_at = clock_timestamp() - r.n * interval '1 microsecond'

@@ -2,7 +2,6 @@ package integration_test
 
 import (
 	"context"
-	"log/slog"
 	"net"
 	"slices"
 	"strings"
@@ -34,11 +33,13 @@ func (b *bundle) wantNothingHeld() {
 	})
 }
 
-// TestDeadWorkers runs cases that share a database: what dead workers held, and what live ones leave.
+// TestDeadWorkers runs cases that share a database: what dead workers held, what live ones leave, and who is refused.
 func TestDeadWorkers(t *testing.T) {
 	setup(t).cases(map[string]func(*bundle){
-		"rows that a worker died of run one at a time": rowsThatAWorkerDiedOfRunOneAtATime,
-		"a batch that a worker died of runs alone":     aBatchThatAWorkerDiedOfRunsAlone,
+		"another set of handlers is refused":                             anotherSetOfHandlersIsRefused,
+		"another set of handlers is refused without a listen connection": anotherSetOfHandlersIsRefusedWithoutAListenConnection,
+		"rows that a worker died of run one at a time":                   rowsThatAWorkerDiedOfRunOneAtATime,
+		"a batch that a worker died of runs alone":                       aBatchThatAWorkerDiedOfRunsAlone,
 		"a death counts":                                           aDeathCounts,
 		"a stop notifies of what it releases":                      aStopNotifiesOfWhatItReleases,
 		"what dead workers held is freed beside a silent producer": whatDeadWorkersHeldIsFreedBesideASilentProducer,
@@ -219,16 +220,12 @@ func theJournalKeepsUpWithALiveWorker(b *bundle) {
 // A worker that lets go of a row without settling it says so before it pauses: should it lose its
 // session now, no worker must think that it died of that row.
 func anInterruptedDispatchHoldsNothing(b *bundle) {
-	log := interruptions{slog.DiscardHandler, make(chan time.Time, 1000)}
-	b.log = enabled{log}
+	log := &notes{}
+	b.log = logTo(log)
 	b.exec("revoke execute on function core.outbox_deliver(uuid[], timestamptz[]) from spectral_worker")
 	b.publish(event(1))
 	l := b.listen(noPoll, subscription(leaving("platform.one")))
-	select {
-	case <-log.at:
-	case <-time.After(testTimeout):
-		b.Fatal("no dispatch was interrupted")
-	}
+	b.eventually("a dispatch is interrupted", func() bool { return log.count("dispatch interrupted") > 0 })
 	b.wantNothingHeld()
 	b.exec("grant execute on function core.outbox_deliver(uuid[], timestamptz[]) to spectral_worker")
 	l.delivered(1)
@@ -266,24 +263,7 @@ func anotherSetOfHandlersIsRefused(b *bundle) {
 	b.wantEffects(map[string]int{"platform.one": 1, "worlds.two": 1})
 
 	// the same set, in whichever order, is a replica
-	b.listen(noPoll, subscription(leaving("worlds.two"), leaving("platform.one"))).stop()
-	// a changed set is a new generation
-	must(b.T, postgres.Register(b.ctx, b.pool, 2, b.contracts))
-	b.newListener(noPoll, 2, events.Subscription{
-		Channel: events.ChannelName(2, ""), EventType: happenedType, Primary: leaving("platform.one"),
-	}).start()
-	// or comes after the old one
-	first.stop()
-	b.listen(noPoll, subscription(leaving("platform.one")))
-}
-
-// TestHandlerSets runs cases that share a database: two sets of handlers of one type in one generation.
-func TestHandlerSets(t *testing.T) {
-	setup(t).cases(map[string]func(*bundle){
-		"another set of handlers is refused":                             anotherSetOfHandlersIsRefused,
-		"another set of handlers is refused without a listen connection": anotherSetOfHandlersIsRefusedWithoutAListenConnection,
-		"one of two sets of handlers is refused":                         oneOfTwoSetsOfHandlersIsRefused,
-	})
+	b.listen(noPoll, subscription(leaving("worlds.two"), leaving("platform.one")))
 }
 
 // Nor may it work through the poll, where it cannot listen.
@@ -297,27 +277,4 @@ func anotherSetOfHandlersIsRefusedWithoutAListenConnection(b *bundle) {
 	b.exec("select pg_notify('outbox_gen_1', '')")
 	first.delivered(1)
 	b.wantEffects(map[string]int{"platform.one": 1, "worlds.two": 1})
-}
-
-// Of two that start together one is refused.
-func oneOfTwoSetsOfHandlersIsRefused(b *bundle) {
-	both := []*listening{
-		b.newListener(noPoll, pgtest.Generation, subscription(leaving("platform.one"))),
-		b.newListener(noPoll, pgtest.Generation, subscription(leaving("worlds.two"))),
-	}
-	for _, l := range both {
-		must(b.T, l.Start(b.ctx))
-		b.Cleanup(l.stop)
-	}
-	select {
-	case <-both[0].Done():
-		both = both[1:]
-	case <-both[1].Done():
-		both = both[:1]
-	case <-time.After(testTimeout):
-		b.Fatal("neither was refused")
-	}
-	ctx, cancel := context.WithTimeout(b.ctx, testTimeout)
-	defer cancel()
-	must(b.T, both[0].Health().Await(ctx, postgres.Listening))
 }

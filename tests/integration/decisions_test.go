@@ -206,7 +206,7 @@ func aDecisionReachesBothContextsOnOneClaim(b *bundle, l *listening) {
 func aDecisionIsRecordedOnce(b *bundle, _ *listening) {
 	workspace := aWorkspace()
 	decision := overridden("berth-depth", "surveyed", time.Now())
-	if n := countOf(b, 4, func() (bool, error) { return app.NewRecordDecision(b.uow).Record(b.ctx, workspace, decision) }); n != 1 {
+	if n := countOf(b.T, 4, func() (bool, error) { return app.NewRecordDecision(b.uow).Record(b.ctx, workspace, decision) }); n != 1 {
 		b.Fatalf("%d of 4 recorded it", n)
 	}
 	before := b.rowsOf("platform.decisions", "core.outbox")
@@ -223,8 +223,8 @@ func aDecisionIsRecordedOnce(b *bundle, _ *listening) {
 }
 
 // countOf calls do n times side by side and counts how often it said true.
-func countOf(b *bundle, n int, do func() (bool, error)) (yes int) {
-	b.Helper()
+func countOf(t *testing.T, n int, do func() (bool, error)) (yes int) {
+	t.Helper()
 	type result struct {
 		done bool
 		err  error
@@ -238,7 +238,7 @@ func countOf(b *bundle, n int, do func() (bool, error)) (yes int) {
 	}
 	for range n {
 		r := <-results
-		must(b.T, r.err)
+		must(t, r.err)
 		if r.done {
 			yes++
 		}

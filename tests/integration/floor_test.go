@@ -30,7 +30,7 @@ func aLateCommitIsPickedUp(b *bundle) {
 	late := b.conn()
 	_, err := late.Exec(b.ctx, "begin; select core.outbox_publish('worlds.test.happened', 'worlds', '{\"n\": 1}')")
 	must(b.T, err)
-	for n := range 50 {
+	for n := range 20 {
 		b.publish(event(n))
 		l.delivered(1)
 	}
@@ -73,7 +73,7 @@ func aMarkIsAboveEveryEarlierTransaction(b *bundle) {
 // What a full look is for: a row inserted by hand, or a clock set back.
 func aRowBelowTheFloorIsFoundByThePoll(b *bundle) {
 	l := b.listen(100*time.Millisecond, subscription(leaving("platform.one")))
-	for n := range 50 {
+	for n := range 20 {
 		b.publish(event(n))
 		l.delivered(1)
 	}
@@ -101,7 +101,7 @@ func theFloorNeverPassesWhatIsPending(b *bundle) {
 	_, err := holder.Exec(b.ctx, "begin; select from core.outbox for update")
 	must(b.T, err)
 	b.exec("alter table core.outbox enable trigger outbox_notify")
-	for n := range 100 {
+	for n := range 20 {
 		b.publish(event(n))
 		l.delivered(1)
 	}

@@ -103,7 +103,7 @@ func anOlderVersionNeverOverwritesANewerOne(b *bundle, l *listening) {
 func aCardPublishedAtOnceHasDifferentVersions(b *bundle, _ *listening) {
 	const n = 4
 	workspace := aWorkspace()
-	countOf(b, n, func() (bool, error) {
+	countOf(b.T, n, func() (bool, error) {
 		_, err := b.publishCard().Publish(b.ctx, workspace, card(b.T, "harbour", "title"))
 		return true, err
 	})

@@ -96,4 +96,6 @@ func TestStoppingReleasesNothingThatMayBeCommitted(t *testing.T) {
 	b.wantEffects(map[string]int{worker1: 1})
 }
 
-func TestOneResultThatBlocksCostsItsNeighboursNothing(t *testing.T) { costNothing(t, badResults[3:]) }
+func TestOneResultThatBlocksCostsItsNeighboursNothing(t *testing.T) {
+	costNothing(setup(t), badResults[2:])
+}

@@ -270,6 +270,8 @@ func TestLeases(t *testing.T) {
 	setup(t).cases(map[string]func(*bundle){
 		"a slow class delays no other":                          aSlowClassDelaysNoOther,
 		"a worker of one class leaves the others alone":         aWorkerOfOneClassLeavesTheOthers,
+		"one result costs its neighbours nothing":               oneResultCostsItsNeighboursNothing,
+		"leased rows that workers died of run one at a time":    leasedRowsThatWorkersDiedOfRunOneAtATime,
 		"lost commit replies repeat nothing":                    lostCommitRepliesRepeatNothing,
 		"heartbeats renew leases through their own connections": heartbeatsRenewLeasesThroughTheirOwnConnections,
 		"a lost lease cancels execute":                          aLostLeaseCancelsExecute,
@@ -334,62 +336,25 @@ func aLostLeaseCancelsExecute(b *bundle) {
 
 // A lost reply to a COMMIT repeats neither work nor completions, and waits for no lease to run out.
 func lostCommitRepliesRepeatNothing(b *bundle) {
-	for _, c := range []struct {
-		lose     string
-		status   string
-		attempts int
-		executed map[string]int
-		effects  map[string]int
-	}{
-		{"claim", "delivered", 1, map[string]int{worker1: 1, worker2: 1}, map[string]int{worker1: 1, worker2: 1}},
-		{"kept", "delivered", 1, map[string]int{worker1: 1, worker2: 1}, map[string]int{worker1: 1, worker2: 1}},
-		{"delivery", "delivered", 1, map[string]int{worker1: 1, worker2: 1}, map[string]int{worker1: 1, worker2: 1}},
-		{"retry", "delivered", 2, map[string]int{worker1: 2}, map[string]int{worker1: 1}},
-		{"failure", "failed", 1, map[string]int{worker1: 1}, map[string]int{}},
-	} {
-		b.run(c.lose, func(b *bundle) {
-			b.exec("delete from platform.effects")
-			b.exec("delete from worlds.effects")
-			b.sockets = new(sockets)
-			executed := map[string]*atomic.Int32{worker1: {}, worker2: {}}
-			work := func(name, loses string) events.Registration {
-				return executor(name, func(_ context.Context, e events.Envelope) (events.Completion, error) {
-					switch n := executed[name].Add(1); {
-					case c.lose == "retry" && n == 1:
-						b.sockets.lostReply.Store(true)
-						return nil, errRefusing
-					case c.lose == "failure":
-						b.sockets.lostReply.Store(true)
-						return nil, events.Terminal(errRefusing)
-					}
-					return func(ctx context.Context, tx events.Tx) error {
-						if c.lose == loses {
-							b.sockets.lostReply.Store(true)
-						}
-						return effect(name)(ctx, tx, e)
-					}, nil
-				})
-			}
-			s := leasing(time.Minute, work(worker1, "kept"), work(worker2, "delivery"))
-			if len(c.executed) == 1 {
-				s.CoHandlers = nil
-			}
-			b.listen(noPoll, s)
-			b.sockets.lostReply.Store(c.lose == "claim")
-			e := event(1)
-			b.publish(e)
-			b.eventually("it is "+c.status, func() bool { return b.row(e.EventID).Status == c.status })
-			b.wantRow(e.EventID, c.status, c.attempts)
-			b.wantEffects(c.effects)
-			for name, want := range c.executed {
-				if n := int(executed[name].Load()); n != want {
-					b.Errorf("%s executed %d times, want %d", name, n, want)
-				}
-			}
-			if b.sockets.lostReply.Load() {
-				b.Error("no reply was lost")
-			}
-		})
+	b.sockets = new(sockets)
+	var executed atomic.Int32
+	b.listen(noPoll, leasing(time.Minute, executor(worker1, func(_ context.Context, e events.Envelope) (events.Completion, error) {
+		if executed.Add(1) == 1 { // the reply to the retry
+			b.sockets.lostReply.Store(true)
+			return nil, errRefusing
+		}
+		return func(ctx context.Context, tx events.Tx) error {
+			b.sockets.lostReply.Store(true) // the reply to the delivery
+			return effect(worker1)(ctx, tx, e)
+		}, nil
+	})))
+	e := event(1)
+	b.publish(e)
+	b.eventually("it is delivered", func() bool { return b.row(e.EventID).Status == "delivered" })
+	b.wantRow(e.EventID, "delivered", 2)
+	b.wantEffects(map[string]int{worker1: 1})
+	if n := executed.Load(); n != 2 || b.sockets.lostReply.Load() {
+		b.Errorf("executed %d times, or no reply was lost", n)
 	}
 }
 
@@ -411,7 +376,7 @@ func resultsAreSettledInBatches(b *bundle) {
 }
 
 // One result that fails, or blocks for as long as the test goes on, costs its neighbours neither leases nor executions.
-func TestOneResultCostsItsNeighboursNothing(t *testing.T) { costNothing(t, badResults[:3]) }
+func oneResultCostsItsNeighboursNothing(b *bundle) { costNothing(b, badResults[:2]) }
 
 // badResult is a result that cannot be settled.
 type badResult struct {
@@ -420,7 +385,7 @@ type badResult struct {
 	does func(context.Context, events.Tx) error
 }
 
-// badResults are all of them. Those behind the third are tried by the heavy tests.
+// badResults are all of them. Those behind the second are tried by the heavy tests.
 var badResults = []badResult{
 	{name: "it fails", does: func(context.Context, events.Tx) error { return errRefusing }},
 	{name: "it waits for a lock", hold: "update platform.contended set n = n where $1::uuid is not null",
@@ -439,10 +404,9 @@ var badResults = []badResult{
 		select '` + worker1 + `', idempotency_key, id, event_type, content_class from core.outbox where id = $1`},
 }
 
-func costNothing(t *testing.T, results []badResult) {
-	t.Helper()
+func costNothing(b *bundle, results []badResult) {
+	b.Helper()
 	const all, bad = 24, 4
-	b := setup(t)
 	b.exec("insert into platform.contended values (1)")
 	for _, c := range results {
 		b.run(c.name, func(b *bundle) {
@@ -468,8 +432,8 @@ func costNothing(t *testing.T, results []badResult) {
 			s.Concurrency = all
 			b.listen(noPoll, s)
 			published := b.publishMany(all)
-			g.awaitAll(t, all)
-			holder := b.conn()
+			g.awaitAll(b.T, all)
+			var holder *pgx.Conn
 			if c.hold != "" {
 				holder = b.begun(c.hold, published[bad].EventID)
 			}
@@ -640,4 +604,22 @@ func slowCommitsHoldUpNoBatch(b *bundle) {
 	rollback(b, holder)
 	l.until(postgres.Delivered)
 	b.wantEffects(map[string]int{worker1: all})
+}
+
+// Rows that workers died of run one at a time in a process, beside others, and all run.
+func leasedRowsThatWorkersDiedOfRunOneAtATime(b *bundle) {
+	all := b.publishMany(9)
+	b.exec("update core.outbox set crashes = 1")
+	var at, most atomic.Int32
+	l := b.listen(noPoll, leasing(time.Minute, executor(worker1, func(_ context.Context, e events.Envelope) (events.Completion, error) {
+		if n := at.Add(1); n > most.Load() {
+			most.Store(n)
+		}
+		at.Add(-1)
+		return completion(worker1, e), nil
+	})))
+	l.delivered(len(all))
+	if most.Load() != 1 {
+		b.Fatalf("%d at once", most.Load())
+	}
 }

@@ -64,19 +64,6 @@ func TestStopReturnsWhateverTheListenerIsDoingThatTakesLong(t *testing.T) {
 		b.sockets.swallow()
 		l.stops() // the driver cancels the statement and awaits the answer
 	})
-	t.Run("under a flood of notifications", func(t *testing.T) { // lib/pq#1178
-		b := setup(t)
-		l := b.newListener(noPoll, pgtest.Generation, subscription(leaving("platform.one")))
-		must(t, l.Start(b.ctx))
-		l.wantState(testTimeout, postgres.Listening, "")
-		flooding := make(chan error, 1)
-		go func() {
-			_, err := l.pool.Exec(l.ctx, "select pg_notify('outbox_gen_1', i || repeat('x', 7000)) from generate_series(1, 20000) i")
-			flooding <- err
-		}()
-		must(t, <-flooding)
-		l.stops()
-	})
 }
 
 // hatchet#2772, #3694: no slot of the pool is lost with a connection, and none comes back
@@ -148,5 +135,23 @@ func flood(t *testing.T, decided bool) {
 		t.Fatalf("%d looks in %s, at most %d wanted", looks, flooded, most)
 	} else {
 		t.Logf("%d looks in %s", looks, flooded)
+	}
+}
+
+// The self-test is for more than poolers: two URLs may lead to two databases.
+func TestAListenConnectionToAnotherDatabaseIsSaid(t *testing.T) {
+	b := setup(t)
+	b.directURL = pgtest.New(t)
+	wire := &sockets{}
+	l := b.newListener(100*time.Millisecond, pgtest.Generation, subscription(leaving("platform.one")), through(wire))
+	must(t, l.Start(b.ctx))
+	t.Cleanup(l.stop)
+	l.wantState(testTimeout, postgres.Polling, "or to another database than SPECTRAL_POOL_URL")
+	b.publish(event(1))
+	l.delivered(1)
+	b.eventually("it has tried again", func() bool { return wire.count() >= 2 })
+	there := &bundle{T: t, ctx: b.ctx, pool: pgtest.Pool(t, b.directURL)}
+	if n := len(there.doorbellPIDs()); n > 1 {
+		t.Fatalf("%d LISTEN backends", n)
 	}
 }

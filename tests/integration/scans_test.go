@@ -105,7 +105,7 @@ func aCompletedScanIsIndexed(b *bundle, l *listening) {
 func aScanIsCompletedOnce(b *bundle, _ *listening) {
 	workspace := aWorkspace()
 	id, found := b.scan(workspace, "card:harbour"), finds(b.T, domain.Finding{Kind: "stale", Occurrences: 1})
-	if n := countOf(b, 4, func() (bool, error) { return app.NewCompleteScan(b.uow).Complete(b.ctx, workspace, id, found) }); n != 1 {
+	if n := countOf(b.T, 4, func() (bool, error) { return app.NewCompleteScan(b.uow).Complete(b.ctx, workspace, id, found) }); n != 1 {
 		b.Fatalf("%d of 4 completed it", n)
 	}
 	failed := b.scan(workspace, "card:mill")

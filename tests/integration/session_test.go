@@ -51,7 +51,7 @@ func lookingAround(name string) func(context.Context, events.Tx, events.Envelope
 
 // However a handler sets something for its transaction or session, no other handler or event finds it, and none fails. A batch
 // with session state is rolled back and its rows run alone.
-func TestSessionStateDoesNotLeakBetweenHandlers(t *testing.T) {
+func sessionStateDoesNotLeakBetweenHandlers(b *bundle) {
 	leave := func(ctx context.Context, tx events.Tx, e events.Envelope) error {
 		if err := lookingAround("platform.one")(ctx, tx, e); err != nil {
 			return err
@@ -59,16 +59,14 @@ func TestSessionStateDoesNotLeakBetweenHandlers(t *testing.T) {
 		_, err := tx.Exec(ctx, sessionStatements[payloadN(e)])
 		return err
 	}
-	for name, s := range map[string]func(t *testing.T) events.Subscription{
-		"in a batch": func(*testing.T) events.Subscription {
+	for name, s := range map[string]func(b *bundle) events.Subscription{
+		"in a batch": func(*bundle) events.Subscription {
 			s := subscription(handler("platform.one", leave), handler("worlds.two", lookingAround("worlds.two")), handler("platform.three", lookingAround("platform.three")))
 			s.BatchSize, s.Concurrency = len(sessionStatements), 1
 			return s
 		},
-		"leased": func(t *testing.T) events.Subscription {
-			t.Helper()
-			g := newGate()
-			t.Cleanup(g.letOn)
+		"leased": func(b *bundle) events.Subscription {
+			g := b.newGate()
 			done := func(name string, do func(context.Context, events.Tx, events.Envelope) error) events.Registration {
 				return executor(name, func(ctx context.Context, e events.Envelope) (events.Completion, error) {
 					if g.entered <- struct{}{}; len(g.entered) == len(sessionStatements) {
@@ -87,11 +85,11 @@ func TestSessionStateDoesNotLeakBetweenHandlers(t *testing.T) {
 			return s
 		},
 	} {
-		t.Run(name, func(t *testing.T) {
-			b := setup(t)
+		b.run(name, func(b *bundle) {
+			b.exec("truncate public.saw, platform.effects, worlds.effects")
 			b.exec("insert into public.saw values (-1, (" + whatIsLeft + "))")
 			b.poolURL += "&pool_max_conns=6"
-			consumer := s(t)
+			consumer := s(b)
 			for _, r := range append([]*events.Registration{&consumer.Primary}, pointers(consumer.CoHandlers)...) {
 				r.Retry = once
 			}
@@ -99,7 +97,7 @@ func TestSessionStateDoesNotLeakBetweenHandlers(t *testing.T) {
 			l := b.listen(noPoll, consumer)
 			for range all {
 				if s := l.next(); s.Outcome != postgres.Delivered || s.Attempts != 1 {
-					t.Errorf("%s: %s after %d attempts: %s", sessionStatements[payloadN(s.Envelope)], s.Outcome, s.Attempts, s.LastError)
+					b.Errorf("%s: %s after %d attempts: %s", sessionStatements[payloadN(s.Envelope)], s.Outcome, s.Attempts, s.LastError)
 				}
 			}
 			n := len(sessionStatements)
@@ -107,7 +105,7 @@ func TestSessionStateDoesNotLeakBetweenHandlers(t *testing.T) {
 			found := one[[]string](b, `select coalesce(array_agg(distinct what || ' (event ' || n || ')'), '{}') from public.saw
 				where what <> (select what from public.saw where n = -1)`)
 			if len(found) > 0 {
-				t.Errorf("they found %s, not %s", strings.Join(found, "; "), one[string](b, "select what from public.saw where n = -1"))
+				b.Errorf("they found %s, not %s", strings.Join(found, "; "), one[string](b, "select what from public.saw where n = -1"))
 			}
 		})
 	}
@@ -123,13 +121,14 @@ func pointers(registrations []events.Registration) (all []*events.Registration) 
 // TestSessionState runs cases that share a database.
 func TestSessionState(t *testing.T) {
 	setup(t).cases(map[string]func(*bundle){
-		"a row is settled under the workers settings": aRowIsSettledUnderTheWorkersSettings,
-		"the connection is its logins again":          theConnectionIsItsLoginsAgain,
-		"each event sees its workspace only":          eachEventSeesItsWorkspaceOnly,
-		"only session state closes the connection":    onlySessionStateClosesTheConnection,
-		"a failures session state harms no other":     aFailuresSessionStateHarmsNoOther,
-		"nothing runs after a hidden end":             nothingRunsAfterAHiddenEnd,
-		"a transactions end is refused":               aTransactionsEndIsRefused,
+		"session state does not leak between handlers": sessionStateDoesNotLeakBetweenHandlers,
+		"a row is settled under the workers settings":  aRowIsSettledUnderTheWorkersSettings,
+		"the connection is its logins again":           theConnectionIsItsLoginsAgain,
+		"each event sees its workspace only":           eachEventSeesItsWorkspaceOnly,
+		"only session state closes the connection":     onlySessionStateClosesTheConnection,
+		"a failures session state harms no other":      aFailuresSessionStateHarmsNoOther,
+		"nothing runs after a hidden end":              nothingRunsAfterAHiddenEnd,
+		"a transactions end is refused":                aTransactionsEndIsRefused,
 	})
 }
 

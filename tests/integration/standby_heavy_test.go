@@ -84,20 +84,3 @@ func TestAStandbyIsRefused(t *testing.T) {
 	must(t, err)
 	l.delivered(1)
 }
-
-// river#1225, graphile/worker#449: established connections lead to a server that cannot be written
-// to any more. They are given up, all of them, and the next lead where the address does.
-func TestAWorkerLeavesADemotedPrimary(t *testing.T) {
-	b := setup(t)
-	standby := pgtest.NewStandby(t)
-	b.sockets = &sockets{via: hidingStandby(standby.Address())}
-	l := b.listen(noPoll, subscription(leaving("platform.one")))
-	for _, conn := range b.allOf(l.workers) {
-		conn.Release()
-	}
-	b.sockets.reach(nil)
-	e := event(1)
-	b.publish(e)
-	l.delivered(1)
-	b.wantRow(e.EventID, "delivered", 1)
-}

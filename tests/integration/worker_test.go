@@ -16,7 +16,7 @@ import (
 // A worker that is stopped as it registers leaves nothing behind that looks like one that died.
 func TestAWorkerStoppedAsItRegistersLeavesNothing(t *testing.T) {
 	b := setupAlone(t) // the server has to answer within leaveTimeout
-	for range 5 {
+	for range 2 {
 		now := make(chan struct{})
 		registers := sync.OnceFunc(func() { close(now) })
 		l := b.newListener(noPoll, pgtest.Generation, subscription(leaving("platform.x")), before("worker_register", registers))
@@ -33,12 +33,14 @@ func TestAWorkerStoppedAsItRegistersLeavesNothing(t *testing.T) {
 func workersSayThatTheirGenerationIsOver(b *bundle) {
 	logged := &notes{}
 	b.log = slog.NewTextHandler(logged, nil)
-	b.listen(noPoll, subscription(leaving("platform.one")))
+	l := b.listen(noPoll, subscription(leaving("platform.one")))
 	b.exec("update core.deployments set status = 'draining', draining_at = now() where generation = $1", pgtest.Generation)
 	const drained = "is drained, and has nothing left"
+	changed := l.Health().Changed()
 	b.killDoorbell()
+	within(b.T, changed)
 	b.eventually("it says that its generation is drained", func() bool { return logged.count(drained) == 1 })
-	b.eventually("it listens", func() bool { return len(b.doorbellPIDs()) == 1 })
+	l.wantState(testTimeout, postgres.Listening, "")
 	b.exec("update core.deployments set status = 'retired', retired_at = now() where generation = $1", pgtest.Generation)
 	b.killDoorbell()
 	b.eventually("it says that its generation is retired", func() bool { return logged.count("is retired: it is of no use") == 1 })
