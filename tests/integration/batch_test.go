@@ -44,7 +44,7 @@ func TestBatches(t *testing.T) {
 	setup(t).cases(map[string]func(*bundle){
 		"deadlocks of batches cost no attempt":               deadlocksOfBatchesCostNoAttempt,
 		"a deferred error of a batch fails its own row only": aDeferredErrorOfABatchFailsItsOwnRowOnly,
-		"twins in opposite order do not deadlock":            twinsInOppositeOrderDoNotDeadlock,
+		"duplicates in opposite order do not deadlock":       duplicatesInOppositeOrderDoNotDeadlock,
 		"what is wrong with a row concerns its own row only": whatIsWrongWithARowConcernsItsOwnRowOnly,
 	})
 }
@@ -111,16 +111,16 @@ func deadlocksOfBatchesCostNoAttempt(b *bundle) {
 }
 
 // Two batches with the same keys in opposite order claim them in one order, and neither is undone.
-func twinsInOppositeOrderDoNotDeadlock(b *bundle) {
+func duplicatesInOppositeOrderDoNotDeadlock(b *bundle) {
 	log := &notes{}
 	b.log = slog.NewJSONHandler(log, &slog.HandlerOptions{Level: slog.LevelDebug})
-	var twins []events.Envelope
+	var duplicates []events.Envelope
 	for _, n := range []int{0, 1, 2, 3, 4, 4, 3, 2, 1, 0} {
 		e := event(n)
 		e.IdempotencyKey = fmt.Sprint("key ", n)
-		twins = append(twins, e)
+		duplicates = append(duplicates, e)
 	}
-	b.publish(twins...)
+	b.publish(duplicates...)
 	// both come to the third of theirs and have to wait
 	holder := b.conn()
 	_, err := holder.Exec(b.ctx, `begin; insert into core.event_handled (handler_name, idempotency_key, event_id, event_type, content_class)
@@ -140,10 +140,10 @@ func twinsInOppositeOrderDoNotDeadlock(b *bundle) {
 	waiting(2)
 	_, err = holder.Exec(b.ctx, "rollback")
 	must(b.T, err)
-	settledOf(len(twins), left, right)
+	settledOf(len(duplicates), left, right)
 	b.wantEffects(map[string]int{"platform.one": 5})
-	if n := one[int](b, "select count(*)::int from core.outbox where status = 'delivered' and attempts = 1"); n != len(twins) {
-		b.Errorf("%d of %d were delivered with one attempt", n, len(twins))
+	if n := one[int](b, "select count(*)::int from core.outbox where status = 'delivered' and attempts = 1"); n != len(duplicates) {
+		b.Errorf("%d of %d were delivered with one attempt", n, len(duplicates))
 	}
 	if n := log.count(`"batch undone`); n != 0 {
 		b.Errorf("%d batches were undone: %s", n, log.text.String())

@@ -337,18 +337,6 @@ func memoriesBecomeCandidates(b *bundle, l *listening) {
 	if n := b.published(workspace, platform.MemoryPromotedType); n != 1 {
 		b.Errorf("promoted %d times", n)
 	}
-	// recorded after it was retired, it is another memory
-	next, err := record.Record(b.ctx, workspace, domain.WorkspaceMemory, statement)
-	if next == id || err != nil {
-		b.Fatalf("recorded as %s, then as %s: %v", id, next, err)
-	}
-	must(b.T, promote.Promote(b.ctx, workspace, next))
-	l.delivered(1)
-	if got := one[string](b, `select string_agg(format('%s %s %s %s', scope, state, observations, version), '; ' order by scope, observations)
-		from platform.memories where workspace_id = $1`, workspace); got != "agent working 1 1; workspace promoted 1 2; workspace retired 2 4" {
-		b.Errorf("the memories are %s", got)
-	}
-
 	// by SQL, in any order and again
 	o := b.outsider()
 	memory := uuid.New()

@@ -84,7 +84,7 @@ func aSlowClassDelaysNoOther(b *bundle) {
 	b.wantEffects(map[string]int{"platform.quick": 200, "platform.slow": backlog, "worlds.sluggish": backlog})
 }
 
-// A worker of one class leaves the others alone, and is rung for its own.
+// A worker of one class leaves the others alone, and is notified of its own.
 func aWorkerOfOneClassLeavesTheOthers(b *bundle) {
 	s := b.listen(noPoll, slowSubscription(completing("worlds.slow")))
 	var slows, quicks []events.Envelope

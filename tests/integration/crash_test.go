@@ -3,7 +3,6 @@ package integration_test
 import (
 	"context"
 	"net"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -39,46 +38,11 @@ func TestDeadWorkers(t *testing.T) {
 		"another set of handlers is refused":                             anotherSetOfHandlersIsRefused,
 		"another set of handlers is refused without a listen connection": anotherSetOfHandlersIsRefusedWithoutAListenConnection,
 		"rows that a worker died of run one at a time":                   rowsThatAWorkerDiedOfRunOneAtATime,
-		"a batch that a worker died of runs alone":                       aBatchThatAWorkerDiedOfRunsAlone,
 		"a death counts":                                           aDeathCounts,
 		"a stop notifies of what it releases":                      aStopNotifiesOfWhatItReleases,
 		"what dead workers held is freed beside a silent producer": whatDeadWorkersHeldIsFreedBesideASilentProducer,
 		"the journal keeps up with a live worker":                  theJournalKeepsUpWithALiveWorker,
 		"an interrupted dispatch holds nothing":                    anInterruptedDispatchHoldsNothing,
-	})
-}
-
-// What a dead worker had in a batch runs alone, at no attempt's cost; whatever comes beside it runs
-// as ever.
-func aBatchThatAWorkerDiedOfRunsAlone(b *bundle) {
-	first, second := event(1), event(2)
-	b.publish(first, second)
-	dead := b.died(first.EventID, second.EventID)
-	seen := make(chan []events.Envelope, 100)
-	l := b.listen(noPoll, subscription(events.Registration{
-		Name: "platform.batched", Batch: func(tx events.Tx) events.BatchHandler { return batches{tx, seen} },
-	}))
-	others := []events.Envelope{event(3), event(4), event(5)}
-	b.publish(others...)
-	l.delivered(5)
-	// two runners may have shared the others
-	alone, came := 0, 0
-	for came < 5 {
-		batch := <-seen
-		came += len(batch)
-		if !slices.ContainsFunc(batch, func(e events.Envelope) bool { return e.EventID == first.EventID || e.EventID == second.EventID }) {
-			continue
-		}
-		if alone++; len(batch) != 1 {
-			b.Fatalf("a row that a worker died of came in a batch of %d", len(batch))
-		}
-	}
-	if alone != 2 {
-		b.Fatalf("%d rows that a worker died of came", alone)
-	}
-	b.wantRow(first.EventID, "delivered", 1)
-	b.eventually("the dead one is forgotten", func() bool {
-		return !one[bool](b, "select exists (select from core.workers where worker_id = $1)", dead)
 	})
 }
 

@@ -46,7 +46,7 @@ func TestAWorkerThatLostItsSessionDoesNotReapAtOnce(t *testing.T) {
 	b.publish(e)
 	l := b.listen(noPoll, subscription(leaving("platform.one")))
 	l.delivered(1)
-	b.exec(`select pg_terminate_backend(pid) from pg_stat_activity where application_name = 'doorbell' and datname = current_database()`)
+	b.exec(`select pg_terminate_backend(pid) from pg_stat_activity where application_name = 'notifier' and datname = current_database()`)
 	other := event(2)
 	b.exec("alter table core.outbox disable trigger outbox_notify")
 	b.died(other.EventID) // first: the listener may be back, and look, at any time

@@ -13,7 +13,7 @@ import (
 	"spectral/internal/core/events/infrastructure/postgres"
 )
 
-func (b *bundle) somebodyWaits() bool {
+func (b *bundle) lockIsAwaited() bool {
 	return one[bool](b, `select exists (select from pg_locks l join pg_stat_activity a using (pid)
 		where not l.granted and l.locktype = 'transactionid' and a.datname = current_database())`)
 }
@@ -170,7 +170,7 @@ func aRecordWaitsForTheRowAndKnowsIt(b *bundle) {
 			}
 			recorded <- err
 		}()
-		b.eventually("the record waits", b.somebodyWaits)
+		b.eventually("the record waits", b.lockIsAwaited)
 		_, err = holder.Exec(b.ctx, "rollback")
 		must(b.T, err)
 		must(b.T, <-recorded)
@@ -305,22 +305,6 @@ func anAbandonedHandlerFailsAlone(b *bundle) {
 		b.Fatalf("called %d times, retries are none", n)
 	}
 	b.wantEffects(map[string]int{"worlds.two": 1})
-}
-
-// batches records what a batch handler is given.
-type batches struct {
-	tx   events.Tx
-	seen chan []events.Envelope
-}
-
-func (h batches) HandleBatch(ctx context.Context, batch []events.Envelope) error {
-	h.seen <- batch
-	for _, e := range batch {
-		if err := effect("platform.batched")(ctx, h.tx, e); err != nil {
-			return err
-		}
-	}
-	return nil
 }
 
 func aTxIsTakenBackWhenItsHandlerReturns(b *bundle) {

@@ -18,7 +18,7 @@ type sockets struct {
 	statements atomic.Int64 // written, of the simple and the extended protocol
 	looks      atomic.Int64 // written as text
 	swallowed  atomic.Int64 // writes
-	lostReply  atomic.Bool  // the next COMMIT is answered, and the connection gone before anybody hears it
+	lostReply  atomic.Bool  // the next COMMIT is answered, and the connection gone before it is heard it
 	// via dials instead of the network, if set.
 	via func(ctx context.Context, network, address string) (net.Conn, error)
 }
@@ -110,7 +110,7 @@ func (s *socket) Read(p []byte) (int, error) {
 	}
 }
 
-// blackHole takes connections for as long as anybody waits, and refuses none.
+// blackHole takes connections for as long as the caller waits, and refuses none.
 func blackHole(ctx context.Context, _, _ string) (net.Conn, error) {
 	<-ctx.Done()
 	return nil, ctx.Err()

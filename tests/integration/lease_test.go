@@ -115,10 +115,10 @@ func contend(ctx context.Context, tx events.Tx, e events.Envelope) error {
 	return err
 }
 
-// quiet reports whether the LISTEN connection waits for notifications and no other runs.
-func (l *listening) quiet() bool {
+// idle reports whether the LISTEN connection waits for notifications and no other runs.
+func (l *listening) idle() bool {
 	return one[bool](l.bundle, `select count(*) filter (where state <> 'idle') = 0 from pg_stat_activity
-		where datname = current_database() and application_name in ('workers', 'doorbell')`)
+		where datname = current_database() and application_name in ('workers', 'notifier')`)
 }
 
 // stopNow stops with its grace over.
@@ -158,7 +158,7 @@ func leasedWorkRunsOutsideTransactionsAndWithinItsConcurrency(b *bundle) {
 	for range 20 {
 		b.publish(event(100)) // each notifies
 	}
-	b.eventually("the listener has polled since, and no transaction is open", l.quiet)
+	b.eventually("the listener has polled since, and no transaction is open", l.idle)
 	if n := one[int](b, "select count(*) from core.outbox where status = 'in_flight' and lease_handler = $1", worker1); n != 3 || len(g.entered) > 0 {
 		b.Fatalf("%d in flight, %d more executed", n, len(g.entered))
 	}
@@ -555,7 +555,7 @@ func refusedWorkersReleaseTheirLeases(b *bundle) {
 	must(b.T, err)
 	b.exec("insert into core.workers (worker_id, session_id, generation, name, handlers) values ($1, $1, 1, 'another', jsonb_build_object($2::text, array['worlds.other']))",
 		other, happenedType)
-	for _, pid := range b.doorbellPIDs() {
+	for _, pid := range b.notifierPIDs() {
 		b.exec("select pg_terminate_backend($1)", pid)
 	}
 	within(b.T, l.Done())

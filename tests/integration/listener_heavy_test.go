@@ -29,10 +29,10 @@ func TestAHalfOpenListenConnectionIsNoticed(t *testing.T) {
 
 // A statement that gets no answer ends, and the loop goes on with a new connection: the old backend
 // is told to stop, so that there is one of them again.
-func TestAStalledLookIsGivenUp(t *testing.T) {
+func TestAStalledPollIsGivenUp(t *testing.T) {
 	b := setup(t)
 	l := b.listen(50*time.Millisecond, subscription(leaving("platform.one")))
-	before := b.doorbellPIDs()
+	before := b.notifierPIDs()
 	lock := b.conn()
 	_, err := lock.Exec(b.ctx, "begin; lock table core.outbox")
 	must(t, err)
@@ -43,14 +43,14 @@ func TestAStalledLookIsGivenUp(t *testing.T) {
 	b.publish(event(1))
 	l.delivered(1)
 	b.eventually("there is one LISTEN backend, a new one", func() bool {
-		after := b.doorbellPIDs()
+		after := b.notifierPIDs()
 		return len(after) == 1 && after[0] != before[0]
 	})
 }
 
 // The rest of TestStopReturnsWhateverTheListenerIsDoing.
 func TestStopReturnsWhateverTheListenerIsDoingThatTakesLong(t *testing.T) {
-	t.Run("looking through a half-open pool", func(t *testing.T) {
+	t.Run("polling through a half-open pool", func(t *testing.T) {
 		b := setup(t)
 		b.sockets = &sockets{}
 		l := b.newListener(50*time.Millisecond, pgtest.Generation, subscription(leaving("platform.one")), through(&sockets{via: refusing}))
@@ -58,7 +58,7 @@ func TestStopReturnsWhateverTheListenerIsDoingThatTakesLong(t *testing.T) {
 		lock := b.conn()
 		_, err := lock.Exec(b.ctx, "begin; lock table core.outbox")
 		must(t, err)
-		b.eventually("it looks", func() bool {
+		b.eventually("it polls", func() bool {
 			return one[bool](b, "select count(*) > 0 from pg_stat_activity where datname = current_database() and application_name = 'workers' and wait_event_type = 'Lock'")
 		})
 		b.sockets.swallow()
@@ -78,14 +78,14 @@ func TestKilledBackendsLeakNoSlot(t *testing.T) {
 			conn.Release()
 		}
 		killed += one[int](b, `select count(pg_terminate_backend(pid))::int from pg_stat_activity
-			where datname = current_database() and pid <> pg_backend_pid() and application_name in ('doorbell', 'workers')`)
+			where datname = current_database() and pid <> pg_backend_pid() and application_name in ('notifier', 'workers')`)
 		b.publish(event(n))
 		l.delivered(1)
 	}
-	b.eventually("it listens again", func() bool { return len(b.doorbellPIDs()) == 1 })
+	b.eventually("it listens again", func() bool { return len(b.notifierPIDs()) == 1 })
 	l.wantState(testTimeout, postgres.Listening, "")
 	changed := l.Health().Changed()
-	b.killDoorbell()
+	b.killNotifier()
 	<-changed
 	l.wantState(testTimeout, postgres.Listening, "") // so the pool was used last for a self-test
 	b.eventually("every slot is free", func() bool { return l.workers.Stat().AcquiredConns() == 0 })
@@ -103,9 +103,9 @@ func TestKilledBackendsLeakNoSlot(t *testing.T) {
 	}
 }
 
-// Forged notifications, of any content, cost a bounded number of looks and no memory, and hold up
+// Forged notifications, of any content, cost a bounded number of polls and no memory, and hold up
 // nothing.
-func TestAFloodOfForgedNotificationsCostsBoundedLooks(t *testing.T) {
+func TestAFloodOfForgedNotificationsCostsBoundedPolls(t *testing.T) {
 	t.Run("while all is quiet", func(t *testing.T) { flood(t, false) })
 	t.Run("beside a producer that has decided", func(t *testing.T) { flood(t, true) })
 }
@@ -130,7 +130,7 @@ func flood(t *testing.T, decided bool) {
 	b.exec("insert into core.outbox (event_type, event_version, source, content_class, channel, generation, payload, idempotency_key) " +
 		"select 'worlds.test.happened', 1, 'worlds', 'operational', 'outbox_gen_1', 1, '{\"n\": 1}', 'k'; select pg_notify('outbox_gen_1', '')")
 	l.delivered(1)
-	// a ring makes two looks with a question between them, and the next is followed up pace later
+	// a notification makes two polls with a question between them, and the next is followed up pace later
 	if looks, most := s.looks.Load(), int64(flooded/(2*time.Millisecond))*2+10; looks > most || looks == 0 {
 		t.Fatalf("%d looks in %s, at most %d wanted", looks, flooded, most)
 	} else {
@@ -151,7 +151,7 @@ func TestAListenConnectionToAnotherDatabaseIsSaid(t *testing.T) {
 	l.delivered(1)
 	b.eventually("it has tried again", func() bool { return wire.count() >= 2 })
 	there := &bundle{T: t, ctx: b.ctx, pool: pgtest.Pool(t, b.directURL)}
-	if n := len(there.doorbellPIDs()); n > 1 {
+	if n := len(there.notifierPIDs()); n > 1 {
 		t.Fatalf("%d LISTEN backends", n)
 	}
 }

@@ -21,17 +21,17 @@ import (
 
 // The LISTEN connection under every fault that is known of, and what the listener says then.
 
-const doorbells = "from pg_stat_activity where application_name = 'doorbell' and datname = current_database() and backend_type = 'client backend'"
+const notifiers = "from pg_stat_activity where application_name = 'notifier' and datname = current_database() and backend_type = 'client backend'"
 
-// doorbellPIDs are the LISTEN backends of this test's database.
-func (b *bundle) doorbellPIDs() []int32 {
+// notifierPIDs are the LISTEN backends of this test's database.
+func (b *bundle) notifierPIDs() []int32 {
 	b.Helper()
-	return one[[]int32](b, "select coalesce(array_agg(pid), '{}') "+doorbells)
+	return one[[]int32](b, "select coalesce(array_agg(pid), '{}') "+notifiers)
 }
 
-func (b *bundle) killDoorbell() {
+func (b *bundle) killNotifier() {
 	b.Helper()
-	if n := one[int](b, "select count(pg_terminate_backend(pid))::int "+doorbells); n != 1 {
+	if n := one[int](b, "select count(pg_terminate_backend(pid))::int "+notifiers); n != 1 {
 		b.Fatalf("%d LISTEN backends", n)
 	}
 }
@@ -39,8 +39,8 @@ func (b *bundle) killDoorbell() {
 // waiting awaits that the LISTEN connection has nothing more to ask for now.
 func (b *bundle) waiting() {
 	b.Helper()
-	b.eventually("the doorbell waits", func() bool {
-		return one[bool](b, "select coalesce(bool_and(state = 'idle' and state_change < clock_timestamp() - interval '200 milliseconds'), false) "+doorbells)
+	b.eventually("the notifier waits", func() bool {
+		return one[bool](b, "select coalesce(bool_and(state = 'idle' and state_change < clock_timestamp() - interval '200 milliseconds'), false) "+notifiers)
 	})
 }
 
@@ -144,7 +144,7 @@ func TestSettingsOfTheLoginChangeNothing(t *testing.T) {
 	})))
 	must(t, l.Listen(b.ctx, projection()))
 	l.start()
-	before := b.doorbellPIDs()
+	before := b.notifierPIDs()
 	_, err = b.publishCard().Publish(b.ctx, aWorkspace(), card(t, "中é", "T中é"))
 	must(t, err)
 	l.delivered(1)
@@ -158,9 +158,9 @@ func TestSettingsOfTheLoginChangeNothing(t *testing.T) {
 		t.Fatalf("a handler's timeouts are %s", got)
 	}
 	b.eventually("it was pinged after more than a second", func() bool {
-		return one[bool](b, "select count(*) = 0 or bool_or(state_change > backend_start + interval '4 seconds') "+doorbells)
+		return one[bool](b, "select count(*) = 0 or bool_or(state_change > backend_start + interval '4 seconds') "+notifiers)
 	})
-	if after := b.doorbellPIDs(); fmt.Sprint(after) != fmt.Sprint(before) {
+	if after := b.notifierPIDs(); fmt.Sprint(after) != fmt.Sprint(before) {
 		t.Fatalf("the LISTEN backend was %v and is %v", before, after)
 	}
 }
@@ -192,7 +192,7 @@ func aRefusedListenConnectionIsSaidAndHeals(b *bundle) {
 			name := u.User.Username()
 			l := b.listen(noPoll, subscription(leaving("platform.one")))
 			b.exec(fmt.Sprintf(c.refuse, name))
-			b.killDoorbell()
+			b.killNotifier()
 			l.wantState(testTimeout, postgres.Reconnecting, c.reason)
 			if _, reason := l.Health().Now(); !strings.Contains(reason, c.advice) {
 				b.Errorf("what to do is not said: %s", reason)
@@ -220,7 +220,7 @@ func stopReturnsWhateverTheWorkerIsDoing(b *bundle) {
 		l.eventually("it connects", func() bool { return s.count() > 0 })
 		l.stops() // by itself an attempt ends after 5 s
 	})
-	b.run("looking on a half-open connection", func(b *bundle) {
+	b.run("polling on a half-open connection", func(b *bundle) {
 		s := &sockets{}
 		l := start(b, time.Second, s)
 		l.wantState(testTimeout, postgres.Listening, "")

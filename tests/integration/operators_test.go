@@ -76,7 +76,7 @@ func aReplayRunsWhatIsUnhandled(b *bundle) {
 	acted, err := operator.Replay(b.ctx, selection, pgtest.Generation, "anna", false, unhurried(1))
 	must(b.T, err)
 	if acted.Done != 1 || acted.LeftOut != 0 || acted.Pending != 0 {
-		b.Errorf("it came to %+v", acted)
+		b.Errorf("it did %+v", acted)
 	}
 	l.delivered(1)
 	b.wantEffects(map[string]int{"platform.one": 1, "worlds.two": 1})
@@ -84,7 +84,7 @@ func aReplayRunsWhatIsUnhandled(b *bundle) {
 	acted, err = operator.Replay(b.ctx, selection, pgtest.Generation, "anna", false, unhurried(1))
 	must(b.T, err)
 	if acted.Done != 0 || acted.LeftOut != 1 || len(acted.Reasons) != 1 || acted.Reasons[0].State != "delivered again" {
-		b.Errorf("of a delivered event it came to %+v", acted)
+		b.Errorf("of a delivered event it did %+v", acted)
 	}
 	// once for each time that an operator asks: who replays the same selection twice has it replayed once
 	selection, err = operator.Select(b.ctx, admin.Filter{Statuses: []admin.Status{admin.Delivered}}, 0)
@@ -92,14 +92,14 @@ func aReplayRunsWhatIsUnhandled(b *bundle) {
 	acted, err = operator.Replay(b.ctx, selection, pgtest.Generation, "anna", true, unhurried(1))
 	must(b.T, err)
 	if acted.Done != 1 {
-		b.Errorf("by force it came to %+v", acted)
+		b.Errorf("by force it did %+v", acted)
 	}
 	l.delivered(1)
 	b.wantEffects(map[string]int{"platform.one": 1, "worlds.two": 1})
 	acted, err = operator.Replay(b.ctx, selection, pgtest.Generation, "anna", true, unhurried(1))
 	must(b.T, err)
 	if acted.Done != 0 || acted.LeftOut != 1 || len(acted.Reasons) != 1 || acted.Reasons[0].State != "delivered again" {
-		b.Errorf("by force, of what was delivered again, it came to %+v", acted)
+		b.Errorf("by force, of what was delivered again, it did %+v", acted)
 	}
 }
 
@@ -183,7 +183,7 @@ func retryNowWakes(b *bundle) {
 	s, err := operator.Select(b.ctx, admin.Filter{Statuses: []admin.Status{admin.Scheduled}}, 0)
 	must(b.T, err)
 	if acted, err := operator.RetryNow(b.ctx, s, "anna", admin.Pace{}); err != nil || acted.Done != 1 {
-		b.Fatalf("it came to %+v, %v", acted, err)
+		b.Fatalf("it did %+v, %v", acted, err)
 	}
 	l.delivered(1)
 	b.wantEffects(map[string]int{"platform.one": 2})
@@ -205,7 +205,7 @@ func replayingMany(b *bundle) {
 	}
 	acted, err := operator.Replay(ctx, b.failed(operator), pgtest.Generation, "anna", false, pace)
 	if !errors.Is(err, context.Canceled) || acted.Done != 6 || acted.Pending != 14 {
-		b.Fatalf("interrupted, it came to %+v, %v", acted, err)
+		b.Fatalf("interrupted, it did %+v, %v", acted, err)
 	}
 	rest := b.failed(operator)
 	if rest.Len() != 14 {
@@ -232,6 +232,6 @@ func replayingMany(b *bundle) {
 	acted, err = operator.Replay(b.ctx, rest, pgtest.Generation, "anna", false, unhurried(100))
 	must(b.T, err)
 	if acted.Done != 0 || acted.LeftOut != 14 || acted.Reasons[0].State != "failed again" {
-		b.Errorf("of what failed again it came to %+v", acted.Done)
+		b.Errorf("of what failed again it did %+v", acted.Done)
 	}
 }

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"reflect"
 	"slices"
-	"strings"
 	"testing"
 	"time"
 
@@ -14,7 +13,6 @@ import (
 
 	"spectral/internal/app"
 	"spectral/internal/core/events"
-	"spectral/internal/core/events/infrastructure/postgres"
 	worlds "spectral/internal/worlds/contracts/events"
 	"spectral/internal/worlds/domain"
 	worldspg "spectral/internal/worlds/infrastructure/postgres"
@@ -108,23 +106,17 @@ func aScanIsCompletedOnce(b *bundle, _ *listening) {
 	if n := countOf(b.T, 4, func() (bool, error) { return app.NewCompleteScan(b.uow).Complete(b.ctx, workspace, id, found) }); n != 1 {
 		b.Fatalf("%d of 4 completed it", n)
 	}
-	failed := b.scan(workspace, "card:mill")
-	must(b.T, app.NewFailScan(b.uow).Fail(b.ctx, workspace, failed, "the source\nis gone"))
 	before := b.rowsOf("worlds.scans", "core.outbox")
-	must(b.T, app.NewFailScan(b.uow).Fail(b.ctx, workspace, failed, "another reason"))
 	for name, c := range map[string]struct {
 		workspace uuid.NullUUID
-		id        uuid.UUID
 		found     domain.Findings
 		want      error
 	}{
-		"with other findings":       {workspace, id, nil, domain.ErrScanCompleted},
-		"a failed one":              {workspace, failed, found, domain.ErrScanFailed},
-		"an unknown one":            {workspace, uuid.New(), found, domain.ErrNoScan},
-		"one of another workspace":  {aWorkspace(), id, found, domain.ErrNoScan},
-		"one of a workspace, by no": {uuid.NullUUID{}, id, found, domain.ErrNoScan},
+		"with other findings":       {workspace, nil, domain.ErrScanCompleted},
+		"one of another workspace":  {aWorkspace(), found, domain.ErrNoScan},
+		"one of a workspace, by no": {uuid.NullUUID{}, found, domain.ErrNoScan},
 	} {
-		if completed, err := app.NewCompleteScan(b.uow).Complete(b.ctx, c.workspace, c.id, c.found); completed || !errors.Is(err, c.want) {
+		if completed, err := app.NewCompleteScan(b.uow).Complete(b.ctx, c.workspace, id, c.found); completed || !errors.Is(err, c.want) {
 			b.Errorf("completing %s: %v", name, err)
 		}
 	}
@@ -197,21 +189,5 @@ func anEarlierScanNeverOverwritesALaterOne(b *bundle, l *listening) {
 	b.wantFound(workspace, "stale", "5 in card:mill of 6 [gap stale]", "1 in card:harbour of 1 [stale]", "1 in card:orchard of 1 [stale]")
 	if n := one[int](b, "select finding_count::int from worlds.scan_index where subject = 'source:almanac'"); n != 0 {
 		b.Fatalf("%d findings", n)
-	}
-}
-
-func aCompletedScanWithoutUseFails(b *bundle, l *listening) {
-	b.publishUnchecked()
-	const id = `"scan_id": "5a3c7a52-8f0e-4d1b-9a51-6f0f43d3ad11"`
-	for want, payload := range map[string]string{
-		"scan_id is missing":               `{"subject": "card:harbour", "finished_at": "2026-03-01T12:00:00Z", "findings": []}`,
-		"which is still to come":           `{` + id + `, "subject": "card:harbour", "finished_at": "9999-03-01T12:00:00Z"}`,
-		"cannot unmarshal object into Go ": `{` + id + `, "subject": "card:harbour", "finished_at": "2026-03-01T12:00:00Z", "findings": {}}`,
-	} {
-		useless := one[uuid.UUID](b, "select core.outbox_publish('worlds.scan.completed', 'worlds', $1::jsonb)", payload)
-		l.until(postgres.Failed)
-		if r := b.wantRow(useless, "failed", 1); r.Failures[indexer].Class != "PayloadError" || !strings.Contains(r.LastError, want) {
-			b.Errorf("%s, want %s", r.LastError, want)
-		}
 	}
 }

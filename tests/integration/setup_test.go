@@ -74,7 +74,7 @@ const testTimeout = 30 * time.Second
 // noPoll is a poll interval that no test lives to see.
 const noPoll = time.Hour
 
-// happenedType is an event of the tests' own.
+// happenedType is an event of the tests.
 const happenedType, otherType = "worlds.test.happened", "worlds.test.other"
 
 // ofType is e as an event of another type.
@@ -87,7 +87,7 @@ type happened struct {
 	N int `json:"n"`
 }
 
-// testContracts are of the tests' own events: handled quickly, of another type, and of a class for slow ones.
+// testContracts are of the tests events: handled quickly, of another type, and of a class for slow ones.
 func testContracts() []events.Contract {
 	other := happenedContract()
 	other.Type = otherType
@@ -100,7 +100,7 @@ func happenedContract() events.Contract {
 	return events.Contract{Type: happenedType, Version: 1, Source: events.Worlds, Payload: happened{}, ContentClass: events.Operational}
 }
 
-// bundle is a database of the test's own and what it takes to publish and listen on it.
+// bundle is a database of the test and what it takes to publish and listen on it.
 type bundle struct {
 	*testing.T
 	ctx        context.Context
@@ -225,7 +225,7 @@ func (b *bundle) newListener(poll time.Duration, generation events.Generation, s
 	l := &listening{bundle: b, settlements: make(chan postgres.Settlement, 4096)}
 	direct, err := postgres.DirectConfig(b.directURL)
 	must(b.T, err)
-	direct.RuntimeParams["application_name"] = "doorbell"
+	direct.RuntimeParams["application_name"] = "notifier"
 	for _, f := range adjust {
 		f(direct)
 	}

@@ -3,7 +3,6 @@ package integration_test
 import (
 	"bytes"
 	"context"
-	"fmt"
 	"net"
 	"sync"
 	"testing"
@@ -23,9 +22,9 @@ func TestWakeUp(t *testing.T) {
 		"with every notification lost the poll delivers":    withEveryNotificationLostThePollDelivers,
 		"concurrent producers strand nothing":               concurrentProducersStrandNothing,
 		"a silent producer is waited for":                   aSilentProducerIsWaitedFor,
-		"one more look follows quiet":                       oneMoreLookFollowsQuiet,
+		"one poll follows the barrier":                      onePollFollowsTheBarrier,
 		"the notifiers lock is waited for":                  theNotifiersLockIsWaitedFor,
-		"listen comes before the first look":                listenComesBeforeTheFirstLook,
+		"listen comes before the first poll":                listenComesBeforeTheFirstPoll,
 		"a producer that meets the barrier notifies":        aProducerThatMeetsTheBarrierNotifies,
 		"what a silent producers notifier leaves is polled": whatASilentProducersNotifierLeavesIsPolled,
 	})
@@ -40,38 +39,23 @@ func withEveryNotificationLostThePollDelivers(b *bundle) {
 	}
 }
 
-// The doorbell elects one notifier at a time. With the poll out of reach, a producer that stayed
+// The trigger elects one notifier at a time. With the poll out of reach, a producer that stayed
 // silent though no other notified for it would leave its row behind.
 func concurrentProducersStrandNothing(b *bundle) {
 	l := b.listen(noPoll, subscription(leaving("platform.one")))
 	const producers, each = 4, 20
-	failed := make(chan error, producers)
-	for p := range producers {
-		go func() {
-			failed <- func() error {
-				conn, err := pgx.Connect(b.ctx, b.url)
-				if err != nil {
-					return err
-				}
-				defer func() { _ = conn.Close(b.ctx) }()
-				for n := range each {
-					sql := "select core.outbox_publish('worlds.test.happened', 'worlds', jsonb_build_object('n', $1::int))"
-					if n%10 == 9 { // now and then one that publishes and aborts
-						_, err = conn.Exec(b.ctx, "begin; "+fmt.Sprintf("select core.outbox_publish('worlds.test.happened', 'worlds', '{\"n\": %d}')", n)+"; rollback")
-					} else {
-						_, err = conn.Exec(b.ctx, sql, p*each+n)
-					}
-					if err != nil {
-						return err
-					}
-				}
-				return nil
-			}()
-		}()
-	}
-	for range producers {
-		must(b.T, <-failed)
-	}
+	countOf(b.T, producers, func() (bool, error) {
+		for n := range each {
+			end := "commit"
+			if n%10 == 9 {
+				end = "rollback"
+			}
+			if _, err := b.pool.Exec(b.ctx, `begin; select core.outbox_publish('worlds.test.happened', 'worlds', '{"n": 1}'); `+end); err != nil {
+				return false, err
+			}
+		}
+		return true, nil
+	})
 	l.delivered(producers * each * 9 / 10)
 	if n := one[int](b, "select count(*)::int from core.outbox where status <> 'delivered'"); n != 0 {
 		b.Fatalf("%d rows are not delivered", n)
@@ -115,7 +99,7 @@ func aLostListenConnectionIsReplaced(b *bundle) {
 	l := b.listen(noPoll, subscription(leaving("platform.one")))
 	for n := range 2 {
 		changed := l.Health().Changed()
-		b.killDoorbell() // which wants one
+		b.killNotifier() // which wants one
 		within(b.T, changed)
 		b.publish(event(n)) // while no connection listens
 		l.delivered(1)
@@ -163,7 +147,7 @@ func stopCancelsHandlersWhenItsContextEnds(b *bundle) {
 	b.wantRow(first.EventID, "delivered", 1)
 }
 
-// The interleavings that the doorbell must survive, each forced: the poll is out of reach, so a
+// The interleavings that the notifier must survive, each forced: the poll is out of reach, so a
 // row that the protocol strands stays behind.
 
 // producer publishes and makes the trigger decide now; its commit is the test's to make.
@@ -227,8 +211,8 @@ func aSilentProducerIsWaitedFor(b *bundle) {
 	l.delivered(1)
 }
 
-// The silent one commits after the last look and before the question whether all is quiet.
-func oneMoreLookFollowsQuiet(b *bundle) {
+// The silent one commits after the last poll and before the question of the barrier.
+func onePollFollowsTheBarrier(b *bundle) {
 	elected, silent := b.producer(), b.producer()
 	l := b.newListener(noPoll, pgtest.Generation, subscription(leaving("platform.one")),
 		before("outbox_quiet", func() { b.commit(silent) }))
@@ -249,8 +233,8 @@ func theNotifiersLockIsWaitedFor(b *bundle) {
 	l.delivered(1)
 }
 
-// A row is committed before LISTEN takes effect: the first look comes after it and finds the row.
-func listenComesBeforeTheFirstLook(b *bundle) {
+// A row is committed before LISTEN takes effect: the first poll comes after it and finds the row.
+func listenComesBeforeTheFirstPoll(b *bundle) {
 	producer := b.producer()
 	l := b.newListener(noPoll, pgtest.Generation, subscription(leaving("platform.one")),
 		before("listen ", func() { b.commit(producer) }))

@@ -14,12 +14,12 @@ import (
 // TestClaimWatermark runs cases that share a database.
 func TestClaimWatermark(t *testing.T) {
 	setup(t).cases(map[string]func(*bundle){
-		"a mark is above every earlier transaction":  aMarkIsAboveEveryEarlierTransaction,
-		"adopted events are found":                   adoptedEventsAreFound,
-		"a late commit is picked up":                 aLateCommitIsPickedUp,
-		"a row below the floor is found by the poll": aRowBelowTheFloorIsFoundByThePoll,
-		"the floor never passes what is pending":     theFloorNeverPassesWhatIsPending,
-		"a workers clock changes nothing":            aWorkersClockChangesNothing,
+		"a sample is above every earlier transaction":    aSampleIsAboveEveryEarlierTransaction,
+		"adopted events are found":                       adoptedEventsAreFound,
+		"a late commit is picked up":                     aLateCommitIsPickedUp,
+		"a row below the watermark is found by the poll": aRowBelowTheWatermarkIsFoundByThePoll,
+		"the watermark never passes what is pending":     theWatermarkNeverPassesWhatIsPending,
+		"a workers clock changes nothing":                aWorkersClockChangesNothing,
 	})
 }
 
@@ -38,9 +38,9 @@ func aLateCommitIsPickedUp(b *bundle) {
 	l.delivered(1)
 }
 
-// A mark's id is above every id that was given out before its time, also of transactions that a
+// A sample's id is above every id that was given out before its time, also of transactions that a
 // snapshot does not know of yet because none after them has ended.
-func aMarkIsAboveEveryEarlierTransaction(b *bundle) {
+func aSampleIsAboveEveryEarlierTransaction(b *bundle) {
 	xid := func(conn *pgx.Conn) (id int64) {
 		must(b.T, conn.QueryRow(b.ctx, "select pg_current_xact_id()::text::bigint").Scan(&id))
 		return id
@@ -62,16 +62,16 @@ func aMarkIsAboveEveryEarlierTransaction(b *bundle) {
 	must(b.T, worker.QueryRow(b.ctx, "select mark_at, mark_id, lowest_running from core.outbox_floor(1, 'worlds.test.happened', '-infinity')").
 		Scan(&markAt, &markID, &running))
 	if markAt.Before(stamped) || markID <= id || running > lowest {
-		b.Fatalf("mark %d at %s with %d running, beside an event of transaction %d at %s, and %d", markID, markAt, running, id, stamped, lowest)
+		b.Fatalf("sample %d at %s with %d running, beside an event of transaction %d at %s, and %d", markID, markAt, running, id, stamped, lowest)
 	}
 	_, err = worker.Exec(b.ctx, "select core.outbox_floor(1, 'worlds.test.happened', '-infinity')")
 	if err == nil {
-		b.Fatal("a mark was made in a transaction that has its id already")
+		b.Fatal("a sample was taken in a transaction that has its id already")
 	}
 }
 
-// What a full look is for: a row inserted by hand, or a clock set back.
-func aRowBelowTheFloorIsFoundByThePoll(b *bundle) {
+// What a full poll is for: a row inserted by hand, or a clock set back.
+func aRowBelowTheWatermarkIsFoundByThePoll(b *bundle) {
 	l := b.listen(100*time.Millisecond, subscription(leaving("platform.one")))
 	for n := range 20 {
 		b.publish(event(n))
@@ -79,20 +79,20 @@ func aRowBelowTheFloorIsFoundByThePoll(b *bundle) {
 	}
 	b.exec(`insert into core.outbox (event_type, event_version, source, content_class, channel, generation, payload, idempotency_key, available_at)
 		values ('worlds.test.happened', 1, 'worlds', 'operational', 'outbox_gen_1', 1, '{"n": 9000}', 'by hand', clock_timestamp() - interval '1 hour')`)
-	// rings that come all the time must not keep it from looking
+	// notifications that come all the time must not keep it from looking
 	for n := 0; ; n++ {
 		b.publish(event(n))
 		if string(l.next().Envelope.Payload) == `{"n": 9000}` {
 			return
 		}
 		if n == 3000 {
-			b.Fatal("rings keep it from being found")
+			b.Fatal("notifications keep it from being found")
 		}
 	}
 }
 
-// A row that was let go of is pending as before: the floor never passes it.
-func theFloorNeverPassesWhatIsPending(b *bundle) {
+// A row that was let go of is pending as before: the watermark never passes it.
+func theWatermarkNeverPassesWhatIsPending(b *bundle) {
 	l := b.listen(noPoll, subscription(leaving("platform.one")))
 	held := event(0)
 	b.exec("alter table core.outbox disable trigger outbox_notify")
@@ -153,7 +153,7 @@ func aWorkersClockChangesNothing(b *bundle) {
 	b.commit(late)
 	l.delivered(1)
 	onTime(schedule(22))
-	b.killDoorbell()
+	b.killNotifier()
 	b.publish(event(23))
 	l.delivered(1)
 }

@@ -12,7 +12,7 @@ import (
 // What settled rows leave in the index while a session holds an old snapshot is not walked past by
 // every claim.
 func TestAnOldSnapshotDoesNotSlowClaims(t *testing.T) {
-	b := setupAlone(t) // another's long transaction holds the floor, in whichever database
+	b := setupAlone(t) // another's long transaction holds the watermark, in whichever database
 	const backlog = 10_000
 	b.exec(`select core.outbox_publish_many(jsonb_agg(jsonb_build_object('event_type', 'worlds.test.happened', 'source', 'worlds',
 		'payload', jsonb_build_object('n', i)))) from generate_series(1, $1::int) i group by i / 1000`, backlog)
@@ -31,7 +31,7 @@ func TestAnOldSnapshotDoesNotSlowClaims(t *testing.T) {
 	l.stop()
 	l.workers.Close()
 	b.eventually("its backends have ended, and told what they read", func() bool {
-		return !one[bool](b, "select exists (select from pg_stat_activity where datname = current_database() and application_name in ('workers', 'doorbell'))")
+		return !one[bool](b, "select exists (select from pg_stat_activity where datname = current_database() and application_name in ('workers', 'notifier'))")
 	})
 	perRow := float64(read()-before) / backlog
 	t.Logf("%.1f index entries per row", perRow)
