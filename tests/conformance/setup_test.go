@@ -90,7 +90,7 @@ func newDatabase(t *testing.T) *database {
 
 // run runs one test on the database, which has no events and no lines then.
 func (d *database) run(name string, test func(*database)) {
-	d.T.Run(name, func(t *testing.T) {
+	d.Run(name, func(t *testing.T) {
 		_, err := d.pool.Exec(t.Context(), "delete from core.outbox; delete from core.event_handled; delete from suite.lines")
 		must(t, err)
 		copied := *d

@@ -32,6 +32,7 @@ func (b *bundle) supervise(n int) []*process.Supervisor {
 func TestKilledAtRandom(t *testing.T) { killsAtRandom(t, 5) }
 
 func killsAtRandom(t *testing.T, kills int) {
+	t.Helper()
 	b := setup(t)
 	s := seed(t)
 	l := ledger.New(ledger.Cards(nil))
@@ -52,6 +53,7 @@ func killsAtRandom(t *testing.T, kills int) {
 func TestConnectionsCutUnderLoad(t *testing.T) { cutsConnections(t, 8) }
 
 func cutsConnections(t *testing.T, cuts int) {
+	t.Helper()
 	b := setup(t)
 	s := seed(t)
 	p := proxy.InFrontOf(t, b.worker)
@@ -74,6 +76,7 @@ func cutsConnections(t *testing.T, cuts int) {
 func TestNetworkStalls(t *testing.T) { stallsNetwork(t, 12*time.Second) }
 
 func stallsNetwork(t *testing.T, length time.Duration) {
+	t.Helper()
 	b := setup(t)
 	p := proxy.InFrontOf(t, b.worker)
 	l := ledger.New(ledger.Cards(nil))
@@ -94,6 +97,7 @@ func stallsNetwork(t *testing.T, length time.Duration) {
 func TestAdditiveMigrationsUnderLoad(t *testing.T) { migratesUnderLoad(t, 4, 2) }
 
 func migratesUnderLoad(t *testing.T, workers, rounds int) {
+	t.Helper()
 	b := setup(t)
 	l := ledger.New(ledger.Cards(nil))
 	running := b.runAll(workers, b.worker, "")
@@ -123,6 +127,7 @@ func migratesUnderLoad(t *testing.T, workers, rounds int) {
 func TestLeasesInAStorm(t *testing.T) { stormsOverLeases(t, 12) }
 
 func stormsOverLeases(t *testing.T, steps int) {
+	t.Helper()
 	const perStep, tries = 20, 50
 	const old = "claimed_at < clock_timestamp() - interval '5 s'" // of a worker that is gone: the work is shorter
 	s := seed(t)

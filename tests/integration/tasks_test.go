@@ -90,13 +90,6 @@ func (b *tasks) dispatched(request application.TaskRequest) domain.AgentTask {
 	return task
 }
 
-func (b *tasks) briefing(cardID string) domain.AgentTask {
-	b.Helper()
-	return b.dispatched(application.TaskRequest{
-		Executor: application.CardBriefingExecutor, Input: json.RawMessage(fmt.Sprintf(`{"card_id": %q}`, cardID)),
-	})
-}
-
 func (b *tasks) find(id uuid.UUID) domain.AgentTask {
 	b.Helper()
 	task, err := b.control.Find(b.ctx, b.workspace, id)

@@ -12,7 +12,6 @@ import (
 	"time"
 
 	"github.com/google/uuid"
-	"github.com/jackc/pgx/v5"
 
 	"spectral/internal/core/events"
 	"spectral/internal/core/events/infrastructure/postgres/admin"
@@ -124,16 +123,6 @@ func TestCursorsAreOfTheirFilter(t *testing.T) {
 			t.Errorf("%s with %+v: %v, want that the cursor is refused", after, filter, err)
 		}
 	}
-}
-
-// loginOf is the login of an address.
-func loginOf(t testing.TB, at string) string {
-	t.Helper()
-	config, err := pgx.ParseConfig(at)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return config.User
 }
 
 // A search that takes too long ends, and says what to do.

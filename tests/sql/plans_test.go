@@ -3,7 +3,6 @@ package sql_test
 import (
 	"context"
 	"fmt"
-	"strings"
 	"testing"
 
 	"github.com/google/uuid"
@@ -79,7 +78,7 @@ func TestCallsReadWhatTheyAreAbout(t *testing.T) {
 		update core.outbox set occurred_at = now() - interval '70 days', delivered_at = now() - interval '70 days',
 			deleted_at = case when (payload ->> 'n')::int > 200 then now() - interval '8 days' end where (payload ->> 'n')::int <= 400;
 		update core.outbox set available_at = now() + interval '1 h' where id = any (`+ids(9751)+`) and status = 'pending';
-		update core.outbox set `+failedRow[:strings.Index(failedRow, ", first_failed_at")]+`, claimed_at = now() where id = any (`+failed+`);
+		update core.outbox set status = 'failed', attempts = 6, last_error = 'HandlerError: a.b: no', claimed_at = now() where id = any (`+failed+`);
 		update core.outbox set status = 'in_flight', claim_token = id, claimed_at = now(), lease_seconds = 3600 where id = any (`+ids(9901)+`);
 		insert into core.event_handled (handler_name, idempotency_key, event_id, event_type, content_class, handled_at, deleted_at)
 			select 'a.b', idempotency_key, id, event_type, 'operational', occurred_at, deleted_at from core.outbox where status = 'delivered'`)

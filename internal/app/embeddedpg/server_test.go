@@ -59,7 +59,7 @@ func TestMain(m *testing.M) {
 func runChild(dir string) {
 	if dir == "cache folder" {
 		folder, err := CacheFolder()
-		_, _ = fmt.Println(err, folder)
+		_, _ = fmt.Fprintln(os.Stdout, err, folder)
 		return
 	}
 	s, err := Start(context.Background(),
