@@ -1,7 +1,6 @@
 package doctor
 
 import (
-	"context"
 	"fmt"
 
 	"spectral/internal/core/events"
@@ -27,8 +26,8 @@ const countUpTo = 10000
 const startsWithin = 30
 
 // unhandled finds due rows that no live worker has a handler for, and processing classes that nobody runs beside live workers. Those of retired generations, which have no workers, generations finds.
-func unhandled(ctx context.Context, v *visit) (string, []Finding, error) {
-	kinds, err := all[struct {
+func unhandled(v *visit) string {
+	kinds := all[struct {
 		Generation int64
 		EventType  string
 		Rows       int64
@@ -37,7 +36,7 @@ func unhandled(ctx context.Context, v *visit) (string, []Finding, error) {
 		Status     string
 		Registered bool   // the type, by some build
 		Away       string // SQL that makes them dead letters
-	}](ctx, v, pendingKinds+`
+	}](v, pendingKinds+`
 select k.generation, k.event_type,
   (select count(*) from (select from core.outbox o where o.generation = k.generation and o.event_type = k.event_type
      and o.status = 'pending' and o.deleted_at is null and o.available_at <= statement_timestamp() limit $1) l),
@@ -54,21 +53,19 @@ where d.available_at <= statement_timestamp()
   and not exists (select from core.paused_types p where p.generation = k.generation and p.event_type = k.event_type)
   and not exists (select from core.deployments r where r.generation = k.generation and r.status = 'retired')
 order by k.generation, k.event_type`, countUpTo)
-	if err != nil {
-		return "", nil, err
-	}
-	var findings []Finding
 	for _, k := range kinds {
 		rows := fmt.Sprintf("%d", k.Rows)
 		if k.Rows >= countUpTo {
 			rows = fmt.Sprintf("%d or more", countUpTo)
 		}
-		f := Finding{State: Critical}
+		state := Critical
 		if k.Oldest < startsWithin {
-			f.State = Warning
+			state = Warning
 		}
+		seen := fmt.Sprintf("%s due events %s of generation %d (%s) wait, the oldest for %s", rows, k.EventType, k.Generation, k.Status, span(k.Oldest))
+		var cure string
 		if k.Workers == 0 {
-			f.Seen = fmt.Sprintf("%s due events %s of generation %d (%s) wait, the oldest for %s, and no worker of that generation lives", rows, k.EventType, k.Generation, k.Status, span(k.Oldest))
+			seen += ", and no worker of that generation lives"
 			first, drain := "", " --drain"
 			switch k.Status {
 			case "live":
@@ -76,80 +73,56 @@ order by k.generation, k.event_type`, countUpTo)
 			case "unknown": // which a worker would make live
 				first = fmt.Sprintf("workers generation drain %d; then ", k.Generation)
 			}
-			f.Cure = fmt.Sprintf("%srun that generation's own build: SPECTRAL_GENERATION=%d workers run%s; or move them: workers generation adopt %d TO", first, k.Generation, drain, k.Generation)
+			cure = fmt.Sprintf("%srun that generation's own build: SPECTRAL_GENERATION=%d workers run%s; or move them: workers generation adopt %[2]d TO", first, k.Generation, drain)
 		} else {
-			f.Seen = fmt.Sprintf("%s due events %s of generation %d (%s) wait, the oldest for %s: of its %d live workers none handles that type", rows, k.EventType, k.Generation, k.Status, span(k.Oldest), k.Workers)
-			f.Cure = fmt.Sprintf("run a worker with the class of that type (workers run --classes), or move them to a generation that handles it: workers generation adopt %d TO", k.Generation)
+			seen += fmt.Sprintf(": of its %d live workers none handles that type", k.Workers)
+			cure = fmt.Sprintf("run a worker with the class of that type (workers run --classes), or move them to a generation that handles it: workers generation adopt %d TO", k.Generation)
 		}
 		if !k.Registered { // and so another worker, or generation, of this build does not handle them either
-			f.Seen += "; no build has registered that type"
-			f.Cure = fmt.Sprintf("start workers of the build that knows it; if there is none, give them up, as spectral_owner: %s and as an operator: workers events discard --type %s --generation %d --error UnknownEventType", k.Away, k.EventType, k.Generation)
+			seen += "; no build has registered that type"
+			cure = fmt.Sprintf("start workers of the build that knows it; if there is none, give them up, as spectral_owner: %s and as an operator: workers events discard --type %s --generation %d --error UnknownEventType", k.Away, k.EventType, k.Generation)
 		}
-		findings = append(findings, f)
+		v.found(state, seen, cure)
 	}
-	classes, err := all[struct {
-		Generation   int64
-		Class, Types string
-	}](ctx, v, `
-select d.generation, coalesce(t.class, $1), string_agg(t.event_type, ', ' order by t.event_type)
+	v.list(`
+select 'warning', format('no live worker of generation %s runs processing class %s: events %s will wait', d.generation, coalesce(t.class, $1), string_agg(t.event_type, ', ' order by t.event_type)),
+  format('SPECTRAL_GENERATION=%s workers run --classes %s; or start one without --classes, which runs all', d.generation, coalesce(t.class, $1))
 from core.deployments d, (select distinct t.event_type, t.class, t.consumed_in from core.event_types t) t
 where d.status = 'live' and coalesce((t.consumed_in ->> d.generation::text)::boolean, false)
   and exists (select from core.live_workers w where w.generation = d.generation)
 group by d.generation, t.class
 having not exists (select from core.live_workers w where w.generation = d.generation and w.handlers ?| array_agg(t.event_type))
-order by 1, 2`, events.DefaultClass)
-	if err != nil {
-		return "", nil, err
-	}
-	for _, c := range classes {
-		findings = append(findings, Finding{Warning, fmt.Sprintf("no live worker of generation %d runs processing class %s: events %s will wait", c.Generation, c.Class, c.Types),
-			fmt.Sprintf("SPECTRAL_GENERATION=%d workers run --classes %s; or start one without --classes, which runs all", c.Generation, c.Class)})
-	}
-	return "every type with due events, and every processing class, has a live worker that handles it", findings, nil
+order by d.generation, coalesce(t.class, $1)`, events.DefaultClass)
+	return "every type with due events, and every processing class, has a live worker that handles it"
 }
 
 // channels finds pending rows that are announced where nobody of their generation listens.
-func channels(ctx context.Context, v *visit) (string, []Finding, error) {
-	wrong, err := all[struct {
-		Generation         int64
-		EventType, Channel string
-		Expected           string
-		Rows               int64
-	}](ctx, v, pendingKinds+`
-select k.generation, k.event_type, o.channel, x.expected, count(*)
+func channels(v *visit) string {
+	v.list(pendingKinds+`
+select 'warning', format('%s pending events %s of generation %s are announced on %s, but their workers listen on %s: they wait for the poll',
+    count(*), k.event_type, k.generation, o.channel, x.expected),
+  'publish through core.outbox_publish without p_class, which composes the channel; those that wait are found by the poll'
 from kinds k,
   lateral (select 'outbox_gen_' || k.generation || coalesce('_' || max(t.class), '') as expected from core.event_types t where t.event_type = k.event_type) x,
   lateral (select o.channel from core.outbox o where o.generation = k.generation and o.event_type = k.event_type
      and o.status = 'pending' and o.deleted_at is null order by o.available_at limit $1) o
 where o.channel <> x.expected
-group by 1, 2, 3, 4 order by 1, 2, 3`, countUpTo)
-	if err != nil {
-		return "", nil, err
-	}
-	var findings []Finding
-	for _, w := range wrong {
-		findings = append(findings, Finding{Warning,
-			fmt.Sprintf("%d pending events %s of generation %d are announced on %s, but their workers listen on %s: they wait for the poll", w.Rows, w.EventType, w.Generation, w.Channel, w.Expected),
-			"publish through core.outbox_publish without p_class, which composes the channel; those that wait are found by the poll"})
-	}
-	return "pending events are announced where their workers listen", findings, nil
+group by k.generation, k.event_type, o.channel, x.expected order by k.generation, k.event_type, o.channel`, countUpTo)
+	return "pending events are announced where their workers listen"
 }
 
 // lateAfter is how long a due event may wait for a live worker that handles it.
 const lateAfter = "1 minute"
 
 // listeners finds types whose live workers do not get on with what is due.
-func listeners(ctx context.Context, v *visit) (string, []Finding, error) {
-	live, err := one[struct{ Workers, Gone int64 }](ctx, v, `select (select count(*) from core.live_workers),
+func listeners(v *visit) string {
+	live := one[struct{ Workers, Gone int64 }](v, `select (select count(*) from core.live_workers),
 		(select count(*) from core.workers w where w.gone_at < statement_timestamp() - interval '5 minutes')`)
-	if err != nil {
-		return "", nil, err
-	}
-	late, err := all[struct {
+	late := all[struct {
 		Generation         int64
 		EventType, Workers string
 		Oldest             float64
-	}](ctx, v, pendingKinds+`
+	}](v, pendingKinds+`
 select k.generation, k.event_type,
   (select string_agg(w.name, ', ' order by w.name) from core.live_workers w where w.generation = k.generation and w.handlers ? k.event_type),
   extract(epoch from statement_timestamp() - d.available_at)::double precision
@@ -160,102 +133,73 @@ where d.available_at <= statement_timestamp() - interval '`+lateAfter+`'
   and exists (select from core.live_workers w where w.generation = k.generation and w.handlers ? k.event_type)
   and not exists (select from core.paused_types p where p.generation = k.generation and p.event_type = k.event_type)
 order by 1, 2`)
-	if err != nil {
-		return "", nil, err
-	}
-	var findings []Finding
 	for _, l := range late {
-		findings = append(findings, Finding{Warning,
+		v.found(Warning,
 			fmt.Sprintf("the oldest due event %s of generation %d has waited for %s, though %s handles that type: too much at once, a slow handler, or a worker that is stuck", l.EventType, l.Generation, span(l.Oldest), l.Workers),
-			"look whether the number goes down (workers events stats), what is in hand (core.claim_journal) and what waits for locks: select pid, pg_blocking_pids(pid), query from pg_stat_activity where wait_event_type = 'Lock'; add workers, or restart one whose log says nothing"})
+			"look whether the number goes down (workers events stats), what is in hand (core.claim_journal) and what waits for locks: select pid, pg_blocking_pids(pid), query from pg_stat_activity where wait_event_type = 'Lock'; add workers, or restart one whose log says nothing")
 	}
 	if live.Gone > 0 {
-		findings = append(findings, Finding{Warning, fmt.Sprintf("%d workers have been dead for more than 5 minutes, and no live worker has taken up what they had in hand", live.Gone),
-			"run a worker of their generation: it looks what they died of"})
+		v.found(Warning, fmt.Sprintf("%d workers have been dead for more than 5 minutes, and no live worker has taken up what they had in hand", live.Gone),
+			"run a worker of their generation: it looks what they died of")
 	}
-	return fmt.Sprintf("%d live workers, none behind", live.Workers), findings, nil
+	return fmt.Sprintf("%d live workers, none behind", live.Workers)
 }
 
 // overdueAfter is how long after its end the reaper may take to notice a lease.
 const overdueAfter = 30
 
 // leases finds events in flight whose lease is over and that nobody reaps.
-func leases(ctx context.Context, v *visit) (string, []Finding, error) {
-	s, err := one[struct {
+func leases(v *visit) string {
+	s := one[struct {
 		InFlight, Overdue int64
 		Ahead             int64
 		Longest           float64
 		Whose             string
-	}](ctx, v, `
+	}](v, `
 select count(*), count(*) filter (where l.over > $1), count(*) filter (where l.over < -l.lease - $1), coalesce(max(l.over), 0), coalesce(string_agg(distinct l.claimed_by, ', ') filter (where l.over > $1), '')
 from (select extract(epoch from statement_timestamp() - coalesce(o.claimed_at, o.created_at))::double precision - o.lease_seconds as over, o.claimed_by, o.lease_seconds as lease
       from core.outbox o where o.status = 'in_flight' and o.deleted_at is null) l`, overdueAfter)
-	if err != nil {
-		return "", nil, err
-	}
-	var findings []Finding
 	if s.Overdue > 0 {
-		holders, err := leadHolders(ctx, v)
-		if err != nil {
-			return "", nil, err
-		}
-		findings = append(findings, Finding{Critical,
+		v.found(Critical,
 			fmt.Sprintf("%d events are in flight past their lease, the longest by %s, and nobody reaps them; held by %s", s.Overdue, span(s.Longest), s.Whose),
-			"run a worker, each reaps; or: set role spectral_worker; select * from core.outbox_reap(); which says why a row cannot be re-pended"})
-		for _, h := range holders {
-			findings = append(findings, Finding{Critical,
-				h.Who + " holds the advisory lock of reaping, and keeps it: no worker can reap",
-				fmt.Sprintf("if workers run and nothing is reaped all the same, end it, as a superuser, a member of pg_signal_backend or its own login: select pg_terminate_backend(%d);", h.PID)})
-		}
-	}
-	if s.Ahead > 0 {
-		findings = append(findings, Finding{Warning, fmt.Sprintf("%d events in flight were claimed in the future, by the database's clock: until then nobody reaps them", s.Ahead),
-			"set the database's clock; then, as spectral_owner: update core.outbox set claimed_at = clock_timestamp() where status = 'in_flight' and claimed_at > clock_timestamp();"})
-	}
-	return fmt.Sprintf("%d in flight, %d past their lease", s.InFlight, s.Overdue), findings, nil
-}
-
-// leadHolder is a session that keeps every worker from reaping.
-type leadHolder struct {
-	PID int32
-	Who string
-}
-
-// leadHolders finds those that hold the lock of core.outbox_reap and do not work: our own function holds it for a moment.
-func leadHolders(ctx context.Context, v *visit) ([]leadHolder, error) {
-	return all[leadHolder](ctx, v, `
-select l.pid, format('session %s of %s (%s)', l.pid, coalesce(a.usename, 'unknown'), coalesce(nullif(a.application_name, ''), 'unnamed')) as who
+			"run a worker, each reaps; or: set role spectral_worker; select * from core.outbox_reap(); which says why a row cannot be re-pended")
+		// our own function holds its lock for a moment
+		v.list(`
+select 'critical', format('session %s of %s (%s) holds the advisory lock of reaping, and keeps it: no worker can reap', l.pid, coalesce(a.usename, 'unknown'), coalesce(nullif(a.application_name, ''), 'unnamed')),
+  format('if workers run and nothing is reaped all the same, end it, as a superuser, a member of pg_signal_backend or its own login: select pg_terminate_backend(%s);', l.pid)
 from pg_locks l join pg_stat_activity a on a.pid = l.pid
 where l.locktype = 'advisory' and l.objsubid = 1 and l.granted and (l.classid::bigint << 32 | l.objid::bigint) = 5583017264419803127
   and l.database = (select d.oid from pg_database d where d.datname = current_database())
   and (a.state like 'idle%' or a.xact_start < statement_timestamp() - make_interval(secs => $1))
 group by l.pid, a.usename, a.application_name order by l.pid`, overdueAfter)
+	}
+	if s.Ahead > 0 {
+		v.found(Warning, fmt.Sprintf("%d events in flight were claimed in the future, by the database's clock: until then nobody reaps them", s.Ahead),
+			"set the database's clock; then, as spectral_owner: update core.outbox set claimed_at = clock_timestamp() where status = 'in_flight' and claimed_at > clock_timestamp();")
+	}
+	return fmt.Sprintf("%d in flight, %d past their lease", s.InFlight, s.Overdue)
 }
 
 // generations finds those that are neither running nor over.
-func generations(ctx context.Context, v *visit) (string, []Finding, error) {
-	known, err := all[struct {
+func generations(v *visit) string {
+	known := all[struct {
 		Generation         int64
 		Status             string
 		Left, Failed       int64
 		Workers            int64
 		PublishingDefault  bool
 		DrainingFor, Since float64
-	}](ctx, v, `select s.generation, s.status, s.due + s.scheduled + s.in_flight, s.failed, s.workers, s.publishing_default,
+	}](v, `select s.generation, s.status, s.due + s.scheduled + s.in_flight, s.failed, s.workers, s.publishing_default,
 		coalesce(extract(epoch from statement_timestamp() - s.draining_at), 0)::double precision,
 		coalesce(extract(epoch from statement_timestamp() - s.closed_at), 0)::double precision
 		from core.generation_status() s order by s.generation`)
-	if err != nil {
-		return "", nil, err
-	}
 	seen, live := "none is known", 0
-	var findings []Finding
 	for _, g := range known {
 		if g.PublishingDefault {
 			seen = fmt.Sprintf("publishing goes to %d", g.Generation)
 			if g.Workers == 0 {
-				findings = append(findings, Finding{Warning, fmt.Sprintf("publishing that names no generation goes to %d, and no worker of it lives", g.Generation),
-					fmt.Sprintf("start its workers; or, if it is not deployed, let it end: workers generation drain %d", g.Generation)})
+				v.found(Warning, fmt.Sprintf("publishing that names no generation goes to %d, and no worker of it lives", g.Generation),
+					fmt.Sprintf("start its workers; or, if it is not deployed, let it end: workers generation drain %d", g.Generation))
 			}
 		}
 		if g.Status == "live" {
@@ -263,87 +207,71 @@ func generations(ctx context.Context, v *visit) (string, []Finding, error) {
 		}
 		switch {
 		case g.Left > 0 && g.Status == "retired":
-			findings = append(findings, Finding{Critical, fmt.Sprintf("generation %d is retired and has %d events that no worker may handle", g.Generation, g.Left),
-				fmt.Sprintf("move them: workers generation adopt %d TO", g.Generation)})
+			v.found(Critical, fmt.Sprintf("generation %d is retired and has %d events that no worker may handle", g.Generation, g.Left),
+				fmt.Sprintf("move them: workers generation adopt %d TO", g.Generation))
 		case g.Left > 0 && g.Status == "unknown":
-			findings = append(findings, Finding{Critical, fmt.Sprintf("generation %d is unknown and has %d events: no worker of it has ever registered", g.Generation, g.Left),
-				fmt.Sprintf("move them: workers generation adopt %d TO; or workers generation drain %[1]d, and then, with its own build: SPECTRAL_GENERATION=%[1]d workers run --drain", g.Generation)})
+			v.found(Critical, fmt.Sprintf("generation %d is unknown and has %d events: no worker of it has ever registered", g.Generation, g.Left),
+				fmt.Sprintf("move them: workers generation adopt %d TO; or workers generation drain %[1]d, and then, with its own build: SPECTRAL_GENERATION=%[1]d workers run --drain", g.Generation))
 		case g.Status == "closing" && g.Since > 600:
-			findings = append(findings, Finding{Warning, fmt.Sprintf("generation %d has been closed for %s and is not retired: publishing into it is refused", g.Generation, span(g.Since)),
-				fmt.Sprintf("go on: workers generation retire %d; or take it back: workers generation register %[1]d", g.Generation)})
+			v.found(Warning, fmt.Sprintf("generation %d has been closed for %s and is not retired: publishing into it is refused", g.Generation, span(g.Since)),
+				fmt.Sprintf("go on: workers generation retire %d; or take it back: workers generation register %[1]d", g.Generation))
 		case g.Workers > 0 && g.Status == "retired":
-			findings = append(findings, Finding{Warning, fmt.Sprintf("%d live workers are of generation %d, which is retired: there is nothing that they may do", g.Workers, g.Generation),
-				fmt.Sprintf("stop them: select name from core.live_workers where generation = %d;", g.Generation)})
+			v.found(Warning, fmt.Sprintf("%d live workers are of generation %d, which is retired: there is nothing that they may do", g.Workers, g.Generation),
+				fmt.Sprintf("stop them: select name from core.live_workers where generation = %d;", g.Generation))
 		case g.Workers > 0 && g.Left == 0 && g.Status == "draining" && g.DrainingFor <= 86400:
-			findings = append(findings, Finding{Note, fmt.Sprintf("%d live workers are of generation %d, which is draining and has nothing left", g.Workers, g.Generation),
-				fmt.Sprintf("once its producers are gone, stop them and retire it: workers generation retire %d", g.Generation)})
+			v.found(Note, fmt.Sprintf("%d live workers are of generation %d, which is draining and has nothing left", g.Workers, g.Generation),
+				fmt.Sprintf("once its producers are gone, stop them and retire it: workers generation retire %d", g.Generation))
 		case g.Status == "draining" && g.DrainingFor > 86400 && g.Left == 0:
-			findings = append(findings, Finding{Warning, fmt.Sprintf("generation %d has been draining for %s and has nothing left", g.Generation, span(g.DrainingFor)),
-				fmt.Sprintf("stop its workers and retire it: workers generation retire %d", g.Generation)})
+			v.found(Warning, fmt.Sprintf("generation %d has been draining for %s and has nothing left", g.Generation, span(g.DrainingFor)),
+				fmt.Sprintf("stop its workers and retire it: workers generation retire %d", g.Generation))
 		}
 	}
 	if live == 0 {
-		findings = append(findings, Finding{Warning, "no generation is live: publishing that names none is refused (SP019)", "start a worker, or: workers generation register N"})
+		v.found(Warning, "no generation is live: publishing that names none is refused (SP019)", "start a worker, or: workers generation register N")
 	}
-	lost, err := unregistered(ctx, v)
-	if err != nil {
-		return "", nil, err
-	}
-	findings = append(findings, lost...)
-	return fmt.Sprintf("%d known, %d live, %s", len(known), live, seen), findings, nil
-}
-
-// unregistered finds generations that workers are of and that nobody has registered, or somebody has taken away.
-func unregistered(ctx context.Context, v *visit) ([]Finding, error) {
-	return all[Finding](ctx, v, `select 'critical', format('%s live workers are of generation %s, which is not registered: publishing into it is refused (SP019)', count(*), w.generation),
+	v.list(`select 'critical', format('%s live workers are of generation %s, which is not registered: publishing into it is refused (SP019)', count(*), w.generation),
 		format('workers generation register %s', w.generation)
 		from core.live_workers w where not exists (select from core.deployments d where d.generation = w.generation) group by w.generation order by w.generation`)
+	return fmt.Sprintf("%d known, %d live, %s", len(known), live, seen)
 }
 
 // pausedLong is for how long a pause is thought to be meant.
 const pausedLong = 86400
 
 // paused finds pauses that somebody may have forgotten.
-func paused(ctx context.Context, v *visit) (string, []Finding, error) {
-	pauses, err := all[struct {
+func paused(v *visit) string {
+	pauses := all[struct {
 		EventType  string
 		Generation int64
 		By         string
 		Seconds    float64
-	}](ctx, v, `select p.event_type, p.generation, p.paused_by || coalesce(': ' || p.reason, ''), extract(epoch from statement_timestamp() - p.paused_at)::double precision
+	}](v, `select p.event_type, p.generation, p.paused_by || coalesce(': ' || p.reason, ''), extract(epoch from statement_timestamp() - p.paused_at)::double precision
 		from core.paused_types p order by p.paused_at`)
-	if err != nil {
-		return "", nil, err
-	}
 	if len(pauses) == 0 {
-		return "nothing is paused", nil, nil
+		return "nothing is paused"
 	}
-	var findings []Finding
 	for _, p := range pauses {
 		if p.Seconds > pausedLong {
-			findings = append(findings, Finding{Warning, fmt.Sprintf("%s of generation %d has been paused for %s by %s: its events wait", p.EventType, p.Generation, span(p.Seconds), p.By),
-				fmt.Sprintf("workers events resume %s --generation %d", p.EventType, p.Generation)})
+			v.found(Warning, fmt.Sprintf("%s of generation %d has been paused for %s by %s: its events wait", p.EventType, p.Generation, span(p.Seconds), p.By),
+				fmt.Sprintf("workers events resume %s --generation %d", p.EventType, p.Generation))
 		}
 	}
-	return fmt.Sprintf("%d types, the first %s of generation %d by %s", len(pauses), pauses[0].EventType, pauses[0].Generation, pauses[0].By), findings, nil
+	return fmt.Sprintf("%d types, the first %s of generation %d by %s", len(pauses), pauses[0].EventType, pauses[0].Generation, pauses[0].By)
 }
 
 // failures says how many dead letters there are, and finds those that came just now: something is going wrong.
-func failures(ctx context.Context, v *visit) (string, []Finding, error) {
-	s, err := one[struct {
+func failures(v *visit) string {
+	s := one[struct {
 		All, Fresh int64
 		What       string
-	}](ctx, v, `select count(*), count(*) filter (where o.claimed_at > statement_timestamp() - interval '1 hour'),
+	}](v, `select count(*), count(*) filter (where o.claimed_at > statement_timestamp() - interval '1 hour'),
 		coalesce(mode() within group (order by o.event_type || ', ' || split_part(o.last_error, ':', 1)) filter (where o.claimed_at > statement_timestamp() - interval '1 hour'), '')
 		from core.outbox o where o.status = 'failed' and o.deleted_at is null`)
-	if err != nil {
-		return "", nil, err
-	}
 	seen := fmt.Sprintf("%d failed events wait for a decision", s.All)
-	if s.Fresh == 0 {
-		return seen, nil, nil
+	if s.Fresh > 0 {
+		v.found(Warning, fmt.Sprintf("%d events failed in the last hour, most of them %s", s.Fresh, s.What), "workers events stats --status failed; workers events list --newer-than 1h")
 	}
-	return seen, []Finding{{Warning, fmt.Sprintf("%d events failed in the last hour, most of them %s", s.Fresh, s.What), "workers events stats --status failed; workers events list --newer-than 1h"}}, nil
+	return seen
 }
 
 // sweptAfter is how many seconds may pass between two sweeps: workers begin one every six hours.
@@ -357,8 +285,8 @@ const expiringWithin = 7
 const tombstonesLookedAt = 100000
 
 // retention finds sweeps that do not happen, and dead letters that will soon be gone.
-func retention(ctx context.Context, v *visit) (string, []Finding, error) {
-	s, err := one[struct {
+func retention(v *visit) string {
+	s := one[struct {
 		Fault    string
 		Expiring int64
 		FirstIn  float64
@@ -367,50 +295,43 @@ func retention(ctx context.Context, v *visit) (string, []Finding, error) {
 		Since    float64
 		Workers  int64
 		NoteKept bool
-	}](ctx, v, `select coalesce(s.policy_fault, ''), s.failed_expiring,
+	}](v, `select coalesce(s.policy_fault, ''), s.failed_expiring,
 		coalesce(extract(epoch from s.failed_expire_first_at - statement_timestamp()), 0)::double precision,
 		greatest((select p.active_ttl_days from core.retention_policies p where p.subject = 'outbox_row' and p.content_class = '*') - $1, 0)::bigint,
 		s.swept_at is not null, coalesce(extract(epoch from statement_timestamp() - s.swept_at), 0)::double precision,
 		(select count(*) from core.live_workers w where w.registered_at < statement_timestamp() - make_interval(secs => $2)),
 		not exists (select from core.retention_policies p where p.subject = 'operator_action')
 		from core.retention_status($1) s`, expiringWithin, sweptAfter)
-	if err != nil {
-		return "", nil, err
-	}
 	seen := "nothing was swept yet"
 	if s.Swept {
 		seen = "last swept " + span(s.Since) + " ago"
 	}
-	var findings []Finding
 	if s.Fault != "" {
-		findings = append(findings, Finding{Critical, "the retention policies contradict each other, and nothing is swept: " + s.Fault,
+		v.found(Critical, "the retention policies contradict each other, and nothing is swept: "+s.Fault,
 			// what is remembered is kept for longer: nothing is lost by that
-			"as spectral_owner: begin; insert into core.retention_policies (subject, active_ttl_days, tombstoned_grace_days) values ('outbox_row', 45, 7), ('event_handled', 60, 7) on conflict do nothing; " +
-				"update core.retention_policies h set active_ttl_days = o.active_ttl_days + o.tombstoned_grace_days + 8 from core.retention_policies o " +
-				"where h.subject = 'event_handled' and o.subject = 'outbox_row' and h.active_ttl_days <= o.active_ttl_days + o.tombstoned_grace_days; commit;"})
+			"as spectral_owner: begin; insert into core.retention_policies (subject, active_ttl_days, tombstoned_grace_days) values ('outbox_row', 45, 7), ('event_handled', 60, 7) on conflict do nothing; "+
+				"update core.retention_policies h set active_ttl_days = o.active_ttl_days + o.tombstoned_grace_days + 8 from core.retention_policies o "+
+				"where h.subject = 'event_handled' and o.subject = 'outbox_row' and h.active_ttl_days <= o.active_ttl_days + o.tombstoned_grace_days; commit;")
 	}
-	hidden, err := one[struct{ Rows int64 }](ctx, v, `select count(*) from (select o.status from core.outbox o where o.deleted_at is not null order by o.deleted_at desc limit $1) t
+	hidden := one[struct{ Rows int64 }](v, `select count(*) from (select o.status from core.outbox o where o.deleted_at is not null order by o.deleted_at desc limit $1) t
 		where t.status in ('pending', 'in_flight')`, tombstonesLookedAt)
-	if err != nil {
-		return "", nil, err
-	}
 	if hidden.Rows > 0 {
-		findings = append(findings, Finding{Warning, fmt.Sprintf("of the latest %d tombstones %d are on events that are pending or in flight: nobody handles them, and nothing deletes them", tombstonesLookedAt, hidden.Rows),
-			"so that they are handled, as spectral_owner: update core.outbox set deleted_at = null where deleted_at is not null and status in ('pending', 'in_flight');"})
+		v.found(Warning, fmt.Sprintf("of the latest %d tombstones %d are on events that are pending or in flight: nobody handles them, and nothing deletes them", tombstonesLookedAt, hidden.Rows),
+			"so that they are handled, as spectral_owner: update core.outbox set deleted_at = null where deleted_at is not null and status in ('pending', 'in_flight');")
 	}
 	if s.NoteKept {
-		findings = append(findings, Finding{Warning, "what operators did (core.operator_actions) has no retention policy, and is kept for ever",
-			"as spectral_owner: insert into core.retention_policies (subject, active_ttl_days, tombstoned_grace_days) values ('operator_action', 365, 7);"})
+		v.found(Warning, "what operators did (core.operator_actions) has no retention policy, and is kept for ever",
+			"as spectral_owner: insert into core.retention_policies (subject, active_ttl_days, tombstoned_grace_days) values ('operator_action', 365, 7);")
 	}
 	if s.Expiring > 0 {
 		which := "workers events list"
 		if s.Age > 0 {
 			which += fmt.Sprintf(" --older-than %dd", s.Age)
 		}
-		findings = append(findings, Finding{Warning, fmt.Sprintf("%d failed events expire within %d days, the first in %s", s.Expiring, expiringWithin, span(max(s.FirstIn, 0))), "replay or discard them: " + which})
+		v.found(Warning, fmt.Sprintf("%d failed events expire within %d days, the first in %s", s.Expiring, expiringWithin, span(max(s.FirstIn, 0))), "replay or discard them: "+which)
 	}
 	if s.Workers > 0 && (!s.Swept || s.Since > sweptAfter) {
-		findings = append(findings, Finding{Warning, fmt.Sprintf("workers have been running for longer than %s, and none has swept for as long", span(sweptAfter)), "look for \"sweep\" in their logs; by hand: workers retention sweep"})
+		v.found(Warning, fmt.Sprintf("workers have been running for longer than %s, and none has swept for as long", span(sweptAfter)), "look for \"sweep\" in their logs; by hand: workers retention sweep")
 	}
-	return seen, findings, nil
+	return seen
 }

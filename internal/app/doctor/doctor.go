@@ -111,19 +111,19 @@ func (c Config) Validate() error {
 // checkTimeout bounds one check, so that a lock or a huge table keeps nobody waiting for the others.
 const checkTimeout = 15 * time.Second
 
-// visit is what the checks have.
+// visit is what the checks have, and what the running one has found.
 type visit struct {
 	Config
-	conn *pgx.Conn
-	tx   pgx.Tx // of the running check, read only
+	conn     *pgx.Conn
+	ctx      context.Context // of the running check
+	tx       pgx.Tx          // of the running check, read only
+	findings []Finding
+	err      error // why the check saw no more; what it would find after that is left out
 }
 
 // Examine makes one pass. Its error is that the database cannot be examined at all; what a check cannot see is in the
 // report.
-func Examine(ctx context.Context, config Config) (Report, error) {
-	if err := config.Validate(); err != nil {
-		return Report{}, err
-	}
+func Examine(ctx context.Context, config Config) (report Report, err error) {
 	config.IdleAfter = cmp.Or(config.IdleAfter, time.Minute)
 	config.SnapshotAfter = cmp.Or(config.SnapshotAfter, 5*time.Minute)
 	direct, err := postgres.DirectConfig(config.URL)
@@ -131,59 +131,44 @@ func Examine(ctx context.Context, config Config) (Report, error) {
 		return Report{}, err
 	}
 	direct.DefaultQueryExecMode = pgx.QueryExecModeExec // whatever is in between
-	conn, err := pgx.ConnectConfig(ctx, direct)
-	if err != nil {
-		return Report{}, fmt.Errorf("connect: %w", err)
-	}
-	defer func() { _ = conn.Close(context.WithoutCancel(ctx)) }()
-	if err := limit(ctx, conn); err != nil {
-		return Report{}, err
-	}
-	v := &visit{Config: config, conn: conn}
-	var report Report
+	// bounds every statement, whatever the login's or the database's own limits are
+	limits := fmt.Sprintf("set statement_timeout = %d; set lock_timeout = 2000", (checkTimeout - time.Second).Milliseconds())
+	direct.AfterConnect = func(ctx context.Context, conn *pgconn.PgConn) error { return conn.Exec(ctx, limits).Close() }
+	var conn *pgx.Conn
+	defer func() {
+		if conn != nil {
+			_ = conn.Close(context.WithoutCancel(ctx))
+		}
+	}()
 	for _, c := range checks {
 		if len(config.Checks) > 0 && !slices.Contains(config.Checks, c.name) {
 			continue
 		}
-		result := v.run(ctx, c)
+		if conn == nil || conn.IsClosed() { // by a check that ran into its time, or a server that is going down
+			if conn, err = pgx.ConnectConfig(ctx, direct); err != nil {
+				return Report{}, fmt.Errorf("connect: %w", err)
+			}
+		}
+		report.Results = append(report.Results, c.run(ctx, &visit{Config: config, conn: conn}))
 		if ctx.Err() != nil {
 			return Report{}, ctx.Err()
-		}
-		report.Results = append(report.Results, result)
-		if conn.IsClosed() { // a check that ran into its time, or a server that is going down
-			if conn, err = pgx.ConnectConfig(ctx, direct); err != nil {
-				return Report{}, fmt.Errorf("connect again after %s: %w", c.name, err)
-			}
-			if err := limit(ctx, conn); err != nil {
-				return Report{}, err
-			}
-			v.conn = conn
 		}
 	}
 	return report, nil
 }
 
-// limit bounds every statement, whatever the login's or the database's own limits are.
-func limit(ctx context.Context, conn *pgx.Conn) error {
-	_, err := conn.Exec(ctx, fmt.Sprintf("set statement_timeout = %d; set lock_timeout = 2000", (checkTimeout-time.Second).Milliseconds()), pgx.QueryExecModeSimpleProtocol)
-	if err != nil {
-		return fmt.Errorf("bound statements: %w", err)
-	}
-	return nil
-}
-
-// run makes one check, in a transaction that only reads.
-func (v *visit) run(ctx context.Context, c check) Result {
-	result := Result{Check: c.name, State: Fine, Findings: []Finding{}}
-	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
+// run makes the check.
+func (c check) run(ctx context.Context, v *visit) Result {
+	var cancel context.CancelFunc
+	v.ctx, cancel = context.WithTimeout(ctx, checkTimeout)
 	defer cancel()
-	seen, findings, err := v.look(ctx, c)
-	if err != nil {
-		findings = append(findings, unknown(err))
+	result := Result{Check: c.name, State: Fine, Seen: v.look(c)}
+	if v.err != nil {
+		result.Seen = ""
+		v.findings = append(v.findings, unknown(v.err))
 	}
-	result.Seen = seen
-	for _, f := range findings {
-		result.Findings = append(result.Findings, f)
+	result.Findings = append([]Finding{}, v.findings...) // in JSON never null
+	for _, f := range result.Findings {
 		if rank(f.State) > rank(result.State) {
 			result.State = f.State
 		}
@@ -194,21 +179,44 @@ func (v *visit) run(ctx context.Context, c check) Result {
 	return result
 }
 
-func (v *visit) look(ctx context.Context, c check) (string, []Finding, error) {
-	if c.outside {
-		return c.look(ctx, v)
+// look calls the check, in a transaction that only reads unless the check does without.
+func (v *visit) look(c check) (seen string) {
+	if c.build {
+		if applied, latest := v.migrated(); applied > latest {
+			return "not compared: the database is newer than this build; ask the newer build's doctor"
+		}
 	}
-	tx, err := v.conn.BeginTx(ctx, pgx.TxOptions{BeginQuery: "begin isolation level read committed read only; " + app.FixedSettings})
-	if err != nil {
-		return "", nil, fmt.Errorf("begin: %w", err)
+	if c.outside || v.err != nil {
+		return c.look(v)
 	}
-	defer func() { _ = tx.Rollback(context.WithoutCancel(ctx)) }()
+	v.tx, v.err = v.conn.BeginTx(v.ctx, pgx.TxOptions{BeginQuery: "begin isolation level read committed read only; " + app.FixedSettings})
+	if v.err != nil {
+		return ""
+	}
+	defer func() { _ = v.tx.Rollback(context.WithoutCancel(v.ctx)) }()
 	// who does not inherit the role takes it on; who does stays what else it is, which may see more
-	if _, err := tx.Exec(ctx, "select set_config('role', '"+admin.Role+"', true) where not pg_has_role('"+admin.Role+"', 'usage')"); err != nil {
-		return "", nil, err
+	_, v.err = v.tx.Exec(v.ctx, "select set_config('role', '"+admin.Role+"', true) where not pg_has_role('"+admin.Role+"', 'usage')")
+	return c.look(v)
+}
+
+// found adds what is wrong, unless the check has failed before.
+func (v *visit) found(state State, seen, cure string) {
+	if v.err == nil {
+		v.findings = append(v.findings, Finding{state, seen, cure})
 	}
-	v.tx = tx
-	return c.look(ctx, v)
+}
+
+// fail ends the check, and returns what it has seen: nothing.
+func (v *visit) fail(err error) string {
+	if v.err == nil {
+		v.err = err
+	}
+	return ""
+}
+
+// list adds the findings that a query returns.
+func (v *visit) list(sql string, arguments ...any) {
+	v.findings = append(v.findings, all[Finding](v, sql, arguments...)...)
 }
 
 // unknown says why a check saw nothing.
@@ -231,27 +239,27 @@ type check struct {
 	outside bool
 	// claim: what was seen says that all is well
 	claim bool
-	// look returns what was seen, for the healthy too, and what is wrong with it
-	look func(context.Context, *visit) (seen string, findings []Finding, err error)
+	// build: it knows the schema of this build alone
+	build bool
+	// look returns what was seen, for the healthy too
+	look func(*visit) (seen string)
 }
 
-// one reads one row.
-func one[T any](ctx context.Context, v *visit, sql string, arguments ...any) (T, error) {
-	rows, err := v.tx.Query(ctx, sql, arguments...)
-	if err != nil {
-		var none T
-		return none, err
+// all reads rows; none if the check has failed.
+func all[T any](v *visit, sql string, arguments ...any) (read []T) {
+	if v.err == nil {
+		rows, _ := v.tx.Query(v.ctx, sql, arguments...) // its error is also that of the rows
+		read, v.err = pgx.CollectRows(rows, pgx.RowToStructByPos[T])
 	}
-	return pgx.CollectExactlyOneRow(rows, pgx.RowToStructByPos[T])
+	return read
 }
 
-// all reads rows.
-func all[T any](ctx context.Context, v *visit, sql string, arguments ...any) ([]T, error) {
-	rows, err := v.tx.Query(ctx, sql, arguments...)
-	if err != nil {
-		return nil, err
+// one reads the one row of a query; a zero one if the check has failed.
+func one[T any](v *visit, sql string, arguments ...any) (row T) {
+	if rows := all[T](v, sql, arguments...); len(rows) > 0 {
+		row = rows[0]
 	}
-	return pgx.CollectRows(rows, pgx.RowToStructByPos[T])
+	return row
 }
 
 // span is a number of seconds for people.

@@ -1,7 +1,6 @@
 package doctor
 
 import (
-	"context"
 	"fmt"
 	"slices"
 	"strings"
@@ -11,29 +10,15 @@ import (
 	"spectral/internal/core/events/infrastructure/postgres"
 )
 
-// migrations says which build's schema this is. Before an older one no pass begins.
-func migrations(ctx context.Context, v *visit) (string, []Finding, error) {
-	applied, latest, err := migrated(ctx, v)
-	if err != nil {
-		return "", nil, err
-	}
-	findings, err := recorded(ctx, v)
-	if err != nil || len(findings) > 0 {
-		return "", findings, err
-	}
-	if applied > latest {
-		return fmt.Sprintf("at %d; this build, at %d, is older and works on it", applied, latest), nil, nil
-	}
-	return fmt.Sprintf("at %d, as this build is", applied), nil, nil
-}
-
-// recorded finds what makes the next migration fail: a step that is not recorded, and a record that is not the migrating login's.
-func recorded(ctx context.Context, v *visit) ([]Finding, error) {
+// migrations says which build's schema this is, and finds what makes the next migration fail: a step that is not recorded, and a record
+// that is not the migrating login's. Before an older schema no pass begins.
+func migrations(v *visit) string {
+	applied, latest := v.migrated()
 	steps, err := app.Migrations()
 	if err != nil {
-		return nil, err
+		return v.fail(err)
 	}
-	return all[Finding](ctx, v, `
+	v.list(`
 with record as (select c.oid, c.relowner, r.rolname as owner, r.rolsuper from pg_class c join pg_namespace n on n.oid = c.relnamespace join pg_roles r on r.oid = c.relowner
   where (n.nspname, c.relname) = ('spectral_goose', 'goose_db_version'))
 select 'warning', format('step %s is not recorded as applied, and later ones are: migrate up is refused', s.step),
@@ -47,23 +32,24 @@ select case when r.rolsuper then 'note' else 'warning' end, format('spectral_goo
 from record r, pg_database b join pg_roles d on d.oid = b.datdba
 where b.datname = current_database() and not d.rolsuper and not pg_has_role(d.oid, r.relowner, 'usage')
 order by 1, 2 limit $2`, steps, maxListed)
+	switch {
+	case len(v.findings) > 0:
+		return ""
+	case applied > latest:
+		return fmt.Sprintf("at %d; this build, at %d, is older and works on it", applied, latest)
+	default:
+		return fmt.Sprintf("at %d, as this build is", applied)
+	}
 }
 
-func migrated(ctx context.Context, v *visit) (applied, latest int64, err error) {
-	if latest, err = app.LatestMigration(); err != nil {
-		return 0, 0, err
+// migrated is the newest step that is applied, and the newest of this build.
+func (v *visit) migrated() (applied, latest int64) {
+	latest, err := app.LatestMigration()
+	if err == nil {
+		err = v.conn.QueryRow(v.ctx, "select coalesce(max(version_id) filter (where is_applied), 0) from spectral_goose.goose_db_version").Scan(&applied)
 	}
-	err = v.conn.QueryRow(ctx, "select coalesce(max(version_id) filter (where is_applied), 0) from spectral_goose.goose_db_version").Scan(&applied)
-	return applied, latest, err
-}
-
-// newer is what a check says that knows the schema of this build alone, on a database that is migrated further; else empty.
-func newer(ctx context.Context, v *visit) (string, error) {
-	applied, latest, err := migrated(ctx, v)
-	if err != nil || applied <= latest {
-		return "", err
-	}
-	return "not compared: the database is newer than this build; ask the newer build's doctor", nil
+	v.fail(err)
+	return applied, latest
 }
 
 // maxListed is how many of many alike are named.
@@ -73,45 +59,42 @@ const maxListed = 20
 const repairs = "workers migrate repair"
 
 // schema compares what there is with what this build's migrations make.
-func schema(ctx context.Context, v *visit) (string, []Finding, error) {
-	if seen, err := newer(ctx, v); seen != "" || err != nil {
-		return seen, nil, err
-	}
-	differences, _, err := app.Compare(ctx, v.conn)
-	return "as this build's migrations make it", differing(differences), err
+func schema(v *visit) string {
+	differences, _, err := app.Compare(v.ctx, v.conn)
+	v.differing(differences, err)
+	return "as this build's migrations make it"
 }
 
 // privileges compares who may do what with the data.
-func privileges(ctx context.Context, v *visit) (string, []Finding, error) {
-	if seen, err := newer(ctx, v); seen != "" || err != nil {
-		return seen, nil, err
-	}
-	_, differences, err := app.Compare(ctx, v.conn)
-	return "as decided: what each role is, owns and may do", differing(differences), err
+func privileges(v *visit) string {
+	_, differences, err := app.Compare(v.ctx, v.conn)
+	v.differing(differences, err)
+	return "as decided: what each role is, owns and may do"
 }
 
 // differing lists differences, the worst first.
-func differing(differences []app.Difference) (findings []Finding) {
+func (v *visit) differing(differences []app.Difference, err error) {
+	v.fail(err)
 	for _, d := range differences {
-		f := Finding{Critical, d.String(), repairs}
+		state := Critical
 		kind, _, _ := strings.Cut(d.Subject, " ")
 		// a trigger may swallow rows, and functions act as their owner, who has to be able to
 		if d.Want == "" && !slices.Contains([]string{"trigger", "owner", "revoked"}, kind) {
-			f.State = Warning
+			state = Warning
 		}
-		findings = append(findings, f)
+		v.found(state, d.String(), repairs)
 	}
-	slices.SortStableFunc(findings, func(a, b Finding) int { return rank(b.State) - rank(a.State) })
-	if more := len(findings) - maxListed; more > 0 {
-		findings = append(findings[:maxListed], Finding{findings[0].State, fmt.Sprintf("and %d more", more), repairs})
+	slices.SortStableFunc(v.findings, func(a, b Finding) int { return rank(b.State) - rank(a.State) })
+	if more := len(v.findings) - maxListed; more > 0 {
+		v.findings = v.findings[:maxListed]
+		v.found(v.findings[0].State, fmt.Sprintf("and %d more", more), repairs)
 	}
-	return findings
 }
 
 // tables finds what changes what statements on our tables do, or whether rows are kept, beside the schema's own objects; and
 // registries without which nothing can be published.
-func tables(ctx context.Context, v *visit) (string, []Finding, error) {
-	found, err := all[Finding](ctx, v, `
+func tables(v *visit) string {
+	v.list(`
 with ours as (select c.oid, c.relname, n.nspname, c.relkind, c.relpersistence, format('%I.%I', n.nspname, c.relname) as name
   from pg_class c join pg_namespace n on n.oid = c.relnamespace where n.nspname in ('core', 'platform', 'worlds') and c.relkind in ('r', 'p'))
 select 'critical', format('rule %s of %s rewrites statements: events may be lost, or never settle', r.rulename, o.name),
@@ -161,28 +144,21 @@ union all
 select 'warning', format('operator %s is not of our migrations: it may be taken for another one', o.oid::regoperator), format('as %I: drop operator %s;', pg_get_userbyid(o.oprowner), o.oid::regoperator)
 from pg_operator o where o.oprnamespace in (select n.oid from pg_namespace n where n.nspname in ('core', 'platform', 'worlds'))
 order by 1, 2`)
-	if err != nil {
-		return "", nil, err
-	}
-	registries, err := registries(ctx, v)
-	if err != nil {
-		return "", nil, err
-	}
-	return "statements do what they say, rows are kept, and registries are the build's", append(found, registries...), nil
+	v.registries()
+	return "statements do what they say, rows are kept, and registries are the build's"
 }
 
 // registries finds what publishing goes by and what is not as this build, or a worker that lives, has it. What a build of a higher generation
 // has registered stands, and what one of a lower generation has is replaced by this one's first start: neither is reported.
-func registries(ctx context.Context, v *visit) ([]Finding, error) {
+func (v *visit) registries() {
 	contracts, err := app.Contracts()
 	if err != nil {
-		return nil, err
+		v.fail(err)
+		return
 	}
 	types, err := postgres.EventTypes(contracts)
-	if err != nil {
-		return nil, err
-	}
-	return all[Finding](ctx, v, `
+	v.fail(err)
+	v.list(`
 with declared as (
   select r.* from jsonb_to_recordset($1::jsonb) as r(event_type text, event_version integer, source text, class text, content_class text, consumed boolean,
     payload_schema jsonb, payload_rules jsonb, payload_fault text, deadline timestamptz, successor text)),
@@ -250,11 +226,8 @@ order by 1, 2`, string(types), int64(v.Generation), fmt.Sprintf("with this build
 }
 
 // logins finds those that may do more than their group does.
-func logins(ctx context.Context, v *visit) (string, []Finding, error) {
-	if seen, err := newer(ctx, v); seen != "" || err != nil {
-		return seen, nil, err
-	}
-	found, err := all[Finding](ctx, v, `
+func logins(v *visit) string {
+	v.list(`
 with groups as (select oid, rolname from pg_roles where rolname = any ($1) or starts_with(rolname, 'spectral_') and not rolcanlogin),
 members as (select distinct r.oid, r.rolname, r.rolsuper from pg_roles r join groups g on pg_has_role(r.oid, g.oid, 'member')
   where r.rolcanlogin and not r.rolsuper and r.oid not in (select oid from groups)),
@@ -289,35 +262,28 @@ group by g.above, g.member, g.name, g.migrates
 union all
 select 'warning', format('login %s, which is a member of %s, is a superuser: nothing is kept from it', r.rolname, g.rolname), format('as a superuser: alter role %I nosuperuser;', r.rolname)
 from pg_roles r join pg_auth_members m on m.member = r.oid join groups g on g.oid = m.roleid where r.rolsuper and r.oid not in (select oid from groups)
-order by 1, 2`, app.Roles())
-	if err != nil {
-		return "", nil, err
-	}
-	return "each may do what its group may", found[:min(len(found), maxListed)], nil
+order by 1, 2 limit $2`, app.Roles(), maxListed)
+	return "each may do what its group may"
 }
 
 // indexes finds those that Postgres does not use: a build that was cut short leaves one.
-func indexes(ctx context.Context, v *visit) (string, []Finding, error) {
-	found, err := all[struct {
+func indexes(v *visit) string {
+	found := all[struct {
 		Name, Subject string
 		Key, Valid    bool
-	}](ctx, v, `select i.indexrelid::regclass::text, format('index %I on %I.%I', x.relname, n.nspname, c.relname),
+	}](v, `select i.indexrelid::regclass::text, format('index %I on %I.%I', x.relname, n.nspname, c.relname),
 			exists (select from pg_constraint k where k.conindid = i.indexrelid), i.indisvalid and i.indisready and i.indislive
 		from pg_index i join pg_class c on c.oid = i.indrelid join pg_class x on x.oid = i.indexrelid join pg_namespace n on n.oid = c.relnamespace
 		where n.nspname in ('core', 'platform', 'worlds') order by 1`)
-	if err != nil {
-		return "", nil, err
-	}
-	var findings []Finding
 	for _, i := range found {
 		if !i.Valid {
 			fix := "reindex" // or what a build that was cut short has left
 			if !i.Key && !app.InSchema(i.Subject) {
 				fix = "drop"
 			}
-			findings = append(findings, Finding{Critical, "index " + i.Name + " is invalid: it is written but not read",
-				"as spectral_owner: " + fix + " index concurrently " + i.Name + ";"})
+			v.found(Critical, "index "+i.Name+" is invalid: it is written but not read",
+				"as spectral_owner: "+fix+" index concurrently "+i.Name+";")
 		}
 	}
-	return fmt.Sprintf("%d, all valid", len(found)), findings, nil
+	return fmt.Sprintf("%d, all valid", len(found))
 }

@@ -1,7 +1,6 @@
 package doctor
 
 import (
-	"context"
 	"fmt"
 	"strings"
 )
@@ -40,12 +39,12 @@ var harmfulSettings = []struct {
 }
 
 // settings finds harmful settings of roles and of this database, and those that this session began with.
-func settings(ctx context.Context, v *visit) (string, []Finding, error) {
+func settings(v *visit) string {
 	var harmful strings.Builder
 	for _, s := range harmfulSettings {
 		fmt.Fprintf(&harmful, " when '%s' then %s", s.name, s.when)
 	}
-	found, err := all[struct{ Name, Whose, Owner string }](ctx, v, `
+	found := all[struct{ Name, Whose, Owner string }](v, `
 with stored as (
   select split_part(c, '=', 1) as name, substr(c, strpos(c, '=') + 1) as value, s.setrole in (0, (select u.oid from pg_roles u where u.rolname = session_user)) as mine,
     coalesce(nullif(concat_ws(' in ', 'role ' || quote_ident(r.rolname), 'database ' || quote_ident(d.datname)), ''), 'role all') as whose,
@@ -60,42 +59,34 @@ known as (
   union all
   select p.name, p.reset_val, '', '' from pg_settings p where p.name not in (select name from stored where mine))
 select name, whose, owner from known where case name`+harmful.String()+` else false end order by whose desc, name`)
-	if err != nil {
-		return "", nil, err
-	}
 	given := fmt.Sprint(v.conn.Config().RuntimeParams)
-	var findings []Finding
 	for _, s := range found {
 		for _, h := range harmfulSettings {
 			if h.name == s.Name {
-				f := Finding{State: h.state, Seen: h.name + " is " + h.harm}
-				f.placed(s.Name, s.Whose, s.Owner, strings.Contains(given, h.name))
-				findings = append(findings, f)
+				where, cure := placed(s.Name, s.Whose, s.Owner, strings.Contains(given, h.name))
+				v.found(h.state, h.name+" is "+h.harm+where, cure)
 			}
 		}
 	}
-	return "what is confirmed is on disk, triggers fire, autovacuum runs", findings, nil
+	return "what is confirmed is on disk, triggers fire, autovacuum runs"
 }
 
-// placed adds where a setting is set, and how to remove it there. Without whose, it is the session's own or the server's.
-func (f *Finding) placed(name, whose, owner string, given bool) {
+// placed says where a setting is set, and how to remove it there. Without whose, it is the session's own or the server's.
+func placed(name, whose, owner string, given bool) (where, cure string) {
 	switch {
 	case whose != "":
-		f.Seen += ", in the sessions of " + whose
-		f.Cure = "alter " + whose + " reset " + name + ";"
+		cure = "alter " + whose + " reset " + name + ";"
 		switch name { // these would refuse the statement that removes them
 		case "default_transaction_read_only":
-			f.Cure = "begin read write; " + f.Cure + " commit;"
+			cure = "begin read write; " + cure + " commit;"
 		case "role":
-			f.Cure = "set role none; " + f.Cure
+			cure = "set role none; " + cure
 		}
-		f.Cure = "as " + owner + ": " + f.Cure + " and connect again"
+		return ", in the sessions of " + whose, "as " + owner + ": " + cure + " and connect again"
 	case given:
-		f.Seen += ", in the sessions that connect as this one does"
-		f.Cure = "remove it from DATABASE_URL, or from PGOPTIONS"
+		return ", in the sessions that connect as this one does", "remove it from DATABASE_URL, or from PGOPTIONS"
 	default:
-		f.Seen += ", for the whole server"
-		f.Cure = "as a superuser: alter system reset " + name + "; select pg_reload_conf(); (it may be in the configuration file, " +
-			"on the server's command line, or set by your provider)"
+		return ", for the whole server", "as a superuser: alter system reset " + name + "; select pg_reload_conf(); (it may be in the " +
+			"configuration file, on the server's command line, or set by your provider)"
 	}
 }

@@ -1,9 +1,7 @@
 package doctor
 
 import (
-	"context"
 	"fmt"
-	"strings"
 
 	"github.com/jackc/pgx/v5"
 )
@@ -12,13 +10,13 @@ import (
 const oldSnapshotIDs = 1_000_000
 
 // snapshots finds who keeps dead rows from being removed: claims then wade through them.
-func snapshots(ctx context.Context, v *visit) (string, []Finding, error) {
-	holders, err := all[struct {
+func snapshots(v *visit) string {
+	holders := all[struct {
 		Holder  string
 		IDs     int64
 		Seconds float64
 		Cure    string
-	}](ctx, v, `
+	}](v, `
 select h.holder, h.ids, coalesce(h.seconds, 0)::double precision, h.cure from (
   select format('session %s of %s (%s, %s)', a.pid, a.usename, coalesce(nullif(a.application_name, ''), 'no application name'), coalesce(a.state, 'state not visible')) as holder,
     age(a.backend_xmin)::bigint as ids, extract(epoch from clock_timestamp() - a.xact_start) as seconds, format('select pg_terminate_backend(%s); as %s, a member of pg_signal_backend, or a superuser', a.pid, a.usename) as cure
@@ -33,56 +31,47 @@ select h.holder, h.ids, coalesce(h.seconds, 0)::double precision, h.cure from (
   select format('standby %s by hot_standby_feedback', r.application_name), age(r.backend_xmin)::bigint, null, 'end the long query on the standby'
   from pg_stat_replication r where r.backend_xmin is not null) h
 order by h.ids desc, h.seconds desc nulls last`)
-	if err != nil {
-		return "", nil, err
-	}
 	if len(holders) == 0 {
-		return "none is held", nil, nil
+		return "none is held"
 	}
 	oldest := holders[0]
 	seen := fmt.Sprintf("the oldest is %d transactions back: %s", oldest.IDs, oldest.Holder)
-	var findings []Finding
-	for _, h := range holders {
+	for _, h := range holders[:min(len(holders), maxListed)] {
 		if h.IDs >= oldSnapshotIDs || h.Seconds >= v.SnapshotAfter.Seconds() {
 			when := ""
 			if h.Seconds > 0 {
 				when = ", for " + span(h.Seconds)
 			}
-			findings = append(findings, Finding{Warning, fmt.Sprintf("%s holds a snapshot %d transactions back%s: no row that died since can be removed, and claims slow down", h.Holder, h.IDs, when), h.Cure})
+			v.found(Warning, fmt.Sprintf("%s holds a snapshot %d transactions back%s: no row that died since can be removed, and claims slow down", h.Holder, h.IDs, when), h.Cure)
 		}
 	}
-	blind, err := unseen(ctx, v, "a.backend_xmin is not null")
-	return seen, append(findings[:min(len(findings), maxListed)], blind...), err
+	v.unseen("a.backend_xmin is not null")
+	return seen
 }
 
 // unseen says of how many sessions, of those that a condition is of, it is not known what they do and since when.
-func unseen(ctx context.Context, v *visit, which string) ([]Finding, error) {
-	s, err := one[struct{ Hidden, Untracked int64 }](ctx, v, `select count(*) filter (where a.query = '<insufficient privilege>'), count(*) filter (where a.state = 'disabled')
+func (v *visit) unseen(which string) {
+	s := one[struct{ Hidden, Untracked int64 }](v, `select count(*) filter (where a.query = '<insufficient privilege>'), count(*) filter (where a.state = 'disabled')
 		from pg_stat_activity a where a.usesysid is not null and a.pid <> pg_backend_pid() and `+which)
-	if err != nil {
-		return nil, err
-	}
-	var findings []Finding
 	if s.Hidden > 0 {
-		findings = append(findings, Finding{Unknown, fmt.Sprintf("what %d sessions of other logins are doing is not visible to this one", s.Hidden), "grant pg_read_all_stats to " + pgx.Identifier{v.conn.Config().User}.Sanitize() + "; (pg_monitor has it)"})
+		v.found(Unknown, fmt.Sprintf("what %d sessions of other logins are doing is not visible to this one", s.Hidden), "grant pg_read_all_stats to "+pgx.Identifier{v.conn.Config().User}.Sanitize()+"; (pg_monitor has it)")
 	}
 	if s.Untracked > 0 {
-		findings = append(findings, Finding{Unknown, fmt.Sprintf("what %d sessions are doing is not tracked: track_activities is off for them", s.Untracked),
-			"see the check of settings for who has set it; those sessions keep it until they connect anew: select pid, usename, application_name from pg_stat_activity where state = 'disabled';"})
+		v.found(Unknown, fmt.Sprintf("what %d sessions are doing is not tracked: track_activities is off for them", s.Untracked),
+			"see the check of settings for who has set it; those sessions keep it until they connect anew: select pid, usename, application_name from pg_stat_activity where state = 'disabled';")
 	}
-	return findings, nil
 }
 
 // transactions finds what idles in a transaction, which holds locks, and the notification queue if it listens; whoever else keeps sessions
 // waiting for a lock, as workers' are whose handler hangs; and prepared ones, which the doorbell does not support.
-func transactions(ctx context.Context, v *visit) (string, []Finding, error) {
-	sessions, err := all[struct {
+func transactions(v *visit) string {
+	sessions := all[struct {
 		PID           int32
 		Who, State    string
 		Idle          float64
 		Waiting       int64
 		LongestWaited float64
-	}](ctx, v, `
+	}](v, `
 with waiting as (
   select l.pid, max(extract(epoch from clock_timestamp() - l.waitstart))::double precision as seconds from pg_locks l join pg_stat_activity a on a.pid = l.pid
   where not l.granted and l.waitstart < clock_timestamp() - make_interval(secs => $1) and a.datname = current_database() group by l.pid),
@@ -95,38 +84,32 @@ select a.pid, format('%s (%s)', coalesce(a.usename::text, a.backend_type), coale
 from pg_stat_activity a left join blocking b on b.pid = a.pid
 where b.pid is not null or a.datname = current_database() and a.state like 'idle in transaction%' and a.state_change < clock_timestamp() - make_interval(secs => $1)
 order by 6 desc, 4 desc limit $2`, v.IdleAfter.Seconds(), maxListed)
-	if err != nil {
-		return "", nil, err
-	}
-	prepared, err := all[struct{ GID, Quoted string }](ctx, v, "select gid, quote_literal(gid) from pg_prepared_xacts where database = current_database() order by prepared limit 20")
-	if err != nil {
-		return "", nil, err
-	}
-	var findings []Finding
+	prepared := all[struct{ GID, Quoted string }](v, "select gid, quote_literal(gid) from pg_prepared_xacts where database = current_database() order by prepared limit 20")
 	for _, o := range sessions {
-		f := Finding{State: Warning, Seen: fmt.Sprintf("session %d of %s", o.PID, o.Who), Cure: fmt.Sprintf("select pg_terminate_backend(%d); as that login, a member of pg_signal_backend, or a superuser", o.PID)}
+		seen := fmt.Sprintf("session %d of %s", o.PID, o.Who)
+		cure := fmt.Sprintf("select pg_terminate_backend(%d); as that login, a member of pg_signal_backend, or a superuser", o.PID)
 		if o.Idle > 0 {
-			f.Seen += fmt.Sprintf(" has been idle in a transaction for %s: it holds its locks, and if it listens the notification queue of all", span(o.Idle))
+			seen += fmt.Sprintf(" has been idle in a transaction for %s: it holds its locks, and if it listens the notification queue of all", span(o.Idle))
 		} else {
-			f.Seen += fmt.Sprintf(" (%s) holds a lock", o.State)
-			f.Cure += ", if it does not end by itself"
+			seen += fmt.Sprintf(" (%s) holds a lock", o.State)
+			cure += ", if it does not end by itself"
 		}
 		if o.Waiting > 0 {
-			f.Seen += fmt.Sprintf("; %d sessions have been waiting for it, the longest for %s", o.Waiting, span(o.LongestWaited))
+			seen += fmt.Sprintf("; %d sessions have been waiting for it, the longest for %s", o.Waiting, span(o.LongestWaited))
 		}
-		findings = append(findings, f)
+		v.found(Warning, seen, cure)
 	}
 	for _, p := range prepared {
-		findings = append(findings, Finding{Warning, fmt.Sprintf("transaction %q is prepared and not committed: it holds its locks, and the doorbell does not support two-phase commit", p.GID),
-			"as who prepared it, or a superuser: rollback prepared " + p.Quoted + "; or commit prepared, if whoever coordinates it has committed elsewhere"})
+		v.found(Warning, fmt.Sprintf("transaction %q is prepared and not committed: it holds its locks, and the doorbell does not support two-phase commit", p.GID),
+			"as who prepared it, or a superuser: rollback prepared "+p.Quoted+"; or commit prepared, if whoever coordinates it has committed elsewhere")
 	}
-	blind, err := unseen(ctx, v, "a.datname = current_database()")
-	return "nothing idles in a transaction, or keeps others waiting for a lock", append(findings, blind...), err
+	v.unseen("a.datname = current_database()")
+	return "nothing idles in a transaction, or keeps others waiting for a lock"
 }
 
 // vacuum finds tables that autovacuum does not keep up with.
-func vacuum(ctx context.Context, v *visit) (string, []Finding, error) {
-	tables, err := all[struct {
+func vacuum(v *visit) string {
+	tables := all[struct {
 		Name        string
 		Dead, Limit float64
 		Off         string // the option that turns autovacuum off
@@ -135,7 +118,7 @@ func vacuum(ctx context.Context, v *visit) (string, []Finding, error) {
 		Analyzed    bool
 		Swept       bool // a moment ago: autovacuum has not come by yet
 		Rows        float64
-	}](ctx, v, `
+	}](v, `
 select s.schemaname || '.' || s.relname, s.n_dead_tup::double precision,
   coalesce((select split_part(o, '=', 2)::double precision from unnest(c.reloptions) as o where o like 'autovacuum_vacuum_threshold=%'), current_setting('autovacuum_vacuum_threshold')::double precision)
     + greatest(c.reltuples, 0) * coalesce((select split_part(o, '=', 2)::double precision from unnest(c.reloptions) as o where o like 'autovacuum_vacuum_scale_factor=%'), current_setting('autovacuum_vacuum_scale_factor')::double precision),
@@ -147,30 +130,26 @@ select s.schemaname || '.' || s.relname, s.n_dead_tup::double precision,
 greatest(c.reltuples, s.n_live_tup)::double precision
 from pg_stat_user_tables s join pg_class c on c.oid = s.relid
 where s.schemaname in ('core', 'platform', 'worlds') order by 1`)
-	if err != nil {
-		return "", nil, err
-	}
 	var dead float64
-	var findings []Finding
 	for _, t := range tables {
 		if t.Name == "core.outbox" {
 			dead = t.Dead
 		}
 		switch {
 		case t.Off != "":
-			findings = append(findings, Finding{Warning, fmt.Sprintf("autovacuum is off for %s (%s): dead rows pile up and claims slow down", t.Name, t.Off), "as spectral_owner: alter table " + t.Name + " reset (" + t.Off + ");"})
+			v.found(Warning, fmt.Sprintf("autovacuum is off for %s (%s): dead rows pile up and claims slow down", t.Name, t.Off), "as spectral_owner: alter table "+t.Name+" reset ("+t.Off+");")
 		case t.Dead > 10_000 && t.Dead > 3*t.Limit && !t.Swept:
-			findings = append(findings, Finding{Warning, fmt.Sprintf("%s has %.0f dead rows, and autovacuum begins at %.0f: it does not keep up", t.Name, t.Dead, t.Limit),
-				"see the checks of snapshots and transactions; then, as spectral_owner, vacuum (analyze) " + t.Name + "; and give autovacuum more workers or a higher autovacuum_vacuum_cost_limit"})
+			v.found(Warning, fmt.Sprintf("%s has %.0f dead rows, and autovacuum begins at %.0f: it does not keep up", t.Name, t.Dead, t.Limit),
+				"see the checks of snapshots and transactions; then, as spectral_owner, vacuum (analyze) "+t.Name+"; and give autovacuum more workers or a higher autovacuum_vacuum_cost_limit")
 		}
 		if t.Age*10 > t.MaxAge*12 {
-			findings = append(findings, Finding{Critical, fmt.Sprintf("%s was last frozen %d transactions ago, beyond autovacuum_freeze_max_age (%d): the server stops taking writes before 2 billion", t.Name, t.Age, t.MaxAge), "as spectral_owner: vacuum (freeze, verbose) " + t.Name + ";"})
+			v.found(Critical, fmt.Sprintf("%s was last frozen %d transactions ago, beyond autovacuum_freeze_max_age (%d): the server stops taking writes before 2 billion", t.Name, t.Age, t.MaxAge), "as spectral_owner: vacuum (freeze, verbose) "+t.Name+";")
 		}
 		if !t.Analyzed && t.Rows > 100_000 {
-			findings = append(findings, Finding{Warning, fmt.Sprintf("%s has about %.0f rows and was never analyzed", t.Name, t.Rows), "as spectral_owner: analyze " + t.Name + ";"})
+			v.found(Warning, fmt.Sprintf("%s has about %.0f rows and was never analyzed", t.Name, t.Rows), "as spectral_owner: analyze "+t.Name+";")
 		}
 	}
-	return fmt.Sprintf("%.0f dead rows in core.outbox", dead), findings, nil
+	return fmt.Sprintf("%.0f dead rows in core.outbox", dead)
 }
 
 // The triggers of the decision record (seed D15).
@@ -185,39 +164,35 @@ const (
 )
 
 // scale gives the figures by which to decide on partitions and on another relay.
-func scale(ctx context.Context, v *visit) (string, []Finding, error) {
-	s, err := one[struct {
+func scale(v *visit) string {
+	s := one[struct {
 		Rows            float64
 		Size            string
 		LastP99         int64
 		WorstP99        int64
 		Hours, SlowOnes int64
-	}](ctx, v, `
+	}](v, `
 select greatest(c.reltuples, 0)::double precision, pg_size_pretty(pg_total_relation_size(c.oid)),
   coalesce((select h.p99_ms from core.ack_latency_hours h order by h.hour desc limit 1), 0)::bigint,
   coalesce((select max(h.p99_ms) from core.ack_latency_hours h where h.events >= $1 and h.hour > now() - interval '7 days'), 0)::bigint,
   (select count(*) from core.ack_latency_hours h where h.events >= $1 and h.hour > now() - interval '7 days'),
   (select count(*) from core.ack_latency_hours h where h.events >= $1 and h.hour > now() - interval '7 days' and h.p99_ms > $2)
 from pg_class c where c.oid = 'core.outbox'::regclass`, eventsAnHour, relayP99)
-	if err != nil {
-		return "", nil, err
-	}
 	seen := fmt.Sprintf("about %.0f rows in core.outbox (%s)", s.Rows, s.Size)
 	if s.Hours > 0 {
 		seen += fmt.Sprintf("; 99 %% of events settled within %d ms in the latest hour, within %d ms in the worst of the week", s.LastP99, s.WorstP99)
 	} else {
 		seen += "; no hour with enough events to say how long they take"
 	}
-	var findings []Finding
 	switch {
 	case s.Rows > relayRows:
-		findings = append(findings, Finding{Warning, fmt.Sprintf("core.outbox has about %.0f rows: more than the %d from which another relay is due", s.Rows, relayRows), "see that retention sweeps (workers retention status); if it does, the decision record's second step: NATS JetStream or Redis Streams as the relay"})
+		v.found(Warning, fmt.Sprintf("core.outbox has about %.0f rows: more than the %d from which another relay is due", s.Rows, relayRows), "see that retention sweeps (workers retention status); if it does, the decision record's second step: NATS JetStream or Redis Streams as the relay")
 	case s.Rows > partitionRows:
-		findings = append(findings, Finding{Warning, fmt.Sprintf("core.outbox has about %.0f rows: more than the %d from which to partition it", s.Rows, partitionRows), "see that retention sweeps (workers retention status); if it does, partition by month on occurred_at (the decision record's first step)"})
+		v.found(Warning, fmt.Sprintf("core.outbox has about %.0f rows: more than the %d from which to partition it", s.Rows, partitionRows), "see that retention sweeps (workers retention status); if it does, partition by month on occurred_at (the decision record's first step)")
 	}
 	if s.Hours >= hoursOfAWeek && s.SlowOnes == s.Hours {
-		findings = append(findings, Finding{Warning, fmt.Sprintf("for a week 1 %% of events took longer than %d ms to settle, in each of %d hours", relayP99, s.Hours),
-			strings.Join([]string{"look first for slow handlers and too few workers (check listeners)", "if it is the relay, the decision record's second step"}, "; ")})
+		v.found(Warning, fmt.Sprintf("for a week 1 %% of events took longer than %d ms to settle, in each of %d hours", relayP99, s.Hours),
+			"look first for slow handlers and too few workers (check listeners); if it is the relay, the decision record's second step")
 	}
-	return seen, findings, nil
+	return seen
 }
