@@ -1,7 +1,8 @@
 package app
 
 import (
-	"fmt"
+	"cmp"
+	"errors"
 	"maps"
 	"slices"
 	"strings"
@@ -44,7 +45,7 @@ func ConsumerBuilders() []ConsumerBuilder {
 }
 
 // Subscriptions are the consumers that a worker runs: all of them, or those of the given processing classes,
-// [events.DefaultClass] for the one without a name. The error is a [*SettingsError] for a class that no consumer
+// [events.DefaultClass] for the one without a name. The error joins a [*SettingsError] for each class that no consumer
 // belongs to, or says what is wrong with a subscription.
 func Subscriptions(builders []ConsumerBuilder, contracts *events.Contracts, parts Parts, classes []string) ([]events.Subscription, error) {
 	byClass, err := consumersByClass(builders, contracts, parts)
@@ -52,26 +53,23 @@ func Subscriptions(builders []ConsumerBuilder, contracts *events.Contracts, part
 		return nil, err
 	}
 	known := slices.Sorted(maps.Keys(byClass))
-	if len(classes) == 0 {
-		classes = known
+	wanted := known
+	if len(classes) > 0 {
+		wanted = nil
+		for _, class := range classes {
+			wanted = append(wanted, strings.TrimSpace(class))
+		}
+		slices.Sort(wanted)
 	}
 	var chosen []events.Subscription
 	var problems []error
-	wanted := make([]string, len(classes))
-	for i, class := range classes {
-		wanted[i] = strings.TrimSpace(class)
-	}
-	slices.Sort(wanted)
 	for _, class := range slices.Compact(wanted) {
 		if len(byClass[class]) == 0 {
-			problems = append(problems, fmt.Errorf("no consumer is of the processing class %.40q: choose among %s", class, strings.Join(known, ", ")))
+			problems = append(problems, settingsError("no consumer is of the processing class %.40q: choose among %s", class, strings.Join(known, ", ")))
 		}
 		chosen = append(chosen, byClass[class]...)
 	}
-	if len(problems) > 0 {
-		return nil, &SettingsError{problems}
-	}
-	return chosen, nil
+	return chosen, errors.Join(problems...)
 }
 
 func consumersByClass(builders []ConsumerBuilder, contracts *events.Contracts, parts Parts) (map[string][]events.Subscription, error) {
@@ -82,30 +80,37 @@ func consumersByClass(builders []ConsumerBuilder, contracts *events.Contracts, p
 			return nil, err
 		}
 		class := events.DefaultClass
-		if of := contracts.OfType(s.EventType); len(of) > 0 && of[0].Class != "" {
-			class = of[0].Class
+		if of := contracts.OfType(s.EventType); len(of) > 0 {
+			class = cmp.Or(of[0].Class, class)
 		}
 		byClass[class] = append(byClass[class], s)
 	}
 	return byClass, nil
 }
 
-// Classes are the processing classes of consumers, by name; [events.DefaultClass] is the one without one.
-func Classes(builders []ConsumerBuilder, contracts *events.Contracts) ([]string, error) {
-	byClass, err := consumersByClass(builders, contracts, Parts{Generation: 1})
+// Classes are the processing classes of this build's consumers, by name; [events.DefaultClass] is the one without one.
+func Classes() ([]string, error) {
+	contracts, err := Contracts()
 	if err != nil {
 		return nil, err
 	}
-	return slices.Sorted(maps.Keys(byClass)), nil
+	byClass, err := consumersByClass(ConsumerBuilders(), contracts, Parts{Generation: 1})
+	return slices.Sorted(maps.Keys(byClass)), err
+}
+
+// subscriptions are those of this build that s asks for.
+func subscriptions(s Settings, unitOfWork *postgres.UnitOfWork) ([]events.Subscription, error) {
+	contracts, err := Contracts()
+	if err != nil {
+		return nil, err
+	}
+	parts := Parts{Generation: s.Generation, UnitOfWork: unitOfWork, BriefingsDir: s.BriefingsDir}
+	return Subscriptions(ConsumerBuilders(), contracts, parts, s.Classes)
 }
 
 // CheckConsumers refuses what [Subscriptions] refuses, before anything is connected.
 func CheckConsumers(s Settings) error {
-	contracts, err := Contracts()
-	if err != nil {
-		return err
-	}
-	_, err = Subscriptions(ConsumerBuilders(), contracts, Parts{Generation: s.Generation}, s.Classes)
+	_, err := subscriptions(s, nil)
 	return err
 }
 

@@ -5,8 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -20,7 +18,6 @@ import (
 	"spectral/db"
 	"spectral/internal/core/events/infrastructure/postgres"
 	"spectral/internal/core/events/infrastructure/postgres/admin"
-	retentionpg "spectral/internal/core/retention/infrastructure/postgres"
 )
 
 // oldestPostgres is the first major version whose features the migrations use.
@@ -44,38 +41,31 @@ const checkTimeout = 10 * time.Second
 // unreachable, too old or not migrated, or a login that may not act as a worker, or in one of the
 // further roles. It notes in s whether PoolURL leads through a pooler.
 func CheckDatabase(ctx context.Context, s *Settings, further ...string) error {
-	urls := map[string]string{EnvDatabaseURL: s.DatabaseURL}
-	if s.PoolURL != s.DatabaseURL {
-		urls[EnvPoolURL] = s.PoolURL
-	}
-	for _, name := range slices.Sorted(maps.Keys(urls)) {
-		err := inspect(ctx, name, urls[name], func(ctx context.Context, conn *pgx.Conn) error {
-			var pid uint32
-			if err := conn.QueryRow(ctx, "select pg_catalog.pg_backend_pid()").Scan(&pid); err != nil {
-				return fmt.Errorf("ask for the server process: %w", oneLine(err))
-			}
-			if urls[name] == s.PoolURL && pid != conn.PgConn().PID() { // it hands out a number of its own
-				s.Pooled = true
-			}
-			for _, role := range further {
-				if err := actAs(ctx, conn, role); err != nil {
-					return err
-				}
-			}
-			return checkMigrated(ctx, conn, workerRole)
-		})
-		if err != nil {
-			return err
+	check := func(ctx context.Context, conn *pgx.Conn) error {
+		var pid uint32
+		if err := conn.QueryRow(ctx, "select pg_catalog.pg_backend_pid()").Scan(&pid); err != nil {
+			return fmt.Errorf("ask for the server process: %w", oneLine(err))
 		}
+		s.Pooled = pid != conn.PgConn().PID() // a pooler hands out a number of its own; PoolURL is the last to be asked
+		for _, role := range further {
+			if err := actAs(ctx, conn, role); err != nil {
+				return err
+			}
+		}
+		return checkMigrated(ctx, conn, workerRole)
 	}
-	return nil
+	err := inspect(ctx, EnvDatabaseURL, s.DatabaseURL, check)
+	if err == nil && s.PoolURL != s.DatabaseURL {
+		err = inspect(ctx, EnvPoolURL, s.PoolURL, check)
+	}
+	return err
 }
 
 // inspect connects to the database at url, the value of a variable, and calls checkConn.
 func inspect(ctx context.Context, variable, url string, check func(context.Context, *pgx.Conn) error) error {
 	config, err := postgres.DirectConfig(url)
 	if err != nil {
-		return &SettingsError{[]error{fmt.Errorf("%s: %w", variable, oneLine(err))}}
+		return settingsError("%s: %w", variable, oneLine(err))
 	}
 	config.DefaultQueryExecMode = pgx.QueryExecModeExec // a pooler may keep no prepared statements
 	err = withConnection(ctx, config, func(ctx context.Context, conn *pgx.Conn) error { return checkConn(ctx, conn, check) })
@@ -136,32 +126,11 @@ func checkOperator(ctx context.Context, conn *pgx.Conn) error {
 	return checkMigrated(ctx, conn, operatorRole)
 }
 
-// OpenAdmin opens what operators do on the database at url, if the login passes [CheckOperator]. Call the
-// function it returns when all is done.
-func OpenAdmin(ctx context.Context, url string) (*admin.Admin, func(), error) {
-	pool, closePool, err := openOperator(ctx, url)
+// OpenOperator opens a pool for what operators do on the database at url, if the login passes [CheckOperator].
+func OpenOperator(ctx context.Context, url string) (*pgxpool.Pool, error) {
+	config, err := poolConfig(url, 0, true)
 	if err != nil {
-		return nil, nil, err
-	}
-	return admin.New(pool), closePool, nil
-}
-
-// OpenRetention is [OpenAdmin] for what operators do about retention.
-func OpenRetention(ctx context.Context, url string) (*retentionpg.Store, func(), error) {
-	pool, closePool, err := openOperator(ctx, url)
-	if err != nil {
-		return nil, nil, err
-	}
-	return retentionpg.New(pool, operatorRole), closePool, nil
-}
-
-func openOperator(ctx context.Context, url string) (*pgxpool.Pool, func(), error) {
-	config, err := postgres.PoolConfig(url, 0)
-	if err != nil {
-		return nil, nil, &SettingsError{[]error{fmt.Errorf("%s: %w", EnvDatabaseURL, oneLine(err))}}
-	}
-	if !strings.Contains(url, "default_query_exec_mode") {
-		config.ConnConfig.DefaultQueryExecMode = pgx.QueryExecModeCacheDescribe
+		return nil, err
 	}
 	config.AfterConnect = func(_ context.Context, conn *pgx.Conn) error { // operators are shown times in UTC
 		conn.TypeMap().RegisterType(&pgtype.Type{Name: "timestamptz", OID: pgtype.TimestamptzOID,
@@ -170,14 +139,22 @@ func openOperator(ctx context.Context, url string) (*pgxpool.Pool, func(), error
 	}
 	pool, err := pgxpool.NewWithConfig(ctx, config)
 	if err != nil {
-		return nil, nil, fmt.Errorf("connection pool: %w", err)
+		return nil, err
 	}
-	closePool := func() { postgres.ClosePool(pool) }
 	if err := checkPool(ctx, pool); err != nil {
-		closePool()
-		return nil, nil, fmt.Errorf("%s: %w", EnvDatabaseURL, err)
+		postgres.ClosePool(pool)
+		return nil, fmt.Errorf("%s: %w", EnvDatabaseURL, err)
 	}
-	return pool, closePool, nil
+	return pool, nil
+}
+
+// poolConfig is of a pool that serves so many runners. Through a pooler statements are not prepared, unless url says how.
+func poolConfig(url string, runners int, pooled bool) (*pgxpool.Config, error) {
+	config, err := postgres.PoolConfig(url, runners)
+	if err == nil && pooled && !strings.Contains(url, "default_query_exec_mode") {
+		config.ConnConfig.DefaultQueryExecMode = pgx.QueryExecModeCacheDescribe
+	}
+	return config, err
 }
 
 // checkPool is [CheckOperator] on a connection of the pool, which the first statement then uses: one connection does.

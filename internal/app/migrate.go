@@ -58,7 +58,7 @@ func NewMigrator(ctx context.Context, url string, log *slog.Logger) (*Migrator, 
 func NewMigratorOf(ctx context.Context, url string, files fs.FS, log *slog.Logger) (*Migrator, error) {
 	config, err := postgres.DirectConfig(url)
 	if err != nil {
-		return nil, &SettingsError{[]error{fmt.Errorf("%s: %w", EnvDatabaseURL, oneLine(err))}}
+		return nil, settingsError("%s: %w", EnvDatabaseURL, oneLine(err))
 	}
 	config.RuntimeParams["search_path"] = "pg_catalog" // public may be absent, or not ours
 	if err := prepareDatabase(ctx, config); err != nil {

@@ -1,6 +1,8 @@
 package app
 
 import (
+	"cmp"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -37,71 +39,38 @@ type Settings struct {
 }
 
 // SettingsError is a missing or malformed setting. Its text says what to set.
-type SettingsError struct{ Problems []error }
+type SettingsError struct{ error }
 
-func (e *SettingsError) Error() string {
-	lines := make([]string, len(e.Problems))
-	for i, p := range e.Problems {
-		lines[i] = p.Error()
+func settingsError(format string, args ...any) error {
+	return &SettingsError{fmt.Errorf(format, args...)}
+}
+
+// Unwrap returns what is wrong.
+func (e *SettingsError) Unwrap() error { return e.error }
+
+// ReadSettings reads the environment. The error joins a [*SettingsError] for every problem.
+func ReadSettings(getenv func(string) string) (Settings, error) {
+	s := Settings{DatabaseURL: getenv(EnvDatabaseURL)}
+	s.PoolURL = cmp.Or(getenv(EnvPoolURL), s.DatabaseURL)
+	problems := []error{checkURL(EnvDatabaseURL, s.DatabaseURL)}
+	if s.PoolURL != s.DatabaseURL {
+		problems = append(problems, checkURL(EnvPoolURL, s.PoolURL))
 	}
-	return strings.Join(lines, "; ")
+	var noGeneration, noFolder error
+	s.Generation, noGeneration = ReadGeneration(getenv)
+	s.BriefingsDir, noFolder = ReadBriefingsDir(getenv)
+	return s, errors.Join(append(problems, noGeneration, noFolder)...)
 }
 
 // ReadDatabaseURL reads DATABASE_URL alone, for what needs no more.
 func ReadDatabaseURL(getenv func(string) string) (string, error) {
 	url := getenv(EnvDatabaseURL)
-	if err := checkURL(EnvDatabaseURL, url); err != nil {
-		return "", &SettingsError{[]error{err}}
-	}
-	return url, nil
+	return url, checkURL(EnvDatabaseURL, url)
 }
 
-// ReadSettings reads the environment. The error is a [*SettingsError] that lists every problem.
-func ReadSettings(getenv func(string) string) (Settings, error) {
-	s := Settings{DatabaseURL: getenv(EnvDatabaseURL), PoolURL: getenv(EnvPoolURL)}
-	var problems []error
-	if err := checkURL(EnvDatabaseURL, s.DatabaseURL); err != nil {
-		problems = append(problems, err)
-	}
-	if s.PoolURL == "" {
-		s.PoolURL = s.DatabaseURL
-	} else if err := checkURL(EnvPoolURL, s.PoolURL); err != nil {
-		problems = append(problems, err)
-	}
-	var err error
-	if s.Generation, err = generation(getenv); err != nil {
-		problems = append(problems, err)
-	}
-	if s.BriefingsDir, err = briefingsDir(getenv); err != nil {
-		problems = append(problems, err)
-	}
-	if len(problems) > 0 {
-		return Settings{}, &SettingsError{problems}
-	}
-	return s, nil
-}
-
-// ReadGeneration reads SPECTRAL_GENERATION alone. The error is a [*SettingsError].
-func ReadGeneration(getenv func(string) string) (events.Generation, error) {
-	g, err := generation(getenv)
-	if err != nil {
-		return 0, &SettingsError{[]error{err}}
-	}
-	return g, nil
-}
-
-// ReadBriefingsDir reads SPECTRAL_BRIEFINGS_DIR alone. The error is a [*SettingsError].
+// ReadBriefingsDir reads SPECTRAL_BRIEFINGS_DIR. It defaults to the user's cache folder, or, for a user without a home, to the
+// system's temporary folder. A relative path is refused: it would depend on where a worker happens to be started.
 func ReadBriefingsDir(getenv func(string) string) (string, error) {
-	dir, err := briefingsDir(getenv)
-	if err != nil {
-		return "", &SettingsError{[]error{err}}
-	}
-	return dir, nil
-}
-
-// briefingsDir defaults to the user's cache folder, or, for a user without a home, to the system's temporary folder. A relative
-// path is refused: it would depend on where a worker happens to be started.
-func briefingsDir(getenv func(string) string) (string, error) {
 	dir := getenv(EnvBriefingsDir)
 	if dir == "" {
 		cache, err := os.UserCacheDir()
@@ -111,26 +80,34 @@ func briefingsDir(getenv func(string) string) (string, error) {
 		return filepath.Join(cache, "spectral", "briefings"), nil
 	}
 	if !filepath.IsAbs(dir) {
-		return "", fmt.Errorf("%s: %.200q is a relative path: set it to the absolute path of a folder", EnvBriefingsDir, dir)
+		return "", settingsError("%s: %.200q is a relative path: set it to the absolute path of a folder", EnvBriefingsDir, dir)
 	}
 	if info, err := os.Stat(dir); err == nil && !info.IsDir() {
-		return "", fmt.Errorf("%s: %.200q is no folder: set it to one that workers may write to, or that they can make", EnvBriefingsDir, dir)
+		return "", settingsError("%s: %.200q is no folder: set it to one that workers may write to, or that they can make", EnvBriefingsDir, dir)
 	}
 	return filepath.Clean(dir), nil
 }
 
-// generation has no default: two deployments that both ran as generation 1 by accident would take
-// each other's events.
-func generation(getenv func(string) string) (events.Generation, error) {
+// ReadGeneration reads SPECTRAL_GENERATION. It has no default: two deployments that both ran as generation 1 by accident would
+// take each other's events.
+func ReadGeneration(getenv func(string) string) (events.Generation, error) {
 	value := getenv(EnvGeneration)
 	if value == "" {
-		return 0, fmt.Errorf("%s is not set: set it to this deployment's generation, a whole number from 1", EnvGeneration)
+		return 0, settingsError("%s is not set: set it to this deployment's generation, a whole number from 1", EnvGeneration)
 	}
 	g, err := events.ParseGeneration(value)
 	if err != nil {
-		return 0, fmt.Errorf("%s: %w", EnvGeneration, err)
+		return 0, settingsError("%s: %w", EnvGeneration, err)
 	}
 	return g, nil
+}
+
+// ReadGenerationOr is ReadGeneration for what another one will do for, if none is set.
+func ReadGenerationOr(getenv func(string) string, otherwise events.Generation) (events.Generation, error) {
+	if getenv(EnvGeneration) == "" {
+		return otherwise, nil
+	}
+	return ReadGeneration(getenv)
 }
 
 // urlForm is what the driver takes: a URL, or libpq's keywords and values.
@@ -138,13 +115,13 @@ var urlForm = regexp.MustCompile(`^(?:[a-z]+://|\s*[a-z_]+\s*=)`)
 
 func checkURL(name, url string) error {
 	if url == "" {
-		return fmt.Errorf("%s is not set: set it to postgres://user:password@host:5432/database", name)
+		return settingsError("%s is not set: set it to postgres://user:password@host:5432/database", name)
 	}
 	if !urlForm.MatchString(url) { // the driver would take whatever has a = for parameters
-		return fmt.Errorf("%s: it is no URL: want postgres://user:password@host:5432/database", name)
+		return settingsError("%s: it is no URL: want postgres://user:password@host:5432/database", name)
 	}
 	if _, err := postgres.DirectConfig(url); err != nil {
-		return fmt.Errorf("%s: %w: want postgres://user:password@host:5432/database", name, oneLine(err))
+		return settingsError("%s: %w: want postgres://user:password@host:5432/database", name, oneLine(err))
 	}
 	return nil
 }

@@ -6,7 +6,6 @@ import (
 	"log/slog"
 	"math/rand/v2"
 	"os"
-	"strings"
 	"time"
 
 	"github.com/google/uuid"
@@ -37,7 +36,6 @@ func Worker(s Settings, log *slog.Logger) fx.Option {
 			newPublishing,
 			newUnitOfWork,
 			newListener,
-			newSweeper,
 			NewPublishCard,
 		),
 		fx.Invoke(startListener, startSweeper),
@@ -60,14 +58,10 @@ func newPool(lifecycle fx.Lifecycle, s Settings) (*pgxpool.Pool, error) {
 
 // openPool opens a pool that serves so many runners.
 func openPool(lifecycle fx.Lifecycle, s Settings, runners int) (*pgxpool.Pool, error) {
-	config, err := postgres.PoolConfig(s.PoolURL, runners)
+	// also of a pooler that DATABASE_URL leads through by mistake, so that events are delivered until that is corrected
+	config, err := poolConfig(s.PoolURL, runners, s.Pooled || s.PoolURL != s.DatabaseURL)
 	if err != nil {
 		return nil, err
-	}
-	// a pooler between transactions may keep no prepared statements; also one that DATABASE_URL leads
-	// through by mistake, so that events are delivered until that is mended
-	if (s.Pooled || s.PoolURL != s.DatabaseURL) && !strings.Contains(s.PoolURL, "default_query_exec_mode") {
-		config.ConnConfig.DefaultQueryExecMode = pgx.QueryExecModeCacheDescribe
 	}
 	pool, err := pgxpool.NewWithConfig(context.Background(), config) // connects when first used
 	if err != nil {
@@ -86,13 +80,11 @@ func newUnitOfWork(pool *pgxpool.Pool, publishing postgres.Publishing) *postgres
 }
 
 func newListener(lifecycle fx.Lifecycle, s Settings, contracts *events.Contracts, unitOfWork *postgres.UnitOfWork, log *slog.Logger) (*postgres.Listener, error) {
-	subscriptions, err := Subscriptions(ConsumerBuilders(), contracts, Parts{
-		Generation: s.Generation, UnitOfWork: unitOfWork, BriefingsDir: s.BriefingsDir,
-	}, s.Classes)
+	all, err := subscriptions(s, unitOfWork)
 	if err != nil {
 		return nil, err
 	}
-	pool, err := openPool(lifecycle, s, runners(subscriptions))
+	pool, err := openPool(lifecycle, s, runners(all))
 	if err != nil {
 		return nil, err
 	}
@@ -111,7 +103,7 @@ func newListener(lifecycle fx.Lifecycle, s Settings, contracts *events.Contracts
 	if err != nil {
 		return nil, err
 	}
-	for _, subscription := range subscriptions {
+	for _, subscription := range all {
 		if err := listener.Listen(context.Background(), subscription); err != nil {
 			return nil, err
 		}
@@ -130,15 +122,11 @@ func runners(subscriptions []events.Subscription) (n int) {
 // WorkerConnections is how many connections a worker of this build may come to have, all classes included: one to listen, the
 // pool of its consumers and that of its use cases.
 func WorkerConnections() (int, error) {
-	contracts, err := Contracts()
+	all, err := subscriptions(Settings{Generation: 1}, nil)
 	if err != nil {
 		return 0, err
 	}
-	subscriptions, err := Subscriptions(ConsumerBuilders(), contracts, Parts{Generation: 1}, nil)
-	if err != nil {
-		return 0, err
-	}
-	return 1 + postgres.PoolConnections(runners(subscriptions)) + postgres.PoolConnections(0), nil
+	return 1 + postgres.PoolConnections(runners(all)) + postgres.PoolConnections(0), nil
 }
 
 // processName tells people which process this is.
@@ -170,9 +158,10 @@ func startListener(lifecycle fx.Lifecycle, s Settings, pool *pgxpool.Pool, contr
 	})
 }
 
-// newSweeper takes a connection of the use cases' pool now and then: a sweep must not keep the dispatchers from theirs.
-func newSweeper(pool *pgxpool.Pool, log *slog.Logger) *retention.Sweeper {
-	return retention.NewSweeper(retentionpg.New(pool, workerRole), retention.Config{Steps: RetentionSteps(), Log: log, Random: rand.Float64})
+// startSweeper takes a connection of the use cases' pool now and then: a sweep must not keep the dispatchers from theirs.
+func startSweeper(lifecycle fx.Lifecycle, pool *pgxpool.Pool, log *slog.Logger) {
+	sweeper := retention.NewSweeper(retentionpg.New(pool, workerRole), retention.Config{Steps: RetentionSteps(), Log: log, Random: rand.Float64})
+	lifecycle.Append(fx.StartStopHook(sweeper.Start, sweeper.Stop))
 }
 
 // RetentionSteps are the steps of a sweep: those of core, then those on the tables of the contexts.
@@ -185,8 +174,4 @@ func RetentionSteps() []retention.Step {
 		retention.Step{
 			Subject: "rule_health_decision", Action: retention.Deleted, Function: "worlds.retention_delete_rule_health_decisions",
 		})
-}
-
-func startSweeper(lifecycle fx.Lifecycle, sweeper *retention.Sweeper) {
-	lifecycle.Append(fx.StartStopHook(sweeper.Start, sweeper.Stop))
 }

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"context"
 	"fmt"
 	"time"
 
@@ -42,28 +43,25 @@ several values joined by commas: any of them fits. Each line is one call: a repl
 	pageFlags(cmd, &page.Limit, &page.After, "actions")
 	timeoutFlag(cmd, &page.Timeout)
 	asJSON := jsonFlag(cmd)
-	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+	cmd.RunE = operating(p, func(ctx context.Context, _ []string, a *admin.Admin) error {
 		page.EventIDs = *asJSON
-		return operating(p, func(cmd *cobra.Command, _ []string, a *admin.Admin) error {
-			found, err := a.Actions(cmd.Context(), filter, page)
-			if err != nil {
-				return cursorError(err)
-			}
-			if *asJSON {
-				return printJSON(p, found)
-			}
-			printActions(p, found.Actions)
-			pageEnd(p, len(found.Actions), "action", found.Next)
-			return nil
-		})(cmd, args)
-	}
+		found, err := a.Actions(ctx, filter, page)
+		if err != nil {
+			return cursorError(err)
+		}
+		if *asJSON {
+			return printJSON(p, found)
+		}
+		printActions(p, found.Actions)
+		pageEnd(p, len(found.Actions), "action", found.Next)
+		return nil
+	})
 	return cmd
 }
 
 // printActions prints a line for each action.
 func printActions(p Process, all []admin.Action) {
-	rows := make([][]any, len(all))
-	for i, a := range all {
+	printTable(p, all, func(a admin.Action) []any {
 		generation, details := "-", ""
 		if a.Generation != nil {
 			generation = fmt.Sprint(*a.Generation)
@@ -71,7 +69,6 @@ func printActions(p Process, all []admin.Action) {
 		if text := string(a.Details); text != "{}" {
 			details = firstLine(&text)
 		}
-		rows[i] = []any{a.ActedAt.Format(time.RFC3339), a.Action, a.ActedBy, a.Login, generation, a.Events, details}
-	}
-	printTable(p, rows, "ACTED", "ACTION", "BY", "LOGIN", "GENERATION", "EVENTS", "DETAILS")
+		return []any{a.ActedAt.Format(time.RFC3339), a.Action, a.ActedBy, a.Login, generation, a.Events, details}
+	}, "ACTED", "ACTION", "BY", "LOGIN", "GENERATION", "EVENTS", "DETAILS")
 }

@@ -30,20 +30,22 @@ type bulk struct {
 	statuses   []admin.Status // that it can be done to; the first is the default
 	tried      *bool          // by filter only events that have been tried
 
+	// prepare completes the above by the command's own flags.
+	prepare func()
 	// named selects the named events, or says why one of them is refused.
 	named func(*admin.Admin, context.Context, []uuid.UUID) (admin.Selection, error)
 	// show prints what would be done; the result of a dry run if full.
 	show func(_ context.Context, _ Process, _ *admin.Admin, _ admin.Selection, full, asJSON bool) error
-	do   func(context.Context, *admin.Admin, admin.Selection, string, admin.Pace) (admin.Acted, error)
+	do   func(*admin.Admin, context.Context, admin.Selection, string, admin.Pace) (admin.Acted, error)
 }
 
-// bulkCommand completes cmd. Prepare makes the bulk of a call from the command's own flags.
-func bulkCommand(p Process, cmd *cobra.Command, prepare func() bulk, statuses ...admin.Status) *cobra.Command {
+// bulkCommand completes cmd, which does b.
+func bulkCommand(p Process, cmd *cobra.Command, b *bulk) *cobra.Command {
 	pace := admin.Pace{Batch: admin.DefaultBatch, Rate: admin.DefaultRate}
 	var timeout time.Duration
 	flags := cmd.Flags()
-	read := filterFlags(cmd, statuses...)
-	all := flags.Bool("all", false, "all "+admin.Joined(statuses)+" events")
+	filter := filterFlags(cmd, b.statuses...)
+	all := flags.Bool("all", false, "all "+admin.Joined(b.statuses)+" events")
 	dryRun := flags.Bool("dry-run", false, "show what would be done, and stop")
 	yes := flags.Bool("yes", false, "do not ask")
 	oneFlag(flags, &pace.Batch, "batch", fmt.Sprintf("events in a transaction, from 1 to %d", admin.MaxBatch),
@@ -52,27 +54,26 @@ func bulkCommand(p Process, cmd *cobra.Command, prepare func() bulk, statuses ..
 	timeoutFlag(cmd, &timeout)
 	who, asJSON := by(cmd, p), jsonFlag(cmd)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		b := prepare()
-		filter, err := read()
+		if b.prepare != nil {
+			b.prepare()
+		}
+		ids, err := b.choose(args, *filter, *all)
 		if err != nil {
 			return err
 		}
-		ids, err := b.choose(args, filter, *all)
-		if err != nil {
-			return err
+		if len(filter.Statuses) == 0 {
+			filter.Statuses = b.statuses[:1]
 		}
-		filter = orOf(filter, b.statuses[0])
 		filter.Tried = b.tried
 		if pace.Rate == 0 {
 			pace.Rate = -1
 		}
-		return operating(p, func(cmd *cobra.Command, _ []string, operator *admin.Admin) error {
-			ctx := cmd.Context()
+		return operating(p, func(ctx context.Context, _ []string, a *admin.Admin) error {
 			var selection admin.Selection
 			if len(ids) > 0 {
-				selection, err = b.named(operator, ctx, ids)
+				selection, err = b.named(a, ctx, ids)
 			} else {
-				selection, err = operator.Select(ctx, filter, timeout)
+				selection, err = a.Select(ctx, *filter, timeout)
 			}
 			if err != nil {
 				return err
@@ -84,11 +85,11 @@ func bulkCommand(p Process, cmd *cobra.Command, prepare func() bulk, statuses ..
 			switch {
 			case *dryRun:
 				notDone(p)
-				return b.show(ctx, p, operator, selection, true, *asJSON)
+				return b.show(ctx, p, a, selection, true, *asJSON)
 			case n == 0 && !*asJSON:
 				return nil
 			case n > 0 && !*yes:
-				if err := b.show(ctx, p.onStderr(), operator, selection, false, false); err != nil {
+				if err := b.show(ctx, p.onStderr(), a, selection, false, false); err != nil {
 					return err
 				}
 				if err := consent(ctx, p, false, fmt.Sprintf("%s %s%s?", b.verb, eventsText(n), b.further)); err != nil {
@@ -96,7 +97,7 @@ func bulkCommand(p Process, cmd *cobra.Command, prepare func() bulk, statuses ..
 				}
 			}
 			pace.Progress = progress(p, n)
-			acted, err := b.do(ctx, operator, selection, *who, pace)
+			acted, err := b.do(a, ctx, selection, *who, pace)
 			return b.report(p, acted, err, len(ids) > 0, *asJSON)
 		})(cmd, args)
 	}
@@ -104,19 +105,19 @@ func bulkCommand(p Process, cmd *cobra.Command, prepare func() bulk, statuses ..
 }
 
 // choose reads the arguments and refuses a call that selects nothing on purpose: it would select everything.
-func (b bulk) choose(args []string, filter admin.Filter, all bool) (ids []uuid.UUID, err error) {
+func (b *bulk) choose(args []string, filter admin.Filter, all bool) (ids []uuid.UUID, err error) {
 	filtered := !reflect.DeepEqual(filter, admin.Filter{})
 	switch {
 	case len(args) > 0 && (filtered || all):
-		return nil, usageError{errors.New("events are named, and a filter or --all is given as well: leave one of them out")}
+		return nil, usagef("events are named, and a filter or --all is given as well: leave one of them out")
 	case len(args) == 0 && !filtered && !all:
-		return nil, usageError{errors.New("which events? name them by their ids, or by at least one filter like --type, " +
-			"or pass --all; `workers events list` shows them")}
+		return nil, usagef("which events? name them by their ids, or by at least one filter like --type, " +
+			"or pass --all; `workers events list` shows them")
 	}
 	for _, arg := range args {
 		id, err := parseID(arg)
 		if err != nil {
-			return nil, usageError{err}
+			return nil, usage(err)
 		}
 		if !slices.Contains(ids, id) {
 			ids = append(ids, id)
@@ -124,14 +125,14 @@ func (b bulk) choose(args []string, filter admin.Filter, all bool) (ids []uuid.U
 	}
 	for _, s := range filter.Statuses {
 		if !slices.Contains(b.statuses, s) {
-			return nil, usageError{fmt.Errorf("--status %s: this is for %s events", s, admin.Joined(b.statuses))}
+			return nil, usagef("--status %s: this is for %s events", s, admin.Joined(b.statuses))
 		}
 	}
 	return ids, nil
 }
 
 // report prints what was done. Each named event has to be done; of a filter's, some may have changed.
-func (b bulk) report(p Process, acted admin.Acted, err error, named, asJSON bool) error {
+func (b *bulk) report(p Process, acted admin.Acted, err error, named, asJSON bool) error {
 	if asJSON {
 		err = errors.Join(err, printJSON(p, acted))
 	} else {

@@ -3,6 +3,7 @@ package cli
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"log/slog"
 	"os"
@@ -49,17 +50,19 @@ func System() Process {
 	return p
 }
 
-// usageError is a command called wrongly.
-type usageError struct{ err error }
+// exitError is an error with an exit code of its own.
+type exitError struct {
+	error
+	code int
+}
 
-func (e usageError) Error() string { return e.err.Error() }
-func (e usageError) Unwrap() error { return e.err }
+// Unwrap returns the error without the code.
+func (e exitError) Unwrap() error { return e.error }
 
-// attentionError ends a command that has found, and printed, what needs attention.
-type attentionError struct{ err error }
+// usage is the error of a command called wrongly.
+func usage(err error) error { return exitError{err, exitUsage} }
 
-func (e attentionError) Error() string { return e.err.Error() }
-func (e attentionError) Unwrap() error { return e.err }
+func usagef(format string, args ...any) error { return usage(fmt.Errorf(format, args...)) }
 
 // oneStop is how long after the first signal further ones are a part of it: GNU timeout signals the process and then
 // its group, and a shell may do so, too.
@@ -100,12 +103,11 @@ func Main(ctx context.Context, p Process, args []string) int {
 	if out.err != nil { // a result that was not written is no result
 		return exitFailed
 	}
-	var settings *app.SettingsError
-	if !running || errors.As(err, new(usageError)) || errors.As(err, &settings) {
-		return exitUsage
+	if exit, ok := errors.AsType[exitError](err); ok {
+		return exit.code
 	}
-	if errors.As(err, new(attentionError)) {
-		return exitAttention
+	if !running || errors.As(err, new(*app.SettingsError)) {
+		return exitUsage
 	}
 	return exitFailed
 }
@@ -132,7 +134,6 @@ func rootCommand(p Process) *cobra.Command {
 	root.SetIn(p.Stdin)
 	root.SetOut(p.Stdout)
 	root.SetErr(p.Stderr)
-	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError{err} })
 	root.CompletionOptions.SetDefaultShellCompDirective(cobra.ShellCompDirectiveNoFileComp)
 	root.Version = thisBuild().String()
 	root.SetVersionTemplate("{{.Version}}\n")

@@ -42,7 +42,7 @@ card_id and title are required.`,
   generate | workers demo --input -`,
 		RunE: func(cmd *cobra.Command, _ []string) (err error) {
 			if err := options.Validate(); err != nil {
-				return usageError{err}
+				return usage(err)
 			}
 			if input != "" && !cmd.Flags().Changed("rate") {
 				options.Rate = 0
@@ -54,7 +54,7 @@ card_id and title are required.`,
 			default:
 				file, err := os.Open(input)
 				if err != nil {
-					return usageError{fmt.Errorf("--input: %w", err)}
+					return usagef("--input: %w", err)
 				}
 				defer func() { _ = file.Close() }()
 				options.Input = file
@@ -99,7 +99,7 @@ Flows:` + names.String(),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			flows, err := demo.ChooseFlows(args)
 			if err != nil {
-				return usageError{err}
+				return usage(err)
 			}
 			return runDemo(cmd, p, *fresh, func(ctx context.Context, d demo.Demo) error { return d.RunFlows(ctx, flows) })
 		},
@@ -109,11 +109,9 @@ Flows:` + names.String(),
 // runDemo runs show beside a worker.
 func runDemo(cmd *cobra.Command, p Process, fresh bool, show func(context.Context, demo.Demo) error) (err error) {
 	ctx := cmd.Context()
-	settings := app.Settings{Generation: demoGeneration}
-	if p.Getenv(app.EnvGeneration) != "" {
-		if settings.Generation, err = app.ReadGeneration(p.Getenv); err != nil {
-			return err
-		}
+	var settings app.Settings
+	if settings.Generation, err = app.ReadGenerationOr(p.Getenv, demoGeneration); err != nil {
+		return err
 	}
 	if settings.BriefingsDir, err = app.ReadBriefingsDir(p.Getenv); err != nil {
 		return err
@@ -127,7 +125,7 @@ func runDemo(cmd *cobra.Command, p Process, fresh bool, show func(context.Contex
 	}
 	if p.Getenv(app.EnvDatabaseURL) != "" {
 		if fresh {
-			return usageError{fmt.Errorf("--fresh deletes the embedded Postgres's data, but %s is set", app.EnvDatabaseURL)}
+			return usagef("--fresh deletes the embedded Postgres's data, but %s is set", app.EnvDatabaseURL)
 		}
 		if settings.DatabaseURL, err = app.ReadDatabaseURL(p.Getenv); err != nil {
 			return err

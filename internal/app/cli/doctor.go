@@ -31,7 +31,7 @@ pg_read_all_stats too. Set SPECTRAL_GENERATION to that of this build to compare 
 	cmd.RunE = func(cmd *cobra.Command, names []string) error {
 		config := doctor.Config{Now: time.Now, Checks: names}
 		if err := config.Validate(); err != nil {
-			return usageError{err}
+			return usage(err)
 		}
 		url, err := app.ReadDatabaseURL(p.Getenv)
 		if err != nil {
@@ -41,10 +41,8 @@ pg_read_all_stats too. Set SPECTRAL_GENERATION to that of this build to compare 
 			return err
 		}
 		config.URL = url
-		if p.Getenv(app.EnvGeneration) != "" {
-			if config.Generation, err = app.ReadGeneration(p.Getenv); err != nil {
-				return err
-			}
+		if config.Generation, err = app.ReadGenerationOr(p.Getenv, 0); err != nil {
+			return err
 		}
 		report, err := doctor.Examine(cmd.Context(), config)
 		if err != nil {
@@ -58,7 +56,7 @@ pg_read_all_stats too. Set SPECTRAL_GENERATION to that of this build to compare 
 			printReport(p, report)
 		}
 		if report.Worst() != doctor.Fine {
-			return attentionError{errors.New("something needs attention: see above")}
+			return exitError{errors.New("something needs attention: see above"), exitAttention}
 		}
 		return nil
 	}

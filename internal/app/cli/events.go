@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"strings"
@@ -34,13 +35,13 @@ func group(cmd *cobra.Command, commands ...*cobra.Command) *cobra.Command {
 	cmd.SuggestionsMinimumDistance = 2 // as cobra has it for the root command
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		if len(args) == 0 {
-			return usageError{fmt.Errorf("which command? see `%s --help`", cmd.CommandPath())}
+			return usagef("which command? see `%s --help`", cmd.CommandPath())
 		}
 		err := fmt.Errorf("unknown command %.60q for %q", args[0], cmd.CommandPath())
 		if meant := cmd.SuggestionsFor(args[0]); len(meant) > 0 {
 			err = fmt.Errorf("%w: did you mean %s?", err, strings.Join(meant, " or "))
 		}
-		return usageError{err}
+		return usage(err)
 	}
 	return cmd
 }
@@ -56,43 +57,40 @@ A flag may be given several times, or several values joined by commas: any of th
   workers events list --status pending --older-than 15m
   workers events list --limit 1000 --json | jq -r '.events[].event_id'`,
 	}
-	read := filterFlags(cmd, admin.Failed)
+	filter := filterFlags(cmd, admin.Failed)
 	pageFlags(cmd, &page.Limit, &page.After, "events")
 	timeoutFlag(cmd, &page.Timeout)
 	asJSON := jsonFlag(cmd)
-	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		filter, err := read()
+	cmd.RunE = operating(p, func(ctx context.Context, _ []string, a *admin.Admin) error {
+		if len(filter.Statuses) == 0 {
+			filter.Statuses = []admin.Status{admin.Failed}
+		}
+		found, err := a.Find(ctx, *filter, page)
+		if err != nil {
+			return cursorError(err)
+		}
+		paused, err := a.Pauses(ctx)
 		if err != nil {
 			return err
 		}
-		return operating(p, func(cmd *cobra.Command, _ []string, a *admin.Admin) error {
-			found, err := a.Find(cmd.Context(), orOf(filter, admin.Failed), page)
-			if err != nil {
-				return cursorError(err)
-			}
-			paused, err := a.Pauses(cmd.Context())
-			if err != nil {
-				return err
-			}
-			if *asJSON {
-				return printJSON(p, struct {
-					admin.Found
-					Paused []admin.Pause `json:"paused"`
-				}{found, paused})
-			}
-			printEvents(p, found.Events, found.AsOf)
-			pageEnd(p, len(found.Events), "event", found.Next)
-			notePauses(p, paused)
-			return nil
-		})(cmd, args)
-	}
+		if *asJSON {
+			return printJSON(p, struct {
+				admin.Found
+				Paused []admin.Pause `json:"paused"`
+			}{found, paused})
+		}
+		printEvents(p, found.Events, found.AsOf)
+		pageEnd(p, len(found.Events), "event", found.Next)
+		notePauses(p, paused)
+		return nil
+	})
 	return cmd
 }
 
 // cursorError makes a wrong cursor a wrong call.
 func cursorError(err error) error {
 	if errors.Is(err, admin.ErrCursor) {
-		return usageError{fmt.Errorf("--after: %w", admin.ErrCursor)}
+		return usagef("--after: %w", admin.ErrCursor)
 	}
 	return err
 }
@@ -109,16 +107,14 @@ func pageEnd(p Process, n int, what, next string) {
 
 // printEvents prints a line for each event.
 func printEvents(p Process, all []admin.Event, now time.Time) {
-	rows := make([][]any, len(all))
-	for i, e := range all {
+	printTable(p, all, func(e admin.Event) []any {
 		target := "all"
 		if e.Target != nil {
 			target = string(*e.Target)
 		}
-		rows[i] = []any{e.ID, e.Status, e.EventType, string(e.Source) + " -> " + target, workspace(e), e.Attempts,
+		return []any{e.ID, e.Status, e.EventType, string(e.Source) + " -> " + target, workspace(e), e.Attempts,
 			e.PriorReplays, e.Generation, moment(e, now), firstLine(e.LastError)}
-	}
-	printTable(p, rows, "ID", "STATUS", "TYPE", "SOURCE", "WORKSPACE", "TRIES", "REPLAYS", "GENERATION", "WHEN", "ERROR")
+	}, "ID", "STATUS", "TYPE", "SOURCE", "WORKSPACE", "TRIES", "REPLAYS", "GENERATION", "WHEN", "ERROR")
 }
 
 func workspace(e admin.Event) string {

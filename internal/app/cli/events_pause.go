@@ -1,7 +1,7 @@
 package cli
 
 import (
-	"errors"
+	"context"
 	"fmt"
 	"time"
 
@@ -28,15 +28,15 @@ workers finish what they hold.`,
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		switch {
 		case *list && (len(args) > 0 || generation > 0 || *reason != ""):
-			return usageError{errors.New("--list goes alone")}
+			return usagef("--list goes alone")
 		case !*list && (len(args) == 0 || generation == 0):
-			return usageError{errors.New("want an event type and its --generation; see `workers events pause --help`")}
+			return usagef("want an event type and its --generation; see `workers events pause --help`")
 		}
-		return operating(p, func(cmd *cobra.Command, args []string, a *admin.Admin) error {
+		return operating(p, func(ctx context.Context, args []string, a *admin.Admin) error {
 			if *list {
-				return listPauses(cmd, p, a, *asJSON)
+				return listPauses(ctx, p, a, *asJSON)
 			}
-			if err := a.Pause(cmd.Context(), args[0], generation, *who, *reason); err != nil {
+			if err := a.Pause(ctx, args[0], generation, *who, *reason); err != nil {
 				return err
 			}
 			return printPaused(p, args[0], generation, "paused", *asJSON)
@@ -57,8 +57,8 @@ oldest first.`,
 	oneFlag(cmd.Flags(), &generation, "generation", "deployment generation", events.ParseGeneration)
 	_ = cmd.MarkFlagRequired("generation")
 	who, asJSON := by(cmd, p), jsonFlag(cmd)
-	cmd.RunE = operating(p, func(cmd *cobra.Command, args []string, a *admin.Admin) error {
-		if err := a.Resume(cmd.Context(), args[0], generation, *who); err != nil {
+	cmd.RunE = operating(p, func(ctx context.Context, args []string, a *admin.Admin) error {
+		if err := a.Resume(ctx, args[0], generation, *who); err != nil {
 			return err
 		}
 		return printPaused(p, args[0], generation, "resumed", *asJSON)
@@ -75,8 +75,8 @@ func printPaused(p Process, eventType string, g events.Generation, done string, 
 	return nil
 }
 
-func listPauses(cmd *cobra.Command, p Process, a *admin.Admin, asJSON bool) error {
-	pauses, err := a.Pauses(cmd.Context())
+func listPauses(ctx context.Context, p Process, a *admin.Admin, asJSON bool) error {
+	pauses, err := a.Pauses(ctx)
 	if err != nil {
 		return err
 	}
@@ -86,11 +86,9 @@ func listPauses(cmd *cobra.Command, p Process, a *admin.Admin, asJSON bool) erro
 	if len(pauses) == 0 {
 		p.notef("nothing is paused")
 	}
-	rows := make([][]any, len(pauses))
-	for i, pause := range pauses {
-		rows[i] = []any{pause.EventType, pause.Generation, atOrDash(&pause.PausedAt), pause.PausedBy, orDash(pause.Reason)}
-	}
-	printTable(p, rows, "TYPE", "GENERATION", "PAUSED", "BY", "REASON")
+	printTable(p, pauses, func(pause admin.Pause) []any {
+		return []any{pause.EventType, pause.Generation, atOrDash(&pause.PausedAt), pause.PausedBy, orDash(pause.Reason)}
+	}, "TYPE", "GENERATION", "PAUSED", "BY", "REASON")
 	return nil
 }
 

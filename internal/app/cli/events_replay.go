@@ -29,25 +29,25 @@ docs/runbook.md says more.`,
 	oneFlag(cmd.Flags(), &to, "to", "generation whose code is to handle them", events.ParseGeneration)
 	force := cmd.Flags().Bool("force", false, "delivered events, too: of those named, or with --status delivered")
 	_ = cmd.MarkFlagRequired("to")
-	prepare := func() bulk {
-		b := bulk{verb: "Replay", done: "replayed", further: fmt.Sprintf(" into generation %d", to),
-			statuses: []admin.Status{admin.Failed},
-			named: func(a *admin.Admin, ctx context.Context, ids []uuid.UUID) (admin.Selection, error) {
-				return a.SelectToReplay(ctx, ids, to, *force)
-			},
-			show: func(ctx context.Context, p Process, a *admin.Admin, s admin.Selection, full, asJSON bool) error {
-				return showReplay(ctx, p, a, s, to, full, asJSON)
-			},
-			do: func(ctx context.Context, a *admin.Admin, s admin.Selection, by string, pace admin.Pace) (admin.Acted, error) {
-				return a.Replay(ctx, s, to, by, *force, pace)
-			},
-		}
+	b := &bulk{
+		verb: "Replay", done: "replayed", statuses: []admin.Status{admin.Failed},
+		named: func(a *admin.Admin, ctx context.Context, ids []uuid.UUID) (admin.Selection, error) {
+			return a.SelectToReplay(ctx, ids, to, *force)
+		},
+		show: func(ctx context.Context, p Process, a *admin.Admin, s admin.Selection, full, asJSON bool) error {
+			return showReplay(ctx, p, a, s, to, full, asJSON)
+		},
+		do: func(a *admin.Admin, ctx context.Context, s admin.Selection, by string, pace admin.Pace) (admin.Acted, error) {
+			return a.Replay(ctx, s, to, by, *force, pace)
+		},
+	}
+	b.prepare = func() {
+		b.further = fmt.Sprintf(" into generation %d", to)
 		if *force {
 			b.statuses = append(b.statuses, admin.Delivered)
 		}
-		return b
 	}
-	return bulkCommand(p, cmd, prepare, admin.Failed)
+	return bulkCommand(p, cmd, b)
 }
 
 // showReplay prints what a replay would do: handler by handler for each event if full or if they are few, and in sum.
@@ -60,8 +60,7 @@ func showReplay(ctx context.Context, p Process, a *admin.Admin, s admin.Selectio
 	if asJSON {
 		return printJSON(p, preview)
 	}
-	rows := make([][]any, len(preview.Effects))
-	for i, e := range preview.Effects {
+	printTable(p, preview.Effects, func(e admin.Effect) []any {
 		effect := "would run"
 		switch {
 		case e.Handler == "":
@@ -69,14 +68,11 @@ func showReplay(ctx context.Context, p Process, a *admin.Admin, s admin.Selectio
 		case e.HandledAt != nil:
 			effect = "already handled at " + atOrDash(e.HandledAt)
 		}
-		rows[i] = []any{e.EventID, e.EventType, e.Handler, effect, e.Note}
-	}
-	printTable(p, rows, "EVENT", "TYPE", "HANDLER", "EFFECT", "NOTE")
-	rows = make([][]any, len(preview.Handlers))
-	for i, h := range preview.Handlers {
-		rows[i] = []any{h.EventType, h.Handler, h.WouldRun, h.Handled}
-	}
-	printTable(p, rows, "TYPE", "HANDLER", "WOULD RUN", "ALREADY HANDLED")
+		return []any{e.EventID, e.EventType, e.Handler, effect, e.Note}
+	}, "EVENT", "TYPE", "HANDLER", "EFFECT", "NOTE")
+	printTable(p, preview.Handlers, func(h admin.HandlerEffect) []any {
+		return []any{h.EventType, h.Handler, h.WouldRun, h.Handled}
+	}, "TYPE", "HANDLER", "WOULD RUN", "ALREADY HANDLED")
 	for _, u := range preview.Unhandled {
 		p.printf("NO HANDLER for %s of type %s: %s\n", eventsText(u.Events), u.EventType, u.Note)
 	}

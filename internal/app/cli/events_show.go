@@ -2,6 +2,7 @@ package cli
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"fmt"
 
@@ -34,10 +35,10 @@ operators did to it, and its payload. Handlers are those that have handled or fa
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		id, err := parseID(args[0])
 		if err != nil {
-			return usageError{err}
+			return usage(err)
 		}
-		return operating(p, func(cmd *cobra.Command, _ []string, a *admin.Admin) error {
-			all, err := a.Show(cmd.Context(), id)
+		return operating(p, func(ctx context.Context, _ []string, a *admin.Admin) error {
+			all, err := a.Show(ctx, id)
 			if err != nil {
 				return err
 			}
@@ -95,8 +96,7 @@ func printDetail(p Process, d admin.Detail, full bool) {
 		p.printf("\nlast error\n%s\n", *d.LastError)
 	}
 	p.printf("\nhandlers\n")
-	rows := make([][]any, len(d.Handlers))
-	for i, s := range d.Handlers {
+	printTable(p, d.Handlers, func(s admin.HandlerState) []any {
 		problem := s.Error
 		if s.Class != "" {
 			problem = s.Class + ": " + problem
@@ -104,9 +104,8 @@ func printDetail(p Process, d admin.Detail, full bool) {
 		if s.HandledAs != nil {
 			problem = "by event " + s.HandledAs.String() + ", of the same key"
 		}
-		rows[i] = []any{s.Handler, s.Stage, timestamp(s.HandledAt), s.Failures, s.Free, firstLine(&problem)}
-	}
-	printTable(p, rows, "HANDLER", "STATE", "SINCE", "FAILURES", "NOT COUNTED", "ERROR")
+		return []any{s.Handler, s.Stage, timestamp(s.HandledAt), s.Failures, s.Free, firstLine(&problem)}
+	}, "HANDLER", "STATE", "SINCE", "FAILURES", "NOT COUNTED", "ERROR")
 	if d.Workers == 0 {
 		p.printf("no live worker of generation %d handles %s\n", d.Generation, d.EventType)
 	}

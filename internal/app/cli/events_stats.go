@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"context"
 	"slices"
 	"strconv"
 	"strings"
@@ -27,52 +28,46 @@ From 100,000 on, delivered events are estimated (~); by anything else than their
   workers events stats --status pending --by channel --json`,
 	}
 	flags := cmd.Flags()
-	read := filterFlags(cmd)
+	filter := filterFlags(cmd)
 	asJSON := jsonFlag(cmd)
 	wordsFlag(cmd, &count.By, "by", "what to count by: "+admin.Joined(admin.Dimensions()), admin.Dimensions())
 	oneFlag(flags, &count.Limit, "limit", "groups to show, from 1 to "+strconv.Itoa(admin.MaxPageSize),
 		between(strconv.Atoi, 1, admin.MaxPageSize))
 	flags.BoolVar(&count.Exactly, "exact", false, "count delivered events one by one, too")
 	timeoutFlag(cmd, &count.Timeout)
-	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		filter, err := read()
-		if err != nil {
-			return err
-		}
+	cmd.RunE = operating(p, func(ctx context.Context, _ []string, a *admin.Admin) error {
 		summary := len(count.By) == 0
 		if summary {
 			count.By = []admin.Dimension{admin.ByStatus}
 		}
-		return operating(p, func(cmd *cobra.Command, _ []string, a *admin.Admin) error {
-			counted, err := a.Count(cmd.Context(), filter, count)
-			if err != nil {
+		counted, err := a.Count(ctx, *filter, count)
+		if err != nil {
+			return err
+		}
+		all := []admin.Counted{counted}
+		if summary && (len(filter.Statuses) == 0 || slices.Contains(filter.Statuses, admin.Failed)) {
+			filter.Statuses = []admin.Status{admin.Failed}
+			count.By = []admin.Dimension{admin.ByType, admin.BySource, admin.ByTarget, admin.ByError}
+			if counted, err = a.Count(ctx, *filter, count); err != nil {
 				return err
 			}
-			all := []admin.Counted{counted}
-			if summary && (len(filter.Statuses) == 0 || slices.Contains(filter.Statuses, admin.Failed)) {
-				filter.Statuses = []admin.Status{admin.Failed}
-				count.By = []admin.Dimension{admin.ByType, admin.BySource, admin.ByTarget, admin.ByError}
-				if counted, err = a.Count(cmd.Context(), filter, count); err != nil {
-					return err
-				}
-				all = append(all, counted)
-			}
-			paused, err := a.Pauses(cmd.Context())
-			if err != nil {
-				return err
-			}
-			if *asJSON {
-				return printJSON(p, map[string]any{"counts": all, "paused": paused})
-			}
-			printCounted(p, all[0])
-			if len(all) > 1 && len(all[1].Groups) > 0 {
-				p.printf("\nfailed:\n")
-				printCounted(p, all[1])
-			}
-			notePauses(p, paused)
-			return nil
-		})(cmd, args)
-	}
+			all = append(all, counted)
+		}
+		paused, err := a.Pauses(ctx)
+		if err != nil {
+			return err
+		}
+		if *asJSON {
+			return printJSON(p, map[string]any{"counts": all, "paused": paused})
+		}
+		printCounted(p, all[0])
+		if len(all) > 1 && len(all[1].Groups) > 0 {
+			p.printf("\nfailed:\n")
+			printCounted(p, all[1])
+		}
+		notePauses(p, paused)
+		return nil
+	})
 	return cmd
 }
 
@@ -81,22 +76,20 @@ func printCounted(p Process, c admin.Counted) {
 	for _, d := range c.By {
 		titles = append(titles, strings.ToUpper(string(d)))
 	}
-	rows := make([][]any, len(c.Groups))
-	for i, g := range c.Groups {
+	printTable(p, c.Groups, func(g admin.Group) (row []any) {
 		for _, d := range c.By {
 			value := "-"
 			if v := g.Values[d]; v != nil {
 				value = firstLine(v)
 			}
-			rows[i] = append(rows[i], value)
+			row = append(row, value)
 		}
 		n := any(g.Count)
 		if g.Estimated {
 			n = estimate(g.Count)
 		}
-		rows[i] = append(rows[i], n, distance(g.Oldest, c.AsOf), distance(g.Latest, c.AsOf))
-	}
-	printTable(p, rows, append(titles, "COUNT", "OLDEST", "LATEST")...)
+		return append(row, n, distance(g.Oldest, c.AsOf), distance(g.Latest, c.AsOf))
+	}, append(titles, "COUNT", "OLDEST", "LATEST")...)
 	if len(c.Groups) == 0 {
 		p.notef("no event fits")
 	}

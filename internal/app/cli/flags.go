@@ -150,10 +150,9 @@ func parseWorkspace(s string) (uuid.NullUUID, error) {
 	return uuid.NullUUID{UUID: id, Valid: true}, nil
 }
 
-// filterFlags adds the flags that say which events a command is about, with completions, and returns the function that
-// reads them: the filter has only what was asked for. Statuses are the default that the help names; none: all but
-// discarded.
-func filterFlags(cmd *cobra.Command, statuses ...admin.Status) func() (admin.Filter, error) {
+// filterFlags adds the flags that say which events a command is about, with completions. The filter has what was asked for
+// once the command runs. Statuses are the default that the help names; none: all but discarded.
+func filterFlags(cmd *cobra.Command, statuses ...admin.Status) *admin.Filter {
 	var f admin.Filter
 	flags := cmd.Flags()
 	byDefault := "all but discarded"
@@ -180,10 +179,9 @@ func filterFlags(cmd *cobra.Command, statuses ...admin.Status) func() (admin.Fil
 	complete(cmd, "type", knownTypes)
 	complete(cmd, "target", func() []events.Scope { return append(slices.Clone(scopes), none) })
 	complete(cmd, "handler", knownHandlers)
-
-	return func() (admin.Filter, error) {
+	cmd.PreRunE = func(*cobra.Command, []string) error {
 		if *discarded && len(f.Statuses) > 0 {
-			return f, usageError{errors.New("--discarded and --status are both given: leave one of them out")}
+			return usagef("--discarded and --status are both given: leave one of them out")
 		}
 		if *discarded {
 			f.Statuses = []admin.Status{admin.Discarded}
@@ -191,16 +189,9 @@ func filterFlags(cmd *cobra.Command, statuses ...admin.Status) func() (admin.Fil
 		if i := slices.Index(f.Statuses, pending); i >= 0 {
 			f.Statuses = slices.Replace(f.Statuses, i, i+1, admin.Due, admin.Scheduled)
 		}
-		return f, nil
+		return nil
 	}
-}
-
-// orOf is a filter for events of those statuses unless it names its own.
-func orOf(f admin.Filter, statuses ...admin.Status) admin.Filter {
-	if len(f.Statuses) == 0 {
-		f.Statuses = statuses
-	}
-	return f
+	return &f
 }
 
 // pageFlags adds --limit and --after.
@@ -257,10 +248,8 @@ func knownTypes() (names []string) {
 }
 
 // knownClasses are the processing classes of this build.
-func knownClasses() (classes []string) {
-	if contracts, err := app.Contracts(); err == nil {
-		classes, _ = app.Classes(app.ConsumerBuilders(), contracts)
-	}
+func knownClasses() []string {
+	classes, _ := app.Classes() // a wrong one is for `workers run` to refuse
 	return classes
 }
 

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -35,11 +36,11 @@ func generations(p Process,
 		for i, arg := range args {
 			var err error
 			if parsed[i], err = events.ParseGeneration(arg); err != nil {
-				return usageError{err}
+				return usage(err)
 			}
 		}
-		return operating(p, func(cmd *cobra.Command, _ []string, a *admin.Admin) error {
-			return do(cmd.Context(), a, parsed)
+		return operating(p, func(ctx context.Context, _ []string, a *admin.Admin) error {
+			return do(ctx, a, parsed)
 		})(cmd, args)
 	}
 }
@@ -106,7 +107,7 @@ due, scheduled or in flight. Exits 3 while N is not; without N, while any genera
 				printGenerations(p, all)
 			}
 			if err == nil && busy != "" {
-				err = attentionError{errors.New(busy)}
+				err = exitError{errors.New(busy), exitAttention}
 			}
 			return err
 		}
@@ -138,16 +139,14 @@ func unsafe(all []admin.Generation, liveToo bool) string {
 
 // printGenerations prints a table, and on stderr what to do about each generation.
 func printGenerations(p Process, all []admin.Generation) {
-	rows := make([][]any, len(all))
-	for i, g := range all {
+	printTable(p, all, func(g admin.Generation) []any {
 		safe := "yes"
 		if !g.SafeToStop {
 			safe = "no"
 		}
-		rows[i] = []any{g.Generation, g.Status, g.Due, g.Scheduled, g.InFlight, g.Failed, atOrDash(g.OldestDue),
+		return []any{g.Generation, g.Status, g.Due, g.Scheduled, g.InFlight, g.Failed, atOrDash(g.OldestDue),
 			atOrDash(g.NextScheduled), atOrDash(g.LastScheduled), g.Workers, len(g.Paused), safe}
-	}
-	printTable(p, rows, "GENERATION", "STATUS", "DUE", "SCHEDULED", "IN FLIGHT", "FAILED", "OLDEST DUE", "NEXT SCHEDULED",
+	}, "GENERATION", "STATUS", "DUE", "SCHEDULED", "IN FLIGHT", "FAILED", "OLDEST DUE", "NEXT SCHEDULED",
 		"LAST SCHEDULED", "WORKERS", "PAUSED", "SAFE TO STOP")
 	for _, g := range all {
 		if g.Failed > 0 && g.Status != "live" {
@@ -372,8 +371,7 @@ func (r *adoption) move(ctx context.Context, a *admin.Admin, types []string, by 
 
 // show prints what would be moved, and what the events would wait for.
 func (r *adoption) show(p Process) {
-	rows := make([][]any, len(r.Types))
-	for i, t := range r.Types {
+	printTable(p, r.Types, func(t admin.Adoptable) []any {
 		handled := app.Counted(t.Workers, "worker")
 		if t.Workers == 0 {
 			handled = "no live worker: they will wait"
@@ -381,12 +379,7 @@ func (r *adoption) show(p Process) {
 		if t.Paused {
 			handled += ", paused"
 		}
-		target := t.Target
-		if target == "" {
-			target = "all"
-		}
-		rows[i] = []any{t.EventType, target, t.Due, t.Scheduled, t.InFlight, handled}
-	}
-	printTable(p, rows, "EVENT TYPE", "TARGET", "DUE", "SCHEDULED", "IN FLIGHT, STAYS",
+		return []any{t.EventType, cmp.Or(t.Target, "all"), t.Due, t.Scheduled, t.InFlight, handled}
+	}, "EVENT TYPE", "TARGET", "DUE", "SCHEDULED", "IN FLIGHT, STAYS",
 		fmt.Sprintf("HANDLED IN %d BY", r.To))
 }

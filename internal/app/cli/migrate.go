@@ -124,7 +124,7 @@ and privileges that differ, in one transaction. Exits 3 if it cannot repair some
 				_, _ = fmt.Fprintf(p.Stdout, "left: %s\n      %s\n", visible(l.String()), visible(l.Do))
 			}
 			if len(left) > 0 {
-				return attentionError{fmt.Errorf("%d cannot be repaired: see above", len(left))}
+				return exitError{fmt.Errorf("%d cannot be repaired: see above", len(left)), exitAttention}
 			}
 			return nil
 		}),
@@ -160,14 +160,12 @@ func migrateStatusCommand(p Process) *cobra.Command {
 			if asJSON {
 				return printJSON(p, map[string]any{"migrations": steps})
 			}
-			rows := make([][]any, len(steps))
-			for i, s := range steps {
-				rows[i] = []any{s.Migration, "pending"}
-				if s.AppliedAt != nil {
-					rows[i][1] = s.AppliedAt.Format(time.RFC3339)
+			printTable(p, steps, func(s step) []any {
+				if s.AppliedAt == nil {
+					return []any{s.Migration, "pending"}
 				}
-			}
-			printTable(p, rows, "MIGRATION", "APPLIED")
+				return []any{s.Migration, s.AppliedAt.Format(time.RFC3339)}
+			}, "MIGRATION", "APPLIED")
 			return nil
 		}),
 	}
@@ -186,11 +184,9 @@ func migrating(p Process, do func(*cobra.Command, *app.Migrator, events.Generati
 		if err != nil {
 			return err
 		}
-		var generation events.Generation // optional here: it only says whose contracts win
-		if p.Getenv(app.EnvGeneration) != "" {
-			if generation, err = app.ReadGeneration(p.Getenv); err != nil {
-				return err
-			}
+		generation, err := app.ReadGenerationOr(p.Getenv, 0) // it only says whose contracts win
+		if err != nil {
+			return err
 		}
 		log, err := logger(cmd, p, generation)
 		if err != nil {

@@ -7,32 +7,33 @@ import (
 	"fmt"
 	"strings"
 
+	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/spf13/cobra"
 
 	"spectral/internal/app"
+	"spectral/internal/core/events/infrastructure/postgres"
 	"spectral/internal/core/events/infrastructure/postgres/admin"
 )
 
-// opened wraps a command of operators: DATABASE_URL in, and what open makes of it for the time the command runs.
-func opened[T any](p Process, open func(context.Context, string) (T, func(), error),
-	do func(*cobra.Command, []string, T) error) func(*cobra.Command, []string) error {
-	return func(cmd *cobra.Command, args []string) error {
-		url, err := app.ReadDatabaseURL(p.Getenv)
-		if err != nil {
-			return err
-		}
-		of, closeIt, err := open(cmd.Context(), url)
-		if err != nil {
-			return err
-		}
-		defer closeIt()
-		return do(cmd, args, of)
+// asOperator opens DATABASE_URL for what an operator does with it.
+func asOperator(ctx context.Context, p Process, do func(*pgxpool.Pool) error) error {
+	url, err := app.ReadDatabaseURL(p.Getenv)
+	if err != nil {
+		return err
 	}
+	pool, err := app.OpenOperator(ctx, url)
+	if err != nil {
+		return err
+	}
+	defer postgres.ClosePool(pool)
+	return do(pool)
 }
 
-// operating is opened for what operators do with events.
-func operating(p Process, do func(*cobra.Command, []string, *admin.Admin) error) func(*cobra.Command, []string) error {
-	return opened(p, app.OpenAdmin, do)
+// operating is a command of operators on events.
+func operating(p Process, do func(context.Context, []string, *admin.Admin) error) func(*cobra.Command, []string) error {
+	return func(cmd *cobra.Command, args []string) error {
+		return asOperator(cmd.Context(), p, func(pool *pgxpool.Pool) error { return do(cmd.Context(), args, admin.New(pool)) })
+	}
 }
 
 // consent asks whether to go on, unless yes says so already. Anything but y or yes, and the end of ctx, is a no.
@@ -54,7 +55,7 @@ func consent(ctx context.Context, p Process, yes bool, question string) error {
 	case answer, ok := <-answers:
 		if !ok {
 			_, _ = fmt.Fprintln(p.Stderr)
-			return usageError{errors.New("no answer, and nothing was done: answer y, or pass --yes")}
+			return usagef("no answer, and nothing was done: answer y, or pass --yes")
 		}
 		if word := strings.ToLower(strings.TrimSpace(answer)); word == "y" || word == "yes" {
 			return nil

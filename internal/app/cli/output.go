@@ -107,9 +107,9 @@ func escapedJSON(s string) string {
 // maxCell is how wide a column is on a terminal: a UUID fits.
 const maxCell = 40
 
-// printTable prints rows under their titles, numbers to the right, texts safe for a terminal. No rows print nothing.
-func printTable(p Process, rows [][]any, titles ...any) {
-	if len(rows) == 0 {
+// printTable prints a row for each of all under the titles, numbers to the right, texts safe for a terminal; nothing for none.
+func printTable[T any](p Process, all []T, rowOf func(T) []any, titles ...any) {
+	if len(all) == 0 {
 		return
 	}
 	writer := table.NewWriter()
@@ -129,7 +129,8 @@ func printTable(p Process, rows [][]any, titles ...any) {
 		writer.SetColumnConfigs(configs)
 	}
 	writer.AppendHeader(titles)
-	for _, row := range rows {
+	for _, one := range all {
+		row := rowOf(one)
 		for i, cell := range row {
 			switch cell.(type) {
 			case int, int64, events.Generation, estimate:

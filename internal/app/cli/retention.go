@@ -8,9 +8,11 @@ import (
 	"time"
 
 	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/spf13/cobra"
 
 	"spectral/internal/app"
+	"spectral/internal/core/events/infrastructure/postgres/admin"
 	"spectral/internal/core/retention"
 	retentionpg "spectral/internal/core/retention/infrastructure/postgres"
 )
@@ -25,6 +27,15 @@ tombstone, and is deleted after the days of grace. Workers sweep without a comma
   workers retention sweep`,
 	}
 	return group(cmd, retentionStatusCommand(p), retentionSweepCommand(p))
+}
+
+// retaining is a command of operators on what is stored.
+func retaining(p Process, do func(context.Context, *retentionpg.Store) error) func(*cobra.Command, []string) error {
+	return func(cmd *cobra.Command, _ []string) error {
+		return asOperator(cmd.Context(), p, func(pool *pgxpool.Pool) error {
+			return do(cmd.Context(), retentionpg.New(pool, admin.Role))
+		})
+	}
 }
 
 // retentionStatus is what `retention status --json` prints.
@@ -42,12 +53,12 @@ func retentionStatusCommand(p Process) *cobra.Command {
   workers retention status --json`,
 	}
 	asJSON := jsonFlag(cmd)
-	cmd.RunE = opened(p, app.OpenRetention, func(cmd *cobra.Command, _ []string, store *retentionpg.Store) error {
-		policies, err := store.Policies(cmd.Context())
+	cmd.RunE = retaining(p, func(ctx context.Context, store *retentionpg.Store) error {
+		policies, err := store.Policies(ctx)
 		if err != nil {
 			return err
 		}
-		status, err := store.Status(cmd.Context())
+		status, err := store.Status(ctx)
 		if err != nil {
 			return err
 		}
@@ -63,18 +74,16 @@ func retentionStatusCommand(p Process) *cobra.Command {
 
 // printRetention prints the status for people.
 func printRetention(p Process, s retentionStatus) {
-	rows := make([][]any, len(s.Policies))
-	for i, policy := range s.Policies {
+	printTable(p, s.Policies, func(policy retention.StoredPolicy) []any {
 		mark := ""
 		if policy.Estimated {
 			mark = "~"
 		}
-		rows[i] = []any{
+		return []any{
 			policy.Subject, policy.ContentClass, policy.ActiveTTLDays, policy.TombstonedGraceDays, policy.Disposal,
 			fmt.Sprint(mark, policy.ToTombstone), fmt.Sprint(mark, policy.ToDelete),
 		}
-	}
-	printTable(p, rows, "SUBJECT", "CONTENT CLASS", "KEPT DAYS", "GRACE DAYS", "DISPOSAL", "TO TOMBSTONE", "TO DELETE")
+	}, "SUBJECT", "CONTENT CLASS", "KEPT DAYS", "GRACE DAYS", "DISPOSAL", "TO TOMBSTONE", "TO DELETE")
 	if s.PolicyFault != "" {
 		p.printf("\nnothing is swept: %s\n", s.PolicyFault)
 	}
@@ -114,8 +123,8 @@ the same every ` + retention.DefaultInterval.String() + `. Interrupted, it keeps
 	oneFlag(cmd.Flags(), &o.maxTime, "max-time", "begin no further transaction after this",
 		between(time.ParseDuration, 1, 24*time.Hour))
 	oneFlag(cmd.Flags(), &o.pause, "pause", "pause after each transaction", between(time.ParseDuration, 0, time.Minute))
-	cmd.RunE = opened(p, app.OpenRetention, func(cmd *cobra.Command, _ []string, store *retentionpg.Store) error {
-		return sweep(cmd.Context(), p, store, o, *who, *asJSON)
+	cmd.RunE = retaining(p, func(ctx context.Context, store *retentionpg.Store) error {
+		return sweep(ctx, p, store, o, *who, *asJSON)
 	})
 	return cmd
 }
@@ -156,14 +165,12 @@ func sweep(ctx context.Context, p Process, store *retentionpg.Store, o sweepOpti
 	if asJSON {
 		return errors.Join(err, printJSON(p, map[string]any{"steps": counts}))
 	}
-	rows := make([][]any, len(counts))
-	for i, c := range counts {
+	printTable(p, counts, func(c retention.Count) []any {
 		n := fmt.Sprint(c.Rows)
 		if c.More {
 			n += "+"
 		}
-		rows[i] = []any{c.Subject, c.Action, n}
-	}
-	printTable(p, rows, "SUBJECT", "WERE", "ROWS")
+		return []any{c.Subject, c.Action, n}
+	}, "SUBJECT", "WERE", "ROWS")
 	return err
 }

@@ -50,7 +50,7 @@ func run(cmd *cobra.Command, p Process, embedded, drain bool, classes []string) 
 	var gone <-chan struct{} // the embedded server's end
 	if embedded {
 		if p.Getenv(app.EnvDatabaseURL) != "" {
-			return usageError{fmt.Errorf("--embedded and %s are both given: unset one of them", app.EnvDatabaseURL)}
+			return usagef("--embedded and %s are both given: unset one of them", app.EnvDatabaseURL)
 		}
 		if settings.Generation, err = app.ReadGeneration(p.Getenv); err != nil {
 			return err
@@ -62,7 +62,7 @@ func run(cmd *cobra.Command, p Process, embedded, drain bool, classes []string) 
 		return err
 	}
 	if cmd.Flags().Changed("classes") && len(classes) == 0 {
-		return usageError{errors.New("--classes names no processing class: leave it out to run all of them")}
+		return usagef("--classes names no processing class: leave it out to run all of them")
 	}
 	settings.Classes = classes
 	if err := app.CheckConsumers(settings); err != nil {
