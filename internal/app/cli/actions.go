@@ -11,7 +11,6 @@ import (
 	"spectral/internal/core/events/infrastructure/postgres/admin"
 )
 
-// actionsCommand groups what there is to ask about what operators did.
 func actionsCommand(p Process) *cobra.Command {
 	return group(&cobra.Command{
 		Use: "actions", Short: "See what operators did, and who it was",
@@ -49,17 +48,14 @@ several values joined by commas: any of them fits. Each line is one call: a repl
 		if err != nil {
 			return cursorError(err)
 		}
-		if *asJSON {
-			return printJSON(p, found)
-		}
-		printActions(p, found.Actions)
-		pageEnd(p, len(found.Actions), "action", found.Next)
-		return nil
+		return printed(p, *asJSON, found, func() {
+			printActions(p, found.Actions)
+			pageEnd(p, len(found.Actions), "action", found.Next)
+		})
 	})
 	return cmd
 }
 
-// printActions prints a line for each action.
 func printActions(p Process, all []admin.Action) {
 	printTable(p, all, func(a admin.Action) []any {
 		generation, details := "-", ""

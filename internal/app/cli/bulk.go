@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"spectral/internal/app"
+	"spectral/internal/core/events"
 	"spectral/internal/core/events/infrastructure/postgres/admin"
 )
 
@@ -47,7 +48,7 @@ func bulkCommand(p Process, cmd *cobra.Command, b *bulk) *cobra.Command {
 	filter := filterFlags(cmd, b.statuses...)
 	all := flags.Bool("all", false, "all "+admin.Joined(b.statuses)+" events")
 	dryRun := flags.Bool("dry-run", false, "show what would be done, and stop")
-	yes := flags.Bool("yes", false, "do not ask")
+	yes := yesFlag(cmd)
 	oneFlag(flags, &pace.Batch, "batch", fmt.Sprintf("events in a transaction, from 1 to %d", admin.MaxBatch),
 		between(strconv.Atoi, 1, admin.MaxBatch))
 	oneFlag(flags, &pace.Rate, "rate", "events a second at most; 0 for as fast as it goes", between(parseFloat, 0, 1e9))
@@ -182,15 +183,129 @@ func showEvents(ctx context.Context, p Process, a *admin.Admin, s admin.Selectio
 	if err != nil {
 		return err
 	}
-	if asJSON {
-		return printJSON(p, map[string]any{"as_of": s.AsOf.UTC(), "count": s.Len(), "events": all})
+	return printed(p, asJSON, map[string]any{"as_of": s.AsOf.UTC(), "count": s.Len(), "events": all}, func() {
+		printEvents(p, all, s.AsOf)
+		if more := s.Len() - len(all); more > 0 {
+			p.printf("... and %d more\n", more)
+		}
+		if full {
+			p.printf("%s\n", eventsText(s.Len()))
+		}
+	})
+}
+
+func eventsReplayCommand(p Process) *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "replay [ID...]", Short: "Let failed events run again under a generation's code",
+		Long: `Let failed events run again under the code of the generation --to, with a fresh count of retries: those
+named by id, or all that the flags fit. Handlers that have handled an event do not run again.
+
+It shows what would happen, and asks. What has changed since it was shown is left out and reported. Interrupted, the
+same command goes on. --force replays delivered events as well: those named by id, or by --status delivered.
+docs/runbook.md says more.`,
+		Example: `  workers events replay 0198c5d4-9a52-7c11-8f0e-3b7a4d2f6e10 --to 8
+  workers events replay --type decision.recorded --error IntegrityError --to 8 --dry-run
+  workers events replay --all --to 8 --rate 200 --by anna --yes
+  workers events replay --status delivered --type decision.recorded --newer-than 1d --to 8 --force`,
 	}
-	printEvents(p, all, s.AsOf)
-	if more := s.Len() - len(all); more > 0 {
-		p.printf("... and %d more\n", more)
+	var to events.Generation
+	oneFlag(cmd.Flags(), &to, "to", "generation whose code is to handle them", events.ParseGeneration)
+	force := cmd.Flags().Bool("force", false, "delivered events, too: of those named, or with --status delivered")
+	_ = cmd.MarkFlagRequired("to")
+	b := &bulk{
+		verb: "Replay", done: "replayed", statuses: []admin.Status{admin.Failed},
+		named: func(a *admin.Admin, ctx context.Context, ids []uuid.UUID) (admin.Selection, error) {
+			return a.SelectToReplay(ctx, ids, to, *force)
+		},
+		show: func(ctx context.Context, p Process, a *admin.Admin, s admin.Selection, full, asJSON bool) error {
+			return showReplay(ctx, p, a, s, to, full, asJSON)
+		},
+		do: func(a *admin.Admin, ctx context.Context, s admin.Selection, by string, pace admin.Pace) (admin.Acted, error) {
+			return a.Replay(ctx, s, to, by, *force, pace)
+		},
 	}
-	if full {
-		p.printf("%s\n", eventsText(s.Len()))
+	b.prepare = func() {
+		b.further = fmt.Sprintf(" into generation %d", to)
+		if *force {
+			b.statuses = append(b.statuses, admin.Delivered)
+		}
 	}
-	return nil
+	return bulkCommand(p, cmd, b)
+}
+
+// showReplay prints what a replay would do: handler by handler for each event if full or if they are few, and in sum.
+func showReplay(ctx context.Context, p Process, a *admin.Admin, s admin.Selection, to events.Generation,
+	full, asJSON bool) error {
+	preview, err := a.PreviewReplay(ctx, s, to, full || s.Len() <= fewEvents)
+	if err != nil {
+		return err
+	}
+	return printed(p, asJSON, preview, func() {
+		printTable(p, preview.Effects, func(e admin.Effect) []any {
+			effect := "would run"
+			switch {
+			case e.Handler == "":
+				e.Handler, effect = "-", "NO HANDLER"
+			case e.HandledAt != nil:
+				effect = "already handled at " + atOrDash(e.HandledAt)
+			}
+			return []any{e.EventID, e.EventType, e.Handler, effect, e.Note}
+		}, "EVENT", "TYPE", "HANDLER", "EFFECT", "NOTE")
+		printTable(p, preview.Handlers, func(h admin.HandlerEffect) []any {
+			return []any{h.EventType, h.Handler, h.WouldRun, h.Handled}
+		}, "TYPE", "HANDLER", "WOULD RUN", "ALREADY HANDLED")
+		for _, u := range preview.Unhandled {
+			p.printf("NO HANDLER for %s of type %s: %s\n", eventsText(u.Events), u.EventType, u.Note)
+		}
+		for _, pause := range preview.Paused {
+			p.printf("%s\n", pauseLine(pause))
+		}
+		p.printf("%s into generation %d, as of %s\n", eventsText(preview.Events), preview.To, atOrDash(&preview.AsOf))
+	})
+}
+
+func eventsDiscardCommand(p Process) *cobra.Command {
+	var reason *string
+	cmd := bulkCommand(p, &cobra.Command{
+		Use: "discard [ID...]", Short: "Give failed events up for good",
+		Long: `Give failed events up for good: those named by id, or all that the flags fit. Unless --yes is given, it shows
+them first, and asks. For the days of grace ` + "`workers events undiscard`" + ` takes it back.`,
+		Example: `  workers events discard 0198c5d4-9a52-7c11-8f0e-3b7a4d2f6e10 --reason "the card is gone"
+  workers events discard --type decision.recorded --older-than 7d --dry-run
+  workers events discard --workspace 0198c5d4-0000-7000-8000-000000000001 --reason "tenant left" --yes`,
+	}, &bulk{
+		verb: "Discard", done: "discarded", statuses: []admin.Status{admin.Failed},
+		named: (*admin.Admin).SelectToDiscard, show: showEvents,
+		do: func(a *admin.Admin, ctx context.Context, s admin.Selection, by string, pace admin.Pace) (admin.Acted, error) {
+			return a.Discard(ctx, s, by, *reason, pace)
+		},
+	})
+	reason = reasonFlag(cmd)
+	return cmd
+}
+
+func eventsUndiscardCommand(p Process) *cobra.Command {
+	return bulkCommand(p, &cobra.Command{
+		Use: "undiscard [ID...]", Short: "Take discards back, within the days of grace",
+		Long: `Take discards back within the days of grace (` + "`workers retention status`" + `): the events are failed again.`,
+		Example: `  workers events undiscard 0198c5d4-9a52-7c11-8f0e-3b7a4d2f6e10
+  workers events undiscard --type decision.recorded --dry-run`,
+	}, &bulk{
+		verb: "Undiscard", done: "undiscarded", statuses: []admin.Status{admin.Discarded},
+		named: (*admin.Admin).SelectToUndiscard, show: showEvents, do: (*admin.Admin).Undiscard,
+	})
+}
+
+func eventsRetryNowCommand(p Process) *cobra.Command {
+	tried := true
+	return bulkCommand(p, &cobra.Command{
+		Use: "retry-now [ID...]", Short: "Let waiting events run at once",
+		Long: `Make events due at once that wait for a retry after a failure: those named by id, or all that the flags fit.
+The tries so far count. Events published for a later time and never tried are made due only by their ids.`,
+		Example: `  workers events retry-now 0198c5d4-9a52-7c11-8f0e-3b7a4d2f6e10
+  workers events retry-now --error ConnectionError --yes`,
+	}, &bulk{
+		verb: "Retry", done: "made due", further: " now", statuses: []admin.Status{admin.Scheduled}, tried: &tried,
+		named: (*admin.Admin).SelectToRetryNow, show: showEvents, do: (*admin.Admin).RetryNow,
+	})
 }

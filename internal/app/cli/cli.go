@@ -160,11 +160,7 @@ func versionCommand(p Process) *cobra.Command {
 	}
 	asJSON := jsonFlag(cmd)
 	cmd.RunE = func(*cobra.Command, []string) error {
-		if *asJSON {
-			return printJSON(p, thisBuild())
-		}
-		p.printf("%s\n", thisBuild())
-		return nil
+		return printed(p, *asJSON, thisBuild(), func() { p.printf("%s\n", thisBuild()) })
 	}
 	return cmd
 }

@@ -2,7 +2,6 @@ package cli
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -147,27 +146,20 @@ func runDemo(cmd *cobra.Command, p Process, fresh bool, show func(context.Contex
 		return err
 	}
 	d := demo.Demo{Out: p.Stdout, Err: p.Stderr}
-	var listener *postgres.Listener
-	worker := fx.New(app.Worker(settings, log), fx.Populate(&listener), fx.Invoke(
-		func(publish *application.PublishCard, unitOfWork *postgres.UnitOfWork, pool *pgxpool.Pool) {
-			d.Publish, d.UnitOfWork, d.Pool = publish, unitOfWork, pool
-		}))
-	if err := worker.Start(ctx); err != nil {
-		return err
-	}
-	running, end := context.WithCancel(ctx)
-	defer end()
-	go func() { // nobody handles what a refused worker publishes
-		select {
-		case <-listener.Done():
-			end()
-		case <-running.Done():
-		}
-	}()
-	err = show(running, d)
-	stopping, cancel := context.WithTimeout(context.WithoutCancel(ctx), worker.StopTimeout())
-	defer cancel()
-	return errors.Join(err, worker.Stop(stopping), listener.Err())
+	return withWorker(ctx, settings, log, func(ctx context.Context, listener *postgres.Listener) error {
+		running, end := context.WithCancel(ctx)
+		defer end()
+		go func() { // nothing handles what is published beside a refused worker
+			select {
+			case <-listener.Done():
+				end()
+			case <-running.Done():
+			}
+		}()
+		return show(running, d)
+	}, fx.Invoke(func(publish *application.PublishCard, unitOfWork *postgres.UnitOfWork, pool *pgxpool.Pool) {
+		d.Publish, d.UnitOfWork, d.Pool = publish, unitOfWork, pool
+	}))
 }
 
 // terminalWidth is the number of columns of a terminal, or 0 for anything else.

@@ -48,12 +48,8 @@ pg_read_all_stats too. Set SPECTRAL_GENERATION to that of this build to compare 
 		if err != nil {
 			return err
 		}
-		if *asJSON {
-			if err := printJSON(p, report); err != nil {
-				return err
-			}
-		} else {
-			printReport(p, report)
+		if err := printed(p, *asJSON, report, func() { printReport(p, report) }); err != nil {
+			return err
 		}
 		if report.Worst() != doctor.Fine {
 			return exitError{errors.New("something needs attention: see above"), exitAttention}

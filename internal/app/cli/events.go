@@ -12,7 +12,6 @@ import (
 	"spectral/internal/core/events/infrastructure/postgres/admin"
 )
 
-// eventsCommand groups what operators do with single events and with many by filter.
 func eventsCommand(p Process) *cobra.Command {
 	return group(&cobra.Command{
 		Use: "events", Short: "Look at events, replay, discard and pause them",
@@ -73,16 +72,15 @@ A flag may be given several times, or several values joined by commas: any of th
 		if err != nil {
 			return err
 		}
-		if *asJSON {
-			return printJSON(p, struct {
-				admin.Found
-				Paused []admin.Pause `json:"paused"`
-			}{found, paused})
-		}
-		printEvents(p, found.Events, found.AsOf)
-		pageEnd(p, len(found.Events), "event", found.Next)
-		notePauses(p, paused)
-		return nil
+		result := struct {
+			admin.Found
+			Paused []admin.Pause `json:"paused"`
+		}{found, paused}
+		return printed(p, *asJSON, result, func() {
+			printEvents(p, found.Events, found.AsOf)
+			pageEnd(p, len(found.Events), "event", found.Next)
+			notePauses(p, paused)
+		})
 	})
 	return cmd
 }
@@ -105,7 +103,6 @@ func pageEnd(p Process, n int, what, next string) {
 	}
 }
 
-// printEvents prints a line for each event.
 func printEvents(p Process, all []admin.Event, now time.Time) {
 	printTable(p, all, func(e admin.Event) []any {
 		target := "all"

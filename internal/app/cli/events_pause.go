@@ -66,13 +66,9 @@ oldest first.`,
 	return cmd
 }
 
-// printPaused says that a type was paused or resumed.
 func printPaused(p Process, eventType string, g events.Generation, done string, asJSON bool) error {
-	if asJSON {
-		return printJSON(p, map[string]any{"event_type": eventType, "generation": g, "is_paused": done == "paused"})
-	}
-	p.printf("%s %s in generation %d\n", done, eventType, g)
-	return nil
+	result := map[string]any{"event_type": eventType, "generation": g, "is_paused": done == "paused"}
+	return printed(p, asJSON, result, func() { p.printf("%s %s in generation %d\n", done, eventType, g) })
 }
 
 func listPauses(ctx context.Context, p Process, a *admin.Admin, asJSON bool) error {
@@ -80,19 +76,16 @@ func listPauses(ctx context.Context, p Process, a *admin.Admin, asJSON bool) err
 	if err != nil {
 		return err
 	}
-	if asJSON {
-		return printJSON(p, map[string]any{"paused": pauses})
-	}
-	if len(pauses) == 0 {
-		p.notef("nothing is paused")
-	}
-	printTable(p, pauses, func(pause admin.Pause) []any {
-		return []any{pause.EventType, pause.Generation, atOrDash(&pause.PausedAt), pause.PausedBy, orDash(pause.Reason)}
-	}, "TYPE", "GENERATION", "PAUSED", "BY", "REASON")
-	return nil
+	return printed(p, asJSON, map[string]any{"paused": pauses}, func() {
+		if len(pauses) == 0 {
+			p.notef("nothing is paused")
+		}
+		printTable(p, pauses, func(pause admin.Pause) []any {
+			return []any{pause.EventType, pause.Generation, atOrDash(&pause.PausedAt), pause.PausedBy, orDash(pause.Reason)}
+		}, "TYPE", "GENERATION", "PAUSED", "BY", "REASON")
+	})
 }
 
-// pauseLine says in one line what is paused.
 func pauseLine(pause admin.Pause) string {
 	line := fmt.Sprintf("paused until `workers events resume`: %s in generation %d, since %s, by %s",
 		pause.EventType, pause.Generation, pause.PausedAt.Format(time.RFC3339), pause.PausedBy)

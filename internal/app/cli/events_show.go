@@ -42,16 +42,14 @@ operators did to it, and its payload. Handlers are those that have handled or fa
 			if err != nil {
 				return err
 			}
-			if *asJSON {
-				return printJSON(p, map[string]any{"events": all})
-			}
-			for _, d := range all {
-				printDetail(p, d, *full)
-			}
-			if len(all) > 1 {
-				p.notef("%d events have this id, and occurred at different times", len(all))
-			}
-			return nil
+			return printed(p, *asJSON, map[string]any{"events": all}, func() {
+				for _, d := range all {
+					printDetail(p, d, *full)
+				}
+				if len(all) > 1 {
+					p.notef("%d events have this id, and occurred at different times", len(all))
+				}
+			})
 		})(cmd, args)
 	}
 	return cmd

@@ -57,16 +57,14 @@ From 100,000 on, delivered events are estimated (~); by anything else than their
 		if err != nil {
 			return err
 		}
-		if *asJSON {
-			return printJSON(p, map[string]any{"counts": all, "paused": paused})
-		}
-		printCounted(p, all[0])
-		if len(all) > 1 && len(all[1].Groups) > 0 {
-			p.printf("\nfailed:\n")
-			printCounted(p, all[1])
-		}
-		notePauses(p, paused)
-		return nil
+		return printed(p, *asJSON, map[string]any{"counts": all, "paused": paused}, func() {
+			printCounted(p, all[0])
+			if len(all) > 1 && len(all[1].Groups) > 0 {
+				p.printf("\nfailed:\n")
+				printCounted(p, all[1])
+			}
+			notePauses(p, paused)
+		})
 	})
 	return cmd
 }

@@ -22,13 +22,12 @@ import (
 // errEmpty refuses a flag without a value: an unset variable of a script must not select everything.
 var errEmpty = errors.New("want a value that is not empty, or leave the flag out")
 
-// value is a flag that a function reads; an empty text is refused.
+// value is a [pflag.Value] that a function reads; an empty text is refused.
 type value struct {
 	kind, text string
 	set        func(string) error
 }
 
-// Set implements [pflag.Value].
 func (v *value) Set(text string) error {
 	if text == "" {
 		return errEmpty
@@ -37,11 +36,8 @@ func (v *value) Set(text string) error {
 	return v.set(text)
 }
 
-// String implements [pflag.Value].
 func (v *value) String() string { return v.text }
-
-// Type implements [pflag.Value].
-func (v *value) Type() string { return v.kind }
+func (v *value) Type() string   { return v.kind }
 
 // oneFlag adds a flag that parse reads into a variable, whose value is the default.
 func oneFlag[T any](flags *pflag.FlagSet, into *T, name, usage string, parse func(string) (T, error)) {
@@ -81,7 +77,6 @@ func wordsFlag[S ~string](cmd *cobra.Command, into *[]S, name, usage string, kno
 	complete(cmd, name, func() []S { return known })
 }
 
-// word reads any text.
 func word[S ~string](s string) (S, error) { return S(s), nil }
 
 // oneOf reads one of the words.
@@ -194,7 +189,6 @@ func filterFlags(cmd *cobra.Command, statuses ...admin.Status) *admin.Filter {
 	return &f
 }
 
-// pageFlags adds --limit and --after.
 func pageFlags(cmd *cobra.Command, limit *int, after *string, of string) {
 	*limit = admin.DefaultPageSize
 	oneFlag(cmd.Flags(), limit, "limit", fmt.Sprintf("%s to list, from 1 to %d", of, admin.MaxPageSize),
@@ -202,7 +196,6 @@ func pageFlags(cmd *cobra.Command, limit *int, after *string, of string) {
 	oneFlag(cmd.Flags(), after, "after", "go on behind the page that ended with this cursor, with the same flags", word)
 }
 
-// timeoutFlag adds --timeout, of a search.
 func timeoutFlag(cmd *cobra.Command, timeout *time.Duration) {
 	*timeout = admin.DefaultSearchTimeout
 	oneFlag(cmd.Flags(), timeout, "timeout", "give a search up after so long",
@@ -217,15 +210,15 @@ func by(cmd *cobra.Command, p Process) *string {
 	return &who
 }
 
-// reasonFlag adds --reason.
 func reasonFlag(cmd *cobra.Command) *string {
 	reason := new(string)
 	oneFlag(cmd.Flags(), reason, "reason", "why, for those who ask later", word)
 	return reason
 }
 
-// jsonFlag adds --json.
 func jsonFlag(cmd *cobra.Command) *bool { return cmd.Flags().Bool("json", false, "print JSON") }
+
+func yesFlag(cmd *cobra.Command) *bool { return cmd.Flags().Bool("yes", false, "do not ask") }
 
 // complete completes a flag by values, in their order.
 func complete[S ~string](cmd *cobra.Command, flag string, values func() []S) {
@@ -236,7 +229,6 @@ func complete[S ~string](cmd *cobra.Command, flag string, values func() []S) {
 
 var scopes = []events.Scope{events.Core, events.Platform, events.Worlds}
 
-// knownTypes are the event types of this build.
 func knownTypes() (names []string) {
 	if contracts, err := app.Contracts(); err == nil {
 		for _, c := range contracts.All() {
@@ -247,13 +239,11 @@ func knownTypes() (names []string) {
 	return slices.Compact(names)
 }
 
-// knownClasses are the processing classes of this build.
 func knownClasses() []string {
 	classes, _ := app.Classes() // a wrong one is for `workers run` to refuse
 	return classes
 }
 
-// knownHandlers are the handlers of this build.
 func knownHandlers() []string {
 	var names []string
 	for _, build := range app.ConsumerBuilders() {

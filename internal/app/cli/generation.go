@@ -45,7 +45,6 @@ func generations(p Process,
 	}
 }
 
-// pollPause lies between two polls of a command that waits.
 const pollPause = time.Second
 
 // longest is the longest wait that a flag takes.
@@ -101,11 +100,7 @@ due, scheduled or in flight. Exits 3 while N is not; without N, while any genera
 					return errors.New("interrupted while " + busy)
 				}
 			}
-			if *asJSON {
-				err = printJSON(p, map[string]any{"generations": all})
-			} else {
-				printGenerations(p, all)
-			}
+			err = printed(p, *asJSON, map[string]any{"generations": all}, func() { printGenerations(p, all) })
 			if err == nil && busy != "" {
 				err = exitError{errors.New(busy), exitAttention}
 			}
@@ -187,11 +182,9 @@ func changing(p Process, cmd *cobra.Command,
 				publishing = fmt.Sprintf("to generation %d", g.Generation)
 			}
 		}
-		if *asJSON {
-			return printJSON(p, changed)
-		}
-		p.printf("generation %d is %s; publishing that names no generation goes %s\n", args[0], changed.Status, publishing)
-		return nil
+		return printed(p, *asJSON, changed, func() {
+			p.printf("generation %d is %s; publishing that names no generation goes %s\n", args[0], changed.Status, publishing)
+		})
 	})
 	return cmd
 }
@@ -276,7 +269,6 @@ const (
 	moveTimeout = 30 * time.Second
 )
 
-// adoption is the result of adopt.
 type adoption struct {
 	From     events.Generation `json:"from"`
 	To       events.Generation `json:"to"`
@@ -299,7 +291,7 @@ hold stays, and so do failed events and what is published after the command bega
 	who, asJSON := by(cmd, p), jsonFlag(cmd)
 	listFlag(cmd.Flags(), &types, "type", "event type to move; all of them if left out", word)
 	dryRun := cmd.Flags().Bool("dry-run", false, "show what would be moved, and move nothing")
-	yes := cmd.Flags().Bool("yes", false, "do not ask")
+	yes := yesFlag(cmd)
 	complete(cmd, "type", knownTypes)
 	cmd.RunE = generations(p, func(ctx context.Context, a *admin.Admin, args []events.Generation) error {
 		// what is published later stays: moving out of a live generation would never end
@@ -316,12 +308,10 @@ hold stays, and so do failed events and what is published after the command bega
 		switch {
 		case *dryRun:
 			notDone(p)
-			if *asJSON {
-				return printJSON(p, r)
-			}
-			r.show(p)
-			p.printf("%s\n", summary)
-			return nil
+			return printed(p, *asJSON, r, func() {
+				r.show(p)
+				p.printf("%s\n", summary)
+			})
 		case pending > 0 && !*yes:
 			r.show(p.onStderr())
 			if err := consent(ctx, p, false, "Move "+summary+"?"); err != nil {

@@ -60,116 +60,111 @@ db/privileges.txt. A step that waits for a lock gives up after half a second, an
 }
 
 func migrateDownCommand(p Process) *cobra.Command {
-	var yes bool
 	cmd := &cobra.Command{
 		Use: "down", Short: "Undo the newest step; refused where it would lose data", Args: cobra.NoArgs,
 		Long: `Undo the newest step. It is refused where rows would be lost. A deployment that is rolled back needs none of
 it: an older build works on a newer schema.`,
 		Example: `  workers migrate down
   workers migrate down --yes`,
-		RunE: migrating(p, func(cmd *cobra.Command, m *app.Migrator, _ events.Generation) error {
-			newest, err := m.Newest(cmd.Context())
-			if err != nil {
-				return err
-			}
-			if newest == nil {
-				_, _ = fmt.Fprintln(p.Stdout, "nothing to undo")
-				return nil
-			}
-			name := path.Base(newest.Path)
-			if err := consent(cmd.Context(), p, yes, "Undo "+name+"?"); err != nil {
-				return err
-			}
-			result, err := m.Down(cmd.Context(), newest.Version)
-			if err != nil {
-				return err
-			}
-			printStep(p, "undone", result)
-			return nil
-		}),
 	}
-	cmd.Flags().BoolVar(&yes, "yes", false, "do not ask")
+	yes := yesFlag(cmd)
+	cmd.RunE = migrating(p, func(cmd *cobra.Command, m *app.Migrator, _ events.Generation) error {
+		newest, err := m.Newest(cmd.Context())
+		if err != nil {
+			return err
+		}
+		if newest == nil {
+			_, _ = fmt.Fprintln(p.Stdout, "nothing to undo")
+			return nil
+		}
+		name := path.Base(newest.Path)
+		if err := consent(cmd.Context(), p, *yes, "Undo "+name+"?"); err != nil {
+			return err
+		}
+		result, err := m.Down(cmd.Context(), newest.Version)
+		if err != nil {
+			return err
+		}
+		printStep(p, "undone", result)
+		return nil
+	})
 	return cmd
 }
 
 func migrateRepairCommand(p Process) *cobra.Command {
-	var yes bool
 	cmd := &cobra.Command{
 		Use: "repair", Short: "Give functions, triggers, policies and privileges the form that this build has", Args: cobra.NoArgs,
 		Long: `Compare the database with this build, list what differs, ask, and re-create the functions, triggers, policies
 and privileges that differ, in one transaction. Exits 3 if it cannot repair something, which it names.`,
 		Example: `  DATABASE_URL=postgres://owner@db/app workers migrate repair
   workers migrate repair --yes`,
-		RunE: migrating(p, func(cmd *cobra.Command, m *app.Migrator, _ events.Generation) error {
-			differences, err := m.Differences(cmd.Context())
-			if err != nil {
-				return err
-			}
-			if len(differences) == 0 {
-				_, _ = fmt.Fprintln(p.Stdout, "nothing to repair: the database is as this build has it")
-				return nil
-			}
-			for _, d := range differences {
-				_, _ = fmt.Fprintln(p.Stdout, visible(d.String()))
-			}
-			if err := consent(cmd.Context(), p, yes, fmt.Sprintf("Repair these %d?", len(differences))); err != nil {
-				return err
-			}
-			repaired, left, err := m.Repair(cmd.Context())
-			if err != nil {
-				return err
-			}
-			_, _ = fmt.Fprintf(p.Stdout, "repaired %d\n", len(repaired))
-			for _, l := range left {
-				_, _ = fmt.Fprintf(p.Stdout, "left: %s\n      %s\n", visible(l.String()), visible(l.Do))
-			}
-			if len(left) > 0 {
-				return exitError{fmt.Errorf("%d cannot be repaired: see above", len(left)), exitAttention}
-			}
-			return nil
-		}),
 	}
-	cmd.Flags().BoolVar(&yes, "yes", false, "do not ask")
+	yes := yesFlag(cmd)
+	cmd.RunE = migrating(p, func(cmd *cobra.Command, m *app.Migrator, _ events.Generation) error {
+		differences, err := m.Differences(cmd.Context())
+		if err != nil {
+			return err
+		}
+		if len(differences) == 0 {
+			_, _ = fmt.Fprintln(p.Stdout, "nothing to repair: the database is as this build has it")
+			return nil
+		}
+		for _, d := range differences {
+			_, _ = fmt.Fprintln(p.Stdout, visible(d.String()))
+		}
+		if err := consent(cmd.Context(), p, *yes, fmt.Sprintf("Repair these %d?", len(differences))); err != nil {
+			return err
+		}
+		repaired, left, err := m.Repair(cmd.Context())
+		if err != nil {
+			return err
+		}
+		_, _ = fmt.Fprintf(p.Stdout, "repaired %d\n", len(repaired))
+		for _, l := range left {
+			_, _ = fmt.Fprintf(p.Stdout, "left: %s\n      %s\n", visible(l.String()), visible(l.Do))
+		}
+		if len(left) > 0 {
+			return exitError{fmt.Errorf("%d cannot be repaired: see above", len(left)), exitAttention}
+		}
+		return nil
+	})
 	return cmd
 }
 
 func migrateStatusCommand(p Process) *cobra.Command {
-	var asJSON bool
 	cmd := &cobra.Command{
 		Use: "status", Short: "List every step and when it was applied", Args: cobra.NoArgs,
 		Long: `List the steps that this build knows, in their order, each with the time it was applied, or pending.`,
 		Example: `  workers migrate status
   workers migrate status --json`,
-		RunE: migrating(p, func(cmd *cobra.Command, m *app.Migrator, _ events.Generation) error {
-			found, err := m.Status(cmd.Context())
-			if err != nil {
-				return err
+	}
+	asJSON := jsonFlag(cmd)
+	cmd.RunE = migrating(p, func(cmd *cobra.Command, m *app.Migrator, _ events.Generation) error {
+		found, err := m.Status(cmd.Context())
+		if err != nil {
+			return err
+		}
+		type step struct {
+			Migration string     `json:"migration"`
+			AppliedAt *time.Time `json:"applied_at"` // null: pending
+		}
+		steps := make([]step, len(found))
+		for i, s := range found {
+			steps[i].Migration = path.Base(s.Source.Path)
+			if s.State == goose.StateApplied {
+				at := s.AppliedAt.UTC()
+				steps[i].AppliedAt = &at
 			}
-			type step struct {
-				Migration string     `json:"migration"`
-				AppliedAt *time.Time `json:"applied_at"` // null: pending
-			}
-			steps := make([]step, len(found))
-			for i, s := range found {
-				steps[i].Migration = path.Base(s.Source.Path)
-				if s.State == goose.StateApplied {
-					at := s.AppliedAt.UTC()
-					steps[i].AppliedAt = &at
-				}
-			}
-			if asJSON {
-				return printJSON(p, map[string]any{"migrations": steps})
-			}
+		}
+		return printed(p, *asJSON, map[string]any{"migrations": steps}, func() {
 			printTable(p, steps, func(s step) []any {
 				if s.AppliedAt == nil {
 					return []any{s.Migration, "pending"}
 				}
 				return []any{s.Migration, s.AppliedAt.Format(time.RFC3339)}
 			}, "MIGRATION", "APPLIED")
-			return nil
-		}),
-	}
-	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
+		})
+	})
 	return cmd
 }
 

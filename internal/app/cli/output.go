@@ -28,7 +28,6 @@ type results struct {
 	err error
 }
 
-// Write implements [io.Writer].
 func (r *results) Write(p []byte) (n int, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -87,6 +86,15 @@ func printJSON(p Process, v any) error {
 		return err
 	}
 	_, _ = io.WriteString(p.Stdout, escapedJSON(encoded.String()))
+	return nil
+}
+
+// printed prints a result as JSON, or calls what prints it for people.
+func printed(p Process, asJSON bool, v any, people func()) error {
+	if asJSON {
+		return printJSON(p, v)
+	}
+	people()
 	return nil
 }
 

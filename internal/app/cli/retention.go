@@ -17,7 +17,6 @@ import (
 	retentionpg "spectral/internal/core/retention/infrastructure/postgres"
 )
 
-// retentionCommand groups what operators do about the age of what is stored.
 func retentionCommand(p Process) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "retention", Short: "See how long rows are kept, and sweep rows that are past it",
@@ -63,16 +62,11 @@ func retentionStatusCommand(p Process) *cobra.Command {
 			return err
 		}
 		shown := retentionStatus{policies, status}
-		if *asJSON {
-			return printJSON(p, shown)
-		}
-		printRetention(p, shown)
-		return nil
+		return printed(p, *asJSON, shown, func() { printRetention(p, shown) })
 	})
 	return cmd
 }
 
-// printRetention prints the status for people.
 func printRetention(p Process, s retentionStatus) {
 	printTable(p, s.Policies, func(policy retention.StoredPolicy) []any {
 		mark := ""
@@ -101,14 +95,7 @@ func printRetention(p Process, s retentionStatus) {
 	_, _ = fmt.Fprintln(p.Stdout, paint(p, "failed", line))
 }
 
-type sweepOptions struct {
-	yes            bool
-	maxRows        int
-	maxTime, pause time.Duration
-}
-
 func retentionSweepCommand(p Process) *cobra.Command {
-	o := sweepOptions{maxRows: 1_000_000, maxTime: time.Hour, pause: 100 * time.Millisecond}
 	cmd := &cobra.Command{
 		Use: "sweep", Short: "Tombstone and delete rows that are past their retention, now", Args: cobra.NoArgs,
 		Long: `Sweep until no row is left that the policies allow to sweep, or --max-rows or --max-time is reached. Workers do
@@ -116,41 +103,41 @@ the same every ` + retention.DefaultInterval.String() + `. Interrupted, it keeps
 		Example: `  workers retention sweep
   workers retention sweep --yes --max-rows 100000 --max-time 10m`,
 	}
+	maxRows, maxTime, pause := 1_000_000, time.Hour, 100*time.Millisecond
 	asJSON := jsonFlag(cmd)
 	who := by(cmd, p)
-	cmd.Flags().BoolVar(&o.yes, "yes", false, "do not ask")
-	oneFlag(cmd.Flags(), &o.maxRows, "max-rows", "sweep no more rows than this in all", between(strconv.Atoi, 1, 1_000_000_000))
-	oneFlag(cmd.Flags(), &o.maxTime, "max-time", "begin no further transaction after this",
+	yes := yesFlag(cmd)
+	oneFlag(cmd.Flags(), &maxRows, "max-rows", "sweep no more rows than this in all", between(strconv.Atoi, 1, 1_000_000_000))
+	oneFlag(cmd.Flags(), &maxTime, "max-time", "begin no further transaction after this",
 		between(time.ParseDuration, 1, 24*time.Hour))
-	oneFlag(cmd.Flags(), &o.pause, "pause", "pause after each transaction", between(time.ParseDuration, 0, time.Minute))
+	oneFlag(cmd.Flags(), &pause, "pause", "pause after each transaction", between(time.ParseDuration, 0, time.Minute))
 	cmd.RunE = retaining(p, func(ctx context.Context, store *retentionpg.Store) error {
-		return sweep(ctx, p, store, o, *who, *asJSON)
+		if err := consent(ctx, p, *yes, "Sweep now?"); err != nil {
+			return err
+		}
+		return sweep(ctx, p, store, maxTime, *asJSON, retention.Options{
+			Steps: app.RetentionSteps(), By: *who, PageRows: retention.DefaultPageRows, MaxRows: int64(maxRows),
+			Pause: func() time.Duration { return pause },
+		})
 	})
 	return cmd
 }
 
-func sweep(ctx context.Context, p Process, store *retentionpg.Store, o sweepOptions, who string, asJSON bool) error {
-	if err := consent(ctx, p, o.yes, "Sweep now?"); err != nil {
+func sweep(ctx context.Context, p Process, store *retentionpg.Store, maxTime time.Duration, asJSON bool, o retention.Options) (err error) {
+	if o.Run, err = uuid.NewV7(); err != nil {
 		return err
 	}
-	run, err := uuid.NewV7()
-	if err != nil {
-		return err
+	until, reported, swept := time.Now().Add(maxTime), time.Now(), int64(0)
+	o.Stop = func(rows int64) bool {
+		now := time.Now()
+		if rows > swept && now.Sub(reported) >= time.Second {
+			reported = now
+			p.notef("%s swept", app.Counted(rows, "row"))
+		}
+		swept = rows
+		return now.After(until)
 	}
-	until, reported, swept := time.Now().Add(o.maxTime), time.Now(), int64(0)
-	counts, err := retention.Sweep(ctx, store, retention.Options{
-		Steps: app.RetentionSteps(), Run: run, By: who, PageRows: retention.DefaultPageRows, MaxRows: int64(o.maxRows),
-		Pause: func() time.Duration { return o.pause },
-		Stop: func(rows int64) bool {
-			now := time.Now()
-			if rows > swept && now.Sub(reported) >= time.Second {
-				reported = now
-				p.notef("%s swept", app.Counted(rows, "row"))
-			}
-			swept = rows
-			return now.After(until)
-		},
-	})
+	counts, err := retention.Sweep(ctx, store, o)
 	switch {
 	case ctx.Err() != nil:
 		err = errInterrupted

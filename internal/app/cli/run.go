@@ -88,47 +88,49 @@ func run(cmd *cobra.Command, p Process, embedded, drain bool, classes []string) 
 			return err
 		}
 	}
+	return withWorker(ctx, settings, log, func(ctx context.Context, listener *postgres.Listener) error {
+		var drained chan error // nil unless draining
+		if drain {
+			drained = make(chan error, 1)
+			draining, end := context.WithCancel(ctx)
+			defer end()
+			go func() { drained <- listener.Drain(draining, len(classes) > 0) }()
+		}
+		var stranded error
+		select {
+		case <-ctx.Done():
+		case <-listener.Done():
+		case <-gone: // the reason is what stopping it will say
+		case stranded = <-drained:
+			if ctx.Err() == nil && stranded == nil && listener.Err() == nil {
+				log.InfoContext(ctx, "drained: nothing is left")
+			}
+		}
+		log.InfoContext(ctx, "stopping: waiting for handlers at work")
+		if drain && ctx.Err() != nil {
+			return stopAndCount(context.WithoutCancel(ctx), listener, settings.Generation, len(classes) > 0)
+		}
+		return stranded
+	})
+}
+
+// withWorker calls beside while a worker runs, until it returns.
+func withWorker(ctx context.Context, s app.Settings, log *slog.Logger,
+	beside func(context.Context, *postgres.Listener) error, options ...fx.Option) error {
 	var listener *postgres.Listener
-	worker := fx.New(app.Worker(settings, log), fx.Populate(&listener))
+	worker := fx.New(app.Worker(s, log), fx.Populate(&listener), fx.Options(options...))
 	if err := worker.Start(ctx); err != nil {
 		return err
 	}
 	log.InfoContext(ctx, "workers running")
-	running, end := context.WithCancel(ctx)
-	defer end()
-	var drained chan error // nil unless draining
-	if drain {
-		drained = make(chan error, 1)
-		go func() { drained <- listener.Drain(running, len(classes) > 0) }()
-	}
-	var stranded error
-	interrupted := false
-	select {
-	case <-ctx.Done():
-		interrupted = true
-	case <-listener.Done():
-	case <-gone: // the reason is what stopping it will say
-	case stranded = <-drained:
-		if ctx.Err() != nil {
-			stranded, interrupted = nil, true
-		} else if stranded == nil && listener.Err() == nil {
-			log.InfoContext(ctx, "drained: nothing is left")
-		}
-	}
-	log.InfoContext(ctx, "stopping: waiting for handlers at work")
-	if drain && interrupted {
-		stranded = stopAndCount(context.WithoutCancel(ctx), listener, settings.Generation, len(classes) > 0)
-	}
+	err := beside(ctx, listener)
 	stopping, cancel := context.WithTimeout(context.WithoutCancel(ctx), worker.StopTimeout())
 	defer cancel()
-	if err := worker.Stop(stopping); err != nil {
-		return err
-	}
-	if err := listener.Err(); err != nil {
-		return err
+	if failed := errors.Join(worker.Stop(stopping), listener.Err()); failed != nil {
+		return errors.Join(err, failed)
 	}
 	log.InfoContext(ctx, "stopped")
-	return stranded
+	return err
 }
 
 // countTimeout bounds the counting of what is left after a stop.
@@ -155,16 +157,6 @@ func stopAndCount(ctx context.Context, listener *postgres.Listener, g events.Gen
 	}
 }
 
-// startEmbedded starts the embedded Postgres and says in one line what it started.
-func startEmbedded(ctx context.Context, p Process, fresh bool, log *slog.Logger) (*embeddedpg.Server, error) {
-	server, err := embeddedpg.Start(ctx, embeddedpg.Config{Fresh: fresh, BinDir: p.Getenv(app.EnvPostgresBin), Log: log})
-	if err != nil {
-		return nil, err
-	}
-	_, _ = fmt.Fprintln(p.Stderr, server.Describe())
-	return server, nil
-}
-
 // stopEmbedded stops server, whatever became of the command's own context.
 func stopEmbedded(server *embeddedpg.Server, err *error) {
 	ctx, cancel := context.WithTimeout(context.Background(), app.ShutdownGrace)
@@ -174,12 +166,13 @@ func stopEmbedded(server *embeddedpg.Server, err *error) {
 	}
 }
 
-// startMigrated starts the embedded Postgres, migrates its database and sets its URL. A database of another edition is made again.
+// startMigrated starts the embedded Postgres, says in one line what it started, migrates its database and sets its URL. A database of another edition is made again.
 func startMigrated(ctx context.Context, p Process, fresh bool, settings *app.Settings, log *slog.Logger) (*embeddedpg.Server, error) {
-	server, err := startEmbedded(ctx, p, fresh, log)
+	server, err := embeddedpg.Start(ctx, embeddedpg.Config{Fresh: fresh, BinDir: p.Getenv(app.EnvPostgresBin), Log: log})
 	if err != nil {
 		return nil, err
 	}
+	_, _ = fmt.Fprintln(p.Stderr, server.Describe())
 	settings.DatabaseURL = server.URL("postgres")
 	settings.PoolURL = settings.DatabaseURL
 	err = migrateUp(ctx, *settings, log)
@@ -194,7 +187,6 @@ func startMigrated(ctx context.Context, p Process, fresh bool, settings *app.Set
 	return nil, err
 }
 
-// migrateUp migrates the database of settings.
 func migrateUp(ctx context.Context, s app.Settings, log *slog.Logger) error {
 	return withMigrator(ctx, s.DatabaseURL, log, func(m *app.Migrator) error {
 		_, err := m.Up(ctx, s.Generation)
