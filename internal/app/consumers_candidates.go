@@ -13,35 +13,32 @@ import (
 	worldspg "spectral/internal/worlds/infrastructure/postgres"
 )
 
-// proposeCandidate is the use case in a handler's transaction.
-func proposeCandidate(parts Parts, tx events.Tx) *worldsapp.ProposeCandidate {
-	return worldsapp.NewProposeCandidate(worldspg.NewRuleCandidates(tx), parts.UnitOfWork.Publishing.Publisher(tx), uuid.NewV7, now)
+// proposing builds a handler over the use case that proposes candidates, in the handler's transaction.
+func (p Parts) proposing(handler func(worldsevents.CandidateProposer) events.BatchHandler) func(events.Tx) events.BatchHandler {
+	return func(tx events.Tx) events.BatchHandler {
+		return handler(worldsapp.NewProposeCandidate(
+			worldspg.NewRuleCandidates(tx), p.UnitOfWork.Publishing.Publisher(tx), uuid.NewV7, now))
+	}
 }
 
 func buildFailureClusterConsumer(parts Parts) events.Subscription {
 	return parts.consumer(platform.FailureClusterDetectedContract(), events.Registration{
 		Name: worldsevents.FailureClusterCandidateProposerName, Reads: worldsevents.FailureClusterDetectedEvent{},
-		Batch: func(tx events.Tx) events.BatchHandler {
-			return worldsevents.FailureClusterCandidateProposer(proposeCandidate(parts, tx))
-		},
+		Batch: parts.proposing(worldsevents.FailureClusterCandidateProposer),
 	})
 }
 
 func buildFailureClusterV2Consumer(parts Parts) events.Subscription {
 	return parts.consumer(platform.FailureClusterDetectedV2Contract(), events.Registration{
 		Name: worldsevents.FailureClusterV2CandidateProposerName, Reads: worldsevents.FailureClusterDetectedV2Event{},
-		Batch: func(tx events.Tx) events.BatchHandler {
-			return worldsevents.FailureClusterV2CandidateProposer(proposeCandidate(parts, tx))
-		},
+		Batch: parts.proposing(worldsevents.FailureClusterV2CandidateProposer),
 	})
 }
 
 func buildMemoryRoutingConsumer(parts Parts) events.Subscription {
 	return parts.consumer(platform.MemoryPromotedContract(), events.Registration{
 		Name: worldsevents.MemoryCandidateRouterName, Reads: worldsevents.MemoryPromotedEvent{},
-		Batch: func(tx events.Tx) events.BatchHandler {
-			return worldsevents.MemoryCandidateRouter(proposeCandidate(parts, tx))
-		},
+		Batch: parts.proposing(worldsevents.MemoryCandidateRouter),
 	})
 }
 

@@ -213,33 +213,22 @@ func connectCause(err error) error {
 	return fmt.Errorf("%s; check the URL and that the server runs", strings.TrimSpace(lines[len(lines)-1]))
 }
 
-// relationExists is SQL of whether there is a table, looked up in the catalogs: a name is not found without the USAGE of its schema.
-func relationExists(schema, name string) string {
-	return "exists (select from pg_catalog.pg_class c join pg_catalog.pg_namespace n on n.oid = c.relnamespace where n.nspname = '" + schema + "' and c.relname = '" + name + "')"
-}
-
 var errNotMigrated = errors.New("the database is not migrated: run `workers migrate up`")
 
 // actAs takes on a role for the rest of the transaction.
 func actAs(ctx context.Context, conn *pgx.Conn, role string) error {
-	var known, filled bool
-	err := conn.QueryRow(ctx, "select exists (select from pg_catalog.pg_roles r where r.rolname = $1), "+relationExists("core", "outbox"), role).Scan(&known, &filled)
+	_, err := conn.Exec(ctx, "set local role "+pgx.Identifier{role}.Sanitize())
+	pg, ok := errors.AsType[*pgconn.PgError](err)
 	switch {
-	case err != nil:
-		return fmt.Errorf("look for role %s: %w", role, oneLine(err))
-	case !known && filled:
-		return fmt.Errorf("role %s is missing, though the database is migrated: run `workers migrate repair`", role)
-	case !known:
+	case err == nil:
+		return nil
+	case ok && pg.Code == pgerrcode.InvalidParameterValue: // there is no such role
 		return errNotMigrated
-	}
-	_, err = conn.Exec(ctx, "set local role "+pgx.Identifier{role}.Sanitize())
-	if pg, ok := errors.AsType[*pgconn.PgError](err); ok && pg.Code == pgerrcode.InsufficientPrivilege {
+	case ok && pg.Code == pgerrcode.InsufficientPrivilege:
 		return fmt.Errorf("login %s may not act as %s: grant %[2]s to %[1]s", pgx.Identifier{conn.Config().User}.Sanitize(), role)
-	}
-	if err != nil {
+	default:
 		return fmt.Errorf("set role %s: %w", role, oneLine(err))
 	}
-	return nil
 }
 
 // DescribeURL says where a URL leads, without its password.
@@ -253,24 +242,24 @@ func DescribeURL(url string) string {
 
 // checkMigrated looks as role does, whatever the login may do besides.
 func checkMigrated(ctx context.Context, conn *pgx.Conn, role string) error {
-	latest, err := LatestMigration()
-	if err != nil {
-		return err
-	}
 	if err := actAs(ctx, conn, role); err != nil {
 		return err
 	}
 	var counted, filled bool // goose's table is there; ours are
 	var edition string
 	var ungranted []string
-	err = conn.QueryRow(ctx, "select "+relationExists(versionSchema, "goose_db_version")+", "+relationExists("core", "outbox")+`,
-		coalesce(pg_catalog.substring(pg_catalog.obj_description(pg_catalog.to_regnamespace('core'), 'pg_namespace'), 'Edition ([0-9a-f]+)'), ''),
-		(select coalesce(pg_catalog.array_agg(w.what), '{}') from (
-			select 'usage on schema ' || n.nspname from pg_catalog.pg_namespace n
-			where n.nspname in ('core', '`+versionSchema+`') and not pg_catalog.has_schema_privilege(n.oid, 'usage')
-			union all
-			select 'select on table `+versionTable+`' from pg_catalog.pg_class c join pg_catalog.pg_namespace n on n.oid = c.relnamespace
-			where n.nspname = '`+versionSchema+`' and c.relname = 'goose_db_version' and not pg_catalog.has_table_privilege(c.oid, 'select')) w(what))`).Scan(&counted, &filled, &edition, &ungranted)
+	// tables are looked up in the catalogs: a name is not found without the USAGE of its schema
+	err := conn.QueryRow(ctx, `
+with tables as (
+  select n.nspname || '.' || c.relname as name, c.oid from pg_catalog.pg_class c join pg_catalog.pg_namespace n on n.oid = c.relnamespace)
+select exists (select from tables where name = $1), exists (select from tables where name = 'core.outbox'),
+  coalesce(pg_catalog.substring(pg_catalog.obj_description(pg_catalog.to_regnamespace('core'), 'pg_namespace'), 'Edition ([0-9a-f]+)'), ''),
+  array(
+    select 'usage on schema ' || n.nspname from pg_catalog.pg_namespace n
+    where n.nspname in ('core', $2) and not pg_catalog.has_schema_privilege(n.oid, 'usage')
+    union all
+    select 'select on table ' || name from tables where name = $1 and not pg_catalog.has_table_privilege(oid, 'select'))`,
+		versionTable, versionSchema).Scan(&counted, &filled, &edition, &ungranted)
 	switch {
 	case err != nil:
 		return fmt.Errorf("look for %s: %w", versionTable, oneLine(err))
@@ -286,8 +275,8 @@ func checkMigrated(ctx context.Context, conn *pgx.Conn, role string) error {
 	switch {
 	case err != nil:
 		return fmt.Errorf("read %s: %w", versionTable, oneLine(err))
-	case applied < latest:
-		return fmt.Errorf("the database is at migration %d and this build needs %d: run `workers migrate up`", applied, latest)
+	case applied < LatestMigration():
+		return fmt.Errorf("the database is at migration %d and this build needs %d: run `workers migrate up`", applied, LatestMigration())
 	}
 	return checkEdition(edition)
 }

@@ -1,9 +1,11 @@
 package app
 
 import (
+	"cmp"
 	"context"
 	"io"
 	"log/slog"
+	"slices"
 
 	"spectral/internal/core/events"
 )
@@ -27,20 +29,13 @@ const (
 
 // NewLogger writes JSON entries with the canonical fields to w.
 func NewLogger(w io.Writer, level slog.Leveler, g events.Generation) *slog.Logger {
-	handler := slog.NewJSONHandler(w, &slog.HandlerOptions{
-		Level: level,
-		ReplaceAttr: func(groups []string, a slog.Attr) slog.Attr {
-			if len(groups) == 0 {
-				switch a.Key {
-				case slog.TimeKey:
-					a.Key = logTimestamp
-				case slog.MessageKey:
-					a.Key = logMessage
-				}
-			}
-			return a
-		},
-	})
+	names := map[string]string{slog.TimeKey: logTimestamp, slog.MessageKey: logMessage}
+	handler := slog.NewJSONHandler(w, &slog.HandlerOptions{Level: level, ReplaceAttr: func(groups []string, a slog.Attr) slog.Attr {
+		if len(groups) == 0 {
+			a.Key = cmp.Or(names[a.Key], a.Key)
+		}
+		return a
+	}})
 	return slog.New(traceFields{handler}).With(logService, "workers", logGeneration, int64(g))
 }
 
@@ -48,16 +43,12 @@ func NewLogger(w io.Writer, level slog.Leveler, g events.Generation) *slog.Logge
 type traceFields struct{ slog.Handler }
 
 func (h traceFields) Handle(ctx context.Context, r slog.Record) error {
-	has := make(map[string]bool, 2)
+	missing := []slog.Attr{slog.String(logTraceID, ""), slog.String(logSpanID, "")}
 	r.Attrs(func(a slog.Attr) bool {
-		has[a.Key] = true
+		missing = slices.DeleteFunc(missing, func(m slog.Attr) bool { return m.Key == a.Key })
 		return true
 	})
-	for _, empty := range []slog.Attr{slog.String(logTraceID, ""), slog.String(logSpanID, "")} {
-		if !has[empty.Key] {
-			r.AddAttrs(empty)
-		}
-	}
+	r.AddAttrs(missing...)
 	return h.Handler.Handle(ctx, r)
 }
 

@@ -114,8 +114,15 @@ func (m *Migrator) Close() error { return m.provider.Close() }
 
 // Up migrates to the newest step and registers the contracts of this build. Generation may be
 // zero: the types are then registered as if by the oldest build.
-func (m *Migrator) Up(ctx context.Context, generation events.Generation) ([]*goose.MigrationResult, error) {
-	results, err := m.up(ctx)
+func (m *Migrator) Up(ctx context.Context, generation events.Generation) (results []*goose.MigrationResult, err error) {
+	err = m.inTurns(ctx, func() error {
+		applied, err := m.provider.Up(ctx)
+		if partial, ok := errors.AsType[*goose.PartialError](err); ok {
+			applied = partial.Applied
+		}
+		results = append(results, applied...)
+		return err
+	})
 	if err != nil {
 		return results, migrationError(err)
 	}
@@ -126,19 +133,6 @@ func (m *Migrator) Up(ctx context.Context, generation events.Generation) ([]*goo
 	return results, withConnection(ctx, m.config, func(ctx context.Context, conn *pgx.Conn) error {
 		return postgres.RegisterContracts(ctx, conn, generation, contracts)
 	})
-}
-
-// up applies what is not applied.
-func (m *Migrator) up(ctx context.Context) (results []*goose.MigrationResult, err error) {
-	err = m.inTurns(ctx, func() error {
-		applied, err := m.provider.Up(ctx)
-		if partial, ok := errors.AsType[*goose.PartialError](err); ok {
-			applied = partial.Applied
-		}
-		results = append(results, applied...)
-		return err
-	})
-	return results, err
 }
 
 // inTurns migrates, and again as long as a step does not get a lock: it waits in short turns.
@@ -195,30 +189,25 @@ func (m *Migrator) Status(ctx context.Context) ([]*goose.MigrationStatus, error)
 }
 
 // Newest is the newest step that is applied; nil: none. Its error may be that a newer build has applied one that this build does not know.
-func (m *Migrator) Newest(ctx context.Context) (newest *goose.Source, err error) {
-	steps, err := m.Status(ctx)
+func (m *Migrator) Newest(ctx context.Context) (*goose.Source, error) {
+	applied, latest, err := m.provider.GetVersions(ctx)
 	if err != nil {
 		return nil, err
 	}
-	var latest int64
-	for _, s := range steps { // in their order
-		latest = s.Source.Version
-		if s.State == goose.StateApplied {
-			newest = s.Source
-		}
-	}
-	if applied, err := m.provider.GetDBVersion(ctx); err != nil {
-		return nil, err
-	} else if applied > latest {
+	if applied > latest {
 		return nil, fmt.Errorf("the database is at migration %d, and this build knows those up to %d: undo it with the build that applied it", applied, latest)
 	}
-	return newest, nil
+	for _, source := range m.provider.ListSources() {
+		if source.Version == applied {
+			return source, nil
+		}
+	}
+	return nil, nil // the database has none
 }
 
 // migrationError says which step failed and that the earlier ones stand.
 func migrationError(err error) error {
-	var partial *goose.PartialError
-	if errors.As(err, &partial) && partial.Failed != nil {
+	if partial, ok := errors.AsType[*goose.PartialError](err); ok && partial.Failed != nil {
 		err = fmt.Errorf("migration %s failed, the ones before it stand: %w", partial.Failed.Source.Path, partial.Err)
 	}
 	if strings.Contains(err.Error(), "missing (out-of-order) migration") { // goose has no type for it
@@ -230,26 +219,16 @@ func migrationError(err error) error {
 	return err
 }
 
-// Migrations are the numbers of this build's steps.
-func Migrations() ([]int64, error) {
-	names, err := fs.Glob(db.Migrations, "migrations/*.sql")
-	if err != nil {
-		return nil, err
-	}
-	steps := make([]int64, len(names))
-	for i, name := range names {
-		if steps[i], err = goose.NumericComponent(name); err != nil {
-			return nil, err
+// Migrations are the numbers of this build's steps, the newest last.
+func Migrations() (steps []int64) {
+	names, _ := fs.Glob(db.Migrations, "migrations/*.sql") // sorted
+	for _, name := range names {
+		if step, err := goose.NumericComponent(name); err == nil {
+			steps = append(steps, step)
 		}
 	}
-	return steps, nil
+	return steps
 }
 
 // LatestMigration is the number of the newest step of this build.
-func LatestMigration() (int64, error) {
-	steps, err := Migrations()
-	if err != nil {
-		return 0, err
-	}
-	return slices.Max(steps), nil
-}
+func LatestMigration() int64 { return slices.Max(Migrations()) }

@@ -12,12 +12,8 @@ import (
 
 // EffectivePrivileges reads what our roles and PUBLIC may do with our objects, one sorted line each, in the form
 // that the head of db/privileges.txt explains. The connection may be any login's and must not be in a transaction.
-func EffectivePrivileges(ctx context.Context, conn *pgx.Conn) (lines []string, err error) {
-	err = inCatalogs(ctx, conn, func(tx pgx.Tx) error {
-		lines, err = readPrivileges(ctx, tx)
-		return err
-	})
-	return lines, err
+func EffectivePrivileges(ctx context.Context, conn *pgx.Conn) ([]string, error) {
+	return inCatalogs(ctx, conn, readPrivileges)
 }
 
 func readPrivileges(ctx context.Context, tx pgx.Tx) ([]string, error) {
@@ -50,13 +46,7 @@ func Roles() []string {
 
 // without returns the lines that are not among others.
 func without(lines, others []string) []string {
-	var left []string
-	for _, line := range lines {
-		if !slices.Contains(others, line) {
-			left = append(left, line)
-		}
-	}
-	return left
+	return slices.DeleteFunc(slices.Clone(lines), func(line string) bool { return slices.Contains(others, line) })
 }
 
 func declaredPrivileges() []string {

@@ -24,19 +24,17 @@ type Left struct {
 }
 
 // Differences compares the database with this build. It refuses one that is not migrated to exactly the newest step of this build.
-func (m *Migrator) Differences(ctx context.Context) (differences []Difference, err error) {
+func (m *Migrator) Differences(ctx context.Context) (found []Difference, err error) {
 	newest, err := m.Newest(ctx)
 	if err != nil {
 		return nil, err
 	}
-	if latest, err := LatestMigration(); err != nil {
-		return nil, err
-	} else if newest == nil || newest.Version != latest {
+	if newest == nil || newest.Version != LatestMigration() {
 		return nil, errors.New("the database is not migrated to this build's newest step: run `workers migrate up`")
 	}
-	return differences, withConnection(ctx, m.config, func(ctx context.Context, conn *pgx.Conn) error {
-		schema, privileges, err := Compare(ctx, conn)
-		differences = slices.Concat(schema, privileges)
+	return found, withConnection(ctx, m.config, func(ctx context.Context, conn *pgx.Conn) error {
+		d, err := inCatalogs(ctx, conn, compare)
+		found = d.all()
 		return err
 	})
 }
@@ -74,28 +72,17 @@ func repairOn(ctx context.Context, conn *pgx.Conn) (repaired []Difference, left 
 	if !mayAct {
 		return nil, nil, fmt.Errorf("login %s may not act as %s: repair as the login that migrates", conn.Config().User, ownerRole)
 	}
-	differences := func() ([]Difference, error) {
-		schema, privileges, err := compare(ctx, tx)
-		return slices.Concat(schema, privileges), err
-	}
-	before, err := differences()
-	if err != nil {
-		return nil, nil, err
-	}
 	r := repair{ctx: ctx, tx: tx, faults: make(map[string]string)}
+	before := r.differences()
 	r.access(before)
 	r.takeAway(before)
 	r.functions(before)
 	r.tables(before)
 	r.strangers(before)
-	between, err := differences() // what is new has no privileges yet
-	if err = errors.Join(r.err, err); err != nil {
-		return nil, nil, err
-	}
-	r.privileges(between)
-	after, err := differences()
-	if err = errors.Join(r.err, err); err != nil {
-		return nil, nil, err
+	r.privileges(r.differences()) // what is new has no privileges before
+	after := r.differences()
+	if r.err != nil {
+		return nil, nil, r.err
 	}
 	for _, d := range before {
 		if !slices.ContainsFunc(after, func(a Difference) bool { return a.Subject == d.Subject }) {
@@ -152,6 +139,16 @@ func (r *repair) try(subject, statement string, asLogin bool) (refused string) {
 	}
 	r.faults[subject] = oneLine(err).Error()
 	return pg.Code
+}
+
+// differences are those that there are now.
+func (r *repair) differences() []Difference {
+	if r.err != nil {
+		return nil
+	}
+	var found differences
+	found, r.err = compare(r.ctx, r.tx)
+	return found.all()
 }
 
 // access gives schemas and objects back to their owner, and the owner what it may do by owning.

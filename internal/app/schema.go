@@ -28,29 +28,22 @@ const FixedSettings = `set local search_path = pg_catalog; set local timezone = 
 set local intervalstyle = 'postgres'; set local bytea_output = 'hex'; set local extra_float_digits = 1;
 set local quote_all_identifiers = off; set local standard_conforming_strings = on`
 
-// readCatalogs begins a transaction that reads the catalogs in one snapshot.
-const readCatalogs = "begin isolation level repeatable read read only; " + FixedSettings
-
-// inCatalogs calls read in a transaction that reads the catalogs. The connection may be any login's.
-func inCatalogs(ctx context.Context, conn *pgx.Conn, read func(pgx.Tx) error) error {
-	tx, err := conn.BeginTx(ctx, pgx.TxOptions{BeginQuery: readCatalogs})
+// inCatalogs returns what read reads from the catalogs in one snapshot. The connection may be any login's, and must not be in a transaction.
+func inCatalogs[T any](ctx context.Context, conn *pgx.Conn, read func(context.Context, pgx.Tx) (T, error)) (found T, err error) {
+	tx, err := conn.BeginTx(ctx, pgx.TxOptions{BeginQuery: "begin isolation level repeatable read read only; " + FixedSettings})
+	if err == nil {
+		defer func() { _ = tx.Rollback(context.WithoutCancel(ctx)) }()
+		found, err = read(ctx, tx)
+	}
 	if err != nil {
-		return fmt.Errorf("read catalogs: %w", oneLine(err))
+		return found, fmt.Errorf("read catalogs: %w", oneLine(err))
 	}
-	defer func() { _ = tx.Rollback(context.WithoutCancel(ctx)) }()
-	if err := read(tx); err != nil {
-		return fmt.Errorf("read catalogs: %w", oneLine(err))
-	}
-	return nil
+	return found, nil
 }
 
-// ReadSchema reads our schemas from the catalogs, in a fixed order. The connection must not be in a transaction.
-func ReadSchema(ctx context.Context, conn *pgx.Conn) (objects []SchemaObject, err error) {
-	err = inCatalogs(ctx, conn, func(tx pgx.Tx) error {
-		objects, err = readSchema(ctx, tx)
-		return err
-	})
-	return objects, err
+// ReadSchema reads our schemas from the catalogs, in a fixed order.
+func ReadSchema(ctx context.Context, conn *pgx.Conn) ([]SchemaObject, error) {
+	return inCatalogs(ctx, conn, readSchema)
 }
 
 func readSchema(ctx context.Context, tx pgx.Tx) ([]SchemaObject, error) {
@@ -144,17 +137,24 @@ var partForm = regexp.MustCompile(`^(?:constraint|index|trigger|policy) .* on (\
 // Compare compares a database with this build's db/schema.txt and db/privileges.txt. What follows from another difference is left out: parts
 // of a table that is missing or unexpected, and privileges on objects that are. The connection must not be in a transaction.
 func Compare(ctx context.Context, conn *pgx.Conn) (schema, privileges []Difference, err error) {
-	err = inCatalogs(ctx, conn, func(tx pgx.Tx) error {
-		schema, privileges, err = compare(ctx, tx)
-		return err
-	})
-	return schema, privileges, err
+	d, err := inCatalogs(ctx, conn, compare)
+	return d.schema, d.privileges, err
 }
 
-func compare(ctx context.Context, tx pgx.Tx) (schema, privileges []Difference, err error) {
+// differences are all between a database and this build.
+type differences struct{ schema, privileges []Difference }
+
+// all are both kinds.
+func (d differences) all() []Difference { return slices.Concat(d.schema, d.privileges) }
+
+func compare(ctx context.Context, tx pgx.Tx) (differences, error) {
 	objects, err := readSchema(ctx, tx)
 	if err != nil {
-		return nil, nil, err
+		return differences{}, err
+	}
+	lines, err := readPrivileges(ctx, tx)
+	if err != nil {
+		return differences{}, err
 	}
 	effective := make(map[string]string, len(objects))
 	for _, o := range objects {
@@ -163,29 +163,27 @@ func compare(ctx context.Context, tx pgx.Tx) (schema, privileges []Difference, e
 	declared := declaredSchema()
 	all := maps.Clone(declared)
 	maps.Copy(all, effective)
+	var found differences
 	wrong := make(map[string]bool) // objects that are missing or unexpected
 	for _, subject := range slices.Sorted(maps.Keys(all)) {
 		d := Difference{Subject: subject, Is: effective[subject], Want: declared[subject]}
 		if sameDefinition(d.Is) != sameDefinition(d.Want) {
-			schema = append(schema, d)
+			found.schema = append(found.schema, d)
 			wrong[subject] = d.Is == "" || d.Want == ""
 		}
 	}
-	schema = slices.DeleteFunc(schema, func(d Difference) bool { return wrong["table "+d.Table()] })
-	lines, err := readPrivileges(ctx, tx)
-	if err != nil {
-		return nil, nil, err
-	}
+	found.schema = slices.DeleteFunc(found.schema, func(d Difference) bool { return wrong["table "+d.Table()] })
 	for _, line := range without(declaredPrivileges(), lines) {
-		privileges = append(privileges, Difference{Subject: line, Want: line})
+		found.privileges = append(found.privileges, Difference{Subject: line, Want: line})
 	}
 	for _, line := range without(lines, declaredPrivileges()) {
-		privileges = append(privileges, Difference{Subject: line, Is: line})
+		found.privileges = append(found.privileges, Difference{Subject: line, Is: line})
 	}
-	return schema, slices.DeleteFunc(privileges, func(d Difference) bool {
+	found.privileges = slices.DeleteFunc(found.privileges, func(d Difference) bool {
 		o := objectForm.FindStringSubmatch(d.Subject)
 		return o != nil && (wrong[o[2]+" "+o[3]] || wrong["table "+o[3]] || wrong["column "+o[3]+"."+o[1]])
-	}), nil
+	})
+	return found, nil
 }
 
 // objectForm is the object of a privilege: its column, kind and name.

@@ -33,7 +33,6 @@ func Worker(s Settings, log *slog.Logger) fx.Option {
 		fx.Provide(
 			Contracts,
 			newPool,
-			newPublishing,
 			newUnitOfWork,
 			newListener,
 			NewPublishCard,
@@ -71,12 +70,10 @@ func openPool(lifecycle fx.Lifecycle, s Settings, runners int) (*pgxpool.Pool, e
 	return pool, nil
 }
 
-func newPublishing(s Settings, contracts *events.Contracts, log *slog.Logger) postgres.Publishing {
-	return postgres.Publishing{Contracts: contracts, Generation: s.Generation, Log: log, Now: time.Now, NewID: uuid.NewV7}
-}
-
-func newUnitOfWork(pool *pgxpool.Pool, publishing postgres.Publishing) *postgres.UnitOfWork {
-	return &postgres.UnitOfWork{Pool: pool, Publishing: publishing}
+func newUnitOfWork(pool *pgxpool.Pool, s Settings, contracts *events.Contracts, log *slog.Logger) *postgres.UnitOfWork {
+	return &postgres.UnitOfWork{Pool: pool, Publishing: postgres.Publishing{
+		Contracts: contracts, Generation: s.Generation, Log: log, Now: time.Now, NewID: uuid.NewV7,
+	}}
 }
 
 func newListener(lifecycle fx.Lifecycle, s Settings, contracts *events.Contracts, unitOfWork *postgres.UnitOfWork, log *slog.Logger) (*postgres.Listener, error) {
@@ -131,10 +128,7 @@ func WorkerConnections() (int, error) {
 
 // processName tells people which process this is.
 func processName() string {
-	host, err := os.Hostname()
-	if err != nil {
-		host = "unknown host"
-	}
+	host, _ := os.Hostname()
 	return fmt.Sprintf("%.200s, process %d", host, os.Getpid())
 }
 

@@ -14,10 +14,6 @@ import (
 // that is not the migrating login's. Before an older schema no pass begins.
 func migrations(v *visit) string {
 	applied, latest := v.migrated()
-	steps, err := app.Migrations()
-	if err != nil {
-		return v.fail(err)
-	}
 	v.list(`
 with record as (select c.oid, c.relowner, r.rolname as owner, r.rolsuper from pg_class c join pg_namespace n on n.oid = c.relnamespace join pg_roles r on r.oid = c.relowner
   where (n.nspname, c.relname) = ('spectral_goose', 'goose_db_version'))
@@ -31,7 +27,7 @@ select case when r.rolsuper then 'note' else 'warning' end, format('spectral_goo
   format('as a superuser: alter table spectral_goose.goose_db_version owner to %I;', d.rolname)
 from record r, pg_database b join pg_roles d on d.oid = b.datdba
 where b.datname = current_database() and not d.rolsuper and not pg_has_role(d.oid, r.relowner, 'usage')
-order by 1, 2 limit $2`, steps, maxListed)
+order by 1, 2 limit $2`, app.Migrations(), maxListed)
 	switch {
 	case len(v.findings) > 0:
 		return ""
@@ -44,12 +40,8 @@ order by 1, 2 limit $2`, steps, maxListed)
 
 // migrated is the newest step that is applied, and the newest of this build.
 func (v *visit) migrated() (applied, latest int64) {
-	latest, err := app.LatestMigration()
-	if err == nil {
-		err = v.conn.QueryRow(v.ctx, "select coalesce(max(version_id) filter (where is_applied), 0) from spectral_goose.goose_db_version").Scan(&applied)
-	}
-	v.fail(err)
-	return applied, latest
+	v.fail(v.conn.QueryRow(v.ctx, "select coalesce(max(version_id) filter (where is_applied), 0) from spectral_goose.goose_db_version").Scan(&applied))
+	return applied, app.LatestMigration()
 }
 
 // maxListed is how many of many alike are named.
