@@ -54,24 +54,20 @@ type Report struct {
 func (r Report) Worst() State {
 	worst := Fine
 	for _, result := range r.Results {
-		if rank(result.State) > rank(worst) {
-			worst = result.State
-		}
+		worst = worse(worst, result.State)
 	}
 	return worst
 }
 
-func rank(s State) int {
-	switch s {
-	case Fine, Note: // what has notes alone is fine
-		return 0
-	case Unknown:
-		return 1
-	case Warning:
-		return 2
-	default:
-		return 3
+// rank orders states; what has notes alone is fine.
+func rank(s State) int { return max(0, slices.Index([]State{Fine, Unknown, Warning, Critical}, s)) }
+
+// worse is the worse of two states, the first of equals.
+func worse(a, b State) State {
+	if rank(b) > rank(a) {
+		return b
 	}
+	return a
 }
 
 // Config of a pass.
@@ -169,9 +165,7 @@ func (c check) run(ctx context.Context, v *visit) Result {
 	}
 	result.Findings = append([]Finding{}, v.findings...) // in JSON never null
 	for _, f := range result.Findings {
-		if rank(f.State) > rank(result.State) {
-			result.State = f.State
-		}
+		result.State = worse(result.State, f.State)
 	}
 	if c.claim && rank(result.State) > 0 {
 		result.Seen = ""
@@ -181,21 +175,20 @@ func (c check) run(ctx context.Context, v *visit) Result {
 
 // look calls the check, in a transaction that only reads unless the check does without.
 func (v *visit) look(c check) (seen string) {
+	if !c.outside {
+		v.tx, v.err = v.conn.BeginTx(v.ctx, pgx.TxOptions{BeginQuery: "begin isolation level read committed read only; " + app.FixedSettings})
+		if v.err != nil {
+			return ""
+		}
+		defer func() { _ = v.tx.Rollback(context.WithoutCancel(v.ctx)) }()
+		// who does not inherit the role takes it on; who does stays what else it is, which may see more
+		_, v.err = v.tx.Exec(v.ctx, "select set_config('role', '"+admin.Role+"', true) where not pg_has_role('"+admin.Role+"', 'usage')")
+	}
 	if c.build {
 		if applied, latest := v.migrated(); applied > latest {
 			return "not compared: the database is newer than this build; ask the newer build's doctor"
 		}
 	}
-	if c.outside || v.err != nil {
-		return c.look(v)
-	}
-	v.tx, v.err = v.conn.BeginTx(v.ctx, pgx.TxOptions{BeginQuery: "begin isolation level read committed read only; " + app.FixedSettings})
-	if v.err != nil {
-		return ""
-	}
-	defer func() { _ = v.tx.Rollback(context.WithoutCancel(v.ctx)) }()
-	// who does not inherit the role takes it on; who does stays what else it is, which may see more
-	_, v.err = v.tx.Exec(v.ctx, "select set_config('role', '"+admin.Role+"', true) where not pg_has_role('"+admin.Role+"', 'usage')")
 	return c.look(v)
 }
 

@@ -12,38 +12,23 @@ import (
 	"spectral/internal/app"
 )
 
-// serverFault is a fault of Postgres that events run into, and the first minor version of each major one that has it no more.
-type serverFault struct {
-	what  string
-	fixed map[int]int // major to minor
-	cure  string
+// faultless has the first minor version of each major one without the faults of [serverFaults]: those of February 2026.
+var faultless = map[int]int{15: 16, 16: 12, 17: 8, 18: 2}
+
+// serverFaults are known faults of LISTEN and of row locks, each with what to do besides an update.
+var serverFaults = []struct{ what, cure string }{
+	// PostgreSQL commit "Fix bug where we truncated CLOG that was still needed by LISTEN/NOTIFY" of November 2025; met in the
+	// field as PostgREST issue 3147
+	{`VACUUM can remove what LISTEN still needs: it then fails with "could not access status of transaction" until the notification queue is empty`,
+		"; when it has happened: select pg_notification_queue_usage(); which skips what is left in the queue"},
+	// PostgreSQL commit "Fix bug in following update chain when locking a heap tuple" of December 2025
+	{"locking a row that an undone transaction had updated can lock another row instead", ""},
 }
 
-// serverFaults are known faults of LISTEN and of row locks.
-var serverFaults = []serverFault{
-	{
-		// PostgreSQL commit "Fix bug where we truncated CLOG that was still needed by LISTEN/NOTIFY" of November 2025, in the
-		// minor releases of February 2026; met in the field as PostgREST issue 3147
-		what:  `VACUUM can remove what LISTEN still needs: it then fails with "could not access status of transaction" until the notification queue is empty`,
-		fixed: map[int]int{15: 16, 16: 12, 17: 8, 18: 2},
-		cure:  "when it has happened: select pg_notification_queue_usage(); which skips what is left in the queue",
-	},
-	{
-		// PostgreSQL commit "Fix bug in following update chain when locking a heap tuple" of December 2025, same releases
-		what:  "locking a row that an undone transaction had updated can lock another row instead",
-		fixed: map[int]int{15: 16, 16: 12, 17: 8, 18: 2},
-	},
-}
-
-// faultsOf lists the faults of a version as server_version_num has it.
-func faultsOf(version int) (faults []serverFault) {
-	major, minor := version/10000, version%10000
-	for _, f := range serverFaults {
-		if fixed, known := f.fixed[major]; known && minor < fixed {
-			faults = append(faults, f)
-		}
-	}
-	return faults
+// isFaulty reports whether a version, as server_version_num has it, has the faults.
+func isFaulty(version int) bool {
+	fixed, known := faultless[version/10000]
+	return known && version%10000 < fixed
 }
 
 func server(v *visit) string {
@@ -58,12 +43,12 @@ func server(v *visit) string {
 	if s.Recovery {
 		v.found(Critical, "this server is a standby and read-only", "let DATABASE_URL lead to the primary, or name all hosts in it")
 	}
-	for _, f := range faultsOf(s.Version) {
-		cure := fmt.Sprintf("update to %d.%d or later", s.Version/10000, f.fixed[s.Version/10000])
-		if f.cure != "" {
-			cure += "; " + f.cure
+	if isFaulty(s.Version) {
+		major := s.Version / 10000
+		for _, f := range serverFaults {
+			v.found(Warning, "this version of Postgres has a known fault: "+f.what,
+				fmt.Sprintf("update to %d.%d or later%s", major, faultless[major], f.cure))
 		}
-		v.found(Warning, "this version of Postgres has a known fault: "+f.what, cure)
 	}
 	return seen
 }

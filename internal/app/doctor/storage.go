@@ -84,7 +84,6 @@ select a.pid, format('%s (%s)', coalesce(a.usename::text, a.backend_type), coale
 from pg_stat_activity a left join blocking b on b.pid = a.pid
 where b.pid is not null or a.datname = current_database() and a.state like 'idle in transaction%' and a.state_change < clock_timestamp() - make_interval(secs => $1)
 order by 6 desc, 4 desc limit $2`, v.IdleAfter.Seconds(), maxListed)
-	prepared := all[struct{ GID, Quoted string }](v, "select gid, quote_literal(gid) from pg_prepared_xacts where database = current_database() order by prepared limit 20")
 	for _, o := range sessions {
 		seen := fmt.Sprintf("session %d of %s", o.PID, o.Who)
 		cure := fmt.Sprintf("select pg_terminate_backend(%d); as that login, a member of pg_signal_backend, or a superuser", o.PID)
@@ -99,57 +98,42 @@ order by 6 desc, 4 desc limit $2`, v.IdleAfter.Seconds(), maxListed)
 		}
 		v.found(Warning, seen, cure)
 	}
-	for _, p := range prepared {
-		v.found(Warning, fmt.Sprintf("transaction %q is prepared and not committed: it holds its locks, and the doorbell does not support two-phase commit", p.GID),
-			"as who prepared it, or a superuser: rollback prepared "+p.Quoted+"; or commit prepared, if whoever coordinates it has committed elsewhere")
-	}
+	v.list(`
+select 'warning', format('transaction %s is prepared and not committed: it holds its locks, and the doorbell does not support two-phase commit', to_json(gid)),
+  format('as who prepared it, or a superuser: rollback prepared %L; or commit prepared, if whoever coordinates it has committed elsewhere', gid)
+from pg_prepared_xacts where database = current_database() order by prepared limit $1`, maxListed)
 	v.unseen("a.datname = current_database()")
 	return "nothing idles in a transaction, or keeps others waiting for a lock"
 }
 
 // vacuum finds tables that autovacuum does not keep up with.
 func vacuum(v *visit) string {
-	tables := all[struct {
-		Name        string
-		Dead, Limit float64
-		Off         string // the option that turns autovacuum off
-		Age         int64
-		MaxAge      int64
-		Analyzed    bool
-		Swept       bool // a moment ago: autovacuum has not come by yet
-		Rows        float64
-	}](v, `
-select s.schemaname || '.' || s.relname, s.n_dead_tup::double precision,
-  coalesce((select split_part(o, '=', 2)::double precision from unnest(c.reloptions) as o where o like 'autovacuum_vacuum_threshold=%'), current_setting('autovacuum_vacuum_threshold')::double precision)
-    + greatest(c.reltuples, 0) * coalesce((select split_part(o, '=', 2)::double precision from unnest(c.reloptions) as o where o like 'autovacuum_vacuum_scale_factor=%'), current_setting('autovacuum_vacuum_scale_factor')::double precision),
-  coalesce((select o.name from (values ('autovacuum_enabled', c.reloptions), ('toast.autovacuum_enabled', (select t.reloptions from pg_class t where t.oid = c.reltoastrelid))) as o(name, options),
-      unnest(o.options) as option
-    where split_part(option, '=', 1) = 'autovacuum_enabled' and not split_part(option, '=', 2)::boolean order by 1 limit 1), ''),
-  age(c.relfrozenxid)::bigint, current_setting('autovacuum_freeze_max_age')::bigint,
-  c.reltuples >= 0, exists (select from core.retention_policies r where r.swept_at > statement_timestamp() - interval '1 hour' and s.schemaname = 'core'),
-greatest(c.reltuples, s.n_live_tup)::double precision
-from pg_stat_user_tables s join pg_class c on c.oid = s.relid
-where s.schemaname in ('core', 'platform', 'worlds') order by 1`)
-	var dead float64
-	for _, t := range tables {
-		if t.Name == "core.outbox" {
-			dead = t.Dead
-		}
-		switch {
-		case t.Off != "":
-			v.found(Warning, fmt.Sprintf("autovacuum is off for %s (%s): dead rows pile up and claims slow down", t.Name, t.Off), "as spectral_owner: alter table "+t.Name+" reset ("+t.Off+");")
-		case t.Dead > 10_000 && t.Dead > 3*t.Limit && !t.Swept:
-			v.found(Warning, fmt.Sprintf("%s has %.0f dead rows, and autovacuum begins at %.0f: it does not keep up", t.Name, t.Dead, t.Limit),
-				"see the checks of snapshots and transactions; then, as spectral_owner, vacuum (analyze) "+t.Name+"; and give autovacuum more workers or a higher autovacuum_vacuum_cost_limit")
-		}
-		if t.Age*10 > t.MaxAge*12 {
-			v.found(Critical, fmt.Sprintf("%s was last frozen %d transactions ago, beyond autovacuum_freeze_max_age (%d): the server stops taking writes before 2 billion", t.Name, t.Age, t.MaxAge), "as spectral_owner: vacuum (freeze, verbose) "+t.Name+";")
-		}
-		if !t.Analyzed && t.Rows > 100_000 {
-			v.found(Warning, fmt.Sprintf("%s has about %.0f rows and was never analyzed", t.Name, t.Rows), "as spectral_owner: analyze "+t.Name+";")
-		}
-	}
-	return fmt.Sprintf("%.0f dead rows in core.outbox", dead)
+	// autovacuum has not come by yet where a sweep was a moment ago
+	v.list(`
+with tables as (
+  select s.schemaname || '.' || s.relname as name, s.n_dead_tup as dead,
+    coalesce((select split_part(o, '=', 2)::double precision from unnest(c.reloptions) as o where o like 'autovacuum_vacuum_threshold=%'), current_setting('autovacuum_vacuum_threshold')::double precision)
+      + greatest(c.reltuples, 0) * coalesce((select split_part(o, '=', 2)::double precision from unnest(c.reloptions) as o where o like 'autovacuum_vacuum_scale_factor=%'), current_setting('autovacuum_vacuum_scale_factor')::double precision) as threshold,
+    (select o.name from (values ('autovacuum_enabled', c.reloptions), ('toast.autovacuum_enabled', (select t.reloptions from pg_class t where t.oid = c.reltoastrelid))) as o(name, options),
+        unnest(o.options) as option
+      where split_part(option, '=', 1) = 'autovacuum_enabled' and not split_part(option, '=', 2)::boolean order by 1 limit 1) as off,
+    age(c.relfrozenxid)::bigint as age, current_setting('autovacuum_freeze_max_age')::bigint as max_age,
+    s.schemaname = 'core' and exists (select from core.retention_policies r where r.swept_at > statement_timestamp() - interval '1 hour') as swept
+  from pg_stat_user_tables s join pg_class c on c.oid = s.relid
+  where s.schemaname in ('core', 'platform', 'worlds'))
+select 'warning', format('autovacuum is off for %s (%s): dead rows pile up and claims slow down', name, off), format('as spectral_owner: alter table %s reset (%s);', name, off)
+from tables where off is not null
+union all
+select 'warning', format('%s has %s dead rows, and autovacuum begins at %s: it does not keep up', name, dead, round(threshold)),
+  format('see the checks of snapshots and transactions; then, as spectral_owner, vacuum (analyze) %s; and give autovacuum more workers or a higher autovacuum_vacuum_cost_limit', name)
+from tables where off is null and dead > 10000 and dead > 3 * threshold and not swept
+union all
+select 'critical', format('%s was last frozen %s transactions ago, beyond autovacuum_freeze_max_age (%s): the server stops taking writes before 2 billion', name, age, max_age),
+  format('as spectral_owner: vacuum (freeze, verbose) %s;', name)
+from tables where age * 10 > max_age * 12
+order by 2`)
+	dead := one[struct{ Rows int64 }](v, "select coalesce(sum(n_dead_tup), 0)::bigint from pg_stat_user_tables where (schemaname, relname) = ('core', 'outbox')")
+	return fmt.Sprintf("%d dead rows in core.outbox", dead.Rows)
 }
 
 // The triggers of the decision record (seed D15).
