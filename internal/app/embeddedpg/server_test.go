@@ -303,7 +303,9 @@ wait`)
 	}
 	_, err = io.ReadAll(open) // until the child is gone
 	check(t, err)
+	syscall.ForkLock.RLock() // a program that another test starts has our files open until it runs
 	lock, err := lockFolder(dir)
+	syscall.ForkLock.RUnlock()
 	check(t, err)
 	check(t, lock.Close())
 	mustContainFiles(t, dir, 2) // the lock, and a password that the next start replaces
