@@ -13,16 +13,16 @@ help: ## list the targets
 build: ## build bin/workers (20 s from nothing)
 	go build -o bin/ ./cmd/...
 
-test: ## run the tests, which start their own Postgres (about 5 min)
+test: ## run the tests, which start their own Postgres (2.5 min)
 	go test ./...
 
-test-all: ## run the heavy tests too (about 12 min)
+test-all: ## run the heavy tests too (about 9 min)
 	go test -tags=$(tags) -timeout=30m ./...
 
 soak: ## run all tests with the long storms and full models (each package may take an hour)
 	go test -tags=$(tags),soak -timeout=60m ./...
 
-race: ## run the adapters and the conformance suite under the race detector (1 to 2 min)
+race: ## run the adapters and the conformance suite under the race detector (30 s)
 	go test -race ./internal/core/... ./tests/conformance
 
 lint: ## run golangci-lint (10 s; 1 min the first time)
@@ -47,5 +47,5 @@ verify-generated: ## fail if generate would change anything (1 min)
 demo: build ## publish cards and watch them arrive, on a Postgres of its own
 	bin/workers demo
 
-ci: ## run everything that must hold before a change lands (about 20 min)
+ci: ## run everything that must hold before a change lands (about 11 min)
 	.ci/run
