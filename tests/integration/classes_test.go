@@ -17,7 +17,7 @@ const slowType = "worlds.test.slow"
 func slow(n int) events.Envelope { return ofType(slowType, event(n)) }
 
 func slowSubscription(handlers ...events.Registration) events.Subscription {
-	s := leasing(time.Minute, handlers...)
+	s := leasing(time.Hour, handlers...) // so that a completion may wait for a lock as long as any
 	s.EventType, s.Channel = slowType, events.ChannelName(pgtest.Generation, "slow")
 	return s
 }
@@ -28,7 +28,7 @@ const sluggishType = "worlds.test.sluggish"
 // A class with a backlog and nothing but slow work delays no other, also in the same process and with no more
 // connections than its consumers need: neither by executions, nor by completions that wait, nor by handlers under a lock.
 func aSlowClassDelaysNoOther(b *bundle) {
-	const backlog, completes = 60, 40 // of the slow ones the first come to their completions
+	const backlog, completes, quick = 60, 40, 50 // of the slow ones the first come to their completions
 	holder := b.hold(completes)
 	executing, handling := newGate(), newGate()
 	b.Cleanup(func() { executing.letOn(); handling.letOn() })
@@ -71,17 +71,15 @@ func aSlowClassDelaysNoOther(b *bundle) {
 		return one[int](b, `select count(*) from pg_locks l join pg_stat_activity a using (pid)
 			where not l.granted and a.datname = current_database()`) == 4
 	})
-	for n := range 200 {
-		b.publish(event(n))
-	}
-	l.delivered(200) // while every slow one waits
-	b.wantEffects(map[string]int{"platform.quick": 200})
+	b.publishMany(quick)
+	l.delivered(quick) // while every slow one waits
+	b.wantEffects(map[string]int{"platform.quick": quick})
 	_, err := holder.Exec(b.ctx, "rollback")
 	must(b.T, err)
 	executing.letOn()
 	handling.letOn()
 	l.delivered(len(all))
-	b.wantEffects(map[string]int{"platform.quick": 200, "platform.slow": backlog, "worlds.sluggish": backlog})
+	b.wantEffects(map[string]int{"platform.quick": quick, "platform.slow": backlog, "worlds.sluggish": backlog})
 }
 
 // A worker of one class leaves the others alone, and is notified of its own.
