@@ -119,7 +119,7 @@ begin
      order by g.worker_id for update skip locked);
   return (select greatest(extract(epoch from min(w.gone_at) - clock_timestamp()) + p_grace, 0)
           from core.workers w where w.worker_id <> p_worker and w.gone_at is not null
-          having count(*) > 0); -- greatest passes over a time that is missing
+          having count(*) > 0); -- no row, so null: greatest ignores nulls and would say 0
 end
 $$;
 -- db/functions/outbox_reap.sql

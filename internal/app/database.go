@@ -130,7 +130,7 @@ func checkOperator(ctx context.Context, conn *pgx.Conn) error {
 func OpenOperator(ctx context.Context, url string) (*pgxpool.Pool, error) {
 	config, err := poolConfig(url, 0, true)
 	if err != nil {
-		return nil, err
+		return nil, settingsError("%s: %w", EnvDatabaseURL, oneLine(err))
 	}
 	config.AfterConnect = func(_ context.Context, conn *pgx.Conn) error { // operators are shown times in UTC
 		conn.TypeMap().RegisterType(&pgtype.Type{Name: "timestamptz", OID: pgtype.TimestamptzOID,
@@ -139,7 +139,7 @@ func OpenOperator(ctx context.Context, url string) (*pgxpool.Pool, error) {
 	}
 	pool, err := pgxpool.NewWithConfig(ctx, config)
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("connection pool: %w", err)
 	}
 	if err := checkPool(ctx, pool); err != nil {
 		postgres.ClosePool(pool)
@@ -148,7 +148,8 @@ func OpenOperator(ctx context.Context, url string) (*pgxpool.Pool, error) {
 	return pool, nil
 }
 
-// poolConfig is of a pool that serves so many runners. Through a pooler statements are not prepared, unless url says how.
+// poolConfig configures a pool for so many runners. Where url leads through a pooler, or may do, statements are not prepared
+// unless url says how.
 func poolConfig(url string, runners int, pooled bool) (*pgxpool.Config, error) {
 	config, err := postgres.PoolConfig(url, runners)
 	if err == nil && pooled && !strings.Contains(url, "default_query_exec_mode") {
@@ -222,8 +223,8 @@ func actAs(ctx context.Context, conn *pgx.Conn, role string) error {
 	switch {
 	case err == nil:
 		return nil
-	case ok && pg.Code == pgerrcode.InvalidParameterValue: // there is no such role
-		return errNotMigrated
+	case ok && pg.Code == pgerrcode.InvalidParameterValue:
+		return fmt.Errorf("role %s does not exist: run `workers migrate up`, or on a migrated database `workers migrate repair`", role)
 	case ok && pg.Code == pgerrcode.InsufficientPrivilege:
 		return fmt.Errorf("login %s may not act as %s: grant %[2]s to %[1]s", pgx.Identifier{conn.Config().User}.Sanitize(), role)
 	default:

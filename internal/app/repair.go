@@ -32,11 +32,12 @@ func (m *Migrator) Differences(ctx context.Context) (found []Difference, err err
 	if newest == nil || newest.Version != LatestMigration() {
 		return nil, errors.New("the database is not migrated to this build's newest step: run `workers migrate up`")
 	}
-	return found, withConnection(ctx, m.config, func(ctx context.Context, conn *pgx.Conn) error {
+	err = withConnection(ctx, m.config, func(ctx context.Context, conn *pgx.Conn) error {
 		d, err := inCatalogs(ctx, conn, compare)
 		found = d.all()
 		return err
 	})
+	return found, err
 }
 
 // Repair gives functions, triggers, policies, row security, owners and privileges the form that this build's sources have, and takes away

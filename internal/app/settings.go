@@ -102,7 +102,7 @@ func ReadGeneration(getenv func(string) string) (events.Generation, error) {
 	return g, nil
 }
 
-// ReadGenerationOr is ReadGeneration for what another one will do for, if none is set.
+// ReadGenerationOr reads SPECTRAL_GENERATION, and returns otherwise if it is not set.
 func ReadGenerationOr(getenv func(string) string, otherwise events.Generation) (events.Generation, error) {
 	if getenv(EnvGeneration) == "" {
 		return otherwise, nil

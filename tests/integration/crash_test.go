@@ -94,6 +94,7 @@ func rowsThatAWorkerDiedOfRunOneAtATime(b *bundle) {
 	slow := subscription(handler("platform.one", func(ctx context.Context, _ events.Tx, _ events.Envelope) error {
 		return g.pass(ctx)
 	}))
+	slow.Concurrency = 2
 	l := b.newListener(noPoll, pgtest.Generation, slow)
 	s := subscription(leaving("platform.other"))
 	s.EventType = otherType

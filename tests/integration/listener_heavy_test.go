@@ -48,22 +48,19 @@ func TestAStalledPollIsGivenUp(t *testing.T) {
 	})
 }
 
-// The rest of TestStopReturnsWhateverTheListenerIsDoing.
-func TestStopReturnsWhateverTheListenerIsDoingThatTakesLong(t *testing.T) {
-	t.Run("polling through a half-open pool", func(t *testing.T) {
-		b := setup(t)
-		b.sockets = &sockets{}
-		l := b.newListener(50*time.Millisecond, pgtest.Generation, subscription(leaving("platform.one")), through(&sockets{via: refusing}))
-		must(t, l.Start(b.ctx))
-		lock := b.conn()
-		_, err := lock.Exec(b.ctx, "begin; lock table core.outbox")
-		must(t, err)
-		b.eventually("it polls", func() bool {
-			return one[bool](b, "select count(*) > 0 from pg_stat_activity where datname = current_database() and application_name = 'workers' and wait_event_type = 'Lock'")
-		})
-		b.sockets.swallow()
-		l.stops() // the driver cancels the statement and awaits the answer
+func TestStopReturnsWhilePollingThroughAHalfOpenPool(t *testing.T) {
+	b := setup(t)
+	b.sockets = &sockets{}
+	l := b.newListener(50*time.Millisecond, pgtest.Generation, subscription(leaving("platform.one")), through(&sockets{via: refusing}))
+	must(t, l.Start(b.ctx))
+	lock := b.conn()
+	_, err := lock.Exec(b.ctx, "begin; lock table core.outbox")
+	must(t, err)
+	b.eventually("it polls", func() bool {
+		return one[bool](b, "select count(*) > 0 from pg_stat_activity where datname = current_database() and application_name = 'workers' and wait_event_type = 'Lock'")
 	})
+	b.sockets.swallow()
+	l.stops() // the driver cancels the statement and awaits the answer
 }
 
 // hatchet#2772, #3694: no slot of the pool is lost with a connection, and none comes back

@@ -99,7 +99,7 @@ func retentionSweepCommand(p Process) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "sweep", Short: "Tombstone and delete rows that are past their retention, now", Args: cobra.NoArgs,
 		Long: `Sweep until no row is left that the policies allow to sweep, or --max-rows or --max-time is reached. Workers do
-the same every ` + retention.DefaultInterval.String() + `. Interrupted, it keeps what it has done.`,
+the same every ` + retention.Interval.String() + `. Interrupted, it keeps what it has done.`,
 		Example: `  workers retention sweep
   workers retention sweep --yes --max-rows 100000 --max-time 10m`,
 	}
@@ -116,7 +116,7 @@ the same every ` + retention.DefaultInterval.String() + `. Interrupted, it keeps
 			return err
 		}
 		return sweep(ctx, p, store, maxTime, *asJSON, retention.Options{
-			Steps: app.RetentionSteps(), By: *who, PageRows: retention.DefaultPageRows, MaxRows: int64(maxRows),
+			Steps: app.RetentionSteps(), By: *who, PageRows: retention.PageRows, MaxRows: int64(maxRows),
 			Pause: func() time.Duration { return pause },
 		})
 	})

@@ -59,7 +59,10 @@ func read(input io.Reader) iter.Seq[card] {
 			}
 		}
 		if err := lines.Err(); err != nil {
-			yield(card{line: n, err: fmt.Errorf("it and what follows was not read (a line has at most %d bytes): %w", maxLineBytes, err)})
+			if errors.Is(err, bufio.ErrTooLong) {
+				err = fmt.Errorf("is longer than %d bytes, and what follows it was not read", maxLineBytes)
+			}
+			yield(card{line: n, err: err})
 		}
 	}
 }

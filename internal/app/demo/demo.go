@@ -7,7 +7,6 @@ import (
 	"io"
 	"iter"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -91,14 +90,21 @@ func (d Demo) Run(ctx context.Context, o Options) error {
 		started: time.Now(), versions: make(map[string]int64),
 	}
 	alive := context.WithoutCancel(ctx) // ctx ends the publishing only: what was published is still waited for
+	publishing, end := context.WithCancel(ctx)
+	defer end()
 	reporting, stop := context.WithCancel(alive)
-	var reports sync.WaitGroup
-	reports.Go(func() { r.report(reporting) })
-	publishErr := r.publishAll(ctx, alive)
+	reported := make(chan error, 1)
+	go func() {
+		err := r.report(reporting)
+		if err != nil {
+			end()
+		}
+		reported <- err
+	}()
+	publishErr := r.publishAll(publishing, alive)
 	progress, err := r.awaitSettled(alive)
 	stop()
-	reports.Wait()
-	if err == nil {
+	if err = errors.Join(err, <-reported); err == nil {
 		err = r.totals(alive, progress)
 	}
 	return errors.Join(publishErr, err)
@@ -202,8 +208,8 @@ func (r *run) awaitSettled(ctx context.Context) (postgres.Progress, error) {
 	}
 }
 
-// report shows the progress until ctx is done. An error it leaves to the others, who meet it as well.
-func (r *run) report(ctx context.Context) {
+// report shows the progress until ctx is done. Its error is one of writing: one of reading stops the publishing as well.
+func (r *run) report(ctx context.Context) error {
 	every := reportEvery
 	if r.options.Width > 0 {
 		every = redrawEvery
@@ -214,7 +220,7 @@ func (r *run) report(ctx context.Context) {
 		select {
 		case <-due.C:
 		case <-ctx.Done():
-			return
+			return nil
 		}
 		p, err := r.progress(ctx)
 		card, cardErr := r.latestCard(ctx)
@@ -229,7 +235,9 @@ func (r *run) report(ctx context.Context) {
 		} else {
 			line += "\n"
 		}
-		_, _ = io.WriteString(r.Out, line)
+		if _, err := io.WriteString(r.Out, line); err != nil {
+			return err
+		}
 	}
 }
 

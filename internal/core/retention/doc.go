@@ -5,7 +5,7 @@
 //	handled key   <───────────────────
 //	              an event carries it again
 //
-// The policies are data here and in core.retention_policies, which decides; a test compares them. Each [Step] of a sweep is a SQL
+// The policies are rows of core.retention_policies. Each [Step] of a sweep is a SQL
 // function that does no more than the stored policies allow, from every caller (core.retention_sweep). A sweep calls each step page
 // by page, in short transactions with pauses between them. A [Sweeper] makes a worker sweep; the database gives each sweep
 // to one of the workers.

@@ -12,12 +12,12 @@ import (
 )
 
 const (
-	// DefaultInterval is how much time is between the beginnings of sweeps, of all workers together.
-	DefaultInterval = 6 * time.Hour
-	// DefaultPause is the pause after a transaction that has written.
-	DefaultPause = 250 * time.Millisecond
-	// DefaultPageRows is how many rows a transaction reads and writes at most.
-	DefaultPageRows = 1000
+	// Interval is how much time is between the beginnings of sweeps, of all workers together.
+	Interval = 6 * time.Hour
+	// Pause is the pause after a transaction that has written.
+	Pause = 250 * time.Millisecond
+	// PageRows is how many rows a transaction reads and writes at most.
+	PageRows = 1000
 
 	// maxRefused is how many times in a row a page is tried while another transaction is sweeping.
 	maxRefused = 20
@@ -98,10 +98,10 @@ func (s *Sweeper) run(ctx context.Context) {
 		if !sleep(ctx, delay) {
 			return
 		}
-		due, err := s.store.Begin(ctx, DefaultInterval)
+		due, err := s.store.Begin(ctx, Interval)
 		if err == nil && due <= 0 {
 			err = s.runOnce(ctx)
-			due = DefaultInterval
+			due = Interval
 		}
 		switch {
 		case ctx.Err() != nil:
@@ -128,8 +128,8 @@ func (s *Sweeper) runOnce(ctx context.Context) error {
 	}
 	started := time.Now()
 	counts, err := Sweep(ctx, s.store, Options{
-		Steps: s.config.Steps, Run: run, PageRows: DefaultPageRows,
-		Pause: func() time.Duration { return s.jittered(DefaultPause) },
+		Steps: s.config.Steps, Run: run, PageRows: PageRows,
+		Pause: func() time.Duration { return s.jittered(Pause) },
 	})
 	attributes := []any{logRun, run, logTook, time.Since(started).Milliseconds()}
 	for _, c := range counts {

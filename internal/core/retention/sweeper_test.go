@@ -117,10 +117,10 @@ func TestSweeperWalksEachStepAndWarnsOfFailedEvents(t *testing.T) {
 			t.Errorf("it sweeps at once: asked after %v", s.asked)
 		}
 		look(s, 2*time.Minute)
-		if len(s.sweeps) != 6 || s.sweeps[1]-s.sweeps[0] != retention.DefaultPause {
+		if len(s.sweeps) != 6 || s.sweeps[1]-s.sweeps[0] != retention.Pause {
 			t.Fatalf("pages after %v", s.sweeps)
 		}
-		if p := s.pages[5]; p.Run != s.pages[0].Run || p.Step != steps[1] || len(p.After) != 2 || p.Rows != retention.DefaultPageRows {
+		if p := s.pages[5]; p.Run != s.pages[0].Run || p.Step != steps[1] || len(p.After) != 2 || p.Rows != retention.PageRows {
 			t.Errorf("pages of one sweep are %+v", s.pages)
 		}
 		for _, want := range []string{
@@ -131,7 +131,7 @@ func TestSweeperWalksEachStepAndWarnsOfFailedEvents(t *testing.T) {
 				t.Errorf("without %s once, logged is\n%s", want, log.String())
 			}
 		}
-		look(s, retention.DefaultInterval)
+		look(s, retention.Interval)
 		if len(s.sweeps) != 12 || s.pages[6].Run == s.pages[0].Run {
 			t.Errorf("after the interval, pages after %v", s.sweeps)
 		}

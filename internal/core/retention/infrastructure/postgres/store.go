@@ -93,8 +93,7 @@ func (s *Store) Status(ctx context.Context) (status retention.Status, err error)
 	return status, nil
 }
 
-// Policies are those that are stored, which decide, in the order of [retention.Policies]. Counting the rows that are past them reads
-// up to 100,000 rows of each table.
+// Policies are those that are stored, with the rows that are past them: it reads up to 100,000 rows of each table.
 func (s *Store) Policies(ctx context.Context) (policies []retention.StoredPolicy, err error) {
 	ctx, cancel := context.WithTimeout(ctx, pageTimeout)
 	defer cancel()
