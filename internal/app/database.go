@@ -1,7 +1,6 @@
 package app
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -284,7 +283,7 @@ select exists (select from tables where name = $1), exists (select from tables w
 
 // ErrOtherEdition says that a database was made by other migrations than those of this build. Until the first release they are
 // edited in place, so such a database has to be recreated.
-var ErrOtherEdition = errors.New("the database was made by another edition of the migrations: drop and recreate it, then run `workers migrate up`")
+var ErrOtherEdition = errors.New("drop and recreate the database, then run `workers migrate up`")
 
 // checkEdition compares the edition that made a database with that of this build.
 func checkEdition(have string) error {
@@ -292,8 +291,13 @@ func checkEdition(have string) error {
 	if err != nil {
 		return err
 	}
-	if have != want {
-		return fmt.Errorf("%w (it is of edition %s, and this build has %s)", ErrOtherEdition, cmp.Or(have, "unknown"), want)
+	switch have {
+	case want:
+		return nil
+	case "":
+		return fmt.Errorf("schema core has no comment that names the edition of the migrations (if this build made it, give it this one: "+
+			"comment on schema core is 'Edition %s';): otherwise %w", want, ErrOtherEdition)
+	default:
+		return fmt.Errorf("another edition of the migrations, %s, made the database, and this build has %s: %w", have, want, ErrOtherEdition)
 	}
-	return nil
 }

@@ -326,11 +326,15 @@ func functionSources() map[string][]string {
 
 // advice says what to do about a difference that is left.
 func (r *repair) advice(d Difference) string {
-	if fault := r.faults[d.Subject]; fault != "" {
-		return "refused: " + fault
-	}
+	fault := r.faults[d.Subject]
 	kind, name, _ := strings.Cut(d.Subject, " ")
+	object, _, _ := strings.Cut(name, " ")
+	ours := slices.ContainsFunc(declaredPrivileges(), func(line string) bool { return strings.HasPrefix(line, kind+" "+object+" ") })
 	switch {
+	case (kind == "role" || kind == "schema") && ours, strings.Contains(fault, "must be "):
+		return strings.TrimPrefix(fault+": ", ": ") + "run `workers migrate repair` as a superuser"
+	case fault != "":
+		return "refused: " + fault
 	case kind == "role" && d.Want == "":
 		return "names that begin with spectral_ are ours: rename that role, or drop it"
 	case slices.Contains([]string{"grant", "default", "revoked", "owner"}, kind):

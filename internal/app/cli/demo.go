@@ -133,17 +133,17 @@ func runDemo(cmd *cobra.Command, p Process, fresh bool, show func(context.Contex
 			app.EnvDatabaseURL, app.DescribeURL(settings.DatabaseURL), settings.Generation)
 		settings.PoolURL = settings.DatabaseURL
 		if err := migrateUp(ctx, settings, log); err != nil {
-			return err
+			return interruptedIn(ctx, err)
 		}
 	} else {
 		server, err := startMigrated(ctx, p, fresh, &settings, log)
 		if err != nil {
-			return err
+			return interruptedIn(ctx, err)
 		}
 		defer stopEmbedded(server, &err)
 	}
 	if err := app.CheckDatabase(ctx, &settings, "spectral_operator"); err != nil {
-		return err
+		return interruptedIn(ctx, err)
 	}
 	d := demo.Demo{Out: p.Stdout, Err: p.Stderr}
 	return withWorker(ctx, settings, log, func(ctx context.Context, listener *postgres.Listener) error {

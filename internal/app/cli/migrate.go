@@ -106,7 +106,7 @@ and privileges that differ, in one transaction. Exits 3 if it cannot repair some
 			return err
 		}
 		if len(differences) == 0 {
-			_, _ = fmt.Fprintln(p.Stdout, "nothing to repair: the database is as this build has it")
+			_, _ = fmt.Fprintln(p.Stdout, "nothing to repair: functions, triggers, policies, tables and privileges are as this build has them")
 			return nil
 		}
 		for _, d := range differences {

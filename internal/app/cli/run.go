@@ -75,17 +75,17 @@ func run(cmd *cobra.Command, p Process, embedded, drain bool, classes []string) 
 	if embedded {
 		server, err := startMigrated(ctx, p, false, &settings, log)
 		if err != nil {
-			return err
+			return interruptedIn(ctx, err)
 		}
 		defer stopEmbedded(server, &err)
 		gone = server.Done()
 	}
 	if err := app.CheckDatabase(ctx, &settings); err != nil {
-		return err
+		return interruptedIn(ctx, err)
 	}
 	if drain {
 		if err := app.CheckDrainable(ctx, settings); err != nil {
-			return err
+			return interruptedIn(ctx, err)
 		}
 	}
 	return withWorker(ctx, settings, log, func(ctx context.Context, listener *postgres.Listener) error {
@@ -114,13 +114,21 @@ func run(cmd *cobra.Command, p Process, embedded, drain bool, classes []string) 
 	})
 }
 
+// interruptedIn returns an error of starting. After a signal that is what it came from, whatever it says.
+func interruptedIn(ctx context.Context, err error) error {
+	if ctx.Err() != nil {
+		return errInterrupted
+	}
+	return err
+}
+
 // withWorker calls beside while a worker runs, until it returns.
 func withWorker(ctx context.Context, s app.Settings, log *slog.Logger,
 	beside func(context.Context, *postgres.Listener) error, options ...fx.Option) error {
 	var listener *postgres.Listener
 	worker := fx.New(app.Worker(s, log), fx.Populate(&listener), fx.Options(options...))
 	if err := worker.Start(ctx); err != nil {
-		return err
+		return interruptedIn(ctx, err)
 	}
 	log.InfoContext(ctx, "workers running")
 	err := beside(ctx, listener)
