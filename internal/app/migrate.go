@@ -192,7 +192,7 @@ func (m *Migrator) Status(ctx context.Context) ([]*goose.MigrationStatus, error)
 func (m *Migrator) Newest(ctx context.Context) (*goose.Source, error) {
 	applied, latest, err := m.provider.GetVersions(ctx)
 	if err != nil {
-		return nil, err
+		return nil, migrationError(err)
 	}
 	if applied > latest {
 		return nil, fmt.Errorf("the database is at migration %d, and this build knows those up to %d: undo it with the build that applied it", applied, latest)
@@ -205,10 +205,21 @@ func (m *Migrator) Newest(ctx context.Context) (*goose.Source, error) {
 	return nil, nil // the database has none
 }
 
+// alreadyThere are the codes of an object that a step makes and finds.
+var alreadyThere = []string{pgerrcode.DuplicateSchema, pgerrcode.DuplicateTable, pgerrcode.DuplicateFunction, pgerrcode.DuplicateObject}
+
 // migrationError says which step failed and that the earlier ones stand.
 func migrationError(err error) error {
 	if partial, ok := errors.AsType[*goose.PartialError](err); ok && partial.Failed != nil {
 		err = fmt.Errorf("migration %s failed, the ones before it stand: %w", partial.Failed.Source.Path, partial.Err)
+		if pg, ok := errors.AsType[*pgconn.PgError](err); ok && slices.Contains(alreadyThere, pg.Code) {
+			return fmt.Errorf("%w; if it was applied and only its record is lost: insert into %s (version_id, is_applied) values (%d, true);",
+				err, versionTable, partial.Failed.Source.Version)
+		}
+	}
+	if strings.Contains(err.Error(), "missing zero version") { // goose has no type for it
+		return fmt.Errorf("%s has lost its rows: if the database was migrated to step %d, insert into %[1]s (version_id, is_applied) "+
+			"select v, true from generate_series(0, %[2]d) as v; otherwise drop and recreate the database", versionTable, LatestMigration())
 	}
 	if strings.Contains(err.Error(), "missing (out-of-order) migration") { // goose has no type for it
 		return fmt.Errorf("%w; a step before the newest one is not recorded as applied: see `workers doctor migrations`", oneLine(err))

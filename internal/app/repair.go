@@ -341,7 +341,7 @@ func (r *repair) advice(d Difference) string {
 		return "it has to be undone by the role that did it, or a superuser"
 	case d.Want == "":
 		return "if it is ours under another name, rename it back; else move it to a schema of your own: it may slow down or refuse what events need"
-	case d.Is == "" && (kind == "schema" || kind == "table" && !strings.HasPrefix(d.Want, "view ") || kind == "column"):
+	case d.Is == "" && (kind == "schema" || kind == "table" && strings.HasPrefix(d.Want, "table") || kind == "column"):
 		return "what it held is gone: restore the database from a backup; " + definedIn(kind, name) + " defines it"
 	default:
 		return "give it the form that it has in " + definedIn(kind, name) + ", as " + ownerRole

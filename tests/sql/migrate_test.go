@@ -221,3 +221,23 @@ func TestAMigrationWaitsWithoutBlockingPublishers(t *testing.T) {
 		t.Error("the column is not there")
 	}
 }
+
+// The record of what is applied may be lost: the refusal has the statement that restores it.
+func TestALostRecordOfMigrationsCanBeRestored(t *testing.T) {
+	t.Parallel()
+	for _, lost := range []string{"version_id = (select max(version_id) from spectral_goose.goose_db_version)", "true"} {
+		at := pgtest.New(t)
+		conn := pgtest.Conn(t, at)
+		exec(t, conn, "delete from spectral_goose.goose_db_version where "+lost)
+		err := migrateUp(deadline(t), at)
+		if err == nil {
+			t.Fatalf("where %s: migrated", lost)
+		}
+		_, cure, _ := strings.Cut(err.Error(), "insert into ")
+		cure, _, _ = strings.Cut(cure, ";")
+		exec(t, conn, "insert into "+cure)
+		if err := migrateUp(deadline(t), at); err != nil {
+			t.Errorf("where %s: %v", lost, err)
+		}
+	}
+}
