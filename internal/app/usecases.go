@@ -93,11 +93,6 @@ func NewLookUpCard(u *postgres.UnitOfWork) protocols.CardLookup {
 	return worldsapp.NewLookUpCard(transact(u, events.Worlds, func(tx events.Tx) worldsapp.CardReader { return worldspg.NewCardReader(tx) }))
 }
 
-// NewListFailures composes the use case.
-func NewListFailures(u *postgres.UnitOfWork) *worldsapp.ListFailures {
-	return worldsapp.NewListFailures(transact(u, events.Worlds, func(tx events.Tx) events.FailureReader { return postgres.NewFailureReader(tx, events.Worlds) }))
-}
-
 // NewDispatchTask composes the use case.
 func NewDispatchTask(u *postgres.UnitOfWork, catalog platformapp.TaskCatalog) *platformapp.DispatchTask {
 	return platformapp.NewDispatchTask(transactTasks(u), catalog, now, uuid.NewV7)

@@ -9,12 +9,9 @@ import (
 
 	"github.com/google/uuid"
 
-	"spectral/internal/app"
 	"spectral/internal/core/events"
-	"spectral/internal/core/events/eventstest"
 	"spectral/internal/core/events/infrastructure/postgres"
 	"spectral/internal/core/events/infrastructure/postgres/admin"
-	"spectral/internal/worlds/application"
 )
 
 // What failed in a worker is found by an operator, who is told which handlers a replay would run, as long as the worker
@@ -47,9 +44,7 @@ func aDeadLetterIsFoundByOperatorAndProducer(b *bundle) {
 		b.Errorf("the event is at %s, want %s", have, want)
 	}
 
-	list := app.NewListFailures(b.uow)
-	mine, err := list.List(b.ctx, workspace, 10)
-	must(b.T, err)
+	mine := b.failures(workspace, 10)
 	if len(mine) != 1 {
 		b.Fatalf("worlds sees %d failures of its own, want one", len(mine))
 	}
@@ -60,37 +55,44 @@ func aDeadLetterIsFoundByOperatorAndProducer(b *bundle) {
 		b.Errorf("worlds sees %+v", f)
 	}
 	for _, elsewhere := range []uuid.NullUUID{other, {}} {
-		if others, err := list.List(b.ctx, elsewhere, 10); err != nil || len(others) != 0 {
-			b.Errorf("in workspace %v worlds sees %+v, %v", elsewhere, others, err)
+		if others := b.failures(elsewhere, 10); len(others) != 0 {
+			b.Errorf("in workspace %v worlds sees %+v", elsewhere, others)
 		}
 	}
 }
 
-// The port is the same with a database and without.
-func failuresAreReadWithAndWithoutADatabase(b *bundle) {
+// Pages follow each other, and discarded events are among them.
+func failuresAreReadInPages(b *bundle) {
 	envelopes := b.publishMany(115)
 	b.exec("update core.outbox set status = 'failed', claimed_at = created_at, deleted_at = case when (payload ->> 'n')::int % 10 = 0 then now() end, discarded_at = case when (payload ->> 'n')::int % 10 = 0 then now() end")
 	slices.Reverse(envelopes)
-	var all eventstest.Failures
-	for i, e := range envelopes {
-		f := events.Failure{Envelope: e}
-		if n := 114 - i; n%10 == 0 {
-			f.DiscardedAt = time.Now()
+	for _, page := range []int{50, events.MaxFailures} {
+		have := b.failures(uuid.NullUUID{}, page)
+		if len(have) != len(envelopes) {
+			b.Fatalf("in pages of %d there are %d failures, want %d", page, len(have), len(envelopes))
 		}
-		all = append(all, f)
-	}
-	fake := application.NewListFailures(func(_ context.Context, _ uuid.NullUUID, work func(events.FailureReader, events.EventPublisher) error) error {
-		return work(all, nil)
-	})
-	for name, list := range map[string]*application.ListFailures{"of a database": app.NewListFailures(b.uow), "without one": fake} {
-		for _, limit := range []int{1, 1000} {
-			have, err := list.List(b.ctx, uuid.NullUUID{}, limit)
-			if err != nil || len(have) != min(limit, 103) || have[0].Envelope.EventID != envelopes[0].EventID {
-				b.Errorf("%s: %d failures, want %d: %v", name, len(have), min(limit, 103), err)
+		for i, f := range have {
+			if isDiscarded := (len(envelopes)-1-i)%10 == 0; f.Envelope.EventID != envelopes[i].EventID || f.DiscardedAt.IsZero() == isDiscarded {
+				b.Fatalf("in pages of %d failure %d is %+v", page, i, f)
 			}
 		}
-		if have, err := list.List(b.ctx, uuid.NullUUID{}, 10, otherType); err != nil || len(have) != 0 {
-			b.Errorf("%s: %d failures of another type, %v", name, len(have), err)
-		}
 	}
+}
+
+// failures reads the failed events of worlds in a workspace, page by page.
+func (b *bundle) failures(workspace uuid.NullUUID, page int) (all []events.Failure) {
+	b.Helper()
+	must(b.T, b.uow.Do(b.ctx, events.Worlds, workspace, func(tx events.Tx, _ events.PublisherFor) error {
+		reader := postgres.NewFailureReader(tx, events.Worlds)
+		var last events.Failure
+		for {
+			found, err := reader.Failures(b.ctx, page, last)
+			if err != nil || len(found) == 0 {
+				return err
+			}
+			all = append(all, found...)
+			last = found[len(found)-1]
+		}
+	}))
+	return all
 }

@@ -44,7 +44,7 @@ func TestOperators(t *testing.T) {
 	setup(t).cases(map[string]func(*bundle){
 		"a pause holds back its type alone":               aPauseHoldsBackItsTypeAlone,
 		"a dead letter is found by operator and producer": aDeadLetterIsFoundByOperatorAndProducer,
-		"failures are read with and without a database":   failuresAreReadWithAndWithoutADatabase,
+		"failures are read in pages":                      failuresAreReadInPages,
 		"a replay runs what is unhandled":                 aReplayRunsWhatIsUnhandled,
 		"a pause with work that runs":                     aPauseWithWorkThatRuns,
 		"retry now wakes":                                 retryNowWakes,
