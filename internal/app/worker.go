@@ -72,7 +72,7 @@ func openPool(lifecycle fx.Lifecycle, s Settings, runners int) (*pgxpool.Pool, e
 
 func newUnitOfWork(pool *pgxpool.Pool, s Settings, contracts *events.Contracts, log *slog.Logger) *postgres.UnitOfWork {
 	return &postgres.UnitOfWork{Pool: pool, Publishing: postgres.Publishing{
-		Contracts: contracts, Generation: s.Generation, Log: log, Now: time.Now, NewID: uuid.NewV7,
+		Contracts: contracts, Generation: s.Generation, Log: log,
 	}}
 }
 
@@ -95,7 +95,7 @@ func newListener(lifecycle fx.Lifecycle, s Settings, contracts *events.Contracts
 	}
 	listener, err := postgres.NewListener(postgres.Config{
 		Generation: s.Generation, Direct: direct, Pool: pool, Contracts: contracts, Log: log.With(logWorkerID, worker),
-		Worker: worker, Name: processName(), Now: time.Now, Random: rand.Float64,
+		Worker: worker, Name: processName(),
 	})
 	if err != nil {
 		return nil, err

@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"log/slog"
-	"math/rand/v2"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -68,7 +67,7 @@ func newDatabase(t *testing.T) *database {
 	must(t, err)
 	d := &database{T: t, Generation: pgtest.Generation, pool: pgtest.Pool(t, url), got: &atomic.Pointer[events.Envelope]{}}
 	d.uow = postgres.UnitOfWork{Pool: d.pool, Publishing: postgres.Publishing{
-		Contracts: contracts, Generation: d.Generation, Log: slog.New(slog.DiscardHandler), Now: time.Now, NewID: uuid.NewV7,
+		Contracts: contracts, Generation: d.Generation, Log: slog.New(slog.DiscardHandler),
 	}}
 	d.elsewhere = d.uow
 	d.elsewhere.Publishing.Generation++
@@ -82,7 +81,7 @@ func newDatabase(t *testing.T) *database {
 	t.Cleanup(workers.Close)
 	d.Listener, err = postgres.NewListener(postgres.Config{
 		Generation: d.Generation, Direct: direct, Pool: workers, Contracts: contracts, Log: slog.New(slog.DiscardHandler),
-		PollInterval: time.Hour, Worker: uuid.New(), Name: "suite", Now: time.Now, Random: rand.Float64,
+		PollInterval: time.Hour, Worker: uuid.New(), Name: "suite",
 	})
 	must(t, err)
 	return d

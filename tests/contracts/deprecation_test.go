@@ -45,7 +45,7 @@ func deprecated(t testing.TB, deadline time.Time) *events.Contracts {
 func producing(t *testing.T, pool *pgxpool.Pool, contracts *events.Contracts, log *slog.Logger, times int) error {
 	t.Helper()
 	uow := &postgres.UnitOfWork{Pool: pool, Publishing: postgres.Publishing{
-		Contracts: contracts, Generation: pgtest.Generation, Log: log, Now: time.Now, NewID: uuid.NewV7,
+		Contracts: contracts, Generation: pgtest.Generation, Log: log,
 	}}
 	contract, _ := contracts.Lookup(oldType, 1)
 	return uow.Do(background(t), events.Worlds, uuid.NullUUID{}, func(_ events.Tx, publisherFor events.PublisherFor) error {

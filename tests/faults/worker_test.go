@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
-	"math/rand/v2"
 	"os"
 	"os/signal"
 	"strings"
@@ -190,7 +189,6 @@ func work(ctx context.Context) (err error) {
 	listener, err := postgres.NewListener(postgres.Config{
 		Generation: s.Generation, Direct: direct, Pool: pool, Contracts: contracts,
 		Log: app.NewLogger(os.Stderr, slog.LevelInfo, s.Generation), Worker: worker, Name: "test worker",
-		Now: time.Now, Random: rand.Float64,
 	})
 	if err != nil {
 		return err

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
-	"math/rand/v2"
 	"slices"
 	"sync"
 	"testing"
@@ -135,10 +134,9 @@ func setupAlone(t *testing.T) *bundle {
 	b := &bundle{T: t, ctx: ctx, url: pgtest.New(t), contracts: contracts, owner: t, pools: make(map[string]*pgxpool.Pool)}
 	b.directURL, b.poolURL = b.url, b.url
 	b.log = slog.NewTextHandler(b.Output(), &slog.HandlerOptions{Level: slog.LevelError + 1})
-	b.now = time.Now
 	b.pool = pgtest.Pool(t, b.url)
 	b.publishing = postgres.Publishing{
-		Contracts: contracts, Generation: pgtest.Generation, Log: slog.New(slog.DiscardHandler), Now: time.Now, NewID: uuid.NewV7,
+		Contracts: contracts, Generation: pgtest.Generation, Log: slog.New(slog.DiscardHandler),
 	}
 	b.uow = &postgres.UnitOfWork{Pool: b.pool, Publishing: b.publishing}
 	return b
@@ -234,7 +232,7 @@ func (b *bundle) newListener(poll time.Duration, generation events.Generation, s
 	l.Listener, err = postgres.NewListener(postgres.Config{
 		Generation: generation, Direct: direct, Pool: pool, Contracts: b.contracts,
 		Log: slog.New(b.log), PollInterval: poll, Worker: uuid.New(), Name: b.Name(),
-		Now: b.now, Random: rand.Float64,
+		Now:       b.now,
 		OnSettled: func(s postgres.Settlement) { l.settlements <- s },
 	})
 	must(b.T, err)

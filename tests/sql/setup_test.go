@@ -9,9 +9,7 @@ import (
 	"math/big"
 	"strings"
 	"testing"
-	"time"
 
-	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
 	"spectral/internal/core/events"
@@ -99,7 +97,7 @@ func (d *database) login(t testing.TB, role string) *pgx.Conn {
 
 func (d *database) publishing(generation events.Generation) postgres.Publishing {
 	return postgres.Publishing{
-		Contracts: d.set, Generation: generation, Log: slog.New(slog.DiscardHandler), Now: time.Now, NewID: uuid.NewV7,
+		Contracts: d.set, Generation: generation, Log: slog.New(slog.DiscardHandler),
 	}
 }
 

@@ -3,6 +3,7 @@ package postgres
 import (
 	"context"
 	"log/slog"
+	"math/rand/v2"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -22,7 +23,6 @@ type ackMeter struct {
 	pool       *pgxpool.Pool
 	log        *slog.Logger
 	health     *Health
-	random     func() float64
 	failed     bool // the last time, and said so
 	generation events.Generation
 	standing   string        // of the generation, as it was said last
@@ -33,7 +33,7 @@ type ackMeter struct {
 // until ctx is done.
 func (m *ackMeter) run(ctx context.Context) {
 	for {
-		next := time.NewTimer(time.Duration((0.9 + 0.2*m.random()) * float64(ackEvery)))
+		next := time.NewTimer(time.Duration((0.9 + 0.2*rand.Float64()) * float64(ackEvery)))
 		for waiting := true; waiting; {
 			select {
 			case <-next.C:

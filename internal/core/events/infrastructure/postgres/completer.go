@@ -151,7 +151,7 @@ func (c *completer) settleSingle(ctx context.Context, r *result) error {
 		case try == maxTries:
 			return err
 		}
-		delay := wait.next(c.random)
+		delay := wait.next()
 		c.log.WarnContext(ctx, "settling interrupted, no attempt counted", append(r.lease.logged(err), logDelay, delay.Milliseconds())...)
 		pause(c.keep, delay, nil)
 	}
@@ -232,7 +232,7 @@ func (c *completer) begin(ctx context.Context, d *dispatchTx) error {
 		if err == nil || ctx.Err() != nil {
 			return err
 		}
-		delay := min(wait.next(c.random), keepFor/2)
+		delay := min(wait.next(), keepFor/2)
 		c.log.WarnContext(ctx, "settling interrupted, no attempt counted", logEventType, c.subscription.EventType,
 			logErrorClass, classify(err, 0).class, logReason, err.Error(), logDelay, delay.Milliseconds())
 		pause(ctx, delay, nil)

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math/rand/v2"
 	"sync"
 	"time"
 
@@ -29,7 +30,6 @@ type consumer struct {
 	pool         *pgxpool.Pool
 	log          *slog.Logger
 	now          func() time.Time
-	random       func() float64
 	settled      func(Settlement)
 	journal      *journal
 	floor        floor
@@ -53,7 +53,7 @@ func newConsumer(config Config, s events.Subscription, journal *journal) *consum
 	c := &consumer{
 		subscription: s, handlers: s.Handlers(), generation: config.Generation, pool: config.Pool, log: config.Log,
 		worker: fmt.Sprintf("%s %.256s", config.Worker, config.Name),
-		now:    config.Now, random: config.Random, settled: config.OnSettled, journal: journal,
+		now:    config.Now, settled: config.OnSettled, journal: journal,
 	}
 	if s.Mode == events.Leased {
 		c.mode = newLeased(c)
@@ -141,9 +141,14 @@ func pause(ctx context.Context, d time.Duration, stop <-chan struct{}) {
 // backoff grows with each failure in a row, jittered.
 type backoff struct{ delay time.Duration }
 
-func (b *backoff) next(random func() float64) time.Duration {
+func (b *backoff) next() time.Duration {
 	b.delay = min(max(2*b.delay, firstBackoff), maxBackoff)
-	return time.Duration(float64(b.delay) * (0.5 + random()/2))
+	return jittered(b.delay)
+}
+
+// jittered spreads the attempts of many workers over the upper half of d.
+func jittered(d time.Duration) time.Duration {
+	return time.Duration(float64(d) * (0.5 + rand.Float64()/2))
 }
 
 // report tells of what was settled.

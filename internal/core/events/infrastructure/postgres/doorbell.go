@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"sync"
 	"time"
 
@@ -59,7 +60,7 @@ type doorbell struct {
 func (b *doorbell) run(ctx context.Context) error {
 	defer b.sending.Wait()
 	// the same one for good: what cannot be unsubscribed behind a pooler must not grow
-	b.probe = fmt.Sprintf("spectral_test_%08x%08x", uint32(b.config.Random()*(1<<32)), uint32(b.config.Random()*(1<<32)))
+	b.probe = fmt.Sprintf("spectral_test_%08x%08x", rand.Uint32(), rand.Uint32())
 	backoff := firstBackoff
 	var lostAt time.Time
 	for ctx.Err() == nil {
@@ -86,11 +87,11 @@ func (b *doorbell) run(ctx context.Context) error {
 			backoff >= maxBackoff || b.config.Now().Sub(lostAt) >= maxBackoff {
 			state = Polling
 		}
-		b.say(ctx, state, err, b.jittered(backoff))
+		b.say(ctx, state, err, jittered(backoff))
 		if line != nil {
 			line.hangUp()
 		}
-		wait, done := context.WithTimeout(ctx, b.jittered(backoff))
+		wait, done := context.WithTimeout(ctx, jittered(backoff))
 		_, err = b.pollUntil(ctx, wait.Done(), b.lookedAt)
 		done()
 		if err != nil {
@@ -122,11 +123,6 @@ func (b *doorbell) say(ctx context.Context, state State, err error, delay time.D
 		b.config.Log.WarnContext(ctx, "no LISTEN connection: events wait for the poll", logState, state,
 			logReason, reason, logErrorClass, listenClass(err), logDelay, delay.Milliseconds())
 	}
-}
-
-// jittered spreads the attempts of many workers over the upper half of d.
-func (b *doorbell) jittered(d time.Duration) time.Duration {
-	return time.Duration(float64(d) * (0.5 + b.config.Random()/2))
 }
 
 // pollBackoff is when the poll through the pool is due.
@@ -184,7 +180,7 @@ func (b *doorbell) lookThroughPool(ctx context.Context) (time.Duration, error) {
 	}
 	if err != nil {
 		b.poll.delay = min(max(2*b.poll.delay, firstBackoff), maxBackoff)
-		b.poll.at = b.config.Now().Add(b.jittered(b.poll.delay))
+		b.poll.at = b.config.Now().Add(jittered(b.poll.delay))
 	} else {
 		b.poll = pollBackoff{}
 		b.workersPool(ctx)

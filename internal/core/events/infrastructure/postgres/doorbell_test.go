@@ -53,7 +53,7 @@ func TestALongOutageCostsFewAttempts(t *testing.T) {
 		var log bytes.Buffer
 		l, err := NewListener(Config{
 			Generation: 1, Direct: direct, Pool: pool, Contracts: contracts, Log: slog.New(slog.NewTextHandler(&log, nil)),
-			Worker: uuid.New(), Name: "test", PollInterval: 50 * time.Millisecond, Now: time.Now, Random: func() float64 { return 0.5 },
+			Worker: uuid.New(), Name: "test", PollInterval: 50 * time.Millisecond,
 		})
 		if err != nil {
 			t.Fatal(err)

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"math/rand/v2"
 	"slices"
 	"time"
 
@@ -64,7 +65,7 @@ func (c *leased) work(ctx context.Context, l *lease) (remains bool) {
 	last := &result{lease: l, row: rowDelivered}
 	switch {
 	case len(failures) > 0 || len(unhandled) > 0:
-		v := judge(l.record, unhandled, failures, c.random)
+		v := judge(l.record, unhandled, failures, rand.Float64)
 		if len(failures) == 0 {
 			v.counted = len(todo) > 0 // all that ran was handled
 		}
@@ -89,7 +90,7 @@ func (c *leased) interrupted(ctx context.Context, l *lease, unhandled []events.R
 		return true
 	}
 	c.noteCut()
-	decision := judge(l.record, unhandled, failures, c.random)
+	decision := judge(l.record, unhandled, failures, rand.Float64)
 	return c.unsettled(ctx, l, c.completer.settle(ctx, &result{lease: l, row: rowDecided, decision: decision}))
 }
 
@@ -180,8 +181,7 @@ func (c *leased) beat(ctx context.Context) {
 		sent := c.now()
 		held, err := c.renew(ctx, all, make([]string, len(all)))
 		if err != nil || len(held) < len(all) { // some are locked at the moment
-			next = max(min(every/4, maxBackoff), minRenewal/2)
-			next = time.Duration(float64(next) * (0.5 + c.random()/2))
+			next = jittered(max(min(every/4, maxBackoff), minRenewal/2))
 		}
 		if err != nil {
 			c.log.WarnContext(ctx, "leases could not be renewed", logEventType, c.subscription.EventType, logRows, len(all),

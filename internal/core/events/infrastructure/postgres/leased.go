@@ -119,7 +119,7 @@ func (c *leased) claim(ctx context.Context) {
 		c.mu.Unlock()
 		switch {
 		case err != nil && ctx.Err() == nil:
-			delay := wait.next(c.random)
+			delay := wait.next()
 			c.log.WarnContext(ctx, "claim interrupted", logEventType, c.subscription.EventType,
 				logErrorClass, classify(err, 0).class, logReason, err.Error(), logDelay, delay.Milliseconds())
 			pause(ctx, delay, c.stop)
@@ -208,7 +208,7 @@ func (c *leased) confirm(ctx context.Context, unknown []*lease) (ours []*lease) 
 			if sent.Sub(unknown[0].renewed) > c.subscription.Lease {
 				break
 			}
-			pause(ctx, wait.next(c.random), nil)
+			pause(ctx, wait.next(), nil)
 			continue
 		}
 		unknown = slices.DeleteFunc(unknown, func(l *lease) bool {

@@ -1,12 +1,12 @@
 package postgres
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"log/slog"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
@@ -36,39 +36,10 @@ type Config struct {
 	Name   string
 	// PollInterval between looks without any notification; zero means DefaultPollInterval.
 	PollInterval time.Duration
-	Now          func() time.Time
-	Random       func() float64 // uniform in [0,1), safe for concurrent use
+	Now          func() time.Time // nil means time.Now
 	// OnSettled is called after each commit for every row that it settled or re-pended, from
 	// several goroutines. Nil means nobody asks. It must not block.
 	OnSettled func(Settlement)
-}
-
-// WithDefaults fills what is zero and has a default.
-func (c Config) WithDefaults() Config {
-	if c.PollInterval == 0 {
-		c.PollInterval = DefaultPollInterval
-	}
-	return c
-}
-
-// Validate reports what is missing or out of range.
-func (c Config) Validate() error {
-	var faults []error
-	for name, missing := range map[string]bool{
-		"Direct": c.Direct == nil, "Pool": c.Pool == nil, "Contracts": c.Contracts == nil, "Log": c.Log == nil,
-		"Now": c.Now == nil, "Random": c.Random == nil, "Worker": c.Worker == uuid.Nil, "Name": c.Name == "",
-	} {
-		if missing {
-			faults = append(faults, fmt.Errorf("%s is not set", name))
-		}
-	}
-	if c.Generation < 1 || c.Generation > events.MaxGeneration {
-		faults = append(faults, fmt.Errorf("generation is %d, must be from 1 to %d", c.Generation, events.MaxGeneration))
-	}
-	if c.PollInterval < 0 {
-		faults = append(faults, errors.New("poll interval is negative"))
-	}
-	return joined("listener", faults)
 }
 
 // Listener runs the consumers of one process: one doorbell, and one consumer per subscription.
@@ -93,11 +64,11 @@ type Listener struct {
 
 var _ events.EventListener = (*Listener)(nil)
 
-// NewListener checks config and fills its defaults.
+// NewListener returns a listener without subscriptions.
 func NewListener(config Config) (*Listener, error) {
-	config = config.WithDefaults()
-	if err := config.Validate(); err != nil {
-		return nil, err
+	config.PollInterval = cmp.Or(config.PollInterval, DefaultPollInterval)
+	if config.Now == nil {
+		config.Now = time.Now
 	}
 	config.Now = (&forwardClock{under: config.Now}).now
 	journal, err := newJournal(config.Pool, config.Worker, config.Generation)
@@ -108,8 +79,9 @@ func NewListener(config Config) (*Listener, error) {
 		config: config, health: newHealth(), journal: journal, consumers: make(map[string]*consumer),
 		stopped: make(chan struct{}), reaper: newReaper(config.Pool, config.Log),
 	}
-	l.meter = &ackMeter{pool: config.Pool, log: config.Log, health: l.health, random: config.Random,
-		generation: config.Generation, listens: make(chan struct{}, 1)}
+	l.meter = &ackMeter{
+		pool: config.Pool, log: config.Log, health: l.health, generation: config.Generation, listens: make(chan struct{}, 1),
+	}
 	l.bell = &doorbell{config: config, health: l.health, listens: l.meter.listens}
 	return l, nil
 }
@@ -272,11 +244,3 @@ func (l *Listener) Stop(ctx context.Context) error {
 
 // giveUpAfter is how long Stop waits after it has cancelled the handlers.
 const giveUpAfter = abandonAfter + 3*time.Second
-
-func joined(what string, faults []error) error {
-	if len(faults) == 0 {
-		return nil
-	}
-	slices.SortFunc(faults, func(a, b error) int { return strings.Compare(a.Error(), b.Error()) })
-	return fmt.Errorf("%s: %w", what, errors.Join(faults...))
-}

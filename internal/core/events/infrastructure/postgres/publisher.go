@@ -30,8 +30,6 @@ type Publishing struct {
 	Contracts  *events.Contracts
 	Generation events.Generation // stamped on every event
 	Log        *slog.Logger
-	Now        func() time.Time
-	NewID      func() (uuid.UUID, error) // time-ordered UUIDs: random ones cost a fifth of the throughput
 }
 
 // Publisher publishes in one transaction.
@@ -73,7 +71,7 @@ const rfc3339Micro = "2006-01-02T15:04:05.000000Z07:00"
 
 // Publish implements [events.EventPublisher].
 func (p *Publisher) Publish(ctx context.Context, envelopes ...events.Envelope) error {
-	now := p.shared.Now()
+	now := time.Now()
 	if err := p.options.Validate(now); err != nil {
 		return err
 	}
@@ -90,11 +88,7 @@ func (p *Publisher) Publish(ctx context.Context, envelopes ...events.Envelope) e
 		if contract.Deprecation != nil && !slices.ContainsFunc(deprecated, func(d events.Contract) bool { return d.Type == contract.Type }) {
 			deprecated = append(deprecated, contract)
 		}
-		event, err := p.seal(e, now)
-		if err != nil {
-			return at(i, len(envelopes), err)
-		}
-		sealed[i] = event
+		sealed[i] = p.seal(e, now)
 	}
 	for published := 0; published < len(sealed); {
 		n, err := p.call(ctx, sealed[published:])
@@ -111,13 +105,9 @@ func (p *Publisher) Publish(ctx context.Context, envelopes ...events.Envelope) e
 }
 
 // seal fills what the producer left to the publisher.
-func (p *Publisher) seal(e events.Envelope, now time.Time) (outboxEvent, error) {
+func (p *Publisher) seal(e events.Envelope, now time.Time) outboxEvent {
 	if e.EventID == uuid.Nil {
-		id, err := p.shared.NewID()
-		if err != nil {
-			return outboxEvent{}, fmt.Errorf("make an event id: %w", err)
-		}
-		e.EventID = id
+		e.EventID = uuid.Must(uuid.NewV7()) // ordered by time: random ones cost a fifth of the throughput
 	}
 	if e.OccurredAt.IsZero() {
 		e.OccurredAt = now
@@ -132,7 +122,7 @@ func (p *Publisher) seal(e events.Envelope, now time.Time) (outboxEvent, error) 
 	if t := p.options.AvailableAt; t.After(now.AddDate(-1, 0, 0)) {
 		event.AvailableAt = t.UTC().Format(rfc3339Micro)
 	}
-	return event, nil
+	return event
 }
 
 // call publishes the first of events, as many as one call takes, and says how many.

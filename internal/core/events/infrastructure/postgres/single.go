@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
@@ -62,7 +63,7 @@ func (d *dispatchTx) single(ctx context.Context, row claimed, result *dispatchRe
 	}
 	switch {
 	case len(failures) > 0, len(unhandled) > 0 && len(rest) == 0:
-		err = d.record(ctx, row, judge(row.record, append(unhandled, rest...), failures, d.random))
+		err = d.record(ctx, row, judge(row.record, append(unhandled, rest...), failures, rand.Float64))
 	case len(rest) > 0: // the row stays pending, for them
 		result.left++
 	default:
@@ -94,7 +95,7 @@ func (d *dispatchTx) single(ctx context.Context, row claimed, result *dispatchRe
 // underSavepoint runs one handler for one row, unless its key is taken.
 func (d *dispatchTx) underSavepoint(ctx context.Context, r events.Registration, row claimed) (taken bool, err error) {
 	// a name that the handler does not hit upon: rolling back to one of its own would keep the key
-	savepoint := fmt.Sprintf("spectral_%08x", uint32(d.random()*(1<<32)))
+	savepoint := fmt.Sprintf("spectral_%08x", rand.Uint32())
 	if err := d.exec(ctx, "savepoint "+savepoint); err != nil {
 		return false, fmt.Errorf("savepoint: %w", err)
 	}
@@ -172,7 +173,7 @@ func (d *dispatchTx) recordElsewhere(ctx context.Context, row claimed, unhandled
 		return err
 	}
 	defer other.end()
-	if err := other.record(ctx, row, judge(row.record, unhandled, failures, d.random)); err != nil {
+	if err := other.record(ctx, row, judge(row.record, unhandled, failures, rand.Float64)); err != nil {
 		return err
 	}
 	if err := other.commit(ctx); err != nil {
