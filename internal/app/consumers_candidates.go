@@ -1,8 +1,6 @@
 package app
 
 import (
-	"github.com/google/uuid"
-
 	"spectral/internal/core/events"
 	platform "spectral/internal/platform/contracts/events"
 	platformevents "spectral/internal/platform/infrastructure/events"
@@ -17,7 +15,7 @@ import (
 func (p Parts) proposing(handler func(worldsevents.CandidateProposer) events.BatchHandler) func(events.Tx) events.BatchHandler {
 	return func(tx events.Tx) events.BatchHandler {
 		return handler(worldsapp.NewProposeCandidate(
-			worldspg.NewRuleCandidates(tx), p.UnitOfWork.Publishing.Publisher(tx), uuid.NewV7, now))
+			worldspg.NewRuleCandidates(tx), p.UnitOfWork.Publishing.Publisher(tx), newID, now))
 	}
 }
 

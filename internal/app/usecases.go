@@ -28,6 +28,9 @@ func transact[R any](u *postgres.UnitOfWork, scope events.Scope, repositories fu
 // now is to the microsecond, as the database keeps it: what is stored, published and returned is then the same.
 func now() time.Time { return time.Now().UTC().Truncate(time.Microsecond) }
 
+// newID is ordered by time.
+func newID() uuid.UUID { return uuid.Must(uuid.NewV7()) }
+
 // NewPublishCard composes the use case.
 func NewPublishCard(u *postgres.UnitOfWork) *worldsapp.PublishCard {
 	return worldsapp.NewPublishCard(transact(u, events.Worlds, func(tx events.Tx) worldsapp.Cards { return worldspg.NewCards(tx) }), now)
@@ -38,54 +41,28 @@ func NewRecordDecision(u *postgres.UnitOfWork) *platformapp.RecordDecision {
 	return platformapp.NewRecordDecision(transact(u, events.Platform, func(tx events.Tx) platformapp.Decisions { return platformpg.NewDecisions(tx) }), now)
 }
 
-// NewStartScan composes the use case.
-func NewStartScan(u *postgres.UnitOfWork) *worldsapp.StartScan {
-	return worldsapp.NewStartScan(transactScans(u), now, uuid.NewV7)
-}
-
-// NewCompleteScan composes the use case.
-func NewCompleteScan(u *postgres.UnitOfWork) *worldsapp.CompleteScan {
-	return worldsapp.NewCompleteScan(transactScans(u), now)
-}
-
-// NewFailScan composes the use case.
-func NewFailScan(u *postgres.UnitOfWork) *worldsapp.FailScan {
-	return worldsapp.NewFailScan(transactScans(u), now)
-}
-
-func transactScans(u *postgres.UnitOfWork) worldsapp.UnitOfWork[worldsapp.Scans] {
-	return transact(u, events.Worlds, func(tx events.Tx) worldsapp.Scans { return worldspg.NewScans(tx) })
+// NewManageScans composes the use case.
+func NewManageScans(u *postgres.UnitOfWork) *worldsapp.ManageScans {
+	return worldsapp.NewManageScans(transact(u, events.Worlds, func(tx events.Tx) worldsapp.Scans { return worldspg.NewScans(tx) }), newID, now)
 }
 
 // NewDetectFailureCluster composes the use case.
 func NewDetectFailureCluster(u *postgres.UnitOfWork, options ...platformapp.DetectFailureClusterOption) *platformapp.DetectFailureCluster {
 	return platformapp.NewDetectFailureCluster(transact(u, events.Platform, func(tx events.Tx) platformapp.FailureClusters {
 		return platformpg.NewFailureClusters(tx)
-	}), uuid.NewV7, now, options...)
+	}), newID, now, options...)
 }
 
-// NewRecordMemory composes the use case.
-func NewRecordMemory(u *postgres.UnitOfWork) *platformapp.RecordMemory {
-	return platformapp.NewRecordMemory(transact(u, events.Platform, memories), uuid.NewV7, now)
+// NewManageMemories composes the use case.
+func NewManageMemories(u *postgres.UnitOfWork) *platformapp.ManageMemories {
+	return platformapp.NewManageMemories(transact(u, events.Platform, func(tx events.Tx) platformapp.Memories { return platformpg.NewMemories(tx) }), newID, now)
 }
-
-// NewPromoteMemory composes the use case.
-func NewPromoteMemory(u *postgres.UnitOfWork) *platformapp.PromoteMemory {
-	return platformapp.NewPromoteMemory(transact(u, events.Platform, memories), now)
-}
-
-// NewRetireMemory composes the use case.
-func NewRetireMemory(u *postgres.UnitOfWork) *platformapp.RetireMemory {
-	return platformapp.NewRetireMemory(transact(u, events.Platform, memories), now)
-}
-
-func memories(tx events.Tx) platformapp.Memories { return platformpg.NewMemories(tx) }
 
 // NewDecideCuration composes the use case.
 func NewDecideCuration(u *postgres.UnitOfWork) *platformapp.DecideCuration {
 	return platformapp.NewDecideCuration(transact(u, events.Platform, func(tx events.Tx) platformapp.CurationDecisions {
 		return platformpg.NewCurationDecisions(tx)
-	}), uuid.NewV7, now)
+	}), newID, now)
 }
 
 // NewLookUpCard composes what worlds answers other contexts with.
@@ -95,7 +72,7 @@ func NewLookUpCard(u *postgres.UnitOfWork) protocols.CardLookup {
 
 // NewDispatchTask composes the use case.
 func NewDispatchTask(u *postgres.UnitOfWork, catalog platformapp.TaskCatalog) *platformapp.DispatchTask {
-	return platformapp.NewDispatchTask(transactTasks(u), catalog, now, uuid.NewV7)
+	return platformapp.NewDispatchTask(transactTasks(u), catalog, now, newID)
 }
 
 // NewDispatchTaskIn composes the use case for a handler that dispatches a task in its own transaction: the task is there
@@ -104,7 +81,7 @@ func NewDispatchTaskIn(tx events.Tx, publisher events.EventPublisher, catalog pl
 	within := func(_ context.Context, _ uuid.NullUUID, work func(platformapp.Tasks, events.EventPublisher) error) error {
 		return work(agentTasks(tx), publisher)
 	}
-	return platformapp.NewDispatchTask(within, catalog, now, uuid.NewV7)
+	return platformapp.NewDispatchTask(within, catalog, now, newID)
 }
 
 // NewRunTask composes the use case.

@@ -304,31 +304,31 @@ func (l *listening) eventuallyDelivered(n int) {
 
 func memoriesBecomeCandidates(b *bundle, l *listening) {
 	workspace := aWorkspace()
-	record, promote, retire := app.NewRecordMemory(b.uow), app.NewPromoteMemory(b.uow), app.NewRetireMemory(b.uow)
+	memories := app.NewManageMemories(b.uow)
 	const statement = "Ask before deleting a “card”."
-	id, err := record.Record(b.ctx, workspace, domain.WorkspaceMemory, statement)
+	id, err := memories.Record(b.ctx, workspace, domain.WorkspaceMemory, statement)
 	must(b.T, err)
-	again, err := record.Record(b.ctx, workspace, domain.WorkspaceMemory, statement)
+	again, err := memories.Record(b.ctx, workspace, domain.WorkspaceMemory, statement)
 	must(b.T, err)
-	other, err := record.Record(b.ctx, workspace, domain.AgentMemory, statement)
+	other, err := memories.Record(b.ctx, workspace, domain.AgentMemory, statement)
 	must(b.T, err)
 	if again != id || other == id {
 		b.Fatalf("recorded as %s, %s and %s", id, again, other)
 	}
-	must(b.T, promote.Promote(b.ctx, workspace, id))
+	must(b.T, memories.Promote(b.ctx, workspace, id))
 	l.delivered(1)
 	b.wantCandidate(id, "memory proposed revision 3, 2 of 1 kinds: "+statement)
 
-	must(b.T, promote.Promote(b.ctx, workspace, id))
-	must(b.T, retire.Retire(b.ctx, workspace, id))
-	must(b.T, retire.Retire(b.ctx, workspace, id))
-	if err := promote.Promote(b.ctx, workspace, id); !errors.Is(err, domain.ErrMemoryRetired) {
+	must(b.T, memories.Promote(b.ctx, workspace, id))
+	must(b.T, memories.Retire(b.ctx, workspace, id))
+	must(b.T, memories.Retire(b.ctx, workspace, id))
+	if err := memories.Promote(b.ctx, workspace, id); !errors.Is(err, domain.ErrMemoryRetired) {
 		b.Errorf("promoted though retired: %v", err)
 	}
 	for name, err := range map[string]error{
-		"unknown":              promote.Promote(b.ctx, workspace, uuid.New()),
-		"of another workspace": promote.Promote(b.ctx, aWorkspace(), other),
-		"of no workspace":      retire.Retire(b.ctx, uuid.NullUUID{}, other),
+		"unknown":              memories.Promote(b.ctx, workspace, uuid.New()),
+		"of another workspace": memories.Promote(b.ctx, aWorkspace(), other),
+		"of no workspace":      memories.Retire(b.ctx, uuid.NullUUID{}, other),
 	} {
 		if !errors.Is(err, platformapp.ErrNoMemory) {
 			b.Errorf("%s: %v", name, err)
@@ -413,7 +413,7 @@ func curationLoop(b *bundle, l *listening) {
 		return b.uow.Do(ctx, events.Platform, workspace, func(tx events.Tx, publisherFor events.PublisherFor) error {
 			return work(platformpg.NewCurationDecisions(tx), publisherFor())
 		})
-	}, uuid.NewV7, func() time.Time { return clock.Add(-time.Minute) })
+	}, uuid.New, func() time.Time { return clock.Add(-time.Minute) })
 	late, err := behind.Decide(b.ctx, workspace, candidate, domain.ApproveCandidate, "", "ada")
 	must(b.T, err)
 	l.delivered(2)

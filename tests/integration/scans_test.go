@@ -31,14 +31,14 @@ func finds(t testing.TB, of ...domain.Finding) domain.Findings {
 // scan starts a scan of subject.
 func (b *bundle) scan(workspace uuid.NullUUID, subject string) uuid.UUID {
 	b.Helper()
-	id, err := app.NewStartScan(b.uow).Start(b.ctx, workspace, subject)
+	id, err := app.NewManageScans(b.uow).Start(b.ctx, workspace, subject)
 	must(b.T, err)
 	return id
 }
 
 func (b *bundle) completeScan(workspace uuid.NullUUID, id uuid.UUID, found domain.Findings) bool {
 	b.Helper()
-	completed, err := app.NewCompleteScan(b.uow).Complete(b.ctx, workspace, id, found)
+	completed, err := app.NewManageScans(b.uow).Complete(b.ctx, workspace, id, found)
 	must(b.T, err)
 	return completed
 }
@@ -103,7 +103,7 @@ func aCompletedScanIsIndexed(b *bundle, l *listening) {
 func aScanIsCompletedOnce(b *bundle, _ *listening) {
 	workspace := aWorkspace()
 	id, found := b.scan(workspace, "card:harbour"), finds(b.T, domain.Finding{Kind: "stale", Occurrences: 1})
-	if n := countOf(b.T, 4, func() (bool, error) { return app.NewCompleteScan(b.uow).Complete(b.ctx, workspace, id, found) }); n != 1 {
+	if n := countOf(b.T, 4, func() (bool, error) { return app.NewManageScans(b.uow).Complete(b.ctx, workspace, id, found) }); n != 1 {
 		b.Fatalf("%d of 4 completed it", n)
 	}
 	before := b.rowsOf("worlds.scans", "core.outbox")
@@ -116,11 +116,11 @@ func aScanIsCompletedOnce(b *bundle, _ *listening) {
 		"one of another workspace":  {aWorkspace(), found, domain.ErrNoScan},
 		"one of a workspace, by no": {uuid.NullUUID{}, found, domain.ErrNoScan},
 	} {
-		if completed, err := app.NewCompleteScan(b.uow).Complete(b.ctx, c.workspace, id, c.found); completed || !errors.Is(err, c.want) {
+		if completed, err := app.NewManageScans(b.uow).Complete(b.ctx, c.workspace, id, c.found); completed || !errors.Is(err, c.want) {
 			b.Errorf("completing %s: %v", name, err)
 		}
 	}
-	if err := app.NewFailScan(b.uow).Fail(b.ctx, workspace, id, "too late"); !errors.Is(err, domain.ErrScanCompleted) {
+	if err := app.NewManageScans(b.uow).Fail(b.ctx, workspace, id, "too late"); !errors.Is(err, domain.ErrScanCompleted) {
 		b.Errorf("failing a completed scan: %v", err)
 	}
 	if after := b.rowsOf("worlds.scans", "core.outbox"); after != before || one[int](b, "select count(*)::int from core.outbox") != 1 {

@@ -13,15 +13,15 @@ func memoryFlow() Flow {
 		Name: "memories", About: "platform promotes a memory, worlds routes it to a rule candidate",
 		Run: func(ctx context.Context, s *Stage) error {
 			const statement = "Ask a person before a card is deleted."
-			record := app.NewRecordMemory(s.UnitOfWork)
-			if _, err := record.Record(ctx, s.Workspace, platformdomain.WorkspaceMemory, statement); err != nil {
+			memories := app.NewManageMemories(s.UnitOfWork)
+			if _, err := memories.Record(ctx, s.Workspace, platformdomain.WorkspaceMemory, statement); err != nil {
 				return err
 			}
-			id, err := record.Record(ctx, s.Workspace, platformdomain.WorkspaceMemory, statement)
+			id, err := memories.Record(ctx, s.Workspace, platformdomain.WorkspaceMemory, statement)
 			if err != nil {
 				return err
 			}
-			if err := app.NewPromoteMemory(s.UnitOfWork).Promote(ctx, s.Workspace, id); err != nil {
+			if err := memories.Promote(ctx, s.Workspace, id); err != nil {
 				return err
 			}
 			s.Say("platform recorded a memory twice, then promoted it and published that, in one transaction")

@@ -22,20 +22,20 @@ func scanFlow() Flow {
 			if err != nil {
 				return err
 			}
-			id, err := app.NewStartScan(s.UnitOfWork).Start(ctx, s.Workspace, subject)
+			scans := app.NewManageScans(s.UnitOfWork)
+			id, err := scans.Start(ctx, s.Workspace, subject)
 			if err != nil {
 				return err
 			}
-			complete := app.NewCompleteScan(s.UnitOfWork)
-			if _, err := complete.Complete(ctx, s.Workspace, id, findings); err != nil {
+			if _, err := scans.Complete(ctx, s.Workspace, id, findings); err != nil {
 				return err
 			}
 			s.Say("worlds completed a scan of %s and published it, in one transaction", subject)
-			again, err := complete.Complete(ctx, s.Workspace, id, findings)
+			again, err := scans.Complete(ctx, s.Workspace, id, findings)
 			if err != nil {
 				return err
 			}
-			if _, err = complete.Complete(ctx, s.Workspace, id, nil); again || !errors.Is(err, domain.ErrScanCompleted) {
+			if _, err = scans.Complete(ctx, s.Workspace, id, nil); again || !errors.Is(err, domain.ErrScanCompleted) {
 				return fmt.Errorf("%w: a scan was completed twice: %w", ErrFlowFailed, err)
 			}
 			s.Say("completing it again changed nothing, and with another result was refused")

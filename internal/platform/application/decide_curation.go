@@ -23,12 +23,12 @@ type CurationDecisions interface {
 // What worlds makes of it comes back by an event of its own. Safe for concurrent use.
 type DecideCuration struct {
 	transact UnitOfWork[CurationDecisions]
-	newID    func() (uuid.UUID, error)
+	newID    func() uuid.UUID
 	now      func() time.Time
 }
 
 // NewDecideCuration composes the use case.
-func NewDecideCuration(transact UnitOfWork[CurationDecisions], newID func() (uuid.UUID, error), now func() time.Time) *DecideCuration {
+func NewDecideCuration(transact UnitOfWork[CurationDecisions], newID func() uuid.UUID, now func() time.Time) *DecideCuration {
 	return &DecideCuration{transact: transact, newID: newID, now: now}
 }
 
@@ -36,10 +36,7 @@ func NewDecideCuration(transact UnitOfWork[CurationDecisions], newID func() (uui
 // platform.curation.decided for worlds, and returns the decision's id.
 func (d *DecideCuration) Decide(ctx context.Context, workspace uuid.NullUUID, candidateID uuid.UUID, verdict domain.CurationVerdict, note, decidedBy string) (uuid.UUID, error) {
 	now := d.now()
-	id, err := d.newID()
-	if err != nil {
-		return uuid.Nil, fmt.Errorf("make a decision id: %w", err)
-	}
+	id := d.newID()
 	decision := domain.CurationDecision{
 		ID: id, CandidateID: candidateID, Verdict: verdict, Note: note, DecidedBy: decidedBy,
 		DecidedAt: now, Outcome: domain.CurationPending,
@@ -47,7 +44,7 @@ func (d *DecideCuration) Decide(ctx context.Context, workspace uuid.NullUUID, ca
 	if err := decision.Validate(now); err != nil {
 		return uuid.Nil, fmt.Errorf("decide on rule candidate %s: %w", candidateID, err)
 	}
-	err = d.transact(ctx, workspace, func(decisions CurationDecisions, publisher events.EventPublisher) error {
+	err := d.transact(ctx, workspace, func(decisions CurationDecisions, publisher events.EventPublisher) error {
 		decidedAt, err := decisions.Add(ctx, workspace, decision)
 		if err != nil {
 			return err
@@ -56,14 +53,9 @@ func (d *DecideCuration) Decide(ctx context.Context, workspace uuid.NullUUID, ca
 			return fmt.Errorf("an earlier decision on it is dated %s, which is still to come: correct the clock of whoever took it, and decide after that time",
 				decidedAt.Format(time.RFC3339))
 		}
-		envelope, err := events.NewEnvelope(contracts.CurationDecidedContract(), contracts.CurationDecided{
+		return publish(ctx, publisher, workspace, now, contracts.CurationDecidedContract(), contracts.CurationDecided{
 			DecisionID: id, CandidateID: candidateID, Verdict: string(verdict), Note: note, DecidedBy: decidedBy, DecidedAt: decidedAt.UTC(),
 		})
-		if err != nil {
-			return err
-		}
-		envelope.WorkspaceID, envelope.OccurredAt = workspace, now
-		return publisher.Publish(ctx, envelope)
 	})
 	if err != nil {
 		return uuid.Nil, fmt.Errorf("decide on rule candidate %s: %w", candidateID, err)

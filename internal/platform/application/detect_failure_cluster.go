@@ -26,7 +26,7 @@ type FailureClusters interface {
 // commit together or not at all. Safe for concurrent use.
 type DetectFailureCluster struct {
 	transact UnitOfWork[FailureClusters]
-	newID    func() (uuid.UUID, error)
+	newID    func() uuid.UUID
 	now      func() time.Time
 	alsoV1   bool
 }
@@ -42,7 +42,7 @@ func AlsoPublishV1() DetectFailureClusterOption {
 }
 
 // NewDetectFailureCluster composes the use case.
-func NewDetectFailureCluster(transact UnitOfWork[FailureClusters], newID func() (uuid.UUID, error), now func() time.Time, options ...DetectFailureClusterOption) *DetectFailureCluster {
+func NewDetectFailureCluster(transact UnitOfWork[FailureClusters], newID func() uuid.UUID, now func() time.Time, options ...DetectFailureClusterOption) *DetectFailureCluster {
 	d := &DetectFailureCluster{transact: transact, newID: newID, now: now}
 	for _, option := range options {
 		option(d)
@@ -55,11 +55,7 @@ func NewDetectFailureCluster(transact UnitOfWork[FailureClusters], newID func() 
 func (d *DetectFailureCluster) Detect(ctx context.Context, workspace uuid.NullUUID, detection domain.FailureDetection) (cluster domain.FailureCluster, err error) {
 	detection.SeenAt = detection.SeenAt.Truncate(time.Microsecond) // as the database keeps it
 	now := d.now()
-	id, err := d.newID()
-	if err != nil {
-		return domain.FailureCluster{}, fmt.Errorf("make a cluster id: %w", err)
-	}
-	cluster, err = domain.NewFailureCluster(id, detection, now)
+	cluster, err = domain.NewFailureCluster(d.newID(), detection, now)
 	if err != nil {
 		return domain.FailureCluster{}, fmt.Errorf("detect failures: %w", err)
 	}
@@ -101,22 +97,11 @@ func (d *DetectFailureCluster) publish(ctx context.Context, publisher events.Eve
 			example = f.Example
 		}
 	}
-	v2, err := events.NewEnvelope(contracts.FailureClusterDetectedV2Contract(), detected)
-	if err != nil {
+	err := publish(ctx, publisher, workspace, now, contracts.FailureClusterDetectedV2Contract(), detected)
+	if err != nil || !d.alsoV1 {
 		return err
 	}
-	envelopes := []events.Envelope{v2}
-	if d.alsoV1 {
-		v1, err := events.NewEnvelope(contracts.FailureClusterDetectedContract(), contracts.FailureClusterDetected{
-			ClusterID: c.ID, Signature: c.Signature.String(), Count: c.Count(), Example: example,
-		})
-		if err != nil {
-			return err
-		}
-		envelopes = append(envelopes, v1)
-	}
-	for i := range envelopes {
-		envelopes[i].WorkspaceID, envelopes[i].OccurredAt = workspace, now
-	}
-	return publisher.Publish(ctx, envelopes...)
+	return publish(ctx, publisher, workspace, now, contracts.FailureClusterDetectedContract(), contracts.FailureClusterDetected{
+		ClusterID: c.ID, Signature: c.Signature.String(), Count: c.Count(), Example: example,
+	})
 }

@@ -41,11 +41,11 @@ type DispatchTask struct {
 	transact UnitOfWork[Tasks]
 	catalog  TaskCatalog
 	now      func() time.Time
-	newID    func() (uuid.UUID, error)
+	newID    func() uuid.UUID
 }
 
 // NewDispatchTask composes the use case.
-func NewDispatchTask(transact UnitOfWork[Tasks], catalog TaskCatalog, now func() time.Time, newID func() (uuid.UUID, error)) *DispatchTask {
+func NewDispatchTask(transact UnitOfWork[Tasks], catalog TaskCatalog, now func() time.Time, newID func() uuid.UUID) *DispatchTask {
 	return &DispatchTask{transact: transact, catalog: catalog, now: now, newID: newID}
 }
 
@@ -72,9 +72,7 @@ func (d *DispatchTask) dispatch(ctx context.Context, workspace uuid.NullUUID, re
 	id := request.ID
 	for _, missing := range []*uuid.UUID{&id, &conversation.ID} {
 		if *missing == uuid.Nil {
-			if *missing, err = d.newID(); err != nil {
-				return domain.AgentTask{}, fmt.Errorf("make an id: %w", err)
-			}
+			*missing = d.newID()
 		}
 	}
 	task, err := domain.NewAgentTask(id, conversation.ID, request.Executor, request.Input, request.Retention, now)

@@ -28,29 +28,26 @@ type Memories interface {
 // ErrNoMemory means that there is no such memory in the workspace.
 var ErrNoMemory = errors.New("there is no such memory in this workspace")
 
-// RecordMemory records what agents learn. Safe for concurrent use.
-type RecordMemory struct {
+// ManageMemories records, promotes and retires memories. Safe for concurrent use.
+type ManageMemories struct {
 	transact UnitOfWork[Memories]
-	newID    func() (uuid.UUID, error)
+	newID    func() uuid.UUID
 	now      func() time.Time
 }
 
-// NewRecordMemory composes the use case.
-func NewRecordMemory(transact UnitOfWork[Memories], newID func() (uuid.UUID, error), now func() time.Time) *RecordMemory {
-	return &RecordMemory{transact: transact, newID: newID, now: now}
+// NewManageMemories composes the use case.
+func NewManageMemories(transact UnitOfWork[Memories], newID func() uuid.UUID, now func() time.Time) *ManageMemories {
+	return &ManageMemories{transact: transact, newID: newID, now: now}
 }
 
 // Record stores a working memory and returns its id. What is known already in its scope is observed once more,
 // and keeps its id and state. What was retired is learned anew, under an id of its own.
-func (r *RecordMemory) Record(ctx context.Context, workspace uuid.NullUUID, scope domain.MemoryScope, statement string) (id uuid.UUID, err error) {
+func (m *ManageMemories) Record(ctx context.Context, workspace uuid.NullUUID, scope domain.MemoryScope, statement string) (id uuid.UUID, err error) {
 	if err := domain.ValidateMemory(scope, statement); err != nil {
 		return uuid.Nil, fmt.Errorf("record a memory: %w", err)
 	}
-	if id, err = r.newID(); err != nil {
-		return uuid.Nil, fmt.Errorf("make a memory id: %w", err)
-	}
-	err = r.transact(ctx, workspace, func(memories Memories, _ events.EventPublisher) error {
-		id, err = memories.Record(ctx, workspace, id, scope, statement, r.now())
+	err = m.transact(ctx, workspace, func(memories Memories, _ events.EventPublisher) error {
+		id, err = memories.Record(ctx, workspace, m.newID(), scope, statement, m.now())
 		return err
 	})
 	if err != nil {
@@ -59,27 +56,16 @@ func (r *RecordMemory) Record(ctx context.Context, workspace uuid.NullUUID, scop
 	return id, nil
 }
 
-// PromoteMemory promotes memories: the memory and the event that says so commit together or not at all. Safe for
-// concurrent use.
-type PromoteMemory struct {
-	transact UnitOfWork[Memories]
-	now      func() time.Time
-}
-
-// NewPromoteMemory composes the use case.
-func NewPromoteMemory(transact UnitOfWork[Memories], now func() time.Time) *PromoteMemory {
-	return &PromoteMemory{transact: transact, now: now}
-}
-
 // Promote promotes a working memory and publishes platform.memory.promoted. One that is promoted stays as it is and
-// publishes nothing; the error is [domain.ErrMemoryRetired] for one that is retired.
-func (p *PromoteMemory) Promote(ctx context.Context, workspace uuid.NullUUID, id uuid.UUID) error {
-	err := p.transact(ctx, workspace, func(memories Memories, publisher events.EventPublisher) error {
+// publishes nothing; the error is [domain.ErrMemoryRetired] for one that is retired. The memory and the event commit
+// together or not at all.
+func (m *ManageMemories) Promote(ctx context.Context, workspace uuid.NullUUID, id uuid.UUID) error {
+	err := m.transact(ctx, workspace, func(memories Memories, publisher events.EventPublisher) error {
 		memory, err := memories.Lock(ctx, workspace, id)
 		if err != nil {
 			return err
 		}
-		now := p.now()
+		now := m.now()
 		memory, changed, err := memory.Promote(now)
 		if err != nil || !changed {
 			return err
@@ -87,15 +73,10 @@ func (p *PromoteMemory) Promote(ctx context.Context, workspace uuid.NullUUID, id
 		if err := memories.Put(ctx, workspace, memory); err != nil {
 			return err
 		}
-		envelope, err := events.NewEnvelope(contracts.MemoryPromotedContract(), contracts.MemoryPromoted{
+		return publish(ctx, publisher, workspace, now, contracts.MemoryPromotedContract(), contracts.MemoryPromoted{
 			MemoryID: memory.ID, Version: memory.Version, Scope: string(memory.Scope), Statement: memory.Statement,
 			Observations: memory.Observations, PromotedAt: now,
 		})
-		if err != nil {
-			return err
-		}
-		envelope.WorkspaceID, envelope.OccurredAt = workspace, now
-		return publisher.Publish(ctx, envelope)
 	})
 	if err != nil {
 		return fmt.Errorf("promote memory %s: %w", id, err)
@@ -103,26 +84,15 @@ func (p *PromoteMemory) Promote(ctx context.Context, workspace uuid.NullUUID, id
 	return nil
 }
 
-// RetireMemory takes memories out of use. Safe for concurrent use.
-type RetireMemory struct {
-	transact UnitOfWork[Memories]
-	now      func() time.Time
-}
-
-// NewRetireMemory composes the use case.
-func NewRetireMemory(transact UnitOfWork[Memories], now func() time.Time) *RetireMemory {
-	return &RetireMemory{transact: transact, now: now}
-}
-
 // Retire retires a memory. The rule candidate that it may have led to is worlds' and its curators' by now, and no
 // event tells of it.
-func (r *RetireMemory) Retire(ctx context.Context, workspace uuid.NullUUID, id uuid.UUID) error {
-	err := r.transact(ctx, workspace, func(memories Memories, _ events.EventPublisher) error {
+func (m *ManageMemories) Retire(ctx context.Context, workspace uuid.NullUUID, id uuid.UUID) error {
+	err := m.transact(ctx, workspace, func(memories Memories, _ events.EventPublisher) error {
 		memory, err := memories.Lock(ctx, workspace, id)
 		if err != nil {
 			return err
 		}
-		memory, changed := memory.Retire(r.now())
+		memory, changed := memory.Retire(m.now())
 		if !changed {
 			return nil
 		}

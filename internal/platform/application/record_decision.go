@@ -46,16 +46,11 @@ func (r *RecordDecision) Record(ctx context.Context, workspace uuid.NullUUID, de
 		if !first {
 			return standing.MustBe(decision)
 		}
-		envelope, err := events.NewEnvelope(contracts.DecisionRecordedContract(), contracts.DecisionRecorded{
+		recorded = true
+		return publish(ctx, publisher, workspace, now, contracts.DecisionRecordedContract(), contracts.DecisionRecorded{
 			DecisionID: decision.DecisionID, RuleID: decision.RuleID, Outcome: string(decision.Outcome),
 			OverrideReason: decision.OverrideReason, DecidedBy: decision.DecidedBy, DecidedAt: decision.DecidedAt,
 		})
-		if err != nil {
-			return err
-		}
-		envelope.WorkspaceID, envelope.OccurredAt = workspace, now
-		recorded = true
-		return publisher.Publish(ctx, envelope)
 	})
 	if err != nil {
 		return false, fmt.Errorf("record decision %s: %w", decision.DecisionID, err)

@@ -38,10 +38,5 @@ type Tasks interface {
 
 // publishDispatched says that a task awaits a worker. Each time is an event of its own, with its own idempotency key.
 func publishDispatched(ctx context.Context, publisher events.EventPublisher, workspace uuid.NullUUID, id uuid.UUID, at time.Time) error {
-	envelope, err := events.NewEnvelope(contracts.AgentTaskDispatchedContract(), contracts.AgentTaskDispatched{AgentTaskID: id})
-	if err != nil {
-		return err
-	}
-	envelope.WorkspaceID, envelope.OccurredAt = workspace, at
-	return publisher.Publish(ctx, envelope)
+	return publish(ctx, publisher, workspace, at, contracts.AgentTaskDispatchedContract(), contracts.AgentTaskDispatched{AgentTaskID: id})
 }

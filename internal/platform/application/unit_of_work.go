@@ -2,6 +2,7 @@ package application
 
 import (
 	"context"
+	"time"
 
 	"github.com/google/uuid"
 
@@ -11,3 +12,13 @@ import (
 // UnitOfWork runs work in one transaction of the platform context, for one workspace: with repositories built for it and a
 // publisher bound to it.
 type UnitOfWork[R any] func(ctx context.Context, workspace uuid.NullUUID, work func(R, events.EventPublisher) error) error
+
+// publish publishes an event of a contract in workspace, as having occurred at that time.
+func publish(ctx context.Context, publisher events.EventPublisher, workspace uuid.NullUUID, at time.Time, contract events.Contract, payload any) error {
+	envelope, err := events.NewEnvelope(contract, payload)
+	if err != nil {
+		return err
+	}
+	envelope.WorkspaceID, envelope.OccurredAt = workspace, at
+	return publisher.Publish(ctx, envelope)
+}

@@ -64,13 +64,12 @@ func (a *ApplyDecision) Apply(ctx context.Context, workspace uuid.NullUUID, deci
 		if ruling.Outcome == domain.CurationApplied {
 			candidates[d.CandidateID], changed[d.CandidateID] = candidate, true
 		}
-		envelope, err := events.NewEnvelope(contracts.CurationAppliedContract(), contracts.CurationApplied{
+		envelope, err := envelopeOf(contracts.CurationAppliedContract(), contracts.CurationApplied{
 			DecisionID: d.ID, CandidateID: d.CandidateID, Outcome: string(ruling.Outcome), Reason: ruling.Reason, AppliedAt: now,
-		})
+		}, workspace, now)
 		if err != nil {
 			return err
 		}
-		envelope.WorkspaceID, envelope.OccurredAt = workspace, now
 		applied = append(applied, envelope)
 	}
 	for id := range changed {

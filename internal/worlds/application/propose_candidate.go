@@ -31,13 +31,13 @@ type RuleCandidates interface {
 type ProposeCandidate struct {
 	candidates RuleCandidates
 	publisher  events.EventPublisher
-	newID      func() (uuid.UUID, error)
+	newID      func() uuid.UUID
 	now        func() time.Time
 }
 
 // NewProposeCandidate composes the use case for one transaction, which both candidates and publisher are bound to. Now is to
 // the microsecond, as the database keeps it.
-func NewProposeCandidate(candidates RuleCandidates, publisher events.EventPublisher, newID func() (uuid.UUID, error), now func() time.Time) *ProposeCandidate {
+func NewProposeCandidate(candidates RuleCandidates, publisher events.EventPublisher, newID func() uuid.UUID, now func() time.Time) *ProposeCandidate {
 	return &ProposeCandidate{candidates: candidates, publisher: publisher, newID: newID, now: now}
 }
 
@@ -48,7 +48,8 @@ func (p *ProposeCandidate) Propose(ctx context.Context, workspace uuid.NullUUID,
 	now := p.now()
 	var proposed []events.Envelope
 	for _, f := range domain.NewestFacts(facts) {
-		candidate, added, err := p.add(ctx, workspace, f, now)
+		candidate := domain.ProposeRule(p.newID(), f)
+		added, err := p.candidates.Add(ctx, workspace, candidate, now)
 		if err != nil {
 			return err
 		}
@@ -68,16 +69,6 @@ func (p *ProposeCandidate) Propose(ctx context.Context, workspace uuid.NullUUID,
 	return p.publisher.Publish(ctx, proposed...)
 }
 
-func (p *ProposeCandidate) add(ctx context.Context, workspace uuid.NullUUID, facts domain.CandidateFacts, now time.Time) (candidate domain.RuleCandidate, added bool, err error) {
-	id, err := p.newID()
-	if err != nil {
-		return domain.RuleCandidate{}, false, fmt.Errorf("make a candidate id: %w", err)
-	}
-	candidate = domain.ProposeRule(id, facts)
-	added, err = p.candidates.Add(ctx, workspace, candidate, now)
-	return candidate, added, err
-}
-
 func (p *ProposeCandidate) observe(ctx context.Context, workspace uuid.NullUUID, facts domain.CandidateFacts, now time.Time) error {
 	candidate, found, err := p.candidates.LockOfOrigin(ctx, workspace, facts.Origin, facts.OriginID)
 	if err != nil {
@@ -93,10 +84,8 @@ func (p *ProposeCandidate) observe(ctx context.Context, workspace uuid.NullUUID,
 }
 
 func proposal(workspace uuid.NullUUID, c domain.RuleCandidate, now time.Time) (events.Envelope, error) {
-	envelope, err := events.NewEnvelope(contracts.RuleCandidateProposedContract(), contracts.RuleCandidateProposed{
+	return envelopeOf(contracts.RuleCandidateProposedContract(), contracts.RuleCandidateProposed{
 		CandidateID: c.ID, Origin: string(c.Origin), OriginID: c.OriginID, Statement: c.Statement,
 		Occurrences: c.Occurrences, Confidence: c.Confidence, ProposedAt: now,
-	})
-	envelope.WorkspaceID, envelope.OccurredAt = workspace, now
-	return envelope, err
+	}, workspace, now)
 }

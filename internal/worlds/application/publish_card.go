@@ -42,13 +42,12 @@ func (p *PublishCard) Publish(ctx context.Context, workspace uuid.NullUUID, card
 		if err != nil {
 			return err
 		}
-		envelope, err := events.NewEnvelope(contracts.WorldModelCardPublishedContract(), contracts.WorldModelCardPublished{
+		envelope, err := envelopeOf(contracts.WorldModelCardPublishedContract(), contracts.WorldModelCardPublished{
 			CardID: card.ID(), Version: version, Title: card.Title(), Summary: card.Summary(), Attributes: card.Attributes(),
-		})
+		}, workspace, now)
 		if err != nil {
 			return err
 		}
-		envelope.WorkspaceID, envelope.OccurredAt = workspace, now
 		if err := publisher.Publish(ctx, envelope); err != nil {
 			return err
 		}

@@ -23,59 +23,43 @@ type Scans interface {
 	Save(ctx context.Context, workspace uuid.NullUUID, scan domain.Scan) error
 }
 
-// StartScan begins scans. Safe for concurrent use.
-type StartScan struct {
+// ManageScans begins and ends scans. Safe for concurrent use.
+type ManageScans struct {
 	transact UnitOfWork[Scans]
+	newID    func() uuid.UUID
 	now      func() time.Time
-	newID    func() (uuid.UUID, error)
 }
 
-// NewStartScan composes the use case.
-func NewStartScan(transact UnitOfWork[Scans], now func() time.Time, newID func() (uuid.UUID, error)) *StartScan {
-	return &StartScan{transact: transact, now: now, newID: newID}
+// NewManageScans composes the use case.
+func NewManageScans(transact UnitOfWork[Scans], newID func() uuid.UUID, now func() time.Time) *ManageScans {
+	return &ManageScans{transact: transact, newID: newID, now: now}
 }
 
 // Start begins a scan of subject in workspace and returns its id. Nobody is told before it is completed.
-func (s *StartScan) Start(ctx context.Context, workspace uuid.NullUUID, subject string) (uuid.UUID, error) {
-	id, err := s.newID()
+func (m *ManageScans) Start(ctx context.Context, workspace uuid.NullUUID, subject string) (uuid.UUID, error) {
+	scan, err := domain.StartScan(m.newID(), subject, m.now())
 	if err != nil {
 		return uuid.Nil, fmt.Errorf("start a scan: %w", err)
 	}
-	scan, err := domain.StartScan(id, subject, s.now())
-	if err != nil {
-		return uuid.Nil, fmt.Errorf("start a scan: %w", err)
-	}
-	err = s.transact(ctx, workspace, func(scans Scans, _ events.EventPublisher) error {
+	err = m.transact(ctx, workspace, func(scans Scans, _ events.EventPublisher) error {
 		return scans.Add(ctx, workspace, scan)
 	})
 	if err != nil {
 		return uuid.Nil, fmt.Errorf("start a scan of %s: %w", subject, err)
 	}
-	return id, nil
+	return scan.ID, nil
 }
 
-// CompleteScan ends scans with their findings: the completed scan and the event that says so commit together or not at
-// all. Safe for concurrent use.
-type CompleteScan struct {
-	transact UnitOfWork[Scans]
-	now      func() time.Time
-}
-
-// NewCompleteScan composes the use case.
-func NewCompleteScan(transact UnitOfWork[Scans], now func() time.Time) *CompleteScan {
-	return &CompleteScan{transact: transact, now: now}
-}
-
-// Complete ends a running scan and publishes worlds.scan.completed. Doing so again with the same findings changes
+// Complete ends a running scan and publishes worlds.scan.completed; both commit together or not at all. Doing so again with the same findings changes
 // nothing, publishes nothing and reports false. The error is [domain.ErrNoScan], [domain.ErrScanFailed], or
 // [domain.ErrScanCompleted] for other findings.
-func (c *CompleteScan) Complete(ctx context.Context, workspace uuid.NullUUID, id uuid.UUID, findings domain.Findings) (completed bool, err error) {
-	err = c.transact(ctx, workspace, func(scans Scans, publisher events.EventPublisher) error {
+func (m *ManageScans) Complete(ctx context.Context, workspace uuid.NullUUID, id uuid.UUID, findings domain.Findings) (completed bool, err error) {
+	err = m.transact(ctx, workspace, func(scans Scans, publisher events.EventPublisher) error {
 		scan, err := scans.Lock(ctx, workspace, id)
 		if err != nil {
 			return err
 		}
-		now := c.now()
+		now := m.now()
 		completed, err = scan.Complete(findings, now)
 		if err != nil || !completed {
 			return err
@@ -90,11 +74,10 @@ func (c *CompleteScan) Complete(ctx context.Context, workspace uuid.NullUUID, id
 		for i, f := range scan.Findings {
 			payload.Findings[i] = contracts.ScanFinding{Kind: f.Kind, Occurrences: f.Occurrences}
 		}
-		envelope, err := events.NewEnvelope(contracts.ScanCompletedContract(), payload)
+		envelope, err := envelopeOf(contracts.ScanCompletedContract(), payload, workspace, now)
 		if err != nil {
 			return err
 		}
-		envelope.WorkspaceID, envelope.OccurredAt = workspace, now
 		return publisher.Publish(ctx, envelope)
 	})
 	if err != nil {
@@ -103,26 +86,15 @@ func (c *CompleteScan) Complete(ctx context.Context, workspace uuid.NullUUID, id
 	return completed, nil
 }
 
-// FailScan ends scans that cannot be completed. Safe for concurrent use.
-type FailScan struct {
-	transact UnitOfWork[Scans]
-	now      func() time.Time
-}
-
-// NewFailScan composes the use case.
-func NewFailScan(transact UnitOfWork[Scans], now func() time.Time) *FailScan {
-	return &FailScan{transact: transact, now: now}
-}
-
 // Fail ends a running scan for good; failure says why. What was indexed of its subject stands, so nobody is told. A
 // scan that has failed already is left as it is. The error is [domain.ErrNoScan] or [domain.ErrScanCompleted].
-func (f *FailScan) Fail(ctx context.Context, workspace uuid.NullUUID, id uuid.UUID, failure string) error {
-	err := f.transact(ctx, workspace, func(scans Scans, _ events.EventPublisher) error {
+func (m *ManageScans) Fail(ctx context.Context, workspace uuid.NullUUID, id uuid.UUID, failure string) error {
+	err := m.transact(ctx, workspace, func(scans Scans, _ events.EventPublisher) error {
 		scan, err := scans.Lock(ctx, workspace, id)
 		if err != nil {
 			return err
 		}
-		if changed, err := scan.Fail(failure, f.now()); err != nil || !changed {
+		if changed, err := scan.Fail(failure, m.now()); err != nil || !changed {
 			return err
 		}
 		return scans.Save(ctx, workspace, scan)
