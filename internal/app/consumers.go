@@ -138,12 +138,12 @@ func buildDecisionRecordedConsumer(parts Parts) events.Subscription {
 	return parts.consumer(platform.DecisionRecordedContract(), events.Registration{
 		Name: platformevents.DecisionRecordedAggregatorName, Reads: platformevents.DecisionRecordedEvent{},
 		Batch: func(tx events.Tx) events.BatchHandler {
-			return platformevents.NewDecisionRecordedAggregator(platformpg.NewOverridePatterns(tx))
+			return platformevents.DecisionRecordedAggregator(platformpg.NewOverridePatterns(tx))
 		},
 	}, events.Registration{
 		Name: worldsevents.RuleHealthRecorderName, Reads: worldsevents.DecisionRecordedEvent{},
 		Batch: func(tx events.Tx) events.BatchHandler {
-			return worldsevents.NewRuleHealthRecorder(worldspg.NewRuleHealth(tx))
+			return worldsevents.RuleHealthRecorder(worldspg.NewRuleHealth(tx))
 		},
 	})
 }

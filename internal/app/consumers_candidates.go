@@ -44,7 +44,7 @@ func buildCurationConsumer(parts Parts) events.Subscription {
 	return parts.consumer(platform.CurationDecidedContract(), events.Registration{
 		Name: worldsevents.CurationDecisionApplierName, Reads: worldsevents.CurationDecidedEvent{},
 		Batch: func(tx events.Tx) events.BatchHandler {
-			return worldsevents.NewCurationDecisionApplier(worldsapp.NewApplyDecision(
+			return worldsevents.CurationDecisionApplier(worldsapp.NewApplyDecision(
 				worldspg.NewRuleCandidates(tx), worldspg.NewCurationRulings(tx), parts.UnitOfWork.Publishing.Publisher(tx), now))
 		},
 	})

@@ -223,14 +223,14 @@ func TestReadsIsWhatIsDecoded(t *testing.T) {
 	}
 	for name := range named {
 		if !decoded[name] {
-			t.Errorf("a registration says that it reads %s, which no handler passes to events.Decode", name)
+			t.Errorf("a registration says that it reads %s, which no handler decodes", name)
 		}
 	}
 }
 
 func typeName(v any) string { return reflect.TypeOf(v).PkgPath() + "." + reflect.TypeOf(v).Name() }
 
-// decodedIn are the type arguments of events.Decode in a folder.
+// decodedIn are the types that the handlers in a folder have decoded, by events.Decode, HandlerOf or BatchHandlerOf.
 func decodedIn(t testing.TB, tree fs.FS, folder string) (names []string) {
 	t.Helper()
 	files, err := fs.Glob(tree, folder+"/*.go")
@@ -244,14 +244,21 @@ func decodedIn(t testing.TB, tree fs.FS, folder string) (names []string) {
 		parsed, err := parser.ParseFile(token.NewFileSet(), filepath.Base(file), text, parser.SkipObjectResolution)
 		must(t, err)
 		ast.Inspect(parsed, func(n ast.Node) bool {
-			index, ok := n.(*ast.IndexExpr)
-			if !ok {
-				return true
-			}
-			called, ok := index.X.(*ast.SelectorExpr)
-			argument, isName := index.Index.(*ast.Ident)
-			if ok && isName && called.Sel.Name == "Decode" {
-				names = append(names, argument.Name)
+			switch n := n.(type) {
+			case *ast.IndexExpr:
+				called, ok := n.X.(*ast.SelectorExpr)
+				argument, isName := n.Index.(*ast.Ident)
+				if ok && isName && called.Sel.Name == "Decode" {
+					names = append(names, argument.Name)
+				}
+			case *ast.CallExpr: // of HandlerOf or BatchHandlerOf, whose first argument takes an envelope and what is decoded
+				called, ok := n.Fun.(*ast.SelectorExpr)
+				if !ok || !strings.HasSuffix(called.Sel.Name, "HandlerOf") {
+					return true
+				}
+				if read, ok := n.Args[0].(*ast.FuncLit); ok {
+					names = append(names, read.Type.Params.List[1].Type.(*ast.Ident).Name)
+				}
 			}
 			return true
 		})

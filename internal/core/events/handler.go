@@ -7,6 +7,8 @@ import (
 	"regexp"
 	"strings"
 	"time"
+
+	"github.com/google/uuid"
 )
 
 // EventHandler handles one event. Built for a transaction, it makes its effects through it, and
@@ -23,6 +25,47 @@ type EventHandler func(ctx context.Context, e Envelope) error
 // given a batch of one when it runs for a single event. The rules of [EventHandler] hold.
 type BatchHandler interface {
 	HandleBatch(ctx context.Context, batch []Envelope) error
+}
+
+// HandlerOf returns a handler that decodes an event's payload, has read make of it what it handles, and hands that to
+// handle with the event's workspace. An error of read is a [*PayloadError].
+func HandlerOf[T, D any](read func(Envelope, T) (D, error), handle func(context.Context, uuid.NullUUID, D) error) EventHandler {
+	return func(ctx context.Context, e Envelope) error {
+		d, err := readPayload(e, read)
+		if err != nil {
+			return err
+		}
+		return handle(ctx, e.WorkspaceID, d)
+	}
+}
+
+// BatchHandlerOf is [HandlerOf] for a batch, all of which is read before any of it is handled.
+func BatchHandlerOf[T, D any](read func(Envelope, T) (D, error), handle func(context.Context, uuid.NullUUID, []D) error) BatchHandler {
+	return batchFunc(func(ctx context.Context, batch []Envelope) (err error) {
+		all := make([]D, len(batch))
+		for i, e := range batch {
+			if all[i], err = readPayload(e, read); err != nil {
+				return err
+			}
+		}
+		return handle(ctx, batch[0].WorkspaceID, all)
+	})
+}
+
+type batchFunc func(context.Context, []Envelope) error
+
+// HandleBatch implements [BatchHandler].
+func (f batchFunc) HandleBatch(ctx context.Context, batch []Envelope) error { return f(ctx, batch) }
+
+func readPayload[T, D any](e Envelope, read func(Envelope, T) (D, error)) (d D, err error) {
+	payload, err := Decode[T](e)
+	if err != nil {
+		return d, err
+	}
+	if d, err = read(e, payload); err != nil {
+		err = &PayloadError{EventType: e.EventType, Err: err}
+	}
+	return d, err
 }
 
 // Executor does leased work, too slow for a transaction. Execute runs outside any and returns what is to be

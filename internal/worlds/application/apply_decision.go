@@ -36,7 +36,7 @@ func NewApplyDecision(candidates RuleCandidates, rulings CurationRulings, publis
 // Apply rules on decisions in the order of their times, follows them and publishes worlds.curation.applied for each, which
 // tells platform. A decision that was ruled on before changes nothing and publishes nothing: the stored ruling sees to it,
 // for longer than deliveries are remembered.
-func (a *ApplyDecision) Apply(ctx context.Context, workspace uuid.NullUUID, decisions ...domain.CurationDecision) error {
+func (a *ApplyDecision) Apply(ctx context.Context, workspace uuid.NullUUID, decisions []domain.CurationDecision) error {
 	ids := make([]uuid.UUID, len(decisions))
 	for i, d := range decisions {
 		ids[i] = d.CandidateID

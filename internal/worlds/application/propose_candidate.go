@@ -44,7 +44,7 @@ func NewProposeCandidate(candidates RuleCandidates, publisher events.EventPublis
 // Propose stores a candidate for each origin of facts and publishes worlds.rule_candidate.proposed, if there is none
 // yet. Otherwise the candidate takes the facts in if they are newer than its own. In whatever order facts come, and
 // however often, the newest stand in the end and the event is published once.
-func (p *ProposeCandidate) Propose(ctx context.Context, workspace uuid.NullUUID, facts ...domain.CandidateFacts) error {
+func (p *ProposeCandidate) Propose(ctx context.Context, workspace uuid.NullUUID, facts []domain.CandidateFacts) error {
 	now := p.now()
 	var proposed []events.Envelope
 	for _, f := range domain.NewestFacts(facts) {

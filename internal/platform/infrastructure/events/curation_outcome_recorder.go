@@ -35,18 +35,13 @@ type CurationDecisions interface {
 // event that worlds answers to, so that the outcome of one that is not there, or that has another outcome, is a
 // fault that no retry will mend.
 func CurationOutcomeRecorder(decisions CurationDecisions) events.EventHandler {
-	return func(ctx context.Context, e events.Envelope) error {
-		applied, err := events.Decode[CurationAppliedEvent](e)
-		if err != nil {
-			return err
-		}
+	return events.HandlerOf(func(_ events.Envelope, applied CurationAppliedEvent) (domain.CurationRuling, error) {
 		ruling := domain.CurationRuling{
 			DecisionID: applied.DecisionID, Outcome: domain.CurationOutcome(applied.Outcome), Reason: applied.Reason, At: applied.AppliedAt,
 		}
-		if err := ruling.Validate(); err != nil {
-			return &events.PayloadError{EventType: e.EventType, Err: err}
-		}
-		decision, found, err := decisions.Lock(ctx, e.WorkspaceID, ruling.DecisionID)
+		return ruling, ruling.Validate()
+	}, func(ctx context.Context, workspace uuid.NullUUID, ruling domain.CurationRuling) error {
+		decision, found, err := decisions.Lock(ctx, workspace, ruling.DecisionID)
 		if err != nil {
 			return err
 		}
@@ -61,6 +56,6 @@ func CurationOutcomeRecorder(decisions CurationDecisions) events.EventHandler {
 		if !changed {
 			return nil
 		}
-		return decisions.Save(ctx, e.WorkspaceID, decision)
-	}
+		return decisions.Save(ctx, workspace, decision)
+	})
 }

@@ -30,28 +30,12 @@ type OverridePatterns interface {
 
 // DecisionRecordedAggregator adds recorded decisions up to override patterns. It takes them in batches: many decisions
 // are on few rules, and one at a time each would write the same rows.
-type DecisionRecordedAggregator struct{ patterns OverridePatterns }
-
-// NewDecisionRecordedAggregator builds the handler over patterns.
-func NewDecisionRecordedAggregator(patterns OverridePatterns) DecisionRecordedAggregator {
-	return DecisionRecordedAggregator{patterns: patterns}
-}
-
-// HandleBatch implements [events.BatchHandler].
-func (a DecisionRecordedAggregator) HandleBatch(ctx context.Context, batch []events.Envelope) error {
-	rulings := make([]domain.Ruling, len(batch))
-	for i, e := range batch {
-		recorded, err := events.Decode[DecisionRecordedEvent](e)
-		if err != nil {
-			return err
-		}
-		rulings[i] = domain.Ruling{
+func DecisionRecordedAggregator(patterns OverridePatterns) events.BatchHandler {
+	return events.BatchHandlerOf(func(e events.Envelope, recorded DecisionRecordedEvent) (domain.Ruling, error) {
+		ruling := domain.Ruling{
 			DecisionID: recorded.DecisionID, RuleID: recorded.RuleID, Outcome: domain.Outcome(recorded.Outcome),
 			OverrideReason: recorded.OverrideReason, DecidedAt: recorded.DecidedAt,
 		}
-		if err := rulings[i].Validate(e.OccurredAt); err != nil {
-			return &events.PayloadError{EventType: e.EventType, Err: err}
-		}
-	}
-	return a.patterns.Count(ctx, batch[0].WorkspaceID, rulings)
+		return ruling, ruling.Validate(e.OccurredAt)
+	}, patterns.Count)
 }

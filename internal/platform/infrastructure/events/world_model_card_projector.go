@@ -28,15 +28,8 @@ type SystemCards interface {
 // WorldModelCardProjector projects world model cards into system cards: the snapshot is the
 // payload as it came.
 func WorldModelCardProjector(cards SystemCards) events.EventHandler {
-	return func(ctx context.Context, e events.Envelope) error {
-		published, err := events.Decode[WorldModelCardPublishedEvent](e)
-		if err != nil {
-			return err
-		}
+	return events.HandlerOf(func(e events.Envelope, published WorldModelCardPublishedEvent) (domain.SystemCard, error) {
 		card := domain.SystemCard{CardID: published.CardID, Version: published.Version, Title: published.Title, Snapshot: e.Payload}
-		if err := card.Validate(); err != nil {
-			return &events.PayloadError{EventType: e.EventType, Err: err}
-		}
-		return cards.Project(ctx, e.WorkspaceID, card)
-	}
+		return card, card.Validate()
+	}, cards.Project)
 }

@@ -24,34 +24,18 @@ type CurationDecidedEvent struct {
 // DecisionApplier is what the applier hands decisions to.
 type DecisionApplier interface {
 	// Apply rules on each decision once, follows it, and publishes the outcome.
-	Apply(ctx context.Context, workspace uuid.NullUUID, decisions ...domain.CurationDecision) error
+	Apply(ctx context.Context, workspace uuid.NullUUID, decisions []domain.CurationDecision) error
 }
 
 // CurationDecisionApplier applies curation decisions to rule candidates. A decision that cannot be applied is an
 // outcome too, and no error. It takes them in batches: one at a time, two batches would wait for each other's candidates.
-type CurationDecisionApplier struct{ decisions DecisionApplier }
-
-// NewCurationDecisionApplier builds the handler over decisions.
-func NewCurationDecisionApplier(decisions DecisionApplier) CurationDecisionApplier {
-	return CurationDecisionApplier{decisions: decisions}
-}
-
-// HandleBatch implements [events.BatchHandler].
-func (a CurationDecisionApplier) HandleBatch(ctx context.Context, batch []events.Envelope) error {
-	decisions := make([]domain.CurationDecision, len(batch))
-	for i, e := range batch {
-		decided, err := events.Decode[CurationDecidedEvent](e)
-		if err != nil {
-			return err
-		}
-		decisions[i] = domain.CurationDecision{
+func CurationDecisionApplier(decisions DecisionApplier) events.BatchHandler {
+	return events.BatchHandlerOf(func(e events.Envelope, decided CurationDecidedEvent) (domain.CurationDecision, error) {
+		decision := domain.CurationDecision{
 			ID: decided.DecisionID, CandidateID: decided.CandidateID, Verdict: domain.CurationVerdict(decided.Verdict),
 			// as the database keeps it, so that it compares equal to itself
 			DecidedAt: decided.DecidedAt.Truncate(time.Microsecond),
 		}
-		if err := decisions[i].Validate(e.OccurredAt); err != nil {
-			return &events.PayloadError{EventType: e.EventType, Err: err}
-		}
-	}
-	return a.decisions.Apply(ctx, batch[0].WorkspaceID, decisions...)
+		return decision, decision.Validate(e.OccurredAt)
+	}, decisions.Apply)
 }

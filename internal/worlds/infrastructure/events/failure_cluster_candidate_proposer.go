@@ -38,81 +38,41 @@ type FailureClusterDetectedV2Event struct {
 	} `json:"failures"`
 }
 
-// CandidateProposer is what the handlers make candidates with.
+// CandidateProposer is what the handlers make candidates with. They take events in batches: many are of few candidates, and
+// one at a time two batches would wait for each other.
 type CandidateProposer interface {
 	// Propose stores a candidate for each origin of facts, or brings it up to date if they are newer.
-	Propose(ctx context.Context, workspace uuid.NullUUID, facts ...domain.CandidateFacts) error
-}
-
-// proposer is a handler of an event that says facts. It takes them in batches: many are of few candidates, and one at a time
-// two batches would wait for each other.
-type proposer struct {
-	candidates CandidateProposer
-	read       func(events.Envelope) (domain.CandidateFacts, error)
-}
-
-// HandleBatch implements [events.BatchHandler].
-func (p proposer) HandleBatch(ctx context.Context, batch []events.Envelope) error {
-	facts := make([]domain.CandidateFacts, len(batch))
-	for i, e := range batch {
-		var err error
-		if facts[i], err = p.read(e); err != nil {
-			return err
-		}
-	}
-	return p.candidates.Propose(ctx, batch[0].WorkspaceID, facts...)
-}
-
-// asPayload is facts, or a payload's fault.
-func asPayload(e events.Envelope, facts domain.CandidateFacts, err error) (domain.CandidateFacts, error) {
-	if err != nil {
-		err = &events.PayloadError{EventType: e.EventType, Err: err}
-	}
-	return facts, err
+	Propose(ctx context.Context, workspace uuid.NullUUID, facts []domain.CandidateFacts) error
 }
 
 // FailureClusterCandidateProposer proposes rules against the failures of clusters as version 1 tells of them. It has
 // no revision, so it never changes a candidate that version 2 has told of.
 func FailureClusterCandidateProposer(candidates CandidateProposer) events.BatchHandler {
-	return proposer{candidates, func(e events.Envelope) (domain.CandidateFacts, error) {
-		d, err := events.Decode[FailureClusterDetectedEvent](e)
-		if err != nil {
-			return domain.CandidateFacts{}, err
-		}
-		facts, err := domain.ClusterFacts(d.ClusterID, 0, d.Signature, d.Count, 1) // it tells no kinds apart
-		return asPayload(e, facts, err)
-	}}
+	return events.BatchHandlerOf(func(_ events.Envelope, d FailureClusterDetectedEvent) (domain.CandidateFacts, error) {
+		return domain.ClusterFacts(d.ClusterID, 0, d.Signature, d.Count, 1) // it tells no kinds apart
+	}, candidates.Propose)
 }
 
 // FailureClusterV2CandidateProposer proposes rules against the failures of clusters.
 func FailureClusterV2CandidateProposer(candidates CandidateProposer) events.BatchHandler {
-	return proposer{candidates, func(e events.Envelope) (domain.CandidateFacts, error) {
-		detected, err := events.Decode[FailureClusterDetectedV2Event](e)
+	return events.BatchHandlerOf(func(_ events.Envelope, d FailureClusterDetectedV2Event) (domain.CandidateFacts, error) {
+		if d.Revision < 1 {
+			return domain.CandidateFacts{}, fmt.Errorf("revision is %d, must be at least 1", d.Revision)
+		}
+		s := d.Signature
+		if s.Component == "" || s.Operation == "" || s.ErrorClass == "" {
+			return domain.CandidateFacts{}, errors.New("signature needs component, operation and error_class")
+		}
+		counts := make([]int64, len(d.Failures))
+		for i, f := range d.Failures {
+			counts[i] = f.Count
+		}
+		failures, err := domain.SumOf(counts)
 		if err != nil {
 			return domain.CandidateFacts{}, err
 		}
-		facts, err := detected.facts()
-		return asPayload(e, facts, err)
-	}}
-}
-
-func (d FailureClusterDetectedV2Event) facts() (domain.CandidateFacts, error) {
-	if d.Revision < 1 {
-		return domain.CandidateFacts{}, fmt.Errorf("revision is %d, must be at least 1", d.Revision)
-	}
-	s := d.Signature
-	if s.Component == "" || s.Operation == "" || s.ErrorClass == "" {
-		return domain.CandidateFacts{}, errors.New("signature needs component, operation and error_class")
-	}
-	counts := make([]int64, len(d.Failures))
-	for i, f := range d.Failures {
-		counts[i] = f.Count
-	}
-	failures, err := domain.SumOf(counts)
-	if err != nil {
-		return domain.CandidateFacts{}, err
-	}
-	// the line that version 1 calls the signature: both make one statement
-	signature := s.Component + "/" + s.Operation + ": " + s.ErrorClass
-	return domain.ClusterFacts(d.ClusterID, d.Revision, signature, failures, int64(len(counts)))
+		// the line that version 1 calls the signature: both make one statement
+		signature := s.Component + "/" + s.Operation + ": " + s.ErrorClass
+		return domain.ClusterFacts(d.ClusterID, d.Revision, signature, failures, int64(len(counts)))
+	}, candidates.Propose)
 }

@@ -20,12 +20,7 @@ type MemoryPromotedEvent struct {
 
 // MemoryCandidateRouter routes promoted memories to rule candidates.
 func MemoryCandidateRouter(candidates CandidateProposer) events.BatchHandler {
-	return proposer{candidates, func(e events.Envelope) (domain.CandidateFacts, error) {
-		p, err := events.Decode[MemoryPromotedEvent](e)
-		if err != nil {
-			return domain.CandidateFacts{}, err
-		}
-		facts, err := domain.MemoryFacts(p.MemoryID, p.Version, p.Statement, p.Observations)
-		return asPayload(e, facts, err)
-	}}
+	return events.BatchHandlerOf(func(_ events.Envelope, p MemoryPromotedEvent) (domain.CandidateFacts, error) {
+		return domain.MemoryFacts(p.MemoryID, p.Version, p.Statement, p.Observations)
+	}, candidates.Propose)
 }

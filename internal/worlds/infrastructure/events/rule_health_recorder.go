@@ -30,35 +30,14 @@ type RuleHealth interface {
 
 // RuleHealthRecorder keeps the health of rules by the decisions on their proposals. It takes them in batches: many
 // decisions are on few rules, and one at a time each would write the same rows.
-type RuleHealthRecorder struct{ health RuleHealth }
-
-// NewRuleHealthRecorder builds the handler over health.
-func NewRuleHealthRecorder(health RuleHealth) RuleHealthRecorder {
-	return RuleHealthRecorder{health: health}
-}
-
-// HandleBatch implements [events.BatchHandler].
-func (r RuleHealthRecorder) HandleBatch(ctx context.Context, batch []events.Envelope) error {
-	decisions := make([]domain.RuleDecision, len(batch))
-	for i, e := range batch {
-		recorded, err := events.Decode[DecisionRecordedEvent](e)
-		if err != nil {
-			return err
+func RuleHealthRecorder(health RuleHealth) events.BatchHandler {
+	return events.BatchHandlerOf(func(e events.Envelope, recorded DecisionRecordedEvent) (domain.RuleDecision, error) {
+		if recorded.Outcome != "followed" && recorded.Outcome != "overridden" {
+			return domain.RuleDecision{}, fmt.Errorf("outcome is %.40q, must be followed or overridden", recorded.Outcome)
 		}
-		decisions[i], err = recorded.decision()
-		if err == nil {
-			err = decisions[i].Validate(e.OccurredAt)
+		decision := domain.RuleDecision{
+			DecisionID: recorded.DecisionID, RuleID: recorded.RuleID, Overridden: recorded.Outcome == "overridden", DecidedAt: recorded.DecidedAt,
 		}
-		if err != nil {
-			return &events.PayloadError{EventType: e.EventType, Err: err}
-		}
-	}
-	return r.health.Count(ctx, batch[0].WorkspaceID, decisions)
-}
-
-func (d DecisionRecordedEvent) decision() (domain.RuleDecision, error) {
-	if d.Outcome != "followed" && d.Outcome != "overridden" {
-		return domain.RuleDecision{}, fmt.Errorf("outcome is %.40q, must be followed or overridden", d.Outcome)
-	}
-	return domain.RuleDecision{DecisionID: d.DecisionID, RuleID: d.RuleID, Overridden: d.Outcome == "overridden", DecidedAt: d.DecidedAt}, nil
+		return decision, decision.Validate(e.OccurredAt)
+	}, health.Count)
 }

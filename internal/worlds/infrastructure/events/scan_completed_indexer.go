@@ -33,20 +33,13 @@ type ScanIndex interface {
 
 // ScanCompletedIndexer makes completed scans searchable: of each subject the one that finished last.
 func ScanCompletedIndexer(index ScanIndex) events.EventHandler {
-	return func(ctx context.Context, e events.Envelope) error {
-		completed, err := events.Decode[ScanCompletedEvent](e)
-		if err != nil {
-			return err
-		}
+	return events.HandlerOf(func(e events.Envelope, completed ScanCompletedEvent) (domain.IndexedScan, error) {
 		found := make([]domain.Finding, len(completed.Findings))
 		for i, f := range completed.Findings {
 			found[i] = domain.Finding(f)
 		}
 		findings, err := domain.NewFindings(found...)
 		scan := domain.IndexedScan{ScanID: completed.ScanID, Subject: completed.Subject, FinishedAt: completed.FinishedAt, Findings: findings}
-		if err := errors.Join(scan.Validate(e.OccurredAt), err); err != nil {
-			return &events.PayloadError{EventType: e.EventType, Err: err}
-		}
-		return index.Put(ctx, e.WorkspaceID, scan)
-	}
+		return scan, errors.Join(scan.Validate(e.OccurredAt), err)
+	}, index.Put)
 }
