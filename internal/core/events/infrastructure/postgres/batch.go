@@ -21,7 +21,7 @@ func (d *dispatchTx) batch(ctx context.Context, rows []claimed, result *dispatch
 	if ctx.Err() != nil {
 		return fmt.Errorf("stopped in a batch: %w", ctx.Err())
 	}
-	if _, ok := errors.AsType[*journalError](err); ok {
+	if errors.Is(err, errJournal) {
 		return err
 	}
 	d.settled = nil
@@ -119,7 +119,7 @@ func (d *dispatchTx) claimKeys(ctx context.Context, keys *keyClaims) error {
 	defer cancel()
 	rows, err := d.queries.ClaimKeys(ctx, keys.params)
 	if err != nil {
-		return &keyError{err}
+		return fmt.Errorf("%w: %w", errKey, err)
 	}
 	keys.won = make(map[handlerKey]bool, len(rows))
 	for _, row := range rows {

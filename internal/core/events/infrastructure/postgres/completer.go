@@ -54,12 +54,6 @@ var (
 	errRowLocked = errors.New("another transaction has locked the row")
 )
 
-// completionError is an error of a completion, as opposed to one of the statements around it.
-type completionError struct{ err error }
-
-func (e *completionError) Error() string { return "completion: " + e.err.Error() }
-func (e *completionError) Unwrap() error { return e.err }
-
 // completer settles the results of a consumer: many in one transaction, all or none; after an error each by itself.
 type completer struct {
 	*consumer
@@ -138,11 +132,10 @@ func (c *completer) settleSingle(ctx context.Context, r *result) error {
 		if err == nil || errors.Is(err, errLeaseLost) {
 			return err
 		}
-		_, ofCompletion := errors.AsType[*completionError](err)
 		failure := classify(err, 0)
 		tooShort := failure.class == timeoutClass && c.limit(try) < c.limit(try+1)
 		switch {
-		case ofCompletion && failure.disposition != free && !tooShort:
+		case errors.Is(err, errCompletion) && failure.disposition != free && !tooShort:
 			return err
 		case c.keep.Err() != nil:
 			return errNoTime
@@ -216,7 +209,7 @@ func (c *completer) commit(ctx context.Context, batch []*result, limit time.Dura
 	}
 	if err := d.commit(ctx); err != nil {
 		if completed && answered(err) {
-			err = &completionError{late(ctx, limit, err)} // what is deferred to COMMIT
+			err = fmt.Errorf("%w: %w", errCompletion, late(ctx, limit, err)) // what is deferred to COMMIT
 		}
 		return nil, err
 	}
@@ -315,7 +308,7 @@ func (d *dispatchTx) completeAll(ctx context.Context, batch []*result, keys *key
 func (d *dispatchTx) complete(ctx context.Context, r *result, limit time.Duration) error {
 	role, err := scopeRole(r.handler.Scope())
 	if err != nil {
-		return &completionError{err}
+		return d.completionFailed(ctx, err)
 	}
 	if err := d.act(ctx, role, r.lease.envelope.WorkspaceID); err != nil {
 		return d.completionFailed(ctx, fmt.Errorf("act as %s: %w", role, err))
@@ -332,9 +325,9 @@ func (d *dispatchTx) complete(ctx context.Context, r *result, limit time.Duratio
 // completionFailed wraps an error of a completion. It is free when the network, and not a limit, took the connection.
 func (d *dispatchTx) completionFailed(ctx context.Context, err error) error {
 	if d.lost() && !d.spoiled && ctx.Err() == nil {
-		err = &lostConnectionError{err}
+		err = fmt.Errorf("%w: %w", errConnectionLost, err)
 	}
-	return &completionError{err}
+	return fmt.Errorf("%w: %w", errCompletion, err)
 }
 
 // answered reports whether the server has answered a COMMIT with an error, so that it is rolled back for sure.

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"math/rand/v2"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -34,6 +35,7 @@ type consumer struct {
 	journal      *journal
 	floor        floor
 	mode         mode
+	cutOff       atomic.Bool // a stop has cut work off
 }
 
 // mode is how the events of a consumer are held while its handlers run.
@@ -45,8 +47,6 @@ type mode interface {
 	halt()
 	// await waits, after halt, for the events that are held, and gives up what could not be settled.
 	await()
-	// wasCut reports whether a stop has cut work off.
-	wasCut() bool
 }
 
 func newConsumer(config Config, s events.Subscription, journal *journal) *consumer {
@@ -80,7 +80,6 @@ type waking struct {
 	doubt   doubt
 	stopped bool
 	stop    chan struct{} // closed when stopped
-	cut     bool          // work was cut off, since it was to stop
 	wait    sync.WaitGroup
 }
 
@@ -96,19 +95,6 @@ func (w *waking) halt() {
 }
 
 func (w *waking) await() { w.wait.Wait() }
-
-// noteCut notes that a stop has cut work off.
-func (w *waking) noteCut() {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.cut = true
-}
-
-func (w *waking) wasCut() bool {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return w.cut
-}
 
 // doubt is how many empty claims are not to be believed: after a lost connection its backend may hold rows until
 // it has ended, and nothing rings then. They are repeated for two seconds.

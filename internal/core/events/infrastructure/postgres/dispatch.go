@@ -410,16 +410,10 @@ func (d *dispatchTx) commit(ctx context.Context) error {
 	defer cancel()
 	if err := d.tx.Commit(ctx); err != nil {
 		d.settled = nil
-		return &commitError{err}
+		return fmt.Errorf("%w: %w", errCommit, err)
 	}
 	if d.note != nil {
 		d.note.settled()
 	}
 	return nil
 }
-
-// commitError is an error of COMMIT itself: a deferred constraint of a handler, or a lost answer.
-type commitError struct{ err error }
-
-func (e *commitError) Error() string { return "commit: " + e.err.Error() }
-func (e *commitError) Unwrap() error { return e.err }

@@ -118,10 +118,11 @@ func (b *doorbell) say(ctx context.Context, state State, err error, delay time.D
 	}
 	reason := reasonOf(err)
 	b.health.set(state, reason)
-	if news := string(state) + " " + kindOf(err); b.said != news {
+	kind, class := kindOf(err)
+	if news := string(state) + " " + kind; b.said != news {
 		b.said = news
 		b.config.Log.WarnContext(ctx, "no LISTEN connection: events wait for the poll", logState, state,
-			logReason, reason, logErrorClass, listenClass(err), logDelay, delay.Milliseconds())
+			logReason, reason, logErrorClass, class, logDelay, delay.Milliseconds())
 	}
 }
 
@@ -210,9 +211,7 @@ func (b *doorbell) watch(ctx context.Context, l *line, connected func()) error {
 			return err
 		}
 		if rang {
-			if err := sleep(ctx, pace-b.sinceLook()); err != nil {
-				return err
-			}
+			pause(ctx, pace-b.sinceLook(), nil)
 		}
 	}
 }
@@ -221,16 +220,16 @@ func (b *doorbell) watch(ctx context.Context, l *line, connected func()) error {
 // its commit, and then once more: whoever was silent is visible to that look, and whoever comes
 // after it rings.
 func (b *doorbell) lookUntilQuiet(ctx context.Context, l *line) (seen, error) {
-	for pause := firstPause; ; pause = min(2*pause, maxPause) {
+	for wait := firstPause; ; wait = min(2*wait, maxPause) {
 		quiet, err := l.quiet(ctx)
 		if err != nil {
 			return seen{}, err
 		}
 		if !quiet {
 			// a ring that comes meanwhile is followed up as well: there are looks to come
-			rang, err := l.await(ctx, pause)
+			rang, err := l.await(ctx, wait)
 			if err == nil && rang {
-				err = sleep(ctx, pace-b.sinceLook())
+				pause(ctx, pace-b.sinceLook(), nil)
 			}
 			if err == nil {
 				_, err = b.workers(ctx, l) // it may take long
@@ -310,17 +309,6 @@ func (b *doorbell) awaitDue(ctx context.Context, l *line, d time.Duration) (rang
 		if rang, err := l.idle(ctx, min(left, next)); rang || err != nil || left <= next {
 			return rang, err
 		}
-	}
-}
-
-func sleep(ctx context.Context, d time.Duration) error {
-	timer := time.NewTimer(max(d, 0))
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
 	}
 }
 

@@ -43,6 +43,15 @@ const orphanTries = 2
 // maxErrorBytes is what core.outbox.last_error holds.
 const maxErrorBytes = 8192
 
+// Where an error comes from decides what it means.
+var (
+	errJournal        = errors.New("note the claim in core.claim_journal") // before any handler ran
+	errKey            = errors.New("claim the dedup key")                  // before its handler ran
+	errCompletion     = errors.New("completion")                           // and not of the statements around it
+	errCommit         = errors.New("commit")                               // what was deferred to it, or a lost answer
+	errConnectionLost = errors.New("the connection was lost")              // by the network, while a handler ran
+)
+
 // failure is one handler's failed run.
 type failure struct {
 	class       string // the first word of last_error, by which operators group
@@ -69,17 +78,14 @@ func classify(err error, earlier int) failure {
 		payload  *events.PayloadError
 		panicked *events.PanicError
 		refused  *events.Refusal
-		lost     *lostConnectionError
-		key      *keyError
-		commit   *commitError
 		network  net.Error
 		file     *fs.PathError
 		link     *os.LinkError
 	)
 	switch {
-	case errors.As(err, &lost):
+	case errors.Is(err, errConnectionLost):
 		f = lostConnection(err)
-	case errors.As(err, &key):
+	case errors.Is(err, errKey):
 		f.class, f.disposition = "DedupKeyError", free
 	case errors.As(err, &term):
 		f.class, f.disposition = "TerminalError", terminal
@@ -96,7 +102,7 @@ func classify(err error, earlier int) failure {
 		f.class = "PanicError"
 	case errors.Is(err, errAbandoned), errors.Is(err, context.DeadlineExceeded):
 		f.class = timeoutClass
-	case errors.As(err, &commit) && !answered(err):
+	case errors.Is(err, errCommit) && !answered(err):
 		f.class, f.disposition = "ConnectionError", free
 	case errors.As(err, &pg):
 		f.class, f.disposition = classifyPostgres(pg, earlier)
@@ -108,15 +114,9 @@ func classify(err error, earlier int) failure {
 	return f
 }
 
-// lostConnectionError is an error of a handler while the network took its connection.
-type lostConnectionError struct{ err error }
-
-func (e *lostConnectionError) Error() string { return "the connection was lost: " + e.err.Error() }
-func (e *lostConnectionError) Unwrap() error { return e.err }
-
 // lostConnection is the failure of a handler during which the connection went.
 func lostConnection(err error) failure {
-	f := failure{class: "ConnectionError", disposition: free, message: "the connection was lost"}
+	f := failure{class: "ConnectionError", disposition: free, message: errConnectionLost.Error()}
 	if err != nil {
 		f.message = cleanText(err.Error(), maxErrorBytes/2)
 	}

@@ -108,7 +108,7 @@ func (e *entry) write(ctx context.Context, rows []claimed) error {
 		})
 	})
 	if err != nil {
-		return &journalError{err}
+		return fmt.Errorf("%w: %w", errJournal, err)
 	}
 	return nil
 }
@@ -127,14 +127,6 @@ func (e *entry) clear(ctx context.Context) error {
 
 // settled says that the noted rows are committed as settled or re-pended, so that the note is void.
 func (e *entry) settled() { e.standing = false }
-
-// journalError is an error of noting a claim: its handlers have not run.
-type journalError struct{ err error }
-
-func (e *journalError) Error() string {
-	return "note the claim in core.claim_journal: " + e.err.Error()
-}
-func (e *journalError) Unwrap() error { return e.err }
 
 // enroll makes the session of conn, which must be the worker's own and no pooler's, the one whose
 // end tells others that this worker is gone. It refuses, with a [*HandlersDifferError], beside a live worker

@@ -89,7 +89,7 @@ func (c *leased) interrupted(ctx context.Context, l *lease, unhandled []events.R
 	case len(failures) == 0:
 		return true
 	}
-	c.noteCut()
+	c.cutOff.Store(true)
 	decision := judge(l.record, unhandled, failures, rand.Float64)
 	return c.unsettled(ctx, l, c.completer.settle(ctx, &result{lease: l, row: rowDecided, decision: decision}))
 }
@@ -209,7 +209,7 @@ func (c *leased) release() {
 	if len(all) == 0 {
 		return
 	}
-	c.noteCut()
+	c.cutOff.Store(true)
 	ctx := c.last // all the time that is left: a loaded server may take long to connect
 	rows := claimedOf(all)
 	ids, times := namesOf(rows)

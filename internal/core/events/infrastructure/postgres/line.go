@@ -303,30 +303,19 @@ func hangUp(conn *pgx.Conn) {
 	}
 }
 
-// kindOf tells one reason from another, without what differs from attempt to attempt.
-func kindOf(err error) string {
+// kindOf tells one reason from another, without what differs from attempt to attempt, and is its class in the log.
+func kindOf(err error) (kind, class string) {
 	pg, answered := errors.AsType[*pgconn.PgError](err)
 	switch {
 	case errors.Is(err, errDeaf):
-		return "deaf"
+		return "deaf", "NotificationsLost"
 	case errors.Is(err, errStandby):
-		return "standby"
+		return "standby", "StandbyError"
 	case answered:
-		return pg.Code
+		return pg.Code, classify(err, 0).class
 	default:
-		return "connection"
+		return "connection", classify(err, 0).class
 	}
-}
-
-// listenClass is the class of an error in the log.
-func listenClass(err error) string {
-	if errors.Is(err, errDeaf) {
-		return "NotificationsLost"
-	}
-	if errors.Is(err, errStandby) {
-		return "StandbyError"
-	}
-	return classify(err, 0).class
 }
 
 // reasonOf is what an operator reads: the error, and what to do about it where that is known.

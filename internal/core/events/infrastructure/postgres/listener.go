@@ -231,7 +231,7 @@ func (l *Listener) Stop(ctx context.Context) error {
 	select {
 	case <-l.stopped:
 		for _, c := range l.consumers {
-			if c.mode.wasCut() {
+			if c.cutOff.Load() {
 				return fmt.Errorf("listener: the time to stop was over, and what was still at work was cut off; the log says what became of each event: %w", ctx.Err())
 			}
 		}

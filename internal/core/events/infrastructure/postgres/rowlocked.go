@@ -122,7 +122,7 @@ func (c *rowLocked) drain(ctx context.Context, note *entry) {
 			emptied = false
 			if ctx.Err() != nil {
 				if result.rows > 0 {
-					c.noteCut()
+					c.cutOff.Store(true)
 				}
 				continue // halted: begin ends this runner
 			}

@@ -18,12 +18,6 @@ const abandonAfter = 5 * time.Second
 // be running and using the transaction, which is lost.
 var errAbandoned = errors.New("handler did not return after its timeout and was abandoned")
 
-// runGuarded calls a handler in a goroutine of its own, where neither a panic nor Goexit takes
-// the worker down. With errAbandoned that goroutine is still running.
-func runGuarded(ctx context.Context, timeout time.Duration, call func(context.Context) error) error {
-	return runGuardedFor(ctx, timeout, abandonAfter, call)
-}
-
 // overran reports whether err is that of a call that its own timeout cut off: nobody else did, and it is no verdict of the
 // call's own. The error itself often says no more than that a statement was cancelled.
 func overran(ctx context.Context, err error) bool {
@@ -40,8 +34,9 @@ func late(ctx context.Context, timeout time.Duration, err error) error {
 	return fmt.Errorf("not done within its timeout of %s; does it wait for a lock? %w", timeout, err)
 }
 
-// runGuardedFor is runGuarded with so much grace before the handler is abandoned.
-func runGuardedFor(ctx context.Context, timeout, abandon time.Duration, call func(context.Context) error) error {
+// runGuarded calls a handler in a goroutine of its own, where neither a panic nor Goexit takes
+// the worker down. With errAbandoned that goroutine is still running.
+func runGuarded(ctx context.Context, timeout time.Duration, call func(context.Context) error) error {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	over := make(chan struct{})
 	result := errors.New("unset")
@@ -64,7 +59,7 @@ func runGuardedFor(ctx context.Context, timeout, abandon time.Duration, call fun
 		return result
 	case <-ctx.Done():
 	}
-	grace := time.NewTimer(abandon)
+	grace := time.NewTimer(abandonAfter)
 	defer grace.Stop()
 	select {
 	case <-over:

@@ -40,7 +40,7 @@ func (d *dispatchTx) single(ctx context.Context, row claimed, result *dispatchRe
 		if err != nil && ctx.Err() != nil {
 			return fmt.Errorf("stopped while %s ran: %w", r.Name, ctx.Err())
 		}
-		if _, ok := errors.AsType[*journalError](err); ok {
+		if errors.Is(err, errJournal) {
 			return err
 		}
 		if err == nil {
@@ -75,9 +75,8 @@ func (d *dispatchTx) single(ctx context.Context, row claimed, result *dispatchRe
 	if len(failures) == 0 && len(rest) > 0 {
 		d.note.standing = true
 	}
-	var refused *commitError
 	var pg *pgconn.PgError
-	if !errors.As(err, &refused) || !errors.As(err, &pg) || len(ran) == 0 {
+	if !errors.Is(err, errCommit) || !errors.As(err, &pg) || len(ran) == 0 {
 		return err
 	}
 	if !d.strict {
@@ -152,16 +151,10 @@ func (d *dispatchTx) keyTaken(ctx context.Context, r events.Registration, row cl
 		return true, nil
 	}
 	if err != nil {
-		return false, &keyError{err}
+		return false, fmt.Errorf("%w: %w", errKey, err)
 	}
 	return false, nil
 }
-
-// keyError is an error of claiming a dedup key, before its handler ran.
-type keyError struct{ err error }
-
-func (e *keyError) Error() string { return "claim the dedup key: " + e.err.Error() }
-func (e *keyError) Unwrap() error { return e.err }
 
 // recordElsewhere records failures in a transaction of their own, when the one they happened in
 // is lost. What other handlers did was undone with it: they are unhandled again, without fault. A
