@@ -30,20 +30,18 @@ const (
 // doorbell decides when consumers look for work. One goroutine, which alone uses the LISTEN
 // connection.
 type doorbell struct {
-	config      Config
-	health      *Health
-	channels    []string
-	eventTypes  []string
-	wake        func(eventType string, crashed bool) // makes sure that a claim begins after the call
-	floor       func(eventType string) *floor
-	enroll      func(context.Context, *pgx.Conn) error
-	workers     func(context.Context, *line) (next time.Duration, err error)
-	workersPool func(context.Context)                        // what workers does, without a line
-	differs     func(context.Context, *coredb.Queries) error // a [*HandlersDifferError], or that it could not be found out
-
-	listens chan<- struct{} // told whenever it listens anew; never waited for
+	config     Config
+	health     *Health
+	journal    *journal
+	reaper     *reaper
+	consumers  map[string]*consumer // by event type
+	eventTypes []string             // and their channels, both in order
+	channels   []string
+	work       context.Context // of the claims that it wakes
+	listens    chan<- struct{} // told whenever it listens once more; never waited for
 
 	fullLookAt time.Time // not before
+	probeAt    time.Time // when to find out next which workers are gone
 
 	probe    string // the channel of self-tests, nobody else's
 	lookedAt time.Time
@@ -167,7 +165,7 @@ func (b *doorbell) lookThroughPool(ctx context.Context) (time.Duration, error) {
 	next := b.config.PollInterval
 	err := inTx(ctx, b.config.Pool, workerRole, func(tx pgx.Tx) error {
 		queries := coredb.New(tx)
-		if err := b.differs(ctx, queries); err != nil {
+		if err := b.journal.differs(ctx, queries); err != nil {
 			return err
 		}
 		seen, err := b.look(ctx, queries)
@@ -184,7 +182,7 @@ func (b *doorbell) lookThroughPool(ctx context.Context) (time.Duration, error) {
 		b.poll.at = b.config.Now().Add(jittered(b.poll.delay))
 	} else {
 		b.poll = pollBackoff{}
-		b.workersPool(ctx)
+		b.probeWorkersThroughPool(ctx)
 	}
 	return next, nil
 }
@@ -232,7 +230,7 @@ func (b *doorbell) lookUntilQuiet(ctx context.Context, l *line) (seen, error) {
 				pause(ctx, pace-b.sinceLook(), nil)
 			}
 			if err == nil {
-				_, err = b.workers(ctx, l) // it may take long
+				_, err = b.probeWorkers(ctx, l) // it may take long
 			}
 			if err != nil {
 				return seen{}, err
@@ -269,7 +267,7 @@ func (b *doorbell) look(ctx context.Context, queries *coredb.Queries) (seen, err
 	floors := make([]time.Time, len(b.eventTypes))
 	if !full {
 		for i, eventType := range b.eventTypes {
-			floors[i] = b.floor(eventType).get()
+			floors[i] = b.consumers[eventType].floor.get()
 		}
 	}
 	rows, err := queries.Look(ctx, coredb.LookParams{Generation: int64(b.config.Generation), EventTypes: b.eventTypes, Floors: floors})
@@ -283,10 +281,11 @@ func (b *doorbell) look(ctx context.Context, queries *coredb.Queries) (seen, err
 	for _, row := range rows {
 		if !row.OldestDue.IsZero() {
 			found.due = true
+			c := b.consumers[row.EventType]
 			if full {
-				b.floor(row.EventType).lower(row.OldestDue)
+				c.floor.lower(row.OldestDue)
 			}
-			b.wake(row.EventType, row.Crashed)
+			c.mode.wake(b.work, row.Crashed)
 		}
 		if row.NextIn >= 0 {
 			// a millisecond late rather than early: looking early finds nothing
@@ -301,7 +300,7 @@ func (b *doorbell) look(ctx context.Context, queries *coredb.Queries) (seen, err
 func (b *doorbell) awaitDue(ctx context.Context, l *line, d time.Duration) (rang bool, err error) {
 	end := b.config.Now().Add(d)
 	for {
-		next, err := b.workers(ctx, l)
+		next, err := b.probeWorkers(ctx, l)
 		if err != nil {
 			return false, err
 		}

@@ -29,6 +29,8 @@ type journal struct {
 	pool       *pgxpool.Pool
 	worker     uuid.UUID
 	generation events.Generation
+	name       string
+	handlers   json.RawMessage // see handlerNames; set before enroll
 	// registered: until the process has a session whose end others can see, an entry would tell them that it is dead
 	registered atomic.Bool
 	outageOver time.Time // when others have their sessions back, if they lost them with ours; the doorbell's
@@ -36,8 +38,8 @@ type journal struct {
 }
 
 // newJournal opens a pool like the dispatching one.
-func newJournal(dispatching *pgxpool.Pool, worker uuid.UUID, generation events.Generation) (*journal, error) {
-	config := dispatching.Config()
+func newJournal(of Config) (*journal, error) {
+	config := of.Pool.Config()
 	config.MinConns, config.MinIdleConns = 0, 0
 	config.MaxConns = journalConnections
 	// a statement that takes too long is given up with its connection, and not waited for: leases run out
@@ -48,7 +50,7 @@ func newJournal(dispatching *pgxpool.Pool, worker uuid.UUID, generation events.G
 	if err != nil {
 		return nil, fmt.Errorf("journal: %w", err)
 	}
-	return &journal{pool: pool, worker: worker, generation: generation}, nil
+	return &journal{pool: pool, worker: of.Worker, generation: of.Generation, name: of.Name}, nil
 }
 
 // turn is held while a row with crashes runs: if this process dies, that row is charged. Nothing waits for it.
@@ -131,21 +133,17 @@ func (e *entry) settled() { e.standing = false }
 // enroll makes the session of conn, which must be the worker's own and no pooler's, the one whose
 // end tells others that this worker is gone. It refuses, with a [*HandlersDifferError], beside a live worker
 // that handles an event type of this generation by other handlers.
-func (j *journal) enroll(ctx context.Context, conn *pgx.Conn, name string, handlers map[string][]string, now time.Time) error {
-	encoded, err := json.Marshal(handlers)
-	if err != nil {
-		return err
-	}
+func (j *journal) enroll(ctx context.Context, conn *pgx.Conn, now time.Time) error {
 	ctx, cancel := withAnswer(ctx, statementTimeout)
 	defer cancel()
 	difference, err := coredb.New(conn).RegisterWorker(ctx, coredb.RegisterWorkerParams{
-		Worker: j.worker, Generation: int64(j.generation), Name: name, Handlers: encoded,
+		Worker: j.worker, Generation: int64(j.generation), Name: j.name, Handlers: j.handlers,
 	})
 	if err != nil {
 		return fmt.Errorf("register as a worker: %w", err)
 	}
-	if difference != "" {
-		return &HandlersDifferError{Generation: j.generation, Difference: difference}
+	if err := j.refuse(difference); err != nil {
+		return err
 	}
 	if j.registered.Swap(true) {
 		j.outageOver = now.Add(outageGrace)
@@ -154,21 +152,21 @@ func (j *journal) enroll(ctx context.Context, conn *pgx.Conn, name string, handl
 }
 
 // differs looks through any connection for what enroll refuses.
-func (j *journal) differs(ctx context.Context, queries *coredb.Queries, handlers map[string][]string) error {
-	encoded, err := json.Marshal(handlers)
-	if err != nil {
-		return err
-	}
+func (j *journal) differs(ctx context.Context, queries *coredb.Queries) error {
 	difference, err := queries.WorkerDifference(ctx, coredb.WorkerDifferenceParams{
-		Worker: j.worker, Generation: int64(j.generation), Handlers: encoded,
+		Worker: j.worker, Generation: int64(j.generation), Handlers: j.handlers,
 	})
 	if err != nil {
 		return fmt.Errorf("look for workers with other handlers: %w", err)
 	}
-	if difference != "" {
-		return &HandlersDifferError{Generation: j.generation, Difference: difference}
+	return j.refuse(difference)
+}
+
+func (j *journal) refuse(difference string) error {
+	if difference == "" {
+		return nil
 	}
-	return nil
+	return &HandlersDifferError{Generation: j.generation, Difference: difference}
 }
 
 // leave says on the connection that registered that this worker has ended in good order. If that is lost, or the answer,
@@ -196,8 +194,8 @@ func (e *HandlersDifferError) Error() string {
 		e.Generation, e.Difference)
 }
 
-// handlerNames are the handlers of each event type, in the order that registration compares.
-func handlerNames(consumers map[string]*consumer) map[string][]string {
+// handlerNames are the handlers of each event type in JSON, in the order that registration compares.
+func handlerNames(consumers map[string]*consumer) json.RawMessage {
 	names := make(map[string][]string, len(consumers))
 	for eventType, c := range consumers {
 		for _, r := range c.handlers {
@@ -205,7 +203,8 @@ func handlerNames(consumers map[string]*consumer) map[string][]string {
 		}
 		slices.Sort(names[eventType])
 	}
-	return names
+	encoded, _ := json.Marshal(names) // strings
+	return encoded
 }
 
 // Bounds of saying that nothing is in hand any more, of a claim and of all.

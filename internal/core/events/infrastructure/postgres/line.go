@@ -81,7 +81,7 @@ func (b *doorbell) connect(ctx context.Context) (l *line, err error) {
 	giveUp()
 	<-begun
 	if err = cmp.Or(refused, err); err == nil {
-		err = b.enroll(ctx, l.conn)
+		err = b.journal.enroll(ctx, l.conn, b.config.Now())
 	}
 	if err != nil && l != nil {
 		l.hangUp()

@@ -15,7 +15,6 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"spectral/internal/core/events"
-	"spectral/internal/core/events/infrastructure/postgres/coredb"
 )
 
 // DefaultPollInterval is the seed's polling cadence.
@@ -54,7 +53,6 @@ type Listener struct {
 	consumers map[string]*consumer // by event type; complete once started
 	started   bool
 	stopped   chan struct{} // closed when everything is over
-	probeAt   time.Time     // when to find out next which workers are gone; the doorbell's
 	reaper    *reaper
 	meter     *ackMeter
 	err       error // why it ended by itself; set before stopped closes
@@ -71,7 +69,7 @@ func NewListener(config Config) (*Listener, error) {
 		config.Now = time.Now
 	}
 	config.Now = (&forwardClock{under: config.Now}).now
-	journal, err := newJournal(config.Pool, config.Worker, config.Generation)
+	journal, err := newJournal(config)
 	if err != nil {
 		return nil, err
 	}
@@ -82,7 +80,9 @@ func NewListener(config Config) (*Listener, error) {
 	l.meter = &ackMeter{
 		pool: config.Pool, log: config.Log, health: l.health, generation: config.Generation, listens: make(chan struct{}, 1),
 	}
-	l.bell = &doorbell{config: config, health: l.health, listens: l.meter.listens}
+	l.bell = &doorbell{
+		config: config, health: l.health, journal: journal, reaper: l.reaper, consumers: l.consumers, listens: l.meter.listens,
+	}
 	return l, nil
 }
 
@@ -156,15 +156,8 @@ func (l *Listener) Start(ctx context.Context) error {
 	l.endBell, l.endWork = endBell, func() { endWork(events.ErrStopping) }
 
 	b := l.bell
-	b.wake = func(eventType string, crashed bool) { l.consumers[eventType].mode.wake(work, crashed) }
-	b.floor = func(eventType string) *floor { return &l.consumers[eventType].floor }
-	b.enroll = func(ctx context.Context, conn *pgx.Conn) error {
-		return l.journal.enroll(ctx, conn, l.config.Name, handlerNames(l.consumers), l.config.Now())
-	}
-	b.differs = func(ctx context.Context, queries *coredb.Queries) error {
-		return l.journal.differs(ctx, queries, handlerNames(l.consumers))
-	}
-	b.workers, b.workersPool = l.probe, l.probePool
+	b.work = work
+	l.journal.handlers = handlerNames(l.consumers)
 	for eventType, c := range l.consumers {
 		b.eventTypes = append(b.eventTypes, eventType)
 		b.channels = append(b.channels, c.subscription.Channel)

@@ -37,45 +37,45 @@ const (
 	maxTold = 100_000
 )
 
-// probe finds out which workers are gone, has the reaper run if something is due, and says when to ask again. Called by the
-// doorbell after a look.
-func (l *Listener) probe(ctx context.Context, line *line) (time.Duration, error) {
-	now := l.config.Now()
-	if now.Before(l.probeAt) {
-		return l.probeAt.Sub(now), nil
+// probeWorkers finds out which workers are gone, has the reaper run if something is due, and says when to ask again. Called
+// after a look.
+func (b *doorbell) probeWorkers(ctx context.Context, l *line) (time.Duration, error) {
+	now := b.config.Now()
+	if now.Before(b.probeAt) {
+		return b.probeAt.Sub(now), nil
 	}
 	grace := reapGrace
-	if now.Before(l.journal.outageOver) {
+	if now.Before(b.journal.outageOver) {
 		grace = outageGrace
 	}
 	var due float64
-	err := line.ask(ctx, "find out which workers are gone", func(ctx context.Context) (err error) {
-		due, err = line.queries.ProbeWorkers(ctx, coredb.ProbeWorkersParams{Worker: l.journal.worker, GraceSeconds: grace.Seconds()})
+	err := l.ask(ctx, "find out which workers are gone", func(ctx context.Context) (err error) {
+		due, err = l.queries.ProbeWorkers(ctx, coredb.ProbeWorkersParams{Worker: b.journal.worker, GraceSeconds: grace.Seconds()})
 		return err
 	})
 	next := probeEvery
 	if pg, refused := errors.AsType[*pgconn.PgError](err); refused && pg.Code != pgerrcode.ReadOnlySQLTransaction {
-		l.config.Log.WarnContext(ctx, "could not find out which workers are gone", logReason, err.Error())
+		b.config.Log.WarnContext(ctx, "could not find out which workers are gone", logReason, err.Error())
 	} else if err != nil {
 		return 0, err
 	} else {
-		next = l.reaper.expect(due, grace)
+		next = b.reaper.expect(due, grace)
 	}
-	l.probeAt = now.Add(next)
+	b.probeAt = now.Add(next)
 	return next, nil
 }
 
-// probePool is probe without a LISTEN connection: workers that cannot listen reap as well. Called after a poll.
-func (l *Listener) probePool(ctx context.Context) {
-	now := l.config.Now()
-	if now.Before(l.probeAt) {
+// probeWorkersThroughPool is probeWorkers without a LISTEN connection: workers that cannot listen reap as well. Called after a poll.
+func (b *doorbell) probeWorkersThroughPool(ctx context.Context) {
+	now := b.config.Now()
+	if now.Before(b.probeAt) {
 		return
 	}
-	l.probeAt = now.Add(probeEvery)
-	_ = inTx(ctx, l.config.Pool, workerRole, func(tx pgx.Tx) error {
-		due, err := coredb.New(tx).ProbeWorkers(ctx, coredb.ProbeWorkersParams{Worker: l.journal.worker, GraceSeconds: outageGrace.Seconds()})
+	b.probeAt = now.Add(probeEvery)
+	_ = inTx(ctx, b.config.Pool, workerRole, func(tx pgx.Tx) error {
+		due, err := coredb.New(tx).ProbeWorkers(ctx, coredb.ProbeWorkersParams{Worker: b.journal.worker, GraceSeconds: outageGrace.Seconds()})
 		if err == nil {
-			l.reaper.expect(due, outageGrace)
+			b.reaper.expect(due, outageGrace)
 		}
 		return err
 	})
