@@ -172,7 +172,7 @@ func (r *run) publishOne(ctx context.Context, c card) error {
 		var version int64
 		if version, err = r.Publish.Publish(ctx, r.workspace, c.WorldModelCard); err == nil {
 			r.published.Add(1)
-			r.versions[c.ID()] = version
+			r.versions[c.ID] = version
 			return nil
 		}
 		if !errors.As(err, new(*events.Refusal)) {

@@ -21,7 +21,7 @@ func cardFlow() Flow {
 			if err != nil {
 				return err
 			}
-			s.Say("worlds stored version %d of card %s and published it, in one transaction", version, card.ID())
+			s.Say("worlds stored version %d of card %s and published it, in one transaction", version, card.ID)
 			if err := s.Settled(ctx, 1); err != nil {
 				return err
 			}

@@ -29,22 +29,22 @@ func (s Scope) Known() bool { return s == Core || s == Platform || s == Worlds }
 // IdempotencyKey where they are zero. A handler receives it as it was stored, with the
 // idempotency key qualified by source and workspace unless it is the event id.
 type Envelope struct {
-	EventID      uuid.UUID
-	EventType    string
-	EventVersion int
+	EventID      uuid.UUID `json:"event_id"`
+	EventType    string    `json:"event_type"`
+	EventVersion int       `json:"event_version"`
 	// OccurredAt has microsecond precision once stored.
-	OccurredAt time.Time
-	Source     Scope
+	OccurredAt time.Time `json:"occurred_at"`
+	Source     Scope     `json:"source"`
 	// Target is the only context whose handlers run; empty means every context.
-	Target Scope
+	Target Scope `json:"target"`
 	// WorkspaceID is absent (not Valid) for an event of no workspace.
-	WorkspaceID uuid.NullUUID
+	WorkspaceID uuid.NullUUID `json:"workspace_id"`
 	// Payload is one JSON object. Postgres stores it as jsonb: white space, key order and all but
 	// the last of duplicate keys do not survive; numbers and strings do.
-	Payload        json.RawMessage
-	IdempotencyKey string
+	Payload        json.RawMessage `json:"payload"`
+	IdempotencyKey string          `json:"idempotency_key"`
 	// TraceContext is a W3C traceparent; empty means none.
-	TraceContext string
+	TraceContext string `json:"trace_context"`
 }
 
 // NewEnvelope encodes payload as an event of contract c, to be handed to an [EventPublisher].
@@ -71,50 +71,20 @@ func Decode[T any](e Envelope) (T, error) {
 	return payload, nil
 }
 
-// wireEnvelope fixes the JSON form: all ten fields, null where absent.
-type wireEnvelope struct {
-	EventID        uuid.UUID       `json:"event_id"`
-	EventType      string          `json:"event_type"`
-	EventVersion   int             `json:"event_version"`
-	OccurredAt     time.Time       `json:"occurred_at"`
-	Source         Scope           `json:"source"`
-	Target         *Scope          `json:"target"`
-	WorkspaceID    uuid.NullUUID   `json:"workspace_id"`
-	Payload        json.RawMessage `json:"payload"`
-	IdempotencyKey string          `json:"idempotency_key"`
-	TraceContext   *string         `json:"trace_context"`
-}
-
-// MarshalJSON writes the ten fields under their seed names.
+// MarshalJSON writes the ten fields under their seed names, null where absent.
 func (e Envelope) MarshalJSON() ([]byte, error) {
-	w := wireEnvelope{
-		EventID: e.EventID, EventType: e.EventType, EventVersion: e.EventVersion, OccurredAt: e.OccurredAt.UTC(),
-		Source: e.Source, WorkspaceID: e.WorkspaceID, Payload: e.Payload, IdempotencyKey: e.IdempotencyKey,
-	}
+	type fields Envelope // without this method
+	e.OccurredAt = e.OccurredAt.UTC()
+	wire := struct {
+		fields
+		Target       *Scope  `json:"target"`
+		TraceContext *string `json:"trace_context"`
+	}{fields: fields(e)}
 	if e.Target != "" {
-		w.Target = &e.Target
+		wire.Target = &e.Target
 	}
 	if e.TraceContext != "" {
-		w.TraceContext = &e.TraceContext
+		wire.TraceContext = &e.TraceContext
 	}
-	return json.Marshal(w)
-}
-
-// UnmarshalJSON reads what MarshalJSON writes.
-func (e *Envelope) UnmarshalJSON(data []byte) error {
-	var w wireEnvelope
-	if err := json.Unmarshal(data, &w); err != nil {
-		return err
-	}
-	*e = Envelope{
-		EventID: w.EventID, EventType: w.EventType, EventVersion: w.EventVersion, OccurredAt: w.OccurredAt,
-		Source: w.Source, WorkspaceID: w.WorkspaceID, Payload: w.Payload, IdempotencyKey: w.IdempotencyKey,
-	}
-	if w.Target != nil {
-		e.Target = *w.Target
-	}
-	if w.TraceContext != nil {
-		e.TraceContext = *w.TraceContext
-	}
-	return nil
+	return json.Marshal(wire)
 }

@@ -72,8 +72,6 @@ type CardBriefing struct {
 	briefings Briefings
 }
 
-var _ Executor = (*CardBriefing)(nil)
-
 // NewCardBriefing composes the executor.
 func NewCardBriefing(cards CardSource, briefings Briefings) *CardBriefing {
 	return &CardBriefing{cards: cards, briefings: briefings}

@@ -19,8 +19,6 @@ type CardReader interface {
 // LookUpCard answers other contexts, as [protocols.CardLookup] promises. Safe for concurrent use.
 type LookUpCard struct{ transact UnitOfWork[CardReader] }
 
-var _ protocols.CardLookup = (*LookUpCard)(nil)
-
 // NewLookUpCard composes the use case.
 func NewLookUpCard(transact UnitOfWork[CardReader]) *LookUpCard {
 	return &LookUpCard{transact: transact}

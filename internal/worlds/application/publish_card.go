@@ -38,12 +38,12 @@ func NewPublishCard(transact UnitOfWork[Cards], now func() time.Time) *PublishCa
 func (p *PublishCard) Publish(ctx context.Context, workspace uuid.NullUUID, card domain.WorldModelCard) (version int64, err error) {
 	err = p.transact(ctx, workspace, func(cards Cards, publisher events.EventPublisher) error {
 		now := p.now()
-		version, err = cards.ReserveVersion(ctx, workspace, card.ID(), now)
+		version, err = cards.ReserveVersion(ctx, workspace, card.ID, now)
 		if err != nil {
 			return err
 		}
 		envelope, err := envelopeOf(contracts.WorldModelCardPublishedContract(), contracts.WorldModelCardPublished{
-			CardID: card.ID(), Version: version, Title: card.Title(), Summary: card.Summary(), Attributes: card.Attributes(),
+			CardID: card.ID, Version: version, Title: card.Title, Summary: card.Summary, Attributes: card.Attributes,
 		}, workspace, now)
 		if err != nil {
 			return err
@@ -51,10 +51,10 @@ func (p *PublishCard) Publish(ctx context.Context, workspace uuid.NullUUID, card
 		if err := publisher.Publish(ctx, envelope); err != nil {
 			return err
 		}
-		return cards.Put(ctx, workspace, card.ID(), version, envelope.Payload, now)
+		return cards.Put(ctx, workspace, card.ID, version, envelope.Payload, now)
 	})
 	if err != nil {
-		return 0, fmt.Errorf("publish card %s: %w", card.ID(), err)
+		return 0, fmt.Errorf("publish card %s: %w", card.ID, err)
 	}
 	return version, nil
 }

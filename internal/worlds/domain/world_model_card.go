@@ -15,10 +15,10 @@ const (
 
 // WorldModelCard describes one subject of a world model. Make it with [NewWorldModelCard].
 type WorldModelCard struct {
-	id         string
-	title      string
-	summary    string
-	attributes json.RawMessage
+	ID         string          // within its workspace
+	Title      string          // one line
+	Summary    string          // prose, possibly empty
+	Attributes json.RawMessage // a JSON object
 }
 
 // NewWorldModelCard checks a card. Attributes is a JSON object; empty means none.
@@ -37,17 +37,5 @@ func NewWorldModelCard(id, title, summary string, attributes json.RawMessage) (W
 	if err != nil {
 		return WorldModelCard{}, err
 	}
-	return WorldModelCard{id: id, title: title, summary: summary, attributes: attributes}, nil
+	return WorldModelCard{ID: id, Title: title, Summary: summary, Attributes: attributes}, nil
 }
-
-// ID identifies the card within its workspace.
-func (c WorldModelCard) ID() string { return c.id }
-
-// Title is one line.
-func (c WorldModelCard) Title() string { return c.title }
-
-// Summary is prose, possibly empty.
-func (c WorldModelCard) Summary() string { return c.summary }
-
-// Attributes is a JSON object.
-func (c WorldModelCard) Attributes() json.RawMessage { return c.attributes }

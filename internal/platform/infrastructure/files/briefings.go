@@ -16,8 +16,6 @@ import (
 // any number of processes.
 type Briefings struct{ dir string }
 
-var _ application.Briefings = (*Briefings)(nil)
-
 // NewBriefings delivers to dir, which is made when it is first needed.
 func NewBriefings(dir string) *Briefings { return &Briefings{dir: dir} }
 

@@ -18,8 +18,6 @@ import (
 // AgentTasks stores conversations and agent tasks in the transaction it was built for.
 type AgentTasks struct{ queries *platformdb.Queries }
 
-var _ application.Tasks = (*AgentTasks)(nil)
-
 // NewAgentTasks builds the repository for tx.
 func NewAgentTasks(tx events.Tx) *AgentTasks { return &AgentTasks{queries: platformdb.New(tx)} }
 

@@ -10,15 +10,12 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"spectral/internal/core/events"
-	"spectral/internal/platform/application"
 	"spectral/internal/platform/domain"
 	"spectral/internal/platform/infrastructure/postgres/platformdb"
 )
 
 // CurationDecisions stores curation decisions in the transaction it was built for.
 type CurationDecisions struct{ queries *platformdb.Queries }
-
-var _ application.CurationDecisions = (*CurationDecisions)(nil)
 
 // NewCurationDecisions builds the repository for tx.
 func NewCurationDecisions(tx events.Tx) *CurationDecisions {

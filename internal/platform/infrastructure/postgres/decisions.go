@@ -8,15 +8,12 @@ import (
 	"github.com/google/uuid"
 
 	"spectral/internal/core/events"
-	"spectral/internal/platform/application"
 	"spectral/internal/platform/domain"
 	"spectral/internal/platform/infrastructure/postgres/platformdb"
 )
 
 // Decisions stores decisions in the transaction it was built for.
 type Decisions struct{ queries *platformdb.Queries }
-
-var _ application.Decisions = (*Decisions)(nil)
 
 // NewDecisions builds the repository for tx.
 func NewDecisions(tx events.Tx) *Decisions { return &Decisions{queries: platformdb.New(tx)} }

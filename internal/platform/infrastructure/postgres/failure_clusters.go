@@ -8,15 +8,12 @@ import (
 	"github.com/google/uuid"
 
 	"spectral/internal/core/events"
-	"spectral/internal/platform/application"
 	"spectral/internal/platform/domain"
 	"spectral/internal/platform/infrastructure/postgres/platformdb"
 )
 
 // FailureClusters stores failure clusters in the transaction it was built for.
 type FailureClusters struct{ queries *platformdb.Queries }
-
-var _ application.FailureClusters = (*FailureClusters)(nil)
 
 // NewFailureClusters builds the repository for tx.
 func NewFailureClusters(tx events.Tx) *FailureClusters {

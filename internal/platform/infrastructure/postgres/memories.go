@@ -18,8 +18,6 @@ import (
 // Memories stores memories in the transaction it was built for.
 type Memories struct{ queries *platformdb.Queries }
 
-var _ application.Memories = (*Memories)(nil)
-
 // NewMemories builds the repository for tx.
 func NewMemories(tx events.Tx) *Memories { return &Memories{queries: platformdb.New(tx)} }
 

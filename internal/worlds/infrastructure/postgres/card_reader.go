@@ -10,15 +10,12 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"spectral/internal/core/events"
-	"spectral/internal/worlds/application"
 	"spectral/internal/worlds/contracts/protocols"
 	"spectral/internal/worlds/infrastructure/postgres/worldsdb"
 )
 
 // CardReader reads world model cards in the transaction it was built for.
 type CardReader struct{ queries *worldsdb.Queries }
-
-var _ application.CardReader = (*CardReader)(nil)
 
 // NewCardReader builds the reader for tx.
 func NewCardReader(tx events.Tx) *CardReader { return &CardReader{queries: worldsdb.New(tx)} }

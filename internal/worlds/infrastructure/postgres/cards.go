@@ -9,14 +9,11 @@ import (
 	"github.com/google/uuid"
 
 	"spectral/internal/core/events"
-	"spectral/internal/worlds/application"
 	"spectral/internal/worlds/infrastructure/postgres/worldsdb"
 )
 
 // Cards stores world model cards in the transaction it was built for.
 type Cards struct{ queries *worldsdb.Queries }
-
-var _ application.Cards = (*Cards)(nil)
 
 // NewCards builds the repository for tx.
 func NewCards(tx events.Tx) *Cards { return &Cards{queries: worldsdb.New(tx)} }

@@ -8,15 +8,12 @@ import (
 	"github.com/google/uuid"
 
 	"spectral/internal/core/events"
-	"spectral/internal/worlds/application"
 	"spectral/internal/worlds/domain"
 	"spectral/internal/worlds/infrastructure/postgres/worldsdb"
 )
 
 // CurationRulings stores what became of curation decisions in the transaction it was built for.
 type CurationRulings struct{ queries *worldsdb.Queries }
-
-var _ application.CurationRulings = (*CurationRulings)(nil)
 
 // NewCurationRulings builds the repository for tx.
 func NewCurationRulings(tx events.Tx) *CurationRulings {

@@ -10,15 +10,12 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"spectral/internal/core/events"
-	"spectral/internal/worlds/application"
 	"spectral/internal/worlds/domain"
 	"spectral/internal/worlds/infrastructure/postgres/worldsdb"
 )
 
 // RuleCandidates stores rule candidates in the transaction it was built for.
 type RuleCandidates struct{ queries *worldsdb.Queries }
-
-var _ application.RuleCandidates = (*RuleCandidates)(nil)
 
 // NewRuleCandidates builds the repository for tx.
 func NewRuleCandidates(tx events.Tx) *RuleCandidates {

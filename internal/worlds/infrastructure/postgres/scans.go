@@ -10,15 +10,12 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"spectral/internal/core/events"
-	"spectral/internal/worlds/application"
 	"spectral/internal/worlds/domain"
 	"spectral/internal/worlds/infrastructure/postgres/worldsdb"
 )
 
 // Scans stores scans in the transaction it was built for.
 type Scans struct{ queries *worldsdb.Queries }
-
-var _ application.Scans = (*Scans)(nil)
 
 // NewScans builds the repository for tx.
 func NewScans(tx events.Tx) *Scans { return &Scans{queries: worldsdb.New(tx)} }
