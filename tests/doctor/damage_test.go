@@ -177,11 +177,6 @@ var rounds = []struct {
 			seen: "event trigger looks of postgres runs public.look at ddl_command_start of CREATE INDEX",
 			cure: "alter event trigger looks disable;", pasted: true},
 		{check: "tables", state: doctor.Critical,
-			damage: "revoke execute on function pg_catalog.pg_notify(text, text) from public",
-			seen: "pg_notify(text,text) may not be executed by spectral_operator, spectral_owner, spectral_platform, " +
-				"spectral_publisher, spectral_worker, spectral_worlds, and core.",
-			cure: "grant execute on function pg_notify(text,text) to public;", pasted: true},
-		{check: "tables", state: doctor.Critical,
 			damage: "create rule vanish as on insert to core.outbox do instead nothing",
 			seen:   "rule vanish of core.outbox rewrites statements", cure: "drop rule vanish on core.outbox", pasted: true},
 		{check: "tables", state: doctor.Critical, damage: "alter table core.event_handled set unlogged",
@@ -193,8 +188,6 @@ var rounds = []struct {
 		{check: "tables", state: doctor.Critical, damage: "alter table platform.agent_tasks disable trigger all",
 			seen: "foreign keys of platform.agent_tasks are not enforced, their triggers are disabled: ",
 			cure: "as a superuser: alter table platform.agent_tasks enable trigger all;", pasted: true},
-		{check: "tables", state: doctor.Warning, damage: "create table public.more () inherits (core.outbox)",
-			seen: "more inherits from core.outbox", cure: "no inherit core.outbox", pasted: true},
 		{check: "tables", state: doctor.Critical, damage: "delete from core.publisher_sources where source = 'worlds'",
 			seen: "spectral_worlds may not publish as worlds",
 			cure: "insert into core.publisher_sources (role_name, source) values ('spectral_worlds', 'worlds');", pasted: true},
@@ -203,12 +196,6 @@ var rounds = []struct {
 			seen:   "spectral_platform may publish as worlds, which nobody decided",
 			cure:   "delete from core.publisher_sources where role_name = 'spectral_platform' and source = 'worlds';",
 			pasted: true},
-		{check: "tables", state: doctor.Warning, damage: "create cast (text as uuid) with inout as implicit",
-			seen: "an implicit cast of somebody's own makes text into uuid", cure: "drop cast (text as uuid);", pasted: true},
-		{check: "tables", state: doctor.Warning,
-			damage: "create function public.same(text, uuid) returns boolean language sql as 'select $1 = $2::text'; create " +
-				"operator core.= (leftarg = text, rightarg = uuid, function = public.same)",
-			seen: "operator core.=(text,uuid) is not of our migrations", cure: "drop operator core.=(text,uuid);", pasted: true},
 		{check: "tables", state: doctor.Critical,
 			damage: "create publication everything for table core.outbox, platform.decisions; alter table " +
 				"platform.decisions replica identity full; alter table core.outbox replica identity nothing",

@@ -4,20 +4,8 @@ import (
 	"fmt"
 
 	"spectral/internal/core/events"
+	"spectral/internal/core/events/infrastructure/postgres/admin"
 )
-
-// pendingKinds is each generation and event type that has pending rows, found by jumping through the index of what is due,
-// however many rows there are.
-const pendingKinds = `
-with recursive kinds as (
-  (select o.generation, o.event_type from core.outbox o where o.status = 'pending' and o.deleted_at is null
-   order by o.generation, o.event_type limit 1)
-  union all
-  select n.generation, n.event_type from kinds k,
-    lateral (select o.generation, o.event_type from core.outbox o
-             where o.status = 'pending' and o.deleted_at is null and (o.generation, o.event_type) > (k.generation, k.event_type)
-             order by o.generation, o.event_type limit 1) n
-)`
 
 // countUpTo bounds how many rows of a kind are counted.
 const countUpTo = 10000
@@ -36,7 +24,7 @@ func unhandled(v *visit) string {
 		Status     string
 		Registered bool   // the type, by some build
 		Away       string // SQL that makes them dead letters
-	}](v, pendingKinds+`
+	}](v, `
 select k.generation, k.event_type,
   (select count(*) from (select from core.outbox o where o.generation = k.generation and o.event_type = k.event_type
      and o.status = 'pending' and o.deleted_at is null and o.available_at <= statement_timestamp() limit $1) l),
@@ -45,7 +33,7 @@ select k.generation, k.event_type,
   coalesce((select p.status from core.deployments p where p.generation = k.generation), 'unknown'),
   exists (select from core.event_types t where t.event_type = k.event_type),
   format('update core.outbox set status = ''failed'', claimed_at = now(), last_error = ''UnknownEventType: no build knows it'' where event_type = %L and generation = %s and status = ''pending'' and deleted_at is null;', k.event_type, k.generation)
-from kinds k,
+from `+admin.PendingKinds+`,
   lateral (select o.available_at from core.outbox o where o.generation = k.generation and o.event_type = k.event_type
      and o.status = 'pending' and o.deleted_at is null order by o.available_at limit 1) d
 where d.available_at <= statement_timestamp()
@@ -98,11 +86,11 @@ order by d.generation, coalesce(t.class, $1)`, events.DefaultClass)
 
 // channels finds pending rows that are announced where nobody of their generation listens.
 func channels(v *visit) string {
-	v.list(pendingKinds+`
+	v.list(`
 select 'warning', format('%s pending events %s of generation %s are announced on %s, but their workers listen on %s: they wait for the poll',
     count(*), k.event_type, k.generation, o.channel, x.expected),
   'publish through core.outbox_publish without p_class, which composes the channel; those that wait are found by the poll'
-from kinds k,
+from `+admin.PendingKinds+`,
   lateral (select 'outbox_gen_' || k.generation || coalesce('_' || max(t.class), '') as expected from core.event_types t where t.event_type = k.event_type) x,
   lateral (select o.channel from core.outbox o where o.generation = k.generation and o.event_type = k.event_type
      and o.status = 'pending' and o.deleted_at is null order by o.available_at limit $1) o
@@ -122,11 +110,11 @@ func listeners(v *visit) string {
 		Generation         int64
 		EventType, Workers string
 		Oldest             float64
-	}](v, pendingKinds+`
+	}](v, `
 select k.generation, k.event_type,
   (select string_agg(w.name, ', ' order by w.name) from core.live_workers w where w.generation = k.generation and w.handlers ? k.event_type),
   extract(epoch from statement_timestamp() - d.available_at)::double precision
-from kinds k,
+from `+admin.PendingKinds+`,
   lateral (select o.available_at from core.outbox o where o.generation = k.generation and o.event_type = k.event_type
      and o.status = 'pending' and o.deleted_at is null order by o.available_at limit 1) d
 where d.available_at <= statement_timestamp() - interval '`+lateAfter+`'

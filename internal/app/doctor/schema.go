@@ -103,38 +103,16 @@ select 'critical', format('foreign keys of %s are not enforced, their triggers a
   format('as a superuser: alter table %s enable trigger all; and look for rows that they would have refused', o.name)
 from pg_trigger t join ours o on o.oid = t.tgrelid join pg_constraint k on k.oid = t.tgconstraint where t.tgisinternal and t.tgenabled <> 'O' group by o.name
 union all
-select 'warning', format('%s inherits from %s, whose queries read it as well', i.inhrelid::regclass, o.name), format('as %I: alter table %s no inherit %s;', pg_get_userbyid(c.relowner), i.inhrelid::regclass, o.name)
-from pg_inherits i join ours o on o.oid = i.inhparent join pg_class c on c.oid = i.inhrelid where not c.relispartition
-union all
 select 'note', format('event trigger %s of %s runs %s at %s: it may refuse or alter what migrations and cures do', e.evtname, pg_get_userbyid(e.evtowner), e.evtfoid::regproc,
     case e.evtevent when 'login' then 'every login, workers'' too' else e.evtevent || coalesce(' of ' || array_to_string(e.evttags, ', '), '') end),
   format('look at what it does; for the time of a migration, as a superuser: alter event trigger %I disable;', e.evtname)
 from pg_event_trigger e where e.evtenabled <> 'D' and not exists (select from pg_depend d where d.classid = 'pg_event_trigger'::regclass and d.objid = e.oid and d.deptype = 'e')
-union all
-select 'critical', format('%s may not be executed by %s, and %s calls it', p.oid::regprocedure, string_agg(distinct r.rolname, ', '), min(p.caller)),
-  format('as a superuser: grant execute on function %s to public;', p.oid::regprocedure)
-from (select p.oid, min(o.oid::regproc::text) as caller from pg_proc p
-      join pg_proc o on o.pronamespace in (select n.oid from pg_namespace n where n.nspname in ('core', 'platform', 'worlds'))
-        and coalesce(nullif(o.prosrc, ''), pg_get_function_sqlbody(o.oid)) ~ ('\m' || p.proname || '\M')
-      where p.pronamespace = 'pg_catalog'::regnamespace and p.proacl is not null and not has_function_privilege('public', p.oid, 'execute')
-        and not exists (select from pg_init_privs i where i.classoid = 'pg_proc'::regclass and i.objoid = p.oid)
-      group by p.oid) p
-join pg_roles r on r.rolname in ('spectral_owner', 'spectral_publisher', 'spectral_worker', 'spectral_operator', 'spectral_platform', 'spectral_worlds')
-  and not has_function_privilege(r.oid, p.oid, 'execute')
-group by p.oid
 union all
 select 'critical', format('%s is published (%s), and has no replica identity: every update of it fails, settling included', o.name, string_agg(p.pubname, ', ')),
   format('as spectral_owner: alter table %s replica identity %s;', o.name, case when exists (select from pg_index i where i.indrelid = o.oid and i.indisprimary) then 'default' else 'full' end)
 from ours o join pg_class c on c.oid = o.oid join pg_publication_tables t on t.schemaname = o.nspname and t.tablename = o.relname join pg_publication p on p.pubname = t.pubname and (p.pubupdate or p.pubdelete)
 where c.relreplident = 'n' or c.relreplident = 'i' and not exists (select from pg_index i where i.indrelid = o.oid and i.indisreplident)
   or c.relreplident = 'd' and not exists (select from pg_index i where i.indrelid = o.oid and i.indisprimary) group by o.oid, o.name
-union all
-select 'warning', format('an implicit cast of somebody''s own makes %s into %s: what compares them may mean another thing, or be ambiguous', format_type(k.castsource, null), format_type(k.casttarget, null)),
-  format('as a superuser: drop cast (%s as %s);', format_type(k.castsource, null), format_type(k.casttarget, null))
-from pg_cast k where k.oid >= 16384 and k.castcontext = 'i' and k.castsource < 16384 and k.casttarget < 16384
-union all
-select 'warning', format('operator %s is not of our migrations: it may be taken for another one', o.oid::regoperator), format('as %I: drop operator %s;', pg_get_userbyid(o.oprowner), o.oid::regoperator)
-from pg_operator o where o.oprnamespace in (select n.oid from pg_namespace n where n.nspname in ('core', 'platform', 'worlds'))
 order by 1, 2`)
 	v.registries()
 	return "statements do what they say, rows are kept, and registries are the build's"
