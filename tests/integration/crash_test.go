@@ -190,7 +190,7 @@ func anInterruptedDispatchHoldsNothing(b *bundle) {
 	b.exec("revoke execute on function core.outbox_deliver(uuid[], timestamptz[]) from spectral_worker")
 	b.publish(event(1))
 	l := b.listen(noPoll, subscription(leaving("platform.one")))
-	b.eventually("a dispatch is interrupted", func() bool { return log.count("dispatch interrupted") > 0 })
+	b.eventually("a dispatch is interrupted", func() bool { return log.count("interrupted, no attempt counted") > 0 })
 	b.wantNothingHeld()
 	b.exec("grant execute on function core.outbox_deliver(uuid[], timestamptz[]) to spectral_worker")
 	l.delivered(1)

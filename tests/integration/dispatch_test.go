@@ -122,7 +122,7 @@ func aRefusedClaimIsTriedAgainLater(b *bundle) {
 	b.exec("revoke " + claim + " from spectral_worker")
 	b.publish(event(1))
 	l := b.listen(noPoll, subscription(leaving("platform.one")))
-	b.eventually("claims are refused", func() bool { return log.count("dispatch interrupted") >= 2 })
+	b.eventually("claims are refused", func() bool { return log.count("interrupted, no attempt counted") >= 2 })
 	b.exec("grant " + claim + " to spectral_worker")
 	l.delivered(1)
 }

@@ -4,10 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strconv"
-	"strings"
+
+	"github.com/google/uuid"
 
 	"spectral/internal/platform/application"
 )
@@ -28,12 +30,12 @@ func (b *Briefings) Deliver(ctx context.Context, briefing application.Briefing) 
 		return "", fmt.Errorf("folder of the briefings: %w", err)
 	}
 	place = filepath.Join(b.dir, briefing.Task.String()+".md")
-	hidden := b.hidden(briefing, strconv.FormatInt(briefing.Run, 10))
-	if err = writeSynced(hidden, briefing.Text); err == nil {
-		err = os.Rename(hidden, place)
+	partial := filepath.Join(b.dir, hidden(briefing.Task, strconv.FormatInt(briefing.Run, 10)))
+	if err = writeSynced(partial, briefing.Text); err == nil {
+		err = os.Rename(partial, place)
 	}
 	if err != nil {
-		_ = os.Remove(hidden) // or the next run does
+		_ = os.Remove(partial) // or the next run does
 		return "", err
 	}
 	if err := syncFolder(b.dir); err != nil {
@@ -43,31 +45,21 @@ func (b *Briefings) Deliver(ctx context.Context, briefing application.Briefing) 
 	return place, nil
 }
 
-// hidden is where a run writes before the file is whole. A run of its own name each: another may be a zombie that
-// writes still.
-func (b *Briefings) hidden(briefing application.Briefing, run string) string {
-	return filepath.Join(b.dir, "."+briefing.Task.String()+"."+run+".tmp")
-}
-
 // clear removes what earlier runs left behind that died while they wrote. One that is still writing fails: it is no
 // longer wanted. The briefing is delivered by now, so what cannot be removed stays.
 func (b *Briefings) clear(briefing application.Briefing) {
-	entries, err := os.ReadDir(b.dir)
-	if err != nil {
-		return
-	}
-	before, after, _ := strings.Cut(filepath.Base(b.hidden(briefing, "*")), "*")
-	for _, entry := range entries {
-		name, ok := strings.CutPrefix(entry.Name(), before)
-		if !ok {
-			continue
-		}
-		run, err := strconv.ParseInt(strings.TrimSuffix(name, after), 10, 64)
-		if err == nil && run < briefing.Run {
-			_ = os.Remove(filepath.Join(b.dir, entry.Name()))
+	names, _ := fs.Glob(os.DirFS(b.dir), hidden(briefing.Task, "*"))
+	for _, name := range names {
+		var run int64
+		if _, err := fmt.Sscanf(name, hidden(briefing.Task, "%d"), &run); err == nil && run < briefing.Run {
+			_ = os.Remove(filepath.Join(b.dir, name))
 		}
 	}
 }
+
+// hidden names the file that a run writes before it is whole. Each run has its own: another may be a zombie that
+// writes still.
+func hidden(task uuid.UUID, run string) string { return "." + task.String() + "." + run + ".tmp" }
 
 func writeSynced(name, text string) (err error) {
 	file, err := os.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)

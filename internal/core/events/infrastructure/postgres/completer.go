@@ -225,10 +225,7 @@ func (c *completer) begin(ctx context.Context, d *dispatchTx) error {
 		if err == nil || ctx.Err() != nil {
 			return err
 		}
-		delay := min(wait.next(), keepFor/2)
-		c.log.WarnContext(ctx, "settling interrupted, no attempt counted", logEventType, c.subscription.EventType,
-			logErrorClass, classify(err, 0).class, logReason, err.Error(), logDelay, delay.Milliseconds())
-		pause(ctx, delay, nil)
+		c.tryLater(ctx, min(wait.next(), keepFor/2), nil, err)
 	}
 }
 

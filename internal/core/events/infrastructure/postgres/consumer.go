@@ -137,6 +137,13 @@ func jittered(d time.Duration) time.Duration {
 	return time.Duration(float64(d) * (0.5 + rand.Float64()/2))
 }
 
+// tryLater logs an error that costs no attempt, and waits until the next try, or until stop is closed.
+func (c *consumer) tryLater(ctx context.Context, delay time.Duration, stop <-chan struct{}, err error) {
+	c.log.WarnContext(ctx, "interrupted, no attempt counted", logEventType, c.subscription.EventType,
+		logErrorClass, classify(err, 0).class, logReason, err.Error(), logDelay, delay.Milliseconds())
+	pause(ctx, delay, stop)
+}
+
 // report tells of what was settled.
 func (c *consumer) report(ctx context.Context, settled []Settlement) {
 	for _, s := range settled {

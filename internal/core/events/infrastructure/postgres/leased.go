@@ -119,10 +119,7 @@ func (c *leased) claim(ctx context.Context) {
 		c.mu.Unlock()
 		switch {
 		case err != nil && ctx.Err() == nil:
-			delay := wait.next()
-			c.log.WarnContext(ctx, "claim interrupted", logEventType, c.subscription.EventType,
-				logErrorClass, classify(err, 0).class, logReason, err.Error(), logDelay, delay.Milliseconds())
-			pause(ctx, delay, c.stop)
+			c.tryLater(ctx, wait.next(), c.stop, err)
 		case doubted:
 			pause(ctx, doubtPause, c.stop)
 		default:

@@ -126,10 +126,7 @@ func (c *rowLocked) drain(ctx context.Context, note *entry) {
 				}
 				continue // halted: begin ends this runner
 			}
-			delay := wait.next()
-			c.log.WarnContext(ctx, "dispatch interrupted, no attempt counted", logEventType, c.subscription.EventType,
-				logRows, now.limit, logErrorClass, classify(err, 0).class, logReason, err.Error(), logDelay, delay.Milliseconds())
-			pause(ctx, delay, c.stop)
+			c.tryLater(ctx, wait.next(), c.stop, err)
 			continue
 		}
 		wait = backoff{}
