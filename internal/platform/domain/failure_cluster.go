@@ -45,9 +45,9 @@ func (s FailureSignature) String() string {
 
 // FailureCount is the failures of one kind.
 type FailureCount struct {
-	Kind    string
-	Count   int64
-	Example string // one of them, possibly empty
+	Kind    string `json:"kind"`
+	Count   int64  `json:"count"`
+	Example string `json:"example"` // one of them, possibly empty
 }
 
 // FailureDetection is what a detector has seen since it looked last.

@@ -42,8 +42,8 @@ var (
 
 // Finding is what a scan found of one kind.
 type Finding struct {
-	Kind        string // lower-case words, like broken_link
-	Occurrences int64  // from 1
+	Kind        string `json:"kind"`        // lower-case words, like broken_link
+	Occurrences int64  `json:"occurrences"` // from 1
 }
 
 // Findings are those of one scan, one of each kind, in the order of their kinds. Make them with [NewFindings].

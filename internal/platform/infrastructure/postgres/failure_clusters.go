@@ -20,25 +20,10 @@ func NewFailureClusters(tx events.Tx) *FailureClusters {
 	return &FailureClusters{queries: platformdb.New(tx)}
 }
 
-// clusterFailures is one element of the column failures.
-type clusterFailures struct {
-	Kind    string `json:"kind"`
-	Count   int64  `json:"count"`
-	Example string `json:"example"`
-}
-
-func encodeFailures(failures []domain.FailureCount) (json.RawMessage, error) {
-	rows := make([]clusterFailures, len(failures))
-	for i, f := range failures {
-		rows[i] = clusterFailures(f)
-	}
-	return json.Marshal(rows)
-}
-
 // Add implements [application.FailureClusters]. Of two transactions that add a cluster of one signature the second
 // waits for the first.
 func (f *FailureClusters) Add(ctx context.Context, workspace uuid.NullUUID, c domain.FailureCluster) (bool, error) {
-	failures, err := encodeFailures(c.Failures)
+	failures, err := json.Marshal(c.Failures)
 	if err != nil {
 		return false, fmt.Errorf("add a failure cluster: %w", err)
 	}
@@ -61,22 +46,18 @@ func (f *FailureClusters) Lock(ctx context.Context, workspace uuid.NullUUID, sig
 	if err != nil {
 		return domain.FailureCluster{}, fmt.Errorf("read the failure cluster: %w", err)
 	}
-	var rows []clusterFailures
-	if err := json.Unmarshal(row.Failures, &rows); err != nil {
-		return domain.FailureCluster{}, fmt.Errorf("read the failures of cluster %s: %w", row.ClusterID, err)
-	}
 	cluster := domain.FailureCluster{
 		ID: row.ClusterID, Signature: signature, Revision: row.Revision, FirstSeenAt: row.FirstSeenAt, LastSeenAt: row.LastSeenAt,
 	}
-	for _, failures := range rows {
-		cluster.Failures = append(cluster.Failures, domain.FailureCount(failures))
+	if err := json.Unmarshal(row.Failures, &cluster.Failures); err != nil {
+		return domain.FailureCluster{}, fmt.Errorf("read the failures of cluster %s: %w", row.ClusterID, err)
 	}
 	return cluster, nil
 }
 
 // Save implements [application.FailureClusters].
 func (f *FailureClusters) Save(ctx context.Context, workspace uuid.NullUUID, c domain.FailureCluster) error {
-	failures, err := encodeFailures(c.Failures)
+	failures, err := json.Marshal(c.Failures)
 	if err != nil {
 		return fmt.Errorf("store failure cluster %s: %w", c.ID, err)
 	}

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
@@ -24,24 +26,19 @@ func NewOverridePatterns(tx events.Tx) *OverridePatterns {
 // Count adds rulings to the patterns of their rules, except for those that were counted before. It takes its rows in
 // the order of their keys, so that many may count at once.
 func (o *OverridePatterns) Count(ctx context.Context, workspace uuid.NullUUID, rulings []domain.Ruling) error {
-	ids := make([]uuid.UUID, len(rulings))
-	for i, r := range rulings {
-		ids[i] = r.DecisionID
+	byID := make(map[uuid.UUID]domain.Ruling, len(rulings)) // of one that is here twice the first counts
+	for _, r := range slices.Backward(rulings) {
+		byID[r.DecisionID] = r
 	}
-	remembered, err := o.queries.RememberDecisions(ctx, platformdb.RememberDecisionsParams{WorkspaceID: workspace, DecisionIds: ids})
+	uncounted, err := o.queries.RememberDecisions(ctx, platformdb.RememberDecisionsParams{
+		WorkspaceID: workspace, DecisionIds: slices.Collect(maps.Keys(byID)),
+	})
 	if err != nil {
-		return fmt.Errorf("remember %d decisions: %w", len(ids), err)
+		return fmt.Errorf("remember %d decisions: %w", len(byID), err)
 	}
-	uncounted := make(map[uuid.UUID]bool, len(remembered))
-	for _, id := range remembered {
-		uncounted[id] = true
-	}
-	var fresh []domain.Ruling
-	for _, r := range rulings {
-		if uncounted[r.DecisionID] {
-			fresh = append(fresh, r)
-			uncounted[r.DecisionID] = false // it may be here twice
-		}
+	fresh := make([]domain.Ruling, len(uncounted))
+	for i, id := range uncounted {
+		fresh[i] = byID[id]
 	}
 	for _, p := range domain.PatternsOf(fresh) {
 		if err := o.add(ctx, workspace, p); err != nil {

@@ -16,13 +16,10 @@ const ScanCompletedIndexerName = "worlds.scan_completed_indexer"
 
 // ScanCompletedEvent is what the indexer reads of worlds.scan.completed.
 type ScanCompletedEvent struct {
-	ScanID     uuid.UUID `json:"scan_id"`
-	Subject    string    `json:"subject"`
-	FinishedAt time.Time `json:"finished_at"`
-	Findings   []struct {
-		Kind        string `json:"kind"`
-		Occurrences int64  `json:"occurrences"`
-	} `json:"findings"`
+	ScanID     uuid.UUID        `json:"scan_id"`
+	Subject    string           `json:"subject"`
+	FinishedAt time.Time        `json:"finished_at"`
+	Findings   []domain.Finding `json:"findings"`
 }
 
 // ScanIndex is what the indexer writes to.
@@ -34,11 +31,7 @@ type ScanIndex interface {
 // ScanCompletedIndexer makes completed scans searchable: of each subject the one that finished last.
 func ScanCompletedIndexer(index ScanIndex) events.EventHandler {
 	return events.HandlerOf(func(e events.Envelope, completed ScanCompletedEvent) (domain.IndexedScan, error) {
-		found := make([]domain.Finding, len(completed.Findings))
-		for i, f := range completed.Findings {
-			found[i] = domain.Finding(f)
-		}
-		findings, err := domain.NewFindings(found...)
+		findings, err := domain.NewFindings(completed.Findings...)
 		scan := domain.IndexedScan{ScanID: completed.ScanID, Subject: completed.Subject, FinishedAt: completed.FinishedAt, Findings: findings}
 		return scan, errors.Join(scan.Validate(e.OccurredAt), err)
 	}, index.Put)

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
@@ -22,24 +24,19 @@ func NewRuleHealth(tx events.Tx) *RuleHealth { return &RuleHealth{queries: world
 // Count adds decisions to the health of their rules, except for those that were counted before. It takes its rows in
 // the order of their keys, so that many may count at once.
 func (r *RuleHealth) Count(ctx context.Context, workspace uuid.NullUUID, decisions []domain.RuleDecision) error {
-	ids := make([]uuid.UUID, len(decisions))
-	for i, d := range decisions {
-		ids[i] = d.DecisionID
+	byID := make(map[uuid.UUID]domain.RuleDecision, len(decisions)) // of one that is here twice the first counts
+	for _, d := range slices.Backward(decisions) {
+		byID[d.DecisionID] = d
 	}
-	remembered, err := r.queries.RememberDecisions(ctx, worldsdb.RememberDecisionsParams{WorkspaceID: workspace, DecisionIds: ids})
+	uncounted, err := r.queries.RememberDecisions(ctx, worldsdb.RememberDecisionsParams{
+		WorkspaceID: workspace, DecisionIds: slices.Collect(maps.Keys(byID)),
+	})
 	if err != nil {
-		return fmt.Errorf("remember %d decisions: %w", len(ids), err)
+		return fmt.Errorf("remember %d decisions: %w", len(byID), err)
 	}
-	uncounted := make(map[uuid.UUID]bool, len(remembered))
-	for _, id := range remembered {
-		uncounted[id] = true
-	}
-	var fresh []domain.RuleDecision
-	for _, d := range decisions {
-		if uncounted[d.DecisionID] {
-			fresh = append(fresh, d)
-			uncounted[d.DecisionID] = false // it may be here twice
-		}
+	fresh := make([]domain.RuleDecision, len(uncounted))
+	for i, id := range uncounted {
+		fresh[i] = byID[id]
 	}
 	for _, h := range domain.HealthOf(fresh) {
 		if err := r.add(ctx, workspace, h); err != nil {

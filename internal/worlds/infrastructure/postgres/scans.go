@@ -20,12 +20,6 @@ type Scans struct{ queries *worldsdb.Queries }
 // NewScans builds the repository for tx.
 func NewScans(tx events.Tx) *Scans { return &Scans{queries: worldsdb.New(tx)} }
 
-// storedFinding is the JSON form of a finding in worlds.scans.
-type storedFinding struct {
-	Kind        string `json:"kind"`
-	Occurrences int64  `json:"occurrences"`
-}
-
 // Add implements [application.Scans].
 func (s *Scans) Add(ctx context.Context, workspace uuid.NullUUID, scan domain.Scan) error {
 	err := s.queries.AddScan(ctx, worldsdb.AddScanParams{
@@ -46,28 +40,19 @@ func (s *Scans) Lock(ctx context.Context, workspace uuid.NullUUID, id uuid.UUID)
 	if err != nil {
 		return domain.Scan{}, fmt.Errorf("read scan %s: %w", id, err)
 	}
-	var stored []storedFinding
-	if err := json.Unmarshal(row.Findings, &stored); err != nil {
-		return domain.Scan{}, fmt.Errorf("read the findings of scan %s: %w", id, err)
-	}
 	scan := domain.Scan{
 		ID: id, Subject: row.Subject, State: domain.ScanState(row.State), StartedAt: row.StartedAt, FinishedAt: row.FinishedAt.Time,
-		Failure:  text(row.Failure),
-		Findings: make(domain.Findings, len(stored)),
+		Failure: text(row.Failure),
 	}
-	for i, f := range stored {
-		scan.Findings[i] = domain.Finding(f)
+	if err := json.Unmarshal(row.Findings, &scan.Findings); err != nil {
+		return domain.Scan{}, fmt.Errorf("read the findings of scan %s: %w", id, err)
 	}
 	return scan, nil
 }
 
 // Save implements [application.Scans].
 func (s *Scans) Save(ctx context.Context, workspace uuid.NullUUID, scan domain.Scan) error {
-	stored := make([]storedFinding, len(scan.Findings))
-	for i, f := range scan.Findings {
-		stored[i] = storedFinding(f)
-	}
-	findings, err := json.Marshal(stored)
+	findings, err := json.Marshal(append(domain.Findings{}, scan.Findings...)) // [] for none
 	if err != nil {
 		return fmt.Errorf("encode the findings of scan %s: %w", scan.ID, err)
 	}

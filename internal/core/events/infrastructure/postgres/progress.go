@@ -47,7 +47,7 @@ func ReadProgress(ctx context.Context, pool *pgxpool.Pool, workspace, since uuid
 type Step struct {
 	ID           uuid.UUID
 	EventType    string
-	EventVersion int
+	EventVersion int32
 	Status       string
 	LastError    string
 	HandledBy    []string // by name
@@ -61,10 +61,7 @@ func ReadTrail(ctx context.Context, pool *pgxpool.Pool, workspace, since uuid.UU
 	err = inTx(ctx, pool, operatorRole, func(tx pgx.Tx) error {
 		rows, err := coredb.New(tx).Trail(ctx, coredb.TrailParams{Since: since, WorkspaceID: workspace})
 		for _, row := range rows {
-			trail = append(trail, Step{
-				ID: row.ID, EventType: row.EventType, EventVersion: int(row.EventVersion), Status: row.Status,
-				LastError: row.LastError, HandledBy: row.HandledBy,
-			})
+			trail = append(trail, Step(row))
 		}
 		return err
 	})
