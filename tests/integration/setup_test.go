@@ -114,7 +114,6 @@ type bundle struct {
 	owner              *testing.T               // closes them
 	directURL, poolURL string                   // url unless the test says otherwise
 	log                slog.Handler
-	now                func() time.Time
 	sockets            *sockets // of their pools, if the test wants to disturb them
 }
 
@@ -232,7 +231,6 @@ func (b *bundle) newListener(poll time.Duration, generation events.Generation, s
 	l.Listener, err = postgres.NewListener(postgres.Config{
 		Generation: generation, Direct: direct, Pool: pool, Contracts: b.contracts,
 		Log: slog.New(b.log), PollInterval: poll, Worker: uuid.New(), Name: b.Name(),
-		Now:       b.now,
 		OnSettled: func(s postgres.Settlement) { l.settlements <- s },
 	})
 	must(b.T, err)

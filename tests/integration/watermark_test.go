@@ -1,14 +1,10 @@
 package integration_test
 
 import (
-	"sync/atomic"
 	"testing"
 	"time"
 
-	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
-
-	"spectral/internal/core/events"
 )
 
 // TestClaimWatermark runs cases that share a database.
@@ -19,7 +15,6 @@ func TestClaimWatermark(t *testing.T) {
 		"a late commit is picked up":                     aLateCommitIsPickedUp,
 		"a row below the watermark is found by the poll": aRowBelowTheWatermarkIsFoundByThePoll,
 		"the watermark never passes what is pending":     theWatermarkNeverPassesWhatIsPending,
-		"a workers clock changes nothing":                aWorkersClockChangesNothing,
 	})
 }
 
@@ -109,51 +104,4 @@ func theWatermarkNeverPassesWhatIsPending(b *bundle) {
 	must(b.T, err)
 	b.publish(event(-1))
 	l.delivered(2)
-}
-
-// A worker's own clock decides nothing, fast or set back: not what is due, not how far the claim watermark is, and not
-// whether a notification is followed up.
-func aWorkersClockChangesNothing(b *bundle) {
-	var offset atomic.Int64
-	offset.Store(int64(10 * time.Minute))
-	b.now = func() time.Time { return time.Now().Round(0).Add(time.Duration(offset.Load())) }
-	l := b.listen(noPoll, subscription(leaving("platform.one")))
-	schedule := func(n int) (events.Envelope, time.Time) {
-		e := event(n)
-		at := one[time.Time](b, "select clock_timestamp() + interval '600 milliseconds'")
-		must(b.T, b.uow.Do(b.ctx, events.Worlds, uuid.NullUUID{}, func(_ events.Tx, publisherFor events.PublisherFor) error {
-			return publisherFor(events.AvailableAt(at)).Publish(b.ctx, e)
-		}))
-		return e, at
-	}
-	onTime := func(e events.Envelope, at time.Time) {
-		b.Helper()
-		l.delivered(1)
-		late := one[float64](b, "select extract(epoch from delivered_at - $2)::float8 from core.outbox where id = $1", e.EventID, at)
-		if late < 0 {
-			b.Errorf("delivered %f s before it was due", -late)
-		}
-	}
-	for n := range 3 {
-		b.publish(event(n))
-		l.delivered(1)
-	}
-	onTime(schedule(20))
-	late := b.conn()
-	_, err := late.Exec(b.ctx, "begin; select core.outbox_publish('worlds.test.happened', 'worlds', '{\"n\": 1}')")
-	must(b.T, err)
-	e, at := schedule(21)
-	b.waiting()
-	offset.Store(-int64(time.Hour)) // while it waits for what is scheduled
-	onTime(e, at)
-	for n := range 3 {
-		b.publish(event(n))
-		l.delivered(1)
-	}
-	b.commit(late)
-	l.delivered(1)
-	onTime(schedule(22))
-	b.killNotifier()
-	b.publish(event(23))
-	l.delivered(1)
 }

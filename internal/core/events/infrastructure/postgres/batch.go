@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/google/uuid"
 
@@ -51,7 +52,7 @@ func (d *dispatchTx) tryBatch(ctx context.Context, rows []claimed) error {
 	if err := d.claimKeys(ctx, &keys); err != nil {
 		return err
 	}
-	started := d.now()
+	started := time.Now()
 	for _, r := range d.handlers {
 		for _, group := range byWorkspace(rows, func(i int) bool { return keys.runs(r, rows[i], i) }) {
 			if err := d.call(ctx, r, group); err != nil {

@@ -30,7 +30,6 @@ type consumer struct {
 	worker       string // whose leases are its: the process's id and name
 	pool         *pgxpool.Pool
 	log          *slog.Logger
-	now          func() time.Time
 	settled      func(Settlement)
 	journal      *journal
 	floor        floor
@@ -52,8 +51,8 @@ type mode interface {
 func newConsumer(config Config, s events.Subscription, journal *journal) *consumer {
 	c := &consumer{
 		subscription: s, handlers: s.Handlers(), generation: config.Generation, pool: config.Pool, log: config.Log,
-		worker: fmt.Sprintf("%s %.256s", config.Worker, config.Name),
-		now:    config.Now, settled: config.OnSettled, journal: journal,
+		worker:  fmt.Sprintf("%s %.256s", config.Worker, config.Name),
+		settled: config.OnSettled, journal: journal,
 	}
 	if s.Mode == events.Leased {
 		c.mode = newLeased(c)
@@ -174,7 +173,7 @@ func (c *consumer) logHandled(ctx context.Context, r events.Registration, row cl
 	e := row.envelope
 	c.log.DebugContext(ctx, "event dispatched", logEventID, e.EventID, logEventType, e.EventType, logSource, e.Source,
 		logTarget, e.Target, logWorkspaceID, workspaceText(e.WorkspaceID), logHandler, r.Name,
-		logAttempts, row.attempts+1, logDuration, c.now().Sub(started).Milliseconds(), logResult, result, logErrorClass, class)
+		logAttempts, row.attempts+1, logDuration, time.Since(started).Milliseconds(), logResult, result, logErrorClass, class)
 }
 
 // logPanic says where a handler panicked, not with what: that may quote a payload and is in last_error. Of a batch

@@ -214,7 +214,7 @@ func claimedRow(r coredb.ClaimRow) claimed {
 
 // measure lets the floor rise, now and then. First in the transaction: a mark needs its id.
 func (d *dispatchTx) measure(ctx context.Context) error {
-	if !d.floor.stale(d.now()) {
+	if !d.floor.stale() {
 		return nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, statementTimeout)

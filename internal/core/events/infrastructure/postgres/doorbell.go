@@ -74,7 +74,7 @@ func (b *doorbell) run(ctx context.Context) error {
 			return nil
 		}
 		if lostAt.IsZero() {
-			lostAt = b.config.Now()
+			lostAt = time.Now()
 		}
 		if differ, ok := errors.AsType[*HandlersDifferError](err); ok {
 			return differ
@@ -82,7 +82,7 @@ func (b *doorbell) run(ctx context.Context) error {
 		state := Reconnecting
 		was, _ := b.health.Now()
 		if errors.Is(err, errDeaf) || was == Polling ||
-			backoff >= maxBackoff || b.config.Now().Sub(lostAt) >= maxBackoff {
+			backoff >= maxBackoff || time.Since(lostAt) >= maxBackoff {
 			state = Polling
 		}
 		b.say(ctx, state, err, jittered(backoff))
@@ -135,9 +135,9 @@ type pollBackoff struct {
 // less often: the database may be down. Its error is that this worker must not work beside another
 // one.
 func (b *doorbell) pollUntil(ctx context.Context, end <-chan struct{}, since time.Time) (back bool, err error) {
-	next := b.config.PollInterval - b.config.Now().Sub(since)
+	next := b.config.PollInterval - time.Since(since)
 	for {
-		poll := time.NewTimer(max(next, b.poll.at.Sub(b.config.Now()), 0))
+		poll := time.NewTimer(max(next, time.Until(b.poll.at), 0))
 		select {
 		case <-end:
 			poll.Stop()
@@ -161,7 +161,7 @@ func (b *doorbell) pollUntil(ctx context.Context, end <-chan struct{}, since tim
 // has not enrolled yet, or has lost the session it did with, looks first whether it may work.
 // Other errors are not reported: health already says that the database is out of reach.
 func (b *doorbell) lookThroughPool(ctx context.Context) (time.Duration, error) {
-	b.lookedAt = b.config.Now()
+	b.lookedAt = time.Now()
 	next := b.config.PollInterval
 	err := inTx(ctx, b.config.Pool, workerRole, func(tx pgx.Tx) error {
 		queries := coredb.New(tx)
@@ -179,7 +179,7 @@ func (b *doorbell) lookThroughPool(ctx context.Context) (time.Duration, error) {
 	}
 	if err != nil {
 		b.poll.delay = min(max(2*b.poll.delay, firstBackoff), maxBackoff)
-		b.poll.at = b.config.Now().Add(jittered(b.poll.delay))
+		b.poll.at = time.Now().Add(jittered(b.poll.delay))
 	} else {
 		b.poll = pollBackoff{}
 		b.probeWorkersThroughPool(ctx)
@@ -261,7 +261,7 @@ func (b *doorbell) lookOn(ctx context.Context, l *line) (found seen, err error) 
 // look finds the types that have due work and wakes their consumers. Once in a poll interval, and
 // less often if that is slow, it looks below the consumers' floors as well.
 func (b *doorbell) look(ctx context.Context, queries *coredb.Queries) (seen, error) {
-	started := b.config.Now()
+	started := time.Now()
 	b.lookedAt = started
 	full := !started.Before(b.fullLookAt)
 	floors := make([]time.Time, len(b.eventTypes))
@@ -272,7 +272,7 @@ func (b *doorbell) look(ctx context.Context, queries *coredb.Queries) (seen, err
 	}
 	rows, err := queries.Look(ctx, coredb.LookParams{Generation: int64(b.config.Generation), EventTypes: b.eventTypes, Floors: floors})
 	if full {
-		b.fullLookAt = started.Add(max(b.config.PollInterval, fullLookShare*b.config.Now().Sub(started)))
+		b.fullLookAt = started.Add(max(b.config.PollInterval, fullLookShare*time.Since(started)))
 	}
 	if err != nil {
 		return seen{}, err
@@ -298,17 +298,17 @@ func (b *doorbell) look(ctx context.Context, queries *coredb.Queries) (seen, err
 
 // awaitDue waits for a notification or the end of d, and finds out which workers are gone until then.
 func (b *doorbell) awaitDue(ctx context.Context, l *line, d time.Duration) (rang bool, err error) {
-	end := b.config.Now().Add(d)
+	end := time.Now().Add(d)
 	for {
 		next, err := b.probeWorkers(ctx, l)
 		if err != nil {
 			return false, err
 		}
-		left := end.Sub(b.config.Now())
+		left := time.Until(end)
 		if rang, err := l.idle(ctx, min(left, next)); rang || err != nil || left <= next {
 			return rang, err
 		}
 	}
 }
 
-func (b *doorbell) sinceLook() time.Duration { return b.config.Now().Sub(b.lookedAt) }
+func (b *doorbell) sinceLook() time.Duration { return time.Since(b.lookedAt) }

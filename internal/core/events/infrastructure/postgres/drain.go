@@ -53,7 +53,7 @@ func (e *StrandedError) Error() string {
 func (l *Listener) Drain(ctx context.Context, ownTypesOnly bool) error {
 	var said time.Time
 	for {
-		asked := l.config.Now()
+		asked := time.Now()
 		left, err := l.backlog(ctx, ownTypesOnly)
 		if err == nil {
 			waiting := false
@@ -80,7 +80,7 @@ func (l *Listener) Drain(ctx context.Context, ownTypesOnly bool) error {
 			case !waiting:
 				return nil
 			}
-			if now := l.config.Now(); said.IsZero() || now.Sub(said) >= drainSays {
+			if now := time.Now(); said.IsZero() || now.Sub(said) >= drainSays {
 				said = now
 				attributes := []any{logDue, total.Due, logScheduled, total.Scheduled, logInFlight, total.InFlight}
 				if total.Scheduled > 0 {
@@ -97,7 +97,7 @@ func (l *Listener) Drain(ctx context.Context, ownTypesOnly bool) error {
 		} else if ctx.Err() == nil {
 			l.config.Log.WarnContext(ctx, "could not find out what is left to drain", logErrorClass, classify(err, 0).class, logReason, err.Error())
 		}
-		pause(ctx, max(drainPause, drainShare*l.config.Now().Sub(asked)), l.stopped)
+		pause(ctx, max(drainPause, drainShare*time.Since(asked)), l.stopped)
 		select {
 		case <-ctx.Done():
 			return ctx.Err()

@@ -40,14 +40,13 @@ func (f *floor) get() time.Time {
 }
 
 // stale reports whether it is time to measure again, and if so takes that on.
-func (f *floor) stale(now time.Time) bool {
+func (f *floor) stale() bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	// a clock that was set back must not keep it from ever measuring again
-	if since := now.Sub(f.measured); since >= 0 && since < measureEvery {
+	if time.Since(f.measured) < measureEvery {
 		return false
 	}
-	f.measured = now
+	f.measured = time.Now()
 	return true
 }
 

@@ -40,9 +40,9 @@ func (c *leased) work(ctx context.Context, l *lease) (remains bool) {
 		if ctx.Err() != nil {
 			return c.interrupted(ctx, l, append(unhandled, todo[i:]...), failures)
 		}
-		started := c.now()
+		started := time.Now()
 		completion, err := c.execute(ctx, r, l)
-		took := c.now().Sub(started)
+		took := time.Since(started)
 		if err != nil && ctx.Err() != nil {
 			return c.interrupted(ctx, l, append(unhandled, todo[i:]...), failures)
 		}
@@ -60,7 +60,7 @@ func (c *leased) work(ctx context.Context, l *lease) (remains bool) {
 			failures[r.Name] = classify(err, l.record[r.Name].Failures)
 			unhandled = append(unhandled, r)
 		}
-		c.logHandled(ctx, r, l.claimed, c.now().Add(-took), failures) // without the wait for the completer
+		c.logHandled(ctx, r, l.claimed, time.Now().Add(-took), failures) // without the wait for the completer
 	}
 	last := &result{lease: l, row: rowDelivered}
 	switch {
@@ -178,7 +178,7 @@ func (c *leased) beat(ctx context.Context) {
 		if len(all) == 0 {
 			continue
 		}
-		sent := c.now()
+		sent := time.Now()
 		held, err := c.renew(ctx, all, make([]string, len(all)))
 		if err != nil || len(held) < len(all) { // some are locked at the moment
 			next = jittered(max(min(every/4, maxBackoff), minRenewal/2))
@@ -192,7 +192,7 @@ func (c *leased) beat(ctx context.Context) {
 			is, known := held[l.token]
 			if is {
 				l.renewed = sent
-			} else if known || c.now().Sub(l.renewed) >= c.subscription.Lease {
+			} else if known || time.Since(l.renewed) >= c.subscription.Lease {
 				l.cancel(events.ErrLeaseLost)
 			}
 		}

@@ -140,7 +140,7 @@ func (c *leased) lease(ctx context.Context, limit int, crashed bool) ([]*lease, 
 	}
 	// not to be broken off between the claim and the answer: nobody would know of the leases
 	detached := context.WithoutCancel(ctx)
-	sent := c.now()
+	sent := time.Now()
 	found, err := d.takeLeases(detached, limit, crashed)
 	if err != nil || len(found) == 0 {
 		return nil, err
@@ -199,7 +199,7 @@ func (d *dispatchTx) takeLeases(ctx context.Context, limit int, crashed bool) ([
 func (c *leased) confirm(ctx context.Context, unknown []*lease) (ours []*lease) {
 	var wait backoff
 	for doubted := doubt(maxDoubted); len(unknown) > 0 && ctx.Err() == nil; {
-		sent := c.now()
+		sent := time.Now()
 		held, err := c.renew(ctx, unknown, make([]string, len(unknown)))
 		if err != nil {
 			if sent.Sub(unknown[0].renewed) > c.subscription.Lease {

@@ -72,7 +72,7 @@ func (b *doorbell) connect(ctx context.Context) (l *line, err error) {
 	}()
 	since := b.lookedAt
 	if since.IsZero() {
-		since = b.config.Now() // the connection's look is to be the first
+		since = time.Now() // the connection's look is to be the first
 	}
 	back, refused := b.pollUntil(begin, begun, since)
 	for back && refused == nil {
@@ -81,7 +81,7 @@ func (b *doorbell) connect(ctx context.Context) (l *line, err error) {
 	giveUp()
 	<-begun
 	if err = cmp.Or(refused, err); err == nil {
-		err = b.journal.enroll(ctx, l.conn, b.config.Now())
+		err = b.journal.enroll(ctx, l.conn, time.Now())
 	}
 	if err != nil && l != nil {
 		l.hangUp()
@@ -153,7 +153,7 @@ func (l *line) ask(ctx context.Context, what string, statement func(context.Cont
 	case err != nil:
 		return fmt.Errorf("%s: %w", what, err)
 	}
-	l.answeredAt = l.config.Now()
+	l.answeredAt = time.Now()
 	if status := l.conn.PgConn().ParameterStatus(standbyParameter); status != l.standby && status == "on" {
 		return fmt.Errorf("%s: %w", what, errStandby)
 	}
@@ -180,9 +180,9 @@ func (l *line) quiet(ctx context.Context) (quiet bool, err error) {
 // idle waits for a notification or the end of d, and reports whether it rang. Meanwhile it pings,
 // and tests whether notifications arrive.
 func (l *line) idle(ctx context.Context, d time.Duration) (rang bool, err error) {
-	until := l.config.Now().Add(d)
+	until := time.Now().Add(d)
 	for {
-		now := l.config.Now()
+		now := time.Now()
 		ping := l.answeredAt.Add(pingEvery)
 		if until.Sub(ping) < pingSlack {
 			ping = until // what comes then is asked of the server anyway
@@ -201,7 +201,7 @@ func (l *line) idle(ctx context.Context, d time.Duration) (rang bool, err error)
 				return false, err
 			}
 		}
-		now = l.config.Now()
+		now = time.Now()
 		if pinged := l.answeredAt.Add(pingEvery); pinged.After(ping) {
 			ping = pinged
 		}
@@ -209,7 +209,7 @@ func (l *line) idle(ctx context.Context, d time.Duration) (rang bool, err error)
 		if rang || err != nil {
 			return rang, err
 		}
-		if !l.config.Now().Before(until) {
+		if !time.Now().Before(until) {
 			return false, nil
 		}
 	}
@@ -248,7 +248,7 @@ func (l *line) listen(ctx context.Context, enough func() bool) error {
 // could not be made is no error.
 func (l *line) test(ctx context.Context) error {
 	l.heard = false
-	l.testAt = l.config.Now().Add(testEvery)
+	l.testAt = time.Now().Add(testEvery)
 	sending, done := context.WithTimeout(ctx, notifyTimeout)
 	sent := make(chan error, 1)
 	l.sending.Go(func() { // the pool may be slow to give up; the doorbell must not be
@@ -265,10 +265,10 @@ func (l *line) test(ctx context.Context) error {
 		if err == nil {
 			break
 		}
-		l.testAt = l.config.Now().Add(retestAfter)
+		l.testAt = time.Now().Add(retestAfter)
 		return ctx.Err()
 	default:
-		l.testAt = l.config.Now().Add(retestAfter)
+		l.testAt = time.Now().Add(retestAfter)
 		return ctx.Err()
 	}
 	arriving, cancel := context.WithTimeout(ctx, arriveTimeout)

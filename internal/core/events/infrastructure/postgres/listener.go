@@ -35,7 +35,6 @@ type Config struct {
 	Name   string
 	// PollInterval between looks without any notification; zero means DefaultPollInterval.
 	PollInterval time.Duration
-	Now          func() time.Time // nil means time.Now
 	// OnSettled is called after each commit for every row that it settled or re-pended, from
 	// several goroutines. Nil means nobody asks. It must not block.
 	OnSettled func(Settlement)
@@ -65,10 +64,6 @@ var _ events.EventListener = (*Listener)(nil)
 // NewListener returns a listener without subscriptions.
 func NewListener(config Config) (*Listener, error) {
 	config.PollInterval = cmp.Or(config.PollInterval, DefaultPollInterval)
-	if config.Now == nil {
-		config.Now = time.Now
-	}
-	config.Now = (&forwardClock{under: config.Now}).now
 	journal, err := newJournal(config)
 	if err != nil {
 		return nil, err

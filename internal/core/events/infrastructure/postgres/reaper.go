@@ -40,7 +40,7 @@ const (
 // probeWorkers finds out which workers are gone, has the reaper run if something is due, and says when to ask again. Called
 // after a look.
 func (b *doorbell) probeWorkers(ctx context.Context, l *line) (time.Duration, error) {
-	now := b.config.Now()
+	now := time.Now()
 	if now.Before(b.probeAt) {
 		return b.probeAt.Sub(now), nil
 	}
@@ -67,7 +67,7 @@ func (b *doorbell) probeWorkers(ctx context.Context, l *line) (time.Duration, er
 
 // probeWorkersThroughPool is probeWorkers without a LISTEN connection: workers that cannot listen reap as well. Called after a poll.
 func (b *doorbell) probeWorkersThroughPool(ctx context.Context) {
-	now := b.config.Now()
+	now := time.Now()
 	if now.Before(b.probeAt) {
 		return
 	}

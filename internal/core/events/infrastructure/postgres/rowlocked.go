@@ -111,7 +111,7 @@ func (c *rowLocked) drain(ctx context.Context, note *entry) {
 	var wait backoff
 	emptied := false
 	for now := c.begin(ctx, note, claim{}, emptied); now.limit > 0; now = c.begin(ctx, note, now, emptied) {
-		started := c.now()
+		started := time.Now()
 		result, err := c.dispatch(ctx, note, now)
 		if now.crashed {
 			c.journal.turn.giveBack()
@@ -130,7 +130,7 @@ func (c *rowLocked) drain(ctx context.Context, note *entry) {
 			continue
 		}
 		wait = backoff{}
-		emptied = c.adjust(now, result, c.now().Sub(started))
+		emptied = c.adjust(now, result, time.Since(started))
 		if emptied && c.doubted() {
 			emptied = false
 			pause(ctx, doubtPause, c.stop)

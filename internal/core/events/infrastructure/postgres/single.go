@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
@@ -35,7 +36,7 @@ func (d *dispatchTx) single(ctx context.Context, row claimed, result *dispatchRe
 			unhandled = append(unhandled, r)
 			continue
 		}
-		started := d.now()
+		started := time.Now()
 		taken, err := d.underSavepoint(ctx, r, row)
 		if err != nil && ctx.Err() != nil {
 			return fmt.Errorf("stopped while %s ran: %w", r.Name, ctx.Err())
