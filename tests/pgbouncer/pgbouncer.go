@@ -39,6 +39,7 @@ type Bouncer struct {
 
 	dir, port, database string
 	mode                Mode
+	output              bytes.Buffer // of the program
 }
 
 // Start returns when it takes connections. It ends with the test.
@@ -64,10 +65,10 @@ func Start(t testing.TB, mode Mode, backend string) *Bouncer {
 	b.URL = u.String()
 	b.configure(t, backend)
 
-	var output bytes.Buffer
+	output := &b.output
 	cmd := exec.Command(program, b.file())
 	cmd.Dir, cmd.Env = "/", []string{"LC_ALL=C"}
-	cmd.Stdout, cmd.Stderr = &output, &output
+	cmd.Stdout, cmd.Stderr = output, output
 	cmd.SysProcAttr = attributes(t)
 	must(t, cmd.Start())
 	ended := make(chan struct{})
@@ -101,8 +102,11 @@ func Start(t testing.TB, mode Mode, backend string) *Bouncer {
 func (b *Bouncer) Turn(t testing.TB, backend string) {
 	t.Helper()
 	b.configure(t, backend)
-	must(t, b.console("reload"))
-	must(t, b.console("reconnect"))
+	for _, command := range []string{"reload", "reconnect"} {
+		if err := b.console(command); err != nil {
+			t.Fatalf("%s: %v; pgbouncer said:\n%s", command, err, b.output.String())
+		}
+	}
 }
 
 func (b *Bouncer) file() string { return filepath.Join(b.dir, "pgbouncer.ini") }

@@ -59,8 +59,14 @@ func (r Report) Worst() State {
 	return worst
 }
 
-// rank orders states; what has notes alone is fine.
-func rank(s State) int { return max(0, slices.Index([]State{Fine, Unknown, Warning, Critical}, s)) }
+// rank orders states; what has notes alone is fine. Queries name states too: one that there is not ranks highest.
+func rank(s State) int {
+	if s == Note {
+		s = Fine
+	}
+	order := []State{Fine, Unknown, Warning, Critical}
+	return (slices.Index(order, s) + len(order)) % len(order)
+}
 
 // worse is the worse of two states, the first of equals.
 func worse(a, b State) State {
@@ -199,7 +205,7 @@ func (v *visit) found(state State, seen, cure string) {
 	}
 }
 
-// fail ends the check, and returns what it has seen: nothing.
+// fail notes the first error of the check, after which nothing more is found. It returns what was seen: nothing.
 func (v *visit) fail(err error) string {
 	if v.err == nil {
 		v.err = err
@@ -247,12 +253,14 @@ func all[T any](v *visit, sql string, arguments ...any) (read []T) {
 	return read
 }
 
-// one reads the one row of a query; a zero one if the check has failed.
+// one reads the one row of a query; a zero one if the check fails.
 func one[T any](v *visit, sql string, arguments ...any) (row T) {
-	if rows := all[T](v, sql, arguments...); len(rows) > 0 {
-		row = rows[0]
+	rows := all[T](v, sql, arguments...)
+	if len(rows) == 0 {
+		v.fail(pgx.ErrNoRows)
+		return row
 	}
-	return row
+	return rows[0]
 }
 
 // span is a number of seconds for people.

@@ -169,7 +169,7 @@ func notifications(v *visit) string {
 	return fmt.Sprintf("one of our own arrived after %s", v.Now().Sub(sent).Round(time.Millisecond))
 }
 
-// queueState is the state of a notification queue that is full to that share (DESIGN section 3).
+// queueState is the state of a notification queue that is full to that share.
 func queueState(usage float64) State {
 	switch {
 	case usage >= 0.50:
