@@ -45,7 +45,7 @@ func CheckDatabase(ctx context.Context, s *Settings, further ...string) error {
 		if err := conn.QueryRow(ctx, "select pg_catalog.pg_backend_pid()").Scan(&pid); err != nil {
 			return fmt.Errorf("ask for the server process: %w", oneLine(err))
 		}
-		s.Pooled = pid != conn.PgConn().PID() // a pooler hands out a number of its own; PoolURL is the last to be asked
+		s.Pooled = pid != conn.PgConn().PID() // a pooler hands out its own number; PoolURL is the last to be asked
 		for _, role := range further {
 			if err := actAs(ctx, conn, role); err != nil {
 				return err

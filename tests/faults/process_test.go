@@ -12,7 +12,7 @@ import (
 const grace = 5 * time.Second
 
 // stopping is what a worker logs when it is told to stop.
-const stopping = "stopping: waiting for handlers at work"
+const stopping = "stopping: waiting for running handlers"
 
 func TestTerminatedWorkerFinishesItsHandlers(t *testing.T) {
 	b := setup(t)

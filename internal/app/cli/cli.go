@@ -50,7 +50,7 @@ func System() Process {
 	return p
 }
 
-// exitError is an error with an exit code of its own.
+// exitError is an error that chooses the exit code.
 type exitError struct {
 	error
 	code int

@@ -211,6 +211,20 @@ func TestAnInterruptAtTheQuestionIsANo(t *testing.T) {
 	}
 }
 
+func TestAnInterruptWhileStartingIsOne(t *testing.T) {
+	t.Parallel()
+	env := map[string]string{"DATABASE_URL": "postgres://nobody@127.0.0.1:1/none", "SPECTRAL_GENERATION": "1"}
+	ctx, interrupt := context.WithCancel(t.Context())
+	interrupt()
+	for _, args := range [][]string{{"run"}, {"demo"}} {
+		var said bytes.Buffer
+		p := Process{Stdin: strings.NewReader(""), Stdout: io.Discard, Stderr: &said, Getenv: func(name string) string { return env[name] }}
+		if code := Main(ctx, p, args); code != exitFailed || !strings.HasSuffix(said.String(), "workers: interrupted\n") {
+			t.Errorf("%v exits with %d: %s", args, code, said.String())
+		}
+	}
+}
+
 // Where neither USER nor the process has a name the login acts, for which the empty text stands.
 func TestWhoActs(t *testing.T) {
 	t.Parallel()

@@ -106,7 +106,7 @@ func run(cmd *cobra.Command, p Process, embedded, drain bool, classes []string) 
 				log.InfoContext(ctx, "drained: nothing is left")
 			}
 		}
-		log.InfoContext(ctx, "stopping: waiting for handlers at work")
+		log.InfoContext(ctx, "stopping: waiting for running handlers")
 		if drain && ctx.Err() != nil {
 			return stopAndCount(context.WithoutCancel(ctx), listener, settings.Generation, len(classes) > 0)
 		}
@@ -114,7 +114,7 @@ func run(cmd *cobra.Command, p Process, embedded, drain bool, classes []string) 
 	})
 }
 
-// interruptedIn returns an error of starting. After a signal that is what it came from, whatever it says.
+// interruptedIn returns an error of starting, or after a signal that it was interrupted: the error came from that.
 func interruptedIn(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		return errInterrupted
@@ -122,7 +122,7 @@ func interruptedIn(ctx context.Context, err error) error {
 	return err
 }
 
-// withWorker calls beside while a worker runs, until it returns.
+// withWorker starts a worker, calls beside, and stops the worker when beside returns.
 func withWorker(ctx context.Context, s app.Settings, log *slog.Logger,
 	beside func(context.Context, *postgres.Listener) error, options ...fx.Option) error {
 	var listener *postgres.Listener
@@ -174,7 +174,8 @@ func stopEmbedded(server *embeddedpg.Server, err *error) {
 	}
 }
 
-// startMigrated starts the embedded Postgres, says in one line what it started, migrates its database and sets its URL. A database of another edition is made again.
+// startMigrated starts the embedded Postgres, says in one line what it started, migrates its database and sets its URL. A
+// database of another edition is made again.
 func startMigrated(ctx context.Context, p Process, fresh bool, settings *app.Settings, log *slog.Logger) (*embeddedpg.Server, error) {
 	server, err := embeddedpg.Start(ctx, embeddedpg.Config{Fresh: fresh, BinDir: p.Getenv(app.EnvPostgresBin), Log: log})
 	if err != nil {

@@ -124,10 +124,10 @@ order by 1, 2`)
 	for _, l := range late {
 		v.found(Warning,
 			fmt.Sprintf("the oldest due event %s of generation %d has waited for %s, though %s handles that type: too much at once, a slow handler, or a worker that is stuck", l.EventType, l.Generation, span(l.Oldest), l.Workers),
-			"look whether the number goes down (workers events stats), what is in hand (core.claim_journal) and what waits for locks: select pid, pg_blocking_pids(pid), query from pg_stat_activity where wait_event_type = 'Lock'; add workers, or restart one whose log says nothing")
+			"look whether the number goes down (workers events stats), what workers hold (core.claim_journal) and what waits for locks: select pid, pg_blocking_pids(pid), query from pg_stat_activity where wait_event_type = 'Lock'; add workers, or restart one whose log says nothing")
 	}
 	if live.Gone > 0 {
-		v.found(Warning, fmt.Sprintf("%d workers have been dead for more than 5 minutes, and no live worker has taken up what they had in hand", live.Gone),
+		v.found(Warning, fmt.Sprintf("%d workers have been dead for more than 5 minutes, and no live worker has taken up what they held", live.Gone),
 			"run a worker of their generation: it looks what they died of")
 	}
 	return fmt.Sprintf("%d live workers, none behind", live.Workers)
@@ -136,7 +136,7 @@ order by 1, 2`)
 // overdueAfter is how long after its end the reaper may take to notice a lease.
 const overdueAfter = 30
 
-// leases finds events in flight whose lease is over and that nobody reaps.
+// leases finds events in flight whose lease is over and that no worker reaps.
 func leases(v *visit) string {
 	s := one[struct {
 		InFlight, Overdue int64
@@ -149,7 +149,7 @@ from (select extract(epoch from statement_timestamp() - coalesce(o.claimed_at, o
       from core.outbox o where o.status = 'in_flight' and o.deleted_at is null) l`, overdueAfter)
 	if s.Overdue > 0 {
 		v.found(Critical,
-			fmt.Sprintf("%d events are in flight past their lease, the longest by %s, and nobody reaps them; held by %s", s.Overdue, span(s.Longest), s.Whose),
+			fmt.Sprintf("%d events are in flight past their lease, the longest by %s, and no worker reaps them; held by %s", s.Overdue, span(s.Longest), s.Whose),
 			"run a worker, each reaps; or: set role spectral_worker; select * from core.outbox_reap(); which says why a row cannot be re-pended")
 		// our own function holds its lock for a moment
 		v.list(`
@@ -162,7 +162,7 @@ where l.locktype = 'advisory' and l.objsubid = 1 and l.granted and (l.classid::b
 group by l.pid, a.usename, a.application_name order by l.pid`, overdueAfter)
 	}
 	if s.Ahead > 0 {
-		v.found(Warning, fmt.Sprintf("%d events in flight were claimed in the future, by the database's clock: until then nobody reaps them", s.Ahead),
+		v.found(Warning, fmt.Sprintf("%d events in flight were claimed in the future, by the database's clock: until then no worker reaps them", s.Ahead),
 			"set the database's clock; then, as spectral_owner: update core.outbox set claimed_at = clock_timestamp() where status = 'in_flight' and claimed_at > clock_timestamp();")
 	}
 	return fmt.Sprintf("%d in flight, %d past their lease", s.InFlight, s.Overdue)
@@ -304,7 +304,7 @@ func retention(v *visit) string {
 	hidden := one[struct{ Rows int64 }](v, `select count(*) from (select o.status from core.outbox o where o.deleted_at is not null order by o.deleted_at desc limit $1) t
 		where t.status in ('pending', 'in_flight')`, tombstonesLookedAt)
 	if hidden.Rows > 0 {
-		v.found(Warning, fmt.Sprintf("of the latest %d tombstones %d are on events that are pending or in flight: nobody handles them, and nothing deletes them", tombstonesLookedAt, hidden.Rows),
+		v.found(Warning, fmt.Sprintf("of the latest %d tombstones %d are on events that are pending or in flight: no handler runs for them, and nothing deletes them", tombstonesLookedAt, hidden.Rows),
 			"so that they are handled, as spectral_owner: update core.outbox set deleted_at = null where deleted_at is not null and status in ('pending', 'in_flight');")
 	}
 	if s.NoteKept {

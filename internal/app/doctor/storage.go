@@ -58,7 +58,7 @@ func (v *visit) unseen(which string) {
 	}
 	if s.Untracked > 0 {
 		v.found(Unknown, fmt.Sprintf("what %d sessions are doing is not tracked: track_activities is off for them", s.Untracked),
-			"see the check of settings for who has set it; those sessions keep it until they connect anew: select pid, usename, application_name from pg_stat_activity where state = 'disabled';")
+			"see the check of settings for who has set it; those sessions keep it until they connect again: select pid, usename, application_name from pg_stat_activity where state = 'disabled';")
 	}
 }
 
@@ -100,7 +100,7 @@ order by 6 desc, 4 desc limit $2`, v.IdleAfter.Seconds(), maxListed)
 	}
 	v.list(`
 select 'warning', format('transaction %s is prepared and not committed: it holds its locks, and the doorbell does not support two-phase commit', to_json(gid)),
-  format('as who prepared it, or a superuser: rollback prepared %L; or commit prepared, if whoever coordinates it has committed elsewhere', gid)
+  format('as the login that prepared it, or a superuser: rollback prepared %L; or commit prepared, if its coordinator has committed elsewhere', gid)
 from pg_prepared_xacts where database = current_database() order by prepared limit $1`, maxListed)
 	v.unseen("a.datname = current_database()")
 	return "nothing idles in a transaction, or keeps others waiting for a lock"

@@ -1,8 +1,6 @@
 package ledger
 
 import (
-	"path/filepath"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -77,27 +75,5 @@ func TestRepeatsAreExplained(t *testing.T) {
 				t.Error(totals)
 			}
 		})
-	}
-}
-
-func TestDiary(t *testing.T) {
-	t.Parallel()
-	d := Diary(filepath.Join(t.TempDir(), "diary"))
-	first, second := Execution{ID: "1", Key: "a", Begun: time.Unix(1, 0).UTC()}, Execution{ID: "2", Key: "b", Begun: time.Unix(2, 0).UTC()}
-	ended := first
-	ended.Ended = Done
-	for _, e := range []Execution{first, second, ended} {
-		if err := d.Note(e); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if all, err := d.Read(); err != nil || !slices.Equal(all, []Execution{ended, second}) {
-		t.Fatalf("%v %v", all, err)
-	}
-	if err := d.Note(second); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := d.Read(); err == nil {
-		t.Fatal("nothing is said of an execution that began twice")
 	}
 }

@@ -207,7 +207,7 @@ func handlerNames(consumers map[string]*consumer) json.RawMessage {
 	return encoded
 }
 
-// Bounds of saying that nothing is in hand any more, of a claim and of all.
+// Bounds of saying that nothing is held any more: of one claim, and of all; the latter also of an answer at a stop.
 const (
 	clearTimeout = 2 * time.Second
 	leaveTimeout = 2 * time.Second

@@ -34,7 +34,7 @@ func late(ctx context.Context, timeout time.Duration, err error) error {
 	return fmt.Errorf("not done within its timeout of %s; does it wait for a lock? %w", timeout, err)
 }
 
-// runGuarded calls a handler in a goroutine of its own, where neither a panic nor Goexit takes
+// runGuarded calls a handler in its own goroutine, where neither a panic nor Goexit takes
 // the worker down. With errAbandoned that goroutine is still running.
 func runGuarded(ctx context.Context, timeout time.Duration, call func(context.Context) error) error {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
