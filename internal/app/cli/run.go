@@ -174,8 +174,7 @@ func stopEmbedded(server *embeddedpg.Server, err *error) {
 	}
 }
 
-// startMigrated starts the embedded Postgres, says in one line what it started, migrates its database and sets its URL. A
-// database of another edition is made again.
+// startMigrated starts and migrates the embedded Postgres, made again if of another edition, and sets its URL.
 func startMigrated(ctx context.Context, p Process, fresh bool, settings *app.Settings, log *slog.Logger) (*embeddedpg.Server, error) {
 	server, err := embeddedpg.Start(ctx, embeddedpg.Config{Fresh: fresh, BinDir: p.Getenv(app.EnvPostgresBin), Log: log})
 	if err != nil {

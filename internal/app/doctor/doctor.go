@@ -59,13 +59,14 @@ func (r Report) Worst() State {
 	return worst
 }
 
-// rank orders states; what has notes alone is fine. Queries name states too: one that there is not ranks highest.
+var ranks = map[State]int{Fine: 0, Note: 0, Unknown: 1, Warning: 2, Critical: 3}
+
+// rank orders states. Queries name states too: one that does not exist ranks highest.
 func rank(s State) int {
-	if s == Note {
-		s = Fine
+	if _, known := ranks[s]; !known {
+		s = Critical
 	}
-	order := []State{Fine, Unknown, Warning, Critical}
-	return (slices.Index(order, s) + len(order)) % len(order)
+	return ranks[s]
 }
 
 // worse is the worse of two states, the first of equals.

@@ -21,3 +21,10 @@ func TestQueueFill(t *testing.T) {
 		}
 	}
 }
+
+func TestAStateThatDoesNotExistRanksHighest(t *testing.T) {
+	t.Parallel()
+	if rank("waring") != rank(Critical) || rank(Note) != rank(Fine) {
+		t.Errorf("ranks are %v, and %d of a state that does not exist", ranks, rank("waring"))
+	}
+}
