@@ -249,7 +249,7 @@ func (l *line) listen(ctx context.Context, enough func() bool) error {
 func (l *line) test(ctx context.Context) error {
 	l.heard = false
 	l.testAt = time.Now().Add(testEvery)
-	sending, done := context.WithTimeout(ctx, notifyTimeout)
+	sending, done := withAnswer(ctx, notifyTimeout) // connect ends ctx while the answer may be on its way
 	sent := make(chan error, 1)
 	l.sending.Go(func() { // the pool may be slow to give up; the doorbell must not be
 		defer done()
