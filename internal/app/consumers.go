@@ -8,7 +8,7 @@ import (
 	"strings"
 
 	"spectral/internal/core/events"
-	"spectral/internal/core/events/infrastructure/postgres"
+	"spectral/internal/core/events/infrastructure/postgres/publish"
 	platform "spectral/internal/platform/contracts/events"
 	platformevents "spectral/internal/platform/infrastructure/events"
 	platformpg "spectral/internal/platform/infrastructure/postgres"
@@ -22,7 +22,7 @@ type Parts struct {
 	Generation events.Generation
 	// UnitOfWork is for what a handler does outside its own transaction, and its Publishing for what it
 	// publishes in it. Nil where consumers are only looked at.
-	UnitOfWork *postgres.UnitOfWork
+	UnitOfWork *publish.UnitOfWork
 	// BriefingsDir is the folder that briefings are delivered to.
 	BriefingsDir string
 }
@@ -102,7 +102,7 @@ func Classes() ([]string, error) {
 }
 
 // subscriptions are those of this build that s asks for.
-func subscriptions(s Settings, unitOfWork *postgres.UnitOfWork) ([]events.Subscription, error) {
+func subscriptions(s Settings, unitOfWork *publish.UnitOfWork) ([]events.Subscription, error) {
 	contracts, err := Contracts()
 	if err != nil {
 		return nil, err

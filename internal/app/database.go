@@ -15,8 +15,8 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"spectral/db"
-	"spectral/internal/core/events/infrastructure/postgres"
 	"spectral/internal/core/events/infrastructure/postgres/admin"
+	"spectral/internal/core/events/infrastructure/postgres/pgtx"
 )
 
 // oldestPostgres is the first major version whose features the migrations use.
@@ -62,7 +62,7 @@ func CheckDatabase(ctx context.Context, s *Settings, further ...string) error {
 
 // inspect connects to the database at url, the value of a variable, and calls checkConn.
 func inspect(ctx context.Context, variable, url string, check func(context.Context, *pgx.Conn) error) error {
-	config, err := postgres.DirectConfig(url)
+	config, err := pgtx.DirectConfig(url)
 	if err != nil {
 		return settingsError("%s: %w", variable, oneLine(err))
 	}
@@ -80,7 +80,7 @@ func checkConn(ctx context.Context, conn *pgx.Conn, check func(context.Context, 
 	if err := checkVersion(conn); err != nil {
 		return err
 	}
-	tx, err := conn.BeginTx(ctx, pgx.TxOptions{BeginQuery: "begin; " + postgres.Unbounded(conn.PgConn())})
+	tx, err := conn.BeginTx(ctx, pgx.TxOptions{BeginQuery: "begin; " + pgtx.Unbounded(conn.PgConn())})
 	if err != nil {
 		return fmt.Errorf("begin: %w", oneLine(err))
 	}
@@ -141,7 +141,7 @@ func OpenOperator(ctx context.Context, url string) (*pgxpool.Pool, error) {
 		return nil, fmt.Errorf("connection pool: %w", err)
 	}
 	if err := checkPool(ctx, pool); err != nil {
-		postgres.ClosePool(pool)
+		pgtx.ClosePool(pool)
 		return nil, fmt.Errorf("%s: %w", EnvDatabaseURL, err)
 	}
 	return pool, nil
@@ -150,7 +150,7 @@ func OpenOperator(ctx context.Context, url string) (*pgxpool.Pool, error) {
 // poolConfig configures a pool for so many runners. Where url leads through a pooler, or may do, statements are not prepared
 // unless url says how.
 func poolConfig(url string, runners int, pooled bool) (*pgxpool.Config, error) {
-	config, err := postgres.PoolConfig(url, runners)
+	config, err := pgtx.PoolConfig(url, runners)
 	if err == nil && pooled && !strings.Contains(url, "default_query_exec_mode") {
 		config.ConnConfig.DefaultQueryExecMode = pgx.QueryExecModeCacheDescribe
 	}
@@ -233,7 +233,7 @@ func actAs(ctx context.Context, conn *pgx.Conn, role string) error {
 
 // DescribeURL says where a URL leads, without its password.
 func DescribeURL(url string) string {
-	config, err := postgres.DirectConfig(url)
+	config, err := pgtx.DirectConfig(url)
 	if err != nil {
 		return "(unreadable)"
 	}

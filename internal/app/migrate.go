@@ -19,7 +19,8 @@ import (
 
 	"spectral/db"
 	"spectral/internal/core/events"
-	"spectral/internal/core/events/infrastructure/postgres"
+	"spectral/internal/core/events/infrastructure/postgres/pgtx"
+	"spectral/internal/core/events/infrastructure/postgres/publish"
 )
 
 // Migrator runs the goose migrations on one database. Several at once, on any number of hosts,
@@ -56,7 +57,7 @@ func NewMigrator(ctx context.Context, url string, log *slog.Logger) (*Migrator, 
 
 // NewMigratorOf is NewMigrator for the steps in files: tests try with a few small ones what happens while steps wait or fail.
 func NewMigratorOf(ctx context.Context, url string, files fs.FS, log *slog.Logger) (*Migrator, error) {
-	config, err := postgres.DirectConfig(url)
+	config, err := pgtx.DirectConfig(url)
 	if err != nil {
 		return nil, settingsError("%s: %w", EnvDatabaseURL, oneLine(err))
 	}
@@ -131,7 +132,7 @@ func (m *Migrator) Up(ctx context.Context, generation events.Generation) (result
 		return results, err
 	}
 	return results, withConnection(ctx, m.config, func(ctx context.Context, conn *pgx.Conn) error {
-		return postgres.RegisterContracts(ctx, conn, generation, contracts)
+		return publish.RegisterContracts(ctx, conn, generation, contracts)
 	})
 }
 

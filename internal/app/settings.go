@@ -10,7 +10,7 @@ import (
 	"strings"
 
 	"spectral/internal/core/events"
-	"spectral/internal/core/events/infrastructure/postgres"
+	"spectral/internal/core/events/infrastructure/postgres/pgtx"
 )
 
 // Environment variables (DESIGN section 9).
@@ -120,7 +120,7 @@ func checkURL(name, url string) error {
 	if !urlForm.MatchString(url) { // the driver would take whatever has a = for parameters
 		return settingsError("%s: it is no URL: want postgres://user:password@host:5432/database", name)
 	}
-	if _, err := postgres.DirectConfig(url); err != nil {
+	if _, err := pgtx.DirectConfig(url); err != nil {
 		return settingsError("%s: %w: want postgres://user:password@host:5432/database", name, oneLine(err))
 	}
 	return nil

@@ -7,7 +7,7 @@ import (
 	"github.com/google/uuid"
 
 	"spectral/internal/core/events"
-	"spectral/internal/core/events/infrastructure/postgres"
+	"spectral/internal/core/events/infrastructure/postgres/publish"
 	platformapp "spectral/internal/platform/application"
 	platformpg "spectral/internal/platform/infrastructure/postgres"
 	worldsapp "spectral/internal/worlds/application"
@@ -17,7 +17,7 @@ import (
 
 // transact is the unit of work that a context's use cases take: a transaction of that context, with
 // repositories built for it and a publisher bound to it.
-func transact[R any](u *postgres.UnitOfWork, scope events.Scope, repositories func(events.Tx) R) func(context.Context, uuid.NullUUID, func(R, events.EventPublisher) error) error {
+func transact[R any](u *publish.UnitOfWork, scope events.Scope, repositories func(events.Tx) R) func(context.Context, uuid.NullUUID, func(R, events.EventPublisher) error) error {
 	return func(ctx context.Context, workspace uuid.NullUUID, work func(R, events.EventPublisher) error) error {
 		return u.Do(ctx, scope, workspace, func(tx events.Tx, publisherFor events.PublisherFor) error {
 			return work(repositories(tx), publisherFor())
@@ -32,46 +32,46 @@ func now() time.Time { return time.Now().UTC().Truncate(time.Microsecond) }
 func newID() uuid.UUID { return uuid.Must(uuid.NewV7()) }
 
 // NewPublishCard composes the use case.
-func NewPublishCard(u *postgres.UnitOfWork) *worldsapp.PublishCard {
+func NewPublishCard(u *publish.UnitOfWork) *worldsapp.PublishCard {
 	return worldsapp.NewPublishCard(transact(u, events.Worlds, func(tx events.Tx) worldsapp.Cards { return worldspg.NewCards(tx) }), now)
 }
 
 // NewRecordDecision composes the use case.
-func NewRecordDecision(u *postgres.UnitOfWork) *platformapp.RecordDecision {
+func NewRecordDecision(u *publish.UnitOfWork) *platformapp.RecordDecision {
 	return platformapp.NewRecordDecision(transact(u, events.Platform, func(tx events.Tx) platformapp.Decisions { return platformpg.NewDecisions(tx) }), now)
 }
 
 // NewManageScans composes the use case.
-func NewManageScans(u *postgres.UnitOfWork) *worldsapp.ManageScans {
+func NewManageScans(u *publish.UnitOfWork) *worldsapp.ManageScans {
 	return worldsapp.NewManageScans(transact(u, events.Worlds, func(tx events.Tx) worldsapp.Scans { return worldspg.NewScans(tx) }), newID, now)
 }
 
 // NewDetectFailureCluster composes the use case.
-func NewDetectFailureCluster(u *postgres.UnitOfWork, options ...platformapp.DetectFailureClusterOption) *platformapp.DetectFailureCluster {
+func NewDetectFailureCluster(u *publish.UnitOfWork, options ...platformapp.DetectFailureClusterOption) *platformapp.DetectFailureCluster {
 	return platformapp.NewDetectFailureCluster(transact(u, events.Platform, func(tx events.Tx) platformapp.FailureClusters {
 		return platformpg.NewFailureClusters(tx)
 	}), newID, now, options...)
 }
 
 // NewManageMemories composes the use case.
-func NewManageMemories(u *postgres.UnitOfWork) *platformapp.ManageMemories {
+func NewManageMemories(u *publish.UnitOfWork) *platformapp.ManageMemories {
 	return platformapp.NewManageMemories(transact(u, events.Platform, func(tx events.Tx) platformapp.Memories { return platformpg.NewMemories(tx) }), newID, now)
 }
 
 // NewDecideCuration composes the use case.
-func NewDecideCuration(u *postgres.UnitOfWork) *platformapp.DecideCuration {
+func NewDecideCuration(u *publish.UnitOfWork) *platformapp.DecideCuration {
 	return platformapp.NewDecideCuration(transact(u, events.Platform, func(tx events.Tx) platformapp.CurationDecisions {
 		return platformpg.NewCurationDecisions(tx)
 	}), newID, now)
 }
 
 // NewLookUpCard composes what worlds answers other contexts with.
-func NewLookUpCard(u *postgres.UnitOfWork) protocols.CardLookup {
+func NewLookUpCard(u *publish.UnitOfWork) protocols.CardLookup {
 	return worldsapp.NewLookUpCard(transact(u, events.Worlds, func(tx events.Tx) worldsapp.CardReader { return worldspg.NewCardReader(tx) }))
 }
 
 // NewDispatchTask composes the use case.
-func NewDispatchTask(u *postgres.UnitOfWork, catalog platformapp.TaskCatalog) *platformapp.DispatchTask {
+func NewDispatchTask(u *publish.UnitOfWork, catalog platformapp.TaskCatalog) *platformapp.DispatchTask {
 	return platformapp.NewDispatchTask(transactTasks(u), catalog, now, newID)
 }
 
@@ -85,16 +85,16 @@ func NewDispatchTaskIn(tx events.Tx, publisher events.EventPublisher, catalog pl
 }
 
 // NewRunTask composes the use case.
-func NewRunTask(u *postgres.UnitOfWork, executors platformapp.Executors, stepLimit time.Duration) *platformapp.RunTask {
+func NewRunTask(u *publish.UnitOfWork, executors platformapp.Executors, stepLimit time.Duration) *platformapp.RunTask {
 	return platformapp.NewRunTask(transactTasks(u), executors, stepLimit, now)
 }
 
 // NewControlTask composes the use case.
-func NewControlTask(u *postgres.UnitOfWork) *platformapp.ControlTask {
+func NewControlTask(u *publish.UnitOfWork) *platformapp.ControlTask {
 	return platformapp.NewControlTask(transactTasks(u), now)
 }
 
-func transactTasks(u *postgres.UnitOfWork) platformapp.UnitOfWork[platformapp.Tasks] {
+func transactTasks(u *publish.UnitOfWork) platformapp.UnitOfWork[platformapp.Tasks] {
 	return transact(u, events.Platform, agentTasks)
 }
 

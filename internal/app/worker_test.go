@@ -7,7 +7,7 @@ import (
 	"go.uber.org/fx"
 
 	"spectral/internal/app"
-	"spectral/internal/core/events/infrastructure/postgres"
+	"spectral/internal/core/events/infrastructure/postgres/publish"
 	"spectral/internal/worlds/application"
 )
 
@@ -23,7 +23,7 @@ func TestWorkerGraph(t *testing.T) {
 	err := fx.ValidateApp(
 		app.Worker(settings, slog.New(slog.DiscardHandler)),
 		// What commands take out of the graph: fx looks only at what is asked for.
-		fx.Invoke(func(*application.PublishCard, *postgres.UnitOfWork) {}),
+		fx.Invoke(func(*application.PublishCard, *publish.UnitOfWork) {}),
 	)
 	if err != nil {
 		t.Error(err)

@@ -182,7 +182,7 @@ func TestImportRulesReport(t *testing.T) {
 	t.Parallel()
 	const (
 		port    = "spectral/internal/core/events"
-		adapter = "spectral/internal/core/events/infrastructure/postgres"
+		adapter = "spectral/" + adapter
 		driver  = "github.com/jackc/pgx/v5"
 		events  = "spectral/internal/worlds/contracts/events"
 	)
@@ -207,6 +207,9 @@ func TestImportRulesReport(t *testing.T) {
 		{"internal/core/retention/a.go", "github.com/jackc/pgx/v5/pgxpool", "pgx"},
 		{"cmd/workers/a.go", "github.com/spf13/pflag", "cobra"},
 		{"internal/app/a.go", adapter + "/coredb", "core's generated queries"},
+		{"internal/core/events/infrastructure/postgres/lease/a.go", adapter + "/dispatch", ""},
+		{"internal/core/events/infrastructure/postgres/admin/a.go", adapter + "/publish", "adapter: operator"},
+		{"internal/platform/infrastructure/events/a.go", adapter + "/worker", "adapter: worker, contexts"},
 		{"internal/worlds/infrastructure/events/a.go", "spectral/internal/worlds/infrastructure/postgres/worldsdb", "a context's generated queries"},
 		{"internal/core/events/infrastructure/postgres/a_test.go", "spectral/internal/app", "core, app"},
 		{"cmd/workers/a.go", "spectral/internal/app", "cmd"},
@@ -215,6 +218,13 @@ func TestImportRulesReport(t *testing.T) {
 		{"internal/app/a_test.go", "spectral/tests/pgtest", "tests"},
 		{"internal/app/a.go", port + "/eventstest", "tests of events"},
 	}
+	for i, name := range adapterOrder[1 : len(adapterOrder)-1] {
+		before := "internal/core/events/infrastructure/postgres/" + adapterOrder[i] + "/a.go"
+		cases = append(cases, struct{ file, imported, breaks string }{before, adapter + "/" + name, "adapter: " + adapterOrder[i]})
+	}
+	cases = append(cases, struct{ file, imported, breaks string }{
+		"internal/core/events/infrastructure/postgres/maintenance/a.go", adapter + "/worker", "adapter: maintenance, adapter: worker",
+	})
 	broken := make(map[string]bool)
 	for _, c := range cases {
 		imports, err := readImports(fstest.MapFS{c.file: goSource("package a", c.imported)})

@@ -144,9 +144,9 @@ func (s *listenerSuite) leasing(handlers ...events.Registration) events.Subscrip
 func (s *listenerSuite) start(subscriptions ...events.Subscription) {
 	s.Helper()
 	for _, subscription := range subscriptions {
-		must(s, s.Listener.Listen(s.Context(), subscription))
+		must(s, s.Worker.Listen(s.Context(), subscription))
 	}
-	eventstest.Start(s, s.Listener)
+	eventstest.Start(s, s.Worker)
 }
 
 // publish publishes events in one transaction, with ids, and returns them.
@@ -264,14 +264,14 @@ func refusesSubscriptions(s *listenerSuite) {
 	} {
 		u := s.subscription(s.leaving(first))
 		spoil(&u)
-		if err := s.Listener.Listen(s.Context(), u); err == nil {
+		if err := s.Worker.Listen(s.Context(), u); err == nil {
 			s.Errorf("%s: was not refused", name)
 		}
 	}
 	of := func(eventType string, handlers ...events.Registration) error {
 		u := s.subscription(handlers...)
 		u.EventType = eventType
-		return s.Listener.Listen(s.Context(), u)
+		return s.Worker.Listen(s.Context(), u)
 	}
 	must(s, of(suiteType, s.leaving(first), s.leaving(second)))
 	for name, err := range map[string]error{
@@ -677,7 +677,7 @@ func leasedWork(s *listenerSuite) {
 	<-running
 	impatient, cancel := context.WithCancel(s.Context())
 	cancel()
-	_ = s.Listener.Stop(impatient) // may say that it could not wait
+	_ = s.Worker.Stop(impatient) // may say that it could not wait
 	s.await("the work is cancelled, and the event given back", func() bool {
 		return len(causes) == 1 && s.outcome(e).Status == eventstest.Pending
 	})

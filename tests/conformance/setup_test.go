@@ -16,7 +16,9 @@ import (
 
 	"spectral/internal/core/events"
 	"spectral/internal/core/events/eventstest"
-	"spectral/internal/core/events/infrastructure/postgres"
+	"spectral/internal/core/events/infrastructure/postgres/pgtx"
+	"spectral/internal/core/events/infrastructure/postgres/publish"
+	"spectral/internal/core/events/infrastructure/postgres/worker"
 	"spectral/tests/pgtest"
 )
 
@@ -32,7 +34,7 @@ func TestMain(m *testing.M) {
 		}
 		defer pool.Close()
 		for generation := range events.Generation(2) {
-			if err := postgres.Register(ctx, pool, pgtest.Generation+generation, contracts); err != nil {
+			if err := publish.Register(ctx, pool, pgtest.Generation+generation, contracts); err != nil {
 				return err
 			}
 		}
@@ -53,10 +55,10 @@ func must(t testing.TB, err error) {
 // notification the listener looks at nothing.
 type database struct {
 	*testing.T
-	Listener       *postgres.Listener
+	Worker         *worker.Worker
 	Generation     events.Generation
 	pool           *pgxpool.Pool
-	uow, elsewhere postgres.UnitOfWork
+	uow, elsewhere publish.UnitOfWork
 	got            *atomic.Pointer[events.Envelope] // what the handler of oneHandler got last
 }
 
@@ -66,20 +68,20 @@ func newDatabase(t *testing.T) *database {
 	contracts, err := events.NewContracts(suiteContracts()...)
 	must(t, err)
 	d := &database{T: t, Generation: pgtest.Generation, pool: pgtest.Pool(t, url), got: &atomic.Pointer[events.Envelope]{}}
-	d.uow = postgres.UnitOfWork{Pool: d.pool, Publishing: postgres.Publishing{
+	d.uow = publish.UnitOfWork{Pool: d.pool, Publishing: publish.Publishing{
 		Contracts: contracts, Generation: d.Generation, Log: slog.New(slog.DiscardHandler),
 	}}
 	d.elsewhere = d.uow
 	d.elsewhere.Publishing.Generation++
-	direct, err := postgres.DirectConfig(url)
+	direct, err := pgtx.DirectConfig(url)
 	must(t, err)
-	config, err := postgres.PoolConfig(url, 8)
+	config, err := pgtx.PoolConfig(url, 8)
 	must(t, err)
 	config.ConnConfig.RuntimeParams["application_name"] = "workers"
 	workers, err := pgxpool.NewWithConfig(t.Context(), config)
 	must(t, err)
 	t.Cleanup(workers.Close)
-	d.Listener, err = postgres.NewListener(postgres.Config{
+	d.Worker, err = worker.New(worker.Config{
 		Generation: d.Generation, Direct: direct, Pool: workers, Contracts: contracts, Log: slog.New(slog.DiscardHandler),
 		PollInterval: time.Hour, Worker: uuid.New(), Name: "suite",
 	})

@@ -4,7 +4,7 @@ import (
 	"testing"
 
 	"spectral/internal/core/events"
-	"spectral/internal/core/events/infrastructure/postgres"
+	"spectral/internal/core/events/infrastructure/postgres/publish"
 	"spectral/tests/pgtest"
 )
 
@@ -20,7 +20,7 @@ func TestWhetherATypeIsConsumedIsTheGenerations(t *testing.T) {
 			Type: oldType, Version: version, Source: events.Worlds, Payload: noted{Note: "n"}, ContentClass: events.Operational, Unconsumed: unconsumed,
 		})
 		must(t, err)
-		must(t, postgres.Register(ctx, pool, g, contracts))
+		must(t, publish.Register(ctx, pool, g, contracts))
 	}
 	status := func(g events.Generation, version int) (got string) {
 		t.Helper()

@@ -14,7 +14,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"spectral/internal/core/events"
-	"spectral/internal/core/events/infrastructure/postgres"
+	"spectral/internal/core/events/infrastructure/postgres/publish"
 	"spectral/tests/pgtest"
 )
 
@@ -44,7 +44,7 @@ func deprecated(t testing.TB, deadline time.Time) *events.Contracts {
 // producing publishes an event of the old type in a transaction of worlds.
 func producing(t *testing.T, pool *pgxpool.Pool, contracts *events.Contracts, log *slog.Logger, times int) error {
 	t.Helper()
-	uow := &postgres.UnitOfWork{Pool: pool, Publishing: postgres.Publishing{
+	uow := &publish.UnitOfWork{Pool: pool, Publishing: publish.Publishing{
 		Contracts: contracts, Generation: pgtest.Generation, Log: log,
 	}}
 	contract, _ := contracts.Lookup(oldType, 1)
@@ -66,7 +66,7 @@ func TestADeprecatedTypeWarnsUntilItsDeadline(t *testing.T) {
 	contracts := deprecated(t, deadline)
 	at := pgtest.New(t)
 	pool := pgtest.Pool(t, at)
-	must(t, postgres.Register(ctx, pool, pgtest.Generation, contracts))
+	must(t, publish.Register(ctx, pool, pgtest.Generation, contracts))
 
 	var log bytes.Buffer
 	must(t, producing(t, pool, contracts, slog.New(slog.NewTextHandler(&log, nil)), 3))
@@ -102,7 +102,7 @@ func TestADeprecatedTypeIsRefusedFromItsDeadlineOn(t *testing.T) {
 	ctx := background(t)
 	contracts := deprecated(t, time.Now().Add(-time.Second))
 	pool := pgtest.Pool(t, pgtest.New(t))
-	must(t, postgres.Register(ctx, pool, pgtest.Generation, contracts))
+	must(t, publish.Register(ctx, pool, pgtest.Generation, contracts))
 
 	err := producing(t, pool, contracts, slog.New(slog.DiscardHandler), 2)
 	refusal, ok := errors.AsType[*events.Refusal](err)
@@ -132,11 +132,11 @@ func TestADeprecatedTypeIsRefusedFromItsDeadlineOn(t *testing.T) {
 	}
 	older, err := events.NewContracts(undeprecated...)
 	must(t, err)
-	must(t, postgres.RegisterContracts(ctx, pool, 0, older))
+	must(t, publish.RegisterContracts(ctx, pool, 0, older))
 	if err := producing(t, pool, older, slog.New(slog.DiscardHandler), 1); err == nil {
 		t.Fatal("an older build publishes past the deadline")
 	}
-	must(t, postgres.RegisterContracts(ctx, pool, pgtest.Generation+1, deprecated(t, time.Now().Add(time.Hour))))
+	must(t, publish.RegisterContracts(ctx, pool, pgtest.Generation+1, deprecated(t, time.Now().Add(time.Hour))))
 	must(t, producing(t, pool, older, slog.New(slog.DiscardHandler), 1))
 }
 
@@ -173,7 +173,7 @@ func TestOlderVersionsAreRegisteredAndDeprecatedWithTheNewest(t *testing.T) {
 		old.Type, old.Version, old.Deprecation = oldType, version, d
 		contracts, err := events.NewContracts(old, successor)
 		must(t, err)
-		must(t, postgres.RegisterContracts(ctx, pool, g, contracts))
+		must(t, publish.RegisterContracts(ctx, pool, g, contracts))
 	}
 	publish := func(version int) error {
 		_, err := pool.Exec(ctx, "select core.outbox_publish($1, 'worlds', '{\"note\": \"n\"}', p_event_version => $2)", oldType, version)

@@ -10,7 +10,7 @@ import (
 
 	"spectral/internal/core/events"
 	"spectral/internal/core/events/eventstest"
-	"spectral/internal/core/events/infrastructure/postgres"
+	"spectral/internal/core/events/infrastructure/postgres/publish"
 	"spectral/tests/pgtest"
 )
 
@@ -31,7 +31,7 @@ func TestRunningConsumersTakeLaterVersions(t *testing.T) {
 	}
 	contracts, err := events.NewContracts(all...)
 	must(t, err)
-	must(t, postgres.RegisterContracts(ctx, db, pgtest.Generation, contracts))
+	must(t, publish.RegisterContracts(ctx, db, pgtest.Generation, contracts))
 	for _, c := range all {
 		encoded, err := json.Marshal(c.Payload)
 		must(t, err)

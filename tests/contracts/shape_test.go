@@ -16,7 +16,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"spectral/internal/core/events"
-	"spectral/internal/core/events/infrastructure/postgres"
+	"spectral/internal/core/events/infrastructure/postgres/publish"
 	"spectral/tests/pgtest"
 )
 
@@ -109,7 +109,7 @@ func TestGoAndSQLRefuseTheSamePayloads(t *testing.T) {
 	contracts, err := events.NewContracts(append(pgtest.Contracts(t), everythingContract())...)
 	must(t, err)
 	conn := pgtest.Conn(t, pgtest.New(t))
-	must(t, postgres.Register(ctx, conn, pgtest.Generation, contracts))
+	must(t, publish.Register(ctx, conn, pgtest.Generation, contracts))
 	_, err = conn.Exec(ctx, triesToPublish)
 	must(t, err)
 	accepted, refused := 0, 0
@@ -178,7 +178,7 @@ func TestRefusedPayloadsAreToldWhere(t *testing.T) {
 	contracts, err := events.NewContracts(contract)
 	must(t, err)
 	conn := pgtest.Conn(t, pgtest.New(t))
-	must(t, postgres.Register(ctx, conn, pgtest.Generation, contracts))
+	must(t, publish.Register(ctx, conn, pgtest.Generation, contracts))
 	_, err = conn.Exec(ctx, triesToPublish)
 	must(t, err)
 	example, err := events.NewEnvelope(contract, contract.Payload)

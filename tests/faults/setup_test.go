@@ -13,7 +13,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"spectral/internal/app"
-	"spectral/internal/core/events/infrastructure/postgres"
+	"spectral/internal/core/events/infrastructure/postgres/publish"
 	"spectral/tests/faults/ledger"
 	"spectral/tests/faults/process"
 	"spectral/tests/faults/proxy"
@@ -140,7 +140,7 @@ func (b *bundle) register() {
 	b.Helper()
 	contracts, err := testContracts()
 	must(b.T, err)
-	must(b.T, postgres.Register(b.Context(), pgtest.Conn(b.T, b.direct()), pgtest.Generation, contracts))
+	must(b.T, publish.Register(b.Context(), pgtest.Conn(b.T, b.direct()), pgtest.Generation, contracts))
 }
 
 // seed of what is random in a test.

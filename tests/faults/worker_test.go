@@ -15,7 +15,9 @@ import (
 
 	"spectral/internal/app"
 	"spectral/internal/core/events"
-	"spectral/internal/core/events/infrastructure/postgres"
+	"spectral/internal/core/events/infrastructure/postgres/pgtx"
+	"spectral/internal/core/events/infrastructure/postgres/publish"
+	"spectral/internal/core/events/infrastructure/postgres/worker"
 	"spectral/tests/faults/ledger"
 )
 
@@ -159,7 +161,7 @@ func work(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	worker := uuid.New()
+	id := uuid.New()
 	grace := app.ShutdownGrace
 	subscription := deedSubscription(s.Generation)
 	if os.Getenv(workerVariable) == leasing {
@@ -167,10 +169,10 @@ func work(ctx context.Context) (err error) {
 		if err != nil {
 			return err
 		}
-		subscription = run.subscription(s.Generation, worker)
+		subscription = run.subscription(s.Generation, id)
 		grace = run.Grace
 	}
-	poolConfig, err := postgres.PoolConfig(s.PoolURL, postgres.Connections(subscription))
+	poolConfig, err := pgtx.PoolConfig(s.PoolURL, worker.Connections(subscription))
 	if err != nil {
 		return err
 	}
@@ -178,17 +180,17 @@ func work(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	defer postgres.ClosePool(pool)
-	if err := postgres.Register(ctx, pool, s.Generation, contracts); err != nil {
+	defer pgtx.ClosePool(pool)
+	if err := publish.Register(ctx, pool, s.Generation, contracts); err != nil {
 		return err
 	}
-	direct, err := postgres.DirectConfig(s.DatabaseURL)
+	direct, err := pgtx.DirectConfig(s.DatabaseURL)
 	if err != nil {
 		return err
 	}
-	listener, err := postgres.NewListener(postgres.Config{
+	listener, err := worker.New(worker.Config{
 		Generation: s.Generation, Direct: direct, Pool: pool, Contracts: contracts,
-		Log: app.NewLogger(os.Stderr, slog.LevelInfo, s.Generation), Worker: worker, Name: "test worker",
+		Log: app.NewLogger(os.Stderr, slog.LevelInfo, s.Generation), Worker: id, Name: "test worker",
 	})
 	if err != nil {
 		return err

@@ -13,26 +13,26 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"spectral/internal/core/events"
-	"spectral/internal/core/events/infrastructure/postgres"
+	"spectral/internal/core/events/infrastructure/postgres/dispatch"
 	"spectral/tests/pgtest"
 )
 
 // settledOf awaits the last settlement of each of n events of one or more listeners.
-func settledOf(n int, from ...*listening) map[uuid.UUID]postgres.Settlement {
+func settledOf(n int, from ...*listening) map[uuid.UUID]dispatch.Settlement {
 	from[0].Helper()
-	all := make(map[uuid.UUID]postgres.Settlement)
+	all := make(map[uuid.UUID]dispatch.Settlement)
 	deadline := time.NewTimer(testTimeout)
 	defer deadline.Stop()
 	other := from[len(from)-1].settlements
 	for len(all) < n {
-		var s postgres.Settlement
+		var s dispatch.Settlement
 		select {
 		case s = <-from[0].settlements:
 		case s = <-other:
 		case <-deadline.C:
 			from[0].Fatalf("%d of %d events have settled within %s", len(all), n, testTimeout)
 		}
-		if s.Outcome != postgres.Retried {
+		if s.Outcome != dispatch.Retried {
 			all[s.Envelope.EventID] = s
 		}
 	}
@@ -91,7 +91,7 @@ func deadlocksOfBatchesCostNoAttempt(b *bundle) {
 			}
 			return nil
 		}))
-		return b.newListener(noPoll, pgtest.Generation, s)
+		return b.newWorker(noPoll, pgtest.Generation, s)
 	}
 	left, right := heating(0), heating(1)
 	left.start()

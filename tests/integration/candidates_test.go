@@ -15,7 +15,7 @@ import (
 
 	"spectral/internal/app"
 	"spectral/internal/core/events"
-	"spectral/internal/core/events/infrastructure/postgres"
+	"spectral/internal/core/events/infrastructure/postgres/dispatch"
 	platformapp "spectral/internal/platform/application"
 	platform "spectral/internal/platform/contracts/events"
 	"spectral/internal/platform/domain"
@@ -39,7 +39,7 @@ func (b *bundle) listenToCandidates(runners int, types ...string) *listening {
 		s := b.shipped(eventType)
 		s.Concurrency = runners
 		if i == 0 {
-			l = b.newListener(noPoll, pgtest.Generation, s)
+			l = b.newWorker(noPoll, pgtest.Generation, s)
 			continue
 		}
 		must(b.T, l.Listen(b.ctx, s))
@@ -293,9 +293,9 @@ func (l *listening) eventuallyDelivered(n int) {
 	l.Helper()
 	for n > 0 {
 		switch s := l.next(); s.Outcome {
-		case postgres.Delivered:
+		case dispatch.Delivered:
 			n--
-		case postgres.Retried:
+		case dispatch.Retried:
 		default:
 			l.Fatalf("event %s is %s: %s", s.Envelope.EventID, s.Outcome, s.LastError)
 		}
@@ -479,7 +479,7 @@ func uselessPayloadsFail(b *bundle, l *listening) {
 		{worlds.CurationAppliedType, `{"decision_id": "` + id + `", "outcome": "refused", "applied_at": "2026-07-01T12:00:00Z"}`, "reason is missing"},
 	} {
 		o.publish(c.eventType, "", c.payload)
-		if s := l.next(); s.Outcome != postgres.Failed || !strings.HasPrefix(s.LastError, "PayloadError: ") || !strings.Contains(s.LastError, c.want) {
+		if s := l.next(); s.Outcome != dispatch.Failed || !strings.HasPrefix(s.LastError, "PayloadError: ") || !strings.Contains(s.LastError, c.want) {
 			b.Errorf("%s %.100s is %s: %.300s", c.eventType, c.payload, s.Outcome, s.LastError)
 		}
 	}
@@ -496,7 +496,7 @@ func impossibleOutcomes(b *bundle, l *listening) {
 	b.wantOutcome(decision, "refused unknown_candidate")
 	for want, id := range map[string]uuid.UUID{"is not in platform.curation_decisions": uuid.New(), "has the outcome refused already": decision} {
 		o.publish(worlds.CurationAppliedType, "platform", fmt.Sprintf(`{"decision_id": %q, "candidate_id": %q, "outcome": "applied", "applied_at": "2026-07-01T12:00:00Z"}`, id, uuid.New()))
-		if s := l.next(); s.Outcome != postgres.Failed || !strings.HasPrefix(s.LastError, "TerminalError: platform.curation_outcome_recorder: ") || !strings.Contains(s.LastError, want) {
+		if s := l.next(); s.Outcome != dispatch.Failed || !strings.HasPrefix(s.LastError, "TerminalError: platform.curation_outcome_recorder: ") || !strings.Contains(s.LastError, want) {
 			b.Errorf("it is %s: %s", s.Outcome, s.LastError)
 		}
 	}

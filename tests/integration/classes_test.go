@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"spectral/internal/core/events"
-	"spectral/internal/core/events/infrastructure/postgres"
+	"spectral/internal/core/events/infrastructure/postgres/worker"
 	"spectral/tests/pgtest"
 )
 
@@ -54,9 +54,9 @@ func aSlowClassDelaysNoOther(b *bundle) {
 		return effect("worlds.sluggish")(ctx, tx, e)
 	}))
 	sluggishly.EventType, sluggishly.Channel = sluggishType, slowly.Channel
-	connections := postgres.Connections(quickly) + postgres.Connections(slowly) + postgres.Connections(sluggishly)
+	connections := worker.Connections(quickly) + worker.Connections(slowly) + worker.Connections(sluggishly)
 	b.poolURL += fmt.Sprintf("&pool_max_conns=%d", connections)
-	l := b.newListener(noPoll, pgtest.Generation, quickly)
+	l := b.newWorker(noPoll, pgtest.Generation, quickly)
 	must(b.T, l.Listen(b.ctx, slowly))
 	must(b.T, l.Listen(b.ctx, sluggishly))
 	l.start()

@@ -11,7 +11,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"spectral/internal/core/events"
-	"spectral/internal/core/events/infrastructure/postgres"
+	"spectral/internal/core/events/infrastructure/postgres/dispatch"
 	"spectral/tests/pgtest"
 )
 
@@ -95,7 +95,7 @@ func rowsThatAWorkerDiedOfRunOneAtATime(b *bundle) {
 		return g.pass(ctx)
 	}))
 	slow.Concurrency = 2
-	l := b.newListener(noPoll, pgtest.Generation, slow)
+	l := b.newWorker(noPoll, pgtest.Generation, slow)
 	s := subscription(leaving("platform.other"))
 	s.EventType = otherType
 	must(b.T, l.Listen(b.ctx, s))
@@ -143,7 +143,7 @@ func whatDeadWorkersHeldIsFreedBesideASilentProducer(b *bundle) {
 	b.publish(e)
 	b.producerOf(happenedType) // and is never done
 	b.died(e.EventID)
-	b.listen(noPoll, subscription(leaving("platform.one"))).until(postgres.Delivered)
+	b.listen(noPoll, subscription(leaving("platform.one"))).until(dispatch.Delivered)
 	b.wantRow(e.EventID, "delivered", 2)
 }
 
@@ -171,7 +171,7 @@ func theJournalKeepsUpWithALiveWorker(b *bundle) {
 	b.publish(event(1), event(2), event(3))
 	l := b.listen(noPoll, s)
 	for delivered := 0; delivered < 3; {
-		if l.next().Outcome == postgres.Delivered {
+		if l.next().Outcome == dispatch.Delivered {
 			delivered++
 		}
 	}
@@ -221,7 +221,7 @@ func (b *bundle) wantRefused(l *listening, difference ...string) {
 // Two sets of handlers on one claim would starve each other.
 func anotherSetOfHandlersIsRefused(b *bundle) {
 	first := b.listen(noPoll, subscription(leaving("platform.one"), leaving("worlds.two")))
-	b.wantRefused(b.newListener(noPoll, pgtest.Generation, subscription(leaving("platform.one"))),
+	b.wantRefused(b.newWorker(noPoll, pgtest.Generation, subscription(leaving("platform.one"))),
 		b.Name(), happenedType, `["platform.one", "worlds.two"]`, `not by ["platform.one"]`, "new generation")
 	b.publish(event(1))
 	first.delivered(1)
@@ -236,7 +236,7 @@ func anotherSetOfHandlersIsRefusedWithoutAListenConnection(b *bundle) {
 	first := b.listen(noPoll, subscription(leaving("platform.one"), leaving("worlds.two")))
 	b.exec("alter table core.outbox disable trigger outbox_notify")
 	b.publish(event(1))
-	b.wantRefused(b.newListener(50*time.Millisecond, pgtest.Generation, subscription(leaving("platform.one")), func(c *pgx.ConnConfig) {
+	b.wantRefused(b.newWorker(50*time.Millisecond, pgtest.Generation, subscription(leaving("platform.one")), func(c *pgx.ConnConfig) {
 		c.DialFunc = func(context.Context, string, string) (net.Conn, error) { return nil, errRefusing }
 	}), "worlds.two")
 	b.exec("select pg_notify('outbox_gen_1', '')")

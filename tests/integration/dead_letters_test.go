@@ -10,8 +10,9 @@ import (
 	"github.com/google/uuid"
 
 	"spectral/internal/core/events"
-	"spectral/internal/core/events/infrastructure/postgres"
 	"spectral/internal/core/events/infrastructure/postgres/admin"
+	"spectral/internal/core/events/infrastructure/postgres/dispatch"
+	"spectral/internal/core/events/infrastructure/postgres/publish"
 )
 
 // What failed in a worker is found by an operator, who is told which handlers a replay would run, as long as the worker
@@ -24,7 +25,7 @@ func aDeadLetterIsFoundByOperatorAndProducer(b *bundle) {
 	e := event(1)
 	e.Target, e.WorkspaceID = events.Worlds, workspace
 	b.publish(e)
-	if s := l.next(); s.Outcome != postgres.Failed {
+	if s := l.next(); s.Outcome != dispatch.Failed {
 		b.Fatalf("the event is %s: %s", s.Outcome, s.LastError)
 	}
 	operator := b.operator()
@@ -83,7 +84,7 @@ func failuresAreReadInPages(b *bundle) {
 func (b *bundle) failures(workspace uuid.NullUUID, page int) (all []events.Failure) {
 	b.Helper()
 	must(b.T, b.uow.Do(b.ctx, events.Worlds, workspace, func(tx events.Tx, _ events.PublisherFor) error {
-		reader := postgres.NewFailureReader(tx, events.Worlds)
+		reader := publish.NewFailureReader(tx, events.Worlds)
 		var last events.Failure
 		for {
 			found, err := reader.Failures(b.ctx, page, last)

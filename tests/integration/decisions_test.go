@@ -15,7 +15,7 @@ import (
 
 	"spectral/internal/app"
 	"spectral/internal/core/events"
-	"spectral/internal/core/events/infrastructure/postgres"
+	"spectral/internal/core/events/infrastructure/postgres/dispatch"
 	platform "spectral/internal/platform/contracts/events"
 	"spectral/internal/platform/domain"
 	platformpg "spectral/internal/platform/infrastructure/postgres"
@@ -33,7 +33,7 @@ const (
 // TestShippedConsumers runs the product's own consumers of cards, decisions and scans, over notifications alone.
 func TestShippedConsumers(t *testing.T) {
 	b := setup(t)
-	l := b.newListener(noPoll, pgtest.Generation, projection())
+	l := b.newWorker(noPoll, pgtest.Generation, projection())
 	for _, eventType := range []string{platform.DecisionRecordedType, worlds.ScanCompletedType} {
 		must(t, l.Listen(b.ctx, b.shipped(eventType)))
 	}
@@ -261,7 +261,7 @@ func aDecisionWithoutUseForOneHandler(b *bundle, l *listening) {
 		{payload(id, "followed", "9999"), "which is still to come", nil},
 	} {
 		useless := one[uuid.UUID](b, "select core.outbox_publish('decision.recorded', 'platform', $1::jsonb)", c.payload)
-		l.until(postgres.Failed)
+		l.until(dispatch.Failed)
 		r := b.wantRow(useless, "failed", 1)
 		if got := b.handledBy(useless.String()); !slices.Equal(got, c.handledBy) && len(got)+len(c.handledBy) > 0 || len(r.Failures) != 2-len(got) {
 			b.Errorf("%s: handled by %v, failures are %v", c.payload, got, r.Failures)

@@ -8,7 +8,8 @@ import (
 	"testing"
 	"time"
 
-	"spectral/internal/core/events/infrastructure/postgres"
+	"spectral/internal/core/events/infrastructure/postgres/dispatch"
+	"spectral/internal/core/events/infrastructure/postgres/notify"
 )
 
 // A key held for longer than a batch may wait concerns its own row only, and costs no attempt.
@@ -29,13 +30,13 @@ func TestAKeyThatStaysTakenDelaysItsOwnRowOnly(t *testing.T) {
 			wantDelivered(t, s)
 			break
 		}
-		if s.Outcome != postgres.Retried || s.Attempts != 0 {
+		if s.Outcome != dispatch.Retried || s.Attempts != 0 {
 			t.Fatalf("waiting for a key cost an attempt: %+v", s)
 		}
 	}
 	_, err = holder.Exec(b.ctx, "rollback")
 	must(t, err)
-	l.until(postgres.Delivered)
+	l.until(dispatch.Delivered)
 	b.wantRow(held.EventID, "delivered", 1)
 }
 
@@ -55,7 +56,7 @@ func TestAWorkerThatLostItsSessionDoesNotReapAtOnce(t *testing.T) {
 	b.exec("alter table core.outbox enable trigger outbox_notify")
 	ctx, cancel := context.WithTimeout(b.ctx, testTimeout)
 	defer cancel()
-	must(t, l.Health().Await(ctx, postgres.Listening))
+	must(t, l.Health().Await(ctx, notify.Listening))
 	b.eventually("it sees that the other is gone", func() bool {
 		return one[bool](b, "select exists (select from core.workers where gone_at < clock_timestamp() - interval '4 seconds')")
 	})

@@ -10,7 +10,8 @@ import (
 	"time"
 
 	"spectral/internal/core/events"
-	"spectral/internal/core/events/infrastructure/postgres"
+	"spectral/internal/core/events/infrastructure/postgres/dispatch"
+	"spectral/internal/core/events/infrastructure/postgres/pgtx"
 )
 
 func (b *bundle) lockIsAwaited() bool {
@@ -18,9 +19,9 @@ func (b *bundle) lockIsAwaited() bool {
 		where not l.granted and l.locktype = 'transactionid' and a.datname = current_database())`)
 }
 
-func wantDelivered(t testing.TB, s postgres.Settlement) {
+func wantDelivered(t testing.TB, s dispatch.Settlement) {
 	t.Helper()
-	if s.Outcome != postgres.Delivered {
+	if s.Outcome != dispatch.Delivered {
 		t.Fatalf("%s: %s", s.Outcome, s.LastError)
 	}
 }
@@ -103,10 +104,10 @@ func aLostConnectionConcernsItsOwnEventOnly(b *bundle) {
 	})))
 	for delivered := 0; delivered < len(batch); {
 		s := l.next()
-		if s.Outcome == postgres.Delivered {
+		if s.Outcome == dispatch.Delivered {
 			delivered++
 		}
-		if s.Envelope.EventID == batch[0].EventID && (s.Outcome == postgres.Delivered) != (delivered == len(batch)) {
+		if s.Envelope.EventID == batch[0].EventID && (s.Outcome == dispatch.Delivered) != (delivered == len(batch)) {
 			b.Fatalf("after %d others its event is %s: %s", delivered, s.Outcome, s.LastError)
 		}
 	}
@@ -253,7 +254,7 @@ func failuresAreClassified(b *bundle) {
 	for i, c := range cases {
 		e := event(i)
 		b.publish(e)
-		l.until(postgres.Failed)
+		l.until(dispatch.Failed)
 		r := b.row(e.EventID)
 		prefix := c.class + ": platform.case: " + says[c.name]
 		if r.Attempts != c.attempts || !strings.HasPrefix(r.LastError, prefix) {
@@ -273,7 +274,7 @@ func serializationFailuresAreFreeUpToTheCap(b *bundle) {
 	b.publish(e)
 	l := b.listen(noPoll, subscription(handler("platform.one", raise)))
 	for range 20 {
-		if s := l.next(); s.Attempts != 0 || s.Outcome != postgres.Retried {
+		if s := l.next(); s.Attempts != 0 || s.Outcome != dispatch.Retried {
 			b.Fatalf("a serialization failure cost an attempt: %+v", s)
 		}
 	}
@@ -296,7 +297,7 @@ func anAbandonedHandlerFailsAlone(b *bundle) {
 	e := event(1)
 	b.publish(e)
 	l := b.listen(noPoll, subscription(h, leaving("worlds.two")))
-	all := l.until(postgres.Failed)
+	all := l.until(dispatch.Failed)
 	r := b.row(e.EventID)
 	if !strings.HasPrefix(r.LastError, "TimeoutError: platform.one: ") {
 		b.Fatalf("last_error %q after %d dispatches", r.LastError, len(all))
@@ -318,7 +319,7 @@ func aTxIsTakenBackWhenItsHandlerReturns(b *bundle) {
 	})))
 	b.publish(event(1))
 	l.delivered(1)
-	if _, err := (<-kept).Exec(b.ctx, "select 1"); !errors.Is(err, postgres.ErrTxOver) {
+	if _, err := (<-kept).Exec(b.ctx, "select 1"); !errors.Is(err, pgtx.ErrTxOver) {
 		b.Fatalf("the Tx still answers: %v", err)
 	}
 }

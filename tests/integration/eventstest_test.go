@@ -156,7 +156,7 @@ func testsDrainWaitsForWhatHandlersPublish(b *bundle) {
 		}
 		return b.publishing.Publisher(tx).Publish(ctx, event(payload.N-1)) // there is always one more
 	}))
-	eventstest.Start(b.T, b.newListener(noPoll, pgtest.Generation, s).Listener)
+	eventstest.Start(b.T, b.newWorker(noPoll, pgtest.Generation, s).Worker)
 	outcomes := eventstest.Drain(b.T, b.pool)
 	eventstest.RequireDelivered(b.T, outcomes)
 	if len(outcomes) != 21 {

@@ -12,7 +12,7 @@ import (
 
 	"spectral/internal/app"
 	"spectral/internal/core/events"
-	"spectral/internal/core/events/infrastructure/postgres"
+	"spectral/internal/core/events/infrastructure/postgres/pgtx"
 	"spectral/internal/worlds/application"
 	worlds "spectral/internal/worlds/contracts/events"
 	"spectral/internal/worlds/domain"
@@ -131,7 +131,7 @@ func rollbackPublishesNothing(b *bundle, _ *listening) {
 		kept = tx
 		return nil
 	}))
-	if _, err := kept.Exec(b.ctx, "select 1"); !errors.Is(err, postgres.ErrTxOver) {
+	if _, err := kept.Exec(b.ctx, "select 1"); !errors.Is(err, pgtx.ErrTxOver) {
 		b.Errorf("the Tx of a unit of work that is over answers: %v", err)
 	}
 	if n := one[int](b, "select count(*)::int from core.outbox"); n != 0 {

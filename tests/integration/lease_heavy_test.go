@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"spectral/internal/core/events"
-	"spectral/internal/core/events/infrastructure/postgres"
+	"spectral/internal/core/events/infrastructure/postgres/dispatch"
 	"spectral/tests/pgtest"
 )
 
@@ -31,7 +31,7 @@ func TestLeasedWorkThatIgnoresItsContextIsAbandoned(t *testing.T) {
 	l := b.listen(noPoll, s)
 	bad, good := event(13), event(1)
 	b.publish(bad, good)
-	var outcomes []postgres.Outcome
+	var outcomes []dispatch.Outcome
 	for range 2 {
 		outcomes = append(outcomes, l.next().Outcome)
 	}
@@ -79,7 +79,7 @@ func TestStoppingReleasesNothingThatMayBeCommitted(t *testing.T) {
 	holder := b.conn()
 	_, err := holder.Exec(b.ctx, "select pg_advisory_lock(7)")
 	must(t, err)
-	l := b.newListener(noPoll, pgtest.Generation, leasing(time.Minute, completing(worker1)))
+	l := b.newWorker(noPoll, pgtest.Generation, leasing(time.Minute, completing(worker1)))
 	l.start()
 	e := event(1)
 	b.publish(e)

@@ -13,7 +13,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"spectral/internal/core/events"
-	"spectral/internal/core/events/infrastructure/postgres"
+	"spectral/internal/core/events/infrastructure/postgres/dispatch"
 	"spectral/tests/pgtest"
 )
 
@@ -205,7 +205,7 @@ func failedCompletionsCountLikeFailedHandlers(b *bundle) {
 		log.reset()
 		e := event(n)
 		b.publish(e)
-		for l.next().Outcome != postgres.Failed {
+		for l.next().Outcome != dispatch.Failed {
 		}
 		if r := b.wantRow(e.EventID, "failed", c.attempts); r.Failures[worker1].Class != c.class || !r.Failures[worker1].Parked {
 			b.Errorf("%s: %+v", c.name, r)
@@ -236,7 +236,7 @@ func freeFailuresOfLeasedWork(b *bundle) {
 	})))
 	e := event(1)
 	b.publish(e)
-	l.until(postgres.Delivered)
+	l.until(dispatch.Delivered)
 	b.wantRow(e.EventID, "delivered", 1)
 	b.wantEffects(map[string]int{worker1: 1})
 	if executed.Load() != 2 {
@@ -491,7 +491,7 @@ func stoppingSettlesWhatItCan(b *bundle) {
 		"values ($1, 'worlds:-:held', gen_random_uuid(), $2, 'operational')", worker1, happenedType)
 	must(b.T, err)
 	entered := make(chan struct{}, 5)
-	l := b.newListener(noPoll, pgtest.Generation, leasing(time.Minute,
+	l := b.newWorker(noPoll, pgtest.Generation, leasing(time.Minute,
 		executor(worker2, func(_ context.Context, e events.Envelope) (events.Completion, error) {
 			if payloadN(e) == fails {
 				return nil, events.Terminal(errRefusing)
@@ -540,7 +540,7 @@ func stoppingSettlesWhatItCan(b *bundle) {
 func refusedWorkersReleaseTheirLeases(b *bundle) {
 	g := b.newGate()
 	causes := make(chan error, 1)
-	l := b.newListener(noPoll, pgtest.Generation, leasing(time.Minute, executor(worker1, func(ctx context.Context, _ events.Envelope) (events.Completion, error) {
+	l := b.newWorker(noPoll, pgtest.Generation, leasing(time.Minute, executor(worker1, func(ctx context.Context, _ events.Envelope) (events.Completion, error) {
 		err := g.pass(ctx)
 		causes <- context.Cause(ctx)
 		return nil, err
@@ -602,7 +602,7 @@ func slowCommitsHoldUpNoBatch(b *bundle) {
 	l := b.listen(noPoll, s)
 	l.delivered(all - 1)
 	rollback(b, holder)
-	l.until(postgres.Delivered)
+	l.until(dispatch.Delivered)
 	b.wantEffects(map[string]int{worker1: all})
 }
 

@@ -8,7 +8,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"spectral/internal/core/events/infrastructure/postgres"
+	"spectral/internal/core/events/infrastructure/postgres/notify"
 	"spectral/tests/pgtest"
 )
 
@@ -17,13 +17,13 @@ import (
 func TestAHalfOpenListenConnectionIsNoticed(t *testing.T) {
 	b := setup(t)
 	wire := &sockets{}
-	l := b.newListener(noPoll, pgtest.Generation, subscription(leaving("platform.one")), through(wire))
+	l := b.newWorker(noPoll, pgtest.Generation, subscription(leaving("platform.one")), through(wire))
 	l.start()
 	b.waiting()
 	wire.swallow()
 	b.publish(event(1))
-	l.wantState(15*time.Second, postgres.Reconnecting, "no answer within")
-	l.wantState(testTimeout, postgres.Listening, "")
+	l.wantState(15*time.Second, notify.Reconnecting, "no answer within")
+	l.wantState(testTimeout, notify.Listening, "")
 	l.delivered(1)
 }
 
@@ -36,10 +36,10 @@ func TestAStalledPollIsGivenUp(t *testing.T) {
 	lock := b.conn()
 	_, err := lock.Exec(b.ctx, "begin; lock table core.outbox")
 	must(t, err)
-	l.wantState(11*time.Second, postgres.Reconnecting, "no answer within") // whichever statement met the lock
+	l.wantState(11*time.Second, notify.Reconnecting, "no answer within") // whichever statement met the lock
 	_, err = lock.Exec(b.ctx, "rollback")
 	must(t, err)
-	l.wantState(testTimeout, postgres.Listening, "")
+	l.wantState(testTimeout, notify.Listening, "")
 	b.publish(event(1))
 	l.delivered(1)
 	b.eventually("there is one LISTEN backend, a new one", func() bool {
@@ -51,7 +51,7 @@ func TestAStalledPollIsGivenUp(t *testing.T) {
 func TestStopReturnsWhilePollingThroughAHalfOpenPool(t *testing.T) {
 	b := setup(t)
 	b.sockets = &sockets{}
-	l := b.newListener(50*time.Millisecond, pgtest.Generation, subscription(leaving("platform.one")), through(&sockets{via: refusing}))
+	l := b.newWorker(50*time.Millisecond, pgtest.Generation, subscription(leaving("platform.one")), through(&sockets{via: refusing}))
 	must(t, l.Start(b.ctx))
 	lock := b.conn()
 	_, err := lock.Exec(b.ctx, "begin; lock table core.outbox")
@@ -80,11 +80,11 @@ func TestKilledBackendsLeakNoSlot(t *testing.T) {
 		l.delivered(1)
 	}
 	b.eventually("it listens again", func() bool { return len(b.notifierPIDs()) == 1 })
-	l.wantState(testTimeout, postgres.Listening, "")
+	l.wantState(testTimeout, notify.Listening, "")
 	changed := l.Health().Changed()
 	b.killNotifier()
 	<-changed
-	l.wantState(testTimeout, postgres.Listening, "") // so the pool was used last for a self-test
+	l.wantState(testTimeout, notify.Listening, "") // so the pool was used last for a self-test
 	b.eventually("every slot is free", func() bool { return l.workers.Stat().AcquiredConns() == 0 })
 	conns := b.allOf(l.workers)
 	if len(conns) != size {
@@ -111,7 +111,7 @@ func flood(t *testing.T, decided bool) {
 	t.Helper()
 	b := setup(t)
 	s := &sockets{}
-	l := b.newListener(noPoll, pgtest.Generation, subscription(leaving("platform.one")), through(s),
+	l := b.newWorker(noPoll, pgtest.Generation, subscription(leaving("platform.one")), through(s),
 		func(c *pgx.ConnConfig) { c.DefaultQueryExecMode = pgx.QueryExecModeExec })
 	l.start()
 	if decided {
@@ -140,10 +140,10 @@ func TestAListenConnectionToAnotherDatabaseIsSaid(t *testing.T) {
 	b := setup(t)
 	b.directURL = pgtest.New(t)
 	wire := &sockets{}
-	l := b.newListener(100*time.Millisecond, pgtest.Generation, subscription(leaving("platform.one")), through(wire))
+	l := b.newWorker(100*time.Millisecond, pgtest.Generation, subscription(leaving("platform.one")), through(wire))
 	must(t, l.Start(b.ctx))
 	t.Cleanup(l.stop)
-	l.wantState(testTimeout, postgres.Polling, "or to another database than SPECTRAL_POOL_URL")
+	l.wantState(testTimeout, notify.Polling, "or to another database than SPECTRAL_POOL_URL")
 	b.publish(event(1))
 	l.delivered(1)
 	b.eventually("it has tried again", func() bool { return wire.count() >= 2 })

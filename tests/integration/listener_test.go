@@ -15,7 +15,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"spectral/internal/core/events"
-	"spectral/internal/core/events/infrastructure/postgres"
+	"spectral/internal/core/events/infrastructure/postgres/notify"
 	"spectral/tests/pgtest"
 )
 
@@ -50,7 +50,7 @@ func through(s *sockets) func(*pgx.ConnConfig) {
 }
 
 // wantState awaits a state whose reason holds a text, and fails after limit.
-func (l *listening) wantState(limit time.Duration, state postgres.State, reason string) {
+func (l *listening) wantState(limit time.Duration, state notify.State, reason string) {
 	l.Helper()
 	deadline := time.NewTimer(limit)
 	defer deadline.Stop()
@@ -128,7 +128,7 @@ func TestSettingsOfTheLoginChangeNothing(t *testing.T) {
 	}
 	settings := make(chan string, 1)
 	b.uow.Pool = b.workersPool()
-	l := b.newListener(noPoll, pgtest.Generation, subscription(handler("platform.one", func(ctx context.Context, tx events.Tx, e events.Envelope) error {
+	l := b.newWorker(noPoll, pgtest.Generation, subscription(handler("platform.one", func(ctx context.Context, tx events.Tx, e events.Envelope) error {
 		var pid int
 		var has string
 		if err := tx.QueryRow(ctx, `select pg_backend_pid(), concat_ws(' ', current_setting('idle_in_transaction_session_timeout'),
@@ -193,12 +193,12 @@ func aRefusedListenConnectionIsSaidAndHeals(b *bundle) {
 			l := b.listen(noPoll, subscription(leaving("platform.one")))
 			b.exec(fmt.Sprintf(c.refuse, name))
 			b.killNotifier()
-			l.wantState(testTimeout, postgres.Reconnecting, c.reason)
+			l.wantState(testTimeout, notify.Reconnecting, c.reason)
 			if _, reason := l.Health().Now(); !strings.Contains(reason, c.advice) {
 				b.Errorf("what to do is not said: %s", reason)
 			}
 			b.exec(fmt.Sprintf(c.restore, name))
-			l.wantState(testTimeout, postgres.Listening, "")
+			l.wantState(testTimeout, notify.Listening, "")
 			b.publish(event(1))
 			l.delivered(1)
 		})
@@ -208,7 +208,7 @@ func aRefusedListenConnectionIsSaidAndHeals(b *bundle) {
 func stopReturnsWhateverTheWorkerIsDoing(b *bundle) {
 	start := func(b *bundle, poll time.Duration, s *sockets) *listening {
 		b.Helper()
-		l := b.newListener(poll, pgtest.Generation, subscription(leaving("platform.one")), through(s))
+		l := b.newWorker(poll, pgtest.Generation, subscription(leaving("platform.one")), through(s))
 		must(b.T, l.Start(b.ctx))
 		return l
 	}
@@ -223,7 +223,7 @@ func stopReturnsWhateverTheWorkerIsDoing(b *bundle) {
 	b.run("polling on a half-open connection", func(b *bundle) {
 		s := &sockets{}
 		l := start(b, time.Second, s)
-		l.wantState(testTimeout, postgres.Listening, "")
+		l.wantState(testTimeout, notify.Listening, "")
 		l.waiting()
 		s.swallow()
 		l.eventually("it asks", func() bool { return s.swallowed.Load() > 0 })
@@ -231,7 +231,7 @@ func stopReturnsWhateverTheWorkerIsDoing(b *bundle) {
 	})
 	b.run("backing off", func(b *bundle) {
 		l := start(b, noPoll, &sockets{via: refusing})
-		l.wantState(testTimeout, postgres.Reconnecting, errRefusing.Error())
+		l.wantState(testTimeout, notify.Reconnecting, errRefusing.Error())
 		l.stops()
 	})
 }

@@ -10,8 +10,8 @@ import (
 	"github.com/google/uuid"
 
 	"spectral/internal/core/events"
-	"spectral/internal/core/events/infrastructure/postgres"
 	"spectral/internal/core/events/infrastructure/postgres/admin"
+	"spectral/internal/core/events/infrastructure/postgres/dispatch"
 	"spectral/tests/pgtest"
 )
 
@@ -64,7 +64,7 @@ func aReplayRunsWhatIsUnhandled(b *bundle) {
 	})))
 	e := event(1)
 	b.publish(e)
-	l.until(postgres.Failed)
+	l.until(dispatch.Failed)
 	selection, err := operator.SelectToReplay(b.ctx, []uuid.UUID{e.EventID}, pgtest.Generation, false)
 	must(b.T, err)
 	preview, err := operator.PreviewReplay(b.ctx, selection, pgtest.Generation, false)
@@ -106,7 +106,7 @@ func aReplayRunsWhatIsUnhandled(b *bundle) {
 // A pause holds back its type alone, and its end wakes the worker, with no poll to help.
 func aPauseHoldsBackItsTypeAlone(b *bundle) {
 	operator := b.operator()
-	l := b.newListener(noPoll, pgtest.Generation, subscription(leaving("platform.one")))
+	l := b.newWorker(noPoll, pgtest.Generation, subscription(leaving("platform.one")))
 	must(b.T, l.Listen(b.ctx, slowSubscription(completing("worlds.slow"))))
 	l.start()
 	for _, c := range []struct {
@@ -151,7 +151,7 @@ func aPauseWithWorkThatRuns(b *bundle) {
 	g.awaitEntered(b.T)
 	must(b.T, operator.Pause(b.ctx, happenedType, pgtest.Generation, "", "why"))
 	g.letOn()
-	if s := l.next(); s.Outcome != postgres.Retried {
+	if s := l.next(); s.Outcome != dispatch.Retried {
 		b.Fatalf("it is %s", s.Outcome)
 	}
 	pauses, err := operator.Pauses(b.ctx)
@@ -215,7 +215,7 @@ func replayingMany(b *bundle) {
 	refusing := handler("platform.one", func(context.Context, events.Tx, events.Envelope) error { return events.Terminal(errRefusing) })
 	l := b.listen(noPoll, subscription(refusing))
 	for range 6 {
-		l.until(postgres.Failed)
+		l.until(dispatch.Failed)
 	}
 	acted, err = operator.Replay(b.ctx, rest, pgtest.Generation, "anna", false, unhurried(5))
 	must(b.T, err)
@@ -223,7 +223,7 @@ func replayingMany(b *bundle) {
 		b.Errorf("the rest: %+v", acted)
 	}
 	for range 14 {
-		l.until(postgres.Failed)
+		l.until(dispatch.Failed)
 	}
 	if n := one[int](b, "select count(*) from core.outbox where jsonb_array_length(failure_history) = 1 and status = 'failed'"); n != failed {
 		b.Errorf("%d have been replayed once", n)

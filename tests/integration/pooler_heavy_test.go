@@ -9,7 +9,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"spectral/internal/app"
-	"spectral/internal/core/events/infrastructure/postgres"
+	"spectral/internal/core/events/infrastructure/postgres/notify"
 	"spectral/tests/pgbouncer"
 	"spectral/tests/pgtest"
 )
@@ -95,23 +95,23 @@ func TestATransactionPoolerIsSaidAndPolled(t *testing.T) {
 				b.poolURL = bouncer.URL + "&default_query_exec_mode=cache_describe"
 			}
 			wire := &sockets{}
-			l := b.newListener(100*time.Millisecond, pgtest.Generation, subscription(leaving("platform.one")), through(wire))
+			l := b.newWorker(100*time.Millisecond, pgtest.Generation, subscription(leaving("platform.one")), through(wire))
 			must(t, l.Start(b.ctx))
 			t.Cleanup(l.stop)
-			l.wantState(testTimeout, postgres.Polling, "DATABASE_URL leads through a transaction pooler")
+			l.wantState(testTimeout, notify.Polling, "DATABASE_URL leads through a transaction pooler")
 			for n := range 5 {
 				b.publish(event(n))
 				l.delivered(1)
 			}
 			b.eventually("it has tried again", func() bool { return wire.count() >= 2 })
 			wire.reach(refusing) // no test is under way any more
-			l.wantState(testTimeout, postgres.Polling, errRefusing.Error())
+			l.wantState(testTimeout, notify.Polling, errRefusing.Error())
 			b.wantNoSettingsLeftBehind(bouncer.URL)
 			if n := log.count("transaction pooler"); n != 1 {
 				t.Fatalf("%d warnings: %s", n, log.text.String())
 			}
 			wire.reach(leadingTo(address(t, b.url)))
-			l.wantState(2*testTimeout, postgres.Listening, "")
+			l.wantState(2*testTimeout, notify.Listening, "")
 			b.publish(event(9))
 			l.delivered(1)
 		})

@@ -10,7 +10,7 @@ import (
 	"github.com/google/uuid"
 
 	"spectral/internal/core/events"
-	"spectral/internal/core/events/infrastructure/postgres"
+	"spectral/internal/core/events/infrastructure/postgres/dispatch"
 )
 
 // onOneConnection lets a listener dispatch on one pooled connection, so that what one event leaves
@@ -83,10 +83,10 @@ func eachEventSeesItsWorkspaceOnly(b *bundle) {
 			l := b.onOneConnection(s)
 			for delivered := 0; delivered < len(published); {
 				switch s := l.next(); s.Outcome {
-				case postgres.Delivered:
+				case dispatch.Delivered:
 					delivered++
-				case postgres.Retried:
-				case postgres.Failed, postgres.Released:
+				case dispatch.Retried:
+				case dispatch.Failed, dispatch.Released:
 					b.Fatal(s.LastError)
 				}
 			}
@@ -131,7 +131,7 @@ func theConnectionIsItsLoginsAgain(b *bundle) {
 		e := event(n)
 		e.WorkspaceID = uuid.NullUUID{UUID: uuid.New(), Valid: true}
 		b.publish(e)
-		if s := l.next(); s.Outcome == postgres.Retried {
+		if s := l.next(); s.Outcome == dispatch.Retried {
 			l.next()
 		} else if n == 0 {
 			wantDelivered(b.T, s)

@@ -11,7 +11,8 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"spectral/internal/core/events"
-	"spectral/internal/core/events/infrastructure/postgres"
+	"spectral/internal/core/events/infrastructure/postgres/dispatch"
+	"spectral/internal/core/events/infrastructure/postgres/pgtx"
 )
 
 // whatIsLeft is what the handlers of this file look for. Of statement_timeout, none is the row-locked mode's own, 2 s
@@ -96,7 +97,7 @@ func sessionStateDoesNotLeakBetweenHandlers(b *bundle) {
 			all := b.publishMany(len(sessionStatements))
 			l := b.listen(noPoll, consumer)
 			for range all {
-				if s := l.next(); s.Outcome != postgres.Delivered || s.Attempts != 1 {
+				if s := l.next(); s.Outcome != dispatch.Delivered || s.Attempts != 1 {
 					b.Errorf("%s: %s after %d attempts: %s", sessionStatements[payloadN(s.Envelope)], s.Outcome, s.Attempts, s.LastError)
 				}
 			}
@@ -176,7 +177,7 @@ func aFailuresSessionStateHarmsNoOther(b *bundle) {
 	l := b.onOneConnection(s)
 	for n, sql := range fails {
 		b.publish(event(n))
-		if got := l.next(); got.Outcome != postgres.Failed || got.Attempts != 1 || strings.Contains(got.LastError, "two") || strings.Contains(got.LastError, "three") {
+		if got := l.next(); got.Outcome != dispatch.Failed || got.Attempts != 1 || strings.Contains(got.LastError, "two") || strings.Contains(got.LastError, "three") {
 			b.Errorf("%s: %s after %d attempts: %s", sql, got.Outcome, got.Attempts, got.LastError)
 		}
 	}
@@ -195,7 +196,7 @@ func aTransactionsEndIsRefused(b *bundle) {
 			}
 			sql := statements[payloadN(e)]
 			_, err := tx.Exec(ctx, sql)
-			if err == nil || errors.Is(err, postgres.ErrTxControl) == (sql == hidden) || sql == hidden && !strings.Contains(err.Error(), "multiple commands") {
+			if err == nil || errors.Is(err, pgtx.ErrTxControl) == (sql == hidden) || sql == hidden && !strings.Contains(err.Error(), "multiple commands") {
 				b.Errorf("%q answers %v", sql, err)
 			}
 			return err
@@ -242,7 +243,7 @@ func nothingRunsAfterAHiddenEnd(b *bundle) {
 	all := b.publishMany(10)
 	l := b.listen(noPoll, s)
 	for _, s := range l.settled(9, 1) {
-		if s.Outcome == postgres.Failed && (s.Envelope.EventID != all[3].EventID || !strings.Contains(s.LastError, "ended the transaction")) {
+		if s.Outcome == dispatch.Failed && (s.Envelope.EventID != all[3].EventID || !strings.Contains(s.LastError, "ended the transaction")) {
 			b.Errorf("event %d: %s", payloadN(s.Envelope), s.LastError)
 		}
 	}
@@ -258,17 +259,17 @@ func nothingRunsAfterAHiddenEnd(b *bundle) {
 }
 
 // settled waits until so many events are delivered and so many failed.
-func (l *listening) settled(delivered, failed int) (all []postgres.Settlement) {
+func (l *listening) settled(delivered, failed int) (all []dispatch.Settlement) {
 	l.Helper()
 	for delivered+failed > 0 {
 		s := l.next()
 		all = append(all, s)
 		switch s.Outcome {
-		case postgres.Delivered:
+		case dispatch.Delivered:
 			delivered--
-		case postgres.Failed:
+		case dispatch.Failed:
 			failed--
-		case postgres.Retried, postgres.Released:
+		case dispatch.Retried, dispatch.Released:
 		}
 		if delivered < 0 || failed < 0 {
 			l.Fatalf("event %d is %s: %s", payloadN(s.Envelope), s.Outcome, s.LastError)

@@ -17,7 +17,11 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"spectral/internal/core/events"
-	"spectral/internal/core/events/infrastructure/postgres"
+	"spectral/internal/core/events/infrastructure/postgres/dispatch"
+	"spectral/internal/core/events/infrastructure/postgres/notify"
+	"spectral/internal/core/events/infrastructure/postgres/pgtx"
+	"spectral/internal/core/events/infrastructure/postgres/publish"
+	"spectral/internal/core/events/infrastructure/postgres/worker"
 	"spectral/tests/pgtest"
 )
 
@@ -38,7 +42,7 @@ func addFixtures(ctx context.Context, url string) error {
 		return err
 	}
 	defer pool.Close()
-	if err := postgres.Register(ctx, pool, pgtest.Generation, contracts); err != nil {
+	if err := publish.Register(ctx, pool, pgtest.Generation, contracts); err != nil {
 		return err
 	}
 	_, err = pool.Exec(ctx, `
@@ -106,8 +110,8 @@ type bundle struct {
 	url        string
 	pool       *pgxpool.Pool // as the superuser: sees everything
 	contracts  *events.Contracts
-	publishing postgres.Publishing
-	uow        *postgres.UnitOfWork
+	publishing publish.Publishing
+	uow        *publish.UnitOfWork
 
 	// of the listeners
 	pools              map[string]*pgxpool.Pool // by their URL
@@ -134,10 +138,10 @@ func setupAlone(t *testing.T) *bundle {
 	b.directURL, b.poolURL = b.url, b.url
 	b.log = slog.NewTextHandler(b.Output(), &slog.HandlerOptions{Level: slog.LevelError + 1})
 	b.pool = pgtest.Pool(t, b.url)
-	b.publishing = postgres.Publishing{
+	b.publishing = publish.Publishing{
 		Contracts: contracts, Generation: pgtest.Generation, Log: slog.New(slog.DiscardHandler),
 	}
-	b.uow = &postgres.UnitOfWork{Pool: b.pool, Publishing: b.publishing}
+	b.uow = &publish.UnitOfWork{Pool: b.pool, Publishing: b.publishing}
 	return b
 }
 
@@ -195,9 +199,9 @@ func one[T any](b *bundle, sql string, args ...any) (v T) {
 // listening is a running listener whose settlements the test awaits.
 type listening struct {
 	*bundle
-	*postgres.Listener
+	*worker.Worker
 	workers     *pgxpool.Pool // its pool
-	settlements chan postgres.Settlement
+	settlements chan dispatch.Settlement
 }
 
 // in is l for a subtest that b.run runs.
@@ -210,17 +214,17 @@ func (l *listening) in(b *bundle) *listening {
 // listen starts a listener on s, and returns when it is listening.
 func (b *bundle) listen(poll time.Duration, s events.Subscription) *listening {
 	b.Helper()
-	l := b.newListener(poll, pgtest.Generation, s)
+	l := b.newWorker(poll, pgtest.Generation, s)
 	l.start()
 	return l
 }
 
-// newListener is listen without the start. Each of adjust sees the LISTEN connection's
+// newWorker is listen without the start. Each of adjust sees the LISTEN connection's
 // configuration first.
-func (b *bundle) newListener(poll time.Duration, generation events.Generation, s events.Subscription, adjust ...func(*pgx.ConnConfig)) *listening {
+func (b *bundle) newWorker(poll time.Duration, generation events.Generation, s events.Subscription, adjust ...func(*pgx.ConnConfig)) *listening {
 	b.Helper()
-	l := &listening{bundle: b, settlements: make(chan postgres.Settlement, 4096)}
-	direct, err := postgres.DirectConfig(b.directURL)
+	l := &listening{bundle: b, settlements: make(chan dispatch.Settlement, 4096)}
+	direct, err := pgtx.DirectConfig(b.directURL)
 	must(b.T, err)
 	direct.RuntimeParams["application_name"] = "notifier"
 	for _, f := range adjust {
@@ -228,10 +232,10 @@ func (b *bundle) newListener(poll time.Duration, generation events.Generation, s
 	}
 	pool := b.workersPool()
 	l.workers = pool
-	l.Listener, err = postgres.NewListener(postgres.Config{
+	l.Worker, err = worker.New(worker.Config{
 		Generation: generation, Direct: direct, Pool: pool, Contracts: b.contracts,
 		Log: slog.New(b.log), PollInterval: poll, Worker: uuid.New(), Name: b.Name(),
-		OnSettled: func(s postgres.Settlement) { l.settlements <- s },
+		OnSettled: func(s dispatch.Settlement) { l.settlements <- s },
 	})
 	must(b.T, err)
 	must(b.T, l.Listen(b.ctx, s))
@@ -245,7 +249,7 @@ func (b *bundle) workersPool() *pgxpool.Pool {
 	if pool := b.pools[b.poolURL]; pool != nil && b.sockets == nil {
 		return pool
 	}
-	config, err := postgres.PoolConfig(b.poolURL, 0)
+	config, err := pgtx.PoolConfig(b.poolURL, 0)
 	must(b.T, err)
 	config.ConnConfig.RuntimeParams["application_name"] = "workers"
 	if b.sockets != nil {
@@ -282,7 +286,7 @@ func (l *listening) start() {
 	l.Cleanup(func() { l.stop() })
 	ctx, cancel := context.WithTimeout(l.ctx, testTimeout)
 	defer cancel()
-	must(l.T, l.Health().Await(ctx, postgres.Listening))
+	must(l.T, l.Health().Await(ctx, notify.Listening))
 }
 
 func (l *listening) stop() {
@@ -294,7 +298,7 @@ func (l *listening) stop() {
 }
 
 // next awaits a settlement.
-func (l *listening) next() postgres.Settlement {
+func (l *listening) next() dispatch.Settlement {
 	l.Helper()
 	select {
 	case s := <-l.settlements:
@@ -310,22 +314,22 @@ func (l *listening) next() postgres.Settlement {
 func (l *listening) delivered(n int) {
 	l.Helper()
 	for range n {
-		if s := l.next(); s.Outcome != postgres.Delivered {
+		if s := l.next(); s.Outcome != dispatch.Delivered {
 			l.Fatalf("event %s is %s: %s", s.Envelope.EventID, s.Outcome, s.LastError)
 		}
 	}
 }
 
 // until awaits the event's last settlement, and returns all of them.
-func (l *listening) until(outcome postgres.Outcome) []postgres.Settlement {
+func (l *listening) until(outcome dispatch.Outcome) []dispatch.Settlement {
 	l.Helper()
-	for all := []postgres.Settlement{}; ; {
+	for all := []dispatch.Settlement{}; ; {
 		s := l.next()
 		all = append(all, s)
 		if s.Outcome == outcome {
 			return all
 		}
-		if s.Outcome != postgres.Retried {
+		if s.Outcome != dispatch.Retried {
 			l.Fatalf("event %s is %s, not %s: %s", s.Envelope.EventID, s.Outcome, outcome, s.LastError)
 		}
 	}

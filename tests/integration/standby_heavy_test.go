@@ -11,7 +11,8 @@ import (
 	"testing"
 	"time"
 
-	"spectral/internal/core/events/infrastructure/postgres"
+	"spectral/internal/core/events/infrastructure/postgres/notify"
+	"spectral/internal/core/events/infrastructure/postgres/pgtx"
 	"spectral/tests/pgtest"
 )
 
@@ -46,7 +47,7 @@ func TestAStandbyIsRefused(t *testing.T) {
 	for _, attributes := range []string{"any", "read-write", "prefer-standby"} {
 		b.directURL = u.String() + "&target_session_attrs=" + attributes
 		b.poolURL = b.directURL
-		l := b.newListener(noPoll, pgtest.Generation, s)
+		l := b.newWorker(noPoll, pgtest.Generation, s)
 		l.start()
 		b.publish(event(1))
 		l.delivered(1)
@@ -54,7 +55,7 @@ func TestAStandbyIsRefused(t *testing.T) {
 	}
 
 	// a demand that we cannot meet
-	config, err := postgres.DirectConfig(b.url + "&target_session_attrs=standby")
+	config, err := pgtx.DirectConfig(b.url + "&target_session_attrs=standby")
 	must(t, err)
 	if err := config.ValidateConnect(b.ctx, b.conn().PgConn()); err == nil || !strings.Contains(err.Error(), "not in hot standby") {
 		t.Fatalf("target_session_attrs of the URL counts no more: %v", err)
@@ -62,24 +63,24 @@ func TestAStandbyIsRefused(t *testing.T) {
 
 	// alone
 	b.directURL, b.poolURL = there, there
-	l := b.newListener(50*time.Millisecond, pgtest.Generation, s)
+	l := b.newWorker(50*time.Millisecond, pgtest.Generation, s)
 	must(t, l.Start(b.ctx))
 	t.Cleanup(l.stop)
-	l.wantState(testTimeout, postgres.Reconnecting, "hot standby")
+	l.wantState(testTimeout, notify.Reconnecting, "hot standby")
 	if _, err := l.workers.Acquire(b.ctx); err == nil || !strings.Contains(err.Error(), "hot standby") {
 		t.Fatalf("the pool says %v", err)
 	}
 
 	// hidden
 	wire := &sockets{via: hidingStandby(standby.Address())}
-	hidden := b.newListener(noPoll, pgtest.Generation, s, through(wire))
+	hidden := b.newWorker(noPoll, pgtest.Generation, s, through(wire))
 	must(t, hidden.Start(b.ctx))
 	t.Cleanup(hidden.stop)
-	hidden.wantState(testTimeout, postgres.Reconnecting, "hot standby")
+	hidden.wantState(testTimeout, notify.Reconnecting, "hot standby")
 	hidden.stop()
 
 	standby.Promote(t)
-	l.wantState(2*testTimeout, postgres.Listening, "")
+	l.wantState(2*testTimeout, notify.Listening, "")
 	_, err = pgtest.Conn(t, there).Exec(b.ctx, "select core.outbox_publish('worlds.test.happened', 'worlds', '{\"n\": 1}')")
 	must(t, err)
 	l.delivered(1)

@@ -17,7 +17,8 @@ import (
 
 	"spectral/internal/app"
 	"spectral/internal/core/events"
-	"spectral/internal/core/events/infrastructure/postgres"
+	"spectral/internal/core/events/infrastructure/postgres/dispatch"
+	"spectral/internal/core/events/infrastructure/postgres/publish"
 	"spectral/internal/platform/application"
 	platform "spectral/internal/platform/contracts/events"
 	"spectral/internal/platform/domain"
@@ -31,7 +32,7 @@ type tasks struct {
 	*bundle
 	workspace uuid.NullUUID
 	dir       string // of the briefings
-	uow       *postgres.UnitOfWork
+	uow       *publish.UnitOfWork
 	dispatch  *application.DispatchTask
 	control   *application.ControlTask
 }
@@ -41,7 +42,7 @@ func setupTasks(t *testing.T) *tasks {
 	b := setup(t)
 	b.poolURL = pgtest.Login(t, b.url, "spectral_worker") + "&pool_max_conns=8"
 	b.directURL = b.poolURL
-	uow := &postgres.UnitOfWork{Pool: b.workersPool(), Publishing: b.publishing}
+	uow := &publish.UnitOfWork{Pool: b.workersPool(), Publishing: b.publishing}
 	catalog := app.TaskCatalog()
 	catalog[scriptName] = func(json.RawMessage) error { return nil }
 	return &tasks{
@@ -69,7 +70,7 @@ func (b *tasks) worker(s *script, more ...events.Subscription) *listening {
 	executors[scriptName] = s
 	consumer := app.AgentTaskConsumer(parts, executors)
 	consumer.Primary.Retry.Base, consumer.Primary.Retry.Cap = quickly.Base, quickly.Cap
-	l := b.newListener(noPoll, pgtest.Generation, consumer)
+	l := b.newWorker(noPoll, pgtest.Generation, consumer)
 	for _, other := range more {
 		must(b.T, l.Listen(b.ctx, other))
 	}
@@ -687,7 +688,7 @@ func whatRetryingCannotFixFailsTheTask(b *tasks, l *listening, s *script) {
 			return c.in(tries)
 		})
 		task := b.dispatched(application.TaskRequest{})
-		l.until(postgres.Delivered)
+		l.until(dispatch.Delivered)
 		b.wantRow(b.dispatches(task.ID)[0], "delivered", c.attempts)
 		if task = b.wantStatus(task.ID, c.status); !strings.Contains(task.FailureReason, c.reason) {
 			b.Errorf("%s: it failed because %q, want %q", name, task.FailureReason, c.reason)
@@ -697,7 +698,7 @@ func whatRetryingCannotFixFailsTheTask(b *tasks, l *listening, s *script) {
 		}
 		_, err := b.control.Retry(b.ctx, b.workspace, task.ID)
 		must(b.T, err)
-		l.until(postgres.Delivered)
+		l.until(dispatch.Delivered)
 		if ran := strings.Count(s.steps(), stepOne); b.find(task.ID).Status != domain.TaskFailed || ran != 1 {
 			b.Errorf("%s: step one ran %d times", name, ran)
 		}
@@ -710,7 +711,7 @@ func aProactiveConversationKnowsItsTrigger(b *tasks, l *listening, _ *script) {
 	e := event(1)
 	e.WorkspaceID = b.workspace
 	b.publish(e)
-	l.until(postgres.Delivered)
+	l.until(dispatch.Delivered)
 	l.delivered(1)
 	if got := one[string](b.bundle, `select string_agg(concat_ws(' ', kind, trigger_event_id, status), ', ') from platform.agent_tasks
 		join platform.conversations using (conversation_id)`); got != "proactive "+e.EventID.String()+" awaiting_approval" {

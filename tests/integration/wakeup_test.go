@@ -12,7 +12,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"spectral/internal/core/events"
-	"spectral/internal/core/events/infrastructure/postgres"
+	"spectral/internal/core/events/infrastructure/postgres/notify"
 	"spectral/tests/pgtest"
 )
 
@@ -65,7 +65,7 @@ func concurrentProducersStrandNothing(b *bundle) {
 // One busy consumer must not keep another's events waiting, neither new ones nor due ones.
 func aBusyConsumerDelaysNoOther(b *bundle) {
 	g := newGate()
-	l := b.newListener(noPoll, pgtest.Generation, subscription(handler("platform.slow", func(ctx context.Context, _ events.Tx, _ events.Envelope) error {
+	l := b.newWorker(noPoll, pgtest.Generation, subscription(handler("platform.slow", func(ctx context.Context, _ events.Tx, _ events.Envelope) error {
 		return g.pass(ctx)
 	})))
 	s := subscription(leaving("platform.quick"))
@@ -103,7 +103,7 @@ func aLostListenConnectionIsReplaced(b *bundle) {
 		within(b.T, changed)
 		b.publish(event(n)) // while no connection listens
 		l.delivered(1)
-		l.wantState(testTimeout, postgres.Listening, "")
+		l.wantState(testTimeout, notify.Listening, "")
 		b.publish(event(n)) // of which only a notification tells
 		l.delivered(1)
 	}
@@ -122,7 +122,7 @@ func TestListenConnection(t *testing.T) {
 
 func stopCancelsHandlersWhenItsContextEnds(b *bundle) {
 	g := newGate()
-	l := b.newListener(noPoll, pgtest.Generation, subscription(handler("platform.one", func(ctx context.Context, tx events.Tx, e events.Envelope) error {
+	l := b.newWorker(noPoll, pgtest.Generation, subscription(handler("platform.one", func(ctx context.Context, tx events.Tx, e events.Envelope) error {
 		if err := g.pass(ctx); err != nil {
 			return err
 		}
@@ -198,7 +198,7 @@ func (c *watchedConn) Write(p []byte) (int, error) {
 // The elected notifier commits and is drained while a silent one is still in its commit: the listener asks until it is over.
 func aSilentProducerIsWaitedFor(b *bundle) {
 	asked := make(chan struct{}, 1000)
-	l := b.newListener(noPoll, pgtest.Generation, subscription(leaving("platform.one")),
+	l := b.newWorker(noPoll, pgtest.Generation, subscription(leaving("platform.one")),
 		beforeEach("outbox_quiet", func() { asked <- struct{}{} }))
 	l.start()
 	elected, silent := b.producer(), b.producer()
@@ -214,7 +214,7 @@ func aSilentProducerIsWaitedFor(b *bundle) {
 // The silent one commits after the last poll and before the question of the barrier.
 func onePollFollowsTheBarrier(b *bundle) {
 	elected, silent := b.producer(), b.producer()
-	l := b.newListener(noPoll, pgtest.Generation, subscription(leaving("platform.one")),
+	l := b.newWorker(noPoll, pgtest.Generation, subscription(leaving("platform.one")),
 		before("outbox_quiet", func() { b.commit(silent) }))
 	b.commit(elected)
 	l.start()
@@ -236,7 +236,7 @@ func theNotifiersLockIsWaitedFor(b *bundle) {
 // A row is committed before LISTEN takes effect: the first poll comes after it and finds the row.
 func listenComesBeforeTheFirstPoll(b *bundle) {
 	producer := b.producer()
-	l := b.newListener(noPoll, pgtest.Generation, subscription(leaving("platform.one")),
+	l := b.newWorker(noPoll, pgtest.Generation, subscription(leaving("platform.one")),
 		before("listen ", func() { b.commit(producer) }))
 	l.start()
 	l.delivered(1)

@@ -9,7 +9,8 @@ import (
 	"time"
 
 	"spectral/internal/core/events"
-	"spectral/internal/core/events/infrastructure/postgres"
+	"spectral/internal/core/events/infrastructure/postgres/notify"
+	"spectral/internal/core/events/infrastructure/postgres/worker"
 	"spectral/tests/pgtest"
 )
 
@@ -19,7 +20,7 @@ func TestAWorkerStoppedAsItRegistersLeavesNothing(t *testing.T) {
 	for range 2 {
 		now := make(chan struct{})
 		registers := sync.OnceFunc(func() { close(now) })
-		l := b.newListener(noPoll, pgtest.Generation, subscription(leaving("platform.x")), before("worker_register", registers))
+		l := b.newWorker(noPoll, pgtest.Generation, subscription(leaving("platform.x")), before("worker_register", registers))
 		must(t, l.Start(b.ctx))
 		within(t, now)
 		must(t, l.Stop(b.ctx))
@@ -40,10 +41,10 @@ func workersSayThatTheirGenerationIsOver(b *bundle) {
 	b.killNotifier()
 	within(b.T, changed)
 	b.eventually("it says that its generation is drained", func() bool { return logged.count(drained) == 1 })
-	l.wantState(testTimeout, postgres.Listening, "")
+	l.wantState(testTimeout, notify.Listening, "")
 	b.exec("update core.deployments set status = 'retired', retired_at = now() where generation = $1", pgtest.Generation)
 	b.killNotifier()
-	b.eventually("it says that its generation is retired", func() bool { return logged.count("is retired: it is of no use") == 1 })
+	b.eventually("it says that its generation is retired", func() bool { return logged.count("is retired, and the worker has nothing to do") == 1 })
 	if n := logged.count(drained); n != 1 {
 		b.Errorf("it said %d times that its generation is drained", n)
 	}
@@ -132,8 +133,8 @@ func drainWaitsForWhatIsLeft(b *bundle) {
 func drainOfWhatOthersHandle(b *bundle) {
 	l := b.listen(noPoll, subscription(leaving("platform.one")))
 	b.exec(byHand, slowType, 1, 3)
-	var stranded *postgres.StrandedError
-	if err := l.drain(b.ctx, false).end(); !errors.As(err, &stranded) || len(stranded.Types) != 1 || stranded.Types[0] != (postgres.StrandedType{EventType: slowType, Events: 3}) {
+	var stranded *worker.StrandedError
+	if err := l.drain(b.ctx, false).end(); !errors.As(err, &stranded) || len(stranded.Types) != 1 || stranded.Types[0] != (worker.StrandedType{EventType: slowType, Events: 3}) {
 		b.Fatalf("the drain ended with %v", err)
 	}
 	must(b.T, l.drain(b.ctx, true).end())
@@ -141,7 +142,7 @@ func drainOfWhatOthersHandle(b *bundle) {
 	l.delivered(1)
 	g := newGate()
 	b.Cleanup(g.letOn)
-	other := b.newListener(noPoll, pgtest.Generation, slowSubscription(executor("worlds.slow", func(ctx context.Context, e events.Envelope) (events.Completion, error) {
+	other := b.newWorker(noPoll, pgtest.Generation, slowSubscription(executor("worlds.slow", func(ctx context.Context, e events.Envelope) (events.Completion, error) {
 		return completion("worlds.slow", e), g.pass(ctx)
 	})))
 	other.start()
@@ -163,7 +164,7 @@ func drainOfWhatOthersHandle(b *bundle) {
 
 // A drain ends with its listener.
 func drainEndsWithItsListener(b *bundle) {
-	l := b.newListener(noPoll, pgtest.Generation, subscription(leaving("platform.one")))
+	l := b.newWorker(noPoll, pgtest.Generation, subscription(leaving("platform.one")))
 	l.start()
 	b.exec(`select core.outbox_publish($1, 'worlds', '{"n": 1}', p_available_at => now() + interval '1 day')`, happenedType)
 	d := l.drain(b.ctx, false)

@@ -16,7 +16,7 @@ import (
 	"spectral/db"
 	"spectral/internal/app"
 	"spectral/internal/app/embeddedpg"
-	"spectral/internal/core/events/infrastructure/postgres"
+	"spectral/internal/core/events/infrastructure/postgres/publish"
 )
 
 // keptClusters is how many prepared clusters stay in the cache folder: checkouts that differ may be tested in turn.
@@ -75,7 +75,7 @@ func preparedName(ctx context.Context) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	types, err := postgres.EventTypes(contracts)
+	types, err := publish.EventTypes(contracts)
 	if err != nil {
 		return "", err
 	}

@@ -13,7 +13,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"spectral/internal/core/events"
-	"spectral/internal/core/events/infrastructure/postgres"
+	"spectral/internal/core/events/infrastructure/postgres/publish"
 	"spectral/tests/pgtest"
 )
 
@@ -72,7 +72,7 @@ func setupAs(t testing.TB, kind string, prepare func(*database)) *database {
 		exec(t, d.admin, "select core.generation_announce(1), core.generation_announce(2)")
 		exec(t, d.admin, "update core.deployments set status = 'retired', retired_at = now() where generation = 2")
 		// a generation above the program's own, so that its contract of the card gives way
-		if err := postgres.RegisterContracts(deadline(t), d.admin, 1, d.set); err != nil {
+		if err := publish.RegisterContracts(deadline(t), d.admin, 1, d.set); err != nil {
 			t.Fatal(err)
 		}
 		prepare(d)
@@ -95,8 +95,8 @@ func (d *database) login(t testing.TB, role string) *pgx.Conn {
 	return d.session(t, fmt.Sprintf("%s login %d", strings.TrimPrefix(role, "spectral_"), d.lent[role]))
 }
 
-func (d *database) publishing(generation events.Generation) postgres.Publishing {
-	return postgres.Publishing{
+func (d *database) publishing(generation events.Generation) publish.Publishing {
+	return publish.Publishing{
 		Contracts: d.set, Generation: generation, Log: slog.New(slog.DiscardHandler),
 	}
 }

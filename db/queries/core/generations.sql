@@ -46,5 +46,5 @@ select a.event_type::text as event_type, a.due::bigint as due, a.scheduled::bigi
   a.workers::bigint as workers, a.paused::boolean as paused, coalesce(a.target, '')::text as target
 from core.outbox_adoptable(@from_generation::bigint, @to_generation::bigint, sqlc.narg('event_types')::text[]) as a;
 
--- name: GenerationStanding :one
+-- name: GenerationState :one
 select core.generation_standing(@generation::bigint)::text as standing;

@@ -10,7 +10,7 @@ select c.event_id::uuid as event_id, c.event_type::text as event_type, c.event_v
   c.handler_failures::text as handler_failures, c.crashes::integer as crashes, c.claim_token::uuid as claim_token,
   c.handled::text[] as handled
 from core.outbox_lease(@generation::bigint, @event_type::text, @row_limit::integer, @lease_seconds::double precision,
-  @worker::text, @handlers::text[], @floor::timestamptz, @crashed::boolean) as c;
+  @worker::text, @handlers::text[], @watermark::timestamptz, @crashed::boolean) as c;
 
 -- name: Heartbeat :many
 -- The empty text notes no handler.

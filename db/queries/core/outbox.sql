@@ -1,14 +1,14 @@
 -- name: PublishMany :one
 select core.outbox_publish_many(@events::jsonb)::uuid[] as ids;
 
--- name: Look :many
+-- name: Poll :many
 -- Year 1 stands for no time.
 select l.event_type::text as event_type, coalesce(l.oldest_due, '0001-01-01 00:00:00+00')::timestamptz as oldest_due,
   coalesce(l.next_in, -1)::double precision as next_in, l.crashed::boolean as crashed
-from core.outbox_look(@generation::bigint, @event_types::text[], @floors::timestamptz[]) as l;
+from core.outbox_look(@generation::bigint, @event_types::text[], @watermarks::timestamptz[]) as l;
 
--- name: Quiet :one
-select coalesce(bool_and(core.outbox_quiet(c)), true)::boolean as quiet from unnest(@channels::text[]) as c;
+-- name: Barrier :one
+select coalesce(bool_and(core.outbox_quiet(c)), true)::boolean as passed from unnest(@channels::text[]) as c;
 
 -- name: Claim :many
 -- The nil UUID stands for no workspace, the empty text for no target and no trace.
@@ -20,14 +20,14 @@ select c.event_id::uuid as event_id, c.event_type::text as event_type, c.event_v
   c.payload::text as payload, c.idempotency_key::text as idempotency_key,
   coalesce(c.trace_context, '')::text as trace_context, c.attempts::integer as attempts, c.available_at::timestamptz as available_at,
   c.handler_failures::text as handler_failures, c.crashes::integer as crashes
-from core.outbox_claim(@generation::bigint, @event_type::text, @row_limit::integer, @floor::timestamptz, @worker::uuid,
+from core.outbox_claim(@generation::bigint, @event_type::text, @row_limit::integer, @watermark::timestamptz, @worker::uuid,
   @crashed::boolean) as c;
 
--- name: Floor :one
+-- name: SampleWatermark :one
 -- Year 1 stands for no time.
 select coalesce(f.oldest, '0001-01-01 00:00:00+00')::timestamptz as oldest, f.lowest_running::bigint as lowest_running,
-  f.mark_at::timestamptz as mark_at, f.mark_id::bigint as mark_id
-from core.outbox_floor(@generation::bigint, @event_type::text, @floor::timestamptz) as f;
+  f.mark_at::timestamptz as sampled_at, f.mark_id::bigint as sample_id
+from core.outbox_floor(@generation::bigint, @event_type::text, @watermark::timestamptz) as f;
 
 -- name: Deliver :one
 select core.outbox_deliver(@ids::uuid[], @occurred_ats::timestamptz[])::integer as settled;

@@ -2,7 +2,7 @@
 -- The empty text says that no other live worker is in the way.
 select coalesce(core.worker_register(@worker::uuid, @generation::bigint, @name::text, @handlers::jsonb), '')::text as difference;
 
--- name: LeaveWorker :exec
+-- name: UnregisterWorker :exec
 select core.worker_leave(@worker::uuid, @channels::text[]);
 
 -- name: ProbeWorkers :one
@@ -16,6 +16,6 @@ select core.claim_journal_write(@worker::uuid, @event_type::text, @runner::integ
 -- The empty text says that no live worker is in the way.
 select coalesce(core.worker_difference(@worker::uuid, @generation::bigint, @handlers::jsonb), '')::text as difference;
 
--- name: MeasureAcks :one
+-- name: SampleLatency :one
 -- -1: another worker has just done it.
-select coalesce(core.ack_measure(), -1)::integer as measured;
+select coalesce(core.ack_measure(), -1)::integer as sampled;

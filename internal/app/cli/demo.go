@@ -15,7 +15,8 @@ import (
 
 	"spectral/internal/app"
 	"spectral/internal/app/demo"
-	"spectral/internal/core/events/infrastructure/postgres"
+	"spectral/internal/core/events/infrastructure/postgres/publish"
+	"spectral/internal/core/events/infrastructure/postgres/worker"
 	"spectral/internal/worlds/application"
 )
 
@@ -146,7 +147,7 @@ func runDemo(cmd *cobra.Command, p Process, fresh bool, show func(context.Contex
 		return interruptedIn(ctx, err)
 	}
 	d := demo.Demo{Out: p.Stdout, Err: p.Stderr}
-	return withWorker(ctx, settings, log, func(ctx context.Context, listener *postgres.Listener) error {
+	return withWorker(ctx, settings, log, func(ctx context.Context, listener *worker.Worker) error {
 		running, end := context.WithCancel(ctx)
 		defer end()
 		go func() { // nothing handles what is published beside a refused worker
@@ -157,7 +158,7 @@ func runDemo(cmd *cobra.Command, p Process, fresh bool, show func(context.Contex
 			}
 		}()
 		return show(running, d)
-	}, fx.Invoke(func(publish *application.PublishCard, unitOfWork *postgres.UnitOfWork, pool *pgxpool.Pool) {
+	}, fx.Invoke(func(publish *application.PublishCard, unitOfWork *publish.UnitOfWork, pool *pgxpool.Pool) {
 		d.Publish, d.UnitOfWork, d.Pool = publish, unitOfWork, pool
 	}))
 }

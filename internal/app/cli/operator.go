@@ -11,8 +11,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"spectral/internal/app"
-	"spectral/internal/core/events/infrastructure/postgres"
 	"spectral/internal/core/events/infrastructure/postgres/admin"
+	"spectral/internal/core/events/infrastructure/postgres/pgtx"
 )
 
 // asOperator opens DATABASE_URL for what an operator does with it.
@@ -25,7 +25,7 @@ func asOperator(ctx context.Context, p Process, do func(*pgxpool.Pool) error) er
 	if err != nil {
 		return err
 	}
-	defer postgres.ClosePool(pool)
+	defer pgtx.ClosePool(pool)
 	return do(pool)
 }
 

@@ -13,7 +13,7 @@ import (
 	"spectral/internal/app"
 	"spectral/internal/app/embeddedpg"
 	"spectral/internal/core/events"
-	"spectral/internal/core/events/infrastructure/postgres"
+	"spectral/internal/core/events/infrastructure/postgres/worker"
 )
 
 func runCommand(p Process) *cobra.Command {
@@ -88,7 +88,7 @@ func run(cmd *cobra.Command, p Process, embedded, drain bool, classes []string) 
 			return interruptedIn(ctx, err)
 		}
 	}
-	return withWorker(ctx, settings, log, func(ctx context.Context, listener *postgres.Listener) error {
+	return withWorker(ctx, settings, log, func(ctx context.Context, listener *worker.Worker) error {
 		var drained chan error // nil unless draining
 		if drain {
 			drained = make(chan error, 1)
@@ -124,8 +124,8 @@ func interruptedIn(ctx context.Context, err error) error {
 
 // withWorker starts a worker, calls beside, and stops the worker when beside returns.
 func withWorker(ctx context.Context, s app.Settings, log *slog.Logger,
-	beside func(context.Context, *postgres.Listener) error, options ...fx.Option) error {
-	var listener *postgres.Listener
+	beside func(context.Context, *worker.Worker) error, options ...fx.Option) error {
+	var listener *worker.Worker
 	worker := fx.New(app.Worker(s, log), fx.Populate(&listener), fx.Options(options...))
 	if err := worker.Start(ctx); err != nil {
 		return interruptedIn(ctx, err)
@@ -146,7 +146,7 @@ const countTimeout = 10 * time.Second
 
 // stopAndCount stops the listener and returns as an error what is left of its generation: a drain that was interrupted is none unless nothing is
 // (DESIGN section 9).
-func stopAndCount(ctx context.Context, listener *postgres.Listener, g events.Generation, ownTypesOnly bool) error {
+func stopAndCount(ctx context.Context, listener *worker.Worker, g events.Generation, ownTypesOnly bool) error {
 	grace, cancel := context.WithTimeout(ctx, app.ShutdownGrace)
 	defer cancel()
 	if err := listener.Stop(grace); err != nil {

@@ -15,7 +15,8 @@ import (
 
 	"spectral/internal/app"
 	"spectral/internal/core/events"
-	"spectral/internal/core/events/infrastructure/postgres"
+	"spectral/internal/core/events/infrastructure/postgres/admin"
+	"spectral/internal/core/events/infrastructure/postgres/publish"
 	"spectral/internal/platform/domain"
 	platformpg "spectral/internal/platform/infrastructure/postgres"
 	"spectral/internal/worlds/application"
@@ -47,7 +48,7 @@ func (o Options) Validate() error {
 // Demo runs on what a worker process has.
 type Demo struct {
 	Publish    *application.PublishCard
-	UnitOfWork *postgres.UnitOfWork
+	UnitOfWork *publish.UnitOfWork
 	Pool       *pgxpool.Pool
 	Out        io.Writer // the summary
 	Err        io.Writer // refused lines
@@ -187,12 +188,12 @@ func (r *run) publishOne(ctx context.Context, c card) error {
 	return err
 }
 
-func (r *run) progress(ctx context.Context) (postgres.Progress, error) {
-	return postgres.ReadProgress(ctx, r.Pool, r.workspace.UUID, r.since)
+func (r *run) progress(ctx context.Context) (admin.Progress, error) {
+	return admin.ReadProgress(ctx, r.Pool, r.workspace.UUID, r.since)
 }
 
 // awaitSettled waits until everything published has settled, or nothing more seems to.
-func (r *run) awaitSettled(ctx context.Context) (postgres.Progress, error) {
+func (r *run) awaitSettled(ctx context.Context) (admin.Progress, error) {
 	poll := time.NewTicker(pollEvery)
 	defer poll.Stop()
 	settled, movedAt := 0, time.Now()
@@ -257,7 +258,7 @@ func describe(card domain.SystemCard) string {
 
 // inContext returns what a function reads in a transaction of a context.
 func inContext[T any](
-	ctx context.Context, u *postgres.UnitOfWork, scope events.Scope, workspace uuid.NullUUID, read func(events.Tx) (T, error),
+	ctx context.Context, u *publish.UnitOfWork, scope events.Scope, workspace uuid.NullUUID, read func(events.Tx) (T, error),
 ) (value T, err error) {
 	err = u.Do(ctx, scope, workspace, func(tx events.Tx, _ events.PublisherFor) error {
 		value, err = read(tx)
@@ -266,14 +267,14 @@ func inContext[T any](
 	return value, err
 }
 
-func latestCard(ctx context.Context, u *postgres.UnitOfWork, workspace uuid.NullUUID) (domain.SystemCard, error) {
+func latestCard(ctx context.Context, u *publish.UnitOfWork, workspace uuid.NullUUID) (domain.SystemCard, error) {
 	return inContext(ctx, u, events.Platform, workspace, func(tx events.Tx) (domain.SystemCard, error) {
 		return platformpg.NewSystemCards(tx).Latest(ctx, workspace)
 	})
 }
 
 // totals are the last lines: what was published and delivered, compared with the cards that platform now has.
-func (r *run) totals(ctx context.Context, p postgres.Progress) error {
+func (r *run) totals(ctx context.Context, p admin.Progress) error {
 	arrived, err := inContext(ctx, r.UnitOfWork, events.Platform, r.workspace, func(tx events.Tx) (map[string]int64, error) {
 		return platformpg.NewSystemCards(tx).Versions(ctx, r.workspace)
 	})

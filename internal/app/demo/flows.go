@@ -14,7 +14,8 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"spectral/internal/app"
-	"spectral/internal/core/events/infrastructure/postgres"
+	"spectral/internal/core/events/infrastructure/postgres/admin"
+	"spectral/internal/core/events/infrastructure/postgres/publish"
 )
 
 // Flow is one way of events through the product, from a change in one table to what others make of it.
@@ -61,7 +62,7 @@ func ChooseFlows(names []string) ([]Flow, error) {
 
 // Stage is what a flow is shown on: a running worker, and a workspace of its own.
 type Stage struct {
-	UnitOfWork *postgres.UnitOfWork
+	UnitOfWork *publish.UnitOfWork
 	Pool       *pgxpool.Pool
 	Workspace  uuid.NullUUID
 
@@ -126,7 +127,7 @@ func (s *Stage) Settled(ctx context.Context, n int) error {
 	if err != nil {
 		return err
 	}
-	if i := slices.IndexFunc(trail, func(step postgres.Step) bool { return step.Status != "delivered" }); i >= 0 {
+	if i := slices.IndexFunc(trail, func(step admin.Step) bool { return step.Status != "delivered" }); i >= 0 {
 		return fmt.Errorf("%w: %s is %s: %s", ErrFlowFailed, trail[i].EventType, trail[i].Status, trail[i].LastError)
 	}
 	if len(trail) != n {
@@ -136,10 +137,10 @@ func (s *Stage) Settled(ctx context.Context, n int) error {
 }
 
 // trail is Settled, whatever became of them.
-func (s *Stage) trail(ctx context.Context, n int) (trail []postgres.Step, err error) {
+func (s *Stage) trail(ctx context.Context, n int) (trail []admin.Step, err error) {
 	err = s.Await(ctx, fmt.Sprintf("%d events are settled", n), func(ctx context.Context) (bool, error) {
-		trail, err = postgres.ReadTrail(ctx, s.Pool, s.Workspace.UUID, s.since)
-		return len(trail) >= n && !slices.ContainsFunc(trail, func(step postgres.Step) bool { return !step.Settled() }), err
+		trail, err = admin.ReadTrail(ctx, s.Pool, s.Workspace.UUID, s.since)
+		return len(trail) >= n && !slices.ContainsFunc(trail, func(step admin.Step) bool { return !step.Settled() }), err
 	})
 	for _, step := range trail {
 		by, reason := cmp.Or(strings.Join(step.HandledBy, ", "), "no handler"), ""

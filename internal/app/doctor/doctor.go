@@ -14,8 +14,8 @@ import (
 
 	"spectral/internal/app"
 	"spectral/internal/core/events"
-	"spectral/internal/core/events/infrastructure/postgres"
 	"spectral/internal/core/events/infrastructure/postgres/admin"
+	"spectral/internal/core/events/infrastructure/postgres/pgtx"
 )
 
 // State of what was looked at.
@@ -129,7 +129,7 @@ type visit struct {
 func Examine(ctx context.Context, config Config) (report Report, err error) {
 	config.IdleAfter = cmp.Or(config.IdleAfter, time.Minute)
 	config.SnapshotAfter = cmp.Or(config.SnapshotAfter, 5*time.Minute)
-	direct, err := postgres.DirectConfig(config.URL)
+	direct, err := pgtx.DirectConfig(config.URL)
 	if err != nil {
 		return Report{}, err
 	}

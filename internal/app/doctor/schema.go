@@ -7,7 +7,7 @@ import (
 
 	"spectral/internal/app"
 	"spectral/internal/core/events"
-	"spectral/internal/core/events/infrastructure/postgres"
+	"spectral/internal/core/events/infrastructure/postgres/publish"
 )
 
 // migrations says which build's schema this is, and finds what makes the next migration fail: a step that is not recorded, and a record
@@ -126,7 +126,7 @@ func (v *visit) registries() {
 		v.fail(err)
 		return
 	}
-	types, err := postgres.EventTypes(contracts)
+	types, err := publish.EventTypes(contracts)
 	v.fail(err)
 	v.list(`
 with declared as (

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"sync"
 	"time"
 
 	"github.com/google/uuid"
@@ -43,55 +42,18 @@ type Config struct {
 	Random func() float64 // uniform in [0,1)
 }
 
-// Sweeper is a worker's duty to sweep, now and then. Start once; Stop once is enough, more do no harm.
+// Sweeper sweeps in the background of a worker, now and then.
 type Sweeper struct {
 	config Config
 	store  Store
-
-	mu      sync.Mutex
-	cancel  context.CancelFunc
-	stopped chan struct{}
 }
 
 // NewSweeper returns a Sweeper that sweeps in store.
-func NewSweeper(store Store, config Config) *Sweeper {
-	return &Sweeper{config: config, store: store, stopped: make(chan struct{})}
-}
+func NewSweeper(store Store, config Config) *Sweeper { return &Sweeper{config: config, store: store} }
 
-// Start begins to sweep after a while, and returns at once. The goroutine lives until Stop, not on ctx.
-func (s *Sweeper) Start(ctx context.Context) error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.cancel != nil {
-		return errors.New("retention sweeper: started twice")
-	}
-	ctx, s.cancel = context.WithCancel(context.WithoutCancel(ctx))
-	go func() {
-		defer close(s.stopped)
-		s.run(ctx)
-	}()
-	return nil
-}
-
-// Stop ends a sweep between two statements, and waits for that until ctx is done. What was swept stays so.
-func (s *Sweeper) Stop(ctx context.Context) error {
-	s.mu.Lock()
-	cancel := s.cancel
-	s.mu.Unlock()
-	if cancel == nil {
-		return nil
-	}
-	cancel()
-	select {
-	case <-s.stopped:
-		return nil
-	case <-ctx.Done():
-		return fmt.Errorf("retention sweeper: %w", ctx.Err())
-	}
-}
-
-// run sweeps whenever a run is due. While the database does not answer it asks ever less often, and says so once.
-func (s *Sweeper) run(ctx context.Context) {
+// Run sweeps whenever a run is due, until ctx is done. While the database does not answer it asks less and less often, and
+// logs that once. A sweep ends between two statements; what was swept stays so.
+func (s *Sweeper) Run(ctx context.Context) {
 	delay := s.jittered(firstRun)
 	failures := 0
 	for {

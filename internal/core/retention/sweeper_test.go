@@ -84,7 +84,7 @@ func look(s *store, d time.Duration) {
 }
 
 // sweeping starts a sweeper on s in a bubble of time, and stops it at the end.
-func sweeping(t *testing.T, s *store, during func(sweeper *retention.Sweeper, log *logged)) {
+func sweeping(t *testing.T, s *store, during func(stop func(), log *logged)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		var log logged
@@ -92,18 +92,15 @@ func sweeping(t *testing.T, s *store, during func(sweeper *retention.Sweeper, lo
 		sweeper := retention.NewSweeper(s, retention.Config{
 			Steps: steps, Log: slog.New(slog.NewTextHandler(&log, nil)), Random: func() float64 { return 0 },
 		})
-		if err := sweeper.Start(t.Context()); err != nil {
-			t.Fatal(err)
+		ctx, cancel := context.WithCancel(t.Context())
+		var running sync.WaitGroup
+		running.Go(func() { sweeper.Run(ctx) })
+		stop := func() {
+			cancel()
+			running.Wait()
 		}
-		if err := sweeper.Start(t.Context()); err == nil {
-			t.Error("it starts twice")
-		}
-		during(sweeper, &log)
-		for range 2 {
-			if err := sweeper.Stop(context.Background()); err != nil {
-				t.Error(err)
-			}
-		}
+		during(stop, &log)
+		stop()
 	})
 }
 
@@ -111,7 +108,7 @@ func TestSweeperWalksEachStepAndWarnsOfFailedEvents(t *testing.T) {
 	t.Parallel()
 	at := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	s := &store{left: 2, busy: 3, status: retention.Status{FailedExpiring: 4, FailedExpireFirst: &at}}
-	sweeping(t, s, func(_ *retention.Sweeper, log *logged) {
+	sweeping(t, s, func(_ func(), log *logged) {
 		look(s, 4*time.Minute)
 		if len(s.asked) > 0 {
 			t.Errorf("it sweeps at once: asked after %v", s.asked)
@@ -141,14 +138,14 @@ func TestSweeperWalksEachStepAndWarnsOfFailedEvents(t *testing.T) {
 func TestSweeperWaitsForSweepsOfOthers(t *testing.T) {
 	t.Parallel()
 	s := &store{due: 40 * time.Minute}
-	sweeping(t, s, func(*retention.Sweeper, *logged) {
+	sweeping(t, s, func(func(), *logged) {
 		look(s, 2*time.Hour)
 		if len(s.sweeps) > 0 || len(s.asked) != 3 {
 			t.Errorf("not due, it sweeps after %v and asks after %v", s.sweeps, s.asked)
 		}
 	})
 	s = &store{busy: 1000}
-	sweeping(t, s, func(_ *retention.Sweeper, log *logged) {
+	sweeping(t, s, func(_ func(), log *logged) {
 		look(s, 2*time.Hour)
 		if len(s.sweeps) != 0 || len(s.asked) != 1 || log.String() != "" {
 			t.Errorf("beside another sweep, it sweeps after %v, asks after %v and says %s", s.sweeps, s.asked, log.String())
@@ -173,7 +170,7 @@ func TestSweepStopsAtItsBounds(t *testing.T) {
 func TestASweeperSaysOnceThatTheDatabaseIsDown(t *testing.T) {
 	t.Parallel()
 	s := &store{left: 1, down: errors.New("connection refused")}
-	sweeping(t, s, func(_ *retention.Sweeper, log *logged) {
+	sweeping(t, s, func(_ func(), log *logged) {
 		look(s, 3*time.Hour)
 		if len(s.asked) < 10 || len(s.asked) > 50 {
 			t.Errorf("in three hours it asks %d times", len(s.asked))
@@ -191,22 +188,15 @@ func TestASweeperSaysOnceThatTheDatabaseIsDown(t *testing.T) {
 	})
 }
 
-// Stopping ends a batch under way, and a stuck one does not hold up whoever stops it.
-func TestAStoppedSweeper(t *testing.T) {
+// A stop ends a page that is being swept, even one whose statement is stuck.
+func TestAStopEndsASweep(t *testing.T) {
 	t.Parallel()
 	s := &store{left: 10, stuck: true}
-	sweeping(t, s, func(sweeper *retention.Sweeper, log *logged) {
+	sweeping(t, s, func(stop func(), log *logged) {
 		look(s, 6*time.Minute)
-		began := time.Now()
-		if err := sweeper.Stop(context.Background()); err != nil || time.Since(began) > 0 {
-			t.Errorf("it stops after %s: %v", time.Since(began), err)
-		}
+		stop()
 		if log.String() != "" {
 			t.Errorf("a stop is logged as a fault: %s", log.String())
 		}
 	})
-	unstarted := retention.NewSweeper(s, retention.Config{})
-	if err := unstarted.Stop(t.Context()); err != nil {
-		t.Errorf("one that has not started does not stop: %v", err)
-	}
 }

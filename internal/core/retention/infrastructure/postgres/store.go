@@ -10,8 +10,8 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	eventspg "spectral/internal/core/events/infrastructure/postgres"
 	"spectral/internal/core/events/infrastructure/postgres/coredb"
+	"spectral/internal/core/events/infrastructure/postgres/pgtx"
 	"spectral/internal/core/retention"
 )
 
@@ -29,10 +29,10 @@ var _ retention.Store = (*Store)(nil)
 // New returns a Store on pool, whose logins are members of role: spectral_worker, spectral_operator or spectral_retention.
 func New(pool *pgxpool.Pool, role string) *Store { return &Store{pool: pool, role: role} }
 
-// inTx runs work in one transaction. What the database refuses is a [*eventspg.RefusedError].
+// inTx runs work in one transaction. What the database refuses is a [*pgtx.RefusedError].
 func (s *Store) inTx(ctx context.Context, work func(*coredb.Queries) error) error {
-	err := eventspg.ActAs(ctx, s.pool, s.role, func(tx pgx.Tx) error { return work(coredb.New(tx)) })
-	return eventspg.AsRefused(err)
+	err := pgtx.RunAs(ctx, s.pool, s.role, func(tx pgx.Tx) error { return work(coredb.New(tx)) })
+	return pgtx.AsRefused(err)
 }
 
 // Sweep implements [retention.Store].
@@ -83,7 +83,7 @@ func (s *Store) Status(ctx context.Context) (status retention.Status, err error)
 		}
 		status = retention.Status{
 			PolicyFault: row.PolicyFault, FailedExpiring: row.FailedExpiring,
-			FailedExpireFirst: eventspg.Present(row.FailedExpireFirstAt), SweptAt: eventspg.Present(row.SweptAt),
+			FailedExpireFirst: pgtx.Present(row.FailedExpireFirstAt), SweptAt: pgtx.Present(row.SweptAt),
 		}
 		return nil
 	})

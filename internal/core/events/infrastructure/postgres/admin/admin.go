@@ -7,8 +7,8 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"spectral/internal/core/events/infrastructure/postgres"
 	"spectral/internal/core/events/infrastructure/postgres/coredb"
+	"spectral/internal/core/events/infrastructure/postgres/pgtx"
 )
 
 // Role is the database role that operators act as; its logins join it.
@@ -25,7 +25,7 @@ func New(pool *pgxpool.Pool) *Admin { return &Admin{pool: pool} }
 
 // inTx runs work in one transaction as an operator. What the database refuses is a [*RefusedError].
 func (a *Admin) inTx(ctx context.Context, work func(pgx.Tx) error) error {
-	return postgres.AsRefused(postgres.ActAs(ctx, a.pool, Role, work))
+	return pgtx.AsRefused(pgtx.RunAs(ctx, a.pool, Role, work))
 }
 
 // ask runs one query as an operator; an error begins with what was asked.
@@ -48,4 +48,4 @@ func (a *Admin) tell(ctx context.Context, what string, query func(*coredb.Querie
 }
 
 // RefusedError is a refusal of one of the SQL functions that act for operators: nothing was done.
-type RefusedError = postgres.RefusedError
+type RefusedError = pgtx.RefusedError

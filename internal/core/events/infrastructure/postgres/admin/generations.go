@@ -9,8 +9,8 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"spectral/internal/core/events"
-	"spectral/internal/core/events/infrastructure/postgres"
 	"spectral/internal/core/events/infrastructure/postgres/coredb"
+	"spectral/internal/core/events/infrastructure/postgres/pgtx"
 )
 
 // Generation is what a deployment generation has to do still, and where it stands. Absent times are nil.
@@ -60,9 +60,9 @@ func (a *Admin) Generations(ctx context.Context, only *events.Generation) ([]Gen
 	for i, r := range rows {
 		all[i] = Generation{
 			Generation: events.Generation(r.Generation), Status: r.Status,
-			RegisteredAt: postgres.Present(r.RegisteredAt), DrainingAt: postgres.Present(r.DrainingAt), ClosedAt: postgres.Present(r.ClosedAt), RetiredAt: postgres.Present(r.RetiredAt),
+			RegisteredAt: pgtx.Present(r.RegisteredAt), DrainingAt: pgtx.Present(r.DrainingAt), ClosedAt: pgtx.Present(r.ClosedAt), RetiredAt: pgtx.Present(r.RetiredAt),
 			Due: r.Due, Scheduled: r.Scheduled, InFlight: r.InFlight, Failed: r.Failed,
-			OldestDue: postgres.Present(r.OldestDue), NextScheduled: postgres.Present(r.NextScheduled), LastScheduled: postgres.Present(r.LastScheduled),
+			OldestDue: pgtx.Present(r.OldestDue), NextScheduled: pgtx.Present(r.NextScheduled), LastScheduled: pgtx.Present(r.LastScheduled),
 			Workers: r.Workers, PublishingDefault: r.PublishingDefault, Paused: []Pause{},
 		}
 		for _, p := range paused {

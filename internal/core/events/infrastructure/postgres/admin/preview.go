@@ -11,8 +11,8 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"spectral/internal/core/events"
-	"spectral/internal/core/events/infrastructure/postgres"
 	"spectral/internal/core/events/infrastructure/postgres/coredb"
+	"spectral/internal/core/events/infrastructure/postgres/pgtx"
 )
 
 // Effect is what a replay would mean for one handler of one event.
@@ -79,7 +79,7 @@ func (a *Admin) PreviewReplay(ctx context.Context, s Selection, to events.Genera
 			types[r.EventType] = true
 			if inFull {
 				preview.Effects = append(preview.Effects, Effect{EventID: r.EventID, OccurredAt: r.OccurredAt.UTC(),
-					EventType: r.EventType, Handler: r.Handler, HandledAt: postgres.Present(r.HandledAt), WouldRun: r.WouldRun,
+					EventType: r.EventType, Handler: r.Handler, HandledAt: pgtx.Present(r.HandledAt), WouldRun: r.WouldRun,
 					Note: r.Note})
 			}
 			if r.Handler == "" || !r.WouldRun && r.HandledAt.IsZero() {

@@ -157,12 +157,12 @@ func (q *Queries) GenerationBacklog(ctx context.Context, generation int64) ([]Ge
 	return items, nil
 }
 
-const generationStanding = `-- name: GenerationStanding :one
+const generationState = `-- name: GenerationState :one
 select core.generation_standing($1::bigint)::text as standing
 `
 
-func (q *Queries) GenerationStanding(ctx context.Context, generation int64) (string, error) {
-	row := q.db.QueryRow(ctx, generationStanding, generation)
+func (q *Queries) GenerationState(ctx context.Context, generation int64) (string, error) {
+	row := q.db.QueryRow(ctx, generationState, generation)
 	var standing string
 	err := row.Scan(&standing)
 	return standing, err

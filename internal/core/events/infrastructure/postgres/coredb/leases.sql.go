@@ -135,7 +135,7 @@ type LeaseParams struct {
 	LeaseSeconds float64
 	Worker       string
 	Handlers     []string
-	Floor        time.Time
+	Watermark    time.Time
 	Crashed      bool
 }
 
@@ -168,7 +168,7 @@ func (q *Queries) Lease(ctx context.Context, arg LeaseParams) ([]LeaseRow, error
 		arg.LeaseSeconds,
 		arg.Worker,
 		arg.Handlers,
-		arg.Floor,
+		arg.Watermark,
 		arg.Crashed,
 	)
 	if err != nil {

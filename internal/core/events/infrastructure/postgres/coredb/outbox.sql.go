@@ -13,6 +13,17 @@ import (
 	"github.com/google/uuid"
 )
 
+const barrier = `-- name: Barrier :one
+select coalesce(bool_and(core.outbox_quiet(c)), true)::boolean as passed from unnest($1::text[]) as c
+`
+
+func (q *Queries) Barrier(ctx context.Context, channels []string) (bool, error) {
+	row := q.db.QueryRow(ctx, barrier, channels)
+	var passed bool
+	err := row.Scan(&passed)
+	return passed, err
+}
+
 const claim = `-- name: Claim :many
 select c.event_id::uuid as event_id, c.event_type::text as event_type, c.event_version::integer as event_version,
   c.occurred_at::timestamptz as occurred_at, c.source::text as source, coalesce(c.target, '')::text as target,
@@ -29,7 +40,7 @@ type ClaimParams struct {
 	Generation int64
 	EventType  string
 	RowLimit   int32
-	Floor      time.Time
+	Watermark  time.Time
 	Worker     uuid.UUID
 	Crashed    bool
 }
@@ -59,7 +70,7 @@ func (q *Queries) Claim(ctx context.Context, arg ClaimParams) ([]ClaimRow, error
 		arg.Generation,
 		arg.EventType,
 		arg.RowLimit,
-		arg.Floor,
+		arg.Watermark,
 		arg.Worker,
 		arg.Crashed,
 	)
@@ -139,51 +150,19 @@ func (q *Queries) Fail(ctx context.Context, arg FailParams) (bool, error) {
 	return settled, err
 }
 
-const floor = `-- name: Floor :one
-select coalesce(f.oldest, '0001-01-01 00:00:00+00')::timestamptz as oldest, f.lowest_running::bigint as lowest_running,
-  f.mark_at::timestamptz as mark_at, f.mark_id::bigint as mark_id
-from core.outbox_floor($1::bigint, $2::text, $3::timestamptz) as f
-`
-
-type FloorParams struct {
-	Generation int64
-	EventType  string
-	Floor      time.Time
-}
-
-type FloorRow struct {
-	Oldest        time.Time
-	LowestRunning int64
-	MarkAt        time.Time
-	MarkID        int64
-}
-
-// Year 1 stands for no time.
-func (q *Queries) Floor(ctx context.Context, arg FloorParams) (FloorRow, error) {
-	row := q.db.QueryRow(ctx, floor, arg.Generation, arg.EventType, arg.Floor)
-	var i FloorRow
-	err := row.Scan(
-		&i.Oldest,
-		&i.LowestRunning,
-		&i.MarkAt,
-		&i.MarkID,
-	)
-	return i, err
-}
-
-const look = `-- name: Look :many
+const poll = `-- name: Poll :many
 select l.event_type::text as event_type, coalesce(l.oldest_due, '0001-01-01 00:00:00+00')::timestamptz as oldest_due,
   coalesce(l.next_in, -1)::double precision as next_in, l.crashed::boolean as crashed
 from core.outbox_look($1::bigint, $2::text[], $3::timestamptz[]) as l
 `
 
-type LookParams struct {
+type PollParams struct {
 	Generation int64
 	EventTypes []string
-	Floors     []time.Time
+	Watermarks []time.Time
 }
 
-type LookRow struct {
+type PollRow struct {
 	EventType string
 	OldestDue time.Time
 	NextIn    float64
@@ -191,15 +170,15 @@ type LookRow struct {
 }
 
 // Year 1 stands for no time.
-func (q *Queries) Look(ctx context.Context, arg LookParams) ([]LookRow, error) {
-	rows, err := q.db.Query(ctx, look, arg.Generation, arg.EventTypes, arg.Floors)
+func (q *Queries) Poll(ctx context.Context, arg PollParams) ([]PollRow, error) {
+	rows, err := q.db.Query(ctx, poll, arg.Generation, arg.EventTypes, arg.Watermarks)
 	if err != nil {
 		return nil, err
 	}
 	defer rows.Close()
-	var items []LookRow
+	var items []PollRow
 	for rows.Next() {
-		var i LookRow
+		var i PollRow
 		if err := rows.Scan(
 			&i.EventType,
 			&i.OldestDue,
@@ -269,17 +248,6 @@ func (q *Queries) PublishMany(ctx context.Context, events json.RawMessage) ([]uu
 	return ids, err
 }
 
-const quiet = `-- name: Quiet :one
-select coalesce(bool_and(core.outbox_quiet(c)), true)::boolean as quiet from unnest($1::text[]) as c
-`
-
-func (q *Queries) Quiet(ctx context.Context, channels []string) (bool, error) {
-	row := q.db.QueryRow(ctx, quiet, channels)
-	var quiet bool
-	err := row.Scan(&quiet)
-	return quiet, err
-}
-
 const retry = `-- name: Retry :one
 select core.outbox_retry($1::uuid, $2::timestamptz, $3::timestamptz, $4::double precision,
   $5::text, $6::jsonb, $7::boolean)::boolean as settled
@@ -308,6 +276,38 @@ func (q *Queries) Retry(ctx context.Context, arg RetryParams) (bool, error) {
 	var settled bool
 	err := row.Scan(&settled)
 	return settled, err
+}
+
+const sampleWatermark = `-- name: SampleWatermark :one
+select coalesce(f.oldest, '0001-01-01 00:00:00+00')::timestamptz as oldest, f.lowest_running::bigint as lowest_running,
+  f.mark_at::timestamptz as sampled_at, f.mark_id::bigint as sample_id
+from core.outbox_floor($1::bigint, $2::text, $3::timestamptz) as f
+`
+
+type SampleWatermarkParams struct {
+	Generation int64
+	EventType  string
+	Watermark  time.Time
+}
+
+type SampleWatermarkRow struct {
+	Oldest        time.Time
+	LowestRunning int64
+	SampledAt     time.Time
+	SampleID      int64
+}
+
+// Year 1 stands for no time.
+func (q *Queries) SampleWatermark(ctx context.Context, arg SampleWatermarkParams) (SampleWatermarkRow, error) {
+	row := q.db.QueryRow(ctx, sampleWatermark, arg.Generation, arg.EventType, arg.Watermark)
+	var i SampleWatermarkRow
+	err := row.Scan(
+		&i.Oldest,
+		&i.LowestRunning,
+		&i.SampledAt,
+		&i.SampleID,
+	)
+	return i, err
 }
 
 const trail = `-- name: Trail :many

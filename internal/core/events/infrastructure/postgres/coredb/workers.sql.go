@@ -12,32 +12,6 @@ import (
 	"github.com/google/uuid"
 )
 
-const leaveWorker = `-- name: LeaveWorker :exec
-select core.worker_leave($1::uuid, $2::text[])
-`
-
-type LeaveWorkerParams struct {
-	Worker   uuid.UUID
-	Channels []string
-}
-
-func (q *Queries) LeaveWorker(ctx context.Context, arg LeaveWorkerParams) error {
-	_, err := q.db.Exec(ctx, leaveWorker, arg.Worker, arg.Channels)
-	return err
-}
-
-const measureAcks = `-- name: MeasureAcks :one
-select coalesce(core.ack_measure(), -1)::integer as measured
-`
-
-// -1: another worker has just done it.
-func (q *Queries) MeasureAcks(ctx context.Context) (int32, error) {
-	row := q.db.QueryRow(ctx, measureAcks)
-	var measured int32
-	err := row.Scan(&measured)
-	return measured, err
-}
-
 const probeWorkers = `-- name: ProbeWorkers :one
 select coalesce(least(core.workers_probe($1::uuid, $2::double precision), core.lease_expires_in()), -1)::double precision as due_in
 `
@@ -77,6 +51,32 @@ func (q *Queries) RegisterWorker(ctx context.Context, arg RegisterWorkerParams) 
 	var difference string
 	err := row.Scan(&difference)
 	return difference, err
+}
+
+const sampleLatency = `-- name: SampleLatency :one
+select coalesce(core.ack_measure(), -1)::integer as sampled
+`
+
+// -1: another worker has just done it.
+func (q *Queries) SampleLatency(ctx context.Context) (int32, error) {
+	row := q.db.QueryRow(ctx, sampleLatency)
+	var sampled int32
+	err := row.Scan(&sampled)
+	return sampled, err
+}
+
+const unregisterWorker = `-- name: UnregisterWorker :exec
+select core.worker_leave($1::uuid, $2::text[])
+`
+
+type UnregisterWorkerParams struct {
+	Worker   uuid.UUID
+	Channels []string
+}
+
+func (q *Queries) UnregisterWorker(ctx context.Context, arg UnregisterWorkerParams) error {
+	_, err := q.db.Exec(ctx, unregisterWorker, arg.Worker, arg.Channels)
+	return err
 }
 
 const workerDifference = `-- name: WorkerDifference :one

@@ -1,0 +1,86 @@
+package dispatch
+
+import (
+	"time"
+
+	"spectral/internal/core/events"
+	"spectral/internal/core/events/infrastructure/postgres/pgtx"
+)
+
+// BatchBytes is how many bytes of payloads a batch should have at most: they are all in memory.
+const BatchBytes = 16 << 20
+
+// batchSizer decides how many rows a claim takes and how many runners a consumer has. Guarded by the dispatcher's lock.
+type batchSizer struct {
+	base, size           int // rows of a claim, at first and now
+	concurrency, allowed int // runners, at most and now
+	singles              int // claims of one row still to come, by whichever runner
+	checkDeferred        bool
+}
+
+// newBatchSizer starts with the batch size of the subscription. A batch of one never grows, and a handler that acts
+// outside the transaction is never batched: a rolled back batch would repeat what it did.
+func newBatchSizer(s events.Subscription) batchSizer {
+	base := s.BatchSize
+	for _, r := range s.Handlers() {
+		if r.ActsOutside {
+			base = 1
+		}
+	}
+	return batchSizer{base: base, size: base, concurrency: s.Concurrency, allowed: s.Concurrency}
+}
+
+// next returns how many rows to claim, and whether to check deferred constraints after each handler.
+func (b *batchSizer) next() (limit int, checkDeferred bool) {
+	if b.singles == 0 {
+		b.checkDeferred = false
+		return b.size, false
+	}
+	b.singles--
+	return 1, b.checkDeferred
+}
+
+// interrupted leaves one runner to find out when the database answers again.
+func (b *batchSizer) interrupted() {
+	b.shrink(false)
+	b.allowed = 1
+}
+
+func (b *batchSizer) shrink(deadlock bool) {
+	b.size = max(b.size/2, 1)
+	if deadlock {
+		b.allowed = max(b.allowed/2, 1)
+	}
+}
+
+// adjust takes in the result of a claim. Rows that it left are claimed one by one. An undone batch halves the next one.
+// If it was undone by a deadlock, it halves the runners too: many rows in many transactions at once cause deadlocks. A
+// full batch that went well means a backlog: the next one is twice as large, within limits of time and memory.
+func (b *batchSizer) adjust(r claimResult, limit int, took time.Duration) {
+	b.singles = max(b.singles, r.left)
+	b.checkDeferred = b.checkDeferred || r.checkDeferred
+	switch {
+	case r.undone:
+		b.shrink(r.deadlock)
+	case r.rows < limit:
+		// contention may go on: others may hold the rows
+		b.size, b.allowed = b.base, min(b.allowed+1, b.concurrency)
+		if r.rows == 0 {
+			b.singles = 0 // others have claimed them
+		}
+	case limit > 1:
+		size := min(max(2*limit, b.size), events.MaxBatchSize)
+		if perRow := took / time.Duration(r.rows); perRow > 0 {
+			size = min(size, int(pgtx.BatchTime/perRow))
+		}
+		if perRow := r.payload / r.rows; perRow > 0 {
+			size = min(size, BatchBytes/perRow)
+		}
+		b.size = max(size, 1)
+		b.allowed = min(b.allowed+1, b.concurrency)
+	case b.base == 1:
+		b.allowed = min(b.allowed+1, b.concurrency)
+	case b.size == 1 && b.singles == 0:
+		b.size = 2 // it was halved down to one, and now claims go well
+	}
+}

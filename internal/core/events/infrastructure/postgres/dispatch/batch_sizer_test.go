@@ -1,0 +1,119 @@
+package dispatch
+
+import (
+	"testing"
+	"time"
+
+	"spectral/internal/core/events"
+)
+
+func newTestSizer(batch int) batchSizer {
+	return newBatchSizer(events.Subscription{BatchSize: batch, Concurrency: 4})
+}
+
+func full(b *batchSizer, took time.Duration, payload int) (limit int) {
+	limit, _ = b.next()
+	b.adjust(claimResult{rows: limit, payload: payload * limit}, limit, took)
+	return limit
+}
+
+func TestBatchesGrowUnderBacklog(t *testing.T) {
+	t.Parallel()
+	sizer := newTestSizer(10)
+	for _, want := range []int{10, 20, 40, 80, 160, 320, 640, 1000, 1000} {
+		if got := full(&sizer, time.Millisecond, 100); got != want {
+			t.Fatalf("batch of %d, want %d", got, want)
+		}
+	}
+	sizer.adjust(claimResult{rows: 999}, 1000, time.Millisecond)
+	if got, _ := sizer.next(); got != 10 {
+		t.Fatalf("after the backlog a batch of %d", got)
+	}
+}
+
+func TestBatchesAreBoundedInTimeAndMemory(t *testing.T) {
+	t.Parallel()
+	slow, big := newTestSizer(10), newTestSizer(10)
+	for range 10 {
+		limit, _ := slow.next()
+		slow.adjust(claimResult{rows: limit}, limit, time.Duration(limit)*20*time.Millisecond)
+		full(&big, time.Millisecond, 1<<20)
+	}
+	if got, _ := slow.next(); got != 50 {
+		t.Errorf("rows of 20 ms come in batches of %d, want 50", got)
+	}
+	if got, _ := big.next(); got != 16 {
+		t.Errorf("rows of 1 MiB come in batches of %d, want 16", got)
+	}
+}
+
+func TestFailuresHalveBatchesAndDeadlocksRunners(t *testing.T) {
+	t.Parallel()
+	sizer := newTestSizer(16)
+	sizer.adjust(claimResult{rows: 16, undone: true, left: 2}, 16, time.Millisecond)
+	if sizer.size != 8 || sizer.allowed != 4 {
+		t.Fatalf("after a failure batches of %d by %d runners", sizer.size, sizer.allowed)
+	}
+	for range 2 {
+		if limit, _ := sizer.next(); limit != 1 {
+			t.Fatalf("rows of an undone batch come in batches of %d", limit)
+		}
+	}
+	for range 5 {
+		limit, _ := sizer.next()
+		sizer.adjust(claimResult{rows: limit, undone: true, deadlock: true}, limit, time.Millisecond)
+	}
+	if sizer.size != 1 || sizer.allowed != 1 {
+		t.Fatalf("after deadlocks batches of %d by %d runners", sizer.size, sizer.allowed)
+	}
+	for range 20 {
+		full(&sizer, time.Millisecond, 1)
+	}
+	if sizer.size != 1000 || sizer.allowed != 4 {
+		t.Fatalf("after 20 good ones batches of %d by %d runners", sizer.size, sizer.allowed)
+	}
+}
+
+func TestABatchOfOneStays(t *testing.T) {
+	t.Parallel()
+	one := newTestSizer(1)
+	outside := newBatchSizer(events.Subscription{BatchSize: 10, Concurrency: 1, Primary: events.Registration{ActsOutside: true}})
+	for range 5 {
+		full(&one, time.Millisecond, 1)
+		full(&outside, time.Millisecond, 1)
+	}
+	if one.size != 1 || outside.size != 1 {
+		t.Fatalf("batches of %d and %d", one.size, outside.size)
+	}
+}
+
+func TestDeferredChecksLastUntilTheRowsLeftHaveRun(t *testing.T) {
+	t.Parallel()
+	sizer := newTestSizer(10)
+	sizer.adjust(claimResult{rows: 1, left: 1, checkDeferred: true}, 10, time.Millisecond)
+	if limit, check := sizer.next(); limit != 1 || !check {
+		t.Fatalf("next %d, with checks %t", limit, check)
+	}
+	if limit, check := sizer.next(); limit != 10 || check {
+		t.Fatalf("then %d, with checks %t", limit, check)
+	}
+}
+
+// While the database is away one runner finds out when it is back; afterwards there are as many as before, whatever the
+// size of a batch.
+func TestOneRunnerOutlastsAnInterruption(t *testing.T) {
+	t.Parallel()
+	for _, batch := range []int{1, 10} {
+		sizer := newTestSizer(batch)
+		sizer.interrupted()
+		if sizer.allowed != 1 {
+			t.Fatalf("%d runners go on", sizer.allowed)
+		}
+		for range 10 {
+			full(&sizer, time.Millisecond, 1)
+		}
+		if sizer.allowed != 4 {
+			t.Errorf("in batches of %d: %d runners afterwards", batch, sizer.allowed)
+		}
+	}
+}

@@ -1,0 +1,150 @@
+package dispatch
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync/atomic"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"spectral/internal/core/events"
+	"spectral/internal/core/events/infrastructure/postgres/journal"
+	"spectral/internal/core/events/infrastructure/postgres/pgtx"
+)
+
+// Config is what all consumers of a worker share.
+type Config struct {
+	Pool    *pgxpool.Pool
+	Journal *journal.Journal
+	Log     *slog.Logger
+	// OnSettled is called after each commit for every row that it settled or made pending again, from several goroutines.
+	// It must not block. Nil: nothing is called.
+	OnSettled func(Settlement)
+}
+
+// Consumer is what both modes know of one subscription.
+type Consumer struct {
+	Subscription events.Subscription
+	Handlers     []events.Registration // of the subscription, in order
+	Generation   events.Generation
+	Owner        string // of its leases: the worker's id and name
+	Pool         *pgxpool.Pool
+	Journal      *journal.Journal
+	Log          *slog.Logger
+	Watermark    Watermark
+	ForcedStop   atomic.Bool // work was cancelled by a stop
+
+	onSettled func(Settlement)
+}
+
+// NewConsumer returns the consumer of a valid subscription.
+func NewConsumer(config Config, s events.Subscription) *Consumer {
+	j := config.Journal
+	return &Consumer{
+		Subscription: s, Handlers: s.Handlers(), Generation: j.Generation, Owner: fmt.Sprintf("%s %.256s", j.Worker, j.Name),
+		Pool: config.Pool, Journal: j, Log: config.Log, onSettled: config.OnSettled,
+	}
+}
+
+// HandlersFor returns the handlers that a row is meant for. If the row itself is at fault, it returns none, and the
+// failure.
+func (c *Consumer) HandlersFor(row Row) ([]events.Registration, map[string]Failure) {
+	failures := make(map[string]Failure)
+	if row.Corrupt != nil { // what ran before is unknown: a person has to look at it
+		failures["outbox"] = Failure{class: "CorruptRow", disposition: terminal, message: row.Corrupt.Error()}
+		return nil, failures
+	}
+	handlers := c.handlersOf(row.Envelope)
+	if len(handlers) == 0 {
+		failures[string(row.Envelope.Target)] = Classify(events.ErrNoHandler, 0)
+	}
+	return handlers, failures
+}
+
+func (c *Consumer) handlersOf(e events.Envelope) []events.Registration {
+	if e.Target == "" {
+		return c.Handlers
+	}
+	var meant []events.Registration
+	for _, r := range c.Handlers {
+		if r.Scope() == e.Target {
+			meant = append(meant, r)
+		}
+	}
+	return meant
+}
+
+// idleTimeout gives every handler its timeout between two statements.
+func (c *Consumer) idleTimeout() time.Duration {
+	longest := pgtx.IdleTimeout
+	for _, r := range c.Handlers {
+		if r.Executor == nil { // which has no transaction while it runs
+			longest = max(longest, r.CallTimeout()+pgtx.AbandonAfter+pgtx.StatementTimeout)
+		}
+	}
+	return longest
+}
+
+// TryLater logs an error that costs no attempt, and waits for delay or until stop is closed.
+func (c *Consumer) TryLater(ctx context.Context, delay time.Duration, stop <-chan struct{}, err error) {
+	c.Log.WarnContext(ctx, "interrupted, no attempt counted", append(pgtx.LogError(err),
+		pgtx.LogEventType, c.Subscription.EventType, pgtx.LogDelay, delay.Milliseconds())...)
+	pgtx.Pause(ctx, delay, stop)
+}
+
+// Report logs what was settled, and passes it on to OnSettled.
+func (c *Consumer) Report(ctx context.Context, settled []Settlement) {
+	for _, s := range settled {
+		c.logSettlement(ctx, s)
+		if c.onSettled != nil {
+			c.onSettled(s)
+		}
+	}
+}
+
+// LogHandled logs one call of a handler for a row, which began at started.
+func (c *Consumer) LogHandled(
+	ctx context.Context, r events.Registration, row Row, started time.Time, failures map[string]Failure,
+) {
+	result, class := "handled", ""
+	if f, ok := failures[r.Name]; ok {
+		result, class = "failed", f.class
+	}
+	c.Log.DebugContext(ctx, "event dispatched", append(logEnvelope(row.Envelope), pgtx.LogHandler, r.Name,
+		pgtx.LogAttempts, row.Attempts+1, pgtx.LogDuration, time.Since(started).Milliseconds(),
+		pgtx.LogResult, result, pgtx.LogErrorClass, class)...)
+}
+
+// LogPanic logs where a handler panicked. With what, which may quote a payload, is in last_error. Of a batch it names
+// the first event; the rows then run one by one.
+func (c *Consumer) LogPanic(ctx context.Context, r events.Registration, batch []events.Envelope, err error) {
+	if panicked, ok := errors.AsType[*events.PanicError](err); ok {
+		id := batch[0].EventID
+		c.Log.ErrorContext(ctx, "handler panicked", pgtx.LogHandler, r.Name, pgtx.LogEventID, id,
+			pgtx.LogEventType, c.Subscription.EventType, pgtx.LogRows, len(batch),
+			pgtx.LogSee, pgtx.ShowCommand(id), pgtx.LogStack, string(panicked.Stack))
+	}
+}
+
+// logSettlement logs what became of an event, once that is committed, for each handler that failed.
+func (c *Consumer) logSettlement(ctx context.Context, s Settlement) {
+	for name, class := range s.classes {
+		attributes := append(logEnvelope(s.Envelope),
+			pgtx.LogHandler, name, pgtx.LogErrorClass, class, pgtx.LogAttempts, s.Attempts)
+		if s.Outcome == Failed {
+			c.Log.ErrorContext(ctx, "event failed", append(attributes, pgtx.LogSee, pgtx.ShowCommand(s.Envelope.EventID))...)
+		} else {
+			c.Log.WarnContext(ctx, "event will be retried", append(attributes, pgtx.LogDelay, s.Delay.Milliseconds())...)
+		}
+	}
+}
+
+func logEnvelope(e events.Envelope) []any {
+	return []any{
+		pgtx.LogEventID, e.EventID, pgtx.LogEventType, e.EventType, pgtx.LogSource, e.Source, pgtx.LogTarget, e.Target,
+		pgtx.LogWorkspaceID, pgtx.WorkspaceText(e.WorkspaceID),
+	}
+}

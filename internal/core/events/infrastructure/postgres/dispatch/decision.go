@@ -1,0 +1,246 @@
+package dispatch
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgerrcode"
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"spectral/internal/core/events"
+	"spectral/internal/core/events/infrastructure/postgres/journal"
+	"spectral/internal/core/events/infrastructure/postgres/pgtx"
+)
+
+// This file alone decides what becomes of an event whose handlers failed: which failures count, and whether the event
+// is retried, when, or failed.
+
+const (
+	// maxFree is how many failures in a row cost no attempt.
+	maxFree = 20
+	// orphanRetries is how often a missing parent row (23503) is retried: order is not promised, so it may still come.
+	orphanRetries = 2
+)
+
+// Where an error comes from decides what it means. The first three are in the chain of errors of this package's Tx.
+var (
+	errKey            = errors.New("claim the dedup key")     // before its handler ran
+	errCommit         = errors.New("commit")                  // of a deferred constraint, or a lost answer
+	errConnectionLost = errors.New("the connection was lost") // by the network, while a handler ran
+	// ErrCompletion is in the chain of an error of a completion itself.
+	ErrCompletion = errors.New("completion")
+)
+
+// disposition is what a failure means for the retries of its handler.
+type disposition int
+
+const (
+	transient disposition = iota // counted, and retried by the handler's policy
+	free                         // retried and not counted, up to maxFree in a row
+	terminal                     // not retried
+)
+
+// Failure is one failed call of a handler.
+type Failure struct {
+	class       string // the first word of last_error, by which operators group failures
+	disposition disposition
+	message     string
+}
+
+// Class is the first word of last_error.
+func (f Failure) Class() string { return f.class }
+
+// Free reports whether the failure costs no attempt.
+func (f Failure) Free() bool { return f.disposition == free }
+
+// Classify interprets an error of a handler, or of a statement for it. Earlier is how often the handler failed before
+// in this cycle.
+func Classify(err error, earlier int) Failure {
+	f := Failure{class: pgtx.ErrorClass(err), message: pgtx.CleanText(err.Error(), pgtx.MaxErrorBytes/2)}
+	var (
+		pg       *pgconn.PgError
+		term     *events.TerminalError
+		payload  *events.PayloadError
+		panicked *events.PanicError
+		refused  *events.Refusal
+	)
+	switch {
+	case errors.Is(err, errConnectionLost):
+		return lostConnection(err)
+	case errors.Is(err, errKey):
+		f.class, f.disposition = "DedupKeyError", free
+	case errors.As(err, &term):
+		f.class, f.disposition = "TerminalError", terminal
+	case errors.As(err, &payload):
+		f.class, f.disposition = "PayloadError", terminal
+	case errors.As(err, &refused):
+		f.class = "RefusedEvent"
+		if refused.Code != events.CodeGeneration {
+			f.disposition = terminal
+		}
+	case errors.Is(err, events.ErrNoHandler):
+		f.class, f.disposition = "NoHandler", terminal
+	case errors.As(err, &panicked):
+		f.class = "PanicError"
+	case errors.Is(err, errAbandoned):
+		f.class = pgtx.ClassTimeout
+	case errors.Is(err, context.DeadlineExceeded):
+	case errors.Is(err, errCommit) && !pgtx.Answered(err):
+		f.class, f.disposition = pgtx.ClassConnection, free
+	case errors.As(err, &pg):
+		f.disposition = postgresDisposition(pg, f.class, earlier)
+	}
+	return f
+}
+
+func postgresDisposition(pg *pgconn.PgError, class string, earlier int) disposition {
+	switch class {
+	case pgtx.ClassIntegrity:
+		if pg.Code == pgerrcode.ForeignKeyViolation && earlier < orphanRetries {
+			return transient
+		}
+		return terminal
+	case pgtx.ClassSerialization, pgtx.ClassDeadlock, pgtx.ClassConnection, pgtx.ClassSchemaChanged:
+		return free
+	default:
+		return transient
+	}
+}
+
+// lostConnection is the failure of a handler while which the connection was lost.
+func lostConnection(err error) Failure {
+	f := Failure{class: pgtx.ClassConnection, disposition: free, message: errConnectionLost.Error()}
+	if err != nil {
+		f.message = pgtx.CleanText(err.Error(), pgtx.MaxErrorBytes/2)
+	}
+	return f
+}
+
+// journalFailed reports whether err is that no journal entry could be written: then no handler was called.
+func journalFailed(err error) bool { return errors.Is(err, journal.ErrWrite) }
+
+// HandlerFailure is what core.outbox.handler_failures says of a handler in the current cycle.
+type HandlerFailure struct {
+	Failures int    `json:"failures"`         // counted ones
+	Free     int    `json:"free,omitempty"`   // uncounted ones in a row
+	Parked   bool   `json:"parked,omitempty"` // terminal or exhausted: not run again in this cycle
+	Class    string `json:"class"`
+	Error    string `json:"error"`
+}
+
+// Decision is what becomes of a row whose handlers did not all succeed.
+type Decision struct {
+	Failed    bool          // otherwise it is retried after Delay
+	Delay     time.Duration // the longest that a failed handler asks for
+	Counted   bool
+	LastError string
+	Failures  map[string]HandlerFailure
+	Classes   map[string]string // of the handlers that failed in this dispatch
+}
+
+// Decide adds the failures of this dispatch to the record of the row's failures. Unhandled are the handlers that have
+// not handled the row yet, those that failed now included.
+func Decide(record map[string]HandlerFailure, unhandled []events.Registration, now map[string]Failure) Decision {
+	return decide(record, unhandled, now, rand.Float64)
+}
+
+func decide(
+	record map[string]HandlerFailure, unhandled []events.Registration, now map[string]Failure, random func() float64,
+) Decision {
+	d := Decision{
+		Failed: true, Failures: make(map[string]HandlerFailure), Classes: make(map[string]string),
+	}
+	for name, f := range now {
+		d.Classes[name] = f.class
+	}
+	var lines []string
+	for _, r := range unhandled {
+		h := record[r.Name]
+		if f, ok := now[r.Name]; ok {
+			h = d.count(h, f, r.RetryPolicy(), random())
+		}
+		if h != (HandlerFailure{}) {
+			d.Failures[r.Name] = h
+			lines = append(lines, fmt.Sprintf("%s: %s: %s", h.Class, r.Name, h.Error))
+		}
+		d.Failed = d.Failed && h.Parked
+	}
+	for name, f := range now { // failures of the row itself, which belong to no handler
+		if !slices.ContainsFunc(unhandled, func(r events.Registration) bool { return r.Name == name }) {
+			d.Failures[name] = HandlerFailure{Failures: 1, Parked: true, Class: f.class, Error: f.message}
+			lines = append(lines, fmt.Sprintf("%s: %s: %s", f.class, name, f.message))
+			d.Counted = true
+		}
+	}
+	d.LastError = pgtx.CleanText(joinWithin(lines, pgtx.MaxErrorBytes), pgtx.MaxErrorBytes)
+	return d
+}
+
+// count adds a failure to a handler's record.
+func (d *Decision) count(h HandlerFailure, f Failure, policy events.RetryPolicy, random float64) HandlerFailure {
+	h.Class, h.Error = f.class, f.message
+	if f.disposition == free && h.Free < maxFree {
+		h.Free++
+		d.Delay = max(d.Delay, policy.Delay(1, random))
+		return h
+	}
+	if f.disposition != free {
+		h.Free = 0
+	}
+	h.Failures++
+	d.Counted = true
+	h.Parked = f.disposition == terminal || policy.Exhausted(h.Failures)
+	if !h.Parked {
+		d.Delay = max(d.Delay, policy.Delay(h.Failures, random))
+	}
+	return h
+}
+
+// Encoded returns Failures as core.outbox.handler_failures stores them.
+func (d *Decision) Encoded() ([]byte, error) {
+	encoded, err := json.Marshal(d.Failures)
+	if err != nil {
+		return nil, fmt.Errorf("encode handler_failures: %w", err)
+	}
+	return encoded, nil
+}
+
+// Settlement returns what is reported of row.
+func (d *Decision) Settlement(row Row) Settlement {
+	s := Settlement{
+		Envelope: row.Envelope, Outcome: Retried, Attempts: row.Attempts, LastError: d.LastError, Delay: d.Delay,
+		classes: d.Classes,
+	}
+	if d.Counted {
+		s.Attempts++
+	}
+	if d.Failed {
+		s.Outcome, s.Delay = Failed, 0
+	}
+	return s
+}
+
+// joinWithin joins lines, and cuts each to its share, so that every handler is still named.
+func joinWithin(lines []string, limit int) string {
+	share := limit / max(len(lines), 1)
+	for i, line := range lines {
+		if len(line) >= share {
+			lines[i] = line[:share-1]
+		}
+	}
+	return strings.Join(lines, "\n")
+}
+
+// CompletionFailed marks err as the error of a completion in t. It costs no attempt if the network took the connection.
+func CompletionFailed(ctx context.Context, t *Tx, err error) error {
+	if t.LostByNetwork() && ctx.Err() == nil {
+		err = fmt.Errorf("%w: %w", errConnectionLost, err)
+	}
+	return fmt.Errorf("%w: %w", ErrCompletion, err)
+}

@@ -1,0 +1,182 @@
+package dispatch
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"spectral/internal/core/events"
+	"spectral/internal/core/events/infrastructure/postgres/coredb"
+	"spectral/internal/core/events/infrastructure/postgres/pgtx"
+)
+
+// singleRun runs the handlers of one row.
+type singleRun struct {
+	tx            *Tx
+	row           Row
+	checkDeferred bool // check deferred constraints after each handler
+}
+
+// run runs each handler under a savepoint. Those that succeed commit with their dedup keys, whatever the others do. If
+// COMMIT finds that a deferred constraint is broken, which undoes them all, the row is left to be run again with checks
+// after each handler.
+//
+// The handlers after one that left session state run in another transaction: the row is left to be run again for them.
+func (s *singleRun) run(ctx context.Context, result *claimResult) (err error) {
+	t, row := s.tx, s.row
+	handlers, failures := t.consumer.HandlersFor(row)
+	t.writeEntry(ctx, []Row{row})
+	var unhandled, ran, rest []events.Registration // rest: for another transaction
+	for i, r := range handlers {
+		if row.Failures[r.Name].Parked {
+			unhandled = append(unhandled, r)
+			continue
+		}
+		started := time.Now()
+		duplicate, err := s.underSavepoint(ctx, r)
+		if err != nil && ctx.Err() != nil {
+			return fmt.Errorf("stopped while %s ran: %w", r.Name, ctx.Err())
+		}
+		if journalFailed(err) {
+			return err
+		}
+		if err == nil {
+			ran = append(ran, r)
+		} else {
+			failures[r.Name] = Classify(err, row.Failures[r.Name].Failures)
+			unhandled = append(unhandled, r)
+		}
+		t.consumer.LogHandled(ctx, r, row, started, failures)
+		if t.Lost() {
+			if t.LostByNetwork() {
+				failures[r.Name] = lostConnection(err)
+			}
+			return s.recordElsewhere(ctx, handlers, failures)
+		}
+		if err == nil && !duplicate && t.left != pgtx.Plain && i < len(handlers)-1 {
+			rest = handlers[i+1:]
+			break
+		}
+	}
+	switch {
+	case len(failures) > 0, len(unhandled) > 0 && len(rest) == 0:
+		err = record(ctx, t, row, Decide(row.Failures, append(unhandled, rest...), failures))
+	case len(rest) > 0: // the row stays pending for them
+		result.left++
+	default:
+		err = deliver(ctx, t, []Row{row})
+	}
+	if err == nil {
+		err = t.Commit(ctx)
+	}
+	if len(failures) == 0 && len(rest) > 0 {
+		t.entry.Unsettled()
+	}
+	var pg *pgconn.PgError
+	if !errors.Is(err, errCommit) || !errors.As(err, &pg) || len(ran) == 0 {
+		return err
+	}
+	if !s.checkDeferred {
+		result.left++
+		result.checkDeferred = true
+		return nil
+	}
+	// only COMMIT finds the fault, and does not tell which handler made it
+	for _, r := range ran {
+		failures[r.Name] = Classify(pg, row.Failures[r.Name].Failures)
+	}
+	return s.recordElsewhere(ctx, handlers, failures)
+}
+
+// underSavepoint runs one handler, unless it has handled the event already.
+func (s *singleRun) underSavepoint(ctx context.Context, r events.Registration) (duplicate bool, err error) {
+	t := s.tx
+	// a random name: rolling back to a savepoint of the handler's with the same name would keep the dedup key
+	savepoint := fmt.Sprintf("spectral_%08x", rand.Uint32())
+	if err := t.Exec(ctx, "savepoint "+savepoint); err != nil {
+		return false, fmt.Errorf("savepoint: %w", err)
+	}
+	duplicate, err = s.runHandler(ctx, r)
+	if t.Lost() {
+		return false, err
+	}
+	if err == nil {
+		if err = t.Exec(ctx, "release savepoint "+savepoint); err == nil {
+			return duplicate, nil
+		}
+	}
+	// this also restores the role and the workspace, and gives the dedup key back
+	undo := t.Exec(ctx, "rollback to savepoint "+savepoint+"; release savepoint "+savepoint)
+	if undo == nil {
+		undo = t.resetStatements(ctx)
+	}
+	if undo != nil && !t.Lost() {
+		t.forceClose()
+	}
+	return false, err
+}
+
+// runHandler claims the dedup key and runs the handler. If the key is taken, the handler has handled the event.
+func (s *singleRun) runHandler(ctx context.Context, r events.Registration) (duplicate bool, err error) {
+	t := s.tx
+	duplicate, err = s.keyTaken(ctx, r)
+	if duplicate || err != nil {
+		return duplicate, err
+	}
+	if err := t.callHandler(ctx, r, []events.Envelope{s.row.Envelope}); err != nil {
+		return false, err
+	}
+	// fails if the handler has ignored an error of its SQL, which aborts the transaction
+	if err := t.AsWorker(ctx); err != nil {
+		return false, fmt.Errorf("handler returned nil but left its transaction unusable: %w", err)
+	}
+	if s.checkDeferred {
+		return false, t.Exec(ctx, "set constraints all immediate; set constraints all deferred")
+	}
+	return false, nil
+}
+
+// keyTaken claims the dedup key. It waits for a duplicate that holds the key in an open transaction, for as long as the
+// handler of that one may take. An error costs no attempt: this handler has not run.
+func (s *singleRun) keyTaken(ctx context.Context, r events.Registration) (bool, error) {
+	ctx, cancel := context.WithTimeout(ctx, r.CallTimeout()+pgtx.StatementTimeout)
+	defer cancel()
+	e := s.row.Envelope
+	_, err := s.tx.Queries.ClaimKey(ctx, coredb.ClaimKeyParams{
+		HandlerName: r.Name, IdempotencyKey: e.IdempotencyKey, EventID: e.EventID, EventType: e.EventType,
+		WorkspaceID: e.WorkspaceID, ContentClass: s.row.ContentClass,
+	})
+	if errors.Is(err, pgx.ErrNoRows) {
+		return true, nil
+	}
+	if err != nil {
+		return false, fmt.Errorf("%w: %w", errKey, err)
+	}
+	return false, nil
+}
+
+// recordElsewhere records failures in another transaction, when theirs is lost. What other handlers did is undone: they
+// are unhandled again, without a failure. If another worker has claimed the row since, nothing is recorded.
+func (s *singleRun) recordElsewhere(
+	ctx context.Context, unhandled []events.Registration, failures map[string]Failure,
+) error {
+	s.tx.End() // releases the row's lock
+	other, err := Begin(ctx, s.tx.consumer, nil)
+	if err != nil {
+		return err
+	}
+	defer other.End()
+	if err := record(ctx, other, s.row, Decide(s.row.Failures, unhandled, failures)); err != nil {
+		return err
+	}
+	if err := other.Commit(ctx); err != nil {
+		return err
+	}
+	s.tx.Settled = other.Settled
+	return nil
+}

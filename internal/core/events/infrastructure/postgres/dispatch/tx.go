@@ -1,0 +1,248 @@
+package dispatch
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"spectral/internal/core/events"
+	"spectral/internal/core/events/infrastructure/postgres/coredb"
+	"spectral/internal/core/events/infrastructure/postgres/journal"
+	"spectral/internal/core/events/infrastructure/postgres/pgtx"
+)
+
+// Tx is one transaction of a consumer. It runs as the worker role, but for what handlers do in it.
+type Tx struct {
+	Queries *coredb.Queries
+	Settled []Settlement // what it settles, if it commits
+	Shared  bool         // by several events: session state is refused
+
+	consumer *Consumer
+	entry    *journal.Entry // nil where it claims nothing
+	writing  chan error     // the result of writing the entry, while that goes on
+	conn     *pgxpool.Conn  // nil once it is given back or closed
+	tx       pgx.Tx
+	broken   bool               // by a handler, not by the network
+	dirty    bool               // a handler left session state: the connection is closed at the end
+	left     pgtx.StatementKind // what the last handler left in the transaction
+}
+
+// Begin begins a transaction of c as the worker role. Entry is nil where nothing is claimed.
+func Begin(ctx context.Context, c *Consumer, entry *journal.Entry) (*Tx, error) {
+	conn, err := pgtx.Acquire(ctx, c.Pool)
+	if err != nil {
+		return nil, err
+	}
+	tx, err := pgtx.Begin(ctx, c.Pool, conn, pgtx.Identity{Role: pgtx.WorkerRole, Idle: c.idleTimeout()})
+	if err != nil {
+		conn.Release()
+		return nil, err
+	}
+	return &Tx{Queries: coredb.New(tx), consumer: c, entry: entry, conn: conn, tx: tx}, nil
+}
+
+// End rolls back what is not committed and gives the connection back. It clears the journal entry first: rows that are
+// free and still in the journal look like a dead worker's, should the session be lost at that moment. It may be called
+// twice.
+func (t *Tx) End() {
+	_ = t.awaitEntry() // it is cleared now, whatever the result
+	if t.entry != nil {
+		ctx, cancel := context.WithTimeout(context.Background(), pgtx.ClearJournalTimeout)
+		_ = t.entry.Clear(ctx) // if that fails, the next claim begins with it
+		cancel()
+	}
+	if t.conn == nil {
+		return
+	}
+	pgtx.Rollback(t.tx)
+	if t.dirty {
+		pgtx.CloseBeforeRelease(t.conn)
+	}
+	t.conn.Release()
+	t.conn = nil
+}
+
+// Lost reports whether the transaction cannot go on.
+func (t *Tx) Lost() bool { return t.conn == nil || t.conn.Conn().IsClosed() }
+
+// LostByNetwork reports whether the transaction cannot go on, and no handler is to blame.
+func (t *Tx) LostByNetwork() bool { return t.Lost() && !t.broken }
+
+// forceClose gives up a connection from which the transaction can neither go on nor be undone, or which a goroutine of
+// a handler may still use: it closes the socket only, which is safe while a query runs. It cancels the query first, so
+// that the row's lock goes.
+func (t *Tx) forceClose() {
+	conn := t.conn.Hijack()
+	t.conn, t.broken = nil, true
+	ctx, cancel := context.WithTimeout(context.Background(), pgtx.RollbackTimeout)
+	defer cancel()
+	_ = conn.PgConn().CancelRequest(ctx)
+	_ = conn.PgConn().Conn().Close()
+}
+
+// Exec runs one of the dispatcher's own statements.
+func (t *Tx) Exec(ctx context.Context, sql string) error {
+	ctx, cancel := context.WithTimeout(ctx, pgtx.StatementTimeout)
+	defer cancel()
+	_, err := t.tx.Exec(ctx, sql)
+	return err
+}
+
+// SampleWatermark raises the consumer's watermark now and then. It has to come first: a sample needs the transaction's
+// id.
+func (t *Tx) SampleWatermark(ctx context.Context) error {
+	c := t.consumer
+	if !c.Watermark.due() {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, pgtx.StatementTimeout)
+	defer cancel()
+	used := c.Watermark.Get()
+	sample, err := t.Queries.SampleWatermark(ctx, coredb.SampleWatermarkParams{
+		Generation: int64(c.Generation), EventType: c.Subscription.EventType, Watermark: used,
+	})
+	if err != nil {
+		return fmt.Errorf("raise the claim watermark of %s: %w", c.Subscription.EventType, err)
+	}
+	c.Watermark.raise(used, sample)
+	return nil
+}
+
+// writeEntry begins to write rows into the journal. No handler is called before that is done.
+func (t *Tx) writeEntry(ctx context.Context, rows []Row) {
+	t.writing = make(chan error, 1)
+	ids, _ := Keys(rows)
+	go func() { t.writing <- t.entry.Write(ctx, ids) }()
+}
+
+func (t *Tx) awaitEntry() error {
+	if t.writing == nil {
+		return nil
+	}
+	err := <-t.writing
+	t.writing = nil
+	return err
+}
+
+// ClaimKeys claims dedup keys, and notes which of them were free.
+func (t *Tx) ClaimKeys(ctx context.Context, keys *DedupKeys) error {
+	ctx, cancel := context.WithTimeout(ctx, pgtx.StatementTimeout)
+	defer cancel()
+	rows, err := t.Queries.ClaimKeys(ctx, keys.params)
+	if err != nil {
+		return fmt.Errorf("%w: %w", errKey, err)
+	}
+	keys.claimed = make(map[dedupKey]bool, len(rows))
+	for _, row := range rows {
+		keys.claimed[dedupKey{row.HandlerName, row.IdempotencyKey}] = true
+	}
+	return nil
+}
+
+// As sets the role and workspace for the statements that follow. After a handler that left session state it sets the
+// transaction's own settings again: what the handler set must not decide how its row is settled.
+func (t *Tx) As(ctx context.Context, role string, workspace uuid.NullUUID) error {
+	sql := pgtx.RoleSettings(role, workspace)
+	if t.left == pgtx.Plain {
+		return t.Exec(ctx, sql)
+	}
+	own := pgtx.OwnSettings(t.conn.Conn().PgConn(), t.consumer.idleTimeout()) + "set local client_encoding = 'UTF8'; "
+	if err := t.Exec(ctx, own+sql); err != nil {
+		return err
+	}
+	return t.resetStatements(ctx)
+}
+
+// AsWorker sets the worker role again, after handlers.
+func (t *Tx) AsWorker(ctx context.Context) error { return t.As(ctx, pgtx.WorkerRole, pgtx.NoWorkspace) }
+
+// resetStatements makes the driver forget its prepared statements if a handler may have deallocated them, which no
+// savepoint undoes.
+func (t *Tx) resetStatements(ctx context.Context) error {
+	if t.left != pgtx.SessionState {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, pgtx.StatementTimeout)
+	defer cancel()
+	return t.conn.Conn().DeallocateAll(ctx)
+}
+
+// callHandler runs a handler as its context's role for events of one workspace.
+func (t *Tx) callHandler(ctx context.Context, r events.Registration, batch []events.Envelope) error {
+	if err := t.awaitEntry(); err != nil {
+		return err
+	}
+	role, err := pgtx.ContextRole(r.Scope())
+	if err != nil {
+		return err
+	}
+	if err := t.As(ctx, role, batch[0].WorkspaceID); err != nil {
+		return fmt.Errorf("act as %s: %w", role, err)
+	}
+	err = t.WithHandlerTx(ctx, r.CallTimeout(), func(ctx context.Context, tx events.Tx) error {
+		if r.Batch != nil {
+			return ExplainTimeout(ctx, r.CallTimeout(), r.Batch(tx).HandleBatch(ctx, batch))
+		}
+		handle := r.Handler(tx)
+		for _, e := range batch {
+			if err := handle(ctx, e); err != nil {
+				return ExplainTimeout(ctx, r.CallTimeout(), err)
+			}
+		}
+		return nil
+	})
+	t.consumer.LogPanic(ctx, r, batch, err)
+	return err
+}
+
+// WithHandlerTx passes the transaction, whose role and workspace are set, to a handler's code. If that does not return
+// in time, uses the transaction afterwards or ends it, the connection is closed.
+func (t *Tx) WithHandlerTx(
+	ctx context.Context, timeout time.Duration, use func(context.Context, events.Tx) error,
+) error {
+	h := pgtx.NewHandlerTx(t.tx, t.Shared)
+	err := Call(ctx, timeout, func(ctx context.Context) error { return use(ctx, h) })
+	inUse := h.Revoke()
+	if t.left = h.State(); t.left == pgtx.SessionState && !t.Shared {
+		t.dirty = true
+	}
+	if errors.Is(err, errAbandoned) {
+		t.forceClose()
+	} else if inUse {
+		t.forceClose()
+		return errors.Join(err, pgtx.ErrTxInUse)
+	}
+	if !t.Lost() && t.conn.Conn().PgConn().TxStatus() == 'I' {
+		t.forceClose() // what it did is committed or undone, and nothing may run after it
+		if errors.Is(err, pgtx.ErrTxEnded) {
+			return err
+		}
+		return errors.Join(err, pgtx.ErrTxEnded)
+	}
+	if err == nil && t.Shared && t.left != pgtx.Plain { // its statement was refused, and it went on
+		return pgtx.ErrSessionState
+	}
+	return err
+}
+
+// Commit commits. If that fails, nothing is settled.
+func (t *Tx) Commit(ctx context.Context) error {
+	if err := t.awaitEntry(); err != nil { // no handler was called
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, pgtx.StatementTimeout)
+	defer cancel()
+	if err := t.tx.Commit(ctx); err != nil {
+		t.Settled = nil
+		return fmt.Errorf("%w: %w", errCommit, err)
+	}
+	if t.entry != nil {
+		t.entry.Settled()
+	}
+	return nil
+}

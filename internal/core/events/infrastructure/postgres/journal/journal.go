@@ -1,0 +1,141 @@
+package journal
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"sync/atomic"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgconn/ctxwatch"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"spectral/internal/core/events"
+	"spectral/internal/core/events/infrastructure/postgres/coredb"
+	"spectral/internal/core/events/infrastructure/postgres/pgtx"
+)
+
+// connections serve the entries of a process and its heartbeats. They are not those of the dispatching transactions,
+// which wait for entries while they hold their own.
+const connections = 2
+
+// Journal is the registration of one worker, and where it writes its claims. Safe for concurrent use.
+type Journal struct {
+	Worker     uuid.UUID // this process among the live ones; a new one for each start
+	Generation events.Generation
+	Name       string // for people
+	CrashSlot  CrashSlot
+
+	pool     *pgxpool.Pool
+	handlers json.RawMessage // by event type
+	// registered: without a session whose end other workers see, an entry would tell them that this worker is dead
+	registered atomic.Bool
+	outageOver atomic.Pointer[time.Time] // when the others have reconnected, if they lost their sessions with ours
+}
+
+// Open returns the journal of a worker, with its own connections to where pool leads.
+func Open(pool *pgxpool.Pool, worker uuid.UUID, generation events.Generation, name string) (*Journal, error) {
+	config := pool.Config()
+	config.MinConns, config.MinIdleConns = 0, 0
+	config.MaxConns = connections
+	// a statement that takes too long is given up with its connection: leases run out while it is waited for
+	config.ConnConfig.BuildContextWatcherHandler = func(conn *pgconn.PgConn) ctxwatch.Handler {
+		return &pgconn.DeadlineContextWatcherHandler{Conn: conn.Conn()}
+	}
+	own, err := pgxpool.NewWithConfig(context.Background(), config)
+	if err != nil {
+		return nil, fmt.Errorf("journal: %w", err)
+	}
+	return &Journal{Worker: worker, Generation: generation, Name: name, pool: own}, nil
+}
+
+// Close closes the journal's connections.
+func (j *Journal) Close() { pgtx.ClosePool(j.pool) }
+
+// SetHandlers says which handlers the worker runs for each event type. Call it before Register.
+func (j *Journal) SetHandlers(byType map[string][]events.Registration) {
+	names := make(map[string][]string, len(byType))
+	for eventType, handlers := range byType {
+		for _, r := range handlers {
+			names[eventType] = append(names[eventType], r.Name)
+		}
+		slices.Sort(names[eventType])
+	}
+	j.handlers, _ = json.Marshal(names) // strings always encode
+}
+
+// InTx runs work as the worker role on the journal's own connections, within StatementTimeout.
+func (j *Journal) InTx(ctx context.Context, work func(pgx.Tx) error) error {
+	return pgtx.InTx(ctx, j.pool, pgtx.WorkerRole, work)
+}
+
+// Register makes the session of conn the one whose end tells other workers that this one is gone. It must not be a
+// pooler's. It refuses, with a [*HandlersDifferError], beside a live worker of this generation that has other handlers.
+func (j *Journal) Register(ctx context.Context, conn *pgx.Conn) error {
+	ctx, cancel := pgtx.WithAnswer(ctx, pgtx.StatementTimeout)
+	defer cancel()
+	difference, err := coredb.New(conn).RegisterWorker(ctx, coredb.RegisterWorkerParams{
+		Worker: j.Worker, Generation: int64(j.Generation), Name: j.Name, Handlers: j.handlers,
+	})
+	if err != nil {
+		return fmt.Errorf("register as a worker: %w", err)
+	}
+	if err := j.refuse(difference); err != nil {
+		return err
+	}
+	if j.registered.Swap(true) {
+		over := time.Now().Add(pgtx.OutageGrace)
+		j.outageOver.Store(&over)
+	}
+	return nil
+}
+
+// CheckHandlers refuses what Register refuses, on any connection.
+func (j *Journal) CheckHandlers(ctx context.Context, queries *coredb.Queries) error {
+	difference, err := queries.WorkerDifference(ctx, coredb.WorkerDifferenceParams{
+		Worker: j.Worker, Generation: int64(j.Generation), Handlers: j.handlers,
+	})
+	if err != nil {
+		return fmt.Errorf("look for workers with other handlers: %w", err)
+	}
+	return j.refuse(difference)
+}
+
+func (j *Journal) refuse(difference string) error {
+	if difference == "" {
+		return nil
+	}
+	return &HandlersDifferError{Generation: j.Generation, Difference: difference}
+}
+
+// DeadGrace returns how long another worker must be without its session before it counts as dead.
+func (j *Journal) DeadGrace() time.Duration {
+	if over := j.outageOver.Load(); over != nil && time.Now().Before(*over) {
+		return pgtx.OutageGrace
+	}
+	return pgtx.DeadGrace
+}
+
+// Unregister says, on the connection that registered, that this worker has ended in good order. If the connection or
+// the answer is lost, the others find out by themselves.
+func (j *Journal) Unregister(ctx context.Context, conn *pgx.Conn, channels []string) {
+	ctx, cancel := context.WithTimeout(ctx, pgtx.UnregisterTimeout)
+	defer cancel()
+	_ = coredb.New(conn).UnregisterWorker(ctx, coredb.UnregisterWorkerParams{Worker: j.Worker, Channels: channels})
+}
+
+// HandlersDifferError refuses a worker beside a live one of its generation that has other handlers for an event type:
+// each would settle events that the handlers of the other have not seen.
+type HandlersDifferError struct {
+	Generation events.Generation
+	Difference string
+}
+
+func (e *HandlersDifferError) Error() string {
+	return fmt.Sprintf("generation %d: %s: a changed set of handlers is a new generation, "+
+		"deploy it under a higher SPECTRAL_GENERATION (or stop the other workers first)", e.Generation, e.Difference)
+}

@@ -1,0 +1,193 @@
+package lease
+
+import (
+	"context"
+	"errors"
+	"sync/atomic"
+	"time"
+
+	"spectral/internal/core/events"
+	"spectral/internal/core/events/infrastructure/postgres/dispatch"
+	"spectral/internal/core/events/infrastructure/postgres/pgtx"
+)
+
+const (
+	// completers and singles are how many transactions of a consumer settle batches, and single results.
+	completers = 2
+	singles    = 2
+	firstBatch = 10 // results in a batch at first
+	maxBatch   = 100
+	// maxTries is how often a result is tried by itself: its handler may have taken an hour.
+	maxTries = 10
+)
+
+// result is what a handler of a lease has done, or what becomes of the lease's row.
+type result struct {
+	lease      *lease
+	handler    events.Registration // that was executed; without a name: none
+	completion events.Completion   // nil: it writes nothing
+	row        rowOutcome
+	decision   dispatch.Decision // of rowDecided
+	reply      chan error
+}
+
+// rowOutcome is what a result makes of its row.
+type rowOutcome int
+
+const (
+	rowKept      rowOutcome = iota // in flight: other handlers have still to run
+	rowDelivered                   // every handler has handled it
+	rowDecided                     // retried or failed
+)
+
+// completer settles the results of a consumer: many in one transaction, all or none, and after an error each by itself.
+type completer struct {
+	consumer *dispatch.Consumer
+	results  chan *result
+	single   chan struct{}   // has one element for each single result that is being settled
+	size     atomic.Int32    // of the next batch, at most
+	flush    context.Context // ends with the time for settling; set before the first result
+}
+
+func newCompleter(c *dispatch.Consumer) *completer {
+	completer := &completer{consumer: c, results: make(chan *result), single: make(chan struct{}, singles)}
+	completer.size.Store(firstBatch)
+	return completer
+}
+
+// settle commits r, and returns once that is decided. [errLost] drops r, and [errNoTime] leaves it to be released; any
+// other error is a failure of r's handler. Ctx is that of the work on the lease.
+func (c *completer) settle(ctx context.Context, r *result) error {
+	r.reply = make(chan error, 1)
+	select {
+	case c.results <- r:
+	case <-c.flush.Done():
+		return errNoTime
+	}
+	if err := <-r.reply; err == nil || errors.Is(err, errLost) {
+		return err
+	}
+	return c.settleSingle(ctx, r)
+}
+
+// run settles batches until results is closed.
+func (c *completer) run() {
+	for first := range c.results {
+		batch := c.gather(first)
+		lost, err := c.commit(batch, c.limit(1))
+		if err == nil {
+			c.size.Store(min(2*max(c.size.Load(), int32(len(batch))), maxBatch)) //nolint:gosec // at most maxBatch
+		} else {
+			c.size.Store(max(int32(len(batch)/2), 1)) //nolint:gosec // as above
+			c.consumer.Log.DebugContext(c.flush, "batch undone, its results are settled one by one",
+				pgtx.LogEventType, c.consumer.Subscription.EventType, pgtx.LogRows, len(batch),
+				pgtx.LogErrorClass, dispatch.Classify(err, 0).Class())
+		}
+		for _, r := range batch {
+			if err == nil && lost[r] {
+				r.reply <- errLost
+			} else {
+				r.reply <- err
+			}
+		}
+	}
+}
+
+// gather adds the results that wait to the first.
+func (c *completer) gather(first *result) []*result {
+	batch := []*result{first}
+	for len(batch) < int(c.size.Load()) {
+		select {
+		case r, ok := <-c.results:
+			if !ok {
+				return batch
+			}
+			batch = append(batch, r)
+		default:
+			return batch
+		}
+	}
+	return batch
+}
+
+// settleSingle settles r by itself. An error of its completion is final, unless it costs no attempt or is a timeout of
+// the first, short try.
+func (c *completer) settleSingle(ctx context.Context, r *result) error {
+	var wait pgtx.Backoff
+	for try := 1; ; try++ {
+		err := c.trySingle(r, c.limit(try))
+		if err == nil || errors.Is(err, errLost) {
+			return err
+		}
+		failure := dispatch.Classify(err, 0)
+		tooShort := failure.Class() == pgtx.ClassTimeout && c.limit(try) < c.limit(try+1)
+		switch {
+		case errors.Is(err, dispatch.ErrCompletion) && !failure.Free() && !tooShort:
+			return err
+		case c.flush.Err() != nil:
+			return errNoTime
+		case errors.Is(context.Cause(ctx), events.ErrLeaseLost):
+			return errLost
+		case try == maxTries:
+			return err
+		}
+		delay := wait.Next()
+		c.consumer.Log.WarnContext(ctx, "settling interrupted, no attempt counted",
+			append(r.lease.logError(err), pgtx.LogDelay, delay.Milliseconds())...)
+		pgtx.Pause(c.flush, delay, nil)
+	}
+}
+
+func (c *completer) trySingle(r *result, limit time.Duration) error {
+	select {
+	case c.single <- struct{}{}:
+		defer func() { <-c.single }()
+	case <-c.flush.Done():
+		return errNoTime
+	}
+	lost, err := c.commit([]*result{r}, limit)
+	if err == nil && lost[r] {
+		return errLost
+	}
+	return err
+}
+
+// limit bounds a transaction that settles. A lease is renewed three times in its length, but not while its row is
+// locked.
+func (c *completer) limit(try int) time.Duration {
+	longest := min(c.consumer.Subscription.Lease/4, pgtx.MaxSettle)
+	if try == 1 {
+		return min(longest, pgtx.QuickSettle)
+	}
+	return longest
+}
+
+// commit settles a batch in one transaction, and returns the results whose lease is lost, of which nothing is written.
+func (c *completer) commit(batch []*result, limit time.Duration) (lost map[*result]bool, err error) {
+	t, err := c.begin()
+	if err != nil {
+		return nil, err
+	}
+	defer t.End()
+	ctx, cancel := context.WithTimeout(c.flush, limit)
+	defer cancel()
+	t.Shared = len(batch) > 1
+	s := &settling{tx: t, consumer: c.consumer, limit: limit}
+	if lost, err = s.settle(ctx, batch); err != nil {
+		return nil, err
+	}
+	c.consumer.Report(ctx, t.Settled)
+	return lost, nil
+}
+
+// begin waits for a connection as long as there is time for settling: an outage costs no try.
+func (c *completer) begin() (*dispatch.Tx, error) {
+	var wait pgtx.Backoff
+	for {
+		t, err := dispatch.Begin(c.flush, c.consumer, nil)
+		if err == nil || c.flush.Err() != nil {
+			return t, err
+		}
+		c.consumer.TryLater(c.flush, min(wait.Next(), pgtx.FlushTimeout/2), nil, err)
+	}
+}

@@ -1,0 +1,146 @@
+package lease
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"spectral/internal/core/events"
+	"spectral/internal/core/events/infrastructure/postgres/dispatch"
+	"spectral/internal/core/events/infrastructure/postgres/pgtx"
+)
+
+// execution runs the handlers of one lease.
+type execution struct {
+	consumer  *dispatch.Consumer
+	completer *completer
+	lease     *lease
+}
+
+// run runs the handlers one after the other, and settles each as it is done. It reports whether the lease remains to be
+// released. The cause of ctx is ErrLeaseLost or ErrStopping.
+func (e *execution) run(ctx context.Context) (remains bool) {
+	row := e.lease.row
+	todo, unhandled, failures := e.plan()
+	for i, r := range todo {
+		e.recordRunning(ctx, r)
+		if ctx.Err() != nil {
+			return e.interrupted(ctx, append(unhandled, todo[i:]...), failures)
+		}
+		started := time.Now()
+		completion, err := e.execute(ctx, r)
+		took := time.Since(started)
+		if err != nil && ctx.Err() != nil {
+			return e.interrupted(ctx, append(unhandled, todo[i:]...), failures)
+		}
+		if err == nil {
+			becomes := rowKept
+			if i == len(todo)-1 && len(failures) == 0 && len(unhandled) == 0 {
+				becomes = rowDelivered
+			}
+			err = e.completer.settle(ctx, &result{lease: e.lease, handler: r, completion: completion, row: becomes})
+			if errors.Is(err, errLost) || errors.Is(err, errNoTime) {
+				return e.unsettled(ctx, err)
+			}
+		}
+		if err != nil {
+			failures[r.Name] = dispatch.Classify(err, row.Failures[r.Name].Failures)
+			unhandled = append(unhandled, r)
+		}
+		e.consumer.LogHandled(ctx, r, row, time.Now().Add(-took), failures) // without the wait for the completer
+	}
+	last := &result{lease: e.lease, row: rowDelivered}
+	switch {
+	case len(failures) > 0 || len(unhandled) > 0:
+		d := dispatch.Decide(row.Failures, unhandled, failures)
+		if len(failures) == 0 {
+			d.Counted = len(todo) > 0 // every handler that ran has handled it
+		}
+		for _, r := range unhandled {
+			if d.Failed && d.Classes[r.Name] == "" { // it failed for good earlier
+				d.Classes[r.Name] = row.Failures[r.Name].Class
+			}
+		}
+		last.row, last.decision = rowDecided, d
+	case len(todo) > 0:
+		return false // delivered with the last handler
+	}
+	return e.unsettled(ctx, e.completer.settle(ctx, last))
+}
+
+// plan returns the handlers to run, those that failed for good earlier, and what is wrong with the row itself.
+func (e *execution) plan() (todo, unhandled []events.Registration, failures map[string]dispatch.Failure) {
+	handlers, failures := e.consumer.HandlersFor(e.lease.row)
+	for _, r := range handlers {
+		switch {
+		case slices.Contains(e.lease.handled, r.Name):
+		case e.lease.row.Failures[r.Name].Parked:
+			unhandled = append(unhandled, r)
+		default:
+			todo = append(todo, r)
+		}
+	}
+	return todo, unhandled, failures
+}
+
+// recordRunning records which of several handlers runs next, so that a crash is charged to it.
+func (e *execution) recordRunning(ctx context.Context, r events.Registration) {
+	if len(e.consumer.Handlers) == 1 {
+		return
+	}
+	held, err := renew(ctx, e.consumer, []*lease{e.lease}, []string{r.Name})
+	if holds, known := held[e.lease.row.Token]; err == nil && known && !holds {
+		e.lease.cancel(events.ErrLeaseLost)
+	}
+}
+
+// execute runs one handler, outside any transaction.
+func (e *execution) execute(ctx context.Context, r events.Registration) (events.Completion, error) {
+	envelope := e.lease.row.Envelope
+	var completion events.Completion
+	err := dispatch.Call(ctx, r.CallTimeout(), func(ctx context.Context) (err error) {
+		completion, err = r.Executor.Execute(ctx, envelope)
+		if dispatch.TimedOut(ctx, err) {
+			err = fmt.Errorf("not done within its timeout of %s: %w", r.CallTimeout(), err)
+		}
+		return err
+	})
+	e.consumer.LogPanic(ctx, r, []events.Envelope{envelope}, err)
+	if err != nil {
+		return nil, err // an abandoned handler may still write completion
+	}
+	return completion, nil
+}
+
+// interrupted ends the work on a lease that was cancelled. Failures are those of handlers that had ended before.
+func (e *execution) interrupted(
+	ctx context.Context, unhandled []events.Registration, failures map[string]dispatch.Failure,
+) (remains bool) {
+	switch {
+	case errors.Is(context.Cause(ctx), events.ErrLeaseLost):
+		return e.unsettled(ctx, errLost)
+	case len(failures) == 0:
+		return true
+	}
+	e.consumer.ForcedStop.Store(true)
+	decision := dispatch.Decide(e.lease.row.Failures, unhandled, failures)
+	return e.unsettled(ctx, e.completer.settle(ctx, &result{lease: e.lease, row: rowDecided, decision: decision}))
+}
+
+// unsettled logs why the lease is not settled, if it is not, and reports whether it remains to be released.
+func (e *execution) unsettled(ctx context.Context, err error) (remains bool) {
+	switch {
+	case errors.Is(err, errNoTime):
+		return true
+	case errors.Is(err, errLost):
+		e.consumer.Log.WarnContext(ctx, "lease lost, or event settled already: this result is dropped",
+			pgtx.LogEventID, e.lease.row.Envelope.EventID, pgtx.LogEventType, e.lease.row.Envelope.EventType,
+			pgtx.LogAttempts, e.lease.row.Attempts+1)
+	case err != nil:
+		e.consumer.Log.WarnContext(ctx, "could not be settled: the event is run again when its lease has run out",
+			e.lease.logError(err)...)
+	}
+	return false
+}

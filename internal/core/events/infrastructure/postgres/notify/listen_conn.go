@@ -1,0 +1,267 @@
+package notify
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/jackc/pgerrcode"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"spectral/internal/core/events/infrastructure/postgres/coredb"
+	"spectral/internal/core/events/infrastructure/postgres/pgtx"
+)
+
+// listenConn is the process's LISTEN connection, used by one goroutine. Of a notification it keeps only that it came: a
+// flood of payloads would fill the memory, and they are never trusted.
+type listenConn struct {
+	pool     *pgxpool.Pool // sends the self-tests
+	channels []string
+	testing  string          // the channel of self-tests
+	sending  *sync.WaitGroup // self-tests that are being sent
+	conn     *pgx.Conn
+	queries  *coredb.Queries
+	standby  string // what the server reported at the connect
+
+	notified   bool // since await last reported it
+	tested     bool // the self-test was received
+	answeredAt time.Time
+	testAt     time.Time // when the next self-test is due
+}
+
+func dial(
+	ctx context.Context, config *pgx.ConnConfig, pool *pgxpool.Pool, channels []string, testing string,
+	sending *sync.WaitGroup,
+) (*listenConn, error) {
+	ctx, cancel := context.WithTimeout(ctx, pgtx.StatementTimeout)
+	defer cancel()
+	l := &listenConn{pool: pool, channels: channels, testing: testing, sending: sending}
+	config = config.Copy()
+	config.OnNotification = func(_ *pgconn.PgConn, n *pgconn.Notification) {
+		l.tested = l.tested || n.Channel == testing
+		l.notified = l.notified || slices.Contains(channels, n.Channel)
+	}
+	conn, err := pgx.ConnectConfig(ctx, config)
+	if err != nil {
+		return nil, fmt.Errorf("connect to listen: %w", err)
+	}
+	l.conn, l.queries = conn, coredb.New(conn)
+	l.standby = conn.PgConn().ParameterStatus(pgtx.StandbyParameter)
+	return l, nil
+}
+
+// open listens, after a self-test: until that was received, the session may be a pooler's, and is not changed.
+func (l *listenConn) open(ctx context.Context) error {
+	testing := pgx.Identifier{l.testing}.Sanitize()
+	if err := l.exec(ctx, "listen to self-tests", "listen "+testing); err != nil {
+		return err
+	}
+	if err := l.selfTest(ctx); err != nil {
+		if errors.Is(err, errNotificationsLost) { // a pooler gives the connection to others
+			_ = l.exec(ctx, "unlisten", "unlisten "+testing)
+		}
+		return err
+	}
+	sql := fmt.Sprintf("set idle_session_timeout = %d; set tcp_user_timeout = %[1]d; set statement_timeout = %d; "+
+		"set default_transaction_read_only = off; set default_transaction_isolation = 'read committed'; "+
+		"set lock_timeout = 0; set idle_in_transaction_session_timeout = 0; %sset role %s",
+		pgtx.ListenIdleTimeout.Milliseconds(), pgtx.StatementTimeout.Milliseconds(),
+		pgtx.NoTransactionTimeout("set", l.conn.PgConn()), pgx.Identifier{pgtx.WorkerRole}.Sanitize())
+	for _, channel := range l.channels {
+		sql += "; listen " + pgx.Identifier{channel}.Sanitize()
+	}
+	return l.exec(ctx, "listen", sql)
+}
+
+// ask runs a statement, bounds it and notes that it was answered.
+func (l *listenConn) ask(ctx context.Context, what string, statement func(context.Context) error) error {
+	bounded, cancel := pgtx.WithAnswer(ctx, pgtx.AnswerTimeout)
+	defer cancel()
+	switch err := statement(bounded); {
+	case err != nil && bounded.Err() != nil && ctx.Err() == nil:
+		return fmt.Errorf("%s: no answer within %s: %w", what, pgtx.AnswerTimeout, err)
+	case err != nil:
+		return fmt.Errorf("%s: %w", what, err)
+	}
+	l.answeredAt = time.Now()
+	if status := l.conn.PgConn().ParameterStatus(pgtx.StandbyParameter); status != l.standby && status == "on" {
+		return fmt.Errorf("%s: %w", what, pgtx.ErrStandby)
+	}
+	return nil
+}
+
+func (l *listenConn) exec(ctx context.Context, what, sql string) error {
+	return l.ask(ctx, what, func(ctx context.Context) error {
+		_, err := l.conn.PgConn().Exec(ctx, sql).ReadAll()
+		return err
+	})
+}
+
+func (l *listenConn) ping(ctx context.Context) error { return l.ask(ctx, "ping", l.conn.Ping) }
+
+// barrier reports whether no producer is between its decision to stay silent and the end of its commit.
+func (l *listenConn) barrier(ctx context.Context) (passed bool, err error) {
+	err = l.ask(ctx, "ask whether producers are committing silently", func(ctx context.Context) error {
+		passed, err = l.queries.Barrier(ctx, l.channels)
+		return err
+	})
+	return passed, err
+}
+
+// idle waits for a notification or the end of d, and reports whether one came. Meanwhile it pings and makes self-tests.
+func (l *listenConn) idle(ctx context.Context, d time.Duration) (notified bool, err error) {
+	until := time.Now().Add(d)
+	for {
+		now := time.Now()
+		ping := l.answeredAt.Add(pgtx.PingInterval)
+		if until.Sub(ping) < pgtx.PingSlack {
+			ping = until // the next statement pings as well
+		}
+		testing := !now.Before(l.testAt)
+		if testing || !now.Before(ping) && now.Before(until) {
+			if err := l.ping(ctx); err != nil {
+				return false, err
+			}
+		}
+		if testing {
+			if err := l.selfTest(ctx); err != nil {
+				return false, err
+			}
+		}
+		now = time.Now()
+		if pinged := l.answeredAt.Add(pgtx.PingInterval); pinged.After(ping) {
+			ping = pinged
+		}
+		notified, err := l.await(ctx, min(until.Sub(now), l.testAt.Sub(now), ping.Sub(now)))
+		if notified || err != nil {
+			return notified, err
+		}
+		if !time.Now().Before(until) {
+			return false, nil
+		}
+	}
+}
+
+// await waits for a notification or the end of d, and reports whether one came since the last await. Many count as one.
+func (l *listenConn) await(ctx context.Context, d time.Duration) (notified bool, err error) {
+	defer func() { l.notified = false }()
+	wait, cancel := context.WithTimeout(ctx, max(d, 0))
+	defer cancel()
+	err = l.receive(wait, func() bool { return l.notified })
+	if ctx.Err() != nil {
+		return false, ctx.Err()
+	}
+	return l.notified, err
+}
+
+// receive takes notifications in until enough says so or ctx is done, which is no error.
+func (l *listenConn) receive(ctx context.Context, enough func() bool) error {
+	for !enough() {
+		err := l.conn.PgConn().WaitForNotification(ctx)
+		switch {
+		case err == nil:
+		case ctx.Err() != nil && !l.conn.IsClosed():
+			return nil
+		default:
+			return fmt.Errorf("wait for notifications: %w", err)
+		}
+	}
+	return nil
+}
+
+// selfTest proves that notifications arrive, by one that the pool sends. It counts only if it arrives while nothing
+// else is asked: a transaction pooler accepts LISTEN, and delivers nothing by itself. A test that could not be made is
+// no error.
+func (l *listenConn) selfTest(ctx context.Context) error {
+	l.tested = false
+	l.testAt = time.Now().Add(pgtx.SelfTestInterval)
+	sending, done := pgtx.WithAnswer(ctx, pgtx.SelfTestSend) // ctx may end while the answer is on its way
+	sent := make(chan error, 1)
+	l.sending.Go(func() { // by itself, for the pool may be slow to give up
+		defer done()
+		_, err := l.pool.Exec(sending, "select pg_catalog.pg_notify('"+l.testing+"', '')")
+		sent <- err
+	})
+	arrived := func() bool { return l.tested }
+	if err := l.receive(sending, arrived); err != nil || l.tested {
+		return err
+	}
+	select {
+	case err := <-sent:
+		if err == nil {
+			break
+		}
+		l.testAt = time.Now().Add(pgtx.SelfTestRetry)
+		return ctx.Err()
+	default:
+		l.testAt = time.Now().Add(pgtx.SelfTestRetry)
+		return ctx.Err()
+	}
+	arriving, cancel := context.WithTimeout(ctx, pgtx.SelfTestArrive)
+	defer cancel()
+	if err := l.receive(arriving, arrived); err != nil || l.tested || ctx.Err() != nil {
+		return errors.Join(err, ctx.Err())
+	}
+	if err := l.ping(ctx); err != nil {
+		return err // the connection is gone
+	}
+	return errNotificationsLost // even if one came with that answer, as a pooler may deliver it
+}
+
+var errNotificationsLost = errors.New("notifications do not arrive on the LISTEN connection, though it answers: " +
+	"DATABASE_URL leads through a transaction pooler, or to another database than SPECTRAL_POOL_URL; " +
+	"let it lead straight to Postgres, or to a pooler in session mode; " +
+	"until then events wait for the poll, and it is not noticed when a worker dies")
+
+// close ends the connection, and waits a moment for that: there should be one LISTEN connection at a time.
+func (l *listenConn) close() {
+	ctx, cancel := context.WithTimeout(context.Background(), pgtx.CloseListenTimeout)
+	defer cancel()
+	_ = l.conn.Close(ctx)
+	select {
+	case <-l.conn.PgConn().CleanupDone():
+	case <-ctx.Done():
+		_ = l.conn.PgConn().Conn().Close()
+	}
+}
+
+// reasonKind tells one reason from another, without what differs from try to try. Its class is for the log.
+func reasonKind(err error) (kind, class string) {
+	pg, answered := errors.AsType[*pgconn.PgError](err)
+	switch {
+	case errors.Is(err, errNotificationsLost):
+		return "lost", "NotificationsLost"
+	case errors.Is(err, pgtx.ErrStandby):
+		return "standby", "StandbyError"
+	case answered:
+		return pg.Code, pgtx.ErrorClass(err)
+	default:
+		return "connection", pgtx.ErrorClass(err)
+	}
+}
+
+// reasonText returns the error, and what to do about it where that is known.
+func reasonText(err error) string {
+	pg, _ := errors.AsType[*pgconn.PgError](err)
+	advice := map[string]string{
+		pgerrcode.InvalidPassword:                   checkLogin,
+		pgerrcode.InvalidAuthorizationSpecification: checkLogin,
+		pgerrcode.TooManyConnections: "raise max_connections or the connection limit of the role or database, " +
+			"or run fewer workers",
+		pgerrcode.InsufficientPrivilege:  "grant " + pgtx.WorkerRole + " to the login of DATABASE_URL",
+		pgerrcode.ReadOnlySQLTransaction: pgtx.ErrStandby.Error(),
+	}[cmp.Or(pg, &pgconn.PgError{}).Code]
+	reason := pgtx.CleanText(err.Error(), pgtx.MaxErrorBytes)
+	if advice != "" {
+		reason += "; " + advice
+	}
+	return reason
+}
+
+const checkLogin = "check the user and password in DATABASE_URL, and pg_hba.conf"

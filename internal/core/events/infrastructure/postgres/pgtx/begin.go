@@ -1,0 +1,147 @@
+package pgtx
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"spectral/internal/core/events"
+)
+
+// Roles of the adapter itself. Handlers run as the role of their context.
+const (
+	WorkerRole   = "spectral_worker"   // claims, deduplicates and settles
+	OperatorRole = "spectral_operator" // reads the outbox
+)
+
+// ContextRole returns the database role of a bounded context.
+func ContextRole(s events.Scope) (string, error) {
+	switch s {
+	case events.Platform, events.Worlds:
+		return "spectral_" + string(s), nil
+	default:
+		return "", fmt.Errorf("scope %q is not a bounded context and has no database role", s)
+	}
+}
+
+// NoWorkspace is the workspace of a transaction that sees no workspace's rows.
+var NoWorkspace uuid.NullUUID
+
+// Identity is what a transaction runs as.
+type Identity struct {
+	Role      string
+	Workspace uuid.NullUUID
+	Idle      time.Duration // how long it may wait for its next statement; zero means IdleTimeout
+}
+
+// Acquire takes a connection within StatementTimeout: handlers that want a second connection may have emptied the pool.
+func Acquire(ctx context.Context, pool *pgxpool.Pool) (*pgxpool.Conn, error) {
+	ctx, cancel := context.WithTimeout(ctx, StatementTimeout)
+	defer cancel()
+	conn, err := pool.Acquire(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("take a connection from the pool: %w", err)
+	}
+	return conn, nil
+}
+
+// Begin begins a transaction on conn, a connection of pool, in one round trip and within StatementTimeout. It sets what
+// a default of the login or the database could change: a higher isolation level would raise 40001 in the dedup insert,
+// row_security off would make every policy an error, and a timeout meant for people would end handlers.
+//
+// After an error conn is closed, so that nobody else gets it. A server that cannot be written to also empties the pool,
+// so that new connections follow the address.
+func Begin(ctx context.Context, pool *pgxpool.Pool, conn *pgxpool.Conn, as Identity) (pgx.Tx, error) {
+	ctx, cancel := context.WithTimeout(ctx, StatementTimeout)
+	defer cancel()
+	if as.Idle == 0 {
+		as.Idle = IdleTimeout
+	}
+	tx, err := conn.BeginTx(ctx, pgx.TxOptions{BeginQuery: "begin isolation level read committed read write; " +
+		OwnSettings(conn.Conn().PgConn(), as.Idle) + RoleSettings(as.Role, as.Workspace)})
+	if err == nil {
+		return tx, nil
+	}
+	CloseBeforeRelease(conn)
+	if readOnlyServer(err) {
+		pool.Reset()
+		err = fmt.Errorf("%w (%w)", ErrStandby, err)
+	}
+	return nil, fmt.Errorf("begin as %s: %w", as.Role, err)
+}
+
+// OwnSettings returns the statements, each with its semicolon, that make a transaction independent of the settings of
+// the login and the database.
+func OwnSettings(conn *pgconn.PgConn, idle time.Duration) string {
+	return "set local row_security = on; " + Unbounded(conn) + fmt.Sprintf(
+		"set local idle_in_transaction_session_timeout = %d; set local tcp_user_timeout = %[1]d; ", idle.Milliseconds())
+}
+
+// Unbounded returns the statements, each with its semicolon, that let a transaction and its waits take as long as its
+// caller's context lasts, whatever the login or the database has set.
+func Unbounded(conn *pgconn.PgConn) string {
+	return "set local statement_timeout = 0; set local lock_timeout = 0; " + NoTransactionTimeout("set local", conn)
+}
+
+// NoTransactionTimeout returns the statement that removes the limit on a transaction's length. Servers before version
+// 17 have none.
+func NoTransactionTimeout(set string, conn *pgconn.PgConn) string {
+	if version := conn.ParameterStatus("server_version"); len(version) < 2 || version[:2] < "17" {
+		return ""
+	}
+	return set + " transaction_timeout = 0; "
+}
+
+// RoleSettings returns the statements that set the role, and the workspace whose rows it sees, until the transaction or
+// savepoint ends. With the empty search_path, unqualified names fail everywhere alike. A missing workspace is set too,
+// because a value outlives its savepoint. The role is always named: RESET ROLE would fall back to the login, past
+// row-level security.
+func RoleSettings(role string, workspace uuid.NullUUID) string {
+	return fmt.Sprintf("set local search_path = ''; set local role %s; set local spectral.workspace_id = '%s'",
+		pgx.Identifier{role}.Sanitize(), WorkspaceText(workspace))
+}
+
+// InTx is [RunAs] within StatementTimeout.
+func InTx(ctx context.Context, pool *pgxpool.Pool, role string, work func(pgx.Tx) error) error {
+	ctx, cancel := context.WithTimeout(ctx, StatementTimeout)
+	defer cancel()
+	return RunAs(ctx, pool, role, work)
+}
+
+// RunAs runs work in one transaction as role, with the settings of [Begin], and commits it if work returns nil. Only
+// ctx bounds it.
+func RunAs(ctx context.Context, pool *pgxpool.Pool, role string, work func(pgx.Tx) error) error {
+	conn, err := Acquire(ctx, pool)
+	if err != nil {
+		return err
+	}
+	defer conn.Release()
+	tx, err := Begin(ctx, pool, conn, Identity{Role: role})
+	if err != nil {
+		return err
+	}
+	defer Rollback(tx)
+	if err := work(tx); err != nil {
+		return err
+	}
+	return tx.Commit(ctx)
+}
+
+// Rollback rolls tx back, even if its context is done. After a commit it does nothing.
+func Rollback(tx pgx.Tx) {
+	ctx, cancel := context.WithTimeout(context.Background(), RollbackTimeout)
+	defer cancel()
+	_ = tx.Rollback(ctx)
+}
+
+// CloseBeforeRelease closes conn, so that the pool does not give it to anyone else.
+func CloseBeforeRelease(conn *pgxpool.Conn) {
+	ctx, cancel := context.WithTimeout(context.Background(), RollbackTimeout)
+	defer cancel()
+	_ = conn.Conn().Close(ctx)
+}

@@ -1,0 +1,11 @@
+// Package pgtx begins the adapter's transactions and holds what all its packages share.
+//
+//   - begin.go: a transaction under a role, with settings that no default of the login or the database changes
+//   - config.go: the configuration of the pool and of direct connections
+//   - handler_tx.go: the transaction that is passed to handlers and units of work
+//   - statement.go: how a handler's statement is treated
+//   - errors.go: refusals of our SQL functions, and the class of an error
+//   - limits.go: every time limit of the adapter
+//   - wait.go: waiting, and the delays between tries
+//   - log.go: the keys of log entries
+package pgtx

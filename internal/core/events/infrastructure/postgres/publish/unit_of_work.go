@@ -1,0 +1,68 @@
+package publish
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"spectral/internal/core/events"
+	"spectral/internal/core/events/infrastructure/postgres/pgtx"
+)
+
+// UnitOfWork runs business transactions on a pool. Safe for concurrent use.
+type UnitOfWork struct {
+	Pool       *pgxpool.Pool
+	Publishing Publishing
+}
+
+// Do calls work in a transaction that runs as scope's database role, sees the rows of workspace and can publish. It
+// commits if work returns nil. An error, a panic or runtime.Goexit rolls everything back, published events included.
+// Work must not keep the Tx.
+//
+// After an error of the commit the outcome is unknown: the server may have committed, and its answer been lost.
+func (u *UnitOfWork) Do(
+	ctx context.Context, scope events.Scope, workspace uuid.NullUUID, work func(events.Tx, events.PublisherFor) error,
+) error {
+	role, err := pgtx.ContextRole(scope)
+	if err != nil {
+		return err
+	}
+	conn, err := u.Pool.Acquire(ctx)
+	if err != nil {
+		return fmt.Errorf("unit of work: connect: %w", err)
+	}
+	defer conn.Release()
+	tx, err := pgtx.Begin(ctx, u.Pool, conn, pgtx.Identity{Role: role, Workspace: workspace})
+	if err != nil {
+		return fmt.Errorf("unit of work: %w", err)
+	}
+	h := pgtx.NewHandlerTx(tx, false)
+	defer func() { // after an error, a panic or Goexit it undoes everything; after a commit nothing
+		if h.Revoke() {
+			_ = conn.Hijack().PgConn().Conn().Close() // the socket only: that is safe while a query runs
+			return
+		}
+		pgtx.Rollback(tx)
+		if h.State() == pgtx.SessionState {
+			pgtx.CloseBeforeRelease(conn)
+		}
+	}()
+	publisherFor := func(options ...events.PublishOption) events.EventPublisher {
+		return u.Publishing.Publisher(h, options...)
+	}
+	if err := work(h, publisherFor); err != nil {
+		return err
+	}
+	if h.Revoke() {
+		return fmt.Errorf("unit of work: %w", pgtx.ErrTxInUse)
+	}
+	if conn.Conn().PgConn().TxStatus() == 'I' {
+		return fmt.Errorf("unit of work: %w", pgtx.ErrTxEnded)
+	}
+	if err := tx.Commit(ctx); err != nil {
+		return fmt.Errorf("unit of work: commit: %w", err)
+	}
+	return nil
+}

@@ -1,0 +1,304 @@
+package worker
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"spectral/internal/core/events"
+	"spectral/internal/core/events/infrastructure/postgres/dispatch"
+	"spectral/internal/core/events/infrastructure/postgres/journal"
+	"spectral/internal/core/events/infrastructure/postgres/lease"
+	"spectral/internal/core/events/infrastructure/postgres/maintenance"
+	"spectral/internal/core/events/infrastructure/postgres/notify"
+	"spectral/internal/core/events/infrastructure/postgres/pgtx"
+)
+
+// Config of a Worker.
+type Config struct {
+	Generation events.Generation
+	// Direct is the configuration of the LISTEN connection: straight to Postgres, no transaction pooler.
+	Direct *pgx.ConnConfig
+	// Pool serves the dispatching transactions; see [Connections].
+	Pool      *pgxpool.Pool
+	Contracts *events.Contracts
+	Log       *slog.Logger
+	// Worker identifies this process among the live ones; a new one for each start. Name is for people.
+	Worker uuid.UUID
+	Name   string
+	// PollInterval is how often due events are looked for without a notification; zero means pgtx.DefaultPollInterval.
+	PollInterval time.Duration
+	// OnSettled is called after each commit for every row that it settled or made pending again, from several goroutines.
+	// It must not block. Nil: nothing is called.
+	OnSettled func(dispatch.Settlement)
+	// Maintenance are further duties, which start and stop with the worker's own.
+	Maintenance []*maintenance.Service
+}
+
+// Connections returns how many connections of the pool a consumer needs at once.
+func Connections(s events.Subscription) int {
+	s = s.WithDefaults()
+	if s.Mode == events.Leased {
+		return lease.Connections
+	}
+	return s.Concurrency
+}
+
+// dispatcher is a consumer in its mode.
+type dispatcher interface {
+	notify.Waker
+	Consumer() *dispatch.Consumer
+	// Halt lets no further claim begin.
+	Halt()
+	// Await waits, after Halt, for the handlers that run, and gives up what could not be settled.
+	Await()
+}
+
+// Worker runs the consumers of one process. Call Listen for each subscription, then Start. Stop may be called before
+// Start, and more than once.
+type Worker struct {
+	config      Config
+	health      *notify.Health
+	journal     *journal.Journal
+	reaper      *maintenance.Reaper
+	watch       *maintenance.GenerationWatch
+	maintenance []*maintenance.Service
+	stopped     chan struct{} // closed when everything has ended
+
+	mu        sync.Mutex
+	consumers map[string]dispatcher // by event type; complete once started
+	started   bool
+	err       error              // why it ended by itself; set before stopped is closed
+	endNotify context.CancelFunc // ends the notifier
+	endWork   context.CancelFunc // cancels the handlers
+}
+
+var _ events.EventListener = (*Worker)(nil)
+
+// New returns a worker without subscriptions.
+func New(config Config) (*Worker, error) {
+	config.PollInterval = cmp.Or(config.PollInterval, pgtx.DefaultPollInterval)
+	j, err := journal.Open(config.Pool, config.Worker, config.Generation, config.Name)
+	if err != nil {
+		return nil, err
+	}
+	health := notify.NewHealth()
+	sampler := &maintenance.LatencySampler{Pool: config.Pool, Health: health, Log: config.Log}
+	w := &Worker{
+		config: config, health: health, journal: j,
+		reaper:    maintenance.NewReaper(config.Pool, config.Log),
+		watch:     maintenance.NewGenerationWatch(config.Pool, health, config.Log, config.Generation),
+		stopped:   make(chan struct{}),
+		consumers: make(map[string]dispatcher),
+	}
+	w.maintenance = append([]*maintenance.Service{
+		maintenance.NewService(w.reaper.Run),
+		maintenance.NewService(sampler.Run),
+		maintenance.NewService(w.watch.Run),
+	}, config.Maintenance...)
+	return w, nil
+}
+
+// Done is closed when the worker has ended. Err then says why if nobody stopped it: beside a live worker with other
+// handlers it refuses to work, with a [*journal.HandlersDifferError].
+func (w *Worker) Done() <-chan struct{} { return w.stopped }
+
+// Err is nil until Done is closed, and after a Stop.
+func (w *Worker) Err() error {
+	select {
+	case <-w.stopped:
+		return w.err
+	default:
+		return nil
+	}
+}
+
+// Health returns the state of the worker.
+func (w *Worker) Health() *notify.Health { return w.health }
+
+// Listen implements [events.EventListener]. It also refuses an event type without contract, and a channel other than
+// the contract's, on which no notification would come.
+func (w *Worker) Listen(_ context.Context, s events.Subscription) error {
+	s = s.WithDefaults()
+	if err := s.Validate(); err != nil {
+		return err
+	}
+	if err := w.checkContract(s); err != nil {
+		return fmt.Errorf("subscription to %q: %w", s.EventType, err)
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if err := w.checkUnique(s); err != nil {
+		return fmt.Errorf("subscription to %q: %w", s.EventType, err)
+	}
+	c := dispatch.NewConsumer(dispatch.Config{
+		Pool: w.config.Pool, Journal: w.journal, Log: w.config.Log, OnSettled: w.config.OnSettled,
+	}, s)
+	if s.Mode == events.Leased {
+		w.consumers[s.EventType] = lease.NewDispatcher(c)
+	} else {
+		w.consumers[s.EventType] = dispatch.NewDispatcher(c)
+	}
+	return nil
+}
+
+func (w *Worker) checkContract(s events.Subscription) error {
+	contracts := w.config.Contracts.OfType(s.EventType)
+	if len(contracts) == 0 {
+		return errors.New("no contract of this event type is registered")
+	}
+	for _, c := range contracts {
+		if c.Unconsumed {
+			return fmt.Errorf("the contract of version %d declares it unconsumed: its events settle as they are published",
+				c.Version)
+		}
+	}
+	if want := events.ChannelName(w.config.Generation, contracts[0].Class); s.Channel != want {
+		return fmt.Errorf("channel is %s, but its events are announced on %s", s.Channel, want)
+	}
+	return nil
+}
+
+func (w *Worker) checkUnique(s events.Subscription) error {
+	if w.started {
+		return errors.New("the worker has started")
+	}
+	if _, taken := w.consumers[s.EventType]; taken {
+		return errors.New("there is one already; register a co-handler on it")
+	}
+	for _, r := range s.Handlers() {
+		for eventType, other := range w.consumers {
+			isName := func(o events.Registration) bool { return o.Name == r.Name }
+			if slices.ContainsFunc(other.Consumer().Handlers, isName) {
+				return fmt.Errorf("handler name %s is taken by the consumer of %s", r.Name, eventType)
+			}
+		}
+	}
+	return nil
+}
+
+// Start begins to listen and dispatch, and returns at once; Health tells how it goes. The worker lasts until Stop, not
+// until ctx is done.
+func (w *Worker) Start(ctx context.Context) error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.started {
+		return errors.New("worker: started twice")
+	}
+	w.started = true
+	ctx = context.WithoutCancel(ctx)
+	notifying, endNotify := context.WithCancel(ctx)
+	work, endWork := context.WithCancelCause(ctx)
+	w.endNotify, w.endWork = endNotify, func() { endWork(events.ErrStopping) }
+	notifier := w.newNotifier()
+	for _, service := range w.maintenance {
+		service.Start(ctx)
+	}
+	go func() {
+		defer close(w.stopped)
+		w.err = notifier.Run(notifying, work)
+		w.end(ctx, notifier)
+	}()
+	return nil
+}
+
+func (w *Worker) newNotifier() *notify.Notifier {
+	handlers := make(map[string][]events.Registration)
+	wakers := make(map[string]notify.Waker)
+	var channels []string
+	for eventType, c := range w.consumers {
+		wakers[eventType] = c
+		handlers[eventType] = c.Consumer().Handlers
+		channels = append(channels, c.Consumer().Subscription.Channel)
+	}
+	slices.Sort(channels)
+	w.journal.SetHandlers(handlers)
+	return notify.New(notify.Config{
+		Generation: w.config.Generation, Direct: w.config.Direct, Pool: w.config.Pool, PollInterval: w.config.PollInterval,
+		Consumers: wakers, Channels: slices.Compact(channels), Journal: w.journal, Reaper: w.reaper, Health: w.health,
+		Log: w.config.Log, OnListening: w.watch.Check,
+	})
+}
+
+// end ends everything but the notifier, which has ended.
+func (w *Worker) end(ctx context.Context, notifier *notify.Notifier) {
+	w.endNotify()
+	each(w.maintenance, (*maintenance.Service).Stop)
+	w.health.Set(notify.Stopping, "handlers are running")
+	w.halt()
+	if w.err != nil {
+		w.endWork() // beside the other worker, none of it may go on
+	}
+	each(slices.Collect(maps.Values(w.consumers)), dispatcher.Await)
+	w.endWork()
+	notifier.Unregister(ctx)
+	w.journal.Close()
+	if w.err != nil {
+		w.health.Set(notify.Refused, w.err.Error())
+		return
+	}
+	w.health.Set(notify.Stopped, "")
+}
+
+// each calls f for all at once, and waits for it.
+func each[T any](all []T, f func(T)) {
+	var running sync.WaitGroup
+	for _, one := range all {
+		running.Go(func() { f(one) })
+	}
+	running.Wait()
+}
+
+func (w *Worker) halt() {
+	for _, c := range w.consumers {
+		c.Halt()
+	}
+}
+
+// Stop lets no further claim begin and waits for the handlers that run. When ctx is done first, it cancels their
+// contexts with [events.ErrStopping]: what they did is rolled back, and the rows are free again with no attempt
+// counted. Stop then still waits for the handlers to return or to be abandoned, but not for a database that does not
+// answer. It returns nil if there was nothing to cancel. The log names what is left in flight.
+func (w *Worker) Stop(ctx context.Context) error {
+	w.mu.Lock()
+	started := w.started
+	w.mu.Unlock()
+	if !started {
+		w.journal.Close()
+		return nil
+	}
+	w.halt()
+	w.endNotify()
+	select {
+	case <-w.stopped:
+		return nil
+	case <-ctx.Done():
+	}
+	w.endWork()
+	giveUp := time.NewTimer(pgtx.ForcedStop)
+	defer giveUp.Stop()
+	select {
+	case <-w.stopped:
+	case <-giveUp.C:
+		return fmt.Errorf("worker: handlers were cancelled when the grace period was over, and what became of their events "+
+			"could not all be written in time (the database does not answer, or another session holds a lock); "+
+			"other workers will recover them: %w", ctx.Err())
+	}
+	for _, c := range w.consumers {
+		if c.Consumer().ForcedStop.Load() {
+			return fmt.Errorf("worker: handlers were cancelled when the grace period was over; "+
+				"the log says what became of each event: %w", ctx.Err())
+		}
+	}
+	return nil
+}

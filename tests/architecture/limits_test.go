@@ -1,0 +1,54 @@
+package architecture_test
+
+import (
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"io/fs"
+	"strings"
+	"testing"
+)
+
+// Time limits of the adapter stand in one file, where a test checks how they relate.
+func TestTimeLimitsAreInOneFile(t *testing.T) {
+	t.Parallel()
+	tree := tree()
+	files, err := goFiles(tree)
+	if err != nil {
+		t.Fatal(err)
+	}
+	found := false
+	for _, name := range files {
+		if !strings.HasPrefix(name, adapter) || strings.HasSuffix(name, "_test.go") || strings.HasPrefix(name, adapter+"/admin/") {
+			continue
+		}
+		source, err := fs.ReadFile(tree, name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		fileSet := token.NewFileSet()
+		parsed, err := parser.ParseFile(fileSet, name, source, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ast.Inspect(parsed, func(n ast.Node) bool {
+			unit, ok := n.(*ast.SelectorExpr)
+			if !ok {
+				return true
+			}
+			of, _ := unit.X.(*ast.Ident)
+			switch {
+			case of == nil || of.Name != "time" || !strings.Contains("Microsecond Millisecond Second Minute Hour", unit.Sel.Name):
+			case name == adapter+"/pgtx/limits.go":
+				found = true
+			case name != adapter+"/pgtx/wait.go": // converts seconds
+				t.Errorf("%s has a duration: name it in %s/pgtx/limits.go, and add how it relates to the others to limits_test.go",
+					fileSet.Position(n.Pos()), adapter)
+			}
+			return true
+		})
+	}
+	if !found {
+		t.Errorf("%s/pgtx/limits.go has no durations: has it moved?", adapter)
+	}
+}
