@@ -5,7 +5,7 @@
 -- failed, which core.outbox_replay moves.
 --
 -- What was due is due anew, within its type in the same order, scheduled events keep their time: whoever consumes in p_to does not look for events that are due
--- from before its floor (core.outbox_floor). What was counted stays counted (attempts, handler_failures, crashes): it is the same cycle with other
+-- from before its floor (core.outbox_watermark). What was counted stays counted (attempts, handler_failures, crashes): it is the same cycle with other
 -- workers, handlers of other names begin with none. What a dead worker held is reaped
 -- first if it has been gone for two seconds (core.outbox_reap), and otherwise left where it is: call again.
 --
@@ -35,7 +35,7 @@ begin
       using hint = format('select core.generation_drain(%s);', p_from);
   end if;
 
-  v_xid := pg_current_xact_id(); -- before the time is read: core.outbox_floor
+  v_xid := pg_current_xact_id(); -- before the time is read: core.outbox_watermark
   v_now := clock_timestamp();
   perform core.workers_probe(gen_random_uuid(), 0); -- there may be no worker that does it
   perform core.outbox_reap(1000);

@@ -109,7 +109,7 @@ begin
 
   -- In this order: id, then generation. Whoever saw the generation open has an id from before it was closed, and
   -- core.generation_retire waits for all of those. And id, then time: whoever takes a transaction id after a time knows that
-  -- rows stamped before that time have lower ids, and so when all of them are visible or gone (core.outbox_floor).
+  -- rows stamped before that time have lower ids, and so when all of them are visible or gone (core.outbox_watermark).
   v_xid := pg_current_xact_id();
   -- one query for all there is to know: each of its own would cost as much again
   select t.source, t.class, t.content_class, core.consumes(d.generation, t.consumed_in, t.consumed), t.payload_fault, t.deadline, t.successor,

@@ -5,12 +5,12 @@
 -- has 256 at most: what is written of a lease must fit when it runs out. handled lists
 -- those of p_handlers that have the event's key in core.event_handled already and need not run.
 -- p_crashed true takes only rows with crashes, false only others, null all. Rows that others hold are skipped; rows available
--- before p_floor that no worker died of are not looked for.
+-- before p_watermark that no worker died of are not looked for.
 -- Nothing of a type that is paused. No more than 16 MiB of payload and one row. Writes core.outbox; reads core.event_handled,
 -- core.paused_types.
 create function core.outbox_lease(p_generation bigint, p_event_type text, p_limit integer default 1,
   p_lease double precision default 300, p_worker text default null, p_handlers text[] default '{}',
-  p_floor timestamptz default '-infinity', p_crashed boolean default null) returns table (event_id uuid,
+  p_watermark timestamptz default '-infinity', p_crashed boolean default null) returns table (event_id uuid,
   event_type text, event_version integer, occurred_at timestamptz, source text, target text, content_class text,
   workspace_id uuid, payload jsonb, idempotency_key text, trace_context text, attempts integer, handler_failures jsonb,
   crashes integer, claim_token uuid, handled text[])
@@ -48,7 +48,7 @@ begin
       select o.id, o.payload, o.idempotency_key from core.outbox o
       where o.generation = p_generation and o.event_type = p_event_type
         and o.status = 'pending' and o.deleted_at is null
-        and o.available_at >= p_floor and o.available_at <= statement_timestamp()
+        and o.available_at >= p_watermark and o.available_at <= statement_timestamp()
         and (p_crashed is null or o.crashes = 0) order by o.available_at limit p_limit for update skip locked;
   end if;
   -- a loop fetches, and so locks, little more than it returns

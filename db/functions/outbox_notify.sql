@@ -11,7 +11,7 @@
 --   A granted: we are elected: notify.
 --   A refused: somebody in their commit notifies for us: stay silent.
 --
--- Postgres releases both after the row is visible; core.outbox_quiet() is the other half. The
+-- Postgres releases both after the row is visible; core.outbox_barrier() is the other half. The
 -- setting spectral.rung_<channel>, local to the transaction, makes it once per transaction.
 --
 -- Frozen: publishers compose channel names, this function only reads NEW.channel. It runs as

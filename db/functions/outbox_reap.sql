@@ -35,7 +35,7 @@ begin
   if not pg_try_advisory_xact_lock(5583017264419803127) then
     return;
   end if;
-  v_xid := pg_current_xact_id(); -- before the time is read: core.outbox_floor
+  v_xid := pg_current_xact_id(); -- before the time is read: core.outbox_watermark
   delete from core.claim_journal j where core.server_restarted(j.claimed_at); -- which explains the lost sessions
   for v_held in
     with gone as materialized

@@ -10,7 +10,7 @@ declare
   v_id uuid;
   v_channel text;
   v_token uuid;
-  v_xid constant xid8 := pg_current_xact_id(); -- before the time is read: core.outbox_floor
+  v_xid constant xid8 := pg_current_xact_id(); -- before the time is read: core.outbox_watermark
 begin
   for v_id, v_channel, v_token in
     update core.outbox o set status = 'pending', claim_token = null, claimed_by = null, lease_handler = null,

@@ -11,7 +11,7 @@ language plpgsql volatile security definer set search_path = pg_catalog, core, p
 set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off set jit = off as $$
 #variable_conflict use_column
 declare
-  v_xid constant xid8 := pg_current_xact_id(); -- before the time is read: core.outbox_floor
+  v_xid constant xid8 := pg_current_xact_id(); -- before the time is read: core.outbox_watermark
   v_ids uuid[];
   v_ats timestamptz[];
   v_channels text[];

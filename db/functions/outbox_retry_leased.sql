@@ -12,7 +12,7 @@ begin
   if p_delay is null or not (p_delay >= 0 and p_delay <= 86400) then
     raise exception 'p_delay %: must be from 0 to 86400 seconds', p_delay using errcode = 'invalid_parameter_value';
   end if;
-  v_xid := pg_current_xact_id(); -- before the time is read: core.outbox_floor
+  v_xid := pg_current_xact_id(); -- before the time is read: core.outbox_watermark
   update core.outbox o set status = 'pending', claim_token = null, claimed_by = null, lease_handler = null,
       attempts = greatest(o.attempts - case when p_counted then 0 else 1 end, 0),
       available_at = clock_timestamp() + make_interval(secs => p_delay),

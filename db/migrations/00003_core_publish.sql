@@ -30,16 +30,16 @@ create constraint trigger outbox_notify
   deferrable initially deferred
   for each row when (new.status = 'pending')
   execute function core.outbox_notify();
--- db/functions/outbox_quiet.sql
-create function core.outbox_quiet(p_channel text) returns boolean
+-- db/functions/outbox_barrier.sql
+create function core.outbox_barrier(p_channel text) returns boolean
 language plpgsql volatile set search_path = pg_catalog, core, pg_temp as $$
 declare
-  v_quiet boolean := false;
+  v_passed boolean := false;
 begin
   begin
     if pg_try_advisory_xact_lock(hashtextextended(p_channel, 7310579632010148197)) then
       begin
-        v_quiet := pg_try_advisory_xact_lock(hashtextextended(p_channel, 2891336453310961517));
+        v_passed := pg_try_advisory_xact_lock(hashtextextended(p_channel, 2891336453310961517));
         raise exception using errcode = 'SPA00', message = 'gives A back';
       exception when sqlstate 'SPA00' then
         null;
@@ -49,7 +49,7 @@ begin
   exception when sqlstate 'SPS00' then
     null;
   end;
-  return v_quiet;
+  return v_passed;
 end
 $$;
 -- db/functions/consumes.sql
@@ -421,7 +421,7 @@ begin
 end
 $$;
 -- +goose StatementEnd
-grant execute on function core.outbox_quiet to spectral_worker;
+grant execute on function core.outbox_barrier to spectral_worker;
 grant execute on function core.consumes, core.unconsumed, core.prior_replays to spectral_operator;
 grant execute on function core.outbox_publish, core.outbox_publish_many, core.outbox_failures to spectral_publisher;
 grant execute on function core.event_types_register to spectral_operator, spectral_worker;
@@ -431,5 +431,5 @@ reset role;
 -- +goose Down
 set local lock_timeout = '500ms';
 drop trigger outbox_notify on core.outbox;
-drop function core.outbox_notify, core.outbox_quiet, core.consumes, core.unconsumed, core.outbox_insert,
+drop function core.outbox_notify, core.outbox_barrier, core.consumes, core.unconsumed, core.outbox_insert,
   core.outbox_publish, core.outbox_publish_many, core.event_types_register, core.prior_replays, core.outbox_failures;

@@ -20,16 +20,16 @@ comment on table core.paused_types is 'Event types whose rows nobody claims in a
 grant select on core.paused_types to spectral_operator;
 
 -- +goose StatementBegin
--- db/functions/outbox_look.sql
-create function core.outbox_look(p_generation bigint, p_event_types text[],
-  p_floors timestamptz[]) returns table (event_type text, oldest_due timestamptz, next_in double precision,
+-- db/functions/outbox_poll.sql
+create function core.outbox_poll(p_generation bigint, p_event_types text[],
+  p_watermarks timestamptz[]) returns table (event_type text, oldest_due timestamptz, next_in double precision,
   crashed boolean)
 language sql stable security definer set search_path = pg_catalog, core, pg_temp set enable_seqscan = off
 set enable_bitmapscan = off set enable_sort = off set jit = off as $$
   select t.event_type,
          (select o.available_at from core.outbox o where o.generation = p_generation and o.event_type = t.event_type
             and o.status = 'pending' and o.deleted_at is null
-            and o.available_at >= t.floor and o.available_at <= statement_timestamp()
+            and o.available_at >= t.watermark and o.available_at <= statement_timestamp()
           order by o.available_at limit 1),
          extract(epoch from
            (select o.available_at from core.outbox o
@@ -39,30 +39,30 @@ set enable_bitmapscan = off set enable_sort = off set jit = off as $$
          exists (select from core.outbox o where o.generation = p_generation and o.event_type = t.event_type
                    and o.status = 'pending' and o.deleted_at is null and o.crashes > 0
                    and o.available_at <= statement_timestamp())
-  from unnest(p_event_types, p_floors) as t(event_type, floor)
+  from unnest(p_event_types, p_watermarks) as t(event_type, watermark)
   where not exists (select from core.paused_types p where p.generation = p_generation and p.event_type = t.event_type)
 $$;
--- db/functions/outbox_floor.sql
-create function core.outbox_floor(p_generation bigint, p_event_type text,
-  p_floor timestamptz) returns table (oldest timestamptz, lowest_running bigint, mark_at timestamptz, mark_id bigint)
+-- db/functions/outbox_watermark.sql
+create function core.outbox_watermark(p_generation bigint, p_event_type text,
+  p_watermark timestamptz) returns table (oldest timestamptz, lowest_running bigint, sampled_at timestamptz, sample_id bigint)
 language plpgsql volatile security definer set search_path = pg_catalog, core, pg_temp set enable_seqscan = off
 set enable_bitmapscan = off set enable_sort = off set jit = off as $$
 begin
   if pg_current_xact_id_if_assigned() is not null then
-    raise exception 'core.outbox_floor: this transaction took its id before the time could be read'
+    raise exception 'core.outbox_watermark: this transaction took its id before the time could be read'
       using errcode = 'object_not_in_prerequisite_state';
   end if;
-  mark_at := clock_timestamp();
-  mark_id := pg_current_xact_id()::text::bigint;
+  sampled_at := clock_timestamp();
+  sample_id := pg_current_xact_id()::text::bigint;
   select pg_snapshot_xmin(pg_current_snapshot())::text::bigint,
          (select o.available_at from core.outbox o where o.generation = p_generation and o.event_type = p_event_type
-            and o.status = 'pending' and o.deleted_at is null and o.available_at >= p_floor
+            and o.status = 'pending' and o.deleted_at is null and o.available_at >= p_watermark
           order by o.available_at limit 1) into lowest_running, oldest;
   return next;
 end
 $$;
 -- db/functions/outbox_claim.sql
-create function core.outbox_claim(p_generation bigint, p_event_type text, p_limit integer, p_floor timestamptz,
+create function core.outbox_claim(p_generation bigint, p_event_type text, p_limit integer, p_watermark timestamptz,
   p_worker uuid, p_crashed boolean) returns table (event_id uuid, event_type text, event_version integer,
   occurred_at timestamptz, source text, target text, content_class text, workspace_id uuid, payload jsonb,
   idempotency_key text, trace_context text, attempts integer, available_at timestamptz, handler_failures jsonb,
@@ -99,7 +99,7 @@ begin
            case when pg_column_compression(o.payload) is null then pg_column_size(o.payload) else octet_length(o.payload::text) end
     from core.outbox o where o.generation = p_generation and o.event_type = p_event_type
       and o.status = 'pending' and o.deleted_at is null
-      and o.available_at >= p_floor and o.available_at <= statement_timestamp() and o.crashes = 0
+      and o.available_at >= p_watermark and o.available_at <= statement_timestamp() and o.crashes = 0
       and (v_suspects is null or o.id <> all (v_suspects)) order by o.available_at limit p_limit
     for update skip locked
   loop
@@ -175,7 +175,7 @@ begin
 end
 $$;
 -- +goose StatementEnd
-grant execute on function core.outbox_look, core.outbox_floor, core.outbox_claim, core.outbox_deliver,
+grant execute on function core.outbox_poll, core.outbox_watermark, core.outbox_claim, core.outbox_deliver,
   core.outbox_retry, core.outbox_fail to spectral_worker;
 
 reset role;
@@ -183,6 +183,6 @@ reset role;
 -- +goose Down
 set local lock_timeout = '500ms';
 select core.require_empty('core.paused_types');
-drop function core.outbox_look, core.outbox_floor, core.outbox_claim, core.outbox_deliver,
+drop function core.outbox_poll, core.outbox_watermark, core.outbox_claim, core.outbox_deliver,
   core.outbox_retry, core.outbox_fail;
 drop table core.paused_types;

@@ -28,7 +28,7 @@ $$;
 -- db/functions/outbox_lease.sql
 create function core.outbox_lease(p_generation bigint, p_event_type text, p_limit integer default 1,
   p_lease double precision default 300, p_worker text default null, p_handlers text[] default '{}',
-  p_floor timestamptz default '-infinity', p_crashed boolean default null) returns table (event_id uuid,
+  p_watermark timestamptz default '-infinity', p_crashed boolean default null) returns table (event_id uuid,
   event_type text, event_version integer, occurred_at timestamptz, source text, target text, content_class text,
   workspace_id uuid, payload jsonb, idempotency_key text, trace_context text, attempts integer, handler_failures jsonb,
   crashes integer, claim_token uuid, handled text[])
@@ -66,7 +66,7 @@ begin
       select o.id, o.payload, o.idempotency_key from core.outbox o
       where o.generation = p_generation and o.event_type = p_event_type
         and o.status = 'pending' and o.deleted_at is null
-        and o.available_at >= p_floor and o.available_at <= statement_timestamp()
+        and o.available_at >= p_watermark and o.available_at <= statement_timestamp()
         and (p_crashed is null or o.crashes = 0) order by o.available_at limit p_limit for update skip locked;
   end if;
   loop
@@ -137,7 +137,7 @@ begin
   if p_delay is null or not (p_delay >= 0 and p_delay <= 86400) then
     raise exception 'p_delay %: must be from 0 to 86400 seconds', p_delay using errcode = 'invalid_parameter_value';
   end if;
-  v_xid := pg_current_xact_id(); -- before the time is read: core.outbox_floor
+  v_xid := pg_current_xact_id(); -- before the time is read: core.outbox_watermark
   update core.outbox o set status = 'pending', claim_token = null, claimed_by = null, lease_handler = null,
       attempts = greatest(o.attempts - case when p_counted then 0 else 1 end, 0),
       available_at = clock_timestamp() + make_interval(secs => p_delay),
@@ -180,7 +180,7 @@ declare
   v_id uuid;
   v_channel text;
   v_token uuid;
-  v_xid constant xid8 := pg_current_xact_id(); -- before the time is read: core.outbox_floor
+  v_xid constant xid8 := pg_current_xact_id(); -- before the time is read: core.outbox_watermark
 begin
   for v_id, v_channel, v_token in
     update core.outbox o set status = 'pending', claim_token = null, claimed_by = null, lease_handler = null,

@@ -80,8 +80,8 @@ begin
   return null;
 end
 $$;
--- db/functions/worker_leave.sql
-create function core.worker_leave(p_worker uuid, p_channels text[]) returns void
+-- db/functions/worker_unregister.sql
+create function core.worker_unregister(p_worker uuid, p_channels text[]) returns void
 language sql volatile security definer set search_path = pg_catalog, core, pg_temp as $$
   delete from core.claim_journal j where j.worker_id = p_worker;
   delete from core.workers w where w.worker_id = p_worker;
@@ -151,7 +151,7 @@ begin
   if not pg_try_advisory_xact_lock(5583017264419803127) then
     return;
   end if;
-  v_xid := pg_current_xact_id(); -- before the time is read: core.outbox_floor
+  v_xid := pg_current_xact_id(); -- before the time is read: core.outbox_watermark
   delete from core.claim_journal j where core.server_restarted(j.claimed_at); -- which explains the lost sessions
   for v_held in
     with gone as materialized
@@ -249,7 +249,7 @@ end
 $$;
 -- +goose StatementEnd
 grant execute on function core.worker_lock to spectral_operator;
-grant execute on function core.worker_difference, core.worker_register, core.worker_leave, core.claim_journal_write,
+grant execute on function core.worker_difference, core.worker_register, core.worker_unregister, core.claim_journal_write,
   core.workers_probe, core.outbox_reap to spectral_worker;
 
 create view core.live_workers as
@@ -269,6 +269,6 @@ reset role;
 -- +goose Down
 set local lock_timeout = '500ms';
 drop view core.live_workers;
-drop function core.worker_lock, core.worker_difference, core.worker_register, core.worker_leave,
+drop function core.worker_lock, core.worker_difference, core.worker_register, core.worker_unregister,
   core.worker_gone, core.claim_journal_write, core.claim_suspects, core.workers_probe, core.outbox_reap;
 drop table core.claim_journal, core.workers;

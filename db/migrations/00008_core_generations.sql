@@ -275,8 +275,8 @@ language sql stable security definer set search_path = pg_catalog, core, pg_temp
   from core.live_workers w, jsonb_each(w.handlers) as t, jsonb_array_elements_text(t.value) as h(name)
   where w.generation = p_generation order by 1, 2
 $$;
--- db/functions/generation_standing.sql
-create function core.generation_standing(p_generation bigint) returns text
+-- db/functions/generation_state.sql
+create function core.generation_state(p_generation bigint) returns text
 language sql stable security definer set search_path = pg_catalog, core, pg_temp set enable_seqscan = off
 set enable_bitmapscan = off set jit = off as $$
   select coalesce(
@@ -359,7 +359,7 @@ begin
     raise warning 'from: generation % is live: its workers compete for its events, and more may come', p_from
       using hint = format('select core.generation_drain(%s);', p_from);
   end if;
-  v_xid := pg_current_xact_id(); -- before the time is read: core.outbox_floor
+  v_xid := pg_current_xact_id(); -- before the time is read: core.outbox_watermark
   v_now := clock_timestamp();
   perform core.workers_probe(gen_random_uuid(), 0); -- there may be no worker that does it
   perform core.outbox_reap(1000);
@@ -407,7 +407,7 @@ $$;
 grant execute on function core.generation_announce to spectral_worker;
 grant execute on function core.generation_register, core.generation_drain, core.generation_retire,
   core.generation_status, core.generation_handlers, core.outbox_adoptable, core.outbox_adopt to spectral_operator;
-grant execute on function core.generation_backlog, core.generation_standing to spectral_operator, spectral_worker;
+grant execute on function core.generation_backlog, core.generation_state to spectral_operator, spectral_worker;
 
 reset role;
 
@@ -415,5 +415,5 @@ reset role;
 set local lock_timeout = '500ms';
 drop function core.generation_announce, core.generation_register, core.generation_open,
   core.generation_drain, core.generation_left, core.transactions_below, core.generation_retire,
-  core.generation_status, core.generation_backlog, core.generation_handlers, core.generation_standing,
+  core.generation_status, core.generation_backlog, core.generation_handlers, core.generation_state,
   core.adoption_check, core.outbox_adoptable, core.outbox_adopt;

@@ -5,31 +5,31 @@ set local lock_timeout = '500ms';
 set local role spectral_owner;
 
 -- How long events wait for their handlers, by the hour: one of the figures that say when to move on (seed D15).
-create table core.ack_latencies (
+create table core.delivery_latencies (
   hour timestamptz not null,
   up_to_ms integer not null,
   events bigint not null,
   measured_at timestamptz not null,
-  constraint ack_latencies_pk primary key (hour, up_to_ms),
-  constraint ack_latencies_events_positive check (events > 0)
+  constraint delivery_latencies_pk primary key (hour, up_to_ms),
+  constraint delivery_latencies_events_positive check (events > 0)
 ) with (fillfactor = 50, autovacuum_vacuum_threshold = 500, autovacuum_vacuum_scale_factor = 0);
-comment on table core.ack_latencies is 'Histogram of samples of the time from when events were due to when they were settled, kept for 8 days.';
-comment on column core.ack_latencies.up_to_ms is 'events of this bucket took at most so many milliseconds, and more than the bucket below';
-grant select on core.ack_latencies to spectral_operator;
+comment on table core.delivery_latencies is 'Histogram of samples of the time from when events were due to when they were settled, kept for 8 days.';
+comment on column core.delivery_latencies.up_to_ms is 'events of this bucket took at most so many milliseconds, and more than the bucket below';
+grant select on core.delivery_latencies to spectral_operator;
 
-create view core.ack_latency_hours as
+create view core.delivery_latency_hours as
   select l.hour, sum(l.events)::bigint as events,
-    (select min(u.up_to_ms) from core.ack_latencies u
-     where u.hour = l.hour and (select sum(b.events) from core.ack_latencies b where b.hour = l.hour and b.up_to_ms <= u.up_to_ms) * 2 >= sum(l.events)) as p50_ms,
-    (select min(u.up_to_ms) from core.ack_latencies u
-     where u.hour = l.hour and (select sum(b.events) from core.ack_latencies b where b.hour = l.hour and b.up_to_ms <= u.up_to_ms) * 100 >= sum(l.events) * 99) as p99_ms
-  from core.ack_latencies l group by l.hour;
-comment on view core.ack_latency_hours is 'Percentiles of core.ack_latencies: the upper bound of the bucket that each lies in.';
-grant select on core.ack_latency_hours to spectral_operator;
+    (select min(u.up_to_ms) from core.delivery_latencies u
+     where u.hour = l.hour and (select sum(b.events) from core.delivery_latencies b where b.hour = l.hour and b.up_to_ms <= u.up_to_ms) * 2 >= sum(l.events)) as p50_ms,
+    (select min(u.up_to_ms) from core.delivery_latencies u
+     where u.hour = l.hour and (select sum(b.events) from core.delivery_latencies b where b.hour = l.hour and b.up_to_ms <= u.up_to_ms) * 100 >= sum(l.events) * 99) as p99_ms
+  from core.delivery_latencies l group by l.hour;
+comment on view core.delivery_latency_hours is 'Percentiles of core.delivery_latencies: the upper bound of the bucket that each lies in.';
+grant select on core.delivery_latency_hours to spectral_operator;
 
 -- +goose StatementBegin
--- db/functions/ack_measure.sql
-create function core.ack_measure(p_sample integer default 1000) returns integer
+-- db/functions/latency_sample.sql
+create function core.latency_sample(p_sample integer default 1000) returns integer
 language plpgsql volatile security definer set search_path = pg_catalog, core, pg_temp set enable_seqscan = off
 set jit = off as $$
 declare
@@ -43,13 +43,13 @@ begin
   if p_sample is null or p_sample not between 1 and 100000 then
     raise exception 'p_sample %: must be from 1 to 100000', p_sample using errcode = 'invalid_parameter_value';
   end if;
-  if exists (select from core.ack_latencies l where l.measured_at > v_now - interval '50 seconds') then
+  if exists (select from core.delivery_latencies l where l.measured_at > v_now - interval '50 seconds') then
     return null;
   end if;
   if not pg_try_advisory_xact_lock(6650971338417249007) then
     return null;
   end if;
-  if exists (select from core.ack_latencies l where l.measured_at > v_now - interval '50 seconds') then
+  if exists (select from core.delivery_latencies l where l.measured_at > v_now - interval '50 seconds') then
     return null;
   end if;
   with later as
@@ -65,22 +65,22 @@ begin
        and (s.status = 'delivered' and s.attempts > 0 or s.status = 'pending' and s.available_at <= v_now
           and not exists (select from core.paused_types p where p.generation = s.generation and p.event_type = s.event_type))),
   added as
-    (insert into core.ack_latencies as l (hour, up_to_ms, events, measured_at)
+    (insert into core.delivery_latencies as l (hour, up_to_ms, events, measured_at)
      select date_trunc('hour', v_now, 'UTC'), v_bounds[width_bucket(greatest(w.ms, 0), v_bounds::numeric[]) + 1], count(*), v_now
      from waits w group by 2 order by 2
      on conflict (hour, up_to_ms) do update set events = l.events + excluded.events, measured_at = excluded.measured_at)
   select count(*) into v_measured from waits;
-  delete from core.ack_latencies l where l.hour < v_now - interval '8 days';
+  delete from core.delivery_latencies l where l.hour < v_now - interval '8 days';
   return v_measured;
 end
 $$;
 -- +goose StatementEnd
-grant execute on function core.ack_measure to spectral_worker;
+grant execute on function core.latency_sample to spectral_worker;
 
 reset role;
 
 -- +goose Down
 set local lock_timeout = '500ms';
-drop view core.ack_latency_hours;
-drop function core.ack_measure;
-drop table core.ack_latencies;
+drop view core.delivery_latency_hours;
+drop function core.latency_sample;
+drop table core.delivery_latencies;

@@ -239,7 +239,7 @@ var rounds = []struct {
 			damage: "update pg_catalog.pg_class set reltuples = 6000000 where oid = 'core.outbox'::regclass",
 			seen:   "about 6000000 rows: more than the 5000000 from which to partition", cure: "partition by month"},
 		{check: "scale", state: doctor.Warning,
-			damage: "insert into core.ack_latencies select date_trunc('hour', now()) - i * interval '1 hour', 750, 200, " +
+			damage: "insert into core.delivery_latencies select date_trunc('hour', now()) - i * interval '1 hour', 750, 200, " +
 				"now() from generate_series(1, 167) i", seen: "for a week 1 % of events took longer than 500 ms",
 			cure: "slow handlers"},
 		{check: "clock", state: doctor.Warning,

@@ -65,11 +65,11 @@ func (p *patient) mustFind(want []string) {
 }
 
 const (
-	quiet    = "function core.outbox_quiet(text)"
+	quiet    = "function core.outbox_barrier(text)"
 	notify   = "trigger outbox_notify on core.outbox"
 	policy   = "policy scans_workspace on worlds.scans"
 	toAll    = " to PUBLIC is unexpected"
-	anyQuiet = "function core.outbox_quiet(p_channel text) returns boolean language sql as 'select true'"
+	anyQuiet = "function core.outbox_barrier(p_channel text) returns boolean language sql as 'select true'"
 )
 
 // repairs are rounds of damages, and what doctor says of each.
@@ -89,9 +89,9 @@ var repairs = [][]struct {
 			"default of spectral_owner: grant execute on functions to PUBLIC"}},
 	{"comment on table core.outbox is null; comment on column core.paused_types.event_type is 'x'", nil}, // no damage
 }, {
-	{"drop function core.outbox_quiet(text)", []string{quiet + " is missing"}},
-	{"create function core.outbox_quiet(integer) returns boolean language sql as 'select true'",
-		[]string{"function core.outbox_quiet(integer) is unexpected"}},
+	{"drop function core.outbox_barrier(text)", []string{quiet + " is missing"}},
+	{"create function core.outbox_barrier(integer) returns boolean language sql as 'select true'",
+		[]string{"function core.outbox_barrier(integer) is unexpected"}},
 	{`create function core."Mine"(one integer, inout two text) language sql as 'select two'`,
 		[]string{`function core."Mine"(integer, text) is unexpected`}},
 	{"alter table core.outbox disable trigger outbox_notify", []string{notify + " is altered"}},
@@ -102,7 +102,7 @@ var repairs = [][]struct {
 			"grant create on the database to spectral_worker is unexpected",
 			"grant update on table spectral_goose.goose_db_version"}},
 }, {
-	{"drop function core.outbox_quiet(text); create function core.outbox_quiet(channel text) returns integer " +
+	{"drop function core.outbox_barrier(text); create function core.outbox_barrier(channel text) returns integer " +
 		"language sql as 'select 1'", []string{quiet + " is altered",
 		"grant execute on " + quiet + " to spectral_worker is missing", "owner postgres of " + quiet + " is unexpected",
 		toAll}},
@@ -116,7 +116,7 @@ var repairs = [][]struct {
 		"owner postgres of table core.outbox is unexpected", "owner postgres of view core.live_workers",
 		"schema core owner postgres is unexpected"}},
 }, {
-	{"alter function core.outbox_quiet(text) set work_mem = '65kB'", []string{quiet + " is altered"}},
+	{"alter function core.outbox_barrier(text) set work_mem = '65kB'", []string{quiet + " is altered"}},
 	{`create function core.a() returns trigger language plpgsql as 'begin return null; end'; create trigger "Mine's" ` +
 		`before insert on core.outbox for each row execute function core.a()`,
 		[]string{`trigger "Mine's" on core.outbox is unexpected`, "function core.a() is unexpected"}},

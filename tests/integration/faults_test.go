@@ -97,7 +97,7 @@ func (s *socket) Write(p []byte) (int, error) {
 		_, err := s.Conn.Read(make([]byte, 1024))
 		return len(p), errors.Join(err, s.Close())
 	}
-	s.of.looks.Add(int64(bytes.Count(p, []byte("outbox_look"))))
+	s.of.looks.Add(int64(bytes.Count(p, []byte("outbox_poll"))))
 	return s.Conn.Write(p)
 }
 

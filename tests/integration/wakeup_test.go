@@ -199,7 +199,7 @@ func (c *watchedConn) Write(p []byte) (int, error) {
 func aSilentProducerIsWaitedFor(b *bundle) {
 	asked := make(chan struct{}, 1000)
 	l := b.newWorker(noPoll, pgtest.Generation, subscription(leaving("platform.one")),
-		beforeEach("outbox_quiet", func() { asked <- struct{}{} }))
+		beforeEach("outbox_barrier", func() { asked <- struct{}{} }))
 	l.start()
 	elected, silent := b.producer(), b.producer()
 	b.commit(elected)
@@ -215,7 +215,7 @@ func aSilentProducerIsWaitedFor(b *bundle) {
 func onePollFollowsTheBarrier(b *bundle) {
 	elected, silent := b.producer(), b.producer()
 	l := b.newWorker(noPoll, pgtest.Generation, subscription(leaving("platform.one")),
-		before("outbox_quiet", func() { b.commit(silent) }))
+		before("outbox_barrier", func() { b.commit(silent) }))
 	b.commit(elected)
 	l.start()
 	l.delivered(2)

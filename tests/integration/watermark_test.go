@@ -54,12 +54,12 @@ func aSampleIsAboveEveryEarlierTransaction(b *bundle) {
 	var stamped, markAt time.Time
 	must(b.T, late.QueryRow(b.ctx, "select available_at from core.outbox").Scan(&stamped))
 	var markID, running int64
-	must(b.T, worker.QueryRow(b.ctx, "select mark_at, mark_id, lowest_running from core.outbox_floor(1, 'worlds.test.happened', '-infinity')").
+	must(b.T, worker.QueryRow(b.ctx, "select sampled_at, sample_id, lowest_running from core.outbox_watermark(1, 'worlds.test.happened', '-infinity')").
 		Scan(&markAt, &markID, &running))
 	if markAt.Before(stamped) || markID <= id || running > lowest {
 		b.Fatalf("sample %d at %s with %d running, beside an event of transaction %d at %s, and %d", markID, markAt, running, id, stamped, lowest)
 	}
-	_, err = worker.Exec(b.ctx, "select core.outbox_floor(1, 'worlds.test.happened', '-infinity')")
+	_, err = worker.Exec(b.ctx, "select core.outbox_watermark(1, 'worlds.test.happened', '-infinity')")
 	if err == nil {
 		b.Fatal("a sample was taken in a transaction that has its id already")
 	}

@@ -35,7 +35,7 @@
 #define UNMATCHED 0    /* the statement that does not match the token */
 #endif
 #ifndef REAP_LATER
-#define REAP_LATER 0   /* the reaper looks in one transaction, and updates in another what matches this */
+#define REAP_LATER 0   /* the reaper polls in one transaction, and updates in another what matches this */
 #endif
 
 #define PENDING 0
@@ -56,7 +56,7 @@
 #define BY_ID 1
 #define BY_STATUS 2
 
-/* core.outbox. Only Postgres looks at a clock: all there is of time is what is left of each lease. */
+/* core.outbox. Only Postgres polls at a clock: all there is of time is what is left of each lease. */
 byte status[ROWS], attempts[ROWS];
 byte token[ROWS], left[ROWS];
 bool locked[ROWS];
@@ -264,7 +264,7 @@ end:
   od
 }
 
-/* for update skip locked: what it locks it looks at again */
+/* for update skip locked: what it locks it polls at again */
 #define expired(n) (status[n] == IN_FLIGHT && left[n] == 0)
 #if REAP_LATER
 #define finds(n) expired(n) -> r = n

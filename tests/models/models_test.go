@@ -1,7 +1,7 @@
 //go:build heavy
 
 // Package models_test checks the protocols whose interleavings no test on a real Postgres can go
-// through one by one: the doorbell (doorbell.pml), the floor of claims (floor.pml) and leased work
+// through one by one: the wakeup (wakeup.pml), the watermark of claims (watermark.pml) and leased work
 // (lease.pml). Spin visits every state of the models here, for small numbers of processes: whether
 // the protocol holds, and whether each broken variant fails, for a model that cannot fail proves
 // nothing.
@@ -11,8 +11,8 @@
 // committed since its LISTEN; xids are handed out in order; a statement that waited for a row, or
 // locks it, judges it as it is then (read committed); an insert waits for the transaction that
 // inserted its key. And of the rest: an execution comes to its end, and so does a transaction,
-// though its client be frozen. A change to core.outbox_notify, core.outbox_quiet, doorbell.go or
-// rowlocked.go is a change to doorbell.pml first, one to a statement of leased mode to lease.pml. Not
+// though its client be frozen. A change to core.outbox_notify, core.outbox_barrier, notify or
+// package dispatch is a change to wakeup.pml first, one to a statement of leased mode to lease.pml. Not
 // modelled: the throttle, the verdict on a dead worker's rows, which claims skip until then, replays, and of
 // leased mode endings that keep the row (renewal, key and completion, for one of several handlers),
 // batches, of which all is undone together, and how an ending whose answer was lost is recalled, which
@@ -31,8 +31,8 @@ import (
 )
 
 const (
-	doorbell = "doorbell.pml"
-	floor    = "floor.pml"
+	wakeup = "wakeup.pml"
+	watermark    = "watermark.pml"
 	lease    = "lease.pml"
 )
 
@@ -40,9 +40,9 @@ const (
 const (
 	holds    = ""
 	stranded = "assertion violated (pending<=" // a visible row, when nothing moves any more
-	hidden   = "assertion violated (now>=floor)"
-	undone   = "assertion violated (stamp[r]>=floor)"
-	passed   = "assertion violated ((row[i]!=1)||(stamp[i]>=floor))"
+	hidden   = "assertion violated (now>=watermark)"
+	undone   = "assertion violated (stamp[r]>=watermark)"
+	passed   = "assertion violated ((row[i]!=1)||(stamp[i]>=watermark))"
 
 	foreign     = "assertion violated ((status[row[me]]==1)&&(lease[me]==leases[row[me]]))" // changed by who holds it no more
 	taken       = "assertion violated (status[row[me]]==0)"                                 // leased while it is leased
@@ -64,60 +64,60 @@ var cases = []struct {
 	want    string
 	smaller string // defines for the same model in seconds: the soak tests check the full bounds; empty: there is no need
 }{
-	{"three producers, two listeners", doorbell, "PLAIN=3 RUNNERS=0 FOREIGN=0", holds, "PLAIN=1 RUNNERS=0 FOREIGN=0"},
-	{"signals of other channels", doorbell, "PLAIN=2 RUNNERS=0", holds, "PLAIN=1 RUNNERS=0"},
-	{"bulk beside two", doorbell, "PLAIN=2 BULK=1 RUNNERS=0 FOREIGN=0", holds, "PLAIN=1 BULK=1 RUNNERS=0 FOREIGN=0"},
-	{"polls and timers at any time", doorbell, "PLAIN=2 RUNNERS=0 FOREIGN=0 EARLYPOLLS=1", holds, "PLAIN=1 RUNNERS=0 FOREIGN=0 EARLYPOLLS=1"},
-	{"three producers, a consumer", doorbell, "PLAIN=3 LISTENERS=1", holds, "PLAIN=2 LISTENERS=1 LIMIT=1"},
-	{"two runners, a row at a time", doorbell, "PLAIN=2 LISTENERS=1 RUNNERS=2 LIMIT=1", holds, "PLAIN=1 LISTENERS=1 RUNNERS=2 LIMIT=1"},
-	{"a claim undone", doorbell, "PLAIN=2 LISTENERS=1 ROLLBACKS=1", holds, "PLAIN=1 LISTENERS=1 ROLLBACKS=1"},
-	{"a retry", doorbell, "PLAIN=2 LISTENERS=1 RETRIES=1", holds, "PLAIN=1 LISTENERS=1 RETRIES=1"},
-	{"a retry, two processes", doorbell, "PLAIN=1 RETRIES=1 FOREIGN=0", holds, "PLAIN=1 LISTENERS=1 RETRIES=1 FOREIGN=0"},
-	{"a claim's connection lost", doorbell, "PLAIN=2 LISTENERS=1 LOSSES=1", holds, "PLAIN=1 LISTENERS=1 LOSSES=1"},
-	{"a LISTEN connection lost", doorbell, "PLAIN=2 LISTENERS=1 RECONNECTS=1", holds, "PLAIN=1 LISTENERS=1 RECONNECTS=1"},
+	{"three producers, two listeners", wakeup, "PLAIN=3 RUNNERS=0 FOREIGN=0", holds, "PLAIN=1 RUNNERS=0 FOREIGN=0"},
+	{"signals of other channels", wakeup, "PLAIN=2 RUNNERS=0", holds, "PLAIN=1 RUNNERS=0"},
+	{"bulk beside two", wakeup, "PLAIN=2 BULK=1 RUNNERS=0 FOREIGN=0", holds, "PLAIN=1 BULK=1 RUNNERS=0 FOREIGN=0"},
+	{"polls and timers at any time", wakeup, "PLAIN=2 RUNNERS=0 FOREIGN=0 EARLYPOLLS=1", holds, "PLAIN=1 RUNNERS=0 FOREIGN=0 EARLYPOLLS=1"},
+	{"three producers, a consumer", wakeup, "PLAIN=3 LISTENERS=1", holds, "PLAIN=2 LISTENERS=1 LIMIT=1"},
+	{"two runners, a row at a time", wakeup, "PLAIN=2 LISTENERS=1 RUNNERS=2 LIMIT=1", holds, "PLAIN=1 LISTENERS=1 RUNNERS=2 LIMIT=1"},
+	{"a claim undone", wakeup, "PLAIN=2 LISTENERS=1 ROLLBACKS=1", holds, "PLAIN=1 LISTENERS=1 ROLLBACKS=1"},
+	{"a retry", wakeup, "PLAIN=2 LISTENERS=1 RETRIES=1", holds, "PLAIN=1 LISTENERS=1 RETRIES=1"},
+	{"a retry, two processes", wakeup, "PLAIN=1 RETRIES=1 FOREIGN=0", holds, "PLAIN=1 LISTENERS=1 RETRIES=1 FOREIGN=0"},
+	{"a claim's connection lost", wakeup, "PLAIN=2 LISTENERS=1 LOSSES=1", holds, "PLAIN=1 LISTENERS=1 LOSSES=1"},
+	{"a LISTEN connection lost", wakeup, "PLAIN=2 LISTENERS=1 RECONNECTS=1", holds, "PLAIN=1 LISTENERS=1 RECONNECTS=1"},
 	// in whatever order the barrier takes them, A must not be tested after S was given back
-	{"the barrier tests A before S", doorbell, "PLAIN=2 RUNNERS=0 A_BEFORE_S", holds, "PLAIN=1 RUNNERS=0 A_BEFORE_S"},
+	{"the barrier tests A before S", wakeup, "PLAIN=2 RUNNERS=0 A_BEFORE_S", holds, "PLAIN=1 RUNNERS=0 A_BEFORE_S"},
 
-	{"the barrier forgets A", doorbell, "PLAIN=2 RUNNERS=0 NO_A", stranded, ""},
-	{"the barrier gives S back first", doorbell, "PLAIN=2 RUNNERS=0 S_BEFORE_A", stranded, ""},
-	{"the barrier tests A after S", doorbell, "PLAIN=2 RUNNERS=0 A_AFTER_S", stranded, ""},
-	{"the barrier is never asked", doorbell, "PLAIN=2 RUNNERS=0 NO_QUIET", stranded, ""},
-	{"not asked after a look in vain", doorbell, "PLAIN=3 LISTENERS=1 FOREIGN=0 EMPTY_UNASKED", stranded, ""},
-	{"not asked after connecting", doorbell, "PLAIN=2 LISTENERS=1 RECONNECTS=1 FIRST_UNASKED", stranded, ""},
-	{"no look after quiet", doorbell, "PLAIN=2 RUNNERS=0 NO_LAST_LOOK", stranded, ""},
-	{"LISTEN after looking", doorbell, "PLAIN=2 RUNNERS=0 LATE_LISTEN", stranded, ""},
-	{"a ring during a look is dropped", doorbell, "PLAIN=2 RUNNERS=0 RING_DROPPED", stranded, ""},
-	{"silent when S is refused", doorbell, "PLAIN=2 RUNNERS=0 SILENT_WHEN_REFUSED", stranded, ""},
-	{"producers take no S", doorbell, "PLAIN=2 RUNNERS=0 NO_S", stranded, ""},
-	{"locks go before the row is visible", doorbell, "PLAIN=2 RUNNERS=0 LOCKS_FIRST", stranded, ""},
-	{"a wake is lost on the last runner", doorbell, "PLAIN=2 LISTENERS=1 WAKE_LOST", stranded, ""},
-	{"a wake during a claim is forgotten", doorbell, "PLAIN=2 LISTENERS=1 AGAIN_LATE", stranded, ""},
-	{"a retry does not ring", doorbell, "PLAIN=1 LISTENERS=1 RETRIES=1 RETRY_SILENT", stranded, ""},
-	{"no timer for what is due later", doorbell, "PLAIN=1 LISTENERS=1 RETRIES=1 NO_TIMER", stranded, ""},
-	{"an empty claim after a loss is believed", doorbell, "PLAIN=1 LISTENERS=1 LOSSES=1 NO_DOUBT", stranded, ""},
+	{"the barrier forgets A", wakeup, "PLAIN=2 RUNNERS=0 NO_A", stranded, ""},
+	{"the barrier gives S back first", wakeup, "PLAIN=2 RUNNERS=0 S_BEFORE_A", stranded, ""},
+	{"the barrier tests A after S", wakeup, "PLAIN=2 RUNNERS=0 A_AFTER_S", stranded, ""},
+	{"the barrier is never asked", wakeup, "PLAIN=2 RUNNERS=0 NO_BARRIER", stranded, ""},
+	{"not asked after an empty poll", wakeup, "PLAIN=3 LISTENERS=1 FOREIGN=0 EMPTY_UNASKED", stranded, ""},
+	{"not asked after connecting", wakeup, "PLAIN=2 LISTENERS=1 RECONNECTS=1 FIRST_UNASKED", stranded, ""},
+	{"no poll after the barrier", wakeup, "PLAIN=2 RUNNERS=0 NO_LAST_POLL", stranded, ""},
+	{"LISTEN after polling", wakeup, "PLAIN=2 RUNNERS=0 LATE_LISTEN", stranded, ""},
+	{"a notification during a poll is dropped", wakeup, "PLAIN=2 RUNNERS=0 NOTIFICATION_DROPPED", stranded, ""},
+	{"silent when S is refused", wakeup, "PLAIN=2 RUNNERS=0 SILENT_WHEN_REFUSED", stranded, ""},
+	{"producers take no S", wakeup, "PLAIN=2 RUNNERS=0 NO_S", stranded, ""},
+	{"locks go before the row is visible", wakeup, "PLAIN=2 RUNNERS=0 LOCKS_FIRST", stranded, ""},
+	{"a wake is lost on the last runner", wakeup, "PLAIN=2 LISTENERS=1 WAKE_LOST", stranded, ""},
+	{"a wake during a claim is forgotten", wakeup, "PLAIN=2 LISTENERS=1 AGAIN_LATE", stranded, ""},
+	{"a retry does not notify", wakeup, "PLAIN=1 LISTENERS=1 RETRIES=1 RETRY_SILENT", stranded, ""},
+	{"no timer for what is due later", wakeup, "PLAIN=1 LISTENERS=1 RETRIES=1 NO_TIMER", stranded, ""},
+	{"an empty claim after a loss is believed", wakeup, "PLAIN=1 LISTENERS=1 LOSSES=1 NO_RECHECK", stranded, ""},
 
 	// The limits: what is left to the poll is left without it, and nothing else is.
-	{"a notifier aborts", doorbell, "PLAIN=2 ABORTING=1 RUNNERS=0 FOREIGN=0", stranded, ""},
-	{"a notifier aborts: only rows silent beside it", doorbell, "PLAIN=2 ABORTING=1 RUNNERS=0 FOREIGN=0 EXCUSED=1", holds, "PLAIN=1 ABORTING=1 RUNNERS=0 FOREIGN=0 EXCUSED=1"},
-	{"a notifier aborts: the poll", doorbell, "PLAIN=1 ABORTING=1 RUNNERS=0 POLL=1", holds, ""},
-	{"a process dies while it holds rows", doorbell, "PLAIN=1 DEATHS=1 FOREIGN=0", stranded, ""},
-	{"a process dies while it holds rows: the poll", doorbell, "PLAIN=1 DEATHS=1 FOREIGN=0 POLL=1", holds, ""},
+	{"a notifier aborts", wakeup, "PLAIN=2 ABORTING=1 RUNNERS=0 FOREIGN=0", stranded, ""},
+	{"a notifier aborts: only rows silent beside it", wakeup, "PLAIN=2 ABORTING=1 RUNNERS=0 FOREIGN=0 EXCUSED=1", holds, "PLAIN=1 ABORTING=1 RUNNERS=0 FOREIGN=0 EXCUSED=1"},
+	{"a notifier aborts: the poll", wakeup, "PLAIN=1 ABORTING=1 RUNNERS=0 POLL=1", holds, ""},
+	{"a process dies while it holds rows", wakeup, "PLAIN=1 DEATHS=1 FOREIGN=0", stranded, ""},
+	{"a process dies while it holds rows: the poll", wakeup, "PLAIN=1 DEATHS=1 FOREIGN=0 POLL=1", holds, ""},
 	// Deciding early is being slow, until it lasts for ever.
-	{"a notifier decides early and stays idle", doorbell, "PLAIN=1 IDLE=1 RUNNERS=0", stranded, ""},
+	{"a notifier decides early and stays idle", wakeup, "PLAIN=1 IDLE=1 RUNNERS=0", stranded, ""},
 
-	{"two rows, claimed twice", floor, "PRODUCERS=2 CLAIMS=2", holds, "PRODUCERS=2 CLAIMS=2 TICKS=1"},
-	{"three rows", floor, "PRODUCERS=3 CLAIMS=1 TICKS=2", holds, "PRODUCERS=3 CLAIMS=1 TICKS=1"},
-	{"two claimers", floor, "PRODUCERS=2 CLAIMERS=2 CLAIMS=1", holds, "PRODUCERS=2 CLAIMERS=2 CLAIMS=1 TICKS=1"},
-	{"a row brought back", floor, "RETURNS=1 CLAIMS=2 TICKS=2", holds, ""},
+	{"two rows, claimed twice", watermark, "PRODUCERS=2 CLAIMS=2", holds, "PRODUCERS=2 CLAIMS=2 TICKS=1"},
+	{"three rows", watermark, "PRODUCERS=3 CLAIMS=1 TICKS=2", holds, "PRODUCERS=3 CLAIMS=1 TICKS=1"},
+	{"two claimers", watermark, "PRODUCERS=2 CLAIMERS=2 CLAIMS=1", holds, "PRODUCERS=2 CLAIMERS=2 CLAIMS=1 TICKS=1"},
+	{"a row brought back", watermark, "RETURNS=1 CLAIMS=2 TICKS=2", holds, ""},
 	// 100 runs and has stamped, 90 is the last one over: xmax is 91, and soon xmin is 100
-	{"xmax of a snapshot for an xid", floor, "XMAX", hidden, ""},
-	{"the clock is read after the xid", floor, "CLOCK_LATE", hidden, ""},
-	{"a producer stamps before its xid", floor, "STAMP_FIRST", hidden, ""},
-	{"a retry stamps before its xid", floor, "RETRY_STAMP_FIRST", hidden, ""},
-	{"a row is brought back with its old stamp", floor, "RETURNS=1 RETURN_KEEPS_STAMP", undone, ""},
-	{"the clock steps back", floor, "CLOCK_STEPS", hidden, ""},
-	{"an empty claim instead of the oldest row", floor, "NO_OLDEST", undone, ""},
-	{"the oldest row of an earlier snapshot", floor, "TWO_SNAPSHOTS", passed, ""},
+	{"xmax of a snapshot for an xid", watermark, "XMAX", hidden, ""},
+	{"the clock is read after the xid", watermark, "CLOCK_LATE", hidden, ""},
+	{"a producer stamps before its xid", watermark, "STAMP_FIRST", hidden, ""},
+	{"a retry stamps before its xid", watermark, "RETRY_STAMP_FIRST", hidden, ""},
+	{"a row is brought back with its old stamp", watermark, "RETURNS=1 RETURN_KEEPS_STAMP", undone, ""},
+	{"the clock steps back", watermark, "CLOCK_STEPS", hidden, ""},
+	{"an empty claim instead of the oldest row", watermark, "NO_OLDEST", undone, ""},
+	{"the oldest row of an earlier snapshot", watermark, "TWO_SNAPSHOTS", passed, ""},
 
 	{"two executions of a row", lease, "TICKS=6 DEATHS=2 RETURNS=2", holds, "TICKS=4 DEATHS=1 RETURNS=2"},
 	{"three executions of a row", lease, "EXECUTIONS=3 DEATHS=2 RETURNS=2", holds, "EXECUTIONS=3 LEASE=1 TICKS=1"},
@@ -132,7 +132,7 @@ var cases = []struct {
 	{"the token alone is matched", lease, "TOKEN_ONLY REAPERS=2 DEATHS=2 RETURNS=2", holds, "TOKEN_ONLY REAPERS=2 TICKS=2"},
 	{"the token alone is matched, twins", lease, "TOKEN_ONLY ROWS=2", holds, "TOKEN_ONLY ROWS=2 LEASE=1 TICKS=0"},
 	// this does need that strictness, and a single leader
-	{"the reaper looks first, and matches the status later", lease, "REAP_LATER=BY_STATUS DEATHS=2 RETURNS=2", holds, ""},
+	{"the reaper polls first, and matches the status later", lease, "REAP_LATER=BY_STATUS DEATHS=2 RETURNS=2", holds, ""},
 
 	{"a settle matches no token", lease, "UNMATCHED=SETTLE", foreign, ""},
 	{"a heartbeat matches no token", lease, "UNMATCHED=HEARTBEAT", foreign, ""},
@@ -140,12 +140,12 @@ var cases = []struct {
 	{"a fail matches no token", lease, "UNMATCHED=FAIL", foreign, ""},
 	{"a release matches no token", lease, "UNMATCHED=RELEASE", foreign, ""},
 	{"a process has one token", lease, "TOKEN_REUSED", foreign, ""},
-	{"a settle looks first, and matches no token later", lease, "SETTLE_LOOKS", foreign, ""},
-	{"a lease looks first, and matches no status later", lease, "LEASE_LATER", taken, ""},
+	{"a settle polls first, and matches no token later", lease, "SETTLE_LOOKS", foreign, ""},
+	{"a lease polls first, and matches no status later", lease, "LEASE_LATER", taken, ""},
 	{"a release counts as an attempt", lease, "RELEASE_COUNTS", miscounted, ""},
-	{"the reaper looks first, and matches the id later", lease, "REAP_LATER=BY_ID", overwritten, ""},
-	{"two reapers look first, and match the status later", lease, "REAP_LATER=BY_STATUS REAPERS=2", robbed, ""},
-	{"a lease renewed after the reaper's look", lease, "REAP_LATER=BY_STATUS TOKEN_ONLY", robbed, ""},
+	{"the reaper polls first, and matches the id later", lease, "REAP_LATER=BY_ID", overwritten, ""},
+	{"two reapers poll first, and match the status later", lease, "REAP_LATER=BY_STATUS REAPERS=2", robbed, ""},
+	{"a lease renewed after the reaper's poll", lease, "REAP_LATER=BY_STATUS TOKEN_ONLY", robbed, ""},
 	{"no reaper", lease, "REAPERS=0", stuck, ""},
 	{"the key is committed before the effect", lease, "KEY_APART", lost, ""},
 	{"the effect is committed before the key", lease, "COMPLETION_APART", twice, ""},

@@ -123,7 +123,7 @@ func (s scene) of(t *testing.T) *scene {
 	s.T, s.dir = t, t.TempDir()
 	s.values = map[string]string{"generation": "1", "you": "ana", "began-at": "infinity"}
 	s.exec(`truncate core.outbox, core.event_handled, core.operator_actions, core.paused_types, core.workers,
-		core.claim_journal, core.ack_latencies, platform.system_cards cascade;
+		core.claim_journal, core.delivery_latencies, platform.system_cards cascade;
 		delete from core.deployments; select core.generation_announce(1)`)
 	return &s
 }

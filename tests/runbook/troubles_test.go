@@ -312,7 +312,7 @@ var troubles = map[string]trouble{
 		}
 	}},
 	"Is it time for partitions, or for another relay?": {prepare: func(s *scene) func() {
-		s.exec("insert into core.ack_latencies values (date_trunc('hour', now()), 750, 4321, now()); update pg_catalog.pg_class set reltuples = 1234567 where oid = 'core.outbox'::regclass")
+		s.exec("insert into core.delivery_latencies values (date_trunc('hour', now()), 750, 4321, now()); update pg_catalog.pg_class set reltuples = 1234567 where oid = 'core.outbox'::regclass")
 		return func() {
 			s.shown("1234567")
 			s.shown("750")
@@ -325,9 +325,9 @@ var troubles = map[string]trouble{
 		}
 	}},
 	"Somebody has altered the schema or the privileges": {one: true, prepare: func(s *scene) func() {
-		s.exec("alter table core.outbox disable trigger outbox_notify; revoke execute on function core.outbox_quiet(text) from spectral_worker")
+		s.exec("alter table core.outbox disable trigger outbox_notify; revoke execute on function core.outbox_barrier(text) from spectral_worker")
 		return func() {
-			s.want("select tgenabled::text || has_function_privilege('spectral_worker', 'core.outbox_quiet(text)', 'execute') from pg_trigger where tgname = 'outbox_notify'", "Otrue")
+			s.want("select tgenabled::text || has_function_privilege('spectral_worker', 'core.outbox_barrier(text)', 'execute') from pg_trigger where tgname = 'outbox_notify'", "Otrue")
 		}
 	}},
 }

@@ -461,7 +461,7 @@ func TestStandingOfAGeneration(t *testing.T) {
 		{"update core.deployments set status = 'retired', retired_at = now() where generation = 1", "retired"},
 		{"delete from core.deployments where generation = 1", "unknown"},
 	} {
-		d.run(t, line{"", step.sql, ""}, line{"worker", "select core.generation_standing(1)", step.want})
+		d.run(t, line{"", step.sql, ""}, line{"worker", "select core.generation_state(1)", step.want})
 	}
 }
 

@@ -100,7 +100,7 @@ func TestHostileSearchPath(t *testing.T) {
 		{"select core.outbox_retry_leased(i, o, 0, 'E', '{}', true, t) from " + leased, "pending 1"}, {"select core.outbox_fail_leased(i, o, 'E', '{}', true, t) from " + leased, "failed 2"},
 		{"", "pending 0"}, {"select core.outbox_deliver_leased(array[i], array[o], array[t]) from " + leased, "delivered 1"}, {"", "pending 0"},
 		{"select core.outbox_lease(1, '{card}', p_lease => 0.000001)", "in_flight 1"}, {"select core.outbox_reap()", "pending 1"},
-		{"select core.outbox_look(1, '{{card}}', '{-infinity}')", ""}, {"select core.outbox_quiet('outbox_gen_1')", ""},
+		{"select core.outbox_poll(1, '{{card}}', '{-infinity}')", ""}, {"select core.outbox_barrier('outbox_gen_1')", ""},
 		{"select core.outbox_claim(1, '{card}', 10, '-infinity', pg_catalog.gen_random_uuid(), null)", ""}, {"select core.generation_announce(1)", ""},
 		{"", "pending 0"}, {"select core.outbox_deliver(array[id], array[occurred_at]) from (select event_id, occurred_at from core.outbox_claim(1, '{card}', 10, '-infinity', pg_catalog.gen_random_uuid(), false)) as c(id, occurred_at)", "delivered 1"},
 		{`select core.event_types_register(2, '[{"event_type":"worlds.a","event_version":1,"source":"worlds","content_class":"workspace","consumed":true}]')`, ""},

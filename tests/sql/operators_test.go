@@ -329,7 +329,7 @@ func TestPauseStopsEveryClaim(t *testing.T) {
 	for call, want := range map[string]string{ // of the card in generation 1
 		"core.outbox_claim(1, '{card}', 9, '-infinity', gen_random_uuid(), false)": "4", "core.outbox_claim(1, '{card}', 9, '-infinity', gen_random_uuid(), true)": "1",
 		"core.outbox_lease(1, '{card}', 9)": "5", "core.outbox_lease(1, '{card}', 9, p_crashed => true)": "1", "core.outbox_lease(1, '{card}', 9, p_crashed => false)": "4",
-		"core.outbox_look(1, '{{card}}', '{-infinity}') where oldest_due is not null and next_in > 0 and crashed": "1",
+		"core.outbox_poll(1, '{{card}}', '{-infinity}') where oldest_due is not null and next_in > 0 and crashed": "1",
 	} {
 		count := func(sql, want string) {
 			t.Helper()
@@ -352,7 +352,7 @@ func TestPauseStopsEveryClaim(t *testing.T) {
 	// the floor does not rise past what waits for a pause to end
 	d.rows(t, 3, "")
 	d.run(t, line{"operator", "select core.event_type_pause('{card}', 1)", ""},
-		line{"superuser", "select oldest = (select min(available_at) from core.outbox) from core.outbox_floor(1, '{card}', '-infinity')", "t"})
+		line{"superuser", "select oldest = (select min(available_at) from core.outbox) from core.outbox_watermark(1, '{card}', '-infinity')", "t"})
 }
 
 func TestPauseAndResumeRefuse(t *testing.T) {

@@ -46,7 +46,7 @@ func TestCallsReadWhatTheyAreAbout(t *testing.T) {
 	pending, failed := ids(9701), ids(9801)
 	leases := fmt.Sprintf("%s, %s, %[1]s", ids(9901), times) // the token is the id
 	calls := []string{
-		"core.outbox_look(1, '{{card}}', '{-infinity}')", "core.outbox_floor(1, '{card}', clock_timestamp() - interval '1 h')",
+		"core.outbox_poll(1, '{{card}}', '{-infinity}')", "core.outbox_watermark(1, '{card}', clock_timestamp() - interval '1 h')",
 		"core.outbox_claim(1, '{card}', 100, '-infinity', gen_random_uuid(), false)", "core.outbox_deliver(" + pending + ", " + times + ")",
 		"core.outbox_retry('{9701}', '2026-01-01', now(), 0, '', '{}', true)", "core.outbox_fail('{9701}', '2026-01-01', now(), '', '{}')",
 		"core.outbox_lease(1, '{card}', 100, p_handlers => '{a.b,c.d}')", "core.lease_expires_in()", "core.outbox_reap()",

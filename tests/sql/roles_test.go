@@ -40,7 +40,7 @@ func TestRolesTryWhatTheyMayNot(t *testing.T) {
 		claim        = "select core.outbox_claim(1, 'worlds.world_model_card.published', 1, '-infinity', gen_random_uuid(), false)"
 		deliver      = "select core.outbox_deliver('{}', '{}')"
 		insert       = "select core.outbox_insert(null, null, 'worlds.world_model_card.published', 1, null, 'worlds', null, null, '{}', null, null, null, null, null, null)"
-		look         = "select core.outbox_look(1, '{}', '{}')"
+		look         = "select core.outbox_poll(1, '{}', '{}')"
 		generation   = "select core.generation_announce(1)"
 		types        = "select core.event_types_register(9, '[]')"
 		lease        = "select core.outbox_lease(1, 'worlds.world_model_card.published')"

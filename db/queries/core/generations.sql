@@ -47,4 +47,4 @@ select a.event_type::text as event_type, a.due::bigint as due, a.scheduled::bigi
 from core.outbox_adoptable(@from_generation::bigint, @to_generation::bigint, sqlc.narg('event_types')::text[]) as a;
 
 -- name: GenerationState :one
-select core.generation_standing(@generation::bigint)::text as standing;
+select core.generation_state(@generation::bigint)::text as state;

@@ -5,10 +5,10 @@ select core.outbox_publish_many(@events::jsonb)::uuid[] as ids;
 -- Year 1 stands for no time.
 select l.event_type::text as event_type, coalesce(l.oldest_due, '0001-01-01 00:00:00+00')::timestamptz as oldest_due,
   coalesce(l.next_in, -1)::double precision as next_in, l.crashed::boolean as crashed
-from core.outbox_look(@generation::bigint, @event_types::text[], @watermarks::timestamptz[]) as l;
+from core.outbox_poll(@generation::bigint, @event_types::text[], @watermarks::timestamptz[]) as l;
 
 -- name: Barrier :one
-select coalesce(bool_and(core.outbox_quiet(c)), true)::boolean as passed from unnest(@channels::text[]) as c;
+select coalesce(bool_and(core.outbox_barrier(c)), true)::boolean as passed from unnest(@channels::text[]) as c;
 
 -- name: Claim :many
 -- The nil UUID stands for no workspace, the empty text for no target and no trace.
@@ -26,8 +26,8 @@ from core.outbox_claim(@generation::bigint, @event_type::text, @row_limit::integ
 -- name: SampleWatermark :one
 -- Year 1 stands for no time.
 select coalesce(f.oldest, '0001-01-01 00:00:00+00')::timestamptz as oldest, f.lowest_running::bigint as lowest_running,
-  f.mark_at::timestamptz as sampled_at, f.mark_id::bigint as sample_id
-from core.outbox_floor(@generation::bigint, @event_type::text, @watermark::timestamptz) as f;
+  f.sampled_at::timestamptz as sampled_at, f.sample_id::bigint as sample_id
+from core.outbox_watermark(@generation::bigint, @event_type::text, @watermark::timestamptz) as f;
 
 -- name: Deliver :one
 select core.outbox_deliver(@ids::uuid[], @occurred_ats::timestamptz[])::integer as settled;

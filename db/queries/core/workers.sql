@@ -3,7 +3,7 @@
 select coalesce(core.worker_register(@worker::uuid, @generation::bigint, @name::text, @handlers::jsonb), '')::text as difference;
 
 -- name: UnregisterWorker :exec
-select core.worker_leave(@worker::uuid, @channels::text[]);
+select core.worker_unregister(@worker::uuid, @channels::text[]);
 
 -- name: ProbeWorkers :one
 -- In how many seconds there is something to reap: of a dead worker, or a lease that runs out. -1: nothing.
@@ -18,4 +18,4 @@ select coalesce(core.worker_difference(@worker::uuid, @generation::bigint, @hand
 
 -- name: SampleLatency :one
 -- -1: another worker has just done it.
-select coalesce(core.ack_measure(), -1)::integer as sampled;
+select coalesce(core.latency_sample(), -1)::integer as sampled;

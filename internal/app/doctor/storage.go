@@ -157,10 +157,10 @@ func scale(v *visit) string {
 		Hours, SlowOnes int64
 	}](v, `
 select greatest(c.reltuples, 0)::double precision, pg_size_pretty(pg_total_relation_size(c.oid)),
-  coalesce((select h.p99_ms from core.ack_latency_hours h order by h.hour desc limit 1), 0)::bigint,
-  coalesce((select max(h.p99_ms) from core.ack_latency_hours h where h.events >= $1 and h.hour > now() - interval '7 days'), 0)::bigint,
-  (select count(*) from core.ack_latency_hours h where h.events >= $1 and h.hour > now() - interval '7 days'),
-  (select count(*) from core.ack_latency_hours h where h.events >= $1 and h.hour > now() - interval '7 days' and h.p99_ms > $2)
+  coalesce((select h.p99_ms from core.delivery_latency_hours h order by h.hour desc limit 1), 0)::bigint,
+  coalesce((select max(h.p99_ms) from core.delivery_latency_hours h where h.events >= $1 and h.hour > now() - interval '7 days'), 0)::bigint,
+  (select count(*) from core.delivery_latency_hours h where h.events >= $1 and h.hour > now() - interval '7 days'),
+  (select count(*) from core.delivery_latency_hours h where h.events >= $1 and h.hour > now() - interval '7 days' and h.p99_ms > $2)
 from pg_class c where c.oid = 'core.outbox'::regclass`, eventsAnHour, relayP99)
 	seen := fmt.Sprintf("about %.0f rows in core.outbox (%s)", s.Rows, s.Size)
 	if s.Hours > 0 {

@@ -158,14 +158,14 @@ func (q *Queries) GenerationBacklog(ctx context.Context, generation int64) ([]Ge
 }
 
 const generationState = `-- name: GenerationState :one
-select core.generation_standing($1::bigint)::text as standing
+select core.generation_state($1::bigint)::text as state
 `
 
 func (q *Queries) GenerationState(ctx context.Context, generation int64) (string, error) {
 	row := q.db.QueryRow(ctx, generationState, generation)
-	var standing string
-	err := row.Scan(&standing)
-	return standing, err
+	var state string
+	err := row.Scan(&state)
+	return state, err
 }
 
 const generationStatus = `-- name: GenerationStatus :many

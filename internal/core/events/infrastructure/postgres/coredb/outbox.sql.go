@@ -14,7 +14,7 @@ import (
 )
 
 const barrier = `-- name: Barrier :one
-select coalesce(bool_and(core.outbox_quiet(c)), true)::boolean as passed from unnest($1::text[]) as c
+select coalesce(bool_and(core.outbox_barrier(c)), true)::boolean as passed from unnest($1::text[]) as c
 `
 
 func (q *Queries) Barrier(ctx context.Context, channels []string) (bool, error) {
@@ -153,7 +153,7 @@ func (q *Queries) Fail(ctx context.Context, arg FailParams) (bool, error) {
 const poll = `-- name: Poll :many
 select l.event_type::text as event_type, coalesce(l.oldest_due, '0001-01-01 00:00:00+00')::timestamptz as oldest_due,
   coalesce(l.next_in, -1)::double precision as next_in, l.crashed::boolean as crashed
-from core.outbox_look($1::bigint, $2::text[], $3::timestamptz[]) as l
+from core.outbox_poll($1::bigint, $2::text[], $3::timestamptz[]) as l
 `
 
 type PollParams struct {
@@ -280,8 +280,8 @@ func (q *Queries) Retry(ctx context.Context, arg RetryParams) (bool, error) {
 
 const sampleWatermark = `-- name: SampleWatermark :one
 select coalesce(f.oldest, '0001-01-01 00:00:00+00')::timestamptz as oldest, f.lowest_running::bigint as lowest_running,
-  f.mark_at::timestamptz as sampled_at, f.mark_id::bigint as sample_id
-from core.outbox_floor($1::bigint, $2::text, $3::timestamptz) as f
+  f.sampled_at::timestamptz as sampled_at, f.sample_id::bigint as sample_id
+from core.outbox_watermark($1::bigint, $2::text, $3::timestamptz) as f
 `
 
 type SampleWatermarkParams struct {

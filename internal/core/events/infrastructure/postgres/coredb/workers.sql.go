@@ -54,7 +54,7 @@ func (q *Queries) RegisterWorker(ctx context.Context, arg RegisterWorkerParams) 
 }
 
 const sampleLatency = `-- name: SampleLatency :one
-select coalesce(core.ack_measure(), -1)::integer as sampled
+select coalesce(core.latency_sample(), -1)::integer as sampled
 `
 
 // -1: another worker has just done it.
@@ -66,7 +66,7 @@ func (q *Queries) SampleLatency(ctx context.Context) (int32, error) {
 }
 
 const unregisterWorker = `-- name: UnregisterWorker :exec
-select core.worker_leave($1::uuid, $2::text[])
+select core.worker_unregister($1::uuid, $2::text[])
 `
 
 type UnregisterWorkerParams struct {

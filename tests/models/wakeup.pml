@@ -1,5 +1,5 @@
-/* The doorbell of docs/decisions/0003: core.outbox_notify, core.outbox_quiet and what is around
- * them in doorbell.go and rowlocked.go, on one channel and one event type. models_test.go says which
+/* The wakeup of docs/decisions/0003: core.outbox_notify, core.outbox_barrier and what is around
+ * them in notify and package dispatch, on one channel and one event type. models_test.go says which
  * numbers are tried, and which parts may be left out or done wrongly only for a row to be stranded.
  *
  * Rows have no identity: they are counted. Between any two steps of one process all others may take
@@ -24,7 +24,7 @@
 #define LISTENERS 2   /* processes, each with its LISTEN connection and its consumer */
 #endif
 #ifndef RUNNERS
-#define RUNNERS 1     /* the concurrency of each consumer; 0: rows go some time after any look saw them */
+#define RUNNERS 1     /* the concurrency of each consumer; 0: rows go some time after any poll saw them */
 #endif
 #ifndef LIMIT
 #define LIMIT 9       /* rows of one claim */
@@ -79,7 +79,7 @@ byte listening;            /* a bit for each listener */
 byte queued;               /* committed, and not read by the listener's backend yet */
 
 /* Go: of each process */
-byte rang;                 /* on its way to the client or in doorbell.rang: nothing tells them apart */
+byte notified;                 /* on its way to the client or in wakeup.notified: nothing tells them apart */
 byte runners[LISTENERS], started[LISTENERS];
 bool again[LISTENERS];
 bool woken;                /* of all processes, with no runners */
@@ -92,9 +92,9 @@ bool polled[LISTENERS];
 
 #define notify() queued = queued | listening
 
-/* Each backend reads all that is committed. To ring everybody at once loses nothing: a ring may lie
+/* Each backend reads all that is committed. To notify all of them at once loses nothing: a notification may lie
  * unheard for as long as it likes. */
-#define signal() d_step { rang = rang | queued; queued = 0 }
+#define signal() d_step { notified = notified | queued; queued = 0 }
 
 /* core.outbox_notify, and the commit it is part of */
 proctype Producer(byte kind; byte number) {
@@ -172,7 +172,7 @@ over:
 
 /* Look and wake are one step, and so are the begin of a claim and the claim: a wake in between would
  * only make for one claim more. */
-inline look() {
+inline poll() {
   due = pending + locked + orphaned > 0;
   later = waiting > 0;
   if
@@ -185,36 +185,36 @@ inline look() {
   fi
 }
 
-/* core.outbox_quiet */
+/* core.outbox_barrier */
 inline ask() {
-#if defined(NO_QUIET)
-  quiet = true
+#if defined(NO_BARRIER)
+  passed = true
 #elif defined(A_BEFORE_S)
-  d_step { if :: a == NOBODY -> a = LISTENER; quiet = true :: else fi };
+  d_step { if :: a == NOBODY -> a = LISTENER; passed = true :: else fi };
   if
-  :: quiet ->
+  :: passed ->
      a = NOBODY;
-     d_step { if :: sShared == 0 && !sExclusive -> sExclusive = true :: else -> quiet = false fi };
-     if :: quiet -> sExclusive = false :: else fi
+     d_step { if :: sShared == 0 && !sExclusive -> sExclusive = true :: else -> passed = false fi };
+     if :: passed -> sExclusive = false :: else fi
   :: else
   fi
 #else
-  d_step { if :: sShared == 0 && !sExclusive -> sExclusive = true; quiet = true :: else fi };
+  d_step { if :: sShared == 0 && !sExclusive -> sExclusive = true; passed = true :: else fi };
   if
-  :: quiet ->
+  :: passed ->
 #if defined(NO_A)
      sExclusive = false
 #elif defined(A_AFTER_S)
      sExclusive = false;
-     d_step { if :: a == NOBODY -> a = LISTENER :: else -> quiet = false fi };
-     if :: quiet -> a = NOBODY :: else fi
+     d_step { if :: a == NOBODY -> a = LISTENER :: else -> passed = false fi };
+     if :: passed -> a = NOBODY :: else fi
 #else
-     d_step { if :: a == NOBODY -> a = LISTENER :: else -> quiet = false fi };
+     d_step { if :: a == NOBODY -> a = LISTENER :: else -> passed = false fi };
 #ifdef S_BEFORE_A
      sExclusive = false;
-     if :: quiet -> a = NOBODY :: else fi
+     if :: passed -> a = NOBODY :: else fi
 #else
-     if :: quiet -> a = NOBODY :: else fi;
+     if :: passed -> a = NOBODY :: else fi;
      sExclusive = false
 #endif
 #endif
@@ -224,12 +224,12 @@ inline ask() {
 }
 
 inline lose() {
-  d_step { reconnects++; listening = listening & ~ME; queued = queued & ~ME; rang = rang & ~ME; ringing = false }
+  d_step { reconnects++; listening = listening & ~ME; queued = queued & ~ME; notified = notified & ~ME; ringing = false }
 }
 
-/* doorbell.watch */
+/* wakeup.watch */
 proctype Listener(byte me) {
-  bool due, later, quiet, ringing;
+  bool due, later, passed, ringing;
   byte polls, reconnects;
 
 connect:
@@ -238,12 +238,12 @@ connect:
 #else
   skip;
 #endif
-  d_step { look() };
+  d_step { poll() };
 #ifndef FIRST_UNASKED
   ringing = true;
 #endif
   do
-  :: /* doorbell.lookUntilQuiet */
+  :: /* wakeup.lookUntilQuiet */
      if
 #ifdef EMPTY_UNASKED
      :: ringing && due ->
@@ -254,36 +254,36 @@ connect:
         :: reconnects < RECONNECTS -> lose(); goto connect
         :: ask();
            if
-           :: !quiet -> /* awaits a while */
+           :: !passed -> /* awaits a while */
               if
-              :: d_step { rang & ME -> rang = rang & ~ME; look() }
-              :: d_step { look() }
+              :: d_step { notified & ME -> notified = notified & ~ME; poll() }
+              :: d_step { poll() }
               fi
-#ifdef NO_LAST_LOOK
-           :: quiet -> break
+#ifdef NO_LAST_POLL
+           :: passed -> break
 #else
-           :: quiet -> d_step { look() }; break
+           :: passed -> d_step { poll() }; break
 #endif
            fi
         od
      :: else
      fi;
-     due = false; quiet = false; ringing = false;
+     due = false; passed = false; ringing = false;
 #ifdef LATE_LISTEN
      listening = listening | ME;
 #endif
-#ifdef RING_DROPPED
-     rang = rang & ~ME;
+#ifdef NOTIFICATION_DROPPED
+     notified = notified & ~ME;
 #endif
 end_await:
      if
-     :: d_step { rang & ME -> rang = rang & ~ME; ringing = true; look() }
+     :: d_step { notified & ME -> notified = notified & ~ME; ringing = true; poll() }
 #ifndef NO_TIMER
-     :: d_step { later && waiting == 0 -> look() }
+     :: d_step { later && waiting == 0 -> poll() }
 #endif
-     :: d_step { polls < EARLYPOLLS -> polls++; look() }
+     :: d_step { polls < EARLYPOLLS -> polls++; poll() }
      :: reconnects < RECONNECTS -> lose(); goto connect
-     :: atomic { POLL && timeout && !polled[me] -> polled[me] = true; look() }
+     :: atomic { POLL && timeout && !polled[me] -> polled[me] = true; poll() }
      :: dead && me == LISTENERS - 1 -> break
      fi
   od
@@ -331,7 +331,7 @@ end_idle:
         :: mine > 0 && losses < LOSSES ->
            d_step {
              losses++; locked = locked - mine; orphaned = orphaned + mine; mine = 0;
-#ifndef NO_DOUBT
+#ifndef NO_RECHECK
              doubted = true
 #endif
            }

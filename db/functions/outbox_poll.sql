@@ -1,18 +1,17 @@
--- core.outbox_look(p_generation, p_event_types, p_floors) is the one cheap look after a wake-up,
--- and the poll: for each type with pending rows available from its floor on, the time of the
--- oldest due one (null: none), and in how many seconds the next one that is not yet due will be
--- (null: none). Seconds, not times, so that a worker's own clock never matters. crashed: a row is
--- due that a worker died of. Nothing for a type that is paused. Takes no lock: a row that another worker holds counts as due. Reads
--- core.outbox, core.paused_types.
-create function core.outbox_look(p_generation bigint, p_event_types text[],
-  p_floors timestamptz[]) returns table (event_type text, oldest_due timestamptz, next_in double precision,
+-- core.outbox_poll(p_generation, p_event_types, p_watermarks) finds out which event types have due events, in one cheap query.
+-- For each type with pending rows available from its watermark on it returns the time of the oldest due row (null: none), the
+-- seconds until the next row that is not due yet (null: none), and whether a row is due that a worker died of. They are
+-- seconds, not times, so that the worker's own clock does not matter. It returns nothing for a paused type, and takes no
+-- lock: a row that another worker holds counts as due. Reads core.outbox, core.paused_types.
+create function core.outbox_poll(p_generation bigint, p_event_types text[],
+  p_watermarks timestamptz[]) returns table (event_type text, oldest_due timestamptz, next_in double precision,
   crashed boolean)
 language sql stable security definer set search_path = pg_catalog, core, pg_temp set enable_seqscan = off
 set enable_bitmapscan = off set enable_sort = off set jit = off as $$
   select t.event_type,
          (select o.available_at from core.outbox o where o.generation = p_generation and o.event_type = t.event_type
             and o.status = 'pending' and o.deleted_at is null
-            and o.available_at >= t.floor and o.available_at <= statement_timestamp()
+            and o.available_at >= t.watermark and o.available_at <= statement_timestamp()
           order by o.available_at limit 1),
          extract(epoch from
            (select o.available_at from core.outbox o
@@ -22,6 +21,6 @@ set enable_bitmapscan = off set enable_sort = off set jit = off as $$
          exists (select from core.outbox o where o.generation = p_generation and o.event_type = t.event_type
                    and o.status = 'pending' and o.deleted_at is null and o.crashes > 0
                    and o.available_at <= statement_timestamp())
-  from unnest(p_event_types, p_floors) as t(event_type, floor)
+  from unnest(p_event_types, p_watermarks) as t(event_type, watermark)
   where not exists (select from core.paused_types p where p.generation = p_generation and p.event_type = t.event_type)
 $$;

@@ -1,10 +1,10 @@
-/* The floor of claims: a worker remembers a time before which no pending row can be, so that its
- * claims pass over what is dead in the index. A claim looks at stamps (available_at) from the floor
+/* The watermark of claims: a worker remembers a time before which no pending row can be, so that its
+ * claims pass over what is dead in the index. A claim polls at stamps (available_at) from the watermark
  * on; a pending row below it is found by nobody.
  *
  * A transaction that stamps a row has its xid by then, and becomes visible in its own time. The
  * worker reads the clock, then takes an xid of its own; once every lower xid is over, whatever was
- * stamped before that reading is visible or gone, and the floor may move there, but not past the
+ * stamped before that reading is visible or gone, and the watermark may move there, but not past the
  * oldest row that is pending. A row may be stamped later than the clock says, never earlier; that
  * is no harder. models_test.go says what may be done otherwise only for a row to be lost.
  */
@@ -42,7 +42,7 @@ byte nextXid = 1;
 byte lastCompleted;        /* the highest */
 byte xid[BACKENDS];        /* of what runs; 0: none */
 byte row[PRODUCERS], stamp[PRODUCERS];
-byte floor;
+byte watermark;
 byte begun;                /* producers are alike: they are numbered in the order in which they begin */
 
 #define assign(b) d_step { xid[b] = nextXid; nextXid++ }
@@ -66,10 +66,10 @@ inline readOldest() {
   do
   :: i < PRODUCERS ->
      if
-     :: (row[i] == PENDING || row[i] == CLAIMED) && stamp[i] >= floor && stamp[i] < oldest -> oldest = stamp[i]
+     :: (row[i] == PENDING || row[i] == CLAIMED) && stamp[i] >= watermark && stamp[i] < oldest -> oldest = stamp[i]
      :: else
      fi;
-     unclaimed = unclaimed || (row[i] == PENDING && stamp[i] >= floor);
+     unclaimed = unclaimed || (row[i] == PENDING && stamp[i] >= watermark);
      i++
   :: else -> i = 0; break
   od
@@ -88,7 +88,7 @@ proctype Producer(byte me) {
 #endif
   if
   :: d_step { over(me) }
-  :: d_step { over(me); row[me] = PENDING; stamp[me] = now; assert(now >= floor) }
+  :: d_step { over(me); row[me] = PENDING; stamp[me] = now; assert(now >= watermark) }
   fi
 }
 
@@ -115,15 +115,15 @@ end_idle:
      fi;
      if
      :: d_step { !back -> over(me); row[r] = GONE; r = 0 }
-     :: d_step { !back -> over(me); row[r] = PENDING; assert(stamp[r] >= floor); r = 0 }
+     :: d_step { !back -> over(me); row[r] = PENDING; assert(stamp[r] >= watermark); r = 0 }
 #ifdef RETURN_KEEPS_STAMP
-     :: d_step { back -> over(me); row[r] = PENDING; back = false; assert(stamp[r] >= floor); r = 0 }
+     :: d_step { back -> over(me); row[r] = PENDING; back = false; assert(stamp[r] >= watermark); r = 0 }
 #endif
      ::
 #ifndef RETRY_STAMP_FIRST
         now = clock;
 #endif
-        d_step { over(me); row[r] = PENDING; stamp[r] = now; assert(now >= floor); r = 0; now = 0; back = false }
+        d_step { over(me); row[r] = PENDING; stamp[r] = now; assert(now >= watermark); r = 0; now = 0; back = false }
      fi
   :: else -> break
   od
@@ -132,20 +132,20 @@ end_idle:
 inline move() {
 #ifdef NO_OLDEST
   /* a naive worker, that has just claimed and got nothing */
-  if :: mark <= xmin && !unclaimed && read > floor -> floor = read :: else fi;
+  if :: sample <= xmin && !unclaimed && read > watermark -> watermark = read :: else fi;
 #else
   read = (oldest < read -> oldest : read);
-  if :: mark <= xmin && read > floor -> floor = read :: else fi;
+  if :: sample <= xmin && read > watermark -> watermark = read :: else fi;
 #endif
   i = 0;
   do
-  :: i < PRODUCERS -> assert(row[i] != PENDING || stamp[i] >= floor); i++
+  :: i < PRODUCERS -> assert(row[i] != PENDING || stamp[i] >= watermark); i++
   :: else -> i = 0; break
   od
 }
 
 proctype Worker() {
-  byte i, read, mark, moves, xmin, xmax, oldest;
+  byte i, read, sample, moves, xmin, xmax, oldest;
   bool unclaimed;
 
   do
@@ -153,26 +153,26 @@ proctype Worker() {
      moves++;
 #if defined(XMAX)
      read = clock;
-     d_step { snapshot(); mark = xmax; xmin = 0; xmax = 0 };
+     d_step { snapshot(); sample = xmax; xmin = 0; xmax = 0 };
 #elif defined(CLOCK_LATE)
      assign(WORKER);
-     mark = xid[WORKER];
+     sample = xid[WORKER];
      read = clock;
      d_step { over(WORKER) };
 #else
      read = clock;
      assign(WORKER);
-     mark = xid[WORKER];
+     sample = xid[WORKER];
      if
      :: d_step { over(WORKER) }
-     :: true /* it lasts beyond the look at the rows */
+     :: true /* it lasts beyond the poll at the rows */
      fi;
 #endif
 #ifdef TWO_SNAPSHOTS
      d_step { readOldest() };
-     d_step { snapshot(); move(); xmin = 0; xmax = 0; oldest = 0; read = 0; mark = 0; unclaimed = false };
+     d_step { snapshot(); move(); xmin = 0; xmax = 0; oldest = 0; read = 0; sample = 0; unclaimed = false };
 #else
-     d_step { readOldest(); snapshot(); move(); xmin = 0; xmax = 0; oldest = 0; read = 0; mark = 0; unclaimed = false };
+     d_step { readOldest(); snapshot(); move(); xmin = 0; xmax = 0; oldest = 0; read = 0; sample = 0; unclaimed = false };
 #endif
      if
      :: d_step { xid[WORKER] > 0 -> over(WORKER) }

@@ -1,12 +1,12 @@
--- core.ack_measure(p_sample) adds a sample of the events published between 70 and 10 seconds ago to
--- core.ack_latencies: up to p_sample of them, from a point taken at random. Every worker calls it each minute, and the first
--- one measures for all. Returns how many events were measured, null if somebody else has just done it.
+-- core.latency_sample(p_sample) adds a sample of the events published between 70 and 10 seconds ago to
+-- core.delivery_latencies: at most p_sample of them, from a random point on. Every worker calls it each minute, and the first
+-- samples for all. It returns how many events it sampled, null if another worker has just done so.
 --
--- Measured is the time from when an event was due to when it was settled, or until now while it is not. Events that
--- failed are left out, for they wait on purpose, and so are those that wait because their type is paused, and those of processing classes, which are as slow as their work is.
--- They are found by their ids, which are made in order of time; one that a producer made in another way is not seen.
--- Writes core.ack_latencies; reads core.outbox, core.paused_types.
-create function core.ack_measure(p_sample integer default 1000) returns integer
+-- The latency is the time from when an event was due to when it was settled, or until now if it is not. Failed events are
+-- left out, because they wait on purpose, and so are events of paused types, and of processing classes, which take as long as
+-- their work does. Events are found by their ids, which are in order of time; a producer's own id may not be.
+-- Writes core.delivery_latencies; reads core.outbox, core.paused_types.
+create function core.latency_sample(p_sample integer default 1000) returns integer
 language plpgsql volatile security definer set search_path = pg_catalog, core, pg_temp set enable_seqscan = off
 set jit = off as $$
 declare
@@ -21,13 +21,13 @@ begin
     raise exception 'p_sample %: must be from 1 to 100000', p_sample using errcode = 'invalid_parameter_value';
   end if;
   -- asked again with the lock, because its last holder may have measured
-  if exists (select from core.ack_latencies l where l.measured_at > v_now - interval '50 seconds') then
+  if exists (select from core.delivery_latencies l where l.measured_at > v_now - interval '50 seconds') then
     return null;
   end if;
   if not pg_try_advisory_xact_lock(6650971338417249007) then
     return null;
   end if;
-  if exists (select from core.ack_latencies l where l.measured_at > v_now - interval '50 seconds') then
+  if exists (select from core.delivery_latencies l where l.measured_at > v_now - interval '50 seconds') then
     return null;
   end if;
   with later as
@@ -43,12 +43,12 @@ begin
        and (s.status = 'delivered' and s.attempts > 0 or s.status = 'pending' and s.available_at <= v_now
           and not exists (select from core.paused_types p where p.generation = s.generation and p.event_type = s.event_type))),
   added as
-    (insert into core.ack_latencies as l (hour, up_to_ms, events, measured_at)
+    (insert into core.delivery_latencies as l (hour, up_to_ms, events, measured_at)
      select date_trunc('hour', v_now, 'UTC'), v_bounds[width_bucket(greatest(w.ms, 0), v_bounds::numeric[]) + 1], count(*), v_now
      from waits w group by 2 order by 2
      on conflict (hour, up_to_ms) do update set events = l.events + excluded.events, measured_at = excluded.measured_at)
   select count(*) into v_measured from waits;
-  delete from core.ack_latencies l where l.hour < v_now - interval '8 days';
+  delete from core.delivery_latencies l where l.hour < v_now - interval '8 days';
   return v_measured;
 end
 $$;

@@ -1,7 +1,7 @@
--- core.generation_standing(p_generation) says what workers of a generation are still for: its status as in core.generation_status
--- (live, draining, closing, retired, unknown), or 'drained' where it is draining or closing and nothing is pending or in flight. A look at
--- two indexes, whatever core.outbox holds. Reads core.deployments, core.outbox.
-create function core.generation_standing(p_generation bigint) returns text
+-- core.generation_state(p_generation) returns the state of a generation for its workers: its status as in
+-- core.generation_status (live, draining, closing, retired, unknown), or 'drained' if it is draining or closing and nothing is
+-- pending or in flight. It uses two indexes, however large core.outbox is. Reads core.deployments, core.outbox.
+create function core.generation_state(p_generation bigint) returns text
 language sql stable security definer set search_path = pg_catalog, core, pg_temp set enable_seqscan = off
 set enable_bitmapscan = off set jit = off as $$
   select coalesce(

@@ -34,19 +34,19 @@ func TestAcksAreMeasured(t *testing.T) {
 	insert(1, "pending", "clock_timestamp() - interval '40 seconds', null", "event_type = 'worlds.thing.slow',")
 	exec(t, d.admin, "select core.event_type_pause('worlds.thing.slow', 1), core.event_type_pause('worlds.world_model_card.published', 3)")
 
-	const later = "update core.ack_latencies set measured_at = measured_at - interval '1 minute'"
-	d.run(t, line{"worker", "set role spectral_worker; select core.ack_measure()", "100"},
-		line{"", "select up_to_ms, events from core.ack_latencies order by up_to_ms", "10 98; 500 1; 60000 1"},
-		line{"", "select events, p50_ms, p99_ms from core.ack_latency_hours", "100 10 500"},
-		line{"worker", "select core.ack_measure()", "-"}, // within the minute
+	const later = "update core.delivery_latencies set measured_at = measured_at - interval '1 minute'"
+	d.run(t, line{"worker", "set role spectral_worker; select core.latency_sample()", "100"},
+		line{"", "select up_to_ms, events from core.delivery_latencies order by up_to_ms", "10 98; 500 1; 60000 1"},
+		line{"", "select events, p50_ms, p99_ms from core.delivery_latency_hours", "100 10 500"},
+		line{"worker", "select core.latency_sample()", "-"}, // within the minute
 		line{"", later, ""},
 		// up to five of the ten are of those that do not count
-		line{"worker", "select n between 5 and 10 from core.ack_measure(10) n", "t"}, line{"", later + ", hour = hour - interval '9 days'", ""}, line{"worker", "select core.ack_measure(1)", ""},
-		line{"", "select count(*) from core.ack_latencies where hour < clock_timestamp() - interval '2 hours'", "0"})
+		line{"worker", "select n between 5 and 10 from core.latency_sample(10) n", "t"}, line{"", later + ", hour = hour - interval '9 days'", ""}, line{"worker", "select core.latency_sample(1)", ""},
+		line{"", "select count(*) from core.delivery_latencies where hour < clock_timestamp() - interval '2 hours'", "0"})
 }
 
 // Of two workers that measure at once one does.
 func TestOneMeasuresAcksAtATime(t *testing.T) {
 	t.Parallel()
-	setup(t).run(t, line{"worker", "begin; set local role spectral_worker; select core.ack_measure()", "0"}, line{"worker 2", "set role spectral_worker; select core.ack_measure()", "-"})
+	setup(t).run(t, line{"worker", "begin; set local role spectral_worker; select core.latency_sample()", "0"}, line{"worker 2", "set role spectral_worker; select core.latency_sample()", "-"})
 }
