@@ -12,7 +12,6 @@ import (
 	"github.com/jackc/pgerrcode"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
-	"github.com/pressly/goose/v3/lock"
 
 	"spectral/db"
 )
@@ -63,7 +62,7 @@ func repairOn(ctx context.Context, conn *pgx.Conn) (repaired []Difference, left 
 	}
 	defer func() { _ = tx.Rollback(context.WithoutCancel(ctx)) }()
 	// no migrator runs at the same time, and no other repair
-	if _, err := tx.Exec(ctx, "select pg_advisory_xact_lock($1)", lock.DefaultLockID); err != nil {
+	if _, err := tx.Exec(ctx, "select pg_advisory_xact_lock($1)", int64(lockID)); err != nil {
 		return nil, nil, err
 	}
 	var mayAct bool

@@ -241,3 +241,28 @@ func TestALostRecordOfMigrationsCanBeRestored(t *testing.T) {
 		}
 	}
 }
+
+// A repair takes the lock that migrators hold.
+func TestARepairWaitsForMigrators(t *testing.T) {
+	t.Parallel()
+	at := pgtest.New(t)
+	m, err := app.NewMigrator(deadline(t), at, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = m.Close() })
+	const key = "(3570158627934010221)" // of the session lock
+	migrating := pgtest.Conn(t, at)
+	exec(t, migrating, "select pg_advisory_lock"+key)
+	repaired := make(chan error, 1)
+	go func() {
+		_, _, err := m.Repair(deadline(t))
+		repaired <- err
+	}()
+	waitFor(t, pgtest.Conn(t, at), "select exists (select from pg_locks where locktype = 'advisory' and not granted"+
+		" and database = (select oid from pg_database where datname = current_database()))")
+	exec(t, migrating, "select pg_advisory_unlock"+key)
+	if err := <-repaired; err != nil {
+		t.Fatal(err)
+	}
+}
