@@ -17,22 +17,22 @@ import (
 	worldspg "spectral/internal/worlds/infrastructure/postgres"
 )
 
-// Parts are what consumers are built of.
-type Parts struct {
+// Deps is what consumers are built from.
+type Deps struct {
 	Generation events.Generation
-	// UnitOfWork is for what a handler does outside its own transaction, and its Publishing for what it
-	// publishes in it. Nil where consumers are only looked at.
+	// UnitOfWork is for what a handler does outside its transaction; its Publishing is for what it publishes in it. Nil
+	// where consumers are listed and not run.
 	UnitOfWork *publish.UnitOfWork
-	// BriefingsDir is the folder that briefings are delivered to.
+	// BriefingsDir is the folder for briefings.
 	BriefingsDir string
 }
 
-// ConsumerBuilder composes one consumer: an event type, its handlers over their repositories, and
-// how they are dispatched. It uses nothing of the parts but the generation before a handler is built. A
-// second consumer of one event type is a co-handler on its subscription, never a second builder.
-type ConsumerBuilder func(Parts) events.Subscription
+// ConsumerBuilder composes one consumer: an event type, its handlers with their repositories, and how they are
+// dispatched. Until a handler is built it uses only the generation of deps. A second consumer of an event type is a
+// co-handler on its subscription, never a second builder.
+type ConsumerBuilder func(Deps) events.Subscription
 
-// ConsumerBuilders is the boot list: every consumer of a worker.
+// ConsumerBuilders lists every consumer of a worker.
 func ConsumerBuilders() []ConsumerBuilder {
 	return []ConsumerBuilder{
 		buildWorldModelCardProjectionConsumer,
@@ -47,11 +47,13 @@ func ConsumerBuilders() []ConsumerBuilder {
 	}
 }
 
-// Subscriptions are the consumers that a worker runs: all of them, or those of the given processing classes,
-// [events.DefaultClass] for the one without a name. The error joins a [*SettingsError] for each class that no consumer
-// belongs to, or says what is wrong with a subscription.
-func Subscriptions(builders []ConsumerBuilder, contracts *events.Contracts, parts Parts, classes []string) ([]events.Subscription, error) {
-	byClass, err := consumersByClass(builders, contracts, parts)
+// Subscriptions returns the consumers that a worker runs: all of them, or those of the given processing classes, where
+// [events.DefaultClass] is the one without a name. The error joins a [*SettingsError] for each class that no consumer
+// belongs to, or is that of an invalid subscription.
+func Subscriptions(
+	builders []ConsumerBuilder, contracts *events.Contracts, deps Deps, classes []string,
+) ([]events.Subscription, error) {
+	byClass, err := consumersByClass(builders, contracts, deps)
 	if err != nil {
 		return nil, err
 	}
@@ -68,17 +70,20 @@ func Subscriptions(builders []ConsumerBuilder, contracts *events.Contracts, part
 	var problems []error
 	for _, class := range slices.Compact(wanted) {
 		if len(byClass[class]) == 0 {
-			problems = append(problems, settingsError("no consumer is of the processing class %.40q: choose among %s", class, strings.Join(known, ", ")))
+			problems = append(problems, settingsError("no consumer belongs to the processing class %.40q: choose among %s",
+				class, strings.Join(known, ", ")))
 		}
 		chosen = append(chosen, byClass[class]...)
 	}
 	return chosen, errors.Join(problems...)
 }
 
-func consumersByClass(builders []ConsumerBuilder, contracts *events.Contracts, parts Parts) (map[string][]events.Subscription, error) {
+func consumersByClass(
+	builders []ConsumerBuilder, contracts *events.Contracts, deps Deps,
+) (map[string][]events.Subscription, error) {
 	byClass := make(map[string][]events.Subscription)
 	for _, build := range builders {
-		s := build(parts)
+		s := build(deps)
 		if err := s.WithDefaults().Validate(); err != nil {
 			return nil, err
 		}
@@ -91,24 +96,25 @@ func consumersByClass(builders []ConsumerBuilder, contracts *events.Contracts, p
 	return byClass, nil
 }
 
-// Classes are the processing classes of this build's consumers, by name; [events.DefaultClass] is the one without one.
+// Classes returns the processing classes of this build's consumers, sorted; [events.DefaultClass] is the one without a
+// name.
 func Classes() ([]string, error) {
 	contracts, err := Contracts()
 	if err != nil {
 		return nil, err
 	}
-	byClass, err := consumersByClass(ConsumerBuilders(), contracts, Parts{Generation: 1})
+	byClass, err := consumersByClass(ConsumerBuilders(), contracts, Deps{Generation: 1})
 	return slices.Sorted(maps.Keys(byClass)), err
 }
 
-// subscriptions are those of this build that s asks for.
+// subscriptions returns those of this build that s asks for.
 func subscriptions(s Settings, unitOfWork *publish.UnitOfWork) ([]events.Subscription, error) {
 	contracts, err := Contracts()
 	if err != nil {
 		return nil, err
 	}
-	parts := Parts{Generation: s.Generation, UnitOfWork: unitOfWork, BriefingsDir: s.BriefingsDir}
-	return Subscriptions(ConsumerBuilders(), contracts, parts, s.Classes)
+	deps := Deps{Generation: s.Generation, UnitOfWork: unitOfWork, BriefingsDir: s.BriefingsDir}
+	return Subscriptions(ConsumerBuilders(), contracts, deps, s.Classes)
 }
 
 // CheckConsumers refuses what [Subscriptions] refuses, before anything is connected.
@@ -117,15 +123,17 @@ func CheckConsumers(s Settings) error {
 	return err
 }
 
-// consumer is the subscription to a contract's event type.
-func (p Parts) consumer(contract events.Contract, primary events.Registration, coHandlers ...events.Registration) events.Subscription {
+// consumer returns the subscription to a contract's event type.
+func (d Deps) consumer(
+	contract events.Contract, primary events.Registration, coHandlers ...events.Registration,
+) events.Subscription {
 	return events.Subscription{
-		Channel: events.ChannelName(p.Generation, contract.Class), EventType: contract.Type, Primary: primary, CoHandlers: coHandlers,
+		Channel: events.ChannelName(d.Generation, contract.Class), EventType: contract.Type, Primary: primary, CoHandlers: coHandlers,
 	}
 }
 
-func buildWorldModelCardProjectionConsumer(parts Parts) events.Subscription {
-	return parts.consumer(worlds.WorldModelCardPublishedContract(), events.Registration{
+func buildWorldModelCardProjectionConsumer(deps Deps) events.Subscription {
+	return deps.consumer(worlds.WorldModelCardPublishedContract(), events.Registration{
 		Name: platformevents.WorldModelCardProjectorName, Reads: platformevents.WorldModelCardPublishedEvent{},
 		Handler: func(tx events.Tx) events.EventHandler {
 			return platformevents.WorldModelCardProjector(platformpg.NewSystemCards(tx))
@@ -133,9 +141,9 @@ func buildWorldModelCardProjectionConsumer(parts Parts) events.Subscription {
 	})
 }
 
-// buildDecisionRecordedConsumer has both contexts that care about decisions on one claim.
-func buildDecisionRecordedConsumer(parts Parts) events.Subscription {
-	return parts.consumer(platform.DecisionRecordedContract(), events.Registration{
+// buildDecisionRecordedConsumer has handlers of both contexts on one claim.
+func buildDecisionRecordedConsumer(deps Deps) events.Subscription {
+	return deps.consumer(platform.DecisionRecordedContract(), events.Registration{
 		Name: platformevents.DecisionRecordedAggregatorName, Reads: platformevents.DecisionRecordedEvent{},
 		Batch: func(tx events.Tx) events.BatchHandler {
 			return platformevents.DecisionRecordedAggregator(platformpg.NewOverridePatterns(tx))
@@ -148,8 +156,8 @@ func buildDecisionRecordedConsumer(parts Parts) events.Subscription {
 	})
 }
 
-func buildScanCompletedConsumer(parts Parts) events.Subscription {
-	return parts.consumer(worlds.ScanCompletedContract(), events.Registration{
+func buildScanCompletedConsumer(deps Deps) events.Subscription {
+	return deps.consumer(worlds.ScanCompletedContract(), events.Registration{
 		Name: worldsevents.ScanCompletedIndexerName, Reads: worldsevents.ScanCompletedEvent{},
 		Handler: func(tx events.Tx) events.EventHandler {
 			return worldsevents.ScanCompletedIndexer(worldspg.NewScanIndex(tx))

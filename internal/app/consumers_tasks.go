@@ -18,40 +18,40 @@ import (
 
 // How agent tasks are run.
 const (
-	// taskLease is how long a task waits when its worker dies. Steps are recorded one by one, so little is repeated after
-	// a false alarm; and it is renewed every 20 s, so that the database may be away for some 40 s.
+	// taskLease is how long a task waits when its worker dies. It is renewed every 20 s, so the database may be away for
+	// 40 s. Steps are recorded one by one, so little is repeated when a live worker was taken for dead.
 	taskLease = time.Minute
-	// taskConcurrency is for agents, who mostly wait for others; more of them is more processes of their class.
+	// taskConcurrency is high because agents mostly wait. For more, start more processes of their class.
 	taskConcurrency = 8
-	// taskStepLimit bounds one step, and taskTimeout all the steps between two gates.
+	// taskStepLimit bounds one step, and taskTimeout the steps between two gates.
 	taskStepLimit = 2 * time.Minute
 	taskTimeout   = 15 * time.Minute
-	// taskRetries lets a task use up its own tries, which each step has, before its event runs out of retries: the task
-	// then ends as failed, and says why.
+	// taskRetries is more than a task's own tries, so that the task ends as failed, with its reason, before its event
+	// does.
 	taskRetries = domain.MaxTaskTries * (domain.MaxTaskSteps + 1)
 )
 
-// TaskCatalog is what agents may be asked for.
+// TaskCatalog returns what agents may be asked for.
 func TaskCatalog() platformapp.TaskCatalog {
 	return platformapp.TaskCatalog{platformapp.CardBriefingExecutor: platformapp.CheckCardBriefing}
 }
 
-// TaskExecutors are those that do it.
-func TaskExecutors(parts Parts) platformapp.Executors {
+// TaskExecutors returns the executors of the catalog.
+func TaskExecutors(deps Deps) platformapp.Executors {
 	return platformapp.Executors{
 		platformapp.CardBriefingExecutor: platformapp.NewCardBriefing(
-			cardSource{NewLookUpCard(parts.UnitOfWork)}, files.NewBriefings(parts.BriefingsDir)),
+			cardSource{NewLookUpCard(deps.UnitOfWork)}, files.NewBriefings(deps.BriefingsDir)),
 	}
 }
 
-func buildAgentTaskConsumer(parts Parts) events.Subscription {
-	return AgentTaskConsumer(parts, TaskExecutors(parts))
+func buildAgentTaskConsumer(deps Deps) events.Subscription {
+	return AgentTaskConsumer(deps, TaskExecutors(deps))
 }
 
-// AgentTaskConsumer is the consumer of dispatched tasks, over the given executors.
-func AgentTaskConsumer(parts Parts, executors platformapp.Executors) events.Subscription {
-	run := NewRunTask(parts.UnitOfWork, executors, taskStepLimit)
-	s := parts.consumer(platform.AgentTaskDispatchedContract(), events.Registration{
+// AgentTaskConsumer returns the consumer of dispatched tasks, with the given executors.
+func AgentTaskConsumer(deps Deps, executors platformapp.Executors) events.Subscription {
+	run := NewRunTask(deps.UnitOfWork, executors, taskStepLimit)
+	s := deps.consumer(platform.AgentTaskDispatchedContract(), events.Registration{
 		Name: platformevents.AgentTaskRunnerName, Reads: platformevents.AgentTaskDispatchedEvent{},
 		Executor: platformevents.AgentTaskRunner(run, agentTasks), Timeout: taskTimeout,
 		Retry: &events.RetryPolicy{MaxRetries: taskRetries, Base: 2 * time.Second, Multiplier: 2, Cap: 5 * time.Minute},
@@ -60,7 +60,7 @@ func AgentTaskConsumer(parts Parts, executors platformapp.Executors) events.Subs
 	return s
 }
 
-// cardSource is the bridge between what platform asks and what worlds answers: neither knows the other.
+// cardSource connects what platform asks for to what worlds answers; neither imports the other.
 type cardSource struct{ lookup protocols.CardLookup }
 
 // Card implements [platformapp.CardSource].

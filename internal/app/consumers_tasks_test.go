@@ -13,7 +13,7 @@ import (
 func TestTheTaskCatalogIsWhatTheExecutorsDo(t *testing.T) {
 	t.Parallel()
 	catalog := slices.Sorted(maps.Keys(app.TaskCatalog()))
-	executors := slices.Sorted(maps.Keys(app.TaskExecutors(app.Parts{Generation: 1})))
+	executors := slices.Sorted(maps.Keys(app.TaskExecutors(app.Deps{Generation: 1})))
 	if !slices.Equal(catalog, executors) {
 		t.Errorf("TaskCatalog has %v, TaskExecutors has %v: add what is missing", catalog, executors)
 	}

@@ -19,9 +19,9 @@ func TestSubscriptionsOfClasses(t *testing.T) {
 		all = append(all, events.Contract{
 			Type: eventType, Version: 1, Source: events.Worlds, Payload: payload{}, Class: class, ContentClass: events.Operational,
 		})
-		builders = append(builders, func(parts app.Parts) events.Subscription {
+		builders = append(builders, func(deps app.Deps) events.Subscription {
 			return events.Subscription{
-				EventType: eventType, Channel: events.ChannelName(parts.Generation, class),
+				EventType: eventType, Channel: events.ChannelName(deps.Generation, class),
 				Primary: events.Registration{
 					Name:    "platform." + strings.NewReplacer(".", "_").Replace(eventType),
 					Handler: func(events.Tx) events.EventHandler { return nil },
@@ -41,7 +41,7 @@ func TestSubscriptionsOfClasses(t *testing.T) {
 		{[]string{"slow"}, []string{"worlds.b.happened", "worlds.c.happened"}},
 		{[]string{"slow", " default ", "slow"}, []string{"worlds.a.happened", "worlds.b.happened", "worlds.c.happened"}},
 	} {
-		subscriptions, err := app.Subscriptions(builders, contracts, app.Parts{Generation: 7}, c.classes)
+		subscriptions, err := app.Subscriptions(builders, contracts, app.Deps{Generation: 7}, c.classes)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -54,15 +54,15 @@ func TestSubscriptionsOfClasses(t *testing.T) {
 			t.Errorf("%v: %v, want %v", c.classes, got, c.want)
 		}
 	}
-	faulty := func(app.Parts) events.Subscription {
+	faulty := func(app.Deps) events.Subscription {
 		return events.Subscription{EventType: "worlds.a.happened"}
 	}
-	if _, err := app.Subscriptions(append(builders, faulty), contracts, app.Parts{Generation: 7}, nil); err == nil || !strings.HasPrefix(err.Error(), `subscription to "worlds.a.happened": `) {
+	if _, err := app.Subscriptions(append(builders, faulty), contracts, app.Deps{Generation: 7}, nil); err == nil || !strings.HasPrefix(err.Error(), `subscription to "worlds.a.happened": `) {
 		t.Errorf("a faulty subscription: %v", err)
 	}
-	_, err = app.Subscriptions(builders, contracts, app.Parts{Generation: 7}, []string{"slow", "Slow", ""})
-	want := `no consumer is of the processing class "": choose among default, llm, slow
-no consumer is of the processing class "Slow": choose among default, llm, slow`
+	_, err = app.Subscriptions(builders, contracts, app.Deps{Generation: 7}, []string{"slow", "Slow", ""})
+	want := `no consumer belongs to the processing class "": choose among default, llm, slow
+no consumer belongs to the processing class "Slow": choose among default, llm, slow`
 	if !errors.As(err, new(*app.SettingsError)) || err.Error() != want {
 		t.Errorf("%v, want %s", err, want)
 	}

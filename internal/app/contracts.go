@@ -6,8 +6,7 @@ import (
 	worlds "spectral/internal/worlds/contracts/events"
 )
 
-// Contracts lists the event contracts of every context. An event that is not listed here is
-// refused at publish.
+// Contracts returns the event contracts of every context. An event type that is not listed here is refused at publish.
 func Contracts() (*events.Contracts, error) {
 	return events.NewContracts(
 		worlds.WorldModelCardPublishedContract(),

@@ -5,7 +5,7 @@ import (
 	"strings"
 )
 
-// Counted is a number of things of a name for people: 1 event, 2 events, 2 crashes.
+// Counted returns a number with its noun: 1 event, 2 events, 2 crashes.
 func Counted[N int | int32 | int64](n N, name string) string {
 	if n == 1 {
 		return "1 " + name

@@ -15,20 +15,14 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"spectral/db"
-	"spectral/internal/core/events/infrastructure/postgres/admin"
 	"spectral/internal/core/events/infrastructure/postgres/pgtx"
 )
 
 // oldestPostgres is the first major version whose features the migrations use.
 const oldestPostgres = 15
 
-// The roles that workers and operators act as.
-const (
-	workerRole   = "spectral_worker"
-	operatorRole = admin.Role
-)
-
-// Goose keeps its versions in a schema of ours: another program's goose_db_version in the same database is not taken for ours.
+// The version table has its own schema, so that another program's goose_db_version in the database is never taken for
+// ours.
 const (
 	versionSchema = "spectral_goose"
 	versionTable  = versionSchema + ".goose_db_version"
@@ -36,22 +30,22 @@ const (
 
 const checkTimeout = 10 * time.Second
 
-// CheckDatabase reports, in one line with what to do, why a worker cannot run: a database
-// unreachable, too old or not migrated, or a login that may not act as a worker, or in one of the
-// further roles. It notes in s whether PoolURL leads through a pooler.
+// CheckDatabase returns in one line why a worker cannot run, and what to do: the database cannot be reached, is too old
+// or not migrated, or the login may not act as a worker or in one of the further roles. It sets in s whether PoolURL
+// leads through a pooler.
 func CheckDatabase(ctx context.Context, s *Settings, further ...string) error {
 	check := func(ctx context.Context, conn *pgx.Conn) error {
 		var pid uint32
 		if err := conn.QueryRow(ctx, "select pg_catalog.pg_backend_pid()").Scan(&pid); err != nil {
 			return fmt.Errorf("ask for the server process: %w", oneLine(err))
 		}
-		s.Pooled = pid != conn.PgConn().PID() // a pooler hands out its own number; PoolURL is the last to be asked
+		s.Pooled = pid != conn.PgConn().PID() // a pooler returns its own number; PoolURL is checked last
 		for _, role := range further {
 			if err := actAs(ctx, conn, role); err != nil {
 				return err
 			}
 		}
-		return checkMigrated(ctx, conn, workerRole)
+		return checkMigrated(ctx, conn, pgtx.WorkerRole)
 	}
 	err := inspect(ctx, EnvDatabaseURL, s.DatabaseURL, check)
 	if err == nil && s.PoolURL != s.DatabaseURL {
@@ -60,7 +54,7 @@ func CheckDatabase(ctx context.Context, s *Settings, further ...string) error {
 	return err
 }
 
-// inspect connects to the database at url, the value of a variable, and calls checkConn.
+// inspect connects to url, the value of an environment variable, and calls checkConn.
 func inspect(ctx context.Context, variable, url string, check func(context.Context, *pgx.Conn) error) error {
 	config, err := pgtx.DirectConfig(url)
 	if err != nil {
@@ -74,8 +68,7 @@ func inspect(ctx context.Context, variable, url string, check func(context.Conte
 	return nil
 }
 
-// checkConn checks the version of the server and calls check within a transaction, so that a pooler's connection does not
-// keep its roles.
+// checkConn checks the server's version, and calls check in a transaction, so that a pooler's connection keeps no role.
 func checkConn(ctx context.Context, conn *pgx.Conn, check func(context.Context, *pgx.Conn) error) error {
 	if err := checkVersion(conn); err != nil {
 		return err
@@ -88,12 +81,12 @@ func checkConn(ctx context.Context, conn *pgx.Conn, check func(context.Context, 
 	return check(ctx, conn)
 }
 
-// CheckDrainable reports a generation that is not registered: a worker that starts would make it live, and publishing from
-// SQL would go to it, also once the worker has drained it and ended.
+// CheckDrainable refuses a generation that is not registered: a worker would make it live when it starts, and SQL
+// producers would publish into it even after the worker has drained it and ended.
 func CheckDrainable(ctx context.Context, s Settings) error {
 	var registered, named bool
 	err := inspect(ctx, EnvDatabaseURL, s.DatabaseURL, func(ctx context.Context, conn *pgx.Conn) error {
-		if err := actAs(ctx, conn, workerRole); err != nil {
+		if err := actAs(ctx, conn, pgtx.WorkerRole); err != nil {
 			return err
 		}
 		err := conn.QueryRow(ctx, `select exists (select from core.deployments d where d.generation = $1),
@@ -115,23 +108,23 @@ func CheckDrainable(ctx context.Context, s Settings) error {
 	}
 }
 
-// CheckOperator reports, in one line with what to do, why the login of url cannot act as an operator there: a database
-// unreachable, too old or not migrated, or a login that may not.
+// CheckOperator returns in one line why the login of url cannot act as an operator, and what to do: the database cannot
+// be reached, is too old or not migrated, or the login may not.
 func CheckOperator(ctx context.Context, url string) error {
 	return inspect(ctx, EnvDatabaseURL, url, checkOperator)
 }
 
 func checkOperator(ctx context.Context, conn *pgx.Conn) error {
-	return checkMigrated(ctx, conn, operatorRole)
+	return checkMigrated(ctx, conn, pgtx.OperatorRole)
 }
 
-// OpenOperator opens a pool for what operators do on the database at url, if the login passes [CheckOperator].
+// OpenOperator opens a pool for an operator's commands, if the login of url passes [CheckOperator].
 func OpenOperator(ctx context.Context, url string) (*pgxpool.Pool, error) {
 	config, err := poolConfig(url, 0, true)
 	if err != nil {
 		return nil, settingsError("%s: %w", EnvDatabaseURL, oneLine(err))
 	}
-	config.AfterConnect = func(_ context.Context, conn *pgx.Conn) error { // operators are shown times in UTC
+	config.AfterConnect = func(_ context.Context, conn *pgx.Conn) error { // operators see times in UTC
 		conn.TypeMap().RegisterType(&pgtype.Type{Name: "timestamptz", OID: pgtype.TimestamptzOID,
 			Codec: &pgtype.TimestamptzCodec{ScanLocation: time.UTC}})
 		return nil
@@ -147,8 +140,8 @@ func OpenOperator(ctx context.Context, url string) (*pgxpool.Pool, error) {
 	return pool, nil
 }
 
-// poolConfig configures a pool for so many runners. Where url leads through a pooler, or may do, statements are not prepared
-// unless url says how.
+// poolConfig returns the configuration of a pool for so many runners. Where url may lead through a pooler, statements
+// are not prepared, unless url sets that.
 func poolConfig(url string, runners int, pooled bool) (*pgxpool.Config, error) {
 	config, err := pgtx.PoolConfig(url, runners)
 	if err == nil && pooled && !strings.Contains(url, "default_query_exec_mode") {
@@ -157,7 +150,7 @@ func poolConfig(url string, runners int, pooled bool) (*pgxpool.Config, error) {
 	return config, err
 }
 
-// checkPool is [CheckOperator] on a connection of the pool, which the first statement then uses: one connection does.
+// checkPool is [CheckOperator] on a connection of the pool, which the first command then uses: it saves a connection.
 func checkPool(ctx context.Context, pool *pgxpool.Pool) error {
 	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
 	defer cancel()
@@ -186,7 +179,7 @@ func withConnection(ctx context.Context, config *pgx.ConnConfig, check func(cont
 
 func checkVersion(conn *pgx.Conn) error {
 	version := conn.PgConn().ParameterStatus("server_version")
-	// a number always leads: 15.4, 14.9 (Debian 14.9-1), 19devel
+	// it begins with a number: 15.4, 14.9 (Debian 14.9-1), 19devel
 	end := strings.IndexFunc(version+".", func(r rune) bool { return r < '0' || r > '9' })
 	if major, err := strconv.Atoi(version[:end]); err != nil || major < oldestPostgres {
 		return fmt.Errorf("PostgreSQL %s is too old: %d or later is required", version, oldestPostgres)
@@ -197,7 +190,7 @@ func checkVersion(conn *pgx.Conn) error {
 	return nil
 }
 
-// connectCause is the last of the attempts that the driver made, and what to do about it.
+// connectCause returns why the last of the driver's attempts failed, and what to do.
 func connectCause(err error) error {
 	if pg, ok := errors.AsType[*pgconn.PgError](err); ok {
 		switch pg.Code {
@@ -215,7 +208,7 @@ func connectCause(err error) error {
 
 var errNotMigrated = errors.New("the database is not migrated: run `workers migrate up`")
 
-// actAs takes on a role for the rest of the transaction.
+// actAs sets the role for the rest of the transaction.
 func actAs(ctx context.Context, conn *pgx.Conn, role string) error {
 	_, err := conn.Exec(ctx, "set local role "+pgx.Identifier{role}.Sanitize())
 	pg, ok := errors.AsType[*pgconn.PgError](err)
@@ -231,7 +224,7 @@ func actAs(ctx context.Context, conn *pgx.Conn, role string) error {
 	}
 }
 
-// DescribeURL says where a URL leads, without its password.
+// DescribeURL returns where a URL leads, without its password.
 func DescribeURL(url string) string {
 	config, err := pgtx.DirectConfig(url)
 	if err != nil {
@@ -240,15 +233,15 @@ func DescribeURL(url string) string {
 	return fmt.Sprintf("%s:%d/%s as %s", config.Host, config.Port, config.Database, config.User)
 }
 
-// checkMigrated looks as role does, whatever the login may do besides.
+// checkMigrated checks as role, whatever else the login may do.
 func checkMigrated(ctx context.Context, conn *pgx.Conn, role string) error {
 	if err := actAs(ctx, conn, role); err != nil {
 		return err
 	}
-	var counted, filled bool // goose's table is there; ours are
+	var counted, filled bool // the version table exists; our tables do
 	var edition string
 	var ungranted []string
-	// tables are looked up in the catalogs: a name is not found without the USAGE of its schema
+	// it reads the catalogs, because a name is not found without USAGE on its schema
 	err := conn.QueryRow(ctx, `
 with tables as (
   select n.nspname || '.' || c.relname as name, c.oid from pg_catalog.pg_class c join pg_catalog.pg_namespace n on n.oid = c.relnamespace)
@@ -264,7 +257,8 @@ select exists (select from tables where name = $1), exists (select from tables w
 	case err != nil:
 		return fmt.Errorf("look for %s: %w", versionTable, oneLine(err))
 	case !counted && filled:
-		return errors.New("the database is migrated, but " + versionTable + ", which says how far, is missing: give it back its name, or restore it from a backup; do not migrate before")
+		return errors.New("the database is migrated, but " + versionTable + ", which says how far, is missing: " +
+			"rename it back, or restore it from a backup, before you migrate")
 	case !counted:
 		return errNotMigrated
 	case len(ungranted) > 0:
@@ -276,13 +270,14 @@ select exists (select from tables where name = $1), exists (select from tables w
 	case err != nil:
 		return fmt.Errorf("read %s: %w", versionTable, oneLine(err))
 	case applied < LatestMigration():
-		return fmt.Errorf("the database is at migration %d and this build needs %d: run `workers migrate up`", applied, LatestMigration())
+		return fmt.Errorf("the database is at migration %d and this build needs %d: run `workers migrate up`",
+			applied, LatestMigration())
 	}
 	return checkEdition(edition)
 }
 
-// ErrOtherEdition says that a database was made by other migrations than those of this build. Until the first release they are
-// edited in place, so such a database has to be recreated.
+// ErrOtherEdition is returned for a database that other migrations than those of this build have made. Until the first
+// release they are edited in place, so such a database has to be recreated.
 var ErrOtherEdition = errors.New("drop and recreate the database, then run `workers migrate up`")
 
 // checkEdition compares the edition that made a database with that of this build.
@@ -295,9 +290,10 @@ func checkEdition(have string) error {
 	case want:
 		return nil
 	case "":
-		return fmt.Errorf("schema core has no comment that names the edition of the migrations (if this build made it, give it this one: "+
-			"comment on schema core is 'Edition %s';): otherwise %w", want, ErrOtherEdition)
+		return fmt.Errorf("schema core has no comment that names the edition of the migrations (if this build made it, "+
+			"add the comment: comment on schema core is 'Edition %s';): otherwise %w", want, ErrOtherEdition)
 	default:
-		return fmt.Errorf("another edition of the migrations, %s, made the database, and this build has %s: %w", have, want, ErrOtherEdition)
+		return fmt.Errorf("edition %s of the migrations made the database, and this build has edition %s: %w",
+			have, want, ErrOtherEdition)
 	}
 }

@@ -10,7 +10,7 @@ import (
 	"spectral/internal/core/events"
 )
 
-// The canonical log fields (DESIGN section 3); every entry has all seven.
+// The canonical log fields, which every entry has (docs/configuration.md).
 const (
 	logTimestamp  = "timestamp"
 	logMessage    = "message"
@@ -27,7 +27,7 @@ const (
 	logDelay    = "delay_ms"
 )
 
-// NewLogger writes JSON entries with the canonical fields to w.
+// NewLogger returns a logger that writes JSON entries with the canonical fields to w.
 func NewLogger(w io.Writer, level slog.Leveler, g events.Generation) *slog.Logger {
 	names := map[string]string{slog.TimeKey: logTimestamp, slog.MessageKey: logMessage}
 	handler := slog.NewJSONHandler(w, &slog.HandlerOptions{Level: level, ReplaceAttr: func(groups []string, a slog.Attr) slog.Attr {
@@ -39,7 +39,7 @@ func NewLogger(w io.Writer, level slog.Leveler, g events.Generation) *slog.Logge
 	return slog.New(traceFields{handler}).With(logService, "workers", logGeneration, int64(g))
 }
 
-// traceFields adds an empty trace_id and span_id to entries that bring none of their own.
+// traceFields adds an empty trace_id and span_id to entries that have none.
 type traceFields struct{ slog.Handler }
 
 func (h traceFields) Handle(ctx context.Context, r slog.Record) error {

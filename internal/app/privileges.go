@@ -10,8 +10,8 @@ import (
 	"spectral/db"
 )
 
-// EffectivePrivileges reads what our roles and PUBLIC may do with our objects, one sorted line each, in the form
-// that the head of db/privileges.txt explains. The connection may be any login's and must not be in a transaction.
+// EffectivePrivileges returns what our roles and PUBLIC may do with our objects, in sorted lines, whose form is
+// explained at the top of db/privileges.txt. The connection may be any login's and must not be in a transaction.
 func EffectivePrivileges(ctx context.Context, conn *pgx.Conn) ([]string, error) {
 	return inCatalogs(ctx, conn, readPrivileges)
 }
@@ -28,7 +28,7 @@ func readPrivileges(ctx context.Context, tx pgx.Tx) ([]string, error) {
 }
 
 // ComparePrivileges compares the effective privileges with db/privileges.txt. A missing line stops something that
-// should work; an unexpected one allows something that nobody decided.
+// should work; an unexpected one allows something that was not decided.
 func ComparePrivileges(ctx context.Context, conn *pgx.Conn) (missing, unexpected []string, err error) {
 	effective, err := EffectivePrivileges(ctx, conn)
 	if err != nil {
@@ -38,7 +38,7 @@ func ComparePrivileges(ctx context.Context, conn *pgx.Conn) (missing, unexpected
 	return without(declared, effective), without(effective, declared), nil
 }
 
-// Roles are the group roles of this build.
+// Roles returns the group roles of this build.
 func Roles() []string {
 	_, roles := privilegeScope(declaredPrivileges())
 	return roles
@@ -59,8 +59,8 @@ func declaredPrivileges() []string {
 	return lines
 }
 
-// privilegeScope says which schemas and roles the declared lines speak of. What belongs to us beyond them is found
-// by owner and by name, so that a new schema or group is not overlooked.
+// privilegeScope returns the schemas and roles of the declared lines. Others of ours are found by owner and by name, so
+// that a new schema or group is not overlooked.
 func privilegeScope(declared []string) (schemas, roles []string) {
 	schemas, roles = []string{}, []string{}
 	for _, line := range declared {
@@ -74,14 +74,13 @@ func privilegeScope(declared []string) (schemas, roles []string) {
 	return schemas, roles
 }
 
-// effectivePrivileges takes the schemas and roles of the data file. An ACL that is null stands for acldefault:
-// that is how PUBLIC comes to execute functions. What an owner may do by owning is left out unless somebody has revoked
-// it, and so are the USAGE of PUBLIC on types, which only says that columns may have them, and the grants to logins of
-// the operator's own.
+// effectivePrivileges takes the schemas and roles of db/privileges.txt. A null ACL stands for acldefault, by which
+// PUBLIC may execute functions. It leaves out what an owner may do, unless that was revoked; the USAGE of PUBLIC on
+// types, which only lets columns have them; and grants to other logins.
 const effectivePrivileges = `
 with
 ours as (
-  -- an operator may call a login spectral_something: that one is not a group of ours
+  -- a login may be called spectral_something: it is not a group of ours
   select oid, rolname from pg_roles
   where rolname = any ($2) or (starts_with(rolname, 'spectral_') and not rolcanlogin)
 ),
@@ -122,7 +121,7 @@ others (description, owner, acl, whole) as (
   union all
   select 'the database', d.datdba, d.datacl, acldefault('d', d.datdba) from pg_database d where d.datname = current_database()
 ),
--- what owners may do by owning, until somebody revokes it
+-- what owners may do, unless it was revoked
 owned (description, owner, acl, whole) as (
   select description, owner, acl, acldefault((case split_part(description, ' ', 1) when 'schema' then 'n' when 'function' then 'f' when 'sequence' then 's' else 'r' end)::"char", owner)
   from objects where pg_get_userbyid(owner) = 'spectral_owner'
@@ -132,7 +131,7 @@ owned (description, owner, acl, whole) as (
 defaults as (
   select d.defaclrole, d.defaclnamespace, d.defaclobjtype, d.defaclacl from pg_default_acl d
   union all
-  -- what the owner's objects get where nobody has changed the defaults
+  -- what the owner's objects get unless the defaults were changed
   select r.oid, 0, k.kind, acldefault((case k.kind when 'S' then 's' else k.kind end)::"char", r.oid)
   from pg_roles r, unnest('{r,S,f,n}'::"char"[]) as k(kind)
   where r.rolname = 'spectral_owner'

@@ -16,13 +16,14 @@ import (
 	"spectral/db"
 )
 
-// Left is a difference that a repair has left, and what to do about it.
+// Left is a difference that a repair could not repair, and what to do about it.
 type Left struct {
 	Difference
 	Do string
 }
 
-// Differences compares the database with this build. It refuses one that is not migrated to exactly the newest step of this build.
+// Differences compares the database with this build. It refuses one that is not migrated to the newest step of this
+// build.
 func (m *Migrator) Differences(ctx context.Context) (found []Difference, err error) {
 	newest, err := m.Newest(ctx)
 	if err != nil {
@@ -39,10 +40,11 @@ func (m *Migrator) Differences(ctx context.Context) (found []Difference, err err
 	return found, err
 }
 
-// Repair gives functions, triggers, policies, row security, owners and privileges the form that this build's sources have, and takes away
-// those that are not in them, in one transaction; it returns what it has repaired and what it cannot repair. It waits for locks as Up does.
+// Repair makes functions, triggers, policies, row security, owners and privileges what this build's sources say, and
+// drops those that are not in them, in one transaction. It returns what it repaired and what it cannot repair. It waits
+// for locks as Up does.
 func (m *Migrator) Repair(ctx context.Context) (repaired []Difference, left []Left, err error) {
-	err = m.inTurns(ctx, func() error {
+	err = m.retryLocked(ctx, func() error {
 		conn, err := pgx.ConnectConfig(ctx, m.config)
 		if err != nil {
 			return connectCause(err)
@@ -66,7 +68,8 @@ func repairOn(ctx context.Context, conn *pgx.Conn) (repaired []Difference, left 
 		return nil, nil, err
 	}
 	var mayAct bool
-	if err := tx.QueryRow(ctx, "select coalesce((select pg_has_role(r.oid, 'member') from pg_roles r where r.rolname = $1), true)", ownerRole).Scan(&mayAct); err != nil {
+	const isMember = "select coalesce((select pg_has_role(r.oid, 'member') from pg_roles r where r.rolname = $1), true)"
+	if err := tx.QueryRow(ctx, isMember, ownerRole).Scan(&mayAct); err != nil {
 		return nil, nil, err
 	}
 	if !mayAct {
@@ -75,11 +78,11 @@ func repairOn(ctx context.Context, conn *pgx.Conn) (repaired []Difference, left 
 	r := repair{ctx: ctx, tx: tx, faults: make(map[string]string)}
 	before := r.differences()
 	r.access(before)
-	r.takeAway(before)
+	r.dropAltered(before)
 	r.functions(before)
 	r.tables(before)
-	r.strangers(before)
-	r.privileges(r.differences()) // what is new has no privileges before
+	r.dropUnknownFunctions(before)
+	r.privileges(r.differences()) // new objects have no privileges yet
 	after := r.differences()
 	if r.err != nil {
 		return nil, nil, r.err
@@ -108,8 +111,8 @@ type repair struct {
 	err    error             // ends the repair
 }
 
-// try executes a statement for a subject as the owner of our objects, or as the login and then, if that is refused, as the owner. It returns
-// the SQLSTATE of a refusal, which is undone.
+// try executes a statement for a subject as the owner of our objects, or as the login and, if that is refused, as the
+// owner. It returns the SQLSTATE of a refusal, whose statement is undone.
 func (r *repair) try(subject, statement string, asLogin bool) (refused string) {
 	if r.err != nil || statement == "" {
 		return ""
@@ -141,7 +144,7 @@ func (r *repair) try(subject, statement string, asLogin bool) (refused string) {
 	return pg.Code
 }
 
-// differences are those that there are now.
+// differences returns those that are left.
 func (r *repair) differences() []Difference {
 	if r.err != nil {
 		return nil
@@ -151,7 +154,7 @@ func (r *repair) differences() []Difference {
 	return found.all()
 }
 
-// access gives schemas and objects back to their owner, and the owner what it may do by owning.
+// access gives schemas and objects back to their owner, and restores what the owner may do with them.
 func (r *repair) access(differences []Difference) {
 	for _, d := range differences {
 		if kind, _, _ := strings.Cut(d.Subject, " "); slices.Contains([]string{"schema", "owner", "revoked", "role"}, kind) {
@@ -160,8 +163,8 @@ func (r *repair) access(differences []Difference) {
 	}
 }
 
-// takeAway drops triggers and policies that differ.
-func (r *repair) takeAway(differences []Difference) {
+// dropAltered drops triggers and policies that differ.
+func (r *repair) dropAltered(differences []Difference) {
 	for _, d := range differences {
 		kind, name, _ := strings.Cut(d.Subject, " ")
 		if d.Is != "" && (kind == "trigger" || kind == "policy") {
@@ -170,8 +173,8 @@ func (r *repair) takeAway(differences []Difference) {
 	}
 }
 
-// strangers drops functions that are not ours, which triggers and defaults do not call any more.
-func (r *repair) strangers(differences []Difference) {
+// dropUnknownFunctions drops functions that are not in the sources. Triggers do not call them any more.
+func (r *repair) dropUnknownFunctions(differences []Difference) {
 	for _, d := range differences {
 		if name, is := strings.CutPrefix(d.Subject, "function "); is && d.Want == "" {
 			r.try(d.Subject, "drop routine "+name, false)
@@ -179,7 +182,7 @@ func (r *repair) strangers(differences []Difference) {
 	}
 }
 
-// functions replaces functions that differ. One whose result or parameters' names differ is dropped before.
+// functions replaces functions that differ. It first drops one whose result or parameter names differ.
 func (r *repair) functions(differences []Difference) {
 	sources := functionSources()
 	for _, d := range differences {
@@ -199,7 +202,7 @@ func (r *repair) functions(differences []Difference) {
 	}
 }
 
-// tables gives tables their triggers, policies, row security and defaults.
+// tables restores the triggers, policies, row security and defaults of tables.
 func (r *repair) tables(differences []Difference) {
 	for _, d := range differences {
 		kind, name, _ := strings.Cut(d.Subject, " ")
@@ -230,7 +233,7 @@ func rowSecurity(definition string) string {
 	return " " + enable + " row level security, " + force + " row level security"
 }
 
-// privileges revokes what is not decided and then grants what is.
+// privileges revokes what is not declared, and then grants what is.
 func (r *repair) privileges(differences []Difference) {
 	for _, want := range []bool{false, true} {
 		for _, d := range differences {
@@ -250,14 +253,14 @@ var (
 	roleForm    = regexp.MustCompile(`^role (\S+) (.*)$`)
 )
 
-// privilegeFix returns the SQL that grants a line of db/privileges.txt that is missing, or takes away one that is unexpected; empty: there is
-// none, or it is that of another line.
+// privilegeFix returns the SQL that grants a missing line of db/privileges.txt, or revokes an unexpected one. It is
+// empty if there is none, or another line has it.
 func privilegeFix(d Difference) string {
 	line, wanted := d.Subject, d.Want != ""
 	if g := ownerForm.FindStringSubmatch(line); g != nil {
 		return "alter " + strings.Replace(g[1], "function ", "routine ", 1) + " owner to " + ownerRole
 	}
-	if strings.ContainsAny(line, `'$;`) { // no name of ours has these: no other name ends a literal or a statement
+	if strings.ContainsAny(line, `'$;`) { // no name of ours has these, and another's must not end a literal or a statement
 		return ""
 	}
 	if g := grantForm.FindStringSubmatch(line); g != nil {
@@ -271,7 +274,7 @@ func privilegeFix(d Difference) string {
 		return direction(wanted, what, object, to, option)
 	}
 	if g := memberForm.FindStringSubmatch(line); g != nil {
-		if !wanted { // by each of its grantors: no other role's revoke takes it back
+		if !wanted { // only a grantor can revoke its grant
 			return fmt.Sprintf(`do $$ declare v record; begin
 for v in select m.grantor::regrole::text as grantor from pg_auth_members m where m.roleid = '%[1]s'::regrole and m.member = '%[2]s'::regrole loop
   execute 'revoke %[1]s from %[2]s' || case when current_setting('server_version_num')::integer >= 160000 then ' granted by ' || v.grantor else '' end || ' cascade';
@@ -309,7 +312,7 @@ func direction(grant bool, what, object, role, option string) string {
 
 var functionForm = regexp.MustCompile(`(?s)^create function (\w+\.\w+)(\(.*?\bas \$\$.*?\n\$\$);`)
 
-// functionSources are statements that create or replace the functions of db/functions, by name.
+// functionSources returns the statements that create or replace the functions of db/functions, by name.
 func functionSources() map[string][]string {
 	sources := make(map[string][]string)
 	names, _ := fs.Glob(db.Functions, "functions/*.sql")
@@ -323,7 +326,7 @@ func functionSources() map[string][]string {
 	return sources
 }
 
-// advice says what to do about a difference that is left.
+// advice returns what to do about a difference that is left.
 func (r *repair) advice(d Difference) string {
 	fault := r.faults[d.Subject]
 	kind, name, _ := strings.Cut(d.Subject, " ")
@@ -347,7 +350,7 @@ func (r *repair) advice(d Difference) string {
 	}
 }
 
-// definedIn is the migration that makes an object, the first that names it.
+// definedIn returns the migration that creates an object: the first that names it.
 func definedIn(kind, name string) string {
 	name, _, _ = strings.Cut(name, " on ")
 	if kind == "column" {

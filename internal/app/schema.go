@@ -16,19 +16,20 @@ import (
 	"spectral/db"
 )
 
-// SchemaObject is an object of our schemas as the catalogs have it.
+// SchemaObject is an object of our schemas, as read from the catalogs.
 type SchemaObject struct {
 	Subject    string // its kind and name, to be used in SQL: "trigger outbox_notify on core.outbox"
 	Definition string // in one line; the hash of a function
 }
 
-// FixedSettings is for a transaction in which every server writes out the same, whatever the database or the login has set.
-// Types are printed without a schema only when they are pg_catalog's.
+// FixedSettings are the settings under which every server prints definitions alike, whatever the database or the login
+// has set. Only types of pg_catalog are printed without a schema.
 const FixedSettings = `set local search_path = pg_catalog; set local timezone = 'UTC'; set local datestyle = 'ISO, MDY';
 set local intervalstyle = 'postgres'; set local bytea_output = 'hex'; set local extra_float_digits = 1;
 set local quote_all_identifiers = off; set local standard_conforming_strings = on`
 
-// inCatalogs returns what read reads from the catalogs in one snapshot. The connection may be any login's, and must not be in a transaction.
+// inCatalogs calls read with one snapshot of the catalogs. The connection may be any login's, and must not be in a
+// transaction.
 func inCatalogs[T any](ctx context.Context, conn *pgx.Conn, read func(context.Context, pgx.Tx) (T, error)) (found T, err error) {
 	tx, err := conn.BeginTx(ctx, pgx.TxOptions{BeginQuery: "begin isolation level repeatable read read only; " + FixedSettings})
 	if err == nil {
@@ -61,7 +62,7 @@ func readSchema(ctx context.Context, tx pgx.Tx) ([]SchemaObject, error) {
 	return objects, err
 }
 
-// hashOf is the hash of a function. What it sets while it runs is sorted: Postgres keeps the order in which it was set.
+// hashOf returns the hash of a function's definition. It sorts the SET clauses, of which Postgres keeps the order.
 func hashOf(definition string) string {
 	head, body, _ := strings.Cut(definition, "\nAS $")
 	lines := strings.Split(head, "\n")
@@ -75,7 +76,7 @@ func hashOf(definition string) string {
 	return hex.EncodeToString(sum[:8])
 }
 
-// WriteSchema is a schema as db/schema.txt has it, below its head.
+// WriteSchema returns a schema as db/schema.txt has it, below its head.
 func WriteSchema(objects []SchemaObject) string {
 	var text strings.Builder
 	for _, o := range objects {
@@ -84,7 +85,7 @@ func WriteSchema(objects []SchemaObject) string {
 	return text.String()
 }
 
-// declaredSchema is the schema of this build, by subject.
+// declaredSchema returns the schema of this build, by subject.
 var declaredSchema = sync.OnceValue(func() map[string]string {
 	declared := make(map[string]string)
 	for line := range strings.Lines(db.Schema) {
@@ -95,19 +96,19 @@ var declaredSchema = sync.OnceValue(func() map[string]string {
 	return declared
 })
 
-// InSchema says whether an object is part of this build's schema.
+// InSchema reports whether an object is part of this build's schema.
 func InSchema(subject string) bool {
 	_, is := declaredSchema()[subject]
 	return is
 }
 
-// Difference is one between a database and this build.
+// Difference is a difference between a database and this build.
 type Difference struct {
 	Subject  string // an object of db/schema.txt, or a line of db/privileges.txt
-	Is, Want string // definitions; Is is empty: it is missing; Want is empty: it is unexpected
+	Is, Want string // definitions; Is is empty if it is missing, Want if it is unexpected
 }
 
-// String says what differs.
+// String returns what differs.
 func (d Difference) String() string {
 	switch {
 	case d.Is == "":
@@ -121,7 +122,7 @@ func (d Difference) String() string {
 	}
 }
 
-// Table returns the table that the object is part of; empty: none, or it is the table.
+// Table returns the table that the object is part of, empty for none.
 func (d Difference) Table() string {
 	if column, is := strings.CutPrefix(d.Subject, "column "); is {
 		return column[:strings.LastIndex(column, ".")]
@@ -134,17 +135,18 @@ func (d Difference) Table() string {
 
 var partForm = regexp.MustCompile(`^(?:constraint|index|trigger|policy) .* on (\S+)$`)
 
-// Compare compares a database with this build's db/schema.txt and db/privileges.txt. What follows from another difference is left out: parts
-// of a table that is missing or unexpected, and privileges on objects that are. The connection must not be in a transaction.
+// Compare compares a database with this build's db/schema.txt and db/privileges.txt. It leaves out what follows from
+// another difference: parts of a table that is missing or unexpected, and privileges on such objects. The connection
+// must not be in a transaction.
 func Compare(ctx context.Context, conn *pgx.Conn) (schema, privileges []Difference, err error) {
 	d, err := inCatalogs(ctx, conn, compare)
 	return d.schema, d.privileges, err
 }
 
-// differences are all between a database and this build.
+// differences are those between a database and this build.
 type differences struct{ schema, privileges []Difference }
 
-// all are both kinds.
+// all returns both kinds.
 func (d differences) all() []Difference { return slices.Concat(d.schema, d.privileges) }
 
 func compare(ctx context.Context, tx pgx.Tx) (differences, error) {
@@ -186,13 +188,13 @@ func compare(ctx context.Context, tx pgx.Tx) (differences, error) {
 	return found, nil
 }
 
-// objectForm is the object of a privilege: its column, kind and name.
+// objectForm matches the object of a privilege: its column, kind and name.
 var objectForm = regexp.MustCompile(`^(?:.*? \((\S+)\) on |.*? on |owner \S+ of |)(table|view|sequence|schema|function) (\S+\(.*\)|\S+)( |$)`)
 
 var qualifier = regexp.MustCompile(`\b[a-z0-9_]+\.`)
 
-// sameDefinition is a definition as every version of Postgres has it, and a database that was dumped and restored: these differ in
-// parentheses, and in the qualifiers of views' queries. It is no SQL.
+// sameDefinition returns a definition without what differs between versions of Postgres, and after a dump and restore:
+// parentheses, and the qualifiers in the queries of views. It is not SQL.
 func sameDefinition(definition string) string {
 	if strings.HasPrefix(definition, "view ") {
 		definition = qualifier.ReplaceAllString(definition, "")
@@ -200,7 +202,8 @@ func sameDefinition(definition string) string {
 	return strings.NewReplacer("(", "", ")", "").Replace(definition)
 }
 
-// effectiveSchema: names in subjects are quoted where SQL needs it. The index of a key is its constraint's.
+// effectiveSchema reads SchemaObjects. Names are quoted where SQL needs it. The index of a key belongs to its
+// constraint.
 const effectiveSchema = `
 with
 schemas as (

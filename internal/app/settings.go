@@ -13,28 +13,28 @@ import (
 	"spectral/internal/core/events/infrastructure/postgres/pgtx"
 )
 
-// Environment variables (DESIGN section 9).
+// Environment variables; docs/configuration.md lists them.
 const (
 	EnvDatabaseURL = "DATABASE_URL"
 	EnvPoolURL     = "SPECTRAL_POOL_URL"
 	EnvGeneration  = "SPECTRAL_GENERATION"
 	EnvPostgresBin = "SPECTRAL_POSTGRES_BIN"
-	// EnvBriefingsDir is the folder that agents deliver their briefings to.
+	// EnvBriefingsDir is the folder for agents' briefings.
 	EnvBriefingsDir = "SPECTRAL_BRIEFINGS_DIR"
 )
 
 // Settings of a worker.
 type Settings struct {
-	// DatabaseURL leads straight to Postgres: migrations and LISTEN need a session of their own.
+	// DatabaseURL leads straight to Postgres: migrations and LISTEN need a session.
 	DatabaseURL string
-	// PoolURL is where transactions run. DatabaseURL unless set.
+	// PoolURL is for transactions; it may lead through a pooler. By default it is DatabaseURL.
 	PoolURL string
-	// Pooled: PoolURL leads through a pooler, as [CheckDatabase] found.
+	// Pooled says that PoolURL leads through a pooler; [CheckDatabase] sets it.
 	Pooled     bool
 	Generation events.Generation
-	// Classes are the processing classes whose consumers run; none: all of them.
+	// Classes are the processing classes whose consumers run; empty means all.
 	Classes []string
-	// BriefingsDir is an absolute path. The folder is made when it is first needed.
+	// BriefingsDir is an absolute path. The folder is created when it is first needed.
 	BriefingsDir string
 }
 
@@ -45,7 +45,7 @@ func settingsError(format string, args ...any) error {
 	return &SettingsError{fmt.Errorf(format, args...)}
 }
 
-// Unwrap returns what is wrong.
+// Unwrap returns the cause.
 func (e *SettingsError) Unwrap() error { return e.error }
 
 // ReadSettings reads the environment. The error joins a [*SettingsError] for every problem.
@@ -62,20 +62,20 @@ func ReadSettings(getenv func(string) string) (Settings, error) {
 	return s, errors.Join(append(problems, noGeneration, noFolder)...)
 }
 
-// ReadDatabaseURL reads DATABASE_URL alone, for what needs no more.
+// ReadDatabaseURL reads DATABASE_URL only.
 func ReadDatabaseURL(getenv func(string) string) (string, error) {
 	url := getenv(EnvDatabaseURL)
 	return url, checkURL(EnvDatabaseURL, url)
 }
 
-// ReadBriefingsDir reads SPECTRAL_BRIEFINGS_DIR. It defaults to the user's cache folder, or, for a user without a home, to the
-// system's temporary folder. A relative path is refused: it would depend on where a worker happens to be started.
+// ReadBriefingsDir reads SPECTRAL_BRIEFINGS_DIR. It defaults to the user's cache folder, or to the system's temporary
+// folder for a user without a home. It refuses a relative path, which would depend on where the worker is started.
 func ReadBriefingsDir(getenv func(string) string) (string, error) {
 	dir := getenv(EnvBriefingsDir)
 	if dir == "" {
 		cache, err := os.UserCacheDir()
 		if err != nil {
-			return filepath.Join(os.TempDir(), "spectral-briefings"), nil //nolint:nilerr // no home is no fault
+			return filepath.Join(os.TempDir(), "spectral-briefings"), nil //nolint:nilerr // a user may have no home
 		}
 		return filepath.Join(cache, "spectral", "briefings"), nil
 	}
@@ -83,13 +83,14 @@ func ReadBriefingsDir(getenv func(string) string) (string, error) {
 		return "", settingsError("%s: %.200q is a relative path: set it to the absolute path of a folder", EnvBriefingsDir, dir)
 	}
 	if info, err := os.Stat(dir); err == nil && !info.IsDir() {
-		return "", settingsError("%s: %.200q is no folder: set it to one that workers may write to, or that they can make", EnvBriefingsDir, dir)
+		return "", settingsError("%s: %.200q is not a folder: set it to one that workers may write to, or can create",
+			EnvBriefingsDir, dir)
 	}
 	return filepath.Clean(dir), nil
 }
 
-// ReadGeneration reads SPECTRAL_GENERATION. It has no default: two deployments that both ran as generation 1 by accident would
-// take each other's events.
+// ReadGeneration reads SPECTRAL_GENERATION. It has no default: two deployments that both run as generation 1 by
+// accident would handle each other's events.
 func ReadGeneration(getenv func(string) string) (events.Generation, error) {
 	value := getenv(EnvGeneration)
 	if value == "" {
@@ -110,15 +111,15 @@ func ReadGenerationOr(getenv func(string) string, otherwise events.Generation) (
 	return ReadGeneration(getenv)
 }
 
-// urlForm is what the driver takes: a URL, or libpq's keywords and values.
+// urlForm matches what the driver takes: a URL, or libpq's keywords and values.
 var urlForm = regexp.MustCompile(`^(?:[a-z]+://|\s*[a-z_]+\s*=)`)
 
 func checkURL(name, url string) error {
 	if url == "" {
 		return settingsError("%s is not set: set it to postgres://user:password@host:5432/database", name)
 	}
-	if !urlForm.MatchString(url) { // the driver would take whatever has a = for parameters
-		return settingsError("%s: it is no URL: want postgres://user:password@host:5432/database", name)
+	if !urlForm.MatchString(url) { // the driver would read any text with a = as parameters
+		return settingsError("%s: it is not a URL: want postgres://user:password@host:5432/database", name)
 	}
 	if _, err := pgtx.DirectConfig(url); err != nil {
 		return settingsError("%s: %w: want postgres://user:password@host:5432/database", name, oneLine(err))
@@ -126,10 +127,10 @@ func checkURL(name, url string) error {
 	return nil
 }
 
-// oneLine makes an error fit for one line of output.
+// oneLine returns err with its text on one line.
 func oneLine(err error) error { return flattened{err} }
 
-// flattened is an error whose text is one line.
+// flattened is an error whose text is on one line.
 type flattened struct{ error }
 
 func (f flattened) Error() string { return strings.Join(strings.Fields(f.error.Error()), " ") }

@@ -15,9 +15,11 @@ import (
 	worldspg "spectral/internal/worlds/infrastructure/postgres"
 )
 
-// transact is the unit of work that a context's use cases take: a transaction of that context, with
-// repositories built for it and a publisher bound to it.
-func transact[R any](u *publish.UnitOfWork, scope events.Scope, repositories func(events.Tx) R) func(context.Context, uuid.NullUUID, func(R, events.EventPublisher) error) error {
+// transact returns the unit of work of a context's use cases: it runs work in a transaction of the context, with its
+// repositories and a publisher.
+func transact[R any](
+	u *publish.UnitOfWork, scope events.Scope, repositories func(events.Tx) R,
+) func(context.Context, uuid.NullUUID, func(R, events.EventPublisher) error) error {
 	return func(ctx context.Context, workspace uuid.NullUUID, work func(R, events.EventPublisher) error) error {
 		return u.Do(ctx, scope, workspace, func(tx events.Tx, publisherFor events.PublisherFor) error {
 			return work(repositories(tx), publisherFor())
@@ -25,10 +27,11 @@ func transact[R any](u *publish.UnitOfWork, scope events.Scope, repositories fun
 	}
 }
 
-// now is to the microsecond, as the database keeps it: what is stored, published and returned is then the same.
+// now returns the time to the microsecond, as the database stores it, so that stored, published and returned times
+// agree.
 func now() time.Time { return time.Now().UTC().Truncate(time.Microsecond) }
 
-// newID is ordered by time.
+// newID returns an id that sorts by time.
 func newID() uuid.UUID { return uuid.Must(uuid.NewV7()) }
 
 // NewPublishCard composes the use case.
@@ -65,7 +68,7 @@ func NewDecideCuration(u *publish.UnitOfWork) *platformapp.DecideCuration {
 	}), newID, now)
 }
 
-// NewLookUpCard composes what worlds answers other contexts with.
+// NewLookUpCard composes the card lookup that worlds offers to other contexts.
 func NewLookUpCard(u *publish.UnitOfWork) protocols.CardLookup {
 	return worldsapp.NewLookUpCard(transact(u, events.Worlds, func(tx events.Tx) worldsapp.CardReader { return worldspg.NewCardReader(tx) }))
 }
@@ -75,8 +78,8 @@ func NewDispatchTask(u *publish.UnitOfWork, catalog platformapp.TaskCatalog) *pl
 	return platformapp.NewDispatchTask(transactTasks(u), catalog, now, newID)
 }
 
-// NewDispatchTaskIn composes the use case for a handler that dispatches a task in its own transaction: the task is there
-// exactly when the handler's event is recorded as handled.
+// NewDispatchTaskIn composes the use case for a handler that dispatches a task in its transaction, so that the task
+// exists if and only if the event is recorded as handled.
 func NewDispatchTaskIn(tx events.Tx, publisher events.EventPublisher, catalog platformapp.TaskCatalog) *platformapp.DispatchTask {
 	within := func(_ context.Context, _ uuid.NullUUID, work func(platformapp.Tasks, events.EventPublisher) error) error {
 		return work(agentTasks(tx), publisher)

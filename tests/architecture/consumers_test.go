@@ -35,7 +35,7 @@ func checkConsumers(builders []app.ConsumerBuilder, contracts *events.Contracts)
 	consumed := make(map[string]bool)
 	handlers := make(map[string]string) // by name, the event type
 	for _, build := range builders {
-		s := build(app.Parts{Generation: 1}).WithDefaults()
+		s := build(app.Deps{Generation: 1}).WithDefaults()
 		if err := s.Validate(); err != nil {
 			fail("%v", err)
 		}
@@ -65,7 +65,7 @@ func checkConsumers(builders []app.ConsumerBuilder, contracts *events.Contracts)
 			}
 		}
 		for _, g := range []events.Generation{1, 2} {
-			if got, want := build(app.Parts{Generation: g}).Channel, events.ChannelName(g, declared[0].Class); got != want {
+			if got, want := build(app.Deps{Generation: g}).Channel, events.ChannelName(g, declared[0].Class); got != want {
 				fail("%s is awaited on channel %s in generation %d, but published on %s", s.EventType, got, g, want)
 			}
 		}
@@ -91,7 +91,7 @@ func TestConsumerProblemsAreReported(t *testing.T) {
 		return c
 	}
 	consumer := func(eventType string, handlers ...string) app.ConsumerBuilder {
-		return func(parts app.Parts) events.Subscription {
+		return func(parts app.Deps) events.Subscription {
 			s := events.Subscription{
 				Channel: events.ChannelName(parts.Generation, ""), EventType: eventType,
 				Primary: events.Registration{Name: handlers[0], Handler: noop},
@@ -102,7 +102,7 @@ func TestConsumerProblemsAreReported(t *testing.T) {
 			return s
 		}
 	}
-	fixed := func(app.Parts) events.Subscription { return consumer("a.b", "worlds.x")(app.Parts{Generation: 1}) }
+	fixed := func(app.Deps) events.Subscription { return consumer("a.b", "worlds.x")(app.Deps{Generation: 1}) }
 	unconsumed := func(c *events.Contract) { c.Unconsumed = true }
 	slow := func(c *events.Contract) { c.Class = "agents" }
 	ofPlatform := func(c *events.Contract) { c.Target = events.Platform }
@@ -138,7 +138,7 @@ func TestHandlersLiveInTheContextTheyAreNamedAfter(t *testing.T) {
 	t.Parallel()
 	var registered []string
 	for _, build := range app.ConsumerBuilders() {
-		for _, h := range build(app.Parts{Generation: 1}).Handlers() {
+		for _, h := range build(app.Deps{Generation: 1}).Handlers() {
 			registered = append(registered, h.Name)
 		}
 	}
@@ -278,7 +278,7 @@ func topology(builders []app.ConsumerBuilder, contracts *events.Contracts) strin
 	const generation = 1
 	consumers := make(map[string]events.Subscription)
 	for _, build := range builders {
-		s := build(app.Parts{Generation: generation}).WithDefaults()
+		s := build(app.Deps{Generation: generation}).WithDefaults()
 		consumers[s.EventType] = s
 	}
 	var text strings.Builder

@@ -34,7 +34,7 @@ func shipped(t testing.TB) []events.Contract {
 func consumers() map[string]events.Subscription {
 	byType := make(map[string]events.Subscription)
 	for _, build := range app.ConsumerBuilders() {
-		s := build(app.Parts{Generation: pgtest.Generation}).WithDefaults()
+		s := build(app.Deps{Generation: pgtest.Generation}).WithDefaults()
 		byType[s.EventType] = s
 	}
 	return byType

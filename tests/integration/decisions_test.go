@@ -66,7 +66,7 @@ func TestShippedConsumers(t *testing.T) {
 func (b *bundle) shipped(eventType string) events.Subscription {
 	b.Helper()
 	for _, build := range app.ConsumerBuilders() {
-		if s := build(app.Parts{Generation: pgtest.Generation, UnitOfWork: b.uow}); s.EventType == eventType {
+		if s := build(app.Deps{Generation: pgtest.Generation, UnitOfWork: b.uow}); s.EventType == eventType {
 			return s
 		}
 	}

@@ -25,7 +25,7 @@ func (b *bundle) publishCard() *application.PublishCard {
 
 // projection is the product's own consumer of published cards.
 func projection() events.Subscription {
-	return app.ConsumerBuilders()[0](app.Parts{Generation: pgtest.Generation})
+	return app.ConsumerBuilders()[0](app.Deps{Generation: pgtest.Generation})
 }
 
 func card(t testing.TB, id, title string) domain.WorldModelCard {

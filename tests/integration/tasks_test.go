@@ -65,7 +65,7 @@ func (b *tasks) run(name string, do func(*tasks)) {
 // worker starts a worker on tasks with the product's own consumer, s beside its executors, and quick retries.
 func (b *tasks) worker(s *script, more ...events.Subscription) *listening {
 	b.Helper()
-	parts := app.Parts{Generation: pgtest.Generation, UnitOfWork: b.uow, BriefingsDir: b.dir}
+	parts := app.Deps{Generation: pgtest.Generation, UnitOfWork: b.uow, BriefingsDir: b.dir}
 	executors := app.TaskExecutors(parts)
 	executors[scriptName] = s
 	consumer := app.AgentTaskConsumer(parts, executors)

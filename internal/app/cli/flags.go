@@ -247,7 +247,7 @@ func knownClasses() []string {
 func knownHandlers() []string {
 	var names []string
 	for _, build := range app.ConsumerBuilders() {
-		for _, handler := range build(app.Parts{Generation: 1}).Handlers() {
+		for _, handler := range build(app.Deps{Generation: 1}).Handlers() {
 			names = append(names, handler.Name)
 		}
 	}
