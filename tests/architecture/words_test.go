@@ -1,0 +1,273 @@
+package architecture_test
+
+import (
+	"fmt"
+	"io/fs"
+	"path"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"testing/fstest"
+	"unicode/utf8"
+)
+
+// notYet lists what is not yet rewritten in plain English, in the patterns of the import rules. TestWords skips it. An
+// entry without a problem fails the test: remove it.
+var notYet = []string{
+	"db/...",
+	"docs/adding-an-event.md",
+	"docs/runbook.md",
+	"internal/app/*.go",
+	"internal/app/cli/...",
+	"internal/app/doctor/...",
+	"internal/core/events/...",
+	"tests/...",
+
+	"ARCHITECTURE.md",
+	"CHANGELOG.md",
+	"README.md",
+	"docs/...",
+	"internal/app/demo/...",
+	"internal/app/embeddedpg/...",
+	"internal/core/retention/...",
+	"internal/platform/...",
+	"internal/worlds/...",
+}
+
+// maxLine is the length of the longest line in characters. A tab is one character.
+const maxLine = 120
+
+// bannedWord is a word or phrase that code, SQL and pages do not use.
+type bannedWord struct {
+	word string // a regular expression of whole words, in lower case; a space is any blank, line end or comment mark
+	use  string // what to write instead
+}
+
+// bannedWords are matched in comments, string literals, identifiers, SQL and prose. The parts of an identifier count as
+// words: doorbellState and doorbell_state hold "doorbell".
+var bannedWords = []bannedWord{
+	{"whoever", `"who" after a noun that names them: the worker that, the caller who`},
+	{"nobody", `"no" and a noun: no worker, no session, no role`},
+	{"somebody", `a noun: another session, an operator, another worker`},
+	{"anew", `"again", or the verb alone`},
+	{"mend(s|ed|ing)?", "fix, repair"},
+	{"in hand", "held"},
+	{"at work", "running"},
+	{"meanwhile", `"in that time", or a sentence that says when`},
+	{"of (its|his|their|our|your|my) own", `"its own X", "a separate X"`},
+	{"came of", "result, outcome, became"},
+	{"comes to", "reaches, becomes, is"},
+	{"is to be had", "is available"},
+	{"the seeds?", "a decision in docs/decisions: cite no document that is not in the repository"},
+	{"seeds? d ?\\d+", "a decision in docs/decisions: cite no document that is not in the repository"},
+
+	{"doorbells?", "notifier, listen connection"},
+	{"ring(s|ing)?|rang|rung", "notify, notified"},
+	{"outbox look", "outbox_poll"},
+	{"outbox quiet", "outbox_barrier"},
+	{"deaf", "notifications lost, self-test received"},
+	{"loners?", "single results"},
+	{"patience", "lock timeout, statement timeout, flush timeout; in tests testTimeout"},
+	{"lent|lend(s|ing)?", "withHandlerTx, passed to"},
+	{"cut off", "closed, forced stop, cancelled"},
+	{"throttl(e|es|ed|ing)", "batch sizer"},
+	{"doubt(s|ed|ful)?", "recheck after disconnect"},
+	{"twins?", "duplicate, duplicate key"},
+	{"waking", "wake signal"},
+	{"enroll?(s|ed|ing|ment)?", "register"},
+	{"deaths?|died of", "dead workers, crashes"},
+	{"cures?|cured", "fix"},
+	{"strangers?", "unmanaged object"},
+	{"errands?", "job"},
+	{"escorts?", "second handler"},
+	{"diary|diaries", "execution log"},
+	{"hogs?", "hold connection"},
+	{"balks?", "fail once"},
+	{"crowds?", "burst"},
+}
+
+// bannedNames are identifiers whose words are honest English elsewhere. They are matched as written.
+var bannedNames = []bannedWord{
+	{"ackMeter", "sampler"},
+	{"actAgain|prepareAnew", "reset"},
+	{"keepFor", "flushTimeout"},
+	{"[Ll]eftOut|left_out", "skipped"},
+	{"noteCut|wasCut|cutOff", "forcedStop, wasClosed, cancel"},
+	{"takeBack", "revoke"},
+}
+
+// allowedWords are words that mean something else in some files. An empty word is every word.
+var allowedWords = []struct{ file, word, reason string }{
+	{"tests/architecture/words_test.go", "", "the list itself"},
+	{"internal/app/embeddedpg/", "nobody", "the name of a Unix user"},
+}
+
+// TestWords enforces the word list and the length of lines in Go, SQL and Markdown.
+func TestWords(t *testing.T) {
+	t.Parallel()
+	problems, err := checkWords(tree())
+	if err != nil {
+		t.Fatal(err)
+	}
+	open := make(map[string]int, len(notYet))
+	for _, p := range problems {
+		file, _, _ := strings.Cut(p, ":")
+		i := slices.IndexFunc(notYet, func(pattern string) bool { return compile(pattern, "").MatchString(file) })
+		if i < 0 {
+			t.Error(p)
+			continue
+		}
+		open[notYet[i]]++
+	}
+	for _, pattern := range notYet {
+		if open[pattern] == 0 {
+			t.Errorf("%s has no problem any more: remove it from notYet in tests/architecture/words_test.go", pattern)
+		}
+		t.Logf("%s: %d problems to fix", pattern, open[pattern])
+	}
+}
+
+// checkWords returns a line for each banned word and each line that is too long, in the order of the files.
+func checkWords(tree fs.FS) ([]string, error) {
+	files, err := proseFiles(tree)
+	if err != nil {
+		return nil, err
+	}
+	var problems []string
+	for _, name := range files {
+		text, err := fs.ReadFile(tree, name)
+		if err != nil {
+			return nil, err
+		}
+		if generated.Match(text) {
+			continue
+		}
+		problems = append(problems, wordProblems(name, string(text))...)
+		problems = append(problems, longLines(name, string(text))...)
+	}
+	return problems, nil
+}
+
+// proseFiles lists the Go, SQL and Markdown files in tree. Test data and hidden folders are left to their owners.
+func proseFiles(tree fs.FS) ([]string, error) {
+	var files []string
+	err := fs.WalkDir(tree, ".", func(name string, entry fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		base := entry.Name()
+		if entry.IsDir() {
+			if name != "." && (strings.HasPrefix(base, ".") || base == "testdata" || base == "node_modules") {
+				return fs.SkipDir
+			}
+			return nil
+		}
+		if slices.Contains([]string{".go", ".sql", ".md"}, path.Ext(name)) {
+			files = append(files, name)
+		}
+		return nil
+	})
+	return files, err
+}
+
+var (
+	generated = regexp.MustCompile(`(?m)^(//|--) Code generated .* DO NOT EDIT\.$`)
+	camelCase = regexp.MustCompile(`([a-z0-9])([A-Z])`)
+	links     = regexp.MustCompile(`https?://\S+|\]\([^)]*\)`)
+)
+
+// finder returns an expression that finds any of the words as whole words, across line ends and comment marks.
+func finder(flags string, words ...bannedWord) *regexp.Regexp {
+	var alternatives []string
+	for _, w := range words {
+		alternatives = append(alternatives, strings.ReplaceAll(w.word, " ", `[\s/*>_-]+`))
+	}
+	return regexp.MustCompile(flags + `\b(?:` + strings.Join(alternatives, "|") + `)\b`)
+}
+
+var (
+	anyWord = finder("(?i)", bannedWords...)
+	anyName = finder("", bannedNames...)
+)
+
+// wordProblems returns a line for each banned word and name in a file. For words, an identifier is read as its parts.
+func wordProblems(name, text string) []string {
+	var problems []string
+	search := func(text, flags string, any *regexp.Regexp, words []bannedWord) {
+		for _, at := range any.FindAllStringIndex(text, -1) {
+			found := text[at[0]:at[1]]
+			if isAllowed(name, found) {
+				continue
+			}
+			i := slices.IndexFunc(words, func(w bannedWord) bool { return finder(flags, w).FindString(found) == found })
+			problems = append(problems, fmt.Sprintf("%s:%d: %q: write %s", name, 1+strings.Count(text[:at[0]], "\n"),
+				strings.Join(strings.Fields(found), " "), words[i].use))
+		}
+	}
+	search(camelCase.ReplaceAllString(strings.ReplaceAll(text, "_", " "), "$1 $2"), "(?i)", anyWord, bannedWords)
+	search(text, "", anyName, bannedNames)
+	return problems
+}
+
+func isAllowed(name, word string) bool {
+	for _, a := range allowedWords {
+		if strings.HasPrefix(name, a.file) && (a.word == "" || strings.EqualFold(a.word, word)) {
+			return true
+		}
+	}
+	return false
+}
+
+// longLines returns a line for each line over maxLine. In Markdown it skips tables and code blocks, and links do not
+// count.
+func longLines(name, text string) []string {
+	var problems []string
+	code := false
+	for i, line := range strings.Split(text, "\n") {
+		if path.Ext(name) == ".md" {
+			if strings.HasPrefix(strings.TrimSpace(line), "```") {
+				code = !code
+			}
+			if code || strings.HasPrefix(line, "|") {
+				continue
+			}
+		}
+		if n := utf8.RuneCountInString(links.ReplaceAllString(line, "")); n > maxLine {
+			problems = append(problems, fmt.Sprintf("%s:%d: %d characters: break the line at %d", name, i+1, n, maxLine))
+		}
+	}
+	return problems
+}
+
+func TestWordProblemsAreReported(t *testing.T) {
+	t.Parallel()
+	long := strings.Repeat("long ", 24) + "l"
+	small := fstest.MapFS{
+		"a.go": {Data: []byte("package a\n\n// f waits for whoever\n// is at\n// work.\n" +
+			"func ringDoorbell() { print(\"mended\", keepFor) }\n")},
+		"b.sql":         {Data: []byte("-- fine\nselect core.outbox_look(1); -- in\n-- hand\n")},
+		"c.md":          {Data: []byte("Anew.\n| " + long + " |\n```\n" + long + "\n```\n" + long + "\n[](" + long + ")\n")},
+		"d.go":          {Data: []byte("// Code generated by x. DO NOT EDIT.\n\npackage a // anew\n")},
+		"e.go":          {Data: []byte("package a\n\n// The amendment was stringent; a recent comment. " + long + "\n")},
+		"testdata/f.md": {Data: []byte("Anew.\n")},
+		"g.txt":         {Data: []byte("Anew.\n")},
+	}
+	problems, err := checkWords(small)
+	if err != nil {
+		t.Fatal(err)
+	}
+	expect(t, problems, []string{
+		`a.go:3: "whoever": write "who" after a noun`,
+		`a.go:4: "at // work": write running`,
+		`a.go:6: "ring": write notify`,
+		`a.go:6: "Doorbell": write notifier`,
+		`a.go:6: "mended": write fix, repair`,
+		`a.go:6: "keepFor": write flushTimeout`,
+		`b.sql:2: "outbox look": write outbox_poll`,
+		`b.sql:2: "in -- hand": write held`,
+		`c.md:1: "Anew": write "again"`,
+		`c.md:6: 121 characters: break the line at 120`,
+		`e.go:3: 171 characters`,
+	})
+}
