@@ -27,7 +27,6 @@ var notYet = []string{
 	"ARCHITECTURE.md",
 	"CHANGELOG.md",
 	"README.md",
-	"docs/agent-tasks.md", "docs/configuration.md", "docs/deployment.md", "docs/leased-work.md", "docs/producers.md", "docs/testing.md",
 	"docs/events/...", "docs/protocols/...",
 	"internal/app/demo/...",
 	"internal/app/embeddedpg/...",
