@@ -26,7 +26,6 @@ var notYet = []string{
 
 	"docs/events/...", "docs/protocols/...",
 	"internal/app/demo/...",
-	"internal/app/embeddedpg/...",
 	"internal/core/retention/...",
 	"internal/platform/...",
 	"internal/worlds/...",

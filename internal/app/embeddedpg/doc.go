@@ -1,22 +1,29 @@
 // Package embeddedpg runs a PostgreSQL server for `workers demo`, `workers run --embedded` and the tests. It needs
-// PostgreSQL's programs, not a configured server.
+// PostgreSQL's programs and no configured server.
 //
-// It owns one folder per server:
+// Each server has one folder:
 //
-//	<folder>/lock         locked by the program that runs the server
+//	<folder>/lock         locked by the process that runs the server
 //	<folder>/data         PostgreSQL's data directory
 //	<folder>/password     the superuser's password, mode 0600
-//	<folder>/server.log   emptied at each start
-//	<folder>/new          a data directory that initdb has not completed
+//	<folder>/server.log   the server's output since its last start
+//	<folder>/new          a data directory that is not complete
 //
-// What it promises:
+// The files:
 //
-//   - One server per folder: a second Start fails.
-//   - The server of a program that was killed is stopped by the next Start on the folder, which reads its number
-//     in postmaster.pid and makes sure that it is a server on this data.
+//   - server.go: starts and stops a server
+//   - cluster.go: makes a data directory, and stops the server of a killed process
+//   - folder.go: folders, locks, and leftover folders of tests
+//   - programs.go: finds PostgreSQL's programs, and the user that runs them
+//   - download.go: downloads the programs
+//
+// Promises:
+//
+//   - A folder has one server: a second Start fails.
+//   - The next Start on a folder stops the server of a killed process.
 //   - When Start fails or its context ends, no process is left.
-//   - The server listens on 127.0.0.1 only and asks for a random password, so other users of the machine do not get in.
-//   - Started by root, which PostgreSQL refuses, the server runs as `postgres` or else `nobody`.
+//   - The server listens on 127.0.0.1 only and asks for a random password.
+//   - When root starts the server, it runs as the user postgres or else nobody, because PostgreSQL refuses root.
 //   - Data of another major version are refused; Fresh replaces them.
 //
 // Only internal/app and tests may import it. It imports nothing else of ours.

@@ -5,13 +5,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"os/exec"
 	"os/user"
 	"path/filepath"
 	"regexp"
 	"strconv"
-	"strings"
 	"syscall"
 	"time"
 )
@@ -19,16 +19,16 @@ import (
 // oldestMajor is the oldest version that the project's SQL runs on.
 const oldestMajor = 15
 
-// overrideName is the variable whose value callers pass as BinDir; errors name it.
+// overrideName is the variable whose value callers pass as BinDir. Errors name it.
 const overrideName = "SPECTRAL_POSTGRES_BIN"
 
-// account is the user that PostgreSQL's programs run as.
+// account is the user that runs PostgreSQL's programs.
 type account struct {
 	name string
-	cred *syscall.Credential // nil: the user of this program
+	cred *syscall.Credential // nil: the user of this process
 }
 
-// serverAccount returns the user of this program or, for root, which PostgreSQL refuses, an unprivileged one.
+// serverAccount returns the user of this process or, for root, an unprivileged user, because PostgreSQL refuses root.
 func serverAccount() (account, error) {
 	if os.Geteuid() != 0 {
 		return account{name: "this user"}, nil
@@ -38,18 +38,18 @@ func serverAccount() (account, error) {
 		if err != nil {
 			continue
 		}
-		uid, uidErr := strconv.ParseInt(u.Uid, 10, 64) // macOS has a nobody of -2
+		uid, uidErr := strconv.ParseInt(u.Uid, 10, 64) // on macOS nobody is -2
 		gid, gidErr := strconv.ParseInt(u.Gid, 10, 64)
 		if uidErr == nil && gidErr == nil && uid != 0 {
 			return account{"user " + name, &syscall.Credential{Uid: uint32(uid), Gid: uint32(gid)}}, nil
 		}
 	}
-	return account{}, errors.New("PostgreSQL refuses to run as root, and there is no user postgres or nobody to run it as: " +
+	return account{}, errors.New("PostgreSQL refuses to run as root, and there is no user postgres or nobody for it: " +
 		"add one (useradd --system postgres), or run as an ordinary user")
 }
 
-// command prepares a program to run as this account. Its process group differs from ours: Ctrl-C in a terminal goes to
-// the whole foreground group, and the server must outlive it until we stop it. When ctx ends, the group is killed.
+// command prepares a program to run as the account, in a process group that Ctrl-C in the terminal does not reach. When
+// ctx ends, the group is killed.
 func (a account) command(ctx context.Context, name string, args ...string) *exec.Cmd {
 	cmd := exec.CommandContext(ctx, name, args...)
 	cmd.Dir = "/"
@@ -59,12 +59,14 @@ func (a account) command(ctx context.Context, name string, args ...string) *exec
 	return cmd
 }
 
-// own makes the account the owner of a path that we created.
+// own makes the account the owner of a file, or of a folder and all in it.
 func (a account) own(path string) error {
 	if a.cred == nil {
 		return nil
 	}
-	return os.Chown(path, int(a.cred.Uid), int(a.cred.Gid))
+	return filepath.WalkDir(path, func(path string, _ fs.DirEntry, err error) error {
+		return cmp.Or(err, os.Lchown(path, int(a.cred.Uid), int(a.cred.Gid)))
+	})
 }
 
 // programs is a folder with PostgreSQL's programs.
@@ -76,44 +78,34 @@ type programs struct {
 
 func (p programs) path(program string) string { return filepath.Join(p.dir, program) }
 
-// findPrograms returns those in c.BinDir or the newest installed ones, and downloads some if there are none.
-func findPrograms(ctx context.Context, c Config, acct account) (programs, error) {
-	if c.BinDir != "" {
-		dir, err := filepath.Abs(c.BinDir)
-		if err != nil {
-			return programs{}, err
-		}
-		p, err := inspect(ctx, acct, dir)
-		if err != nil {
-			return p, fmt.Errorf("%s must name a folder with the programs of PostgreSQL %d or newer: %w", overrideName, oldestMajor, err)
-		}
-		return p, nil
+// findPrograms sets the account and the programs: those in c.BinDir, or else the newest installed ones, or else
+// downloaded ones.
+func (s *Server) findPrograms(ctx context.Context, c Config) (err error) {
+	if s.acct, err = serverAccount(); err != nil {
+		return err
 	}
-	p, installedErr := newest(ctx, acct, installedFolders(ctx, acct))
-	if installedErr == nil || ctx.Err() != nil {
-		return p, installedErr
-	}
-	folder, err := CacheFolder()
-	if err == nil {
-		c.log().InfoContext(ctx, "no suitable PostgreSQL is installed, so one is downloaded unless that was done before",
-			logVersion, string(downloadVersion), logFolder, folder)
-		p, err = downloaded(ctx, acct, folder, "")
+	s.programs, err = newest(ctx, s.acct, folders(c.BinDir))
+	if err != nil && c.BinDir == "" && ctx.Err() == nil {
+		var downloadErr error
+		if s.programs, downloadErr = downloaded(ctx, s.acct, s.log); downloadErr == nil {
+			return nil
+		}
+		err = errors.Join(err, downloadErr)
 	}
 	if err != nil {
-		return p, fmt.Errorf("install PostgreSQL (apt-get install postgresql, brew install postgresql@17) or set %s to the folder of its programs: %w",
-			overrideName, errors.Join(installedErr, err))
+		return fmt.Errorf("install PostgreSQL (apt-get install postgresql, brew install postgresql@17) or set %s to the "+
+			"folder of its programs: %w", overrideName, err)
 	}
-	return p, nil
+	return nil
 }
 
-// installedFolders lists the folders where PostgreSQL may be installed on this machine.
-func installedFolders(ctx context.Context, acct account) []string {
-	var dirs []string
-	if config, err := exec.LookPath("pg_config"); err == nil {
-		if out, err := acct.command(ctx, config, "--bindir").Output(); err == nil {
-			dirs = append(dirs, strings.TrimSpace(string(out)))
-		}
+// folders lists binDir or, if it is empty, the folders where PostgreSQL may be installed.
+func folders(binDir string) []string {
+	if binDir != "" {
+		dir, _ := filepath.Abs(binDir) // on failure the error names an empty folder
+		return []string{dir}
 	}
+	var dirs []string
 	for _, layout := range []string{
 		"/usr/lib/postgresql/*/bin", // Debian
 		"/usr/pgsql-*/bin",          // Red Hat, packages of postgresql.org
@@ -129,9 +121,9 @@ func installedFolders(ctx context.Context, acct account) []string {
 	return dirs
 }
 
-// newest returns the newest suitable version; the first folder wins among equals. The error says what is wrong with each.
+// newest returns the newest suitable version, the first of equal ones. The error says what is wrong with each folder.
 func newest(ctx context.Context, acct account, dirs []string) (best programs, err error) {
-	rejected := []error{fmt.Errorf("no PostgreSQL %d or newer is installed", oldestMajor)}
+	rejected := []error{fmt.Errorf("no PostgreSQL %d or newer was found", oldestMajor)}
 	for _, dir := range dirs {
 		p, err := inspect(ctx, acct, dir)
 		if err != nil {
@@ -148,7 +140,8 @@ func newest(ctx context.Context, acct account, dirs []string) (best programs, er
 
 var versionLine = regexp.MustCompile(`\(PostgreSQL\) ((\d+)(?:\.(\d+))?\S*)`)
 
-// inspect runs the programs as the account that is to run the server, so that folders closed to it are not chosen.
+// inspect reads the version of the programs in a folder. It runs them as the account that runs the server, so it fails
+// for a folder that the account cannot enter.
 func inspect(ctx context.Context, acct account, dir string) (programs, error) {
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()

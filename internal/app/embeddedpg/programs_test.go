@@ -19,8 +19,8 @@ func fakePrograms(t *testing.T, version string, programs ...string) string {
 	return dir
 }
 
-// script writes a program. None may be forked until it is written: it would inherit the file open for writing, which the
-// system refuses to run.
+// script writes a program. It prevents forks until then: a child would inherit the file open for writing, and the
+// system refuses to run such a file.
 func script(t *testing.T, path, text string) {
 	t.Helper()
 	syscall.ForkLock.RLock()
@@ -49,7 +49,7 @@ func TestNewestSuitableVersionIsChosen(t *testing.T) {
 		"first among equals":        {dirs: []string{fifteen, fake("15.3")}, want: fifteen},
 		"unusable ones are skipped": {dirs: []string{noInitdb, closed, "/missing", fifteen}, want: fifteen},
 		"too old":                   {dirs: []string{tooOld}, wrong: "version 14.11, which is too old"},
-		"nothing":                   {wrong: "no PostgreSQL 15 or newer is installed"},
+		"nothing":                   {wrong: "no PostgreSQL 15 or newer was found"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -69,15 +69,16 @@ func TestBadOverrideNamesTheVariable(t *testing.T) {
 		"missing":    {filepath.Join(folder(t), "none"), "no such file"},
 		"incomplete": {fakePrograms(t, "16.1", "postgres"), "initdb"},
 		"too old":    {fakePrograms(t, "13.2", "initdb", "postgres"), "version 13.2, which is too old"},
-		"not ours":   {fakePrograms(t, "is what this is not", "initdb", "postgres"), "does not print a version"},
+		"not ours":   {fakePrograms(t, "unknown", "initdb", "postgres"), "does not print a version"},
 	} {
 		_, err := Start(deadline(t), Config{Ephemeral: true, BinDir: tc.dir})
 		mustFail(t, err, "SPECTRAL_POSTGRES_BIN")
 		mustFail(t, err, tc.want)
 	}
 	dir := fakePrograms(t, "15.0", "initdb", "postgres") // as old as what is installed, or older
-	if got, err := findPrograms(deadline(t), Config{BinDir: dir}, testAccount(t)); err != nil || got.dir != dir {
-		t.Errorf("got %+v, %v", got, err)
+	var s Server
+	if err := s.findPrograms(deadline(t), Config{BinDir: dir}); err != nil || s.programs.dir != dir {
+		t.Errorf("got %+v, %v", s.programs, err)
 	}
 }
 
@@ -85,9 +86,6 @@ func TestFailedDownloadLeavesNothing(t *testing.T) {
 	t.Parallel()
 	cache, missing := folder(t), httptest.NewServer(http.NotFoundHandler())
 	t.Cleanup(missing.Close)
-	_, err := downloaded(deadline(t), account{}, cache, missing.URL)
-	mustFail(t, err, "download PostgreSQL 17")
-	_, err = downloaded(deadline(t), account{cred: &syscall.Credential{}}, cache, missing.URL)
-	mustFail(t, err, "not downloaded for root")
+	mustFail(t, download(filepath.Join(cache, "postgres"), missing.URL), "no version found")
 	mustContainFiles(t, cache, 0)
 }

@@ -21,19 +21,15 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// readyTimeout bounds the wait for the first connection.
-const readyTimeout = 60 * time.Second
-
-// Keys of log entries.
 const (
-	logData    = "data"
-	logFolder  = "folder"
-	logVersion = "version"
+	readyTimeout = 60 * time.Second
+	stopGrace    = 15 * time.Second // a fast shutdown writes a checkpoint
+	quitGrace    = 10 * time.Second // in an immediate shutdown the server kills its own children after 5 s
 )
 
-// Config of a server; the zero value is the demo's server.
+// Config describes a server. The zero value is the demo's server.
 type Config struct {
-	// Dir is the folder of the server; PostgreSQL's user must be able to enter it. Empty means postgres in CacheFolder.
+	// Dir is the server's folder. Empty means postgres in CacheFolder.
 	Dir string
 	// Fresh deletes the data first.
 	Fresh bool
@@ -41,37 +37,31 @@ type Config struct {
 	NoSync bool
 	// Ephemeral is for tests: NoSync, in a new temporary folder that Stop removes. Dir is ignored.
 	Ephemeral bool
-	// From is the Dir of a server that was stopped: where there are no data yet, they are copied from there.
+	// From is the Dir of a stopped server. If Dir has no data yet, they are copied from there.
 	From string
-	// Settings are PostgreSQL settings by name. They win over this package's choices, except for those that say
-	// where the server is found.
+	// Settings are PostgreSQL settings by name. They override this package's, except for the server's address.
 	Settings map[string]string
 	// BinDir is the folder of PostgreSQL's programs, normally the value of SPECTRAL_POSTGRES_BIN. Empty means the
-	// newest installed version, or a download when none is suitable.
+	// newest installed version, or a download if none is suitable.
 	BinDir string
 	// Log may be nil. The password is never logged.
 	Log *slog.Logger
 }
 
-func (c Config) log() *slog.Logger {
-	if c.Log == nil {
-		return slog.New(slog.DiscardHandler)
-	}
-	return c.Log
-}
-
-// serverArgs are the arguments of the postgres program. Data comes first: isPostmaster looks for it.
+// serverArgs returns the arguments of the postgres program. Data comes first, because isPostmaster looks for it.
 func (c Config) serverArgs(data string, port int) []string {
 	settings := map[string]string{"max_connections": "100"}
 	if c.Ephemeral || c.NoSync {
-		settings = map[string]string{"max_connections": "200", "fsync": "off", "synchronous_commit": "off", "full_page_writes": "off"}
+		settings = map[string]string{
+			"max_connections": "200", "fsync": "off", "synchronous_commit": "off", "full_page_writes": "off",
+		}
 	}
 	maps.Copy(settings, c.Settings)
 	maps.Copy(settings, map[string]string{
 		"listen_addresses":        "127.0.0.1",
 		"port":                    strconv.Itoa(port),
-		"unix_socket_directories": "",    // the path of a socket is limited to 107 bytes, a folder's is not
-		"logging_collector":       "off", // the log is the output, so that an early exit can be explained
+		"unix_socket_directories": "",    // a socket's path is limited to 107 bytes
+		"logging_collector":       "off", // errors quote the log, which is the server's output
 	})
 	args := []string{"-D", data}
 	for _, name := range slices.Sorted(maps.Keys(settings)) {
@@ -91,18 +81,20 @@ type Server struct {
 	password  string
 	port      int
 
-	cmd     *exec.Cmd
-	exited  chan struct{}
-	exitErr error // of Wait; read it after exited is closed
+	cmd    *exec.Cmd
+	exited chan struct{} // closed when cmd has ended
 
 	stop    sync.Once
 	stopErr error
 }
 
-// Start returns when the server answers, at the latest after 60 s once its cluster is there. The context bounds the
-// start only. A folder in use by another server is an error. The caller owns the server and must Stop it.
+// Start returns a server that answers, at most 60 s after its data directory is complete. The context bounds the start
+// only. It fails if another server uses the folder. The caller must Stop the server.
 func Start(ctx context.Context, c Config) (*Server, error) {
-	s := &Server{ephemeral: c.Ephemeral, log: c.log()}
+	if c.Log == nil {
+		c.Log = slog.New(slog.DiscardHandler)
+	}
+	s := &Server{ephemeral: c.Ephemeral, log: c.Log}
 	if err := s.start(ctx, c); err != nil {
 		if s.lock != nil {
 			err = errors.Join(err, s.release())
@@ -112,21 +104,15 @@ func Start(ctx context.Context, c Config) (*Server, error) {
 	return s, nil
 }
 
-// Version is that of the programs that Start would run.
+// Version returns the version of the programs that Start would run.
 func Version(ctx context.Context, c Config) (string, error) {
-	acct, err := serverAccount()
-	if err != nil {
-		return "", err
-	}
-	p, err := findPrograms(ctx, c, acct)
-	return p.version, err
+	s := Server{log: slog.New(slog.DiscardHandler)}
+	err := s.findPrograms(ctx, c)
+	return s.programs.version, err
 }
 
-func (s *Server) start(ctx context.Context, c Config) (err error) {
-	if s.acct, err = serverAccount(); err != nil {
-		return err
-	}
-	if s.programs, err = findPrograms(ctx, c, s.acct); err != nil {
+func (s *Server) start(ctx context.Context, c Config) error {
+	if err := s.findPrograms(ctx, c); err != nil {
 		return err
 	}
 	if err := s.openFolder(ctx, c); err != nil {
@@ -142,9 +128,9 @@ func (s *Server) start(ctx context.Context, c Config) (err error) {
 	defer cancel()
 	for {
 		err := s.run(ctx, c)
-		// another program took the port since it was chosen, or the children of a killed server still end
-		if err == nil || ctx.Err() != nil ||
-			!strings.Contains(err.Error(), "Address already in use") && !strings.Contains(err.Error(), "pre-existing shared memory block") {
+		// Retry if another program took the port since we chose it, or if children of a killed server are still ending.
+		if err == nil || ctx.Err() != nil || !strings.Contains(err.Error(), "Address already in use") &&
+			!strings.Contains(err.Error(), "pre-existing shared memory block") {
 			return err
 		}
 		select {
@@ -154,36 +140,9 @@ func (s *Server) start(ctx context.Context, c Config) (err error) {
 	}
 }
 
-// openFolder chooses, creates and locks the server's folder.
-func (s *Server) openFolder(ctx context.Context, c Config) (err error) {
-	switch {
-	case c.Ephemeral:
-		sweep(ctx, os.TempDir())
-		s.dir, s.lock, err = newEphemeral(os.TempDir())
-		return err
-	case c.Dir == "":
-		s.dir, err = CacheFolder()
-		s.dir = filepath.Join(s.dir, "postgres")
-	default:
-		s.dir, err = filepath.Abs(c.Dir)
-	}
-	if err == nil {
-		err = openFolder(s.dir)
-	}
-	if err == nil {
-		s.lock, err = lockFolder(s.dir)
-	}
-	return err
-}
-
-// run makes one attempt to start the server.
-func (s *Server) run(ctx context.Context, c Config) error {
-	l, err := net.Listen("tcp4", "127.0.0.1:0")
-	if err != nil {
-		return err
-	}
-	s.port = l.Addr().(*net.TCPAddr).Port
-	if err := l.Close(); err != nil {
+// run tries once to start the server.
+func (s *Server) run(ctx context.Context, c Config) (err error) {
+	if s.port, err = freePort(); err != nil {
 		return err
 	}
 	out, err := os.Create(s.logFile())
@@ -198,7 +157,7 @@ func (s *Server) run(ctx context.Context, c Config) error {
 	}
 	s.exited = make(chan struct{})
 	go func() {
-		s.exitErr = s.cmd.Wait()
+		_ = s.cmd.Wait() // ProcessState has the result
 		close(s.exited)
 	}()
 	if err := s.awaitReady(ctx); err != nil {
@@ -208,81 +167,81 @@ func (s *Server) run(ctx context.Context, c Config) error {
 	return nil
 }
 
-// awaitReady waits until a connection succeeds, the server ends, or ctx does.
+func freePort() (int, error) {
+	l, err := net.Listen("tcp4", "127.0.0.1:0")
+	if err != nil {
+		return 0, err
+	}
+	return l.Addr().(*net.TCPAddr).Port, l.Close()
+}
+
+// awaitReady waits until a connection succeeds, the server exits, or ctx ends.
 func (s *Server) awaitReady(ctx context.Context) error {
-	tick := time.NewTicker(20 * time.Millisecond)
-	defer tick.Stop()
 	for {
 		conn, err := pgx.Connect(ctx, s.URL("postgres"))
-		if err == nil { // the password is known to no other server
+		if err == nil { // this is our server: no other knows the password
 			return conn.Close(ctx)
 		}
 		select {
 		case <-s.exited:
-			return fmt.Errorf("the server in %s ended at once (%w); %s. The end of its log:\n%s", s.dir, s.exitErr, freshAdvice, tail(s.logFile()))
-		case <-tick.C:
+			return fmt.Errorf("the server in %s exited at once (%s); %s. The end of its log:\n%s",
+				s.dir, s.cmd.ProcessState, freshAdvice, s.logTail())
+		case <-time.After(20 * time.Millisecond):
 		case <-ctx.Done():
-			return fmt.Errorf("the server in %s is not ready: %w: %w. The end of its log:\n%s", s.dir, context.Cause(ctx), err, tail(s.logFile()))
+			return fmt.Errorf("the server in %s is not ready: %w: %w. The end of its log:\n%s",
+				s.dir, context.Cause(ctx), err, s.logTail())
 		}
 	}
 }
 
-// URL returns the address of a database of the server, for the superuser `postgres`. It contains the password.
+// URL returns the URL of one of the server's databases for the superuser postgres. It contains the password.
 func (s *Server) URL(database string) string {
-	u := url.URL{
-		Scheme:   "postgres",
-		User:     url.UserPassword("postgres", s.password),
-		Host:     net.JoinHostPort("127.0.0.1", strconv.Itoa(s.port)),
-		Path:     "/" + database,
-		RawQuery: "sslmode=disable",
-	}
-	return u.String()
+	return fmt.Sprintf("postgres://postgres:%s@127.0.0.1:%d/%s?sslmode=disable",
+		s.password, s.port, url.PathEscape(database))
 }
 
-// Done is closed when the server's process is over, whether Stop ended it or it ended by itself.
+// Done is closed when the server's process has ended, by Stop or otherwise.
 func (s *Server) Done() <-chan struct{} { return s.exited }
 
-// Describe says in one line what runs and how to reach it. It contains the password: show it to the person at the
-// terminal, keep it out of logs.
+// Describe returns one line about the server, with its URL. It contains the password: print it, do not log it.
 func (s *Server) Describe() string {
 	return fmt.Sprintf("PostgreSQL %s from %s as %s, data in %s, port %d: %s",
 		s.programs.version, s.programs.dir, s.acct.name, s.data(), s.port, s.URL("postgres"))
 }
 
-// Stop ends the server, and with an ephemeral one its folder. It shuts down fast (clients are disconnected, data is
-// written), or, once ctx is done or 15 s have passed, immediately; either way the process is gone when Stop
-// returns. The error says that the server had ended by itself, or what could not be removed. Further calls wait for
-// the first, and return the same.
+// Stop ends the server, and removes the folder of an ephemeral one. It disconnects clients and writes the data. When
+// ctx ends or after 15 s it stops the server at once. In both cases the process has ended when Stop returns. The error
+// says that the server had ended before, or what could not be removed. Further calls return the first one's result.
 func (s *Server) Stop(ctx context.Context) error {
 	s.stop.Do(func() {
 		select {
 		case <-s.exited:
-			s.stopErr = fmt.Errorf("the embedded PostgreSQL had ended by itself (%v). The end of its log:\n%s", s.cmd.ProcessState, tail(s.logFile()))
+			s.stopErr = fmt.Errorf("the embedded PostgreSQL had ended before (%s). The end of its log:\n%s",
+				s.cmd.ProcessState, s.logTail())
 		default:
-			s.shutdown(ctx)
+			if s.ephemeral || !s.shutdown(ctx) { // an ephemeral server has nothing to save
+				s.quit()
+			}
 		}
 		s.stopErr = errors.Join(s.stopErr, s.release())
 	})
 	return s.stopErr
 }
 
-func (s *Server) shutdown(ctx context.Context) {
-	if s.ephemeral { // nothing to save
-		s.quit()
-		return
-	}
+// shutdown lets the server write its data and end, and reports whether it ended in time.
+func (s *Server) shutdown(ctx context.Context) bool {
 	_ = s.cmd.Process.Signal(syscall.SIGINT)
 	select {
 	case <-s.exited:
-		return
+		return true
 	case <-ctx.Done():
 	case <-time.After(stopGrace):
 	}
-	s.log.WarnContext(ctx, "PostgreSQL did not stop in time and is stopped immediately", logData, s.data())
-	s.quit()
+	s.log.WarnContext(ctx, "PostgreSQL did not stop in time and is stopped at once", "data", s.data())
+	return false
 }
 
-// quit ends the server without saving anything (the next start recovers), and waits for it.
+// quit ends the server without saving anything, and waits for it. The next start recovers the data.
 func (s *Server) quit() {
 	_ = s.cmd.Process.Signal(syscall.SIGQUIT)
 	select {
@@ -293,12 +252,23 @@ func (s *Server) quit() {
 	}
 }
 
-// release gives the folder away, and removes it if it is ephemeral.
+// release unlocks the folder, and removes it if it is ephemeral.
 func (s *Server) release() error {
 	var err error
 	if s.ephemeral {
 		err = os.RemoveAll(s.dir)
 	}
-	_ = s.lock.Truncate(0) // the number in it is no longer true
-	return errors.Join(err, s.lock.Close())
+	return errors.Join(err, s.lock.Truncate(0), s.lock.Close())
+}
+
+func (s *Server) data() string    { return filepath.Join(s.dir, "data") }
+func (s *Server) logFile() string { return filepath.Join(s.dir, "server.log") }
+
+// logTail returns the end of the server's log, or why it cannot be read.
+func (s *Server) logTail() string {
+	text, err := os.ReadFile(s.logFile())
+	if err != nil {
+		return err.Error()
+	}
+	return strings.TrimSpace(string(text[max(0, len(text)-2000):]))
 }

@@ -4,7 +4,6 @@ import (
 	"bufio"
 	"context"
 	"errors"
-	"fmt"
 	"io"
 	"io/fs"
 	"net/url"
@@ -28,7 +27,7 @@ const (
 	fromVariable  = "EMBEDDEDPG_TEST_FROM"
 )
 
-// made is a stopped server that others are copied from: initdb is what costs most.
+// made is a stopped server that others are copied from, because initdb is slow.
 var made string
 
 func TestMain(m *testing.M) {
@@ -57,11 +56,6 @@ func TestMain(m *testing.M) {
 }
 
 func runChild(dir string) {
-	if dir == "cache folder" {
-		folder, err := CacheFolder()
-		_, _ = fmt.Fprintln(os.Stdout, err, folder)
-		return
-	}
 	s, err := Start(context.Background(),
 		Config{Dir: strings.TrimPrefix(dir, "ephemeral"), Ephemeral: dir == "ephemeral", From: os.Getenv(fromVariable)})
 	if err == nil {
@@ -183,7 +177,7 @@ func mustSay(t *testing.T, url, sql, want string) {
 	}
 }
 
-func putNote(t *testing.T, url string) {
+func insertNote(t *testing.T, url string) {
 	t.Helper()
 	conn, err := pgx.Connect(deadline(t), url)
 	check(t, err)
@@ -192,24 +186,25 @@ func putNote(t *testing.T, url string) {
 	check(t, err)
 }
 
-func TestDataSurviveAndFreshWipesThem(t *testing.T) {
+func TestDataSurviveARestartAndFreshDeletesThem(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(folder(t), "with a space")
 	s := startServer(t, Config{Dir: dir})
 	mustSay(t, s.URL("postgres"), "show fsync", "on")
-	putNote(t, s.URL("postgres"))
+	insertNote(t, s.URL("postgres"))
 	_, err := Start(deadline(t), Config{Dir: dir})
-	mustFail(t, err, "is run by process "+strconv.Itoa(os.Getpid())+": stop that one, or use another folder (XDG_CACHE_HOME")
+	mustFail(t, err, "process "+strconv.Itoa(os.Getpid())+" runs an embedded PostgreSQL in "+dir+": stop that process, or")
 	check(t, s.Stop(deadline(t)))
 
-	ephemeral := startServer(t, Config{Ephemeral: true, From: dir, Settings: map[string]string{"jit": "off", "port": "1"}})
+	settings := map[string]string{"jit": "off", "port": "1"}
+	ephemeral := startServer(t, Config{Ephemeral: true, From: dir, Settings: settings})
 	mustSay(t, ephemeral.URL("postgres"), "select body from note", "kept")
 	mustBeEphemeral(t, ephemeral)
 
 	version := filepath.Join(s.data(), "PG_VERSION")
 	check(t, os.WriteFile(version, []byte("14\n"), 0o600))
 	_, err = Start(deadline(t), Config{Dir: dir})
-	mustFail(t, err, "PostgreSQL 14 made it")
+	mustFail(t, err, "initialized by PostgreSQL version 14")
 	mustFail(t, err, "fresh option")
 	check(t, os.Remove(filepath.Join(s.data(), "global/pg_control")))
 	check(t, os.WriteFile(version, []byte(strconv.Itoa(s.programs.major)), 0o600))
@@ -226,14 +221,15 @@ func TestDataSurviveAndFreshWipesThem(t *testing.T) {
 func mustBeEphemeral(t *testing.T, s *Server) {
 	t.Helper()
 	mustSay(t, s.URL("postgres"), `select string_agg(setting, ' ' order by name) from pg_settings where name in
-		('max_connections', 'fsync', 'full_page_writes', 'synchronous_commit', 'jit', 'listen_addresses', 'unix_socket_directories',
-		'server_encoding', 'port')`, "off off off 127.0.0.1 200 "+strconv.Itoa(s.port)+" UTF8 off ")
+		('max_connections', 'fsync', 'full_page_writes', 'synchronous_commit', 'jit', 'listen_addresses',
+		'unix_socket_directories', 'server_encoding', 'port')`, "off off off 127.0.0.1 200 "+strconv.Itoa(s.port)+" UTF8 off ")
 	u, err := url.Parse(s.URL("postgres"))
 	check(t, err)
 	u.User = url.UserPassword("postgres", "guess")
 	_, err = pgx.Connect(deadline(t), u.String())
 	mustFail(t, err, "password authentication failed")
-	if d := s.Describe(); strings.Contains(d, "\n") || !strings.Contains(d, s.URL("postgres")) || !strings.Contains(d, s.data()) {
+	d := s.Describe()
+	if strings.Contains(d, "\n") || !strings.Contains(d, s.URL("postgres")) || !strings.Contains(d, s.data()) {
 		t.Error(d)
 	}
 	var stops sync.WaitGroup
@@ -250,11 +246,11 @@ func mustBeEphemeral(t *testing.T, s *Server) {
 	}
 }
 
-func TestServerOfKilledProgramIsStoppedByTheNextStart(t *testing.T) {
+func TestNextStartStopsTheServerOfAKilledProgram(t *testing.T) {
 	t.Parallel()
 	dir := folder(t)
 	child, url, _ := startChild(t, dir, nil, fromVariable+"="+made)
-	putNote(t, url)
+	insertNote(t, url)
 	crash(t, child)
 	mustSay(t, url, "select body from note", "kept") // it still runs
 	s := startServer(t, Config{Dir: dir})
@@ -265,7 +261,7 @@ func TestServerOfKilledProgramIsStoppedByTheNextStart(t *testing.T) {
 	}
 	check(t, s.Stop(deadline(t)))
 
-	// the number in a stale file now belongs to a server on other data
+	// the number in a leftover file is now of a server on other data
 	other := startServer(t, Config{Ephemeral: true})
 	pidFile := filepath.Join(s.data(), "postmaster.pid")
 	check(t, os.WriteFile(pidFile, []byte(strconv.Itoa(other.cmd.Process.Pid)+"\n"+s.data()+"\n"), 0o600))
@@ -275,10 +271,10 @@ func TestServerOfKilledProgramIsStoppedByTheNextStart(t *testing.T) {
 
 	check(t, other.cmd.Process.Kill())
 	<-other.Done()
-	mustFail(t, other.Stop(deadline(t)), "had ended by itself")
+	mustFail(t, other.Stop(deadline(t)), "had ended before")
 }
 
-func TestCancelledStartLeavesNothing(t *testing.T) {
+func TestCancelledStartLeavesNoProcess(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithCancel(deadline(t))
 	bin, dir, notes := fakePrograms(t, "15.1", "postgres"), folder(t), folder(t)
