@@ -13,16 +13,18 @@ import (
 	"spectral/internal/worlds/domain"
 )
 
-// card is one to publish, or the reason why a line of the input is none.
+// card is a card to publish, or the reason why a line of the input is not a card.
 type card struct {
 	domain.WorldModelCard
 	line int // of the input, from 1
 	err  error
 }
 
-// madeUp yields cards for ever.
+// madeUp returns an endless sequence of cards.
 func madeUp() iter.Seq[card] {
-	subjects := []string{"Harbour", "Observatory", "Salt Road", "Orchard", "Tide Mill", "Archive", "Glassworks", "Ferry"}
+	subjects := []string{
+		"Harbour", "Observatory", "Salt Road", "Orchard", "Tide Mill", "Archive", "Glassworks", "Ferry",
+	}
 	places := []string{"Veyra", "Old Karst", "Lumen Bay", "the Upper Reach", "Saint Orrin", "the Delta"}
 	return func(yield func(card) bool) {
 		for i := 0; ; i++ {
@@ -37,11 +39,11 @@ func madeUp() iter.Seq[card] {
 	}
 }
 
-// maxLineBytes bounds a line of the input; the payload made from it has the tighter bound.
+// maxLineBytes bounds a line of the input. The payload has a tighter bound.
 const maxLineBytes = 2 * events.MaxPayloadBytes
 
-// read yields the cards of NDJSON input, one a line; blank lines are passed over. A line that is no card is yielded with
-// its error. An error of reading, or a line longer than maxLineBytes, ends the sequence.
+// read returns the cards of NDJSON input, one per line, and skips blank lines. A line that is not a card is returned
+// with its error. A read error, or a line longer than maxLineBytes, ends the sequence.
 func read(input io.Reader) iter.Seq[card] {
 	return func(yield func(card) bool) {
 		lines, n := bufio.NewScanner(input), 1
@@ -68,7 +70,7 @@ func read(input io.Reader) iter.Seq[card] {
 }
 
 func parse(line []byte) (domain.WorldModelCard, error) {
-	// Before decoding, which would quietly replace what cannot be stored.
+	// Validate before decoding, which would replace characters that cannot be stored.
 	if err := events.ValidatePayload(line); err != nil {
 		if refusal, ok := errors.AsType[*events.Refusal](err); ok {
 			err = errors.New(refusal.Reason)
@@ -85,9 +87,11 @@ func parse(line []byte) (domain.WorldModelCard, error) {
 	decoder.DisallowUnknownFields()
 	if err := decoder.Decode(&fields); err != nil {
 		if mistyped, ok := errors.AsType[*json.UnmarshalTypeError](err); ok {
-			return domain.WorldModelCard{}, fmt.Errorf("%s must be a %s, not a %s", mistyped.Field, mistyped.Type, mistyped.Value)
+			err = fmt.Errorf("%s must be a %s, not a %s", mistyped.Field, mistyped.Type, mistyped.Value)
+		} else {
+			err = fmt.Errorf("%w (a line is {\"card_id\", \"title\", \"summary\", \"attributes\"})", err)
 		}
-		return domain.WorldModelCard{}, fmt.Errorf("%w (a line is {\"card_id\", \"title\", \"summary\", \"attributes\"})", err)
+		return domain.WorldModelCard{}, err
 	}
 	return domain.NewWorldModelCard(fields.CardID, fields.Title, fields.Summary, fields.Attributes)
 }

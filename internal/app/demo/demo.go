@@ -22,19 +22,19 @@ import (
 	"spectral/internal/worlds/application"
 )
 
-// Options of a run.
+// Options are the options of a run.
 type Options struct {
 	// Count ends the run after so many cards; zero means until interrupted or the input ends.
 	Count int
-	// Input is NDJSON, one card a line; nil means cards made up here.
+	// Input is NDJSON, one card per line. Nil means made-up cards.
 	Input io.Reader
-	// Rate of publishing, cards a second; zero means as fast as one producer can.
+	// Rate is how many cards to publish per second; zero means as many as one producer can.
 	Rate float64
-	// Width of the terminal, where one line is redrawn; zero writes a line now and then.
+	// Width is the width of the terminal, where one line is redrawn. Zero means no terminal: lines are added.
 	Width int
 }
 
-// Validate reports what is out of range.
+// Validate returns an error for an option that is out of range.
 func (o Options) Validate() error {
 	if o.Count < 0 {
 		return fmt.Errorf("--count %d: want a number from 0 on", o.Count)
@@ -45,7 +45,7 @@ func (o Options) Validate() error {
 	return nil
 }
 
-// Demo runs on what a worker process has.
+// Demo publishes cards and runs flows with the parts of a worker process.
 type Demo struct {
 	Publish    *application.PublishCard
 	UnitOfWork *publish.UnitOfWork
@@ -58,14 +58,14 @@ const (
 	redrawEvery = time.Second
 	reportEvery = 2 * time.Second
 	pollEvery   = 250 * time.Millisecond
-	// arriveWithin is how long none of the remaining events may settle, after the last was published.
+	// arriveWithin is how long Run waits for another event to settle, after the last one was published.
 	arriveWithin = 30 * time.Second
 )
 
-// ErrNotAllArrived means that a card was refused, failed or did not become a system card in time.
+// ErrNotAllArrived means that a card was refused, or failed, or did not become a system card in time.
 var ErrNotAllArrived = errors.New("not every card arrived")
 
-// run is the state of one run. Its workspace is new, so that the cards are too.
+// run is the state of one run. It has a new workspace, so its cards are new too.
 type run struct {
 	Demo
 	options   Options
@@ -90,7 +90,7 @@ func (d Demo) Run(ctx context.Context, o Options) error {
 		Demo: d, options: o, workspace: uuid.NullUUID{UUID: uuid.New(), Valid: true}, since: since,
 		started: time.Now(), versions: make(map[string]int64),
 	}
-	alive := context.WithoutCancel(ctx) // ctx ends the publishing only: what was published is still waited for
+	alive := context.WithoutCancel(ctx) // ctx ends the publishing; the published cards still arrive
 	publishing, end := context.WithCancel(ctx)
 	defer end()
 	reporting, stop := context.WithCancel(alive)
@@ -111,7 +111,7 @@ func (d Demo) Run(ctx context.Context, o Options) error {
 	return errors.Join(publishErr, err)
 }
 
-// publishAll publishes one card after the other.
+// publishAll publishes one card after another.
 func (r *run) publishAll(ctx, alive context.Context) error {
 	cards := madeUp()
 	if r.options.Input != nil {
@@ -140,7 +140,7 @@ func (r *run) publishAll(ctx, alive context.Context) error {
 	return nil
 }
 
-// interruptible ends a sequence when ctx does, even while it waits for an element: standard input may never end.
+// interruptible ends a sequence when ctx ends, even while it waits for an element, such as a line of standard input.
 func interruptible(ctx context.Context, cards iter.Seq[card]) iter.Seq[card] {
 	return func(yield func(card) bool) {
 		next := make(chan card)
@@ -192,7 +192,7 @@ func (r *run) progress(ctx context.Context) (admin.Progress, error) {
 	return admin.ReadProgress(ctx, r.Pool, r.workspace.UUID, r.since)
 }
 
-// awaitSettled waits until everything published has settled, or nothing more seems to.
+// awaitSettled waits until all published events have settled, or none has for arriveWithin.
 func (r *run) awaitSettled(ctx context.Context) (admin.Progress, error) {
 	poll := time.NewTicker(pollEvery)
 	defer poll.Stop()
@@ -209,7 +209,7 @@ func (r *run) awaitSettled(ctx context.Context) (admin.Progress, error) {
 	}
 }
 
-// report shows the progress until ctx is done. Its error is one of writing: one of reading stops the publishing as well.
+// report shows the progress until ctx ends. It returns errors of writing; an error of reading skips one report.
 func (r *run) report(ctx context.Context) error {
 	every := reportEvery
 	if r.options.Width > 0 {
@@ -230,7 +230,7 @@ func (r *run) report(ctx context.Context) error {
 		}
 		line := fmt.Sprintf("published %d  delivered %d  failed %d  p50 %s  p99 %s  %s",
 			r.published.Load(), p.Delivered, p.Failed, milliseconds(p.P50), milliseconds(p.P99), describe(card))
-		if r.options.Width > 0 { // a line that wraps could not be redrawn
+		if r.options.Width > 0 { // cut the line, because a line that wraps cannot be redrawn
 			runes := []rune(line)
 			line = redraw + string(runes[:min(len(runes), r.options.Width-1)])
 		} else {
@@ -242,13 +242,13 @@ func (r *run) report(ctx context.Context) error {
 	}
 }
 
-const redraw = "\r\x1b[K" // begins the terminal's line again
+const redraw = "\r\x1b[K" // returns to the start of the terminal's line and clears it
 
 func (r *run) latestCard(ctx context.Context) (domain.SystemCard, error) {
 	return latestCard(ctx, r.UnitOfWork, r.workspace)
 }
 
-// describe names a card; nothing if there is none.
+// describe returns one line about a card, or nothing for the zero card.
 func describe(card domain.SystemCard) string {
 	if card.CardID == "" {
 		return ""
@@ -256,9 +256,10 @@ func describe(card domain.SystemCard) string {
 	return fmt.Sprintf("%s v%d %q", card.CardID, card.Version, card.Title)
 }
 
-// inContext returns what a function reads in a transaction of a context.
+// inContext returns the result of read, which it calls in a transaction of a context.
 func inContext[T any](
-	ctx context.Context, u *publish.UnitOfWork, scope events.Scope, workspace uuid.NullUUID, read func(events.Tx) (T, error),
+	ctx context.Context, u *publish.UnitOfWork, scope events.Scope, workspace uuid.NullUUID,
+	read func(events.Tx) (T, error),
 ) (value T, err error) {
 	err = u.Do(ctx, scope, workspace, func(tx events.Tx, _ events.PublisherFor) error {
 		value, err = read(tx)
@@ -273,11 +274,12 @@ func latestCard(ctx context.Context, u *publish.UnitOfWork, workspace uuid.NullU
 	})
 }
 
-// totals are the last lines: what was published and delivered, compared with the cards that platform now has.
+// totals writes the last lines: what was published and delivered, and which cards platform has.
 func (r *run) totals(ctx context.Context, p admin.Progress) error {
-	arrived, err := inContext(ctx, r.UnitOfWork, events.Platform, r.workspace, func(tx events.Tx) (map[string]int64, error) {
+	versions := func(tx events.Tx) (map[string]int64, error) {
 		return platformpg.NewSystemCards(tx).Versions(ctx, r.workspace)
-	})
+	}
+	arrived, err := inContext(ctx, r.UnitOfWork, events.Platform, r.workspace, versions)
 	if err != nil {
 		return err
 	}
@@ -298,7 +300,7 @@ func (r *run) totals(ctx context.Context, p admin.Progress) error {
 	published, refused := int(r.published.Load()), app.Counted(r.refused, "line")
 	fmt.Fprintf(&out, `published  %s in %s, each in a transaction of worlds
 delivered  %s, %d failed, %d still waiting
-arrived    %d of %d cards stand in platform.system_cards at the version published last
+arrived    %d of %d cards are in platform.system_cards at their latest version
 latency    p50 %s, p99 %s from publication to the handled event, by the database clock
 `, app.Counted(published, "world model card version"), time.Since(r.started).Round(10*time.Millisecond),
 		app.Counted(p.Delivered, "event"), p.Failed, p.Published-p.Delivered-p.Failed,
@@ -309,14 +311,15 @@ latency    p50 %s, p99 %s from publication to the handled event, by the database
 	if r.refused > 0 {
 		fmt.Fprintf(&out, "refused    %s of the input\n", refused)
 	} else if published == 0 && r.options.Input != nil {
-		fmt.Fprintln(&out, "there were no cards in the input")
+		fmt.Fprintln(&out, "the input had no cards")
 	}
 	if _, err := io.WriteString(r.Out, out.String()); err != nil {
 		return err
 	}
 	switch {
 	case p.Delivered != published || current != len(r.versions):
-		return fmt.Errorf("%w: %d of %s delivered, %s refused", ErrNotAllArrived, p.Delivered, app.Counted(published, "event"), refused)
+		return fmt.Errorf("%w: %d of %s delivered, %s refused",
+			ErrNotAllArrived, p.Delivered, app.Counted(published, "event"), refused)
 	case r.refused > 0:
 		return fmt.Errorf("%w: refused %s of the input", ErrNotAllArrived, refused)
 	}

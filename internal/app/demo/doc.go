@@ -1,5 +1,11 @@
-// Package demo is what `workers demo` does: it publishes world model cards through the worlds use
-// case, each in a business transaction of its own, and shows them arriving as platform system
-// cards; or it shows every flow of the product once, step by step. It uses what a worker has, and nothing of its own that the
-// product lacks.
+// Package demo implements `workers demo`. It publishes world model cards through the use case of worlds, each in its
+// own business transaction, and shows them arrive as system cards of platform. Or it runs every flow once, step by
+// step.
+//
+//   - demo.go: publishes cards, and reports the progress and the totals
+//   - cards.go: the cards, made up or read from the input
+//   - flows.go: runs flows, and waits for their events
+//   - flow_*.go: one flow each
+//
+// It uses the parts of a worker process and adds none.
 package demo

@@ -8,12 +8,12 @@ import (
 	"spectral/internal/worlds/domain"
 )
 
-// cardFlow is what the demo shows of itself if nothing else is asked for.
+// cardFlow publishes one card, as the demo does without flows.
 func cardFlow() Flow {
 	return Flow{
 		Name: "cards", About: "worlds publishes a world model card, platform projects it into a system card",
 		Run: func(ctx context.Context, s *Stage) error {
-			card, err := domain.NewWorldModelCard("harbour", "The Harbour of Veyra", "What is known of it.", json.RawMessage(`{"berths": 40}`))
+			card, err := harbourCard()
 			if err != nil {
 				return err
 			}
@@ -25,12 +25,17 @@ func cardFlow() Flow {
 			if err := s.Settled(ctx, 1); err != nil {
 				return err
 			}
-			stands, err := latestCard(ctx, s.UnitOfWork, s.Workspace)
+			projected, err := latestCard(ctx, s.UnitOfWork, s.Workspace)
 			if err != nil {
 				return err
 			}
-			s.Say("platform has %s", describe(stands))
+			s.Say("platform has %s", describe(projected))
 			return nil
 		},
 	}
+}
+
+func harbourCard() (domain.WorldModelCard, error) {
+	attributes := json.RawMessage(`{"berths": 40}`)
+	return domain.NewWorldModelCard("harbour", "The Harbour of Veyra", "What is known about it.", attributes)
 }

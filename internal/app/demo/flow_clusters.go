@@ -16,24 +16,27 @@ import (
 	worldspg "spectral/internal/worlds/infrastructure/postgres"
 )
 
-// clusterFlow shows both versions of the event while the first may still be published.
+// clusterFlow publishes both versions of the event until the deadline of the first.
 func clusterFlow() Flow {
 	return Flow{
-		Name: "clusters", About: "platform detects a failure cluster, worlds proposes a rule, over both versions of the event",
+		Name: "clusters", About: "platform detects a failure cluster, worlds proposes a rule (both versions)",
 		Run: func(ctx context.Context, s *Stage) error {
 			detect, published := app.NewDetectFailureCluster(s.UnitOfWork), 1
 			if deprecated := platform.FailureClusterDetectedContract().Deprecation; time.Now().Before(deprecated.Deadline) {
 				detect, published = app.NewDetectFailureCluster(s.UnitOfWork, platformapp.AlsoPublishV1()), 2
 			}
 			var cluster platformdomain.FailureCluster
-			for _, failures := range []platformdomain.FailureCount{{Kind: "read timeout", Count: 12, Example: "no answer within 5 s"}, {Kind: "connection refused", Count: 8}} {
+			for _, failures := range []platformdomain.FailureCount{
+				{Kind: "read timeout", Count: 12, Example: "no answer within 5 s"}, {Kind: "connection refused", Count: 8},
+			} {
 				var err error
 				if cluster, err = detect.Detect(ctx, s.Workspace, demoFailures(failures)); err != nil {
 					return err
 				}
-				s.Say("platform stored revision %d of the cluster %s, %d failures, and published it", cluster.Revision, cluster.Signature, cluster.Count())
+				s.Say("platform stored revision %d of the cluster %s, %d failures, and published it",
+					cluster.Revision, cluster.Signature, cluster.Count())
 			}
-			if err := s.Settled(ctx, 2*published+1); err != nil { // worlds says once that it proposes a rule
+			if err := s.Settled(ctx, 2*published+1); err != nil { // and the rule candidate, once
 				return err
 			}
 			candidate, err := s.candidate(ctx, worldsdomain.FromFailureCluster, cluster.ID)
@@ -41,7 +44,8 @@ func clusterFlow() Flow {
 				return err
 			}
 			if candidate.Revision != cluster.Revision {
-				return fmt.Errorf("%w: the rule candidate is of revision %d, the cluster of %d", ErrFlowFailed, candidate.Revision, cluster.Revision)
+				return fmt.Errorf("%w: the rule candidate has revision %d, the cluster %d",
+					ErrFlowFailed, candidate.Revision, cluster.Revision)
 			}
 			s.sayCandidate(candidate)
 			return nil
@@ -49,7 +53,7 @@ func clusterFlow() Flow {
 	}
 }
 
-// demoFailures is a detection of the loader's failures, just now.
+// demoFailures returns a detection of failures of the loader, seen now.
 func demoFailures(failures ...platformdomain.FailureCount) platformdomain.FailureDetection {
 	return platformdomain.FailureDetection{
 		Signature: platformdomain.FailureSignature{Component: "loader", Operation: "fetch", ErrorClass: "Timeout"},
@@ -57,8 +61,10 @@ func demoFailures(failures ...platformdomain.FailureCount) platformdomain.Failur
 	}
 }
 
-// candidate is the rule candidate of an origin.
-func (s *Stage) candidate(ctx context.Context, origin worldsdomain.CandidateOrigin, id uuid.UUID) (candidate worldsdomain.RuleCandidate, err error) {
+// candidate returns the rule candidate of an origin.
+func (s *Stage) candidate(
+	ctx context.Context, origin worldsdomain.CandidateOrigin, id uuid.UUID,
+) (candidate worldsdomain.RuleCandidate, err error) {
 	found := false
 	err = s.UnitOfWork.Do(ctx, events.Worlds, s.Workspace, func(tx events.Tx, _ events.PublisherFor) error {
 		candidate, found, err = worldspg.NewRuleCandidates(tx).LockOfOrigin(ctx, s.Workspace, origin, id)
@@ -71,5 +77,6 @@ func (s *Stage) candidate(ctx context.Context, origin worldsdomain.CandidateOrig
 }
 
 func (s *Stage) sayCandidate(c worldsdomain.RuleCandidate) {
-	s.Say("worlds has a rule candidate, %s, confidence %.2f of %d occurrences: %q", c.State, c.Confidence, c.Occurrences, c.Statement)
+	s.Say("worlds has a rule candidate, %s, confidence %.2f of %d occurrences: %q",
+		c.State, c.Confidence, c.Occurrences, c.Statement)
 }

@@ -16,9 +16,10 @@ import (
 
 func curationFlow() Flow {
 	return Flow{
-		Name: "curation", About: "platform decides on rule candidates of worlds, and learns what worlds made of it",
+		Name: "curation", About: "platform decides on rule candidates of worlds, and records the outcome that worlds reports",
 		Run: func(ctx context.Context, s *Stage) error {
-			cluster, err := app.NewDetectFailureCluster(s.UnitOfWork).Detect(ctx, s.Workspace, demoFailures(platformdomain.FailureCount{Kind: "read timeout", Count: 20}))
+			failures := demoFailures(platformdomain.FailureCount{Kind: "read timeout", Count: 20})
+			cluster, err := app.NewDetectFailureCluster(s.UnitOfWork).Detect(ctx, s.Workspace, failures)
 			if err != nil {
 				return err
 			}
@@ -34,7 +35,8 @@ func curationFlow() Flow {
 			}
 			s.sayCandidate(candidate)
 			decide := app.NewDecideCuration(s.UnitOfWork)
-			approval, err := decide.Decide(ctx, s.Workspace, candidate.ID, platformdomain.ApproveCandidate, "seen often enough", "ada")
+			approve := platformdomain.ApproveCandidate
+			approval, err := decide.Decide(ctx, s.Workspace, candidate.ID, approve, "seen often enough", "ada")
 			if err != nil {
 				return err
 			}
@@ -42,7 +44,7 @@ func curationFlow() Flow {
 			if err != nil {
 				return err
 			}
-			s.Say("platform stored two decisions, one on a candidate that there is not, and published them for worlds")
+			s.Say("platform stored two decisions, one about a candidate that does not exist, and published them for worlds")
 			if err := s.Settled(ctx, 6); err != nil {
 				return err
 			}
@@ -75,7 +77,7 @@ func curationFlow() Flow {
 	}
 }
 
-// decision is a curation decision as platform knows it.
+// decision returns a curation decision as platform stored it.
 func (s *Stage) decision(ctx context.Context, id uuid.UUID) (decision platformdomain.CurationDecision, err error) {
 	found := false
 	err = s.UnitOfWork.Do(ctx, events.Platform, s.Workspace, func(tx events.Tx, _ events.PublisherFor) error {
@@ -83,7 +85,7 @@ func (s *Stage) decision(ctx context.Context, id uuid.UUID) (decision platformdo
 		return err
 	})
 	if err == nil && !found {
-		err = fmt.Errorf("%w: platform has lost a decision", ErrFlowFailed)
+		err = fmt.Errorf("%w: platform does not have a decision", ErrFlowFailed)
 	}
 	return decision, err
 }

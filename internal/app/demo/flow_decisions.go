@@ -16,10 +16,10 @@ import (
 	worldspg "spectral/internal/worlds/infrastructure/postgres"
 )
 
-// decisionFlow has two contexts on one claim.
+// decisionFlow has handlers of two contexts on one claim.
 func decisionFlow() Flow {
 	return Flow{
-		Name: "decisions", About: "platform records what was decided on the proposals of a rule, and both contexts add it up",
+		Name: "decisions", About: "platform records decisions about a rule's proposals, and both contexts count them",
 		Run: func(ctx context.Context, s *Stage) error {
 			const rule = "berth-depth"
 			decisions, err := madeUpDecisions(rule, "", "", "Surveyed last week", "", "surveyed  last week")
@@ -44,9 +44,9 @@ func decisionFlow() Flow {
 			other.DecidedBy = "another"
 			_, err = record.Record(ctx, s.Workspace, other)
 			if !errors.As(err, new(*domain.DecisionConflictError)) {
-				return fmt.Errorf("%w: the other content of a decision: %w", ErrFlowFailed, err)
+				return fmt.Errorf("%w: a decision with other content was not refused: %w", ErrFlowFailed, err)
 			}
-			s.Say("one of them again changed nothing, and with other content was refused")
+			s.Say("recording one again changed nothing, and with other content it was refused")
 			if err := s.Settled(ctx, len(decisions)); err != nil {
 				return err
 			}
@@ -55,7 +55,7 @@ func decisionFlow() Flow {
 	}
 }
 
-// madeUpDecisions are one for each reason to override the rule's proposal; for none it was followed.
+// madeUpDecisions returns a decision per reason: overridden for the reason, or followed for an empty one.
 func madeUpDecisions(rule string, reasons ...string) ([]domain.Decision, error) {
 	decisions := make([]domain.Decision, len(reasons))
 	for i, reason := range reasons {
@@ -68,7 +68,9 @@ func madeUpDecisions(rule string, reasons ...string) ([]domain.Decision, error) 
 			outcome = domain.Overridden
 		}
 		decisions[i] = domain.Decision{
-			Ruling:    domain.Ruling{DecisionID: id, RuleID: rule, Outcome: outcome, OverrideReason: reason, DecidedAt: time.Now()},
+			Ruling: domain.Ruling{
+				DecisionID: id, RuleID: rule, Outcome: outcome, OverrideReason: reason, DecidedAt: time.Now(),
+			},
 			DecidedBy: "the harbour master",
 		}
 	}
@@ -76,9 +78,10 @@ func madeUpDecisions(rule string, reasons ...string) ([]domain.Decision, error) 
 }
 
 func sayTotals(ctx context.Context, s *Stage, rule string) error {
-	pattern, err := inContext(ctx, s.UnitOfWork, events.Platform, s.Workspace, func(tx events.Tx) (domain.OverridePattern, error) {
+	readPattern := func(tx events.Tx) (domain.OverridePattern, error) {
 		return platformpg.NewOverridePatterns(tx).Of(ctx, s.Workspace, rule)
-	})
+	}
+	pattern, err := inContext(ctx, s.UnitOfWork, events.Platform, s.Workspace, readPattern)
 	if err != nil {
 		return err
 	}
@@ -86,9 +89,10 @@ func sayTotals(ctx context.Context, s *Stage, rule string) error {
 	for _, reason := range pattern.Reasons {
 		s.Say("overridden %d times because %q", reason.Overridden, reason.Reason)
 	}
-	health, err := inContext(ctx, s.UnitOfWork, events.Worlds, s.Workspace, func(tx events.Tx) (worldsdomain.RuleHealth, error) {
+	readHealth := func(tx events.Tx) (worldsdomain.RuleHealth, error) {
 		return worldspg.NewRuleHealth(tx).Of(ctx, s.Workspace, rule)
-	})
+	}
+	health, err := inContext(ctx, s.UnitOfWork, events.Worlds, s.Workspace, readHealth)
 	if err != nil {
 		return err
 	}

@@ -15,10 +15,12 @@ import (
 // scanFlow stays within one context.
 func scanFlow() Flow {
 	return Flow{
-		Name: "scans", About: "worlds scans a card, and indexes what the scan found once it is completed",
+		Name: "scans", About: "worlds scans a card, and indexes the findings of the completed scan",
 		Run: func(ctx context.Context, s *Stage) error {
 			const subject = "card:harbour"
-			findings, err := domain.NewFindings(domain.Finding{Kind: "stale_figure", Occurrences: 3}, domain.Finding{Kind: "broken_link", Occurrences: 2})
+			findings, err := domain.NewFindings(
+				domain.Finding{Kind: "stale_figure", Occurrences: 3}, domain.Finding{Kind: "broken_link", Occurrences: 2},
+			)
 			if err != nil {
 				return err
 			}
@@ -38,18 +40,20 @@ func scanFlow() Flow {
 			if _, err = scans.Complete(ctx, s.Workspace, id, nil); again || !errors.Is(err, domain.ErrScanCompleted) {
 				return fmt.Errorf("%w: a scan was completed twice: %w", ErrFlowFailed, err)
 			}
-			s.Say("completing it again changed nothing, and with another result was refused")
+			s.Say("completing it again changed nothing, and with other findings it was refused")
 			if err := s.Settled(ctx, 1); err != nil {
 				return err
 			}
-			found, err := inContext(ctx, s.UnitOfWork, events.Worlds, s.Workspace, func(tx events.Tx) ([]domain.FoundIn, error) {
+			search := func(tx events.Tx) ([]domain.FoundIn, error) {
 				return worldspg.NewScanIndex(tx).Search(ctx, s.Workspace, "broken_link", 10)
-			})
+			}
+			found, err := inContext(ctx, s.UnitOfWork, events.Worlds, s.Workspace, search)
 			if err != nil {
 				return err
 			}
 			for _, f := range found {
-				s.Say("searched for broken_link: %d in %s, of %d findings: %s", f.Occurrences, f.Subject, f.Total, strings.Join(f.Kinds, ", "))
+				s.Say("searched for broken_link: %d in %s, of %d findings: %s",
+					f.Occurrences, f.Subject, f.Total, strings.Join(f.Kinds, ", "))
 			}
 			return nil
 		},

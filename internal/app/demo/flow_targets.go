@@ -8,26 +8,28 @@ import (
 	worlds "spectral/internal/worlds/contracts/events"
 )
 
-// targetFlow shows what target means: the same event for every context, for one, and for one that has no handler of it.
+// targetFlow publishes an event for every context, for one context, and for a context that has no handler of it.
 func targetFlow() Flow {
 	return Flow{
-		Name: "targets", About: "an event for every context, one for platform alone, and one for a context that does not handle it",
+		Name: "targets", About: "an event for every context, one for platform, and one for a context without a handler",
 		Run: func(ctx context.Context, s *Stage) error {
 			contract := worlds.WorldModelCardPublishedContract()
 			for i, target := range []events.Scope{"", events.Platform, events.Worlds} {
-				envelope, err := events.NewEnvelope(contract, worlds.WorldModelCardPublished{CardID: fmt.Sprintf("card-%d", i), Version: 1, Title: "A card"})
+				payload := worlds.WorldModelCardPublished{CardID: fmt.Sprintf("card-%d", i), Version: 1, Title: "A card"}
+				envelope, err := events.NewEnvelope(contract, payload)
 				if err != nil {
 					return err
 				}
 				envelope.WorkspaceID, envelope.Target = s.Workspace, target
-				if err := s.UnitOfWork.Do(ctx, events.Worlds, s.Workspace, func(_ events.Tx, publisherFor events.PublisherFor) error {
+				work := func(_ events.Tx, publisherFor events.PublisherFor) error {
 					return publisherFor().Publish(ctx, envelope)
-				}); err != nil {
+				}
+				if err := s.UnitOfWork.Do(ctx, events.Worlds, s.Workspace, work); err != nil {
 					return err
 				}
 				name := "every context"
 				if target != "" {
-					name = string(target) + " alone"
+					name = "only " + string(target)
 				}
 				s.Say("published for %s", name)
 			}
@@ -37,7 +39,8 @@ func targetFlow() Flow {
 			}
 			for i, want := range []string{"delivered", "delivered", "failed"} {
 				if trail[i].Status != want {
-					return fmt.Errorf("%w: the event is %s, not %s: %s", ErrFlowFailed, trail[i].Status, want, trail[i].LastError)
+					return fmt.Errorf("%w: the event is %s, not %s: %s",
+						ErrFlowFailed, trail[i].Status, want, trail[i].LastError)
 				}
 			}
 			s.Say("the last is a dead letter: worlds has no handler of it")

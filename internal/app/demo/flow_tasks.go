@@ -12,15 +12,14 @@ import (
 	"spectral/internal/app"
 	platformapp "spectral/internal/platform/application"
 	platform "spectral/internal/platform/domain"
-	"spectral/internal/worlds/domain"
 )
 
-// taskFlow shows agent tasks: one that a person approves, and one that is cancelled.
+// taskFlow runs two agent tasks: a person approves one and cancels the other.
 func taskFlow() Flow {
 	return Flow{
-		Name: "tasks", About: "platform dispatches a task to an agent, who looks a card up in worlds and delivers a briefing once a person approves",
+		Name: "tasks", About: "an agent of platform reads a card from worlds, and delivers a briefing when a person approves",
 		Run: func(ctx context.Context, s *Stage) error {
-			card, err := domain.NewWorldModelCard("harbour", "The Harbour of Veyra", "What is known of it.", json.RawMessage(`{"berths": 40}`))
+			card, err := harbourCard()
 			if err != nil {
 				return err
 			}
@@ -31,7 +30,8 @@ func taskFlow() Flow {
 			if err != nil {
 				return err
 			}
-			if _, err := app.NewControlTask(s.UnitOfWork).Approve(ctx, s.Workspace, delivered, "a person", "go ahead"); err != nil {
+			control := app.NewControlTask(s.UnitOfWork)
+			if _, err := control.Approve(ctx, s.Workspace, delivered, "a person", "go ahead"); err != nil {
 				return err
 			}
 			s.Say("a person approved: the task was queued and dispatched again, in one transaction")
@@ -42,7 +42,7 @@ func taskFlow() Flow {
 			if err != nil {
 				return err
 			}
-			task, err := app.NewControlTask(s.UnitOfWork).Cancel(ctx, s.Workspace, cancelled, "a person")
+			task, err := control.Cancel(ctx, s.Workspace, cancelled, "a person")
 			if err != nil {
 				return err
 			}
@@ -52,11 +52,12 @@ func taskFlow() Flow {
 	}
 }
 
-// awaitApproval dispatches a briefing and awaits that it asks a person.
+// awaitApproval dispatches a briefing and waits until it asks a person for approval.
 func (s *Stage) awaitApproval(ctx context.Context) (uuid.UUID, error) {
-	dispatched, err := app.NewDispatchTask(s.UnitOfWork, app.TaskCatalog()).Dispatch(ctx, s.Workspace, platformapp.TaskRequest{
+	request := platformapp.TaskRequest{
 		Executor: platformapp.CardBriefingExecutor, Input: json.RawMessage(`{"card_id": "harbour"}`),
-	})
+	}
+	dispatched, err := app.NewDispatchTask(s.UnitOfWork, app.TaskCatalog()).Dispatch(ctx, s.Workspace, request)
 	if err != nil {
 		return uuid.Nil, err
 	}
@@ -73,7 +74,7 @@ func (s *Stage) awaitApproval(ctx context.Context) (uuid.UUID, error) {
 	return task.ID, nil
 }
 
-// showBriefing awaits that a task has delivered, and shows what.
+// showBriefing waits until a task has succeeded, and shows its briefing.
 func (s *Stage) showBriefing(ctx context.Context, id uuid.UUID) error {
 	task, err := s.task(ctx, id, platform.TaskSucceeded)
 	if err != nil {
@@ -96,8 +97,10 @@ func (s *Stage) showBriefing(ctx context.Context, id uuid.UUID) error {
 	return nil
 }
 
-// task awaits that a task has a status.
-func (s *Stage) task(ctx context.Context, id uuid.UUID, status platform.TaskStatus) (task platform.AgentTask, err error) {
+// task waits until a task has a status.
+func (s *Stage) task(
+	ctx context.Context, id uuid.UUID, status platform.TaskStatus,
+) (task platform.AgentTask, err error) {
 	control := app.NewControlTask(s.UnitOfWork)
 	err = s.Await(ctx, fmt.Sprintf("task %s is %s", id, status), func(ctx context.Context) (bool, error) {
 		if task, err = control.Find(ctx, s.Workspace, id); err != nil {

@@ -18,14 +18,14 @@ import (
 	"spectral/internal/core/events/infrastructure/postgres/publish"
 )
 
-// Flow is one way of events through the product, from a change in one table to what others make of it.
+// Flow is one path of events through the product, from a change in one context to its effects in others.
 type Flow struct {
-	Name  string // as it is called on the command line
+	Name  string // its name on the command line
 	About string // one line
 	Run   func(context.Context, *Stage) error
 }
 
-// Flows are those that the demo can show, in the order it does.
+// Flows returns all flows, in the order in which the demo runs them.
 func Flows() []Flow {
 	return []Flow{
 		cardFlow(),
@@ -39,7 +39,7 @@ func Flows() []Flow {
 	}
 }
 
-// ChooseFlows returns the named flows, or all of them for no name.
+// ChooseFlows returns the named flows, or all of them without names.
 func ChooseFlows(names []string) ([]Flow, error) {
 	all := Flows()
 	if len(names) == 0 {
@@ -60,28 +60,31 @@ func ChooseFlows(names []string) ([]Flow, error) {
 	return chosen, nil
 }
 
-// Stage is what a flow is shown on: a running worker, and a workspace of its own.
+// Stage is where a flow runs: a running worker and a new workspace.
 type Stage struct {
 	UnitOfWork *publish.UnitOfWork
 	Pool       *pgxpool.Pool
 	Workspace  uuid.NullUUID
 
-	since uuid.UUID // made before the first event
+	since uuid.UUID // an id from before the first event
 	out   io.Writer
-	err   error // of writing to it
+	err   error // of writing to out
 }
 
 // ErrFlowFailed means that a flow did not end as it should.
 var ErrFlowFailed = errors.New("the flow did not end as it should")
 
-// RunFlows shows flows one after the other and stops at the first that fails.
+// RunFlows runs flows one after another and stops at the first that fails.
 func (d Demo) RunFlows(ctx context.Context, flows []Flow) error {
 	for _, flow := range flows {
 		since, err := uuid.NewV7()
 		if err != nil {
 			return err
 		}
-		stage := &Stage{UnitOfWork: d.UnitOfWork, Pool: d.Pool, Workspace: uuid.NullUUID{UUID: uuid.New(), Valid: true}, since: since, out: d.Out}
+		stage := &Stage{
+			UnitOfWork: d.UnitOfWork, Pool: d.Pool, since: since, out: d.Out,
+			Workspace: uuid.NullUUID{UUID: uuid.New(), Valid: true},
+		}
 		if _, err := fmt.Fprintf(d.Out, "%s: %s\n", flow.Name, flow.About); err != nil {
 			return err
 		}
@@ -92,16 +95,17 @@ func (d Demo) RunFlows(ctx context.Context, flows []Flow) error {
 	return nil
 }
 
-// Say writes a line on what was done or seen. An error of writing fails the flow when it is over.
+// Say writes a line about what was done or seen. If that fails, the flow fails when it has ended.
 func (s *Stage) Say(format string, args ...any) {
 	if _, err := fmt.Fprintf(s.out, "  "+format+"\n", args...); err != nil {
 		s.err = err
 	}
 }
 
-// Await polls until done says so. Its error names what if that takes too long.
+// Await polls until done returns true. If that takes too long, the error names what.
 func (s *Stage) Await(ctx context.Context, what string, done func(context.Context) (bool, error)) error {
-	ctx, cancel := context.WithTimeoutCause(ctx, arriveWithin, fmt.Errorf("%w: %s: not within %s", ErrFlowFailed, what, arriveWithin))
+	late := fmt.Errorf("%w: %s: not within %s", ErrFlowFailed, what, arriveWithin)
+	ctx, cancel := context.WithTimeoutCause(ctx, arriveWithin, late)
 	defer cancel()
 	poll := time.NewTicker(pollEvery / 5)
 	defer poll.Stop()
@@ -120,8 +124,8 @@ func (s *Stage) Await(ctx context.Context, what string, done func(context.Contex
 	}
 }
 
-// Settled awaits that the workspace has n events and all are settled, and says what became of each. The error is
-// [ErrFlowFailed] if any has failed, or there are more.
+// Settled waits until the workspace has n events and all are settled, and says the outcome of each. It returns
+// [ErrFlowFailed] if one has failed or there are more.
 func (s *Stage) Settled(ctx context.Context, n int) error {
 	trail, err := s.trail(ctx, n)
 	if err != nil {
@@ -136,7 +140,7 @@ func (s *Stage) Settled(ctx context.Context, n int) error {
 	return nil
 }
 
-// trail is Settled, whatever became of them.
+// trail waits like Settled, and returns the events with any outcome.
 func (s *Stage) trail(ctx context.Context, n int) (trail []admin.Step, err error) {
 	err = s.Await(ctx, fmt.Sprintf("%d events are settled", n), func(ctx context.Context) (bool, error) {
 		trail, err = admin.ReadTrail(ctx, s.Pool, s.Workspace.UUID, s.since)

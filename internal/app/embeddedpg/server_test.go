@@ -222,7 +222,8 @@ func mustBeEphemeral(t *testing.T, s *Server) {
 	t.Helper()
 	mustSay(t, s.URL("postgres"), `select string_agg(setting, ' ' order by name) from pg_settings where name in
 		('max_connections', 'fsync', 'full_page_writes', 'synchronous_commit', 'jit', 'listen_addresses',
-		'unix_socket_directories', 'server_encoding', 'port')`, "off off off 127.0.0.1 200 "+strconv.Itoa(s.port)+" UTF8 off ")
+		'unix_socket_directories', 'server_encoding', 'port')`,
+		"off off off 127.0.0.1 200 "+strconv.Itoa(s.port)+" UTF8 off ")
 	u, err := url.Parse(s.URL("postgres"))
 	check(t, err)
 	u.User = url.UserPassword("postgres", "guess")
