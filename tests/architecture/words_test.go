@@ -26,8 +26,6 @@ var notYet = []string{
 
 	"docs/events/...", "docs/protocols/...",
 	"internal/core/retention/...",
-	"internal/platform/...",
-	"internal/worlds/...",
 }
 
 // maxLine is the length of the longest line in characters. A tab is one character.

@@ -475,7 +475,7 @@ func uselessPayloadsFail(b *bundle, l *listening) {
 		{platform.FailureClusterDetectedV2Type, detectedV1(uuid.New(), 1), "cannot unmarshal string"}, // a version 1 payload
 		{platform.MemoryPromotedType, promoted(uuid.New(), 0, 1), "version is 0"},
 		{platform.CurationDecidedType, decided(uuid.New(), uuid.New(), "maybe", time.Now()), `verdict is "maybe"`},
-		{platform.CurationDecidedType, decided(uuid.New(), uuid.New(), "approve", time.Date(2999, 1, 1, 0, 0, 0, 0, time.UTC)), "decided_at is 2999-01-01T00:00:00Z, which is still to come"},
+		{platform.CurationDecidedType, decided(uuid.New(), uuid.New(), "approve", time.Date(2999, 1, 1, 0, 0, 0, 0, time.UTC)), "decided_at is 2999-01-01T00:00:00Z, which is in the future"},
 		{worlds.CurationAppliedType, `{"decision_id": "` + id + `", "outcome": "refused", "applied_at": "2026-07-01T12:00:00Z"}`, "reason is missing"},
 	} {
 		o.publish(c.eventType, "", c.payload)

@@ -258,7 +258,7 @@ func aDecisionWithoutUseForOneHandler(b *bundle, l *listening) {
 	}{
 		{payload(id, "overridden", "2026"), "override_reason is missing", []string{healthRecorder}},
 		{payload(id, "ignored", "2026"), `outcome is "ignored", must be followed or overridden`, nil},
-		{payload(id, "followed", "9999"), "which is still to come", nil},
+		{payload(id, "followed", "9999"), "which is in the future", nil},
 	} {
 		useless := one[uuid.UUID](b, "select core.outbox_publish('decision.recorded', 'platform', $1::jsonb)", c.payload)
 		l.until(dispatch.Failed)

@@ -549,8 +549,8 @@ func aTaskIsDispatchedOnceAndInItsOwnWorkspace(b *tasks) {
 		"input that cannot be stored": {b.workspace, application.TaskRequest{Executor: scriptName, Input: json.RawMessage(`{"a": "\u0000"}`)}, "input: "},
 		"no such conversation":        {b.workspace, application.TaskRequest{Executor: scriptName, Input: input, Conversation: someEvent}, "there is no such conversation in this workspace"},
 		"a foreign conversation":      {elsewhere, application.TaskRequest{Executor: scriptName, Input: input, Conversation: first.Conversation}, "there is no such conversation in this workspace"},
-		"a foreign id":                {elsewhere, application.TaskRequest{Executor: scriptName, Input: input, ID: someEvent}, "there is an agent task of this id"},
-		"a trigger that comes late":   {b.workspace, application.TaskRequest{Executor: scriptName, Input: input, Conversation: first.Conversation, Trigger: uuid.NullUUID{UUID: someEvent, Valid: true}}, "was begun already"},
+		"a foreign id":                {elsewhere, application.TaskRequest{Executor: scriptName, Input: input, ID: someEvent}, "the id is taken"},
+		"a trigger that comes late":   {b.workspace, application.TaskRequest{Executor: scriptName, Input: input, Conversation: first.Conversation, Trigger: uuid.NullUUID{UUID: someEvent, Valid: true}}, "only a new conversation is proactive"},
 	} {
 		if _, err := b.dispatch.Dispatch(b.ctx, c.workspace, c.request); err == nil || !strings.Contains(err.Error(), c.says) {
 			b.Errorf("%s: %v", name, err)
@@ -677,7 +677,7 @@ func whatRetryingCannotFixFailsTheTask(b *tasks, l *listening, s *script) {
 		"for good": {in: func(int) error { return events.Terminal(errRefusing) }, status: domain.TaskFailed, reason: "refusing", attempts: 1},
 		"always":   {in: func(int) error { return errRefusing }, status: domain.TaskFailed, reason: "refusing", attempts: domain.MaxTaskTries},
 		"by panic": {in: func(int) error { panic("no") }, status: domain.TaskFailed,
-			reason: "given up after 5 tries; its workers died or were cut off: see event ", attempts: domain.MaxTaskTries + 1},
+			reason: "given up after 5 tries; its workers died or were stopped: see event ", attempts: domain.MaxTaskTries + 1},
 	} {
 		tries := 0 // of one task, one after the other
 		s.begin(func(_ context.Context, step string) error {

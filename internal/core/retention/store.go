@@ -24,7 +24,8 @@ type Step struct {
 	Function string // the SQL function, with its schema
 }
 
-// Steps are the steps on the tables of core, in the order in which they run. A bounded context adds those on its own tables.
+// Steps are the steps on the tables of core, in the order in which they run. A bounded context adds those on its own
+// tables.
 func Steps() []Step {
 	return []Step{
 		{OutboxRow, Deleted, "core.retention_delete_outbox"},

@@ -126,8 +126,8 @@ type Options struct {
 	Stop func(rows int64) bool
 }
 
-// Sweep runs the steps one after the other, page by page, until each has seen its whole table, a bound is reached or ctx is done.
-// It returns a count for each step, with an error too.
+// Sweep runs the steps one after the other, page by page, until each has seen its whole table, a bound is reached or
+// ctx is done. It returns a count for each step, with an error too.
 func Sweep(ctx context.Context, store Store, o Options) ([]Count, error) {
 	counts := make([]Count, len(o.Steps))
 	for i, step := range o.Steps {

@@ -15,7 +15,7 @@ import (
 	"spectral/internal/core/events"
 )
 
-// CardBriefingExecutor is the name by which tasks ask for a [CardBriefing].
+// CardBriefingExecutor is the name of [CardBriefing] in tasks.
 const CardBriefingExecutor = "card_briefing"
 
 // The steps and the gate of a card briefing, in order.
@@ -26,7 +26,7 @@ const (
 	BriefingDeliver = "deliver"
 )
 
-// A briefing is brief: what of a card goes into it, at most.
+// Bounds of a briefing.
 const (
 	maxBriefedSummary    = 4000 // bytes
 	maxBriefedAttributes = 50
@@ -34,10 +34,10 @@ const (
 	maxBriefedValue      = 200 // and of its value
 )
 
-// ErrNoCard says that there is no such card.
+// ErrNoCard means that there is no such card.
 var ErrNoCard = errors.New("there is no such card in this workspace")
 
-// BriefedCard is a card as platform asks its owner for it.
+// BriefedCard is a card as its owner returns it.
 type BriefedCard struct {
 	CardID     string
 	Version    int64
@@ -46,33 +46,33 @@ type BriefedCard struct {
 	Attributes json.RawMessage // a JSON object
 }
 
-// CardSource looks cards up where they are owned.
+// CardSource reads cards from the context that owns them.
 type CardSource interface {
-	// Card returns the card as it stands; [ErrNoCard] if there is none.
+	// Card returns the current version of a card, or [ErrNoCard].
 	Card(ctx context.Context, workspace uuid.NullUUID, cardID string) (BriefedCard, error)
 }
 
-// Briefing is a document to be delivered.
+// Briefing is a document to deliver.
 type Briefing struct {
 	Task uuid.UUID
-	Run  int64  // a later one may replace what an earlier one is at
-	Text string // with its idempotency key
+	Run  int64  // a later run may replace the briefing of an earlier one
+	Text string // contains the idempotency key
 }
 
-// Briefings delivers outside the database. Delivering the same briefing again leaves one.
+// Briefings delivers briefings outside the database. A second delivery replaces the first.
 type Briefings interface {
-	// Deliver says where the briefing is to be found.
+	// Deliver returns where the briefing is.
 	Deliver(ctx context.Context, briefing Briefing) (place string, err error)
 }
 
-// CardBriefing is an [Executor] that looks a card up, drafts a briefing on it, and delivers it once a person has
+// CardBriefing is an [Executor] that reads a card, drafts a briefing about it, and delivers it when a person has
 // approved.
 type CardBriefing struct {
 	cards     CardSource
 	briefings Briefings
 }
 
-// NewCardBriefing composes the executor.
+// NewCardBriefing returns the executor.
 func NewCardBriefing(cards CardSource, briefings Briefings) *CardBriefing {
 	return &CardBriefing{cards: cards, briefings: briefings}
 }
@@ -112,7 +112,7 @@ type briefed struct {
 	Key         string `json:"key"`
 }
 
-// CheckCardBriefing says what is wrong with the input of a card briefing: {"card_id": "..."}.
+// CheckCardBriefing checks the input of a card briefing: {"card_id": "..."}.
 func CheckCardBriefing(input json.RawMessage) error {
 	_, err := parseCardBriefing(input)
 	return err
@@ -157,12 +157,13 @@ func (b *CardBriefing) Advance(ctx context.Context, work Work) (Advance, error) 
 	case !isDelivered:
 		return b.deliver(ctx, work, draft)
 	}
-	result, err := encode(briefed{CardID: card.CardID, CardVersion: card.Version, DeliveredTo: delivery.Place, Key: delivery.Key})
+	result, err := encode(briefed{CardID: card.CardID, CardVersion: card.Version, DeliveredTo: delivery.Place,
+		Key: delivery.Key})
 	return TaskDone(result), err
 }
 
-// lookUp keeps what the briefing needs of the card: it is about one version, whatever becomes of the card until
-// somebody has approved.
+// lookUp records what the briefing needs of the card, so the briefing is about one version even if the card changes
+// before the approval.
 func (b *CardBriefing) lookUp(ctx context.Context, work Work, input cardBriefingInput) (Advance, error) {
 	card, err := b.cards.Card(ctx, work.Workspace, input.CardID)
 	if errors.Is(err, ErrNoCard) {
@@ -176,13 +177,15 @@ func (b *CardBriefing) lookUp(ctx context.Context, work Work, input cardBriefing
 		return Advance{}, events.Terminal(fmt.Errorf("attributes of card %s: %w", input.CardID, err))
 	}
 	found := lookedUp{
-		CardID: card.CardID, Version: card.Version, Title: card.Title, Summary: clip(card.Summary, maxBriefedSummary), Facts: []fact{},
+		CardID: card.CardID, Version: card.Version, Title: card.Title, Summary: clip(card.Summary, maxBriefedSummary),
+		Facts: []fact{},
 	}
 	for _, name := range slices.Sorted(maps.Keys(attributes)) {
 		if len(found.Facts) == maxBriefedAttributes {
 			break
 		}
-		found.Facts = append(found.Facts, fact{Name: clip(name, maxBriefedName), Value: clip(string(attributes[name]), maxBriefedValue)})
+		found.Facts = append(found.Facts, fact{Name: clip(name, maxBriefedName),
+			Value: clip(string(attributes[name]), maxBriefedValue)})
 	}
 	return stepDone(BriefingLookUp, found)
 }
@@ -195,7 +198,7 @@ func (b *CardBriefing) deliver(ctx context.Context, work Work, draft drafted) (A
 	return stepDone(BriefingDeliver, delivered{Place: place, Key: work.Key(BriefingDeliver)})
 }
 
-// write drafts the text. It says the same of the same card, so that delivering it twice changes nothing.
+// write drafts the text. The same card gives the same text, so a second delivery changes nothing.
 func write(card lookedUp, key string) string {
 	var text strings.Builder
 	fmt.Fprintf(&text, "# %s\n\nCard %s, version %d.\n", card.Title, card.CardID, card.Version)
@@ -212,7 +215,7 @@ func write(card lookedUp, key string) string {
 	return text.String()
 }
 
-// read decodes the result of a step that is done.
+// read decodes the result of a finished step.
 func read(work Work, step string, result any) (done bool, err error) {
 	text, done := work.Result(step)
 	if !done {
@@ -239,7 +242,7 @@ func encode(v any) (json.RawMessage, error) {
 	return bytes.TrimSpace(text.Bytes()), nil
 }
 
-// clip cuts s to so many bytes, at a rune.
+// clip cuts s to limit bytes, between runes.
 func clip(s string, limit int) string {
 	if len(s) <= limit {
 		return s

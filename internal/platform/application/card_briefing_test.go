@@ -15,7 +15,7 @@ import (
 	"spectral/internal/platform/domain"
 )
 
-// cards answers with one card, or an error.
+// cards returns one card, or an error.
 type cards struct {
 	card BriefedCard
 	err  error
@@ -25,7 +25,7 @@ func (c cards) Card(context.Context, uuid.NullUUID, string) (BriefedCard, error)
 	return c.card, c.err
 }
 
-// shelf keeps what is delivered.
+// shelf records delivered briefings.
 type shelf struct{ briefings []Briefing }
 
 func (s *shelf) Deliver(_ context.Context, b Briefing) (string, error) {
@@ -41,7 +41,8 @@ func advance(t *testing.T, executor Executor, task *domain.AgentTask) Advance {
 		t.Fatal(err)
 	}
 	if a.step != "" {
-		if err := errors.Join(events.ValidatePayload(a.result), task.RecordStep(task.Run, a.step, a.result, time.Now())); err != nil {
+		if err := errors.Join(events.ValidatePayload(a.result),
+			task.RecordStep(task.Run, a.step, a.result, time.Now())); err != nil {
 			t.Fatalf("step %s: %v", a.step, err)
 		}
 	}
@@ -50,7 +51,8 @@ func advance(t *testing.T, executor Executor, task *domain.AgentTask) Advance {
 
 func briefingTask(t *testing.T) *domain.AgentTask {
 	t.Helper()
-	task, err := domain.NewAgentTask(uuid.New(), uuid.New(), CardBriefingExecutor, json.RawMessage(`{"card_id": "c"}`), 0, time.Now())
+	task, err := domain.NewAgentTask(uuid.New(), uuid.New(), CardBriefingExecutor, json.RawMessage(`{"card_id": "c"}`), 0,
+		time.Now())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -58,8 +60,8 @@ func briefingTask(t *testing.T) *domain.AgentTask {
 	return task
 }
 
-// The largest card there can be makes a briefing that can be stored and delivered, the same each time.
-func TestABriefingOfALargeCard(t *testing.T) {
+// TestBriefingOfTheLargestCardCanBeDelivered also compares two drafts of it.
+func TestBriefingOfTheLargestCardCanBeDelivered(t *testing.T) {
 	t.Parallel()
 	attributes := make(map[string]any)
 	for i := range 1000 {
@@ -69,7 +71,8 @@ func TestABriefingOfALargeCard(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	card := BriefedCard{CardID: "c", Version: 7, Title: strings.Repeat("\"", 500), Summary: strings.Repeat("\n\"é", 5000), Attributes: encoded}
+	card := BriefedCard{CardID: "c", Version: 7, Title: strings.Repeat("\"", 500), Summary: strings.Repeat("\n\"é", 5000),
+		Attributes: encoded}
 	var texts []string
 	for range 2 {
 		out := &shelf{}
@@ -83,7 +86,8 @@ func TestABriefingOfALargeCard(t *testing.T) {
 		}
 		task.Approval = &domain.Approval{Gate: BriefingGate, Verdict: domain.Approved}
 		advance(t, executor, task)
-		if a := advance(t, executor, task); a.step+a.gate != "" || !strings.Contains(string(a.result), `"delivered_to":"the shelf"`) {
+		if a := advance(t, executor, task); a.step+a.gate != "" || !strings.Contains(string(a.result),
+			`"delivered_to":"the shelf"`) {
 			t.Fatalf("at the end: %+v", a)
 		}
 		texts = append(texts, out.briefings[0].Text)
@@ -93,7 +97,7 @@ func TestABriefingOfALargeCard(t *testing.T) {
 	}
 }
 
-func TestABriefingWithoutCard(t *testing.T) {
+func TestBriefingWithoutCardFails(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		cards    cards
@@ -101,7 +105,7 @@ func TestABriefingWithoutCard(t *testing.T) {
 	}{
 		"no card":             {cards{err: ErrNoCard}, true},
 		"no answer":           {cards{err: context.DeadlineExceeded}, false},
-		"attributes that rot": {cards{card: BriefedCard{Attributes: json.RawMessage("[")}}, true},
+		"invalid attributes": {cards{card: BriefedCard{Attributes: json.RawMessage("[")}}, true},
 	} {
 		task := briefingTask(t)
 		_, err := NewCardBriefing(c.cards, &shelf{}).Advance(t.Context(), Work{Task: task.ID, Input: task.Input, task: task})
@@ -109,10 +113,12 @@ func TestABriefingWithoutCard(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	if a := advance(t, NewCardBriefing(cards{card: BriefedCard{CardID: "c"}}, &shelf{}), briefingTask(t)); a.step != BriefingLookUp {
-		t.Errorf("a card of nothing: %+v", a)
+	if a := advance(t, NewCardBriefing(cards{card: BriefedCard{CardID: "c"}}, &shelf{}),
+		briefingTask(t)); a.step != BriefingLookUp {
+		t.Errorf("a card without attributes: %+v", a)
 	}
-	for input, fits := range map[string]bool{`{"card_id": "c"}`: true, `{"card_id": ""}`: false, `{}`: false, `{"card_id": "c", "x": 1}`: false, `{"card_id": 1}`: false} {
+	for input, fits := range map[string]bool{`{"card_id": "c"}`: true, `{"card_id": ""}`: false, `{}`: false,
+		`{"card_id": "c", "x": 1}`: false, `{"card_id": 1}`: false} {
 		if err := CheckCardBriefing(json.RawMessage(input)); (err == nil) != fits {
 			t.Errorf("%s: %v", input, err)
 		}

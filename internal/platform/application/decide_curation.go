@@ -14,27 +14,32 @@ import (
 
 // CurationDecisions stores curation decisions in one transaction.
 type CurationDecisions interface {
-	// Add stores a decision as pending, and returns the time under which it is: that of the decision, or one later
-	// than every earlier decision's on its candidate.
+	// Add stores a decision as pending and returns its stored time: the decision's own time, or a time after all other
+	// decisions about its candidate.
 	Add(ctx context.Context, workspace uuid.NullUUID, decision domain.CurationDecision) (decidedAt time.Time, err error)
 }
 
-// DecideCuration takes curators' decisions: the decision and the event that says so commit together or not at all.
-// What worlds makes of it comes back by an event of its own. Safe for concurrent use.
+// DecideCuration stores curators' decisions. The decision and its event commit together or not at all. Worlds reports
+// the outcome with another event. Safe for concurrent use.
 type DecideCuration struct {
 	transact UnitOfWork[CurationDecisions]
 	newID    func() uuid.UUID
 	now      func() time.Time
 }
 
-// NewDecideCuration composes the use case.
-func NewDecideCuration(transact UnitOfWork[CurationDecisions], newID func() uuid.UUID, now func() time.Time) *DecideCuration {
+// NewDecideCuration returns the use case.
+func NewDecideCuration(
+	transact UnitOfWork[CurationDecisions], newID func() uuid.UUID, now func() time.Time,
+) *DecideCuration {
 	return &DecideCuration{transact: transact, newID: newID, now: now}
 }
 
 // Decide stores a curator's decision on a rule candidate of workspace as pending, publishes
 // platform.curation.decided for worlds, and returns the decision's id.
-func (d *DecideCuration) Decide(ctx context.Context, workspace uuid.NullUUID, candidateID uuid.UUID, verdict domain.CurationVerdict, note, decidedBy string) (uuid.UUID, error) {
+func (d *DecideCuration) Decide(
+	ctx context.Context, workspace uuid.NullUUID, candidateID uuid.UUID, verdict domain.CurationVerdict, note,
+	decidedBy string,
+) (uuid.UUID, error) {
 	now := d.now()
 	id := d.newID()
 	decision := domain.CurationDecision{
@@ -49,12 +54,13 @@ func (d *DecideCuration) Decide(ctx context.Context, workspace uuid.NullUUID, ca
 		if err != nil {
 			return err
 		}
-		if decision.DecidedAt = decidedAt; decision.Validate(now) != nil { // which worlds would not take
-			return fmt.Errorf("an earlier decision on it is dated %s, which is still to come: correct the clock of whoever took it, and decide after that time",
+		if decision.DecidedAt = decidedAt; decision.Validate(now) != nil { // worlds would refuse it
+			return fmt.Errorf("it has a decision dated %s, in the future: correct that clock, and decide after that time",
 				decidedAt.Format(time.RFC3339))
 		}
 		return publish(ctx, publisher, workspace, now, contracts.CurationDecidedContract(), contracts.CurationDecided{
-			DecisionID: id, CandidateID: candidateID, Verdict: string(verdict), Note: note, DecidedBy: decidedBy, DecidedAt: decidedAt.UTC(),
+			DecisionID: id, CandidateID: candidateID, Verdict: string(verdict), Note: note, DecidedBy: decidedBy,
+			DecidedAt: decidedAt.UTC(),
 		})
 	})
 	if err != nil {

@@ -16,18 +16,18 @@ import (
 	"spectral/internal/platform/domain"
 )
 
-// TaskCatalog is what may be dispatched: executors by name, each with a check of its input.
+// TaskCatalog lists the executors that may be named, each with a check of its input.
 type TaskCatalog map[string]func(input json.RawMessage) error
 
 // TaskRequest asks for an agent task.
 type TaskRequest struct {
-	// ID makes asking twice the same as asking once; zero gives the task a new one.
+	// ID makes the request idempotent. Zero means a new id.
 	ID uuid.UUID
-	// Conversation that the task belongs to; zero begins one.
+	// Conversation is the task's conversation. Zero begins a new one.
 	Conversation uuid.UUID
-	// Proactive says that platform begins the conversation by itself.
+	// Proactive means that platform begins the conversation without a request.
 	Proactive bool
-	// Trigger is the id of the event that is the reason: the conversation is then proactive.
+	// Trigger is the id of the event that caused the task. The conversation is then proactive.
 	Trigger  uuid.NullUUID
 	Executor string
 	Input    json.RawMessage // a JSON object, for the executor
@@ -35,8 +35,8 @@ type TaskRequest struct {
 	Retention time.Duration
 }
 
-// DispatchTask hands work to an agent: the task, its conversation if that is new, and the event that it awaits a worker
-// commit together or not at all. Safe for concurrent use.
+// DispatchTask dispatches a task to an agent. The task, a new conversation and the event commit together or not at all.
+// Safe for concurrent use.
 type DispatchTask struct {
 	transact UnitOfWork[Tasks]
 	catalog  TaskCatalog
@@ -44,14 +44,19 @@ type DispatchTask struct {
 	newID    func() uuid.UUID
 }
 
-// NewDispatchTask composes the use case.
-func NewDispatchTask(transact UnitOfWork[Tasks], catalog TaskCatalog, now func() time.Time, newID func() uuid.UUID) *DispatchTask {
+// NewDispatchTask returns the use case.
+func NewDispatchTask(
+	transact UnitOfWork[Tasks], catalog TaskCatalog, now func() time.Time, newID func() uuid.UUID,
+) *DispatchTask {
 	return &DispatchTask{transact: transact, catalog: catalog, now: now, newID: newID}
 }
 
-// Dispatch stores the task and publishes agent.task.dispatched. A request that cannot be is a [*domain.InvalidTaskError];
-// one whose ID has been dispatched returns the task as it stands.
-func (d *DispatchTask) Dispatch(ctx context.Context, workspace uuid.NullUUID, request TaskRequest) (domain.AgentTask, error) {
+// Dispatch stores the task and publishes agent.task.dispatched. For an invalid request the error is a
+// [*domain.InvalidTaskError]. If the request's ID was dispatched before, Dispatch returns that task and does nothing
+// else.
+func (d *DispatchTask) Dispatch(
+	ctx context.Context, workspace uuid.NullUUID, request TaskRequest,
+) (domain.AgentTask, error) {
 	task, err := d.dispatch(ctx, workspace, request)
 	if err != nil {
 		return domain.AgentTask{}, fmt.Errorf("dispatch agent task: %w", err)
@@ -59,12 +64,15 @@ func (d *DispatchTask) Dispatch(ctx context.Context, workspace uuid.NullUUID, re
 	return task, nil
 }
 
-func (d *DispatchTask) dispatch(ctx context.Context, workspace uuid.NullUUID, request TaskRequest) (dispatched domain.AgentTask, err error) {
+func (d *DispatchTask) dispatch(
+	ctx context.Context, workspace uuid.NullUUID, request TaskRequest,
+) (dispatched domain.AgentTask, err error) {
 	if err := d.check(request); err != nil {
 		return domain.AgentTask{}, &domain.InvalidTaskError{Err: err}
 	}
 	now := d.now()
-	conversation := domain.Conversation{ID: request.Conversation, Kind: domain.Reactive, TriggerEvent: request.Trigger, CreatedAt: now}
+	conversation := domain.Conversation{ID: request.Conversation, Kind: domain.Reactive, TriggerEvent: request.Trigger,
+		CreatedAt: now}
 	if request.Proactive || request.Trigger.Valid {
 		conversation.Kind = domain.Proactive
 	}
@@ -110,16 +118,17 @@ func (d *DispatchTask) dispatch(ctx context.Context, workspace uuid.NullUUID, re
 	return dispatched, err
 }
 
-// check says what is wrong with a request as such.
+// check returns an error for an invalid request.
 func (d *DispatchTask) check(request TaskRequest) error {
 	if request.Conversation != uuid.Nil && (request.Proactive || request.Trigger.Valid) {
-		return errors.New("a conversation that goes on was begun already: only a new one is proactive, or has a trigger event")
+		return errors.New("only a new conversation is proactive or has a trigger event: omit Conversation, or the others")
 	}
 	check, known := d.catalog[request.Executor]
 	if !known {
-		return fmt.Errorf("there is no executor %.80q: choose among %s", request.Executor, strings.Join(slices.Sorted(maps.Keys(d.catalog)), ", "))
+		return fmt.Errorf("there is no executor %.80q: choose among %s", request.Executor,
+			strings.Join(slices.Sorted(maps.Keys(d.catalog)), ", "))
 	}
-	// before it is stored, and not by a worker, which could only fail the task
+	// Check the input now: a worker could only fail the task.
 	if err := events.ValidatePayload(request.Input); err != nil {
 		if refusal, ok := errors.AsType[*events.Refusal](err); ok {
 			err = errors.New(refusal.Reason)

@@ -15,11 +15,11 @@ import (
 
 // Memories stores memories in one transaction.
 type Memories interface {
-	// Record stores a working memory under id, or counts one more observation of the one that says the same in its
-	// scope and is not retired, and returns whichever id it has.
-	Record(ctx context.Context, workspace uuid.NullUUID, id uuid.UUID, scope domain.MemoryScope, statement string, at time.Time) (uuid.UUID, error)
-	// Lock returns a memory, which nobody else can change until the transaction ends. The error is
-	// [ErrNoMemory] if there is none.
+	// Record stores a working memory under id and returns id. If its scope has a memory with the same statement that is
+	// not retired, Record counts one more observation of that one and returns its id.
+	Record(ctx context.Context, workspace uuid.NullUUID, id uuid.UUID, scope domain.MemoryScope, statement string,
+		at time.Time) (uuid.UUID, error)
+	// Lock returns a memory, or [ErrNoMemory], and locks it until the transaction ends.
 	Lock(ctx context.Context, workspace uuid.NullUUID, id uuid.UUID) (domain.Memory, error)
 	// Put stores the state of a memory that was locked in this transaction.
 	Put(ctx context.Context, workspace uuid.NullUUID, memory domain.Memory) error
@@ -35,14 +35,16 @@ type ManageMemories struct {
 	now      func() time.Time
 }
 
-// NewManageMemories composes the use case.
+// NewManageMemories returns the use case.
 func NewManageMemories(transact UnitOfWork[Memories], newID func() uuid.UUID, now func() time.Time) *ManageMemories {
 	return &ManageMemories{transact: transact, newID: newID, now: now}
 }
 
-// Record stores a working memory and returns its id. What is known already in its scope is observed once more,
-// and keeps its id and state. What was retired is learned anew, under an id of its own.
-func (m *ManageMemories) Record(ctx context.Context, workspace uuid.NullUUID, scope domain.MemoryScope, statement string) (id uuid.UUID, err error) {
+// Record stores a working memory and returns its id. A memory that its scope has already gets one more observation
+// and keeps its id and state. A retired memory is recorded again with a new id.
+func (m *ManageMemories) Record(
+	ctx context.Context, workspace uuid.NullUUID, scope domain.MemoryScope, statement string,
+) (id uuid.UUID, err error) {
 	if err := domain.ValidateMemory(scope, statement); err != nil {
 		return uuid.Nil, fmt.Errorf("record a memory: %w", err)
 	}
@@ -56,9 +58,9 @@ func (m *ManageMemories) Record(ctx context.Context, workspace uuid.NullUUID, sc
 	return id, nil
 }
 
-// Promote promotes a working memory and publishes platform.memory.promoted. One that is promoted stays as it is and
-// publishes nothing; the error is [domain.ErrMemoryRetired] for one that is retired. The memory and the event commit
-// together or not at all.
+// Promote promotes a working memory and publishes platform.memory.promoted. For a promoted memory it does
+// nothing. For a retired one the error is [domain.ErrMemoryRetired]. The memory and its event commit together or not at
+// all.
 func (m *ManageMemories) Promote(ctx context.Context, workspace uuid.NullUUID, id uuid.UUID) error {
 	err := m.transact(ctx, workspace, func(memories Memories, publisher events.EventPublisher) error {
 		memory, err := memories.Lock(ctx, workspace, id)
@@ -84,8 +86,7 @@ func (m *ManageMemories) Promote(ctx context.Context, workspace uuid.NullUUID, i
 	return nil
 }
 
-// Retire retires a memory. The rule candidate that it may have led to is worlds' and its curators' by now, and no
-// event tells of it.
+// Retire retires a memory. It publishes no event: the curators decide about a rule candidate that the memory led to.
 func (m *ManageMemories) Retire(ctx context.Context, workspace uuid.NullUUID, id uuid.UUID) error {
 	err := m.transact(ctx, workspace, func(memories Memories, _ events.EventPublisher) error {
 		memory, err := memories.Lock(ctx, workspace, id)

@@ -14,37 +14,40 @@ import (
 
 // Decisions stores decisions in one transaction.
 type Decisions interface {
-	// Record stores decision unless one of its id is there already: then it returns that one, and recorded is false.
-	Record(ctx context.Context, workspace uuid.NullUUID, decision domain.Decision, at time.Time) (standing domain.Decision, recorded bool, err error)
+	// Record stores decision and returns it. If its id is stored already, it returns the stored one, and false.
+	Record(ctx context.Context, workspace uuid.NullUUID, decision domain.Decision, at time.Time) (stored domain.Decision,
+		recorded bool, err error)
 }
 
-// RecordDecision records what a person or an agent decided on the proposal of a rule: the decision and the event that
-// says so commit together or not at all. Safe for concurrent use.
+// RecordDecision records the decision of a person or an agent about a rule's proposal. The decision and its event
+// commit together or not at all. Safe for concurrent use.
 type RecordDecision struct {
 	transact UnitOfWork[Decisions]
 	now      func() time.Time
 }
 
-// NewRecordDecision composes the use case.
+// NewRecordDecision returns the use case.
 func NewRecordDecision(transact UnitOfWork[Decisions], now func() time.Time) *RecordDecision {
 	return &RecordDecision{transact: transact, now: now}
 }
 
-// Record stores decision in workspace and publishes decision.recorded. Recording it again changes nothing, publishes
-// nothing and reports false; under its id with other content it is refused with a [*domain.DecisionConflictError].
-func (r *RecordDecision) Record(ctx context.Context, workspace uuid.NullUUID, decision domain.Decision) (recorded bool, err error) {
+// Record stores decision in workspace and publishes decision.recorded. A second call changes nothing, publishes
+// nothing and returns false. The error is a [*domain.DecisionConflictError] if the id has another content.
+func (r *RecordDecision) Record(
+	ctx context.Context, workspace uuid.NullUUID, decision domain.Decision,
+) (recorded bool, err error) {
 	now := r.now()
 	decision = decision.Recordable()
 	if err := decision.Validate(now); err != nil {
 		return false, fmt.Errorf("record decision %s: %w", decision.DecisionID, err)
 	}
 	err = r.transact(ctx, workspace, func(decisions Decisions, publisher events.EventPublisher) error {
-		standing, first, err := decisions.Record(ctx, workspace, decision, now)
+		stored, first, err := decisions.Record(ctx, workspace, decision, now)
 		if err != nil {
 			return err
 		}
 		if !first {
-			return standing.MustBe(decision)
+			return stored.CheckSame(decision)
 		}
 		recorded = true
 		return publish(ctx, publisher, workspace, now, contracts.DecisionRecordedContract(), contracts.DecisionRecorded{

@@ -13,12 +13,11 @@ import (
 	"spectral/internal/platform/domain"
 )
 
-// Conclusion writes what a run came to, in the transaction that settles its event.
+// Conclusion writes the result of a run, in the transaction that settles its event.
 type Conclusion func(ctx context.Context, tasks Tasks) error
 
-// RunTask does the work of a dispatched task, step by step. Each step is recorded in a transaction of its own before
-// the next begins, so that whoever takes the task up later goes on after it; before each, the task may be cancelled.
-// Safe for concurrent use.
+// RunTask runs a dispatched task step by step. Each step is recorded in its own transaction before the next begins, so
+// a later run continues after it. Between steps the task may be cancelled. Safe for concurrent use.
 type RunTask struct {
 	transact  UnitOfWork[Tasks]
 	executors Executors
@@ -26,30 +25,32 @@ type RunTask struct {
 	now       func() time.Time
 }
 
-// NewRunTask composes the use case. A step is cut off after stepLimit.
-func NewRunTask(transact UnitOfWork[Tasks], executors Executors, stepLimit time.Duration, now func() time.Time) *RunTask {
+// NewRunTask returns the use case. A step may take stepLimit.
+func NewRunTask(
+	transact UnitOfWork[Tasks], executors Executors, stepLimit time.Duration, now func() time.Time,
+) *RunTask {
 	return &RunTask{transact: transact, executors: executors, stepLimit: stepLimit, now: now}
 }
 
 const (
-	// recordTries is how often a write of a run is tried. The step that it records may have been expensive.
+	// recordTries is how often a write of a run is tried, because the step that it records may have been expensive.
 	recordTries = 3
 	recordPause = 500 * time.Millisecond // before the second try; doubled for the third
-	// recordWithin is how long a run may go on writing after it was told to stop: less than the substrate waits for it.
+	// recordWithin is how long a run may write after it was told to stop, less than the worker waits for it.
 	recordWithin = 3 * time.Second
 )
 
-// errNothingToDo: the task awaits no run of this event.
-var errNothingToDo = errors.New("the task awaits no worker")
+// errNothingToDo means that the task waits for no run of this event.
+var errNothingToDo = errors.New("the task waits for no worker")
 
-// Run does the work of a task for the event dispatch, until the task ends or waits for a person. Nil instead of a conclusion:
-// there was nothing to do, or another run has taken the task up. The error is [ErrNoTask] for a task that is not there;
-// another says that the work was not done and is to be tried again.
+// Run runs a task for the event dispatch until the task ends or waits for a person. The conclusion is nil if there was
+// nothing to do or another run has the task. The error is [ErrNoTask] for an unknown task. After any other error the
+// run must be retried.
 func (r *RunTask) Run(ctx context.Context, workspace uuid.NullUUID, id, dispatch uuid.UUID) (Conclusion, error) {
 	run := &run{RunTask: r, workspace: workspace, id: id}
 	task, err := run.write(ctx, func(t *domain.AgentTask) error {
-		if run.number > 0 { // begun already, if only the answer was lost: that costs no try
-			if err := t.HandBack(run.number, "", r.now()); err != nil && !errors.Is(err, domain.ErrSuperseded) {
+		if run.number > 0 { // an earlier try began the run, but its answer was lost: that costs no try
+			if err := t.Requeue(run.number, "", r.now()); err != nil && !errors.Is(err, domain.ErrSuperseded) {
 				return err
 			}
 		}
@@ -66,25 +67,26 @@ func (r *RunTask) Run(ctx context.Context, workspace uuid.NullUUID, id, dispatch
 		return nil, err
 	}
 	if task.Tries > domain.MaxTaskTries {
-		return run.fail(fmt.Sprintf("given up after %d tries; %s", domain.MaxTaskTries, lastWords(task, dispatch))), nil
+		return run.fail(fmt.Sprintf("given up after %d tries; %s", domain.MaxTaskTries, lastFailure(task, dispatch))), nil
 	}
 	executor, known := r.executors[task.Executor]
 	if !known {
-		return run.fail(fmt.Sprintf("no worker of this build has an executor %q: deploy one that does, then retry the task", task.Executor)), nil
+		return run.fail(fmt.Sprintf("no worker of this build has an executor %q: deploy one that does, then retry the task",
+			task.Executor)), nil
 	}
 	conclusion, err := run.steps(ctx, executor, task)
 	if errors.Is(err, domain.ErrSuperseded) {
-		return nil, nil // whoever has the task now goes on with it
+		return nil, nil // another run continues the task
 	}
 	return conclusion, err
 }
 
-// lastWords says what there is to know of a task that ran out of tries without saying why.
-func lastWords(task *domain.AgentTask, dispatch uuid.UUID) string {
+// lastFailure describes why a task used up its tries.
+func lastFailure(task *domain.AgentTask, dispatch uuid.UUID) string {
 	if task.LastError != "" {
 		return "the latest error: " + task.LastError
 	}
-	return fmt.Sprintf("its workers died or were cut off: see event %s", dispatch)
+	return fmt.Sprintf("its workers died or were stopped: see event %s", dispatch)
 }
 
 // run is one try at a task.
@@ -95,18 +97,18 @@ type run struct {
 	number    int64
 }
 
-// steps does step after step, beginning with the first that is not done. The error may be [domain.ErrSuperseded].
+// steps runs the steps that are not done. The error may be [domain.ErrSuperseded].
 func (r *run) steps(ctx context.Context, executor Executor, task *domain.AgentTask) (Conclusion, error) {
 	for {
 		if task.Cancellation != nil {
 			return r.conclude(func(t *domain.AgentTask) error { return t.Stop(r.number, r.now()) }), nil
 		}
 		if ctx.Err() != nil {
-			return r.cutOff(ctx, task, context.Cause(ctx))
+			return r.interrupted(ctx, task, context.Cause(ctx))
 		}
 		advance, err := r.advance(ctx, executor, task)
 		if err != nil {
-			return r.cutOff(ctx, task, err)
+			return r.interrupted(ctx, task, err)
 		}
 		change := func(t *domain.AgentTask) error { return t.Succeed(r.number, advance.result, r.now()) }
 		switch {
@@ -119,8 +121,8 @@ func (r *run) steps(ctx context.Context, executor Executor, task *domain.AgentTa
 				return t.RecordStep(r.number, advance.step, advance.result, r.now())
 			}
 		}
-		if err := r.acceptable(task, advance, change); err != nil {
-			return r.cutOff(ctx, task, events.Terminal(err))
+		if err := r.check(task, advance, change); err != nil {
+			return r.interrupted(ctx, task, events.Terminal(err))
 		}
 		if advance.step == "" {
 			return r.conclude(change), nil
@@ -131,7 +133,7 @@ func (r *run) steps(ctx context.Context, executor Executor, task *domain.AgentTa
 	}
 }
 
-// advance lets the executor do one step.
+// advance runs one step of the executor.
 func (r *run) advance(ctx context.Context, executor Executor, task *domain.AgentTask) (Advance, error) {
 	limited, cancel := context.WithTimeout(ctx, r.stepLimit)
 	defer cancel()
@@ -140,19 +142,19 @@ func (r *run) advance(ctx context.Context, executor Executor, task *domain.Agent
 	})
 	switch {
 	case err != nil && limited.Err() != nil && ctx.Err() == nil:
-		err = said(fmt.Errorf("the step did not end within %s: %w", r.stepLimit, err))
+		err = executorError(fmt.Errorf("the step did not end within %s: %w", r.stepLimit, err))
 	case err != nil:
-		err = said(err)
+		err = executorError(err)
 	}
 	return advance, err
 }
 
-// said is what an executor says of its failure: a text, and whether trying again may mend it. Nothing else of the error
-// counts: types that mean something to a task or an event would be taken for theirs.
-func said(err error) error {
+// executorError returns an executor's error as its text, terminal or not. It hides the error's types, which tasks and
+// events would mistake for their own.
+func executorError(err error) error {
 	text := strings.TrimSpace(err.Error())
 	if text == "" {
-		text = "the executor failed without a word"
+		text = "the executor failed without a message"
 	}
 	if terminal(err) {
 		return events.Terminal(errors.New(text))
@@ -160,35 +162,34 @@ func said(err error) error {
 	return errors.New(text)
 }
 
-// acceptable refuses what an executor may not bring, before it is written: nothing that is tried again would mend it.
-func (r *run) acceptable(task *domain.AgentTask, advance Advance, change func(*domain.AgentTask) error) error {
+// check returns an error for an outcome that cannot be stored. A retry of the write would not help.
+func (r *run) check(task *domain.AgentTask, advance Advance, change func(*domain.AgentTask) error) error {
 	if advance.result != nil {
 		if err := events.ValidatePayload(advance.result); err != nil {
 			return err
 		}
 	}
 	if _, done := task.StepResult(advance.step); done {
-		return fmt.Errorf("step %s is done already", advance.step) // it would do it for ever
+		return fmt.Errorf("step %s is done already", advance.step) // it would repeat the step for ever
 	}
 	tried := *task
 	return change(&tried)
 }
 
-// cutOff ends a run that did not come to an end, because of err: an error of a step, or the reason why the work
-// must stop.
-func (r *run) cutOff(ctx context.Context, task *domain.AgentTask, err error) (Conclusion, error) {
+// interrupted ends a run after err: an error of a step, or the reason why the run must stop.
+func (r *run) interrupted(ctx context.Context, task *domain.AgentTask, err error) (Conclusion, error) {
 	cause := context.Cause(ctx)
 	switch {
 	case errors.Is(cause, events.ErrLeaseLost):
-		return nil, cause // nothing may be written: somebody else may be at it
+		return nil, cause // write nothing: another worker may have the task
 	case errors.Is(cause, events.ErrStopping):
-		_, handErr := r.write(ctx, func(t *domain.AgentTask) error { return t.HandBack(r.number, "", r.now()) })
-		return nil, errors.Join(cause, handErr)
+		_, requeueErr := r.write(ctx, func(t *domain.AgentTask) error { return t.Requeue(r.number, "", r.now()) })
+		return nil, errors.Join(cause, requeueErr)
 	case terminal(err) || task.Exhausted():
 		return r.fail(err.Error()), nil
 	}
-	_, handErr := r.write(ctx, func(t *domain.AgentTask) error { return t.HandBack(r.number, err.Error(), r.now()) })
-	return nil, errors.Join(err, handErr)
+	_, requeueErr := r.write(ctx, func(t *domain.AgentTask) error { return t.Requeue(r.number, err.Error(), r.now()) })
+	return nil, errors.Join(err, requeueErr)
 }
 
 func terminal(err error) bool {
@@ -196,13 +197,13 @@ func terminal(err error) bool {
 	return is
 }
 
-// write changes the task in a transaction of its own, and returns it as it then stands. What is done is written
-// also when the work is to stop, but not once the lease is lost.
+// write changes the task in a separate transaction and returns its new state. It writes even when the run must stop,
+// but not after the lease is lost.
 func (r *run) write(ctx context.Context, change func(*domain.AgentTask) error) (task *domain.AgentTask, err error) {
 	if cause := context.Cause(ctx); errors.Is(cause, events.ErrLeaseLost) {
 		return nil, cause
 	}
-	ctx, cancel := lingering(ctx)
+	ctx, cancel := withGrace(ctx)
 	defer cancel()
 	pause := recordPause
 	for try := 1; ; try++ {
@@ -215,7 +216,8 @@ func (r *run) write(ctx context.Context, change func(*domain.AgentTask) error) (
 			}
 			return tasks.Save(ctx, r.workspace, task)
 		})
-		if err == nil || try == recordTries || errors.Is(err, errNothingToDo) || errors.Is(err, domain.ErrSuperseded) || errors.Is(err, ErrNoTask) {
+		if err == nil || try == recordTries || errors.Is(err, errNothingToDo) || errors.Is(err,
+			domain.ErrSuperseded) || errors.Is(err, ErrNoTask) {
 			return task, err
 		}
 		again := time.NewTimer(pause)
@@ -229,8 +231,8 @@ func (r *run) write(ctx context.Context, change func(*domain.AgentTask) error) (
 	}
 }
 
-// lingering is ctx with a little more time to write: none after a lost lease.
-func lingering(ctx context.Context) (context.Context, context.CancelFunc) {
+// withGrace returns a context that ends recordWithin after ctx, or at once when the lease is lost.
+func withGrace(ctx context.Context) (context.Context, context.CancelFunc) {
 	longer, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
 	stop := context.AfterFunc(ctx, func() {
 		if errors.Is(context.Cause(ctx), events.ErrLeaseLost) {
@@ -251,7 +253,7 @@ func lingering(ctx context.Context) (context.Context, context.CancelFunc) {
 	}
 }
 
-// conclude is a change that ends the run.
+// conclude returns a Conclusion that makes a change which ends the run.
 func (r *run) conclude(change func(*domain.AgentTask) error) Conclusion {
 	return func(ctx context.Context, tasks Tasks) error {
 		task, err := tasks.Lock(ctx, r.workspace, r.id)
@@ -259,7 +261,7 @@ func (r *run) conclude(change func(*domain.AgentTask) error) Conclusion {
 			return err
 		}
 		if err := change(task); errors.Is(err, domain.ErrSuperseded) {
-			return nil // whoever has the task now ends it
+			return nil // another run ends the task
 		} else if err != nil {
 			return err
 		}

@@ -12,31 +12,34 @@ import (
 	"spectral/internal/platform/domain"
 )
 
-// What is not there, in the workspace that was asked.
+// Errors for what a workspace does not have.
 var (
 	ErrNoTask         = errors.New("there is no such agent task in this workspace")
 	ErrNoConversation = errors.New("there is no such conversation in this workspace")
 )
 
-// ErrTaskExists says that a task of this id was dispatched at the same moment, or in another workspace.
-var ErrTaskExists = errors.New("there is an agent task of this id: look again, or choose another")
+// ErrTaskExists means that a task with this id was dispatched at the same time, or in another workspace.
+var ErrTaskExists = errors.New("the id is taken: read that task, or choose another id")
 
 // Tasks stores conversations and agent tasks in one transaction.
 type Tasks interface {
 	AddConversation(ctx context.Context, workspace uuid.NullUUID, conversation domain.Conversation) error
-	// Conversation is [ErrNoConversation] if there is none.
+	// Conversation returns a conversation, or [ErrNoConversation].
 	Conversation(ctx context.Context, workspace uuid.NullUUID, id uuid.UUID) (domain.Conversation, error)
-	// Add stores a new task; false if its id is taken.
+	// Add stores a new task, and returns false if its id is taken.
 	Add(ctx context.Context, workspace uuid.NullUUID, task *domain.AgentTask) (bool, error)
-	// Find is [ErrNoTask] if there is none.
+	// Find returns a task, or [ErrNoTask].
 	Find(ctx context.Context, workspace uuid.NullUUID, id uuid.UUID) (*domain.AgentTask, error)
-	// Lock is Find for who will change the task: nobody else does until the transaction ends.
+	// Lock returns a task, or [ErrNoTask], and locks it until the transaction ends.
 	Lock(ctx context.Context, workspace uuid.NullUUID, id uuid.UUID) (*domain.AgentTask, error)
 	// Save stores a task that was locked in this transaction.
 	Save(ctx context.Context, workspace uuid.NullUUID, task *domain.AgentTask) error
 }
 
-// publishDispatched says that a task awaits a worker. Each time is an event of its own, with its own idempotency key.
-func publishDispatched(ctx context.Context, publisher events.EventPublisher, workspace uuid.NullUUID, id uuid.UUID, at time.Time) error {
-	return publish(ctx, publisher, workspace, at, contracts.AgentTaskDispatchedContract(), contracts.AgentTaskDispatched{AgentTaskID: id})
+// publishDispatched publishes that a task waits for a worker. Each call is another event with another idempotency key.
+func publishDispatched(
+	ctx context.Context, publisher events.EventPublisher, workspace uuid.NullUUID, id uuid.UUID, at time.Time,
+) error {
+	return publish(ctx, publisher, workspace, at, contracts.AgentTaskDispatchedContract(),
+		contracts.AgentTaskDispatched{AgentTaskID: id})
 }

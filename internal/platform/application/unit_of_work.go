@@ -9,12 +9,16 @@ import (
 	"spectral/internal/core/events"
 )
 
-// UnitOfWork runs work in one transaction of the platform context, for one workspace: with repositories built for it and a
-// publisher bound to it.
-type UnitOfWork[R any] func(ctx context.Context, workspace uuid.NullUUID, work func(R, events.EventPublisher) error) error
+// UnitOfWork runs work in one transaction of the platform context for one workspace. It passes repositories and a
+// publisher for that transaction.
+type UnitOfWork[R any] func(ctx context.Context, workspace uuid.NullUUID,
+	work func(R, events.EventPublisher) error) error
 
-// publish publishes an event of a contract in workspace, as having occurred at that time.
-func publish(ctx context.Context, publisher events.EventPublisher, workspace uuid.NullUUID, at time.Time, contract events.Contract, payload any) error {
+// publish publishes an event of a contract in workspace that occurred at the given time.
+func publish(
+	ctx context.Context, publisher events.EventPublisher, workspace uuid.NullUUID, at time.Time, contract events.Contract,
+	payload any,
+) error {
 	envelope, err := events.NewEnvelope(contract, payload)
 	if err != nil {
 		return err

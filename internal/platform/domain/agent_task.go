@@ -13,88 +13,87 @@ import (
 	"github.com/google/uuid"
 )
 
-// TaskStatus is where an agent task stands:
+// TaskStatus is the status of an agent task:
 //
 //	          start                      succeed
 //	queued ──────────> running ────────────────────────> succeeded
-//	 │ ^ ^  hand back   │ │ │ │  fail
+//	 │ ^ ^  requeue     │ │ │ │  fail
 //	 │ │ └──────────────┘ │ │ └──────────────> failed
 //	 │ │     approve      │ └──────────────┐     │ retry
 //	 │ └── awaiting_approval <─────────────┘     └──> queued
 //	 │            │ reject, cancel  await approval
 //	 └────────────┴──────────────────────────> cancelled
-//	   cancel             └ from running: asked for, and done where the executor can stop
+//	   cancel; a running task is cancelled after its current step
 type TaskStatus string
 
 // The statuses of an agent task.
 const (
-	TaskQueued           TaskStatus = "queued"            // dispatched: a worker will take it up
-	TaskRunning          TaskStatus = "running"           // a run has taken it up
-	TaskAwaitingApproval TaskStatus = "awaiting_approval" // a person has to decide
+	TaskQueued           TaskStatus = "queued"            // waits for a worker
+	TaskRunning          TaskStatus = "running"           // a worker runs it
+	TaskAwaitingApproval TaskStatus = "awaiting_approval" // waits for a person
 	TaskSucceeded        TaskStatus = "succeeded"
-	TaskFailed           TaskStatus = "failed" // it may be retried
+	TaskFailed           TaskStatus = "failed" // may be retried
 	TaskCancelled        TaskStatus = "cancelled"
 )
 
-// Finished reports whether nothing happens any more by itself.
+// Finished reports whether the task has ended. A failed task may still be retried.
 func (s TaskStatus) Finished() bool {
 	return s == TaskSucceeded || s == TaskFailed || s == TaskCancelled
 }
 
 // Bounds of an agent task.
 const (
-	MaxTaskInputBytes  = 64 << 10 // of the input, of each step's result and of the task's
+	MaxTaskInputBytes  = 64 << 10 // of the input and of each result
 	MaxTaskSteps       = 100
-	MaxTaskReasonBytes = 4000 // of what is written for people
-	// MaxTaskTries is how many runs a task may begin without a step that is done. A run counts as it begins, so
-	// that a task which kills its workers ends as failed, too.
+	MaxTaskReasonBytes = 4000 // of texts for people
+	// MaxTaskTries is how many runs a task may begin without finishing a step. A run counts when it begins, so a task
+	// that kills its workers fails too.
 	MaxTaskTries = 5
 
-	// DefaultTaskRetention is how long a task is kept, from its creation on, unless it says otherwise.
+	// DefaultTaskRetention is how long a task is kept after its creation, if it does not say otherwise.
 	DefaultTaskRetention = 90 * 24 * time.Hour
 	MaxTaskRetention     = 10 * 366 * 24 * time.Hour
 )
 
-// AgentTask is work that is done outside any transaction, in steps. Each step's result is recorded as it is done:
-// whoever takes the task up goes on after the last one.
+// AgentTask is work in steps, outside any transaction. Each step's result is recorded when it is done, and the next run
+// continues after the last one.
 //
-// A run is one worker's try at it. Runs are numbered, and only the latest may write: what an earlier one brings is
-// refused with [ErrSuperseded].
+// A run is one worker's try. Runs are numbered, and only the latest may write. An earlier one gets [ErrSuperseded].
 type AgentTask struct {
 	ID           uuid.UUID
 	Conversation uuid.UUID
-	Executor     string          // by name, who does it
+	Executor     string          // name of the executor
 	Input        json.RawMessage // a JSON object, for the executor
 	Status       TaskStatus
 	Steps        []TaskStep
 	// Result is a JSON object once the task has succeeded.
 	Result json.RawMessage
-	// FailureReason says to people why the task failed, while it is failed.
+	// FailureReason says why the task failed. It is for people, and empty unless the task is failed.
 	FailureReason string
-	// LastError is what the latest run that did not come to an end said.
+	// LastError is the error of the latest run that was interrupted.
 	LastError string
-	// Approval is the latest that was asked for.
+	// Approval is the latest requested approval.
 	Approval *Approval
-	// Cancellation was asked for; running tasks end when their executor comes to a point where it can stop.
+	// Cancellation is set when it was requested. A running task ends after its current step.
 	Cancellation *Cancellation
 
 	Run      int64         // the latest run, counted from 1
-	Tries    int           // runs since the task was dispatched or a step was done, those that were handed back left out
-	Dispatch uuid.NullUUID // the event that the latest run began with
+	Tries    int           // runs since the dispatch or the last finished step, without stopped ones
+	Dispatch uuid.NullUUID // the event of the latest run
 
 	CreatedAt, UpdatedAt time.Time
 	RetainUntil          time.Time
 }
 
-// TaskStep is a step that is done.
+// TaskStep is a finished step.
 type TaskStep struct {
 	Name   string          `json:"name"`
 	Result json.RawMessage `json:"result"` // a JSON object
-	Run    int64           `json:"run"`    // that did it
+	Run    int64           `json:"run"`    // the run that did it
 	DoneAt time.Time       `json:"done_at"`
 }
 
-// Verdict is what a person decided.
+// Verdict is a person's decision.
 type Verdict string
 
 // The verdicts.
@@ -103,29 +102,29 @@ const (
 	Rejected Verdict = "rejected"
 )
 
-// Approval is asked of a person before a task goes on.
+// Approval is requested from a person before a task continues.
 type Approval struct {
-	Gate        string // names what is asked for, for the executor
-	Question    string // says it to the person
+	Gate        string // its name, for the executor
+	Question    string // for the person
 	RequestedAt time.Time
-	// Verdict is empty until somebody decides; the rest is set with it.
+	// Verdict and the fields below are empty until a person decides.
 	Verdict   Verdict
 	DecidedBy string
 	DecidedAt time.Time
 	Comment   string
 }
 
-// Cancellation of a task.
+// Cancellation is a request to cancel a task.
 type Cancellation struct {
 	RequestedBy string
 	RequestedAt time.Time
 }
 
-// ErrSuperseded is what a run hears that is no longer the task's: another has begun, or the task was taken from it.
-// It has to stop and write nothing.
-var ErrSuperseded = errors.New("this run of the agent task is over: another has taken it up")
+// ErrSuperseded means that a run is not the task's current one: another has begun, or the task was changed. The run
+// must stop and write nothing.
+var ErrSuperseded = errors.New("this run of the agent task is over: another run has the task")
 
-// TransitionError is a change that the task's status does not allow.
+// TransitionError means that the task's status does not allow a change.
 type TransitionError struct {
 	Task   uuid.UUID
 	Change string // approve, cancel, ...
@@ -141,7 +140,7 @@ func (e *TransitionError) Error() string {
 	return fmt.Sprintf("the task is %s: to %s it, it must be %s", e.Status, e.Change, strings.Join(wanted, " or "))
 }
 
-// InvalidTaskError says what is wrong with what a task was given.
+// InvalidTaskError means that a value given to a task is invalid.
 type InvalidTaskError struct{ Err error }
 
 func (e *InvalidTaskError) Error() string { return e.Err.Error() }
@@ -156,8 +155,10 @@ func invalid(err error) error {
 
 var nameForm = regexp.MustCompile(`^[a-z][a-z0-9_]{0,62}$`)
 
-// NewAgentTask is a task that is to be dispatched. Retention is from now on; zero means [DefaultTaskRetention].
-func NewAgentTask(id, conversation uuid.UUID, executor string, input json.RawMessage, retention time.Duration, now time.Time) (*AgentTask, error) {
+// NewAgentTask returns a queued task. Retention counts from now; zero means [DefaultTaskRetention].
+func NewAgentTask(
+	id, conversation uuid.UUID, executor string, input json.RawMessage, retention time.Duration, now time.Time,
+) (*AgentTask, error) {
 	if retention == 0 {
 		retention = DefaultTaskRetention
 	}
@@ -178,9 +179,9 @@ func NewAgentTask(id, conversation uuid.UUID, executor string, input json.RawMes
 	}, nil
 }
 
-// Start begins a run for the event dispatch, and reports whether there is anything to do. There is not, if the task
-// waits for a person, is finished, or is run for another event: that event's worker, or whoever takes the event up after it,
-// goes on with the task. A run of the same event is over: only one worker has an event.
+// Start begins a run for the event dispatch, and reports whether there is work. There is none if the task waits for a
+// person, is finished, or runs for another event, whose worker continues it. An earlier run for the same event has
+// ended, because only one worker holds an event.
 func (t *AgentTask) Start(dispatch uuid.UUID, now time.Time) bool {
 	taken := t.Status == TaskRunning && t.Dispatch.Valid && t.Dispatch.UUID == dispatch
 	if t.Status != TaskQueued && !taken {
@@ -189,23 +190,22 @@ func (t *AgentTask) Start(dispatch uuid.UUID, now time.Time) bool {
 	t.Dispatch = uuid.NullUUID{UUID: dispatch, Valid: true}
 	t.Run++
 	t.Tries++
-	t.become(TaskRunning, now)
+	t.setStatus(TaskRunning, now)
 	return true
 }
 
-// Exhausted reports whether the task has had its last try.
+// Exhausted reports whether the task has used its last try.
 func (t *AgentTask) Exhausted() bool { return t.Tries >= MaxTaskTries }
 
-// RecordStep keeps the result of a step of a run. That is progress: this run is then the first try at what follows, and
-// what was wrong before is forgotten. The same again changes nothing.
+// RecordStep stores the result of a step. It resets the tries and the last error. A second call changes nothing.
 func (t *AgentTask) RecordStep(run int64, name string, result json.RawMessage, now time.Time) error {
-	if err := t.owned(run); err != nil {
+	if err := t.checkRun(run); err != nil {
 		return err
 	}
 	err := errors.Join(checkName("step", name), checkObject("result of step "+name, result))
 	if i := slices.IndexFunc(t.Steps, func(s TaskStep) bool { return s.Name == name }); i >= 0 {
 		if t.Steps[i].Run == run {
-			return nil // the answer to the first time was lost
+			return nil // the answer to the first call was lost
 		}
 		err = errors.Join(err, fmt.Errorf("step %s is done already", name))
 	}
@@ -220,27 +220,27 @@ func (t *AgentTask) RecordStep(run int64, name string, result json.RawMessage, n
 	return nil
 }
 
-// HandBack ends a run that did not come to an end, and that another will follow for the same event. Without a reason it was cut
-// off by no fault of its own, and costs no try. The same again changes nothing.
-func (t *AgentTask) HandBack(run int64, reason string, now time.Time) error {
+// Requeue ends an interrupted run, so another run for the same event follows. Without a reason the run was stopped from
+// outside and costs no try. A second call changes nothing.
+func (t *AgentTask) Requeue(run int64, reason string, now time.Time) error {
 	if t.Run == run && t.Status == TaskQueued {
-		return nil // the answer to the first time was lost
+		return nil // the answer to the first call was lost
 	}
-	if err := t.owned(run); err != nil {
+	if err := t.checkRun(run); err != nil {
 		return err
 	}
-	if reason = forPeople(reason); reason == "" {
+	if reason = storable(reason); reason == "" {
 		t.Tries--
 	} else {
 		t.LastError = reason
 	}
-	t.become(TaskQueued, now)
+	t.setStatus(TaskQueued, now)
 	return nil
 }
 
-// AwaitApproval ends a run until a person has decided; at once, if the task is to be cancelled.
+// AwaitApproval ends a run until a person decides. If a cancellation was requested, the task is cancelled instead.
 func (t *AgentTask) AwaitApproval(run int64, gate, question string, now time.Time) error {
-	if err := t.owned(run); err != nil {
+	if err := t.checkRun(run); err != nil {
 		return err
 	}
 	if t.Cancellation != nil {
@@ -248,92 +248,91 @@ func (t *AgentTask) AwaitApproval(run int64, gate, question string, now time.Tim
 	}
 	err := checkName("gate", gate)
 	if strings.TrimSpace(question) == "" {
-		err = errors.Join(err, errors.New("what a person is asked to approve is missing"))
+		err = errors.Join(err, errors.New("the question for the person is missing"))
 	}
 	if err != nil {
 		return invalid(err)
 	}
-	t.Approval = &Approval{Gate: gate, Question: forPeople(question), RequestedAt: now}
-	t.become(TaskAwaitingApproval, now)
+	t.Approval = &Approval{Gate: gate, Question: storable(question), RequestedAt: now}
+	t.setStatus(TaskAwaitingApproval, now)
 	return nil
 }
 
-// Stop ends a run that has come to a point where it can be cancelled, after somebody asked for it.
+// Stop cancels the task at the end of a step, after a cancellation was requested.
 func (t *AgentTask) Stop(run int64, now time.Time) error {
-	if err := t.owned(run); err != nil {
+	if err := t.checkRun(run); err != nil {
 		return err
 	}
 	if t.Cancellation == nil {
-		return fmt.Errorf("stop agent task %s: nobody has asked for it", t.ID)
+		return fmt.Errorf("stop agent task %s: no cancellation was requested", t.ID)
 	}
-	t.become(TaskCancelled, now)
+	t.setStatus(TaskCancelled, now)
 	return nil
 }
 
-// Succeed ends a run and the task with a result. It does so even if the task was to be cancelled: what was done
-// cannot be taken back, and saying otherwise would be untrue.
+// Succeed ends a run and the task with a result, even if a cancellation was requested: the work cannot be undone.
 func (t *AgentTask) Succeed(run int64, result json.RawMessage, now time.Time) error {
-	if err := t.owned(run); err != nil {
+	if err := t.checkRun(run); err != nil {
 		return err
 	}
 	if err := checkObject("result", result); err != nil {
 		return invalid(err)
 	}
 	t.Result = result
-	t.become(TaskSucceeded, now)
+	t.setStatus(TaskSucceeded, now)
 	return nil
 }
 
 // Fail ends a run and the task. The reason is for people.
 func (t *AgentTask) Fail(run int64, reason string, now time.Time) error {
-	if err := t.owned(run); err != nil {
+	if err := t.checkRun(run); err != nil {
 		return err
 	}
-	if reason = forPeople(reason); reason == "" {
+	if reason = storable(reason); reason == "" {
 		reason = "no reason was given"
 	}
 	t.FailureReason = reason
-	t.become(TaskFailed, now)
+	t.setStatus(TaskFailed, now)
 	return nil
 }
 
-// Approve lets a task go on; it has to be dispatched.
+// Approve queues a task that waits for approval. The caller must dispatch it.
 func (t *AgentTask) Approve(by, comment string, now time.Time) error {
 	if err := t.decide("approve", Approved, by, comment, now); err != nil {
 		return err
 	}
 	t.Tries = 0
-	t.become(TaskQueued, now)
+	t.setStatus(TaskQueued, now)
 	return nil
 }
 
-// Reject ends a task as cancelled: a person did not want it to go on. Failed are those that something went wrong with,
-// and that may be retried.
+// Reject ends a task as cancelled, because a person decided against it. Failed tasks may be retried, cancelled ones
+// not.
 func (t *AgentTask) Reject(by, comment string, now time.Time) error {
 	if err := t.decide("reject", Rejected, by, comment, now); err != nil {
 		return err
 	}
-	t.become(TaskCancelled, now)
+	t.setStatus(TaskCancelled, now)
 	return nil
 }
 
 func (t *AgentTask) decide(change string, verdict Verdict, by, comment string, now time.Time) error {
-	if err := t.must(change, TaskAwaitingApproval); err != nil {
+	if err := t.requireStatus(change, TaskAwaitingApproval); err != nil {
 		return err
 	}
 	if err := checkPerson("who decides", by); err != nil {
 		return invalid(err)
 	}
 	decided := *t.Approval
-	decided.Verdict, decided.DecidedBy, decided.DecidedAt, decided.Comment = verdict, by, now, forPeople(comment)
+	decided.Verdict, decided.DecidedBy, decided.DecidedAt, decided.Comment = verdict, by, now, storable(comment)
 	t.Approval = &decided
 	return nil
 }
 
-// Cancel ends a task at once where nobody is at work on it, and asks the run that is to stop. Asking again changes
+// Cancel ends a task that is not running, and requests the cancellation of a running one. A second call changes
 // nothing.
 func (t *AgentTask) Cancel(by string, now time.Time) error {
-	if err := t.must("cancel", TaskQueued, TaskAwaitingApproval, TaskRunning); err != nil {
+	if err := t.requireStatus("cancel", TaskQueued, TaskAwaitingApproval, TaskRunning); err != nil {
 		return err
 	}
 	if err := checkPerson("who decides", by); err != nil {
@@ -344,40 +343,40 @@ func (t *AgentTask) Cancel(by string, now time.Time) error {
 		t.UpdatedAt = now
 	}
 	if t.Status != TaskRunning {
-		t.become(TaskCancelled, now)
+		t.setStatus(TaskCancelled, now)
 	}
 	return nil
 }
 
-// Retry takes a failed task up again, after the steps that are done; it has to be dispatched.
+// Retry queues a failed task, to continue after its finished steps. The caller must dispatch it.
 func (t *AgentTask) Retry(now time.Time) error {
-	if err := t.must("retry", TaskFailed); err != nil {
+	if err := t.requireStatus("retry", TaskFailed); err != nil {
 		return err
 	}
 	t.FailureReason, t.LastError, t.Cancellation, t.Tries = "", "", nil, 0
-	t.become(TaskQueued, now)
+	t.setStatus(TaskQueued, now)
 	return nil
 }
 
-// Redispatch is for a task whose event was lost to it: failed before its time, or discarded. Whatever run there is may
-// write no more. The task has to be dispatched, unless it is to be cancelled, and then is.
+// Redispatch queues a task whose event failed or was discarded. A current run can write nothing more. The caller must
+// dispatch the task. If a cancellation was requested, the task is cancelled instead.
 func (t *AgentTask) Redispatch(now time.Time) error {
-	if err := t.must("redispatch", TaskQueued, TaskRunning); err != nil {
+	if err := t.requireStatus("redispatch", TaskQueued, TaskRunning); err != nil {
 		return err
 	}
 	t.Tries = 0
 	if t.Cancellation != nil {
-		t.become(TaskCancelled, now)
+		t.setStatus(TaskCancelled, now)
 		return nil
 	}
-	t.become(TaskQueued, now)
+	t.setStatus(TaskQueued, now)
 	return nil
 }
 
-// AwaitsWorker reports whether the task has to be dispatched.
+// AwaitsWorker reports whether the task must be dispatched.
 func (t *AgentTask) AwaitsWorker() bool { return t.Status == TaskQueued }
 
-// StepResult is the result of a step that is done.
+// StepResult returns the result of a finished step, and false for another step.
 func (t *AgentTask) StepResult(name string) (json.RawMessage, bool) {
 	for _, s := range t.Steps {
 		if s.Name == name {
@@ -387,19 +386,19 @@ func (t *AgentTask) StepResult(name string) (json.RawMessage, bool) {
 	return nil, false
 }
 
-func (t *AgentTask) become(status TaskStatus, now time.Time) {
+func (t *AgentTask) setStatus(status TaskStatus, now time.Time) {
 	t.Status, t.UpdatedAt = status, now
 }
 
-// owned refuses a run that is not the latest, or no longer at work.
-func (t *AgentTask) owned(run int64) error {
+// checkRun returns [ErrSuperseded] unless run is the latest and the task is running.
+func (t *AgentTask) checkRun(run int64) error {
 	if t.Run != run || t.Status != TaskRunning {
 		return ErrSuperseded
 	}
 	return nil
 }
 
-func (t *AgentTask) must(change string, wanted ...TaskStatus) error {
+func (t *AgentTask) requireStatus(change string, wanted ...TaskStatus) error {
 	if !slices.Contains(wanted, t.Status) {
 		return &TransitionError{Task: t.ID, Change: change, Status: t.Status, Wanted: wanted}
 	}

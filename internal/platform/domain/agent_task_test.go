@@ -28,7 +28,7 @@ func newTask(t *testing.T) *AgentTask {
 	return task
 }
 
-// taskIn is a task of the given status, in its first run where that has begun.
+// taskIn returns a task of the given status, in its first run if one has begun.
 func taskIn(t *testing.T, status TaskStatus) *AgentTask {
 	t.Helper()
 	task := newTask(t)
@@ -45,7 +45,7 @@ func taskIn(t *testing.T, status TaskStatus) *AgentTask {
 	case TaskFailed:
 		err = task.Fail(1, "no card", taskBegun)
 	case TaskCancelled:
-		err = errors.Join(task.Cancel("somebody", taskBegun), task.Stop(1, taskBegun))
+		err = errors.Join(task.Cancel("a person", taskBegun), task.Stop(1, taskBegun))
 	case TaskQueued, TaskRunning:
 	}
 	if err != nil || task.Status != status {
@@ -54,10 +54,10 @@ func taskIn(t *testing.T, status TaskStatus) *AgentTask {
 	return task
 }
 
-// statuses are all of a task.
+// statuses are all statuses of a task.
 var statuses = []TaskStatus{TaskQueued, TaskRunning, TaskAwaitingApproval, TaskSucceeded, TaskFailed, TaskCancelled}
 
-// Every change in every status: what it leads to, or that it is refused and changes nothing.
+// TestTaskTransitions tries every change in every status: it leads to a status, or is refused and changes nothing.
 func TestTaskTransitions(t *testing.T) {
 	t.Parallel()
 	start := func(dispatch uuid.UUID) func(*AgentTask) error {
@@ -79,9 +79,9 @@ func TestTaskTransitions(t *testing.T) {
 		{"start for another event", start(otherEvent), [6]string{"running", nothing, nothing, nothing, nothing, nothing}},
 		{"record a step", func(a *AgentTask) error { return a.RecordStep(1, "look_up", taskObject, taskLater) },
 			[6]string{superseded, "running", superseded, superseded, superseded, superseded}},
-		{"hand back", func(a *AgentTask) error { return a.HandBack(1, "", taskLater) },
+		{"requeue", func(a *AgentTask) error { return a.Requeue(1, "", taskLater) },
 			[6]string{superseded, "queued", superseded, superseded, superseded, superseded}},
-		{"hand back after an error", func(a *AgentTask) error { return a.HandBack(1, "no answer", taskLater) },
+		{"requeue after an error", func(a *AgentTask) error { return a.Requeue(1, "no answer", taskLater) },
 			[6]string{superseded, "queued", superseded, superseded, superseded, superseded}},
 		{"await approval", func(a *AgentTask) error { return a.AwaitApproval(1, "delivery", "Deliver it?", taskLater) },
 			[6]string{superseded, "awaiting_approval", superseded, superseded, superseded, superseded}},
@@ -91,7 +91,7 @@ func TestTaskTransitions(t *testing.T) {
 			[6]string{superseded, "failed", superseded, superseded, superseded, superseded}},
 		{"stop", func(a *AgentTask) error {
 			if a.Status == TaskRunning {
-				a.Cancellation = &Cancellation{RequestedBy: "somebody", RequestedAt: taskBegun}
+				a.Cancellation = &Cancellation{RequestedBy: "a person", RequestedAt: taskBegun}
 			}
 			return a.Stop(1, taskLater)
 		}, [6]string{superseded, "cancelled", superseded, superseded, superseded, superseded}},
@@ -116,7 +116,7 @@ func TestTaskTransitions(t *testing.T) {
 				got := string(task.Status)
 				switch {
 				case err == nil && !task.UpdatedAt.Equal(taskLater):
-					t.Error("nobody can see that it has changed")
+					t.Error("updated_at did not change")
 				case isRefused:
 					got = refused
 				case errors.Is(err, ErrSuperseded):
@@ -135,12 +135,12 @@ func TestTaskTransitions(t *testing.T) {
 	}
 }
 
-// A run that another has followed changes nothing, whatever it brings.
-func TestAnEarlierRunChangesNothing(t *testing.T) {
+// TestSupersededRunChangesNothing tries every result of a run that another run has followed.
+func TestSupersededRunChangesNothing(t *testing.T) {
 	t.Parallel()
 	for name, change := range map[string]func(*AgentTask) error{
 		"record a step":  func(a *AgentTask) error { return a.RecordStep(1, "look_up", taskObject, taskLater) },
-		"hand back":      func(a *AgentTask) error { return a.HandBack(1, "no", taskLater) },
+		"requeue":        func(a *AgentTask) error { return a.Requeue(1, "no", taskLater) },
 		"await approval": func(a *AgentTask) error { return a.AwaitApproval(1, "delivery", "Deliver it?", taskLater) },
 		"stop":           func(a *AgentTask) error { return a.Stop(1, taskLater) },
 		"succeed":        func(a *AgentTask) error { return a.Succeed(1, taskObject, taskLater) },
@@ -160,10 +160,10 @@ func TestAnEarlierRunChangesNothing(t *testing.T) {
 	}
 }
 
-func TestTaskStepsAreKept(t *testing.T) {
+func TestTaskStepsAreStored(t *testing.T) {
 	t.Parallel()
 	task := taskIn(t, TaskRunning)
-	for range 2 { // an answer may be lost
+	for range 2 { // the first answer may be lost
 		if err := task.RecordStep(1, "look_up", taskObject, taskLater); err != nil {
 			t.Fatal(err)
 		}
@@ -177,7 +177,8 @@ func TestTaskStepsAreKept(t *testing.T) {
 		"a result of no object":   task.RecordStep(2, "draft", json.RawMessage(`[1]`), taskLater),
 		"no result":               task.RecordStep(2, "draft", nil, taskLater),
 		"a result that is broken": task.RecordStep(2, "draft", json.RawMessage(`{"a": `), taskLater),
-		"a large result":          task.RecordStep(2, "draft", json.RawMessage(`{"a": "`+strings.Repeat("x", MaxTaskInputBytes)+`"}`), taskLater),
+		"a large result": task.RecordStep(2, "draft",
+			json.RawMessage(`{"a": "`+strings.Repeat("x", MaxTaskInputBytes)+`"}`), taskLater),
 		"a gate without question": task.AwaitApproval(2, "delivery", " ", taskLater),
 		"success without result":  task.Succeed(2, nil, taskLater),
 	} {
@@ -201,16 +202,16 @@ func TestTaskStepsAreKept(t *testing.T) {
 	}
 }
 
-// The answer to handing back may be lost: doing so again changes nothing, and costs or saves no try.
-func TestHandingBackAgain(t *testing.T) {
+// TestSecondRequeueChangesNothing repeats a call whose answer was lost.
+func TestSecondRequeueChangesNothing(t *testing.T) {
 	t.Parallel()
 	for _, reason := range []string{"", "no answer"} {
 		task := taskIn(t, TaskRunning)
-		if err := task.HandBack(1, reason, taskBegun); err != nil {
+		if err := task.Requeue(1, reason, taskBegun); err != nil {
 			t.Fatal(err)
 		}
 		before := *task
-		if err := task.HandBack(1, reason, taskLater); err != nil {
+		if err := task.Requeue(1, reason, taskLater); err != nil {
 			t.Errorf("again: %v", err)
 		}
 		if fmt.Sprintf("%+v", *task) != fmt.Sprintf("%+v", before) {
@@ -228,12 +229,12 @@ func TestTaskTriesAreCounted(t *testing.T) {
 			t.Fatalf("try %d is counted as %d, exhausted: %t", try, task.Tries, task.Exhausted())
 		}
 		if try == 1 { // a deploy
-			if err := task.HandBack(task.Run, "", taskLater); err != nil || task.Tries != 0 || task.LastError != "" {
+			if err := task.Requeue(task.Run, "", taskLater); err != nil || task.Tries != 0 || task.LastError != "" {
 				t.Fatalf("after being handed back: %+v, %v", task, err)
 			}
 			task.Start(taskEvent, taskLater)
 		}
-		if err := task.HandBack(task.Run, "no answer\x00", taskLater); err != nil || task.LastError != "no answer\uFFFD" {
+		if err := task.Requeue(task.Run, "no answer\x00", taskLater); err != nil || task.LastError != "no answer\uFFFD" {
 			t.Fatalf("%+v, %v", task, err)
 		}
 	}
@@ -246,10 +247,11 @@ func TestTaskTriesAreCounted(t *testing.T) {
 	}
 }
 
-func TestTaskApproval(t *testing.T) {
+func TestApprovalDecidesHowATaskContinues(t *testing.T) {
 	t.Parallel()
 	task := taskIn(t, TaskAwaitingApproval)
-	for name, by := range map[string]string{"nobody": " ", "a novel": strings.Repeat("x", MaxPersonBytes+1), "rubbish": "\xff"} {
+	for name, by := range map[string]string{"no name": " ", "a long name": strings.Repeat("x", MaxPersonBytes+1),
+		"rubbish": "\xff"} {
 		if _, ok := errors.AsType[*InvalidTaskError](task.Approve(by, "", taskLater)); !ok {
 			t.Errorf("approved by %s", name)
 		}
@@ -257,7 +259,8 @@ func TestTaskApproval(t *testing.T) {
 	if err := task.Approve("ada", "fine", taskLater); err != nil {
 		t.Fatal(err)
 	}
-	want := Approval{Gate: "delivery", Question: "Deliver it?", RequestedAt: taskBegun, Verdict: Approved, DecidedBy: "ada", DecidedAt: taskLater, Comment: "fine"}
+	want := Approval{Gate: "delivery", Question: "Deliver it?", RequestedAt: taskBegun, Verdict: Approved,
+		DecidedBy: "ada", DecidedAt: taskLater, Comment: "fine"}
 	if *task.Approval != want || task.Tries != 0 || !task.AwaitsWorker() {
 		t.Errorf("%+v, %+v", task, task.Approval)
 	}
@@ -267,8 +270,8 @@ func TestTaskApproval(t *testing.T) {
 	}
 }
 
-// What a run comes to once somebody has asked to cancel: it does not ask a person, but what is done is done.
-func TestTaskCancellationWhileRunning(t *testing.T) {
+// After a request to cancel, a run does not wait for approval, but finished work counts.
+func TestCancelledTaskStopsAfterItsStep(t *testing.T) {
 	t.Parallel()
 	asked := func() *AgentTask {
 		task := taskIn(t, TaskRunning)
@@ -281,7 +284,8 @@ func TestTaskCancellationWhileRunning(t *testing.T) {
 		return task
 	}
 	task := asked()
-	if err := task.AwaitApproval(1, "delivery", "Deliver it?", taskLater); err != nil || task.Status != TaskCancelled || task.Approval != nil {
+	if err := task.AwaitApproval(1, "delivery", "Deliver it?",
+		taskLater); err != nil || task.Status != TaskCancelled || task.Approval != nil {
 		t.Errorf("at a gate: %+v, %v", task, err)
 	}
 	task = asked()
@@ -293,11 +297,12 @@ func TestTaskCancellationWhileRunning(t *testing.T) {
 		t.Errorf("redispatched: %+v, %v", task, err)
 	}
 	task = asked()
-	if err := errors.Join(task.Fail(1, "no", taskLater), task.Retry(taskLater)); err != nil || task.Cancellation != nil || !task.AwaitsWorker() {
+	if err := errors.Join(task.Fail(1, "no", taskLater),
+		task.Retry(taskLater)); err != nil || task.Cancellation != nil || !task.AwaitsWorker() {
 		t.Errorf("failed, then retried: %+v, %v", task, err)
 	}
 	if err := taskIn(t, TaskRunning).Stop(1, taskLater); err == nil {
-		t.Error("stopped though nobody has asked for it")
+		t.Error("stopped without a request to cancel")
 	}
 }
 
@@ -330,7 +335,7 @@ func TestInvalidTasksAreRefused(t *testing.T) {
 	}
 }
 
-func TestConversations(t *testing.T) {
+func TestInvalidConversationsAreRefused(t *testing.T) {
 	t.Parallel()
 	trigger := uuid.NullUUID{UUID: taskEvent, Valid: true}
 	for _, c := range []struct {

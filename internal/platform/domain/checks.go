@@ -10,10 +10,10 @@ import (
 	"github.com/google/uuid"
 )
 
-// MaxPersonBytes bounds who decided or asked for something: a person, a system or an agent.
+// MaxPersonBytes bounds the name of a person, a system or an agent.
 const MaxPersonBytes = 200
 
-// MaxClockLead is how far the clock that dated a fact may be ahead of the one that checks it.
+// MaxClockLead is how far the time of a fact may be ahead of the checking clock.
 const MaxClockLead = 5 * time.Minute
 
 // textWithin checks the size of a text, in bytes, and that Postgres can store it.
@@ -29,7 +29,7 @@ func textWithin(field, s string, shortest, longest int) error {
 	return nil
 }
 
-// checkLine wants one line of text that says something.
+// checkLine checks that s is one line of text and not blank.
 func checkLine(field, s string, longest int) error {
 	err := textWithin(field, s, 1, longest)
 	if err == nil && strings.ContainsFunc(s, unicode.IsControl) {
@@ -38,11 +38,11 @@ func checkLine(field, s string, longest int) error {
 	return err
 }
 
-// checkPerson wants the name of a person or a system.
+// checkPerson checks the name of a person, a system or an agent.
 func checkPerson(field, by string) error { return checkLine(field, by, MaxPersonBytes) }
 
-// forPeople makes a text storable and no longer than people read.
-func forPeople(s string) string {
+// storable returns s without characters that Postgres cannot store, cut to MaxTaskReasonBytes.
+func storable(s string) string {
 	s = strings.TrimSpace(strings.ToValidUTF8(strings.ReplaceAll(s, "\x00", "\uFFFD"), "\uFFFD"))
 	if len(s) > MaxTaskReasonBytes {
 		s = strings.ToValidUTF8(s[:MaxTaskReasonBytes], "")
@@ -50,13 +50,13 @@ func forPeople(s string) string {
 	return s
 }
 
-// checkTime wants the time of something that has happened by now.
+// checkTime checks that t is set and not in the future.
 func checkTime(field string, t, now time.Time) error {
 	switch {
 	case t.IsZero():
 		return fmt.Errorf("%s is missing", field)
 	case t.After(now.Add(MaxClockLead)):
-		return fmt.Errorf("%s is %s, which is still to come", field, t.Format(time.RFC3339))
+		return fmt.Errorf("%s is %s, which is in the future", field, t.Format(time.RFC3339))
 	}
 	return nil
 }

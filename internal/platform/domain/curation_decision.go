@@ -14,7 +14,7 @@ const (
 	MaxCurationReasonBytes = 500
 )
 
-// CurationVerdict is what a curator says of a rule candidate.
+// CurationVerdict is a curator's answer about a rule candidate.
 type CurationVerdict string
 
 // The verdicts.
@@ -23,7 +23,7 @@ const (
 	RejectCandidate  CurationVerdict = "reject"
 )
 
-// CurationOutcome is what worlds made of a decision:
+// CurationOutcome is the outcome that worlds reports:
 //
 //	pending ──> applied
 //	   └──────> refused
@@ -48,10 +48,10 @@ type CurationDecision struct {
 
 	Outcome CurationOutcome
 	Reason  string    // why it was refused, or empty
-	RuledAt time.Time // when worlds ruled so; zero while pending
+	RuledAt time.Time // when worlds decided; zero while pending
 }
 
-// Validate reports what is wrong with a decision that is to be taken at now.
+// Validate returns an error for a decision that is invalid at the time now.
 func (d CurationDecision) Validate(now time.Time) error {
 	err := errors.Join(
 		checkID("candidate_id", d.CandidateID),
@@ -65,7 +65,7 @@ func (d CurationDecision) Validate(now time.Time) error {
 	return err
 }
 
-// CurationRuling is worlds' word on a decision.
+// CurationRuling is the outcome of a decision that worlds reports.
 type CurationRuling struct {
 	DecisionID uuid.UUID
 	Outcome    CurationOutcome // applied or refused
@@ -73,7 +73,7 @@ type CurationRuling struct {
 	At         time.Time
 }
 
-// Validate reports what is wrong with a ruling.
+// Validate returns an error for a ruling that is invalid.
 func (r CurationRuling) Validate() error {
 	err := checkID("decision_id", r.DecisionID)
 	switch r.Outcome {
@@ -92,8 +92,7 @@ func (r CurationRuling) Validate() error {
 	return err
 }
 
-// Settle records a ruling. The first one stands: changed is false for a repeat of it, and another outcome is an
-// error.
+// Settle records a ruling. Changed is false for the same outcome again. Another outcome is an error.
 func (d CurationDecision) Settle(r CurationRuling) (settled CurationDecision, changed bool, err error) {
 	switch d.Outcome {
 	case CurationPending:
@@ -102,6 +101,6 @@ func (d CurationDecision) Settle(r CurationRuling) (settled CurationDecision, ch
 	case r.Outcome:
 		return d, false, nil
 	default:
-		return d, false, fmt.Errorf("decision %s has the outcome %s already, and is now said to be %s", d.ID, d.Outcome, r.Outcome)
+		return d, false, fmt.Errorf("decision %s has the outcome %s already, and not %s", d.ID, d.Outcome, r.Outcome)
 	}
 }

@@ -10,7 +10,7 @@ import (
 	"spectral/internal/platform/domain"
 )
 
-func TestAnOutcomeIsFinal(t *testing.T) {
+func TestCurationOutcomeIsFinal(t *testing.T) {
 	t.Parallel()
 	rulings := []domain.CurationRuling{
 		{Outcome: domain.CurationApplied, At: noon}, {Outcome: domain.CurationRefused, Reason: "superseded", At: noon},
@@ -18,7 +18,8 @@ func TestAnOutcomeIsFinal(t *testing.T) {
 	for i, ruling := range rulings {
 		pending := domain.CurationDecision{ID: uuid.New(), Outcome: domain.CurationPending}
 		settled, changed, err := pending.Settle(ruling)
-		if err != nil || !changed || settled.Outcome != ruling.Outcome || settled.Reason != ruling.Reason || !settled.RuledAt.Equal(noon) {
+		if err != nil || !changed || settled.Outcome != ruling.Outcome ||
+			settled.Reason != ruling.Reason || !settled.RuledAt.Equal(noon) {
 			t.Fatalf("settled as %+v, %t, %v", settled, changed, err)
 		}
 		ruling.At = noon.Add(time.Hour)
@@ -31,11 +32,13 @@ func TestAnOutcomeIsFinal(t *testing.T) {
 	}
 }
 
-func TestCurationIsChecked(t *testing.T) {
+func TestInvalidCurationIsRefused(t *testing.T) {
 	t.Parallel()
 	for _, good := range []error{
-		domain.CurationDecision{CandidateID: uuid.New(), Verdict: "approve", DecidedBy: "ada", DecidedAt: noon.Add(domain.MaxClockLead)}.Validate(noon),
-		domain.CurationDecision{CandidateID: uuid.New(), Verdict: "reject", DecidedBy: "ada", Note: strings.Repeat("x", 2000), DecidedAt: noon}.Validate(noon),
+		domain.CurationDecision{CandidateID: uuid.New(), Verdict: "approve", DecidedBy: "ada",
+			DecidedAt: noon.Add(domain.MaxClockLead)}.Validate(noon),
+		domain.CurationDecision{CandidateID: uuid.New(), Verdict: "reject", DecidedBy: "ada", Note: strings.Repeat("x", 2000),
+			DecidedAt: noon}.Validate(noon),
 		domain.CurationRuling{DecisionID: uuid.New(), Outcome: "applied", At: noon}.Validate(),
 		domain.CurationRuling{DecisionID: uuid.New(), Outcome: "refused", Reason: "superseded", At: noon}.Validate(),
 	} {
@@ -44,7 +47,8 @@ func TestCurationIsChecked(t *testing.T) {
 		}
 	}
 	bad := domain.CurationDecision{Verdict: "maybe", Note: strings.Repeat("x", 2001)}.Validate(noon)
-	for _, want := range []string{"candidate_id is missing", `verdict is "maybe"`, "decided_by is missing", "note has 2001 bytes", "decided_at is missing"} {
+	for _, want := range []string{"candidate_id is missing", `verdict is "maybe"`, "decided_by is missing",
+		"note has 2001 bytes", "decided_at is missing"} {
 		if bad == nil || !strings.Contains(bad.Error(), want) {
 			t.Errorf("%v, want %q", bad, want)
 		}

@@ -15,7 +15,7 @@ const (
 	MaxOverrideReasonBytes = 1000
 )
 
-// Outcome is what became of a rule's proposal.
+// Outcome is the outcome of a rule's proposal.
 type Outcome string
 
 // The outcomes.
@@ -24,7 +24,7 @@ const (
 	Overridden Outcome = "overridden"
 )
 
-// Ruling is what was decided on a proposal of a rule, and when. It is made once and never changes.
+// Ruling is what was decided about a rule's proposal, and when. It never changes.
 type Ruling struct {
 	DecisionID uuid.UUID
 	RuleID     string
@@ -34,13 +34,14 @@ type Ruling struct {
 	DecidedAt      time.Time
 }
 
-// Validate reports what is wrong with a ruling that is known of at now.
+// Validate returns an error for a ruling that is invalid at the time now.
 func (r Ruling) Validate(now time.Time) error {
 	faults := []error{checkID("decision_id", r.DecisionID), checkLine("rule_id", r.RuleID, MaxRuleIDBytes)}
 	switch r.Outcome {
 	case Followed:
 		if r.OverrideReason != "" {
-			faults = append(faults, errors.New("override_reason is given for a proposal that was followed: leave it out, or record it as overridden"))
+			faults = append(faults,
+				errors.New("override_reason is given for a followed proposal: leave it out, or record it as overridden"))
 		}
 	case Overridden:
 		faults = append(faults, checkLine("override_reason", r.OverrideReason, MaxOverrideReasonBytes))
@@ -50,26 +51,25 @@ func (r Ruling) Validate(now time.Time) error {
 	return errors.Join(append(faults, checkTime("decided_at", r.DecidedAt, now))...)
 }
 
-// Decision is a ruling and who made it.
+// Decision is a ruling and the person or agent who made it.
 type Decision struct {
 	Ruling
 	DecidedBy string // a person or an agent
 }
 
-// Validate reports what is wrong with a decision that is to be recorded at now.
+// Validate returns an error for a decision that cannot be recorded at the time now.
 func (d Decision) Validate(now time.Time) error {
 	return errors.Join(d.Ruling.Validate(now), checkPerson("decided_by", d.DecidedBy))
 }
 
-// Recordable is the decision as it is stored and told: times in UTC, to the microsecond.
+// Recordable returns the decision in its stored and published form: times in UTC, to the microsecond.
 func (d Decision) Recordable() Decision {
 	d.DecidedAt = d.DecidedAt.UTC().Truncate(time.Microsecond)
 	return d
 }
 
-// MustBe refuses to take other for the decision that is recorded under its id, with a
-// [*DecisionConflictError].
-func (d Decision) MustBe(other Decision) error {
+// CheckSame returns a [*DecisionConflictError] if other differs from the decision recorded under its id.
+func (d Decision) CheckSame(other Decision) error {
 	var fields []string
 	for _, f := range []struct {
 		name string
@@ -91,13 +91,14 @@ func (d Decision) MustBe(other Decision) error {
 	return nil
 }
 
-// DecisionConflictError means that a decision is recorded already, and says something else.
+// DecisionConflictError means that another decision is recorded under the id.
 type DecisionConflictError struct {
 	DecisionID uuid.UUID
-	Fields     []string // that differ
+	Fields     []string // the fields that differ
 }
 
 func (e *DecisionConflictError) Error() string {
-	return fmt.Sprintf("decision %s is recorded already with another %s: a decision never changes, record a new one under an id of its own",
+	return fmt.Sprintf("decision %s is recorded already with another %s: "+
+		"a decision never changes, record a new one under another id",
 		e.DecisionID, strings.Join(e.Fields, ", "))
 }

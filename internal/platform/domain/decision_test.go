@@ -17,7 +17,8 @@ var now = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
 
 func decision(change func(*domain.Decision)) domain.Decision {
 	d := domain.Decision{
-		Ruling:    domain.Ruling{DecisionID: uuid.MustParse("00000000-0000-4000-8000-000000000001"), RuleID: "berth-depth", Outcome: domain.Followed, DecidedAt: now},
+		Ruling: domain.Ruling{DecisionID: uuid.MustParse("00000000-0000-4000-8000-000000000001"), RuleID: "berth-depth",
+			Outcome: domain.Followed, DecidedAt: now},
 		DecidedBy: "the harbour master",
 	}
 	if change != nil {
@@ -30,30 +31,36 @@ func overridden(reason string) func(*domain.Decision) {
 	return func(d *domain.Decision) { d.Outcome, d.OverrideReason = domain.Overridden, reason }
 }
 
-func TestWhatADecisionMustSay(t *testing.T) {
+func TestInvalidDecisionsAreRefused(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		change func(*domain.Decision)
-		want   string // empty: nothing is wrong
+		want   string // empty: valid
 	}{
-		"followed":                {nil, ""},
-		"overridden":              {overridden("surveyed last week"), ""},
-		"no id":                   {func(d *domain.Decision) { d.DecisionID = uuid.Nil }, "decision_id is missing"},
-		"no rule":                 {func(d *domain.Decision) { d.RuleID = " " }, "rule_id is missing"},
-		"a long rule":             {func(d *domain.Decision) { d.RuleID = strings.Repeat("é", 101) }, "rule_id has 202 bytes, the limit is 200"},
-		"a rule of two lines":     {func(d *domain.Decision) { d.RuleID = "a\nb" }, "rule_id has control characters"},
-		"no outcome":              {func(d *domain.Decision) { d.Outcome = "" }, `outcome is "", must be followed or overridden`},
-		"another outcome":         {func(d *domain.Decision) { d.Outcome = "ignored" }, `outcome is "ignored", must be followed or overridden`},
-		"no reason to override":   {overridden(""), "override_reason is missing"},
-		"a blank reason":          {overridden(" \t"), "override_reason is missing"},
-		"a long reason":           {overridden(strings.Repeat("x", 1001)), "override_reason has 1001 bytes, the limit is 1000"},
-		"a broken reason":         {overridden("\xff"), "override_reason is not valid UTF-8"},
-		"a reason to follow":      {func(d *domain.Decision) { d.OverrideReason = "good" }, "override_reason is given for a proposal that was followed"},
-		"nobody":                  {func(d *domain.Decision) { d.DecidedBy = "" }, "decided_by is missing"},
-		"no time":                 {func(d *domain.Decision) { d.DecidedAt = time.Time{} }, "decided_at is missing"},
-		"a clock somewhat ahead":  {func(d *domain.Decision) { d.DecidedAt = now.Add(domain.MaxClockLead) }, ""},
-		"a time still to come":    {func(d *domain.Decision) { d.DecidedAt = now.Add(domain.MaxClockLead + 1) }, "decided_at is 2026-03-01T12:05:00Z, which is still to come"},
-		"everything at once, too": {func(d *domain.Decision) { *d = domain.Decision{} }, "decided_by is missing"},
+		"followed":   {nil, ""},
+		"overridden": {overridden("surveyed last week"), ""},
+		"no id":      {func(d *domain.Decision) { d.DecisionID = uuid.Nil }, "decision_id is missing"},
+		"no rule":    {func(d *domain.Decision) { d.RuleID = " " }, "rule_id is missing"},
+		"a long rule": {func(d *domain.Decision) { d.RuleID = strings.Repeat("é", 101) },
+			"rule_id has 202 bytes, the limit is 200"},
+		"a rule of two lines": {func(d *domain.Decision) { d.RuleID = "a\nb" }, "rule_id has control characters"},
+		"no outcome": {func(d *domain.Decision) { d.Outcome = "" },
+			`outcome is "", must be followed or overridden`},
+		"another outcome": {func(d *domain.Decision) { d.Outcome = "ignored" },
+			`outcome is "ignored", must be followed or overridden`},
+		"no reason to override": {overridden(""), "override_reason is missing"},
+		"a blank reason":        {overridden(" \t"), "override_reason is missing"},
+		"a long reason": {overridden(strings.Repeat("x", 1001)),
+			"override_reason has 1001 bytes, the limit is 1000"},
+		"a broken reason": {overridden("\xff"), "override_reason is not valid UTF-8"},
+		"a reason to follow": {func(d *domain.Decision) { d.OverrideReason = "good" },
+			"override_reason is given for a followed proposal"},
+		"no person":             {func(d *domain.Decision) { d.DecidedBy = "" }, "decided_by is missing"},
+		"no time":               {func(d *domain.Decision) { d.DecidedAt = time.Time{} }, "decided_at is missing"},
+		"a clock that is ahead": {func(d *domain.Decision) { d.DecidedAt = now.Add(domain.MaxClockLead) }, ""},
+		"a time in the future": {func(d *domain.Decision) { d.DecidedAt = now.Add(domain.MaxClockLead + 1) },
+			"decided_at is 2026-03-01T12:05:00Z, which is in the future"},
+		"several faults": {func(d *domain.Decision) { *d = domain.Decision{} }, "decided_by is missing"},
 	} {
 		err := decision(c.change).Validate(now)
 		if c.want == "" && err != nil || c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want)) {
@@ -62,7 +69,7 @@ func TestWhatADecisionMustSay(t *testing.T) {
 	}
 }
 
-func TestADecisionNeverChanges(t *testing.T) {
+func TestChangedDecisionIsRefused(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		change func(*domain.Decision)
@@ -76,14 +83,16 @@ func TestADecisionNeverChanges(t *testing.T) {
 			d.RuleID, d.DecidedBy, d.DecidedAt = "other", "other", d.DecidedAt.Add(time.Microsecond)
 		}, []string{"rule_id", "outcome", "override_reason", "decided_by", "decided_at"}},
 	} {
-		err := decision(nil).MustBe(decision(c.change))
+		err := decision(nil).CheckSame(decision(c.change))
 		conflict, _ := errors.AsType[*domain.DecisionConflictError](err)
 		if c.want == nil && err != nil || c.want != nil && (conflict == nil || !slices.Equal(conflict.Fields, c.want)) {
 			t.Errorf("%s: %v, want a conflict about %v", name, err, c.want)
 		}
 	}
-	const want = "decision 00000000-0000-4000-8000-000000000001 is recorded already with another rule_id: a decision never changes, record a new one under an id of its own"
-	if err := decision(nil).MustBe(decision(func(d *domain.Decision) { d.RuleID = "x" })); err == nil || err.Error() != want {
+	const want = "decision 00000000-0000-4000-8000-000000000001 is recorded already with another rule_id: " +
+		"a decision never changes, record a new one under another id"
+	other := decision(func(d *domain.Decision) { d.RuleID = "x" })
+	if err := decision(nil).CheckSame(other); err == nil || err.Error() != want {
 		t.Errorf("%v", err)
 	}
 	odd := decision(func(d *domain.Decision) { d.DecidedAt = now.Add(1999).In(time.FixedZone("", 3600)) })
@@ -92,7 +101,7 @@ func TestADecisionNeverChanges(t *testing.T) {
 	}
 }
 
-func TestPatternsDependOnTheSetOfDecisions(t *testing.T) {
+func TestPatternsDoNotDependOnTheOrderOfDecisions(t *testing.T) {
 	t.Parallel()
 	at := func(minute int) time.Time { return now.Add(time.Duration(minute) * time.Minute) }
 	rulings := []domain.Ruling{

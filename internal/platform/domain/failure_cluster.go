@@ -19,17 +19,17 @@ const (
 	MaxFailuresPerKind = 1_000_000_000 // in one detection
 )
 
-// OtherKind is what failures are counted under once a cluster has as many kinds as it may.
+// OtherKind counts the failures of all kinds beyond MaxFailureKinds.
 const OtherKind = "other"
 
 // FailureSignature is what the failures of one cluster have in common.
 type FailureSignature struct {
-	Component  string // that failed
-	Operation  string // which it was at
+	Component  string // what failed
+	Operation  string // what it was doing
 	ErrorClass string
 }
 
-// Validate reports what is wrong with a signature.
+// Validate returns an error for a signature that is invalid.
 func (s FailureSignature) Validate() error {
 	return errors.Join(
 		checkLine("component", s.Component, MaxSignatureBytes),
@@ -38,7 +38,7 @@ func (s FailureSignature) Validate() error {
 	)
 }
 
-// String is the signature in one line, which is all that version 1 of the event had of it.
+// String returns the signature in one line, the form of version 1 of the event.
 func (s FailureSignature) String() string {
 	return s.Component + "/" + s.Operation + ": " + s.ErrorClass
 }
@@ -47,24 +47,26 @@ func (s FailureSignature) String() string {
 type FailureCount struct {
 	Kind    string `json:"kind"`
 	Count   int64  `json:"count"`
-	Example string `json:"example"` // one of them, possibly empty
+	Example string `json:"example"` // one message, possibly empty
 }
 
-// FailureDetection is what a detector has seen since it looked last.
+// FailureDetection is what a detector has found since its last report.
 type FailureDetection struct {
 	Signature FailureSignature
 	Failures  []FailureCount // at least one
 	SeenAt    time.Time
 }
 
-// Validate reports what is wrong with a detection that is known of at now.
+// Validate returns an error for a detection that is invalid at the time now.
 func (d FailureDetection) Validate(now time.Time) error {
 	err := errors.Join(d.Signature.Validate(), checkTime("seen_at", d.SeenAt, now))
 	if len(d.Failures) < 1 || len(d.Failures) > MaxFailureKinds {
-		err = errors.Join(err, fmt.Errorf("there are %d kinds of failures, must be from 1 to %d", len(d.Failures), MaxFailureKinds))
+		err = errors.Join(err, fmt.Errorf("there are %d kinds of failures, must be from 1 to %d", len(d.Failures),
+			MaxFailureKinds))
 	}
 	for _, f := range d.Failures {
-		err = errors.Join(err, textWithin("kind", f.Kind, 1, MaxKindBytes), textWithin("example", f.Example, 0, MaxExampleBytes))
+		err = errors.Join(err, textWithin("kind", f.Kind, 1, MaxKindBytes),
+			textWithin("example", f.Example, 0, MaxExampleBytes))
 		if f.Count < 1 || f.Count > MaxFailuresPerKind {
 			err = errors.Join(err, fmt.Errorf("count is %d, must be from 1 to %d", f.Count, MaxFailuresPerKind))
 		}
@@ -94,12 +96,12 @@ type FailureCluster struct {
 	LastSeenAt  time.Time
 }
 
-// NewFailureCluster is the cluster that begins with d, which is known of at now.
+// NewFailureCluster returns the cluster that begins with d, at the time now.
 func NewFailureCluster(id uuid.UUID, d FailureDetection, now time.Time) (FailureCluster, error) {
 	return FailureCluster{ID: id, Signature: d.Signature, FirstSeenAt: d.SeenAt, LastSeenAt: d.SeenAt}.Raise(d, now)
 }
 
-// Raise returns the cluster's next revision, with what d has seen added, which is known of at now.
+// Raise returns the cluster's next revision with the failures of d added, at the time now.
 func (c FailureCluster) Raise(d FailureDetection, now time.Time) (FailureCluster, error) {
 	if err := d.Validate(now); err != nil {
 		return FailureCluster{}, err
@@ -127,7 +129,7 @@ func (c *FailureCluster) count(f FailureCount) {
 		return slices.IndexFunc(c.Failures, func(known FailureCount) bool { return known.Kind == kind })
 	}
 	i := of(f.Kind)
-	if i < 0 && len(c.Failures) >= MaxFailureKinds-1 { // the last place is for all others
+	if i < 0 && len(c.Failures) >= MaxFailureKinds-1 { // the last place is for all other kinds
 		f.Kind = OtherKind
 		i = of(OtherKind)
 	}
@@ -141,7 +143,7 @@ func (c *FailureCluster) count(f FailureCount) {
 	}
 }
 
-// Count is the number of failures of every kind.
+// Count returns the number of all failures.
 func (c FailureCluster) Count() int64 {
 	n := int64(0)
 	for _, f := range c.Failures {
@@ -150,7 +152,7 @@ func (c FailureCluster) Count() int64 {
 	return n
 }
 
-// Severity of the cluster. It never falls.
+// Severity returns the severity for the number of failures. It never falls.
 func (c FailureCluster) Severity() Severity {
 	switch n := c.Count(); {
 	case n < 10:

@@ -15,13 +15,15 @@ var noon = time.Date(2026, time.July, 1, 12, 0, 0, 0, time.UTC)
 
 func detection(at time.Time, failures ...domain.FailureCount) domain.FailureDetection {
 	return domain.FailureDetection{
-		Signature: domain.FailureSignature{Component: "loader", Operation: "fetch", ErrorClass: "Timeout"}, Failures: failures, SeenAt: at,
+		Signature: domain.FailureSignature{Component: "loader", Operation: "fetch", ErrorClass: "Timeout"},
+		Failures:  failures, SeenAt: at,
 	}
 }
 
-func TestClustersGrow(t *testing.T) {
+func TestClusterCountsEachDetection(t *testing.T) {
 	t.Parallel()
-	cluster, err := domain.NewFailureCluster(uuid.New(), detection(noon, domain.FailureCount{Kind: "read", Count: 3, Example: "first"}), noon.Add(time.Hour))
+	cluster, err := domain.NewFailureCluster(uuid.New(),
+		detection(noon, domain.FailureCount{Kind: "read", Count: 3, Example: "first"}), noon.Add(time.Hour))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -30,7 +32,8 @@ func TestClustersGrow(t *testing.T) {
 	}
 	before := fmt.Sprint(cluster)
 	raised, err := cluster.Raise(detection(noon.Add(time.Hour),
-		domain.FailureCount{Kind: "connect", Count: 90}, domain.FailureCount{Kind: "read", Count: 7}, domain.FailureCount{Kind: "connect", Count: 10, Example: "refused"}), noon.Add(time.Hour))
+		domain.FailureCount{Kind: "connect", Count: 90}, domain.FailureCount{Kind: "read",
+			Count: 7}, domain.FailureCount{Kind: "connect", Count: 10, Example: "refused"}), noon.Add(time.Hour))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -44,7 +47,8 @@ func TestClustersGrow(t *testing.T) {
 	if fmt.Sprint(cluster) != before {
 		t.Errorf("raising changed the cluster it began with: %+v", cluster)
 	}
-	earlier, err := raised.Raise(detection(noon.Add(-time.Hour), domain.FailureCount{Kind: "read", Count: 1}), noon.Add(time.Hour))
+	earlier, err := raised.Raise(detection(noon.Add(-time.Hour), domain.FailureCount{Kind: "read", Count: 1}),
+		noon.Add(time.Hour))
 	if err != nil || !earlier.FirstSeenAt.Equal(noon.Add(-time.Hour)) || !earlier.LastSeenAt.Equal(noon.Add(time.Hour)) {
 		t.Errorf("a detection that comes late: %+v, %v", earlier, err)
 	}
@@ -55,23 +59,27 @@ func TestClustersGrow(t *testing.T) {
 	}
 }
 
-func TestSeverities(t *testing.T) {
+func TestSeverityFollowsFromTheNumberOfFailures(t *testing.T) {
 	t.Parallel()
 	for n, want := range map[int64]domain.Severity{
-		1: "low", 9: "low", 10: "medium", 99: "medium", 100: "high", 999: "high", 1000: "critical", domain.MaxFailuresPerKind: "critical",
+		1: "low", 9: "low", 10: "medium", 99: "medium", 100: "high", 999: "high", 1000: "critical",
+		domain.MaxFailuresPerKind: "critical",
 	} {
-		cluster, err := domain.NewFailureCluster(uuid.New(), detection(noon, domain.FailureCount{Kind: "read", Count: n}), noon.Add(time.Hour))
+		cluster, err := domain.NewFailureCluster(uuid.New(), detection(noon, domain.FailureCount{Kind: "read", Count: n}),
+			noon.Add(time.Hour))
 		if err != nil || cluster.Severity() != want {
 			t.Errorf("%d failures: %s, %v", n, cluster.Severity(), err)
 		}
 	}
 }
 
-func TestAClusterHasSoManyKindsAtMost(t *testing.T) {
+func TestClusterCountsFurtherKindsAsOther(t *testing.T) {
 	t.Parallel()
-	cluster, err := domain.NewFailureCluster(uuid.New(), detection(noon, domain.FailureCount{Kind: "kind 0", Count: 1}), noon.Add(time.Hour))
+	cluster, err := domain.NewFailureCluster(uuid.New(), detection(noon, domain.FailureCount{Kind: "kind 0", Count: 1}),
+		noon.Add(time.Hour))
 	for i := 1; i < 2*domain.MaxFailureKinds && err == nil; i++ {
-		cluster, err = cluster.Raise(detection(noon, domain.FailureCount{Kind: fmt.Sprintf("kind %d", i), Count: 1}), noon.Add(time.Hour))
+		cluster, err = cluster.Raise(detection(noon, domain.FailureCount{Kind: fmt.Sprintf("kind %d", i), Count: 1}),
+			noon.Add(time.Hour))
 	}
 	if err != nil {
 		t.Fatal(err)
@@ -86,25 +94,31 @@ func TestAClusterHasSoManyKindsAtMost(t *testing.T) {
 	}
 }
 
-func TestDetectionsAreChecked(t *testing.T) {
+func TestInvalidDetectionsAreRefused(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		change func(*domain.FailureDetection)
 		want   string
 	}{
-		"no component":         {func(d *domain.FailureDetection) { d.Signature.Component = " " }, "component is missing"},
-		"long operation":       {func(d *domain.FailureDetection) { d.Signature.Operation = strings.Repeat("x", 201) }, "operation has 201 bytes"},
-		"no error class":       {func(d *domain.FailureDetection) { d.Signature.ErrorClass = "" }, "error_class is missing"},
-		"two lines":            {func(d *domain.FailureDetection) { d.Signature.Component = "a\nb" }, "control characters"},
-		"NUL":                  {func(d *domain.FailureDetection) { d.Signature.ErrorClass = "a\x00" }, "error_class is not valid"},
-		"no failures":          {func(d *domain.FailureDetection) { d.Failures = nil }, "0 kinds of failures"},
-		"too many kinds":       {func(d *domain.FailureDetection) { d.Failures = make([]domain.FailureCount, 51) }, "51 kinds of failures"},
-		"no kind":              {func(d *domain.FailureDetection) { d.Failures[0].Kind = "" }, "kind is missing"},
-		"long example":         {func(d *domain.FailureDetection) { d.Failures[0].Example = strings.Repeat("x", 2001) }, "example has 2001 bytes"},
-		"none of a kind":       {func(d *domain.FailureDetection) { d.Failures[0].Count = 0 }, "count is 0"},
-		"beyond all":           {func(d *domain.FailureDetection) { d.Failures[0].Count = domain.MaxFailuresPerKind + 1 }, "count is 1000000001"},
-		"seen at no time":      {func(d *domain.FailureDetection) { d.SeenAt = time.Time{} }, "seen_at is missing"},
-		"seen in days to come": {func(d *domain.FailureDetection) { d.SeenAt = noon.Add(domain.MaxClockLead + 1) }, "which is still to come"},
+		"no component": {func(d *domain.FailureDetection) { d.Signature.Component = " " }, "component is missing"},
+		"long operation": {func(d *domain.FailureDetection) { d.Signature.Operation = strings.Repeat("x", 201) },
+			"operation has 201 bytes"},
+		"no error class": {func(d *domain.FailureDetection) { d.Signature.ErrorClass = "" }, "error_class is missing"},
+		"two lines":      {func(d *domain.FailureDetection) { d.Signature.Component = "a\nb" }, "control characters"},
+		"NUL": {func(d *domain.FailureDetection) { d.Signature.ErrorClass = "a\x00" },
+			"error_class is not valid"},
+		"no failures": {func(d *domain.FailureDetection) { d.Failures = nil }, "0 kinds of failures"},
+		"too many kinds": {func(d *domain.FailureDetection) { d.Failures = make([]domain.FailureCount, 51) },
+			"51 kinds of failures"},
+		"no kind": {func(d *domain.FailureDetection) { d.Failures[0].Kind = "" }, "kind is missing"},
+		"long example": {func(d *domain.FailureDetection) { d.Failures[0].Example = strings.Repeat("x", 2001) },
+			"example has 2001 bytes"},
+		"none of a kind": {func(d *domain.FailureDetection) { d.Failures[0].Count = 0 }, "count is 0"},
+		"beyond all": {func(d *domain.FailureDetection) { d.Failures[0].Count = domain.MaxFailuresPerKind + 1 },
+			"count is 1000000001"},
+		"no time": {func(d *domain.FailureDetection) { d.SeenAt = time.Time{} }, "seen_at is missing"},
+		"seen in the future": {func(d *domain.FailureDetection) { d.SeenAt = noon.Add(domain.MaxClockLead + 1) },
+			"which is in the future"},
 	} {
 		d := detection(noon, domain.FailureCount{Kind: "read", Count: 1})
 		if err := d.Validate(noon); err != nil {

@@ -11,16 +11,16 @@ import (
 // MaxMemoryBytes bounds the statement of a memory.
 const MaxMemoryBytes = 2000
 
-// MemoryScope says for whom a memory holds.
+// MemoryScope says who may use a memory.
 type MemoryScope string
 
 // The scopes.
 const (
 	AgentMemory     MemoryScope = "agent"     // for the agent that learned it
-	WorkspaceMemory MemoryScope = "workspace" // for everybody in the workspace
+	WorkspaceMemory MemoryScope = "workspace" // for all in the workspace
 )
 
-// MemoryState is where a memory is on its way:
+// MemoryState is the state of a memory:
 //
 //	working ──promote──> promoted
 //	   │                    │
@@ -34,22 +34,22 @@ const (
 	RetiredMemory  MemoryState = "retired"
 )
 
-// ErrMemoryRetired means that a memory is out of use for good.
-var ErrMemoryRetired = errors.New("the memory is retired: record what holds now as a new one")
+// ErrMemoryRetired means that a memory is retired, which is final.
+var ErrMemoryRetired = errors.New("the memory is retired: record a new one")
 
 // Memory is something that agents have learned.
 type Memory struct {
 	ID           uuid.UUID
 	Scope        MemoryScope
 	Statement    string
-	Observations int64 // how often it was recorded while it was not retired
+	Observations int64 // how often it was recorded
 	State        MemoryState
-	Version      int64     // counts its changes from 1
-	PromotedAt   time.Time // zero if it never was
-	RetiredAt    time.Time // zero until it is
+	Version      int64     // counts the changes from 1
+	PromotedAt   time.Time // zero if it was not promoted
+	RetiredAt    time.Time // zero if it is not retired
 }
 
-// ValidateMemory reports what is wrong with what is to be remembered.
+// ValidateMemory returns an error for a scope or statement that cannot be recorded.
 func ValidateMemory(scope MemoryScope, statement string) error {
 	err := textWithin("statement", statement, 1, MaxMemoryBytes)
 	if scope != AgentMemory && scope != WorkspaceMemory {
@@ -58,7 +58,7 @@ func ValidateMemory(scope MemoryScope, statement string) error {
 	return err
 }
 
-// Promote makes the memory one that others may build on. Changed is false if it is that already.
+// Promote promotes the memory. Changed is false if it is promoted already.
 func (m Memory) Promote(at time.Time) (promoted Memory, changed bool, err error) {
 	switch m.State {
 	case PromotedMemory:
@@ -72,7 +72,7 @@ func (m Memory) Promote(at time.Time) (promoted Memory, changed bool, err error)
 	}
 }
 
-// Retire takes the memory out of use. Changed is false if it is that already.
+// Retire retires the memory. Changed is false if it is retired already.
 func (m Memory) Retire(at time.Time) (retired Memory, changed bool) {
 	if m.State == RetiredMemory {
 		return m, false

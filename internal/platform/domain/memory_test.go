@@ -9,11 +9,12 @@ import (
 	"spectral/internal/platform/domain"
 )
 
-func TestTheWayOfAMemory(t *testing.T) {
+func TestMemoryStates(t *testing.T) {
 	t.Parallel()
 	working := domain.Memory{State: domain.WorkingMemory, Version: 3}
 	promoted, changed, err := working.Promote(noon)
-	if err != nil || !changed || promoted.State != domain.PromotedMemory || promoted.Version != 4 || !promoted.PromotedAt.Equal(noon) {
+	if err != nil || !changed || promoted.State != domain.PromotedMemory || promoted.Version != 4 ||
+		!promoted.PromotedAt.Equal(noon) {
 		t.Fatalf("promoted to %+v, %t, %v", promoted, changed, err)
 	}
 	if again, changed, err := promoted.Promote(noon.Add(time.Hour)); err != nil || changed || again != promoted {
@@ -21,7 +22,8 @@ func TestTheWayOfAMemory(t *testing.T) {
 	}
 	for name, m := range map[string]domain.Memory{"working": working, "promoted": promoted} {
 		retired, changed := m.Retire(noon)
-		if !changed || retired.State != domain.RetiredMemory || retired.Version != m.Version+1 || !retired.RetiredAt.Equal(noon) ||
+		if !changed || retired.State != domain.RetiredMemory ||
+			retired.Version != m.Version+1 || !retired.RetiredAt.Equal(noon) ||
 			!retired.PromotedAt.Equal(m.PromotedAt) {
 			t.Errorf("%s, retired to %+v", name, retired)
 		}
@@ -34,7 +36,7 @@ func TestTheWayOfAMemory(t *testing.T) {
 	}
 }
 
-func TestMemoriesAreChecked(t *testing.T) {
+func TestInvalidMemoriesAreRefused(t *testing.T) {
 	t.Parallel()
 	for _, scope := range []domain.MemoryScope{domain.AgentMemory, domain.WorkspaceMemory} {
 		if err := domain.ValidateMemory(scope, strings.Repeat("x", domain.MaxMemoryBytes)); err != nil {

@@ -8,8 +8,7 @@ import (
 	"time"
 )
 
-// OverridePattern sums up what was decided on the proposals of one rule. It depends on the set of decisions, not on
-// the order in which they became known.
+// OverridePattern counts the decisions about the proposals of one rule. It does not depend on their order.
 type OverridePattern struct {
 	RuleID                        string
 	Followed, Overridden          int64
@@ -17,19 +16,19 @@ type OverridePattern struct {
 	Reasons                       []OverrideReason
 }
 
-// OverrideReason sums up the overrides of one rule that were given the same reason.
+// OverrideReason counts the overrides of one rule with the same reason.
 type OverrideReason struct {
 	Reason                        string // see [SameReason]
 	Overridden                    int64
 	FirstDecidedAt, LastDecidedAt time.Time
 }
 
-// SameReason is the form of a reason that is compared: in lower case, with single blanks.
+// SameReason returns a reason in the form that is compared: lower case, single blanks.
 func SameReason(reason string) string {
 	return strings.ToLower(strings.Join(strings.Fields(reason), " "))
 }
 
-// PatternsOf sums up rulings, by rule and within a rule by reason, both in order.
+// PatternsOf counts rulings by rule, and within a rule by reason, both sorted.
 func PatternsOf(rulings []Ruling) []OverridePattern {
 	patterns := make(map[string]OverridePattern)
 	reasons := make(map[string]map[string]OverrideReason)
@@ -55,9 +54,11 @@ func PatternsOf(rulings []Ruling) []OverridePattern {
 		}
 		patterns[r.RuleID] = p
 	}
-	all := slices.SortedFunc(maps.Values(patterns), func(a, b OverridePattern) int { return cmp.Compare(a.RuleID, b.RuleID) })
+	all := slices.SortedFunc(maps.Values(patterns),
+		func(a, b OverridePattern) int { return cmp.Compare(a.RuleID, b.RuleID) })
 	for i, p := range all {
-		all[i].Reasons = slices.SortedFunc(maps.Values(reasons[p.RuleID]), func(a, b OverrideReason) int { return cmp.Compare(a.Reason, b.Reason) })
+		all[i].Reasons = slices.SortedFunc(maps.Values(reasons[p.RuleID]),
+			func(a, b OverrideReason) int { return cmp.Compare(a.Reason, b.Reason) })
 	}
 	return all
 }

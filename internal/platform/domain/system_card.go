@@ -6,8 +6,8 @@ import (
 	"fmt"
 )
 
-// SystemCard is platform's view of a card that another context owns: one version of it, with the
-// document as it was published. Of two versions the higher one stands, whichever came first.
+// SystemCard is platform's copy of one version of a card that another context owns, with the published document. Of two
+// versions the higher one counts, in any order.
 type SystemCard struct {
 	CardID   string
 	Version  int64 // from 1
@@ -15,7 +15,7 @@ type SystemCard struct {
 	Snapshot json.RawMessage
 }
 
-// Validate reports what a system card lacks.
+// Validate returns an error for an invalid card.
 func (c SystemCard) Validate() error {
 	var err error
 	if c.CardID == "" {

@@ -12,14 +12,15 @@ import (
 	"spectral/internal/worlds/domain"
 )
 
-// CurationRulings remembers what became of each decision, in one transaction.
+// CurationRulings stores the outcome of each decision, in one transaction.
 type CurationRulings interface {
-	// Add stores the ruling on a decision, unless it has one already: then it reports false.
-	Add(ctx context.Context, workspace uuid.NullUUID, decision domain.CurationDecision, ruling domain.CurationRuling, at time.Time) (added bool, err error)
+	// Add stores the ruling on a decision, and returns false if the decision has one already.
+	Add(ctx context.Context, workspace uuid.NullUUID, decision domain.CurationDecision, ruling domain.CurationRuling,
+		at time.Time) (added bool, err error)
 }
 
-// ApplyDecision applies curation decisions to rule candidates. It is built for the transaction of the event that
-// brings the decision. Not safe for concurrent use.
+// ApplyDecision applies curation decisions to rule candidates. It is built for the transaction of the decision's
+// event. Not safe for concurrent use.
 type ApplyDecision struct {
 	candidates RuleCandidates
 	rulings    CurationRulings
@@ -27,15 +28,16 @@ type ApplyDecision struct {
 	now        func() time.Time
 }
 
-// NewApplyDecision composes the use case for one transaction, which candidates, rulings and publisher are bound to. Now is
-// to the microsecond, as the database keeps it.
-func NewApplyDecision(candidates RuleCandidates, rulings CurationRulings, publisher events.EventPublisher, now func() time.Time) *ApplyDecision {
+// NewApplyDecision returns the use case for the transaction of candidates, rulings and publisher. Now must have the
+// precision of the database, a microsecond.
+func NewApplyDecision(
+	candidates RuleCandidates, rulings CurationRulings, publisher events.EventPublisher, now func() time.Time,
+) *ApplyDecision {
 	return &ApplyDecision{candidates: candidates, rulings: rulings, publisher: publisher, now: now}
 }
 
-// Apply rules on decisions in the order of their times, follows them and publishes worlds.curation.applied for each, which
-// tells platform. A decision that was ruled on before changes nothing and publishes nothing: the stored ruling sees to it,
-// for longer than deliveries are remembered.
+// Apply applies decisions in the order of their times and publishes worlds.curation.applied for each. A decision with a
+// stored ruling changes nothing and publishes nothing, even after its dedup key was deleted.
 func (a *ApplyDecision) Apply(ctx context.Context, workspace uuid.NullUUID, decisions []domain.CurationDecision) error {
 	ids := make([]uuid.UUID, len(decisions))
 	for i, d := range decisions {

@@ -12,14 +12,14 @@ import (
 
 // CardReader reads world model cards in one transaction.
 type CardReader interface {
-	// Card is [protocols.ErrCardNotFound] if there is none.
+	// Card returns a card, or [protocols.ErrCardNotFound].
 	Card(ctx context.Context, workspace uuid.NullUUID, cardID string) (protocols.Card, error)
 }
 
-// LookUpCard answers other contexts, as [protocols.CardLookup] promises. Safe for concurrent use.
+// LookUpCard implements [protocols.CardLookup] for other contexts. Safe for concurrent use.
 type LookUpCard struct{ transact UnitOfWork[CardReader] }
 
-// NewLookUpCard composes the use case.
+// NewLookUpCard returns the use case.
 func NewLookUpCard(transact UnitOfWork[CardReader]) *LookUpCard {
 	return &LookUpCard{transact: transact}
 }

@@ -14,20 +14,20 @@ import (
 
 // RuleCandidates stores rule candidates in one transaction.
 type RuleCandidates interface {
-	// Add stores a new candidate, unless its origin has one already: then it reports false.
+	// Add stores a new candidate, and returns false if its origin has one already.
 	Add(ctx context.Context, workspace uuid.NullUUID, candidate domain.RuleCandidate, at time.Time) (added bool, err error)
-	// LockOfOrigin returns the candidate of an origin, which nobody else can change until the transaction ends;
-	// found is false if there is none.
-	LockOfOrigin(ctx context.Context, workspace uuid.NullUUID, origin domain.CandidateOrigin, originID uuid.UUID) (candidate domain.RuleCandidate, found bool, err error)
-	// Lock is LockOfOrigin of several candidates by their own ids, in the order of their origins. Those that are not there
-	// are left out.
+	// LockOfOrigin returns the candidate of an origin and locks it until the transaction ends. Found is false if there
+	// is none.
+	LockOfOrigin(ctx context.Context, workspace uuid.NullUUID, origin domain.CandidateOrigin,
+		originID uuid.UUID) (candidate domain.RuleCandidate, found bool, err error)
+	// Lock returns and locks candidates by their ids, in the order of their origins. Unknown ids are omitted.
 	Lock(ctx context.Context, workspace uuid.NullUUID, ids ...uuid.UUID) (map[uuid.UUID]domain.RuleCandidate, error)
 	// Save stores a candidate that was locked in this transaction.
 	Save(ctx context.Context, workspace uuid.NullUUID, candidate domain.RuleCandidate, at time.Time) error
 }
 
-// ProposeCandidate proposes a rule, or brings its candidate up to date. It is built for the transaction of the
-// event that suggests it. Not safe for concurrent use.
+// ProposeCandidate proposes a rule or updates its candidate. It is built for the transaction of the event that suggests
+// the rule. Not safe for concurrent use.
 type ProposeCandidate struct {
 	candidates RuleCandidates
 	publisher  events.EventPublisher
@@ -35,15 +35,17 @@ type ProposeCandidate struct {
 	now        func() time.Time
 }
 
-// NewProposeCandidate composes the use case for one transaction, which both candidates and publisher are bound to. Now is to
-// the microsecond, as the database keeps it.
-func NewProposeCandidate(candidates RuleCandidates, publisher events.EventPublisher, newID func() uuid.UUID, now func() time.Time) *ProposeCandidate {
+// NewProposeCandidate returns the use case for the transaction of candidates and publisher. Now must have the precision
+// of the database, a microsecond.
+func NewProposeCandidate(
+	candidates RuleCandidates, publisher events.EventPublisher, newID func() uuid.UUID, now func() time.Time,
+) *ProposeCandidate {
 	return &ProposeCandidate{candidates: candidates, publisher: publisher, newID: newID, now: now}
 }
 
 // Propose stores a candidate for each origin of facts and publishes worlds.rule_candidate.proposed, if there is none
-// yet. Otherwise the candidate takes the facts in if they are newer than its own. In whatever order facts come, and
-// however often, the newest stand in the end and the event is published once.
+// yet. Otherwise it updates the candidate if the facts are newer. In any order of facts, and with duplicates, the
+// newest facts win and the event is published once.
 func (p *ProposeCandidate) Propose(ctx context.Context, workspace uuid.NullUUID, facts []domain.CandidateFacts) error {
 	now := p.now()
 	var proposed []events.Envelope
@@ -69,7 +71,9 @@ func (p *ProposeCandidate) Propose(ctx context.Context, workspace uuid.NullUUID,
 	return p.publisher.Publish(ctx, proposed...)
 }
 
-func (p *ProposeCandidate) observe(ctx context.Context, workspace uuid.NullUUID, facts domain.CandidateFacts, now time.Time) error {
+func (p *ProposeCandidate) observe(
+	ctx context.Context, workspace uuid.NullUUID, facts domain.CandidateFacts, now time.Time,
+) error {
 	candidate, found, err := p.candidates.LockOfOrigin(ctx, workspace, facts.Origin, facts.OriginID)
 	if err != nil {
 		return err

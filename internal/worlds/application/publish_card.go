@@ -15,27 +15,30 @@ import (
 
 // Cards stores world model cards in one transaction.
 type Cards interface {
-	// ReserveVersion takes the card's next version, and with it the card until the transaction ends.
+	// ReserveVersion returns the card's next version and locks the card until the transaction ends.
 	ReserveVersion(ctx context.Context, workspace uuid.NullUUID, cardID string, at time.Time) (int64, error)
-	// Put stores the card as document under a version reserved in this transaction.
-	Put(ctx context.Context, workspace uuid.NullUUID, cardID string, version int64, document json.RawMessage, at time.Time) error
+	// Put stores the card's document under a version that was reserved in this transaction.
+	Put(ctx context.Context, workspace uuid.NullUUID, cardID string, version int64, document json.RawMessage,
+		at time.Time) error
 }
 
-// PublishCard publishes a new version of a world model card: the card and the event that says so
-// commit together or not at all. Safe for concurrent use.
+// PublishCard publishes a new version of a world model card. The card and its event commit together or not at all. Safe
+// for concurrent use.
 type PublishCard struct {
 	transact UnitOfWork[Cards]
 	now      func() time.Time
 }
 
-// NewPublishCard composes the use case.
+// NewPublishCard returns the use case.
 func NewPublishCard(transact UnitOfWork[Cards], now func() time.Time) *PublishCard {
 	return &PublishCard{transact: transact, now: now}
 }
 
 // Publish stores card in workspace under its next version, which it returns, and publishes
-// worlds.world_model_card.published. The error is a [*events.Refusal] if the card cannot travel.
-func (p *PublishCard) Publish(ctx context.Context, workspace uuid.NullUUID, card domain.WorldModelCard) (version int64, err error) {
+// worlds.world_model_card.published. The error is a [*events.Refusal] if the event is refused.
+func (p *PublishCard) Publish(
+	ctx context.Context, workspace uuid.NullUUID, card domain.WorldModelCard,
+) (version int64, err error) {
 	err = p.transact(ctx, workspace, func(cards Cards, publisher events.EventPublisher) error {
 		now := p.now()
 		version, err = cards.ReserveVersion(ctx, workspace, card.ID, now)

@@ -14,12 +14,11 @@ import (
 
 // Scans stores scans in one transaction.
 type Scans interface {
-	// Add stores a scan that is running.
+	// Add stores a running scan.
 	Add(ctx context.Context, workspace uuid.NullUUID, scan domain.Scan) error
-	// Lock returns a scan, which nobody else can change until the transaction ends. The error is
-	// [domain.ErrNoScan] if there is none.
+	// Lock returns a scan, or [domain.ErrNoScan], and locks it until the transaction ends.
 	Lock(ctx context.Context, workspace uuid.NullUUID, id uuid.UUID) (domain.Scan, error)
-	// Save stores what became of a scan that was locked in this transaction.
+	// Save stores a scan that was locked in this transaction.
 	Save(ctx context.Context, workspace uuid.NullUUID, scan domain.Scan) error
 }
 
@@ -30,12 +29,12 @@ type ManageScans struct {
 	now      func() time.Time
 }
 
-// NewManageScans composes the use case.
+// NewManageScans returns the use case.
 func NewManageScans(transact UnitOfWork[Scans], newID func() uuid.UUID, now func() time.Time) *ManageScans {
 	return &ManageScans{transact: transact, newID: newID, now: now}
 }
 
-// Start begins a scan of subject in workspace and returns its id. Nobody is told before it is completed.
+// Start begins a scan of subject in workspace and returns its id. It publishes no event.
 func (m *ManageScans) Start(ctx context.Context, workspace uuid.NullUUID, subject string) (uuid.UUID, error) {
 	scan, err := domain.StartScan(m.newID(), subject, m.now())
 	if err != nil {
@@ -50,10 +49,12 @@ func (m *ManageScans) Start(ctx context.Context, workspace uuid.NullUUID, subjec
 	return scan.ID, nil
 }
 
-// Complete ends a running scan and publishes worlds.scan.completed; both commit together or not at all. Doing so again with the same findings changes
-// nothing, publishes nothing and reports false. The error is [domain.ErrNoScan], [domain.ErrScanFailed], or
-// [domain.ErrScanCompleted] for other findings.
-func (m *ManageScans) Complete(ctx context.Context, workspace uuid.NullUUID, id uuid.UUID, findings domain.Findings) (completed bool, err error) {
+// Complete ends a running scan and publishes worlds.scan.completed; both commit together or not at all. A second call
+// with the same findings changes nothing, publishes nothing and returns false. The error is [domain.ErrNoScan],
+// [domain.ErrScanFailed], or [domain.ErrScanCompleted] for other findings.
+func (m *ManageScans) Complete(
+	ctx context.Context, workspace uuid.NullUUID, id uuid.UUID, findings domain.Findings,
+) (completed bool, err error) {
 	err = m.transact(ctx, workspace, func(scans Scans, publisher events.EventPublisher) error {
 		scan, err := scans.Lock(ctx, workspace, id)
 		if err != nil {
@@ -86,8 +87,8 @@ func (m *ManageScans) Complete(ctx context.Context, workspace uuid.NullUUID, id 
 	return completed, nil
 }
 
-// Fail ends a running scan for good; failure says why. What was indexed of its subject stands, so nobody is told. A
-// scan that has failed already is left as it is. The error is [domain.ErrNoScan] or [domain.ErrScanCompleted].
+// Fail ends a running scan with a reason. It publishes no event, because the index of its subject does not change. A
+// failed scan stays as it is. The error is [domain.ErrNoScan] or [domain.ErrScanCompleted].
 func (m *ManageScans) Fail(ctx context.Context, workspace uuid.NullUUID, id uuid.UUID, failure string) error {
 	err := m.transact(ctx, workspace, func(scans Scans, _ events.EventPublisher) error {
 		scan, err := scans.Lock(ctx, workspace, id)

@@ -10,7 +10,7 @@ import (
 	"github.com/google/uuid"
 )
 
-// MaxClockLead is how far the clock that dated a fact may be ahead of the one that checks it.
+// MaxClockLead is how far the time of a fact may be ahead of the checking clock.
 const MaxClockLead = 5 * time.Minute
 
 // textWithin checks the size of a text, in bytes, and that Postgres can store it.
@@ -26,7 +26,7 @@ func textWithin(field, s string, shortest, longest int) error {
 	return nil
 }
 
-// checkLine wants one line of text that says something.
+// checkLine checks that s is one line of text and not blank.
 func checkLine(field, s string, longest int) error {
 	err := textWithin(field, s, 1, longest)
 	if err == nil && strings.ContainsFunc(s, unicode.IsControl) {
@@ -35,7 +35,7 @@ func checkLine(field, s string, longest int) error {
 	return err
 }
 
-// checkProse takes any number of lines, none included.
+// checkProse checks a text of any number of lines, which may be empty.
 func checkProse(field, s string, longest int) error {
 	err := textWithin(field, s, 0, longest)
 	if err == nil && strings.ContainsFunc(s, func(r rune) bool { return unicode.IsControl(r) && r != '\n' && r != '\t' }) {
@@ -44,13 +44,13 @@ func checkProse(field, s string, longest int) error {
 	return err
 }
 
-// checkTime wants the time of something that has happened by now.
+// checkTime checks that t is set and not in the future.
 func checkTime(field string, t, now time.Time) error {
 	switch {
 	case t.IsZero():
 		return fmt.Errorf("%s is missing", field)
 	case t.After(now.Add(MaxClockLead)):
-		return fmt.Errorf("%s is %s, which is still to come", field, t.Format(time.RFC3339))
+		return fmt.Errorf("%s is %s, which is in the future", field, t.Format(time.RFC3339))
 	}
 	return nil
 }

@@ -1,4 +1,3 @@
-// Package domain holds the rules of worlds: what a world model card is, how a scan goes and what it
-// finds, how decisions speak for the health of a rule, what suggests a rule, and how decisions settle it. It knows
-// neither the database nor the event substrate.
+// Package domain holds the rules of worlds: world model cards, scans and their findings, the health of rules, and rule
+// candidates with the decisions about them. It knows neither the database nor events.
 package domain

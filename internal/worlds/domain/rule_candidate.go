@@ -16,7 +16,7 @@ import (
 // MaxStatementBytes bounds the statement of a rule candidate.
 const MaxStatementBytes = 4000
 
-// CandidateOrigin is what a rule candidate was made of.
+// CandidateOrigin is what led to a rule candidate.
 type CandidateOrigin string
 
 // The origins.
@@ -25,12 +25,12 @@ const (
 	FromMemory         CandidateOrigin = "memory"
 )
 
-// CandidateFacts is what is known of a rule candidate from its origin, as of one revision of that. Make it with
-// [ClusterFacts] or [MemoryFacts].
+// CandidateFacts is what one revision of the origin tells about a rule candidate. Make it with [ClusterFacts] or
+// [MemoryFacts].
 type CandidateFacts struct {
 	Origin   CandidateOrigin
 	OriginID uuid.UUID
-	// Revision of the origin; 0 for a fact that came without one.
+	// Revision is the origin's revision, or 0 if it is not known.
 	Revision    int64
 	Statement   string
 	Occurrences int64 // failures of the cluster, or observations of the memory
@@ -38,14 +38,13 @@ type CandidateFacts struct {
 	Confidence  float64
 }
 
-// How many occurrences make it as likely as not that there is a rule: a failure says less than what somebody
-// has thought about.
+// These are the occurrences at which the confidence is 1/2. One failure says less than one observation.
 const (
 	evenFailures     = 20
 	evenObservations = 2
 )
 
-// SumOf adds up the counts of a cluster's failures, each of which is at least 1.
+// SumOf adds the counts of a cluster's failures, each of which must be at least 1.
 func SumOf(counts []int64) (sum int64, err error) {
 	for _, n := range counts {
 		switch {
@@ -59,9 +58,11 @@ func SumOf(counts []int64) (sum int64, err error) {
 	return sum, nil
 }
 
-// ClusterFacts is what a failure cluster suggests: that its failures are to be kept from happening again.
-// Revision is 0 if it is not known.
-func ClusterFacts(clusterID uuid.UUID, revision int64, signature string, failures, kinds int64) (CandidateFacts, error) {
+// ClusterFacts returns the facts of a failure cluster: a rule that prevents its failures. Revision is 0 if it is not
+// known.
+func ClusterFacts(
+	clusterID uuid.UUID, revision int64, signature string, failures, kinds int64,
+) (CandidateFacts, error) {
 	err := checkID("cluster_id", clusterID)
 	if revision < 0 {
 		err = errors.Join(err, fmt.Errorf("revision is %d, must not be negative", revision))
@@ -70,12 +71,13 @@ func ClusterFacts(clusterID uuid.UUID, revision int64, signature string, failure
 		err = errors.Join(err, errors.New("signature is missing"))
 	}
 	return newFacts(err, CandidateFacts{
-		Origin: FromFailureCluster, OriginID: clusterID, Revision: revision, Statement: "Keep this from failing again: " + signature,
+		Origin: FromFailureCluster, OriginID: clusterID, Revision: revision,
+		Statement:   "Keep this from failing again: " + signature,
 		Occurrences: failures, Kinds: kinds, Confidence: confidence(failures, evenFailures),
 	})
 }
 
-// MemoryFacts is what a memory suggests: its statement.
+// MemoryFacts returns the facts of a memory: its statement as a rule.
 func MemoryFacts(memoryID uuid.UUID, version int64, statement string, observations int64) (CandidateFacts, error) {
 	err := checkID("memory_id", memoryID)
 	if version < 1 {
@@ -101,13 +103,13 @@ func newFacts(err error, f CandidateFacts) (CandidateFacts, error) {
 	return f, nil
 }
 
-// confidence is 1/2 at even occurrences and nears 1 with more.
+// confidence is 1/2 at even occurrences and approaches 1 with more.
 func confidence(occurrences, even int64) float64 {
 	return float64(occurrences) / (float64(occurrences) + float64(even))
 }
 
-// newerThan reports whether f says more than g, of the same origin. Of facts without a revision the one with more
-// occurrences is newer, for they only grow; beside one that has a revision they are not.
+// newerThan reports whether f is newer than g, of the same origin. Without revisions the one with more occurrences is
+// newer, because they only grow. Facts without a revision are never newer than facts with one.
 func (f CandidateFacts) newerThan(g CandidateFacts) bool {
 	if f.Revision == 0 && g.Revision == 0 {
 		return f.Occurrences > g.Occurrences
@@ -115,8 +117,8 @@ func (f CandidateFacts) newerThan(g CandidateFacts) bool {
 	return f.Revision > g.Revision
 }
 
-// NewestFacts are the newest of each origin, in the order of origins. Who takes candidates in that order waits for nobody who
-// waits for them.
+// NewestFacts returns the newest facts of each origin, in the order of origins. Transactions that lock candidates in
+// that order do not deadlock.
 func NewestFacts(facts []CandidateFacts) []CandidateFacts {
 	ordered := slices.SortedStableFunc(slices.Values(facts), func(f, g CandidateFacts) int {
 		return cmp.Or(cmp.Compare(f.Origin, g.Origin), bytes.Compare(f.OriginID[:], g.OriginID[:]))
@@ -133,12 +135,12 @@ func NewestFacts(facts []CandidateFacts) []CandidateFacts {
 	return newest
 }
 
-// CandidateState is where a rule candidate is:
+// CandidateState is the state of a rule candidate:
 //
 //	proposed ──> approved <──> rejected
 //	    └─────────────────────────^
 //
-// Only decisions of curators move it. New facts never do: what was decided stays decided.
+// Only decisions of curators change it. New facts do not.
 type CandidateState string
 
 // The states.
@@ -148,23 +150,23 @@ const (
 	RejectedCandidate CandidateState = "rejected"
 )
 
-// RuleCandidate is a rule that something suggests, for curators to decide on.
+// RuleCandidate is a suggested rule that curators decide about.
 type RuleCandidate struct {
 	ID uuid.UUID
 	CandidateFacts
 	State CandidateState
-	// DecisionID and DecidedAt are of the newest decision that was applied; absent while proposed.
+	// DecisionID and DecidedAt belong to the newest applied decision; they are absent while proposed.
 	DecisionID uuid.NullUUID
 	DecidedAt  time.Time
 }
 
-// ProposeRule makes a candidate of facts.
+// ProposeRule returns a new candidate from facts.
 func ProposeRule(id uuid.UUID, f CandidateFacts) RuleCandidate {
 	return RuleCandidate{ID: id, CandidateFacts: f, State: ProposedCandidate}
 }
 
-// Observe takes in facts of the candidate's origin, and reports whether they are newer than what it has. Once it is
-// decided on, its statement stays what the curator has read.
+// Observe updates the candidate with facts of its origin, and reports whether they are newer. After a decision the
+// statement does not change any more.
 func (c *RuleCandidate) Observe(f CandidateFacts) bool {
 	if !f.newerThan(c.CandidateFacts) {
 		return false
@@ -177,7 +179,7 @@ func (c *RuleCandidate) Observe(f CandidateFacts) bool {
 	return true
 }
 
-// CurationVerdict is what a curator wants of a candidate.
+// CurationVerdict is a curator's answer.
 type CurationVerdict string
 
 // The verdicts.
@@ -186,7 +188,7 @@ const (
 	Reject  CurationVerdict = "reject"
 )
 
-// CurationDecision is a curator's decision on a candidate, as worlds needs it.
+// CurationDecision is the part of a curator's decision that worlds uses.
 type CurationDecision struct {
 	ID          uuid.UUID
 	CandidateID uuid.UUID
@@ -194,9 +196,10 @@ type CurationDecision struct {
 	DecidedAt   time.Time
 }
 
-// Validate reports what is wrong with a decision that is known of at now.
+// Validate returns an error for a decision that is invalid at the time now.
 func (d CurationDecision) Validate(now time.Time) error {
-	err := errors.Join(checkID("decision_id", d.ID), checkID("candidate_id", d.CandidateID), checkTime("decided_at", d.DecidedAt, now))
+	err := errors.Join(checkID("decision_id", d.ID), checkID("candidate_id", d.CandidateID),
+		checkTime("decided_at", d.DecidedAt, now))
 	if d.Verdict != Approve && d.Verdict != Reject {
 		err = errors.Join(err, fmt.Errorf("verdict is %q, must be approve or reject", d.Verdict))
 	}
@@ -208,7 +211,7 @@ func (d CurationDecision) Compare(other CurationDecision) int {
 	return cmp.Or(d.DecidedAt.Compare(other.DecidedAt), bytes.Compare(d.ID[:], other.ID[:]))
 }
 
-// wants is the state that the decision asks for.
+// wants returns the state that the decision asks for.
 func (d CurationDecision) wants() CandidateState {
 	if d.Verdict == Approve {
 		return ApprovedCandidate
@@ -216,7 +219,7 @@ func (d CurationDecision) wants() CandidateState {
 	return RejectedCandidate
 }
 
-// CurationOutcome is what became of a decision.
+// CurationOutcome is the outcome of a decision.
 type CurationOutcome string
 
 // The outcomes.
@@ -231,23 +234,20 @@ const (
 	ReasonSuperseded       = "superseded" // a later decision says otherwise
 )
 
-// CurationRuling says what became of a decision, and why if it was refused.
+// CurationRuling is the outcome of a decision, with the reason if it was refused.
 type CurationRuling struct {
 	Outcome CurationOutcome
 	Reason  string
 }
 
-// RefuseUnknown rules on a decision whose candidate there is not.
-//
-// That is an outcome, and final. A candidate's id is made in the transaction that stores it, so that nobody can
-// have learned it before it was there for all to see: waiting would not bring it. What such a decision names is
-// mistaken, or of another workspace, and whoever took it should be told now.
+// RefuseUnknown returns the ruling on a decision whose candidate does not exist. It is final: a candidate's id is made
+// in the transaction that stores it, so a retry would not find it (docs/decisions/0013).
 func RefuseUnknown() CurationRuling {
 	return CurationRuling{Outcome: CurationRefused, Reason: ReasonUnknownCandidate}
 }
 
-// Decide rules on a decision and follows it, whichever of several comes first: of two that contradict each other
-// the later one stands. An earlier one that says the same changes nothing, and counts as applied.
+// Decide applies a decision and returns the ruling. Of two contradicting decisions the one with the later time wins, in
+// any order. An earlier one that says the same changes nothing and counts as applied.
 func (c *RuleCandidate) Decide(d CurationDecision) CurationRuling {
 	standing := CurationDecision{ID: c.DecisionID.UUID, DecidedAt: c.DecidedAt}
 	if c.State != ProposedCandidate && standing.Compare(d) > 0 {

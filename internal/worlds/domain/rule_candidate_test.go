@@ -27,7 +27,7 @@ func clusterFacts(t *testing.T, revision, failures int64) domain.CandidateFacts 
 	return facts
 }
 
-func TestFactsAreChecked(t *testing.T) {
+func TestInvalidFactsAreRefused(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		err  func() error
@@ -89,7 +89,7 @@ func TestConfidenceGrowsWithOccurrences(t *testing.T) {
 	}
 }
 
-func TestObserve(t *testing.T) {
+func TestObserveTakesNewerFacts(t *testing.T) {
 	t.Parallel()
 	type fact struct{ revision, failures int64 }
 	for name, c := range map[string]struct {
@@ -124,14 +124,16 @@ func TestObserve(t *testing.T) {
 	}
 }
 
-func TestNewestFacts(t *testing.T) {
+func TestNewestFactsAreSortedByOrigin(t *testing.T) {
 	t.Parallel()
 	facts := func(origin domain.CandidateOrigin, id byte, revision, occurrences int64) domain.CandidateFacts {
-		return domain.CandidateFacts{Origin: origin, OriginID: uuid.UUID{15: id}, Revision: revision, Occurrences: occurrences}
+		return domain.CandidateFacts{Origin: origin, OriginID: uuid.UUID{15: id}, Revision: revision,
+			Occurrences: occurrences}
 	}
 	const cluster, memory = domain.FromFailureCluster, domain.FromMemory
 	told := []domain.CandidateFacts{
-		facts(memory, 1, 2, 7), facts(cluster, 2, 0, 3), facts(cluster, 1, 2, 1), facts(cluster, 2, 0, 9), facts(cluster, 1, 3, 2),
+		facts(memory, 1, 2, 7), facts(cluster, 2, 0, 3), facts(cluster, 1, 2, 1), facts(cluster, 2, 0, 9),
+		facts(cluster, 1, 3, 2),
 		facts(memory, 1, 1, 8), facts(cluster, 1, 3, 5), facts(cluster, 2, 0, 4),
 	}
 	want := []domain.CandidateFacts{facts(cluster, 1, 3, 2), facts(cluster, 2, 0, 9), facts(memory, 1, 2, 7)}
@@ -144,7 +146,7 @@ func TestNewestFacts(t *testing.T) {
 	}
 }
 
-func TestSumOf(t *testing.T) {
+func TestSumOfAddsCounts(t *testing.T) {
 	t.Parallel()
 	for want, counts := range map[string][]int64{
 		"0":                   nil,
@@ -164,7 +166,7 @@ func TestSumOf(t *testing.T) {
 	}
 }
 
-func TestNewFactsLeaveADecisionAlone(t *testing.T) {
+func TestNewFactsDoNotChangeADecision(t *testing.T) {
 	t.Parallel()
 	renamed, err := domain.ClusterFacts(clusterID, 2, "loader/get: Timeout", 30, 2)
 	if err != nil {
@@ -193,7 +195,7 @@ func TestNewFactsLeaveADecisionAlone(t *testing.T) {
 	}
 }
 
-func TestDecide(t *testing.T) {
+func TestLaterDecisionWins(t *testing.T) {
 	t.Parallel()
 	type decision struct {
 		minute  int
@@ -203,21 +205,25 @@ func TestDecide(t *testing.T) {
 	const applied = domain.CurationApplied
 	for name, c := range map[string]struct {
 		decisions []decision
-		outcome   domain.CurationOutcome // of the last
+		outcome   domain.CurationOutcome // of the last decision
 		state     domain.CandidateState
 		stands    byte
 	}{
-		"approved":                     {[]decision{{1, 1, "approve"}}, applied, "approved", 1},
-		"rejected":                     {[]decision{{1, 1, "reject"}}, applied, "rejected", 1},
-		"the other way, later":         {[]decision{{1, 1, "approve"}, {2, 2, "reject"}}, applied, "rejected", 2},
-		"back again":                   {[]decision{{1, 1, "approve"}, {2, 2, "reject"}, {3, 3, "approve"}}, applied, "approved", 3},
-		"the other way, earlier":       {[]decision{{2, 2, "reject"}, {1, 1, "approve"}}, domain.CurationRefused, "rejected", 2},
-		"the same, later":              {[]decision{{1, 1, "approve"}, {2, 2, "approve"}}, applied, "approved", 2},
-		"the same, earlier":            {[]decision{{2, 2, "approve"}, {1, 1, "approve"}}, applied, "approved", 2},
-		"itself":                       {[]decision{{1, 1, "approve"}, {1, 1, "approve"}}, applied, "approved", 1},
-		"at one time, the higher id":   {[]decision{{1, 1, "approve"}, {1, 2, "reject"}}, applied, "rejected", 2},
-		"at one time, the lower id":    {[]decision{{1, 2, "reject"}, {1, 1, "approve"}}, domain.CurationRefused, "rejected", 2},
-		"between two that say another": {[]decision{{3, 3, "approve"}, {1, 1, "approve"}, {2, 2, "reject"}}, domain.CurationRefused, "approved", 3},
+		"approved":             {[]decision{{1, 1, "approve"}}, applied, "approved", 1},
+		"rejected":             {[]decision{{1, 1, "reject"}}, applied, "rejected", 1},
+		"the other way, later": {[]decision{{1, 1, "approve"}, {2, 2, "reject"}}, applied, "rejected", 2},
+		"back again": {[]decision{{1, 1, "approve"}, {2, 2, "reject"}, {3, 3, "approve"}}, applied,
+			"approved", 3},
+		"the other way, earlier": {[]decision{{2, 2, "reject"}, {1, 1, "approve"}}, domain.CurationRefused, "rejected",
+			2},
+		"the same, later":            {[]decision{{1, 1, "approve"}, {2, 2, "approve"}}, applied, "approved", 2},
+		"the same, earlier":          {[]decision{{2, 2, "approve"}, {1, 1, "approve"}}, applied, "approved", 2},
+		"itself":                     {[]decision{{1, 1, "approve"}, {1, 1, "approve"}}, applied, "approved", 1},
+		"at one time, the higher id": {[]decision{{1, 1, "approve"}, {1, 2, "reject"}}, applied, "rejected", 2},
+		"at one time, the lower id": {[]decision{{1, 2, "reject"}, {1, 1, "approve"}}, domain.CurationRefused, "rejected",
+			2},
+		"between two that say another": {[]decision{{3, 3, "approve"}, {1, 1, "approve"}, {2, 2, "reject"}},
+			domain.CurationRefused, "approved", 3},
 		"after a later one that agrees": {
 			[]decision{{1, 1, "approve"}, {3, 3, "approve"}, {2, 2, "reject"}}, domain.CurationRefused, "approved", 3,
 		},
@@ -226,10 +232,12 @@ func TestDecide(t *testing.T) {
 		var ruling domain.CurationRuling
 		for _, d := range c.decisions {
 			ruling = candidate.Decide(domain.CurationDecision{
-				ID: uuid.UUID{15: d.id}, CandidateID: candidate.ID, Verdict: d.verdict, DecidedAt: noon.Add(time.Duration(d.minute) * time.Minute),
+				ID: uuid.UUID{15: d.id}, CandidateID: candidate.ID, Verdict: d.verdict,
+				DecidedAt: noon.Add(time.Duration(d.minute) * time.Minute),
 			})
 		}
-		if ruling.Outcome != c.outcome || (ruling.Reason == domain.ReasonSuperseded) != (c.outcome == domain.CurationRefused) {
+		superseded := ruling.Reason == domain.ReasonSuperseded
+		if ruling.Outcome != c.outcome || superseded != (c.outcome == domain.CurationRefused) {
 			t.Errorf("%s: %+v", name, ruling)
 		}
 		if candidate.State != c.state || candidate.DecisionID.UUID != (uuid.UUID{15: c.stands}) {
@@ -238,17 +246,19 @@ func TestDecide(t *testing.T) {
 	}
 }
 
-func TestDecisionsAreChecked(t *testing.T) {
+func TestInvalidDecisionsAreRefused(t *testing.T) {
 	t.Parallel()
 	good := domain.CurationDecision{ID: uuid.New(), CandidateID: uuid.New(), Verdict: domain.Approve, DecidedAt: noon}
 	if err := good.Validate(noon.Add(-domain.MaxClockLead)); err != nil {
 		t.Error(err)
 	}
-	if err := good.Validate(noon.Add(-domain.MaxClockLead - 1)); err == nil || !strings.Contains(err.Error(), "which is still to come") {
-		t.Errorf("a decision of days to come: %v", err) // it would stand for ever
+	if err := good.Validate(noon.Add(-domain.MaxClockLead - 1)); err == nil || !strings.Contains(err.Error(),
+		"which is in the future") {
+		t.Errorf("a decision with a time in the future: %v", err)
 	}
 	err := domain.CurationDecision{Verdict: "maybe"}.Validate(noon)
-	for _, want := range []string{"decision_id is missing", "candidate_id is missing", `verdict is "maybe"`, "decided_at is missing"} {
+	for _, want := range []string{"decision_id is missing", "candidate_id is missing", `verdict is "maybe"`,
+		"decided_at is missing"} {
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%v, want %q", err, want)
 		}

@@ -15,41 +15,41 @@ const MaxRuleIDBytes = 200
 
 // The thresholds of a rule's health.
 const (
-	// MinRatedDecisions is how many decisions it takes to tell.
+	// MinRatedDecisions is how many decisions a rating needs.
 	MinRatedDecisions = 5
-	// ContestedShare of overrides, or more, makes a rule contested.
+	// ContestedShare is the share of overrides from which a rule is contested.
 	ContestedShare = 0.25
-	// FailingShare of overrides, or more, makes it failing.
+	// FailingShare is the share of overrides from which a rule is failing.
 	FailingShare = 0.5
 )
 
-// HealthState is how the decisions on a rule's proposals speak for it.
+// HealthState rates a rule by the decisions about its proposals.
 type HealthState string
 
 // The states of a rule's health.
 const (
-	Unrated   HealthState = "unrated" // too few decisions to tell
+	Unrated   HealthState = "unrated" // too few decisions
 	Healthy   HealthState = "healthy"
 	Contested HealthState = "contested"
 	Failing   HealthState = "failing"
 )
 
-// RuleDecision is what worlds takes of a decision on a rule's proposal.
+// RuleDecision is the part of a decision about a rule's proposal that worlds uses.
 type RuleDecision struct {
 	DecisionID uuid.UUID
 	RuleID     string
-	Overridden bool // or else followed
+	Overridden bool // otherwise followed
 	DecidedAt  time.Time
 }
 
-// Validate reports what is wrong with a decision that is known of at now.
+// Validate returns an error for a decision that is invalid at the time now.
 func (d RuleDecision) Validate(now time.Time) error {
 	return errors.Join(
-		checkID("decision_id", d.DecisionID), checkLine("rule_id", d.RuleID, MaxRuleIDBytes), checkTime("decided_at", d.DecidedAt, now))
+		checkID("decision_id", d.DecisionID), checkLine("rule_id", d.RuleID, MaxRuleIDBytes), checkTime("decided_at",
+			d.DecidedAt, now))
 }
 
-// RuleHealth sums up the decisions on the proposals of one rule. It depends on the set of decisions, not on the order
-// in which they became known.
+// RuleHealth counts the decisions about the proposals of one rule. It does not depend on their order.
 type RuleHealth struct {
 	RuleID               string
 	Followed, Overridden int64
@@ -72,7 +72,7 @@ func (h RuleHealth) State() HealthState {
 	}
 }
 
-// HealthOf sums up decisions by rule, in order.
+// HealthOf counts decisions by rule, in the order of the rules.
 func HealthOf(decisions []RuleDecision) []RuleHealth {
 	rules := make(map[string]RuleHealth)
 	for _, d := range decisions {

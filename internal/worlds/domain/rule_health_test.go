@@ -13,7 +13,7 @@ import (
 
 var now = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
 
-func TestHealthOfARule(t *testing.T) {
+func TestHealthFollowsFromTheShareOfOverrides(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		followed, overridden int64
@@ -37,7 +37,7 @@ func TestHealthOfARule(t *testing.T) {
 	}
 }
 
-func TestHealthDependsOnTheSetOfDecisions(t *testing.T) {
+func TestHealthDoesNotDependOnTheOrderOfDecisions(t *testing.T) {
 	t.Parallel()
 	at := func(minute int) time.Time { return now.Add(time.Duration(minute) * time.Minute) }
 	decisions := []domain.RuleDecision{
@@ -58,19 +58,21 @@ func TestHealthDependsOnTheSetOfDecisions(t *testing.T) {
 	}
 }
 
-func TestWhatARuleDecisionMustSay(t *testing.T) {
+func TestInvalidRuleDecisionsAreRefused(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		change func(*domain.RuleDecision)
-		want   string // empty: nothing is wrong
+		want   string // empty: valid
 	}{
-		"all of it":              {func(*domain.RuleDecision) {}, ""},
-		"no id":                  {func(d *domain.RuleDecision) { d.DecisionID = uuid.Nil }, "decision_id is missing"},
-		"no rule":                {func(d *domain.RuleDecision) { d.RuleID = "" }, "rule_id is missing"},
-		"a long rule":            {func(d *domain.RuleDecision) { d.RuleID = strings.Repeat("x", 201) }, "rule_id has 201 bytes, the limit is 200"},
-		"no time":                {func(d *domain.RuleDecision) { d.DecidedAt = time.Time{} }, "decided_at is missing"},
-		"a clock somewhat ahead": {func(d *domain.RuleDecision) { d.DecidedAt = now.Add(domain.MaxClockLead) }, ""},
-		"a time still to come":   {func(d *domain.RuleDecision) { d.DecidedAt = now.AddDate(1, 0, 0) }, "decided_at is 2027-03-01T12:00:00Z, which is still to come"},
+		"all of it": {func(*domain.RuleDecision) {}, ""},
+		"no id":     {func(d *domain.RuleDecision) { d.DecisionID = uuid.Nil }, "decision_id is missing"},
+		"no rule":   {func(d *domain.RuleDecision) { d.RuleID = "" }, "rule_id is missing"},
+		"a long rule": {func(d *domain.RuleDecision) { d.RuleID = strings.Repeat("x", 201) },
+			"rule_id has 201 bytes, the limit is 200"},
+		"no time":               {func(d *domain.RuleDecision) { d.DecidedAt = time.Time{} }, "decided_at is missing"},
+		"a clock that is ahead": {func(d *domain.RuleDecision) { d.DecidedAt = now.Add(domain.MaxClockLead) }, ""},
+		"a time in the future": {func(d *domain.RuleDecision) { d.DecidedAt = now.AddDate(1, 0, 0) },
+			"decided_at is 2027-03-01T12:00:00Z, which is in the future"},
 	} {
 		d := domain.RuleDecision{DecisionID: uuid.New(), RuleID: "r", DecidedAt: now}
 		c.change(&d)

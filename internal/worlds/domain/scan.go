@@ -20,7 +20,7 @@ const (
 	MaxOccurrences  = 1_000_000_000
 )
 
-// ScanState is how far a scan is: completed and failed are for good.
+// ScanState is the state of a scan. Completed and failed are final.
 //
 //	running ──> completed
 //	   └──────> failed
@@ -33,10 +33,10 @@ const (
 	ScanFailed    ScanState = "failed"
 )
 
-// What a scan refuses.
+// Errors of scans.
 var (
 	ErrNoScan        = errors.New("there is no such scan in this workspace: start one")
-	ErrScanCompleted = errors.New("the scan is completed with another result, which stands: start another scan of its subject")
+	ErrScanCompleted = errors.New("the scan is completed with other findings: start another scan of its subject")
 	ErrScanFailed    = errors.New("the scan has failed for good: start another scan of its subject")
 )
 
@@ -46,12 +46,12 @@ type Finding struct {
 	Occurrences int64  `json:"occurrences"` // from 1
 }
 
-// Findings are those of one scan, one of each kind, in the order of their kinds. Make them with [NewFindings].
+// Findings are the findings of one scan, one per kind, in the order of the kinds. Make them with [NewFindings].
 type Findings []Finding
 
 var findingKindForm = regexp.MustCompile(`^[a-z][a-z0-9_]{0,63}$`)
 
-// NewFindings checks findings and puts them in order.
+// NewFindings checks findings and sorts them.
 func NewFindings(findings ...Finding) (Findings, error) {
 	ordered := slices.SortedFunc(slices.Values(findings), func(a, b Finding) int { return cmp.Compare(a.Kind, b.Kind) })
 	var faults []error
@@ -61,9 +61,11 @@ func NewFindings(findings ...Finding) (Findings, error) {
 	for i, f := range ordered {
 		switch {
 		case !findingKindForm.MatchString(f.Kind):
-			faults = append(faults, fmt.Errorf("finding kind is %.80q, must be lower-case words of at most 64 bytes, like broken_link", f.Kind))
+			faults = append(faults,
+				fmt.Errorf("finding kind is %.80q, must be lower-case words of at most 64 bytes, like broken_link", f.Kind))
 		case f.Occurrences < 1 || f.Occurrences > MaxOccurrences:
-			faults = append(faults, fmt.Errorf("finding %s has %d occurrences, must be from 1 to %d", f.Kind, f.Occurrences, MaxOccurrences))
+			faults = append(faults, fmt.Errorf("finding %s has %d occurrences, must be from 1 to %d", f.Kind, f.Occurrences,
+				MaxOccurrences))
 		case i > 0 && ordered[i-1].Kind == f.Kind:
 			faults = append(faults, fmt.Errorf("finding %s is there twice: add its occurrences up", f.Kind))
 		}
@@ -74,7 +76,7 @@ func NewFindings(findings ...Finding) (Findings, error) {
 	return ordered, nil
 }
 
-// Occurrences of all kinds together.
+// Occurrences returns the sum over all kinds.
 func (f Findings) Occurrences() (n int64) {
 	for _, finding := range f {
 		n += finding.Occurrences
@@ -82,7 +84,7 @@ func (f Findings) Occurrences() (n int64) {
 	return n
 }
 
-// Scan looks through one subject for what should be known of it. Make it with [StartScan].
+// Scan examines one subject. Make it with [StartScan].
 type Scan struct {
 	ID        uuid.UUID
 	Subject   string // a card or a source: card:harbour
@@ -90,9 +92,9 @@ type Scan struct {
 	StartedAt time.Time
 	// FinishedAt is zero while the scan is running.
 	FinishedAt time.Time
-	// Findings of a completed scan.
+	// Findings are set when the scan is completed.
 	Findings Findings
-	// Failure says why a failed scan has failed.
+	// Failure is the reason of a failed scan.
 	Failure string
 }
 
@@ -104,8 +106,8 @@ func StartScan(id uuid.UUID, subject string, at time.Time) (Scan, error) {
 	return Scan{ID: id, Subject: subject, State: ScanRunning, StartedAt: storedTime(at)}, nil
 }
 
-// Complete ends the scan with its findings. Doing so again with the same ones changes nothing; with others it is
-// refused with [ErrScanCompleted], as [ErrScanFailed] is for a scan that has failed.
+// Complete ends the scan with its findings. A second call with the same findings changes nothing. The error is
+// [ErrScanCompleted] for other findings, and [ErrScanFailed] for a failed scan.
 func (s *Scan) Complete(findings Findings, at time.Time) (changed bool, err error) {
 	switch {
 	case s.State == ScanFailed:
@@ -120,8 +122,8 @@ func (s *Scan) Complete(findings Findings, at time.Time) (changed bool, err erro
 	return true, nil
 }
 
-// Fail ends the scan without a result. A scan that has failed already keeps its first reason; one that is completed
-// refuses with [ErrScanCompleted].
+// Fail ends the scan without a result. A failed scan keeps its first reason. The error is [ErrScanCompleted] for a
+// completed scan.
 func (s *Scan) Fail(failure string, at time.Time) (changed bool, err error) {
 	if strings.TrimSpace(failure) == "" {
 		return false, errors.New("failure is missing: say why the scan failed")
@@ -141,7 +143,7 @@ func (s *Scan) Fail(failure string, at time.Time) (changed bool, err error) {
 	return true, nil
 }
 
-// finish never ends a scan before its start: the clocks of two processes may differ.
+// finish ends a scan, never before its start, because the clocks of two processes may differ.
 func (s *Scan) finish(at time.Time) {
 	s.FinishedAt = storedTime(at)
 	if s.FinishedAt.Before(s.StartedAt) {
@@ -149,10 +151,10 @@ func (s *Scan) finish(at time.Time) {
 	}
 }
 
-// storedTime has the precision of what is stored, so that the table and the event say the same.
+// storedTime returns t with the precision of the database, so that the table and the event agree.
 func storedTime(t time.Time) time.Time { return t.UTC().Truncate(time.Microsecond) }
 
-// IndexedScan is the scan of a subject that finished last, as it can be searched for.
+// IndexedScan is the last finished scan of a subject, in the search index.
 type IndexedScan struct {
 	ScanID     uuid.UUID
 	Subject    string
@@ -160,19 +162,20 @@ type IndexedScan struct {
 	Findings   Findings
 }
 
-// Validate reports what is wrong with a scan that is known of at now. Its findings are checked as they are made.
+// Validate returns an error for a scan that is invalid at the time now. NewFindings checks its findings.
 func (s IndexedScan) Validate(now time.Time) error {
 	return errors.Join(
-		checkID("scan_id", s.ScanID), checkLine("subject", s.Subject, MaxSubjectBytes), checkTime("finished_at", s.FinishedAt, now))
+		checkID("scan_id", s.ScanID), checkLine("subject", s.Subject, MaxSubjectBytes), checkTime("finished_at", s.FinishedAt,
+			now))
 }
 
-// FoundIn is a subject whose last scan found something of the kind that was searched for.
+// FoundIn is a subject whose last scan found something of the searched kind.
 type FoundIn struct {
 	Subject     string
 	ScanID      uuid.UUID
 	FinishedAt  time.Time
 	Occurrences int64 // of that kind
-	// Kinds and Total are of all that the scan found.
+	// Kinds and Total are of all findings of the scan.
 	Kinds []string
 	Total int64
 }

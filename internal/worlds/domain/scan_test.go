@@ -21,10 +21,11 @@ func findings(t *testing.T, of ...domain.Finding) domain.Findings {
 	return f
 }
 
-// Each case is a scan in some state, what is done to it, and what comes of that.
-func TestTheStatesOfAScan(t *testing.T) {
+// Each case is a state of a scan, a change, and the result.
+func TestScanStates(t *testing.T) {
 	t.Parallel()
-	broken, stale := findings(t, domain.Finding{Kind: "broken_link", Occurrences: 2}), findings(t, domain.Finding{Kind: "stale", Occurrences: 1})
+	broken, stale := findings(t, domain.Finding{Kind: "broken_link", Occurrences: 2}), findings(t,
+		domain.Finding{Kind: "stale", Occurrences: 1})
 	running := func() domain.Scan {
 		s, err := domain.StartScan(uuid.New(), "card:harbour", now)
 		if err != nil {
@@ -61,15 +62,17 @@ func TestTheStatesOfAScan(t *testing.T) {
 		changed bool
 		err     error
 	}{
-		"complete":                       {running(), complete(broken), domain.ScanCompleted, true, nil},
-		"complete, nothing found":        {running(), complete(nil), domain.ScanCompleted, true, nil},
-		"fail":                           {running(), fail("no reply"), domain.ScanFailed, true, nil},
-		"complete again":                 {completed(), complete(broken), domain.ScanCompleted, false, nil},
-		"complete with other findings":   {completed(), complete(stale), domain.ScanCompleted, false, domain.ErrScanCompleted},
+		"complete":                {running(), complete(broken), domain.ScanCompleted, true, nil},
+		"complete, nothing found": {running(), complete(nil), domain.ScanCompleted, true, nil},
+		"fail":                    {running(), fail("no reply"), domain.ScanFailed, true, nil},
+		"complete again":          {completed(), complete(broken), domain.ScanCompleted, false, nil},
+		"complete with other findings": {completed(), complete(stale), domain.ScanCompleted, false,
+			domain.ErrScanCompleted},
 		"complete with nothing, instead": {completed(), complete(nil), domain.ScanCompleted, false, domain.ErrScanCompleted},
 		"complete a failed one":          {failed(), complete(broken), domain.ScanFailed, false, domain.ErrScanFailed},
-		"fail a completed one":           {completed(), fail("too late"), domain.ScanCompleted, false, domain.ErrScanCompleted},
-		"fail again":                     {failed(), fail("another reason"), domain.ScanFailed, false, nil},
+		"fail a completed one": {completed(), fail("too late"), domain.ScanCompleted, false,
+			domain.ErrScanCompleted},
+		"fail again": {failed(), fail("another reason"), domain.ScanFailed, false, nil},
 	} {
 		before := fmt.Sprint(c.scan)
 		changed, err := c.do(&c.scan)
@@ -89,7 +92,8 @@ func TestTheStatesOfAScan(t *testing.T) {
 		t.Errorf("by a clock behind it finished at %s: %v", early.FinishedAt, err)
 	}
 	odd := running()
-	if _, err := odd.Complete(nil, now.Add(1999).In(time.FixedZone("", 3600))); err != nil || odd.FinishedAt != now.Add(time.Microsecond) {
+	if _, err := odd.Complete(nil, now.Add(1999).In(time.FixedZone("",
+		3600))); err != nil || odd.FinishedAt != now.Add(time.Microsecond) {
 		t.Errorf("finished at %s: %v", odd.FinishedAt, err)
 	}
 	for _, failure := range []string{"", " ", strings.Repeat("x", domain.MaxFailureBytes+1)} {
@@ -105,7 +109,7 @@ func TestTheStatesOfAScan(t *testing.T) {
 	}
 }
 
-func TestFindingsAreOneOfEachKind(t *testing.T) {
+func TestFindingsHaveOneEntryPerKind(t *testing.T) {
 	t.Parallel()
 	ordered := findings(t, domain.Finding{Kind: "b", Occurrences: 2}, domain.Finding{Kind: "a", Occurrences: 1})
 	if got := fmt.Sprint(ordered); got != "[{a 1} {b 2}]" || ordered.Occurrences() != 3 {
@@ -117,13 +121,17 @@ func TestFindingsAreOneOfEachKind(t *testing.T) {
 	}
 	findings(t, many[1:]...)
 	for want, of := range map[string][]domain.Finding{
-		`finding kind is "", must be lower-case words`:                                {{Occurrences: 1}},
-		`finding kind is "Broken Link", must be lower-case words of at most 64 bytes`: {{Kind: "Broken Link", Occurrences: 1}},
-		`finding kind is "` + strings.Repeat("x", 65) + `", must be`:                  {{Kind: strings.Repeat("x", 65), Occurrences: 1}},
-		"finding a has 0 occurrences, must be from 1 to 1000000000":                   {{Kind: "a"}},
-		"finding a has 1000000001 occurrences":                                        {{Kind: "a", Occurrences: 1_000_000_001}},
-		"finding a is there twice: add its occurrences up":                            {{Kind: "a", Occurrences: 1}, {Kind: "b", Occurrences: 1}, {Kind: "a", Occurrences: 1}},
-		"findings are of 201 kinds, the limit is 200":                                 many,
+		`finding kind is "", must be lower-case words`: {{Occurrences: 1}},
+		`finding kind is "Broken Link", must be lower-case words of at most 64 bytes`: {{Kind: "Broken Link",
+			Occurrences: 1}},
+		`finding kind is "` + strings.Repeat("x",
+			65) + `", must be`: {{Kind: strings.Repeat("x", 65), Occurrences: 1}},
+		"finding a has 0 occurrences, must be from 1 to 1000000000": {{Kind: "a"}},
+		"finding a has 1000000001 occurrences": {{Kind: "a",
+			Occurrences: 1_000_000_001}},
+		"finding a is there twice: add its occurrences up": {{Kind: "a", Occurrences: 1},
+			{Kind: "b", Occurrences: 1}, {Kind: "a", Occurrences: 1}},
+		"findings are of 201 kinds, the limit is 200": many,
 	} {
 		if _, err := domain.NewFindings(of...); err == nil || !strings.HasPrefix(err.Error(), want) {
 			t.Errorf("%v, want %q", err, want)
@@ -131,14 +139,16 @@ func TestFindingsAreOneOfEachKind(t *testing.T) {
 	}
 }
 
-func TestWhatAnIndexedScanMustSay(t *testing.T) {
+func TestInvalidIndexedScansAreRefused(t *testing.T) {
 	t.Parallel()
 	for want, change := range map[string]func(*domain.IndexedScan){
 		"":                       func(*domain.IndexedScan) {},
 		"scan_id is missing":     func(s *domain.IndexedScan) { s.ScanID = uuid.Nil },
 		"subject is missing":     func(s *domain.IndexedScan) { s.Subject = "" },
 		"finished_at is missing": func(s *domain.IndexedScan) { s.FinishedAt = time.Time{} },
-		"finished_at is 2027-03-01T12:00:00Z, which is still to come": func(s *domain.IndexedScan) { s.FinishedAt = now.AddDate(1, 0, 0) },
+		"finished_at is 2027-03-01T12:00:00Z, which is in the future": func(s *domain.IndexedScan) {
+			s.FinishedAt = now.AddDate(1, 0, 0)
+		},
 	} {
 		s := domain.IndexedScan{ScanID: uuid.New(), Subject: "card:harbour", FinishedAt: now}
 		change(&s)

@@ -6,17 +6,17 @@ import (
 	"spectral/internal/core/events"
 )
 
-// The event that an agent task awaits a worker.
+// The event that an agent task waits for a worker.
 const (
 	AgentTaskDispatchedType    = "agent.task.dispatched"
 	AgentTaskDispatchedVersion = 1
 
-	// AgentTaskDispatchedClass is the processing class of agents: slow work that gets processes of its own.
+	// AgentTaskDispatchedClass is the processing class of agents: slow work that can have separate processes.
 	AgentTaskDispatchedClass = "agents"
 )
 
-// AgentTaskDispatched says that a task awaits a worker. What is to be done stands in the task alone, and may have
-// changed by the time somebody looks.
+// AgentTaskDispatched says that a task waits for a worker. Read the task itself for what to do: it may have changed
+// since.
 type AgentTaskDispatched struct {
 	// AgentTaskID is platform.agent_tasks.agent_task_id, in the event's workspace.
 	AgentTaskID uuid.UUID `json:"agent_task_id"`
@@ -26,6 +26,7 @@ type AgentTaskDispatched struct {
 func AgentTaskDispatchedContract() events.Contract {
 	return events.Contract{
 		Type: AgentTaskDispatchedType, Version: AgentTaskDispatchedVersion, Source: events.Platform,
-		Payload: AgentTaskDispatched{AgentTaskID: uuid.MustParse("01936e5c-7d00-7000-8000-0000000000b1")}, Class: AgentTaskDispatchedClass, ContentClass: events.Operational,
+		Payload: AgentTaskDispatched{AgentTaskID: uuid.MustParse("01936e5c-7d00-7000-8000-0000000000b1")},
+		Class:   AgentTaskDispatchedClass, ContentClass: events.Operational,
 	}
 }

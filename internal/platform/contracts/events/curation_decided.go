@@ -8,26 +8,26 @@ import (
 	"spectral/internal/core/events"
 )
 
-// The event that a curator has decided on a rule candidate, for worlds alone, which answers each decision with
+// The event that a curator has decided about a rule candidate. Its target is worlds, which answers each decision with
 // one worlds.curation.applied.
 const (
 	CurationDecidedType    = "platform.curation.decided"
 	CurationDecidedVersion = 1
 )
 
-// CurationDecided is a curator's decision on a rule candidate.
+// CurationDecided is a curator's decision about a rule candidate.
 type CurationDecided struct {
-	// DecisionID is the decision's own, which its outcome names.
+	// DecisionID is the decision's id. Its outcome names it.
 	DecisionID uuid.UUID `json:"decision_id"`
-	// CandidateID is worlds' id of the rule candidate.
+	// CandidateID is the id of the rule candidate in worlds.
 	CandidateID uuid.UUID `json:"candidate_id"`
-	// Verdict is what the candidate is to become.
+	// Verdict is whether the candidate is approved or rejected.
 	Verdict string `json:"verdict" jsonschema:"enum=approve,enum=reject"`
-	// Note is the curator's, for people.
+	// Note is the curator's text for people.
 	Note string `json:"note,omitempty"`
 	// DecidedBy names the curator.
 	DecidedBy string `json:"decided_by" jsonschema:"minLength=1,maxLength=200"`
-	// DecidedAt is when it was decided. Of two decisions on a candidate the later one stands; of two at the same
+	// DecidedAt is when it was decided. Of two decisions about a candidate the later one counts; of two at the same
 	// time, the one with the higher id.
 	DecidedAt time.Time `json:"decided_at"`
 }
@@ -37,8 +37,10 @@ func CurationDecidedContract() events.Contract {
 	return events.Contract{
 		Type: CurationDecidedType, Version: CurationDecidedVersion, Source: events.Platform, Target: events.Worlds,
 		Payload: CurationDecided{
-			DecisionID: uuid.MustParse("01936e5c-7d00-7000-8000-0000000000e1"), CandidateID: uuid.MustParse("01936e5c-7d00-7000-8000-0000000000e2"),
-			Verdict: "approve", Note: "seen twice this week", DecidedBy: "the curator", DecidedAt: time.Date(2026, 3, 2, 9, 0, 0, 0, time.UTC),
+			DecisionID:  uuid.MustParse("01936e5c-7d00-7000-8000-0000000000e1"),
+			CandidateID: uuid.MustParse("01936e5c-7d00-7000-8000-0000000000e2"),
+			Verdict:     "approve", Note: "seen twice this week", DecidedBy: "the curator",
+			DecidedAt: time.Date(2026, 3, 2, 9, 0, 0, 0, time.UTC),
 		}, ContentClass: events.WorkspaceContent,
 	}
 }

@@ -1,5 +1,4 @@
-// Package events holds the payloads of the events that platform publishes: the single source of
-// truth for their shape. Within a version fields are only ever added; a breaking change is a new
-// event type. Consumers parse their own structs and do not import this package; internal/app and
-// the contract tests do.
+// Package events holds the payloads of the events that platform publishes: the only definition of
+// their form. A version may only get new optional fields; a breaking change is a new event type. Consumers parse their
+// own structs. Only internal/app and the contract tests import this package.
 package events

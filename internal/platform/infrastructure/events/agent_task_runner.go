@@ -11,7 +11,7 @@ import (
 	"spectral/internal/platform/application"
 )
 
-// AgentTaskRunnerName is half of the runner's dedup key: it never changes.
+// AgentTaskRunnerName is part of the runner's dedup key. It must never change.
 const AgentTaskRunnerName = "platform.agent_task_runner"
 
 // AgentTaskDispatchedEvent is what platform reads of agent.task.dispatched.
@@ -19,9 +19,9 @@ type AgentTaskDispatchedEvent struct {
 	AgentTaskID uuid.UUID `json:"agent_task_id"`
 }
 
-// AgentTaskRunner does the work of dispatched tasks, outside any transaction; what a run comes to is written as its event
-// is settled. A task that failed as such is an outcome, and its event is delivered: an error is only what is to be tried
-// again, or an event that no task is known for.
+// AgentTaskRunner runs dispatched tasks outside any transaction. The result of a run is written in the transaction that
+// settles its event. The event of a failed task is delivered. An error means that the run must be retried, or that the
+// event names no task.
 func AgentTaskRunner(run *application.RunTask, tasks func(events.Tx) application.Tasks) events.Executor {
 	return events.ExecutorFunc(func(ctx context.Context, e events.Envelope) (events.Completion, error) {
 		dispatched, err := events.Decode[AgentTaskDispatchedEvent](e)
@@ -32,7 +32,7 @@ func AgentTaskRunner(run *application.RunTask, tasks func(events.Tx) application
 			return nil, &events.PayloadError{EventType: e.EventType, Err: errors.New("agent_task_id is missing")}
 		}
 		conclude, err := run.Run(ctx, e.WorkspaceID, dispatched.AgentTaskID, e.EventID)
-		if errors.Is(err, application.ErrNoTask) { // the event was published with its task, or by hand
+		if errors.Is(err, application.ErrNoTask) { // not published together with its task
 			return nil, events.Terminal(fmt.Errorf("agent task %s, %s: %w: publish the event with p_workspace_id of its task",
 				dispatched.AgentTaskID, workspaceText(e.WorkspaceID), err))
 		}

@@ -11,7 +11,7 @@ import (
 	"spectral/internal/platform/domain"
 )
 
-// CurationOutcomeRecorderName is half of the recorder's dedup key: it never changes.
+// CurationOutcomeRecorderName is part of the recorder's dedup key. It must never change.
 const CurationOutcomeRecorderName = "platform.curation_outcome_recorder"
 
 // CurationAppliedEvent is what platform reads of worlds.curation.applied.
@@ -22,22 +22,22 @@ type CurationAppliedEvent struct {
 	AppliedAt  time.Time `json:"applied_at"`
 }
 
-// CurationDecisions is what the recorder writes to.
+// CurationDecisions is where the recorder writes.
 type CurationDecisions interface {
-	// Lock returns a decision, which nobody else can change until the transaction ends; found is false if there is
-	// none.
-	Lock(ctx context.Context, workspace uuid.NullUUID, id uuid.UUID) (decision domain.CurationDecision, found bool, err error)
+	// Lock returns a decision and locks it until the transaction ends. Found is false if there is none.
+	Lock(ctx context.Context, workspace uuid.NullUUID, id uuid.UUID) (decision domain.CurationDecision, found bool,
+		err error)
 	// Save stores the outcome of a decision that was locked in this transaction.
 	Save(ctx context.Context, workspace uuid.NullUUID, decision domain.CurationDecision) error
 }
 
-// CurationOutcomeRecorder records what worlds made of curation decisions. A decision is committed together with the
-// event that worlds answers to, so that the outcome of one that is not there, or that has another outcome, is a
-// fault that no retry will mend.
+// CurationOutcomeRecorder records the outcomes of curation decisions that worlds reports. A decision is committed with
+// its event, so an outcome of an unknown decision, or a second and different outcome, is a terminal error.
 func CurationOutcomeRecorder(decisions CurationDecisions) events.EventHandler {
 	return events.HandlerOf(func(_ events.Envelope, applied CurationAppliedEvent) (domain.CurationRuling, error) {
 		ruling := domain.CurationRuling{
-			DecisionID: applied.DecisionID, Outcome: domain.CurationOutcome(applied.Outcome), Reason: applied.Reason, At: applied.AppliedAt,
+			DecisionID: applied.DecisionID, Outcome: domain.CurationOutcome(applied.Outcome), Reason: applied.Reason,
+			At: applied.AppliedAt,
 		}
 		return ruling, ruling.Validate()
 	}, func(ctx context.Context, workspace uuid.NullUUID, ruling domain.CurationRuling) error {

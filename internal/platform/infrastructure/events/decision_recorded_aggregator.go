@@ -10,7 +10,7 @@ import (
 	"spectral/internal/platform/domain"
 )
 
-// DecisionRecordedAggregatorName is half of the aggregator's dedup key: it never changes.
+// DecisionRecordedAggregatorName is part of the aggregator's dedup key. It must never change.
 const DecisionRecordedAggregatorName = "platform.decision_recorded_aggregator"
 
 // DecisionRecordedEvent is what the aggregator reads of decision.recorded.
@@ -22,14 +22,14 @@ type DecisionRecordedEvent struct {
 	DecidedAt      time.Time `json:"decided_at"`
 }
 
-// OverridePatterns is what the aggregator writes to.
+// OverridePatterns is where the aggregator writes.
 type OverridePatterns interface {
-	// Count adds rulings to the patterns of their rules, except for those that were counted before.
+	// Count adds rulings to the patterns of their rules, except those that were counted before.
 	Count(ctx context.Context, workspace uuid.NullUUID, rulings []domain.Ruling) error
 }
 
-// DecisionRecordedAggregator adds recorded decisions up to override patterns. It takes them in batches: many decisions
-// are on few rules, and one at a time each would write the same rows.
+// DecisionRecordedAggregator counts recorded decisions in override patterns. It handles batches, because many decisions
+// are about few rules and would write the same rows one by one.
 func DecisionRecordedAggregator(patterns OverridePatterns) events.BatchHandler {
 	return events.BatchHandlerOf(func(e events.Envelope, recorded DecisionRecordedEvent) (domain.Ruling, error) {
 		ruling := domain.Ruling{

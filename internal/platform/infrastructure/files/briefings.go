@@ -14,14 +14,13 @@ import (
 	"spectral/internal/platform/application"
 )
 
-// Briefings writes each briefing to a file of its own in a folder, named after its task. Safe for concurrent use, by
-// any number of processes.
+// Briefings writes each briefing to a file named after its task. Safe for concurrent use, by any number of processes.
 type Briefings struct{ dir string }
 
-// NewBriefings delivers to dir, which is made when it is first needed.
+// NewBriefings returns Briefings that write to dir. Deliver creates dir.
 func NewBriefings(dir string) *Briefings { return &Briefings{dir: dir} }
 
-// Deliver implements [application.Briefings]. The file is there whole or not at all, and the same again replaces it.
+// Deliver implements [application.Briefings]. It writes the file completely or not at all, and replaces an earlier one.
 func (b *Briefings) Deliver(ctx context.Context, briefing application.Briefing) (place string, err error) {
 	if err := ctx.Err(); err != nil {
 		return "", err
@@ -35,7 +34,7 @@ func (b *Briefings) Deliver(ctx context.Context, briefing application.Briefing) 
 		err = os.Rename(partial, place)
 	}
 	if err != nil {
-		_ = os.Remove(partial) // or the next run does
+		_ = os.Remove(partial) // best effort: a later run removes it
 		return "", err
 	}
 	if err := syncFolder(b.dir); err != nil {
@@ -45,8 +44,8 @@ func (b *Briefings) Deliver(ctx context.Context, briefing application.Briefing) 
 	return place, nil
 }
 
-// clear removes what earlier runs left behind that died while they wrote. One that is still writing fails: it is no
-// longer wanted. The briefing is delivered by now, so what cannot be removed stays.
+// clear removes temporary files of earlier runs. An earlier run that is still writing then fails. Errors are ignored,
+// because the briefing is delivered.
 func (b *Briefings) clear(briefing application.Briefing) {
 	names, _ := fs.Glob(os.DirFS(b.dir), hidden(briefing.Task, "*"))
 	for _, name := range names {
@@ -57,8 +56,7 @@ func (b *Briefings) clear(briefing application.Briefing) {
 	}
 }
 
-// hidden names the file that a run writes before it is whole. Each run has its own: another may be a zombie that
-// writes still.
+// hidden returns the name of the temporary file of a run. Each run has its own, because an earlier run may still write.
 func hidden(task uuid.UUID, run string) string { return "." + task.String() + "." + run + ".tmp" }
 
 func writeSynced(name, text string) (err error) {
@@ -73,7 +71,7 @@ func writeSynced(name, text string) (err error) {
 	return file.Sync()
 }
 
-// syncFolder makes a rename last.
+// syncFolder makes a rename durable.
 func syncFolder(dir string) error {
 	folder, err := os.Open(dir)
 	if err != nil {

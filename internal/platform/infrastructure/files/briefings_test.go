@@ -26,10 +26,10 @@ func names(t *testing.T, dir string) (found []string) {
 	return found
 }
 
-// What earlier runs left behind goes; what others are writing stays.
-func TestABriefingIsDeliveredOnceHoweverOften(t *testing.T) {
+// TestRepeatedDeliveryLeavesOneBriefing also checks that files of earlier runs are removed and those of others stay.
+func TestRepeatedDeliveryLeavesOneBriefing(t *testing.T) {
 	t.Parallel()
-	dir := filepath.Join(t.TempDir(), "a", "[b") // which is no pattern
+	dir := filepath.Join(t.TempDir(), "a", "[b") // not a valid pattern
 	task, other := uuid.New(), uuid.New()
 	briefings := files.NewBriefings(dir)
 	deliver := func(run int64, text string) {
@@ -71,11 +71,11 @@ func TestABriefingIsDeliveredOnceHoweverOften(t *testing.T) {
 	}
 }
 
-func TestABriefingThatCannotBeDelivered(t *testing.T) {
+func TestFailedDeliveryLeavesNoFile(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	task := uuid.New()
-	if err := os.Mkdir(filepath.Join(dir, task.String()+".md"), 0o700); err != nil { // in its place
+	if err := os.Mkdir(filepath.Join(dir, task.String()+".md"), 0o700); err != nil { // a folder with the briefing's name
 		t.Fatal(err)
 	}
 	if place, err := files.NewBriefings(dir).Deliver(t.Context(), application.Briefing{Task: task, Run: 1}); err == nil {
@@ -83,10 +83,11 @@ func TestABriefingThatCannotBeDelivered(t *testing.T) {
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if _, err := files.NewBriefings(dir).Deliver(ctx, application.Briefing{Task: uuid.New(), Run: 1}); !errors.Is(err, context.Canceled) {
+	if _, err := files.NewBriefings(dir).Deliver(ctx, application.Briefing{Task: uuid.New(), Run: 1}); !errors.Is(err,
+		context.Canceled) {
 		t.Errorf("delivered though it was to stop: %v", err)
 	}
-	if left := names(t, dir); len(left) != 1 { // what was in the way
+	if left := names(t, dir); len(left) != 1 { // the folder
 		t.Errorf("left behind %v", left)
 	}
 }

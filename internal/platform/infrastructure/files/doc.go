@@ -1,3 +1,3 @@
-// Package files delivers what platform makes for people to a folder, outside the database and its transactions: what is
-// delivered twice must come to the same as once.
+// Package files writes the briefings of platform to a folder. This is outside any transaction, so a second delivery of
+// a briefing has the same result as the first.
 package files

@@ -18,7 +18,7 @@ import (
 // AgentTasks stores conversations and agent tasks in the transaction it was built for.
 type AgentTasks struct{ queries *platformdb.Queries }
 
-// NewAgentTasks builds the repository for tx.
+// NewAgentTasks returns the repository for tx.
 func NewAgentTasks(tx events.Tx) *AgentTasks { return &AgentTasks{queries: platformdb.New(tx)} }
 
 // AddConversation implements [application.Tasks].
@@ -27,7 +27,8 @@ func (a *AgentTasks) AddConversation(ctx context.Context, workspace uuid.NullUUI
 		return fmt.Errorf("conversation %s: %w", c.ID, err)
 	}
 	err := a.queries.AddConversation(ctx, platformdb.AddConversationParams{
-		ConversationID: c.ID, WorkspaceID: workspace, Kind: string(c.Kind), TriggerEventID: c.TriggerEvent, CreatedAt: c.CreatedAt,
+		ConversationID: c.ID, WorkspaceID: workspace, Kind: string(c.Kind), TriggerEventID: c.TriggerEvent,
+		CreatedAt: c.CreatedAt,
 	})
 	if err != nil {
 		return fmt.Errorf("store conversation %s: %w", c.ID, err)
@@ -36,8 +37,11 @@ func (a *AgentTasks) AddConversation(ctx context.Context, workspace uuid.NullUUI
 }
 
 // Conversation implements [application.Tasks].
-func (a *AgentTasks) Conversation(ctx context.Context, workspace uuid.NullUUID, id uuid.UUID) (domain.Conversation, error) {
-	row, err := a.queries.FindConversation(ctx, platformdb.FindConversationParams{ConversationID: id, WorkspaceID: workspace})
+func (a *AgentTasks) Conversation(
+	ctx context.Context, workspace uuid.NullUUID, id uuid.UUID,
+) (domain.Conversation, error) {
+	row, err := a.queries.FindConversation(ctx,
+		platformdb.FindConversationParams{ConversationID: id, WorkspaceID: workspace})
 	if errors.Is(err, pgx.ErrNoRows) {
 		return domain.Conversation{}, application.ErrNoConversation
 	}
@@ -45,7 +49,8 @@ func (a *AgentTasks) Conversation(ctx context.Context, workspace uuid.NullUUID, 
 		return domain.Conversation{}, fmt.Errorf("read conversation %s: %w", id, err)
 	}
 	return domain.Conversation{
-		ID: row.ConversationID, Kind: domain.ConversationKind(row.Kind), TriggerEvent: row.TriggerEventID, CreatedAt: row.CreatedAt,
+		ID: row.ConversationID, Kind: domain.ConversationKind(row.Kind), TriggerEvent: row.TriggerEventID,
+		CreatedAt: row.CreatedAt,
 	}, nil
 }
 
@@ -72,8 +77,9 @@ func (a *AgentTasks) Find(ctx context.Context, workspace uuid.NullUUID, id uuid.
 	}
 	task := &domain.AgentTask{
 		ID: row.AgentTaskID, Conversation: row.ConversationID, Executor: row.Executor, Input: row.Input,
-		Status: domain.TaskStatus(row.Status), Result: row.Result, FailureReason: text(row.FailureReason), LastError: text(row.LastError),
-		Run: row.Run, Tries: int(row.Tries), Dispatch: row.DispatchEventID,
+		Status: domain.TaskStatus(row.Status), Result: row.Result, FailureReason: text(row.FailureReason),
+		LastError: text(row.LastError),
+		Run:       row.Run, Tries: int(row.Tries), Dispatch: row.DispatchEventID,
 		CreatedAt: row.CreatedAt, UpdatedAt: row.UpdatedAt, RetainUntil: row.RetainUntil,
 	}
 	if err := json.Unmarshal(row.Steps, &task.Steps); err != nil {
@@ -115,7 +121,8 @@ func (a *AgentTasks) Save(ctx context.Context, workspace uuid.NullUUID, t *domai
 		Run: t.Run, Tries: int32(t.Tries), DispatchEventID: t.Dispatch, UpdatedAt: t.UpdatedAt,
 	}
 	if p := t.Approval; p != nil {
-		params.ApprovalGate, params.ApprovalQuestion, params.ApprovalRequestedAt = &p.Gate, &p.Question, timeOrNull(p.RequestedAt)
+		params.ApprovalGate, params.ApprovalQuestion = &p.Gate, &p.Question
+		params.ApprovalRequestedAt = timeOrNull(p.RequestedAt)
 		params.ApprovalVerdict, params.ApprovalDecidedBy = textOrNull(string(p.Verdict)), textOrNull(p.DecidedBy)
 		params.ApprovalDecidedAt, params.ApprovalComment = timeOrNull(p.DecidedAt), textOrNull(p.Comment)
 	}

@@ -17,13 +17,15 @@ import (
 // CurationDecisions stores curation decisions in the transaction it was built for.
 type CurationDecisions struct{ queries *platformdb.Queries }
 
-// NewCurationDecisions builds the repository for tx.
+// NewCurationDecisions returns the repository for tx.
 func NewCurationDecisions(tx events.Tx) *CurationDecisions {
 	return &CurationDecisions{queries: platformdb.New(tx)}
 }
 
 // Add implements [application.CurationDecisions].
-func (c *CurationDecisions) Add(ctx context.Context, workspace uuid.NullUUID, d domain.CurationDecision) (time.Time, error) {
+func (c *CurationDecisions) Add(
+	ctx context.Context, workspace uuid.NullUUID, d domain.CurationDecision,
+) (time.Time, error) {
 	decidedAt, err := c.queries.AddCurationDecision(ctx, platformdb.AddCurationDecisionParams{
 		DecisionID: d.ID, WorkspaceID: workspace, CandidateID: d.CandidateID, Verdict: string(d.Verdict), Note: d.Note,
 		DecidedBy: d.DecidedBy, DecidedAt: d.DecidedAt,
@@ -34,10 +36,12 @@ func (c *CurationDecisions) Add(ctx context.Context, workspace uuid.NullUUID, d 
 	return decidedAt, nil
 }
 
-// Lock returns a decision, which nobody else can change until the transaction ends; found is false if there is
-// none.
-func (c *CurationDecisions) Lock(ctx context.Context, workspace uuid.NullUUID, id uuid.UUID) (decision domain.CurationDecision, found bool, err error) {
-	row, err := c.queries.LockCurationDecision(ctx, platformdb.LockCurationDecisionParams{WorkspaceID: workspace, DecisionID: id})
+// Lock returns a decision and locks it until the transaction ends. Found is false if there is none.
+func (c *CurationDecisions) Lock(
+	ctx context.Context, workspace uuid.NullUUID, id uuid.UUID,
+) (decision domain.CurationDecision, found bool, err error) {
+	row, err := c.queries.LockCurationDecision(ctx,
+		platformdb.LockCurationDecisionParams{WorkspaceID: workspace, DecisionID: id})
 	if errors.Is(err, pgx.ErrNoRows) {
 		return domain.CurationDecision{}, false, nil
 	}
@@ -45,7 +49,8 @@ func (c *CurationDecisions) Lock(ctx context.Context, workspace uuid.NullUUID, i
 		return domain.CurationDecision{}, false, fmt.Errorf("read curation decision %s: %w", id, err)
 	}
 	return domain.CurationDecision{
-		ID: id, CandidateID: row.CandidateID, Verdict: domain.CurationVerdict(row.Verdict), Note: row.Note, DecidedBy: row.DecidedBy,
+		ID: id, CandidateID: row.CandidateID, Verdict: domain.CurationVerdict(row.Verdict), Note: row.Note,
+		DecidedBy: row.DecidedBy,
 		DecidedAt: row.DecidedAt, Outcome: domain.CurationOutcome(row.Outcome), Reason: text(row.OutcomeReason),
 		RuledAt: row.OutcomeAt.Time,
 	}, true, nil
@@ -54,7 +59,8 @@ func (c *CurationDecisions) Lock(ctx context.Context, workspace uuid.NullUUID, i
 // Save stores the outcome of a decision that was locked in this transaction.
 func (c *CurationDecisions) Save(ctx context.Context, workspace uuid.NullUUID, d domain.CurationDecision) error {
 	n, err := c.queries.SaveCurationOutcome(ctx, platformdb.SaveCurationOutcomeParams{
-		WorkspaceID: workspace, DecisionID: d.ID, Outcome: string(d.Outcome), OutcomeReason: textOrNull(d.Reason), OutcomeAt: timeOrNull(d.RuledAt),
+		WorkspaceID: workspace, DecisionID: d.ID, Outcome: string(d.Outcome), OutcomeReason: textOrNull(d.Reason),
+		OutcomeAt: timeOrNull(d.RuledAt),
 	})
 	if err != nil {
 		return fmt.Errorf("store the outcome of curation decision %s: %w", d.ID, err)

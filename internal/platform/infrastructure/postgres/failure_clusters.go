@@ -15,13 +15,13 @@ import (
 // FailureClusters stores failure clusters in the transaction it was built for.
 type FailureClusters struct{ queries *platformdb.Queries }
 
-// NewFailureClusters builds the repository for tx.
+// NewFailureClusters returns the repository for tx.
 func NewFailureClusters(tx events.Tx) *FailureClusters {
 	return &FailureClusters{queries: platformdb.New(tx)}
 }
 
-// Add implements [application.FailureClusters]. Of two transactions that add a cluster of one signature the second
-// waits for the first.
+// Add implements [application.FailureClusters]. A second transaction that adds a cluster of the same signature
+// waits.
 func (f *FailureClusters) Add(ctx context.Context, workspace uuid.NullUUID, c domain.FailureCluster) (bool, error) {
 	failures, err := json.Marshal(c.Failures)
 	if err != nil {
@@ -39,15 +39,19 @@ func (f *FailureClusters) Add(ctx context.Context, workspace uuid.NullUUID, c do
 }
 
 // Lock implements [application.FailureClusters].
-func (f *FailureClusters) Lock(ctx context.Context, workspace uuid.NullUUID, signature domain.FailureSignature) (domain.FailureCluster, error) {
+func (f *FailureClusters) Lock(
+	ctx context.Context, workspace uuid.NullUUID, signature domain.FailureSignature,
+) (domain.FailureCluster, error) {
 	row, err := f.queries.LockFailureCluster(ctx, platformdb.LockFailureClusterParams{
-		WorkspaceID: workspace, Component: signature.Component, Operation: signature.Operation, ErrorClass: signature.ErrorClass,
+		WorkspaceID: workspace, Component: signature.Component, Operation: signature.Operation,
+		ErrorClass: signature.ErrorClass,
 	})
 	if err != nil {
 		return domain.FailureCluster{}, fmt.Errorf("read the failure cluster: %w", err)
 	}
 	cluster := domain.FailureCluster{
-		ID: row.ClusterID, Signature: signature, Revision: row.Revision, FirstSeenAt: row.FirstSeenAt, LastSeenAt: row.LastSeenAt,
+		ID: row.ClusterID, Signature: signature, Revision: row.Revision, FirstSeenAt: row.FirstSeenAt,
+		LastSeenAt: row.LastSeenAt,
 	}
 	if err := json.Unmarshal(row.Failures, &cluster.Failures); err != nil {
 		return domain.FailureCluster{}, fmt.Errorf("read the failures of cluster %s: %w", row.ClusterID, err)

@@ -18,11 +18,13 @@ import (
 // Memories stores memories in the transaction it was built for.
 type Memories struct{ queries *platformdb.Queries }
 
-// NewMemories builds the repository for tx.
+// NewMemories returns the repository for tx.
 func NewMemories(tx events.Tx) *Memories { return &Memories{queries: platformdb.New(tx)} }
 
 // Record implements [application.Memories].
-func (m *Memories) Record(ctx context.Context, workspace uuid.NullUUID, id uuid.UUID, scope domain.MemoryScope, statement string, at time.Time) (uuid.UUID, error) {
+func (m *Memories) Record(
+	ctx context.Context, workspace uuid.NullUUID, id uuid.UUID, scope domain.MemoryScope, statement string, at time.Time,
+) (uuid.UUID, error) {
 	id, err := m.queries.RecordMemory(ctx, platformdb.RecordMemoryParams{
 		MemoryID: id, WorkspaceID: workspace, Scope: string(scope), Statement: statement, RecordedAt: at,
 	})
@@ -43,7 +45,8 @@ func (m *Memories) Lock(ctx context.Context, workspace uuid.NullUUID, id uuid.UU
 	}
 	return domain.Memory{
 		ID: id, Scope: domain.MemoryScope(row.Scope), Statement: row.Statement, Observations: row.Observations,
-		State: domain.MemoryState(row.State), Version: row.Version, PromotedAt: row.PromotedAt.Time, RetiredAt: row.RetiredAt.Time,
+		State: domain.MemoryState(row.State), Version: row.Version, PromotedAt: row.PromotedAt.Time,
+		RetiredAt: row.RetiredAt.Time,
 	}, nil
 }
 

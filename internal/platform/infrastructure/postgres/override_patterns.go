@@ -18,15 +18,15 @@ import (
 // OverridePatterns stores override patterns in the transaction it was built for.
 type OverridePatterns struct{ queries *platformdb.Queries }
 
-// NewOverridePatterns builds the repository for tx.
+// NewOverridePatterns returns the repository for tx.
 func NewOverridePatterns(tx events.Tx) *OverridePatterns {
 	return &OverridePatterns{queries: platformdb.New(tx)}
 }
 
-// Count adds rulings to the patterns of their rules, except for those that were counted before. It takes its rows in
-// the order of their keys, so that many may count at once.
+// Count adds rulings to the patterns of their rules, except those that were counted before. It locks rows in the order
+// of their keys, so concurrent calls do not deadlock.
 func (o *OverridePatterns) Count(ctx context.Context, workspace uuid.NullUUID, rulings []domain.Ruling) error {
-	byID := make(map[uuid.UUID]domain.Ruling, len(rulings)) // of one that is here twice the first counts
+	byID := make(map[uuid.UUID]domain.Ruling, len(rulings)) // of duplicates the first counts
 	for _, r := range slices.Backward(rulings) {
 		byID[r.DecisionID] = r
 	}
@@ -34,7 +34,7 @@ func (o *OverridePatterns) Count(ctx context.Context, workspace uuid.NullUUID, r
 		WorkspaceID: workspace, DecisionIds: slices.Collect(maps.Keys(byID)),
 	})
 	if err != nil {
-		return fmt.Errorf("remember %d decisions: %w", len(byID), err)
+		return fmt.Errorf("store the ids of %d counted decisions: %w", len(byID), err)
 	}
 	fresh := make([]domain.Ruling, len(uncounted))
 	for i, id := range uncounted {
@@ -65,8 +65,10 @@ func (o *OverridePatterns) add(ctx context.Context, workspace uuid.NullUUID, p d
 	return err
 }
 
-// Of returns the pattern of a rule, its commonest reason first; its zero value if nothing was decided yet.
-func (o *OverridePatterns) Of(ctx context.Context, workspace uuid.NullUUID, ruleID string) (domain.OverridePattern, error) {
+// Of returns the pattern of a rule with the most common reason first, or the zero value if nothing was decided yet.
+func (o *OverridePatterns) Of(
+	ctx context.Context, workspace uuid.NullUUID, ruleID string,
+) (domain.OverridePattern, error) {
 	row, err := o.queries.GetPattern(ctx, platformdb.GetPatternParams{RuleID: ruleID, WorkspaceID: workspace})
 	if errors.Is(err, pgx.ErrNoRows) {
 		return domain.OverridePattern{}, nil
@@ -79,7 +81,8 @@ func (o *OverridePatterns) Of(ctx context.Context, workspace uuid.NullUUID, rule
 		return domain.OverridePattern{}, fmt.Errorf("override reasons of rule %s: %w", ruleID, err)
 	}
 	p := domain.OverridePattern{
-		RuleID: ruleID, Followed: row.Followed, Overridden: row.Overridden, FirstDecidedAt: row.FirstDecidedAt, LastDecidedAt: row.LastDecidedAt,
+		RuleID: ruleID, Followed: row.Followed, Overridden: row.Overridden, FirstDecidedAt: row.FirstDecidedAt,
+		LastDecidedAt: row.LastDecidedAt,
 	}
 	for _, r := range reasons {
 		p.Reasons = append(p.Reasons, domain.OverrideReason{

@@ -16,10 +16,10 @@ import (
 // SystemCards stores system cards in the transaction it was built for.
 type SystemCards struct{ queries *platformdb.Queries }
 
-// NewSystemCards builds the repository for tx.
+// NewSystemCards returns the repository for tx.
 func NewSystemCards(tx events.Tx) *SystemCards { return &SystemCards{queries: platformdb.New(tx)} }
 
-// Project stores card unless the same or a higher version of it is there already.
+// Project stores card, unless the same or a higher version is stored already.
 func (s *SystemCards) Project(ctx context.Context, workspace uuid.NullUUID, card domain.SystemCard) error {
 	_, err := s.queries.ProjectCard(ctx, platformdb.ProjectCardParams{
 		WorkspaceID: workspace, CardID: card.CardID, Version: card.Version, Title: card.Title, Snapshot: card.Snapshot,
@@ -30,7 +30,7 @@ func (s *SystemCards) Project(ctx context.Context, workspace uuid.NullUUID, card
 	return nil
 }
 
-// Versions returns the version that stands of each card of a workspace, by card id.
+// Versions returns the stored version of each card of a workspace, by card id.
 func (s *SystemCards) Versions(ctx context.Context, workspace uuid.NullUUID) (map[string]int64, error) {
 	rows, err := s.queries.ListVersions(ctx, workspace)
 	if err != nil {
@@ -43,7 +43,7 @@ func (s *SystemCards) Versions(ctx context.Context, workspace uuid.NullUUID) (ma
 	return versions, nil
 }
 
-// Latest returns the card of a workspace that was projected last; its zero value if there is none.
+// Latest returns the card of a workspace that was projected last, or the zero value if there is none.
 func (s *SystemCards) Latest(ctx context.Context, workspace uuid.NullUUID) (domain.SystemCard, error) {
 	row, err := s.queries.LatestCard(ctx, workspace)
 	if errors.Is(err, pgx.ErrNoRows) {

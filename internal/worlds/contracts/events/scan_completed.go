@@ -8,7 +8,7 @@ import (
 	"spectral/internal/core/events"
 )
 
-// The event that a scan was completed.
+// The event that a scan is completed.
 const (
 	ScanCompletedType    = "worlds.scan.completed"
 	ScanCompletedVersion = 1
@@ -22,10 +22,10 @@ type ScanCompleted struct {
 	Subject string `json:"subject" jsonschema:"minLength=1,maxLength=200"`
 	// StartedAt is when the scan began, in UTC to the microsecond.
 	StartedAt time.Time `json:"started_at"`
-	// FinishedAt is when it was completed, in UTC to the microsecond. Events may arrive in any order: of two scans of a
-	// subject the one that finished later stands.
+	// FinishedAt is when it was completed, in UTC to the microsecond. Events may arrive in any order: of two
+	// scans of a subject the one that finished later counts.
 	FinishedAt time.Time `json:"finished_at"`
-	// Findings are what it found, one of each kind, in the order of their kinds; empty if nothing.
+	// Findings are what the scan found, one per kind, in the order of the kinds. They may be empty.
 	Findings []ScanFinding `json:"findings" jsonschema:"maxItems=200"`
 }
 
@@ -33,7 +33,7 @@ type ScanCompleted struct {
 type ScanFinding struct {
 	// Kind is lower-case words, like broken_link.
 	Kind string `json:"kind" jsonschema:"minLength=1,maxLength=64"`
-	// Occurrences counts them in the subject.
+	// Occurrences is how often the kind was found in the subject.
 	Occurrences int64 `json:"occurrences" jsonschema:"minimum=1,maximum=1000000000"`
 }
 

@@ -12,17 +12,17 @@ const (
 	WorldModelCardPublishedVersion = 1
 )
 
-// WorldModelCardPublished is a world model card as it now stands.
+// WorldModelCardPublished is the new version of a world model card.
 type WorldModelCardPublished struct {
 	// CardID identifies the card within its workspace.
 	CardID string `json:"card_id" jsonschema:"minLength=1"`
-	// Version counts the card's publications from 1. Events may arrive in any order: compare it.
+	// Version counts the card's publications from 1. Compare it, because events may arrive in any order.
 	Version int64 `json:"version" jsonschema:"minimum=1"`
 	// Title is one line.
 	Title string `json:"title" jsonschema:"minLength=1"`
 	// Summary is prose.
 	Summary string `json:"summary,omitempty"`
-	// Attributes is whatever the world model knows about the card's subject.
+	// Attributes is what the world model knows about the card's subject.
 	Attributes json.RawMessage `json:"attributes,omitempty"`
 }
 

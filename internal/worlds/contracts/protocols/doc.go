@@ -1,4 +1,3 @@
-// Package protocols holds what other contexts may ask worlds synchronously: interfaces that worlds owns and implements,
-// with their plain requests and answers. Callers declare a port of their own and do not import this package;
-// internal/app bridges the two.
+// Package protocols holds the synchronous interfaces that worlds offers to other contexts, with their requests and
+// answers. Callers declare their own ports and do not import this package; internal/app adapts one to the other.
 package protocols

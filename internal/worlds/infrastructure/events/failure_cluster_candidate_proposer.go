@@ -11,10 +11,10 @@ import (
 	"spectral/internal/worlds/domain"
 )
 
-// FailureClusterCandidateProposerName is half of the dedup key of the handler of version 1: it never changes.
+// FailureClusterCandidateProposerName is part of the dedup key of the handler of version 1. It must never change.
 const FailureClusterCandidateProposerName = "worlds.failure_cluster_candidate_proposer"
 
-// FailureClusterV2CandidateProposerName is half of the dedup key of the handler of version 2: it never changes.
+// FailureClusterV2CandidateProposerName is part of the dedup key of the handler of version 2. It must never change.
 const FailureClusterV2CandidateProposerName = "worlds.failure_cluster_v2_candidate_proposer"
 
 // FailureClusterDetectedEvent is what worlds reads of platform.failure_cluster.detected.
@@ -38,22 +38,22 @@ type FailureClusterDetectedV2Event struct {
 	} `json:"failures"`
 }
 
-// CandidateProposer is what the handlers make candidates with. They take events in batches: many are of few candidates, and
-// one at a time two batches would wait for each other.
+// CandidateProposer makes candidates. It takes the facts of a batch at once: with one call per event, two batches could
+// wait for each other's candidates.
 type CandidateProposer interface {
-	// Propose stores a candidate for each origin of facts, or brings it up to date if they are newer.
+	// Propose stores a candidate for each origin of facts, or updates it if the facts are newer.
 	Propose(ctx context.Context, workspace uuid.NullUUID, facts []domain.CandidateFacts) error
 }
 
-// FailureClusterCandidateProposer proposes rules against the failures of clusters as version 1 tells of them. It has
-// no revision, so it never changes a candidate that version 2 has told of.
+// FailureClusterCandidateProposer proposes rules against the failures of clusters, from version 1 of the event. Version
+// 1 has no revision, so it never changes a candidate that version 2 has updated.
 func FailureClusterCandidateProposer(candidates CandidateProposer) events.BatchHandler {
 	return events.BatchHandlerOf(func(_ events.Envelope, d FailureClusterDetectedEvent) (domain.CandidateFacts, error) {
-		return domain.ClusterFacts(d.ClusterID, 0, d.Signature, d.Count, 1) // it tells no kinds apart
+		return domain.ClusterFacts(d.ClusterID, 0, d.Signature, d.Count, 1) // version 1 has no kinds
 	}, candidates.Propose)
 }
 
-// FailureClusterV2CandidateProposer proposes rules against the failures of clusters.
+// FailureClusterV2CandidateProposer proposes rules against the failures of clusters, from version 2 of the event.
 func FailureClusterV2CandidateProposer(candidates CandidateProposer) events.BatchHandler {
 	return events.BatchHandlerOf(func(_ events.Envelope, d FailureClusterDetectedV2Event) (domain.CandidateFacts, error) {
 		if d.Revision < 1 {
@@ -71,7 +71,7 @@ func FailureClusterV2CandidateProposer(candidates CandidateProposer) events.Batc
 		if err != nil {
 			return domain.CandidateFacts{}, err
 		}
-		// the line that version 1 calls the signature: both make one statement
+		// the form of version 1, so both versions lead to the same statement
 		signature := s.Component + "/" + s.Operation + ": " + s.ErrorClass
 		return domain.ClusterFacts(d.ClusterID, d.Revision, signature, failures, int64(len(counts)))
 	}, candidates.Propose)

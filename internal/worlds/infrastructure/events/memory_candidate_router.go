@@ -7,7 +7,7 @@ import (
 	"spectral/internal/worlds/domain"
 )
 
-// MemoryCandidateRouterName is half of the router's dedup key: it never changes.
+// MemoryCandidateRouterName is part of the router's dedup key. It must never change.
 const MemoryCandidateRouterName = "worlds.memory_candidate_router"
 
 // MemoryPromotedEvent is what worlds reads of platform.memory.promoted.

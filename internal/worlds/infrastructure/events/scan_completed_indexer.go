@@ -11,7 +11,7 @@ import (
 	"spectral/internal/worlds/domain"
 )
 
-// ScanCompletedIndexerName is half of the indexer's dedup key: it never changes.
+// ScanCompletedIndexerName is part of the indexer's dedup key. It must never change.
 const ScanCompletedIndexerName = "worlds.scan_completed_indexer"
 
 // ScanCompletedEvent is what the indexer reads of worlds.scan.completed.
@@ -22,17 +22,18 @@ type ScanCompletedEvent struct {
 	Findings   []domain.Finding `json:"findings"`
 }
 
-// ScanIndex is what the indexer writes to.
+// ScanIndex is where the indexer writes.
 type ScanIndex interface {
-	// Put indexes scan unless the same or a later scan of its subject is indexed already.
+	// Put indexes scan, unless the same or a later scan of its subject is indexed already.
 	Put(ctx context.Context, workspace uuid.NullUUID, scan domain.IndexedScan) error
 }
 
-// ScanCompletedIndexer makes completed scans searchable: of each subject the one that finished last.
+// ScanCompletedIndexer indexes the last completed scan of each subject.
 func ScanCompletedIndexer(index ScanIndex) events.EventHandler {
 	return events.HandlerOf(func(e events.Envelope, completed ScanCompletedEvent) (domain.IndexedScan, error) {
 		findings, err := domain.NewFindings(completed.Findings...)
-		scan := domain.IndexedScan{ScanID: completed.ScanID, Subject: completed.Subject, FinishedAt: completed.FinishedAt, Findings: findings}
+		scan := domain.IndexedScan{ScanID: completed.ScanID, Subject: completed.Subject, FinishedAt: completed.FinishedAt,
+			Findings: findings}
 		return scan, errors.Join(scan.Validate(e.OccurredAt), err)
 	}, index.Put)
 }

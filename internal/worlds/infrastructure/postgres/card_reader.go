@@ -17,7 +17,7 @@ import (
 // CardReader reads world model cards in the transaction it was built for.
 type CardReader struct{ queries *worldsdb.Queries }
 
-// NewCardReader builds the reader for tx.
+// NewCardReader returns the reader for tx.
 func NewCardReader(tx events.Tx) *CardReader { return &CardReader{queries: worldsdb.New(tx)} }
 
 // Card implements [application.CardReader].
@@ -37,5 +37,6 @@ func (c *CardReader) Card(ctx context.Context, workspace uuid.NullUUID, cardID s
 	if err := json.Unmarshal(row.Card, &stored); err != nil {
 		return protocols.Card{}, fmt.Errorf("card %s as stored: %w", cardID, err)
 	}
-	return protocols.Card{CardID: cardID, Version: row.Version, Title: stored.Title, Summary: stored.Summary, Attributes: stored.Attributes}, nil
+	return protocols.Card{CardID: cardID, Version: row.Version, Title: stored.Title, Summary: stored.Summary,
+		Attributes: stored.Attributes}, nil
 }

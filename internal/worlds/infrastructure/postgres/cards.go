@@ -15,13 +15,16 @@ import (
 // Cards stores world model cards in the transaction it was built for.
 type Cards struct{ queries *worldsdb.Queries }
 
-// NewCards builds the repository for tx.
+// NewCards returns the repository for tx.
 func NewCards(tx events.Tx) *Cards { return &Cards{queries: worldsdb.New(tx)} }
 
-// ReserveVersion implements [application.Cards]. The first insert of a card and every update of
-// it hold its row lock, so two publications of one card queue up.
-func (c *Cards) ReserveVersion(ctx context.Context, workspace uuid.NullUUID, cardID string, at time.Time) (int64, error) {
-	version, err := c.queries.ReserveVersion(ctx, worldsdb.ReserveVersionParams{WorkspaceID: workspace, CardID: cardID, PublishedAt: at})
+// ReserveVersion implements [application.Cards]. It locks the card's row, so publications of one card run one after
+// another.
+func (c *Cards) ReserveVersion(
+	ctx context.Context, workspace uuid.NullUUID, cardID string, at time.Time,
+) (int64, error) {
+	version, err := c.queries.ReserveVersion(ctx,
+		worldsdb.ReserveVersionParams{WorkspaceID: workspace, CardID: cardID, PublishedAt: at})
 	if err != nil {
 		return 0, fmt.Errorf("reserve a version of card %s: %w", cardID, err)
 	}
@@ -29,7 +32,9 @@ func (c *Cards) ReserveVersion(ctx context.Context, workspace uuid.NullUUID, car
 }
 
 // Put implements [application.Cards].
-func (c *Cards) Put(ctx context.Context, workspace uuid.NullUUID, cardID string, version int64, document json.RawMessage, at time.Time) error {
+func (c *Cards) Put(
+	ctx context.Context, workspace uuid.NullUUID, cardID string, version int64, document json.RawMessage, at time.Time,
+) error {
 	n, err := c.queries.PutCard(ctx, worldsdb.PutCardParams{
 		WorkspaceID: workspace, CardID: cardID, Version: version, Card: document, PublishedAt: at,
 	})

@@ -12,19 +12,21 @@ import (
 	"spectral/internal/worlds/infrastructure/postgres/worldsdb"
 )
 
-// CurationRulings stores what became of curation decisions in the transaction it was built for.
+// CurationRulings stores the outcomes of curation decisions in the transaction it was built for.
 type CurationRulings struct{ queries *worldsdb.Queries }
 
-// NewCurationRulings builds the repository for tx.
+// NewCurationRulings returns the repository for tx.
 func NewCurationRulings(tx events.Tx) *CurationRulings {
 	return &CurationRulings{queries: worldsdb.New(tx)}
 }
 
-// Add implements [application.CurationRulings]. Of two transactions that rule on one decision the second waits for
-// the first.
-func (r *CurationRulings) Add(ctx context.Context, workspace uuid.NullUUID, d domain.CurationDecision, ruling domain.CurationRuling, at time.Time) (bool, error) {
+// Add implements [application.CurationRulings]. A second transaction that rules on the same decision waits.
+func (r *CurationRulings) Add(
+	ctx context.Context, workspace uuid.NullUUID, d domain.CurationDecision, ruling domain.CurationRuling, at time.Time,
+) (bool, error) {
 	n, err := r.queries.AddCurationRuling(ctx, worldsdb.AddCurationRulingParams{
-		WorkspaceID: workspace, DecisionID: d.ID, CandidateID: d.CandidateID, Outcome: string(ruling.Outcome), Reason: textOrNull(ruling.Reason), RuledAt: at,
+		WorkspaceID: workspace, DecisionID: d.ID, CandidateID: d.CandidateID, Outcome: string(ruling.Outcome),
+		Reason: textOrNull(ruling.Reason), RuledAt: at,
 	})
 	if err != nil {
 		return false, fmt.Errorf("record the ruling on decision %s: %w", d.ID, err)

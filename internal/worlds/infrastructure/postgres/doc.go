@@ -1,3 +1,4 @@
 // Package postgres stores the aggregates of worlds in schema worlds. Each repository is built for
-// one transaction. Package worldsdb, generated from db/queries/worlds, is its own.
+// one transaction. Only this package uses worldsdb, which is
+// generated from db/queries/worlds.
 package postgres

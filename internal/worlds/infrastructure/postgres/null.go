@@ -6,7 +6,7 @@ import (
 	"github.com/jackc/pgx/v5/pgtype"
 )
 
-// What is empty or zero in Go is null in SQL.
+// These functions map empty and zero values in Go to null in SQL.
 
 func text(s *string) string {
 	if s == nil {

@@ -17,14 +17,16 @@ import (
 // RuleCandidates stores rule candidates in the transaction it was built for.
 type RuleCandidates struct{ queries *worldsdb.Queries }
 
-// NewRuleCandidates builds the repository for tx.
+// NewRuleCandidates returns the repository for tx.
 func NewRuleCandidates(tx events.Tx) *RuleCandidates {
 	return &RuleCandidates{queries: worldsdb.New(tx)}
 }
 
-// Add implements [application.RuleCandidates]. Of two transactions that add a candidate for one origin the second
-// waits for the first.
-func (r *RuleCandidates) Add(ctx context.Context, workspace uuid.NullUUID, c domain.RuleCandidate, at time.Time) (bool, error) {
+// Add implements [application.RuleCandidates]. A second transaction that adds a candidate for the same origin
+// waits.
+func (r *RuleCandidates) Add(
+	ctx context.Context, workspace uuid.NullUUID, c domain.RuleCandidate, at time.Time,
+) (bool, error) {
 	n, err := r.queries.AddRuleCandidate(ctx, worldsdb.AddRuleCandidateParams{
 		CandidateID: c.ID, WorkspaceID: workspace, Origin: string(c.Origin), OriginID: c.OriginID, Revision: c.Revision,
 		Statement: c.Statement, Occurrences: c.Occurrences, Kinds: c.Kinds, Confidence: c.Confidence, ProposedAt: at,
@@ -36,7 +38,9 @@ func (r *RuleCandidates) Add(ctx context.Context, workspace uuid.NullUUID, c dom
 }
 
 // LockOfOrigin implements [application.RuleCandidates].
-func (r *RuleCandidates) LockOfOrigin(ctx context.Context, workspace uuid.NullUUID, origin domain.CandidateOrigin, originID uuid.UUID) (domain.RuleCandidate, bool, error) {
+func (r *RuleCandidates) LockOfOrigin(
+	ctx context.Context, workspace uuid.NullUUID, origin domain.CandidateOrigin, originID uuid.UUID,
+) (domain.RuleCandidate, bool, error) {
 	row, err := r.queries.LockRuleCandidateOfOrigin(ctx, worldsdb.LockRuleCandidateOfOriginParams{
 		WorkspaceID: workspace, Origin: string(origin), OriginID: originID,
 	})
@@ -50,8 +54,11 @@ func (r *RuleCandidates) LockOfOrigin(ctx context.Context, workspace uuid.NullUU
 }
 
 // Lock implements [application.RuleCandidates].
-func (r *RuleCandidates) Lock(ctx context.Context, workspace uuid.NullUUID, ids ...uuid.UUID) (map[uuid.UUID]domain.RuleCandidate, error) {
-	rows, err := r.queries.LockRuleCandidates(ctx, worldsdb.LockRuleCandidatesParams{WorkspaceID: workspace, CandidateIds: ids})
+func (r *RuleCandidates) Lock(
+	ctx context.Context, workspace uuid.NullUUID, ids ...uuid.UUID,
+) (map[uuid.UUID]domain.RuleCandidate, error) {
+	rows, err := r.queries.LockRuleCandidates(ctx,
+		worldsdb.LockRuleCandidatesParams{WorkspaceID: workspace, CandidateIds: ids})
 	if err != nil {
 		return nil, fmt.Errorf("read %d rule candidates: %w", len(ids), err)
 	}
@@ -74,7 +81,9 @@ func candidateOf(row worldsdb.LockRuleCandidateOfOriginRow) domain.RuleCandidate
 }
 
 // Save implements [application.RuleCandidates].
-func (r *RuleCandidates) Save(ctx context.Context, workspace uuid.NullUUID, c domain.RuleCandidate, at time.Time) error {
+func (r *RuleCandidates) Save(
+	ctx context.Context, workspace uuid.NullUUID, c domain.RuleCandidate, at time.Time,
+) error {
 	n, err := r.queries.SaveRuleCandidate(ctx, worldsdb.SaveRuleCandidateParams{
 		WorkspaceID: workspace, CandidateID: c.ID, Revision: c.Revision, Statement: c.Statement, Occurrences: c.Occurrences,
 		Kinds: c.Kinds, Confidence: c.Confidence, State: string(c.State), DecisionID: c.DecisionID,

@@ -18,13 +18,13 @@ import (
 // RuleHealth stores the health of rules in the transaction it was built for.
 type RuleHealth struct{ queries *worldsdb.Queries }
 
-// NewRuleHealth builds the repository for tx.
+// NewRuleHealth returns the repository for tx.
 func NewRuleHealth(tx events.Tx) *RuleHealth { return &RuleHealth{queries: worldsdb.New(tx)} }
 
-// Count adds decisions to the health of their rules, except for those that were counted before. It takes its rows in
-// the order of their keys, so that many may count at once.
+// Count adds decisions to the health of their rules, except those that were counted before. It locks rows in the order
+// of their keys, so concurrent calls do not deadlock.
 func (r *RuleHealth) Count(ctx context.Context, workspace uuid.NullUUID, decisions []domain.RuleDecision) error {
-	byID := make(map[uuid.UUID]domain.RuleDecision, len(decisions)) // of one that is here twice the first counts
+	byID := make(map[uuid.UUID]domain.RuleDecision, len(decisions)) // of duplicates the first counts
 	for _, d := range slices.Backward(decisions) {
 		byID[d.DecisionID] = d
 	}
@@ -61,7 +61,7 @@ func (r *RuleHealth) add(ctx context.Context, workspace uuid.NullUUID, more doma
 	return r.queries.RateRule(ctx, worldsdb.RateRuleParams{WorkspaceID: workspace, RuleID: more.RuleID, State: state})
 }
 
-// Of returns the health of a rule; its zero value if nothing was decided yet.
+// Of returns the health of a rule, or the zero value if nothing was decided yet.
 func (r *RuleHealth) Of(ctx context.Context, workspace uuid.NullUUID, ruleID string) (domain.RuleHealth, error) {
 	row, err := r.queries.GetHealth(ctx, worldsdb.GetHealthParams{RuleID: ruleID, WorkspaceID: workspace})
 	if errors.Is(err, pgx.ErrNoRows) {
@@ -70,5 +70,6 @@ func (r *RuleHealth) Of(ctx context.Context, workspace uuid.NullUUID, ruleID str
 	if err != nil {
 		return domain.RuleHealth{}, fmt.Errorf("health of rule %s: %w", ruleID, err)
 	}
-	return domain.RuleHealth{RuleID: ruleID, Followed: row.Followed, Overridden: row.Overridden, LastDecidedAt: row.LastDecidedAt}, nil
+	return domain.RuleHealth{RuleID: ruleID, Followed: row.Followed, Overridden: row.Overridden,
+		LastDecidedAt: row.LastDecidedAt}, nil
 }

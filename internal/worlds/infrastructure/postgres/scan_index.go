@@ -11,13 +11,13 @@ import (
 	"spectral/internal/worlds/infrastructure/postgres/worldsdb"
 )
 
-// ScanIndex stores which scan of each subject finished last, in the transaction it was built for.
+// ScanIndex stores the last finished scan of each subject, in the transaction it was built for.
 type ScanIndex struct{ queries *worldsdb.Queries }
 
-// NewScanIndex builds the repository for tx.
+// NewScanIndex returns the repository for tx.
 func NewScanIndex(tx events.Tx) *ScanIndex { return &ScanIndex{queries: worldsdb.New(tx)} }
 
-// Put indexes scan unless the same or a later scan of its subject is indexed already.
+// Put indexes scan, unless the same or a later scan of its subject is indexed already.
 func (s *ScanIndex) Put(ctx context.Context, workspace uuid.NullUUID, scan domain.IndexedScan) error {
 	kinds, occurrences := make([]string, len(scan.Findings)), make([]int64, len(scan.Findings))
 	for i, f := range scan.Findings {
@@ -39,9 +39,11 @@ func (s *ScanIndex) Put(ctx context.Context, workspace uuid.NullUUID, scan domai
 	return nil
 }
 
-// Search returns the subjects of a workspace whose last scan found something of kind, those with most of it first; at
-// most so many.
-func (s *ScanIndex) Search(ctx context.Context, workspace uuid.NullUUID, kind string, most int32) ([]domain.FoundIn, error) {
+// Search returns the subjects of a workspace whose last scan found something of kind, at most limit, those with most
+// occurrences first.
+func (s *ScanIndex) Search(
+	ctx context.Context, workspace uuid.NullUUID, kind string, most int32,
+) ([]domain.FoundIn, error) {
 	rows, err := s.queries.SearchScans(ctx, worldsdb.SearchScansParams{Kind: kind, WorkspaceID: workspace, Most: most})
 	if err != nil {
 		return nil, fmt.Errorf("search scans for %s: %w", kind, err)

@@ -17,7 +17,7 @@ import (
 // Scans stores scans in the transaction it was built for.
 type Scans struct{ queries *worldsdb.Queries }
 
-// NewScans builds the repository for tx.
+// NewScans returns the repository for tx.
 func NewScans(tx events.Tx) *Scans { return &Scans{queries: worldsdb.New(tx)} }
 
 // Add implements [application.Scans].
@@ -41,8 +41,9 @@ func (s *Scans) Lock(ctx context.Context, workspace uuid.NullUUID, id uuid.UUID)
 		return domain.Scan{}, fmt.Errorf("read scan %s: %w", id, err)
 	}
 	scan := domain.Scan{
-		ID: id, Subject: row.Subject, State: domain.ScanState(row.State), StartedAt: row.StartedAt, FinishedAt: row.FinishedAt.Time,
-		Failure: text(row.Failure),
+		ID: id, Subject: row.Subject, State: domain.ScanState(row.State), StartedAt: row.StartedAt,
+		FinishedAt: row.FinishedAt.Time,
+		Failure:    text(row.Failure),
 	}
 	if err := json.Unmarshal(row.Findings, &scan.Findings); err != nil {
 		return domain.Scan{}, fmt.Errorf("read the findings of scan %s: %w", id, err)
@@ -57,7 +58,8 @@ func (s *Scans) Save(ctx context.Context, workspace uuid.NullUUID, scan domain.S
 		return fmt.Errorf("encode the findings of scan %s: %w", scan.ID, err)
 	}
 	n, err := s.queries.SaveScan(ctx, worldsdb.SaveScanParams{
-		ScanID: scan.ID, WorkspaceID: workspace, State: string(scan.State), Findings: findings, Failure: textOrNull(scan.Failure),
+		ScanID: scan.ID, WorkspaceID: workspace, State: string(scan.State), Findings: findings,
+		Failure:    textOrNull(scan.Failure),
 		FinishedAt: timeOrNull(scan.FinishedAt),
 	})
 	if err != nil {

@@ -18,7 +18,8 @@ import (
 // pageTimeout bounds a call that the database does not answer.
 const pageTimeout = 30 * time.Second
 
-// Store sweeps in the name of a database role, through a pool that may lead through a transaction pooler. Safe for concurrent use.
+// Store sweeps in the name of a database role, through a pool that may lead through a transaction pooler. Safe for
+// concurrent use.
 type Store struct {
 	pool *pgxpool.Pool
 	role string
@@ -26,7 +27,8 @@ type Store struct {
 
 var _ retention.Store = (*Store)(nil)
 
-// New returns a Store on pool, whose logins are members of role: spectral_worker, spectral_operator or spectral_retention.
+// New returns a Store on pool, whose logins are members of role: spectral_worker, spectral_operator or
+// spectral_retention.
 func New(pool *pgxpool.Pool, role string) *Store { return &Store{pool: pool, role: role} }
 
 // inTx runs work in one transaction. What the database refuses is a [*pgtx.RefusedError].
