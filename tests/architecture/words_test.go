@@ -24,7 +24,8 @@ var notYet = []string{
 	"internal/core/events/...",
 	"tests/...",
 
-	"docs/events/...", "docs/protocols/...",
+	"docs/events/README.md",
+	"docs/events/worlds.rule_candidate.proposed.md",
 	"internal/core/retention/...",
 }
 
@@ -212,17 +213,23 @@ func isAllowed(name, word string) bool {
 	return false
 }
 
-// longLines returns a line for each line over maxLine. In Markdown it skips tables and code blocks, and links do not
-// count.
+// writtenBelow ends the part of a page that `make generate` writes.
+const writtenBelow = "Write below. -->"
+
+// longLines returns a line for each line over maxLine. In Markdown it skips tables, code blocks and generated parts, and
+// links do not count.
 func longLines(name, text string) []string {
 	var problems []string
-	code := false
+	code, written := false, strings.Contains(text, writtenBelow)
 	for i, line := range strings.Split(text, "\n") {
 		if path.Ext(name) == ".md" {
 			if strings.HasPrefix(strings.TrimSpace(line), "```") {
 				code = !code
 			}
-			if code || strings.HasPrefix(line, "|") {
+			if strings.HasSuffix(line, writtenBelow) {
+				written = false
+			}
+			if code || written || strings.HasPrefix(line, "|") {
 				continue
 			}
 		}
@@ -245,6 +252,7 @@ func TestWordProblemsAreReported(t *testing.T) {
 		"e.go":          {Data: []byte("package a\n\n// The amendment was stringent; a recent comment. " + long + "\n")},
 		"testdata/f.md": {Data: []byte("Anew.\n")},
 		"g.txt":         {Data: []byte("Anew.\n")},
+		"h.md":          {Data: []byte(long + "\n```\n" + long + "\n```\n<!-- Write below. -->\n" + long + "\n")},
 	}
 	problems, err := checkWords(small)
 	if err != nil {
@@ -262,5 +270,6 @@ func TestWordProblemsAreReported(t *testing.T) {
 		`c.md:1: "Anew": write "again"`,
 		`c.md:6: 121 characters: break the line at 120`,
 		`e.go:3: 171 characters`,
+		`h.md:6: 121 characters`,
 	})
 }

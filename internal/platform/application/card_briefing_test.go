@@ -41,8 +41,8 @@ func advance(t *testing.T, executor Executor, task *domain.AgentTask) Advance {
 		t.Fatal(err)
 	}
 	if a.step != "" {
-		if err := errors.Join(events.ValidatePayload(a.result),
-			task.RecordStep(task.Run, a.step, a.result, time.Now())); err != nil {
+		err := errors.Join(events.ValidatePayload(a.result), task.RecordStep(task.Run, a.step, a.result, time.Now()))
+		if err != nil {
 			t.Fatalf("step %s: %v", a.step, err)
 		}
 	}
@@ -86,8 +86,8 @@ func TestBriefingOfTheLargestCardCanBeDelivered(t *testing.T) {
 		}
 		task.Approval = &domain.Approval{Gate: BriefingGate, Verdict: domain.Approved}
 		advance(t, executor, task)
-		if a := advance(t, executor, task); a.step+a.gate != "" || !strings.Contains(string(a.result),
-			`"delivered_to":"the shelf"`) {
+		const place = `"delivered_to":"the shelf"`
+		if a := advance(t, executor, task); a.step+a.gate != "" || !strings.Contains(string(a.result), place) {
 			t.Fatalf("at the end: %+v", a)
 		}
 		texts = append(texts, out.briefings[0].Text)
@@ -113,8 +113,8 @@ func TestBriefingWithoutCardFails(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	if a := advance(t, NewCardBriefing(cards{card: BriefedCard{CardID: "c"}}, &shelf{}),
-		briefingTask(t)); a.step != BriefingLookUp {
+	empty := NewCardBriefing(cards{card: BriefedCard{CardID: "c"}}, &shelf{})
+	if a := advance(t, empty, briefingTask(t)); a.step != BriefingLookUp {
 		t.Errorf("a card without attributes: %+v", a)
 	}
 	for input, fits := range map[string]bool{`{"card_id": "c"}`: true, `{"card_id": ""}`: false, `{}`: false,

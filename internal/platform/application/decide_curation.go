@@ -37,8 +37,8 @@ func NewDecideCuration(
 // Decide stores a curator's decision on a rule candidate of workspace as pending, publishes
 // platform.curation.decided for worlds, and returns the decision's id.
 func (d *DecideCuration) Decide(
-	ctx context.Context, workspace uuid.NullUUID, candidateID uuid.UUID, verdict domain.CurationVerdict, note,
-	decidedBy string,
+	ctx context.Context, workspace uuid.NullUUID, candidateID uuid.UUID, verdict domain.CurationVerdict,
+	note, decidedBy string,
 ) (uuid.UUID, error) {
 	now := d.now()
 	id := d.newID()

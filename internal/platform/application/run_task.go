@@ -216,8 +216,8 @@ func (r *run) write(ctx context.Context, change func(*domain.AgentTask) error) (
 			}
 			return tasks.Save(ctx, r.workspace, task)
 		})
-		if err == nil || try == recordTries || errors.Is(err, errNothingToDo) || errors.Is(err,
-			domain.ErrSuperseded) || errors.Is(err, ErrNoTask) {
+		if err == nil || try == recordTries || errors.Is(err, errNothingToDo) ||
+			errors.Is(err, domain.ErrSuperseded) || errors.Is(err, ErrNoTask) {
 			return task, err
 		}
 		again := time.NewTimer(pause)

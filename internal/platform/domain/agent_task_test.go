@@ -284,8 +284,8 @@ func TestCancelledTaskStopsAfterItsStep(t *testing.T) {
 		return task
 	}
 	task := asked()
-	if err := task.AwaitApproval(1, "delivery", "Deliver it?",
-		taskLater); err != nil || task.Status != TaskCancelled || task.Approval != nil {
+	err := task.AwaitApproval(1, "delivery", "Deliver it?", taskLater)
+	if err != nil || task.Status != TaskCancelled || task.Approval != nil {
 		t.Errorf("at a gate: %+v, %v", task, err)
 	}
 	task = asked()
@@ -297,8 +297,8 @@ func TestCancelledTaskStopsAfterItsStep(t *testing.T) {
 		t.Errorf("redispatched: %+v, %v", task, err)
 	}
 	task = asked()
-	if err := errors.Join(task.Fail(1, "no", taskLater),
-		task.Retry(taskLater)); err != nil || task.Cancellation != nil || !task.AwaitsWorker() {
+	err = errors.Join(task.Fail(1, "no", taskLater), task.Retry(taskLater))
+	if err != nil || task.Cancellation != nil || !task.AwaitsWorker() {
 		t.Errorf("failed, then retried: %+v, %v", task, err)
 	}
 	if err := taskIn(t, TaskRunning).Stop(1, taskLater); err == nil {

@@ -252,11 +252,11 @@ func TestInvalidDecisionsAreRefused(t *testing.T) {
 	if err := good.Validate(noon.Add(-domain.MaxClockLead)); err != nil {
 		t.Error(err)
 	}
-	if err := good.Validate(noon.Add(-domain.MaxClockLead - 1)); err == nil || !strings.Contains(err.Error(),
-		"which is in the future") {
+	err := good.Validate(noon.Add(-domain.MaxClockLead - 1))
+	if err == nil || !strings.Contains(err.Error(), "which is in the future") {
 		t.Errorf("a decision with a time in the future: %v", err)
 	}
-	err := domain.CurationDecision{Verdict: "maybe"}.Validate(noon)
+	err = domain.CurationDecision{Verdict: "maybe"}.Validate(noon)
 	for _, want := range []string{"decision_id is missing", "candidate_id is missing", `verdict is "maybe"`,
 		"decided_at is missing"} {
 		if err == nil || !strings.Contains(err.Error(), want) {

@@ -92,8 +92,8 @@ func TestScanStates(t *testing.T) {
 		t.Errorf("by a clock behind it finished at %s: %v", early.FinishedAt, err)
 	}
 	odd := running()
-	if _, err := odd.Complete(nil, now.Add(1999).In(time.FixedZone("",
-		3600))); err != nil || odd.FinishedAt != now.Add(time.Microsecond) {
+	finished := now.Add(1999).In(time.FixedZone("", 3600))
+	if _, err := odd.Complete(nil, finished); err != nil || odd.FinishedAt != now.Add(time.Microsecond) {
 		t.Errorf("finished at %s: %v", odd.FinishedAt, err)
 	}
 	for _, failure := range []string{"", " ", strings.Repeat("x", domain.MaxFailureBytes+1)} {

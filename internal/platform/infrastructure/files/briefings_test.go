@@ -83,8 +83,8 @@ func TestFailedDeliveryLeavesNoFile(t *testing.T) {
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if _, err := files.NewBriefings(dir).Deliver(ctx, application.Briefing{Task: uuid.New(), Run: 1}); !errors.Is(err,
-		context.Canceled) {
+	_, err := files.NewBriefings(dir).Deliver(ctx, application.Briefing{Task: uuid.New(), Run: 1})
+	if !errors.Is(err, context.Canceled) {
 		t.Errorf("delivered though it was to stop: %v", err)
 	}
 	if left := names(t, dir); len(left) != 1 { // the folder
