@@ -1,6 +1,7 @@
-// Package db holds what a deployment needs of the database: the goose migrations, one numbered file per feature, the sources of
-// their functions, and the schema and privileges that result. Package internal/app runs the migrations, compares databases with
-// the result and repairs functions from their sources; sqlc reads migrations and queries as files.
+// Package db embeds what a deployment needs for the database: the goose migrations, one numbered file per feature, the
+// sources of their functions, the schema and privileges that result, and the queries that read those from a database.
+// Package internal/app runs the migrations, compares databases with the result and repairs functions from their sources.
+// sqlc reads migrations and queries as files.
 package db
 
 import (
@@ -27,6 +28,14 @@ var Privileges string
 //go:embed schema.txt
 var Schema string
 
+// SchemaQuery and PrivilegesQuery read from the catalogs what schema.txt and privileges.txt declare; their heads say how.
+//
+//go:embed catalog/schema.sql
+var SchemaQuery string
+
+//go:embed catalog/privileges.sql
+var PrivilegesQuery string
+
 // Functions are the sources of the functions, in folder functions: <name>.sql, with the triggers that call it and its grants.
 //
 //go:embed functions/*.sql
@@ -34,8 +43,8 @@ var Functions embed.FS
 
 var edition = regexp.MustCompile(`Edition [0-9a-f]{16}`)
 
-// Edition is the hash of the migrations in files, 16 hexadecimal digits, whatever edition they themselves name. Until the first
-// release migrations are edited in place; the comment on schema core says which edition made a database.
+// Edition returns the hash of the migrations in files, as 16 hexadecimal digits, without the edition that they name. Until the
+// first release migrations are edited in place; the comment on schema core says which edition made a database.
 func Edition(files fs.FS) (string, error) {
 	names, err := fs.Glob(files, "migrations/*.sql")
 	if err != nil {
@@ -54,8 +63,8 @@ func Edition(files fs.FS) (string, error) {
 
 var commentLine = regexp.MustCompile(`(?m)^ *(--.*)?\n`)
 
-// WithoutComments returns the source of a function as migrations and `workers migrate repair` have it: without lines that are blank or a
-// comment, which are read in the source.
+// WithoutComments returns the source of a function as migrations and `workers migrate repair` have it: without comment lines
+// and blank lines.
 func WithoutComments(source string) string { return commentLine.ReplaceAllString(source, "") }
 
 var functionPlace = regexp.MustCompile(`^-- db/functions/(\w+)\.sql$`)

@@ -128,7 +128,8 @@ func (d Deps) consumer(
 	contract events.Contract, primary events.Registration, coHandlers ...events.Registration,
 ) events.Subscription {
 	return events.Subscription{
-		Channel: events.ChannelName(d.Generation, contract.Class), EventType: contract.Type, Primary: primary, CoHandlers: coHandlers,
+		Channel: events.ChannelName(d.Generation, contract.Class), EventType: contract.Type,
+		Primary: primary, CoHandlers: coHandlers,
 	}
 }
 

@@ -12,7 +12,9 @@ import (
 )
 
 // proposing builds a handler with the use case that proposes candidates, in the handler's transaction.
-func (d Deps) proposing(handler func(worldsevents.CandidateProposer) events.BatchHandler) func(events.Tx) events.BatchHandler {
+func (d Deps) proposing(
+	handler func(worldsevents.CandidateProposer) events.BatchHandler,
+) func(events.Tx) events.BatchHandler {
 	return func(tx events.Tx) events.BatchHandler {
 		return handler(worldsapp.NewProposeCandidate(
 			worldspg.NewRuleCandidates(tx), d.UnitOfWork.Publishing.Publisher(tx), newID, now))

@@ -9,7 +9,7 @@ import (
 	"spectral/internal/app"
 )
 
-// What may be dispatched has somebody who does it, and the other way round.
+// Each task of the catalog has an executor, and each executor a task.
 func TestTheTaskCatalogIsWhatTheExecutorsDo(t *testing.T) {
 	t.Parallel()
 	catalog := slices.Sorted(maps.Keys(app.TaskCatalog()))

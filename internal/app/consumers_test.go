@@ -15,9 +15,12 @@ func TestSubscriptionsOfClasses(t *testing.T) {
 	type payload struct{}
 	var all []events.Contract
 	var builders []app.ConsumerBuilder
-	for eventType, class := range map[string]string{"worlds.a.happened": "", "worlds.b.happened": "slow", "worlds.c.happened": "slow", "worlds.d.happened": "llm"} {
+	for eventType, class := range map[string]string{
+		"worlds.a.happened": "", "worlds.b.happened": "slow", "worlds.c.happened": "slow", "worlds.d.happened": "llm",
+	} {
 		all = append(all, events.Contract{
-			Type: eventType, Version: 1, Source: events.Worlds, Payload: payload{}, Class: class, ContentClass: events.Operational,
+			Type: eventType, Version: 1, Source: events.Worlds, Payload: payload{},
+			Class: class, ContentClass: events.Operational,
 		})
 		builders = append(builders, func(deps app.Deps) events.Subscription {
 			return events.Subscription{
@@ -57,7 +60,8 @@ func TestSubscriptionsOfClasses(t *testing.T) {
 	faulty := func(app.Deps) events.Subscription {
 		return events.Subscription{EventType: "worlds.a.happened"}
 	}
-	if _, err := app.Subscriptions(append(builders, faulty), contracts, app.Deps{Generation: 7}, nil); err == nil || !strings.HasPrefix(err.Error(), `subscription to "worlds.a.happened": `) {
+	_, err = app.Subscriptions(append(builders, faulty), contracts, app.Deps{Generation: 7}, nil)
+	if err == nil || !strings.HasPrefix(err.Error(), `subscription to "worlds.a.happened": `) {
 		t.Errorf("a faulty subscription: %v", err)
 	}
 	_, err = app.Subscriptions(builders, contracts, app.Deps{Generation: 7}, []string{"slow", "Slow", ""})

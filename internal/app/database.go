@@ -61,7 +61,9 @@ func inspect(ctx context.Context, variable, url string, check func(context.Conte
 		return settingsError("%s: %w", variable, oneLine(err))
 	}
 	config.DefaultQueryExecMode = pgx.QueryExecModeExec // a pooler may keep no prepared statements
-	err = withConnection(ctx, config, func(ctx context.Context, conn *pgx.Conn) error { return checkConn(ctx, conn, check) })
+	err = withConnection(ctx, config, func(ctx context.Context, conn *pgx.Conn) error {
+		return checkConn(ctx, conn, check)
+	})
 	if err != nil {
 		return fmt.Errorf("%s: %w", variable, err)
 	}
@@ -216,9 +218,11 @@ func actAs(ctx context.Context, conn *pgx.Conn, role string) error {
 	case err == nil:
 		return nil
 	case ok && pg.Code == pgerrcode.InvalidParameterValue:
-		return fmt.Errorf("role %s does not exist: run `workers migrate up`, or on a migrated database `workers migrate repair`", role)
+		return fmt.Errorf("role %s does not exist: "+
+			"run `workers migrate up`, or on a migrated database `workers migrate repair`", role)
 	case ok && pg.Code == pgerrcode.InsufficientPrivilege:
-		return fmt.Errorf("login %s may not act as %s: grant %[2]s to %[1]s", pgx.Identifier{conn.Config().User}.Sanitize(), role)
+		login := pgx.Identifier{conn.Config().User}.Sanitize()
+		return fmt.Errorf("login %s may not act as %s: grant %[2]s to %[1]s", login, role)
 	default:
 		return fmt.Errorf("set role %s: %w", role, oneLine(err))
 	}
@@ -244,14 +248,17 @@ func checkMigrated(ctx context.Context, conn *pgx.Conn, role string) error {
 	// it reads the catalogs, because a name is not found without USAGE on its schema
 	err := conn.QueryRow(ctx, `
 with tables as (
-  select n.nspname || '.' || c.relname as name, c.oid from pg_catalog.pg_class c join pg_catalog.pg_namespace n on n.oid = c.relnamespace)
+  select n.nspname || '.' || c.relname as name, c.oid
+  from pg_catalog.pg_class c join pg_catalog.pg_namespace n on n.oid = c.relnamespace)
 select exists (select from tables where name = $1), exists (select from tables where name = 'core.outbox'),
-  coalesce(pg_catalog.substring(pg_catalog.obj_description(pg_catalog.to_regnamespace('core'), 'pg_namespace'), 'Edition ([0-9a-f]+)'), ''),
+  coalesce(pg_catalog.substring(
+    pg_catalog.obj_description(pg_catalog.to_regnamespace('core'), 'pg_namespace'), 'Edition ([0-9a-f]+)'), ''),
   array(
     select 'usage on schema ' || n.nspname from pg_catalog.pg_namespace n
     where n.nspname in ('core', $2) and not pg_catalog.has_schema_privilege(n.oid, 'usage')
     union all
-    select 'select on table ' || name from tables where name = $1 and not pg_catalog.has_table_privilege(oid, 'select'))`,
+    select 'select on table ' || name from tables
+    where name = $1 and not pg_catalog.has_table_privilege(oid, 'select'))`,
 		versionTable, versionSchema).Scan(&counted, &filled, &edition, &ungranted)
 	switch {
 	case err != nil:
@@ -265,7 +272,8 @@ select exists (select from tables where name = $1), exists (select from tables w
 		return fmt.Errorf("%s lacks %s: run `workers migrate repair`", role, strings.Join(ungranted, ", "))
 	}
 	var applied int64
-	err = conn.QueryRow(ctx, "select coalesce(max(version_id) filter (where is_applied), 0) from "+versionTable).Scan(&applied)
+	newest := "select coalesce(max(version_id) filter (where is_applied), 0) from " + versionTable
+	err = conn.QueryRow(ctx, newest).Scan(&applied)
 	switch {
 	case err != nil:
 		return fmt.Errorf("read %s: %w", versionTable, oneLine(err))

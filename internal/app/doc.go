@@ -4,5 +4,5 @@
 //
 //	cli         the command line
 //	demo        what `workers demo` does
-//	embeddedpg  a Postgres server of our own
+//	embeddedpg  runs a Postgres server
 package app

@@ -30,12 +30,13 @@ const (
 // NewLogger returns a logger that writes JSON entries with the canonical fields to w.
 func NewLogger(w io.Writer, level slog.Leveler, g events.Generation) *slog.Logger {
 	names := map[string]string{slog.TimeKey: logTimestamp, slog.MessageKey: logMessage}
-	handler := slog.NewJSONHandler(w, &slog.HandlerOptions{Level: level, ReplaceAttr: func(groups []string, a slog.Attr) slog.Attr {
+	rename := func(groups []string, a slog.Attr) slog.Attr {
 		if len(groups) == 0 {
 			a.Key = cmp.Or(names[a.Key], a.Key)
 		}
 		return a
-	}})
+	}
+	handler := slog.NewJSONHandler(w, &slog.HandlerOptions{Level: level, ReplaceAttr: rename})
 	return slog.New(traceFields{handler}).With(logService, "workers", logGeneration, int64(g))
 }
 

@@ -65,7 +65,8 @@ func NewMigratorOf(ctx context.Context, url string, files fs.FS, log *slog.Logge
 	if err := prepareDatabase(ctx, config); err != nil {
 		return nil, fmt.Errorf("%s: %w", EnvDatabaseURL, err)
 	}
-	locker, err := lock.NewPostgresSessionLocker(lock.WithLockID(lockID), lock.WithLockTimeout(lockPeriodSeconds, lockPeriods))
+	locker, err := lock.NewPostgresSessionLocker(
+		lock.WithLockID(lockID), lock.WithLockTimeout(lockPeriodSeconds, lockPeriods))
 	if err != nil {
 		return nil, err
 	}
@@ -233,7 +234,8 @@ func migrationError(err error) error {
 			oneLine(err))
 	}
 	if pg, ok := errors.AsType[*pgconn.PgError](err); ok && pg.Code == pgerrcode.InsufficientPrivilege {
-		return fmt.Errorf("%w; migrate as a login that owns the database and has CREATEROLE (and, on PostgreSQL 15, INHERIT)", err)
+		return fmt.Errorf("%w; migrate as a login that owns the database and has CREATEROLE "+
+			"(and, on PostgreSQL 15, INHERIT)", err)
 	}
 	return err
 }

@@ -57,8 +57,9 @@ func (m *Migrator) Repair(ctx context.Context) (repaired []Difference, left []Le
 }
 
 func repairOn(ctx context.Context, conn *pgx.Conn) (repaired []Difference, left []Left, err error) {
-	tx, err := conn.BeginTx(ctx, pgx.TxOptions{BeginQuery: "begin isolation level read committed read write; " + FixedSettings +
-		"; set local lock_timeout = '500ms'; set local statement_timeout = 0; set local check_function_bodies = off"})
+	tx, err := conn.BeginTx(ctx, pgx.TxOptions{BeginQuery: "begin isolation level read committed read write; " +
+		FixedSettings + "; set local lock_timeout = '500ms'; set local statement_timeout = 0; " +
+		"set local check_function_bodies = off"})
 	if err != nil {
 		return nil, nil, fmt.Errorf("begin: %w", oneLine(err))
 	}
@@ -73,7 +74,8 @@ func repairOn(ctx context.Context, conn *pgx.Conn) (repaired []Difference, left 
 		return nil, nil, err
 	}
 	if !mayAct {
-		return nil, nil, fmt.Errorf("login %s may not act as %s: repair as the login that migrates", conn.Config().User, ownerRole)
+		return nil, nil, fmt.Errorf("login %s may not act as %s: repair as the login that migrates",
+			conn.Config().User, ownerRole)
 	}
 	r := repair{ctx: ctx, tx: tx, faults: make(map[string]string)}
 	before := r.differences()
@@ -245,12 +247,14 @@ func (r *repair) privileges(differences []Difference) {
 }
 
 var (
-	grantForm   = regexp.MustCompile(`^(?:default of (\S+?)( in schema \S+)?: )?grant (\w+(?: \(\S+\))?) on (.*) to (\S+)( with grant option)?$`)
+	grantForm = regexp.MustCompile(`^(?:default of (\S+?)( in schema \S+)?: )?` +
+		`grant (\w+(?: \(\S+\))?) on (.*) to (\S+)( with grant option)?$`)
 	memberForm  = regexp.MustCompile(`^grant (\S+) to (\S+) (inherit|noinherit) (set|noset)( admin)?$`)
 	ownerForm   = regexp.MustCompile(`^owner \S+ of (.*)$`)
 	schemaForm  = regexp.MustCompile(`^schema (\S+) owner (\S+)$`)
-	revokedForm = regexp.MustCompile(`^(?:default of (\S+): revoke (\w+) on (\w+) from its owner|revoked (.*) on (.*) from its owner (\S+))$`)
-	roleForm    = regexp.MustCompile(`^role (\S+) (.*)$`)
+	revokedForm = regexp.MustCompile(`^(?:default of (\S+): revoke (\w+) on (\w+) from its owner|` +
+		`revoked (.*) on (.*) from its owner (\S+))$`)
+	roleForm = regexp.MustCompile(`^role (\S+) (.*)$`)
 )
 
 // privilegeFix returns the SQL that grants a missing line of db/privileges.txt, or revokes an unexpected one. It is
@@ -266,7 +270,8 @@ func privilegeFix(d Difference) string {
 	if g := grantForm.FindStringSubmatch(line); g != nil {
 		role, schema, what, object, to, option := g[1], g[2], g[3], strings.Replace(g[4], "view ", "table ", 1), g[5], g[6]
 		if object == "the database" {
-			return "do $$ begin execute format('" + direction(wanted, what, "database %I", to, option) + "', current_database()); end $$"
+			statement := direction(wanted, what, "database %I", to, option)
+			return "do $$ begin execute format('" + statement + "', current_database()); end $$"
 		}
 		if role != "" {
 			return "alter default privileges for role " + role + schema + " " + direction(wanted, what, object, to, option)
@@ -276,13 +281,16 @@ func privilegeFix(d Difference) string {
 	if g := memberForm.FindStringSubmatch(line); g != nil {
 		if !wanted { // only a grantor can revoke its grant
 			return fmt.Sprintf(`do $$ declare v record; begin
-for v in select m.grantor::regrole::text as grantor from pg_auth_members m where m.roleid = '%[1]s'::regrole and m.member = '%[2]s'::regrole loop
-  execute 'revoke %[1]s from %[2]s' || case when current_setting('server_version_num')::integer >= 160000 then ' granted by ' || v.grantor else '' end || ' cascade';
+for v in select m.grantor::regrole::text as grantor from pg_auth_members m
+         where m.roleid = '%[1]s'::regrole and m.member = '%[2]s'::regrole loop
+  execute 'revoke %[1]s from %[2]s' || case when current_setting('server_version_num')::integer >= 160000
+    then ' granted by ' || v.grantor else '' end || ' cascade';
 end loop; end $$`, g[1], g[2])
 		}
 		inherit, set := g[3] == "inherit", g[4] == "set"
-		return fmt.Sprintf(`do $$ begin execute 'grant %s to %s' || case when current_setting('server_version_num')::integer >= 160000
-then ' with inherit %t, set %t' else '' end; end $$`, g[1], g[2], inherit, set)
+		return fmt.Sprintf(`do $$ begin execute 'grant %s to %s' ||
+case when current_setting('server_version_num')::integer >= 160000 then ' with inherit %t, set %t' else '' end; end $$`,
+			g[1], g[2], inherit, set)
 	}
 	if g := schemaForm.FindStringSubmatch(line); g != nil && wanted {
 		return "alter schema " + g[1] + " owner to " + g[2]
@@ -296,8 +304,10 @@ then ' with inherit %t, set %t' else '' end; end $$`, g[1], g[2], inherit, set)
 	if g := roleForm.FindStringSubmatch(line); g != nil && wanted {
 		return fmt.Sprintf(`do $$ declare v text := '%[2]s'; begin
 if to_regrole('%[1]s') is null then create role %[1]s; end if;
-select v || coalesce(string_agg(' no' || w.attribute, ''), '') into v from pg_roles r, lateral (values ('superuser', r.rolsuper), ('createrole', r.rolcreaterole),
-  ('createdb', r.rolcreatedb), ('replication', r.rolreplication), ('bypassrls', r.rolbypassrls)) as w(attribute, has) where r.rolname = '%[1]s' and w.has;
+select v || coalesce(string_agg(' no' || w.attribute, ''), '') into v from pg_roles r,
+  lateral (values ('superuser', r.rolsuper), ('createrole', r.rolcreaterole), ('createdb', r.rolcreatedb),
+    ('replication', r.rolreplication), ('bypassrls', r.rolbypassrls)) as w(attribute, has)
+  where r.rolname = '%[1]s' and w.has;
 execute 'alter role %[1]s ' || v; end $$`, g[1], g[2])
 	}
 	return ""
@@ -331,7 +341,9 @@ func (r *repair) advice(d Difference) string {
 	fault := r.faults[d.Subject]
 	kind, name, _ := strings.Cut(d.Subject, " ")
 	object, _, _ := strings.Cut(name, " ")
-	ours := slices.ContainsFunc(declaredPrivileges(), func(line string) bool { return strings.HasPrefix(line, kind+" "+object+" ") })
+	ours := slices.ContainsFunc(declaredPrivileges(), func(line string) bool {
+		return strings.HasPrefix(line, kind+" "+object+" ")
+	})
 	switch {
 	case (kind == "role" || kind == "schema") && ours, strings.Contains(fault, "must be "):
 		return strings.TrimPrefix(fault+": ", ": ") + "run `workers migrate repair` as a superuser"
@@ -342,7 +354,8 @@ func (r *repair) advice(d Difference) string {
 	case slices.Contains([]string{"grant", "default", "revoked", "owner"}, kind):
 		return "it has to be undone by the role that did it, or a superuser"
 	case d.Want == "":
-		return "if it is ours under another name, rename it back; else move it to a schema of your own: it may slow down or refuse what events need"
+		return "if it is ours under another name, rename it back; otherwise move it to another schema: " +
+			"it may slow down or refuse what events need"
 	case d.Is == "" && (kind == "schema" || kind == "table" && strings.HasPrefix(d.Want, "table") || kind == "column"):
 		return "what it held is gone: restore the database from a backup; " + definedIn(kind, name) + " defines it"
 	default:

@@ -11,8 +11,8 @@ func TestAdviceOnWhatRepairLeaves(t *testing.T) {
 		"owner postgres of table core.outbox": {
 			"ERROR: must be owner of table outbox", "ERROR: must be owner of table outbox: " + superuser,
 		},
-		"role spectral_stranger login": {"", "names that begin with spectral_ are ours: rename that role, or drop it"},
-		"function core.f()":            {"ERROR: others depend on it", "refused: ERROR: others depend on it"},
+		"role spectral_unknown login": {"", "names that begin with spectral_ are ours: rename that role, or drop it"},
+		"function core.f()":           {"ERROR: others depend on it", "refused: ERROR: others depend on it"},
 	} {
 		r := repair{faults: map[string]string{subject: c.fault}}
 		if have := r.advice(Difference{Subject: subject, Is: subject}); have != c.want {

@@ -80,7 +80,8 @@ func ReadBriefingsDir(getenv func(string) string) (string, error) {
 		return filepath.Join(cache, "spectral", "briefings"), nil
 	}
 	if !filepath.IsAbs(dir) {
-		return "", settingsError("%s: %.200q is a relative path: set it to the absolute path of a folder", EnvBriefingsDir, dir)
+		return "", settingsError("%s: %.200q is a relative path: set it to the absolute path of a folder",
+			EnvBriefingsDir, dir)
 	}
 	if info, err := os.Stat(dir); err == nil && !info.IsDir() {
 		return "", settingsError("%s: %.200q is not a folder: set it to one that workers may write to, or can create",

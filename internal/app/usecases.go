@@ -36,29 +36,38 @@ func newID() uuid.UUID { return uuid.Must(uuid.NewV7()) }
 
 // NewPublishCard composes the use case.
 func NewPublishCard(u *publish.UnitOfWork) *worldsapp.PublishCard {
-	return worldsapp.NewPublishCard(transact(u, events.Worlds, func(tx events.Tx) worldsapp.Cards { return worldspg.NewCards(tx) }), now)
+	return worldsapp.NewPublishCard(transact(u, events.Worlds, func(tx events.Tx) worldsapp.Cards {
+		return worldspg.NewCards(tx)
+	}), now)
 }
 
 // NewRecordDecision composes the use case.
 func NewRecordDecision(u *publish.UnitOfWork) *platformapp.RecordDecision {
-	return platformapp.NewRecordDecision(transact(u, events.Platform, func(tx events.Tx) platformapp.Decisions { return platformpg.NewDecisions(tx) }), now)
+	return platformapp.NewRecordDecision(transact(u, events.Platform, func(tx events.Tx) platformapp.Decisions {
+		return platformpg.NewDecisions(tx)
+	}), now)
 }
 
 // NewManageScans composes the use case.
 func NewManageScans(u *publish.UnitOfWork) *worldsapp.ManageScans {
-	return worldsapp.NewManageScans(transact(u, events.Worlds, func(tx events.Tx) worldsapp.Scans { return worldspg.NewScans(tx) }), newID, now)
+	return worldsapp.NewManageScans(transact(u, events.Worlds, func(tx events.Tx) worldsapp.Scans {
+		return worldspg.NewScans(tx)
+	}), newID, now)
 }
 
 // NewDetectFailureCluster composes the use case.
-func NewDetectFailureCluster(u *publish.UnitOfWork, options ...platformapp.DetectFailureClusterOption) *platformapp.DetectFailureCluster {
-	return platformapp.NewDetectFailureCluster(transact(u, events.Platform, func(tx events.Tx) platformapp.FailureClusters {
-		return platformpg.NewFailureClusters(tx)
-	}), newID, now, options...)
+func NewDetectFailureCluster(
+	u *publish.UnitOfWork, options ...platformapp.DetectFailureClusterOption,
+) *platformapp.DetectFailureCluster {
+	clusters := func(tx events.Tx) platformapp.FailureClusters { return platformpg.NewFailureClusters(tx) }
+	return platformapp.NewDetectFailureCluster(transact(u, events.Platform, clusters), newID, now, options...)
 }
 
 // NewManageMemories composes the use case.
 func NewManageMemories(u *publish.UnitOfWork) *platformapp.ManageMemories {
-	return platformapp.NewManageMemories(transact(u, events.Platform, func(tx events.Tx) platformapp.Memories { return platformpg.NewMemories(tx) }), newID, now)
+	return platformapp.NewManageMemories(transact(u, events.Platform, func(tx events.Tx) platformapp.Memories {
+		return platformpg.NewMemories(tx)
+	}), newID, now)
 }
 
 // NewDecideCuration composes the use case.
@@ -70,7 +79,9 @@ func NewDecideCuration(u *publish.UnitOfWork) *platformapp.DecideCuration {
 
 // NewLookUpCard composes the card lookup that worlds offers to other contexts.
 func NewLookUpCard(u *publish.UnitOfWork) protocols.CardLookup {
-	return worldsapp.NewLookUpCard(transact(u, events.Worlds, func(tx events.Tx) worldsapp.CardReader { return worldspg.NewCardReader(tx) }))
+	return worldsapp.NewLookUpCard(transact(u, events.Worlds, func(tx events.Tx) worldsapp.CardReader {
+		return worldspg.NewCardReader(tx)
+	}))
 }
 
 // NewDispatchTask composes the use case.
@@ -80,7 +91,9 @@ func NewDispatchTask(u *publish.UnitOfWork, catalog platformapp.TaskCatalog) *pl
 
 // NewDispatchTaskIn composes the use case for a handler that dispatches a task in its transaction, so that the task
 // exists if and only if the event is recorded as handled.
-func NewDispatchTaskIn(tx events.Tx, publisher events.EventPublisher, catalog platformapp.TaskCatalog) *platformapp.DispatchTask {
+func NewDispatchTaskIn(
+	tx events.Tx, publisher events.EventPublisher, catalog platformapp.TaskCatalog,
+) *platformapp.DispatchTask {
 	within := func(_ context.Context, _ uuid.NullUUID, work func(platformapp.Tasks, events.EventPublisher) error) error {
 		return work(agentTasks(tx), publisher)
 	}

@@ -143,7 +143,9 @@ func processName() string {
 
 // startWorker registers this build, then starts the worker. Until a generation is registered nothing can be published
 // in it.
-func startWorker(lifecycle fx.Lifecycle, s Settings, pool *pgxpool.Pool, contracts *events.Contracts, w *worker.Worker) {
+func startWorker(
+	lifecycle fx.Lifecycle, s Settings, pool *pgxpool.Pool, contracts *events.Contracts, w *worker.Worker,
+) {
 	lifecycle.Append(fx.Hook{
 		OnStart: func(ctx context.Context) error {
 			if err := pgtx.RunAs(ctx, pool, pgtx.WorkerRole, func(tx pgx.Tx) error {
@@ -166,9 +168,11 @@ func RetentionSteps() []retention.Step {
 	return append(retention.Steps(),
 		retention.Step{Subject: "agent_task", Action: retention.Deleted, Function: "platform.retention_delete_agent_tasks"},
 		retention.Step{
-			Subject: "override_pattern_decision", Action: retention.Deleted, Function: "platform.retention_delete_override_pattern_decisions",
+			Subject: "override_pattern_decision", Action: retention.Deleted,
+			Function: "platform.retention_delete_override_pattern_decisions",
 		},
 		retention.Step{
-			Subject: "rule_health_decision", Action: retention.Deleted, Function: "worlds.retention_delete_rule_health_decisions",
+			Subject: "rule_health_decision", Action: retention.Deleted,
+			Function: "worlds.retention_delete_rule_health_decisions",
 		})
 }

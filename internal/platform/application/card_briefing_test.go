@@ -103,8 +103,8 @@ func TestBriefingWithoutCardFails(t *testing.T) {
 		cards    cards
 		terminal bool
 	}{
-		"no card":             {cards{err: ErrNoCard}, true},
-		"no answer":           {cards{err: context.DeadlineExceeded}, false},
+		"no card":            {cards{err: ErrNoCard}, true},
+		"no answer":          {cards{err: context.DeadlineExceeded}, false},
 		"invalid attributes": {cards{card: BriefedCard{Attributes: json.RawMessage("[")}}, true},
 	} {
 		task := briefingTask(t)

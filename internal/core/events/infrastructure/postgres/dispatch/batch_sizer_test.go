@@ -77,7 +77,9 @@ func TestFailuresHalveBatchesAndDeadlocksRunners(t *testing.T) {
 func TestABatchOfOneStays(t *testing.T) {
 	t.Parallel()
 	one := newTestSizer(1)
-	outside := newBatchSizer(events.Subscription{BatchSize: 10, Concurrency: 1, Primary: events.Registration{ActsOutside: true}})
+	outside := newBatchSizer(events.Subscription{
+		BatchSize: 10, Concurrency: 1, Primary: events.Registration{ActsOutside: true},
+	})
 	for range 5 {
 		full(&one, time.Millisecond, 1)
 		full(&outside, time.Millisecond, 1)

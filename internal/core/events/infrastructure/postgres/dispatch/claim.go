@@ -13,7 +13,7 @@ import (
 type claim struct {
 	limit         int  // zero: not at all
 	checkDeferred bool // check deferred constraints after each handler
-	crashed       bool // only rows that a worker died of, of which a process runs one at a time
+	crashed       bool // only rows with crashes, of which a process runs one at a time
 }
 
 // claimResult is the result of one claim.

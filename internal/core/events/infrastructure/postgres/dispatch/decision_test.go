@@ -38,7 +38,8 @@ func TestDecideCountsEachHandlerByItself(t *testing.T) {
 	if d.Delay != 2*time.Second { // half of the third failure's 4 s; a's own, not b's
 		t.Errorf("delay %s", d.Delay)
 	}
-	if a, b := d.Failures["platform.a"], d.Failures["platform.b"]; a.Failures != 3 || a.Parked || b.Failures != 1 || !b.Parked {
+	a, b := d.Failures["platform.a"], d.Failures["platform.b"]
+	if a.Failures != 3 || a.Parked || b.Failures != 1 || !b.Parked {
 		t.Errorf("%+v", d.Failures)
 	}
 	if _, ok := d.Failures["platform.c"]; ok {
@@ -105,7 +106,8 @@ func TestLastErrorNamesEveryHandlerWithinItsBound(t *testing.T) {
 			t.Errorf("%s is not named", name)
 		}
 	}
-	if got := pgtx.CleanText(strings.Repeat("a\xff", pgtx.MaxErrorBytes), pgtx.MaxErrorBytes); len(got) > pgtx.MaxErrorBytes {
+	got := pgtx.CleanText(strings.Repeat("a\xff", pgtx.MaxErrorBytes), pgtx.MaxErrorBytes)
+	if len(got) > pgtx.MaxErrorBytes {
 		t.Errorf("cleaned text has %d bytes", len(got))
 	}
 }

@@ -8,7 +8,7 @@ import (
 type WakeSignal struct {
 	Mu      sync.Mutex
 	Again   bool // woken since the last claim began
-	Crashed bool // rows may be due that a worker died of
+	Crashed bool // rows with crashes may be due
 	Recheck Recheck
 	Stopped bool
 

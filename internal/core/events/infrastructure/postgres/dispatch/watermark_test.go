@@ -7,33 +7,38 @@ import (
 	"spectral/internal/core/events/infrastructure/postgres/coredb"
 )
 
+type row = coredb.SampleWatermarkRow
+
 func TestWatermarkRises(t *testing.T) {
 	t.Parallel()
 	at := func(second int) time.Time { return time.Unix(1_000_000+int64(second), 0) }
 	for name, c := range map[string]struct {
-		samples []coredb.SampleWatermarkRow
+		samples []row
 		want    time.Time
 	}{
 		"no other transaction": {
-			[]coredb.SampleWatermarkRow{{SampledAt: at(1), SampleID: 10, LowestRunning: 10}}, at(1),
+			[]row{{SampledAt: at(1), SampleID: 10, LowestRunning: 10}}, at(1),
 		},
 		"an older transaction runs": {
-			[]coredb.SampleWatermarkRow{{SampledAt: at(1), SampleID: 10, LowestRunning: 9}}, time.Time{},
+			[]row{{SampledAt: at(1), SampleID: 10, LowestRunning: 9}}, time.Time{},
 		},
 		"it has ended since": {
-			[]coredb.SampleWatermarkRow{{SampledAt: at(1), SampleID: 10, LowestRunning: 9}, {SampledAt: at(2), SampleID: 12, LowestRunning: 11}}, at(1),
+			[]row{{SampledAt: at(1), SampleID: 10, LowestRunning: 9},
+				{SampledAt: at(2), SampleID: 12, LowestRunning: 11}}, at(1),
 		},
 		"never past what is pending": {
-			[]coredb.SampleWatermarkRow{{SampledAt: at(5), SampleID: 10, LowestRunning: 10, Oldest: at(3)}}, at(3),
+			[]row{{SampledAt: at(5), SampleID: 10, LowestRunning: 10, Oldest: at(3)}}, at(3),
 		},
 		"what is scheduled for later holds nothing down": {
-			[]coredb.SampleWatermarkRow{{SampledAt: at(5), SampleID: 10, LowestRunning: 10, Oldest: at(9)}}, at(5),
+			[]row{{SampledAt: at(5), SampleID: 10, LowestRunning: 10, Oldest: at(9)}}, at(5),
 		},
 		"a second sample proves nothing more": {
-			[]coredb.SampleWatermarkRow{{SampledAt: at(5), SampleID: 10, LowestRunning: 10}, {SampledAt: at(6), SampleID: 12, LowestRunning: 11, Oldest: at(6)}}, at(5),
+			[]row{{SampledAt: at(5), SampleID: 10, LowestRunning: 10},
+				{SampledAt: at(6), SampleID: 12, LowestRunning: 11, Oldest: at(6)}}, at(5),
 		},
 		"a clock set back": {
-			[]coredb.SampleWatermarkRow{{SampledAt: at(5), SampleID: 10, LowestRunning: 10}, {SampledAt: at(4), SampleID: 11, LowestRunning: 11}}, time.Time{},
+			[]row{{SampledAt: at(5), SampleID: 10, LowestRunning: 10},
+				{SampledAt: at(4), SampleID: 11, LowestRunning: 11}}, time.Time{},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -53,14 +58,14 @@ func TestWatermarkRises(t *testing.T) {
 func TestALoweredWatermarkSurvivesAnOlderSample(t *testing.T) {
 	t.Parallel()
 	var w Watermark
-	w.raise(w.Get(), coredb.SampleWatermarkRow{SampledAt: time.Unix(100, 0), SampleID: 1, LowestRunning: 1})
+	w.raise(w.Get(), row{SampledAt: time.Unix(100, 0), SampleID: 1, LowestRunning: 1})
 	used := w.Get()
 	w.Lower(time.Unix(50, 0))
-	w.raise(used, coredb.SampleWatermarkRow{SampledAt: time.Unix(200, 0), SampleID: 2, LowestRunning: 2})
+	w.raise(used, row{SampledAt: time.Unix(200, 0), SampleID: 2, LowestRunning: 2})
 	if got := w.Get(); !got.Equal(time.Unix(50, 0)) {
 		t.Fatalf("watermark at %s", got)
 	}
-	w.raise(w.Get(), coredb.SampleWatermarkRow{SampledAt: time.Unix(300, 0), SampleID: 3, LowestRunning: 3, Oldest: time.Unix(50, 0)})
+	w.raise(w.Get(), row{SampledAt: time.Unix(300, 0), SampleID: 3, LowestRunning: 3, Oldest: time.Unix(50, 0)})
 	if got := w.Get(); !got.Equal(time.Unix(50, 0)) {
 		t.Fatalf("watermark at %s", got)
 	}
@@ -71,12 +76,12 @@ func TestWaitingSamplesAreBounded(t *testing.T) {
 	t.Parallel()
 	var w Watermark
 	for n := range int64(10_000) {
-		w.raise(w.Get(), coredb.SampleWatermarkRow{SampledAt: time.Unix(1000+n, 0), SampleID: 100 + n, LowestRunning: 1})
+		w.raise(w.Get(), row{SampledAt: time.Unix(1000+n, 0), SampleID: 100 + n, LowestRunning: 1})
 		if len(w.samples) > maxSamples {
 			t.Fatalf("%d samples", len(w.samples))
 		}
 	}
-	w.raise(w.Get(), coredb.SampleWatermarkRow{SampledAt: time.Unix(20_000, 0), SampleID: 20_001, LowestRunning: 20_000})
+	w.raise(w.Get(), row{SampledAt: time.Unix(20_000, 0), SampleID: 20_001, LowestRunning: 20_000})
 	if got := w.Get(); got.Before(time.Unix(10_000, 0)) {
 		t.Fatalf("watermark at %d only", got.Unix())
 	}

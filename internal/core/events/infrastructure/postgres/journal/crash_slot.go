@@ -2,7 +2,7 @@ package journal
 
 import "sync"
 
-// CrashSlot is held while a row with crashes runs: a process runs one of them at a time, so that its death is charged
+// CrashSlot is held while a row with crashes runs: a process runs one of them at a time, so that a crash is charged
 // to that row. Nothing waits for the slot. The zero value is ready.
 type CrashSlot struct {
 	mu      sync.Mutex

@@ -113,7 +113,7 @@ func (r *Reaper) logRow(ctx context.Context, row coredb.ReapRow, logged *reapCou
 		delete(r.unwritable, row.EventID)
 		logged.reaped++
 		if row.Failed {
-			r.log.ErrorContext(ctx, "event failed: its workers died of it",
+			r.log.ErrorContext(ctx, "event failed: its workers crashed",
 				append(attributes, pgtx.LogSee, pgtx.ShowCommand(row.EventID))...)
 		} else if logged.reaped <= maxReapLines {
 			r.log.WarnContext(ctx, "a dead worker held it: the event is pending again", attributes...)

@@ -17,7 +17,8 @@ func TestWhenToAskAgainWhatIsToBeReaped(t *testing.T) {
 	t.Parallel()
 	r := NewReaper(nil, nil)
 	for seconds, want := range map[float64]time.Duration{
-		-1: pgtx.ProbeInterval, 1: time.Second + time.Millisecond, 0.01: pgtx.MinProbe, 300: pgtx.ProbeInterval + time.Millisecond, math.Inf(1): pgtx.ProbeInterval + time.Millisecond,
+		-1: pgtx.ProbeInterval, 1: time.Second + pgtx.RoundUp, 0.01: pgtx.MinProbe,
+		300: pgtx.ProbeInterval + pgtx.RoundUp, math.Inf(1): pgtx.ProbeInterval + pgtx.RoundUp,
 	} {
 		if got := r.Expect(seconds, 0); got != want || len(r.due) > 0 {
 			t.Errorf("%g s: %s, want %s", seconds, got, want)

@@ -1,7 +1,7 @@
 // Package notify wakes consumers when events are due. Notifications only save time: with every one lost, polls find the
 // same events (docs/decisions/0003).
 //
-//   - notifier.go: the loop that waits for notifications, polls and wakes; without a connection it polls through the pool
+//   - notifier.go: the loop that waits for notifications, polls and wakes; also without a connection
 //   - listen_conn.go: the LISTEN connection, with its pings and self-tests
 //   - health.go: the state of the notifier and the reason for it
 //

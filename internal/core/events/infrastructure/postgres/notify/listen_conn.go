@@ -114,7 +114,8 @@ func (l *listenConn) barrier(ctx context.Context) (passed bool, err error) {
 	return passed, err
 }
 
-// idle waits for a notification or the end of d, and reports whether one came. Meanwhile it pings and makes self-tests.
+// idle waits for a notification or the end of d, and reports whether one came. It pings and makes self-tests while it
+// waits.
 func (l *listenConn) idle(ctx context.Context, d time.Duration) (notified bool, err error) {
 	until := time.Now().Add(d)
 	for {

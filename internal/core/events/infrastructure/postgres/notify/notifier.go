@@ -29,7 +29,7 @@ const fullPollShare = 50
 
 // Waker is the consumer of an event type, as the notifier sees it.
 type Waker interface {
-	// Wake makes sure that a claim begins after this call. Crashed says that rows are due that a worker died of. Ctx is
+	// Wake makes sure that a claim begins after this call. Crashed says that rows with crashes are due. Ctx is
 	// for the work that follows.
 	Wake(ctx context.Context, crashed bool)
 	// Watermark returns the due time from which claims look.

@@ -54,8 +54,8 @@ func Acquire(ctx context.Context, pool *pgxpool.Pool) (*pgxpool.Conn, error) {
 // a default of the login or the database could change: a higher isolation level would raise 40001 in the dedup insert,
 // row_security off would make every policy an error, and a timeout meant for people would end handlers.
 //
-// After an error conn is closed, so that nobody else gets it. A server that cannot be written to also empties the pool,
-// so that new connections follow the address.
+// After an error conn is closed, so that no other caller gets it. A server that cannot be written to also empties the
+// pool, so that new connections follow the address.
 func Begin(ctx context.Context, pool *pgxpool.Pool, conn *pgxpool.Conn, as Identity) (pgx.Tx, error) {
 	ctx, cancel := context.WithTimeout(ctx, StatementTimeout)
 	defer cancel()

@@ -15,7 +15,7 @@ func TestLimitsFitTogether(t *testing.T) {
 		{"a handler is abandoned before a forced stop ends", AbandonAfter, ForcedStop},
 		{"results are settled, and leases released, before a forced stop ends", FlushTimeout, ForcedStop},
 		{"what an abandoned handler has returned can still be settled", AbandonAfter, FlushTimeout},
-		{"a ping is answered before the server takes the process for frozen", PingInterval + AnswerTimeout, ListenIdleTimeout},
+		{"a ping is answered before the server ends a silent session", PingInterval + AnswerTimeout, ListenIdleTimeout},
 		{"a statement of the adapter ends before its transaction counts as idle", StatementTimeout, IdleTimeout},
 		{"a reconnecting worker is not taken for dead after an outage", MaxBackoff, OutageGrace},
 		{"a lost connection is tried at least once within a worker's grace", FirstBackoff, DeadGrace},

@@ -46,7 +46,7 @@ func readStatement(sql string) StatementKind {
 		return SessionState
 	}
 	text := strings.ToLower(sql)
-	for _, name := range []string{"set_config", "advisory_lock", "pg_settings", "pg_temp", `u&"`} { // the last hides a name
+	for _, name := range []string{"set_config", "advisory_lock", "pg_settings", "pg_temp", `u&"`} { // u& hides a name
 		if strings.Contains(text, name) {
 			return SessionState
 		}

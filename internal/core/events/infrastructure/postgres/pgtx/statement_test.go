@@ -17,7 +17,9 @@ func TestStatementsAreTreatedByTheirFirstWords(t *testing.T) {
 			"rollback prepared 'x'", "end", "abort",
 			"begin", "start transaction", "prepare transaction 'x'", "prepare/**/transaction 'x'",
 		},
-		LocalSetting: {"set local app.x = 1", "SET\nLocal time zone 'UTC'", "set/**/local role x", "set local x = 'set_config('"},
+		LocalSetting: {
+			"set local app.x = 1", "SET\nLocal time zone 'UTC'", "set/**/local role x", "set local x = 'set_config('",
+		},
 		SessionState: {
 			"set app.x = 1", "SET SESSION app.x = 1", "set transaction read only", "set constraints all immediate",
 			"reset all", "discard temp", "listen x",

@@ -4,5 +4,5 @@
 //   - unit_of_work.go: runs a business transaction as a context's role, with a publisher
 //   - registration.go: makes a generation and the contracts of a build known to the database
 //   - payload_rules.go: the rules that SQL holds a payload to, from a contract's schema
-//   - failures.go: lets a context read the failures of its own events
+//   - failures.go: lets a context read the failures of the events it published
 package publish

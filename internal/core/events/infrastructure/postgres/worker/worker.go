@@ -109,7 +109,7 @@ func New(config Config) (*Worker, error) {
 	return w, nil
 }
 
-// Done is closed when the worker has ended. Err then says why if nobody stopped it: beside a live worker with other
+// Done is closed when the worker has ended. Err then says why, unless it was stopped: beside a live worker with other
 // handlers it refuses to work, with a [*journal.HandlersDifferError].
 func (w *Worker) Done() <-chan struct{} { return w.stopped }
 
