@@ -1,17 +1,22 @@
-// Package retention says how long rows are kept, and sweeps those that are past it.
+// Package retention says how long rows are kept, and sweeps the rows that are past their retention.
 //
-//	              after the kept days              after the days of grace
+//	              after the active days            after the days of grace
 //	settled event ───────────────────> tombstoned ───────────────────────> deleted
 //	handled key   <───────────────────
-//	              an event carries it again
+//	              an event has the key again
 //
-// The policies are rows of core.retention_policies. Each [Step] of a sweep is a SQL function that does no more than the
-// stored policies allow, from every caller (core.retention_sweep). A sweep calls each step page by page, in short
-// transactions with pauses between them. A [Sweeper] makes a worker sweep; the database gives each sweep to one of the
-// workers.
+// The files:
 //
-// Promises: an event that is pending or in flight is never swept; a handled key is kept while an event may come back
-// that it is about; publishing, claiming and settling never wait for a sweep.
+//   - policy.go: the kinds of rows, and their policies
+//   - store.go: the steps of a sweep, and what a sweep needs of the database
+//   - sweeper.go: one sweep, and the Sweeper that starts sweeps in a worker
 //
-// Packages internal/app and this one's adapters import it.
+// The policies are rows of core.retention_policies. A [Step] is a SQL function that does no more than the stored policy
+// allows, for every caller (core.retention_sweep). A sweep calls each step page by page, in short transactions with
+// pauses. The database gives each sweep to one worker (docs/decisions/0016).
+//
+// Promises: a pending or in-flight event is never swept. A handled key is kept while its event may be handled again.
+// Publishing, claiming and settling never wait for a sweep.
+//
+// Package internal/app and the adapters below this package import it.
 package retention

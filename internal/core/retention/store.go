@@ -8,7 +8,7 @@ import (
 	"github.com/google/uuid"
 )
 
-// Action is what a step does with rows.
+// Action is what a step does to rows.
 type Action string
 
 // The actions of a sweep.
@@ -24,7 +24,7 @@ type Step struct {
 	Function string // the SQL function, with its schema
 }
 
-// Steps are the steps on the tables of core, in the order in which they run. A bounded context adds those on its own
+// Steps returns the steps for the tables of core, in the order in which they run. Contexts add steps for their own
 // tables.
 func Steps() []Step {
 	return []Step{
@@ -42,13 +42,13 @@ type Count struct {
 	Subject Subject `json:"subject"`
 	Action  Action  `json:"step"`
 	Rows    int64   `json:"rows"`
-	More    bool    `json:"more"` // the sweep stopped before the end of the table
+	More    bool    `json:"more"` // the sweep ended before the end of the table
 }
 
 // Page is one transaction of a sweep.
 type Page struct {
 	Step  Step
-	After []string // where the page before ended; nil: the first page
+	After []string // the end of the page before; nil: the first page
 	Rows  int      // from 1 to 10,000
 	Run   uuid.UUID
 	By    string // the person who sweeps; empty: the login
@@ -57,7 +57,7 @@ type Page struct {
 // ErrNotLeading is returned while another transaction is sweeping.
 var ErrNotLeading = errors.New("another sweep is running")
 
-// StoredPolicy is a policy in the database with the rows that are past it.
+// StoredPolicy is a policy in the database, with the number of rows that are past it.
 type StoredPolicy struct {
 	Policy
 	ToTombstone int64 `json:"to_tombstone"`
@@ -65,27 +65,27 @@ type StoredPolicy struct {
 	Estimated   bool  `json:"estimated"` // from a sample of the table
 }
 
-// Status of retention.
+// Status is the state of retention.
 type Status struct {
-	// PolicyFault says what is wrong with the stored policies, empty for nothing: then nothing is swept.
+	// PolicyFault says what is wrong with the stored policies; empty: they are valid. With a fault nothing is swept.
 	PolicyFault string     `json:"policy_fault,omitempty"`
 	SweptAt     *time.Time `json:"swept_at"` // when a sweep last began; nil: never
-	// FailedExpiring counts the failed, not discarded events that will be tombstoned within [WarnDays], the first of
-	// them at FailedExpireFirst, unless they are replayed before.
+	// FailedExpiring counts the failed events that will be tombstoned within [WarnDays] unless they are replayed. The
+	// first one will be at FailedExpireFirst. Discarded events do not count.
 	FailedExpiring    int64      `json:"failed_expiring"`
 	FailedExpireFirst *time.Time `json:"failed_expire_first_at"`
 }
 
-// WarnDays is how many days ahead failed events that are about to expire are reported.
+// WarnDays is how many days ahead expiring failed events are reported.
 const WarnDays = 7
 
-// Store is what a sweep does on the database. Safe for concurrent use.
+// Store is what a sweep needs of the database. Safe for concurrent use.
 type Store interface {
-	// Sweep runs one page in its own transaction and returns the rows it wrote and where the next page begins, nil after
-	// the last. [ErrNotLeading], or the database's error.
+	// Sweep runs one page in its own transaction. It returns how many rows it wrote and where the next page begins, nil
+	// after the last. The error is [ErrNotLeading], or the database's.
 	Sweep(context.Context, Page) (rows int64, next []string, err error)
-	// Begin returns how long it is until the next sweep of workers that sweep so often is due. Zero: it is due, and the
-	// caller has it.
+	// Begin returns the time until the next sweep is due, for workers that sweep at this interval. Zero means that it is
+	// due and the caller must run it.
 	Begin(ctx context.Context, interval time.Duration) (time.Duration, error)
 	Status(context.Context) (Status, error)
 }

@@ -11,18 +11,18 @@ import (
 )
 
 const (
-	// Interval is how much time is between the beginnings of sweeps, of all workers together.
+	// Interval is the time between the starts of two sweeps, of all workers together.
 	Interval = 6 * time.Hour
-	// Pause is the pause after a transaction that has written.
+	// Pause is the pause after a transaction that wrote rows.
 	Pause = 250 * time.Millisecond
-	// PageRows is how many rows a transaction reads and writes at most.
+	// PageRows is how many rows a transaction reads, at most.
 	PageRows = 1000
 
-	// maxRefused is how many times in a row a page is tried while another transaction is sweeping.
+	// maxRefused is how often a page is tried while another transaction is sweeping.
 	maxRefused = 20
-	// firstRun is how long after its start a worker sweeps at the earliest: it has events to handle first.
+	// firstRun is the time between a worker's start and its first sweep. It has events to handle first.
 	firstRun = 5 * time.Minute
-	// Between attempts while the database does not answer.
+	// firstRetry and maxRetry bound the delay between attempts while the database does not answer.
 	firstRetry, maxRetry = 5 * time.Second, 5 * time.Minute
 )
 
@@ -35,14 +35,14 @@ const (
 	logTook    = "duration_ms"
 )
 
-// Config of a Sweeper.
+// Config is the configuration of a Sweeper.
 type Config struct {
 	Steps  []Step
 	Log    *slog.Logger
 	Random func() float64 // uniform in [0,1)
 }
 
-// Sweeper sweeps in the background of a worker, now and then.
+// Sweeper runs sweeps in a worker.
 type Sweeper struct {
 	config Config
 	store  Store
@@ -51,8 +51,8 @@ type Sweeper struct {
 // NewSweeper returns a Sweeper that sweeps in store.
 func NewSweeper(store Store, config Config) *Sweeper { return &Sweeper{config: config, store: store} }
 
-// Run sweeps whenever a run is due, until ctx is done. While the database does not answer it asks less and less often, and
-// logs that once. A sweep ends between two statements; what was swept stays so.
+// Run runs a sweep whenever one is due, until ctx ends. While the database does not answer, it asks with growing delays
+// and logs that once. A stop ends a sweep between two statements and keeps what was swept.
 func (s *Sweeper) Run(ctx context.Context) {
 	delay := s.jittered(firstRun)
 	failures := 0
@@ -70,11 +70,12 @@ func (s *Sweeper) Run(ctx context.Context) {
 			return
 		case err == nil || errors.Is(err, ErrNotLeading):
 			failures = 0
-			// spread, so that of many workers one comes first
+			// random, so that not all workers ask at once
 			delay = s.jittered(max(due, time.Second))
 		default:
 			if failures == 0 {
-				s.config.Log.WarnContext(ctx, "retention sweep failed: the next one begins when it is due", logReason, err.Error())
+				s.config.Log.WarnContext(ctx, "retention sweep failed: the next one begins when it is due",
+					logReason, err.Error())
 			}
 			delay = s.jittered(min(firstRetry<<min(failures, 10), maxRetry))
 			failures++
@@ -82,7 +83,7 @@ func (s *Sweeper) Run(ctx context.Context) {
 	}
 }
 
-// runOnce makes one sweep and logs the rows it wrote, and warns of failed events that are about to expire.
+// runOnce runs one sweep and logs the number of rows. It warns of failed events that will expire soon.
 func (s *Sweeper) runOnce(ctx context.Context) error {
 	run, err := uuid.NewV7()
 	if err != nil {
@@ -107,27 +108,28 @@ func (s *Sweeper) runOnce(ctx context.Context) error {
 	}
 	status, err := s.store.Status(ctx)
 	if err == nil && status.FailedExpiring > 0 {
-		s.config.Log.WarnContext(ctx, "failed events are about to expire: replay or discard them, see `workers retention status`",
+		s.config.Log.WarnContext(ctx,
+			"failed events will expire soon: replay or discard them (`workers retention status`)",
 			logFailed, status.FailedExpiring, logFirstAt, status.FailedExpireFirst.UTC().Format(time.RFC3339))
 	}
 	return err
 }
 
-// Options of one sweep.
+// Options are the options of one sweep.
 type Options struct {
 	Steps    []Step
 	Run      uuid.UUID
 	By       string // the person who sweeps; empty: the login
 	PageRows int
-	MaxRows  int64 // no more rows than this in all; zero: no bound
-	// Pause says how long to wait after a page that has written; after others it is a tenth of that.
+	MaxRows  int64 // at most so many rows; zero: no bound
+	// Pause returns how long to wait after a page that wrote rows. After other pages it is a tenth of that.
 	Pause func() time.Duration
-	// Stop is asked after each page, with the rows of all steps so far; nil: never.
+	// Stop is called after each page with the rows of all steps so far, and ends the sweep if true. It may be nil.
 	Stop func(rows int64) bool
 }
 
-// Sweep runs the steps one after the other, page by page, until each has seen its whole table, a bound is reached or
-// ctx is done. It returns a count for each step, with an error too.
+// Sweep runs the steps one after another, page by page, until the end of each table, a bound, or the end of ctx. It
+// returns a count for each step, also with an error.
 func Sweep(ctx context.Context, store Store, o Options) ([]Count, error) {
 	counts := make([]Count, len(o.Steps))
 	for i, step := range o.Steps {
@@ -168,12 +170,12 @@ func Sweep(ctx context.Context, store Store, o Options) ([]Count, error) {
 	return counts, nil
 }
 
-// jittered is from d to half as much again.
+// jittered returns a random duration from d to 1.5 d.
 func (s *Sweeper) jittered(d time.Duration) time.Duration {
 	return d + time.Duration(s.config.Random()*float64(d)/2)
 }
 
-// sleep reports whether d passed before ctx was done.
+// sleep waits for d, and returns false if ctx ended first.
 func sleep(ctx context.Context, d time.Duration) bool {
 	timer := time.NewTimer(d)
 	defer timer.Stop()

@@ -14,9 +14,11 @@ import (
 	"spectral/internal/core/retention"
 )
 
-var steps = []retention.Step{{retention.OutboxRow, retention.Deleted, "a"}, {retention.EventHandled, retention.Tombstoned, "b"}}
+var steps = []retention.Step{
+	{retention.OutboxRow, retention.Deleted, "a"}, {retention.EventHandled, retention.Tombstoned, "b"},
+}
 
-// store answers a sweeper without a database, and remembers when it was asked for what.
+// store is a Store without a database. It records the calls and their times.
 type store struct {
 	mu     sync.Mutex
 	began  time.Time
@@ -75,15 +77,15 @@ func (l *logged) String() string {
 	return l.text.String()
 }
 
-// look lets d pass, and waits until the sweeper waits for something. What then is read of s is as it left it.
-func look(s *store, d time.Duration) {
-	s.mu.Lock()   // what was read before is read before it goes on
+// advance lets d pass in the bubble, and waits until the sweeper waits.
+func advance(s *store, d time.Duration) {
+	s.mu.Lock()   // the test's earlier reads of s happen before the sweeper's writes
 	s.mu.Unlock() //nolint:staticcheck // see above
-	time.Sleep(d) //nolint:forbidigo // the bubble's time: nothing is waited for
+	time.Sleep(d) //nolint:forbidigo // the bubble's time, which passes at once
 	synctest.Wait()
 }
 
-// sweeping starts a sweeper on s in a bubble of time, and stops it at the end.
+// sweeping runs a sweeper on s in a bubble, and stops it at the end.
 func sweeping(t *testing.T, s *store, during func(stop func(), log *logged)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
@@ -104,20 +106,21 @@ func sweeping(t *testing.T, s *store, during func(stop func(), log *logged)) {
 	})
 }
 
-func TestSweeperWalksEachStepAndWarnsOfFailedEvents(t *testing.T) {
+func TestSweeperRunsEachStepAndWarnsOfFailedEvents(t *testing.T) {
 	t.Parallel()
 	at := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	s := &store{left: 2, busy: 3, status: retention.Status{FailedExpiring: 4, FailedExpireFirst: &at}}
 	sweeping(t, s, func(_ func(), log *logged) {
-		look(s, 4*time.Minute)
+		advance(s, 4*time.Minute)
 		if len(s.asked) > 0 {
-			t.Errorf("it sweeps at once: asked after %v", s.asked)
+			t.Errorf("it asks too early: after %v", s.asked)
 		}
-		look(s, 2*time.Minute)
+		advance(s, 2*time.Minute)
 		if len(s.sweeps) != 6 || s.sweeps[1]-s.sweeps[0] != retention.Pause {
 			t.Fatalf("pages after %v", s.sweeps)
 		}
-		if p := s.pages[5]; p.Run != s.pages[0].Run || p.Step != steps[1] || len(p.After) != 2 || p.Rows != retention.PageRows {
+		p := s.pages[5]
+		if p.Run != s.pages[0].Run || p.Step != steps[1] || len(p.After) != 2 || p.Rows != retention.PageRows {
 			t.Errorf("pages of one sweep are %+v", s.pages)
 		}
 		for _, want := range []string{
@@ -125,30 +128,30 @@ func TestSweeperWalksEachStepAndWarnsOfFailedEvents(t *testing.T) {
 			"level=WARN", "failed_events=4 first_expires_at=2026-01-02T03:04:05Z",
 		} {
 			if strings.Count(log.String(), want) != 1 {
-				t.Errorf("without %s once, logged is\n%s", want, log.String())
+				t.Errorf("want %s once, logged:\n%s", want, log.String())
 			}
 		}
-		look(s, retention.Interval)
+		advance(s, retention.Interval)
 		if len(s.sweeps) != 12 || s.pages[6].Run == s.pages[0].Run {
 			t.Errorf("after the interval, pages after %v", s.sweeps)
 		}
 	})
 }
 
-func TestSweeperWaitsForSweepsOfOthers(t *testing.T) {
+func TestSweeperWaitsForOtherSweeps(t *testing.T) {
 	t.Parallel()
 	s := &store{due: 40 * time.Minute}
 	sweeping(t, s, func(func(), *logged) {
-		look(s, 2*time.Hour)
+		advance(s, 2*time.Hour)
 		if len(s.sweeps) > 0 || len(s.asked) != 3 {
 			t.Errorf("not due, it sweeps after %v and asks after %v", s.sweeps, s.asked)
 		}
 	})
 	s = &store{busy: 1000}
 	sweeping(t, s, func(_ func(), log *logged) {
-		look(s, 2*time.Hour)
+		advance(s, 2*time.Hour)
 		if len(s.sweeps) != 0 || len(s.asked) != 1 || log.String() != "" {
-			t.Errorf("beside another sweep, it sweeps after %v, asks after %v and says %s", s.sweeps, s.asked, log.String())
+			t.Errorf("beside another sweep, it sweeps after %v, asks after %v and logs %s", s.sweeps, s.asked, log.String())
 		}
 	})
 }
@@ -161,17 +164,18 @@ func TestSweepStopsAtItsBounds(t *testing.T) {
 		s := &store{left: 5}
 		o.Steps, o.Pause = steps, func() time.Duration { return 0 }
 		counts, err := retention.Sweep(t.Context(), s, o)
-		if err != nil || counts[0].Rows != 10 || !counts[0].More || !counts[1].More || name == "rows" && s.pages[1].Rows != 5 {
+		if err != nil || counts[0].Rows != 10 || !counts[0].More || !counts[1].More ||
+			name == "rows" && s.pages[1].Rows != 5 {
 			t.Errorf("%s: %+v, %v, pages %+v", name, counts, err, s.pages)
 		}
 	}
 }
 
-func TestASweeperSaysOnceThatTheDatabaseIsDown(t *testing.T) {
+func TestSweeperLogsOnceThatTheDatabaseIsDown(t *testing.T) {
 	t.Parallel()
 	s := &store{left: 1, down: errors.New("connection refused")}
 	sweeping(t, s, func(_ func(), log *logged) {
-		look(s, 3*time.Hour)
+		advance(s, 3*time.Hour)
 		if len(s.asked) < 10 || len(s.asked) > 50 {
 			t.Errorf("in three hours it asks %d times", len(s.asked))
 		}
@@ -181,19 +185,19 @@ func TestASweeperSaysOnceThatTheDatabaseIsDown(t *testing.T) {
 		s.mu.Lock()
 		s.down = nil
 		s.mu.Unlock()
-		look(s, 10*time.Minute)
+		advance(s, 10*time.Minute)
 		if len(s.sweeps) != 4 {
 			t.Errorf("with the database back, it sweeps %d times", len(s.sweeps))
 		}
 	})
 }
 
-// A stop ends a page that is being swept, even one whose statement is stuck.
-func TestAStopEndsASweep(t *testing.T) {
+// TestStopEndsASweep stops a sweep whose statement hangs.
+func TestStopEndsASweep(t *testing.T) {
 	t.Parallel()
 	s := &store{left: 10, stuck: true}
 	sweeping(t, s, func(stop func(), log *logged) {
-		look(s, 6*time.Minute)
+		advance(s, 6*time.Minute)
 		stop()
 		if log.String() != "" {
 			t.Errorf("a stop is logged as a fault: %s", log.String())

@@ -1,5 +1,5 @@
-// Package postgres is the adapter of package retention: it calls the SQL functions that sweep and report. Only package
-// internal/app and tests import it.
+// Package postgres implements [retention.Store] with the SQL functions of retention. Only internal/app and tests import
+// it.
 package postgres
 
 import (
@@ -15,11 +15,10 @@ import (
 	"spectral/internal/core/retention"
 )
 
-// pageTimeout bounds a call that the database does not answer.
+// pageTimeout bounds each call.
 const pageTimeout = 30 * time.Second
 
-// Store sweeps in the name of a database role, through a pool that may lead through a transaction pooler. Safe for
-// concurrent use.
+// Store calls the functions as a database role. Its pool may use a transaction pooler. Safe for concurrent use.
 type Store struct {
 	pool *pgxpool.Pool
 	role string
@@ -27,11 +26,11 @@ type Store struct {
 
 var _ retention.Store = (*Store)(nil)
 
-// New returns a Store on pool, whose logins are members of role: spectral_worker, spectral_operator or
+// New returns a Store on pool. The login must be a member of role: spectral_worker, spectral_operator or
 // spectral_retention.
 func New(pool *pgxpool.Pool, role string) *Store { return &Store{pool: pool, role: role} }
 
-// inTx runs work in one transaction. What the database refuses is a [*pgtx.RefusedError].
+// inTx runs work in one transaction. A refusal of the database is a [*pgtx.RefusedError].
 func (s *Store) inTx(ctx context.Context, work func(*coredb.Queries) error) error {
 	err := pgtx.RunAs(ctx, s.pool, s.role, func(tx pgx.Tx) error { return work(coredb.New(tx)) })
 	return pgtx.AsRefused(err)
@@ -44,7 +43,8 @@ func (s *Store) Sweep(ctx context.Context, p retention.Page) (rows int64, next [
 	var pages []coredb.RetentionSweepRow
 	err = s.inTx(ctx, func(q *coredb.Queries) (err error) {
 		pages, err = q.RetentionSweep(ctx, coredb.RetentionSweepParams{
-			Step: p.Step.Function, After: p.After, PageRows: int32(p.Rows), RunID: p.Run, SweptBy: p.By, //nolint:gosec // the database refuses what is out of range
+			Step: p.Step.Function, After: p.After, RunID: p.Run, SweptBy: p.By,
+			PageRows: int32(p.Rows), //nolint:gosec // the database refuses what is out of range
 		})
 		return err
 	})
@@ -95,7 +95,7 @@ func (s *Store) Status(ctx context.Context) (status retention.Status, err error)
 	return status, nil
 }
 
-// Policies are those that are stored, with the rows that are past them: it reads up to 100,000 rows of each table.
+// Policies returns the stored policies with the rows that are past them. It reads up to 100,000 rows of each table.
 func (s *Store) Policies(ctx context.Context) (policies []retention.StoredPolicy, err error) {
 	ctx, cancel := context.WithTimeout(ctx, pageTimeout)
 	defer cancel()
