@@ -28,11 +28,13 @@ var Privileges string
 //go:embed schema.txt
 var Schema string
 
-// SchemaQuery and PrivilegesQuery read from the catalogs what schema.txt and privileges.txt declare; their heads say how.
+// SchemaQuery reads from the catalogs what schema.txt declares.
 //
 //go:embed catalog/schema.sql
 var SchemaQuery string
 
+// PrivilegesQuery reads from the catalogs what privileges.txt declares.
+//
 //go:embed catalog/privileges.sql
 var PrivilegesQuery string
 

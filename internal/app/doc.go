@@ -1,8 +1,18 @@
-// Package app composes the service: settings, database checks and migrations, the list of
-// contracts, the consumer builders, and the fx modules of a worker. It is the only package that
-// imports every context, and with its subpackages the only one that knows fx.
+// Package app composes the service. It is the only package that imports every context, and with its subpackages the only
+// one that knows fx.
 //
-//	cli         the command line
-//	demo        what `workers demo` does
-//	embeddedpg  runs a Postgres server
+//   - worker.go: the fx options of a worker: pools, publishing, consumers, maintenance
+//   - consumers.go, consumers_candidates.go, consumers_tasks.go: the consumers
+//   - contracts.go: the event contracts of every context
+//   - usecases.go: the use cases with their repositories
+//   - settings.go: the settings, from the environment
+//   - database.go: the checks of a database before a command uses it
+//   - migrate.go: runs the migrations
+//   - schema.go, privileges.go: compare a database with this build
+//   - repair.go: repairs functions, triggers, policies and privileges
+//   - logging.go: the log, with its canonical fields
+//   - counted.go: numbers with their nouns
+//
+// Subpackages: cli is the command line, doctor its checks of a database, demo what `workers demo` does, and embeddedpg
+// runs a Postgres server.
 package app

@@ -34,9 +34,8 @@ type source struct {
 	generated      bool
 }
 
-// checkPackageDocs wants one package doc for each package, in doc.go unless the package is a
-// command, is one file, or is tests alone. A package that is generated throughout says so itself
-// and may go without.
+// checkPackageDocs wants one package doc for each package, in doc.go unless the package is a command, is one file, or has
+// tests only. In internal/, a doc.go lists the other files if there are several. A generated package may have no doc.
 func checkPackageDocs(tree fs.FS) ([]string, error) {
 	folders, err := readFolders(tree)
 	if err != nil {
@@ -85,8 +84,19 @@ func checkPackageDocs(tree fs.FS) ([]string, error) {
 		if !slices.Contains(members, doc) || !anywhere && path.Base(doc.file) != "doc.go" {
 			fail("has its doc in %s, not in doc.go", doc.file)
 		}
+		for _, s := range f.shipped {
+			name := path.Base(s.file)
+			if len(f.shipped) > 2 && strings.HasPrefix(dir, "internal/") && !s.generated && s != doc && !mentions(doc.doc, name) {
+				fail("does not list %s in its doc.go: say in a line what the file has", name)
+			}
+		}
 	}
 	return problems, nil
+}
+
+// mentions reports whether a doc names a file.
+func mentions(doc, file string) bool {
+	return slices.ContainsFunc(strings.Fields(doc), func(word string) bool { return strings.Trim(word, ",:;.") == file })
 }
 
 func readFolders(tree fs.FS) (map[string]folder, error) {

@@ -189,8 +189,8 @@ var (
 // wordProblems returns a line for each banned word and name in a file. For words, an identifier is read as its parts.
 func wordProblems(name, text string) []string {
 	var problems []string
-	search := func(text, flags string, any *regexp.Regexp, words []bannedWord) {
-		for _, at := range any.FindAllStringIndex(text, -1) {
+	search := func(text, flags string, finds *regexp.Regexp, words []bannedWord) {
+		for _, at := range finds.FindAllStringIndex(text, -1) {
 			found := text[at[0]:at[1]]
 			if isAllowed(name, found) {
 				continue

@@ -31,9 +31,9 @@ import (
 )
 
 const (
-	wakeup = "wakeup.pml"
-	watermark    = "watermark.pml"
-	lease    = "lease.pml"
+	wakeup    = "wakeup.pml"
+	watermark = "watermark.pml"
+	lease     = "lease.pml"
 )
 
 // The assertions that a broken variant may fail.

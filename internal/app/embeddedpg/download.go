@@ -15,6 +15,12 @@ import (
 
 const downloadVersion = embeddedpostgres.V17
 
+// Keys of log entries.
+const (
+	logVersion = "version"
+	logFolder  = "folder"
+)
+
 // downloaded returns the programs that an earlier call left in the cache folder, or downloads them. It fails for root:
 // the library can only download by running a server, which PostgreSQL refuses to root.
 func downloaded(ctx context.Context, acct account, log *slog.Logger) (programs, error) {
@@ -28,7 +34,7 @@ func downloaded(ctx context.Context, acct account, log *slog.Logger) (programs, 
 			return programs{}, errors.New("PostgreSQL is not downloaded for root")
 		}
 		log.InfoContext(ctx, "no suitable PostgreSQL is installed, so one is downloaded",
-			"version", string(downloadVersion), "folder", dir)
+			logVersion, string(downloadVersion), logFolder, dir)
 		done := make(chan error, 1)
 		go func() { done <- download(dir, "") }() // the library takes no context: it goes on until the process ends
 		select {

@@ -237,7 +237,7 @@ func (s *Server) shutdown(ctx context.Context) bool {
 	case <-ctx.Done():
 	case <-time.After(stopGrace):
 	}
-	s.log.WarnContext(ctx, "PostgreSQL did not stop in time and is stopped at once", "data", s.data())
+	s.log.WarnContext(ctx, "PostgreSQL did not stop in time and is stopped at once", logFolder, s.data())
 	return false
 }
 

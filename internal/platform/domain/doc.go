@@ -1,3 +1,10 @@
-// Package domain holds the rules of platform: system cards, decisions and override patterns, failure clusters,
-// memories, curation decisions, and agent tasks. It knows neither the database nor events.
+// Package domain holds the rules of platform. It knows neither the database nor events.
+//
+//   - system_card.go: a card of another context, at its latest version
+//   - decision.go, override_pattern.go: decisions about proposals, and what they add up to for a rule
+//   - failure_cluster.go: failures with the same signature
+//   - memory.go: what agents have learned
+//   - curation_decision.go: decisions on rule candidates, and their outcome
+//   - conversation.go, agent_task.go: conversations, and the agent tasks in them
+//   - checks.go: checks that several of them use
 package domain

@@ -1,3 +1,8 @@
-// Package domain holds the rules of worlds: world model cards, scans and their findings, the health of rules, and rule
-// candidates with the decisions about them. It knows neither the database nor events.
+// Package domain holds the rules of worlds. It knows neither the database nor events.
+//
+//   - world_model_card.go: a small versioned document about a place or thing
+//   - scan.go: scans and their findings
+//   - rule_health.go: how often the proposals of a rule are followed
+//   - rule_candidate.go: proposed rules, and the decisions about them
+//   - checks.go: checks that several of them use
 package domain

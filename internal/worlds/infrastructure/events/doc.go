@@ -1,4 +1,9 @@
-// Package events holds worlds' event handlers: each parses one event's payload into
-// its own struct and does what the event means to worlds, in the transaction that claims the
-// event. Package internal/app wires them to the listener.
+// Package events holds worlds' event handlers. Each parses a payload into its own struct and does what the event means to
+// worlds, in the claiming transaction. Package internal/app wires them to the worker.
+//
+//   - rule_health_recorder.go: counts decisions about the proposals of a rule
+//   - scan_completed_indexer.go: indexes the findings of a scan
+//   - failure_cluster_candidate_proposer.go: proposes a rule against a failure cluster
+//   - memory_candidate_router.go: proposes a rule from a promoted memory
+//   - curation_decision_applier.go: applies curation decisions
 package events
