@@ -45,7 +45,8 @@ func checkConsumers(builders []app.ConsumerBuilder, contracts *events.Contracts)
 		consumed[s.EventType] = true
 		for _, h := range s.Handlers() {
 			if other, taken := handlers[h.Name]; taken && other != s.EventType {
-				fail("handler %s is registered for %s and for %s: its name is its dedup key, give each its own", h.Name, other, s.EventType)
+				fail("handler %s is registered for %s and for %s: its name is its dedup key, give each its own", h.Name, other,
+					s.EventType)
 			}
 			handlers[h.Name] = s.EventType
 		}
@@ -60,7 +61,8 @@ func checkConsumers(builders []app.ConsumerBuilder, contracts *events.Contracts)
 			}
 			for _, h := range s.Handlers() {
 				if c.Target != "" && h.Scope() != c.Target {
-					fail("handler %s never runs: %s version %d is for %s alone (Target of its contract)", h.Name, c.Type, c.Version, c.Target)
+					fail("handler %s never runs: %s version %d is for %s alone (Target of its contract)", h.Name, c.Type, c.Version,
+						c.Target)
 				}
 			}
 		}
@@ -72,7 +74,8 @@ func checkConsumers(builders []app.ConsumerBuilder, contracts *events.Contracts)
 	}
 	for _, c := range contracts.All() {
 		if !consumed[c.Type] && !c.Unconsumed {
-			fail("%s version %d has no consumer: add a builder to app.ConsumerBuilders, or declare it Unconsumed", c.Type, c.Version)
+			fail("%s version %d has no consumer: add a builder to app.ConsumerBuilders, or declare it Unconsumed", c.Type,
+				c.Version)
 		}
 	}
 	return problems
@@ -84,7 +87,8 @@ func TestConsumerProblemsAreReported(t *testing.T) {
 		return func(context.Context, events.Envelope) error { return nil }
 	}
 	contract := func(eventType string, change func(*events.Contract)) events.Contract {
-		c := events.Contract{Type: eventType, Version: 1, Source: events.Worlds, Payload: struct{}{}, ContentClass: events.Operational}
+		c := events.Contract{Type: eventType, Version: 1, Source: events.Worlds, Payload: struct{}{},
+			ContentClass: events.Operational}
 		if change != nil {
 			change(&c)
 		}
@@ -112,18 +116,24 @@ func TestConsumerProblemsAreReported(t *testing.T) {
 		contracts []events.Contract
 		want      []string
 	}{
-		{builders{consumer("a.b", "worlds.x", "platform.y")}, []events.Contract{contract("a.b", nil), contract("a.c", unconsumed)}, nil},
+		{builders{consumer("a.b", "worlds.x", "platform.y")},
+			[]events.Contract{contract("a.b", nil), contract("a.c", unconsumed)}, nil},
 		{builders{consumer("a.b", "x")}, []events.Contract{contract("a.b", nil)}, []string{"name must be scope-qualified"}},
-		{builders{consumer("a.b", "worlds.x"), consumer("a.b", "worlds.y")}, []events.Contract{contract("a.b", nil)}, []string{"a.b has two builders"}},
+		{builders{consumer("a.b", "worlds.x"), consumer("a.b", "worlds.y")}, []events.Contract{contract("a.b", nil)},
+			[]string{"a.b has two builders"}},
 		{
-			builders{consumer("a.b", "worlds.x"), consumer("a.c", "worlds.x")}, []events.Contract{contract("a.b", nil), contract("a.c", nil)},
+			builders{consumer("a.b", "worlds.x"), consumer("a.c", "worlds.x")},
+			[]events.Contract{contract("a.b", nil), contract("a.c", nil)},
 			[]string{"handler worlds.x is registered for a.b and for a.c"},
 		},
 		{builders{consumer("a.b", "worlds.x")}, nil, []string{"a.b has a consumer but no contract"}},
-		{builders{consumer("a.b", "worlds.x")}, []events.Contract{contract("a.b", unconsumed)}, []string{"declared Unconsumed but has a consumer"}},
-		{builders{consumer("a.b", "worlds.x")}, []events.Contract{contract("a.b", slow)}, []string{"outbox_gen_1 in generation 1, but published on outbox_gen_1_agents", "in generation 2"}},
+		{builders{consumer("a.b", "worlds.x")}, []events.Contract{contract("a.b", unconsumed)},
+			[]string{"declared Unconsumed but has a consumer"}},
+		{builders{consumer("a.b", "worlds.x")}, []events.Contract{contract("a.b", slow)},
+			[]string{"outbox_gen_1 in generation 1, but published on outbox_gen_1_agents", "in generation 2"}},
 		{builders{fixed}, []events.Contract{contract("a.b", nil)}, []string{"on channel outbox_gen_1 in generation 2"}},
-		{builders{consumer("a.b", "worlds.x", "platform.y")}, []events.Contract{contract("a.b", ofPlatform)}, []string{"handler worlds.x never runs: a.b version 1 is for platform alone"}},
+		{builders{consumer("a.b", "worlds.x", "platform.y")}, []events.Contract{contract("a.b", ofPlatform)},
+			[]string{"handler worlds.x never runs: a.b version 1 is for platform alone"}},
 		{nil, []events.Contract{contract("a.b", nil)}, []string{"a.b version 1 has no consumer"}},
 	} {
 		set, err := events.NewContracts(c.contracts...)
@@ -134,7 +144,7 @@ func TestConsumerProblemsAreReported(t *testing.T) {
 	}
 }
 
-func TestHandlersLiveInTheContextTheyAreNamedAfter(t *testing.T) {
+func TestHandlersAreInTheContextOfTheirName(t *testing.T) {
 	t.Parallel()
 	var registered []string
 	for _, build := range app.ConsumerBuilders() {
@@ -185,7 +195,7 @@ func checkHandlerHomes(tree fs.FS, registered []string) ([]string, error) {
 	return problems, nil
 }
 
-// nameConstants are the values of a file's string constants called ...Name; tests have none.
+// nameConstants returns the values of a file's string constants called ...Name, except in tests.
 func nameConstants(tree fs.FS, file string) ([]string, error) {
 	if strings.HasSuffix(file, "_test.go") {
 		return nil, nil
@@ -222,7 +232,7 @@ func nameConstants(tree fs.FS, file string) ([]string, error) {
 	return values, nil
 }
 
-func TestHandlersAwayFromHomeAreReported(t *testing.T) {
+func TestHandlersInOtherContextsAreReported(t *testing.T) {
 	t.Parallel()
 	small := fstest.MapFS{
 		"internal/worlds/infrastructure/events/a.go": {Data: []byte(`package events
@@ -249,8 +259,8 @@ const CName = "platform.c"
 	})
 }
 
-// TestTopology keeps what an operator would want to see change in a review: which event reaches
-// which handlers, in which order, over which channel and how.
+// TestTopology compares a golden file that shows which event reaches which handlers, in which order, channel and mode,
+// so that a review shows a change.
 func TestTopology(t *testing.T) {
 	t.Parallel()
 	contracts, err := app.Contracts()
@@ -273,7 +283,7 @@ func TestTopology(t *testing.T) {
 	}
 }
 
-// topology is one paragraph for each event type, in their order.
+// topology returns a paragraph for each event type, sorted by type.
 func topology(builders []app.ConsumerBuilder, contracts *events.Contracts) string {
 	const generation = 1
 	consumers := make(map[string]events.Subscription)
@@ -298,9 +308,9 @@ func topology(builders []app.ConsumerBuilder, contracts *events.Contracts) strin
 		s, ok := consumers[c.Type]
 		if !ok {
 			if c.Unconsumed {
-				text.WriteString("  nobody: settles as it is published\n")
+				text.WriteString("  no handler: settles when it is published\n")
 			} else {
-				text.WriteString("  NOBODY, and it is not declared Unconsumed: its events stay pending\n")
+				text.WriteString("  NO HANDLER, and it is not declared Unconsumed: its events stay pending\n")
 			}
 			continue
 		}

@@ -1,13 +1,17 @@
-// Package architecture_test keeps the house as it is meant to be (DESIGN section 4): who may import
-// what, a package doc for each package, consumers and contracts that agree, and generated queries
-// that stay within their context. The rules are data with a reason each; every check is itself
-// tried on small trees that break it.
+// Package architecture_test checks the structure of the code (ARCHITECTURE.md). The rules are data with a reason each,
+// and each check is tested on small trees that break it.
 //
-// The golden file testdata/topology.txt is rewritten by
+//   - import_rules_test.go, imports_test.go: which package may import which
+//   - limits_test.go: the time limits are in one file
+//   - package_docs_test.go: each package has one package doc
+//   - consumers_test.go: consumers and contracts agree; testdata/topology.txt shows which event reaches which handlers
+//   - functions_test.go: the migrations have the functions of db/functions
+//   - sqlc_test.go, sqlc_generate_test.go: generated queries stay within their context; the second runs sqlc (tag sqlc)
+//   - words_test.go: the word list and the length of lines
+//
+// This writes the generated files:
 //
 //	go test ./tests/architecture -update
-//
-// With the build tag sqlc, sqlc itself is run as well.
 package architecture_test
 
 import (
@@ -32,8 +36,8 @@ const root = "../.."
 
 func tree() fs.FS { return os.DirFS(root) }
 
-// goFiles lists the Go files of the module in tree, whatever their build constraints: no test
-// data, no hidden folders, no modules within.
+// goFiles lists the Go files of the module in tree with any build constraints. It skips test data, hidden folders and
+// nested modules.
 func goFiles(tree fs.FS) ([]string, error) {
 	var files []string
 	err := fs.WalkDir(tree, ".", func(name string, entry fs.DirEntry, err error) error {
@@ -47,7 +51,8 @@ func goFiles(tree fs.FS) ([]string, error) {
 			return nil
 		}
 		base := entry.Name()
-		if name != "." && (strings.HasPrefix(base, ".") || strings.HasPrefix(base, "_") || base == "testdata" || base == "node_modules") {
+		if name != "." && (strings.HasPrefix(base, ".") || strings.HasPrefix(base, "_") ||
+			base == "testdata" || base == "node_modules") {
 			return fs.SkipDir
 		}
 		if _, err := fs.Stat(tree, path.Join(name, "go.mod")); err == nil && name != "." {
@@ -83,7 +88,7 @@ func report(t *testing.T, problems []string) {
 	}
 }
 
-// expect compares the problems of a broken tree with what each of them must say, in order.
+// expect checks that each problem of a broken tree contains the wanted text, in order.
 func expect(t *testing.T, problems, want []string) {
 	t.Helper()
 	if len(problems) != len(want) {

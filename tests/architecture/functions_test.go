@@ -10,8 +10,8 @@ import (
 	"spectral/db"
 )
 
-// TestMigrationsHoldTheFunctions compares each function in the migrations with its source in db/functions. With -update it writes
-// the migrations, and their edition.
+// TestMigrationsHoldTheFunctions compares each function in the migrations with its source in db/functions. With -update
+// it writes the migrations, and their edition.
 func TestMigrationsHoldTheFunctions(t *testing.T) {
 	t.Parallel()
 	sources, err := filepath.Glob("../../db/functions/*.sql")
@@ -73,7 +73,8 @@ func TestMigrationsHoldTheFunctions(t *testing.T) {
 			t.Errorf("%s must define the function %s, and no other", source, name)
 		}
 		if places[name] != 1 {
-			t.Errorf("db/functions/%[1]s.sql is in %[2]d migrations: give one of them, within a statement of goose, the line\n-- db/functions/%[1]s.sql", name, places[name])
+			t.Errorf("db/functions/%[1]s.sql is in %[2]d migrations: add to one of them, in a goose statement, the line\n"+
+				"-- db/functions/%[1]s.sql", name, places[name])
 		}
 	}
 }

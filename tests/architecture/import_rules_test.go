@@ -1,12 +1,11 @@
 package architecture_test
 
-// A rule says what files may not import. In its patterns * is part of one path element, ... is any
-// string (and x/... is x too), and {context} is each context in turn, the same one in the whole
-// rule. Files are paths from the module's root; imports are written as in Go. Test files count
-// like any others. A package's own external tests may always import it.
+// A rule says what files must not import. In its patterns * is a part of one path element, ... is any string (x/...
+// also matches x), and {context} is each context, the same one in the whole rule. Files are paths from the module's
+// root. Test files count like other files. A package's external tests may always import it.
 //
-// A rule that matches no file, a forbidden package that does not exist, and an exception that
-// nothing uses are failures as well: a rule that has gone stale guards nothing.
+// A rule that matches no file, a forbidden package that does not exist, and an exception that is not used fail the
+// test.
 type rule struct {
 	name   string
 	reason string
@@ -26,8 +25,8 @@ const (
 	cobra = "github.com/spf13/..."
 )
 
-// importRules is the order of the house. To get a build through, move the code; a rule is loosened
-// only together with DESIGN section 4.
+// importRules are the rules. If your change breaks one, move the code; change a rule only together with
+// ARCHITECTURE.md.
 var importRules = append(adapterRules(), []rule{
 	{
 		name:   "contexts",

@@ -71,7 +71,7 @@ func (v violation) String() string {
 	return fmt.Sprintf("%s imports %s: %s (rule %q)", v.file, v.imported, v.rule.reason, v.rule.name)
 }
 
-// checkImports returns what breaks a rule, and what in the rules has gone stale.
+// checkImports returns the imports that break a rule, and the parts of rules that match nothing.
 func checkImports(all []fileImports, rules []rule) (violations []violation, stale []string) {
 	for _, r := range rules {
 		matched := false
@@ -104,7 +104,8 @@ func checkImports(all []fileImports, rules []rule) (violations []violation, stal
 		}
 		for i, e := range r.except {
 			if !used[i] {
-				stale = append(stale, fmt.Sprintf("rule %q: nothing uses the exception for files %q, imports %q: remove it", r.name, e.files, e.imports))
+				stale = append(stale, fmt.Sprintf("rule %q: nothing uses the exception for files %q, imports %q: remove it", r.name,
+					e.files, e.imports))
 			}
 		}
 		for _, pattern := range r.forbid {
@@ -116,8 +117,8 @@ func checkImports(all []fileImports, rules []rule) (violations []violation, stal
 	return violations, stale
 }
 
-// known reports whether a forbidden pattern can match at all: a folder of ours, or a module that
-// is imported. The standard library is taken on trust.
+// known reports whether a forbidden pattern can match: a folder of ours, or an imported module. Packages of the
+// standard library are not checked.
 func (r rule) known(pattern string, all []fileImports) bool {
 	first, _, _ := strings.Cut(pattern, "/")
 	ours := first == module
@@ -135,7 +136,7 @@ func (r rule) known(pattern string, all []fileImports) bool {
 	return false
 }
 
-// contexts are those that the rule is to be read with.
+// contexts returns the contexts that {context} stands for in the rule.
 func (r rule) contexts() []string {
 	if strings.Contains(fmt.Sprint(r), "{context}") {
 		return contexts
@@ -156,7 +157,8 @@ func (r rule) in(context string) compiledRule {
 		c.forbid = append(c.forbid, compile(pattern, context))
 	}
 	for _, e := range r.except {
-		c.except = append(c.except, struct{ files, imports *regexp.Regexp }{compile(e.files, context), compile(e.imports, context)})
+		c.except = append(c.except, struct{ files, imports *regexp.Regexp }{compile(e.files, context),
+			compile(e.imports, context)})
 	}
 	return c
 }
@@ -177,7 +179,7 @@ func matching(s string) func(*regexp.Regexp) bool {
 	return func(r *regexp.Regexp) bool { return r.MatchString(s) }
 }
 
-// For each rule, one import that breaks it; and imports that break none.
+// TestImportRulesReport has an import that breaks each rule, and imports that break none.
 func TestImportRulesReport(t *testing.T) {
 	t.Parallel()
 	const (
@@ -210,7 +212,8 @@ func TestImportRulesReport(t *testing.T) {
 		{"internal/core/events/infrastructure/postgres/lease/a.go", adapter + "/dispatch", ""},
 		{"internal/core/events/infrastructure/postgres/admin/a.go", adapter + "/publish", "adapter: operator"},
 		{"internal/platform/infrastructure/events/a.go", adapter + "/worker", "adapter: worker, contexts"},
-		{"internal/worlds/infrastructure/events/a.go", "spectral/internal/worlds/infrastructure/postgres/worldsdb", "a context's generated queries"},
+		{"internal/worlds/infrastructure/events/a.go", "spectral/internal/worlds/infrastructure/postgres/worldsdb",
+			"a context's generated queries"},
 		{"internal/core/events/infrastructure/postgres/a_test.go", "spectral/internal/app", "core, app"},
 		{"cmd/workers/a.go", "spectral/internal/app", "cmd"},
 		{"internal/app/embeddedpg/a.go", port, "embedded Postgres"},
@@ -220,10 +223,12 @@ func TestImportRulesReport(t *testing.T) {
 	}
 	for i, name := range adapterOrder[1 : len(adapterOrder)-1] {
 		before := "internal/core/events/infrastructure/postgres/" + adapterOrder[i] + "/a.go"
-		cases = append(cases, struct{ file, imported, breaks string }{before, adapter + "/" + name, "adapter: " + adapterOrder[i]})
+		cases = append(cases, struct{ file, imported, breaks string }{before, adapter + "/" + name,
+			"adapter: " + adapterOrder[i]})
 	}
 	cases = append(cases, struct{ file, imported, breaks string }{
-		"internal/core/events/infrastructure/postgres/maintenance/a.go", adapter + "/worker", "adapter: maintenance, adapter: worker",
+		"internal/core/events/infrastructure/postgres/maintenance/a.go", adapter + "/worker",
+		"adapter: maintenance, adapter: worker",
 	})
 	broken := make(map[string]bool)
 	for _, c := range cases {
@@ -259,17 +264,21 @@ func TestStaleImportRulesAreReported(t *testing.T) {
 	}
 	_, stale := checkImports(imports, []rule{
 		{
-			name: "all of it in use", files: "...", forbid: []string{"spectral/internal/{context}/domain", "go.uber.org/...", "database/sql"},
+			name: "all of it in use", files: "...",
+			forbid: []string{"spectral/internal/{context}/domain", "go.uber.org/...", "database/sql"},
 			except: []exception{{files: "internal/app/..."}},
 		},
 		{name: "no file", files: "internal/{context}/domian/...", forbid: []string{"database/sql"}},
-		{name: "an exception without use", files: "...", forbid: []string{"go.uber.org/..."}, except: []exception{{files: "internal/app/..."}, {files: "cmd/..."}}},
-		{name: "no package", files: "...", forbid: []string{"spectral/internal/{context}/applications/...", "go.ubre.org/..."}},
+		{name: "an exception without use", files: "...", forbid: []string{"go.uber.org/..."},
+			except: []exception{{files: "internal/app/..."}, {files: "cmd/..."}}},
+		{name: "no package", files: "...", forbid: []string{"spectral/internal/{context}/applications/...",
+			"go.ubre.org/..."}},
 	})
-	expect(t, stale, []string{`rule "no file" matches no file`, `the exception for files "cmd/..."`, "applications/... is no package that exists here", "go.ubre.org/... is no package"})
+	expect(t, stale, []string{`rule "no file" matches no file`, `the exception for files "cmd/..."`,
+		"applications/... is no package that exists here", "go.ubre.org/... is no package"})
 }
 
-// Files that the build leaves out are read all the same; what belongs to another module is not.
+// Files with any build constraint are read, files of other modules are not.
 func TestImportsAreReadFromEveryFileOfTheModule(t *testing.T) {
 	t.Parallel()
 	tree, read := fstest.MapFS{"go.mod": {}, "tests/bench/go.mod": {}}, []string{"a.go", "a_test.go", "b/c_windows.go"}

@@ -23,7 +23,7 @@ func TestPackageDocs(t *testing.T) {
 	report(t, problems)
 }
 
-// folder is what the files of one folder say of the package in it.
+// folder is the package in a folder, by its files.
 type folder struct {
 	shipped []source // files of the package itself
 	tests   []source
@@ -34,8 +34,8 @@ type source struct {
 	generated      bool
 }
 
-// checkPackageDocs wants one package doc for each package, in doc.go unless the package is a command, is one file, or has
-// tests only. In internal/, a doc.go lists the other files if there are several. A generated package may have no doc.
+// checkPackageDocs checks that each package has one package doc, in doc.go unless the package is a command, one file,
+// or only tests. In internal/, a doc.go lists the other files if there are several. A generated package needs none.
 func checkPackageDocs(tree fs.FS) ([]string, error) {
 	folders, err := readFolders(tree)
 	if err != nil {

@@ -19,8 +19,8 @@ import (
 	"testing"
 )
 
-// TestGeneratedQueriesAreCurrent generates elsewhere and compares: no file differs, is missing, or is left over from a query
-// that is gone. The tests of sqlc run one after the other: the first one builds it.
+// TestGeneratedQueriesAreCurrent generates to another folder and compares: no file differs, is missing or is left over.
+// The tests of sqlc run one after another, because the first one builds it.
 func TestGeneratedQueriesAreCurrent(t *testing.T) {
 	folder := sqlcInput(t)
 	if output, err := generate(t, folder); err != nil {
@@ -49,8 +49,7 @@ func TestGeneratedQueriesAreCurrent(t *testing.T) {
 	}
 }
 
-// TestQueriesOnAnotherContextsTableDoNotGenerate is the rule that contexts share no tables, as
-// sqlc enforces it.
+// TestQueriesOnAnotherContextsTableDoNotGenerate checks that sqlc refuses a query on a table of another context.
 func TestQueriesOnAnotherContextsTableDoNotGenerate(t *testing.T) {
 	folder := sqlcInput(t)
 	queries := []struct {
@@ -62,7 +61,7 @@ func TestQueriesOnAnotherContextsTableDoNotGenerate(t *testing.T) {
 		{"worlds", "platform.system_cards", true},
 		{"worlds", "core.outbox", true},
 		{"core", "platform.system_cards", true},
-		// Its own: what is refused is the table, not the query.
+		// On its own table the same query is accepted.
 		{"core", "core.outbox", false},
 		{"platform", "platform.system_cards", false},
 		{"worlds", "worlds.world_model_cards", false},
@@ -80,7 +79,8 @@ func TestQueriesOnAnotherContextsTableDoNotGenerate(t *testing.T) {
 	}
 	for _, q := range queries {
 		mentioned := strings.Contains(output, file(q.from, q.table))
-		refused := strings.Contains(output, fmt.Sprintf("%s:1:1: schema %q does not exist", file(q.from, q.table), strings.Split(q.table, ".")[0]))
+		refused := strings.Contains(output, fmt.Sprintf("%s:1:1: schema %q does not exist", file(q.from, q.table),
+			strings.Split(q.table, ".")[0]))
 		if mentioned != q.refused || refused != q.refused {
 			t.Errorf("a query of %s on %s: refused is %t, want %t", q.from, q.table, refused, q.refused)
 		}
@@ -88,7 +88,7 @@ func TestQueriesOnAnotherContextsTableDoNotGenerate(t *testing.T) {
 	t.Log(output)
 }
 
-// sqlcInput copies what sqlc reads to a folder of the test's own.
+// sqlcInput copies the files that sqlc reads to a temporary folder.
 func sqlcInput(t *testing.T) string {
 	t.Helper()
 	folder := t.TempDir()
@@ -109,18 +109,18 @@ func sqlcInput(t *testing.T) string {
 	return folder
 }
 
-// generate runs the module's sqlc on folder. Built without cgo it needs no C compiler, and is
-// built several times faster.
+// generate runs the module's sqlc on folder. Without cgo it needs no C compiler and builds several times faster.
 func generate(t *testing.T, folder string) (string, error) {
 	t.Helper()
-	sqlc := exec.CommandContext(t.Context(), "go", "tool", "-modfile=tools/go.mod", "sqlc", "generate", "-f", filepath.Join(folder, "sqlc.yaml"))
+	sqlc := exec.CommandContext(t.Context(), "go", "tool", "-modfile=tools/go.mod", "sqlc", "generate", "-f",
+		filepath.Join(folder, "sqlc.yaml"))
 	sqlc.Dir = root
 	sqlc.Env = append(os.Environ(), "CGO_ENABLED=0")
 	output, err := sqlc.CombinedOutput()
 	return string(output), err
 }
 
-// generatedFiles are the generated Go files of a folder, by name.
+// generatedFiles returns the generated Go files of a folder, by name.
 func generatedFiles(t *testing.T, tree fs.FS, folder string) map[string][]byte {
 	t.Helper()
 	names, err := fs.Glob(tree, path.Join(folder, "*.go"))

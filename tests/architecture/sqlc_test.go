@@ -24,7 +24,7 @@ func TestSQLCOwnership(t *testing.T) {
 	report(t, problems)
 }
 
-// sqlcConfig is what we read of sqlc.yaml.
+// sqlcConfig is the part of sqlc.yaml that the test reads.
 type sqlcConfig struct {
 	SQL []sqlcBlock `yaml:"sql"`
 }
@@ -65,8 +65,8 @@ func readSQLC(tree fs.FS) (sqlcConfig, error) {
 
 var migrationForm = regexp.MustCompile(`^(\d{5})_([a-z]+)_[a-z0-9_]+\.sql$`)
 
-// checkSQLC wants one block for each owner of tables, the contexts and core, that reads its
-// migrations and queries, all of them and no other's, and writes into its adapter.
+// checkSQLC checks that each owner of tables (the contexts and core) has one block, which reads exactly its migrations
+// and queries and writes into its adapter.
 func checkSQLC(tree fs.FS) ([]string, error) {
 	config, err := readSQLC(tree)
 	if err != nil {
@@ -103,7 +103,8 @@ func checkSQLC(tree fs.FS) ([]string, error) {
 		}
 		blocks[owner] = true
 		if want := homes[owner] + "/" + owner + "db"; block.Gen.Go.Out != want || block.Gen.Go.Package != path.Base(want) {
-			fail("sqlc.yaml: the block of %s writes package %q into %s, want %s", owner, block.Gen.Go.Package, block.Gen.Go.Out, want)
+			fail("sqlc.yaml: the block of %s writes package %q into %s, want %s", owner, block.Gen.Go.Package, block.Gen.Go.Out,
+				want)
 		}
 		reads := make(map[string]bool)
 		for _, pattern := range block.Schema {
@@ -117,7 +118,8 @@ func checkSQLC(tree fs.FS) ([]string, error) {
 		}
 		for _, file := range slices.Sorted(maps.Keys(reads)) {
 			if migrations[file] != owner {
-				fail("sqlc.yaml: the block of %s reads %s, which is not its migration: its queries could reach another context's tables", owner, file)
+				fail("sqlc.yaml: the block of %s reads %s, which is not its migration: "+
+					"its queries could reach another context's tables", owner, file)
 			}
 		}
 		for _, file := range slices.Sorted(maps.Keys(migrations)) {
@@ -143,7 +145,7 @@ func checkSQLC(tree fs.FS) ([]string, error) {
 	return problems, err
 }
 
-// readMigrations returns the owner of each well-named migration, and what is wrong with the names.
+// readMigrations returns the owner of each migration, and the migrations whose names have no owner.
 func readMigrations(tree fs.FS, owners []string) (owned map[string]string, problems []string, err error) {
 	entries, err := fs.ReadDir(tree, "db/migrations")
 	if err != nil {
@@ -154,7 +156,8 @@ func readMigrations(tree fs.FS, owners []string) (owned map[string]string, probl
 	for _, e := range entries {
 		parts := migrationForm.FindStringSubmatch(e.Name())
 		if parts == nil || !slices.Contains(owners, parts[2]) {
-			problems = append(problems, fmt.Sprintf("db/migrations/%s: want NNNNN_<context>_<what>.sql, a context being one of %s", e.Name(), strings.Join(owners, ", ")))
+			problems = append(problems, fmt.Sprintf("db/migrations/%s: want NNNNN_<context>_<what>.sql, with a context of %s",
+				e.Name(), strings.Join(owners, ", ")))
 			continue
 		}
 		owned["db/migrations/"+e.Name()] = parts[2]
@@ -163,7 +166,8 @@ func readMigrations(tree fs.FS, owners []string) (owned map[string]string, probl
 			return nil, nil, err
 		}
 		if number != next {
-			problems = append(problems, fmt.Sprintf("db/migrations/%s: number %05d is due here; numbers are consecutive and used once", e.Name(), next))
+			problems = append(problems,
+				fmt.Sprintf("db/migrations/%s: want number %05d: numbers are consecutive and used once", e.Name(), next))
 		}
 		next = number + 1
 	}
@@ -200,23 +204,35 @@ sql:
 		want   []string
 	}{
 		"nothing": {func(fstest.MapFS) {}, nil},
-		"another's migrations": {configured(`db/migrations/*_platform_*.sql`, `[db/migrations/*_platform_*.sql, db/migrations/*_worlds_*.sql]`), []string{
+		"another's migrations": {configured(`db/migrations/*_platform_*.sql`,
+			`[db/migrations/*_platform_*.sql, db/migrations/*_worlds_*.sql]`), []string{
 			"the block of platform reads db/migrations/00002_worlds_cards.sql",
 		}},
 		"a migration unread": {configured(`"db/migrations/*_core_*.sql"`, `db/migrations`), []string{
-			"the block of core reads db/migrations, which", "the block of core does not read db/migrations/00001_core_outbox.sql",
+			"the block of core reads db/migrations, which",
+			"the block of core does not read db/migrations/00001_core_outbox.sql",
 		}},
-		"two blocks": {configured("db/queries/worlds", "db/queries/platform"), []string{"platform has two blocks", "writes package \"worldsdb\"",
-			"reads db/migrations/00002_worlds", "does not read db/migrations/00003_platform", "worlds has no block", "db/queries/worlds/cards.sql is read by no block"}},
-		"all queries":          {configured("db/queries/worlds", "db/queries"), []string{`reads the queries ["db/queries"]`, "worlds has no block", "db/queries/worlds/cards.sql is read by no block"}},
-		"into another context": {configured("out: internal/worlds", "out: internal/platform"), []string{"the block of worlds writes package \"worldsdb\" into internal/platform"}},
-		"under another name":   {configured("package: worldsdb", "package: db"), []string{"the block of worlds writes package \"db\""}},
-		"queries too deep":     {file("db/queries/worlds/core/a.sql"), []string{"db/queries/worlds/core/a.sql is read by no block"}},
-		"a migration of none":  {file("db/migrations/00004_agents_tasks.sql"), []string{"00004_agents_tasks.sql: want NNNNN_<context>_<what>.sql"}},
-		"a number used twice":  {file("db/migrations/00003_core_a.sql"), []string{"00003_platform_cards.sql: number 00004 is due here"}},
+		"two blocks": {configured("db/queries/worlds", "db/queries/platform"),
+			[]string{"platform has two blocks", "writes package \"worldsdb\"",
+				"reads db/migrations/00002_worlds", "does not read db/migrations/00003_platform", "worlds has no block",
+				"db/queries/worlds/cards.sql is read by no block"}},
+		"all queries": {configured("db/queries/worlds", "db/queries"),
+			[]string{`reads the queries ["db/queries"]`, "worlds has no block",
+				"db/queries/worlds/cards.sql is read by no block"}},
+		"into another context": {configured("out: internal/worlds", "out: internal/platform"),
+			[]string{"the block of worlds writes package \"worldsdb\" into internal/platform"}},
+		"under another name": {configured("package: worldsdb", "package: db"),
+			[]string{"the block of worlds writes package \"db\""}},
+		"queries too deep": {file("db/queries/worlds/core/a.sql"),
+			[]string{"db/queries/worlds/core/a.sql is read by no block"}},
+		"a migration of none": {file("db/migrations/00004_agents_tasks.sql"),
+			[]string{"00004_agents_tasks.sql: want NNNNN_<context>_<what>.sql"}},
+		"a number used twice": {file("db/migrations/00003_core_a.sql"),
+			[]string{"00003_platform_cards.sql: want number 00004"}},
 	} {
 		small := fstest.MapFS{"sqlc.yaml": {Data: []byte(good)}}
-		for _, name := range []string{"migrations/00001_core_outbox", "migrations/00002_worlds_cards", "migrations/00003_platform_cards", "queries/core/outbox", "queries/platform/cards", "queries/worlds/cards"} {
+		for _, name := range []string{"migrations/00001_core_outbox", "migrations/00002_worlds_cards",
+			"migrations/00003_platform_cards", "queries/core/outbox", "queries/platform/cards", "queries/worlds/cards"} {
 			small["db/"+name+".sql"] = &fstest.MapFile{}
 		}
 		t.Run(name, func(t *testing.T) {
