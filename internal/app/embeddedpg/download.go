@@ -15,12 +15,6 @@ import (
 
 const downloadVersion = embeddedpostgres.V17
 
-// Keys of log entries.
-const (
-	logVersion = "version"
-	logFolder  = "folder"
-)
-
 // downloaded returns the programs that an earlier call left in the cache folder, or downloads them. It fails for root:
 // the library can only download by running a server, which PostgreSQL refuses to root.
 func downloaded(ctx context.Context, acct account, log *slog.Logger) (programs, error) {

@@ -27,6 +27,13 @@ const (
 	quitGrace    = 10 * time.Second // in an immediate shutdown the server kills its own children after 5 s
 )
 
+// Keys of log entries.
+const (
+	logData    = "data"
+	logFolder  = "folder"
+	logVersion = "version"
+)
+
 // Config describes a server. The zero value is the demo's server.
 type Config struct {
 	// Dir is the server's folder. Empty means postgres in CacheFolder.
@@ -237,7 +244,7 @@ func (s *Server) shutdown(ctx context.Context) bool {
 	case <-ctx.Done():
 	case <-time.After(stopGrace):
 	}
-	s.log.WarnContext(ctx, "PostgreSQL did not stop in time and is stopped at once", logFolder, s.data())
+	s.log.WarnContext(ctx, "PostgreSQL did not stop in time and is stopped at once", logData, s.data())
 	return false
 }
 
