@@ -210,7 +210,7 @@ func TestImportRulesReport(t *testing.T) {
 		{"cmd/workers/a.go", "github.com/spf13/pflag", "cobra"},
 		{"internal/app/a.go", adapter + "/coredb", "core's generated queries"},
 		{"internal/core/events/infrastructure/postgres/lease/a.go", adapter + "/dispatch", ""},
-		{"internal/core/events/infrastructure/postgres/admin/a.go", adapter + "/publish", "adapter: operator"},
+		{"internal/core/events/infrastructure/postgres/operator/a.go", adapter + "/publish", "adapter: operator"},
 		{"internal/platform/infrastructure/events/a.go", adapter + "/worker", "adapter: worker, contexts"},
 		{"internal/worlds/infrastructure/events/a.go", "spectral/internal/worlds/infrastructure/postgres/worldsdb",
 			"a context's generated queries"},

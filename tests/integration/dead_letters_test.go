@@ -10,7 +10,7 @@ import (
 	"github.com/google/uuid"
 
 	"spectral/internal/core/events"
-	"spectral/internal/core/events/infrastructure/postgres/admin"
+	"spectral/internal/core/events/infrastructure/postgres/operator"
 	"spectral/internal/core/events/infrastructure/postgres/dispatch"
 	"spectral/internal/core/events/infrastructure/postgres/publish"
 )
@@ -28,14 +28,14 @@ func aDeadLetterIsFoundByOperatorAndProducer(b *bundle) {
 	if s := l.next(); s.Outcome != dispatch.Failed {
 		b.Fatalf("the event is %s: %s", s.Outcome, s.LastError)
 	}
-	operator := b.operator()
-	found, err := operator.Find(b.ctx, admin.Filter{Statuses: []admin.Status{admin.Failed}, Handlers: []string{broken}, NewerThan: time.Hour,
-		ErrorClasses: []string{"TerminalError"}, Workspaces: []uuid.NullUUID{workspace}}, admin.Page{Limit: 10})
+	client := b.operator()
+	found, err := client.Find(b.ctx, operator.Filter{Statuses: []operator.Status{operator.Failed}, Handlers: []string{broken}, NewerThan: time.Hour,
+		ErrorClasses: []string{"TerminalError"}, Workspaces: []uuid.NullUUID{workspace}}, operator.Page{Limit: 10})
 	must(b.T, err)
 	if len(found.Events) != 1 || found.Events[0].ID != e.EventID || found.Events[0].Attempts != 1 || found.Events[0].FailedAt == nil {
 		b.Fatalf("found %+v", found)
 	}
-	shown, err := operator.Show(b.ctx, e.EventID)
+	shown, err := client.Show(b.ctx, e.EventID)
 	must(b.T, err)
 	var stages []string
 	for _, h := range shown[0].Handlers {

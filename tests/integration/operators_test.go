@@ -10,21 +10,21 @@ import (
 	"github.com/google/uuid"
 
 	"spectral/internal/core/events"
-	"spectral/internal/core/events/infrastructure/postgres/admin"
+	"spectral/internal/core/events/infrastructure/postgres/operator"
 	"spectral/internal/core/events/infrastructure/postgres/dispatch"
 	"spectral/tests/pgtest"
 )
 
 // operator acts by a login of its own.
-func (b *bundle) operator() *admin.Admin {
+func (b *bundle) operator() *operator.Client {
 	b.Helper()
-	return admin.New(pgtest.Pool(b.T, pgtest.Login(b.T, b.url, admin.Role)))
+	return operator.New(pgtest.Pool(b.T, pgtest.Login(b.T, b.url, operator.Role)))
 }
 
 // failed is all failed events.
-func (b *bundle) failed(operator *admin.Admin) admin.Selection {
+func (b *bundle) failed(client *operator.Client) operator.Selection {
 	b.Helper()
-	s, err := operator.Select(b.ctx, admin.Filter{Statuses: []admin.Status{admin.Failed}}, 0)
+	s, err := client.Select(b.ctx, operator.Filter{Statuses: []operator.Status{operator.Failed}}, 0)
 	must(b.T, err)
 	return s
 }
@@ -37,7 +37,7 @@ func (b *bundle) fail() {
 }
 
 // unhurried are paces as fast as it goes.
-func unhurried(batch int) admin.Pace { return admin.Pace{Batch: batch, Rate: -1} }
+func unhurried(batch int) operator.Pace { return operator.Pace{Batch: batch, Rate: -1} }
 
 // TestOperators runs cases that share a database: what operators do, beside a worker.
 func TestOperators(t *testing.T) {
@@ -54,7 +54,7 @@ func TestOperators(t *testing.T) {
 
 // A failed event is replayed once its handler is fixed: only that one runs, as the preview says.
 func aReplayRunsWhatIsUnhandled(b *bundle) {
-	operator := b.operator()
+	client := b.operator()
 	var fixed atomic.Bool
 	l := b.listen(noPoll, subscription(leaving("platform.one"), handler("worlds.two", func(ctx context.Context, tx events.Tx, e events.Envelope) error {
 		if !fixed.Load() {
@@ -65,47 +65,47 @@ func aReplayRunsWhatIsUnhandled(b *bundle) {
 	e := event(1)
 	b.publish(e)
 	l.until(dispatch.Failed)
-	selection, err := operator.SelectToReplay(b.ctx, []uuid.UUID{e.EventID}, pgtest.Generation, false)
+	selection, err := client.SelectToReplay(b.ctx, []uuid.UUID{e.EventID}, pgtest.Generation, false)
 	must(b.T, err)
-	preview, err := operator.PreviewReplay(b.ctx, selection, pgtest.Generation, false)
+	preview, err := client.PreviewReplay(b.ctx, selection, pgtest.Generation, false)
 	must(b.T, err)
-	if want := []admin.HandlerEffect{{EventType: happenedType, Handler: "platform.one", Handled: 1}, {EventType: happenedType, Handler: "worlds.two", WouldRun: 1}}; !slices.Equal(preview.Handlers, want) {
+	if want := []operator.HandlerEffect{{EventType: happenedType, Handler: "platform.one", Handled: 1}, {EventType: happenedType, Handler: "worlds.two", WouldRun: 1}}; !slices.Equal(preview.Handlers, want) {
 		b.Errorf("the preview says %v, want %v", preview.Handlers, want)
 	}
 	fixed.Store(true)
-	acted, err := operator.Replay(b.ctx, selection, pgtest.Generation, "anna", false, unhurried(1))
+	result, err := client.Replay(b.ctx, selection, pgtest.Generation, "anna", false, unhurried(1))
 	must(b.T, err)
-	if acted.Done != 1 || acted.LeftOut != 0 || acted.Pending != 0 {
-		b.Errorf("it did %+v", acted)
+	if result.Done != 1 || result.Skipped != 0 || result.NotReached != 0 {
+		b.Errorf("it did %+v", result)
 	}
 	l.delivered(1)
 	b.wantEffects(map[string]int{"platform.one": 1, "worlds.two": 1})
 	// by force it runs through again, with no effect
-	acted, err = operator.Replay(b.ctx, selection, pgtest.Generation, "anna", false, unhurried(1))
+	result, err = client.Replay(b.ctx, selection, pgtest.Generation, "anna", false, unhurried(1))
 	must(b.T, err)
-	if acted.Done != 0 || acted.LeftOut != 1 || len(acted.Reasons) != 1 || acted.Reasons[0].State != "delivered again" {
-		b.Errorf("of a delivered event it did %+v", acted)
+	if result.Done != 0 || result.Skipped != 1 || len(result.Reasons) != 1 || result.Reasons[0].State != "delivered again" {
+		b.Errorf("of a delivered event it did %+v", result)
 	}
 	// once for each time that an operator asks: who replays the same selection twice has it replayed once
-	selection, err = operator.Select(b.ctx, admin.Filter{Statuses: []admin.Status{admin.Delivered}}, 0)
+	selection, err = client.Select(b.ctx, operator.Filter{Statuses: []operator.Status{operator.Delivered}}, 0)
 	must(b.T, err)
-	acted, err = operator.Replay(b.ctx, selection, pgtest.Generation, "anna", true, unhurried(1))
+	result, err = client.Replay(b.ctx, selection, pgtest.Generation, "anna", true, unhurried(1))
 	must(b.T, err)
-	if acted.Done != 1 {
-		b.Errorf("by force it did %+v", acted)
+	if result.Done != 1 {
+		b.Errorf("by force it did %+v", result)
 	}
 	l.delivered(1)
 	b.wantEffects(map[string]int{"platform.one": 1, "worlds.two": 1})
-	acted, err = operator.Replay(b.ctx, selection, pgtest.Generation, "anna", true, unhurried(1))
+	result, err = client.Replay(b.ctx, selection, pgtest.Generation, "anna", true, unhurried(1))
 	must(b.T, err)
-	if acted.Done != 0 || acted.LeftOut != 1 || len(acted.Reasons) != 1 || acted.Reasons[0].State != "delivered again" {
-		b.Errorf("by force, of what was delivered again, it did %+v", acted)
+	if result.Done != 0 || result.Skipped != 1 || len(result.Reasons) != 1 || result.Reasons[0].State != "delivered again" {
+		b.Errorf("by force, of what was delivered again, it did %+v", result)
 	}
 }
 
 // A pause holds back its type alone, and its end wakes the worker, with no poll to help.
 func aPauseHoldsBackItsTypeAlone(b *bundle) {
-	operator := b.operator()
+	client := b.operator()
 	l := b.newWorker(noPoll, pgtest.Generation, subscription(leaving("platform.one")))
 	must(b.T, l.Listen(b.ctx, slowSubscription(completing("worlds.slow"))))
 	l.start()
@@ -115,7 +115,7 @@ func aPauseHoldsBackItsTypeAlone(b *bundle) {
 	}{{event, slow, happenedType}, {slow, event, slowType}} {
 		b.publish(c.paused(0))
 		l.delivered(1)
-		must(b.T, operator.Pause(b.ctx, c.eventType, pgtest.Generation, "anna", ""))
+		must(b.T, client.Pause(b.ctx, c.eventType, pgtest.Generation, "anna", ""))
 		for n := range 5 {
 			b.publish(c.paused(n))
 		}
@@ -126,7 +126,7 @@ func aPauseHoldsBackItsTypeAlone(b *bundle) {
 		if waiting := one[int](b, "select count(*) from core.outbox where status = 'pending' and attempts = 0 and event_type = $1", c.eventType); waiting != 5 {
 			b.Fatalf("%d of 5 events of a paused type wait", waiting)
 		}
-		must(b.T, operator.Resume(b.ctx, c.eventType, pgtest.Generation, "anna"))
+		must(b.T, client.Resume(b.ctx, c.eventType, pgtest.Generation, "anna"))
 		l.delivered(5)
 	}
 	b.wantEffects(map[string]int{"platform.one": 16, "worlds.slow": 16})
@@ -137,7 +137,7 @@ func aPauseHoldsBackItsTypeAlone(b *bundle) {
 
 // A handler that runs when its type is paused finishes; what it fails waits.
 func aPauseWithWorkThatRuns(b *bundle) {
-	operator := b.operator()
+	client := b.operator()
 	g := newGate()
 	b.Cleanup(g.letOn)
 	var tries atomic.Int32
@@ -149,17 +149,17 @@ func aPauseWithWorkThatRuns(b *bundle) {
 	})))
 	b.publish(event(1))
 	g.awaitEntered(b.T)
-	must(b.T, operator.Pause(b.ctx, happenedType, pgtest.Generation, "", "why"))
+	must(b.T, client.Pause(b.ctx, happenedType, pgtest.Generation, "", "why"))
 	g.letOn()
 	if s := l.next(); s.Outcome != dispatch.Retried {
 		b.Fatalf("it is %s", s.Outcome)
 	}
-	pauses, err := operator.Pauses(b.ctx)
+	pauses, err := client.Pauses(b.ctx)
 	must(b.T, err)
 	if len(pauses) != 1 || pauses[0].EventType != happenedType || pauses[0].Reason == nil || *pauses[0].Reason != "why" {
 		b.Errorf("paused are %+v", pauses)
 	}
-	must(b.T, operator.Resume(b.ctx, happenedType, pgtest.Generation, ""))
+	must(b.T, client.Resume(b.ctx, happenedType, pgtest.Generation, ""))
 	l.delivered(1)
 	if n := tries.Load(); n != 2 {
 		b.Errorf("it ran %d times", n)
@@ -168,22 +168,22 @@ func aPauseWithWorkThatRuns(b *bundle) {
 
 // An event that waits for a retry runs at once when told to, with no poll and long before its time.
 func retryNowWakes(b *bundle) {
-	operator := b.operator()
+	client := b.operator()
 	l := b.listen(noPoll, subscription(leaving("platform.one")))
 	b.exec(`select core.outbox_publish('worlds.test.happened', 'worlds', '{"n": 1}', p_available_at => clock_timestamp() + interval '1 day')`)
 	b.exec(`select core.outbox_publish('worlds.test.happened', 'worlds', '{"n": 2}', p_available_at => clock_timestamp() + interval '1 day')`)
-	waiting, err := operator.SelectToRetryNow(b.ctx, []uuid.UUID{one[uuid.UUID](b, "select id from core.outbox where payload ->> 'n' = '1'")})
+	waiting, err := client.SelectToRetryNow(b.ctx, []uuid.UUID{one[uuid.UUID](b, "select id from core.outbox where payload ->> 'n' = '1'")})
 	must(b.T, err)
 	if one[bool](b, "select bool_or(available_at <= now()) from core.outbox where payload ->> 'n' = '1'") {
 		b.Error("it was made due by looking whether it can be")
 	}
-	_, err = operator.RetryNow(b.ctx, waiting, "anna", unhurried(1))
+	_, err = client.RetryNow(b.ctx, waiting, "anna", unhurried(1))
 	must(b.T, err)
 	l.delivered(1)
-	s, err := operator.Select(b.ctx, admin.Filter{Statuses: []admin.Status{admin.Scheduled}}, 0)
+	s, err := client.Select(b.ctx, operator.Filter{Statuses: []operator.Status{operator.Scheduled}}, 0)
 	must(b.T, err)
-	if acted, err := operator.RetryNow(b.ctx, s, "anna", admin.Pace{}); err != nil || acted.Done != 1 {
-		b.Fatalf("it did %+v, %v", acted, err)
+	if result, err := client.RetryNow(b.ctx, s, "anna", operator.Pace{}); err != nil || result.Done != 1 {
+		b.Fatalf("it did %+v, %v", result, err)
 	}
 	l.delivered(1)
 	b.wantEffects(map[string]int{"platform.one": 2})
@@ -191,7 +191,7 @@ func retryNowWakes(b *bundle) {
 
 // An act on many goes on where it was interrupted, and does not go round in circles.
 func replayingMany(b *bundle) {
-	operator := b.operator()
+	client := b.operator()
 	const failed = 20
 	b.publishMany(failed)
 	b.fail()
@@ -203,11 +203,11 @@ func replayingMany(b *bundle) {
 			cancel()
 		}
 	}
-	acted, err := operator.Replay(ctx, b.failed(operator), pgtest.Generation, "anna", false, pace)
-	if !errors.Is(err, context.Canceled) || acted.Done != 6 || acted.Pending != 14 {
-		b.Fatalf("interrupted, it did %+v, %v", acted, err)
+	result, err := client.Replay(ctx, b.failed(client), pgtest.Generation, "anna", false, pace)
+	if !errors.Is(err, context.Canceled) || result.Done != 6 || result.NotReached != 14 {
+		b.Fatalf("interrupted, it did %+v, %v", result, err)
 	}
-	rest := b.failed(operator)
+	rest := b.failed(client)
 	if rest.Len() != 14 {
 		b.Fatalf("%d are left", rest.Len())
 	}
@@ -217,10 +217,10 @@ func replayingMany(b *bundle) {
 	for range 6 {
 		l.until(dispatch.Failed)
 	}
-	acted, err = operator.Replay(b.ctx, rest, pgtest.Generation, "anna", false, unhurried(5))
+	result, err = client.Replay(b.ctx, rest, pgtest.Generation, "anna", false, unhurried(5))
 	must(b.T, err)
-	if acted.Done != 14 {
-		b.Errorf("the rest: %+v", acted)
+	if result.Done != 14 {
+		b.Errorf("the rest: %+v", result)
 	}
 	for range 14 {
 		l.until(dispatch.Failed)
@@ -229,9 +229,9 @@ func replayingMany(b *bundle) {
 		b.Errorf("%d have been replayed once", n)
 	}
 	// and the same selection once more finds them changed
-	acted, err = operator.Replay(b.ctx, rest, pgtest.Generation, "anna", false, unhurried(100))
+	result, err = client.Replay(b.ctx, rest, pgtest.Generation, "anna", false, unhurried(100))
 	must(b.T, err)
-	if acted.Done != 0 || acted.LeftOut != 14 || acted.Reasons[0].State != "failed again" {
-		b.Errorf("of what failed again it did %+v", acted.Done)
+	if result.Done != 0 || result.Skipped != 14 || result.Reasons[0].State != "failed again" {
+		b.Errorf("of what failed again it did %+v", result.Done)
 	}
 }

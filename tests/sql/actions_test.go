@@ -12,7 +12,7 @@ import (
 
 	"spectral/db"
 	"spectral/internal/core/events"
-	"spectral/internal/core/events/infrastructure/postgres/admin"
+	"spectral/internal/core/events/infrastructure/postgres/operator"
 )
 
 // acts writes n actions by hand, seven in each second, each on another event.
@@ -30,10 +30,10 @@ func TestPagesOfActions(t *testing.T) {
 	d := setup(t)
 	d.acts(t, 60)
 	client := d.client(t)
-	filter := admin.ActionFilter{Actions: []string{"replay"}, By: []string{"shared"}}
+	filter := operator.ActionFilter{Actions: []string{"replay"}, By: []string{"shared"}}
 	seen, last, after := make(map[uuid.UUID]bool), time.Time{}, ""
 	for {
-		found, err := client.Actions(deadline(t), filter, admin.Page{Limit: 4, After: after, EventIDs: true})
+		found, err := client.Actions(deadline(t), filter, operator.Page{Limit: 4, After: after, EventIDs: true})
 		if err != nil || len(found.Actions) == 0 {
 			t.Fatalf("%d actions after %d: %v", len(found.Actions), len(seen), err)
 		}
@@ -47,7 +47,7 @@ func TestPagesOfActions(t *testing.T) {
 			break
 		}
 		filter.Generations = []events.Generation{1}
-		if _, err := client.Actions(deadline(t), filter, admin.Page{Limit: 4, After: after}); !errors.Is(err, admin.ErrCursor) {
+		if _, err := client.Actions(deadline(t), filter, operator.Page{Limit: 4, After: after}); !errors.Is(err, operator.ErrCursor) {
 			t.Errorf("a cursor of another filter: %v", err)
 		}
 		filter.Generations = nil
@@ -75,7 +75,7 @@ func TestActionNames(t *testing.T) {
 		}
 	}
 	slices.Sort(written)
-	if have := slices.Sorted(slices.Values(admin.ActionNames())); !slices.Equal(have, slices.Compact(written)) {
+	if have := slices.Sorted(slices.Values(operator.ActionNames())); !slices.Equal(have, slices.Compact(written)) {
 		t.Errorf("%q, but the functions write %q", have, written)
 	}
 }

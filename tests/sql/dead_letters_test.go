@@ -14,14 +14,14 @@ import (
 	"github.com/google/uuid"
 
 	"spectral/internal/core/events"
-	"spectral/internal/core/events/infrastructure/postgres/admin"
+	"spectral/internal/core/events/infrastructure/postgres/operator"
 	"spectral/tests/pgtest"
 )
 
 // client is an operator's Admin on a database, which knows nothing but what spectral_operator may.
-func (d *database) client(t testing.TB) *admin.Admin {
+func (d *database) client(t testing.TB) *operator.Client {
 	t.Helper()
-	return admin.New(pgtest.Pool(t, pgtest.Login(t, d.at, admin.Role)))
+	return operator.New(pgtest.Pool(t, pgtest.Login(t, d.at, operator.Role)))
 }
 
 // Pages have every event that fits, once, the latest first, whatever their size; counts have it in its group.
@@ -43,27 +43,27 @@ func TestFindMatchesWhatTheFilterSays(t *testing.T) {
 		d.alter(t, n, strings.Replace(set, ", claimed_at = now(), claimed_at", ", claimed_at", 1))
 	}
 	for _, c := range []struct {
-		filter admin.Filter
+		filter operator.Filter
 		want   []int
 	}{
-		{admin.Filter{}, []int{5, 2, 7, 6, 4, 1}}, // without the discarded one; the scheduled one is ahead
-		{admin.Filter{Statuses: admin.Statuses()}, []int{5, 2, 7, 6, 4, 3, 1}},
-		{admin.Filter{Statuses: []admin.Status{admin.Failed}}, []int{2, 1}}, {admin.Filter{Statuses: []admin.Status{admin.Discarded}}, []int{3}},
-		{admin.Filter{Statuses: []admin.Status{admin.Due, admin.Scheduled}}, []int{5, 4}}, {admin.Filter{Statuses: []admin.Status{admin.Due}}, []int{4}},
-		{admin.Filter{Statuses: []admin.Status{admin.InFlight, admin.Delivered}}, []int{7, 6}},
-		{admin.Filter{EventTypes: []string{platformType}}, []int{4}}, {admin.Filter{EventTypes: []string{"a.b"}}, nil},
-		{admin.Filter{Sources: []events.Scope{events.Platform}}, []int{4}},
-		{admin.Filter{Targets: []events.Scope{events.Worlds}}, []int{2}}, {admin.Filter{Targets: []events.Scope{""}}, []int{5, 7, 6, 4, 1}},
-		{admin.Filter{Handlers: []string{"platform.b"}}, []int{2}}, {admin.Filter{Handlers: []string{"worlds.a", "platform.b"}}, []int{2, 1}},
-		{admin.Filter{Workspaces: []uuid.NullUUID{mine}}, []int{6, 1}}, {admin.Filter{Workspaces: []uuid.NullUUID{{}}}, []int{5, 2, 7, 4}},
-		{admin.Filter{Generations: []events.Generation{3}}, []int{5}}, {admin.Filter{Channels: []string{"outbox_gen_3", "outbox_gen_1_slow"}}, []int{5, 7}},
-		{admin.Filter{OlderThan: 330 * time.Minute}, []int{4, 1}}, {admin.Filter{NewerThan: 210 * time.Minute}, []int{2, 7}},
-		{admin.Filter{ErrorClasses: []string{"IntegrityError"}}, []int{1}}, {admin.Filter{ErrorContains: "% _of"}, []int{1}}, {admin.Filter{ErrorContains: "\nInt"}, []int{2}},
-		{admin.Filter{Statuses: []admin.Status{admin.Failed}, Workspaces: []uuid.NullUUID{mine}, Handlers: []string{"worlds.a"}}, []int{1}},
+		{operator.Filter{}, []int{5, 2, 7, 6, 4, 1}}, // without the discarded one; the scheduled one is ahead
+		{operator.Filter{Statuses: operator.Statuses()}, []int{5, 2, 7, 6, 4, 3, 1}},
+		{operator.Filter{Statuses: []operator.Status{operator.Failed}}, []int{2, 1}}, {operator.Filter{Statuses: []operator.Status{operator.Discarded}}, []int{3}},
+		{operator.Filter{Statuses: []operator.Status{operator.Due, operator.Scheduled}}, []int{5, 4}}, {operator.Filter{Statuses: []operator.Status{operator.Due}}, []int{4}},
+		{operator.Filter{Statuses: []operator.Status{operator.InFlight, operator.Delivered}}, []int{7, 6}},
+		{operator.Filter{EventTypes: []string{platformType}}, []int{4}}, {operator.Filter{EventTypes: []string{"a.b"}}, nil},
+		{operator.Filter{Sources: []events.Scope{events.Platform}}, []int{4}},
+		{operator.Filter{Targets: []events.Scope{events.Worlds}}, []int{2}}, {operator.Filter{Targets: []events.Scope{""}}, []int{5, 7, 6, 4, 1}},
+		{operator.Filter{Handlers: []string{"platform.b"}}, []int{2}}, {operator.Filter{Handlers: []string{"worlds.a", "platform.b"}}, []int{2, 1}},
+		{operator.Filter{Workspaces: []uuid.NullUUID{mine}}, []int{6, 1}}, {operator.Filter{Workspaces: []uuid.NullUUID{{}}}, []int{5, 2, 7, 4}},
+		{operator.Filter{Generations: []events.Generation{3}}, []int{5}}, {operator.Filter{Channels: []string{"outbox_gen_3", "outbox_gen_1_slow"}}, []int{5, 7}},
+		{operator.Filter{OlderThan: 330 * time.Minute}, []int{4, 1}}, {operator.Filter{NewerThan: 210 * time.Minute}, []int{2, 7}},
+		{operator.Filter{ErrorClasses: []string{"IntegrityError"}}, []int{1}}, {operator.Filter{ErrorContains: "% _of"}, []int{1}}, {operator.Filter{ErrorContains: "\nInt"}, []int{2}},
+		{operator.Filter{Statuses: []operator.Status{operator.Failed}, Workspaces: []uuid.NullUUID{mine}, Handlers: []string{"worlds.a"}}, []int{1}},
 	} {
 		for _, limit := range []int{2, 1000} {
 			var have []int
-			for page := (admin.Page{Limit: limit}); ; {
+			for page := (operator.Page{Limit: limit}); ; {
 				found, err := client.Find(deadline(t), c.filter, page)
 				if err != nil || len(have) > 7 {
 					t.Fatalf("%+v: %v, %v", c.filter, have, err)
@@ -85,13 +85,13 @@ func TestFindMatchesWhatTheFilterSays(t *testing.T) {
 			t.Errorf("%+v: %d events fit %s, want %d", c.filter, n, condition, len(c.want))
 		}
 	}
-	for dimension, want := range map[admin.Dimension]map[string]int64{ // counts have the discarded ones, too
-		admin.ByStatus: {"failed": 2, "discarded": 1, "due": 1, "scheduled": 1, "delivered": 1, "in_flight": 1}, admin.ByType: {cardType: 6, platformType: 1},
-		admin.BySource: {"worlds": 6, "platform": 1}, admin.ByTarget: {"": 6, "worlds": 1}, admin.ByHandler: {"": 5, "worlds.a": 2, "platform.b": 1},
-		admin.ByWorkspace: {"": 5, mine.UUID.String(): 2}, admin.ByGeneration: {"1": 6, "3": 1}, admin.ByChannel: {"outbox_gen_1": 5, "outbox_gen_3": 1, "outbox_gen_1_slow": 1},
-		admin.ByError: {"": 4, "IntegrityError": 1, "TimeoutError": 1, "NoColon": 1},
+	for dimension, want := range map[operator.Dimension]map[string]int64{ // counts have the discarded ones, too
+		operator.ByStatus: {"failed": 2, "discarded": 1, "due": 1, "scheduled": 1, "delivered": 1, "in_flight": 1}, operator.ByType: {cardType: 6, platformType: 1},
+		operator.BySource: {"worlds": 6, "platform": 1}, operator.ByTarget: {"": 6, "worlds": 1}, operator.ByHandler: {"": 5, "worlds.a": 2, "platform.b": 1},
+		operator.ByWorkspace: {"": 5, mine.UUID.String(): 2}, operator.ByGeneration: {"1": 6, "3": 1}, operator.ByChannel: {"outbox_gen_1": 5, "outbox_gen_3": 1, "outbox_gen_1_slow": 1},
+		operator.ByError: {"": 4, "IntegrityError": 1, "TimeoutError": 1, "NoColon": 1},
 	} {
-		counted, err := client.Count(deadline(t), admin.Filter{}, admin.Count{By: []admin.Dimension{dimension}, Limit: admin.MaxPageSize, Exactly: true})
+		counted, err := client.Count(deadline(t), operator.Filter{}, operator.Count{By: []operator.Dimension{dimension}, Limit: operator.MaxPageSize, Exactly: true})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -113,13 +113,13 @@ func TestCursorsAreOfTheirFilter(t *testing.T) {
 	t.Parallel()
 	d := setup(t)
 	d.rows(t, 2, "status = 'failed', claimed_at = now()")
-	client, filter := d.client(t), admin.Filter{Statuses: []admin.Status{admin.Failed}}
-	found, err := client.Find(deadline(t), filter, admin.Page{Limit: 1})
+	client, filter := d.client(t), operator.Filter{Statuses: []operator.Status{operator.Failed}}
+	found, err := client.Find(deadline(t), filter, operator.Page{Limit: 1})
 	if err != nil || found.Next == "" {
 		t.Fatalf("%+v, %v", found, err)
 	}
-	for after, filter := range map[string]admin.Filter{found.Next: {}, "nonsense": filter, found.Next[:len(found.Next)/2]: filter, "bnVsbA": filter} {
-		if _, err := client.Find(deadline(t), filter, admin.Page{Limit: 1, After: after}); !errors.Is(err, admin.ErrCursor) {
+	for after, filter := range map[string]operator.Filter{found.Next: {}, "nonsense": filter, found.Next[:len(found.Next)/2]: filter, "bnVsbA": filter} {
+		if _, err := client.Find(deadline(t), filter, operator.Page{Limit: 1, After: after}); !errors.Is(err, operator.ErrCursor) {
 			t.Errorf("%s with %+v: %v, want that the cursor is refused", after, filter, err)
 		}
 	}
@@ -132,17 +132,17 @@ func TestASearchIsBounded(t *testing.T) {
 	client := d.client(t)
 	holder := begin(t, pgtest.Conn(t, d.at))
 	exec(t, holder, "lock table core.outbox in access exclusive mode")
-	var broad *admin.TooBroadError
-	if _, err := client.Find(deadline(t), admin.Filter{}, admin.Page{Limit: 1, Timeout: 50 * time.Millisecond}); !errors.As(err, &broad) {
+	var broad *operator.TooBroadError
+	if _, err := client.Find(deadline(t), operator.Filter{}, operator.Page{Limit: 1, Timeout: 50 * time.Millisecond}); !errors.As(err, &broad) {
 		t.Errorf("a page: %v", err)
 	}
-	count := admin.Count{By: []admin.Dimension{admin.ByType}, Limit: 1, Timeout: 50 * time.Millisecond}
-	if _, err := client.Count(deadline(t), admin.Filter{}, count); !errors.As(err, &broad) || broad.After != count.Timeout {
+	count := operator.Count{By: []operator.Dimension{operator.ByType}, Limit: 1, Timeout: 50 * time.Millisecond}
+	if _, err := client.Count(deadline(t), operator.Filter{}, count); !errors.As(err, &broad) || broad.After != count.Timeout {
 		t.Errorf("a count: %v", err)
 	}
 	cancelled, cancel := context.WithCancel(deadline(t))
 	cancel()
-	if _, err := client.Find(cancelled, admin.Filter{}, admin.Page{Limit: 1}); !errors.Is(err, context.Canceled) {
+	if _, err := client.Find(cancelled, operator.Filter{}, operator.Page{Limit: 1}); !errors.Is(err, context.Canceled) {
 		t.Errorf("a page whose caller is gone: %v", err)
 	}
 }
@@ -155,39 +155,39 @@ func TestManyDeliveredAreEstimated(t *testing.T) {
 		select 'a.b', 1, 'worlds', 'operational', 1, '{}', i::text, 'delivered' from generate_series(1, 300) i`)
 	exec(t, d.admin, "analyze core.outbox")
 	client := d.client(t)
-	byStatus := admin.Count{By: []admin.Dimension{admin.ByStatus}, Limit: 10}
-	delivered := func(filter admin.Filter) admin.Group {
+	byStatus := operator.Count{By: []operator.Dimension{operator.ByStatus}, Limit: 10}
+	delivered := func(filter operator.Filter) operator.Group {
 		t.Helper()
 		counted, err := client.Count(deadline(t), filter, byStatus)
 		if err != nil {
 			t.Fatal(err)
 		}
 		for _, g := range counted.Groups {
-			if *g.Values[admin.ByStatus] == string(admin.Delivered) {
+			if *g.Values[operator.ByStatus] == string(operator.Delivered) {
 				return g
 			}
 		}
 		t.Fatal("delivered events are no group")
-		return admin.Group{}
+		return operator.Group{}
 	}
-	if g := delivered(admin.Filter{}); g.Estimated || g.Count != 300 || g.Oldest == nil {
+	if g := delivered(operator.Filter{}); g.Estimated || g.Count != 300 || g.Oldest == nil {
 		t.Errorf("of 300 delivered events: %+v", g)
 	}
 	// as if it were five millions: the planner goes by rows for each page
 	exec(t, d.admin, "update pg_class set reltuples = 5000000 where oid = 'core.outbox'::regclass")
-	if g := delivered(admin.Filter{}); !g.Estimated || g.Count < 4_900_000 || g.Count > 5_100_000 {
+	if g := delivered(operator.Filter{}); !g.Estimated || g.Count < 4_900_000 || g.Count > 5_100_000 {
 		t.Errorf("of five million delivered events: %+v", g)
 	}
-	if g := delivered(admin.Filter{EventTypes: []string{platformType}}); g.Estimated || g.Count != 0 {
+	if g := delivered(operator.Filter{EventTypes: []string{platformType}}); g.Estimated || g.Count != 0 {
 		t.Errorf("of a type that nothing is of: %+v", g)
 	}
 	// nor are they counted by anything else, unless that is asked for
-	byType := admin.Count{By: []admin.Dimension{admin.ByType}, Limit: 10}
-	counted, err := client.Count(deadline(t), admin.Filter{}, byType)
+	byType := operator.Count{By: []operator.Dimension{operator.ByType}, Limit: 10}
+	counted, err := client.Count(deadline(t), operator.Filter{}, byType)
 	if err != nil || len(counted.Groups) != 0 || !counted.DeliveredLeftOut {
 		t.Errorf("by type: %+v, %v", counted, err)
 	}
-	counted, err = client.Count(deadline(t), admin.Filter{Statuses: []admin.Status{admin.Delivered}}, byType)
+	counted, err = client.Count(deadline(t), operator.Filter{Statuses: []operator.Status{operator.Delivered}}, byType)
 	if err != nil || len(counted.Groups) != 1 || counted.Groups[0].Count != 300 || counted.DeliveredLeftOut {
 		t.Errorf("delivered by type: %+v, %v", counted, err)
 	}
@@ -261,7 +261,7 @@ func TestShowTellsOfEachHandler(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(all) != 2 || all[0].Status != admin.InFlight || all[1].Status != admin.Failed {
+	if len(all) != 2 || all[0].Status != operator.InFlight || all[1].Status != operator.Failed {
 		t.Fatalf("%+v, want both events of that id, by occurred_at", all)
 	}
 	e := all[1]
@@ -288,7 +288,7 @@ func TestShowTellsOfEachHandler(t *testing.T) {
 	}
 	_, err = d.client(t).Show(deadline(t), another)
 	_, refused := d.client(t).SelectToDiscard(deadline(t), []uuid.UUID{another})
-	var missing, database *admin.RefusedError
+	var missing, database *operator.RefusedError
 	if !errors.As(err, &missing) || !errors.As(refused, &database) || *missing != *database {
 		t.Errorf("an id that nothing has: %v, of which the database says: %v", err, refused)
 	}

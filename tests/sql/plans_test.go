@@ -8,7 +8,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"spectral/internal/core/events/infrastructure/postgres/admin"
+	"spectral/internal/core/events/infrastructure/postgres/operator"
 	"spectral/tests/pgtest"
 )
 
@@ -27,7 +27,7 @@ func TestCallsReadWhatTheyAreAbout(t *testing.T) {
 	exec(t, d.admin, `analyze core.outbox; analyze core.event_handled; analyze core.operator_actions; alter table core.outbox disable trigger outbox_notify;
 		select core.generation_announce(3), core.generation_drain(1)`)
 	client := func() *pgxpool.Pool {
-		config, err := pgxpool.ParseConfig(pgtest.Login(t, d.at, admin.Role))
+		config, err := pgxpool.ParseConfig(pgtest.Login(t, d.at, operator.Role))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -92,11 +92,11 @@ func TestCallsReadWhatTheyAreAbout(t *testing.T) {
 
 	// pages and counts of operators, whatever the server knows of the tables
 	d.acts(t, 10000)
-	find := func(statuses ...admin.Status) func(context.Context, *admin.Admin) error {
-		return func(ctx context.Context, a *admin.Admin) error {
-			page := admin.Page{Limit: 50}
+	find := func(statuses ...operator.Status) func(context.Context, *operator.Client) error {
+		return func(ctx context.Context, a *operator.Client) error {
+			page := operator.Page{Limit: 50}
 			for range 2 {
-				found, err := a.Find(ctx, admin.Filter{Statuses: statuses}, page)
+				found, err := a.Find(ctx, operator.Filter{Statuses: statuses}, page)
 				if err != nil || len(found.Events) != 50 {
 					return fmt.Errorf("a page of %d: %w", len(found.Events), err)
 				}
@@ -105,9 +105,9 @@ func TestCallsReadWhatTheyAreAbout(t *testing.T) {
 			return nil
 		}
 	}
-	actions := func(filter admin.ActionFilter) func(context.Context, *admin.Admin) error {
-		return func(ctx context.Context, a *admin.Admin) error {
-			found, err := a.Actions(ctx, filter, admin.Page{Limit: 50})
+	actions := func(filter operator.ActionFilter) func(context.Context, *operator.Client) error {
+		return func(ctx context.Context, a *operator.Client) error {
+			found, err := a.Actions(ctx, filter, operator.Page{Limit: 50})
 			if err != nil || len(found.Actions) == 0 {
 				return fmt.Errorf("a page of %d: %w", len(found.Actions), err)
 			}
@@ -118,12 +118,12 @@ func TestCallsReadWhatTheyAreAbout(t *testing.T) {
 		if known {
 			exec(t, d.admin, "analyze core.outbox; analyze core.operator_actions")
 		}
-		for name, ask := range map[string]func(context.Context, *admin.Admin) error{
-			"failed": find(admin.Failed), "not delivered": find(admin.Failed, admin.Due, admin.Scheduled, admin.InFlight), "delivered": find(admin.Delivered),
-			"due": find(admin.Due, admin.Scheduled), "actions": actions(admin.ActionFilter{}), "common actions": actions(admin.ActionFilter{Actions: []string{"discard"}}),
-			"actions on an event": actions(admin.ActionFilter{Events: []uuid.UUID{uuid.MustParse("00000000-0000-0000-0000-00000000270f")}}),
-			"counts": func(ctx context.Context, a *admin.Admin) error {
-				_, err := a.Count(ctx, admin.Filter{}, admin.Count{By: []admin.Dimension{admin.ByStatus, admin.ByType, admin.ByError}, Limit: 50})
+		for name, ask := range map[string]func(context.Context, *operator.Client) error{
+			"failed": find(operator.Failed), "not delivered": find(operator.Failed, operator.Due, operator.Scheduled, operator.InFlight), "delivered": find(operator.Delivered),
+			"due": find(operator.Due, operator.Scheduled), "actions": actions(operator.ActionFilter{}), "common actions": actions(operator.ActionFilter{Actions: []string{"discard"}}),
+			"actions on an event": actions(operator.ActionFilter{Events: []uuid.UUID{uuid.MustParse("00000000-0000-0000-0000-00000000270f")}}),
+			"counts": func(ctx context.Context, a *operator.Client) error {
+				_, err := a.Count(ctx, operator.Filter{}, operator.Count{By: []operator.Dimension{operator.ByStatus, operator.ByType, operator.ByError}, Limit: 50})
 				return err
 			},
 		} {
@@ -135,7 +135,7 @@ func TestCallsReadWhatTheyAreAbout(t *testing.T) {
 				return value[int](t, d.admin, entriesOf("pg_stat_get_tuples_returned"))
 			}
 			before := committed()
-			if err := ask(deadline(t), admin.New(client)); err != nil {
+			if err := ask(deadline(t), operator.New(client)); err != nil {
 				t.Fatalf("%s: %v", name, err)
 			}
 			if n := committed() - before; n > most {

@@ -38,7 +38,7 @@ from core.outbox_retry_now_many(@ids::uuid[], nullif(@by_whom::text, ''), @occur
 -- name: OperatorRetryNowOne :exec
 select core.outbox_retry_now(@id::uuid, nullif(@by_whom::text, ''));
 
--- name: OperatorTwins :many
+-- name: OperatorEventsOfID :many
 -- The events of an id. Year 1 stands for one that has not settled.
 select o.occurred_at,
   coalesce(case when o.status = 'failed' then o.claimed_at else o.delivered_at end, '0001-01-01 00:00:00+00')::timestamptz as settled_at

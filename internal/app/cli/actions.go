@@ -8,7 +8,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"spectral/internal/core/events"
-	"spectral/internal/core/events/infrastructure/postgres/admin"
+	"spectral/internal/core/events/infrastructure/postgres/operator"
 )
 
 func actionsCommand(p Process) *cobra.Command {
@@ -21,8 +21,8 @@ func actionsCommand(p Process) *cobra.Command {
 }
 
 func actionsListCommand(p Process) *cobra.Command {
-	var filter admin.ActionFilter
-	var page admin.Page
+	var filter operator.ActionFilter
+	var page operator.Page
 	cmd := &cobra.Command{
 		Use: "list", Short: "List what operators did, the latest first", Args: cobra.NoArgs,
 		Long: `List what operators did that all the given flags fit, the latest first. A flag may be given several times, or
@@ -35,16 +35,16 @@ several values joined by commas: any of them fits. Each line is one call: a repl
 	flags := cmd.Flags()
 	listFlag(flags, &filter.Events, "event", "id of an event that was acted on", parseID)
 	listFlag(flags, &filter.By, "by", "who acted: as they said, or their login", word)
-	wordsFlag(cmd, &filter.Actions, "action", "what was done: "+admin.Joined(admin.ActionNames()), admin.ActionNames())
+	wordsFlag(cmd, &filter.Actions, "action", "what was done: "+operator.Joined(operator.ActionNames()), operator.ActionNames())
 	listFlag(flags, &filter.Generations, "generation", "deployment generation", events.ParseGeneration)
 	oneFlag(flags, &filter.OlderThan, "older-than", "longer ago than this, like 90m or 3d", parseAge)
 	oneFlag(flags, &filter.NewerThan, "newer-than", "not longer ago than this", parseAge)
 	pageFlags(cmd, &page.Limit, &page.After, "actions")
 	timeoutFlag(cmd, &page.Timeout)
 	asJSON := jsonFlag(cmd)
-	cmd.RunE = operating(p, func(ctx context.Context, _ []string, a *admin.Admin) error {
+	cmd.RunE = operating(p, func(ctx context.Context, _ []string, c *operator.Client) error {
 		page.EventIDs = *asJSON
-		found, err := a.Actions(ctx, filter, page)
+		found, err := c.Actions(ctx, filter, page)
 		if err != nil {
 			return cursorError(err)
 		}
@@ -56,8 +56,8 @@ several values joined by commas: any of them fits. Each line is one call: a repl
 	return cmd
 }
 
-func printActions(p Process, all []admin.Action) {
-	printTable(p, all, func(a admin.Action) []any {
+func printActions(p Process, all []operator.Action) {
+	printTable(p, all, func(a operator.Action) []any {
 		generation, details := "-", ""
 		if a.Generation != nil {
 			generation = fmt.Sprint(*a.Generation)

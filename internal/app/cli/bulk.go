@@ -14,7 +14,7 @@ import (
 
 	"spectral/internal/app"
 	"spectral/internal/core/events"
-	"spectral/internal/core/events/infrastructure/postgres/admin"
+	"spectral/internal/core/events/infrastructure/postgres/operator"
 )
 
 // fewEvents is how many events are listed before a question; of more there is a sum.
@@ -26,31 +26,31 @@ const progressEvery = 5 * time.Second
 // bulk is a command that does one thing to events: those named by id, or all that a filter fits. It shows them and
 // asks.
 type bulk struct {
-	verb, done string         // like Replay and replayed
-	further    string         // of the question: when or where
-	statuses   []admin.Status // that it can be done to; the first is the default
-	tried      *bool          // by filter only events that have been tried
+	verb, done string            // like Replay and replayed
+	further    string            // of the question: when or where
+	statuses   []operator.Status // that it can be done to; the first is the default
+	tried      *bool             // by filter only events that have been tried
 
 	// prepare completes the above by the command's own flags.
 	prepare func()
 	// named selects the named events, or says why one of them is refused.
-	named func(*admin.Admin, context.Context, []uuid.UUID) (admin.Selection, error)
+	named func(*operator.Client, context.Context, []uuid.UUID) (operator.Selection, error)
 	// show prints what would be done; the result of a dry run if full.
-	show func(_ context.Context, _ Process, _ *admin.Admin, _ admin.Selection, full, asJSON bool) error
-	do   func(*admin.Admin, context.Context, admin.Selection, string, admin.Pace) (admin.Acted, error)
+	show func(_ context.Context, _ Process, _ *operator.Client, _ operator.Selection, full, asJSON bool) error
+	do   func(*operator.Client, context.Context, operator.Selection, string, operator.Pace) (operator.BulkResult, error)
 }
 
 // bulkCommand completes cmd, which does b.
 func bulkCommand(p Process, cmd *cobra.Command, b *bulk) *cobra.Command {
-	pace := admin.Pace{Batch: admin.DefaultBatch, Rate: admin.DefaultRate}
+	pace := operator.Pace{Batch: operator.DefaultBatch, Rate: operator.DefaultRate}
 	var timeout time.Duration
 	flags := cmd.Flags()
 	filter := filterFlags(cmd, b.statuses...)
-	all := flags.Bool("all", false, "all "+admin.Joined(b.statuses)+" events")
+	all := flags.Bool("all", false, "all "+operator.Joined(b.statuses)+" events")
 	dryRun := flags.Bool("dry-run", false, "show what would be done, and stop")
 	yes := yesFlag(cmd)
-	oneFlag(flags, &pace.Batch, "batch", fmt.Sprintf("events in a transaction, from 1 to %d", admin.MaxBatch),
-		between(strconv.Atoi, 1, admin.MaxBatch))
+	oneFlag(flags, &pace.Batch, "batch", fmt.Sprintf("events in a transaction, from 1 to %d", operator.MaxBatch),
+		between(strconv.Atoi, 1, operator.MaxBatch))
 	oneFlag(flags, &pace.Rate, "rate", "events a second at most; 0 for as fast as it goes", between(parseFloat, 0, 1e9))
 	timeoutFlag(cmd, &timeout)
 	who, asJSON := by(cmd, p), jsonFlag(cmd)
@@ -69,12 +69,12 @@ func bulkCommand(p Process, cmd *cobra.Command, b *bulk) *cobra.Command {
 		if pace.Rate == 0 {
 			pace.Rate = -1
 		}
-		return operating(p, func(ctx context.Context, _ []string, a *admin.Admin) error {
-			var selection admin.Selection
+		return operating(p, func(ctx context.Context, _ []string, c *operator.Client) error {
+			var selection operator.Selection
 			if len(ids) > 0 {
-				selection, err = b.named(a, ctx, ids)
+				selection, err = b.named(c, ctx, ids)
 			} else {
-				selection, err = a.Select(ctx, *filter, timeout)
+				selection, err = c.Select(ctx, *filter, timeout)
 			}
 			if err != nil {
 				return err
@@ -86,11 +86,11 @@ func bulkCommand(p Process, cmd *cobra.Command, b *bulk) *cobra.Command {
 			switch {
 			case *dryRun:
 				notDone(p)
-				return b.show(ctx, p, a, selection, true, *asJSON)
+				return b.show(ctx, p, c, selection, true, *asJSON)
 			case n == 0 && !*asJSON:
 				return nil
 			case n > 0 && !*yes:
-				if err := b.show(ctx, p.onStderr(), a, selection, false, false); err != nil {
+				if err := b.show(ctx, p.onStderr(), c, selection, false, false); err != nil {
 					return err
 				}
 				if err := consent(ctx, p, false, fmt.Sprintf("%s %s%s?", b.verb, eventsText(n), b.further)); err != nil {
@@ -98,16 +98,16 @@ func bulkCommand(p Process, cmd *cobra.Command, b *bulk) *cobra.Command {
 				}
 			}
 			pace.Progress = progress(p, n)
-			acted, err := b.do(a, ctx, selection, *who, pace)
-			return b.report(p, acted, err, len(ids) > 0, *asJSON)
+			result, err := b.do(c, ctx, selection, *who, pace)
+			return b.report(p, result, err, len(ids) > 0, *asJSON)
 		})(cmd, args)
 	}
 	return cmd
 }
 
 // choose reads the arguments and refuses a call that selects nothing on purpose: it would select everything.
-func (b *bulk) choose(args []string, filter admin.Filter, all bool) (ids []uuid.UUID, err error) {
-	filtered := !reflect.DeepEqual(filter, admin.Filter{})
+func (b *bulk) choose(args []string, filter operator.Filter, all bool) (ids []uuid.UUID, err error) {
+	filtered := !reflect.DeepEqual(filter, operator.Filter{})
 	switch {
 	case len(args) > 0 && (filtered || all):
 		return nil, usagef("events are named, and a filter or --all is given as well: leave one of them out")
@@ -126,35 +126,35 @@ func (b *bulk) choose(args []string, filter admin.Filter, all bool) (ids []uuid.
 	}
 	for _, s := range filter.Statuses {
 		if !slices.Contains(b.statuses, s) {
-			return nil, usagef("--status %s: this is for %s events", s, admin.Joined(b.statuses))
+			return nil, usagef("--status %s: this is for %s events", s, operator.Joined(b.statuses))
 		}
 	}
 	return ids, nil
 }
 
 // report prints what was done. Each named event has to be done; of a filter's, some may have changed.
-func (b *bulk) report(p Process, acted admin.Acted, err error, named, asJSON bool) error {
+func (b *bulk) report(p Process, result operator.BulkResult, err error, named, asJSON bool) error {
 	if asJSON {
-		err = errors.Join(err, printJSON(p, acted))
+		err = errors.Join(err, printJSON(p, result))
 	} else {
-		p.printf("%s %s\n", b.done, eventsText(acted.Done))
-		if acted.LeftOut > 0 {
-			p.notef("%s left out: changed or locked since they were selected:", eventsText(acted.LeftOut))
-			shown := acted.Reasons[:min(len(acted.Reasons), fewEvents)]
+		p.printf("%s %s\n", b.done, eventsText(result.Done))
+		if result.Skipped > 0 {
+			p.notef("%s left out: changed or locked since they were selected:", eventsText(result.Skipped))
+			shown := result.Reasons[:min(len(result.Reasons), fewEvents)]
 			for _, left := range shown {
 				p.notef("  %s is %s", left.EventID, left.State)
 			}
-			if more := acted.LeftOut - len(shown); more > 0 {
+			if more := result.Skipped - len(shown); more > 0 {
 				p.notef("  ... and %d more", more)
 			}
 		}
 	}
 	switch {
-	case err != nil && acted.Pending > 0:
-		return fmt.Errorf("%w; %s not reached: repeat the command for the rest", err, eventsText(acted.Pending))
-	case err == nil && named && acted.LeftOut > 0:
+	case err != nil && result.NotReached > 0:
+		return fmt.Errorf("%w; %s not reached: repeat the command for the rest", err, eventsText(result.NotReached))
+	case err == nil && named && result.Skipped > 0:
 		return fmt.Errorf("%d of the named events not %s: look again (`workers events show`) and repeat the command",
-			acted.LeftOut, b.done)
+			result.Skipped, b.done)
 	default:
 		return err
 	}
@@ -174,12 +174,12 @@ func progress(p Process, total int) func(through int) {
 func eventsText(n int) string { return app.Counted(n, "event") }
 
 // showEvents lists what would be done to events; all of them if full.
-func showEvents(ctx context.Context, p Process, a *admin.Admin, s admin.Selection, full, asJSON bool) error {
+func showEvents(ctx context.Context, p Process, c *operator.Client, s operator.Selection, full, asJSON bool) error {
 	limit := fewEvents
 	if full {
 		limit = s.Len()
 	}
-	all, err := a.Shown(ctx, s, limit)
+	all, err := c.Shown(ctx, s, limit)
 	if err != nil {
 		return err
 	}
@@ -213,35 +213,35 @@ docs/runbook.md says more.`,
 	force := cmd.Flags().Bool("force", false, "delivered events, too: of those named, or with --status delivered")
 	_ = cmd.MarkFlagRequired("to")
 	b := &bulk{
-		verb: "Replay", done: "replayed", statuses: []admin.Status{admin.Failed},
-		named: func(a *admin.Admin, ctx context.Context, ids []uuid.UUID) (admin.Selection, error) {
-			return a.SelectToReplay(ctx, ids, to, *force)
+		verb: "Replay", done: "replayed", statuses: []operator.Status{operator.Failed},
+		named: func(c *operator.Client, ctx context.Context, ids []uuid.UUID) (operator.Selection, error) {
+			return c.SelectToReplay(ctx, ids, to, *force)
 		},
-		show: func(ctx context.Context, p Process, a *admin.Admin, s admin.Selection, full, asJSON bool) error {
-			return showReplay(ctx, p, a, s, to, full, asJSON)
+		show: func(ctx context.Context, p Process, c *operator.Client, s operator.Selection, full, asJSON bool) error {
+			return showReplay(ctx, p, c, s, to, full, asJSON)
 		},
-		do: func(a *admin.Admin, ctx context.Context, s admin.Selection, by string, pace admin.Pace) (admin.Acted, error) {
-			return a.Replay(ctx, s, to, by, *force, pace)
+		do: func(c *operator.Client, ctx context.Context, s operator.Selection, by string, pace operator.Pace) (operator.BulkResult, error) {
+			return c.Replay(ctx, s, to, by, *force, pace)
 		},
 	}
 	b.prepare = func() {
 		b.further = fmt.Sprintf(" into generation %d", to)
 		if *force {
-			b.statuses = append(b.statuses, admin.Delivered)
+			b.statuses = append(b.statuses, operator.Delivered)
 		}
 	}
 	return bulkCommand(p, cmd, b)
 }
 
 // showReplay prints what a replay would do: handler by handler for each event if full or if they are few, and in sum.
-func showReplay(ctx context.Context, p Process, a *admin.Admin, s admin.Selection, to events.Generation,
+func showReplay(ctx context.Context, p Process, c *operator.Client, s operator.Selection, to events.Generation,
 	full, asJSON bool) error {
-	preview, err := a.PreviewReplay(ctx, s, to, full || s.Len() <= fewEvents)
+	preview, err := c.PreviewReplay(ctx, s, to, full || s.Len() <= fewEvents)
 	if err != nil {
 		return err
 	}
 	return printed(p, asJSON, preview, func() {
-		printTable(p, preview.Effects, func(e admin.Effect) []any {
+		printTable(p, preview.Effects, func(e operator.Effect) []any {
 			effect := "would run"
 			switch {
 			case e.Handler == "":
@@ -251,7 +251,7 @@ func showReplay(ctx context.Context, p Process, a *admin.Admin, s admin.Selectio
 			}
 			return []any{e.EventID, e.EventType, e.Handler, effect, e.Note}
 		}, "EVENT", "TYPE", "HANDLER", "EFFECT", "NOTE")
-		printTable(p, preview.Handlers, func(h admin.HandlerEffect) []any {
+		printTable(p, preview.Handlers, func(h operator.HandlerEffect) []any {
 			return []any{h.EventType, h.Handler, h.WouldRun, h.Handled}
 		}, "TYPE", "HANDLER", "WOULD RUN", "ALREADY HANDLED")
 		for _, u := range preview.Unhandled {
@@ -274,10 +274,10 @@ them first, and asks. For the days of grace ` + "`workers events undiscard`" + `
   workers events discard --type decision.recorded --older-than 7d --dry-run
   workers events discard --workspace 0198c5d4-0000-7000-8000-000000000001 --reason "tenant left" --yes`,
 	}, &bulk{
-		verb: "Discard", done: "discarded", statuses: []admin.Status{admin.Failed},
-		named: (*admin.Admin).SelectToDiscard, show: showEvents,
-		do: func(a *admin.Admin, ctx context.Context, s admin.Selection, by string, pace admin.Pace) (admin.Acted, error) {
-			return a.Discard(ctx, s, by, *reason, pace)
+		verb: "Discard", done: "discarded", statuses: []operator.Status{operator.Failed},
+		named: (*operator.Client).SelectToDiscard, show: showEvents,
+		do: func(c *operator.Client, ctx context.Context, s operator.Selection, by string, pace operator.Pace) (operator.BulkResult, error) {
+			return c.Discard(ctx, s, by, *reason, pace)
 		},
 	})
 	reason = reasonFlag(cmd)
@@ -291,8 +291,8 @@ func eventsUndiscardCommand(p Process) *cobra.Command {
 		Example: `  workers events undiscard 0198c5d4-9a52-7c11-8f0e-3b7a4d2f6e10
   workers events undiscard --type decision.recorded --dry-run`,
 	}, &bulk{
-		verb: "Undiscard", done: "undiscarded", statuses: []admin.Status{admin.Discarded},
-		named: (*admin.Admin).SelectToUndiscard, show: showEvents, do: (*admin.Admin).Undiscard,
+		verb: "Undiscard", done: "undiscarded", statuses: []operator.Status{operator.Discarded},
+		named: (*operator.Client).SelectToUndiscard, show: showEvents, do: (*operator.Client).Undiscard,
 	})
 }
 
@@ -305,7 +305,7 @@ The tries so far count. Events published for a later time and never tried are ma
 		Example: `  workers events retry-now 0198c5d4-9a52-7c11-8f0e-3b7a4d2f6e10
   workers events retry-now --error ConnectionError --yes`,
 	}, &bulk{
-		verb: "Retry", done: "made due", further: " now", statuses: []admin.Status{admin.Scheduled}, tried: &tried,
-		named: (*admin.Admin).SelectToRetryNow, show: showEvents, do: (*admin.Admin).RetryNow,
+		verb: "Retry", done: "made due", further: " now", statuses: []operator.Status{operator.Scheduled}, tried: &tried,
+		named: (*operator.Client).SelectToRetryNow, show: showEvents, do: (*operator.Client).RetryNow,
 	})
 }

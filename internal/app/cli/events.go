@@ -9,7 +9,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"spectral/internal/core/events/infrastructure/postgres/admin"
+	"spectral/internal/core/events/infrastructure/postgres/operator"
 )
 
 func eventsCommand(p Process) *cobra.Command {
@@ -46,7 +46,7 @@ func group(cmd *cobra.Command, commands ...*cobra.Command) *cobra.Command {
 }
 
 func eventsListCommand(p Process) *cobra.Command {
-	var page admin.Page
+	var page operator.Page
 	cmd := &cobra.Command{
 		Use: "list", Short: "List events, those that failed unless told otherwise", Args: cobra.NoArgs,
 		Long: `List the events that all the given flags fit, the latest first: by when they failed or are due, others by id.
@@ -56,25 +56,25 @@ A flag may be given several times, or several values joined by commas: any of th
   workers events list --status pending --older-than 15m
   workers events list --limit 1000 --json | jq -r '.events[].event_id'`,
 	}
-	filter := filterFlags(cmd, admin.Failed)
+	filter := filterFlags(cmd, operator.Failed)
 	pageFlags(cmd, &page.Limit, &page.After, "events")
 	timeoutFlag(cmd, &page.Timeout)
 	asJSON := jsonFlag(cmd)
-	cmd.RunE = operating(p, func(ctx context.Context, _ []string, a *admin.Admin) error {
+	cmd.RunE = operating(p, func(ctx context.Context, _ []string, c *operator.Client) error {
 		if len(filter.Statuses) == 0 {
-			filter.Statuses = []admin.Status{admin.Failed}
+			filter.Statuses = []operator.Status{operator.Failed}
 		}
-		found, err := a.Find(ctx, *filter, page)
+		found, err := c.Find(ctx, *filter, page)
 		if err != nil {
 			return cursorError(err)
 		}
-		paused, err := a.Pauses(ctx)
+		paused, err := c.Pauses(ctx)
 		if err != nil {
 			return err
 		}
 		result := struct {
-			admin.Found
-			Paused []admin.Pause `json:"paused"`
+			operator.EventPage
+			Paused []operator.Pause `json:"paused"`
 		}{found, paused}
 		return printed(p, *asJSON, result, func() {
 			printEvents(p, found.Events, found.AsOf)
@@ -87,8 +87,8 @@ A flag may be given several times, or several values joined by commas: any of th
 
 // cursorError makes a wrong cursor a wrong call.
 func cursorError(err error) error {
-	if errors.Is(err, admin.ErrCursor) {
-		return usagef("--after: %w", admin.ErrCursor)
+	if errors.Is(err, operator.ErrCursor) {
+		return usagef("--after: %w", operator.ErrCursor)
 	}
 	return err
 }
@@ -103,8 +103,8 @@ func pageEnd(p Process, n int, what, next string) {
 	}
 }
 
-func printEvents(p Process, all []admin.Event, now time.Time) {
-	printTable(p, all, func(e admin.Event) []any {
+func printEvents(p Process, all []operator.Event, now time.Time) {
+	printTable(p, all, func(e operator.Event) []any {
 		target := "all"
 		if e.Target != nil {
 			target = string(*e.Target)
@@ -114,7 +114,7 @@ func printEvents(p Process, all []admin.Event, now time.Time) {
 	}, "ID", "STATUS", "TYPE", "SOURCE", "WORKSPACE", "TRIES", "REPLAYS", "GENERATION", "WHEN", "ERROR")
 }
 
-func workspace(e admin.Event) string {
+func workspace(e operator.Event) string {
 	if !e.WorkspaceID.Valid {
 		return "-"
 	}
@@ -122,19 +122,19 @@ func workspace(e admin.Event) string {
 }
 
 // moment is the time that says most about an event in its status.
-func moment(e admin.Event, now time.Time) string {
+func moment(e operator.Event, now time.Time) string {
 	switch e.Status {
-	case admin.Failed:
+	case operator.Failed:
 		return "failed " + distance(e.FailedAt, now)
-	case admin.Discarded:
+	case operator.Discarded:
 		return "discarded " + distance(e.DeletedAt, now)
-	case admin.Delivered:
+	case operator.Delivered:
 		return "delivered " + distance(e.DeliveredAt, now)
-	case admin.InFlight:
+	case operator.InFlight:
 		return "leased " + distance(e.ClaimedAt, now)
-	case admin.Scheduled:
+	case operator.Scheduled:
 		return "due in " + age(e.AvailableAt.Sub(now))
-	case admin.Due:
+	case operator.Due:
 		return "due for " + age(now.Sub(e.AvailableAt))
 	default:
 		return "published " + distance(&e.CreatedAt, now)

@@ -8,7 +8,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"spectral/internal/core/events"
-	"spectral/internal/core/events/infrastructure/postgres/admin"
+	"spectral/internal/core/events/infrastructure/postgres/operator"
 )
 
 func eventsPauseCommand(p Process) *cobra.Command {
@@ -32,11 +32,11 @@ workers finish what they hold.`,
 		case !*list && (len(args) == 0 || generation == 0):
 			return usagef("want an event type and its --generation; see `workers events pause --help`")
 		}
-		return operating(p, func(ctx context.Context, args []string, a *admin.Admin) error {
+		return operating(p, func(ctx context.Context, args []string, c *operator.Client) error {
 			if *list {
-				return listPauses(ctx, p, a, *asJSON)
+				return listPauses(ctx, p, c, *asJSON)
 			}
-			if err := a.Pause(ctx, args[0], generation, *who, *reason); err != nil {
+			if err := c.Pause(ctx, args[0], generation, *who, *reason); err != nil {
 				return err
 			}
 			return printPaused(p, args[0], generation, "paused", *asJSON)
@@ -57,8 +57,8 @@ oldest first.`,
 	oneFlag(cmd.Flags(), &generation, "generation", "deployment generation", events.ParseGeneration)
 	_ = cmd.MarkFlagRequired("generation")
 	who, asJSON := by(cmd, p), jsonFlag(cmd)
-	cmd.RunE = operating(p, func(ctx context.Context, args []string, a *admin.Admin) error {
-		if err := a.Resume(ctx, args[0], generation, *who); err != nil {
+	cmd.RunE = operating(p, func(ctx context.Context, args []string, c *operator.Client) error {
+		if err := c.Resume(ctx, args[0], generation, *who); err != nil {
 			return err
 		}
 		return printPaused(p, args[0], generation, "resumed", *asJSON)
@@ -71,8 +71,8 @@ func printPaused(p Process, eventType string, g events.Generation, done string, 
 	return printed(p, asJSON, result, func() { p.printf("%s %s in generation %d\n", done, eventType, g) })
 }
 
-func listPauses(ctx context.Context, p Process, a *admin.Admin, asJSON bool) error {
-	pauses, err := a.Pauses(ctx)
+func listPauses(ctx context.Context, p Process, c *operator.Client, asJSON bool) error {
+	pauses, err := c.Pauses(ctx)
 	if err != nil {
 		return err
 	}
@@ -80,13 +80,13 @@ func listPauses(ctx context.Context, p Process, a *admin.Admin, asJSON bool) err
 		if len(pauses) == 0 {
 			p.notef("nothing is paused")
 		}
-		printTable(p, pauses, func(pause admin.Pause) []any {
+		printTable(p, pauses, func(pause operator.Pause) []any {
 			return []any{pause.EventType, pause.Generation, atOrDash(&pause.PausedAt), pause.PausedBy, orDash(pause.Reason)}
 		}, "TYPE", "GENERATION", "PAUSED", "BY", "REASON")
 	})
 }
 
-func pauseLine(pause admin.Pause) string {
+func pauseLine(pause operator.Pause) string {
 	line := fmt.Sprintf("paused until `workers events resume`: %s in generation %d, since %s, by %s",
 		pause.EventType, pause.Generation, pause.PausedAt.Format(time.RFC3339), pause.PausedBy)
 	if pause.Reason != nil {
@@ -96,7 +96,7 @@ func pauseLine(pause admin.Pause) string {
 }
 
 // notePauses says beside a result what is paused: no worker handles it.
-func notePauses(p Process, pauses []admin.Pause) {
+func notePauses(p Process, pauses []operator.Pause) {
 	for _, pause := range pauses {
 		p.notef("%s", pauseLine(pause))
 	}

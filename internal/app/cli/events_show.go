@@ -9,7 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"spectral/internal/app"
-	"spectral/internal/core/events/infrastructure/postgres/admin"
+	"spectral/internal/core/events/infrastructure/postgres/operator"
 )
 
 // maxShown is how much of a payload is printed unless all of it is asked for.
@@ -37,8 +37,8 @@ operators did to it, and its payload. Handlers are those that have handled or fa
 		if err != nil {
 			return usage(err)
 		}
-		return operating(p, func(ctx context.Context, _ []string, a *admin.Admin) error {
-			all, err := a.Show(ctx, id)
+		return operating(p, func(ctx context.Context, _ []string, c *operator.Client) error {
+			all, err := c.Show(ctx, id)
 			if err != nil {
 				return err
 			}
@@ -55,13 +55,13 @@ operators did to it, and its payload. Handlers are those that have handled or fa
 	return cmd
 }
 
-func printDetail(p Process, d admin.Detail, full bool) {
+func printDetail(p Process, d operator.Detail, full bool) {
 	target := "every context"
 	if d.Target != nil {
 		target = string(*d.Target)
 	}
 	leased := ""
-	if d.Status == admin.InFlight {
+	if d.Status == operator.InFlight {
 		leased = fmt.Sprintf("%s by %s until %s, running: %s", timestamp(d.ClaimedAt), orDash(d.ClaimedBy),
 			timestamp(d.LeaseExpiresAt), orDash(d.LeaseHandler))
 	}
@@ -94,7 +94,7 @@ func printDetail(p Process, d admin.Detail, full bool) {
 		p.printf("\nlast error\n%s\n", *d.LastError)
 	}
 	p.printf("\nhandlers\n")
-	printTable(p, d.Handlers, func(s admin.HandlerState) []any {
+	printTable(p, d.Handlers, func(s operator.HandlerState) []any {
 		problem := s.Error
 		if s.Class != "" {
 			problem = s.Class + ": " + problem

@@ -8,11 +8,11 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"spectral/internal/core/events/infrastructure/postgres/admin"
+	"spectral/internal/core/events/infrastructure/postgres/operator"
 )
 
 func eventsStatsCommand(p Process) *cobra.Command {
-	count := admin.Count{Limit: admin.DefaultPageSize}
+	count := operator.Count{Limit: operator.DefaultPageSize}
 	cmd := &cobra.Command{
 		Use: "stats", Args: cobra.NoArgs,
 		Short: "Count events by status, and failed ones by type and error, or by anything else",
@@ -30,30 +30,30 @@ From 100,000 on, delivered events are estimated (~); by anything else than their
 	flags := cmd.Flags()
 	filter := filterFlags(cmd)
 	asJSON := jsonFlag(cmd)
-	wordsFlag(cmd, &count.By, "by", "what to count by: "+admin.Joined(admin.Dimensions()), admin.Dimensions())
-	oneFlag(flags, &count.Limit, "limit", "groups to show, from 1 to "+strconv.Itoa(admin.MaxPageSize),
-		between(strconv.Atoi, 1, admin.MaxPageSize))
+	wordsFlag(cmd, &count.By, "by", "what to count by: "+operator.Joined(operator.Dimensions()), operator.Dimensions())
+	oneFlag(flags, &count.Limit, "limit", "groups to show, from 1 to "+strconv.Itoa(operator.MaxPageSize),
+		between(strconv.Atoi, 1, operator.MaxPageSize))
 	flags.BoolVar(&count.Exactly, "exact", false, "count delivered events one by one, too")
 	timeoutFlag(cmd, &count.Timeout)
-	cmd.RunE = operating(p, func(ctx context.Context, _ []string, a *admin.Admin) error {
+	cmd.RunE = operating(p, func(ctx context.Context, _ []string, c *operator.Client) error {
 		summary := len(count.By) == 0
 		if summary {
-			count.By = []admin.Dimension{admin.ByStatus}
+			count.By = []operator.Dimension{operator.ByStatus}
 		}
-		counted, err := a.Count(ctx, *filter, count)
+		counted, err := c.Count(ctx, *filter, count)
 		if err != nil {
 			return err
 		}
-		all := []admin.Counted{counted}
-		if summary && (len(filter.Statuses) == 0 || slices.Contains(filter.Statuses, admin.Failed)) {
-			filter.Statuses = []admin.Status{admin.Failed}
-			count.By = []admin.Dimension{admin.ByType, admin.BySource, admin.ByTarget, admin.ByError}
-			if counted, err = a.Count(ctx, *filter, count); err != nil {
+		all := []operator.Counts{counted}
+		if summary && (len(filter.Statuses) == 0 || slices.Contains(filter.Statuses, operator.Failed)) {
+			filter.Statuses = []operator.Status{operator.Failed}
+			count.By = []operator.Dimension{operator.ByType, operator.BySource, operator.ByTarget, operator.ByError}
+			if counted, err = c.Count(ctx, *filter, count); err != nil {
 				return err
 			}
 			all = append(all, counted)
 		}
-		paused, err := a.Pauses(ctx)
+		paused, err := c.Pauses(ctx)
 		if err != nil {
 			return err
 		}
@@ -69,12 +69,12 @@ From 100,000 on, delivered events are estimated (~); by anything else than their
 	return cmd
 }
 
-func printCounted(p Process, c admin.Counted) {
+func printCounted(p Process, c operator.Counts) {
 	var titles []any
 	for _, d := range c.By {
 		titles = append(titles, strings.ToUpper(string(d)))
 	}
-	printTable(p, c.Groups, func(g admin.Group) (row []any) {
+	printTable(p, c.Groups, func(g operator.Group) (row []any) {
 		for _, d := range c.By {
 			value := "-"
 			if v := g.Values[d]; v != nil {
@@ -92,7 +92,7 @@ func printCounted(p Process, c admin.Counted) {
 		p.notef("no event fits")
 	}
 	if c.More {
-		p.notef("there are more groups: --limit shows up to %d", admin.MaxPageSize)
+		p.notef("there are more groups: --limit shows up to %d", operator.MaxPageSize)
 	}
 	if c.DeliveredLeftOut {
 		p.notef("delivered events are not counted here: --status delivered counts them, --exact all")

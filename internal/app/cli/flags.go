@@ -16,7 +16,7 @@ import (
 
 	"spectral/internal/app"
 	"spectral/internal/core/events"
-	"spectral/internal/core/events/infrastructure/postgres/admin"
+	"spectral/internal/core/events/infrastructure/postgres/operator"
 )
 
 // errEmpty refuses a flag without a value: an unset variable of a script must not select everything.
@@ -83,7 +83,7 @@ func word[S ~string](s string) (S, error) { return S(s), nil }
 func oneOf[S ~string](known ...S) func(string) (S, error) {
 	return func(s string) (S, error) {
 		if !slices.Contains(known, S(s)) {
-			return "", fmt.Errorf("%.60q: want one of %s", s, admin.Joined(known))
+			return "", fmt.Errorf("%.60q: want one of %s", s, operator.Joined(known))
 		}
 		return S(s), nil
 	}
@@ -147,15 +147,15 @@ func parseWorkspace(s string) (uuid.NullUUID, error) {
 
 // filterFlags adds the flags that say which events a command is about, with completions. The filter has what was asked for
 // once the command runs. Statuses are the default that the help names; none: all but discarded.
-func filterFlags(cmd *cobra.Command, statuses ...admin.Status) *admin.Filter {
-	var f admin.Filter
+func filterFlags(cmd *cobra.Command, statuses ...operator.Status) *operator.Filter {
+	var f operator.Filter
 	flags := cmd.Flags()
 	byDefault := "all but discarded"
 	if len(statuses) > 0 {
-		byDefault = admin.Joined(statuses)
+		byDefault = operator.Joined(statuses)
 	}
-	wordsFlag(cmd, &f.Statuses, "status", "pending (due or scheduled), "+admin.Joined(admin.Statuses())+
-		" (default: "+byDefault+")", append(admin.Statuses(), pending))
+	wordsFlag(cmd, &f.Statuses, "status", "pending (due or scheduled), "+operator.Joined(operator.Statuses())+
+		" (default: "+byDefault+")", append(operator.Statuses(), pending))
 	discarded := flags.Bool("discarded", false, "only discarded events: the same as --status discarded")
 	listFlag(flags, &f.EventTypes, "type", "event type", word)
 	wordsFlag(cmd, &f.Sources, "source", "context that published: core, platform or worlds", scopes)
@@ -179,10 +179,10 @@ func filterFlags(cmd *cobra.Command, statuses ...admin.Status) *admin.Filter {
 			return usagef("--discarded and --status are both given: leave one of them out")
 		}
 		if *discarded {
-			f.Statuses = []admin.Status{admin.Discarded}
+			f.Statuses = []operator.Status{operator.Discarded}
 		}
 		if i := slices.Index(f.Statuses, pending); i >= 0 {
-			f.Statuses = slices.Replace(f.Statuses, i, i+1, admin.Due, admin.Scheduled)
+			f.Statuses = slices.Replace(f.Statuses, i, i+1, operator.Due, operator.Scheduled)
 		}
 		return nil
 	}
@@ -190,14 +190,14 @@ func filterFlags(cmd *cobra.Command, statuses ...admin.Status) *admin.Filter {
 }
 
 func pageFlags(cmd *cobra.Command, limit *int, after *string, of string) {
-	*limit = admin.DefaultPageSize
-	oneFlag(cmd.Flags(), limit, "limit", fmt.Sprintf("%s to list, from 1 to %d", of, admin.MaxPageSize),
-		between(strconv.Atoi, 1, admin.MaxPageSize))
+	*limit = operator.DefaultPageSize
+	oneFlag(cmd.Flags(), limit, "limit", fmt.Sprintf("%s to list, from 1 to %d", of, operator.MaxPageSize),
+		between(strconv.Atoi, 1, operator.MaxPageSize))
 	oneFlag(cmd.Flags(), after, "after", "go on behind the page that ended with this cursor, with the same flags", word)
 }
 
 func timeoutFlag(cmd *cobra.Command, timeout *time.Duration) {
-	*timeout = admin.DefaultSearchTimeout
+	*timeout = operator.DefaultSearchTimeout
 	oneFlag(cmd.Flags(), timeout, "timeout", "give a search up after so long",
 		between(time.ParseDuration, time.Millisecond, 24*time.Hour))
 }
@@ -223,7 +223,7 @@ func yesFlag(cmd *cobra.Command) *bool { return cmd.Flags().Bool("yes", false, "
 // complete completes a flag by values, in their order.
 func complete[S ~string](cmd *cobra.Command, flag string, values func() []S) {
 	_ = cmd.RegisterFlagCompletionFunc(flag, func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
-		return admin.Texts(values()), cobra.ShellCompDirectiveNoFileComp | cobra.ShellCompDirectiveKeepOrder
+		return operator.Strings(values()), cobra.ShellCompDirectiveNoFileComp | cobra.ShellCompDirectiveKeepOrder
 	})
 }
 

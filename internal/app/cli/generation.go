@@ -12,7 +12,7 @@ import (
 
 	"spectral/internal/app"
 	"spectral/internal/core/events"
-	"spectral/internal/core/events/infrastructure/postgres/admin"
+	"spectral/internal/core/events/infrastructure/postgres/operator"
 )
 
 // generationCommand groups what operators do with deployment generations; docs/deployment.md says when.
@@ -30,7 +30,7 @@ SQL goes to the highest live one. docs/deployment.md has the cutover, the rollba
 
 // generations wraps a command whose arguments are generations.
 func generations(p Process,
-	do func(context.Context, *admin.Admin, []events.Generation) error) func(*cobra.Command, []string) error {
+	do func(context.Context, *operator.Client, []events.Generation) error) func(*cobra.Command, []string) error {
 	return func(cmd *cobra.Command, args []string) error {
 		parsed := make([]events.Generation, len(args))
 		for i, arg := range args {
@@ -39,8 +39,8 @@ func generations(p Process,
 				return usage(err)
 			}
 		}
-		return operating(p, func(ctx context.Context, _ []string, a *admin.Admin) error {
-			return do(ctx, a, parsed)
+		return operating(p, func(ctx context.Context, _ []string, c *operator.Client) error {
+			return do(ctx, c, parsed)
 		})(cmd, args)
 	}
 }
@@ -73,14 +73,14 @@ due, scheduled or in flight. Exits 3 while N is not; without N, while any genera
 	}
 	asJSON := jsonFlag(cmd)
 	oneFlag(cmd.Flags(), &wait, "wait", "wait so long for it to be safe to stop", between(time.ParseDuration, 0, longest))
-	cmd.RunE = generations(p, func(ctx context.Context, a *admin.Admin, args []events.Generation) error {
+	cmd.RunE = generations(p, func(ctx context.Context, c *operator.Client, args []events.Generation) error {
 		var only *events.Generation
 		if len(args) == 1 {
 			only = &args[0]
 		}
 		deadline := time.Now().Add(wait)
 		for said := ""; ; {
-			all, err := a.Generations(ctx, only)
+			all, err := c.Generations(ctx, only)
 			if err != nil {
 				return err
 			}
@@ -112,7 +112,7 @@ due, scheduled or in flight. Exits 3 while N is not; without N, while any genera
 
 // unsafe says which generations are not safe to stop, empty for none: of those that are not live, or also of a live
 // one that was asked for.
-func unsafe(all []admin.Generation, liveToo bool) string {
+func unsafe(all []operator.Generation, liveToo bool) string {
 	var busy []string
 	for _, g := range all {
 		switch {
@@ -133,8 +133,8 @@ func unsafe(all []admin.Generation, liveToo bool) string {
 }
 
 // printGenerations prints a table, and on stderr what to do about each generation.
-func printGenerations(p Process, all []admin.Generation) {
-	printTable(p, all, func(g admin.Generation) []any {
+func printGenerations(p Process, all []operator.Generation) {
+	printTable(p, all, func(g operator.Generation) []any {
 		safe := "yes"
 		if !g.SafeToStop {
 			safe = "no"
@@ -162,18 +162,18 @@ func printGenerations(p Process, all []admin.Generation) {
 
 // changing is a command that changes one generation, and prints its new state.
 func changing(p Process, cmd *cobra.Command,
-	do func(_ *admin.Admin, _ context.Context, _ events.Generation, by string) error) *cobra.Command {
+	do func(_ *operator.Client, _ context.Context, _ events.Generation, by string) error) *cobra.Command {
 	cmd.Args = cobra.ExactArgs(1)
 	who, asJSON := by(cmd, p), jsonFlag(cmd)
-	cmd.RunE = generations(p, func(ctx context.Context, a *admin.Admin, args []events.Generation) error {
-		if err := do(a, ctx, args[0], *who); err != nil {
+	cmd.RunE = generations(p, func(ctx context.Context, c *operator.Client, args []events.Generation) error {
+		if err := do(c, ctx, args[0], *who); err != nil {
 			return err
 		}
-		all, err := a.Generations(ctx, nil)
+		all, err := c.Generations(ctx, nil)
 		if err != nil {
 			return err
 		}
-		changed, publishing := admin.Generation{Generation: args[0]}, "nowhere: none is live, and it is refused"
+		changed, publishing := operator.Generation{Generation: args[0]}, "nowhere: none is live, and it is refused"
 		for _, g := range all {
 			if g.Generation == args[0] {
 				changed = g
@@ -194,7 +194,7 @@ func generationRegisterCommand(p Process) *cobra.Command {
 		Use: "register N", Short: "Make a generation known and live, a draining one as well",
 		Long:    `Make a generation known and live, a draining one as well, as after a rollback. A retired one is refused.`,
 		Example: `  workers generation register 8`,
-	}, (*admin.Admin).RegisterGeneration)
+	}, (*operator.Client).RegisterGeneration)
 }
 
 func generationDrainCommand(p Process) *cobra.Command {
@@ -204,8 +204,8 @@ func generationDrainCommand(p Process) *cobra.Command {
 		Long: `Make a live generation a draining one: publishing that names no generation goes to the highest live one, from
 now on to another. Its own producers, who name it, and its workers run on. The only live one needs --force.`,
 		Example: `  workers generation drain 7`,
-	}, func(a *admin.Admin, ctx context.Context, g events.Generation, by string) error {
-		return a.DrainGeneration(ctx, g, by, force)
+	}, func(c *operator.Client, ctx context.Context, g events.Generation, by string) error {
+		return c.DrainGeneration(ctx, g, by, force)
 	})
 	cmd.Flags().BoolVar(&force, "force", false, "drain it even if no other is live")
 	return cmd
@@ -221,27 +221,27 @@ transaction that was open then is over and still nothing is left, it is retired.
 Exits 1 if it is not retired within --timeout. Interrupting and repeating the command is harmless.`,
 		Example: `  workers generation retire 7
   workers generation retire 7 --timeout 1h`,
-	}, func(a *admin.Admin, ctx context.Context, g events.Generation, by string) error {
-		return retire(ctx, p, a, g, by, timeout)
+	}, func(c *operator.Client, ctx context.Context, g events.Generation, by string) error {
+		return retire(ctx, p, c, g, by, timeout)
 	})
 	oneFlag(cmd.Flags(), &timeout, "timeout", "how long to wait for what is left", between(time.ParseDuration, 0, longest))
 	return cmd
 }
 
 // retire takes a generation step by step to its end.
-func retire(ctx context.Context, p Process, a *admin.Admin, g events.Generation, by string,
+func retire(ctx context.Context, p Process, c *operator.Client, g events.Generation, by string,
 	timeout time.Duration) error {
 	deadline := time.Now().Add(timeout)
 	said := ""
 	for {
-		stands, reason, err := a.RetireGeneration(ctx, g, by)
+		stands, reason, err := c.RetireGeneration(ctx, g, by)
 		if err != nil && ctx.Err() != nil {
 			return fmt.Errorf("interrupted: repeat the command to go on retiring generation %d", g)
 		}
-		if err != nil || stands == admin.RetiringDone {
+		if err != nil || stands == operator.RetiringDone {
 			return err
 		}
-		closing := stands == admin.RetiringClosing // another transaction sees more
+		closing := stands == operator.RetiringClosing // another transaction sees more
 		if closing {
 			reason = "publishing into it is refused from now on"
 		}
@@ -270,12 +270,12 @@ const (
 )
 
 type adoption struct {
-	From     events.Generation `json:"from"`
-	To       events.Generation `json:"to"`
-	DryRun   bool              `json:"dry_run"`
-	Types    []admin.Adoptable `json:"types"` // before anything was moved
-	Moved    int               `json:"moved"`
-	LeftHeld int64             `json:"left_held"` // still pending: held by workers, published since, or it was interrupted
+	From     events.Generation    `json:"from"`
+	To       events.Generation    `json:"to"`
+	DryRun   bool                 `json:"dry_run"`
+	Types    []operator.Adoptable `json:"types"` // before anything was moved
+	Moved    int                  `json:"moved"`
+	LeftHeld int64                `json:"left_held"` // still pending: held by workers, published since, or it was interrupted
 }
 
 func generationAdoptCommand(p Process) *cobra.Command {
@@ -293,14 +293,14 @@ hold stays, and so do failed events and what is published after the command bega
 	dryRun := cmd.Flags().Bool("dry-run", false, "show what would be moved, and move nothing")
 	yes := yesFlag(cmd)
 	complete(cmd, "type", knownTypes)
-	cmd.RunE = generations(p, func(ctx context.Context, a *admin.Admin, args []events.Generation) error {
+	cmd.RunE = generations(p, func(ctx context.Context, c *operator.Client, args []events.Generation) error {
 		// what is published later stays: moving out of a live generation would never end
-		began, err := a.Now(ctx)
+		began, err := c.Now(ctx)
 		if err != nil {
 			return err
 		}
 		r := adoption{From: args[0], To: args[1], DryRun: *dryRun}
-		if r.Types, err = a.Adoptable(ctx, r.From, r.To, types); err != nil {
+		if r.Types, err = c.Adoptable(ctx, r.From, r.To, types); err != nil {
 			return err
 		}
 		pending := pendingOf(r.Types)
@@ -318,7 +318,7 @@ hold stays, and so do failed events and what is published after the command bega
 				return err
 			}
 		}
-		err = r.move(ctx, a, types, *who, began, pending)
+		err = r.move(ctx, c, types, *who, began, pending)
 		if *asJSON {
 			return errors.Join(err, printJSON(p, r))
 		}
@@ -332,7 +332,7 @@ hold stays, and so do failed events and what is published after the command bega
 	return cmd
 }
 
-func pendingOf(types []admin.Adoptable) (n int64) {
+func pendingOf(types []operator.Adoptable) (n int64) {
 	for _, t := range types {
 		n += t.Due + t.Scheduled
 	}
@@ -340,13 +340,13 @@ func pendingOf(types []admin.Adoptable) (n int64) {
 }
 
 // move moves what was published before began, batch by batch, until nothing is left that can be, or ctx ends.
-func (r *adoption) move(ctx context.Context, a *admin.Admin, types []string, by string,
+func (r *adoption) move(ctx context.Context, c *operator.Client, types []string, by string,
 	began time.Time, pending int64) error {
 	for moved := 1; pending > 0 && moved > 0; r.Moved += moved {
 		err := errInterrupted
 		if moved = 0; ctx.Err() == nil {
 			batch, cancel := context.WithTimeout(context.WithoutCancel(ctx), moveTimeout)
-			moved, err = a.Adopt(batch, r.From, r.To, types, began, adoptBatch, by)
+			moved, err = c.Adopt(batch, r.From, r.To, types, began, adoptBatch, by)
 			cancel()
 		}
 		if err != nil {
@@ -354,14 +354,14 @@ func (r *adoption) move(ctx context.Context, a *admin.Admin, types []string, by 
 			return fmt.Errorf("moved %d of %s, repeat the command for the rest: %w", r.Moved, app.Counted(pending, "event"), err)
 		}
 	}
-	left, err := a.Adoptable(ctx, r.From, r.To, types)
+	left, err := c.Adoptable(ctx, r.From, r.To, types)
 	r.LeftHeld = pendingOf(left)
 	return err
 }
 
 // show prints what would be moved, and what the events would wait for.
 func (r *adoption) show(p Process) {
-	printTable(p, r.Types, func(t admin.Adoptable) []any {
+	printTable(p, r.Types, func(t operator.Adoptable) []any {
 		handled := app.Counted(t.Workers, "worker")
 		if t.Workers == 0 {
 			handled = "no live worker: they will wait"

@@ -11,7 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"spectral/internal/app"
-	"spectral/internal/core/events/infrastructure/postgres/admin"
+	"spectral/internal/core/events/infrastructure/postgres/operator"
 	"spectral/internal/core/events/infrastructure/postgres/pgtx"
 )
 
@@ -30,9 +30,9 @@ func asOperator(ctx context.Context, p Process, do func(*pgxpool.Pool) error) er
 }
 
 // operating is a command of operators on events.
-func operating(p Process, do func(context.Context, []string, *admin.Admin) error) func(*cobra.Command, []string) error {
+func operating(p Process, do func(context.Context, []string, *operator.Client) error) func(*cobra.Command, []string) error {
 	return func(cmd *cobra.Command, args []string) error {
-		return asOperator(cmd.Context(), p, func(pool *pgxpool.Pool) error { return do(cmd.Context(), args, admin.New(pool)) })
+		return asOperator(cmd.Context(), p, func(pool *pgxpool.Pool) error { return do(cmd.Context(), args, operator.New(pool)) })
 	}
 }
 

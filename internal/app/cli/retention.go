@@ -12,7 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"spectral/internal/app"
-	"spectral/internal/core/events/infrastructure/postgres/admin"
+	"spectral/internal/core/events/infrastructure/postgres/operator"
 	"spectral/internal/core/retention"
 	retentionpg "spectral/internal/core/retention/infrastructure/postgres"
 )
@@ -32,7 +32,7 @@ tombstone, and is deleted after the days of grace. Workers sweep without a comma
 func retaining(p Process, do func(context.Context, *retentionpg.Store) error) func(*cobra.Command, []string) error {
 	return func(cmd *cobra.Command, _ []string) error {
 		return asOperator(cmd.Context(), p, func(pool *pgxpool.Pool) error {
-			return do(cmd.Context(), retentionpg.New(pool, admin.Role))
+			return do(cmd.Context(), retentionpg.New(pool, operator.Role))
 		})
 	}
 }

@@ -15,7 +15,7 @@ import (
 
 	"spectral/internal/app"
 	"spectral/internal/core/events"
-	"spectral/internal/core/events/infrastructure/postgres/admin"
+	"spectral/internal/core/events/infrastructure/postgres/operator"
 	"spectral/internal/core/events/infrastructure/postgres/publish"
 	"spectral/internal/platform/domain"
 	platformpg "spectral/internal/platform/infrastructure/postgres"
@@ -188,12 +188,12 @@ func (r *run) publishOne(ctx context.Context, c card) error {
 	return err
 }
 
-func (r *run) progress(ctx context.Context) (admin.Progress, error) {
-	return admin.ReadProgress(ctx, r.Pool, r.workspace.UUID, r.since)
+func (r *run) progress(ctx context.Context) (operator.Progress, error) {
+	return operator.ReadProgress(ctx, r.Pool, r.workspace.UUID, r.since)
 }
 
 // awaitSettled waits until all published events have settled, or none has for arriveWithin.
-func (r *run) awaitSettled(ctx context.Context) (admin.Progress, error) {
+func (r *run) awaitSettled(ctx context.Context) (operator.Progress, error) {
 	poll := time.NewTicker(pollEvery)
 	defer poll.Stop()
 	settled, movedAt := 0, time.Now()
@@ -275,7 +275,7 @@ func latestCard(ctx context.Context, u *publish.UnitOfWork, workspace uuid.NullU
 }
 
 // totals writes the last lines: what was published and delivered, and which cards platform has.
-func (r *run) totals(ctx context.Context, p admin.Progress) error {
+func (r *run) totals(ctx context.Context, p operator.Progress) error {
 	versions := func(tx events.Tx) (map[string]int64, error) {
 		return platformpg.NewSystemCards(tx).Versions(ctx, r.workspace)
 	}

@@ -14,7 +14,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"spectral/internal/app"
-	"spectral/internal/core/events/infrastructure/postgres/admin"
+	"spectral/internal/core/events/infrastructure/postgres/operator"
 	"spectral/internal/core/events/infrastructure/postgres/publish"
 )
 
@@ -131,7 +131,7 @@ func (s *Stage) Settled(ctx context.Context, n int) error {
 	if err != nil {
 		return err
 	}
-	if i := slices.IndexFunc(trail, func(step admin.Step) bool { return step.Status != "delivered" }); i >= 0 {
+	if i := slices.IndexFunc(trail, func(step operator.Step) bool { return step.Status != "delivered" }); i >= 0 {
 		return fmt.Errorf("%w: %s is %s: %s", ErrFlowFailed, trail[i].EventType, trail[i].Status, trail[i].LastError)
 	}
 	if len(trail) != n {
@@ -141,10 +141,10 @@ func (s *Stage) Settled(ctx context.Context, n int) error {
 }
 
 // trail waits like Settled, and returns the events with any outcome.
-func (s *Stage) trail(ctx context.Context, n int) (trail []admin.Step, err error) {
+func (s *Stage) trail(ctx context.Context, n int) (trail []operator.Step, err error) {
 	err = s.Await(ctx, fmt.Sprintf("%d events are settled", n), func(ctx context.Context) (bool, error) {
-		trail, err = admin.ReadTrail(ctx, s.Pool, s.Workspace.UUID, s.since)
-		return len(trail) >= n && !slices.ContainsFunc(trail, func(step admin.Step) bool { return !step.Settled() }), err
+		trail, err = operator.ReadTrail(ctx, s.Pool, s.Workspace.UUID, s.since)
+		return len(trail) >= n && !slices.ContainsFunc(trail, func(step operator.Step) bool { return !step.Settled() }), err
 	})
 	for _, step := range trail {
 		by, reason := cmp.Or(strings.Join(step.HandledBy, ", "), "no handler"), ""

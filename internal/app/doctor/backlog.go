@@ -4,7 +4,7 @@ import (
 	"fmt"
 
 	"spectral/internal/core/events"
-	"spectral/internal/core/events/infrastructure/postgres/admin"
+	"spectral/internal/core/events/infrastructure/postgres/operator"
 )
 
 // countUpTo bounds how many rows of a kind are counted.
@@ -33,7 +33,7 @@ select k.generation, k.event_type,
   coalesce((select p.status from core.deployments p where p.generation = k.generation), 'unknown'),
   exists (select from core.event_types t where t.event_type = k.event_type),
   format('update core.outbox set status = ''failed'', claimed_at = now(), last_error = ''UnknownEventType: no build knows it'' where event_type = %L and generation = %s and status = ''pending'' and deleted_at is null;', k.event_type, k.generation)
-from `+admin.PendingKinds+`,
+from `+operator.PendingKinds+`,
   lateral (select o.available_at from core.outbox o where o.generation = k.generation and o.event_type = k.event_type
      and o.status = 'pending' and o.deleted_at is null order by o.available_at limit 1) d
 where d.available_at <= statement_timestamp()
@@ -90,7 +90,7 @@ func channels(v *visit) string {
 select 'warning', format('%s pending events %s of generation %s are announced on %s, but their workers listen on %s: they wait for the poll',
     count(*), k.event_type, k.generation, o.channel, x.expected),
   'publish through core.outbox_publish without p_class, which composes the channel; those that wait are found by the poll'
-from `+admin.PendingKinds+`,
+from `+operator.PendingKinds+`,
   lateral (select 'outbox_gen_' || k.generation || coalesce('_' || max(t.class), '') as expected from core.event_types t where t.event_type = k.event_type) x,
   lateral (select o.channel from core.outbox o where o.generation = k.generation and o.event_type = k.event_type
      and o.status = 'pending' and o.deleted_at is null order by o.available_at limit $1) o
@@ -114,7 +114,7 @@ func listeners(v *visit) string {
 select k.generation, k.event_type,
   (select string_agg(w.name, ', ' order by w.name) from core.live_workers w where w.generation = k.generation and w.handlers ? k.event_type),
   extract(epoch from statement_timestamp() - d.available_at)::double precision
-from `+admin.PendingKinds+`,
+from `+operator.PendingKinds+`,
   lateral (select o.available_at from core.outbox o where o.generation = k.generation and o.event_type = k.event_type
      and o.status = 'pending' and o.deleted_at is null order by o.available_at limit 1) d
 where d.available_at <= statement_timestamp() - interval '`+lateAfter+`'

@@ -14,7 +14,7 @@ import (
 
 	"spectral/internal/app"
 	"spectral/internal/core/events"
-	"spectral/internal/core/events/infrastructure/postgres/admin"
+	"spectral/internal/core/events/infrastructure/postgres/operator"
 	"spectral/internal/core/events/infrastructure/postgres/pgtx"
 )
 
@@ -189,7 +189,7 @@ func (v *visit) look(c check) (seen string) {
 		}
 		defer func() { _ = v.tx.Rollback(context.WithoutCancel(v.ctx)) }()
 		// who does not inherit the role takes it on; who does stays what else it is, which may see more
-		_, v.err = v.tx.Exec(v.ctx, "select set_config('role', '"+admin.Role+"', true) where not pg_has_role('"+admin.Role+"', 'usage')")
+		_, v.err = v.tx.Exec(v.ctx, "select set_config('role', '"+operator.Role+"', true) where not pg_has_role('"+operator.Role+"', 'usage')")
 	}
 	if c.build {
 		if applied, latest := v.migrated(); applied > latest {
@@ -225,7 +225,7 @@ func unknown(err error) Finding {
 	pg, ok := errors.AsType[*pgconn.PgError](err)
 	switch {
 	case ok && pg.Code == "42501":
-		f.Cure = "run it as a member of " + admin.Role + "; if it is one, see the check of privileges"
+		f.Cure = "run it as a member of " + operator.Role + "; if it is one, see the check of privileges"
 	case ok && pg.Code == "57014", ok && pg.Code == "55P03", errors.Is(err, context.DeadlineExceeded):
 		f.Cure = "the database is busy or somebody holds a lock: see `select pid, wait_event, query from pg_stat_activity where wait_event_type = 'Lock'`, and run it again"
 	}

@@ -294,7 +294,7 @@ func (q *Queries) OperatorStates(ctx context.Context, arg OperatorStatesParams) 
 	return items, nil
 }
 
-const operatorTwins = `-- name: OperatorTwins :many
+const operatorEventsOfID = `-- name: OperatorEventsOfID :many
 select o.occurred_at,
   coalesce(case when o.status = 'failed' then o.claimed_at else o.delivered_at end, '0001-01-01 00:00:00+00')::timestamptz as settled_at
 from core.outbox o where o.id = $1::uuid order by o.occurred_at limit 2
@@ -306,8 +306,8 @@ type OperatorTwinsRow struct {
 }
 
 // The events of an id. Year 1 stands for one that has not settled.
-func (q *Queries) OperatorTwins(ctx context.Context, id uuid.UUID) ([]OperatorTwinsRow, error) {
-	rows, err := q.db.Query(ctx, operatorTwins, id)
+func (q *Queries) OperatorEventsOfID(ctx context.Context, id uuid.UUID) ([]OperatorTwinsRow, error) {
+	rows, err := q.db.Query(ctx, operatorEventsOfID, id)
 	if err != nil {
 		return nil, err
 	}

@@ -1,4 +1,4 @@
-package admin
+package operator
 
 import (
 	"context"
@@ -43,10 +43,10 @@ type Generation struct {
 }
 
 // Generations are those that are known or named by unsettled events, in order; with only, that one.
-func (a *Admin) Generations(ctx context.Context, only *events.Generation) ([]Generation, error) {
+func (c *Client) Generations(ctx context.Context, only *events.Generation) ([]Generation, error) {
 	var rows []coredb.GenerationStatusRow
 	var paused []Pause
-	err := a.inTx(ctx, func(tx pgx.Tx) (err error) {
+	err := c.inTx(ctx, func(tx pgx.Tx) (err error) {
 		if rows, err = coredb.New(tx).GenerationStatus(ctx, (*int64)(only)); err != nil {
 			return err
 		}
@@ -76,16 +76,16 @@ func (a *Admin) Generations(ctx context.Context, only *events.Generation) ([]Gen
 }
 
 // RegisterGeneration makes a generation known and live, a draining one as well.
-func (a *Admin) RegisterGeneration(ctx context.Context, g events.Generation, by string) error {
-	return a.tell(ctx, fmt.Sprintf("register generation %d", g), func(q *coredb.Queries) error {
+func (c *Client) RegisterGeneration(ctx context.Context, g events.Generation, by string) error {
+	return c.exec(ctx, fmt.Sprintf("register generation %d", g), func(q *coredb.Queries) error {
 		_, err := q.RegisterGenerationBy(ctx, coredb.RegisterGenerationByParams{Generation: int64(g), ActedBy: by})
 		return err
 	})
 }
 
 // DrainGeneration makes a live generation a draining one; the only live one if forced only.
-func (a *Admin) DrainGeneration(ctx context.Context, g events.Generation, by string, force bool) error {
-	return a.tell(ctx, fmt.Sprintf("drain generation %d", g), func(q *coredb.Queries) error {
+func (c *Client) DrainGeneration(ctx context.Context, g events.Generation, by string, force bool) error {
+	return c.exec(ctx, fmt.Sprintf("drain generation %d", g), func(q *coredb.Queries) error {
 		_, err := q.DrainGeneration(ctx, coredb.DrainGenerationParams{Generation: int64(g), ActedBy: by, Force: force})
 		return err
 	})
@@ -101,9 +101,9 @@ const (
 
 // RetireGeneration takes a draining generation one step towards retired. It is called until that is so; stopping in between
 // is harmless. Reason says for people what is left, or waited for.
-func (a *Admin) RetireGeneration(ctx context.Context, g events.Generation,
+func (c *Client) RetireGeneration(ctx context.Context, g events.Generation,
 	by string) (stands, reason string, err error) {
-	stands, err = ask(ctx, a, fmt.Sprintf("retire generation %d", g),
+	stands, err = query(ctx, c, fmt.Sprintf("retire generation %d", g),
 		func(q *coredb.Queries) (string, error) {
 			return q.RetireGeneration(ctx, coredb.RetireGenerationParams{Generation: int64(g), ActedBy: by})
 		})
@@ -127,13 +127,13 @@ type Adoptable struct {
 }
 
 // Now is the time of the database.
-func (a *Admin) Now(ctx context.Context) (time.Time, error) {
-	return ask(ctx, a, "time of the database", func(q *coredb.Queries) (time.Time, error) { return q.Now(ctx) })
+func (c *Client) Now(ctx context.Context) (time.Time, error) {
+	return query(ctx, c, "time of the database", func(q *coredb.Queries) (time.Time, error) { return q.Now(ctx) })
 }
 
 // Adoptable is the dry run of Adopt. No types are all types.
-func (a *Admin) Adoptable(ctx context.Context, from, to events.Generation, types []string) ([]Adoptable, error) {
-	rows, err := ask(ctx, a, fmt.Sprintf("adopt generation %d into %d", from, to),
+func (c *Client) Adoptable(ctx context.Context, from, to events.Generation, types []string) ([]Adoptable, error) {
+	rows, err := query(ctx, c, fmt.Sprintf("adopt generation %d into %d", from, to),
 		func(q *coredb.Queries) ([]coredb.AdoptableRow, error) {
 			return q.Adoptable(ctx, coredb.AdoptableParams{
 				FromGeneration: int64(from), ToGeneration: int64(to), EventTypes: types,
@@ -152,9 +152,9 @@ func (a *Admin) Adoptable(ctx context.Context, from, to events.Generation, types
 // Adopt moves up to limit pending events of one generation, which were created before a time of the database, into another,
 // and returns how many. It is called until that is none: the same time for all calls ends that, however many are published
 // between them. No types are all types.
-func (a *Admin) Adopt(ctx context.Context, from, to events.Generation, types []string, before time.Time, limit int,
+func (c *Client) Adopt(ctx context.Context, from, to events.Generation, types []string, before time.Time, limit int,
 	by string) (int, error) {
-	moved, err := ask(ctx, a, fmt.Sprintf("adopt generation %d into %d", from, to),
+	moved, err := query(ctx, c, fmt.Sprintf("adopt generation %d into %d", from, to),
 		func(q *coredb.Queries) (int32, error) {
 			return q.Adopt(ctx, coredb.AdoptParams{
 				FromGeneration: int64(from), ToGeneration: int64(to), RowLimit: int32(limit), //nolint:gosec // bounded

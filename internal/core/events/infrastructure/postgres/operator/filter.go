@@ -1,4 +1,4 @@
-package admin
+package operator
 
 import (
 	"fmt"
@@ -138,8 +138,8 @@ func (f Filter) conditions(w *where) {
 	w.and("(" + strings.Join(alternatives, " or ") + ")")
 	w.when(f.Tried != nil, "core.tried(o.attempts, o.last_error) = ?", f.Tried)
 	w.when(len(f.EventTypes) > 0, "o.event_type = any (?::text[])", f.EventTypes)
-	w.when(len(f.Sources) > 0, "o.source = any (?::text[])", Texts(f.Sources))
-	w.when(len(f.Targets) > 0, "coalesce(o.target, '') = any (?::text[])", Texts(f.Targets))
+	w.when(len(f.Sources) > 0, "o.source = any (?::text[])", Strings(f.Sources))
+	w.when(len(f.Targets) > 0, "coalesce(o.target, '') = any (?::text[])", Strings(f.Targets))
 	w.when(len(f.Handlers) > 0, "jsonb_exists_any(o.handler_failures, ?::text[])", f.Handlers)
 	// which also finds a null
 	w.when(len(f.Workspaces) > 0, "array_position(?::uuid[], o.workspace_id) is not null", f.Workspaces)
@@ -157,8 +157,8 @@ const (
 	newerThan = " > statement_timestamp() - make_interval(secs => ?)"
 )
 
-// Texts are words as plain strings.
-func Texts[S ~string](all []S) []string {
+// Strings are words as plain strings.
+func Strings[S ~string](all []S) []string {
 	out := make([]string, len(all))
 	for i, s := range all {
 		out[i] = string(s)
@@ -167,4 +167,4 @@ func Texts[S ~string](all []S) []string {
 }
 
 // Joined are words in one line, for people.
-func Joined[S ~string](all []S) string { return strings.Join(Texts(all), ", ") }
+func Joined[S ~string](all []S) string { return strings.Join(Strings(all), ", ") }

@@ -1,4 +1,4 @@
-package admin
+package operator
 
 import (
 	"context"
@@ -55,7 +55,7 @@ func (d Dimension) expression() string {
 type Count struct {
 	By    []Dimension // what the groups differ in, at least one, none twice
 	Limit int         // of groups, from 1 to MaxPageSize; the largest are kept
-	// Exactly counts delivered events one by one, however many there are; see [Admin.Count].
+	// Exactly counts delivered events one by one, however many there are; see [Client.Count].
 	Exactly bool
 	// Timeout bounds each statement; zero means [DefaultSearchTimeout].
 	Timeout time.Duration
@@ -74,8 +74,8 @@ type Group struct {
 	Latest *time.Time `json:"latest"`
 }
 
-// Counted is numbers of events.
-type Counted struct {
+// Counts is numbers of events.
+type Counts struct {
 	AsOf   time.Time   `json:"as_of"` // by the database clock
 	By     []Dimension `json:"by"`
 	Groups []Group     `json:"groups"` // the largest first; of statuses alone, all of the filter's, in their order
@@ -91,8 +91,8 @@ const exactUpTo = 100_000
 // and have indexes: they are counted one by one. Delivered events are many: by status alone their number is an estimate from
 // 100,000 on, and by anything else they are counted only if the filter names their status. The error is a
 // [*TooBroadError] if it takes too long.
-func (a *Admin) Count(ctx context.Context, filter Filter, count Count) (Counted, error) {
-	counted := Counted{By: count.By, Groups: []Group{}}
+func (c *Client) Count(ctx context.Context, filter Filter, count Count) (Counts, error) {
+	counted := Counts{By: count.By, Groups: []Group{}}
 	byStatus := len(count.By) == 1 && count.By[0] == ByStatus
 	named := len(filter.Statuses) > 0
 	if !named {
@@ -104,7 +104,7 @@ func (a *Admin) Count(ctx context.Context, filter Filter, count Count) (Counted,
 		one.Statuses = slices.DeleteFunc(slices.Clone(filter.Statuses), func(s Status) bool { return s == Delivered })
 		counted.DeliveredLeftOut = !estimate
 	}
-	err := a.search(ctx, count.Timeout, func(tx pgx.Tx, asOf time.Time) error {
+	err := c.search(ctx, count.Timeout, func(tx pgx.Tx, asOf time.Time) error {
 		counted.AsOf = asOf
 		if len(one.Statuses) > 0 {
 			if err := counted.count(ctx, tx, one, count.Limit+1); err != nil {
@@ -121,7 +121,7 @@ func (a *Admin) Count(ctx context.Context, filter Filter, count Count) (Counted,
 		return nil
 	})
 	if err != nil {
-		return Counted{}, fmt.Errorf("count events: %w", err)
+		return Counts{}, fmt.Errorf("count events: %w", err)
 	}
 	if byStatus {
 		counted.fillStatuses(filter.Statuses)
@@ -133,7 +133,7 @@ func (a *Admin) Count(ctx context.Context, filter Filter, count Count) (Counted,
 }
 
 // count adds the groups of filter's events. Each status is read by itself: an index has those that are few.
-func (c *Counted) count(ctx context.Context, tx pgx.Tx, filter Filter, limit int) error {
+func (c *Counts) count(ctx context.Context, tx pgx.Tx, filter Filter, limit int) error {
 	var branches, dimensions []string
 	var arguments []any
 	for _, status := range slices.Compact(slices.Sorted(slices.Values(filter.Statuses))) {
@@ -225,7 +225,7 @@ func countDelivered(ctx context.Context, tx pgx.Tx, filter Filter) (Group, error
 }
 
 // fillStatuses orders the groups as [Statuses] are, with one for each of those asked for.
-func (c *Counted) fillStatuses(asked []Status) {
+func (c *Counts) fillStatuses(asked []Status) {
 	groups := c.Groups
 	c.Groups = []Group{}
 	for _, s := range Statuses() {

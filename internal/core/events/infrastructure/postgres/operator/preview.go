@@ -1,4 +1,4 @@
-package admin
+package operator
 
 import (
 	"context"
@@ -56,7 +56,7 @@ type Preview struct {
 
 // PreviewReplay says what Replay of a selection would let run: which handlers, by the live workers of the generation,
 // and which would be skipped because they have handled the event's idempotency key. Nothing is changed.
-func (a *Admin) PreviewReplay(ctx context.Context, s Selection, to events.Generation, inFull bool) (Preview, error) {
+func (c *Client) PreviewReplay(ctx context.Context, s Selection, to events.Generation, inFull bool) (Preview, error) {
 	preview := Preview{AsOf: s.AsOf.UTC(), To: to, Events: s.Len(), Handlers: []HandlerEffect{},
 		Unhandled: []UnhandledEffect{}, Paused: []Pause{}, Effects: []Effect{}}
 	handlers, unhandled := make(map[[2]string]*HandlerEffect), make(map[[2]string]*UnhandledEffect)
@@ -66,7 +66,7 @@ func (a *Admin) PreviewReplay(ctx context.Context, s Selection, to events.Genera
 	for from := 0; from == 0 || from < s.Len(); from += MaxBatch {
 		k := s.slice(from, from+MaxBatch)
 		var rows []coredb.OperatorReplayPreviewRow
-		err := a.inTx(ctx, func(tx pgx.Tx) (err error) {
+		err := c.inTx(ctx, func(tx pgx.Tx) (err error) {
 			rows, err = coredb.New(tx).OperatorReplayPreview(ctx, coredb.OperatorReplayPreviewParams{
 				Ids: k.ids, OccurredAts: k.times, Generation: int64(to),
 			})
@@ -100,7 +100,7 @@ func (a *Admin) PreviewReplay(ctx context.Context, s Selection, to events.Genera
 	}
 	preview.Handlers = sorted(handlers, preview.Handlers)
 	preview.Unhandled = sorted(unhandled, preview.Unhandled)
-	pauses, err := a.Pauses(ctx)
+	pauses, err := c.Pauses(ctx)
 	for _, p := range pauses {
 		if p.Generation == to && types[p.EventType] {
 			preview.Paused = append(preview.Paused, p)

@@ -1,4 +1,4 @@
-package admin
+package operator
 
 import (
 	"testing"
@@ -6,8 +6,8 @@ import (
 	"golang.org/x/time/rate"
 )
 
-// No batch has more events than the rate allows in a second, and none has none.
-func TestSteps(t *testing.T) {
+// A batch has at least one event, and at most as many as the rate allows in a second.
+func TestBatchesFitTheRate(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		pace      Pace
@@ -22,7 +22,7 @@ func TestSteps(t *testing.T) {
 		{Pace{Batch: 7, Rate: 50.5}, 7, 50.5},
 		{Pace{Batch: 200, Rate: 50.5}, 50, 50.5},
 	} {
-		if batch, perSecond := c.pace.steps(); batch != c.batch || perSecond != c.perSecond {
+		if batch, perSecond := c.pace.limits(); batch != c.batch || perSecond != c.perSecond {
 			t.Errorf("%+v: %d at %g a second, want %d at %g", c.pace, batch, perSecond, c.batch, c.perSecond)
 		}
 	}

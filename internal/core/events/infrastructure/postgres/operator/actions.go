@@ -1,4 +1,4 @@
-package admin
+package operator
 
 import (
 	"context"
@@ -53,8 +53,8 @@ func (f ActionFilter) where() where {
 	return w
 }
 
-// Acts is a page of actions.
-type Acts struct {
+// ActionPage is a page of actions.
+type ActionPage struct {
 	AsOf    time.Time `json:"as_of"` // by the database clock
 	Actions []Action  `json:"actions"`
 	// Next is the cursor for the next page; empty: there is none.
@@ -71,17 +71,17 @@ type actionPlace struct {
 // later one, and nothing is in two.
 //
 // The error is a [*TooBroadError] if it takes too long, [ErrCursor] for a cursor of another filter.
-func (a *Admin) Actions(ctx context.Context, filter ActionFilter, page Page) (Acts, error) {
+func (c *Client) Actions(ctx context.Context, filter ActionFilter, page Page) (ActionPage, error) {
 	w := filter.where()
 	if page.After != "" {
 		var after actionPlace
 		if err := fromCursor(page.After, filter, &after); err != nil {
-			return Acts{}, err
+			return ActionPage{}, err
 		}
 		w.and("(a.acted_at, a.id) < (?::timestamptz, ?::uuid)", after.ActedAt, after.ID)
 	}
-	found := Acts{}
-	err := a.search(ctx, page.Timeout, func(tx pgx.Tx, asOf time.Time) error {
+	found := ActionPage{}
+	err := c.search(ctx, page.Timeout, func(tx pgx.Tx, asOf time.Time) error {
 		if len(filter.Events) == 0 {
 			if _, err := tx.Exec(ctx, byIndex); err != nil {
 				return err
@@ -97,7 +97,7 @@ func (a *Admin) Actions(ctx context.Context, filter ActionFilter, page Page) (Ac
 		return err
 	})
 	if err != nil {
-		return Acts{}, fmt.Errorf("list actions: %w", err)
+		return ActionPage{}, fmt.Errorf("list actions: %w", err)
 	}
 	return found, nil
 }

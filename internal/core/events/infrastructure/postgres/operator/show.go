@@ -1,4 +1,4 @@
-package admin
+package operator
 
 import (
 	"context"
@@ -64,8 +64,8 @@ type handlerRow struct {
 
 // Show returns what is known of the event of that id: of all, should there be several that occurred at different
 // times. The error is a [*RefusedError] (SP031) if there is none.
-func (a *Admin) Show(ctx context.Context, id uuid.UUID) (all []Detail, err error) {
-	err = a.search(ctx, 0, func(tx pgx.Tx, _ time.Time) error {
+func (c *Client) Show(ctx context.Context, id uuid.UUID) (all []Detail, err error) {
+	err = c.search(ctx, 0, func(tx pgx.Tx, _ time.Time) error {
 		if all, err = details(ctx, tx, id); err != nil {
 			return err
 		}

@@ -1,4 +1,4 @@
-package admin
+package operator
 
 import (
 	"context"
@@ -95,8 +95,8 @@ type Page struct {
 	EventIDs bool
 }
 
-// Found is a page of events.
-type Found struct {
+// EventPage is a page of events.
+type EventPage struct {
 	AsOf   time.Time `json:"as_of"` // by the database clock
 	Events []Event   `json:"events"`
 	// Next is the cursor for the next page; empty: there is none.
@@ -109,11 +109,11 @@ type Found struct {
 // two, unless it has failed, or become pending, once more.
 //
 // The error is a [*TooBroadError] if it takes too long, [ErrCursor] for a cursor of another filter.
-func (a *Admin) Find(ctx context.Context, filter Filter, page Page) (Found, error) {
+func (c *Client) Find(ctx context.Context, filter Filter, page Page) (EventPage, error) {
 	places := make(map[string]position)
 	if page.After != "" {
 		if err := fromCursor(page.After, filter, &places); err != nil {
-			return Found{}, err
+			return EventPage{}, err
 		}
 	}
 	w := where{first: 1}
@@ -123,8 +123,8 @@ func (a *Admin) Find(ctx context.Context, filter Filter, page Page) (Found, erro
 			parts = append(parts, part)
 		}
 	}
-	found := Found{Events: []Event{}}
-	err := a.search(ctx, page.Timeout, func(tx pgx.Tx, asOf time.Time) error {
+	found := EventPage{Events: []Event{}}
+	err := c.search(ctx, page.Timeout, func(tx pgx.Tx, asOf time.Time) error {
 		if _, err := tx.Exec(ctx, byIndex); err != nil {
 			return err
 		}
@@ -145,7 +145,7 @@ func (a *Admin) Find(ctx context.Context, filter Filter, page Page) (Found, erro
 		return err
 	})
 	if err != nil {
-		return Found{}, fmt.Errorf("find events: %w", err)
+		return EventPage{}, fmt.Errorf("find events: %w", err)
 	}
 	return found, nil
 }
@@ -154,11 +154,11 @@ func (a *Admin) Find(ctx context.Context, filter Filter, page Page) (Found, erro
 const byIndex = "set local enable_sort = off; set local enable_seqscan = off; set local enable_bitmapscan = off"
 
 // search runs work in a transaction whose statements are bounded, with the time by the database clock at its begin.
-func (a *Admin) search(ctx context.Context, timeout time.Duration, work func(pgx.Tx, time.Time) error) error {
+func (c *Client) search(ctx context.Context, timeout time.Duration, work func(pgx.Tx, time.Time) error) error {
 	if timeout <= 0 {
 		timeout = DefaultSearchTimeout
 	}
-	err := a.inTx(ctx, func(tx pgx.Tx) error {
+	err := c.inTx(ctx, func(tx pgx.Tx) error {
 		if _, err := tx.Exec(ctx, fmt.Sprintf(
 			// positions are times as text: whatever the login's defaults, they are read as they were written
 			"set local statement_timeout = %d; set local jit = off; set local datestyle = 'ISO'; set local timezone = 'UTC'",

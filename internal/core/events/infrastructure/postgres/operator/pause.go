@@ -1,4 +1,4 @@
-package admin
+package operator
 
 import (
 	"context"
@@ -18,8 +18,8 @@ type Pause struct {
 }
 
 // Pauses are all that there are, by generation and type.
-func (a *Admin) Pauses(ctx context.Context) ([]Pause, error) {
-	return ask(ctx, a, "list pauses", func(q *coredb.Queries) ([]Pause, error) { return pauses(ctx, q) })
+func (c *Client) Pauses(ctx context.Context) ([]Pause, error) {
+	return query(ctx, c, "list pauses", func(q *coredb.Queries) ([]Pause, error) { return pauses(ctx, q) })
 }
 
 func pauses(ctx context.Context, q *coredb.Queries) ([]Pause, error) {
@@ -32,8 +32,8 @@ func pauses(ctx context.Context, q *coredb.Queries) ([]Pause, error) {
 }
 
 // Pause stops claims of an event type in a generation. Publishing goes on, and what workers hold is finished.
-func (a *Admin) Pause(ctx context.Context, eventType string, generation events.Generation, by, reason string) error {
-	return a.tell(ctx, "pause", func(q *coredb.Queries) error {
+func (c *Client) Pause(ctx context.Context, eventType string, generation events.Generation, by, reason string) error {
+	return c.exec(ctx, "pause", func(q *coredb.Queries) error {
 		return q.PauseType(ctx, coredb.PauseTypeParams{
 			EventType: eventType, Generation: int64(generation), ByWhom: by, Reason: reason,
 		})
@@ -41,8 +41,8 @@ func (a *Admin) Pause(ctx context.Context, eventType string, generation events.G
 }
 
 // Resume ends a pause, and wakes the workers.
-func (a *Admin) Resume(ctx context.Context, eventType string, generation events.Generation, by string) error {
-	return a.tell(ctx, "resume", func(q *coredb.Queries) error {
+func (c *Client) Resume(ctx context.Context, eventType string, generation events.Generation, by string) error {
+	return c.exec(ctx, "resume", func(q *coredb.Queries) error {
 		return q.ResumeType(ctx, coredb.ResumeTypeParams{EventType: eventType, Generation: int64(generation), ByWhom: by})
 	})
 }

@@ -1,4 +1,4 @@
-package admin
+package operator
 
 import (
 	"context"
@@ -38,10 +38,10 @@ func (s *Selection) add(id uuid.UUID, occurredAt time.Time) {
 
 // Select is all events that filter matches, the first failure first. Timeout bounds it; zero means
 // [DefaultSearchTimeout], and the error is then a [*TooBroadError].
-func (a *Admin) Select(ctx context.Context, filter Filter, timeout time.Duration) (s Selection, err error) {
+func (c *Client) Select(ctx context.Context, filter Filter, timeout time.Duration) (s Selection, err error) {
 	condition, arguments := filter.Where(1)
 	s.ids, s.times = []uuid.UUID{}, []time.Time{}
-	err = a.search(ctx, timeout, func(tx pgx.Tx, asOf time.Time) error {
+	err = c.search(ctx, timeout, func(tx pgx.Tx, asOf time.Time) error {
 		s.AsOf = asOf // before they are read: what fails again while many are is not what was read
 		rows, err := tx.Query(ctx, "select o.id, o.occurred_at from core.outbox o where "+condition+
 			" order by o.claimed_at, o.id, o.occurred_at", arguments...)
@@ -63,9 +63,9 @@ func (a *Admin) Select(ctx context.Context, filter Filter, timeout time.Duration
 }
 
 // Shown are the first events of a selection, at most limit, as they are now.
-func (a *Admin) Shown(ctx context.Context, s Selection, limit int) (all []Event, err error) {
+func (c *Client) Shown(ctx context.Context, s Selection, limit int) (all []Event, err error) {
 	s = s.slice(0, limit)
-	err = a.search(ctx, 0, func(tx pgx.Tx, _ time.Time) error {
+	err = c.search(ctx, 0, func(tx pgx.Tx, _ time.Time) error {
 		rows, err := tx.Query(ctx, "select "+displayed+` from unnest($1::uuid[], $2::timestamptz[])
 			with ordinality as k(id, occurred_at, n)
 			join core.outbox o on o.id = k.id and o.occurred_at = k.occurred_at order by k.n`, s.ids, s.times)
@@ -83,46 +83,46 @@ func (a *Admin) Shown(ctx context.Context, s Selection, limit int) (all []Event,
 
 // SelectToReplay is the named events, every one of which can be replayed into a generation, delivered ones by force;
 // the error tells, for each other, why not.
-func (a *Admin) SelectToReplay(ctx context.Context, ids []uuid.UUID, to events.Generation,
+func (c *Client) SelectToReplay(ctx context.Context, ids []uuid.UUID, to events.Generation,
 	force bool) (Selection, error) {
-	return a.selectNamed(ctx, ids, func(queries *coredb.Queries, id uuid.UUID) error {
+	return c.selectNamed(ctx, ids, func(queries *coredb.Queries, id uuid.UUID) error {
 		return queries.OperatorReplayable(ctx, coredb.OperatorReplayableParams{ID: id, Generation: int64(to), Force: force})
 	})
 }
 
-// SelectToDiscard is [Admin.SelectToReplay] for Discard.
-func (a *Admin) SelectToDiscard(ctx context.Context, ids []uuid.UUID) (Selection, error) {
-	return a.selectNamed(ctx, ids, func(queries *coredb.Queries, id uuid.UUID) error {
+// SelectToDiscard is [Client.SelectToReplay] for Discard.
+func (c *Client) SelectToDiscard(ctx context.Context, ids []uuid.UUID) (Selection, error) {
+	return c.selectNamed(ctx, ids, func(queries *coredb.Queries, id uuid.UUID) error {
 		return queries.OperatorDiscardOne(ctx, coredb.OperatorDiscardOneParams{ID: id})
 	})
 }
 
-// SelectToUndiscard is [Admin.SelectToReplay] for Undiscard.
-func (a *Admin) SelectToUndiscard(ctx context.Context, ids []uuid.UUID) (Selection, error) {
-	return a.selectNamed(ctx, ids, func(queries *coredb.Queries, id uuid.UUID) error {
+// SelectToUndiscard is [Client.SelectToReplay] for Undiscard.
+func (c *Client) SelectToUndiscard(ctx context.Context, ids []uuid.UUID) (Selection, error) {
+	return c.selectNamed(ctx, ids, func(queries *coredb.Queries, id uuid.UUID) error {
 		return queries.OperatorUndiscardOne(ctx, coredb.OperatorUndiscardOneParams{ID: id})
 	})
 }
 
-// SelectToRetryNow is [Admin.SelectToReplay] for RetryNow.
-func (a *Admin) SelectToRetryNow(ctx context.Context, ids []uuid.UUID) (Selection, error) {
-	return a.selectNamed(ctx, ids, func(queries *coredb.Queries, id uuid.UUID) error {
+// SelectToRetryNow is [Client.SelectToReplay] for RetryNow.
+func (c *Client) SelectToRetryNow(ctx context.Context, ids []uuid.UUID) (Selection, error) {
+	return c.selectNamed(ctx, ids, func(queries *coredb.Queries, id uuid.UUID) error {
 		return queries.OperatorRetryNowOne(ctx, coredb.OperatorRetryNowOneParams{ID: id})
 	})
 }
 
 // selectNamed is the named events, unless one of them is refused. Try is undone, whatever it does: an act that is
 // undone at once is refused for the very reasons that the act would be.
-func (a *Admin) selectNamed(ctx context.Context, ids []uuid.UUID,
+func (c *Client) selectNamed(ctx context.Context, ids []uuid.UUID,
 	try func(*coredb.Queries, uuid.UUID) error) (s Selection, err error) {
-	now, err := a.Now(ctx)
+	now, err := c.Now(ctx)
 	if err != nil {
 		return Selection{}, err
 	}
 	s = Selection{now, []uuid.UUID{}, []time.Time{}}
 	var refusals []error
 	for _, id := range ids {
-		err := a.inTx(ctx, func(tx pgx.Tx) error {
+		err := c.inTx(ctx, func(tx pgx.Tx) error {
 			trial, err := tx.Begin(ctx)
 			if err != nil {
 				return err
@@ -131,7 +131,7 @@ func (a *Admin) selectNamed(ctx context.Context, ids []uuid.UUID,
 			if undone := trial.Rollback(ctx); err != nil || undone != nil {
 				return errors.Join(err, undone)
 			}
-			all, err := coredb.New(tx).OperatorTwins(ctx, id)
+			all, err := coredb.New(tx).OperatorEventsOfID(ctx, id)
 			if err == nil && len(all) == 0 { // deleted this moment
 				return unknownEvent(id)
 			}

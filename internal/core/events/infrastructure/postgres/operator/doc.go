@@ -1,0 +1,19 @@
+// Package operator has what operators do with the events of core.outbox, and what they look at. The command line, the
+// doctor and the console share it. It acts as the database role spectral_operator; its SQL functions write each change
+// to core.operator_actions themselves. A call that they refuse returns a [*RefusedError], which says what to do.
+//
+//	client.go       Client: one transaction as an operator
+//	filter.go       Filter: which events are meant, as SQL conditions
+//	list.go         pages of events
+//	show.go         all that is known of one event
+//	stats.go        counts of events by status, type and more
+//	selection.go    the events that a bulk command is about
+//	bulk.go         replay, discard, undiscard and retry-now, in batches
+//	preview.go      what a replay would do
+//	pause.go        pausing and resuming event types
+//	generations.go  deployment generations: status, drain, retire, adopt
+//	actions.go      what operators did
+//	inspect.go      Inspector: the facts that the doctor judges
+//
+// Only internal/app, the packages below it, and tests import it.
+package operator
