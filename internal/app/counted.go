@@ -10,7 +10,7 @@ func Counted[N int | int32 | int64](n N, name string) string {
 	if n == 1 {
 		return "1 " + name
 	}
-	if strings.HasSuffix(name, "sh") {
+	if strings.HasSuffix(name, "sh") || strings.HasSuffix(name, "x") {
 		name += "e"
 	}
 	return fmt.Sprintf("%d %ss", n, name)

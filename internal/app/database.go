@@ -15,7 +15,9 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"spectral/db"
+	"spectral/internal/core/events/infrastructure/postgres/operator"
 	"spectral/internal/core/events/infrastructure/postgres/pgtx"
+	retentionpg "spectral/internal/core/retention/infrastructure/postgres"
 )
 
 // oldestPostgres is the first major version whose features the migrations use.
@@ -120,8 +122,18 @@ func checkOperator(ctx context.Context, conn *pgx.Conn) error {
 	return checkMigrated(ctx, conn, pgtx.OperatorRole)
 }
 
-// OpenOperator opens a pool for an operator's commands, if the login of url passes [CheckOperator].
-func OpenOperator(ctx context.Context, url string) (*pgxpool.Pool, error) {
+// Operator is what operators act with on one database. Close it after use.
+type Operator struct {
+	Events    *operator.Client
+	Retention *retentionpg.Store
+	pool      *pgxpool.Pool
+}
+
+// Close closes the connections.
+func (o *Operator) Close() { pgtx.ClosePool(o.pool) }
+
+// OpenOperator connects to the database at url as an operator, if the login passes [CheckOperator].
+func OpenOperator(ctx context.Context, url string) (*Operator, error) {
 	config, err := poolConfig(url, 0, true)
 	if err != nil {
 		return nil, settingsError("%s: %w", EnvDatabaseURL, oneLine(err))
@@ -139,7 +151,7 @@ func OpenOperator(ctx context.Context, url string) (*pgxpool.Pool, error) {
 		pgtx.ClosePool(pool)
 		return nil, fmt.Errorf("%s: %w", EnvDatabaseURL, err)
 	}
-	return pool, nil
+	return &Operator{operator.New(pool), retentionpg.New(pool, operator.Role), pool}, nil
 }
 
 // poolConfig returns the configuration of a pool for so many runners. Where url may lead through a pooler, statements

@@ -14,6 +14,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"spectral/db"
+	"spectral/internal/core/events/infrastructure/postgres/operator"
 )
 
 // Left is a difference that a repair could not repair, and what to do about it.
@@ -58,7 +59,7 @@ func (m *Migrator) Repair(ctx context.Context) (repaired []Difference, left []Le
 
 func repairOn(ctx context.Context, conn *pgx.Conn) (repaired []Difference, left []Left, err error) {
 	tx, err := conn.BeginTx(ctx, pgx.TxOptions{BeginQuery: "begin isolation level read committed read write; " +
-		FixedSettings + "; set local lock_timeout = '500ms'; set local statement_timeout = 0; " +
+		operator.FixedSettings + "; set local lock_timeout = '500ms'; set local statement_timeout = 0; " +
 		"set local check_function_bodies = off"})
 	if err != nil {
 		return nil, nil, fmt.Errorf("begin: %w", oneLine(err))

@@ -14,6 +14,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"spectral/db"
+	"spectral/internal/core/events/infrastructure/postgres/operator"
 )
 
 // SchemaObject is an object of our schemas, as read from the catalogs.
@@ -22,16 +23,10 @@ type SchemaObject struct {
 	Definition string // in one line; the hash of a function
 }
 
-// FixedSettings are the settings under which every server prints definitions alike, whatever the database or the login
-// has set. Only types of pg_catalog are printed without a schema.
-const FixedSettings = `set local search_path = pg_catalog; set local timezone = 'UTC'; set local datestyle = 'ISO, MDY';
-set local intervalstyle = 'postgres'; set local bytea_output = 'hex'; set local extra_float_digits = 1;
-set local quote_all_identifiers = off; set local standard_conforming_strings = on`
-
 // inCatalogs calls read with one snapshot of the catalogs. The connection may be any login's, and must not be in a
 // transaction.
 func inCatalogs[T any](ctx context.Context, conn *pgx.Conn, read func(context.Context, pgx.Tx) (T, error)) (found T, err error) {
-	const begin = "begin isolation level repeatable read read only; " + FixedSettings
+	const begin = "begin isolation level repeatable read read only; " + operator.FixedSettings
 	tx, err := conn.BeginTx(ctx, pgx.TxOptions{BeginQuery: begin})
 	if err == nil {
 		defer func() { _ = tx.Rollback(context.WithoutCancel(ctx)) }()

@@ -105,6 +105,18 @@ var importRules = append(adapterRules(), []rule{
 		},
 	},
 	{
+		name:   "command line without SQL",
+		reason: "package operator has the queries of operators, so that the command line, the doctor and the console share them",
+		files:  "internal/app/cli/...",
+		forbid: []string{pgx, sql},
+	},
+	{
+		name:   "doctor without SQL",
+		reason: "package operator reads the facts, and the doctor judges them",
+		files:  "internal/app/doctor/...",
+		forbid: []string{pgx, sql},
+	},
+	{
 		name:   "cobra",
 		reason: "flags and commands are the command line's; what they call takes plain values",
 		files:  "...",
@@ -196,7 +208,7 @@ func adapterRules() []rule {
 	}
 	operator := rule{
 		name: "adapter: operator", reason: "operators use SQL functions: what workers do is not theirs",
-		files: adapter + "/admin/...",
+		files: adapter + "/operator/...",
 	}
 	for _, other := range adapterOrder[2:] {
 		operator.forbid = append(operator.forbid, "spectral/"+adapter+"/"+other)

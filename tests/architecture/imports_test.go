@@ -207,6 +207,8 @@ func TestImportRulesReport(t *testing.T) {
 		{"internal/platform/application/a.go", events, "contexts, contracts"},
 		{"tests/integration/a_test.go", "go.uber.org/fx", "fx"},
 		{"internal/core/retention/a.go", "github.com/jackc/pgx/v5/pgxpool", "pgx"},
+		{"internal/app/cli/a.go", driver + "/pgxpool", "command line without SQL"},
+		{"internal/app/doctor/a.go", driver, "doctor without SQL"},
 		{"cmd/workers/a.go", "github.com/spf13/pflag", "cobra"},
 		{"internal/app/a.go", adapter + "/coredb", "core's generated queries"},
 		{"internal/core/events/infrastructure/postgres/lease/a.go", adapter + "/dispatch", ""},

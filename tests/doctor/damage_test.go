@@ -23,8 +23,8 @@ func TestMain(m *testing.M) { os.Exit(pgtest.Run(m)) }
 // testTimeout is how long a test may take on a loaded machine.
 const testTimeout = 8 * time.Minute
 
-// patient is a database of the test's own.
-type patient struct {
+// fixture is a database of the test's own.
+type fixture struct {
 	*testing.T
 	ctx   context.Context
 	url   string // as an operator who sees what others do
@@ -33,49 +33,50 @@ type patient struct {
 	name string
 }
 
-func admit(t *testing.T) *patient {
+func setup(t *testing.T) *fixture {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), testTimeout)
 	t.Cleanup(cancel)
 	at := pgtest.New(t)
 	admin := pgtest.Conn(t, at)
-	return &patient{T: t, ctx: ctx, url: pgtest.Login(t, at, "spectral_operator", "pg_read_all_stats"), admin: admin,
+	return &fixture{T: t, ctx: ctx, url: pgtest.Login(t, at, "spectral_operator", "pg_read_all_stats"), admin: admin,
 		name: admin.Config().Database}
 }
 
-func (p *patient) exec(sql string, arguments ...any) {
+func (p *fixture) exec(sql string, arguments ...any) {
 	p.Helper()
 	if _, err := p.admin.Exec(p.ctx, sql, arguments...); err != nil {
 		p.Fatalf("%s: %v", sql, err)
 	}
 }
 
-// cured is the SQL of a cure.
-var cured = regexp.MustCompile(`(?s)^(?:(?:.*[;,] )?as [^:;]*: )?(.*;)`)
+// quoted is what stands between backticks: a command or SQL.
+var quoted = regexp.MustCompile("`([^`]+)`")
 
-// paste executes cures in psql as they stand.
-func (p *patient) paste(cures ...string) {
+// paste runs the SQL of fixes in psql, as it stands.
+func (p *fixture) paste(fixes ...string) {
 	p.Helper()
 	var statements strings.Builder
-	for _, cure := range cures {
-		if sql := cured.FindStringSubmatch(cure); sql != nil {
-			cure = sql[1]
-		}
-		statements.WriteString(strings.TrimSuffix(cure, ";") + ";\n")
-		if strings.Contains(cure, "alter database") {
-			statements.WriteString("\\connect\n") // it holds from the next session on
+	for _, fix := range fixes {
+		for _, part := range quoted.FindAllStringSubmatch(fix, -1) {
+			if !strings.Contains(part[1], "workers ") {
+				statements.WriteString(part[1] + "\n")
+			}
+			if strings.Contains(part[1], "alter database") {
+				statements.WriteString("\\connect\n") // it holds from the next session on
+			}
 		}
 	}
 	cmd := exec.CommandContext(p.ctx, "psql", "--no-psqlrc", "--quiet", "--set=ON_ERROR_STOP=1",
 		"--dbname="+p.admin.Config().ConnString())
 	cmd.Stdin = strings.NewReader(statements.String())
 	if out, err := cmd.CombinedOutput(); err != nil {
-		p.Fatalf("the cures %s: %v: %s", statements.String(), err, out)
+		p.Fatalf("the fixes %s: %v: %s", statements.String(), err, out)
 	}
 }
 
 // inTime fails when what is waited for has not come in time.
-func (p *patient) inTime() {
+func (p *fixture) inTime() {
 	p.Helper()
 	if err := p.ctx.Err(); err != nil {
 		p.Fatal(err)
@@ -83,7 +84,7 @@ func (p *patient) inTime() {
 }
 
 // until waits for what a statement says.
-func (p *patient) until(condition string, arguments ...any) {
+func (p *fixture) until(condition string, arguments ...any) {
 	p.Helper()
 	for reached := false; !reached; p.inTime() {
 		if err := p.admin.QueryRow(p.ctx, "select "+condition, arguments...).Scan(&reached); err != nil {
@@ -93,7 +94,7 @@ func (p *patient) until(condition string, arguments ...any) {
 }
 
 // examine returns the result of one check.
-func (p *patient) examine(check string, with func(*doctor.Config)) doctor.Result {
+func (p *fixture) examine(check string, with func(*doctor.Config)) doctor.Result {
 	p.Helper()
 	config := doctor.Config{URL: p.url, Now: time.Now, Checks: []string{check}}
 	if with != nil {
@@ -113,7 +114,7 @@ func (p *patient) examine(check string, with func(*doctor.Config)) doctor.Result
 }
 
 // mustBeFine fails unless a check finds nothing.
-func (p *patient) mustBeFine(check string, when string) {
+func (p *fixture) mustBeFine(check string, when string) {
 	p.Helper()
 	if result := p.examine(check, nil); result.State != doctor.Fine {
 		p.Errorf("%s: the check of %s says %+v", when, check, result)
@@ -135,11 +136,11 @@ const claimed = "; update core.outbox set status = 'in_flight', claim_token = ge
 
 // damage is what SQL does to a database, or to its events, and what doctor says of it.
 type damage struct {
-	check      string
-	state      doctor.State
-	damage     string // statements in simple protocol
-	seen, cure string // parts of them
-	pasted     bool   // the cure is SQL: afterwards nothing of the damage is found
+	check        string
+	state        doctor.State
+	damage       string // statements in simple protocol
+	problem, fix string // parts of them
+	pasted       bool   // the fix is SQL: afterwards nothing of the damage is found
 }
 
 // workers registers workers on one session, which is their life. They run both processing classes.
@@ -164,96 +165,96 @@ var rounds = []struct {
 	config: doctor.Config{Now: func() time.Time { return time.Now().Add(time.Hour + time.Minute/2) }},
 	damages: []damage{
 		{check: "indexes", state: doctor.Critical,
-			damage: "update pg_catalog.pg_index set indisvalid = false where indexrelid = 'core.outbox_crashed'::regclass",
-			seen:   "index core.outbox_crashed is invalid", cure: "reindex index concurrently core.outbox_crashed",
+			damage:  "update pg_catalog.pg_index set indisvalid = false where indexrelid = 'core.outbox_crashed'::regclass",
+			problem: "index core.outbox_crashed is invalid", fix: "reindex index concurrently core.outbox_crashed",
 			pasted: true},
 		{check: "indexes", state: doctor.Critical,
 			damage: "create index mine on core.paused_types (event_type); update pg_catalog.pg_index set indisvalid = false " +
-				"where indexrelid = 'core.mine'::regclass", seen: "index core.mine is invalid",
-			cure: "drop index concurrently core.mine;", pasted: true},
+				"where indexrelid = 'core.mine'::regclass", problem: "index core.mine is invalid",
+			fix: "drop index concurrently core.mine;", pasted: true},
 		{check: "tables", state: doctor.Note,
 			damage: "create function public.look() returns event_trigger language plpgsql as 'begin end'; create event " +
 				"trigger looks on ddl_command_start when tag in ('CREATE INDEX') execute function public.look()",
-			seen: "event trigger looks of postgres runs public.look at ddl_command_start of CREATE INDEX",
-			cure: "alter event trigger looks disable;", pasted: true},
+			problem: "event trigger looks of postgres runs public.look at ddl_command_start of CREATE INDEX",
+			fix:     "alter event trigger looks disable;", pasted: true},
 		{check: "tables", state: doctor.Critical,
-			damage: "create rule vanish as on insert to core.outbox do instead nothing",
-			seen:   "rule vanish of core.outbox rewrites statements", cure: "drop rule vanish on core.outbox", pasted: true},
+			damage:  "create rule vanish as on insert to core.outbox do instead nothing",
+			problem: "rule vanish on core.outbox rewrites statements", fix: "drop rule vanish on core.outbox", pasted: true},
 		{check: "tables", state: doctor.Critical, damage: "alter table core.event_handled set unlogged",
-			seen: "core.event_handled is unlogged", cure: "alter table core.event_handled set logged;", pasted: true},
+			problem: "core.event_handled is unlogged", fix: "alter table core.event_handled set logged;", pasted: true},
 		{check: "tables", state: doctor.Critical,
 			damage: "create table public.mine (id uuid, at timestamptz, constraint to_outbox foreign key (id, at) " +
-				"references core.outbox)", seen: "public.mine refers to core.outbox by foreign key to_outbox",
-			cure: "alter table public.mine drop constraint to_outbox;", pasted: true},
+				"references core.outbox)", problem: "foreign key to_outbox of public.mine refers to core.outbox",
+			fix: "alter table public.mine drop constraint to_outbox;", pasted: true},
 		{check: "tables", state: doctor.Critical, damage: "alter table platform.agent_tasks disable trigger all",
-			seen: "foreign keys of platform.agent_tasks are not enforced, their triggers are disabled: ",
-			cure: "as a superuser: alter table platform.agent_tasks enable trigger all;", pasted: true},
+			problem: "foreign keys of platform.agent_tasks are not enforced, because their triggers are disabled: ",
+			fix:     "as a superuser, run `alter table platform.agent_tasks enable trigger all;`", pasted: true},
 		{check: "tables", state: doctor.Critical, damage: "delete from core.publisher_sources where source = 'worlds'",
-			seen: "spectral_worlds may not publish as worlds",
-			cure: "insert into core.publisher_sources (role_name, source) values ('spectral_worlds', 'worlds');", pasted: true},
+			problem: "spectral_worlds may not publish as worlds",
+			fix:     "insert into core.publisher_sources (role_name, source) values ('spectral_worlds', 'worlds');", pasted: true},
 		{check: "tables", state: doctor.Warning,
-			damage: "insert into core.publisher_sources values ('spectral_platform', 'worlds')",
-			seen:   "spectral_platform may publish as worlds, which nobody decided",
-			cure:   "delete from core.publisher_sources where role_name = 'spectral_platform' and source = 'worlds';",
-			pasted: true},
+			damage:  "insert into core.publisher_sources values ('spectral_platform', 'worlds')",
+			problem: "spectral_platform may publish as worlds, which this build does not give it",
+			fix:     "delete from core.publisher_sources where role_name = 'spectral_platform' and source = 'worlds';",
+			pasted:  true},
 		{check: "tables", state: doctor.Critical,
 			damage: "create publication everything for table core.outbox, platform.decisions; alter table " +
 				"platform.decisions replica identity full; alter table core.outbox replica identity nothing",
-			seen: "core.outbox is published (everything), and has no replica identity",
-			cure: "alter table core.outbox replica identity default;", pasted: true},
+			problem: "core.outbox is published (everything) but has no replica identity",
+			fix:     "alter table core.outbox replica identity default;", pasted: true},
 		{check: "tables", state: doctor.Critical,
-			damage: "update core.event_types set consumed = false, consumed_in = '{}' where event_type = '" + cards + "'",
-			seen:   cards + " is registered without a handler, though this build handles it",
-			cure:   "update core.event_types set consumed = true where event_type = '" + cards + "';", pasted: true},
+			damage:  "update core.event_types set consumed = false, consumed_in = '{}' where event_type = '" + cards + "'",
+			problem: cards + " is registered as not consumed, although this build handles the type",
+			fix:     "update core.event_types set consumed = true where event_type = '" + cards + "';", pasted: true},
 		{check: "logins", state: doctor.Warning, damage: "grant delete on core.outbox to %login",
-			seen: "role %login has delete on core.outbox by itself",
-			cure: "revoke delete on table core.outbox from %login cascade;", pasted: true},
+			problem: "role %login has delete on core.outbox by itself",
+			fix:     "revoke delete on table core.outbox from %login cascade;", pasted: true},
 		{check: "logins", state: doctor.Warning,
-			damage: "create role %login_chain; grant spectral_owner to %login_chain; grant %login_chain to %login",
-			seen:   "login %login is a member of spectral_owner through %login_chain",
-			cure:   "revoke spectral_owner from %login_chain", pasted: true},
+			damage:  "create role %login_chain; grant spectral_owner to %login_chain; grant %login_chain to %login",
+			problem: "login %login is a member of spectral_owner, through %login_chain",
+			fix:     "revoke spectral_owner from %login_chain", pasted: true},
 		{check: "migrations", state: doctor.Warning,
-			damage: "delete from spectral_goose.goose_db_version where version_id = 6",
-			seen:   "step 6 is not recorded as applied, and later ones are: migrate up is refused",
-			cure:   "insert into spectral_goose.goose_db_version (version_id, is_applied) values (6, true);", pasted: true},
+			damage:  "delete from spectral_goose.goose_db_version where version_id = 6",
+			problem: "migration 6 is not recorded as applied, but later ones are: `workers migrate up` is refused",
+			fix:     "insert into spectral_goose.goose_db_version (version_id, is_applied) values (6, true);", pasted: true},
 		{check: "migrations", state: doctor.Warning,
 			damage: "alter database %database owner to spectral_platform; alter table spectral_goose.goose_db_version owner " +
 				"to spectral_worlds",
-			seen: "spectral_goose.goose_db_version, which records what is applied, belongs to spectral_worlds, and the " +
+			problem: "spectral_goose.goose_db_version, the record of migrations, belongs to spectral_worlds, but the " +
 				"database to spectral_platform",
-			cure: "as a superuser: alter table spectral_goose.goose_db_version owner to spectral_platform;", pasted: true},
+			fix: "as a superuser, run `alter table spectral_goose.goose_db_version owner to spectral_platform;", pasted: true},
 		{check: "retention", state: doctor.Critical,
 			damage: "alter table core.retention_policies disable trigger all; update core.retention_policies set " +
 				"active_ttl_days = 20 where subject = 'event_handled'; alter table core.retention_policies enable trigger all",
-			seen: "contradict each other", cure: "update core.retention_policies h", pasted: true},
+			problem: "contradict each other", fix: "update core.retention_policies h", pasted: true},
 		{check: "vacuum", state: doctor.Warning, damage: "alter table core.outbox set (autovacuum_enabled = off)",
-			seen: "autovacuum is off for core.outbox", cure: "alter table core.outbox reset (autovacuum_enabled);",
+			problem: "autovacuum is off for core.outbox", fix: "alter table core.outbox reset (autovacuum_enabled);",
 			pasted: true},
 		{check: "vacuum", state: doctor.Warning,
 			damage: `alter table core.event_handled set (autovacuum_vacuum_threshold = 2147483647); insert into ` +
 				`core.event_handled (handler_name, idempotency_key, event_id, event_type, content_class) select 'a.b', i, ` +
 				`gen_random_uuid(), 'a.b', 'workspace' from generate_series(1, 10001) i; delete from core.event_handled; alter ` +
 				`table core.event_handled set (autovacuum_vacuum_threshold = 50); select pg_stat_force_next_flush()`,
-			seen: "core.event_handled has 10001 dead rows", cure: "vacuum (analyze) core.event_handled;"},
+			problem: "core.event_handled has 10001 dead rows", fix: "vacuum (analyze) core.event_handled;"},
 		{check: "scale", state: doctor.Warning,
-			damage: "update pg_catalog.pg_class set reltuples = 6000000 where oid = 'core.outbox'::regclass",
-			seen:   "about 6000000 rows: more than the 5000000 from which to partition", cure: "partition by month"},
+			damage:  "update pg_catalog.pg_class set reltuples = 6000000 where oid = 'core.outbox'::regclass",
+			problem: "about 6000000 rows, more than the 5000000 from which to partition", fix: "partition it by month"},
 		{check: "scale", state: doctor.Warning,
 			damage: "insert into core.delivery_latencies select date_trunc('hour', now()) - i * interval '1 hour', 750, 200, " +
-				"now() from generate_series(1, 167) i", seen: "for a week 1 % of events took longer than 500 ms",
-			cure: "slow handlers"},
+				"now() from generate_series(1, 167) i", problem: "for a week 1 % of events took longer than 500ms",
+			fix: "slow handlers"},
 		{check: "clock", state: doctor.Warning,
-			seen: "the database's is 1h0m", cure: "NTP"},
+			problem: "the database's clock is 1h0m", fix: "NTP"},
 		{check: "connections", state: doctor.Warning, damage: "alter database %database connection limit 30",
-			seen: "connections are free, and a worker of this build takes up to", cure: "SPECTRAL_POOL_URL"},
+			problem: "left, and a worker of this build takes up to", fix: "SPECTRAL_POOL_URL"},
 		{check: "connections", state: doctor.Warning,
-			damage: "create role %login_worker login connection limit 0 in role spectral_worker",
-			seen:   `login "%login_worker": 0 of 0 connections are in use`,
-			cure:   "as a superuser: alter role %login_worker connection limit ", pasted: true},
+			damage:  "create role %login_worker login connection limit 0 in role spectral_worker",
+			problem: `login %login_worker has 0 of 0 connections in use`,
+			fix:     "as a superuser, run `alter role %login_worker connection limit ", pasted: true},
 		{check: "connections", state: doctor.Warning,
-			damage: "create role %login_late login valid until '2020-01-01' in role spectral_worker",
-			seen:   `the password of login "%login_late" is over`,
-			cure:   "as a superuser: alter role %login_late valid until 'infinity';", pasted: true},
+			damage:  "create role %login_late login valid until '2020-01-01' in role spectral_worker",
+			problem: `the password of login %login_late has expired`,
+			fix:     "as a superuser, run `alter role %login_late valid until 'infinity';", pasted: true},
 	}}, {
 	name:   "events and workers",
 	config: doctor.Config{Now: time.Now, IdleAfter: time.Nanosecond, SnapshotAfter: time.Nanosecond},
@@ -262,96 +263,94 @@ var rounds = []struct {
 	damages: []damage{
 		{"tables", doctor.Critical, `update core.event_types set consumed_in = '{"1": false}' where event_type = '` +
 			cards + "'",
-			cards + " is registered without a handler in generation 1, though its live workers handle it",
-			"as spectral_owner: update core.event_types", true},
-		{"generations", doctor.Warning, "select core.generation_announce(44)", "goes to 44, and no worker of it lives",
+			cards + " is registered as not consumed in generation 1, although live workers of it handle the type",
+			"as spectral_owner, run `update core.event_types", true},
+		{"generations", doctor.Warning, "select core.generation_announce(44)", "goes to generation 44, which has no live worker",
 			"workers generation drain 44", false},
-		{"generations", doctor.Critical, "", "1 live workers are of generation 13, which is not registered",
+		{"generations", doctor.Critical, "", "generation 13 has 1 live worker but is not registered",
 			"workers generation register 13", false},
 		{"generations", doctor.Critical, insert(cards, 8, "outbox_gen_8") + "; insert into core.deployments " +
 			"(generation, status, " +
-			"retired_at) values (8, 'retired', now())", "generation 8 is retired and has 1 events",
-			"move them: workers generation adopt 8 TO",
+			"retired_at) values (8, 'retired', now())", "generation 8 is retired and has 1 event left",
+			"`workers generation adopt 8 44` moves them",
 			false},
 		{"generations", doctor.Critical, insert(cards, 77, "outbox_gen_77"),
-			"generation 77 is unknown and has 1 events: no worker of it has ever registered", "workers generation adopt " +
-				"77 TO; or " +
-				"workers generation drain 77, and then, with its own build: SPECTRAL_GENERATION=77 workers run --drain", false},
+			"generation 77 has 1 event, but no worker of it has ever registered", "`workers generation drain 77`, and then " +
+				"`SPECTRAL_GENERATION=77 workers run --drain`, with the build of that generation, runs them; or `workers generation adopt 77 44`", false},
 		{"generations", doctor.Warning, "insert into core.deployments (generation, status, draining_at, closed_at) values " +
-			"(9, 'draining', now(), now() - interval '1 hour')", "generation 9 has been closed for 1h0m",
+			"(9, 'draining', now(), now() - interval '1 hour')", "generation 9 has been closing for 1h0m",
 			"workers generation retire 9",
 			false},
 		{"generations", doctor.Warning, "insert into core.deployments (generation, status, draining_at) " +
 			"values (10, 'draining', " +
-			"now() - interval '3 days')", "generation 10 has been draining for 3 days and has nothing left",
+			"now() - interval '3 days')", "generation 10 has been draining for 3 days and has nothing left to do",
 			"workers generation retire 10", false},
 		{"generations", doctor.Note, "insert into core.deployments (generation, status, draining_at) " +
 			"values (11, 'draining', now())",
-			"1 live workers are of generation 11, which is draining and has nothing left", "workers generation retire 11",
+			"generation 11 is draining, has nothing left to do, and still has 1 live worker", "workers generation retire 11",
 			false},
 		{"generations", doctor.Warning, "insert into core.deployments (generation, status, retired_at) " +
 			"values (12, 'retired', now())",
-			"1 live workers are of generation 12, which is retired", "stop them", false},
+			"generation 12 is retired and still has 1 live worker", "stop them", false},
 		{"unhandled", doctor.Critical, insert(cards, 44, "outbox_gen_44"),
-			"1 due events " + cards + " of generation 44 (live) wait, the oldest for 10m", "SPECTRAL_GENERATION=44 workers " +
-				"run; or", false},
-		{"unhandled", doctor.Critical, "", "generation 77 (unknown)", "workers generation drain 77; " +
-			"then run that generation's own " +
-			"build: SPECTRAL_GENERATION=77 workers run --drain; or", false},
+			"1 event of type " + cards + " in generation 44 (live) has waited for 10m", "`SPECTRAL_GENERATION=44 workers " +
+				"run`, with the build of that generation, runs them; or `workers generation adopt 44 1`", false},
+		{"unhandled", doctor.Critical, "", "generation 77 (unknown)", "`workers generation drain 77`, and then " +
+			"`SPECTRAL_GENERATION=77 workers run --drain`, with the build of that generation, runs them; or", false},
 		{"unhandled", doctor.Warning, "update core.workers set handlers = handlers - 'agent.task.dispatched' " +
 			"where generation = 1",
-			"no live worker of generation 1 runs processing class agents: events agent.task.dispatched will wait",
+			"no live worker of generation 1 runs processing class agents: events of type agent.task.dispatched will wait",
 			"SPECTRAL_GENERATION=1 workers run --classes agents", false},
 		{"unhandled", doctor.Critical, insert("worlds.other.happened", 1, "outbox_gen_1"),
-			"of its 1 live workers none handles that type; no build has registered that type",
-			"give them up, as spectral_owner: update " +
+			"none of its 1 live worker handles that type; no build has registered that type",
+			"give the events up: as spectral_owner, run `update " +
 				"core.outbox set status = 'failed', claimed_at = now(), last_error = 'UnknownEventType: no build knows it' where " +
 				"event_type = 'worlds.other.happened' and generation = 1 and status = 'pending' and deleted_at " +
-				"is null; and as an " +
-				"operator: workers events discard --type worlds.other.happened --generation 1 --error UnknownEventType", false},
+				"is null;`, then `workers " +
+				"events discard --type worlds.other.happened --generation 1 --error UnknownEventType", false},
 		{"unhandled", doctor.Critical, insert("decision.recorded", 1, "outbox_gen_1"),
-			"decision.recorded of generation 1 (live) wait",
+			"decision.recorded in generation 1 (live) has waited",
 			"--classes", false},
 		{"channels", doctor.Warning, insert(cards, 1, "outbox_default"),
-			"announced on outbox_default, but their workers listen on outbox_gen_1", "without p_class", false},
+			"published on channel outbox_default, but workers listen on outbox_gen_1", "without p_class", false},
 		{"listeners", doctor.Warning, "", "has waited for 10m", "restart", false},
 		{"listeners", doctor.Warning, "insert into core.workers (worker_id, session_id, generation, " +
 			"name, handlers, gone_at) values " +
 			"(gen_random_uuid(), gen_random_uuid(), 1, 'dead', '{}', now() - interval '10 minutes')",
-			"1 workers have been dead", "run a worker", false},
+			"1 worker died more than 5 minutes ago", "run a worker", false},
 		{"leases", doctor.Critical, insert("a.lapsed", 1, "outbox_gen_1") + claimed + "now() - interval '10 minutes'" +
 			" where event_type = 'a.lapsed'",
-			"1 events are in flight past their lease, the longest by 5m", "outbox_reap", false},
-		{"leases", doctor.Critical, "", " of postgres (unnamed) holds the advisory lock of reaping",
-			"a member of pg_signal_backend or its own login: select pg_terminate_backend(",
+			"1 event in flight past the end of the lease, the longest by 5m", "outbox_reap", false},
+		{"leases", doctor.Critical, "", " of postgres (unnamed) keeps the advisory lock of reaping",
+			"as postgres, a member of pg_signal_backend or a superuser, run `select pg_terminate_backend(",
 			true},
 		{"leases", doctor.Warning, insert("a.ahead", 1, "outbox_gen_1") + claimed + "now() + interval '10 days' " +
 			"where event_type = 'a.ahead'",
-			"1 events in flight were claimed in the future", "update core.outbox set claimed_at", true},
+			"1 event in flight with a claim in the future", "update core.outbox set claimed_at", true},
 		{"paused", doctor.Warning, "select core.event_type_pause('decision.recorded', 44, 'ana', 'a moment'); update " +
 			"core.paused_types set paused_at = now() - interval '3 days'",
-			"decision.recorded of generation 44 has been paused for 3 days by ana: a moment",
+			"paused for 3 days: decision.recorded in generation 44 by ana: a moment",
 			"workers events resume decision.recorded --generation 44", false},
 		{"failures", doctor.Warning, insert("a.failed", 1, "outbox_gen_1") + "; update core.outbox set " +
 			"status = 'failed', claimed_at = " +
 			"now(), last_error = 'IntegrityError: a.b: no' where event_type = 'a.failed'",
-			"1 events failed in the last hour, most of them a.failed, IntegrityError", "workers events stats", false},
+			"1 event failed in the last hour; the most common failure is a.failed, IntegrityError", "workers events stats", false},
 		{"retention", doctor.Warning, insert("a.expires", 1, "outbox_gen_1") + "; update core.outbox set " +
 			"status = 'failed', claimed_at = " +
 			"now() - interval '25 days', occurred_at = now() - interval '25 days' where event_type = 'a.expires'; update " +
 			"core.retention_policies set active_ttl_days = 30 where subject = 'outbox_row'",
-			"1 failed events expire within 7 days", "replay or discard them: workers events list --older-than 23d", false},
+			"1 failed event will be deleted unread within 7 days", "`workers events list --older-than 23d` shows them", false},
 		{"retention", doctor.Warning, insert("a.hidden", 1, "outbox_gen_1") + "; update core.outbox set " +
 			"deleted_at = now() where " +
-			"event_type = 'a.hidden'", "1 are on events that are pending or in flight",
+			"event_type = 'a.hidden'", "1 event pending or in flight, but marked as deleted",
 			"update core.outbox set deleted_at = null where deleted_at is not null and status in ('pending', " +
 				"'in_flight');", true},
-		{"retention", doctor.Warning, "update core.workers set registered_at = now() - interval '25 hours'", "none has swept",
+		{"retention", doctor.Warning, "update core.workers set registered_at = now() - interval '25 hours'", "no worker has swept",
 			"workers retention sweep", false},
 		{"retention", doctor.Warning, "delete from core.retention_policies where subject = 'operator_action'",
 			"has no retention policy", "insert into core.retention_policies", true},
 		{"transactions", doctor.Warning, "", "idle in a transaction for", "pg_terminate_backend", false},
-		{"snapshots", doctor.Warning, "", "holds a snapshot", "pg_terminate_backend", false},
+		{"snapshots", doctor.Warning, "", "has held a snapshot", "pg_terminate_backend", false},
 	}}, {
 	name:   "settings",
 	config: doctor.Config{Now: time.Now},
@@ -365,15 +364,15 @@ var rounds = []struct {
 			"workers migrate up", false},
 		{"generations", doctor.Warning, "update core.deployments set status = 'draining', draining_at = now()",
 			"no generation is live",
-			"register", false},
+			"`workers generation register 1`", false},
 	}}}
 
-// Each damage is found, nothing else is, and cures that are SQL, pasted as they stand, leave nothing of theirs.
+// Each damage is found, nothing else is, and fixes that are SQL, pasted as they stand, leave nothing of theirs.
 func TestDamageIsFound(t *testing.T) {
 	t.Parallel()
 	for _, round := range rounds { // one after the other: logins are the server's
 		t.Run(round.name, func(t *testing.T) {
-			p := admit(t)
+			p := setup(t)
 			login, err := pgx.ParseConfig(p.url)
 			if err != nil {
 				t.Fatal(err)
@@ -391,35 +390,35 @@ func TestDamageIsFound(t *testing.T) {
 					round.config.Checks = append(round.config.Checks, d.check)
 				}
 			}
-			findings, cures := p.all(round.config), []string{}
+			findings, fixes := p.all(round.config), []string{}
 			for _, d := range round.damages {
-				seen, cure := in.Replace(d.seen), in.Replace(d.cure)
+				problem, fix := in.Replace(d.problem), in.Replace(d.fix)
 				i := slices.IndexFunc(findings, func(f doctor.Finding) bool {
-					return strings.Contains(f.Seen, seen) && strings.Contains(f.Cure, cure) && f.State == d.state
+					return strings.Contains(f.Problem, problem) && strings.Contains(f.Fix, fix) && f.State == d.state
 				})
 				if i < 0 {
-					t.Errorf("%s: not found: %s: %s; cure: %s", d.check, d.state, seen, cure)
+					t.Errorf("%s: not found: %s: %s; fix: %s", d.check, d.state, problem, fix)
 					continue
 				}
 				if d.pasted {
-					cures = append(cures, findings[i].Cure)
+					fixes = append(fixes, findings[i].Fix)
 				}
 				findings = slices.Delete(findings, i, i+1)
 			}
 			for _, f := range findings {
-				if !slices.ContainsFunc(elsewhere, func(part string) bool { return strings.Contains(f.Seen, part) }) {
+				if !slices.ContainsFunc(elsewhere, func(part string) bool { return strings.Contains(f.Problem, part) }) {
 					t.Errorf("besides, it says %+v", f)
 				}
 			}
-			p.paste(cures...)
+			p.paste(fixes...)
 			findings = p.all(round.config)
 			for _, d := range round.damages {
-				seen := in.Replace(d.seen)
+				problem := in.Replace(d.problem)
 				if d.pasted && slices.ContainsFunc(findings, func(f doctor.Finding) bool {
-					return strings.Contains(f.Seen,
-						seen)
+					return strings.Contains(f.Problem,
+						problem)
 				}) {
-					t.Errorf("after its cure it is still found: %s", seen)
+					t.Errorf("after its fix it is still found: %s", problem)
 				}
 			}
 			p.exec(in.Replace("drop role if exists %login_chain, %login_worker, %login_late"))
@@ -428,11 +427,11 @@ func TestDamageIsFound(t *testing.T) {
 }
 
 // elsewhere is what is found of the tests' server, which is not durable, and of the sessions of other tests.
-var elsewhere = []string{"fsync is off", "full_page_writes is off", "synchronous_commit is off", "holds a snapshot",
+var elsewhere = []string{"fsync is off", "full_page_writes is off", "synchronous_commit is off", "has held a snapshot",
 	"idle in a transaction"}
 
 // all returns what the checks of a configuration find.
-func (p *patient) all(config doctor.Config) (findings []doctor.Finding) {
+func (p *fixture) all(config doctor.Config) (findings []doctor.Finding) {
 	p.Helper()
 	report, err := doctor.Examine(p.ctx, config)
 	if err != nil {
@@ -447,23 +446,23 @@ func (p *patient) all(config doctor.Config) (findings []doctor.Finding) {
 // What the login may not see, or what is locked, is never called fine, and the checks after it are made.
 func TestWhatIsNotSeenIsUnknown(t *testing.T) {
 	t.Parallel()
-	p := admit(t)
-	unknown := func(check, seen, cure string) {
+	p := setup(t)
+	unknown := func(check, problem, fix string) {
 		t.Helper()
-		if r := p.examine(check, nil); r.State != doctor.Unknown || !strings.Contains(r.Findings[0].Seen, seen) ||
-			!strings.Contains(r.Findings[0].Cure, cure) {
-			t.Errorf("%s says %+v; want %s; cure: %s", check, r, seen, cure)
+		if r := p.examine(check, nil); r.State != doctor.Unknown || !strings.Contains(r.Findings[0].Problem, problem) ||
+			!strings.Contains(r.Findings[0].Fix, fix) {
+			t.Errorf("%s says %+v; want %s; fix: %s", check, r, problem, fix)
 		}
 	}
 	other := pgtest.Conn(t, p.admin.Config().ConnString())
 	if _, err := other.Exec(p.ctx, "set track_activities = off; begin; lock table core.workers"); err != nil {
 		t.Fatal(err)
 	}
-	unknown("transactions", "what 1 sessions are doing is not tracked: track_activities is off", "")
+	unknown("transactions", "the state of 1 session is not known: track_activities is off", "")
 	p.exec(insert(cards, 1, "outbox_gen_1"))
 	report, err := doctor.Examine(p.ctx, doctor.Config{URL: p.url, Now: time.Now, Checks: []string{"unhandled", "scale"}})
 	if err != nil || len(report.Results) != 2 || report.Results[0].State != doctor.Unknown ||
-		!strings.Contains(report.Results[0].Findings[0].Cure, "lock") || report.Results[1].State != doctor.Fine {
+		!strings.Contains(report.Results[0].Findings[0].Fix, "lock") || report.Results[1].State != doctor.Fine {
 		t.Errorf("beside a lock: %+v, %v", report, err)
 	}
 	if _, err := other.Exec(p.ctx, "rollback"); err != nil {
@@ -478,7 +477,7 @@ func TestWhatIsNotSeenIsUnknown(t *testing.T) {
 // Something in between drops notifications and passes on all else.
 func TestNotificationsThatDoNotArrive(t *testing.T) {
 	t.Parallel()
-	p := admit(t)
+	p := setup(t)
 	between := proxy.InFrontOf(t, p.url)
 	between.Filter(func(m proxy.Message) proxy.Verdict {
 		if m.From == proxy.Server && m.Type == 'A' {
@@ -488,7 +487,7 @@ func TestNotificationsThatDoNotArrive(t *testing.T) {
 	})
 	p.url = between.URL(t, p.url)
 	result := p.examine("notifications", nil)
-	if result.State != doctor.Critical || !strings.Contains(result.Findings[0].Seen, "did not arrive") {
+	if result.State != doctor.Critical || !strings.Contains(result.Findings[0].Problem, "did not arrive") {
 		t.Errorf("without notifications it says %+v", result)
 	}
 }
@@ -496,12 +495,12 @@ func TestNotificationsThatDoNotArrive(t *testing.T) {
 // An older build's doctor works on the schema of a newer one, and does not call it damaged.
 func TestANewerSchemaIsNotDamage(t *testing.T) {
 	t.Parallel()
-	p := admit(t)
+	p := setup(t)
 	p.exec("insert into spectral_goose.goose_db_version (version_id, is_applied) values (99999, true); " +
 		"create table core.of_the_future (id uuid)")
 	for _, check := range []string{"schema", "privileges", "migrations"} {
 		result := p.examine(check, nil)
-		if result.State != doctor.Fine || !strings.Contains(result.Seen, "newer") && !strings.Contains(result.Seen, "older") {
+		if result.State != doctor.Fine || !strings.Contains(result.Detail, "newer") && !strings.Contains(result.Detail, "older") {
 			t.Errorf("on a newer schema the check of %s says %+v", check, result)
 		}
 	}
@@ -510,7 +509,7 @@ func TestANewerSchemaIsNotDamage(t *testing.T) {
 // A session that keeps others waiting for a lock is named once, whatever it is doing.
 func TestTheHolderOfALockIsNamed(t *testing.T) {
 	t.Parallel()
-	p := admit(t)
+	p := setup(t)
 	p.exec("create table public.rows as select 1 as id")
 	start := func(sql string) (session *pgx.Conn, over chan error) {
 		session, over = pgtest.Conn(t, p.admin.Config().ConnString()), make(chan error, 1)
@@ -520,9 +519,9 @@ func TestTheHolderOfALockIsNamed(t *testing.T) {
 		}()
 		return session, over
 	}
-	for working, seen := range map[string]string{
+	for working, problem := range map[string]string{
 		"select 1":            " has been idle in a transaction for ",
-		"select pg_sleep(60)": " (active) holds a lock",
+		"select pg_sleep(60)": " is active and holds a lock",
 	} {
 		holder, _ := start("begin; lock table public.rows; " + working)
 		p.until("exists (select from pg_locks l where l.pid = $1 and l.relation = 'public.rows'::regclass and l.granted)",
@@ -532,11 +531,11 @@ func TestTheHolderOfALockIsNamed(t *testing.T) {
 			waiter.PgConn().PID())
 		result := p.examine("transactions", func(c *doctor.Config) { c.IdleAfter = time.Nanosecond })
 		if len(result.Findings) != 1 || result.State != doctor.Warning ||
-			!strings.Contains(result.Findings[0].Seen, seen) ||
-			!strings.Contains(result.Findings[0].Seen, "; 1 sessions have been waiting for it, the longest for ") {
+			!strings.Contains(result.Findings[0].Problem, problem) ||
+			!strings.Contains(result.Findings[0].Problem, "; it keeps 1 session waiting, the longest for ") {
 			t.Fatalf("it says %+v", result)
 		}
-		p.paste(result.Findings[0].Cure)
+		p.paste(result.Findings[0].Fix)
 		if err := <-over; err != nil {
 			t.Errorf("who waited: %v", err)
 		}

@@ -11,11 +11,11 @@ import (
 )
 
 func TestAPoolerInTheWay(t *testing.T) {
-	p := admit(t)
+	p := setup(t)
 	p.url = pgbouncer.Start(t, pgbouncer.Transaction, p.admin.Config().ConnString()).URL
 	result := p.examine("notifications", nil)
-	if result.State != doctor.Critical || !strings.Contains(result.Findings[0].Seen, "transaction pooler") ||
-		!strings.Contains(result.Findings[0].Cure, "SPECTRAL_POOL_URL") {
+	if result.State != doctor.Critical || !strings.Contains(result.Findings[0].Problem, "transaction pooler") ||
+		!strings.Contains(result.Findings[0].Fix, "SPECTRAL_POOL_URL") {
 		t.Errorf("through a transaction pooler it says %+v", result)
 	}
 }

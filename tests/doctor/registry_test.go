@@ -16,8 +16,8 @@ func as(g events.Generation) func(*doctor.Config) {
 	return func(c *doctor.Config) { c.Generation = g }
 }
 
-// migrateUp is a cure: it registers the event types of this build.
-func (p *patient) migrateUp() {
+// migrateUp is a fix: it registers the event types of this build.
+func (p *fixture) migrateUp() {
 	p.Helper()
 	m, err := app.NewMigrator(p.ctx, p.admin.Config().ConnString(), slog.New(slog.DiscardHandler))
 	if err == nil {
@@ -30,7 +30,7 @@ func (p *patient) migrateUp() {
 }
 
 // finds checks the event types as of a generation, 0 for none. It wants one finding that has all parts, or none.
-func (p *patient) finds(g events.Generation, state doctor.State, parts ...string) doctor.Finding {
+func (p *fixture) finds(g events.Generation, state doctor.State, parts ...string) doctor.Finding {
 	p.Helper()
 	findings := p.examine("tables", as(g)).Findings
 	if len(findings) != min(len(parts), 1) {
@@ -41,24 +41,24 @@ func (p *patient) finds(g events.Generation, state doctor.State, parts ...string
 	}
 	f := findings[0]
 	for _, part := range parts {
-		if f.State != state || !strings.Contains(f.Seen+"; cure: "+f.Cure, part) {
+		if f.State != state || !strings.Contains(f.Problem+"; fix: "+f.Fix, part) {
 			p.Errorf("generation %d: it says %+v; want %s: %s", g, f, state, part)
 		}
 	}
 	return f
 }
 
-// What differs from the build of the generation that registered it is found, and the cure registers it again.
+// What differs from the build of the generation that registered it is found, and the fix registers it again.
 func TestEventTypesThatAreRegisteredOtherwise(t *testing.T) {
 	t.Parallel()
-	p := admit(t)
-	const cure = "cure: with this build, SPECTRAL_GENERATION=1 workers migrate up"
+	p := setup(t)
+	const fix = "fix: `SPECTRAL_GENERATION=1 workers migrate up`, with this build"
 	p.exec("update core.event_types set source = 'platform', class = 'slow', payload_schema = '{}', " +
 		"deadline = '2031-01-01', " +
 		"successor = 'other', content_class = case content_class when 'workspace' then 'operational' else 'workspace' end " +
 		"where event_type = '" + cards + "'")
 	p.finds(pgtest.Generation, doctor.Critical, "source platform, not worlds", "class slow, not default", "content class ",
-		"another payload", "deprecated from 2031-01-01 00:00:00+00 for other", cards+" ", cure)
+		"another payload", "deprecated from 2031-01-01 00:00:00+00 for other", cards+" ", fix)
 	p.migrateUp()
 	p.finds(pgtest.Generation, doctor.Fine)
 
@@ -75,17 +75,17 @@ func TestEventTypesThatAreRegisteredOtherwise(t *testing.T) {
 	// nobody has registered it, until a worker of this generation lives
 	by("0")
 	p.finds(pgtest.Generation, doctor.Fine)
-	p.finds(0, doctor.Note, "it was registered by none")
+	p.finds(0, doctor.Note, "it was registered by no generation")
 	living := pgtest.Conn(t, p.admin.Config().ConnString())
 	if _, err := living.Exec(p.ctx, workers("1")); err != nil {
 		t.Fatal(err)
 	}
-	p.finds(pgtest.Generation, doctor.Warning, "class slow, not default", cure)
+	p.finds(pgtest.Generation, doctor.Warning, "class slow, not default", fix)
 	// a generation that does not exist cannot register it again
 	by("999")
-	f := p.finds(pgtest.Generation, doctor.Note, "generation 999, which is not known, has registered "+cards+" version 1",
-		"if it will not be started, as spectral_owner: ", "; then with the build that runs: workers migrate up")
-	p.paste(f.Cure)
+	f := p.finds(pgtest.Generation, doctor.Note, cards+" version 1: registered by generation 999, which does not exist",
+		"if generation 999 will not be started: as spectral_owner, run `", ", then `workers migrate up` with the build")
+	p.paste(f.Fix)
 	p.migrateUp()
 	p.finds(pgtest.Generation, doctor.Fine)
 }

@@ -15,7 +15,7 @@ import (
 )
 
 // repair is what `workers migrate repair --yes` does; it returns what is left, with what to do.
-func (p *patient) repair() (left []string) {
+func (p *fixture) repair() (left []string) {
 	p.Helper()
 	m, err := app.NewMigrator(p.ctx, p.admin.Config().ConnString(), slog.New(slog.DiscardHandler))
 	if err != nil {
@@ -33,7 +33,7 @@ func (p *patient) repair() (left []string) {
 }
 
 // findings are those of the checks that compare with this build.
-func (p *patient) findings() (seen []string) {
+func (p *fixture) findings() (problems []string) {
 	p.Helper()
 	report, err := doctor.Examine(p.ctx, doctor.Config{URL: p.url, Now: time.Now,
 		Checks: []string{"schema", "privileges"}})
@@ -42,25 +42,25 @@ func (p *patient) findings() (seen []string) {
 	}
 	for _, result := range report.Results {
 		for _, f := range result.Findings {
-			seen = append(seen, f.Seen)
-			if f.Cure != "workers migrate repair" {
+			problems = append(problems, f.Problem)
+			if f.Fix != "`workers migrate repair`" {
 				p.Errorf("it advises %+v", f)
 			}
 		}
 	}
-	return seen
+	return problems
 }
 
-func (p *patient) mustFind(want []string) {
+func (p *fixture) mustFind(want []string) {
 	p.Helper()
-	seen := p.findings()
+	problem := p.findings()
 	for _, w := range want {
-		if !slices.ContainsFunc(seen, func(s string) bool { return strings.Contains(s, w) }) {
-			p.Errorf("doctor says %q; want %q", seen, w)
+		if !slices.ContainsFunc(problem, func(s string) bool { return strings.Contains(s, w) }) {
+			p.Errorf("doctor says %q; want %q", problem, w)
 		}
 	}
-	if len(seen) != len(want) {
-		p.Errorf("doctor says %q; want %q", seen, want)
+	if len(problem) != len(want) {
+		p.Errorf("doctor says %q; want %q", problem, want)
 	}
 }
 
@@ -148,7 +148,7 @@ var repairs = [][]struct {
 // round finds more than its own.
 func TestRepair(t *testing.T) {
 	t.Parallel()
-	p := admit(t)
+	p := setup(t)
 	for _, round := range repairs {
 		var finds []string
 		for _, r := range round {
@@ -166,7 +166,7 @@ func TestRepair(t *testing.T) {
 // What holds rows, or takes long, is named, with what to do; all else is repaired.
 func TestWhatRepairLeaves(t *testing.T) {
 	t.Parallel()
-	p := admit(t)
+	p := setup(t)
 	finds, wantLeft := []string{"trigger retention_policies_keep"}, []string{}
 	p.exec("drop trigger retention_policies_keep on core.retention_policies")
 	for _, d := range []struct {
@@ -218,7 +218,7 @@ func TestWhatRepairLeaves(t *testing.T) {
 // repair is refused.
 func TestRepairBesideALock(t *testing.T) {
 	t.Parallel()
-	p := admit(t)
+	p := setup(t)
 	p.exec("drop trigger outbox_notify on core.outbox")
 	operator := pgtest.Login(t, p.admin.Config().ConnString(), "spectral_operator")
 	m, err := app.NewMigrator(p.ctx, operator, slog.New(slog.DiscardHandler))

@@ -28,8 +28,8 @@ func TestRolesAreRepaired(t *testing.T) {
 		},
 	} {
 		p.exec(damage)
-		if seen := p.findings(); len(seen) < len(finds) {
-			t.Errorf("%s: doctor says %q; want %q", damage, seen, finds)
+		if problem := p.findings(); len(problem) < len(finds) {
+			t.Errorf("%s: doctor says %q; want %q", damage, problem, finds)
 		}
 		if left := p.repair(); len(left) > 0 {
 			t.Errorf("%s: left is %q", damage, left)

@@ -39,16 +39,16 @@ func TestAWholeServer(t *testing.T) {
 		return report.Results[i]
 	}
 	if r := result("transactions"); r.State != doctor.Warning ||
-		!strings.Contains(r.Findings[0].Seen, `"forgotten" is prepared`) {
+		!strings.Contains(r.Findings[0].Problem, `'forgotten' is prepared`) {
 		t.Errorf("beside a prepared transaction: %+v", r)
 	}
-	if r := result("snapshots"); !strings.Contains(r.Seen, "abandoned") && !strings.Contains(r.Seen, "forgotten") {
+	if r := result("snapshots"); !strings.Contains(r.Detail, "abandoned") && !strings.Contains(r.Detail, "forgotten") {
 		t.Errorf("what holds the oldest snapshot: %+v", r)
 	}
-	p.paste(result("transactions").Findings[0].Cure)
+	p.paste(result("transactions").Findings[0].Fix)
 	p.exec("select pg_drop_replication_slot('abandoned')")
 	if report := examine(); report.Worst() != doctor.Fine {
-		t.Errorf("after the cure: %+v", report)
+		t.Errorf("after the fix: %+v", report)
 	}
 	other := pgtest.Conn(t, p.url)
 	const untracked = "set track_activities = off; begin isolation level repeatable read; select 1"
@@ -57,7 +57,7 @@ func TestAWholeServer(t *testing.T) {
 	}
 	report = examine()
 	if r := result("snapshots"); r.State != doctor.Unknown ||
-		!strings.Contains(r.Findings[0].Seen, "what 1 sessions are doing is not tracked") {
+		!strings.Contains(r.Findings[0].Problem, "the state of 1 session is not known") {
 		t.Errorf("of a snapshot whose age is not tracked it says %+v", r)
 	}
 }

@@ -14,7 +14,7 @@ import (
 )
 
 // ownServer is a migrated database on a server that no other test uses, as its superuser.
-func ownServer(t *testing.T, settings map[string]string) *patient {
+func ownServer(t *testing.T, settings map[string]string) *fixture {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), testTimeout)
 	t.Cleanup(cancel)
@@ -22,11 +22,11 @@ func ownServer(t *testing.T, settings map[string]string) *patient {
 	if err := pgtest.Migrate(ctx, at); err != nil {
 		t.Fatal(err)
 	}
-	return &patient{T: t, ctx: ctx, url: at, admin: pgtest.Conn(t, at), name: "postgres"}
+	return &fixture{T: t, ctx: ctx, url: at, admin: pgtest.Conn(t, at), name: "postgres"}
 }
 
-// A harmful setting is found wherever it can be set, by a login that sees no configuration file; its cure removes it.
-func TestSettingsAreCured(t *testing.T) {
+// A harmful setting is found wherever it can be set, by a login that sees no configuration file; its fix removes it.
+func TestSettingsAreFixed(t *testing.T) {
 	p := ownServer(t, nil)
 	p.exec("create role other; create role watcher login password 'watcher' in role spectral_operator")
 	u, err := url.Parse(p.url)
@@ -42,7 +42,7 @@ func TestSettingsAreCured(t *testing.T) {
 	p.mustBeFine("settings", "before")
 	find := func(name string) (found *doctor.Finding) {
 		for _, f := range p.examine("settings", nil).Findings {
-			if strings.Contains(f.Seen, name+" is ") {
+			if strings.Contains(f.Problem, name+" is ") {
 				if found != nil {
 					t.Errorf("there are two findings on %s", name)
 				}
@@ -54,7 +54,7 @@ func TestSettingsAreCured(t *testing.T) {
 	mustFind := func(name, where string) *doctor.Finding {
 		t.Helper()
 		f := find(name)
-		if f == nil || !strings.HasSuffix(f.Seen, where) {
+		if f == nil || !strings.HasSuffix(f.Problem, where) {
 			t.Fatalf("of %s it says %+v; want %q", name, f, where)
 		}
 		return f
@@ -76,8 +76,8 @@ func TestSettingsAreCured(t *testing.T) {
 		for _, whose := range []string{"role other", "database postgres", "role other in database postgres", "role all"} {
 			if settable != "sighup" {
 				p.exec("alter " + whose + " set " + name + " = " + value)
-				p.paste(mustFind(name, ", in the sessions of "+whose).Cure)
-				p.mustBeFine("settings", "after the cure of "+name+" of "+whose)
+				p.paste(mustFind(name, ", in the sessions of "+whose).Fix)
+				p.mustBeFine("settings", "after the fix of "+name+" of "+whose)
 			}
 		}
 		if name == "role" {
@@ -87,7 +87,7 @@ func TestSettingsAreCured(t *testing.T) {
 		p.exec("select pg_reload_conf()")
 		for ; find(name) == nil; p.inTime() { // the server takes a moment to read its file
 		}
-		p.paste(mustFind(name, ", for the whole server").Cure)
+		p.paste(mustFind(name, ", for the whole server").Fix)
 		for ; find(name) != nil; p.inTime() {
 		}
 	}
@@ -95,7 +95,7 @@ func TestSettingsAreCured(t *testing.T) {
 	// what the URL sets is not the server's
 	p.url = bare + "&statement_timeout=2000"
 	const connected = ", in the sessions that connect as this one does"
-	if f := mustFind("statement_timeout", connected); f.Cure != "remove it from DATABASE_URL, or from PGOPTIONS" {
+	if f := mustFind("statement_timeout", connected); f.Fix != "remove it from DATABASE_URL, or from PGOPTIONS" {
 		t.Errorf("of the URL it says %+v", f)
 	}
 	p.url = bare

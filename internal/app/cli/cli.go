@@ -14,12 +14,11 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/jackc/pgerrcode"
-	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/spf13/cobra"
 
 	"spectral/internal/app"
 	"spectral/internal/core/events"
+	"spectral/internal/core/events/infrastructure/postgres/operator"
 )
 
 // Exit codes (DESIGN section 9).
@@ -115,8 +114,7 @@ func Main(ctx context.Context, p Process, args []string) int {
 // asInterrupt says of an error that a signal caused that it was one: the error tells only that it was canceled.
 func asInterrupt(err error, text string) string {
 	text = strings.ReplaceAll(text, context.Canceled.Error(), errInterrupted.Error())
-	if pg, ok := errors.AsType[*pgconn.PgError](err); ok && pg.Code == pgerrcode.QueryCanceled &&
-		!strings.Contains(text, errInterrupted.Error()) {
+	if operator.IsTimeout(err) && !strings.Contains(text, errInterrupted.Error()) {
 		text = errInterrupted.Error() + ": " + text
 	}
 	return text

@@ -8,16 +8,13 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/spf13/cobra"
 	"go.uber.org/fx"
 	"golang.org/x/term"
 
 	"spectral/internal/app"
 	"spectral/internal/app/demo"
-	"spectral/internal/core/events/infrastructure/postgres/publish"
 	"spectral/internal/core/events/infrastructure/postgres/worker"
-	"spectral/internal/worlds/application"
 )
 
 // demoGeneration is the demo's unless SPECTRAL_GENERATION says otherwise.
@@ -158,9 +155,7 @@ func runDemo(cmd *cobra.Command, p Process, fresh bool, show func(context.Contex
 			}
 		}()
 		return show(running, d)
-	}, fx.Invoke(func(publish *application.PublishCard, unitOfWork *publish.UnitOfWork, pool *pgxpool.Pool) {
-		d.Publish, d.UnitOfWork, d.Pool = publish, unitOfWork, pool
-	}))
+	}, fx.Populate(&d.Publish, &d.UnitOfWork, &d.Pool))
 }
 
 // terminalWidth is the number of columns of a terminal, or 0 for anything else.

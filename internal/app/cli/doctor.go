@@ -61,16 +61,13 @@ pg_read_all_stats too. Set SPECTRAL_GENERATION to that of this build to compare 
 
 func printReport(p Process, report doctor.Report) {
 	for _, result := range report.Results {
-		seen := visible(result.Seen)
-		if result.State != doctor.Fine && len(result.Findings) > 0 {
-			seen = ""
-		}
+		detail := visible(result.Detail)
 		state := paint(p, string(result.State), fmt.Sprintf("%-8s", result.State))
-		line := fmt.Sprintf("%s  %-13s %s", state, result.Check, seen)
+		line := fmt.Sprintf("%s  %-13s %s", state, result.Check, detail)
 		_, _ = fmt.Fprintln(p.Stdout, strings.TrimRight(line, " "))
 		for _, f := range result.Findings {
-			_, _ = fmt.Fprintf(p.Stdout, "          %s %s\n            cure: %s\n", paint(p, string(f.State), "-"),
-				visible(f.Seen), visible(f.Cure))
+			_, _ = fmt.Fprintf(p.Stdout, "          %s %s\n            fix: %s\n", paint(p, string(f.State), "-"),
+				visible(f.Problem), visible(f.Fix))
 		}
 	}
 }

@@ -7,32 +7,30 @@ import (
 	"fmt"
 	"strings"
 
-	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/spf13/cobra"
 
 	"spectral/internal/app"
 	"spectral/internal/core/events/infrastructure/postgres/operator"
-	"spectral/internal/core/events/infrastructure/postgres/pgtx"
 )
 
-// asOperator opens DATABASE_URL for what an operator does with it.
-func asOperator(ctx context.Context, p Process, do func(*pgxpool.Pool) error) error {
+// asOperator connects to DATABASE_URL as an operator, and calls do.
+func asOperator(ctx context.Context, p Process, do func(*app.Operator) error) error {
 	url, err := app.ReadDatabaseURL(p.Getenv)
 	if err != nil {
 		return err
 	}
-	pool, err := app.OpenOperator(ctx, url)
+	o, err := app.OpenOperator(ctx, url)
 	if err != nil {
 		return err
 	}
-	defer pgtx.ClosePool(pool)
-	return do(pool)
+	defer o.Close()
+	return do(o)
 }
 
 // operating is a command of operators on events.
 func operating(p Process, do func(context.Context, []string, *operator.Client) error) func(*cobra.Command, []string) error {
 	return func(cmd *cobra.Command, args []string) error {
-		return asOperator(cmd.Context(), p, func(pool *pgxpool.Pool) error { return do(cmd.Context(), args, operator.New(pool)) })
+		return asOperator(cmd.Context(), p, func(o *app.Operator) error { return do(cmd.Context(), args, o.Events) })
 	}
 }
 

@@ -8,11 +8,9 @@ import (
 	"time"
 
 	"github.com/google/uuid"
-	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/spf13/cobra"
 
 	"spectral/internal/app"
-	"spectral/internal/core/events/infrastructure/postgres/operator"
 	"spectral/internal/core/retention"
 	retentionpg "spectral/internal/core/retention/infrastructure/postgres"
 )
@@ -31,9 +29,7 @@ tombstone, and is deleted after the days of grace. Workers sweep without a comma
 // retaining is a command of operators on what is stored.
 func retaining(p Process, do func(context.Context, *retentionpg.Store) error) func(*cobra.Command, []string) error {
 	return func(cmd *cobra.Command, _ []string) error {
-		return asOperator(cmd.Context(), p, func(pool *pgxpool.Pool) error {
-			return do(cmd.Context(), retentionpg.New(pool, operator.Role))
-		})
+		return asOperator(cmd.Context(), p, func(o *app.Operator) error { return do(cmd.Context(), o.Retention) })
 	}
 }
 

@@ -1,8 +1,14 @@
-// Package doctor looks once over everything that can be wrong with a database that carries events, and says for each
-// finding what to do. It changes nothing but for a notification on a channel of its own.
+// Package doctor looks once at everything that can be wrong with a database that carries events, and says for each
+// finding what to do. It changes nothing; it sends one notification, on a channel of its own.
 //
 // It acts as the login of DATABASE_URL, which has to be a member of spectral_operator. What that login may not see is
-// reported as unknown, never as fine.
+// reported as unknown, never as fine. Package operator reads the facts; this package judges them.
 //
-// Each file has the checks of one subject; checks.go lists them in their order.
+//	doctor.go    Examine: one pass, its report
+//	checks.go    the list of checks
+//	server.go    the server, its clock, connections and notifications
+//	settings.go  settings of roles and databases
+//	schema.go    migrations, schema, privileges, registered event types
+//	backlog.go   generations, pauses, workers, leases, failures, retention
+//	storage.go   snapshots, locks, vacuum, size
 package doctor

@@ -2,7 +2,7 @@ package doctor
 
 import "testing"
 
-func TestFaultsOfVersions(t *testing.T) {
+func TestMinorVersionsBeforeTheFixAreFaulty(t *testing.T) {
 	t.Parallel()
 	for version, want := range map[int]bool{
 		150015: true, 150016: false, 160011: true, 160013: false, 170007: true, 170008: false, 180001: true, 180002: false, 190000: false,
@@ -13,18 +13,11 @@ func TestFaultsOfVersions(t *testing.T) {
 	}
 }
 
-func TestQueueFill(t *testing.T) {
+func TestAQueueIsCriticalFromHalfFull(t *testing.T) {
 	t.Parallel()
 	for usage, want := range map[float64]State{0: Fine, 0.249: Fine, 0.25: Warning, 0.49: Warning, 0.5: Critical, 1: Critical} {
 		if have := queueState(usage); have != want {
 			t.Errorf("a queue %v full is %s, want %s", usage, have, want)
 		}
-	}
-}
-
-func TestAStateThatDoesNotExistRanksHighest(t *testing.T) {
-	t.Parallel()
-	if rank("waring") != rank(Critical) || rank(Note) != rank(Fine) {
-		t.Errorf("ranks are %v, and %d of a state that does not exist", ranks, rank("waring"))
 	}
 }

@@ -72,6 +72,38 @@ func (q *Queries) OperatorDiscardOne(ctx context.Context, arg OperatorDiscardOne
 	return err
 }
 
+const operatorEventsOfID = `-- name: OperatorEventsOfID :many
+select o.occurred_at,
+  coalesce(case when o.status = 'failed' then o.claimed_at else o.delivered_at end, '0001-01-01 00:00:00+00')::timestamptz as settled_at
+from core.outbox o where o.id = $1::uuid order by o.occurred_at limit 2
+`
+
+type OperatorEventsOfIDRow struct {
+	OccurredAt time.Time
+	SettledAt  time.Time
+}
+
+// The events of an id. Year 1 stands for one that has not settled.
+func (q *Queries) OperatorEventsOfID(ctx context.Context, id uuid.UUID) ([]OperatorEventsOfIDRow, error) {
+	rows, err := q.db.Query(ctx, operatorEventsOfID, id)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []OperatorEventsOfIDRow
+	for rows.Next() {
+		var i OperatorEventsOfIDRow
+		if err := rows.Scan(&i.OccurredAt, &i.SettledAt); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
 const operatorReplay = `-- name: OperatorReplay :many
 
 select r.event_id::uuid as event_id, r.occurred_at::timestamptz as occurred_at
@@ -284,38 +316,6 @@ func (q *Queries) OperatorStates(ctx context.Context, arg OperatorStatesParams) 
 	for rows.Next() {
 		var i OperatorStatesRow
 		if err := rows.Scan(&i.ID, &i.OccurredAt, &i.State); err != nil {
-			return nil, err
-		}
-		items = append(items, i)
-	}
-	if err := rows.Err(); err != nil {
-		return nil, err
-	}
-	return items, nil
-}
-
-const operatorEventsOfID = `-- name: OperatorEventsOfID :many
-select o.occurred_at,
-  coalesce(case when o.status = 'failed' then o.claimed_at else o.delivered_at end, '0001-01-01 00:00:00+00')::timestamptz as settled_at
-from core.outbox o where o.id = $1::uuid order by o.occurred_at limit 2
-`
-
-type OperatorTwinsRow struct {
-	OccurredAt time.Time
-	SettledAt  time.Time
-}
-
-// The events of an id. Year 1 stands for one that has not settled.
-func (q *Queries) OperatorEventsOfID(ctx context.Context, id uuid.UUID) ([]OperatorTwinsRow, error) {
-	rows, err := q.db.Query(ctx, operatorEventsOfID, id)
-	if err != nil {
-		return nil, err
-	}
-	defer rows.Close()
-	var items []OperatorTwinsRow
-	for rows.Next() {
-		var i OperatorTwinsRow
-		if err := rows.Scan(&i.OccurredAt, &i.SettledAt); err != nil {
 			return nil, err
 		}
 		items = append(items, i)

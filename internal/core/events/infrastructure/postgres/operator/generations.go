@@ -42,35 +42,43 @@ type Generation struct {
 	SafeToStop bool `json:"safe_to_stop"`
 }
 
-// Generations are those that are known or named by unsettled events, in order; with only, that one.
-func (c *Client) Generations(ctx context.Context, only *events.Generation) ([]Generation, error) {
-	var rows []coredb.GenerationStatusRow
-	var paused []Pause
-	err := c.inTx(ctx, func(tx pgx.Tx) (err error) {
-		if rows, err = coredb.New(tx).GenerationStatus(ctx, (*int64)(only)); err != nil {
-			return err
-		}
-		paused, err = pauses(ctx, coredb.New(tx))
+// Generations returns the generations that are registered or named by unsettled events, in order; with only, that one.
+func (c *Client) Generations(ctx context.Context, only *events.Generation) (all []Generation, err error) {
+	err = c.inTx(ctx, func(tx pgx.Tx) error {
+		all, err = generations(ctx, coredb.New(tx), only)
 		return err
 	})
 	if err != nil {
 		return nil, fmt.Errorf("status of generations: %w", err)
 	}
+	return all, nil
+}
+
+func generations(ctx context.Context, q *coredb.Queries, only *events.Generation) ([]Generation, error) {
+	rows, err := q.GenerationStatus(ctx, (*int64)(only))
+	if err != nil {
+		return nil, err
+	}
+	paused, err := pauses(ctx, q)
+	if err != nil {
+		return nil, err
+	}
 	all := make([]Generation, len(rows))
 	for i, r := range rows {
 		all[i] = Generation{
 			Generation: events.Generation(r.Generation), Status: r.Status,
-			RegisteredAt: pgtx.Present(r.RegisteredAt), DrainingAt: pgtx.Present(r.DrainingAt), ClosedAt: pgtx.Present(r.ClosedAt), RetiredAt: pgtx.Present(r.RetiredAt),
+			RegisteredAt: pgtx.Present(r.RegisteredAt), DrainingAt: pgtx.Present(r.DrainingAt),
+			ClosedAt: pgtx.Present(r.ClosedAt), RetiredAt: pgtx.Present(r.RetiredAt),
 			Due: r.Due, Scheduled: r.Scheduled, InFlight: r.InFlight, Failed: r.Failed,
-			OldestDue: pgtx.Present(r.OldestDue), NextScheduled: pgtx.Present(r.NextScheduled), LastScheduled: pgtx.Present(r.LastScheduled),
-			Workers: r.Workers, PublishingDefault: r.PublishingDefault, Paused: []Pause{},
+			OldestDue: pgtx.Present(r.OldestDue), NextScheduled: pgtx.Present(r.NextScheduled),
+			LastScheduled: pgtx.Present(r.LastScheduled), Workers: r.Workers, PublishingDefault: r.PublishingDefault,
+			Paused: []Pause{}, SafeToStop: r.Due+r.Scheduled+r.InFlight == 0 && r.Status != "live",
 		}
 		for _, p := range paused {
 			if p.Generation == all[i].Generation {
 				all[i].Paused = append(all[i].Paused, p)
 			}
 		}
-		all[i].SafeToStop = r.Due+r.Scheduled+r.InFlight == 0 && r.Status != "live"
 	}
 	return all, nil
 }

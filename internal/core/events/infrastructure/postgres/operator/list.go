@@ -204,8 +204,8 @@ type placed struct {
 	Place       pgtype.Timestamptz // may be infinite
 }
 
-// PendingKinds is SQL for the generations and types k that have pending events, each found by one look into the index of those.
-const PendingKinds = `(with recursive kind(generation, event_type) as (
+// pendingKinds is SQL for the generations and types k that have pending events, each found by one look into the index of those.
+const pendingKinds = `(with recursive kind(generation, event_type) as (
     (select o.generation, o.event_type from core.outbox o where o.status = 'pending' and o.deleted_at is null
      order by o.generation, o.event_type limit 1)
     union all
@@ -248,7 +248,7 @@ func (b branch) query(w *where, f Filter, places map[string]position, limit int)
 	ordered := fmt.Sprintf(" order by %s limit %d", order, limit)
 	from := "core.outbox o where " + w.all() + ordered
 	if b.name == "pending" { // the index has the order within a generation and type only
-		from = PendingKinds + " cross join lateral (select o.* from core.outbox o where o.generation = k.generation" +
+		from = pendingKinds + " cross join lateral (select o.* from core.outbox o where o.generation = k.generation" +
 			" and o.event_type = k.event_type and " + w.all() + ordered + ") o" + ordered
 	}
 	return "(select " + displayed + ", '" + b.name + "' as branch, " + key + " as key, " + place +

@@ -1,0 +1,435 @@
+-- Facts for the doctor. They are read with search_path = pg_catalog. Names are quoted as SQL needs them.
+
+-- name: InspectServer :one
+select current_setting('server_version_num')::integer as version,
+  current_setting('server_version')::text as version_text,
+  pg_is_in_recovery()::boolean as standby,
+  extract(epoch from clock_timestamp() - pg_postmaster_start_time())::double precision as up_seconds;
+
+-- name: InspectNotificationQueue :one
+-- Returns which share of the notification queue is used, from 0 to 1.
+select pg_notification_queue_usage()::double precision as share;
+
+-- name: InspectSettings :many
+-- Returns the settings of roles and of this database, then those of this session that no row of the first kind
+-- explains. Booleans read true or false, times in milliseconds.
+with stored as (
+  select split_part(c, '=', 1) as name, substr(c, strpos(c, '=') + 1) as value,
+    s.setrole in (0, (select u.oid from pg_catalog.pg_roles u where u.rolname = session_user)) as mine,
+    coalesce(nullif(concat_ws(' in ', 'role ' || quote_ident(r.rolname), 'database ' || quote_ident(d.datname)), ''),
+      'role all') as scope,
+    case when p.context = 'superuser' or r.rolname is null and d.datname is null then ''
+      when r.rolname is null then quote_ident(pg_get_userbyid(d.datdba)) else quote_ident(r.rolname) end as owner
+  from pg_catalog.pg_db_role_setting s left join pg_catalog.pg_roles r on r.oid = s.setrole
+  left join pg_catalog.pg_database d on d.oid = s.setdatabase
+  cross join unnest(s.setconfig) as c left join pg_catalog.pg_settings p on p.name = split_part(c, '=', 1)
+  where s.setdatabase in (0, (select oid from pg_catalog.pg_database where datname = current_database()))),
+known as (
+  select name, value, scope, owner from stored
+  union all
+  select p.name, p.reset_val, '', '' from pg_catalog.pg_settings p where p.name not in (
+    select name from stored where mine))
+select k.name::text as name, k.scope::text as scope, k.owner::text as owner,
+  case when p.vartype = 'bool' then k.value::boolean::text
+    when p.unit = 'ms' then (extract(epoch from
+      (case when k.value ~ '^[0-9.]+$' then k.value || 'ms' else k.value end)::interval) * 1000)::bigint::text
+    else lower(k.value) end::text as value
+from known k left join pg_catalog.pg_settings p on p.name = k.name
+where k.name = any (@names::text[]) order by k.scope desc, k.name;
+
+-- name: InspectTables :many
+-- Returns what changes how statements on our tables behave, or whether rows are kept. Kind is one of: rule, unlogged,
+-- reference (a foreign key to a table), unenforced (its foreign keys), event trigger, replica identity.
+with ours as (
+  select c.oid, n.nspname, c.relname, c.relpersistence, c.relreplident, format('%I.%I', n.nspname, c.relname) as name,
+    exists (select from pg_catalog.pg_index i where i.indrelid = c.oid and i.indisprimary) as has_key,
+    exists (select from pg_catalog.pg_index i where i.indrelid = c.oid and i.indisreplident) as has_replident
+  from pg_catalog.pg_class c join pg_catalog.pg_namespace n on n.oid = c.relnamespace
+  where n.nspname in ('core', 'platform', 'worlds') and c.relkind in ('r', 'p'))
+select 'rule'::text as kind, o.name::text as table_name, quote_ident(r.rulename)::text as object, ''::text as owner,
+  ''::text as detail
+from pg_catalog.pg_rewrite r join ours o on o.oid = r.ev_class
+union all
+select 'unlogged', o.name, '', '', '' from ours o where o.relpersistence = 'u'
+union all
+select 'reference', o.name, format('%I.%I', n.nspname, f.relname), quote_ident(pg_get_userbyid(f.relowner)),
+  quote_ident(k.conname)
+from pg_catalog.pg_constraint k join ours o on o.oid = k.confrelid and o.nspname = 'core'
+  join pg_catalog.pg_class f on f.oid = k.conrelid
+join pg_catalog.pg_namespace n on n.oid = f.relnamespace where k.contype = 'f'
+union all
+select 'unenforced', o.name, '', '', string_agg(distinct k.conname, ', ' order by k.conname)
+from pg_catalog.pg_trigger t join ours o on o.oid = t.tgrelid join pg_catalog.pg_constraint k on k.oid = t.tgconstraint
+where t.tgisinternal and t.tgenabled <> 'O' group by o.name
+union all
+select 'event trigger', e.evtfoid::regproc::text, quote_ident(e.evtname), quote_ident(pg_get_userbyid(e.evtowner)),
+  e.evtevent || coalesce(' of ' || array_to_string(e.evttags, ', '), '')
+from pg_catalog.pg_event_trigger e
+where e.evtenabled <> 'D' and not exists (select from pg_catalog.pg_depend d
+  where d.classid = 'pg_event_trigger'::regclass and d.objid = e.oid and d.deptype = 'e')
+union all
+select 'replica identity', o.name, string_agg(p.pubname, ', '), '',
+  case when bool_and(o.has_key) then 'default' else 'full' end
+from ours o join pg_catalog.pg_publication_tables t on t.schemaname = o.nspname and t.tablename = o.relname
+join pg_catalog.pg_publication p on p.pubname = t.pubname and (p.pubupdate or p.pubdelete)
+where o.relreplident = 'n' or o.relreplident = 'i' and not o.has_replident or o.relreplident = 'd' and not o.has_key
+group by o.name
+order by 1, 2, 3;
+
+-- name: InspectEventTypes :many
+-- Compares core.event_types and core.publisher_sources with what this build declares. A generation of 0 is not known.
+-- Types that a higher generation has registered stand, and this build's first start replaces those of a lower one:
+-- neither is returned. Kind is one of:
+--   none          no event type is registered
+--   missing       a version that this build has is not registered
+--   ignored       live workers of the generation handle the type, which is registered as not consumed there
+--   dropped       this build handles the type, which is registered as not consumed
+--   refused, different  registered by this build's generation, but not as this build has it; refused: publishing fails
+--   unsure        as different, but this build's generation is not known
+--   unknown generation  a generation that does not exist registered the types
+--   no source     the role may not publish as source
+--   extra source  the role may publish as source, and should not
+--   stale source  the same, and the role does not exist
+with declared as (
+  select (e.t ->> 'event_type')::text as event_type, (e.t ->> 'event_version')::integer as event_version,
+    (e.t ->> 'source')::text as source, (e.t ->> 'class')::text as class,
+    (e.t ->> 'content_class')::text as content_class, (e.t ->> 'consumed')::boolean as consumed,
+    nullif(e.t -> 'payload_schema', 'null')::jsonb as payload_schema,
+    nullif(e.t -> 'payload_rules', 'null')::jsonb as payload_rules, (e.t ->> 'payload_fault')::text as payload_fault,
+    (e.t ->> 'deadline')::timestamptz as deadline, (e.t ->> 'successor')::text as successor
+  from jsonb_array_elements(@types::jsonb) as e(t)),
+latest as (select distinct on (d.event_type) d.* from declared d order by d.event_type, d.event_version desc),
+publishers(role_name, source) as (
+  values ('spectral_platform', 'platform'), ('spectral_worlds', 'worlds'), ('spectral_owner', 'core')),
+-- what a build of this generation has registered, or would have
+ours as (
+  select t.* from core.event_types t
+  where @generation::bigint > 0 and (t.registered_by = @generation::bigint or t.registered_by < @generation::bigint
+    and exists (select from core.live_workers w where w.generation = @generation::bigint))),
+ignored as (
+  select w.generation, t.event_type
+  from core.live_workers w cross join lateral jsonb_object_keys(w.handlers) as h(event_type)
+  join core.event_types t on t.event_type = h.event_type and not core.consumes(w.generation, t.consumed_in, t.consumed)
+  group by w.generation, t.event_type),
+dropped as (
+  select d.event_type from latest d
+  where d.consumed and not exists (select from ignored i where i.event_type = d.event_type)
+    and case when @generation::bigint = 0 then exists (select from core.event_types t
+        where (t.event_type, t.event_version) = (d.event_type, d.event_version) and not t.consumed
+          and not exists (select from jsonb_each_text(t.consumed_in) as g where g.value = 'true'))
+      else exists (select from core.event_types t
+          where t.event_type = d.event_type and (t.consumed_in ->> cast(@generation::bigint as text))::boolean is false)
+        or exists (select from ours t
+          where t.event_type = d.event_type and not core.consumes(@generation::bigint, t.consumed_in, t.consumed)) end),
+different as (
+  select t.event_type, t.event_version, t.registered_by, coalesce(d.source <> t.source, false) as refused,
+    array_to_string(array[
+      case when d.source <> t.source then format('source %s, not %s', t.source, d.source) end,
+      case when d.event_type is not null and d.class is distinct from t.class
+        then format('class %s, not %s', coalesce(t.class, @default_class::text), coalesce(d.class,
+          @default_class::text)) end,
+      case when d.content_class <> t.content_class
+        then format('content class %s, not %s', t.content_class, d.content_class) end,
+      case when not d.consumed and core.consumes(nullif(@generation::bigint, 0), t.consumed_in, t.consumed)
+        then 'waiting for a handler, not settled as it is published' end,
+      case when d.event_type is not null and (d.payload_schema, d.payload_rules, d.payload_fault::jsonpath::text)
+          is distinct from (t.payload_schema, t.payload_rules, t.payload_fault::text) then 'another payload' end,
+      case when (l.deadline, l.successor) is distinct from (t.deadline, t.successor) then format('%s, in this build %s',
+        coalesce('deprecated from ' || t.deadline || ' for ' || t.successor, 'not deprecated'),
+        coalesce('deprecated from ' || l.deadline || ' for ' || l.successor, 'not deprecated')) end], '; ') as how
+  from core.event_types t join latest l on l.event_type = t.event_type
+  left join declared d on (d.event_type, d.event_version) = (t.event_type, t.event_version))
+select 'none'::text as kind, ''::text as subject, 0::bigint as generation, ''::text as source, ''::text as detail
+where not exists (select from core.event_types)
+union all
+select 'missing', format('%s version %s', d.event_type, d.event_version), 0, '', '' from declared d
+where exists (select from core.event_types) and not exists (select from core.event_types t
+  where (t.event_type, t.event_version) = (d.event_type, d.event_version))
+union all
+select 'ignored', i.event_type, i.generation, '', '' from ignored i
+union all
+select 'dropped', d.event_type, @generation::bigint, '', '' from dropped d
+union all
+select case when d.refused then 'refused' else 'different' end, format('%s version %s', d.event_type, d.event_version),
+  d.registered_by, '', d.how
+from different d join ours o on (o.event_type, o.event_version) = (d.event_type, d.event_version) where d.how <> ''
+union all
+select 'unsure', format('%s version %s', d.event_type, d.event_version), d.registered_by, '', d.how
+from different d where @generation::bigint = 0 and d.how <> ''
+union all
+select 'unknown generation',
+  string_agg(t.event_type || ' version ' || t.event_version, ', ' order by t.event_type, t.event_version),
+  t.registered_by, '', ''
+from core.event_types t
+where t.registered_by > 0 and not exists (select from core.deployments p where p.generation = t.registered_by)
+group by t.registered_by
+union all
+select 'no source', p.role_name, 0, p.source, '' from publishers p
+where not exists (select from core.publisher_sources s where (s.role_name, s.source) = (p.role_name, p.source))
+union all
+select case when r.oid is null then 'stale source' else 'extra source' end, s.role_name, 0, s.source, ''
+from core.publisher_sources s left join pg_catalog.pg_roles r on r.rolname = s.role_name
+where (r.oid is null or s.role_name = any (@roles::text[]))
+  and not exists (select from publishers p where (s.role_name, s.source) = (p.role_name, p.source))
+order by 1, 2, 3;
+
+-- name: InspectLogins :many
+-- Returns who may do more than their group does. Kind is one of:
+--   own privilege  role has privileges on object by itself; revoke names both as in a revoke statement
+--   member         the logins in role are members of above, which may rewrite events, through object if it is not
+-- empty;
+--                  revoke ends that. Migrates: above is the role that migrates. Grantor may revoke it; *: there are
+-- several
+--   superuser      role is a superuser and a member of above
+with groups as (
+  select oid, rolname from pg_catalog.pg_roles
+  where rolname = any (@roles::text[]) or starts_with(rolname, 'spectral_') and not rolcanlogin),
+members as (
+  select distinct r.oid, r.rolname from pg_catalog.pg_roles r join groups g on pg_has_role(r.oid, g.oid, 'member')
+  where r.rolcanlogin and not r.rolsuper and r.oid not in (select oid from groups)),
+migrating as (select datdba as oid from pg_catalog.pg_database where datname = current_database()),
+-- the grants that make members of a role that may do everything; the check of privileges has those to our groups
+grants as (
+  select m.roleid::regrole::text as above, m.member, m.member::regrole::text as name,
+    m.roleid in (select oid from migrating) as migrates,
+    case when current_setting('server_version_num')::integer >= 160000 then m.grantor::regrole::text end as grantor
+  from pg_catalog.pg_auth_members m
+  where (m.roleid::regrole::text in ('spectral_owner', 'pg_write_all_data') and m.member not in (select oid
+    from migrating)
+      or m.roleid in (select oid from migrating) and pg_has_role(m.roleid, 'spectral_owner', 'member'))
+    and m.member not in (select oid from groups)),
+schemas as (select oid, nspname from pg_catalog.pg_namespace where nspname in ('core', 'platform', 'worlds')),
+acls (what, on_what, columns, owner, acl) as (
+  select 'schema ' || n.nspname, 'schema ' || n.nspname, '', n.nspowner, n.nspacl
+  from pg_catalog.pg_namespace n join schemas s on s.oid = n.oid
+  union all
+  select format('%s.%I', s.nspname, c.relname),
+    format('%s %s.%I', case c.relkind when 'S' then 'sequence' else 'table' end, s.nspname, c.relname), '', c.relowner,
+      c.relacl
+  from pg_catalog.pg_class c join schemas s on s.oid = c.relnamespace
+  union all
+  select format('%s.%I (%I)', s.nspname, c.relname, a.attname), format('table %s.%I', s.nspname, c.relname),
+    format(' (%I)', a.attname), c.relowner, a.attacl
+  from pg_catalog.pg_attribute a join pg_catalog.pg_class c on c.oid = a.attrelid
+    join schemas s on s.oid = c.relnamespace
+  union all
+  select 'function ' || p.oid::regprocedure, 'function ' || p.oid::regprocedure, '', p.proowner, p.proacl
+  from pg_catalog.pg_proc p join schemas s on s.oid = p.pronamespace)
+select 'own privilege'::text as kind, quote_ident(r.rolname)::text as role, a.what::text as object, ''::text as above,
+  string_agg(lower(x.privilege_type), ', ' order by x.privilege_type)::text as privileges,
+  format('%s on %s', string_agg(lower(x.privilege_type) || a.columns, ', ' order by x.privilege_type),
+    a.on_what)::text as revoke,
+  ''::text as grantor, false as migrates
+from acls a cross join lateral aclexplode(a.acl) x join pg_catalog.pg_roles r on r.oid = x.grantee
+where x.grantee <> a.owner and r.oid not in (select oid from groups) group by r.rolname, a.what, a.on_what
+union all
+select 'member', string_agg(distinct m.rolname, ', ' order by m.rolname),
+  case when bool_and(g.member = m.oid) then '' else g.name end, g.above, '',
+  string_agg(distinct format('revoke %s from %s', g.above, g.name) || coalesce(' granted by ' || g.grantor, '') ||
+    ' cascade;', ' '),
+  case when min(g.grantor) = max(g.grantor) then min(g.grantor) when min(g.grantor) is null then '' else '*' end,
+    g.migrates
+from members m join grants g on pg_has_role(m.oid, g.member, 'member') where m.oid not in (select oid from migrating)
+group by g.above, g.member, g.name, g.migrates
+union all
+select 'superuser', quote_ident(r.rolname), '', g.rolname, '', '', '', false
+from pg_catalog.pg_roles r join pg_catalog.pg_auth_members m on m.member = r.oid join groups g on g.oid = m.roleid
+where r.rolsuper and r.oid not in (select oid from groups)
+order by 1, 2, 3 limit @at_most::integer;
+
+-- name: InspectIndexes :many
+select i.indexrelid::regclass::text as name, format('index %I on %I.%I', x.relname, n.nspname,
+  c.relname)::text as subject,
+  exists (select from pg_catalog.pg_constraint k where k.conindid = i.indexrelid)::boolean as of_constraint,
+  (i.indisvalid and i.indisready and i.indislive)::boolean as valid
+from pg_catalog.pg_index i join pg_catalog.pg_class c on c.oid = i.indrelid
+  join pg_catalog.pg_class x on x.oid = i.indexrelid
+join pg_catalog.pg_namespace n on n.oid = c.relnamespace
+where n.nspname in ('core', 'platform', 'worlds') order by 1;
+
+-- name: InspectConnections :one
+-- A database_limit below 0 is none.
+select current_setting('max_connections')::integer as max_connections,
+  (current_setting('superuser_reserved_connections')::integer
+    + coalesce(current_setting('reserved_connections', true)::integer, 0))::integer as reserved,
+  count(*) filter (where a.usesysid is not null)::integer as used, quote_ident(current_database())::text as database,
+  (select d.datconnlimit from pg_catalog.pg_database d where d.datname = current_database())::integer as database_limit,
+  count(*) filter (where a.usesysid is not null and a.datname = current_database())::integer as used_in_database
+from pg_catalog.pg_stat_activity a;
+
+-- name: InspectLoginLimits :many
+-- Returns logins of our roles with a limit of connections or a password that has expired. A connection_limit below 0 is
+-- none.
+select quote_ident(r.rolname)::text as name, r.rolconnlimit::integer as connection_limit,
+  (select count(*) from pg_catalog.pg_stat_activity a where a.usesysid = r.oid)::integer as used,
+  coalesce(r.rolvaliduntil < now(), false)::boolean as expired
+from pg_catalog.pg_roles r
+where r.rolcanlogin and not r.rolsuper and r.rolname <> all (@roles::text[])
+  and (r.rolconnlimit >= 0 or r.rolvaliduntil < now())
+  and exists (select from pg_catalog.pg_roles g where g.rolname = any (@roles::text[]) and pg_has_role(r.oid, g.oid,
+    'member'))
+order by r.rolname limit @at_most::integer;
+
+-- name: InspectUnregisteredGenerations :many
+-- Returns generations that live workers have and core.deployments has not.
+select w.generation::bigint as generation, count(*)::integer as workers from core.live_workers w
+where not exists (select from core.deployments d where d.generation = w.generation)
+group by w.generation order by w.generation;
+
+-- name: InspectIdleClasses :many
+-- Returns processing classes with consumed event types that no live worker of a generation runs, though workers live.
+select d.generation::bigint as generation, coalesce(t.class, @default_class::text)::text as class,
+  string_agg(t.event_type, ', ' order by t.event_type)::text as event_types
+from core.deployments d cross join (select distinct t.event_type, t.class, t.consumed_in from core.event_types t) t
+where d.status = 'live' and coalesce((t.consumed_in ->> d.generation::text)::boolean, false)
+  and exists (select from core.live_workers w where w.generation = d.generation)
+group by d.generation, t.class
+having not exists (select from core.live_workers w
+  where w.generation = d.generation and jsonb_exists_any(w.handlers, array_agg(t.event_type)))
+order by 1, 2;
+
+-- name: InspectWorkers :one
+-- Dead ones are those whose work no live worker has recovered for 5 minutes.
+select (select count(*) from core.live_workers)::integer as live,
+  (select count(*) from core.workers w where w.gone_at < statement_timestamp() - interval '5 minutes')::integer as dead;
+
+-- name: InspectLeases :one
+-- Overdue are leases that ran out more than @grace_seconds ago. Ahead are those claimed in the future.
+select count(*)::integer as in_flight, count(*) filter (where l.over > @grace_seconds::integer)::integer as overdue,
+  count(*) filter (where l.over < -l.lease - @grace_seconds::integer)::integer as ahead,
+  coalesce(max(l.over), 0)::double precision as longest_seconds,
+  coalesce(string_agg(distinct l.claimed_by, ', ') filter (where l.over > @grace_seconds::integer), '')::text as held_by
+from (
+  select extract(epoch from statement_timestamp() - coalesce(o.claimed_at, o.created_at))::double precision
+      - o.lease_seconds as over, o.claimed_by, o.lease_seconds as lease
+  from core.outbox o where o.status = 'in_flight' and o.deleted_at is null) l;
+
+-- name: InspectReapLocks :many
+-- Returns the sessions that keep the advisory lock of core.outbox_reap, which holds it for a moment.
+select l.pid::integer as pid, coalesce(a.usename, 'unknown')::text as login,
+  coalesce(nullif(a.application_name, ''), 'unnamed')::text as application
+from pg_catalog.pg_locks l join pg_catalog.pg_stat_activity a on a.pid = l.pid
+where l.locktype = 'advisory' and l.objsubid = 1 and l.granted
+  and (l.classid::bigint << 32 | l.objid::bigint) = 5583017264419803127
+  and l.database = (select d.oid from pg_catalog.pg_database d where d.datname = current_database())
+  and (a.state like 'idle%' or a.xact_start < statement_timestamp() - make_interval(secs => @grace_seconds::integer))
+group by l.pid, a.usename, a.application_name order by l.pid;
+
+-- name: InspectFailures :one
+-- Returns how many dead letters there are, how many of the last hour, and the most common type and error of those.
+select count(*)::integer as failed,
+  count(*) filter (where o.claimed_at > statement_timestamp() - interval '1 hour')::integer as recent,
+  coalesce(mode() within group (order by o.event_type || ', ' || split_part(o.last_error, ':', 1))
+    filter (where o.claimed_at > statement_timestamp() - interval '1 hour'), '')::text as most
+from core.outbox o where o.status = 'failed' and o.deleted_at is null;
+
+-- name: InspectRetention :one
+-- Returns what retention has done. Swept_seconds below 0: it has never swept. Workers are live ones that registered
+-- more than @least_seconds ago. Hidden are tombstones of pending or in_flight events among the latest @tombstones,
+-- because no index has them.
+select coalesce(s.policy_fault, '')::text as policy_fault, s.failed_expiring::integer as failed_expiring,
+  coalesce(extract(epoch from s.failed_expire_first_at - statement_timestamp()),
+    0)::double precision as expire_first_seconds,
+  coalesce((select p.active_ttl_days from core.retention_policies p
+    where p.subject = 'outbox_row' and p.content_class = '*'), 0)::integer as outbox_days,
+  coalesce(extract(epoch from statement_timestamp() - s.swept_at), -1)::double precision as swept_seconds,
+  (select count(*) from core.live_workers w
+    where w.registered_at < statement_timestamp() - make_interval(secs => @least_seconds::integer))::integer as workers,
+  exists (select from core.retention_policies p where p.subject = 'operator_action')::boolean as actions_expire,
+  (select count(*) from (select o.status from core.outbox o where o.deleted_at is not null
+    order by o.deleted_at desc limit @tombstones::integer) t where t.status in ('pending',
+      'in_flight'))::integer as hidden
+from core.retention_status(@warn_days::integer) s;
+
+-- name: InspectSnapshots :many
+-- Returns what keeps dead rows from being removed, the oldest first. Kind is session, prepared, slot or standby; id is
+-- a pid, or a literal to be used in SQL. Seconds below 0 are not known.
+select h.kind::text as kind, h.id::text as id, h.login::text as login, h.detail::text as detail, h.ids::bigint as ids,
+  coalesce(h.seconds, -1)::double precision as seconds
+from (
+  select 'session' as kind, a.pid::text as id, quote_ident(a.usename) as login, format('%s, %s',
+      coalesce(nullif(a.application_name, ''), 'no application name'), coalesce(a.state,
+        'state not visible')) as detail,
+    age(a.backend_xmin)::bigint as ids, extract(epoch from clock_timestamp() - a.xact_start) as seconds
+  from pg_catalog.pg_stat_activity a
+  where a.backend_xmin is not null and a.pid <> pg_backend_pid()
+    and coalesce(a.backend_type, '') not in ('walsender', 'autovacuum worker')
+  union all
+  select 'prepared', quote_literal(p.gid), quote_ident(p.owner), quote_ident(p.database), age(p.transaction)::bigint,
+    extract(epoch from clock_timestamp() - p.prepared)
+  from pg_catalog.pg_prepared_xacts p
+  union all
+  select 'slot', quote_literal(s.slot_name), '', '', greatest(age(s.xmin), age(s.catalog_xmin))::bigint, null
+  from pg_catalog.pg_replication_slots s where s.xmin is not null or s.catalog_xmin is not null
+  union all
+  select 'standby', r.application_name, '', '', age(r.backend_xmin)::bigint, null
+  from pg_catalog.pg_stat_replication r where r.backend_xmin is not null) h
+order by h.ids desc, h.seconds desc nulls last;
+
+-- name: InspectSessions :one
+-- Counts the sessions whose state this login may not see, and those that do not track it: of those that hold a
+-- snapshot, or else of those of this database.
+select count(*) filter (where a.query = '<insufficient privilege>')::integer as hidden,
+  count(*) filter (where a.state = 'disabled')::integer as untracked
+from pg_catalog.pg_stat_activity a
+where a.usesysid is not null and a.pid <> pg_backend_pid()
+  and case when @snapshots::boolean then a.backend_xmin is not null else a.datname = current_database() end;
+
+-- name: InspectBlockers :many
+-- Returns sessions that idle in a transaction of this database, and those that others wait for and that wait for nobody
+-- themselves; both for longer than @idle_seconds.
+with waiting as (
+  select l.pid, max(extract(epoch from clock_timestamp() - l.waitstart))::double precision as seconds
+  from pg_catalog.pg_locks l join pg_catalog.pg_stat_activity a on a.pid = l.pid
+  where not l.granted and l.waitstart < clock_timestamp() - make_interval(secs => @idle_seconds::double precision)
+    and a.datname = current_database() group by l.pid),
+blocking as (
+  select b.pid, count(*) as sessions, max(w.seconds) as longest
+  from waiting w cross join lateral unnest(pg_blocking_pids(w.pid)) as b(pid)
+  where b.pid <> 0 and cardinality(pg_blocking_pids(b.pid)) = 0 group by b.pid)
+select a.pid::integer as pid, coalesce(a.usename::text, a.backend_type)::text as login,
+  coalesce(nullif(a.application_name, ''), 'no application name')::text as application, coalesce(a.state,
+    '')::text as state,
+  case when a.state like 'idle in transaction%' then extract(epoch from clock_timestamp() - a.state_change)
+    else 0 end::double precision as idle_seconds,
+  coalesce(b.sessions, 0)::integer as waiting, coalesce(b.longest, 0)::double precision as longest_seconds
+from pg_catalog.pg_stat_activity a left join blocking b on b.pid = a.pid
+where b.pid is not null or a.datname = current_database() and a.state like 'idle in transaction%'
+  and a.state_change < clock_timestamp() - make_interval(secs => @idle_seconds::double precision)
+order by longest_seconds desc, idle_seconds desc limit @at_most::integer;
+
+-- name: InspectPrepared :many
+-- Returns the prepared transactions of this database, as literals.
+select quote_literal(gid)::text as gid from pg_catalog.pg_prepared_xacts where database = current_database()
+order by prepared limit @at_most::integer;
+
+-- name: InspectVacuum :many
+-- Returns our tables. Off is the option that turns autovacuum off for one, empty for none.
+select (s.schemaname || '.' || s.relname)::text as name, s.n_dead_tup::bigint as dead,
+  (coalesce((select split_part(o, '=', 2)::double precision from unnest(c.reloptions) as o
+      where o like 'autovacuum_vacuum_threshold=%'), current_setting('autovacuum_vacuum_threshold')::double precision)
+    + greatest(c.reltuples, 0) * coalesce((select split_part(o, '=', 2)::double precision from unnest(c.reloptions) as o
+      where o like 'autovacuum_vacuum_scale_factor=%'),
+      current_setting('autovacuum_vacuum_scale_factor')::double precision))::double precision as threshold,
+  coalesce((select v.name from (values ('autovacuum_enabled', c.reloptions), ('toast.autovacuum_enabled',
+      (select t.reloptions from pg_catalog.pg_class t where t.oid = c.reltoastrelid))) as v(name, options)
+    cross join lateral unnest(v.options) as option
+    where split_part(option, '=', 1) = 'autovacuum_enabled' and not split_part(option, '=', 2)::boolean
+    order by 1 limit 1), '')::text as off,
+  age(c.relfrozenxid)::bigint as age, current_setting('autovacuum_freeze_max_age')::bigint as max_age,
+  (s.schemaname = 'core' and exists (select from core.retention_policies r
+    where r.swept_at > statement_timestamp() - interval '1 hour'))::boolean as swept_lately
+from pg_catalog.pg_stat_user_tables s join pg_catalog.pg_class c on c.oid = s.relid
+where s.schemaname in ('core', 'platform', 'worlds') order by 1;
+
+-- name: InspectScale :one
+-- Returns the size of core.outbox and how long 99 % of events took to settle, in the hours of the last week with at
+-- least @least_events events; slow are the hours in which that was longer than @slow_ms.
+select greatest(c.reltuples, 0)::double precision as rows, pg_size_pretty(pg_total_relation_size(c.oid))::text as size,
+  coalesce((select h.p99_ms from core.delivery_latency_hours h order by h.hour desc limit 1), 0)::bigint as last_p99,
+  coalesce(w.worst, 0)::bigint as worst_p99, w.hours::integer as hours, w.slow::integer as slow_hours
+from pg_catalog.pg_class c cross join (
+  select max(h.p99_ms) as worst, count(*) as hours, count(*) filter (where h.p99_ms > @slow_ms::bigint) as slow
+  from core.delivery_latency_hours h
+  where h.events >= @least_events::bigint and h.hour > now() - interval '7 days') w
+where c.oid = 'core.outbox'::regclass;
