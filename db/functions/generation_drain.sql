@@ -22,7 +22,7 @@ begin
       raise exception 'generation: % is the only live one', p_generation
         using errcode = 'SP041', column = 'generation',
               detail = 'without a live one, publishing from SQL that names no generation is refused (SP019)',
-              hint = 'start the workers of the next generation first, or force it (p_force => true; generation drain --force)';
+              hint = 'start the workers of the next generation first, or pass p_force => true';
     end if;
     update core.deployments d set status = 'draining', draining_at = clock_timestamp() where d.generation = p_generation;
     perform core.operator_action('generation_drain', p_drained_by, p_generation => p_generation,

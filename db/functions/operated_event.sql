@@ -28,7 +28,7 @@ begin
   if v_others > 1 then
     raise exception 'event_id: several events have the id %', p_event_id
       using errcode = 'SP035', column = 'event_id',
-            hint = format('name one by its occurred_at, too: select occurred_at, event_type, status from core.outbox where id = %L; then p_occurred_at => ...', p_event_id);
+            hint = format('also name its occurred_at: select occurred_at, event_type, status from core.outbox where id = %L; then p_occurred_at => ...', p_event_id);
   end if;
 
   if p_action = 'undiscard' then
@@ -37,11 +37,11 @@ begin
     end if;
     if v_row.discarded_at is null then
       raise exception 'event %: was not discarded by an operator, it is past its retention since %', p_event_id, v_row.deleted_at
-        using errcode = 'SP033', column = 'event_id', hint = 'publish it anew if it is still wanted';
+        using errcode = 'SP033', column = 'event_id', hint = 'publish it again if it is still wanted';
     end if;
     if v_row.deleted_at <= clock_timestamp() - make_interval(hours => v_days * 24) then
       raise exception 'event %: was discarded more than % days ago, at %', p_event_id, v_days, v_row.discarded_at
-        using errcode = 'SP033', column = 'event_id', hint = 'publish it anew if it is still wanted';
+        using errcode = 'SP033', column = 'event_id', hint = 'publish it again if it is still wanted';
     end if;
     return v_row.occurred_at;
   end if;
@@ -52,7 +52,7 @@ begin
   end if;
   if v_row.deleted_at is not null then
     raise exception 'event %: is past its retention since %', p_event_id, v_row.deleted_at
-      using errcode = 'SP033', column = 'event_id', hint = 'publish it anew if it is still wanted';
+      using errcode = 'SP033', column = 'event_id', hint = 'publish it again if it is still wanted';
   end if;
 
   if p_action = 'retry_now' then
@@ -60,8 +60,8 @@ begin
       raise exception 'event %: is %, not pending', p_event_id, v_row.status
         using errcode = 'SP032', column = 'event_id',
               hint = case v_row.status when 'failed' then format('replay it: select core.outbox_replay(%L, <generation>, <who>)', p_event_id)
-                       when 'in_flight' then 'a worker is at it; if that is gone, the reaper gives it back when the lease runs out'
-                       else 'it is done' end;
+                       when 'in_flight' then 'a worker handles it; if that worker dies, the event is pending again when the lease runs out'
+                       else 'nothing is left to do' end;
     end if;
     if v_row.available_at <= clock_timestamp() then
       raise exception 'event %: is due already, since %', p_event_id, v_row.available_at
@@ -76,11 +76,11 @@ begin
             hint = case
               when v_row.status = 'pending' and v_row.available_at > clock_timestamp()
                 then format('it is due at %s; sooner: select core.outbox_retry_now(%L)', v_row.available_at, p_event_id)
-              when v_row.status = 'pending' then 'it is due, or a worker is at it'
-              when v_row.status = 'in_flight' then format('worker %s has it, until %s if that dies', coalesce(v_row.claimed_by, 'unknown'),
+              when v_row.status = 'pending' then 'it is due, or a worker handles it'
+              when v_row.status = 'in_flight' then format('worker %s handles it; if that worker dies, it is pending again at %s', coalesce(v_row.claimed_by, 'unknown'),
                 v_row.claimed_at + make_interval(secs => v_row.lease_seconds))
-              when p_action = 'replay' then 'p_force => true replays it all the same: handlers that have handled it are skipped'
-              else 'it is done' end;
+              when p_action = 'replay' then 'p_force => true replays it; handlers that have handled it are skipped'
+              else 'nothing is left to do' end;
   end if;
   return v_row.occurred_at;
 end

@@ -12,7 +12,7 @@ declare
 begin
   if not exists (select from core.outbox_retry_now_many(array[p_event_id], p_retried_by, array[v_occurred_at])) then
     perform core.operated_event('retry_now', p_event_id, v_occurred_at); -- what it has become meanwhile
-    raise exception 'event %: somebody is changing it at this moment', p_event_id
+    raise exception 'event %: another session is changing it', p_event_id
       using errcode = 'SP032', column = 'event_id', hint = 'look at it again';
   end if;
 end

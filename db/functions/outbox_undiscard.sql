@@ -14,8 +14,8 @@ begin
   v_occurred_at := core.operated_event('undiscard', p_event_id, v_occurred_at);
   perform from core.outbox_undiscard_many(array[p_event_id], p_undiscarded_by, array[v_occurred_at]);
   if not found then
-    raise exception 'event %: was discarded too long ago, by this moment', p_event_id
-      using errcode = 'SP033', column = 'event_id', hint = 'publish it anew if it is still wanted';
+    raise exception 'event %: was discarded too long ago', p_event_id
+      using errcode = 'SP033', column = 'event_id', hint = 'publish it again if it is still wanted';
   end if;
 end
 $$;

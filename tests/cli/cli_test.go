@@ -52,6 +52,7 @@ func TestTranscripts(t *testing.T) {
 			env.Values["held"] = new(*pgx.Conn)
 			env.Values["conns"] = make(map[string]*pgx.Conn)
 			env.Values["stdin"] = new(string)
+			env.Setenv("COLUMNS", "400")
 			env.Setenv("SPECTRAL_BRIEFINGS_DIR", filepath.Join(env.WorkDir, "briefings"))
 			env.Setenv("SPECTRAL_POSTGRES_BIN", os.Getenv("SPECTRAL_POSTGRES_BIN"))
 			return setMigrations(env)

@@ -1,8 +1,10 @@
 package doctor_test
 
 import (
+	"bytes"
 	"context"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"regexp"
@@ -13,6 +15,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"spectral/internal/app/cli"
 	"spectral/internal/app/doctor"
 	"spectral/tests/faults/proxy"
 	"spectral/tests/pgtest"
@@ -391,6 +394,9 @@ func TestDamageIsFound(t *testing.T) {
 				}
 			}
 			findings, fixes := p.all(round.config), []string{}
+			for _, f := range findings {
+				commandsExist(t, f.Problem+f.Fix)
+			}
 			for _, d := range round.damages {
 				problem, fix := in.Replace(d.problem), in.Replace(d.fix)
 				i := slices.IndexFunc(findings, func(f doctor.Finding) bool {
@@ -423,6 +429,26 @@ func TestDamageIsFound(t *testing.T) {
 			}
 			p.exec(in.Replace("drop role if exists %login_chain, %login_worker, %login_late"))
 		})
+	}
+}
+
+// commandsExist fails unless the commands in a text are read by the command line, up to the database that they lack.
+func commandsExist(t *testing.T, text string) {
+	t.Helper()
+	for _, part := range quoted.FindAllStringSubmatch(text, -1) {
+		setting, command, isCommand := strings.Cut(part[1], "workers ")
+		if !isCommand {
+			continue
+		}
+		var stderr bytes.Buffer
+		cli.Main(context.Background(), cli.Process{Stdin: strings.NewReader(""), Stdout: io.Discard, Stderr: &stderr,
+			Getenv: func(name string) string {
+				value, _ := strings.CutPrefix(strings.TrimSpace(setting), name+"=")
+				return map[bool]string{true: value}[name == "SPECTRAL_GENERATION"]
+			}}, strings.Fields(command))
+		if !strings.Contains(stderr.String(), "DATABASE_URL is not set") {
+			t.Errorf("it suggests %s, which says: %s", part[0], stderr.String())
+		}
 	}
 }
 

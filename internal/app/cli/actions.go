@@ -30,7 +30,7 @@ several values joined by commas: any of them fits. Each line is one call: a repl
 		Example: `  workers actions list
   workers actions list --event 0198c5d4-9a52-7c11-8f0e-3b7a4d2f6e10
   workers actions list --by anna --action replay,discard --newer-than 1d
-  workers actions list --generation 7 --json | jq -r '.actions[] | [.acted_at, .action, .acted_by] | @tsv'`,
+  workers actions list --json | jq -r '.actions[] | [.acted_by, .action] | @tsv'`,
 	}
 	flags := cmd.Flags()
 	listFlag(flags, &filter.Events, "event", "id of an event that was acted on", parseID)
@@ -51,6 +51,7 @@ several values joined by commas: any of them fits. Each line is one call: a repl
 		return printed(p, *asJSON, found, func() {
 			printActions(p, found.Actions)
 			pageEnd(p, len(found.Actions), "action", found.Next)
+			p.next("workers actions list --json, which has the ids of the events")
 		})
 	})
 	return cmd
@@ -66,5 +67,5 @@ func printActions(p Process, all []operator.Action) {
 			details = firstLine(&text)
 		}
 		return []any{a.ActedAt.Format(time.RFC3339), a.Action, a.ActedBy, a.Login, generation, a.Events, details}
-	}, "ACTED", "ACTION", "BY", "LOGIN", "GENERATION", "EVENTS", "DETAILS")
+	}, []string{"LOGIN", "GENERATION", "DETAILS", "EVENTS", "BY"}, "ACTED", "ACTION", "BY", "LOGIN", "GENERATION", "EVENTS", "DETAILS")
 }

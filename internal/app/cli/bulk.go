@@ -110,10 +110,10 @@ func (b *bulk) choose(args []string, filter operator.Filter, all bool) (ids []uu
 	filtered := !reflect.DeepEqual(filter, operator.Filter{})
 	switch {
 	case len(args) > 0 && (filtered || all):
-		return nil, usagef("events are named, and a filter or --all is given as well: leave one of them out")
+		return nil, usagef("events are named by id, and a filter or --all is given too: leave one of them out")
 	case len(args) == 0 && !filtered && !all:
-		return nil, usagef("which events? name them by their ids, or by at least one filter like --type, " +
-			"or pass --all; `workers events list` shows them")
+		return nil, usagef("which events? name them by id, or by a filter like --type, or pass --all; " +
+			"`workers events list` shows them")
 	}
 	for _, arg := range args {
 		id, err := parseID(arg)
@@ -126,7 +126,7 @@ func (b *bulk) choose(args []string, filter operator.Filter, all bool) (ids []uu
 	}
 	for _, s := range filter.Statuses {
 		if !slices.Contains(b.statuses, s) {
-			return nil, usagef("--status %s: this is for %s events", s, operator.Joined(b.statuses))
+			return nil, usagef("--status %s: this command takes %s events only", s, operator.Joined(b.statuses))
 		}
 	}
 	return ids, nil
@@ -139,7 +139,7 @@ func (b *bulk) report(p Process, result operator.BulkResult, err error, named, a
 	} else {
 		p.printf("%s %s\n", b.done, eventsText(result.Done))
 		if result.Skipped > 0 {
-			p.notef("%s left out: changed or locked since they were selected:", eventsText(result.Skipped))
+			p.notef("%s skipped, changed or locked since the selection:", eventsText(result.Skipped))
 			shown := result.Reasons[:min(len(result.Reasons), fewEvents)]
 			for _, left := range shown {
 				p.notef("  %s is %s", left.EventID, left.State)
@@ -151,10 +151,10 @@ func (b *bulk) report(p Process, result operator.BulkResult, err error, named, a
 	}
 	switch {
 	case err != nil && result.NotReached > 0:
-		return fmt.Errorf("%w; %s not reached: repeat the command for the rest", err, eventsText(result.NotReached))
+		return fmt.Errorf("%w; %s not reached: repeat the command to go on", err, eventsText(result.NotReached))
 	case err == nil && named && result.Skipped > 0:
-		return fmt.Errorf("%d of the named events not %s: look again (`workers events show`) and repeat the command",
-			result.Skipped, b.done)
+		return fmt.Errorf("%s not %s: `workers events show` says what changed; then repeat the command",
+			app.Counted(result.Skipped, "named event"), b.done)
 	default:
 		return err
 	}
@@ -204,9 +204,9 @@ It shows what would happen, and asks. What has changed since it was shown is lef
 same command goes on. --force replays delivered events as well: those named by id, or by --status delivered.
 docs/runbook.md says more.`,
 		Example: `  workers events replay 0198c5d4-9a52-7c11-8f0e-3b7a4d2f6e10 --to 8
-  workers events replay --type decision.recorded --error IntegrityError --to 8 --dry-run
+  workers events replay --error IntegrityError --to 8 --dry-run
   workers events replay --all --to 8 --rate 200 --by anna --yes
-  workers events replay --status delivered --type decision.recorded --newer-than 1d --to 8 --force`,
+  workers events replay --status delivered --newer-than 1d --to 8 --force`,
 	}
 	var to events.Generation
 	oneFlag(cmd.Flags(), &to, "to", "generation whose code is to handle them", events.ParseGeneration)
@@ -247,13 +247,13 @@ func showReplay(ctx context.Context, p Process, c *operator.Client, s operator.S
 			case e.Handler == "":
 				e.Handler, effect = "-", "NO HANDLER"
 			case e.HandledAt != nil:
-				effect = "already handled at " + atOrDash(e.HandledAt)
+				effect, e.Note = "already handled", atOrDash(e.HandledAt)
 			}
 			return []any{e.EventID, e.EventType, e.Handler, effect, e.Note}
-		}, "EVENT", "TYPE", "HANDLER", "EFFECT", "NOTE")
+		}, []string{"NOTE", "TYPE", "HANDLER"}, "EVENT", "TYPE", "HANDLER", "EFFECT", "NOTE")
 		printTable(p, preview.Handlers, func(h operator.HandlerEffect) []any {
 			return []any{h.EventType, h.Handler, h.WouldRun, h.Handled}
-		}, "TYPE", "HANDLER", "WOULD RUN", "ALREADY HANDLED")
+		}, []string{"TYPE", "HANDLER"}, "TYPE", "HANDLER", "WOULD RUN", "ALREADY HANDLED")
 		for _, u := range preview.Unhandled {
 			p.printf("NO HANDLER for %s of type %s: %s\n", eventsText(u.Events), u.EventType, u.Note)
 		}
@@ -270,9 +270,9 @@ func eventsDiscardCommand(p Process) *cobra.Command {
 		Use: "discard [ID...]", Short: "Give failed events up for good",
 		Long: `Give failed events up for good: those named by id, or all that the flags fit. Unless --yes is given, it shows
 them first, and asks. For the days of grace ` + "`workers events undiscard`" + ` takes it back.`,
-		Example: `  workers events discard 0198c5d4-9a52-7c11-8f0e-3b7a4d2f6e10 --reason "the card is gone"
+		Example: `  workers events discard 0198c5d4-9a52-7c11-8f0e-3b7a4d2f6e10 --reason gone
   workers events discard --type decision.recorded --older-than 7d --dry-run
-  workers events discard --workspace 0198c5d4-0000-7000-8000-000000000001 --reason "tenant left" --yes`,
+  workers events discard --error-contains "no such card" --reason gone --yes`,
 	}, &bulk{
 		verb: "Discard", done: "discarded", statuses: []operator.Status{operator.Failed},
 		named: (*operator.Client).SelectToDiscard, show: showEvents,

@@ -98,7 +98,7 @@ func Main(ctx context.Context, p Process, args []string) int {
 	if ctx.Err() != nil {
 		text = asInterrupt(err, text)
 	}
-	p.notef("workers: %s", text)
+	p.notef("workers: %s", withCommands(text))
 	if out.err != nil { // a result that was not written is no result
 		return exitFailed
 	}
@@ -132,6 +132,8 @@ func rootCommand(p Process) *cobra.Command {
 	root.SetIn(p.Stdin)
 	root.SetOut(p.Stdout)
 	root.SetErr(p.Stderr)
+	root.SetUsageTemplate(strings.ReplaceAll(root.UsageTemplate(), ".FlagUsages", ".FlagUsagesWrapped 80"))
+	wrapHelp(root)
 	root.CompletionOptions.SetDefaultShellCompDirective(cobra.ShellCompDirectiveNoFileComp)
 	root.Version = thisBuild().String()
 	root.SetVersionTemplate("{{.Version}}\n")
@@ -139,6 +141,14 @@ func rootCommand(p Process) *cobra.Command {
 	oneFlag(root.PersistentFlags(), &level, "log-level", "least level of log entries on stderr: debug, info, warn or error",
 		oneOf("debug", "info", "warn", "error"))
 	return root
+}
+
+// wrapHelp wraps the help of a command and of those below it.
+func wrapHelp(cmd *cobra.Command) {
+	cmd.Long = wrap(cmd.Long, 80)
+	for _, below := range cmd.Commands() {
+		wrapHelp(below)
+	}
 }
 
 // logger for cmd, at the level its flag asks for.

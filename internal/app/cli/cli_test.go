@@ -89,7 +89,7 @@ func TestWrongCallsExitWithTwo(t *testing.T) {
 		"events replay --all --to eight":    `"eight" is not a deployment generation`,
 		"events discard":                    "which events?",
 		"events discard --discarded=false":  "which events?",
-		"events discard --status pending":   "--status due: this is for failed events",
+		"events discard --status pending":   "--status due: this command takes failed events only",
 		"events discard --all --batch 1001": "want a value from 1 to 1000",
 		"events discard --all --rate NaN":   "want a value from 0 to 1e+09",
 		"events discard 0198c5d4-9a52-7c11-8f0e-3b7a4d2f6e10 --all": "leave one of them out",
@@ -144,6 +144,59 @@ func TestPrintedTextIsSafeForATerminal(t *testing.T) {
 	} {
 		if have := firstLine(&text); have != want {
 			t.Errorf("the first line of %q is %q, want %q", text, have, want)
+		}
+	}
+}
+
+// Columns are cut in the order given, texts down to a least width, and then left out; what is not in the order stays.
+func TestTablesFitTheOutput(t *testing.T) {
+	t.Parallel()
+	long := strings.Repeat("l", 30)
+	for columns, want := range map[string]string{
+		"":   "ID          NUMBER  CUT FIRST" + strings.Repeat(" ", 23) + "CUT NEXT\n0123456789       7  " + long + "  short\n",
+		"58": "ID          NUMBER  CUT FIRST                     CUT NEXT\n0123456789       7  " + long[:27] + "~  short\n",
+		"42": "ID          NUMBER  CUT FIRST     CUT NEXT\n0123456789       7  " + long[:11] + "~  short\n",
+		"41": "ID          NUMBER  CUT NEXT\n0123456789       7  short\n",
+		"20": "ID          NUMBER\n0123456789       7\n",
+		"9":  "ID          NUMBER\n0123456789       7\n",
+	} {
+		var out bytes.Buffer
+		p := Process{Stdout: &out, Getenv: func(string) string { return columns }}
+		printTable(p, []int{7}, func(n int) []any { return []any{"0123456789", n, long, "short"} },
+			[]string{"CUT FIRST", "CUT NEXT"}, "ID", "NUMBER", "CUT FIRST", "CUT NEXT")
+		if out.String() != want {
+			t.Errorf("in %q columns:\n%s, want\n%s", columns, out.String(), want)
+		}
+	}
+}
+
+// What the SQL functions suggest is replaced by commands that exist.
+func TestHintsNameCommands(t *testing.T) {
+	t.Parallel()
+	const id = "0198c5d4-9a52-7c11-8f0e-3b7a4d2f6e10"
+	for hint, want := range map[string]string{
+		"first: select core.outbox_undiscard('" + id + "')":                       "workers events undiscard " + id,
+		"replay it: select core.outbox_replay('" + id + "', <generation>, <who>)": "workers events replay " + id + " --to GENERATION",
+		"it is due later; sooner: select core.outbox_retry_now('" + id + "')":     "workers events retry-now " + id,
+		"select core.event_type_resume('decision.recorded', 8)":                   "workers events resume decision.recorded --generation 8",
+		"select event_type, generation from core.paused_types":                    "workers events pause --list",
+		"only a draining one is retired: select core.generation_drain(7);":        "workers generation drain 7",
+		"select generation, status from core.generation_status()":                 "workers generation status",
+		"select generation, status from core.deployments":                         "workers generation status",
+		"start the workers of the next generation first, or pass p_force => true": "or pass --force",
+		"p_force => true replays it; handlers that have handled it are skipped":   "--force replays it",
+		"select occurred_at, event_type, status from core.outbox where id = 'x'":  "select occurred_at",
+	} {
+		have := withCommands(hint)
+		if !strings.Contains(have, want) {
+			t.Errorf("%s becomes %s, want %s", hint, have, want)
+		}
+		command, isCommand := strings.CutPrefix(strings.ReplaceAll(want, "GENERATION", "8"), "workers ")
+		if !isCommand {
+			continue
+		}
+		if _, stderr := call(t, io.Discard, strings.Fields(command)...); !strings.Contains(stderr, "DATABASE_URL is not set") {
+			t.Errorf("%s: %s", want, stderr)
 		}
 	}
 }

@@ -15,6 +15,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"unicode/utf8"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -65,6 +66,21 @@ func TestEveryCommandHasHelp(t *testing.T) {
 				t.Errorf("%s --%s says nothing", c.CommandPath(), f.Name)
 			}
 		})
+	}
+}
+
+func TestHelpFitsIntoEightyColumns(t *testing.T) {
+	t.Parallel()
+	for _, c := range ours(t) {
+		var help bytes.Buffer
+		if code, stderr := call(t, &help, append(strings.Fields(c.CommandPath())[1:], "--help")...); code != exitFine {
+			t.Errorf("%s --help exits with %d: %s", c.CommandPath(), code, stderr)
+		}
+		for line := range strings.Lines(help.String()) {
+			if line = strings.TrimSuffix(line, "\n"); utf8.RuneCountInString(line) > 80 {
+				t.Errorf("%s --help: %q has %d columns", c.CommandPath(), line, utf8.RuneCountInString(line))
+			}
+		}
 	}
 }
 

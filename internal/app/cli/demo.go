@@ -75,7 +75,8 @@ card_id and title are required.`,
 func demoFlowsCommand(p Process, fresh *bool) *cobra.Command {
 	var names strings.Builder
 	for _, flow := range demo.Flows() {
-		_, _ = fmt.Fprintf(&names, "\n  %-12s %s", flow.Name, flow.About)
+		about := strings.ReplaceAll(wrap(flow.About, 64), "\n", "\n"+strings.Repeat(" ", 15))
+		_, _ = fmt.Fprintf(&names, "\n  %-12s %s", flow.Name, about)
 	}
 	return &cobra.Command{
 		Use: "flows [name...]", Short: "Show every flow of events once, step by step, or the named ones",

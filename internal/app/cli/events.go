@@ -52,7 +52,7 @@ func eventsListCommand(p Process) *cobra.Command {
 		Long: `List the events that all the given flags fit, the latest first: by when they failed or are due, others by id.
 A flag may be given several times, or several values joined by commas: any of them fits.`,
 		Example: `  workers events list
-  workers events list --type decision.recorded --error IntegrityError --newer-than 1h
+  workers events list --error IntegrityError --newer-than 1h
   workers events list --status pending --older-than 15m
   workers events list --limit 1000 --json | jq -r '.events[].event_id'`,
 	}
@@ -80,6 +80,11 @@ A flag may be given several times, or several values joined by commas: any of th
 			printEvents(p, found.Events, found.AsOf)
 			pageEnd(p, len(found.Events), "event", found.Next)
 			notePauses(p, paused)
+			if len(found.Events) > 0 {
+				p.next("workers events show %s", found.Events[0].ID)
+			} else {
+				p.next("workers events stats")
+			}
 		})
 	})
 	return cmd
@@ -99,7 +104,7 @@ func pageEnd(p Process, n int, what, next string) {
 		p.notef("no %s fits", what)
 	}
 	if next != "" {
-		p.notef("there are more: --after %s", next)
+		p.notef("there are more: repeat the command with --after %s", next)
 	}
 }
 
@@ -111,7 +116,7 @@ func printEvents(p Process, all []operator.Event, now time.Time) {
 		}
 		return []any{e.ID, e.Status, e.EventType, string(e.Source) + " -> " + target, workspace(e), e.Attempts,
 			e.PriorReplays, e.Generation, moment(e, now), firstLine(e.LastError)}
-	}, "ID", "STATUS", "TYPE", "SOURCE", "WORKSPACE", "TRIES", "REPLAYS", "GENERATION", "WHEN", "ERROR")
+	}, []string{"WORKSPACE", "SOURCE", "REPLAYS", "GENERATION", "STATUS", "TRIES", "ERROR", "TYPE"}, "ID", "STATUS", "TYPE", "SOURCE", "WORKSPACE", "TRIES", "REPLAYS", "GENERATION", "WHEN", "ERROR")
 }
 
 func workspace(e operator.Event) string {

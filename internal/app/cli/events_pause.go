@@ -16,7 +16,7 @@ func eventsPauseCommand(p Process) *cobra.Command {
 		Use: "pause [TYPE]", Short: "Stop handling an event type in a generation", Args: cobra.MaximumNArgs(1),
 		Long: `Stop handling an event type in a generation until ` + "`workers events resume`" + `. Publishing goes on, and
 workers finish what they hold.`,
-		Example: `  workers events pause decision.recorded --generation 8 --reason "bad deploy of the aggregator"
+		Example: `  workers events pause decision.recorded --generation 8 --reason "bad deploy"
   workers events pause --list`,
 		ValidArgsFunction: cobra.FixedCompletions(knownTypes(), cobra.ShellCompDirectiveNoFileComp),
 	}
@@ -28,9 +28,9 @@ workers finish what they hold.`,
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		switch {
 		case *list && (len(args) > 0 || generation > 0 || *reason != ""):
-			return usagef("--list goes alone")
+			return usagef("--list takes no event type and no other flag")
 		case !*list && (len(args) == 0 || generation == 0):
-			return usagef("want an event type and its --generation; see `workers events pause --help`")
+			return usagef("name an event type and its --generation: `workers events pause TYPE --generation N`")
 		}
 		return operating(p, func(ctx context.Context, args []string, c *operator.Client) error {
 			if *list {
@@ -82,17 +82,20 @@ func listPauses(ctx context.Context, p Process, c *operator.Client, asJSON bool)
 		}
 		printTable(p, pauses, func(pause operator.Pause) []any {
 			return []any{pause.EventType, pause.Generation, atOrDash(&pause.PausedAt), pause.PausedBy, orDash(pause.Reason)}
-		}, "TYPE", "GENERATION", "PAUSED", "BY", "REASON")
+		}, []string{"REASON", "BY"}, "TYPE", "GENERATION", "PAUSED", "BY", "REASON")
+		if len(pauses) > 0 {
+			p.next("workers events resume %s --generation %d", pauses[0].EventType, pauses[0].Generation)
+		}
 	})
 }
 
 func pauseLine(pause operator.Pause) string {
-	line := fmt.Sprintf("paused until `workers events resume`: %s in generation %d, since %s, by %s",
-		pause.EventType, pause.Generation, pause.PausedAt.Format(time.RFC3339), pause.PausedBy)
+	line := fmt.Sprintf("paused: %s in generation %d, since %s, by %s", pause.EventType, pause.Generation,
+		pause.PausedAt.Format(time.RFC3339), pause.PausedBy)
 	if pause.Reason != nil {
 		line += ": " + *pause.Reason
 	}
-	return line
+	return line + fmt.Sprintf("; `workers events resume %s --generation %d` ends that", pause.EventType, pause.Generation)
 }
 
 // notePauses says beside a result what is paused: no worker handles it.

@@ -5,10 +5,12 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"slices"
 
 	"github.com/spf13/cobra"
 
 	"spectral/internal/app"
+	"spectral/internal/core/events"
 	"spectral/internal/core/events/infrastructure/postgres/operator"
 )
 
@@ -28,7 +30,8 @@ operators did to it, and its payload. Handlers are those that have handled or fa
   not_run      had no part in it when the event was settled: a replay runs it
   not_target   is of another context than the event is for: does not run`,
 		Example: `  workers events show 0198c5d4-9a52-7c11-8f0e-3b7a4d2f6e10
-  workers events show --json 0198c5d4-9a52-7c11-8f0e-3b7a4d2f6e10 | jq '.events[0].payload'`,
+  workers events show 0198c5d4-9a52-7c11-8f0e-3b7a4d2f6e10 --json
+  workers events show 0198c5d4-9a52-7c11-8f0e-3b7a4d2f6e10 --full`,
 	}
 	asJSON := jsonFlag(cmd)
 	full := cmd.Flags().Bool("full", false, fmt.Sprintf("print a payload over %d KiB to its end", maxShown>>10))
@@ -42,17 +45,55 @@ operators did to it, and its payload. Handlers are those that have handled or fa
 			if err != nil {
 				return err
 			}
+			live, err := publishingDefault(ctx, c)
+			if err != nil {
+				return err
+			}
 			return printed(p, *asJSON, map[string]any{"events": all}, func() {
 				for _, d := range all {
 					printDetail(p, d, *full)
 				}
-				if len(all) > 1 {
-					p.notef("%d events have this id, and occurred at different times", len(all))
+				if len(all) == 1 {
+					nextOf(p, all[0], live)
+				} else {
+					p.notef("%d events have this id; they occurred at different times", len(all))
 				}
 			})
 		})(cmd, args)
 	}
 	return cmd
+}
+
+// publishingDefault returns the highest live generation; 0: there is none.
+func publishingDefault(ctx context.Context, c *operator.Client) (events.Generation, error) {
+	all, err := c.Generations(ctx, nil)
+	i := slices.IndexFunc(all, func(g operator.Generation) bool { return g.PublishingDefault })
+	if i < 0 {
+		return 0, err
+	}
+	return all[i].Generation, err
+}
+
+// nextOf prints what operators usually do next with an event.
+func nextOf(p Process, d operator.Detail, live events.Generation) {
+	switch {
+	case d.Paused != nil:
+		p.next("workers events resume %s --generation %d", d.EventType, d.Generation)
+	case d.Status == operator.Failed && live == 0:
+		p.next("workers generation status") // a replay needs a live generation
+	case d.Status == operator.Failed:
+		p.next("workers events replay %s --to %d --dry-run", d.ID, live)
+	case d.Status == operator.Discarded:
+		p.next("workers events undiscard %s", d.ID)
+	case d.Status == operator.Scheduled:
+		p.next("workers events retry-now %s", d.ID)
+	case d.Status == operator.Due:
+		p.next("workers doctor unhandled listeners transactions")
+	case d.Status == operator.InFlight:
+		p.next("workers doctor leases transactions")
+	default:
+		p.next("workers actions list --event %s", d.ID)
+	}
 }
 
 func printDetail(p Process, d operator.Detail, full bool) {
@@ -103,7 +144,7 @@ func printDetail(p Process, d operator.Detail, full bool) {
 			problem = "by event " + s.HandledAs.String() + ", of the same key"
 		}
 		return []any{s.Handler, s.Stage, timestamp(s.HandledAt), s.Failures, s.Free, firstLine(&problem)}
-	}, "HANDLER", "STATE", "SINCE", "FAILURES", "NOT COUNTED", "ERROR")
+	}, []string{"NOT COUNTED", "FAILURES", "ERROR", "HANDLER"}, "HANDLER", "STATE", "SINCE", "FAILURES", "NOT COUNTED", "ERROR")
 	if d.Workers == 0 {
 		p.printf("no live worker of generation %d handles %s\n", d.Generation, d.EventType)
 	}

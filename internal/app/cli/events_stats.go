@@ -15,7 +15,7 @@ func eventsStatsCommand(p Process) *cobra.Command {
 	count := operator.Count{Limit: operator.DefaultPageSize}
 	cmd := &cobra.Command{
 		Use: "stats", Args: cobra.NoArgs,
-		Short: "Count events by status, and failed ones by type and error, or by anything else",
+		Short: "Count events by status, failed ones by type and error",
 		Long: `Count the events that all the given flags fit. Without --by: all by status, then the failed ones by type,
 source, target and error class. OLDEST and LATEST are when failed events failed, pending ones are due, those in flight
 were leased, and others were published.
@@ -64,16 +64,26 @@ From 100,000 on, delivered events are estimated (~); by anything else than their
 				printCounted(p, all[1])
 			}
 			notePauses(p, paused)
+			if len(all) > 1 && len(all[1].Groups) > 0 {
+				p.next("workers events list")
+			} else {
+				p.next("workers doctor")
+			}
 		})
 	})
 	return cmd
 }
 
 func printCounted(p Process, c operator.Counts) {
-	var titles []any
+	var titles, cut []string
+	if slices.Contains(c.By, operator.ByType) { // which says where an event comes from
+		cut = []string{"TARGET", "SOURCE"}
+	}
+	cut = append(cut, "LATEST", "OLDEST")
 	for _, d := range c.By {
 		titles = append(titles, strings.ToUpper(string(d)))
 	}
+	cut = append(cut, titles[1:]...)
 	printTable(p, c.Groups, func(g operator.Group) (row []any) {
 		for _, d := range c.By {
 			value := "-"
@@ -87,14 +97,14 @@ func printCounted(p Process, c operator.Counts) {
 			n = estimate(g.Count)
 		}
 		return append(row, n, distance(g.Oldest, c.AsOf), distance(g.Latest, c.AsOf))
-	}, append(titles, "COUNT", "OLDEST", "LATEST")...)
+	}, cut, append(titles, "COUNT", "OLDEST", "LATEST")...)
 	if len(c.Groups) == 0 {
 		p.notef("no event fits")
 	}
 	if c.More {
-		p.notef("there are more groups: --limit shows up to %d", operator.MaxPageSize)
+		p.notef("there are more groups: --limit takes up to %d", operator.MaxPageSize)
 	}
 	if c.DeliveredLeftOut {
-		p.notef("delivered events are not counted here: --status delivered counts them, --exact all")
+		p.notef("delivered events are not counted here: --status delivered counts only them, --exact all")
 	}
 }

@@ -119,7 +119,7 @@ func parseAge(s string) (time.Duration, error) {
 	}
 	age, err := time.ParseDuration(s)
 	if err != nil || age <= 0 {
-		return 0, fmt.Errorf("%.40q is no age: want a time span above 0 like 30s, 90m, 12h or 7d", s)
+		return 0, fmt.Errorf("%.40q is not an age: want a time span above 0, like 30s, 90m, 12h or 7d", s)
 	}
 	return age, nil
 }

@@ -64,7 +64,7 @@ func generationStatusCommand(p Process) *cobra.Command {
 	var wait time.Duration
 	cmd := &cobra.Command{
 		Use: "status [N]", Args: cobra.MaximumNArgs(1),
-		Short: "Say what each generation still has to do; exits 3 while N, or any that is not live, is not safe to stop",
+		Short: "Show what is left in each generation, and which is safe to stop",
 		Long: `Say what each generation, or N, still has to do. It is safe to stop when it is not live and nothing of it is
 due, scheduled or in flight. Exits 3 while N is not; without N, while any generation that is not live is not.`,
 		Example: `  workers generation status
@@ -85,7 +85,8 @@ due, scheduled or in flight. Exits 3 while N is not; without N, while any genera
 				return err
 			}
 			if only != nil && len(all) == 0 {
-				return fmt.Errorf("generation %d is not registered, and no unsettled event names it", *only)
+				return fmt.Errorf("generation %d is not registered, and no unsettled event names it: `workers generation status` lists those "+
+					"that are", *only)
 			}
 			busy := unsafe(all, only != nil)
 			if busy != "" && wait > 0 && (only == nil || all[0].Status != "live") {
@@ -100,7 +101,14 @@ due, scheduled or in flight. Exits 3 while N is not; without N, while any genera
 					return errors.New("interrupted while " + busy)
 				}
 			}
-			err = printed(p, *asJSON, map[string]any{"generations": all}, func() { printGenerations(p, all) })
+			live, err := publishingDefault(ctx, c)
+			if err != nil {
+				return err
+			}
+			err = printed(p, *asJSON, map[string]any{"generations": all}, func() {
+				printGenerations(p, all, live)
+				nextGeneration(p, all)
+			})
 			if err == nil && busy != "" {
 				err = exitError{errors.New(busy), exitAttention}
 			}
@@ -119,7 +127,7 @@ func unsafe(all []operator.Generation, liveToo bool) string {
 		case g.SafeToStop, g.Status == "live" && !liveToo:
 		case g.Status == "live":
 			busy = append(busy, fmt.Sprintf("generation %d is not safe to stop: it is live, "+
-				"and its producers may publish at any moment; drain it first: workers generation drain %[1]d", g.Generation))
+				"and its producers may publish at any moment; drain it first: `workers generation drain %[1]d`", g.Generation))
 		default:
 			scheduled := ""
 			if g.LastScheduled != nil {
@@ -132,8 +140,24 @@ func unsafe(all []operator.Generation, liveToo bool) string {
 	return strings.Join(busy, "; ")
 }
 
-// printGenerations prints a table, and on stderr what to do about each generation.
-func printGenerations(p Process, all []operator.Generation) {
+// nextGeneration prints what operators usually do next: with the oldest generation that is ending, if there is one.
+func nextGeneration(p Process, all []operator.Generation) {
+	for _, g := range all {
+		switch {
+		case (g.Status == "draining" || g.Status == "closing") && g.SafeToStop:
+			p.next("workers generation retire %d", g.Generation)
+			return
+		case g.Status == "draining" && g.Workers > 0:
+			p.next("workers generation status %d --wait 10m", g.Generation)
+			return
+		}
+	}
+	p.next("workers events stats --by generation,status")
+}
+
+// printGenerations prints a table, and on stderr what to do about each generation. Live is one that can adopt events; 0:
+// there is none.
+func printGenerations(p Process, all []operator.Generation, live events.Generation) {
 	printTable(p, all, func(g operator.Generation) []any {
 		safe := "yes"
 		if !g.SafeToStop {
@@ -141,21 +165,27 @@ func printGenerations(p Process, all []operator.Generation) {
 		}
 		return []any{g.Generation, g.Status, g.Due, g.Scheduled, g.InFlight, g.Failed, atOrDash(g.OldestDue),
 			atOrDash(g.NextScheduled), atOrDash(g.LastScheduled), g.Workers, len(g.Paused), safe}
-	}, "GENERATION", "STATUS", "DUE", "SCHEDULED", "IN FLIGHT", "FAILED", "OLDEST DUE", "NEXT SCHEDULED",
+	}, []string{"NEXT SCHEDULED", "LAST SCHEDULED", "OLDEST DUE", "PAUSED"}, "GENERATION", "STATUS", "DUE", "SCHEDULED", "IN FLIGHT", "FAILED", "OLDEST DUE", "NEXT SCHEDULED",
 		"LAST SCHEDULED", "WORKERS", "PAUSED", "SAFE TO STOP")
 	for _, g := range all {
 		if g.Failed > 0 && g.Status != "live" {
-			p.notef("generation %d: %s failed: replay them into a live generation, or discard them (workers events --help)",
-				g.Generation, app.Counted(g.Failed, "event"))
+			p.notef("generation %d has %s: `workers events list --generation %[1]d` shows what to replay or discard", g.Generation,
+				app.Counted(g.Failed, "failed event"))
 		}
 		notePauses(p, g.Paused)
 		if !g.SafeToStop && g.Status != "live" && g.Workers == 0 {
-			run := "run its build with `workers run --drain`, or "
-			if g.Status == "retired" {
+			run := fmt.Sprintf("`SPECTRAL_GENERATION=%d workers run --drain`, with its build, runs its events; or ", g.Generation)
+			switch g.Status {
+			case "retired":
 				run = ""
+			case "unknown": // a worker would make it live
+				run = fmt.Sprintf("`workers generation drain %d`, and then ", g.Generation) + run
 			}
-			p.notef("generation %d is %s and has no live worker: %smove its events with `workers generation adopt`",
-				g.Generation, g.Status, run)
+			move := fmt.Sprintf("`workers generation adopt %d %d` moves its events to generation %[2]d", g.Generation, live)
+			if live == 0 {
+				move = "start the workers of a new generation, and move its events there"
+			}
+			p.notef("generation %d is %s and has no live worker: %s%s", g.Generation, g.Status, run, move)
 		}
 	}
 }
@@ -200,7 +230,7 @@ func generationRegisterCommand(p Process) *cobra.Command {
 func generationDrainCommand(p Process) *cobra.Command {
 	var force bool
 	cmd := changing(p, &cobra.Command{
-		Use: "drain N", Short: "Let a generation end: publishing from SQL goes elsewhere from now on",
+		Use: "drain N", Short: "Let a generation end: publishing from SQL goes to another",
 		Long: `Make a live generation a draining one: publishing that names no generation goes to the highest live one, from
 now on to another. Its own producers, who name it, and its workers run on. The only live one needs --force.`,
 		Example: `  workers generation drain 7`,
@@ -214,7 +244,7 @@ now on to another. Its own producers, who name it, and its workers run on. The o
 func generationRetireCommand(p Process) *cobra.Command {
 	timeout := time.Minute
 	cmd := changing(p, &cobra.Command{
-		Use: "retire N", Short: "End a draining generation for good, once it is certain that nothing is left",
+		Use: "retire N", Short: "End a draining generation for good, once nothing is left",
 		Long: `End a draining generation for good. When nothing of it is left, publishing into it is refused; when every
 transaction that was open then is over and still nothing is left, it is retired. docs/deployment.md says more.
 
@@ -236,7 +266,7 @@ func retire(ctx context.Context, p Process, c *operator.Client, g events.Generat
 	for {
 		stands, reason, err := c.RetireGeneration(ctx, g, by)
 		if err != nil && ctx.Err() != nil {
-			return fmt.Errorf("interrupted: repeat the command to go on retiring generation %d", g)
+			return fmt.Errorf("interrupted: `workers generation retire %d` goes on", g)
 		}
 		if err != nil || stands == operator.RetiringDone {
 			return err
@@ -256,9 +286,12 @@ func retire(ctx context.Context, p Process, c *operator.Client, g events.Generat
 		if ctx.Err() != nil {
 			why = "interrupted"
 		}
-		return fmt.Errorf("%s: generation %d is not retired, %s: %s; repeat the command, let its workers finish "+
-			"(workers run --drain), move its events (workers generation adopt), or make it live again "+
-			"(workers generation register)", why, g, stands, reason)
+		first := "end those transactions or wait for them"
+		if stands == operator.RetiringNotEmpty {
+			first = "let its workers finish, or move its events with `workers generation adopt`"
+		}
+		return fmt.Errorf("%s: generation %d is not retired, %s: %s; %s, and repeat the command; `workers generation register %[2]d` "+
+			"makes it live again", why, g, stands, reason, first)
 	}
 }
 
@@ -351,7 +384,7 @@ func (r *adoption) move(ctx context.Context, c *operator.Client, types []string,
 		}
 		if err != nil {
 			r.LeftHeld = max(pending-int64(r.Moved), 0)
-			return fmt.Errorf("moved %d of %s, repeat the command for the rest: %w", r.Moved, app.Counted(pending, "event"), err)
+			return fmt.Errorf("moved %d of %s; repeat the command to go on: %w", r.Moved, app.Counted(pending, "event"), err)
 		}
 	}
 	left, err := c.Adoptable(ctx, r.From, r.To, types)
@@ -370,6 +403,6 @@ func (r *adoption) show(p Process) {
 			handled += ", paused"
 		}
 		return []any{t.EventType, cmp.Or(t.Target, "all"), t.Due, t.Scheduled, t.InFlight, handled}
-	}, "EVENT TYPE", "TARGET", "DUE", "SCHEDULED", "IN FLIGHT, STAYS",
+	}, []string{"TARGET", "IN FLIGHT, STAYS", "EVENT TYPE"}, "EVENT TYPE", "TARGET", "DUE", "SCHEDULED", "IN FLIGHT, STAYS",
 		fmt.Sprintf("HANDLED IN %d BY", r.To))
 }

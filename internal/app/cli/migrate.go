@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"path"
+	"slices"
 	"time"
 
 	"github.com/pressly/goose/v3"
@@ -25,7 +26,7 @@ once: they take turns.`,
 	}
 	return group(cmd,
 		&cobra.Command{
-			Use: "up", Short: "Apply every step not yet applied, and register the event types of this build", Args: cobra.NoArgs,
+			Use: "up", Short: "Apply the missing steps, and register the event types", Args: cobra.NoArgs,
 			Long: `Apply every step not yet applied, register the event types of this build, and compare the privileges with
 db/privileges.txt. A step that waits for a lock gives up after half a second, and is tried again for ten minutes.`,
 			Example: `  DATABASE_URL=postgres://owner@db/app SPECTRAL_GENERATION=7 workers migrate up`,
@@ -48,7 +49,7 @@ db/privileges.txt. A step that waits for a lock gives up after half a second, an
 					_, _ = fmt.Fprintln(p.Stderr, "privileges: not in db/privileges.txt of this build:", line)
 				}
 				if len(missing)+len(unexpected) > 0 {
-					_, _ = fmt.Fprintln(p.Stderr, "privileges: to correct these: workers migrate repair")
+					p.notef("privileges differ from this build: `workers migrate repair` corrects them")
 				}
 				return err
 			}),
@@ -93,7 +94,7 @@ it: an older build works on a newer schema.`,
 
 func migrateRepairCommand(p Process) *cobra.Command {
 	cmd := &cobra.Command{
-		Use: "repair", Short: "Give functions, triggers, policies and privileges the form that this build has", Args: cobra.NoArgs,
+		Use: "repair", Short: "Make functions, triggers and privileges as in this build", Args: cobra.NoArgs,
 		Long: `Compare the database with this build, list what differs, ask, and re-create the functions, triggers, policies
 and privileges that differ, in one transaction. Exits 3 if it cannot repair something, which it names.`,
 		Example: `  DATABASE_URL=postgres://owner@db/app workers migrate repair
@@ -106,25 +107,25 @@ and privileges that differ, in one transaction. Exits 3 if it cannot repair some
 			return err
 		}
 		if len(differences) == 0 {
-			_, _ = fmt.Fprintln(p.Stdout, "nothing to repair: functions, triggers, policies, tables and privileges are as this build has them")
+			_, _ = fmt.Fprintln(p.Stdout, "nothing to repair: the schema and the privileges are as in this build")
 			return nil
 		}
 		for _, d := range differences {
 			_, _ = fmt.Fprintln(p.Stdout, visible(d.String()))
 		}
-		if err := consent(cmd.Context(), p, *yes, fmt.Sprintf("Repair these %d?", len(differences))); err != nil {
+		if err := consent(cmd.Context(), p, *yes, fmt.Sprintf("Repair %s?", app.Counted(len(differences), "difference"))); err != nil {
 			return err
 		}
 		repaired, left, err := m.Repair(cmd.Context())
 		if err != nil {
 			return err
 		}
-		_, _ = fmt.Fprintf(p.Stdout, "repaired %d\n", len(repaired))
+		_, _ = fmt.Fprintf(p.Stdout, "repaired %s\n", app.Counted(len(repaired), "difference"))
 		for _, l := range left {
 			_, _ = fmt.Fprintf(p.Stdout, "left: %s\n      %s\n", visible(l.String()), visible(l.Do))
 		}
 		if len(left) > 0 {
-			return exitError{fmt.Errorf("%d cannot be repaired: see above", len(left)), exitAttention}
+			return exitError{fmt.Errorf("%s left, which repair cannot change: see above", app.Counted(len(left), "difference")), exitAttention}
 		}
 		return nil
 	})
@@ -162,7 +163,12 @@ func migrateStatusCommand(p Process) *cobra.Command {
 					return []any{s.Migration, "pending"}
 				}
 				return []any{s.Migration, s.AppliedAt.Format(time.RFC3339)}
-			}, "MIGRATION", "APPLIED")
+			}, nil, "MIGRATION", "APPLIED")
+			if slices.ContainsFunc(steps, func(s step) bool { return s.AppliedAt == nil }) {
+				p.next("workers migrate up")
+			} else {
+				p.next("workers doctor migrations schema privileges")
+			}
 		})
 	})
 	return cmd

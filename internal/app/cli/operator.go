@@ -53,7 +53,7 @@ func consent(ctx context.Context, p Process, yes bool, question string) error {
 	case answer, ok := <-answers:
 		if !ok {
 			_, _ = fmt.Fprintln(p.Stderr)
-			return usagef("no answer, and nothing was done: answer y, or pass --yes")
+			return usagef("no answer: nothing was done; answer y, or pass --yes")
 		}
 		if word := strings.ToLower(strings.TrimSpace(answer)); word == "y" || word == "yes" {
 			return nil
@@ -70,4 +70,6 @@ var (
 )
 
 // notDone says of a dry run that it was one: on stderr, for what it has shown is the result.
-func notDone(p Process) { p.notef("dry run: nothing was done") }
+func notDone(p Process) {
+	p.notef("dry run: nothing was done; without --dry-run the command asks and does it")
+}

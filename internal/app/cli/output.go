@@ -8,6 +8,7 @@ import (
 	"io"
 	"io/fs"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -112,45 +113,131 @@ func escapedJSON(s string) string {
 	return b.String()
 }
 
-// maxCell is how wide a column is on a terminal: a UUID fits.
-const maxCell = 40
+// A column of texts longer than longText, which a time is not, is cut down to leastCell before it is left out.
+const longText, leastCell = 24, 12
 
-// printTable prints a row for each of all under the titles, numbers to the right, texts safe for a terminal; nothing for none.
-func printTable[T any](p Process, all []T, rowOf func(T) []any, titles ...any) {
+// gap is the number of columns between two cells.
+const gap = 2
+
+// printTable prints a row for each of all under the titles, numbers to the right, texts safe for a terminal; nothing for
+// none. Where the rows are wider than the output, it cuts columns in the order of cut, and leaves out those that would
+// keep too little.
+func printTable[T any](p Process, all []T, rowOf func(T) []any, cut []string, titles ...string) {
 	if len(all) == 0 {
 		return
 	}
+	rows := make([][]any, len(all))
+	for i, one := range all {
+		rows[i] = rowOf(one)
+		for j, cell := range rows[i] {
+			switch cell.(type) {
+			case int, int64, events.Generation, estimate:
+			default:
+				rows[i][j] = visible(fmt.Sprint(cell))
+			}
+		}
+	}
+	widths := fit(rows, titles, cut, width(p))
 	writer := table.NewWriter()
 	writer.SetOutputMirror(p.Stdout)
 	style := table.StyleDefault
 	style.Options = table.OptionsNoBordersAndSeparators
-	style.Box.PaddingLeft, style.Box.PaddingRight = "", "  "
+	style.Box.PaddingLeft, style.Box.PaddingRight = "", strings.Repeat(" ", gap)
 	style.Format.Header = text.FormatDefault
 	writer.SetStyle(style)
 	writer.SuppressTrailingSpaces()
-	if _, ok := terminalOf(p.Stdout); ok {
-		snip := func(s string, width int) string { return text.Snip(s, width, "~") }
-		configs := make([]table.ColumnConfig, len(titles))
-		for i := range configs {
-			configs[i] = table.ColumnConfig{Number: i + 1, WidthMax: maxCell, WidthMaxEnforcer: snip}
-		}
-		writer.SetColumnConfigs(configs)
-	}
-	writer.AppendHeader(titles)
-	for _, one := range all {
-		row := rowOf(one)
-		for i, cell := range row {
-			switch cell.(type) {
-			case int, int64, events.Generation, estimate:
-			default:
-				s := visible(fmt.Sprint(cell))
-				row[i] = paint(p, s, s)
+	shown := func(cells []any) (row table.Row) {
+		for i, cell := range cells {
+			if s, isText := cell.(string); isText && widths[i] > 0 {
+				cell = paint(p, s, text.Snip(s, widths[i], "~"))
+			}
+			if widths[i] > 0 {
+				row = append(row, cell)
 			}
 		}
-		writer.AppendRow(row)
+		return row
+	}
+	header := make([]any, len(titles))
+	for i, title := range titles {
+		header[i] = title
+	}
+	writer.AppendHeader(shown(header))
+	for _, row := range rows {
+		writer.AppendRow(shown(row))
 	}
 	writer.Render()
 }
+
+// fit returns the width of each column so that all fit; 0: the column is left out.
+func fit(rows [][]any, titles, cut []string, available int) []int {
+	widths, texts := make([]int, len(titles)), make([]bool, len(titles))
+	over := -available - gap
+	for i, title := range titles {
+		widths[i] = text.StringWidth(title)
+		for _, row := range rows {
+			_, isText := row[i].(string)
+			texts[i] = texts[i] || isText
+			widths[i] = max(widths[i], text.StringWidth(fmt.Sprint(row[i])))
+		}
+		over += widths[i] + gap
+	}
+	for _, title := range cut {
+		i := slices.Index(titles, title)
+		switch {
+		case i < 0 || over <= 0:
+		case texts[i] && widths[i] > longText && widths[i]-over >= max(leastCell, len(title)):
+			widths[i] -= over
+			over = 0
+		default:
+			over -= widths[i] + gap
+			widths[i] = 0
+		}
+	}
+	return widths
+}
+
+// width returns the number of columns that results have: those of COLUMNS or of the terminal, or else 80.
+func width(p Process) int {
+	if columns, err := strconv.Atoi(p.Getenv("COLUMNS")); err == nil && columns > 0 {
+		return columns
+	}
+	if columns := terminalWidth(p.Stdout); columns > 0 {
+		return columns
+	}
+	return 80
+}
+
+// wrap breaks the lines of a text at a number of columns. Lines that begin with a blank stay as they are.
+func wrap(s string, columns int) string {
+	var out, line strings.Builder
+	end := func() {
+		if line.Len() > 0 {
+			out.WriteString(line.String() + "\n")
+			line.Reset()
+		}
+	}
+	for raw := range strings.SplitSeq(s, "\n") {
+		if raw == "" || raw[0] == ' ' {
+			end()
+			out.WriteString(raw + "\n")
+			continue
+		}
+		for _, word := range strings.Fields(raw) {
+			if line.Len() > 0 && text.StringWidth(line.String())+1+text.StringWidth(word) > columns {
+				end()
+			}
+			if line.Len() > 0 {
+				line.WriteByte(' ')
+			}
+			line.WriteString(word)
+		}
+	}
+	end()
+	return strings.TrimRight(out.String(), "\n")
+}
+
+// next prints beside a list what operators usually do next.
+func (p Process) next(format string, args ...any) { p.notef("next: "+format, args...) }
 
 // stateColours mark states that need attention, and those that do not.
 var stateColours = map[string]text.Color{

@@ -41,7 +41,7 @@ type retentionStatus struct {
 
 func retentionStatusCommand(p Process) *cobra.Command {
 	cmd := &cobra.Command{
-		Use: "status", Short: "Show the policies, the rows that are past them, and failed events about to expire", Args: cobra.NoArgs,
+		Use: "status", Short: "Show how long rows are kept, and what is about to expire", Args: cobra.NoArgs,
 		Long: `Show how long rows are kept, how many are past it, and the failed events that will be tombstoned within
 ` + fmt.Sprint(retention.WarnDays) + ` days. Rows are counted in tables of up to 100,000 rows, and estimated (~) in larger ones.`,
 		Example: `  workers retention status
@@ -73,22 +73,30 @@ func printRetention(p Process, s retentionStatus) {
 			policy.Subject, policy.ContentClass, policy.ActiveTTLDays, policy.TombstonedGraceDays, policy.Disposal,
 			fmt.Sprint(mark, policy.ToTombstone), fmt.Sprint(mark, policy.ToDelete),
 		}
-	}, "SUBJECT", "CONTENT CLASS", "KEPT DAYS", "GRACE DAYS", "DISPOSAL", "TO TOMBSTONE", "TO DELETE")
+	}, []string{"DISPOSAL", "CONTENT CLASS", "GRACE DAYS"}, "SUBJECT", "CONTENT CLASS", "KEPT DAYS", "GRACE DAYS", "DISPOSAL", "TO TOMBSTONE", "TO DELETE")
 	if s.PolicyFault != "" {
 		p.printf("\nnothing is swept: %s\n", s.PolicyFault)
 	}
-	swept := "never; workers sweep once they have run for some minutes"
+	swept := "never; workers sweep after some minutes"
 	if s.SweptAt != nil {
 		swept = "begun " + s.SweptAt.Format(time.RFC3339)
 	}
 	p.printf("\nlatest sweep: %s\n", swept)
 	if s.FailedExpiring == 0 {
 		p.printf("failed events about to expire: none\n")
+		p.next("workers doctor retention")
 		return
 	}
-	line := fmt.Sprintf("failed events about to expire: %d, the first at %s; replay or discard them before",
+	line := fmt.Sprintf("failed events about to expire: %d, the first at %s: replay or discard them",
 		s.FailedExpiring, s.FailedExpireFirst.Format(time.RFC3339))
 	_, _ = fmt.Fprintln(p.Stdout, paint(p, "failed", line))
+	older := ""
+	for _, policy := range s.Policies {
+		if days := policy.ActiveTTLDays - retention.WarnDays; policy.Subject == "outbox_row" && days > 0 {
+			older = fmt.Sprintf(" --older-than %dd", days)
+		}
+	}
+	p.next("workers events list%s", older)
 }
 
 func retentionSweepCommand(p Process) *cobra.Command {
@@ -138,12 +146,12 @@ func sweep(ctx context.Context, p Process, store *retentionpg.Store, maxTime tim
 	case ctx.Err() != nil:
 		err = errInterrupted
 	case err == nil && counts[len(counts)-1].More:
-		p.notef("stopped at --max-rows or --max-time: more is left, or may be")
+		p.notef("stopped at --max-rows or --max-time: repeat the command to sweep what is left")
 	}
 	if err != nil && swept == 0 {
 		return err
 	} else if err != nil {
-		err = fmt.Errorf("%w; %s swept before, and stay so", err, app.Counted(swept, "row"))
+		err = fmt.Errorf("%w; before that it swept %s, which is kept", err, app.Counted(swept, "row"))
 	}
 	if asJSON {
 		return errors.Join(err, printJSON(p, map[string]any{"steps": counts}))
@@ -154,6 +162,6 @@ func sweep(ctx context.Context, p Process, store *retentionpg.Store, maxTime tim
 			n += "+"
 		}
 		return []any{c.Subject, c.Action, n}
-	}, "SUBJECT", "WERE", "ROWS")
+	}, nil, "SUBJECT", "WERE", "ROWS")
 	return err
 }

@@ -33,8 +33,8 @@ Settings:
   SPECTRAL_BRIEFINGS_DIR  optional: the folder that agents deliver briefings to`,
 		Example: `  SPECTRAL_GENERATION=1 DATABASE_URL=postgres://worker@db/app workers run
   SPECTRAL_GENERATION=1 workers run --embedded
-  SPECTRAL_GENERATION=1 DATABASE_URL=postgres://worker@db/app workers run --classes default
-  SPECTRAL_GENERATION=1 DATABASE_URL=postgres://worker@db/app workers run --drain`,
+  SPECTRAL_GENERATION=1 workers run --classes default
+  SPECTRAL_GENERATION=1 workers run --drain`,
 		RunE: func(cmd *cobra.Command, _ []string) error { return run(cmd, p, embedded, drain, classes) },
 	}
 	cmd.Flags().StringSliceVar(&classes, "classes", nil, "processing classes to run, joined by commas; "+events.DefaultClass+" is the one without a name; all of them if left out")
@@ -159,7 +159,7 @@ func stopAndCount(ctx context.Context, listener *worker.Worker, g events.Generat
 	case err != nil:
 		return fmt.Errorf("interrupted: %w", err)
 	case left > 0:
-		return fmt.Errorf("interrupted: %s left of generation %d: repeat the command to go on", eventsText(int(left)), g)
+		return fmt.Errorf("interrupted: %s of generation %d left; repeat the command to go on", eventsText(int(left)), g)
 	default:
 		return nil
 	}
@@ -189,7 +189,7 @@ func startMigrated(ctx context.Context, p Process, fresh bool, settings *app.Set
 	}
 	stopEmbedded(server, &err)
 	if !fresh && errors.Is(err, app.ErrOtherEdition) {
-		_, _ = fmt.Fprintln(p.Stderr, "the embedded database was made by another edition of the migrations: starting from nothing")
+		_, _ = fmt.Fprintln(p.Stderr, "another edition of the migrations made the embedded database: deleting it and starting again")
 		return startMigrated(ctx, p, true, settings, log)
 	}
 	return nil, err

@@ -64,8 +64,8 @@ func (e *examination) unhandledType(t operator.PendingType) {
 		problem = fmt.Sprintf("1 event of type %s in generation %d (%s) has waited for %s, and ", t.EventType, t.Generation,
 			t.Status, span(t.Seconds))
 	}
-	fix := fmt.Sprintf("run a worker with the processing class of that type (`workers run --classes` names it), or with the build of "+
-		"generation %d", t.Generation)
+	fix := fmt.Sprintf("`SPECTRAL_GENERATION=%d workers run --classes %s`, with the build of that generation, runs them", t.Generation,
+		t.Class)
 	switch {
 	case t.Live > 0:
 		problem += fmt.Sprintf("none of its %s handles that type", app.Counted(t.Live, "live worker"))

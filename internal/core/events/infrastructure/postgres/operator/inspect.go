@@ -124,7 +124,7 @@ func hasCode(err error, code string) bool {
 	return ok && pg.Code == code
 }
 
-// Facts as db/queries/core/inspect.sql describes them.
+// Server and the types after it are facts, as db/queries/core/inspect.sql describes them.
 type (
 	Server          = coredb.InspectServerRow
 	Setting         = coredb.InspectSettingsRow
@@ -350,7 +350,8 @@ type PendingType struct {
 	Live       int     // workers of the generation
 	Handlers   string  // names of those that handle the type
 	Paused     bool
-	Registered bool // some build has registered the type
+	Registered bool   // some build has registered the type
+	Class      string // its processing class
 	// Adopter is the highest other live generation with a live worker that handles the type; 0: none.
 	Adopter events.Generation
 }
@@ -368,6 +369,7 @@ select k.generation, k.event_type,
      where w.generation = k.generation and w.handlers ? k.event_type), ''),
   exists (select from core.paused_types p where p.generation = k.generation and p.event_type = k.event_type),
   exists (select from core.event_types t where t.event_type = k.event_type),
+  coalesce((select max(t.class) from core.event_types t where t.event_type = k.event_type), '`+events.DefaultClass+`'),
   coalesce((select max(w.generation) from core.live_workers w join core.deployments p using (generation)
      where w.generation <> k.generation and p.status = 'live' and w.handlers ? k.event_type), 0)
 from `+pendingKinds+`,
