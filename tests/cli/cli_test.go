@@ -163,8 +163,8 @@ func wrong(ts *testscript.TestScript, _ bool, args []string) {
 	ts.Setenv("DATABASE_URL", u.String())
 }
 
-// query runs a statement and returns its answer, values separated by blanks, rows by lines. It keeps a connection for each
-// URL until the script ends, or until a statement fails on it.
+// query runs a statement and returns its answer, values separated by blanks, rows by lines. It keeps a connection for
+// each URL until the script ends, or until a statement fails on it.
 func query(ctx context.Context, ts *testscript.TestScript, at, statement string) (text string, err error) {
 	conns := ts.Value("conns").(map[string]*pgx.Conn)
 	conn := conns[at]

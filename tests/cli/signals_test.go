@@ -40,7 +40,8 @@ func TestASecondSignalKills(t *testing.T) {
 	}
 }
 
-// blocked starts a command that finishes what it is doing when it is told to stop, and returns when it waits for a lock.
+// blocked starts a command that finishes what it is doing when it is told to stop, and returns when it waits for a
+// lock.
 func blocked(t *testing.T, conn *pgx.Conn, operator string) (p *process.Process, lock pgx.Tx) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), testTimeout)

@@ -62,7 +62,7 @@ func (p *fixture) paste(fixes ...string) {
 	var statements strings.Builder
 	for _, fix := range fixes {
 		for _, part := range quoted.FindAllStringSubmatch(fix, -1) {
-			if !strings.Contains(part[1], "workers ") {
+			if !strings.HasPrefix(part[1], "workers ") && !strings.HasPrefix(part[1], "SPECTRAL_") {
 				statements.WriteString(part[1] + "\n")
 			}
 			if strings.Contains(part[1], "alter database") {
@@ -228,7 +228,8 @@ var rounds = []struct {
 			fix: "as a superuser, run `alter table spectral_goose.goose_db_version owner to spectral_platform;", pasted: true},
 		{check: "retention", state: doctor.Critical,
 			damage: "alter table core.retention_policies disable trigger all; update core.retention_policies set " +
-				"active_ttl_days = 20 where subject = 'event_handled'; alter table core.retention_policies enable trigger all",
+				"active_ttl_days = 20 where subject = 'event_handled'; alter table core.retention_policies enable " +
+				"trigger all",
 			problem: "contradict each other", fix: "update core.retention_policies h", pasted: true},
 		{check: "vacuum", state: doctor.Warning, damage: "alter table core.outbox set (autovacuum_enabled = off)",
 			problem: "autovacuum is off for core.outbox", fix: "alter table core.outbox reset (autovacuum_enabled);",
@@ -243,7 +244,8 @@ var rounds = []struct {
 			damage:  "update pg_catalog.pg_class set reltuples = 6000000 where oid = 'core.outbox'::regclass",
 			problem: "about 6000000 rows, more than the 5000000 from which to partition", fix: "partition it by month"},
 		{check: "scale", state: doctor.Warning,
-			damage: "insert into core.delivery_latencies select date_trunc('hour', now()) - i * interval '1 hour', 750, 200, " +
+			damage: "insert into core.delivery_latencies select date_trunc('hour', now()) - i * interval '1 hour', " +
+				"750, 200, " +
 				"now() from generate_series(1, 167) i", problem: "for a week 1 % of events took longer than 500ms",
 			fix: "slow handlers"},
 		{check: "clock", state: doctor.Warning,
@@ -307,7 +309,8 @@ var rounds = []struct {
 		{"unhandled", doctor.Critical, insert("worlds.other.happened", 1, "outbox_gen_1"),
 			"none of its 1 live worker handles that type; no build has registered that type",
 			"give the events up: as spectral_owner, run `update " +
-				"core.outbox set status = 'failed', claimed_at = now(), last_error = 'UnknownEventType: no build knows it' where " +
+				"core.outbox set status = 'failed', claimed_at = now(), last_error = 'UnknownEventType: no build " +
+				"knows it' where " +
 				"event_type = 'worlds.other.happened' and generation = 1 and status = 'pending' and deleted_at " +
 				"is null;`, then `workers " +
 				"events discard --type worlds.other.happened --generation 1 --error UnknownEventType", false},
@@ -437,7 +440,7 @@ func commandsExist(t *testing.T, text string) {
 	t.Helper()
 	for _, part := range quoted.FindAllStringSubmatch(text, -1) {
 		setting, command, isCommand := strings.Cut(part[1], "workers ")
-		if !isCommand {
+		if !isCommand || setting != "" && !strings.HasPrefix(setting, "SPECTRAL_") {
 			continue
 		}
 		var stderr bytes.Buffer

@@ -85,7 +85,8 @@ var repairs = [][]struct {
 	{"alter default privileges for role spectral_owner grant execute on functions to public; alter default " +
 		"privileges for role postgres in schema core grant select on tables to spectral_worker with grant option",
 		[]string{
-			"default of postgres in schema core: grant select on tables to spectral_worker with grant option is unexpected",
+			"default of postgres in schema core: grant select on tables to spectral_worker with grant option is " +
+				"unexpected",
 			"default of spectral_owner: grant execute on functions to PUBLIC"}},
 	{"comment on table core.outbox is null; comment on column core.paused_types.event_type is 'x'", nil}, // no damage
 }, {
@@ -135,7 +136,8 @@ var repairs = [][]struct {
 			"grant select (payload) on table core.outbox to spectral_worlds is unexpected",
 			"grant select on view core.live_workers to PUBLIC", "grant update on table core.outbox"}},
 }, {
-	{"grant execute on " + quiet + " to spectral_worker with grant option; set role spectral_worker; grant execute on " +
+	{"grant execute on " + quiet + " to spectral_worker with grant option; set role spectral_worker; grant execute " +
+		"on " +
 		quiet + " to spectral_worlds; reset role", []string{"to spectral_worker is missing",
 		"to spectral_worker with grant option is unexpected", "to spectral_worlds is unexpected"}},
 	{"revoke update, insert on core.outbox from spectral_owner; revoke all on schema worlds from spectral_owner; " +
@@ -144,8 +146,8 @@ var repairs = [][]struct {
 			"revoked execute on function core.outbox_insert(", "revoked insert, update on table core.outbox"}},
 }}
 
-// A repair leaves nothing of what one round damages. All are done to the same database: it is healthy again, or the next
-// round finds more than its own.
+// A repair leaves nothing of what one round damages. All are done to the same database: it is healthy again, or the
+// next round finds more than its own.
 func TestRepair(t *testing.T) {
 	t.Parallel()
 	p := setup(t)
@@ -174,7 +176,8 @@ func TestWhatRepairLeaves(t *testing.T) {
 		finds, left []string
 	}{
 		{`alter table core.publisher_sources alter column source type text collate "C"`,
-			[]string{`it is text collate "C" not null, and should be text not null`}, []string{"core.publisher_sources.source"}},
+			[]string{`it is text collate "C" not null, and should be text not null`},
+			[]string{"core.publisher_sources.source"}},
 		{"create index own on core.outbox (payload)", []string{"index own on core.outbox is unexpected"},
 			[]string{"index own on core.outbox is unexpected -> if it is ours under another name"}},
 		{"drop table core.claim_journal cascade", []string{"table core.claim_journal is missing"},
@@ -185,9 +188,11 @@ func TestWhatRepairLeaves(t *testing.T) {
 				"backup; db/migrations/00004"}},
 		{"alter table core.outbox drop column crashes cascade",
 			[]string{"column core.outbox.crashes is missing", "index outbox_crashed on core.outbox is missing"},
-			[]string{"core.outbox.crashes is missing -> what it held is gone: restore", "outbox_crashed on core.outbox " +
-				"is missing -> "}},
-		{"alter table core.outbox drop constraint outbox_channel_form, drop constraint outbox_pk, add constraint mine " +
+			[]string{"core.outbox.crashes is missing -> what it held is gone: restore",
+				"outbox_crashed on core.outbox " +
+					"is missing -> "}},
+		{"alter table core.outbox drop constraint outbox_channel_form, drop constraint outbox_pk, add constraint " +
+			"mine " +
 			"unique (id, occurred_at)", []string{"constraint outbox_channel_form on core.outbox is missing",
 			"constraint outbox_pk on core.outbox is missing", "constraint mine on"},
 			[]string{"move it to", "outbox.sql, as spectral_owner", "outbox.sql, as spectral_owner"}},

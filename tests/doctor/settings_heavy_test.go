@@ -60,8 +60,9 @@ func TestSettingsAreFixed(t *testing.T) {
 		return f
 	}
 	for name, value := range map[string]string{
-		"autovacuum": "off", "default_transaction_isolation": "'repeatable read'", "default_transaction_read_only": "on",
-		"enable_indexonlyscan": "off", "enable_indexscan": "off", "fsync": "off", "full_page_writes": "off",
+		"autovacuum": "off", "default_transaction_isolation": "'repeatable read'",
+		"default_transaction_read_only": "on",
+		"enable_indexonlyscan":          "off", "enable_indexscan": "off", "fsync": "off", "full_page_writes": "off",
 		"role": "spectral_owner", "session_replication_role": "replica", "statement_timeout": "'2s'",
 		"synchronous_commit": "off", "track_activities": "off", "track_counts": "off", "transaction_timeout": "'2s'",
 	} {
@@ -73,7 +74,8 @@ func TestSettingsAreFixed(t *testing.T) {
 		if settable == "" && name != "role" { // this server does not know it
 			continue
 		}
-		for _, whose := range []string{"role other", "database postgres", "role other in database postgres", "role all"} {
+		for _, whose := range []string{"role other", "database postgres", "role other in database postgres",
+			"role all"} {
 			if settable != "sighup" {
 				p.exec("alter " + whose + " set " + name + " = " + value)
 				p.paste(mustFind(name, ", in the sessions of "+whose).Fix)

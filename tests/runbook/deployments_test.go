@@ -17,7 +17,8 @@ func loginOf(at string) string {
 }
 
 // generations says which are known, and how.
-const generations = "select string_agg(generation || ' ' || status, ', ' order by generation) from core.deployments where generation > 1"
+const generations = "select string_agg(generation || ' ' || status, ', ' order by generation) from core.deployments " +
+	"where generation > 1"
 
 // deployments are the situations of docs/deployment.md.
 var deployments = map[string]trouble{
@@ -60,12 +61,17 @@ var deployments = map[string]trouble{
 	"If a generation is not retired": {one: true, prepare: func(s *scene) func() {
 		s.exec("select core.generation_announce(7)")
 		s.exec("select core.generation_drain(7, 'ben')")
-		return func() { s.await("select core.generation_retire(7, 'ana')", "retired") } // beside other tests' transactions it takes more calls
+		return func() {
+			s.await("select core.generation_retire(7, 'ana')",
+				"retired")
+		} // beside other tests' transactions it takes more calls
 	}},
 	"Secrets": {one: true, prepare: func(s *scene) func() {
-		s.exec("drop role if exists worker_b; drop role if exists worker_a; create role worker_a login in role spectral_worker")
+		s.exec("drop role if exists worker_b; drop role if exists worker_a; create role worker_a login in role " +
+			"spectral_worker")
 		return func() {
-			s.want("select string_agg(rolname, ',') from pg_roles where rolname in ('worker_a', 'worker_b') and pg_has_role(oid, 'spectral_worker', 'member')", "worker_b")
+			s.want("select string_agg(rolname, ',') from pg_roles where rolname in ('worker_a', 'worker_b') and "+
+				"pg_has_role(oid, 'spectral_worker', 'member')", "worker_b")
 			s.exec("drop role worker_b")
 		}
 	}},
@@ -89,7 +95,8 @@ var deployments = map[string]trouble{
 		return func() {
 			from, to := s.value("select count(*) from core.outbox where status = 'pending'"), *s
 			to.admin = pgtest.Conn(s.T, at("moved_app"))
-			if have := to.value("select count(*) from core.outbox where status = 'pending'"); have != from || have != "3" {
+			if have := to.value("select count(*) from core.outbox where status = 'pending'"); have != from ||
+				have != "3" {
 				s.Errorf("%s events were restored, of %s", have, from)
 			}
 			if err := to.admin.Close(s.ctx); err != nil {

@@ -44,7 +44,8 @@ var troubles = map[string]trouble{
 		s.registered(1)
 		return func() {
 			s.shown(projector)
-			s.want("select (failure_history -> 0 ->> 'replayed_by') || ' ' || (failure_history -> 0 ->> 'cycle') from core.outbox where id = '"+s.values["event-id"]+"'", "ana 1")
+			s.want("select (failure_history -> 0 ->> 'replayed_by') || ' ' || (failure_history -> 0 ->> 'cycle') "+
+				"from core.outbox where id = '"+s.values["event-id"]+"'", "ana 1")
 			s.want("select string_agg(status, ' ' order by status) from core.outbox", "failed pending")
 			s.acts("replay", "1")
 		}
@@ -52,7 +53,8 @@ var troubles = map[string]trouble{
 	"Thousands failed for one reason": {prepare: func(s *scene) func() {
 		s.failures(40)
 		return func() {
-			s.want("select count(*) from core.outbox where status = 'pending' and failure_history @? '$[*].replayed_at'", "40")
+			s.want("select count(*) from core.outbox where status = 'pending' and failure_history @? "+
+				"'$[*].replayed_at'", "40")
 			s.acts("replay", "1")
 		}
 	}},
@@ -61,7 +63,8 @@ var troubles = map[string]trouble{
 		return func() {
 			s.want("select status || ' ' || (deleted_at is not null) from core.outbox", "failed true")
 			s.acts("discard", "1")
-			s.want("select details ->> 'reason' from core.operator_actions where action = 'discard'", "the card was withdrawn")
+			s.want("select details ->> 'reason' from core.operator_actions where action = 'discard'",
+				"the card was withdrawn")
 		}
 	}},
 	"The wrong event was discarded": {prepare: func(s *scene) func() {
@@ -75,7 +78,8 @@ var troubles = map[string]trouble{
 	}},
 	"Events wait for a retry, and the cause is mended": {prepare: func(s *scene) func() {
 		s.pending(1, 1)
-		s.exec("update core.outbox set available_at = now() + interval '5 minutes', attempts = 3, last_error = 'Timeout: platform.x: late'")
+		s.exec("update core.outbox set available_at = now() + interval '5 minutes', attempts = 3, last_error = " +
+			"'Timeout: platform.x: late'")
 		s.values["event-id"] = s.value("select id from core.outbox")
 		return func() {
 			s.shown(s.values["event-id"])
@@ -121,12 +125,14 @@ var troubles = map[string]trouble{
 		s.publish("locked", 1, "")
 		s.await("select count(*) from core.outbox where status = 'delivered'", "1")
 		conn := pgtest.Conn(s.T, blocker.url)
-		if _, err := conn.Exec(s.ctx, "set role spectral_platform; begin; select from platform.system_cards where card_id = 'locked-1' for update"); err != nil {
+		if _, err := conn.Exec(s.ctx, "set role spectral_platform; begin; select from platform.system_cards where "+
+			"card_id = 'locked-1' for update"); err != nil {
 			s.Fatal(err)
 		}
 		s.exec("grant pg_signal_backend to " + loginOf(s.operator)) // who may end that session
 		s.publish("locked", 1, "")                                  // the same card
-		s.await("select count(*) > 0 from pg_stat_activity a where cardinality(pg_blocking_pids(a.pid)) > 0 and a.datname = current_database()", "t")
+		s.await("select count(*) > 0 from pg_stat_activity a where cardinality(pg_blocking_pids(a.pid)) > 0 and "+
+			"a.datname = current_database()", "t")
 		s.values["blocked-by"] = s.value("select pid from pg_stat_activity where usename = '" + blocker.name + "'")
 		event := s.value("select id from core.outbox where status = 'pending'")
 		// and one that has waited for longer
@@ -145,7 +151,8 @@ var troubles = map[string]trouble{
 	}},
 	"Events are in flight for too long": {prepare: func(s *scene) func() {
 		s.pending(1, 1)
-		s.exec("update core.outbox set status = 'in_flight', claim_token = gen_random_uuid(), claimed_at = now() - interval '10 minutes', claimed_by = 'a dead worker', available_at = now() - interval '10 minutes'")
+		s.exec("update core.outbox set status = 'in_flight', claim_token = gen_random_uuid(), claimed_at = now() - " +
+			"interval '10 minutes', claimed_by = 'a dead worker', available_at = now() - interval '10 minutes'")
 		return func() { s.shown("a dead worker") }
 	}},
 	"No worker of a generation lives, and it has events": {prepare: func(s *scene) func() {
@@ -185,7 +192,8 @@ var troubles = map[string]trouble{
 		s.exec("select core.generation_announce(3), core.generation_announce(4)")
 		s.values["old-generation"] = "3"
 		return func() {
-			s.await("select core.generation_retire(3, 'ana')", "retired") // beside other tests' transactions it takes more calls
+			s.await("select core.generation_retire(3, 'ana')",
+				"retired") // beside other tests' transactions it takes more calls
 			s.acts("generation_drain", "1")
 		}
 	}},
@@ -195,12 +203,14 @@ var troubles = map[string]trouble{
 		s.exec("select core.generation_drain(4, 'ben')")
 		s.values["old-generation"], s.values["generation"] = "4", "5"
 		return func() {
-			s.want("select string_agg(generation || ' ' || status, ', ' order by generation) from core.deployments where generation > 1", "4 live, 5 draining")
+			s.want("select string_agg(generation || ' ' || status, ', ' order by generation) from core.deployments "+
+				"where generation > 1", "4 live, 5 draining")
 		}
 	}},
 	"Failed events are about to expire": {prepare: func(s *scene) func() {
 		s.failures(2)
-		s.exec("update core.outbox set occurred_at = now() - interval '40 days', created_at = now() - interval '40 days', claimed_at = now() - interval '40 days', first_failed_at = now() - interval '40 days'")
+		s.exec("update core.outbox set occurred_at = now() - interval '40 days', created_at = now() - interval '40 " +
+			"days', claimed_at = now() - interval '40 days', first_failed_at = now() - interval '40 days'")
 		return func() {
 			if !strings.Contains(s.output, "failed events about to expire: 2,") {
 				s.shown("               2 | ")
@@ -210,18 +220,22 @@ var troubles = map[string]trouble{
 	}},
 	"The outbox grows": {prepare: func(s *scene) func() {
 		s.pending(5, 1)
-		s.exec("update core.outbox set status = 'delivered', occurred_at = now() - interval '50 days', created_at = now() - interval '50 days', delivered_at = now() - interval '50 days'")
+		s.exec("update core.outbox set status = 'delivered', occurred_at = now() - interval '50 days', created_at = " +
+			"now() - interval '50 days', delivered_at = now() - interval '50 days'")
 		return func() { s.want("select count(*) from core.outbox where deleted_at is not null", "5") }
 	}},
 	"The retention policies contradict each other": {prepare: func(s *scene) func() {
-		s.exec("alter table core.retention_policies disable trigger all; update core.retention_policies set active_ttl_days = 20 where subject = 'event_handled'; alter table core.retention_policies enable trigger all")
+		s.exec("alter table core.retention_policies disable trigger all; update core.retention_policies set " +
+			"active_ttl_days = 20 where subject = 'event_handled'; alter table core.retention_policies enable " +
+			"trigger all")
 		return func() {
 			if strings.Contains(s.output, "critical  retention") { // the command shows the statement
 				s.shown("begin; insert into core.retention_policies")
 				return
 			}
 			s.shown("event_handled is kept for 20 days")
-			s.want("select active_ttl_days || ' ' || (core.retention_policies_check() is null) from core.retention_policies where subject = 'event_handled'", "60 true")
+			s.want("select active_ttl_days || ' ' || (core.retention_policies_check() is null) from "+
+				"core.retention_policies where subject = 'event_handled'", "60 true")
 		}
 	}},
 	"The database is read-only": {prepare: func(s *scene) func() {
@@ -229,7 +243,8 @@ var troubles = map[string]trouble{
 		s.exec("alter database " + s.values["database"] + " set default_transaction_read_only = on")
 		return func() {
 			if strings.Contains(s.output, "critical  settings") {
-				s.shown("begin read write; alter database " + s.values["database"] + " reset default_transaction_read_only; commit;")
+				s.shown("begin read write; alter database " + s.values["database"] +
+					" reset default_transaction_read_only; commit;")
 				return
 			}
 			if _, err := pgtest.Conn(s.T, s.at).Exec(s.ctx, "create table public.written ()"); err != nil {
@@ -301,7 +316,8 @@ var troubles = map[string]trouble{
 			s.Fatal(err)
 		}
 		s.pending(10, 1)
-		s.await("select n_live_tup from pg_stat_user_tables where relid = 'core.outbox'::regclass", "10") // a session tells of what it did a little later
+		s.await("select n_live_tup from pg_stat_user_tables where relid = 'core.outbox'::regclass",
+			"10") // a session tells of what it did a little later
 		return func() {
 			if strings.Contains(s.output, "n_dead_tup") {
 				s.shown(login.name)
@@ -312,7 +328,8 @@ var troubles = map[string]trouble{
 		}
 	}},
 	"Is it time for partitions, or for another relay?": {prepare: func(s *scene) func() {
-		s.exec("insert into core.delivery_latencies values (date_trunc('hour', now()), 750, 4321, now()); update pg_catalog.pg_class set reltuples = 1234567 where oid = 'core.outbox'::regclass")
+		s.exec("insert into core.delivery_latencies values (date_trunc('hour', now()), 750, 4321, now()); update " +
+			"pg_catalog.pg_class set reltuples = 1234567 where oid = 'core.outbox'::regclass")
 		return func() {
 			s.shown("1234567")
 			s.shown("750")
@@ -325,9 +342,11 @@ var troubles = map[string]trouble{
 		}
 	}},
 	"Somebody has altered the schema or the privileges": {one: true, prepare: func(s *scene) func() {
-		s.exec("alter table core.outbox disable trigger outbox_notify; revoke execute on function core.outbox_barrier(text) from spectral_worker")
+		s.exec("alter table core.outbox disable trigger outbox_notify; revoke execute on function " +
+			"core.outbox_barrier(text) from spectral_worker")
 		return func() {
-			s.want("select tgenabled::text || has_function_privilege('spectral_worker', 'core.outbox_barrier(text)', 'execute') from pg_trigger where tgname = 'outbox_notify'", "Otrue")
+			s.want("select tgenabled::text || has_function_privilege('spectral_worker', 'core.outbox_barrier(text)', "+
+				"'execute') from pg_trigger where tgname = 'outbox_notify'", "Otrue")
 		}
 	}},
 }

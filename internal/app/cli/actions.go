@@ -35,7 +35,8 @@ several values joined by commas: any of them fits. Each line is one call: a repl
 	flags := cmd.Flags()
 	listFlag(flags, &filter.Events, "event", "id of an event that was acted on", parseID)
 	listFlag(flags, &filter.By, "by", "who acted: as they said, or their login", word)
-	wordsFlag(cmd, &filter.Actions, "action", "what was done: "+operator.Joined(operator.ActionNames()), operator.ActionNames())
+	wordsFlag(cmd, &filter.Actions, "action", "what was done: "+operator.Joined(operator.ActionNames()),
+		operator.ActionNames())
 	listFlag(flags, &filter.Generations, "generation", "deployment generation", events.ParseGeneration)
 	oneFlag(flags, &filter.OlderThan, "older-than", "longer ago than this, like 90m or 3d", parseAge)
 	oneFlag(flags, &filter.NewerThan, "newer-than", "not longer ago than this", parseAge)
@@ -67,5 +68,6 @@ func printActions(p Process, all []operator.Action) {
 			details = firstLine(&text)
 		}
 		return []any{a.ActedAt.Format(time.RFC3339), a.Action, a.ActedBy, a.Login, generation, a.Events, details}
-	}, []string{"LOGIN", "GENERATION", "DETAILS", "EVENTS", "BY"}, "ACTED", "ACTION", "BY", "LOGIN", "GENERATION", "EVENTS", "DETAILS")
+	}, []string{"LOGIN", "GENERATION", "DETAILS", "EVENTS", "BY"}, "ACTED", "ACTION", "BY", "LOGIN", "GENERATION",
+		"EVENTS", "DETAILS")
 }

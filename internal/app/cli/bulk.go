@@ -93,7 +93,8 @@ func bulkCommand(p Process, cmd *cobra.Command, b *bulk) *cobra.Command {
 				if err := b.show(ctx, p.onStderr(), c, selection, false, false); err != nil {
 					return err
 				}
-				if err := consent(ctx, p, false, fmt.Sprintf("%s %s%s?", b.verb, eventsText(n), b.further)); err != nil {
+				if err := consent(ctx, p, false, fmt.Sprintf("%s %s%s?", b.verb, eventsText(n),
+					b.further)); err != nil {
 					return err
 				}
 			}
@@ -220,7 +221,8 @@ docs/runbook.md says more.`,
 		show: func(ctx context.Context, p Process, c *operator.Client, s operator.Selection, full, asJSON bool) error {
 			return showReplay(ctx, p, c, s, to, full, asJSON)
 		},
-		do: func(c *operator.Client, ctx context.Context, s operator.Selection, by string, pace operator.Pace) (operator.BulkResult, error) {
+		do: func(c *operator.Client, ctx context.Context, s operator.Selection, by string,
+			pace operator.Pace) (operator.BulkResult, error) {
 			return c.Replay(ctx, s, to, by, *force, pace)
 		},
 	}
@@ -276,7 +278,8 @@ them first, and asks. For the days of grace ` + "`workers events undiscard`" + `
 	}, &bulk{
 		verb: "Discard", done: "discarded", statuses: []operator.Status{operator.Failed},
 		named: (*operator.Client).SelectToDiscard, show: showEvents,
-		do: func(c *operator.Client, ctx context.Context, s operator.Selection, by string, pace operator.Pace) (operator.BulkResult, error) {
+		do: func(c *operator.Client, ctx context.Context, s operator.Selection, by string,
+			pace operator.Pace) (operator.BulkResult, error) {
 			return c.Discard(ctx, s, by, *reason, pace)
 		},
 	})
@@ -287,7 +290,8 @@ them first, and asks. For the days of grace ` + "`workers events undiscard`" + `
 func eventsUndiscardCommand(p Process) *cobra.Command {
 	return bulkCommand(p, &cobra.Command{
 		Use: "undiscard [ID...]", Short: "Take discards back, within the days of grace",
-		Long: `Take discards back within the days of grace (` + "`workers retention status`" + `): the events are failed again.`,
+		Long: `Take discards back within the days of grace (` + "`workers retention status`" +
+			`): the events are failed again.`,
 		Example: `  workers events undiscard 0198c5d4-9a52-7c11-8f0e-3b7a4d2f6e10
   workers events undiscard --type decision.recorded --dry-run`,
 	}, &bulk{
@@ -305,7 +309,8 @@ The tries so far count. Events published for a later time and never tried are ma
 		Example: `  workers events retry-now 0198c5d4-9a52-7c11-8f0e-3b7a4d2f6e10
   workers events retry-now --error ConnectionError --yes`,
 	}, &bulk{
-		verb: "Retry", done: "made due", further: " now", statuses: []operator.Status{operator.Scheduled}, tried: &tried,
+		verb: "Retry", done: "made due", further: " now", statuses: []operator.Status{operator.Scheduled},
+		tried: &tried,
 		named: (*operator.Client).SelectToRetryNow, show: showEvents, do: (*operator.Client).RetryNow,
 	})
 }

@@ -138,7 +138,8 @@ func rootCommand(p Process) *cobra.Command {
 	root.Version = thisBuild().String()
 	root.SetVersionTemplate("{{.Version}}\n")
 	level := "info"
-	oneFlag(root.PersistentFlags(), &level, "log-level", "least level of log entries on stderr: debug, info, warn or error",
+	oneFlag(root.PersistentFlags(), &level, "log-level", "least level of log entries on stderr: debug, info, warn or "+
+		"error",
 		oneOf("debug", "info", "warn", "error"))
 	return root
 }

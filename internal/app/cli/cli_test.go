@@ -47,7 +47,8 @@ func TestAResultThatIsNotWrittenIsAFailure(t *testing.T) {
 // An empty value would ask for everything.
 func TestAnEmptyFilterValueIsRefused(t *testing.T) {
 	t.Parallel()
-	lists := []string{"--status", "--type", "--source", "--target", "--handler", "--workspace", "--generation", "--channel",
+	lists := []string{"--status", "--type", "--source", "--target", "--handler", "--workspace", "--generation",
+		"--channel",
 		"--error"}
 	filter := append(slices.Clone(lists), "--older-than", "--newer-than", "--error-contains")
 	for command, flags := range map[string][]string{
@@ -55,7 +56,8 @@ func TestAnEmptyFilterValueIsRefused(t *testing.T) {
 		"events stats":               append([]string{"--by"}, filter...),
 		"events replay --yes --to 1": filter, "events discard --yes": filter, "events undiscard --yes": filter,
 		"events retry-now --yes":     append([]string{"--by"}, filter...),
-		"generation adopt 1 2 --yes": {"--type"}, "actions list": {"--event", "--by", "--action", "--generation", "--after"},
+		"generation adopt 1 2 --yes": {"--type"}, "actions list": {"--event", "--by", "--action", "--generation",
+			"--after"},
 	} {
 		for _, flag := range flags {
 			for _, value := range []string{"", ",", "a,"} {
@@ -153,8 +155,10 @@ func TestTablesFitTheOutput(t *testing.T) {
 	t.Parallel()
 	long := strings.Repeat("l", 30)
 	for columns, want := range map[string]string{
-		"":   "ID          NUMBER  CUT FIRST" + strings.Repeat(" ", 23) + "CUT NEXT\n0123456789       7  " + long + "  short\n",
-		"58": "ID          NUMBER  CUT FIRST                     CUT NEXT\n0123456789       7  " + long[:27] + "~  short\n",
+		"": "ID          NUMBER  CUT FIRST" + strings.Repeat(" ", 23) + "CUT NEXT\n0123456789       7  " + long +
+			"  short\n",
+		"58": "ID          NUMBER  CUT FIRST                     CUT NEXT\n0123456789       7  " + long[:27] +
+			"~  short\n",
 		"42": "ID          NUMBER  CUT FIRST     CUT NEXT\n0123456789       7  " + long[:11] + "~  short\n",
 		"41": "ID          NUMBER  CUT NEXT\n0123456789       7  short\n",
 		"20": "ID          NUMBER\n0123456789       7\n",
@@ -175,10 +179,12 @@ func TestHintsNameCommands(t *testing.T) {
 	t.Parallel()
 	const id = "0198c5d4-9a52-7c11-8f0e-3b7a4d2f6e10"
 	for hint, want := range map[string]string{
-		"first: select core.outbox_undiscard('" + id + "')":                       "workers events undiscard " + id,
-		"replay it: select core.outbox_replay('" + id + "', <generation>, <who>)": "workers events replay " + id + " --to GENERATION",
-		"it is due later; sooner: select core.outbox_retry_now('" + id + "')":     "workers events retry-now " + id,
-		"select core.event_type_resume('decision.recorded', 8)":                   "workers events resume decision.recorded --generation 8",
+		"first: select core.outbox_undiscard('" + id + "')": "workers events undiscard " + id,
+		"replay it: select core.outbox_replay('" + id + "', <generation>, <who>)": "workers events replay " + id +
+			" --to GENERATION",
+		"it is due later; sooner: select core.outbox_retry_now('" + id + "')": "workers events retry-now " + id,
+		"select core.event_type_resume('decision.recorded', 8)": "workers events resume " +
+			"decision.recorded --generation 8",
 		"select event_type, generation from core.paused_types":                    "workers events pause --list",
 		"only a draining one is retired: select core.generation_drain(7);":        "workers generation drain 7",
 		"select generation, status from core.generation_status()":                 "workers generation status",
@@ -195,7 +201,8 @@ func TestHintsNameCommands(t *testing.T) {
 		if !isCommand {
 			continue
 		}
-		if _, stderr := call(t, io.Discard, strings.Fields(command)...); !strings.Contains(stderr, "DATABASE_URL is not set") {
+		if _, stderr := call(t, io.Discard, strings.Fields(command)...); !strings.Contains(stderr,
+			"DATABASE_URL is not set") {
 			t.Errorf("%s: %s", want, stderr)
 		}
 	}
@@ -213,7 +220,8 @@ func TestAges(t *testing.T) {
 			t.Errorf("%q is %s", text, have)
 		}
 	}
-	for d, want := range map[time.Duration]string{-time.Hour: "0s", 61 * time.Minute: "1h01m", 26 * time.Hour: "1d02h"} {
+	for d, want := range map[time.Duration]string{-time.Hour: "0s", 61 * time.Minute: "1h01m",
+		26 * time.Hour: "1d02h"} {
 		if have := age(d); have != want {
 			t.Errorf("%s is written %s, want %s", d, have, want)
 		}
@@ -271,8 +279,10 @@ func TestAnInterruptWhileStartingIsOne(t *testing.T) {
 	interrupt()
 	for _, args := range [][]string{{"run"}, {"demo"}} {
 		var said bytes.Buffer
-		p := Process{Stdin: strings.NewReader(""), Stdout: io.Discard, Stderr: &said, Getenv: func(name string) string { return env[name] }}
-		if code := Main(ctx, p, args); code != exitFailed || !strings.HasSuffix(said.String(), "workers: interrupted\n") {
+		p := Process{Stdin: strings.NewReader(""), Stdout: io.Discard, Stderr: &said,
+			Getenv: func(name string) string { return env[name] }}
+		if code := Main(ctx, p, args); code != exitFailed || !strings.HasSuffix(said.String(),
+			"workers: interrupted\n") {
 			t.Errorf("%v exits with %d: %s", args, code, said.String())
 		}
 	}

@@ -57,7 +57,8 @@ func TestEveryCommandHasHelp(t *testing.T) {
 			t.Errorf("%s: Short, Long and Example have to be there", c.CommandPath())
 		}
 		for line := range strings.Lines(c.Example) {
-			if !strings.Contains(line, "workers "+strings.TrimPrefix(c.CommandPath(), "workers ")) && !strings.HasPrefix(strings.TrimSpace(line), "|") {
+			if !strings.Contains(line, "workers "+strings.TrimPrefix(c.CommandPath(), "workers ")) &&
+				!strings.HasPrefix(strings.TrimSpace(line), "|") {
 				t.Errorf("%s: its example is of something else: %q", c.CommandPath(), line)
 			}
 		}
@@ -107,7 +108,8 @@ func commandList(t *testing.T) string {
 			} else {
 				standard = ""
 			}
-			rows = append(rows, fmt.Sprintf("| `--%s%s` | %s%s |\n", f.Name, value, strings.ReplaceAll(f.Usage, "|", `\|`), standard))
+			rows = append(rows, fmt.Sprintf("| `--%s%s` | %s%s |\n", f.Name, value,
+				strings.ReplaceAll(f.Usage, "|", `\|`), standard))
 		})
 		if len(rows) > 0 {
 			s.WriteString("\n| Flag | |\n|---|---|\n" + strings.Join(rows, ""))
@@ -152,7 +154,8 @@ func TestConfigurationIsDocumented(t *testing.T) {
 	}
 }
 
-// variables are the names that the code asks the environment for: arguments of Getenv and the constants that stand for them.
+// variables are the names that the code asks the environment for: arguments of Getenv and the constants that stand for
+// them.
 func variables(t *testing.T) []string {
 	t.Helper()
 	constants := make(map[string]string)
@@ -168,7 +171,8 @@ func variables(t *testing.T) []string {
 		}
 	}
 	err := filepath.WalkDir("../../..", func(path string, entry fs.DirEntry, err error) error {
-		if err != nil || entry.IsDir() || !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, "_test.go") || strings.Contains(path, "/tests/") {
+		if err != nil || entry.IsDir() || !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, "_test.go") ||
+			strings.Contains(path, "/tests/") {
 			return err
 		}
 		file, err := parser.ParseFile(token.NewFileSet(), path, nil, 0)
@@ -184,7 +188,8 @@ func variables(t *testing.T) []string {
 					}
 				}
 			case *ast.CallExpr:
-				if called := name(n.Fun); len(n.Args) == 1 && (called == "getenv" || called == "Getenv" || called == "LookupEnv") {
+				if called := name(n.Fun); len(n.Args) == 1 && (called == "getenv" || called == "Getenv" ||
+					called == "LookupEnv") {
 					if literal, ok := n.Args[0].(*ast.BasicLit); ok {
 						value, _ := strconv.Unquote(literal.Value)
 						asked = append(asked, value)

@@ -25,7 +25,8 @@ func demoCommand(p Process) *cobra.Command {
 	var input string
 	var fresh bool
 	cmd := &cobra.Command{
-		Use: "demo", Short: "Publish cards and watch them arrive, on a Postgres that it starts itself", Args: cobra.NoArgs,
+		Use: "demo", Short: "Publish cards and watch them arrive, on a Postgres that it starts itself",
+		Args: cobra.NoArgs,
 		Long: `Start an embedded Postgres (unless DATABASE_URL is set), migrate it, run the workers, publish cards, and show
 them arriving, until interrupted or --count is reached. Exits 1 if any did not arrive or a line was refused.
 
@@ -65,7 +66,8 @@ card_id and title are required.`,
 	}
 	cmd.AddCommand(demoFlowsCommand(p, &fresh))
 	cmd.Flags().IntVar(&options.Count, "count", 0, "stop after so many cards (0: until interrupted)")
-	cmd.Flags().Float64Var(&options.Rate, "rate", 100, "cards a second (0: as fast as one producer can; the default with --input)")
+	cmd.Flags().Float64Var(&options.Rate, "rate", 100, "cards a second (0: as fast as one producer can; the default "+
+		"with --input)")
 	cmd.Flags().StringVar(&input, "input", "", "publish the cards of this NDJSON file, or of standard input with -")
 	_ = cmd.MarkFlagFilename("input")
 	cmd.PersistentFlags().BoolVar(&fresh, "fresh", false, "delete the embedded Postgres's data first")
@@ -86,7 +88,8 @@ took the event, and what they made of it. Exits 1 at the first that does not end
 Flows:` + names.String(),
 		Example: `  workers demo flows
   workers demo flows cards`,
-		ValidArgsFunction: func(_ *cobra.Command, args []string, _ string) (offered []string, _ cobra.ShellCompDirective) {
+		ValidArgsFunction: func(_ *cobra.Command, args []string, _ string) (offered []string,
+			_ cobra.ShellCompDirective) {
 			for _, flow := range demo.Flows() {
 				if !slices.Contains(args, flow.Name) {
 					offered = append(offered, flow.Name+"\t"+flow.About)
@@ -99,7 +102,10 @@ Flows:` + names.String(),
 			if err != nil {
 				return usage(err)
 			}
-			return runDemo(cmd, p, *fresh, func(ctx context.Context, d demo.Demo) error { return d.RunFlows(ctx, flows) })
+			return runDemo(cmd, p, *fresh, func(ctx context.Context, d demo.Demo) error {
+				return d.RunFlows(ctx,
+					flows)
+			})
 		},
 	}
 }
@@ -128,7 +134,8 @@ func runDemo(cmd *cobra.Command, p Process, fresh bool, show func(context.Contex
 		if settings.DatabaseURL, err = app.ReadDatabaseURL(p.Getenv); err != nil {
 			return err
 		}
-		_, _ = fmt.Fprintf(p.Stderr, "using the database of %s, %s: migrating it and running generation %d's workers on it\n",
+		_, _ = fmt.Fprintf(p.Stderr, "using the database of %s, %s: migrating it and running generation %d's workers "+
+			"on it\n",
 			app.EnvDatabaseURL, app.DescribeURL(settings.DatabaseURL), settings.Generation)
 		settings.PoolURL = settings.DatabaseURL
 		if err := migrateUp(ctx, settings, log); err != nil {

@@ -116,7 +116,8 @@ func printEvents(p Process, all []operator.Event, now time.Time) {
 		}
 		return []any{e.ID, e.Status, e.EventType, string(e.Source) + " -> " + target, workspace(e), e.Attempts,
 			e.PriorReplays, e.Generation, moment(e, now), firstLine(e.LastError)}
-	}, []string{"WORKSPACE", "SOURCE", "REPLAYS", "GENERATION", "STATUS", "TRIES", "ERROR", "TYPE"}, "ID", "STATUS", "TYPE", "SOURCE", "WORKSPACE", "TRIES", "REPLAYS", "GENERATION", "WHEN", "ERROR")
+	}, []string{"WORKSPACE", "SOURCE", "REPLAYS", "GENERATION", "STATUS", "TRIES", "ERROR", "TYPE"}, "ID", "STATUS",
+		"TYPE", "SOURCE", "WORKSPACE", "TRIES", "REPLAYS", "GENERATION", "WHEN", "ERROR")
 }
 
 func workspace(e operator.Event) string {

@@ -81,7 +81,8 @@ func listPauses(ctx context.Context, p Process, c *operator.Client, asJSON bool)
 			p.notef("nothing is paused")
 		}
 		printTable(p, pauses, func(pause operator.Pause) []any {
-			return []any{pause.EventType, pause.Generation, atOrDash(&pause.PausedAt), pause.PausedBy, orDash(pause.Reason)}
+			return []any{pause.EventType, pause.Generation, atOrDash(&pause.PausedAt), pause.PausedBy,
+				orDash(pause.Reason)}
 		}, []string{"REASON", "BY"}, "TYPE", "GENERATION", "PAUSED", "BY", "REASON")
 		if len(pauses) > 0 {
 			p.next("workers events resume %s --generation %d", pauses[0].EventType, pauses[0].Generation)
@@ -95,7 +96,8 @@ func pauseLine(pause operator.Pause) string {
 	if pause.Reason != nil {
 		line += ": " + *pause.Reason
 	}
-	return line + fmt.Sprintf("; `workers events resume %s --generation %d` ends that", pause.EventType, pause.Generation)
+	return line + fmt.Sprintf("; `workers events resume %s --generation %d` ends that", pause.EventType,
+		pause.Generation)
 }
 
 // notePauses says beside a result what is paused: no worker handles it.

@@ -144,7 +144,8 @@ func printDetail(p Process, d operator.Detail, full bool) {
 			problem = "by event " + s.HandledAs.String() + ", of the same key"
 		}
 		return []any{s.Handler, s.Stage, timestamp(s.HandledAt), s.Failures, s.Free, firstLine(&problem)}
-	}, []string{"NOT COUNTED", "FAILURES", "ERROR", "HANDLER"}, "HANDLER", "STATE", "SINCE", "FAILURES", "NOT COUNTED", "ERROR")
+	}, []string{"NOT COUNTED", "FAILURES", "ERROR", "HANDLER"}, "HANDLER", "STATE", "SINCE", "FAILURES", "NOT COUNTED",
+		"ERROR")
 	if d.Workers == 0 {
 		p.printf("no live worker of generation %d handles %s\n", d.Generation, d.EventType)
 	}

@@ -145,8 +145,8 @@ func parseWorkspace(s string) (uuid.NullUUID, error) {
 	return uuid.NullUUID{UUID: id, Valid: true}, nil
 }
 
-// filterFlags adds the flags that say which events a command is about, with completions. The filter has what was asked for
-// once the command runs. Statuses are the default that the help names; none: all but discarded.
+// filterFlags adds the flags that say which events a command is about, with completions. The filter has what was asked
+// for once the command runs. Statuses are the default that the help names; none: all but discarded.
 func filterFlags(cmd *cobra.Command, statuses ...operator.Status) *operator.Filter {
 	var f operator.Filter
 	flags := cmd.Flags()
@@ -222,7 +222,8 @@ func yesFlag(cmd *cobra.Command) *bool { return cmd.Flags().Bool("yes", false, "
 
 // complete completes a flag by values, in their order.
 func complete[S ~string](cmd *cobra.Command, flag string, values func() []S) {
-	_ = cmd.RegisterFlagCompletionFunc(flag, func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
+	_ = cmd.RegisterFlagCompletionFunc(flag, func(*cobra.Command, []string, string) ([]string,
+		cobra.ShellCompDirective) {
 		return operator.Strings(values()), cobra.ShellCompDirectiveNoFileComp | cobra.ShellCompDirectiveKeepOrder
 	})
 }

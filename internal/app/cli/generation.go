@@ -72,7 +72,8 @@ due, scheduled or in flight. Exits 3 while N is not; without N, while any genera
   workers generation status --json`,
 	}
 	asJSON := jsonFlag(cmd)
-	oneFlag(cmd.Flags(), &wait, "wait", "wait so long for it to be safe to stop", between(time.ParseDuration, 0, longest))
+	oneFlag(cmd.Flags(), &wait, "wait", "wait so long for it to be safe to stop",
+		between(time.ParseDuration, 0, longest))
 	cmd.RunE = generations(p, func(ctx context.Context, c *operator.Client, args []events.Generation) error {
 		var only *events.Generation
 		if len(args) == 1 {
@@ -85,7 +86,8 @@ due, scheduled or in flight. Exits 3 while N is not; without N, while any genera
 				return err
 			}
 			if only != nil && len(all) == 0 {
-				return fmt.Errorf("generation %d is not registered, and no unsettled event names it: `workers generation status` lists those "+
+				return fmt.Errorf("generation %d is not registered, and no unsettled event names it: `workers "+
+					"generation status` lists those "+
 					"that are", *only)
 			}
 			busy := unsafe(all, only != nil)
@@ -127,7 +129,8 @@ func unsafe(all []operator.Generation, liveToo bool) string {
 		case g.SafeToStop, g.Status == "live" && !liveToo:
 		case g.Status == "live":
 			busy = append(busy, fmt.Sprintf("generation %d is not safe to stop: it is live, "+
-				"and its producers may publish at any moment; drain it first: `workers generation drain %[1]d`", g.Generation))
+				"and its producers may publish at any moment; drain it first: `workers generation drain %[1]d`",
+				g.Generation))
 		default:
 			scheduled := ""
 			if g.LastScheduled != nil {
@@ -155,8 +158,8 @@ func nextGeneration(p Process, all []operator.Generation) {
 	p.next("workers events stats --by generation,status")
 }
 
-// printGenerations prints a table, and on stderr what to do about each generation. Live is one that can adopt events; 0:
-// there is none.
+// printGenerations prints a table, and on stderr what to do about each generation. Live is one that can adopt events;
+// 0: there is none.
 func printGenerations(p Process, all []operator.Generation, live events.Generation) {
 	printTable(p, all, func(g operator.Generation) []any {
 		safe := "yes"
@@ -165,23 +168,27 @@ func printGenerations(p Process, all []operator.Generation, live events.Generati
 		}
 		return []any{g.Generation, g.Status, g.Due, g.Scheduled, g.InFlight, g.Failed, atOrDash(g.OldestDue),
 			atOrDash(g.NextScheduled), atOrDash(g.LastScheduled), g.Workers, len(g.Paused), safe}
-	}, []string{"NEXT SCHEDULED", "LAST SCHEDULED", "OLDEST DUE", "PAUSED"}, "GENERATION", "STATUS", "DUE", "SCHEDULED", "IN FLIGHT", "FAILED", "OLDEST DUE", "NEXT SCHEDULED",
+	}, []string{"NEXT SCHEDULED", "LAST SCHEDULED", "OLDEST DUE", "PAUSED"}, "GENERATION", "STATUS", "DUE",
+		"SCHEDULED", "IN FLIGHT", "FAILED", "OLDEST DUE", "NEXT SCHEDULED",
 		"LAST SCHEDULED", "WORKERS", "PAUSED", "SAFE TO STOP")
 	for _, g := range all {
 		if g.Failed > 0 && g.Status != "live" {
-			p.notef("generation %d has %s: `workers events list --generation %[1]d` shows what to replay or discard", g.Generation,
+			p.notef("generation %d has %s: `workers events list --generation %[1]d` shows what to replay or discard",
+				g.Generation,
 				app.Counted(g.Failed, "failed event"))
 		}
 		notePauses(p, g.Paused)
 		if !g.SafeToStop && g.Status != "live" && g.Workers == 0 {
-			run := fmt.Sprintf("`SPECTRAL_GENERATION=%d workers run --drain`, with its build, runs its events; or ", g.Generation)
+			run := fmt.Sprintf("`SPECTRAL_GENERATION=%d workers run --drain`, with its build, runs its events; or ",
+				g.Generation)
 			switch g.Status {
 			case "retired":
 				run = ""
 			case "unknown": // a worker would make it live
 				run = fmt.Sprintf("`workers generation drain %d`, and then ", g.Generation) + run
 			}
-			move := fmt.Sprintf("`workers generation adopt %d %d` moves its events to generation %[2]d", g.Generation, live)
+			move := fmt.Sprintf("`workers generation adopt %d %d` moves its events to generation %[2]d", g.Generation,
+				live)
 			if live == 0 {
 				move = "start the workers of a new generation, and move its events there"
 			}
@@ -213,7 +220,8 @@ func changing(p Process, cmd *cobra.Command,
 			}
 		}
 		return printed(p, *asJSON, changed, func() {
-			p.printf("generation %d is %s; publishing that names no generation goes %s\n", args[0], changed.Status, publishing)
+			p.printf("generation %d is %s; publishing that names no generation goes %s\n", args[0], changed.Status,
+				publishing)
 		})
 	})
 	return cmd
@@ -254,7 +262,8 @@ Exits 1 if it is not retired within --timeout. Interrupting and repeating the co
 	}, func(c *operator.Client, ctx context.Context, g events.Generation, by string) error {
 		return retire(ctx, p, c, g, by, timeout)
 	})
-	oneFlag(cmd.Flags(), &timeout, "timeout", "how long to wait for what is left", between(time.ParseDuration, 0, longest))
+	oneFlag(cmd.Flags(), &timeout, "timeout", "how long to wait for what is left",
+		between(time.ParseDuration, 0, longest))
 	return cmd
 }
 
@@ -290,7 +299,8 @@ func retire(ctx context.Context, p Process, c *operator.Client, g events.Generat
 		if stands == operator.RetiringNotEmpty {
 			first = "let its workers finish, or move its events with `workers generation adopt`"
 		}
-		return fmt.Errorf("%s: generation %d is not retired, %s: %s; %s, and repeat the command; `workers generation register %[2]d` "+
+		return fmt.Errorf("%s: generation %d is not retired, %s: %s; %s, and repeat the command; `workers generation "+
+			"register %[2]d` "+
 			"makes it live again", why, g, stands, reason, first)
 	}
 }
@@ -303,12 +313,13 @@ const (
 )
 
 type adoption struct {
-	From     events.Generation    `json:"from"`
-	To       events.Generation    `json:"to"`
-	DryRun   bool                 `json:"dry_run"`
-	Types    []operator.Adoptable `json:"types"` // before anything was moved
-	Moved    int                  `json:"moved"`
-	LeftHeld int64                `json:"left_held"` // still pending: held by workers, published since, or it was interrupted
+	From   events.Generation    `json:"from"`
+	To     events.Generation    `json:"to"`
+	DryRun bool                 `json:"dry_run"`
+	Types  []operator.Adoptable `json:"types"` // before anything was moved
+	Moved  int                  `json:"moved"`
+	// LeftHeld events are still pending: workers hold them, they are newer, or the command was interrupted.
+	LeftHeld int64 `json:"left_held"`
 }
 
 func generationAdoptCommand(p Process) *cobra.Command {
@@ -384,7 +395,8 @@ func (r *adoption) move(ctx context.Context, c *operator.Client, types []string,
 		}
 		if err != nil {
 			r.LeftHeld = max(pending-int64(r.Moved), 0)
-			return fmt.Errorf("moved %d of %s; repeat the command to go on: %w", r.Moved, app.Counted(pending, "event"), err)
+			return fmt.Errorf("moved %d of %s; repeat the command to go on: %w", r.Moved,
+				app.Counted(pending, "event"), err)
 		}
 	}
 	left, err := c.Adoptable(ctx, r.From, r.To, types)
@@ -403,6 +415,7 @@ func (r *adoption) show(p Process) {
 			handled += ", paused"
 		}
 		return []any{t.EventType, cmp.Or(t.Target, "all"), t.Due, t.Scheduled, t.InFlight, handled}
-	}, []string{"TARGET", "IN FLIGHT, STAYS", "EVENT TYPE"}, "EVENT TYPE", "TARGET", "DUE", "SCHEDULED", "IN FLIGHT, STAYS",
+	}, []string{"TARGET", "IN FLIGHT, STAYS", "EVENT TYPE"}, "EVENT TYPE", "TARGET", "DUE", "SCHEDULED",
+		"IN FLIGHT, STAYS",
 		fmt.Sprintf("HANDLED IN %d BY", r.To))
 }

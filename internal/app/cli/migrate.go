@@ -113,7 +113,8 @@ and privileges that differ, in one transaction. Exits 3 if it cannot repair some
 		for _, d := range differences {
 			_, _ = fmt.Fprintln(p.Stdout, visible(d.String()))
 		}
-		if err := consent(cmd.Context(), p, *yes, fmt.Sprintf("Repair %s?", app.Counted(len(differences), "difference"))); err != nil {
+		if err := consent(cmd.Context(), p, *yes, fmt.Sprintf("Repair %s?",
+			app.Counted(len(differences), "difference"))); err != nil {
 			return err
 		}
 		repaired, left, err := m.Repair(cmd.Context())
@@ -125,7 +126,8 @@ and privileges that differ, in one transaction. Exits 3 if it cannot repair some
 			_, _ = fmt.Fprintf(p.Stdout, "left: %s\n      %s\n", visible(l.String()), visible(l.Do))
 		}
 		if len(left) > 0 {
-			return exitError{fmt.Errorf("%s left, which repair cannot change: see above", app.Counted(len(left), "difference")), exitAttention}
+			return exitError{fmt.Errorf("%s left, which repair cannot change: see above",
+				app.Counted(len(left), "difference")), exitAttention}
 		}
 		return nil
 	})
@@ -179,7 +181,8 @@ func printStep(p Process, done string, r *goose.MigrationResult) {
 }
 
 // migrating wraps a migrate subcommand: DATABASE_URL in, a migrator for the time it runs.
-func migrating(p Process, do func(*cobra.Command, *app.Migrator, events.Generation) error) func(*cobra.Command, []string) error {
+func migrating(p Process, do func(*cobra.Command, *app.Migrator, events.Generation) error) func(*cobra.Command,
+	[]string) error {
 	return func(cmd *cobra.Command, _ []string) (err error) {
 		url, err := app.ReadDatabaseURL(p.Getenv)
 		if err != nil {

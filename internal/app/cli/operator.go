@@ -28,7 +28,8 @@ func asOperator(ctx context.Context, p Process, do func(*app.Operator) error) er
 }
 
 // operating is a command of operators on events.
-func operating(p Process, do func(context.Context, []string, *operator.Client) error) func(*cobra.Command, []string) error {
+func operating(p Process, do func(context.Context, []string, *operator.Client) error) func(*cobra.Command,
+	[]string) error {
 	return func(cmd *cobra.Command, args []string) error {
 		return asOperator(cmd.Context(), p, func(o *app.Operator) error { return do(cmd.Context(), args, o.Events) })
 	}

@@ -119,9 +119,9 @@ const longText, leastCell = 24, 12
 // gap is the number of columns between two cells.
 const gap = 2
 
-// printTable prints a row for each of all under the titles, numbers to the right, texts safe for a terminal; nothing for
-// none. Where the rows are wider than the output, it cuts columns in the order of cut, and leaves out those that would
-// keep too little.
+// printTable prints a row for each of all under the titles, numbers to the right, texts safe for a terminal; nothing
+// for none. Where the rows are wider than the output, it cuts columns in the order of cut, and leaves out those that
+// would keep too little.
 func printTable[T any](p Process, all []T, rowOf func(T) []any, cut []string, titles ...string) {
 	if len(all) == 0 {
 		return
@@ -243,7 +243,8 @@ func (p Process) next(format string, args ...any) { p.notef("next: "+format, arg
 var stateColours = map[string]text.Color{
 	"failed": text.FgRed, "parked": text.FgRed, "retired": text.FgRed,
 	"in_flight": text.FgYellow, "failing": text.FgYellow, "draining": text.FgYellow,
-	"fine": text.FgGreen, "note": text.FgGreen, "warning": text.FgYellow, "unknown": text.FgYellow, "critical": text.FgRed,
+	"fine": text.FgGreen, "note": text.FgGreen, "warning": text.FgYellow, "unknown": text.FgYellow,
+	"critical":  text.FgRed,
 	"delivered": text.FgGreen, "handled": text.FgGreen, "live": text.FgGreen,
 }
 

@@ -73,7 +73,8 @@ func printRetention(p Process, s retentionStatus) {
 			policy.Subject, policy.ContentClass, policy.ActiveTTLDays, policy.TombstonedGraceDays, policy.Disposal,
 			fmt.Sprint(mark, policy.ToTombstone), fmt.Sprint(mark, policy.ToDelete),
 		}
-	}, []string{"DISPOSAL", "CONTENT CLASS", "GRACE DAYS"}, "SUBJECT", "CONTENT CLASS", "KEPT DAYS", "GRACE DAYS", "DISPOSAL", "TO TOMBSTONE", "TO DELETE")
+	}, []string{"DISPOSAL", "CONTENT CLASS", "GRACE DAYS"}, "SUBJECT", "CONTENT CLASS", "KEPT DAYS", "GRACE DAYS",
+		"DISPOSAL", "TO TOMBSTONE", "TO DELETE")
 	if s.PolicyFault != "" {
 		p.printf("\nnothing is swept: %s\n", s.PolicyFault)
 	}
@@ -111,7 +112,8 @@ the same every ` + retention.Interval.String() + `. Interrupted, it keeps what i
 	asJSON := jsonFlag(cmd)
 	who := by(cmd, p)
 	yes := yesFlag(cmd)
-	oneFlag(cmd.Flags(), &maxRows, "max-rows", "sweep no more rows than this in all", between(strconv.Atoi, 1, 1_000_000_000))
+	oneFlag(cmd.Flags(), &maxRows, "max-rows", "sweep no more rows than this in all",
+		between(strconv.Atoi, 1, 1_000_000_000))
 	oneFlag(cmd.Flags(), &maxTime, "max-time", "begin no further transaction after this",
 		between(time.ParseDuration, 1, 24*time.Hour))
 	oneFlag(cmd.Flags(), &pause, "pause", "pause after each transaction", between(time.ParseDuration, 0, time.Minute))
@@ -127,7 +129,8 @@ the same every ` + retention.Interval.String() + `. Interrupted, it keeps what i
 	return cmd
 }
 
-func sweep(ctx context.Context, p Process, store *retentionpg.Store, maxTime time.Duration, asJSON bool, o retention.Options) (err error) {
+func sweep(ctx context.Context, p Process, store *retentionpg.Store, maxTime time.Duration, asJSON bool,
+	o retention.Options) (err error) {
 	if o.Run, err = uuid.NewV7(); err != nil {
 		return err
 	}
@@ -151,7 +154,7 @@ func sweep(ctx context.Context, p Process, store *retentionpg.Store, maxTime tim
 	if err != nil && swept == 0 {
 		return err
 	} else if err != nil {
-		err = fmt.Errorf("%w; before that it swept %s, which is kept", err, app.Counted(swept, "row"))
+		err = fmt.Errorf("%w; before that it swept %s; that is kept", err, app.Counted(swept, "row"))
 	}
 	if asJSON {
 		return errors.Join(err, printJSON(p, map[string]any{"steps": counts}))

@@ -37,9 +37,11 @@ Settings:
   SPECTRAL_GENERATION=1 workers run --drain`,
 		RunE: func(cmd *cobra.Command, _ []string) error { return run(cmd, p, embedded, drain, classes) },
 	}
-	cmd.Flags().StringSliceVar(&classes, "classes", nil, "processing classes to run, joined by commas; "+events.DefaultClass+" is the one without a name; all of them if left out")
+	cmd.Flags().StringSliceVar(&classes, "classes", nil, "processing classes to run, joined by commas; "+
+		""+events.DefaultClass+" is the one without a name; all of them if left out")
 	complete(cmd, "classes", knownClasses)
-	cmd.Flags().BoolVar(&embedded, "embedded", false, "start an embedded Postgres and migrate it, instead of using DATABASE_URL")
+	cmd.Flags().BoolVar(&embedded, "embedded", false, "start an embedded Postgres and migrate it, instead of using "+
+		"DATABASE_URL")
 	cmd.Flags().BoolVar(&drain, "drain", false, "end when nothing of the generation is left to do")
 	return cmd
 }
@@ -144,8 +146,8 @@ func withWorker(ctx context.Context, s app.Settings, log *slog.Logger,
 // countTimeout bounds the counting of what is left after a stop.
 const countTimeout = 10 * time.Second
 
-// stopAndCount stops the listener and returns as an error what is left of its generation: a drain that was interrupted is none unless nothing is
-// (DESIGN section 9).
+// stopAndCount stops the listener and returns as an error what is left of its generation: a drain that was interrupted
+// is none unless nothing is (DESIGN section 9).
 func stopAndCount(ctx context.Context, listener *worker.Worker, g events.Generation, ownTypesOnly bool) error {
 	grace, cancel := context.WithTimeout(ctx, app.ShutdownGrace)
 	defer cancel()
@@ -159,7 +161,8 @@ func stopAndCount(ctx context.Context, listener *worker.Worker, g events.Generat
 	case err != nil:
 		return fmt.Errorf("interrupted: %w", err)
 	case left > 0:
-		return fmt.Errorf("interrupted: %s of generation %d left; repeat the command to go on", eventsText(int(left)), g)
+		return fmt.Errorf("interrupted: %s of generation %d left; repeat the command to go on", eventsText(int(left)),
+			g)
 	default:
 		return nil
 	}
@@ -175,8 +178,10 @@ func stopEmbedded(server *embeddedpg.Server, err *error) {
 }
 
 // startMigrated starts and migrates the embedded Postgres, made again if of another edition, and sets its URL.
-func startMigrated(ctx context.Context, p Process, fresh bool, settings *app.Settings, log *slog.Logger) (*embeddedpg.Server, error) {
-	server, err := embeddedpg.Start(ctx, embeddedpg.Config{Fresh: fresh, BinDir: p.Getenv(app.EnvPostgresBin), Log: log})
+func startMigrated(ctx context.Context, p Process, fresh bool, settings *app.Settings,
+	log *slog.Logger) (*embeddedpg.Server, error) {
+	server, err := embeddedpg.Start(ctx, embeddedpg.Config{Fresh: fresh, BinDir: p.Getenv(app.EnvPostgresBin),
+		Log: log})
 	if err != nil {
 		return nil, err
 	}
@@ -189,7 +194,8 @@ func startMigrated(ctx context.Context, p Process, fresh bool, settings *app.Set
 	}
 	stopEmbedded(server, &err)
 	if !fresh && errors.Is(err, app.ErrOtherEdition) {
-		_, _ = fmt.Fprintln(p.Stderr, "another edition of the migrations made the embedded database: deleting it and starting again")
+		_, _ = fmt.Fprintln(p.Stderr, "another edition of the migrations made the embedded database: deleting it and "+
+			"starting again")
 		return startMigrated(ctx, p, true, settings, log)
 	}
 	return nil, err

@@ -130,7 +130,8 @@ func Examine(ctx context.Context, config Config) (report Report, err error) {
 		if err := inspector.Connect(ctx); err != nil {
 			return Report{}, err
 		}
-		report.Results = append(report.Results, examine(ctx, c.name, c.run, &examination{Config: config, facts: inspector}))
+		report.Results = append(report.Results, examine(ctx, c.name, c.run,
+			&examination{Config: config, facts: inspector}))
 		if ctx.Err() != nil {
 			return Report{}, ctx.Err()
 		}

@@ -27,7 +27,8 @@ func migrations(ctx context.Context, e *examination) (string, error) {
 		return "", err
 	}
 	for _, step := range r.Missing {
-		e.found(Warning, fmt.Sprintf("migration %d is not recorded as applied, but later ones are: `workers migrate up` is refused", step),
+		e.found(Warning, fmt.Sprintf("migration %d is not recorded as applied, but later ones are: `workers migrate "+
+			"up` is refused", step),
 			fmt.Sprintf("run `workers doctor schema`; if it finds what migration %d makes, apply that by hand; then, as %s, run `insert into "+
 				"spectral_goose.goose_db_version (version_id, is_applied) values (%d, true);`", step, r.Owner, step))
 	}
@@ -36,9 +37,11 @@ func migrations(ctx context.Context, e *examination) (string, error) {
 		if r.OwnerIsSuperuser {
 			state = Note
 		}
-		e.found(state, fmt.Sprintf("spectral_goose.goose_db_version, the record of migrations, belongs to %s, but the database to %s: "+
+		e.found(state, fmt.Sprintf("spectral_goose.goose_db_version, the record of migrations, belongs to %s, but "+
+			"the database to %s: "+
 			"`workers migrate up` is refused, except to a superuser", r.Owner, r.DatabaseOwner),
-			fmt.Sprintf("as a superuser, run `alter table spectral_goose.goose_db_version owner to %s;`", r.DatabaseOwner))
+			fmt.Sprintf("as a superuser, run `alter table spectral_goose.goose_db_version owner to %s;`",
+				r.DatabaseOwner))
 	}
 	if latest := app.LatestMigration(); r.Newest > latest {
 		return fmt.Sprintf("at %d; this build, at %d, is older and works with it", r.Newest, latest), nil
@@ -103,34 +106,44 @@ func tables(ctx context.Context, e *examination) (string, error) {
 	for _, t := range found {
 		switch t.Kind {
 		case "rule":
-			e.found(Critical, fmt.Sprintf("rule %s on %s rewrites statements: events may be lost, or never settle", t.Object, t.TableName),
-				asOwner("drop rule %s on %s;", t.Object, t.TableName)+"; then restart the workers, whose sessions keep old plans")
+			e.found(Critical, fmt.Sprintf("rule %s on %s rewrites statements: events may be lost, or never settle",
+				t.Object, t.TableName),
+				asOwner("drop rule %s on %s;", t.Object, t.TableName)+"; then restart the workers, whose sessions "+
+					"keep old plans")
 		case "unlogged":
-			e.found(Critical, t.TableName+" is unlogged: a crash of the server empties it", asOwner("alter table %s set logged;", t.TableName))
+			e.found(Critical, t.TableName+" is unlogged: a crash of the server empties it",
+				asOwner("alter table %s set logged;", t.TableName))
 		case "reference":
-			e.found(Critical, fmt.Sprintf("foreign key %s of %s refers to %s: rows past their retention cannot be deleted", t.Detail,
-				t.Object, t.TableName), fmt.Sprintf("as %s, run `alter table %s drop constraint %s;`", t.Owner, t.Object, t.Detail))
+			e.found(Critical, fmt.Sprintf("foreign key %s of %s refers to %s: rows past their retention cannot be "+
+				"deleted", t.Detail,
+				t.Object, t.TableName), fmt.Sprintf("as %s, run `alter table %s drop constraint %s;`", t.Owner,
+				t.Object, t.Detail))
 		case "unenforced":
-			e.found(Critical, fmt.Sprintf("foreign keys of %s are not enforced, because their triggers are disabled: %s", t.TableName,
-				t.Detail), fmt.Sprintf("as a superuser, run `alter table %s enable trigger all;`; then look for rows that the foreign keys "+
+			e.found(Critical, fmt.Sprintf("foreign keys of %s are not enforced, because their triggers are disabled: "+
+				"%s", t.TableName,
+				t.Detail), fmt.Sprintf("as a superuser, run `alter table %s enable trigger all;`; then look for rows "+
+				"that the foreign keys "+
 				"would have refused", t.TableName))
 		case "event trigger":
 			when := t.Detail
 			if when == "login" {
 				when = "each login, that of workers too"
 			}
-			e.found(Note, fmt.Sprintf("event trigger %s of %s runs %s at %s: it may refuse or alter migrations and repairs", t.Object,
+			e.found(Note, fmt.Sprintf("event trigger %s of %s runs %s at %s: it may refuse or alter migrations and "+
+				"repairs", t.Object,
 				t.Owner, t.TableName, when), fmt.Sprintf("read what the function does; to migrate without it, as a superuser, run `alter "+
 				"event trigger %s disable;`", t.Object))
 		case "replica identity":
-			e.found(Critical, fmt.Sprintf("%s is published (%s) but has no replica identity: each update of it fails, so no event settles",
+			e.found(Critical, fmt.Sprintf("%s is published (%s) but has no replica identity: each update of it "+
+				"fails, so no event settles",
 				t.TableName, t.Object), asOwner("alter table %s replica identity %s;", t.TableName, t.Detail))
 		}
 	}
 	if err != nil {
 		return "", err
 	}
-	return "statements behave as written, rows are kept, and event types are registered as in this build", e.eventTypes(ctx)
+	return "statements behave as written, rows are kept, and event types are registered as in this build",
+		e.eventTypes(ctx)
 }
 
 // eventTypes finds registered event types and publishers that differ from this build or from a live worker.
@@ -144,7 +157,8 @@ func (e *examination) eventTypes(ctx context.Context) error {
 		return err
 	}
 	const register = "`workers migrate up`, or the start of a worker, registers the event types of its build"
-	again := fmt.Sprintf("`SPECTRAL_GENERATION=%d workers migrate up`, with this build, or the start of one of its workers, registers them "+
+	again := fmt.Sprintf("`SPECTRAL_GENERATION=%d workers migrate up`, with this build, or the start of one of its "+
+		"workers, registers them "+
 		"again", e.Generation)
 	found, err := e.facts.EventTypes(ctx, types, e.Generation, app.Roles())
 	for _, t := range found {
@@ -152,46 +166,63 @@ func (e *examination) eventTypes(ctx context.Context) error {
 		case "none":
 			e.found(Critical, "no event type is registered: all publishing is refused (SP016)", register)
 		case "missing":
-			e.found(Critical, t.Subject+" is in this build but not registered: publishing it is refused (SP016)", register)
+			e.found(Critical, t.Subject+" is in this build but not registered: publishing it is refused (SP016)",
+				register)
 		case "ignored":
-			e.found(Critical, fmt.Sprintf("%s is registered as not consumed in generation %d, although live workers of it handle the type: "+
-				"what is published settles unhandled and is lost", t.Subject, t.Generation), asOwner("update core.event_types set consumed = "+
-				"true, consumed_in = consumed_in || jsonb_build_object('%d', true) where event_type = %s;", t.Generation, literal(t.Subject)))
+			e.found(Critical, fmt.Sprintf("%s is registered as not consumed in generation %d, although live workers "+
+				"of it handle the type: "+
+				"what is published settles unhandled and is lost", t.Subject, t.Generation),
+				asOwner("update core.event_types set consumed = "+
+					"true, consumed_in = consumed_in || jsonb_build_object('%d', true) where event_type = %s;",
+					t.Generation, literal(t.Subject)))
 		case "dropped":
 			fix := again
 			if e.Generation == 0 {
-				fix = asOwner("update core.event_types set consumed = true where event_type = %s;", literal(t.Subject)) +
+				fix = asOwner("update core.event_types set consumed = true where event_type = %s;",
+					literal(t.Subject)) +
 					"; then restart the workers"
 			}
-			e.found(Critical, t.Subject+" is registered as not consumed, although this build handles the type: what is published settles "+
+			e.found(Critical, t.Subject+" is registered as not consumed, although this build handles the type: what "+
+				"is published settles "+
 				"unhandled and is lost", fix)
 		case "refused", "different":
 			state := Warning
 			if t.Kind == "refused" {
 				state = Critical
 			}
-			e.found(state, fmt.Sprintf("%s is not registered as this build, of generation %d, has it: %s", t.Subject, e.Generation, t.Detail),
-				again+"; if the difference comes back, another build runs as this generation: give one of them a number of its own")
+			e.found(state, fmt.Sprintf("%s is not registered as this build, of generation %d, has it: %s", t.Subject,
+				e.Generation, t.Detail),
+				again+"; if the difference comes back, another build runs as this generation: give one of them a "+
+					"number of its own")
 		case "unsure":
 			by := "no generation"
 			if t.Generation > 0 {
 				by = fmt.Sprintf("generation %d", t.Generation)
 			}
-			e.found(Note, fmt.Sprintf("%s is not registered as this build has it: %s; it was registered by %s", t.Subject, t.Detail, by),
-				"to learn whether that is right, put this build's generation for N in `SPECTRAL_GENERATION=N workers doctor tables`")
+			e.found(Note, fmt.Sprintf("%s is not registered as this build has it: %s; it was registered by %s",
+				t.Subject, t.Detail, by),
+				"to learn whether that is right, put this build's generation for N in `SPECTRAL_GENERATION=N workers "+
+					"doctor tables`")
 		case "unknown generation":
-			e.found(Note, fmt.Sprintf("%s: registered by generation %d, which does not exist; no lower generation replaces that", t.Subject,
-				t.Generation), "if generation "+fmt.Sprint(t.Generation)+" will not be started: "+asOwner("update core.event_types set "+
-				"registered_by = 0 where registered_by = %d;", t.Generation)+", then `workers migrate up` with the build that runs")
+			e.found(Note, fmt.Sprintf("%s: registered by generation %d, which does not exist; no lower generation "+
+				"replaces that", t.Subject,
+				t.Generation), "if generation "+fmt.Sprint(t.Generation)+" will not be started: "+
+				""+asOwner("update core.event_types set "+
+				"registered_by = 0 where registered_by = %d;", t.Generation)+", then `workers migrate up` with the "+
+				"build that runs")
 		case "no source":
-			e.found(Critical, fmt.Sprintf("%s may not publish as %s: its events are refused (SP017)", t.Subject, t.Source),
-				asOwner("insert into core.publisher_sources (role_name, source) values (%s, %s);", literal(t.Subject), literal(t.Source)))
+			e.found(Critical, fmt.Sprintf("%s may not publish as %s: its events are refused (SP017)", t.Subject,
+				t.Source),
+				asOwner("insert into core.publisher_sources (role_name, source) values (%s, %s);", literal(t.Subject),
+					literal(t.Source)))
 		case "extra source", "stale source":
-			state, problem := Warning, fmt.Sprintf("%s may publish as %s, which this build does not give it", t.Subject, t.Source)
+			state, problem := Warning, fmt.Sprintf("%s may publish as %s, which this build does not give it",
+				t.Subject, t.Source)
 			if t.Kind == "stale source" {
 				state, problem = Note, problem+"; the role does not exist, but one of that name could publish"
 			}
-			e.found(state, problem, asOwner("delete from core.publisher_sources where role_name = %s and source = %s;", literal(t.Subject),
+			e.found(state, problem, asOwner("delete from core.publisher_sources where role_name = %s and source = %s;",
+				literal(t.Subject),
 				literal(t.Source)))
 		}
 	}
@@ -207,7 +238,8 @@ func logins(ctx context.Context, e *examination) (string, error) {
 	for _, l := range found {
 		switch l.Kind {
 		case "own privilege":
-			e.found(Warning, fmt.Sprintf("role %s has %s on %s by itself, not through its group", l.Role, l.Privileges, l.Object),
+			e.found(Warning, fmt.Sprintf("role %s has %s on %s by itself, not through its group", l.Role, l.Privileges,
+				l.Object),
 				asOwner("revoke %s from %s cascade;", l.Revoke, l.Role)+"; then grant it the group that it needs")
 		case "member":
 			above, who := l.Above, "as the login that migrates"
@@ -226,7 +258,8 @@ func logins(ctx context.Context, e *examination) (string, error) {
 			e.found(Warning, fmt.Sprintf("login %s is a member of %s: it may rewrite and erase events", l.Role, above),
 				who+", run `"+l.Revoke+"`")
 		case "superuser":
-			e.found(Warning, fmt.Sprintf("login %s, a member of %s, is a superuser: nothing is protected from it", l.Role, l.Above),
+			e.found(Warning, fmt.Sprintf("login %s, a member of %s, is a superuser: nothing is protected from it",
+				l.Role, l.Above),
 				fmt.Sprintf("as a superuser, run `alter role %s nosuperuser;`", l.Role))
 		}
 	}

@@ -6,8 +6,8 @@ import (
 	"strconv"
 )
 
-// harmfulSettings are settings that make Postgres lose or withhold what it confirmed. Workers set for themselves how they
-// write and how long statements may take: such a default hurts publishers and operators.
+// harmfulSettings are settings that make Postgres lose or withhold what it confirmed. Workers set for themselves how
+// they write and how long statements may take: such a default hurts publishers and operators.
 var harmfulSettings = []struct {
 	name    string
 	harmful func(value string) bool
@@ -15,8 +15,9 @@ var harmfulSettings = []struct {
 	harm    string
 }{
 	{"autovacuum", off, Warning, "off: dead rows pile up and claims slow down"},
-	{"default_transaction_isolation", is("serializable", "repeatable read"), Warning, "above read committed: publishers " +
-		"get 40001 and must try again, and sweeping and retiring from SQL are refused (SP053, SP043)"},
+	{"default_transaction_isolation", is("serializable", "repeatable read"), Warning,
+		"above read committed: publishers " +
+			"get 40001 and must try again, and sweeping and retiring from SQL are refused (SP053, SP043)"},
 	{"default_transaction_read_only", is("true"), Critical,
 		"on: SQL producers and operators are refused (25006); a provider may set it when the disk is full"},
 	{"enable_indexonlyscan", off, Warning, "off: claims, sweeps and polls read whole tables"},
@@ -24,7 +25,8 @@ var harmfulSettings = []struct {
 	{"fsync", off, Critical, "off: a crash of the server may lose events or damage the database"},
 	{"full_page_writes", off, Critical, "off: a crash of the server may lose events or damage the database"},
 	{"role", is("spectral_owner"), Warning, "spectral_owner from the first statement: it may rewrite and erase events"},
-	{"session_replication_role", is("replica"), Critical, "replica: inserts fire no trigger, and workers are not notified"},
+	{"session_replication_role", is("replica"), Critical, "replica: inserts fire no trigger, and workers are not " +
+		"notified"},
 	{"statement_timeout", short, Note, "short: migrations and what operators do from SQL may be cancelled"},
 	{"synchronous_commit", is("off", "false", "no", "0"), Warning,
 		"off: a crash of the server may lose events whose publisher was told that they are committed"},
@@ -39,7 +41,8 @@ func is(values ...string) func(string) bool {
 
 func off(value string) bool { return value == "false" }
 
-// short reports whether a step of a sweep, which may take 10 s (core.retention_sweep), takes longer than these milliseconds.
+// short reports whether a step of a sweep, which may take 10 s (core.retention_sweep), takes longer than these
+// milliseconds.
 func short(value string) bool {
 	ms, err := strconv.Atoi(value)
 	return err == nil && ms > 0 && ms < 10_000
@@ -64,8 +67,8 @@ func settings(ctx context.Context, e *examination) (string, error) {
 	return "commits reach the disk, triggers fire, autovacuum runs", err
 }
 
-// settingFix says where a setting is made, and how to remove it there. An empty scope is the session's own or the server's;
-// an empty owner a superuser.
+// settingFix says where a setting is made, and how to remove it there. An empty scope is the session's own or the
+// server's; an empty owner a superuser.
 func settingFix(name, scope, owner string, given bool) (where, fix string) {
 	switch {
 	case scope != "":
@@ -80,11 +83,13 @@ func settingFix(name, scope, owner string, given bool) (where, fix string) {
 		case "role":
 			reset = "set role none; " + reset
 		}
-		return ", in the sessions of " + scope, "as " + who + ", run `" + reset + "`; it holds from the next connection on"
+		return ", in the sessions of " + scope, "as " + who + ", run `" + reset +
+			"`; it holds from the next connection on"
 	case given:
 		return ", in the sessions that connect as this one does", "remove " + name + " from DATABASE_URL or PGOPTIONS"
 	default:
-		return ", for the whole server", "as a superuser, run `alter system reset " + name + "; select pg_reload_conf();`; it may " +
+		return ", for the whole server", "as a superuser, run `alter system reset " + name +
+			"; select pg_reload_conf();`; it may " +
 			"also be in the configuration file, on the server's command line, or set by your provider"
 	}
 }

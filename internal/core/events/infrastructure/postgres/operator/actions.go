@@ -28,12 +28,13 @@ type Action struct {
 
 // ActionNames are the words for what operators do, as the SQL functions write them.
 func ActionNames() []string {
-	return []string{"replay", "discard", "undiscard", "retry_now", "pause", "resume", "generation_register", "generation_drain",
+	return []string{"replay", "discard", "undiscard", "retry_now", "pause", "resume", "generation_register",
+		"generation_drain",
 		"generation_close", "generation_reopen", "generation_retire", "adopt", "sweep"}
 }
 
-// ActionFilter says which actions are meant: those that fit all of its fields, of each of which any value will do. The zero
-// ActionFilter is every action that is not past its retention.
+// ActionFilter says which actions are meant: those that fit all of its fields, of each of which any value will do. The
+// zero ActionFilter is every action that is not past its retention.
 type ActionFilter struct {
 	Events      []uuid.UUID // of which one was acted on
 	By          []string    // who acted: as they said, or their login
@@ -67,8 +68,8 @@ type actionPlace struct {
 	ID      uuid.UUID `json:"i"`
 }
 
-// Actions returns a page of what operators did, the latest first. What they do while somebody goes through the pages is not in a
-// later one, and nothing is in two.
+// Actions returns a page of what operators did, the latest first. What they do while somebody goes through the pages is
+// not in a later one, and nothing is in two.
 //
 // The error is a [*TooBroadError] if it takes too long, [ErrCursor] for a cursor of another filter.
 func (c *Client) Actions(ctx context.Context, filter ActionFilter, page Page) (ActionPage, error) {

@@ -71,7 +71,8 @@ type Skipped struct {
 // operators replay at the same time, and nobody replays a failure that they have not seen.
 func (c *Client) Replay(ctx context.Context, s Selection, to events.Generation, by string, force bool,
 	pace Pace) (BulkResult, error) {
-	return c.inBatches(ctx, s, pace, "replay", to, func(ctx context.Context, q *coredb.Queries, k Selection) ([]event, error) {
+	return c.inBatches(ctx, s, pace, "replay", to, func(ctx context.Context, q *coredb.Queries, k Selection) ([]event,
+		error) {
 		return named(q.OperatorReplay(ctx, coredb.OperatorReplayParams{
 			Ids: k.ids, OccurredAts: k.times, Generation: int64(to), ByWhom: by, SettledBefore: s.AsOf, Force: force,
 		}))
@@ -80,7 +81,8 @@ func (c *Client) Replay(ctx context.Context, s Selection, to events.Generation, 
 
 // Discard discards failed events, in batches.
 func (c *Client) Discard(ctx context.Context, s Selection, by, reason string, pace Pace) (BulkResult, error) {
-	return c.inBatches(ctx, s, pace, "discard", 0, func(ctx context.Context, q *coredb.Queries, k Selection) ([]event, error) {
+	return c.inBatches(ctx, s, pace, "discard", 0, func(ctx context.Context, q *coredb.Queries, k Selection) ([]event,
+		error) {
 		return named(q.OperatorDiscard(ctx, coredb.OperatorDiscardParams{
 			Ids: k.ids, OccurredAts: k.times, ByWhom: by, Reason: reason, FailedBefore: s.AsOf,
 		}))
@@ -89,16 +91,20 @@ func (c *Client) Discard(ctx context.Context, s Selection, by, reason string, pa
 
 // Undiscard makes discarded events failed again, in batches. It works within the days of grace of retention.
 func (c *Client) Undiscard(ctx context.Context, s Selection, by string, pace Pace) (BulkResult, error) {
-	return c.inBatches(ctx, s, pace, "undiscard", 0, func(ctx context.Context, q *coredb.Queries, k Selection) ([]event, error) {
-		return named(q.OperatorUndiscard(ctx, coredb.OperatorUndiscardParams{Ids: k.ids, OccurredAts: k.times, ByWhom: by}))
+	return c.inBatches(ctx, s, pace, "undiscard", 0, func(ctx context.Context, q *coredb.Queries,
+		k Selection) ([]event, error) {
+		return named(q.OperatorUndiscard(ctx, coredb.OperatorUndiscardParams{Ids: k.ids, OccurredAts: k.times,
+			ByWhom: by}))
 	})
 }
 
 // RetryNow makes scheduled events due, in batches, whether they wait for a retry or for the time their producer chose.
 // Parked handlers stay parked.
 func (c *Client) RetryNow(ctx context.Context, s Selection, by string, pace Pace) (BulkResult, error) {
-	return c.inBatches(ctx, s, pace, "retry now", 0, func(ctx context.Context, q *coredb.Queries, k Selection) ([]event, error) {
-		return named(q.OperatorRetryNow(ctx, coredb.OperatorRetryNowParams{Ids: k.ids, OccurredAts: k.times, ByWhom: by}))
+	return c.inBatches(ctx, s, pace, "retry now", 0, func(ctx context.Context, q *coredb.Queries,
+		k Selection) ([]event, error) {
+		return named(q.OperatorRetryNow(ctx, coredb.OperatorRetryNowParams{Ids: k.ids, OccurredAts: k.times,
+			ByWhom: by}))
 	})
 }
 

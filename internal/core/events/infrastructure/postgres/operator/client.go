@@ -32,7 +32,8 @@ func (c *Client) inTx(ctx context.Context, work func(pgx.Tx) error) error {
 }
 
 // query runs one generated query as an operator. Its errors begin with what, the purpose of the query.
-func query[T any](ctx context.Context, c *Client, what string, run func(*coredb.Queries) (T, error)) (answer T, err error) {
+func query[T any](ctx context.Context, c *Client, what string, run func(*coredb.Queries) (T, error)) (answer T,
+	err error) {
 	err = c.inTx(ctx, func(tx pgx.Tx) (err error) {
 		answer, err = run(coredb.New(tx))
 		return err

@@ -48,7 +48,8 @@ type Filter struct {
 	OlderThan, NewerThan time.Duration
 	ErrorClasses         []string // the text before the first colon of last_error
 	ErrorContains        string   // a part of last_error, as it is written there
-	// Tried asks for what a handler has tried, or for what none has, such as events that were published for later; nil: for both.
+	// Tried asks for what a handler has tried, or for what none has, such as events that were published for later; nil:
+	// for both.
 	Tried *bool
 }
 

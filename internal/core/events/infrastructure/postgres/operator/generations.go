@@ -37,8 +37,8 @@ type Generation struct {
 	PublishingDefault bool `json:"publishing_default"`
 	// Paused are the types that are not claimed in it, by name.
 	Paused []Pause `json:"paused"`
-	// SafeToStop says that its workers have nothing left to do, and get no more from publishing that names no generation: a
-	// live one, which may get events at any moment, is not safe to stop before it is drained.
+	// SafeToStop says that its workers have nothing left to do, and get no more from publishing that names no
+	// generation: a live one, which may get events at any moment, is not safe to stop before it is drained.
 	SafeToStop bool `json:"safe_to_stop"`
 }
 
@@ -107,8 +107,8 @@ const (
 	RetiringDone     = "retired"
 )
 
-// RetireGeneration takes a draining generation one step towards retired. It is called until that is so; stopping in between
-// is harmless. Reason says for people what is left, or waited for.
+// RetireGeneration takes a draining generation one step towards retired. It is called until that is so; stopping in
+// between is harmless. Reason says for people what is left, or waited for.
 func (c *Client) RetireGeneration(ctx context.Context, g events.Generation,
 	by string) (stands, reason string, err error) {
 	stands, err = query(ctx, c, fmt.Sprintf("retire generation %d", g),
@@ -126,7 +126,8 @@ type Adoptable struct {
 	Scheduled int64  `json:"scheduled"`
 	// InFlight ones stay where they are.
 	InFlight int64 `json:"in_flight"`
-	// Workers of the adopting generation that are live and have a handler of the type in the target; 0: nobody would take the events up.
+	// Workers of the adopting generation that are live and have a handler of the type in the target; 0: nobody would
+	// take the events up.
 	Workers int64 `json:"workers"`
 	// Paused says that the type is paused in the adopting generation: the events would wait until it is resumed.
 	Paused bool `json:"is_paused"`
@@ -157,9 +158,9 @@ func (c *Client) Adoptable(ctx context.Context, from, to events.Generation, type
 	return all, nil
 }
 
-// Adopt moves up to limit pending events of one generation, which were created before a time of the database, into another,
-// and returns how many. It is called until that is none: the same time for all calls ends that, however many are published
-// between them. No types are all types.
+// Adopt moves up to limit pending events of one generation, which were created before a time of the database, into
+// another, and returns how many. It is called until that is none: the same time for all calls ends that, however many
+// are published between them. No types are all types.
 func (c *Client) Adopt(ctx context.Context, from, to events.Generation, types []string, before time.Time, limit int,
 	by string) (int, error) {
 	moved, err := query(ctx, c, fmt.Sprintf("adopt generation %d into %d", from, to),

@@ -44,7 +44,8 @@ func NewInspector(url string, timeout time.Duration) (*Inspector, error) {
 	}
 	config.DefaultQueryExecMode = pgx.QueryExecModeExec // a pooler may keep no prepared statements
 	// stronger than the limits of the login and of the database
-	limits := fmt.Sprintf("set statement_timeout = %d; set lock_timeout = %d", timeout.Milliseconds(), lockTimeout.Milliseconds())
+	limits := fmt.Sprintf("set statement_timeout = %d; set lock_timeout = %d", timeout.Milliseconds(),
+		lockTimeout.Milliseconds())
 	config.AfterConnect = func(ctx context.Context, conn *pgconn.PgConn) error { return conn.Exec(ctx, limits).Close() }
 	return &Inspector{config: config}, nil
 }
@@ -75,8 +76,8 @@ func (i *Inspector) Login() string { return pgx.Identifier{i.config.User}.Saniti
 // RuntimeParams returns the settings that the URL and the environment give to the session.
 func (i *Inspector) RuntimeParams() map[string]string { return i.config.RuntimeParams }
 
-// inTx runs work in a read-only transaction as an operator. A login that inherits the role keeps what else it is, because
-// it may see more; another takes on the role.
+// inTx runs work in a read-only transaction as an operator. A login that inherits the role keeps what else it is,
+// because it may see more; another takes on the role.
 func (i *Inspector) inTx(ctx context.Context, work func(pgx.Tx) error) error {
 	tx, err := i.conn.BeginTx(ctx, pgx.TxOptions{
 		BeginQuery: "begin isolation level read committed read only; " + FixedSettings})
@@ -199,7 +200,8 @@ func (i *Inspector) Connections(ctx context.Context, roles []string) (all Connec
 		if all, err = coredb.New(tx).InspectConnections(ctx); err != nil {
 			return err
 		}
-		logins, err = coredb.New(tx).InspectLoginLimits(ctx, coredb.InspectLoginLimitsParams{Roles: roles, AtMost: MaxListed})
+		logins, err = coredb.New(tx).InspectLoginLimits(ctx, coredb.InspectLoginLimitsParams{Roles: roles,
+			AtMost: MaxListed})
 		return err
 	})
 	return all, logins, err
@@ -288,7 +290,8 @@ func (i *Inspector) Transactions(ctx context.Context, idle time.Duration) (block
 	hidden HiddenSessions, err error) {
 	err = i.inTx(ctx, func(tx pgx.Tx) error {
 		q := coredb.New(tx)
-		blockers, err = q.InspectBlockers(ctx, coredb.InspectBlockersParams{IdleSeconds: idle.Seconds(), AtMost: MaxListed})
+		blockers, err = q.InspectBlockers(ctx, coredb.InspectBlockersParams{IdleSeconds: idle.Seconds(),
+			AtMost: MaxListed})
 		if err != nil {
 			return err
 		}
@@ -309,7 +312,8 @@ func (i *Inspector) Vacuum(ctx context.Context) ([]Table, error) {
 // Scale returns the size of core.outbox and how long its events take, in hours with at least leastEvents events.
 func (i *Inspector) Scale(ctx context.Context, slow time.Duration, leastEvents int) (Scale, error) {
 	return inspect(ctx, i, func(q *coredb.Queries) (Scale, error) {
-		return q.InspectScale(ctx, coredb.InspectScaleParams{SlowMs: slow.Milliseconds(), LeastEvents: int64(leastEvents)})
+		return q.InspectScale(ctx, coredb.InspectScaleParams{SlowMs: slow.Milliseconds(),
+			LeastEvents: int64(leastEvents)})
 	})
 }
 

@@ -35,12 +35,14 @@ const DefaultSearchTimeout = 30 * time.Second
 type TooBroadError struct{ After time.Duration }
 
 func (e *TooBroadError) Error() string {
-	return fmt.Sprintf("the search was given up after %s: it reads too many events; ask for fewer statuses (delivered events are the many), "+
+	return fmt.Sprintf("the search was given up after %s: it reads too many events; ask for fewer statuses "+
+		"(delivered events are the many), "+
 		"or for a type and generation, or give it more time", e.After)
 }
 
 // ErrCursor is a cursor that no page of this filter ended with.
-var ErrCursor = errors.New("the cursor is not one of this filter: pass what the page before ended with, and the same filter")
+var ErrCursor = errors.New("the cursor is not one of this filter: pass what the page before ended with, and the same " +
+	"filter")
 
 // Event is a row of core.outbox without its payload.
 type Event struct {
@@ -103,10 +105,10 @@ type EventPage struct {
 	Next string `json:"next,omitempty"`
 }
 
-// Find returns a page of the events that filter matches, the latest first: by the time they failed or are due, and those in
-// flight and delivered by their ids, which are time-ordered. So any page costs what it has, however many events are pending or
-// delivered. What is published or fails while the pages are read is not in a later one, and nothing is in
-// two, unless it has failed, or become pending, once more.
+// Find returns a page of the events that filter matches, the latest first: by the time they failed or are due, and
+// those in flight and delivered by their ids, which are time-ordered. So any page costs what it has, however many
+// events are pending or delivered. What is published or fails while the pages are read is not in a later one, and
+// nothing is in two, unless it has failed, or become pending, once more.
 //
 // The error is a [*TooBroadError] if it takes too long, [ErrCursor] for a cursor of another filter.
 func (c *Client) Find(ctx context.Context, filter Filter, page Page) (EventPage, error) {
@@ -129,7 +131,8 @@ func (c *Client) Find(ctx context.Context, filter Filter, page Page) (EventPage,
 			return err
 		}
 		rows, err := tx.Query(ctx, "select * from ("+strings.Join(parts, " union all ")+
-			") e order by e.place desc, e.id desc, e.occurred_at desc limit "+strconv.Itoa(page.Limit+1), w.arguments...)
+			") e order by e.place desc, e.id desc, e.occurred_at desc limit "+strconv.Itoa(page.Limit+1),
+			w.arguments...)
 		if err != nil {
 			return err
 		}
@@ -161,7 +164,8 @@ func (c *Client) search(ctx context.Context, timeout time.Duration, work func(pg
 	err := c.inTx(ctx, func(tx pgx.Tx) error {
 		if _, err := tx.Exec(ctx, fmt.Sprintf(
 			// positions are times as text: whatever the login's defaults, they are read as they were written
-			"set local statement_timeout = %d; set local jit = off; set local datestyle = 'ISO'; set local timezone = 'UTC'",
+			"set local statement_timeout = %d; set local jit = off; set local datestyle = 'ISO'; set local timezone "+
+				"= 'UTC'",
 			max(timeout.Milliseconds(), 1))); err != nil {
 			return err
 		}
@@ -204,7 +208,8 @@ type placed struct {
 	Place       pgtype.Timestamptz // may be infinite
 }
 
-// pendingKinds is SQL for the generations and types k that have pending events, each found by one look into the index of those.
+// pendingKinds is SQL for the generations and types k that have pending events, each found by one look into the index
+// of those.
 const pendingKinds = `(with recursive kind(generation, event_type) as (
     (select o.generation, o.event_type from core.outbox o where o.status = 'pending' and o.deleted_at is null
      order by o.generation, o.event_type limit 1)
@@ -240,7 +245,8 @@ func (b branch) query(w *where, f Filter, places map[string]position, limit int)
 	case b.key == "":
 		w.and("(o.id, o.occurred_at) < (?::uuid, ?::timestamptz)", after.ID, after.OccurredAt)
 	case after.Key == "":
-		w.and("("+b.key+" is not null or (o.id, o.occurred_at) < (?::uuid, ?::timestamptz))", after.ID, after.OccurredAt)
+		w.and("("+b.key+" is not null or (o.id, o.occurred_at) < (?::uuid, ?::timestamptz))", after.ID,
+			after.OccurredAt)
 	default:
 		w.and("("+b.key+", o.id, o.occurred_at) < (?::timestamptz, ?::uuid, ?::timestamptz)",
 			after.Key, after.ID, after.OccurredAt)

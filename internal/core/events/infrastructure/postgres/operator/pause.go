@@ -43,6 +43,7 @@ func (c *Client) Pause(ctx context.Context, eventType string, generation events.
 // Resume ends a pause, and wakes the workers.
 func (c *Client) Resume(ctx context.Context, eventType string, generation events.Generation, by string) error {
 	return c.exec(ctx, "resume", func(q *coredb.Queries) error {
-		return q.ResumeType(ctx, coredb.ResumeTypeParams{EventType: eventType, Generation: int64(generation), ByWhom: by})
+		return q.ResumeType(ctx, coredb.ResumeTypeParams{EventType: eventType, Generation: int64(generation),
+			ByWhom: by})
 	})
 }

@@ -79,18 +79,21 @@ func (c *Client) PreviewReplay(ctx context.Context, s Selection, to events.Gener
 			types[r.EventType] = true
 			if inFull {
 				preview.Effects = append(preview.Effects, Effect{EventID: r.EventID, OccurredAt: r.OccurredAt.UTC(),
-					EventType: r.EventType, Handler: r.Handler, HandledAt: pgtx.Present(r.HandledAt), WouldRun: r.WouldRun,
-					Note: r.Note})
+					EventType: r.EventType, Handler: r.Handler, HandledAt: pgtx.Present(r.HandledAt),
+					WouldRun: r.WouldRun,
+					Note:     r.Note})
 			}
 			if r.Handler == "" || !r.WouldRun && r.HandledAt.IsZero() {
-				u := entry(unhandled, [2]string{r.EventType, r.Note}, UnhandledEffect{EventType: r.EventType, Note: r.Note})
+				u := entry(unhandled, [2]string{r.EventType, r.Note}, UnhandledEffect{EventType: r.EventType,
+					Note: r.Note})
 				if r.EventID != last.EventID || !r.OccurredAt.Equal(last.OccurredAt) { // it has a line for each handler
 					u.Events++
 				}
 				last = r
 				continue
 			}
-			h := entry(handlers, [2]string{r.EventType, r.Handler}, HandlerEffect{EventType: r.EventType, Handler: r.Handler})
+			h := entry(handlers, [2]string{r.EventType, r.Handler}, HandlerEffect{EventType: r.EventType,
+				Handler: r.Handler})
 			if r.WouldRun {
 				h.WouldRun++
 			} else {

@@ -53,8 +53,8 @@ type Step struct {
 // Settled reports whether the event is delivered or has failed.
 func (s Step) Settled() bool { return s.Status == "delivered" || s.Status == "failed" }
 
-// ReadTrail reads the events of a workspace since an id made at that time, in the order they were published. It is meant for
-// few events.
+// ReadTrail reads the events of a workspace since an id made at that time, in the order they were published. It is
+// meant for few events.
 func ReadTrail(ctx context.Context, pool *pgxpool.Pool, workspace, since uuid.UUID) (trail []Step, err error) {
 	err = pgtx.InTx(ctx, pool, pgtx.OperatorRole, func(tx pgx.Tx) error {
 		rows, err := coredb.New(tx).Trail(ctx, coredb.TrailParams{Since: since, WorkspaceID: workspace})

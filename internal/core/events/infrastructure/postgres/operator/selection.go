@@ -86,7 +86,8 @@ func (c *Client) Shown(ctx context.Context, s Selection, limit int) (all []Event
 func (c *Client) SelectToReplay(ctx context.Context, ids []uuid.UUID, to events.Generation,
 	force bool) (Selection, error) {
 	return c.selectNamed(ctx, ids, func(queries *coredb.Queries, id uuid.UUID) error {
-		return queries.OperatorReplayable(ctx, coredb.OperatorReplayableParams{ID: id, Generation: int64(to), Force: force})
+		return queries.OperatorReplayable(ctx, coredb.OperatorReplayableParams{ID: id, Generation: int64(to),
+			Force: force})
 	})
 }
 

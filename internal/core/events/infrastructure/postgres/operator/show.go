@@ -35,8 +35,8 @@ type Detail struct {
 	Workers int `json:"workers"`
 	// Paused says who paused the event's type in its generation; nil: nobody.
 	Paused *Pause `json:"pause"`
-	// History has the entries of failure_history as they are: replays with the cycle before them, discards and what took them back,
-	// leases that ran out; before all others {"omitted": n}, if n of them had to make room.
+	// History has the entries of failure_history as they are: replays with the cycle before them, discards and what
+	// took them back, leases that ran out; before all others {"omitted": n}, if n of them had to make room.
 	History []json.RawMessage `json:"failure_history"`
 	Actions []Action          `json:"actions"` // the first first; of very many the latest
 }
@@ -101,7 +101,8 @@ func (c *Client) Show(ctx context.Context, id uuid.UUID) (all []Detail, err erro
 	return all, nil
 }
 
-// details reads the rows. Documents come as text: jsonb is parsed by the driver, and what Go cannot parse could not be shown.
+// details reads the rows. Documents come as text: jsonb is parsed by the driver, and what Go cannot parse could not be
+// shown.
 func details(ctx context.Context, tx pgx.Tx, id uuid.UUID) ([]Detail, error) {
 	rows, err := tx.Query(ctx, "select "+displayed+`, o.payload::text, o.idempotency_key, o.trace_context, o.content_class,
 		  o.claimed_by, o.lease_handler,
@@ -124,8 +125,8 @@ func class(channel string, g events.Generation) string {
 }
 
 // handlerStates tells of each handler that has handled or failed an event, or is still to: of those in the first of
-// these that has them. The names in core.event_handled are few, and found without reading all of it: its key begins with
-// them. What a hand has written into handler_failures is shown as it is.
+// these that has them. The names in core.event_handled are few, and found without reading all of it: its key begins
+// with them. What a hand has written into handler_failures is shown as it is.
 const handlerStates = `with recursive
 event as (
   select o.id, o.generation, o.event_type, o.idempotency_key, o.target, o.handler_failures,

@@ -80,16 +80,17 @@ type Counts struct {
 	By     []Dimension `json:"by"`
 	Groups []Group     `json:"groups"` // the largest first; of statuses alone, all of the filter's, in their order
 	More   bool        `json:"more"`   // there are more groups than were asked for
-	// DeliveredLeftOut: the filter did not ask for a status, and delivered events, which are the many, were not counted.
+	// DeliveredLeftOut: the filter did not ask for a status, and delivered events, which are the many, were not
+	// counted.
 	DeliveredLeftOut bool `json:"delivered_left_out"`
 }
 
 // exactUpTo is how many delivered events are counted one by one.
 const exactUpTo = 100_000
 
-// Count counts the events that filter matches, in groups. Pending, failed and discarded events and those in flight are few
-// and have indexes: they are counted one by one. Delivered events are many: by status alone their number is an estimate from
-// 100,000 on, and by anything else they are counted only if the filter names their status. The error is a
+// Count counts the events that filter matches, in groups. Pending, failed and discarded events and those in flight are
+// few and have indexes: they are counted one by one. Delivered events are many: by status alone their number is an
+// estimate from 100,000 on, and by anything else they are counted only if the filter names their status. The error is a
 // [*TooBroadError] if it takes too long.
 func (c *Client) Count(ctx context.Context, filter Filter, count Count) (Counts, error) {
 	counted := Counts{By: count.By, Groups: []Group{}}
@@ -153,7 +154,8 @@ func (c *Counts) count(ctx context.Context, tx pgx.Tx, filter Filter, limit int)
 			}
 			columns = append(columns, fmt.Sprintf("%s::text as d%d", expression, i))
 		}
-		branches = append(branches, "select "+strings.Join(columns, ", ")+", "+status.moment()+" as at from "+from+" where "+condition)
+		branches = append(branches, "select "+strings.Join(columns, ", ")+", "+status.moment()+" as at from "+
+			""+from+" where "+condition)
 	}
 	for i := range c.By {
 		dimensions = append(dimensions, fmt.Sprintf("r.d%d", i))
@@ -208,7 +210,8 @@ func countDelivered(ctx context.Context, tx pgx.Tx, filter Filter) (Group, error
 		} `json:"Plan"`
 	}
 	var text string
-	if err := tx.QueryRow(ctx, "explain (format json) select from core.outbox o where "+condition, arguments...).Scan(&text); err != nil {
+	if err := tx.QueryRow(ctx, "explain (format json) select from core.outbox o where "+condition,
+		arguments...).Scan(&text); err != nil {
 		return Group{}, err
 	}
 	if err := json.Unmarshal([]byte(text), &plans); err != nil || len(plans) != 1 {
