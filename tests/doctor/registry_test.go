@@ -74,7 +74,7 @@ func TestEventTypesThatAreRegisteredOtherwise(t *testing.T) {
 	p.exec("insert into core.deployments (generation) values (5)")
 	by("5")
 	p.finds(4, doctor.Fine)
-	// nobody has registered it, until a worker of this generation lives
+	// no build has registered it, until a worker of this generation lives
 	by("0")
 	p.finds(pgtest.Generation, doctor.Fine)
 	p.finds(0, doctor.Note, "it was registered by no generation")

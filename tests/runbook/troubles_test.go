@@ -39,7 +39,7 @@ var troubles = map[string]trouble{
 		s.failures(2)
 		return func() { s.shown(s.values["event-id"]); s.shown("broken"); s.shown("poison-1") }
 	}},
-	"The cause is mended, and an event should run again": {prepare: func(s *scene) func() {
+	"The cause is fixed, and an event should run again": {prepare: func(s *scene) func() {
 		s.failures(2)
 		s.registered(1)
 		return func() {
@@ -76,7 +76,7 @@ var troubles = map[string]trouble{
 			s.acts("undiscard", "1")
 		}
 	}},
-	"Events wait for a retry, and the cause is mended": {prepare: func(s *scene) func() {
+	"Events wait for a retry, and the cause is fixed": {prepare: func(s *scene) func() {
 		s.pending(1, 1)
 		s.exec("update core.outbox set available_at = now() + interval '5 minutes', attempts = 3, last_error = " +
 			"'Timeout: platform.x: late'")
@@ -276,7 +276,7 @@ var troubles = map[string]trouble{
 	}},
 	"Notifications do not arrive": {prepare: func(s *scene) func() {
 		return func() {
-			if !strings.Contains(s.output, "one of our own arrived") {
+			if !strings.Contains(s.output, "a notification to itself arrived") {
 				s.shown(`Asynchronous notification "spectral_try" with payload "arrived" received`)
 			}
 		}
@@ -341,7 +341,7 @@ var troubles = map[string]trouble{
 			s.want("select indisvalid from pg_index where indexrelid = 'core.outbox_crashed'::regclass", "t")
 		}
 	}},
-	"Somebody has altered the schema or the privileges": {one: true, prepare: func(s *scene) func() {
+	"The schema or the privileges were altered": {one: true, prepare: func(s *scene) func() {
 		s.exec("alter table core.outbox disable trigger outbox_notify; revoke execute on function " +
 			"core.outbox_barrier(text) from spectral_worker")
 		return func() {

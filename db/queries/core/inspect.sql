@@ -376,7 +376,7 @@ where a.usesysid is not null and a.pid <> pg_backend_pid()
   and case when @snapshots::boolean then a.backend_xmin is not null else a.datname = current_database() end;
 
 -- name: InspectBlockers :many
--- Returns sessions that idle in a transaction of this database, and those that others wait for and that wait for nobody
+-- Returns sessions that idle in a transaction of this database, and sessions that others wait for and that do not wait
 -- themselves; both for longer than @idle_seconds.
 with waiting as (
   select l.pid, max(extract(epoch from clock_timestamp() - l.waitstart))::double precision as seconds

@@ -54,7 +54,7 @@ select k.id::uuid as id, k.occurred_at::timestamptz as occurred_at,
     when o.status = 'failed' and o.claimed_at >= @as_of::timestamptz then 'failed again'
     when o.status = 'delivered' and o.delivered_at >= @as_of::timestamptz then 'delivered again'
     when o.status in ('failed', 'delivered') and @generation::bigint > 0
-      and core.unconsumed(o.event_type, o.event_version, @generation::bigint) then 'of a type that nobody consumes there'
+      and core.unconsumed(o.event_type, o.event_version, @generation::bigint) then 'of a type that no handler consumes there'
     else o.status end::text as state
 from (select unnest(@ids::uuid[]) as id, unnest(@occurred_ats::timestamptz[]) as occurred_at) as k
 left join core.outbox o on o.id = k.id and o.occurred_at = k.occurred_at

@@ -47,7 +47,7 @@ type InspectBlockersRow struct {
 	LongestSeconds float64
 }
 
-// Returns sessions that idle in a transaction of this database, and those that others wait for and that wait for nobody
+// Returns sessions that idle in a transaction of this database, and sessions that others wait for and that do not wait
 // themselves; both for longer than @idle_seconds.
 func (q *Queries) InspectBlockers(ctx context.Context, arg InspectBlockersParams) ([]InspectBlockersRow, error) {
 	rows, err := q.db.Query(ctx, inspectBlockers, arg.IdleSeconds, arg.AtMost)

@@ -280,7 +280,7 @@ select k.id::uuid as id, k.occurred_at::timestamptz as occurred_at,
     when o.status = 'failed' and o.claimed_at >= $1::timestamptz then 'failed again'
     when o.status = 'delivered' and o.delivered_at >= $1::timestamptz then 'delivered again'
     when o.status in ('failed', 'delivered') and $2::bigint > 0
-      and core.unconsumed(o.event_type, o.event_version, $2::bigint) then 'of a type that nobody consumes there'
+      and core.unconsumed(o.event_type, o.event_version, $2::bigint) then 'of a type that no handler consumes there'
     else o.status end::text as state
 from (select unnest($3::uuid[]) as id, unnest($4::timestamptz[]) as occurred_at) as k
 left join core.outbox o on o.id = k.id and o.occurred_at = k.occurred_at

@@ -12,7 +12,7 @@ import (
 	"spectral/internal/core/events"
 )
 
-// Action is what an operator did: a row of core.operator_actions.
+// Action is a change that an operator made: a row of core.operator_actions.
 type Action struct {
 	ID         uuid.UUID          `json:"action_id"`
 	ActedAt    time.Time          `json:"acted_at"`
@@ -20,27 +20,27 @@ type Action struct {
 	ActedBy    string             `json:"acted_by"`
 	Login      string             `json:"login"`
 	Generation *events.Generation `json:"generation"`
-	Events     int                `json:"event_count"` // acted on by the same call
-	// EventIDs are those events, if they were asked for.
+	Events     int                `json:"event_count"` // changed by the same call
+	// EventIDs has those events, if the page asked for them.
 	EventIDs []uuid.UUID     `json:"event_ids,omitempty"`
 	Details  json.RawMessage `json:"details"`
 }
 
-// ActionNames are the words for what operators do, as the SQL functions write them.
+// ActionNames returns the names of actions, as the SQL functions write them.
 func ActionNames() []string {
 	return []string{"replay", "discard", "undiscard", "retry_now", "pause", "resume", "generation_register",
 		"generation_drain",
 		"generation_close", "generation_reopen", "generation_retire", "adopt", "sweep"}
 }
 
-// ActionFilter says which actions are meant: those that fit all of its fields, of each of which any value will do. The
-// zero ActionFilter is every action that is not past its retention.
+// ActionFilter selects actions: those that match each field that is set. A list matches any of its values. The zero
+// ActionFilter selects every action that is not past its retention.
 type ActionFilter struct {
-	Events      []uuid.UUID // of which one was acted on
-	By          []string    // who acted: as they said, or their login
-	Actions     []string    // the words of core.operator_actions
+	Events      []uuid.UUID // of which at least one was changed
+	By          []string    // the name that the operator gave, or the login
+	Actions     []string    // names of actions
 	Generations []events.Generation
-	// OlderThan and NewerThan bound the age by the database clock. Zero: no bound.
+	// OlderThan and NewerThan bound the age by the database clock; zero is no bound.
 	OlderThan, NewerThan time.Duration
 }
 
@@ -54,24 +54,23 @@ func (f ActionFilter) where() where {
 	return w
 }
 
-// ActionPage is a page of actions.
+// ActionPage is one page of actions.
 type ActionPage struct {
 	AsOf    time.Time `json:"as_of"` // by the database clock
 	Actions []Action  `json:"actions"`
-	// Next is the cursor for the next page; empty: there is none.
+	// Next is the cursor of the next page; empty after the last one.
 	Next string `json:"next,omitempty"`
 }
 
-// actionPlace is where a page ended.
+// actionPlace is the position at which a page ended.
 type actionPlace struct {
 	ActedAt time.Time `json:"t"`
 	ID      uuid.UUID `json:"i"`
 }
 
-// Actions returns a page of what operators did, the latest first. What they do while somebody goes through the pages is
-// not in a later one, and nothing is in two.
-//
-// The error is a [*TooBroadError] if it takes too long, [ErrCursor] for a cursor of another filter.
+// Actions returns a page of actions, the latest first. An action that is made while a caller reads the pages is not in
+// a later page, and no action is in two pages. It returns a [*TooBroadError] if it takes too long, [ErrCursor] for the
+// cursor of another filter.
 func (c *Client) Actions(ctx context.Context, filter ActionFilter, page Page) (ActionPage, error) {
 	w := filter.where()
 	if page.After != "" {
@@ -103,8 +102,8 @@ func (c *Client) Actions(ctx context.Context, filter ActionFilter, page Page) (A
 	return found, nil
 }
 
-// actions are what operators did, the latest first; to any of the events, unless none are given. Those of an event are
-// few and found by the index of event_ids: first they are looked up, then sorted.
+// actions returns actions, the latest first: those on any of the events, or all if no events are given. The actions on
+// an event are few: the index of event_ids finds them, and then they are sorted.
 func actions(ctx context.Context, tx pgx.Tx, ofEvents []uuid.UUID, w where, limit int, withIDs bool) ([]Action, error) {
 	from := "core.operator_actions a"
 	if len(ofEvents) > 0 {

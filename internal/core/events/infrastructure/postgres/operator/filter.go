@@ -21,40 +21,40 @@ const (
 	Scheduled Status = "scheduled" // pending until its time comes: published for later, or waiting for a retry
 	InFlight  Status = "in_flight"
 	Delivered Status = "delivered"
-	Failed    Status = "failed"    // a dead letter that nobody has discarded
+	Failed    Status = "failed"    // a dead letter that no operator has discarded
 	Discarded Status = "discarded" // a dead letter that an operator has discarded
-	// Expired is a delivered or failed event that retention has made a tombstone of. No filter matches it.
+	// Expired is a delivered or failed event that retention made a tombstone. No filter matches it.
 	Expired Status = "expired"
 )
 
-// Statuses are those that a [Filter] knows.
+// Statuses returns the statuses that a [Filter] knows.
 func Statuses() []Status {
 	return []Status{Due, Scheduled, InFlight, Delivered, Failed, Discarded}
 }
 
-// Filter says which events are meant: those that fit all of its fields, of each of which any value will do. The zero
-// Filter is every event but tombstones.
+// Filter selects events: those that match each field that is set. A list matches any of its values. The zero Filter
+// selects every event except tombstones.
 type Filter struct {
 	Statuses    []Status // none: all but [Discarded]
 	EventTypes  []string
 	Sources     []events.Scope
-	Targets     []events.Scope // the empty one: events that are for every context
-	Handlers    []string       // of which one has failed, in the current cycle, and has not handled the event since
+	Targets     []events.Scope // the empty one: events for every context
+	Handlers    []string       // at least one failed in the current cycle and has not handled the event since
 	Workspaces  []uuid.NullUUID
 	Generations []events.Generation
 	Channels    []string
-	// OlderThan and NewerThan bound the age by the database clock: since an event failed if it has, else since it was
-	// published. Zero: no bound.
+	// OlderThan and NewerThan bound the age by the database clock: the time since the event failed, or else since it
+	// was published. Zero is no bound.
 	OlderThan, NewerThan time.Duration
 	ErrorClasses         []string // the text before the first colon of last_error
-	ErrorContains        string   // a part of last_error, as it is written there
-	// Tried asks for what a handler has tried, or for what none has, such as events that were published for later; nil:
-	// for both.
+	ErrorContains        string   // a part of last_error, verbatim
+	// Tried selects events that a handler has tried, or, if false, those that none has, such as events published for a
+	// later time; nil selects both.
 	Tried *bool
 }
 
-// Where is f as a condition on rows of core.outbox by the alias o, and its arguments, of which the first is $n. The
-// condition names each status as the partial indexes do. The times are the statement's.
+// Where returns f as a condition on rows o of core.outbox, and its arguments, of which the first is $n. The condition
+// names each status as the partial indexes do. Times are those of the statement.
 func (f Filter) Where(n int) (condition string, arguments []any) {
 	w := where{first: n}
 	f.conditions(&w)
@@ -68,7 +68,7 @@ func (f Filter) statuses() []Status {
 	return slices.DeleteFunc(Statuses(), func(s Status) bool { return s == Discarded })
 }
 
-// condition on a row of core.outbox o.
+// condition returns SQL that is true for a row o of core.outbox in that status.
 func (s Status) condition() string {
 	switch s {
 	case Due:
@@ -84,7 +84,7 @@ func (s Status) condition() string {
 	}
 }
 
-// where collects conditions that all hold.
+// where collects conditions that must all hold.
 type where struct {
 	first      int
 	conditions []string
@@ -100,20 +100,21 @@ func (w *where) and(condition string, arguments ...any) {
 	w.conditions = append(w.conditions, condition)
 }
 
-// when is and for what is asked for.
+// when adds a condition if it is asked for.
 func (w *where) when(asked bool, condition string, argument any) {
 	if asked {
 		w.and(condition, argument)
 	}
 }
 
-// all is the conditions joined.
+// all returns the conditions joined by and.
 func (w *where) all() string { return strings.Join(w.conditions, " and ") }
 
 // errorClass is what operators group failures by.
 const errorClass = "split_part(o.last_error, ':', 1)"
 
-// since is the time that an event's age is counted from, as plainly as the statuses allow: then an index has it.
+// since returns the column from which an event's age is counted. If the statuses allow it, that is a plain column,
+// because an index has it.
 func (f Filter) since() string {
 	failed := 0
 	for _, s := range f.Statuses {
@@ -142,7 +143,7 @@ func (f Filter) conditions(w *where) {
 	w.when(len(f.Sources) > 0, "o.source = any (?::text[])", Strings(f.Sources))
 	w.when(len(f.Targets) > 0, "coalesce(o.target, '') = any (?::text[])", Strings(f.Targets))
 	w.when(len(f.Handlers) > 0, "jsonb_exists_any(o.handler_failures, ?::text[])", f.Handlers)
-	// which also finds a null
+	// it also finds a null
 	w.when(len(f.Workspaces) > 0, "array_position(?::uuid[], o.workspace_id) is not null", f.Workspaces)
 	w.when(len(f.Generations) > 0, "o.generation = any (?::bigint[])", f.Generations)
 	w.when(len(f.Channels) > 0, "o.channel = any (?::text[])", f.Channels)
@@ -152,13 +153,13 @@ func (f Filter) conditions(w *where) {
 	w.when(f.ErrorContains != "", "strpos(o.last_error, ?) > 0", f.ErrorContains)
 }
 
-// The bounds of an age, behind the time that it is counted from.
+// Bounds of an age, to be appended to the time that it is counted from.
 const (
 	olderThan = " <= statement_timestamp() - make_interval(secs => ?)"
 	newerThan = " > statement_timestamp() - make_interval(secs => ?)"
 )
 
-// Strings are words as plain strings.
+// Strings returns words as plain strings.
 func Strings[S ~string](all []S) []string {
 	out := make([]string, len(all))
 	for i, s := range all {
@@ -167,5 +168,5 @@ func Strings[S ~string](all []S) []string {
 	return out
 }
 
-// Joined are words in one line, for people.
+// Joined returns words in one line, separated by commas.
 func Joined[S ~string](all []S) string { return strings.Join(Strings(all), ", ") }

@@ -13,32 +13,31 @@ import (
 	"spectral/internal/core/events/infrastructure/postgres/pgtx"
 )
 
-// Generation is what a deployment generation has to do still, and where it stands. Absent times are nil.
+// Generation is the state of a deployment generation, and the events that it still has. Absent times are nil.
 type Generation struct {
 	Generation events.Generation `json:"generation"`
-	// Status is live, draining, closing (draining, and being retired), retired, or unknown: only events name it.
+	// Status is live, draining, closing (draining, and being retired), retired, or unknown (only events name it).
 	Status       string     `json:"status"`
 	RegisteredAt *time.Time `json:"registered_at"`
 	DrainingAt   *time.Time `json:"draining_at"`
-	ClosedAt     *time.Time `json:"closed_at"` // since when it takes no events
+	ClosedAt     *time.Time `json:"closed_at"` // since then publishing into it is refused
 	RetiredAt    *time.Time `json:"retired_at"`
-	// Events that its workers have to do with.
+	// Events that its workers still have to handle.
 	Due       int64 `json:"due"`
 	Scheduled int64 `json:"scheduled"` // pending until later
 	InFlight  int64 `json:"in_flight"`
-	// Failed ones need its workers no more: they are replayed into a live generation, or discarded.
+	// Failed events do not need its workers: they are replayed into a live generation, or discarded.
 	Failed        int64      `json:"failed"`
 	OldestDue     *time.Time `json:"oldest_due"`
 	NextScheduled *time.Time `json:"next_scheduled"`
 	LastScheduled *time.Time `json:"last_scheduled"`
-	// Workers are its processes whose session is there.
+	// Workers is the number of its processes with a live session.
 	Workers int64 `json:"workers"`
-	// PublishingDefault says that publishing from SQL without a generation goes to it: it is the highest live one.
+	// PublishingDefault says that it is the highest live generation: publishing that names no generation goes to it.
 	PublishingDefault bool `json:"publishing_default"`
-	// Paused are the types that are not claimed in it, by name.
+	// Paused are the paused event types in it, by name.
 	Paused []Pause `json:"paused"`
-	// SafeToStop says that its workers have nothing left to do, and get no more from publishing that names no
-	// generation: a live one, which may get events at any moment, is not safe to stop before it is drained.
+	// SafeToStop says that its workers may be stopped: it is not live, and no event is due, scheduled or in flight.
 	SafeToStop bool `json:"safe_to_stop"`
 }
 
@@ -83,7 +82,7 @@ func generations(ctx context.Context, q *coredb.Queries, only *events.Generation
 	return all, nil
 }
 
-// RegisterGeneration makes a generation known and live, a draining one as well.
+// RegisterGeneration makes a generation live: a new one, or one that is draining.
 func (c *Client) RegisterGeneration(ctx context.Context, g events.Generation, by string) error {
 	return c.exec(ctx, fmt.Sprintf("register generation %d", g), func(q *coredb.Queries) error {
 		_, err := q.RegisterGenerationBy(ctx, coredb.RegisterGenerationByParams{Generation: int64(g), ActedBy: by})
@@ -91,7 +90,7 @@ func (c *Client) RegisterGeneration(ctx context.Context, g events.Generation, by
 	})
 }
 
-// DrainGeneration makes a live generation a draining one; the only live one if forced only.
+// DrainGeneration makes a live generation a draining one. The only live one must be forced.
 func (c *Client) DrainGeneration(ctx context.Context, g events.Generation, by string, force bool) error {
 	return c.exec(ctx, fmt.Sprintf("drain generation %d", g), func(q *coredb.Queries) error {
 		_, err := q.DrainGeneration(ctx, coredb.DrainGenerationParams{Generation: int64(g), ActedBy: by, Force: force})
@@ -99,16 +98,16 @@ func (c *Client) DrainGeneration(ctx context.Context, g events.Generation, by st
 	})
 }
 
-// Where a generation stands on its way to retired.
+// The states of a generation that is being retired.
 const (
-	RetiringNotEmpty = "not empty" // events are left, and it takes more
-	RetiringClosing  = "closing"   // it takes no more
-	RetiringWaiting  = "waiting"   // for transactions
+	RetiringNotEmpty = "not empty" // events are left, and publishing into it goes on
+	RetiringClosing  = "closing"   // publishing into it is refused
+	RetiringWaiting  = "waiting"   // for transactions that may have published into it
 	RetiringDone     = "retired"
 )
 
-// RetireGeneration takes a draining generation one step towards retired. It is called until that is so; stopping in
-// between is harmless. Reason says for people what is left, or waited for.
+// RetireGeneration takes a draining generation one step towards retired. Call it until it returns [RetiringDone]; to
+// stop before that is harmless. Reason says in words what is left or awaited.
 func (c *Client) RetireGeneration(ctx context.Context, g events.Generation,
 	by string) (stands, reason string, err error) {
 	stands, err = query(ctx, c, fmt.Sprintf("retire generation %d", g),
@@ -119,28 +118,27 @@ func (c *Client) RetireGeneration(ctx context.Context, g events.Generation,
 	return stands, reason, err
 }
 
-// Adoptable is what adopting would do to the events of one type that are for one target.
+// Adoptable is what [Client.Adopt] would do to the events of one type and one target.
 type Adoptable struct {
 	EventType string `json:"event_type"`
 	Due       int64  `json:"due"`
 	Scheduled int64  `json:"scheduled"`
-	// InFlight ones stay where they are.
+	// InFlight events stay where they are.
 	InFlight int64 `json:"in_flight"`
-	// Workers of the adopting generation that are live and have a handler of the type in the target; 0: nobody would
-	// take the events up.
+	// Workers is the number of live workers of the adopting generation that handle the type in the target.
 	Workers int64 `json:"workers"`
-	// Paused says that the type is paused in the adopting generation: the events would wait until it is resumed.
+	// Paused says that the type is paused in the adopting generation: the events would wait.
 	Paused bool `json:"is_paused"`
-	// Target is the context that the events are for; empty: every one.
+	// Target is the context that the events are for; empty: every context.
 	Target string `json:"target,omitempty"`
 }
 
-// Now is the time of the database.
+// Now returns the time of the database's clock.
 func (c *Client) Now(ctx context.Context) (time.Time, error) {
 	return query(ctx, c, "time of the database", func(q *coredb.Queries) (time.Time, error) { return q.Now(ctx) })
 }
 
-// Adoptable is the dry run of Adopt. No types are all types.
+// Adoptable returns what Adopt would do, and changes nothing. No types means all types.
 func (c *Client) Adoptable(ctx context.Context, from, to events.Generation, types []string) ([]Adoptable, error) {
 	rows, err := query(ctx, c, fmt.Sprintf("adopt generation %d into %d", from, to),
 		func(q *coredb.Queries) ([]coredb.AdoptableRow, error) {
@@ -158,9 +156,9 @@ func (c *Client) Adoptable(ctx context.Context, from, to events.Generation, type
 	return all, nil
 }
 
-// Adopt moves up to limit pending events of one generation, which were created before a time of the database, into
-// another, and returns how many. It is called until that is none: the same time for all calls ends that, however many
-// are published between them. No types are all types.
+// Adopt moves up to limit pending events from one generation into another, and returns how many. It moves only events
+// created before a time of the database. Call it with the same time until it returns 0; events that are published
+// between the calls stay. No types means all types.
 func (c *Client) Adopt(ctx context.Context, from, to events.Generation, types []string, before time.Time, limit int,
 	by string) (int, error) {
 	moved, err := query(ctx, c, fmt.Sprintf("adopt generation %d into %d", from, to),

@@ -337,7 +337,8 @@ select coalesce((select max(step) from applied), 0),
   quote_ident(o.rolname), o.rolsuper, quote_ident(d.rolname), d.rolsuper or pg_has_role(d.oid, o.oid, 'usage')
 from pg_class c join pg_namespace n on n.oid = c.relnamespace join pg_roles o on o.oid = c.relowner,
   pg_database b join pg_roles d on d.oid = b.datdba
-where (n.nspname, c.relname) = ('spectral_goose', 'goose_db_version') and b.datname = current_database()`, steps, MaxListed)
+where (n.nspname, c.relname) = ('spectral_goose', 'goose_db_version') and b.datname = current_database()`,
+		steps, MaxListed)
 	if err != nil || len(found) == 0 {
 		return MigrationRecord{}, errors.Join(err, pgx.ErrNoRows)
 	}

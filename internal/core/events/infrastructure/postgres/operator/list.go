@@ -22,16 +22,16 @@ import (
 	"spectral/internal/core/events/infrastructure/postgres/coredb"
 )
 
-// The bounds of one page of events.
+// The size of a page.
 const (
 	DefaultPageSize = 50
 	MaxPageSize     = 1000
 )
 
-// DefaultSearchTimeout bounds a statement that looks for events.
+// DefaultSearchTimeout bounds a statement that searches events.
 const DefaultSearchTimeout = 30 * time.Second
 
-// TooBroadError is a search that was given up: it would have read too much.
+// TooBroadError says that a search was cancelled, because it read too much.
 type TooBroadError struct{ After time.Duration }
 
 func (e *TooBroadError) Error() string {
@@ -40,7 +40,7 @@ func (e *TooBroadError) Error() string {
 		"or for a type and generation, or give it more time", e.After)
 }
 
-// ErrCursor is a cursor that no page of this filter ended with.
+// ErrCursor says that a cursor is not one of this filter.
 var ErrCursor = errors.New("the cursor is not one of this filter: pass what the page before ended with, and the same " +
 	"filter")
 
@@ -58,7 +58,7 @@ type Event struct {
 	Channel      string            `json:"channel"`
 	Attempts     int               `json:"attempts"` // in the current cycle
 	Crashes      int               `json:"crashes"`
-	// PriorReplays are the cycles before the current one.
+	// PriorReplays is the number of cycles before the current one.
 	PriorReplays  int        `json:"prior_replays"`
 	LastError     *string    `json:"last_error"`
 	FirstFailedAt *time.Time `json:"first_failed_at"` // in the current cycle
@@ -70,8 +70,8 @@ type Event struct {
 	DeletedAt     *time.Time `json:"deleted_at"` // of a tombstone
 }
 
-// displayed is the column of each field of Event; o is the row. Times that were written by hand may be infinite, which
-// no program can take.
+// displayed has the columns of Event; o is the row. A time that was written by hand may be infinite, which Go cannot
+// represent: it is shown as null.
 const displayed = `o.id, o.event_type, o.event_version, o.occurred_at, o.source, o.target, o.workspace_id,
   case when o.status = 'pending' and o.deleted_at is null
             then case when o.available_at <= statement_timestamp() then 'due' else 'scheduled' end
@@ -86,31 +86,30 @@ const displayed = `o.id, o.event_type, o.event_version, o.occurred_at, o.source,
   case when isfinite(o.delivered_at) then o.delivered_at end as delivered_at,
   case when isfinite(o.deleted_at) then o.deleted_at end as deleted_at`
 
-// Page asks for a part of what a filter matches; it has at most Limit events or actions.
+// Page asks for one page of what a filter selects, of at most Limit events or actions.
 type Page struct {
 	Limit int // from 1 to MaxPageSize
-	// After is the cursor that the page before ended with; empty for the first page.
+	// After is the Next of the page before; empty for the first page.
 	After string
 	// Timeout bounds each statement; zero means [DefaultSearchTimeout].
 	Timeout time.Duration
-	// EventIDs asks for the ids of the events of each action, which are up to a thousand.
+	// EventIDs asks for the ids of the events of each action, up to a thousand each.
 	EventIDs bool
 }
 
-// EventPage is a page of events.
+// EventPage is one page of events.
 type EventPage struct {
 	AsOf   time.Time `json:"as_of"` // by the database clock
 	Events []Event   `json:"events"`
-	// Next is the cursor for the next page; empty: there is none.
+	// Next is the cursor of the next page; empty after the last one.
 	Next string `json:"next,omitempty"`
 }
 
-// Find returns a page of the events that filter matches, the latest first: by the time they failed or are due, and
-// those in flight and delivered by their ids, which are time-ordered. So any page costs what it has, however many
-// events are pending or delivered. What is published or fails while the pages are read is not in a later one, and
-// nothing is in two, unless it has failed, or become pending, once more.
-//
-// The error is a [*TooBroadError] if it takes too long, [ErrCursor] for a cursor of another filter.
+// Find returns a page of the events that filter selects, the latest first: failed and pending events by the time they
+// failed or are due, others by their ids, which are ordered by time. A page costs the same however many events there
+// are. An event that is published or fails while a caller reads the pages is not in a later page. No event is in two
+// pages, unless it failed or became pending again in between. It returns a [*TooBroadError] if it takes too long,
+// [ErrCursor] for the cursor of another filter.
 func (c *Client) Find(ctx context.Context, filter Filter, page Page) (EventPage, error) {
 	places := make(map[string]position)
 	if page.After != "" {
@@ -153,17 +152,17 @@ func (c *Client) Find(ctx context.Context, filter Filter, page Page) (EventPage,
 	return found, nil
 }
 
-// byIndex has rows read in the order of an index, whatever number of them the server believes in.
+// byIndex makes the server read rows in the order of an index, whatever its statistics say.
 const byIndex = "set local enable_sort = off; set local enable_seqscan = off; set local enable_bitmapscan = off"
 
-// search runs work in a transaction whose statements are bounded, with the time by the database clock at its begin.
+// search runs work in a transaction whose statements have a timeout. It passes the database's time at the beginning.
 func (c *Client) search(ctx context.Context, timeout time.Duration, work func(pgx.Tx, time.Time) error) error {
 	if timeout <= 0 {
 		timeout = DefaultSearchTimeout
 	}
 	err := c.inTx(ctx, func(tx pgx.Tx) error {
 		if _, err := tx.Exec(ctx, fmt.Sprintf(
-			// positions are times as text: whatever the login's defaults, they are read as they were written
+			// positions are times as text: read them as they were written, whatever the login's defaults
 			"set local statement_timeout = %d; set local jit = off; set local datestyle = 'ISO'; set local timezone "+
 				"= 'UTC'",
 			max(timeout.Milliseconds(), 1))); err != nil {
@@ -181,10 +180,10 @@ func (c *Client) search(ctx context.Context, timeout time.Duration, work func(pg
 	return err
 }
 
-// branch is the events of the statuses that have one order, which an index has: then come id and occurred_at.
+// branch is a group of statuses whose events are read in the order of one index: by key, then by id and occurred_at.
 type branch struct {
 	name     string
-	key      string // the first column of the order, if there is one before the id
+	key      string // the first column of the order; empty: it is the id
 	statuses []Status
 }
 
@@ -208,19 +207,19 @@ type placed struct {
 	Place       pgtype.Timestamptz // may be infinite
 }
 
-// pendingKinds is SQL for the generations and types k that have pending events, each found by one look into the index
-// of those.
+// pendingKinds is SQL for the generations and types k that have pending events. It reads one index entry for each.
 const pendingKinds = `(with recursive kind(generation, event_type) as (
     (select o.generation, o.event_type from core.outbox o where o.status = 'pending' and o.deleted_at is null
      order by o.generation, o.event_type limit 1)
     union all
     select n.generation, n.event_type from kind k cross join lateral
       (select o.generation, o.event_type from core.outbox o
-       where o.status = 'pending' and o.deleted_at is null and (o.generation, o.event_type) > (k.generation, k.event_type)
+       where o.status = 'pending' and o.deleted_at is null
+         and (o.generation, o.event_type) > (k.generation, k.event_type)
        order by o.generation, o.event_type limit 1) n)
   select generation, event_type from kind) k`
 
-// query reads the next of b that f matches, at most limit; it is empty if f asks for none of b's statuses.
+// query returns SQL for the next events of b that f selects, at most limit; empty if f selects none of b's statuses.
 func (b branch) query(w *where, f Filter, places map[string]position, limit int) string {
 	asked := f.statuses()
 	f.Statuses = nil
@@ -234,7 +233,7 @@ func (b branch) query(w *where, f Filter, places map[string]position, limit int)
 	}
 	w.conditions = nil
 	f.conditions(w)
-	// by ids alone the times are not in order: the earliest so far is, and is close to each
+	// ids are only roughly in the order of time: the earliest time so far is in order, and close to each
 	order := "o.id desc, o.occurred_at desc"
 	key, place := "''", "min(o.created_at) over (order by "+order+")"
 	if b.key != "" {
@@ -253,7 +252,7 @@ func (b branch) query(w *where, f Filter, places map[string]position, limit int)
 	}
 	ordered := fmt.Sprintf(" order by %s limit %d", order, limit)
 	from := "core.outbox o where " + w.all() + ordered
-	if b.name == "pending" { // the index has the order within a generation and type only
+	if b.name == "pending" { // the index is in order only within a generation and type
 		from = pendingKinds + " cross join lateral (select o.* from core.outbox o where o.generation = k.generation" +
 			" and o.event_type = k.event_type and " + w.all() + ordered + ") o" + ordered
 	}
@@ -261,19 +260,19 @@ func (b branch) query(w *where, f Filter, places map[string]position, limit int)
 		" as place from (select o.* from " + from + ") o)"
 }
 
-// fingerprint tells filters apart.
+// fingerprint returns a short text that differs between filters.
 func fingerprint(filter any) string {
 	text, _ := json.Marshal(filter)
 	return fmt.Sprintf("%x", sha256.Sum256(text))[:12]
 }
 
-// toCursor is a place in the pages of a filter as text.
+// toCursor returns a position in the pages of a filter as text.
 func toCursor(filter, place any) (string, error) {
 	text, err := json.Marshal([]any{fingerprint(filter), place})
 	return base64.RawURLEncoding.EncodeToString(text), err
 }
 
-// fromCursor reads the place in the pages of a filter that a cursor says; [ErrCursor] if it is of another one.
+// fromCursor reads the position that a cursor has; [ErrCursor] if it is the cursor of another filter.
 func fromCursor(text string, filter, place any) error {
 	of := ""
 	parts := []any{&of, place}

@@ -8,7 +8,7 @@ import (
 	"spectral/internal/core/events/infrastructure/postgres/coredb"
 )
 
-// Pause is an event type that nobody claims in a generation.
+// Pause is an event type that no worker claims in a generation.
 type Pause struct {
 	EventType  string            `json:"event_type"`
 	Generation events.Generation `json:"generation"`
@@ -17,7 +17,7 @@ type Pause struct {
 	Reason     *string           `json:"reason"`
 }
 
-// Pauses are all that there are, by generation and type.
+// Pauses returns all pauses, by generation and type.
 func (c *Client) Pauses(ctx context.Context) ([]Pause, error) {
 	return query(ctx, c, "list pauses", func(q *coredb.Queries) ([]Pause, error) { return pauses(ctx, q) })
 }
@@ -31,7 +31,8 @@ func pauses(ctx context.Context, q *coredb.Queries) ([]Pause, error) {
 	return all, err
 }
 
-// Pause stops claims of an event type in a generation. Publishing goes on, and what workers hold is finished.
+// Pause stops claims of an event type in a generation. Publishing goes on, and workers finish the events that they
+// hold.
 func (c *Client) Pause(ctx context.Context, eventType string, generation events.Generation, by, reason string) error {
 	return c.exec(ctx, "pause", func(q *coredb.Queries) error {
 		return q.PauseType(ctx, coredb.PauseTypeParams{
@@ -40,7 +41,7 @@ func (c *Client) Pause(ctx context.Context, eventType string, generation events.
 	})
 }
 
-// Resume ends a pause, and wakes the workers.
+// Resume ends a pause and wakes the workers.
 func (c *Client) Resume(ctx context.Context, eventType string, generation events.Generation, by string) error {
 	return c.exec(ctx, "resume", func(q *coredb.Queries) error {
 		return q.ResumeType(ctx, coredb.ResumeTypeParams{EventType: eventType, Generation: int64(generation),

@@ -15,19 +15,19 @@ import (
 	"spectral/internal/core/events/infrastructure/postgres/pgtx"
 )
 
-// Effect is what a replay would mean for one handler of one event.
+// Effect is what a replay would do with one handler of one event.
 type Effect struct {
 	EventID    uuid.UUID `json:"event_id"`
 	OccurredAt time.Time `json:"occurred_at"`
 	EventType  string    `json:"event_type"`
-	// Handler is empty where no live worker of the generation handles the event.
+	// Handler is empty if no live worker of the generation handles the event.
 	Handler   string     `json:"handler"`
 	WouldRun  bool       `json:"would_run"`
 	HandledAt *time.Time `json:"handled_at"` // null: not yet
 	Note      string     `json:"note,omitempty"`
 }
 
-// HandlerEffect sums what a replay would mean for one handler.
+// HandlerEffect sums up what a replay would do with one handler.
 type HandlerEffect struct {
 	EventType string `json:"event_type"`
 	Handler   string `json:"handler"`
@@ -35,34 +35,35 @@ type HandlerEffect struct {
 	Handled   int    `json:"already_handled"`
 }
 
-// UnhandledEffect sums events that no worker would handle.
+// UnhandledEffect counts events that no worker would handle.
 type UnhandledEffect struct {
 	EventType string `json:"event_type"`
 	Events    int    `json:"count"`
 	Note      string `json:"note"`
 }
 
-// Preview sums what a replay would do.
+// Preview is what a replay would do.
 type Preview struct {
 	AsOf     time.Time         `json:"as_of"`
 	To       events.Generation `json:"to"`
 	Events   int               `json:"count"`
 	Handlers []HandlerEffect   `json:"handlers"`
-	// Unhandled would wait for a worker that handles them, or not be replayed at all.
+	// Unhandled events would wait for a worker that handles them, or not be replayed at all.
 	Unhandled []UnhandledEffect `json:"unhandled"`
-	Paused    []Pause           `json:"paused"`  // types that would wait until they are resumed
+	Paused    []Pause           `json:"paused"`  // paused types among them: their events would wait
 	Effects   []Effect          `json:"effects"` // event by event, if asked for
 }
 
-// PreviewReplay says what Replay of a selection would let run: which handlers, by the live workers of the generation,
-// and which would be skipped because they have handled the event's idempotency key. Nothing is changed.
+// PreviewReplay returns what Replay of a selection would do, and changes nothing. It names the handlers of live workers
+// that would run, and those that would be skipped because they have handled the event's idempotency key. InFull adds
+// the effects event by event.
 func (c *Client) PreviewReplay(ctx context.Context, s Selection, to events.Generation, inFull bool) (Preview, error) {
 	preview := Preview{AsOf: s.AsOf.UTC(), To: to, Events: s.Len(), Handlers: []HandlerEffect{},
 		Unhandled: []UnhandledEffect{}, Paused: []Pause{}, Effects: []Effect{}}
 	handlers, unhandled := make(map[[2]string]*HandlerEffect), make(map[[2]string]*UnhandledEffect)
 	types := make(map[string]bool)
-	var last coredb.OperatorReplayPreviewRow // that is counted as unhandled
-	// once even for no event, for the generation is checked, too
+	var last coredb.OperatorReplayPreviewRow // the last one counted as unhandled
+	// once even without events, because it also checks the generation
 	for from := 0; from == 0 || from < s.Len(); from += MaxBatch {
 		k := s.slice(from, from+MaxBatch)
 		var rows []coredb.OperatorReplayPreviewRow
@@ -86,7 +87,7 @@ func (c *Client) PreviewReplay(ctx context.Context, s Selection, to events.Gener
 			if r.Handler == "" || !r.WouldRun && r.HandledAt.IsZero() {
 				u := entry(unhandled, [2]string{r.EventType, r.Note}, UnhandledEffect{EventType: r.EventType,
 					Note: r.Note})
-				if r.EventID != last.EventID || !r.OccurredAt.Equal(last.OccurredAt) { // it has a line for each handler
+				if r.EventID != last.EventID || !r.OccurredAt.Equal(last.OccurredAt) { // an event has a row for each handler
 					u.Events++
 				}
 				last = r
@@ -112,7 +113,7 @@ func (c *Client) PreviewReplay(ctx context.Context, s Selection, to events.Gener
 	return preview, err
 }
 
-// entry is the value of a key, first added as given.
+// entry returns the value of a key, which it adds as first if there is none.
 func entry[K comparable, V any](all map[K]*V, key K, first V) *V {
 	if all[key] == nil {
 		all[key] = &first

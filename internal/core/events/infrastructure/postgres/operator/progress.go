@@ -13,7 +13,7 @@ import (
 	"spectral/internal/core/events/infrastructure/postgres/pgtx"
 )
 
-// Progress counts what became of a workspace's events.
+// Progress counts a workspace's events by outcome.
 type Progress struct {
 	Published, Delivered, Failed int
 	// P50 and P99 are percentiles of the time from insert to settlement, by the database clock,

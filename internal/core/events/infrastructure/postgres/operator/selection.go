@@ -13,20 +13,20 @@ import (
 	"spectral/internal/core/events/infrastructure/postgres/coredb"
 )
 
-// Selection is the events that an act is about, as they were at one moment: what fails, or is published, later is not
-// among them, so an act on a selection ends.
+// Selection is the events that a bulk command changes, as they were at one moment. Events that fail or are published
+// later are not in it, so the command ends.
 type Selection struct {
-	// AsOf is the moment, by the database clock: what has failed or was delivered at it or later is not what was
-	// selected. It is behind the latest time of a named event, which may be ahead of a clock that was set back.
+	// AsOf is that moment, by the database clock: an event that failed or was delivered at AsOf or later is skipped. It
+	// is later than the time of each named event, even if the clock was set back.
 	AsOf  time.Time
 	ids   []uuid.UUID
-	times []time.Time // of occurrence: nothing relies on an id alone
+	times []time.Time // of occurrence: an id alone does not identify an event
 }
 
-// Len is how many events there are.
+// Len returns the number of events.
 func (s Selection) Len() int { return len(s.ids) }
 
-// slice are the events from i to before j.
+// slice returns the events from i up to j, without j.
 func (s Selection) slice(i, j int) Selection {
 	j = min(j, s.Len())
 	return Selection{s.AsOf, s.ids[i:j], s.times[i:j]}
@@ -36,13 +36,13 @@ func (s *Selection) add(id uuid.UUID, occurredAt time.Time) {
 	s.ids, s.times = append(s.ids, id), append(s.times, occurredAt)
 }
 
-// Select is all events that filter matches, the first failure first. Timeout bounds it; zero means
-// [DefaultSearchTimeout], and the error is then a [*TooBroadError].
+// Select returns all events that filter selects, the earliest failure first. After timeout it returns a
+// [*TooBroadError]; zero means [DefaultSearchTimeout].
 func (c *Client) Select(ctx context.Context, filter Filter, timeout time.Duration) (s Selection, err error) {
 	condition, arguments := filter.Where(1)
 	s.ids, s.times = []uuid.UUID{}, []time.Time{}
 	err = c.search(ctx, timeout, func(tx pgx.Tx, asOf time.Time) error {
-		s.AsOf = asOf // before they are read: what fails again while many are is not what was read
+		s.AsOf = asOf // before they are read: an event that fails again during that is skipped later
 		rows, err := tx.Query(ctx, "select o.id, o.occurred_at from core.outbox o where "+condition+
 			" order by o.claimed_at, o.id, o.occurred_at", arguments...)
 		if err != nil {
@@ -62,7 +62,7 @@ func (c *Client) Select(ctx context.Context, filter Filter, timeout time.Duratio
 	return s, nil
 }
 
-// Shown are the first events of a selection, at most limit, as they are now.
+// Shown returns the first events of a selection, at most limit, as they are now.
 func (c *Client) Shown(ctx context.Context, s Selection, limit int) (all []Event, err error) {
 	s = s.slice(0, limit)
 	err = c.search(ctx, 0, func(tx pgx.Tx, _ time.Time) error {
@@ -81,8 +81,8 @@ func (c *Client) Shown(ctx context.Context, s Selection, limit int) (all []Event
 	return all, nil
 }
 
-// SelectToReplay is the named events, every one of which can be replayed into a generation, delivered ones by force;
-// the error tells, for each other, why not.
+// SelectToReplay returns the named events if each can be replayed into a generation, delivered ones by force. Otherwise
+// the error says for each refused event why.
 func (c *Client) SelectToReplay(ctx context.Context, ids []uuid.UUID, to events.Generation,
 	force bool) (Selection, error) {
 	return c.selectNamed(ctx, ids, func(queries *coredb.Queries, id uuid.UUID) error {
@@ -112,8 +112,8 @@ func (c *Client) SelectToRetryNow(ctx context.Context, ids []uuid.UUID) (Selecti
 	})
 }
 
-// selectNamed is the named events, unless one of them is refused. Try is undone, whatever it does: an act that is
-// undone at once is refused for the very reasons that the act would be.
+// selectNamed returns the named events, or the refusals. It calls try for each event and rolls that back: so it is
+// refused for the same reasons as the bulk command.
 func (c *Client) selectNamed(ctx context.Context, ids []uuid.UUID,
 	try func(*coredb.Queries, uuid.UUID) error) (s Selection, err error) {
 	now, err := c.Now(ctx)
@@ -133,13 +133,13 @@ func (c *Client) selectNamed(ctx context.Context, ids []uuid.UUID,
 				return errors.Join(err, undone)
 			}
 			all, err := coredb.New(tx).OperatorEventsOfID(ctx, id)
-			if err == nil && len(all) == 0 { // deleted this moment
+			if err == nil && len(all) == 0 { // deleted in between
 				return unknownEvent(id)
 			}
 			for _, e := range all {
 				s.add(id, e.OccurredAt)
 				if !e.SettledAt.Before(s.AsOf) {
-					s.AsOf = e.SettledAt.Add(time.Microsecond) // the least that the database tells apart
+					s.AsOf = e.SettledAt.Add(time.Microsecond) // the smallest difference that the database keeps
 				}
 			}
 			return err
@@ -153,7 +153,7 @@ func (c *Client) selectNamed(ctx context.Context, ids []uuid.UUID,
 	return s, errors.Join(refusals...)
 }
 
-// unknownEvent is what the SQL functions refuse an unknown id with.
+// unknownEvent returns the refusal of an unknown id, as the SQL functions word it.
 func unknownEvent(id uuid.UUID) *RefusedError {
 	return &RefusedError{Code: events.CodeUnknownEvent, Field: "event_id",
 		Reason: fmt.Sprintf("event_id: %s is not in core.outbox", id),

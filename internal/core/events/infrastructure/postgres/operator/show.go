@@ -15,43 +15,43 @@ import (
 	"spectral/internal/core/events/infrastructure/postgres/coredb"
 )
 
-// Detail is all that is known of an event.
+// Detail is all that is known about an event.
 type Detail struct {
 	Event
-	// Of the envelope, beside what Event has.
+	// The rest of the envelope.
 	Payload        json.RawMessage `json:"payload"`
 	IdempotencyKey string          `json:"idempotency_key"`
 	TraceContext   *string         `json:"trace_context"`
 
-	Class        string  `json:"class"` // of its channel; [events.DefaultClass] for the one without a name
+	Class        string  `json:"class"` // of its channel; [events.DefaultClass] if that has no name
 	ContentClass string  `json:"content_class"`
-	ClaimedBy    *string `json:"claimed_by"` // worker that has it in flight
+	ClaimedBy    *string `json:"claimed_by"` // the worker that has it in flight
 	LeaseHandler *string `json:"lease_handler"`
-	// LeaseExpiresAt is when it is taken from that worker unless it renews its lease.
+	// LeaseExpiresAt is when the event is pending again unless that worker renews its lease.
 	LeaseExpiresAt *time.Time `json:"lease_expires_at"`
 
 	Handlers []HandlerState `json:"handlers"`
-	// Workers are how many live workers of the event's generation handle its type.
+	// Workers is the number of live workers of the event's generation that handle its type.
 	Workers int `json:"workers"`
-	// Paused says who paused the event's type in its generation; nil: nobody.
+	// Paused is the pause of the event's type in its generation; nil: it is not paused.
 	Paused *Pause `json:"pause"`
-	// History has the entries of failure_history as they are: replays with the cycle before them, discards and what
-	// took them back, leases that ran out; before all others {"omitted": n}, if n of them had to make room.
+	// History has the entries of failure_history, verbatim: replays with the cycle before them, discards and
+	// undiscards, leases that ran out. If n older entries were dropped, the first entry is {"omitted": n}.
 	History []json.RawMessage `json:"failure_history"`
-	Actions []Action          `json:"actions"` // the first first; of very many the latest
+	Actions []Action          `json:"actions"` // the earliest first; if there are very many, the latest of them
 }
 
-// HandlerState is one handler's of an event.
+// HandlerState is the state of one handler of an event.
 type HandlerState struct {
 	Handler string `json:"handler"`
-	// Stage is handled; failing (and retried); parked, which is failed for good in this cycle; or of a live worker's:
-	// to_run; not_run, where it had no part in the event when that was settled; not_target, for another context.
+	// Stage is handled; failing (it is retried); parked (it failed for good in this cycle); or, for a handler of a live
+	// worker: to_run; not_run (it did not exist when the event settled); not_target (it is of another context).
 	Stage     string     `json:"stage"`
 	HandledAt *time.Time `json:"handled_at"`
-	// HandledAs is the event by which the key was handled, if that is another one.
+	// HandledAs is the event with the same key that was handled instead, if it is another one.
 	HandledAs *uuid.UUID `json:"handled_as,omitempty"`
 	Failures  int        `json:"failures"`       // counted ones
-	Free      int        `json:"free,omitempty"` // uncounted ones in a row
+	Free      int        `json:"free,omitempty"` // in a row that were not counted
 	Class     string     `json:"class,omitempty"`
 	Error     string     `json:"error,omitempty"`
 }
@@ -59,11 +59,11 @@ type HandlerState struct {
 // handlerRow is a row of handlerStates.
 type handlerRow struct {
 	HandlerState
-	Workers int // live ones that have the handler of the event's type that most have
+	Workers int // the number of live workers with the most common handler
 }
 
-// Show returns what is known of the event of that id: of all, should there be several that occurred at different
-// times. The error is a [*RefusedError] (SP031) if there is none.
+// Show returns all that is known about the event of that id, or about each, if several that occurred at different times
+// share it. If there is none it returns a [*RefusedError] (SP031).
 func (c *Client) Show(ctx context.Context, id uuid.UUID) (all []Detail, err error) {
 	err = c.search(ctx, 0, func(tx pgx.Tx, _ time.Time) error {
 		if all, err = details(ctx, tx, id); err != nil {
@@ -101,8 +101,7 @@ func (c *Client) Show(ctx context.Context, id uuid.UUID) (all []Detail, err erro
 	return all, nil
 }
 
-// details reads the rows. Documents come as text: jsonb is parsed by the driver, and what Go cannot parse could not be
-// shown.
+// details reads the rows. It reads jsonb as text, because the driver would parse it, and fail where Go cannot.
 func details(ctx context.Context, tx pgx.Tx, id uuid.UUID) ([]Detail, error) {
 	rows, err := tx.Query(ctx, "select "+displayed+`, o.payload::text, o.idempotency_key, o.trace_context, o.content_class,
 		  o.claimed_by, o.lease_handler,
@@ -116,7 +115,7 @@ func details(ctx context.Context, tx pgx.Tx, id uuid.UUID) ([]Detail, error) {
 	return pgx.CollectRows(rows, pgx.RowToStructByNameLax[Detail])
 }
 
-// class is the one that a channel is of.
+// class returns the processing class of a channel.
 func class(channel string, g events.Generation) string {
 	if name, ok := strings.CutPrefix(channel, events.ChannelName(g, "")+"_"); ok {
 		return name
@@ -124,9 +123,9 @@ func class(channel string, g events.Generation) string {
 	return events.DefaultClass
 }
 
-// handlerStates tells of each handler that has handled or failed an event, or is still to: of those in the first of
-// these that has them. The names in core.event_handled are few, and found without reading all of it: its key begins
-// with them. What a hand has written into handler_failures is shown as it is.
+// handlerStates returns each handler that has handled or failed an event, or has still to run; a handler counts for the
+// first of these. It finds the few names in core.event_handled without reading all of it, because its key begins with
+// them. Entries of handler_failures that were written by hand are shown verbatim.
 const handlerStates = `with recursive
 event as (
   select o.id, o.generation, o.event_type, o.idempotency_key, o.target, o.handler_failures,
@@ -165,7 +164,7 @@ select distinct on (s.handler) s.handler, s.stage, s.handled_at, s.handled_as,
   coalesce((select max(l.workers) from live l), 0) as workers
 from states s order by s.handler, s.rank`
 
-// readHandlers adds the handlers that have handled the event, or are still to.
+// readHandlers adds the handlers of the event.
 func (d *Detail) readHandlers(ctx context.Context, tx pgx.Tx) error {
 	rows, err := tx.Query(ctx, handlerStates, d.ID, d.OccurredAt)
 	if err != nil {

@@ -11,11 +11,10 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// Dimension is what events are counted by.
+// Dimension is a property by which events are counted.
 type Dimension string
 
-// The dimensions. An event counts once in each group of [ByHandler] that it is in: for each handler that has failed
-// and not handled it since.
+// The dimensions. With [ByHandler] an event counts once for each handler that failed and has not handled it since.
 const (
 	ByStatus     Dimension = "status"
 	ByChannel    Dimension = "channel"
@@ -28,12 +27,12 @@ const (
 	ByError      Dimension = "error" // the error class
 )
 
-// Dimensions are all of them.
+// Dimensions returns all dimensions.
 func Dimensions() []Dimension {
 	return []Dimension{ByStatus, ByChannel, ByGeneration, ByType, BySource, ByTarget, ByWorkspace, ByHandler, ByError}
 }
 
-// expression of a dimension on a row o, or on f, a handler that failed.
+// expression returns SQL for the value of a dimension of a row o; f is a handler that failed.
 func (d Dimension) expression() string {
 	switch d {
 	case ByType:
@@ -51,46 +50,45 @@ func (d Dimension) expression() string {
 	}
 }
 
-// Count asks for numbers of events.
+// Count says how to count events.
 type Count struct {
-	By    []Dimension // what the groups differ in, at least one, none twice
-	Limit int         // of groups, from 1 to MaxPageSize; the largest are kept
+	By    []Dimension // at least one, none twice
+	Limit int         // of groups, from 1 to MaxPageSize; the largest are returned
 	// Exactly counts delivered events one by one, however many there are; see [Client.Count].
 	Exactly bool
 	// Timeout bounds each statement; zero means [DefaultSearchTimeout].
 	Timeout time.Duration
 }
 
-// Group is the events that agree in what they were counted by.
+// Group is the events with the same values.
 type Group struct {
-	// Values by dimension; null: no target, no workspace, no error, no handler.
+	// Values by dimension; null is no target, workspace, error or handler.
 	Values map[Dimension]*string `json:"values"`
 	Count  int64                 `json:"count"`
-	// Estimated: the count is what the planner expects, by the table's statistics.
+	// Estimated says that the count is the planner's estimate.
 	Estimated bool `json:"estimated"`
-	// Oldest and Latest are of the times at which failed and discarded events failed, pending ones are due, those in
-	// flight were leased, and others were published; null for an estimate and for none.
+	// Oldest and Latest are the times at which failed and discarded events failed, pending events are due, events in
+	// flight were leased, and others were published; null for an estimate and for no events.
 	Oldest *time.Time `json:"oldest"`
 	Latest *time.Time `json:"latest"`
 }
 
-// Counts is numbers of events.
+// Counts has the numbers of events.
 type Counts struct {
 	AsOf   time.Time   `json:"as_of"` // by the database clock
 	By     []Dimension `json:"by"`
-	Groups []Group     `json:"groups"` // the largest first; of statuses alone, all of the filter's, in their order
-	More   bool        `json:"more"`   // there are more groups than were asked for
-	// DeliveredLeftOut: the filter did not ask for a status, and delivered events, which are the many, were not
-	// counted.
+	Groups []Group     `json:"groups"` // the largest first; by status alone: each status of the filter, in order
+	More   bool        `json:"more"`   // there are more groups than the limit
+	// DeliveredLeftOut says that delivered events, which are very many, were not counted: the filter named no status.
 	DeliveredLeftOut bool `json:"delivered_left_out"`
 }
 
-// exactUpTo is how many delivered events are counted one by one.
+// exactUpTo is the number of delivered events up to which they are counted one by one.
 const exactUpTo = 100_000
 
-// Count counts the events that filter matches, in groups. Pending, failed and discarded events and those in flight are
-// few and have indexes: they are counted one by one. Delivered events are many: by status alone their number is an
-// estimate from 100,000 on, and by anything else they are counted only if the filter names their status. The error is a
+// Count counts the events that filter selects, in groups. Pending, failed, discarded and in-flight events are few and
+// have indexes: they are counted one by one. Delivered events are very many: from 100,000 on their number by status is
+// an estimate, and by other dimensions they are counted only if the filter names their status. It returns a
 // [*TooBroadError] if it takes too long.
 func (c *Client) Count(ctx context.Context, filter Filter, count Count) (Counts, error) {
 	counted := Counts{By: count.By, Groups: []Group{}}
@@ -133,7 +131,7 @@ func (c *Client) Count(ctx context.Context, filter Filter, count Count) (Counts,
 	return counted, nil
 }
 
-// count adds the groups of filter's events. Each status is read by itself: an index has those that are few.
+// count adds the groups of the events that filter selects. It reads each status by itself, because most have an index.
 func (c *Counts) count(ctx context.Context, tx pgx.Tx, filter Filter, limit int) error {
 	var branches, dimensions []string
 	var arguments []any
@@ -161,8 +159,10 @@ func (c *Counts) count(ctx context.Context, tx pgx.Tx, filter Filter, limit int)
 		dimensions = append(dimensions, fmt.Sprintf("r.d%d", i))
 	}
 	by := strings.Join(dimensions, ", ")
-	rows, err := tx.Query(ctx, "select "+by+`, count(*), min(r.at) filter (where isfinite(r.at)), max(r.at) filter (where isfinite(r.at))
-		from (`+strings.Join(branches, " union all ")+") r group by "+by+" order by count(*) desc, "+by+fmt.Sprintf(" limit %d", limit), arguments...)
+	rows, err := tx.Query(ctx, "select "+by+`, count(*),
+		  min(r.at) filter (where isfinite(r.at)), max(r.at) filter (where isfinite(r.at))
+		from (`+strings.Join(branches, " union all ")+") r group by "+by+
+		" order by count(*) desc, "+by+fmt.Sprintf(" limit %d", limit), arguments...)
 	if err != nil {
 		return err
 	}
@@ -185,7 +185,7 @@ func (c *Counts) count(ctx context.Context, tx pgx.Tx, filter Filter, limit int)
 	return rows.Err()
 }
 
-// moment is the column of the time that tells most of an event in that status.
+// moment returns the column of the time that matters most for an event in that status.
 func (s Status) moment() string {
 	switch s {
 	case Due, Scheduled:
@@ -197,8 +197,8 @@ func (s Status) moment() string {
 	}
 }
 
-// countDelivered is how many delivered events the filter matches: counted, if they are not many, else as the planner
-// estimates them.
+// countDelivered counts the delivered events that filter selects; if the planner expects very many, it returns that
+// estimate.
 func countDelivered(ctx context.Context, tx pgx.Tx, filter Filter) (Group, error) {
 	filter.Statuses = []Status{Delivered}
 	status := string(Delivered)
@@ -227,7 +227,7 @@ func countDelivered(ctx context.Context, tx pgx.Tx, filter Filter) (Group, error
 	return g, err
 }
 
-// fillStatuses orders the groups as [Statuses] are, with one for each of those asked for.
+// fillStatuses orders the groups as [Statuses] does, and adds an empty one for each status without events.
 func (c *Counts) fillStatuses(asked []Status) {
 	groups := c.Groups
 	c.Groups = []Group{}
