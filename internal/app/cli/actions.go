@@ -13,8 +13,8 @@ import (
 
 func actionsCommand(p Process) *cobra.Command {
 	return group(&cobra.Command{
-		Use: "actions", Short: "See what operators did, and who it was",
-		Long: `See what operators did: core.operator_actions has a row for each call that acts, by command or SQL.`,
+		Use: "actions", Short: "See what operators did, and when",
+		Long: `See what operators did: core.operator_actions has a row for each call that changed something, by command or SQL.`,
 		Example: `  workers actions list
   workers actions list --by anna --newer-than 1d`,
 	}, actionsListCommand(p))
@@ -25,16 +25,16 @@ func actionsListCommand(p Process) *cobra.Command {
 	var page operator.Page
 	cmd := &cobra.Command{
 		Use: "list", Short: "List what operators did, the latest first", Args: cobra.NoArgs,
-		Long: `List what operators did that all the given flags fit, the latest first. A flag may be given several times, or
-several values joined by commas: any of them fits. Each line is one call: a replay of many is one for each batch.`,
+		Long: `List what operators did, the latest first: the actions that match all flags. A flag takes several values, joined by
+commas or by repeating it, and matches any of them. Each line is one call; a bulk command makes one for each batch.`,
 		Example: `  workers actions list
   workers actions list --event 0198c5d4-9a52-7c11-8f0e-3b7a4d2f6e10
   workers actions list --by anna --action replay,discard --newer-than 1d
   workers actions list --json | jq -r '.actions[] | [.acted_by, .action] | @tsv'`,
 	}
 	flags := cmd.Flags()
-	listFlag(flags, &filter.Events, "event", "id of an event that was acted on", parseID)
-	listFlag(flags, &filter.By, "by", "who acted: as they said, or their login", word)
+	listFlag(flags, &filter.Events, "event", "id of an event that was changed", parseID)
+	listFlag(flags, &filter.By, "by", "who acted: the name that they gave, or their login", word)
 	wordsFlag(cmd, &filter.Actions, "action", "what was done: "+operator.Joined(operator.ActionNames()),
 		operator.ActionNames())
 	listFlag(flags, &filter.Generations, "generation", "deployment generation", events.ParseGeneration)

@@ -17,41 +17,40 @@ import (
 	"spectral/internal/core/events/infrastructure/postgres/operator"
 )
 
-// fewEvents is how many events are listed before a question; of more there is a sum.
+// fewEvents is how many events are listed before a question.
 const fewEvents = 20
 
-// progressEvery is how often a bulk command says how far it is.
+// progressEvery is how often a bulk command prints its progress.
 const progressEvery = 5 * time.Second
 
-// bulk is a command that does one thing to events: those named by id, or all that a filter fits. It shows them and
-// asks.
+// bulk is a command that changes events: those named by id, or all that a filter selects. It shows them and asks.
 type bulk struct {
 	verb, done string            // like Replay and replayed
-	further    string            // of the question: when or where
-	statuses   []operator.Status // that it can be done to; the first is the default
-	tried      *bool             // by filter only events that have been tried
+	further    string            // the end of the question: when or where
+	statuses   []operator.Status // of events that it takes; the first is the default
+	tried      *bool             // a filter selects only events that were tried
 
 	// prepare completes the above by the command's own flags.
 	prepare func()
-	// named selects the named events, or says why one of them is refused.
+	// named selects the named events, or returns why one of them is refused.
 	named func(*operator.Client, context.Context, []uuid.UUID) (operator.Selection, error)
-	// show prints what would be done; the result of a dry run if full.
+	// show prints what would be done; with full it prints all, as the result of a dry run.
 	show func(_ context.Context, _ Process, _ *operator.Client, _ operator.Selection, full, asJSON bool) error
 	do   func(*operator.Client, context.Context, operator.Selection, string, operator.Pace) (operator.BulkResult, error)
 }
 
-// bulkCommand completes cmd, which does b.
+// bulkCommand gives cmd the flags and the run function of b.
 func bulkCommand(p Process, cmd *cobra.Command, b *bulk) *cobra.Command {
 	pace := operator.Pace{Batch: operator.DefaultBatch, Rate: operator.DefaultRate}
 	var timeout time.Duration
 	flags := cmd.Flags()
 	filter := filterFlags(cmd, b.statuses...)
 	all := flags.Bool("all", false, "all "+operator.Joined(b.statuses)+" events")
-	dryRun := flags.Bool("dry-run", false, "show what would be done, and stop")
+	dryRun := flags.Bool("dry-run", false, "show what would be done, and change nothing")
 	yes := yesFlag(cmd)
 	oneFlag(flags, &pace.Batch, "batch", fmt.Sprintf("events in a transaction, from 1 to %d", operator.MaxBatch),
 		between(strconv.Atoi, 1, operator.MaxBatch))
-	oneFlag(flags, &pace.Rate, "rate", "events a second at most; 0 for as fast as it goes", between(parseFloat, 0, 1e9))
+	oneFlag(flags, &pace.Rate, "rate", "events per second at most; 0: no limit", between(parseFloat, 0, 1e9))
 	timeoutFlag(cmd, &timeout)
 	who, asJSON := by(cmd, p), jsonFlag(cmd)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
@@ -81,7 +80,7 @@ func bulkCommand(p Process, cmd *cobra.Command, b *bulk) *cobra.Command {
 			}
 			n := selection.Len()
 			if n == 0 {
-				p.notef("no event fits")
+				p.notef("no event matches")
 			}
 			switch {
 			case *dryRun:
@@ -106,7 +105,7 @@ func bulkCommand(p Process, cmd *cobra.Command, b *bulk) *cobra.Command {
 	return cmd
 }
 
-// choose reads the arguments and refuses a call that selects nothing on purpose: it would select everything.
+// choose reads the arguments. It refuses a call without ids, filter and --all, which would select everything.
 func (b *bulk) choose(args []string, filter operator.Filter, all bool) (ids []uuid.UUID, err error) {
 	filtered := !reflect.DeepEqual(filter, operator.Filter{})
 	switch {
@@ -133,7 +132,7 @@ func (b *bulk) choose(args []string, filter operator.Filter, all bool) (ids []uu
 	return ids, nil
 }
 
-// report prints what was done. Each named event has to be done; of a filter's, some may have changed.
+// report prints what was done. It returns an error if a named event was skipped.
 func (b *bulk) report(p Process, result operator.BulkResult, err error, named, asJSON bool) error {
 	if asJSON {
 		err = errors.Join(err, printJSON(p, result))
@@ -161,7 +160,7 @@ func (b *bulk) report(p Process, result operator.BulkResult, err error, named, a
 	}
 }
 
-// progress returns a function that says on stderr now and then how far a bulk command is.
+// progress returns a function that prints the progress of a bulk command on stderr, every few seconds.
 func progress(p Process, total int) func(through int) {
 	told := time.Now()
 	return func(through int) {
@@ -174,7 +173,7 @@ func progress(p Process, total int) func(through int) {
 
 func eventsText(n int) string { return app.Counted(n, "event") }
 
-// showEvents lists what would be done to events; all of them if full.
+// showEvents lists the events that would be changed; with full all of them.
 func showEvents(ctx context.Context, p Process, c *operator.Client, s operator.Selection, full, asJSON bool) error {
 	limit := fewEvents
 	if full {
@@ -197,21 +196,20 @@ func showEvents(ctx context.Context, p Process, c *operator.Client, s operator.S
 
 func eventsReplayCommand(p Process) *cobra.Command {
 	cmd := &cobra.Command{
-		Use: "replay [ID...]", Short: "Let failed events run again under a generation's code",
-		Long: `Let failed events run again under the code of the generation --to, with a fresh count of retries: those
-named by id, or all that the flags fit. Handlers that have handled an event do not run again.
+		Use: "replay [ID...]", Short: "Make failed events run again in a generation",
+		Long: `Make failed events pending in the generation --to, with all their retries: those named by id, or all that match the
+flags. Handlers that have handled an event do not run again.
 
-It shows what would happen, and asks. What has changed since it was shown is left out and reported. Interrupted, the
-same command goes on. --force replays delivered events as well: those named by id, or by --status delivered.
-docs/runbook.md says more.`,
+The command shows what would happen, and asks. It skips and reports events that changed since. Interrupted, it can be
+repeated. --force also replays delivered events, if they are named by id or --status delivered is given.`,
 		Example: `  workers events replay 0198c5d4-9a52-7c11-8f0e-3b7a4d2f6e10 --to 8
   workers events replay --error IntegrityError --to 8 --dry-run
   workers events replay --all --to 8 --rate 200 --by anna --yes
   workers events replay --status delivered --newer-than 1d --to 8 --force`,
 	}
 	var to events.Generation
-	oneFlag(cmd.Flags(), &to, "to", "generation whose code is to handle them", events.ParseGeneration)
-	force := cmd.Flags().Bool("force", false, "delivered events, too: of those named, or with --status delivered")
+	oneFlag(cmd.Flags(), &to, "to", "generation that handles them", events.ParseGeneration)
+	force := cmd.Flags().Bool("force", false, "also delivered events: named by id, or with --status delivered")
 	_ = cmd.MarkFlagRequired("to")
 	b := &bulk{
 		verb: "Replay", done: "replayed", statuses: []operator.Status{operator.Failed},
@@ -235,7 +233,7 @@ docs/runbook.md says more.`,
 	return bulkCommand(p, cmd, b)
 }
 
-// showReplay prints what a replay would do: handler by handler for each event if full or if they are few, and in sum.
+// showReplay prints what a replay would do: in sum, and for each event if there are few or full is set.
 func showReplay(ctx context.Context, p Process, c *operator.Client, s operator.Selection, to events.Generation,
 	full, asJSON bool) error {
 	preview, err := c.PreviewReplay(ctx, s, to, full || s.Len() <= fewEvents)
@@ -269,7 +267,7 @@ func showReplay(ctx context.Context, p Process, c *operator.Client, s operator.S
 func eventsDiscardCommand(p Process) *cobra.Command {
 	var reason *string
 	cmd := bulkCommand(p, &cobra.Command{
-		Use: "discard [ID...]", Short: "Give failed events up for good",
+		Use: "discard [ID...]", Short: "Give up failed events",
 		Long: `Give failed events up for good: those named by id, or all that the flags fit. Unless --yes is given, it shows
 them first, and asks. For the days of grace ` + "`workers events undiscard`" + ` takes it back.`,
 		Example: `  workers events discard 0198c5d4-9a52-7c11-8f0e-3b7a4d2f6e10 --reason gone
@@ -289,7 +287,7 @@ them first, and asks. For the days of grace ` + "`workers events undiscard`" + `
 
 func eventsUndiscardCommand(p Process) *cobra.Command {
 	return bulkCommand(p, &cobra.Command{
-		Use: "undiscard [ID...]", Short: "Take discards back, within the days of grace",
+		Use: "undiscard [ID...]", Short: "Take discards back within the days of grace",
 		Long: `Take discards back within the days of grace (` + "`workers retention status`" +
 			`): the events are failed again.`,
 		Example: `  workers events undiscard 0198c5d4-9a52-7c11-8f0e-3b7a4d2f6e10
@@ -303,9 +301,9 @@ func eventsUndiscardCommand(p Process) *cobra.Command {
 func eventsRetryNowCommand(p Process) *cobra.Command {
 	tried := true
 	return bulkCommand(p, &cobra.Command{
-		Use: "retry-now [ID...]", Short: "Let waiting events run at once",
-		Long: `Make events due at once that wait for a retry after a failure: those named by id, or all that the flags fit.
-The tries so far count. Events published for a later time and never tried are made due only by their ids.`,
+		Use: "retry-now [ID...]", Short: "Make waiting events due now",
+		Long: `Make events due now that wait for a retry: those named by id, or all that match the flags. Their tries so far count.
+Events that were published for a later time, and never tried, must be named by id.`,
 		Example: `  workers events retry-now 0198c5d4-9a52-7c11-8f0e-3b7a4d2f6e10
   workers events retry-now --error ConnectionError --yes`,
 	}, &bulk{

@@ -27,8 +27,8 @@ func demoCommand(p Process) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "demo", Short: "Publish cards and watch them arrive, on a Postgres that it starts itself",
 		Args: cobra.NoArgs,
-		Long: `Start an embedded Postgres (unless DATABASE_URL is set), migrate it, run the workers, publish cards, and show
-them arriving, until interrupted or --count is reached. Exits 1 if any did not arrive or a line was refused.
+		Long: `Start an embedded Postgres (unless DATABASE_URL is set), migrate it, run workers, publish cards, and show them
+arriving, until interrupted or --count is reached. Exits 1 if a card did not arrive or a line was refused.
 
 With DATABASE_URL the login must own the database, and be a member of spectral_worker and spectral_operator.
 
@@ -82,8 +82,8 @@ func demoFlowsCommand(p Process, fresh *bool) *cobra.Command {
 	}
 	return &cobra.Command{
 		Use: "flows [name...]", Short: "Show every flow of events once, step by step, or the named ones",
-		Long: `Start what ` + "`workers demo`" + ` starts and show each flow: what was written and published, which handlers
-took the event, and what they made of it. Exits 1 at the first that does not end as it should.
+		Long: `Start what ` + "`workers demo`" + ` starts, and show each flow: what was written and published, which handlers
+handled the event, and what they stored. Exits 1 at the first flow that does not end as it should.
 
 Flows:` + names.String(),
 		Example: `  workers demo flows

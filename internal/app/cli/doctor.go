@@ -14,14 +14,14 @@ import (
 
 func doctorCommand(p Process) *cobra.Command {
 	cmd := &cobra.Command{
-		Use: "doctor [check...]", Short: "Look over everything that can be wrong, and say what to do",
-		Long: `Look over the database that carries events; nothing is changed. Each finding comes with its cure. Exits 3 if
-anything needs attention or could not be seen.
+		Use: "doctor [check...]", Short: "Find what is wrong, and say what to do",
+		Long: `Check the database that carries events, and say for each finding what to do. Nothing is changed. Exits 3 if
+anything needs attention or could not be checked.
 
 Checks: ` + strings.Join(doctor.Names(), ", ") + `.
 
-DATABASE_URL has to be what workers use to LISTEN; its login a member of spectral_operator, and better of
-pg_read_all_stats too. Set SPECTRAL_GENERATION to that of this build to compare its event types.`,
+DATABASE_URL must be the one with which workers LISTEN, with a login that is a member of spectral_operator, and better
+of pg_read_all_stats too. Set SPECTRAL_GENERATION to the generation of this build to compare its event types.`,
 		Example: `  DATABASE_URL=postgres://operator@db/app workers doctor
   workers doctor schema privileges
   workers doctor --json | jq '.checks[] | select(.state != "fine")'`,

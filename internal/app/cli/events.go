@@ -14,10 +14,9 @@ import (
 
 func eventsCommand(p Process) *cobra.Command {
 	return group(&cobra.Command{
-		Use: "events", Short: "Look at events, replay, discard and pause them",
-		Long: `Look at the events of core.outbox and at what failed; let failed ones run again, give them up, and
-stop the handling of a type. What operators do is written to core.operator_actions. docs/runbook.md
-says what to do when.`,
+		Use: "events", Short: "List events; replay, discard and pause them",
+		Long: `List the events of core.outbox, replay or discard failed ones, and pause event types. Each change is written to
+core.operator_actions. docs/runbook.md has the situations, symptom first.`,
 		Example: `  workers events stats
   workers events list --newer-than 1h
   workers events replay --type decision.recorded --to 8 --dry-run`,
@@ -26,8 +25,7 @@ says what to do when.`,
 		eventsPauseCommand(p), eventsResumeCommand(p))
 }
 
-// group adds commands to cmd, which does nothing itself: called alone, or with what is none of them, it was called
-// wrongly.
+// group adds commands to cmd, which does nothing itself: to call it alone, or with an unknown command, is a wrong call.
 func group(cmd *cobra.Command, commands ...*cobra.Command) *cobra.Command {
 	cmd.AddCommand(commands...)
 	cmd.Args = cobra.ArbitraryArgs
@@ -48,9 +46,9 @@ func group(cmd *cobra.Command, commands ...*cobra.Command) *cobra.Command {
 func eventsListCommand(p Process) *cobra.Command {
 	var page operator.Page
 	cmd := &cobra.Command{
-		Use: "list", Short: "List events, those that failed unless told otherwise", Args: cobra.NoArgs,
-		Long: `List the events that all the given flags fit, the latest first: by when they failed or are due, others by id.
-A flag may be given several times, or several values joined by commas: any of them fits.`,
+		Use: "list", Short: "List events, by default the failed ones", Args: cobra.NoArgs,
+		Long: `List the events that match all flags, the latest first: by the time they failed or are due, others by id. A flag
+takes several values, joined by commas or by repeating it, and matches any of them.`,
 		Example: `  workers events list
   workers events list --error IntegrityError --newer-than 1h
   workers events list --status pending --older-than 15m
@@ -98,10 +96,10 @@ func cursorError(err error) error {
 	return err
 }
 
-// pageEnd says beside a page that it is empty, or how to go on.
+// pageEnd prints beside a page that it is empty, or how to get the next one.
 func pageEnd(p Process, n int, what, next string) {
 	if n == 0 {
-		p.notef("no %s fits", what)
+		p.notef("no %s matches", what)
 	}
 	if next != "" {
 		p.notef("there are more: repeat the command with --after %s", next)
@@ -127,7 +125,7 @@ func workspace(e operator.Event) string {
 	return e.WorkspaceID.UUID.String()
 }
 
-// moment is the time that says most about an event in its status.
+// moment returns the time that matters most for an event in its status.
 func moment(e operator.Event, now time.Time) string {
 	switch e.Status {
 	case operator.Failed:

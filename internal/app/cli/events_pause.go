@@ -15,7 +15,7 @@ func eventsPauseCommand(p Process) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "pause [TYPE]", Short: "Stop handling an event type in a generation", Args: cobra.MaximumNArgs(1),
 		Long: `Stop handling an event type in a generation until ` + "`workers events resume`" + `. Publishing goes on, and
-workers finish what they hold.`,
+workers finish the events that they hold.`,
 		Example: `  workers events pause decision.recorded --generation 8 --reason "bad deploy"
   workers events pause --list`,
 		ValidArgsFunction: cobra.FixedCompletions(knownTypes(), cobra.ShellCompDirectiveNoFileComp),
@@ -47,8 +47,8 @@ workers finish what they hold.`,
 
 func eventsResumeCommand(p Process) *cobra.Command {
 	cmd := &cobra.Command{
-		Use: "resume TYPE", Short: "Go on handling an event type in a generation", Args: cobra.ExactArgs(1),
-		Long: `End what ` + "`workers events pause`" + ` began, and wake the workers: what has gathered is handled now, the
+		Use: "resume TYPE", Short: "Handle a paused event type again", Args: cobra.ExactArgs(1),
+		Long: `End a pause of ` + "`workers events pause`" + ` and wake the workers: they handle the events that waited, the
 oldest first.`,
 		Example:           `  workers events resume decision.recorded --generation 8`,
 		ValidArgsFunction: cobra.FixedCompletions(knownTypes(), cobra.ShellCompDirectiveNoFileComp),
@@ -100,7 +100,7 @@ func pauseLine(pause operator.Pause) string {
 		pause.Generation)
 }
 
-// notePauses says beside a result what is paused: no worker handles it.
+// notePauses prints the paused types beside a result: no worker handles them.
 func notePauses(p Process, pauses []operator.Pause) {
 	for _, pause := range pauses {
 		p.notef("%s", pauseLine(pause))

@@ -19,22 +19,22 @@ const maxShown = 16 << 10
 
 func eventsShowCommand(p Process) *cobra.Command {
 	cmd := &cobra.Command{
-		Use: "show ID", Short: "Show all that is known of an event", Args: cobra.ExactArgs(1),
-		Long: `Show an event: its envelope, routing, attempts and times, what each handler did with it, its history, what
-operators did to it, and its payload. Handlers are those that have handled or failed it, and those of live workers.
+		Use: "show ID", Short: "Show all that is known about an event", Args: cobra.ExactArgs(1),
+		Long: `Show an event: its envelope, routing, attempts and times, the state of each handler, its history, what operators
+did to it, and its payload. It lists handlers that have handled or failed it, and those of live workers:
 
-  handled      a replay does not run it again
-  failing      failed, and retried
-  parked       failed for good, in this cycle: a replay runs it
-  to_run       has not run yet
-  not_run      had no part in it when the event was settled: a replay runs it
-  not_target   is of another context than the event is for: does not run`,
+  handled      a replay skips it
+  failing      it failed, and is retried
+  parked       it failed for good in this cycle; a replay runs it
+  to_run       it has not run yet
+  not_run      it did not exist when the event settled; a replay runs it
+  not_target   the event is for another context: it does not run`,
 		Example: `  workers events show 0198c5d4-9a52-7c11-8f0e-3b7a4d2f6e10
   workers events show 0198c5d4-9a52-7c11-8f0e-3b7a4d2f6e10 --json
   workers events show 0198c5d4-9a52-7c11-8f0e-3b7a4d2f6e10 --full`,
 	}
 	asJSON := jsonFlag(cmd)
-	full := cmd.Flags().Bool("full", false, fmt.Sprintf("print a payload over %d KiB to its end", maxShown>>10))
+	full := cmd.Flags().Bool("full", false, fmt.Sprintf("print all of a payload over %d KiB", maxShown>>10))
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		id, err := parseID(args[0])
 		if err != nil {

@@ -16,12 +16,12 @@ func eventsStatsCommand(p Process) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "stats", Args: cobra.NoArgs,
 		Short: "Count events by status, failed ones by type and error",
-		Long: `Count the events that all the given flags fit. Without --by: all by status, then the failed ones by type,
-source, target and error class. OLDEST and LATEST are when failed events failed, pending ones are due, those in flight
-were leased, and others were published.
+		Long: `Count the events that match all flags. Without --by it counts all by status, then the failed ones by type, source,
+target and error class. OLDEST and LATEST are the times at which failed events failed, pending ones are due, events in
+flight were leased, and others were published.
 
-From 100,000 on, delivered events are estimated (~); by anything else than their status they are counted only with
---status delivered, or with --exact.`,
+From 100,000 on, delivered events by status are estimated (~). By other properties they are counted only with --status
+delivered or --exact.`,
 		Example: `  workers events stats
   workers events stats --by status,generation
   workers events stats --status failed --by source,handler,error --newer-than 1d
@@ -30,10 +30,10 @@ From 100,000 on, delivered events are estimated (~); by anything else than their
 	flags := cmd.Flags()
 	filter := filterFlags(cmd)
 	asJSON := jsonFlag(cmd)
-	wordsFlag(cmd, &count.By, "by", "what to count by: "+operator.Joined(operator.Dimensions()), operator.Dimensions())
+	wordsFlag(cmd, &count.By, "by", "properties to count by: "+operator.Joined(operator.Dimensions()), operator.Dimensions())
 	oneFlag(flags, &count.Limit, "limit", "groups to show, from 1 to "+strconv.Itoa(operator.MaxPageSize),
 		between(strconv.Atoi, 1, operator.MaxPageSize))
-	flags.BoolVar(&count.Exactly, "exact", false, "count delivered events one by one, too")
+	flags.BoolVar(&count.Exactly, "exact", false, "also count delivered events one by one")
 	timeoutFlag(cmd, &count.Timeout)
 	cmd.RunE = operating(p, func(ctx context.Context, _ []string, c *operator.Client) error {
 		summary := len(count.By) == 0
@@ -99,7 +99,7 @@ func printCounted(p Process, c operator.Counts) {
 		return append(row, n, distance(g.Oldest, c.AsOf), distance(g.Latest, c.AsOf))
 	}, cut, append(titles, "COUNT", "OLDEST", "LATEST")...)
 	if len(c.Groups) == 0 {
-		p.notef("no event fits")
+		p.notef("no event matches")
 	}
 	if c.More {
 		p.notef("there are more groups: --limit takes up to %d", operator.MaxPageSize)

@@ -166,11 +166,11 @@ func filterFlags(cmd *cobra.Command, statuses ...operator.Status) *operator.Filt
 	listFlag(flags, &f.Generations, "generation", "deployment generation", events.ParseGeneration)
 	listFlag(flags, &f.Channels, "channel", "channel, like outbox_gen_1", word)
 	oneFlag(flags, &f.OlderThan, "older-than",
-		"longer ago than this, like 90m or 3d: since it failed if it has, else since it was published", parseAge)
-	oneFlag(flags, &f.NewerThan, "newer-than", "not longer ago than this", parseAge)
+		"older than this, like 90m or 3d: since it failed, or else since it was published", parseAge)
+	oneFlag(flags, &f.NewerThan, "newer-than", "not older than this", parseAge)
 	listFlag(flags, &f.ErrorClasses, "error",
 		"error class: the text of last_error before the first colon, like IntegrityError", word)
-	oneFlag(flags, &f.ErrorContains, "error-contains", "a part of last_error, as it is written there", word)
+	oneFlag(flags, &f.ErrorContains, "error-contains", "a part of last_error, verbatim", word)
 	complete(cmd, "type", knownTypes)
 	complete(cmd, "target", func() []events.Scope { return append(slices.Clone(scopes), none) })
 	complete(cmd, "handler", knownHandlers)
@@ -193,26 +193,26 @@ func pageFlags(cmd *cobra.Command, limit *int, after *string, of string) {
 	*limit = operator.DefaultPageSize
 	oneFlag(cmd.Flags(), limit, "limit", fmt.Sprintf("%s to list, from 1 to %d", of, operator.MaxPageSize),
 		between(strconv.Atoi, 1, operator.MaxPageSize))
-	oneFlag(cmd.Flags(), after, "after", "go on behind the page that ended with this cursor, with the same flags", word)
+	oneFlag(cmd.Flags(), after, "after", "the next page after this cursor, with the same flags", word)
 }
 
 func timeoutFlag(cmd *cobra.Command, timeout *time.Duration) {
 	*timeout = operator.DefaultSearchTimeout
-	oneFlag(cmd.Flags(), timeout, "timeout", "give a search up after so long",
+	oneFlag(cmd.Flags(), timeout, "timeout", "cancel a search after this time",
 		between(time.ParseDuration, time.Millisecond, 24*time.Hour))
 }
 
-// by adds --by. Its default is USER or the user of this process; the empty text stands for the login.
+// by adds --by. Its default is USER or the user of this process; empty stands for the login.
 func by(cmd *cobra.Command, p Process) *string {
 	who := cmp.Or(strings.TrimSpace(p.Getenv("USER")), p.Username)
 	oneFlag(cmd.Flags(), &who, "by",
-		"who acts, for core.operator_actions; if left out, the user of this process, or else the login", word)
+		"your name for core.operator_actions; by default the user of this process, or else the login", word)
 	return &who
 }
 
 func reasonFlag(cmd *cobra.Command) *string {
 	reason := new(string)
-	oneFlag(cmd.Flags(), reason, "reason", "why, for those who ask later", word)
+	oneFlag(cmd.Flags(), reason, "reason", "why, for core.operator_actions", word)
 	return reason
 }
 

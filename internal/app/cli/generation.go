@@ -18,9 +18,9 @@ import (
 // generationCommand groups what operators do with deployment generations; docs/deployment.md says when.
 func generationCommand(p Process) *cobra.Command {
 	return group(&cobra.Command{
-		Use: "generation", Short: "Look at deployment generations, drain, adopt and retire them",
-		Long: `A generation's workers handle its own events only. It is live, then draining, then retired; publishing from
-SQL goes to the highest live one. docs/deployment.md has the cutover, the rollback and the rest.`,
+		Use: "generation", Short: "Show deployment generations; drain, adopt, retire",
+		Long: `The workers of a generation handle only its own events. A generation is live, then draining, then retired.
+Publishing that names no generation goes to the highest live one. docs/deployment.md has the cutover and the rollback.`,
 		Example: `  workers generation status
   workers generation drain 7
   workers generation retire 7`,
@@ -65,14 +65,14 @@ func generationStatusCommand(p Process) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "status [N]", Args: cobra.MaximumNArgs(1),
 		Short: "Show what is left in each generation, and which is safe to stop",
-		Long: `Say what each generation, or N, still has to do. It is safe to stop when it is not live and nothing of it is
-due, scheduled or in flight. Exits 3 while N is not; without N, while any generation that is not live is not.`,
+		Long: `Show the events left in each generation, or in N. A generation is safe to stop when it is not live and nothing of
+it is due, scheduled or in flight. Exits 3 while N is not safe to stop; without N, while one that is not live is not.`,
 		Example: `  workers generation status
   workers generation status 7 --wait 10m   # a gate in a deploy script
   workers generation status --json`,
 	}
 	asJSON := jsonFlag(cmd)
-	oneFlag(cmd.Flags(), &wait, "wait", "wait so long for it to be safe to stop",
+	oneFlag(cmd.Flags(), &wait, "wait", "how long to wait until it is safe to stop",
 		between(time.ParseDuration, 0, longest))
 	cmd.RunE = generations(p, func(ctx context.Context, c *operator.Client, args []events.Generation) error {
 		var only *events.Generation
@@ -229,8 +229,8 @@ func changing(p Process, cmd *cobra.Command,
 
 func generationRegisterCommand(p Process) *cobra.Command {
 	return changing(p, &cobra.Command{
-		Use: "register N", Short: "Make a generation known and live, a draining one as well",
-		Long:    `Make a generation known and live, a draining one as well, as after a rollback. A retired one is refused.`,
+		Use: "register N", Short: "Make a generation live, also a draining one",
+		Long:    `Make a generation live: a new one, or, after a rollback, one that is draining. A retired one is refused.`,
 		Example: `  workers generation register 8`,
 	}, (*operator.Client).RegisterGeneration)
 }
@@ -239,13 +239,13 @@ func generationDrainCommand(p Process) *cobra.Command {
 	var force bool
 	cmd := changing(p, &cobra.Command{
 		Use: "drain N", Short: "Let a generation end: publishing from SQL goes to another",
-		Long: `Make a live generation a draining one: publishing that names no generation goes to the highest live one, from
-now on to another. Its own producers, who name it, and its workers run on. The only live one needs --force.`,
+		Long: `Make a live generation a draining one. Publishing that names no generation then goes to another live one. Producers
+that name this one go on, and so do its workers. To drain the only live generation needs --force.`,
 		Example: `  workers generation drain 7`,
 	}, func(c *operator.Client, ctx context.Context, g events.Generation, by string) error {
 		return c.DrainGeneration(ctx, g, by, force)
 	})
-	cmd.Flags().BoolVar(&force, "force", false, "drain it even if no other is live")
+	cmd.Flags().BoolVar(&force, "force", false, "drain it even if no other generation is live")
 	return cmd
 }
 
@@ -253,10 +253,10 @@ func generationRetireCommand(p Process) *cobra.Command {
 	timeout := time.Minute
 	cmd := changing(p, &cobra.Command{
 		Use: "retire N", Short: "End a draining generation for good, once nothing is left",
-		Long: `End a draining generation for good. When nothing of it is left, publishing into it is refused; when every
-transaction that was open then is over and still nothing is left, it is retired. docs/deployment.md says more.
+		Long: `End a draining generation for good. Once nothing is left in it, publishing into it is refused. Once each transaction
+that was open then is over, and still nothing is left, the generation is retired.
 
-Exits 1 if it is not retired within --timeout. Interrupting and repeating the command is harmless.`,
+Exits 1 if it is not retired within --timeout. The command may be interrupted and repeated.`,
 		Example: `  workers generation retire 7
   workers generation retire 7 --timeout 1h`,
 	}, func(c *operator.Client, ctx context.Context, g events.Generation, by string) error {
@@ -326,9 +326,9 @@ func generationAdoptCommand(p Process) *cobra.Command {
 	var types []string
 	cmd := &cobra.Command{
 		Use: "adopt FROM TO", Args: cobra.ExactArgs(2),
-		Short: "Move what a generation left undone into another, after a dry run",
-		Long: `Move pending events of generation FROM into generation TO, whose code then handles them. What FROM's workers
-hold stays, and so do failed events and what is published after the command began. It first shows what would move.`,
+		Short: "Move pending events into another generation",
+		Long: `Move pending events of generation FROM into generation TO, whose workers then handle them. Events that FROM's
+workers hold stay, and so do failed ones and those that are published later. The command shows what would move, and asks.`,
 		Example: `  workers generation adopt 7 8 --dry-run
   workers generation adopt 7 8 --type worlds.scan.completed --yes`,
 	}

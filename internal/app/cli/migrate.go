@@ -19,16 +19,15 @@ import (
 func migrateCommand(p Process) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "migrate", Short: "Bring the database's schema up to this build, or back",
-		Long: `Run the goose migrations of db/migrations on DATABASE_URL. Any number of hosts may do so at
-once: they take turns.`,
+		Long: `Run the migrations of db/migrations on DATABASE_URL. Any number of hosts may do so at once: they take turns.`,
 		Example: `  DATABASE_URL=postgres://owner@db/app workers migrate up
   workers migrate status`,
 	}
 	return group(cmd,
 		&cobra.Command{
 			Use: "up", Short: "Apply the missing steps, and register the event types", Args: cobra.NoArgs,
-			Long: `Apply every step not yet applied, register the event types of this build, and compare the privileges with
-db/privileges.txt. A step that waits for a lock gives up after half a second, and is tried again for ten minutes.`,
+			Long: `Apply the missing steps, register the event types of this build, and compare the privileges with
+db/privileges.txt. A step that waits for a lock gives up after half a second, and is retried for ten minutes.`,
 			Example: `  DATABASE_URL=postgres://owner@db/app SPECTRAL_GENERATION=7 workers migrate up`,
 			RunE: migrating(p, func(cmd *cobra.Command, m *app.Migrator, g events.Generation) error {
 				results, err := m.Up(cmd.Context(), g)
@@ -63,8 +62,8 @@ db/privileges.txt. A step that waits for a lock gives up after half a second, an
 func migrateDownCommand(p Process) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "down", Short: "Undo the newest step; refused where it would lose data", Args: cobra.NoArgs,
-		Long: `Undo the newest step. It is refused where rows would be lost. A deployment that is rolled back needs none of
-it: an older build works on a newer schema.`,
+		Long: `Undo the newest step. It is refused if rows would be lost. A rollback of a deployment does not need it: an older
+build works with a newer schema.`,
 		Example: `  workers migrate down
   workers migrate down --yes`,
 	}

@@ -18,8 +18,8 @@ import (
 func retentionCommand(p Process) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "retention", Short: "See how long rows are kept, and sweep rows that are past it",
-		Long: `See how long rows are kept, by core.retention_policies, and sweep those that are past it: a row first becomes a
-tombstone, and is deleted after the days of grace. Workers sweep without a command.`,
+		Long: `Show how long rows are kept (core.retention_policies), and sweep those past their retention: a row becomes a
+tombstone, and is deleted after the days of grace. Workers sweep by themselves.`,
 		Example: `  workers retention status
   workers retention sweep`,
 	}
@@ -42,8 +42,8 @@ type retentionStatus struct {
 func retentionStatusCommand(p Process) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "status", Short: "Show how long rows are kept, and what is about to expire", Args: cobra.NoArgs,
-		Long: `Show how long rows are kept, how many are past it, and the failed events that will be tombstoned within
-` + fmt.Sprint(retention.WarnDays) + ` days. Rows are counted in tables of up to 100,000 rows, and estimated (~) in larger ones.`,
+		Long: `Show how long rows are kept, how many are past that, and the failed events that expire within
+` + fmt.Sprint(retention.WarnDays) + ` days. Rows are counted in tables of up to 100,000 rows and estimated (~) in larger ones.`,
 		Example: `  workers retention status
   workers retention status --json`,
 	}
@@ -103,8 +103,8 @@ func printRetention(p Process, s retentionStatus) {
 func retentionSweepCommand(p Process) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "sweep", Short: "Tombstone and delete rows that are past their retention, now", Args: cobra.NoArgs,
-		Long: `Sweep until no row is left that the policies allow to sweep, or --max-rows or --max-time is reached. Workers do
-the same every ` + retention.Interval.String() + `. Interrupted, it keeps what it has done.`,
+		Long: `Sweep until no row is past its retention, or until --max-rows or --max-time is reached. Workers do the same every
+` + retention.Interval.String() + `. Interrupted, the command keeps what it has done.`,
 		Example: `  workers retention sweep
   workers retention sweep --yes --max-rows 100000 --max-time 10m`,
 	}
@@ -114,7 +114,7 @@ the same every ` + retention.Interval.String() + `. Interrupted, it keeps what i
 	yes := yesFlag(cmd)
 	oneFlag(cmd.Flags(), &maxRows, "max-rows", "sweep no more rows than this in all",
 		between(strconv.Atoi, 1, 1_000_000_000))
-	oneFlag(cmd.Flags(), &maxTime, "max-time", "begin no further transaction after this",
+	oneFlag(cmd.Flags(), &maxTime, "max-time", "begin no transaction after this time",
 		between(time.ParseDuration, 1, 24*time.Hour))
 	oneFlag(cmd.Flags(), &pause, "pause", "pause after each transaction", between(time.ParseDuration, 0, time.Minute))
 	cmd.RunE = retaining(p, func(ctx context.Context, store *retentionpg.Store) error {

@@ -23,8 +23,7 @@ func runCommand(p Process) *cobra.Command {
 		Use: "run", Short: "Run the workers of this deployment generation", Args: cobra.NoArgs,
 		Long: `Run the workers until SIGINT or SIGTERM; running handlers then have ` + app.ShutdownGrace.String() + ` to finish.
 
-With --drain they end by themselves once nothing of the generation is left; with --classes only event types of those
-classes count. Exits 1 if all that is left is of event types that no live worker handles, or if interrupted before.
+With --drain they end once nothing of the generation is left; with --classes only event types of those classes count. Exits 1 if only events are left that no live worker handles, or if it is interrupted before.
 
 Settings:
   DATABASE_URL            straight to Postgres (not a transaction pooler)
@@ -42,7 +41,7 @@ Settings:
 	complete(cmd, "classes", knownClasses)
 	cmd.Flags().BoolVar(&embedded, "embedded", false, "start an embedded Postgres and migrate it, instead of using "+
 		"DATABASE_URL")
-	cmd.Flags().BoolVar(&drain, "drain", false, "end when nothing of the generation is left to do")
+	cmd.Flags().BoolVar(&drain, "drain", false, "end when no event of the generation is left")
 	return cmd
 }
 
