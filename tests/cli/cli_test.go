@@ -28,7 +28,7 @@ import (
 	"spectral/tests/pgtest"
 )
 
-// testTimeout is how long a script waits for what must happen.
+// testTimeout is how long a script waits for a condition.
 const testTimeout = 30 * time.Second
 
 type runner struct{ m *testing.M }
@@ -93,8 +93,8 @@ func setMigrations(env *testscript.Env) error {
 	return nil
 }
 
-// exits CODE workers args... runs the command in this process, which must return the exit code. What needs a process
-// or a terminal, or reads HOME or a relative path, is run with exec.
+// exits CODE workers args... runs the command in this process, which must return the exit code. Scripts use exec for
+// commands that need a process or a terminal, or that read HOME or a relative path.
 func exits(ts *testscript.TestScript, _ bool, args []string) {
 	want, err := strconv.Atoi(args[0])
 	ts.Check(err)
@@ -163,8 +163,8 @@ func wrong(ts *testscript.TestScript, _ bool, args []string) {
 	ts.Setenv("DATABASE_URL", u.String())
 }
 
-// query runs a statement and returns its answer, values separated by blanks, rows by lines. It keeps a connection for
-// each URL until the script ends, or until a statement fails on it.
+// query runs a statement and returns its rows, one a line, with blanks between the values. It keeps a connection for
+// each URL until the script ends or a statement fails on it.
 func query(ctx context.Context, ts *testscript.TestScript, at, statement string) (text string, err error) {
 	conns := ts.Value("conns").(map[string]*pgx.Conn)
 	conn := conns[at]
@@ -253,7 +253,7 @@ func await(ts *testscript.TestScript, _ bool, args []string) {
 	}
 }
 
-// oldPostgres sets DATABASE_URL to a server that says it is PostgreSQL 14, and no more.
+// oldPostgres sets DATABASE_URL to a server that says only that it is PostgreSQL 14.
 func oldPostgres(ts *testscript.TestScript, _ bool, _ []string) {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	ts.Check(err)

@@ -13,7 +13,7 @@ import (
 	"spectral/tests/pgtest"
 )
 
-// Signals that come together are one, and what the command is doing is finished; a signal a second later kills.
+// Signals within a second are one, and the command finishes its transaction; a signal after a second kills it.
 func TestASecondSignalKills(t *testing.T) {
 	t.Parallel()
 	at := pgtest.New(t)
@@ -40,8 +40,7 @@ func TestASecondSignalKills(t *testing.T) {
 	}
 }
 
-// blocked starts a command that finishes what it is doing when it is told to stop, and returns when it waits for a
-// lock.
+// blocked starts a command, and returns when it waits for a lock. Told to stop, the command finishes its transaction.
 func blocked(t *testing.T, conn *pgx.Conn, operator string) (p *process.Process, lock pgx.Tx) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), testTimeout)
@@ -75,7 +74,7 @@ func blocked(t *testing.T, conn *pgx.Conn, operator string) (p *process.Process,
 	return p, lock
 }
 
-// repeat signals a process until something is over, and returns when the first signal was sent.
+// repeat signals a process again and again until a channel is closed. It returns after the first signal.
 func repeat(t *testing.T, p *process.Process, over <-chan struct{}) (first time.Time) {
 	t.Helper()
 	tick := time.NewTicker(10 * time.Millisecond)

@@ -14,8 +14,7 @@ import (
 	"spectral/internal/app/cli"
 )
 
-// What the unit files start is a command of ours with flags that it has, the variables they set are documented, and a
-// worker gets the time that it needs to stop.
+// The unit files start commands and flags that exist, set documented variables, and give a worker enough time to stop.
 func TestUnitFiles(t *testing.T) {
 	t.Parallel()
 	files, err := filepath.Glob("../../deploy/systemd/*")

@@ -53,10 +53,10 @@ func (p *fixture) exec(sql string, arguments ...any) {
 	}
 }
 
-// quoted is what stands between backticks: a command or SQL.
+// quoted matches a command or SQL between backticks.
 var quoted = regexp.MustCompile("`([^`]+)`")
 
-// paste runs the SQL of fixes in psql, as it stands.
+// paste runs the SQL of fixes in psql, unchanged.
 func (p *fixture) paste(fixes ...string) {
 	p.Helper()
 	var statements strings.Builder
@@ -78,7 +78,7 @@ func (p *fixture) paste(fixes ...string) {
 	}
 }
 
-// inTime fails when what is waited for has not come in time.
+// inTime fails the test once its time is over.
 func (p *fixture) inTime() {
 	p.Helper()
 	if err := p.ctx.Err(); err != nil {
@@ -86,7 +86,7 @@ func (p *fixture) inTime() {
 	}
 }
 
-// until waits for what a statement says.
+// until waits until a condition is true.
 func (p *fixture) until(condition string, arguments ...any) {
 	p.Helper()
 	for reached := false; !reached; p.inTime() {
@@ -124,7 +124,7 @@ func (p *fixture) mustBeFine(check string, when string) {
 	}
 }
 
-// insert makes a pending event that has been due for 10 minutes.
+// insert returns SQL that inserts a pending event, due for 10 minutes.
 func insert(eventType string, generation int, channel string) string {
 	return fmt.Sprintf(`insert into core.outbox (event_type, event_version, source, content_class, channel, generation,
 		payload, idempotency_key, available_at) values ('%s', 1, 'worlds', 'operational', '%s', %d, '{}',
@@ -133,27 +133,27 @@ func insert(eventType string, generation int, channel string) string {
 
 const cards = "worlds.world_model_card.published"
 
-// claimed goes on with when.
+// claimed is SQL that makes events in flight; the time of the claim follows it.
 const claimed = "; update core.outbox set status = 'in_flight', claim_token = gen_random_uuid(), " +
 	"claimed_by = 'w', claimed_at = "
 
-// damage is what SQL does to a database, or to its events, and what doctor says of it.
+// damage is a change that SQL makes to a database or its events, and the finding that doctor must have.
 type damage struct {
 	check        string
 	state        doctor.State
 	damage       string // statements in simple protocol
 	problem, fix string // parts of them
-	pasted       bool   // the fix is SQL: afterwards nothing of the damage is found
+	pasted       bool   // the fix is SQL: after it the damage must not be found
 }
 
-// workers registers workers on one session, which is their life. They run both processing classes.
+// workers returns SQL that registers workers, which live as long as the session. They run both processing classes.
 func workers(generations string) string {
 	return `select core.worker_register(gen_random_uuid(), g, 'w', '{"` + cards +
 		`": ["a.b"], "agent.task.dispatched": ["a.b"], "worlds.scan.completed": ["a.b"]}') from unnest(array[` +
 		generations + `]) g`
 }
 
-// rounds are damages that are done to one database at once.
+// rounds are damages that are made in one database at once.
 var rounds = []struct {
 	name     string
 	config   doctor.Config
@@ -373,7 +373,7 @@ var rounds = []struct {
 			"`workers generation register 1`", false},
 	}}}
 
-// Each damage is found, nothing else is, and fixes that are SQL, pasted as they stand, leave nothing of theirs.
+// Doctor finds each damage and nothing else. After a fix that is SQL it does not find the damage any more.
 func TestDamageIsFound(t *testing.T) {
 	t.Parallel()
 	for _, round := range rounds { // one after the other: logins are the server's
@@ -435,7 +435,8 @@ func TestDamageIsFound(t *testing.T) {
 	}
 }
 
-// commandsExist fails unless the commands in a text are read by the command line, up to the database that they lack.
+// commandsExist fails the test unless the command line accepts each command in a text; without a database they then
+// end.
 func commandsExist(t *testing.T, text string) {
 	t.Helper()
 	for _, part := range quoted.FindAllStringSubmatch(text, -1) {
@@ -455,11 +456,11 @@ func commandsExist(t *testing.T, text string) {
 	}
 }
 
-// elsewhere is what is found of the tests' server, which is not durable, and of the sessions of other tests.
+// elsewhere are findings about the tests' server, which is not durable, and about the sessions of other tests.
 var elsewhere = []string{"fsync is off", "full_page_writes is off", "synchronous_commit is off", "has held a snapshot",
 	"idle in a transaction"}
 
-// all returns what the checks of a configuration find.
+// all returns the findings of a pass.
 func (p *fixture) all(config doctor.Config) (findings []doctor.Finding) {
 	p.Helper()
 	report, err := doctor.Examine(p.ctx, config)
@@ -472,8 +473,8 @@ func (p *fixture) all(config doctor.Config) (findings []doctor.Finding) {
 	return findings
 }
 
-// What the login may not see, or what is locked, is never called fine, and the checks after it are made.
-func TestWhatIsNotSeenIsUnknown(t *testing.T) {
+// A check whose facts are hidden or locked is unknown, never fine, and the checks after it are made.
+func TestHiddenOrLockedFactsAreUnknown(t *testing.T) {
 	t.Parallel()
 	p := setup(t)
 	unknown := func(check, problem, fix string) {
@@ -503,8 +504,8 @@ func TestWhatIsNotSeenIsUnknown(t *testing.T) {
 	unknown("transactions", "", "pg_read_all_stats")
 }
 
-// Something in between drops notifications and passes on all else.
-func TestNotificationsThatDoNotArrive(t *testing.T) {
+// A proxy drops notifications and passes on everything else.
+func TestLostNotificationsAreFound(t *testing.T) {
 	t.Parallel()
 	p := setup(t)
 	between := proxy.InFrontOf(t, p.url)
@@ -521,7 +522,7 @@ func TestNotificationsThatDoNotArrive(t *testing.T) {
 	}
 }
 
-// An older build's doctor works on the schema of a newer one, and does not call it damaged.
+// The doctor of an older build works on a newer schema, and does not compare it.
 func TestANewerSchemaIsNotDamage(t *testing.T) {
 	t.Parallel()
 	p := setup(t)
@@ -535,8 +536,8 @@ func TestANewerSchemaIsNotDamage(t *testing.T) {
 	}
 }
 
-// A session that keeps others waiting for a lock is named once, whatever it is doing.
-func TestTheHolderOfALockIsNamed(t *testing.T) {
+// Doctor names a session that keeps others waiting for a lock once, whatever it does.
+func TestTheSessionThatHoldsALockIsNamed(t *testing.T) {
 	t.Parallel()
 	p := setup(t)
 	p.exec("create table public.rows as select 1 as id")

@@ -1,3 +1,2 @@
-// Package doctor_test does damage to databases, by SQL for the most part, and wants the doctor to find each, to say
-// what to do, and to be content once that is done.
+// Package doctor_test damages databases, mostly by SQL. Doctor must find each damage, and find nothing after its fix.
 package doctor_test

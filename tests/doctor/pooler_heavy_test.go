@@ -10,7 +10,7 @@ import (
 	"spectral/tests/pgbouncer"
 )
 
-func TestAPoolerInTheWay(t *testing.T) {
+func TestATransactionPoolerIsFound(t *testing.T) {
 	p := setup(t)
 	p.url = pgbouncer.Start(t, pgbouncer.Transaction, p.admin.Config().ConnString()).URL
 	result := p.examine("notifications", nil)

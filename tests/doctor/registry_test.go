@@ -11,12 +11,12 @@ import (
 	"spectral/tests/pgtest"
 )
 
-// as is the generation as which a build is run.
+// as sets the generation of the build.
 func as(g events.Generation) func(*doctor.Config) {
 	return func(c *doctor.Config) { c.Generation = g }
 }
 
-// migrateUp is a fix: it registers the event types of this build.
+// migrateUp migrates, which registers the event types of this build.
 func (p *fixture) migrateUp() {
 	p.Helper()
 	m, err := app.NewMigrator(p.ctx, p.admin.Config().ConnString(), slog.New(slog.DiscardHandler))
@@ -29,7 +29,8 @@ func (p *fixture) migrateUp() {
 	}
 }
 
-// finds checks the event types as of a generation, 0 for none. It wants one finding that has all parts, or none.
+// finds checks the event types as the build of a generation, 0 for an unknown one. It wants one finding that has all
+// parts, or no finding if there are no parts.
 func (p *fixture) finds(g events.Generation, state doctor.State, parts ...string) doctor.Finding {
 	p.Helper()
 	findings := p.examine("tables", as(g)).Findings
@@ -48,8 +49,8 @@ func (p *fixture) finds(g events.Generation, state doctor.State, parts ...string
 	return f
 }
 
-// What differs from the build of the generation that registered it is found, and the fix registers it again.
-func TestEventTypesThatAreRegisteredOtherwise(t *testing.T) {
+// A difference from the build of the generation that registered a type is found, and the fix registers it again.
+func TestDifferentlyRegisteredEventTypesAreFound(t *testing.T) {
 	t.Parallel()
 	p := setup(t)
 	const fix = "fix: `SPECTRAL_GENERATION=1 workers migrate up`, with this build"

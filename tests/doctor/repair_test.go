@@ -14,7 +14,7 @@ import (
 	"spectral/tests/pgtest"
 )
 
-// repair is what `workers migrate repair --yes` does; it returns what is left, with what to do.
+// repair does what `workers migrate repair --yes` does. It returns the differences that are left, with what to do.
 func (p *fixture) repair() (left []string) {
 	p.Helper()
 	m, err := app.NewMigrator(p.ctx, p.admin.Config().ConnString(), slog.New(slog.DiscardHandler))
@@ -32,7 +32,7 @@ func (p *fixture) repair() (left []string) {
 	return left
 }
 
-// findings are those of the checks that compare with this build.
+// findings returns the problems that the checks of schema and privileges find.
 func (p *fixture) findings() (problems []string) {
 	p.Helper()
 	report, err := doctor.Examine(p.ctx, doctor.Config{URL: p.url, Now: time.Now,
@@ -72,7 +72,7 @@ const (
 	anyQuiet = "function core.outbox_barrier(p_channel text) returns boolean language sql as 'select true'"
 )
 
-// repairs are rounds of damages, and what doctor says of each.
+// repairs are rounds of damages, with what doctor says about each.
 var repairs = [][]struct {
 	damage string
 	finds  []string
@@ -146,8 +146,8 @@ var repairs = [][]struct {
 			"revoked execute on function core.outbox_insert(", "revoked insert, update on table core.outbox"}},
 }}
 
-// A repair leaves nothing of what one round damages. All are done to the same database: it is healthy again, or the
-// next round finds more than its own.
+// A repair removes all differences of a round. The rounds use one database: if it were not whole again, the next round
+// would find more than its own damages.
 func TestRepair(t *testing.T) {
 	t.Parallel()
 	p := setup(t)
@@ -165,7 +165,7 @@ func TestRepair(t *testing.T) {
 	p.mustFind(nil)
 }
 
-// What holds rows, or takes long, is named, with what to do; all else is repaired.
+// Repair leaves what holds rows or takes long, and says what to do about it. It repairs the rest.
 func TestWhatRepairLeaves(t *testing.T) {
 	t.Parallel()
 	p := setup(t)
@@ -219,8 +219,8 @@ func TestWhatRepairLeaves(t *testing.T) {
 	}
 }
 
-// A repair waits in short turns for a lock, and those who write do not queue behind it for long; a login that may not
-// repair is refused.
+// A repair waits for locks in short turns, so that writers do not queue behind it for long. A login that may not repair
+// is refused.
 func TestRepairBesideALock(t *testing.T) {
 	t.Parallel()
 	p := setup(t)

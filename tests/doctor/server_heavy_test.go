@@ -12,8 +12,8 @@ import (
 	"spectral/tests/pgtest"
 )
 
-// A server that is set up as it should be, with a worker, is fine; what only a whole server can have wrong is found.
-func TestAWholeServer(t *testing.T) {
+// A well configured server with a worker is fine. Faults that concern the whole server are found.
+func TestFaultsOfAWholeServerAreFound(t *testing.T) {
 	p := ownServer(t, map[string]string{"max_prepared_transactions": "5", "wal_level": "logical"})
 	p.exec(workers("1"))
 	for range 50 {

@@ -13,7 +13,7 @@ import (
 	"spectral/tests/pgtest"
 )
 
-// ownServer is a migrated database on a server that no other test uses, as its superuser.
+// ownServer returns a migrated database on a server of its own, connected as its superuser.
 func ownServer(t *testing.T, settings map[string]string) *fixture {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), testTimeout)
@@ -25,8 +25,8 @@ func ownServer(t *testing.T, settings map[string]string) *fixture {
 	return &fixture{T: t, ctx: ctx, url: at, admin: pgtest.Conn(t, at), name: "postgres"}
 }
 
-// A harmful setting is found wherever it can be set, by a login that sees no configuration file; its fix removes it.
-func TestSettingsAreFixed(t *testing.T) {
+// A login that cannot read the configuration file finds each harmful setting wherever it is set; the fix removes it.
+func TestHarmfulSettingsAreFoundAndFixed(t *testing.T) {
 	p := ownServer(t, nil)
 	p.exec("create role other; create role watcher login password 'watcher' in role spectral_operator")
 	u, err := url.Parse(p.url)

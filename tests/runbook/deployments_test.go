@@ -7,7 +7,7 @@ import (
 	"spectral/tests/pgtest"
 )
 
-// loginOf is who a URL connects as.
+// loginOf returns the login of a URL.
 func loginOf(at string) string {
 	u, err := url.Parse(at)
 	if err != nil {
@@ -16,7 +16,7 @@ func loginOf(at string) string {
 	return u.User.Username()
 }
 
-// generations says which are known, and how.
+// generations returns the generations and their status, as text.
 const generations = "select string_agg(generation || ' ' || status, ', ' order by generation) from core.deployments " +
 	"where generation > 1"
 

@@ -1,4 +1,4 @@
-// Package runbook_test executes docs/runbook.md: each situation on a database that is in that trouble, once by its SQL
-// and once by its commands, as the operator that reads it would, and then wants the trouble to be over. A situation
-// without a test, and a test without its situation, fail.
+// Package runbook_test executes docs/runbook.md. It brings a database into each situation, executes the situation's SQL
+// or its commands as an operator would, and checks that the trouble is over. A situation without a test fails, and so
+// does a test without a situation.
 package runbook_test

@@ -41,7 +41,7 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// block is a piece of the page that is executed.
+// block is a code block of the page.
 type block struct {
 	language string // sql or sh
 	text     string
@@ -57,7 +57,7 @@ type situation struct {
 
 var fence = regexp.MustCompile("^ *```(\\w*)$") // in a list, too
 
-// situations reads a page: its sections of the second level that have blocks.
+// situations returns the second-level sections of a page that have blocks.
 func situations(t *testing.T, page string) (found []situation) {
 	t.Helper()
 	text, err := os.ReadFile(pathOf(page))
@@ -93,7 +93,7 @@ func situations(t *testing.T, page string) (found []situation) {
 	return slices.DeleteFunc(found, func(s situation) bool { return len(s.blocks) == 0 })
 }
 
-// scene is a database in trouble, and what the page's placeholders stand for there.
+// scene is a database in a situation, with the values of the page's placeholders.
 type scene struct {
 	*testing.T
 	ctx      context.Context
@@ -117,7 +117,7 @@ func newScene(t *testing.T) *scene {
 		operator: pgtest.Login(t, at, "spectral_operator", "pg_read_all_stats"), worker: pgtest.Login(t, at, "spectral_worker")}
 }
 
-// of is the scene for one situation, without what the one before wrote.
+// of returns the scene for one situation, without the rows of the one before.
 func (s scene) of(t *testing.T) *scene {
 	t.Helper()
 	s.T, s.dir = t, t.TempDir()
@@ -128,7 +128,7 @@ func (s scene) of(t *testing.T) *scene {
 	return &s
 }
 
-// login is a login of the scene's own.
+// login returns the URL of a new login for the scene.
 type login struct{ name, url string }
 
 func (s *scene) login() login {
@@ -149,7 +149,7 @@ func (s *scene) exec(sql string) {
 	}
 }
 
-// value reads one, as text.
+// value returns the one value of a query, as text.
 func (s *scene) value(sql string) string {
 	s.Helper()
 	results, err := s.admin.PgConn().Exec(s.ctx, sql).ReadAll()
@@ -162,7 +162,7 @@ func (s *scene) value(sql string) string {
 	return string(results[0].Rows[0][0])
 }
 
-// want fails unless a statement answers so.
+// want fails the test unless a statement returns that answer.
 func (s *scene) want(sql, want string) {
 	s.Helper()
 	if have := s.value(sql); have != want {
@@ -170,7 +170,7 @@ func (s *scene) want(sql, want string) {
 	}
 }
 
-// await waits until a statement answers so.
+// await waits until a statement returns that answer.
 func (s *scene) await(sql, want string) {
 	s.Helper()
 	deadline := time.NewTimer(testTimeout)
@@ -190,7 +190,7 @@ func (s *scene) await(sql, want string) {
 	}
 }
 
-// shown wants what was executed to have printed a text.
+// shown fails the test unless the executed block printed a text.
 func (s *scene) shown(text string) {
 	s.Helper()
 	if !strings.Contains(s.output, text) {
@@ -198,14 +198,14 @@ func (s *scene) shown(text string) {
 	}
 }
 
-// publish publishes n cards of a name with a number.
+// publish publishes n cards, named by a name and a number.
 func (s *scene) publish(name string, n int, further string) {
 	s.Helper()
 	s.exec(fmt.Sprintf(`select core.outbox_publish('worlds.world_model_card.published', 'worlds',
 		jsonb_build_object('card_id', '%s-' || i, 'version', 1, 'title', 't')%s) from generate_series(1, %d) i`, name, further, n))
 }
 
-// registered announces a generation with a worker, which lives until the test ends and does nothing.
+// registered registers a generation and an idle worker of it, which lives until the test ends.
 func (s *scene) registered(generation int) {
 	s.Helper()
 	s.exec(fmt.Sprintf("select core.generation_announce(%d)", generation))
@@ -217,7 +217,7 @@ func (s *scene) registered(generation int) {
 
 const projector = "platform.world_model_card_projector"
 
-// failures leaves n failed cards.
+// failures makes n failed events.
 func (s *scene) failures(n int) {
 	s.Helper()
 	s.publish("poison", n, "")
@@ -229,7 +229,7 @@ func (s *scene) failures(n int) {
 
 var placeholder = regexp.MustCompile(`<([a-z][a-z-]*)>`)
 
-// run executes a block as an operator reads it: SQL by psql, commands by a shell.
+// run executes a block as an operator would: SQL by psql, commands by a shell.
 func (s *scene) run(b block) {
 	s.Helper()
 	text := placeholder.ReplaceAllStringFunc(b.text, func(found string) string {
@@ -295,8 +295,7 @@ func TestDeploymentSQL(t *testing.T) {
 	executed(t, deployment, deployments, "sql")
 }
 
-// executed brings about each situation of a page, one after the other in one database, and executes its blocks of a
-// language.
+// executed brings one database into each situation of a page in turn, and executes the blocks of one language.
 func executed(t *testing.T, page string, known map[string]trouble, language string) {
 	t.Helper()
 	written, shared := situations(t, page), newScene(t)
@@ -333,7 +332,7 @@ func executed(t *testing.T, page string, known map[string]trouble, language stri
 	}
 }
 
-// Every refusal of an operator is in the page's table, and every one there is raised.
+// The page's table has each refusal that operator functions raise, and no other.
 func TestRefusalsAreListed(t *testing.T) {
 	t.Parallel()
 	text, err := os.ReadFile(pathOf(runbook))

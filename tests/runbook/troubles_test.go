@@ -7,7 +7,7 @@ import (
 	"spectral/tests/pgtest"
 )
 
-// trouble is how a database gets into a situation of the page, and what has to be once its blocks were executed.
+// trouble brings a database into a situation of the page, and checks it after the blocks were executed.
 type trouble struct {
 	// prepare brings it about, and returns what to look at afterwards.
 	prepare func(*scene) (over func())
@@ -17,14 +17,14 @@ type trouble struct {
 
 const card = "worlds.world_model_card.published"
 
-// pending leaves n events that are due, in a generation.
+// pending makes n due events in a generation.
 func (s *scene) pending(n, generation int) {
 	s.Helper()
 	s.exec(fmt.Sprintf("select core.generation_announce(%d)", generation))
 	s.publish(fmt.Sprintf("waiting-%d", generation), n, fmt.Sprintf(", p_generation => %d", generation))
 }
 
-// acts counts the notes of an action, each by whom the page says.
+// acts counts the rows of an action, each by the operator that the page names.
 func (s *scene) acts(action, want string) {
 	s.Helper()
 	s.want("select count(*) from core.operator_actions where action = '"+action+"' and acted_by = 'ana'", want)

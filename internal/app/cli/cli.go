@@ -21,16 +21,16 @@ import (
 	"spectral/internal/core/events/infrastructure/postgres/operator"
 )
 
-// Exit codes (DESIGN section 9).
+// Exit codes. Scripts rely on them.
 const (
 	exitFine   = 0
 	exitFailed = 1
 	exitUsage  = 2
-	// exitAttention is for commands that check things, and found what an operator has to look at.
+	// exitAttention is for commands that check something and find what needs an operator.
 	exitAttention = 3
 )
 
-// Process is the streams and the environment of one run.
+// Process has the streams and the environment of one run.
 type Process struct {
 	Stdin  io.Reader
 	Stdout io.Writer
@@ -40,7 +40,7 @@ type Process struct {
 	Username string
 }
 
-// System is the Process of the operating system.
+// System returns the Process of this operating system process.
 func System() Process {
 	p := Process{Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr, Getenv: os.Getenv}
 	if current, err := user.Current(); err == nil {
@@ -58,17 +58,17 @@ type exitError struct {
 // Unwrap returns the error without the code.
 func (e exitError) Unwrap() error { return e.error }
 
-// usage is the error of a command called wrongly.
+// usage returns the error of a command that is called wrongly.
 func usage(err error) error { return exitError{err, exitUsage} }
 
 func usagef(format string, args ...any) error { return usage(fmt.Errorf(format, args...)) }
 
-// oneStop is how long after the first signal further ones are a part of it: GNU timeout signals the process and then
-// its group, and a shell may do so, too.
+// oneStop is how long further signals count as part of the first: GNU timeout signals the process and then its group,
+// and a shell may do so too.
 const oneStop = time.Second
 
-// Main runs one command line and returns its exit code. The first SIGINT or SIGTERM ends ctx, and
-// the command finishes in order; one that comes a second later or more kills the process.
+// Main runs one command line and returns its exit code. The first SIGINT or SIGTERM ends ctx, and the command stops in
+// order. A signal that comes a second later or more kills the process.
 func Main(ctx context.Context, p Process, args []string) int {
 	ctx, stop := signal.NotifyContext(ctx, syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
@@ -111,7 +111,7 @@ func Main(ctx context.Context, p Process, args []string) int {
 	return exitFailed
 }
 
-// asInterrupt says of an error that a signal caused that it was one: the error tells only that it was canceled.
+// asInterrupt returns the text of an error that a signal caused: the error itself says only that it was canceled.
 func asInterrupt(err error, text string) string {
 	text = strings.ReplaceAll(text, context.Canceled.Error(), errInterrupted.Error())
 	if operator.IsTimeout(err) && !strings.Contains(text, errInterrupted.Error()) {
@@ -152,7 +152,7 @@ func wrapHelp(cmd *cobra.Command) {
 	}
 }
 
-// logger for cmd, at the level its flag asks for.
+// logger returns a logger with the level of cmd's flag.
 func logger(cmd *cobra.Command, p Process, g events.Generation) (*slog.Logger, error) {
 	var least slog.Level
 	if err := least.UnmarshalText([]byte(cmd.Flags().Lookup("log-level").Value.String())); err != nil {

@@ -16,7 +16,7 @@ import (
 	"time"
 )
 
-// call runs a command line without an environment.
+// call runs a command line with an empty environment.
 func call(t *testing.T, stdout io.Writer, args ...string) (code int, stderr string) {
 	t.Helper()
 	var said bytes.Buffer
@@ -150,7 +150,7 @@ func TestPrintedTextIsSafeForATerminal(t *testing.T) {
 	}
 }
 
-// Columns are cut in the order given, texts down to a least width, and then left out; what is not in the order stays.
+// A table cuts columns in the given order: long texts to a least width, then it leaves columns out. Others stay.
 func TestTablesFitTheOutput(t *testing.T) {
 	t.Parallel()
 	long := strings.Repeat("l", 30)
@@ -174,7 +174,7 @@ func TestTablesFitTheOutput(t *testing.T) {
 	}
 }
 
-// What the SQL functions suggest is replaced by commands that exist.
+// Commands replace the SQL that functions suggest, and they exist.
 func TestHintsNameCommands(t *testing.T) {
 	t.Parallel()
 	const id = "0198c5d4-9a52-7c11-8f0e-3b7a4d2f6e10"
@@ -228,7 +228,7 @@ func TestAges(t *testing.T) {
 	}
 }
 
-// Colours are for terminals that can, unless they are switched off.
+// Colours are used on terminals that have them, unless they are switched off.
 func TestColoured(t *testing.T) {
 	t.Parallel()
 	if runtime.GOOS != "linux" {
@@ -288,7 +288,7 @@ func TestAnInterruptWhileStartingIsOne(t *testing.T) {
 	}
 }
 
-// Where neither USER nor the process has a name the login acts, for which the empty text stands.
+// If neither USER nor the process has a name, --by is empty, which stands for the login.
 func TestWhoActs(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct{ env, username, want string }{

@@ -29,7 +29,7 @@ const (
 	commandsEnd       = "<!-- end -->\n"
 )
 
-// ours are the commands of ours, groups of them as well.
+// ours returns our commands and groups of commands, without cobra's own.
 func ours(t *testing.T) (commands []*cobra.Command) {
 	t.Helper()
 	var walk func(*cobra.Command)
@@ -49,7 +49,7 @@ func ours(t *testing.T) (commands []*cobra.Command) {
 	return commands
 }
 
-// The help of every command says what it does and shows how it is called.
+// Each command's help says what it does and has an example.
 func TestEveryCommandHasHelp(t *testing.T) {
 	t.Parallel()
 	for _, c := range ours(t) {
@@ -85,7 +85,7 @@ func TestHelpFitsIntoEightyColumns(t *testing.T) {
 	}
 }
 
-// commandList is the generated part of docs/configuration.md.
+// commandList returns the generated part of docs/configuration.md.
 func commandList(t *testing.T) string {
 	t.Helper()
 	var s strings.Builder
@@ -154,8 +154,7 @@ func TestConfigurationIsDocumented(t *testing.T) {
 	}
 }
 
-// variables are the names that the code asks the environment for: arguments of Getenv and the constants that stand for
-// them.
+// variables returns the environment variables that the code reads: arguments of Getenv, and constants used there.
 func variables(t *testing.T) []string {
 	t.Helper()
 	constants := make(map[string]string)

@@ -17,7 +17,7 @@ import (
 	"spectral/internal/core/events/infrastructure/postgres/worker"
 )
 
-// demoGeneration is the demo's unless SPECTRAL_GENERATION says otherwise.
+// demoGeneration is the demo's generation, unless SPECTRAL_GENERATION is set.
 const demoGeneration = 1
 
 func demoCommand(p Process) *cobra.Command {
@@ -110,7 +110,7 @@ Flows:` + names.String(),
 	}
 }
 
-// runDemo runs show beside a worker.
+// runDemo starts a worker and calls show.
 func runDemo(cmd *cobra.Command, p Process, fresh bool, show func(context.Context, demo.Demo) error) (err error) {
 	ctx := cmd.Context()
 	var settings app.Settings
@@ -166,7 +166,7 @@ func runDemo(cmd *cobra.Command, p Process, fresh bool, show func(context.Contex
 	}, fx.Populate(&d.Publish, &d.UnitOfWork, &d.Pool))
 }
 
-// terminalWidth is the number of columns of a terminal, or 0 for anything else.
+// terminalWidth returns the number of columns of a terminal, or 0 for anything else.
 func terminalWidth(w io.Writer) int {
 	fd, ok := terminalOf(w)
 	if !ok {

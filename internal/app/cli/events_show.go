@@ -14,7 +14,7 @@ import (
 	"spectral/internal/core/events/infrastructure/postgres/operator"
 )
 
-// maxShown is how much of a payload is printed unless all of it is asked for.
+// maxShown is how many bytes of a payload are printed without --full.
 const maxShown = 16 << 10
 
 func eventsShowCommand(p Process) *cobra.Command {

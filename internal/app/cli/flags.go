@@ -39,7 +39,7 @@ func (v *value) Set(text string) error {
 func (v *value) String() string { return v.text }
 func (v *value) Type() string   { return v.kind }
 
-// oneFlag adds a flag that parse reads into a variable, whose value is the default.
+// oneFlag adds a flag that parse reads into a variable. The variable's value is the default.
 func oneFlag[T any](flags *pflag.FlagSet, into *T, name, usage string, parse func(string) (T, error)) {
 	v := &value{kind: "string", set: func(s string) (err error) { *into, err = parse(s); return err }}
 	if !reflect.ValueOf(*into).IsZero() {
@@ -54,7 +54,7 @@ func oneFlag[T any](flags *pflag.FlagSet, into *T, name, usage string, parse fun
 	flags.Var(v, name, usage)
 }
 
-// listFlag adds a flag that may be given several times, or with several values joined by commas.
+// listFlag adds a flag that takes several values, joined by commas or by repeating it.
 func listFlag[T any](flags *pflag.FlagSet, into *[]T, name, usage string, parse func(string) (T, error)) {
 	flags.Var(&value{kind: "list", set: func(s string) error {
 		for part := range strings.SplitSeq(s, ",") {
@@ -79,7 +79,7 @@ func wordsFlag[S ~string](cmd *cobra.Command, into *[]S, name, usage string, kno
 
 func word[S ~string](s string) (S, error) { return S(s), nil }
 
-// oneOf reads one of the words.
+// oneOf returns a parser that accepts one of the words.
 func oneOf[S ~string](known ...S) func(string) (S, error) {
 	return func(s string) (S, error) {
 		if !slices.Contains(known, S(s)) {
@@ -89,7 +89,7 @@ func oneOf[S ~string](known ...S) func(string) (S, error) {
 	}
 }
 
-// between reads what parse does, within bounds.
+// between returns a parser that accepts what parse reads, within bounds.
 func between[T cmp.Ordered](parse func(string) (T, error), least, most T) func(string) (T, error) {
 	return func(s string) (T, error) {
 		v, err := parse(s)
@@ -102,7 +102,7 @@ func between[T cmp.Ordered](parse func(string) (T, error), least, most T) func(s
 
 func parseFloat(s string) (float64, error) { return strconv.ParseFloat(s, 64) }
 
-// parseID reads an id as it is written in the outbox: other notations of a UUID would not be found by eye.
+// parseID reads an id as it is printed; other notations of a UUID are refused.
 func parseID(s string) (uuid.UUID, error) {
 	id, err := uuid.Parse(s)
 	if err != nil || len(s) != len(id.String()) {
@@ -124,7 +124,7 @@ func parseAge(s string) (time.Duration, error) {
 	return age, nil
 }
 
-// none is how an absent target or workspace is written, pending a status that is due or scheduled.
+// none stands for an absent target or workspace, pending for the statuses due and scheduled.
 const none, pending = "none", "pending"
 
 func parseTarget(s string) (events.Scope, error) {
@@ -145,8 +145,8 @@ func parseWorkspace(s string) (uuid.NullUUID, error) {
 	return uuid.NullUUID{UUID: id, Valid: true}, nil
 }
 
-// filterFlags adds the flags that say which events a command is about, with completions. The filter has what was asked
-// for once the command runs. Statuses are the default that the help names; none: all but discarded.
+// filterFlags adds the flags that select events, with completions. They are in the filter once the command runs.
+// Statuses are the default that the help names; none: all but discarded.
 func filterFlags(cmd *cobra.Command, statuses ...operator.Status) *operator.Filter {
 	var f operator.Filter
 	flags := cmd.Flags()
@@ -220,7 +220,7 @@ func jsonFlag(cmd *cobra.Command) *bool { return cmd.Flags().Bool("json", false,
 
 func yesFlag(cmd *cobra.Command) *bool { return cmd.Flags().Bool("yes", false, "do not ask") }
 
-// complete completes a flag by values, in their order.
+// complete adds a completion of a flag by values, in their order.
 func complete[S ~string](cmd *cobra.Command, flag string, values func() []S) {
 	_ = cmd.RegisterFlagCompletionFunc(flag, func(*cobra.Command, []string, string) ([]string,
 		cobra.ShellCompDirective) {

@@ -15,7 +15,7 @@ import (
 	"spectral/internal/core/events/infrastructure/postgres/operator"
 )
 
-// generationCommand groups what operators do with deployment generations; docs/deployment.md says when.
+// generationCommand groups the commands for deployment generations; docs/deployment.md says when to use them.
 func generationCommand(p Process) *cobra.Command {
 	return group(&cobra.Command{
 		Use: "generation", Short: "Show deployment generations; drain, adopt, retire",
@@ -28,7 +28,7 @@ Publishing that names no generation goes to the highest live one. docs/deploymen
 		generationRetireCommand(p))
 }
 
-// generations wraps a command whose arguments are generations.
+// generations returns the run function of a command whose arguments are generations.
 func generations(p Process,
 	do func(context.Context, *operator.Client, []events.Generation) error) func(*cobra.Command, []string) error {
 	return func(cmd *cobra.Command, args []string) error {
@@ -50,7 +50,7 @@ const pollPause = time.Second
 // longest is the longest wait that a flag takes.
 const longest = 30 * 24 * time.Hour
 
-// restUntil waits a pause or until the deadline, and reports whether there is time left.
+// restUntil waits for a pause or until the deadline, and reports whether time is left.
 func restUntil(ctx context.Context, deadline time.Time) bool {
 	select {
 	case <-time.After(min(time.Until(deadline), pollPause)):
@@ -120,8 +120,7 @@ it is due, scheduled or in flight. Exits 3 while N is not safe to stop; without 
 	return cmd
 }
 
-// unsafe says which generations are not safe to stop, empty for none: of those that are not live, or also of a live
-// one that was asked for.
+// unsafe says which generations are not safe to stop; empty: none. A live one counts only with liveToo.
 func unsafe(all []operator.Generation, liveToo bool) string {
 	var busy []string
 	for _, g := range all {
@@ -197,7 +196,7 @@ func printGenerations(p Process, all []operator.Generation, live events.Generati
 	}
 }
 
-// changing is a command that changes one generation, and prints its new state.
+// changing makes cmd change one generation and print its new state.
 func changing(p Process, cmd *cobra.Command,
 	do func(_ *operator.Client, _ context.Context, _ events.Generation, by string) error) *cobra.Command {
 	cmd.Args = cobra.ExactArgs(1)
@@ -267,7 +266,7 @@ Exits 1 if it is not retired within --timeout. The command may be interrupted an
 	return cmd
 }
 
-// retire takes a generation step by step to its end.
+// retire retires a generation step by step, until timeout.
 func retire(ctx context.Context, p Process, c *operator.Client, g events.Generation, by string,
 	timeout time.Duration) error {
 	deadline := time.Now().Add(timeout)
@@ -305,8 +304,8 @@ func retire(ctx context.Context, p Process, c *operator.Client, g events.Generat
 	}
 }
 
-// adoptBatch is how many events one transaction of adopt moves, and moveTimeout bounds it: a batch is finished also
-// when the command is to stop.
+// adoptBatch is how many events one transaction of adopt moves, and moveTimeout bounds it. A batch that has begun is
+// finished even if the command is to stop.
 const (
 	adoptBatch  = 1000
 	moveTimeout = 30 * time.Second
@@ -338,7 +337,7 @@ workers hold stay, and so do failed ones and those that are published later. The
 	yes := yesFlag(cmd)
 	complete(cmd, "type", knownTypes)
 	cmd.RunE = generations(p, func(ctx context.Context, c *operator.Client, args []events.Generation) error {
-		// what is published later stays: moving out of a live generation would never end
+		// events that are published later stay: otherwise moving out of a live generation would never end
 		began, err := c.Now(ctx)
 		if err != nil {
 			return err
@@ -383,7 +382,7 @@ func pendingOf(types []operator.Adoptable) (n int64) {
 	return n
 }
 
-// move moves what was published before began, batch by batch, until nothing is left that can be, or ctx ends.
+// move moves events that were published before began, batch by batch, until none is left or ctx ends.
 func (r *adoption) move(ctx context.Context, c *operator.Client, types []string, by string,
 	began time.Time, pending int64) error {
 	for moved := 1; pending > 0 && moved > 0; r.Moved += moved {

@@ -179,7 +179,7 @@ func printStep(p Process, done string, r *goose.MigrationResult) {
 	_, _ = fmt.Fprintf(p.Stdout, "%s %s (%s)\n", done, path.Base(r.Source.Path), r.Duration.Round(time.Millisecond))
 }
 
-// migrating wraps a migrate subcommand: DATABASE_URL in, a migrator for the time it runs.
+// migrating returns the run function of a migrate subcommand, which gets a migrator for DATABASE_URL.
 func migrating(p Process, do func(*cobra.Command, *app.Migrator, events.Generation) error) func(*cobra.Command,
 	[]string) error {
 	return func(cmd *cobra.Command, _ []string) (err error) {

@@ -27,7 +27,7 @@ func asOperator(ctx context.Context, p Process, do func(*app.Operator) error) er
 	return do(o)
 }
 
-// operating is a command of operators on events.
+// operating returns the run function of a command on events.
 func operating(p Process, do func(context.Context, []string, *operator.Client) error) func(*cobra.Command,
 	[]string) error {
 	return func(cmd *cobra.Command, args []string) error {
@@ -35,7 +35,7 @@ func operating(p Process, do func(context.Context, []string, *operator.Client) e
 	}
 }
 
-// consent asks whether to go on, unless yes says so already. Anything but y or yes, and the end of ctx, is a no.
+// consent asks whether to go on, unless yes is set. Any answer but y or yes, and the end of ctx, is a no.
 func consent(ctx context.Context, p Process, yes bool, question string) error {
 	if yes {
 		return nil
@@ -70,7 +70,7 @@ var (
 	errInterrupted  = errors.New("interrupted")
 )
 
-// notDone says of a dry run that it was one: on stderr, for what it has shown is the result.
+// notDone prints on stderr that this was a dry run; what it showed is the result, on stdout.
 func notDone(p Process) {
 	p.notef("dry run: nothing was done; without --dry-run the command asks and does it")
 }

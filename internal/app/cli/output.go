@@ -51,23 +51,23 @@ func (p Process) notef(format string, args ...any) {
 	_, _ = io.WriteString(p.Stderr, visibleLines(fmt.Sprintf(format, args...))+"\n")
 }
 
-// onStderr is p whose results go to stderr: what leads up to a question is no result.
+// onStderr returns p with results on stderr: what precedes a question is not a result.
 func (p Process) onStderr() Process {
 	p.Stdout = p.Stderr
 	return p
 }
 
-// unquoted takes back what strconv.Quote escapes without need.
+// unquoted undoes escapes of strconv.Quote that are not needed.
 var unquoted = strings.NewReplacer(`\\`, `\`, `\"`, `"`)
 
-// visible is s with everything that a terminal may act on, such as escape sequences, line ends and marks that turn the
-// direction of writing, written as in a Go string.
+// visible returns s with everything that a terminal may act on escaped as in a Go string: escape sequences, line ends,
+// marks that change the direction of writing.
 func visible(s string) string {
 	quoted := strconv.QuoteToGraphic(s)
 	return unquoted.Replace(quoted[1 : len(quoted)-1])
 }
 
-// visibleLines is visible, but keeps line ends.
+// visibleLines is visible for each line of s.
 func visibleLines(s string) string {
 	lines := strings.Split(s, "\n")
 	for i, line := range lines {
@@ -76,8 +76,7 @@ func visibleLines(s string) string {
 	return strings.Join(lines, "\n")
 }
 
-// printJSON prints v. Strings have escapes for everything that a terminal may act on. Like every result, it leaves an
-// error of writing to [Main].
+// printJSON prints v. It escapes everything that a terminal may act on. [Main] reports an error of writing.
 func printJSON(p Process, v any) error {
 	var encoded bytes.Buffer
 	encoder := json.NewEncoder(&encoded)
@@ -90,7 +89,7 @@ func printJSON(p Process, v any) error {
 	return nil
 }
 
-// printed prints a result as JSON, or calls what prints it for people.
+// printed prints a result as JSON, or calls people, which prints it as text.
 func printed(p Process, asJSON bool, v any, people func()) error {
 	if asJSON {
 		return printJSON(p, v)
@@ -113,15 +112,15 @@ func escapedJSON(s string) string {
 	return b.String()
 }
 
-// A column of texts longer than longText, which a time is not, is cut down to leastCell before it is left out.
+// A column with texts longer than longText is cut down to leastCell before it is left out. Times are shorter.
 const longText, leastCell = 24, 12
 
 // gap is the number of columns between two cells.
 const gap = 2
 
-// printTable prints a row for each of all under the titles, numbers to the right, texts safe for a terminal; nothing
-// for none. Where the rows are wider than the output, it cuts columns in the order of cut, and leaves out those that
-// would keep too little.
+// printTable prints a row for each of all under the titles, with numbers to the right and texts safe for a terminal. It
+// prints nothing for no rows. If the rows are wider than the output, it cuts columns in the order of cut, and leaves
+// out those that would be too narrow.
 func printTable[T any](p Process, all []T, rowOf func(T) []any, cut []string, titles ...string) {
 	if len(all) == 0 {
 		return
@@ -168,7 +167,7 @@ func printTable[T any](p Process, all []T, rowOf func(T) []any, cut []string, ti
 	writer.Render()
 }
 
-// fit returns the width of each column so that all fit; 0: the column is left out.
+// fit returns the width of each column, so that all fit into the available width; 0: the column is left out.
 func fit(rows [][]any, titles, cut []string, available int) []int {
 	widths, texts := make([]int, len(titles)), make([]bool, len(titles))
 	over := -available - gap
@@ -196,7 +195,7 @@ func fit(rows [][]any, titles, cut []string, available int) []int {
 	return widths
 }
 
-// width returns the number of columns that results have: those of COLUMNS or of the terminal, or else 80.
+// width returns the width of results: COLUMNS, or else that of the terminal, or else 80.
 func width(p Process) int {
 	if columns, err := strconv.Atoi(p.Getenv("COLUMNS")); err == nil && columns > 0 {
 		return columns
@@ -239,7 +238,7 @@ func wrap(s string, columns int) string {
 // next prints beside a list what operators usually do next.
 func (p Process) next(format string, args ...any) { p.notef("next: "+format, args...) }
 
-// stateColours mark states that need attention, and those that do not.
+// stateColours are the colours of states, by how much they need attention.
 var stateColours = map[string]text.Color{
 	"failed": text.FgRed, "parked": text.FgRed, "retired": text.FgRed,
 	"in_flight": text.FgYellow, "failing": text.FgYellow, "draining": text.FgYellow,
@@ -248,7 +247,7 @@ var stateColours = map[string]text.Color{
 	"delivered": text.FgGreen, "handled": text.FgGreen, "live": text.FgGreen,
 }
 
-// paint marks a text as of a state, if results may have colours.
+// paint gives a text the colour of a state, if results may have colours.
 func paint(p Process, state, s string) string {
 	if colour, ok := stateColours[state]; ok && coloured(p) {
 		return colour.Sprint(s)
@@ -267,7 +266,7 @@ func coloured(p Process) bool {
 	return ok && p.Getenv("NO_COLOR") == "" && p.Getenv("TERM") != "dumb"
 }
 
-// terminalOf is the terminal that w writes to, if it is one.
+// terminalOf returns the terminal that w writes to, if it is one.
 func terminalOf(w io.Writer) (fd int, ok bool) {
 	if r, wrapped := w.(*results); wrapped {
 		w = r.to
@@ -280,10 +279,10 @@ func terminalOf(w io.Writer) (fd int, ok bool) {
 	return fd, term.IsTerminal(fd)
 }
 
-// maxLine is how much of an error one line of a table shows, in characters.
+// maxLine is how many characters of an error a table shows.
 const maxLine = 120
 
-// firstLine is the beginning of a text that may have many lines; empty for nil.
+// firstLine returns the beginning of a text that may have many lines; empty for nil.
 func firstLine(s *string) string {
 	if s == nil {
 		return ""
@@ -299,7 +298,7 @@ func firstLine(s *string) string {
 	return line
 }
 
-// orDash is the text that s points to, a dash for nil.
+// orDash returns the text that s points to, or a dash for nil.
 func orDash[S ~string](s *S) string {
 	if s == nil {
 		return "-"
@@ -307,7 +306,7 @@ func orDash[S ~string](s *S) string {
 	return string(*s)
 }
 
-// atOrDash is a time in UTC, a dash for nil.
+// atOrDash returns a time in UTC as text, or a dash for nil.
 func atOrDash(t *time.Time) string {
 	if t == nil {
 		return "-"
@@ -315,7 +314,7 @@ func atOrDash(t *time.Time) string {
 	return t.UTC().Format(time.RFC3339)
 }
 
-// timestamp is a time in UTC with milliseconds, empty for nil.
+// timestamp returns a time in UTC with milliseconds as text; empty for nil.
 func timestamp(t *time.Time) string {
 	if t == nil {
 		return ""
@@ -323,7 +322,7 @@ func timestamp(t *time.Time) string {
 	return t.UTC().Format("2006-01-02T15:04:05.000Z")
 }
 
-// distance is how far a time is from now, a dash for nil.
+// distance returns how far a time is from now as text, or a dash for nil.
 func distance(t *time.Time, now time.Time) string {
 	switch {
 	case t == nil:
@@ -335,7 +334,7 @@ func distance(t *time.Time, now time.Time) string {
 	}
 }
 
-// age is a time span in its largest unit, with the next smaller one from an hour on.
+// age returns a time span as text: in its largest unit, and from an hour on with the next smaller one.
 func age(d time.Duration) string {
 	d = max(d, 0)
 	switch {

@@ -26,14 +26,14 @@ tombstone, and is deleted after the days of grace. Workers sweep by themselves.`
 	return group(cmd, retentionStatusCommand(p), retentionSweepCommand(p))
 }
 
-// retaining is a command of operators on what is stored.
+// retaining returns the run function of a command on stored rows.
 func retaining(p Process, do func(context.Context, *retentionpg.Store) error) func(*cobra.Command, []string) error {
 	return func(cmd *cobra.Command, _ []string) error {
 		return asOperator(cmd.Context(), p, func(o *app.Operator) error { return do(cmd.Context(), o.Retention) })
 	}
 }
 
-// retentionStatus is what `retention status --json` prints.
+// retentionStatus is the result of `retention status --json`.
 type retentionStatus struct {
 	Policies []retention.StoredPolicy `json:"policies"`
 	retention.Status

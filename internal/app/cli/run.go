@@ -115,7 +115,7 @@ func run(cmd *cobra.Command, p Process, embedded, drain bool, classes []string) 
 	})
 }
 
-// interruptedIn returns an error of starting, or after a signal that it was interrupted: the error came from that.
+// interruptedIn returns err, an error while starting; after a signal, which caused it, errInterrupted.
 func interruptedIn(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		return errInterrupted
@@ -142,11 +142,10 @@ func withWorker(ctx context.Context, s app.Settings, log *slog.Logger,
 	return err
 }
 
-// countTimeout bounds the counting of what is left after a stop.
+// countTimeout bounds the counting of events that are left after a stop.
 const countTimeout = 10 * time.Second
 
-// stopAndCount stops the listener and returns as an error what is left of its generation: a drain that was interrupted
-// is none unless nothing is (DESIGN section 9).
+// stopAndCount stops the worker of an interrupted drain. It returns an error if events of the generation are left.
 func stopAndCount(ctx context.Context, listener *worker.Worker, g events.Generation, ownTypesOnly bool) error {
 	grace, cancel := context.WithTimeout(ctx, app.ShutdownGrace)
 	defer cancel()
@@ -167,7 +166,7 @@ func stopAndCount(ctx context.Context, listener *worker.Worker, g events.Generat
 	}
 }
 
-// stopEmbedded stops server, whatever became of the command's own context.
+// stopEmbedded stops server, even if the command's context has ended.
 func stopEmbedded(server *embeddedpg.Server, err *error) {
 	ctx, cancel := context.WithTimeout(context.Background(), app.ShutdownGrace)
 	defer cancel()
@@ -176,7 +175,8 @@ func stopEmbedded(server *embeddedpg.Server, err *error) {
 	}
 }
 
-// startMigrated starts and migrates the embedded Postgres, made again if of another edition, and sets its URL.
+// startMigrated starts and migrates the embedded Postgres, and sets its URL. It recreates a database of another
+// edition.
 func startMigrated(ctx context.Context, p Process, fresh bool, settings *app.Settings,
 	log *slog.Logger) (*embeddedpg.Server, error) {
 	server, err := embeddedpg.Start(ctx, embeddedpg.Config{Fresh: fresh, BinDir: p.Getenv(app.EnvPostgresBin),

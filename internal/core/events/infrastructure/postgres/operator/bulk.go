@@ -61,7 +61,7 @@ type Skipped struct {
 	EventID    uuid.UUID `json:"event_id"`
 	OccurredAt time.Time `json:"occurred_at"`
 	// State says why: the event's status, or one of: failed again, delivered again, discarded, past its days of grace,
-	// expired, gone, of a type that nobody consumes there. While another session changes the event, it is the status
+	// expired, gone, of a type that no handler consumes there. While another session changes the event, it is the status
 	// before that change.
 	State string `json:"state"`
 }
