@@ -509,7 +509,7 @@ func TestLostNotificationsAreFound(t *testing.T) {
 	t.Parallel()
 	p := setup(t)
 	between := proxy.InFrontOf(t, p.url)
-	between.Filter(func(m proxy.Message) proxy.Verdict {
+	between.Filter(func(m proxy.Message) proxy.Action {
 		if m.From == proxy.Server && m.Type == 'A' {
 			return proxy.Discard
 		}

@@ -1,7 +1,8 @@
-// Package faults_test puts workers through what happens to processes, networks and servers, and holds
-// a ledger kept outside the database against what comes out. It drives the real binary, built once, or,
-// for handlers that misbehave, the test binary itself as a worker (worker_test.go).
+// Package faults_test kills, freezes, disconnects and restarts workers, networks and servers, and compares the result
+// with a ledger kept outside the database. It runs the real binary, built once, or, for handlers that misbehave, the
+// test binary itself as a worker (worker_test.go).
 //
-// Its parts are packages: proxy, process, server, ledger. Tests of more than some seconds have the build
-// tag heavy; what is random comes from a seed that the test logs, and SPECTRAL_FAULTS_SEED sets.
+// The packages proxy, process, server and ledger cause the faults and record what happened. Tests of more than a few
+// seconds have the build tag heavy. Random choices come from a number that the test logs; set SPECTRAL_FAULTS_SEED to
+// repeat them.
 package faults_test

@@ -14,31 +14,30 @@ import (
 	"spectral/tests/faults/proxy"
 )
 
-// commits of leased work, and what is lost if nobody knows what became of one.
+// commits are the transactions of leased work whose COMMIT a test may lose.
 var commits = map[string]struct {
-	text  string // of a statement of its transaction
+	text  string // of a statement in the transaction
 	key   string
 	lease time.Duration
-	runs  int // executions, of which all but the last fail
+	runs  int // executions; all but the last fail
 }{
-	"claim":     {"outbox_lease", neighbour(1), time.Hour, 1},
-	"settle":    {"outbox_deliver_leased", neighbour(1), time.Hour, 1},
-	"retry":     {"outbox_retry_leased", doBalk + "-1", time.Hour, 2},
+	"claim":     {"outbox_lease", plainKey(1), time.Hour, 1},
+	"settle":    {"outbox_deliver_leased", plainKey(1), time.Hour, 1},
+	"retry":     {"outbox_retry_leased", doFailOnce + "-1", time.Hour, 2},
 	"heartbeat": {"outbox_heartbeat", doAwait + "-1", lease, 1},
 }
 
-// losesCommitOfALease does that to a COMMIT. Nobody may wait for a lease to run out because of it, and
-// what was executed is not executed again.
-func losesCommitOfALease(t *testing.T, at string, verdict proxy.Verdict) {
+// loseLeaseCommit does action to a COMMIT of leased work. No job may run again, or wait for its lease to expire.
+func loseLeaseCommit(t *testing.T, at string, action proxy.Action) {
 	t.Helper()
 	c := commits[at]
-	b := setup(t).leased(errands{Lease: c.lease}, nil)
+	b := setup(t).leased(jobConfig{Lease: c.lease}, nil)
 	pool := proxy.InFrontOf(t, b.worker)
-	filter, hit := proxy.Nth(1, verdict, proxy.CommitOf(c.text))
+	filter, hit := proxy.Nth(1, action, proxy.CommitOf(c.text))
 	pool.Filter(filter)
 	worker := process.Start(t, b.command(b.worker, pool.URL(t, b.worker)))
 	worker.Await(t, listening, 1, testTimeout)
-	b.publish(c.key, neighbour(2), neighbour(3))
+	b.publish(c.key, plainKey(2), plainKey(3))
 	select {
 	case <-hit:
 	case <-time.After(testTimeout):
@@ -52,7 +51,7 @@ func losesCommitOfALease(t *testing.T, at string, verdict proxy.Verdict) {
 	if totals.Executions != c.runs+2 || totals.Leases["reaped"] > 0 {
 		t.Error(totals)
 	}
-	b.publish(afterwards...) // and it goes on
+	b.publish(plainKeys(101, 8)...) // the worker goes on
 	b.verify(ledger.Expect{Within: testTimeout, MaxAttempts: c.runs})
 	worker.Signal(syscall.SIGTERM)
 	if code := worker.AwaitExit(t, grace+testTimeout); code != 0 {
@@ -60,49 +59,50 @@ func losesCommitOfALease(t *testing.T, at string, verdict proxy.Verdict) {
 	}
 }
 
-func TestZombiesWriteNothingHoweverTheyEnd(t *testing.T) {
-	for name, tell := range map[string]string{"when it retries": refuse, "when it fails": refuseForGood, "when it renews": "nothing"} {
+func TestWorkerWritesNothingAfterItsLeaseExpiredHoweverItEnds(t *testing.T) {
+	for name, tell := range map[string]string{
+		"when it retries": gateError, "when it fails": gateTerminal, "when it renews": "nothing",
+	} {
 		t.Run(name, func(t *testing.T) {
-			zombieWritesNothing(t, func(b *leased, zombie *process.Process) {
+			oldHolderWritesNothing(t, func(b *leased, oldHolder *process.Process) {
 				if tell != "nothing" {
-					b.tell(zombieKey, zombie.PID(), tell)
+					b.tell(contestedKey, oldHolder.PID(), tell)
 				}
-				zombie.Thaw()
-				zombie.Await(t, leaseLost, 1, testTimeout)
+				oldHolder.Thaw()
+				oldHolder.Await(t, leaseLost, 1, testTimeout)
 			})
 		})
 	}
 	t.Run("when it releases", func(t *testing.T) {
-		zombieWritesNothing(t, func(_ *leased, zombie *process.Process) {
-			zombie.Signal(syscall.SIGTERM)
-			zombie.Thaw()
-			zombie.AwaitExit(t, grace)
+		oldHolderWritesNothing(t, func(_ *leased, oldHolder *process.Process) {
+			oldHolder.Signal(syscall.SIGTERM)
+			oldHolder.Thaw()
+			oldHolder.AwaitExit(t, grace)
 		})
 	})
 }
 
-func TestLostCommitsOfLeasesRepeatNothing(t *testing.T) {
-	for at, verdict := range map[string]proxy.Verdict{
-		"claim": proxy.ForwardThenCut, "settle": proxy.ForwardThenCut, "retry": proxy.Tear, "heartbeat": proxy.Cutoff,
+func TestLostLeaseCommitRepeatsNothing(t *testing.T) {
+	for at, action := range map[string]proxy.Action{
+		"claim": proxy.ForwardThenReset, "settle": proxy.ForwardThenReset, "retry": proxy.Truncate, "heartbeat": proxy.Reset,
 	} {
-		t.Run(at, func(t *testing.T) { losesCommitOfALease(t, at, verdict) })
+		t.Run(at, func(t *testing.T) { loseLeaseCommit(t, at, action) })
 	}
 }
 
-// Stopping must not hang on a database that does not answer.
-func TestWorkersStopWithLeasesAndWithoutDatabase(t *testing.T) {
+func TestWorkerWithLeasesStopsWithoutDatabase(t *testing.T) {
 	const key = doAwait + "-1"
 	for name, mode := range map[string]proxy.Mode{"refusing": proxy.Refuse, "silent": proxy.Stall} {
 		t.Run(name, func(t *testing.T) {
-			b := setup(t).leased(errands{Lease: lease, Grace: time.Second}, nil)
+			b := setup(t).leased(jobConfig{Lease: lease, Grace: time.Second}, nil)
 			p := proxy.InFrontOf(t, b.worker)
 			worker := process.Start(t, b.command(p.URL(t, b.worker), ""))
 			worker.Await(t, listening, 1, testTimeout)
 			b.publish(key)
-			b.awaitBegun(key, 1)
+			b.awaitExecution(key, 1)
 			p.Set(mode)
 			if mode == proxy.Refuse {
-				p.Cut()
+				p.ResetAll()
 			}
 			worker.Signal(syscall.SIGTERM)
 			if code := worker.AwaitExit(t, b.Grace+testTimeout); code == -1 {
@@ -111,7 +111,7 @@ func TestWorkersStopWithLeasesAndWithoutDatabase(t *testing.T) {
 			p.Set(proxy.Pass)
 			b.expire()
 			b.run()
-			b.awaitBegun(key, 2)
+			b.awaitExecution(key, 2)
 			b.open(key)
 			totals := b.verify(ledger.Expect{Within: testTimeout, MaxAttempts: 2})
 			if totals.Executions != 2 || totals.Leases["reaped"] != 1 {
@@ -121,42 +121,42 @@ func TestWorkersStopWithLeasesAndWithoutDatabase(t *testing.T) {
 	}
 }
 
-// A zombie whose COMMIT has never arrived tries again, and writes nothing.
-func TestAZombieDoesNotCompleteAgain(t *testing.T) {
+// A worker whose COMMIT never arrived retries it after its lease expired, and writes nothing.
+func TestRetriedCompletionWritesNothingAfterTheLeaseExpired(t *testing.T) {
 	const key = doAwait + "-1"
-	b := setup(t).leased(errands{Lease: lease, Escorted: true}, nil)
+	b := setup(t).leased(jobConfig{Lease: lease, SecondExecutor: true}, nil)
 	pool := proxy.InFrontOf(t, b.worker)
 	commit := proxy.CommitOf("faults.effects")
-	filter, hit := proxy.Nth(1, proxy.Cutoff, func(m proxy.Message) bool {
-		meant := commit(m)
-		if meant {
+	filter, hit := proxy.Nth(1, proxy.Reset, func(m proxy.Message) bool {
+		found := commit(m)
+		if found {
 			pool.Set(proxy.Refuse)
 		}
-		return meant
+		return found
 	})
 	pool.Filter(filter)
-	zombie := process.Start(t, b.command(b.worker, pool.URL(t, b.worker)))
-	zombie.Await(t, listening, 1, testTimeout)
+	oldHolder := process.Start(t, b.command(b.worker, pool.URL(t, b.worker)))
+	oldHolder.Await(t, listening, 1, testTimeout)
 	b.publish(key)
-	b.awaitBegun(key, 1)
-	b.tell(key, zombie.PID(), "")
+	b.awaitExecution(key, 1)
+	b.tell(key, oldHolder.PID(), "")
 	<-hit
-	zombie.Freeze() // before it tries again
+	oldHolder.Freeze() // before it retries
 	pool.Set(proxy.Pass)
 	b.expire()
 	other := b.run()
-	b.awaitBegun(key, 2)
-	zombie.Thaw()
-	zombie.Await(t, leaseLost, 1, testTimeout)
+	b.awaitExecution(key, 2)
+	oldHolder.Thaw()
+	oldHolder.Await(t, leaseLost, 1, testTimeout)
 	if n := one[int](b.bundle, "select count(*) from faults.effects"); n > 0 {
-		t.Errorf("it has left %d effects", n)
+		t.Errorf("it wrote %d effects", n)
 	}
 	b.tell(key, other.PID(), "")
 	b.verify(ledger.Expect{Within: testTimeout, MaxAttempts: 2})
 }
 
-// many are keys of errands that await their gates.
-func many(n int) []string {
+// gatedKeys returns the keys of n jobs that wait for their gates.
+func gatedKeys(n int) []string {
 	keys := make([]string, n)
 	for i := range keys {
 		keys[i] = fmt.Sprintf("%s-%d", doAwait, i)
@@ -164,11 +164,11 @@ func many(n int) []string {
 	return keys
 }
 
-// awaitAllBegun returns when the n-th executions of all keys have begun.
-func (b *leased) awaitAllBegun(keys []string, n int) {
+// awaitAllExecutions waits for the n-th execution of every job.
+func (b *leased) awaitAllExecutions(keys []string, n int) {
 	b.Helper()
-	b.eventually("all are being worked on", testTimeout, func() bool {
-		all, err := b.diary().Read()
+	b.eventually("execution of all jobs", testTimeout, func() bool {
+		all, err := b.executionLog().Read()
 		must(b.T, err)
 		times := make(map[string]int)
 		for _, e := range all {
@@ -183,26 +183,26 @@ func (b *leased) awaitAllBegun(keys []string, n int) {
 	})
 }
 
-// The server crashes while a hundred leases are in flight, half of whose work ends while it is away. If their leases hold,
-// nothing is repeated; else all that is not settled is, and nobody is charged.
-func TestServerCrashesUnderLeases(t *testing.T) {
-	keys := many(100)
-	for name, out := range map[string]bool{"the leases hold": false, "the leases run out": true} {
+// The server crashes while a hundred jobs run, half of which end before it is back. If their leases hold, no job runs
+// again. If they expire, all unsettled jobs run again, and no failure or crash is counted.
+func TestServerCrashChargesNoLeasedJob(t *testing.T) {
+	keys := gatedKeys(100)
+	for name, expire := range map[string]bool{"the leases hold": false, "the leases expire": true} {
 		t.Run(name, func(t *testing.T) {
 			outer, s, _ := setupServer(t, nil)
-			b := outer.leased(errands{Lease: time.Minute, Concurrency: len(keys)}, nil)
+			b := outer.leased(jobConfig{Lease: time.Minute, Concurrency: len(keys)}, nil)
 			worker := b.run()
 			b.publish(keys...)
-			b.awaitAllBegun(keys, 1)
+			b.awaitAllExecutions(keys, 1)
 			s.Crash(t, syscall.SIGQUIT)
 			executions, attempts := len(keys), 1
-			if !out {
+			if !expire {
 				b.open(keys[:50]...)
 			}
 			s.Start(t)
-			if out {
+			if expire {
 				b.expire()
-				b.awaitAllBegun(keys, 2)
+				b.awaitAllExecutions(keys, 2)
 				executions, attempts = 2*len(keys), 2
 			}
 			b.open(keys...)
@@ -211,22 +211,22 @@ func TestServerCrashesUnderLeases(t *testing.T) {
 				t.Error(totals)
 			}
 			if n := one[int](b.bundle, "select count(*) from core.outbox where handler_failures <> '{}' or crashes > 0"); n > 0 {
-				t.Errorf("%d events are charged with a failure", n)
+				t.Errorf("%d events have a failure or a crash", n)
 			}
 			wantRunning(t, []*process.Process{worker})
 		})
 	}
 }
 
-// An event that ends its process, alone: each time is charged, and it is a dead letter after its last retry.
-func TestALoneKillerOfLeases(t *testing.T) {
+func TestJobThatEndsItsProcessFailsAfterFiveCrashes(t *testing.T) {
 	for _, do := range []string{doKill, doExit} {
 		t.Run(do, func(t *testing.T) {
 			key := do + "-1"
-			b := setup(t).leased(errands{Lease: 2 * time.Second}, nil)
+			b := setup(t).leased(jobConfig{Lease: 2 * time.Second}, nil)
 			b.publish(key)
 			process.Supervise(t, b.command(b.worker, ""), restartPause)
-			b.verify(ledger.Expect{Within: 2 * testTimeout, Failed: map[string]ledger.Dead{key: {Attempts: crashLimit}}})
+			failed := map[string]ledger.DeadLetter{key: {Attempts: crashLimit}}
+			b.verify(ledger.Expect{Within: 2 * testTimeout, Failed: failed})
 			b.wantExecuted(key, crashLimit)
 			b.wantColumn(key, "split_part(last_error, ': ', 1)", "LeaseExpired")
 		})
@@ -236,42 +236,38 @@ func TestALoneKillerOfLeases(t *testing.T) {
 // crashLimit is how many crashes fail an event.
 const crashLimit = 5
 
-// Among nine others that always run when it strikes, it is found out: they are delivered, and nothing is counted against
-// them after the first time.
-func TestAKillerOfLeasesAmongOthers(t *testing.T) { killsLeasesAmongOthers(t, doKill) }
+// A job that ends its process while nine others run: those are delivered, with one crash at most.
+func TestJobThatEndsItsProcessFailsAlone(t *testing.T) { killerAmongLeases(t, doKill) }
 
-func killsLeasesAmongOthers(t *testing.T, do string) {
+func killerAmongLeases(t *testing.T, do string) {
 	t.Helper()
 	const neighbours = 9
 	killer := do + "-1"
-	longer := func(int) time.Duration { return 4 * time.Second } // than their lease
-	b := setup(t).leased(errands{Lease: 3 * time.Second, Concurrency: neighbours + 1}, longer)
-	var keys []string
-	for i := range neighbours {
-		keys = append(keys, neighbour(i+1))
-	}
-	b.publish(slices.Insert(keys, 4, killer)...)
+	longerThanTheLease := func(int) time.Duration { return 4 * time.Second }
+	b := setup(t).leased(jobConfig{Lease: 3 * time.Second, Concurrency: neighbours + 1}, longerThanTheLease)
+	b.publish(slices.Insert(plainKeys(1, neighbours), 4, killer)...)
 	process.Supervise(t, b.command(b.worker, ""), restartPause)
-	b.verify(ledger.Expect{Within: 6 * testTimeout, MaxAttempts: crashLimit + 1, Failed: map[string]ledger.Dead{killer: {Attempts: crashLimit}}})
+	b.verify(ledger.Expect{
+		Within: 6 * testTimeout, MaxAttempts: crashLimit + 1,
+		Failed: map[string]ledger.DeadLetter{killer: {Attempts: crashLimit}},
+	})
 	b.wantExecuted(killer, crashLimit)
 	if most := one[int](b.bundle, "select max(crashes) from core.outbox where status = 'delivered'"); most > 1 {
-		t.Errorf("a neighbour has %d crashes, want 1 at most", most)
+		t.Errorf("a plainKey has %d crashes, want 1 at most", most)
 	}
 }
 
-// A worker dies with two leases, one of which began a moment after the other: the death counts once for each, and is no
-// failure of a handler.
-func TestADeathCountsForEachOfTwoLeases(t *testing.T) {
+func TestCrashIsChargedToEachRunningJob(t *testing.T) {
 	const first, second = doAwait + "-1", doAwait + "-2"
-	b := setup(t).leased(errands{Lease: 2 * time.Second}, nil)
+	b := setup(t).leased(jobConfig{Lease: 2 * time.Second}, nil)
 	worker := b.run()
 	b.publish(first)
-	b.awaitBegun(first, 1)
+	b.awaitExecution(first, 1)
 	b.publish(second)
-	b.awaitBegun(second, 1)
+	b.awaitExecution(second, 1)
 	worker.Kill()
 	worker.AwaitExit(t, grace)
-	b.open(first, second) // they run one after the other now
+	b.open(first, second) // rows with a crash run one after the other
 	b.run()
 	b.verify(ledger.Expect{Within: testTimeout, MaxAttempts: 2})
 	for _, key := range []string{first, second} {

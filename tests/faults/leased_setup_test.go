@@ -1,6 +1,7 @@
 package faults_test
 
 import (
+	"fmt"
 	"os"
 	"strings"
 	"time"
@@ -11,24 +12,24 @@ import (
 	"spectral/tests/faults/process"
 )
 
-// What workers log of leases.
+// What workers log about leases.
 const (
 	leaseLost  = "lease lost, or event settled already: this result is dropped"
 	notRenewed = "leases could not be renewed"
 )
 
-// lease is renewed often enough for a test to see it, and outlasts what a loaded machine does to a worker.
+// lease is short enough for a test to see renewals, and long enough for a slow machine.
 const lease = 30 * time.Second
 
-// leased is a bundle with errands to be run.
+// leased is a bundle whose workers handle jobs in leased mode.
 type leased struct {
 	*bundle
-	errands
+	jobConfig
 	ledger *ledger.Ledger
 }
 
-// leased prepares errands; what is not set of how they are run gets a default. Takes may be nil: no time.
-func (b *bundle) leased(r errands, takes func(n int) time.Duration) *leased {
+// leased sets up jobs with defaults for the zero fields of r. takes may be nil: jobs take no time.
+func (b *bundle) leased(r jobConfig, takes func(n int) time.Duration) *leased {
 	b.Helper()
 	r.Dir = b.TempDir()
 	if r.Concurrency == 0 {
@@ -43,22 +44,22 @@ func (b *bundle) leased(r errands, takes func(n int) time.Duration) *leased {
 	if takes == nil {
 		takes = func(int) time.Duration { return 0 }
 	}
-	ledger.WatchLeases(b.T, b.direct())
+	ledger.RecordLeases(b.T, b.direct())
 	b.register()
-	return &leased{bundle: b, errands: r, ledger: ledger.New(errandKind(r, takes))}
+	return &leased{bundle: b, jobConfig: r, ledger: ledger.New(jobKind(r, takes))}
 }
 
-// command is a worker that runs errands; pool may be empty.
+// command returns how to run a worker of jobs. pool may be empty.
 func (b *leased) command(direct, pool string) process.Command {
 	b.Helper()
-	c := b.testCommand(leasing)
+	c := b.testCommand(leasedJobs)
 	environment, err := b.environment()
 	must(b.T, err)
 	c.Env = append(c.Env, environment, app.EnvDatabaseURL+"="+direct, app.EnvPoolURL+"="+pool)
 	return c
 }
 
-// run starts a worker and returns when it listens.
+// run starts a worker and waits until it listens.
 func (b *leased) run() *process.Process {
 	b.Helper()
 	p := process.Start(b.T, b.command(b.worker, ""))
@@ -71,7 +72,7 @@ func (b *leased) publish(keys ...string) {
 	b.ledger.Publish(b.T, b.publisher, keys...)
 }
 
-// open lets errands go on that await it.
+// open opens the gates of the jobs with the given keys, in every process.
 func (b *leased) open(keys ...string) {
 	b.Helper()
 	for _, key := range keys {
@@ -79,43 +80,46 @@ func (b *leased) open(keys ...string) {
 	}
 }
 
-// tell writes to a gate.
+// tell writes text to the gate of a job.
 func (b *leased) tell(key string, pid int, text string) {
 	b.Helper()
 	gate := b.gate(key, pid)
-	hidden := strings.Replace(gate, "gate-", "new-", 1)
-	must(b.T, os.WriteFile(hidden, []byte(text), 0o600))
-	must(b.T, os.Rename(hidden, gate))
+	temporary := strings.Replace(gate, "gate-", "new-", 1)
+	must(b.T, os.WriteFile(temporary, []byte(text), 0o600))
+	must(b.T, os.Rename(temporary, gate))
 }
 
-// executions are those of an event by the runner so far.
+// executions returns the calls of the primary executor for a job so far.
 func (b *leased) executions(key string) (found []ledger.Execution) {
 	b.Helper()
-	all, err := b.diary().Read()
+	all, err := b.executionLog().Read()
 	must(b.T, err)
 	for _, e := range all {
-		if e.Key == key && e.Handler == runner {
+		if e.Key == key && e.Handler == primaryExecutor {
 			found = append(found, e)
 		}
 	}
 	return found
 }
 
-// awaitBegun returns the n-th execution of an event, from 1, once it has begun.
-func (b *leased) awaitBegun(key string, n int) ledger.Execution {
+// awaitExecution waits for the n-th call of the primary executor for a job, from 1.
+func (b *leased) awaitExecution(key string, n int) ledger.Execution {
 	b.Helper()
 	var found []ledger.Execution
-	b.eventually(key+" is being worked on", testTimeout, func() bool { found = b.executions(key); return len(found) >= n })
+	b.eventually(fmt.Sprintf("execution %d of %s", n, key), testTimeout, func() bool {
+		found = b.executions(key)
+		return len(found) >= n
+	})
 	return found[n-1]
 }
 
-// expire lets all leases have run out.
+// expire makes all leases expire.
 func (b *leased) expire() {
 	b.Helper()
 	b.expireWhere("true")
 }
 
-// expireWhere lets the leases of some rows have run out. It passes over locked rows: a frozen worker keeps its locks for a while.
+// expireWhere makes the leases of some rows expire. It skips locked rows, since a frozen worker may keep its locks.
 func (b *leased) expireWhere(condition string) {
 	b.Helper()
 	one[int](b.bundle, `with expired as (update core.outbox set lease_seconds = 1e-6 where id in
@@ -123,19 +127,18 @@ func (b *leased) expireWhere(condition string) {
 		select count(*) from expired`)
 }
 
-// awaitStatus returns once an event has a status.
 func (b *leased) awaitStatus(key, status string) {
 	b.Helper()
-	b.eventually(key+" is "+status, testTimeout, func() bool { return b.column(key, "status") == status })
+	b.eventually(key+" becoming "+status, testTimeout, func() bool { return b.column(key, "status") == status })
 }
 
-// column reads SQL of an event's row as text.
+// column evaluates sql on a job's row and returns it as text.
 func (b *leased) column(key, sql string) string {
 	b.Helper()
-	return one[string](b.bundle, "select coalesce(("+sql+")::text, '') from core.outbox o where payload ->> 'key' = $1", key)
+	const row = " from core.outbox o where payload ->> 'key' = $1"
+	return one[string](b.bundle, "select coalesce(("+sql+")::text, '')"+row, key)
 }
 
-// wantColumn compares.
 func (b *leased) wantColumn(key, sql, want string) {
 	b.Helper()
 	if got := b.column(key, sql); got != want {
@@ -143,7 +146,7 @@ func (b *leased) wantColumn(key, sql, want string) {
 	}
 }
 
-// wantExecuted fails unless an event was executed so often.
+// wantExecuted fails the test unless the primary executor was called that often for a job.
 func (b *leased) wantExecuted(key string, times int) {
 	b.Helper()
 	if n := len(b.executions(key)); n != times {
@@ -151,11 +154,11 @@ func (b *leased) wantExecuted(key string, times int) {
 	}
 }
 
-// verify holds the ledger, the diary and the database against each other.
+// verify compares the ledger and the execution log with the database.
 func (b *leased) verify(expect ledger.Expect) ledger.Totals {
 	b.Helper()
 	b.ledger.Verify(b.T, b.direct(), expect)
-	totals := b.ledger.VerifyLeases(b.T, b.direct(), b.diary())
+	totals := b.ledger.VerifyLeases(b.T, b.direct(), b.executionLog())
 	b.Log(totals)
 	return totals
 }

@@ -10,94 +10,93 @@ import (
 	"spectral/tests/faults/process"
 )
 
-// holder is the id of the worker that has an event in flight.
+// holder is SQL for the id of the worker that holds a row's lease.
 const holder = "split_part(claimed_by, ' ', 1)"
 
-// A worker that stands still until its lease has run out has lost its event to another. Nothing that it does then may
-// change the row, or have an effect.
-func TestZombiesWriteNothing(t *testing.T) {
-	zombieWritesNothing(t, func(b *leased, zombie *process.Process) {
-		b.tell(zombieKey, zombie.PID(), "")
-		zombie.Thaw()
-		zombie.Await(t, leaseLost, 1, testTimeout)
+func TestWorkerWritesNothingAfterItsLeaseExpired(t *testing.T) {
+	oldHolderWritesNothing(t, func(b *leased, oldHolder *process.Process) {
+		b.tell(contestedKey, oldHolder.PID(), "")
+		oldHolder.Thaw()
+		oldHolder.Await(t, leaseLost, 1, testTimeout)
 	})
 }
 
-const zombieKey = doAwait + "-1"
+const contestedKey = doAwait + "-1"
 
-func zombieWritesNothing(t *testing.T, wakes func(b *leased, zombie *process.Process)) {
+// oldHolderWritesNothing freezes a worker, lets another take its lease, and calls resume to let the first go on.
+func oldHolderWritesNothing(t *testing.T, resume func(b *leased, oldHolder *process.Process)) {
 	t.Helper()
-	b := setup(t).leased(errands{Lease: lease, Grace: time.Millisecond}, nil)
-	zombie := b.run()
-	b.publish(zombieKey)
-	b.awaitBegun(zombieKey, 1)
-	zombie.Freeze()
+	b := setup(t).leased(jobConfig{Lease: lease, Grace: time.Millisecond}, nil)
+	oldHolder := b.run()
+	b.publish(contestedKey)
+	b.awaitExecution(contestedKey, 1)
+	oldHolder.Freeze()
 	b.expire()
 	other := b.run()
-	second := b.awaitBegun(zombieKey, 2)
+	second := b.awaitExecution(contestedKey, 2)
 	if second.PID != other.PID() {
 		t.Fatalf("the second execution is %+v", second)
 	}
-	const whose = "concat_ws(' ', status, attempts, claim_token, claimed_by, crashes, last_error, handler_failures, failure_history)"
-	taken := b.column(zombieKey, whose)
-	wakes(b, zombie)
-	b.wantColumn(zombieKey, whose, taken)
-	b.wantColumn(zombieKey, holder, second.Worker)
-	b.tell(zombieKey, other.PID(), "")
+	const claimColumns = `concat_ws(' ', status, attempts, claim_token, claimed_by, crashes, last_error,
+		handler_failures, failure_history)`
+	taken := b.column(contestedKey, claimColumns)
+	resume(b, oldHolder)
+	b.wantColumn(contestedKey, claimColumns, taken)
+	b.wantColumn(contestedKey, holder, second.Worker)
+	b.tell(contestedKey, other.PID(), "")
 	b.verify(ledger.Expect{Within: testTimeout, MaxAttempts: 2})
-	b.wantExecuted(zombieKey, 2)
-	b.wantColumn(zombieKey, "attempts", "2")
+	b.wantExecuted(contestedKey, 2)
+	b.wantColumn(contestedKey, "attempts", "2")
 }
 
-// A worker that is started in the place of another, with all that it had but its life, is another: it gets
-// nothing of what that one holds before the lease has run out, which VerifyLeases sees to.
-func TestRestartedWorkersInheritNoLease(t *testing.T) {
+// A worker that is started again is a new worker: it gets a lease of the old one only after it expired.
+func TestRestartedWorkerInheritsNoLease(t *testing.T) {
 	const key = doAwait + "-1"
-	b := setup(t).leased(errands{Lease: time.Hour}, nil)
+	b := setup(t).leased(jobConfig{Lease: time.Hour}, nil)
 	old := b.run()
 	b.publish(key)
-	first := b.awaitBegun(key, 1)
+	first := b.awaitExecution(key, 1)
 	b.wantColumn(key, holder, first.Worker)
 	old.Kill()
 	old.AwaitExit(t, grace)
 	b.run()
-	b.publish(neighbour(1))
-	b.awaitStatus(neighbour(1), "delivered") // it works
+	b.publish(plainKey(1))
+	b.awaitStatus(plainKey(1), "delivered") // the new worker claims events
 	b.wantColumn(key, "status || ' ' || "+holder, "in_flight "+first.Worker)
 	b.expire()
-	second := b.awaitBegun(key, 2)
+	second := b.awaitExecution(key, 2)
 	b.wantColumn(key, holder, second.Worker)
 	if second.Worker == first.Worker {
 		t.Errorf("both are worker %s", first.Worker)
 	}
 	b.open(key)
 	totals := b.verify(ledger.Expect{Within: testTimeout, MaxAttempts: 2})
-	if totals.Repeats != 1 || totals.Because["reaped"] != 1 {
+	if totals.Repeats != 1 || totals.RepeatsAfter["reaped"] != 1 {
 		t.Error(totals)
 	}
 }
 
-// What is done within the grace is delivered; what is not is given back as if nothing had been, and another
-// worker has it at once, however long the lease.
+// Jobs that end within the grace period are delivered. The others are released without counting an attempt, and
+// another worker runs them at once.
 func TestTerminatedWorkerReleasesItsLeases(t *testing.T) {
 	const quick, slow = doAwait + "-quick", doAwait + "-slow"
-	b := setup(t).leased(errands{Lease: time.Hour, Grace: 2 * time.Second}, nil)
+	b := setup(t).leased(jobConfig{Lease: time.Hour, Grace: 2 * time.Second}, nil)
 	old := b.run()
 	b.publish(quick, slow)
-	b.awaitBegun(quick, 1)
-	b.awaitBegun(slow, 1)
+	b.awaitExecution(quick, 1)
+	b.awaitExecution(slow, 1)
 	next := b.run()
 	old.Signal(syscall.SIGTERM)
 	b.open(quick)
 	b.awaitStatus(quick, "delivered")
-	b.publish(neighbour(1)) // not for who is about to go
+	b.publish(plainKey(1)) // the stopping worker must not claim it
 	old.AwaitExit(t, b.Grace+grace)
-	if second := b.awaitBegun(slow, 2); second.PID != next.PID() {
+	if second := b.awaitExecution(slow, 2); second.PID != next.PID() {
 		t.Errorf("the second execution is %+v", second)
 	}
-	told := b.executions(slow)[0].Ended
-	if told != events.ErrStopping.Error() {
-		t.Errorf("the first was told %q", told)
+	result := b.executions(slow)[0].Result
+	if result != events.ErrStopping.Error() {
+		t.Errorf("the first execution ended with %q", result)
 	}
 	refunded := one[int](b.bundle, "select count(*) from faults.leases where ended = 'released' and refunded")
 	if refunded != 1 {
@@ -105,7 +104,7 @@ func TestTerminatedWorkerReleasesItsLeases(t *testing.T) {
 	}
 	b.open(slow)
 	totals := b.verify(ledger.Expect{Within: testTimeout})
-	if totals.Repeats != 1 || totals.Because["released"] != 1 {
+	if totals.Repeats != 1 || totals.RepeatsAfter["released"] != 1 {
 		t.Error(totals)
 	}
 }

@@ -9,7 +9,7 @@ import (
 	"spectral/tests/pgtest"
 )
 
-// workers is the real binary, built when a test first runs it.
+// workers is the real binary, built when a test first needs it.
 var workers process.Binary
 
 func TestMain(m *testing.M) {

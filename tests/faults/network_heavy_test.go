@@ -8,17 +8,17 @@ import (
 	"spectral/tests/faults/proxy"
 )
 
-func TestConnectionLostAroundCommit(t *testing.T) {
-	batch := []string{neighbour(1), neighbour(2), neighbour(3), neighbour(4)}
+func TestConnectionLostAroundCommitRepeatsNothing(t *testing.T) {
+	batch := plainKeys(1, 4)
 	for name, c := range map[string]struct {
-		verdict proxy.Verdict
-		keys    []string
+		action proxy.Action
+		keys   []string
 	}{
-		"before it arrives":                {proxy.Cutoff, batch},
-		"in the middle of it":              {proxy.Tear, batch},
-		"after that of one event":          {proxy.ForwardThenCut, batch[:1]},
-		"without a word, for 10 s or more": {proxy.Hush, batch},
+		"before it arrives":    {proxy.Reset, batch},
+		"in the middle":        {proxy.Truncate, batch},
+		"after a single event": {proxy.ForwardThenReset, batch[:1]},
+		"no reply, no reset":   {proxy.DropReplies, batch},
 	} {
-		t.Run(name, func(t *testing.T) { losesCommit(t, c.verdict, c.keys, testTimeout) })
+		t.Run(name, func(t *testing.T) { loseCommit(t, c.action, c.keys) })
 	}
 }

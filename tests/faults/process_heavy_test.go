@@ -13,13 +13,13 @@ import (
 	"spectral/tests/faults/proxy"
 )
 
-func TestRollingRestart(t *testing.T) {
+func TestRollingRestartLosesNothing(t *testing.T) {
 	b := setup(t)
 	l := ledger.New(ledger.Cards(nil))
 	running := b.runAll(3, b.worker, "")
 	load := l.Start(t, ledger.Load{URL: b.publisher, Publishers: 4, Rate: 25, PerTx: 5, Seed: seed(t)})
 	for i := range 6 {
-		letRun(t, 2500*time.Millisecond) // so seldom that a starting worker's first look is no substitute for a ring
+		pass(t, 2500*time.Millisecond) // a starting worker polls: too rarely to hide a missed notification
 		old := running[i%3]
 		old.Signal(syscall.SIGTERM)
 		if code := old.AwaitExit(t, grace); code != 0 {
@@ -31,51 +31,52 @@ func TestRollingRestart(t *testing.T) {
 	l.Verify(t, b.direct(), ledger.Expect{Within: testTimeout})
 }
 
-// A worker that is stopped in the middle of a handler (a frozen container, a paused machine) must not
-// hold its row for ever.
-func TestFrozenInTheMiddleOfAHandler(t *testing.T) {
+// A worker that is frozen while a handler runs (paused container or machine) does not keep its row.
+func TestEventOfFrozenWorkerIsDeliveredByAnother(t *testing.T) {
 	b := setup(t)
 	l := ledger.New(ledger.Cards(nil))
 	frozen := b.run(b.worker, "")
-	held := b.hold("held-1")
+	held := b.lockCard("held-1")
 	l.Publish(t, b.publisher, "held-1", "k000001", "k000002")
-	held.awaitEntered()
+	held.awaitHandler()
 	other := b.run(b.worker, "")
 	frozen.Freeze()
-	held.letGo() // its statement ends, but nobody is there to read that
+	held.release() // the handler's statement ends; the frozen worker does not read the reply
 	b.eventually("another worker has delivered what the frozen one held", 75*time.Second, func() bool {
 		return b.card("held-1").Status == "delivered"
 	})
 	frozen.Thaw()
-	// it goes on: alone, it delivers what comes
+	// Alone again, the thawed worker delivers new events.
 	other.Signal(syscall.SIGTERM)
 	other.AwaitExit(t, grace)
 	l.Publish(t, b.publisher, "k000003")
 	l.Verify(t, b.direct(), ledger.Expect{Within: testTimeout})
 }
 
-// A worker dies just before its n-th statement arrives, for every n of a dispatch.
-func TestKilledBetweenAnyTwoStatements(t *testing.T) {
-	// an event that runs alone when its worker dies is charged with one crash
+// The worker is killed just before its n-th statement arrives, for every n of a dispatch.
+func TestWorkerMayBeKilledBeforeAnyStatement(t *testing.T) {
+	// An event that runs alone when its worker is killed is charged with a crash.
 	for first := range parts {
-		t.Run(fmt.Sprint("from ", first+1), func(t *testing.T) { killsBetween(t, []string{"a"}, proxy.Freeze, 2, first+1) })
+		t.Run(fmt.Sprint("from ", first+1),
+			func(t *testing.T) { killsAtStatements(t, []string{"a"}, proxy.Freeze, 2, first+1) })
 	}
 }
 
-const parts = 4 // of the statements, side by side
+// parts is how many tests share the statements: each takes every fourth.
+const parts = 4
 
-func killsBetween(t *testing.T, keys []string, verdict proxy.Verdict, maxAttempts, first int) {
+func killsAtStatements(t *testing.T, keys []string, action proxy.Action, maxAttempts, first int) {
 	t.Helper()
 	b := setup(t)
 	l := ledger.New(ledger.Cards(nil))
 	pool := proxy.InFrontOf(t, b.worker)
 	command := b.command(b.worker, pool.URL(t, b.worker))
-	quiet := func() bool { return one[int](b, "select count(*) from core.outbox where status = 'pending'") == 0 }
+	empty := func() bool { return one[int](b, "select count(*) from core.outbox where status = 'pending'") == 0 }
 	for n := first; ; n += parts {
 		worker := process.Start(t, command)
 		worker.Await(t, listening, 1, testTimeout)
-		b.eventually("what the last one left is delivered", testTimeout, quiet)
-		filter, hit := proxy.Nth(n, verdict, proxy.Statement)
+		b.eventually("delivery of what the last worker left", testTimeout, empty)
+		filter, hit := proxy.Nth(n, action, proxy.Statement)
 		pool.Filter(filter)
 		published := make([]string, len(keys))
 		for i, key := range keys {
@@ -90,13 +91,13 @@ func killsBetween(t *testing.T, keys []string, verdict proxy.Verdict, maxAttempt
 				return false
 			}
 		}
-		b.eventually("the worker comes to the statement or the end", testTimeout, func() bool { return reached() || quiet() })
-		killed := reached() // a further runner may have delivered what the one that was halted had not claimed
+		b.eventually("the statement or the end", testTimeout, func() bool { return reached() || empty() })
+		killed := reached() // another runner may have delivered what the blocked one had not claimed
 		worker.Kill()
 		worker.AwaitExit(t, grace)
 		pool.Filter(nil)
-		pool.Cut()
-		if !killed { // there are no more statements than that in a dispatch
+		pool.ResetAll()
+		if !killed { // the dispatch has fewer statements
 			t.Logf("a dispatch has fewer than %d statements", n)
 			break
 		}
@@ -105,29 +106,29 @@ func killsBetween(t *testing.T, keys []string, verdict proxy.Verdict, maxAttempt
 	l.Verify(t, b.direct(), ledger.Expect{Within: testTimeout, MaxAttempts: maxAttempts})
 }
 
-// A handler that ends its process: the event is failed after five crashes, and those that were claimed with it, or run beside
-// it, are charged with nothing.
-func TestHandlerThatEndsItsProcess(t *testing.T) {
-	t.Run(doKill, func(t *testing.T) { endsItsProcess(t, doKill, unlimited, 50, neighbour) })
-	// these are at work, in runners of their own, whenever the process ends
-	slow := func(i int) string { return fmt.Sprintf("%s-%d", doDawdle, i) }
-	t.Run("beside few slow ones", func(t *testing.T) { endsItsProcess(t, doExit, unlimited, 3, slow) })
+// A handler that ends its process fails its event after five crashes. Events claimed with it, or running at that
+// time, are delivered with one attempt.
+func TestHandlerThatEndsItsProcessFailsAlone(t *testing.T) {
+	t.Run(doKill, func(t *testing.T) { endsItsProcess(t, doKill, unlimited, 50, plainKey) })
+	// These run in other runners whenever the process ends.
+	slow := func(i int) string { return fmt.Sprintf("%s-%d", doSleep, i) }
+	t.Run("among few slow ones", func(t *testing.T) { endsItsProcess(t, doExit, unlimited, 3, slow) })
 }
 
-func endsItsProcess(t *testing.T, do, memory string, neighbours int, neighbour func(int) string) {
+func endsItsProcess(t *testing.T, do, memory string, neighbours int, plainKey func(int) string) {
 	t.Helper()
 	b := setup(t)
 	b.register()
-	l := ledger.New(deeds())
+	l := ledger.New(scriptedEvents())
 	killer := do + "-1"
 	keys := make([]string, 0, neighbours+1)
 	for i := range neighbours + 1 {
-		keys = append(keys, neighbour(i))
+		keys = append(keys, plainKey(i))
 	}
 	keys[neighbours/2] = killer
 	l.Publish(t, b.publisher, keys...)
 	supervisor := process.Supervise(t, b.testCommand(memory), restartPause)
-	dead := ledger.Dead{Attempts: 4} // the first crash was also that of the batch
-	l.Verify(t, b.direct(), ledger.Expect{Within: 6 * testTimeout, Failed: map[string]ledger.Dead{killer: dead}})
+	dead := ledger.DeadLetter{Attempts: 4} // the first crash was also that of the batch
+	l.Verify(t, b.direct(), ledger.Expect{Within: 6 * testTimeout, Failed: map[string]ledger.DeadLetter{killer: dead}})
 	t.Logf("%d restarts", supervisor.Restarts())
 }

@@ -21,24 +21,24 @@ import (
 	"spectral/tests/pgtest"
 )
 
-// testTimeout is how long a test waits for what must happen.
+// testTimeout fails a test that waits for longer.
 const testTimeout = 30 * time.Second
 
-// listening is what a worker logs once its LISTEN connection has answered a look.
+// listening is what a worker logs once its LISTEN connection works.
 const listening = "listening"
 
-// bundle is a migrated database with the ledger's watch in it, and the URLs that lead to it.
+// bundle is a migrated database that records effects (ledger.Prepare), and the URLs to reach it.
 type bundle struct {
 	*testing.T
-	direct    func() string // straight there, as the superuser: for what the test itself looks at
-	worker    string        // as a login that may only work
-	publisher string        // as a login that may only publish for worlds
+	direct    func() string // as the superuser, past any proxy
+	worker    string        // as a login of the role spectral_worker
+	publisher string        // as a login of the role spectral_worlds
 
-	reading sync.Mutex
-	reader  *pgx.Conn // of one
+	mu     sync.Mutex
+	reader *pgx.Conn // used by one, under mu
 }
 
-// setup makes a database on the shared server.
+// setup creates a database on the shared server.
 func setup(t *testing.T) *bundle {
 	t.Helper()
 	t.Parallel()
@@ -51,8 +51,7 @@ func setup(t *testing.T) *bundle {
 	return b
 }
 
-// setupServer makes a server of the test's own with settings, reached through a proxy, by the worker's and the
-// publisher's URL alike.
+// setupServer starts a server for this test alone, behind a proxy that the URLs of worker and publisher lead through.
 func setupServer(t *testing.T, settings map[string]string) (*bundle, *server.Server, *proxy.Proxy) {
 	t.Helper()
 	t.Parallel()
@@ -75,7 +74,7 @@ func must(t testing.TB, err error) {
 	}
 }
 
-// command runs the real worker. Pool may be empty.
+// command returns how to run the real worker. pool may be empty.
 func (b *bundle) command(direct, pool string) process.Command {
 	b.Helper()
 	return process.Command{
@@ -87,7 +86,7 @@ func (b *bundle) command(direct, pool string) process.Command {
 	}
 }
 
-// run starts the real worker and returns when it listens.
+// run starts the real worker and waits until it listens.
 func (b *bundle) run(direct, pool string) *process.Process {
 	b.Helper()
 	p := process.Start(b.T, b.command(direct, pool))
@@ -95,7 +94,7 @@ func (b *bundle) run(direct, pool string) *process.Process {
 	return p
 }
 
-// runAll starts n real workers and returns when they listen.
+// runAll starts n real workers and waits until all of them listen.
 func (b *bundle) runAll(n int, direct, pool string) []*process.Process {
 	b.Helper()
 	command := b.command(direct, pool)
@@ -109,7 +108,7 @@ func (b *bundle) runAll(n int, direct, pool string) []*process.Process {
 	return all
 }
 
-// wantRunning fails if a worker has ended.
+// wantRunning fails the test if a worker has ended.
 func wantRunning(t testing.TB, all []*process.Process) {
 	t.Helper()
 	for _, p := range all {
@@ -121,10 +120,10 @@ func wantRunning(t testing.TB, all []*process.Process) {
 	}
 }
 
-// restartPause of a supervised worker.
+// restartPause is how long a supervisor waits before it restarts a worker.
 const restartPause = 200 * time.Millisecond
 
-// testCommand runs the test binary as a worker of test events, of one of workerVariable's kinds.
+// testCommand returns how to run the test binary as a worker of test events. kind is a value of workerVariable.
 func (b *bundle) testCommand(kind string) process.Command {
 	b.Helper()
 	path, err := os.Executable()
@@ -135,7 +134,7 @@ func (b *bundle) testCommand(kind string) process.Command {
 	}}
 }
 
-// register makes test events publishable before any worker has started.
+// register registers the contracts of the test events before any worker has started.
 func (b *bundle) register() {
 	b.Helper()
 	contracts, err := testContracts()
@@ -143,7 +142,7 @@ func (b *bundle) register() {
 	must(b.T, publish.Register(b.Context(), pgtest.Conn(b.T, b.direct()), pgtest.Generation, contracts))
 }
 
-// seed of what is random in a test.
+// seed returns the start of the random sequence, from SPECTRAL_FAULTS_SEED if it is set.
 func seed(t testing.TB) uint64 {
 	t.Helper()
 	value := rand.Uint64()
@@ -156,19 +155,19 @@ func seed(t testing.TB) uint64 {
 	return value
 }
 
-// letRun lets a load, or a fault, last for a time.
-func letRun(t testing.TB, d time.Duration) {
+// pass lets the load or the fault go on for d.
+func pass(t testing.TB, d time.Duration) {
 	t.Helper()
-	over := time.NewTimer(d)
-	defer over.Stop()
+	timer := time.NewTimer(d)
+	defer timer.Stop()
 	select {
-	case <-over.C:
+	case <-timer.C:
 	case <-t.Context().Done():
 		t.Fatal("the test has ended")
 	}
 }
 
-// eventually awaits a condition that announces itself in no other way.
+// eventually polls a condition for which there is no signal.
 func (b *bundle) eventually(what string, within time.Duration, condition func() bool) {
 	b.Helper()
 	deadline := time.NewTimer(within)
@@ -179,16 +178,16 @@ func (b *bundle) eventually(what string, within time.Duration, condition func() 
 		select {
 		case <-tick.C:
 		case <-deadline.C:
-			b.Fatalf("%s: not within %s", what, within)
+			b.Fatalf("%s did not happen within %s", what, within)
 		}
 	}
 }
 
-// one reads a single value. It connects again if the server was down since.
+// one reads a single value. It connects again if the server was restarted.
 func one[T any](b *bundle, sql string, args ...any) (v T) {
 	b.Helper()
-	b.reading.Lock()
-	defer b.reading.Unlock()
+	b.mu.Lock()
+	defer b.mu.Unlock()
 	ctx, cancel := context.WithTimeout(context.Background(), testTimeout)
 	defer cancel()
 	if b.reader != nil {
@@ -203,50 +202,52 @@ func one[T any](b *bundle, sql string, args ...any) (v T) {
 	return v
 }
 
-// hold is a card that keeps its projector waiting until it is let go.
-type hold struct {
+// cardLock is a lock that the projector of one card waits for.
+type cardLock struct {
 	*bundle
 	key  string
 	conn *pgx.Conn
 }
 
-// hold takes the lock of a key, which begins with ledger.Held.
-func (b *bundle) hold(key string) *hold {
+// lockCard takes the lock of a card, whose key begins with ledger.LockedPrefix.
+func (b *bundle) lockCard(key string) *cardLock {
 	b.Helper()
-	if !strings.HasPrefix(key, ledger.Held) {
-		b.Fatalf("key %q does not begin with %s", key, ledger.Held)
+	if !strings.HasPrefix(key, ledger.LockedPrefix) {
+		b.Fatalf("key %q does not begin with %s", key, ledger.LockedPrefix)
 	}
-	h := &hold{bundle: b, key: key, conn: pgtest.Conn(b.T, b.direct())}
-	_, err := h.conn.Exec(b.Context(), "select pg_advisory_lock($1, hashtext($2))", ledger.HeldClass, key)
+	h := &cardLock{bundle: b, key: key, conn: pgtest.Conn(b.T, b.direct())}
+	_, err := h.conn.Exec(b.Context(), "select pg_advisory_lock($1, hashtext($2))", ledger.LockClass, key)
 	must(b.T, err)
 	return h
 }
 
-// awaitEntered returns when a projector waits for the card, with its backend.
-func (h *hold) awaitEntered() (backend int) {
+// awaitHandler waits until a projector waits for the lock, and returns the pid of its backend.
+func (h *cardLock) awaitHandler() (backend int) {
 	h.Helper()
-	h.eventually("the handler of "+h.key+" is at work", testTimeout, func() bool {
-		backend = one[int](h.bundle, `select coalesce(max(pid), 0) from pg_locks where locktype = 'advisory'
-			and database = (select oid from pg_database where datname = current_database()) and classid = $1::int and objid::bigint = hashtext($2)::bigint & 4294967295 and not granted`, ledger.HeldClass, h.key)
+	h.eventually("the handler of "+h.key+" runs", testTimeout, func() bool {
+		backend = one[int](h.bundle, `select coalesce(max(pid), 0) from pg_locks
+			where locktype = 'advisory' and database = (select oid from pg_database where datname = current_database())
+			and classid = $1::int and objid::bigint = hashtext($2)::bigint & 4294967295 and not granted`,
+			ledger.LockClass, h.key)
 		return backend != 0
 	})
 	return backend
 }
 
-// letGo gives the lock back.
-func (h *hold) letGo() {
+// release releases the lock.
+func (h *cardLock) release() {
 	h.Helper()
-	_, err := h.conn.Exec(h.Context(), "select pg_advisory_unlock($1, hashtext($2))", ledger.HeldClass, h.key)
+	_, err := h.conn.Exec(h.Context(), "select pg_advisory_unlock($1, hashtext($2))", ledger.LockClass, h.key)
 	must(h.T, err)
 }
 
-// row is what a test looks at in core.outbox.
+// row is what a test reads from core.outbox.
 type row struct {
 	Status   string
 	Attempts int
 }
 
-// card reads the row of a card by its key.
+// card returns the row of the card with the given title.
 func (b *bundle) card(key string) (r row) {
 	b.Helper()
 	r.Status = one[string](b, "select status from core.outbox where payload ->> 'title' = $1", key)

@@ -21,121 +21,133 @@ import (
 	"spectral/tests/faults/ledger"
 )
 
-// workerVariable makes the test binary a worker for test events, with the environment of the real
-// one.
+// workerVariable makes the test binary a worker of test events. Its other variables are those of the real worker.
 const workerVariable = "SPECTRAL_FAULTS_WORKER"
 
 // The values of workerVariable.
 const (
-	unlimited = "unlimited"
-	limited   = "limited" // to balloonLimit bytes of memory
-	leasing   = "leasing" // runs errands, see errand_test.go
+	unlimited     = "unlimited"
+	memoryLimited = "memory limited" // with at most memoryLimit bytes of address space
+	leasedJobs    = "leased jobs"    // handles jobs in leased mode, see jobs_test.go
 )
 
 const (
-	deedType = "worlds.test.deed"
-	doer     = "platform.faults_doer"
-	witness  = "worlds.faults_witness"
+	scriptedType   = "worlds.test.scripted"
+	primaryHandler = "platform.faults_primary"
+	coHandler      = "worlds.faults_co_handler"
 )
 
-// deed is an event that says what its handler is to do.
-type deed struct {
+// scripted is an event that tells its handler what to do.
+type scripted struct {
 	Key string `json:"key"`
 	Do  string `json:"do"`
 }
 
-// What a handler may be told to do, after its effect; each is also a prefix of the key.
+// What a handler may be told to do after its write. Each is also a prefix of the event's key.
 const (
-	doExit    = "exit"    // os.Exit
-	doKill    = "kill"    // SIGKILL to itself
-	doBalloon = "balloon" // takes memory until the system refuses
-	doDawdle  = "dawdle"  // takes its time, and does well
+	doExit     = "exit"     // os.Exit
+	doKill     = "kill"     // SIGKILL to itself
+	doAllocate = "allocate" // allocates memory until the system refuses
+	doSleep    = "sleep"    // takes 300 ms and succeeds
 )
 
-func deedContract() events.Contract {
-	return events.Contract{Type: deedType, Version: 1, Source: events.Worlds, Payload: deed{}, ContentClass: events.Operational}
+func scriptedContract() events.Contract {
+	return events.Contract{
+		Type: scriptedType, Version: 1, Source: events.Worlds, Payload: scripted{}, ContentClass: events.Operational,
+	}
 }
 
-// testContracts are those of all test events.
+// testContracts returns the contracts of all test events.
 func testContracts() (*events.Contracts, error) {
-	return events.NewContracts(deedContract(), errandContract())
+	return events.NewContracts(scriptedContract(), jobContract())
 }
 
-// deeds are test events for a ledger: a key like kill-1 says what is to be done.
-func deeds() ledger.Kind {
+// scriptedEvents is the ledger's description of scripted events. A key such as kill-1 says what its handler does.
+func scriptedEvents() ledger.Kind {
 	return ledger.Kind{
-		EventType: deedType, Handlers: []string{doer, witness}, KeyField: "key",
+		EventType: scriptedType, Handlers: []string{primaryHandler, coHandler}, KeyField: "key",
 		Payload: func(_ int, key string) any {
 			do, _, dashed := strings.Cut(key, "-")
 			if !dashed {
 				do = ""
 			}
-			return deed{Key: key, Do: do}
+			return scripted{Key: key, Do: do}
 		},
 	}
 }
 
-// neighbour is the key of an event that misbehaves in no way.
-func neighbour(i int) string { return fmt.Sprintf("k%06d", i) }
+// plainKey returns the key of an event whose handler just succeeds.
+func plainKey(i int) string { return fmt.Sprintf("k%06d", i) }
 
-// quickly retries without a noticeable delay.
-var quickly = &events.RetryPolicy{MaxRetries: 5, Base: time.Millisecond, Multiplier: 1, Cap: time.Millisecond}
+// plainKeys returns the keys of n such events from first.
+func plainKeys(first, n int) []string {
+	keys := make([]string, n)
+	for i := range keys {
+		keys[i] = plainKey(first + i)
+	}
+	return keys
+}
 
-func deedSubscription(g events.Generation) events.Subscription {
+// fastRetry retries without a noticeable delay.
+var fastRetry = &events.RetryPolicy{MaxRetries: 5, Base: time.Millisecond, Multiplier: 1, Cap: time.Millisecond}
+
+func scriptedSubscription(g events.Generation) events.Subscription {
 	return events.Subscription{
-		Channel: events.ChannelName(g, ""), EventType: deedType,
-		Primary:    events.Registration{Name: doer, Retry: quickly, Handler: doing(doer)},
-		CoHandlers: []events.Registration{{Name: witness, Retry: quickly, Handler: doing(witness)}},
+		Channel: events.ChannelName(g, ""), EventType: scriptedType,
+		Primary:    events.Registration{Name: primaryHandler, Retry: fastRetry, Handler: scriptedHandler(primaryHandler)},
+		CoHandlers: []events.Registration{{Name: coHandler, Retry: fastRetry, Handler: scriptedHandler(coHandler)}},
 	}
 }
 
-// doing leaves an effect; the doer then does what it is told.
-func doing(name string) func(events.Tx) events.EventHandler {
+// scriptedHandler writes its effect. The primary handler then does what the event says.
+func scriptedHandler(name string) func(events.Tx) events.EventHandler {
 	return func(tx events.Tx) events.EventHandler {
 		return func(ctx context.Context, e events.Envelope) error {
-			d, err := events.Decode[deed](e)
+			payload, err := events.Decode[scripted](e)
 			if err != nil {
 				return err
 			}
-			if _, err := tx.Exec(ctx, "insert into faults.effects (handler, key) values ($1, $2)", name, d.Key); err != nil {
+			const insert = "insert into faults.effects (handler, key) values ($1, $2)"
+			if _, err := tx.Exec(ctx, insert, name, payload.Key); err != nil {
 				return err
 			}
-			if d.Do == doDawdle {
+			if payload.Do == doSleep {
 				_, err := tx.Exec(ctx, "select pg_catalog.pg_sleep(0.3)")
 				return err
 			}
-			if name == doer {
-				misbehave(d.Do)
+			if name == primaryHandler {
+				endProcess(payload.Do)
 			}
 			return nil
 		}
 	}
 }
 
-func misbehave(do string) {
+// endProcess ends this process if do says so.
+func endProcess(do string) {
 	switch do {
 	case doExit:
 		os.Exit(3)
 	case doKill:
 		_ = syscall.Kill(os.Getpid(), syscall.SIGKILL)
 		select {} // until it arrives
-	case doBalloon:
-		for b := new(balloon); ; {
-			b = &balloon{next: b}
+	case doAllocate:
+		for b := new(memoryBlock); ; {
+			b = &memoryBlock{next: b}
 		}
 	}
 }
 
-// balloon is memory that is not given back while anything refers to it.
-type balloon struct {
-	next *balloon
+// memoryBlock keeps all earlier blocks reachable.
+type memoryBlock struct {
+	next *memoryBlock
 	_    [64 << 20]byte
 }
 
-// balloonLimit is the address space that a test worker may take, where balloons are expected.
-const balloonLimit = 4 << 30
+// memoryLimit is the address space of a worker that runs events with doAllocate.
+const memoryLimit = 4 << 30
 
-// runWorker runs a worker of test events, put together as internal/app does, until SIGTERM.
+// runWorker runs a worker of test events until SIGTERM.
 func runWorker() int {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
@@ -146,9 +158,10 @@ func runWorker() int {
 	return 0
 }
 
+// work wires a worker as internal/app does, and runs it.
 func work(ctx context.Context) (err error) {
-	if os.Getenv(workerVariable) == limited {
-		limit := syscall.Rlimit{Cur: balloonLimit, Max: balloonLimit}
+	if os.Getenv(workerVariable) == memoryLimited {
+		limit := syscall.Rlimit{Cur: memoryLimit, Max: memoryLimit}
 		if err := syscall.Setrlimit(syscall.RLIMIT_AS, &limit); err != nil {
 			return err
 		}
@@ -163,9 +176,9 @@ func work(ctx context.Context) (err error) {
 	}
 	id := uuid.New()
 	grace := app.ShutdownGrace
-	subscription := deedSubscription(s.Generation)
-	if os.Getenv(workerVariable) == leasing {
-		run, err := readErrands()
+	subscription := scriptedSubscription(s.Generation)
+	if os.Getenv(workerVariable) == leasedJobs {
+		run, err := readJobConfig()
 		if err != nil {
 			return err
 		}

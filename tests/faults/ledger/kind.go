@@ -12,20 +12,20 @@ import (
 	worlds "spectral/internal/worlds/contracts/events"
 )
 
-// Kind is the events that a ledger publishes, and how their effects show.
+// Kind describes the events that a ledger publishes, and where their effects show.
 type Kind struct {
 	EventType string
-	Handlers  []string // their names: each leaves a row (handler, key) in faults.effects
-	KeyField  string   // of the payload
-	// Payload of the n-th event, which carries key.
+	Handlers  []string // each writes a row (handler, key) to faults.effects
+	KeyField  string   // the field of the payload that holds the key
+	// Payload returns the payload of the n-th event, with the given key.
 	Payload func(n int, key string) any
-	// Astray is SQL that lists the keys of delivered events whose lasting content is not what it
-	// should be. Empty if there is none.
-	Astray string
+	// StaleContent is SQL for the keys of delivered events whose projection does not have their content. It may be
+	// empty.
+	StaleContent string
 }
 
-// Cards are world model cards, handled by the real projector; the key is the title. A card id
-// of many events makes hot rows; nil gives each event a card of its own.
+// Cards describes world model cards, which the real projector handles. The key is the title. Pass a cardID that
+// repeats for hot rows; with nil each event has its own card.
 func Cards(cardID func(n int) string) Kind {
 	if cardID == nil {
 		cardID = func(n int) string { return fmt.Sprintf("card-%06d", n) }
@@ -39,36 +39,35 @@ func Cards(cardID func(n int) string) Kind {
 				CardID: cardID(n), Version: int64(n), Title: key, Summary: "of a ledger", Attributes: json.RawMessage(`{}`),
 			}
 		},
-		Astray: `select e.payload ->> 'title' from (
+		StaleContent: `select e.payload ->> 'title' from (
 			select distinct on (workspace_id, payload ->> 'card_id') workspace_id, payload from core.outbox
 			where event_type = 'worlds.world_model_card.published' and status = 'delivered'
 			order by workspace_id, payload ->> 'card_id', (payload ->> 'version')::bigint desc) e
-			left join platform.system_cards c on c.card_id = e.payload ->> 'card_id' and c.workspace_id is not distinct from e.workspace_id
+			left join platform.system_cards c on c.card_id = e.payload ->> 'card_id'
+				and c.workspace_id is not distinct from e.workspace_id
 			where c.snapshot is distinct from e.payload`,
 	}
 }
 
-// Prefixes of keys of cards on which the real projector's effect does not simply happen.
+// The projector of a card whose key begins with LockedPrefix waits for the advisory lock (LockClass, hashtext(key)),
+// which
+// a test may hold.
 const (
-	// Held keeps the projector waiting for an advisory lock (HeldClass, hashtext(key)) that the
-	// test may hold.
-	Held = "held-"
+	LockedPrefix = "held-"
+	LockClass    = 7701
 )
 
-// HeldClass is the first half of the advisory locks of held cards.
-const HeldClass = 7701
-
-// Prepare creates schema faults in the database at url, as its superuser: the effects that
-// handlers of test events write themselves, and a trigger on platform.system_cards that writes them
-// for the projector, on every execution, even one that changes nothing.
+// Prepare creates the schema faults in the database at url, a superuser's. Handlers of test events write their
+// effects there; a trigger on platform.system_cards writes them for the projector, each time it runs.
 func Prepare(t testing.TB, url string) {
 	t.Helper()
 	install(t, url, fmt.Sprintf(`
 create schema faults;
 grant usage on schema faults to public;
-create table faults.effects (handler text not null, key text not null, at timestamptz not null default clock_timestamp());
+create table faults.effects (handler text not null, key text not null, at timestamptz not null default
+	clock_timestamp());
 grant insert, select on faults.effects to public;
-create function faults.watch() returns trigger
+create function faults.record_effect() returns trigger
 language plpgsql security definer set search_path = pg_catalog, pg_temp
 as $$
 begin
@@ -79,11 +78,11 @@ begin
   return new;
 end
 $$;
-create trigger watch before insert on platform.system_cards for each row execute function faults.watch()`,
-		Held, HeldClass, platformevents.WorldModelCardProjectorName))
+create trigger record_effect before insert on platform.system_cards for each row execute function
+	faults.record_effect()`,
+		LockedPrefix, LockClass, platformevents.WorldModelCardProjectorName))
 }
 
-// install runs SQL in the database at url.
 func install(t testing.TB, url, sql string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), statementTimeout)

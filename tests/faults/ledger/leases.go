@@ -11,23 +11,25 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// WatchLeases lets the database at url keep a record of its own, in faults.leases, of every lease that was
-// committed and of how it ended. As its superuser, after Prepare.
-func WatchLeases(t testing.TB, url string) {
+// RecordLeases makes the database at url, a superuser's, record in faults.leases every committed lease and how it
+// ended. Call it after Prepare.
+func RecordLeases(t testing.TB, url string) {
 	t.Helper()
 	install(t, url, `
 create table faults.leases (
-  token uuid primary key, event_id uuid not null, worker uuid not null, leased_at timestamptz not null default clock_timestamp(),
-  ends integer not null default 0, ended text not null default '', over_by double precision not null default 0,
+  token uuid primary key, event_id uuid not null, worker uuid not null,
+  leased_at timestamptz not null default clock_timestamp(), ends integer not null default 0, ended text not null
+  	default '', over_by double precision not null default 0,
   refunded boolean not null default false);
-create function faults.watch_leases() returns trigger
+create function faults.record_lease() returns trigger
 language plpgsql security definer set search_path = pg_catalog, pg_temp
 as $$
 begin
   if old.status = 'in_flight' then
     update faults.leases
     set ends = ends + 1,
-        ended = case when new.status = 'delivered' or new.status = 'failed' and new.last_error not like 'LeaseExpired: %' then new.status
+        ended = case when new.status = 'delivered' then new.status
+                     when new.status = 'failed' and new.last_error not like 'LeaseExpired: %' then new.status
                      when new.status = 'in_flight' then 'stolen'
                      when new.failure_history <> old.failure_history then 'reaped'
                      when new.handler_failures <> old.handler_failures then 'retried'
@@ -37,18 +39,18 @@ begin
     where token = old.claim_token;
   end if;
   if new.status = 'in_flight' then
-    insert into faults.leases (token, event_id, worker) values (new.claim_token, new.id, split_part(new.claimed_by, ' ', 1)::uuid);
+    insert into faults.leases (token, event_id, worker)
+    values (new.claim_token, new.id, split_part(new.claimed_by, ' ', 1)::uuid);
   end if;
   return null;
 end
 $$;
-create trigger watch_leases after update on core.outbox for each row
+create trigger record_lease after update on core.outbox for each row
   when (old.status <> new.status or old.claim_token is distinct from new.claim_token)
-  execute function faults.watch_leases()`)
+  execute function faults.record_lease()`)
 }
 
-// The ways in which a lease ends. All but the first two, with which the row ends, explain that its event is
-// executed once more.
+// The ways in which a lease ends. After the last three its event may be executed again.
 const (
 	delivered = "delivered"
 	failed    = "failed"
@@ -57,9 +59,9 @@ const (
 	released  = "released"
 )
 
-// boundary is how far past its end a lease may be when the record of its settlement is written: it was looked
-// at a moment before.
-const boundary = 250 * time.Millisecond
+// recordingDelay is how far past its end a lease may be when its settlement is recorded: the claim was checked
+// earlier in the same transaction.
+const recordingDelay = 250 * time.Millisecond
 
 // lease is a committed lease.
 type lease struct {
@@ -68,49 +70,50 @@ type lease struct {
 	LeasedAt time.Time
 	Ends     int
 	Ended    string
-	OverBy   float64 // seconds past its end when it was ended; negative: before
-	Refunded bool    // the attempt was taken back
+	OverBy   float64 // seconds between its end and the time it was ended; negative if before
+	Refunded bool    // its attempt does not count
 }
 
-// leasedRow is what the product itself has written down of an event.
+// leasedRow is what core.outbox says about an event.
 type leasedRow struct {
 	ID       string
 	Key      string
 	Status   string
 	Attempts int
 	Crashes  int
-	ReapedOf []string // the workers that its failure_history says it was reaped of
+	ReapedOf []string // workers, from failure_history
 }
 
-// Totals are what leased work came to.
+// Totals are the counts of VerifyLeases.
 type Totals struct {
 	Events     int
 	Leases     map[string]int // by how they ended
 	Executions int
-	// Repeats are executions of an event by a handler beyond the first, Because the ends of the leases for
-	// which they were needed.
-	Repeats int
-	Because map[string]int
+	// Repeats counts the executions of an event by a handler beyond the first, RepeatsAfter by how the lease before
+	// ended.
+	Repeats      int
+	RepeatsAfter map[string]int
 }
 
 func (t Totals) String() string {
 	return fmt.Sprintf("%d events, leases %v, %d executions, %d of them repeats, after leases that were %v",
-		t.Events, t.Leases, t.Executions, t.Repeats, t.Because)
+		t.Events, t.Leases, t.Executions, t.Repeats, t.RepeatsAfter)
 }
 
-// VerifyLeases compares, after Verify, what the executors wrote into the diary with the leases that were
-// committed, and those with what the rows tell of themselves. Every repeat of an effect outside the
-// database must be explained:
+// VerifyLeases compares the execution log with the committed leases, and the leases with the rows. Call it after
+// Verify,
+// with the same url. It fails the test unless:
 //
-//   - each execution has a lease of its own, of its worker, committed before it began: so it repeats
-//     another only where a lease was reaped, retried or released;
-//   - no execution runs under a lease that was given when its handler had handled the event;
-//   - a row is leased by one at a time; each lease ends once; none is reaped before it has run
-//     out, or settled after;
-//   - an event has one lease that ended with its settlement, as many attempts as leases that were not
-//     refunded, and for each that was reaped an entry in failure_history and one of its crashes, unless the server was started
-//     since.
-func (l *Ledger) VerifyLeases(t testing.TB, url string, diary Diary) Totals {
+//   - each execution has its own lease, held by its worker and committed before it started, so that it repeats another
+//     only after a lease that was reaped, retried or released;
+//   - no execution runs under a lease that was given after its handler had handled the event;
+//   - at most one worker holds a row; each lease ends once; none is reaped before it expired, or settled afterwards;
+//   - the row's attempts are its leases that were not refunded, and each reaped lease is an entry of failure_history
+//
+// and
+//
+//	one of the row's crashes, unless the server was restarted in that time.
+func (l *Ledger) VerifyLeases(t testing.TB, url string, executionLog ExecutionLog) Totals {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
@@ -120,27 +123,31 @@ func (l *Ledger) VerifyLeases(t testing.TB, url string, diary Diary) Totals {
 	}
 	defer func() { _ = conn.Close(ctx) }()
 	var found leasedState
-	if found.executions, err = diary.Read(); err != nil {
+	if found.executions, err = executionLog.Read(); err != nil {
 		t.Fatal(err)
 	}
-	found.leases = collect[lease](ctx, t, conn, `select event_id::text, worker::text, leased_at, ends, ended, over_by, refunded
+	found.leases = collect[lease](ctx, t, conn, `select event_id::text, worker::text, leased_at, ends, ended, over_by,
+		refunded
 		from faults.leases order by leased_at`)
 	found.rows = collect[leasedRow](ctx, t, conn, `select id::text, payload ->> $2, status, attempts,
-		-- not every lease that ran out counts as a crash
-		crashes + (select count(*)::int from jsonb_array_elements(failure_history) e where e ->> 'reason' like '%; not counted: %'),
-		array(select split_part(e ->> 'claimed_by', ' ', 1) from jsonb_array_elements(failure_history) e where e ? 'reaped_at') from core.outbox where event_type = $1`,
+		-- not every expired lease counts as a crash
+		crashes + (select count(*)::int from jsonb_array_elements(failure_history) e
+			where e ->> 'reason' like '%; not counted: %'),
+		array(select split_part(e ->> 'claimed_by', ' ', 1) from jsonb_array_elements(failure_history) e
+			where e ? 'reaped_at') from core.outbox where event_type = $1`,
 		l.kind.EventType, l.kind.KeyField)
 	found.handled = make(map[handlerKey]time.Time)
 	type handled struct {
 		Handler, EventID string
 		At               time.Time
 	}
-	for _, h := range collect[handled](ctx, t, conn, "select handler_name, event_id::text, handled_at from core.event_handled") {
+	for _, h := range collect[handled](ctx, t, conn,
+		"select handler_name, event_id::text, handled_at from core.event_handled") {
 		found.handled[handlerKey{h.Handler, h.EventID}] = h.At
 	}
-	totals, problems := found.explain()
+	totals, problems := found.check()
 	if len(problems) > 0 {
-		t.Errorf("not explained (%v):\n%s", totals, listed(problems))
+		t.Errorf("leases and executions do not match (%v):\n%s", totals, joined(problems))
 	}
 	return totals
 }
@@ -158,16 +165,18 @@ func collect[T any](ctx context.Context, t testing.TB, conn *pgx.Conn, sql strin
 	return all
 }
 
-// leasedState is what was found of leased work, at quiet.
+// leasedState is what the log and the database hold once every event is settled.
 type leasedState struct {
 	leases     []lease // in the order they were given
 	rows       []leasedRow
 	executions []Execution              // in the order they began
-	handled    map[handlerKey]time.Time // by the event's id
+	handled    map[handlerKey]time.Time // Key is the event's id
 }
 
-func (s leasedState) explain() (Totals, []string) {
-	totals := Totals{Leases: make(map[string]int), Because: make(map[string]int), Events: len(s.rows), Executions: len(s.executions)}
+func (s leasedState) check() (Totals, []string) {
+	totals := Totals{
+		Events: len(s.rows), Executions: len(s.executions), Leases: make(map[string]int), RepeatsAfter: make(map[string]int),
+	}
 	var problems []string
 	fail := func(format string, args ...any) { problems = append(problems, fmt.Sprintf(format, args...)) }
 	byEvent := make(map[string][]lease)
@@ -179,9 +188,9 @@ func (s leasedState) explain() (Totals, []string) {
 		case l.Ends != 1:
 			fail("event %s: a lease of worker %s ended %d times", l.EventID, l.Worker, l.Ends)
 		case l.Ended == reaped && over < 0:
-			fail("event %s: a lease of worker %s was reaped %s before it ran out", l.EventID, l.Worker, -over)
-		case l.Ended != reaped && over > boundary:
-			fail("event %s: a lease of worker %s was %s %s after it ran out", l.EventID, l.Worker, l.Ended, over)
+			fail("event %s: a lease of worker %s was reaped %s before it expired", l.EventID, l.Worker, -over)
+		case l.Ended != reaped && over > recordingDelay:
+			fail("event %s: a lease of worker %s was %s %s after it expired", l.EventID, l.Worker, l.Ended, over)
 		case !slices.Contains([]string{delivered, failed, reaped, retried, released}, l.Ended):
 			fail("event %s: a lease of worker %s was %s", l.EventID, l.Worker, l.Ended)
 		}
@@ -191,15 +200,18 @@ func (s leasedState) explain() (Totals, []string) {
 			fail("key %s, event %s: %s", r.Key, r.ID, problem)
 		}
 	}
-	used := make(map[handlerKey][]int) // by the event's id, the leases under which it was executed
+	used := make(map[handlerKey][]int) // Key is the event's id; the indexes of the leases used
 	for _, e := range s.executions {
 		k, leases := handlerKey{e.Handler, e.EventID}, byEvent[e.EventID]
 		under := len(leases) - 1
-		for under >= 0 && (leases[under].Worker != e.Worker || leases[under].LeasedAt.After(e.Begun) || slices.Contains(used[k], under)) {
+		usable := func(i int) bool {
+			return leases[i].Worker == e.Worker && !leases[i].LeasedAt.After(e.Started) && !slices.Contains(used[k], i)
+		}
+		for under >= 0 && !usable(under) {
 			under--
 		}
 		if under < 0 {
-			fail("key %s: %s was executed by worker %s (%d) without a lease of its own", e.Key, e.Handler, e.Worker, e.PID)
+			fail("key %s: %s was executed by worker %s (%d) without its own lease", e.Key, e.Handler, e.Worker, e.PID)
 			continue
 		}
 		used[k] = append(used[k], under)
@@ -212,7 +224,7 @@ func (s leasedState) explain() (Totals, []string) {
 		for _, under := range all[:len(all)-1] {
 			totals.Repeats++
 			end := byEvent[k.Key][under].Ended
-			totals.Because[end]++
+			totals.RepeatsAfter[end]++
 			if end == delivered || end == failed {
 				fail("event %s: %s was executed again after a lease that was %s", k.Key, k.Handler, end)
 			}
@@ -221,7 +233,7 @@ func (s leasedState) explain() (Totals, []string) {
 	return totals, problems
 }
 
-// compare says where what a row tells of itself differs from its leases.
+// compare returns how a row differs from its leases.
 func (r leasedRow) compare(leases []lease) []string {
 	var problems []string
 	fail := func(format string, args ...any) { problems = append(problems, fmt.Sprintf(format, args...)) }
@@ -237,24 +249,26 @@ func (r leasedRow) compare(leases []lease) []string {
 			reapedOf = append(reapedOf, l.Worker)
 		}
 		settled := l.Ended == delivered || l.Ended == failed
-		if last := i == len(leases)-1; settled != last && (!last || l.Ended != reaped || r.Status != failed) { // the reaper fails it
+		failedByReaper := l.Ended == reaped && r.Status == failed
+		if last := i == len(leases)-1; settled != last && (!last || !failedByReaper) {
 			fail("lease %d of %d was %s", i+1, len(leases), l.Ended)
 		}
 	}
 	if ends[r.Status] != 1 && r.Status != failed {
-		fail("it is %s, of its leases %d were", r.Status, ends[r.Status])
+		fail("it is %s, and so are %d of its leases", r.Status, ends[r.Status])
 	}
 	if r.Attempts != attempts {
 		fail("it has %d attempts, and %d leases that were not refunded", r.Attempts, attempts)
 	}
 	if r.Crashes != len(reapedOf) || !slices.Equal(r.ReapedOf, reapedOf) {
-		fail("it was reaped of %v, its failure_history says of %v, and its crashes %d", reapedOf, r.ReapedOf, r.Crashes)
+		fail("it was reaped from %v, its failure_history says from %v, and it has %d crashes", reapedOf, r.ReapedOf,
+			r.Crashes)
 	}
 	return problems
 }
 
-// listed is problems as text, not too many.
-func listed(problems []string) string {
+// joined returns the first problems as text.
+func joined(problems []string) string {
 	if n := len(problems); n > mostProblems {
 		problems = append(slices.Clone(problems[:mostProblems]), fmt.Sprintf("... and %d more", n-mostProblems))
 	}

@@ -15,33 +15,31 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
-// Outcome is what is known of a transaction outside the database.
+// Outcome is what a publisher knows about its transaction.
 type Outcome string
 
-// The outcomes.
 const (
 	Committed Outcome = "committed"
 	Aborted   Outcome = "aborted"
-	Unknown   Outcome = "unknown" // the answer to COMMIT was lost
+	Unknown   Outcome = "unknown" // the reply to COMMIT was lost
 )
 
-// applicationName of the publishers' connections.
+// applicationName is that of the publishers' connections.
 const applicationName = "faults_publisher"
 
 const (
 	statementTimeout = 10 * time.Second
 	reconnectPause   = 100 * time.Millisecond
-	// one transaction in so many is rolled back on purpose
+	// abortOneIn is how many transactions there are for one that is rolled back on purpose.
 	abortOneIn = 10
 )
 
-// transaction is what one transaction published and how it ended.
 type transaction struct {
 	keys    []string
 	outcome Outcome
 }
 
-// Ledger is the record of one test. Safe for concurrent use.
+// Ledger records the transactions of one test. It is safe for concurrent use.
 type Ledger struct {
 	kind     Kind
 	sequence atomic.Int64
@@ -50,10 +48,10 @@ type Ledger struct {
 	transactions []transaction
 }
 
-// New makes an empty ledger of events of one kind.
+// New returns an empty ledger of events of one kind.
 func New(kind Kind) *Ledger { return &Ledger{kind: kind} }
 
-// Counts are how many transactions ended in each way.
+// Counts returns how many transactions ended with each outcome.
 func (l *Ledger) Counts() map[Outcome]int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -64,7 +62,7 @@ func (l *Ledger) Counts() map[Outcome]int {
 	return counts
 }
 
-// Events is how many events were committed for certain.
+// Events returns how many events are in committed transactions.
 func (l *Ledger) Events() int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -77,13 +75,13 @@ func (l *Ledger) Events() int {
 	return n
 }
 
-func (l *Ledger) note(keys []string, o Outcome) {
+func (l *Ledger) record(keys []string, o Outcome) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.transactions = append(l.transactions, transaction{keys, o})
 }
 
-// Publish publishes one event for each key in one transaction that must commit.
+// Publish publishes one event for each key in one transaction, and fails the test unless it commits.
 func (l *Ledger) Publish(t testing.TB, url string, keys ...string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), 3*statementTimeout)
@@ -94,30 +92,30 @@ func (l *Ledger) Publish(t testing.TB, url string, keys ...string) {
 	}
 	defer func() { _ = conn.Close(ctx) }()
 	outcome, err := l.transact(ctx, conn, keys, true)
-	l.note(keys, outcome)
+	l.record(keys, outcome)
 	if outcome != Committed {
 		t.Fatalf("publish: %s: %v", outcome, err)
 	}
 }
 
-// Load is how publishers publish.
+// Load says how publishers publish.
 type Load struct {
 	URL        string
-	Publishers int // each with a connection of its own
-	// Rate of transactions a second of each publisher.
+	Publishers int // each with its own connection
+	// Rate is each publisher's transactions in a second.
 	Rate float64
-	// PerTx is the most events that a transaction publishes; their number varies from one.
+	// PerTx is the largest number of events in a transaction; the smallest is one.
 	PerTx int
 	Seed  uint64
 }
 
-// Publishing is publishers at work.
+// Publishing is a running load.
 type Publishing struct {
 	stop context.CancelFunc
 	wait sync.WaitGroup
 }
 
-// Stop ends the publishers, each after the transaction in hand.
+// Stop ends the publishers, each after its current transaction.
 func (p *Publishing) Stop() {
 	p.stop()
 	p.wait.Wait()
@@ -137,7 +135,7 @@ func (l *Ledger) Start(t testing.TB, load Load) *Publishing {
 	return p
 }
 
-// publish is one publisher. Ctx ends it between transactions.
+// publish is one publisher. It ends with ctx, after the transaction that runs.
 func (l *Ledger) publish(ctx context.Context, load Load, random *rand.Rand) {
 	pace := time.NewTicker(time.Duration(float64(time.Second) / load.Rate))
 	defer pace.Stop()
@@ -172,8 +170,8 @@ func (l *Ledger) publish(ctx context.Context, load Load, random *rand.Rand) {
 		for i := range keys {
 			keys[i] = fmt.Sprintf("k%06d", l.sequence.Add(1))
 		}
-		outcome, _ := l.transact(alive, conn, keys, random.IntN(abortOneIn) > 0) // why does not matter, only what is known
-		l.note(keys, outcome)
+		outcome, _ := l.transact(alive, conn, keys, random.IntN(abortOneIn) > 0)
+		l.record(keys, outcome)
 	}
 }
 
@@ -183,14 +181,14 @@ func connect(ctx context.Context, url string) (*pgx.Conn, error) {
 		return nil, err
 	}
 	config.RuntimeParams["application_name"] = applicationName
-	// as good through a transaction pooler as without
+	// This mode works through a transaction pooler too.
 	config.DefaultQueryExecMode = pgx.QueryExecModeExec
 	ctx, cancel := context.WithTimeout(ctx, statementTimeout)
 	defer cancel()
 	return pgx.ConnectConfig(ctx, config)
 }
 
-// transact publishes in one transaction, and commits it or else rolls it back.
+// transact publishes the events in one transaction, and commits it or rolls it back.
 func (l *Ledger) transact(ctx context.Context, conn *pgx.Conn, keys []string, commit bool) (Outcome, error) {
 	ctx, cancel := context.WithTimeout(ctx, statementTimeout)
 	defer cancel()
@@ -198,8 +196,8 @@ func (l *Ledger) transact(ctx context.Context, conn *pgx.Conn, keys []string, co
 	if err != nil {
 		return Aborted, err
 	}
-	undo := func() {
-		// whatever ctx became of: without it the connection would stay in the transaction
+	rollBack := func() {
+		// ctx may have ended, and without a rollback the connection would stay in the transaction.
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), statementTimeout)
 		defer cancel()
 		_ = tx.Rollback(ctx)
@@ -210,32 +208,32 @@ func (l *Ledger) transact(ctx context.Context, conn *pgx.Conn, keys []string, co
 			_, err = tx.Exec(ctx, "select core.outbox_publish($1, 'worlds', $2::text::jsonb)", l.kind.EventType, string(payload))
 		}
 		if err != nil {
-			undo()
+			rollBack()
 			return Aborted, err
 		}
 	}
 	if !commit {
-		undo()
+		rollBack()
 		return Aborted, nil
 	}
 	err = tx.Commit(ctx)
-	var refused *pgconn.PgError
+	var pgErr *pgconn.PgError
 	switch {
 	case err == nil:
 		return Committed, nil
 	case errors.Is(err, pgx.ErrTxCommitRollback):
 		return Aborted, err
-	case errors.As(err, &refused) && refused.Severity == "ERROR":
+	case errors.As(err, &pgErr) && pgErr.Severity == "ERROR":
 		return Aborted, err
-	default: // lost, or FATAL: the server may have got past the commit
+	default: // after a lost connection or a FATAL error, the commit may have taken effect
 		return Unknown, err
 	}
 }
 
-// chosenFrom is where the numbers begin of events whose key is not of a publisher's form.
+// chosenFrom is the first number of events whose key a test chose.
 const chosenFrom = 1_000_000
 
-// number is the n of a key: the one in it, or one of its own for a key that a test chose.
+// number returns the number in a publisher's key, or a new one for a key that a test chose.
 func (l *Ledger) number(key string) int {
 	var n int
 	if _, err := fmt.Sscanf(key, "k%06d", &n); err == nil {

@@ -12,27 +12,27 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// Expect is what a test may allow beyond delivery at the first attempt.
+// Expect is what a test allows beyond delivery at the first attempt.
 type Expect struct {
-	// Within is how long it may take until nothing is pending any more.
+	// Within limits the wait until no event is pending.
 	Within time.Duration
-	// Failed are the events, by key, that end as dead letters.
-	Failed map[string]Dead
-	// MaxAttempts of a delivered event; 0 means 1.
+	// Failed are the expected dead letters by key.
+	Failed map[string]DeadLetter
+	// MaxAttempts is the limit for a delivered event; 0 means 1.
 	MaxAttempts int
 }
 
-// Dead is a dead letter as a test expects it.
-type Dead struct {
+// DeadLetter is an expected dead letter.
+type DeadLetter struct {
 	Attempts int
-	Handled  []string // the handlers that did handle it: the others failed
+	Handled  []string // the handlers that handled it; the others failed
 }
 
-// mostProblems that a failure lists.
+// mostProblems is how many problems a failure lists.
 const mostProblems = 20
 
-// Verify waits until nothing is pending, and compares what the ledger knows with the database at url,
-// read as its superuser and not through a fault.
+// Verify waits until no event is pending, and compares the ledger with the database at url, a superuser's that leads
+// past any fault.
 func (l *Ledger) Verify(t testing.TB, url string, expect Expect) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), expect.Within+time.Minute)
@@ -43,9 +43,9 @@ func (l *Ledger) Verify(t testing.TB, url string, expect Expect) {
 	}
 	defer func() { _ = conn.Close(ctx) }()
 	if l.Events() == 0 {
-		t.Fatal("the ledger is empty: nothing was put to the test")
+		t.Fatal("the ledger is empty: nothing was published")
 	}
-	if !l.awaitQuiet(ctx, t, conn, expect.Within) {
+	if !l.awaitSettled(ctx, t, conn, expect.Within) {
 		return
 	}
 	found, err := l.read(ctx, conn)
@@ -54,13 +54,13 @@ func (l *Ledger) Verify(t testing.TB, url string, expect Expect) {
 	}
 	problems := l.compare(found, expect)
 	if len(problems) > 0 {
-		t.Errorf("the ledger (%v) and the database differ:\n%s", l.Counts(), listed(problems))
+		t.Errorf("the ledger (%v) and the database differ:\n%s", l.Counts(), joined(problems))
 	}
 }
 
-// awaitQuiet waits until no publisher's transaction is open and nothing is pending; else the test
-// fails with the rows that are.
-func (l *Ledger) awaitQuiet(ctx context.Context, t testing.TB, conn *pgx.Conn, within time.Duration) bool {
+// awaitSettled waits until no publisher's transaction is open and no event is pending. On a timeout it fails the test
+// with the rows that are pending.
+func (l *Ledger) awaitSettled(ctx context.Context, t testing.TB, conn *pgx.Conn, within time.Duration) bool {
 	t.Helper()
 	deadline := time.NewTimer(within)
 	defer deadline.Stop()
@@ -88,7 +88,8 @@ func (l *Ledger) awaitQuiet(ctx context.Context, t testing.TB, conn *pgx.Conn, w
 }
 
 func pending(ctx context.Context, conn *pgx.Conn) string {
-	rows, err := conn.Query(ctx, `select o::text from (select id, status, attempts, created_at, available_at, last_error, handler_failures
+	rows, err := conn.Query(ctx, `select o::text from (
+		select id, status, attempts, created_at, available_at, last_error, handler_failures
 		from core.outbox where status in ('pending', 'in_flight') order by created_at limit $1) o`, mostProblems)
 	if err != nil {
 		return err.Error()
@@ -100,7 +101,7 @@ func pending(ctx context.Context, conn *pgx.Conn) string {
 	return strings.Join(lines, "\n")
 }
 
-// event is a row of core.outbox and what was found of its effects.
+// event is a row of core.outbox.
 type event struct {
 	ID        string
 	Key       string
@@ -112,17 +113,18 @@ type event struct {
 
 type handlerKey struct{ Handler, Key string }
 
-// state is what the database says.
+// state is what the database holds.
 type state struct {
-	byKey   map[string][]event
-	effects map[handlerKey]int
-	handled map[handlerKey]int // by the event's id
-	astray  []string
+	byKey        map[string][]event
+	effects      map[handlerKey]int
+	handled      map[handlerKey]int // Key is the event's id
+	staleContent []string
 }
 
 func (l *Ledger) read(ctx context.Context, conn *pgx.Conn) (state, error) {
 	s := state{byKey: make(map[string][]event), effects: make(map[handlerKey]int), handled: make(map[handlerKey]int)}
-	rows, err := conn.Query(ctx, `select id::text, coalesce(payload ->> $2, ''), status, attempts, coalesce(last_error, ''), o::text from core.outbox o where event_type = $1`, l.kind.EventType, l.kind.KeyField)
+	rows, err := conn.Query(ctx, `select id::text, coalesce(payload ->> $2, ''), status, attempts,
+		coalesce(last_error, ''), o::text from core.outbox o where event_type = $1`, l.kind.EventType, l.kind.KeyField)
 	if err != nil {
 		return s, err
 	}
@@ -139,12 +141,12 @@ func (l *Ledger) read(ctx context.Context, conn *pgx.Conn) (state, error) {
 	if s.handled, err = count(ctx, conn, "select handler_name, event_id::text from core.event_handled"); err != nil {
 		return s, err
 	}
-	if l.kind.Astray != "" {
-		rows, err := conn.Query(ctx, l.kind.Astray)
+	if l.kind.StaleContent != "" {
+		rows, err := conn.Query(ctx, l.kind.StaleContent)
 		if err != nil {
 			return s, err
 		}
-		if s.astray, err = pgx.CollectRows(rows, pgx.RowTo[string]); err != nil {
+		if s.staleContent, err = pgx.CollectRows(rows, pgx.RowTo[string]); err != nil {
 			return s, err
 		}
 	}
@@ -185,14 +187,14 @@ func (l *Ledger) compare(s state, expect Expect) []string {
 		case tx.outcome == Aborted && there > 0:
 			fail("visible: %d of the %d events of an aborted transaction are there: %v", there, len(tx.keys), tx.keys)
 		case there != 0 && there != len(tx.keys):
-			fail("torn: %d of the %d events of one transaction are there: %v", there, len(tx.keys), tx.keys)
+			fail("partial: %d of the %d events of one transaction are there: %v", there, len(tx.keys), tx.keys)
 		}
 	}
 	ids := make(map[string]bool)
 	for _, key := range slices.Sorted(maps.Keys(s.byKey)) {
 		found := s.byKey[key]
 		if !known[key] || len(found) > 1 {
-			fail("unasked for: %d rows of key %q; the last is %s", len(found), key, found[len(found)-1].Row)
+			fail("unexpected: %d rows of key %q; the last is %s", len(found), key, found[len(found)-1].Row)
 		}
 		for _, e := range found {
 			ids[e.ID] = true
@@ -203,23 +205,23 @@ func (l *Ledger) compare(s state, expect Expect) []string {
 	}
 	for _, k := range slices.SortedFunc(maps.Keys(s.effects), byHandler) {
 		if len(s.byKey[k.Key]) == 0 {
-			fail("an effect of nothing: %d of %s for key %q", s.effects[k], k.Handler, k.Key)
+			fail("effect without event: %d of %s for key %q", s.effects[k], k.Handler, k.Key)
 		}
 	}
 	for _, k := range slices.SortedFunc(maps.Keys(s.handled), byHandler) {
 		if slices.Contains(l.kind.Handlers, k.Handler) && !ids[k.Key] {
-			fail("handled, but not there: event %s by %s", k.Key, k.Handler)
+			fail("handled without event: event %s by %s", k.Key, k.Handler)
 		}
 	}
-	for _, key := range s.astray {
-		fail("astray: the lasting content of %q is not what was published", key)
+	for _, key := range s.staleContent {
+		fail("stale: the projection of %q does not have its content", key)
 	}
 	return problems
 }
 
 func byHandler(a, b handlerKey) int { return strings.Compare(a.Handler+" "+a.Key, b.Handler+" "+b.Key) }
 
-// compareEvent says what is wrong with one event.
+// compareEvent returns what is wrong with one event.
 func (l *Ledger) compareEvent(s state, expect Expect, e event) []string {
 	var problems []string
 	fail := func(format string, args ...any) { problems = append(problems, fmt.Sprintf(format, args...)) }
@@ -242,7 +244,7 @@ func (l *Ledger) compareEvent(s state, expect Expect, e event) []string {
 			effects = 0
 		}
 		if n := s.effects[handlerKey{handler, e.Key}]; n != effects {
-			fail("%s left its effect %d times, want %d", handler, n, effects)
+			fail("%s wrote its effect %d times, want %d", handler, n, effects)
 		}
 		if n := s.handled[handlerKey{handler, e.ID}]; n != effects {
 			fail("core.event_handled has %d rows of %s, want %d", n, handler, effects)

@@ -12,16 +12,16 @@ import (
 	"time"
 )
 
-const buildTimeout = 5 * time.Minute // a cold, shared machine
+const buildTimeout = 5 * time.Minute // for a loaded machine and an empty build cache
 
-// Binary is cmd/workers, built when first asked for. One for each test binary; Remove it at the end.
+// Binary is the built cmd/workers. A test binary needs one; call Remove at its end.
 type Binary struct {
 	once sync.Once
 	dir  string
 	err  error
 }
 
-// Path builds the binary if need be and returns where it is.
+// Path returns the binary's path, and builds it at the first call.
 func (b *Binary) Path(t testing.TB) string {
 	t.Helper()
 	b.once.Do(func() { b.dir, b.err = build() })
@@ -31,7 +31,7 @@ func (b *Binary) Path(t testing.TB) string {
 	return filepath.Join(b.dir, "workers")
 }
 
-// Remove deletes what was built.
+// Remove deletes the binary.
 func (b *Binary) Remove() error {
 	if b.dir == "" {
 		return nil
@@ -46,8 +46,9 @@ func build() (dir string, err error) {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), buildTimeout)
 	defer cancel()
-	// Without VCS stamps, for which git may refuse a checkout that is somebody else's.
-	cmd := exec.CommandContext(ctx, "go", "build", "-buildvcs=false", "-o", filepath.Join(dir, "workers"), "spectral/cmd/workers")
+	// Git may refuse to stamp a checkout that another user owns.
+	cmd := exec.CommandContext(ctx, "go", "build", "-buildvcs=false",
+		"-o", filepath.Join(dir, "workers"), "spectral/cmd/workers")
 	if output, err := cmd.CombinedOutput(); err != nil {
 		return "", errors.Join(fmt.Errorf("%w\n%s", err, output), os.RemoveAll(dir))
 	}

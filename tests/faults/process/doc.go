@@ -1,6 +1,6 @@
-// Package process runs workers as processes of their own, the real binary or the test binary as a test
-// worker, and does to them what happens to processes: signals, kill -9, SIGSTOP, restarts.
+// Package process runs workers as separate processes, the real binary or the test binary, and sends them signals:
+// SIGTERM, SIGKILL, SIGSTOP. A Supervisor restarts them.
 //
-// A process dies with the test that started it, and on Linux with the test binary. Its stderr is read
-// as log entries, which tests await.
+// A process is killed when its test ends, and on Linux when the test binary ends. Its stderr is read as log entries,
+// for which tests wait.
 package process

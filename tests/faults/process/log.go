@@ -9,26 +9,26 @@ import (
 	"time"
 )
 
-// Entry is one line of a worker's stderr: its fields, or the line itself as message if it is no JSON.
+// Entry is one line of a worker's stderr: its JSON fields, or the line as message.
 type Entry map[string]any
 
-// Message is the entry's static text.
+// Message returns the entry's static text.
 func (e Entry) Message() string {
 	text, _ := e["message"].(string)
 	return text
 }
 
-// Log collects the entries of one process. Safe for concurrent use.
+// Log collects the entries of one process. It is safe for concurrent use.
 type Log struct {
 	mu      sync.Mutex
 	entries []Entry
-	grown   chan struct{} // closed at the next entry, and at the end
-	over    bool
+	grown   chan struct{} // closed at the next entry, and when the log ends
+	ended   bool
 }
 
 func newLog() *Log { return &Log{grown: make(chan struct{})} }
 
-// read collects until in ends.
+// read collects entries until in ends.
 func (l *Log) read(in io.Reader) {
 	lines := bufio.NewReader(in)
 	for {
@@ -47,12 +47,12 @@ func (l *Log) read(in io.Reader) {
 	}
 }
 
-// add appends an entry; nil says that there will be none any more.
+// add appends an entry; nil ends the log.
 func (l *Log) add(e Entry) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if e == nil {
-		l.over = true
+		l.ended = true
 	} else {
 		l.entries = append(l.entries, e)
 	}
@@ -60,14 +60,14 @@ func (l *Log) add(e Entry) {
 	l.grown = make(chan struct{})
 }
 
-// Entries are all so far.
+// Entries returns a copy of all entries so far.
 func (l *Log) Entries() []Entry {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return append([]Entry(nil), l.entries...)
 }
 
-// Count is how many entries have a message.
+// Count returns how many entries have the given message.
 func (l *Log) Count(message string) int {
 	n := 0
 	for _, e := range l.Entries() {
@@ -78,14 +78,15 @@ func (l *Log) Count(message string) int {
 	return n
 }
 
-// Await returns the n-th entry (from 1) with a message, which must come within a time.
+// Await returns the n-th entry (from 1) with the given message, and fails the test if it does not come within the
+// given time.
 func (l *Log) Await(t testing.TB, message string, n int, within time.Duration) Entry {
 	t.Helper()
 	deadline := time.NewTimer(within)
 	defer deadline.Stop()
 	for {
 		l.mu.Lock()
-		entries, grown, over := l.entries, l.grown, l.over
+		entries, grown, ended := l.entries, l.grown, l.ended
 		l.mu.Unlock()
 		seen := 0
 		for _, e := range entries {
@@ -95,7 +96,7 @@ func (l *Log) Await(t testing.TB, message string, n int, within time.Duration) E
 				}
 			}
 		}
-		if over {
+		if ended {
 			t.Fatalf("the process ended with %d log entries %q, want %d; its log: %s", seen, message, n, tail(entries))
 		}
 		select {
@@ -106,12 +107,12 @@ func (l *Log) Await(t testing.TB, message string, n int, within time.Duration) E
 	}
 }
 
-// tail is the end of a log as text.
+// tail returns the last entries as text.
 func tail(entries []Entry) string {
 	const most = 20
 	text := ""
 	for _, e := range entries[max(0, len(entries)-most):] {
-		line, _ := json.Marshal(e) // came from JSON
+		line, _ := json.Marshal(e) // cannot fail: it was decoded from JSON
 		text += "\n  " + string(line)
 	}
 	return text

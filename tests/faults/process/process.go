@@ -10,17 +10,17 @@ import (
 	"time"
 )
 
-// Command is how to run a worker.
+// Command says how to run a worker.
 type Command struct {
 	Path string
 	Args []string
-	Env  []string // beside PATH and HOME
+	Env  []string // besides PATH and HOME
 }
 
-// ended is the exit code of a process that a signal ended.
+// ended is the exit code of a process that a signal killed.
 const ended = -1
 
-// cleanupTimeout is how long a killed process may take to go: the kernel does it, not the process.
+// cleanupTimeout limits the end of a killed process, which depends on the kernel only.
 const cleanupTimeout = 10 * time.Second
 
 // Process is a running worker. Its methods may be called concurrently.
@@ -30,7 +30,7 @@ type Process struct {
 	exited chan struct{}
 }
 
-// Start runs a command until it ends or the test does.
+// Start runs a command and kills it when the test ends.
 func Start(t testing.TB, c Command) *Process {
 	t.Helper()
 	p, err := launch(c)
@@ -41,7 +41,7 @@ func Start(t testing.TB, c Command) *Process {
 	return p
 }
 
-// launch starts a command. What it prints to stdout is dropped, stderr is its log.
+// launch starts a command with stderr as its log. Stdout is dropped.
 func launch(c Command) (*Process, error) {
 	read, write, err := os.Pipe()
 	if err != nil {
@@ -54,13 +54,13 @@ func launch(c Command) (*Process, error) {
 	p := &Process{Log: newLog(), cmd: cmd, exited: make(chan struct{})}
 	started := make(chan error, 1)
 	go func() {
-		// the death signal comes when the thread that started the process ends
+		// Linux sends Pdeathsig when the thread that started the process ends.
 		runtime.LockOSThread()
 		defer runtime.UnlockOSThread()
 		err := cmd.Start()
 		started <- err
 		if err == nil {
-			_ = cmd.Wait() // its outcome is asked of ProcessState
+			_ = cmd.Wait() // AwaitExit reads the result from ProcessState
 			close(p.exited)
 		}
 	}()
@@ -77,25 +77,26 @@ func launch(c Command) (*Process, error) {
 	return p, nil
 }
 
-// PID of the process.
+// PID returns the process id.
 func (p *Process) PID() int { return p.cmd.Process.Pid }
 
-// Exited is closed when the process is over.
+// Exited returns a channel that is closed when the process has ended.
 func (p *Process) Exited() <-chan struct{} { return p.exited }
 
-// Signal sends a signal; to a process that is over it does nothing.
+// Signal sends a signal, unless the process has ended.
 func (p *Process) Signal(s syscall.Signal) { _ = p.cmd.Process.Signal(s) }
 
-// Kill is kill -9.
+// Kill sends SIGKILL.
 func (p *Process) Kill() { p.Signal(syscall.SIGKILL) }
 
-// Freeze stops the process where it is: to the database it looks alive.
+// Freeze stops the process by SIGSTOP. Its connections stay open.
 func (p *Process) Freeze() { p.Signal(syscall.SIGSTOP) }
 
-// Thaw lets a frozen process go on.
+// Thaw resumes a frozen process.
 func (p *Process) Thaw() { p.Signal(syscall.SIGCONT) }
 
-// AwaitExit returns the exit code, -1 if a signal ended it; the end must come within a time.
+// AwaitExit returns the exit code, -1 after a signal, and fails the test if the process does not end within the given
+// time.
 func (p *Process) AwaitExit(t testing.TB, within time.Duration) int {
 	t.Helper()
 	deadline := time.NewTimer(within)
@@ -109,7 +110,7 @@ func (p *Process) AwaitExit(t testing.TB, within time.Duration) int {
 	}
 }
 
-// end kills the process; after a failed test it shows the end of its log.
+// end kills the process. If the test failed, it logs the last entries.
 func (p *Process) end(t testing.TB) {
 	t.Helper()
 	p.Kill()

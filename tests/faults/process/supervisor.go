@@ -15,11 +15,11 @@ type Supervisor struct {
 
 	mu      sync.Mutex
 	current *Process
-	past    []*Process
+	earlier []*Process
 	err     error
 }
 
-// Supervise runs a command, and runs it again after a pause whenever it ends, until the test does.
+// Supervise runs a command until the test ends, and restarts it after a pause whenever it ends.
 func Supervise(t testing.TB, c Command, pause time.Duration) *Supervisor {
 	t.Helper()
 	s := &Supervisor{
@@ -41,11 +41,11 @@ func (s *Supervisor) run() {
 		case <-s.stop:
 			return
 		}
-		again := time.NewTimer(s.pause)
+		restart := time.NewTimer(s.pause)
 		select {
-		case <-again.C:
+		case <-restart.C:
 		case <-s.stop:
-			again.Stop()
+			restart.Stop()
 			return
 		}
 		next, err := launch(s.command)
@@ -55,48 +55,37 @@ func (s *Supervisor) run() {
 			s.mu.Unlock()
 			return
 		}
-		s.past, s.current = append(s.past, s.current), next
+		s.earlier, s.current = append(s.earlier, s.current), next
 		s.mu.Unlock()
 	}
 }
 
-// Current is the process that runs now, or ended last.
+// Current returns the process that runs now, or that ended last.
 func (s *Supervisor) Current() *Process {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.current
 }
 
-// Restarts is how often the worker was started again.
+// Restarts returns how often the worker was restarted.
 func (s *Supervisor) Restarts() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return len(s.past)
+	return len(s.earlier)
 }
 
-// Processes are all that ran, in order, the current one last.
+// Processes returns all processes in order, the current one last.
 func (s *Supervisor) Processes() []*Process {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return append(append([]*Process(nil), s.past...), s.current)
-}
-
-// Retire lets no restart happen any more, and returns the last process as it is.
-func (s *Supervisor) Retire() *Process {
-	s.mu.Lock()
-	select {
-	case <-s.stop:
-	default:
-		close(s.stop)
-	}
-	s.mu.Unlock()
-	<-s.done
-	return s.Current()
+	return append(append([]*Process(nil), s.earlier...), s.current)
 }
 
 func (s *Supervisor) end(t testing.TB) {
 	t.Helper()
-	s.Retire().end(t)
+	close(s.stop)
+	<-s.done
+	s.Current().end(t)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.err != nil {

@@ -1,11 +1,9 @@
-// Package proxy is a TCP proxy in front of Postgres that fails on request.
+// Package proxy is a TCP proxy in front of Postgres that causes network faults. It forwards whole protocol messages
+// (a type byte, a length, a body; a client's first message has no type), so a test can place a fault between any two:
 //
-// It forwards whole messages of the protocol (a type byte, a length, a body; the first of a client
-// has no type), so that a fault can be put between any two of them:
+//	client ──> filter ──> server      a Mode applies to both directions of every connection,
+//	client <── filter <── server      a Filter decides message by message
 //
-//	client ──> [Client filter] ──> server      a Mode rules both directions of every connection,
-//	client <── [Server filter] <── server      a Filter decides message by message
-//
-// Connections are in clear: URLs that lead through the proxy say sslmode=disable. A port stays the same for
-// the proxy's life, whatever becomes of the server behind it.
+// It does not speak TLS: URLs that lead through it need sslmode=disable. Its port stays the same when the server
+// restarts on another one.
 package proxy

@@ -14,7 +14,6 @@ import (
 // From is the side that sent a message.
 type From int
 
-// The two sides.
 const (
 	Client From = iota
 	Server
@@ -22,16 +21,16 @@ const (
 
 // Message is one message of the protocol.
 type Message struct {
-	Conn int  // numbers connections in the order they were accepted, from 1
-	From From // who sent it
-	// Type is the protocol's: 'Q' Query, 'P' Parse, 'B' Bind, 'E' Execute, 'S' Sync of a client; 'C'
-	// CommandComplete, 'Z' ReadyForQuery, 'E' Error of a server. 0 for a client's first message.
+	Conn int // the connection's number, from 1
+	From From
+	// Type is the protocol's: 'Q' Query, 'P' Parse, 'B' Bind, 'E' Execute, 'S' Sync of a client; 'C' CommandComplete,
+	// 'Z' ReadyForQuery, 'E' Error of a server. It is 0 for a client's first message.
 	Type byte
-	Body []byte // without type and length; not to be kept
+	Body []byte // without type and length; valid during the call only
 }
 
-// Query is the text of a simple query, which is how the product sends BEGIN, COMMIT and ROLLBACK;
-// empty for any other message.
+// Query returns the text of a simple query, which is how the product sends BEGIN, COMMIT and ROLLBACK. It is empty
+// for any other message.
 func (m Message) Query() string {
 	if m.From != Client || m.Type != 'Q' {
 		return ""
@@ -39,58 +38,55 @@ func (m Message) Query() string {
 	return strings.TrimSuffix(string(m.Body), "\x00")
 }
 
-// Verdict is what becomes of a message, and of its connection.
-type Verdict int
+// Action is what the proxy does with a message.
+type Action int
 
 const (
-	// Forward sends it on.
-	Forward Verdict = iota
-	// Discard drops this message alone.
-	Discard
-	// Cutoff resets the connection in place of the message.
-	Cutoff
-	// ForwardThenCut sends it on and then resets the connection. A client gets no answer.
-	ForwardThenCut
-	// Tear sends half of it on, then resets the connection.
-	Tear
-	// Hush sends it on, and lets nothing of the server's reach this client any more.
-	Hush
-	// Freeze keeps it back, and with it all that follows from this side, until the connection is reset.
+	Forward Action = iota // sends the message on
+	Discard               // drops this message only
+	// Reset drops the message and resets the connection.
+	Reset
+	// ForwardThenReset sends the message on and then resets the connection. A client gets no reply.
+	ForwardThenReset
+	// Truncate sends half of the message and then resets the connection.
+	Truncate
+	// DropReplies sends the message on, and drops all that the server sends on this connection from then on.
+	DropReplies
+	// Freeze holds the message and all that follow it from this side, until the connection is reset.
 	Freeze
 )
 
-// Filter decides about a message. It is called from several goroutines, in order within one
-// direction of a connection.
-type Filter func(Message) Verdict
+// Filter decides about a message. It is called concurrently, but in order within one direction of a connection.
+type Filter func(Message) Action
 
-// Nth is a filter that gives verdict once, to the n-th message (from 1) that is meant, and passes all
-// others. Done is closed when it has.
-func Nth(n int, verdict Verdict, meant func(Message) bool) (f Filter, done <-chan struct{}) {
+// Nth returns a filter that applies action to the n-th message (from 1) for which matches returns true, and forwards
+// all others. It closes done at that message.
+func Nth(n int, action Action, matches func(Message) bool) (f Filter, done <-chan struct{}) {
 	var mu sync.Mutex
 	hit := make(chan struct{})
-	return func(m Message) Verdict {
+	return func(m Message) Action {
 		mu.Lock()
 		defer mu.Unlock()
-		if n == 0 || !meant(m) {
+		if n == 0 || !matches(m) {
 			return Forward
 		}
 		if n--; n > 0 {
 			return Forward
 		}
 		close(hit)
-		return verdict
+		return action
 	}, hit
 }
 
-// Commit reports whether a message is a client's COMMIT.
+// Commit reports whether m is a client's COMMIT.
 func Commit(m Message) bool { return strings.EqualFold(m.Query(), "commit") }
 
-// CommitOf makes a filter's condition: a message is the COMMIT of a transaction that has run a statement whose
-// text contains text. It has to see a connection from its beginning: statements are prepared once.
+// CommitOf returns a condition for Nth: m is the COMMIT of a transaction that ran a statement whose text contains
+// text. The filter must see the connection from its start, since statements are prepared once.
 func CommitOf(text string) func(Message) bool {
 	type session struct {
-		prepared map[string]bool // statements that contain it, by name
-		ran      bool            // one, in this transaction
+		prepared map[string]bool // by name: the statement contains text
+		ran      bool            // this transaction ran one
 	}
 	var mu sync.Mutex
 	sessions := make(map[int]*session)
@@ -121,12 +117,11 @@ func CommitOf(text string) func(Message) bool {
 	}
 }
 
-// Statement reports whether a message is the last that a client sends of a statement: a simple query
-// or a Sync.
+// Statement reports whether m is the last message of a client's statement: a simple query or a Sync.
 func Statement(m Message) bool { return m.From == Client && (m.Type == 'Q' || m.Type == 'S') }
 
 const (
-	headerBytes  = 5 // a type and a length
+	headerBytes  = 5 // type and length
 	maxBodyBytes = 1 << 30
 )
 
@@ -136,14 +131,14 @@ type link struct {
 	id     int
 	client *net.TCPConn
 
-	mu     sync.Mutex
-	server *net.TCPConn // nil until attached
-	closed bool
-	hushed bool
-	over   chan struct{} // closed with it; nil until somebody waits for that
+	mu             sync.Mutex
+	server         *net.TCPConn // nil until attached
+	closed         bool
+	repliesDropped bool
+	over           chan struct{} // closed with the link; nil until done is called
 }
 
-// attach notes the server's side, unless the link was cut meanwhile.
+// attach sets the server's connection. It returns false if the link was reset before.
 func (l *link) attach(server *net.TCPConn) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -155,25 +150,25 @@ func (l *link) attach(server *net.TCPConn) bool {
 	return true
 }
 
-// cut resets both sides.
-func (l *link) cut() {
+// reset resets both connections.
+func (l *link) reset() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.closed {
 		return
 	}
 	l.closed = true
-	reset(l.client)
+	resetConn(l.client)
 	if l.server != nil {
-		reset(l.server)
+		resetConn(l.server)
 	}
 	if l.over != nil {
 		close(l.over)
 	}
 }
 
-// end is closed when the link is cut.
-func (l *link) end() <-chan struct{} {
+// done returns a channel that is closed when the link is reset.
+func (l *link) done() <-chan struct{} {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.over == nil {
@@ -185,19 +180,19 @@ func (l *link) end() <-chan struct{} {
 	return l.over
 }
 
-func (l *link) hush() {
+func (l *link) dropReplies() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.hushed = true
+	l.repliesDropped = true
 }
 
-func (l *link) isHushed() bool {
+func (l *link) dropsReplies() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.hushed
+	return l.repliesDropped
 }
 
-// pump forwards one direction until it ends, and then ends the other.
+// pump forwards one direction until it ends.
 func (l *link) pump(from From) {
 	source, sink := l.client, l.server
 	if from == Server {
@@ -221,81 +216,80 @@ func (l *link) pump(from From) {
 	}
 }
 
-// close passes on how a side ended: in order, or not.
+// close ends the link after err: in order after an EOF, else by a reset.
 func (l *link) close(err error, source, sink *net.TCPConn) {
-	if errors.Is(err, io.EOF) && l.proxy.admit() {
+	if errors.Is(err, io.EOF) && l.admit() {
 		_ = sink.CloseWrite()
 		_ = source.CloseRead()
-		if sink == l.server { // the server answers a client's end with its own
+		if sink == l.server { // the server closes its side in turn
 			return
 		}
 	}
-	l.cut()
+	l.reset()
 }
 
-// send does with a message what mode and filter say; false means that this direction is over.
+// send applies the mode and the filter to a message. It returns false if this direction has ended.
 func (l *link) send(m Message, head []byte, sink *net.TCPConn) bool {
 	p := l.proxy
 	p.mu.Lock()
 	filter := p.filter
 	p.mu.Unlock()
-	verdict := Forward
+	action := Forward
 	if filter != nil {
-		verdict = filter(m)
+		action = filter(m)
 	}
 	if !l.admit() {
 		return false
 	}
-	if m.From == Server && l.isHushed() {
+	if m.From == Server && l.dropsReplies() {
 		return true
 	}
 	whole := slices.Concat(head, m.Body)
-	switch verdict {
+	switch action {
 	case Discard:
 		return true
-	case Cutoff:
-		l.cut()
+	case Reset:
+		l.reset()
 		return false
-	case Tear:
+	case Truncate:
 		_, _ = sink.Write(whole[:len(whole)/2])
-		l.cutAfterDelivery(sink)
+		l.resetAfterDelivery(sink)
 		return false
 	case Freeze:
-		<-l.end()
+		<-l.done()
 		return false
-	case Hush:
-		l.hush()
-	case ForwardThenCut:
+	case DropReplies:
+		l.dropReplies()
+	case ForwardThenReset:
 		if m.From == Client {
-			l.hush() // a quick answer would be there before the reset
+			l.dropReplies() // else a quick reply could arrive before the reset
 		}
 	case Forward:
 	}
 	if _, err := sink.Write(whole); err != nil {
-		l.cut()
+		l.reset()
 		return false
 	}
-	if verdict == ForwardThenCut {
-		l.cutAfterDelivery(sink)
+	if action == ForwardThenReset {
+		l.resetAfterDelivery(sink)
 		return false
 	}
 	return true
 }
 
-// cutAfterDelivery ends the link so that what was written to sink is not lost with it, as a reset
-// would.
-func (l *link) cutAfterDelivery(sink *net.TCPConn) {
+// resetAfterDelivery ends the link without losing what was written to sink, as a reset would.
+func (l *link) resetAfterDelivery(sink *net.TCPConn) {
 	_ = sink.CloseWrite()
 	other := l.client
 	if sink == l.client {
 		other = l.server
 	}
-	reset(other)
-	_, _ = io.Copy(io.Discard, sink) // until the far side has read it and closed
-	l.cut()
+	resetConn(other)
+	_, _ = io.Copy(io.Discard, sink) // until the other side has read it and closed
+	l.reset()
 }
 
-// admit is the proxy's for an open link: it waits while the mode is Stall.
+// admit waits while the mode is Stall. It returns false if the link or the proxy has ended.
 func (l *link) admit() bool {
 	for {
 		p := l.proxy
@@ -310,13 +304,13 @@ func (l *link) admit() bool {
 		}
 		select {
 		case <-changed:
-		case <-l.end():
+		case <-l.done():
 			return false
 		}
 	}
 }
 
-// readMessage reads one message: its type, unless it is a client's first, and length, then its body.
+// readMessage reads one message. A client's first one has no type.
 func readMessage(in *bufio.Reader, first bool) (head, body []byte, err error) {
 	head = make([]byte, headerBytes)
 	if first {

@@ -13,16 +13,14 @@ import (
 type Mode int
 
 const (
-	// Pass forwards everything.
-	Pass Mode = iota
-	// Refuse resets each new connection as it comes, and counts it; those that stand stay.
+	Pass Mode = iota // forwards everything
+	// Refuse resets new connections, and counts them in Accepted. Open connections stay.
 	Refuse
-	// Stall keeps connections open, and new ones too, and forwards nothing either way until the mode
-	// changes: a network that swallows packets.
+	// Stall forwards nothing, on open and new connections, until the mode changes: a network that drops packets.
 	Stall
 )
 
-// dialTimeout bounds the connection to the server; localhost answers at once or never.
+// dialTimeout limits connecting to the server on localhost.
 const dialTimeout = 5 * time.Second
 
 // Proxy forwards connections. Its methods may be called concurrently.
@@ -40,8 +38,7 @@ type Proxy struct {
 	wait     sync.WaitGroup
 }
 
-// New starts a proxy in front of the server at backend(), which is asked for each connection. It
-// ends with the test.
+// New starts a proxy that ends with the test. It calls backend for the server's host:port at each connection.
 func New(t testing.TB, backend func() string) *Proxy {
 	t.Helper()
 	listener, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
@@ -55,19 +52,19 @@ func New(t testing.TB, backend func() string) *Proxy {
 }
 
 // InFrontOf starts a proxy in front of the server that a URL names.
-func InFrontOf(t testing.TB, at string) *Proxy {
+func InFrontOf(t testing.TB, databaseURL string) *Proxy {
 	t.Helper()
-	u, err := url.Parse(at)
+	u, err := url.Parse(databaseURL)
 	if err != nil {
 		t.Fatal(err)
 	}
 	return New(t, func() string { return u.Host })
 }
 
-// URL is at, led through the proxy.
-func (p *Proxy) URL(t testing.TB, at string) string {
+// URL returns databaseURL with the proxy's address.
+func (p *Proxy) URL(t testing.TB, databaseURL string) string {
 	t.Helper()
-	u, err := url.Parse(at)
+	u, err := url.Parse(databaseURL)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -75,7 +72,7 @@ func (p *Proxy) URL(t testing.TB, at string) string {
 	return u.String()
 }
 
-// Set changes the mode. Connections that stand follow at once.
+// Set changes the mode, also for open connections.
 func (p *Proxy) Set(m Mode) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -84,25 +81,25 @@ func (p *Proxy) Set(m Mode) {
 	p.changed = make(chan struct{})
 }
 
-// Filter puts f in the way of every message from now on; nil removes it.
+// Filter applies f to every message from now on; nil removes the filter.
 func (p *Proxy) Filter(f Filter) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.filter = f
 }
 
-// Cut resets every connection, in both directions, and returns how many there were.
-func (p *Proxy) Cut() int {
+// ResetAll resets every connection and returns how many there were.
+func (p *Proxy) ResetAll() int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for l := range p.links {
-		l.cut()
+		l.reset()
 	}
 	return len(p.links)
 }
 
-// Standing are the numbers of the connections that stand.
-func (p *Proxy) Standing() []int {
+// Open returns the numbers of the open connections.
+func (p *Proxy) Open() []int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	all := make([]int, 0, len(p.links))
@@ -112,7 +109,7 @@ func (p *Proxy) Standing() []int {
 	return all
 }
 
-// Accepted are the times of all connections that clients made, refused ones included.
+// Accepted returns when clients connected, including refused connections.
 func (p *Proxy) Accepted() []time.Time {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -124,7 +121,7 @@ func (p *Proxy) end() {
 	p.mu.Lock()
 	p.ended = true
 	for l := range p.links {
-		l.cut()
+		l.reset()
 	}
 	close(p.changed)
 	p.changed = make(chan struct{})
@@ -144,7 +141,7 @@ func (p *Proxy) accept() {
 		refuse := p.mode == Refuse || p.ended
 		p.mu.Unlock()
 		if refuse {
-			reset(client)
+			resetConn(client)
 			continue
 		}
 		p.wait.Go(func() { p.serve(id, client) })
@@ -162,16 +159,16 @@ func (p *Proxy) serve(id int, client *net.TCPConn) {
 		p.mu.Lock()
 		delete(p.links, l)
 		p.mu.Unlock()
-		l.cut()
+		l.reset()
 	}()
-	if ended || !p.admit() {
+	if ended || !l.admit() {
 		return
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), dialTimeout)
 	defer cancel()
 	conn, err := new(net.Dialer).DialContext(ctx, "tcp", p.backend())
 	if err != nil {
-		return // reset, as by a host without a server
+		return // the client sees a reset
 	}
 	if !l.attach(conn.(*net.TCPConn)) {
 		return
@@ -182,21 +179,8 @@ func (p *Proxy) serve(id int, client *net.TCPConn) {
 	both.Wait()
 }
 
-// admit waits while the mode is Stall; false means that the proxy has ended.
-func (p *Proxy) admit() bool {
-	for {
-		p.mu.Lock()
-		mode, changed, ended := p.mode, p.changed, p.ended
-		p.mu.Unlock()
-		if ended || mode != Stall {
-			return !ended
-		}
-		<-changed
-	}
-}
-
-// reset closes with RST: the other side sees a lost connection, not an end.
-func reset(conn *net.TCPConn) {
+// resetConn closes with RST: the other side sees a lost connection.
+func resetConn(conn *net.TCPConn) {
 	_ = conn.SetLinger(0)
 	_ = conn.Close()
 }

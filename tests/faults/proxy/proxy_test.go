@@ -16,17 +16,17 @@ import (
 func TestMain(m *testing.M) { pgtest.Main(m) }
 
 const (
-	patience = 30 * time.Second
-	// moment is long enough for what would happen on this machine, if it did.
-	moment = 300 * time.Millisecond
+	testTimeout = 30 * time.Second
+	// silence is how long a test waits for a reply that must not come.
+	silence = 300 * time.Millisecond
 )
 
 type bundle struct {
 	*testing.T
 	direct string
 	proxy  *proxy.Proxy
-	conn   *pgx.Conn // through it
-	past   *pgx.Conn // and past it
+	conn   *pgx.Conn // through the proxy
+	server *pgx.Conn // past the proxy
 }
 
 func setup(t *testing.T) *bundle {
@@ -34,9 +34,9 @@ func setup(t *testing.T) *bundle {
 	t.Parallel()
 	direct := pgtest.NewEmpty(t)
 	p := proxy.InFrontOf(t, direct)
-	b := &bundle{T: t, direct: direct, proxy: p, past: pgtest.Conn(t, direct)}
+	b := &bundle{T: t, direct: direct, proxy: p, server: pgtest.Conn(t, direct)}
 	b.conn = pgtest.Conn(t, p.URL(t, direct))
-	b.must(b.exec("create table t (n int)", patience))
+	b.must(b.exec("create table t (n int)", testTimeout))
 	return b
 }
 
@@ -54,17 +54,18 @@ func (b *bundle) exec(sql string, within time.Duration) error {
 	return err
 }
 
-// rows counts, past the proxy, what is in table t.
+// rows counts the rows of table t, past the proxy.
 func (b *bundle) rows() (n int) {
 	b.Helper()
-	b.must(b.past.QueryRow(b.Context(), "select count(*) from t").Scan(&n))
+	b.must(b.server.QueryRow(b.Context(), "select count(*) from t").Scan(&n))
 	return n
 }
 
-// eventually awaits rows: of what was cut off, nobody says when it has arrived.
+// eventually waits until table t has n rows. There is no signal for the arrival of a statement whose connection was
+// lost.
 func (b *bundle) eventually(n int) {
 	b.Helper()
-	deadline := time.NewTimer(patience)
+	deadline := time.NewTimer(testTimeout)
 	defer deadline.Stop()
 	tick := time.NewTicker(10 * time.Millisecond)
 	defer tick.Stop()
@@ -84,7 +85,7 @@ func (b *bundle) wantLost(err error) {
 	}
 }
 
-func (b *bundle) wantSilence(err error) {
+func (b *bundle) wantNoReply(err error) {
 	b.Helper()
 	if !errors.Is(err, context.DeadlineExceeded) {
 		b.Errorf("%v; want no answer", err)
@@ -93,30 +94,30 @@ func (b *bundle) wantSilence(err error) {
 
 const insert = "insert into t values (1)"
 
-func TestVerdicts(t *testing.T) {
+func TestActionsLoseTheMessageOrTheReply(t *testing.T) {
 	cases := []struct {
-		name    string
-		verdict proxy.Verdict
-		silent  bool // the connection stays open
-		rows    int
+		name   string
+		action proxy.Action
+		silent bool // the connection stays open
+		rows   int
 	}{
-		{"cut off before it", proxy.Cutoff, false, 0},
-		{"torn", proxy.Tear, false, 0},
-		{"cut off after it", proxy.ForwardThenCut, false, 1},
+		{"reset before it", proxy.Reset, false, 0},
+		{"truncated", proxy.Truncate, false, 0},
+		{"reset after it", proxy.ForwardThenReset, false, 1},
 		{"discarded", proxy.Discard, true, 0},
 		{"frozen", proxy.Freeze, true, 0},
-		{"hushed", proxy.Hush, true, 1},
+		{"replies dropped", proxy.DropReplies, true, 1},
 	}
 	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) {
 			b := setup(t)
-			filter, hit := proxy.Nth(2, c.verdict, func(m proxy.Message) bool { return strings.HasPrefix(m.Query(), "insert") })
+			filter, hit := proxy.Nth(2, c.action, func(m proxy.Message) bool { return strings.HasPrefix(m.Query(), "insert") })
 			b.proxy.Filter(filter)
-			b.must(b.exec(insert, patience))
+			b.must(b.exec(insert, testTimeout))
 			if c.silent {
-				b.wantSilence(b.exec(insert, moment))
+				b.wantNoReply(b.exec(insert, silence))
 			} else {
-				b.wantLost(b.exec(insert, patience))
+				b.wantLost(b.exec(insert, testTimeout))
 			}
 			<-hit
 			b.eventually(1 + c.rows)
@@ -124,13 +125,12 @@ func TestVerdicts(t *testing.T) {
 	}
 }
 
-// Whichever transaction runs the statement, when it is prepared and when it was long before.
-func TestCommitOf(t *testing.T) {
+func TestCommitOfFindsTheTransactionOfAStatement(t *testing.T) {
 	b := setup(t)
 	commits := 0 // they come one after the other
-	meant := proxy.CommitOf("into t")
-	b.proxy.Filter(func(m proxy.Message) proxy.Verdict {
-		if meant(m) {
+	matches := proxy.CommitOf("into t")
+	b.proxy.Filter(func(m proxy.Message) proxy.Action {
+		if matches(m) {
 			commits++
 		}
 		return proxy.Forward

@@ -1,6 +1,6 @@
-// Package server gives a test a Postgres server of its own, which it may stop, crash, restart on the
-// same data, demote to a hot standby and promote. Each start takes another port: put a proxy in front
-// of it (Addr is what the proxy asks for).
+// Package server starts a Postgres server for one test, which may stop it, crash it, restart it on the same data,
+// demote it to a hot standby and promote it. Each start takes another port, so put a proxy in front of it, with Addr
+// as its backend.
 package server
 
 import (
@@ -23,20 +23,20 @@ import (
 	"spectral/tests/pgtest"
 )
 
-const startTimeout = 3 * time.Minute // a cold, shared machine; recovery after a crash included
+const startTimeout = 3 * time.Minute // for a loaded machine, and recovery after a crash
 
-// Server is a server with data that outlive it. Its data are as safe as in production: fsync is on.
-// Control it from one goroutine; Addr and URL may be called from any.
+// Server is a Postgres server whose data outlive a crash: fsync is on. Control it from one goroutine; Addr and URL
+// may be called concurrently.
 type Server struct {
 	dir string
 
 	mu       sync.Mutex
 	settings map[string]string
-	running  *embeddedpg.Server // nil while it is down
-	last     string             // the URL of the latest start
+	running  *embeddedpg.Server // nil while it is stopped
+	last     string             // the URL of the last start
 }
 
-// New starts a server of the test's own, with settings beside those of package embeddedpg.
+// New starts an empty server with settings besides those of package embeddedpg.
 func New(t testing.TB, settings map[string]string) *Server {
 	t.Helper()
 	s := prepare(t, settings)
@@ -44,7 +44,7 @@ func New(t testing.TB, settings map[string]string) *Server {
 	return s
 }
 
-// NewMigrated is New from a prepared cluster, and returns the name of the migrated database in it.
+// NewMigrated starts a server on a copy of the prepared cluster, and returns the name of its migrated database.
 func NewMigrated(t testing.TB, settings map[string]string) (s *Server, database string) {
 	t.Helper()
 	s = prepare(t, settings)
@@ -81,7 +81,7 @@ func prepare(t testing.TB, settings map[string]string) *Server {
 	return s
 }
 
-// Start starts a stopped server, and returns when it answers.
+// Start starts a stopped server and waits until it answers.
 func (s *Server) Start(t testing.TB) {
 	t.Helper()
 	s.start(t, "")
@@ -102,7 +102,7 @@ func (s *Server) start(t testing.TB, from string) {
 	s.running, s.last = running, running.URL("postgres")
 }
 
-// Stop shuts the server down fast: clients are told, data are written.
+// Stop shuts the server down in fast mode.
 func (s *Server) Stop(t testing.TB) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
@@ -112,9 +112,8 @@ func (s *Server) Stop(t testing.TB) {
 	}
 }
 
-// Crash ends the server by a signal: SIGINT (a fast shutdown, as Stop does it), SIGQUIT (an immediate
-// one, of which it tells its clients) or SIGKILL (of which it tells nobody). After the latter two the
-// next start recovers from the log.
+// Crash sends the server SIGINT (a fast shutdown), SIGQUIT (an immediate one, which it tells its clients) or SIGKILL.
+// After the latter two the next start recovers from the log.
 func (s *Server) Crash(t testing.TB, how syscall.Signal) {
 	t.Helper()
 	pid := s.postmaster(t)
@@ -127,15 +126,15 @@ func (s *Server) Crash(t testing.TB, how syscall.Signal) {
 	case <-time.After(time.Minute):
 		t.Fatalf("the server has not ended within a minute of %s", how)
 	}
-	_ = running.Stop(context.Background()) // says that it had ended by itself
+	_ = running.Stop(context.Background()) // always an error: the server has ended
 }
 
-// Demote restarts the server as a hot standby without a primary: it answers, and refuses to write
-// (SQLSTATE 25006), as a former primary does after a failover.
+// Demote restarts the server as a hot standby without a primary: it refuses writes (SQLSTATE 25006), as a former
+// primary does after a failover.
 func (s *Server) Demote(t testing.TB) {
 	t.Helper()
 	s.Stop(t)
-	signal := filepath.Join(filepath.Join(s.dir, "data"), "standby.signal")
+	signal := filepath.Join(s.dir, "data", "standby.signal")
 	if err := os.WriteFile(signal, nil, 0o644); err != nil { //nolint:gosec // an empty file, for the server's user
 		t.Fatal(err)
 	}
@@ -158,7 +157,7 @@ func (s *Server) Promote(t testing.TB) {
 	}
 }
 
-// Login creates a login that is a member of the given roles, and returns at as that login.
+// Login creates a login that is a member of the given roles, and returns the URL at with that login.
 func (s *Server) Login(t testing.TB, at, name string, memberOf ...string) string {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
@@ -184,7 +183,7 @@ func (s *Server) Login(t testing.TB, at, name string, memberOf ...string) string
 	return u.String()
 }
 
-// URL of a database, straight to the server where it ran last, as the superuser.
+// URL returns the superuser's URL of a database on the last start's port.
 func (s *Server) URL(database string) string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -196,7 +195,7 @@ func (s *Server) URL(database string) string {
 	return u.String()
 }
 
-// Addr is host:port of the server where it ran last.
+// Addr returns the host and port of the last start.
 func (s *Server) Addr() string {
 	u, err := url.Parse(s.URL(""))
 	if err != nil {
@@ -219,10 +218,10 @@ func (s *Server) takeDown() *embeddedpg.Server {
 	return running
 }
 
-// postmaster is the number of the server's main process.
+// postmaster returns the pid of the server's main process.
 func (s *Server) postmaster(t testing.TB) int {
 	t.Helper()
-	text, err := os.ReadFile(filepath.Join(filepath.Join(s.dir, "data"), "postmaster.pid"))
+	text, err := os.ReadFile(filepath.Join(s.dir, "data", "postmaster.pid"))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -15,8 +15,7 @@ import (
 	"spectral/tests/pgtest"
 )
 
-// supervise starts n real workers that are restarted whenever they end, and returns when they
-// listen.
+// supervise starts n real workers that are restarted when they end, and waits until they listen.
 func (b *bundle) supervise(n int) []*process.Supervisor {
 	b.Helper()
 	all := make([]*process.Supervisor, n)
@@ -29,7 +28,7 @@ func (b *bundle) supervise(n int) []*process.Supervisor {
 	return all
 }
 
-func TestKilledAtRandom(t *testing.T) { killsAtRandom(t, 5) }
+func TestEventsSurviveRandomKills(t *testing.T) { killsAtRandom(t, 5) }
 
 func killsAtRandom(t *testing.T, kills int) {
 	t.Helper()
@@ -40,19 +39,19 @@ func killsAtRandom(t *testing.T, kills int) {
 	load := l.Start(t, ledger.Load{URL: b.publisher, Publishers: 4, Rate: 25, PerTx: 5, Seed: s})
 	random := rand.New(rand.NewPCG(s, s))
 	for range kills {
-		letRun(t, time.Duration(50+random.IntN(500))*time.Millisecond)
+		pass(t, time.Duration(50+random.IntN(500))*time.Millisecond)
 		victim := supervisors[random.IntN(len(supervisors))].Current()
 		victim.Kill()
 		victim.AwaitExit(t, grace)
 	}
 	load.Stop()
-	// an event that runs alone when its worker is killed is charged with it
+	// An event that runs alone when its worker is killed is charged with a crash.
 	l.Verify(t, b.direct(), ledger.Expect{Within: 2 * testTimeout, MaxAttempts: 5})
 }
 
-func TestConnectionsCutUnderLoad(t *testing.T) { cutsConnections(t, 8) }
+func TestEventsSurviveLostConnections(t *testing.T) { losesConnections(t, 8) }
 
-func cutsConnections(t *testing.T, cuts int) {
+func losesConnections(t *testing.T, rounds int) {
 	t.Helper()
 	b := setup(t)
 	s := seed(t)
@@ -61,19 +60,19 @@ func cutsConnections(t *testing.T, cuts int) {
 	running := b.runAll(3, p.URL(t, b.worker), "")
 	load := l.Start(t, ledger.Load{URL: p.URL(t, b.publisher), Publishers: 4, Rate: 25, PerTx: 5, Seed: s})
 	random := rand.New(rand.NewPCG(s, s))
-	cut := 0
-	for range cuts {
-		letRun(t, time.Duration(100+random.IntN(700))*time.Millisecond)
-		cut += p.Cut()
+	connections := 0
+	for range rounds {
+		pass(t, time.Duration(100+random.IntN(700))*time.Millisecond)
+		connections += p.ResetAll()
 	}
 	load.Stop()
-	t.Logf("%d connections cut, %v", cut, l.Counts())
+	t.Logf("%d connections lost, %v", connections, l.Counts())
 	l.Verify(t, b.direct(), ledger.Expect{Within: 2 * testTimeout})
 	wantRunning(t, running)
 }
 
-// A network that swallows packets for longer than any statement may take.
-func TestNetworkStalls(t *testing.T) { stallsNetwork(t, 12*time.Second) }
+// The network drops packets for longer than any statement may take.
+func TestEventsSurviveAStalledNetwork(t *testing.T) { stallsNetwork(t, 12*time.Second) }
 
 func stallsNetwork(t *testing.T, length time.Duration) {
 	t.Helper()
@@ -82,19 +81,18 @@ func stallsNetwork(t *testing.T, length time.Duration) {
 	l := ledger.New(ledger.Cards(nil))
 	running := b.runAll(2, p.URL(t, b.worker), "")
 	load := l.Start(t, ledger.Load{URL: b.publisher, Publishers: 4, Rate: 10, PerTx: 5, Seed: seed(t)})
-	letRun(t, 2*time.Second)
+	pass(t, 2*time.Second)
 	p.Set(proxy.Stall)
-	letRun(t, length)
+	pass(t, length)
 	p.Set(proxy.Pass)
-	letRun(t, 2*time.Second)
+	pass(t, 2*time.Second)
 	load.Stop()
 	l.Verify(t, b.direct(), ledger.Expect{Within: 2 * testTimeout})
 	wantRunning(t, running)
 }
 
-// Generation N runs on the schema of N+1: additive steps under load must not cost an event an
-// attempt, whatever plans the workers have cached.
-func TestAdditiveMigrationsUnderLoad(t *testing.T) { migratesUnderLoad(t, 4, 2) }
+// Additive migrations under load cost no event an attempt, whatever plans the workers have cached.
+func TestAdditiveMigrationsCostNoAttempts(t *testing.T) { migratesUnderLoad(t, 4, 2) }
 
 func migratesUnderLoad(t *testing.T, workers, rounds int) {
 	t.Helper()
@@ -104,37 +102,39 @@ func migratesUnderLoad(t *testing.T, workers, rounds int) {
 	load := l.Start(t, ledger.Load{URL: b.publisher, Publishers: 4, Rate: 25, PerTx: 5, Seed: seed(t)})
 	owner := pgtest.Conn(t, b.direct())
 	for i := range rounds {
-		letRun(t, time.Second)
+		pass(t, time.Second)
 		for _, step := range []string{
 			"alter table core.outbox add column added_%d text null",
 			"alter table platform.system_cards add column added_%d integer null",
 			"alter table core.event_handled add column added_%d integer null",
 			"create index added_%d on platform.system_cards (projected_at)",
-			"create index concurrently added_%[1]d_too on core.outbox (occurred_at) where status = 'failed'",
+			"create index concurrently added_%[1]d_failed on core.outbox (occurred_at) where status = 'failed'",
 		} {
 			_, err := owner.Exec(t.Context(), fmt.Sprintf(step, i))
 			must(t, err)
 		}
 	}
-	letRun(t, time.Second)
+	pass(t, time.Second)
 	load.Stop()
 	t.Log(l.Counts())
 	l.Verify(t, b.direct(), ledger.Expect{Within: testTimeout})
 	wantRunning(t, running)
 }
 
-// Workers that are killed, stopped in order, and frozen, at random; each time some leases have run out.
-func TestLeasesInAStorm(t *testing.T) { stormsOverLeases(t, 12) }
+// Workers are killed, stopped and frozen at random, and each time some leases expire.
+func TestLeasedJobsSurviveRandomFaults(t *testing.T) { faultsUnderLeases(t, 12) }
 
-func stormsOverLeases(t *testing.T, steps int) {
+func faultsUnderLeases(t *testing.T, steps int) {
 	t.Helper()
 	const perStep, tries = 20, 50
-	const old = "claimed_at < clock_timestamp() - interval '5 s'" // of a worker that is gone: the work is shorter
+	const abandoned = "claimed_at < clock_timestamp() - interval '5 s'" // no job takes that long
 	s := seed(t)
 	random := rand.New(rand.NewPCG(s, s))
-	jitter := rand.New(rand.NewPCG(s, s+1)) // published by one goroutine
+	jitter := rand.New(rand.NewPCG(s, s+1)) // used by one goroutine
 	takes := func(int) time.Duration { return time.Duration(20+jitter.IntN(1000)) * time.Millisecond }
-	b := setup(t).leased(errands{Lease: lease, Concurrency: 16, Escorted: true, Retries: tries, Grace: 300 * time.Millisecond}, takes)
+	b := setup(t).leased(jobConfig{
+		Lease: lease, Concurrency: 16, SecondExecutor: true, Retries: tries, Grace: 300 * time.Millisecond,
+	}, takes)
 	supervisors := make([]*process.Supervisor, 3)
 	for i := range supervisors {
 		supervisors[i] = process.Supervise(t, b.command(b.worker, ""), restartPause)
@@ -143,13 +143,13 @@ func stormsOverLeases(t *testing.T, steps int) {
 	for step := range steps {
 		keys := make([]string, perStep)
 		for i := range keys {
-			keys[i] = neighbour(step*perStep + i + 1)
+			keys[i] = plainKey(step*perStep + i + 1)
 			if random.IntN(20) == 0 {
-				keys[i] = fmt.Sprintf("%s-%s", doBalk, keys[i])
+				keys[i] = fmt.Sprintf("%s-%s", doFailOnce, keys[i])
 			}
 		}
 		b.publish(keys...)
-		letRun(t, time.Duration(300+random.IntN(700))*time.Millisecond)
+		pass(t, time.Duration(300+random.IntN(700))*time.Millisecond)
 		for _, p := range frozen {
 			p.Thaw()
 		}
@@ -164,13 +164,13 @@ func stormsOverLeases(t *testing.T, steps int) {
 			victim.Freeze()
 			frozen = append(frozen, victim)
 		}
-		b.expireWhere("random() < 0.1 or " + old)
+		b.expireWhere("random() < 0.1 or " + abandoned)
 	}
 	for _, p := range frozen {
 		p.Thaw()
 	}
-	b.eventually("all is settled", 6*testTimeout, func() bool {
-		b.expireWhere(old)
+	b.eventually("every event is settled", 6*testTimeout, func() bool {
+		b.expireWhere(abandoned)
 		return one[int](b.bundle, "select count(*) from core.outbox where status in ('pending', 'in_flight')") == 0
 	})
 	b.ledger.Verify(t, b.direct(), ledger.Expect{Within: testTimeout, MaxAttempts: tries})
@@ -184,11 +184,12 @@ func stormsOverLeases(t *testing.T, steps int) {
 	if totals.Events != steps*perStep || totals.Leases["delivered"] != steps*perStep {
 		t.Error(totals)
 	}
-	if totals.Because["reaped"] == 0 || totals.Because["released"] == 0 || totals.Because["retried"] == 0 || lost == 0 {
-		t.Errorf("%v, and %d leases that their workers found lost: the storm was none", totals, lost)
+	if totals.RepeatsAfter["reaped"] == 0 || totals.RepeatsAfter["released"] == 0 ||
+		totals.RepeatsAfter["retried"] == 0 || lost == 0 {
+		t.Errorf("%v, and %d leases that their workers found lost: the test caused too few faults", totals, lost)
 	}
 }
 
-func TestHandlerThatRunsOutOfMemory(t *testing.T) {
-	endsItsProcess(t, doBalloon, limited, 10, neighbour)
+func TestHandlerThatRunsOutOfMemoryFailsAlone(t *testing.T) {
+	endsItsProcess(t, doAllocate, memoryLimited, 10, plainKey)
 }
