@@ -23,21 +23,20 @@ import (
 // listenerSuite is one subtest.
 type listenerSuite struct{ *database }
 
-// TestPostgresIsAListener tests what package events promises of a listener. The promises that handlers can share have
-// one listener, the others have one each.
-func TestPostgresIsAListener(t *testing.T) {
+// Each subtest has its own worker. Promises that can be tested with the same handlers share one.
+func TestPostgresKeepsTheListenersPromises(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]func(*listenerSuite){
 		"subscriptions are refused": refusesSubscriptions,
 		"one handler":               oneHandler,
 		"three handlers":            threeHandlers,
-		"a batch is of one workspace, and all of it or none":                               handlesBatches,
-		"a handler that acts outside its transaction is not repeated for another event":    repeatsNoOutsideActs,
-		"a failed handler leaves its co-handler's effect, and it alone runs again":         failsApart(false),
-		"a handler that ends in another way has failed":                                    failures(false),
-		"leased: a failed handler leaves its co-handler's effect, and it alone runs again": failsApart(true),
-		"leased: work that ends in another way has failed":                                 failures(true),
-		"leased: work has no transaction, and a stop that cannot wait cancels it":          leasedWork,
+		"a batch has one workspace and is handled as a whole":           handlesBatches,
+		"a handler that acts outside is not repeated for another event": isolatesHandlersThatActOutside,
+		"only the failed handler runs again":                            retriesOnlyFailedHandler(false),
+		"a handler may fail in any way":                                 failuresOfEachKind(false),
+		"leased: only the failed handler runs again":                    retriesOnlyFailedHandler(true),
+		"leased: work may fail in any way":                              failuresOfEachKind(true),
+		"leased: work has no transaction, and a stop cancels it":        leasedWork,
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -46,7 +45,7 @@ func TestPostgresIsAListener(t *testing.T) {
 	}
 }
 
-// each runs tests that share the listener.
+// each runs tests that share the worker.
 func (s *listenerSuite) each(tests map[string]func(*listenerSuite)) {
 	for name, test := range tests {
 		s.run(name, func(d *database) { test(&listenerSuite{d}) })
@@ -55,75 +54,77 @@ func (s *listenerSuite) each(tests map[string]func(*listenerSuite)) {
 
 func oneHandler(s *listenerSuite) {
 	earlier := s.publish(suiteEvent(1), suiteEvent(2))
-	elsewhere := s.publishIn(s.TransactElsewhere, nil, suiteEvent(3))[0]
-	s.start(s.subscription(handling(first, func(ctx context.Context, tx events.Tx, e events.Envelope) error {
+	nextGeneration := s.publishIn(s.TransactInNextGeneration, nil, suiteEvent(3))[0]
+	s.start(s.subscription(handler(first, func(ctx context.Context, tx events.Tx, e events.Envelope) error {
 		s.got.Store(&e)
-		return s.leave(ctx, tx, first, e)
+		return s.writeLine(ctx, tx, first, e)
 	})))
 	for _, e := range earlier {
-		s.settled(e, eventstest.Delivered)
+		s.awaitSettled(e, eventstest.Delivered)
 	}
-	s.wantLeft(first+" 1", first+" 2")
-	s.wantElsewhere(elsewhere)
+	s.wantLines(first+" 1", first+" 2")
+	s.wantUntouched(nextGeneration)
 	s.each(map[string]func(*listenerSuite){
-		"gets the event as it was stored":                                 getsTheEvent,
-		"handles no event whose transaction was undone":                   ignoresUndone,
-		"handles no event before it is due":                               waitsUntilDue,
-		"handles no event of another generation":                          leavesOtherGeneration,
-		"an event that is declared unconsumed settles as it is published": settlesUnconsumed,
-		"a target without a handler fails the event":                      failsWithoutHandler,
+		"receives the event as it was stored":                   getsTheEvent,
+		"handles no event whose transaction was rolled back":    ignoresRolledBack,
+		"handles no event before it is due":                     waitsUntilDue,
+		"handles no event of another generation":                leavesOtherGeneration,
+		"an unconsumed event is delivered when it is published": settlesUnconsumed,
+		"a target without a handler fails the event":            failsWithoutHandler,
 	})
 }
 
 func threeHandlers(s *listenerSuite) {
-	other := s.subscription(s.leaving("worlds.suite_other"))
+	other := s.subscription(s.lineHandler("worlds.suite_other"))
 	other.EventType = otherType
-	s.start(s.subscription(s.leaving(first), s.leaving(second), s.leaving(third)), other)
+	s.start(s.subscription(s.lineHandler(first), s.lineHandler(second), s.lineHandler(third)), other)
 	s.each(map[string]func(*listenerSuite){
 		"each runs once for each event":                   runsEveryHandler,
-		"only those of the target context run":            runsTargetOnly,
-		"of several events with one key each handles one": dedupsByKey,
+		"only handlers of the target context run":         runsTargetOnly,
+		"each handles one of several events with one key": dedupsByKey,
 	})
 }
 
-// quickly retries without a noticeable delay, three times.
-var quickly = &events.RetryPolicy{MaxRetries: 3, Base: time.Millisecond, Multiplier: 1, Cap: time.Millisecond}
+// fastRetry retries three times without a noticeable delay.
+var fastRetry = &events.RetryPolicy{MaxRetries: 3, Base: time.Millisecond, Multiplier: 1, Cap: time.Millisecond}
 
-// handling registers do under name.
-func handling(name string, do func(context.Context, events.Tx, events.Envelope) error) events.Registration {
-	return events.Registration{Name: name, Retry: quickly, Handler: func(tx events.Tx) events.EventHandler {
+// handler registers do as a handler.
+func handler(name string, do func(context.Context, events.Tx, events.Envelope) error) events.Registration {
+	return events.Registration{Name: name, Retry: fastRetry, Handler: func(tx events.Tx) events.EventHandler {
 		return func(ctx context.Context, e events.Envelope) error { return do(ctx, tx, e) }
 	}}
 }
 
-// executing registers do under name.
-func executing(name string, do events.ExecutorFunc) events.Registration {
-	return events.Registration{Name: name, Retry: quickly, Executor: do}
+// executor registers do as an executor.
+func executor(name string, do events.ExecutorFunc) events.Registration {
+	return events.Registration{Name: name, Retry: fastRetry, Executor: do}
 }
 
-// lineOf is what a handler leaves of an event, its own name and the event's number, and that number.
+// lineOf returns the line that a handler writes for an event, its name and the event's number, and that number.
 func lineOf(name string, e events.Envelope) (text string, number int64, err error) {
 	payload, err := events.Decode[suitePayload](e)
 	return fmt.Sprintf("%s %d", name, payload.N), payload.N, err
 }
 
-// leave writes the line of a handler.
-func (s *listenerSuite) leave(ctx context.Context, tx events.Tx, name string, e events.Envelope) error {
+// writeLine writes the line of a handler.
+func (s *listenerSuite) writeLine(ctx context.Context, tx events.Tx, name string, e events.Envelope) error {
 	text, _, err := lineOf(name, e)
 	if err != nil {
 		return err
 	}
-	return s.Leave(ctx, tx, text)
+	return s.WriteLine(ctx, tx, text)
 }
 
-// leaving registers a handler that leaves its line.
-func (s *listenerSuite) leaving(name string) events.Registration {
-	return handling(name, func(ctx context.Context, tx events.Tx, e events.Envelope) error { return s.leave(ctx, tx, name, e) })
+// lineHandler registers a handler that only writes its line.
+func (s *listenerSuite) lineHandler(name string) events.Registration {
+	return handler(name, func(ctx context.Context, tx events.Tx, e events.Envelope) error {
+		return s.writeLine(ctx, tx, name, e)
+	})
 }
 
-// completion leaves the line of a leased handler.
+// completion writes the line of a leased handler.
 func (s *listenerSuite) completion(name string, e events.Envelope) events.Completion {
-	return func(ctx context.Context, tx events.Tx) error { return s.leave(ctx, tx, name, e) }
+	return func(ctx context.Context, tx events.Tx) error { return s.writeLine(ctx, tx, name, e) }
 }
 
 // subscription is a consumer of suiteType.
@@ -133,14 +134,14 @@ func (s *listenerSuite) subscription(handlers ...events.Registration) events.Sub
 	}
 }
 
-// leasing is a leased consumer of suiteType.
-func (s *listenerSuite) leasing(handlers ...events.Registration) events.Subscription {
+// leasedSubscription is a consumer of suiteType in leased mode.
+func (s *listenerSuite) leasedSubscription(handlers ...events.Registration) events.Subscription {
 	subscription := s.subscription(handlers...)
 	subscription.Mode, subscription.Concurrency, subscription.Lease = events.Leased, 4, time.Minute
 	return subscription
 }
 
-// start subscribes and starts the listener.
+// start subscribes and starts the worker.
 func (s *listenerSuite) start(subscriptions ...events.Subscription) {
 	s.Helper()
 	for _, subscription := range subscriptions {
@@ -149,13 +150,16 @@ func (s *listenerSuite) start(subscriptions ...events.Subscription) {
 	eventstest.Start(s, s.Worker)
 }
 
-// publish publishes events in one transaction, with ids, and returns them.
+// publish publishes events in one transaction and returns them with their ids.
 func (s *listenerSuite) publish(envelopes ...events.Envelope) []events.Envelope {
 	s.Helper()
 	return s.publishIn(s.Transact, nil, envelopes...)
 }
 
-func (s *listenerSuite) publishIn(transact func(context.Context, func(events.PublisherFor) error) error, options []events.PublishOption, envelopes ...events.Envelope) []events.Envelope {
+func (s *listenerSuite) publishIn(
+	transact func(context.Context, func(events.PublisherFor) error) error,
+	options []events.PublishOption, envelopes ...events.Envelope,
+) []events.Envelope {
 	s.Helper()
 	for i := range envelopes {
 		envelopes[i].EventID = uuid.Must(uuid.NewV7())
@@ -166,7 +170,6 @@ func (s *listenerSuite) publishIn(transact func(context.Context, func(events.Pub
 	return envelopes
 }
 
-// outcome is what has become of e.
 func (s *listenerSuite) outcome(e events.Envelope) eventstest.Outcome {
 	s.Helper()
 	all, err := s.Outcomes(s.Context())
@@ -176,11 +179,11 @@ func (s *listenerSuite) outcome(e events.Envelope) eventstest.Outcome {
 			return o
 		}
 	}
-	s.Fatalf("event %s is not there any more", e.EventID)
+	s.Fatalf("there is no event %s", e.EventID)
 	panic("unreachable")
 }
 
-// await waits for a condition that announces itself in no other way.
+// await polls a condition for which there is no signal.
 func (s *listenerSuite) await(what string, condition func() bool) {
 	s.Helper()
 	deadline := time.NewTimer(eventstest.DefaultPatience)
@@ -192,46 +195,45 @@ func (s *listenerSuite) await(what string, condition func() bool) {
 		case <-tick.C:
 		case <-deadline.C:
 			all, err := s.Outcomes(s.Context())
-			s.Fatalf("%s: not within %s; the events (%v):\n%s", what, eventstest.DefaultPatience, err, shown(all...))
+			s.Fatalf("%s did not happen within %s; the events (%v):\n%s",
+				what, eventstest.DefaultPatience, err, formatted(all...))
 		}
 	}
 }
 
-// settled waits until e is settled as want, and returns its outcome.
-func (s *listenerSuite) settled(e events.Envelope, want eventstest.Status) eventstest.Outcome {
+// awaitSettled waits until e is settled, and fails the test if its status is not want.
+func (s *listenerSuite) awaitSettled(e events.Envelope, want eventstest.Status) eventstest.Outcome {
 	s.Helper()
 	var o eventstest.Outcome
-	s.await("event "+e.EventID.String()+" is settled", func() bool {
+	s.await("settling of event "+e.EventID.String(), func() bool {
 		o = s.outcome(e)
 		return o.Status.Settled()
 	})
 	if o.Status != want {
-		s.Fatalf("the event is %s, want %s:\n%s", o.Status, want, shown(o))
+		s.Fatalf("the event is %s, want %s:\n%s", o.Status, want, formatted(o))
 	}
 	return o
 }
 
-// wantAttempts checks how often the event was tried.
 func (s *listenerSuite) wantAttempts(o eventstest.Outcome, want int) {
 	s.Helper()
 	if o.Attempts != want {
-		s.Errorf("the event was tried %d times, want %d", o.Attempts, want)
+		s.Errorf("the event has %d attempts, want %d", o.Attempts, want)
 	}
 }
 
-// wantLeft checks which lines handlers have left, in any order.
-func (s *listenerSuite) wantLeft(want ...string) {
+// wantLines compares the committed lines, in any order.
+func (s *listenerSuite) wantLines(want ...string) {
 	s.Helper()
-	got, err := s.Left(s.Context())
+	got, err := s.Lines(s.Context())
 	must(s, err)
 	slices.Sort(got)
 	slices.Sort(want)
 	if !slices.Equal(got, want) {
-		s.Fatalf("handlers have left %q, want %q", got, want)
+		s.Fatalf("the lines are %q, want %q", got, want)
 	}
 }
 
-// The handlers of the suite.
 const (
 	first  = "platform.suite_first"
 	second = "worlds.suite_second"
@@ -239,56 +241,63 @@ const (
 )
 
 func refusesSubscriptions(s *listenerSuite) {
-	for name, spoil := range map[string]func(*events.Subscription){
-		"an event type of one word":       func(u *events.Subscription) { u.EventType = "happened" },
-		"a channel of another generation": func(u *events.Subscription) { u.Channel = events.ChannelName(s.Generation+1, "") },
-		"an event type without contract":  func(u *events.Subscription) { u.EventType = "worlds.suite.unknown" },
-		"no channel":                      func(u *events.Subscription) { u.Channel = "" },
-		"an unknown mode":                 func(u *events.Subscription) { u.Mode = "eventually" },
-		"too large a batch":               func(u *events.Subscription) { u.BatchSize = events.MaxBatchSize + 1 },
-		"negative concurrency":            func(u *events.Subscription) { u.Concurrency = -1 },
-		"a lease without leased mode":     func(u *events.Subscription) { u.Lease = time.Minute },
-		"no handler":                      func(u *events.Subscription) { u.Primary.Handler = nil },
+	for name, change := range map[string]func(*events.Subscription){
+		"an event type of one word": func(u *events.Subscription) { u.EventType = "happened" },
+		"a channel of another generation": func(u *events.Subscription) {
+			u.Channel = events.ChannelName(s.Generation+1,
+				"")
+		},
+		"an event type without contract": func(u *events.Subscription) { u.EventType = "worlds.suite.unknown" },
+		"no channel":                     func(u *events.Subscription) { u.Channel = "" },
+		"an unknown mode":                func(u *events.Subscription) { u.Mode = "eventually" },
+		"too large a batch":              func(u *events.Subscription) { u.BatchSize = events.MaxBatchSize + 1 },
+		"negative concurrency":           func(u *events.Subscription) { u.Concurrency = -1 },
+		"a lease without leased mode":    func(u *events.Subscription) { u.Lease = time.Minute },
+		"no handler":                     func(u *events.Subscription) { u.Primary.Handler = nil },
 		"two kinds of handler": func(u *events.Subscription) {
 			u.Primary.Batch = func(events.Tx) events.BatchHandler { return nil }
 		},
 		"an executor that is not leased": func(u *events.Subscription) {
-			u.Primary = executing(first, func(context.Context, events.Envelope) (events.Completion, error) { return nil, errOnPurpose })
+			u.Primary = executor(first, func(context.Context, events.Envelope) (events.Completion, error) {
+				return nil, errOnPurpose
+			})
 		},
-		"a handler that is leased":           func(u *events.Subscription) { u.Mode = events.Leased },
-		"a handler name without a context":   func(u *events.Subscription) { u.Primary.Name = "first" },
-		"a handler name of another context":  func(u *events.Subscription) { u.Primary.Name = "elsewhere.first" },
-		"two handlers of one name":           func(u *events.Subscription) { u.CoHandlers = []events.Registration{u.Primary} },
-		"a retry policy that is out of line": func(u *events.Subscription) { u.Primary.Retry = &events.RetryPolicy{MaxRetries: -1} },
-		"a negative timeout":                 func(u *events.Subscription) { u.Primary.Timeout = -time.Second },
+		"a handler that is leased":          func(u *events.Subscription) { u.Mode = events.Leased },
+		"a handler name without a context":  func(u *events.Subscription) { u.Primary.Name = "first" },
+		"a handler name of another context": func(u *events.Subscription) { u.Primary.Name = "elsewhere.first" },
+		"two handlers of one name":          func(u *events.Subscription) { u.CoHandlers = []events.Registration{u.Primary} },
+		"an invalid retry policy": func(u *events.Subscription) {
+			u.Primary.Retry = &events.RetryPolicy{MaxRetries: -1}
+		},
+		"a negative timeout": func(u *events.Subscription) { u.Primary.Timeout = -time.Second },
 	} {
-		u := s.subscription(s.leaving(first))
-		spoil(&u)
+		u := s.subscription(s.lineHandler(first))
+		change(&u)
 		if err := s.Worker.Listen(s.Context(), u); err == nil {
-			s.Errorf("%s: was not refused", name)
+			s.Errorf("%s was not refused", name)
 		}
 	}
-	of := func(eventType string, handlers ...events.Registration) error {
+	listen := func(eventType string, handlers ...events.Registration) error {
 		u := s.subscription(handlers...)
 		u.EventType = eventType
 		return s.Worker.Listen(s.Context(), u)
 	}
-	must(s, of(suiteType, s.leaving(first), s.leaving(second)))
+	must(s, listen(suiteType, s.lineHandler(first), s.lineHandler(second)))
 	for name, err := range map[string]error{
-		"a second of the event type":       of(suiteType, s.leaving(third)),
-		"a handler whose name is taken":    of(otherType, s.leaving(second)),
-		"a co-handler whose name is taken": of(otherType, s.leaving(third), s.leaving(first)),
+		"a second consumer of the event type": listen(suiteType, s.lineHandler(third)),
+		"a handler whose name is taken":       listen(otherType, s.lineHandler(second)),
+		"a co-handler whose name is taken":    listen(otherType, s.lineHandler(third), s.lineHandler(first)),
 	} {
 		if err == nil {
-			s.Errorf("%s: was not refused", name)
+			s.Errorf("%s was not refused", name)
 		}
 	}
 	s.start()
-	if err := of(otherType, s.leaving(third)); err == nil {
-		s.Error("one after the start was not refused")
+	if err := listen(otherType, s.lineHandler(third)); err == nil {
+		s.Error("a subscription after the start was not refused")
 	}
-	s.settled(s.publish(suiteEvent(1))[0], eventstest.Delivered)
-	s.wantLeft(first+" 1", second+" 1")
+	s.awaitSettled(s.publish(suiteEvent(1))[0], eventstest.Delivered)
+	s.wantLines(first+" 1", second+" 1")
 }
 
 func runsEveryHandler(s *listenerSuite) {
@@ -304,84 +313,88 @@ func runsEveryHandler(s *listenerSuite) {
 			want = append(want, fmt.Sprint(first, " ", i), fmt.Sprint(second, " ", i), fmt.Sprint(third, " ", i))
 		}
 		if i%3 == 0 {
-			all = append(all, s.publish(e)...) // by themselves
+			all = append(all, s.publish(e)...) // in its own transaction
 		} else {
 			all = append(all, e)
 		}
 	}
 	rest := slices.DeleteFunc(slices.Clone(all), func(e events.Envelope) bool { return e.EventID != uuid.Nil })
-	all = append(slices.DeleteFunc(all, func(e events.Envelope) bool { return e.EventID == uuid.Nil }), s.publish(rest...)...)
+	all = append(slices.DeleteFunc(all, func(e events.Envelope) bool { return e.EventID == uuid.Nil }),
+		s.publish(rest...)...)
 	for _, e := range all {
-		o := s.settled(e, eventstest.Delivered)
+		o := s.awaitSettled(e, eventstest.Delivered)
 		handlers := []string{first, third, second}
 		if e.EventType == otherType {
 			handlers = []string{"worlds.suite_other"}
 		}
 		if !slices.Equal(o.HandledBy, handlers) || o.Attempts != 1 || o.LastError != "" || len(o.Failures) > 0 {
-			s.Fatalf("handled by %q, want %q:\n%s", o.HandledBy, handlers, shown(o))
+			s.Fatalf("handled by %q, want %q:\n%s", o.HandledBy, handlers, formatted(o))
 		}
 	}
-	s.wantLeft(want...)
+	s.wantLines(want...)
 }
 
 func getsTheEvent(s *listenerSuite) {
 	full := s.publish(fullEvent())[0]
-	s.settled(full, eventstest.Delivered)
-	if fault := differ(*s.got.Load(), stored(full)); fault != "" {
+	s.awaitSettled(full, eventstest.Delivered)
+	if fault := difference(*s.got.Load(), stored(full)); fault != "" {
 		s.Error(fault)
 	}
 	bare := s.publish(suiteEvent(1))[0]
-	s.settled(bare, eventstest.Delivered)
+	s.awaitSettled(bare, eventstest.Delivered)
 	e := s.got.Load()
-	if e.IdempotencyKey != bare.EventID.String() || e.OccurredAt.IsZero() || e.Target != "" || e.WorkspaceID.Valid || e.TraceContext != "" {
+	if e.IdempotencyKey != bare.EventID.String() || e.OccurredAt.IsZero() || e.Target != "" || e.WorkspaceID.Valid ||
+		e.TraceContext != "" {
 		s.Errorf("got %+v", e)
 	}
 }
 
-func ignoresUndone(s *listenerSuite) {
+func ignoresRolledBack(s *listenerSuite) {
 	err := s.Transact(s.Context(), func(publisherFor events.PublisherFor) error {
 		return errors.Join(publisherFor().Publish(s.Context(), suiteEvent(1)), errOnPurpose)
 	})
 	if !errors.Is(err, errOnPurpose) {
 		s.Fatalf("the transaction ended with %v", err)
 	}
-	s.settled(s.publish(suiteEvent(2))[0], eventstest.Delivered)
-	s.wantLeft(first + " 2")
+	s.awaitSettled(s.publish(suiteEvent(2))[0], eventstest.Delivered)
+	s.wantLines(first + " 2")
 }
 
 func waitsUntilDue(s *listenerSuite) {
 	due := time.Now().Add(time.Hour)
 	later := s.publishIn(s.Transact, []events.PublishOption{events.AvailableAt(due)}, suiteEvent(1))[0]
-	soon := s.publishIn(s.Transact, []events.PublishOption{events.AvailableAt(time.Now().Add(300 * time.Millisecond))}, suiteEvent(2))[0]
-	s.settled(soon, eventstest.Delivered)
-	s.settled(s.publish(suiteEvent(3))[0], eventstest.Delivered)
-	s.wantLeft(first+" 2", first+" 3")
-	if o := s.outcome(later); o.Status != eventstest.Pending || o.Attempts != 0 || !o.AvailableAt.Equal(due.Truncate(time.Microsecond)) {
-		s.Fatalf("what is due in an hour:\n%s", shown(o))
+	sooner := s.publishIn(s.Transact,
+		[]events.PublishOption{events.AvailableAt(time.Now().Add(300 * time.Millisecond))}, suiteEvent(2))[0]
+	s.awaitSettled(sooner, eventstest.Delivered)
+	s.awaitSettled(s.publish(suiteEvent(3))[0], eventstest.Delivered)
+	s.wantLines(first+" 2", first+" 3")
+	if o := s.outcome(later); o.Status != eventstest.Pending || o.Attempts != 0 ||
+		!o.AvailableAt.Equal(due.Truncate(time.Microsecond)) {
+		s.Fatalf("the event that is due in an hour:\n%s", formatted(o))
 	}
 }
 
 func settlesUnconsumed(s *listenerSuite) {
-	unheard := suiteEvent(1)
-	unheard.EventType = unheardType
-	e := s.publish(unheard)[0]
+	unconsumed := suiteEvent(1)
+	unconsumed.EventType = unconsumedType
+	e := s.publish(unconsumed)[0]
 	if o := s.outcome(e); o.Status != eventstest.Delivered || len(o.HandledBy) > 0 {
-		s.Fatalf("the event:\n%s", shown(o))
+		s.Fatalf("the event:\n%s", formatted(o))
 	}
 }
 
 func leavesOtherGeneration(s *listenerSuite) {
-	e := s.publishIn(s.TransactElsewhere, nil, suiteEvent(2))[0]
-	s.settled(s.publish(suiteEvent(3))[0], eventstest.Delivered)
-	s.wantLeft(first + " 3")
-	s.wantElsewhere(e)
+	e := s.publishIn(s.TransactInNextGeneration, nil, suiteEvent(2))[0]
+	s.awaitSettled(s.publish(suiteEvent(3))[0], eventstest.Delivered)
+	s.wantLines(first + " 3")
+	s.wantUntouched(e)
 }
 
-// wantElsewhere checks that an event of another generation was not touched.
-func (s *listenerSuite) wantElsewhere(e events.Envelope) {
+// wantUntouched checks that an event of the next generation was not handled.
+func (s *listenerSuite) wantUntouched(e events.Envelope) {
 	s.Helper()
 	if o := s.outcome(e); o.Status != eventstest.Pending || o.Attempts != 0 || o.Generation == s.Generation {
-		s.Errorf("an event of another generation:\n%s", shown(o))
+		s.Errorf("an event of the next generation:\n%s", formatted(o))
 	}
 }
 
@@ -391,22 +404,22 @@ func runsTargetOnly(s *listenerSuite) {
 	} {
 		e := suiteEvent(1)
 		e.Target = target
-		if o := s.settled(s.publish(e)[0], eventstest.Delivered); !slices.Equal(o.HandledBy, want) {
+		if o := s.awaitSettled(s.publish(e)[0], eventstest.Delivered); !slices.Equal(o.HandledBy, want) {
 			s.Errorf("target %q was handled by %q, want %q", target, o.HandledBy, want)
 		}
 	}
-	s.wantLeft(first+" 1", third+" 1", second+" 1", first+" 1", third+" 1", second+" 1")
+	s.wantLines(first+" 1", third+" 1", second+" 1", first+" 1", third+" 1", second+" 1")
 }
 
 func failsWithoutHandler(s *listenerSuite) {
 	e := suiteEvent(1)
 	e.Target = events.Worlds
-	o := s.settled(s.publish(e)[0], eventstest.Failed)
+	o := s.awaitSettled(s.publish(e)[0], eventstest.Failed)
 	if !strings.Contains(o.LastError, events.ErrNoHandler.Error()) {
-		s.Errorf("last error is %q, want it to say: %v", o.LastError, events.ErrNoHandler)
+		s.Errorf("last_error is %q, want it to contain %v", o.LastError, events.ErrNoHandler)
 	}
 	s.wantAttempts(o, 1)
-	s.wantLeft()
+	s.wantLines()
 }
 
 func dedupsByKey(s *listenerSuite) {
@@ -420,15 +433,18 @@ func dedupsByKey(s *listenerSuite) {
 	all = append(all, s.publish(keyed(1, uuid.NullUUID{}), keyed(1, uuid.NullUUID{}))...)
 	all = append(all, s.publish(keyed(1, uuid.NullUUID{}))...)
 	again := all[0]
-	again.OccurredAt = time.Now().Add(time.Second) // two rows of one id, as a producer makes that lost the answer
-	must(s, s.Transact(s.Context(), func(publisherFor events.PublisherFor) error { return publisherFor().Publish(s.Context(), again) }))
-	all = append(all, s.publish(keyed(2, workspace))...) // the same key of another workspace is another key
+	// two rows with one id, as a producer makes that retries after a lost reply
+	again.OccurredAt = time.Now().Add(time.Second)
+	must(s, s.Transact(s.Context(), func(publisherFor events.PublisherFor) error {
+		return publisherFor().Publish(s.Context(), again)
+	}))
+	all = append(all, s.publish(keyed(2, workspace))...) // in another workspace it is another key
 	for _, e := range all {
-		s.settled(e, eventstest.Delivered)
+		s.awaitSettled(e, eventstest.Delivered)
 	}
 	all = append(all, s.publish(keyed(1, uuid.NullUUID{}))...)
-	s.settled(all[len(all)-1], eventstest.Delivered)
-	s.wantLeft(first+" 1", second+" 1", third+" 1", first+" 2", second+" 2", third+" 2")
+	s.awaitSettled(all[len(all)-1], eventstest.Delivered)
+	s.wantLines(first+" 1", second+" 1", third+" 1", first+" 2", second+" 2", third+" 2")
 }
 
 // batchHandler is a function as a BatchHandler.
@@ -441,7 +457,7 @@ func (f batchHandler) HandleBatch(ctx context.Context, batch []events.Envelope) 
 func handlesBatches(s *listenerSuite) {
 	var mixed atomic.Bool
 	var failed atomic.Int32
-	batched := events.Registration{Name: first, Retry: quickly, Batch: func(tx events.Tx) events.BatchHandler {
+	batched := events.Registration{Name: first, Retry: fastRetry, Batch: func(tx events.Tx) events.BatchHandler {
 		return batchHandler(func(ctx context.Context, batch []events.Envelope) error {
 			fails := false
 			for _, e := range batch {
@@ -449,7 +465,7 @@ func handlesBatches(s *listenerSuite) {
 					mixed.Store(true)
 				}
 				_, number, err := lineOf(first, e)
-				if err := cmp.Or(err, s.leave(ctx, tx, first, e)); err != nil {
+				if err := cmp.Or(err, s.writeLine(ctx, tx, first, e)); err != nil {
 					return err
 				}
 				fails = fails || number == 13
@@ -472,22 +488,22 @@ func handlesBatches(s *listenerSuite) {
 	s.publish(all...)
 	s.start(s.subscription(batched))
 	for _, e := range all {
-		s.settled(e, eventstest.Delivered)
+		s.awaitSettled(e, eventstest.Delivered)
 	}
 	if mixed.Load() {
 		s.Error("a batch has events of several workspaces")
 	}
-	s.wantLeft(want...)
+	s.wantLines(want...)
 }
 
-// calls counts the calls of handlers, by the line that they would leave. Safe for concurrent use.
-type calls struct {
+// callCounter counts calls by the line that each would write. It is safe for concurrent use.
+type callCounter struct {
 	mu sync.Mutex
 	of map[string]int
 }
 
-// add counts a call, and says which one it is.
-func (c *calls) add(text string) int {
+// add counts a call and returns the new count.
+func (c *callCounter) add(text string) int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.of == nil {
@@ -497,19 +513,18 @@ func (c *calls) add(text string) int {
 	return c.of[text]
 }
 
-// want checks how often each was called.
-func (c *calls) want(t testing.TB, want map[string]int) {
+// want compares the counts.
+func (c *callCounter) want(t testing.TB, want map[string]int) {
 	t.Helper()
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if !maps.Equal(c.of, want) {
-		t.Errorf("calls are %v, want %v", c.of, want)
+		t.Errorf("the calls are %v, want %v", c.of, want)
 	}
 }
 
-// attempt counts a call for an event. It fails with err in the first calls for the events of the given numbers: as
-// often as said there.
-func (c *calls) attempt(name string, e events.Envelope, err error, times map[int64]int) error {
+// attempt counts a call for an event. It returns err in the first times[n] calls for the event with the number n.
+func (c *callCounter) attempt(name string, e events.Envelope, err error, times map[int64]int) error {
 	text, number, lineErr := lineOf(name, e)
 	if c.add(text) <= times[number] {
 		return err
@@ -517,25 +532,28 @@ func (c *calls) attempt(name string, e events.Envelope, err error, times map[int
 	return lineErr
 }
 
-// failing registers a handler that leaves its line, and then does what attempt does.
-func (s *listenerSuite) failing(name string, err error, c *calls, times map[int64]int) events.Registration {
-	return handling(name, func(ctx context.Context, tx events.Tx, e events.Envelope) error {
-		return cmp.Or(s.leave(ctx, tx, name, e), c.attempt(name, e, err, times))
+// failingHandler registers a handler that writes its line and returns the result of attempt.
+func (s *listenerSuite) failingHandler(name string, err error, c *callCounter,
+	times map[int64]int) events.Registration {
+	return handler(name, func(ctx context.Context, tx events.Tx, e events.Envelope) error {
+		return cmp.Or(s.writeLine(ctx, tx, name, e), c.attempt(name, e, err, times))
 	})
 }
 
-// executingUntil is failing for leased work; what comes with an error is not written.
-func (s *listenerSuite) executingUntil(name string, err error, c *calls, times map[int64]int) events.Registration {
-	return executing(name, func(_ context.Context, e events.Envelope) (events.Completion, error) {
+// failingExecutor is failingHandler for leased work. A completion that comes with an error must not run.
+func (s *listenerSuite) failingExecutor(name string, err error, c *callCounter,
+	times map[int64]int) events.Registration {
+	return executor(name, func(_ context.Context, e events.Envelope) (events.Completion, error) {
 		return s.completion(name, e), c.attempt(name, e, err, times)
 	})
 }
 
-const often = 1000
+// always is more calls than any event has.
+const always = 1000
 
-func repeatsNoOutsideActs(s *listenerSuite) {
-	var c calls
-	outside := s.failing(first, errOnPurpose, &c, map[int64]int{5: 2})
+func isolatesHandlersThatActOutside(s *listenerSuite) {
+	var c callCounter
+	outside := s.failingHandler(first, errOnPurpose, &c, map[int64]int{5: 2})
 	outside.ActsOutside = true
 	want := make(map[string]int)
 	var all []events.Envelope
@@ -547,45 +565,47 @@ func repeatsNoOutsideActs(s *listenerSuite) {
 	s.publish(all...)
 	s.start(s.subscription(outside))
 	for _, e := range all {
-		s.settled(e, eventstest.Delivered)
+		s.awaitSettled(e, eventstest.Delivered)
 	}
 	c.want(s, want)
 }
 
-func failsApart(leased bool) func(*listenerSuite) {
+func retriesOnlyFailedHandler(leased bool) func(*listenerSuite) {
 	return func(s *listenerSuite) {
-		var c calls
-		fails, listen := s.failing, s.subscription
+		var c callCounter
+		fails, listen := s.failingHandler, s.subscription
 		if leased {
-			fails, listen = s.executingUntil, s.leasing
+			fails, listen = s.failingExecutor, s.leasedSubscription
 		}
 		s.start(listen(
-			fails(first, errOnPurpose, &c, map[int64]int{1: 2, 3: often}),
+			fails(first, errOnPurpose, &c, map[int64]int{1: 2, 3: always}),
 			fails(second, errOnPurpose, &c, map[int64]int{2: 2}),
 		))
 		for n := 1; n <= 2; n++ { // the primary handler, then the co-handler
-			s.wantAttempts(s.settled(s.publish(suiteEvent(n))[0], eventstest.Delivered), 3)
+			s.wantAttempts(s.awaitSettled(s.publish(suiteEvent(n))[0], eventstest.Delivered), 3)
 		}
-		o := s.settled(s.publish(suiteEvent(3))[0], eventstest.Failed)
+		o := s.awaitSettled(s.publish(suiteEvent(3))[0], eventstest.Failed)
 		s.wantReason(o, first, errOnPurpose.Error())
 		if !slices.Equal(o.HandledBy, []string{second}) || o.Failures[first].Failures != 4 || len(o.Failures) != 1 {
-			s.Errorf("handled by %q, failures %+v, want %s and four failures of %s", o.HandledBy, o.Failures, second, first)
+			s.Errorf("handled by %q, failures %+v, want %s and four failures of %s", o.HandledBy,
+				o.Failures, second, first)
 		}
-		c.want(s, map[string]int{first + " 1": 3, second + " 1": 1, first + " 2": 1, second + " 2": 3, first + " 3": 4, second + " 3": 1})
-		s.wantLeft(first+" 1", second+" 1", first+" 2", second+" 2", second+" 3")
+		c.want(s, map[string]int{
+			first + " 1": 3, second + " 1": 1, first + " 2": 1, second + " 2": 3, first + " 3": 4, second + " 3": 1,
+		})
+		s.wantLines(first+" 1", second+" 1", first+" 2", second+" 2", second+" 3")
 	}
 }
 
-// wantReason checks that the event's last error names the handler and says what it returned.
+// wantReason checks that last_error contains the handler's name and the reason.
 func (s *listenerSuite) wantReason(o eventstest.Outcome, handler, reason string) {
 	s.Helper()
 	if !strings.Contains(o.LastError, handler) || !strings.Contains(o.LastError, reason) {
-		s.Errorf("last error is %q, want it to name %s and say %q", o.LastError, handler, reason)
+		s.Errorf("last_error is %q, want it to contain %s and %q", o.LastError, handler, reason)
 	}
 }
 
-// failures is a test with handlers that fail in each way, row-locked or leased.
-func failures(leased bool) func(*listenerSuite) {
+func failuresOfEachKind(leased bool) func(*listenerSuite) {
 	return func(s *listenerSuite) {
 		ways := []struct {
 			do       func(context.Context, events.Envelope) error
@@ -603,9 +623,10 @@ func failures(leased bool) func(*listenerSuite) {
 			}, "payload of " + suiteType, 1},
 			{func(context.Context, events.Envelope) error { panic("on purpose") }, "anic", 4},
 			{func(context.Context, events.Envelope) error { runtime.Goexit(); return nil }, "Goexit", 4},
-			{func(ctx context.Context, _ events.Envelope) error { <-ctx.Done(); return ctx.Err() }, context.DeadlineExceeded.Error(), 4},
+			{func(ctx context.Context, _ events.Envelope) error { <-ctx.Done(); return ctx.Err() },
+				context.DeadlineExceeded.Error(), 4},
 		}
-		var c calls
+		var c callCounter
 		do := func(ctx context.Context, e events.Envelope) error {
 			text, n, err := lineOf(first, e)
 			if err != nil {
@@ -614,35 +635,35 @@ func failures(leased bool) func(*listenerSuite) {
 			c.add(text)
 			return ways[n].do(ctx, e)
 		}
-		fails := handling(first, func(ctx context.Context, tx events.Tx, e events.Envelope) error {
-			return errors.Join(s.leave(ctx, tx, first, e), do(ctx, e))
+		fails := handler(first, func(ctx context.Context, tx events.Tx, e events.Envelope) error {
+			return errors.Join(s.writeLine(ctx, tx, first, e), do(ctx, e))
 		})
 		if leased {
-			fails = executing(first, func(ctx context.Context, e events.Envelope) (events.Completion, error) {
+			fails = executor(first, func(ctx context.Context, e events.Envelope) (events.Completion, error) {
 				return s.completion(first, e), do(ctx, e)
 			})
 		}
 		fails.Timeout = 300 * time.Millisecond
 		u := s.subscription(fails)
 		if leased {
-			u = s.leasing(fails)
+			u = s.leasedSubscription(fails)
 		}
 		s.start(u)
 		want := map[string]int{}
 		for n, way := range ways {
-			o := s.settled(s.publish(suiteEvent(n))[0], eventstest.Failed)
+			o := s.awaitSettled(s.publish(suiteEvent(n))[0], eventstest.Failed)
 			s.wantReason(o, first, way.reason)
 			s.wantAttempts(o, way.attempts)
 			want[fmt.Sprint(first, " ", n)] = way.attempts
 		}
 		c.want(s, want)
-		s.wantLeft()
+		s.wantLines()
 	}
 }
 
 func leasedWork(s *listenerSuite) {
 	running, finish, causes := make(chan struct{}, 1), make(chan struct{}, 1), make(chan error, 1)
-	s.start(s.leasing(executing(first, func(ctx context.Context, e events.Envelope) (events.Completion, error) {
+	s.start(s.leasedSubscription(executor(first, func(ctx context.Context, e events.Envelope) (events.Completion, error) {
 		running <- struct{}{}
 		select {
 		case <-finish:
@@ -653,37 +674,37 @@ func leasedWork(s *listenerSuite) {
 		}
 	})))
 	e := s.publish(suiteEvent(1))[0]
-	s.await("the work begins", func() bool { return len(running) == 1 })
+	s.await("the start of the work", func() bool { return len(running) == 1 })
 	<-running
 	if o := s.outcome(e); o.Status != eventstest.InFlight {
-		s.Errorf("while the work goes on:\n%s", shown(o))
+		s.Errorf("while the work runs:\n%s", formatted(o))
 	}
-	s.await("no transaction is open while the work goes on", func() bool {
+	s.await("the end of every transaction while the work runs", func() bool {
 		n, err := s.OpenTransactions(s.Context())
 		must(s, err)
 		return n == 0
 	})
-	s.wantLeft()
+	s.wantLines()
 	finish <- struct{}{}
-	o := s.settled(e, eventstest.Delivered)
+	o := s.awaitSettled(e, eventstest.Delivered)
 	s.wantAttempts(o, 1)
 	if !slices.Equal(o.HandledBy, []string{first}) {
 		s.Errorf("handled by %q", o.HandledBy)
 	}
-	s.wantLeft(first + " 1")
+	s.wantLines(first + " 1")
 
 	e = s.publish(suiteEvent(2))[0]
-	s.await("the work begins", func() bool { return len(running) == 1 })
+	s.await("the start of the work", func() bool { return len(running) == 1 })
 	<-running
-	impatient, cancel := context.WithCancel(s.Context())
+	ended, cancel := context.WithCancel(s.Context())
 	cancel()
-	_ = s.Worker.Stop(impatient) // may say that it could not wait
-	s.await("the work is cancelled, and the event given back", func() bool {
+	_ = s.Worker.Stop(ended) // may return that a handler was cancelled
+	s.await("the cancellation and the release", func() bool {
 		return len(causes) == 1 && s.outcome(e).Status == eventstest.Pending
 	})
 	if cause := <-causes; !errors.Is(cause, events.ErrStopping) {
 		s.Errorf("cancelled because of %v, want %v", cause, events.ErrStopping)
 	}
 	s.wantAttempts(s.outcome(e), 0)
-	s.wantLeft(first + " 1")
+	s.wantLines(first + " 1")
 }

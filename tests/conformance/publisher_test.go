@@ -18,12 +18,12 @@ import (
 	"spectral/internal/core/events/eventstest"
 )
 
-// publisherUnderTest publishes in transactions into an outbox that is empty at first and that has no consumer.
+// publisherUnderTest publishes into an outbox without consumers, which is empty at first.
 type publisherUnderTest interface {
-	// Transact calls work in one transaction of worlds and commits it if work returns nil. An error, which it returns, a
-	// panic or runtime.Goexit undoes it.
+	// Transact calls work in one transaction of worlds and commits it if work returns nil. After an error, which it
+	// returns, a panic or runtime.Goexit it rolls back.
 	Transact(ctx context.Context, work func(events.PublisherFor) error) error
-	// Publications are the events that consumers can see.
+	// Publications returns the committed events.
 	Publications(ctx context.Context) ([]eventstest.Publication, error)
 }
 
@@ -33,25 +33,25 @@ type publisherSuite struct {
 	publisherUnderTest
 }
 
-// publisherTests are what package events promises of a publisher.
+// publisherTests are the promises of package events about publishers.
 var publisherTests = map[string]func(*publisherSuite){
 	"an event is visible if its transaction commits, and not before": visibleOnceCommitted,
-	"an event is not visible if its transaction is undone":           invisibleIfUndone,
+	"an event is not visible if its transaction is rolled back":      invisibleIfRolledBack,
 	"all events of a call are published or none":                     allOrNone,
 	"a bad event is refused and the transaction stays usable":        refusals,
 	"an event type past its deadline is refused":                     refusesDeprecated,
-	"an id and time that are taken are refused":                      refusesTakenID,
-	"what is zero is filled":                                         fillsWhatIsZero,
+	"a duplicate of id and time is refused":                          refusesDuplicateID,
+	"zero fields are filled":                                         fillsZeroFields,
 	"all ten fields arrive":                                          tenFieldsArrive,
 	"keys are qualified by source and workspace":                     keysAreQualified,
-	"payloads arrive as they are":                                    payloadsArrive,
-	"what is published is what was given at the call":                givenAtTheCall,
-	"none, one, many and thousands are published":                    thousands,
+	"payloads arrive unchanged":                                      payloadsArrive,
+	"later changes of the arguments are not published":               copiesItsArguments,
+	"any number of events is published":                              publishesAnyNumber,
 	"events become due when they are scheduled":                      dueWhenScheduled,
 	"a schedule too far ahead is refused":                            refusesFarSchedule,
 }
 
-func TestRecorderIsAPublisher(t *testing.T) {
+func TestRecorderKeepsThePublishersPromises(t *testing.T) {
 	t.Parallel()
 	contracts, err := events.NewContracts(suiteContracts()...)
 	must(t, err)
@@ -62,7 +62,7 @@ func TestRecorderIsAPublisher(t *testing.T) {
 	}
 }
 
-func TestPostgresIsAPublisher(t *testing.T) {
+func TestPostgresKeepsThePublishersPromises(t *testing.T) {
 	t.Parallel()
 	d := newDatabase(t)
 	for name, test := range publisherTests {
@@ -70,18 +70,18 @@ func TestPostgresIsAPublisher(t *testing.T) {
 	}
 }
 
-// recorder has no transactions but those of Transact.
-type recorder struct{ of *eventstest.Recorder }
+// recorder is an eventstest.Recorder as a publisherUnderTest.
+type recorder struct{ recorder *eventstest.Recorder }
 
 func (r recorder) Transact(_ context.Context, work func(events.PublisherFor) error) error {
-	return r.of.Transact(work)
+	return r.recorder.Transact(work)
 }
 
 func (r recorder) Publications(context.Context) ([]eventstest.Publication, error) {
-	return r.of.Publications(), nil
+	return r.recorder.Publications(), nil
 }
 
-// commit publishes envelopes in a transaction of their own.
+// commit publishes envelopes in one transaction.
 func (s *publisherSuite) commit(envelopes ...events.Envelope) {
 	s.Helper()
 	must(s, s.Transact(s.Context(), func(publisherFor events.PublisherFor) error {
@@ -89,7 +89,7 @@ func (s *publisherSuite) commit(envelopes ...events.Envelope) {
 	}))
 }
 
-// published reads what consumers can see.
+// published returns the committed events.
 func (s *publisherSuite) published() []eventstest.Publication {
 	s.Helper()
 	all, err := s.Publications(s.Context())
@@ -97,7 +97,7 @@ func (s *publisherSuite) published() []eventstest.Publication {
 	return all
 }
 
-// want checks which events consumers can see, by their numbers.
+// want compares the numbers of the committed events.
 func (s *publisherSuite) want(numbers ...int64) {
 	s.Helper()
 	want := make(map[int64]int)
@@ -111,15 +111,15 @@ func (s *publisherSuite) want(numbers ...int64) {
 		got[payload.N]++
 	}
 	if !reflect.DeepEqual(got, want) {
-		s.Fatalf("visible are the events %v (number: how often), want %v", got, want)
+		s.Fatalf("the committed events are %v (number: count), want %v", got, want)
 	}
 }
 
-// wantRefusal checks that err is a refusal of that code and field, with a reason.
+// wantRefusal checks that err is a refusal with a code, a field and a reason.
 func wantRefusal(t testing.TB, err error, code events.Code, field string) {
 	t.Helper()
 	if r, ok := errors.AsType[*events.Refusal](err); !ok || r.Code != code || r.Field != field || r.Reason == "" {
-		t.Errorf("%v, want a refusal as %s of %s", err, code, field)
+		t.Errorf("%v, want a refusal with the code %s of the field %s", err, code, field)
 	}
 }
 
@@ -143,7 +143,7 @@ func refusals(s *publisherSuite) {
 		publisher := publisherFor()
 		for _, c := range refusedEvents() {
 			e := suiteEvent(1)
-			c.spoil(&e)
+			c.change(&e)
 			wantRefusal(s, publisher.Publish(s.Context(), e), c.code, c.field)
 		}
 		return publisher.Publish(s.Context(), suiteEvent(3))
@@ -154,16 +154,16 @@ func refusals(s *publisherSuite) {
 
 var errOnPurpose = errors.New("on purpose")
 
-func invisibleIfUndone(s *publisherSuite) {
+func invisibleIfRolledBack(s *publisherSuite) {
 	for name, end := range map[string]func() error{
 		"an error":       func() error { return errOnPurpose },
 		"a panic":        func() error { panic(errOnPurpose) },
 		"runtime.Goexit": func() error { runtime.Goexit(); return nil },
 	} {
-		over := make(chan error, 1)
+		result := make(chan error, 1)
 		go func() {
-			err := fmt.Errorf("%s went through", name)
-			defer func() { _ = recover(); over <- err }()
+			err := fmt.Errorf("the transaction was committed after %s", name)
+			defer func() { _ = recover(); result <- err }()
 			err = s.Transact(s.Context(), func(publisherFor events.PublisherFor) error {
 				if err := publisherFor().Publish(s.Context(), suiteEvent(1)); err != nil {
 					s.Errorf("publish: %v", err)
@@ -171,7 +171,7 @@ func invisibleIfUndone(s *publisherSuite) {
 				return end()
 			})
 		}()
-		if err := <-over; err == nil {
+		if err := <-result; err == nil {
 			s.Errorf("after %s the transaction was committed", name)
 		}
 		s.want()
@@ -193,11 +193,11 @@ func allOrNone(s *publisherSuite) {
 	}
 }
 
-// refusedEvent is an event that Go can tell is bad.
+// refusedEvent changes an event so that Go refuses it.
 type refusedEvent struct {
-	code  events.Code
-	field string
-	spoil func(*events.Envelope)
+	code   events.Code
+	field  string
+	change func(*events.Envelope)
 }
 
 func refusedEvents() []refusedEvent {
@@ -224,9 +224,9 @@ func refusedEvents() []refusedEvent {
 		{events.CodePayloadObject, "payload", payload("null")},
 		{events.CodePayloadObject, "payload", payload(`{"n": 1,}`)},
 		{events.CodePayloadObject, "payload", payload(`{"n": 1} {"n": 2}`)},
-		{events.CodePayloadSize, "payload", payload(`{"n": 1, "text": "` + strings.Repeat("a", events.MaxPayloadBytes) + `"}`)},
-		{events.CodePayloadDepth, "payload",
-			payload(`{"n": 1, "data": ` + strings.Repeat(`{"a":`, events.MaxPayloadDepth) + "1" + strings.Repeat("}", events.MaxPayloadDepth) + "}")},
+		{events.CodePayloadSize, "payload", payload(`{"n": 1, "text":
+			"` + strings.Repeat("a", events.MaxPayloadBytes) + `"}`)},
+		{events.CodePayloadDepth, "payload", payload(nested(events.MaxPayloadDepth))},
 		{events.CodePayloadNumber, "payload", payload(`{"n": 1, "data": {"a": 1e309}}`)},
 		{events.CodeText, "payload", payload(`{"n": 1, "text": "a\u0000b"}`)},
 		{events.CodeText, "payload", payload("{\"n\": 1, \"text\": \"\xff\"}")},
@@ -248,6 +248,11 @@ func refusedEvents() []refusedEvent {
 	}
 }
 
+// nested returns a payload whose data is nested depth levels deep.
+func nested(depth int) string {
+	return `{"n": 1, "data": ` + strings.Repeat(`{"a": `, depth) + "1" + strings.Repeat("}", depth) + "}"
+}
+
 func refusesDeprecated(s *publisherSuite) {
 	e := suiteEvent(1)
 	e.EventType = deprecatedType
@@ -259,7 +264,7 @@ func refusesDeprecated(s *publisherSuite) {
 	s.want()
 }
 
-func refusesTakenID(s *publisherSuite) {
+func refusesDuplicateID(s *publisherSuite) {
 	e := suiteEvent(1)
 	e.EventID, e.OccurredAt = uuid.New(), time.Now()
 	publish := func(envelopes ...events.Envelope) {
@@ -275,13 +280,13 @@ func refusesTakenID(s *publisherSuite) {
 	s.commit(e)
 	publish(e)
 	s.want(1)
-	e.OccurredAt = e.OccurredAt.Add(time.Second) // as a producer does that lost the answer and tries again
+	e.OccurredAt = e.OccurredAt.Add(time.Second) // as a producer does that retries after a lost reply
 	s.commit(e)
 	s.want(1, 1)
 }
 
-func fillsWhatIsZero(s *publisherSuite) {
-	before := time.Now().Add(-time.Minute) // clocks differ
+func fillsZeroFields(s *publisherSuite) {
+	before := time.Now().Add(-time.Minute) // the server's clock may differ
 	s.commit(suiteEvent(1), suiteEvent(2))
 	after := time.Now().Add(time.Minute)
 	ids := make(map[uuid.UUID]bool)
@@ -292,10 +297,10 @@ func fillsWhatIsZero(s *publisherSuite) {
 			s.Errorf("id %s has the key %q, want the id", e.EventID, e.IdempotencyKey)
 		}
 		if e.OccurredAt.Before(before) || e.OccurredAt.After(after) {
-			s.Errorf("occurred at %s, want the time of the call", e.OccurredAt)
+			s.Errorf("occurred_at is %s, want the time of the call", e.OccurredAt)
 		}
 		if e.Target != "" || e.WorkspaceID.Valid || e.TraceContext != "" {
-			s.Errorf("target %q, workspace %v, trace %q, want none of them", e.Target, e.WorkspaceID, e.TraceContext)
+			s.Errorf("target %q, workspace %v, trace %q, want zero values", e.Target, e.WorkspaceID, e.TraceContext)
 		}
 		if p.AvailableAt.After(after) {
 			s.Errorf("becomes due at %s, want at once", p.AvailableAt)
@@ -306,7 +311,7 @@ func fillsWhatIsZero(s *publisherSuite) {
 	}
 }
 
-// fullEvent has a value in each of the ten fields.
+// fullEvent returns an event with a value in each of the ten fields.
 func fullEvent() events.Envelope {
 	return events.Envelope{
 		EventID: uuid.New(), EventType: suiteType, EventVersion: 2,
@@ -317,7 +322,7 @@ func fullEvent() events.Envelope {
 	}
 }
 
-// stored is how e arrives.
+// stored returns e as handlers receive it.
 func stored(e events.Envelope) events.Envelope {
 	e.OccurredAt = e.OccurredAt.UTC().Truncate(time.Microsecond)
 	if e.IdempotencyKey == "" {
@@ -328,8 +333,8 @@ func stored(e events.Envelope) events.Envelope {
 	return e
 }
 
-// differ says in which fields an event that arrived is not as it should be.
-func differ(got, want events.Envelope) string {
+// difference returns how a received event differs from the expected one.
+func difference(got, want events.Envelope) string {
 	var faults []string
 	if !sameJSON(got.Payload, want.Payload) {
 		faults = append(faults, fmt.Sprintf("payload is %s, want %s", got.Payload, want.Payload))
@@ -344,7 +349,7 @@ func differ(got, want events.Envelope) string {
 	return strings.Join(faults, "; ")
 }
 
-// sameJSON compares documents, numbers by how they are written.
+// sameJSON compares documents, and numbers by their text.
 func sameJSON(a, b []byte) bool {
 	var values [2]any
 	for i, text := range [][]byte{a, b} {
@@ -361,7 +366,7 @@ func tenFieldsArrive(s *publisherSuite) {
 	e := fullEvent()
 	s.commit(e)
 	s.want(7)
-	if fault := differ(s.published()[0].Envelope, stored(e)); fault != "" {
+	if fault := difference(s.published()[0].Envelope, stored(e)); fault != "" {
 		s.Error(fault)
 	}
 }
@@ -372,9 +377,9 @@ func keysAreQualified(s *publisherSuite) {
 		name, key, want string
 		workspace       uuid.NullUUID
 	}{
-		{"of no workspace", "key", "worlds:-:key", uuid.NullUUID{}},
-		{"of a workspace", "key", "worlds:" + workspace.UUID.String() + ":key", workspace},
-		{"the id itself", id.String(), id.String(), workspace},
+		{"without workspace", "key", "worlds:-:key", uuid.NullUUID{}},
+		{"with a workspace", "key", "worlds:" + workspace.UUID.String() + ":key", workspace},
+		{"the event id as key", id.String(), id.String(), workspace},
 	} {
 		e := suiteEvent(1)
 		e.EventID, e.IdempotencyKey, e.WorkspaceID = id, c.key, c.workspace
@@ -390,10 +395,11 @@ func payloadsArrive(s *publisherSuite) {
 	texts := []string{
 		`{"n": 9223372036854775807, "text": "“quotes” \\ \" / \u00e9 漢 🦊 \ud83e\udd8a \n\t \u001f"}`,
 		`{"n": -9223372036854775808, "text": "<b>&amp;</b> \u2028"}`,
-		`{"n": 0, "data": {"": [], "many digits": 12345678901234567890.10, "small": 0.000001, "nested": {"null": null, "false": false}}}`,
+		`{"n": 0, "data": {"": [], "many digits": 12345678901234567890.10, "small": 0.000001, "nested": {"null": null,
+			"false": false}}}`,
 		`{"n": 1, "unknown": {"field": "of a later version"}}`,
-		`{"n": 1, "text": "first", "text": "of duplicate keys the last stays"}`,
-		`{"n": 1, "data": ` + strings.Repeat(`{"a": `, events.MaxPayloadDepth-1) + "1" + strings.Repeat("}", events.MaxPayloadDepth-1) + `}`,
+		`{"n": 1, "text": "first", "text": "the last of duplicate keys stays"}`,
+		nested(events.MaxPayloadDepth - 1),
 		`{"n": 1, "text": "` + strings.Repeat("a", events.MaxPayloadBytes-100) + `"}`,
 	}
 	for i, text := range texts {
@@ -402,7 +408,7 @@ func payloadsArrive(s *publisherSuite) {
 		s.commit(e)
 		for _, p := range s.published() {
 			if p.Envelope.EventID == e.EventID && !sameJSON(p.Envelope.Payload, e.Payload) {
-				s.Errorf("%.300s arrived as %.300s", e.Payload, p.Envelope.Payload)
+				s.Errorf("the payload %.300s arrived as %.300s", e.Payload, p.Envelope.Payload)
 			}
 		}
 	}
@@ -411,7 +417,7 @@ func payloadsArrive(s *publisherSuite) {
 	}
 }
 
-func givenAtTheCall(s *publisherSuite) {
+func copiesItsArguments(s *publisherSuite) {
 	given := []events.Envelope{suiteEvent(1), fullEvent()}
 	before := []events.Envelope{suiteEvent(1), given[1]}
 	err := s.Transact(s.Context(), func(publisherFor events.PublisherFor) error {
@@ -429,7 +435,7 @@ func givenAtTheCall(s *publisherSuite) {
 	s.want(1, 7)
 }
 
-func thousands(s *publisherSuite) {
+func publishesAnyNumber(s *publisherSuite) {
 	const many = 2100
 	all := make([]events.Envelope, 0, many)
 	var numbers []int64
@@ -474,7 +480,8 @@ func refusesFarSchedule(s *publisherSuite) {
 	err := s.Transact(s.Context(), func(publisherFor events.PublisherFor) error {
 		far := publisherFor(events.AvailableAt(time.Now().Add(events.MaxScheduleAhead + time.Hour)))
 		wantRefusal(s, far.Publish(s.Context(), suiteEvent(1)), events.CodeAvailableAt, "available_at")
-		return publisherFor(events.AvailableAt(time.Now().Add(events.MaxScheduleAhead-time.Hour))).Publish(s.Context(), suiteEvent(2))
+		near := publisherFor(events.AvailableAt(time.Now().Add(events.MaxScheduleAhead - time.Hour)))
+		return near.Publish(s.Context(), suiteEvent(2))
 	})
 	must(s, err)
 	s.want(2)

@@ -1,4 +1,5 @@
-// Package conformance_test holds publishers and listeners to what package events promises of them.
+// Package conformance_test tests what package events promises about publishers and listeners. publisher_test.go runs
+// on the outbox and on eventstest.Recorder, listener_test.go on a worker.
 package conformance_test
 
 import (
@@ -51,15 +52,15 @@ func must(t testing.TB, err error) {
 	}
 }
 
-// database is a migrated database, and a listener on it that has no subscriptions and has not been started. Without a
-// notification the listener looks at nothing.
+// database is a migrated database with a worker that is not started. The worker handles events only after a
+// notification.
 type database struct {
 	*testing.T
-	Worker         *worker.Worker
-	Generation     events.Generation
-	pool           *pgxpool.Pool
-	uow, elsewhere publish.UnitOfWork
-	got            *atomic.Pointer[events.Envelope] // what the handler of oneHandler got last
+	Worker              *worker.Worker
+	Generation          events.Generation
+	pool                *pgxpool.Pool
+	uow, nextGeneration publish.UnitOfWork
+	got                 *atomic.Pointer[events.Envelope] // the last event of oneHandler's handler
 }
 
 func newDatabase(t *testing.T) *database {
@@ -71,8 +72,8 @@ func newDatabase(t *testing.T) *database {
 	d.uow = publish.UnitOfWork{Pool: d.pool, Publishing: publish.Publishing{
 		Contracts: contracts, Generation: d.Generation, Log: slog.New(slog.DiscardHandler),
 	}}
-	d.elsewhere = d.uow
-	d.elsewhere.Publishing.Generation++
+	d.nextGeneration = d.uow
+	d.nextGeneration.Publishing.Generation++
 	direct, err := pgtx.DirectConfig(url)
 	must(t, err)
 	config, err := pgtx.PoolConfig(url, 8)
@@ -89,7 +90,7 @@ func newDatabase(t *testing.T) *database {
 	return d
 }
 
-// run runs one test on the database, which has no events and no lines then.
+// run runs a subtest on the database, without events and lines of earlier ones.
 func (d *database) run(name string, test func(*database)) {
 	d.Run(name, func(t *testing.T) {
 		_, err := d.pool.Exec(t.Context(), "delete from core.outbox; delete from core.event_handled; delete from suite.lines")
@@ -104,9 +105,11 @@ func (d *database) Transact(ctx context.Context, work func(events.PublisherFor) 
 	return d.uow.Do(ctx, events.Worlds, uuid.NullUUID{}, func(_ events.Tx, p events.PublisherFor) error { return work(p) })
 }
 
-// TransactElsewhere is Transact in another generation, which takes events too.
-func (d *database) TransactElsewhere(ctx context.Context, work func(events.PublisherFor) error) error {
-	return d.elsewhere.Do(ctx, events.Worlds, uuid.NullUUID{}, func(_ events.Tx, p events.PublisherFor) error { return work(p) })
+// TransactInNextGeneration publishes into the next generation.
+func (d *database) TransactInNextGeneration(ctx context.Context, work func(events.PublisherFor) error) error {
+	return d.nextGeneration.Do(ctx, events.Worlds, uuid.NullUUID{}, func(_ events.Tx, p events.PublisherFor) error {
+		return work(p)
+	})
 }
 
 func (d *database) Outcomes(ctx context.Context) ([]eventstest.Outcome, error) {
@@ -122,14 +125,14 @@ func (d *database) Publications(ctx context.Context) ([]eventstest.Publication, 
 	return publications, err
 }
 
-// Leave writes a line through the Tx of a handler of any context.
-func (d *database) Leave(ctx context.Context, tx events.Tx, line string) error {
+// WriteLine inserts a line as the role of any handler.
+func (d *database) WriteLine(ctx context.Context, tx events.Tx, line string) error {
 	_, err := tx.Exec(ctx, "insert into suite.lines values ($1)", line)
 	return err
 }
 
-// Left reads the lines that are committed.
-func (d *database) Left(ctx context.Context) ([]string, error) {
+// Lines returns the committed lines.
+func (d *database) Lines(ctx context.Context) ([]string, error) {
 	rows, err := d.pool.Query(ctx, "select line from suite.lines")
 	if err != nil {
 		return nil, err
@@ -137,61 +140,59 @@ func (d *database) Left(ctx context.Context) ([]string, error) {
 	return pgx.CollectRows(rows, pgx.RowTo[string])
 }
 
-// OpenTransactions is how many transactions the listener has open at this moment.
+// OpenTransactions returns how many transactions the worker has open.
 func (d *database) OpenTransactions(ctx context.Context) (n int, err error) {
 	err = d.pool.QueryRow(ctx, `select count(*)::int from pg_stat_activity
 		where datname = current_database() and application_name = 'workers' and state <> 'idle'`).Scan(&n)
 	return n, err
 }
 
-// shown is what a failed test shows of outcomes.
-func shown(outcomes ...eventstest.Outcome) (text string) {
+func formatted(outcomes ...eventstest.Outcome) (text string) {
 	for _, o := range outcomes {
 		text += fmt.Sprintf("  %+v\n", o)
 	}
 	return text
 }
 
-// The events of the suites.
 const (
 	suiteType      = "worlds.suite.happened"
 	otherType      = "worlds.suite.followed"
-	unheardType    = "worlds.suite.unheard"
+	unconsumedType = "worlds.suite.unconsumed"
 	deprecatedType = "worlds.suite.deprecated"
 	platformType   = "platform.suite.happened"
 )
 
-// suitePayload is the payload of them all.
+// suitePayload is the payload of all events of the suites.
 type suitePayload struct {
-	// N numbers the events of a test.
-	N int64 `json:"n"`
-	// Text is any text.
-	Text string `json:"text,omitempty"`
-	// Data is any object.
+	N    int64           `json:"n"`
+	Text string          `json:"text,omitempty"`
 	Data json.RawMessage `json:"data,omitempty"`
 }
 
-// suiteContracts are the contracts of the events that the suites publish.
+// suiteContracts returns the contracts of the events of the suites.
 func suiteContracts() []events.Contract {
 	example := suitePayload{N: 1, Text: "text", Data: json.RawMessage(`{"any": true}`)}
 	contract := func(eventType string, version int, source events.Scope) events.Contract {
-		return events.Contract{Type: eventType, Version: version, Source: source, Payload: example, ContentClass: events.Operational}
+		return events.Contract{
+			Type: eventType, Version: version, Source: source, Payload: example, ContentClass: events.Operational,
+		}
 	}
-	unheard := contract(unheardType, 1, events.Worlds)
-	unheard.Unconsumed = true
+	unconsumed := contract(unconsumedType, 1, events.Worlds)
+	unconsumed.Unconsumed = true
 	deprecated := contract(deprecatedType, 1, events.Worlds)
-	deprecated.Deprecation = &events.Deprecation{Deadline: time.Date(2020, 1, 1, 0, 0, 0, 0, time.UTC), Successor: suiteType}
+	past := time.Date(2020, 1, 1, 0, 0, 0, 0, time.UTC)
+	deprecated.Deprecation = &events.Deprecation{Deadline: past, Successor: suiteType}
 	return []events.Contract{
 		contract(suiteType, 1, events.Worlds), contract(suiteType, 2, events.Worlds), contract(otherType, 1, events.Worlds),
-		unheard, deprecated, contract(platformType, 1, events.Platform),
+		unconsumed, deprecated, contract(platformType, 1, events.Platform),
 	}
 }
 
-// suiteEvent is number n of a test's events.
+// suiteEvent returns the event with the number n.
 func suiteEvent(n int) events.Envelope {
 	e, err := events.NewEnvelope(suiteContracts()[0], suitePayload{N: int64(n)})
 	if err != nil {
-		panic(err) // a struct of ours
+		panic(err) // cannot happen for suitePayload
 	}
 	return e
 }
