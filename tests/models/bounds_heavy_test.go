@@ -2,9 +2,9 @@
 
 package models_test
 
-// Most models are small: to optimize takes longer than to run them.
+// Most models are small: optimizing takes longer than running them.
 const (
 	full     = false
 	optimize = "-O0"
-	hash     = "-w19" // small models fill no larger table, and clearing one takes longer than they do
+	hash     = "-w19" // clearing a larger table takes longer than a small model
 )

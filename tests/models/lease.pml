@@ -1,32 +1,31 @@
-/* Leased mode: a row goes in flight under a fresh token, is executed outside any transaction, and
- * settled in one that locks it: the delivered row, its key in core.event_handled and what the
- * Completion writes become visible together, or nothing of them. models_test.go says which numbers
- * are tried, and what may be left out or done wrongly only for one of the assertions to fail.
+/* Leased mode: a row is leased under a new token, executed outside any transaction, and settled in a
+ * transaction that locks it: the delivered row, its key in core.event_handled and the writes of the
+ * Completion become visible together, or not at all. models_test.go has the bounds, and the broken
+ * variants that must fail one of the assertions.
  *
- * Between any two steps of one process all others may take theirs, so a frozen worker needs no
- * modelling. Nor does a worker as such: nothing that an execution does depends on whether the next
- * one of its row is in the same process. Rows with different keys have nothing in common, so the
- * rows here are twins, with one key. What is one step here is one statement in Postgres, or an end
- * of a transaction; a statement waits for row locks.
+ * Between two steps of a process all others may run, so frozen workers need no modelling. Nor do
+ * workers: no step of an execution depends on whether the next one of its row is in the same
+ * process. Rows with different keys do not interact, so the rows here have one key. One step here is
+ * one statement in Postgres, or the end of a transaction; a statement waits for row locks.
  */
 
 #ifndef ROWS
 #define ROWS 1         /* at most 2 */
 #endif
 #ifndef EXECUTIONS
-#define EXECUTIONS 2   /* at a time */
+#define EXECUTIONS 2   /* at the same time */
 #endif
 #ifndef REAPERS
 #define REAPERS 1
 #endif
 #ifndef LEASE
-#define LEASE 2        /* ticks; of one, a heartbeat would gain nothing */
+#define LEASE 2        /* in ticks; with one, a heartbeat would have no effect */
 #endif
 #ifndef TICKS
-#define TICKS 4        /* at any time; more come when nothing else moves */
+#define TICKS 4        /* at any time; more follow when no other step is possible */
 #endif
-#ifndef DEATHS
-#define DEATHS 1       /* a lease whose reply is lost is one, too */
+#ifndef CRASHES
+#define CRASHES 1       /* of workers; a lease whose reply is lost counts as one */
 #endif
 #ifndef RETURNS
 #define RETURNS 1      /* retries and releases */
@@ -35,7 +34,7 @@
 #define UNMATCHED 0    /* the statement that does not match the token */
 #endif
 #ifndef REAP_LATER
-#define REAP_LATER 0   /* the reaper polls in one transaction, and updates in another what matches this */
+#define REAP_LATER 0   /* the reaper reads in one transaction, and updates in another the rows that match this */
 #endif
 
 #define PENDING 0
@@ -44,7 +43,7 @@
 #define FAILED 3
 
 #define ABSENT 0
-#define INSERTED 1     /* and not committed: whoever else inserts it waits */
+#define INSERTED 1     /* and not committed: another insert waits */
 #define HANDLED 2
 
 #define SETTLE 1
@@ -56,27 +55,27 @@
 #define BY_ID 1
 #define BY_STATUS 2
 
-/* core.outbox. Only Postgres polls at a clock: all there is of time is what is left of each lease. */
+/* core.outbox. Only Postgres reads a clock: time is what is left of each lease. */
 byte status[ROWS], attempts[ROWS];
 byte token[ROWS], left[ROWS];
 bool locked[ROWS];
 
 byte key = ABSENT;
-byte effects;          /* of Completions, as far as they are visible */
+byte effects;          /* the visible writes of Completions */
 
-/* Of each execution, and of its heartbeats: they may come after its end. */
+/* For each execution and its heartbeats, which may come after its end. */
 byte row[EXECUTIONS], claim[EXECUTIONS];
 
-/* For the assertions: leases are numbered, and a row in flight is under its last one. */
+/* For the assertions: leases are numbered, and a row in flight has the last one. */
 byte leases[ROWS], releases[ROWS], lease[EXECUTIONS];
 
-byte begun;            /* executions are alike: they are numbered in the order of their first leases */
-byte deaths, returns;
+byte begun;            /* executions are alike, and numbered in the order of their first leases */
+byte crashes, returns;
 
 #define MINE row[me]
 #define holder (status[MINE] == IN_FLIGHT && lease[me] == leases[MINE])
 
-/* the where clause of all that a holder does */
+/* the where clause of every statement of a holder */
 #ifdef TOKEN_ONLY
 #define valid true
 #else
@@ -88,7 +87,7 @@ byte deaths, returns;
 /* insert into core.event_handled ... on conflict do nothing; and the fast path */
 #if defined(NO_KEY)
 #define wins true
-#elif defined(KEY_LOOKED_UP)
+#elif defined(KEY_READ_FIRST)
 #define wins (key != HANDLED)
 #elif defined(CONFLICT_IGNORED)
 #define wins (key == ABSENT || (key == HANDLED && executed))
@@ -96,27 +95,27 @@ byte deaths, returns;
 #define wins (key == ABSENT)
 #endif
 #if defined(NO_KEY)
-#define concedes false
-#elif defined(CONCEDE_UNCOMMITTED)
-#define concedes (key != ABSENT)
+#define yields false
+#elif defined(YIELD_UNCOMMITTED)
+#define yields (key != ABSENT)
 #else
-#define concedes (key == HANDLED)
+#define yields (key == HANDLED)
 #endif
 #if defined(NO_KEY)
 #define knownHandled false
 #elif defined(KEY_REMEMBERED)
-#define knownHandled (key != ABSENT)   /* by the process, from the insert on */
+#define knownHandled (key != ABSENT)   /* the process remembers it from the insert on */
 #else
 #define knownHandled (key == HANDLED)
 #endif
 
-#ifdef SETTLE_LOOKS
-#define LOCKS false    /* it updates the row in the end, by id */
+#ifdef SETTLE_READS_FIRST
+#define LOCKS false    /* it updates the row later, by id */
 #else
 #define LOCKS true
 #endif
 
-inline leave(r, as) {
+inline setStatus(r, as) {
   status[r] = as; token[r] = 0; left[r] = 0
 }
 
@@ -125,14 +124,14 @@ inline endMine(as) {
 #ifdef EXPIRED_STAYS
   assert(left[MINE] > 0);
 #endif
-  leave(MINE, as)
+  setStatus(MINE, as)
 }
 
 inline take() {
   assert(status[MINE] == PENDING);
   leases[MINE]++; lease[me] = leases[MINE];
 #ifdef TOKEN_REUSED
-  claim[me] = 1;       /* the process's, and all executions are in one */
+  claim[me] = 1;       /* one for the process, which has all executions */
 #else
   claim[me] = leases[MINE];
 #endif
@@ -142,17 +141,17 @@ inline take() {
 inline complete() {
   effects++;
   assert(effects <= 1);
-  assert(executed)     /* there is no outcome to write otherwise */
+  assert(executed)     /* else there is no result to write */
 }
 
 inline insertKey() {
   won = true;
-#ifdef KEY_APART
+#ifdef KEY_SEPARATE
   key = HANDLED
 #else
   key = (key == ABSENT -> INSERTED : key)
 #endif
-#ifdef COMPLETION_APART
+#ifdef COMPLETION_SEPARATE
   ; complete()
 #endif
 }
@@ -163,7 +162,7 @@ inline over() {
 }
 
 inline commit() {
-#ifndef COMPLETION_APART
+#ifndef COMPLETION_SEPARATE
   if :: won -> complete() :: else fi;
 #endif
   key = (won -> HANDLED : key);
@@ -174,7 +173,7 @@ inline commit() {
 }
 
 inline rollback() {
-#ifndef KEY_APART
+#ifndef KEY_SEPARATE
   key = (won && key == INSERTED -> ABSENT : key);
 #endif
   over()
@@ -190,7 +189,7 @@ end_idle:
     if
     :: begun >= me && status[0] == PENDING -> MINE = 0
 #if ROWS > 1
-    :: begun >= me && status[1] == PENDING && leases[0] > 0 -> MINE = 1 /* rows are alike, too */
+    :: begun >= me && status[1] == PENDING && leases[0] > 0 -> MINE = 1 /* rows are alike */
 #endif
     fi;
 #ifdef LEASE_LATER
@@ -206,9 +205,9 @@ work:
   :: !executed -> executed = true; goto work   /* the external effect: at least once */
   :: !executed && knownHandled -> goto settle  /* the fast path */
   :: executed -> goto settle
-  /* A heartbeat found the lease lost. The execution may as well come to its end before it is cut off. */
+  /* A heartbeat finds the lease lost. The execution may also end before it is cancelled. */
   :: !locked[MINE] && !matches(HEARTBEAT) -> goto idle
-  :: d_step { deaths < DEATHS -> deaths++; MINE = 0; claim[me] = 0; lease[me] = 0 }; goto idle
+  :: d_step { crashes < CRASHES -> crashes++; MINE = 0; claim[me] = 0; lease[me] = 0 }; goto idle
   :: d_step { !locked[MINE] -> if :: matches(FAIL) -> endMine(FAILED) :: else fi }
   :: d_step {
        !locked[MINE] && returns < RETURNS ->
@@ -227,7 +226,7 @@ work:
      }
   fi;
 reply:
-  /* it may be lost, and anything tried after that */
+  /* the reply may be lost, and any step may be tried after that */
   if :: goto idle :: goto work fi;
 
 settle:
@@ -240,15 +239,15 @@ settle:
   };
   if
   :: d_step { wins -> insertKey() }
-  :: concedes
-  :: goto abort                                /* out of a wait, too */
+  :: yields
+  :: goto abort                                /* possible while it waits */
   fi;
   if
   :: d_step { locked[MINE] == LOCKS -> commit() }; goto reply
   :: goto abort
   fi;
 abort:
-  /* by Postgres, the Completion or a death */
+  /* by Postgres, by the Completion or by a crash */
   atomic { rollback() };
   goto work
 }
@@ -264,7 +263,7 @@ end:
   od
 }
 
-/* for update skip locked: what it locks it polls at again */
+/* for update skip locked: it reads again what it locked */
 #define expired(n) (status[n] == IN_FLIGHT && left[n] == 0)
 #if REAP_LATER
 #define finds(n) expired(n) -> r = n
@@ -275,7 +274,7 @@ end:
 inline reap() {
   assert(status[r] != DELIVERED && status[r] != FAILED);
   assert(left[r] == 0);
-  leave(r, PENDING)
+  setStatus(r, PENDING)
 }
 
 proctype Reaper() {
@@ -337,7 +336,7 @@ init {
     do :: n < REAPERS -> run Reaper(); n++ :: else -> n = 0; break od;
     run Time()
   };
-  /* nothing moves any more */
+  /* no step is possible */
   timeout && !runs;
   do
   :: n < ROWS ->

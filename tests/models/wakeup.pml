@@ -1,21 +1,21 @@
-/* The wakeup of docs/decisions/0003: core.outbox_notify, core.outbox_barrier and what is around
- * them in notify and package dispatch, on one channel and one event type. models_test.go says which
- * numbers are tried, and which parts may be left out or done wrongly only for a row to be stranded.
+/* The wake-up protocol of docs/decisions/0003: core.outbox_notify, core.outbox_barrier and the code
+ * that uses them in the packages notify and dispatch, for one channel and one event type.
+ * models_test.go has the bounds, and the broken variants that must leave a row behind.
  *
- * Rows have no identity: they are counted. Between any two steps of one process all others may take
- * theirs, so a slow process needs no modelling. What is one step here is one in Postgres (a lock
- * tried, a snapshot, a commit becoming visible) or is done under a mutex in Go. One simplification:
- * a claim takes its snapshot and its row locks in one step.
+ * Rows are counted and have no identity. Between two steps of a process all others may run, so slow
+ * processes need no modelling. One step here is one step in Postgres (trying a lock, a snapshot, a
+ * commit becoming visible) or is done under a mutex in Go. One simplification: a claim takes its
+ * snapshot and its row locks in one step.
  */
 
 #ifndef PLAIN
-#define PLAIN 2       /* producers of one row, that decide at commit */
+#define PLAIN 2       /* producers of one row that decide at commit */
 #endif
 #ifndef BULK
-#define BULK 0        /* producers that have notified ahead and take no lock */
+#define BULK 0        /* producers that always notify and take no lock */
 #endif
 #ifndef ABORTING
-#define ABORTING 0    /* producers that decide, and then abort */
+#define ABORTING 0    /* producers that decide and then abort */
 #endif
 #ifndef IDLE
 #define IDLE 0        /* producers that decide early (set constraints immediate) and never end */
@@ -24,7 +24,7 @@
 #define LISTENERS 2   /* processes, each with its LISTEN connection and its consumer */
 #endif
 #ifndef RUNNERS
-#define RUNNERS 1     /* the concurrency of each consumer; 0: rows go some time after any poll saw them */
+#define RUNNERS 1     /* the concurrency of each consumer; 0: rows are handled some time after a poll found them */
 #endif
 #ifndef LIMIT
 #define LIMIT 9       /* rows of one claim */
@@ -33,77 +33,77 @@
 #define FOREIGN 1     /* signals of other channels, which make a backend read its queue early */
 #endif
 #ifndef ROLLBACKS
-#define ROLLBACKS 0   /* claims that are undone: their runner claims again */
+#define ROLLBACKS 0   /* claims that are rolled back; their runner claims again */
 #endif
 #ifndef RETRIES
 #define RETRIES 0     /* rows that core.outbox_retry makes due later */
 #endif
 #ifndef LOSSES
-#define LOSSES 0      /* claims whose connection goes, and whose backend holds the rows a while longer */
+#define LOSSES 0      /* claims whose connection is lost, and whose backend keeps the rows for a while */
 #endif
-#ifndef DEATHS
-#define DEATHS 0      /* the last process dies, or is told to stop, with rows in hand */
+#ifndef CRASHES
+#define CRASHES 0      /* the last process crashes, or is told to stop, while it holds rows */
 #endif
 #ifndef RECONNECTS
-#define RECONNECTS 0  /* LISTEN connections that are lost, with what they would have heard */
+#define RECONNECTS 0  /* LISTEN connections that are lost, with their notifications */
 #endif
 #ifndef EARLYPOLLS
 #define EARLYPOLLS 0  /* polls of each listener at any time */
 #endif
 #ifndef POLL
-#define POLL 0        /* each listener polls once more when nothing else moves */
+#define POLL 0        /* each listener polls once more when no other step is possible */
 #endif
 #ifndef EXCUSED
-#define EXCUSED 0     /* rows may be left that went silent beside a notifier that aborted */
+#define EXCUSED 0     /* rows may be left whose producers relied on a notifier that aborted */
 #endif
 
-#define PLAINLY 0
-#define INBULK 1
-#define INVAIN 2
-#define FOREVER 3
+#define NORMAL 0
+#define IN_BULK 1
+#define ABORTS 2
+#define STAYS_IDLE 3
 
-#define NOBODY 0
+#define FREE 0
 #define PRODUCER 1
 #define ABORTER 2
 #define LISTENER 3
 
 #define ME (1 << me)
 
-/* Postgres: the locks, the rows, and for each listener what its notification queue holds */
+/* Postgres: locks, rows, and a bit for each listener with notifications in its queue */
 byte sShared;              /* producers that hold S */
 bool sExclusive;           /* a listener holds S */
-byte a = NOBODY;           /* who holds A */
-byte pending, waiting;     /* visible rows nobody holds: due, and due later */
-byte locked, orphaned;     /* visible rows under the lock of a runner; of a backend without client */
+byte a = FREE;             /* who holds A */
+byte pending, waiting;     /* visible rows that are not held: due, and due later */
+byte locked, orphaned;     /* visible rows locked by a runner; by a backend without a client */
 byte listening;            /* a bit for each listener */
 byte queued;               /* committed, and not read by the listener's backend yet */
 
-/* Go: of each process */
-byte notified;                 /* on its way to the client or in wakeup.notified: nothing tells them apart */
+/* Go: for each process */
+byte notified;                 /* on the way to the client or received by it: there is no difference */
 byte runners[LISTENERS], started[LISTENERS];
 bool again[LISTENERS];
 bool woken;                /* of all processes, with no runners */
 bool dead;
 
-byte decided;              /* producers are alike: they are numbered in the order of their decisions */
+byte decided;              /* producers are alike, and numbered in the order of their decisions */
 byte excused;
-byte rollbacks, retries, losses, deaths;
+byte rollbacks, retries, losses, crashes;
 bool polled[LISTENERS];
 
 #define notify() queued = queued | listening
 
-/* Each backend reads all that is committed. To notify all of them at once loses nothing: a notification may lie
- * unheard for as long as it likes. */
+/* Each backend reads all that is committed. Notifying all of them at once loses no interleaving: a client may receive
+ * a notification at any later time. */
 #define signal() d_step { notified = notified | queued; queued = 0 }
 
-/* core.outbox_notify, and the commit it is part of */
+/* core.outbox_notify and the commit that calls it */
 proctype Producer(byte kind; byte number) {
   bool holdsS, holdsA, notifies;
 
   if
-  :: kind == INBULK -> notifies = true
+  :: kind == IN_BULK -> notifies = true
   :: d_step {
-       kind != INBULK && (kind != PLAINLY || decided == number);
+       kind != IN_BULK && (kind != NORMAL || decided == number);
        if
 #ifndef NO_S
        :: sExclusive ->
@@ -117,7 +117,7 @@ proctype Producer(byte kind; byte number) {
        :: true
 #endif
        fi;
-       if :: kind == PLAINLY -> decided++ :: else fi
+       if :: kind == NORMAL -> decided++ :: else fi
      };
      if
 #ifdef NO_S
@@ -129,8 +129,8 @@ proctype Producer(byte kind; byte number) {
           holdsS;
 #endif
           if
-          :: a == NOBODY -> a = (kind == INVAIN -> ABORTER : PRODUCER); holdsA = true; notifies = true
-          :: a == ABORTER -> excused = excused + (kind == PLAINLY)
+          :: a == FREE -> a = (kind == ABORTS -> ABORTER : PRODUCER); holdsA = true; notifies = true
+          :: a == ABORTER -> excused = excused + (kind == NORMAL)
           :: else
           fi
         }
@@ -138,13 +138,13 @@ proctype Producer(byte kind; byte number) {
   fi;
 
   if
-  :: kind == INVAIN -> notifies = false
-  :: kind == FOREVER -> goto end_idle
+  :: kind == ABORTS -> notifies = false
+  :: kind == STAYS_IDLE -> goto end_idle
   :: d_step {
-       kind == PLAINLY || kind == INBULK;
+       kind == NORMAL || kind == IN_BULK;
 #ifdef LOCKS_FIRST
        sShared = sShared - holdsS;
-       if :: holdsA -> a = NOBODY :: else fi;
+       if :: holdsA -> a = FREE :: else fi;
        holdsS = false; holdsA = false
      };
      d_step {
@@ -153,25 +153,25 @@ proctype Producer(byte kind; byte number) {
        if :: notifies -> notify() :: else fi
      }
   fi;
-  /* the locks go one by one, in any order */
+  /* the locks are released one by one, in any order */
   do
   :: holdsS -> d_step { sShared--; holdsS = false }
-  :: holdsA -> d_step { a = NOBODY; holdsA = false }
+  :: holdsA -> d_step { a = FREE; holdsA = false }
   :: !holdsS && !holdsA -> break
   od;
   if
   :: notifies -> signal()
   :: !notifies
   fi;
-  goto over;
+  goto ended;
 end_idle:
   false;
-over:
+ended:
   skip
 }
 
-/* Look and wake are one step, and so are the begin of a claim and the claim: a wake in between would
- * only make for one claim more. */
+/* A poll and its wake signal are one step, and so are the start of a claim and the claim: a wake signal in between
+ * would only cause one more claim. */
 inline poll() {
   due = pending + locked + orphaned > 0;
   later = waiting > 0;
@@ -186,14 +186,14 @@ inline poll() {
 }
 
 /* core.outbox_barrier */
-inline ask() {
+inline barrier() {
 #if defined(NO_BARRIER)
   passed = true
 #elif defined(A_BEFORE_S)
-  d_step { if :: a == NOBODY -> a = LISTENER; passed = true :: else fi };
+  d_step { if :: a == FREE -> a = LISTENER; passed = true :: else fi };
   if
   :: passed ->
-     a = NOBODY;
+     a = FREE;
      d_step { if :: sShared == 0 && !sExclusive -> sExclusive = true :: else -> passed = false fi };
      if :: passed -> sExclusive = false :: else fi
   :: else
@@ -206,15 +206,15 @@ inline ask() {
      sExclusive = false
 #elif defined(A_AFTER_S)
      sExclusive = false;
-     d_step { if :: a == NOBODY -> a = LISTENER :: else -> passed = false fi };
-     if :: passed -> a = NOBODY :: else fi
+     d_step { if :: a == FREE -> a = LISTENER :: else -> passed = false fi };
+     if :: passed -> a = FREE :: else fi
 #else
-     d_step { if :: a == NOBODY -> a = LISTENER :: else -> passed = false fi };
+     d_step { if :: a == FREE -> a = LISTENER :: else -> passed = false fi };
 #ifdef S_BEFORE_A
      sExclusive = false;
-     if :: passed -> a = NOBODY :: else fi
+     if :: passed -> a = FREE :: else fi
 #else
-     if :: passed -> a = NOBODY :: else fi;
+     if :: passed -> a = FREE :: else fi;
      sExclusive = false
 #endif
 #endif
@@ -224,12 +224,12 @@ inline ask() {
 }
 
 inline lose() {
-  d_step { reconnects++; listening = listening & ~ME; queued = queued & ~ME; notified = notified & ~ME; ringing = false }
+  d_step { reconnects++; listening = listening & ~ME; queued = queued & ~ME; notified = notified & ~ME; ask = false }
 }
 
-/* wakeup.watch */
+/* notify.Notifier.watch */
 proctype Listener(byte me) {
-  bool due, later, passed, ringing;
+  bool due, later, passed, ask;
   byte polls, reconnects;
 
 connect:
@@ -239,22 +239,22 @@ connect:
   skip;
 #endif
   d_step { poll() };
-#ifndef FIRST_UNASKED
-  ringing = true;
+#ifndef FIRST_WITHOUT_BARRIER
+  ask = true;
 #endif
   do
-  :: /* wakeup.lookUntilQuiet */
+  :: /* notify.Notifier.pollUntilBarrier */
      if
-#ifdef EMPTY_UNASKED
-     :: ringing && due ->
+#ifdef EMPTY_WITHOUT_BARRIER
+     :: ask && due ->
 #else
-     :: ringing || due ->
+     :: ask || due ->
 #endif
         do
         :: reconnects < RECONNECTS -> lose(); goto connect
-        :: ask();
+        :: barrier();
            if
-           :: !passed -> /* awaits a while */
+           :: !passed -> /* it waits for a notification or a pause */
               if
               :: d_step { notified & ME -> notified = notified & ~ME; poll() }
               :: d_step { poll() }
@@ -268,7 +268,7 @@ connect:
         od
      :: else
      fi;
-     due = false; passed = false; ringing = false;
+     due = false; passed = false; ask = false;
 #ifdef LATE_LISTEN
      listening = listening | ME;
 #endif
@@ -277,7 +277,7 @@ connect:
 #endif
 end_await:
      if
-     :: d_step { notified & ME -> notified = notified & ~ME; ringing = true; poll() }
+     :: d_step { notified & ME -> notified = notified & ~ME; ask = true; poll() }
 #ifndef NO_TIMER
      :: d_step { later && waiting == 0 -> poll() }
 #endif
@@ -292,7 +292,7 @@ end_await:
 /* consumer.drain */
 proctype Runner(byte me) {
   byte mine;
-  bool emptied, doubted;
+  bool emptied, recheck;
 
 end_idle:
   do
@@ -332,13 +332,14 @@ end_idle:
            d_step {
              losses++; locked = locked - mine; orphaned = orphaned + mine; mine = 0;
 #ifndef NO_RECHECK
-             doubted = true
+             recheck = true
 #endif
            }
-        :: mine > 0 && deaths < DEATHS && me == LISTENERS - 1 ->
-           d_step { deaths++; dead = true; locked = locked - mine; pending = pending + mine; mine = 0 }
-        :: mine == 0 && !doubted
-        :: mine == 0 && doubted && orphaned == 0 -> emptied = false; doubted = false /* the doubts outlast the backend */
+        :: mine > 0 && crashes < CRASHES && me == LISTENERS - 1 ->
+           d_step { crashes++; dead = true; locked = locked - mine; pending = pending + mine; mine = 0 }
+        :: mine == 0 && !recheck
+        :: mine == 0 && recheck && orphaned == 0 -> emptied = false; recheck = false
+           /* it rechecks until the backend is gone */
         fi
      od
   od;
@@ -346,7 +347,7 @@ end_dead:
   false
 }
 
-/* What only time brings about. */
+/* What happens in the course of time. */
 proctype Time() {
   byte foreign;
 end:
@@ -361,10 +362,10 @@ end:
 init {
   byte n;
   atomic {
-    do :: n < PLAIN -> run Producer(PLAINLY, n); n++ :: else -> n = 0; break od;
-    do :: n < BULK -> run Producer(INBULK, 0); n++ :: else -> n = 0; break od;
-    do :: n < ABORTING -> run Producer(INVAIN, 0); n++ :: else -> n = 0; break od;
-    do :: n < IDLE -> run Producer(FOREVER, 0); n++ :: else -> n = 0; break od;
+    do :: n < PLAIN -> run Producer(NORMAL, n); n++ :: else -> n = 0; break od;
+    do :: n < BULK -> run Producer(IN_BULK, 0); n++ :: else -> n = 0; break od;
+    do :: n < ABORTING -> run Producer(ABORTS, 0); n++ :: else -> n = 0; break od;
+    do :: n < IDLE -> run Producer(STAYS_IDLE, 0); n++ :: else -> n = 0; break od;
     do
     :: n < LISTENERS * RUNNERS -> run Runner(n % LISTENERS); n++
     :: else -> n = 0; break
@@ -372,7 +373,7 @@ init {
     do :: n < LISTENERS -> run Listener(n); n++ :: else -> n = 0; break od;
     run Time()
   };
-  /* nothing moves any more: no row may be left */
+  /* no step is possible: no row may be left */
   timeout && (!POLL || (polled[0] && (polled[LISTENERS - 1] || dead)));
   assert(waiting + locked + orphaned == 0);
   assert(pending <= (EXCUSED -> excused : 0))

@@ -1,28 +1,28 @@
-/* The watermark of claims: a worker remembers a time before which no pending row can be, so that its
- * claims pass over what is dead in the index. A claim polls at stamps (available_at) from the watermark
- * on; a pending row below it is found by nobody.
+/* The claim watermark: a worker remembers a time before which no pending row can be, so that its
+ * claims skip dead entries of the index. A claim reads stamps (available_at) from the watermark on, and
+ * finds no pending row below it.
  *
- * A transaction that stamps a row has its xid by then, and becomes visible in its own time. The
- * worker reads the clock, then takes an xid of its own; once every lower xid is over, whatever was
- * stamped before that reading is visible or gone, and the watermark may move there, but not past the
- * oldest row that is pending. A row may be stamped later than the clock says, never earlier; that
- * is no harder. models_test.go says what may be done otherwise only for a row to be lost.
+ * A transaction has its xid before it stamps a row, and becomes visible later. The worker reads the
+ * clock and then takes an xid. Once every lower xid has ended, each row stamped before that reading is
+ * visible or gone, and the watermark may rise to it, but not past the oldest pending row. A row may be
+ * stamped later than the clock says, never earlier, which is no harder. models_test.go has the bounds,
+ * and the broken variants that must lose a row.
  */
 
 #ifndef PRODUCERS
-#define PRODUCERS 2   /* transactions that publish a row each, or abort */
+#define PRODUCERS 2   /* transactions that each publish a row or abort */
 #endif
 #ifndef CLAIMS
-#define CLAIMS 2      /* of each claimer: delivered, rolled back, or due anew */
+#define CLAIMS 2      /* of each claimer: delivered, rolled back or retried */
 #endif
 #ifndef CLAIMERS
 #define CLAIMERS 1
 #endif
 #ifndef MOVES
-#define MOVES 2       /* pairs of clock and xid that the worker takes */
+#define MOVES 2       /* samples of clock and xid that the worker takes */
 #endif
 #ifndef RETURNS
-#define RETURNS 0     /* rows are brought back */
+#define RETURNS 0     /* rows become pending again */
 #endif
 #ifndef TICKS
 #define TICKS 3
@@ -33,22 +33,22 @@
 #define CLAIMED 2     /* pending in every snapshot, under a row lock */
 #define GONE 3
 
-#define NEVER 255
+#define NO_ROW 255
 #define BACKENDS (PRODUCERS + CLAIMERS + 1)
 #define WORKER (PRODUCERS + CLAIMERS)
 
 byte clock = 1;
 byte nextXid = 1;
 byte lastCompleted;        /* the highest */
-byte xid[BACKENDS];        /* of what runs; 0: none */
+byte xid[BACKENDS];        /* of the running transaction, or 0 */
 byte row[PRODUCERS], stamp[PRODUCERS];
 byte watermark;
-byte begun;                /* producers are alike: they are numbered in the order in which they begin */
+byte begun;                /* producers are alike, and numbered in the order in which they begin */
 
 #define assign(b) d_step { xid[b] = nextXid; nextXid++ }
-#define over(b) lastCompleted = (xid[b] > lastCompleted -> xid[b] : lastCompleted); xid[b] = 0
+#define finish(b) lastCompleted = (xid[b] > lastCompleted -> xid[b] : lastCompleted); xid[b] = 0
 
-/* As GetSnapshotData has it: xmax follows the highest xid completed, not the last one handed out,
+/* As in GetSnapshotData: xmax follows the highest xid completed, not the last one handed out,
  * and is xmin if no lower one runs. */
 inline snapshot() {
   xmax = lastCompleted + 1;
@@ -61,7 +61,7 @@ inline snapshot() {
 }
 
 inline readOldest() {
-  oldest = NEVER; unclaimed = false;
+  oldest = NO_ROW; unclaimed = false;
   i = 0;
   do
   :: i < PRODUCERS ->
@@ -87,13 +87,13 @@ proctype Producer(byte me) {
   now = clock;
 #endif
   if
-  :: d_step { over(me) }
-  :: d_step { over(me); row[me] = PENDING; stamp[me] = now; assert(now >= watermark) }
+  :: d_step { finish(me) }
+  :: d_step { finish(me); row[me] = PENDING; stamp[me] = now; assert(now >= watermark) }
   fi
 }
 
-/* A claim that ends well, is undone, or re-pends its row (core.outbox_retry); or somebody brings a
- * row back that is pending no more (a replay, a lease that ran out). The row lock takes the xid. */
+/* A claim is delivered, rolled back or retried (core.outbox_retry), or a settled or leased row becomes pending
+ * again (a replay, an expired lease). The row lock takes the xid. */
 proctype Claimer(byte me) {
   byte r, now, claims;
   bool back;
@@ -114,16 +114,16 @@ end_idle:
      :: d_step { RETURNS && row[0] == GONE -> r = 0; back = true; xid[me] = nextXid; nextXid++ }
      fi;
      if
-     :: d_step { !back -> over(me); row[r] = GONE; r = 0 }
-     :: d_step { !back -> over(me); row[r] = PENDING; assert(stamp[r] >= watermark); r = 0 }
+     :: d_step { !back -> finish(me); row[r] = GONE; r = 0 }
+     :: d_step { !back -> finish(me); row[r] = PENDING; assert(stamp[r] >= watermark); r = 0 }
 #ifdef RETURN_KEEPS_STAMP
-     :: d_step { back -> over(me); row[r] = PENDING; back = false; assert(stamp[r] >= watermark); r = 0 }
+     :: d_step { back -> finish(me); row[r] = PENDING; back = false; assert(stamp[r] >= watermark); r = 0 }
 #endif
      ::
 #ifndef RETRY_STAMP_FIRST
         now = clock;
 #endif
-        d_step { over(me); row[r] = PENDING; stamp[r] = now; assert(now >= watermark); r = 0; now = 0; back = false }
+        d_step { finish(me); row[r] = PENDING; stamp[r] = now; assert(now >= watermark); r = 0; now = 0; back = false }
      fi
   :: else -> break
   od
@@ -131,7 +131,7 @@ end_idle:
 
 inline move() {
 #ifdef NO_OLDEST
-  /* a naive worker, that has just claimed and got nothing */
+  /* a naive worker, after a claim that found no row */
   if :: sample <= xmin && !unclaimed && read > watermark -> watermark = read :: else fi;
 #else
   read = (oldest < read -> oldest : read);
@@ -158,24 +158,26 @@ proctype Worker() {
      assign(WORKER);
      sample = xid[WORKER];
      read = clock;
-     d_step { over(WORKER) };
+     d_step { finish(WORKER) };
 #else
      read = clock;
      assign(WORKER);
      sample = xid[WORKER];
      if
-     :: d_step { over(WORKER) }
-     :: true /* it lasts beyond the poll at the rows */
+     :: d_step { finish(WORKER) }
+     :: true /* it ends after the rows were read */
      fi;
 #endif
 #ifdef TWO_SNAPSHOTS
      d_step { readOldest() };
      d_step { snapshot(); move(); xmin = 0; xmax = 0; oldest = 0; read = 0; sample = 0; unclaimed = false };
 #else
-     d_step { readOldest(); snapshot(); move(); xmin = 0; xmax = 0; oldest = 0; read = 0; sample = 0; unclaimed = false };
+     d_step {
+       readOldest(); snapshot(); move(); xmin = 0; xmax = 0; oldest = 0; read = 0; sample = 0; unclaimed = false
+     };
 #endif
      if
-     :: d_step { xid[WORKER] > 0 -> over(WORKER) }
+     :: d_step { xid[WORKER] > 0 -> finish(WORKER) }
      :: xid[WORKER] == 0
      fi
   :: else -> break
