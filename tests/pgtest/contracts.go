@@ -8,8 +8,8 @@ import (
 	"spectral/internal/core/events"
 )
 
-// Contracts are those of the product with every deprecation's deadline still to come, whatever day it is: for tests that
-// publish.
+// Contracts returns the product's contracts. The deadlines of deprecated ones are in the future, so that tests can
+// publish them.
 func Contracts(t testing.TB) []events.Contract {
 	t.Helper()
 	all, err := LastingContracts()
@@ -19,7 +19,7 @@ func Contracts(t testing.TB) []events.Contract {
 	return all
 }
 
-// LastingContracts is Contracts for fixtures.
+// LastingContracts is Contracts for the fixtures of MainWith, which have no test.
 func LastingContracts() ([]events.Contract, error) {
 	shipped, err := app.Contracts()
 	if err != nil {

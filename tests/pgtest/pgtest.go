@@ -22,11 +22,11 @@ import (
 	"spectral/internal/app/embeddedpg"
 )
 
-// Generation is what the template registers and tests publish under unless they say otherwise.
+// Generation is the generation that the databases have and tests publish under.
 const Generation = 1
 
 const (
-	startTimeout = 3 * time.Minute // a cold, shared machine
+	startTimeout = 3 * time.Minute // for a loaded machine
 	templateName = "spectral_template"
 	fixturesName = "spectral_fixtures"
 )
@@ -36,10 +36,10 @@ var (
 	server   *embeddedpg.Server
 	errStart error
 	sequence atomic.Int64
-	cloning  sync.Mutex // Postgres clones a template only while no other session is cloning it
+	cloning  sync.Mutex // Postgres allows one session at a time to copy a template
 
-	fixtures func(ctx context.Context, url string) error // of this test binary, or nil
-	copied   = templateName                              // what New copies
+	fixtures func(ctx context.Context, url string) error // of this test binary; may be nil
+	copied   = templateName                              // the database that New copies
 
 	administrator struct {
 		sync.Mutex
@@ -50,15 +50,15 @@ var (
 // Main is Run for a TestMain that does nothing else.
 func Main(m *testing.M) { os.Exit(Run(m)) }
 
-// MainWith is Main for a package whose tests share fixtures: tables, contracts, functions. Fill adds them to the template
-// once, so that each database of New has them and none is dropped because of them.
+// MainWith is Main for a package whose tests share tables, contracts or functions. fill adds them to the template
+// once, so that each database has them.
 func MainWith(m *testing.M, fill func(ctx context.Context, url string) error) {
 	fixtures = fill
 	Main(m)
 }
 
-// Run runs the tests and stops the server they started. It returns the code to exit with. It runs twice as many tests at
-// once as go test would, since they mostly wait for Postgres.
+// Run runs the tests, stops the server and returns the exit code. It runs twice as many parallel tests as go test
+// does by default, since they mostly wait for Postgres.
 func Run(m *testing.M) int {
 	flag.Parse()
 	given := false
@@ -81,7 +81,7 @@ func Run(m *testing.M) int {
 
 func config() embeddedpg.Config { return embeddedpg.Config{BinDir: os.Getenv(app.EnvPostgresBin)} }
 
-// Server starts the server if need be and returns it.
+// Server returns the server, and starts it at the first call.
 func Server(t testing.TB) *embeddedpg.Server {
 	t.Helper()
 	once.Do(func() {
@@ -124,8 +124,7 @@ func addFixtures(ctx context.Context) error {
 	return endSessions(ctx, copied) // a database with sessions cannot be copied
 }
 
-// Migrate migrates the database at url and registers Generation: for a server other than the
-// shared one.
+// Migrate migrates the database at url and registers Generation. Use it for other servers.
 func Migrate(ctx context.Context, url string) error {
 	migrator, err := app.NewMigrator(ctx, url, slog.New(slog.DiscardHandler))
 	if err != nil {
@@ -145,7 +144,7 @@ func administer(ctx context.Context, sql string) error {
 	})
 }
 
-// asAdministrator lends the one connection that creates and drops databases and logins.
+// asAdministrator calls use with the connection that creates and drops databases and logins.
 func asAdministrator(ctx context.Context, use func(*pgx.Conn) error) (err error) {
 	administrator.Lock()
 	defer administrator.Unlock()
@@ -167,8 +166,8 @@ func administerAt(ctx context.Context, url, sql string) error {
 	return err
 }
 
-// New returns the URL of a migrated database that no other test uses, as the superuser. It is a new one or one that an
-// earlier test left, and emptied since. Sessions that the test leaves open are ended with it.
+// New returns the superuser's URL of a migrated database for one test. It may be one that an earlier test used. When
+// the test ends, all sessions in it are terminated.
 func New(t testing.TB) string {
 	t.Helper()
 	Server(t)
@@ -189,14 +188,14 @@ func New(t testing.TB) string {
 			return
 		}
 		if !errors.Is(err, errChanged) {
-			t.Logf("the test's database is dropped and not used again: %v", err)
+			t.Logf("the test's database is dropped: %v", err)
 		}
 		drop(ctx, t, d.name)
 	})
 	return server.URL(d.name)
 }
 
-// NewEmpty returns the URL of a database without the migrations, as the superuser.
+// NewEmpty returns the superuser's URL of a database without migrations.
 func NewEmpty(t testing.TB) string {
 	t.Helper()
 	Server(t)
@@ -232,7 +231,7 @@ func drop(ctx context.Context, t testing.TB, name string) {
 	}
 }
 
-// Pool connects to url with an empty search_path, so that unqualified SQL fails.
+// Pool opens a pool with an empty search_path, so that unqualified names fail.
 func Pool(t testing.TB, url string) *pgxpool.Pool {
 	t.Helper()
 	config, err := pgxpool.ParseConfig(url)
@@ -249,7 +248,7 @@ func Pool(t testing.TB, url string) *pgxpool.Pool {
 	return pool
 }
 
-// Conn opens one connection to url, closed when the test ends.
+// Conn opens a connection that is closed when the test ends.
 func Conn(t testing.TB, url string) *pgx.Conn {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
@@ -266,9 +265,9 @@ func Conn(t testing.TB, url string) *pgx.Conn {
 	return conn
 }
 
-// Login creates a login that is a member of the given roles, and returns url as that login. It is
+// Login creates a login that is a member of the given roles, and returns the URL with that login. The login is
 // dropped when the test ends.
-func Login(t testing.TB, at string, memberOf ...string) string {
+func Login(t testing.TB, databaseURL string, memberOf ...string) string {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 	defer cancel()
@@ -287,7 +286,7 @@ func Login(t testing.TB, at string, memberOf ...string) string {
 			t.Errorf("drop login: %v", err)
 		}
 	})
-	u, err := url.Parse(at)
+	u, err := url.Parse(databaseURL)
 	if err != nil {
 		t.Fatal(err)
 	}

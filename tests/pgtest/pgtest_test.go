@@ -10,15 +10,19 @@ import (
 
 func TestMain(m *testing.M) { Main(m) }
 
-// content is what a test finds in its database, line by line.
+// content returns what a test finds in its database, line by line.
 func content(t *testing.T, at string) []string {
 	t.Helper()
 	rows, err := Conn(t, at).Query(t.Context(), `
 		select format('%s: %s', c.oid::regclass,
-			query_to_xml(format('select md5(string_agg(t::text, $$ $$ order by t::text)) as rows from %s as t', c.oid::regclass), true, true, ''))
-		from pg_class c where relkind = 'r' and relnamespace not in ('pg_catalog'::regnamespace, 'information_schema'::regnamespace)
-		union all select format('%s: statistics %s %s', oid::regclass, relpages, reltuples) from pg_class where relkind = 'r' and oid >= 16384
-		union all select format('%s: statistics of column %s', starelid::regclass, staattnum) from pg_statistic where starelid >= 16384
+			query_to_xml(format('select md5(string_agg(t::text, $$ $$ order by t::text)) as rows from %s as t',
+				c.oid::regclass), true, true, ''))
+		from pg_class c where relkind = 'r' and relnamespace not in ('pg_catalog'::regnamespace,
+			'information_schema'::regnamespace)
+		union all select format('%s: statistics %s %s', oid::regclass, relpages, reltuples) from pg_class
+			where relkind = 'r' and oid >= 16384
+		union all select format('%s: statistics of column %s', starelid::regclass, staattnum) from pg_statistic
+			where starelid >= 16384
 		union all select format('%s: %s %s', oid::regprocedure, md5(prosrc), proacl) from pg_proc where oid >= 16384
 		union all select format('sequence %s: %s', sequencename, last_value) from pg_sequences
 		union all select format('schema %s: %s', nspname, nspacl) from pg_namespace where nspname !~ '^pg_(toast_)?temp_'
@@ -29,22 +33,24 @@ func content(t *testing.T, at string) []string {
 	return lines
 }
 
-// numberOf tells databases apart whatever they are called.
-func numberOf(t *testing.T, at string) (oid uint32) {
+// databaseOID identifies a database, whatever its name is.
+func databaseOID(t *testing.T, at string) (oid uint32) {
 	t.Helper()
-	fatal(t, Conn(t, at).QueryRow(t.Context(), "select oid from pg_database where datname = current_database()").Scan(&oid))
+	fatal(t, Conn(t, at).QueryRow(t.Context(),
+		"select oid from pg_database where datname = current_database()").Scan(&oid))
 	return oid
 }
 
-func TestNextTestSeesNothingOfTheOneBefore(t *testing.T) {
-	const publish = `select core.outbox_publish('worlds.world_model_card.published', 'worlds', '{"card_id": "c", "version": 1, "title": "t"}'); `
+func TestNextTestFindsNoChangesOfTheOneBefore(t *testing.T) {
+	const publish = `select core.outbox_publish('worlds.world_model_card.published', 'worlds',
+		'{"card_id": "c", "version": 1, "title": "t"}'); `
 	for name, tc := range map[string]struct {
-		sql  string
-		kept bool // the next test gets the same database
+		sql    string
+		reused bool // the next test gets the same database
 	}{
-		"rows":                               {publish + publish + "delete from core.outbox; " + publish + "select core.generation_register(7)", true},
-		"seeds are truncated, then analyzed": {"truncate core.event_types cascade; analyze", true},
-		"function altered":                   {"alter function core.outbox_notify() cost 7", false},
+		"rows": {publish + publish + "delete from core.outbox; " + publish + "select core.generation_register(7)", true},
+		"initial rows are truncated, then analyzed": {"truncate core.event_types cascade; analyze", true},
+		"function altered":                          {"alter function core.outbox_notify() cost 7", false},
 		"setting of the database": {`do $$ begin execute format('alter database %I set work_mem = 100',
 			current_database()); end $$`, false},
 		"statistics reset": {"select pg_stat_reset()", false},
@@ -55,9 +61,9 @@ func TestNextTestSeesNothingOfTheOneBefore(t *testing.T) {
 			var session *pgx.Conn
 			t.Run("first", func(t *testing.T) {
 				at := New(t)
-				before, first = content(t, at), numberOf(t, at)
+				before, first = content(t, at), databaseOID(t, at)
 				var err error
-				session, err = pgx.Connect(t.Context(), at) // left open
+				session, err = pgx.Connect(t.Context(), at) // stays open
 				fatal(t, err)
 				_, err = session.Exec(t.Context(), tc.sql)
 				fatal(t, err)
@@ -71,7 +77,7 @@ func TestNextTestSeesNothingOfTheOneBefore(t *testing.T) {
 			}
 			t.Run("second", func(t *testing.T) {
 				at := New(t)
-				after, second = content(t, at), numberOf(t, at)
+				after, second = content(t, at), databaseOID(t, at)
 			})
 			for _, line := range after {
 				if !slices.Contains(before, line) {
@@ -79,10 +85,10 @@ func TestNextTestSeesNothingOfTheOneBefore(t *testing.T) {
 				}
 			}
 			if len(after) != len(before) {
-				t.Errorf("the second test finds %d lines, not %d", len(after), len(before))
+				t.Errorf("the second test finds %d lines, want %d", len(after), len(before))
 			}
-			if kept := first == second; kept != tc.kept {
-				t.Errorf("the database was used again: %t, want %t", kept, tc.kept)
+			if reused := first == second; reused != tc.reused {
+				t.Errorf("the database was reused: %t, want %t", reused, tc.reused)
 			}
 		})
 	}

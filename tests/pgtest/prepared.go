@@ -19,17 +19,17 @@ import (
 	"spectral/internal/core/events/infrastructure/postgres/publish"
 )
 
-// keptClusters is how many prepared clusters stay in the cache folder: checkouts that differ may be tested in turn.
+// keptClusters is how many prepared clusters stay in the cache folder, for checkouts that differ.
 const keptClusters = 6
 
-// Prepared calls use with what embeddedpg.Config.From takes, a stopped server, and the name of its migrated database: for
-// tests that need a server of their own.
+// Prepared calls use with the folder of a prepared, stopped server, for embeddedpg.Config.From, and the name of its
+// migrated database.
 func Prepared(ctx context.Context, use func(from, database string) error) error {
 	return withPrepared(ctx, func(dir string) error { return use(dir, templateName) })
 }
 
-// withPrepared calls use with the folder of a stopped server that has the template. Test binaries that start together
-// build it once; none removes it while use runs.
+// withPrepared calls use with the folder of a prepared, stopped server. Of several test binaries one prepares it, and
+// none removes it while use runs.
 func withPrepared(ctx context.Context, use func(dir string) error) (err error) {
 	cache, err := embeddedpg.CacheFolder()
 	if err != nil {
@@ -65,7 +65,7 @@ func withPrepared(ctx context.Context, use func(dir string) error) (err error) {
 	return use(dir)
 }
 
-// preparedName changes with all that the template is made of.
+// prepare builds the cluster beside dir and renames it when it is complete.
 func preparedName(ctx context.Context) (string, error) {
 	version, err := embeddedpg.Version(ctx, config())
 	if err != nil {
@@ -94,13 +94,13 @@ func preparedName(ctx context.Context) (string, error) {
 
 // prepare builds the cluster beside dir and renames it when it is complete.
 func prepare(ctx context.Context, cache, dir string) error {
-	made := filepath.Join(cache, "pgtest.new")
-	if err := os.RemoveAll(made); err != nil { // a killed test binary leaves it
+	temporary := filepath.Join(cache, "pgtest.new")
+	if err := os.RemoveAll(temporary); err != nil { // of a killed test binary
 		return err
 	}
 	c := config()
-	c.Dir, c.NoSync = made, true
-	c.Settings = map[string]string{"autovacuum": "off"} // the same template each time
+	c.Dir, c.NoSync = temporary, true
+	c.Settings = map[string]string{"autovacuum": "off"} // keeps the template reproducible
 	s, err := embeddedpg.Start(ctx, c)
 	if err != nil {
 		return err
@@ -112,13 +112,13 @@ func prepare(ctx context.Context, cache, dir string) error {
 	if err := errors.Join(err, s.Stop(ctx)); err != nil {
 		return err
 	}
-	if err := os.Rename(made, dir); err != nil {
+	if err := os.Rename(temporary, dir); err != nil {
 		return err
 	}
 	return removeOld(cache)
 }
 
-// removeOld keeps the clusters that were used last.
+// removeOld removes all but the most recently used clusters.
 func removeOld(cache string) error {
 	dirs, err := filepath.Glob(filepath.Join(cache, "pgtest-*"))
 	if err != nil || len(dirs) <= keptClusters {
@@ -138,7 +138,7 @@ func removeOld(cache string) error {
 	return err
 }
 
-// flock waits for the lock of a file, which the system gives back when the file is closed.
+// flock waits for the lock of a file. Closing the file releases it.
 func flock(ctx context.Context, f *os.File, how int) error {
 	tick := time.NewTicker(20 * time.Millisecond)
 	defer tick.Stop()

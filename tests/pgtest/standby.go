@@ -17,10 +17,10 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// Standby is a hot standby of the test server, with all its databases.
+// Standby is a hot standby of the test server.
 type Standby struct{ address string }
 
-// NewStandby copies the server and returns when the copy answers. It ends with the test.
+// NewStandby copies the server and waits until the copy answers. It ends with the test.
 func NewStandby(t testing.TB) *Standby {
 	t.Helper()
 	primary, err := url.Parse(Server(t).URL("postgres"))
@@ -30,7 +30,7 @@ func NewStandby(t testing.TB) *Standby {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	fatal(t, conn.QueryRow(ctx, "select setting from pg_config where name = 'BINDIR'").Scan(&programs))
-	// another user's folder, which cannot be in t.TempDir
+	// The folder belongs to another user, who cannot enter t.TempDir.
 	dir, err := os.MkdirTemp("", "standby-")
 	fatal(t, err)
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
@@ -57,8 +57,9 @@ func NewStandby(t testing.TB) *Standby {
 		return cmd
 	}
 	data := filepath.Join(dir, "data")
-	cloning.Lock() // a copy in the middle of another is larger than it needs to be
-	err = command(ctx, "pg_basebackup", "-D", data, "-h", primary.Hostname(), "-p", primary.Port(), "-U", primary.User.Username(),
+	cloning.Lock() // a copy of a template would make the backup larger
+	err = command(ctx, "pg_basebackup", "-D", data, "-h", primary.Hostname(), "-p", primary.Port(), "-U",
+		primary.User.Username(),
 		"-R", "-X", "stream", "--checkpoint=fast", "--no-sync").Run()
 	cloning.Unlock()
 	if err != nil {
@@ -75,7 +76,7 @@ func NewStandby(t testing.TB) *Standby {
 	fatal(t, server.Start())
 	ended := make(chan struct{})
 	go func() {
-		_ = server.Wait() // it is told to end at once, which is no success
+		_ = server.Wait() // always an error: it is stopped by SIGQUIT
 		close(ended)
 	}()
 	t.Cleanup(func() {
@@ -86,19 +87,19 @@ func NewStandby(t testing.TB) *Standby {
 	return s
 }
 
-// Of returns the URL of the same database, as the same user, there.
-func (s *Standby) Of(t testing.TB, at string) string {
+// Of returns the URL of the same database and user on the standby.
+func (s *Standby) Of(t testing.TB, databaseURL string) string {
 	t.Helper()
-	u, err := url.Parse(at)
+	u, err := url.Parse(databaseURL)
 	fatal(t, err)
 	u.Host = s.address
 	return u.String()
 }
 
-// Address is its host and port.
+// Address returns the host and port.
 func (s *Standby) Address() string { return s.address }
 
-// Promote makes it a primary of its own.
+// Promote makes the standby a primary.
 func (s *Standby) Promote(t testing.TB) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
@@ -106,8 +107,8 @@ func (s *Standby) Promote(t testing.TB) {
 	s.await(ctx, t, "select pg_promote(true, 60)", nil, nil)
 }
 
-// await repeats a question until its answer is true.
-func (s *Standby) await(ctx context.Context, t testing.TB, question string, ended <-chan struct{}, output *bytes.Buffer) {
+// await repeats a query until it returns true.
+func (s *Standby) await(ctx context.Context, t testing.TB, query string, ended <-chan struct{}, output *bytes.Buffer) {
 	t.Helper()
 	ask := func() (yes bool, err error) {
 		conn, err := pgx.Connect(ctx, s.Of(t, server.URL("postgres")))
@@ -115,7 +116,7 @@ func (s *Standby) await(ctx context.Context, t testing.TB, question string, ende
 			return false, err
 		}
 		defer func() { _ = conn.Close(ctx) }()
-		return yes, conn.QueryRow(ctx, question).Scan(&yes)
+		return yes, conn.QueryRow(ctx, query).Scan(&yes)
 	}
 	tick := time.NewTicker(20 * time.Millisecond)
 	defer tick.Stop()
@@ -129,7 +130,7 @@ func (s *Standby) await(ctx context.Context, t testing.TB, question string, ende
 		case <-ended:
 			t.Fatalf("the standby ended at once: %s", output.String())
 		case <-ctx.Done():
-			t.Fatalf("the standby does not say yes to %s: %v", question, err)
+			t.Fatalf("the standby does not return true for %s: %v", query, err)
 		}
 	}
 }

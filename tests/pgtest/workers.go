@@ -9,12 +9,13 @@ import (
 	"spectral/internal/core/events/infrastructure/postgres/publish"
 )
 
-// Workers runs every consumer of the product at url until the test ends, put together as in a worker process, and
-// returns the unit of work that its use cases are made of. Briefings go to a folder of the test's own. Warnings, a failed handler among them, are in the test's output.
+// Workers runs every consumer of the product until the test ends, as a worker process does, and returns a unit of
+// work for use cases. Briefings go to a temporary folder. Warnings go to the test's output.
 func Workers(t testing.TB, url string) *publish.UnitOfWork {
 	t.Helper()
 	log := slog.New(slog.NewTextHandler(t.Output(), &slog.HandlerOptions{Level: slog.LevelWarn}))
-	worker, unitOfWork := app.NewWorker(app.Settings{DatabaseURL: url, PoolURL: url, Generation: Generation, BriefingsDir: t.TempDir()}, log)
+	settings := app.Settings{DatabaseURL: url, PoolURL: url, Generation: Generation, BriefingsDir: t.TempDir()}
+	worker, unitOfWork := app.NewWorker(settings, log)
 	eventstest.Start(t, worker)
 	return unitOfWork
 }
