@@ -14,11 +14,10 @@ import (
 
 	"spectral/internal/core/events"
 	"spectral/internal/core/events/infrastructure/postgres/dispatch"
-	"spectral/tests/pgtest"
 )
 
-// settledOf awaits the last settlement of each of n events of one or more listeners.
-func settledOf(n int, from ...*listening) map[uuid.UUID]dispatch.Settlement {
+// awaitAllSettled waits for the final settlement of n events by one or two workers.
+func awaitAllSettled(n int, from ...*testWorker) map[uuid.UUID]dispatch.Settlement {
 	from[0].Helper()
 	all := make(map[uuid.UUID]dispatch.Settlement)
 	deadline := time.NewTimer(testTimeout)
@@ -39,47 +38,48 @@ func settledOf(n int, from ...*listening) map[uuid.UUID]dispatch.Settlement {
 	return all
 }
 
-// TestBatches runs cases that share a database.
 func TestBatches(t *testing.T) {
 	setup(t).cases(map[string]func(*bundle){
 		"deadlocks of batches cost no attempt":               deadlocksOfBatchesCostNoAttempt,
 		"a deferred error of a batch fails its own row only": aDeferredErrorOfABatchFailsItsOwnRowOnly,
 		"duplicates in opposite order do not deadlock":       duplicatesInOppositeOrderDoNotDeadlock,
-		"what is wrong with a row concerns its own row only": whatIsWrongWithARowConcernsItsOwnRowOnly,
+		"a bad row fails alone":                              aBadRowFailsAlone,
 	})
 }
 
-// A deferred constraint that is broken shows at the COMMIT of the whole batch.
+// A broken deferred constraint shows at the COMMIT of the whole batch.
 func aDeferredErrorOfABatchFailsItsOwnRowOnly(b *bundle) {
 	b.exec("insert into platform.numbers values (4)")
 	batch := b.publishMany(10)
-	l := b.listen(noPoll, subscription(leaving("platform.one"), handler("platform.deferring", func(ctx context.Context, tx events.Tx, e events.Envelope) error {
-		_, err := tx.Exec(ctx, "insert into platform.numbers values ($1)", payloadN(e))
-		return err
-	})))
-	settledOf(len(batch), l)
+	l := b.startWorker(noPoll, subscription(effectHandler("platform.one"),
+		handler("platform.deferring", func(ctx context.Context, tx events.Tx, e events.Envelope) error {
+			_, err := tx.Exec(ctx, "insert into platform.numbers values ($1)", payloadN(e))
+			return err
+		})))
+	awaitAllSettled(len(batch), l)
 	for n, e := range batch {
 		if n != 4 {
 			b.wantRow(e.EventID, "delivered", 1)
-		} else if r := b.wantRow(e.EventID, "failed", 1); !strings.HasPrefix(r.LastError, "IntegrityError: platform.deferring: ") {
+		} else if r := b.wantRow(e.EventID, "failed", 1); !strings.HasPrefix(r.LastError,
+			"IntegrityError: platform.deferring: ") {
 			b.Errorf("last_error %q", r.LastError)
 		}
 	}
 	b.wantEffects(map[string]int{"platform.one": 10})
 }
 
-// oban#168, pg-boss#282: two workers update the same hot rows, each in its own order.
+// oban#168, pg-boss#282: two workers update the same rows in opposite order.
 func deadlocksOfBatchesCostNoAttempt(b *bundle) {
 	b.poolURL += "&deadlock_timeout=20ms"
 	b.exec("insert into platform.hot values (0, 0), (1, 0)")
-	log := &notes{}
+	log := &logBuffer{}
 	b.log = slog.NewJSONHandler(log, &slog.HandlerOptions{Level: slog.LevelDebug})
 	all := b.publishMany(60)
-	var met sync.WaitGroup // each holds the row that the other wants next
+	var met sync.WaitGroup // each worker holds the row that the other updates next
 	met.Add(2)
-	heating := func(first int) *listening {
+	updateHotRows := func(first int) *testWorker {
 		var meet sync.Once
-		s := subscription(handler("platform.heating", func(ctx context.Context, tx events.Tx, _ events.Envelope) error {
+		s := subscription(handler("platform.hot_rows", func(ctx context.Context, tx events.Tx, _ events.Envelope) error {
 			for _, id := range []int{first, 1 - first} {
 				if _, err := tx.Exec(ctx, "update platform.hot set n = n + 1 where id = $1", id); err != nil {
 					return err
@@ -91,28 +91,29 @@ func deadlocksOfBatchesCostNoAttempt(b *bundle) {
 			}
 			return nil
 		}))
-		return b.newWorker(noPoll, pgtest.Generation, s)
+		return b.newWorker(noPoll, s)
 	}
-	left, right := heating(0), heating(1)
+	left, right := updateHotRows(0), updateHotRows(1)
 	left.start()
 	right.start()
-	settledOf(len(all), left, right)
-	if n := one[int](b, "select count(*)::int from core.outbox where status = 'delivered' and attempts = 1"); n != len(all) {
+	awaitAllSettled(len(all), left, right)
+	if n := one[int](b, "select count(*)::int from core.outbox where status = 'delivered' and attempts = "+
+		"1"); n != len(all) {
 		b.Errorf("%d of %d were delivered with one attempt", n, len(all))
 	}
 	if n := one[int](b, "select sum(n)::int from platform.hot"); n != 2*len(all) {
 		b.Errorf("%d updates", n)
 	}
 	if n := log.count(`"batch undone`); n == 0 {
-		b.Error("there was no deadlock: this shows nothing")
+		b.Error("there was no deadlock")
 	} else {
 		b.Logf("%d batches undone", n)
 	}
 }
 
-// Two batches with the same keys in opposite order claim them in one order, and neither is undone.
+// Two batches with the same keys in opposite order insert them in one order.
 func duplicatesInOppositeOrderDoNotDeadlock(b *bundle) {
-	log := &notes{}
+	log := &logBuffer{}
 	b.log = slog.NewJSONHandler(log, &slog.HandlerOptions{Level: slog.LevelDebug})
 	var duplicates []events.Envelope
 	for _, n := range []int{0, 1, 2, 3, 4, 4, 3, 2, 1, 0} {
@@ -121,28 +122,27 @@ func duplicatesInOppositeOrderDoNotDeadlock(b *bundle) {
 		duplicates = append(duplicates, e)
 	}
 	b.publish(duplicates...)
-	// both come to the third of theirs and have to wait
-	holder := b.conn()
-	_, err := holder.Exec(b.ctx, `begin; insert into core.event_handled (handler_name, idempotency_key, event_id, event_type, content_class)
+	// Both batches wait at the third of their keys.
+	holder := b.beginTx(`insert into core.event_handled
+			(handler_name, idempotency_key, event_id, event_type, content_class)
 		values ('platform.one', 'worlds:-:key 2', gen_random_uuid(), 'worlds.test.happened', 'operational')`)
-	must(b.T, err)
-	s := subscription(leaving("platform.one"))
+	s := subscription(effectHandler("platform.one"))
 	s.BatchSize, s.Concurrency = 5, 1
 	waiting := func(n int) {
-		b.eventually("batches wait", func() bool {
+		b.eventually("waiting batches", func() bool {
 			return one[int](b, `select count(*)::int from pg_locks l join pg_stat_activity a using (pid)
 				where not l.granted and l.locktype = 'transactionid' and a.datname = current_database()`) == n
 		})
 	}
-	left := b.listen(noPoll, s)
+	left := b.startWorker(noPoll, s)
 	waiting(1)
-	right := b.listen(noPoll, s)
+	right := b.startWorker(noPoll, s)
 	waiting(2)
-	_, err = holder.Exec(b.ctx, "rollback")
-	must(b.T, err)
-	settledOf(len(duplicates), left, right)
+	b.rollback(holder)
+	awaitAllSettled(len(duplicates), left, right)
 	b.wantEffects(map[string]int{"platform.one": 5})
-	if n := one[int](b, "select count(*)::int from core.outbox where status = 'delivered' and attempts = 1"); n != len(duplicates) {
+	if n := one[int](b, "select count(*)::int from core.outbox where status = 'delivered' and attempts = "+
+		"1"); n != len(duplicates) {
 		b.Errorf("%d of %d were delivered with one attempt", n, len(duplicates))
 	}
 	if n := log.count(`"batch undone`); n != 0 {
@@ -150,9 +150,8 @@ func duplicatesInOppositeOrderDoNotDeadlock(b *bundle) {
 	}
 }
 
-// Whatever is wrong with a row or its handling, those that were claimed with it are delivered, at
-// the first attempt.
-func whatIsWrongWithARowConcernsItsOwnRowOnly(b *bundle) {
+// The rows that were claimed with a bad row are delivered at the first attempt.
+func aBadRowFailsAlone(b *bundle) {
 	config, err := pgxpool.ParseConfig(b.url + "&pool_max_conns=1")
 	must(b.T, err)
 	useCases, err := pgxpool.NewWithConfig(b.ctx, config)
@@ -168,23 +167,27 @@ func whatIsWrongWithARowConcernsItsOwnRowOnly(b *bundle) {
 	}
 	cases := []struct {
 		name  string
-		forge string // as a superuser, on the row
+		forge string // set by a superuser
 		do    func(context.Context, events.Tx) error
 		class string
 	}{
-		{"a payload of another form", `payload = '{"n": "x"}'`, nil, "PayloadError"},
-		{"a number that no reader takes", `payload = '{"n": 1e400}'`, nil, "PayloadError"},
-		{"nested deeper than readers go", `payload = '{"n": ` + deep + `}'`, nil, "PayloadError"},
-		{"a record that is garbage", `handler_failures = '{"platform.one": [1, null]}'`, nil, "CorruptRow"},
-		{"an error of SQL, swallowed", "", func(ctx context.Context, tx events.Tx) error { _ = exec(ctx, tx, "select 1/0"); return nil }, "AbortedTransaction"},
-		{"waits in Go", "", func(ctx context.Context, _ events.Tx) error { <-ctx.Done(); return ctx.Err() }, "TimeoutError"},
-		{"sleeps in SQL", "", func(ctx context.Context, tx events.Tx) error {
+		{"a payload of another shape", `payload = '{"n": "x"}'`, nil, "PayloadError"},
+		{"a number that does not fit", `payload = '{"n": 1e400}'`, nil, "PayloadError"},
+		{"a payload nested too deeply", `payload = '{"n": ` + deep + `}'`, nil, "PayloadError"},
+		{"corrupt handler_failures", `handler_failures = '{"platform.one": [1, null]}'`, nil, "CorruptRow"},
+		{"an error of SQL, dropped", "",
+			func(ctx context.Context, tx events.Tx) error { _ = exec(ctx, tx, "select 1/0"); return nil }, "AbortedTransaction"},
+		{"a wait in Go", "", func(ctx context.Context, _ events.Tx) error {
+			<-ctx.Done()
+			return ctx.Err()
+		}, "TimeoutError"},
+		{"a sleep in SQL", "", func(ctx context.Context, tx events.Tx) error {
 			return exec(ctx, tx, "select pg_catalog.pg_sleep(3600)")
 		}, "TimeoutError"},
-		{"sleeps in SQL past its context", "", func(_ context.Context, tx events.Tx) error {
+		{"a sleep in SQL past the context", "", func(_ context.Context, tx events.Tx) error {
 			return exec(context.Background(), tx, "select pg_catalog.pg_sleep(1)")
 		}, ""},
-		{"wants a second connection", "", func(ctx context.Context, _ events.Tx) error {
+		{"a wait for a second connection", "", func(ctx context.Context, _ events.Tx) error {
 			conn, err := useCases.Acquire(ctx)
 			if err == nil {
 				conn.Release()
@@ -192,7 +195,7 @@ func whatIsWrongWithARowConcernsItsOwnRowOnly(b *bundle) {
 			return err
 		}, "TimeoutError"},
 	}
-	b.exec("alter table core.outbox disable trigger outbox_notify") // nothing is claimed before it is forged
+	b.exec("alter table core.outbox disable trigger outbox_notify") // no event is claimed before the updates
 	all := make([]events.Envelope, 3*len(cases))
 	for n := range all {
 		all[n] = event(n)
@@ -210,12 +213,12 @@ func whatIsWrongWithARowConcernsItsOwnRowOnly(b *bundle) {
 		if n := payloadN(e); n%3 == 1 && cases[n/3].do != nil {
 			return cases[n/3].do(ctx, tx)
 		}
-		return effect("platform.one")(ctx, tx, e)
+		return writeEffect("platform.one")(ctx, tx, e)
 	})
-	h.Timeout, h.Retry = 300*time.Millisecond, once
+	h.Timeout, h.Retry = 300*time.Millisecond, noRetry
 	s := subscription(h)
 	s.BatchSize = len(all)
-	settledOf(len(all), b.listen(noPoll, s))
+	awaitAllSettled(len(all), b.startWorker(noPoll, s))
 	for n, e := range all {
 		c := cases[n/3]
 		if n%3 != 1 || c.class == "" {
@@ -223,7 +226,7 @@ func whatIsWrongWithARowConcernsItsOwnRowOnly(b *bundle) {
 		} else if r := b.wantRow(e.EventID, "failed", 1); !strings.HasPrefix(r.LastError, c.class+": ") {
 			b.Errorf("%s: last_error %q", c.name, r.LastError)
 		} else if c.class == "TimeoutError" && !strings.Contains(r.LastError, "not done within its timeout of 300ms") {
-			b.Errorf("%s does not say what ended it: %q", c.name, r.LastError)
+			b.Errorf("%s: last_error does not name the timeout: %q", c.name, r.LastError)
 		}
 	}
 	b.wantEffects(map[string]int{"platform.one": 2 * len(cases)})

@@ -30,31 +30,30 @@ const (
 	healthRecorder    = "worlds.rule_health_recorder"
 )
 
-// TestShippedConsumers runs the product's own consumers of cards, decisions and scans, over notifications alone.
-func TestShippedConsumers(t *testing.T) {
+func TestProductConsumers(t *testing.T) {
 	b := setup(t)
-	l := b.newWorker(noPoll, pgtest.Generation, projection())
+	l := b.newWorker(noPoll, projection())
 	for _, eventType := range []string{platform.DecisionRecordedType, worlds.ScanCompletedType} {
-		must(t, l.Listen(b.ctx, b.shipped(eventType)))
+		must(t, l.Listen(b.ctx, b.productConsumer(eventType)))
 	}
 	l.start()
 	for _, c := range []struct {
 		name string
-		test func(*bundle, *listening)
+		test func(*bundle, *testWorker)
 	}{
-		{"a published card is notified of and projected", publishedCardIsNotifiedAndProjected},
+		{"a published card is notified and projected", aPublishedCardIsNotifiedAndProjected},
 		{"an older version never overwrites a newer one", anOlderVersionNeverOverwritesANewerOne},
 		{"a decision reaches both contexts on one claim", aDecisionReachesBothContextsOnOneClaim},
-		{"a decision without use for one handler is handled by the other", aDecisionWithoutUseForOneHandler},
-		{"a decision that is told again counts once", aDecisionThatIsToldAgainCountsOnce},
-		{"decisions come in any order", decisionsComeInAnyOrder},
+		{"a decision that one handler rejects is handled by the other", aDecisionThatOneHandlerRejects},
+		{"a decision that is published twice counts once", aDecisionThatIsPublishedTwiceCountsOnce},
+		{"decisions may arrive in any order", decisionsMayArriveInAnyOrder},
 		{"a completed scan is indexed", aCompletedScanIsIndexed},
 		{"an earlier scan never overwrites a later one", anEarlierScanNeverOverwritesALaterOne},
-		{"many decisions on few rules do not deadlock", manyDecisionsOnFewRules}, // stops the worker
-		{"a card that is published four times at once has four versions", aCardPublishedAtOnceHasDifferentVersions},
+		{"many decisions on few rules do not deadlock", manyDecisionsOnFewRulesDoNotDeadlock}, // stops the worker
+		{"concurrent versions of a card differ", concurrentVersionsOfACardDiffer},
 		{"a decision is recorded once", aDecisionIsRecordedOnce},
 		{"a scan is completed once", aScanIsCompletedOnce},
-		{"a rollback publishes nothing", rollbackPublishesNothing},
+		{"a rollback publishes nothing", aRollbackPublishesNothing},
 		{"a refusal names the place in the whole publish", aRefusalNamesThePlaceInTheWholePublish},
 	} {
 		b.exec("truncate core.outbox, core.event_handled")
@@ -62,8 +61,8 @@ func TestShippedConsumers(t *testing.T) {
 	}
 }
 
-// shipped is the product's own consumer of an event type.
-func (b *bundle) shipped(eventType string) events.Subscription {
+// productConsumer returns the product's consumer of an event type.
+func (b *bundle) productConsumer(eventType string) events.Subscription {
 	b.Helper()
 	for _, build := range app.ConsumerBuilders() {
 		if s := build(app.Deps{Generation: pgtest.Generation, UnitOfWork: b.uow}); s.EventType == eventType {
@@ -87,8 +86,8 @@ func overridden(rule, reason string, at time.Time) domain.Decision {
 	return d
 }
 
-// record records decisions in workspace, each in a transaction of its own.
-func (b *bundle) record(workspace uuid.NullUUID, decisions ...domain.Decision) {
+// recordDecisions records decisions, each in its own transaction.
+func (b *bundle) recordDecisions(workspace uuid.NullUUID, decisions ...domain.Decision) {
 	b.Helper()
 	for _, d := range decisions {
 		recorded, err := app.NewRecordDecision(b.uow).Record(b.ctx, workspace, d)
@@ -99,30 +98,32 @@ func (b *bundle) record(workspace uuid.NullUUID, decisions ...domain.Decision) {
 	}
 }
 
-// tell publishes decisions by SQL, as a producer outside would: nothing is recorded.
-func (b *bundle) tell(workspace uuid.NullUUID, decisions ...domain.Decision) {
+// publishDecisions publishes decisions by SQL and records none.
+func (b *bundle) publishDecisions(workspace uuid.NullUUID, decisions ...domain.Decision) {
 	b.Helper()
 	for _, d := range decisions {
 		payload := map[string]any{
-			"decision_id": d.DecisionID, "rule_id": d.RuleID, "outcome": d.Outcome, "decided_by": d.DecidedBy, "decided_at": d.DecidedAt,
-			"unknown": []int{1},
+			"decision_id": d.DecisionID, "rule_id": d.RuleID, "outcome": d.Outcome,
+			"decided_by": d.DecidedBy, "decided_at": d.DecidedAt, "unknown": []int{1},
 		}
 		if d.OverrideReason != "" {
 			payload["override_reason"] = d.OverrideReason
 		}
-		b.exec("select core.outbox_publish('decision.recorded', 'platform', $1::jsonb, p_workspace_id => $2)", payload, workspace)
+		b.exec("select core.outbox_publish('decision.recorded', 'platform', $1::jsonb, p_workspace_id => $2)", payload,
+			workspace)
 	}
 }
 
-// rowsOf are all rows of tables, as text and in order.
+// rowsOf returns all rows of the tables as sorted text.
 func (b *bundle) rowsOf(tables ...string) string {
 	b.Helper()
 	var each []string
 	for _, table := range tables {
-		// ids and times tell in which order rows were written
+		// ids and times depend on the order of the writes
 		each = append(each, "select '"+table+" ' || (to_jsonb(t) - 'id' - 'counted_at')::text as line from "+table+" t")
 	}
-	return one[string](b, "select coalesce(string_agg(line, e'\\n' order by line), '') from ("+strings.Join(each, " union all ")+") l")
+	return one[string](b, "select coalesce(string_agg(line, e'\\n' order by line), '') from ("+strings.Join(each,
+		" union all ")+") l")
 }
 
 func (b *bundle) wantPattern(workspace uuid.NullUUID, rule, want string) {
@@ -130,7 +131,8 @@ func (b *bundle) wantPattern(workspace uuid.NullUUID, rule, want string) {
 	var got string
 	must(b.T, b.uow.Do(b.ctx, events.Platform, workspace, func(tx events.Tx, _ events.PublisherFor) error {
 		p, err := platformpg.NewOverridePatterns(tx).Of(b.ctx, workspace, rule)
-		got = fmt.Sprintf("%d followed %d overridden %s to %s", p.Followed, p.Overridden, minute(p.FirstDecidedAt), minute(p.LastDecidedAt))
+		got = fmt.Sprintf("%d followed %d overridden %s to %s",
+			p.Followed, p.Overridden, minute(p.FirstDecidedAt), minute(p.LastDecidedAt))
 		for _, r := range p.Reasons {
 			got += fmt.Sprintf(", %d %q %s to %s", r.Overridden, r.Reason, minute(r.FirstDecidedAt), minute(r.LastDecidedAt))
 		}
@@ -150,14 +152,16 @@ func (b *bundle) wantHealth(workspace uuid.NullUUID, rule, want string) {
 	}))
 	state := string(h.State())
 	if h.RuleID != "" {
-		state = one[string](b, "select state from worlds.rule_health where rule_id = $1 and workspace_id is not distinct from $2", rule, workspace)
+		state = one[string](b, `select state from worlds.rule_health
+			where rule_id = $1 and workspace_id is not distinct from $2`, rule, workspace)
 	}
-	if got := fmt.Sprintf("%s %d followed %d overridden until %s", state, h.Followed, h.Overridden, minute(h.LastDecidedAt)); got != want || state != string(h.State()) {
+	got := fmt.Sprintf("%s %d followed %d overridden until %s", state, h.Followed, h.Overridden, minute(h.LastDecidedAt))
+	if got != want || state != string(h.State()) {
 		b.Fatalf("the health of %s is %s (%s), want %s", rule, got, h.State(), want)
 	}
 }
 
-// day is when decisions of these tests are made.
+// day is when the decisions of these tests are made.
 var day = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
 
 func atMinute(minute int) time.Time { return day.Add(time.Duration(minute) * time.Minute) }
@@ -169,14 +173,15 @@ func minute(t time.Time) string {
 	return fmt.Sprint(int(t.Sub(day) / time.Minute))
 }
 
-func aDecisionReachesBothContextsOnOneClaim(b *bundle, l *listening) {
-	workspace := aWorkspace()
+func aDecisionReachesBothContextsOnOneClaim(b *bundle, l *testWorker) {
+	workspace := newWorkspace()
 	decided := overridden("berth-depth", "Surveyed  last week", atMinute(0).Add(123456789).In(time.FixedZone("", 3600)))
-	b.record(workspace, decided)
-	l.delivered(1)
+	b.recordDecisions(workspace, decided)
+	l.awaitDelivered(1)
 
 	var e events.Envelope
-	must(b.T, b.pool.QueryRow(b.ctx, "select id, idempotency_key, payload from core.outbox").Scan(&e.EventID, &e.IdempotencyKey, &e.Payload))
+	must(b.T, b.pool.QueryRow(b.ctx, "select id, idempotency_key, payload from core.outbox").Scan(&e.EventID,
+		&e.IdempotencyKey, &e.Payload))
 	b.wantRow(e.EventID, "delivered", 1)
 	if got := b.handledBy(e.IdempotencyKey); !slices.Equal(got, []string{patternAggregator, healthRecorder}) {
 		b.Fatalf("handled by %v", got)
@@ -190,7 +195,8 @@ func aDecisionReachesBothContextsOnOneClaim(b *bundle, l *listening) {
 	if payload != want {
 		b.Fatalf("published %+v\nwant %+v", payload, want)
 	}
-	if !one[bool](b, `select (workspace_id, decision_id, rule_id, outcome, override_reason, decided_by, decided_at) = ($1, $2, $3, $4, $5, $6, $7) from platform.decisions`,
+	if !one[bool](b, `select (workspace_id, decision_id, rule_id, outcome, override_reason, decided_by, decided_at)
+		= ($1, $2, $3, $4, $5, $6, $7) from platform.decisions`,
 		workspace, want.DecisionID, want.RuleID, want.Outcome, want.OverrideReason, want.DecidedBy, want.DecidedAt) {
 		b.Fatalf("recorded %s", b.rowsOf("platform.decisions"))
 	}
@@ -202,26 +208,31 @@ func aDecisionReachesBothContextsOnOneClaim(b *bundle, l *listening) {
 	}
 }
 
-func aDecisionIsRecordedOnce(b *bundle, _ *listening) {
-	workspace := aWorkspace()
+func aDecisionIsRecordedOnce(b *bundle, _ *testWorker) {
+	workspace := newWorkspace()
 	decision := overridden("berth-depth", "surveyed", time.Now())
-	if n := countOf(b.T, 4, func() (bool, error) { return app.NewRecordDecision(b.uow).Record(b.ctx, workspace, decision) }); n != 1 {
+	n := countOf(b.T, 4, func() (bool, error) {
+		return app.NewRecordDecision(b.uow).Record(b.ctx, workspace, decision)
+	})
+	if n != 1 {
 		b.Fatalf("%d of 4 recorded it", n)
 	}
 	before := b.rowsOf("platform.decisions", "core.outbox")
 	other := decision
 	other.DecidedBy = "an agent"
 	_, err := app.NewRecordDecision(b.uow).Record(b.ctx, workspace, other)
-	if conflict, ok := errors.AsType[*domain.DecisionConflictError](err); !ok || strings.Join(conflict.Fields, ", ") != "decided_by" {
+	if conflict, ok := errors.AsType[*domain.DecisionConflictError](err); !ok ||
+		strings.Join(conflict.Fields, ", ") != "decided_by" {
 		b.Errorf("by another: %v", err)
 	}
-	if after := b.rowsOf("platform.decisions", "core.outbox"); after != before || one[int](b, "select count(*) from core.outbox") != 1 {
-		b.Fatalf("was\n%s\nis\n%s", before, after)
+	after := b.rowsOf("platform.decisions", "core.outbox")
+	if after != before || one[int](b, "select count(*) from core.outbox") != 1 {
+		b.Fatalf("before\n%s\nafter\n%s", before, after)
 	}
-	b.record(uuid.NullUUID{}, decision) // of another workspace, or none: another decision
+	b.recordDecisions(uuid.NullUUID{}, decision) // outside the workspace it is another decision
 }
 
-// countOf calls do n times side by side and counts how often it said true.
+// countOf calls do n times concurrently and returns how often it returned true.
 func countOf(t *testing.T, n int, do func() (bool, error)) (yes int) {
 	t.Helper()
 	type result struct {
@@ -245,25 +256,26 @@ func countOf(t *testing.T, n int, do func() (bool, error)) (yes int) {
 	return yes
 }
 
-// What one handler cannot use, the other may.
-func aDecisionWithoutUseForOneHandler(b *bundle, l *listening) {
+func aDecisionThatOneHandlerRejects(b *bundle, l *testWorker) {
 	b.publishUnchecked()
 	payload := func(id, outcome, year string) string {
-		return fmt.Sprintf(`{"decision_id": %s, "rule_id": "r", "outcome": %q, "decided_at": "%s-03-01T12:00:00Z"}`, id, outcome, year)
+		return fmt.Sprintf(`{"decision_id": %s, "rule_id": "r", "outcome": %q, "decided_at": "%s-03-01T12:00:00Z"}`, id,
+			outcome, year)
 	}
 	const id = `"5a3c7a52-8f0e-4d1b-9a51-6f0f43d3ad11"`
 	for _, c := range []struct {
-		payload, end string // of the error
+		payload, end string // end is the end of the error
 		handledBy    []string
 	}{
 		{payload(id, "overridden", "2026"), "override_reason is missing", []string{healthRecorder}},
 		{payload(id, "ignored", "2026"), `outcome is "ignored", must be followed or overridden`, nil},
 		{payload(id, "followed", "9999"), "which is in the future", nil},
 	} {
-		useless := one[uuid.UUID](b, "select core.outbox_publish('decision.recorded', 'platform', $1::jsonb)", c.payload)
-		l.until(dispatch.Failed)
-		r := b.wantRow(useless, "failed", 1)
-		if got := b.handledBy(useless.String()); !slices.Equal(got, c.handledBy) && len(got)+len(c.handledBy) > 0 || len(r.Failures) != 2-len(got) {
+		invalid := one[uuid.UUID](b, "select core.outbox_publish('decision.recorded', 'platform', $1::jsonb)", c.payload)
+		l.awaitOutcome(dispatch.Failed)
+		r := b.wantRow(invalid, "failed", 1)
+		if got := b.handledBy(invalid.String()); !slices.Equal(got, c.handledBy) && len(got)+len(c.handledBy) > 0 ||
+			len(r.Failures) != 2-len(got) {
 			b.Errorf("%s: handled by %v, failures are %v", c.payload, got, r.Failures)
 		}
 		for handler, f := range r.Failures {
@@ -275,34 +287,36 @@ func aDecisionWithoutUseForOneHandler(b *bundle, l *listening) {
 	b.wantHealth(uuid.NullUUID{}, "r", "unrated 0 followed 1 overridden until 0")
 }
 
-func aDecisionThatIsToldAgainCountsOnce(b *bundle, l *listening) {
-	workspace := aWorkspace()
-	decisions := []domain.Decision{followed("r", atMinute(1)), overridden("r", "late", atMinute(2)), overridden("s", "late", atMinute(3))}
-	b.record(workspace, decisions...)
-	l.delivered(3)
-	// under other keys: they are handled, and not counted; the same in two rows that are claimed together
-	b.tell(workspace, decisions...)
-	l.delivered(3)
-	b.exec(`select core.outbox_publish_many((select jsonb_agg(jsonb_build_object('event_type', event_type, 'source', source, 'payload', payload,
+func aDecisionThatIsPublishedTwiceCountsOnce(b *bundle, l *testWorker) {
+	workspace := newWorkspace()
+	decisions := []domain.Decision{followed("r", atMinute(1)), overridden("r", "late", atMinute(2)),
+		overridden("s", "late", atMinute(3))}
+	b.recordDecisions(workspace, decisions...)
+	l.awaitDelivered(3)
+	// With other idempotency keys they are handled again, and not counted: one by one, and twice in one batch.
+	b.publishDecisions(workspace, decisions...)
+	l.awaitDelivered(3)
+	b.exec(`select core.outbox_publish_many((select jsonb_agg(jsonb_build_object('event_type', event_type, 'source',
+		source, 'payload', payload,
 		'workspace_id', workspace_id)) from core.outbox))`)
-	l.delivered(6)
+	l.awaitDelivered(6)
 	if n := one[int](b, "select count(*) from core.event_handled"); n != 2*12 {
 		b.Fatalf("handled %d times", n)
 	}
 	b.wantPattern(workspace, "r", `1 followed 1 overridden 1 to 2, 1 "late" 2 to 2`)
 	b.wantPattern(workspace, "s", `0 followed 1 overridden 3 to 3, 1 "late" 3 to 3`)
 	b.wantHealth(workspace, "s", "unrated 0 followed 1 overridden until 3")
-	// in another workspace it is another decision
-	other := aWorkspace()
-	b.tell(other, decisions[0])
-	l.delivered(1)
+	// In another workspace it is another decision.
+	other := newWorkspace()
+	b.publishDecisions(other, decisions[0])
+	l.awaitDelivered(1)
 	b.wantPattern(other, "r", "1 followed 0 overridden 1 to 1")
 	b.wantPattern(workspace, "r", `1 followed 1 overridden 1 to 2, 1 "late" 2 to 2`)
 }
 
-func decisionsComeInAnyOrder(b *bundle, l *listening) {
+func decisionsMayArriveInAnyOrder(b *bundle, l *testWorker) {
 	var all []domain.Decision
-	for i := range 10 { // 3 of 10 are overridden; the last one is
+	for i := range 10 { // three are overridden, the last one among them
 		d := followed("berth-depth", atMinute(i))
 		if i%3 == 0 && i > 0 {
 			d = overridden("berth-depth", []string{"Surveyed", "surveyed ", "dredged"}[i/3-1], atMinute(i))
@@ -310,13 +324,14 @@ func decisionsComeInAnyOrder(b *bundle, l *listening) {
 		all = append(all, d)
 	}
 	for i := range 6 {
-		all = append(all, overridden("quay-toll", fmt.Sprintf("reason %d", i%2), atMinute(100-i)), followed("pilotage", atMinute(i)))
+		all = append(all, overridden("quay-toll", fmt.Sprintf("reason %d", i%2), atMinute(100-i)),
+			followed("pilotage", atMinute(i)))
 	}
 	shuffled := append(slices.Clone(all), all...) // each twice
 	rand.Shuffle(len(shuffled), func(i, j int) { shuffled[i], shuffled[j] = shuffled[j], shuffled[i] })
-	w := aWorkspace()
-	b.tell(w, shuffled...)
-	l.delivered(len(shuffled))
+	w := newWorkspace()
+	b.publishDecisions(w, shuffled...)
+	l.awaitDelivered(len(shuffled))
 	b.wantPattern(w, "berth-depth", `7 followed 3 overridden 0 to 9, 2 "surveyed" 3 to 6, 1 "dredged" 9 to 9`)
 	b.wantPattern(w, "quay-toll", `0 followed 6 overridden 95 to 100, 3 "reason 0" 96 to 100, 3 "reason 1" 95 to 99`)
 	b.wantHealth(w, "berth-depth", "contested 7 followed 3 overridden until 9")
@@ -324,32 +339,35 @@ func decisionsComeInAnyOrder(b *bundle, l *listening) {
 	b.wantHealth(w, "pilotage", "healthy 6 followed 0 overridden until 5")
 }
 
-// Batches side by side write the rows of the same rules: none may wait for another that waits for it.
-func manyDecisionsOnFewRules(b *bundle, l *listening) {
+// Concurrent batches write the rows of the same rules.
+func manyDecisionsOnFewRulesDoNotDeadlock(b *bundle, l *testWorker) {
 	l.stop()
-	log := &notes{}
+	log := &logBuffer{}
 	b.log = slog.NewJSONHandler(log, &slog.HandlerOptions{Level: slog.LevelDebug})
 	const n, rules = 200, 8
 	payloads := make([]json.RawMessage, n)
 	for i := range n {
-		payloads[i] = json.RawMessage(fmt.Sprintf(`{"event_type": "decision.recorded", "source": "platform", "payload": {"decision_id": "%s",
-			"rule_id": "rule-%d", "outcome": "overridden", "override_reason": "reason %d", "decided_by": "d", "decided_at": "2026-03-01T12:00:00Z"}}`,
+		payloads[i] = json.RawMessage(fmt.Sprintf(`{"event_type": "decision.recorded", "source": "platform", "payload":
+			{"decision_id": "%s",
+			"rule_id": "rule-%d", "outcome": "overridden", "override_reason": "reason %d", "decided_by": "d", "decided_at":
+				"2026-03-01T12:00:00Z"}}`,
 			uuid.New(), i%rules, i/rules%2))
 	}
 	all, err := json.Marshal(payloads)
 	must(b.T, err)
 	b.exec("select core.outbox_publish_many($1::jsonb)", string(all))
-	s := b.shipped(platform.DecisionRecordedType)
+	s := b.productConsumer(platform.DecisionRecordedType)
 	s.Concurrency = 4
 	b.poolURL += "&pool_max_conns=8"
-	l = b.listen(noPoll, s)
-	l.delivered(n)
+	l = b.startWorker(noPoll, s)
+	l.awaitDelivered(n)
 	l.stop()
 	if got := log.count(`"batch undone`); got != 0 {
 		b.Errorf("%d batches were undone", got)
 	}
 	for i := range rules {
-		b.wantPattern(uuid.NullUUID{}, fmt.Sprintf("rule-%d", i), `0 followed 25 overridden 0 to 0, 13 "reason 0" 0 to 0, 12 "reason 1" 0 to 0`)
-		b.wantHealth(uuid.NullUUID{}, fmt.Sprintf("rule-%d", i), "failing 0 followed 25 overridden until 0")
+		rule := fmt.Sprintf("rule-%d", i)
+		b.wantPattern(uuid.NullUUID{}, rule, `0 followed 25 overridden 0 to 0, 13 "reason 0" 0 to 0, 12 "reason 1" 0 to 0`)
+		b.wantHealth(uuid.NullUUID{}, rule, "failing 0 followed 25 overridden until 0")
 	}
 }

@@ -14,7 +14,13 @@ import (
 	"spectral/internal/core/events/infrastructure/postgres/pgtx"
 )
 
-func (b *bundle) lockIsAwaited() bool {
+// runs reports whether a session executes sql.
+func (b *bundle) runs(sql string) bool {
+	return one[bool](b, `select exists (select from pg_stat_activity
+		where datname = current_database() and query = $1 and state = 'active')`, sql)
+}
+
+func (b *bundle) someSessionWaitsForARow() bool {
 	return one[bool](b, `select exists (select from pg_locks l join pg_stat_activity a using (pid)
 		where not l.granted and l.locktype = 'transactionid' and a.datname = current_database())`)
 }
@@ -26,84 +32,81 @@ func wantDelivered(t testing.TB, s dispatch.Settlement) {
 	}
 }
 
-// TestDispatch runs cases that share a database.
 func TestDispatch(t *testing.T) {
 	setup(t).cases(map[string]func(*bundle){
 		"failures are classified":                                    failuresAreClassified,
 		"an abandoned handler fails alone":                           anAbandonedHandlerFailsAlone,
-		"a slow event leaves room for others":                        aSlowEventLeavesRoomForOthers,
+		"a slow event does not delay others":                         aSlowEventDoesNotDelayOthers,
 		"rows of a backend that outlives its connection are claimed": rowsOfABackendThatOutlivesItsConnectionAreClaimed,
-		"a lost connection concerns its own event only":              aLostConnectionConcernsItsOwnEventOnly,
-		"a refused claim is tried again later":                       aRefusedClaimIsTriedAgainLater,
+		"a lost connection affects only its own event":               aLostConnectionAffectsOnlyItsOwnEvent,
+		"a refused claim is retried":                                 aRefusedClaimIsRetried,
 		"workers share one retry schedule":                           workersShareOneRetrySchedule,
-		"a record waits for the row and knows it":                    aRecordWaitsForTheRowAndKnowsIt,
+		"a failure is recorded once for its attempt":                 aFailureIsRecordedOnceForItsAttempt,
 		"serialization failures are free up to the cap":              serializationFailuresAreFreeUpToTheCap,
-		"a tx is taken back when its handler returns":                aTxIsTakenBackWhenItsHandlerReturns,
+		"a tx is revoked when its handler returns":                   aTxIsRevokedWhenItsHandlerReturns,
 	})
 }
 
-// One slow event must not hold up the rest of its type.
-func aSlowEventLeavesRoomForOthers(b *bundle) {
+func aSlowEventDoesNotDelayOthers(b *bundle) {
 	g := newGate()
 	s := subscription(handler("platform.one", func(ctx context.Context, _ events.Tx, e events.Envelope) error {
 		if string(e.Payload) == `{"n": 1}` {
-			return g.pass(ctx)
+			return g.wait(ctx)
 		}
 		return nil
 	}))
 	s.Concurrency = 2
-	l := b.listen(noPoll, s)
+	l := b.startWorker(noPoll, s)
 	b.publish(event(1))
 	g.awaitEntered(b.T)
 	for n := 2; n < 5; n++ {
 		b.publish(event(n))
-		l.delivered(1)
+		l.awaitDelivered(1)
 	}
-	g.letOn()
-	l.delivered(1)
+	g.release()
+	l.awaitDelivered(1)
 }
 
-// A backend may outlive its connection and hold the rows of a batch: the claims that find nothing
-// then must not be the last.
+// A backend may hold the rows of a batch after its connection was lost. Claims that find nothing in that time must
+// not be the last ones.
 func rowsOfABackendThatOutlivesItsConnectionAreClaimed(b *bundle) {
 	b.sockets = &sockets{}
-	var cut atomic.Bool
+	var closed atomic.Bool
 	s := subscription(handler("platform.one", func(ctx context.Context, tx events.Tx, e events.Envelope) error {
-		if cut.Swap(true) {
-			return effect("platform.one")(ctx, tx, e)
+		if closed.Swap(true) {
+			return writeEffect("platform.one")(ctx, tx, e)
 		}
-		over := make(chan error, 1)
+		ended := make(chan error, 1)
 		go func() {
 			_, err := tx.Exec(ctx, "select platform.linger()")
-			over <- err
+			ended <- err
 		}()
-		b.eventually("it sleeps", func() bool {
-			return one[bool](b, "select exists (select from pg_stat_activity where datname = current_database() and query = 'select platform.linger()' and state = 'active')")
-		})
-		b.sockets.cut()
-		return <-over
+		b.eventually("the handler's statement", func() bool { return b.runs("select platform.linger()") })
+		b.sockets.closeAll()
+		return <-ended
 	}))
 	s.Concurrency = 1
 	b.publish(event(1), event(2), event(3))
-	b.listen(noPoll, s).delivered(3)
+	b.startWorker(noPoll, s).awaitDelivered(3)
 	b.wantEffects(map[string]int{"platform.one": 3})
 }
 
-// A handler whose connection goes away holds up none of those behind it, and that costs no attempt.
-func aLostConnectionConcernsItsOwnEventOnly(b *bundle) {
+// A handler that loses its connection delays no other event, and it costs no attempt.
+func aLostConnectionAffectsOnlyItsOwnEvent(b *bundle) {
 	batch := b.publishMany(12)
 	calls := 0
-	l := b.listen(noPoll, subscription(handler("platform.one", func(ctx context.Context, tx events.Tx, e events.Envelope) error {
-		if e.EventID == batch[0].EventID {
-			if calls++; calls <= 3 {
-				_, err := tx.Exec(ctx, "select platform.die()")
-				return err
+	l := b.startWorker(noPoll, subscription(handler("platform.one",
+		func(ctx context.Context, tx events.Tx, e events.Envelope) error {
+			if e.EventID == batch[0].EventID {
+				if calls++; calls <= 3 {
+					_, err := tx.Exec(ctx, "select platform.die()")
+					return err
+				}
 			}
-		}
-		return effect("platform.one")(ctx, tx, e)
-	})))
+			return writeEffect("platform.one")(ctx, tx, e)
+		})))
 	for delivered := 0; delivered < len(batch); {
-		s := l.next()
+		s := l.nextSettlement()
 		if s.Outcome == dispatch.Delivered {
 			delivered++
 		}
@@ -115,42 +118,41 @@ func aLostConnectionConcernsItsOwnEventOnly(b *bundle) {
 	b.wantEffects(map[string]int{"platform.one": len(batch)})
 }
 
-// While the database refuses claims they are tried again.
-func aRefusedClaimIsTriedAgainLater(b *bundle) {
-	log := &notes{}
+func aRefusedClaimIsRetried(b *bundle) {
+	log := &logBuffer{}
 	b.log = logTo(log)
 	const claim = "execute on function core.outbox_claim(bigint, text, integer, timestamptz, uuid, boolean)"
 	b.exec("revoke " + claim + " from spectral_worker")
 	b.publish(event(1))
-	l := b.listen(noPoll, subscription(leaving("platform.one")))
-	b.eventually("claims are refused", func() bool { return log.count("interrupted, no attempt counted") >= 2 })
+	l := b.startWorker(noPoll, subscription(effectHandler("platform.one")))
+	b.eventually("two refused claims", func() bool { return log.count("interrupted, no attempt counted") >= 2 })
 	b.exec("grant " + claim + " to spectral_worker")
-	l.delivered(1)
+	l.awaitDelivered(1)
 }
 
-// CAP#1797: three workers try an event that always fails as often as one would.
+// CAP#1797: three workers together try a failing event as often as one would.
 func workersShareOneRetrySchedule(b *bundle) {
 	var calls atomic.Int32
 	s := subscription(handler("platform.one", func(context.Context, events.Tx, events.Envelope) error {
 		calls.Add(1)
-		return errRefusing
+		return errOnPurpose
 	}))
 	s.Concurrency = 1
 	for range 3 {
-		b.listen(noPoll, s)
+		b.startWorker(noPoll, s)
 	}
 	e := event(1)
 	b.publish(e)
-	b.eventually("it has failed", func() bool { return b.row(e.EventID).Status == "failed" })
-	b.wantRow(e.EventID, "failed", 1+quickly.MaxRetries)
-	if n := int(calls.Load()); n != 1+quickly.MaxRetries {
+	b.eventually("the failure", func() bool { return b.row(e.EventID).Status == "failed" })
+	b.wantRow(e.EventID, "failed", 1+fastRetry.MaxRetries)
+	if n := int(calls.Load()); n != 1+fastRetry.MaxRetries {
 		b.Errorf("its handler was called %d times", n)
 	}
 }
 
-// A failure recorded in a transaction of its own waits for the lost one to let go of the row, and
-// is not recorded if the row was taken up since.
-func aRecordWaitsForTheRowAndKnowsIt(b *bundle) {
+// A failure that is recorded in its own transaction waits for the lost transaction to release the row. It is not
+// recorded if another attempt has begun.
+func aFailureIsRecordedOnceForItsAttempt(b *bundle) {
 	for _, record := range []string{
 		"core.outbox_fail(id, occurred_at, '%s', 'C: h: m', '{}')",
 		"core.outbox_retry(id, occurred_at, '%s', 0, 'C: h: m', '{}', true)",
@@ -159,32 +161,29 @@ func aRecordWaitsForTheRowAndKnowsIt(b *bundle) {
 		b.publish(e)
 		seen := one[string](b, "select available_at::text from core.outbox where id = $1", e.EventID)
 		call := "select " + fmt.Sprintf(record, seen) + " from core.outbox where id = $1"
-		holder := b.conn()
-		_, err := holder.Exec(b.ctx, fmt.Sprintf("begin; select from core.outbox where id = '%s' for update", e.EventID))
-		must(b.T, err)
-		recorded := make(chan error, 1)
+		holder := b.beginTx("select from core.outbox where id = $1 for update", e.EventID)
+		result := make(chan error, 1)
 		go func() {
-			var ours bool
-			err := b.pool.QueryRow(b.ctx, call, e.EventID).Scan(&ours)
-			if err == nil && !ours {
+			var recorded bool
+			err := b.pool.QueryRow(b.ctx, call, e.EventID).Scan(&recorded)
+			if err == nil && !recorded {
 				err = errors.New("not recorded")
 			}
-			recorded <- err
+			result <- err
 		}()
-		b.eventually("the record waits", b.lockIsAwaited)
-		_, err = holder.Exec(b.ctx, "rollback")
-		must(b.T, err)
-		must(b.T, <-recorded)
+		b.eventually("a session that waits for the row", b.someSessionWaitsForARow)
+		b.rollback(holder)
+		must(b.T, <-result)
 		if r := b.row(e.EventID); r.Attempts != 1 {
 			b.Fatalf("%s: %+v", record, r)
 		}
 		if one[bool](b, call, e.EventID) {
-			b.Fatalf("%s: recorded twice", record)
+			b.Fatalf("%s: recorded again", record)
 		}
 	}
 }
 
-// Each way to fail: its class, and whether it is retried.
+// Each kind of failure has a class and is retried or not.
 func failuresAreClassified(b *bundle) {
 	b.exec("insert into platform.parents values (1); insert into platform.numbers values (1)")
 	run := func(sql string) func(context.Context, events.Tx, events.Envelope) error {
@@ -214,21 +213,21 @@ func failuresAreClassified(b *bundle) {
 		{"rows left open", func(ctx context.Context, tx events.Tx, _ events.Envelope) error {
 			_, err := tx.Query(ctx, "select generate_series(1, 100000)")
 			return err
-		}, "HandlerError", 5}, // the connection is lost each time, and the neighbour's work with it: once more for that
+		}, "HandlerError", 5}, // each time the connection and the other handler's work is lost, which costs one more
 		{"goroutine left behind with the Tx", func(_ context.Context, tx events.Tx, _ events.Envelope) error {
 			go func() { _, _ = tx.Exec(b.ctx, "select pg_catalog.pg_sleep(3601)") }()
-			b.eventually("it sleeps", func() bool {
-				return one[bool](b, "select exists (select from pg_stat_activity where datname = current_database() and query = 'select pg_catalog.pg_sleep(3601)' and state = 'active')")
-			})
+			b.eventually("the goroutine's statement", func() bool { return b.runs("select pg_catalog.pg_sleep(3601)") })
 			return nil
 		}, "HandlerError", 5},
-		{"savepoints of its own", func(ctx context.Context, tx events.Tx, _ events.Envelope) error {
-			for _, sql := range []string{"savepoint handler", "savepoint spectral", "set local role spectral_platform", "set local search_path = public"} {
+		{"a handler with savepoints", func(ctx context.Context, tx events.Tx, _ events.Envelope) error {
+			for _, sql := range []string{
+				"savepoint handler", "savepoint spectral", "set local role spectral_platform", "set local search_path = public",
+			} {
 				if _, err := tx.Exec(ctx, sql); err != nil {
 					return err
 				}
 			}
-			return errRefusing
+			return errOnPurpose
 		}, "HandlerError", 4},
 		{"statement past the timeout", func(ctx context.Context, tx events.Tx, _ events.Envelope) error {
 			_, err := tx.Exec(ctx, "select pg_catalog.pg_sleep(3600)")
@@ -240,7 +239,7 @@ func failuresAreClassified(b *bundle) {
 			return b.publishing.Publisher(tx).Publish(ctx, bad)
 		}, "RefusedEvent", 1},
 	}
-	says := map[string]string{ // where the class tells too little
+	texts := map[string]string{ // expected in last_error besides the class
 		"text that cannot be stored":        "refusing \uFFFD \uFFFD",
 		"goroutine left behind with the Tx": "returned while one of its goroutines",
 		"rows left open":                    "handler returned nil but left its transaction unusable",
@@ -250,13 +249,13 @@ func failuresAreClassified(b *bundle) {
 	})
 	h.Timeout = 200 * time.Millisecond
 	h.Retry = &events.RetryPolicy{MaxRetries: 3, Base: time.Millisecond, Multiplier: 1, Cap: time.Millisecond}
-	l := b.listen(noPoll, subscription(h, leaving("platform.neighbour")))
+	l := b.startWorker(noPoll, subscription(h, effectHandler("platform.neighbour")))
 	for i, c := range cases {
 		e := event(i)
 		b.publish(e)
-		l.until(dispatch.Failed)
+		l.awaitOutcome(dispatch.Failed)
 		r := b.row(e.EventID)
-		prefix := c.class + ": platform.case: " + says[c.name]
+		prefix := c.class + ": platform.case: " + texts[c.name]
 		if r.Attempts != c.attempts || !strings.HasPrefix(r.LastError, prefix) {
 			b.Errorf("%s: %d attempts, %q; want %d, %q", c.name, r.Attempts, r.LastError, c.attempts, prefix)
 		}
@@ -264,7 +263,6 @@ func failuresAreClassified(b *bundle) {
 	b.wantEffects(map[string]int{"platform.neighbour": len(cases)})
 }
 
-// 40001 and 40P01 cost no attempt, up to the cap; then they count.
 func serializationFailuresAreFreeUpToTheCap(b *bundle) {
 	raise := func(ctx context.Context, tx events.Tx, _ events.Envelope) error {
 		_, err := tx.Exec(ctx, "do $$ begin raise exception using errcode = '40001', message = 'on purpose'; end $$")
@@ -272,14 +270,14 @@ func serializationFailuresAreFreeUpToTheCap(b *bundle) {
 	}
 	e := event(1)
 	b.publish(e)
-	l := b.listen(noPoll, subscription(handler("platform.one", raise)))
+	l := b.startWorker(noPoll, subscription(handler("platform.one", raise)))
 	for range 20 {
-		if s := l.next(); s.Attempts != 0 || s.Outcome != dispatch.Retried {
+		if s := l.nextSettlement(); s.Attempts != 0 || s.Outcome != dispatch.Retried {
 			b.Fatalf("a serialization failure cost an attempt: %+v", s)
 		}
 	}
-	if s := l.next(); s.Attempts != 1 {
-		b.Fatalf("the 21st in a row was still free: %+v", s)
+	if s := l.nextSettlement(); s.Attempts != 1 {
+		b.Fatalf("the 21st in a row cost no attempt: %+v", s)
 	}
 }
 
@@ -296,30 +294,31 @@ func anAbandonedHandlerFailsAlone(b *bundle) {
 	h.Retry = &events.RetryPolicy{MaxRetries: 0, Base: time.Millisecond, Multiplier: 1, Cap: time.Millisecond}
 	e := event(1)
 	b.publish(e)
-	l := b.listen(noPoll, subscription(h, leaving("worlds.two")))
-	all := l.until(dispatch.Failed)
+	l := b.startWorker(noPoll, subscription(h, effectHandler("worlds.two")))
+	all := l.awaitOutcome(dispatch.Failed)
 	r := b.row(e.EventID)
 	if !strings.HasPrefix(r.LastError, "TimeoutError: platform.one: ") {
 		b.Fatalf("last_error %q after %d dispatches", r.LastError, len(all))
 	}
 	if n := calls.Load(); n != 1 {
-		b.Fatalf("called %d times, retries are none", n)
+		b.Fatalf("called %d times, want 1", n)
 	}
 	b.wantEffects(map[string]int{"worlds.two": 1})
 }
 
-func aTxIsTakenBackWhenItsHandlerReturns(b *bundle) {
-	kept := make(chan events.Tx, 1)
-	l := b.listen(noPoll, subscription(handler("platform.one", func(_ context.Context, tx events.Tx, _ events.Envelope) error {
-		if _, ok := tx.(interface{ Commit(context.Context) error }); ok {
-			return events.Terminal(errors.New("the Tx can be committed"))
-		}
-		kept <- tx
-		return nil
-	})))
+func aTxIsRevokedWhenItsHandlerReturns(b *bundle) {
+	revoked := make(chan events.Tx, 1)
+	l := b.startWorker(noPoll, subscription(handler("platform.one",
+		func(_ context.Context, tx events.Tx, _ events.Envelope) error {
+			if _, ok := tx.(interface{ Commit(context.Context) error }); ok {
+				return events.Terminal(errors.New("the Tx can be committed"))
+			}
+			revoked <- tx
+			return nil
+		})))
 	b.publish(event(1))
-	l.delivered(1)
-	if _, err := (<-kept).Exec(b.ctx, "select 1"); !errors.Is(err, pgtx.ErrTxOver) {
-		b.Fatalf("the Tx still answers: %v", err)
+	l.awaitDelivered(1)
+	if _, err := (<-revoked).Exec(b.ctx, "select 1"); !errors.Is(err, pgtx.ErrTxOver) {
+		b.Fatalf("the Tx still works: %v", err)
 	}
 }

@@ -1,3 +1,4 @@
-// Package integration_test proves the flow, the wake-up and the dispatch on a real Postgres: events
-// published, woken for, handled once, retried and failed.
+// Package integration_test runs workers and the product's consumers on a real Postgres: publishing, notification,
+// dispatch, retries, failures and operators. setup_test.go has the helpers; each other file covers the topic of its
+// name.
 package integration_test

@@ -21,7 +21,7 @@ import (
 	"spectral/tests/pgtest"
 )
 
-// A use case without a database.
+// The recorder takes the place of the database.
 func TestPublishCardPublishesTheCard(t *testing.T) {
 	t.Parallel()
 	contracts, err := app.Contracts()
@@ -29,8 +29,12 @@ func TestPublishCardPublishesTheCard(t *testing.T) {
 		t.Fatal(err)
 	}
 	recorder := eventstest.NewRecorder(contracts, time.Now)
-	publishCard := application.NewPublishCard(func(_ context.Context, _ uuid.NullUUID, work func(application.Cards, events.EventPublisher) error) error {
-		return recorder.Transact(func(publisherFor events.PublisherFor) error { return work(cardsInMemory{}, publisherFor()) })
+	publishCard := application.NewPublishCard(func(
+		_ context.Context, _ uuid.NullUUID, work func(application.Cards, events.EventPublisher) error,
+	) error {
+		return recorder.Transact(func(publisherFor events.PublisherFor) error {
+			return work(cardsInMemory{}, publisherFor())
+		})
 	}, time.Now)
 
 	card, err := domain.NewWorldModelCard("harbour", "The Harbour of Veyra", "", nil)
@@ -55,10 +59,11 @@ func TestPublishCardPublishesTheCard(t *testing.T) {
 	if _, err := publishCard.Publish(t.Context(), uuid.NullUUID{}, unstorable); !errors.Is(err, errUnstorable) {
 		t.Fatalf("the card was stored, or: %v", err)
 	}
-	eventstest.RequireNotPublished(t, recorder, "worlds.world_model_card.published", func(p cardPublished) bool { return p.CardID == "mill" })
+	eventstest.RequireNotPublished(t, recorder, "worlds.world_model_card.published",
+		func(p cardPublished) bool { return p.CardID == "mill" })
 }
 
-// cardsInMemory is as much of a repository as the test needs: it cannot store the mill.
+// cardsInMemory is a repository that stores nothing, and fails to store the card mill.
 type cardsInMemory struct{}
 
 var errUnstorable = errors.New("unstorable")
@@ -67,14 +72,16 @@ func (cardsInMemory) ReserveVersion(context.Context, uuid.NullUUID, string, time
 	return 1, nil
 }
 
-func (cardsInMemory) Put(_ context.Context, _ uuid.NullUUID, cardID string, _ int64, _ json.RawMessage, _ time.Time) error {
+func (cardsInMemory) Put(
+	_ context.Context, _ uuid.NullUUID, cardID string, _ int64, _ json.RawMessage, _ time.Time,
+) error {
 	if cardID == "mill" {
 		return errUnstorable
 	}
 	return nil
 }
 
-// The whole way: every consumer of the product at a real database.
+// Drain runs every consumer of the product on a real database.
 func TestPublishedCardReachesPlatform(t *testing.T) {
 	t.Parallel()
 	url := pgtest.New(t)
@@ -92,7 +99,9 @@ func TestPublishedCardReachesPlatform(t *testing.T) {
 	eventstest.RequireDelivered(t, eventstest.Drain(t, db))
 
 	var title string
-	if err := db.QueryRow(t.Context(), "select title from platform.system_cards where workspace_id = $1 and card_id = 'harbour'", workspace).Scan(&title); err != nil {
+	err = db.QueryRow(t.Context(), `select title from platform.system_cards
+		where workspace_id = $1 and card_id = 'harbour'`, workspace).Scan(&title)
+	if err != nil {
 		t.Fatal(err)
 	}
 	if title != "The Harbour of Veyra" {
@@ -102,14 +111,12 @@ func TestPublishedCardReachesPlatform(t *testing.T) {
 		CardID string `json:"card_id"`
 	}
 	outbox := eventstest.Outbox(db)
-	eventstest.RequirePublished(t, outbox.InWorkspace(workspace.UUID), "worlds.world_model_card.published", func(p cardPublished) bool {
-		return p.CardID == "harbour"
-	})
+	eventstest.RequirePublished(t, outbox.InWorkspace(workspace.UUID), "worlds.world_model_card.published",
+		func(p cardPublished) bool { return p.CardID == "harbour" })
 	eventstest.RequireNotPublished[any](t, outbox.InWorkspace(uuid.New()), "worlds.world_model_card.published")
 }
 
-// The page shows these tests, word for word.
-func TestTheTestingPageIsUpToDate(t *testing.T) {
+func TestTestingPageShowsTheseTests(t *testing.T) {
 	t.Parallel()
 	source, err := os.ReadFile("eventstest_test.go")
 	must(t, err)
@@ -123,7 +130,8 @@ func TestTheTestingPageIsUpToDate(t *testing.T) {
 		}
 		blocks++
 		if !strings.Contains(string(source), strings.TrimSpace(code)) {
-			t.Errorf("docs/testing.md has a block that is not in tests/integration/eventstest_test.go: copy it from there:\n%s", code)
+			t.Errorf("docs/testing.md has a block that is not in tests/integration/eventstest_test.go: "+
+				"copy it from there:\n%s", code)
 		}
 	}
 	if blocks == 0 {
@@ -131,40 +139,42 @@ func TestTheTestingPageIsUpToDate(t *testing.T) {
 	}
 }
 
-// failing panics with what a test fails with.
-type failing struct{ testing.TB }
+// panickingTB panics with the message that a test fails with.
+type panickingTB struct{ testing.TB }
 
-func (failing) Helper() {}
+func (panickingTB) Helper() {}
 
-func (failing) Fatalf(format string, args ...any) { panic(fmt.Sprintf(format, args...)) }
+func (panickingTB) Fatalf(format string, args ...any) { panic(fmt.Sprintf(format, args...)) }
 
-// A test's drain fails while events are left, and waits for those that handlers publish.
-func testsDrainWaitsForWhatHandlersPublish(b *bundle) {
+// Drain fails the test while events are left, and also waits for those that handlers publish.
+func aTestsDrainWaitsForWhatHandlersPublish(b *bundle) {
 	b.publish(event(20))
 	func() {
 		defer func() {
-			if message := fmt.Sprint(recover()); !strings.HasPrefix(message, "the outbox is not quiet after 1ms; of 1 events these are left:") {
+			if message := fmt.Sprint(recover()); !strings.HasPrefix(message,
+				"the outbox is not quiet after 1ms; of 1 events these are left:") {
 				b.Errorf("with an event left it says %s", message)
 			}
 		}()
-		eventstest.Drain(failing{b.T}, b.pool, eventstest.Within(time.Millisecond))
+		eventstest.Drain(panickingTB{b.T}, b.pool, eventstest.Within(time.Millisecond))
 	}()
 	s := subscription(handler("worlds.one", func(ctx context.Context, tx events.Tx, e events.Envelope) error {
 		payload, err := events.Decode[happened](e)
 		if err != nil || payload.N == 0 {
 			return err
 		}
-		return b.publishing.Publisher(tx).Publish(ctx, event(payload.N-1)) // there is always one more
+		return b.publishing.Publisher(tx).Publish(ctx, event(payload.N-1))
 	}))
-	eventstest.Start(b.T, b.newWorker(noPoll, pgtest.Generation, s).Worker)
+	eventstest.Start(b.T, b.newWorker(noPoll, s).Worker)
 	outcomes := eventstest.Drain(b.T, b.pool)
 	eventstest.RequireDelivered(b.T, outcomes)
 	if len(outcomes) != 21 {
-		b.Fatalf("quiet after %d of 21 events", len(outcomes))
+		b.Fatalf("the drain ended after %d of 21 events", len(outcomes))
 	}
 	for i, o := range outcomes {
 		payload, err := events.Decode[happened](o.Envelope)
-		if err != nil || payload.N != 20-i || o.Envelope.EventType != happenedType || o.Status != eventstest.Delivered || o.LastError != "" ||
+		if err != nil || payload.N != 20-i || o.Envelope.EventType != happenedType || o.Status != eventstest.Delivered ||
+			o.LastError != "" ||
 			!slices.Equal(o.HandledBy, []string{"worlds.one"}) || o.Generation != pgtest.Generation {
 			b.Fatalf("outcome %d: %+v, %v", i, o, err)
 		}

@@ -23,7 +23,7 @@ func (b *bundle) publishCard() *application.PublishCard {
 	return app.NewPublishCard(b.uow)
 }
 
-// projection is the product's own consumer of published cards.
+// projection is the product's consumer of published cards.
 func projection() events.Subscription {
 	return app.ConsumerBuilders()[0](app.Deps{Generation: pgtest.Generation})
 }
@@ -36,13 +36,12 @@ func card(t testing.TB, id, title string) domain.WorldModelCard {
 	return c
 }
 
-// The one flow, whole, over a real notification: a channel mismatch shows as a timeout here, not
-// as a delivery by the poll.
-func publishedCardIsNotifiedAndProjected(b *bundle, l *listening) {
+// The worker does not poll: a wrong channel name shows as a timeout.
+func aPublishedCardIsNotifiedAndProjected(b *bundle, l *testWorker) {
 	raw := pgtest.Conn(b.T, b.url)
 	_, err := raw.Exec(b.ctx, "listen outbox_gen_1")
 	must(b.T, err)
-	workspace := aWorkspace()
+	workspace := newWorkspace()
 	version, err := b.publishCard().Publish(b.ctx, workspace, card(b.T, "harbour", "The Harbour of Veyra"))
 	must(b.T, err)
 	if version != 1 {
@@ -56,23 +55,25 @@ func publishedCardIsNotifiedAndProjected(b *bundle, l *listening) {
 	if notification.Channel != "outbox_gen_1" || notification.Payload != id.String() {
 		b.Fatalf("notified %q %q, want the id %s", notification.Channel, notification.Payload, id)
 	}
-	l.delivered(1)
+	l.awaitDelivered(1)
 
-	texts := one[[]string](b, `select array[(select card::text from worlds.world_model_cards), (select payload::text from core.outbox),
+	texts := one[[]string](b, `select array[(select card::text from worlds.world_model_cards), (select payload::text
+		from core.outbox),
 		(select snapshot::text from platform.system_cards)]`)
 	if texts[0] != texts[1] || texts[1] != texts[2] {
 		b.Fatalf("card, outbox and projection differ:\n%s\n%s\n%s", texts[0], texts[1], texts[2])
 	}
-	// by itself, and not only equal: all three could be equally empty
+	// The texts are compared with the input too, since all three could be empty.
 	var payload worlds.WorldModelCardPublished
 	must(b.T, json.Unmarshal([]byte(texts[2]), &payload))
 	if payload.CardID != "harbour" || payload.Version != 1 || payload.Title != "The Harbour of Veyra" ||
 		payload.Summary != "A summary, “quoted” \\ and é漢🦊." {
 		b.Fatalf("projected %+v", payload)
 	}
-	if got := one[string](b, `select snapshot #>> '{attributes,a}' from platform.system_cards where card_id = 'harbour'
-		and workspace_id = $1 and title = 'The Harbour of Veyra' and version = 1`, workspace); got != "[1.50, 1000, -0.0, 12345678901234567890]" && got != "[1.50, 1000, 0.0, 12345678901234567890]" {
-		b.Fatalf("numbers arrived as %s", got)
+	numbers := one[string](b, `select snapshot #>> '{attributes,a}' from platform.system_cards where card_id = 'harbour'
+		and workspace_id = $1 and title = 'The Harbour of Veyra' and version = 1`, workspace)
+	if strings.Replace(numbers, "-0.0", "0.0", 1) != "[1.50, 1000, 0.0, 12345678901234567890]" {
+		b.Fatalf("numbers arrived as %s", numbers)
 	}
 	r := b.wantRow(id, "delivered", 1)
 	if r.LastError != "" {
@@ -83,26 +84,28 @@ func publishedCardIsNotifiedAndProjected(b *bundle, l *listening) {
 	}
 }
 
-func anOlderVersionNeverOverwritesANewerOne(b *bundle, l *listening) {
-	workspace := aWorkspace()
+func anOlderVersionNeverOverwritesANewerOne(b *bundle, l *testWorker) {
+	workspace := newWorkspace()
 	publish := b.publishCard()
 	b.exec("alter table core.outbox disable trigger outbox_notify")
 	for _, title := range []string{"first", "second", "third"} {
 		_, err := publish.Publish(b.ctx, workspace, card(b.T, "harbour", title))
 		must(b.T, err)
 	}
-	// the third comes first, then the others in turn
-	b.exec(`update core.outbox set available_at = clock_timestamp() - make_interval(secs => (payload ->> 'version')::int / 1e6)`)
+	// The third version is handled first.
+	b.exec(`update core.outbox set available_at = clock_timestamp() - make_interval(secs => (payload ->> 'version')::int
+		/ 1e6)`)
 	b.exec("alter table core.outbox enable trigger outbox_notify; select pg_notify('outbox_gen_1', '')")
-	l.delivered(3)
-	if got := one[string](b, "select version || title || (snapshot ->> 'title') from platform.system_cards where workspace_id = $1", workspace); got != "3thirdthird" {
+	l.awaitDelivered(3)
+	if got := one[string](b, "select version || title || (snapshot ->> 'title') from platform.system_cards where "+
+		"workspace_id = $1", workspace); got != "3thirdthird" {
 		b.Fatalf("the projection is %s", got)
 	}
 }
 
-func aCardPublishedAtOnceHasDifferentVersions(b *bundle, _ *listening) {
+func concurrentVersionsOfACardDiffer(b *bundle, _ *testWorker) {
 	const n = 4
-	workspace := aWorkspace()
+	workspace := newWorkspace()
 	countOf(b.T, n, func() (bool, error) {
 		_, err := b.publishCard().Publish(b.ctx, workspace, card(b.T, "harbour", "title"))
 		return true, err
@@ -110,12 +113,13 @@ func aCardPublishedAtOnceHasDifferentVersions(b *bundle, _ *listening) {
 	if got := one[int](b, "select count(distinct payload -> 'version')::int from core.outbox"); got != n {
 		b.Fatalf("%d different versions of %d", got, n)
 	}
-	if got := one[int](b, "select version::int from worlds.world_model_cards where workspace_id = $1", workspace); got != n {
-		b.Fatalf("the card stands at version %d", got)
+	if got := one[int](b, "select version::int from worlds.world_model_cards where workspace_id = $1",
+		workspace); got != n {
+		b.Fatalf("the card is at version %d", got)
 	}
 }
 
-func rollbackPublishesNothing(b *bundle, _ *listening) {
+func aRollbackPublishesNothing(b *bundle, _ *testWorker) {
 	raw := pgtest.Conn(b.T, b.url)
 	_, err := raw.Exec(b.ctx, "listen outbox_gen_1")
 	must(b.T, err)
@@ -126,16 +130,16 @@ func rollbackPublishesNothing(b *bundle, _ *listening) {
 	}); err == nil {
 		b.Error("a unit of work with a failed statement committed")
 	}
-	var kept events.Tx
+	var revoked events.Tx
 	must(b.T, b.uow.Do(b.ctx, events.Worlds, uuid.NullUUID{}, func(tx events.Tx, _ events.PublisherFor) error {
-		kept = tx
+		revoked = tx
 		return nil
 	}))
-	if _, err := kept.Exec(b.ctx, "select 1"); !errors.Is(err, pgtx.ErrTxOver) {
-		b.Errorf("the Tx of a unit of work that is over answers: %v", err)
+	if _, err := revoked.Exec(b.ctx, "select 1"); !errors.Is(err, pgtx.ErrTxOver) {
+		b.Errorf("the Tx of an ended unit of work still works: %v", err)
 	}
 	if n := one[int](b, "select count(*)::int from core.outbox"); n != 0 {
-		b.Fatalf("%d rows were left behind", n)
+		b.Fatalf("%d rows were published", n)
 	}
 	b.exec("select pg_notify('outbox_gen_1', 'sentinel')")
 	ctx, cancel := context.WithTimeout(b.ctx, 10*time.Second)
@@ -147,9 +151,8 @@ func rollbackPublishesNothing(b *bundle, _ *listening) {
 	}
 }
 
-// A large Publish is several calls of the database: a fault that only the database finds is still
-// named by its place in the whole.
-func aRefusalNamesThePlaceInTheWholePublish(b *bundle, _ *listening) {
+// A large Publish takes several calls. The error names the event's place among all of them.
+func aRefusalNamesThePlaceInTheWholePublish(b *bundle, _ *testWorker) {
 	unknown := happenedContract()
 	unknown.Type = "worlds.test.unregistered"
 	contracts, err := events.NewContracts(happenedContract(), unknown)
@@ -165,10 +168,11 @@ func aRefusalNamesThePlaceInTheWholePublish(b *bundle, _ *listening) {
 	})
 	var refusal *events.Refusal
 	if !errors.As(err, &refusal) || refusal.Code != events.CodeUnregistered || refusal.Field != "event_type" ||
-		!strings.HasPrefix(err.Error(), "event 1046 of 1100: event refused (SP016): event_type: worlds.test.unregistered version 1 is not registered; ") {
+		!strings.HasPrefix(err.Error(), "event 1046 of 1100: event refused (SP016): event_type: "+
+			"worlds.test.unregistered version 1 is not registered; ") {
 		b.Fatalf("%v", err)
 	}
 	if n := one[int](b, "select count(*)::int from core.outbox"); n != 0 {
-		b.Fatalf("%d events were published all the same", n)
+		b.Fatalf("%d events were published", n)
 	}
 }

@@ -14,79 +14,80 @@ import (
 
 	"spectral/internal/core/events"
 	"spectral/internal/core/events/infrastructure/postgres/dispatch"
-	"spectral/tests/pgtest"
 )
 
 const (
-	worker1 = "platform.test_worker"
-	worker2 = "worlds.test_worker"
+	executor1 = "platform.test_worker"
+	executor2 = "worlds.test_worker"
 )
 
-// executor registers leased work under name, with quick retries.
+// executor registers an executor under a name, with fast retries.
 func executor(name string, do events.ExecutorFunc) events.Registration {
-	return events.Registration{Name: name, Retry: quickly, Executor: do}
+	return events.Registration{Name: name, Retry: fastRetry, Executor: do}
 }
 
-// completion leaves the effect of a handler.
-func completion(name string, e events.Envelope) events.Completion {
-	return func(ctx context.Context, tx events.Tx) error { return effect(name)(ctx, tx, e) }
+// effectCompletion is a completion that writes the effect of a handler.
+func effectCompletion(name string, e events.Envelope) events.Completion {
+	return func(ctx context.Context, tx events.Tx) error { return writeEffect(name)(ctx, tx, e) }
 }
 
-// completing is leased work that does nothing but leave its effect.
-func completing(name string) events.Registration {
-	return executor(name, func(_ context.Context, e events.Envelope) (events.Completion, error) { return completion(name, e), nil })
-}
-
-// gated is leased work that waits at a gate before it leaves its effect.
-func gated(name string, g *gate) events.Registration {
-	return executor(name, func(ctx context.Context, e events.Envelope) (events.Completion, error) {
-		return completion(name, e), g.pass(ctx)
+// effectExecutor registers an executor whose completion writes its effect.
+func effectExecutor(name string) events.Registration {
+	return executor(name, func(_ context.Context, e events.Envelope) (events.Completion, error) {
+		return effectCompletion(name, e), nil
 	})
 }
 
-// leasing is a consumer of test events that works on eight at once.
-func leasing(lease time.Duration, handlers ...events.Registration) events.Subscription {
+// gatedExecutor registers an executor that waits at a gate.
+func gatedExecutor(name string, g *gate) events.Registration {
+	return executor(name, func(ctx context.Context, e events.Envelope) (events.Completion, error) {
+		return effectCompletion(name, e), g.wait(ctx)
+	})
+}
+
+// leasedSubscription is a consumer of test events in leased mode with eight runners.
+func leasedSubscription(lease time.Duration, handlers ...events.Registration) events.Subscription {
 	s := subscription(handlers...)
 	s.Mode, s.Lease, s.Concurrency = events.Leased, lease, 8
 	return s
 }
 
-// newGate that opens at the end of the test at the latest.
+// newGate returns a gate that is released at the end of the test at the latest.
 func (b *bundle) newGate() *gate {
 	g := newGate()
-	b.Cleanup(g.letOn)
+	b.Cleanup(g.release)
 	return g
 }
 
-// within awaits what is sent.
-func within[T any](t *testing.T, c <-chan T) (v T) {
+// receive waits for a value.
+func receive[T any](t *testing.T, c <-chan T) (v T) {
 	t.Helper()
 	select {
 	case v = <-c:
 	case <-time.After(testTimeout):
-		t.Fatal("nothing came")
+		t.Fatal("no value was sent")
 	}
 	return v
 }
 
 const expireSQL = "update core.outbox set lease_seconds = 1e-6 where id = $1"
 
-// expire lets the lease of an event have run out.
+// expire makes an event's lease expire.
 func (b *bundle) expire(id uuid.UUID) {
 	b.Helper()
 	b.exec(expireSQL, id)
 }
 
-// wantLeasesKept fails unless n events have been executed once each, and no lease has run out.
-func (b *bundle) wantLeasesKept(n int) {
+// wantOneAttemptEach fails the test unless n events had one attempt each and no crash.
+func (b *bundle) wantOneAttemptEach(n int) {
 	b.Helper()
-	if kept := one[int](b, "select count(*) from core.outbox where attempts = 1 and crashes = 0"); kept != n {
-		b.Errorf("%d of %d kept their leases", kept, n)
+	if once := one[int](b, "select count(*) from core.outbox where attempts = 1 and crashes = 0"); once != n {
+		b.Errorf("%d of %d had one attempt", once, n)
 	}
 }
 
-// begun begins a transaction that the test ends, or its own end.
-func (b *bundle) begun(sql string, args ...any) *pgx.Conn {
+// beginTx begins a transaction on its own connection and executes sql in it.
+func (b *bundle) beginTx(sql string, args ...any) *pgx.Conn {
 	b.Helper()
 	conn := b.conn()
 	_, err := conn.Exec(b.ctx, "begin")
@@ -96,74 +97,75 @@ func (b *bundle) begun(sql string, args ...any) *pgx.Conn {
 	return conn
 }
 
-func rollback(b *bundle, conn *pgx.Conn) {
+func (b *bundle) rollback(conn *pgx.Conn) {
 	b.Helper()
 	_, err := conn.Exec(b.ctx, "rollback")
 	must(b.T, err)
 }
 
-// hold locks one row of platform.contended for each of the numbers below n, until the connection rolls back.
-func (b *bundle) hold(n int) (holder *pgx.Conn) {
+// lockContended inserts n rows into platform.contended and locks them until the returned connection rolls back.
+func (b *bundle) lockContended(n int) (holder *pgx.Conn) {
 	b.Helper()
 	b.exec("insert into platform.contended select generate_series(0, $1::int - 1)", n)
-	return b.begun("select from platform.contended for update")
+	return b.beginTx("select from platform.contended for update")
 }
 
-// contend waits for the row of an event that hold has locked, if it has.
-func contend(ctx context.Context, tx events.Tx, e events.Envelope) error {
+// updateContended updates the event's row of platform.contended, and waits if lockContended holds it.
+func updateContended(ctx context.Context, tx events.Tx, e events.Envelope) error {
 	_, err := tx.Exec(ctx, "update platform.contended set n = n where n = $1", payloadN(e))
 	return err
 }
 
-// idle reports whether the LISTEN connection waits for notifications and no other runs.
-func (l *listening) idle() bool {
+// idle reports whether no connection of the worker is in a statement or transaction.
+func (l *testWorker) idle() bool {
 	return one[bool](l.bundle, `select count(*) filter (where state <> 'idle') = 0 from pg_stat_activity
 		where datname = current_database() and application_name in ('workers', 'notifier')`)
 }
 
-// stopNow stops with its grace over.
-func (l *listening) stopNow() {
+// stopWithoutGrace stops the worker with an expired grace period.
+func (l *testWorker) stopWithoutGrace() {
 	l.Helper()
 	ctx, cancel := context.WithCancel(l.ctx)
 	cancel()
 	stopped := make(chan error, 1)
 	go func() { stopped <- l.Stop(ctx) }()
-	if err := within(l.T, stopped); err == nil || strings.Contains(err.Error(), "could not all be written") {
-		l.Errorf("it stopped with: %v", err)
+	if err := receive(l.T, stopped); err == nil || strings.Contains(err.Error(), "could not all be written") {
+		l.Errorf("it stopped with %v", err)
 	}
 }
 
-// TestLeasedWork runs cases that share a database.
 func TestLeasedWork(t *testing.T) {
 	setup(t).cases(map[string]func(*bundle){
-		"leased work runs outside transactions and within its concurrency": leasedWorkRunsOutsideTransactionsAndWithinItsConcurrency,
-		"free failures of leased work":                                     freeFailuresOfLeasedWork,
-		"dedup keys decide which execution completes":                      dedupKeysDecideWhichExecutionCompletes,
-		"results are settled in batches":                                   resultsAreSettledInBatches,
-		"completions act as their context":                                 completionsActAsTheirContext,
-		"outages repeat no work":                                           outagesRepeatNoWork,
-		"slow commits hold up no batch":                                    slowCommitsHoldUpNoBatch,
-		"refused workers release their leases":                             refusedWorkersReleaseTheirLeases,
-		"failed completions count like failed handlers":                    failedCompletionsCountLikeFailedHandlers,
+		"leased work runs outside transactions and within its " +
+			"concurrency": leasedWorkRunsOutsideTransactionsAndWithinItsConcurrency,
+		"free failures cost no attempt":                 freeFailuresCostNoAttempt,
+		"dedup keys decide which execution completes":   dedupKeysDecideWhichExecutionCompletes,
+		"results are settled in batches":                resultsAreSettledInBatches,
+		"completions run as their context's role":       completionsRunAsTheirContextsRole,
+		"an outage repeats no work":                     anOutageRepeatsNoWork,
+		"a slow commit does not delay a batch":          aSlowCommitDoesNotDelayABatch,
+		"refused workers release their leases":          refusedWorkersReleaseTheirLeases,
+		"failed completions count like failed handlers": failedCompletionsCountLikeFailedHandlers,
 	})
 }
 
 func leasedWorkRunsOutsideTransactionsAndWithinItsConcurrency(b *bundle) {
 	g := b.newGate()
-	s := leasing(time.Minute, gated(worker1, g))
+	s := leasedSubscription(time.Minute, gatedExecutor(executor1, g))
 	s.Concurrency = 3
-	l := b.listen(noPoll, s)
+	l := b.startWorker(noPoll, s)
 	b.publishMany(30)
 	g.awaitAll(b.T, 3)
 	for range 20 {
-		b.publish(event(100)) // each notifies
+		b.publish(event(100)) // each notifies the worker
 	}
-	b.eventually("the listener has polled since, and no transaction is open", l.idle)
-	if n := one[int](b, "select count(*) from core.outbox where status = 'in_flight' and lease_handler = $1", worker1); n != 3 || len(g.entered) > 0 {
+	b.eventually("the worker is idle", l.idle)
+	n := one[int](b, "select count(*) from core.outbox where status = 'in_flight' and lease_handler = $1", executor1)
+	if n != 3 || len(g.entered) > 0 {
 		b.Fatalf("%d in flight, %d more executed", n, len(g.entered))
 	}
-	g.letOn()
-	l.delivered(50)
+	g.release()
+	l.awaitDelivered(50)
 }
 
 func failedCompletionsCountLikeFailedHandlers(b *bundle) {
@@ -176,23 +178,29 @@ func failedCompletionsCountLikeFailedHandlers(b *bundle) {
 		attempts int
 		class    string
 	}{
-		{name: "a completion that fails", attempts: 2, class: "HandlerError", complete: func(context.Context, events.Tx) error { return errRefusing }},
-		{name: "a completion that breaks a constraint", attempts: 1, class: "IntegrityError", complete: inserting("insert into platform.contended values (1), (1)")},
+		{name: "a completion that fails", attempts: 2, class: "HandlerError",
+			complete: func(context.Context, events.Tx) error { return errOnPurpose }},
+		{name: "a completion that breaks a constraint", attempts: 1, class: "IntegrityError",
+			complete: inserting("insert into platform.contended values (1), (1)")},
 		{name: "a completion that breaks a deferred constraint", attempts: 1, class: "IntegrityError",
 			complete: inserting("insert into platform.numbers values (1), (1)")},
-		{name: "a completion that swallows an error", attempts: 2, class: "AbortedTransaction", complete: func(ctx context.Context, tx events.Tx) error {
-			_, _ = tx.Exec(ctx, "select 1 / 0")
-			return nil
-		}},
-		{name: "a completion that ends the transaction", attempts: 2, class: "HandlerError", complete: inserting("/**/ commit")},
-		{name: "a completion that panics", attempts: 2, class: "PanicError", complete: func(context.Context, events.Tx) error { panic("secret") }},
-		{name: "a completion that takes too long", attempts: 2, class: "TimeoutError", complete: inserting("select pg_catalog.pg_sleep(1000)")},
+		{name: "a completion that drops an error", attempts: 2, class: "AbortedTransaction",
+			complete: func(ctx context.Context, tx events.Tx) error {
+				_, _ = tx.Exec(ctx, "select 1 / 0")
+				return nil
+			}},
+		{name: "a completion that ends the transaction", attempts: 2, class: "HandlerError",
+			complete: inserting("/**/ commit")},
+		{name: "a completion that panics", attempts: 2, class: "PanicError",
+			complete: func(context.Context, events.Tx) error { panic("secret") }},
+		{name: "a completion that takes too long", attempts: 2, class: "TimeoutError",
+			complete: inserting("select pg_catalog.pg_sleep(1000)")},
 	}
-	log := new(notes)
+	log := new(logBuffer)
 	b.log = logTo(log)
-	fails := executor(worker1, func(_ context.Context, e events.Envelope) (events.Completion, error) {
+	fails := executor(executor1, func(_ context.Context, e events.Envelope) (events.Completion, error) {
 		return func(ctx context.Context, tx events.Tx) error {
-			if err := effect(worker1)(ctx, tx, e); err != nil {
+			if err := writeEffect(executor1)(ctx, tx, e); err != nil {
 				return err
 			}
 			return cases[payloadN(e)].complete(ctx, tx)
@@ -200,45 +208,50 @@ func failedCompletionsCountLikeFailedHandlers(b *bundle) {
 	})
 	fails.Timeout = 500 * time.Millisecond
 	fails.Retry = &events.RetryPolicy{MaxRetries: 1, Base: time.Millisecond, Multiplier: 1, Cap: time.Millisecond}
-	l := b.listen(noPoll, leasing(time.Minute, fails))
+	l := b.startWorker(noPoll, leasedSubscription(time.Minute, fails))
 	for n, c := range cases {
 		log.reset()
 		e := event(n)
 		b.publish(e)
-		for l.next().Outcome != dispatch.Failed {
+		for l.nextSettlement().Outcome != dispatch.Failed {
 		}
-		if r := b.wantRow(e.EventID, "failed", c.attempts); r.Failures[worker1].Class != c.class || !r.Failures[worker1].Parked {
+		if r := b.wantRow(e.EventID, "failed", c.attempts); r.Failures[executor1].Class != c.class ||
+			!r.Failures[executor1].Parked {
 			b.Errorf("%s: %+v", c.name, r)
 		}
-		if panicked := log.count(`"msg":"handler panicked"`) > 0; panicked != (c.class == "PanicError") || log.count("secret") > 0 {
-			b.Errorf("%s: a panic is logged without its value, and nothing else is", c.name)
+		if panicked := log.count(`"msg":"handler panicked"`) > 0; panicked != (c.class == "PanicError") ||
+			log.count("secret") > 0 {
+			b.Errorf("%s: want a log entry for a panic only, without its value", c.name)
 		}
 	}
-	if n := one[int](b, "select (select count(*) from platform.effects) + (select count(*) from core.event_handled)"); n > 0 {
-		b.Error("their writes are kept")
+	if n := one[int](b, "select (select count(*) from platform.effects) + (select count(*) from "+
+		"core.event_handled)"); n > 0 {
+		b.Error("their writes were committed")
 	}
 }
 
-// Neither a serialization failure of the work nor deadlocks of its completion cost an attempt; the latter repeat no work.
-func freeFailuresOfLeasedWork(b *bundle) {
+// Serialization failures and deadlocks cost no attempt. After a deadlock of the completion the work does not run
+// again.
+func freeFailuresCostNoAttempt(b *bundle) {
 	var executed, completed atomic.Int32
 	free := func(code string) error { return &pgconn.PgError{Code: code, Severity: "ERROR"} }
-	l := b.listen(noPoll, leasing(time.Minute, executor(worker1, func(_ context.Context, e events.Envelope) (events.Completion, error) {
-		if executed.Add(1) == 1 {
-			return nil, free("40001")
-		}
-		return func(ctx context.Context, tx events.Tx) error {
-			if completed.Add(1) <= 3 {
-				return free("40P01")
+	l := b.startWorker(noPoll, leasedSubscription(time.Minute,
+		executor(executor1, func(_ context.Context, e events.Envelope) (events.Completion, error) {
+			if executed.Add(1) == 1 {
+				return nil, free("40001")
 			}
-			return effect(worker1)(ctx, tx, e)
-		}, nil
-	})))
+			return func(ctx context.Context, tx events.Tx) error {
+				if completed.Add(1) <= 3 {
+					return free("40P01")
+				}
+				return writeEffect(executor1)(ctx, tx, e)
+			}, nil
+		})))
 	e := event(1)
 	b.publish(e)
-	l.until(dispatch.Delivered)
+	l.awaitOutcome(dispatch.Delivered)
 	b.wantRow(e.EventID, "delivered", 1)
-	b.wantEffects(map[string]int{worker1: 1})
+	b.wantEffects(map[string]int{executor1: 1})
 	if executed.Load() != 2 {
 		b.Errorf("executed %d times", executed.Load())
 	}
@@ -246,7 +259,7 @@ func freeFailuresOfLeasedWork(b *bundle) {
 
 func dedupKeysDecideWhichExecutionCompletes(b *bundle) {
 	g := b.newGate()
-	l := b.listen(noPoll, leasing(time.Minute, gated(worker1, g)))
+	l := b.startWorker(noPoll, leasedSubscription(time.Minute, gatedExecutor(executor1, g)))
 	var duplicates []events.Envelope
 	for n := range 7 {
 		e := event(n)
@@ -255,104 +268,105 @@ func dedupKeysDecideWhichExecutionCompletes(b *bundle) {
 	}
 	b.publish(duplicates[:6]...)
 	g.awaitAll(b.T, 6)
-	g.letOn()
-	l.delivered(6)
+	g.release()
+	l.awaitDelivered(6)
 	b.publish(duplicates[6])
-	l.delivered(1)
-	b.wantEffects(map[string]int{worker1: 1})
+	l.awaitDelivered(1)
+	b.wantEffects(map[string]int{executor1: 1})
 	if len(g.entered) > 0 {
-		b.Error("what is handled already was executed")
+		b.Error("an event whose key was handled was executed")
 	}
 }
 
-// TestLeases runs cases that share a database.
 func TestLeases(t *testing.T) {
 	setup(t).cases(map[string]func(*bundle){
 		"a slow class delays no other":                          aSlowClassDelaysNoOther,
-		"a worker of one class leaves the others alone":         aWorkerOfOneClassLeavesTheOthers,
-		"one result costs its neighbours nothing":               oneResultCostsItsNeighboursNothing,
-		"leased rows that workers died of run one at a time":    leasedRowsThatWorkersDiedOfRunOneAtATime,
+		"a worker handles only its class":                       aWorkerHandlesOnlyItsClass,
+		"a bad result does not affect others":                   aBadResultDoesNotAffectOthers,
+		"crashed leased rows run one at a time":                 crashedLeasedRowsRunOneAtATime,
 		"lost commit replies repeat nothing":                    lostCommitRepliesRepeatNothing,
 		"heartbeats renew leases through their own connections": heartbeatsRenewLeasesThroughTheirOwnConnections,
 		"a lost lease cancels execute":                          aLostLeaseCancelsExecute,
-		"stopping settles what it can":                          stoppingSettlesWhatItCan,
+		"stop settles finished work and releases the rest":      stopSettlesFinishedWorkAndReleasesTheRest,
 	})
 }
 
-// The pool that dispatches is used up for the time.
+// The only connection of the dispatching pool is taken.
 func heartbeatsRenewLeasesThroughTheirOwnConnections(b *bundle) {
 	b.poolURL += "&pool_max_conns=1"
 	g := b.newGate()
-	l := b.listen(noPoll, leasing(15*time.Second, gated(worker1, g)))
+	l := b.startWorker(noPoll, leasedSubscription(15*time.Second, gatedExecutor(executor1, g)))
 	e := event(1)
 	b.publish(e)
 	g.awaitEntered(b.T)
 	conn, err := l.workers.Acquire(b.ctx)
 	must(b.T, err)
 	leased := one[time.Time](b, "select claimed_at from core.outbox where id = $1", e.EventID)
-	b.eventually("the lease is renewed", func() bool {
+	b.eventually("renewal of the lease", func() bool {
 		return one[bool](b, "select claimed_at > $2 from core.outbox where id = $1", e.EventID, leased)
 	})
 	conn.Release()
-	g.letOn()
-	l.delivered(1)
-	b.wantLeasesKept(1)
+	g.release()
+	l.awaitDelivered(1)
+	b.wantOneAttemptEach(1)
 }
 
 func aLostLeaseCancelsExecute(b *bundle) {
 	g := b.newGate()
 	causes := make(chan error, 1)
 	var tries atomic.Int32
-	l := b.listen(noPoll, leasing(15*time.Second, executor(worker1, func(ctx context.Context, e events.Envelope) (events.Completion, error) {
-		if tries.Add(1) > 1 {
-			return completion(worker1, e), nil
-		}
-		g.entered <- struct{}{}
-		<-ctx.Done()
-		causes <- context.Cause(ctx)
-		<-g.open
-		return completion(worker1, e), nil // as if nothing had happened
-	})))
+	l := b.startWorker(noPoll, leasedSubscription(15*time.Second,
+		executor(executor1, func(ctx context.Context, e events.Envelope) (events.Completion, error) {
+			if tries.Add(1) > 1 {
+				return effectCompletion(executor1, e), nil
+			}
+			g.entered <- struct{}{}
+			<-ctx.Done()
+			causes <- context.Cause(ctx)
+			<-g.open
+			return effectCompletion(executor1, e), nil // it ignored the end of its context
+		})))
 	e := event(1)
 	b.publish(e)
 	g.awaitEntered(b.T)
 	b.expire(e.EventID)
 	b.exec("select core.outbox_reap()")
-	l.delivered(1)
-	if cause := within(b.T, causes); !errors.Is(cause, events.ErrLeaseLost) {
-		b.Fatalf("the work was told %v", cause)
+	l.awaitDelivered(1)
+	if cause := receive(b.T, causes); !errors.Is(cause, events.ErrLeaseLost) {
+		b.Fatalf("the work's context ended with %v", cause)
 	}
-	g.letOn()
+	g.release()
 	l.stop()
 	r := b.wantRow(e.EventID, "delivered", 2)
-	if want := "LeaseExpired: " + worker1; !strings.HasPrefix(r.LastError, want) {
+	if want := "LeaseExpired: " + executor1; !strings.HasPrefix(r.LastError, want) {
 		b.Error(r.LastError)
 	}
-	b.wantEffects(map[string]int{worker1: 1})
+	b.wantEffects(map[string]int{executor1: 1})
 	if len(l.settlements) > 0 {
 		b.Errorf("settled again: %+v", <-l.settlements)
 	}
 }
 
-// A lost reply to a COMMIT repeats neither work nor completions, and waits for no lease to run out.
+// A lost reply to a COMMIT repeats neither executions nor completions, and no lease has to expire.
 func lostCommitRepliesRepeatNothing(b *bundle) {
 	b.sockets = new(sockets)
 	var executed atomic.Int32
-	b.listen(noPoll, leasing(time.Minute, executor(worker1, func(_ context.Context, e events.Envelope) (events.Completion, error) {
-		if executed.Add(1) == 1 { // the reply to the retry
-			b.sockets.lostReply.Store(true)
-			return nil, errRefusing
-		}
-		return func(ctx context.Context, tx events.Tx) error {
-			b.sockets.lostReply.Store(true) // the reply to the delivery
-			return effect(worker1)(ctx, tx, e)
-		}, nil
-	})))
+	b.startWorker(noPoll, leasedSubscription(time.Minute,
+		executor(executor1, func(_ context.Context, e events.Envelope) (events.Completion, error) {
+			if executed.Add(1) == 1 { // the reply to the retry is lost
+				b.sockets.lostReply.Store(true)
+				return nil, errOnPurpose
+			}
+			return func(ctx context.Context, tx events.Tx) error {
+				b.sockets.lostReply.Store(true) // the reply to the delivery is lost
+				return writeEffect(executor1)(ctx, tx, e)
+			}, nil
+		})))
 	e := event(1)
 	b.publish(e)
-	b.eventually("it is delivered", func() bool { return b.row(e.EventID).Status == "delivered" })
+	b.eventually("delivery", func() bool { return b.row(e.EventID).Status == "delivered" })
 	b.wantRow(e.EventID, "delivered", 2)
-	b.wantEffects(map[string]int{worker1: 1})
+	b.wantEffects(map[string]int{executor1: 1})
 	if n := executed.Load(); n != 2 || b.sockets.lostReply.Load() {
 		b.Errorf("executed %d times, or no reply was lost", n)
 	}
@@ -360,14 +374,14 @@ func lostCommitRepliesRepeatNothing(b *bundle) {
 
 func resultsAreSettledInBatches(b *bundle) {
 	g := b.newGate()
-	s := leasing(time.Minute, gated(worker1, g))
+	s := leasedSubscription(time.Minute, gatedExecutor(executor1, g))
 	s.Concurrency = 60
-	l := b.listen(noPoll, s)
+	l := b.startWorker(noPoll, s)
 	all := b.publishMany(60)
 	g.awaitAll(b.T, len(all))
-	g.letOn()
-	l.delivered(len(all))
-	b.wantEffects(map[string]int{worker1: len(all)})
+	g.release()
+	l.awaitDelivered(len(all))
+	b.wantEffects(map[string]int{executor1: len(all)})
 	transactions := one[int](b, "select count(distinct xmin::text) from core.event_handled")
 	rows := one[int](b, "select max(n) from (select count(*)::int as n from core.event_handled group by xmin::text) s")
 	if rows < 2 {
@@ -375,36 +389,35 @@ func resultsAreSettledInBatches(b *bundle) {
 	}
 }
 
-// One result that fails, or blocks for as long as the test goes on, costs its neighbours neither leases nor executions.
-func oneResultCostsItsNeighboursNothing(b *bundle) { costNothing(b, badResults[:2]) }
+func aBadResultDoesNotAffectOthers(b *bundle) { verifyBadResults(b, badResults[:2]) }
 
-// badResult is a result that cannot be settled.
 type badResult struct {
 	name string
-	hold string // what another transaction does with its event
+	hold string // what another transaction executes with the event's id
 	does func(context.Context, events.Tx) error
 }
 
-// badResults are all of them. Those behind the second are tried by the heavy tests.
+// badResults are all cases. The default tests run the first two, the heavy tests the others.
 var badResults = []badResult{
-	{name: "it fails", does: func(context.Context, events.Tx) error { return errRefusing }},
+	{name: "it fails", does: func(context.Context, events.Tx) error { return errOnPurpose }},
 	{name: "it waits for a lock", hold: "update platform.contended set n = n where $1::uuid is not null",
 		does: func(ctx context.Context, tx events.Tx) error {
 			_, err := tx.Exec(ctx, "update platform.contended set n = n")
 			return err
 		}},
 	{name: "its row is locked", hold: "select from core.outbox where id = $1 for update"},
-	{name: "it ignores its context"}, // and does nothing
+	{name: "it ignores its context"}, // it waits for the gate
 	{name: "its COMMIT waits", hold: "insert into platform.numbers select 4 where $1::uuid is not null",
 		does: func(ctx context.Context, tx events.Tx) error {
 			_, err := tx.Exec(ctx, "insert into platform.numbers values (4)")
 			return err
 		}},
-	{name: "its key is held", hold: `insert into core.event_handled (handler_name, idempotency_key, event_id, event_type, content_class)
-		select '` + worker1 + `', idempotency_key, id, event_type, content_class from core.outbox where id = $1`},
+	{name: "its key is held", hold: `insert into core.event_handled (handler_name, idempotency_key, event_id,
+		event_type, content_class)
+		select '` + executor1 + `', idempotency_key, id, event_type, content_class from core.outbox where id = $1`},
 }
 
-func costNothing(b *bundle, results []badResult) {
+func verifyBadResults(b *bundle, results []badResult) {
 	b.Helper()
 	const all, bad = 24, 4
 	b.exec("insert into platform.contended values (1)")
@@ -413,58 +426,62 @@ func costNothing(b *bundle, results []badResult) {
 			b.exec("delete from platform.effects")
 			b.exec("delete from core.outbox")
 			g := b.newGate()
-			heedless := b.newGate()
+			stuck := b.newGate()
 			var free atomic.Bool
-			s := leasing(30*time.Second, executor(worker1, func(ctx context.Context, e events.Envelope) (events.Completion, error) {
-				return func(ctx context.Context, tx events.Tx) error {
-					switch {
-					case payloadN(e) != bad || free.Load():
-					case c.does != nil:
-						if err := c.does(ctx, tx); err != nil {
-							return err
+			s := leasedSubscription(30*time.Second,
+				executor(executor1, func(ctx context.Context, e events.Envelope) (events.Completion, error) {
+					return func(ctx context.Context, tx events.Tx) error {
+						switch {
+						case payloadN(e) != bad || free.Load():
+						case c.does != nil:
+							if err := c.does(ctx, tx); err != nil {
+								return err
+							}
+						case c.hold == "":
+							<-stuck.open
 						}
-					case c.hold == "":
-						<-heedless.open
-					}
-					return effect(worker1)(ctx, tx, e)
-				}, g.pass(ctx)
-			}))
+						return writeEffect(executor1)(ctx, tx, e)
+					}, g.wait(ctx)
+				}))
 			s.Concurrency = all
-			b.listen(noPoll, s)
+			b.startWorker(noPoll, s)
 			published := b.publishMany(all)
 			g.awaitAll(b.T, all)
 			var holder *pgx.Conn
 			if c.hold != "" {
-				holder = b.begun(c.hold, published[bad].EventID)
+				holder = b.beginTx(c.hold, published[bad].EventID)
 			}
-			g.letOn()
-			b.eventually("its neighbours are delivered", func() bool {
+			g.release()
+			b.eventually("delivery of the others", func() bool {
 				return one[int](b, "select count(*) from core.outbox where status = 'delivered'") >= all-1
 			})
-			if n := one[int](b, "select count(*) from core.outbox where status = 'delivered' and attempts = 1 and crashes = 0"); n != all-1 {
-				b.Errorf("%d of %d neighbours kept their leases", n, all-1)
+			const once = "select count(*) from core.outbox where status = 'delivered' and attempts = 1 and crashes = 0"
+			if n := one[int](b, once); n != all-1 {
+				b.Errorf("%d of %d others had one attempt", n, all-1)
 			}
 			free.Store(true)
-			heedless.letOn()
+			stuck.release()
 			if c.hold != "" {
-				rollback(b, holder)
+				b.rollback(holder)
 			}
-			b.eventually("it is delivered, too", func() bool { return b.row(published[bad].EventID).Status == "delivered" })
-			b.wantEffects(map[string]int{worker1: all})
+			b.eventually("its delivery", func() bool { return b.row(published[bad].EventID).Status == "delivered" })
+			b.wantEffects(map[string]int{executor1: all})
 		})
 	}
 }
 
-func completionsActAsTheirContext(b *bundle) {
+func completionsRunAsTheirContextsRole(b *bundle) {
 	w := uuid.New()
 	g := b.newGate()
-	s := leasing(time.Minute, executor(worker1, func(ctx context.Context, e events.Envelope) (events.Completion, error) {
-		return func(ctx context.Context, tx events.Tx) error {
-			_, err := tx.Exec(ctx, "insert into platform.acted values ($1, current_user, current_setting('spectral.workspace_id'))", payloadN(e))
-			return err
-		}, g.pass(ctx)
-	}))
-	l := b.listen(noPoll, s)
+	s := leasedSubscription(time.Minute,
+		executor(executor1, func(ctx context.Context, e events.Envelope) (events.Completion, error) {
+			return func(ctx context.Context, tx events.Tx) error {
+				_, err := tx.Exec(ctx, "insert into platform.acted values ($1, current_user, "+
+					"current_setting('spectral.workspace_id'))", payloadN(e))
+				return err
+			}, g.wait(ctx)
+		}))
+	l := b.startWorker(noPoll, s)
 	var all []events.Envelope
 	for n := range s.Concurrency {
 		e := event(n)
@@ -473,32 +490,34 @@ func completionsActAsTheirContext(b *bundle) {
 	}
 	b.publish(all...)
 	g.awaitAll(b.T, len(all))
-	g.letOn()
-	l.delivered(len(all))
+	g.release()
+	l.awaitDelivered(len(all))
 	if n := one[int](b, `select count(*) from platform.acted
-		where role = 'spectral_platform' and workspace = case when n % 2 = 0 then $1::text else '' end`, w.String()); n != len(all) {
-		b.Errorf("%d of %d acted as they should", n, len(all))
+		where role = 'spectral_platform' and workspace = case when n % 2 = 0 then $1::text else '' end`,
+		w.String()); n != len(all) {
+		b.Errorf("%d of %d ran as the role and workspace", n, len(all))
 	}
 	l.wantLogin("all of them")
 }
 
-// What is done when the grace is over is still settled, and failures are recorded. What then still waits is released, but for
-// rows that are locked.
-func stoppingSettlesWhatItCan(b *bundle) {
-	const done, fails, waits, keyed, locked = 0, 1, 2, 3, 4
-	lock := b.hold(waits + 1)
-	_, err := lock.Exec(b.ctx, "insert into core.event_handled (handler_name, idempotency_key, event_id, event_type, content_class) "+
-		"values ($1, 'worlds:-:held', gen_random_uuid(), $2, 'operational')", worker1, happenedType)
+// Work that has ended when the grace is over is settled, and failures are recorded. The rest is released, except
+// locked rows.
+func stopSettlesFinishedWorkAndReleasesTheRest(b *bundle) {
+	const done, fails, waits, keyHeld, locked = 0, 1, 2, 3, 4
+	lock := b.lockContended(waits + 1)
+	_, err := lock.Exec(b.ctx, "insert into core.event_handled (handler_name, idempotency_key, event_id, event_type, "+
+		"content_class) "+
+		"values ($1, 'worlds:-:held', gen_random_uuid(), $2, 'operational')", executor1, happenedType)
 	must(b.T, err)
 	entered := make(chan struct{}, 5)
-	l := b.newWorker(noPoll, pgtest.Generation, leasing(time.Minute,
-		executor(worker2, func(_ context.Context, e events.Envelope) (events.Completion, error) {
+	l := b.newWorker(noPoll, leasedSubscription(time.Minute,
+		executor(executor2, func(_ context.Context, e events.Envelope) (events.Completion, error) {
 			if payloadN(e) == fails {
-				return nil, events.Terminal(errRefusing)
+				return nil, events.Terminal(errOnPurpose)
 			}
 			return nil, nil
 		}),
-		executor(worker1, func(ctx context.Context, e events.Envelope) (events.Completion, error) {
+		executor(executor1, func(ctx context.Context, e events.Envelope) (events.Completion, error) {
 			entered <- struct{}{}
 			<-ctx.Done()
 			if n := payloadN(e); n == fails || n == locked {
@@ -506,45 +525,46 @@ func stoppingSettlesWhatItCan(b *bundle) {
 			}
 			return func(ctx context.Context, tx events.Tx) error {
 				if payloadN(e) == waits {
-					return contend(ctx, tx, e)
+					return updateContended(ctx, tx, e)
 				}
-				return effect(worker1)(ctx, tx, e)
+				return writeEffect(executor1)(ctx, tx, e)
 			}, nil
 		})))
 	l.start()
 	var all []events.Envelope
 	for n := range locked + 1 {
 		e := event(n)
-		if n == keyed {
+		if n == keyHeld {
 			e.IdempotencyKey = "held"
 		}
 		all = append(all, e)
 	}
 	b.publish(all...)
 	for range all {
-		within(b.T, entered)
+		receive(b.T, entered)
 	}
-	b.begun("select from core.outbox where id = $1 for update", all[locked].EventID)
-	l.stopNow()
+	b.beginTx("select from core.outbox where id = $1 for update", all[locked].EventID)
+	l.stopWithoutGrace()
 	b.wantRow(all[done].EventID, "delivered", 1)
-	if r := b.wantRow(all[fails].EventID, "pending", 1); !r.Failures[worker2].Parked || len(r.Failures) != 1 {
+	if r := b.wantRow(all[fails].EventID, "pending", 1); !r.Failures[executor2].Parked || len(r.Failures) != 1 {
 		b.Errorf("%+v", r)
 	}
 	b.wantRow(all[waits].EventID, "pending", 0)
-	b.wantRow(all[keyed].EventID, "pending", 0)
+	b.wantRow(all[keyHeld].EventID, "pending", 0)
 	b.wantRow(all[locked].EventID, "in_flight", 1)
-	b.wantEffects(map[string]int{worker1: 1})
+	b.wantEffects(map[string]int{executor1: 1})
 }
 
-// A worker that finds itself beside another set of handlers ends at once.
+// A worker ends at once when another live worker has a different set of handlers.
 func refusedWorkersReleaseTheirLeases(b *bundle) {
 	g := b.newGate()
 	causes := make(chan error, 1)
-	l := b.newWorker(noPoll, pgtest.Generation, leasing(time.Minute, executor(worker1, func(ctx context.Context, _ events.Envelope) (events.Completion, error) {
-		err := g.pass(ctx)
-		causes <- context.Cause(ctx)
-		return nil, err
-	})))
+	l := b.newWorker(noPoll, leasedSubscription(time.Minute,
+		executor(executor1, func(ctx context.Context, _ events.Envelope) (events.Completion, error) {
+			err := g.wait(ctx)
+			causes <- context.Cause(ctx)
+			return nil, err
+		})))
 	l.start()
 	e := event(1)
 	b.publish(e)
@@ -553,81 +573,82 @@ func refusedWorkersReleaseTheirLeases(b *bundle) {
 	session := b.conn()
 	_, err := session.Exec(b.ctx, "select pg_advisory_lock(core.worker_lock($1))", other)
 	must(b.T, err)
-	b.exec("insert into core.workers (worker_id, session_id, generation, name, handlers) values ($1, $1, 1, 'another', jsonb_build_object($2::text, array['worlds.other']))",
+	b.exec("insert into core.workers (worker_id, session_id, generation, name, handlers) values ($1, $1, 1, 'another', "+
+		"jsonb_build_object($2::text, array['worlds.other']))",
 		other, happenedType)
 	for _, pid := range b.notifierPIDs() {
 		b.exec("select pg_terminate_backend($1)", pid)
 	}
-	within(b.T, l.Done())
+	receive(b.T, l.Done())
 	if err := l.Err(); err == nil || !strings.Contains(err.Error(), "another") {
 		b.Errorf("it ended with %v", err)
 	}
-	if cause := within(b.T, causes); !errors.Is(cause, events.ErrStopping) {
-		b.Errorf("the work was told %v", cause)
+	if cause := receive(b.T, causes); !errors.Is(cause, events.ErrStopping) {
+		b.Errorf("the work's context ended with %v", cause)
 	}
 	b.wantRow(e.EventID, "pending", 0)
 }
 
-func outagesRepeatNoWork(b *bundle) {
+func anOutageRepeatsNoWork(b *bundle) {
 	b.sockets = new(sockets)
 	g := b.newGate()
-	s := leasing(time.Minute, gated(worker1, g))
+	s := leasedSubscription(time.Minute, gatedExecutor(executor1, g))
 	s.Concurrency = 30
-	l := b.listen(noPoll, s)
+	l := b.startWorker(noPoll, s)
 	all := b.publishMany(30)
 	g.awaitAll(b.T, len(all))
-	b.sockets.reach(refusing)
-	b.sockets.cut()
+	b.sockets.dialWith(refuseDial)
+	b.sockets.closeAll()
 	before := b.sockets.count()
-	g.letOn()
-	b.eventually("connections are tried", func() bool { return b.sockets.count() >= before+4 })
-	b.sockets.reach(nil)
-	l.delivered(len(all))
-	b.wantLeasesKept(len(all))
-	b.wantEffects(map[string]int{worker1: len(all)})
+	g.release()
+	b.eventually("new connection attempts", func() bool { return b.sockets.count() >= before+4 })
+	b.sockets.dialWith(nil)
+	l.awaitDelivered(len(all))
+	b.wantOneAttemptEach(len(all))
+	b.wantEffects(map[string]int{executor1: len(all)})
 }
 
-// In a row-locked batch a COMMIT that waits for another transaction is over before its neighbours have waited for long.
-func slowCommitsHoldUpNoBatch(b *bundle) {
+// In a row-locked batch a COMMIT that waits for another transaction is cancelled, and the rows run one by one.
+func aSlowCommitDoesNotDelayABatch(b *bundle) {
 	const all = 10
-	holder := b.begun("insert into platform.numbers values (0)")
+	holder := b.beginTx("insert into platform.numbers values (0)")
 	b.publishMany(all)
-	s := subscription(handler(worker1, func(ctx context.Context, tx events.Tx, e events.Envelope) error {
+	s := subscription(handler(executor1, func(ctx context.Context, tx events.Tx, e events.Envelope) error {
 		if _, err := tx.Exec(ctx, "insert into platform.numbers values ($1)", payloadN(e)); err != nil {
 			return err
 		}
-		return effect(worker1)(ctx, tx, e)
+		return writeEffect(executor1)(ctx, tx, e)
 	}))
 	s.Concurrency = 2
-	l := b.listen(noPoll, s)
-	l.delivered(all - 1)
-	rollback(b, holder)
-	l.until(dispatch.Delivered)
-	b.wantEffects(map[string]int{worker1: all})
+	l := b.startWorker(noPoll, s)
+	l.awaitDelivered(all - 1)
+	b.rollback(holder)
+	l.awaitOutcome(dispatch.Delivered)
+	b.wantEffects(map[string]int{executor1: all})
 }
 
-// Rows that workers died of run one at a time in a process, beside others, and all run.
-func leasedRowsThatWorkersDiedOfRunOneAtATime(b *bundle) {
+func crashedLeasedRowsRunOneAtATime(b *bundle) {
 	const crashed = 5
 	b.publishMany(crashed)
 	b.exec("update core.outbox set crashes = 1")
 	g := newGate()
-	l := b.listen(noPoll, leasing(time.Hour, executor(worker1, func(ctx context.Context, e events.Envelope) (events.Completion, error) {
-		if payloadN(e) < crashed {
-			if err := g.pass(ctx); err != nil {
-				return nil, err
+	l := b.startWorker(noPoll, leasedSubscription(time.Hour,
+		executor(executor1, func(ctx context.Context, e events.Envelope) (events.Completion, error) {
+			if payloadN(e) < crashed {
+				if err := g.wait(ctx); err != nil {
+					return nil, err
+				}
 			}
-		}
-		return completion(worker1, e), nil
-	})))
+			return effectCompletion(executor1, e), nil
+		})))
 	g.awaitEntered(b.T)
-	for n := range 10 { // others go on
+	for n := range 10 { // other rows run in that time
 		b.publish(event(crashed + n))
-		l.delivered(1)
+		l.awaitDelivered(1)
 	}
 	if len(g.entered) > 0 {
-		b.Error("two rows that workers died of run at once")
+		b.Error("two crashed rows run at the same time")
 	}
-	g.letOn()
-	l.delivered(crashed)
+	g.release()
+	l.awaitDelivered(crashed)
 }

@@ -19,11 +19,10 @@ import (
 	"spectral/tests/pgtest"
 )
 
-// The LISTEN connection under every fault that is known of, and what the listener says then.
+// notifiers is SQL for the backends of the listen connections.
+const notifiers = `from pg_stat_activity where application_name = 'notifier' and datname = current_database()
+	and backend_type = 'client backend'`
 
-const notifiers = "from pg_stat_activity where application_name = 'notifier' and datname = current_database() and backend_type = 'client backend'"
-
-// notifierPIDs are the LISTEN backends of this test's database.
 func (b *bundle) notifierPIDs() []int32 {
 	b.Helper()
 	return one[[]int32](b, "select coalesce(array_agg(pid), '{}') "+notifiers)
@@ -36,71 +35,64 @@ func (b *bundle) killNotifier() {
 	}
 }
 
-// waiting awaits that the LISTEN connection has nothing more to ask for now.
-func (b *bundle) waiting() {
+// awaitNotifierIdle waits until the listen connection has been idle for 200 ms.
+func (b *bundle) awaitNotifierIdle() {
 	b.Helper()
 	b.eventually("the notifier waits", func() bool {
-		return one[bool](b, "select coalesce(bool_and(state = 'idle' and state_change < clock_timestamp() - interval '200 milliseconds'), false) "+notifiers)
+		return one[bool](b, `select coalesce(bool_and(state = 'idle'
+			and state_change < clock_timestamp() - interval '200 milliseconds'), false) `+notifiers)
 	})
 }
 
-// through lets a listener's LISTEN connection go through s.
-func through(s *sockets) func(*pgx.ConnConfig) {
+// dialedBy makes the listen connection dial through s.
+func dialedBy(s *sockets) func(*pgx.ConnConfig) {
 	return func(c *pgx.ConnConfig) { c.DialFunc = s.dial }
 }
 
-// wantState awaits a state whose reason holds a text, and fails after limit.
-func (l *listening) wantState(limit time.Duration, state notify.State, reason string) {
+// wantState waits for a state of the notifier with a reason that contains the given text.
+func (l *testWorker) wantState(limit time.Duration, state notify.State, reason string) {
 	l.Helper()
 	deadline := time.NewTimer(limit)
 	defer deadline.Stop()
 	for {
 		changed := l.Health().Changed()
-		is, because := l.Health().Now()
-		if is == state && strings.Contains(because, reason) {
+		has, because := l.Health().Now()
+		if has == state && strings.Contains(because, reason) {
 			return
 		}
 		select {
 		case <-changed:
 		case <-deadline.C:
-			l.Fatalf("the listener is %s (%s) after %s, want %s (%s)", is, because, limit, state, reason)
+			l.Fatalf("the notifier is %s (%s) after %s, want %s (%s)", has, because, limit, state, reason)
 		}
 	}
 }
 
-// stops stops the listener.
-func (l *listening) stops() {
-	l.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), 4*testTimeout)
-	defer cancel()
-	must(l.T, l.Stop(ctx))
-}
-
-// notes is a log that a test reads.
-type notes struct {
+// logBuffer holds log lines for a test.
+type logBuffer struct {
 	mu   sync.Mutex
 	text bytes.Buffer
 }
 
-func (n *notes) Write(p []byte) (int, error) {
+func (n *logBuffer) Write(p []byte) (int, error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	return n.text.Write(p)
 }
 
-func (n *notes) count(text string) int {
+func (n *logBuffer) count(text string) int {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	return strings.Count(n.text.String(), text)
 }
 
-func (n *notes) reset() {
+func (n *logBuffer) reset() {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.text.Reset()
 }
 
-func logTo(n *notes) slog.Handler { return slog.NewJSONHandler(n, nil) }
+func logTo(n *logBuffer) slog.Handler { return slog.NewJSONHandler(n, nil) }
 
 func address(t *testing.T, at string) string {
 	t.Helper()
@@ -109,10 +101,9 @@ func address(t *testing.T, at string) string {
 	return u.Host
 }
 
-// Whatever a login's defaults are, LISTEN stays, handlers have their time, and what is published is projected as it is: at
-// REPEATABLE READ the dedup insert would raise 40001, with row_security off every policy would be an error, in LATIN1 text
-// would be garbled.
-func TestSettingsOfTheLoginChangeNothing(t *testing.T) {
+// The workers override the login's settings. At REPEATABLE READ the dedup insert would raise 40001, with row_security
+// off every policy would be an error, and in LATIN1 text would be garbled.
+func TestLoginSettingsDoNotAffectWorkers(t *testing.T) {
 	b := setup(t)
 	login := pgtest.Login(t, b.url, "spectral_worker")
 	b.directURL, b.poolURL = login, login
@@ -120,53 +111,60 @@ func TestSettingsOfTheLoginChangeNothing(t *testing.T) {
 	must(t, err)
 	for _, setting := range []string{
 		"idle_session_timeout = '1s'", "statement_timeout = '100ms'", "lock_timeout = '10ms'",
-		"idle_in_transaction_session_timeout = '100ms'", "default_transaction_read_only = on", "default_transaction_isolation = 'serializable'",
-		"tcp_user_timeout = 0", "row_security = off", "client_encoding = 'LATIN1'", "search_path = nowhere", "DateStyle = German",
-		"IntervalStyle = iso_8601", "TimeZone = 'Asia/Kolkata'", "bytea_output = escape", "extra_float_digits = 0", "standard_conforming_strings = off",
+		"idle_in_transaction_session_timeout = '100ms'", "default_transaction_read_only = on",
+		"default_transaction_isolation = 'serializable'",
+		"tcp_user_timeout = 0", "row_security = off", "client_encoding = 'LATIN1'", "search_path = nowhere",
+		"DateStyle = German",
+		"IntervalStyle = iso_8601", "TimeZone = 'Asia/Kolkata'", "bytea_output = escape", "extra_float_digits = 0",
+		"standard_conforming_strings = off",
 	} {
 		b.exec("alter role " + u.User.Username() + " set " + setting)
 	}
 	settings := make(chan string, 1)
 	b.uow.Pool = b.workersPool()
-	l := b.newWorker(noPoll, pgtest.Generation, subscription(handler("platform.one", func(ctx context.Context, tx events.Tx, e events.Envelope) error {
-		var pid int
-		var has string
-		if err := tx.QueryRow(ctx, `select pg_backend_pid(), concat_ws(' ', current_setting('idle_in_transaction_session_timeout'),
+	l := b.newWorker(noPoll, subscription(handler("platform.one",
+		func(ctx context.Context, tx events.Tx, e events.Envelope) error {
+			var pid int
+			var has string
+			if err := tx.QueryRow(ctx, `select pg_backend_pid(), concat_ws(' ',
+			current_setting('idle_in_transaction_session_timeout'),
 			current_setting('tcp_user_timeout'), current_setting('statement_timeout'), current_setting('lock_timeout'))
 			from pg_sleep(0.3)`).Scan(&pid, &has); err != nil {
-			return err
-		}
-		settings <- has
-		b.eventually("it has been idle for a while", func() bool {
-			return one[bool](b, "select count(*) = 0 or bool_and(state_change < clock_timestamp() - interval '300 milliseconds') from pg_stat_activity where pid = $1", pid)
-		})
-		return effect("platform.one")(ctx, tx, e)
-	})))
+				return err
+			}
+			settings <- has
+			b.eventually("300 ms without a statement", func() bool {
+				return one[bool](b, `select count(*) = 0 or bool_and(state_change < clock_timestamp() - interval '300 milliseconds')
+				from pg_stat_activity where pid = $1`, pid)
+			})
+			return writeEffect("platform.one")(ctx, tx, e)
+		})))
 	must(t, l.Listen(b.ctx, projection()))
 	l.start()
 	before := b.notifierPIDs()
-	_, err = b.publishCard().Publish(b.ctx, aWorkspace(), card(t, "中é", "T中é"))
+	_, err = b.publishCard().Publish(b.ctx, newWorkspace(), card(t, "中é", "T中é"))
 	must(t, err)
-	l.delivered(1)
-	if n := one[int](b, `select count(*)::int from platform.system_cards s join worlds.world_model_cards w on w.card::text = s.snapshot::text
+	l.awaitDelivered(1)
+	if n := one[int](b, `select count(*)::int from platform.system_cards s
+		join worlds.world_model_cards w on w.card::text = s.snapshot::text
 		where s.card_id = $1 and s.title = $2`, "中é", "T中é"); n != 1 {
-		t.Error("not projected as it was published")
+		t.Error("the projection differs from the published card")
 	}
 	b.publish(event(1))
-	l.delivered(1)
+	l.awaitDelivered(1)
 	if got := <-settings; got != "1min 60000 0 0" {
 		t.Fatalf("a handler's timeouts are %s", got)
 	}
-	b.eventually("it was pinged after more than a second", func() bool {
+	b.eventually("a poll or ping after four seconds", func() bool {
 		return one[bool](b, "select count(*) = 0 or bool_or(state_change > backend_start + interval '4 seconds') "+notifiers)
 	})
 	if after := b.notifierPIDs(); fmt.Sprint(after) != fmt.Sprint(before) {
-		t.Fatalf("the LISTEN backend was %v and is %v", before, after)
+		t.Fatalf("the listen backend was %v and is %v", before, after)
 	}
 }
 
-// allOf acquires every connection of a pool.
-func (b *bundle) allOf(pool *pgxpool.Pool) []*pgxpool.Conn {
+// acquireAll acquires every connection of a pool.
+func (b *bundle) acquireAll(pool *pgxpool.Pool) []*pgxpool.Conn {
 	b.Helper()
 	ctx, cancel := context.WithTimeout(b.ctx, testTimeout)
 	defer cancel()
@@ -179,59 +177,60 @@ func (b *bundle) allOf(pool *pgxpool.Pool) []*pgxpool.Conn {
 	return conns
 }
 
-// What keeps the listener out is said with what to do about it, and over as soon as its cause is.
-func aRefusedListenConnectionIsSaidAndHeals(b *bundle) {
+// The state's reason says what to do, and the worker recovers when it is done.
+func aRefusedListenConnectionIsReportedAndRecovers(b *bundle) {
 	for name, c := range map[string]struct{ refuse, reason, advice, restore string }{
-		"login":      {"alter role %s nologin", "not permitted to log in", "check the user", "alter role %s login"},
-		"membership": {"revoke spectral_worker from %s", "permission denied to set role", "grant spectral_worker to", "grant spectral_worker to %s"},
+		"login": {"alter role %s nologin", "not permitted to log in", "check the user", "alter role %s login"},
+		"membership": {"revoke spectral_worker from %s", "permission denied to set role", "grant spectral_worker to",
+			"grant spectral_worker to %s"},
 	} {
 		b.run(name, func(b *bundle) {
 			b.directURL = pgtest.Login(b.T, b.url, "spectral_worker")
 			u, err := url.Parse(b.directURL)
 			must(b.T, err)
 			name := u.User.Username()
-			l := b.listen(noPoll, subscription(leaving("platform.one")))
+			l := b.startWorker(noPoll, subscription(effectHandler("platform.one")))
 			b.exec(fmt.Sprintf(c.refuse, name))
 			b.killNotifier()
 			l.wantState(testTimeout, notify.Reconnecting, c.reason)
 			if _, reason := l.Health().Now(); !strings.Contains(reason, c.advice) {
-				b.Errorf("what to do is not said: %s", reason)
+				b.Errorf("the reason does not say what to do: %s", reason)
 			}
 			b.exec(fmt.Sprintf(c.restore, name))
 			l.wantState(testTimeout, notify.Listening, "")
 			b.publish(event(1))
-			l.delivered(1)
+			l.awaitDelivered(1)
 		})
 	}
 }
 
-func stopReturnsWhateverTheWorkerIsDoing(b *bundle) {
-	start := func(b *bundle, poll time.Duration, s *sockets) *listening {
+func stopReturnsInAnyState(b *bundle) {
+	start := func(b *bundle, poll time.Duration, s *sockets) *testWorker {
 		b.Helper()
-		l := b.newWorker(poll, pgtest.Generation, subscription(leaving("platform.one")), through(s))
+		l := b.newWorker(poll, subscription(effectHandler("platform.one")), dialedBy(s))
 		must(b.T, l.Start(b.ctx))
 		return l
 	}
-	b.run("connecting to a black hole", func(b *bundle) {
-		s := &sockets{via: blackHole}
+	b.run("while it connects to a host that does not answer", func(b *bundle) {
+		s := &sockets{via: dialForever}
 		l := start(b, 50*time.Millisecond, s)
 		b.publish(event(1))
-		l.delivered(1) // the poll goes on
-		l.eventually("it connects", func() bool { return s.count() > 0 })
-		l.stops() // by itself an attempt ends after 5 s
+		l.awaitDelivered(1) // the poll delivers it
+		l.eventually("a connection attempt", func() bool { return s.count() > 0 })
+		l.stop() // without the stop the attempt would take 5 s
 	})
-	b.run("polling on a half-open connection", func(b *bundle) {
+	b.run("while it polls on a half-open connection", func(b *bundle) {
 		s := &sockets{}
 		l := start(b, time.Second, s)
 		l.wantState(testTimeout, notify.Listening, "")
-		l.waiting()
-		s.swallow()
-		l.eventually("it asks", func() bool { return s.swallowed.Load() > 0 })
-		l.stops()
+		l.awaitNotifierIdle()
+		s.dropTraffic()
+		l.eventually("a statement", func() bool { return s.dropped.Load() > 0 })
+		l.stop()
 	})
-	b.run("backing off", func(b *bundle) {
-		l := start(b, noPoll, &sockets{via: refusing})
-		l.wantState(testTimeout, notify.Reconnecting, errRefusing.Error())
-		l.stops()
+	b.run("while it waits before it reconnects", func(b *bundle) {
+		l := start(b, noPoll, &sockets{via: refuseDial})
+		l.wantState(testTimeout, notify.Reconnecting, errOnPurpose.Error())
+		l.stop()
 	})
 }

@@ -13,48 +13,56 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
-// Producers commit in bursts with silence between them: in a steady stream the next notification would hide that an
-// event was left behind. The poll is out of reach.
-func TestBurstsOfProducersStrandNothing(t *testing.T) {
-	strandNothing(t, 12, 3, "at once and slowly", "serializable, races", "some are killed")
+// Producers publish in bursts with pauses between them: in a steady stream the next notification would hide that an
+// event was left behind. The worker does not poll.
+func TestBurstsOfProducersLeaveNoEventBehind(t *testing.T) {
+	leaveNoEventBehind(t, 12, 3, "concurrent and slow", "serializable, races", "some are killed")
 }
 
-// strandNothing tries the named cases, all of them for none.
-func strandNothing(t *testing.T, producers, bursts int, names ...string) {
+// leaveNoEventBehind runs the named cases, or all of them.
+func leaveNoEventBehind(t *testing.T, producers, bursts int, names ...string) {
 	t.Helper()
 	const (
 		each    = 4
 		publish = `select core.outbox_publish('worlds.test.happened', 'worlds', '{"n": 1}'); `
-		// stays in its commit for some milliseconds after its decision, as on a slow disk
-		linger, refuse = "insert into worlds.linger values (false); commit", "insert into worlds.linger values (true); commit"
-		serializable   = "begin isolation level serializable; "
+		// The commit takes some milliseconds after the trigger's decision, as on a slow disk.
+		linger, abort = "insert into worlds.linger values (false); commit", "insert into worlds.linger values (true); commit"
+		serializable  = "begin isolation level serializable; "
 	)
 	for name, c := range map[string]struct {
-		does []string // producers take turns
-		// a producer that aborts after its decision leaves those silent beside it to the next notification
+		does []string // each producer executes one of them
+		// If a notifier aborts after its decision, the events of the producers that relied on it wait for the next
+		// notification.
 		aborts, killed bool
 	}{
-		"at once and slowly":  {does: []string{publish, "begin; " + publish + linger}},
+		"concurrent and slow": {does: []string{publish, "begin; " + publish + linger}},
 		"serializable":        {does: []string{serializable + publish + linger}},
-		"late":                {does: []string{"begin; " + publish + "select pg_sleep(0.3 * random()); " + linger}},
-		"beside a bulk":       {does: []string{publish, publish, publish, publish, publish, publish, publish, "begin; " + bulkSQL + linger}},
-		"some abort":          {does: []string{publish, "begin; " + publish + linger, "begin; " + publish + refuse}, aborts: true},
-		"some are killed":     {does: []string{publish, "begin; " + publish + linger}, aborts: true, killed: true},
-		"serializable, races": {aborts: true, does: []string{publish, serializable + publish + "select sum(v) from worlds.skew; update worlds.skew set v = v + 1; " + linger}},
+		"slow transactions": {does: []string{"begin; " + publish + "select pg_sleep(0.3 * random()); " +
+			"" + linger}},
+		"bulk": {does: []string{publish, publish, publish, publish, publish, publish, publish,
+			"begin; " + bulkSQL + linger}},
+		"some abort": {does: []string{publish, "begin; " + publish + linger, "begin; " + publish + abort},
+			aborts: true},
+		"some are killed": {does: []string{publish, "begin; " + publish + linger}, aborts: true, killed: true},
+		"serializable, races": {aborts: true, does: []string{
+			publish, serializable + publish + "select sum(v) from worlds.skew; update worlds.skew set v = v + 1; " + linger,
+		}},
 	} {
 		if len(names) > 0 && !slices.Contains(names, name) {
 			continue
 		}
 		t.Run(name, func(t *testing.T) {
 			b := setup(t)
-			b.exec(`create table worlds.skew (v int); insert into worlds.skew values (0); create table worlds.linger (refuse boolean);
+			b.exec(`create table worlds.skew (v int); insert into worlds.skew values (0); create table worlds.linger (refuse
+				boolean);
 				create function worlds.linger() returns trigger language plpgsql as $$ begin
 					perform pg_catalog.pg_sleep(0.01 * random());
 					if new.refuse then raise unique_violation using message = 'on purpose'; end if;
 					return null;
 				end $$;
-				create constraint trigger linger after insert on worlds.linger deferrable initially deferred for each row execute function worlds.linger()`)
-			b.listen(noPoll, subscription(leaving("platform.one")))
+				create constraint trigger linger after insert on worlds.linger deferrable initially deferred
+					for each row execute function worlds.linger()`)
+			b.startWorker(noPoll, subscription(effectHandler("platform.one")))
 			ctx, cancel := context.WithCancel(b.ctx)
 			var killing sync.WaitGroup
 			defer killing.Wait()
@@ -63,7 +71,8 @@ func strandNothing(t *testing.T, producers, bursts int, names ...string) {
 				killing.Go(func() {
 					for ctx.Err() == nil {
 						_, _ = b.pool.Exec(ctx, `select pg_terminate_backend(pid), pg_sleep(0.05 * random()) from pg_stat_activity
-							where application_name = 'producer' and datname = current_database() and state <> 'idle' order by random() limit 1`)
+							where application_name = 'producer' and datname = current_database() and state <> 'idle' order by random()
+								limit 1`)
 					}
 				})
 			}
@@ -96,7 +105,7 @@ func strandNothing(t *testing.T, producers, bursts int, names ...string) {
 				if c.aborts {
 					b.publish(event(1))
 				}
-				b.eventually("all are delivered", func() bool {
+				b.eventually("delivery of all events", func() bool {
 					return one[bool](b, "select count(*) > 0 and bool_and(status = 'delivered') from core.outbox")
 				})
 			}
@@ -107,6 +116,6 @@ func strandNothing(t *testing.T, producers, bursts int, names ...string) {
 	}
 }
 
-// bulkSQL publishes so many events that no notifier is elected in one call.
+// bulkSQL publishes so many events that the call notifies without an election.
 const bulkSQL = `select core.outbox_publish_many(jsonb_agg(jsonb_build_object('event_type', 'worlds.test.happened',
 	'source', 'worlds', 'payload', jsonb_build_object('n', i)))) from generate_series(1, 200) i; `

@@ -4,4 +4,4 @@ package integration_test
 
 import "testing"
 
-func TestManyBurstsOfProducersStrandNothing(t *testing.T) { strandNothing(t, 32, 10) }
+func TestManyBurstsOfProducersLeaveNoEventBehind(t *testing.T) { leaveNoEventBehind(t, 32, 10) }

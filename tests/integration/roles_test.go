@@ -13,17 +13,17 @@ import (
 	"spectral/internal/core/events/infrastructure/postgres/dispatch"
 )
 
-// onOneConnection lets a listener dispatch on one pooled connection, so that what one event leaves
-// there meets the next.
-func (b *bundle) onOneConnection(s events.Subscription) *listening {
+// onOneConnection starts a worker with a pool of one connection, so that each event meets the session state of the
+// one before.
+func (b *bundle) onOneConnection(s events.Subscription) *testWorker {
 	b.Helper()
 	b.poolURL += "&pool_max_conns=1"
 	s.Concurrency = 1
-	return b.listen(noPoll, s)
+	return b.startWorker(noPoll, s)
 }
 
-// wantLogin checks that the pooled connection is its login's again.
-func (l *listening) wantLogin(after string) {
+// wantLogin checks that the pooled connection has its login's role and no workspace.
+func (l *testWorker) wantLogin(after string) {
 	l.Helper()
 	ctx, cancel := context.WithTimeout(l.ctx, testTimeout)
 	defer cancel()
@@ -31,7 +31,7 @@ func (l *listening) wantLogin(after string) {
 	must(l.T, l.workers.QueryRow(ctx, `select current_user, session_user, current_setting('role'),
 		coalesce(current_setting('spectral.workspace_id', true), '')`).Scan(&is, &login, &role, &workspace))
 	if is != login || role != "none" || workspace != "" {
-		l.Errorf("after %s the connection of %s is %s's (role %s) and sees workspace %q", after, login, is, role, workspace)
+		l.Errorf("after %s the connection of %s has the user %s, role %s and workspace %q", after, login, is, role, workspace)
 	}
 }
 
@@ -43,10 +43,10 @@ func payloadN(e events.Envelope) int {
 	return p.N
 }
 
-// Each event sees the rows of its workspace, or none, whatever came before it on the connection.
 func eachEventSeesItsWorkspaceOnly(b *bundle) {
 	first, second := uuid.New(), uuid.New()
-	order := []uuid.NullUUID{{UUID: first, Valid: true}, {}, {UUID: second, Valid: true}, {}, {UUID: first, Valid: true}, {UUID: second, Valid: true}}
+	a, none, c := uuid.NullUUID{UUID: first, Valid: true}, uuid.NullUUID{}, uuid.NullUUID{UUID: second, Valid: true}
+	order := []uuid.NullUUID{a, none, c, none, a, c}
 	want := map[uuid.UUID]string{first: "1,2", uuid.Nil: "", second: "3,4,5"}
 	b.exec("insert into platform.owned values ($1, 1), ($1, 2), ($2, 3), ($2, 4), ($2, 5), (null, 6)", first, second)
 	for name, c := range map[string]struct{ batch, failures int }{
@@ -62,10 +62,11 @@ func eachEventSeesItsWorkspaceOnly(b *bundle) {
 			}
 			pids := make(map[int]bool)
 			tries := make(map[uuid.UUID]int)
-			look := func(ctx context.Context, tx events.Tx, e events.Envelope) error {
+			read := func(ctx context.Context, tx events.Tx, e events.Envelope) error {
 				var pid int
 				var saw string
-				if err := tx.QueryRow(ctx, "select pg_backend_pid(), coalesce(string_agg(n::text, ',' order by n), '') from platform.owned").Scan(&pid, &saw); err != nil {
+				const owned = "select pg_backend_pid(), coalesce(string_agg(n::text, ',' order by n), '') from platform.owned"
+				if err := tx.QueryRow(ctx, owned).Scan(&pid, &saw); err != nil {
 					return err
 				}
 				pids[pid] = true
@@ -73,34 +74,26 @@ func eachEventSeesItsWorkspaceOnly(b *bundle) {
 					b.Errorf("event %d of workspace %s saw %q", payloadN(e), e.WorkspaceID.UUID, saw)
 				}
 				if tries[e.EventID]++; tries[e.EventID] <= c.failures && payloadN(e)%2 == 0 {
-					return errRefusing
+					return errOnPurpose
 				}
 				return nil
 			}
 			b.publish(published...)
-			s := subscription(handler("platform.look", look), leaving("worlds.two"))
+			s := subscription(handler("platform.read", read), effectHandler("worlds.two"))
 			s.BatchSize = c.batch
 			l := b.onOneConnection(s)
-			for delivered := 0; delivered < len(published); {
-				switch s := l.next(); s.Outcome {
-				case dispatch.Delivered:
-					delivered++
-				case dispatch.Retried:
-				case dispatch.Failed, dispatch.Released:
-					b.Fatal(s.LastError)
-				}
-			}
-			l.wantLogin("all of them")
+			l.awaitSettled(len(published), 0)
+			l.wantLogin("all events")
 			l.stop()
 			if len(pids) != 1 {
-				b.Errorf("%d connections: this shows nothing", len(pids))
+				b.Errorf("%d connections were used, want 1", len(pids))
 			}
 		})
 	}
 }
 
-// Names of roles are quoted, and whatever became of an event, the connection is its login's again.
-func theConnectionIsItsLoginsAgain(b *bundle) {
+// The connection has its login's role after each outcome. The names of roles are quoted.
+func theConnectionIsReset(b *bundle) {
 	odd := fmt.Sprintf(`Odd "login"; reset role --%s`, uuid.NewString()[:8])
 	quoted := `"` + strings.ReplaceAll(odd, `"`, `""`) + `"`
 	b.exec("create role " + quoted + " login password 'test' in role spectral_worker")
@@ -111,28 +104,29 @@ func theConnectionIsItsLoginsAgain(b *bundle) {
 	b.directURL, b.poolURL = u.String(), u.String()
 	does := []func(context.Context, events.Tx) error{
 		func(context.Context, events.Tx) error { return nil },
-		func(context.Context, events.Tx) error { return events.Terminal(errRefusing) },
-		func(context.Context, events.Tx) error { panic(errRefusing) },
+		func(context.Context, events.Tx) error { return events.Terminal(errOnPurpose) },
+		func(context.Context, events.Tx) error { panic(errOnPurpose) },
 		func(ctx context.Context, tx events.Tx) error { _, _ = tx.Exec(ctx, "select 1/0"); return nil },
 		func(ctx context.Context, tx events.Tx) error {
-			_, err := tx.Exec(ctx, "select 1", rollsBack{})
+			_, err := tx.Exec(ctx, "select 1", rewrittenToRollback{})
 			return err
 		},
 	}
 	h := handler("platform.one", func(ctx context.Context, tx events.Tx, e events.Envelope) error {
-		if got := one[string](b, "select usename::text from pg_stat_activity where pid = $1", backend(ctx, tx)); got != odd {
+		got := one[string](b, "select usename::text from pg_stat_activity where pid = $1", backendPID(ctx, tx))
+		if got != odd {
 			return events.Terminal(fmt.Errorf("the login is %s", got))
 		}
 		return does[payloadN(e)](ctx, tx)
 	})
-	h.Retry = once
+	h.Retry = noRetry
 	l := b.onOneConnection(subscription(h))
 	for n := range does {
 		e := event(n)
 		e.WorkspaceID = uuid.NullUUID{UUID: uuid.New(), Valid: true}
 		b.publish(e)
-		if s := l.next(); s.Outcome == dispatch.Retried {
-			l.next()
+		if s := l.nextSettlement(); s.Outcome == dispatch.Retried {
+			l.nextSettlement()
 		} else if n == 0 {
 			wantDelivered(b.T, s)
 		}
@@ -140,10 +134,9 @@ func theConnectionIsItsLoginsAgain(b *bundle) {
 	}
 }
 
-// once retries nothing.
-var once = &events.RetryPolicy{MaxRetries: 0, Base: time.Millisecond, Multiplier: 1, Cap: time.Millisecond}
+var noRetry = &events.RetryPolicy{MaxRetries: 0, Base: time.Millisecond, Multiplier: 1, Cap: time.Millisecond}
 
-func backend(ctx context.Context, tx events.Tx) (pid int) {
+func backendPID(ctx context.Context, tx events.Tx) (pid int) {
 	_ = tx.QueryRow(ctx, "select pg_backend_pid()").Scan(&pid)
 	return pid
 }

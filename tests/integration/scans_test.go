@@ -20,15 +20,14 @@ import (
 
 const indexer = "worlds.scan_completed_indexer"
 
-// finds makes findings of kinds and their occurrences, in turn.
-func finds(t testing.TB, of ...domain.Finding) domain.Findings {
+func newFindings(t testing.TB, of ...domain.Finding) domain.Findings {
 	t.Helper()
 	f, err := domain.NewFindings(of...)
 	must(t, err)
 	return f
 }
 
-// scan starts a scan of subject.
+// scan starts a scan and returns its id.
 func (b *bundle) scan(workspace uuid.NullUUID, subject string) uuid.UUID {
 	b.Helper()
 	id, err := app.NewManageScans(b.uow).Start(b.ctx, workspace, subject)
@@ -43,7 +42,7 @@ func (b *bundle) completeScan(workspace uuid.NullUUID, id uuid.UUID, found domai
 	return completed
 }
 
-// wantFound searches the scans of a workspace.
+// wantFound compares the result of a search in the scan index.
 func (b *bundle) wantFound(workspace uuid.NullUUID, kind string, want ...string) {
 	b.Helper()
 	var got []string
@@ -55,26 +54,29 @@ func (b *bundle) wantFound(workspace uuid.NullUUID, kind string, want ...string)
 		return err
 	}))
 	if !slices.Equal(got, want) {
-		b.Fatalf("%s is found as\n%q, want\n%q", kind, got, want)
+		b.Fatalf("the search for %s returns\n%q, want\n%q", kind, got, want)
 	}
 }
 
-func aCompletedScanIsIndexed(b *bundle, l *listening) {
-	workspace := aWorkspace()
+func aCompletedScanIsIndexed(b *bundle, l *testWorker) {
+	workspace := newWorkspace()
 	id := b.scan(workspace, "card:harbour")
 	if got := b.rowsOf("core.outbox"); got != "" {
 		b.Fatalf("starting a scan published %s", got)
 	}
-	if !b.completeScan(workspace, id, finds(b.T, domain.Finding{Kind: "stale", Occurrences: 3}, domain.Finding{Kind: "broken_link", Occurrences: 2})) {
+	if !b.completeScan(workspace, id,
+		newFindings(b.T, domain.Finding{Kind: "stale", Occurrences: 3},
+			domain.Finding{Kind: "broken_link", Occurrences: 2})) {
 		b.Fatal("the scan was not completed")
 	}
-	l.delivered(1)
+	l.awaitDelivered(1)
 
 	var e events.Envelope
-	must(b.T, b.pool.QueryRow(b.ctx, "select id, target, idempotency_key, payload from core.outbox").Scan(&e.EventID, &e.Target, &e.IdempotencyKey, &e.Payload))
+	must(b.T, b.pool.QueryRow(b.ctx, "select id, target, idempotency_key, payload from core.outbox").Scan(&e.EventID,
+		&e.Target, &e.IdempotencyKey, &e.Payload))
 	b.wantRow(e.EventID, "delivered", 1)
 	if got := b.handledBy(e.IdempotencyKey); !slices.Equal(got, []string{indexer}) || e.Target != events.Worlds {
-		b.Fatalf("handled by %v, aimed at %q", got, e.Target)
+		b.Fatalf("handled by %v, with the target %q", got, e.Target)
 	}
 	payload, err := events.Decode[worlds.ScanCompleted](e)
 	must(b.T, err)
@@ -91,7 +93,8 @@ func aCompletedScanIsIndexed(b *bundle, l *listening) {
 		b.Fatalf("the scan is %s, the event says %s", b.rowsOf("worlds.scans"), e.Payload)
 	}
 	if !one[bool](b, `select (workspace_id, subject, scan_id, finished_at, finding_kinds, finding_count) =
-		($1, 'card:harbour', $2, $3, array['broken_link', 'stale'], 5) from worlds.scan_index`, workspace, id, payload.FinishedAt) {
+		($1, 'card:harbour', $2, $3, array['broken_link', 'stale'], 5) from worlds.scan_index`, workspace, id,
+		payload.FinishedAt) {
 		b.Fatalf("indexed %s", b.rowsOf("worlds.scan_index", "worlds.scan_index_findings"))
 	}
 	b.wantFound(workspace, "broken_link", "2 in card:harbour of 5 [broken_link stale]")
@@ -100,10 +103,13 @@ func aCompletedScanIsIndexed(b *bundle, l *listening) {
 	b.wantFound(uuid.NullUUID{}, "stale")
 }
 
-func aScanIsCompletedOnce(b *bundle, _ *listening) {
-	workspace := aWorkspace()
-	id, found := b.scan(workspace, "card:harbour"), finds(b.T, domain.Finding{Kind: "stale", Occurrences: 1})
-	if n := countOf(b.T, 4, func() (bool, error) { return app.NewManageScans(b.uow).Complete(b.ctx, workspace, id, found) }); n != 1 {
+func aScanIsCompletedOnce(b *bundle, _ *testWorker) {
+	workspace := newWorkspace()
+	id, found := b.scan(workspace, "card:harbour"), newFindings(b.T, domain.Finding{Kind: "stale", Occurrences: 1})
+	n := countOf(b.T, 4, func() (bool, error) {
+		return app.NewManageScans(b.uow).Complete(b.ctx, workspace, id, found)
+	})
+	if n != 1 {
 		b.Fatalf("%d of 4 completed it", n)
 	}
 	before := b.rowsOf("worlds.scans", "core.outbox")
@@ -112,81 +118,92 @@ func aScanIsCompletedOnce(b *bundle, _ *listening) {
 		found     domain.Findings
 		want      error
 	}{
-		"with other findings":       {workspace, nil, domain.ErrScanCompleted},
-		"one of another workspace":  {aWorkspace(), found, domain.ErrNoScan},
-		"one of a workspace, by no": {uuid.NullUUID{}, found, domain.ErrNoScan},
+		"with other findings":            {workspace, nil, domain.ErrScanCompleted},
+		"one of another workspace":       {newWorkspace(), found, domain.ErrNoScan},
+		"one of a workspace, without it": {uuid.NullUUID{}, found, domain.ErrNoScan},
 	} {
-		if completed, err := app.NewManageScans(b.uow).Complete(b.ctx, c.workspace, id, c.found); completed || !errors.Is(err, c.want) {
-			b.Errorf("completing %s: %v", name, err)
+		if completed, err := app.NewManageScans(b.uow).Complete(b.ctx, c.workspace, id, c.found); completed ||
+			!errors.Is(err, c.want) {
+			b.Errorf("effectExecutor %s: %v", name, err)
 		}
 	}
 	if err := app.NewManageScans(b.uow).Fail(b.ctx, workspace, id, "too late"); !errors.Is(err, domain.ErrScanCompleted) {
 		b.Errorf("failing a completed scan: %v", err)
 	}
-	if after := b.rowsOf("worlds.scans", "core.outbox"); after != before || one[int](b, "select count(*)::int from core.outbox") != 1 {
-		b.Fatalf("was\n%s\nis\n%s", before, after)
+	after := b.rowsOf("worlds.scans", "core.outbox")
+	if after != before || one[int](b, "select count(*)::int from core.outbox") != 1 {
+		b.Fatalf("before\n%s\nafter\n%s", before, after)
 	}
 }
 
-// scanned is a scan as a producer outside tells of it.
-type scanned struct {
-	ScanID     uuid.UUID      `json:"scan_id"`
-	Subject    string         `json:"subject"`
-	FinishedAt time.Time      `json:"finished_at"`
-	Findings   []scannedFound `json:"findings"`
+// scanPayload is a completed scan as a SQL producer publishes it.
+type scanPayload struct {
+	ScanID     uuid.UUID        `json:"scan_id"`
+	Subject    string           `json:"subject"`
+	FinishedAt time.Time        `json:"finished_at"`
+	Findings   []findingPayload `json:"findings"`
 }
 
-type scannedFound struct {
+type findingPayload struct {
 	Kind        string `json:"kind"`
 	Occurrences int    `json:"occurrences"`
 	Unknown     bool   `json:"unknown"`
 }
 
-// tellScans publishes completed scans by SQL.
-func (b *bundle) tellScans(workspace uuid.NullUUID, scans ...scanned) {
+// publishScans publishes completed scans by SQL.
+func (b *bundle) publishScans(workspace uuid.NullUUID, scans ...scanPayload) {
 	b.Helper()
 	for _, s := range scans {
 		if s.Findings == nil {
-			s.Findings = []scannedFound{}
+			s.Findings = []findingPayload{}
 		}
 		payload, err := json.Marshal(s)
 		must(b.T, err)
-		b.exec(`select core.outbox_publish('worlds.scan.completed', 'worlds', $1::jsonb || '{"started_at": "2026-01-01T00:00:00Z"}', p_target => 'worlds', p_workspace_id => $2)`, payload, workspace)
+		b.exec(`select core.outbox_publish('worlds.scan.completed', 'worlds',
+			$1::jsonb || '{"started_at": "2026-01-01T00:00:00Z"}', p_target => 'worlds', p_workspace_id => $2)`, payload,
+			workspace)
 	}
 }
 
-// Two orders of four scans of one subject, of which two finished at the same time, each order with one of them again.
-func anEarlierScanNeverOverwritesALaterOne(b *bundle, l *listening) {
+// Four scans of one subject are handled in two orders, each with one scan twice. Two scans finished at the same time.
+func anEarlierScanNeverOverwritesALaterOne(b *bundle, l *testWorker) {
 	id := func(n int) uuid.UUID { return uuid.MustParse(fmt.Sprintf("5a3c7a52-8f0e-4d1b-9a51-00000000000%d", n)) }
-	scans := []scanned{
-		{id(9), "card:harbour", atMinute(1), []scannedFound{{Kind: "typo", Occurrences: 9}, {Kind: "stale", Occurrences: 1}}},
-		{id(1), "card:harbour", atMinute(2), []scannedFound{{Kind: "stale", Occurrences: 2}, {Kind: "gap", Occurrences: 2}}},
-		{id(2), "card:harbour", atMinute(3), []scannedFound{{Kind: "gap", Occurrences: 3}, {Kind: "broken_link", Occurrences: 1}}},
-		{id(3), "card:harbour", atMinute(3), []scannedFound{{Kind: "gap", Occurrences: 4}}},
+	scans := []scanPayload{
+		{id(9), "card:harbour", atMinute(1),
+			[]findingPayload{{Kind: "typo", Occurrences: 9}, {Kind: "stale", Occurrences: 1}}},
+		{id(1), "card:harbour", atMinute(2),
+			[]findingPayload{{Kind: "stale", Occurrences: 2}, {Kind: "gap", Occurrences: 2}}},
+		{id(2), "card:harbour", atMinute(3),
+			[]findingPayload{{Kind: "gap", Occurrences: 3}, {Kind: "broken_link", Occurrences: 1}}},
+		{id(3), "card:harbour", atMinute(3), []findingPayload{{Kind: "gap", Occurrences: 4}}},
 	}
 	for _, order := range []string{"01230", "32101"} {
-		workspace := aWorkspace()
+		workspace := newWorkspace()
 		for _, n := range order {
-			b.tellScans(workspace, scans[n-'0'])
-			l.delivered(1)
+			b.publishScans(workspace, scans[n-'0'])
+			l.awaitDelivered(1)
 		}
 		b.wantFound(workspace, "gap", "4 in card:harbour of 4 [gap]")
 		for _, kind := range []string{"stale", "typo", "broken_link"} {
 			b.wantFound(workspace, kind) // found by earlier scans only
 		}
-		if got := one[string](b, `select string_agg(concat_ws(' ', kind, occurrences, right(scan_id::text, 1)), ', ' order by kind)
-			from worlds.scan_index_findings where workspace_id = $1`, workspace); got != "broken_link 1 2, gap 4 3, stale 2 1, typo 9 9" {
+		if got := one[string](b, `select string_agg(concat_ws(' ', kind, occurrences, right(scan_id::text, 1)), ', ' order
+			by kind)
+			from worlds.scan_index_findings where workspace_id = $1`,
+			workspace); got != "broken_link 1 2, gap 4 3, stale 2 1, typo 9 9" {
 			b.Fatalf("in the order %v the findings are %s", order, got)
 		}
 	}
-	workspace := aWorkspace()
-	b.tellScans(workspace,
-		scanned{uuid.New(), "card:harbour", atMinute(1), []scannedFound{{Kind: "stale", Occurrences: 1}}},
-		scanned{uuid.New(), "card:mill", atMinute(1), []scannedFound{{Kind: "stale", Occurrences: 5}, {Kind: "gap", Occurrences: 1}}},
-		scanned{uuid.New(), "source:almanac", atMinute(1), nil},
-		scanned{uuid.New(), "card:orchard", atMinute(1), []scannedFound{{Kind: "stale", Occurrences: 1}}})
-	l.delivered(4)
-	b.wantFound(workspace, "stale", "5 in card:mill of 6 [gap stale]", "1 in card:harbour of 1 [stale]", "1 in card:orchard of 1 [stale]")
+	workspace := newWorkspace()
+	b.publishScans(workspace,
+		scanPayload{uuid.New(), "card:harbour", atMinute(1), []findingPayload{{Kind: "stale", Occurrences: 1}}},
+		scanPayload{uuid.New(), "card:mill", atMinute(1),
+			[]findingPayload{{Kind: "stale", Occurrences: 5}, {Kind: "gap", Occurrences: 1}}},
+		scanPayload{uuid.New(), "source:almanac", atMinute(1), nil},
+		scanPayload{uuid.New(), "card:orchard", atMinute(1), []findingPayload{{Kind: "stale", Occurrences: 1}}})
+	l.awaitDelivered(4)
+	b.wantFound(workspace, "stale", "5 in card:mill of 6 [gap stale]", "1 in card:harbour of 1 [stale]",
+		"1 in card:orchard of 1 [stale]")
 	if n := one[int](b, "select finding_count::int from worlds.scan_index where subject = 'source:almanac'"); n != 0 {
 		b.Fatalf("%d findings", n)
 	}

@@ -27,7 +27,7 @@ import (
 
 func TestMain(m *testing.M) { pgtest.MainWith(m, addFixtures) }
 
-// addFixtures registers happenedContract and creates the tables that handlers leave their effects in.
+// addFixtures registers the test events and creates the tables that handlers write to.
 func addFixtures(ctx context.Context, url string) error {
 	all, err := pgtest.LastingContracts()
 	if err != nil {
@@ -56,15 +56,17 @@ func addFixtures(ctx context.Context, url string) error {
 		create table platform.children (parent int references platform.parents);
 		create table platform.owned (workspace_id uuid, n int);
 		alter table platform.owned enable row level security;
-		create policy own on platform.owned using (workspace_id = nullif(current_setting('spectral.workspace_id', true), '')::uuid);
-		create table public.saw (n int, what text);
+		create policy own on platform.owned
+			using (workspace_id = nullif(current_setting('spectral.workspace_id', true), '')::uuid);
+		create table public.observed (n int, what text);
 		create table public.effects (like platform.effects);
-		-- goes on for a moment after it was cancelled
+		-- goes on for 300 ms after it was cancelled
 		create function platform.linger() returns void language plpgsql as 'begin perform pg_catalog.pg_sleep(3602);
 			exception when query_canceled then perform pg_catalog.pg_sleep(0.3); end';
-		create function platform.die() returns void language sql security definer as 'select pg_terminate_backend(pg_backend_pid())';
+		create function platform.die() returns void language sql security definer
+			as 'select pg_terminate_backend(pg_backend_pid())';
 		grant usage on schema public to public;
-		grant all on public.saw, public.effects to public;
+		grant all on public.observed, public.effects to public;
 		grant all on all tables in schema platform to spectral_platform;
 		grant execute on function platform.linger(), platform.die() to spectral_platform;
 		grant all on worlds.effects to spectral_worlds`)
@@ -74,13 +76,12 @@ func addFixtures(ctx context.Context, url string) error {
 // testTimeout fails a test that waits for longer.
 const testTimeout = 30 * time.Second
 
-// noPoll is a poll interval that no test lives to see.
+// noPoll is a poll interval that is longer than any test: the worker relies on notifications.
 const noPoll = time.Hour
 
-// happenedType is an event of the tests.
 const happenedType, otherType = "worlds.test.happened", "worlds.test.other"
 
-// ofType is e as an event of another type.
+// ofType returns e with another event type.
 func ofType(eventType string, e events.Envelope) events.Envelope {
 	e.EventType = eventType
 	return e
@@ -90,45 +91,47 @@ type happened struct {
 	N int `json:"n"`
 }
 
-// testContracts are of the tests events: handled quickly, of another type, and of a class for slow ones.
+// testContracts returns the contracts of the test events: two of the default class, and two of the class slow.
 func testContracts() []events.Contract {
 	other := happenedContract()
 	other.Type = otherType
-	slow, sluggish := happenedContract(), happenedContract()
-	slow.Type, slow.Class, sluggish.Type, sluggish.Class = slowType, "slow", sluggishType, "slow"
-	return []events.Contract{happenedContract(), other, slow, sluggish}
+	slow, rowLocked := happenedContract(), happenedContract()
+	slow.Type, slow.Class, rowLocked.Type, rowLocked.Class = slowType, "slow", rowLockedSlowType, "slow"
+	return []events.Contract{happenedContract(), other, slow, rowLocked}
 }
 
 func happenedContract() events.Contract {
-	return events.Contract{Type: happenedType, Version: 1, Source: events.Worlds, Payload: happened{}, ContentClass: events.Operational}
+	return events.Contract{
+		Type: happenedType, Version: 1, Source: events.Worlds, Payload: happened{}, ContentClass: events.Operational,
+	}
 }
 
-// bundle is a database of the test and what it takes to publish and listen on it.
+// bundle is a test's database, with what publishes events and starts workers on it.
 type bundle struct {
 	*testing.T
 	ctx        context.Context
 	url        string
-	pool       *pgxpool.Pool // as the superuser: sees everything
+	pool       *pgxpool.Pool // as the superuser
 	contracts  *events.Contracts
 	publishing publish.Publishing
 	uow        *publish.UnitOfWork
 
-	// of the listeners
-	pools              map[string]*pgxpool.Pool // by their URL
-	owner              *testing.T               // closes them
-	directURL, poolURL string                   // url unless the test says otherwise
+	// These configure the workers.
+	pools              map[string]*pgxpool.Pool // by URL
+	owner              *testing.T               // closes the pools
+	directURL, poolURL string                   // url unless the test sets another
 	log                slog.Handler
-	sockets            *sockets // of their pools, if the test wants to disturb them
+	sockets            *sockets // of the pools; nil unless the test causes connection faults
 }
 
 func setup(t *testing.T) *bundle {
 	t.Helper()
 	t.Parallel()
-	return setupAlone(t)
+	return setupSerial(t)
 }
 
-// setupAlone is setup for a test that is parallel already, or that no other of the package may run beside.
-func setupAlone(t *testing.T) *bundle {
+// setupSerial is setup for a test that must not run beside others of the package.
+func setupSerial(t *testing.T) *bundle {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), 4*testTimeout)
 	t.Cleanup(cancel)
@@ -145,7 +148,7 @@ func setupAlone(t *testing.T) *bundle {
 	return b
 }
 
-// run runs a subtest that shares b's database with the others, one after the other.
+// run runs a subtest on b's database.
 func (b *bundle) run(name string, do func(*bundle)) {
 	b.Helper()
 	b.Run(name, func(t *testing.T) {
@@ -158,14 +161,15 @@ func (b *bundle) run(name string, do func(*bundle)) {
 	})
 }
 
-// cases runs subtests that need nothing in the database, one after the other on the same one, emptied before each.
+// cases runs subtests one after the other on b's database, and empties the tables before each.
 func (b *bundle) cases(all map[string]func(*bundle)) {
 	b.Helper()
 	for _, name := range slices.Sorted(maps.Keys(all)) {
-		b.exec(`alter table core.outbox enable trigger outbox_notify; truncate core.outbox, core.event_handled, core.workers,
-			core.claim_journal, core.operator_actions, worlds.world_model_cards, platform.system_cards, worlds.scans,
-			worlds.scan_index, worlds.scan_index_findings, platform.effects, worlds.effects, platform.contended, platform.numbers, platform.acted, platform.hot,
-			platform.parents, platform.owned, public.saw, public.effects cascade`)
+		b.exec(`alter table core.outbox enable trigger outbox_notify; truncate core.outbox, core.event_handled,
+			core.workers, core.claim_journal, core.operator_actions, worlds.world_model_cards, platform.system_cards,
+			worlds.scans, worlds.scan_index, worlds.scan_index_findings, platform.effects, worlds.effects,
+			platform.contended, platform.numbers, platform.acted, platform.hot, platform.parents, platform.owned,
+			public.observed, public.effects cascade`)
 		b.run(name, all[name])
 	}
 }
@@ -183,47 +187,46 @@ func (b *bundle) exec(sql string, args ...any) {
 	must(b.T, err)
 }
 
-// publishUnchecked lets payloads of any shape be published, as if an older build had registered their types.
+// publishUnchecked removes the payload rules, as if an older build had registered the types.
 func (b *bundle) publishUnchecked() {
 	b.Helper()
 	b.exec("update core.event_types set payload_rules = null, payload_fault = null")
 }
 
-// one reads a single value.
 func one[T any](b *bundle, sql string, args ...any) (v T) {
 	b.Helper()
 	must(b.T, b.pool.QueryRow(b.ctx, sql, args...).Scan(&v))
 	return v
 }
 
-// listening is a running listener whose settlements the test awaits.
-type listening struct {
+// testWorker is a worker that reports each settlement to the test.
+type testWorker struct {
 	*bundle
 	*worker.Worker
 	workers     *pgxpool.Pool // its pool
 	settlements chan dispatch.Settlement
 }
 
-// in is l for a subtest that b.run runs.
-func (l *listening) in(b *bundle) *listening {
+// in returns l for a subtest that b.run runs.
+func (l *testWorker) in(b *bundle) *testWorker {
 	shared := *l
 	shared.bundle = b
 	return &shared
 }
 
-// listen starts a listener on s, and returns when it is listening.
-func (b *bundle) listen(poll time.Duration, s events.Subscription) *listening {
+// startWorker starts a worker with the consumer s, and waits until it listens.
+func (b *bundle) startWorker(poll time.Duration, s events.Subscription) *testWorker {
 	b.Helper()
-	l := b.newWorker(poll, pgtest.Generation, s)
+	l := b.newWorker(poll, s)
 	l.start()
 	return l
 }
 
-// newWorker is listen without the start. Each of adjust sees the LISTEN connection's
-// configuration first.
-func (b *bundle) newWorker(poll time.Duration, generation events.Generation, s events.Subscription, adjust ...func(*pgx.ConnConfig)) *listening {
+// newWorker creates a worker without starting it. Each function of adjust may change the configuration of its listen
+// connection.
+func (b *bundle) newWorker(poll time.Duration, s events.Subscription, adjust ...func(*pgx.ConnConfig)) *testWorker {
 	b.Helper()
-	l := &listening{bundle: b, settlements: make(chan dispatch.Settlement, 4096)}
+	l := &testWorker{bundle: b, settlements: make(chan dispatch.Settlement, 4096)}
 	direct, err := pgtx.DirectConfig(b.directURL)
 	must(b.T, err)
 	direct.RuntimeParams["application_name"] = "notifier"
@@ -233,7 +236,7 @@ func (b *bundle) newWorker(poll time.Duration, generation events.Generation, s e
 	pool := b.workersPool()
 	l.workers = pool
 	l.Worker, err = worker.New(worker.Config{
-		Generation: generation, Direct: direct, Pool: pool, Contracts: b.contracts,
+		Generation: pgtest.Generation, Direct: direct, Pool: pool, Contracts: b.contracts,
 		Log: slog.New(b.log), PollInterval: poll, Worker: uuid.New(), Name: b.Name(),
 		OnSettled: func(s dispatch.Settlement) { l.settlements <- s },
 	})
@@ -242,8 +245,8 @@ func (b *bundle) newWorker(poll time.Duration, generation events.Generation, s e
 	return l
 }
 
-// workersPool is what listeners dispatch through: one pool for all of them, since connections are what costs most, but
-// one for each whose connections the test disturbs.
+// workersPool returns the pool that workers dispatch through: one pool for each URL, and one for each worker whose
+// connections the test disturbs.
 func (b *bundle) workersPool() *pgxpool.Pool {
 	b.Helper()
 	if pool := b.pools[b.poolURL]; pool != nil && b.sockets == nil {
@@ -266,7 +269,7 @@ func (b *bundle) workersPool() *pgxpool.Pool {
 	return pool
 }
 
-// conn takes a connection of the superuser until the test ends, and then undoes what is not committed there.
+// conn acquires a superuser's connection for the rest of the test, and then rolls back what is open there.
 func (b *bundle) conn() *pgx.Conn {
 	b.Helper()
 	conn, err := b.pool.Acquire(b.ctx)
@@ -280,7 +283,7 @@ func (b *bundle) conn() *pgx.Conn {
 	return conn.Conn()
 }
 
-func (l *listening) start() {
+func (l *testWorker) start() {
 	l.Helper()
 	must(l.T, l.Start(l.ctx))
 	l.Cleanup(func() { l.stop() })
@@ -289,42 +292,42 @@ func (l *listening) start() {
 	must(l.T, l.Health().Await(ctx, notify.Listening))
 }
 
-func (l *listening) stop() {
-	ctx, cancel := context.WithTimeout(context.Background(), testTimeout)
+func (l *testWorker) stop() {
+	ctx, cancel := context.WithTimeout(context.Background(), 4*testTimeout)
 	defer cancel()
 	if err := l.Stop(ctx); err != nil {
-		l.Errorf("stop the listener: %v", err)
+		l.Errorf("stop the worker: %v", err)
 	}
 }
 
-// next awaits a settlement.
-func (l *listening) next() dispatch.Settlement {
+func (l *testWorker) nextSettlement() dispatch.Settlement {
 	l.Helper()
 	select {
 	case s := <-l.settlements:
 		return s
 	case <-time.After(testTimeout):
 		state, reason := l.Health().Now()
-		l.Fatalf("nothing was settled within %s; the listener is %s %s", testTimeout, state, reason)
+		l.Fatalf("nothing was settled within %s; the notifier is %s %s", testTimeout, state, reason)
 		panic("unreachable")
 	}
 }
 
-// delivered awaits n settlements, all of them deliveries.
-func (l *listening) delivered(n int) {
+// awaitDelivered waits for n settlements, all of which must be deliveries.
+func (l *testWorker) awaitDelivered(n int) {
 	l.Helper()
 	for range n {
-		if s := l.next(); s.Outcome != dispatch.Delivered {
+		if s := l.nextSettlement(); s.Outcome != dispatch.Delivered {
 			l.Fatalf("event %s is %s: %s", s.Envelope.EventID, s.Outcome, s.LastError)
 		}
 	}
 }
 
-// until awaits the event's last settlement, and returns all of them.
-func (l *listening) until(outcome dispatch.Outcome) []dispatch.Settlement {
+// awaitOutcome waits until an event's outcome is the given one, after any number of retries, and returns its
+// settlements.
+func (l *testWorker) awaitOutcome(outcome dispatch.Outcome) []dispatch.Settlement {
 	l.Helper()
 	for all := []dispatch.Settlement{}; ; {
-		s := l.next()
+		s := l.nextSettlement()
 		all = append(all, s)
 		if s.Outcome == outcome {
 			return all
@@ -335,7 +338,7 @@ func (l *listening) until(outcome dispatch.Outcome) []dispatch.Settlement {
 	}
 }
 
-// publish publishes test events in one transaction of worlds.
+// publish publishes events in one transaction of worlds.
 func (b *bundle) publish(envelopes ...events.Envelope) {
 	b.Helper()
 	must(b.T, b.uow.Do(b.ctx, events.Worlds, uuid.NullUUID{}, func(_ events.Tx, publisherFor events.PublisherFor) error {
@@ -343,7 +346,7 @@ func (b *bundle) publish(envelopes ...events.Envelope) {
 	}))
 }
 
-// publishMany publishes n test events, numbered from 0, in one transaction.
+// publishMany publishes n events, numbered from 0, in one transaction.
 func (b *bundle) publishMany(n int) []events.Envelope {
 	b.Helper()
 	all := make([]events.Envelope, n)
@@ -354,7 +357,7 @@ func (b *bundle) publishMany(n int) []events.Envelope {
 	return all
 }
 
-// event makes a test event.
+// event returns a test event.
 func event(n int) events.Envelope {
 	e, err := events.NewEnvelope(happenedContract(), happened{N: n})
 	if err != nil {
@@ -368,7 +371,7 @@ func event(n int) events.Envelope {
 	return e
 }
 
-// subscription is a consumer of test events with one runner.
+// subscription is a consumer of test events with one runner. The first handler is the primary.
 func subscription(handlers ...events.Registration) events.Subscription {
 	return events.Subscription{
 		Channel: events.ChannelName(pgtest.Generation, ""), EventType: happenedType,
@@ -376,33 +379,34 @@ func subscription(handlers ...events.Registration) events.Subscription {
 	}
 }
 
-// quickly retries without a noticeable delay.
-var quickly = &events.RetryPolicy{MaxRetries: 5, Base: time.Millisecond, Multiplier: 1, Cap: time.Millisecond}
+// fastRetry retries without a noticeable delay.
+var fastRetry = &events.RetryPolicy{MaxRetries: 5, Base: time.Millisecond, Multiplier: 1, Cap: time.Millisecond}
 
-// handler registers do under name, with quick retries.
+// handler registers do under a name, with fast retries.
 func handler(name string, do func(context.Context, events.Tx, events.Envelope) error) events.Registration {
-	return events.Registration{Name: name, Retry: quickly, Handler: func(tx events.Tx) events.EventHandler {
+	return events.Registration{Name: name, Retry: fastRetry, Handler: func(tx events.Tx) events.EventHandler {
 		return func(ctx context.Context, e events.Envelope) error { return do(ctx, tx, e) }
 	}}
 }
 
-// effect is a handler body that leaves a row in its context's table.
-func effect(name string) func(context.Context, events.Tx, events.Envelope) error {
+// writeEffect is a handler that inserts a row into its context's table effects.
+func writeEffect(name string) func(context.Context, events.Tx, events.Envelope) error {
 	scope := string(events.Registration{Name: name}.Scope())
 	return func(ctx context.Context, tx events.Tx, e events.Envelope) error {
 		var payload happened
 		if err := json.Unmarshal(e.Payload, &payload); err != nil {
 			return err
 		}
-		_, err := tx.Exec(ctx, "insert into "+scope+".effects values ($1, $2, $3, $4)", name, e.IdempotencyKey, e.EventID, payload.N)
+		_, err := tx.Exec(ctx, "insert into "+scope+".effects values ($1, $2, $3, $4)",
+			name, e.IdempotencyKey, e.EventID, payload.N)
 		return err
 	}
 }
 
-// leaving registers a handler that leaves its effect and does nothing else.
-func leaving(name string) events.Registration { return handler(name, effect(name)) }
+// effectHandler registers a handler that only writes its effect.
+func effectHandler(name string) events.Registration { return handler(name, writeEffect(name)) }
 
-// row is what a test looks at in core.outbox.
+// row is what a test reads from core.outbox.
 type row struct {
 	Status, LastError string
 	Attempts          int
@@ -427,16 +431,17 @@ func (b *bundle) wantRow(id uuid.UUID, status string, attempts int) row {
 	b.Helper()
 	r := b.row(id)
 	if r.Status != status || r.Attempts != attempts {
-		b.Fatalf("event is %s after %d attempts, want %s after %d; last_error: %s", r.Status, r.Attempts, status, attempts, r.LastError)
+		b.Fatalf("event is %s after %d attempts, want %s after %d; last_error: %s",
+			r.Status, r.Attempts, status, attempts, r.LastError)
 	}
 	return r
 }
 
-// wantEffects checks how often each handler has left its effect, over both contexts.
+// wantEffects compares how often each handler wrote its effect, in both contexts.
 func (b *bundle) wantEffects(want map[string]int) {
 	b.Helper()
-	rows, err := b.pool.Query(b.ctx, `select handler, count(*)::int from
-		(select handler from platform.effects union all select handler from worlds.effects) e group by handler`)
+	rows, err := b.pool.Query(b.ctx, `select handler, count(*)::int
+		from (select handler from platform.effects union all select handler from worlds.effects) e group by handler`)
 	must(b.T, err)
 	got := make(map[string]int)
 	for rows.Next() {
@@ -451,14 +456,14 @@ func (b *bundle) wantEffects(want map[string]int) {
 	}
 }
 
-// handledBy lists the handlers that have handled a key, in order.
+// handledBy returns the names of the handlers that have handled a key, in order.
 func (b *bundle) handledBy(key string) []string {
 	b.Helper()
 	return one[[]string](b, `select coalesce(array_agg(handler_name order by handler_name), '{}') from core.event_handled
 		where idempotency_key = $1`, key)
 }
 
-// gate lets handlers announce that they run and wait to be let on.
+// gate makes handlers wait until the test releases them.
 type gate struct {
 	entered chan struct{}
 	open    chan struct{}
@@ -469,7 +474,7 @@ func newGate() *gate {
 	return &gate{entered: make(chan struct{}, 1000), open: make(chan struct{})}
 }
 
-func (g *gate) pass(ctx context.Context) error {
+func (g *gate) wait(ctx context.Context) error {
 	g.entered <- struct{}{}
 	select {
 	case <-g.open:
@@ -479,9 +484,9 @@ func (g *gate) pass(ctx context.Context) error {
 	}
 }
 
-func (g *gate) letOn() { g.once.Do(func() { close(g.open) }) }
+func (g *gate) release() { g.once.Do(func() { close(g.open) }) }
 
-// awaitAll awaits n of them.
+// awaitAll waits until n handlers have entered.
 func (g *gate) awaitAll(t testing.TB, n int) {
 	t.Helper()
 	for range n {
@@ -498,7 +503,7 @@ func (g *gate) awaitEntered(t testing.TB) {
 	}
 }
 
-// eventually awaits a condition of the database that announces itself in no other way. It asks at growing intervals.
+// eventually polls a condition in the database for which there is no signal.
 func (b *bundle) eventually(what string, condition func() bool) {
 	b.Helper()
 	deadline := time.NewTimer(testTimeout)
@@ -507,9 +512,9 @@ func (b *bundle) eventually(what string, condition func() bool) {
 		select {
 		case <-time.After(pause):
 		case <-deadline.C:
-			b.Fatalf("%s: not within %s", what, testTimeout)
+			b.Fatalf("%s did not happen within %s", what, testTimeout)
 		}
 	}
 }
 
-var errRefusing = errors.New("refusing")
+var errOnPurpose = errors.New("failed on purpose")

@@ -16,54 +16,54 @@ import (
 	"spectral/tests/pgtest"
 )
 
-// hidingStandby dials address and hides that the server says it is a hot standby, as an old pooler
-// in between would.
-func hidingStandby(address string) func(context.Context, string, string) (net.Conn, error) {
+// dialHidingStandby dials address and hides that the server reports a hot standby, as an old pooler would.
+func dialHidingStandby(address string) func(context.Context, string, string) (net.Conn, error) {
 	return func(ctx context.Context, network, _ string) (net.Conn, error) {
 		conn, err := new(net.Dialer).DialContext(ctx, network, address)
-		return &hiding{conn}, err
+		return &standbyHidingConn{conn}, err
 	}
 }
 
-type hiding struct{ net.Conn }
+type standbyHidingConn struct{ net.Conn }
 
-func (c *hiding) Read(p []byte) (int, error) {
+func (c *standbyHidingConn) Read(p []byte) (int, error) {
 	n, err := c.Conn.Read(p)
 	copy(p[:n], bytes.ReplaceAll(p[:n], []byte("in_hot_standby\x00on"), []byte("in_hot_standby\x00??")))
 	return n, err
 }
 
-// A standby is refused as we connect, in favour of the URL's next host, and taken once it is the primary.
-func TestAStandbyIsRefused(t *testing.T) {
+// Connecting to a standby fails, or goes to the URL's next host.
+func TestStandbyIsRefusedUntilPromoted(t *testing.T) {
 	b := setup(t)
 	standby := pgtest.NewStandby(t)
-	there := standby.Of(t, b.url)
-	s := subscription(leaving("platform.one"))
+	standbyURL := standby.Of(t, b.url)
+	s := subscription(effectHandler("platform.one"))
 
-	// the first of several hosts
+	// A standby that is the first of several hosts.
 	u, err := url.Parse(b.url)
 	must(t, err)
 	u.Host = standby.Address() + "," + u.Host
 	for _, attributes := range []string{"any", "read-write", "prefer-standby"} {
 		b.directURL = u.String() + "&target_session_attrs=" + attributes
 		b.poolURL = b.directURL
-		l := b.newWorker(noPoll, pgtest.Generation, s)
+		l := b.newWorker(noPoll, s)
 		l.start()
 		b.publish(event(1))
-		l.delivered(1)
+		l.awaitDelivered(1)
 		l.stop()
 	}
 
-	// a demand that we cannot meet
+	// The URL demands a standby.
 	config, err := pgtx.DirectConfig(b.url + "&target_session_attrs=standby")
 	must(t, err)
-	if err := config.ValidateConnect(b.ctx, b.conn().PgConn()); err == nil || !strings.Contains(err.Error(), "not in hot standby") {
-		t.Fatalf("target_session_attrs of the URL counts no more: %v", err)
+	if err := config.ValidateConnect(b.ctx, b.conn().PgConn()); err == nil ||
+		!strings.Contains(err.Error(), "not in hot standby") {
+		t.Fatalf("target_session_attrs of the URL is ignored: %v", err)
 	}
 
-	// alone
-	b.directURL, b.poolURL = there, there
-	l := b.newWorker(50*time.Millisecond, pgtest.Generation, s)
+	// A standby that is the only host.
+	b.directURL, b.poolURL = standbyURL, standbyURL
+	l := b.newWorker(50*time.Millisecond, s)
 	must(t, l.Start(b.ctx))
 	t.Cleanup(l.stop)
 	l.wantState(testTimeout, notify.Reconnecting, "hot standby")
@@ -71,9 +71,9 @@ func TestAStandbyIsRefused(t *testing.T) {
 		t.Fatalf("the pool says %v", err)
 	}
 
-	// hidden
-	wire := &sockets{via: hidingStandby(standby.Address())}
-	hidden := b.newWorker(noPoll, pgtest.Generation, s, through(wire))
+	// A standby that does not report itself as one.
+	wire := &sockets{via: dialHidingStandby(standby.Address())}
+	hidden := b.newWorker(noPoll, s, dialedBy(wire))
 	must(t, hidden.Start(b.ctx))
 	t.Cleanup(hidden.stop)
 	hidden.wantState(testTimeout, notify.Reconnecting, "hot standby")
@@ -81,7 +81,8 @@ func TestAStandbyIsRefused(t *testing.T) {
 
 	standby.Promote(t)
 	l.wantState(2*testTimeout, notify.Listening, "")
-	_, err = pgtest.Conn(t, there).Exec(b.ctx, "select core.outbox_publish('worlds.test.happened', 'worlds', '{\"n\": 1}')")
+	_, err = pgtest.Conn(t, standbyURL).Exec(b.ctx,
+		"select core.outbox_publish('worlds.test.happened', 'worlds', '{\"n\": 1}')")
 	must(t, err)
-	l.delivered(1)
+	l.awaitDelivered(1)
 }

@@ -27,11 +27,11 @@ import (
 	"spectral/tests/pgtest"
 )
 
-// tasks is a bundle with agent tasks of one workspace, whose workers and use cases are logins that may only work.
+// tasks is a bundle with agent tasks of one workspace. Its workers and use cases have the role spectral_worker only.
 type tasks struct {
 	*bundle
 	workspace uuid.NullUUID
-	dir       string // of the briefings
+	dir       string // the directory of the briefings
 	uow       *publish.UnitOfWork
 	dispatch  *application.DispatchTask
 	control   *application.ControlTask
@@ -46,12 +46,12 @@ func setupTasks(t *testing.T) *tasks {
 	catalog := app.TaskCatalog()
 	catalog[scriptName] = func(json.RawMessage) error { return nil }
 	return &tasks{
-		bundle: b, workspace: aWorkspace(), dir: filepath.Join(t.TempDir(), "briefings"), uow: uow,
+		bundle: b, workspace: newWorkspace(), dir: filepath.Join(t.TempDir(), "briefings"), uow: uow,
 		dispatch: app.NewDispatchTask(uow, catalog), control: app.NewControlTask(uow),
 	}
 }
 
-// run runs a subtest that shares b's database with the others, which finds no event of theirs.
+// run runs a subtest on the shared database, without the events and tasks of earlier ones.
 func (b *tasks) run(name string, do func(*tasks)) {
 	b.Helper()
 	b.exec("truncate core.outbox, core.event_handled, platform.agent_tasks, platform.conversations cascade")
@@ -62,15 +62,15 @@ func (b *tasks) run(name string, do func(*tasks)) {
 	})
 }
 
-// worker starts a worker on tasks with the product's own consumer, s beside its executors, and quick retries.
-func (b *tasks) worker(s *script, more ...events.Subscription) *listening {
+// worker starts the product's consumer of tasks with the executor s and fast retries, and further consumers.
+func (b *tasks) worker(s *script, more ...events.Subscription) *testWorker {
 	b.Helper()
-	parts := app.Deps{Generation: pgtest.Generation, UnitOfWork: b.uow, BriefingsDir: b.dir}
-	executors := app.TaskExecutors(parts)
+	deps := app.Deps{Generation: pgtest.Generation, UnitOfWork: b.uow, BriefingsDir: b.dir}
+	executors := app.TaskExecutors(deps)
 	executors[scriptName] = s
-	consumer := app.AgentTaskConsumer(parts, executors)
-	consumer.Primary.Retry.Base, consumer.Primary.Retry.Cap = quickly.Base, quickly.Cap
-	l := b.newWorker(noPoll, pgtest.Generation, consumer)
+	consumer := app.AgentTaskConsumer(deps, executors)
+	consumer.Primary.Retry.Base, consumer.Primary.Retry.Cap = fastRetry.Base, fastRetry.Cap
+	l := b.newWorker(noPoll, consumer)
 	for _, other := range more {
 		must(b.T, l.Listen(b.ctx, other))
 	}
@@ -98,7 +98,6 @@ func (b *tasks) find(id uuid.UUID) domain.AgentTask {
 	return task
 }
 
-// wantStatus finds the task in a status.
 func (b *tasks) wantStatus(id uuid.UUID, status domain.TaskStatus) domain.AgentTask {
 	b.Helper()
 	task := b.find(id)
@@ -108,7 +107,7 @@ func (b *tasks) wantStatus(id uuid.UUID, status domain.TaskStatus) domain.AgentT
 	return task
 }
 
-// wantSteps compares the steps that are recorded.
+// wantSteps compares the names of the recorded steps.
 func (b *tasks) wantSteps(task domain.AgentTask, want ...string) {
 	b.Helper()
 	var got []string
@@ -120,14 +119,14 @@ func (b *tasks) wantSteps(task domain.AgentTask, want ...string) {
 	}
 }
 
-// dispatches are the ids of a task's events, in the order they were published.
+// dispatches returns the ids of a task's events in the order in which they were published.
 func (b *tasks) dispatches(id uuid.UUID) []uuid.UUID {
 	b.Helper()
 	return one[[]uuid.UUID](b.bundle, `select coalesce(array_agg(id order by created_at), '{}') from core.outbox
-		where event_type = $1 and payload = jsonb_build_object('agent_task_id', $2::uuid)`, platform.AgentTaskDispatchedType, id)
+		where event_type = $1 and payload = jsonb_build_object('agent_task_id', $2::uuid)`,
+		platform.AgentTaskDispatchedType, id)
 }
 
-// wantDispatches wants a task to have had n events.
 func (b *tasks) wantDispatches(id uuid.UUID, n int) {
 	b.Helper()
 	if all := b.dispatches(id); len(all) != n {
@@ -135,13 +134,13 @@ func (b *tasks) wantDispatches(id uuid.UUID, n int) {
 	}
 }
 
-// text is the whole task.
+// text returns the task's row.
 func (b *tasks) text(id uuid.UUID) string {
 	b.Helper()
 	return one[string](b.bundle, "select t::text from platform.agent_tasks t where agent_task_id = $1", id)
 }
 
-// briefings are the files that were delivered, and what was left of others.
+// briefings returns the files in the briefings directory by name, including unfinished ones.
 func (b *tasks) briefings() map[string]string {
 	b.Helper()
 	files := make(map[string]string)
@@ -161,10 +160,10 @@ func newTasks(tx events.Tx) application.Tasks { return platformpg.NewAgentTasks(
 
 const scriptName = "script"
 
-// The steps of a script; a person has to approve before the third.
+// The steps of a script. A person has to approve before the third.
 const stepOne, stepTwo, gateGo, stepThree = "one", "two", "go", "three"
 
-// script is an executor that says what it does. What a step does beside, if anything, is the test's.
+// script is an executor with three steps. in is called in each step; it may be nil.
 type script struct {
 	in func(ctx context.Context, step string) error
 
@@ -176,18 +175,18 @@ func (s *script) Advance(ctx context.Context, work application.Work) (applicatio
 	for _, step := range []string{stepOne, stepTwo, gateGo, stepThree} {
 		if step == gateGo {
 			if !work.Approved(gateGo) {
-				return application.NeedsApproval(gateGo, "Go on?"), s.note(ctx, gateGo)
+				return application.NeedsApproval(gateGo, "Go on?"), s.run(ctx, gateGo)
 			}
 			continue
 		}
 		if _, done := work.Result(step); !done {
-			return application.StepDone(step, json.RawMessage(fmt.Sprintf(`{"run": %d}`, work.Run))), s.note(ctx, step)
+			return application.StepDone(step, json.RawMessage(fmt.Sprintf(`{"run": %d}`, work.Run))), s.run(ctx, step)
 		}
 	}
-	return application.TaskDone(json.RawMessage(fmt.Sprintf(`{"run": %d}`, work.Run))), s.note(ctx, "done")
+	return application.TaskDone(json.RawMessage(fmt.Sprintf(`{"run": %d}`, work.Run))), s.run(ctx, "done")
 }
 
-func (s *script) note(ctx context.Context, step string) error {
+func (s *script) run(ctx context.Context, step string) error {
 	s.mu.Lock()
 	s.ran = append(s.ran, step)
 	in := s.in
@@ -198,22 +197,22 @@ func (s *script) note(ctx context.Context, step string) error {
 	return in(ctx, step)
 }
 
-// begin forgets the steps that ran, for another task.
-func (s *script) begin(in func(ctx context.Context, step string) error) {
+// reset forgets the steps that ran and sets what the next task does in each step.
+func (s *script) reset(in func(ctx context.Context, step string) error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.in, s.ran = in, nil
 }
 
-// steps are those that ran so far, in order.
+// steps returns the steps that ran, in order.
 func (s *script) steps() string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return strings.Join(s.ran, " ")
 }
 
-// standing is a script whose first run of a step stands at g, whatever its context says.
-func standing(at string, g *gate) *script {
+// blockingScript is a script that waits at g in its first run of a step, and ignores its context.
+func blockingScript(at string, g *gate) *script {
 	var once sync.Once
 	return &script{in: func(_ context.Context, step string) error {
 		if step == at {
@@ -226,9 +225,10 @@ func standing(at string, g *gate) *script {
 	}}
 }
 
-// runTask runs a task as a worker does that took the event dispatch.
+// runTask runs a task as a worker does for the event with the id dispatch.
 func (b *tasks) runTask(id, dispatch uuid.UUID, s *script) error {
-	conclude, err := app.NewRunTask(b.uow, application.Executors{scriptName: s}, time.Minute).Run(b.ctx, b.workspace, id, dispatch)
+	conclude, err := app.NewRunTask(b.uow, application.Executors{scriptName: s}, time.Minute).Run(b.ctx, b.workspace,
+		id, dispatch)
 	if err != nil || conclude == nil {
 		return err
 	}
@@ -237,7 +237,7 @@ func (b *tasks) runTask(id, dispatch uuid.UUID, s *script) error {
 	})
 }
 
-// advance dispatches a task and runs it until it has the status, which must be one in which it rests.
+// advance dispatches a task and runs it until it has a status in which it waits or has ended.
 func (b *tasks) advance(status domain.TaskStatus) domain.AgentTask {
 	b.Helper()
 	task := b.dispatched(application.TaskRequest{})
@@ -248,7 +248,7 @@ func (b *tasks) advance(status domain.TaskStatus) domain.AgentTask {
 	}
 	switch status {
 	case domain.TaskFailed:
-		run(func(context.Context, string) error { return events.Terminal(errRefusing) })
+		run(func(context.Context, string) error { return events.Terminal(errOnPurpose) })
 	case domain.TaskAwaitingApproval:
 		run(nil)
 	case domain.TaskSucceeded:
@@ -261,7 +261,7 @@ func (b *tasks) advance(status domain.TaskStatus) domain.AgentTask {
 	return b.wantStatus(task.ID, status)
 }
 
-// TestAgentTasks runs cases that share a database, without a worker: runs are called as a worker calls them.
+// TestAgentTasks calls the runs that a worker would call.
 func TestAgentTasks(t *testing.T) {
 	b := setupTasks(t)
 	for name, test := range map[string]func(*tasks){
@@ -269,7 +269,7 @@ func TestAgentTasks(t *testing.T) {
 		"one of two approvals counts":                        oneOfTwoApprovalsCounts,
 		"duplicate and old events do nothing":                duplicateAndOldEventsDoNothing,
 		"an earlier run writes nothing":                      anEarlierRunWritesNothing,
-		"a run goes on after a lost answer":                  aRunGoesOnAfterALostAnswer,
+		"a run survives a lost reply":                        aRunSurvivesALostReply,
 		"a cancelled task stops after its step":              aCancelledTaskStopsAfterItsStep,
 		"a step ends at its limit":                           aStepEndsAtItsLimit,
 		"an event without its task is a dead letter":         anEventWithoutItsTaskIsADeadLetter,
@@ -279,7 +279,7 @@ func TestAgentTasks(t *testing.T) {
 	}
 }
 
-// What a person does with a task publishes an event where it needs a worker; what is refused changes nothing.
+// A change by a person publishes an event if a worker has to act. A refused change has no effect.
 func eachChangeThatNeedsAWorkerIsAnEvent(b *tasks) {
 	do := map[string]func(uuid.UUID) (domain.AgentTask, error){
 		"approve": func(id uuid.UUID) (domain.AgentTask, error) {
@@ -295,7 +295,7 @@ func eachChangeThatNeedsAWorkerIsAnEvent(b *tasks) {
 	for _, c := range []struct {
 		from   domain.TaskStatus
 		change string
-		to     domain.TaskStatus // empty if it is refused
+		to     domain.TaskStatus // empty if the change is refused
 		events int               // published by the change
 	}{
 		{domain.TaskQueued, "cancel", domain.TaskCancelled, 0},
@@ -315,9 +315,9 @@ func eachChangeThatNeedsAWorkerIsAnEvent(b *tasks) {
 		_, refused := errors.AsType[*domain.TransitionError](err)
 		switch {
 		case c.to == "" && (!refused || b.text(task.ID) != before):
-			b.Errorf("%s when %s: not refused (%v), or it changed", c.change, c.from, err)
+			b.Errorf("%s when %s: want a refusal and no change, got %v", c.change, c.from, err)
 		case c.to != "" && (err != nil || changed.Status != c.to):
-			b.Errorf("%s when %s: it is %s, %v", c.change, c.from, changed.Status, err)
+			b.Errorf("%s when %s: the status is %s, %v", c.change, c.from, changed.Status, err)
 		}
 		if n := len(b.dispatches(task.ID)) - published; n != c.events {
 			b.Errorf("%s when %s: %d events were published", c.change, c.from, n)
@@ -339,14 +339,14 @@ func oneOfTwoApprovalsCounts(b *tasks) {
 	b.wantDispatches(task.ID, 2)
 }
 
-// However many events say so, and whenever they come: a task is run once.
+// A task runs once, however many events it has.
 func duplicateAndOldEventsDoNothing(b *tasks) {
 	task := b.dispatched(application.TaskRequest{})
 	duplicate := func(when string, dispatch uuid.UUID) {
 		b.Helper()
 		before, s := b.text(task.ID), new(script)
 		if err := b.runTask(task.ID, dispatch, s); err != nil || s.steps() != "" || b.text(task.ID) != before {
-			b.Errorf("%s a duplicate did %q: %v", when, s.steps(), err)
+			b.Errorf("%s a duplicate ran %q: %v", when, s.steps(), err)
 		}
 	}
 	first := b.dispatches(task.ID)[0]
@@ -363,71 +363,73 @@ func duplicateAndOldEventsDoNothing(b *tasks) {
 	duplicate("at the end", first)
 	duplicate("at the end", uuid.New())
 	if b.wantStatus(task.ID, domain.TaskSucceeded); s.steps() != "one two go three done" {
-		b.Errorf("ran %s", s.steps())
+		b.Errorf("the steps are %s", s.steps())
 	}
 }
 
-// A run that does not know that another of its event has followed it: its number tells, whatever it writes. The other
-// does that step again and none before it.
+// An earlier run of the same event goes on after a later run began. The run's number keeps it from writing. The later
+// run repeats that step and none before it.
 func anEarlierRunWritesNothing(b *tasks) {
 	for at, c := range map[string]struct {
-		ends error // the earlier run, with that instead
+		ends error // what the earlier run returns
 		next string
 	}{
 		stepOne: {nil, "one two go"},
-		stepTwo: {errRefusing, "two go"},
+		stepTwo: {errOnPurpose, "two go"},
 		gateGo:  {nil, "go"},
 	} {
 		task := b.dispatched(application.TaskRequest{})
 		dispatch := b.dispatches(task.ID)[0]
 		g, held := b.newGate(), b.newGate()
-		zombie, next := standing(at, g), standing(at, held)
-		stand := zombie.in
-		zombie.in = func(ctx context.Context, step string) error {
-			if err := stand(ctx, step); step != at {
+		earlier, next := blockingScript(at, g), blockingScript(at, held)
+		block := earlier.in
+		earlier.in = func(ctx context.Context, step string) error {
+			if err := block(ctx, step); step != at {
 				return err
 			}
 			return c.ends
 		}
-		over, followed := make(chan error, 1), make(chan error, 1)
-		go func() { over <- b.runTask(task.ID, dispatch, zombie) }()
+		earlierEnded, nextEnded := make(chan error, 1), make(chan error, 1)
+		go func() { earlierEnded <- b.runTask(task.ID, dispatch, earlier) }()
 		g.awaitEntered(b.T)
-		go func() { followed <- b.runTask(task.ID, dispatch, next) }()
+		go func() { nextEnded <- b.runTask(task.ID, dispatch, next) }()
 		held.awaitEntered(b.T)
 		before := b.text(task.ID)
-		g.letOn()
-		if err := within(b.T, over); err != nil {
-			b.Errorf("at %s the earlier run is told %v: its event would be tried again", at, err)
+		g.release()
+		if err := receive(b.T, earlierEnded); err != nil {
+			b.Errorf("at %s the earlier run returns %v: its event would be retried", at, err)
 		}
 		if now := b.text(task.ID); now != before {
-			b.Errorf("at %s it changed\n%s to\n%s", at, before, now)
+			b.Errorf("at %s the task changed from\n%s to\n%s", at, before, now)
 		}
-		held.letOn()
-		must(b.T, within(b.T, followed))
+		held.release()
+		must(b.T, receive(b.T, nextEnded))
 		if b.wantStatus(task.ID, domain.TaskAwaitingApproval); next.steps() != c.next {
-			b.Errorf("at %s the other did %q, want %q", at, next.steps(), c.next)
+			b.Errorf("at %s the later run did %q, want %q", at, next.steps(), c.next)
 		}
 	}
 }
 
-// A run whose write is committed, but does not hear of it, writes again: that changes nothing, costs no try, and strands
-// no task.
-func aRunGoesOnAfterALostAnswer(b *tasks) {
+// A run that misses the reply to a commit writes again. That changes nothing, costs no try and leaves no task
+// running.
+func aRunSurvivesALostReply(b *tasks) {
 	for name, c := range map[string]struct {
-		at    string // where the run ends with errRefusing
-		lost  int    // the write whose answer is lost, from 1
+		at    string // the run ends there with errOnPurpose
+		lost  int    // the write whose reply is lost, from 1
 		tries int
-		cause error // the work has to stop at that, in place of errRefusing
+		cause error // the work is cancelled with that instead of errOnPurpose
 	}{
-		"of the start":    {at: stepOne, lost: 1, tries: 1},
-		"of handing back": {at: stepOne, lost: 2, tries: 1},
-		"of a step":       {at: stepTwo, lost: 2, tries: 1},
-		"of handing back, after a step, and it stops": {at: stepTwo, lost: 3, cause: events.ErrStopping},
+		"to the start":                         {at: stepOne, lost: 1, tries: 1},
+		"to the release":                       {at: stepOne, lost: 2, tries: 1},
+		"to a step":                            {at: stepTwo, lost: 2, tries: 1},
+		"to the release when the worker stops": {at: stepTwo, lost: 3, cause: events.ErrStopping},
 	} {
 		task := b.dispatched(application.TaskRequest{})
 		dispatch := b.dispatches(task.ID)[0]
 		writes := 0
-		forgetful := func(ctx context.Context, workspace uuid.NullUUID, work func(application.Tasks, events.EventPublisher) error) error {
+		loseReply := func(
+			ctx context.Context, workspace uuid.NullUUID, work func(application.Tasks, events.EventPublisher) error,
+		) error {
 			err := b.uow.Do(ctx, events.Platform, workspace, func(tx events.Tx, publisherFor events.PublisherFor) error {
 				return work(newTasks(tx), publisherFor())
 			})
@@ -444,20 +446,21 @@ func aRunGoesOnAfterALostAnswer(b *tasks) {
 			if c.cause != nil {
 				stop(c.cause)
 			}
-			return errRefusing
+			return errOnPurpose
 		}}
-		conclude, err := application.NewRunTask(forgetful, application.Executors{scriptName: s}, time.Minute, time.Now).Run(ctx, b.workspace, task.ID, dispatch)
+		run := application.NewRunTask(loseReply, application.Executors{scriptName: s}, time.Minute, time.Now)
+		conclude, err := run.Run(ctx, b.workspace, task.ID, dispatch)
 		stop(nil)
 		want := c.cause
 		if want == nil {
-			want = errRefusing
+			want = errOnPurpose
 		}
-		// of an executor's error only the text is kept
+		// Of an executor's error only the text is stored.
 		if conclude != nil || err == nil || !strings.Contains(err.Error(), want.Error()) {
-			b.Fatalf("%s: it ends with %t, %v: the event would be delivered", name, conclude != nil, err)
+			b.Fatalf("%s: the run returns %t, %v: the event would be delivered", name, conclude != nil, err)
 		}
 		if task = b.wantStatus(task.ID, domain.TaskQueued); task.Tries != c.tries || writes <= c.lost {
-			b.Errorf("%s: after %d writes it has %d tries, want %d", name, writes, task.Tries, c.tries)
+			b.Errorf("%s: after %d writes the task has %d tries, want %d", name, writes, task.Tries, c.tries)
 		}
 		must(b.T, b.runTask(task.ID, dispatch, &script{}))
 		b.wantSteps(b.wantStatus(task.ID, domain.TaskAwaitingApproval), stepOne, stepTwo)
@@ -470,9 +473,9 @@ func aCancelledTaskStopsAfterItsStep(b *tasks) {
 		task := b.dispatched(application.TaskRequest{})
 		s := &script{in: func(_ context.Context, step string) error {
 			if step == at {
-				asked, err := b.control.Cancel(b.ctx, b.workspace, task.ID, "ada")
-				if err != nil || asked.Status != domain.TaskRunning || asked.Cancellation.RequestedBy != "ada" {
-					b.Errorf("%+v, %v", asked, err)
+				requested, err := b.control.Cancel(b.ctx, b.workspace, task.ID, "ada")
+				if err != nil || requested.Status != domain.TaskRunning || requested.Cancellation.RequestedBy != "ada" {
+					b.Errorf("%+v, %v", requested, err)
 				}
 			}
 			return nil
@@ -480,7 +483,7 @@ func aCancelledTaskStopsAfterItsStep(b *tasks) {
 		must(b.T, b.runTask(task.ID, b.dispatches(task.ID)[0], s))
 		b.wantSteps(b.wantStatus(task.ID, domain.TaskCancelled), recorded...)
 		if got := s.steps(); !strings.HasSuffix(got, at) {
-			b.Errorf("it went on: %s", got)
+			b.Errorf("it ran %s", got)
 		}
 	}
 }
@@ -488,8 +491,10 @@ func aCancelledTaskStopsAfterItsStep(b *tasks) {
 func aStepEndsAtItsLimit(b *tasks) {
 	task := b.dispatched(application.TaskRequest{})
 	s := &script{in: func(ctx context.Context, _ string) error { <-ctx.Done(); return ctx.Err() }}
-	_, err := app.NewRunTask(b.uow, application.Executors{scriptName: s}, time.Millisecond).Run(b.ctx, b.workspace, task.ID, b.dispatches(task.ID)[0])
-	if err == nil || !strings.Contains(err.Error(), "the step did not end within 1ms: ") || b.wantStatus(task.ID, domain.TaskQueued).Tries != 1 {
+	run := app.NewRunTask(b.uow, application.Executors{scriptName: s}, time.Millisecond)
+	_, err := run.Run(b.ctx, b.workspace, task.ID, b.dispatches(task.ID)[0])
+	if err == nil || !strings.Contains(err.Error(), "the step did not end within 1ms: ") ||
+		b.wantStatus(task.ID, domain.TaskQueued).Tries != 1 {
 		b.Errorf("it ended with %v", err)
 	}
 }
@@ -501,118 +506,143 @@ func anEventWithoutItsTaskIsADeadLetter(b *tasks) {
 	for name, c := range map[string]struct {
 		payload   string
 		workspace uuid.NullUUID
-		says      string
+		want      string
 	}{
-		"unknown":           {dispatchOf(someEvent), b.workspace, "agent task " + someEvent.String() + ", workspace " + b.workspace.UUID.String() + ": there is no such agent task in this workspace"},
-		"another workspace": {dispatchOf(task), aWorkspace(), "publish the event with p_workspace_id of its task"},
-		"no workspace":      {dispatchOf(task), uuid.NullUUID{}, "agent task " + task.String() + ", no workspace: there is no such"},
-		"misspelt":          {`{"agent_task": "x"}`, b.workspace, "payload of agent.task.dispatched: agent_task_id is missing"},
-		"no id":             {`{"agent_task_id": "x"}`, b.workspace, "payload of agent.task.dispatched"},
+		"unknown": {dispatchOf(fixedID), b.workspace, "agent task " + fixedID.String() + ", workspace " +
+			b.workspace.UUID.String() + ": there is no such agent task in this workspace"},
+		"another workspace": {dispatchOf(task), newWorkspace(), "publish the event with p_workspace_id of its task"},
+		"no workspace": {dispatchOf(task), uuid.NullUUID{},
+			"agent task " + task.String() + ", no workspace: there is no such"},
+		"misspelt": {`{"agent_task": "x"}`, b.workspace,
+			"payload of agent.task.dispatched: agent_task_id is missing"},
+		"no id": {`{"agent_task_id": "x"}`, b.workspace, "payload of agent.task.dispatched"},
 	} {
-		_, err := runner.Execute(b.ctx, events.Envelope{EventType: platform.AgentTaskDispatchedType, WorkspaceID: c.workspace, Payload: json.RawMessage(c.payload)})
+		_, err := runner.Execute(b.ctx, events.Envelope{
+			EventType: platform.AgentTaskDispatchedType, WorkspaceID: c.workspace, Payload: json.RawMessage(c.payload),
+		})
 		_, terminal := errors.AsType[*events.TerminalError](err)
 		_, payload := errors.AsType[*events.PayloadError](err)
-		if err == nil || !terminal && !payload || !strings.Contains(err.Error(), c.says) {
+		if err == nil || !terminal && !payload || !strings.Contains(err.Error(), c.want) {
 			b.Errorf("%s: %v", name, err)
 		}
 	}
 }
 
-var someEvent = uuid.MustParse("11111111-1111-4111-8111-111111111111")
+var fixedID = uuid.MustParse("11111111-1111-4111-8111-111111111111")
 
 func aTaskIsDispatchedOnceAndInItsOwnWorkspace(b *tasks) {
-	first := b.dispatched(application.TaskRequest{ID: someEvent})
-	again, err := b.dispatch.Dispatch(b.ctx, b.workspace, application.TaskRequest{ID: someEvent, Executor: scriptName, Input: json.RawMessage(`{"other": 1}`)})
+	first := b.dispatched(application.TaskRequest{ID: fixedID})
+	again, err := b.dispatch.Dispatch(b.ctx, b.workspace, application.TaskRequest{
+		ID: fixedID, Executor: scriptName, Input: json.RawMessage(`{"other": 1}`),
+	})
 	must(b.T, err)
-	if again.Conversation != first.Conversation || len(b.dispatches(someEvent)) != 1 {
-		b.Errorf("twice: %+v", again)
+	if again.Conversation != first.Conversation || len(b.dispatches(fixedID)) != 1 {
+		b.Errorf("the second dispatch: %+v", again)
 	}
 	next := b.dispatched(application.TaskRequest{Conversation: first.Conversation, Retention: 24 * time.Hour})
-	if next.Conversation != first.Conversation || next.ID == first.ID || !next.RetainUntil.Equal(next.CreatedAt.Add(24*time.Hour)) {
+	if next.Conversation != first.Conversation || next.ID == first.ID ||
+		!next.RetainUntil.Equal(next.CreatedAt.Add(24*time.Hour)) {
 		b.Errorf("%+v", next)
 	}
 	proactive := b.dispatched(application.TaskRequest{Proactive: true})
-	if kind := one[string](b.bundle, "select kind from platform.conversations where conversation_id = $1", proactive.Conversation); kind != "proactive" {
-		b.Errorf("it is %s", kind)
+	const kindSQL = "select kind from platform.conversations where conversation_id = $1"
+	if kind := one[string](b.bundle, kindSQL, proactive.Conversation); kind != "proactive" {
+		b.Errorf("the conversation is %s", kind)
 	}
-	elsewhere := aWorkspace()
-	before := one[int](b.bundle, "select (select count(*) from core.outbox) + (select count(*) from platform.conversations)")
+	elsewhere := newWorkspace()
+	const rows = "select (select count(*) from core.outbox) + (select count(*) from platform.conversations)"
+	before := one[int](b.bundle, rows)
 	input := json.RawMessage("{}")
 	for name, c := range map[string]struct {
 		workspace uuid.NullUUID
 		request   application.TaskRequest
-		says      string
+		want      string
 	}{
-		"unknown executor":            {b.workspace, application.TaskRequest{Executor: "scrip"}, `there is no executor "scrip": choose among card_briefing, script`},
-		"input that does not fit":     {b.workspace, application.TaskRequest{Executor: application.CardBriefingExecutor, Input: json.RawMessage(`{"card": "x"}`)}, `a card briefing takes {"card_id": "..."}: json: unknown field "card"`},
-		"input without card":          {b.workspace, application.TaskRequest{Executor: application.CardBriefingExecutor, Input: json.RawMessage(`{}`)}, "card_id is missing"},
-		"input that cannot be stored": {b.workspace, application.TaskRequest{Executor: scriptName, Input: json.RawMessage(`{"a": "\u0000"}`)}, "input: "},
-		"no such conversation":        {b.workspace, application.TaskRequest{Executor: scriptName, Input: input, Conversation: someEvent}, "there is no such conversation in this workspace"},
-		"a foreign conversation":      {elsewhere, application.TaskRequest{Executor: scriptName, Input: input, Conversation: first.Conversation}, "there is no such conversation in this workspace"},
-		"a foreign id":                {elsewhere, application.TaskRequest{Executor: scriptName, Input: input, ID: someEvent}, "the id is taken"},
-		"a trigger that comes late":   {b.workspace, application.TaskRequest{Executor: scriptName, Input: input, Conversation: first.Conversation, Trigger: uuid.NullUUID{UUID: someEvent, Valid: true}}, "only a new conversation is proactive"},
+		"unknown executor": {b.workspace, application.TaskRequest{Executor: "scrip"},
+			`there is no executor "scrip": choose among card_briefing, script`},
+		"input that does not fit": {b.workspace, application.TaskRequest{
+			Executor: application.CardBriefingExecutor, Input: json.RawMessage(`{"card": "x"}`),
+		}, `a card briefing takes {"card_id": "..."}: json: unknown field "card"`},
+		"input without card": {b.workspace, application.TaskRequest{
+			Executor: application.CardBriefingExecutor, Input: json.RawMessage(`{}`),
+		}, "card_id is missing"},
+		"input that cannot be stored": {b.workspace, application.TaskRequest{
+			Executor: scriptName, Input: json.RawMessage(`{"a": "\u0000"}`),
+		}, "input: "},
+		"no such conversation": {b.workspace,
+			application.TaskRequest{Executor: scriptName, Input: input, Conversation: fixedID},
+			"there is no such conversation in this workspace"},
+		"a conversation of another workspace": {elsewhere,
+			application.TaskRequest{Executor: scriptName, Input: input, Conversation: first.Conversation},
+			"there is no such conversation in this workspace"},
+		"an id of another workspace": {elsewhere,
+			application.TaskRequest{Executor: scriptName, Input: input, ID: fixedID}, "the id is taken"},
+		"a trigger for an existing conversation": {b.workspace,
+			application.TaskRequest{Executor: scriptName, Input: input, Conversation: first.Conversation,
+				Trigger: uuid.NullUUID{UUID: fixedID, Valid: true}}, "only a new conversation is proactive"},
 	} {
-		if _, err := b.dispatch.Dispatch(b.ctx, c.workspace, c.request); err == nil || !strings.Contains(err.Error(), c.says) {
+		if _, err := b.dispatch.Dispatch(b.ctx, c.workspace, c.request); err == nil ||
+			!strings.Contains(err.Error(), c.want) {
 			b.Errorf("%s: %v", name, err)
 		}
 	}
-	if now := one[int](b.bundle, "select (select count(*) from core.outbox) + (select count(*) from platform.conversations)"); now != before {
+	if now := one[int](b.bundle, rows); now != before {
 		b.Errorf("refused, but %d rows were written", now-before)
 	}
-	if _, err := b.control.Find(b.ctx, elsewhere, someEvent); !errors.Is(err, application.ErrNoTask) {
+	if _, err := b.control.Find(b.ctx, elsewhere, fixedID); !errors.Is(err, application.ErrNoTask) {
 		b.Errorf("another workspace finds the task: %v", err)
 	}
-	if _, err := b.control.Cancel(b.ctx, elsewhere, someEvent, "eve"); !errors.Is(err, application.ErrNoTask) {
+	if _, err := b.control.Cancel(b.ctx, elsewhere, fixedID, "eve"); !errors.Is(err, application.ErrNoTask) {
 		b.Errorf("another workspace cancels the task: %v", err)
 	}
 }
 
-// TestAgentTaskWorker runs cases that share a worker.
 func TestAgentTaskWorker(t *testing.T) {
 	b := setupTasks(t)
 	s := &script{}
-	// dispatches a task because of an event
+	// The dispatcher dispatches a task in reaction to an event, and fails twice after that.
 	failures := 2
 	dispatcher := handler("platform.test_dispatcher", func(ctx context.Context, tx events.Tx, e events.Envelope) error {
 		catalog := application.TaskCatalog{scriptName: func(json.RawMessage) error { return nil }}
-		_, err := app.NewDispatchTaskIn(tx, b.publishing.Publisher(tx), catalog).Dispatch(ctx, e.WorkspaceID, application.TaskRequest{
-			Executor: scriptName, Input: json.RawMessage("{}"), Trigger: uuid.NullUUID{UUID: e.EventID, Valid: true},
-		})
+		_, err := app.NewDispatchTaskIn(tx, b.publishing.Publisher(tx), catalog).Dispatch(ctx, e.WorkspaceID,
+			application.TaskRequest{
+				Executor: scriptName, Input: json.RawMessage("{}"), Trigger: uuid.NullUUID{UUID: e.EventID, Valid: true},
+			})
 		if failures--; err == nil && failures >= 0 {
-			return errRefusing
+			return errOnPurpose
 		}
 		return err
 	})
 	l := b.worker(s, subscription(dispatcher))
 	for _, c := range []struct {
 		name string
-		test func(*tasks, *listening, *script)
+		test func(*tasks, *testWorker, *script)
 	}{
 		{"a briefing is delivered once it is approved", aBriefingIsDeliveredOnceItIsApproved},
-		{"what retrying cannot fix fails the task and not its event", whatRetryingCannotFixFailsTheTask},
+		{"an error that retrying cannot fix fails the task and not its event", anErrorThatRetryingCannotFixFailsTheTask},
 		{"a proactive conversation knows its trigger", aProactiveConversationKnowsItsTrigger},
-		{"a stop hands a task back", aStopHandsATaskBack}, // the last one: of the worker
+		{"a stop releases a task", aStopReleasesATask}, // stops the worker
 	} {
-		s.begin(nil)
+		s.reset(nil)
 		b.run(c.name, func(b *tasks) { c.test(b, l.in(b.bundle), s) })
 	}
 }
 
-// The whole life of a task that ships, with an approval.
-func aBriefingIsDeliveredOnceItIsApproved(b *tasks, l *listening, _ *script) {
+func aBriefingIsDeliveredOnceItIsApproved(b *tasks, l *testWorker, _ *script) {
 	_, err := app.NewPublishCard(b.uow).Publish(b.ctx, b.workspace, card(b.T, "harbour", "The Harbour of Veyra"))
 	must(b.T, err)
 	task := b.dispatched(application.TaskRequest{
 		Executor: application.CardBriefingExecutor, Input: json.RawMessage(`{"card_id": "harbour"}`),
 	})
 	if task.Status != domain.TaskQueued {
-		b.Fatalf("it is %s", task.Status)
+		b.Fatalf("the task is %s", task.Status)
 	}
-	l.delivered(1)
+	l.awaitDelivered(1)
 	task = b.wantStatus(task.ID, domain.TaskAwaitingApproval)
 	b.wantSteps(task, application.BriefingLookUp, application.BriefingDraft)
-	if q := task.Approval.Question; !strings.HasPrefix(q, `Deliver the briefing on "The Harbour of Veyra" (card harbour, version 1, `) {
-		b.Fatalf("it asks %q", q)
+	const question = `Deliver the briefing on "The Harbour of Veyra" (card harbour, version 1, `
+	if q := task.Approval.Question; !strings.HasPrefix(q, question) {
+		b.Fatalf("the question is %q", q)
 	}
 	if files := b.briefings(); len(files) > 0 {
 		b.Fatalf("delivered without approval: %v", files)
@@ -622,15 +652,16 @@ func aBriefingIsDeliveredOnceItIsApproved(b *tasks, l *listening, _ *script) {
 	task, err = b.control.Approve(b.ctx, b.workspace, task.ID, "ada", "fine")
 	must(b.T, err)
 	if task.Status != domain.TaskQueued {
-		b.Fatalf("it is %s", task.Status)
+		b.Fatalf("the task is %s", task.Status)
 	}
-	l.delivered(1)
+	l.awaitDelivered(1)
 	task = b.wantStatus(task.ID, domain.TaskSucceeded)
 	b.wantSteps(task, application.BriefingLookUp, application.BriefingDraft, application.BriefingDeliver)
 	b.wantDispatches(task.ID, 2)
 	files := b.briefings()
 	text := files[task.ID.String()+".md"]
-	for _, want := range []string{"# The Harbour of Veyra\n\nCard harbour, version 1.\n", "\n- z: 1\n", "\nIdempotency key: " + task.ID.String() + "/deliver\n"} {
+	for _, want := range []string{"# The Harbour of Veyra\n\nCard harbour, version 1.\n", "\n- z: 1\n",
+		"\nIdempotency key: " + task.ID.String() + "/deliver\n"} {
 		if !strings.Contains(text, want) {
 			b.Errorf("%q is missing in\n%s", want, text)
 		}
@@ -644,14 +675,15 @@ func aBriefingIsDeliveredOnceItIsApproved(b *tasks, l *listening, _ *script) {
 		DeliveredTo string `json:"delivered_to"`
 	}
 	must(b.T, json.Unmarshal(task.Result, &result))
-	if result.CardID != "harbour" || result.CardVersion != 1 || result.DeliveredTo != filepath.Join(b.dir, task.ID.String()+".md") {
+	if result.CardID != "harbour" || result.CardVersion != 1 ||
+		result.DeliveredTo != filepath.Join(b.dir, task.ID.String()+".md") {
 		b.Errorf("result %s", task.Result)
 	}
 	if kind := one[string](b.bundle, `select kind || coalesce(trigger_event_id::text, '') from platform.conversations
 		where conversation_id = $1 and workspace_id = $2`, task.Conversation, b.workspace); kind != "reactive" {
 		b.Errorf("the conversation is %s", kind)
 	}
-	// each transition that needs a worker is an event of its own
+	// Each dispatch has its own event.
 	if n := one[int](b.bundle, `select count(distinct idempotency_key) from core.outbox where event_type = $1
 		and idempotency_key = id::text and channel = 'outbox_gen_1_agents' and source = 'platform' and workspace_id = $2`,
 		platform.AgentTaskDispatchedType, b.workspace); n != 2 {
@@ -659,9 +691,8 @@ func aBriefingIsDeliveredOnceItIsApproved(b *tasks, l *listening, _ *script) {
 	}
 }
 
-// A step that fails is tried again by itself; what retrying cannot fix fails the task, and the event is delivered: that
-// is an outcome.
-func whatRetryingCannotFixFailsTheTask(b *tasks, l *listening, s *script) {
+// A failing step is retried. After an error that retrying cannot fix, the task has failed and the event is delivered.
+func anErrorThatRetryingCannotFixFailsTheTask(b *tasks, l *testWorker, s *script) {
 	for name, c := range map[string]struct {
 		in       func(tries int) error
 		status   domain.TaskStatus
@@ -670,17 +701,19 @@ func whatRetryingCannotFixFailsTheTask(b *tasks, l *listening, s *script) {
 	}{
 		"twice": {in: func(tries int) error {
 			if tries <= 2 {
-				return errRefusing
+				return errOnPurpose
 			}
 			return nil
 		}, status: domain.TaskAwaitingApproval, attempts: 3},
-		"for good": {in: func(int) error { return events.Terminal(errRefusing) }, status: domain.TaskFailed, reason: "refusing", attempts: 1},
-		"always":   {in: func(int) error { return errRefusing }, status: domain.TaskFailed, reason: "refusing", attempts: domain.MaxTaskTries},
-		"by panic": {in: func(int) error { panic("no") }, status: domain.TaskFailed,
+		"terminal": {in: func(int) error { return events.Terminal(errOnPurpose) },
+			status: domain.TaskFailed, reason: "failed on purpose", attempts: 1},
+		"always": {in: func(int) error { return errOnPurpose },
+			status: domain.TaskFailed, reason: "failed on purpose", attempts: domain.MaxTaskTries},
+		"panic": {in: func(int) error { panic("no") }, status: domain.TaskFailed,
 			reason: "given up after 5 tries; its workers died or were stopped: see event ", attempts: domain.MaxTaskTries + 1},
 	} {
-		tries := 0 // of one task, one after the other
-		s.begin(func(_ context.Context, step string) error {
+		tries := 0 // of this task
+		s.reset(func(_ context.Context, step string) error {
 			if step != stepTwo {
 				return nil
 			}
@@ -688,60 +721,60 @@ func whatRetryingCannotFixFailsTheTask(b *tasks, l *listening, s *script) {
 			return c.in(tries)
 		})
 		task := b.dispatched(application.TaskRequest{})
-		l.until(dispatch.Delivered)
+		l.awaitOutcome(dispatch.Delivered)
 		b.wantRow(b.dispatches(task.ID)[0], "delivered", c.attempts)
 		if task = b.wantStatus(task.ID, c.status); !strings.Contains(task.FailureReason, c.reason) {
-			b.Errorf("%s: it failed because %q, want %q", name, task.FailureReason, c.reason)
+			b.Errorf("%s: the failure reason is %q, want %q", name, task.FailureReason, c.reason)
 		}
 		if c.attempts != 1 {
 			continue
 		}
 		_, err := b.control.Retry(b.ctx, b.workspace, task.ID)
 		must(b.T, err)
-		l.until(dispatch.Delivered)
+		l.awaitOutcome(dispatch.Delivered)
 		if ran := strings.Count(s.steps(), stepOne); b.find(task.ID).Status != domain.TaskFailed || ran != 1 {
 			b.Errorf("%s: step one ran %d times", name, ran)
 		}
 	}
 }
 
-// An event may be the reason for a task: it, its proactive conversation and its event are there exactly when the
-// event is recorded as handled.
-func aProactiveConversationKnowsItsTrigger(b *tasks, l *listening, _ *script) {
+// The task, its conversation and its event are committed only with the trigger's dedup key.
+func aProactiveConversationKnowsItsTrigger(b *tasks, l *testWorker, _ *script) {
 	e := event(1)
 	e.WorkspaceID = b.workspace
 	b.publish(e)
-	l.until(dispatch.Delivered)
-	l.delivered(1)
-	if got := one[string](b.bundle, `select string_agg(concat_ws(' ', kind, trigger_event_id, status), ', ') from platform.agent_tasks
+	l.awaitOutcome(dispatch.Delivered)
+	l.awaitDelivered(1)
+	if got := one[string](b.bundle, `select string_agg(concat_ws(' ', kind, trigger_event_id, status), ', ')
+		from platform.agent_tasks
 		join platform.conversations using (conversation_id)`); got != "proactive "+e.EventID.String()+" awaiting_approval" {
 		b.Fatalf("tasks: %s", got)
 	}
 }
 
-// A worker that stops hands the task back at no cost, and keeps the step that was just done.
-func aStopHandsATaskBack(b *tasks, l *listening, s *script) {
+// The step that has just ended is recorded, and the stop costs no try.
+func aStopReleasesATask(b *tasks, l *testWorker, s *script) {
 	g := b.newGate()
-	s.begin(func(ctx context.Context, step string) error {
+	s.reset(func(ctx context.Context, step string) error {
 		if step != stepTwo {
 			return nil
 		}
 		g.entered <- struct{}{}
 		<-ctx.Done()
-		return nil // done at the last moment
+		return nil // the step succeeds after the cancellation
 	})
 	task := b.dispatched(application.TaskRequest{})
 	g.awaitEntered(b.T)
-	l.stopNow()
+	l.stopWithoutGrace()
 	task = b.wantStatus(task.ID, domain.TaskQueued)
 	b.wantSteps(task, stepOne, stepTwo)
 	if task.Tries != 0 {
-		b.Fatalf("it has %d tries", task.Tries)
+		b.Fatalf("the task has %d tries", task.Tries)
 	}
 	b.wantRow(b.dispatches(task.ID)[0], "pending", 0)
 	next := &script{}
 	must(b.T, b.runTask(task.ID, b.dispatches(task.ID)[0], next))
 	if next.steps() != "go" {
-		b.Errorf("the second did %s", next.steps())
+		b.Errorf("the second run did %s", next.steps())
 	}
 }

@@ -7,34 +7,31 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// TestClaimWatermark runs cases that share a database.
 func TestClaimWatermark(t *testing.T) {
 	setup(t).cases(map[string]func(*bundle){
 		"a sample is above every earlier transaction":    aSampleIsAboveEveryEarlierTransaction,
 		"adopted events are found":                       adoptedEventsAreFound,
-		"a late commit is picked up":                     aLateCommitIsPickedUp,
+		"a late commit is delivered":                     aLateCommitIsDelivered,
 		"a row below the watermark is found by the poll": aRowBelowTheWatermarkIsFoundByThePoll,
-		"the watermark never passes what is pending":     theWatermarkNeverPassesWhatIsPending,
+		"the watermark stays below pending rows":         theWatermarkStaysBelowPendingRows,
 	})
 }
 
-// A transaction that inserts, waits and commits is picked up at once, however far the others have
-// come since.
-func aLateCommitIsPickedUp(b *bundle) {
-	l := b.listen(noPoll, subscription(leaving("platform.one")))
+// A transaction that inserts, waits and commits is delivered at once, however many events were delivered before.
+func aLateCommitIsDelivered(b *bundle) {
+	l := b.startWorker(noPoll, subscription(effectHandler("platform.one")))
 	late := b.conn()
 	_, err := late.Exec(b.ctx, "begin; select core.outbox_publish('worlds.test.happened', 'worlds', '{\"n\": 1}')")
 	must(b.T, err)
 	for n := range 20 {
 		b.publish(event(n))
-		l.delivered(1)
+		l.awaitDelivered(1)
 	}
 	b.commit(late)
-	l.delivered(1)
+	l.awaitDelivered(1)
 }
 
-// A sample's id is above every id that was given out before its time, also of transactions that a
-// snapshot does not know of yet because none after them has ended.
+// A sample's id is above every transaction id given out before its time, including those that no snapshot has yet.
 func aSampleIsAboveEveryEarlierTransaction(b *bundle) {
 	xid := func(conn *pgx.Conn) (id int64) {
 		must(b.T, conn.QueryRow(b.ctx, "select pg_current_xact_id()::text::bigint").Scan(&id))
@@ -51,57 +48,57 @@ func aSampleIsAboveEveryEarlierTransaction(b *bundle) {
 	_, err := late.Exec(b.ctx, "select core.outbox_publish('worlds.test.happened', 'worlds', '{\"n\": 1}')")
 	must(b.T, err)
 	id := xid(late)
-	var stamped, markAt time.Time
+	var stamped, sampledAt time.Time
 	must(b.T, late.QueryRow(b.ctx, "select available_at from core.outbox").Scan(&stamped))
-	var markID, running int64
-	must(b.T, worker.QueryRow(b.ctx, "select sampled_at, sample_id, lowest_running from core.outbox_watermark(1, 'worlds.test.happened', '-infinity')").
-		Scan(&markAt, &markID, &running))
-	if markAt.Before(stamped) || markID <= id || running > lowest {
-		b.Fatalf("sample %d at %s with %d running, beside an event of transaction %d at %s, and %d", markID, markAt, running, id, stamped, lowest)
+	var sampleID, running int64
+	must(b.T, worker.QueryRow(b.ctx,
+		"select sampled_at, sample_id, lowest_running from core.outbox_watermark(1, 'worlds.test.happened', '-infinity')").
+		Scan(&sampledAt, &sampleID, &running))
+	if sampledAt.Before(stamped) || sampleID <= id || running > lowest {
+		b.Fatalf("sample %d at %s with %d running, beside an event of transaction %d at %s, and %d", sampleID, sampledAt,
+			running, id, stamped, lowest)
 	}
 	_, err = worker.Exec(b.ctx, "select core.outbox_watermark(1, 'worlds.test.happened', '-infinity')")
 	if err == nil {
-		b.Fatal("a sample was taken in a transaction that has its id already")
+		b.Fatal("a sample was taken in a transaction that already had an id")
 	}
 }
 
-// What a full poll is for: a row inserted by hand, or a clock set back.
+// A row inserted by hand, or after the clock was set back, is below the watermark.
 func aRowBelowTheWatermarkIsFoundByThePoll(b *bundle) {
-	l := b.listen(100*time.Millisecond, subscription(leaving("platform.one")))
+	l := b.startWorker(100*time.Millisecond, subscription(effectHandler("platform.one")))
 	for n := range 20 {
 		b.publish(event(n))
-		l.delivered(1)
+		l.awaitDelivered(1)
 	}
-	b.exec(`insert into core.outbox (event_type, event_version, source, content_class, channel, generation, payload, idempotency_key, available_at)
-		values ('worlds.test.happened', 1, 'worlds', 'operational', 'outbox_gen_1', 1, '{"n": 9000}', 'by hand', clock_timestamp() - interval '1 hour')`)
-	// notifications that come all the time must not keep it from looking
+	b.exec(`insert into core.outbox (event_type, event_version, source, content_class, channel, generation, payload,
+		idempotency_key, available_at)
+		values ('worlds.test.happened', 1, 'worlds', 'operational', 'outbox_gen_1', 1, '{"n": 9000}', 'by hand',
+			clock_timestamp() - interval '1 hour')`)
+	// Steady notifications must not keep the worker from a full poll.
 	for n := 0; ; n++ {
 		b.publish(event(n))
-		if string(l.next().Envelope.Payload) == `{"n": 9000}` {
+		if string(l.nextSettlement().Envelope.Payload) == `{"n": 9000}` {
 			return
 		}
 		if n == 3000 {
-			b.Fatal("notifications keep it from being found")
+			b.Fatal("the row was not found among 3000 notifications")
 		}
 	}
 }
 
-// A row that was let go of is pending as before: the watermark never passes it.
-func theWatermarkNeverPassesWhatIsPending(b *bundle) {
-	l := b.listen(noPoll, subscription(leaving("platform.one")))
+func theWatermarkStaysBelowPendingRows(b *bundle) {
+	l := b.startWorker(noPoll, subscription(effectHandler("platform.one")))
 	held := event(0)
 	b.exec("alter table core.outbox disable trigger outbox_notify")
 	b.publish(held)
-	holder := b.conn()
-	_, err := holder.Exec(b.ctx, "begin; select from core.outbox for update")
-	must(b.T, err)
+	holder := b.beginTx("select from core.outbox for update")
 	b.exec("alter table core.outbox enable trigger outbox_notify")
 	for n := range 20 {
 		b.publish(event(n))
-		l.delivered(1)
+		l.awaitDelivered(1)
 	}
-	_, err = holder.Exec(b.ctx, "rollback")
-	must(b.T, err)
+	b.rollback(holder)
 	b.publish(event(-1))
-	l.delivered(2)
+	l.awaitDelivered(2)
 }

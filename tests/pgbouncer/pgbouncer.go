@@ -1,5 +1,5 @@
-// Package pgbouncer starts a real PgBouncer in front of a test's database. It fails the test where
-// none is installed. Any user gets in, and acts as the user of the backend's URL.
+// Package pgbouncer starts a PgBouncer in front of a test's database, and fails the test if it is not installed. It
+// accepts any user, and connects to the backend as the user of the backend's URL.
 package pgbouncer
 
 import (
@@ -21,38 +21,38 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// Mode is when a client gives its server connection back.
+// Mode says when PgBouncer releases a client's server connection.
 type Mode string
 
-// The modes that tests are run in.
 const (
 	Session     Mode = "session"
 	Transaction Mode = "transaction"
 )
 
-const patience = 30 * time.Second
+// startTimeout limits the start and each command of the console.
+const startTimeout = 30 * time.Second
 
 // Bouncer is a running PgBouncer.
 type Bouncer struct {
-	// URL leads through it to the backend's database.
+	// URL leads through PgBouncer to the backend's database.
 	URL string
 
 	dir, port, database string
 	mode                Mode
-	output              bytes.Buffer // of the program
+	output              bytes.Buffer
 }
 
-// Start returns when it takes connections. It ends with the test.
+// Start starts a PgBouncer that ends with the test, and waits until it accepts connections.
 func Start(t testing.TB, mode Mode, backend string) *Bouncer {
 	t.Helper()
 	program, err := exec.LookPath("pgbouncer")
 	if err != nil {
-		program, err = exec.LookPath("/usr/sbin/pgbouncer") // not in everybody's PATH
+		program, err = exec.LookPath("/usr/sbin/pgbouncer") // often not in PATH
 	}
 	if err != nil {
 		t.Fatalf("install pgbouncer (apt-get install pgbouncer): %v", err)
 	}
-	// another user's process has to read it, which cannot enter t.TempDir
+	// The process runs as another user, who cannot enter t.TempDir.
 	dir, err := os.MkdirTemp("", "pgbouncer-")
 	must(t, err)
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
@@ -73,14 +73,14 @@ func Start(t testing.TB, mode Mode, backend string) *Bouncer {
 	must(t, cmd.Start())
 	ended := make(chan struct{})
 	go func() {
-		_ = cmd.Wait() // how it ended is of no interest: it is killed
+		_ = cmd.Wait() // always an error: the process is killed
 		close(ended)
 	}()
 	t.Cleanup(func() {
 		_ = cmd.Process.Kill()
 		<-ended
 	})
-	deadline := time.NewTimer(patience)
+	deadline := time.NewTimer(startTimeout)
 	defer deadline.Stop()
 	tick := time.NewTicker(20 * time.Millisecond)
 	defer tick.Stop()
@@ -93,13 +93,13 @@ func Start(t testing.TB, mode Mode, backend string) *Bouncer {
 		case <-ended:
 			t.Fatalf("pgbouncer ended at once: %s", output.String())
 		case <-deadline.C:
-			t.Fatalf("pgbouncer takes no connections after %s", patience)
+			t.Fatalf("pgbouncer accepts no connections after %s", startTimeout)
 		}
 	}
 }
 
-// Turn makes it lead to the same database of another server. Clients stay connected.
-func (b *Bouncer) Turn(t testing.TB, backend string) {
+// Redirect changes the backend to the same database of another server. Clients stay connected.
+func (b *Bouncer) Redirect(t testing.TB, backend string) {
 	t.Helper()
 	b.configure(t, backend)
 	for _, command := range []string{"reload", "reconnect"} {
@@ -135,11 +135,12 @@ server_login_retry = 1
 
 func quoted(s string) string { return strings.ReplaceAll(s, "'", "''") }
 
-// console runs a command of PgBouncer's own.
+// console executes a command of PgBouncer's admin console.
 func (b *Bouncer) console(command string) error {
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	ctx, cancel := context.WithTimeout(context.Background(), startTimeout)
 	defer cancel()
-	conn, err := pgx.Connect(ctx, "postgres://console@127.0.0.1:"+b.port+"/pgbouncer?sslmode=disable&default_query_exec_mode=simple_protocol")
+	conn, err := pgx.Connect(ctx, "postgres://console@127.0.0.1:"+b.port+
+		"/pgbouncer?sslmode=disable&default_query_exec_mode=simple_protocol")
 	if err != nil {
 		return err
 	}
@@ -148,7 +149,7 @@ func (b *Bouncer) console(command string) error {
 	return err
 }
 
-// attributes makes it an ordinary user's process, for it refuses to be root's.
+// attributes makes the process an ordinary user's, since PgBouncer refuses to run as root.
 func attributes(t testing.TB) *syscall.SysProcAttr {
 	t.Helper()
 	attributes := &syscall.SysProcAttr{Setpgid: true}
