@@ -24,7 +24,7 @@ import (
 	"spectral/tests/faults/process"
 )
 
-// otherServers is the variable with folders of further Postgres programs, separated as in PATH.
+// otherServers is the variable for folders of further Postgres programs, separated as in PATH.
 const otherServers = "SPECTRAL_TEST_POSTGRES"
 
 const testTimeout = 2 * time.Minute
@@ -63,7 +63,7 @@ func programs(t *testing.T, major int) string {
 	return ""
 }
 
-// cluster is a server as a provider leases it: the tenant owns a database and may create roles.
+// cluster is a server of a provider: the tenant owns a database and may create roles.
 type cluster struct {
 	*testing.T
 	ctx    context.Context
@@ -71,7 +71,7 @@ type cluster struct {
 	conns  map[string]*pgx.Conn // by URL
 }
 
-func lease(t *testing.T, dir string) *cluster {
+func newCluster(t *testing.T, dir string) *cluster {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), 2*testTimeout)
 	t.Cleanup(cancel)
@@ -92,7 +92,7 @@ func lease(t *testing.T, dir string) *cluster {
 	return c
 }
 
-// as is the URL of a database as a login.
+// as returns the URL of a database for a login.
 func (c *cluster) as(login, database string) string {
 	c.Helper()
 	u, err := url.Parse(c.server.URL(database))
@@ -103,14 +103,14 @@ func (c *cluster) as(login, database string) string {
 	return u.String()
 }
 
-// query runs a statement and returns the text of its first value.
+// query executes sql and returns its first value as text.
 func (c *cluster) query(at, sql string) string {
 	c.Helper()
-	answer, err := c.try(at, sql)
+	value, err := c.try(at, sql)
 	if err != nil {
 		c.Fatalf("%s: %v", sql, err)
 	}
-	return answer
+	return value
 }
 
 func (c *cluster) try(at, sql string) (string, error) {
@@ -129,7 +129,7 @@ func (c *cluster) try(at, sql string) (string, error) {
 	return string(results[0].Rows[0][0]), nil
 }
 
-// await waits until a statement answers so.
+// await repeats a query until it returns want.
 func (c *cluster) await(at, sql, want string) {
 	c.Helper()
 	deadline := time.NewTimer(testTimeout)
@@ -144,12 +144,12 @@ func (c *cluster) await(at, sql, want string) {
 		select {
 		case <-tick.C:
 		case <-deadline.C:
-			c.Fatalf("%s answers %q, not %q (%v)", sql, have, want, err)
+			c.Fatalf("%s returns %q, want %q (%v)", sql, have, want, err)
 		}
 	}
 }
 
-// workers runs the program to its end, which must be with the code.
+// workers runs the command to its end and compares the exit code.
 func (c *cluster) workers(code int, at string, args ...string) (stdout, stderr string) {
 	c.Helper()
 	cmd := exec.CommandContext(c.ctx, binary.Path(c), args...)
@@ -169,11 +169,12 @@ func (c *cluster) workers(code int, at string, args ...string) (stdout, stderr s
 	return out.String(), errs.String()
 }
 
-// run starts the workers, and returns how to stop them in order.
+// run starts the workers and returns a function that stops them.
 func (c *cluster) run(at string) (stop func()) {
 	c.Helper()
 	cmd := exec.CommandContext(c.ctx, binary.Path(c), "run")
-	cmd.Env = []string{"DATABASE_URL=" + at, "SPECTRAL_GENERATION=1", "HOME=" + c.TempDir(), "SPECTRAL_BRIEFINGS_DIR=" + c.TempDir()}
+	cmd.Env = []string{"DATABASE_URL=" + at, "SPECTRAL_GENERATION=1", "HOME=" + c.TempDir(),
+		"SPECTRAL_BRIEFINGS_DIR=" + c.TempDir()}
 	var errs bytes.Buffer
 	cmd.Stderr = &errs
 	if err := cmd.Start(); err != nil {
@@ -195,7 +196,7 @@ func (c *cluster) run(at string) (stop func()) {
 	return stop
 }
 
-// install migrates as the tenant and makes the logins that people and programs use.
+// install migrates as the tenant and creates the logins.
 func (c *cluster) install() {
 	c.Helper()
 	if _, stderr := c.workers(0, c.as("tenant", "app"), "migrate", "up"); strings.Contains(stderr, "privileges") {
@@ -206,90 +207,103 @@ func (c *cluster) install() {
 
 func (c *cluster) logins() {
 	c.Helper()
-	for login, role := range map[string]string{"app_worker": "spectral_worker", "app_worlds": "spectral_worlds", "app_operator": "spectral_operator"} {
+	for login, role := range map[string]string{"app_worker": "spectral_worker", "app_worlds": "spectral_worlds",
+		"app_operator": "spectral_operator"} {
 		c.query(c.as("tenant", "app"), fmt.Sprintf("create role %s login password 'test' in role %s", login, role))
 	}
 }
 
-// publish publishes so many cards as the worlds context's own login; further are parameters of core.outbox_publish.
-func (c *cluster) publish(prefix string, n int, further string) {
+// publish publishes n cards as the login of worlds. arguments are further arguments of core.outbox_publish.
+func (c *cluster) publish(prefix string, n int, arguments string) {
 	c.Helper()
-	c.query(c.as("app_worlds", "app"), fmt.Sprintf(`select count(core.outbox_publish('worlds.world_model_card.published', 'worlds',
-		jsonb_build_object('card_id', '%s-' || i, 'version', 1, 'title', 't')%s)) from generate_series(1, %d) i`, prefix, further, n))
+	c.query(c.as("app_worlds", "app"), fmt.Sprintf(`select
+		count(core.outbox_publish('worlds.world_model_card.published', 'worlds',
+		jsonb_build_object('card_id', '%s-' || i, 'version', 1, 'title', 't')%s)) from generate_series(1, %d) i`, prefix,
+		arguments, n))
 }
 
-// count of events in a status, as an operator sees it.
+// events waits until an operator sees the given number of events in a status.
 func (c *cluster) events(status, want string) {
 	c.Helper()
 	c.await(c.as("app_operator", "app"), "select count(*) from core.outbox where status = '"+status+"'", want)
 }
 
-// fine wants the doctor to find nothing in what does not depend on how the server is set up.
-func (c *cluster) fine() {
+// wantHealthy runs the doctor's checks that do not depend on the server's settings.
+func (c *cluster) wantHealthy() {
 	c.Helper()
-	c.workers(0, c.as("app_operator", "app"), "doctor", "migrations", "schema", "indexes", "privileges", "clock", "notifications", "queue", "unhandled", "channels", "leases", "vacuum")
+	c.workers(0, c.as("app_operator", "app"), "doctor", "migrations", "schema", "indexes", "privileges", "clock",
+		"notifications", "queue", "unhandled", "channels", "leases", "vacuum")
 }
 
-// repair does what the tenant does about what the doctor finds, while workers run.
+// repair damages the schema and repairs it as the tenant, while workers run.
 func (c *cluster) repair() {
 	c.Helper()
-	c.query(c.as("tenant", "app"), `alter function core.uuid_v7() rename to id; drop policy scans_workspace on worlds.scans; alter table core.outbox disable trigger outbox_notify;
-		revoke select on core.outbox from spectral_worker; grant update on core.outbox to spectral_worlds; revoke select on spectral_goose.goose_db_version from spectral_worker;
+	c.query(c.as("tenant", "app"), `alter function core.uuid_v7() rename to id;
+		drop policy scans_workspace on worlds.scans;
+		alter table core.outbox disable trigger outbox_notify;
+		revoke select on core.outbox from spectral_worker;
+		grant update on core.outbox to spectral_worlds;
+		revoke select on spectral_goose.goose_db_version from spectral_worker;
 		create function core.mine() returns integer language sql as 'select 1'`)
-	if stdout, _ := c.workers(3, c.as("app_operator", "app"), "doctor", "schema", "privileges"); !strings.Contains(stdout, "workers migrate repair") {
+	if stdout, _ := c.workers(3, c.as("app_operator", "app"), "doctor", "schema",
+		"privileges"); !strings.Contains(stdout, "workers migrate repair") {
 		c.Errorf("doctor says:\n%s", stdout)
 	}
 	c.workers(0, c.as("tenant", "app"), "migrate", "repair", "--yes")
-	c.fine()
+	c.wantHealthy()
 }
 
-// operate does what operators do, as one of them.
+// operate runs the commands of operators.
 func (c *cluster) operate() {
 	c.Helper()
 	operator := c.as("app_operator", "app")
-	shows := func(part string, args ...string) {
+	wantOutput := func(part string, args ...string) {
 		c.Helper()
 		if stdout, stderr := c.workers(0, operator, args...); !strings.Contains(stdout+stderr, part) {
-			c.Errorf("workers %s does not say %q:\n%s%s", strings.Join(args, " "), part, stdout, stderr)
+			c.Errorf("workers %s does not print %q:\n%s%s", strings.Join(args, " "), part, stdout, stderr)
 		}
 	}
-	c.publish("lost", 3, ", p_target => 'worlds'") // whose context has no handler of cards
+	c.publish("lost", 3, ", p_target => 'worlds'") // worlds has no handler for cards
 	c.events("failed", "3")
 	id := c.query(operator, "select id from core.outbox where status = 'failed' order by id limit 1")
-	shows(id, "events", "list")
-	shows("NoHandler", "events", "show", id)
-	shows("failed", "events", "stats", "--by", "status")
-	shows("discarded 1 event", "events", "discard", id, "--yes")
-	shows("undiscarded 1 event", "events", "undiscard", id, "--yes")
-	shows("replayed 3 events", "events", "replay", "--all", "--to", "1", "--yes")
+	wantOutput(id, "events", "list")
+	wantOutput("NoHandler", "events", "show", id)
+	wantOutput("failed", "events", "stats", "--by", "status")
+	wantOutput("discarded 1 event", "events", "discard", id, "--yes")
+	wantOutput("undiscarded 1 event", "events", "undiscard", id, "--yes")
+	wantOutput("replayed 3 events", "events", "replay", "--all", "--to", "1", "--yes")
 	c.events("failed", "3") // the handler is still missing
-	shows("discarded 3 events", "events", "discard", "--all", "--reason", "nobody is meant", "--yes")
+	wantOutput("discarded 3 events", "events", "discard", "--all", "--reason", "no handler", "--yes")
 	const card = "worlds.world_model_card.published"
-	shows("paused", "events", "pause", card, "--generation", "1")
+	wantOutput("paused", "events", "pause", card, "--generation", "1")
 	c.publish("paused", 2, "")
-	shows("resumed", "events", "resume", card, "--generation", "1")
+	wantOutput("resumed", "events", "resume", card, "--generation", "1")
 	c.events("delivered", "52")
-	shows("generation 2 is live", "generation", "register", "2")
-	c.query(c.as("app_worlds", "app"), "select core.outbox_publish('"+card+"', 'worlds', '{\"card_id\": \"moved\", \"version\": 1, \"title\": \"t\"}')") // to 2
-	shows("moved 1 event", "generation", "adopt", "2", "1", "--yes")
+	wantOutput("generation 2 is live", "generation", "register", "2")
+	c.query(c.as("app_worlds", "app"),
+		"select core.outbox_publish('"+card+"', 'worlds', '{\"card_id\": \"moved\", \"version\": 1, \"title\": \"t\"}')")
+	wantOutput("moved 1 event", "generation", "adopt", "2", "1", "--yes")
 	c.events("delivered", "53")
-	shows("is draining", "generation", "drain", "2")
-	shows("is retired", "generation", "retire", "2")
-	shows("tombstoned", "retention", "sweep", "--yes")
-	shows("outbox_row", "retention", "status")
-	if acts := c.query(operator, "select string_agg(distinct action, ' ' order by action) from core.operator_actions where acted_by = 'ana' and login = 'app_operator'"); acts != "adopt discard generation_close generation_drain generation_register generation_retire pause replay resume sweep undiscard" {
-		c.Errorf("the acts that are noted: %s", acts)
+	wantOutput("is draining", "generation", "drain", "2")
+	wantOutput("is retired", "generation", "retire", "2")
+	wantOutput("tombstoned", "retention", "sweep", "--yes")
+	wantOutput("outbox_row", "retention", "status")
+	actions := c.query(operator, `select string_agg(distinct action, ' ' order by action)
+		from core.operator_actions where acted_by = 'ana' and login = 'app_operator'`)
+	if actions != "adopt discard generation_close generation_drain generation_register generation_retire"+
+		" pause replay resume sweep undiscard" {
+		c.Errorf("the recorded operator actions are %s", actions)
 	}
 }
 
-// A tenant without superuser installs, runs and operates everything.
-func TestAsATenant(t *testing.T) {
+func TestTenantInstallsRunsAndOperates(t *testing.T) {
 	for _, major := range []int{15, 18} {
 		t.Run(strconv.Itoa(major), func(t *testing.T) {
 			t.Parallel()
-			c := lease(t, programs(t, major))
+			c := newCluster(t, programs(t, major))
 			c.install()
-			if super := c.query(c.as("tenant", "app"), "select rolsuper from pg_roles where rolname = current_user"); super != "f" {
+			if super := c.query(c.as("tenant", "app"),
+				"select rolsuper from pg_roles where rolname = current_user"); super != "f" {
 				t.Fatal("the tenant is a superuser")
 			}
 			stop := c.run(c.as("app_worker", "app"))
@@ -297,10 +311,9 @@ func TestAsATenant(t *testing.T) {
 			c.publish("a", 50, "")
 			c.events("delivered", "50")
 			c.operate()
-			c.fine()
+			c.wantHealthy()
 			c.repair()
 			stop()
-			// whoever migrates again changes nothing
 			if stdout, _ := c.workers(0, c.as("tenant", "app"), "migrate", "up"); !strings.Contains(stdout, "nothing to apply") {
 				t.Errorf("migrating again: %s", stdout)
 			}
@@ -308,46 +321,48 @@ func TestAsATenant(t *testing.T) {
 	}
 }
 
-// What was dumped in the middle of things goes on where it is restored, on a newer cluster.
-func TestDumpAndRestore(t *testing.T) {
+// A database that was dumped with waiting events goes on where it is restored, on a newer version.
+func TestRestoredDumpGoesOn(t *testing.T) {
 	t.Parallel()
 	oldest := programs(t, 15)
-	from := lease(t, oldest)
+	from := newCluster(t, oldest)
 	from.install()
 	stop := from.run(from.as("app_worker", "app"))
 	from.await(from.as("app_operator", "app"), "select count(*) = 1 from core.live_workers", "t")
 	from.publish("done", 30, "")
 	from.events("delivered", "30")
-	from.publish("lost", 1, ", p_target => 'worlds'") // whose context has no handler of cards
+	from.publish("lost", 1, ", p_target => 'worlds'") // worlds has no handler for cards
 	from.events("failed", "1")
 	stop()
 	from.publish("waiting", 20, "")
 	dump := filepath.Join(t.TempDir(), "app.dump")
 	from.tool(oldest, "pg_dump", "--format=custom", "--file="+dump, from.as("tenant", "app"))
 
-	to := lease(t, programs(t, 18))
-	// the roles belong to the cluster: migrating any database makes them
+	to := newCluster(t, programs(t, 18))
+	// The roles belong to the cluster, and migrating any database creates them.
 	to.query(to.server.URL("postgres"), "create database for_roles owner tenant")
 	to.workers(0, to.as("tenant", "for_roles"), "migrate", "up")
 	to.query(to.server.URL("postgres"), "drop database for_roles")
 	to.tool(oldest, "pg_restore", "--exit-on-error", "--dbname="+to.as("tenant", "app"), dump)
 	to.logins()
 
-	if stdout, stderr := to.workers(0, to.as("tenant", "app"), "migrate", "up"); !strings.Contains(stdout, "nothing to apply") || strings.Contains(stderr, "privileges") {
-		t.Errorf("migrating what was restored: %s%s", stdout, stderr)
+	if stdout, stderr := to.workers(0, to.as("tenant", "app"), "migrate", "up"); !strings.Contains(stdout,
+		"nothing to apply") || strings.Contains(stderr, "privileges") {
+		t.Errorf("migrating the restored database: %s%s", stdout, stderr)
 	}
 	to.run(to.as("app_worker", "app"))
 	to.events("delivered", "50")
 	to.events("failed", "1")
-	if cards := to.query(to.server.URL("app"), "select count(*) || ' ' || sum(version) from platform.system_cards"); cards != "50 50" {
+	if cards := to.query(to.server.URL("app"),
+		"select count(*) || ' ' || sum(version) from platform.system_cards"); cards != "50 50" {
 		t.Errorf("cards and versions are %s", cards)
 	}
 	if twice := to.query(to.server.URL("app"), "select count(*) from core.outbox where attempts <> 1"); twice != "0" {
-		t.Errorf("%s events were dispatched again", twice)
+		t.Errorf("%s events had more than one attempt", twice)
 	}
 	to.publish("new", 5, "")
 	to.events("delivered", "55")
-	to.fine()
+	to.wantHealthy()
 }
 
 // tool runs a program of Postgres.
