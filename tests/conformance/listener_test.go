@@ -244,8 +244,7 @@ func refusesSubscriptions(s *listenerSuite) {
 	for name, change := range map[string]func(*events.Subscription){
 		"an event type of one word": func(u *events.Subscription) { u.EventType = "happened" },
 		"a channel of another generation": func(u *events.Subscription) {
-			u.Channel = events.ChannelName(s.Generation+1,
-				"")
+			u.Channel = events.ChannelName(s.Generation+1, "")
 		},
 		"an event type without contract": func(u *events.Subscription) { u.EventType = "worlds.suite.unknown" },
 		"no channel":                     func(u *events.Subscription) { u.Channel = "" },
@@ -587,8 +586,7 @@ func retriesOnlyFailedHandler(leased bool) func(*listenerSuite) {
 		o := s.awaitSettled(s.publish(suiteEvent(3))[0], eventstest.Failed)
 		s.wantReason(o, first, errOnPurpose.Error())
 		if !slices.Equal(o.HandledBy, []string{second}) || o.Failures[first].Failures != 4 || len(o.Failures) != 1 {
-			s.Errorf("handled by %q, failures %+v, want %s and four failures of %s", o.HandledBy,
-				o.Failures, second, first)
+			s.Errorf("handled by %q, failures %+v, want %s and four failures of %s", o.HandledBy, o.Failures, second, first)
 		}
 		c.want(s, map[string]int{
 			first + " 1": 3, second + " 1": 1, first + " 2": 1, second + " 2": 3, first + " 3": 4, second + " 3": 1,

@@ -56,7 +56,6 @@ type jobConfig struct {
 	Lease          time.Duration
 	Concurrency    int
 	SecondExecutor bool // registers a second executor
-	Timeout        time.Duration
 	Retries        int
 	Grace          time.Duration
 }
@@ -94,7 +93,7 @@ func (r jobConfig) subscription(g events.Generation, worker uuid.UUID) events.Su
 	retry := &events.RetryPolicy{MaxRetries: r.Retries, Base: time.Millisecond, Multiplier: 1, Cap: time.Millisecond}
 	register := func(name string) events.Registration {
 		x := &executor{jobConfig: r, name: name, worker: worker}
-		return events.Registration{Name: name, Retry: retry, Timeout: r.Timeout, Executor: x}
+		return events.Registration{Name: name, Retry: retry, Executor: x}
 	}
 	s := events.Subscription{
 		Channel: events.ChannelName(g, jobClass), EventType: jobType, Mode: events.Leased, Lease: r.Lease,

@@ -59,8 +59,7 @@ func TestWorkerMayBeKilledAfterAnyStatement(t *testing.T) {
 		t.Run("one event/after", func(t *testing.T) { killsAtStatements(t, []string{"a"}, proxy.DropReplies, 2, first) })
 		t.Run("a batch/before", func(t *testing.T) { killsAtStatements(t, []string{"a", "b", "c"}, proxy.Freeze, 1, first) })
 		t.Run("a batch/after", func(t *testing.T) {
-			killsAtStatements(t, []string{"a", "b", "c"}, proxy.DropReplies, 1,
-				first)
+			killsAtStatements(t, []string{"a", "b", "c"}, proxy.DropReplies, 1, first)
 		})
 	}
 }

@@ -50,8 +50,7 @@ func Cards(cardID func(n int) string) Kind {
 }
 
 // The projector of a card whose key begins with LockedPrefix waits for the advisory lock (LockClass, hashtext(key)),
-// which
-// a test may hold.
+// which a test may hold.
 const (
 	LockedPrefix = "held-"
 	LockClass    = 7701

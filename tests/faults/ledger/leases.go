@@ -101,8 +101,7 @@ func (t Totals) String() string {
 }
 
 // VerifyLeases compares the execution log with the committed leases, and the leases with the rows. Call it after
-// Verify,
-// with the same url. It fails the test unless:
+// Verify, with the same url. It fails the test unless:
 //
 //   - each execution has its own lease, held by its worker and committed before it started, so that it repeats another
 //     only after a lease that was reaped, retried or released;

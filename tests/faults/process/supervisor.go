@@ -67,13 +67,6 @@ func (s *Supervisor) Current() *Process {
 	return s.current
 }
 
-// Restarts returns how often the worker was restarted.
-func (s *Supervisor) Restarts() int {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return len(s.earlier)
-}
-
 // Processes returns all processes in order, the current one last.
 func (s *Supervisor) Processes() []*Process {
 	s.mu.Lock()

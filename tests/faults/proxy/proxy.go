@@ -14,7 +14,7 @@ type Mode int
 
 const (
 	Pass Mode = iota // forwards everything
-	// Refuse resets new connections, and counts them in Accepted. Open connections stay.
+	// Refuse resets new connections. Open connections stay.
 	Refuse
 	// Stall forwards nothing, on open and new connections, until the mode changes: a network that drops packets.
 	Stall
@@ -28,14 +28,13 @@ type Proxy struct {
 	listener net.Listener
 	backend  func() string // host:port of the server, asked for each connection
 
-	mu       sync.Mutex
-	mode     Mode
-	changed  chan struct{} // closed when the mode changes or the proxy ends
-	ended    bool
-	filter   Filter
-	links    map[*link]bool
-	accepted []time.Time
-	wait     sync.WaitGroup
+	mu      sync.Mutex
+	mode    Mode
+	changed chan struct{} // closed when the mode changes or the proxy ends
+	ended   bool
+	filter  Filter
+	links   map[*link]bool
+	wait    sync.WaitGroup
 }
 
 // New starts a proxy that ends with the test. It calls backend for the server's host:port at each connection.
@@ -109,13 +108,6 @@ func (p *Proxy) Open() []int {
 	return all
 }
 
-// Accepted returns when clients connected, including refused connections.
-func (p *Proxy) Accepted() []time.Time {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return append([]time.Time(nil), p.accepted...)
-}
-
 func (p *Proxy) end() {
 	_ = p.listener.Close()
 	p.mu.Lock()
@@ -137,7 +129,6 @@ func (p *Proxy) accept() {
 		}
 		client := conn.(*net.TCPConn)
 		p.mu.Lock()
-		p.accepted = append(p.accepted, time.Now())
 		refuse := p.mode == Refuse || p.ended
 		p.mu.Unlock()
 		if refuse {
