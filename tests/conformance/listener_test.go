@@ -186,7 +186,7 @@ func (s *listenerSuite) outcome(e events.Envelope) eventstest.Outcome {
 // await polls a condition for which there is no signal.
 func (s *listenerSuite) await(what string, condition func() bool) {
 	s.Helper()
-	deadline := time.NewTimer(eventstest.DefaultPatience)
+	deadline := time.NewTimer(testTimeout)
 	defer deadline.Stop()
 	tick := time.NewTicker(10 * time.Millisecond)
 	defer tick.Stop()
@@ -196,7 +196,7 @@ func (s *listenerSuite) await(what string, condition func() bool) {
 		case <-deadline.C:
 			all, err := s.Outcomes(s.Context())
 			s.Fatalf("%s did not happen within %s; the events (%v):\n%s",
-				what, eventstest.DefaultPatience, err, formatted(all...))
+				what, testTimeout, err, formatted(all...))
 		}
 	}
 }

@@ -45,6 +45,9 @@ func TestMain(m *testing.M) {
 	})
 }
 
+// testTimeout fails a test that waits for longer.
+const testTimeout = 30 * time.Second
+
 func must(t testing.TB, err error) {
 	t.Helper()
 	if err != nil {

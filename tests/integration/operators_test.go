@@ -88,7 +88,8 @@ func aReplayRunsOnlyUnhandledHandlers(b *bundle) {
 	// The same selection again: the event was delivered since.
 	result, err = client.Replay(b.ctx, selection, pgtest.Generation, "anna", false, unpaced(1))
 	must(b.T, err)
-	if result.Done != 0 || result.Skipped != 1 || len(result.Reasons) != 1 || result.Reasons[0].State != "delivered again" {
+	if result.Done != 0 || result.Skipped != 1 || len(result.Reasons) != 1 ||
+		result.Reasons[0].State != "delivered again" {
 		b.Errorf("the result for a delivered event is %+v", result)
 	}
 	// By force a delivered event is replayed, once for each selection.
@@ -103,7 +104,8 @@ func aReplayRunsOnlyUnhandledHandlers(b *bundle) {
 	b.wantEffects(map[string]int{"platform.one": 1, "worlds.two": 1})
 	result, err = client.Replay(b.ctx, selection, pgtest.Generation, "anna", true, unpaced(1))
 	must(b.T, err)
-	if result.Done != 0 || result.Skipped != 1 || len(result.Reasons) != 1 || result.Reasons[0].State != "delivered again" {
+	if result.Done != 0 || result.Skipped != 1 || len(result.Reasons) != 1 ||
+		result.Reasons[0].State != "delivered again" {
 		b.Errorf("the result by force for an event delivered since is %+v", result)
 	}
 }
