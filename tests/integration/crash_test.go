@@ -84,7 +84,7 @@ func aCrashIsChargedToTheRowThatRan(b *bundle) {
 			b.Errorf("%s: %d crashes, want %d", c.name, n, c.after)
 		}
 	}
-	b.eventually("the log entry", func() bool { return log.count("event failed: its workers ") == 1 })
+	b.eventually("the log entry", func() bool { return log.count("event failed: its workers crashed") == 1 })
 }
 
 // If the process crashes again, only the row that ran is charged.
