@@ -109,8 +109,8 @@ func (b *bundle) publishDecisions(workspace uuid.NullUUID, decisions ...domain.D
 		if d.OverrideReason != "" {
 			payload["override_reason"] = d.OverrideReason
 		}
-		b.exec("select core.outbox_publish('decision.recorded', 'platform', $1::jsonb, p_workspace_id => $2)", payload,
-			workspace)
+		b.exec("select core.outbox_publish('decision.recorded', 'platform', $1::jsonb, p_workspace_id => $2)",
+			payload, workspace)
 	}
 }
 
@@ -122,8 +122,8 @@ func (b *bundle) rowsOf(tables ...string) string {
 		// ids and times depend on the order of the writes
 		each = append(each, "select '"+table+" ' || (to_jsonb(t) - 'id' - 'counted_at')::text as line from "+table+" t")
 	}
-	return one[string](b, "select coalesce(string_agg(line, e'\\n' order by line), '') from ("+strings.Join(each,
-		" union all ")+") l")
+	return one[string](b, "select coalesce(string_agg(line, e'\\n' order by line), '') from ("+
+		strings.Join(each, " union all ")+") l")
 }
 
 func (b *bundle) wantPattern(workspace uuid.NullUUID, rule, want string) {
@@ -259,8 +259,8 @@ func countOf(t *testing.T, n int, do func() (bool, error)) (yes int) {
 func aDecisionThatOneHandlerRejects(b *bundle, l *testWorker) {
 	b.publishUnchecked()
 	payload := func(id, outcome, year string) string {
-		return fmt.Sprintf(`{"decision_id": %s, "rule_id": "r", "outcome": %q, "decided_at": "%s-03-01T12:00:00Z"}`, id,
-			outcome, year)
+		return fmt.Sprintf(`{"decision_id": %s, "rule_id": "r", "outcome": %q, "decided_at": "%s-03-01T12:00:00Z"}`,
+			id, outcome, year)
 	}
 	const id = `"5a3c7a52-8f0e-4d1b-9a51-6f0f43d3ad11"`
 	for _, c := range []struct {

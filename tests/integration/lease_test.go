@@ -412,8 +412,8 @@ var badResults = []badResult{
 			_, err := tx.Exec(ctx, "insert into platform.numbers values (4)")
 			return err
 		}},
-	{name: "its key is held", hold: `insert into core.event_handled (handler_name, idempotency_key, event_id,
-		event_type, content_class)
+	{name: "its key is held", hold: `insert into core.event_handled
+			(handler_name, idempotency_key, event_id, event_type, content_class)
 		select '` + executor1 + `', idempotency_key, id, event_type, content_class from core.outbox where id = $1`},
 }
 

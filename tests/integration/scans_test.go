@@ -93,8 +93,8 @@ func aCompletedScanIsIndexed(b *bundle, l *testWorker) {
 		b.Fatalf("the scan is %s, the event says %s", b.rowsOf("worlds.scans"), e.Payload)
 	}
 	if !one[bool](b, `select (workspace_id, subject, scan_id, finished_at, finding_kinds, finding_count) =
-		($1, 'card:harbour', $2, $3, array['broken_link', 'stale'], 5) from worlds.scan_index`, workspace, id,
-		payload.FinishedAt) {
+		($1, 'card:harbour', $2, $3, array['broken_link', 'stale'], 5) from worlds.scan_index`,
+		workspace, id, payload.FinishedAt) {
 		b.Fatalf("indexed %s", b.rowsOf("worlds.scan_index", "worlds.scan_index_findings"))
 	}
 	b.wantFound(workspace, "broken_link", "2 in card:harbour of 5 [broken_link stale]")
@@ -160,8 +160,8 @@ func (b *bundle) publishScans(workspace uuid.NullUUID, scans ...scanPayload) {
 		payload, err := json.Marshal(s)
 		must(b.T, err)
 		b.exec(`select core.outbox_publish('worlds.scan.completed', 'worlds',
-			$1::jsonb || '{"started_at": "2026-01-01T00:00:00Z"}', p_target => 'worlds', p_workspace_id => $2)`, payload,
-			workspace)
+			$1::jsonb || '{"started_at": "2026-01-01T00:00:00Z"}', p_target => 'worlds', p_workspace_id => $2)`,
+			payload, workspace)
 	}
 }
 

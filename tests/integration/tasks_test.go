@@ -227,8 +227,8 @@ func blockingScript(at string, g *gate) *script {
 
 // runTask runs a task as a worker does for the event with the id dispatch.
 func (b *tasks) runTask(id, dispatch uuid.UUID, s *script) error {
-	conclude, err := app.NewRunTask(b.uow, application.Executors{scriptName: s}, time.Minute).Run(b.ctx, b.workspace,
-		id, dispatch)
+	run := app.NewRunTask(b.uow, application.Executors{scriptName: s}, time.Minute)
+	conclude, err := run.Run(b.ctx, b.workspace, id, dispatch)
 	if err != nil || conclude == nil {
 		return err
 	}

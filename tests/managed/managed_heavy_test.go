@@ -218,8 +218,8 @@ func (c *cluster) publish(prefix string, n int, arguments string) {
 	c.Helper()
 	c.query(c.as("app_worlds", "app"), fmt.Sprintf(`select
 		count(core.outbox_publish('worlds.world_model_card.published', 'worlds',
-		jsonb_build_object('card_id', '%s-' || i, 'version', 1, 'title', 't')%s)) from generate_series(1, %d) i`, prefix,
-		arguments, n))
+		jsonb_build_object('card_id', '%s-' || i, 'version', 1, 'title', 't')%s)) from generate_series(1, %d) i`,
+		prefix, arguments, n))
 }
 
 // events waits until an operator sees the given number of events in a status.

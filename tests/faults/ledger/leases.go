@@ -125,9 +125,8 @@ func (l *Ledger) VerifyLeases(t testing.TB, url string, executionLog ExecutionLo
 	if found.executions, err = executionLog.Read(); err != nil {
 		t.Fatal(err)
 	}
-	found.leases = collect[lease](ctx, t, conn, `select event_id::text, worker::text, leased_at, ends, ended, over_by,
-		refunded
-		from faults.leases order by leased_at`)
+	found.leases = collect[lease](ctx, t, conn, `select event_id::text, worker::text, leased_at, ends, ended,
+		over_by, refunded from faults.leases order by leased_at`)
 	found.rows = collect[leasedRow](ctx, t, conn, `select id::text, payload ->> $2, status, attempts,
 		-- not every expired lease counts as a crash
 		crashes + (select count(*)::int from jsonb_array_elements(failure_history) e
