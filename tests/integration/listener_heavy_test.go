@@ -112,7 +112,7 @@ func floodWithNotifications(t *testing.T, withProducer bool) {
 	s.polls.Store(0)
 	started := time.Now()
 	for range 500 { // one transaction each, since the server merges the notifications of one
-		_, err := b.pool.Exec(b.ctx, `select pg_notify('outbox_gen_1', gen_random_uuid() || repeat(E'\\x01', 7900)),
+		_, err := b.pool.Exec(b.ctx, `select pg_notify('outbox_gen_1', gen_random_uuid() || repeat(E'\x01', 7900)),
 			pg_notify('outbox_gen_2', ''), pg_notify('outbox_gen_1', '')`)
 		must(t, err)
 	}
