@@ -24,6 +24,7 @@ import (
 // Mode says when PgBouncer releases a client's server connection.
 type Mode string
 
+// The modes that tests use.
 const (
 	Session     Mode = "session"
 	Transaction Mode = "transaction"

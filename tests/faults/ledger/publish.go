@@ -18,6 +18,7 @@ import (
 // Outcome is what a publisher knows about its transaction.
 type Outcome string
 
+// What is known after a transaction.
 const (
 	Committed Outcome = "committed"
 	Aborted   Outcome = "aborted"

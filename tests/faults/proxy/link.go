@@ -14,6 +14,7 @@ import (
 // From is the side that sent a message.
 type From int
 
+// The sides of a connection.
 const (
 	Client From = iota
 	Server
@@ -41,6 +42,7 @@ func (m Message) Query() string {
 // Action is what the proxy does with a message.
 type Action int
 
+// The actions.
 const (
 	Forward Action = iota // sends the message on
 	Discard               // drops this message only

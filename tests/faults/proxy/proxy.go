@@ -12,6 +12,7 @@ import (
 // Mode is what the proxy does with every connection.
 type Mode int
 
+// The modes.
 const (
 	Pass Mode = iota // forwards everything
 	// Refuse resets new connections. Open connections stay.
