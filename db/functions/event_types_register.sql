@@ -9,8 +9,8 @@ declare
   v_changed integer;
 begin
   if p_generation is null or p_generation not between 0 and 999999999999 then
-    raise exception 'generation: % must be from 0 to 999999999999', coalesce(p_generation::text, 'null')
-      using errcode = 'SP019', column = 'generation';
+    perform core.refuse('SP019', 'generation', 'must be from 0 to 999999999999', coalesce(p_generation::text, 'null'),
+      'pass the generation of the build, 0 for none', null);
   end if;
   insert into core.event_types as t
     (event_type, event_version, source, class, content_class, consumed, registered_by,

@@ -13,21 +13,20 @@ declare
   v_kind text;
 begin
   if p_events is null or jsonb_typeof(p_events) <> 'array' then
-    raise exception 'p_events: must be a JSON array of events, not %', coalesce(jsonb_typeof(p_events), 'null')
-      using errcode = 'SP021', column = 'p_events';
+    perform core.refuse('SP021', 'p_events', 'must be a JSON array of events', core.shown(p_events),
+      'like [{"event_type": "worlds.scan.completed", "source": "worlds", "payload": {}}]', null);
   end if;
   for v_event in select e from jsonb_array_elements(p_events) as e loop
     v_position := v_position + 1;
     if jsonb_typeof(v_event) <> 'object' then
-      raise exception 'p_events: an event must be a JSON object, not %', jsonb_typeof(v_event)
-        using errcode = 'SP021', column = 'p_events', detail = 'event ' || v_position || ' of the call';
+      perform core.refuse('SP021', 'p_events', 'an event must be a JSON object', core.shown(v_event),
+        'like {"event_type": "worlds.scan.completed", "source": "worlds", "payload": {}}', v_position);
     end if;
     for v_field, v_kind in select k, jsonb_typeof(v) from jsonb_each(v_event) as f(k, v) loop
       if v_field not in ('event_id', 'event_type', 'event_version', 'occurred_at', 'source', 'target', 'workspace_id',
           'payload', 'idempotency_key', 'trace_context', 'available_at', 'generation', 'class', 'content_class') then
-        raise exception 'p_events: field % is unknown', quote_literal(left(v_field, 100))
-          using errcode = 'SP021', column = 'p_events', detail = 'event ' || v_position || ' of the call',
-                hint = 'fields are the parameters of core.outbox_publish without p_, event_id and occurred_at';
+        perform core.refuse('SP021', 'p_events', 'an event has a field that is unknown', core.shown(to_jsonb(v_field)),
+          'fields are the parameters of core.outbox_publish without p_, event_id and occurred_at', v_position);
       end if;
       if v_field = 'payload' or v_kind = 'null' then
         continue;
@@ -44,9 +43,12 @@ begin
           and v_event ->> v_field ~ '^(?!0000)[0-9]{4}-((0[1-9]|1[0-2])-(0[1-9]|1[0-9]|2[0-9])|(0[13-9]|1[0-2])-30|(0[13578]|1[02])-31)[T ]([01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](\.[0-9]{1,9})?(Z|[+-](0[0-9]|1[0-5])(:?[0-5][0-9])?)$'
           and (v_event ->> v_field !~ '^....-02-29' or extract(day from make_date(left(v_event ->> v_field, 4)::integer, 3, 1) - 1) = 29);
       end if;
-      raise exception '%: % is not of the right form', v_field, quote_literal(left(v_event ->> v_field, 100))
-        using errcode = 'SP021', column = v_field, detail = 'event ' || v_position || ' of the call',
-              hint = 'UUIDs and texts are strings, event_version and generation whole numbers, times RFC 3339 with a zone';
+      perform core.refuse('SP021', v_field, case
+          when v_field in ('event_version', 'generation') then 'must be a whole number'
+          when v_field in ('event_id', 'workspace_id') then 'must be a UUID'
+          when v_field in ('occurred_at', 'available_at') then 'must be a time as in RFC 3339, with a zone'
+          else 'must be a string' end,
+        core.shown(v_event -> v_field), 'core.outbox_publish shows the type of each parameter: \df core.outbox_publish', v_position);
     end loop;
     v_ids := v_ids || core.outbox_insert(
       v_position, (v_event ->> 'event_id')::uuid, v_event ->> 'event_type', coalesce((v_event ->> 'event_version')::integer, 1),

@@ -58,7 +58,7 @@ comment on column core.event_types.consumed is 'false: nobody handles it, it is 
 comment on column core.event_types.registered_by is 'generation of the code that wrote this row; an older one never overwrites it';
 comment on column core.event_types.consumed_in is 'whether a generation has a handler of the type, by generation; of one that is not in it, consumed says so';
 comment on column core.event_types.payload_schema is 'JSON Schema of the payload; null if an older build registered the type';
-comment on column core.event_types.payload_rules is 'the schema as an array of {at, fault, says, whole}: where, a path that finds a fault, what is wanted, and the path of an integer';
+comment on column core.event_types.payload_rules is 'the schema as an array of rules, which core.payload_violations reads';
 comment on column core.event_types.payload_fault is 'finds something if any of the rules is broken';
 comment on column core.event_types.deadline is 'a deprecated type is refused from then on; null while it is not deprecated';
 comment on column core.event_types.successor is 'the event type to publish instead of a deprecated one';

@@ -63,6 +63,50 @@ language sql stable as $$
   select exists (select from core.event_types t
     where t.event_type = p_event_type and t.event_version = p_event_version and not core.consumes(p_generation, t.consumed_in, t.consumed))
 $$;
+-- db/functions/shown.sql
+create function core.shown(p_value jsonb) returns text
+language sql immutable as $$
+  select case jsonb_typeof(p_value)
+    when 'object' then 'an object'
+    when 'array' then 'an array'
+    when 'string' then '"' || regexp_replace(left(p_value #>> '{}', 60), '[\u0001-\u001f\u007f]', ' ', 'g')
+      || case when char_length(p_value #>> '{}') > 60 then '..." (' || octet_length(p_value #>> '{}') || ' bytes)' else '"' end
+    when 'number' then left(p_value::text, 60)
+      || case when char_length(p_value::text) > 60 then '... (' || char_length(p_value::text) || ' characters)' else '' end
+    else coalesce(p_value::text, 'null') end
+$$;
+-- db/functions/refuse.sql
+create function core.refuse(p_code text, p_field text, p_reason text, p_received text, p_hint text, p_position integer)
+returns void language plpgsql volatile as $$
+begin
+  raise exception '%: %', p_field, p_reason using errcode = p_code, column = p_field, hint = p_hint,
+    detail = coalesce('event ' || p_position || ' of the call: ', '') || 'received ' || p_received;
+end
+$$;
+-- db/functions/payload_violations.sql
+create function core.payload_violations(p_payload jsonb, p_rules jsonb) returns table (says text, received text)
+language sql stable as $$
+  with broken as (
+    select e.n, r.at, r.says, r.shows, r.kind, r.value, f.found
+    from jsonb_array_elements(p_rules) with ordinality as e(rule, n),
+      jsonb_to_record(e.rule) as r(at text, says text, shows text, kind text, value text, fault text, whole text),
+      lateral (select coalesce(
+        (select v from jsonb_path_query(p_payload, r.fault::jsonpath) as v limit 1),
+        (select v from jsonb_path_query(p_payload, r.whole::jsonpath) as v where v::text like '%.%' limit 1)) as found) as f
+    where f.found is not null
+  )
+  select b.at || ' ' || b.says, b.at || ' ' || case b.shows
+    when 'type' then (select core.shown(v) from jsonb_path_query(p_payload, b.value::jsonpath) as v
+                      where jsonb_typeof(v) <> b.kind limit 1)
+    when 'fields' then (select '{' || left(coalesce(string_agg(k, ', ' order by k collate "C"), ''), 200) || '}'
+                        from jsonb_object_keys(case b.shows when 'fields' then b.found else '{}' end) as k)
+    when 'elements' then (b.found #>> '{}') || case b.found #>> '{}' when '1' then ' element' else ' elements' end
+    when 'characters' then char_length(b.found #>> '{}') || ' characters'
+    else core.shown(b.found) end
+  from broken b
+  where not exists (select from broken t where t.shows = 'type' and t.n < b.n and starts_with(b.at || '/', t.at || '/'))
+  order by b.n
+$$;
 -- db/functions/outbox_insert.sql
 create function core.outbox_insert(p_position integer, p_event_id uuid, p_event_type text, p_event_version integer,
   p_occurred_at timestamptz, p_source text, p_target text, p_workspace_id uuid, p_payload jsonb, p_idempotency_key text,
@@ -72,7 +116,6 @@ language plpgsql volatile as $$
 declare
   v_role constant text := current_setting('role');
   v_invoker constant name := case v_role when 'none' then session_user else v_role::name end;
-  v_detail constant text := coalesce('event ' || p_position || ' of the call', 'docs/producers.md lists the refusals by SQLSTATE');
   v_id constant uuid := coalesce(p_event_id, core.uuid_v7());
   v_text text;
   v_type core.event_types;
@@ -81,83 +124,88 @@ declare
   v_status text;
   v_closed_at timestamptz;
   v_channel text;
-  v_fault record;
+  v_says text;
+  v_received text;
   v_published integer;
   v_unused text;
   v_xid xid8;
   v_now timestamptz;
 begin
   if p_event_type is null or p_event_type !~ '^[a-z][a-z0-9_]*([.][a-z][a-z0-9_]*)+$' or octet_length(p_event_type) > 128 then
-    raise exception 'event_type: % must be lower-case words joined by dots, at most 128 bytes', coalesce(quote_literal(left(p_event_type, 200)), 'null')
-      using errcode = 'SP001', column = 'event_type', detail = v_detail, hint = 'like worlds.world_model_card.published';
+    perform core.refuse('SP001', 'event_type', 'must be lower-case words joined by dots, at most 128 bytes',
+      core.shown(to_jsonb(p_event_type)), 'like worlds.world_model_card.published', p_position);
   end if;
   if p_event_version is null or p_event_version not between 1 and 1000000 then
-    raise exception 'event_version: % must be from 1 to 1000000', coalesce(p_event_version::text, 'null')
-      using errcode = 'SP002', column = 'event_version', detail = v_detail;
+    perform core.refuse('SP002', 'event_version', 'must be from 1 to 1000000', core.shown(to_jsonb(p_event_version)),
+      'core.event_types lists the versions of each event type', p_position);
   end if;
   if p_source is null or p_source not in ('platform', 'worlds', 'core') then
-    raise exception 'source: % must be platform, worlds or core', coalesce(quote_literal(left(p_source, 200)), 'null')
-      using errcode = 'SP003', column = 'source', detail = v_detail;
+    perform core.refuse('SP003', 'source', 'must be platform, worlds or core', core.shown(to_jsonb(p_source)),
+      'name the context that publishes the event', p_position);
   end if;
   if p_target not in ('platform', 'worlds', 'core') then
-    raise exception 'target: % must be platform, worlds, core or null for every context', quote_literal(left(p_target, 200))
-      using errcode = 'SP004', column = 'target', detail = v_detail;
+    perform core.refuse('SP004', 'target', 'must be platform, worlds or core', core.shown(to_jsonb(p_target)),
+      'leave it out to reach every context', p_position);
   end if;
   if p_event_id in ('00000000-0000-0000-0000-000000000000', 'ffffffff-ffff-ffff-ffff-ffffffffffff') then
-    raise exception 'event_id: % must not be the nil or the max UUID', p_event_id
-      using errcode = 'SP020', column = 'event_id', detail = v_detail;
+    perform core.refuse('SP020', 'event_id', 'must not be the nil or the max UUID', core.shown(to_jsonb(p_event_id)),
+      'leave it out to get a new one', p_position);
   end if;
   if p_workspace_id in ('00000000-0000-0000-0000-000000000000', 'ffffffff-ffff-ffff-ffff-ffffffffffff') then
-    raise exception 'workspace_id: % must not be the nil or the max UUID', p_workspace_id
-      using errcode = 'SP022', column = 'workspace_id', detail = v_detail, hint = 'pass null for an event of no workspace';
+    perform core.refuse('SP022', 'workspace_id', 'must not be the nil or the max UUID', core.shown(to_jsonb(p_workspace_id)),
+      'leave it out for an event of no workspace', p_position);
   end if;
   if octet_length(p_idempotency_key) not between 1 and 512 or btrim(p_idempotency_key,
        E' \t\n\u000B\f\r\u0085\u00A0\u1680\u2000\u2001\u2002\u2003\u2004\u2005\u2006\u2007\u2008\u2009\u200A\u2028\u2029\u202F\u205F\u3000') = '' then
-    raise exception 'idempotency_key: must be 1 to 512 bytes, not blank; it has % bytes', octet_length(p_idempotency_key)
-      using errcode = 'SP010', column = 'idempotency_key', detail = v_detail, hint = 'pass null to use the event id';
+    perform core.refuse('SP010', 'idempotency_key', 'must have 1 to 512 bytes and not be blank',
+      core.shown(to_jsonb(p_idempotency_key)), 'leave it out to use the event id', p_position);
   end if;
   if p_trace_context !~ '^[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}$'
      or p_trace_context ~ '^(ff-|..-0{32}-|..-.{32}-0{16}-)' then
-    raise exception 'trace_context: % must be a W3C traceparent', quote_literal(left(p_trace_context, 200))
-      using errcode = 'SP011', column = 'trace_context', detail = v_detail;
+    perform core.refuse('SP011', 'trace_context', 'must be a W3C traceparent', core.shown(to_jsonb(p_trace_context)),
+      'like 00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01', p_position);
   end if;
   if p_class !~ '^[a-z][a-z0-9_]{0,29}$' then
-    raise exception 'class: % must be a lower-case identifier of at most 30 bytes', quote_literal(left(p_class, 200))
-      using errcode = 'SP012', column = 'class', detail = v_detail;
+    perform core.refuse('SP012', 'class', 'must be a lower-case identifier of at most 30 bytes',
+      core.shown(to_jsonb(p_class)), 'leave it out to use the class of the event type', p_position);
   end if;
   if p_content_class not in ('operational', 'workspace') then
-    raise exception 'content_class: % must be operational or workspace', quote_literal(left(p_content_class, 200))
-      using errcode = 'SP013', column = 'content_class', detail = v_detail;
+    perform core.refuse('SP013', 'content_class', 'must be operational or workspace',
+      core.shown(to_jsonb(p_content_class)), 'leave it out to use the content class of the event type', p_position);
   end if;
   if p_available_at is not null
      and not (isfinite(p_available_at) and p_available_at <= clock_timestamp() + interval '366 days') then
-    raise exception 'available_at: % must be a finite time at most 366 days ahead', p_available_at
-      using errcode = 'SP014', column = 'available_at', detail = v_detail;
+    perform core.refuse('SP014', 'available_at', 'must be a finite time at most 366 days ahead',
+      core.shown(to_jsonb(p_available_at at time zone 'UTC')) || ' UTC', 'leave it out for an event that is due at once',
+      p_position);
   end if;
   if p_occurred_at is not null
      and not (isfinite(p_occurred_at) and p_occurred_at >= '2000-01-01 00:00:00+00' and p_occurred_at <= clock_timestamp() + interval '1 day') then
-    raise exception 'occurred_at: % must be a time from the year 2000 to at most one day ahead', p_occurred_at
-      using errcode = 'SP015', column = 'occurred_at', detail = v_detail;
+    perform core.refuse('SP015', 'occurred_at', 'must be from the year 2000 to at most one day ahead',
+      core.shown(to_jsonb(p_occurred_at at time zone 'UTC')) || ' UTC', 'leave it out to use the time of publishing',
+      p_position);
   end if;
   if p_payload is null or jsonb_typeof(p_payload) <> 'object' then
-    raise exception 'payload: must be a JSON object, not %', coalesce(jsonb_typeof(p_payload), 'null')
-      using errcode = 'SP005', column = 'payload', detail = v_detail;
+    perform core.refuse('SP005', 'payload', 'must be a JSON object', core.shown(p_payload),
+      'wrap any other value in an object, like {"value": 1}', p_position);
   end if;
   v_text := p_payload::text;
   if octet_length(v_text) > 1048576 then
-    raise exception 'payload: has % bytes as jsonb text; the limit is 1048576 (1 MiB)', octet_length(v_text)
-      using errcode = 'SP006', column = 'payload', detail = v_detail, hint = 'store the content and publish a reference to it';
+    perform core.refuse('SP006', 'payload', 'must have at most 1048576 bytes (1 MiB)',
+      octet_length(v_text) || ' bytes as jsonb text', 'store the content and publish a reference to it', p_position);
   end if;
   if octet_length(v_text) - octet_length(translate(v_text, '{[', '')) > 64
      and jsonb_path_exists(p_payload, 'strict $.**{64 to last} ? (@.type() == "object" || @.type() == "array")') then
-    raise exception 'payload: is nested deeper than 64 levels'
-      using errcode = 'SP007', column = 'payload', detail = v_detail;
+    perform core.refuse('SP007', 'payload', 'must be nested at most 64 levels deep', 'more than 64 levels',
+      'flatten it, or store the content and publish a reference to it', p_position);
   end if;
-  if octet_length(v_text) > 309 and v_text ~ '[0-9.]{255}[0-9.]{54}'
-     and exists (select from jsonb_path_query(p_payload, 'strict $.** ? (@.type() == "number")') as n
-                 where octet_length(translate(n::text, '-.', '')) > 400 or abs(n::numeric) >= 2::numeric ^ 1024 - 2::numeric ^ 970) then
-    raise exception 'payload: has a number beyond 1.7976931348623157e308 or of more than 400 digits, which readers cannot take'
-      using errcode = 'SP008', column = 'payload', detail = v_detail, hint = 'send it as a string';
+  if octet_length(v_text) > 309 and v_text ~ '[0-9.]{255}[0-9.]{54}' then
+    select core.shown(n) into v_received from jsonb_path_query(p_payload, 'strict $.** ? (@.type() == "number")') as n
+    where octet_length(translate(n::text, '-.', '')) > 400 or abs(n::numeric) >= 2::numeric ^ 1024 - 2::numeric ^ 970 limit 1;
+    if found then
+      perform core.refuse('SP008', 'payload', 'must not have a number beyond 1.7976931348623157e308 or of more than 400 digits',
+        v_received, 'send it as a string', p_position);
+    end if;
   end if;
   v_xid := pg_current_xact_id();
   select t.source, t.class, t.content_class, core.consumes(d.generation, t.consumed_in, t.consumed), t.payload_fault, t.deadline, t.successor,
@@ -170,51 +218,51 @@ begin
     (select max(l.generation) from core.deployments l where l.status = 'live'))
   where t.event_type = p_event_type and t.event_version = p_event_version;
   if not found then
-    raise exception 'event_type: % version % is not registered', p_event_type, p_event_version
-      using errcode = 'SP016', column = 'event_type', detail = v_detail,
-            hint = 'see core.event_types; contracts are registered by `workers migrate up` and by a starting worker';
+    perform core.refuse('SP016', 'event_type', format('version %s of %s is not registered', p_event_version, p_event_type),
+      format('version %s; registered: %s', p_event_version,
+        (select coalesce(string_agg(t.event_version::text, ', ' order by t.event_version), 'none')
+         from core.event_types t where t.event_type = p_event_type)),
+      'core.event_types lists what is registered; `workers migrate up` and a starting worker register their contracts', p_position);
   end if;
   if v_type.source <> p_source then
-    raise exception 'source: is %, but event type % belongs to %', p_source, p_event_type, v_type.source
-      using errcode = 'SP018', column = 'source', detail = v_detail;
+    perform core.refuse('SP018', 'source', format('must be %s, which %s belongs to', v_type.source, p_event_type),
+      core.shown(to_jsonb(p_source)), 'publish an event type of your own context', p_position);
   end if;
   if not v_allowed then
-    raise exception 'source: role % may not publish as %', v_invoker, p_source
-      using errcode = 'SP017', column = 'source', detail = v_detail,
-            hint = format('insert into core.publisher_sources (role_name, source) values (%L, %L);', v_invoker, p_source);
+    perform core.refuse('SP017', 'source', format('role %s may not publish as %s', v_invoker, p_source),
+      core.shown(to_jsonb(p_source)),
+      format('insert into core.publisher_sources (role_name, source) values (%L, %L);', v_invoker, p_source), p_position);
   end if;
   if v_type.deadline <= clock_timestamp() then
-    raise exception 'event_type: % has been refused since %: it was deprecated', p_event_type, v_type.deadline
-      using errcode = 'SP024', column = 'event_type', detail = v_detail, hint = 'publish ' || v_type.successor;
+    perform core.refuse('SP024', 'event_type',
+      format('%s is deprecated and has been refused since %s', p_event_type, to_char(v_type.deadline at time zone 'UTC', 'YYYY-MM-DD HH24:MI "UTC"')),
+      core.shown(to_jsonb(p_event_type)), 'publish ' || v_type.successor, p_position);
   end if;
   if v_type.payload_fault is not null
      and (jsonb_path_exists(p_payload, v_type.payload_fault) or v_text ~ '[0-9][.]0*[],}]') then
-    select r ->> 'at' as at, r ->> 'says' as says into v_fault
-    from core.event_types t, jsonb_array_elements(t.payload_rules) with ordinality as e(r, n)
-    where t.event_type = p_event_type and t.event_version = p_event_version
-      and (jsonb_path_exists(p_payload, (r ->> 'fault')::jsonpath)
-           or exists (select from jsonb_path_query(p_payload, (r ->> 'whole')::jsonpath) as i where i::text like '%.%'))
-    order by e.n limit 1;
-    if found then
-      raise exception 'payload: % %', case v_fault.at when '' then 'it' else v_fault.at end, v_fault.says
-        using errcode = 'SP023', column = 'payload', detail = v_detail,
-              hint = format('core.event_types.payload_schema and docs/events/%s.md have the fields of version %s', p_event_type, p_event_version);
+    select string_agg(v.says, '; ' order by v.n) filter (where v.n <= 10) || case when count(*) > 10 then format('; and %s more', count(*) - 10) else '' end,
+      string_agg(v.received, '; ' order by v.n) filter (where v.n <= 10)
+    into v_says, v_received
+    from core.event_types t, core.payload_violations(p_payload, t.payload_rules) with ordinality as v(says, received, n)
+    where t.event_type = p_event_type and t.event_version = p_event_version;
+    if v_says is not null then
+      perform core.refuse('SP023', 'payload', v_says, v_received,
+        format('select payload_schema from core.event_types where event_type = ''%s'' and event_version = %s;', p_event_type, p_event_version), p_position);
     end if;
   end if;
   if v_generation is null and p_generation is null then
-    raise exception 'generation: none is live' using errcode = 'SP019', column = 'generation', detail = v_detail,
-            hint = 'start a worker, or as a member of spectral_operator: select core.generation_register(1, null);';
+    perform core.refuse('SP019', 'generation', 'none is live', 'null',
+      'start a worker, or as a member of spectral_operator: select core.generation_register(1, null);', p_position);
   end if;
   if v_generation is null or v_status = 'retired' then
-    raise exception 'generation: % is %', p_generation, coalesce(v_status, 'not registered')
-      using errcode = 'SP019', column = 'generation', detail = v_detail,
-            hint = case when v_status = 'retired' then 'it takes no more events: publish into a live one (null: the highest)'
-              else format('start a worker of that generation, or: select core.generation_register(%s, null); null publishes into the highest live one', p_generation) end;
+    perform core.refuse('SP019', 'generation', format('%s is %s', p_generation, coalesce(v_status, 'not registered')), p_generation::text,
+      case when v_status = 'retired' then 'it takes no more events: publish into a live one (null: the highest)'
+      else format('start a worker of that generation, or: select core.generation_register(%s, null); null publishes into the highest live one', p_generation) end,
+      p_position);
   end if;
   if v_closed_at is not null then
-    raise exception 'generation: % is being retired', v_generation
-      using errcode = 'SP019', column = 'generation', detail = v_detail,
-            hint = 'publish into a live one (null: the highest); to take events again: select core.generation_register(' || v_generation || ', null);';
+    perform core.refuse('SP019', 'generation', format('%s is being retired', v_generation), coalesce(p_generation::text, 'null'),
+      format('publish into a live one (null: the highest); to take events again: select core.generation_register(%s, null);', v_generation), p_position);
   end if;
   if current_setting('transaction_isolation') in ('repeatable read', 'serializable') then
     perform from core.deployments d where d.generation = v_generation for share;
@@ -267,21 +315,20 @@ declare
   v_kind text;
 begin
   if p_events is null or jsonb_typeof(p_events) <> 'array' then
-    raise exception 'p_events: must be a JSON array of events, not %', coalesce(jsonb_typeof(p_events), 'null')
-      using errcode = 'SP021', column = 'p_events';
+    perform core.refuse('SP021', 'p_events', 'must be a JSON array of events', core.shown(p_events),
+      'like [{"event_type": "worlds.scan.completed", "source": "worlds", "payload": {}}]', null);
   end if;
   for v_event in select e from jsonb_array_elements(p_events) as e loop
     v_position := v_position + 1;
     if jsonb_typeof(v_event) <> 'object' then
-      raise exception 'p_events: an event must be a JSON object, not %', jsonb_typeof(v_event)
-        using errcode = 'SP021', column = 'p_events', detail = 'event ' || v_position || ' of the call';
+      perform core.refuse('SP021', 'p_events', 'an event must be a JSON object', core.shown(v_event),
+        'like {"event_type": "worlds.scan.completed", "source": "worlds", "payload": {}}', v_position);
     end if;
     for v_field, v_kind in select k, jsonb_typeof(v) from jsonb_each(v_event) as f(k, v) loop
       if v_field not in ('event_id', 'event_type', 'event_version', 'occurred_at', 'source', 'target', 'workspace_id',
           'payload', 'idempotency_key', 'trace_context', 'available_at', 'generation', 'class', 'content_class') then
-        raise exception 'p_events: field % is unknown', quote_literal(left(v_field, 100))
-          using errcode = 'SP021', column = 'p_events', detail = 'event ' || v_position || ' of the call',
-                hint = 'fields are the parameters of core.outbox_publish without p_, event_id and occurred_at';
+        perform core.refuse('SP021', 'p_events', 'an event has a field that is unknown', core.shown(to_jsonb(v_field)),
+          'fields are the parameters of core.outbox_publish without p_, event_id and occurred_at', v_position);
       end if;
       if v_field = 'payload' or v_kind = 'null' then
         continue;
@@ -298,9 +345,12 @@ begin
           and v_event ->> v_field ~ '^(?!0000)[0-9]{4}-((0[1-9]|1[0-2])-(0[1-9]|1[0-9]|2[0-9])|(0[13-9]|1[0-2])-30|(0[13578]|1[02])-31)[T ]([01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](\.[0-9]{1,9})?(Z|[+-](0[0-9]|1[0-5])(:?[0-5][0-9])?)$'
           and (v_event ->> v_field !~ '^....-02-29' or extract(day from make_date(left(v_event ->> v_field, 4)::integer, 3, 1) - 1) = 29);
       end if;
-      raise exception '%: % is not of the right form', v_field, quote_literal(left(v_event ->> v_field, 100))
-        using errcode = 'SP021', column = v_field, detail = 'event ' || v_position || ' of the call',
-              hint = 'UUIDs and texts are strings, event_version and generation whole numbers, times RFC 3339 with a zone';
+      perform core.refuse('SP021', v_field, case
+          when v_field in ('event_version', 'generation') then 'must be a whole number'
+          when v_field in ('event_id', 'workspace_id') then 'must be a UUID'
+          when v_field in ('occurred_at', 'available_at') then 'must be a time as in RFC 3339, with a zone'
+          else 'must be a string' end,
+        core.shown(v_event -> v_field), 'core.outbox_publish shows the type of each parameter: \df core.outbox_publish', v_position);
     end loop;
     v_ids := v_ids || core.outbox_insert(
       v_position, (v_event ->> 'event_id')::uuid, v_event ->> 'event_type', coalesce((v_event ->> 'event_version')::integer, 1),
@@ -319,8 +369,8 @@ declare
   v_changed integer;
 begin
   if p_generation is null or p_generation not between 0 and 999999999999 then
-    raise exception 'generation: % must be from 0 to 999999999999', coalesce(p_generation::text, 'null')
-      using errcode = 'SP019', column = 'generation';
+    perform core.refuse('SP019', 'generation', 'must be from 0 to 999999999999', coalesce(p_generation::text, 'null'),
+      'pass the generation of the build, 0 for none', null);
   end if;
   insert into core.event_types as t
     (event_type, event_version, source, class, content_class, consumed, registered_by,
@@ -431,5 +481,6 @@ reset role;
 -- +goose Down
 set local lock_timeout = '500ms';
 drop trigger outbox_notify on core.outbox;
-drop function core.outbox_notify, core.outbox_barrier, core.consumes, core.unconsumed, core.outbox_insert,
+drop function core.outbox_notify, core.outbox_barrier, core.consumes, core.unconsumed, core.shown, core.refuse,
+  core.payload_violations, core.outbox_insert,
   core.outbox_publish, core.outbox_publish_many, core.event_types_register, core.prior_replays, core.outbox_failures;

@@ -116,7 +116,7 @@ func TestADeprecatedTypeIsRefusedFromItsDeadlineOn(t *testing.T) {
 	} {
 		_, err := pool.Exec(ctx, sql)
 		pg, ok := errors.AsType[*pgconn.PgError](err)
-		if !ok || pg.Code != "SP024" || pg.ColumnName != "event_type" || pg.Hint != "publish "+newType || !strings.Contains(pg.Message, oldType+" has been refused since ") {
+		if !ok || pg.Code != "SP024" || pg.ColumnName != "event_type" || pg.Hint != "publish "+newType || !strings.Contains(pg.Message, oldType+" is deprecated and has been refused since ") {
 			t.Errorf("%s: %v", sql, err)
 		}
 	}

@@ -1,6 +1,7 @@
 package contracts_test
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -14,6 +15,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
+	validation "github.com/santhosh-tekuri/jsonschema/v6"
 
 	"spectral/internal/core/events"
 	"spectral/internal/core/events/infrastructure/postgres/publish"
@@ -116,6 +118,7 @@ func TestGoAndSQLRefuseTheSamePayloads(t *testing.T) {
 	for _, c := range contracts.All() {
 		example, err := events.NewEnvelope(c, c.Payload)
 		must(t, err)
+		schema := compiled(t, c)
 		try := values
 		if c.Type != everythingContract().Type {
 			try = values[:1] // no kind of field is left that the first contract does not have
@@ -123,6 +126,11 @@ func TestGoAndSQLRefuseTheSamePayloads(t *testing.T) {
 		for i, payload := range mutations(t, example.Payload, try) {
 			_, goErr := contracts.Check(events.Envelope{EventType: c.Type, EventVersion: c.Version, Source: c.Source, Payload: payload})
 			sqlErr := publishBySQL(ctx, t, conn, c, payload)
+			document, err := validation.UnmarshalJSON(bytes.NewReader(payload))
+			must(t, err)
+			if err := schema.Validate(document); err != nil && goErr == nil {
+				t.Errorf("%s %s: Go accepts what the JSON Schema refuses: %v", c.Type, payload, err)
+			}
 			if (goErr == nil) != (sqlErr == nil) {
 				t.Errorf("%s %s\nGo:  %v\nSQL: %v", c.Type, payload, goErr, sqlErr)
 				continue
@@ -139,8 +147,9 @@ func TestGoAndSQLRefuseTheSamePayloads(t *testing.T) {
 			if !ok || refusal.Code != events.CodePayloadShape || refusal.Field != "payload" {
 				t.Errorf("%s: refused as %v", payload, goErr)
 			}
-			if pg := sqlErr; pg.Code != string(events.CodePayloadShape) || pg.ColumnName != "payload" || !strings.HasPrefix(pg.Message, "payload: /") {
-				t.Errorf("%s: refused by SQL as %v", payload, sqlErr)
+			refusal.Received = asJSONB.Replace(refusal.Received)
+			if pg := sqlErr; pg.Code != string(events.CodePayloadShape) || pg.ColumnName != "payload" || !sameWords(refusal, pg) {
+				t.Errorf("%s:\nGo:  %v\nSQL: %v; %s; %s", payload, refusal, pg, pg.Detail, pg.Hint)
 			}
 		}
 	}
@@ -149,29 +158,54 @@ func TestGoAndSQLRefuseTheSamePayloads(t *testing.T) {
 	}
 }
 
+// compiled returns the JSON Schema that producers are shown, as another program reads it.
+func compiled(t *testing.T, c events.Contract) *validation.Schema {
+	t.Helper()
+	encoded, err := json.Marshal(c.Schema())
+	must(t, err)
+	document, err := validation.UnmarshalJSON(bytes.NewReader(encoded))
+	must(t, err)
+	compiler := validation.NewCompiler()
+	compiler.AssertFormat()
+	must(t, compiler.AddResource("payload", document))
+	schema, err := compiler.Compile("payload")
+	must(t, err)
+	return schema
+}
+
+// asJSONB writes the numbers of values as Postgres does.
+var asJSONB = strings.NewReplacer("-0.0", "0.0", "1e30", "1000000000000000000000000000000")
+
+// sameWords reports whether Go and SQL refuse in the same words.
+func sameWords(refusal *events.Refusal, pg *pgconn.PgError) bool {
+	return pg.Message == refusal.Field+": "+refusal.Reason && pg.Detail == "received "+refusal.Received && pg.Hint == refusal.Hint
+}
+
 // triesToPublish makes a function that publishes and returns what refuses that, in one round trip.
 const triesToPublish = `create function pg_temp.refusal(p_type text, p_source text, p_payload jsonb, p_version integer, out code text, out field text, out message text,
-	out hint text) language plpgsql as $$ begin
+	out detail text, out hint text) language plpgsql as $$ begin
 	perform core.outbox_publish(p_type, p_source, p_payload, p_event_version => p_version);
 exception when others then
-	get stacked diagnostics code = returned_sqlstate, field = column_name, message = message_text, hint = pg_exception_hint;
+	get stacked diagnostics code = returned_sqlstate, field = column_name, message = message_text,
+		detail = pg_exception_detail, hint = pg_exception_hint;
 end $$`
 
 // publishBySQL returns a *pgconn.PgError, or nil.
 func publishBySQL(ctx context.Context, t testing.TB, conn *pgx.Conn, c events.Contract, payload json.RawMessage) *pgconn.PgError {
 	t.Helper()
 	var refusal pgconn.PgError
-	var code, field, message, hint *string
-	must(t, conn.QueryRow(ctx, "select * from pg_temp.refusal($1, $2, $3, $4)", c.Type, c.Source, payload, c.Version).Scan(&code, &field, &message, &hint))
+	var code, field, message, detail, hint *string
+	must(t, conn.QueryRow(ctx, "select * from pg_temp.refusal($1, $2, $3, $4)", c.Type, c.Source, payload, c.Version).
+		Scan(&code, &field, &message, &detail, &hint))
 	if code == nil {
 		return nil
 	}
-	refusal.Code, refusal.ColumnName, refusal.Message, refusal.Hint = *code, *field, *message, *hint
+	refusal.Code, refusal.ColumnName, refusal.Message, refusal.Detail, refusal.Hint = *code, *field, *message, *detail, *hint
 	return &refusal
 }
 
-// What both say names the place.
-func TestRefusedPayloadsAreToldWhere(t *testing.T) {
+// The words are those of Go and SQL; [TestGoAndSQLRefuseTheSamePayloads] compares them for many more.
+func TestRefusalsNameAllViolationsAndWhatWasReceived(t *testing.T) {
 	t.Parallel()
 	ctx := background(t)
 	contract := everythingContract()
@@ -183,37 +217,59 @@ func TestRefusedPayloadsAreToldWhere(t *testing.T) {
 	must(t, err)
 	example, err := events.NewEnvelope(contract, contract.Payload)
 	must(t, err)
-	for _, c := range []struct{ field, value, inGo, inSQL string }{
-		{"name", "", "missing property 'name'", "payload: /name is missing"},
-		{"name", `1`, "/name: got number, want string", "payload: /name must be a string"},
-		{"name", `""`, "/name: minLength: got 0, want 1", "payload: /name must not be empty"},
-		{"name", `"twenty-one characters"`, "/name: maxLength: got 21, want 20", "payload: /name must have at most 20 characters"},
-		{"kind", `"d"`, `/kind: value must be one of 'a', 'b "c"'`, `payload: /kind must be one of a, b "c"`},
-		{"version", `0`, "/version: minimum: got 0, want 1", "payload: /version must be at least 1"},
-		{"version", `1.0`, "/version: got number 1.0, want int", "payload: /version must be a whole number within 64 bits"},
-		{"share", `1.5`, "/share: maximum: got 1.5, want 1", "payload: /share must be at most 1"},
-		{"yes", `"no"`, "/yes: got string, want boolean", "payload: /yes must be true or false"},
-		{"tags", `null`, "/tags: got null, want array", "payload: /tags must be an array"},
-		{"tags", `["a", 1]`, "/tags/*: got number, want string", "payload: /tags/* must be a string"},
-		{"parts", `[{"kind": "k", "n": 1}, {"kind": "k"}]`, "/parts/*: missing property 'n'", "payload: /parts/*/n is missing"},
-		{"parts", `[]`, "/parts: minItems: got 0, want 1", "payload: /parts must have at least 1 elements"},
-		{"one", `{"kind": "k", "n": "1"}`, "/one/n: got string, want integer", "payload: /one/n must be an integer"},
-		{"id", `"1"`, "/id: '1' is not valid uuid", "payload: /id must be a UUID"},
-		{"at", `"today"`, "/at: 'today' is not valid date-time", "payload: /at must be a time as in RFC 3339, with a zone"},
+	none := map[string]string{}
+	for _, name := range []string{"id", "at", "name", "kind", "count", "version", "size", "share", "yes", "raw", "tags"} {
+		none[name] = `null`
+	}
+	for _, c := range []struct {
+		fields           map[string]string
+		reason, received string
+	}{
+		{map[string]string{"one": `{"kind": "k", "m": 1}`}, "/one/n is missing", "/one/n {kind, m}"},
+		{map[string]string{"one": `{}`}, "/one/kind is missing; /one/n is missing", "/one/kind {}; /one/n {}"},
+		{map[string]string{"name": `1`}, "/name must be a string", "/name 1"},
+		{map[string]string{"name": `""`}, "/name must not be empty", `/name ""`},
+		{map[string]string{"name": `"twenty-one characters"`}, "/name must have at most 20 characters", "/name 21 characters"},
+		{map[string]string{"kind": `"d"`}, `/kind must be one of a, b "c"`, `/kind "d"`},
+		{map[string]string{"version": `0`}, "/version must be at least 1", "/version 0"},
+		{map[string]string{"version": `1.0`}, "/version must be a whole number within 64 bits", "/version 1.0"},
+		{map[string]string{"share": `1.5`}, "/share must be at most 1", "/share 1.5"},
+		{map[string]string{"yes": `"no"`}, "/yes must be true or false", `/yes "no"`},
+		{map[string]string{"tags": `null`}, "/tags must be an array", "/tags null"},
+		{map[string]string{"tags": `["a", 1, {}]`}, "/tags/* must be a string", "/tags/* 1"},
+		{map[string]string{"parts": `[{"kind": "k", "n": 1}, {"kind": "k"}]`}, "/parts/*/n is missing", "/parts/*/n {kind}"},
+		{map[string]string{"parts": `[]`}, "/parts must have at least 1 element", "/parts 0 elements"},
+		{map[string]string{"one": `[{"kind": ""}]`}, "/one must be an object", "/one an array"},
+		{map[string]string{"one": `{"kind": "", "n": "1"}`}, "/one/kind must not be empty; /one/n must be an integer", `/one/kind ""; /one/n "1"`},
+		{map[string]string{"id": `"a\tb"`}, "/id must be a UUID", `/id "a b"`},
+		{
+			map[string]string{"at": `"` + strings.Repeat("é", 70) + `"`}, "/at must be a time as in RFC 3339, with a zone",
+			`/at "` + strings.Repeat("é", 60) + `..." (140 bytes)`,
+		},
+		{
+			none, "/id must be a string; /at must be a string; /name must be a string; /kind must be a string; /count must be an integer; " +
+				"/version must be an integer; /size must be an integer; /share must be a number; /yes must be true or false; " +
+				"/raw must be an object; and 1 more",
+			"/id null; /at null; /name null; /kind null; /count null; /version null; /size null; /share null; /yes null; /raw null",
+		},
 	} {
 		var fields map[string]json.RawMessage
 		must(t, json.Unmarshal(example.Payload, &fields))
-		if fields[c.field] = json.RawMessage(c.value); c.value == "" {
-			delete(fields, c.field)
+		for name, value := range c.fields {
+			fields[name] = json.RawMessage(value)
 		}
 		payload, err := json.Marshal(fields)
 		must(t, err)
-		e := events.Envelope{EventType: contract.Type, EventVersion: 1, Source: events.Worlds, Payload: payload}
-		if _, err := contracts.Check(e); err == nil || !strings.Contains(err.Error(), c.inGo) || !strings.Contains(err.Error(), "docs/events/worlds.test.everything.md") {
-			t.Errorf("%s = %s: in Go %v, want %s", c.field, c.value, err, c.inGo)
+		_, err = contracts.Check(events.Envelope{EventType: contract.Type, EventVersion: 1, Source: events.Worlds, Payload: payload})
+		want := &events.Refusal{
+			Code: events.CodePayloadShape, Field: "payload", EventType: contract.Type, Reason: c.reason, Received: c.received,
+			Hint: "select payload_schema from core.event_types where event_type = 'worlds.test.everything' and event_version = 1;",
 		}
-		if pg := publishBySQL(ctx, t, conn, contract, payload); pg == nil || pg.Message != c.inSQL || !strings.Contains(pg.Hint, "docs/events/worlds.test.everything.md") {
-			t.Errorf("%s = %s: in SQL %v, want %s", c.field, c.value, pg, c.inSQL)
+		if refusal, ok := errors.AsType[*events.Refusal](err); !ok || *refusal != *want {
+			t.Errorf("Go refuses %v\nas   %v\nwant %v", c.fields, err, want)
+		}
+		if pg := publishBySQL(ctx, t, conn, contract, payload); pg == nil || !sameWords(want, pg) {
+			t.Errorf("SQL refuses %v\nas   %+v\nwant %v", c.fields, pg, want)
 		}
 	}
 }

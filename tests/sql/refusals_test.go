@@ -284,17 +284,21 @@ func TestInputs(t *testing.T) {
 	d := setup(t)
 	worlds := d.login(t, "spectral_worlds")
 	published := 0
-	// answered compares how a publish ended, and counts those that were accepted.
-	answered := func(t *testing.T, code, field string, err error) {
+	// answered compares how a publish ended, and counts those that were accepted. It returns the words of a refusal.
+	answered := func(t *testing.T, code, field string, err error) (words events.Refusal) {
 		t.Helper()
 		var have, at string
 		var refusal *events.Refusal
 		var pg *pgconn.PgError
 		switch {
 		case errors.As(err, &refusal):
-			have, at = string(refusal.Code), refusal.Field
+			have, at, words = string(refusal.Code), refusal.Field, *refusal
 		case errors.As(err, &pg):
 			have, at = pg.Code, pg.ColumnName
+			words = events.Refusal{
+				Code: events.Code(have), Field: at, Reason: strings.TrimPrefix(pg.Message, at+": "),
+				Received: strings.TrimPrefix(strings.TrimPrefix(pg.Detail, "event 1 of the call: "), "received "), Hint: pg.Hint,
+			}
 		case err != nil:
 			t.Fatal(err)
 		}
@@ -304,11 +308,17 @@ func TestInputs(t *testing.T) {
 		if have != code || (strings.HasPrefix(code, "SP") && at != field) {
 			t.Fatalf("answer %q on field %q, want %q on %q: %v", have, at, code, field, err)
 		}
+		if strings.HasPrefix(code, "SP") && (words.Reason == "" || words.Received == "" || words.Hint == "") {
+			t.Errorf("a refusal says what is wanted, what was received and what to do; this one %+v", words)
+		}
+		words.EventType = ""
+		return words
 	}
 	for _, in := range inputs() {
 		event := in.set.complete()
 		given := strings.TrimPrefix(fmt.Sprint(in.set), "map")
 		t.Run(fmt.Sprintf("%s/%.60q %s", in.code, given, in.name), func(t *testing.T) {
+			var words []events.Refusal // of each way to publish
 			if e, options, generation, ok := event.envelope(); ok && in.code != "SP021" {
 				e := withOwnID(e)
 				err := inTx(t, worlds, func(ctx context.Context, tx pgx.Tx) error {
@@ -321,7 +331,7 @@ func TestInputs(t *testing.T) {
 					}
 					return errors.Join(err, tx.Commit(ctx)) // committing what a refused publish did must publish nothing
 				})
-				answered(t, string(in.code), in.field, err)
+				words = append(words, answered(t, string(in.code), in.field, err))
 				if in.code == "" {
 					d.wantStored(t, event, e.EventID.String())
 				}
@@ -345,7 +355,7 @@ func TestInputs(t *testing.T) {
 			var id string
 			if event["event_id"] == "" && !has(event, "occurred_at") {
 				sql, arguments := event.call()
-				answered(t, code, in.field, worlds.QueryRow(deadline(t), sql, arguments...).Scan(&id))
+				words = append(words, answered(t, code, in.field, worlds.QueryRow(deadline(t), sql, arguments...).Scan(&id)))
 				if code == "" {
 					d.wantStored(t, event, id)
 				}
@@ -353,7 +363,16 @@ func TestInputs(t *testing.T) {
 			if in.many != "" {
 				code = in.many
 			}
-			answered(t, code, in.field, worlds.QueryRow(deadline(t), "select (core.outbox_publish_many($1::text::jsonb))[1]", "["+event.element()+"]").Scan(&id))
+			words = append(words, answered(t, code, in.field,
+				worlds.QueryRow(deadline(t), "select (core.outbox_publish_many($1::text::jsonb))[1]", "["+event.element()+"]").Scan(&id)))
+			for i := range words {
+				if in.code == "SP006" || in.code == "SP008" { // jsonb text has another size than what Go was given, and other numbers
+					words[i].Received = ""
+				}
+				if words[i].Code == words[0].Code && words[i] != words[0] {
+					t.Errorf("two ways to publish refuse in different words:\n%+v\n%+v", words[0], words[i])
+				}
+			}
 			if code == "" {
 				d.wantStored(t, event, id)
 			}
@@ -444,17 +463,17 @@ func TestMalformedCalls(t *testing.T) {
 	changed := func(part string) string { return strings.TrimSuffix(good, "}") + "," + part + "}" }
 	for _, c := range []struct{ argument, field, place string }{
 		{"null", "p_events", ""}, {"{}", "p_events", ""}, {`"x"`, "p_events", ""}, {"1", "p_events", ""},
-		{"[1]", "p_events", "event 1 "}, {"[null]", "p_events", "event 1 "}, {"[[]]", "p_events", "event 1 "}, {"[" + good + ",[]]", "p_events", "event 2 "},
-		{"[" + changed(`"workspace":1`) + "]", "p_events", "event 1 "}, {"[" + good + "," + changed(`"Payload":{}`) + "]", "p_events", "event 2 "},
-		{"[" + changed(`"unknown":null`) + "]", "p_events", "event 1 "},
-		{"[" + changed(`"event_version":"1"`) + "]", "event_version", "event 1 "}, {"[" + changed(`"event_version":1.5`) + "]", "event_version", "event 1 "},
+		{"[1]", "p_events", "event 1 of the call: "}, {"[null]", "p_events", "event 1 of the call: "}, {"[[]]", "p_events", "event 1 of the call: "}, {"[" + good + ",[]]", "p_events", "event 2 of the call: "},
+		{"[" + changed(`"workspace":1`) + "]", "p_events", "event 1 of the call: "}, {"[" + good + "," + changed(`"Payload":{}`) + "]", "p_events", "event 2 of the call: "},
+		{"[" + changed(`"unknown":null`) + "]", "p_events", "event 1 of the call: "},
+		{"[" + changed(`"event_version":"1"`) + "]", "event_version", "event 1 of the call: "}, {"[" + changed(`"event_version":1.5`) + "]", "event_version", "event 1 of the call: "},
 		{"[" + changed(`"event_version":1e3`) + "]", "", ""}, // a whole number, spelled otherwise
-		{"[" + changed(`"generation":"1"`) + "]", "generation", "event 1 "}, {"[" + changed(`"generation":99999999999999999999`) + "]", "generation", "event 1 "},
-		{"[" + changed(`"event_id":7`) + "]", "event_id", "event 1 "}, {"[" + changed(`"workspace_id":{}`) + "]", "workspace_id", "event 1 "},
-		{"[" + changed(`"source":1`) + "]", "source", "event 1 "}, {"[" + changed(`"target":[]`) + "]", "target", "event 1 "},
-		{"[" + changed(`"idempotency_key":5`) + "]", "idempotency_key", "event 1 "}, {"[" + changed(`"trace_context":false`) + "]", "trace_context", "event 1 "},
-		{"[" + changed(`"class":1`) + "]", "class", "event 1 "}, {"[" + changed(`"content_class":1`) + "]", "content_class", "event 1 "},
-		{"[" + changed(`"occurred_at":1700000000`) + "]", "occurred_at", "event 1 "}, {"[" + changed(`"available_at":1`) + "]", "available_at", "event 1 "},
+		{"[" + changed(`"generation":"1"`) + "]", "generation", "event 1 of the call: "}, {"[" + changed(`"generation":99999999999999999999`) + "]", "generation", "event 1 of the call: "},
+		{"[" + changed(`"event_id":7`) + "]", "event_id", "event 1 of the call: "}, {"[" + changed(`"workspace_id":{}`) + "]", "workspace_id", "event 1 of the call: "},
+		{"[" + changed(`"source":1`) + "]", "source", "event 1 of the call: "}, {"[" + changed(`"target":[]`) + "]", "target", "event 1 of the call: "},
+		{"[" + changed(`"idempotency_key":5`) + "]", "idempotency_key", "event 1 of the call: "}, {"[" + changed(`"trace_context":false`) + "]", "trace_context", "event 1 of the call: "},
+		{"[" + changed(`"class":1`) + "]", "class", "event 1 of the call: "}, {"[" + changed(`"content_class":1`) + "]", "content_class", "event 1 of the call: "},
+		{"[" + changed(`"occurred_at":1700000000`) + "]", "occurred_at", "event 1 of the call: "}, {"[" + changed(`"available_at":1`) + "]", "available_at", "event 1 of the call: "},
 	} {
 		_, err := conn.Exec(deadline(t), "select core.outbox_publish_many($1::text::jsonb)", c.argument)
 		var pg *pgconn.PgError
@@ -464,7 +483,8 @@ func TestMalformedCalls(t *testing.T) {
 			}
 			continue
 		}
-		if !errors.As(err, &pg) || pg.Code != "SP021" || pg.ColumnName != c.field || !strings.HasPrefix(pg.Detail, c.place) || (c.place == "") != (pg.Detail == "") {
+		if !errors.As(err, &pg) || pg.Code != "SP021" || pg.ColumnName != c.field || !strings.HasPrefix(pg.Detail, c.place+"received ") ||
+			pg.Hint == "" {
 			t.Errorf("%s: %+v", c.argument, pg)
 		}
 	}

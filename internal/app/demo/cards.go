@@ -73,7 +73,7 @@ func parse(line []byte) (domain.WorldModelCard, error) {
 	// Validate before decoding, which would replace characters that cannot be stored.
 	if err := events.ValidatePayload(line); err != nil {
 		if refusal, ok := errors.AsType[*events.Refusal](err); ok {
-			err = errors.New(refusal.Reason)
+			err = errors.New(refusal.Problem())
 		}
 		return domain.WorldModelCard{}, err
 	}

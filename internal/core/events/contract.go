@@ -6,6 +6,7 @@ import (
 	"reflect"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 )
@@ -129,11 +130,7 @@ func NewContracts(contracts ...Contract) (*Contracts, error) {
 			return nil, fmt.Errorf("contract %s: versions %d and %d differ in source, class, target or deprecation", c.Type, other.Version, c.Version)
 		}
 		set.byKey[key], byType[c.Type] = c, c
-		shape, err := c.shape()
-		if err != nil {
-			return nil, fmt.Errorf("contract %s version %d: %w", c.Type, c.Version, err)
-		}
-		set.shapes[key] = shape
+		set.shapes[key] = c.shape()
 	}
 	for _, c := range byType {
 		if c.Deprecation == nil {
@@ -178,22 +175,34 @@ func (s *Contracts) OfType(eventType string) []Contract {
 func (s *Contracts) Check(e Envelope) (Contract, error) {
 	c, ok := s.Lookup(e.EventType, e.EventVersion)
 	if !ok {
+		registered := "none"
+		if of := s.OfType(e.EventType); len(of) > 0 {
+			versions := make([]string, len(of))
+			for i, c := range of {
+				versions[i] = strconv.Itoa(c.Version)
+			}
+			registered = strings.Join(versions, ", ")
+		}
 		return Contract{}, &Refusal{
 			Code: CodeUnregistered, Field: "event_type", EventType: e.EventType,
-			Reason: fmt.Sprintf("version %d is not registered", e.EventVersion),
-			Hint:   "declare its contract in <producer>/contracts/events and list it in internal/app",
+			Reason:   fmt.Sprintf("version %d of %s is not registered", e.EventVersion, e.EventType),
+			Received: fmt.Sprintf("version %d; registered: %s", e.EventVersion, registered),
+			Hint: "core.event_types lists what is registered; " +
+				"`workers migrate up` and a starting worker register their contracts",
 		}
 	}
 	if c.Source != e.Source {
 		return Contract{}, &Refusal{
 			Code: CodeSourceMismatch, Field: "source", EventType: e.EventType,
-			Reason: fmt.Sprintf("is %s, but the event type belongs to %s", e.Source, c.Source),
+			Reason:   fmt.Sprintf("must be %s, which %s belongs to", c.Source, e.EventType),
+			Received: shown(string(e.Source)), Hint: "publish an event type of your own context",
 		}
 	}
-	if fault := s.shapes[contractKey{c.Type, c.Version}].fault(e.Payload); fault != "" {
+	if reason, received := s.shapes[contractKey{c.Type, c.Version}].check(e.Payload); reason != "" {
 		return Contract{}, &Refusal{
-			Code: CodePayloadShape, Field: "payload", EventType: e.EventType, Reason: fault,
-			Hint: fmt.Sprintf("docs/events/%s.md has the fields of version %d", e.EventType, e.EventVersion),
+			Code: CodePayloadShape, Field: "payload", EventType: e.EventType, Reason: reason, Received: received,
+			Hint: fmt.Sprintf("select payload_schema from core.event_types where event_type = '%s' and event_version = %d;",
+				e.EventType, e.EventVersion),
 		}
 	}
 	return c, nil

@@ -2,7 +2,6 @@ package events
 
 import (
 	"context"
-	"fmt"
 	"time"
 )
 
@@ -28,8 +27,10 @@ type PublishOptions struct {
 // Validate refuses what no event may be published with, with a [*Refusal]. Now is the publisher's clock.
 func (o PublishOptions) Validate(now time.Time) error {
 	if o.AvailableAt.After(now.Add(MaxScheduleAhead)) {
-		return &Refusal{Code: CodeAvailableAt, Field: "available_at",
-			Reason: fmt.Sprintf("is %s, must be at most 366 days ahead", o.AvailableAt.Format(time.RFC3339))}
+		return &Refusal{
+			Code: CodeAvailableAt, Field: "available_at", Reason: "must be a finite time at most 366 days ahead",
+			Received: shownTime(o.AvailableAt), Hint: "leave it out for an event that is due at once",
+		}
 	}
 	return nil
 }

@@ -52,14 +52,16 @@ const (
 	CodeSweepIsolation  Code = "SP053" // a sweep at an isolation level above READ COMMITTED
 )
 
-// Refusal is the error for an event that may not be published. Nothing of the call was published.
+// Refusal is the error for an event that may not be published. Nothing of the call was published. Go and SQL refuse in the
+// same words: Reason, Received and Hint are the MESSAGE, DETAIL and HINT of the SQL functions.
 type Refusal struct {
 	Code  Code
 	Field string // the envelope field or publish option at fault
 	// EventType is the event's type as given; empty when the fault was found in SQL.
 	EventType string
-	Reason    string
-	Hint      string // what to do, where there is more to say than the reason does
+	Reason    string // what the field must be; all violations of a payload, up to ten
+	Received  string // what it was instead
+	Hint      string // what to do
 }
 
 func (r *Refusal) Error() string {
@@ -67,9 +69,17 @@ func (r *Refusal) Error() string {
 	if r.EventType != "" {
 		s = fmt.Sprintf("event %.128q refused", r.EventType)
 	}
-	s += fmt.Sprintf(" (%s): %s: %s", r.Code, r.Field, r.Reason)
+	s += fmt.Sprintf(" (%s): %s: %s", r.Code, r.Field, r.Problem())
 	if r.Hint != "" {
 		s += "; " + r.Hint
 	}
 	return s
+}
+
+// Problem says what the field must be and what was received, without naming the event or the field.
+func (r *Refusal) Problem() string {
+	if r.Received == "" {
+		return r.Reason
+	}
+	return r.Reason + "; received " + r.Received
 }

@@ -1,10 +1,8 @@
 package events
 
 import (
-	"bytes"
 	"encoding"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"math"
 	"reflect"
@@ -16,10 +14,6 @@ import (
 
 	"github.com/google/uuid"
 	"github.com/invopop/jsonschema"
-	"golang.org/x/text/language"
-	"golang.org/x/text/message"
-
-	validation "github.com/santhosh-tekuri/jsonschema/v6"
 )
 
 // Schema is the JSON Schema of the payload (draft 2020-12), made from its struct: fields without omitempty are
@@ -124,74 +118,4 @@ func checkTypes(at string, t reflect.Type) (faults []error) {
 		}
 	}
 	return faults
-}
-
-// shape checks payloads of one contract.
-type shape struct {
-	payload reflect.Type
-	schema  *validation.Schema
-}
-
-func (c Contract) shape() (*shape, error) {
-	encoded, err := json.Marshal(c.Schema())
-	if err != nil {
-		return nil, fmt.Errorf("schema: %w", err)
-	}
-	document, err := validation.UnmarshalJSON(bytes.NewReader(encoded))
-	if err != nil {
-		return nil, fmt.Errorf("schema: %w", err)
-	}
-	compiler := validation.NewCompiler()
-	compiler.AssertFormat()
-	if err := compiler.AddResource("payload", document); err != nil {
-		return nil, fmt.Errorf("schema: %w", err)
-	}
-	schema, err := compiler.Compile("payload")
-	if err != nil {
-		return nil, fmt.Errorf("schema: %w", err)
-	}
-	return &shape{payload: reflect.TypeOf(c.Payload), schema: schema}, nil
-}
-
-// fault says where payload, a valid JSON object, is not what the contract says; empty if it is.
-func (s *shape) fault(payload json.RawMessage) string {
-	document, err := validation.UnmarshalJSON(bytes.NewReader(payload))
-	if err != nil {
-		return "is not valid JSON: " + err.Error()
-	}
-	if err := s.schema.Validate(document); err != nil {
-		invalid, ok := errors.AsType[*validation.ValidationError](err)
-		if !ok {
-			return err.Error()
-		}
-		for len(invalid.Causes) > 0 {
-			invalid = slices.MinFunc(invalid.Causes, func(a, b *validation.ValidationError) int {
-				return slices.Compare(a.InstanceLocation, b.InstanceLocation)
-			})
-		}
-		return pointer(invalid.InstanceLocation) + ": " + invalid.ErrorKind.LocalizedString(message.NewPrinter(language.English))
-	}
-	// what a schema lets through and Go does not read: 1.0 as an integer, and one beyond 64 bits
-	if err := json.Unmarshal(payload, reflect.New(s.payload).Interface()); err != nil {
-		if mistyped, ok := errors.AsType[*json.UnmarshalTypeError](err); ok {
-			return fmt.Sprintf("%s: got %s, want %s", pointer(strings.Split(mistyped.Field, ".")), mistyped.Value, mistyped.Type)
-		}
-		return err.Error()
-	}
-	return ""
-}
-
-// pointer writes a place as a JSON pointer, * for the elements of an array.
-func pointer(location []string) string {
-	var text strings.Builder
-	for _, name := range location {
-		if _, err := strconv.Atoi(name); err == nil {
-			name = "*"
-		}
-		text.WriteString("/" + name)
-	}
-	if text.Len() == 0 {
-		return "at the top"
-	}
-	return text.String()
 }

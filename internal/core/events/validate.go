@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
-	"math"
 	"regexp"
 	"strconv"
 	"strings"
@@ -37,46 +36,58 @@ var (
 // field. EventID, OccurredAt and IdempotencyKey may be zero: the publisher fills them. Now is the
 // publisher's clock, for the bound on OccurredAt.
 func (e Envelope) Validate(now time.Time) error {
-	refuse := func(code Code, field, format string, args ...any) error {
-		return &Refusal{Code: code, Field: field, EventType: strings.ToValidUTF8(e.EventType, "\uFFFD"), Reason: fmt.Sprintf(format, args...)}
+	refuse := func(code Code, field, reason, received, hint string) error {
+		eventType := strings.ToValidUTF8(e.EventType, "\uFFFD")
+		return &Refusal{Code: code, Field: field, EventType: eventType, Reason: reason, Received: received, Hint: hint}
 	}
 	switch {
 	case len(e.EventType) > MaxEventTypeBytes || !eventTypeForm.MatchString(e.EventType):
-		return refuse(CodeEventType, "event_type", "must be lower-case words joined by dots, at most %d bytes", MaxEventTypeBytes)
+		return refuse(CodeEventType, "event_type", "must be lower-case words joined by dots, at most 128 bytes",
+			shown(e.EventType), "like worlds.world_model_card.published")
 	case e.EventVersion < 1 || e.EventVersion > MaxEventVersion:
-		return refuse(CodeEventVersion, "event_version", "is %d, must be from 1 to %d", e.EventVersion, MaxEventVersion)
+		return refuse(CodeEventVersion, "event_version", "must be from 1 to 1000000",
+			strconv.Itoa(e.EventVersion), "core.event_types lists the versions of each event type")
 	case !e.Source.Known():
-		return refuse(CodeSource, "source", "is %.200q, must be platform, worlds or core", string(e.Source))
+		return refuse(CodeSource, "source", "must be platform, worlds or core",
+			shown(string(e.Source)), "name the context that publishes the event")
 	case e.Target != "" && !e.Target.Known():
-		return refuse(CodeTarget, "target", "is %.200q, must be platform, worlds, core or empty for every context", string(e.Target))
+		return refuse(CodeTarget, "target", "must be platform, worlds or core",
+			shown(string(e.Target)), "leave it out to reach every context")
 	case e.EventID == uuid.Max:
-		return refuse(CodeEventID, "event_id", "must not be the max UUID")
+		return refuse(CodeEventID, "event_id", "must not be the nil or the max UUID",
+			shown(e.EventID.String()), "leave it out to get a new one")
 	case e.WorkspaceID.Valid && (e.WorkspaceID.UUID == uuid.Nil || e.WorkspaceID.UUID == uuid.Max):
-		return refuse(CodeWorkspaceID, "workspace_id", "must not be the nil or the max UUID; leave it not valid for an event of no workspace")
+		return refuse(CodeWorkspaceID, "workspace_id", "must not be the nil or the max UUID",
+			shown(e.WorkspaceID.UUID.String()), "leave it out for an event of no workspace")
 	case !validText(e.IdempotencyKey):
-		return refuse(CodeText, "idempotency_key", "has a NUL character or is not valid UTF-8")
-	case len(e.IdempotencyKey) > MaxIdempotencyKeyBytes:
-		return refuse(CodeIdempotencyKey, "idempotency_key", "has %d bytes, the limit is %d", len(e.IdempotencyKey), MaxIdempotencyKeyBytes)
-	case e.IdempotencyKey != "" && strings.TrimSpace(e.IdempotencyKey) == "":
-		return refuse(CodeIdempotencyKey, "idempotency_key", "is blank; leave it empty to use the event id")
+		return refuse(CodeText, "idempotency_key", "must be UTF-8 without a NUL character",
+			shown(e.IdempotencyKey), "encode other bytes, in base64 for one")
+	case e.IdempotencyKey != "" && (len(e.IdempotencyKey) > MaxIdempotencyKeyBytes || strings.TrimSpace(e.IdempotencyKey) == ""):
+		return refuse(CodeIdempotencyKey, "idempotency_key", "must have 1 to 512 bytes and not be blank",
+			shown(e.IdempotencyKey), "leave it out to use the event id")
 	case e.TraceContext != "" && !validTraceparent(e.TraceContext):
-		return refuse(CodeTraceContext, "trace_context", "is %.200q, must be a W3C traceparent", e.TraceContext)
+		return refuse(CodeTraceContext, "trace_context", "must be a W3C traceparent",
+			shown(e.TraceContext), "like 00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01")
 	case !e.OccurredAt.IsZero() && (e.OccurredAt.Before(earliest) || e.OccurredAt.After(now.Add(MaxOccurredAhead))):
-		return refuse(CodeOccurredAt, "occurred_at", "is %s, must be from the year 2000 to at most one day ahead", e.OccurredAt.Format(time.RFC3339))
+		return refuse(CodeOccurredAt, "occurred_at", "must be from the year 2000 to at most one day ahead",
+			shownTime(e.OccurredAt), "leave it out to use the time of publishing")
 	}
-	if fault := payloadFault(e.Payload); fault != nil {
-		return refuse(fault.code, "payload", "%s", fault.reason)
+	if r := payloadRefusal(e.Payload); r != nil {
+		return refuse(r.Code, r.Field, r.Reason, r.Received, r.Hint)
 	}
 	return nil
 }
 
 // ValidatePayload refuses what no event may carry: see the bounds above.
 func ValidatePayload(payload json.RawMessage) error {
-	if fault := payloadFault(payload); fault != nil {
-		return &Refusal{Code: fault.code, Field: "payload", Reason: fault.reason}
+	if r := payloadRefusal(payload); r != nil {
+		return r
 	}
 	return nil
 }
+
+// shownTime writes a time as a refusal repeats it, in UTC to the microsecond, as SQL does.
+func shownTime(t time.Time) string { return t.UTC().Format(`"2006-01-02T15:04:05.999999" UTC`) }
 
 func validText(s string) bool {
 	return utf8.ValidString(s) && !strings.ContainsRune(s, 0)
@@ -87,43 +98,57 @@ func validTraceparent(s string) bool {
 	return m != nil && m[1] != "ff" && strings.Trim(m[2], "0") != "" && strings.Trim(m[3], "0") != ""
 }
 
-type fault struct {
-	code   Code
-	reason string
-}
-
-// payloadFault says why Postgres or a reader could not take payload, or nil.
-func payloadFault(payload []byte) *fault {
-	if len(payload) == 0 {
-		return &fault{CodePayloadObject, "is empty, must be a JSON object"}
-	}
+// payloadRefusal says why Postgres or a reader could not take payload, or nil.
+func payloadRefusal(payload []byte) *Refusal {
 	if len(payload) > 7*MaxPayloadBytes { // beyond that only white space could bring it below the limit
 		return tooLarge(len(payload))
 	}
-	if !utf8.Valid(payload) {
-		return &fault{CodeText, "is not valid UTF-8"}
+	if len(payload) > 0 && !utf8.Valid(payload) {
+		return badText("bytes that are not UTF-8")
 	}
 	// Depth first, in one pass without recursion: a parser may refuse or overflow on deep nesting.
 	if nesting(payload) > MaxPayloadDepth {
-		return &fault{CodePayloadDepth, fmt.Sprintf("is nested deeper than %d levels", MaxPayloadDepth)}
+		return &Refusal{
+			Code: CodePayloadDepth, Field: "payload", Reason: "must be nested at most 64 levels deep",
+			Received: "more than 64 levels", Hint: "flatten it, or store the content and publish a reference to it",
+		}
+	}
+	noObject := Refusal{
+		Code: CodePayloadObject, Field: "payload", Reason: "must be a JSON object",
+		Hint: `wrap any other value in an object, like {"value": 1}`,
 	}
 	var compact bytes.Buffer
 	if err := json.Compact(&compact, payload); err != nil {
-		return &fault{CodePayloadObject, "is not valid JSON: " + err.Error()}
+		noObject.Received = "no valid JSON: " + err.Error()
+		return &noObject
 	}
 	if compact.Bytes()[0] != '{' {
-		return &fault{CodePayloadObject, "must be a JSON object"}
+		var value any
+		decoder := json.NewDecoder(&compact)
+		decoder.UseNumber()
+		_ = decoder.Decode(&value) // it is valid JSON
+		noObject.Received = shown(value)
+		return &noObject
 	}
 	// SQL measures the jsonb text, which has blanks and no exponents; an escape of six bytes may be one there
 	if least := compact.Len() - 5*bytes.Count(compact.Bytes(), []byte(`\u`)); least > MaxPayloadBytes {
 		return tooLarge(least)
 	}
-	return contentFault(compact.Bytes())
+	return contentRefusal(compact.Bytes())
 }
 
-func tooLarge(size int) *fault {
-	return &fault{CodePayloadSize, fmt.Sprintf(
-		"has %d bytes, the limit is %d (1 MiB); store the content and publish a reference to it", size, MaxPayloadBytes)}
+func tooLarge(size int) *Refusal {
+	return &Refusal{
+		Code: CodePayloadSize, Field: "payload", Reason: "must have at most 1048576 bytes (1 MiB)",
+		Received: fmt.Sprintf("%d bytes", size), Hint: "store the content and publish a reference to it",
+	}
+}
+
+func badText(received string) *Refusal {
+	return &Refusal{
+		Code: CodeText, Field: "payload", Reason: "must be UTF-8 without a NUL character or half a surrogate pair",
+		Received: received, Hint: "encode other bytes, in base64 for one",
+	}
 }
 
 // nesting returns the greatest number of open brackets outside strings.
@@ -146,8 +171,8 @@ func nesting(data []byte) int {
 	return deepest
 }
 
-// contentFault says which string or number of valid, compact JSON jsonb or a reader could not take, or nil.
-func contentFault(data []byte) *fault {
+// contentRefusal says which string or number of valid, compact JSON jsonb or a reader could not take, or nil.
+func contentRefusal(data []byte) *Refusal {
 	quoted := false
 	for i := 0; i < len(data); i++ {
 		switch c := data[i]; {
@@ -158,11 +183,11 @@ func contentFault(data []byte) *fault {
 			case r < 0: // one character, perhaps a quote
 				i++
 			case r == 0:
-				return &fault{CodeText, `has the escape \u0000: Postgres stores no NUL character`}
+				return badText(`the escape \u0000`)
 			case !utf16.IsSurrogate(r):
 				i += 5
 			case utf16.DecodeRune(r, escaped(data, i+6)) == utf8.RuneError:
-				return &fault{CodeText, "has half a surrogate pair"}
+				return badText("half a surrogate pair")
 			default:
 				i += 11
 			}
@@ -172,9 +197,11 @@ func contentFault(data []byte) *fault {
 				end++
 			}
 			if !readable(string(data[i:end])) {
-				return &fault{CodePayloadNumber, fmt.Sprintf(
-					"has the number %.40s, which readers cannot take (beyond %g, or more than %d digits); send it as a string",
-					data[i:end], math.MaxFloat64, MaxNumberDigits)}
+				return &Refusal{
+					Code: CodePayloadNumber, Field: "payload",
+					Reason:   "must not have a number beyond 1.7976931348623157e308 or of more than 400 digits",
+					Received: shown(json.Number(data[i:end])), Hint: "send it as a string",
+				}
 			}
 			i = end - 1
 		}

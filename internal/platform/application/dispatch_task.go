@@ -131,7 +131,7 @@ func (d *DispatchTask) check(request TaskRequest) error {
 	// Check the input now: a worker could only fail the task.
 	if err := events.ValidatePayload(request.Input); err != nil {
 		if refusal, ok := errors.AsType[*events.Refusal](err); ok {
-			err = errors.New(refusal.Reason)
+			err = errors.New(refusal.Problem())
 		}
 		return fmt.Errorf("input: %w", err)
 	}

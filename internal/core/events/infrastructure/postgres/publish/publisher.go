@@ -182,11 +182,15 @@ func refusal(err error) error {
 	case pg.ConstraintName == "outbox_pk":
 		return &events.Refusal{
 			Code: events.CodeEventID, Field: "event_id", Reason: "an event of this id and occurred_at is in the outbox already",
+			Hint: "leave it out to get a new one",
 		}
 	case len(pg.Code) != 5 || pg.Code[:2] != "SP":
 		return err
 	}
 	// the message begins with the field, for clients that show nothing else
 	reason := strings.TrimPrefix(pg.Message, pg.ColumnName+": ")
-	return &events.Refusal{Code: events.Code(pg.Code), Field: pg.ColumnName, Reason: reason, Hint: pg.Hint}
+	_, received, _ := strings.Cut(pg.Detail, "received ")
+	return &events.Refusal{
+		Code: events.Code(pg.Code), Field: pg.ColumnName, Reason: reason, Received: received, Hint: pg.Hint,
+	}
 }

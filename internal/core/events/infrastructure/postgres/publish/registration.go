@@ -63,7 +63,7 @@ func EventTypes(contracts *events.Contracts) ([]byte, error) {
 		if c.Class != "" {
 			t.Class = &c.Class
 		}
-		t.Rules = payloadRules(t.Schema)
+		t.Rules = payloadRules(c.PayloadRules())
 		t.Fault = anyFault(t.Rules)
 		if d := c.Deprecation; d != nil {
 			t.Deadline, t.Successor = &d.Deadline, &d.Successor
