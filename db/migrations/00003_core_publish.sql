@@ -238,8 +238,10 @@ begin
       format('%s is deprecated and has been refused since %s', p_event_type, to_char(v_type.deadline at time zone 'UTC', 'YYYY-MM-DD HH24:MI "UTC"')),
       core.shown(to_jsonb(p_event_type)), 'publish ' || v_type.successor, p_position);
   end if;
-  if v_type.payload_fault is not null
-     and (jsonb_path_exists(p_payload, v_type.payload_fault) or v_text ~ '[0-9][.]0*[],}]') then
+  if v_type.payload_fault is not null and (jsonb_path_exists(p_payload, v_type.payload_fault)
+     or v_text ~ '[0-9][.]0*[],}]' and exists (
+       select from core.event_types t, jsonb_array_elements(t.payload_rules) as r, jsonb_path_query(p_payload, (r ->> 'whole')::jsonpath) as n
+       where t.event_type = p_event_type and t.event_version = p_event_version and r ? 'whole' and n::text like '%.%')) then
     select string_agg(v.says, '; ' order by v.n) filter (where v.n <= 10) || case when count(*) > 10 then format('; and %s more', count(*) - 10) else '' end,
       string_agg(v.received, '; ' order by v.n) filter (where v.n <= 10)
     into v_says, v_received

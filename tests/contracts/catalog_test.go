@@ -127,8 +127,7 @@ func eventPage(t *testing.T, c events.Contract, versions []int) string {
 	if d := c.Deprecation; d != nil {
 		line("**Deprecated**: refused at publish from %s on; publish [%s](%[2]s.md) instead.\n", d.Deadline.UTC().Format("2006-01-02 15:04 MST"), d.Successor)
 	}
-	about := strings.TrimPrefix(comments[reflect.TypeOf(c.Payload).Name()], reflect.TypeOf(c.Payload).Name()+" is ")
-	line("%s%s\n", strings.ToUpper(about[:min(1, len(about))]), about[min(1, len(about)):])
+	line("%s\n", comments[reflect.TypeOf(c.Payload).Name()])
 	line("Published by **%s**, version %d, content class %s, on channel `outbox_gen_<N>%s`.", c.Source, c.Version, c.ContentClass, suffix(c.Class))
 	if c.Target != "" {
 		line("For **%s** alone: other contexts' handlers do not run.", c.Target)
@@ -173,8 +172,7 @@ func fieldRows(line func(string, ...any), at string, t reflect.Type, s *jsonsche
 		if !slices.Contains(s.Required, p.Key) {
 			what += ", optional"
 		}
-		meaning := strings.TrimPrefix(strings.TrimPrefix(comments[t.Name()+"."+field.Name], field.Name+" "), "is ")
-		line("| `%s` | %s | %s |", at+p.Key, what, strings.ReplaceAll(meaning, "|", "\\|"))
+		line("| `%s` | %s | %s |", at+p.Key, what, strings.ReplaceAll(comments[t.Name()+"."+field.Name], "|", "\\|"))
 		inner, schema, below := field.Type, p.Value, at+p.Key+"."
 		for inner.Kind() == reflect.Pointer || inner.Kind() == reflect.Slice {
 			if inner.Kind() == reflect.Slice && schema.Items != nil {
