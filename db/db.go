@@ -8,7 +8,10 @@ import (
 	"crypto/sha256"
 	"embed"
 	"encoding/hex"
+	"errors"
 	"io/fs"
+	"os"
+	"path/filepath"
 	"regexp"
 	"strings"
 )
@@ -92,3 +95,41 @@ func WriteFunctions(text string, source func(name string) string) string {
 
 // WriteEdition returns the text of a migration with its edition set, unchanged if it names none.
 func WriteEdition(text, to string) string { return edition.ReplaceAllString(text, "Edition "+to) }
+
+// WriteMigrations writes the sources of functions below folder into its migrations, and the edition into the first of them.
+func WriteMigrations(folder string) error {
+	files, err := filepath.Glob(filepath.Join(folder, "migrations", "*.sql"))
+	if err != nil {
+		return err
+	}
+	var missing error
+	for _, file := range files {
+		missing = errors.Join(missing, rewrite(file, func(text string) string {
+			return WriteFunctions(text, func(name string) string {
+				source, err := os.ReadFile(filepath.Join(folder, "functions", name+".sql"))
+				missing = errors.Join(missing, err)
+				return string(source)
+			})
+		}))
+	}
+	if missing != nil {
+		return missing
+	}
+	edition, err := Edition(os.DirFS(folder))
+	if err != nil {
+		return err
+	}
+	return rewrite(files[0], func(text string) string { return WriteEdition(text, edition) })
+}
+
+// rewrite writes file only if its text changes.
+func rewrite(file string, change func(string) string) error {
+	have, err := os.ReadFile(file)
+	if err != nil {
+		return err
+	}
+	if want := change(string(have)); want != string(have) {
+		return os.WriteFile(file, []byte(want), 0o644)
+	}
+	return nil
+}

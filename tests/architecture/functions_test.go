@@ -10,10 +10,15 @@ import (
 	"spectral/db"
 )
 
-// TestMigrationsHoldTheFunctions compares each function in the migrations with its source in db/functions. With -update
-// it writes the migrations, and their edition.
+// TestMigrationsHoldTheFunctions compares each function in the migrations with its source in db/functions, and the edition
+// with the migrations. With -update it writes the migrations, as `go run ./internal/dev functions` does.
 func TestMigrationsHoldTheFunctions(t *testing.T) {
 	t.Parallel()
+	if *update {
+		if err := db.WriteMigrations("../../db"); err != nil {
+			t.Fatal(err)
+		}
+	}
 	sources, err := filepath.Glob("../../db/functions/*.sql")
 	if err != nil || len(sources) == 0 {
 		t.Fatalf("%d sources of functions: %v", len(sources), err)
@@ -23,7 +28,11 @@ func TestMigrationsHoldTheFunctions(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, file := range migrations {
+	edition, err := db.Edition(os.DirFS("../../db"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, file := range migrations {
 		have, err := os.ReadFile(file)
 		if err != nil {
 			t.Fatal(err)
@@ -36,31 +45,11 @@ func TestMigrationsHoldTheFunctions(t *testing.T) {
 			}
 			return string(source)
 		})
-		if want == string(have) {
-			continue
-		}
-		if !*update {
+		if want != string(have) {
 			t.Errorf("%s does not have its functions as db/functions has them: run `make generate`", file)
-		} else if err := os.WriteFile(file, []byte(want), 0o644); err != nil {
-			t.Fatal(err)
 		}
-	}
-	edition, err := db.Edition(os.DirFS("../../db"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	const first = "../../db/migrations/00001_core_roles.sql"
-	text, err := os.ReadFile(first)
-	if err != nil {
-		t.Fatal(err)
-	}
-	switch want := db.WriteEdition(string(text), edition); {
-	case want == string(text):
-	case !*update:
-		t.Errorf("%s does not name the edition %s: run `make generate`", first, edition)
-	default:
-		if err := os.WriteFile(first, []byte(want), 0o644); err != nil {
-			t.Fatal(err)
+		if i == 0 && db.WriteEdition(want, edition) != want {
+			t.Errorf("%s does not name the edition %s: run `make generate`", file, edition)
 		}
 	}
 	for _, source := range sources {

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -136,6 +137,41 @@ func TestTestingPageShowsTheseTests(t *testing.T) {
 	}
 	if blocks == 0 {
 		t.Error("docs/testing.md shows no Go")
+	}
+}
+
+// A developer who forgot a grant or a consumer is told so at once, and not when the retries are used up.
+func TestDrainFailsAtOnceWhereWaitingCannotHelp(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct{ prepare, publish, want string }{
+		{
+			"revoke insert, update on platform.system_cards from spectral_platform",
+			`select core.outbox_publish('worlds.world_model_card.published', 'worlds', '{"card_id": "c", "version": 1, "title": "t"}')`,
+			`worlds.world_model_card.published cannot be delivered: DatabaseError: platform.world_model_card_projector: ` +
+				`.*permission denied for table system_cards .*
+platform.world_model_card_projector runs as spectral_platform, whose privileges on platform.system_cards are: select. .*
+  grant select, insert, update on platform.system_cards to spectral_platform;$`,
+		},
+		{
+			"select", "select core.outbox_publish('" + happenedType + `', 'worlds', '{"n": 1}')`,
+			happenedType + " has no handler in the workers that run: list its consumer in ConsumerBuilders",
+		},
+	} {
+		url := pgtest.New(t)
+		db := pgtest.Pool(t, url)
+		pgtest.Workers(t, url)
+		for _, sql := range []string{c.prepare, c.publish} {
+			_, err := db.Exec(t.Context(), sql)
+			must(t, err)
+		}
+		func() {
+			defer func() {
+				if message := fmt.Sprint(recover()); !regexp.MustCompile("^" + c.want).MatchString(message) {
+					t.Errorf("Drain fails with\n%s\nwant\n%s", message, c.want)
+				}
+			}()
+			eventstest.Drain(panickingTB{t}, db)
+		}()
 	}
 }
 

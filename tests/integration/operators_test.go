@@ -10,8 +10,8 @@ import (
 	"github.com/google/uuid"
 
 	"spectral/internal/core/events"
-	"spectral/internal/core/events/infrastructure/postgres/operator"
 	"spectral/internal/core/events/infrastructure/postgres/dispatch"
+	"spectral/internal/core/events/infrastructure/postgres/operator"
 	"spectral/tests/pgtest"
 )
 

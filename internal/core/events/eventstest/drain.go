@@ -2,8 +2,11 @@ package eventstest
 
 import (
 	"context"
+	"database/sql"
+	"errors"
 	"fmt"
 	"maps"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -36,7 +39,8 @@ func AwaitScheduled() DrainOption { return func(o *drain) { o.scheduled = true }
 // Drain waits until the outbox of the database that db leads to is quiet, and returns the outcome of each event in
 // it: nothing is due, waits for a retry or is in flight, which includes what handlers publish. An event that
 // ended failed is quiet too; see [RequireDelivered]. If the outbox is not quiet in time the test fails, with a table of
-// what is left. The test runs the listener: see [Start]. See [Outbox] for what db may be.
+// what is left. It fails at once where waiting cannot help: a handler lacks a privilege, or no handler of the running
+// workers is for an event's type. The test runs the listener: see [Start]. See [Outbox] for what db may be.
 func Drain(t testing.TB, db events.Tx, options ...DrainOption) []Outcome {
 	t.Helper()
 	d := drain{within: DefaultPatience}
@@ -52,7 +56,10 @@ func Drain(t testing.TB, db events.Tx, options ...DrainOption) []Outcome {
 	defer deadline.Stop()
 	tick := time.NewTicker(lookEvery)
 	defer tick.Stop()
-	for {
+	for looks := 0; ; looks++ {
+		if looks%10 == 9 {
+			failIfHopeless(t, db)
+		}
 		var busy bool
 		if err := db.QueryRow(t.Context(), "select exists (select from core.outbox o where o.deleted_at is null and "+unsettled+")").Scan(&busy); err != nil {
 			t.Fatalf("drain: look at the outbox: %v", err)
@@ -74,6 +81,51 @@ func Drain(t testing.TB, db events.Tx, options ...DrainOption) []Outcome {
 			t.Fatalf("the outbox is not quiet after %s; of %d events these are left:\n%s", d.within, len(all), table(rest))
 		}
 	}
+}
+
+// failIfHopeless fails the test if an event waits for what only the code can change, and says what to change.
+func failIfHopeless(t testing.TB, db events.Tx) {
+	t.Helper()
+	var eventType, lastError string
+	err := db.QueryRow(t.Context(), `select o.event_type, coalesce(o.last_error, '') from core.outbox o
+		where o.deleted_at is null and `+waiting+` and (o.last_error like '%(SQLSTATE 42501)%'
+		  or o.last_error is null and exists (select from core.live_workers w where w.generation = o.generation)
+		    and not exists (select from core.live_workers w where w.generation = o.generation and w.handlers ? o.event_type))
+		limit 1`).Scan(&eventType, &lastError)
+	switch {
+	case errors.Is(err, sql.ErrNoRows):
+	case err != nil:
+		t.Fatalf("drain: look for events that cannot be delivered: %v", err)
+	case lastError == "":
+		t.Fatalf("%s has no handler in the workers that run: list its consumer in ConsumerBuilders (internal/app/consumers.go), "+
+			"or declare its contract Unconsumed", eventType)
+	default:
+		t.Fatalf("%s cannot be delivered: %s%s", eventType, lastError, missingGrant(t, db, lastError))
+	}
+}
+
+var deniedTable = regexp.MustCompile(`(?m)^\w+: ((\w+)\.\w+): .*permission denied for table (\w+)`)
+
+// missingGrant says which role has which privileges on the table that an error is about; empty if it is about no table.
+func missingGrant(t testing.TB, db events.Tx, lastError string) string {
+	t.Helper()
+	denied := deniedTable.FindStringSubmatch(lastError)
+	if denied == nil {
+		return ""
+	}
+	role := "spectral_" + denied[2]
+	var table, privileges string
+	err := db.QueryRow(t.Context(), `select c.oid::regclass::text, coalesce((select string_agg(p, ', ')
+		  from unnest('{select,insert,update,delete}'::text[]) as p where has_table_privilege($1, c.oid, p)), 'none')
+		from pg_class c join pg_namespace n on n.oid = c.relnamespace
+		where c.relname = $2 and n.nspname not in ('pg_catalog', 'information_schema')
+		order by n.nspname <> $3 limit 1`, role, denied[3], denied[2]).Scan(&table, &privileges)
+	if err != nil {
+		return fmt.Sprintf("\n(the privileges on %s cannot be read: %v)", denied[3], err)
+	}
+	return fmt.Sprintf("\n%[1]s runs as %[2]s, whose privileges on %[4]s are: %[3]s. Grant what it needs in the migration "+
+		"that creates the table, and run `make generate`:\n  grant select, insert, update on %[4]s to %[2]s;",
+		denied[1], role, privileges, table)
 }
 
 func outcomes(t testing.TB, db events.Tx) []Outcome {
