@@ -22,12 +22,11 @@ func ParseGeneration(s string) (Generation, error) {
 	return Generation(n), nil
 }
 
-// DefaultChannel is the column default of core.outbox, a safety placeholder that nobody listens
-// to: a row on it is found by the poll.
+// DefaultChannel is the column default of core.outbox. No worker listens to it: the poll finds a row on it.
 const DefaultChannel = "outbox_default"
 
 // ChannelName is the NOTIFY channel of a generation and a processing class, outbox_gen_<N> or
-// outbox_gen_<N>_<class> (seed: channel taxonomy).
+// outbox_gen_<N>_<class>.
 func ChannelName(g Generation, class string) string {
 	name := "outbox_gen_" + strconv.FormatInt(int64(g), 10)
 	if class != "" {

@@ -11,8 +11,7 @@ import (
 	"time"
 )
 
-// ContentClass says what a payload may contain; retention may come to differ by it. The database
-// knows the same list as a CHECK.
+// ContentClass says what a payload may contain. The database has the same list as a CHECK.
 type ContentClass string
 
 // The content classes.
@@ -22,13 +21,13 @@ const (
 )
 
 // Contract declares one version of one event type. The producing context owns it, in
-// <producer>/contracts/events, beside the payload struct (seed: producer-owned typed payloads).
+// <producer>/contracts/events, beside the payload struct.
 type Contract struct {
 	Type    string
 	Version int // raised whenever the payload's shape changes
 	Source  Scope
-	// Payload is an example of the payload struct with every field set: the catalog shows it, and
-	// consumers are tried with it.
+	// Payload is an example of the payload struct with every field set: the catalog shows it, and tests decode it as each
+	// consumer does.
 	Payload any
 	// Class is the processing class, the suffix of the channel; empty for the generation's own. Workers can
 	// be run for some classes only.
@@ -36,7 +35,7 @@ type Contract struct {
 	ContentClass ContentClass
 	// Target is the only context that is meant; empty means every context. [NewEnvelope] sets it.
 	Target Scope
-	// Unconsumed declares that nobody handles the event: it settles as it is published.
+	// Unconsumed declares that no handler is for the event: it settles when it is published.
 	Unconsumed bool
 	// Deprecation of the type; nil while producers may rely on it.
 	Deprecation *Deprecation
@@ -116,7 +115,10 @@ type Contracts struct {
 // type that disagree on source, class, target or deprecation, which belong to the type, and a successor that is not
 // among them.
 func NewContracts(contracts ...Contract) (*Contracts, error) {
-	set := &Contracts{byKey: make(map[contractKey]Contract, len(contracts)), shapes: make(map[contractKey]*shape, len(contracts))}
+	set := &Contracts{
+		byKey:  make(map[contractKey]Contract, len(contracts)),
+		shapes: make(map[contractKey]*shape, len(contracts)),
+	}
 	byType := make(map[string]Contract)
 	for _, c := range contracts {
 		if err := c.Validate(); err != nil {
@@ -126,8 +128,15 @@ func NewContracts(contracts ...Contract) (*Contracts, error) {
 		if _, taken := set.byKey[key]; taken {
 			return nil, fmt.Errorf("contract %s version %d is declared twice", c.Type, c.Version)
 		}
-		if other, ok := byType[c.Type]; ok && (other.Source != c.Source || other.Class != c.Class || other.Target != c.Target || !reflect.DeepEqual(other.Deprecation, c.Deprecation)) {
-			return nil, fmt.Errorf("contract %s: versions %d and %d differ in source, class, target or deprecation", c.Type, other.Version, c.Version)
+		if other, ok := byType[c.Type]; ok &&
+			(other.Source != c.Source || other.Class != c.Class || other.Target != c.Target ||
+				!reflect.DeepEqual(other.Deprecation, c.Deprecation)) {
+			return nil, fmt.Errorf(
+				"contract %s: versions %d and %d differ in source, class, target or deprecation",
+				c.Type,
+				other.Version,
+				c.Version,
+			)
 		}
 		set.byKey[key], byType[c.Type] = c, c
 		set.shapes[key] = c.shape()
@@ -195,7 +204,7 @@ func (s *Contracts) Check(e Envelope) (Contract, error) {
 		return Contract{}, &Refusal{
 			Code: CodeSourceMismatch, Field: "source", EventType: e.EventType,
 			Reason:   fmt.Sprintf("must be %s, which %s belongs to", c.Source, e.EventType),
-			Received: shown(string(e.Source)), Hint: "publish an event type of your own context",
+			Received: shown(string(e.Source)), Hint: "publish an event type of the context that you publish as",
 		}
 	}
 	if reason, received := s.shapes[contractKey{c.Type, c.Version}].check(e.Payload); reason != "" {

@@ -22,7 +22,7 @@ const (
 // Known reports whether s is one of the scopes above.
 func (s Scope) Known() bool { return s == Core || s == Platform || s == Worlds }
 
-// Envelope is an event as it travels: ten fields, frozen (seed: EventEnvelope). Generation, class,
+// Envelope is an event as it travels: ten fields, which never change. Generation, class,
 // channel and due time belong to the transport and are not in it.
 //
 // A producer makes one with [NewEnvelope]; the publisher fills EventID, OccurredAt and
@@ -62,7 +62,7 @@ func NewEnvelope(c Contract, payload any) (Envelope, error) {
 }
 
 // Decode reads the payload of e into a consumer's own struct, ignoring fields it does not know.
-// A payload that does not fit is a [*PayloadError]: terminal, because no retry will mend it.
+// A payload that does not fit is a [*PayloadError]: terminal, because no retry can fix it.
 func Decode[T any](e Envelope) (T, error) {
 	var payload T
 	if err := json.Unmarshal(e.Payload, &payload); err != nil {
@@ -71,7 +71,7 @@ func Decode[T any](e Envelope) (T, error) {
 	return payload, nil
 }
 
-// MarshalJSON writes the ten fields under their seed names, null where absent.
+// MarshalJSON writes the ten fields under their JSON names, null where absent.
 func (e Envelope) MarshalJSON() ([]byte, error) {
 	type fields Envelope // without this method
 	e.OccurredAt = e.OccurredAt.UTC()

@@ -14,7 +14,7 @@ type PayloadError struct {
 func (e *PayloadError) Error() string { return fmt.Sprintf("payload of %s: %v", e.EventType, e.Err) }
 func (e *PayloadError) Unwrap() error { return e.Err }
 
-// TerminalError is a failure that no retry will mend (seed: TerminalHandlerError).
+// TerminalError is a failure that no retry can fix.
 type TerminalError struct{ Err error }
 
 func (e *TerminalError) Error() string { return e.Err.Error() }
@@ -41,13 +41,12 @@ func (e *PanicError) Error() string {
 	return fmt.Sprintf("handler panicked: %v", e.Value)
 }
 
-// ErrLeaseLost is the cause ([context.Cause]) with which leased work is cut off whose lease was lost: it ran
-// out before it could be renewed, and somebody else may have the event by now. Nothing that this
-// execution returns is kept.
-var ErrLeaseLost = errors.New("the lease of this event was lost: somebody else may be working on it")
+// ErrLeaseLost is the cause ([context.Cause]) of cancelled leased work whose lease ran out before it could be renewed.
+// Another worker may have the event, so nothing that this execution returns is kept.
+var ErrLeaseLost = errors.New("the lease of this event was lost: another worker may be running it")
 
-// ErrStopping is the cause with which work is cut off by a worker that stops. What is returned without
-// an error is still kept; otherwise the event is given back, and no attempt counted.
+// ErrStopping is the cause of work that a stopping worker cancels. A result without an error is still kept; otherwise
+// the event is released and no attempt counted.
 var ErrStopping = errors.New("the worker is stopping")
 
 // ErrNoHandler is the failure of an event whose target context has no handler for it.

@@ -25,13 +25,15 @@ func TestEnvelopeGolden(t *testing.T) {
 	t.Parallel()
 	full := events.Envelope{
 		EventID: uuid.MustParse("01980000-0000-7000-8000-000000000001"), EventType: "decision.recorded", EventVersion: 2,
-		OccurredAt: time.Date(2026, 1, 2, 3, 4, 5, 678000, time.FixedZone("", 3600)), Source: events.Platform, Target: events.Worlds,
+		OccurredAt: time.Date(2026, 1, 2, 3, 4, 5, 678000, time.FixedZone("", 3600)), Source: events.Platform,
+		Target:      events.Worlds,
 		WorkspaceID: uuid.NullUUID{UUID: uuid.MustParse("01980000-0000-7000-8000-000000000002"), Valid: true},
 		Payload:     json.RawMessage(`{"a":1}`), IdempotencyKey: "key",
 		TraceContext: "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01",
 	}
-	bare := events.Envelope{EventID: full.EventID, EventType: "decision.recorded", EventVersion: 1, OccurredAt: full.OccurredAt,
-		Source: events.Platform, Payload: json.RawMessage(`{}`), IdempotencyKey: full.EventID.String()}
+	bare := events.Envelope{EventID: full.EventID, EventType: "decision.recorded", EventVersion: 1,
+		OccurredAt: full.OccurredAt,
+		Source:     events.Platform, Payload: json.RawMessage(`{}`), IdempotencyKey: full.EventID.String()}
 	got, err := json.MarshalIndent([]events.Envelope{full, bare}, "", "  ")
 	if err != nil {
 		t.Fatal(err)
@@ -86,7 +88,8 @@ func TestRetryDelayStaysWithinBounds(t *testing.T) {
 			}
 		}
 	}
-	for failures, want := range map[int]time.Duration{1: time.Second, 2: 2 * time.Second, 5: 16 * time.Second, 9: 256 * time.Second, 10: 5 * time.Minute, 64: 5 * time.Minute} {
+	for failures, want := range map[int]time.Duration{1: time.Second, 2: 2 * time.Second, 5: 16 * time.Second,
+		9: 256 * time.Second, 10: 5 * time.Minute, 64: 5 * time.Minute} {
 		if d := p.Delay(failures, math.Nextafter(1, 0)).Round(time.Millisecond); d != want {
 			t.Errorf("after %d failures the bound is %s, want %s", failures, d, want)
 		}
@@ -122,7 +125,8 @@ func TestRetryPolicyRefusesNonsense(t *testing.T) {
 type payload struct{}
 
 func contract() events.Contract {
-	return events.Contract{Type: "worlds.a.happened", Version: 1, Source: events.Worlds, Payload: payload{}, ContentClass: events.Operational}
+	return events.Contract{Type: "worlds.a.happened", Version: 1, Source: events.Worlds, Payload: payload{},
+		ContentClass: events.Operational}
 }
 
 func TestContractsRefuseWhatDisagrees(t *testing.T) {
@@ -136,16 +140,18 @@ func TestContractsRefuseWhatDisagrees(t *testing.T) {
 		break_ func(*events.Contract)
 		want   string
 	}{
-		"the same twice":  {func(*events.Contract) {}, "declared twice"},
-		"type":            {func(c *events.Contract) { c.Type = "Nonsense" }, "type must be"},
-		"version":         {func(c *events.Contract) { c.Version = 0 }, "version is 0"},
-		"source":          {func(c *events.Contract) { c.Source = "nobody" }, "source is"},
-		"class":           {func(c *events.Contract) { c.Class = "Slow Ones" }, "class is"},
-		"reserved class":  {func(c *events.Contract) { c.Class = "default" }, "leave it empty"},
-		"content class":   {func(c *events.Contract) { c.ContentClass = "" }, "content class is"},
-		"payload":         {func(c *events.Contract) { c.Payload = nil }, "payload must be a struct"},
-		"another source":  {func(c *events.Contract) { c.Version, c.Source = 2, events.Platform }, "differ in source, class, target or deprecation"},
-		"another channel": {func(c *events.Contract) { c.Version, c.Class = 2, "slow" }, "differ in source, class, target or deprecation"},
+		"the same twice": {func(*events.Contract) {}, "declared twice"},
+		"type":           {func(c *events.Contract) { c.Type = "Nonsense" }, "type must be"},
+		"version":        {func(c *events.Contract) { c.Version = 0 }, "version is 0"},
+		"source":         {func(c *events.Contract) { c.Source = "unknown" }, "source is"},
+		"class":          {func(c *events.Contract) { c.Class = "Slow Ones" }, "class is"},
+		"reserved class": {func(c *events.Contract) { c.Class = "default" }, "leave it empty"},
+		"content class":  {func(c *events.Contract) { c.ContentClass = "" }, "content class is"},
+		"payload":        {func(c *events.Contract) { c.Payload = nil }, "payload must be a struct"},
+		"another source": {func(c *events.Contract) { c.Version, c.Source = 2, events.Platform },
+			"differ in source, class, target or deprecation"},
+		"another channel": {func(c *events.Contract) { c.Version, c.Class = 2, "slow" },
+			"differ in source, class, target or deprecation"},
 	} {
 		other := contract()
 		c.break_(&other)
@@ -204,7 +210,8 @@ func TestSubscriptionsOfEachMode(t *testing.T) {
 	}
 	locked := leased
 	locked.Mode = events.RowLocked
-	locked.Primary = events.Registration{Name: "platform.handler", Handler: func(events.Tx) events.EventHandler { return nil }}
+	locked.Primary = events.Registration{Name: "platform.handler",
+		Handler: func(events.Tx) events.EventHandler { return nil }}
 	for name, c := range map[string]struct {
 		s    events.Subscription
 		edit func(*events.Subscription)
@@ -221,7 +228,8 @@ func TestSubscriptionsOfEachMode(t *testing.T) {
 		"too long a lease":      {leased, func(s *events.Subscription) { s.Lease = 25 * time.Hour }, "lease is 25h0m0s"},
 		"a lease for nothing":   {locked, func(s *events.Subscription) { s.Lease = time.Minute }, "has none"},
 		"a handler, leased":     {leased, func(s *events.Subscription) { s.Primary = locked.Primary }, "takes an Executor"},
-		"an executor, not":      {locked, func(s *events.Subscription) { s.Primary = leased.Primary }, "needs a leased consumer"},
+		"an executor, not": {locked, func(s *events.Subscription) { s.Primary = leased.Primary },
+			"needs a leased consumer"},
 	} {
 		c.edit(&c.s)
 		err := c.s.WithDefaults().Validate()

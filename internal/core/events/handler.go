@@ -16,9 +16,9 @@ import (
 // and an event may come in any order. An error undoes this handler's writes and is retried by its
 // policy unless it is terminal (see [Terminal]).
 //
-// A handler must not end its transaction, set its role or search_path, run SET CONSTRAINTS ALL
-// IMMEDIATE, or use the Tx after returning. It stops when ctx is done. What it sets for its transaction (SET LOCAL) meets
-// nobody else; what it sets for its session costs a new connection.
+// A handler must not end its transaction, set its role or search_path, run SET CONSTRAINTS ALL IMMEDIATE, or use the Tx
+// after returning. It stops when ctx is done. What it sets for its transaction (SET LOCAL) does not reach other
+// handlers. What it sets for its session costs a new connection.
 type EventHandler func(ctx context.Context, e Envelope) error
 
 // BatchHandler handles several events of one workspace in one transaction, all or none. It is
@@ -27,9 +27,11 @@ type BatchHandler interface {
 	HandleBatch(ctx context.Context, batch []Envelope) error
 }
 
-// HandlerOf returns a handler that decodes an event's payload, has read make of it what it handles, and hands that to
-// handle with the event's workspace. An error of read is a [*PayloadError].
-func HandlerOf[T, D any](read func(Envelope, T) (D, error), handle func(context.Context, uuid.NullUUID, D) error) EventHandler {
+// HandlerOf returns a handler that decodes an event's payload into T, lets read turn it into D, and passes that to
+// handle with the event's workspace. An error of read becomes a [*PayloadError].
+func HandlerOf[T, D any](
+	read func(Envelope, T) (D, error), handle func(context.Context, uuid.NullUUID, D) error,
+) EventHandler {
 	return func(ctx context.Context, e Envelope) error {
 		d, err := readPayload(e, read)
 		if err != nil {
@@ -39,8 +41,10 @@ func HandlerOf[T, D any](read func(Envelope, T) (D, error), handle func(context.
 	}
 }
 
-// BatchHandlerOf is [HandlerOf] for a batch, all of which is read before any of it is handled.
-func BatchHandlerOf[T, D any](read func(Envelope, T) (D, error), handle func(context.Context, uuid.NullUUID, []D) error) BatchHandler {
+// BatchHandlerOf is [HandlerOf] for a batch. It reads all events before it handles any.
+func BatchHandlerOf[T, D any](
+	read func(Envelope, T) (D, error), handle func(context.Context, uuid.NullUUID, []D) error,
+) BatchHandler {
 	return batchFunc(func(ctx context.Context, batch []Envelope) (err error) {
 		all := make([]D, len(batch))
 		for i, e := range batch {
@@ -68,28 +72,28 @@ func readPayload[T, D any](e Envelope, read func(Envelope, T) (D, error)) (d D, 
 	return d, err
 }
 
-// Executor does leased work, too slow for a transaction. Execute runs outside any and returns what is to be
-// written when the event is settled, or nil for nothing. It may run more than once for an event; when a lease is
-// lost, even twice at the same time.
+// Executor does leased work, which is too slow for a transaction. Execute runs outside any transaction and returns the
+// function that writes the result when the event is settled, or nil for no result. It may run more than once for an
+// event, and twice at the same time when a lease is lost.
 //
-// It stops when ctx is done, for which [context.Cause] has the reason: [ErrLeaseLost], [ErrStopping], or
-// [context.DeadlineExceeded] for the handler's own timeout. Who goes on for more than 5 s is left behind.
+// It stops when ctx is done. [context.Cause] returns the reason: [ErrLeaseLost], [ErrStopping], or
+// [context.DeadlineExceeded] for the handler's own timeout. The worker waits 5 s for it and then goes on without it.
 // An error is retried by the handler's policy unless it is terminal. Safe for concurrent use.
 type Executor interface {
 	Execute(ctx context.Context, e Envelope) (Completion, error)
 }
 
-// ExecutorFunc is a function as an Executor.
+// ExecutorFunc makes a function an Executor.
 type ExecutorFunc func(ctx context.Context, e Envelope) (Completion, error)
 
 // Execute implements [Executor].
 func (f ExecutorFunc) Execute(ctx context.Context, e Envelope) (Completion, error) { return f(ctx, e) }
 
-// Completion writes the outcome of leased work in the transaction that settles the event, together with its
-// dedup row; of several executions only one is completed. It must be short: it has the handler's Timeout, but a
-// quarter of the lease and 30 s at most, and the COMMIT with what is deferred to it 10 s. It may be called several times,
-// whatever rolled its transaction back, which others may share, and so must not use up what it closes over. An error is a
-// failure of the handler, whose retry executes everything again. The rules of [EventHandler] hold.
+// Completion writes the outcome of leased work in the transaction that settles the event, together with its dedup row.
+// Of several executions only one is completed. It has the handler's Timeout, a quarter of the lease or 30 s, whichever
+// is shortest; the COMMIT, with what is deferred to it, has 10 s. It may be called several times, because its
+// transaction may be shared with other events and rolled back. So it must not use up what it closes over. An error is a
+// failure of the handler, and the retry executes everything again. The rules of [EventHandler] hold.
 type Completion func(ctx context.Context, tx Tx) error
 
 // Mode says how a consumer's events are held while its handlers run.
@@ -109,8 +113,8 @@ type Registration struct {
 	// Name is scope-qualified and unique for ever, like platform.world_model_card_projector: it is
 	// half of the dedup key. Its scope is the context whose database role the handler runs as.
 	Name string
-	// Reads is a zero value of the consumer's own struct that the handler decodes payloads into. Nothing
-	// is done with it at run time: contract tests feed it every producer's examples.
+	// Reads is a zero value of the consumer's own struct that the handler decodes payloads into. Only contract tests
+	// use it: they decode every producer's examples into it.
 	Reads any
 	// Handler builds the handler for a transaction.
 	Handler func(Tx) EventHandler
@@ -120,18 +124,18 @@ type Registration struct {
 	Executor Executor
 	// Retry overrides the default policy; nil means [DefaultRetryPolicy].
 	Retry *RetryPolicy
-	// Timeout of one call; zero means [DefaultHandlerTimeout], or [DefaultExecutionTimeout] of an
-	// Executor, which is cut off then however faithfully its lease is renewed.
+	// Timeout of one call; zero means [DefaultHandlerTimeout], or [DefaultExecutionTimeout] for an Executor, which is
+	// cancelled then even if its lease is renewed.
 	Timeout time.Duration
 	// ActsOutside says that the handler has effects outside its transaction, which a rolled back
 	// batch would repeat: it is never batched.
 	ActsOutside bool
 }
 
-// DefaultHandlerTimeout bounds one call of a handler that names no timeout of its own.
+// DefaultHandlerTimeout bounds one call of a handler without a Timeout.
 const DefaultHandlerTimeout = 30 * time.Second
 
-// DefaultExecutionTimeout bounds one call of an Executor that names no timeout of its own.
+// DefaultExecutionTimeout bounds one call of an Executor without a Timeout.
 const DefaultExecutionTimeout = 15 * time.Minute
 
 // maxHandlerNameBytes keeps a name within what core.event_handled takes.

@@ -22,14 +22,14 @@ type Subscription struct {
 	Channel   string
 	EventType string
 	Primary   Registration
-	// CoHandlers ride on the same claim, each with its own dedup row and retries (seed: fan-out).
+	// CoHandlers run in the same claim, each with its own dedup row and retries.
 	// They share the row's fate: while one keeps failing, the row is not delivered.
 	CoHandlers []Registration
 	// Mode defaults to RowLocked.
 	Mode Mode
 	// BatchSize is how many rows one claim takes at first; zero means [DefaultBatchSize]. It grows
-	// under backlog, except for one, which stays. A leased consumer takes as many as it can work on at the
-	// moment, at most BatchSize; zero means all of those.
+	// under backlog, except for a size of one, which stays. A leased consumer takes as many as it can start at once, at
+	// most BatchSize; zero means no further limit.
 	BatchSize int
 	// Concurrency is how many claims run side by side in one process, or how many leased events are
 	// worked on; zero means [DefaultConcurrency].
@@ -40,7 +40,7 @@ type Subscription struct {
 	Lease time.Duration
 }
 
-// Defaults of a subscription; the batch of ten is the seed's (listener lifecycle).
+// Defaults of a subscription.
 const (
 	DefaultBatchSize   = 10
 	DefaultConcurrency = 2
@@ -57,7 +57,7 @@ const (
 	MaxLease = 24 * time.Hour
 )
 
-// DefaultLease is the seed's claim TTL.
+// DefaultLease is long enough for a worker to reconnect, and short enough for an operator to wait for.
 const DefaultLease = 5 * time.Minute
 
 // Handlers returns the primary handler, then the co-handlers in order.

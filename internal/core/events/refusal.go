@@ -6,17 +6,18 @@ import "fmt"
 // same reason, so Go and SQL producers can tell the same cases apart.
 type Code string
 
-// The refusals. Core.outbox_insert in db/migrations has the same list.
+// The codes of refused events. db/functions/outbox_insert.sql has the same ones.
 const (
-	CodeEventType       Code = "SP001"
-	CodeEventVersion    Code = "SP002"
-	CodeSource          Code = "SP003"
-	CodeTarget          Code = "SP004"
-	CodePayloadObject   Code = "SP005" // not a JSON object, or not JSON
-	CodePayloadSize     Code = "SP006" // over MaxPayloadBytes
-	CodePayloadDepth    Code = "SP007" // nested deeper than MaxPayloadDepth
-	CodePayloadNumber   Code = "SP008" // a number that readers cannot take
-	CodeText            Code = "SP009" // NUL, invalid UTF-8 or half a surrogate pair; SQL producers get Postgres' own 22021, 22P05 or 22P02
+	CodeEventType     Code = "SP001"
+	CodeEventVersion  Code = "SP002"
+	CodeSource        Code = "SP003"
+	CodeTarget        Code = "SP004"
+	CodePayloadObject Code = "SP005" // not a JSON object, or not JSON
+	CodePayloadSize   Code = "SP006" // over MaxPayloadBytes
+	CodePayloadDepth  Code = "SP007" // nested deeper than MaxPayloadDepth
+	CodePayloadNumber Code = "SP008" // a number that readers cannot take
+	// NUL, invalid UTF-8 or half a surrogate pair; SQL producers get Postgres' own 22021, 22P05 or 22P02
+	CodeText            Code = "SP009"
 	CodeIdempotencyKey  Code = "SP010"
 	CodeTraceContext    Code = "SP011"
 	CodeClass           Code = "SP012"
@@ -34,7 +35,8 @@ const (
 	CodeDeprecated      Code = "SP024" // past the deadline of its type's deprecation
 )
 
-// The refusals of what operators and retention ask for, which the functions of core in db/migrations raise. docs/runbook.md says of each what to do.
+// The codes of refused actions of operators and retention, which the functions in db/functions raise. docs/runbook.md says
+// for each what to do.
 const (
 	CodeArgument        Code = "SP030" // a malformed argument
 	CodeUnknownEvent    Code = "SP031" // no event has that id
@@ -42,7 +44,7 @@ const (
 	CodeTombstone       Code = "SP033" // the event is discarded or past its retention
 	CodeNothingToDo     Code = "SP034" // not discarded, due already, not paused, paused already
 	CodeAmbiguousEvent  Code = "SP035" // several events have the id
-	CodeUnconsumed      Code = "SP036" // nobody in the generation consumes the type
+	CodeUnconsumed      Code = "SP036" // no handler in the generation consumes the type
 	CodeNotDraining     Code = "SP040" // only a draining generation is retired
 	CodeOnlyLive        Code = "SP041" // it is the only live generation
 	CodeSameGeneration  Code = "SP042" // an adoption from a generation into itself
@@ -52,8 +54,8 @@ const (
 	CodeSweepIsolation  Code = "SP053" // a sweep at an isolation level above READ COMMITTED
 )
 
-// Refusal is the error for an event that may not be published. Nothing of the call was published. Go and SQL refuse in the
-// same words: Reason, Received and Hint are the MESSAGE, DETAIL and HINT of the SQL functions.
+// Refusal is the error for an event that may not be published. Nothing of the call was published. Go and SQL refuse in
+// the same words: Reason, Received and Hint are the MESSAGE, DETAIL and HINT of the SQL functions.
 type Refusal struct {
 	Code  Code
 	Field string // the envelope field or publish option at fault

@@ -19,7 +19,7 @@ type RetryPolicy struct {
 	Cap time.Duration
 }
 
-// DefaultRetryPolicy is the seed's: 5 retries, 1 s base, doubling, 5 min cap, full jitter.
+// DefaultRetryPolicy has 5 retries, a base of 1 s that doubles, a cap of 5 min and full jitter.
 var DefaultRetryPolicy = RetryPolicy{MaxRetries: 5, Base: time.Second, Multiplier: 2, Cap: 5 * time.Minute}
 
 // Validate reports what is wrong with a policy.
@@ -42,7 +42,7 @@ func (p RetryPolicy) Exhausted(failures int) bool { return failures > p.MaxRetri
 // uniform in [0,1). The result is within [0, Cap] for any count.
 func (p RetryPolicy) Delay(failures int, random float64) time.Duration {
 	bound := float64(p.Cap)
-	// beyond the cap the power may overflow to +Inf, which min takes as well as any number
+	// beyond the cap the power may overflow to +Inf
 	if grown := float64(p.Base) * math.Pow(p.Multiplier, float64(max(failures, 1)-1)); grown < bound {
 		bound = grown
 	}

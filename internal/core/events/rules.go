@@ -35,7 +35,8 @@ const (
 	RulePattern  RuleKind = "pattern"  // a regular expression, which Go and Postgres read alike
 )
 
-// PayloadRule is one condition on the payloads of a contract. Go and SQL check the same rules, and refuse with their words.
+// PayloadRule is one condition on the payloads of a contract. Go and SQL check the same rules, and refuse with their
+// words.
 type PayloadRule struct {
 	// Path leads to the values that the rule is about: names of fields, * for the elements of an array.
 	Path  []string
@@ -233,7 +234,10 @@ func (r shapeRule) breaks(value any) bool {
 		return kindOf(value) != r.Limit
 	}
 	if r.Kind == RuleEnum {
-		return !slices.ContainsFunc(r.Limit.([]any), func(allowed any) bool { return fmt.Sprint(allowed) == fmt.Sprint(value) })
+		return !slices.ContainsFunc(
+			r.Limit.([]any),
+			func(allowed any) bool { return fmt.Sprint(allowed) == fmt.Sprint(value) },
+		)
 	}
 	switch value := value.(type) {
 	case string:

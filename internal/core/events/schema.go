@@ -42,7 +42,9 @@ func (c Contract) Schema() *jsonschema.Schema {
 
 func integers(least int64, most uint64) *jsonschema.Schema {
 	return &jsonschema.Schema{
-		Type: "integer", Minimum: json.Number(strconv.FormatInt(least, 10)), Maximum: json.Number(strconv.FormatUint(most, 10)),
+		Type:    "integer",
+		Minimum: json.Number(strconv.FormatInt(least, 10)),
+		Maximum: json.Number(strconv.FormatUint(most, 10)),
 	}
 }
 
@@ -98,16 +100,22 @@ func checkTypes(at string, t reflect.Type) (faults []error) {
 		return nil
 	}
 	if t == reflect.TypeFor[time.Duration]() {
-		return []error{fmt.Errorf("payload%s: is a time.Duration, which is nanoseconds in JSON: use an int64 whose name has the unit", at)}
+		return []error{
+			fmt.Errorf("payload%s: is a time.Duration, which is nanoseconds in JSON: use an int64 whose name has the unit", at),
+		}
 	}
-	ofItsOwn := t.Implements(reflect.TypeFor[json.Marshaler]()) || t.Implements(reflect.TypeFor[encoding.TextMarshaler]()) || t == reflect.TypeFor[json.Number]()
+	customForm := t.Implements(reflect.TypeFor[json.Marshaler]()) ||
+		t.Implements(reflect.TypeFor[encoding.TextMarshaler]()) ||
+		t == reflect.TypeFor[json.Number]()
 	switch kind := t.Kind(); {
-	case ofItsOwn, kind == reflect.Float32, kind == reflect.Array:
-		return []error{fmt.Errorf("payload%s: %s is written in a form of its own, or cannot hold what others send", at, t)}
+	case customForm, kind == reflect.Float32, kind == reflect.Array:
+		return []error{fmt.Errorf("payload%s: %s has its own JSON form, or cannot hold what others send", at, t)}
 	case kind == reflect.Map, kind == reflect.Interface:
 		return []error{fmt.Errorf("payload%s: is a %s: use a struct, or json.RawMessage for any JSON object", at, kind)}
 	case kind == reflect.Uint8:
-		return []error{fmt.Errorf("payload%s: is bytes, which other languages write otherwise: use a string, or a larger integer", at)}
+		return []error{
+			fmt.Errorf("payload%s: is bytes, which other languages write otherwise: use a string, or a larger integer", at),
+		}
 	case kind == reflect.Struct:
 		for field := range t.Fields() {
 			name, options, _ := strings.Cut(field.Tag.Get("json"), ",")

@@ -14,7 +14,7 @@ import (
 	"github.com/google/uuid"
 )
 
-// Bounds of an event. Core.outbox_insert holds SQL producers to the same.
+// Bounds of an event. The function core.outbox_insert checks the same ones.
 const (
 	MaxPayloadBytes        = 1 << 20 // of the payload as jsonb text, which SQL measures; Go bounds the raw bytes
 	MaxPayloadDepth        = 64      // nested objects and arrays, the payload itself included
@@ -62,7 +62,8 @@ func (e Envelope) Validate(now time.Time) error {
 	case !validText(e.IdempotencyKey):
 		return refuse(CodeText, "idempotency_key", "must be UTF-8 without a NUL character",
 			shown(e.IdempotencyKey), "encode other bytes, in base64 for one")
-	case e.IdempotencyKey != "" && (len(e.IdempotencyKey) > MaxIdempotencyKeyBytes || strings.TrimSpace(e.IdempotencyKey) == ""):
+	case e.IdempotencyKey != "" &&
+		(len(e.IdempotencyKey) > MaxIdempotencyKeyBytes || strings.TrimSpace(e.IdempotencyKey) == ""):
 		return refuse(CodeIdempotencyKey, "idempotency_key", "must have 1 to 512 bytes and not be blank",
 			shown(e.IdempotencyKey), "leave it out to use the event id")
 	case e.TraceContext != "" && !validTraceparent(e.TraceContext):

@@ -16,7 +16,7 @@ import (
 	"spectral/internal/core/events"
 )
 
-// DefaultPatience is how long Drain waits unless it is told otherwise.
+// DefaultPatience is how long Drain waits without [Within].
 const DefaultPatience = 30 * time.Second
 
 // lookEvery is how often a condition of the database is looked at that announces itself in no other way.
@@ -61,7 +61,8 @@ func Drain(t testing.TB, db events.Tx, options ...DrainOption) []Outcome {
 			failIfHopeless(t, db)
 		}
 		var busy bool
-		if err := db.QueryRow(t.Context(), "select exists (select from core.outbox o where o.deleted_at is null and "+unsettled+")").Scan(&busy); err != nil {
+		if err := db.QueryRow(t.Context(),
+			"select exists (select from core.outbox o where o.deleted_at is null and "+unsettled+")").Scan(&busy); err != nil {
 			t.Fatalf("drain: look at the outbox: %v", err)
 		}
 		if !busy {
@@ -97,7 +98,8 @@ func failIfHopeless(t testing.TB, db events.Tx) {
 	case err != nil:
 		t.Fatalf("drain: look for events that cannot be delivered: %v", err)
 	case lastError == "":
-		t.Fatalf("%s has no handler in the workers that run: list its consumer in ConsumerBuilders (internal/app/consumers.go), "+
+		t.Fatalf("%s has no handler in the workers that run: list its consumer in ConsumerBuilders "+
+			"(internal/app/consumers.go), "+
 			"or declare its contract Unconsumed", eventType)
 	default:
 		t.Fatalf("%s cannot be delivered: %s%s", eventType, lastError, missingGrant(t, db, lastError))
@@ -123,7 +125,8 @@ func missingGrant(t testing.TB, db events.Tx, lastError string) string {
 	if err != nil {
 		return fmt.Sprintf("\n(the privileges on %s cannot be read: %v)", denied[3], err)
 	}
-	return fmt.Sprintf("\n%[1]s runs as %[2]s, whose privileges on %[4]s are: %[3]s. Grant what it needs in the migration "+
+	return fmt.Sprintf("\n%[1]s runs as %[2]s, whose privileges on %[4]s are: %[3]s. Grant what it needs in the "+
+		"migration "+
 		"that creates the table, and run `make generate`:\n  grant select, insert, update on %[4]s to %[2]s;",
 		denied[1], role, privileges, table)
 }
@@ -170,7 +173,8 @@ func table(outcomes []Outcome) string {
 			break
 		}
 		due := o.AvailableAt.Format("2006-01-02 15:04:05.000Z")
-		line(o.Envelope.EventID, o.Envelope.EventType, o.Generation, o.Status, o.Attempts, due, failures(o.Failures), shortened(o.LastError))
+		line(o.Envelope.EventID, o.Envelope.EventType, o.Generation, o.Status, o.Attempts, due, failures(o.Failures),
+			shortened(o.LastError))
 	}
 	_ = w.Flush()
 	return b.String()

@@ -145,7 +145,8 @@ func (r *Recorder) seal(e events.Envelope, now time.Time) (Publication, error) {
 	}
 	if d := contract.Deprecation; d != nil && !now.Before(d.Deadline) {
 		return Publication{}, &events.Refusal{Code: events.CodeDeprecated, Field: "event_type", EventType: e.EventType,
-			Reason:   fmt.Sprintf("%s is deprecated and has been refused since %s", e.EventType, d.Deadline.UTC().Format("2006-01-02 15:04 MST")),
+			Reason: fmt.Sprintf("%s is deprecated and has been refused since %s", e.EventType,
+				d.Deadline.UTC().Format("2006-01-02 15:04 MST")),
 			Received: `"` + e.EventType + `"`, Hint: "publish " + d.Successor}
 	}
 	if e.EventID == uuid.Nil {

@@ -12,10 +12,12 @@ import (
 
 func contracts(t testing.TB) *events.Contracts {
 	t.Helper()
-	happened := events.Contract{Type: happenedType, Version: 1, Source: events.Worlds, Payload: numbered{}, ContentClass: events.Operational}
+	happened := events.Contract{Type: happenedType, Version: 1, Source: events.Worlds, Payload: numbered{},
+		ContentClass: events.Operational}
 	deprecated := happened
 	deprecated.Type = "worlds.suite.deprecated"
-	deprecated.Deprecation = &events.Deprecation{Deadline: time.Date(2020, 1, 1, 0, 0, 0, 0, time.UTC), Successor: happenedType}
+	deprecated.Deprecation = &events.Deprecation{Deadline: time.Date(2020, 1, 1, 0, 0, 0, 0, time.UTC),
+		Successor: happenedType}
 	all, err := events.NewContracts(happened, deprecated)
 	if err != nil {
 		t.Fatal(err)
@@ -89,5 +91,6 @@ func TestRecorderGoesByItsClockAndContext(t *testing.T) {
 
 func happened(t testing.TB, payload string) events.Envelope {
 	t.Helper()
-	return events.Envelope{EventType: "worlds.suite.happened", EventVersion: 1, Source: events.Worlds, Payload: []byte(payload)}
+	return events.Envelope{EventType: "worlds.suite.happened", EventVersion: 1, Source: events.Worlds,
+		Payload: []byte(payload)}
 }

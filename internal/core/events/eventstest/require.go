@@ -29,8 +29,8 @@ func RequirePublished[P any](t testing.TB, from Source, eventType string, matche
 	panic("unreachable")
 }
 
-// RequireNotPublished fails the test if there is an event of eventType whose payload decodes into P and for which all of
-// matches say so. It also fails for one that cannot be decoded where that leaves open whether it matches.
+// RequireNotPublished fails the test if there is an event of eventType whose payload decodes into P and for which all
+// of matches say so. It also fails for one that cannot be decoded where that leaves open whether it matches.
 func RequireNotPublished[P any](t testing.TB, from Source, eventType string, matches ...func(P) bool) {
 	t.Helper()
 	s := seek(t, from, eventType, matches)

@@ -61,17 +61,20 @@ func TestRequirePublished(t *testing.T) {
 	t.Parallel()
 	r := newRecorder(t)
 	long := strings.Repeat("long ", 100)
-	if err := r.Publish(t.Context(), happened(t, `{"n": 1, "text": "one"}`), happened(t, `{"n": 2, "text": "`+long+`"}`), happened(t, `{"n": 2}`)); err != nil {
+	if err := r.Publish(t.Context(), happened(t, `{"n": 1, "text": "one"}`), happened(t, `{"n": 2, "text": "`+long+`"}`),
+		happened(t, `{"n": 2}`)); err != nil {
 		t.Fatal(err)
 	}
-	if e := eventstest.RequirePublished(t, r, happenedType, is(1), says("one")); string(e.Payload) != `{"n": 1, "text": "one"}` {
+	if e := eventstest.RequirePublished(t, r, happenedType, is(1),
+		says("one")); string(e.Payload) != `{"n": 1, "text": "one"}` {
 		t.Errorf("found %s", e.Payload)
 	}
 	eventstest.RequireNotPublished(t, r, happenedType, is(3))
 	eventstest.RequireNotPublished(t, r, happenedType, is(1), says("two"))
 	eventstest.RequireNotPublished[any](t, r, "worlds.suite.followed")
 
-	list := "\npublished:\n  worlds.suite.happened v1 {\"n\": 1, \"text\": \"one\"}\n  worlds.suite.happened v1 {\"n\": 2, \"text\": \"long long "
+	list := "\npublished:\n  worlds.suite.happened v1 {\"n\": 1, \"text\": \"one\"}\n  worlds.suite.happened v1 {\"n\": " +
+		"2, \"text\": \"long long "
 	type misread struct {
 		N string `json:"n"`
 	}
@@ -89,14 +92,16 @@ func TestRequirePublished(t *testing.T) {
 			func(t *failing) { eventstest.RequirePublished[any](t, r, happenedType) }},
 		{"several that match", "2 events worlds.suite.happened that match were published, want one" + list,
 			func(t *failing) { eventstest.RequirePublished(t, r, happenedType, is(2)) }},
-		{"undecodable", "of 3 events worlds.suite.happened, 3 cannot be decoded into eventstest_test.misread and the others do not match: " +
+		{"undecodable", "of 3 events worlds.suite.happened, 3 cannot be decoded into eventstest_test.misread " +
+			"and the others do not match: " +
 			"payload of worlds.suite.happened: json: cannot unmarshal number",
 			func(t *failing) { eventstest.RequirePublished[misread](t, r, happenedType) }},
 		{"present", "3 events worlds.suite.happened were published, want none" + list,
 			func(t *failing) { eventstest.RequireNotPublished[any](t, r, happenedType) }},
 		{"present and matching", "1 events worlds.suite.happened that match were published, want none" + list,
 			func(t *failing) { eventstest.RequireNotPublished(t, r, happenedType, is(1)) }},
-		{"undecodable and perhaps present", "3 events worlds.suite.happened were published that cannot be decoded into eventstest_test.misread: ",
+		{"undecodable and perhaps present",
+			"3 events worlds.suite.happened were published that cannot be decoded into eventstest_test.misread: ",
 			func(t *failing) { eventstest.RequireNotPublished[misread](t, r, happenedType) }},
 		{"unreadable", "look for events worlds.suite.happened: unreadable",
 			func(t *failing) { eventstest.RequireNotPublished[any](t, unreadable{}, happenedType) }},
@@ -111,7 +116,11 @@ func TestRequirePublished(t *testing.T) {
 			}
 		}
 	}
-	if got := failureOf(t, func(t *failing) { eventstest.RequirePublished[any](t, newRecorder(t), happenedType) }); got != "no event worlds.suite.happened was published\nnothing was published" {
+	if got := failureOf(t,
+		func(t *failing) {
+			eventstest.RequirePublished[any](t, newRecorder(t),
+				happenedType)
+		}); got != "no event worlds.suite.happened was published\nnothing was published" {
 		t.Errorf("of nothing: %q", got)
 	}
 }
@@ -124,7 +133,9 @@ func TestALongListIsCut(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if got := failureOf(t, func(t *failing) { eventstest.RequirePublished[any](t, r, happenedType) }); !strings.HasSuffix(got, "\n  and 3 more") {
+	if got := failureOf(t,
+		func(t *failing) { eventstest.RequirePublished[any](t, r, happenedType) }); !strings.HasSuffix(got,
+		"\n  and 3 more") {
 		t.Errorf("%s", got)
 	}
 }

@@ -45,7 +45,8 @@ func TestStartStopsWithTheTest(t *testing.T) {
 		t.Errorf("calls are %q", s.calls)
 	}
 	broken := service{start: errors.New("broken")}
-	if got := failureOf(t, func(t *failing) { eventstest.Start(t, &broken) }); got != "start: broken" || len(broken.calls) != 1 {
+	if got := failureOf(t, func(t *failing) { eventstest.Start(t, &broken) }); got != "start: broken" ||
+		len(broken.calls) != 1 {
 		t.Errorf("failed with %q, calls are %q", got, broken.calls)
 	}
 }
