@@ -1,7 +1,7 @@
 // Package db embeds what a deployment needs for the database: the goose migrations, one numbered file per feature, the
 // sources of their functions, the schema and privileges that result, and the queries that read those from a database.
-// Package internal/app runs the migrations, compares databases with the result and repairs functions from their sources.
-// sqlc reads migrations and queries as files.
+// Package internal/app runs the migrations, compares databases with the result and repairs functions from their
+// sources. sqlc reads migrations and queries as files.
 package db
 
 import (
@@ -41,15 +41,17 @@ var SchemaQuery string
 //go:embed catalog/privileges.sql
 var PrivilegesQuery string
 
-// Functions are the sources of the functions, in folder functions: <name>.sql, with the triggers that call it and its grants.
+// Functions are the sources of the functions, in folder functions: <name>.sql, with the triggers that call it and its
+// grants.
 //
 //go:embed functions/*.sql
 var Functions embed.FS
 
 var edition = regexp.MustCompile(`Edition [0-9a-f]{16}`)
 
-// Edition returns the hash of the migrations in files, as 16 hexadecimal digits, without the edition that they name. Until the
-// first release migrations are edited in place; the comment on schema core says which edition made a database.
+// Edition returns the hash of the migrations in files, as 16 hexadecimal digits, without the edition that they name.
+// Until the first release migrations are edited in place; the comment on schema core says which edition made a
+// database.
 func Edition(files fs.FS) (string, error) {
 	names, err := fs.Glob(files, "migrations/*.sql")
 	if err != nil {
@@ -68,14 +70,14 @@ func Edition(files fs.FS) (string, error) {
 
 var commentLine = regexp.MustCompile(`(?m)^ *(--.*)?\n`)
 
-// WithoutComments returns the source of a function as migrations and `workers migrate repair` have it: without comment lines
-// and blank lines.
+// WithoutComments returns the source of a function as migrations and `workers migrate repair` have it: without comment
+// lines and blank lines.
 func WithoutComments(source string) string { return commentLine.ReplaceAllString(source, "") }
 
 var functionPlace = regexp.MustCompile(`^-- db/functions/(\w+)\.sql$`)
 
-// WriteFunctions returns the text of a migration with the functions that it names as sources has them. A function's place begins
-// with a line `-- db/functions/NAME.sql` and goes to the next one, or to the end of goose's statement.
+// WriteFunctions returns the text of a migration with the functions that it names as sources has them. A function's
+// place begins with a line `-- db/functions/NAME.sql` and goes to the next one, or to the end of goose's statement.
 func WriteFunctions(text string, source func(name string) string) string {
 	var b strings.Builder
 	inside := false
@@ -96,7 +98,8 @@ func WriteFunctions(text string, source func(name string) string) string {
 // WriteEdition returns the text of a migration with its edition set, unchanged if it names none.
 func WriteEdition(text, to string) string { return edition.ReplaceAllString(text, "Edition "+to) }
 
-// WriteMigrations writes the sources of functions below folder into its migrations, and the edition into the first of them.
+// WriteMigrations writes the sources of functions below folder into its migrations, and the edition into the first of
+// them.
 func WriteMigrations(folder string) error {
 	files, err := filepath.Glob(filepath.Join(folder, "migrations", "*.sql"))
 	if err != nil {

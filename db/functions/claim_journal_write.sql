@@ -1,6 +1,6 @@
--- core.claim_journal_write(...) notes which rows a runner holds before their handlers run, in place of its earlier entry; no
--- ids: it holds none. The commit does not wait for the disk: the entry is about the death of a worker, not of the server.
--- Writes core.claim_journal.
+-- core.claim_journal_write(...) records which rows a runner holds before their handlers run, and replaces its earlier
+-- entry. No ids: it holds no rows. The commit does not wait for the disk, because the entry matters after a crash of
+-- the worker and not of the server. Writes core.claim_journal.
 create function core.claim_journal_write(p_worker uuid, p_event_type text, p_runner integer, p_ids uuid[]) returns void
 language plpgsql volatile security definer set search_path = pg_catalog, core, pg_temp as $$
 declare

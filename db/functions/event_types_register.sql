@@ -27,19 +27,22 @@ begin
         payload_schema = excluded.payload_schema, payload_rules = excluded.payload_rules,
         payload_fault = excluded.payload_fault, deadline = excluded.deadline, successor = excluded.successor,
         registered_at = clock_timestamp() where t.registered_by <= excluded.registered_by
-      and (t.source, t.class, t.content_class, t.consumed, t.registered_by, t.payload_schema, t.payload_rules, t.payload_fault::text,
+      and (t.source, t.class, t.content_class, t.consumed, t.registered_by, t.payload_schema, t.payload_rules,
+        t.payload_fault::text,
            t.deadline, t.successor)
         is distinct from
           (excluded.source, excluded.class, excluded.content_class, excluded.consumed, excluded.registered_by,
-           excluded.payload_schema, excluded.payload_rules, excluded.payload_fault::text, excluded.deadline, excluded.successor);
+           excluded.payload_schema, excluded.payload_rules, excluded.payload_fault::text, excluded.deadline,
+             excluded.successor);
   get diagnostics v_changed = row_count;
-  -- a deprecation is of the type: also of versions that this build declares no more
+  -- a deprecation belongs to the type, so it also holds for versions that this build no longer declares
   update core.event_types t set deadline = r.deadline, successor = r.successor
-    from (select e ->> 'event_type' as event_type, max(e ->> 'deadline')::timestamptz as deadline, max(e ->> 'successor') as successor
+    from (select e ->> 'event_type' as event_type, max(e ->> 'deadline')::timestamptz as deadline,
+      max(e ->> 'successor') as successor
           from jsonb_array_elements(p_types) as e group by 1) r
     where t.event_type = r.event_type and t.registered_by <= p_generation
       and (t.deadline, t.successor) is distinct from (r.deadline, r.successor);
-  -- in each generation of its own, as it is the builds' handlers that differ
+  -- for each generation separately, because the handlers of their builds differ
   update core.event_types t set consumed_in = r.consumed_in from (select n.event_type,
             coalesce((select jsonb_object_agg(g.key, g.value) from core.event_types o, jsonb_each(o.consumed_in) as g
                       where o.event_type = n.event_type), '{}')

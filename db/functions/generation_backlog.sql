@@ -1,6 +1,7 @@
--- core.generation_backlog(p_generation, p_handled_in) says, for each event type of which the generation has any, what it has to do:
--- due, scheduled until last_scheduled, in flight; how many live workers of p_handled_in, the generation itself if left out,
--- handle the type; and whether it is paused there. Reads core.outbox, core.live_workers, core.paused_types.
+-- core.generation_backlog(p_generation, p_handled_in) says, for each event type of which the generation has any, what
+-- it has to do: due, scheduled until last_scheduled, in flight; how many live workers of p_handled_in, the generation
+-- itself if left out, handle the type; and whether it is paused there. Reads core.outbox, core.live_workers,
+-- core.paused_types.
 create function core.generation_backlog(p_generation bigint,
   p_handled_in bigint default null) returns table (event_type text, due bigint, scheduled bigint, in_flight bigint,
   next_scheduled timestamptz, last_scheduled timestamptz, workers bigint, paused boolean)
@@ -22,7 +23,8 @@ begin
     select t.event_type, coalesce(p.due, 0), coalesce(p.scheduled, 0), coalesce(f.n, 0), p.next, p.last,
            (select count(*) from core.live_workers w
             where w.generation = coalesce(p_handled_in, p_generation) and w.handlers ? t.event_type),
-           exists (select from core.paused_types s where s.generation = coalesce(p_handled_in, p_generation) and s.event_type = t.event_type)
+           exists (select from core.paused_types s where s.generation = coalesce(p_handled_in, p_generation)
+             and s.event_type = t.event_type)
     from (select p.event_type from pending p union select f.event_type from flying f) as t
     left join pending p on p.event_type = t.event_type
     left join flying f on f.event_type = t.event_type order by t.event_type;

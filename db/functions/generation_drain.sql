@@ -1,12 +1,13 @@
--- core.generation_drain(p_generation, p_drained_by, p_force) makes a live generation a draining one: publishing that names no
--- generation goes to the highest that is live, from then on to another one. Publishing that names it is taken still: its own
--- producers run on, and its workers handle what comes. Returns 'draining'. Idempotent.
+-- core.generation_drain(p_generation, p_drained_by, p_force) makes a live generation a draining one. Events that name
+-- no generation go to the highest live one, from then on to another. Events that name this one are still accepted: its
+-- producers continue, and its workers handle what comes. Returns 'draining'. Idempotent.
 --
--- So it does of a generation that is not registered, but that unsettled events name: a worker that starts to drain them must not
--- make it live.
+-- It does the same for a generation that is not registered but that unsettled events name: a worker that starts in
+-- order to drain them must not make it live.
 --
--- Refuses a generation that nobody knows or that is retired (SP019) and, unless forced, the only live one (SP041): publishing that names no
--- generation would be refused (SP019) until one is live. Writes core.deployments, core.operator_actions; reads core.outbox.
+-- Refuses a generation that is unknown or retired (SP019) and, unless forced, the only live one (SP041): until another
+-- is live, events that name no generation would be refused (SP019). Writes core.deployments, core.operator_actions;
+-- reads core.outbox.
 create function core.generation_drain(p_generation bigint, p_drained_by text default null,
   p_force boolean default false) returns text
 language plpgsql volatile security definer set search_path = pg_catalog, core, pg_temp as $$
@@ -24,7 +25,8 @@ begin
               detail = 'without a live one, publishing from SQL that names no generation is refused (SP019)',
               hint = 'start the workers of the next generation first, or pass p_force => true';
     end if;
-    update core.deployments d set status = 'draining', draining_at = clock_timestamp() where d.generation = p_generation;
+    update core.deployments d set status = 'draining', draining_at = clock_timestamp()
+      where d.generation = p_generation;
     perform core.operator_action('generation_drain', p_drained_by, p_generation => p_generation,
       p_details => jsonb_build_object('forced', case when cardinality(v_live) = 1 then true end));
     return 'draining';
@@ -36,7 +38,7 @@ begin
   if v_status is null and exists (select from core.generation_backlog(p_generation)) then
     insert into core.deployments (generation, status, draining_at) values (p_generation, 'draining', clock_timestamp())
     on conflict do nothing;
-    if not found then -- somebody has registered it meanwhile
+    if not found then -- another session has registered it in that time
       return core.generation_drain(p_generation, p_drained_by, p_force);
     end if;
     perform core.operator_action('generation_drain', p_drained_by, p_generation => p_generation,

@@ -1,5 +1,6 @@
--- core.generation_handlers(p_generation) lists which handlers the live workers of a generation have for which event type. Workers whose
--- sessions are gone, or were never seen because LISTEN goes through a transaction pooler, are not among them. Reads core.live_workers.
+-- core.generation_handlers(p_generation) lists which handlers the live workers of a generation have for which event
+-- type. Workers whose sessions are gone, or were never seen because LISTEN goes through a transaction pooler, are not
+-- among them. Reads core.live_workers.
 create function core.generation_handlers(p_generation bigint) returns table (event_type text, handler text)
 language sql stable security definer set search_path = pg_catalog, core, pg_temp as $$
   select distinct t.key, h.name

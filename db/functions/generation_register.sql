@@ -1,6 +1,7 @@
--- core.generation_register(p_generation, p_registered_by) is an operator's act: it records a new generation as live, and
--- makes a draining one live again, which ends its retiring (a rollback). Returns 'live'. Idempotent. Refuses a retired
--- one and a number out of range (SP019). Writes core.deployments and, if anything changed, core.operator_actions.
+-- core.generation_register(p_generation, p_registered_by) is an operator's act: it records a new generation as live,
+-- and makes a draining one live again, which ends its retiring (a rollback). Returns 'live'. Idempotent. Refuses a
+-- retired one and a number out of range (SP019). Writes core.deployments and, if anything changed,
+-- core.operator_actions.
 create function core.generation_register(p_generation bigint, p_registered_by text default null) returns text
 language plpgsql volatile security definer set search_path = pg_catalog, core, pg_temp as $$
 declare

@@ -1,7 +1,8 @@
--- core.generation_status(p_generation) says what each generation still has, in order: those in core.deployments, and any other
--- that unsettled events name ('unknown'). With p_generation only that one. 'closing' is draining, but being retired. due: pending, to be
--- claimed now; scheduled: pending until later; failed: and not discarded, which need its workers no longer. workers: processes of it whose session is
--- there. Events that are settled are not looked at, so that millions of them do not matter. Reads core.deployments, core.outbox, core.live_workers, core.paused_types.
+-- core.generation_status(p_generation) says what each generation still has, in order: those in core.deployments, and
+-- any other that unsettled events name ('unknown'). With p_generation only that one. 'closing' is draining, but being
+-- retired. due: pending, to be claimed now; scheduled: pending until later; failed: and not discarded, which need its
+-- workers no longer. workers: processes of it whose session is there. Events that are settled are not looked at, so
+-- that millions of them do not matter. Reads core.deployments, core.outbox, core.live_workers, core.paused_types.
 create function core.generation_status(p_generation bigint default null) returns table (generation bigint, status text,
   registered_at timestamptz, draining_at timestamptz, closed_at timestamptz, retired_at timestamptz, due bigint,
   scheduled bigint, in_flight bigint, failed bigint, oldest_due timestamptz, next_scheduled timestamptz,
@@ -30,12 +31,15 @@ begin
       group by o.generation),
     known as (
       select d.generation from core.deployments d where p_generation is null or d.generation = p_generation
-      union select p.generation from pending p union select f.generation from flying f union select f.generation from failed f)
-    select k.generation, case when d.status = 'draining' and d.closed_at is not null then 'closing' else coalesce(d.status, 'unknown') end,
+      union select p.generation from pending p union select f.generation from flying f union select f.generation
+        from failed f)
+    select k.generation, case when d.status = 'draining' and d.closed_at is not null then 'closing'
+      else coalesce(d.status, 'unknown') end,
            d.registered_at, d.draining_at, d.closed_at, d.retired_at,
            coalesce(p.due, 0), coalesce(p.scheduled, 0), coalesce(i.n, 0), coalesce(f.n, 0), p.oldest, p.next, p.last,
            (select count(*) from core.live_workers w where w.generation = k.generation),
-           coalesce(d.status = 'live' and d.generation = (select max(l.generation) from core.deployments l where l.status = 'live'), false),
+           coalesce(d.status = 'live'
+             and d.generation = (select max(l.generation) from core.deployments l where l.status = 'live'), false),
            array(select t.event_type from core.paused_types t where t.generation = k.generation order by t.event_type)
     from known k
     left join core.deployments d on d.generation = k.generation

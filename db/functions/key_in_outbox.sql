@@ -4,5 +4,6 @@
 create function core.key_in_outbox(p_event_id uuid, p_idempotency_key text) returns boolean
 language sql stable as $$
   select exists (select from core.outbox o where o.id = p_event_id) or exists (select from core.outbox o
-                 where o.idempotency_key = p_idempotency_key and o.status <> 'delivered' and o.idempotency_key <> o.id::text)
+                 where o.idempotency_key = p_idempotency_key and o.status <> 'delivered'
+                   and o.idempotency_key <> o.id::text)
 $$;

@@ -1,7 +1,8 @@
--- core.operated_event(p_action, p_event_id, p_occurred_at, p_force) raises why replay, discard, undiscard or retry_now cannot be
--- done to an event as it is now, and returns its occurred_at. p_occurred_at may be null where no other event has the
--- id. Refuses a missing id (SP030), an unknown event (SP031), one whose status the act is not for (SP032), a tombstone
--- (SP033), what is done already (SP034), an id of several events (SP035). Reads core.outbox, core.retention_policies.
+-- core.operated_event(p_action, p_event_id, p_occurred_at, p_force) raises why replay, discard, undiscard or retry_now
+-- cannot be done to an event as it is now, and returns its occurred_at. p_occurred_at may be null where no other event
+-- has the id. Refuses a missing id (SP030), an unknown event (SP031), one whose status the act is not for (SP032), a
+-- tombstone (SP033), what is done already (SP034), an id of several events (SP035). Reads core.outbox,
+-- core.retention_policies.
 create function core.operated_event(p_action text, p_event_id uuid, p_occurred_at timestamptz,
   p_force boolean default false) returns timestamptz
 language plpgsql volatile as $$
@@ -13,30 +14,36 @@ declare
     from core.retention_policies p where p.subject = 'outbox_row' and p.content_class = '*');
 begin
   if p_event_id is null then
-    raise exception 'event_id: is null' using errcode = 'SP030', column = 'event_id', hint = 'name an event of core.outbox by its id';
+    raise exception 'event_id: is null' using errcode = 'SP030', column = 'event_id',
+      hint = 'name an event of core.outbox by its id';
   end if;
   for v_row in
-    select o.occurred_at, o.status, o.deleted_at, o.discarded_at, o.available_at, o.claimed_at, o.claimed_by, o.lease_seconds
+    select o.occurred_at, o.status, o.deleted_at, o.discarded_at, o.available_at, o.claimed_at, o.claimed_by,
+      o.lease_seconds
     from core.outbox o where o.id = p_event_id and (p_occurred_at is null or o.occurred_at = p_occurred_at) limit 2
   loop
     v_others := v_others + 1;
   end loop;
   if v_others = 0 then
-    raise exception 'event_id: % is not in core.outbox%', p_event_id, coalesce(' with occurred_at ' || p_occurred_at, '')
+    raise exception 'event_id: % is not in core.outbox%', p_event_id,
+      coalesce(' with occurred_at ' || p_occurred_at, '')
       using errcode = 'SP031', column = 'event_id', hint = 'check the id; retention deletes events in the end';
   end if;
   if v_others > 1 then
     raise exception 'event_id: several events have the id %', p_event_id
       using errcode = 'SP035', column = 'event_id',
-            hint = format('also name its occurred_at: select occurred_at, event_type, status from core.outbox where id = %L; then p_occurred_at => ...', p_event_id);
+            hint = format('also name its occurred_at: select occurred_at, event_type, status from core.outbox '
+              'where id = %L; then p_occurred_at => ...', p_event_id);
   end if;
 
   if p_action = 'undiscard' then
     if v_row.discarded_at is null and v_row.deleted_at is null then
-      raise exception 'event %: is not discarded, it is %', p_event_id, v_row.status using errcode = 'SP034', column = 'event_id';
+      raise exception 'event %: is not discarded, it is %', p_event_id, v_row.status using errcode = 'SP034',
+        column = 'event_id';
     end if;
     if v_row.discarded_at is null then
-      raise exception 'event %: was not discarded by an operator, it is past its retention since %', p_event_id, v_row.deleted_at
+      raise exception 'event %: was not discarded by an operator, it is past its retention since %', p_event_id,
+        v_row.deleted_at
         using errcode = 'SP033', column = 'event_id', hint = 'publish it again if it is still wanted';
     end if;
     if v_row.deleted_at <= clock_timestamp() - make_interval(hours => v_days * 24) then
@@ -48,7 +55,8 @@ begin
 
   if v_row.discarded_at is not null then
     raise exception 'event %: was discarded at %', p_event_id, v_row.discarded_at
-      using errcode = 'SP033', column = 'event_id', hint = format('first: select core.outbox_undiscard(%L)', p_event_id);
+      using errcode = 'SP033', column = 'event_id',
+        hint = format('first: select core.outbox_undiscard(%L)', p_event_id);
   end if;
   if v_row.deleted_at is not null then
     raise exception 'event %: is past its retention since %', p_event_id, v_row.deleted_at
@@ -59,26 +67,31 @@ begin
     if v_row.status <> 'pending' then
       raise exception 'event %: is %, not pending', p_event_id, v_row.status
         using errcode = 'SP032', column = 'event_id',
-              hint = case v_row.status when 'failed' then format('replay it: select core.outbox_replay(%L, <generation>, <who>)', p_event_id)
-                       when 'in_flight' then 'a worker handles it; if that worker dies, the event is pending again when the lease runs out'
-                       else 'nothing is left to do' end;
+              hint = case v_row.status
+                when 'failed' then format('replay it: select core.outbox_replay(%L, <generation>, <who>)', p_event_id)
+                when 'in_flight' then 'a worker handles it; if that worker dies, the event is pending again when the '
+                  'lease runs out'
+                else 'nothing is left to do' end;
     end if;
     if v_row.available_at <= clock_timestamp() then
       raise exception 'event %: is due already, since %', p_event_id, v_row.available_at
-        using errcode = 'SP034', column = 'event_id', hint = 'see whether a live worker handles its type in its generation, and whether that is paused';
+        using errcode = 'SP034', column = 'event_id',
+          hint = 'see whether a live worker handles its type in its generation, and whether that is paused';
     end if;
     return v_row.occurred_at;
   end if;
 
-  if v_row.status <> 'failed' and not (p_action = 'replay' and v_row.status = 'delivered' and coalesce(p_force, false)) then
+  if v_row.status <> 'failed' and not (p_action = 'replay' and v_row.status = 'delivered' and coalesce(p_force, false))
+    then
     raise exception 'event %: is %, not failed', p_event_id, v_row.status
       using errcode = 'SP032', column = 'event_id',
             hint = case
               when v_row.status = 'pending' and v_row.available_at > clock_timestamp()
                 then format('it is due at %s; sooner: select core.outbox_retry_now(%L)', v_row.available_at, p_event_id)
               when v_row.status = 'pending' then 'it is due, or a worker handles it'
-              when v_row.status = 'in_flight' then format('worker %s handles it; if that worker dies, it is pending again at %s', coalesce(v_row.claimed_by, 'unknown'),
-                v_row.claimed_at + make_interval(secs => v_row.lease_seconds))
+              when v_row.status = 'in_flight'
+                then format('worker %s handles it; if that worker dies, it is pending again at %s',
+                  coalesce(v_row.claimed_by, 'unknown'), v_row.claimed_at + make_interval(secs => v_row.lease_seconds))
               when p_action = 'replay' then 'p_force => true replays it; handlers that have handled it are skipped'
               else 'nothing is left to do' end;
   end if;

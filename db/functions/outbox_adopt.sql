@@ -1,16 +1,18 @@
--- core.outbox_adopt(p_from, p_to, p_limit, p_adopted_by, p_event_types, p_before) moves up to p_limit pending events of one generation into
--- another, of the given types or of all, type by type, the first due of each first: generation and channel change, the processing class
--- stays, and the listeners are woken. Returns how many; call it, in a transaction each, until it returns 0. While p_from gets more that may
--- never be: with p_before, a time, only events are moved that were created before it. Left where they are: what a worker has locked or in flight, and what
--- failed, which core.outbox_replay moves.
+-- core.outbox_adopt(p_from, p_to, p_limit, p_adopted_by, p_event_types, p_before) moves up to p_limit pending events of
+-- one generation into another: of the given types or of all, type by type, the first due of each first. Generation and
+-- channel change, the processing class stays, and the listeners are notified. Returns how many. Call it, each time in a
+-- transaction, until it returns 0. While p_from still gets events it may never return 0: with p_before, a time, it
+-- moves only events that were created before. It leaves what a worker has locked or in flight, and failed events, which
+-- core.outbox_replay moves.
 --
--- What was due is due anew, within its type in the same order, scheduled events keep their time: whoever consumes in p_to does not look for events that are due
--- from before its floor (core.outbox_watermark). What was counted stays counted (attempts, handler_failures, crashes): it is the same cycle with other
--- workers, handlers of other names begin with none. What a dead worker held is reaped
--- first if it has been gone for two seconds (core.outbox_reap), and otherwise left where it is: call again.
+-- Due events become due again, in the same order within their type, and scheduled events keep their time: the workers
+-- of p_to do not look for events that are due from before their watermark (core.outbox_watermark). Counts stay
+-- (attempts, handler_failures, crashes), because the cycle goes on with other workers; handlers with other names start
+-- at none. What a dead worker held is reaped first if the worker has been gone for two seconds (core.outbox_reap), and
+-- is otherwise left: call again.
 --
--- Refuses a malformed argument (SP030) and what core.adoption_check does. A live p_from is warned of: its own workers compete. Writes core.outbox, core.operator_actions
--- and what core.outbox_reap does.
+-- Refuses a malformed argument (SP030) and what core.adoption_check refuses. Warns about a live p_from, because its own
+-- workers compete. Writes core.outbox, core.operator_actions and what core.outbox_reap writes.
 create function core.outbox_adopt(p_from bigint, p_to bigint, p_limit integer default 1000,
   p_adopted_by text default null, p_event_types text[] default null, p_before timestamptz default null) returns integer
 language plpgsql volatile security definer set search_path = pg_catalog, core, pg_temp set enable_seqscan = off
@@ -28,7 +30,8 @@ declare
   v_id uuid;
 begin
   if p_limit is null or p_limit not between 1 and 10000 then
-    raise exception 'limit: % must be from 1 to 10000', coalesce(p_limit::text, 'null') using errcode = 'SP030', column = 'limit';
+    raise exception 'limit: % must be from 1 to 10000', coalesce(p_limit::text, 'null') using errcode = 'SP030',
+      column = 'limit';
   end if;
   if core.adoption_check(p_from, p_to, true) = 'live' then
     raise warning 'from: generation % is live: its workers compete for its events, and more may come', p_from
@@ -43,7 +46,8 @@ begin
 
   for v_type in
     with recursive types as (
-      select (select min(o.event_type) from core.outbox o where o.generation = p_from and o.status = 'pending' and o.deleted_at is null) as t
+      select (select min(o.event_type) from core.outbox o where o.generation = p_from and o.status = 'pending'
+        and o.deleted_at is null) as t
       union all
       select (select min(o.event_type) from core.outbox o
               where o.generation = p_from and o.event_type > y.t and o.status = 'pending' and o.deleted_at is null)

@@ -1,8 +1,8 @@
--- core.outbox_adoptable(p_from, p_to, p_event_types) is the dry run of core.outbox_adopt: for each of the given types, or all, that p_from has
--- anything of, and each target of its events (null: every context), how many would be moved (due and scheduled), how many would not
--- (in flight), and how many live workers of p_to have a handler of the type that they are for (core.handles): 0, nobody would take them up;
--- nor where it is paused in p_to. Refuses what core.outbox_adopt refuses. Writes nothing.
--- Reads core.outbox, core.live_workers, core.paused_types.
+-- core.outbox_adoptable(p_from, p_to, p_event_types) is the dry run of core.outbox_adopt. For each of the given types,
+-- or all, that p_from has events of, and each target of its events (null: every context), it returns how many would be
+-- moved (due and scheduled), how many would not (in flight), and how many live workers of p_to have a handler for the
+-- type and target (core.handles). With 0 workers, or if the type is paused in p_to, the events would wait there.
+-- Refuses what core.outbox_adopt refuses. Writes nothing. Reads core.outbox, core.live_workers, core.paused_types.
 create function core.outbox_adoptable(p_from bigint, p_to bigint,
   p_event_types text[] default null) returns table (event_type text, due bigint, scheduled bigint, in_flight bigint,
   workers bigint, paused boolean, target text)
@@ -26,7 +26,8 @@ begin
       where p_event_types is null or o.event_type = any (p_event_types) group by o.event_type, o.target)
     select l.event_type, l.due, l.scheduled, l.in_flight,
            (select count(*) from core.live_workers w where w.generation = p_to
-              and exists (select from jsonb_array_elements_text(w.handlers -> l.event_type) as h(handler) where core.handles(h.handler, l.target))),
+              and exists (select from jsonb_array_elements_text(w.handlers -> l.event_type) as h(handler)
+                where core.handles(h.handler, l.target))),
            exists (select from core.paused_types s where s.generation = p_to and s.event_type = l.event_type),
            l.target from left_over l order by l.event_type, l.target nulls first;
 end

@@ -1,10 +1,10 @@
--- core.outbox_barrier(p_channel) reports whether no producer is between its decision to stay silent and the end of its commit.
--- True: the rows of every silent producer are visible, and the next producer finds A free and notifies; poll once more, then
--- sleep. False: poll again soon (docs/decisions/0003).
+-- core.outbox_barrier(p_channel) reports whether no producer is between its decision to stay silent and the end of its
+-- commit. True: the rows of every silent producer are visible, and the next producer finds A free and notifies; poll
+-- once more, then sleep. False: poll again soon (docs/decisions/0003).
 --
--- It takes S, then A, and releases A before S. An advisory transaction lock that is taken inside a block is released when an
--- error ends the block: that leaves nothing behind on a cancel, and works through a transaction pooler, where a session lock
--- would leak. Testing A without holding S, or not at all, leaves rows behind. Touches no table.
+-- It takes S, then A, and releases A before S. An advisory transaction lock that is taken inside a block is released
+-- when an error ends the block: that leaves nothing behind on a cancel, and works through a transaction pooler, where a
+-- session lock would leak. Testing A without holding S, or not at all, leaves rows behind. Touches no table.
 create function core.outbox_barrier(p_channel text) returns boolean
 language plpgsql volatile set search_path = pg_catalog, core, pg_temp as $$
 declare

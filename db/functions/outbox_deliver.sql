@@ -1,8 +1,7 @@
--- core.outbox_deliver(p_ids, p_occurred_ats) settles claimed rows as delivered, counting the
--- dispatch. Row i is named by the i-th id and occurred_at. Only pending rows are settled; returns
--- how many were, for the caller to compare: of several rows those of the same ids are settled that
--- occurred in the same span of time, which is one more when an id has a twin that is not named.
--- Writes core.outbox.
+-- core.outbox_deliver(p_ids, p_occurred_ats) settles claimed rows as delivered and counts the dispatch. The i-th id and
+-- occurred_at name row i. It settles only pending rows and returns how many, for the caller to compare: where several
+-- rows have an id, it settles those within the time span of the named ones, and so one more if an unnamed row with the
+-- same id lies in it. Writes core.outbox.
 create function core.outbox_deliver(p_ids uuid[], p_occurred_ats timestamptz[]) returns integer
 language plpgsql volatile security definer set search_path = pg_catalog, core, pg_temp set enable_seqscan = off
 set jit = off as $$

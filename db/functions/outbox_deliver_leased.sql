@@ -5,7 +5,8 @@ create function core.outbox_deliver_leased(p_ids uuid[], p_occurred_ats timestam
 language sql volatile security definer set search_path = pg_catalog, core, pg_temp set enable_seqscan = off
 set enable_hashjoin = off set enable_mergejoin = off set jit = off as $$
   update core.outbox o
-  set status = 'delivered', delivered_at = clock_timestamp(), claim_token = null, claimed_by = null, lease_handler = null
+  set status = 'delivered', delivered_at = clock_timestamp(), claim_token = null, claimed_by = null,
+    lease_handler = null
   from unnest(p_ids, p_occurred_ats, p_tokens) as k(id, occurred_at, token)
   where o.id = any (p_ids) and o.id = k.id and o.occurred_at = k.occurred_at
     and case when o.status = 'in_flight' then o.deleted_at is null else false end

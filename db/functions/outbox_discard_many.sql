@@ -1,7 +1,7 @@
--- core.outbox_discard_many(p_event_ids, p_discarded_by, p_reason, p_occurred_ats, p_failed_before) discards up to 1000 failed events: what
--- core.outbox_discard does to one. Which are passed over: core.operated_rows. Returns what was discarded.
--- P_discarded_by may be null: then it is the login.
--- Refuses malformed arguments (SP030). Writes core.outbox, core.operator_actions.
+-- core.outbox_discard_many(p_event_ids, p_discarded_by, p_reason, p_occurred_ats, p_failed_before) discards up to 1000
+-- failed events: what core.outbox_discard does to one. Which are passed over: core.operated_rows. Returns what was
+-- discarded. P_discarded_by may be null: then it is the login. Refuses malformed arguments (SP030). Writes core.outbox,
+-- core.operator_actions.
 create function core.outbox_discard_many(p_event_ids uuid[], p_discarded_by text, p_reason text default null,
   p_occurred_ats timestamptz[] default null, p_failed_before timestamptz default null) returns table (event_id uuid,
   occurred_at timestamptz)
@@ -22,7 +22,8 @@ begin
   with written as
     (update core.outbox o set deleted_at = v_now, discarded_at = v_now, undiscarded_at = null,
          failure_history = core.failure_history_with(o.failure_history,
-           jsonb_build_object('discarded_at', v_now, 'discarded_by', coalesce(btrim(p_discarded_by), session_user), 'reason', btrim(p_reason)))
+           jsonb_build_object('discarded_at', v_now, 'discarded_by', coalesce(btrim(p_discarded_by), session_user),
+             'reason', btrim(p_reason)))
      from unnest(v_ids, v_ats) as k(id, occurred_at)
      -- the ids as an array, too, so that no plan begins at the outbox
      where o.id = any (v_ids) and o.id = k.id and o.occurred_at = k.occurred_at returning o.id, o.occurred_at)

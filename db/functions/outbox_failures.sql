@@ -1,12 +1,12 @@
 -- core.outbox_failures(...) lists the dead letters of one source, the latest failure first, discarded ones too: what a
--- producer may know of its own events without reading the outbox. P_limit is from 1 to 1000; fewer come where the
--- payloads have 16 MiB together. The next page is asked for by failed_at, event_id and occurred_at of the last row; an
--- empty one is the end.
+-- producer may know of its events without reading the outbox. p_limit is from 1 to 1000; it returns fewer rows when the
+-- payloads reach 16 MiB. For the next page, pass failed_at, event_id and occurred_at of the last row; an empty page is
+-- the end.
 --
--- As the policies of the contexts' tables do, it shows the events of the workspace in spectral.workspace_id, and without
--- one those of no workspace: whoever acts for one workspace does not see another's by way of the outbox.
+-- As the policies of the contexts' tables do, it shows the events of the workspace in spectral.workspace_id, or those
+-- of no workspace if none is set: a session that acts for one workspace does not see the events of another.
 --
--- Refuses a source that is none (SP003), one that the caller may not publish as (SP017), and a malformed call (SP030).
+-- Refuses an unknown source (SP003), one that the caller may not publish as (SP017), and a malformed call (SP030).
 -- Reads core.publisher_sources, core.outbox.
 create function core.outbox_failures(p_source text, p_limit integer default 100,
   p_after_failed_at timestamptz default null, p_after_id uuid default null,
@@ -32,7 +32,8 @@ begin
                  where s.source = p_source and pg_has_role(v_invoker, r.oid, 'usage')) then
     raise exception 'source: role % may not publish as %, nor read what became of its events', v_invoker, p_source
       using errcode = 'SP017', column = 'source',
-            hint = format('insert into core.publisher_sources (role_name, source) values (%L, %L);', v_invoker, p_source);
+            hint = format('insert into core.publisher_sources (role_name, source) values (%L, %L);', v_invoker,
+              p_source);
   end if;
   if p_limit is null or p_limit not between 1 and 1000 then
     raise exception 'limit: % must be from 1 to 1000', coalesce(p_limit::text, 'null')
@@ -43,18 +44,21 @@ begin
       using errcode = 'SP030', column = 'after', hint = 'pass those of the last row of the page before';
   end if;
   -- planned for each call: a plan that is kept would not know whether there is a workspace
-  v_page := format('select o.* from core.outbox o where o.status = ''failed'' and o.source = $1 and o.workspace_id %s%s',
+  v_page := format('select o.* from core.outbox o where o.status = ''failed'' and o.source = $1 '
+    'and o.workspace_id %s%s',
     case when v_workspace is null then 'is null' else '= $2' end,
     case when p_after_id is null then '' else ' and (o.claimed_at, o.id, o.occurred_at) < ($3, $4, $5)' end);
   for event_id, event_type, event_version, occurred_at, target, workspace_id, payload, idempotency_key, trace_context,
       attempts, last_error, first_failed_at, failed_at, discarded_at, prior_replays, v_size in execute format(
-    'select f.id, f.event_type, f.event_version, f.occurred_at, f.target, f.workspace_id, f.payload, f.idempotency_key, f.trace_context,
+    'select f.id, f.event_type, f.event_version, f.occurred_at, f.target, f.workspace_id, f.payload, '
+      'f.idempotency_key, f.trace_context,
        f.attempts, f.last_error, f.first_failed_at, f.claimed_at, f.discarded_at,
        core.prior_replays(f.failure_history),
        octet_length(f.payload::text)
      from ((%1$s and o.deleted_at is null order by o.claimed_at desc, o.id desc, o.occurred_at desc limit $6)
        union all
-       (%1$s and o.deleted_at is not null and o.discarded_at is not null order by o.claimed_at desc, o.id desc, o.occurred_at desc limit $6)) f
+       (%1$s and o.deleted_at is not null and o.discarded_at is not null order by o.claimed_at desc, o.id desc, '
+         'o.occurred_at desc limit $6)) f
      order by f.claimed_at desc, f.id desc, f.occurred_at desc limit $6', v_page)
     using p_source, v_workspace, p_after_failed_at, p_after_id, p_after_occurred_at, p_limit
   loop

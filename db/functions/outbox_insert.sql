@@ -1,5 +1,5 @@
 -- core.outbox_insert(...) checks one event and writes its row; the publishing functions below are
--- its only callers and nobody else may execute it. Returns the row id.
+-- its only callers, and no other role may execute it. Returns the row id.
 --
 -- Refusals: see core.refuse. The codes and the wording are those of events.Refusal in Go (internal/core/events).
 -- Reads core.event_types, core.publisher_sources, core.deployments, of which it locks a row at the higher
@@ -28,7 +28,8 @@ declare
   v_xid xid8;
   v_now timestamptz;
 begin
-  if p_event_type is null or p_event_type !~ '^[a-z][a-z0-9_]*([.][a-z][a-z0-9_]*)+$' or octet_length(p_event_type) > 128 then
+  if p_event_type is null or p_event_type !~ '^[a-z][a-z0-9_]*([.][a-z][a-z0-9_]*)+$'
+    or octet_length(p_event_type) > 128 then
     perform core.refuse('SP001', 'event_type', 'must be lower-case words joined by dots, at most 128 bytes',
       core.shown(to_jsonb(p_event_type)), 'like worlds.world_model_card.published', p_position);
   end if;
@@ -49,12 +50,15 @@ begin
       'leave it out to get a new one', p_position);
   end if;
   if p_workspace_id in ('00000000-0000-0000-0000-000000000000', 'ffffffff-ffff-ffff-ffff-ffffffffffff') then
-    perform core.refuse('SP022', 'workspace_id', 'must not be the nil or the max UUID', core.shown(to_jsonb(p_workspace_id)),
+    perform core.refuse('SP022', 'workspace_id', 'must not be the nil or the max UUID',
+      core.shown(to_jsonb(p_workspace_id)),
       'leave it out for an event of no workspace', p_position);
   end if;
   -- Unicode's white space, whatever the database's locale
   if octet_length(p_idempotency_key) not between 1 and 512 or btrim(p_idempotency_key,
-       E' \t\n\u000B\f\r\u0085\u00A0\u1680\u2000\u2001\u2002\u2003\u2004\u2005\u2006\u2007\u2008\u2009\u200A\u2028\u2029\u202F\u205F\u3000') = '' then
+       E' \t\n\u000B\f\r\u0085\u00A0'
+       '\u1680\u2000\u2001\u2002\u2003\u2004\u2005\u2006\u2007\u2008\u2009\u200A'
+       '\u2028\u2029\u202F\u205F\u3000') = '' then
     perform core.refuse('SP010', 'idempotency_key', 'must have 1 to 512 bytes and not be blank',
       core.shown(to_jsonb(p_idempotency_key)), 'leave it out to use the event id', p_position);
   end if;
@@ -74,11 +78,13 @@ begin
   if p_available_at is not null
      and not (isfinite(p_available_at) and p_available_at <= clock_timestamp() + interval '366 days') then
     perform core.refuse('SP014', 'available_at', 'must be a finite time at most 366 days ahead',
-      core.shown(to_jsonb(p_available_at at time zone 'UTC')) || ' UTC', 'leave it out for an event that is due at once',
+      core.shown(to_jsonb(p_available_at at time zone 'UTC')) || ' UTC',
+        'leave it out for an event that is due at once',
       p_position);
   end if;
   if p_occurred_at is not null
-     and not (isfinite(p_occurred_at) and p_occurred_at >= '2000-01-01 00:00:00+00' and p_occurred_at <= clock_timestamp() + interval '1 day') then
+     and not (isfinite(p_occurred_at) and p_occurred_at >= '2000-01-01 00:00:00+00'
+       and p_occurred_at <= clock_timestamp() + interval '1 day') then
     perform core.refuse('SP015', 'occurred_at', 'must be from the year 2000 to at most one day ahead',
       core.shown(to_jsonb(p_occurred_at at time zone 'UTC')) || ' UTC', 'leave it out to use the time of publishing',
       p_position);
@@ -103,61 +109,74 @@ begin
   -- (309 in two parts: a repetition count is at most 255); what rounds to 1.7976931348623157e308 is within it
   if octet_length(v_text) > 309 and v_text ~ '[0-9.]{255}[0-9.]{54}' then
     select core.shown(n) into v_received from jsonb_path_query(p_payload, 'strict $.** ? (@.type() == "number")') as n
-    where octet_length(translate(n::text, '-.', '')) > 400 or abs(n::numeric) >= 2::numeric ^ 1024 - 2::numeric ^ 970 limit 1;
+    where octet_length(translate(n::text, '-.', '')) > 400
+      or abs(n::numeric) >= 2::numeric ^ 1024 - 2::numeric ^ 970 limit 1;
     if found then
-      perform core.refuse('SP008', 'payload', 'must not have a number beyond 1.7976931348623157e308 or of more than 400 digits',
+      perform core.refuse('SP008', 'payload',
+        'must not have a number beyond 1.7976931348623157e308 or of more than 400 digits',
         v_received, 'send it as a string', p_position);
     end if;
   end if;
 
-  -- In this order: id, then generation. Whoever saw the generation open has an id from before it was closed, and
-  -- core.generation_retire waits for all of those. And id, then time: whoever takes a transaction id after a time knows that
-  -- rows stamped before that time have lower ids, and so when all of them are visible or gone (core.outbox_watermark).
+  -- In this order: id, then generation. A publisher that saw the generation open has an id from before it was closed,
+  -- and core.generation_retire waits for all of those. And id, then time: a session that takes a transaction id after a
+  -- time knows that rows stamped before that time have lower ids, and so when all of them are visible or gone
+  -- (core.outbox_watermark).
   v_xid := pg_current_xact_id();
-  -- one query for all there is to know: each of its own would cost as much again
-  select t.source, t.class, t.content_class, core.consumes(d.generation, t.consumed_in, t.consumed), t.payload_fault, t.deadline, t.successor,
+  -- one query for everything: a second one would cost as much again
+  select t.source, t.class, t.content_class, core.consumes(d.generation, t.consumed_in, t.consumed), t.payload_fault,
+    t.deadline, t.successor,
          exists (select from core.publisher_sources s join pg_catalog.pg_roles r on r.rolname = s.role_name
                  where s.source = p_source and pg_has_role(v_invoker, r.oid, 'usage')),
          d.generation, d.status, d.closed_at
-  into v_type.source, v_type.class, v_type.content_class, v_type.consumed, v_type.payload_fault, v_type.deadline, v_type.successor,
+  into v_type.source, v_type.class, v_type.content_class, v_type.consumed, v_type.payload_fault, v_type.deadline,
+    v_type.successor,
        v_allowed, v_generation, v_status, v_closed_at from core.event_types t
   left join core.deployments d on d.generation = coalesce(p_generation,
     (select max(l.generation) from core.deployments l where l.status = 'live'))
   where t.event_type = p_event_type and t.event_version = p_event_version;
   if not found then
-    perform core.refuse('SP016', 'event_type', format('version %s of %s is not registered', p_event_version, p_event_type),
+    perform core.refuse('SP016', 'event_type',
+      format('version %s of %s is not registered', p_event_version, p_event_type),
       format('version %s; registered: %s', p_event_version,
         (select coalesce(string_agg(t.event_version::text, ', ' order by t.event_version), 'none')
          from core.event_types t where t.event_type = p_event_type)),
-      'core.event_types lists what is registered; `workers migrate up` and a starting worker register their contracts', p_position);
+      'core.event_types lists what is registered; `workers migrate up` and a starting worker register their contracts',
+        p_position);
   end if;
   if v_type.source <> p_source then
     perform core.refuse('SP018', 'source', format('must be %s, which %s belongs to', v_type.source, p_event_type),
-      core.shown(to_jsonb(p_source)), 'publish an event type of your own context', p_position);
+      core.shown(to_jsonb(p_source)), 'publish an event type of the context that you publish as', p_position);
   end if;
   if not v_allowed then
     perform core.refuse('SP017', 'source', format('role %s may not publish as %s', v_invoker, p_source),
       core.shown(to_jsonb(p_source)),
-      format('insert into core.publisher_sources (role_name, source) values (%L, %L);', v_invoker, p_source), p_position);
+      format('insert into core.publisher_sources (role_name, source) values (%L, %L);', v_invoker, p_source),
+        p_position);
   end if;
   if v_type.deadline <= clock_timestamp() then
     perform core.refuse('SP024', 'event_type',
-      format('%s is deprecated and has been refused since %s', p_event_type, to_char(v_type.deadline at time zone 'UTC', 'YYYY-MM-DD HH24:MI "UTC"')),
+      format('%s is deprecated and has been refused since %s', p_event_type,
+        to_char(v_type.deadline at time zone 'UTC', 'YYYY-MM-DD HH24:MI "UTC"')),
       core.shown(to_jsonb(p_event_type)), 'publish ' || v_type.successor, p_position);
   end if;
   -- a number like 1.0 may be an integer's, which no path finds
   if v_type.payload_fault is not null and (jsonb_path_exists(p_payload, v_type.payload_fault)
      or v_text ~ '[0-9][.]0*[],}]' and exists (
-       select from core.event_types t, jsonb_array_elements(t.payload_rules) as r, jsonb_path_query(p_payload, (r ->> 'whole')::jsonpath) as n
-       where t.event_type = p_event_type and t.event_version = p_event_version and r ? 'whole' and n::text like '%.%')) then
-    select string_agg(v.says, '; ' order by v.n) filter (where v.n <= 10) || case when count(*) > 10 then format('; and %s more', count(*) - 10) else '' end,
+       select from core.event_types t, jsonb_array_elements(t.payload_rules) as r,
+         jsonb_path_query(p_payload, (r ->> 'whole')::jsonpath) as n
+       where t.event_type = p_event_type and t.event_version = p_event_version and r ? 'whole' and n::text like '%.%'))
+         then
+    select string_agg(v.says, '; ' order by v.n) filter (where v.n <= 10) || case when count(*) > 10
+      then format('; and %s more', count(*) - 10) else '' end,
       string_agg(v.received, '; ' order by v.n) filter (where v.n <= 10)
     into v_says, v_received
     from core.event_types t, core.payload_violations(p_payload, t.payload_rules) with ordinality as v(says, received, n)
     where t.event_type = p_event_type and t.event_version = p_event_version;
     if v_says is not null then
       perform core.refuse('SP023', 'payload', v_says, v_received,
-        format('select payload_schema from core.event_types where event_type = ''%s'' and event_version = %s;', p_event_type, p_event_version), p_position);
+        format('select payload_schema from core.event_types where event_type = ''%s'' and event_version = %s;',
+          p_event_type, p_event_version), p_position);
     end if;
   end if;
   if v_generation is null and p_generation is null then
@@ -165,32 +184,38 @@ begin
       'start a worker, or as a member of spectral_operator: select core.generation_register(1, null);', p_position);
   end if;
   if v_generation is null or v_status = 'retired' then
-    perform core.refuse('SP019', 'generation', format('%s is %s', p_generation, coalesce(v_status, 'not registered')), p_generation::text,
+    perform core.refuse('SP019', 'generation', format('%s is %s', p_generation, coalesce(v_status, 'not registered')),
+      p_generation::text,
       case when v_status = 'retired' then 'it takes no more events: publish into a live one (null: the highest)'
-      else format('start a worker of that generation, or: select core.generation_register(%s, null); null publishes into the highest live one', p_generation) end,
+      else format('start a worker of that generation, or: select core.generation_register(%s, '
+        'null); null publishes into the highest live one', p_generation) end,
       p_position);
   end if;
   if v_closed_at is not null then
-    perform core.refuse('SP019', 'generation', format('%s is being retired', v_generation), coalesce(p_generation::text, 'null'),
-      format('publish into a live one (null: the highest); to take events again: select core.generation_register(%s, null);', v_generation), p_position);
+    perform core.refuse('SP019', 'generation', format('%s is being retired', v_generation),
+      coalesce(p_generation::text, 'null'),
+      format('publish into a live one (null: the highest); to take events again: select core.generation_register(%s, '
+        'null);', v_generation), p_position);
   end if;
-  -- a snapshot from before the generation was closed shows it open for as long as the transaction lasts: the lock is refused
-  -- then (40001), and otherwise keeps it open until the end. Not at READ COMMITTED, whose producers would all write one row.
+  -- a snapshot from before the generation was closed shows it open for as long as the transaction lasts: the lock is
+  -- refused then (40001), and otherwise keeps it open until the end. Not at READ COMMITTED, whose producers would all
+  -- write one row.
   if current_setting('transaction_isolation') in ('repeatable read', 'serializable') then
     perform from core.deployments d where d.generation = v_generation for share;
   end if;
   v_channel := 'outbox_gen_' || v_generation || coalesce('_' || coalesce(p_class, v_type.class), '');
 
   -- a transaction of many rows announces itself here, ahead of its commit, and the trigger then
-  -- stays out of the election: its long commit would keep everybody else silent meanwhile
+  -- stays out of the election: its long commit would keep the other publishers silent
   v_published := coalesce(substring(current_setting('spectral.published', true) from '^[0-9]{1,8}$')::integer, 0) + 1;
   v_unused := set_config('spectral.published', v_published::text, true);
-  if v_published > 100 and current_setting('spectral.rung_' || v_channel, true) is distinct from 'y' then
-    v_unused := set_config('spectral.rung_' || v_channel, 'y', true);
+  if v_published > 100 and current_setting('spectral.notified_' || v_channel, true) is distinct from 'y' then
+    v_unused := set_config('spectral.notified_' || v_channel, 'y', true);
     v_unused := pg_notify(v_channel, v_id::text);
   end if;
 
-  if v_type.deadline is not null and current_setting('spectral.deprecated_' || md5(p_event_type), true) is distinct from 'y' then
+  if v_type.deadline is not null and current_setting('spectral.deprecated_' || md5(p_event_type), true) is distinct
+    from 'y' then
     v_unused := set_config('spectral.deprecated_' || md5(p_event_type), 'y', true); -- once in a transaction
     raise warning 'event_type: % is deprecated and will be refused from % on', p_event_type, v_type.deadline
       using hint = 'publish ' || v_type.successor;

@@ -1,13 +1,12 @@
--- core.outbox_lease(...) claims up to p_limit due rows of one type and generation beyond the caller's
--- transaction (leased mode): they are in_flight under a fresh token each, for p_lease seconds from
--- claimed_at on by the database clock, and the attempt is counted. Whatever is then done to one
--- names its token. p_worker says who the caller is, differently for each start of a process, in at most 2,000 bytes; a name in p_handlers
--- has 256 at most: what is written of a lease must fit when it runs out. handled lists
--- those of p_handlers that have the event's key in core.event_handled already and need not run.
--- p_crashed true takes only rows with crashes, false only others, null all. Rows that others hold are skipped; rows available
--- before p_watermark that no worker died of are not looked for.
--- Nothing of a type that is paused. No more than 16 MiB of payload and one row. Writes core.outbox; reads core.event_handled,
--- core.paused_types.
+-- core.outbox_lease(...) claims up to p_limit due rows of one type and generation beyond the caller's transaction
+-- (leased mode): they are in_flight under a fresh token each, for p_lease seconds from claimed_at on by the database
+-- clock, and the attempt is counted. Whatever is then done to one names its token. p_worker says who the caller is,
+-- differently for each start of a process, in at most 2,000 bytes; a name in p_handlers has 256 at most: what is
+-- written of a lease must fit when it runs out. handled lists those of p_handlers that have the event's key in
+-- core.event_handled already and need not run. p_crashed true takes only rows with crashes, false only others, null
+-- all. Rows that others hold are skipped; rows without crashes that were available before p_watermark are not looked
+-- for. Nothing of a type that is paused. No more than 16 MiB of payload and one row. Writes core.outbox; reads
+-- core.event_handled, core.paused_types.
 create function core.outbox_lease(p_generation bigint, p_event_type text, p_limit integer default 1,
   p_lease double precision default 300, p_worker text default null, p_handlers text[] default '{}',
   p_watermark timestamptz default '-infinity', p_crashed boolean default null) returns table (event_id uuid,
@@ -26,10 +25,12 @@ begin
     raise exception 'p_limit %: must be from 1 to 10000', p_limit using errcode = 'invalid_parameter_value';
   end if;
   if p_lease is null or not (p_lease > 0 and p_lease <= 86400) then
-    raise exception 'p_lease %: must be above 0 and at most 86400 seconds', p_lease using errcode = 'invalid_parameter_value';
+    raise exception 'p_lease %: must be above 0 and at most 86400 seconds', p_lease
+      using errcode = 'invalid_parameter_value';
   end if;
   if octet_length(p_worker) > 2000 then
-    raise exception 'p_worker: % bytes, 2000 are the most', octet_length(p_worker) using errcode = 'invalid_parameter_value';
+    raise exception 'p_worker: % bytes, 2000 are the most', octet_length(p_worker)
+      using errcode = 'invalid_parameter_value';
   end if;
   if exists (select from unnest(p_handlers) as h(name) where octet_length(h.name) > 256) then
     raise exception 'p_handlers: a name has more than 256 bytes' using errcode = 'invalid_parameter_value';

@@ -9,20 +9,20 @@
 --
 --   S refused: a listener is at its barrier and may miss us: notify.
 --   A granted: we are elected: notify.
---   A refused: somebody in their commit notifies for us: stay silent.
+--   A refused: another commit notifies for us: stay silent.
 --
 -- Postgres releases both after the row is visible; core.outbox_barrier() is the other half. The
--- setting spectral.rung_<channel>, local to the transaction, makes it once per transaction.
+-- setting spectral.notified_<channel>, local to the transaction, makes it once per transaction.
 --
 -- Frozen: publishers compose channel names, this function only reads NEW.channel. It runs as
 -- whichever role is current when the trigger fires, with that role's search_path, hence no
 -- operator, and every function and type qualified. It has no SET clause (that costs 8 %) and is
--- no definer. Assignments, not PERFORM: a PERFORM runs a query of its own, three of them cost a
+-- no definer. Assignments, not PERFORM: a PERFORM runs a separate query, three of them cost a
 -- sixth of the commits.
 create function core.outbox_notify() returns trigger
 language plpgsql volatile as $$
 declare
-  v_mark constant pg_catalog.text := pg_catalog.concat('spectral.rung_', NEW.channel);
+  v_mark constant pg_catalog.text := pg_catalog.concat('spectral.notified_', NEW.channel);
   v_unused pg_catalog.text;
 begin
   if pg_catalog.texteq(pg_catalog.current_setting(v_mark, true), 'y') then

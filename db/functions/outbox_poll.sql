@@ -1,8 +1,8 @@
--- core.outbox_poll(p_generation, p_event_types, p_watermarks) finds out which event types have due events, in one cheap query.
--- For each type with pending rows available from its watermark on it returns the time of the oldest due row (null: none), the
--- seconds until the next row that is not due yet (null: none), and whether a row is due that a worker died of. They are
--- seconds, not times, so that the worker's own clock does not matter. It returns nothing for a paused type, and takes no
--- lock: a row that another worker holds counts as due. Reads core.outbox, core.paused_types.
+-- core.outbox_poll(p_generation, p_event_types, p_watermarks) finds out which event types have due events, in one cheap
+-- query. For each type with pending rows available from its watermark on it returns the time of the oldest due row
+-- (null: none), the seconds until the next row that is not due yet (null: none), and whether a due row has crashes.
+-- They are seconds, not times, so that the worker's own clock does not matter. It returns nothing for a paused type,
+-- and takes no lock: a row that another worker holds counts as due. Reads core.outbox, core.paused_types.
 create function core.outbox_poll(p_generation bigint, p_event_types text[],
   p_watermarks timestamptz[]) returns table (event_type text, oldest_due timestamptz, next_in double precision,
   crashed boolean)

@@ -30,7 +30,8 @@ begin
       end if;
       if v_field = 'payload' or v_kind = 'null' then
         continue;
-      elsif v_field in ('event_type', 'source', 'target', 'idempotency_key', 'trace_context', 'class', 'content_class') then
+      elsif v_field in ('event_type', 'source', 'target', 'idempotency_key', 'trace_context', 'class', 'content_class')
+        then
         continue when v_kind = 'string';
       elsif v_field in ('event_version', 'generation') then
         continue when v_kind = 'number' and v_event ->> v_field ~ '^-?[0-9]{1,9}$';
@@ -40,18 +41,24 @@ begin
           and v_event ->> v_field ~* '^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$';
       else -- occurred_at, available_at: only what the cast below takes
         continue when v_kind = 'string'
-          and v_event ->> v_field ~ '^(?!0000)[0-9]{4}-((0[1-9]|1[0-2])-(0[1-9]|1[0-9]|2[0-9])|(0[13-9]|1[0-2])-30|(0[13578]|1[02])-31)[T ]([01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](\.[0-9]{1,9})?(Z|[+-](0[0-9]|1[0-5])(:?[0-5][0-9])?)$'
-          and (v_event ->> v_field !~ '^....-02-29' or extract(day from make_date(left(v_event ->> v_field, 4)::integer, 3, 1) - 1) = 29);
+          and v_event ->> v_field ~ '^(?!0000)[0-9]{4}-'
+            '((0[1-9]|1[0-2])-(0[1-9]|1[0-9]|2[0-9])|(0[13-9]|1[0-2])-30|(0[13578]|1[02])-31)'
+            '[T ]([01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9]'
+            '(\.[0-9]{1,9})?(Z|[+-](0[0-9]|1[0-5])(:?[0-5][0-9])?)$'
+          and (v_event ->> v_field !~ '^....-02-29'
+            or extract(day from make_date(left(v_event ->> v_field, 4)::integer, 3, 1) - 1) = 29);
       end if;
       perform core.refuse('SP021', v_field, case
           when v_field in ('event_version', 'generation') then 'must be a whole number'
           when v_field in ('event_id', 'workspace_id') then 'must be a UUID'
           when v_field in ('occurred_at', 'available_at') then 'must be a time as in RFC 3339, with a zone'
           else 'must be a string' end,
-        core.shown(v_event -> v_field), 'core.outbox_publish shows the type of each parameter: \df core.outbox_publish', v_position);
+        core.shown(v_event -> v_field),
+          'core.outbox_publish shows the type of each parameter: \df core.outbox_publish', v_position);
     end loop;
     v_ids := v_ids || core.outbox_insert(
-      v_position, (v_event ->> 'event_id')::uuid, v_event ->> 'event_type', coalesce((v_event ->> 'event_version')::integer, 1),
+      v_position, (v_event ->> 'event_id')::uuid, v_event ->> 'event_type',
+        coalesce((v_event ->> 'event_version')::integer, 1),
       (v_event ->> 'occurred_at')::timestamptz, v_event ->> 'source', v_event ->> 'target',
       (v_event ->> 'workspace_id')::uuid, v_event -> 'payload', v_event ->> 'idempotency_key',
       v_event ->> 'trace_context', (v_event ->> 'available_at')::timestamptz, (v_event ->> 'generation')::bigint,

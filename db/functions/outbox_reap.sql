@@ -1,12 +1,13 @@
--- core.outbox_reap(p_limit, p_after, p_grace) makes pending again what dead workers held, of all generations and types: rows in
--- flight whose lease has run out, and rows in the journals of workers that have had no session for p_grace seconds. Up to
--- p_limit rows, in the order of their ids, behind p_after. Returns a line for each row; not reaped, with the error as reason, is
--- one that cannot be written. Passes over rows that others have locked. Fewer than p_limit lines: there is no more behind them.
--- One caller acts at a time, the others get nothing.
+-- core.outbox_reap(p_limit, p_after, p_grace) makes pending again what dead workers held, of all generations and types:
+-- rows in flight whose lease has run out, and rows in the journals of workers that have had no session for p_grace
+-- seconds. It takes up to p_limit rows, in the order of their ids, after p_after, and returns a line for each. A row
+-- that cannot be written is returned as not reaped, with the error as reason. It passes over rows that others have
+-- locked. Fewer than p_limit lines mean that no more follow. One caller runs at a time; the others get nothing.
 --
--- What the death counts for (crashes): if the worker ran a row that had crashes before, that one; otherwise every row that it
--- held, as each may have ended it. Nothing, if the server was started since, or if the worker has its session again. A row with
--- five crashes is failed. docs/decisions/0008 says why this ends. Writes core.outbox, core.workers, core.claim_journal.
+-- Which rows a crash is charged to (crashes): if the worker ran a row that had crashes before, that row; otherwise
+-- every row that it held, because each may have ended it. None, if the server was started since, or if the worker has
+-- its session again. A row with five crashes is failed. docs/decisions/0008 says why this ends. Writes core.outbox,
+-- core.workers, core.claim_journal.
 create function core.outbox_reap(p_limit integer default 50, p_after uuid default null,
   p_grace double precision default 2) returns table (event_id uuid, event_type text, generation bigint,
   attempts integer, crashes integer, failed boolean, reaped boolean, reason text)
@@ -42,7 +43,8 @@ begin
       (select w.worker_id, w.name, w.charged, w.gone_at <= clock_timestamp() - make_interval(secs => p_grace) as due
        from core.workers w where core.worker_gone(w.session_id)),
     held as materialized
-      (select o.id, o.occurred_at, o.status, o.crashes, coalesce(split_part(o.claimed_by, ' ', 1), o.id::text) as worker, o.claimed_at,
+      (select o.id, o.occurred_at, o.status, o.crashes,
+        coalesce(split_part(o.claimed_by, ' ', 1), o.id::text) as worker, o.claimed_at,
               not core.lease_holds(coalesce(o.claimed_at, '-infinity'), o.lease_seconds) as due
        from core.outbox o where o.status = 'in_flight' and o.deleted_at is null
        union all
@@ -52,7 +54,8 @@ begin
     together as materialized
       -- of several rows with crashes the latest ran: a process has lost the lease of one before it claims the next
       (select h.*, count(*) over w = 1 as alone,
-              first_value(h.id) over (partition by h.worker order by h.crashes > 0 desc, h.claimed_at desc nulls last, h.id) as latest,
+              first_value(h.id) over (partition by h.worker order by h.crashes > 0 desc, h.claimed_at desc nulls last,
+                h.id) as latest,
               bool_or(h.crashes > 0) over w as suspected from held h window w as (partition by h.worker))
     select t.*, g.name, coalesce(g.charged, false) or t.suspected and t.id <> t.latest as other_charged,
            g.worker_id is null and exists (select from core.workers w where w.worker_id::text = t.worker) as alive
@@ -61,7 +64,8 @@ begin
   loop
     select o.* into v_row from core.outbox o
     where o.id = v_held.id and o.occurred_at = v_held.occurred_at and o.status = v_held.status and o.deleted_at is null
-      and case when o.status = 'in_flight' then not core.lease_holds(coalesce(o.claimed_at, '-infinity'), o.lease_seconds)
+      and case when o.status = 'in_flight'
+        then not core.lease_holds(coalesce(o.claimed_at, '-infinity'), o.lease_seconds)
                else o.available_at <= v_held.claimed_at end -- not, if it was reaped for another dead worker
     for update skip locked;
     continue when not found;
@@ -71,31 +75,41 @@ begin
     v_restarted := coalesce(core.server_restarted(v_held.claimed_at), false);
     v_counted := not v_restarted and not v_held.alive and not v_held.other_charged;
     v_charged := v_counted and (v_row.crashes > 0 or v_held.alone);
-    attempts := v_row.attempts + case when v_charged and v_row.status = 'pending' then 1 else 0 end; -- a lease counted its own
+    -- a lease counted its own
+    attempts := v_row.attempts + case when v_charged and v_row.status = 'pending' then 1 else 0 end;
     crashes := least(v_row.crashes, 1000000) + v_counted::integer;
     failed := v_counted and crashes >= c_crashes;
     v_reason := case when v_row.status = 'in_flight'
-        then format('LeaseExpired: %s: the lease of %s s ran out: worker %s did not renew it after %s: killed, frozen or cut off',
+        then format('LeaseExpired: %s: the lease of %s s ran out: worker %s did not renew it after %s: killed, '
+          'frozen or disconnected',
                coalesce(v_row.lease_handler, 'outbox'), v_row.lease_seconds, coalesce(v_row.claimed_by, 'unknown'),
                to_char(v_row.claimed_at at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.MS"Z"'))
-        else format('WorkerDied: outbox: worker %s ended, froze or was cut off while it ran this event: killed, out of memory, exit',
+        else format('WorkerDied: outbox: worker %s ended, froze or lost its connection while it ran this event: '
+          'killed, '
+          'out of memory, exit',
                v_held.name) end
       || case when v_restarted then '; not counted: the server was started since'
               when v_held.alive then '; not counted: the worker lives'
-              when not v_counted then '; not counted: it ran another event that a worker had died of before'
+              when not v_counted then '; not counted: it ran another event with crashes'
               when not v_charged then '; it ran others as well: each runs alone from now on'
               else format('; crash %s of %s', crashes, c_crashes) end;
     reason := left(v_reason, 2000); -- that fits into last_error, whatever its letters
     begin -- a row that cannot be written must not keep those behind it
       update core.outbox o
-      set status = case when failed then 'failed' else 'pending' end, claim_token = null, claimed_by = null, lease_handler = null,
-          claimed_at = case when failed then clock_timestamp() else o.claimed_at end, attempts = least(outbox_reap.attempts, 1000000000),
+      set status = case when failed then 'failed' else 'pending' end, claim_token = null, claimed_by = null,
+        lease_handler = null,
+          claimed_at = case when failed then clock_timestamp() else o.claimed_at end,
+            attempts = least(outbox_reap.attempts, 1000000000),
           -- apart from what died with it: whichever of them ends the next worker is told from the other
-          available_at = clock_timestamp() + case when v_charged then outbox_reap.crashes else 0 end * interval '1 second',
-          crashes = outbox_reap.crashes, last_error = reason, first_failed_at = coalesce(o.first_failed_at, clock_timestamp()),
+          available_at = clock_timestamp() + case when v_charged then outbox_reap.crashes
+            else 0 end * interval '1 second',
+          crashes = outbox_reap.crashes, last_error = reason,
+            first_failed_at = coalesce(o.first_failed_at, clock_timestamp()),
           failure_history = core.failure_history_with(o.failure_history,
-            jsonb_build_object('reaped_at', clock_timestamp(), 'reason', reason, 'attempts', o.attempts, 'handler', o.lease_handler,
-              'claimed_by', coalesce(o.claimed_by, v_held.worker || ' ' || v_held.name), 'claimed_at', v_held.claimed_at))
+            jsonb_build_object('reaped_at', clock_timestamp(), 'reason', reason, 'attempts', o.attempts, 'handler',
+              o.lease_handler,
+              'claimed_by', coalesce(o.claimed_by, v_held.worker || ' ' || v_held.name), 'claimed_at',
+                v_held.claimed_at))
       where o.id = v_row.id and o.occurred_at = v_row.occurred_at;
       if not found then
         raise exception 'a trigger keeps the row as it is';
@@ -116,22 +130,26 @@ begin
     v_lines := v_lines + 1;
     exit when v_lines = p_limit;
   end loop;
-  for v_channel, v_id in select distinct on (n.channel) n.channel, n.id from unnest(v_channels, v_ids) as n(channel, id) order by n.channel loop
+  for v_channel, v_id in select distinct on (n.channel) n.channel, n.id
+    from unnest(v_channels, v_ids) as n(channel, id) order by n.channel loop
     perform pg_notify(v_channel, v_id::text);
   end loop;
   -- what the worker held besides, and is reaped later, is not to blame
   update core.workers w set charged = true where w.worker_id::text = any (v_blamed);
   -- the rest of an entry is settled or free again, and claims need not pass over it
   update core.claim_journal j set ids = array(select o.id from core.outbox o
-                  where o.id = any (j.ids) and o.status = 'pending' and o.deleted_at is null and o.available_at <= j.claimed_at)
+                  where o.id = any (j.ids) and o.status = 'pending' and o.deleted_at is null
+                    and o.available_at <= j.claimed_at)
   from core.workers w
-  where w.worker_id = j.worker_id and cardinality(j.ids) > 0 and w.gone_at <= clock_timestamp() - make_interval(secs => p_grace)
+  where w.worker_id = j.worker_id and cardinality(j.ids) > 0
+    and w.gone_at <= clock_timestamp() - make_interval(secs => p_grace)
     and core.worker_gone(w.session_id);
   delete from core.workers w
   where w.gone_at <= clock_timestamp() - make_interval(secs => p_grace) and core.worker_gone(w.session_id)
     and not exists (select from core.claim_journal j where j.worker_id = w.worker_id and cardinality(j.ids) > 0)
     and not exists (select from core.outbox o
-                    where o.status = 'in_flight' and o.deleted_at is null and starts_with(o.claimed_by, w.worker_id::text));
+                    where o.status = 'in_flight' and o.deleted_at is null
+                      and starts_with(o.claimed_by, w.worker_id::text));
   delete from core.claim_journal j where not exists (select from core.workers w where w.worker_id = j.worker_id);
 end
 $$;

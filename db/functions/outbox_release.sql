@@ -26,7 +26,8 @@ begin
     v_channels := v_channels || v_channel;
     return next v_token;
   end loop;
-  for v_channel, v_id in select distinct on (n.channel) n.channel, n.id from unnest(v_channels, v_ids) as n(channel, id) order by n.channel loop
+  for v_channel, v_id in select distinct on (n.channel) n.channel, n.id
+    from unnest(v_channels, v_ids) as n(channel, id) order by n.channel loop
     perform pg_notify(v_channel, v_id::text);
   end loop;
 end

@@ -1,7 +1,7 @@
 -- core.outbox_retry(...) re-pends one dispatched row: due again p_delay seconds from now by the
 -- database clock, the failure recorded, the dispatch counted unless p_counted is false (shutdown,
 -- lost connection, 40001, 40P01 are free). p_available_at is what the row had when it was claimed and
--- tells that dispatch from any later one: a row that moved on meanwhile is left alone, and false
+-- tells that dispatch from any later one: a row that has changed since is left alone, and false
 -- returned. p_last_error has at most 8192 bytes.
 -- Wakes the listeners at commit, so that each knows when the row is due. Writes core.outbox.
 create function core.outbox_retry(p_id uuid, p_occurred_at timestamptz, p_available_at timestamptz,

@@ -1,7 +1,8 @@
--- core.outbox_undiscard(p_event_id, p_undiscarded_by, p_occurred_at) takes core.outbox_discard back, within its days of grace: the event is failed again, as it
--- was, and can be replayed. One that is past its retention by then is kept for as many days once more: replay it before.
--- Refuses an unknown event (SP031), one that is not discarded (SP034), one that retention has tombstoned or that was discarded longer ago (SP033), an id of several events
--- without p_occurred_at (SP035), a blank name (SP030). Writes core.outbox, core.operator_actions.
+-- core.outbox_undiscard(p_event_id, p_undiscarded_by, p_occurred_at) takes core.outbox_discard back, within its days of
+-- grace: the event is failed again, as it was, and can be replayed. One that is past its retention by then is kept for
+-- as many days once more: replay it before. Refuses an unknown event (SP031), one that is not discarded (SP034), one
+-- that retention has tombstoned or that was discarded longer ago (SP033), an id of several events without p_occurred_at
+-- (SP035), a blank name (SP030). Writes core.outbox, core.operator_actions.
 create function core.outbox_undiscard(p_event_id uuid, p_undiscarded_by text,
   p_occurred_at timestamptz default null) returns void
 language plpgsql volatile security definer set search_path = pg_catalog, core, pg_temp set enable_seqscan = off

@@ -1,11 +1,12 @@
--- core.outbox_watermark(p_generation, p_event_type, p_watermark) takes a sample by which a claim watermark can rise. It returns
--- the oldest available_at from p_watermark on that is pending, locked rows included (null: none), and the lowest transaction
--- id still running, both of one snapshot; and a time, and a transaction id taken after it. Once that id is not above the
--- lowest running one, every row stamped before the time is visible or gone, and the watermark may rise to the time, or to the
--- oldest pending row if that is less. pg_snapshot_xmax would not do: ids that are given out may lie above it. Reads
--- core.outbox.
+-- core.outbox_watermark(p_generation, p_event_type, p_watermark) takes a sample by which a claim watermark can rise. It
+-- returns the oldest available_at from p_watermark on that is pending, locked rows included (null: none), and the
+-- lowest transaction id still running, both of one snapshot; and a time, and a transaction id taken after it. Once that
+-- id is not above the lowest running one, every row stamped before the time is visible or gone, and the watermark may
+-- rise to the time, or to the oldest pending row if that is less. pg_snapshot_xmax would not do: ids that are given out
+-- may lie above it. Reads core.outbox.
 create function core.outbox_watermark(p_generation bigint, p_event_type text,
-  p_watermark timestamptz) returns table (oldest timestamptz, lowest_running bigint, sampled_at timestamptz, sample_id bigint)
+  p_watermark timestamptz) returns table (oldest timestamptz, lowest_running bigint, sampled_at timestamptz,
+    sample_id bigint)
 language plpgsql volatile security definer set search_path = pg_catalog, core, pg_temp set enable_seqscan = off
 set enable_bitmapscan = off set enable_sort = off set jit = off as $$
 begin

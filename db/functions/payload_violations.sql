@@ -9,7 +9,8 @@ language sql stable as $$
       jsonb_to_record(e.rule) as r(at text, says text, shows text, kind text, value text, fault text, whole text),
       lateral (select coalesce(
         (select v from jsonb_path_query(p_payload, r.fault::jsonpath) as v limit 1),
-        (select v from jsonb_path_query(p_payload, r.whole::jsonpath) as v where v::text like '%.%' limit 1)) as found) as f
+        (select v from jsonb_path_query(p_payload, r.whole::jsonpath) as v
+          where v::text like '%.%' limit 1)) as found) as f
     where f.found is not null
   )
   select b.at || ' ' || b.says, b.at || ' ' || case b.shows

@@ -1,5 +1,5 @@
--- core.require_empty(p_tables) refuses while one of the tables has rows, and names it. No other transaction writes to them until
--- this one ends. Steps down call it before they drop tables. Locks the tables.
+-- core.require_empty(p_tables) refuses while one of the tables has rows, and names it. No other transaction writes to
+-- them until this one ends. Steps down call it before they drop tables. Locks the tables.
 create function core.require_empty(variadic p_tables regclass[]) returns void
 language plpgsql volatile as $$
 declare

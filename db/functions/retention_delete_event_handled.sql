@@ -1,6 +1,6 @@
--- core.retention_delete_event_handled(p_after, p_limit) deletes handled keys whose tombstone is past the grace, by its time. A key
--- that an event carries again (core.key_in_outbox) loses its tombstone instead. A step of core.retention_sweep. Writes
--- core.event_handled; reads core.outbox.
+-- core.retention_delete_event_handled(p_after, p_limit) deletes handled keys whose tombstone is past the grace, by its
+-- time. A key that an event carries again (core.key_in_outbox) loses its tombstone instead. A step of
+-- core.retention_sweep. Writes core.event_handled; reads core.outbox.
 create function core.retention_delete_event_handled(p_after text[], p_limit integer) returns table (rows bigint,
   next text[])
 language plpgsql volatile as $$
@@ -15,7 +15,8 @@ begin
         where h.deleted_at between coalesce(p_after[1]::timestamptz, '-infinity') and v_over
         order by h.deleted_at limit p_limit for update skip locked) l;
   update core.event_handled h set deleted_at = null where h.ctid = any (v_back);
-  delete from core.event_handled h where h.ctid = any (v_rows) and case when h.deleted_at <= v_over then true else false end;
+  delete from core.event_handled h where h.ctid = any (v_rows) and case when h.deleted_at <= v_over then true
+    else false end;
   get diagnostics rows = row_count;
   return next;
 end

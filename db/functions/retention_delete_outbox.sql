@@ -1,5 +1,5 @@
--- core.retention_delete_outbox(p_after, p_limit) deletes settled events whose tombstone is past the grace, by its time. A step
--- of core.retention_sweep. Writes core.outbox.
+-- core.retention_delete_outbox(p_after, p_limit) deletes settled events whose tombstone is past the grace, by its time.
+-- A step of core.retention_sweep. Writes core.outbox.
 create function core.retention_delete_outbox(p_after text[], p_limit integer) returns table (rows bigint, next text[])
 language plpgsql volatile as $$
 declare
@@ -9,9 +9,11 @@ declare
 begin
   select array_agg(l.ctid), array_agg(l.id), case when count(*) = p_limit then array[max(l.deleted_at)::text] end
   into v_rows, v_ids, next from (select o.ctid, o.id, o.deleted_at from core.outbox o
-        where o.deleted_at between coalesce(p_after[1]::timestamptz, '-infinity') and v_over and o.status in ('delivered', 'failed')
+        where o.deleted_at between coalesce(p_after[1]::timestamptz, '-infinity') and v_over
+          and o.status in ('delivered', 'failed')
         order by o.deleted_at limit p_limit for update skip locked) l;
-  -- the ids, too, because rows of two partitions may have the same ctid; the CASE keeps the condition from partial indexes
+  -- the ids, too, because rows of two partitions may have the same ctid; the CASE keeps the condition from partial
+  -- indexes
   delete from core.outbox o where o.ctid = any (v_rows) and o.id = any (v_ids)
     and case when o.deleted_at <= v_over then o.status in ('delivered', 'failed') else false end;
   get diagnostics rows = row_count;

@@ -1,5 +1,6 @@
--- platform.retention_delete_override_pattern_decisions(p_after, p_limit) deletes counted ids that are older than handled keys are kept, with their
--- grace, among the next p_limit by decision. A step of core.retention_sweep. Writes platform.override_pattern_decisions.
+-- platform.retention_delete_override_pattern_decisions(p_after, p_limit) deletes counted ids that are older than
+-- handled keys are kept, with their grace, among the next p_limit by decision. A step of core.retention_sweep. Writes
+-- platform.override_pattern_decisions.
 create function platform.retention_delete_override_pattern_decisions(p_after text[],
   p_limit integer) returns table (rows bigint, next text[])
 language plpgsql volatile as $$
@@ -9,7 +10,8 @@ declare
   v_ids uuid[];
 begin
   select array_agg(p.decision_id) into v_ids
-  from (select c.decision_id from platform.override_pattern_decisions c where c.decision_id > v_after order by c.decision_id limit p_limit) p;
+  from (select c.decision_id from platform.override_pattern_decisions c where c.decision_id > v_after
+    order by c.decision_id limit p_limit) p;
   delete from platform.override_pattern_decisions c
   where c.ctid = any (array(select d.ctid from platform.override_pattern_decisions d
     where d.decision_id > v_after and d.decision_id <= v_ids[cardinality(v_ids)] and d.counted_at <= v_gone

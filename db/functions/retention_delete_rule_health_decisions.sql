@@ -1,5 +1,6 @@
--- worlds.retention_delete_rule_health_decisions(p_after, p_limit) deletes counted ids that are older than handled keys are kept, with their
--- grace, among the next p_limit by decision. A step of core.retention_sweep. Writes worlds.rule_health_decisions.
+-- worlds.retention_delete_rule_health_decisions(p_after, p_limit) deletes counted ids that are older than handled keys
+-- are kept, with their grace, among the next p_limit by decision. A step of core.retention_sweep. Writes
+-- worlds.rule_health_decisions.
 create function worlds.retention_delete_rule_health_decisions(p_after text[],
   p_limit integer) returns table (rows bigint, next text[])
 language plpgsql volatile as $$
@@ -9,7 +10,8 @@ declare
   v_ids uuid[];
 begin
   select array_agg(p.decision_id) into v_ids
-  from (select c.decision_id from worlds.rule_health_decisions c where c.decision_id > v_after order by c.decision_id limit p_limit) p;
+  from (select c.decision_id from worlds.rule_health_decisions c where c.decision_id > v_after
+    order by c.decision_id limit p_limit) p;
   delete from worlds.rule_health_decisions c
   where c.ctid = any (array(select d.ctid from worlds.rule_health_decisions d
     where d.decision_id > v_after and d.decision_id <= v_ids[cardinality(v_ids)] and d.counted_at <= v_gone

@@ -1,5 +1,5 @@
--- core.retention_tombstone_outbox(p_after, p_limit) tombstones the expired events (core.outbox_expired) among the next p_limit by
--- primary key. A step of core.retention_sweep. Writes core.outbox.
+-- core.retention_tombstone_outbox(p_after, p_limit) tombstones the expired events (core.outbox_expired) among the next
+-- p_limit by primary key. A step of core.retention_sweep. Writes core.outbox.
 create function core.retention_tombstone_outbox(p_after text[], p_limit integer) returns table (rows bigint,
   next text[])
 language plpgsql volatile as $$

@@ -1,5 +1,5 @@
--- core.worker_unregister(p_worker, p_channels) removes a worker that has ended and holds nothing, and notifies the others of
--- what it released last. Writes core.workers, core.claim_journal.
+-- core.worker_unregister(p_worker, p_channels) removes a worker that has ended and holds nothing, and notifies the
+-- others of what it released last. Writes core.workers, core.claim_journal.
 create function core.worker_unregister(p_worker uuid, p_channels text[]) returns void
 language sql volatile security definer set search_path = pg_catalog, core, pg_temp as $$
   delete from core.claim_journal j where j.worker_id = p_worker;

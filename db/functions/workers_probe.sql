@@ -1,5 +1,6 @@
--- core.workers_probe(p_worker, p_grace) notes which workers, other than the calling one, have lost their session. Returns in
--- how many seconds the first of them will have been gone for p_grace seconds, null when none is gone. Writes core.workers.
+-- core.workers_probe(p_worker, p_grace) notes which workers, other than the calling one, have lost their session.
+-- Returns in how many seconds the first of them will have been gone for p_grace seconds, null when none is gone. Writes
+-- core.workers.
 create function core.workers_probe(p_worker uuid, p_grace double precision) returns double precision
 language plpgsql volatile security definer set search_path = pg_catalog, core, pg_temp as $$
 begin

@@ -4,7 +4,7 @@
 set local lock_timeout = '500ms';
 set local role spectral_owner;
 
--- Deployment generations. A worker handles the events of its own generation only; the highest
+-- Deployment generations. A worker handles only the events of its generation; the highest
 -- live one is what SQL publishing stamps by default.
 create table core.deployments (
   generation bigint not null,
@@ -22,7 +22,8 @@ create table core.deployments (
 comment on table core.deployments is 'Deployment generations: live, draining or retired.';
 comment on column core.deployments.closed_at is 'since when it takes no events: it is being retired';
 comment on column core.deployments.closed_xid is 'the transaction that closed it';
-comment on column core.deployments.closed_mark is 'a transaction id taken once that was visible: whoever published into it before has a lower one';
+comment on column core.deployments.closed_mark is
+  'a transaction id taken after that was visible: transactions that published into it before have lower ones';
 grant select on core.deployments to spectral_worker, spectral_operator;
 
 -- The event types that may be published, as the contracts in the code declare them. Written by
@@ -53,14 +54,20 @@ create table core.event_types (
   constraint event_types_deadline_finite check (isfinite(deadline))
 );
 comment on table core.event_types is 'Registered event types; the contracts in the code are their source.';
-comment on column core.event_types.class is 'processing class: the suffix of the channel outbox_gen_<N>_<class>, or null';
-comment on column core.event_types.consumed is 'false: nobody handles it, it is settled as it is published';
-comment on column core.event_types.registered_by is 'generation of the code that wrote this row; an older one never overwrites it';
-comment on column core.event_types.consumed_in is 'whether a generation has a handler of the type, by generation; of one that is not in it, consumed says so';
-comment on column core.event_types.payload_schema is 'JSON Schema of the payload; null if an older build registered the type';
-comment on column core.event_types.payload_rules is 'the schema as an array of rules, which core.payload_violations reads';
+comment on column core.event_types.class is
+  'processing class: the suffix of the channel outbox_gen_<N>_<class>, or null';
+comment on column core.event_types.consumed is 'false: it has no handler and is settled when it is published';
+comment on column core.event_types.registered_by is
+  'generation of the code that wrote this row; an older one never overwrites it';
+comment on column core.event_types.consumed_in is
+  'whether a generation has a handler of the type, by generation; of one that is not in it, consumed says so';
+comment on column core.event_types.payload_schema is
+  'JSON Schema of the payload; null if an older build registered the type';
+comment on column core.event_types.payload_rules is
+  'the schema as an array of rules, which core.payload_violations reads';
 comment on column core.event_types.payload_fault is 'finds something if any of the rules is broken';
-comment on column core.event_types.deadline is 'a deprecated type is refused from then on; null while it is not deprecated';
+comment on column core.event_types.deadline is
+  'a deprecated type is refused from then on; null while it is not deprecated';
 comment on column core.event_types.successor is 'the event type to publish instead of a deprecated one';
 grant select on core.event_types to spectral_publisher, spectral_worker, spectral_operator;
 
@@ -120,7 +127,8 @@ create table core.outbox (
   undiscarded_at timestamptz null,
   deleted_at timestamptz null,
   constraint outbox_pk primary key (id, occurred_at),
-  constraint outbox_event_type_form check (event_type ~ '^[a-z][a-z0-9_]*([.][a-z][a-z0-9_]*)+$' and octet_length(event_type) <= 128),
+  constraint outbox_event_type_form check (event_type ~ '^[a-z][a-z0-9_]*([.][a-z][a-z0-9_]*)+$'
+    and octet_length(event_type) <= 128),
   constraint outbox_event_version_range check (event_version between 1 and 1000000),
   constraint outbox_source_known check (source in ('platform', 'worlds', 'core')),
   constraint outbox_target_known check (target in ('platform', 'worlds', 'core')),
@@ -137,7 +145,8 @@ create table core.outbox (
   constraint outbox_last_error_size check (octet_length(last_error) <= 8192),
   constraint outbox_handler_failures_object check (jsonb_typeof(handler_failures) = 'object'),
   constraint outbox_failure_history_array check (jsonb_typeof(failure_history) = 'array'),
-  constraint outbox_times_finite check (isfinite(occurred_at) and isfinite(created_at) and available_at between '2000-01-01 00:00:00+00' and '2999-01-01 00:00:00+00'),
+  constraint outbox_times_finite check (isfinite(occurred_at) and isfinite(created_at)
+    and available_at between '2000-01-01 00:00:00+00' and '2999-01-01 00:00:00+00'),
   constraint outbox_in_flight_has_token check ((status = 'in_flight') = (claim_token is not null)),
   constraint outbox_lease_seconds_range check (lease_seconds > 0 and lease_seconds <= 86400)
 ) with (
@@ -152,21 +161,28 @@ comment on column core.outbox.generation is 'deployment generation whose workers
 comment on column core.outbox.channel is 'NOTIFY channel: outbox_gen_<N> or outbox_gen_<N>_<class>';
 comment on column core.outbox.attempts is 'dispatches in the current cycle';
 comment on column core.outbox.available_at is 'not claimed before this time of the database clock';
-comment on column core.outbox.last_error is 'Class: handler: message, for the latest failed dispatch of the current cycle';
+comment on column core.outbox.last_error is
+  'Class: handler: message, for the latest failed dispatch of the current cycle';
 comment on column core.outbox.handler_failures is 'per failing handler: {failures, free, parked, class, error}';
-comment on column core.outbox.claimed_at is 'set by lease, heartbeat and fail; cleared by replay; for a failed row the time it failed';
+comment on column core.outbox.claimed_at is
+  'set by lease, heartbeat and fail; cleared by replay; for a failed row the time it failed';
 comment on column core.outbox.lease_seconds is 'how long the lease of an in_flight row lasts from claimed_at on';
-comment on column core.outbox.claimed_by is 'worker that has the row in flight: its worker_id and, for people, its name';
-comment on column core.outbox.lease_handler is 'which handler of an in_flight row is at work, where that is known';
-comment on column core.outbox.crashes is 'worker deaths that count against the row: from the first on it runs by itself, with the fifth it is failed';
-comment on column core.outbox.discarded_at is 'when an operator discarded the event (core.outbox_discard); null for a tombstone of retention';
-comment on column core.outbox.undiscarded_at is 'when an operator took a discard back (core.outbox_undiscard), until the next; retention keeps the event for its grace from then';
+comment on column core.outbox.claimed_by is
+  'worker that has the row in flight: its worker_id and, for people, its name';
+comment on column core.outbox.lease_handler is 'which handler of an in_flight row runs, where that is known';
+comment on column core.outbox.crashes is
+  'crashes of workers that are charged to the row: from the first on it runs alone, with the fifth it is failed';
+comment on column core.outbox.discarded_at is
+  'when an operator discarded the event (core.outbox_discard); null for a tombstone of retention';
+comment on column core.outbox.undiscarded_at is
+  'when an operator took a discard back (core.outbox_undiscard), until the next; retention keeps the event for its '
+    'grace from then';
 
 -- what claims and looks read: the due rows of one type in one generation, oldest first
 create index outbox_due on core.outbox (generation, event_type, available_at)
   where status = 'pending' and deleted_at is null;
 
--- Rows that workers died of are claimed apart from the others, and found without a search.
+-- Rows with crashes are claimed apart from the others, and found without a search.
 create index outbox_crashed on core.outbox (generation, event_type, available_at)
   where status = 'pending' and deleted_at is null and crashes > 0;
 
@@ -175,18 +191,18 @@ create index outbox_crashed on core.outbox (generation, event_type, available_at
 create index outbox_in_flight on core.outbox (id, occurred_at)
   where status = 'in_flight' and deleted_at is null;
 
--- Dead letters in the order in which they are read, few among the many that are delivered; by whom and for whom is
--- told without a look at the rows. Only what fails or is discarded writes these indexes. That claimed_at is in one makes
--- a heartbeat write the others of its row, the primary key and outbox_in_flight.
+-- Dead letters in the order in which they are read, few among the many that are delivered; by whom and for whom is told
+-- without a look at the rows. Only what fails or is discarded writes these indexes. That claimed_at is in one makes a
+-- heartbeat write the others of its row, the primary key and outbox_in_flight.
 create index outbox_failed on core.outbox (claimed_at, id, occurred_at, source, workspace_id)
   where status = 'failed' and deleted_at is null;
 
 create index outbox_discarded on core.outbox (claimed_at, id, occurred_at, source, workspace_id)
   where status = 'failed' and deleted_at is not null;
 
--- What the sweep finds rows by, and nothing that publishing, claiming or delivering an ordinary event writes: tombstones, which
--- only the sweep and discarding make, and the keys of callers' own that are not delivered yet. The default key is the event's id,
--- and found by the primary key.
+-- What the sweep finds rows by, and nothing that publishing, claiming or delivering an ordinary event writes:
+-- tombstones, which only the sweep and discarding make, and the keys of callers' own that are not delivered yet. The
+-- default key is the event's id, and found by the primary key.
 create index outbox_tombstoned on core.outbox (deleted_at)
   where deleted_at is not null;
 create index outbox_own_keys on core.outbox (idempotency_key)

@@ -9,7 +9,7 @@ set local role spectral_owner;
 create function core.outbox_notify() returns trigger
 language plpgsql volatile as $$
 declare
-  v_mark constant pg_catalog.text := pg_catalog.concat('spectral.rung_', NEW.channel);
+  v_mark constant pg_catalog.text := pg_catalog.concat('spectral.notified_', NEW.channel);
   v_unused pg_catalog.text;
 begin
   if pg_catalog.texteq(pg_catalog.current_setting(v_mark, true), 'y') then
@@ -61,7 +61,8 @@ $$;
 create function core.unconsumed(p_event_type text, p_event_version integer, p_generation bigint) returns boolean
 language sql stable as $$
   select exists (select from core.event_types t
-    where t.event_type = p_event_type and t.event_version = p_event_version and not core.consumes(p_generation, t.consumed_in, t.consumed))
+    where t.event_type = p_event_type and t.event_version = p_event_version
+      and not core.consumes(p_generation, t.consumed_in, t.consumed))
 $$;
 -- db/functions/shown.sql
 create function core.shown(p_value jsonb) returns text
@@ -70,9 +71,11 @@ language sql immutable as $$
     when 'object' then 'an object'
     when 'array' then 'an array'
     when 'string' then '"' || regexp_replace(left(p_value #>> '{}', 60), '[\u0001-\u001f\u007f]', ' ', 'g')
-      || case when char_length(p_value #>> '{}') > 60 then '..." (' || octet_length(p_value #>> '{}') || ' bytes)' else '"' end
+      || case when char_length(p_value #>> '{}') > 60 then '..." (' || octet_length(p_value #>> '{}') || ' bytes)'
+        else '"' end
     when 'number' then left(p_value::text, 60)
-      || case when char_length(p_value::text) > 60 then '... (' || char_length(p_value::text) || ' characters)' else '' end
+      || case when char_length(p_value::text) > 60 then '... (' || char_length(p_value::text) || ' characters)'
+        else '' end
     else coalesce(p_value::text, 'null') end
 $$;
 -- db/functions/refuse.sql
@@ -92,7 +95,8 @@ language sql stable as $$
       jsonb_to_record(e.rule) as r(at text, says text, shows text, kind text, value text, fault text, whole text),
       lateral (select coalesce(
         (select v from jsonb_path_query(p_payload, r.fault::jsonpath) as v limit 1),
-        (select v from jsonb_path_query(p_payload, r.whole::jsonpath) as v where v::text like '%.%' limit 1)) as found) as f
+        (select v from jsonb_path_query(p_payload, r.whole::jsonpath) as v
+          where v::text like '%.%' limit 1)) as found) as f
     where f.found is not null
   )
   select b.at || ' ' || b.says, b.at || ' ' || case b.shows
@@ -131,7 +135,8 @@ declare
   v_xid xid8;
   v_now timestamptz;
 begin
-  if p_event_type is null or p_event_type !~ '^[a-z][a-z0-9_]*([.][a-z][a-z0-9_]*)+$' or octet_length(p_event_type) > 128 then
+  if p_event_type is null or p_event_type !~ '^[a-z][a-z0-9_]*([.][a-z][a-z0-9_]*)+$'
+    or octet_length(p_event_type) > 128 then
     perform core.refuse('SP001', 'event_type', 'must be lower-case words joined by dots, at most 128 bytes',
       core.shown(to_jsonb(p_event_type)), 'like worlds.world_model_card.published', p_position);
   end if;
@@ -152,11 +157,14 @@ begin
       'leave it out to get a new one', p_position);
   end if;
   if p_workspace_id in ('00000000-0000-0000-0000-000000000000', 'ffffffff-ffff-ffff-ffff-ffffffffffff') then
-    perform core.refuse('SP022', 'workspace_id', 'must not be the nil or the max UUID', core.shown(to_jsonb(p_workspace_id)),
+    perform core.refuse('SP022', 'workspace_id', 'must not be the nil or the max UUID',
+      core.shown(to_jsonb(p_workspace_id)),
       'leave it out for an event of no workspace', p_position);
   end if;
   if octet_length(p_idempotency_key) not between 1 and 512 or btrim(p_idempotency_key,
-       E' \t\n\u000B\f\r\u0085\u00A0\u1680\u2000\u2001\u2002\u2003\u2004\u2005\u2006\u2007\u2008\u2009\u200A\u2028\u2029\u202F\u205F\u3000') = '' then
+       E' \t\n\u000B\f\r\u0085\u00A0'
+       '\u1680\u2000\u2001\u2002\u2003\u2004\u2005\u2006\u2007\u2008\u2009\u200A'
+       '\u2028\u2029\u202F\u205F\u3000') = '' then
     perform core.refuse('SP010', 'idempotency_key', 'must have 1 to 512 bytes and not be blank',
       core.shown(to_jsonb(p_idempotency_key)), 'leave it out to use the event id', p_position);
   end if;
@@ -176,11 +184,13 @@ begin
   if p_available_at is not null
      and not (isfinite(p_available_at) and p_available_at <= clock_timestamp() + interval '366 days') then
     perform core.refuse('SP014', 'available_at', 'must be a finite time at most 366 days ahead',
-      core.shown(to_jsonb(p_available_at at time zone 'UTC')) || ' UTC', 'leave it out for an event that is due at once',
+      core.shown(to_jsonb(p_available_at at time zone 'UTC')) || ' UTC',
+        'leave it out for an event that is due at once',
       p_position);
   end if;
   if p_occurred_at is not null
-     and not (isfinite(p_occurred_at) and p_occurred_at >= '2000-01-01 00:00:00+00' and p_occurred_at <= clock_timestamp() + interval '1 day') then
+     and not (isfinite(p_occurred_at) and p_occurred_at >= '2000-01-01 00:00:00+00'
+       and p_occurred_at <= clock_timestamp() + interval '1 day') then
     perform core.refuse('SP015', 'occurred_at', 'must be from the year 2000 to at most one day ahead',
       core.shown(to_jsonb(p_occurred_at at time zone 'UTC')) || ' UTC', 'leave it out to use the time of publishing',
       p_position);
@@ -201,55 +211,67 @@ begin
   end if;
   if octet_length(v_text) > 309 and v_text ~ '[0-9.]{255}[0-9.]{54}' then
     select core.shown(n) into v_received from jsonb_path_query(p_payload, 'strict $.** ? (@.type() == "number")') as n
-    where octet_length(translate(n::text, '-.', '')) > 400 or abs(n::numeric) >= 2::numeric ^ 1024 - 2::numeric ^ 970 limit 1;
+    where octet_length(translate(n::text, '-.', '')) > 400
+      or abs(n::numeric) >= 2::numeric ^ 1024 - 2::numeric ^ 970 limit 1;
     if found then
-      perform core.refuse('SP008', 'payload', 'must not have a number beyond 1.7976931348623157e308 or of more than 400 digits',
+      perform core.refuse('SP008', 'payload',
+        'must not have a number beyond 1.7976931348623157e308 or of more than 400 digits',
         v_received, 'send it as a string', p_position);
     end if;
   end if;
   v_xid := pg_current_xact_id();
-  select t.source, t.class, t.content_class, core.consumes(d.generation, t.consumed_in, t.consumed), t.payload_fault, t.deadline, t.successor,
+  select t.source, t.class, t.content_class, core.consumes(d.generation, t.consumed_in, t.consumed), t.payload_fault,
+    t.deadline, t.successor,
          exists (select from core.publisher_sources s join pg_catalog.pg_roles r on r.rolname = s.role_name
                  where s.source = p_source and pg_has_role(v_invoker, r.oid, 'usage')),
          d.generation, d.status, d.closed_at
-  into v_type.source, v_type.class, v_type.content_class, v_type.consumed, v_type.payload_fault, v_type.deadline, v_type.successor,
+  into v_type.source, v_type.class, v_type.content_class, v_type.consumed, v_type.payload_fault, v_type.deadline,
+    v_type.successor,
        v_allowed, v_generation, v_status, v_closed_at from core.event_types t
   left join core.deployments d on d.generation = coalesce(p_generation,
     (select max(l.generation) from core.deployments l where l.status = 'live'))
   where t.event_type = p_event_type and t.event_version = p_event_version;
   if not found then
-    perform core.refuse('SP016', 'event_type', format('version %s of %s is not registered', p_event_version, p_event_type),
+    perform core.refuse('SP016', 'event_type',
+      format('version %s of %s is not registered', p_event_version, p_event_type),
       format('version %s; registered: %s', p_event_version,
         (select coalesce(string_agg(t.event_version::text, ', ' order by t.event_version), 'none')
          from core.event_types t where t.event_type = p_event_type)),
-      'core.event_types lists what is registered; `workers migrate up` and a starting worker register their contracts', p_position);
+      'core.event_types lists what is registered; `workers migrate up` and a starting worker register their contracts',
+        p_position);
   end if;
   if v_type.source <> p_source then
     perform core.refuse('SP018', 'source', format('must be %s, which %s belongs to', v_type.source, p_event_type),
-      core.shown(to_jsonb(p_source)), 'publish an event type of your own context', p_position);
+      core.shown(to_jsonb(p_source)), 'publish an event type of the context that you publish as', p_position);
   end if;
   if not v_allowed then
     perform core.refuse('SP017', 'source', format('role %s may not publish as %s', v_invoker, p_source),
       core.shown(to_jsonb(p_source)),
-      format('insert into core.publisher_sources (role_name, source) values (%L, %L);', v_invoker, p_source), p_position);
+      format('insert into core.publisher_sources (role_name, source) values (%L, %L);', v_invoker, p_source),
+        p_position);
   end if;
   if v_type.deadline <= clock_timestamp() then
     perform core.refuse('SP024', 'event_type',
-      format('%s is deprecated and has been refused since %s', p_event_type, to_char(v_type.deadline at time zone 'UTC', 'YYYY-MM-DD HH24:MI "UTC"')),
+      format('%s is deprecated and has been refused since %s', p_event_type,
+        to_char(v_type.deadline at time zone 'UTC', 'YYYY-MM-DD HH24:MI "UTC"')),
       core.shown(to_jsonb(p_event_type)), 'publish ' || v_type.successor, p_position);
   end if;
   if v_type.payload_fault is not null and (jsonb_path_exists(p_payload, v_type.payload_fault)
      or v_text ~ '[0-9][.]0*[],}]' and exists (
-       select from core.event_types t, jsonb_array_elements(t.payload_rules) as r, jsonb_path_query(p_payload, (r ->> 'whole')::jsonpath) as n
-       where t.event_type = p_event_type and t.event_version = p_event_version and r ? 'whole' and n::text like '%.%')) then
-    select string_agg(v.says, '; ' order by v.n) filter (where v.n <= 10) || case when count(*) > 10 then format('; and %s more', count(*) - 10) else '' end,
+       select from core.event_types t, jsonb_array_elements(t.payload_rules) as r,
+         jsonb_path_query(p_payload, (r ->> 'whole')::jsonpath) as n
+       where t.event_type = p_event_type and t.event_version = p_event_version and r ? 'whole' and n::text like '%.%'))
+         then
+    select string_agg(v.says, '; ' order by v.n) filter (where v.n <= 10) || case when count(*) > 10
+      then format('; and %s more', count(*) - 10) else '' end,
       string_agg(v.received, '; ' order by v.n) filter (where v.n <= 10)
     into v_says, v_received
     from core.event_types t, core.payload_violations(p_payload, t.payload_rules) with ordinality as v(says, received, n)
     where t.event_type = p_event_type and t.event_version = p_event_version;
     if v_says is not null then
       perform core.refuse('SP023', 'payload', v_says, v_received,
-        format('select payload_schema from core.event_types where event_type = ''%s'' and event_version = %s;', p_event_type, p_event_version), p_position);
+        format('select payload_schema from core.event_types where event_type = ''%s'' and event_version = %s;',
+          p_event_type, p_event_version), p_position);
     end if;
   end if;
   if v_generation is null and p_generation is null then
@@ -257,14 +279,18 @@ begin
       'start a worker, or as a member of spectral_operator: select core.generation_register(1, null);', p_position);
   end if;
   if v_generation is null or v_status = 'retired' then
-    perform core.refuse('SP019', 'generation', format('%s is %s', p_generation, coalesce(v_status, 'not registered')), p_generation::text,
+    perform core.refuse('SP019', 'generation', format('%s is %s', p_generation, coalesce(v_status, 'not registered')),
+      p_generation::text,
       case when v_status = 'retired' then 'it takes no more events: publish into a live one (null: the highest)'
-      else format('start a worker of that generation, or: select core.generation_register(%s, null); null publishes into the highest live one', p_generation) end,
+      else format('start a worker of that generation, or: select core.generation_register(%s, '
+        'null); null publishes into the highest live one', p_generation) end,
       p_position);
   end if;
   if v_closed_at is not null then
-    perform core.refuse('SP019', 'generation', format('%s is being retired', v_generation), coalesce(p_generation::text, 'null'),
-      format('publish into a live one (null: the highest); to take events again: select core.generation_register(%s, null);', v_generation), p_position);
+    perform core.refuse('SP019', 'generation', format('%s is being retired', v_generation),
+      coalesce(p_generation::text, 'null'),
+      format('publish into a live one (null: the highest); to take events again: select core.generation_register(%s, '
+        'null);', v_generation), p_position);
   end if;
   if current_setting('transaction_isolation') in ('repeatable read', 'serializable') then
     perform from core.deployments d where d.generation = v_generation for share;
@@ -272,11 +298,12 @@ begin
   v_channel := 'outbox_gen_' || v_generation || coalesce('_' || coalesce(p_class, v_type.class), '');
   v_published := coalesce(substring(current_setting('spectral.published', true) from '^[0-9]{1,8}$')::integer, 0) + 1;
   v_unused := set_config('spectral.published', v_published::text, true);
-  if v_published > 100 and current_setting('spectral.rung_' || v_channel, true) is distinct from 'y' then
-    v_unused := set_config('spectral.rung_' || v_channel, 'y', true);
+  if v_published > 100 and current_setting('spectral.notified_' || v_channel, true) is distinct from 'y' then
+    v_unused := set_config('spectral.notified_' || v_channel, 'y', true);
     v_unused := pg_notify(v_channel, v_id::text);
   end if;
-  if v_type.deadline is not null and current_setting('spectral.deprecated_' || md5(p_event_type), true) is distinct from 'y' then
+  if v_type.deadline is not null and current_setting('spectral.deprecated_' || md5(p_event_type), true) is distinct
+    from 'y' then
     v_unused := set_config('spectral.deprecated_' || md5(p_event_type), 'y', true); -- once in a transaction
     raise warning 'event_type: % is deprecated and will be refused from % on', p_event_type, v_type.deadline
       using hint = 'publish ' || v_type.successor;
@@ -334,7 +361,8 @@ begin
       end if;
       if v_field = 'payload' or v_kind = 'null' then
         continue;
-      elsif v_field in ('event_type', 'source', 'target', 'idempotency_key', 'trace_context', 'class', 'content_class') then
+      elsif v_field in ('event_type', 'source', 'target', 'idempotency_key', 'trace_context', 'class', 'content_class')
+        then
         continue when v_kind = 'string';
       elsif v_field in ('event_version', 'generation') then
         continue when v_kind = 'number' and v_event ->> v_field ~ '^-?[0-9]{1,9}$';
@@ -344,18 +372,24 @@ begin
           and v_event ->> v_field ~* '^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$';
       else -- occurred_at, available_at: only what the cast below takes
         continue when v_kind = 'string'
-          and v_event ->> v_field ~ '^(?!0000)[0-9]{4}-((0[1-9]|1[0-2])-(0[1-9]|1[0-9]|2[0-9])|(0[13-9]|1[0-2])-30|(0[13578]|1[02])-31)[T ]([01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](\.[0-9]{1,9})?(Z|[+-](0[0-9]|1[0-5])(:?[0-5][0-9])?)$'
-          and (v_event ->> v_field !~ '^....-02-29' or extract(day from make_date(left(v_event ->> v_field, 4)::integer, 3, 1) - 1) = 29);
+          and v_event ->> v_field ~ '^(?!0000)[0-9]{4}-'
+            '((0[1-9]|1[0-2])-(0[1-9]|1[0-9]|2[0-9])|(0[13-9]|1[0-2])-30|(0[13578]|1[02])-31)'
+            '[T ]([01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9]'
+            '(\.[0-9]{1,9})?(Z|[+-](0[0-9]|1[0-5])(:?[0-5][0-9])?)$'
+          and (v_event ->> v_field !~ '^....-02-29'
+            or extract(day from make_date(left(v_event ->> v_field, 4)::integer, 3, 1) - 1) = 29);
       end if;
       perform core.refuse('SP021', v_field, case
           when v_field in ('event_version', 'generation') then 'must be a whole number'
           when v_field in ('event_id', 'workspace_id') then 'must be a UUID'
           when v_field in ('occurred_at', 'available_at') then 'must be a time as in RFC 3339, with a zone'
           else 'must be a string' end,
-        core.shown(v_event -> v_field), 'core.outbox_publish shows the type of each parameter: \df core.outbox_publish', v_position);
+        core.shown(v_event -> v_field),
+          'core.outbox_publish shows the type of each parameter: \df core.outbox_publish', v_position);
     end loop;
     v_ids := v_ids || core.outbox_insert(
-      v_position, (v_event ->> 'event_id')::uuid, v_event ->> 'event_type', coalesce((v_event ->> 'event_version')::integer, 1),
+      v_position, (v_event ->> 'event_id')::uuid, v_event ->> 'event_type',
+        coalesce((v_event ->> 'event_version')::integer, 1),
       (v_event ->> 'occurred_at')::timestamptz, v_event ->> 'source', v_event ->> 'target',
       (v_event ->> 'workspace_id')::uuid, v_event -> 'payload', v_event ->> 'idempotency_key',
       v_event ->> 'trace_context', (v_event ->> 'available_at')::timestamptz, (v_event ->> 'generation')::bigint,
@@ -389,14 +423,17 @@ begin
         payload_schema = excluded.payload_schema, payload_rules = excluded.payload_rules,
         payload_fault = excluded.payload_fault, deadline = excluded.deadline, successor = excluded.successor,
         registered_at = clock_timestamp() where t.registered_by <= excluded.registered_by
-      and (t.source, t.class, t.content_class, t.consumed, t.registered_by, t.payload_schema, t.payload_rules, t.payload_fault::text,
+      and (t.source, t.class, t.content_class, t.consumed, t.registered_by, t.payload_schema, t.payload_rules,
+        t.payload_fault::text,
            t.deadline, t.successor)
         is distinct from
           (excluded.source, excluded.class, excluded.content_class, excluded.consumed, excluded.registered_by,
-           excluded.payload_schema, excluded.payload_rules, excluded.payload_fault::text, excluded.deadline, excluded.successor);
+           excluded.payload_schema, excluded.payload_rules, excluded.payload_fault::text, excluded.deadline,
+             excluded.successor);
   get diagnostics v_changed = row_count;
   update core.event_types t set deadline = r.deadline, successor = r.successor
-    from (select e ->> 'event_type' as event_type, max(e ->> 'deadline')::timestamptz as deadline, max(e ->> 'successor') as successor
+    from (select e ->> 'event_type' as event_type, max(e ->> 'deadline')::timestamptz as deadline,
+      max(e ->> 'successor') as successor
           from jsonb_array_elements(p_types) as e group by 1) r
     where t.event_type = r.event_type and t.registered_by <= p_generation
       and (t.deadline, t.successor) is distinct from (r.deadline, r.successor);
@@ -441,7 +478,8 @@ begin
                  where s.source = p_source and pg_has_role(v_invoker, r.oid, 'usage')) then
     raise exception 'source: role % may not publish as %, nor read what became of its events', v_invoker, p_source
       using errcode = 'SP017', column = 'source',
-            hint = format('insert into core.publisher_sources (role_name, source) values (%L, %L);', v_invoker, p_source);
+            hint = format('insert into core.publisher_sources (role_name, source) values (%L, %L);', v_invoker,
+              p_source);
   end if;
   if p_limit is null or p_limit not between 1 and 1000 then
     raise exception 'limit: % must be from 1 to 1000', coalesce(p_limit::text, 'null')
@@ -451,18 +489,21 @@ begin
     raise exception 'after: failed_at, id and occurred_at of a row must be given together, or none of them'
       using errcode = 'SP030', column = 'after', hint = 'pass those of the last row of the page before';
   end if;
-  v_page := format('select o.* from core.outbox o where o.status = ''failed'' and o.source = $1 and o.workspace_id %s%s',
+  v_page := format('select o.* from core.outbox o where o.status = ''failed'' and o.source = $1 '
+    'and o.workspace_id %s%s',
     case when v_workspace is null then 'is null' else '= $2' end,
     case when p_after_id is null then '' else ' and (o.claimed_at, o.id, o.occurred_at) < ($3, $4, $5)' end);
   for event_id, event_type, event_version, occurred_at, target, workspace_id, payload, idempotency_key, trace_context,
       attempts, last_error, first_failed_at, failed_at, discarded_at, prior_replays, v_size in execute format(
-    'select f.id, f.event_type, f.event_version, f.occurred_at, f.target, f.workspace_id, f.payload, f.idempotency_key, f.trace_context,
+    'select f.id, f.event_type, f.event_version, f.occurred_at, f.target, f.workspace_id, f.payload, '
+      'f.idempotency_key, f.trace_context,
        f.attempts, f.last_error, f.first_failed_at, f.claimed_at, f.discarded_at,
        core.prior_replays(f.failure_history),
        octet_length(f.payload::text)
      from ((%1$s and o.deleted_at is null order by o.claimed_at desc, o.id desc, o.occurred_at desc limit $6)
        union all
-       (%1$s and o.deleted_at is not null and o.discarded_at is not null order by o.claimed_at desc, o.id desc, o.occurred_at desc limit $6)) f
+       (%1$s and o.deleted_at is not null and o.discarded_at is not null order by o.claimed_at desc, o.id desc, '
+         'o.occurred_at desc limit $6)) f
      order by f.claimed_at desc, f.id desc, f.occurred_at desc limit $6', v_page)
     using p_source, v_workspace, p_after_failed_at, p_after_id, p_after_occurred_at, p_limit
   loop

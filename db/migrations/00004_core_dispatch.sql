@@ -16,7 +16,8 @@ create table core.paused_types (
   constraint paused_types_paused_by_size check (octet_length(paused_by) between 1 and 256),
   constraint paused_types_reason_size check (octet_length(reason) between 1 and 1024)
 );
-comment on table core.paused_types is 'Event types whose rows nobody claims in a generation until core.event_type_resume; publishing goes on.';
+comment on table core.paused_types is
+  'Event types whose rows are not claimed in a generation until core.event_type_resume; publishing goes on.';
 grant select on core.paused_types to spectral_operator;
 
 -- +goose StatementBegin
@@ -44,7 +45,8 @@ set enable_bitmapscan = off set enable_sort = off set jit = off as $$
 $$;
 -- db/functions/outbox_watermark.sql
 create function core.outbox_watermark(p_generation bigint, p_event_type text,
-  p_watermark timestamptz) returns table (oldest timestamptz, lowest_running bigint, sampled_at timestamptz, sample_id bigint)
+  p_watermark timestamptz) returns table (oldest timestamptz, lowest_running bigint, sampled_at timestamptz,
+    sample_id bigint)
 language plpgsql volatile security definer set search_path = pg_catalog, core, pg_temp set enable_seqscan = off
 set enable_bitmapscan = off set enable_sort = off set jit = off as $$
 begin
@@ -96,7 +98,8 @@ begin
       idempotency_key, trace_context, attempts, available_at, handler_failures, crashes, v_size in
     select o.id, o.event_type, o.event_version, o.occurred_at, o.source, o.target, o.content_class, o.workspace_id,
            o.payload, o.idempotency_key, o.trace_context, o.attempts, o.available_at, o.handler_failures, o.crashes,
-           case when pg_column_compression(o.payload) is null then pg_column_size(o.payload) else octet_length(o.payload::text) end
+           case when pg_column_compression(o.payload) is null then pg_column_size(o.payload)
+             else octet_length(o.payload::text) end
     from core.outbox o where o.generation = p_generation and o.event_type = p_event_type
       and o.status = 'pending' and o.deleted_at is null
       and o.available_at >= p_watermark and o.available_at <= statement_timestamp() and o.crashes = 0

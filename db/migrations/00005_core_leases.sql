@@ -44,10 +44,12 @@ begin
     raise exception 'p_limit %: must be from 1 to 10000', p_limit using errcode = 'invalid_parameter_value';
   end if;
   if p_lease is null or not (p_lease > 0 and p_lease <= 86400) then
-    raise exception 'p_lease %: must be above 0 and at most 86400 seconds', p_lease using errcode = 'invalid_parameter_value';
+    raise exception 'p_lease %: must be above 0 and at most 86400 seconds', p_lease
+      using errcode = 'invalid_parameter_value';
   end if;
   if octet_length(p_worker) > 2000 then
-    raise exception 'p_worker: % bytes, 2000 are the most', octet_length(p_worker) using errcode = 'invalid_parameter_value';
+    raise exception 'p_worker: % bytes, 2000 are the most', octet_length(p_worker)
+      using errcode = 'invalid_parameter_value';
   end if;
   if exists (select from unnest(p_handlers) as h(name) where octet_length(h.name) > 256) then
     raise exception 'p_handlers: a name has more than 256 bytes' using errcode = 'invalid_parameter_value';
@@ -101,7 +103,8 @@ set enable_hashjoin = off set enable_mergejoin = off set jit = off as $$
   locked as materialized
     (select g.id, g.occurred_at, g.token, g.handler
      from given g join core.outbox o on o.id = g.id and o.occurred_at = g.occurred_at
-     where o.id = any (p_ids) and case when o.status = 'in_flight' then o.deleted_at is null else false end and o.claim_token = g.token
+     where o.id = any (p_ids) and case when o.status = 'in_flight' then o.deleted_at is null else false end
+       and o.claim_token = g.token
        and core.lease_holds(o.claimed_at, o.lease_seconds) for update of o skip locked),
   renewed as
     (update core.outbox o set claimed_at = clock_timestamp(), lease_handler = coalesce(l.handler, o.lease_handler)
@@ -119,7 +122,8 @@ create function core.outbox_deliver_leased(p_ids uuid[], p_occurred_ats timestam
 language sql volatile security definer set search_path = pg_catalog, core, pg_temp set enable_seqscan = off
 set enable_hashjoin = off set enable_mergejoin = off set jit = off as $$
   update core.outbox o
-  set status = 'delivered', delivered_at = clock_timestamp(), claim_token = null, claimed_by = null, lease_handler = null
+  set status = 'delivered', delivered_at = clock_timestamp(), claim_token = null, claimed_by = null,
+    lease_handler = null
   from unnest(p_ids, p_occurred_ats, p_tokens) as k(id, occurred_at, token)
   where o.id = any (p_ids) and o.id = k.id and o.occurred_at = k.occurred_at
     and case when o.status = 'in_flight' then o.deleted_at is null else false end
@@ -196,7 +200,8 @@ begin
     v_channels := v_channels || v_channel;
     return next v_token;
   end loop;
-  for v_channel, v_id in select distinct on (n.channel) n.channel, n.id from unnest(v_channels, v_ids) as n(channel, id) order by n.channel loop
+  for v_channel, v_id in select distinct on (n.channel) n.channel, n.id
+    from unnest(v_channels, v_ids) as n(channel, id) order by n.channel loop
     perform pg_notify(v_channel, v_id::text);
   end loop;
 end
@@ -210,4 +215,5 @@ reset role;
 -- +goose Down
 set local lock_timeout = '500ms';
 drop function core.lease_holds, core.lease_expires_in, core.server_restarted, core.outbox_lease,
-  core.outbox_heartbeat, core.outbox_deliver_leased, core.outbox_retry_leased, core.outbox_fail_leased, core.outbox_release;
+  core.outbox_heartbeat, core.outbox_deliver_leased, core.outbox_retry_leased, core.outbox_fail_leased,
+    core.outbox_release;

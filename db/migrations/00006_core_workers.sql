@@ -23,7 +23,7 @@ comment on table core.workers is 'Worker processes. A live one holds the session
 comment on column core.workers.name is 'host and process, for people';
 comment on column core.workers.handlers is 'event type to sorted handler names';
 comment on column core.workers.gone_at is 'when it was first found without its session lock, null while it holds it';
-comment on column core.workers.charged is 'its death is charged to a row: what else it held is not to blame';
+comment on column core.workers.charged is 'its crash is charged to one row, so not to the others that it held';
 grant select on core.workers to spectral_operator;
 
 -- The rows that each worker holds, committed before their handlers run: what a dead worker held may have ended it
@@ -37,7 +37,8 @@ create table core.claim_journal (
   constraint claim_journal_pk primary key (worker_id, event_type, runner)
 ) with (fillfactor = 50, autovacuum_vacuum_threshold = 500, autovacuum_vacuum_scale_factor = 0);
 comment on table core.claim_journal is 'The latest claim of each runner of each worker.';
-comment on column core.claim_journal.ids is 'rows of that claim; of one that is over they are settled, or available later than claimed_at';
+comment on column core.claim_journal.ids is
+  'rows of that claim; of one that is over they are settled, or available later than claimed_at';
 grant select on core.claim_journal to spectral_operator;
 
 -- +goose StatementBegin
@@ -55,7 +56,8 @@ $$;
 -- db/functions/worker_difference.sql
 create function core.worker_difference(p_worker uuid, p_generation bigint, p_handlers jsonb) returns text
 language sql volatile security definer set search_path = pg_catalog, core, pg_temp as $$
-  select format('worker %s is live and handles %s by %s, not by %s', w.name, t.event_type, w.handlers -> t.event_type, t.names)
+  select format('worker %s is live and handles %s by %s, not by %s', w.name, t.event_type, w.handlers -> t.event_type,
+    t.names)
   from core.workers w, jsonb_each(p_handlers) as t(event_type, names)
   where w.generation = p_generation and w.worker_id <> p_worker
     and w.handlers ? t.event_type and w.handlers -> t.event_type <> t.names and not core.worker_gone(w.session_id)
@@ -105,7 +107,8 @@ language plpgsql volatile as $$
 begin
   return (
     with gone as materialized
-      (select w.worker_id from core.workers w where w.worker_id is distinct from p_worker and core.worker_gone(w.session_id))
+      (select w.worker_id from core.workers w where w.worker_id is distinct from p_worker
+        and core.worker_gone(w.session_id))
     select array_agg(i.id) from gone g join core.claim_journal j on j.worker_id = g.worker_id, unnest(j.ids) as i(id));
 end
 $$;
@@ -158,7 +161,8 @@ begin
       (select w.worker_id, w.name, w.charged, w.gone_at <= clock_timestamp() - make_interval(secs => p_grace) as due
        from core.workers w where core.worker_gone(w.session_id)),
     held as materialized
-      (select o.id, o.occurred_at, o.status, o.crashes, coalesce(split_part(o.claimed_by, ' ', 1), o.id::text) as worker, o.claimed_at,
+      (select o.id, o.occurred_at, o.status, o.crashes,
+        coalesce(split_part(o.claimed_by, ' ', 1), o.id::text) as worker, o.claimed_at,
               not core.lease_holds(coalesce(o.claimed_at, '-infinity'), o.lease_seconds) as due
        from core.outbox o where o.status = 'in_flight' and o.deleted_at is null
        union all
@@ -167,7 +171,8 @@ begin
        where o.status = 'pending' and o.deleted_at is null and o.available_at <= j.claimed_at),
     together as materialized
       (select h.*, count(*) over w = 1 as alone,
-              first_value(h.id) over (partition by h.worker order by h.crashes > 0 desc, h.claimed_at desc nulls last, h.id) as latest,
+              first_value(h.id) over (partition by h.worker order by h.crashes > 0 desc, h.claimed_at desc nulls last,
+                h.id) as latest,
               bool_or(h.crashes > 0) over w as suspected from held h window w as (partition by h.worker))
     select t.*, g.name, coalesce(g.charged, false) or t.suspected and t.id <> t.latest as other_charged,
            g.worker_id is null and exists (select from core.workers w where w.worker_id::text = t.worker) as alive
@@ -176,7 +181,8 @@ begin
   loop
     select o.* into v_row from core.outbox o
     where o.id = v_held.id and o.occurred_at = v_held.occurred_at and o.status = v_held.status and o.deleted_at is null
-      and case when o.status = 'in_flight' then not core.lease_holds(coalesce(o.claimed_at, '-infinity'), o.lease_seconds)
+      and case when o.status = 'in_flight'
+        then not core.lease_holds(coalesce(o.claimed_at, '-infinity'), o.lease_seconds)
                else o.available_at <= v_held.claimed_at end -- not, if it was reaped for another dead worker
     for update skip locked;
     continue when not found;
@@ -186,30 +192,39 @@ begin
     v_restarted := coalesce(core.server_restarted(v_held.claimed_at), false);
     v_counted := not v_restarted and not v_held.alive and not v_held.other_charged;
     v_charged := v_counted and (v_row.crashes > 0 or v_held.alone);
-    attempts := v_row.attempts + case when v_charged and v_row.status = 'pending' then 1 else 0 end; -- a lease counted its own
+    attempts := v_row.attempts + case when v_charged and v_row.status = 'pending' then 1 else 0 end;
     crashes := least(v_row.crashes, 1000000) + v_counted::integer;
     failed := v_counted and crashes >= c_crashes;
     v_reason := case when v_row.status = 'in_flight'
-        then format('LeaseExpired: %s: the lease of %s s ran out: worker %s did not renew it after %s: killed, frozen or cut off',
+        then format('LeaseExpired: %s: the lease of %s s ran out: worker %s did not renew it after %s: killed, '
+          'frozen or disconnected',
                coalesce(v_row.lease_handler, 'outbox'), v_row.lease_seconds, coalesce(v_row.claimed_by, 'unknown'),
                to_char(v_row.claimed_at at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.MS"Z"'))
-        else format('WorkerDied: outbox: worker %s ended, froze or was cut off while it ran this event: killed, out of memory, exit',
+        else format('WorkerDied: outbox: worker %s ended, froze or lost its connection while it ran this event: '
+          'killed, '
+          'out of memory, exit',
                v_held.name) end
       || case when v_restarted then '; not counted: the server was started since'
               when v_held.alive then '; not counted: the worker lives'
-              when not v_counted then '; not counted: it ran another event that a worker had died of before'
+              when not v_counted then '; not counted: it ran another event with crashes'
               when not v_charged then '; it ran others as well: each runs alone from now on'
               else format('; crash %s of %s', crashes, c_crashes) end;
     reason := left(v_reason, 2000); -- that fits into last_error, whatever its letters
     begin -- a row that cannot be written must not keep those behind it
       update core.outbox o
-      set status = case when failed then 'failed' else 'pending' end, claim_token = null, claimed_by = null, lease_handler = null,
-          claimed_at = case when failed then clock_timestamp() else o.claimed_at end, attempts = least(outbox_reap.attempts, 1000000000),
-          available_at = clock_timestamp() + case when v_charged then outbox_reap.crashes else 0 end * interval '1 second',
-          crashes = outbox_reap.crashes, last_error = reason, first_failed_at = coalesce(o.first_failed_at, clock_timestamp()),
+      set status = case when failed then 'failed' else 'pending' end, claim_token = null, claimed_by = null,
+        lease_handler = null,
+          claimed_at = case when failed then clock_timestamp() else o.claimed_at end,
+            attempts = least(outbox_reap.attempts, 1000000000),
+          available_at = clock_timestamp() + case when v_charged then outbox_reap.crashes
+            else 0 end * interval '1 second',
+          crashes = outbox_reap.crashes, last_error = reason,
+            first_failed_at = coalesce(o.first_failed_at, clock_timestamp()),
           failure_history = core.failure_history_with(o.failure_history,
-            jsonb_build_object('reaped_at', clock_timestamp(), 'reason', reason, 'attempts', o.attempts, 'handler', o.lease_handler,
-              'claimed_by', coalesce(o.claimed_by, v_held.worker || ' ' || v_held.name), 'claimed_at', v_held.claimed_at))
+            jsonb_build_object('reaped_at', clock_timestamp(), 'reason', reason, 'attempts', o.attempts, 'handler',
+              o.lease_handler,
+              'claimed_by', coalesce(o.claimed_by, v_held.worker || ' ' || v_held.name), 'claimed_at',
+                v_held.claimed_at))
       where o.id = v_row.id and o.occurred_at = v_row.occurred_at;
       if not found then
         raise exception 'a trigger keeps the row as it is';
@@ -230,26 +245,31 @@ begin
     v_lines := v_lines + 1;
     exit when v_lines = p_limit;
   end loop;
-  for v_channel, v_id in select distinct on (n.channel) n.channel, n.id from unnest(v_channels, v_ids) as n(channel, id) order by n.channel loop
+  for v_channel, v_id in select distinct on (n.channel) n.channel, n.id
+    from unnest(v_channels, v_ids) as n(channel, id) order by n.channel loop
     perform pg_notify(v_channel, v_id::text);
   end loop;
   update core.workers w set charged = true where w.worker_id::text = any (v_blamed);
   update core.claim_journal j set ids = array(select o.id from core.outbox o
-                  where o.id = any (j.ids) and o.status = 'pending' and o.deleted_at is null and o.available_at <= j.claimed_at)
+                  where o.id = any (j.ids) and o.status = 'pending' and o.deleted_at is null
+                    and o.available_at <= j.claimed_at)
   from core.workers w
-  where w.worker_id = j.worker_id and cardinality(j.ids) > 0 and w.gone_at <= clock_timestamp() - make_interval(secs => p_grace)
+  where w.worker_id = j.worker_id and cardinality(j.ids) > 0
+    and w.gone_at <= clock_timestamp() - make_interval(secs => p_grace)
     and core.worker_gone(w.session_id);
   delete from core.workers w
   where w.gone_at <= clock_timestamp() - make_interval(secs => p_grace) and core.worker_gone(w.session_id)
     and not exists (select from core.claim_journal j where j.worker_id = w.worker_id and cardinality(j.ids) > 0)
     and not exists (select from core.outbox o
-                    where o.status = 'in_flight' and o.deleted_at is null and starts_with(o.claimed_by, w.worker_id::text));
+                    where o.status = 'in_flight' and o.deleted_at is null
+                      and starts_with(o.claimed_by, w.worker_id::text));
   delete from core.claim_journal j where not exists (select from core.workers w where w.worker_id = j.worker_id);
 end
 $$;
 -- +goose StatementEnd
 grant execute on function core.worker_lock to spectral_operator;
-grant execute on function core.worker_difference, core.worker_register, core.worker_unregister, core.claim_journal_write,
+grant execute on function core.worker_difference, core.worker_register, core.worker_unregister,
+  core.claim_journal_write,
   core.workers_probe, core.outbox_reap to spectral_worker;
 
 create view core.live_workers as

@@ -43,7 +43,8 @@ begin
       using errcode = 'SP030', column = 'acted_by', hint = 'name yourself, or pass null to be noted as your login';
   end if;
   insert into core.operator_actions (action, acted_by, event_ids, generation, details)
-  values (p_action, coalesce(btrim(p_acted_by), session_user), coalesce(p_event_ids, '{}'), p_generation, coalesce(jsonb_strip_nulls(p_details), '{}'));
+  values (p_action, coalesce(btrim(p_acted_by), session_user), coalesce(p_event_ids, '{}'), p_generation,
+    coalesce(jsonb_strip_nulls(p_details), '{}'));
 end
 $$;
 -- db/functions/failure_history_with.sql
@@ -58,14 +59,17 @@ begin
   return (
     with entries as
       (select e.value, e.n, e.value ? 'omitted' as omits,
-              case when jsonb_typeof(e.value -> 'omitted') = 'number' then (e.value ->> 'omitted')::numeric else 0 end as omitted,
+              case when jsonb_typeof(e.value -> 'omitted') = 'number' then (e.value ->> 'omitted')::numeric
+                else 0 end as omitted,
               row_number() over dear as place, sum(octet_length(e.value::text) + 2) over dear as bytes
        from jsonb_array_elements(v_all) with ordinality as e(value, n)
        window dear as (partition by e.value ? 'omitted'
          order by e.n = jsonb_array_length(v_all) desc, e.value ? 'reaped_at', e.n desc)),
     judged as
-      (select e.value, e.n, e.omitted, not e.omits and e.place <= 99 and (e.place = 1 or e.bytes <= 262144 - 100) as kept, e.omits from entries e)
-    select jsonb_build_array(jsonb_build_object('omitted', sum(j.omitted) + count(*) filter (where not j.kept and not j.omits)))
+      (select e.value, e.n, e.omitted, not e.omits and e.place <= 99
+        and (e.place = 1 or e.bytes <= 262144 - 100) as kept, e.omits from entries e)
+    select jsonb_build_array(jsonb_build_object('omitted',
+      sum(j.omitted) + count(*) filter (where not j.kept and not j.omits)))
            || jsonb_agg(j.value order by j.n) filter (where j.kept) from judged j);
 end
 $$;
@@ -90,29 +94,35 @@ declare
     from core.retention_policies p where p.subject = 'outbox_row' and p.content_class = '*');
 begin
   if p_event_id is null then
-    raise exception 'event_id: is null' using errcode = 'SP030', column = 'event_id', hint = 'name an event of core.outbox by its id';
+    raise exception 'event_id: is null' using errcode = 'SP030', column = 'event_id',
+      hint = 'name an event of core.outbox by its id';
   end if;
   for v_row in
-    select o.occurred_at, o.status, o.deleted_at, o.discarded_at, o.available_at, o.claimed_at, o.claimed_by, o.lease_seconds
+    select o.occurred_at, o.status, o.deleted_at, o.discarded_at, o.available_at, o.claimed_at, o.claimed_by,
+      o.lease_seconds
     from core.outbox o where o.id = p_event_id and (p_occurred_at is null or o.occurred_at = p_occurred_at) limit 2
   loop
     v_others := v_others + 1;
   end loop;
   if v_others = 0 then
-    raise exception 'event_id: % is not in core.outbox%', p_event_id, coalesce(' with occurred_at ' || p_occurred_at, '')
+    raise exception 'event_id: % is not in core.outbox%', p_event_id,
+      coalesce(' with occurred_at ' || p_occurred_at, '')
       using errcode = 'SP031', column = 'event_id', hint = 'check the id; retention deletes events in the end';
   end if;
   if v_others > 1 then
     raise exception 'event_id: several events have the id %', p_event_id
       using errcode = 'SP035', column = 'event_id',
-            hint = format('also name its occurred_at: select occurred_at, event_type, status from core.outbox where id = %L; then p_occurred_at => ...', p_event_id);
+            hint = format('also name its occurred_at: select occurred_at, event_type, status from core.outbox '
+              'where id = %L; then p_occurred_at => ...', p_event_id);
   end if;
   if p_action = 'undiscard' then
     if v_row.discarded_at is null and v_row.deleted_at is null then
-      raise exception 'event %: is not discarded, it is %', p_event_id, v_row.status using errcode = 'SP034', column = 'event_id';
+      raise exception 'event %: is not discarded, it is %', p_event_id, v_row.status using errcode = 'SP034',
+        column = 'event_id';
     end if;
     if v_row.discarded_at is null then
-      raise exception 'event %: was not discarded by an operator, it is past its retention since %', p_event_id, v_row.deleted_at
+      raise exception 'event %: was not discarded by an operator, it is past its retention since %', p_event_id,
+        v_row.deleted_at
         using errcode = 'SP033', column = 'event_id', hint = 'publish it again if it is still wanted';
     end if;
     if v_row.deleted_at <= clock_timestamp() - make_interval(hours => v_days * 24) then
@@ -123,7 +133,8 @@ begin
   end if;
   if v_row.discarded_at is not null then
     raise exception 'event %: was discarded at %', p_event_id, v_row.discarded_at
-      using errcode = 'SP033', column = 'event_id', hint = format('first: select core.outbox_undiscard(%L)', p_event_id);
+      using errcode = 'SP033', column = 'event_id',
+        hint = format('first: select core.outbox_undiscard(%L)', p_event_id);
   end if;
   if v_row.deleted_at is not null then
     raise exception 'event %: is past its retention since %', p_event_id, v_row.deleted_at
@@ -133,25 +144,30 @@ begin
     if v_row.status <> 'pending' then
       raise exception 'event %: is %, not pending', p_event_id, v_row.status
         using errcode = 'SP032', column = 'event_id',
-              hint = case v_row.status when 'failed' then format('replay it: select core.outbox_replay(%L, <generation>, <who>)', p_event_id)
-                       when 'in_flight' then 'a worker handles it; if that worker dies, the event is pending again when the lease runs out'
-                       else 'nothing is left to do' end;
+              hint = case v_row.status
+                when 'failed' then format('replay it: select core.outbox_replay(%L, <generation>, <who>)', p_event_id)
+                when 'in_flight' then 'a worker handles it; if that worker dies, the event is pending again when the '
+                  'lease runs out'
+                else 'nothing is left to do' end;
     end if;
     if v_row.available_at <= clock_timestamp() then
       raise exception 'event %: is due already, since %', p_event_id, v_row.available_at
-        using errcode = 'SP034', column = 'event_id', hint = 'see whether a live worker handles its type in its generation, and whether that is paused';
+        using errcode = 'SP034', column = 'event_id',
+          hint = 'see whether a live worker handles its type in its generation, and whether that is paused';
     end if;
     return v_row.occurred_at;
   end if;
-  if v_row.status <> 'failed' and not (p_action = 'replay' and v_row.status = 'delivered' and coalesce(p_force, false)) then
+  if v_row.status <> 'failed' and not (p_action = 'replay' and v_row.status = 'delivered' and coalesce(p_force, false))
+    then
     raise exception 'event %: is %, not failed', p_event_id, v_row.status
       using errcode = 'SP032', column = 'event_id',
             hint = case
               when v_row.status = 'pending' and v_row.available_at > clock_timestamp()
                 then format('it is due at %s; sooner: select core.outbox_retry_now(%L)', v_row.available_at, p_event_id)
               when v_row.status = 'pending' then 'it is due, or a worker handles it'
-              when v_row.status = 'in_flight' then format('worker %s handles it; if that worker dies, it is pending again at %s', coalesce(v_row.claimed_by, 'unknown'),
-                v_row.claimed_at + make_interval(secs => v_row.lease_seconds))
+              when v_row.status = 'in_flight'
+                then format('worker %s handles it; if that worker dies, it is pending again at %s',
+                  coalesce(v_row.claimed_by, 'unknown'), v_row.claimed_at + make_interval(secs => v_row.lease_seconds))
               when p_action = 'replay' then 'p_force => true replays it; handlers that have handled it are skipped'
               else 'nothing is left to do' end;
   end if;
@@ -163,12 +179,15 @@ create function core.operated_ids(p_event_ids uuid[], p_occurred_ats timestamptz
 language plpgsql immutable as $$
 begin
   if p_event_ids is null or cardinality(p_event_ids) > 1000 then
-    raise exception 'event_ids: must be an array of at most 1000 ids, not %', coalesce(cardinality(p_event_ids)::text, 'null')
-      using errcode = 'SP030', column = 'event_ids', hint = 'call it several times, or use the command: it goes in batches';
+    raise exception 'event_ids: must be an array of at most 1000 ids, not %',
+      coalesce(cardinality(p_event_ids)::text, 'null')
+      using errcode = 'SP030', column = 'event_ids',
+        hint = 'call it several times, or use the command: it goes in batches';
   end if;
   if p_occurred_ats is not null and cardinality(p_occurred_ats) <> cardinality(p_event_ids) then
     raise exception 'occurred_ats: % for % ids', cardinality(p_occurred_ats), cardinality(p_event_ids)
-      using errcode = 'SP030', column = 'occurred_ats', hint = 'pass one occurred_at for each id, or null where no two events share one';
+      using errcode = 'SP030', column = 'occurred_ats',
+        hint = 'pass one occurred_at for each id, or null where no two events share one';
   end if;
 end
 $$;
@@ -184,19 +203,24 @@ begin
   perform core.operated_ids(p_event_ids, p_occurred_ats);
   return query
     select o.id, o.occurred_at
-    from (select distinct g.id, g.occurred_at from unnest(p_event_ids, coalesce(p_occurred_ats, '{}')) as g(id, occurred_at) order by 1, 2) g
+    from (select distinct g.id, g.occurred_at
+      from unnest(p_event_ids, coalesce(p_occurred_ats, '{}')) as g(id, occurred_at) order by 1, 2) g
     cross join lateral
       (select o.id, o.occurred_at from core.outbox o where o.id = g.id
          and (o.occurred_at = g.occurred_at or g.occurred_at is null
               and not exists (select from core.outbox t where t.id = o.id and t.occurred_at <> o.occurred_at))
          and case p_action
                when 'replay' then (o.status = 'failed' or o.status = 'delivered' and p_force) and o.deleted_at is null
-                 and coalesce(case when o.status = 'failed' then o.claimed_at else o.delivered_at end < p_settled_before, true)
+                 and coalesce(case when o.status = 'failed' then o.claimed_at
+                   else o.delivered_at end < p_settled_before, true)
                  and not core.unconsumed(o.event_type, o.event_version, p_generation)
-               when 'discard' then o.status = 'failed' and o.deleted_at is null and coalesce(o.claimed_at < p_settled_before, true)
-               when 'undiscard' then o.discarded_at is not null and o.deleted_at > clock_timestamp() - (select make_interval(hours => p.tombstoned_grace_days * 24)
+               when 'discard' then o.status = 'failed' and o.deleted_at is null
+                 and coalesce(o.claimed_at < p_settled_before, true)
+               when 'undiscard' then o.discarded_at is not null
+                 and o.deleted_at > clock_timestamp() - (select make_interval(hours => p.tombstoned_grace_days * 24)
                  from core.retention_policies p where p.subject = 'outbox_row' and p.content_class = '*')
-               when 'retry_now' then o.status = 'pending' and o.deleted_at is null and o.available_at > clock_timestamp()
+               when 'retry_now' then o.status = 'pending' and o.deleted_at is null
+                 and o.available_at > clock_timestamp()
              end for update of o skip locked) o;
 end
 $$;
@@ -213,9 +237,10 @@ begin
   perform from core.outbox o where o.id = p_event_id and o.occurred_at = v_occurred_at for update;
   v_occurred_at := core.operated_event('replay', p_event_id, v_occurred_at, p_force);
   select r.cycle into v_cycle
-  from core.outbox_replay_many(array[p_event_id], p_new_generation, p_replayed_by, array[v_occurred_at], p_force => p_force) r;
+  from core.outbox_replay_many(array[p_event_id], p_new_generation, p_replayed_by, array[v_occurred_at],
+    p_force => p_force) r;
   if v_cycle is null then
-    raise exception 'event %: nobody consumes its type in generation %', p_event_id, p_new_generation
+    raise exception 'event %: no handler in generation % consumes its type', p_event_id, p_new_generation
       using errcode = 'SP036', column = 'event_id', hint = 'replay it into a generation that handles it, or discard it';
   end if;
   return v_cycle;
@@ -242,20 +267,25 @@ begin
     (update core.outbox o set status = 'pending', generation = p_new_generation, available_at = clock_timestamp(),
          channel = 'outbox_gen_' || p_new_generation || coalesce(case
            when o.channel ~ '^outbox_gen_[0-9]+$' then ''
-           when o.channel ~ '^outbox_gen_[0-9]+_[a-z][a-z0-9_]{0,29}$' then substring(o.channel from '^outbox_gen_[0-9]+(_.*)$')
-           else (select '_' || t.class from core.event_types t where t.event_type = o.event_type and t.event_version = o.event_version)
+           when o.channel ~ '^outbox_gen_[0-9]+_[a-z][a-z0-9_]{0,29}$'
+             then substring(o.channel from '^outbox_gen_[0-9]+(_.*)$')
+           else (select '_' || t.class from core.event_types t where t.event_type = o.event_type
+             and t.event_version = o.event_version)
          end, ''),
-         attempts = 0, last_error = null, first_failed_at = null, claimed_at = null, claim_token = null, claimed_by = null,
+         attempts = 0, last_error = null, first_failed_at = null, claimed_at = null, claim_token = null,
+           claimed_by = null,
          lease_handler = null, delivered_at = null, handler_failures = '{}', crashes = 0,
          failure_history = core.failure_history_with(o.failure_history, jsonb_build_object(
-           'cycle', core.prior_replays(o.failure_history) + 1, 'attempts', o.attempts, 'last_error', o.last_error, 'first_failed_at', o.first_failed_at,
+           'cycle', core.prior_replays(o.failure_history) + 1, 'attempts', o.attempts, 'last_error', o.last_error,
+             'first_failed_at', o.first_failed_at,
            'failed_at', case when o.status = 'failed' then o.claimed_at end,
            'replayed_at', clock_timestamp(), 'replayed_by', coalesce(btrim(p_replayed_by), session_user))
            || case when o.status = 'delivered' then jsonb_build_object('delivered_at', o.delivered_at) else '{}' end)
      from unnest(v_ids, v_ats) as k(id, occurred_at)
      where o.id = any (v_ids) and o.id = k.id and o.occurred_at = k.occurred_at
      returning o.id, o.occurred_at, o.channel, (o.failure_history #>> '{-1,cycle}')::integer as cycle)
-  select coalesce(array_agg(w.id), '{}'), coalesce(array_agg(w.occurred_at), '{}'), coalesce(array_agg(w.channel), '{}'), coalesce(array_agg(w.cycle), '{}')
+  select coalesce(array_agg(w.id), '{}'), coalesce(array_agg(w.occurred_at), '{}'),
+    coalesce(array_agg(w.channel), '{}'), coalesce(array_agg(w.cycle), '{}')
   into v_ids, v_ats, v_channels, v_cycles from written w;
   return query select k.id, k.occurred_at, k.cycle from unnest(v_ids, v_ats, v_cycles) as k(id, occurred_at, cycle);
   if cardinality(v_ids) > 0 then
@@ -263,7 +293,8 @@ begin
       jsonb_build_object('asked', cardinality(p_event_ids), 'forced', nullif(coalesce(p_force, false), false)));
   end if;
   perform pg_notify(n.channel, n.id::text)
-  from (select distinct on (u.channel) u.channel, u.id from unnest(v_channels, v_ids) as u(channel, id) order by u.channel) n;
+  from (select distinct on (u.channel) u.channel, u.id from unnest(v_channels, v_ids) as u(channel, id)
+    order by u.channel) n;
 end
 $$;
 -- db/functions/outbox_replay_preview.sql
@@ -278,7 +309,7 @@ begin
   perform core.generation_open(p_new_generation, false);
   if exists (select from core.outbox o where o.id = p_event_id and o.occurred_at = v_occurred_at
              and core.unconsumed(o.event_type, o.event_version, p_new_generation)) then
-    raise exception 'event %: nobody consumes its type in generation %', p_event_id, p_new_generation
+    raise exception 'event %: no handler in generation % consumes its type', p_event_id, p_new_generation
       using errcode = 'SP036', column = 'event_id', hint = 'replay it into a generation that handles it, or discard it';
   end if;
   return query
@@ -296,32 +327,41 @@ set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off
 declare
   v_types text[];
   v_handlers text[];
-  v_nobody text;
+  v_no_handler text;
 begin
   perform core.operated_ids(p_event_ids, p_occurred_ats);
   perform core.generation_open(p_new_generation, false);
-  select array_agg(h.event_type), array_agg(h.handler) into v_types, v_handlers from core.generation_handlers(p_new_generation) h;
-  v_nobody := case when v_types is null
+  select array_agg(h.event_type), array_agg(h.handler) into v_types, v_handlers
+    from core.generation_handlers(p_new_generation) h;
+  v_no_handler := case when v_types is null
     then format('no worker of generation %s is live: what will run is not known', p_new_generation) end;
   return query
     with given as materialized
-      (select distinct g.id, g.occurred_at from unnest(p_event_ids, coalesce(p_occurred_ats, '{}')) as g(id, occurred_at)),
+      (select distinct g.id, g.occurred_at
+        from unnest(p_event_ids, coalesce(p_occurred_ats, '{}')) as g(id, occurred_at)),
     rows as materialized
       (select o.id, o.occurred_at, o.event_type, o.event_version, o.target, o.idempotency_key
        from given g cross join lateral
-         (select o.* from core.outbox o where o.id = g.id and (g.occurred_at is null or o.occurred_at = g.occurred_at) offset 0) o)
-    select r.id, r.occurred_at, r.event_type, h.handler, h.handler is not null and d.handled_at is null and c.unconsumed is null, d.handled_at,
+         (select o.* from core.outbox o where o.id = g.id
+           and (g.occurred_at is null or o.occurred_at = g.occurred_at) offset 0) o)
+    select r.id, r.occurred_at, r.event_type, h.handler, h.handler is not null and d.handled_at is null
+      and c.unconsumed is null, d.handled_at,
            nullif(concat_ws('; ',
-             case when h.handler is null then coalesce(v_nobody, format('no live worker of generation %s handles %s%s', p_new_generation, r.event_type,
+             case when h.handler is null
+               then coalesce(v_no_handler, format('no live worker of generation %s handles %s%s', p_new_generation,
+                 r.event_type,
                coalesce(' for target ' || r.target, ''))) end,
              c.unconsumed,
-             (select format('paused in generation %s since %s by %s: it will wait', p.generation, to_char(p.paused_at at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS"Z"'), p.paused_by) from core.paused_types p
+             (select format('paused in generation %s since %s by %s: it will wait', p.generation,
+               to_char(p.paused_at at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS"Z"'), p.paused_by)
+                 from core.paused_types p
               where p.generation = p_new_generation and p.event_type = r.event_type)), '') from rows r
     left join lateral (select l.handler from unnest(v_types, v_handlers) as l(event_type, handler)
                        where l.event_type = r.event_type and core.handles(l.handler, r.target)) h on true
     left join lateral (select e.handled_at from core.event_handled e
                        where e.handler_name = h.handler and e.idempotency_key = r.idempotency_key offset 0) d on true
-    left join lateral (select format('nobody consumes its type in generation %s: it will not be replayed', p_new_generation)
+    left join lateral (select format('no handler in generation %s consumes its type: it will not be replayed',
+      p_new_generation)
                        where core.unconsumed(r.event_type, r.event_version, p_new_generation)) c(unconsumed) on true
     order by r.id, r.occurred_at, h.handler;
 end
@@ -361,7 +401,8 @@ begin
   with written as
     (update core.outbox o set deleted_at = v_now, discarded_at = v_now, undiscarded_at = null,
          failure_history = core.failure_history_with(o.failure_history,
-           jsonb_build_object('discarded_at', v_now, 'discarded_by', coalesce(btrim(p_discarded_by), session_user), 'reason', btrim(p_reason)))
+           jsonb_build_object('discarded_at', v_now, 'discarded_by', coalesce(btrim(p_discarded_by), session_user),
+             'reason', btrim(p_reason)))
      from unnest(v_ids, v_ats) as k(id, occurred_at)
      where o.id = any (v_ids) and o.id = k.id and o.occurred_at = k.occurred_at returning o.id, o.occurred_at)
   select coalesce(array_agg(w.id), '{}'), coalesce(array_agg(w.occurred_at), '{}') into v_ids, v_ats from written w;
@@ -405,13 +446,15 @@ begin
   with written as
     (update core.outbox o set deleted_at = null, discarded_at = null, undiscarded_at = clock_timestamp(),
          failure_history = core.failure_history_with(o.failure_history,
-           jsonb_build_object('undiscarded_at', clock_timestamp(), 'undiscarded_by', coalesce(btrim(p_undiscarded_by), session_user)))
+           jsonb_build_object('undiscarded_at', clock_timestamp(), 'undiscarded_by',
+             coalesce(btrim(p_undiscarded_by), session_user)))
      from unnest(v_ids, v_ats) as k(id, occurred_at)
      where o.id = any (v_ids) and o.id = k.id and o.occurred_at = k.occurred_at returning o.id, o.occurred_at)
   select coalesce(array_agg(w.id), '{}'), coalesce(array_agg(w.occurred_at), '{}') into v_ids, v_ats from written w;
   return query select k.id, k.occurred_at from unnest(v_ids, v_ats) as k(id, occurred_at);
   if cardinality(v_ids) > 0 then
-    perform core.operator_action('undiscard', p_undiscarded_by, v_ids, null, jsonb_build_object('asked', cardinality(p_event_ids)));
+    perform core.operator_action('undiscard', p_undiscarded_by, v_ids, null,
+      jsonb_build_object('asked', cardinality(p_event_ids)));
   end if;
 end
 $$;
@@ -424,7 +467,7 @@ declare
   v_occurred_at constant timestamptz := core.operated_event('retry_now', p_event_id, p_occurred_at);
 begin
   if not exists (select from core.outbox_retry_now_many(array[p_event_id], p_retried_by, array[v_occurred_at])) then
-    perform core.operated_event('retry_now', p_event_id, v_occurred_at); -- what it has become meanwhile
+    perform core.operated_event('retry_now', p_event_id, v_occurred_at); -- its status has changed in that time
     raise exception 'event %: another session is changing it', p_event_id
       using errcode = 'SP032', column = 'event_id', hint = 'look at it again';
   end if;
@@ -449,14 +492,17 @@ begin
     (update core.outbox o set available_at = clock_timestamp() from unnest(v_ids, v_ats) as k(id, occurred_at)
      where o.id = any (v_ids) and o.id = k.id and o.occurred_at = k.occurred_at
      returning o.id, o.occurred_at, o.channel, core.tried(o.attempts, o.last_error) as tried)
-  select coalesce(array_agg(w.id), '{}'), coalesce(array_agg(w.occurred_at), '{}'), coalesce(array_agg(w.channel), '{}'), coalesce(array_agg(w.tried), '{}')
+  select coalesce(array_agg(w.id), '{}'), coalesce(array_agg(w.occurred_at), '{}'),
+    coalesce(array_agg(w.channel), '{}'), coalesce(array_agg(w.tried), '{}')
   into v_ids, v_ats, v_channels, v_tried from written w;
   return query select k.id, k.occurred_at, k.tried from unnest(v_ids, v_ats, v_tried) as k(id, occurred_at, tried);
   if cardinality(v_ids) > 0 then
-    perform core.operator_action('retry_now', p_retried_by, v_ids, null, jsonb_build_object('asked', cardinality(p_event_ids)));
+    perform core.operator_action('retry_now', p_retried_by, v_ids, null,
+      jsonb_build_object('asked', cardinality(p_event_ids)));
   end if;
   perform pg_notify(n.channel, n.id::text)
-  from (select distinct on (u.channel) u.channel, u.id from unnest(v_channels, v_ids) as u(channel, id) order by u.channel) n;
+  from (select distinct on (u.channel) u.channel, u.id from unnest(v_channels, v_ids) as u(channel, id)
+    order by u.channel) n;
 end
 $$;
 -- db/functions/event_type_pause.sql
@@ -475,14 +521,17 @@ begin
       using errcode = 'SP030', column = 'reason', hint = 'say why, or pass null';
   end if;
   perform core.generation_open(p_generation);
-  perform core.operator_action('pause', p_paused_by, '{}', p_generation, jsonb_build_object('event_type', p_event_type, 'reason', btrim(p_reason)));
+  perform core.operator_action('pause', p_paused_by, '{}', p_generation,
+    jsonb_build_object('event_type', p_event_type, 'reason', btrim(p_reason)));
   insert into core.paused_types (event_type, generation, paused_by, reason)
   values (p_event_type, p_generation, coalesce(btrim(p_paused_by), session_user), btrim(p_reason))
   on conflict (generation, event_type) do nothing;
   if not found then
     select * into v_paused from core.paused_types p where p.generation = p_generation and p.event_type = p_event_type;
-    raise exception 'event_type: % is paused already in generation %, since % by %', p_event_type, p_generation, v_paused.paused_at, v_paused.paused_by
-      using errcode = 'SP034', column = 'event_type', hint = format('select core.event_type_resume(%L, %s)', p_event_type, p_generation);
+    raise exception 'event_type: % is paused already in generation %, since % by %', p_event_type, p_generation,
+      v_paused.paused_at, v_paused.paused_by
+      using errcode = 'SP034', column = 'event_type',
+        hint = format('select core.event_type_resume(%L, %s)', p_event_type, p_generation);
   end if;
 end
 $$;
@@ -497,19 +546,24 @@ declare
 begin
   delete from core.paused_types p where p.generation = p_generation and p.event_type = p_event_type;
   if not found then
-    raise exception 'event_type: % is not paused in generation %', coalesce(quote_literal(left(p_event_type, 200)), 'null'), coalesce(p_generation::text, 'null')
+    raise exception 'event_type: % is not paused in generation %',
+      coalesce(quote_literal(left(p_event_type, 200)), 'null'), coalesce(p_generation::text, 'null')
       using errcode = 'SP034', column = 'event_type', hint = 'select event_type, generation from core.paused_types';
   end if;
-  perform core.operator_action('resume', p_resumed_by, '{}', p_generation, jsonb_build_object('event_type', p_event_type));
+  perform core.operator_action('resume', p_resumed_by, '{}', p_generation,
+    jsonb_build_object('event_type', p_event_type));
   v_id := (select o.id::text from core.outbox o
-           where o.generation = p_generation and o.event_type = p_event_type and o.status = 'pending' and o.deleted_at is null
+           where o.generation = p_generation and o.event_type = p_event_type and o.status = 'pending'
+             and o.deleted_at is null
            order by o.available_at limit 1);
   for v_channel in
-    select 'outbox_gen_' || p_generation || coalesce('_' || t.class, '') from core.event_types t where t.event_type = p_event_type
+    select 'outbox_gen_' || p_generation || coalesce('_' || t.class, '') from core.event_types t
+      where t.event_type = p_event_type
     union
     select o.channel from
       (select o.channel from core.outbox o
-       where o.generation = p_generation and o.event_type = p_event_type and o.status = 'pending' and o.deleted_at is null
+       where o.generation = p_generation and o.event_type = p_event_type and o.status = 'pending'
+         and o.deleted_at is null
        order by o.available_at limit 1000) o
   loop
     perform pg_notify(v_channel, coalesce(v_id, ''));

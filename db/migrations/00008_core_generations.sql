@@ -50,13 +50,15 @@ begin
   if p_keep then
     perform from core.deployments d where d.generation = p_generation for share;
   end if;
-  select case when d.status <> 'retired' and d.closed_at is not null then 'being retired' else d.status end into v_status
+  select case when d.status <> 'retired' and d.closed_at is not null then 'being retired' else d.status end
+    into v_status
   from core.deployments d where d.generation = p_generation;
   if v_status is null or v_status in ('retired', 'being retired') then
     raise exception 'generation: % is %', coalesce(p_generation::text, 'null'),
         case when p_generation is null then 'none' else coalesce(v_status, 'not registered') end
       using errcode = 'SP019', column = 'generation',
-            hint = coalesce('the highest live one is ' || (select max(d.generation) from core.deployments d where d.status = 'live'),
+            hint = coalesce('the highest live one is ' || (select max(d.generation) from core.deployments d
+              where d.status = 'live'),
               'none is live: start a worker, or select core.generation_register(1, null)');
   end if;
 end
@@ -78,7 +80,8 @@ begin
               detail = 'without a live one, publishing from SQL that names no generation is refused (SP019)',
               hint = 'start the workers of the next generation first, or pass p_force => true';
     end if;
-    update core.deployments d set status = 'draining', draining_at = clock_timestamp() where d.generation = p_generation;
+    update core.deployments d set status = 'draining', draining_at = clock_timestamp()
+      where d.generation = p_generation;
     perform core.operator_action('generation_drain', p_drained_by, p_generation => p_generation,
       p_details => jsonb_build_object('forced', case when cardinality(v_live) = 1 then true end));
     return 'draining';
@@ -90,7 +93,7 @@ begin
   if v_status is null and exists (select from core.generation_backlog(p_generation)) then
     insert into core.deployments (generation, status, draining_at) values (p_generation, 'draining', clock_timestamp())
     on conflict do nothing;
-    if not found then -- somebody has registered it meanwhile
+    if not found then -- another session has registered it in that time
       return core.generation_drain(p_generation, p_drained_by, p_force);
     end if;
     perform core.operator_action('generation_drain', p_drained_by, p_generation => p_generation,
@@ -106,7 +109,8 @@ create function core.generation_left(p_generation bigint) returns text
 language sql volatile set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off set jit = off as $$
   select case when w.due + w.scheduled + f.in_flight > 0 then
            format('%s due, %s scheduled%s, %s in flight', w.due, w.scheduled,
-             coalesce(' until ' || to_char(w.last at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS"Z"'), ''), f.in_flight) end
+             coalesce(' until ' || to_char(w.last at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS"Z"'), ''),
+               f.in_flight) end
   from (select count(*) filter (where o.available_at <= statement_timestamp()) as due,
                count(*) filter (where o.available_at > statement_timestamp()) as scheduled,
                max(o.available_at) filter (where o.available_at > statement_timestamp()) as last
@@ -118,13 +122,16 @@ $$;
 create function core.transactions_below(p_mark xid8) returns text
 language sql volatile as $$
   select count(*) || case count(*) when 1 then ' transaction (' else ' transactions (' end
-         || string_agg(t.who, ', ' order by t.oldest desc, t.who) filter (where t.n <= 5) || case when count(*) > 5 then ', ...)' else ')' end
+         || string_agg(t.who, ', ' order by t.oldest desc, t.who) filter (where t.n <= 5) || case when count(*) > 5
+           then ', ...)' else ')' end
   from (select max(age(l.transactionid)) as oldest, row_number() over (order by max(age(l.transactionid)) desc) as n,
-               coalesce('pid ' || l.pid || coalesce(' of ' || a.usename, '') || coalesce(' in ' || nullif(a.application_name, ''), '')
+               coalesce('pid ' || l.pid || coalesce(' of ' || a.usename,
+                 '') || coalesce(' in ' || nullif(a.application_name, ''), '')
                  || coalesce(' at ' || a.datname, '')
                  || coalesce(' since ' || to_char(a.xact_start at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS"Z"'), ''),
                  'a prepared one') as who from pg_locks l left join pg_stat_activity a on a.pid = l.pid
-        where l.locktype = 'transactionid' and l.mode = 'ExclusiveLock' and l.granted and age(l.transactionid) > age(p_mark::xid)
+        where l.locktype = 'transactionid' and l.mode = 'ExclusiveLock' and l.granted
+          and age(l.transactionid) > age(p_mark::xid)
         group by l.virtualtransaction, l.pid, a.usename, a.application_name, a.datname, a.xact_start) as t
   having count(*) > 0
 $$;
@@ -146,7 +153,8 @@ begin
   begin
     select * into v_deployment from core.deployments d where d.generation = p_generation for update;
   exception when lock_not_available then
-    return 'waiting: for a transaction that replays or adopts into the generation, publishes into it at REPEATABLE READ or '
+    return 'waiting: for a transaction that replays or adopts into the generation, '
+      'publishes into it at REPEATABLE READ or '
       'SERIALIZABLE, or changes it';
   end;
   if v_deployment.generation is null then
@@ -182,12 +190,16 @@ begin
   v_over := pg_snapshot_xmin(pg_current_snapshot()) >= v_mark;
   v_left := core.generation_left(p_generation);
   if v_left is not null then
-    update core.deployments d set closed_at = null, closed_xid = null, closed_mark = null where d.generation = p_generation;
-    perform core.operator_action('generation_reopen', p_retired_by, p_generation => p_generation, p_details => jsonb_build_object('left', v_left));
+    update core.deployments d set closed_at = null, closed_xid = null, closed_mark = null
+      where d.generation = p_generation;
+    perform core.operator_action('generation_reopen', p_retired_by, p_generation => p_generation,
+      p_details => jsonb_build_object('left', v_left));
     return 'not empty: ' || v_left || ', which came while it was being closed: it takes events again';
   elsif not v_over then
-    return format('waiting: for %s that may have published into it before it was closed %s s ago; unrelated ones cannot be told apart',
-      coalesce(core.transactions_below(v_mark), 'transactions'), extract(epoch from clock_timestamp() - v_deployment.closed_at)::integer);
+    return format('waiting: for %s that may have published into it before it was closed %s s ago; unrelated ones '
+      'cannot be told apart',
+      coalesce(core.transactions_below(v_mark), 'transactions'),
+        extract(epoch from clock_timestamp() - v_deployment.closed_at)::integer);
   end if;
   update core.deployments d set status = 'retired', retired_at = clock_timestamp() where d.generation = p_generation;
   with ended as (delete from core.paused_types p where p.generation = p_generation returning p.event_type)
@@ -226,12 +238,15 @@ begin
       group by o.generation),
     known as (
       select d.generation from core.deployments d where p_generation is null or d.generation = p_generation
-      union select p.generation from pending p union select f.generation from flying f union select f.generation from failed f)
-    select k.generation, case when d.status = 'draining' and d.closed_at is not null then 'closing' else coalesce(d.status, 'unknown') end,
+      union select p.generation from pending p union select f.generation from flying f union select f.generation
+        from failed f)
+    select k.generation, case when d.status = 'draining' and d.closed_at is not null then 'closing'
+      else coalesce(d.status, 'unknown') end,
            d.registered_at, d.draining_at, d.closed_at, d.retired_at,
            coalesce(p.due, 0), coalesce(p.scheduled, 0), coalesce(i.n, 0), coalesce(f.n, 0), p.oldest, p.next, p.last,
            (select count(*) from core.live_workers w where w.generation = k.generation),
-           coalesce(d.status = 'live' and d.generation = (select max(l.generation) from core.deployments l where l.status = 'live'), false),
+           coalesce(d.status = 'live'
+             and d.generation = (select max(l.generation) from core.deployments l where l.status = 'live'), false),
            array(select t.event_type from core.paused_types t where t.generation = k.generation order by t.event_type)
     from known k
     left join core.deployments d on d.generation = k.generation
@@ -262,7 +277,8 @@ begin
     select t.event_type, coalesce(p.due, 0), coalesce(p.scheduled, 0), coalesce(f.n, 0), p.next, p.last,
            (select count(*) from core.live_workers w
             where w.generation = coalesce(p_handled_in, p_generation) and w.handlers ? t.event_type),
-           exists (select from core.paused_types s where s.generation = coalesce(p_handled_in, p_generation) and s.event_type = t.event_type)
+           exists (select from core.paused_types s where s.generation = coalesce(p_handled_in, p_generation)
+             and s.event_type = t.event_type)
     from (select p.event_type from pending p union select f.event_type from flying f) as t
     left join pending p on p.event_type = t.event_type
     left join flying f on f.event_type = t.event_type order by t.event_type;
@@ -282,8 +298,10 @@ set enable_bitmapscan = off set jit = off as $$
   select coalesce(
     (select case
        when d.status = 'draining'
-         and not exists (select from core.outbox o where o.generation = p_generation and o.status = 'pending' and o.deleted_at is null)
-         and not exists (select from core.outbox o where o.generation = p_generation and o.status = 'in_flight' and o.deleted_at is null) then 'drained'
+         and not exists (select from core.outbox o where o.generation = p_generation and o.status = 'pending'
+           and o.deleted_at is null)
+         and not exists (select from core.outbox o where o.generation = p_generation and o.status = 'in_flight'
+           and o.deleted_at is null) then 'drained'
        when d.status = 'draining' and d.closed_at is not null then 'closing'
        else d.status end from core.deployments d where d.generation = p_generation), 'unknown')
 $$;
@@ -294,7 +312,8 @@ declare
   v_status text;
 begin
   if p_from = p_to then
-    raise exception 'to: is generation % as well', p_to using errcode = 'SP042', column = 'to', hint = 'adopt into another generation';
+    raise exception 'to: is generation % as well', p_to using errcode = 'SP042', column = 'to',
+      hint = 'adopt into another generation';
   end if;
   perform core.generation_open(p_to, p_keep);
   select d.status into v_status from core.deployments d where d.generation = p_from;
@@ -330,7 +349,8 @@ begin
       where p_event_types is null or o.event_type = any (p_event_types) group by o.event_type, o.target)
     select l.event_type, l.due, l.scheduled, l.in_flight,
            (select count(*) from core.live_workers w where w.generation = p_to
-              and exists (select from jsonb_array_elements_text(w.handlers -> l.event_type) as h(handler) where core.handles(h.handler, l.target))),
+              and exists (select from jsonb_array_elements_text(w.handlers -> l.event_type) as h(handler)
+                where core.handles(h.handler, l.target))),
            exists (select from core.paused_types s where s.generation = p_to and s.event_type = l.event_type),
            l.target from left_over l order by l.event_type, l.target nulls first;
 end
@@ -353,7 +373,8 @@ declare
   v_id uuid;
 begin
   if p_limit is null or p_limit not between 1 and 10000 then
-    raise exception 'limit: % must be from 1 to 10000', coalesce(p_limit::text, 'null') using errcode = 'SP030', column = 'limit';
+    raise exception 'limit: % must be from 1 to 10000', coalesce(p_limit::text, 'null') using errcode = 'SP030',
+      column = 'limit';
   end if;
   if core.adoption_check(p_from, p_to, true) = 'live' then
     raise warning 'from: generation % is live: its workers compete for its events, and more may come', p_from
@@ -366,7 +387,8 @@ begin
   v_suspects := core.claim_suspects(null);
   for v_type in
     with recursive types as (
-      select (select min(o.event_type) from core.outbox o where o.generation = p_from and o.status = 'pending' and o.deleted_at is null) as t
+      select (select min(o.event_type) from core.outbox o where o.generation = p_from and o.status = 'pending'
+        and o.deleted_at is null) as t
       union all
       select (select min(o.event_type) from core.outbox o
               where o.generation = p_from and o.event_type > y.t and o.status = 'pending' and o.deleted_at is null)

@@ -22,8 +22,10 @@ create table core.retention_policies (
 );
 comment on table core.retention_policies is 'How long rows are kept; core.retention_sweep deletes no others.';
 comment on column core.retention_policies.active_ttl_days is 'days of 24 hours until a row is tombstoned';
-comment on column core.retention_policies.tombstoned_grace_days is 'days of 24 hours from the tombstone until the row is deleted';
-comment on column core.retention_policies.swept_at is 'of outbox_row: when a sweep last began, of a worker (core.retention_begin) or an operator';
+comment on column core.retention_policies.tombstoned_grace_days is
+  'days of 24 hours from the tombstone until the row is deleted';
+comment on column core.retention_policies.swept_at is
+  'of outbox_row: when a sweep last began, of a worker (core.retention_begin) or an operator';
 grant select on core.retention_policies to spectral_operator, spectral_retention;
 
 insert into core.retention_policies (subject, active_ttl_days, tombstoned_grace_days) values
@@ -36,11 +38,14 @@ insert into core.retention_policies (subject, active_ttl_days, tombstoned_grace_
 create function core.retention_policies_check() returns text
 language sql volatile as $$
   select case
-    when count(*) filter (where p.subject in ('outbox_row', 'event_handled')) < 2 then 'outbox_row and event_handled must both have a policy'
+    when count(*) filter (where p.subject in ('outbox_row', 'event_handled')) < 2
+      then 'outbox_row and event_handled must both have a policy'
     when max(p.active_ttl_days) filter (where p.subject = 'event_handled')
       <= max(p.active_ttl_days + p.tombstoned_grace_days) filter (where p.subject = 'outbox_row') then
-      format('event_handled is kept for %s days, which must be more than the %s + %s days of outbox_row: an event handled again would take effect again',
-        max(p.active_ttl_days) filter (where p.subject = 'event_handled'), max(p.active_ttl_days) filter (where p.subject = 'outbox_row'),
+      format('event_handled is kept for %s days, which must be more than the %s + %s days of outbox_row: an event '
+        'handled again would take effect again',
+        max(p.active_ttl_days) filter (where p.subject = 'event_handled'),
+          max(p.active_ttl_days) filter (where p.subject = 'outbox_row'),
         max(p.tombstoned_grace_days) filter (where p.subject = 'outbox_row'))
   end from core.retention_policies p where p.content_class = '*'
 $$;
@@ -58,13 +63,15 @@ begin
   end if;
   if v_fault is not null then
     raise exception 'core.retention_policies: %', v_fault
-      using errcode = 'SP050', column = 'active_ttl_days', hint = 'change the policies that depend on each other in one transaction';
+      using errcode = 'SP050', column = 'active_ttl_days',
+        hint = 'change the policies that depend on each other in one transaction';
   end if;
   return null;
 end
 $$;
 create constraint trigger retention_policies_keep
-  after insert or delete or update of subject, content_class, active_ttl_days, tombstoned_grace_days on core.retention_policies
+  after insert or delete or update of subject, content_class, active_ttl_days,
+    tombstoned_grace_days on core.retention_policies
   deferrable initially deferred for each row execute function core.retention_policies_keep();
 create trigger retention_policies_truncate before truncate on core.retention_policies
   for each statement execute function core.retention_policies_keep();
@@ -79,22 +86,26 @@ $$;
 create function core.key_in_outbox(p_event_id uuid, p_idempotency_key text) returns boolean
 language sql stable as $$
   select exists (select from core.outbox o where o.id = p_event_id) or exists (select from core.outbox o
-                 where o.idempotency_key = p_idempotency_key and o.status <> 'delivered' and o.idempotency_key <> o.id::text)
+                 where o.idempotency_key = p_idempotency_key and o.status <> 'delivered'
+                   and o.idempotency_key <> o.id::text)
 $$;
 -- db/functions/outbox_expired.sql
 create function core.outbox_expired(p_status text, p_occurred_at timestamptz, p_delivered_at timestamptz,
   p_failed_at timestamptz, p_deleted_at timestamptz, p_undiscarded_at timestamptz, p_expired timestamptz,
   p_undiscarded_since timestamptz) returns boolean
 language sql immutable as $$
-  select case when p_deleted_at is null and core.outbox_retained_from(p_status, p_occurred_at, p_delivered_at, p_failed_at) <= p_expired
-              then case when p_status = 'failed' then coalesce(p_undiscarded_at <= p_undiscarded_since, true) else true end
+  select case when p_deleted_at is null
+    and core.outbox_retained_from(p_status, p_occurred_at, p_delivered_at, p_failed_at) <= p_expired
+              then case when p_status = 'failed' then coalesce(p_undiscarded_at <= p_undiscarded_since, true)
+                else true end
               else false end
 $$;
 -- db/functions/event_handled_expired.sql
 create function core.event_handled_expired(p_event_id uuid, p_idempotency_key text, p_handled_at timestamptz,
   p_deleted_at timestamptz, p_expired timestamptz) returns boolean
 language sql stable as $$
-  select case when p_deleted_at is null and p_handled_at <= p_expired then not core.key_in_outbox(p_event_id, p_idempotency_key) else false end
+  select case when p_deleted_at is null and p_handled_at <= p_expired
+    then not core.key_in_outbox(p_event_id, p_idempotency_key) else false end
 $$;
 -- db/functions/retention_window.sql
 create function core.retention_window(p_subject text, out expired timestamptz, out grace_over timestamptz,
@@ -103,7 +114,8 @@ language plpgsql stable as $$
 declare
   v_now constant timestamptz := clock_timestamp();
 begin
-  select v_now - make_interval(hours => p.active_ttl_days * 24), v_now - make_interval(hours => p.tombstoned_grace_days * 24),
+  select v_now - make_interval(hours => p.active_ttl_days * 24),
+    v_now - make_interval(hours => p.tombstoned_grace_days * 24),
          v_now - make_interval(hours => (p.active_ttl_days + p.tombstoned_grace_days) * 24)
   into expired, grace_over, gone
   from core.retention_policies p where p.subject = p_subject and p.content_class = '*';
@@ -119,7 +131,8 @@ declare
 begin
   select array_agg(l.ctid), array_agg(l.id), case when count(*) = p_limit then array[max(l.deleted_at)::text] end
   into v_rows, v_ids, next from (select o.ctid, o.id, o.deleted_at from core.outbox o
-        where o.deleted_at between coalesce(p_after[1]::timestamptz, '-infinity') and v_over and o.status in ('delivered', 'failed')
+        where o.deleted_at between coalesce(p_after[1]::timestamptz, '-infinity') and v_over
+          and o.status in ('delivered', 'failed')
         order by o.deleted_at limit p_limit for update skip locked) l;
   delete from core.outbox o where o.ctid = any (v_rows) and o.id = any (v_ids)
     and case when o.deleted_at <= v_over then o.status in ('delivered', 'failed') else false end;
@@ -174,7 +187,8 @@ begin
         where h.deleted_at between coalesce(p_after[1]::timestamptz, '-infinity') and v_over
         order by h.deleted_at limit p_limit for update skip locked) l;
   update core.event_handled h set deleted_at = null where h.ctid = any (v_back);
-  delete from core.event_handled h where h.ctid = any (v_rows) and case when h.deleted_at <= v_over then true else false end;
+  delete from core.event_handled h where h.ctid = any (v_rows) and case when h.deleted_at <= v_over then true
+    else false end;
   get diagnostics rows = row_count;
   return next;
 end
@@ -212,7 +226,8 @@ declare
   v_after constant uuid := coalesce(p_after[1], '00000000-0000-0000-0000-000000000000');
   v_ids uuid[];
 begin
-  select array_agg(p.id) into v_ids from (select a.id from core.operator_actions a where a.id > v_after order by a.id limit p_limit) p;
+  select array_agg(p.id) into v_ids
+    from (select a.id from core.operator_actions a where a.id > v_after order by a.id limit p_limit) p;
   delete from core.operator_actions a where a.id = any (array(select d.id from core.operator_actions d
     where d.id > v_after and d.id <= v_ids[cardinality(v_ids)] and d.deleted_at <= v_over for update skip locked));
   get diagnostics rows = row_count;
@@ -250,14 +265,16 @@ declare
 begin
   if p_limit is null or p_limit not between 1 and 10000 then
     raise exception 'limit: % must be from 1 to 10000', coalesce(p_limit::text, 'null')
-      using errcode = 'SP051', column = 'limit', hint = 'a sweep is many short transactions: call again with what next says';
+      using errcode = 'SP051', column = 'limit',
+        hint = 'a sweep is many short transactions: call again with what next says';
   end if;
   if p_step is null or p_step !~ '^[a-z]+[.]retention_(delete|tombstone)_[a-z_]+$'
      or not exists (select from pg_proc f join pg_namespace n on n.oid = f.pronamespace
                     where n.nspname = split_part(p_step, '.', 1) and f.proname = split_part(p_step, '.', 2)
                       and pg_get_userbyid(f.proowner) = current_user) then
     raise exception 'step: % is unknown', coalesce(p_step, 'null')
-      using errcode = 'SP051', column = 'step', hint = 'pass a function of the owner, like core.retention_delete_outbox';
+      using errcode = 'SP051', column = 'step',
+        hint = 'pass a function of the owner, like core.retention_delete_outbox';
   end if;
   if current_setting('transaction_isolation') in ('repeatable read', 'serializable') then
     raise exception 'a sweep is not run at isolation level %', current_setting('transaction_isolation')
@@ -273,7 +290,8 @@ begin
   end if;
   if pg_has_role(v_invoker, 'spectral_operator', 'usage') and not exists (select from core.operator_actions a
                      where a.acted_at > clock_timestamp() - interval '1 day' and a.deleted_at is null
-                       and a.action = 'sweep' and a.login = session_user and a.details ->> 'run_id' is not distinct from p_run::text) then
+                       and a.action = 'sweep' and a.login = session_user and a.details ->> 'run_id' is not distinct
+                         from p_run::text) then
     perform core.operator_action('sweep', p_swept_by, '{}', null, jsonb_build_object('run_id', p_run));
     update core.retention_policies p set swept_at = clock_timestamp() where p.subject = 'outbox_row';
   end if;
@@ -289,11 +307,13 @@ begin
       using errcode = 'SP051', column = 'interval';
   end if;
   update core.retention_policies p set swept_at = clock_timestamp() where p.subject = 'outbox_row'
-    and coalesce(p.swept_at not between clock_timestamp() - make_interval(secs => p_interval) and clock_timestamp(), true);
+    and coalesce(p.swept_at not between clock_timestamp() - make_interval(secs => p_interval) and clock_timestamp(),
+      true);
   if found then
     return 0;
   end if;
-  return (select extract(epoch from p.swept_at - clock_timestamp()) + p_interval from core.retention_policies p where p.subject = 'outbox_row');
+  return (select extract(epoch from p.swept_at - clock_timestamp()) + p_interval from core.retention_policies p
+    where p.subject = 'outbox_row');
 end
 $$;
 -- db/functions/retention_status.sql
@@ -304,14 +324,16 @@ set jit = off as $$
 #variable_conflict use_column
 begin
   if p_warn_days is null or p_warn_days not between 0 and 36500 then
-    raise exception 'warn_days: % must be from 0 to 36500', coalesce(p_warn_days::text, 'null') using errcode = 'SP051', column = 'warn_days';
+    raise exception 'warn_days: % must be from 0 to 36500', coalesce(p_warn_days::text, 'null')
+      using errcode = 'SP051', column = 'warn_days';
   end if;
   return query
   select core.retention_policies_check(), count(*),
          min(greatest(core.outbox_retained_from(o.status, o.occurred_at, o.delivered_at, o.claimed_at) + t.ttl,
                       o.undiscarded_at + t.grace)),
          (select p.swept_at from core.retention_policies p where p.subject = 'outbox_row')
-  from (select make_interval(hours => p.active_ttl_days * 24) as ttl, make_interval(hours => p.tombstoned_grace_days * 24) as grace,
+  from (select make_interval(hours => p.active_ttl_days * 24) as ttl,
+    make_interval(hours => p.tombstoned_grace_days * 24) as grace,
                clock_timestamp() + make_interval(hours => p_warn_days * 24) as until
         from core.retention_policies p where p.subject = 'outbox_row' and p.content_class = '*') t,
        core.outbox o where o.status = 'failed' and o.deleted_at is null
@@ -331,7 +353,8 @@ declare
 begin
   for v_of in values
     ('outbox_row', 'core.outbox',
-      'core.outbox_expired(t.status, t.occurred_at, t.delivered_at, t.claimed_at, t.deleted_at, t.undiscarded_at, $1, $2)',
+      'core.outbox_expired(t.status, t.occurred_at, t.delivered_at, t.claimed_at, t.deleted_at, t.undiscarded_at, '
+        '$1, $2)',
       't.deleted_at <= $2 and t.status in (''delivered'', ''failed'')'),
     ('event_handled', 'core.event_handled',
       'core.event_handled_expired(t.event_id, t.idempotency_key, t.handled_at, t.deleted_at, $1)',
@@ -340,10 +363,12 @@ begin
   loop
     subject := v_of.column1;
     v_window := core.retention_window(subject);
-    select least(100, 100 * 100000 / greatest(sum(greatest(c.reltuples, pg_stat_get_live_tuples(c.oid))), 1)) into v_percent
+    select least(100, 100 * 100000 / greatest(sum(greatest(c.reltuples, pg_stat_get_live_tuples(c.oid))), 1))
+      into v_percent
     from pg_class c where c.oid = v_of.column2::regclass
        or c.oid in (select i.inhrelid from pg_inherits i where i.inhparent = v_of.column2::regclass);
-    execute format('select 100 / $3 * count(*) filter (where %s), 100 / $3 * count(*) filter (where %s) from %s t tablesample system ($3)',
+    execute format('select 100 / $3 * count(*) filter (where %s), 100 / $3 * count(*) filter (where %s) '
+      'from %s t tablesample system ($3)',
                    v_of.column3, v_of.column4, v_of.column2)
     into to_tombstone, to_delete using v_window.expired, v_window.grace_over, v_percent;
     estimated := v_percent < 100;
@@ -365,7 +390,8 @@ do $$
 begin
   lock table core.retention_policies in access exclusive mode;
   if exists (select subject, content_class, active_ttl_days, tombstoned_grace_days from core.retention_policies
-             except values ('outbox_row', '*', 45, 7), ('event_handled', '*', 60, 7), ('operator_action', '*', 365, 7)) then
+             except values ('outbox_row', '*', 45, 7), ('event_handled', '*', 60, 7), ('operator_action', '*', 365, 7))
+               then
     raise exception 'core.retention_policies has policies that you set: going down would lose them';
   end if;
 end
@@ -373,9 +399,11 @@ $$;
 -- +goose StatementEnd
 drop trigger retention_policies_truncate on core.retention_policies;
 drop trigger retention_policies_keep on core.retention_policies;
-drop function core.retention_policies_check, core.retention_policies_keep, core.outbox_retained_from, core.key_in_outbox,
+drop function core.retention_policies_check, core.retention_policies_keep, core.outbox_retained_from,
+  core.key_in_outbox,
   core.outbox_expired, core.event_handled_expired, core.retention_window, core.retention_delete_outbox,
   core.retention_tombstone_outbox, core.retention_delete_event_handled, core.retention_tombstone_event_handled,
-  core.retention_delete_operator_actions, core.retention_tombstone_operator_actions, core.retention_sweep, core.retention_begin,
+  core.retention_delete_operator_actions, core.retention_tombstone_operator_actions, core.retention_sweep,
+    core.retention_begin,
   core.retention_status, core.retention_due;
 drop table core.retention_policies;

@@ -13,18 +13,23 @@ create table core.delivery_latencies (
   constraint delivery_latencies_pk primary key (hour, up_to_ms),
   constraint delivery_latencies_events_positive check (events > 0)
 ) with (fillfactor = 50, autovacuum_vacuum_threshold = 500, autovacuum_vacuum_scale_factor = 0);
-comment on table core.delivery_latencies is 'Histogram of samples of the time from when events were due to when they were settled, kept for 8 days.';
-comment on column core.delivery_latencies.up_to_ms is 'events of this bucket took at most so many milliseconds, and more than the bucket below';
+comment on table core.delivery_latencies is
+  'Histogram of samples of the time from when events were due to when they were settled, kept for 8 days.';
+comment on column core.delivery_latencies.up_to_ms is
+  'events of this bucket took at most so many milliseconds, and more than the bucket below';
 grant select on core.delivery_latencies to spectral_operator;
 
 create view core.delivery_latency_hours as
   select l.hour, sum(l.events)::bigint as events,
     (select min(u.up_to_ms) from core.delivery_latencies u
-     where u.hour = l.hour and (select sum(b.events) from core.delivery_latencies b where b.hour = l.hour and b.up_to_ms <= u.up_to_ms) * 2 >= sum(l.events)) as p50_ms,
+     where u.hour = l.hour and (select sum(b.events) from core.delivery_latencies b where b.hour = l.hour
+       and b.up_to_ms <= u.up_to_ms) * 2 >= sum(l.events)) as p50_ms,
     (select min(u.up_to_ms) from core.delivery_latencies u
-     where u.hour = l.hour and (select sum(b.events) from core.delivery_latencies b where b.hour = l.hour and b.up_to_ms <= u.up_to_ms) * 100 >= sum(l.events) * 99) as p99_ms
+     where u.hour = l.hour and (select sum(b.events) from core.delivery_latencies b where b.hour = l.hour
+       and b.up_to_ms <= u.up_to_ms) * 100 >= sum(l.events) * 99) as p99_ms
   from core.delivery_latencies l group by l.hour;
-comment on view core.delivery_latency_hours is 'Percentiles of core.delivery_latencies: the upper bound of the bucket that each lies in.';
+comment on view core.delivery_latency_hours is
+  'Percentiles of core.delivery_latencies: the upper bound of the bucket that each lies in.';
 grant select on core.delivery_latency_hours to spectral_operator;
 
 -- +goose StatementBegin
@@ -37,7 +42,8 @@ declare
   v_from constant uuid := core.uuid_v7_floor(v_now - interval '70 seconds');
   v_to constant uuid := core.uuid_v7_floor(v_now - interval '10 seconds');
   v_start constant uuid := core.uuid_v7_floor(v_now - interval '70 seconds' + random() * interval '60 seconds');
-  v_bounds constant integer[] := array[5, 10, 20, 35, 50, 75, 100, 150, 200, 300, 400, 500, 750, 1000, 2000, 5000, 10000, 30000, 60000, 2147483647];
+  v_bounds constant integer[] := array[5, 10, 20, 35, 50, 75, 100, 150, 200, 300, 400, 500, 750, 1000, 2000, 5000,
+    10000, 30000, 60000, 2147483647];
   v_measured integer;
 begin
   if p_sample is null or p_sample not between 1 and 100000 then
@@ -53,20 +59,26 @@ begin
     return null;
   end if;
   with later as
-    (select o.id, o.status, o.attempts, o.available_at, o.delivered_at, o.first_failed_at, o.claimed_at, o.channel, o.generation, o.event_type
+    (select o.id, o.status, o.attempts, o.available_at, o.delivered_at, o.first_failed_at, o.claimed_at, o.channel,
+      o.generation, o.event_type
      from core.outbox o where o.id >= v_start and o.id < v_to order by o.id limit p_sample),
   earlier as
-    (select o.id, o.status, o.attempts, o.available_at, o.delivered_at, o.first_failed_at, o.claimed_at, o.channel, o.generation, o.event_type
-     from core.outbox o where o.id >= v_from and o.id < v_start order by o.id limit p_sample - (select count(*) from later)),
+    (select o.id, o.status, o.attempts, o.available_at, o.delivered_at, o.first_failed_at, o.claimed_at, o.channel,
+      o.generation, o.event_type
+     from core.outbox o where o.id >= v_from and o.id < v_start
+       order by o.id limit p_sample - (select count(*) from later)),
   waits as
-    (select extract(epoch from case when s.status = 'delivered' then s.delivered_at else v_now end - s.available_at) * 1000 as ms
+    (select extract(epoch from case when s.status = 'delivered' then s.delivered_at
+      else v_now end - s.available_at) * 1000 as ms
      from (table later union all table earlier) s
      where s.first_failed_at is null and s.claimed_at is null and s.channel = 'outbox_gen_' || s.generation
        and (s.status = 'delivered' and s.attempts > 0 or s.status = 'pending' and s.available_at <= v_now
-          and not exists (select from core.paused_types p where p.generation = s.generation and p.event_type = s.event_type))),
+          and not exists (select from core.paused_types p where p.generation = s.generation
+            and p.event_type = s.event_type))),
   added as
     (insert into core.delivery_latencies as l (hour, up_to_ms, events, measured_at)
-     select date_trunc('hour', v_now, 'UTC'), v_bounds[width_bucket(greatest(w.ms, 0), v_bounds::numeric[]) + 1], count(*), v_now
+     select date_trunc('hour', v_now, 'UTC'), v_bounds[width_bucket(greatest(w.ms, 0), v_bounds::numeric[]) + 1],
+       count(*), v_now
      from waits w group by 2 order by 2
      on conflict (hour, up_to_ms) do update set events = l.events + excluded.events, measured_at = excluded.measured_at)
   select count(*) into v_measured from waits;

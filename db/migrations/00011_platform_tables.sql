@@ -27,8 +27,8 @@ comment on table platform.system_cards is 'Projection of worlds'' world model ca
 comment on column platform.system_cards.snapshot is 'the event''s payload, unchanged';
 grant select, insert, update on platform.system_cards to spectral_platform;
 
--- The key has the workspace last: "is not distinct from", by which a row is found, serves no index, and the rest then does.
--- The tables after this one have the same order.
+-- The key has the workspace last: "is not distinct from", by which a row is found, serves no index, and the rest then
+-- does. The tables after this one have the same order.
 create table platform.decisions (
   id bigint generated always as identity,
   workspace_id uuid null,
@@ -48,7 +48,8 @@ create table platform.decisions (
   constraint decisions_decided_by_size check (octet_length(decided_by) between 1 and 200),
   constraint decisions_decided_at_finite check (isfinite(decided_at))
 );
-comment on table platform.decisions is 'What people and agents decided on the proposals of rules. A decision never changes: nobody may update it.';
+comment on table platform.decisions is
+  'What people and agents decided on the proposals of rules. A decision never changes, and no role may update it.';
 comment on column platform.decisions.decided_by is 'the person or agent';
 comment on column platform.decisions.override_reason is 'why the proposal was overridden; null if it was followed';
 grant select, insert on platform.decisions to spectral_platform;
@@ -67,7 +68,8 @@ create table platform.override_patterns (
   constraint override_patterns_counts_possible check (followed >= 0 and overridden >= 0 and followed + overridden >= 1),
   constraint override_patterns_times_in_order check (first_decided_at <= last_decided_at)
 );
-comment on table platform.override_patterns is 'Projection of decision.recorded: how often the proposals of each rule were followed and overridden.';
+comment on table platform.override_patterns is
+  'Projection of decision.recorded: how often the proposals of each rule were followed and overridden.';
 grant select, insert, update on platform.override_patterns to spectral_platform;
 
 create table platform.override_reasons (
@@ -86,8 +88,10 @@ create table platform.override_reasons (
   constraint override_reasons_overridden_positive check (overridden >= 1),
   constraint override_reasons_times_in_order check (first_decided_at <= last_decided_at)
 );
-comment on table platform.override_reasons is 'Projection of decision.recorded: the overrides of each rule by the reason given.';
-comment on column platform.override_reasons.reason is 'in lower case, with single blanks: reasons that differ in nothing else are one';
+comment on table platform.override_reasons is
+  'Projection of decision.recorded: the overrides of each rule by the reason given.';
+comment on column platform.override_reasons.reason is
+  'in lower case, with single blanks: reasons that differ in nothing else are one';
 grant select, insert, update on platform.override_reasons to spectral_platform;
 
 create table platform.override_pattern_decisions (
@@ -98,8 +102,10 @@ create table platform.override_pattern_decisions (
   constraint override_pattern_decisions_pk primary key (id),
   constraint override_pattern_decisions_key unique nulls not distinct (decision_id, workspace_id)
 );
-comment on table platform.override_pattern_decisions is 'The decisions that override_patterns and override_reasons have counted: each counts once, however often it is told.';
-comment on column platform.override_pattern_decisions.counted_at is 'the sweep deletes it once no event can tell the decision again';
+comment on table platform.override_pattern_decisions is
+  'The decisions that override_patterns and override_reasons have counted: each counts once, however often it is told.';
+comment on column platform.override_pattern_decisions.counted_at is
+  'the sweep deletes it once no event can tell the decision again';
 grant select, insert on platform.override_pattern_decisions to spectral_platform;
 
 create table platform.failure_clusters (
@@ -120,12 +126,15 @@ create table platform.failure_clusters (
   constraint failure_clusters_operation_size check (octet_length(operation) between 1 and 200),
   constraint failure_clusters_error_class_size check (octet_length(error_class) between 1 and 200),
   constraint failure_clusters_revision_positive check (revision >= 1),
-  constraint failure_clusters_failures_array check (jsonb_typeof(failures) = 'array' and jsonb_array_length(failures) between 1 and 50),
+  constraint failure_clusters_failures_array check (jsonb_typeof(failures) = 'array'
+    and jsonb_array_length(failures) between 1 and 50),
   constraint failure_clusters_failure_count_positive check (failure_count >= 1),
   constraint failure_clusters_severity check (severity in ('low', 'medium', 'high', 'critical')),
-  constraint failure_clusters_seen check (isfinite(first_seen_at) and isfinite(last_seen_at) and first_seen_at <= last_seen_at)
+  constraint failure_clusters_seen check (isfinite(first_seen_at) and isfinite(last_seen_at)
+    and first_seen_at <= last_seen_at)
 );
-comment on table platform.failure_clusters is 'Failures of one signature, counted by kind; each detection raises the revision.';
+comment on table platform.failure_clusters is
+  'Failures of one signature, counted by kind; each detection raises the revision.';
 comment on column platform.failure_clusters.failures is 'array of {kind, count, example}, by kind';
 comment on column platform.failure_clusters.failure_count is 'the sum of the counts';
 grant select, insert, update (revision, failures, failure_count, severity, first_seen_at, last_seen_at)
@@ -152,13 +161,16 @@ create table platform.memories (
   constraint memories_working check (state <> 'working' or promoted_at is null),
   constraint memories_retired check ((state = 'retired') = (retired_at is not null))
 );
-comment on table platform.memories is 'What agents have learned: working until it is promoted, and in the end retired. What is recorded after that is a new memory.';
+comment on table platform.memories is
+  'What agents have learned: working until it is promoted, and in the end retired. What is recorded after that is a '
+    'new memory.';
 comment on column platform.memories.observations is 'how often the statement was recorded';
 comment on column platform.memories.version is 'counts the changes of the memory from 1';
 
 create unique index memories_statement_once on platform.memories (scope, statement, workspace_id) nulls not distinct
   where state <> 'retired';
-grant select, insert, update (observations, state, version, promoted_at, retired_at) on platform.memories to spectral_platform;
+grant select, insert,
+  update (observations, state, version, promoted_at, retired_at) on platform.memories to spectral_platform;
 
 create table platform.curation_decisions (
   decision_id uuid not null,
@@ -181,9 +193,12 @@ create table platform.curation_decisions (
   constraint curation_decisions_outcome_reason check ((outcome = 'refused') = (outcome_reason is not null)),
   constraint curation_decisions_outcome_reason_size check (octet_length(outcome_reason) between 1 and 500)
 );
-comment on table platform.curation_decisions is 'What curators decided on worlds'' rule candidates, and what worlds made of it.';
-comment on column platform.curation_decisions.candidate_id is 'of worlds.rule_candidates, which is another context''s: no foreign key';
-comment on column platform.curation_decisions.decided_at is 'orders the decisions on one candidate: a later one has a later time';
+comment on table platform.curation_decisions is
+  'What curators decided on worlds'' rule candidates, and what worlds made of it.';
+comment on column platform.curation_decisions.candidate_id is
+  'of worlds.rule_candidates, which is another context''s: no foreign key';
+comment on column platform.curation_decisions.decided_at is
+  'orders the decisions on one candidate: a later one has a later time';
 comment on column platform.curation_decisions.outcome is 'pending until worlds has said what became of the decision';
 
 create index curation_decisions_by_candidate on platform.curation_decisions (candidate_id, decided_at);
@@ -199,9 +214,11 @@ create table platform.conversations (
   constraint conversations_kind_known check (kind in ('reactive', 'proactive')),
   constraint conversations_trigger_proactive check (trigger_event_id is null or kind = 'proactive')
 );
-comment on table platform.conversations is 'What agent tasks belong to: begun by somebody who asked, or by platform itself.';
+comment on table platform.conversations is
+  'What agent tasks belong to: begun by a person who asked, or by platform itself.';
 comment on column platform.conversations.trigger_event_id is
-  'core.outbox.id of the event that caused a proactive conversation; no foreign key: the outbox is partitioned one day, and its rows go before these';
+  'core.outbox.id of the event that caused a proactive conversation; no foreign key: the outbox is partitioned one '
+    'day, and its rows go before these';
 grant select, insert on platform.conversations to spectral_platform;
 
 create table platform.agent_tasks (
@@ -238,32 +255,41 @@ create table platform.agent_tasks (
     check (status in ('queued', 'running', 'awaiting_approval', 'succeeded', 'failed', 'cancelled')),
   constraint agent_tasks_steps_array check (jsonb_typeof(steps) = 'array' and jsonb_array_length(steps) <= 100),
   constraint agent_tasks_result_of_success check ((status = 'succeeded') = (result is not null)),
-  constraint agent_tasks_result_object check (jsonb_typeof(result) = 'object' and octet_length(result::text) <= 1048576),
+  constraint agent_tasks_result_object check (jsonb_typeof(result) = 'object'
+    and octet_length(result::text) <= 1048576),
   constraint agent_tasks_reason_of_failure check ((status = 'failed') = (failure_reason is not null)),
   constraint agent_tasks_texts_size check (
     octet_length(failure_reason) between 1 and 4000 and octet_length(last_error) between 1 and 4000
     and octet_length(approval_question) between 1 and 4000 and octet_length(approval_comment) between 1 and 4000
     and octet_length(approval_decided_by) between 1 and 200 and octet_length(cancel_requested_by) between 1 and 200),
-  constraint agent_tasks_approval_asked check (num_nulls(approval_gate, approval_question, approval_requested_at) in (0, 3)),
+  constraint agent_tasks_approval_asked check (num_nulls(approval_gate, approval_question,
+    approval_requested_at) in (0, 3)),
   constraint agent_tasks_approval_decided check (
     num_nulls(approval_verdict, approval_decided_by, approval_decided_at) in (0, 3)
-    and (approval_verdict is null or approval_gate is not null) and (approval_comment is null or approval_verdict is not null)),
+    and (approval_verdict is null or approval_gate is not null)
+      and (approval_comment is null or approval_verdict is not null)),
   constraint agent_tasks_verdict_known check (approval_verdict in ('approved', 'rejected')),
-  constraint agent_tasks_awaits_a_verdict check (status <> 'awaiting_approval' or approval_gate is not null and approval_verdict is null),
+  constraint agent_tasks_awaits_a_verdict check (status <> 'awaiting_approval' or approval_gate is not null
+    and approval_verdict is null),
   constraint agent_tasks_cancel_requested check (num_nulls(cancel_requested_by, cancel_requested_at) in (0, 2)),
   constraint agent_tasks_run_counted check (run >= 0 and tries >= 0 and tries <= run),
-  constraint agent_tasks_run_dispatched check ((run = 0) = (dispatch_event_id is null) and (status <> 'running' or run > 0)),
+  constraint agent_tasks_run_dispatched check ((run = 0) = (dispatch_event_id is null)
+    and (status <> 'running' or run > 0)),
   constraint agent_tasks_retained check (retain_until > created_at)
 );
 comment on table platform.agent_tasks is
-  'Work of agents, as business state; core.outbox carries agent.task.dispatched, which says that a task awaits a worker.';
+  'Work of agents, as business state; core.outbox carries agent.task.dispatched, '
+    'which says that a task awaits a worker.';
 comment on column platform.agent_tasks.executor is 'by name, what does the work';
-comment on column platform.agent_tasks.steps is 'the steps that are done, in order: {name, result, run, done_at}; whoever takes the task up goes on after them';
+comment on column platform.agent_tasks.steps is
+  'the steps that are done, in order: {name, result, run, done_at}; the next run continues after them';
 comment on column platform.agent_tasks.last_error is 'what the latest run that did not come to an end said';
-comment on column platform.agent_tasks.approval_gate is 'the latest approval that was asked for, for the executor; the question is for people';
+comment on column platform.agent_tasks.approval_gate is
+  'the latest approval that was asked for, for the executor; the question is for people';
 comment on column platform.agent_tasks.run is 'counts the runs; only the latest may write, while the task is running';
 comment on column platform.agent_tasks.tries is 'runs since the task was last dispatched or a step was done';
-comment on column platform.agent_tasks.dispatch_event_id is 'core.outbox.id of the event that the latest run began with';
+comment on column platform.agent_tasks.dispatch_event_id is
+  'core.outbox.id of the event that the latest run began with';
 comment on column platform.agent_tasks.retain_until is 'not swept before';
 
 create index agent_tasks_conversation_id on platform.agent_tasks (conversation_id);
@@ -281,7 +307,8 @@ begin
     execute format('alter table platform.%I enable row level security', v_table);
     execute format('create policy %I on platform.%I to spectral_platform
         using (workspace_id is not distinct from nullif(current_setting(''spectral.workspace_id'', true), '''')::uuid)
-        with check (workspace_id is not distinct from nullif(current_setting(''spectral.workspace_id'', true), '''')::uuid)',
+        with check (workspace_id is not distinct from nullif(current_setting(''spectral.workspace_id'', '
+          'true), '''')::uuid)',
       v_table || '_workspace', v_table);
   end loop;
 end
@@ -298,7 +325,8 @@ declare
   v_ids uuid[];
 begin
   select array_agg(p.agent_task_id) into v_ids
-  from (select t.agent_task_id from platform.agent_tasks t where t.agent_task_id > v_after order by t.agent_task_id limit p_limit) p;
+  from (select t.agent_task_id from platform.agent_tasks t where t.agent_task_id > v_after
+    order by t.agent_task_id limit p_limit) p;
   delete from platform.agent_tasks t
   where t.agent_task_id = any (array(select d.agent_task_id from platform.agent_tasks d
     where d.agent_task_id > v_after and d.agent_task_id <= v_ids[cardinality(v_ids)]
@@ -319,7 +347,8 @@ declare
   v_ids uuid[];
 begin
   select array_agg(p.decision_id) into v_ids
-  from (select c.decision_id from platform.override_pattern_decisions c where c.decision_id > v_after order by c.decision_id limit p_limit) p;
+  from (select c.decision_id from platform.override_pattern_decisions c where c.decision_id > v_after
+    order by c.decision_id limit p_limit) p;
   delete from platform.override_pattern_decisions c
   where c.ctid = any (array(select d.ctid from platform.override_pattern_decisions d
     where d.decision_id > v_after and d.decision_id <= v_ids[cardinality(v_ids)] and d.counted_at <= v_gone

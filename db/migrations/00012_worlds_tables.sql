@@ -23,8 +23,8 @@ create table worlds.world_model_cards (
 comment on table worlds.world_model_cards is 'The current version of each world model card, as published.';
 grant select, insert, update on worlds.world_model_cards to spectral_worlds;
 
--- The key begins with the workspace, and "is not distinct from", by which a row is found, serves no index: a card is found by
--- its id.
+-- The key begins with the workspace, and "is not distinct from", by which a row is found, serves no index: a card is
+-- found by its id.
 create index world_model_cards_lookup on worlds.world_model_cards (card_id, workspace_id);
 
 create table worlds.rule_health_decisions (
@@ -35,8 +35,10 @@ create table worlds.rule_health_decisions (
   constraint rule_health_decisions_pk primary key (id),
   constraint rule_health_decisions_key unique nulls not distinct (decision_id, workspace_id)
 );
-comment on table worlds.rule_health_decisions is 'The decisions that rule_health has counted: each counts once, however often it is told.';
-comment on column worlds.rule_health_decisions.counted_at is 'the sweep deletes it once no event can tell the decision again';
+comment on table worlds.rule_health_decisions is
+  'The decisions that rule_health has counted: each counts once, however often it is told.';
+comment on column worlds.rule_health_decisions.counted_at is
+  'the sweep deletes it once no event can tell the decision again';
 grant select, insert on worlds.rule_health_decisions to spectral_worlds;
 
 create table worlds.rule_health (
@@ -53,8 +55,10 @@ create table worlds.rule_health (
   constraint rule_health_counts_possible check (followed >= 0 and overridden >= 0 and followed + overridden >= 1),
   constraint rule_health_state_known check (state in ('unrated', 'healthy', 'contested', 'failing'))
 );
-comment on table worlds.rule_health is 'Projection of decision.recorded: how the decisions on each rule''s proposals speak for it.';
-comment on column worlds.rule_health.state is 'by the share of overrides; unrated while there are too few decisions to tell';
+comment on table worlds.rule_health is
+  'Projection of decision.recorded: how the decisions on each rule''s proposals speak for it.';
+comment on column worlds.rule_health.state is
+  'by the share of overrides; unrated while there are too few decisions to tell';
 grant select, insert, update on worlds.rule_health to spectral_worlds;
 
 create table worlds.scans (
@@ -78,7 +82,8 @@ create table worlds.scans (
   constraint scans_failure_of_failed check ((state = 'failed') = (failure is not null)),
   constraint scans_failure_size check (octet_length(failure) between 1 and 2000)
 );
-comment on table worlds.scans is 'Scans of what the world models are about: running, then completed or failed for good.';
+comment on table worlds.scans is
+  'Scans of what the world models are about: running, then completed or failed for good.';
 comment on column worlds.scans.subject is 'what is scanned, a card or a source: card:harbour';
 comment on column worlds.scans.findings is 'by kind: [{"kind": ..., "occurrences": ...}]';
 comment on column worlds.scans.failure is 'why it failed';
@@ -97,7 +102,8 @@ create table worlds.scan_index (
   constraint scan_index_subject_size check (octet_length(subject) between 1 and 200),
   constraint scan_index_finding_count_possible check (finding_count >= cardinality(finding_kinds))
 );
-comment on table worlds.scan_index is 'Projection of worlds.scan.completed: the scan of each subject that finished last.';
+comment on table worlds.scan_index is
+  'Projection of worlds.scan.completed: the scan of each subject that finished last.';
 comment on column worlds.scan_index.finding_kinds is 'what it found, in order; how often is in scan_index_findings';
 comment on column worlds.scan_index.finding_count is 'occurrences of all kinds together';
 grant select, insert, update on worlds.scan_index to spectral_worlds;
@@ -117,7 +123,8 @@ create table worlds.scan_index_findings (
   constraint scan_index_findings_occurrences_positive check (occurrences >= 1)
 );
 comment on table worlds.scan_index_findings is
-  'Projection of worlds.scan.completed: the last scan of each subject that found something of a kind. It stands if that is the scan of scan_index.';
+  'Projection of worlds.scan.completed: the last scan of each subject that found something of a kind. It stands if '
+    'that is the scan of scan_index.';
 
 -- Rows, where an array in scan_index would look simpler: under row level security an index serves only leakproof
 -- operators. Equality of texts is one; @> of arrays is not, and would read the whole table.
@@ -148,15 +155,20 @@ create table worlds.rule_candidates (
   constraint rule_candidates_kinds_positive check (kinds >= 1),
   constraint rule_candidates_confidence check (confidence between 0 and 1),
   constraint rule_candidates_state check (state in ('proposed', 'approved', 'rejected')),
-  constraint rule_candidates_decided check ((state = 'proposed') = (decision_id is null) and (state = 'proposed') = (decided_at is null))
+  constraint rule_candidates_decided check ((state = 'proposed') = (decision_id is null)
+    and (state = 'proposed') = (decided_at is null))
 );
-comment on table worlds.rule_candidates is 'Rules that failure clusters and memories suggest, and what curators decided on them.';
-comment on column worlds.rule_candidates.origin_id is 'the cluster or memory of platform, which is another context''s: no foreign key';
-comment on column worlds.rule_candidates.revision is 'of the origin, whose fact stands here; 0 if that fact came without one';
+comment on table worlds.rule_candidates is
+  'Rules that failure clusters and memories suggest, and what curators decided on them.';
+comment on column worlds.rule_candidates.origin_id is
+  'the cluster or memory of platform, which is another context''s: no foreign key';
+comment on column worlds.rule_candidates.revision is
+  'of the origin, whose fact stands here; 0 if that fact came without one';
 comment on column worlds.rule_candidates.occurrences is 'failures of the cluster, or observations of the memory';
 comment on column worlds.rule_candidates.kinds is 'different kinds among the occurrences';
 comment on column worlds.rule_candidates.decision_id is 'the newest decision that was applied';
-grant select, insert, update (revision, statement, occurrences, kinds, confidence, state, decision_id, decided_at, updated_at)
+grant select, insert, update (revision, statement, occurrences, kinds, confidence, state, decision_id, decided_at,
+  updated_at)
   on worlds.rule_candidates to spectral_worlds;
 
 create table worlds.curation_rulings (
@@ -173,8 +185,10 @@ create table worlds.curation_rulings (
   constraint curation_rulings_reason check ((outcome = 'refused') = (reason is not null)),
   constraint curation_rulings_reason_size check (octet_length(reason) between 1 and 500)
 );
-comment on table worlds.curation_rulings is 'What worlds made of each curation decision, once: whoever writes the row publishes worlds.curation.applied.';
-comment on column worlds.curation_rulings.decision_id is 'of platform.curation_decisions, which is another context''s: no foreign key';
+comment on table worlds.curation_rulings is
+  'What worlds made of each curation decision, once: the transaction that writes it publishes worlds.curation.applied.';
+comment on column worlds.curation_rulings.decision_id is
+  'of platform.curation_decisions, which is another context''s: no foreign key';
 comment on column worlds.curation_rulings.candidate_id is 'as the decision names it: there may be no such candidate';
 grant select, insert on worlds.curation_rulings to spectral_worlds;
 
@@ -189,7 +203,8 @@ begin
     execute format('alter table worlds.%I enable row level security', v_table);
     execute format('create policy %I on worlds.%I to spectral_worlds
         using (workspace_id is not distinct from nullif(current_setting(''spectral.workspace_id'', true), '''')::uuid)
-        with check (workspace_id is not distinct from nullif(current_setting(''spectral.workspace_id'', true), '''')::uuid)',
+        with check (workspace_id is not distinct from nullif(current_setting(''spectral.workspace_id'', '
+          'true), '''')::uuid)',
       v_table || '_workspace', v_table);
   end loop;
 end
@@ -207,7 +222,8 @@ declare
   v_ids uuid[];
 begin
   select array_agg(p.decision_id) into v_ids
-  from (select c.decision_id from worlds.rule_health_decisions c where c.decision_id > v_after order by c.decision_id limit p_limit) p;
+  from (select c.decision_id from worlds.rule_health_decisions c where c.decision_id > v_after
+    order by c.decision_id limit p_limit) p;
   delete from worlds.rule_health_decisions c
   where c.ctid = any (array(select d.ctid from worlds.rule_health_decisions d
     where d.decision_id > v_after and d.decision_id <= v_ids[cardinality(v_ids)] and d.counted_at <= v_gone
