@@ -51,7 +51,8 @@ type event struct {
 	Noun, Name           string // memory_retired, MemoryRetired
 	Number               string // of the migration
 	Fields               []field
-	Newer                *field // of two events about one thing, the one with the higher value stays; nil if the first stays
+	// of two events about one thing, the one with the higher value stays; nil if the first stays
+	Newer *field
 }
 
 // field is one field of the payload, and a column of the recorder's table.
@@ -63,8 +64,9 @@ type field struct {
 
 // kinds are the kinds of fields, without their names. In Check, %s is the column.
 var kinds = map[string]field{
-	"uuid":   {Go: "uuid.UUID", SQL: "uuid", Example: `uuid.MustParse("01936e5c-7d00-7000-8000-0000000000a1")`},
-	"text":   {Go: "string", SQL: "text", Tag: "minLength=1,maxLength=200", Check: "octet_length(%s) between 1 and 800", Example: `"an example"`},
+	"uuid": {Go: "uuid.UUID", SQL: "uuid", Example: `uuid.MustParse("01936e5c-7d00-7000-8000-0000000000a1")`},
+	"text": {Go: "string", SQL: "text", Tag: "minLength=1,maxLength=200", Check: "octet_length(%s) between 1 and 800",
+		Example: `"an example"`},
 	"int":    {Go: "int64", SQL: "bigint", Tag: "minimum=0", Check: "%s >= 0", Example: "1"},
 	"number": {Go: "float64", SQL: "double precision", Example: "0.5"},
 	"bool":   {Go: "bool", SQL: "boolean", Example: "true"},
@@ -81,7 +83,8 @@ var (
 func newEvent(eventType, target, fields string) (event, error) {
 	parts := typeForm.FindStringSubmatch(eventType)
 	if parts == nil || !slices.Contains(contexts, parts[1]) {
-		return event{}, fmt.Errorf("NAME=%s: must be lower-case words joined by dots, the first of them the context that publishes",
+		return event{}, fmt.Errorf("NAME=%s: must be lower-case words joined by dots, "+
+			"the first of them the context that publishes",
 			eventType)
 	}
 	if !slices.Contains(contexts, target) {

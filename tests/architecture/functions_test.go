@@ -10,8 +10,8 @@ import (
 	"spectral/db"
 )
 
-// TestMigrationsHoldTheFunctions compares each function in the migrations with its source in db/functions, and the edition
-// with the migrations. With -update it writes the migrations, as `go run ./internal/dev functions` does.
+// TestMigrationsHoldTheFunctions compares each function in the migrations with its source in db/functions, and the
+// edition with the migrations. With -update it writes the migrations, as `go run ./internal/dev functions` does.
 func TestMigrationsHoldTheFunctions(t *testing.T) {
 	t.Parallel()
 	if *update {

@@ -29,7 +29,8 @@ func TestConsumersReadWhatProducersPublish(t *testing.T) {
 			must(t, err)
 			for _, h := range s.Handlers() {
 				if h.Reads == nil {
-					t.Errorf("handler %s: Registration.Reads is not set: name the struct it decodes payloads of %s into", h.Name, eventType)
+					t.Errorf("handler %s: Registration.Reads is not set: name the struct it decodes payloads of %s into", h.Name,
+						eventType)
 					continue
 				}
 				newest := version == slices.Max(snapshotVersions(t, eventType))
@@ -41,7 +42,8 @@ func TestConsumersReadWhatProducersPublish(t *testing.T) {
 	}
 }
 
-// misread says what a consumer's struct makes wrong of an example. Only the newest one has all the fields that it may read.
+// misread says what a consumer's struct makes wrong of an example. Only the newest one has all the fields that it may
+// read.
 func misread(example json.RawMessage, reads any, newest bool) []string {
 	var published any
 	if err := json.Unmarshal(example, &published); err != nil {
@@ -70,7 +72,8 @@ func misread(example json.RawMessage, reads any, newest bool) []string {
 	return problems
 }
 
-// narrower are the fields of a consumer's struct that cannot hold all that a producer may send, though the example fits.
+// narrower are the fields of a consumer's struct that cannot hold all that a producer may send, though the example
+// fits.
 func narrower(at string, t reflect.Type) (problems []string) {
 	for t.Kind() == reflect.Pointer || t.Kind() == reflect.Slice {
 		t = t.Elem()
@@ -180,9 +183,12 @@ func TestMisreadingsAreFound(t *testing.T) {
 		tag, want string
 	}{
 		{"", `json:"id"`, ""}, {[]kind{}, `json:"parts"`, ""}, {json.RawMessage{}, `json:"raw"`, ""},
-		{"", `json:"idd"`, "reads /idd, which is not"}, {new(string), `json:"idd"`, "reads /idd, which is not"}, {"", `json:"idd,omitempty"`, "reads /idd, which is not"},
-		{[]noted{}, `json:"parts"`, "reads /parts/*/note, which is not"}, {"", `json:"count"`, "does not fit"}, {int32(0), `json:"count"`, "reads /count as int32"},
-		{uint8(0), `json:"count"`, "reads /count as uint8"}, {[1]kind{}, `json:"parts"`, "reads /parts as [1]contracts_test.kind"}, {"", "", "reads /Field, which is not"},
+		{"", `json:"idd"`, "reads /idd, which is not"}, {new(string), `json:"idd"`, "reads /idd, which is not"},
+		{"", `json:"idd,omitempty"`, "reads /idd, which is not"},
+		{[]noted{}, `json:"parts"`, "reads /parts/*/note, which is not"}, {"", `json:"count"`, "does not fit"},
+		{int32(0), `json:"count"`, "reads /count as int32"},
+		{uint8(0), `json:"count"`, "reads /count as uint8"},
+		{[1]kind{}, `json:"parts"`, "reads /parts as [1]contracts_test.kind"}, {"", "", "reads /Field, which is not"},
 	} {
 		got := strings.Join(misread(example, withField(c.field, c.tag), true), "; ")
 		if c.want == "" && got != "" || !strings.Contains(got, c.want) {

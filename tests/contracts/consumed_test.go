@@ -17,7 +17,8 @@ func TestWhetherATypeIsConsumedIsTheGenerations(t *testing.T) {
 	register := func(g events.Generation, version int, unconsumed bool) {
 		t.Helper()
 		contracts, err := events.NewContracts(events.Contract{
-			Type: oldType, Version: version, Source: events.Worlds, Payload: noted{Note: "n"}, ContentClass: events.Operational, Unconsumed: unconsumed,
+			Type: oldType, Version: version, Source: events.Worlds, Payload: noted{Note: "n"}, ContentClass: events.Operational,
+			Unconsumed: unconsumed,
 		})
 		must(t, err)
 		must(t, publish.Register(ctx, pool, g, contracts))
@@ -25,7 +26,8 @@ func TestWhetherATypeIsConsumedIsTheGenerations(t *testing.T) {
 	status := func(g events.Generation, version int) (got string) {
 		t.Helper()
 		var id string
-		must(t, pool.QueryRow(ctx, `select core.outbox_publish($1, 'worlds', '{"note": "n"}', p_event_version => $2, p_generation => $3)::text`,
+		must(t, pool.QueryRow(ctx,
+			`select core.outbox_publish($1, 'worlds', '{"note": "n"}', p_event_version => $2, p_generation => $3)::text`,
 			oldType, version, g).Scan(&id))
 		must(t, pool.QueryRow(ctx, "select status from core.outbox where id = $1", id).Scan(&got))
 		return got
@@ -37,7 +39,8 @@ func TestWhetherATypeIsConsumedIsTheGenerations(t *testing.T) {
 		generation events.Generation
 		version    int
 		want       string
-	}{{1, 1, "delivered"}, {2, 1, "pending"}, {2, 2, "pending"}, {3, 1, "delivered"}, {3, 2, "delivered"}, {1, 2, "delivered"}} {
+	}{{1, 1, "delivered"}, {2, 1, "pending"}, {2, 2, "pending"}, {3, 1, "delivered"}, {3, 2, "delivered"},
+		{1, 2, "delivered"}} {
 		if got := status(c.generation, c.version); got != c.want {
 			t.Errorf("version %d in generation %d is %s, want %s", c.version, c.generation, got, c.want)
 		}

@@ -48,15 +48,16 @@ func producing(t *testing.T, pool *pgxpool.Pool, contracts *events.Contracts, lo
 		Contracts: contracts, Generation: pgtest.Generation, Log: log,
 	}}
 	contract, _ := contracts.Lookup(oldType, 1)
-	return uow.Do(background(t), events.Worlds, uuid.NullUUID{}, func(_ events.Tx, publisherFor events.PublisherFor) error {
-		all := make([]events.Envelope, times)
-		for i := range all {
-			e, err := events.NewEnvelope(contract, noted{Note: "n"})
-			must(t, err)
-			all[i] = e
-		}
-		return publisherFor().Publish(background(t), all...)
-	})
+	return uow.Do(background(t), events.Worlds, uuid.NullUUID{},
+		func(_ events.Tx, publisherFor events.PublisherFor) error {
+			all := make([]events.Envelope, times)
+			for i := range all {
+				e, err := events.NewEnvelope(contract, noted{Note: "n"})
+				must(t, err)
+				all[i] = e
+			}
+			return publisherFor().Publish(background(t), all...)
+		})
 }
 
 func TestADeprecatedTypeWarnsUntilItsDeadline(t *testing.T) {
@@ -70,7 +71,8 @@ func TestADeprecatedTypeWarnsUntilItsDeadline(t *testing.T) {
 
 	var log bytes.Buffer
 	must(t, producing(t, pool, contracts, slog.New(slog.NewTextHandler(&log, nil)), 3))
-	want := "level=WARN msg=\"a deprecated event type was published: it will be refused from its deadline on\" event_type=" + oldType +
+	want := "level=WARN msg=\"a deprecated event type was published: it will be refused from its deadline " +
+		"on\" event_type=" + oldType +
 		" deadline=" + deadline.Format("2006-01-02T15:04:05.000Z") + " successor=" + newType + "\n"
 	if _, line, _ := strings.Cut(log.String(), " "); line != want {
 		t.Fatalf("the log says %q, want %q once", line, want)
@@ -85,9 +87,12 @@ func TestADeprecatedTypeWarnsUntilItsDeadline(t *testing.T) {
 	conn, err := pgx.ConnectConfig(ctx, config)
 	must(t, err)
 	defer func() { _ = conn.Close(ctx) }()
-	_, err = conn.Exec(ctx, "begin; set local timezone = 'UTC'; select core.outbox_publish('"+oldType+"', 'worlds', '{\"note\": \"n\"}') from generate_series(1, 3); commit")
+	_, err = conn.Exec(ctx,
+		"begin; set local timezone = 'UTC'; select core.outbox_publish('"+oldType+"', 'worlds', '{\"note\": \"n\"}') "+
+			"from generate_series(1, 3); commit")
 	must(t, err)
-	if want := "WARNING event_type: " + oldType + " is deprecated and will be refused from " + deadline.Format("2006-01-02 15:04:05+00") + " on; publish " + newType; len(warnings) != 1 || warnings[0] != want {
+	if want := "WARNING event_type: " + oldType + " is deprecated and will be refused from " +
+		deadline.Format("2006-01-02 15:04:05+00") + " on; publish " + newType; len(warnings) != 1 || warnings[0] != want {
 		t.Fatalf("SQL warns %q, want %q once for the transaction", warnings, want)
 	}
 	_, err = conn.Exec(ctx, "select core.outbox_publish('"+newType+"', 'worlds', '{\"note\": \"n\"}')")
@@ -106,17 +111,20 @@ func TestADeprecatedTypeIsRefusedFromItsDeadlineOn(t *testing.T) {
 
 	err := producing(t, pool, contracts, slog.New(slog.DiscardHandler), 2)
 	refusal, ok := errors.AsType[*events.Refusal](err)
-	if !ok || refusal.Code != events.CodeDeprecated || refusal.Field != "event_type" || refusal.Hint != "publish "+newType ||
+	if !ok || refusal.Code != events.CodeDeprecated || refusal.Field != "event_type" ||
+		refusal.Hint != "publish "+newType ||
 		!strings.Contains(err.Error(), "event 1 of 2") {
 		t.Fatalf("refused as %v", err)
 	}
 	for _, sql := range []string{
 		"select core.outbox_publish('" + oldType + "', 'worlds', '{\"note\": \"n\"}')",
-		"select core.outbox_publish_many('[{\"event_type\": \"" + oldType + "\", \"source\": \"worlds\", \"payload\": {\"note\": \"n\"}}]')",
+		"select core.outbox_publish_many('[{\"event_type\": \"" + oldType +
+			"\", \"source\": \"worlds\", \"payload\": {\"note\": \"n\"}}]')",
 	} {
 		_, err := pool.Exec(ctx, sql)
 		pg, ok := errors.AsType[*pgconn.PgError](err)
-		if !ok || pg.Code != "SP024" || pg.ColumnName != "event_type" || pg.Hint != "publish "+newType || !strings.Contains(pg.Message, oldType+" is deprecated and has been refused since ") {
+		if !ok || pg.Code != "SP024" || pg.ColumnName != "event_type" || pg.Hint != "publish "+newType ||
+			!strings.Contains(pg.Message, oldType+" is deprecated and has been refused since ") {
 			t.Errorf("%s: %v", sql, err)
 		}
 	}
@@ -144,7 +152,8 @@ func TestDeprecationsThatMakeNoSenseAreRefused(t *testing.T) {
 	t.Parallel()
 	with := func(d events.Deprecation) error {
 		_, err := events.NewContracts(events.Contract{
-			Type: oldType, Version: 1, Source: events.Worlds, Payload: noted{}, ContentClass: events.Operational, Deprecation: &d,
+			Type: oldType, Version: 1, Source: events.Worlds, Payload: noted{}, ContentClass: events.Operational,
+			Deprecation: &d,
 		})
 		return err
 	}
@@ -161,14 +170,16 @@ func TestDeprecationsThatMakeNoSenseAreRefused(t *testing.T) {
 	}
 }
 
-// Who publishes an older version, which fits the newest, goes on, on a new database too; and a deprecation is of all versions.
+// Who publishes an older version, which fits the newest, goes on, on a new database too; and a deprecation is of all
+// versions.
 func TestOlderVersionsAreRegisteredAndDeprecatedWithTheNewest(t *testing.T) {
 	t.Parallel()
 	ctx := background(t)
 	pool := pgtest.Pool(t, pgtest.New(t))
 	register := func(g events.Generation, version int, d *events.Deprecation) {
 		t.Helper()
-		successor := events.Contract{Type: newType, Version: 1, Source: events.Worlds, Payload: noted{Note: "n"}, ContentClass: events.Operational}
+		successor := events.Contract{Type: newType, Version: 1, Source: events.Worlds, Payload: noted{Note: "n"},
+			ContentClass: events.Operational}
 		old := successor
 		old.Type, old.Version, old.Deprecation = oldType, version, d
 		contracts, err := events.NewContracts(old, successor)
@@ -176,7 +187,8 @@ func TestOlderVersionsAreRegisteredAndDeprecatedWithTheNewest(t *testing.T) {
 		must(t, publish.RegisterContracts(ctx, pool, g, contracts))
 	}
 	publish := func(version int) error {
-		_, err := pool.Exec(ctx, "select core.outbox_publish($1, 'worlds', '{\"note\": \"n\"}', p_event_version => $2)", oldType, version)
+		_, err := pool.Exec(ctx, "select core.outbox_publish($1, 'worlds', '{\"note\": \"n\"}', p_event_version => $2)",
+			oldType, version)
 		return err
 	}
 	register(pgtest.Generation, 3, nil)

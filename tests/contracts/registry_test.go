@@ -26,7 +26,8 @@ func TestContractsAreOfTheContextThatTheyStandIn(t *testing.T) {
 	t.Parallel()
 	for _, c := range shipped(t) {
 		if pkg := reflect.TypeOf(c.Payload).PkgPath(); pkg != "spectral/internal/"+string(c.Source)+"/contracts/events" {
-			t.Errorf("contract %s: its Source is %s, but its payload is %s: a context publishes what stands in its own contracts/events", c.Type, c.Source, pkg)
+			t.Errorf("contract %s: its Source is %s, but its payload is %s: a context publishes what stands in its own "+
+				"contracts/events", c.Type, c.Source, pkg)
 		}
 	}
 }
@@ -61,11 +62,15 @@ func forgotten(t *testing.T, tree fs.FS, elsewhere map[string]string) (problems 
 				}
 				name := function.Name.Name
 				if !listed[name] {
-					problems = append(problems, name+" of internal/"+scope+"/contracts/events is not registered: list it in app.Contracts (internal/app/contracts.go)")
+					problems = append(problems,
+						name+" of internal/"+scope+"/contracts/events is not registered: list it in app.Contracts "+
+							"(internal/app/contracts.go)")
 				}
 				if !used[name] && elsewhere[name] == "" {
-					problems = append(problems, name+" of internal/"+scope+"/contracts/events is not published: publish it from a use case in internal/"+scope+
-						"/application, in the transaction of what it tells of; if only others do, say who in publishedElsewhere (tests/contracts/registry_test.go)")
+					problems = append(problems,
+						name+" of internal/"+scope+"/contracts/events is not published: publish it from a use case in internal/"+scope+
+							"/application, in the transaction of what it tells of; if only others do, "+
+							"say who in publishedElsewhere (tests/contracts/registry_test.go)")
 				}
 				if used[name] && elsewhere[name] != "" {
 					problems = append(problems, name+" is in publishedElsewhere, but internal/"+scope+" publishes it")
@@ -91,14 +96,19 @@ func selected(file *ast.File) map[string]bool {
 func TestForgottenContractsAreFound(t *testing.T) {
 	t.Parallel()
 	tree := fstest.MapFS{
-		"internal/app/contracts.go":                 {Data: []byte("package app\n\nvar _ = []any{worlds.AContract(), worlds.BContract(), worlds.CContract()}\n")},
-		"internal/worlds/contracts/events/all.go":   {Data: []byte("package events\n\nfunc AContract() {}\nfunc BContract() {}\nfunc CContract() {}\nfunc DContract() {}\n")},
-		"internal/worlds/application/a.go":          {Data: []byte("package application\n\nvar _ = contracts.AContract()\nvar _ = contracts.DContract()\n")},
+		"internal/app/contracts.go": {Data: []byte("package app\n\nvar _ = []any{worlds.AContract(), " +
+			"worlds.BContract(), worlds.CContract()}\n")},
+		"internal/worlds/contracts/events/all.go": {Data: []byte("package events\n\nfunc AContract() {}\nfunc " +
+			"BContract() {}\nfunc CContract() {}\nfunc DContract() {}\n")},
+		"internal/worlds/application/a.go": {Data: []byte("package application\n\nvar _ = " +
+			"contracts.AContract()\nvar _ = contracts.DContract()\n")},
 		"internal/worlds/application/b_test.go":     {Data: []byte("package application\n\nvar _ = contracts.BContract()\n")},
 		"internal/platform/contracts/events/doc.go": {Data: []byte("package events\n")},
 	}
 	got := forgotten(t, tree, map[string]string{"CContract": "the importer", "AContract": "no one"})
-	want := []string{"AContract is in publishedElsewhere, but", "BContract of internal/worlds/contracts/events is not published", "DContract of internal/worlds/contracts/events is not registered"}
+	want := []string{"AContract is in publishedElsewhere, but",
+		"BContract of internal/worlds/contracts/events is not published",
+		"DContract of internal/worlds/contracts/events is not registered"}
 	if len(got) != len(want) {
 		t.Fatalf("found %q", got)
 	}

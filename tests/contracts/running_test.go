@@ -14,8 +14,8 @@ import (
 	"spectral/tests/pgtest"
 )
 
-// TestRunningConsumersTakeLaterVersions publishes every example in its own version and in a higher one with fields that nobody
-// knows, and lets all consumers of the product have it. What they make of it is no matter here, but they can read it.
+// TestRunningConsumersTakeLaterVersions publishes every example in its own version and in a higher one with fields that
+// are in no contract, and runs all consumers of the product. They may refuse what it says, but they can decode it.
 func TestRunningConsumersTakeLaterVersions(t *testing.T) {
 	t.Parallel()
 	ctx := background(t)
@@ -43,7 +43,7 @@ func TestRunningConsumersTakeLaterVersions(t *testing.T) {
 	}
 	outcomes := eventstest.Drain(t, db)
 	if len(outcomes) < len(all) {
-		t.Fatalf("%d events came of %d", len(outcomes), len(all))
+		t.Fatalf("%d outcomes, want at least the %d published events", len(outcomes), len(all))
 	}
 	handled := 0
 	for _, o := range outcomes {

@@ -64,7 +64,8 @@ func everythingContract() events.Contract {
 	return events.Contract{
 		Type: "worlds.test.everything", Version: 1, Source: events.Worlds, ContentClass: events.Operational,
 		Payload: everything{
-			ID: earlier, At: at, Name: "name", Kind: `b "c"`, Count: -5, Version: 3, Size: 7, Share: 0.5, Raw: json.RawMessage(`{"a": 1.0}`),
+			ID: earlier, At: at, Name: "name", Kind: `b "c"`, Count: -5, Version: 3, Size: 7, Share: 0.5,
+			Raw:  json.RawMessage(`{"a": 1.0}`),
 			Tags: []string{"t", "u"}, Parts: []part{{Kind: "p", N: 1, At: &at}, {Kind: "q"}}, One: part{Kind: "o"},
 			Note: &note, Earlier: &earlier, Optional: &part{Kind: "x", N: 2},
 		},
@@ -74,11 +75,16 @@ func everythingContract() events.Contract {
 // values are what a field may be mistaken for, as JSON. Integers with an exponent are left out: Postgres writes
 // them out, and Go wants that of the producer.
 var values = []string{
-	`null`, `""`, `"x"`, `"0192f0c0-0000-7000-8000-000000000001"`, `"2026-02-28T00:00:00Z"`, `"2026-02-28 00:00:00"`, `"2026-13-01T00:00:00Z"`,
-	`"2026-02-28T00:00:00+01:00"`, `"2026-02-28T00:00:00"`, `"a\nb"`, `"twenty characters, 20"`, `"twenty-one characters"`, `0`, `1`, `-1`, `1.0`, `1.5`, `-0.0`, `1000`, `1001`,
-	`9223372036854775807`, `9223372036854775808`, `-9223372036854775809`, `1e30`, `true`, `false`, `{}`, `[]`, `[null]`, `["x"]`, `[1]`, `[[]]`, `[{}]`,
-	`{"kind": "x", "n": 1}`, `[{"kind": "x", "n": 1.0}]`, `[{"kind": "", "n": 1}]`, `[{"kind": "x", "n": 1, "more": null}, {"kind": "x"}]`,
-	`{"kind": "x", "n": 1, "at": "today"}`, `[{"kind": "x", "n": 1}, {"kind": "x", "n": 1}]`, `[{"kind": "x", "n": 1}, {"kind": "x", "n": 1}, {"kind": "x", "n": 1}]`,
+	`null`, `""`, `"x"`, `"0192f0c0-0000-7000-8000-000000000001"`, `"2026-02-28T00:00:00Z"`, `"2026-02-28 00:00:00"`,
+	`"2026-13-01T00:00:00Z"`,
+	`"2026-02-28T00:00:00+01:00"`, `"2026-02-28T00:00:00"`, `"a\nb"`, `"twenty characters, 20"`,
+	`"twenty-one characters"`, `0`, `1`, `-1`, `1.0`, `1.5`, `-0.0`, `1000`, `1001`,
+	`9223372036854775807`, `9223372036854775808`, `-9223372036854775809`, `1e30`, `true`, `false`, `{}`, `[]`, `[null]`,
+	`["x"]`, `[1]`, `[[]]`, `[{}]`,
+	`{"kind": "x", "n": 1}`, `[{"kind": "x", "n": 1.0}]`, `[{"kind": "", "n": 1}]`,
+	`[{"kind": "x", "n": 1, "more": null}, {"kind": "x"}]`,
+	`{"kind": "x", "n": 1, "at": "today"}`, `[{"kind": "x", "n": 1}, {"kind": "x", "n": 1}]`,
+	`[{"kind": "x", "n": 1}, {"kind": "x", "n": 1}, {"kind": "x", "n": 1}]`,
 }
 
 // mutations are payloads that differ from the example in one field: left out, or another value.
@@ -124,7 +130,8 @@ func TestGoAndSQLRefuseTheSamePayloads(t *testing.T) {
 			try = values[:1] // no kind of field is left that the first contract does not have
 		}
 		for i, payload := range mutations(t, example.Payload, try) {
-			_, goErr := contracts.Check(events.Envelope{EventType: c.Type, EventVersion: c.Version, Source: c.Source, Payload: payload})
+			_, goErr := contracts.Check(events.Envelope{EventType: c.Type, EventVersion: c.Version, Source: c.Source,
+				Payload: payload})
 			sqlErr := publishBySQL(ctx, t, conn, c, payload)
 			document, err := validation.UnmarshalJSON(bytes.NewReader(payload))
 			must(t, err)
@@ -148,7 +155,8 @@ func TestGoAndSQLRefuseTheSamePayloads(t *testing.T) {
 				t.Errorf("%s: refused as %v", payload, goErr)
 			}
 			refusal.Received = asJSONB.Replace(refusal.Received)
-			if pg := sqlErr; pg.Code != string(events.CodePayloadShape) || pg.ColumnName != "payload" || !sameWords(refusal, pg) {
+			if pg := sqlErr; pg.Code != string(events.CodePayloadShape) || pg.ColumnName != "payload" ||
+				!sameWords(refusal, pg) {
 				t.Errorf("%s:\nGo:  %v\nSQL: %v; %s; %s", payload, refusal, pg, pg.Detail, pg.Hint)
 			}
 		}
@@ -178,11 +186,13 @@ var asJSONB = strings.NewReplacer("-0.0", "0.0", "1e30", "1000000000000000000000
 
 // sameWords reports whether Go and SQL refuse in the same words.
 func sameWords(refusal *events.Refusal, pg *pgconn.PgError) bool {
-	return pg.Message == refusal.Field+": "+refusal.Reason && pg.Detail == "received "+refusal.Received && pg.Hint == refusal.Hint
+	return pg.Message == refusal.Field+": "+refusal.Reason && pg.Detail == "received "+refusal.Received &&
+		pg.Hint == refusal.Hint
 }
 
 // triesToPublish makes a function that publishes and returns what refuses that, in one round trip.
-const triesToPublish = `create function pg_temp.refusal(p_type text, p_source text, p_payload jsonb, p_version integer, out code text, out field text, out message text,
+const triesToPublish = `create function pg_temp.refusal(p_type text, p_source text, p_payload jsonb,
+	p_version integer, out code text, out field text, out message text,
 	out detail text, out hint text) language plpgsql as $$ begin
 	perform core.outbox_publish(p_type, p_source, p_payload, p_event_version => p_version);
 exception when others then
@@ -191,7 +201,8 @@ exception when others then
 end $$`
 
 // publishBySQL returns a *pgconn.PgError, or nil.
-func publishBySQL(ctx context.Context, t testing.TB, conn *pgx.Conn, c events.Contract, payload json.RawMessage) *pgconn.PgError {
+func publishBySQL(ctx context.Context, t testing.TB, conn *pgx.Conn, c events.Contract,
+	payload json.RawMessage) *pgconn.PgError {
 	t.Helper()
 	var refusal pgconn.PgError
 	var code, field, message, detail, hint *string
@@ -200,7 +211,8 @@ func publishBySQL(ctx context.Context, t testing.TB, conn *pgx.Conn, c events.Co
 	if code == nil {
 		return nil
 	}
-	refusal.Code, refusal.ColumnName, refusal.Message, refusal.Detail, refusal.Hint = *code, *field, *message, *detail, *hint
+	refusal.Code, refusal.ColumnName, refusal.Message, refusal.Detail, refusal.Hint = *code, *field, *message, *detail,
+		*hint
 	return &refusal
 }
 
@@ -229,7 +241,8 @@ func TestRefusalsNameAllViolationsAndWhatWasReceived(t *testing.T) {
 		{map[string]string{"one": `{}`}, "/one/kind is missing; /one/n is missing", "/one/kind {}; /one/n {}"},
 		{map[string]string{"name": `1`}, "/name must be a string", "/name 1"},
 		{map[string]string{"name": `""`}, "/name must not be empty", `/name ""`},
-		{map[string]string{"name": `"twenty-one characters"`}, "/name must have at most 20 characters", "/name 21 characters"},
+		{map[string]string{"name": `"twenty-one characters"`}, "/name must have at most 20 characters",
+			"/name 21 characters"},
 		{map[string]string{"kind": `"d"`}, `/kind must be one of a, b "c"`, `/kind "d"`},
 		{map[string]string{"version": `0`}, "/version must be at least 1", "/version 0"},
 		{map[string]string{"version": `1.0`}, "/version must be a whole number within 64 bits", "/version 1.0"},
@@ -240,17 +253,20 @@ func TestRefusalsNameAllViolationsAndWhatWasReceived(t *testing.T) {
 		{map[string]string{"parts": `[{"kind": "k", "n": 1}, {"kind": "k"}]`}, "/parts/*/n is missing", "/parts/*/n {kind}"},
 		{map[string]string{"parts": `[]`}, "/parts must have at least 1 element", "/parts 0 elements"},
 		{map[string]string{"one": `[{"kind": ""}]`}, "/one must be an object", "/one an array"},
-		{map[string]string{"one": `{"kind": "", "n": "1"}`}, "/one/kind must not be empty; /one/n must be an integer", `/one/kind ""; /one/n "1"`},
+		{map[string]string{"one": `{"kind": "", "n": "1"}`}, "/one/kind must not be empty; /one/n must be an integer",
+			`/one/kind ""; /one/n "1"`},
 		{map[string]string{"id": `"a\tb"`}, "/id must be a UUID", `/id "a b"`},
 		{
 			map[string]string{"at": `"` + strings.Repeat("é", 70) + `"`}, "/at must be a time as in RFC 3339, with a zone",
 			`/at "` + strings.Repeat("é", 60) + `..." (140 bytes)`,
 		},
 		{
-			none, "/id must be a string; /at must be a string; /name must be a string; /kind must be a string; /count must be an integer; " +
+			none, "/id must be a string; /at must be a string; /name must be a string; /kind must be a string; /count must be " +
+				"an integer; " +
 				"/version must be an integer; /size must be an integer; /share must be a number; /yes must be true or false; " +
 				"/raw must be an object; and 1 more",
-			"/id null; /at null; /name null; /kind null; /count null; /version null; /size null; /share null; /yes null; /raw null",
+			"/id null; /at null; /name null; /kind null; /count null; /version null; /size null; /share null; /yes null; /raw " +
+				"null",
 		},
 	} {
 		var fields map[string]json.RawMessage
@@ -260,10 +276,12 @@ func TestRefusalsNameAllViolationsAndWhatWasReceived(t *testing.T) {
 		}
 		payload, err := json.Marshal(fields)
 		must(t, err)
-		_, err = contracts.Check(events.Envelope{EventType: contract.Type, EventVersion: 1, Source: events.Worlds, Payload: payload})
+		_, err = contracts.Check(events.Envelope{EventType: contract.Type, EventVersion: 1, Source: events.Worlds,
+			Payload: payload})
 		want := &events.Refusal{
 			Code: events.CodePayloadShape, Field: "payload", EventType: contract.Type, Reason: c.reason, Received: c.received,
-			Hint: "select payload_schema from core.event_types where event_type = 'worlds.test.everything' and event_version = 1;",
+			Hint: "select payload_schema from core.event_types where event_type = 'worlds.test.everything' " +
+				"and event_version = 1;",
 		}
 		if refusal, ok := errors.AsType[*events.Refusal](err); !ok || *refusal != *want {
 			t.Errorf("Go refuses %v\nas   %v\nwant %v", c.fields, err, want)
@@ -283,14 +301,17 @@ func TestContractsRefusePayloadsThatSQLCannotCheck(t *testing.T) {
 		field any
 		tag   string
 	}{
-		{map[string]int{}, `json:"a"`}, {named{}, `json:"a"`}, {"", `json:"a" jsonschema:"pattern=^a$"`}, {"", `json:"a" jsonschema:"maxLength=256"`},
-		{"", `json:"a" jsonschema:"minLength=2"`}, {"", `json:"a" jsonschema:"format=email"`}, {[]byte{}, `json:"a"`}, {time.Second, `json:"a"`},
+		{map[string]int{}, `json:"a"`}, {named{}, `json:"a"`}, {"", `json:"a" jsonschema:"pattern=^a$"`},
+		{"", `json:"a" jsonschema:"maxLength=256"`},
+		{"", `json:"a" jsonschema:"minLength=2"`}, {"", `json:"a" jsonschema:"format=email"`}, {[]byte{}, `json:"a"`},
+		{time.Second, `json:"a"`},
 		{map[string]any{"b": 1}, `json:"a"`}, {float32(0), `json:"a"`}, {json.Number(""), `json:"a"`}, {0, `json:"a,string"`},
 		{[]struct {
 			B netip.Addr `json:"b"`
 		}{}, `json:"a"`}, {"", ""}, {"", `json:"a b"`}, {[]map[string]int{}, `json:"a"`},
 	} {
-		contract := events.Contract{Type: "worlds.a.b", Version: 1, Source: events.Worlds, Payload: withField(c.field, c.tag), ContentClass: events.Operational}
+		contract := events.Contract{Type: "worlds.a.b", Version: 1, Source: events.Worlds,
+			Payload: withField(c.field, c.tag), ContentClass: events.Operational}
 		if err := contract.Validate(); err == nil || !strings.Contains(err.Error(), ": payload") {
 			t.Errorf("%T %s: %v", c.field, c.tag, err)
 		}

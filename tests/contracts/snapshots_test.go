@@ -63,14 +63,16 @@ func TestSnapshots(t *testing.T) {
 		}
 		keep(t, snapshotFile(c.Type, c.Version, "example"), c.Payload)
 		for _, empty := range emptyFields(reflect.ValueOf(c.Payload), "") {
-			t.Errorf("contract %s version %d: %s of its example Payload is empty: give it a value, for the catalog shows it and consumers are tried with it", c.Type, c.Version, empty)
+			t.Errorf("contract %s version %d: %s of its example Payload is empty: give it a value, for the catalog shows it "+
+				"and consumers are tried with it", c.Type, c.Version, empty)
 		}
 	}
 	folders, err := os.ReadDir(snapshots)
 	must(t, err)
 	for _, folder := range folders {
 		if !slices.ContainsFunc(all, func(c events.Contract) bool { return c.Type == folder.Name() }) {
-			t.Errorf("%s was published once and has no contract any more: the outbox may hold some. Deprecate it (events.Deprecation); "+
+			t.Errorf("%s was published once and has no contract any more: the outbox may hold some. Deprecate it "+
+				"(events.Deprecation); "+
 				"once none is left anywhere, delete tests/contracts/testdata/%[1]s and docs/events/%[1]s.md", folder.Name())
 		}
 	}
@@ -91,7 +93,8 @@ func keep(t *testing.T, file string, v any) {
 	}
 	must(t, err)
 	if got != string(want) {
-		t.Errorf("tests/contracts/%s is not what the code says: run `make generate` and read the diff. It is now:\n%s", file, got)
+		t.Errorf("tests/contracts/%s is not what the code says: run `make generate` and read the diff. It is now:\n%s", file,
+			got)
 	}
 }
 
@@ -112,9 +115,11 @@ func drift(c events.Contract, before map[int]*jsonschema.Schema) (problems []str
 	for _, version := range slices.Sorted(maps.Keys(before)) {
 		breaking, differs := compare("", before[version], c.Schema())
 		for _, b := range breaking {
-			fail("%s since version %d. Consumers of events published before would break: leave it as it was, or publish a new event type %s "+
+			fail("%s since version %d. Consumers of events published before would break: leave it as it was, "+
+				"or publish a new event type %s "+
 				"and deprecate this one (docs/adding-an-event.md); or, if version %[2]d was never deployed anywhere, "+
-				"delete tests/contracts/testdata/%[4]s/v%[2]d.schema.json and run `make generate`", b, version, successorOf(c.Type), c.Type)
+				"delete tests/contracts/testdata/%[4]s/v%[2]d.schema.json and run `make generate`", b, version,
+				successorOf(c.Type), c.Type)
 		}
 		if len(breaking) > 0 {
 			return problems // of later versions it would be said again
@@ -122,13 +127,15 @@ func drift(c events.Contract, before map[int]*jsonschema.Schema) (problems []str
 		changed = version == c.Version && differs
 	}
 	if changed {
-		fail("the payload changed, and its event_version did not: raise the constant ...Version to %d, then `make generate`; "+
-			"or, if version %d was never deployed anywhere, delete tests/contracts/testdata/%s/v%[2]d.schema.json first", c.Version+1, c.Version, c.Type)
+		fail("the payload changed, and its event_version did not: raise the constant ...Version to %d, "+
+			"then `make generate`; "+
+			"or, if version %d was never deployed anywhere, delete tests/contracts/testdata/%s/v%[2]d.schema.json first",
+			c.Version+1, c.Version, c.Type)
 	}
 	return problems
 }
 
-// successorOf is how the seeds name the type of a breaking change.
+// successorOf returns the type that a breaking change of eventType has.
 func successorOf(eventType string) string {
 	base, version, ok := strings.Cut(eventType, ".v")
 	n := 1
@@ -243,7 +250,8 @@ func TestDrift(t *testing.T) {
 		Parts []noted `json:"parts"`
 	}
 	contract := func(version int) events.Contract {
-		return events.Contract{Type: "worlds.a.happened", Version: version, Source: events.Worlds, Payload: payload{}, ContentClass: events.Operational}
+		return events.Contract{Type: "worlds.a.happened", Version: version, Source: events.Worlds, Payload: payload{},
+			ContentClass: events.Operational}
 	}
 	now, err := json.Marshal(contract(1).Schema())
 	must(t, err)
@@ -267,19 +275,25 @@ func TestDrift(t *testing.T) {
 		before  versions
 		want    string // none: it may be published
 	}{
-		"unchanged":                                {1, versions{1: was()}, ""},
-		"the same under a higher version":          {2, versions{1: was()}, ""},
-		"a lower version":                          {1, versions{2: was()}, "version 2 was published already"},
-		"a field removed":                          {2, versions{1: more}, "/gone was removed"},
-		"a snapshot that was written by mistake":   {2, versions{1: more, 2: was()}, "/gone was removed since version 1"},
-		"a field retyped":                          {2, versions{1: was(count, `"count":{"type":"string"},`)}, `/count was {"type":"string"} and is {"type":"integer"}`},
-		"a field without its values":               {2, versions{1: was(note, `"note":{"type":"string","enum":["a"]},`)}, "/note was "},
-		"a new field that is required":             {2, versions{1: was(count, "", `"count",`, "")}, "/count is new and required: mark it omitempty"},
-		"an optional field that is required":       {2, versions{1: was(`"count",`, "")}, "/count was optional and is required now"},
-		"a required field that is optional":        {2, versions{1: was(`"count",`, `"count","note",`)}, "/note was always there and is optional now"},
+		"unchanged":                              {1, versions{1: was()}, ""},
+		"the same under a higher version":        {2, versions{1: was()}, ""},
+		"a lower version":                        {1, versions{2: was()}, "version 2 was published already"},
+		"a field removed":                        {2, versions{1: more}, "/gone was removed"},
+		"a snapshot that was written by mistake": {2, versions{1: more, 2: was()}, "/gone was removed since version 1"},
+		"a field retyped": {2, versions{1: was(count, `"count":{"type":"string"},`)},
+			`/count was {"type":"string"} and is {"type":"integer"}`},
+		"a field without its values": {2, versions{1: was(note, `"note":{"type":"string","enum":["a"]},`)},
+			"/note was "},
+		"a new field that is required": {2, versions{1: was(count, "", `"count",`, "")},
+			"/count is new and required: mark it omitempty"},
+		"an optional field that is required": {2, versions{1: was(`"count",`, "")},
+			"/count was optional and is required now"},
+		"a required field that is optional": {2, versions{1: was(`"count",`, `"count","note",`)},
+			"/note was always there and is optional now"},
 		"a new optional field, version not raised": {1, versions{1: was(note, "")}, "raise the constant ...Version to 2"},
 		"a new optional field":                     {2, versions{1: was(note, "")}, ""},
-		"a field renamed inside":                   {2, versions{1: was(`{"note":{"type":"string"}}`, `{"text":{"type":"string"}}`)}, "/parts/*/text was removed"},
+		"a field renamed inside": {2,
+			versions{1: was(`{"note":{"type":"string"}}`, `{"text":{"type":"string"}}`)}, "/parts/*/text was removed"},
 	} {
 		got := strings.Join(drift(contract(c.version), c.before), "; ")
 		if c.want == "" && got != "" || !strings.Contains(got, c.want) {

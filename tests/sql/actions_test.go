@@ -24,7 +24,8 @@ func (d *database) acts(t testing.TB, n int) {
 		from generate_series(1, $1) i`, n)
 }
 
-// Through all pages each action comes once, the latest first, also of those of one moment; and a cursor goes with its filter.
+// Through all pages each action comes once, the latest first, also of those of one moment; and a cursor goes with its
+// filter.
 func TestPagesOfActions(t *testing.T) {
 	t.Parallel()
 	d := setup(t)
@@ -38,7 +39,8 @@ func TestPagesOfActions(t *testing.T) {
 			t.Fatalf("%d actions after %d: %v", len(found.Actions), len(seen), err)
 		}
 		for _, a := range found.Actions {
-			if seen[a.ID] || a.Action != "replay" || len(a.EventIDs) != 1 || a.Events != 1 || !last.IsZero() && a.ActedAt.After(last) {
+			if seen[a.ID] || a.Action != "replay" || len(a.EventIDs) != 1 || a.Events != 1 || !last.IsZero() &&
+				a.ActedAt.After(last) {
 				t.Errorf("behind %s: %+v", last, a)
 			}
 			seen[a.ID], last = true, a.ActedAt
@@ -47,7 +49,8 @@ func TestPagesOfActions(t *testing.T) {
 			break
 		}
 		filter.Generations = []events.Generation{1}
-		if _, err := client.Actions(deadline(t), filter, operator.Page{Limit: 4, After: after}); !errors.Is(err, operator.ErrCursor) {
+		if _, err := client.Actions(deadline(t), filter, operator.Page{Limit: 4, After: after}); !errors.Is(err,
+			operator.ErrCursor) {
 			t.Errorf("a cursor of another filter: %v", err)
 		}
 		filter.Generations = nil

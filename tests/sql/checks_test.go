@@ -29,7 +29,9 @@ func TestTheFirstLookTakesItsTime(t *testing.T) {
 			default:
 			}
 		}
-		waiting = value[int](t, admin, `select count(*) from pg_locks l where l.relation = 'spectral_goose.goose_db_version'::regclass and l.database = (select oid from pg_database where datname = current_database())
+		waiting = value[int](t, admin,
+			`select count(*) from pg_locks l where l.relation = 'spectral_goose.goose_db_version'::regclass
+				and l.database = (select oid from pg_database where datname = current_database())
 			and not l.granted and l.waitstart < clock_timestamp() - interval '150 ms'`)
 	}
 	exec(t, holder, "commit")

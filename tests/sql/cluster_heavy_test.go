@@ -32,7 +32,8 @@ reset lock_timeout;
 -- +goose Down
 drop index core.operator_actions_more;
 `
-	hasIndex = "select exists (select from pg_index where indexrelid = to_regclass('core.operator_actions_more') and indisvalid and indnatts = 2)"
+	hasIndex = "select exists (select from pg_index where indexrelid = to_regclass('core.operator_actions_more') " +
+		"and indisvalid and indnatts = 2)"
 )
 
 // server starts a server of the test's own, for what concerns a whole cluster.
@@ -79,7 +80,8 @@ func TestMigratorsOfDatabasesOfAServer(t *testing.T) {
 			wantPrivileges(t, pgtest.Conn(t, address(i)), nil, nil)
 		}
 		// the second round has the roles and creates the memberships
-		exec(t, admin, "revoke spectral_platform, spectral_worlds from spectral_worker; revoke spectral_publisher from spectral_platform, spectral_worlds")
+		exec(t, admin, "revoke spectral_platform, spectral_worlds from spectral_worker; revoke spectral_publisher "+
+			"from spectral_platform, spectral_worlds")
 	}
 }
 
@@ -100,15 +102,19 @@ func TestMigrateWithoutSuperuser(t *testing.T) {
 	migrator := pgtest.Conn(t, at)
 	exec(t, migrator, "create role worker login password 'test' in role spectral_worker")
 	exec(t, migrator, "create role producer login password 'test' in role spectral_worlds")
-	if err := app.CheckDatabase(deadline(t), &app.Settings{DatabaseURL: as(t, at, "worker"), PoolURL: as(t, at, "worker")}); err != nil {
+	if err := app.CheckDatabase(deadline(t),
+		&app.Settings{DatabaseURL: as(t, at, "worker"), PoolURL: as(t, at, "worker")}); err != nil {
 		t.Errorf("a worker's check of the database: %v", err)
 	}
 	producer := pgtest.Conn(t, as(t, at, "producer"))
 	exec(t, migrator, "select core.generation_announce(1)")
-	exec(t, producer, "select core.outbox_publish('worlds.world_model_card.published', 'worlds', '{\"card_id\": \"c\", \"version\": 1, \"title\": \"t\"}')")
+	exec(t, producer, "select core.outbox_publish('worlds.world_model_card.published', 'worlds', '{\"card_id\": \"c\", "+
+		"\"version\": 1, \"title\": \"t\"}')")
 	worker := pgtest.Conn(t, as(t, at, "worker"))
 	exec(t, worker, "set role spectral_worker")
-	if n := value[int](t, worker, `with claimed as (select * from core.outbox_claim(1, 'worlds.world_model_card.published', 10, '-infinity', gen_random_uuid(), false))
+	if n := value[int](t, worker,
+		`with claimed as (select * from core.outbox_claim(1, 'worlds.world_model_card.published', 10, '-infinity',
+			gen_random_uuid(), false))
 		select core.outbox_deliver(array_agg(event_id), array_agg(occurred_at)) from claimed`); n != 1 {
 		t.Errorf("%d events delivered, want 1", n)
 	}
@@ -143,8 +149,10 @@ func as(t *testing.T, at, login string) string {
 	return u.String()
 }
 
-// buildWaits says that the build of an index has waited for a snapshot for longer than for a lock that others queue behind.
-const buildWaits = `select exists (select from pg_stat_activity where datname = current_database() and query like 'create index concurrently%'
+// buildWaits says that the build of an index has waited for a snapshot for longer than for a lock that others queue
+// behind.
+const buildWaits = `select exists (select from pg_stat_activity where datname = current_database()
+	and query like 'create index concurrently%'
 	and wait_event = 'virtualxid' and clock_timestamp() - query_start > interval '1 second')`
 
 // Another program's goose table is not taken for ours, and ours is not in its way; public may be absent.
@@ -210,7 +218,8 @@ func TestMigratorsAfterAKilledOne(t *testing.T) {
 	exec(t, holder, "lock table pg_default_acl in exclusive mode")
 	killed := inBackground(t, migrator(t, at, steps(t, nil), slog.New(slog.DiscardHandler)))
 	waitFor(t, conn, lockWaits("pg_default_acl"))
-	exec(t, conn, "select pg_terminate_backend(pid) from pg_locks where relation = 'pg_default_acl'::regclass and not granted"+
+	exec(t, conn, "select pg_terminate_backend(pid) from pg_locks where relation = 'pg_default_acl'::regclass "+
+		"and not granted"+
 		" and database = (select oid from pg_database where datname = current_database())")
 	if err := <-killed; err == nil {
 		t.Fatal("a migrator whose session was ended reports success")
@@ -221,16 +230,18 @@ func TestMigratorsAfterAKilledOne(t *testing.T) {
 	wantSchema(t, at)
 }
 
-// A step that builds an index runs in no transaction. It waits for a lock in turns, and for others' snapshots for as long as it
-// takes, since no one queues behind that. What a build that was cut short left is dropped first.
+// A step that builds an index runs in no transaction. It waits for a lock in turns, and for others' snapshots for as
+// long as it takes, since no one queues behind that. What a build that was cut short left is dropped first.
 func TestAnIndexWaitsWithoutBlockingPublishers(t *testing.T) {
 	t.Parallel()
 	at := pgtest.New(t)
 	exec(t, pgtest.Conn(t, at), "create index operator_actions_more on core.operator_actions (id)")
 	reader, snapshot, watcher := begin(t, pgtest.Conn(t, at)), begin(t, pgtest.Conn(t, at)), pgtest.Conn(t, at)
 	exec(t, reader, "select count(*) from core.operator_actions")
-	migrated := inBackground(t, migrator(t, at, steps(t, map[string]string{"90001_core_index.sql": index}), slog.New(slog.DiscardHandler)))
-	const waiting = "exists (select from pg_locks where database = (select oid from pg_database where datname = current_database()) and not granted" +
+	migrated := inBackground(t, migrator(t, at, steps(t, map[string]string{"90001_core_index.sql": index}),
+		slog.New(slog.DiscardHandler)))
+	const waiting = "exists (select from pg_locks where database = (select oid from pg_database " +
+		"where datname = current_database()) and not granted" +
 		" and relation in ('core.operator_actions'::regclass, 'core.operator_actions_more'::regclass))"
 	waitFor(t, watcher, "select "+waiting)
 	waitFor(t, watcher, "select not "+waiting) // its turn is over

@@ -34,9 +34,12 @@ func (d *database) rows(t testing.TB, n int, set string, arguments ...any) {
 	t.Helper()
 	exec(t, d.admin, "delete from core.outbox")
 	exec(t, d.admin, `
-		insert into core.outbox (id, event_type, event_version, source, content_class, channel, generation, payload, idempotency_key, available_at)
-		select ('00000000-0000-7000-8000-' || lpad(to_hex(i), 12, '0'))::uuid, 'worlds.world_model_card.published', 1, 'worlds', 'operational',
-			'outbox_gen_1', 1, jsonb_build_object('n', i), 'k' || i, clock_timestamp() - interval '1 minute' + i * interval '1 millisecond'
+		insert into core.outbox (id, event_type, event_version, source, content_class, channel, generation, payload,
+			idempotency_key, available_at)
+		select ('00000000-0000-7000-8000-' || lpad(to_hex(i), 12, '0'))::uuid, 'worlds.world_model_card.published', 1,
+			'worlds', 'operational',
+			'outbox_gen_1', 1, jsonb_build_object('n', i), 'k' || i, clock_timestamp() - interval '1 minute' + i * interval
+				'1 millisecond'
 		from generate_series(1, $1::integer) i`, n)
 	if set != "" {
 		exec(t, d.admin, "update core.outbox o set "+set, arguments...)
@@ -53,7 +56,8 @@ func (d *database) alter(t testing.TB, n int, set string, arguments ...any) {
 func (d *database) row(t testing.TB, n int) map[string]any {
 	t.Helper()
 	var row map[string]any
-	if err := json.Unmarshal(value[[]byte](t, d.admin, "select to_jsonb(o) from core.outbox o where o.id = $1", key(n)), &row); err != nil {
+	if err := json.Unmarshal(value[[]byte](t, d.admin, "select to_jsonb(o) from core.outbox o where o.id = $1", key(n)),
+		&row); err != nil {
 		t.Fatal(err)
 	}
 	return row
@@ -75,7 +79,9 @@ func (d *database) wantChanges(t testing.TB, n int, before map[string]any, at ti
 		t.Errorf("row %d: columns %v changed, want %v", n, have, want)
 	}
 	for column, condition := range want {
-		if !value[bool](t, d.admin, "select coalesce(o."+column+" "+condition+", false) from core.outbox o, (select $2::timestamptz as at) b where o.id = $1", key(n), at) {
+		if !value[bool](t, d.admin,
+			"select coalesce(o."+column+" "+condition+", false) from core.outbox o, (select $2::timestamptz as at) b "+
+				"where o.id = $1", key(n), at) {
 			t.Errorf("row %d: %s is %v, want %s", n, column, changed[column], condition)
 		}
 	}
@@ -84,7 +90,8 @@ func (d *database) wantChanges(t testing.TB, n int, before map[string]any, at ti
 // versions is all of core.outbox, and where each row's version lies: the same if nothing was written.
 func (d *database) versions(t testing.TB) []string {
 	t.Helper()
-	return values[string](t, d.admin, "select o.ctid || ' ' || to_jsonb(o) from core.outbox o order by o.id, o.occurred_at")
+	return values[string](t, d.admin,
+		"select o.ctid || ' ' || to_jsonb(o) from core.outbox o order by o.id, o.occurred_at")
 }
 
 // lease is what the tests look at of a row of core.outbox_lease.
@@ -140,19 +147,26 @@ const (
 func TestLease(t *testing.T) {
 	t.Parallel()
 	d := setup(t)
-	d.rows(t, 3, `attempts = 4, crashes = 1, target = 'platform', workspace_id = gen_random_uuid(), trace_context = '00-1', handler_failures = '{"worlds.a": {"failures": 4}}'`)
+	d.rows(t, 3, `attempts = 4, crashes = 1, target = 'platform', workspace_id = gen_random_uuid(),
+		trace_context = '00-1', handler_failures = '{"worlds.a": {"failures": 4}}'`)
 	exec(t, d.admin, `insert into core.event_handled (handler_name, idempotency_key, event_id, event_type, content_class)
-		values ('worlds.a', 'k1', gen_random_uuid(), 'a.b', 'operational'), ('worlds.b', 'k2', gen_random_uuid(), 'a.b', 'operational'),
+		values ('worlds.a', 'k1', gen_random_uuid(), 'a.b', 'operational'), ('worlds.b', 'k2', gen_random_uuid(), 'a.b',
+			'operational'),
 			('worlds.c', 'k3', gen_random_uuid(), 'a.b', 'operational')`)
-	exec(t, d.admin, "create temp table leased as select * from core.outbox_lease(1, 'worlds.world_model_card.published', 2, 12.5, $1, '{worlds.a,worlds.b}')", worker1)
-	exec(t, d.admin, "insert into leased select * from core.outbox_lease(1, 'worlds.world_model_card.published', 2, p_handlers => '{worlds.b}')")
+	exec(t, d.admin, "create temp table leased as select * from core.outbox_lease(1, "+
+		"'worlds.world_model_card.published', 2, 12.5, $1, '{worlds.a,worlds.b}')", worker1)
+	exec(t, d.admin, "insert into leased select * from core.outbox_lease(1, 'worlds.world_model_card.published', 2, "+
+		"p_handlers => '{worlds.b}')")
 	wrong := values[int](t, d.admin, `
 		select (o.payload ->> 'n')::integer from core.outbox o left join leased l on l.event_id = o.id
-		where (o.id, o.event_type, o.event_version, o.occurred_at, o.source, o.target, o.content_class, o.workspace_id, o.payload, o.idempotency_key,
+		where (o.id, o.event_type, o.event_version, o.occurred_at, o.source, o.target, o.content_class, o.workspace_id,
+			o.payload, o.idempotency_key,
 			o.trace_context, o.attempts, o.handler_failures, o.crashes, o.claim_token) is distinct from
-			(l.event_id, l.event_type, l.event_version, l.occurred_at, l.source, l.target, l.content_class, l.workspace_id, l.payload, l.idempotency_key,
+			(l.event_id, l.event_type, l.event_version, l.occurred_at, l.source, l.target, l.content_class, l.workspace_id,
+				l.payload, l.idempotency_key,
 			l.trace_context, l.attempts, l.handler_failures, l.crashes, l.claim_token)
-		or not (o.status = 'in_flight' and o.attempts = 5 and o.crashes = 1 and o.claimed_at between o.available_at and clock_timestamp()
+		or not (o.status = 'in_flight' and o.attempts = 5 and o.crashes = 1 and o.claimed_at between o.available_at
+			and clock_timestamp()
 			and o.delivered_at is null and o.last_error is null and o.first_failed_at is null)`)
 	if len(wrong) > 0 {
 		t.Errorf("rows %v are not as they were leased", wrong)
@@ -202,21 +216,30 @@ func TestLeaseTakes(t *testing.T) {
 		{"the oldest", "", nil, []int{1}},
 		{"no more than asked", "", []string{"p_limit => 2"}, []int{1, 2}},
 		{"no more than there are", "", []string{"p_limit => 10000"}, []int{1, 2, 3, 4}},
-		{"in the order in which they are due", "available_at = o.available_at - " + n + " * interval '1 second'", []string{"p_limit => 3"}, []int{4, 3, 2}},
+		{"in the order in which they are due", "available_at = o.available_at - " + n + " * interval '1 second'",
+			[]string{"p_limit => 3"}, []int{4, 3, 2}},
 		{"nothing above no floor", "", []string{"p_limit => 9", "p_watermark => null"}, nil},
-		{"what is due", "available_at = clock_timestamp() + " + n + " * interval '1 hour' - interval '150 minutes'", []string{"p_limit => 9"}, []int{1, 2}},
+		{"what is due", "available_at = clock_timestamp() + " + n + " * interval '1 hour' - interval '150 minutes'",
+			[]string{"p_limit => 9"}, []int{1, 2}},
 		{"its generation", "generation = 1 + " + n + " % 2", []string{"p_limit => 9"}, []int{2, 4}},
 		{"its type", "event_type = 'worlds.other' || " + n + " % 2, event_version = 2", []string{"p_limit => 9"}, nil},
 		{"what is not deleted", "deleted_at = case when " + n + " > 1 then now() end", []string{"p_limit => 9"}, []int{1}},
-		{"what is not delivered", "status = case when " + n + " < 3 then 'delivered' else 'pending' end", []string{"p_limit => 9"}, []int{3, 4}},
-		{"what has not failed", "status = case when " + n + " < 3 then 'failed' else 'pending' end", []string{"p_limit => 9"}, []int{3, 4}},
-		{"what is not in flight", "status = case when " + n + " < 3 then 'in_flight' else 'pending' end, claim_token = case when " + n + " < 3 then gen_random_uuid() end", []string{"p_limit => 9"}, []int{3, 4}},
-		{"nothing below the floor", "available_at = make_timestamptz(2020, 1, " + n + ", 0, 0, 0, 'UTC')", []string{"p_limit => 9", "p_watermark => '2020-01-03 00:00:00+00'"}, []int{3, 4}},
+		{"what is not delivered", "status = case when " + n + " < 3 then 'delivered' else 'pending' end",
+			[]string{"p_limit => 9"}, []int{3, 4}},
+		{"what has not failed", "status = case when " + n + " < 3 then 'failed' else 'pending' end",
+			[]string{"p_limit => 9"}, []int{3, 4}},
+		{"what is not in flight", "status = case when " + n +
+			" < 3 then 'in_flight' else 'pending' end, claim_token = case when " + n + " < 3 then gen_random_uuid() end",
+			[]string{"p_limit => 9"}, []int{3, 4}},
+		{"nothing below the floor", "available_at = make_timestamptz(2020, 1, " + n + ", 0, 0, 0, 'UTC')",
+			[]string{"p_limit => 9", "p_watermark => '2020-01-03 00:00:00+00'"}, []int{3, 4}},
 		{"what has no crashes", "crashes = " + n + " / 2", []string{"p_limit => 9", "p_crashed => false"}, []int{1}},
 		{"what has crashes", "crashes = " + n + " / 2", []string{"p_limit => 9", "p_crashed => true"}, []int{2, 3, 4}},
 		{"no more of those than asked", "crashes = " + n, []string{"p_limit => 2", "p_crashed => true"}, []int{1, 2}},
-		{"those below the floor, too", "crashes = " + n, []string{"p_limit => 9", "p_crashed => true", "p_watermark => 'infinity'"}, []int{1, 2, 3, 4}},
-		{"those that are due", "crashes = 1, available_at = clock_timestamp() + " + n + " * interval '1 hour' - interval '150 minutes'", []string{"p_limit => 9", "p_crashed => true"}, []int{1, 2}},
+		{"those below the floor, too", "crashes = " + n,
+			[]string{"p_limit => 9", "p_crashed => true", "p_watermark => 'infinity'"}, []int{1, 2, 3, 4}},
+		{"those that are due", "crashes = 1, available_at = clock_timestamp() + " + n +
+			" * interval '1 hour' - interval '150 minutes'", []string{"p_limit => 9", "p_crashed => true"}, []int{1, 2}},
 		{"both", "crashes = " + n + " / 2", []string{"p_limit => 9", "p_crashed => null"}, []int{1, 2, 3, 4}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -251,7 +274,8 @@ func TestLeaseTakes(t *testing.T) {
 		if err := other.Rollback(deadline(t)); err != nil {
 			t.Fatal(err)
 		}
-		if again := leaseRows(t, worker, "p_limit => 9"); !slices.Equal(numbers(again), []int{1, 2}) || again[0].Attempts != 1 {
+		if again := leaseRows(t, worker, "p_limit => 9"); !slices.Equal(numbers(again), []int{1, 2}) ||
+			again[0].Attempts != 1 {
 			t.Errorf("after the other gave up, %+v are leased, want 1 and 2", again)
 		}
 	})
@@ -265,7 +289,8 @@ func TestLeaseRefuses(t *testing.T) {
 	before := d.versions(t)
 	for _, argument := range []string{
 		"p_limit => 0", "p_limit => -1", "p_limit => 10001", "p_limit => null",
-		"p_lease => 0", "p_lease => -1", "p_lease => 86400.001", "p_lease => null", "p_lease => 'NaN'", "p_lease => 'Infinity'", "p_lease => '-Infinity'",
+		"p_lease => 0", "p_lease => -1", "p_lease => 86400.001", "p_lease => null", "p_lease => 'NaN'",
+		"p_lease => 'Infinity'", "p_lease => '-Infinity'",
 		"p_worker => repeat('w', 2001)", "p_handlers => array['worlds.a', repeat('h', 257)]",
 	} {
 		_, err := worker.Exec(deadline(t), "select core.outbox_lease(1, 'worlds.world_model_card.published', "+argument+")")
@@ -277,7 +302,8 @@ func TestLeaseRefuses(t *testing.T) {
 		t.Error("a refused call leased something")
 	}
 	for _, argument := range []string{
-		"p_limit => 10000", "p_lease => 86400", "p_lease => 0.000001", "p_worker => repeat('w', 2000)", "p_handlers => array['worlds.a', repeat('h', 256)]",
+		"p_limit => 10000", "p_lease => 86400", "p_lease => 0.000001", "p_worker => repeat('w', 2000)",
+		"p_handlers => array['worlds.a', repeat('h', 256)]",
 	} {
 		d.rows(t, 1, "")
 		if have := leaseRows(t, worker, argument); len(have) != 1 {
@@ -307,25 +333,30 @@ var holders = []struct {
 	changes    map[string]string // columns, and what they are after a call at b.at
 }{
 	{
-		"heartbeat", "select string_agg(token || ' ' || held, ', ') from core.outbox_heartbeat(array[$1::uuid], array[$2::timestamptz], array[$3::uuid], '{worlds.b}')",
+		"heartbeat", "select string_agg(token || ' ' || held, ', ') from core.outbox_heartbeat(array[$1::uuid], " +
+			"array[$2::timestamptz], array[$3::uuid], '{worlds.b}')",
 		"# true", "# false", 0,
 		map[string]string{"claimed_at": "between b.at and clock_timestamp()", "lease_handler": "= 'worlds.b'"},
 	},
 	{
-		"deliver", "select coalesce(string_agg(t::text, ', '), 'none') from core.outbox_deliver_leased(array[$1::uuid], array[$2::timestamptz], array[$3::uuid]) t",
+		"deliver", "select coalesce(string_agg(t::text, ', '), 'none') from core.outbox_deliver_leased(array[$1::uuid], " +
+			"array[$2::timestamptz], array[$3::uuid]) t",
 		"#", "none", 0,
 		map[string]string{
-			"status": "= 'delivered'", "delivered_at": "between b.at and clock_timestamp()", "claim_token": "is null", "claimed_by": "is null",
+			"status": "= 'delivered'", "delivered_at": "between b.at and clock_timestamp()", "claim_token": "is null",
+			"claimed_by":    "is null",
 			"lease_handler": "is null",
 		},
 	},
 	{
-		"retry", `select core.outbox_retry_leased($1, $2, 30, 'E: worlds.a: no', '{"worlds.a": {"failures": 1}}', true, $3)::text`,
+		"retry", `select core.outbox_retry_leased($1, $2, 30, 'E: worlds.a: no', '{"worlds.a": {"failures": 1}}', true,
+			$3)::text`,
 		"true", "false", 1,
 		map[string]string{
 			"status": "= 'pending'", "claim_token": "is null", "claimed_by": "is null", "lease_handler": "is null",
 			"available_at":    "between b.at + interval '30 s' and clock_timestamp() + interval '30 s'",
-			"first_failed_at": "between b.at and clock_timestamp()", "last_error": "= 'E: worlds.a: no'", "handler_failures": `= '{"worlds.a": {"failures": 1}}'`,
+			"first_failed_at": "between b.at and clock_timestamp()", "last_error": "= 'E: worlds.a: no'",
+			"handler_failures": `= '{"worlds.a": {"failures": 1}}'`,
 		},
 	},
 	{
@@ -334,23 +365,28 @@ var holders = []struct {
 		map[string]string{
 			"status": "= 'failed'", "claim_token": "is null", "claimed_by": "is null", "lease_handler": "is null",
 			"claimed_at":      "between b.at and clock_timestamp()",
-			"first_failed_at": "between b.at and clock_timestamp()", "last_error": "= 'E: worlds.a: no'", "handler_failures": `= '{"worlds.a": {"failures": 1}}'`,
+			"first_failed_at": "between b.at and clock_timestamp()", "last_error": "= 'E: worlds.a: no'",
+			"handler_failures": `= '{"worlds.a": {"failures": 1}}'`,
 		},
 	},
 	{
-		"release", "select coalesce(string_agg(t::text, ', '), 'none') from core.outbox_release(array[$1::uuid], array[$2::timestamptz], array[$3::uuid]) t",
+		"release", "select coalesce(string_agg(t::text, ', '), 'none') from core.outbox_release(array[$1::uuid], " +
+			"array[$2::timestamptz], array[$3::uuid]) t",
 		"#", "none", 1,
 		map[string]string{
-			"status": "= 'pending'", "claim_token": "is null", "claimed_by": "is null", "lease_handler": "is null", "attempts": "= 6",
+			"status": "= 'pending'", "claim_token": "is null", "claimed_by": "is null", "lease_handler": "is null",
+			"attempts":     "= 6",
 			"available_at": "between b.at and clock_timestamp()",
 		},
 	},
 }
 
 // leased makes rows of rows such that are leased now.
-const leased = "status = 'in_flight', attempts = 1, claim_token = gen_random_uuid(), claimed_at = clock_timestamp(), claimed_by = '" + worker1 + "'"
+const leased = "status = 'in_flight', attempts = 1, claim_token = gen_random_uuid(), claimed_at = clock_timestamp(), " +
+	"claimed_by = '" + worker1 + "'"
 
-// setupUncharged is setup on a server that was started after all leases: one that ran out is no crash, and is due at once.
+// setupUncharged is setup on a server that was started after all leases: one that ran out is no crash, and is due at
+// once.
 func setupUncharged(t *testing.T) *database {
 	t.Helper()
 	return setupAs(t, "just restarted", func(d *database) { d.restarted(t, true) })
@@ -369,9 +405,11 @@ func TestALostLeaseChangesNothing(t *testing.T) {
 		reap      = "select core.outbox_reap()"
 		again     = "select core.outbox_lease(1, 'worlds.world_model_card.published')"
 		release   = "select core.outbox_release(array[o.id], array[o.occurred_at], array[o.claim_token]) from core.outbox o"
-		duplicate = `insert into core.outbox (id, occurred_at, event_type, event_version, source, content_class, generation, payload, idempotency_key, status,
+		duplicate = `insert into core.outbox (id, occurred_at, event_type, event_version, source, content_class,
+			generation, payload, idempotency_key, status,
 				claim_token, claimed_at)
-			select o.id, o.occurred_at + interval '1 s', o.event_type, 1, o.source, o.content_class, 1, '{}', 'duplicate', 'in_flight', gen_random_uuid(), o.claimed_at
+			select o.id, o.occurred_at + interval '1 s', o.event_type, 1, o.source, o.content_class, 1, '{}', 'duplicate',
+				'in_flight', gen_random_uuid(), o.claimed_at
 			from core.outbox o`
 	)
 	for _, c := range []struct {
@@ -383,12 +421,14 @@ func TestALostLeaseChangesNothing(t *testing.T) {
 		{"another token", nil, func(l *lease) { l.ClaimToken = uuid.New() }, "in_flight"},
 		{"another id", nil, func(l *lease) { l.EventID = key(2) }, "in_flight"},
 		{"another time", nil, func(l *lease) { l.OccurredAt = l.OccurredAt.Add(time.Microsecond) }, "in_flight"},
-		{"another row of the same id", []string{duplicate}, func(l *lease) { l.OccurredAt = l.OccurredAt.Add(time.Second) }, "in_flight in_flight"},
+		{"another row of the same id", []string{duplicate}, func(l *lease) { l.OccurredAt = l.OccurredAt.Add(time.Second) },
+			"in_flight in_flight"},
 		{"reaped and leased again", []string{expire, reap, again}, nil, "in_flight"},
 		{"run out, and not reaped", []string{expire}, nil, "in_flight"},
 		{"begun at no known time", []string{"update core.outbox set claimed_at = null"}, nil, "in_flight"},
 		{"released", []string{release}, nil, "pending"},
-		{"delivered", []string{"select core.outbox_deliver_leased(array[o.id], array[o.occurred_at], array[o.claim_token]) from core.outbox o"}, nil, "delivered"},
+		{"delivered", []string{"select core.outbox_deliver_leased(array[o.id], array[o.occurred_at], array[o.claim_token]) " +
+			"from core.outbox o"}, nil, "delivered"},
 		{"deleted", []string{"update core.outbox set deleted_at = now()"}, nil, "in_flight"},
 	} {
 		for _, h := range holders {
@@ -406,7 +446,8 @@ func TestALostLeaseChangesNothing(t *testing.T) {
 				}
 				b.received(t, d)
 				before := d.versions(t)
-				if have, want := value[string](t, worker, h.sql, l.EventID, l.OccurredAt, l.ClaimToken), strings.ReplaceAll(h.lost, "#", l.ClaimToken.String()); have != want {
+				if have, want := value[string](t, worker, h.sql, l.EventID, l.OccurredAt, l.ClaimToken),
+					strings.ReplaceAll(h.lost, "#", l.ClaimToken.String()); have != want {
 					t.Errorf("it says %q, want %q", have, want)
 				}
 				if after := d.versions(t); !slices.Equal(after, before) {
@@ -433,7 +474,8 @@ func TestAHeldLeaseChangesItsRow(t *testing.T) {
 			b.received(t, d)
 			at := value[time.Time](t, d.admin, "select clock_timestamp()")
 			before, other := d.row(t, 1), d.row(t, 2)
-			if have, want := value[string](t, worker, h.sql, l.EventID, l.OccurredAt, l.ClaimToken), strings.ReplaceAll(h.held, "#", l.ClaimToken.String()); have != want {
+			if have, want := value[string](t, worker, h.sql, l.EventID, l.OccurredAt, l.ClaimToken),
+				strings.ReplaceAll(h.held, "#", l.ClaimToken.String()); have != want {
 				t.Errorf("it says %q, want %q", have, want)
 			}
 			d.wantChanges(t, 1, before, at, h.changes)
@@ -460,9 +502,11 @@ func TestAttemptsOfLeases(t *testing.T) {
 		sql          string
 		before, want int // while it is leased, and after
 	}{
-		{fmt.Sprintf(retry, "true"), 3, 3}, {fmt.Sprintf(retry, "false"), 3, 2}, {fmt.Sprintf(retry, "false"), 1, 0}, {fmt.Sprintf(retry, "false"), 0, 0},
+		{fmt.Sprintf(retry, "true"), 3, 3}, {fmt.Sprintf(retry, "false"), 3, 2}, {fmt.Sprintf(retry, "false"), 1, 0},
+		{fmt.Sprintf(retry, "false"), 0, 0},
 		{fmt.Sprintf(retry, "null"), 3, 2},
-		{fmt.Sprintf(fail, "true"), 3, 3}, {fmt.Sprintf(fail, "false"), 3, 2}, {fmt.Sprintf(fail, "false"), 1, 0}, {fmt.Sprintf(fail, "false"), 0, 0},
+		{fmt.Sprintf(fail, "true"), 3, 3}, {fmt.Sprintf(fail, "false"), 3, 2}, {fmt.Sprintf(fail, "false"), 1, 0},
+		{fmt.Sprintf(fail, "false"), 0, 0},
 		{fmt.Sprintf(fail, "null"), 3, 2},
 		{release, 3, 2}, {release, 1, 0}, {release, 0, 0},
 	} {
@@ -491,19 +535,22 @@ func TestRetryOfALeaseRefuses(t *testing.T) {
 	l := leaseRows(t, d.admin)[0]
 	before := d.versions(t)
 	for _, delay := range []string{"null", "-0.001", "86400.001", "'NaN'", "'Infinity'"} {
-		_, err := d.admin.Exec(deadline(t), "select core.outbox_retry_leased($1, $2, "+delay+", 'E', '{}', true, $3)", l.EventID, l.OccurredAt, l.ClaimToken)
+		_, err := d.admin.Exec(deadline(t), "select core.outbox_retry_leased($1, $2, "+delay+", 'E', '{}', true, $3)",
+			l.EventID, l.OccurredAt, l.ClaimToken)
 		if have := sqlstate(t, err); have != "22023" {
 			t.Errorf("a delay of %s: SQLSTATE %q", delay, have)
 		}
 	}
-	_, err := d.admin.Exec(deadline(t), "select core.outbox_retry_leased($1, $2, 0, repeat('a', 8193), '{}', true, $3)", l.EventID, l.OccurredAt, l.ClaimToken)
+	_, err := d.admin.Exec(deadline(t), "select core.outbox_retry_leased($1, $2, 0, repeat('a', 8193), '{}', true, $3)",
+		l.EventID, l.OccurredAt, l.ClaimToken)
 	if have := sqlstate(t, err); have != "23514" {
 		t.Errorf("an error of 8193 bytes: SQLSTATE %q", have)
 	}
 	if after := d.versions(t); !slices.Equal(after, before) {
 		t.Error("a refused call changed something")
 	}
-	if !value[bool](t, d.admin, "select core.outbox_retry_leased($1, $2, 86400, repeat('a', 8192), '{}', true, $3)", l.EventID, l.OccurredAt, l.ClaimToken) {
+	if !value[bool](t, d.admin, "select core.outbox_retry_leased($1, $2, 86400, repeat('a', 8192), '{}', true, $3)",
+		l.EventID, l.OccurredAt, l.ClaimToken) {
 		t.Error("a retry in a day is refused")
 	}
 }
@@ -522,14 +569,16 @@ func TestManyLeasesAtOnce(t *testing.T) {
 		tokens := values[uuid.UUID](t, d.admin, "select core.outbox_"+function+"($1, $2, $3)", named(leases)...)
 		var have []int
 		for _, token := range tokens {
-			have = append(have, numbers(leases[slices.IndexFunc(leases, func(l lease) bool { return l.ClaimToken == token }):])[0])
+			have = append(have, numbers(leases[slices.IndexFunc(leases,
+				func(l lease) bool { return l.ClaimToken == token }):])[0])
 		}
 		slices.Sort(have)
 		if want := []int{1, 3, 5}; !slices.Equal(have, want) {
 			t.Errorf("%s: tokens of rows %v, want %v", function, have, want)
 		}
 		status := values[string](t, d.admin, "select status from core.outbox order by id")
-		if status[1] != "in_flight" || status[3] != "in_flight" || status[0] == "in_flight" || status[2] != status[0] || status[4] != status[0] {
+		if status[1] != "in_flight" || status[3] != "in_flight" || status[0] == "in_flight" || status[2] != status[0] ||
+			status[4] != status[0] {
 			t.Errorf("%s: rows are %v", function, status)
 		}
 		if have := values[uuid.UUID](t, d.admin, "select core.outbox_"+function+"('{}', '{}', '{}')"); len(have) > 0 {
@@ -542,26 +591,31 @@ func TestHeartbeat(t *testing.T) {
 	t.Parallel()
 	d := setup(t)
 	// each row has its id for a token; all are claimed 30 s ago, by leases of 60 s
-	const lease = "status = 'in_flight', claim_token = id, occurred_at = '2026-01-01', lease_seconds = 60, lease_handler = 'worlds.a', claimed_at = clock_timestamp() - interval '30 s'"
+	const lease = "status = 'in_flight', claim_token = id, occurred_at = '2026-01-01', lease_seconds = 60, " +
+		"lease_handler = 'worlds.a', claimed_at = clock_timestamp() - interval '30 s'"
 	beat := func(want string, handlers string, rows ...int) line {
 		ids := make([]string, len(rows))
 		for i, n := range rows {
 			ids[i] = key(n).String()
 		}
 		named := "'{" + strings.Join(ids, ",") + "}'"
-		return line{"worker", fmt.Sprintf("select string_agg(right(token::text, 1) || ' ' || held, ', ' order by token) from core.outbox_heartbeat(%s, array_fill('2026-01-01'::timestamptz, array[%d]), %s, '%s')",
-			named, len(rows), named, handlers), want}
+		return line{"worker",
+			fmt.Sprintf("select string_agg(right(token::text, 1) || ' ' || held, ', ' order by token) "+
+				"from core.outbox_heartbeat(%s, array_fill('2026-01-01'::timestamptz, array[%d]), %s, '%s')",
+				named, len(rows), named, handlers), want}
 	}
 	d.rows(t, 7, lease)
 	d.alter(t, 2, runOut)
 	d.alter(t, 3, "claim_token = gen_random_uuid()")
 	d.alter(t, 4, "status = 'pending', claim_token = null")
 	before := d.versions(t)
-	const renewed = "select string_agg(concat_ws(' ', right(id::text, 1), lease_handler), ', ' order by id) from core.outbox where claimed_at > clock_timestamp() - interval '29 s'"
+	const renewed = "select string_agg(concat_ws(' ', right(id::text, 1), lease_handler), ', ' order by id) " +
+		"from core.outbox where claimed_at > clock_timestamp() - interval '29 s'"
 	d.run(t, line{"worker", "set lock_timeout = '10s'", ""}, // a wait is an error
 		line{"superuser", "begin; select from core.outbox where right(id::text, 1) in ('2', '3', '5', '6') for update", ""},
 		// held, lost in three ways, locked, lost and locked; the last has no name in the array
-		beat("1 true, 2 false, 3 false, 4 false, 7 true", "{worlds.b,worlds.b,worlds.b,worlds.b,worlds.b,worlds.b}", 1, 2, 3, 4, 5, 6, 7),
+		beat("1 true, 2 false, 3 false, 4 false, 7 true", "{worlds.b,worlds.b,worlds.b,worlds.b,worlds.b,worlds.b}", 1, 2, 3,
+			4, 5, 6, 7),
 		line{"", renewed, "1 worlds.b, 7 worlds.a"}, line{"superuser", "rollback", ""})
 	for n, row := range d.versions(t) {
 		if row != before[n] && n != 0 && n != 6 {
@@ -570,12 +624,14 @@ func TestHeartbeat(t *testing.T) {
 	}
 	d.run(t,
 		// one that another session settles is locked until that is certain, and lost then
-		line{"superuser", "begin; select count(*) from core.outbox_deliver_leased('{{5}}', '{2026-01-01}', '{{5}}')", "1"}, beat("6 true", "{}", 5, 6), line{"superuser", "commit", ""},
+		line{"superuser", "begin; select count(*) from core.outbox_deliver_leased('{{5}}', '{2026-01-01}', '{{5}}')", "1"},
+		beat("6 true", "{}", 5, 6), line{"superuser", "commit", ""},
 		beat("5 false, 6 true", "{worlds.b,worlds.c}", 5, 6), line{"", renewed, "1 worlds.b, 6 worlds.c, 7 worlds.a"},
 		// a row is renewed once, and has one answer, however often it is named
 		beat("1 true, 7 true", "{}", 1, 7, 1),
 		// what is renewed is locked until the transaction ends, and as it was if that is undone
-		line{"worker", "begin", ""}, beat("1 true", "{worlds.c}", 1), line{"", "select count(*) from (select from core.outbox where id = '{1}' for update skip locked) f", "0"},
+		line{"worker", "begin", ""}, beat("1 true", "{worlds.c}", 1),
+		line{"", "select count(*) from (select from core.outbox where id = '{1}' for update skip locked) f", "0"},
 		line{"worker", "rollback", ""}, line{"", "select lease_handler from core.outbox where id = '{1}'", "worlds.b"})
 }
 
@@ -584,7 +640,8 @@ var returns = []struct {
 	name, sql string
 	notifies  int
 }{
-	{"retry", "select core.outbox_retry_leased(id, at, 0, 'E', '{}', true, token) from unnest($1::uuid[], $2::timestamptz[], $3::uuid[]) as l(id, at, token)", 3},
+	{"retry", "select core.outbox_retry_leased(id, at, 0, 'E', '{}', true, token) from unnest($1::uuid[], " +
+		"$2::timestamptz[], $3::uuid[]) as l(id, at, token)", 3},
 	{"release", "select core.outbox_release($1, $2, $3)", 2},
 	{"reap", "select core.outbox_reap() from (select $1::uuid[], $2::timestamptz[], $3::uuid[]) as unused", 2},
 }
@@ -619,9 +676,9 @@ func TestWhatComesBackNotifiesAtCommit(t *testing.T) {
 	}
 }
 
-// A row that comes back must not lie below a claim watermark that has risen in between: its transaction takes its id before
-// it reads the clock for available_at, so that a mark made after that time is above the id, and does not count before the
-// row is visible (docs/decisions/0007).
+// A row that comes back must not lie below a claim watermark that has risen in between: its transaction takes its id
+// before it reads the clock for available_at, so that a mark made after that time is above the id, and does not count
+// before the row is visible (docs/decisions/0007).
 func TestWhatComesBackTakesItsIDBeforeTheTime(t *testing.T) {
 	t.Parallel()
 	d := setupOperator(t, 0, nil)
@@ -638,7 +695,8 @@ func TestWhatComesBackTakesItsIDBeforeTheTime(t *testing.T) {
 		do $$
 		declare v_function regprocedure;
 		begin
-			for v_function in select p.oid from pg_proc p where p.pronamespace = 'core'::regnamespace and p.proname in ('outbox_retry_leased', 'outbox_release',
+			for v_function in select p.oid from pg_proc p where p.pronamespace = 'core'::regnamespace
+				and p.proname in ('outbox_retry_leased', 'outbox_release',
 				'outbox_reap', 'outbox_fail_leased', 'outbox_replay_many', 'outbox_retry_now_many', 'outbox_adopt')
 			loop
 				execute format('alter function %s set search_path = early, pg_catalog, core, pg_temp', v_function);
@@ -659,7 +717,8 @@ func TestWhatComesBackTakesItsIDBeforeTheTime(t *testing.T) {
 		if have, says := d.ask(t, "", c.sql); c.code == "" && says != "" || c.code != "" && have != c.code {
 			t.Errorf("%s: %s %s", c.sql, have, says)
 		}
-		if c.code == "" && !d.holds(t, 1, "o.status = 'pending' and o.available_at between clock_timestamp() - interval '50 s' and clock_timestamp()") {
+		if c.code == "" && !d.holds(t, 1,
+			"o.status = 'pending' and o.available_at between clock_timestamp() - interval '50 s' and clock_timestamp()") {
 			t.Errorf("%s: the row is not back: %v", c.sql, d.row(t, 1))
 		}
 	}

@@ -115,7 +115,8 @@ func migrateMore(t *testing.T, url, up string) {
 	}
 	pool := stdlib.OpenDB(*config)
 	defer func() { _ = pool.Close() }()
-	provider, err := goose.NewProvider(goose.DialectPostgres, pool, files, goose.WithTableName("spectral_goose.goose_db_version"))
+	provider, err := goose.NewProvider(goose.DialectPostgres, pool, files,
+		goose.WithTableName("spectral_goose.goose_db_version"))
 	if err != nil {
 		t.Fatal(err)
 	}

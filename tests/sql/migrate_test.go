@@ -57,7 +57,8 @@ alter table core.outbox drop column more;
 
 // lockWaits says whether a session of this database waits for a lock on the relation.
 func lockWaits(relation string) string {
-	return "select exists (select from pg_locks where database = (select oid from pg_database where datname = current_database())" +
+	return "select exists (select from pg_locks where database = (select oid from pg_database " +
+		"where datname = current_database())" +
 		" and relation = '" + relation + "'::regclass and not granted)"
 }
 
@@ -108,7 +109,8 @@ func keeper(t *testing.T, q querier, table string) string {
 		return "insert into core.publisher_sources values ('my_login', 'worlds')"
 	}
 	return value[string](t, q, `select concat('set local session_replication_role = replica;',
-		(select string_agg(format('alter table %s drop constraint %I cascade;', conrelid::regclass, conname), '' order by contype desc)
+		(select string_agg(format('alter table %s drop constraint %I cascade;', conrelid::regclass, conname), ''
+			order by contype desc)
 			from pg_constraint where conrelid = c.oid and contype in ('c', 'f', 'p')),
 		(select string_agg(format('alter table %s alter column %I drop not null;', c.oid::regclass, attname), '')
 			from pg_attribute where attrelid = c.oid and attnum > 0 and attnotnull and not attisdropped and attidentity = ''),
@@ -117,8 +119,8 @@ func keeper(t *testing.T, q querier, table string) string {
 
 var createsTable = regexp.MustCompile(`(?m)^create table (\S+) \(`)
 
-// Each step down refuses while a table that it made has rows to lose. On an empty database all steps are undone and leave
-// nothing behind.
+// Each step down refuses while a table that it made has rows to lose. On an empty database all steps are undone and
+// leave nothing behind.
 func TestDownLosesNothing(t *testing.T) {
 	t.Parallel()
 	at := pgtest.New(t)
@@ -165,7 +167,8 @@ func wantNothing(t *testing.T, at string) {
 	}
 }
 
-// Until the first release, migrations are edited in place: a database of other ones is refused, by migrators and workers.
+// Until the first release, migrations are edited in place: a database of other ones is refused, by migrators and
+// workers.
 func TestAnotherEditionIsRefused(t *testing.T) {
 	t.Parallel()
 	at := pgtest.New(t)
@@ -173,7 +176,8 @@ func TestAnotherEditionIsRefused(t *testing.T) {
 	login := pgtest.Login(t, at, "spectral_worker")
 	_, err := app.NewMigrator(deadline(t), at, slog.New(slog.DiscardHandler))
 	for _, err := range []error{err, app.CheckDatabase(deadline(t), &app.Settings{DatabaseURL: login, PoolURL: login})} {
-		if !errors.Is(err, app.ErrOtherEdition) || !strings.Contains(err.Error(), "0123456789abcdef") || strings.Contains(err.Error(), "\n") {
+		if !errors.Is(err, app.ErrOtherEdition) || !strings.Contains(err.Error(), "0123456789abcdef") ||
+			strings.Contains(err.Error(), "\n") {
 			t.Errorf("another edition: %v", err)
 		}
 	}
@@ -196,19 +200,21 @@ func waitFor(t *testing.T, q querier, question string) {
 	}
 }
 
-// A step that does not get its lock must not keep publishers waiting behind it: it gives up quickly, and is tried again until a
-// long transaction has ended.
+// A step that does not get its lock must not keep publishers waiting behind it: it gives up quickly, and is tried again
+// until a long transaction has ended.
 func TestAMigrationWaitsWithoutBlockingPublishers(t *testing.T) {
 	t.Parallel()
 	at := pgtest.New(t)
 	long := begin(t, pgtest.Conn(t, at))
 	exec(t, long, "select count(*) from core.outbox")
 	var log bytes.Buffer // read when it is done
-	migrated := inBackground(t, migrator(t, at, steps(t, map[string]string{"90001_core_column.sql": column}), slog.New(slog.NewTextHandler(&log, nil))))
+	migrated := inBackground(t, migrator(t, at, steps(t, map[string]string{"90001_core_column.sql": column}),
+		slog.New(slog.NewTextHandler(&log, nil))))
 	publisher, watcher := pgtest.Conn(t, at), pgtest.Conn(t, at)
 	exec(t, publisher, "set statement_timeout = '2s'")
 	waitFor(t, watcher, lockWaits("core.outbox"))
-	exec(t, publisher, filled("select core.outbox_publish('{card}', 'worlds', '{\"card_id\": \"c\", \"version\": 1, \"title\": \"t\"}')"))
+	exec(t, publisher, filled("select core.outbox_publish('{card}', 'worlds', '{\"card_id\": \"c\", \"version\": 1, "+
+		"\"title\": \"t\"}')"))
 	waitFor(t, watcher, "select not ("+strings.TrimPrefix(lockWaits("core.outbox"), "select ")+")") // its turn is over
 	finish(t, long)
 	if err := <-migrated; err != nil {
@@ -233,9 +239,9 @@ func TestALostRecordOfMigrationsCanBeRestored(t *testing.T) {
 		if err == nil {
 			t.Fatalf("where %s: migrated", lost)
 		}
-		_, cure, _ := strings.Cut(err.Error(), "insert into ")
-		cure, _, _ = strings.Cut(cure, ";")
-		exec(t, conn, "insert into "+cure)
+		_, fix, _ := strings.Cut(err.Error(), "insert into ")
+		fix, _, _ = strings.Cut(fix, ";")
+		exec(t, conn, "insert into "+fix)
 		if err := migrateUp(deadline(t), at); err != nil {
 			t.Errorf("where %s: %v", lost, err)
 		}

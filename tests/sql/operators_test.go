@@ -12,8 +12,10 @@ import (
 )
 
 // failedRow is a row that failed, with traces of all that a cycle may leave.
-const failedRow = `status = 'failed', attempts = 6, last_error = 'HandlerError: a.b: no', first_failed_at = o.available_at,
-	claimed_at = clock_timestamp() - interval '5 s', handler_failures = '{"a.b": {"failures": 6, "parked": true}}', crashes = 2, claimed_by = 'w'`
+const failedRow = `status = 'failed', attempts = 6, last_error = 'HandlerError: a.b: no',
+	first_failed_at = o.available_at,
+	claimed_at = clock_timestamp() - interval '5 s', handler_failures = '{"a.b": {"failures": 6, "parked": true}}',
+		crashes = 2, claimed_by = 'w'`
 
 // setupOperator is setup with generations 3, live, and 4, draining, and n failed events, changed as said.
 func setupOperator(t *testing.T, n int, set map[int]string) *database {
@@ -32,7 +34,8 @@ func (d *database) refused(t *testing.T, lines ...line) {
 	t.Helper()
 	state := func() string {
 		return strings.Join(append(d.versions(t), values[string](t, d.admin,
-			"select to_jsonb(a)::text from core.operator_actions a union all select to_jsonb(p)::text from core.paused_types p order by 1")...), "\n")
+			"select to_jsonb(a)::text from core.operator_actions a union all select to_jsonb(p)::text "+
+				"from core.paused_types p order by 1")...), "\n")
 	}
 	before := state()
 	d.run(t, lines...)
@@ -44,13 +47,15 @@ func (d *database) refused(t *testing.T, lines ...line) {
 // wantActions compares what was recorded.
 func (d *database) wantActions(t *testing.T, want ...string) {
 	t.Helper()
-	d.run(t, line{"", `select action, acted_by, cardinality(event_ids), generation, details from core.operator_actions order by acted_at, id`, strings.Join(want, "; ")})
+	d.run(t, line{"", `select action, acted_by, cardinality(event_ids), generation, details from core.operator_actions
+		order by acted_at, id`, strings.Join(want, "; ")})
 }
 
 // history is failure_history of the n-th row.
 func (d *database) history(t *testing.T, n int) (all []map[string]any) {
 	t.Helper()
-	if err := json.Unmarshal(value[[]byte](t, d.admin, "select failure_history from core.outbox where id = $1", key(n)), &all); err != nil {
+	if err := json.Unmarshal(value[[]byte](t, d.admin, "select failure_history from core.outbox where id = $1", key(n)),
+		&all); err != nil {
 		t.Fatal(err)
 	}
 	return all
@@ -67,15 +72,20 @@ func someIDs(n int) string {
 
 func TestReplay(t *testing.T) {
 	t.Parallel()
-	d := setupOperator(t, 2, map[int]string{1: `failure_history = '[{"reaped_at": "2026-01-01T00:00:00Z", "attempts": 1}]'`})
+	d := setupOperator(t, 2,
+		map[int]string{1: `failure_history = '[{"reaped_at": "2026-01-01T00:00:00Z", "attempts": 1}]'`})
 	before, other, at := d.row(t, 1), d.row(t, 2), value[time.Time](t, d.admin, "select clock_timestamp()")
 	b := d.listen(t, "outbox_gen_1", "outbox_gen_3")
 	// what was reaped is no cycle
-	d.run(t, line{"operator", "select core.outbox_replay(p_event_id => '{1}', p_new_generation => 3, p_replayed_by => ' anna ')", "1"})
+	d.run(t, line{"operator",
+		"select core.outbox_replay(p_event_id => '{1}', p_new_generation => 3, p_replayed_by => ' anna ')", "1"})
 	d.wantChanges(t, 1, before, at, map[string]string{
-		"status": "= 'pending'", "generation": "= 3", "channel": "= 'outbox_gen_3'", "attempts": "= 0", "last_error": "is null",
-		"first_failed_at": "is null", "claimed_at": "is null", "claimed_by": "is null", "handler_failures": "= '{}'", "crashes": "= 0",
-		"available_at": "between b.at and clock_timestamp()", "failure_history": "-> 0 = '" + `{"reaped_at": "2026-01-01T00:00:00Z", "attempts": 1}` + "'",
+		"status": "= 'pending'", "generation": "= 3", "channel": "= 'outbox_gen_3'", "attempts": "= 0",
+		"last_error":      "is null",
+		"first_failed_at": "is null", "claimed_at": "is null", "claimed_by": "is null", "handler_failures": "= '{}'",
+		"crashes":      "= 0",
+		"available_at": "between b.at and clock_timestamp()", "failure_history": "-> 0 = '" +
+			`{"reaped_at": "2026-01-01T00:00:00Z", "attempts": 1}` + "'",
 	})
 	d.wantChanges(t, 2, other, at, nil)
 	if have := b.received(t, d); have["outbox_gen_3"] != 1 {
@@ -92,12 +102,14 @@ func TestReplay(t *testing.T) {
 	d.alter(t, 1, failedRow)
 	login := value[string](t, d.session(t, "operator"), "select session_user")
 	d.run(t, line{"operator", "select core.outbox_replay('{1}', 4)", "2"},
-		line{"", "select h -> 'cycle', h ->> 'replayed_by' from core.outbox, jsonb_array_elements(failure_history) h where id = '{1}'", "- -; 1 anna; 2 " + login})
+		line{"", "select h -> 'cycle', h ->> 'replayed_by' from core.outbox, jsonb_array_elements(failure_history) h " +
+			"where id = '{1}'", "- -; 1 anna; 2 " + login})
 	d.wantActions(t, `replay anna 1 3 {"asked": 1}`, "replay "+login+` 1 4 {"asked": 1}`)
 	// a delivered event, by force
 	d.alter(t, 2, delivered)
 	d.run(t, line{"operator", "select core.outbox_replay('{2}', 3, 'anna', p_force => true)", "1"},
-		line{"", `select status, delivered_at, claimed_at, failure_history -> 0 ? 'delivered_at', failure_history -> 0 ->> 'failed_at' from core.outbox where id = '{2}'`, "pending - - t -"},
+		line{"", `select status, delivered_at, claimed_at, failure_history -> 0 ? 'delivered_at',
+			failure_history -> 0 ->> 'failed_at' from core.outbox where id = '{2}'`, "pending - - t -"},
 		line{"", "select details from core.operator_actions order by acted_at desc limit 1", `{"asked": 1, "forced": true}`})
 	for channel, want := range map[string]string{
 		"outbox_gen_1": "outbox_gen_3", "outbox_gen_1_slow": "outbox_gen_3_slow", "outbox_gen_1_a_1": "outbox_gen_3_a_1",
@@ -105,24 +117,33 @@ func TestReplay(t *testing.T) {
 		"outbox_gen_1_" + strings.Repeat("x", 50): "outbox_gen_3_slow",
 	} {
 		d.rows(t, 1, failedRow+", event_type = $1, channel = $2", classType, channel)
-		d.run(t, line{"operator", "select core.outbox_replay('{1}', 3)", "1"}, line{"", "select channel from core.outbox", want})
+		d.run(t, line{"operator", "select core.outbox_replay('{1}', 3)", "1"},
+			line{"", "select channel from core.outbox", want})
 	}
 }
 
 func TestReplayRefuses(t *testing.T) {
 	t.Parallel()
 	d := setupOperator(t, 9, map[int]string{
-		2: "status = 'pending', available_at = clock_timestamp() - interval '1 s'", 3: "status = 'pending', available_at = clock_timestamp() + interval '1 h'",
-		4: "status = 'in_flight', claim_token = gen_random_uuid(), claimed_by = 'worker seven'", 5: "status = 'delivered', delivered_at = clock_timestamp()",
-		6: "deleted_at = clock_timestamp(), discarded_at = clock_timestamp()", 7: "deleted_at = clock_timestamp()", 8: "event_type = '" + unconsumedType + "'",
+		2: "status = 'pending', available_at = clock_timestamp() - interval '1 s'",
+		3: "status = 'pending', available_at = clock_timestamp() + interval '1 h'",
+		4: "status = 'in_flight', claim_token = gen_random_uuid(), claimed_by = 'worker seven'",
+		5: "status = 'delivered', delivered_at = clock_timestamp()",
+		6: "deleted_at = clock_timestamp(), discarded_at = clock_timestamp()", 7: "deleted_at = clock_timestamp()",
+		8: "event_type = '" + unconsumedType + "'",
 	})
-	exec(t, d.admin, "insert into core.outbox select (jsonb_populate_record(o, jsonb_build_object('id', $1::uuid, 'idempotency_key', 'duplicate'))).* from core.outbox o where o.id = $2", key(10), key(9))
+	exec(t, d.admin, "insert into core.outbox select (jsonb_populate_record(o, jsonb_build_object('id', $1::uuid, "+
+		"'idempotency_key', 'duplicate'))).* from core.outbox o where o.id = $2", key(10), key(9))
 	d.alter(t, 10, "id = '"+key(9).String()+"', occurred_at = occurred_at + interval '1 s'") // two events of one id
-	for _, call := range []string{"outbox_replay(", "outbox_replay_preview("} {              // the preview refuses the same
+	// the preview refuses the same
+	for _, call := range []string{"outbox_replay(", "outbox_replay_preview("} {
 		for _, c := range []struct{ arguments, want string }{
-			{"null, 3", "SP030 event_id ~ null"}, {"'{77}', 3", "SP031 event_id ~ is not in core.outbox"}, {"'{2}', 3, p_occurred_at => '2020-01-01'", "SP031 event_id ~ 2020-01-01"},
-			{"'{9}', 3", "SP035 event_id ~ occurred_at"}, {"'{2}', 3", "SP032 event_id ~ is pending, not failed"}, {"'{3}', 3", "SP032 event_id ~ core.outbox_retry_now"},
-			{"'{4}', 3", "SP032 event_id ~ worker seven"}, {"'{4}', 3, p_force => true", "SP032 event_id ~ in_flight"}, {"'{5}', 3", "SP032 event_id ~ p_force => true"},
+			{"null, 3", "SP030 event_id ~ null"}, {"'{77}', 3", "SP031 event_id ~ is not in core.outbox"},
+			{"'{2}', 3, p_occurred_at => '2020-01-01'", "SP031 event_id ~ 2020-01-01"},
+			{"'{9}', 3", "SP035 event_id ~ occurred_at"}, {"'{2}', 3", "SP032 event_id ~ is pending, not failed"},
+			{"'{3}', 3", "SP032 event_id ~ core.outbox_retry_now"},
+			{"'{4}', 3", "SP032 event_id ~ worker seven"}, {"'{4}', 3, p_force => true", "SP032 event_id ~ in_flight"},
+			{"'{5}', 3", "SP032 event_id ~ p_force => true"},
 			{"'{6}', 3", "SP033 event_id ~ core.outbox_undiscard"}, {"'{7}', 3", "SP033 event_id ~ past its retention"},
 			{"'{7}', 3, p_force => true", "SP033 event_id ~ past its retention"}, {"'{8}', 3", "SP036 event_id"},
 		} {
@@ -136,13 +157,17 @@ func TestReplayRefuses(t *testing.T) {
 		line{"operator", "select core.outbox_replay('{1}', 3, ' ')", "SP030 acted_by ~ blank"},
 		line{"operator", "select core.outbox_replay('{1}', 3, repeat('x', 257))", "SP030 acted_by ~ 257"},
 		line{"operator", "select core.outbox_replay_many(null, 3)", "SP030 event_ids ~ 1000"},
-		line{"operator", "select core.outbox_replay_many(array_fill(gen_random_uuid(), array[1001]), 3)", "SP030 event_ids ~ not 1001"},
-		line{"operator", "select core.outbox_replay_many(array[gen_random_uuid()], 3, 'a', '{}')", "SP030 occurred_ats ~ 0 for 1"},
+		line{"operator", "select core.outbox_replay_many(array_fill(gen_random_uuid(), array[1001]), 3)",
+			"SP030 event_ids ~ not 1001"},
+		line{"operator", "select core.outbox_replay_many(array[gen_random_uuid()], 3, 'a', '{}')",
+			"SP030 occurred_ats ~ 0 for 1"},
 		line{"worker", "select core.outbox_replay('{1}', 3)", denied},
 		// of two events of one id neither is replayed, unless its time is given
 		line{"operator", "select core.outbox_replay_many('{{9}}', 3)", ""},
 	)
-	d.run(t, line{"operator", "select core.outbox_replay('{9}', 3, p_occurred_at => (select max(occurred_at) from core.outbox where id = '{9}'))", "1"},
+	d.run(t, line{"operator",
+		"select core.outbox_replay('{9}', 3, p_occurred_at => (select max(occurred_at) from core.outbox where id = '{9}'))",
+		"1"},
 		line{"", "select status from core.outbox where id = '{9}' order by occurred_at", "failed; pending"})
 }
 
@@ -150,24 +175,31 @@ func TestReplayRefuses(t *testing.T) {
 func TestReplayMany(t *testing.T) {
 	t.Parallel()
 	d := setupOperator(t, 9, map[int]string{
-		2: "status = 'pending'", 3: "status = 'delivered'", 4: "deleted_at = now(), discarded_at = now()", 6: "channel = 'outbox_gen_1_slow'",
-		7: "claimed_at = clock_timestamp() + interval '1 h'" /* failed again since */, 8: "event_type = '" + unconsumedType + "'",
+		2: "status = 'pending'", 3: "status = 'delivered'", 4: "deleted_at = now(), discarded_at = now()",
+		6: "channel = 'outbox_gen_1_slow'",
+		7: "claimed_at = clock_timestamp() + interval '1 h'" /* failed again since */, 8: "event_type = '" + unconsumedType +
+			"'",
 	})
 	d.run(t, line{"superuser", "begin; select from core.outbox where id = '{5}' for update", ""})
 	b := d.listen(t, "outbox_gen_1", "outbox_gen_3", "outbox_gen_3_slow")
-	d.run(t, line{"operator", "select event_id from core.outbox_replay_many('{{9},{1},{1},{77}}' || " + someIDs(9) + "::uuid[], 3, 'anna', p_settled_before => clock_timestamp()) order by 1",
+	d.run(t, line{"operator", "select event_id from core.outbox_replay_many('{{9},{1},{1},{77}}' || " + someIDs(9) +
+		"::uuid[], 3, 'anna', p_settled_before => clock_timestamp()) order by 1",
 		fmt.Sprintf("%s; %s; %s", key(1), key(6), key(9))})
-	if have, want := b.received(t, d), (map[string]int{"outbox_gen_3": 1, "outbox_gen_3_slow": 1}); !maps.Equal(have, want) {
+	if have, want := b.received(t, d), (map[string]int{"outbox_gen_3": 1, "outbox_gen_3_slow": 1}); !maps.Equal(have,
+		want) {
 		t.Errorf("it notifies %v, want %v", have, want)
 	}
 	d.wantActions(t, `replay anna 3 3 {"asked": 13}`)
 	// by force, and once: what was delivered later is not meant
-	const force = "select count(*) from core.outbox_replay_many('{{3},{4}}', 3, 'anna', null, nullif(current_setting('test.as_of', true), '')::timestamptz, true)"
+	const force = "select count(*) from core.outbox_replay_many('{{3},{4}}', 3, 'anna', null, " +
+		"nullif(current_setting('test.as_of', true), '')::timestamptz, true)"
 	const now = "select set_config('test.as_of', clock_timestamp()::text, false)"
 	d.run(t, line{"operator", force, "1"}, line{"operator", now, ""})
 	d.alter(t, 3, delivered)
-	d.run(t, line{"operator", force, "0"}, line{"operator", now, ""}, line{"operator", force, "1"}, line{"operator", force, "0"},
-		line{"operator", "select event_id from core.outbox_replay_many('{}', 3)", ""}, line{"", "select count(*) from core.operator_actions", "3"})
+	d.run(t, line{"operator", force, "0"}, line{"operator", now, ""}, line{"operator", force, "1"},
+		line{"operator", force, "0"},
+		line{"operator", "select event_id from core.outbox_replay_many('{}', 3)", ""},
+		line{"", "select count(*) from core.operator_actions", "3"})
 }
 
 // The second of two operators waits for the first, and is told.
@@ -186,14 +218,18 @@ func TestReplayOfWhatIsBeingReplayed(t *testing.T) {
 // A preview says handler by handler what would run, by what live workers have and core.event_handled knows.
 func TestReplayPreview(t *testing.T) {
 	t.Parallel()
-	d := setupOperator(t, 5, map[int]string{2: "target = 'worlds'", 3: "target = 'core'", 4: "event_type = '" + platformType + "'"})
+	d := setupOperator(t, 5, map[int]string{2: "target = 'worlds'", 3: "target = 'core'", 4: "event_type = '" +
+		platformType + "'"})
 	want := func(n int, lines ...string) {
 		t.Helper()
-		d.run(t, line{"operator", fmt.Sprintf("select concat_ws(' ', handler, would_run, handled_at is not null, note) from core.outbox_replay_preview('{%d}', 3)", n), strings.Join(lines, "; ")})
+		d.run(t, line{"operator",
+			fmt.Sprintf("select concat_ws(' ', handler, would_run, handled_at is not null, note) "+
+				"from core.outbox_replay_preview('{%d}', 3)", n), strings.Join(lines, "; ")})
 	}
 	register := func(as string, generation int, handlers string) {
 		t.Helper()
-		d.run(t, line{as, fmt.Sprintf("select core.worker_register(gen_random_uuid(), %d, 'w', '%s')", generation, handlers), ""})
+		d.run(t, line{as, fmt.Sprintf("select core.worker_register(gen_random_uuid(), %d, 'w', '%s')", generation, handlers),
+			""})
 	}
 	const unknown = "f f no worker of generation 3 is live: what will run is not known"
 	want(1, unknown)
@@ -209,9 +245,11 @@ func TestReplayPreview(t *testing.T) {
 	want(3, "f f no live worker of generation 3 handles "+cardType+" for target core")
 	want(4, "f f no live worker of generation 3 handles platform.thing.happened")
 	want(5, "platform.one t f", "worlds.two t f")
-	d.refused(t, line{"operator", fmt.Sprintf("select count(*) from core.outbox_replay_preview_many('{%s,%s,%s,%s}', 3)", key(1), key(2), key(4), key(77)), "4"})
+	d.refused(t, line{"operator", fmt.Sprintf("select count(*) from core.outbox_replay_preview_many('{%s,%s,%s,%s}', 3)",
+		key(1), key(2), key(4), key(77)), "4"})
 	d.run(t, line{"operator", "select core.event_type_pause('{card}', 3, 'anna')", ""},
-		line{"operator", "select note ~ 'paused in generation 3 since .* by anna' from core.outbox_replay_preview('{2}', 3)", "t"})
+		line{"operator", "select note ~ 'paused in generation 3 since .* by anna' from core.outbox_replay_preview('{2}', 3)",
+			"t"})
 	// a worker that is gone is not counted on
 	d.alter(t, 5, "event_type = $1", classType)
 	want(5, "worlds.three t f")
@@ -225,7 +263,8 @@ func TestDiscardAndUndiscard(t *testing.T) {
 	before, other, at := d.row(t, 1), d.row(t, 2), value[time.Time](t, d.admin, "select clock_timestamp()")
 	d.run(t, line{"operator", "select core.outbox_discard('{1}', ' anna ', ' stale ')", ""})
 	d.wantChanges(t, 1, before, at, map[string]string{
-		"deleted_at": "between b.at and clock_timestamp()", "discarded_at": "= o.deleted_at", "failure_history": "-> 0 ->> 'discarded_by' = 'anna'",
+		"deleted_at": "between b.at and clock_timestamp()", "discarded_at": "= o.deleted_at",
+		"failure_history": "-> 0 ->> 'discarded_by' = 'anna'",
 	})
 	if entry := d.history(t, 1)[0]; len(entry) != 3 || entry["reason"] != "stale" || entry["discarded_at"] == nil {
 		t.Errorf("history has %v", entry)
@@ -234,43 +273,59 @@ func TestDiscardAndUndiscard(t *testing.T) {
 	before = d.row(t, 1)
 	d.run(t, line{"operator", "select core.outbox_undiscard('{1}', 'bert')", ""})
 	d.wantChanges(t, 1, before, at, map[string]string{
-		"deleted_at": "is null", "discarded_at": "is null", "undiscarded_at": "between b.at and clock_timestamp()", "failure_history": "-> 1 ->> 'undiscarded_by' = 'bert'",
+		"deleted_at": "is null", "discarded_at": "is null", "undiscarded_at": "between b.at and clock_timestamp()",
+		"failure_history": "-> 1 ->> 'undiscarded_by' = 'bert'",
 	})
 	d.wantActions(t, `discard anna 1 - {"asked": 1, "reason": "stale"}`, `undiscard bert 1 - {"asked": 1}`)
-	d.run(t, line{"operator", "select core.outbox_discard('{1}', 'anna')", ""}, line{"", "select undiscarded_at from core.outbox where id = '{1}'", "-"},
-		line{"operator", "select core.outbox_undiscard('{1}', null)", ""}, line{"operator", "select core.outbox_discard('{1}', null)", ""},
-		line{"", "select h ->> 'undiscarded_by', h ->> 'discarded_by' from core.outbox, jsonb_array_elements(failure_history) with ordinality e(h, n) where id = '{1}' and n > 3 order by n",
+	d.run(t, line{"operator", "select core.outbox_discard('{1}', 'anna')", ""},
+		line{"", "select undiscarded_at from core.outbox where id = '{1}'", "-"},
+		line{"operator", "select core.outbox_undiscard('{1}', null)", ""},
+		line{"operator", "select core.outbox_discard('{1}', null)", ""},
+		line{"", "select h ->> 'undiscarded_by', h ->> 'discarded_by' from core.outbox, " +
+			"jsonb_array_elements(failure_history) with ordinality e(h, n) where id = '{1}' and n > 3 order by n",
 			value[string](t, d.session(t, "operator"), "select session_user || ' -; - ' || session_user")},
-		line{"operator", "select core.outbox_undiscard('{1}', 'bert')", ""}, line{"operator", "select core.outbox_replay('{1}', 3)", "1"})
+		line{"operator", "select core.outbox_undiscard('{1}', 'bert')", ""},
+		line{"operator", "select core.outbox_replay('{1}', 3)", "1"})
 }
 
 func TestDiscardRefuses(t *testing.T) {
 	t.Parallel()
 	d := setupOperator(t, 9, map[int]string{
-		2: "status = 'pending'", 3: "status = 'in_flight', claim_token = gen_random_uuid()", 4: "status = 'delivered'", 5: "deleted_at = clock_timestamp()",
+		2: "status = 'pending'", 3: "status = 'in_flight', claim_token = gen_random_uuid()", 4: "status = 'delivered'",
+		5: "deleted_at = clock_timestamp()",
 		6: "deleted_at = clock_timestamp(), discarded_at = clock_timestamp()",
-		7: "deleted_at = clock_timestamp() - interval '7 days', discarded_at = clock_timestamp() - interval '7 days'", 9: "id = '" + key(8).String() + "'",
+		7: "deleted_at = clock_timestamp() - interval '7 days', discarded_at = clock_timestamp() - interval '7 days'",
+		9: "id = '" + key(8).String() + "'",
 	})
 	for _, c := range []struct{ call, want string }{
-		{"discard('{77}', 'anna')", "SP031 event_id ~ not in core.outbox"}, {"discard('{2}', 'anna')", "SP032 event_id ~ is pending"},
-		{"discard('{3}', 'anna')", "SP032 event_id ~ is in_flight"}, {"discard('{4}', 'anna')", "SP032 event_id ~ is delivered"},
-		{"discard('{5}', 'anna')", "SP033 event_id ~ retention"}, {"discard('{6}', 'anna')", "SP033 event_id ~ was discarded"},
+		{"discard('{77}', 'anna')", "SP031 event_id ~ not in core.outbox"},
+		{"discard('{2}', 'anna')", "SP032 event_id ~ is pending"},
+		{"discard('{3}', 'anna')", "SP032 event_id ~ is in_flight"},
+		{"discard('{4}', 'anna')", "SP032 event_id ~ is delivered"},
+		{"discard('{5}', 'anna')", "SP033 event_id ~ retention"},
+		{"discard('{6}', 'anna')", "SP033 event_id ~ was discarded"},
 		{"discard('{8}', 'anna')", "SP035 event_id ~ occurred_at"}, {"discard('{1}', '')", "SP030 acted_by ~ blank"},
-		{"discard('{1}', 'anna', ' ')", "SP030 reason ~ blank"}, {"discard('{1}', 'anna', repeat('x', 1025))", "SP030 reason ~ 1025"},
+		{"discard('{1}', 'anna', ' ')", "SP030 reason ~ blank"},
+		{"discard('{1}', 'anna', repeat('x', 1025))", "SP030 reason ~ 1025"},
 		{"discard_many(array_fill(gen_random_uuid(), array[1001]), 'anna')", "SP030 event_ids ~ 1001"},
-		{"undiscard('{77}', 'anna')", "SP031 event_id ~ not in core.outbox"}, {"undiscard('{1}', 'anna')", "SP034 event_id ~ is not discarded, it is failed"},
-		{"undiscard('{2}', 'anna')", "SP034 event_id ~ it is pending"}, {"undiscard('{5}', 'anna')", "SP033 event_id ~ not discarded by an operator"},
-		{"undiscard('{7}', 'anna')", "SP033 event_id ~ 7 days"}, {"undiscard('{6}', ' ')", "SP030 acted_by ~ blank"}, {"undiscard('{8}', 'anna')", "SP035 event_id ~ occurred_at"},
+		{"undiscard('{77}', 'anna')", "SP031 event_id ~ not in core.outbox"},
+		{"undiscard('{1}', 'anna')", "SP034 event_id ~ is not discarded, it is failed"},
+		{"undiscard('{2}', 'anna')", "SP034 event_id ~ it is pending"},
+		{"undiscard('{5}', 'anna')", "SP033 event_id ~ not discarded by an operator"},
+		{"undiscard('{7}', 'anna')", "SP033 event_id ~ 7 days"}, {"undiscard('{6}', ' ')", "SP030 acted_by ~ blank"},
+		{"undiscard('{8}', 'anna')", "SP035 event_id ~ occurred_at"},
 	} {
 		d.refused(t, line{"operator", "select core.outbox_" + c.call, c.want})
 	}
 	// in bulk they are passed
-	d.run(t, line{"superuser", "begin; select from core.outbox where id = '{1}' for update", ""}, line{"", "update core.outbox set status = 'failed', claim_token = null where id in ('{2}', '{3}')", ""},
+	d.run(t, line{"superuser", "begin; select from core.outbox where id = '{1}' for update", ""},
+		line{"", "update core.outbox set status = 'failed', claim_token = null where id in ('{2}', '{3}')", ""},
 		line{"", "update core.outbox set claimed_at = clock_timestamp() + interval '1 h' where id = '{3}'", ""})
 	both := func(call, want string) line {
 		return line{"operator", "select event_id from core.outbox_" + call + " order by 1", want}
 	}
-	discard, undiscard := "discard_many("+someIDs(9)+", 'anna', 'why', p_failed_before => clock_timestamp())", "undiscard_many("+someIDs(9)+", 'bert')"
+	discard, undiscard := "discard_many("+someIDs(9)+", 'anna', 'why', p_failed_before => clock_timestamp())",
+		"undiscard_many("+someIDs(9)+", 'bert')"
 	two := key(2).String()
 	exec(t, d.admin, "update core.outbox set discarded_at = null where id = $1", key(6))
 	d.run(t, both(discard, two), both(undiscard, two))
@@ -281,27 +336,36 @@ func TestDiscardRefuses(t *testing.T) {
 func TestRetryNow(t *testing.T) {
 	t.Parallel()
 	d := setupOperator(t, 0, nil)
-	d.rows(t, 9, "available_at = clock_timestamp() + interval '1 h', attempts = 3, last_error = 'E: a.b: no', handler_failures = '{\"a.b\": {\"failures\": 6, \"parked\": true}}'")
+	d.rows(t, 9, "available_at = clock_timestamp() + interval '1 h', attempts = 3, last_error = 'E: a.b: no', "+
+		"handler_failures = '{\"a.b\": {\"failures\": 6, \"parked\": true}}'")
 	for n, set := range map[int]string{
-		2: "available_at = clock_timestamp() - interval '1 s'", 3: failedRow, 4: "status = 'in_flight', claim_token = gen_random_uuid()", 5: "status = 'delivered'",
+		2: "available_at = clock_timestamp() - interval '1 s'", 3: failedRow,
+		4: "status = 'in_flight', claim_token = gen_random_uuid()", 5: "status = 'delivered'",
 		6: "deleted_at = clock_timestamp()", 9: "channel = 'outbox_gen_1_slow'",
 	} {
 		d.alter(t, n, set)
 	}
 	d.run(t, line{"superuser", "begin; select from core.outbox where id = '{7}' for update", ""})
 	for _, c := range []struct{ arguments, want string }{
-		{"'{77}'", "SP031 event_id ~ not in core.outbox"}, {"'{2}'", "SP034 event_id ~ is due already"}, {"'{3}'", "SP032 event_id ~ core.outbox_replay("},
-		{"'{4}'", "SP032 event_id ~ in_flight"}, {"'{5}'", "SP032 event_id ~ delivered"}, {"'{6}'", "SP033 event_id ~ retention"},
-		{"'{7}'", "SP032 event_id ~ changing it at this moment"}, {"'{1}', ''", "SP030 acted_by ~ blank"},
+		{"'{77}'", "SP031 event_id ~ not in core.outbox"}, {"'{2}'", "SP034 event_id ~ is due already"},
+		{"'{3}'", "SP032 event_id ~ core.outbox_replay("},
+		{"'{4}'", "SP032 event_id ~ in_flight"}, {"'{5}'", "SP032 event_id ~ delivered"},
+		{"'{6}'", "SP033 event_id ~ retention"},
+		{"'{7}'", "SP032 event_id ~ another session is changing it"}, {"'{1}', ''", "SP030 acted_by ~ blank"},
 	} {
 		d.refused(t, line{"operator", "select core.outbox_retry_now(" + c.arguments + ")", c.want})
 	}
-	d.refused(t, line{"operator", "select core.outbox_retry_now_many(array_fill(gen_random_uuid(), array[1001]))", "SP030 event_ids ~ 1001"})
-	b, before, at := d.listen(t, "outbox_gen_1", "outbox_gen_1_slow"), d.row(t, 1), value[time.Time](t, d.admin, "select clock_timestamp()")
+	d.refused(t, line{"operator", "select core.outbox_retry_now_many(array_fill(gen_random_uuid(), array[1001]))",
+		"SP030 event_ids ~ 1001"})
+	b, before, at := d.listen(t, "outbox_gen_1", "outbox_gen_1_slow"), d.row(t, 1),
+		value[time.Time](t, d.admin, "select clock_timestamp()")
 	d.run(t, line{"operator", "select core.outbox_retry_now('{1}', 'anna')", ""})
-	d.wantChanges(t, 1, before, at, map[string]string{"available_at": "between b.at and clock_timestamp()"}) // a parked handler stays parked
-	d.run(t, line{"operator", "select event_id from core.outbox_retry_now_many(" + someIDs(9) + ", 'bert') order by 1", fmt.Sprintf("%s; %s", key(8), key(9))})
-	if have, want := b.received(t, d), (map[string]int{"outbox_gen_1": 2, "outbox_gen_1_slow": 1}); !maps.Equal(have, want) {
+	// a parked handler stays parked
+	d.wantChanges(t, 1, before, at, map[string]string{"available_at": "between b.at and clock_timestamp()"})
+	d.run(t, line{"operator", "select event_id from core.outbox_retry_now_many(" + someIDs(9) + ", 'bert') order by 1",
+		fmt.Sprintf("%s; %s", key(8), key(9))})
+	if have, want := b.received(t, d), (map[string]int{"outbox_gen_1": 2, "outbox_gen_1_slow": 1}); !maps.Equal(have,
+		want) {
 		t.Errorf("it notifies %v", have)
 	}
 	d.wantActions(t, `retry_now anna 1 - {"asked": 1}`, `retry_now bert 2 - {"asked": 9}`)
@@ -310,12 +374,16 @@ func TestRetryNow(t *testing.T) {
 	d.run(t, line{"superuser", "rollback", ""})
 	d.rows(t, 1, "")
 	const retry = "select core.outbox_retry_now('{1}')"
-	d.run(t, line{"worker", "begin; select set_config('test.claimed', available_at::text, false) from core.outbox_claim(1, '{card}', 1, '-infinity', gen_random_uuid(), false)", ""})
+	d.run(t, line{"worker",
+		"begin; select set_config('test.claimed', available_at::text, false) from core.outbox_claim(1, '{card}', 1, " +
+			"'-infinity', gen_random_uuid(), false)", ""})
 	d.refused(t, line{"operator", retry, "SP034 event_id ~ is due already"})
 	occurred := value[time.Time](t, d.admin, "select occurred_at from core.outbox")
-	d.run(t, line{"worker", "select core.outbox_retry('{1}', '" + occurred.Format(time.RFC3339Nano) + "', current_setting('test.claimed')::timestamptz, 60, 'E: a.b: no', '{}', true)", "t"})
+	d.run(t, line{"worker", "select core.outbox_retry('{1}', '" + occurred.Format(time.RFC3339Nano) +
+		"', current_setting('test.claimed')::timestamptz, 60, 'E: a.b: no', '{}', true)", "t"})
 	d.refused(t, line{"operator", retry, "SP034 event_id ~ is due already"}) // until that is committed, the worker has it
-	d.run(t, line{"worker", "commit", ""}, line{"operator", retry, ""}, line{"", "select available_at <= clock_timestamp(), attempts from core.outbox", "t 1"})
+	d.run(t, line{"worker", "commit", ""}, line{"operator", retry, ""},
+		line{"", "select available_at <= clock_timestamp(), attempts from core.outbox", "t 1"})
 }
 
 // Nothing of a paused type is claimed, leased or seen, and all else is.
@@ -323,12 +391,15 @@ func TestPauseStopsEveryClaim(t *testing.T) {
 	t.Parallel()
 	d := setupOperator(t, 0, nil)
 	d.rows(t, 8, "")
-	for n, set := range map[int]string{2: "crashes = 1", 3: "available_at = clock_timestamp() + interval '1 h'", 4: "event_type = '" + platformType + "'", 5: "generation = 3"} {
+	for n, set := range map[int]string{2: "crashes = 1", 3: "available_at = clock_timestamp() + interval '1 h'",
+		4: "event_type = '" + platformType + "'", 5: "generation = 3"} {
 		d.alter(t, n, set)
 	}
 	for call, want := range map[string]string{ // of the card in generation 1
-		"core.outbox_claim(1, '{card}', 9, '-infinity', gen_random_uuid(), false)": "4", "core.outbox_claim(1, '{card}', 9, '-infinity', gen_random_uuid(), true)": "1",
-		"core.outbox_lease(1, '{card}', 9)": "5", "core.outbox_lease(1, '{card}', 9, p_crashed => true)": "1", "core.outbox_lease(1, '{card}', 9, p_crashed => false)": "4",
+		"core.outbox_claim(1, '{card}', 9, '-infinity', gen_random_uuid(), false)": "4",
+		"core.outbox_claim(1, '{card}', 9, '-infinity', gen_random_uuid(), true)":  "1",
+		"core.outbox_lease(1, '{card}', 9)":                                        "5", "core.outbox_lease(1, '{card}', 9, p_crashed => true)": "1",
+		"core.outbox_lease(1, '{card}', 9, p_crashed => false)":                                                   "4",
 		"core.outbox_poll(1, '{{card}}', '{-infinity}') where oldest_due is not null and next_in > 0 and crashed": "1",
 	} {
 		count := func(sql, want string) {
@@ -352,20 +423,28 @@ func TestPauseStopsEveryClaim(t *testing.T) {
 	// the floor does not rise past what waits for a pause to end
 	d.rows(t, 3, "")
 	d.run(t, line{"operator", "select core.event_type_pause('{card}', 1)", ""},
-		line{"superuser", "select oldest = (select min(available_at) from core.outbox) from core.outbox_watermark(1, '{card}', '-infinity')", "t"})
+		line{"superuser", "select oldest = (select min(available_at) from core.outbox) from core.outbox_watermark(1, " +
+			"'{card}', '-infinity')", "t"})
 }
 
 func TestPauseAndResumeRefuse(t *testing.T) {
 	t.Parallel()
-	d := setupOperator(t, 1, map[int]string{1: "status = 'pending', channel = 'outbox_gen_3_old', event_type = '" + classType + "', generation = 3"})
+	d := setupOperator(t, 1, map[int]string{1: "status = 'pending', channel = 'outbox_gen_3_old', event_type = '" +
+		classType + "', generation = 3"})
 	d.run(t, line{"operator", "select core.event_type_pause('" + classType + "', 3, ' anna ', ' because ')", ""},
-		line{"operator", "select event_type, generation, paused_by, reason from core.paused_types", classType + " 3 anna because"})
+		line{"operator", "select event_type, generation, paused_by, reason from core.paused_types", classType +
+			" 3 anna because"})
 	for _, c := range []struct{ call, want string }{
-		{"pause('worlds.thing.slow', 3)", "SP034 event_type ~ by anna"}, {"pause('a.b', 3)", "SP030 event_type ~ 'a.b' is not registered"},
-		{"pause(null, 3)", "SP030 event_type ~ not registered"}, {"pause('worlds.thing.slow', 9)", "SP019 generation ~ not registered"},
-		{"pause('worlds.thing.slow', 2)", "SP019 generation ~ retired"}, {"pause('worlds.thing.slow', null)", "SP019 generation ~ highest live one is 3"},
-		{"pause('worlds.thing.slow', 4, ' ')", "SP030 acted_by ~ blank"}, {"pause('worlds.thing.slow', 4, 'a', ' ')", "SP030 reason ~ blank"},
-		{"resume('worlds.thing.slow', 4)", "SP034 event_type ~ is not paused in generation 4"}, {"resume(null, null)", "SP034 event_type ~ not paused"},
+		{"pause('worlds.thing.slow', 3)", "SP034 event_type ~ by anna"},
+		{"pause('a.b', 3)", "SP030 event_type ~ 'a.b' is not registered"},
+		{"pause(null, 3)", "SP030 event_type ~ not registered"},
+		{"pause('worlds.thing.slow', 9)", "SP019 generation ~ not registered"},
+		{"pause('worlds.thing.slow', 2)", "SP019 generation ~ retired"},
+		{"pause('worlds.thing.slow', null)", "SP019 generation ~ highest live one is 3"},
+		{"pause('worlds.thing.slow', 4, ' ')", "SP030 acted_by ~ blank"},
+		{"pause('worlds.thing.slow', 4, 'a', ' ')", "SP030 reason ~ blank"},
+		{"resume('worlds.thing.slow', 4)", "SP034 event_type ~ is not paused in generation 4"},
+		{"resume(null, null)", "SP034 event_type ~ not paused"},
 		{"resume('worlds.thing.slow', 3, '')", "SP030 acted_by ~ blank"},
 	} {
 		d.refused(t, line{"operator", "select core.event_type_" + c.call, c.want})
@@ -377,7 +456,8 @@ func TestPauseAndResumeRefuse(t *testing.T) {
 	if have := b.received(t, d); have["outbox_gen_3_slow"] != 1 || have["outbox_gen_3_old"] != 1 {
 		t.Errorf("it notifies %v", have)
 	}
-	d.wantActions(t, `pause anna 0 3 {"reason": "because", "event_type": "`+classType+`"}`, `resume bert 0 3 {"event_type": "`+classType+`"}`)
+	d.wantActions(t, `pause anna 0 3 {"reason": "because", "event_type": "`+classType+`"}`,
+		`resume bert 0 3 {"event_type": "`+classType+`"}`)
 }
 
 // What is in flight is settled, what comes back waits, and publishing goes on.
@@ -386,24 +466,28 @@ func TestPauseStopsNothingElse(t *testing.T) {
 	d := setupOperator(t, 0, nil)
 	d.rows(t, 3, "")
 	const named = "(array[id], array[occurred_at], array[claim_token]) where status = 'in_flight' and payload ->> 'n' = "
-	d.run(t, line{"superuser", "select count(*) from core.outbox_lease(1, '{card}', 3)", "3"}, line{"operator", "select core.event_type_pause('{card}', 1, 'anna')", ""},
+	d.run(t, line{"superuser", "select count(*) from core.outbox_lease(1, '{card}', 3)", "3"},
+		line{"operator", "select core.event_type_pause('{card}', 1, 'anna')", ""},
 		line{"superuser", "select count(*) from core.outbox, core.outbox_deliver_leased" + named + "'1'", "1"},
 		line{"superuser", "select count(*) from core.outbox, core.outbox_release" + named + "'2'", "1"})
 	d.alter(t, 3, runOut)
-	d.run(t, line{"worker", "select core.outbox_reap()", ""}, line{"worlds", publishInto(1), ""}, line{"", "select status, count(*) from core.outbox group by 1 order by 1", "delivered 1; pending 3"},
-		line{"worker", "select count(*) from core.outbox_lease(1, '{card}', 9)", "0"}, line{"operator", "select core.event_type_resume('{card}', 1)", ""},
+	d.run(t, line{"worker", "select core.outbox_reap()", ""}, line{"worlds", publishInto(1), ""},
+		line{"", "select status, count(*) from core.outbox group by 1 order by 1", "delivered 1; pending 3"},
+		line{"worker", "select count(*) from core.outbox_lease(1, '{card}', 9)", "0"},
+		line{"operator", "select core.event_type_resume('{card}', 1)", ""},
 		line{"worker", "select count(*) from core.outbox_lease(1, '{card}', 9)", "3"})
 }
 
-// Who consumes a type is asked of the generation that it is replayed into, as when it is published into it: a newer build may have a handler
-// for what an older one has none for, and the other way round.
+// Who consumes a type is asked of the generation that it is replayed into, as when it is published into it: a newer
+// build may have a handler for what an older one has none for, and the other way round.
 func TestReplayIntoTheGenerationThatConsumes(t *testing.T) {
 	t.Parallel()
 	d := setupOperator(t, 0, nil)
 	operator := d.session(t, "operator")
 	register := func(generation int, consumed bool) {
 		t.Helper()
-		exec(t, d.admin, `select core.event_types_register($1, (select jsonb_agg(to_jsonb(t) || jsonb_build_object('consumed', $2::boolean))
+		exec(t, d.admin, `select core.event_types_register($1,
+			(select jsonb_agg(to_jsonb(t) || jsonb_build_object('consumed', $2::boolean))
 			from core.event_types t where t.event_type = $3))`, generation, consumed, cardType)
 	}
 	for _, c := range []struct{ older, newer bool }{{false, true}, {true, false}} {
@@ -412,20 +496,24 @@ func TestReplayIntoTheGenerationThatConsumes(t *testing.T) {
 		register(3, c.newer)
 		for generation, consumed := range map[int]bool{1: c.older, 3: c.newer} {
 			d.rows(t, 2, failedRow)
-			id := value[uuid.UUID](t, d.admin, "select core.outbox_publish($1, 'worlds', '{}', p_generation => $2)", cardType, generation)
+			id := value[uuid.UUID](t, d.admin, "select core.outbox_publish($1, 'worlds', '{}', p_generation => $2)", cardType,
+				generation)
 			published := value[string](t, d.admin, "select status from core.outbox where id = $1", id)
 			if (published == "pending") != consumed {
 				t.Fatalf("%+v: published into %d it is %s", c, generation, published)
 			}
-			note := value[string](t, operator, "select coalesce(string_agg(note, ''), '') from core.outbox_replay_preview_many(array[$1::uuid], $2)", key(1), generation)
-			if strings.Contains(note, "nobody consumes its type") == consumed {
+			note := value[string](t, operator,
+				"select coalesce(string_agg(note, ''), '') from core.outbox_replay_preview_many(array[$1::uuid], $2)", key(1),
+				generation)
+			if strings.Contains(note, "consumes its type") == consumed {
 				t.Errorf("%+v: the preview of a replay into %d says: %s", c, generation, note)
 			}
 			_, previewed := operator.Exec(deadline(t), "select core.outbox_replay_preview($1, $2)", key(1), generation)
 			if code := sqlstate(t, previewed); (code == "") != consumed || !consumed && code != "SP036" {
 				t.Errorf("%+v: the preview of one into %d: SQLSTATE %q", c, generation, code)
 			}
-			if n := len(values[uuid.UUID](t, operator, "select event_id from core.outbox_replay_many(array[$1::uuid], $2)", key(1), generation)); (n == 1) != consumed {
+			if n := len(values[uuid.UUID](t, operator, "select event_id from core.outbox_replay_many(array[$1::uuid], $2)",
+				key(1), generation)); (n == 1) != consumed {
 				t.Errorf("%+v: %d events are replayed into %d", c, n, generation)
 			}
 			_, err := operator.Exec(deadline(t), "select core.outbox_replay($1, $2)", key(2), generation)
@@ -436,7 +524,8 @@ func TestReplayIntoTheGenerationThatConsumes(t *testing.T) {
 	}
 }
 
-// A history is bounded, in entries and in bytes, and a replay always in it: what was reaped goes first, then the oldest replays.
+// A history is bounded, in entries and in bytes, and a replay always in it: what was reaped goes first, then the oldest
+// replays.
 func TestHistoryIsBounded(t *testing.T) {
 	t.Parallel()
 	d := setupOperator(t, 0, nil)
@@ -445,19 +534,22 @@ func TestHistoryIsBounded(t *testing.T) {
 		exec(t, d.admin, fmt.Sprintf(`do $$ begin for i in 1..%d loop
 			update core.outbox o set %s, last_error = %s;
 			perform core.outbox_replay('%s', 3);
-		end loop; end $$`, n, strings.Replace(failedRow, "last_error = 'HandlerError: a.b: no', ", "", 1), lastError, key(1)))
+		end loop; end $$`, n, strings.Replace(failedRow, "last_error = 'HandlerError: a.b: no',", "", 1), lastError, key(1)))
 	}
 	// entries, how many were omitted, the first and last cycle, and bytes of the history
-	const history = `select jsonb_array_length(failure_history), failure_history -> 0 -> 'omitted', failure_history -> 1 -> 'cycle', failure_history -> -1 -> 'cycle',
+	const history = `select jsonb_array_length(failure_history), failure_history -> 0 -> 'omitted',
+		failure_history -> 1 -> 'cycle', failure_history -> -1 -> 'cycle',
 		failure_history @? '$[*].reaped_at', octet_length(failure_history::text) between %d and 262144 from core.outbox`
-	d.rows(t, 1, `failure_history = (select jsonb_agg(case when i % 2 = 0 then jsonb_build_object('reaped_at', i) else jsonb_build_object('cycle', i, 'replayed_at', i) end order by i)
+	d.rows(t, 1, `failure_history = (select jsonb_agg(case when i % 2 = 0 then jsonb_build_object('reaped_at',
+		i) else jsonb_build_object('cycle', i, 'replayed_at', i) end order by i)
 		from generate_series(1, 100) i)`)
 	replays(60, "'E: a.b: no'")
 	// 50 replays were there, up to cycle 99; 60 came; 11 of the 110 had to go
 	d.run(t, line{"", fmt.Sprintf(history, 0), "100 61 23 159 f t"})
 	d.rows(t, 1, `failure_history = '[{"reaped_at": "x"}]'`)
 	replays(36, "repeat('e', 8000)")
-	d.run(t, line{"", fmt.Sprintf(strings.Replace(history, "select ", "select (failure_history -> 0 -> 'omitted')::int + jsonb_array_length(failure_history) = 38, ", 1), 200000), "t *"},
+	d.run(t, line{"", fmt.Sprintf(strings.Replace(history, "select ",
+		"select (failure_history -> 0 -> 'omitted')::int + jsonb_array_length(failure_history) = 38, ", 1), 200000), "t *"},
 		line{"", "select failure_history -> -1 -> 'cycle' from core.outbox", "36"})
 	// and with what the reaper adds to it, whose reason is long
 	d.rows(t, 1, "")
@@ -468,9 +560,13 @@ func TestHistoryIsBounded(t *testing.T) {
 	if lines := reap(t, d.admin, 50, nil); len(lines) != 1 || !lines[0].Reaped {
 		t.Fatalf("reaped is %+v", lines)
 	}
-	d.run(t, line{"", `select octet_length(failure_history::text) <= 262144, failure_history -> -1 ? 'reaped_at', failure_history -> -2 -> 'cycle',
+	d.run(t, line{"", `select octet_length(failure_history::text) <= 262144, failure_history -> -1 ? 'reaped_at',
+		failure_history -> -2 -> 'cycle',
 		(failure_history -> 0 -> 'omitted')::int + jsonb_array_length(failure_history) from core.outbox`, "t t 36 38"})
 	// whatever was written by hand
-	d.rows(t, 1, failedRow+`, failure_history = '[1, "omitted", "reaped_at", null, {"cycle": "x"}, {"cycle": 1e30}, {"omitted": "y"}, []]'`)
-	d.run(t, line{"operator", "select core.outbox_replay('{1}', 3)", ""}, line{"operator", "select core.prior_replays(failure_history), jsonb_array_length(failure_history) from core.outbox", "1000000 9"})
+	d.rows(t, 1, failedRow+`, failure_history =
+		'[1, "omitted", "reaped_at", null, {"cycle": "x"}, {"cycle": 1e30}, {"omitted": "y"}, []]'`)
+	d.run(t, line{"operator", "select core.outbox_replay('{1}', 3)", ""},
+		line{"operator", "select core.prior_replays(failure_history), jsonb_array_length(failure_history) from core.outbox",
+			"1000000 9"})
 }

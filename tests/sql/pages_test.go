@@ -42,8 +42,10 @@ func TestLeasedWorkBySQL(t *testing.T) {
 		}
 		d.run(t, line{"worker", fill(calls[2+i]), ""}, line{"", "select status, attempts from core.outbox", want})
 	}
-	d.run(t, line{"worker", calls[0], "{1} *"}, line{"", "update core.outbox set claimed_at = now() - interval '1 hour'", ""}, line{"worker", "select reaped from core.outbox_reap()", "t"},
-		line{"", "update core.outbox set available_at = now() - interval '2 minutes'", ""}, line{"operator", unserved, "outbox_gen_1 1 {card} 1"})
+	d.run(t, line{"worker", calls[0], "{1} *"}, line{"", "update core.outbox set claimed_at = now() - interval '1 hour'",
+		""}, line{"worker", "select reaped from core.outbox_reap()", "t"},
+		line{"", "update core.outbox set available_at = now() - interval '2 minutes'", ""},
+		line{"operator", unserved, "outbox_gen_1 1 {card} 1"})
 	if have, _ := d.ask(t, "operator", inFlight); !strings.Contains(have, "the lease of 60 s ran out") {
 		t.Errorf("reaped: %s", have)
 	}

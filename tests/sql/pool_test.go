@@ -62,24 +62,32 @@ func pooled(t testing.TB, kind string, create func(*owner) *database) *database 
 }
 
 // shape changes with the schema, the privileges, the settings of the database, and what the planner knows.
-const shape = `select concat_ws(' ', (select concat(count(*), ' ', max(xmin::text::bigint), ' ', sum(reltuples)) from pg_class where relpersistence <> 't'),
-	(select concat(count(*), ' ', max(xmin::text::bigint)) from pg_proc), (select concat(count(*), ' ', max(xmin::text::bigint)) from pg_trigger),
-	(select concat(count(*), ' ', max(a.xmin::text::bigint)) from pg_attribute a join pg_class c on c.oid = a.attrelid and c.relpersistence <> 't'),
-	(select concat(count(*), ' ', max(xmin::text::bigint)) from pg_constraint), (select concat(count(*), ' ', max(xmin::text::bigint)) from pg_namespace
+const shape = `select concat_ws(' ', (select concat(count(*), ' ', max(xmin::text::bigint), ' ', sum(reltuples))
+	from pg_class where relpersistence <> 't'),
+	(select concat(count(*), ' ', max(xmin::text::bigint)) from pg_proc), (select concat(count(*), ' ',
+		max(xmin::text::bigint)) from pg_trigger),
+	(select concat(count(*), ' ', max(a.xmin::text::bigint)) from pg_attribute a join pg_class c on c.oid = a.attrelid
+		and c.relpersistence <> 't'),
+	(select concat(count(*), ' ', max(xmin::text::bigint)) from pg_constraint), (select concat(count(*), ' ',
+		max(xmin::text::bigint)) from pg_namespace
 		where nspname !~ '^pg_(toast_)?temp'),
-	(select concat(count(*), ' ', max(xmin::text::bigint)) from pg_policy), (select count(*) from pg_publication), (select count(*) from pg_default_acl),
-	(select count(*) from pg_db_role_setting s join pg_database d on d.oid = s.setdatabase where datname = current_database()))`
+	(select concat(count(*), ' ', max(xmin::text::bigint)) from pg_policy), (select count(*) from pg_publication),
+		(select count(*) from pg_default_acl),
+	(select count(*) from pg_db_role_setting s join pg_database d on d.oid = s.setdatabase
+		where datname = current_database()))`
 
 // readSeeds remembers what a test finds, and how to bring it back.
 func (d *database) readSeeds(t testing.TB) {
 	t.Helper()
 	d.shape = value[string](t, d.admin, shape)
 	emptying := []string{"set session_replication_role = replica"}
-	for _, table := range values[string](t, d.admin, `select format('%I.%I', relnamespace::regnamespace, relname) from pg_class
+	for _, table := range values[string](t, d.admin,
+		`select format('%I.%I', relnamespace::regnamespace, relname) from pg_class
 		where relkind = 'r' and relnamespace = any ('{core,platform,worlds}'::regnamespace[])`) {
 		emptying = append(emptying, "delete from "+table)
-		emptying = append(emptying, values[string](t, d.admin, "select format('insert into %s overriding system value select * from "+
-			"unnest(%L::%1$s[])', $1::text, array_agg(t)) from "+table+" t having count(*) > 0", table)...)
+		emptying = append(emptying,
+			values[string](t, d.admin, "select format('insert into %s overriding system value select * from "+
+				"unnest(%L::%1$s[])', $1::text, array_agg(t)) from "+table+" t having count(*) > 0", table)...)
 	}
 	d.emptying = strings.Join(append(emptying, "reset session_replication_role"), ";")
 }
@@ -103,7 +111,8 @@ func (d *database) reset() bool {
 
 // resetSession ends what a session has begun and set; it closes one that is of no more use.
 func resetSession(ctx context.Context, session *pgx.Conn) bool {
-	_, err := session.Exec(ctx, "rollback; set session authorization default; reset all; unlisten *; select pg_advisory_unlock_all(); discard temp")
+	_, err := session.Exec(ctx,
+		"rollback; set session authorization default; reset all; unlisten *; select pg_advisory_unlock_all(); discard temp")
 	if err != nil {
 		_ = session.Close(ctx)
 	}

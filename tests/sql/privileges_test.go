@@ -33,7 +33,8 @@ func rewritePrivileges(t *testing.T, conn *pgx.Conn) {
 	if !found {
 		t.Fatal("db/privileges.txt has no head")
 	}
-	if err := os.WriteFile("../../db/privileges.txt", []byte(head+"\n\n"+strings.Join(lines, "\n")+"\n"), 0o644); err != nil {
+	if err := os.WriteFile("../../db/privileges.txt", []byte(head+"\n\n"+strings.Join(lines, "\n")+"\n"),
+		0o644); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -50,7 +51,8 @@ func wantPrivileges(t *testing.T, conn *pgx.Conn, missing, unexpected []string) 
 	}{{"missing", missing, haveMissing}, {"unexpected", unexpected, haveUnexpected}} {
 		slices.Sort(c.want)
 		if !slices.Equal(c.want, c.have) {
-			t.Errorf("%s privileges are\n  %s\nwant\n  %s\nif db/privileges.txt is to change: `make generate`, and read the diff",
+			t.Errorf("%s privileges are\n  %s\nwant\n  %s\nif db/privileges.txt is to change: `make generate`, "+
+				"and read the diff",
 				c.what, strings.Join(c.have, "\n  "), strings.Join(c.want, "\n  "))
 		}
 	}
@@ -63,7 +65,8 @@ func TestPrivilegeDrift(t *testing.T) {
 	t.Parallel()
 	at := pgtest.New(t)
 	migrateMore(t, at, strings.Join([]string{
-		asOwner + "grant insert on core.outbox to spectral_worlds; grant select (payload), update (status) on core.outbox to spectral_worlds",
+		asOwner + "grant insert on core.outbox to spectral_worlds; grant select (payload), update (status) " +
+			"on core.outbox to spectral_worlds",
 		asOwner + "grant select on core.outbox to public; grant usage on schema worlds to public",
 		asOwner + "grant execute on function core.outbox_publish_many(jsonb) to public",
 		asOwner + "grant select on core.event_handled to spectral_operator with grant option",
@@ -74,31 +77,41 @@ func TestPrivilegeDrift(t *testing.T) {
 		"create sequence platform.s; grant usage on sequence platform.s to spectral_worlds",
 		asOwner + "create view core.v as select 1 as one; grant select on core.v to spectral_publisher",
 		"create schema agents authorization spectral_owner",
-		"alter table core.event_types owner to postgres; alter function core.uuid_v7() owner to postgres; alter schema platform owner to postgres",
+		"alter table core.event_types owner to postgres; alter function core.uuid_v7() owner to postgres; alter schema " +
+			"platform owner to postgres",
 		"alter default privileges in schema worlds grant select on tables to spectral_platform",
 		asOwner + "alter default privileges in schema core grant execute on functions to public",
 		"alter default privileges for role spectral_owner grant select on tables to spectral_operator, public",
 		"alter default privileges grant usage on sequences to spectral_worker",
 	}, ";\nreset role;\n"))
 	wantPrivileges(t, pgtest.Conn(t, at), []string{
-		"grant select on table core.event_handled to spectral_operator", "grant select on table core.outbox to spectral_operator",
+		"grant select on table core.event_handled to spectral_operator",
+		"grant select on table core.outbox to spectral_operator",
 		"grant usage on schema worlds to spectral_worlds", "schema platform owner spectral_owner",
 	}, []string{
-		"default of postgres in schema worlds: grant select on tables to spectral_platform", "default of postgres: grant usage on sequences to spectral_worker",
+		"default of postgres in schema worlds: grant select on tables to spectral_platform",
+		"default of postgres: grant usage on sequences to spectral_worker",
 		"default of spectral_owner in schema core: grant execute on functions to PUBLIC",
-		"default of spectral_owner: grant select on tables to PUBLIC", "default of spectral_owner: grant select on tables to spectral_operator",
+		"default of spectral_owner: grant select on tables to PUBLIC",
+		"default of spectral_owner: grant select on tables to spectral_operator",
 		"grant create on the database to spectral_worlds", "grant execute on function core.f(integer, text[]) to PUBLIC",
-		"grant execute on function core.outbox_publish_many(jsonb) to PUBLIC", "grant insert on table core.outbox to spectral_worlds",
-		"grant insert on table spectral_goose.goose_db_version to spectral_worker", "grant select (payload) on table core.outbox to spectral_worlds",
-		"grant select on table core.event_handled to spectral_operator with grant option", "grant select on table core.outbox to PUBLIC",
+		"grant execute on function core.outbox_publish_many(jsonb) to PUBLIC",
+		"grant insert on table core.outbox to spectral_worlds",
+		"grant insert on table spectral_goose.goose_db_version to spectral_worker",
+		"grant select (payload) on table core.outbox to spectral_worlds",
+		"grant select on table core.event_handled to spectral_operator with grant option",
+		"grant select on table core.outbox to PUBLIC",
 		"grant select on view core.v to spectral_publisher", "grant update (status) on table core.outbox to spectral_worlds",
-		"grant usage on schema worlds to PUBLIC", "grant usage on sequence platform.s to spectral_worlds", "owner postgres of function core.f(integer, text[])",
-		"owner postgres of function core.uuid_v7()", "owner postgres of sequence platform.s", "owner postgres of table core.event_types",
+		"grant usage on schema worlds to PUBLIC", "grant usage on sequence platform.s to spectral_worlds",
+		"owner postgres of function core.f(integer, text[])",
+		"owner postgres of function core.uuid_v7()", "owner postgres of sequence platform.s",
+		"owner postgres of table core.event_types",
 		"schema agents owner spectral_owner", "schema platform owner postgres",
 	})
 }
 
-// Roles belong to the cluster: this test runs beside no other, and undoes what it does. A login of the operator's is no drift.
+// Roles belong to the cluster: this test runs beside no other, and undoes what it does. A login of the operator's is no
+// drift.
 func TestPrivilegeDriftOfRoles(t *testing.T) {
 	conn := pgtest.Conn(t, pgtest.New(t))
 	defer exec(t, conn, `revoke spectral_owner from spectral_worker; revoke spectral_worlds from spectral_platform;
@@ -114,7 +127,8 @@ func TestPrivilegeDriftOfRoles(t *testing.T) {
 		[]string{"grant spectral_publisher to spectral_worlds inherit set", "role spectral_retention nologin inherit"},
 		[]string{
 			"grant pg_read_all_data to spectral_worlds inherit set", "grant select on table core.outbox to spectral_new",
-			"grant spectral_owner to spectral_worker noinherit set", "grant spectral_worlds to spectral_platform inherit set admin",
+			"grant spectral_owner to spectral_worker noinherit set",
+			"grant spectral_worlds to spectral_platform inherit set admin",
 			"role spectral_new nologin inherit",
 			"role spectral_retention login inherit superuser createrole createdb replication bypassrls",
 		})

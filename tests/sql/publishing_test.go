@@ -51,7 +51,8 @@ func TestPublishDefaults(t *testing.T) {
 		rows, err := d.admin.Query(deadline(t), `select id, generation, channel, content_class, idempotency_key, status,
 			available_at = created_at and occurred_at = created_at, delivered_at is not null,
 			created_at between now() - interval '1 minute' and clock_timestamp(), substring(id::text, 15, 1) = '7',
-			attempts = 0 and last_error is null and handler_failures = '{}' and claim_token is null and claimed_at is null and deleted_at is null
+			attempts = 0 and last_error is null and handler_failures = '{}' and claim_token is null and claimed_at is null
+				and deleted_at is null
 			from core.outbox where id = $1::text::uuid`, id)
 		if err != nil {
 			t.Fatal(err)
@@ -67,14 +68,18 @@ func TestPublishDefaults(t *testing.T) {
 		want                 row
 	}{
 		{cardType, "", row{Generation: 3, Channel: "outbox_gen_3", Class: "operational", Status: "pending"}},
-		{cardType, ", p_generation => 4", row{Generation: 4, Channel: "outbox_gen_4", Class: "operational", Status: "pending"}},
-		{cardType, ", p_class => 'own', p_content_class => 'workspace'", row{Generation: 3, Channel: "outbox_gen_3_own", Class: "workspace", Status: "pending"}},
+		{cardType, ", p_generation => 4",
+			row{Generation: 4, Channel: "outbox_gen_4", Class: "operational", Status: "pending"}},
+		{cardType, ", p_class => 'own', p_content_class => 'workspace'",
+			row{Generation: 3, Channel: "outbox_gen_3_own", Class: "workspace", Status: "pending"}},
 		{classType, "", row{Generation: 3, Channel: "outbox_gen_3_slow", Class: "operational", Status: "pending"}},
-		{unconsumedType, "", row{Generation: 3, Channel: "outbox_gen_3", Class: "operational", Status: "delivered", Settled: true}},
+		{unconsumedType, "", row{Generation: 3, Channel: "outbox_gen_3", Class: "operational", Status: "delivered",
+			Settled: true}},
 	} {
 		id := value[string](t, conn, "select core.outbox_publish($1, 'worlds', '{}'"+c.arguments+")::text", c.eventType)
 		want := c.want
-		want.ID, want.Key, want.Due, want.Created, want.UUIDv7, want.NothingElse = uuid.MustParse(id), id, true, true, true, true
+		want.ID, want.Key, want.Due, want.Created, want.UUIDv7, want.NothingElse = uuid.MustParse(id), id, true, true, true,
+			true
 		if have := read(id); have != want {
 			t.Errorf("%s%s is stored as\n%+v, want\n%+v", c.eventType, c.arguments, have, want)
 		}
@@ -83,7 +88,8 @@ func TestPublishDefaults(t *testing.T) {
 	// a caller's own key is qualified; conformance shows the same of Go
 	workspace := uuid.New()
 	for _, w := range []uuid.NullUUID{{}, {UUID: workspace, Valid: true}} {
-		id := value[string](t, conn, "select core.outbox_publish($1, 'worlds', '{}', p_workspace_id => $2, p_idempotency_key => 'k')::text", cardType, w)
+		id := value[string](t, conn,
+			"select core.outbox_publish($1, 'worlds', '{}', p_workspace_id => $2, p_idempotency_key => 'k')::text", cardType, w)
 		want := "worlds:-:k"
 		if w.Valid {
 			want = "worlds:" + workspace.String() + ":k"
@@ -106,8 +112,10 @@ func TestPublishMany(t *testing.T) {
 	const many = 500
 	d := setup(t)
 	conn := d.login(t, "spectral_worlds")
-	_, err := conn.Exec(deadline(t), "select core.outbox_publish_many($1::text::jsonb || '[{\"event_type\":\"x\"}]')", elements(many-1, null))
-	if pg, ok := errors.AsType[*pgconn.PgError](err); !ok || pg.Code != "SP001" || pg.Detail != "event 500 of the call" || d.count(t) != 0 {
+	_, err := conn.Exec(deadline(t), "select core.outbox_publish_many($1::text::jsonb || '[{\"event_type\":\"x\"}]')",
+		elements(many-1, null))
+	if pg, ok := errors.AsType[*pgconn.PgError](err); !ok || pg.Code != "SP001" || !strings.HasPrefix(pg.Detail, "event 500 of the call: ") ||
+		d.count(t) != 0 {
 		t.Errorf("the last of many is bad: %v", err)
 	}
 	if err := inTx(t, conn, func(ctx context.Context, tx pgx.Tx) error {
@@ -115,11 +123,15 @@ func TestPublishMany(t *testing.T) {
 	}); err != nil {
 		t.Fatal(err)
 	}
-	const ordered = "select count(*) from (select (payload ->> 'n')::int as n, row_number() over (order by id) as place from core.outbox) as r where n = place"
+	const ordered = "select count(*) from (select (payload ->> 'n')::int as n, row_number() over (order by id) as place " +
+		"from core.outbox) as r where n = place"
 	d.run(t, line{"", ordered, "500"}, line{"", "delete from core.outbox", ""})
-	matching := `with p as (select * from unnest(core.outbox_publish_many($1::text::jsonb)) with ordinality as u(id, place)) select array_agg(id order by place) from p`
+	matching := `with p as (select * from unnest(core.outbox_publish_many($1::text::jsonb)) with ordinality as u(id,
+		place)) select array_agg(id order by place) from p`
 	ids := value[[]uuid.UUID](t, conn, matching, elements(many, null))
-	if n := value[int](t, d.admin, "select count(*) from core.outbox o join unnest($1::uuid[]) with ordinality as u(id, place) using (id) where (o.payload ->> 'n')::int = u.place", ids); n != many {
+	if n := value[int](t, d.admin,
+		"select count(*) from core.outbox o join unnest($1::uuid[]) with ordinality as u(id, place) using (id) "+
+			"where (o.payload ->> 'n')::int = u.place", ids); n != many {
 		t.Errorf("%d of %d ids returned are those of their events", n, many)
 	}
 }
@@ -178,9 +190,12 @@ func TestNotifications(t *testing.T) {
 		gen, slow int
 	}{
 		{[]call{of(1)}, 1, 0}, {[]call{of(100)}, 1, 0}, {[]call{of(101)}, 1, 0}, {[]call{of(60), of(60), of(1)}, 1, 0},
-		{[]call{of(50), slowly(50)}, 1, 1}, {[]call{of(150), slowly(150)}, 1, 1}, {[]call{slowly(3), of(150)}, 1, 1}, {[]call{of(60), slowly(60), of(60), slowly(60)}, 1, 1},
-		{[]call{of(3), do("rollback; begin")}, 0, 0}, {[]call{of(300), do("rollback; begin")}, 0, 0}, {[]call{do("savepoint s"), of(3), do("rollback to s")}, 0, 0},
-		{[]call{do("savepoint s"), of(300), do("rollback to s"), of(1)}, 1, 0}, {[]call{do("savepoint s"), of(300), do("rollback to s"), slowly(200)}, 0, 1},
+		{[]call{of(50), slowly(50)}, 1, 1}, {[]call{of(150), slowly(150)}, 1, 1}, {[]call{slowly(3), of(150)}, 1, 1},
+		{[]call{of(60), slowly(60), of(60), slowly(60)}, 1, 1},
+		{[]call{of(3), do("rollback; begin")}, 0, 0}, {[]call{of(300), do("rollback; begin")}, 0, 0},
+		{[]call{do("savepoint s"), of(3), do("rollback to s")}, 0, 0},
+		{[]call{do("savepoint s"), of(300), do("rollback to s"), of(1)}, 1, 0},
+		{[]call{do("savepoint s"), of(300), do("rollback to s"), slowly(200)}, 0, 1},
 		{[]call{of(80), do("savepoint s"), of(80), do("rollback to s")}, 1, 0}, {[]call{{unconsumed, ""}}, 0, 0},
 	} {
 		exec(t, conn, "begin")

@@ -14,7 +14,8 @@ import (
 )
 
 // expired makes rows of rows such whose leases ran out.
-const expired = `status = 'in_flight', attempts = 1, claim_token = gen_random_uuid(), claimed_at = clock_timestamp() - interval '1 hour',
+const expired = `status = 'in_flight', attempts = 1, claim_token = gen_random_uuid(),
+	claimed_at = clock_timestamp() - interval '1 hour',
 	claimed_by = '` + worker1 + `', lease_handler = 'worlds.a'`
 
 // setupReap is setup on a server that was started before all times, which leases that ran out long ago take.
@@ -26,7 +27,8 @@ func setupReap(t *testing.T) *database {
 // restarted says what the functions take the server for.
 func (d *database) restarted(t *testing.T, yes bool) {
 	t.Helper()
-	exec(t, d.admin, fmt.Sprint("create or replace function core.server_restarted(p_since timestamptz) returns boolean language sql stable return ", yes))
+	exec(t, d.admin, fmt.Sprint("create or replace function core.server_restarted(p_since timestamptz) returns boolean "+
+		"language sql stable return ", yes))
 }
 
 // died leaves a worker that has been without a session for an hour and holds rows.
@@ -38,7 +40,8 @@ func (d *database) died(t *testing.T, worker string, rows ...int) {
 	}
 	exec(t, d.admin, `insert into core.workers (worker_id, session_id, generation, name, handlers, gone_at)
 		values ($1, $1, 1, 'killed', '{}', clock_timestamp() - interval '1 hour') on conflict do nothing`, worker)
-	exec(t, d.admin, "insert into core.claim_journal (worker_id, event_type, runner, ids) values ($1, $2, (select count(*) from core.claim_journal), $3)",
+	exec(t, d.admin, "insert into core.claim_journal (worker_id, event_type, runner, ids) values ($1, $2, "+
+		"(select count(*) from core.claim_journal), $3)",
 		worker, cardType, ids)
 }
 
@@ -98,15 +101,18 @@ func TestReap(t *testing.T) {
 	d := setupReap(t)
 	worker := d.login(t, "spectral_worker")
 	d.rows(t, 9, expired)
-	exec(t, d.admin, `update core.outbox o set claimed_at = '2020-01-02 03:04:05.678+00', attempts = 3, failure_history = '[{"replayed_by": "me"}]',
+	exec(t, d.admin, `update core.outbox o set claimed_at = '2020-01-02 03:04:05.678+00', attempts = 3,
+		failure_history = '[{"replayed_by": "me"}]',
 		last_error = 'earlier', available_at = '2020-01-01 00:00:00+00'`)
-	d.alter(t, 2, "generation = 2, claimed_by = $1, lease_handler = null, lease_seconds = 0.25, event_type = 'platform.a', crashes = 4", worker2+" name")
+	d.alter(t, 2, "generation = 2, claimed_by = $1, lease_handler = null, lease_seconds = 0.25, "+
+		"event_type = 'platform.a', crashes = 4", worker2+" name")
 	d.alter(t, 3, "claimed_at = clock_timestamp(), lease_seconds = 60") // held
 	d.alter(t, 4, "deleted_at = now()")
 	d.alter(t, 5, "status = 'delivered', claim_token = null")
 	d.alter(t, 6, "status = 'failed', claim_token = null")
 	d.alter(t, 7, "status = 'pending', claim_token = null, claimed_by = null, claimed_at = null")
-	d.alter(t, 8, "status = 'pending', claim_token = null, available_at = clock_timestamp() + interval '1 hour'") // given back
+	// given back
+	d.alter(t, 8, "status = 'pending', claim_token = null, available_at = clock_timestamp() + interval '1 hour'")
 	d.alter(t, 9, "first_failed_at = '2020-01-01 00:00:00+00'")
 	const worker3 = "33333333-3333-4333-8333-333333333333"
 	d.died(t, worker3, 3, 4, 5, 6, 7, 8)
@@ -117,8 +123,10 @@ func TestReap(t *testing.T) {
 	at := value[time.Time](t, d.admin, "select clock_timestamp()")
 	all := reap(t, worker, 50, nil)
 	const (
-		ranOut = "LeaseExpired: %s: the lease of %s s ran out: worker %s did not renew it after 2020-01-02T03:04:05.678Z: killed, frozen or cut off; %s"
-		died   = "WorkerDied: outbox: worker killed ended, froze or was cut off while it ran this event: killed, out of memory, exit; crash 1 of 5"
+		ranOut = "LeaseExpired: %s: the lease of %s s ran out: worker %s did not renew it after 2020-01-02T03:04:05.678Z: " +
+			"killed, frozen or disconnected; %s"
+		died = "WorkerDied: outbox: worker killed ended, froze or lost its connection while it ran this event: killed, " +
+			"out of memory, exit; crash 1 of 5"
 		others = "it ran others as well: each runs alone from now on"
 	)
 	shared := fmt.Sprintf(ranOut, "worlds.a", "300", worker1, others)
@@ -134,8 +142,10 @@ func TestReap(t *testing.T) {
 	for _, l := range all {
 		n, handler, holder := numberOf(l.EventID), `"worlds.a"`, worker1
 		changes := map[string]string{
-			"status": "= 'pending'", "claim_token": "is null", "claimed_by": "is null", "lease_handler": "is null", "crashes": fmt.Sprintf("= %d", l.Crashes),
-			"available_at": "between b.at and clock_timestamp()", "first_failed_at": "between b.at and clock_timestamp()", "last_error": "= '" + l.Reason + "'",
+			"status": "= 'pending'", "claim_token": "is null", "claimed_by": "is null", "lease_handler": "is null",
+			"crashes":      fmt.Sprintf("= %d", l.Crashes),
+			"available_at": "between b.at and clock_timestamp()", "first_failed_at": "between b.at and clock_timestamp()",
+			"last_error": "= '" + l.Reason + "'",
 		}
 		switch n {
 		case 2: // charged: due later, if it were not failed
@@ -145,7 +155,8 @@ func TestReap(t *testing.T) {
 			delete(changes, "lease_handler") // it had none
 		case 7:
 			handler, holder = `"worlds.a"`, worker3+" killed"
-			changes["attempts"], changes["available_at"] = "= 4", "between b.at + interval '1 second' and clock_timestamp() + interval '1 second'"
+			changes["attempts"], changes["available_at"] = "= 4",
+				"between b.at + interval '1 second' and clock_timestamp() + interval '1 second'"
 			delete(changes, "status")
 			delete(changes, "claim_token")
 			delete(changes, "claimed_by")
@@ -153,8 +164,10 @@ func TestReap(t *testing.T) {
 			delete(changes, "first_failed_at") // it is when it failed first
 		}
 		changes["failure_history"] = fmt.Sprintf(`-> 0 = '{"replayed_by": "me"}' and jsonb_array_length(o.failure_history) = 2
-			and (o.failure_history -> 1) - 'reaped_at'::text - 'claimed_at'::text = '{"reason": "%s", "attempts": 3, "handler": %s, "claimed_by": "%s"}'
-			and (o.failure_history -> 1 ->> 'reaped_at')::timestamptz between b.at and clock_timestamp()`, l.Reason, handler, holder)
+			and (o.failure_history -> 1) - 'reaped_at'::text - 'claimed_at'::text =
+				'{"reason": "%s", "attempts": 3, "handler": %s, "claimed_by": "%s"}'
+			and (o.failure_history -> 1 ->> 'reaped_at')::timestamptz between b.at and clock_timestamp()`, l.Reason, handler,
+			holder)
 		d.wantChanges(t, n, before[n], at, changes)
 	}
 	for _, n := range []int{3, 4, 5, 6, 8} {
@@ -163,12 +176,13 @@ func TestReap(t *testing.T) {
 	if have := reap(t, worker, 50, nil); len(have) > 0 {
 		t.Errorf("rows %v are reaped again", places(have))
 	}
-	if n := value[int](t, d.admin, "select (select count(*) from core.workers) + (select count(*) from core.claim_journal)"); n != 0 {
+	if n := value[int](t, d.admin,
+		"select (select count(*) from core.workers) + (select count(*) from core.claim_journal)"); n != 0 {
 		t.Errorf("%d rows are left of a dead worker", n)
 	}
 }
 
-// What a death counts for: the row with crashes that the worker ran, or otherwise each that it held.
+// A crash is charged to the row with crashes that the worker ran, or otherwise to each row that it held.
 func TestWhatADeathCountsFor(t *testing.T) {
 	t.Parallel()
 	d := setupReap(t)
@@ -187,18 +201,27 @@ func TestWhatADeathCountsFor(t *testing.T) {
 	}{
 		{name: "the only one", rows: []held{{worker1, 0, "journal"}}, want: []int{1}},
 		{name: "the only lease", rows: []held{{worker1, 0, "expired"}}, want: []int{1}},
-		{name: "all without crashes", rows: []held{{worker1, 0, "journal"}, {worker1, 0, "journal"}, {worker1, 0, "expired"}}, want: []int{1, 1, 1}},
-		{name: "the one with crashes", rows: []held{{worker1, 0, "journal"}, {worker1, 1, "journal"}, {worker1, 0, "expired"}}, want: []int{0, 2, 0}},
-		{name: "the lease with crashes", rows: []held{{worker1, 0, "journal"}, {worker1, 3, "expired"}, {worker1, 0, "expired"}}, want: []int{0, 4, 0}},
+		{name: "all without crashes",
+			rows: []held{{worker1, 0, "journal"}, {worker1, 0, "journal"}, {worker1, 0, "expired"}}, want: []int{1, 1, 1}},
+		{name: "the one with crashes",
+			rows: []held{{worker1, 0, "journal"}, {worker1, 1, "journal"}, {worker1, 0, "expired"}}, want: []int{0, 2, 0}},
+		{name: "the lease with crashes",
+			rows: []held{{worker1, 0, "journal"}, {worker1, 3, "expired"}, {worker1, 0, "expired"}}, want: []int{0, 4, 0}},
 		{name: "the latest with crashes", rows: []held{{worker1, 1, "journal"}, {worker1, 1, "expired"}}, want: []int{2, 1}},
-		{name: "another worker does not matter", rows: []held{{worker1, 0, "journal"}, {worker2, 3, "journal"}}, want: []int{1, 4}},
-		{name: "the one with crashes is reaped later", rows: []held{{worker1, 0, "expired"}, {worker1, 1, "held"}}, want: []int{0, 1}, then: []int{0, 2}},
-		{name: "the one with crashes was reaped before", rows: []held{{worker1, 1, "journal"}, {worker1, 0, "held"}}, want: []int{2, 0}, then: []int{2, 0}},
-		{name: "a locked row is left", rows: []held{{worker1, 0, "locked"}, {worker1, 0, "journal"}}, want: []int{0, 1}, then: []int{1, 1}},
+		{name: "another worker does not matter", rows: []held{{worker1, 0, "journal"}, {worker2, 3, "journal"}},
+			want: []int{1, 4}},
+		{name: "the one with crashes is reaped later", rows: []held{{worker1, 0, "expired"}, {worker1, 1, "held"}},
+			want: []int{0, 1}, then: []int{0, 2}},
+		{name: "the one with crashes was reaped before", rows: []held{{worker1, 1, "journal"}, {worker1, 0, "held"}},
+			want: []int{2, 0}, then: []int{2, 0}},
+		{name: "a locked row is left", rows: []held{{worker1, 0, "locked"}, {worker1, 0, "journal"}}, want: []int{0, 1},
+			then: []int{1, 1}},
 		{name: "the fifth fails it", rows: []held{{worker1, 4, "journal"}, {worker1, 0, "journal"}}, want: []int{5, 0}},
 		{name: "the fifth fails a lease", rows: []held{{worker1, 4, "expired"}}, want: []int{5}},
-		{name: "the server was restarted", rows: []held{{worker1, 4, "journal"}, {worker2, 4, "expired"}}, want: []int{4, 4}, restarted: true},
-		{name: "the worker has its session again", rows: []held{{worker1, 4, "journal"}, {worker1, 4, "expired"}}, want: []int{4, 4}, alive: true},
+		{name: "the server was restarted", rows: []held{{worker1, 4, "journal"}, {worker2, 4, "expired"}}, want: []int{4, 4},
+			restarted: true},
+		{name: "the worker has its session again", rows: []held{{worker1, 4, "journal"}, {worker1, 4, "expired"}},
+			want: []int{4, 4}, alive: true},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			exec(t, d.admin, "delete from core.workers; delete from core.claim_journal")
@@ -211,7 +234,8 @@ func TestWhatADeathCountsFor(t *testing.T) {
 				}
 				d.died(t, r.worker)
 				d.alter(t, i+1, expired)
-				d.alter(t, i+1, "claimed_by = $1, claimed_at = claimed_at + $2::integer * interval '1 hour'", r.worker+" killed", strings.Count(r.how, "held"))
+				d.alter(t, i+1, "claimed_by = $1, claimed_at = claimed_at + $2::integer * interval '1 hour'", r.worker+" killed",
+					strings.Count(r.how, "held"))
 			}
 			if c.restarted {
 				d.restarted(t, true)
@@ -242,7 +266,8 @@ func TestWhatADeathCountsFor(t *testing.T) {
 				c.then = c.want
 			}
 			check(c.then)
-			if n := value[int](t, d.admin, "select count(*) from core.outbox where status <> case when crashes >= 5 then 'failed' else 'pending' end"); n > 0 {
+			if n := value[int](t, d.admin,
+				"select count(*) from core.outbox where status <> case when crashes >= 5 then 'failed' else 'pending' end"); n > 0 {
 				t.Errorf("%d rows have another status", n)
 			}
 		})
@@ -255,9 +280,11 @@ func TestClaimsPassWhatADeadWorkerHeld(t *testing.T) {
 	d := setup(t)
 	d.rows(t, 3, "")
 	d.died(t, worker1, 2)
-	const claim = "select string_agg(right(event_id::text, 1), ',') from core.outbox_claim(1, '{card}', 10, '-infinity', gen_random_uuid(), "
+	const claim = "select string_agg(right(event_id::text, 1), ',') from core.outbox_claim(1, '{card}', 10, " +
+		"'-infinity', gen_random_uuid(), "
 	d.run(t, line{"", claim + "false)", "1,3"}, line{"worker", "select count(*) from core.outbox_reap()", "1"},
-		line{"", "update core.outbox set available_at = now() - interval '1 minute'", ""}, line{"", claim + "false)", "1,3"}, line{"", claim + "true)", "2"})
+		line{"", "update core.outbox set available_at = now() - interval '1 minute'", ""}, line{"", claim + "false)", "1,3"},
+		line{"", claim + "true)", "2"})
 }
 
 // What cannot be written, of an expired lease or of a dead worker's journal, keeps nothing beside or behind it waiting.
@@ -265,15 +292,19 @@ func TestReapPassesWhatItCannotWrite(t *testing.T) {
 	t.Parallel()
 	d := setupReap(t)
 	exec(t, d.admin, `create function public.keep() returns trigger language plpgsql as $$ begin return null; end $$;
-		create function public.refuse() returns trigger language plpgsql as $$ begin raise exception 'not row %', new.payload ->> 'n'; end $$`)
+		create function public.refuse() returns trigger language plpgsql as $$ begin raise exception 'not row %',
+			new.payload ->> 'n'; end $$`)
 	const stuck, behind, limit = 12, 3, 5
 	for name, c := range map[string]struct{ prepare, reason string }{
 		"locked": {"", ""},
-		"refused by a constraint": {"alter table core.outbox add constraint stuck check (crashes = 0 or (payload ->> 'n')::integer > 12) not valid",
+		"refused by a constraint": {"alter table core.outbox add constraint stuck check (crashes = 0 " +
+			"or (payload ->> 'n')::integer > 12) not valid",
 			`23514: new row for relation "outbox" violates check constraint "stuck"`},
-		"refused by a trigger": {"create trigger stuck before update on core.outbox for each row when ((new.payload ->> 'n')::integer <= 12) execute function public.refuse()",
+		"refused by a trigger": {"create trigger stuck before update on core.outbox for each row when ((new.payload ->> " +
+			"'n')::integer <= 12) execute function public.refuse()",
 			"P0001: not row #"},
-		"kept as it is by a trigger": {"create trigger stuck before update on core.outbox for each row when ((new.payload ->> 'n')::integer <= 12) execute function public.keep()",
+		"kept as it is by a trigger": {"create trigger stuck before update on core.outbox for each row when ((new.payload " +
+			"->> 'n')::integer <= 12) execute function public.keep()",
 			"P0001: a trigger keeps the row as it is"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -289,7 +320,8 @@ func TestReapPassesWhatItCannotWrite(t *testing.T) {
 				exec(t, begin(t, d.session(t, "superuser")), "select from core.outbox where id <= $1 for update", key(stuck))
 			} else {
 				exec(t, d.admin, c.prepare)
-				defer exec(t, d.admin, "alter table core.outbox drop constraint if exists stuck; drop trigger if exists stuck on core.outbox")
+				defer exec(t, d.admin,
+					"alter table core.outbox drop constraint if exists stuck; drop trigger if exists stuck on core.outbox")
 			}
 			all, pages := reapAll(t, d.session(t, "worker"), limit)
 			if want := lines/limit + 1; len(all) != lines || pages != want {
@@ -297,13 +329,16 @@ func TestReapPassesWhatItCannotWrite(t *testing.T) {
 			}
 			for _, l := range all {
 				n := numberOf(l.EventID)
-				if reason := strings.ReplaceAll(c.reason, "#", fmt.Sprint(n)); l.Reaped != (n > stuck) || !l.Reaped && l.Reason != reason {
+				if reason := strings.ReplaceAll(c.reason, "#", fmt.Sprint(n)); l.Reaped != (n > stuck) || !l.Reaped &&
+					l.Reason != reason {
 					t.Errorf("row %d: %+v", n, l)
 				}
 			}
-			d.run(t, line{"", "select count(*) filter (where status = 'pending' and crashes = 1), count(*) filter (where status = 'in_flight' and crashes = 0 and claim_token is not null) from core.outbox",
+			d.run(t, line{"", "select count(*) filter (where status = 'pending' and crashes = 1), " +
+				"count(*) filter (where status = 'in_flight' and crashes = 0 and claim_token is not null) from core.outbox",
 				fmt.Sprint(behind, " ", stuck-1)},
-				line{"superuser", "rollback", ""}, line{"", "update core.outbox set available_at = now() - interval '1 minute' where crashes = 1", ""})
+				line{"superuser", "rollback", ""},
+				line{"", "update core.outbox set available_at = now() - interval '1 minute' where crashes = 1", ""})
 			// the journaled row is not claimed before it is reaped, and the others are
 			const claims = "select count(*) from core.outbox_claim(1, '{card}', 10, '-infinity', gen_random_uuid(), "
 			d.run(t, line{"", claims + "false)", "0"}, line{"", claims + "true)", fmt.Sprint(behind)})
@@ -311,13 +346,15 @@ func TestReapPassesWhatItCannotWrite(t *testing.T) {
 	}
 }
 
-// paused reaps rows 1 to n in session "worker 2", which stops at row 1, with those behind the first few not looked at yet.
-// Resume lets it go on and returns its answer.
+// paused reaps rows 1 to n in session "worker 2", which stops at row 1, with those behind the first few not looked at
+// yet. Resume lets it go on and returns its answer.
 func (d *database) paused(t *testing.T, n int) (resume func() string) {
 	t.Helper()
 	d.rows(t, n, expired)
-	exec(t, d.admin, `create or replace function public.pause() returns trigger language plpgsql as $$ begin perform pg_advisory_xact_lock(77); return new; end $$;
-		create or replace trigger pause before update on core.outbox for each row when (old.status = 'in_flight' and new.status = 'pending' and new.payload ->> 'n' = '1')
+	exec(t, d.admin, `create or replace function public.pause() returns trigger language plpgsql as $$ begin perform
+		pg_advisory_xact_lock(77); return new; end $$;
+		create or replace trigger pause before update on core.outbox for each row when (old.status = 'in_flight'
+			and new.status = 'pending' and new.payload ->> 'n' = '1')
 		execute function public.pause(); select pg_advisory_lock(77)`)
 	answer := d.later(t, "worker 2", "select count(*) from core.outbox_reap(1000)")
 	return func() string {
@@ -330,18 +367,22 @@ func (d *database) paused(t *testing.T, n int) (resume func() string) {
 func TestReapLeavesWhatMovedOn(t *testing.T) {
 	t.Parallel()
 	d := setupReap(t)
-	const deliver = "select count(*) from core.outbox, core.outbox_deliver_leased(array[id], array[occurred_at], array[claim_token]) where payload ->> 'n' = "
+	const deliver = "select count(*) from core.outbox, core.outbox_deliver_leased(array[id], array[occurred_at], " +
+		"array[claim_token]) where payload ->> 'n' = "
 	resume := d.paused(t, 100)
-	exec(t, d.admin, "update core.outbox set claimed_at = clock_timestamp() where id in ($1, $2)", key(96), key(97)) // as if renewed in time
+	// as if renewed in time
+	exec(t, d.admin, "update core.outbox set claimed_at = clock_timestamp() where id in ($1, $2)", key(96), key(97))
 	d.alter(t, 98, "status = 'pending', claim_token = null")
 	d.alter(t, 99, "claim_token = gen_random_uuid(), attempts = 2") // leased again, and expired as well
 	d.run(t, line{"", deliver + "'97'", "1"},
-		line{"superuser", "begin; update core.outbox set claimed_at = clock_timestamp() where id = '" + key(100).String() + "'", ""}, line{"superuser", deliver + "'100'", "1"})
+		line{"superuser", "begin; update core.outbox set claimed_at = clock_timestamp() where id = '" + key(100).String() +
+			"'", ""}, line{"superuser", deliver + "'100'", "1"})
 	if have := resume(); have != "96" {
 		t.Errorf("%s rows are reaped, want 1 to 95 and 99", have)
 	}
 	d.run(t, line{"superuser", "commit", ""}, line{"worker", "select count(*) from core.outbox_reap()", "0"},
-		line{"", "select string_agg(concat_ws(' ', payload ->> 'n', status, crashes), ', ' order by id) from core.outbox where (payload ->> 'n')::int > 94",
+		line{"", "select string_agg(concat_ws(' ', payload ->> 'n', status, crashes), ', ' order by id) from core.outbox " +
+			"where (payload ->> 'n')::int > 94",
 			"95 pending 1, 96 in_flight 0, 97 delivered 0, 98 pending 0, 99 pending 1, 100 delivered 0"})
 }
 
@@ -351,14 +392,16 @@ func TestOneReaperLeads(t *testing.T) {
 	d := setupReap(t)
 	const reap = "select count(*) from core.outbox_reap()"
 	resume := d.paused(t, 20)
-	d.run(t, line{"worker", reap, "0"}, line{"", fmt.Sprintf("select pg_terminate_backend(%d, 60000)", d.session(t, "worker 2").PgConn().PID()), "t"})
+	d.run(t, line{"worker", reap, "0"},
+		line{"", fmt.Sprintf("select pg_terminate_backend(%d, 60000)", d.session(t, "worker 2").PgConn().PID()), "t"})
 	if have := resume(); have != "57P01" {
 		t.Fatalf("a reaper whose session was ended answers %s", have)
 	}
 	d.run(t, line{"worker", reap, "20"})
 	// the lock is the transaction's
 	d.rows(t, 2, expired)
-	d.run(t, line{"worker 3", "begin; select count(*) from core.outbox_reap(1)", "1"}, line{"worker", reap, "0"}, line{"worker 3", "rollback", ""}, line{"worker", reap, "2"})
+	d.run(t, line{"worker 3", "begin; select count(*) from core.outbox_reap(1)", "1"}, line{"worker", reap, "0"},
+		line{"worker 3", "rollback", ""}, line{"worker", reap, "2"})
 }
 
 // A row whose settling is not certain yet is passed over; one whose settling is undone comes back.
@@ -368,8 +411,10 @@ func TestReapPassesWhatIsBeingSettled(t *testing.T) {
 	const reap = "select coalesce(string_agg(right(event_id::text, 1), ','), 'none') from core.outbox_reap()"
 	for end, want := range map[string]string{"commit": "none", "rollback": "1"} {
 		d.rows(t, 2, expired)
-		d.run(t, line{"superuser", "begin; update core.outbox set claimed_at = clock_timestamp() where id = '{1}'", ""}, // it was in time
-			line{"superuser", "select count(*) from core.outbox, core.outbox_deliver_leased(array[id], array[occurred_at], array[claim_token]) where id = '{1}'", "1"},
+		// it was in time
+		d.run(t, line{"superuser", "begin; update core.outbox set claimed_at = clock_timestamp() where id = '{1}'", ""},
+			line{"superuser", "select count(*) from core.outbox, core.outbox_deliver_leased(array[id], array[occurred_at], " +
+				"array[claim_token]) where id = '{1}'", "1"},
 			line{"worker", reap, "2"}, line{"superuser", end, ""}, line{"worker", reap, want})
 	}
 }
@@ -379,18 +424,27 @@ func TestReapTakesWhateverARowHolds(t *testing.T) {
 	t.Parallel()
 	d := setupReap(t)
 	for _, c := range []struct{ name, set, want string }{
-		{"no time", "claimed_at = null", "o.last_error like '% did not renew it after : killed%' and o.failure_history -> 0 -> 'claimed_at' = 'null'"},
+		{"no time", "claimed_at = null",
+			"o.last_error like '% did not renew it after : killed%' and o.failure_history -> 0 -> 'claimed_at' = 'null'"},
 		{"a time long ago", "claimed_at = '-infinity'", "o.last_error like '% did not renew it after : killed%'"},
-		{"no worker", "claimed_by = null", "o.last_error like '%worker unknown did%' and o.failure_history -> 0 -> 'claimed_by' = 'null'"},
-		{"nothing at all", "claimed_at = null, claimed_by = null, lease_handler = null", "o.last_error like 'LeaseExpired: outbox: %'"},
+		{"no worker", "claimed_by = null",
+			"o.last_error like '%worker unknown did%' and o.failure_history -> 0 -> 'claimed_by' = 'null'"},
+		{"nothing at all", "claimed_at = null, claimed_by = null, lease_handler = null",
+			"o.last_error like 'LeaseExpired: outbox: %'"},
 		{"a long name of a handler", "lease_handler = repeat('ä', 20000)", "octet_length(o.last_error) > 1000"},
-		{"a handler that is a pattern", "lease_handler = '%s %1$I {a,b}'", `o.last_error like 'LeaseExpired: \%s \%1$I {a,b}: the lease%'`},
+		{"a handler that is a pattern", "lease_handler = '%s %1$I {a,b}'",
+			`o.last_error like 'LeaseExpired: \%s \%1$I {a,b}: the lease%'`},
 		{"as many attempts as there can be", "attempts = 1000000000", "o.attempts = 1000000000"},
-		{"a long name of a worker", "claimed_by = (select string_agg(md5(i::text), '') from generate_series(1, 100) i)", "o.last_error like 'LeaseExpired: %'"},
-		{"100 entries of history", `failure_history = (select jsonb_agg(jsonb_build_object('replayed_by', i)) from generate_series(1, 100) i)`,
-			"jsonb_array_length(o.failure_history) = 100 and o.failure_history -> 0 = '{\"omitted\": 2}' and o.failure_history -> 99 ? 'reaped_at'"},
-		{"a huge history", `failure_history = (select jsonb_agg(jsonb_build_object('replayed_at', 'x', 'last_error', repeat('e', 8000))) from generate_series(1, 50) i)`,
-			"octet_length(o.failure_history::text) <= 262144 and o.failure_history -> -1 ? 'reaped_at' and o.failure_history -> 0 ? 'omitted'"},
+		{"a long name of a worker", "claimed_by = (select string_agg(md5(i::text), '') from generate_series(1, 100) i)",
+			"o.last_error like 'LeaseExpired: %'"},
+		{"100 entries of history",
+			`failure_history = (select jsonb_agg(jsonb_build_object('replayed_by', i)) from generate_series(1, 100) i)`,
+			"jsonb_array_length(o.failure_history) = 100 and o.failure_history -> 0 = '{\"omitted\": 2}' " +
+				"and o.failure_history -> 99 ? 'reaped_at'"},
+		{"a huge history", `failure_history = (select jsonb_agg(jsonb_build_object('replayed_at', 'x', 'last_error',
+			repeat('e', 8000))) from generate_series(1, 50) i)`,
+			"octet_length(o.failure_history::text) <= 262144 and o.failure_history -> -1 ? 'reaped_at' " +
+				"and o.failure_history -> 0 ? 'omitted'"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			d.rows(t, 2, expired)
@@ -414,16 +468,21 @@ func TestReapTakesWhateverARowHolds(t *testing.T) {
 func TestLeaseExpiresIn(t *testing.T) {
 	t.Parallel()
 	d := setupReap(t)
-	const held = "status = 'in_flight', claim_token = gen_random_uuid(), claimed_at = clock_timestamp(), lease_seconds = 100 * (o.payload ->> 'n')::integer"
+	const held = "status = 'in_flight', claim_token = gen_random_uuid(), claimed_at = clock_timestamp(), " +
+		"lease_seconds = 100 * (o.payload ->> 'n')::integer"
 	for _, c := range []struct {
 		rows       int
 		set, then  string // of all, and of the last
 		from, upto string // seconds
 	}{
-		{0, "", "", "-", ""}, {2, "", "", "-", ""}, {1, held, "deleted_at = now()", "-", ""}, {1, held, "", "40", "100"}, {3, held, "lease_seconds = 70.5", "10", "70.5"},
-		{3, held, "lease_seconds = 70, generation = 2, event_type = 'worlds.other'", "10", "70"}, {3, held, "lease_seconds = 0.001, deleted_at = now()", "40", "100"},
-		{3, held, "status = 'delivered', claim_token = null, lease_seconds = 0.001", "40", "100"}, {3, held, "claimed_at = claimed_at - interval '1 hour'", "0", "0"},
-		{3, held, "claimed_at = null", "0", "0"}, {3, held, "claimed_at = '-infinity'", "0", "0"}, {3, held, "claimed_at = '4713-01-01 00:00:00+00 BC'", "0", "0"},
+		{0, "", "", "-", ""}, {2, "", "", "-", ""}, {1, held, "deleted_at = now()", "-", ""}, {1, held, "", "40", "100"},
+		{3, held, "lease_seconds = 70.5", "10", "70.5"},
+		{3, held, "lease_seconds = 70, generation = 2, event_type = 'worlds.other'", "10", "70"},
+		{3, held, "lease_seconds = 0.001, deleted_at = now()", "40", "100"},
+		{3, held, "status = 'delivered', claim_token = null, lease_seconds = 0.001", "40", "100"},
+		{3, held, "claimed_at = claimed_at - interval '1 hour'", "0", "0"},
+		{3, held, "claimed_at = null", "0", "0"}, {3, held, "claimed_at = '-infinity'", "0", "0"},
+		{3, held, "claimed_at = '4713-01-01 00:00:00+00 BC'", "0", "0"},
 		{3, held, "claimed_at = 'infinity'", "40", "100"}, {1, held, "claimed_at = 'infinity'", "86400", "86500"},
 		{1, held, "claimed_at = '294276-12-31 23:59:59.999999+00'", "86400", "86500"},
 	} {
@@ -435,7 +494,8 @@ func TestLeaseExpiresIn(t *testing.T) {
 			d.run(t, line{"worker", "select core.lease_expires_in()", "-"})
 			continue
 		}
-		d.run(t, line{"worker", "select s between " + c.from + " and " + c.upto + ", '" + strings.ReplaceAll(c.then, "'", "") + "' from core.lease_expires_in() s", "t*"})
+		d.run(t, line{"worker", "select s between " + c.from + " and " + c.upto + ", '" +
+			strings.ReplaceAll(c.then, "'", "") + "' from core.lease_expires_in() s", "t*"})
 	}
 }
 
@@ -467,10 +527,12 @@ func TestNothingIsChargedAfterARestart(t *testing.T) {
 	d := setup(t)
 	d.rows(t, 3, expired)
 	d.alter(t, 1, "claimed_at = pg_postmaster_start_time() - interval '1 s', lease_seconds = 0.001")
-	d.alter(t, 2, "claimed_at = pg_postmaster_start_time() + interval '1 ms', lease_seconds = 0.001, claimed_by = $1", worker2)
+	d.alter(t, 2, "claimed_at = pg_postmaster_start_time() + interval '1 ms', lease_seconds = 0.001, claimed_by = $1",
+		worker2)
 	d.alter(t, 3, "status = 'pending', claim_token = null")
 	d.died(t, worker1, 3)
 	d.run(t, line{"", "update core.claim_journal set claimed_at = pg_postmaster_start_time() - interval '1 ms'", ""},
-		line{"worker", "select event_id, crashes, reason like '%; not counted: the server was started since' from core.outbox_reap()", "{1} 0 t; {2} 1 f"},
+		line{"worker", "select event_id, crashes, reason like '%; not counted: the server was started since' " +
+			"from core.outbox_reap()", "{1} 0 t; {2} 1 f"},
 		line{"", "select count(*) from core.outbox where status = 'pending' and crashes = 0", "2"})
 }

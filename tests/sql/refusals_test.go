@@ -160,11 +160,14 @@ func inputs() []input {
 		}
 	}
 
-	refused("SP001", "event_type", "form", "", "worlds", "Worlds.card", "worlds.", ".card", "worlds..card", "worlds.1card", "worlds.card published", "worlds.cärd",
+	refused("SP001", "event_type", "form", "", "worlds", "Worlds.card", "worlds.", ".card", "worlds..card",
+		"worlds.1card", "worlds.card published", "worlds.cärd",
 		"worlds.card\n", longestType+"a")
-	list = append(list, input{set: fields{"event_type": null}, code: "SP001", field: "event_type"}, input{set: fields{"event_type": longestType}})
+	list = append(list, input{set: fields{"event_type": null}, code: "SP001", field: "event_type"},
+		input{set: fields{"event_type": longestType}})
 	refused("SP002", "event_version", "range", "0", "-1", "1000001")
-	list = append(list, input{set: fields{"event_version": "2147483648"}, code: "SP002", field: "event_version", sql: "22003", many: "SP021"},
+	list = append(list, input{set: fields{"event_version": "2147483648"}, code: "SP002", field: "event_version",
+		sql: "22003", many: "SP021"},
 		input{set: fields{"event_version": "999999"}, code: "SP016", field: "event_type"})
 	refused("SP003", "source", "unknown", "", "Worlds", "worlds ", "retention", strings.Repeat("x", 5000))
 	list = append(list, input{set: fields{"source": null}, code: "SP003", field: "source"})
@@ -175,73 +178,101 @@ func inputs() []input {
 	// payload: its form
 	refused("SP005", "payload", "not an object", "[]", `[{"a":1}]`, `"text"`, "null", "true", "1")
 	list = append(list, input{name: "SQL null", set: fields{"payload": null}, code: "SP005", field: "payload"})
-	for _, v := range []string{"", " ", "{", `{"a":1}}`, `{"a":1} {}`, "{'a':1}", `{a:1}`, `{"a":01}`, `{"a":1.}`, `{"a":+1}`, `{"a":NaN}`, `{"a":"\x"}`, `{"a":"` + "\n" + `"}`, `{"a":1,}`, "\ufeff{}"} {
+	for _, v := range []string{"", " ", "{", `{"a":1}}`, `{"a":1} {}`, "{'a':1}", `{a:1}`, `{"a":01}`, `{"a":1.}`,
+		`{"a":+1}`, `{"a":NaN}`, `{"a":"\x"}`, `{"a":"` + "\n" + `"}`, `{"a":1,}`, "\ufeff{}"} {
 		list = append(list, input{name: "not JSON", set: fields{"payload": v}, code: "SP005", field: "payload", sql: "22P02"})
 	}
-	for _, v := range []string{"{\"a\":\"\xff\"}", "{\"\xc3\":1}", "{\"a\":\"\xed\xa0\x80\"}", "{\"a\":\"\xf4\x90\x80\x80\"}", "{\"a\":\"\xc0\x80\"}"} {
-		list = append(list, input{name: "not UTF-8", set: fields{"payload": v}, code: "SP009", field: "payload", sql: "22021"})
+	for _, v := range []string{"{\"a\":\"\xff\"}", "{\"\xc3\":1}", "{\"a\":\"\xed\xa0\x80\"}",
+		"{\"a\":\"\xf4\x90\x80\x80\"}", "{\"a\":\"\xc0\x80\"}"} {
+		list = append(list, input{name: "not UTF-8", set: fields{"payload": v}, code: "SP009", field: "payload",
+			sql: "22021"})
 	}
 	for _, v := range []string{`{"a":"\u0000"}`, `{"\u0000":1}`, `{"a":"x\\\u0000"}`} {
 		list = append(list, input{name: "NUL", set: fields{"payload": v}, code: "SP009", field: "payload", sql: "22P05"})
 	}
-	for _, v := range []string{`{"a":"\ud800"}`, `{"a":"\udc00"}`, `{"a":"\ud800\ud800"}`, `{"a":"\ud83d\u0041"}`, `{"a":"\ud83d \ude00"}`, `{"\udfff":1}`, `{"a":"\ud83d\\ude00"}`} {
-		list = append(list, input{name: "half a surrogate pair", set: fields{"payload": v}, code: "SP009", field: "payload", sql: "22P02"})
+	for _, v := range []string{`{"a":"\ud800"}`, `{"a":"\udc00"}`, `{"a":"\ud800\ud800"}`, `{"a":"\ud83d\u0041"}`,
+		`{"a":"\ud83d \ude00"}`, `{"\udfff":1}`, `{"a":"\ud83d\\ude00"}`} {
+		list = append(list, input{name: "half a surrogate pair", set: fields{"payload": v}, code: "SP009", field: "payload",
+			sql: "22P02"})
 	}
-	list = append(list, input{name: "a raw NUL", set: fields{"payload": "{\"a\":\"\x00\"}"}, code: "SP005", field: "payload", sql: "22021"})
-	accepted("payload", "{}", ` { "b" : [ ] , "a" : null } `, `{"a":"\\u0000","\\ud800":"\\\\udc00"}`, `{"a":"\ud83d\ude00😀\u00e9\"\\\/\b\f\n\r\t\u007f\uffff\ufffe"}`,
+	list = append(list, input{name: "a raw NUL", set: fields{"payload": "{\"a\":\"\x00\"}"}, code: "SP005",
+		field: "payload", sql: "22021"})
+	accepted("payload", "{}", ` { "b" : [ ] , "a" : null } `, `{"a":"\\u0000","\\ud800":"\\\\udc00"}`,
+		`{"a":"\ud83d\ude00😀\u00e9\"\\\/\b\f\n\r\t\u007f\uffff\ufffe"}`,
 		`{"a":1,"a":2}`, `{"":{"":[[],{},"",0,false]}}`, `{"a":"{[[["}`)
 	// payload: depth
-	accepted("payload", nested(64), strings.Repeat(`{"a":[`, 32)+strings.Repeat("]}", 32), `{"a":"`+strings.Repeat("[", 200)+`"}`, `{"a":[`+strings.Repeat("{},", 200)+`{}]}`)
-	refused("SP007", "payload", "65 levels", nested(65), strings.Repeat(`{"a":[`, 32)+"{}"+strings.Repeat("]}", 32), strings.Repeat(`{"a":[`, 32)+"[]"+strings.Repeat("]}", 32), nested(5000))
+	accepted("payload", nested(64), strings.Repeat(`{"a":[`, 32)+strings.Repeat("]}", 32),
+		`{"a":"`+strings.Repeat("[", 200)+`"}`, `{"a":[`+strings.Repeat("{},", 200)+`{}]}`)
+	refused("SP007", "payload", "65 levels", nested(65), strings.Repeat(`{"a":[`, 32)+"{}"+strings.Repeat("]}", 32),
+		strings.Repeat(`{"a":[`, 32)+"[]"+strings.Repeat("]}", 32), nested(5000))
 	list = append(list,
 		input{name: "100,000 levels", set: fields{"payload": nested(100_000)}, code: "SP007", field: "payload", sql: "54001"},
-		input{name: "100,000 levels that never close", set: fields{"payload": `{"a":` + strings.Repeat("[", 100_000)}, code: "SP007", field: "payload", sql: "54001"})
+		input{name: "100,000 levels that never close", set: fields{"payload": `{"a":` + strings.Repeat("[", 100_000)},
+			code: "SP007", field: "payload", sql: "54001"})
 	// payload: numbers
 	digits := func(n int) string { return "1" + strings.Repeat("0", n-1) }
-	for _, n := range []string{"0", "-0", "1e308", "-1e308", "1.7976931348623157e308", "1.79769313486231575e308", digits(309), "-" + digits(309), "1.50", "1E+2", "1e-5", "5e-324",
-		"1e-399", "-1e-399", "0." + strings.Repeat("7", 399), "-1." + strings.Repeat("7", 399), "0e400", "-0.0", "123456789012345678901234567890", "9007199254740993", "0.1000"} {
+	for _, n := range []string{"0", "-0", "1e308", "-1e308", "1.7976931348623157e308", "1.79769313486231575e308",
+		digits(309), "-" + digits(309), "1.50", "1E+2", "1e-5", "5e-324",
+		"1e-399", "-1e-399", "0." + strings.Repeat("7", 399), "-1." + strings.Repeat("7", 399), "0e400", "-0.0",
+		"123456789012345678901234567890", "9007199254740993", "0.1000"} {
 		accepted("payload", `{"a":[{"b":`+n+`},"x"]}`)
 	}
-	for _, n := range []string{"1e309", "-1e309", "1.7976931348623159e308", "1e400", "1e1000", "1e100000", digits(310), digits(400), "-" + digits(400), digits(500), digits(5000),
-		"1e-400", "-1e-400", "1.5e-400", "1." + strings.Repeat("7", 400), "1e-5000", "0." + strings.Repeat("7", 400), "0." + strings.Repeat("0", 400)} {
+	for _, n := range []string{"1e309", "-1e309", "1.7976931348623159e308", "1e400", "1e1000", "1e100000", digits(310),
+		digits(400), "-" + digits(400), digits(500), digits(5000),
+		"1e-400", "-1e-400", "1.5e-400", "1." + strings.Repeat("7", 400), "1e-5000", "0." + strings.Repeat("7", 400), "0." +
+			strings.Repeat("0", 400)} {
 		refused("SP008", "payload", "number", `{"a":[{"b":`+n+`},"x"]}`)
 	}
-	list = append(list, input{name: "a number that jsonb has no room for", set: fields{"payload": `{"a":1e200000}`}, code: "SP008", field: "payload", sql: "22003"},
-		input{name: "an exponent that is no integer", set: fields{"payload": `{"a":1e99999999999999999999}`}, code: "SP008", field: "payload", sql: "22003"},
+	list = append(list, input{name: "a number that jsonb has no room for", set: fields{"payload": `{"a":1e200000}`},
+		code: "SP008", field: "payload", sql: "22003"},
+		input{name: "an exponent that is no integer", set: fields{"payload": `{"a":1e99999999999999999999}`}, code: "SP008",
+			field: "payload", sql: "22003"},
 		input{name: "digits in a string", set: fields{"payload": `{"a":"` + digits(500) + `"}`}})
 	// payload: size, as jsonb text
 	text := func(n int) string { return `{"a":"` + strings.Repeat("x", n-len(`{"a": ""}`)) + `"}` }
 	list = append(list,
 		input{name: "1 MiB", set: fields{"payload": text(events.MaxPayloadBytes)}},
-		input{name: "1 MiB and white space", set: fields{"payload": strings.Repeat(" ", 1000) + text(events.MaxPayloadBytes)}},
-		input{name: "less than 1 MiB once unescaped", set: fields{"payload": `{"a":"` + strings.Repeat(`\u0041`, events.MaxPayloadBytes/5) + `"}`}},
-		input{name: "1 MiB + 1", set: fields{"payload": text(events.MaxPayloadBytes + 1)}, code: "SP006", field: "payload", inSQL: true},
+		input{name: "1 MiB and white space",
+			set: fields{"payload": strings.Repeat(" ", 1000) + text(events.MaxPayloadBytes)}},
+		input{name: "less than 1 MiB once unescaped",
+			set: fields{"payload": `{"a":"` + strings.Repeat(`\u0041`, events.MaxPayloadBytes/5) + `"}`}},
+		input{name: "1 MiB + 1", set: fields{"payload": text(events.MaxPayloadBytes + 1)}, code: "SP006", field: "payload",
+			inSQL: true},
 		input{name: "1 MiB + 2", set: fields{"payload": text(events.MaxPayloadBytes + 2)}, code: "SP006", field: "payload"},
 		input{name: "4 MiB", set: fields{"payload": text(4 * events.MaxPayloadBytes)}, code: "SP006", field: "payload"},
-		input{name: "small in exponents", set: fields{"payload": `{"a":[` + strings.Repeat("1e300,", 4000) + `1]}`}, code: "SP006", field: "payload", inSQL: true},
+		input{name: "small in exponents", set: fields{"payload": `{"a":[` + strings.Repeat("1e300,", 4000) + `1]}`},
+			code: "SP006", field: "payload", inSQL: true},
 	)
 
 	// keys; white space is Unicode's
-	refused("SP010", "idempotency_key", "blank or too long", "", " ", "\t\r\n\v\f ", "\u00a0", "\u2003\u3000", "\u0085", "\u2028\u205f\u1680\u202f\u2000\u200a\u2029", strings.Repeat("k", 513), strings.Repeat("é", 257))
-	accepted("idempotency_key", "k", " k ", strings.Repeat("k", 512), strings.Repeat("é", 256), "\u200b", "\ufeff", "'; drop table core.outbox; --", "a\nb", `\`, `"`, "%s%n", "-", ":")
+	refused("SP010", "idempotency_key", "blank or too long", "", " ", "\t\r\n\v\f ", "\u00a0", "\u2003\u3000", "\u0085",
+		"\u2028\u205f\u1680\u202f\u2000\u200a\u2029", strings.Repeat("k", 513), strings.Repeat("é", 257))
+	accepted("idempotency_key", "k", " k ", strings.Repeat("k", 512), strings.Repeat("é", 256), "\u200b", "\ufeff",
+		"'; drop table core.outbox; --", "a\nb", `\`, `"`, "%s%n", "-", ":")
 	list = append(list, input{set: fields{"idempotency_key": null}},
-		input{name: "NUL", set: fields{"idempotency_key": "a\x00b"}, code: "SP009", field: "idempotency_key", sql: "22021", many: "22P05"},
-		input{name: "not UTF-8", set: fields{"idempotency_key": "a\xff"}, code: "SP009", field: "idempotency_key", sql: "22021"})
+		input{name: "NUL", set: fields{"idempotency_key": "a\x00b"}, code: "SP009", field: "idempotency_key", sql: "22021",
+			many: "22P05"},
+		input{name: "not UTF-8", set: fields{"idempotency_key": "a\xff"}, code: "SP009", field: "idempotency_key",
+			sql: "22021"})
 	// trace contexts
 	accepted("trace_context", trace, "cc-"+trace[3:])
-	refused("SP011", "trace_context", "form", "", "x", trace+"-00", trace[:54], " "+trace, trace+"\n", strings.ToUpper(trace), "ff-"+trace[3:],
-		"00-"+strings.Repeat("0", 32)+trace[35:], trace[:36]+strings.Repeat("0", 16)+"-01", strings.ReplaceAll(trace, "-", "_"), strings.Repeat("0", 600))
+	refused("SP011", "trace_context", "form", "", "x", trace+"-00", trace[:54], " "+trace, trace+"\n",
+		strings.ToUpper(trace), "ff-"+trace[3:],
+		"00-"+strings.Repeat("0", 32)+trace[35:], trace[:36]+strings.Repeat("0", 16)+"-01",
+		strings.ReplaceAll(trace, "-", "_"), strings.Repeat("0", 600))
 	// ids
 	list = append(list,
 		input{name: "nil", set: fields{"event_id": uuid.Nil.String()}, code: "SP020", field: "event_id"},
 		input{name: "max", set: fields{"event_id": uuid.Max.String()}, code: "SP020", field: "event_id"},
 		input{name: "no UUID", set: fields{"event_id": "x"}, code: "SP021", field: "event_id"},
-		input{name: "UUID without dashes", set: fields{"event_id": "0190163d8694739baea5966c26f8ad91"}, code: "SP021", field: "event_id"},
+		input{name: "UUID without dashes", set: fields{"event_id": "0190163d8694739baea5966c26f8ad91"}, code: "SP021",
+			field: "event_id"},
 		input{set: fields{"event_id": "0190163d-8694-739b-aea5-966c26f8ad91"}},
 		input{set: fields{"event_id": "0190163D-8694-439B-AEA5-966C26F8AD92"}},
 		input{name: "nil", set: fields{"workspace_id": uuid.Nil.String()}, code: "SP022", field: "workspace_id"},
 		input{name: "max", set: fields{"workspace_id": uuid.Max.String()}, code: "SP022", field: "workspace_id"},
-		input{name: "no UUID", set: fields{"workspace_id": "x"}, code: "SP022", field: "workspace_id", sql: "22P02", many: "SP021"},
+		input{name: "no UUID", set: fields{"workspace_id": "x"}, code: "SP022", field: "workspace_id", sql: "22P02",
+			many: "SP021"},
 		input{set: fields{"workspace_id": "0190163d-8694-739b-aea5-966c26f8ad91", "idempotency_key": "k"}},
 	)
 	// class and content class
@@ -253,22 +284,29 @@ func inputs() []input {
 	refused("SP014", "available_at", "too far", in(367*day))
 	list = append(list,
 		input{name: "infinite", set: fields{"available_at": "infinity"}, code: "SP014", field: "available_at", many: "SP021"},
-		input{name: "infinite", set: fields{"available_at": "-infinity"}, code: "SP014", field: "available_at", many: "SP021"},
-		input{name: "the year 10000", set: fields{"available_at": "10000-01-01T00:00:00Z"}, code: "SP014", field: "available_at", many: "SP021"})
-	refused("SP015", "occurred_at", "out of range", in(25*time.Hour), "1999-12-31T23:59:59Z", "1970-01-01T00:00:00Z", "9999-12-31T23:59:59Z")
-	for _, v := range []string{"infinity", "now", "", "2024-13-01T00:00:00Z", "2024-02-30T00:00:00Z", "2023-02-29T00:00:00Z", "2023-04-31T00:00:00Z", "2024-01-01T24:00:00Z", "2024-01-01T00:00:60Z",
-		"2024-01-01T00:00:00", "2024-01-01", "2024-01-01T00:00:00+99:00", "2024-01-01T00:00:00+15:99", "1900-02-29T00:00:00Z", "0000-01-01T00:00:00Z"} {
+		input{name: "infinite", set: fields{"available_at": "-infinity"}, code: "SP014", field: "available_at",
+			many: "SP021"},
+		input{name: "the year 10000", set: fields{"available_at": "10000-01-01T00:00:00Z"}, code: "SP014",
+			field: "available_at", many: "SP021"})
+	refused("SP015", "occurred_at", "out of range", in(25*time.Hour), "1999-12-31T23:59:59Z", "1970-01-01T00:00:00Z",
+		"9999-12-31T23:59:59Z")
+	for _, v := range []string{"infinity", "now", "", "2024-13-01T00:00:00Z", "2024-02-30T00:00:00Z",
+		"2023-02-29T00:00:00Z", "2023-04-31T00:00:00Z", "2024-01-01T24:00:00Z", "2024-01-01T00:00:60Z",
+		"2024-01-01T00:00:00", "2024-01-01", "2024-01-01T00:00:00+99:00", "2024-01-01T00:00:00+15:99",
+		"1900-02-29T00:00:00Z", "0000-01-01T00:00:00Z"} {
 		list = append(list, input{name: "no time", set: fields{"occurred_at": v}, code: "SP021", field: "occurred_at"})
 	}
 	accepted("available_at", in(365*day), in(-400*day), "2001-01-01T00:00:00Z", in(time.Hour))
-	accepted("occurred_at", in(23*time.Hour), "2000-01-01T00:00:00Z", "2024-02-29T12:34:56.123456Z", "2024-02-29T12:34:56.1234567+05:30", "2000-02-29T00:00:00-12:00", "2024-06-30T23:59:59Z")
+	accepted("occurred_at", in(23*time.Hour), "2000-01-01T00:00:00Z", "2024-02-29T12:34:56.123456Z",
+		"2024-02-29T12:34:56.1234567+05:30", "2000-02-29T00:00:00-12:00", "2024-06-30T23:59:59Z")
 	// what the database knows
 	list = append(list,
 		input{name: "unregistered", set: fields{"event_type": "worlds.thing.unknown"}, code: "SP016", field: "event_type"},
 		input{name: "unregistered", set: fields{"event_version": "2"}, code: "SP016", field: "event_type"},
 		input{name: "another source's", set: fields{"event_type": platformType}, code: "SP018", field: "source"},
 		input{name: "another source's", set: fields{"source": "platform"}, code: "SP018", field: "source"},
-		input{name: "forbidden", set: fields{"event_type": platformType, "source": "platform"}, code: "SP017", field: "source", inSQL: true},
+		input{name: "forbidden", set: fields{"event_type": platformType, "source": "platform"}, code: "SP017",
+			field: "source", inSQL: true},
 		input{name: "unknown", set: fields{"generation": "99"}, code: "SP019", field: "generation", inSQL: true},
 		input{name: "retired", set: fields{"generation": "2"}, code: "SP019", field: "generation", inSQL: true},
 		input{name: "zero", set: fields{"generation": "0"}, code: "SP019", field: "generation", inSQL: true},
@@ -364,9 +402,11 @@ func TestInputs(t *testing.T) {
 				code = in.many
 			}
 			words = append(words, answered(t, code, in.field,
-				worlds.QueryRow(deadline(t), "select (core.outbox_publish_many($1::text::jsonb))[1]", "["+event.element()+"]").Scan(&id)))
+				worlds.QueryRow(deadline(t), "select (core.outbox_publish_many($1::text::jsonb))[1]",
+					"["+event.element()+"]").Scan(&id)))
 			for i := range words {
-				if in.code == "SP006" || in.code == "SP008" { // jsonb text has another size than what Go was given, and other numbers
+				// jsonb text has another size than what Go was given, and other numbers
+				if in.code == "SP006" || in.code == "SP008" {
 					words[i].Received = ""
 				}
 				if words[i].Code == words[0].Code && words[i] != words[0] {
@@ -410,8 +450,11 @@ func (d *database) wantStored(t *testing.T, given fields, id string) {
 	var payload []byte
 	var workspace, target, trace *string
 	var occurred, available, created time.Time
-	err := d.admin.QueryRow(deadline(t), `select idempotency_key, payload::text, workspace_id::text, target, trace_context, occurred_at, available_at, created_at
-		from core.outbox where id = $1::text::uuid`, id).Scan(&key, &payload, &workspace, &target, &trace, &occurred, &available, &created)
+	err := d.admin.QueryRow(deadline(t),
+		`select idempotency_key, payload::text, workspace_id::text, target, trace_context, occurred_at, available_at,
+			created_at
+		from core.outbox where id = $1::text::uuid`, id).Scan(&key, &payload, &workspace, &target, &trace, &occurred,
+		&available, &created)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -463,17 +506,26 @@ func TestMalformedCalls(t *testing.T) {
 	changed := func(part string) string { return strings.TrimSuffix(good, "}") + "," + part + "}" }
 	for _, c := range []struct{ argument, field, place string }{
 		{"null", "p_events", ""}, {"{}", "p_events", ""}, {`"x"`, "p_events", ""}, {"1", "p_events", ""},
-		{"[1]", "p_events", "event 1 of the call: "}, {"[null]", "p_events", "event 1 of the call: "}, {"[[]]", "p_events", "event 1 of the call: "}, {"[" + good + ",[]]", "p_events", "event 2 of the call: "},
-		{"[" + changed(`"workspace":1`) + "]", "p_events", "event 1 of the call: "}, {"[" + good + "," + changed(`"Payload":{}`) + "]", "p_events", "event 2 of the call: "},
+		{"[1]", "p_events", "event 1 of the call: "}, {"[null]", "p_events", "event 1 of the call: "},
+		{"[[]]", "p_events", "event 1 of the call: "}, {"[" + good + ",[]]", "p_events", "event 2 of the call: "},
+		{"[" + changed(`"workspace":1`) + "]", "p_events", "event 1 of the call: "},
+		{"[" + good + "," + changed(`"Payload":{}`) + "]", "p_events", "event 2 of the call: "},
 		{"[" + changed(`"unknown":null`) + "]", "p_events", "event 1 of the call: "},
-		{"[" + changed(`"event_version":"1"`) + "]", "event_version", "event 1 of the call: "}, {"[" + changed(`"event_version":1.5`) + "]", "event_version", "event 1 of the call: "},
+		{"[" + changed(`"event_version":"1"`) + "]", "event_version", "event 1 of the call: "},
+		{"[" + changed(`"event_version":1.5`) + "]", "event_version", "event 1 of the call: "},
 		{"[" + changed(`"event_version":1e3`) + "]", "", ""}, // a whole number, spelled otherwise
-		{"[" + changed(`"generation":"1"`) + "]", "generation", "event 1 of the call: "}, {"[" + changed(`"generation":99999999999999999999`) + "]", "generation", "event 1 of the call: "},
-		{"[" + changed(`"event_id":7`) + "]", "event_id", "event 1 of the call: "}, {"[" + changed(`"workspace_id":{}`) + "]", "workspace_id", "event 1 of the call: "},
-		{"[" + changed(`"source":1`) + "]", "source", "event 1 of the call: "}, {"[" + changed(`"target":[]`) + "]", "target", "event 1 of the call: "},
-		{"[" + changed(`"idempotency_key":5`) + "]", "idempotency_key", "event 1 of the call: "}, {"[" + changed(`"trace_context":false`) + "]", "trace_context", "event 1 of the call: "},
-		{"[" + changed(`"class":1`) + "]", "class", "event 1 of the call: "}, {"[" + changed(`"content_class":1`) + "]", "content_class", "event 1 of the call: "},
-		{"[" + changed(`"occurred_at":1700000000`) + "]", "occurred_at", "event 1 of the call: "}, {"[" + changed(`"available_at":1`) + "]", "available_at", "event 1 of the call: "},
+		{"[" + changed(`"generation":"1"`) + "]", "generation", "event 1 of the call: "},
+		{"[" + changed(`"generation":99999999999999999999`) + "]", "generation", "event 1 of the call: "},
+		{"[" + changed(`"event_id":7`) + "]", "event_id", "event 1 of the call: "},
+		{"[" + changed(`"workspace_id":{}`) + "]", "workspace_id", "event 1 of the call: "},
+		{"[" + changed(`"source":1`) + "]", "source", "event 1 of the call: "},
+		{"[" + changed(`"target":[]`) + "]", "target", "event 1 of the call: "},
+		{"[" + changed(`"idempotency_key":5`) + "]", "idempotency_key", "event 1 of the call: "},
+		{"[" + changed(`"trace_context":false`) + "]", "trace_context", "event 1 of the call: "},
+		{"[" + changed(`"class":1`) + "]", "class", "event 1 of the call: "},
+		{"[" + changed(`"content_class":1`) + "]", "content_class", "event 1 of the call: "},
+		{"[" + changed(`"occurred_at":1700000000`) + "]", "occurred_at", "event 1 of the call: "},
+		{"[" + changed(`"available_at":1`) + "]", "available_at", "event 1 of the call: "},
 	} {
 		_, err := conn.Exec(deadline(t), "select core.outbox_publish_many($1::text::jsonb)", c.argument)
 		var pg *pgconn.PgError
@@ -483,7 +535,8 @@ func TestMalformedCalls(t *testing.T) {
 			}
 			continue
 		}
-		if !errors.As(err, &pg) || pg.Code != "SP021" || pg.ColumnName != c.field || !strings.HasPrefix(pg.Detail, c.place+"received ") ||
+		if !errors.As(err, &pg) || pg.Code != "SP021" || pg.ColumnName != c.field ||
+			!strings.HasPrefix(pg.Detail, c.place+"received ") ||
 			pg.Hint == "" {
 			t.Errorf("%s: %+v", c.argument, pg)
 		}
@@ -502,7 +555,9 @@ func TestMalformedCalls(t *testing.T) {
 // FuzzPayload: whatever Validate accepts Postgres takes as jsonb and gives back as an equal value,
 // and core.outbox_publish accepts, unless its jsonb text is too long.
 func FuzzPayload(f *testing.F) {
-	for _, payload := range []string{"{}", `{"a":[1.50,"\ud83d\ude00",{"b":null}],"a":-0.0}`, `{"":{"":[[],{},"",0,false]}}`} { // all others are in inputs
+	// all others are in inputs
+	for _, payload := range []string{"{}", `{"a":[1.50,"\ud83d\ude00",{"b":null}],"a":-0.0}`,
+		`{"":{"":[[],{},"",0,false]}}`} {
 		f.Add([]byte(payload))
 	}
 	d := setup(f)
@@ -524,7 +579,8 @@ func FuzzPayload(f *testing.F) {
 		if !sameJSON(t, payload, []byte(stored)) {
 			t.Fatalf("%q is read back as %q", payload, stored)
 		}
-		_, err = tx.Exec(ctx, "select core.outbox_publish($1, 'worlds', $2::text::pg_catalog.jsonb)", cardType, string(payload))
+		_, err = tx.Exec(ctx, "select core.outbox_publish($1, 'worlds', $2::text::pg_catalog.jsonb)", cardType,
+			string(payload))
 		if pg, ok := errors.AsType[*pgconn.PgError](err); err != nil && (!ok || pg.Code != string(events.CodePayloadSize)) {
 			t.Fatalf("core.outbox_publish refuses %q: %v", payload, err)
 		}

@@ -72,8 +72,10 @@ func ago(sql string) string {
 func (d *database) store(t testing.TB, n int, own, set string) {
 	t.Helper()
 	exec(t, d.admin, `
-		insert into core.outbox (id, event_type, event_version, source, content_class, channel, generation, payload, idempotency_key)
-		values ($1::uuid, 'worlds.world_model_card.published', 1, 'worlds', 'operational', 'outbox_gen_1', 1, '{}', coalesce(nullif($2, ''), $1::uuid::text))`,
+		insert into core.outbox (id, event_type, event_version, source, content_class, channel, generation, payload,
+			idempotency_key)
+		values ($1::uuid, 'worlds.world_model_card.published', 1, 'worlds', 'operational', 'outbox_gen_1', 1, '{}',
+			coalesce(nullif($2, ''), $1::uuid::text))`,
 		key(n), own)
 	d.alter(t, n, ago(set))
 }
@@ -81,13 +83,16 @@ func (d *database) store(t testing.TB, n int, own, set string) {
 // fate says what has become of a row: kept, tombstoned or deleted.
 func (d *database) fate(t testing.TB, table, condition string) string {
 	t.Helper()
-	return value[string](t, d.admin, "select coalesce((select case when t.deleted_at is null then 'kept' else 'tombstoned' end from "+table+" t where "+condition+"), 'deleted')")
+	return value[string](t, d.admin,
+		"select coalesce((select case when t.deleted_at is null then 'kept' else 'tombstoned' end from "+table+" t "+
+			"where "+condition+"), 'deleted')")
 }
 
 func TestRetentionPolicies(t *testing.T) {
 	t.Parallel()
 	const want = "event_handled 60+7, operator_action 365+7, outbox_row 45+7"
-	if have := value[string](t, setup(t).admin, `select string_agg(subject || ' ' || active_ttl_days || '+' || tombstoned_grace_days, ', ' order by subject)
+	if have := value[string](t, setup(t).admin,
+		`select string_agg(subject || ' ' || active_ttl_days || '+' || tombstoned_grace_days, ', ' order by subject)
 		from core.retention_policies where content_class = '*' and disposal = 'HARD_DELETE'`); have != want {
 		t.Errorf("a new database keeps %s days, want %s", have, want)
 	}
@@ -120,8 +125,10 @@ func TestPoliciesThatTheDatabaseRefuses(t *testing.T) {
 		}
 	}
 	// together they may change, in either order
-	exec(t, d.admin, set("active_ttl_days = 90 where subject = 'outbox_row'")+"; "+set("active_ttl_days = 98 where subject = 'event_handled'"))
-	exec(t, d.admin, set("active_ttl_days = 20 where subject = 'event_handled'")+"; "+set("active_ttl_days = 10 where subject = 'outbox_row'"))
+	exec(t, d.admin, set("active_ttl_days = 90 where subject = 'outbox_row'")+"; "+set("active_ttl_days = 98 "+
+		"where subject = 'event_handled'"))
+	exec(t, d.admin, set("active_ttl_days = 20 where subject = 'event_handled'")+"; "+set("active_ttl_days = 10 "+
+		"where subject = 'outbox_row'"))
 }
 
 // Of two transactions whose changes are sound one by one, and not together, one fails at every isolation level.
@@ -129,7 +136,8 @@ func TestPoliciesChangedAtTheSameTime(t *testing.T) {
 	t.Parallel()
 	d := setup(t)
 	for _, isolation := range []pgx.TxIsoLevel{pgx.ReadCommitted, pgx.RepeatableRead, pgx.Serializable} {
-		exec(t, d.admin, "update core.retention_policies set active_ttl_days = case subject when 'outbox_row' then 45 else 60 end")
+		exec(t, d.admin, "update core.retention_policies set active_ttl_days = case subject when 'outbox_row' then 45 else "+
+			"60 end")
 		commits := make(chan error, 2)
 		for _, set := range []string{"52 where subject = 'outbox_row'", "54 where subject = 'event_handled'"} {
 			tx, err := d.login(t, "spectral_owner").BeginTx(deadline(t), pgx.TxOptions{IsoLevel: isolation})
@@ -166,15 +174,21 @@ func TestSweepOfEvents(t *testing.T) {
 		{"failed 45 days ago", "status = 'failed', occurred_at = 99d, claimed_at = 45d", "tombstoned"},
 		{"failed at an unknown time", "status = 'failed', occurred_at = 45d, claimed_at = null", "tombstoned"},
 		{"undiscarded 6 days ago", "status = 'failed', occurred_at = 99d, claimed_at = 99d, undiscarded_at = 6d", "kept"},
-		{"undiscarded 7 days ago", "status = 'failed', occurred_at = 99d, claimed_at = 99d, undiscarded_at = 7d", "tombstoned"},
-		{"undiscarded, replayed and delivered", "status = 'delivered', occurred_at = 99d, delivered_at = 45d, undiscarded_at = 46d", "tombstoned"},
+		{"undiscarded 7 days ago", "status = 'failed', occurred_at = 99d, claimed_at = 99d, undiscarded_at = 7d",
+			"tombstoned"},
+		{"undiscarded, replayed and delivered",
+			"status = 'delivered', occurred_at = 99d, delivered_at = 45d, undiscarded_at = 46d", "tombstoned"},
 		{"pending for ever", "status = 'pending', occurred_at = 999d", "kept"},
-		{"in flight for ever", "status = 'in_flight', claim_token = gen_random_uuid(), claimed_at = 999d, occurred_at = 999d", "kept"},
-		{"a tombstone of 6 days", "status = 'delivered', occurred_at = 99d, delivered_at = 99d, deleted_at = 6d", "tombstoned"},
+		{"in flight for ever",
+			"status = 'in_flight', claim_token = gen_random_uuid(), claimed_at = 999d, occurred_at = 999d", "kept"},
+		{"a tombstone of 6 days", "status = 'delivered', occurred_at = 99d, delivered_at = 99d, deleted_at = 6d",
+			"tombstoned"},
 		{"a tombstone of 7 days", "status = 'delivered', occurred_at = 99d, delivered_at = 99d, deleted_at = 7d", "deleted"},
-		{"discarded 7 days ago, soon after it failed", "status = 'failed', occurred_at = 8d, claimed_at = 8d, deleted_at = 7d, discarded_at = 7d", "deleted"},
+		{"discarded 7 days ago, soon after it failed",
+			"status = 'failed', occurred_at = 8d, claimed_at = 8d, deleted_at = 7d, discarded_at = 7d", "deleted"},
 		{"pending with a tombstone", "status = 'pending', occurred_at = 99d, deleted_at = 99d", "tombstoned"},
-		{"in flight with a tombstone", "status = 'in_flight', claim_token = gen_random_uuid(), claimed_at = 99d, deleted_at = 99d", "tombstoned"},
+		{"in flight with a tombstone",
+			"status = 'in_flight', claim_token = gen_random_uuid(), claimed_at = 99d, deleted_at = 99d", "tombstoned"},
 	}
 	for n, c := range cases {
 		d.store(t, n+1, "", c.row)
@@ -191,7 +205,8 @@ func TestSweepOfEvents(t *testing.T) {
 func TestSweepOfHandledKeys(t *testing.T) {
 	t.Parallel()
 	d := setup(t)
-	const pending, failedNow, deliveredNow = "status = 'pending'", "status = 'failed', claimed_at = 1d", "status = 'delivered', delivered_at = 1d"
+	const pending, failedNow, deliveredNow = "status = 'pending'", "status = 'failed', claimed_at = 1d",
+		"status = 'delivered', delivered_at = 1d"
 	cases := []struct{ name, row, event, again, want string }{
 		{"59 days", "handled_at = 59d", "", "", "kept"},
 		{"60 days", "handled_at = 60d", "", "", "tombstoned"},
@@ -215,7 +230,8 @@ func TestSweepOfHandledKeys(t *testing.T) {
 		if c.again != "" {
 			d.store(t, 2*n+2, own, c.again)
 		}
-		exec(t, d.admin, "insert into core.event_handled (handler_name, idempotency_key, event_id, event_type, content_class) values ('a.b', $1, $2, 'a.b', 'operational')", own, key(2*n+1))
+		exec(t, d.admin, "insert into core.event_handled (handler_name, idempotency_key, event_id, event_type, "+
+			"content_class) values ('a.b', $1, $2, 'a.b', 'operational')", own, key(2*n+1))
 		exec(t, d.admin, ago("update core.event_handled set "+c.row+" where idempotency_key = $1"), own)
 	}
 	sweepAll(t, d.admin, 2)
@@ -231,14 +247,20 @@ func TestSweepOfOtherTables(t *testing.T) {
 	d := setup(t)
 	insert := func(sql string) { exec(t, d.admin, ago(sql)) }
 	for _, times := range []string{"364d, null", "365d, null", "372d, 6d", "372d, 7d"} {
-		insert("insert into core.operator_actions (action, acted_by, acted_at, deleted_at) values ('replay', 'me', " + times + ")")
+		insert("insert into core.operator_actions (action, acted_by, acted_at, deleted_at) values ('replay', 'me', " +
+			times + ")")
 	}
 	for _, table := range []string{"platform.override_pattern_decisions", "worlds.rule_health_decisions"} {
-		insert("insert into " + table + " (decision_id, workspace_id, counted_at) select gen_random_uuid(), w, at from (values (null::uuid, 66d), (null, 67d), (gen_random_uuid(), 67d), (null, 99d)) v(w, at)")
+		insert("insert into " + table +
+			" (decision_id, workspace_id, counted_at) select gen_random_uuid(), w, at from (values (null::uuid, 66d), (null, " +
+			"67d), (gen_random_uuid(), 67d), (null, 99d)) v(w, at)")
 	}
-	insert("insert into platform.conversations (conversation_id, kind, created_at) values ('" + key(1).String() + "', 'reactive', 99d)")
-	for _, task := range []string{"'succeeded', '{}', 1d", "'cancelled', null, 1d", "'cancelled', null, 0d", "'succeeded', '{}', -1d", "'queued', null, 1d"} {
-		insert(`insert into platform.agent_tasks (agent_task_id, conversation_id, executor, input, created_at, updated_at, status, result, retain_until)
+	insert("insert into platform.conversations (conversation_id, kind, created_at) values ('" + key(1).String() +
+		"', 'reactive', 99d)")
+	for _, task := range []string{"'succeeded', '{}', 1d", "'cancelled', null, 1d", "'cancelled', null, 0d",
+		"'succeeded', '{}', -1d", "'queued', null, 1d"} {
+		insert(`insert into platform.agent_tasks (agent_task_id, conversation_id, executor, input, created_at, updated_at,
+			status, result, retain_until)
 			values (gen_random_uuid(), '` + key(1).String() + "', 'e', '{}', 99d, 99d, " + task + ")")
 	}
 	worker := d.login(t, "spectral_worker")
@@ -247,7 +269,8 @@ func TestSweepOfOtherTables(t *testing.T) {
 		"operator_action.tombstoned": 1, "operator_action.deleted": 1, "agent_task.deleted": 3,
 		"override_pattern_decision.deleted": 3, "rule_health_decision.deleted": 3,
 	})
-	exec(t, d.admin, "delete from core.retention_policies where subject = 'operator_action'; update core.operator_actions set deleted_at = "+ago("999d"))
+	exec(t, d.admin, "delete from core.retention_policies "+
+		"where subject = 'operator_action'; update core.operator_actions set deleted_at = "+ago("999d"))
 	d.wantSwept(t, worker, 10, swept{})
 }
 
@@ -256,8 +279,10 @@ func (d *database) due(t testing.TB, n int) {
 	t.Helper()
 	exec(t, d.admin, "delete from core.event_handled")
 	d.rows(t, n, ago("status = 'delivered', delivered_at = 70d, occurred_at = 70d"))
-	exec(t, d.admin, `insert into core.event_handled (handler_name, idempotency_key, event_id, event_type, content_class, handled_at)
-		select 'worlds.a', 'h' || idempotency_key, gen_random_uuid(), event_type, content_class, delivered_at from core.outbox`)
+	exec(t, d.admin, `insert into core.event_handled (handler_name, idempotency_key, event_id, event_type,
+		content_class, handled_at)
+		select 'worlds.a', 'h' || idempotency_key, gen_random_uuid(), event_type, content_class, delivered_at
+			from core.outbox`)
 }
 
 // Rows that stay do not keep a sweep from the rows behind them, whatever the size of its pages.
@@ -288,10 +313,13 @@ func TestSweepRefusals(t *testing.T) {
 		"retention_sweep('core.outbox_discard')":                                   "SP051",
 		"retention_sweep('evil.retention_delete_outbox')":                          "SP051",
 		"retention_sweep('core.retention_delete_outbox($1,$2), core.retention_x')": "SP051",
-		"retention_status(null)":                                                   "SP051", "retention_status(-5)": "SP051", "retention_status(36501)": "SP051",
-		"retention_begin(null)": "SP051", "retention_begin(0)": "SP051", "retention_begin('NaN')": "SP051", "retention_begin(86401)": "SP051",
+		"retention_status(null)":                                                   "SP051", "retention_status(-5)": "SP051",
+		"retention_status(36501)": "SP051",
+		"retention_begin(null)":   "SP051", "retention_begin(0)": "SP051", "retention_begin('NaN')": "SP051",
+		"retention_begin(86401)": "SP051",
 	} {
-		exec(t, d.admin, `create schema if not exists evil; create or replace function evil.retention_delete_outbox(text[], integer)
+		exec(t, d.admin, `create schema if not exists evil; create
+			or replace function evil.retention_delete_outbox(text[], integer)
 			returns table (rows bigint, next text[]) language sql as 'delete from core.outbox returning 1::bigint, null::text[]';
 			grant usage on schema evil to public; alter function evil.retention_delete_outbox owner to spectral_worlds`)
 		_, err := d.admin.Exec(deadline(t), "select * from core."+call)
@@ -299,7 +327,8 @@ func TestSweepRefusals(t *testing.T) {
 			t.Errorf("%s: SQLSTATE %q, want %s", call, have, code)
 		}
 	}
-	for isolation, code := range map[pgx.TxIsoLevel]string{pgx.RepeatableRead: "SP053", pgx.Serializable: "SP053", pgx.ReadCommitted: ""} {
+	for isolation, code := range map[pgx.TxIsoLevel]string{pgx.RepeatableRead: "SP053", pgx.Serializable: "SP053",
+		pgx.ReadCommitted: ""} {
 		tx, err := d.admin.BeginTx(deadline(t), pgx.TxOptions{IsoLevel: isolation})
 		if err != nil {
 			t.Fatal(err)
@@ -313,12 +342,14 @@ func TestSweepRefusals(t *testing.T) {
 		}
 	}
 	// policies that a superuser has stored past the trigger
-	exec(t, d.admin, "begin; set local session_replication_role = replica; update core.retention_policies set active_ttl_days = 50 where subject = 'event_handled'; commit")
+	exec(t, d.admin, "begin; set local session_replication_role = replica; update core.retention_policies "+
+		"set active_ttl_days = 50 where subject = 'event_handled'; commit")
 	_, err := d.admin.Exec(deadline(t), "select core.retention_sweep('core.retention_tombstone_outbox')")
 	if have := sqlstate(t, err); have != "SP050" {
 		t.Errorf("a sweep by broken policies: SQLSTATE %q", have)
 	}
-	if fault := value[string](t, d.admin, "select policy_fault from core.retention_status()"); !strings.Contains(fault, "50 days") {
+	if fault := value[string](t, d.admin, "select policy_fault from core.retention_status()"); !strings.Contains(fault,
+		"50 days") {
 		t.Errorf("the status says of them: %s", fault)
 	}
 	exec(t, d.admin, "update core.retention_policies set active_ttl_days = 60 where subject = 'event_handled'")
@@ -326,8 +357,10 @@ func TestSweepRefusals(t *testing.T) {
 		t.Errorf("a refused sweep has changed\n%v to\n%v", before, after)
 	}
 	// db/privileges.txt has who may sweep; by their roles they do
-	d.run(t, line{"retention", "set role spectral_retention; select core.retention_begin(60)", "0"}, line{"operator", "select core.retention_begin(60)", denied},
-		line{"worker", "select core.retention_delete_outbox(null, 1)", denied}, line{"retention", "delete from core.outbox", denied})
+	d.run(t, line{"retention", "set role spectral_retention; select core.retention_begin(60)", "0"},
+		line{"operator", "select core.retention_begin(60)", denied},
+		line{"worker", "select core.retention_delete_outbox(null, 1)", denied},
+		line{"retention", "delete from core.outbox", denied})
 }
 
 func TestSweepsByHandAreRecordedOncePerRun(t *testing.T) {
@@ -341,10 +374,13 @@ func TestSweepsByHandAreRecordedOncePerRun(t *testing.T) {
 	for _, step := range retention.Steps() {
 		sweepPage(t, operator, step.Function, nil, 10, run, "me")
 	}
-	if !values[bool](t, d.admin, "select swept_at is not null from core.retention_policies where subject = 'outbox_row'")[0] {
+	if !values[bool](t, d.admin,
+		"select swept_at is not null from core.retention_policies where subject = 'outbox_row'")[0] {
 		t.Error("an operator's sweep does not count as one")
 	}
-	if have := values[string](t, d.admin, "select action || ' ' || acted_by || ' ' || (details ->> 'run_id') from core.operator_actions"); !slices.Equal(have, []string{"sweep me " + run.String()}) {
+	if have := values[string](t, d.admin,
+		"select action || ' ' || acted_by || ' ' || (details ->> 'run_id') from core.operator_actions"); !slices.Equal(have,
+		[]string{"sweep me " + run.String()}) {
 		t.Errorf("recorded is %v", have)
 	}
 }
@@ -397,18 +433,22 @@ func TestSweepsWaitForNoLock(t *testing.T) {
 	d.wantSwept(t, d.admin, 100, swept{"outbox_row.deleted": 1, "event_handled.tombstoned": 1})
 
 	d.rows(t, 30, "")
-	exec(t, d.admin, ago("update core.outbox set status = 'delivered', delivered_at = 50d, occurred_at = 50d where id <= $1"), key(20))
+	exec(t, d.admin, ago("update core.outbox set status = 'delivered', delivered_at = 50d, occurred_at = 50d "+
+		"where id <= $1"), key(20))
 	sweeping := begin(t, d.login(t, "spectral_retention"))
 	if n, _, _ := sweepPage(t, sweeping, "core.retention_tombstone_outbox"); n != 20 {
 		t.Fatalf("swept %d", n)
 	}
 	worker := d.login(t, "spectral_worker")
 	exec(t, worker, "set lock_timeout = '100ms'; set role spectral_worker")
-	if n := value[int](t, worker, `with claimed as (select * from core.outbox_claim(1, 'worlds.world_model_card.published', 10, '-infinity', gen_random_uuid(), false))
+	if n := value[int](t, worker,
+		`with claimed as (select * from core.outbox_claim(1, 'worlds.world_model_card.published', 10, '-infinity',
+			gen_random_uuid(), false))
 		select core.outbox_deliver(array_agg(event_id), array_agg(occurred_at)) from claimed`); n != 10 {
 		t.Errorf("%d events are delivered beside a sweep, want 10", n)
 	}
-	exec(t, d.admin, "set lock_timeout = '100ms'; select core.outbox_publish('worlds.world_model_card.published', 'worlds', '{}')")
+	exec(t, d.admin, "set lock_timeout = '100ms'; select core.outbox_publish('worlds.world_model_card.published', "+
+		"'worlds', '{}')")
 }
 
 // Rows of two partitions have the same ctid: a sweep takes none for another.
@@ -428,14 +468,19 @@ func TestSweepsOfAPartitionedOutbox(t *testing.T) {
 	exec(t, d.admin, `
 		create temporary table before as select * from core.outbox;
 		truncate core.outbox;
-		insert into core.outbox select (b).* from (select jsonb_populate_record(null::core.outbox, to_jsonb(b) || jsonb_build_object(
+		insert into core.outbox select (b).* from (select jsonb_populate_record(null::core.outbox,
+			to_jsonb(b) || jsonb_build_object(
 			'status', s.status, 'occurred_at', s.at, 'delivered_at', case when s.status = 'delivered' then s.at end)) as b
-		from before b, lateral (select case when (b.payload ->> 'n')::int % 4 = 0 then 'pending' else 'delivered' end as status,
-			now() - case when (b.payload ->> 'n')::int % 2 = 0 then interval '1 day' else interval '70 days' end as at) s order by b.id) x`)
+		from before b, lateral (select case when (b.payload ->> 'n')::int % 4 = 0 then 'pending' else 'delivered' end as
+			status,
+			now() - case when (b.payload ->> 'n')::int % 2 = 0 then interval '1 day' else interval '70 days' end as at) s
+				order by b.id) x`)
 	d.wantSwept(t, d.admin, 20, swept{"outbox_row.tombstoned": n})
 	exec(t, d.admin, ago("update core.outbox set deleted_at = 8d where deleted_at is not null"))
 	d.wantSwept(t, d.admin, 20, swept{"outbox_row.deleted": n})
-	if have := values[int](t, d.admin, "select count(*)::int from core.outbox where deleted_at is null group by status"); !slices.Equal(have, []int{n / 2, n / 2}) {
+	if have := values[int](t, d.admin,
+		"select count(*)::int from core.outbox where deleted_at is null group by status"); !slices.Equal(have,
+		[]int{n / 2, n / 2}) {
 		t.Errorf("left are %v events, want as many delivered lately and pending", have)
 	}
 }
@@ -445,7 +490,8 @@ func TestFailedEventsAboutToExpire(t *testing.T) {
 	d := setup(t)
 	for n, row := range []string{
 		"claimed_at = 37d", "claimed_at = 38d", "claimed_at = 39d", "claimed_at = 41d, deleted_at = 0d",
-		"claimed_at = 41d, occurred_at = -1d", "claimed_at = 60d, undiscarded_at = 2d", "claimed_at = 60d, undiscarded_at = 1d",
+		"claimed_at = 41d, occurred_at = -1d", "claimed_at = 60d, undiscarded_at = 2d",
+		"claimed_at = 60d, undiscarded_at = 1d",
 	} {
 		d.store(t, n+1, "", "status = 'failed', occurred_at = 99d")
 		d.alter(t, n+1, ago(row))
@@ -466,9 +512,11 @@ func TestRowsThatAreDue(t *testing.T) {
 	t.Parallel()
 	d := setup(t)
 	d.due(t, 400)
-	exec(t, d.admin, ago("update core.outbox set deleted_at = 8d where (payload ->> 'n')::int <= 100; analyze core.outbox"))
+	exec(t, d.admin, ago("update core.outbox set deleted_at = 8d "+
+		"where (payload ->> 'n')::int <= 100; analyze core.outbox"))
 	due := func() []string {
-		return values[string](t, d.admin, "select to_tombstone || ' ' || to_delete || ' ' || estimated from core.retention_due()")
+		return values[string](t, d.admin,
+			"select to_tombstone || ' ' || to_delete || ' ' || estimated from core.retention_due()")
 	}
 	if have := due(); !slices.Equal(have, []string{"300 100 false", "400 0 false", "0 0 false"}) {
 		t.Errorf("due are %v", have)

@@ -30,7 +30,8 @@ func wantSchema(t testing.TB, at string) {
 	}
 }
 
-// TestSchema compares with db/schema.txt; with -update it writes it, on PostgreSQL 15, whose expressions have the parentheses that the file has.
+// TestSchema compares with db/schema.txt; with -update it writes it, on PostgreSQL 15, whose expressions have the
+// parentheses that the file has.
 func TestSchema(t *testing.T) {
 	at := pgtest.New(t)
 	if *update {
@@ -44,7 +45,8 @@ func TestSchema(t *testing.T) {
 		return
 	}
 	if schema, _, err := app.Compare(deadline(t), pgtest.Conn(t, at)); err != nil || len(schema) > 0 {
-		t.Errorf("the schema is not that of db/schema.txt; if it is meant to change: `make generate`, and read the diff\n%v, error %v", schema, err)
+		t.Errorf("the schema is not that of db/schema.txt; if it is meant to change: `make generate`, "+
+			"and read the diff\n%v, error %v", schema, err)
 	}
 }
 
@@ -72,7 +74,8 @@ func TestCatalogsReadTheSameEverywhere(t *testing.T) {
 	}
 }
 
-// Logical replication needs a primary key, and a publication for all tables refuses updates of tables without one (55000).
+// Logical replication needs a primary key, and a publication for all tables refuses updates of tables without one
+// (55000).
 func TestEveryTableHasAPrimaryKey(t *testing.T) {
 	t.Parallel()
 	conn := pgtest.Conn(t, pgtest.New(t))
@@ -98,13 +101,15 @@ select 'foreign key ' || conname from pg_constraint where contype = 'f' and conf
 union all
 select 'unique index ' || indexrelid::regclass from pg_index i
 where indrelid = 'core.outbox'::regclass and indisunique
-  and not exists (select from pg_attribute a where a.attrelid = i.indrelid and a.attname = 'occurred_at' and a.attnum = any (i.indkey))
+  and not exists (select from pg_attribute a where a.attrelid = i.indrelid and a.attname = 'occurred_at'
+  	and a.attnum = any (i.indkey))
 order by 1`)
 	}
 	if have := faults(); len(have) > 0 {
 		t.Errorf("core.outbox could not be partitioned: %v", have)
 	}
-	exec(t, conn, "create unique index broken on core.outbox (id); create table core.referring (id uuid references core.outbox (id))")
+	exec(t, conn, "create unique index broken on core.outbox (id); create table core.referring (id uuid references "+
+		"core.outbox (id))")
 	if have := faults(); len(have) != 2 {
 		t.Errorf("a foreign key and a unique index on id are seen as %v", have)
 	}

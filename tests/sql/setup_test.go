@@ -51,7 +51,7 @@ type database struct {
 	admin    *pgx.Conn
 	set      *events.Contracts
 	sessions map[string]*pgx.Conn // by role, and by role and number
-	lent     map[string]int       // how many sessions of a role login has given to the test
+	logins   map[string]int       // how many sessions of a role login has given to the test
 	owner    *owner
 	shape    string
 	emptying string
@@ -78,7 +78,7 @@ func setupAs(t testing.TB, kind string, prepare func(*database)) *database {
 		prepare(d)
 		return d
 	})
-	d.lent = map[string]int{}
+	d.logins = map[string]int{}
 	return d
 }
 
@@ -91,8 +91,8 @@ func setupNew(t testing.TB) *database {
 // login returns a session of the test's as a login with a role.
 func (d *database) login(t testing.TB, role string) *pgx.Conn {
 	t.Helper()
-	d.lent[role]++
-	return d.session(t, fmt.Sprintf("%s login %d", strings.TrimPrefix(role, "spectral_"), d.lent[role]))
+	d.logins[role]++
+	return d.session(t, fmt.Sprintf("%s login %d", strings.TrimPrefix(role, "spectral_"), d.logins[role]))
 }
 
 func (d *database) publishing(generation events.Generation) publish.Publishing {
@@ -173,8 +173,10 @@ func sameValue(a, b any) bool {
 
 // A test finds neither rows, settings nor schema of the one before.
 func TestSetupFindsNothingOfTheTestBefore(t *testing.T) {
-	const state = `select concat_ws(' ', (select count(*) from core.outbox), (select tgenabled from pg_trigger where tgname = 'outbox_notify'),
-		(select string_agg(generation || status, ' ' order by generation) from core.deployments), current_user, to_regclass('kept'))`
+	const state = `select concat_ws(' ', (select count(*) from core.outbox), (select tgenabled from pg_trigger
+		where tgname = 'outbox_notify'),
+		(select string_agg(generation || status, ' ' order by generation) from core.deployments), current_user,
+			to_regclass('kept'))`
 	for _, change := range []string{
 		"insert into core.deployments values (7); set role spectral_worker; create temp table kept ()",
 		"begin; delete from core.deployments; alter table core.outbox disable trigger outbox_notify",
