@@ -35,8 +35,8 @@ var insertions = []struct{ path, start, end, line string }{
 	{"internal/app/contracts.go", "events.NewContracts(", "\n\t)", "\t\t{{.Source}}.{{.Name}}Contract(),"},
 	{"internal/app/consumers.go", "return []ConsumerBuilder{", "\n\t}", "\t\tbuild{{.Name}}Consumer,"},
 	{"internal/app/consumers.go", "", "", `
-func build{{.Name}}Consumer(parts Parts) events.Subscription {
-	return parts.consumer({{.Source}}.{{.Name}}Contract(), events.Registration{
+func build{{.Name}}Consumer(deps Deps) events.Subscription {
+	return deps.consumer({{.Source}}.{{.Name}}Contract(), events.Registration{
 		Name: {{.Target}}events.{{.Name}}RecorderName, Reads: {{.Target}}events.{{.Name}}Event{},
 		Handler: func(tx events.Tx) events.EventHandler {
 			return {{.Target}}events.{{.Name}}Recorder({{.Target}}pg.New{{.Name}}Records(tx))
