@@ -35,8 +35,8 @@ const (
 	CodeDeprecated      Code = "SP024" // past the deadline of its type's deprecation
 )
 
-// The codes of refused actions of operators and retention, which the functions in db/functions raise. docs/runbook.md says
-// for each what to do.
+// The codes of refused actions of operators and retention, which the functions in db/functions raise. docs/runbook.md
+// says for each what to do.
 const (
 	CodeArgument        Code = "SP030" // a malformed argument
 	CodeUnknownEvent    Code = "SP031" // no event has that id
