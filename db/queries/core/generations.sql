@@ -14,7 +14,8 @@ from core.generation_status(sqlc.narg('generation')::bigint) as s;
 
 -- name: GenerationBacklog :many
 -- Year 1 stands for no time.
-select b.event_type::text as event_type, b.due::bigint as due, b.scheduled::bigint as scheduled, b.in_flight::bigint as in_flight,
+select b.event_type::text as event_type, b.due::bigint as due, b.scheduled::bigint as scheduled,
+  b.in_flight::bigint as in_flight,
   coalesce(b.next_scheduled, '0001-01-01 00:00:00+00')::timestamptz as next_scheduled,
   coalesce(b.last_scheduled, '0001-01-01 00:00:00+00')::timestamptz as last_scheduled,
   b.workers::bigint as workers, b.paused::boolean as paused
@@ -34,7 +35,8 @@ select core.generation_retire(@generation::bigint, nullif(@acted_by::text, '')):
 
 -- name: Adopt :one
 -- The empty text stands for the login. No event types: all of them.
-select core.outbox_adopt(@from_generation::bigint, @to_generation::bigint, @row_limit::integer, nullif(@acted_by::text, ''),
+select core.outbox_adopt(@from_generation::bigint, @to_generation::bigint, @row_limit::integer,
+  nullif(@acted_by::text, ''),
   sqlc.narg('event_types')::text[], @before::timestamptz)::integer as moved;
 
 -- name: Now :one
@@ -42,7 +44,8 @@ select clock_timestamp()::timestamptz as now;
 
 -- name: Adoptable :many
 -- No event types: all of them.
-select a.event_type::text as event_type, a.due::bigint as due, a.scheduled::bigint as scheduled, a.in_flight::bigint as in_flight,
+select a.event_type::text as event_type, a.due::bigint as due, a.scheduled::bigint as scheduled,
+  a.in_flight::bigint as in_flight,
   a.workers::bigint as workers, a.paused::boolean as paused, coalesce(a.target, '')::text as target
 from core.outbox_adoptable(@from_generation::bigint, @to_generation::bigint, sqlc.narg('event_types')::text[]) as a;
 

@@ -19,7 +19,8 @@ from core.outbox_heartbeat(@ids::uuid[], @occurred_ats::timestamptz[], @tokens::
   array(select nullif(n, '') from unnest(@handlers::text[]) with ordinality as t(n, i) order by i)) as h;
 
 -- name: DeliverLeased :many
-select t::uuid as token from core.outbox_deliver_leased(@ids::uuid[], @occurred_ats::timestamptz[], @tokens::uuid[]) as t;
+select t::uuid as token from core.outbox_deliver_leased(@ids::uuid[], @occurred_ats::timestamptz[],
+  @tokens::uuid[]) as t;
 
 -- name: RetryLeased :one
 select core.outbox_retry_leased(@id::uuid, @occurred_at::timestamptz, @delay_seconds::double precision,
@@ -34,6 +35,8 @@ select t::uuid as token from core.outbox_release(@ids::uuid[], @occurred_ats::ti
 
 -- name: Reap :many
 -- The nil UUID begins at the first row.
-select r.event_id::uuid as event_id, r.event_type::text as event_type, r.generation::bigint as generation, r.attempts::integer as attempts,
+select r.event_id::uuid as event_id, r.event_type::text as event_type, r.generation::bigint as generation,
+  r.attempts::integer as attempts,
   r.crashes::integer as crashes, r.failed::boolean as failed, r.reaped::boolean as reaped, r.reason::text as reason
-from core.outbox_reap(@row_limit::integer, nullif(@after::uuid, '00000000-0000-0000-0000-000000000000'), @grace_seconds::double precision) as r;
+from core.outbox_reap(@row_limit::integer, nullif(@after::uuid, '00000000-0000-0000-0000-000000000000'),
+  @grace_seconds::double precision) as r;

@@ -2,7 +2,8 @@
 
 -- name: OperatorReplay :many
 select r.event_id::uuid as event_id, r.occurred_at::timestamptz as occurred_at
-from core.outbox_replay_many(@ids::uuid[], @generation::bigint, nullif(@by_whom::text, ''), @occurred_ats::timestamptz[],
+from core.outbox_replay_many(@ids::uuid[], @generation::bigint, nullif(@by_whom::text, ''),
+  @occurred_ats::timestamptz[],
   @settled_before::timestamptz, @force::boolean) as r;
 
 -- name: OperatorReplayable :exec
@@ -18,7 +19,8 @@ from core.outbox_replay_preview_many(@ids::uuid[], @generation::bigint, @occurre
 
 -- name: OperatorDiscard :many
 select r.event_id::uuid as event_id, r.occurred_at::timestamptz as occurred_at
-from core.outbox_discard_many(@ids::uuid[], nullif(@by_whom::text, ''), nullif(@reason::text, ''), @occurred_ats::timestamptz[],
+from core.outbox_discard_many(@ids::uuid[], nullif(@by_whom::text, ''), nullif(@reason::text, ''),
+  @occurred_ats::timestamptz[],
   @failed_before::timestamptz) as r;
 
 -- name: OperatorDiscardOne :exec
@@ -41,30 +43,35 @@ select core.outbox_retry_now(@id::uuid, nullif(@by_whom::text, ''));
 -- name: OperatorEventsOfID :many
 -- The events of an id. Year 1 stands for one that has not settled.
 select o.occurred_at,
-  coalesce(case when o.status = 'failed' then o.claimed_at else o.delivered_at end, '0001-01-01 00:00:00+00')::timestamptz as settled_at
+  coalesce(case when o.status = 'failed' then o.claimed_at
+    else o.delivered_at end, '0001-01-01 00:00:00+00')::timestamptz as settled_at
 from core.outbox o where o.id = @id::uuid order by o.occurred_at limit 2;
 
 -- name: OperatorStates :many
 -- What has become of events, that were to be replayed into the generation; 0: into none.
 select k.id::uuid as id, k.occurred_at::timestamptz as occurred_at,
   case when o.id is null then 'gone'
-    when o.discarded_at is not null then case when o.deleted_at > clock_timestamp() - p.tombstoned_grace_days * interval '24 hours'
+    when o.discarded_at is not null then case
+      when o.deleted_at > clock_timestamp() - p.tombstoned_grace_days * interval '24 hours'
       then 'discarded' else 'past its days of grace' end
     when o.deleted_at is not null then 'expired'
     when o.status = 'failed' and o.claimed_at >= @as_of::timestamptz then 'failed again'
     when o.status = 'delivered' and o.delivered_at >= @as_of::timestamptz then 'delivered again'
     when o.status in ('failed', 'delivered') and @generation::bigint > 0
-      and core.unconsumed(o.event_type, o.event_version, @generation::bigint) then 'of a type that no handler consumes there'
+      and core.unconsumed(o.event_type, o.event_version,
+        @generation::bigint) then 'of a type that no handler consumes there'
     else o.status end::text as state
 from (select unnest(@ids::uuid[]) as id, unnest(@occurred_ats::timestamptz[]) as occurred_at) as k
 left join core.outbox o on o.id = k.id and o.occurred_at = k.occurred_at
 left join core.retention_policies p on p.subject = 'outbox_row' and p.content_class = '*';
 
 -- name: PauseType :exec
-select core.event_type_pause(@event_type::text, @generation::bigint, nullif(@by_whom::text, ''), nullif(@reason::text, ''));
+select core.event_type_pause(@event_type::text, @generation::bigint, nullif(@by_whom::text, ''),
+  nullif(@reason::text, ''));
 
 -- name: ResumeType :exec
 select core.event_type_resume(@event_type::text, @generation::bigint, nullif(@by_whom::text, ''));
 
 -- name: PausedTypes :many
-select p.event_type, p.generation, p.paused_at, p.paused_by, p.reason from core.paused_types p order by p.generation, p.event_type;
+select p.event_type, p.generation, p.paused_at, p.paused_by, p.reason from core.paused_types p order by p.generation,
+  p.event_type;

@@ -18,9 +18,11 @@ select c.event_id::uuid as event_id, c.event_type::text as event_type, c.event_v
   c.content_class::text as content_class,
   coalesce(c.workspace_id, '00000000-0000-0000-0000-000000000000')::uuid as workspace_id,
   c.payload::text as payload, c.idempotency_key::text as idempotency_key,
-  coalesce(c.trace_context, '')::text as trace_context, c.attempts::integer as attempts, c.available_at::timestamptz as available_at,
+  coalesce(c.trace_context, '')::text as trace_context, c.attempts::integer as attempts,
+    c.available_at::timestamptz as available_at,
   c.handler_failures::text as handler_failures, c.crashes::integer as crashes
-from core.outbox_claim(@generation::bigint, @event_type::text, @row_limit::integer, @watermark::timestamptz, @worker::uuid,
+from core.outbox_claim(@generation::bigint, @event_type::text, @row_limit::integer, @watermark::timestamptz,
+  @worker::uuid,
   @crashed::boolean) as c;
 
 -- name: SampleWatermark :one
@@ -33,7 +35,8 @@ from core.outbox_watermark(@generation::bigint, @event_type::text, @watermark::t
 select core.outbox_deliver(@ids::uuid[], @occurred_ats::timestamptz[])::integer as settled;
 
 -- name: Retry :one
-select core.outbox_retry(@id::uuid, @occurred_at::timestamptz, @available_at::timestamptz, @delay_seconds::double precision,
+select core.outbox_retry(@id::uuid, @occurred_at::timestamptz, @available_at::timestamptz,
+  @delay_seconds::double precision,
   @last_error::text, @handler_failures::jsonb, @counted::boolean)::boolean as settled;
 
 -- name: Fail :one

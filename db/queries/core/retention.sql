@@ -1,7 +1,8 @@
 -- name: RetentionSweep :many
 -- No line: another transaction is sweeping. An empty next: it was the last page.
 select s.rows::bigint as rows, coalesce(s.next, '{}')::text[] as next
-from core.retention_sweep(@step::text, sqlc.narg(after)::text[], @page_rows::integer, @run_id::uuid, nullif(@swept_by::text, '')) as s;
+from core.retention_sweep(@step::text, sqlc.narg(after)::text[], @page_rows::integer, @run_id::uuid,
+  nullif(@swept_by::text, '')) as s;
 
 -- name: RetentionBegin :one
 select core.retention_begin(@interval_seconds::double precision)::double precision as seconds;
@@ -15,6 +16,7 @@ from core.retention_status(@warn_days::integer) as s;
 
 -- name: RetentionPolicies :many
 select p.subject, p.content_class, p.active_ttl_days, p.tombstoned_grace_days, p.disposal,
-  coalesce(d.to_tombstone, 0)::bigint as to_tombstone, coalesce(d.to_delete, 0)::bigint as to_delete, coalesce(d.estimated, false)::boolean as estimated
+  coalesce(d.to_tombstone, 0)::bigint as to_tombstone, coalesce(d.to_delete, 0)::bigint as to_delete,
+    coalesce(d.estimated, false)::boolean as estimated
 from core.retention_policies p left join core.retention_due() d on d.subject = p.subject
 order by array_position(array['outbox_row', 'event_handled', 'operator_action'], p.subject);

@@ -1,13 +1,15 @@
 -- name: RegisterWorker :one
 -- The empty text says that no other live worker is in the way.
-select coalesce(core.worker_register(@worker::uuid, @generation::bigint, @name::text, @handlers::jsonb), '')::text as difference;
+select coalesce(core.worker_register(@worker::uuid, @generation::bigint, @name::text,
+  @handlers::jsonb), '')::text as difference;
 
 -- name: UnregisterWorker :exec
 select core.worker_unregister(@worker::uuid, @channels::text[]);
 
 -- name: ProbeWorkers :one
 -- In how many seconds there is something to reap: of a dead worker, or a lease that runs out. -1: nothing.
-select coalesce(least(core.workers_probe(@worker::uuid, @grace_seconds::double precision), core.lease_expires_in()), -1)::double precision as due_in;
+select coalesce(least(core.workers_probe(@worker::uuid, @grace_seconds::double precision), core.lease_expires_in()),
+  -1)::double precision as due_in;
 
 -- name: WriteJournal :exec
 select core.claim_journal_write(@worker::uuid, @event_type::text, @runner::integer, @ids::uuid[]);

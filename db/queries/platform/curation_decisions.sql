@@ -7,7 +7,8 @@ values (@decision_id, @workspace_id, @candidate_id, @verdict, @note, @decided_by
 returning decided_at;
 
 -- name: LockCurationDecision :one
-select candidate_id, verdict, note, decided_by, decided_at, outcome, outcome_reason, outcome_at from platform.curation_decisions
+select candidate_id, verdict, note, decided_by, decided_at, outcome, outcome_reason,
+  outcome_at from platform.curation_decisions
 where workspace_id is not distinct from @workspace_id and decision_id = @decision_id
 for update;
 

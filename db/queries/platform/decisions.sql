@@ -1,6 +1,7 @@
 -- name: InsertDecision :execrows
 -- Nothing, where the decision is recorded already.
-insert into platform.decisions (workspace_id, decision_id, rule_id, outcome, override_reason, decided_by, decided_at, recorded_at)
+insert into platform.decisions (workspace_id, decision_id, rule_id, outcome, override_reason, decided_by, decided_at,
+  recorded_at)
 values (@workspace_id, @decision_id, @rule_id, @outcome, @override_reason, @decided_by, @decided_at, @recorded_at)
 on conflict (decision_id, workspace_id) do nothing;
 

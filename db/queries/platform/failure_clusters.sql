@@ -1,13 +1,16 @@
 -- name: AddFailureCluster :execrows
 -- No row: the signature has a cluster already.
 insert into platform.failure_clusters (
-  cluster_id, workspace_id, component, operation, error_class, revision, failures, failure_count, severity, first_seen_at, last_seen_at)
-values (@cluster_id, @workspace_id, @component, @operation, @error_class, @revision, @failures, @failure_count, @severity, @first_seen_at, @last_seen_at)
+  cluster_id, workspace_id, component, operation, error_class, revision, failures, failure_count, severity,
+    first_seen_at, last_seen_at)
+values (@cluster_id, @workspace_id, @component, @operation, @error_class, @revision, @failures, @failure_count,
+  @severity, @first_seen_at, @last_seen_at)
 on conflict (component, operation, error_class, workspace_id) do nothing;
 
 -- name: LockFailureCluster :one
 select cluster_id, revision, failures, first_seen_at, last_seen_at from platform.failure_clusters
-where workspace_id is not distinct from @workspace_id and component = @component and operation = @operation and error_class = @error_class
+where workspace_id is not distinct from @workspace_id and component = @component and operation = @operation
+  and error_class = @error_class
 for update;
 
 -- name: SaveFailureCluster :execrows

@@ -20,7 +20,8 @@ on conflict (subject, workspace_id, kind) do update
 -- The subjects whose last scan found something of the kind.
 select i.subject, i.scan_id, i.finished_at, i.finding_kinds, i.finding_count, f.occurrences
 from worlds.scan_index_findings f
-join worlds.scan_index i on i.subject = f.subject and i.workspace_id is not distinct from f.workspace_id and i.scan_id = f.scan_id
+join worlds.scan_index i on i.subject = f.subject and i.workspace_id is not distinct from f.workspace_id
+  and i.scan_id = f.scan_id
 where f.kind = @kind and f.workspace_id is not distinct from @workspace_id
 order by f.occurrences desc, i.subject
 limit @most;

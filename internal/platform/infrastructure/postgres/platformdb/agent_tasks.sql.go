@@ -55,7 +55,8 @@ func (q *Queries) AddTask(ctx context.Context, arg AddTaskParams) (int64, error)
 
 const findTask = `-- name: FindTask :one
 select agent_task_id, conversation_id, executor, input, status, steps, result, failure_reason, last_error,
-  approval_gate, approval_question, approval_requested_at, approval_verdict, approval_decided_by, approval_decided_at, approval_comment,
+  approval_gate, approval_question, approval_requested_at, approval_verdict, approval_decided_by, approval_decided_at,
+    approval_comment,
   cancel_requested_by, cancel_requested_at, run, tries, dispatch_event_id, created_at, updated_at, retain_until
 from platform.agent_tasks
 where agent_task_id = $1 and workspace_id is not distinct from $2
@@ -144,8 +145,10 @@ func (q *Queries) LockTask(ctx context.Context, arg LockTaskParams) error {
 
 const saveTask = `-- name: SaveTask :execrows
 update platform.agent_tasks set
-  status = $1, steps = $2, result = $3, failure_reason = $4, last_error = $5,
-  approval_gate = $6, approval_question = $7, approval_requested_at = $8,
+  status = $1, steps = $2, result = $3, failure_reason = $4,
+    last_error = $5,
+  approval_gate = $6, approval_question = $7,
+    approval_requested_at = $8,
   approval_verdict = $9, approval_decided_by = $10,
   approval_decided_at = $11, approval_comment = $12,
   cancel_requested_by = $13, cancel_requested_at = $14,

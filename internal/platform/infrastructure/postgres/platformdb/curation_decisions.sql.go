@@ -48,7 +48,8 @@ func (q *Queries) AddCurationDecision(ctx context.Context, arg AddCurationDecisi
 }
 
 const lockCurationDecision = `-- name: LockCurationDecision :one
-select candidate_id, verdict, note, decided_by, decided_at, outcome, outcome_reason, outcome_at from platform.curation_decisions
+select candidate_id, verdict, note, decided_by, decided_at, outcome, outcome_reason,
+  outcome_at from platform.curation_decisions
 where workspace_id is not distinct from $1 and decision_id = $2
 for update
 `

@@ -44,7 +44,8 @@ func (q *Queries) GetDecision(ctx context.Context, arg GetDecisionParams) (GetDe
 }
 
 const insertDecision = `-- name: InsertDecision :execrows
-insert into platform.decisions (workspace_id, decision_id, rule_id, outcome, override_reason, decided_by, decided_at, recorded_at)
+insert into platform.decisions (workspace_id, decision_id, rule_id, outcome, override_reason, decided_by, decided_at,
+  recorded_at)
 values ($1, $2, $3, $4, $5, $6, $7, $8)
 on conflict (decision_id, workspace_id) do nothing
 `

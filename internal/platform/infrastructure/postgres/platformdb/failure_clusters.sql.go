@@ -15,8 +15,10 @@ import (
 
 const addFailureCluster = `-- name: AddFailureCluster :execrows
 insert into platform.failure_clusters (
-  cluster_id, workspace_id, component, operation, error_class, revision, failures, failure_count, severity, first_seen_at, last_seen_at)
-values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)
+  cluster_id, workspace_id, component, operation, error_class, revision, failures, failure_count, severity,
+    first_seen_at, last_seen_at)
+values ($1, $2, $3, $4, $5, $6, $7, $8,
+  $9, $10, $11)
 on conflict (component, operation, error_class, workspace_id) do nothing
 `
 
@@ -57,7 +59,8 @@ func (q *Queries) AddFailureCluster(ctx context.Context, arg AddFailureClusterPa
 
 const lockFailureCluster = `-- name: LockFailureCluster :one
 select cluster_id, revision, failures, first_seen_at, last_seen_at from platform.failure_clusters
-where workspace_id is not distinct from $1 and component = $2 and operation = $3 and error_class = $4
+where workspace_id is not distinct from $1 and component = $2 and operation = $3
+  and error_class = $4
 for update
 `
 

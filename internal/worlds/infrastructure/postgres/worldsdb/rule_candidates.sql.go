@@ -46,8 +46,10 @@ func (q *Queries) AddCurationRuling(ctx context.Context, arg AddCurationRulingPa
 
 const addRuleCandidate = `-- name: AddRuleCandidate :execrows
 insert into worlds.rule_candidates (
-  candidate_id, workspace_id, origin, origin_id, revision, statement, occurrences, kinds, confidence, proposed_at, updated_at)
-values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $10)
+  candidate_id, workspace_id, origin, origin_id, revision, statement, occurrences, kinds, confidence, proposed_at,
+    updated_at)
+values ($1, $2, $3, $4, $5, $6, $7, $8, $9,
+  $10, $10)
 on conflict (origin, origin_id, workspace_id) do nothing
 `
 
@@ -85,7 +87,8 @@ func (q *Queries) AddRuleCandidate(ctx context.Context, arg AddRuleCandidatePara
 }
 
 const lockRuleCandidateOfOrigin = `-- name: LockRuleCandidateOfOrigin :one
-select candidate_id, origin, origin_id, revision, statement, occurrences, kinds, confidence, state, decision_id, decided_at from worlds.rule_candidates
+select candidate_id, origin, origin_id, revision, statement, occurrences, kinds, confidence, state, decision_id,
+  decided_at from worlds.rule_candidates
 where workspace_id is not distinct from $1 and origin = $2 and origin_id = $3
 for update
 `
@@ -130,7 +133,8 @@ func (q *Queries) LockRuleCandidateOfOrigin(ctx context.Context, arg LockRuleCan
 }
 
 const lockRuleCandidates = `-- name: LockRuleCandidates :many
-select candidate_id, origin, origin_id, revision, statement, occurrences, kinds, confidence, state, decision_id, decided_at from worlds.rule_candidates
+select candidate_id, origin, origin_id, revision, statement, occurrences, kinds, confidence, state, decision_id,
+  decided_at from worlds.rule_candidates
 where workspace_id is not distinct from $1 and candidate_id = any ($2::uuid[])
 order by origin collate "C", origin_id
 for update

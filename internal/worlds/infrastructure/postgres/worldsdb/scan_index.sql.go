@@ -77,7 +77,8 @@ func (q *Queries) IndexScan(ctx context.Context, arg IndexScanParams) error {
 const searchScans = `-- name: SearchScans :many
 select i.subject, i.scan_id, i.finished_at, i.finding_kinds, i.finding_count, f.occurrences
 from worlds.scan_index_findings f
-join worlds.scan_index i on i.subject = f.subject and i.workspace_id is not distinct from f.workspace_id and i.scan_id = f.scan_id
+join worlds.scan_index i on i.subject = f.subject and i.workspace_id is not distinct from f.workspace_id
+  and i.scan_id = f.scan_id
 where f.kind = $1 and f.workspace_id is not distinct from $2
 order by f.occurrences desc, i.subject
 limit $3

@@ -11,7 +11,8 @@ import (
 )
 
 const adopt = `-- name: Adopt :one
-select core.outbox_adopt($1::bigint, $2::bigint, $3::integer, nullif($4::text, ''),
+select core.outbox_adopt($1::bigint, $2::bigint, $3::integer,
+  nullif($4::text, ''),
   $5::text[], $6::timestamptz)::integer as moved
 `
 
@@ -40,7 +41,8 @@ func (q *Queries) Adopt(ctx context.Context, arg AdoptParams) (int32, error) {
 }
 
 const adoptable = `-- name: Adoptable :many
-select a.event_type::text as event_type, a.due::bigint as due, a.scheduled::bigint as scheduled, a.in_flight::bigint as in_flight,
+select a.event_type::text as event_type, a.due::bigint as due, a.scheduled::bigint as scheduled,
+  a.in_flight::bigint as in_flight,
   a.workers::bigint as workers, a.paused::boolean as paused, coalesce(a.target, '')::text as target
 from core.outbox_adoptable($1::bigint, $2::bigint, $3::text[]) as a
 `
@@ -109,7 +111,8 @@ func (q *Queries) DrainGeneration(ctx context.Context, arg DrainGenerationParams
 }
 
 const generationBacklog = `-- name: GenerationBacklog :many
-select b.event_type::text as event_type, b.due::bigint as due, b.scheduled::bigint as scheduled, b.in_flight::bigint as in_flight,
+select b.event_type::text as event_type, b.due::bigint as due, b.scheduled::bigint as scheduled,
+  b.in_flight::bigint as in_flight,
   coalesce(b.next_scheduled, '0001-01-01 00:00:00+00')::timestamptz as next_scheduled,
   coalesce(b.last_scheduled, '0001-01-01 00:00:00+00')::timestamptz as last_scheduled,
   b.workers::bigint as workers, b.paused::boolean as paused

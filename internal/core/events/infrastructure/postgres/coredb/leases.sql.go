@@ -14,7 +14,8 @@ import (
 )
 
 const deliverLeased = `-- name: DeliverLeased :many
-select t::uuid as token from core.outbox_deliver_leased($1::uuid[], $2::timestamptz[], $3::uuid[]) as t
+select t::uuid as token from core.outbox_deliver_leased($1::uuid[], $2::timestamptz[],
+  $3::uuid[]) as t
 `
 
 type DeliverLeasedParams struct {
@@ -207,9 +208,11 @@ func (q *Queries) Lease(ctx context.Context, arg LeaseParams) ([]LeaseRow, error
 }
 
 const reap = `-- name: Reap :many
-select r.event_id::uuid as event_id, r.event_type::text as event_type, r.generation::bigint as generation, r.attempts::integer as attempts,
+select r.event_id::uuid as event_id, r.event_type::text as event_type, r.generation::bigint as generation,
+  r.attempts::integer as attempts,
   r.crashes::integer as crashes, r.failed::boolean as failed, r.reaped::boolean as reaped, r.reason::text as reason
-from core.outbox_reap($1::integer, nullif($2::uuid, '00000000-0000-0000-0000-000000000000'), $3::double precision) as r
+from core.outbox_reap($1::integer, nullif($2::uuid, '00000000-0000-0000-0000-000000000000'),
+  $3::double precision) as r
 `
 
 type ReapParams struct {

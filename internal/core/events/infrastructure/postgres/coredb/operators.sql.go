@@ -14,7 +14,8 @@ import (
 
 const operatorDiscard = `-- name: OperatorDiscard :many
 select r.event_id::uuid as event_id, r.occurred_at::timestamptz as occurred_at
-from core.outbox_discard_many($1::uuid[], nullif($2::text, ''), nullif($3::text, ''), $4::timestamptz[],
+from core.outbox_discard_many($1::uuid[], nullif($2::text, ''), nullif($3::text, ''),
+  $4::timestamptz[],
   $5::timestamptz) as r
 `
 
@@ -74,7 +75,8 @@ func (q *Queries) OperatorDiscardOne(ctx context.Context, arg OperatorDiscardOne
 
 const operatorEventsOfID = `-- name: OperatorEventsOfID :many
 select o.occurred_at,
-  coalesce(case when o.status = 'failed' then o.claimed_at else o.delivered_at end, '0001-01-01 00:00:00+00')::timestamptz as settled_at
+  coalesce(case when o.status = 'failed' then o.claimed_at
+    else o.delivered_at end, '0001-01-01 00:00:00+00')::timestamptz as settled_at
 from core.outbox o where o.id = $1::uuid order by o.occurred_at limit 2
 `
 
@@ -107,7 +109,8 @@ func (q *Queries) OperatorEventsOfID(ctx context.Context, id uuid.UUID) ([]Opera
 const operatorReplay = `-- name: OperatorReplay :many
 
 select r.event_id::uuid as event_id, r.occurred_at::timestamptz as occurred_at
-from core.outbox_replay_many($1::uuid[], $2::bigint, nullif($3::text, ''), $4::timestamptz[],
+from core.outbox_replay_many($1::uuid[], $2::bigint, nullif($3::text, ''),
+  $4::timestamptz[],
   $5::timestamptz, $6::boolean) as r
 `
 
@@ -274,13 +277,15 @@ func (q *Queries) OperatorRetryNowOne(ctx context.Context, arg OperatorRetryNowO
 const operatorStates = `-- name: OperatorStates :many
 select k.id::uuid as id, k.occurred_at::timestamptz as occurred_at,
   case when o.id is null then 'gone'
-    when o.discarded_at is not null then case when o.deleted_at > clock_timestamp() - p.tombstoned_grace_days * interval '24 hours'
+    when o.discarded_at is not null then case
+      when o.deleted_at > clock_timestamp() - p.tombstoned_grace_days * interval '24 hours'
       then 'discarded' else 'past its days of grace' end
     when o.deleted_at is not null then 'expired'
     when o.status = 'failed' and o.claimed_at >= $1::timestamptz then 'failed again'
     when o.status = 'delivered' and o.delivered_at >= $1::timestamptz then 'delivered again'
     when o.status in ('failed', 'delivered') and $2::bigint > 0
-      and core.unconsumed(o.event_type, o.event_version, $2::bigint) then 'of a type that no handler consumes there'
+      and core.unconsumed(o.event_type, o.event_version,
+        $2::bigint) then 'of a type that no handler consumes there'
     else o.status end::text as state
 from (select unnest($3::uuid[]) as id, unnest($4::timestamptz[]) as occurred_at) as k
 left join core.outbox o on o.id = k.id and o.occurred_at = k.occurred_at
@@ -377,7 +382,8 @@ func (q *Queries) OperatorUndiscardOne(ctx context.Context, arg OperatorUndiscar
 }
 
 const pauseType = `-- name: PauseType :exec
-select core.event_type_pause($1::text, $2::bigint, nullif($3::text, ''), nullif($4::text, ''))
+select core.event_type_pause($1::text, $2::bigint, nullif($3::text, ''),
+  nullif($4::text, ''))
 `
 
 type PauseTypeParams struct {
@@ -398,7 +404,8 @@ func (q *Queries) PauseType(ctx context.Context, arg PauseTypeParams) error {
 }
 
 const pausedTypes = `-- name: PausedTypes :many
-select p.event_type, p.generation, p.paused_at, p.paused_by, p.reason from core.paused_types p order by p.generation, p.event_type
+select p.event_type, p.generation, p.paused_at, p.paused_by, p.reason from core.paused_types p order by p.generation,
+  p.event_type
 `
 
 func (q *Queries) PausedTypes(ctx context.Context) ([]CorePausedType, error) {

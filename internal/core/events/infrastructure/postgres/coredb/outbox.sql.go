@@ -30,9 +30,11 @@ select c.event_id::uuid as event_id, c.event_type::text as event_type, c.event_v
   c.content_class::text as content_class,
   coalesce(c.workspace_id, '00000000-0000-0000-0000-000000000000')::uuid as workspace_id,
   c.payload::text as payload, c.idempotency_key::text as idempotency_key,
-  coalesce(c.trace_context, '')::text as trace_context, c.attempts::integer as attempts, c.available_at::timestamptz as available_at,
+  coalesce(c.trace_context, '')::text as trace_context, c.attempts::integer as attempts,
+    c.available_at::timestamptz as available_at,
   c.handler_failures::text as handler_failures, c.crashes::integer as crashes
-from core.outbox_claim($1::bigint, $2::text, $3::integer, $4::timestamptz, $5::uuid,
+from core.outbox_claim($1::bigint, $2::text, $3::integer, $4::timestamptz,
+  $5::uuid,
   $6::boolean) as c
 `
 
@@ -249,7 +251,8 @@ func (q *Queries) PublishMany(ctx context.Context, events json.RawMessage) ([]uu
 }
 
 const retry = `-- name: Retry :one
-select core.outbox_retry($1::uuid, $2::timestamptz, $3::timestamptz, $4::double precision,
+select core.outbox_retry($1::uuid, $2::timestamptz, $3::timestamptz,
+  $4::double precision,
   $5::text, $6::jsonb, $7::boolean)::boolean as settled
 `
 

@@ -25,7 +25,8 @@ func (q *Queries) RetentionBegin(ctx context.Context, intervalSeconds float64) (
 
 const retentionPolicies = `-- name: RetentionPolicies :many
 select p.subject, p.content_class, p.active_ttl_days, p.tombstoned_grace_days, p.disposal,
-  coalesce(d.to_tombstone, 0)::bigint as to_tombstone, coalesce(d.to_delete, 0)::bigint as to_delete, coalesce(d.estimated, false)::boolean as estimated
+  coalesce(d.to_tombstone, 0)::bigint as to_tombstone, coalesce(d.to_delete, 0)::bigint as to_delete,
+    coalesce(d.estimated, false)::boolean as estimated
 from core.retention_policies p left join core.retention_due() d on d.subject = p.subject
 order by array_position(array['outbox_row', 'event_handled', 'operator_action'], p.subject)
 `
@@ -99,7 +100,8 @@ func (q *Queries) RetentionStatus(ctx context.Context, warnDays int32) (Retentio
 
 const retentionSweep = `-- name: RetentionSweep :many
 select s.rows::bigint as rows, coalesce(s.next, '{}')::text[] as next
-from core.retention_sweep($1::text, $2::text[], $3::integer, $4::uuid, nullif($5::text, '')) as s
+from core.retention_sweep($1::text, $2::text[], $3::integer, $4::uuid,
+  nullif($5::text, '')) as s
 `
 
 type RetentionSweepParams struct {

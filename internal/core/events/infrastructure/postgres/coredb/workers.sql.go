@@ -13,7 +13,8 @@ import (
 )
 
 const probeWorkers = `-- name: ProbeWorkers :one
-select coalesce(least(core.workers_probe($1::uuid, $2::double precision), core.lease_expires_in()), -1)::double precision as due_in
+select coalesce(least(core.workers_probe($1::uuid, $2::double precision), core.lease_expires_in()),
+  -1)::double precision as due_in
 `
 
 type ProbeWorkersParams struct {
@@ -30,7 +31,8 @@ func (q *Queries) ProbeWorkers(ctx context.Context, arg ProbeWorkersParams) (flo
 }
 
 const registerWorker = `-- name: RegisterWorker :one
-select coalesce(core.worker_register($1::uuid, $2::bigint, $3::text, $4::jsonb), '')::text as difference
+select coalesce(core.worker_register($1::uuid, $2::bigint, $3::text,
+  $4::jsonb), '')::text as difference
 `
 
 type RegisterWorkerParams struct {
