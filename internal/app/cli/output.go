@@ -221,7 +221,7 @@ func wrap(s string, columns int) string {
 			out.WriteString(raw + "\n")
 			continue
 		}
-		for _, word := range strings.Fields(raw) {
+		for word := range strings.FieldsSeq(raw) {
 			if line.Len() > 0 && text.StringWidth(line.String())+1+text.StringWidth(word) > columns {
 				end()
 			}

@@ -125,29 +125,50 @@ func hasCode(err error, code string) bool {
 	return ok && pg.Code == code
 }
 
-// Server and the types after it are facts, as db/queries/core/inspect.sql describes them.
+// The facts; db/queries/core/inspect.sql describes their fields.
 type (
-	Server          = coredb.InspectServerRow
-	Setting         = coredb.InspectSettingsRow
-	TableFinding    = coredb.InspectTablesRow
-	TypeFinding     = coredb.InspectEventTypesRow
-	LoginFinding    = coredb.InspectLoginsRow
-	Index           = coredb.InspectIndexesRow
-	Connections     = coredb.InspectConnectionsRow
-	LoginLimit      = coredb.InspectLoginLimitsRow
-	Unregistered    = coredb.InspectUnregisteredGenerationsRow
-	IdleClass       = coredb.InspectIdleClassesRow
-	Workers         = coredb.InspectWorkersRow
-	Leases          = coredb.InspectLeasesRow
-	ReapLock        = coredb.InspectReapLocksRow
-	Failures        = coredb.InspectFailuresRow
-	Retention       = coredb.InspectRetentionRow
-	Snapshot        = coredb.InspectSnapshotsRow
-	HiddenSessions  = coredb.InspectSessionsRow
-	Blocker         = coredb.InspectBlockersRow
-	Table           = coredb.InspectVacuumRow
-	Scale           = coredb.InspectScaleRow
+	// Server is the version of the server.
+	Server = coredb.InspectServerRow
+	// Setting is the value of a setting in one scope.
+	Setting = coredb.InspectSettingsRow
+	// TableFinding is something that changes how statements on a table behave.
+	TableFinding = coredb.InspectTablesRow
+	// TypeFinding is a difference between a registered event type or publisher and a build.
+	TypeFinding = coredb.InspectEventTypesRow
+	// LoginFinding is a login that may do more than its group.
+	LoginFinding = coredb.InspectLoginsRow
+	// Index is an index of our tables.
+	Index = coredb.InspectIndexesRow
+	// Connections counts the connections of the server.
+	Connections = coredb.InspectConnectionsRow
+	// LoginLimit is a login with a limit of connections, or an expired password.
+	LoginLimit = coredb.InspectLoginLimitsRow
+	// Unregistered is a generation that live workers have and core.deployments has not.
+	Unregistered = coredb.InspectUnregisteredGenerationsRow
+	// IdleClass is a processing class that no live worker of a generation runs.
+	IdleClass = coredb.InspectIdleClassesRow
+	// Workers counts live and dead workers.
+	Workers = coredb.InspectWorkersRow
+	// Leases counts events in flight.
+	Leases = coredb.InspectLeasesRow
+	// ReapLock is a session that keeps the lock of reaping.
+	ReapLock = coredb.InspectReapLocksRow
+	// Failures counts the dead letters.
+	Failures = coredb.InspectFailuresRow
+	// Retention is what retention has done.
+	Retention = coredb.InspectRetentionRow
+	// RetentionLimits bounds what [Inspector.Retention] counts.
 	RetentionLimits = coredb.InspectRetentionParams
+	// Snapshot is something that keeps dead rows from being removed.
+	Snapshot = coredb.InspectSnapshotsRow
+	// HiddenSessions counts sessions whose state is not known.
+	HiddenSessions = coredb.InspectSessionsRow
+	// Blocker is a session that others wait for, or that idles in a transaction.
+	Blocker = coredb.InspectBlockersRow
+	// Table is a table and how autovacuum treats it.
+	Table = coredb.InspectVacuumRow
+	// Scale is the size of core.outbox and how long its events take.
+	Scale = coredb.InspectScaleRow
 )
 
 // Server returns the version of the server and how long it has been up.
