@@ -21,7 +21,7 @@ begin
   foreach v_item slice 1 in array array[
     ['spectral_owner', '', ''],              -- owns every schema, table and function
     ['spectral_publisher', '', ''],          -- may call the publishing functions
-    ['spectral_worker', 'noinherit', ''],    -- claims, dedups and settles; holds the context roles without inheriting them
+    ['spectral_worker', 'noinherit', ''],    -- claims, deduplicates, settles; has the context roles, not inherited
     ['spectral_operator', '', ''],           -- reads the outbox and acts on events
     ['spectral_retention', '', ''],          -- runs the retention sweep
     ['spectral_platform', '', ''],           -- the platform context's own tables
@@ -43,9 +43,11 @@ begin
           exit;
         end if;
         v_options := case when v_by_membership then format(' with inherit %s, set true', v_item[3]) else '' end;
-        execute format('select exists (select from pg_auth_members m where m.roleid = to_regrole(%L) and m.member = to_regrole(%L)%s)',
+        execute format('select exists (select from pg_auth_members m '
+          'where m.roleid = to_regrole(%L) and m.member = to_regrole(%L)%s)',
           quote_ident(v_item[2]), quote_ident(v_item[1]),
-          case when v_by_membership then format(' and m.inherit_option = %s and m.set_option', v_item[3]) else '' end) into v_present;
+          case when v_by_membership then format(' and m.inherit_option = %s and m.set_option', v_item[3]) else '' end)
+          into v_present;
         if not v_present then
           execute format('grant %I to %I', v_item[2], v_item[1]) || v_options;
         end if;
@@ -56,8 +58,10 @@ begin
         when insufficient_privilege then
           if v_item[3] = '' then raise; end if;
           -- from 16 on, creating roles does not suffice for roles that another login made
-          raise exception '% may not grant % to %: a superuser or the login that created that role must', current_user, v_item[2], v_item[1]
-            using errcode = 'insufficient_privilege', hint = format('grant %I to %I%s;', v_item[2], v_item[1], v_options);
+          raise exception '% may not grant % to %: a superuser or the login that created that role must',
+              current_user, v_item[2], v_item[1]
+            using errcode = 'insufficient_privilege',
+              hint = format('grant %I to %I%s;', v_item[2], v_item[1], v_options);
         when internal_error then -- "tuple concurrently updated"
           v_tries := v_tries + 1;
           if sqlerrm not like '%concurrently updated%' or v_tries > 100 then raise; end if;
@@ -73,7 +77,7 @@ create schema core authorization spectral_owner;
 set local role spectral_owner;
 alter default privileges for role spectral_owner revoke execute on functions from public;
 -- `make generate` writes the edition: a hash of these migrations
-comment on schema core is 'The event substrate: outbox, dedup log, deployment generations. Edition 1d23f1ae07eb6c9e';
+comment on schema core is 'The event substrate: outbox, dedup log, deployment generations. Edition 478d4dbd89b7c602';
 grant usage on schema core to spectral_publisher, spectral_worker, spectral_operator, spectral_retention;
 
 -- +goose StatementBegin

@@ -19,7 +19,8 @@ create table core.operator_actions (
   constraint operator_actions_pk primary key (id),
   constraint operator_actions_action_form check (action ~ '^[a-z][a-z_]{0,39}$'),
   constraint operator_actions_acted_by_size check (octet_length(acted_by) between 1 and 256),
-  constraint operator_actions_details_object check (jsonb_typeof(details) = 'object' and pg_column_size(details) <= 65536)
+  constraint operator_actions_details_object
+    check (jsonb_typeof(details) = 'object' and pg_column_size(details) <= 65536)
 );
 comment on table core.operator_actions is 'What operators did: one row for each call of a function that acts.';
 comment on column core.operator_actions.acted_by is 'who, as the caller said; the login where nothing was said';

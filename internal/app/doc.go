@@ -1,5 +1,5 @@
-// Package app composes the service. It is the only package that imports every context, and with its subpackages the only
-// one that knows fx.
+// Package app composes the service. It is the only package that imports every context, and with its subpackages the
+// only one that knows fx.
 //
 //   - worker.go: the fx options of a worker: pools, publishing, consumers, maintenance
 //   - consumers.go, consumers_candidates.go, consumers_tasks.go: the consumers

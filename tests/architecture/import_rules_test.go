@@ -106,7 +106,7 @@ var importRules = append(adapterRules(), []rule{
 	},
 	{
 		name:   "command line without SQL",
-		reason: "package operator has the queries of operators, so that the command line, the doctor and the console share them",
+		reason: "package operator has the queries of operators; the command line, the doctor and the console share them",
 		files:  "internal/app/cli/...",
 		forbid: []string{pgx, sql},
 	},

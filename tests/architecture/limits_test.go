@@ -21,7 +21,8 @@ func TestTimeLimitsAreInOneFile(t *testing.T) {
 	units := []string{"Microsecond", "Millisecond", "Second", "Minute", "Hour"}
 	found := false
 	for _, name := range files {
-		if !strings.HasPrefix(name, adapter) || strings.HasSuffix(name, "_test.go") || strings.HasPrefix(name, adapter+"/operator/") {
+		if !strings.HasPrefix(name, adapter) || strings.HasSuffix(name, "_test.go") ||
+			strings.HasPrefix(name, adapter+"/operator/") {
 			continue
 		}
 		source, err := fs.ReadFile(tree, name)

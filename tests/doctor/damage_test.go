@@ -194,7 +194,8 @@ var rounds = []struct {
 			fix:     "as a superuser, run `alter table platform.agent_tasks enable trigger all;`", pasted: true},
 		{check: "tables", state: doctor.Critical, damage: "delete from core.publisher_sources where source = 'worlds'",
 			problem: "spectral_worlds may not publish as worlds",
-			fix:     "insert into core.publisher_sources (role_name, source) values ('spectral_worlds', 'worlds');", pasted: true},
+			fix:     "insert into core.publisher_sources (role_name, source) values ('spectral_worlds', 'worlds');",
+			pasted:  true},
 		{check: "tables", state: doctor.Warning,
 			damage:  "insert into core.publisher_sources values ('spectral_platform', 'worlds')",
 			problem: "spectral_platform may publish as worlds, which this build does not give it",
@@ -270,7 +271,8 @@ var rounds = []struct {
 			cards + "'",
 			cards + " is registered as not consumed in generation 1, although live workers of it handle the type",
 			"as spectral_owner, run `update core.event_types", true},
-		{"generations", doctor.Warning, "select core.generation_announce(44)", "goes to generation 44, which has no live worker",
+		{"generations", doctor.Warning, "select core.generation_announce(44)",
+			"goes to generation 44, which has no live worker",
 			"workers generation drain 44", false},
 		{"generations", doctor.Critical, "", "generation 13 has 1 live worker but is not registered",
 			"workers generation register 13", false},
@@ -281,7 +283,8 @@ var rounds = []struct {
 			false},
 		{"generations", doctor.Critical, insert(cards, 77, "outbox_gen_77"),
 			"generation 77 has 1 event, but no worker of it has ever registered", "`workers generation drain 77`, and then " +
-				"`SPECTRAL_GENERATION=77 workers run --drain`, with the build of that generation, runs them; or `workers generation adopt 77 44`", false},
+				"`SPECTRAL_GENERATION=77 workers run --drain`, with the build of that generation, runs them; " +
+				"or `workers generation adopt 77 44`", false},
 		{"generations", doctor.Warning, "insert into core.deployments (generation, status, draining_at, closed_at) values " +
 			"(9, 'draining', now(), now() - interval '1 hour')", "generation 9 has been closing for 1h0m",
 			"workers generation retire 9",
@@ -340,7 +343,8 @@ var rounds = []struct {
 		{"failures", doctor.Warning, insert("a.failed", 1, "outbox_gen_1") + "; update core.outbox set " +
 			"status = 'failed', claimed_at = " +
 			"now(), last_error = 'IntegrityError: a.b: no' where event_type = 'a.failed'",
-			"1 event failed in the last hour; the most common failure is a.failed, IntegrityError", "workers events stats", false},
+			"1 event failed in the last hour; the most common failure is a.failed, IntegrityError",
+			"workers events stats", false},
 		{"retention", doctor.Warning, insert("a.expires", 1, "outbox_gen_1") + "; update core.outbox set " +
 			"status = 'failed', claimed_at = " +
 			"now() - interval '25 days', occurred_at = now() - interval '25 days' where event_type = 'a.expires'; update " +
@@ -351,7 +355,8 @@ var rounds = []struct {
 			"event_type = 'a.hidden'", "1 event pending or in flight, but marked as deleted",
 			"update core.outbox set deleted_at = null where deleted_at is not null and status in ('pending', " +
 				"'in_flight');", true},
-		{"retention", doctor.Warning, "update core.workers set registered_at = now() - interval '25 hours'", "no worker has swept",
+		{"retention", doctor.Warning, "update core.workers set registered_at = now() - interval '25 hours'",
+			"no worker has swept",
 			"workers retention sweep", false},
 		{"retention", doctor.Warning, "delete from core.retention_policies where subject = 'operator_action'",
 			"has no retention policy", "insert into core.retention_policies", true},
@@ -530,7 +535,8 @@ func TestANewerSchemaIsNotDamage(t *testing.T) {
 		"create table core.of_the_future (id uuid)")
 	for _, check := range []string{"schema", "privileges", "migrations"} {
 		result := p.examine(check, nil)
-		if result.State != doctor.Fine || !strings.Contains(result.Detail, "newer") && !strings.Contains(result.Detail, "older") {
+		if result.State != doctor.Fine ||
+			!strings.Contains(result.Detail, "newer") && !strings.Contains(result.Detail, "older") {
 			t.Errorf("on a newer schema the check of %s says %+v", check, result)
 		}
 	}

@@ -31,7 +31,7 @@ func TestFaultsOfAWholeServerAreFound(t *testing.T) {
 		t.Errorf("a healthy system is said to be %+v", report)
 	}
 	p.exec("select pg_create_logical_replication_slot('abandoned', 'pgoutput')") // which waits for whatever is prepared
-	p.exec("begin; insert into core.publisher_sources values ('somebody', 'worlds'); prepare transaction 'forgotten'")
+	p.exec("begin; insert into core.publisher_sources values ('someone', 'worlds'); prepare transaction 'forgotten'")
 	report := examine()
 	result := func(check string) doctor.Result {
 		t.Helper()

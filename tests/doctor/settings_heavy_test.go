@@ -13,7 +13,7 @@ import (
 	"spectral/tests/pgtest"
 )
 
-// ownServer returns a migrated database on a server of its own, connected as its superuser.
+// ownServer returns a migrated database on a separate server, connected as its superuser.
 func ownServer(t *testing.T, settings map[string]string) *fixture {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), testTimeout)

@@ -146,7 +146,8 @@ func TestDrainFailsAtOnceWhereWaitingCannotHelp(t *testing.T) {
 	for _, c := range []struct{ prepare, publish, want string }{
 		{
 			"revoke insert, update on platform.system_cards from spectral_platform",
-			`select core.outbox_publish('worlds.world_model_card.published', 'worlds', '{"card_id": "c", "version": 1, "title": "t"}')`,
+			`select core.outbox_publish('worlds.world_model_card.published', 'worlds',
+				'{"card_id": "c", "version": 1, "title": "t"}')`,
 			`worlds.world_model_card.published cannot be delivered: DatabaseError: platform.world_model_card_projector: ` +
 				`.*permission denied for table system_cards .*
 platform.world_model_card_projector runs as spectral_platform, whose privileges on platform.system_cards are: select. .*

@@ -80,7 +80,8 @@ func situations(t *testing.T, page string) (found []situation) {
 			inside.text += line
 		case marks != nil:
 			if !slices.Contains([]string{"sql", "sh", "text"}, marks[1]) || marks[1] != "text" && len(found) == 0 {
-				t.Fatalf("%s, line %d: a block of %q: write sql, sh, or text for what is not executed, below a heading", page, n, marks[1])
+				t.Fatalf("%s, line %d: a block of %q: write sql, sh, or text for what is not executed, below a heading",
+					page, n, marks[1])
 			}
 			inside = &block{language: marks[1], page: page, line: n + 1}
 		case strings.HasPrefix(line, "## "):
@@ -114,7 +115,8 @@ func newScene(t *testing.T) *scene {
 	t.Cleanup(cancel)
 	at := pgtest.New(t)
 	return &scene{T: t, ctx: ctx, at: at, admin: pgtest.Conn(t, at),
-		operator: pgtest.Login(t, at, "spectral_operator", "pg_read_all_stats"), worker: pgtest.Login(t, at, "spectral_worker")}
+		operator: pgtest.Login(t, at, "spectral_operator", "pg_read_all_stats"),
+		worker:   pgtest.Login(t, at, "spectral_worker")}
 }
 
 // of returns the scene for one situation, without the rows of the one before.
@@ -202,7 +204,8 @@ func (s *scene) shown(text string) {
 func (s *scene) publish(name string, n int, further string) {
 	s.Helper()
 	s.exec(fmt.Sprintf(`select core.outbox_publish('worlds.world_model_card.published', 'worlds',
-		jsonb_build_object('card_id', '%s-' || i, 'version', 1, 'title', 't')%s) from generate_series(1, %d) i`, name, further, n))
+		jsonb_build_object('card_id', '%s-' || i, 'version', 1, 'title', 't')%s) from generate_series(1, %d) i`,
+		name, further, n))
 }
 
 // registered registers a generation and an idle worker of it, which lives until the test ends.
@@ -223,7 +226,8 @@ func (s *scene) failures(n int) {
 	s.publish("poison", n, "")
 	s.exec(`update core.outbox set status = 'failed', attempts = 6, claimed_at = now(), first_failed_at = now(),
 		last_error = 'IntegrityError: ` + projector + `: check constraint "broken"',
-		handler_failures = '{"` + projector + `": {"failures": 6, "parked": true, "class": "IntegrityError", "error": "broken"}}'`)
+		handler_failures = '{"` + projector + `":
+			{"failures": 6, "parked": true, "class": "IntegrityError", "error": "broken"}}'`)
 	s.values["event-id"] = s.value("select id from core.outbox where status = 'failed' order by id limit 1")
 }
 
@@ -387,7 +391,9 @@ func TestRefusalsAreListed(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if regexp.MustCompile(`(?m)^\| SP0`).Match(other) || !strings.Contains(string(other), "(runbook.md#what-functions-refuse)") || !strings.Contains(string(text), "\n## What functions refuse\n") {
-		t.Error("docs/deployment.md has a table of refusals of its own, or no link to the runbook's")
+	if regexp.MustCompile(`(?m)^\| SP0`).Match(other) ||
+		!strings.Contains(string(other), "(runbook.md#what-functions-refuse)") ||
+		!strings.Contains(string(text), "\n## What functions refuse\n") {
+		t.Error("docs/deployment.md has its own table of refusals, or no link to the runbook's")
 	}
 }

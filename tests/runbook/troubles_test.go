@@ -136,8 +136,10 @@ var troubles = map[string]trouble{
 		s.values["blocked-by"] = s.value("select pid from pg_stat_activity where usename = '" + blocker.name + "'")
 		event := s.value("select id from core.outbox where status = 'pending'")
 		// and one that has waited for longer
-		s.exec(`insert into core.outbox (event_type, event_version, source, content_class, channel, generation, payload, idempotency_key, available_at)
-			values ('worlds.world_model_card.published', 1, 'worlds', 'operational', 'outbox_gen_1', 1, '{"card_id": "locked-1", "version": 1, "title": "t"}', 'late', clock_timestamp() - interval '10 minutes')`)
+		s.exec(`insert into core.outbox (event_type, event_version, source, content_class, channel, generation, payload,
+				idempotency_key, available_at)
+			values ('worlds.world_model_card.published', 1, 'worlds', 'operational', 'outbox_gen_1', 1,
+				'{"card_id": "locked-1", "version": 1, "title": "t"}', 'late', clock_timestamp() - interval '10 minutes')`)
 		return func() {
 			if strings.Contains(s.output, "blocked_by") {
 				s.shown(blocker.name)
@@ -252,7 +254,7 @@ var troubles = map[string]trouble{
 			}
 		}
 	}},
-	// the tests' server prepares none: tests/doctor has one of its own
+	// the tests' server prepares none: tests/doctor has its own
 	"A transaction is prepared and not committed": {prepare: func(s *scene) func() {
 		return func() {
 			if !strings.Contains(s.output, "fine      transactions") {

@@ -67,8 +67,10 @@ func TestFindMatchesWhatTheFilterSays(t *testing.T) {
 		{operator.Filter{Workspaces: []uuid.NullUUID{{}}}, []int{5, 2, 7, 4}},
 		{operator.Filter{Generations: []events.Generation{3}}, []int{5}},
 		{operator.Filter{Channels: []string{"outbox_gen_3", "outbox_gen_1_slow"}}, []int{5, 7}},
-		{operator.Filter{OlderThan: 330 * time.Minute}, []int{4, 1}}, {operator.Filter{NewerThan: 210 * time.Minute}, []int{2, 7}},
-		{operator.Filter{ErrorClasses: []string{"IntegrityError"}}, []int{1}}, {operator.Filter{ErrorContains: "% _of"}, []int{1}},
+		{operator.Filter{OlderThan: 330 * time.Minute}, []int{4, 1}},
+		{operator.Filter{NewerThan: 210 * time.Minute}, []int{2, 7}},
+		{operator.Filter{ErrorClasses: []string{"IntegrityError"}}, []int{1}},
+		{operator.Filter{ErrorContains: "% _of"}, []int{1}},
 		{operator.Filter{ErrorContains: "\nInt"}, []int{2}},
 		{operator.Filter{Statuses: []operator.Status{operator.Failed}, Workspaces: []uuid.NullUUID{mine},
 			Handlers: []string{"worlds.a"}}, []int{1}},
@@ -138,7 +140,8 @@ func TestCursorsAreOfTheirFilter(t *testing.T) {
 	for after, filter := range map[string]operator.Filter{
 		found.Next: {}, "nonsense": filter, found.Next[:len(found.Next)/2]: filter, "bnVsbA": filter,
 	} {
-		if _, err := client.Find(deadline(t), filter, operator.Page{Limit: 1, After: after}); !errors.Is(err, operator.ErrCursor) {
+		_, err := client.Find(deadline(t), filter, operator.Page{Limit: 1, After: after})
+		if !errors.Is(err, operator.ErrCursor) {
 			t.Errorf("%s with %+v: %v, want that the cursor is refused", after, filter, err)
 		}
 	}
@@ -278,8 +281,11 @@ func TestShowTellsOfEachHandler(t *testing.T) {
 	d.rows(t, 2, "")
 	d.alter(t, 1, `status = 'failed', target = 'worlds', idempotency_key = 'k', attempts = 3, crashes = 1,
 		last_error = 'E: worlds.parked: x', channel = 'outbox_gen_1_slow', payload = '{"n": 1.50}',
-		handler_failures = '{"worlds.parked": {"failures": 6, "parked": true, "class": "E", "error": "x"}, "worlds.failing": {"failures": 1, "free": 2, "class": "E", "error": "y"}, "by hand": [1], "odd": {"failures": 1.5, "free": "x"}}',
-		failure_history = '[{"cycle": 1, "replayed_at": "2026-01-01T00:00:00Z"}, {"reaped_at": "2026-01-02T00:00:00Z"}, "odd"]'`)
+		handler_failures = '{"worlds.parked": {"failures": 6, "parked": true, "class": "E", "error": "x"},
+			"worlds.failing": {"failures": 1, "free": 2, "class": "E", "error": "y"},
+			"by hand": [1], "odd": {"failures": 1.5, "free": "x"}}',
+		failure_history = '[{"cycle": 1, "replayed_at": "2026-01-01T00:00:00Z"},
+			{"reaped_at": "2026-01-02T00:00:00Z"}, "odd"]'`)
 	d.alter(t, 2, inFlight+", id = '"+id.String()+"', occurred_at = now() - interval '1 hour', claimed_by = 'w', "+
 		"lease_handler = 'worlds.parked'")
 	exec(t, d.admin, `update core.outbox set claimed_at = 'infinity' where id = $1 and status = 'failed'`, id)

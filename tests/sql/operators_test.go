@@ -396,9 +396,10 @@ func TestPauseStopsEveryClaim(t *testing.T) {
 		d.alter(t, n, set)
 	}
 	for call, want := range map[string]string{ // of the card in generation 1
-		"core.outbox_claim(1, '{card}', 9, '-infinity', gen_random_uuid(), false)": "4",
-		"core.outbox_claim(1, '{card}', 9, '-infinity', gen_random_uuid(), true)":  "1",
-		"core.outbox_lease(1, '{card}', 9)":                                        "5", "core.outbox_lease(1, '{card}', 9, p_crashed => true)": "1",
+		"core.outbox_claim(1, '{card}', 9, '-infinity', gen_random_uuid(), false)":                                "4",
+		"core.outbox_claim(1, '{card}', 9, '-infinity', gen_random_uuid(), true)":                                 "1",
+		"core.outbox_lease(1, '{card}', 9)":                                                                       "5",
+		"core.outbox_lease(1, '{card}', 9, p_crashed => true)":                                                    "1",
 		"core.outbox_lease(1, '{card}', 9, p_crashed => false)":                                                   "4",
 		"core.outbox_poll(1, '{{card}}', '{-infinity}') where oldest_due is not null and next_in > 0 and crashed": "1",
 	} {

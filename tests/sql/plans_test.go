@@ -138,11 +138,14 @@ func TestCallsReadWhatTheyAreAbout(t *testing.T) {
 			exec(t, d.admin, "analyze core.outbox; analyze core.operator_actions")
 		}
 		for name, ask := range map[string]func(context.Context, *operator.Client) error{
-			"failed": find(operator.Failed), "not delivered": find(operator.Failed, operator.Due, operator.Scheduled, operator.InFlight),
-			"delivered": find(operator.Delivered),
-			"due":       find(operator.Due, operator.Scheduled), "actions": actions(operator.ActionFilter{}),
-			"common actions":      actions(operator.ActionFilter{Actions: []string{"discard"}}),
-			"actions on an event": actions(operator.ActionFilter{Events: []uuid.UUID{uuid.MustParse("00000000-0000-0000-0000-00000000270f")}}),
+			"failed":        find(operator.Failed),
+			"not delivered": find(operator.Failed, operator.Due, operator.Scheduled, operator.InFlight),
+			"delivered":     find(operator.Delivered),
+			"due":           find(operator.Due, operator.Scheduled), "actions": actions(operator.ActionFilter{}),
+			"common actions": actions(operator.ActionFilter{Actions: []string{"discard"}}),
+			"actions on an event": actions(operator.ActionFilter{
+				Events: []uuid.UUID{uuid.MustParse("00000000-0000-0000-0000-00000000270f")},
+			}),
 			"counts": func(ctx context.Context, a *operator.Client) error {
 				_, err := a.Count(ctx, operator.Filter{},
 					operator.Count{By: []operator.Dimension{operator.ByStatus, operator.ByType, operator.ByError}, Limit: 50})

@@ -114,7 +114,8 @@ func TestPublishMany(t *testing.T) {
 	conn := d.login(t, "spectral_worlds")
 	_, err := conn.Exec(deadline(t), "select core.outbox_publish_many($1::text::jsonb || '[{\"event_type\":\"x\"}]')",
 		elements(many-1, null))
-	if pg, ok := errors.AsType[*pgconn.PgError](err); !ok || pg.Code != "SP001" || !strings.HasPrefix(pg.Detail, "event 500 of the call: ") ||
+	pg, ok := errors.AsType[*pgconn.PgError](err)
+	if !ok || pg.Code != "SP001" || !strings.HasPrefix(pg.Detail, "event 500 of the call: ") ||
 		d.count(t) != 0 {
 		t.Errorf("the last of many is bad: %v", err)
 	}

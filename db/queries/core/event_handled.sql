@@ -1,6 +1,6 @@
 -- name: ClaimKey :one
--- The authority on who handles a key: no row back means that somebody else has it. A racing twin
--- waits here until the first one's transaction, or savepoint, ends.
+-- Decides who handles a key: without a row, another transaction has it. A concurrent duplicate waits here until the
+-- transaction or savepoint of the first one ends.
 insert into core.event_handled (handler_name, idempotency_key, event_id, event_type, workspace_id, content_class)
 values (@handler_name, @idempotency_key, @event_id, @event_type, @workspace_id, @content_class)
 on conflict (handler_name, idempotency_key) do nothing

@@ -1,9 +1,13 @@
-// Package events is the port of the event substrate: what bounded contexts use to tell each other
-// what happened, without importing each other.
+// Package events has the ports by which bounded contexts tell each other what happened, without importing each other.
+// Adapters are in infrastructure/<technology>; package internal/app wires them.
 //
-// It owns the envelope, the publisher, listener and handler contracts, the retry policy, the
-// registry of event contracts, channel names, and the refusals of a bad event. Adapters live in
-// infrastructure/<technology>; package internal/app wires them.
+//   - envelope.go: an event, with its metadata
+//   - publisher.go, listener.go, handler.go: publishing, subscribing and handling
+//   - tx.go: the transaction that handlers and use cases are given
+//   - retry.go, failures.go: when a failed handler runs again, and what a context reads of its failed events
+//   - contract.go, schema.go: event contracts, and the JSON schema of their payloads
+//   - validate.go, rules.go, refusal.go, errors.go: what is refused, and how an event's errors are told apart
+//   - channel.go: the names of notification channels
 //
 // Promises, whichever adapter carries them:
 //

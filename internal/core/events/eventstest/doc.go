@@ -1,10 +1,16 @@
-// Package eventstest helps to test what publishes and what consumes events.
+// Package eventstest helps to test code that publishes and consumes events.
 //
-// For a use case: [Recorder] is an event publisher without a database, which refuses what a real one does.
-// [RequirePublished] and [RequireNotPublished] look at what was published, to a Recorder or to a database's [Outbox].
+//   - recorder.go: an event publisher without a database
+//   - source.go: reads the published events and their outcomes from a database
+//   - require.go: fails a test unless certain events were published or delivered
+//   - start.go: runs a worker for as long as a test
+//   - drain.go: waits until the outbox has nothing left to do
 //
-// For consumers at a real database: [Start] runs a listener for as long as the test, [Drain] waits until its outbox is
-// quiet, and [RequireDelivered] looks at their outcomes. Docs/testing.md shows all of it in use.
+// A use case is tested with a [Recorder], which refuses what a real publisher does. [RequirePublished] and
+// [RequireNotPublished] check what was published, to a Recorder or to a database's [Outbox].
+//
+// Consumers are tested on a real database: [Start] runs a worker, [Drain] waits for it, and [RequireDelivered] checks the
+// outcomes. docs/testing.md shows all of them in use.
 //
 // Only tests import this package. It knows the database by core.outbox and core.event_handled, and no driver.
 package eventstest

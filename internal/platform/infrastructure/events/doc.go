@@ -1,5 +1,5 @@
-// Package events holds platform's event handlers. Each parses a payload into its own struct and does what the event means
-// to platform, in the claiming transaction or under a lease. Package internal/app wires them to the worker.
+// Package events holds platform's event handlers. Each parses a payload into its own struct and does what the event
+// means to platform, in the claiming transaction or under a lease. Package internal/app wires them to the worker.
 //
 //   - world_model_card_projector.go: keeps system cards at their latest version
 //   - decision_recorded_aggregator.go: adds decisions to the override patterns of their rules

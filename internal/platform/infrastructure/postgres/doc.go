@@ -1,5 +1,5 @@
-// Package postgres stores the aggregates and projections of platform in schema platform. Each repository is built for one
-// transaction. Only this package uses platformdb, which is generated from db/queries/platform.
+// Package postgres stores the aggregates and projections of platform in schema platform. Each repository is built for
+// one transaction. Only this package uses platformdb, which is generated from db/queries/platform.
 //
 //   - system_cards.go, decisions.go, override_patterns.go, failure_clusters.go, memories.go, curation_decisions.go,
 //     agent_tasks.go: a repository each

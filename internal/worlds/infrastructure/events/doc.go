@@ -1,5 +1,5 @@
-// Package events holds worlds' event handlers. Each parses a payload into its own struct and does what the event means to
-// worlds, in the claiming transaction. Package internal/app wires them to the worker.
+// Package events holds worlds' event handlers. Each parses a payload into its own struct and does what the event means
+// to worlds, in the claiming transaction. Package internal/app wires them to the worker.
 //
 //   - rule_health_recorder.go: counts decisions about the proposals of a rule
 //   - scan_completed_indexer.go: indexes the findings of a scan

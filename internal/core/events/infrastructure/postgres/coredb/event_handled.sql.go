@@ -27,8 +27,8 @@ type ClaimKeyParams struct {
 	ContentClass   string
 }
 
-// The authority on who handles a key: no row back means that somebody else has it. A racing twin
-// waits here until the first one's transaction, or savepoint, ends.
+// Decides who handles a key: without a row, another transaction has it. A concurrent duplicate waits here until the
+// transaction or savepoint of the first one ends.
 func (q *Queries) ClaimKey(ctx context.Context, arg ClaimKeyParams) (string, error) {
 	row := q.db.QueryRow(ctx, claimKey,
 		arg.HandlerName,

@@ -13,6 +13,7 @@
 //	pause.go        pausing and resuming event types
 //	generations.go  deployment generations: status, drain, retire, adopt
 //	actions.go      what operators did
+//	progress.go     what became of a workspace's events, for the demo
 //	inspect.go      Inspector: the facts that the doctor judges
 //
 // Only internal/app, the packages below it, and tests import it.
