@@ -274,7 +274,7 @@ func TestAnInterruptAtTheQuestionIsANo(t *testing.T) {
 
 func TestAnInterruptWhileStartingIsOne(t *testing.T) {
 	t.Parallel()
-	env := map[string]string{"DATABASE_URL": "postgres://nobody@127.0.0.1:1/none", "SPECTRAL_GENERATION": "1"}
+	env := map[string]string{"DATABASE_URL": "postgres://user@127.0.0.1:1/none", "SPECTRAL_GENERATION": "1"}
 	ctx, interrupt := context.WithCancel(t.Context())
 	interrupt()
 	for _, args := range [][]string{{"run"}, {"demo"}} {

@@ -6,7 +6,7 @@
 //	output.go      tables that fit the terminal, JSON, texts that are safe for a terminal
 //	hints.go       the commands for what SQL functions suggest
 //	operator.go    connecting as an operator, asking for consent
-//	events*.go     events list, show, stats, pause, resume
+//	events.go      events list; events_show.go, events_stats.go and events_pause.go: show, stats, pause and resume
 //	bulk.go        events replay, discard, undiscard, retry-now
 //	actions.go, generation.go, retention.go, migrate.go, doctor.go, run.go, demo.go
 //	               the commands of those names

@@ -1,5 +1,5 @@
 // Package doctor looks once at everything that can be wrong with a database that carries events, and says for each
-// finding what to do. It changes nothing; it sends one notification, on a channel of its own.
+// finding what to do. It changes nothing; it sends one notification, on its own channel.
 //
 // It acts as the login of DATABASE_URL, which has to be a member of spectral_operator. What that login may not see is
 // reported as unknown, never as fine. Package operator reads the facts; this package judges them.

@@ -28,7 +28,7 @@ const batchTimeout = 30 * time.Second
 // maxSkipped is how many skipped events a result names.
 const maxSkipped = 100
 
-// Pace says how fast a bulk command goes beside live traffic. Each batch is a short transaction of its own.
+// Pace says how fast a bulk command goes beside live traffic. Each batch is a separate short transaction.
 type Pace struct {
 	Batch int     // events in a transaction, at most MaxBatch and one second of Rate; zero means DefaultBatch
 	Rate  float64 // events per second at most; zero means DefaultRate, below zero no limit
@@ -68,7 +68,7 @@ type Skipped struct {
 
 // Replay makes failed events pending in generation to, in batches; delivered ones only by force. It skips what was
 // replayed, failed or was delivered after the selection was made. So each event is replayed once, however many
-// operators replay at the same time, and nobody replays a failure that they have not seen.
+// operators replay at the same time, and no operator replays a failure unseen.
 func (c *Client) Replay(ctx context.Context, s Selection, to events.Generation, by string, force bool,
 	pace Pace) (BulkResult, error) {
 	return c.inBatches(ctx, s, pace, "replay", to, func(ctx context.Context, q *coredb.Queries, k Selection) ([]event,

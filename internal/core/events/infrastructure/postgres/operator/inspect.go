@@ -431,7 +431,7 @@ type Notification struct {
 	Arrived bool
 }
 
-// Notify listens on a channel of its own, sends a notification from a second connection, and waits for it.
+// Notify listens on its own channel, sends a notification from a second connection, and waits for it.
 func (i *Inspector) Notify(ctx context.Context, wait time.Duration) (n Notification, err error) {
 	var pid uint32
 	if err := i.conn.QueryRow(ctx, "select pg_catalog.pg_backend_pid()").Scan(&pid); err != nil {
