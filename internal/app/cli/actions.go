@@ -14,7 +14,8 @@ import (
 func actionsCommand(p Process) *cobra.Command {
 	return group(&cobra.Command{
 		Use: "actions", Short: "See what operators did, and when",
-		Long: `See what operators did: core.operator_actions has a row for each call that changed something, by command or SQL.`,
+		Long: `See what operators did: core.operator_actions has a row for each call that changed something,
+by command or SQL.`,
 		Example: `  workers actions list
   workers actions list --by anna --newer-than 1d`,
 	}, actionsListCommand(p))
@@ -25,7 +26,8 @@ func actionsListCommand(p Process) *cobra.Command {
 	var page operator.Page
 	cmd := &cobra.Command{
 		Use: "list", Short: "List what operators did, the latest first", Args: cobra.NoArgs,
-		Long: `List what operators did, the latest first: the actions that match all flags. A flag takes several values, joined by
+		Long: `List what operators did, the latest first: the actions that match all flags. A flag takes several values,
+joined by
 commas or by repeating it, and matches any of them. Each line is one call; a bulk command makes one for each batch.`,
 		Example: `  workers actions list
   workers actions list --event 0198c5d4-9a52-7c11-8f0e-3b7a4d2f6e10

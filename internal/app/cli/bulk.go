@@ -197,8 +197,8 @@ func showEvents(ctx context.Context, p Process, c *operator.Client, s operator.S
 func eventsReplayCommand(p Process) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "replay [ID...]", Short: "Make failed events run again in a generation",
-		Long: `Make failed events pending in the generation --to, with all their retries: those named by id, or all that match the
-flags. Handlers that have handled an event do not run again.
+		Long: `Make failed events pending in the generation --to, with all their retries: those named by id, or all that
+match the flags. Handlers that have handled an event do not run again.
 
 The command shows what would happen, and asks. It skips and reports events that changed since. Interrupted, it can be
 repeated. --force also replays delivered events, if they are named by id or --status delivered is given.`,
@@ -302,8 +302,8 @@ func eventsRetryNowCommand(p Process) *cobra.Command {
 	tried := true
 	return bulkCommand(p, &cobra.Command{
 		Use: "retry-now [ID...]", Short: "Make waiting events due now",
-		Long: `Make events due now that wait for a retry: those named by id, or all that match the flags. Their tries so far count.
-Events that were published for a later time, and never tried, must be named by id.`,
+		Long: `Make events due now that wait for a retry: those named by id, or all that match the flags. Their tries so far
+count. Events that were published for a later time, and never tried, must be named by id.`,
 		Example: `  workers events retry-now 0198c5d4-9a52-7c11-8f0e-3b7a4d2f6e10
   workers events retry-now --error ConnectionError --yes`,
 	}, &bulk{

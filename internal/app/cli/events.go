@@ -47,8 +47,8 @@ func eventsListCommand(p Process) *cobra.Command {
 	var page operator.Page
 	cmd := &cobra.Command{
 		Use: "list", Short: "List events, by default the failed ones", Args: cobra.NoArgs,
-		Long: `List the events that match all flags, the latest first: by the time they failed or are due, others by id. A flag
-takes several values, joined by commas or by repeating it, and matches any of them.`,
+		Long: `List the events that match all flags, the latest first: by the time they failed or are due, others by id. A
+flag takes several values, joined by commas or by repeating it, and matches any of them.`,
 		Example: `  workers events list
   workers events list --error IntegrityError --newer-than 1h
   workers events list --status pending --older-than 15m

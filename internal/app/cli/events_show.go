@@ -20,8 +20,8 @@ const maxShown = 16 << 10
 func eventsShowCommand(p Process) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "show ID", Short: "Show all that is known about an event", Args: cobra.ExactArgs(1),
-		Long: `Show an event: its envelope, routing, attempts and times, the state of each handler, its history, what operators
-did to it, and its payload. It lists handlers that have handled or failed it, and those of live workers:
+		Long: `Show an event: its envelope, routing, attempts and times, the state of each handler, its history, what
+operators did to it, and its payload. It lists handlers that have handled or failed it, and those of live workers:
 
   handled      a replay skips it
   failing      it failed, and is retried

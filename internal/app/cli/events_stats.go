@@ -16,9 +16,9 @@ func eventsStatsCommand(p Process) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "stats", Args: cobra.NoArgs,
 		Short: "Count events by status, failed ones by type and error",
-		Long: `Count the events that match all flags. Without --by it counts all by status, then the failed ones by type, source,
-target and error class. OLDEST and LATEST are the times at which failed events failed, pending ones are due, events in
-flight were leased, and others were published.
+		Long: `Count the events that match all flags. Without --by it counts all by status, then the failed ones by type,
+source, target and error class. OLDEST and LATEST are the times at which failed events failed, pending ones are due, events
+in flight were leased, and others were published.
 
 From 100,000 on, delivered events by status are estimated (~). By other properties they are counted only with --status
 delivered or --exact.`,
@@ -30,7 +30,8 @@ delivered or --exact.`,
 	flags := cmd.Flags()
 	filter := filterFlags(cmd)
 	asJSON := jsonFlag(cmd)
-	wordsFlag(cmd, &count.By, "by", "properties to count by: "+operator.Joined(operator.Dimensions()), operator.Dimensions())
+	dimensions := operator.Dimensions()
+	wordsFlag(cmd, &count.By, "by", "properties to count by: "+operator.Joined(dimensions), dimensions)
 	oneFlag(flags, &count.Limit, "limit", "groups to show, from 1 to "+strconv.Itoa(operator.MaxPageSize),
 		between(strconv.Atoi, 1, operator.MaxPageSize))
 	flags.BoolVar(&count.Exactly, "exact", false, "also count delivered events one by one")

@@ -65,7 +65,8 @@ func generationStatusCommand(p Process) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "status [N]", Args: cobra.MaximumNArgs(1),
 		Short: "Show what is left in each generation, and which is safe to stop",
-		Long: `Show the events left in each generation, or in N. A generation is safe to stop when it is not live and nothing of
+		Long: `Show the events left in each generation, or in N. A generation is safe to stop when it is not live and nothing
+of
 it is due, scheduled or in flight. Exits 3 while N is not safe to stop; without N, while one that is not live is not.`,
 		Example: `  workers generation status
   workers generation status 7 --wait 10m   # a gate in a deploy script
@@ -238,8 +239,8 @@ func generationDrainCommand(p Process) *cobra.Command {
 	var force bool
 	cmd := changing(p, &cobra.Command{
 		Use: "drain N", Short: "Let a generation end: publishing from SQL goes to another",
-		Long: `Make a live generation a draining one. Publishing that names no generation then goes to another live one. Producers
-that name this one go on, and so do its workers. To drain the only live generation needs --force.`,
+		Long: `Make a live generation a draining one. Publishing that names no generation then goes to another live one.
+Producers that name this one go on, and so do its workers. To drain the only live generation needs --force.`,
 		Example: `  workers generation drain 7`,
 	}, func(c *operator.Client, ctx context.Context, g events.Generation, by string) error {
 		return c.DrainGeneration(ctx, g, by, force)
@@ -252,8 +253,8 @@ func generationRetireCommand(p Process) *cobra.Command {
 	timeout := time.Minute
 	cmd := changing(p, &cobra.Command{
 		Use: "retire N", Short: "End a draining generation for good, once nothing is left",
-		Long: `End a draining generation for good. Once nothing is left in it, publishing into it is refused. Once each transaction
-that was open then is over, and still nothing is left, the generation is retired.
+		Long: `End a draining generation for good. Once nothing is left in it, publishing into it is refused. Once each
+transaction that was open then is over, and still nothing is left, the generation is retired.
 
 Exits 1 if it is not retired within --timeout. The command may be interrupted and repeated.`,
 		Example: `  workers generation retire 7
@@ -327,7 +328,8 @@ func generationAdoptCommand(p Process) *cobra.Command {
 		Use: "adopt FROM TO", Args: cobra.ExactArgs(2),
 		Short: "Move pending events into another generation",
 		Long: `Move pending events of generation FROM into generation TO, whose workers then handle them. Events that FROM's
-workers hold stay, and so do failed ones and those that are published later. The command shows what would move, and asks.`,
+workers hold stay, and so do failed ones and those that are published later. The command shows what would move, and
+asks.`,
 		Example: `  workers generation adopt 7 8 --dry-run
   workers generation adopt 7 8 --type worlds.scan.completed --yes`,
 	}

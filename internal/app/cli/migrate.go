@@ -62,8 +62,8 @@ db/privileges.txt. A step that waits for a lock gives up after half a second, an
 func migrateDownCommand(p Process) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "down", Short: "Undo the newest step; refused where it would lose data", Args: cobra.NoArgs,
-		Long: `Undo the newest step. It is refused if rows would be lost. A rollback of a deployment does not need it: an older
-build works with a newer schema.`,
+		Long: `Undo the newest step. It is refused if rows would be lost. A rollback of a deployment does not need it: an
+older build works with a newer schema.`,
 		Example: `  workers migrate down
   workers migrate down --yes`,
 	}

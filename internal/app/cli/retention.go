@@ -43,7 +43,8 @@ func retentionStatusCommand(p Process) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "status", Short: "Show how long rows are kept, and what is about to expire", Args: cobra.NoArgs,
 		Long: `Show how long rows are kept, how many are past that, and the failed events that expire within
-` + fmt.Sprint(retention.WarnDays) + ` days. Rows are counted in tables of up to 100,000 rows and estimated (~) in larger ones.`,
+` + fmt.Sprint(retention.WarnDays) + ` days. Rows are counted in tables of up to 100,000 rows and estimated (~) in
+larger ones.`,
 		Example: `  workers retention status
   workers retention status --json`,
 	}
@@ -103,7 +104,8 @@ func printRetention(p Process, s retentionStatus) {
 func retentionSweepCommand(p Process) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "sweep", Short: "Tombstone and delete rows that are past their retention, now", Args: cobra.NoArgs,
-		Long: `Sweep until no row is past its retention, or until --max-rows or --max-time is reached. Workers do the same every
+		Long: `Sweep until no row is past its retention, or until --max-rows or --max-time is reached. Workers do the same
+every
 ` + retention.Interval.String() + `. Interrupted, the command keeps what it has done.`,
 		Example: `  workers retention sweep
   workers retention sweep --yes --max-rows 100000 --max-time 10m`,

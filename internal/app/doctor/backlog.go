@@ -80,7 +80,8 @@ func (e *examination) unhandledType(t operator.PendingType) {
 		case "live":
 			fix = run + "`, with the build of that generation, runs them"
 		case "unknown": // a worker would make it live
-			fix = fmt.Sprintf("`workers generation drain %d`, and then %s --drain`, with the build of that generation, runs them",
+			fix = fmt.Sprintf("`workers generation drain %d`, and then %s --drain`, with the build of that generation, runs "+
+				"them",
 				t.Generation, run)
 		default:
 			fix = run + " --drain`, with the build of that generation, runs them"
@@ -91,7 +92,8 @@ func (e *examination) unhandledType(t operator.PendingType) {
 		problem += "; no build has registered that type"
 		fix = fmt.Sprintf("start workers of a build that knows the type; if there is none, give the events up: as "+
 			"spectral_owner, run "+
-			"`update core.outbox set status = 'failed', claimed_at = now(), last_error = 'UnknownEventType: no build knows it' where "+
+			"`update core.outbox set status = 'failed', claimed_at = now(), last_error = 'UnknownEventType: no build knows "+
+			"it' where "+
 			"event_type = %s and generation = %d and status = 'pending' and deleted_at is null;`, then `workers events discard "+
 			"--type %s --generation %d --error UnknownEventType`", literal(t.EventType), t.Generation, t.EventType, t.Generation)
 	}
@@ -168,7 +170,8 @@ func leases(ctx context.Context, e *examination) (string, error) {
 	if l.Ahead > 0 {
 		e.found(Warning, fmt.Sprintf("%s in flight with a claim in the future, by the database's clock: no worker "+
 			"reaps before that",
-			app.Counted(l.Ahead, "event")), "set the database's clock; then, as spectral_owner, run `update core.outbox set claimed_at = "+
+			app.Counted(l.Ahead, "event")), "set the database's clock; then, as spectral_owner, run `update core.outbox set "+
+			"claimed_at = "+
 			"clock_timestamp() where status = 'in_flight' and claimed_at > clock_timestamp();`")
 	}
 	return fmt.Sprintf("%d in flight, %d past the end of the lease", l.InFlight, l.Overdue), err
@@ -240,7 +243,8 @@ func generations(ctx context.Context, e *examination) (string, error) {
 				"it live again", retire, n))
 		case g.Workers > 0 && g.Status == "retired":
 			e.found(Warning, fmt.Sprintf("generation %d is retired and still has %s, which may do nothing", n,
-				app.Counted(g.Workers, "live worker")), fmt.Sprintf("stop them; `select name from core.live_workers where generation = "+
+				app.Counted(g.Workers, "live worker")), fmt.Sprintf("stop them; `select name from core.live_workers where "+
+				"generation = "+
 				"%d;` names them", n))
 		case drained && since(g.DrainingAt) > drainingFor:
 			e.found(Warning, fmt.Sprintf("generation %d has been draining for %s and has nothing left to do", n,
@@ -329,20 +333,26 @@ func retention(ctx context.Context, e *examination) (string, error) {
 	if r.PolicyFault != "" {
 		e.found(Critical, "the retention policies contradict each other, and nothing is swept: "+r.PolicyFault,
 			// keeping rows for longer loses nothing
-			"as spectral_owner, run `begin; insert into core.retention_policies (subject, active_ttl_days, tombstoned_grace_days) values "+
-				"('outbox_row', 45, 7), ('event_handled', 60, 7) on conflict do nothing; update core.retention_policies h set active_ttl_days "+
-				"= o.active_ttl_days + o.tombstoned_grace_days + 8 from core.retention_policies o where h.subject = 'event_handled' and "+
+			"as spectral_owner, run `begin; insert into core.retention_policies (subject, active_ttl_days, "+
+				"tombstoned_grace_days) values "+
+				"('outbox_row', 45, 7), ('event_handled', 60, 7) on conflict do nothing; update core.retention_policies h set "+
+				"active_ttl_days "+
+				"= o.active_ttl_days + o.tombstoned_grace_days + 8 from core.retention_policies o where h.subject = "+
+				"'event_handled' and "+
 				"o.subject = 'outbox_row' and h.active_ttl_days <= o.active_ttl_days + o.tombstoned_grace_days; commit;`")
 	}
 	if r.Hidden > 0 {
 		e.found(Warning, fmt.Sprintf("%s pending or in flight, but marked as deleted: no handler runs, and retention "+
 			"does not delete the "+
-			"row", app.Counted(r.Hidden, "event")), "as spectral_owner, run `update core.outbox set deleted_at = null where deleted_at is "+
+			"row", app.Counted(r.Hidden, "event")), "as spectral_owner, run `update core.outbox set deleted_at = null where "+
+			"deleted_at is "+
 			"not null and status in ('pending', 'in_flight');`, and workers handle them")
 	}
 	if !r.ActionsExpire {
-		e.found(Warning, "core.operator_actions has no retention policy, and keeps its rows for ever", "as spectral_owner, run `insert "+
-			"into core.retention_policies (subject, active_ttl_days, tombstoned_grace_days) values ('operator_action', 365, 7);`")
+		e.found(Warning, "core.operator_actions has no retention policy, and keeps its rows for ever", "as spectral_owner, "+
+			"run `insert "+
+			"into core.retention_policies (subject, active_ttl_days, tombstoned_grace_days) values ('operator_action', 365, "+
+			"7);`")
 	}
 	if r.FailedExpiring > 0 {
 		list := "workers events list"

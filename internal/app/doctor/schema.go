@@ -29,7 +29,8 @@ func migrations(ctx context.Context, e *examination) (string, error) {
 	for _, step := range r.Missing {
 		e.found(Warning, fmt.Sprintf("migration %d is not recorded as applied, but later ones are: `workers migrate "+
 			"up` is refused", step),
-			fmt.Sprintf("run `workers doctor schema`; if it finds what migration %d makes, apply that by hand; then, as %s, run `insert into "+
+			fmt.Sprintf("run `workers doctor schema`; if it finds what migration %d makes, apply that by hand; then, as %s, "+
+				"run `insert into "+
 				"spectral_goose.goose_db_version (version_id, is_applied) values (%d, true);`", step, r.Owner, step))
 	}
 	if !r.DatabaseOwnerMayRecord {
@@ -131,7 +132,8 @@ func tables(ctx context.Context, e *examination) (string, error) {
 			}
 			e.found(Note, fmt.Sprintf("event trigger %s of %s runs %s at %s: it may refuse or alter migrations and "+
 				"repairs", t.Object,
-				t.Owner, t.TableName, when), fmt.Sprintf("read what the function does; to migrate without it, as a superuser, run `alter "+
+				t.Owner, t.TableName, when), fmt.Sprintf("read what the function does; to migrate without it, as a superuser, "+
+				"run `alter "+
 				"event trigger %s disable;`", t.Object))
 		case "replica identity":
 			e.found(Critical, fmt.Sprintf("%s is published (%s) but has no replica identity: each update of it "+
@@ -192,8 +194,8 @@ func (e *examination) eventTypes(ctx context.Context) error {
 			}
 			e.found(state, fmt.Sprintf("%s is not registered as this build, of generation %d, has it: %s", t.Subject,
 				e.Generation, t.Detail),
-				again+"; if the difference comes back, another build runs as this generation: give one of them a "+
-					"number of its own")
+				again+"; if the difference comes back, another build runs as this generation: give one of them "+
+					"another number")
 		case "unsure":
 			by := "no generation"
 			if t.Generation > 0 {

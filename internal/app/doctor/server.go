@@ -109,7 +109,8 @@ func connections(ctx context.Context, e *examination) (string, error) {
 		}
 	}
 	report("the server", int(c.Used), usable, "find who has them, with `select usename, application_name, count(*) from "+
-		"pg_stat_activity group by 1, 2 order by 3 desc;`; then raise max_connections, or point SPECTRAL_POOL_URL at a pooler")
+		"pg_stat_activity group by 1, 2 order by 3 desc;`; then raise max_connections, or point SPECTRAL_POOL_URL at a "+
+		"pooler")
 	report("database "+c.Database, int(c.UsedInDatabase), int(c.DatabaseLimit), fmt.Sprintf(
 		"as its owner, run `alter database %s connection limit %d;`", c.Database, 2*max(int(c.DatabaseLimit), worker)))
 	for _, l := range logins {

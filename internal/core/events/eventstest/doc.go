@@ -9,8 +9,8 @@
 // A use case is tested with a [Recorder], which refuses what a real publisher does. [RequirePublished] and
 // [RequireNotPublished] check what was published, to a Recorder or to a database's [Outbox].
 //
-// Consumers are tested on a real database: [Start] runs a worker, [Drain] waits for it, and [RequireDelivered] checks the
-// outcomes. docs/testing.md shows all of them in use.
+// Consumers are tested on a real database: [Start] runs a worker, [Drain] waits for it, and [RequireDelivered] checks
+// the outcomes. docs/testing.md shows all of them in use.
 //
 // Only tests import this package. It knows the database by core.outbox and core.event_handled, and no driver.
 package eventstest
