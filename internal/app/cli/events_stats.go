@@ -17,8 +17,8 @@ func eventsStatsCommand(p Process) *cobra.Command {
 		Use: "stats", Args: cobra.NoArgs,
 		Short: "Count events by status, failed ones by type and error",
 		Long: `Count the events that match all flags. Without --by it counts all by status, then the failed ones by type,
-source, target and error class. OLDEST and LATEST are the times at which failed events failed, pending ones are due, events
-in flight were leased, and others were published.
+source, target and error class. OLDEST and LATEST are the times at which failed events failed, pending ones are due,
+events in flight were leased, and others were published.
 
 From 100,000 on, delivered events by status are estimated (~). By other properties they are counted only with --status
 delivered or --exact.`,
