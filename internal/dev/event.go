@@ -99,7 +99,7 @@ func newEvent(eventType, target, fields string) (event, error) {
 	}
 	e := event{Type: eventType, Source: parts[1], Target: target, Noun: noun, Name: goName(noun)}
 	seen := map[string]bool{"id": true, "workspace_id": true}
-	for _, text := range strings.Fields(fields) {
+	for text := range strings.FieldsSeq(fields) {
 		parts := fieldForm.FindStringSubmatch(text)
 		if parts == nil {
 			return event{}, fmt.Errorf("FIELDS: %s must be NAME:KIND", text)

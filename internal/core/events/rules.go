@@ -161,6 +161,7 @@ func (c Contract) shape() *shape {
 			ready.number, _ = new(big.Rat).SetString(rule.Limit.(string)) // a JSON number
 		case RulePattern:
 			ready.pattern = regexp.MustCompile(rule.Limit.(string))
+		default: // compared as it is
 		}
 		s.rules = append(s.rules, ready)
 	}
@@ -252,6 +253,7 @@ func (r shapeRule) breaks(value any) bool {
 			}
 			_, err := time.Parse(time.RFC3339, value)
 			return r.Limit == timeForm && err != nil
+		default: // not about strings
 		}
 	case json.Number:
 		switch r.Kind {
@@ -265,6 +267,7 @@ func (r shapeRule) breaks(value any) bool {
 			}
 			order := number.Cmp(r.number)
 			return r.Kind == RuleMinimum && order < 0 || r.Kind == RuleMaximum && order > 0
+		default: // not about numbers
 		}
 	case []any:
 		switch r.Kind {
@@ -272,6 +275,7 @@ func (r shapeRule) breaks(value any) bool {
 			return uint64(len(value)) < r.Limit.(uint64)
 		case RuleMost:
 			return uint64(len(value)) > r.Limit.(uint64)
+		default: // not about arrays
 		}
 	case map[string]any:
 		if r.Kind == RuleRequired {
