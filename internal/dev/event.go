@@ -8,6 +8,7 @@ import (
 	"go/format"
 	"io/fs"
 	"os"
+	"path"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -18,20 +19,35 @@ import (
 //go:embed templates
 var templates embed.FS
 
-// files are what an event consists of: each template and the path that it is written to, itself a template.
-var files = []struct{ template, path string }{
-	{"contract.go.tmpl", "internal/{{.Source}}/contracts/events/{{.Noun}}.go"},
-	{"publish.go.tmpl", "internal/{{.Source}}/application/{{.Noun}}.go"},
-	{"domain.go.tmpl", "internal/{{.Target}}/domain/{{.Noun}}.go"},
-	{"handler.go.tmpl", "internal/{{.Target}}/infrastructure/events/{{.Noun}}_recorder.go"},
-	{"repository.go.tmpl", "internal/{{.Target}}/infrastructure/postgres/{{.Noun}}.go"},
-	{"query.sql.tmpl", "db/queries/{{.Target}}/{{.Noun}}.sql"},
-	{"migration.sql.tmpl", "db/migrations/{{.Number}}_{{.Target}}_{{.Noun}}.sql"},
-	{"arrives_test.go.tmpl", "tests/integration/{{.Noun}}_test.go"},
+// files are what an event consists of: each template, the path that it is written to, itself a template, and what the
+// doc.go beside it says of the file.
+var files = []struct{ template, path, about string }{
+	{"contract.go.tmpl", "internal/{{.Source}}/contracts/events/{{.Noun}}.go", "{{.Type}}"},
+	{"publish.go.tmpl", "internal/{{.Source}}/application/{{.Noun}}.go", "publishes {{.Type}}"},
+	{"domain.go.tmpl", "internal/{{.Target}}/domain/{{.Noun}}.go", "what is recorded of {{.Type}}"},
+	{"handler.go.tmpl", "internal/{{.Target}}/infrastructure/events/{{.Noun}}_recorder.go", "records {{.Type}}"},
+	{"repository.go.tmpl", "internal/{{.Target}}/infrastructure/postgres/{{.Noun}}.go", "stores what is recorded"},
+	{"query.sql.tmpl", "db/queries/{{.Target}}/{{.Noun}}.sql", ""},
+	{"migration.sql.tmpl", "db/migrations/{{.Number}}_{{.Target}}_{{.Noun}}.sql", ""},
+	{"arrives_test.go.tmpl", "tests/integration/{{.Noun}}_test.go", ""},
 }
 
-// insertions are the lines that go into files that exist: before the first end after start, or at the end of the file.
-var insertions = []struct{ path, start, end, line string }{
+// insertion is a line that goes into a file that exists: before the first end after start, or at the end of the file.
+type insertion struct{ path, start, end, line string }
+
+// insertions returns the lines that an event adds.
+func insertions() []insertion {
+	all := slices.Clone(wiring)
+	for _, f := range files {
+		if f.about != "" {
+			line := "//   - " + path.Base(f.path) + ": " + f.about
+			all = append(all, insertion{path.Dir(f.path) + "/doc.go", "// Package ", "\npackage ", line})
+		}
+	}
+	return all
+}
+
+var wiring = []insertion{
 	{"internal/app/contracts.go", "events.NewContracts(", "\n\t)", "\t\t{{.Source}}.{{.Name}}Contract(),"},
 	{"internal/app/consumers.go", "return []ConsumerBuilder{", "\n\t}", "\t\tbuild{{.Name}}Consumer,"},
 	{"internal/app/consumers.go", "", "", `
@@ -189,20 +205,24 @@ func (e event) write(root string) (paths []string, err error) {
 		}
 		contents[path], paths = []byte(filled), append(paths, path)
 	}
-	for _, i := range insertions {
-		text, known := contents[i.path]
+	for _, i := range insertions() {
+		path, err := e.fill(i.path)
+		if err != nil {
+			return nil, err
+		}
+		text, known := contents[path]
 		if !known {
-			if text, err = os.ReadFile(filepath.Join(root, i.path)); err != nil {
+			if text, err = os.ReadFile(filepath.Join(root, path)); err != nil {
 				return nil, err
 			}
-			paths = append(paths, i.path)
+			paths = append(paths, path)
 		}
 		line, err := e.fill(i.line)
 		if err != nil {
 			return nil, err
 		}
-		if contents[i.path], err = insert(text, i.start, i.end, line); err != nil {
-			return nil, fmt.Errorf("%s: %w", i.path, err)
+		if contents[path], err = insert(text, i.start, i.end, line); err != nil {
+			return nil, fmt.Errorf("%s: %w", path, err)
 		}
 	}
 	for _, path := range paths {

@@ -97,7 +97,7 @@ func TestHarmfulSettingsAreFoundAndFixed(t *testing.T) {
 	// what the URL sets is not the server's
 	p.url = bare + "&statement_timeout=2000"
 	const connected = ", in the sessions that connect as this one does"
-	if f := mustFind("statement_timeout", connected); f.Fix != "remove it from DATABASE_URL, or from PGOPTIONS" {
+	if f := mustFind("statement_timeout", connected); f.Fix != "remove statement_timeout from DATABASE_URL or PGOPTIONS" {
 		t.Errorf("of the URL it says %+v", f)
 	}
 	p.url = bare

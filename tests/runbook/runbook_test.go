@@ -271,7 +271,7 @@ func (s *scene) run(b block) {
 		path = filepath.Dir(binary.Path(s)) + ":" + path
 	}
 	cmd.Env = []string{
-		"PATH=" + path, "HOME=" + s.TempDir(), "USER=ana", "PAGER=", "DATABASE_URL=" + u.String(),
+		"COLUMNS=200", "PATH=" + path, "HOME=" + s.TempDir(), "USER=ana", "PAGER=", "DATABASE_URL=" + u.String(),
 		"SPECTRAL_GENERATION=" + s.values["generation"], "SPECTRAL_BRIEFINGS_DIR=" + s.TempDir(),
 	}
 	var out bytes.Buffer

@@ -115,7 +115,7 @@ var troubles = map[string]trouble{
 				s.shown("outbox_gen_1 |     7 |")
 				return
 			}
-			s.shown("7 due events " + card + " of generation 1 (live) wait")
+			s.shown("7 events wait of type " + card + " in generation 1 (live)")
 		}
 	}},
 	"A handler hangs behind a lock": {prepare: func(s *scene) func() {
@@ -148,7 +148,7 @@ var troubles = map[string]trouble{
 				s.await("select status from core.outbox where id = '"+event+"'", "delivered")
 				return
 			}
-			s.shown("waits for locks: select pid, pg_blocking_pids(pid)")
+			s.shown("`workers doctor transactions` names locks")
 		}
 	}},
 	"Events are in flight for too long": {prepare: func(s *scene) func() {
@@ -265,7 +265,7 @@ var troubles = map[string]trouble{
 	"The clocks differ": {prepare: func(s *scene) func() {
 		return func() {
 			if !strings.Contains(s.output, "clock_timestamp") {
-				s.shown("this host's, give or take")
+				s.shown("this host's, plus or minus")
 			}
 		}
 	}},

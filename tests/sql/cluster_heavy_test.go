@@ -277,7 +277,7 @@ func TestAStepDownWaitsWithoutBlockingPublishers(t *testing.T) {
 	waitFor(t, watcher, "select not ("+strings.TrimPrefix(lockWaits("core.outbox"), "select ")+")") // its turn is over
 	exec(t, watcher, "delete from spectral_goose.goose_db_version where version_id = 90001")
 	finish(t, long)
-	if err := <-undone; err == nil || !strings.Contains(err.Error(), "the newest step is not 90001 any more, but 12") {
+	if err := <-undone; err == nil || !strings.Contains(err.Error(), "the newest step is now 12, not 90001") {
 		t.Errorf("it says %v", err)
 	}
 	if newest := value[int](t, watcher, "select max(version_id) from spectral_goose.goose_db_version"); newest != 12 {
