@@ -1,6 +1,6 @@
 -- core.retention_policies_check() says what is wrong with the policies: null if nothing. What has been handled has to
 -- be remembered for longer than its event can come back, so event_handled.active_ttl > outbox.active_ttl + outbox.grace
--- (seed D13). Reads core.retention_policies.
+-- (docs/decisions/0016). Reads core.retention_policies.
 create function core.retention_policies_check() returns text
 language sql volatile as $$
   select case

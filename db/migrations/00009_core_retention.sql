@@ -4,7 +4,7 @@
 set local lock_timeout = '500ms';
 set local role spectral_owner;
 
--- How long rows are kept (seed D13). internal/core/retention has the same in Go, and a test compares them.
+-- How long rows are kept (docs/decisions/0016). internal/core/retention has the same in Go, and a test compares them.
 create table core.retention_policies (
   subject text not null,
   content_class text not null default '*',

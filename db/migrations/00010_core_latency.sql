@@ -4,7 +4,7 @@
 set local lock_timeout = '500ms';
 set local role spectral_owner;
 
--- How long events wait for their handlers, by the hour: one of the figures that say when to move on (seed D15).
+-- How long events wait for their handlers, by the hour: figures that say when to move on (docs/decisions/0018).
 create table core.delivery_latencies (
   hour timestamptz not null,
   up_to_ms integer not null,

@@ -37,7 +37,7 @@ func (e *StrandedError) Error() string {
 		types = append(types, fmt.Sprintf("%s (%d)", t.EventType, t.Events))
 	}
 	return fmt.Sprintf("generation %d has events left that neither this build nor another live worker of it handles: %s; "+
-		"run the build that does, or move them: workers generation adopt %[1]d <generation that handles them>",
+		"run the build that does, or move them to one that does: `workers generation adopt %[1]d GENERATION`",
 		e.Generation, strings.Join(types, ", "))
 }
 
