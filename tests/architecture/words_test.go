@@ -12,10 +12,6 @@ import (
 	"unicode/utf8"
 )
 
-// notYet lists what is not yet rewritten in plain English, in the patterns of the import rules. TestWords skips it. An
-// entry without a problem fails the test: remove it.
-var notYet = []string{}
-
 // maxLine is the length of the longest line in characters. A tab is one character.
 const maxLine = 120
 
@@ -90,7 +86,6 @@ var bannedNames = []bannedWord{
 // allowedWords are words that mean something else in some files. An empty word is every word.
 var allowedWords = []struct{ file, word, reason string }{
 	{"tests/architecture/words_test.go", "", "the list itself"},
-	{"internal/core/events/eventstest/drain.go", "patience", "DefaultPatience is a name that users of the package have"},
 	{"internal/app/embeddedpg/", "nobody", "the name of a Unix user"},
 	{"tests/pgbouncer/", "nobody", "the name of a Unix user"},
 	{"tests/pgtest/", "nobody", "the name of a Unix user"},
@@ -103,21 +98,8 @@ func TestWords(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	open := make(map[string]int, len(notYet))
 	for _, p := range problems {
-		file, _, _ := strings.Cut(p, ":")
-		i := slices.IndexFunc(notYet, func(pattern string) bool { return compile(pattern, "").MatchString(file) })
-		if i < 0 {
-			t.Error(p)
-			continue
-		}
-		open[notYet[i]]++
-	}
-	for _, pattern := range notYet {
-		if open[pattern] == 0 {
-			t.Errorf("%s has no problem any more: remove it from notYet in tests/architecture/words_test.go", pattern)
-		}
-		t.Logf("%s: %d problems to fix", pattern, open[pattern])
+		t.Error(p)
 	}
 }
 

@@ -29,7 +29,7 @@ func TestLeftoverEphemeralServersAreRemoved(t *testing.T) {
 func TestOrdinaryUserRunsAServer(t *testing.T) {
 	t.Parallel()
 	if os.Geteuid() != 0 {
-		t.Skip("all tests run as an ordinary user")
+		t.Skip("only root has another user to run a server as; otherwise every test here runs as an ordinary user")
 	}
 	u, err := user.Lookup("nobody")
 	check(t, err)

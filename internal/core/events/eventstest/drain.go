@@ -16,8 +16,8 @@ import (
 	"spectral/internal/core/events"
 )
 
-// DefaultPatience is how long Drain waits without [Within].
-const DefaultPatience = 30 * time.Second
+// DefaultTimeout is how long Drain waits without [Within].
+const DefaultTimeout = 30 * time.Second
 
 // lookEvery is how often a condition of the database is looked at that announces itself in no other way.
 const lookEvery = 10 * time.Millisecond
@@ -30,7 +30,7 @@ type drain struct {
 	scheduled bool
 }
 
-// Within is how long to wait; [DefaultPatience] otherwise.
+// Within is how long to wait; [DefaultTimeout] otherwise.
 func Within(d time.Duration) DrainOption { return func(o *drain) { o.within = d } }
 
 // AwaitScheduled waits for events that were published to become due later, too. Otherwise they are left alone.
@@ -43,7 +43,7 @@ func AwaitScheduled() DrainOption { return func(o *drain) { o.scheduled = true }
 // workers is for an event's type. The test runs the listener: see [Start]. See [Outbox] for what db may be.
 func Drain(t testing.TB, db events.Tx, options ...DrainOption) []Outcome {
 	t.Helper()
-	d := drain{within: DefaultPatience}
+	d := drain{within: DefaultTimeout}
 	for _, option := range options {
 		option(&d)
 	}
@@ -56,9 +56,9 @@ func Drain(t testing.TB, db events.Tx, options ...DrainOption) []Outcome {
 	defer deadline.Stop()
 	tick := time.NewTicker(lookEvery)
 	defer tick.Stop()
-	for looks := 0; ; looks++ {
-		if looks%10 == 9 {
-			failIfHopeless(t, db)
+	for polls := 0; ; polls++ {
+		if polls%10 == 9 {
+			failIfUndeliverable(t, db)
 		}
 		var busy bool
 		if err := db.QueryRow(t.Context(),
@@ -84,8 +84,8 @@ func Drain(t testing.TB, db events.Tx, options ...DrainOption) []Outcome {
 	}
 }
 
-// failIfHopeless fails the test if an event waits for what only the code can change, and says what to change.
-func failIfHopeless(t testing.TB, db events.Tx) {
+// failIfUndeliverable fails the test if an event waits for what only the code can change, and says what to change.
+func failIfUndeliverable(t testing.TB, db events.Tx) {
 	t.Helper()
 	var eventType, lastError string
 	err := db.QueryRow(t.Context(), `select o.event_type, coalesce(o.last_error, '') from core.outbox o
@@ -99,8 +99,7 @@ func failIfHopeless(t testing.TB, db events.Tx) {
 		t.Fatalf("drain: look for events that cannot be delivered: %v", err)
 	case lastError == "":
 		t.Fatalf("%s has no handler in the workers that run: list its consumer in ConsumerBuilders "+
-			"(internal/app/consumers.go), "+
-			"or declare its contract Unconsumed", eventType)
+			"(internal/app/consumers.go), or declare its contract Unconsumed", eventType)
 	default:
 		t.Fatalf("%s cannot be delivered: %s%s", eventType, lastError, missingGrant(t, db, lastError))
 	}
@@ -126,14 +125,13 @@ func missingGrant(t testing.TB, db events.Tx, lastError string) string {
 		return fmt.Sprintf("\n(the privileges on %s cannot be read: %v)", denied[3], err)
 	}
 	return fmt.Sprintf("\n%[1]s runs as %[2]s, whose privileges on %[4]s are: %[3]s. Grant what it needs in the "+
-		"migration "+
-		"that creates the table, and run `make generate`:\n  grant select, insert, update on %[4]s to %[2]s;",
+		"migration that creates the table, and run `make generate`:\n  grant select, insert, update on %[4]s to %[2]s;",
 		denied[1], role, privileges, table)
 }
 
 func outcomes(t testing.TB, db events.Tx) []Outcome {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), DefaultPatience)
+	ctx, cancel := context.WithTimeout(t.Context(), DefaultTimeout)
 	defer cancel()
 	all, err := Outcomes(ctx, db)
 	if err != nil {
