@@ -230,8 +230,8 @@ func actAs(ctx context.Context, conn *pgx.Conn, role string) error {
 	case err == nil:
 		return nil
 	case ok && pg.Code == pgerrcode.InvalidParameterValue:
-		return fmt.Errorf("role %s does not exist: "+
-			"run `workers migrate up`, or on a migrated database `workers migrate repair`", role)
+		return fmt.Errorf("role %s does not exist: run `workers migrate up`, or on a migrated database `workers migrate "+
+			"repair`", role)
 	case ok && pg.Code == pgerrcode.InsufficientPrivilege:
 		login := pgx.Identifier{conn.Config().User}.Sanitize()
 		return fmt.Errorf("login %s may not act as %s: grant %[2]s to %[1]s", login, role)
@@ -276,8 +276,8 @@ select exists (select from tables where name = $1), exists (select from tables w
 	case err != nil:
 		return fmt.Errorf("look for %s: %w", versionTable, oneLine(err))
 	case !counted && filled:
-		return errors.New("the database is migrated, but " + versionTable + ", which says how far, is missing: " +
-			"rename it back, or restore it from a backup, before you migrate")
+		return errors.New("the database is migrated, but " + versionTable + ", which says how far, is missing: rename it " +
+			"back, or restore it from a backup, before you migrate")
 	case !counted:
 		return errNotMigrated
 	case len(ungranted) > 0:

@@ -147,8 +147,8 @@ func (m *Migrator) retryLocked(ctx context.Context, migrate func() error) error 
 		if pg, ok := errors.AsType[*pgconn.PgError](err); !ok || pg.Code != pgerrcode.LockNotAvailable {
 			return err
 		}
-		m.log.WarnContext(ctx, "a migration waits for a lock that a long transaction holds: "+
-			"see `workers doctor snapshots`", logReason, oneLine(err).Error(), logDelay, pause.Milliseconds())
+		m.log.WarnContext(ctx, "a migration waits for a lock that a long transaction holds: see `workers doctor "+
+			"snapshots`", logReason, oneLine(err).Error(), logDelay, pause.Milliseconds())
 		select {
 		case <-waiting.Done():
 			return err
@@ -199,8 +199,8 @@ func (m *Migrator) Newest(ctx context.Context) (*goose.Source, error) {
 		return nil, migrationError(err)
 	}
 	if applied > latest {
-		return nil, fmt.Errorf("the database is at migration %d, and this build knows those up to %d: "+
-			"undo it with the build that applied it", applied, latest)
+		return nil, fmt.Errorf("the database is at migration %d, and this build knows those up to %d: undo it with the "+
+			"build that applied it", applied, latest)
 	}
 	for _, source := range m.provider.ListSources() {
 		if source.Version == applied {
@@ -220,22 +220,22 @@ func migrationError(err error) error {
 	if partial, ok := errors.AsType[*goose.PartialError](err); ok && partial.Failed != nil {
 		err = fmt.Errorf("migration %s failed, the ones before it stay applied: %w", partial.Failed.Source.Path, partial.Err)
 		if pg, ok := errors.AsType[*pgconn.PgError](err); ok && slices.Contains(alreadyThere, pg.Code) {
-			return fmt.Errorf("%w; if it was applied and only its record is lost: "+
-				"insert into %s (version_id, is_applied) values (%d, true);", err, versionTable, partial.Failed.Source.Version)
+			return fmt.Errorf("%w; if it was applied and only its record is lost: insert into %s (version_id, is_applied) "+
+				"values (%d, true);", err, versionTable, partial.Failed.Source.Version)
 		}
 	}
 	if strings.Contains(err.Error(), "missing zero version") { // goose has no type for it
-		return fmt.Errorf("%s has lost its rows: if the database was migrated to step %d, "+
-			"insert into %[1]s (version_id, is_applied) select v, true from generate_series(0, %[2]d) as v; "+
-			"otherwise drop and recreate the database", versionTable, LatestMigration())
+		return fmt.Errorf("%s has lost its rows: if the database was migrated to step %d, insert into %[1]s (version_id, "+
+			"is_applied) select v, true from generate_series(0, %[2]d) as v; otherwise drop and recreate the "+
+			"database", versionTable, LatestMigration())
 	}
 	if strings.Contains(err.Error(), "missing (out-of-order) migration") { // goose has no type for it
 		return fmt.Errorf("%w; a step before the newest one is not recorded as applied: run `workers doctor migrations`",
 			oneLine(err))
 	}
 	if pg, ok := errors.AsType[*pgconn.PgError](err); ok && pg.Code == pgerrcode.InsufficientPrivilege {
-		return fmt.Errorf("%w; migrate as a login that owns the database and has CREATEROLE "+
-			"(and, on PostgreSQL 15, INHERIT)", err)
+		return fmt.Errorf("%w; migrate as a login that owns the database and has CREATEROLE (and, on PostgreSQL 15, "+
+			"INHERIT)", err)
 	}
 	return err
 }

@@ -59,8 +59,8 @@ func (m *Migrator) Repair(ctx context.Context) (repaired []Difference, left []Le
 
 func repairOn(ctx context.Context, conn *pgx.Conn) (repaired []Difference, left []Left, err error) {
 	tx, err := conn.BeginTx(ctx, pgx.TxOptions{BeginQuery: "begin isolation level read committed read write; " +
-		operator.FixedSettings + "; set local lock_timeout = '500ms'; set local statement_timeout = 0; " +
-		"set local check_function_bodies = off"})
+		operator.FixedSettings + "; set local lock_timeout = '500ms'; set local statement_timeout = 0; set local " +
+		"check_function_bodies = off"})
 	if err != nil {
 		return nil, nil, fmt.Errorf("begin: %w", oneLine(err))
 	}
@@ -355,8 +355,8 @@ func (r *repair) advice(d Difference) string {
 	case slices.Contains([]string{"grant", "default", "revoked", "owner"}, kind):
 		return "it has to be undone by the role that did it, or a superuser"
 	case d.Want == "":
-		return "if it is ours under another name, rename it back; otherwise move it to another schema: " +
-			"it may slow down or refuse what events need"
+		return "if it is ours under another name, rename it back; otherwise move it to another schema: it may slow down " +
+			"or refuse what events need"
 	case d.Is == "" && (kind == "schema" || kind == "table" && strings.HasPrefix(d.Want, "table") || kind == "column"):
 		return "what it held is gone: restore the database from a backup; " + definedIn(kind, name) + " defines it"
 	default:

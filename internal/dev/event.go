@@ -102,8 +102,8 @@ var (
 func newEvent(eventType, target, fields string) (event, error) {
 	parts := typeForm.FindStringSubmatch(eventType)
 	if parts == nil || !slices.Contains(contexts, parts[1]) {
-		return event{}, fmt.Errorf("NAME=%s: must be lower-case words joined by dots, "+
-			"the first of them the context that publishes",
+		return event{}, fmt.Errorf("NAME=%s: must be lower-case words joined by dots, the first of them the context that "+
+			"publishes",
 			eventType)
 	}
 	if !slices.Contains(contexts, target) {

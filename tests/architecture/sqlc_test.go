@@ -118,8 +118,8 @@ func checkSQLC(tree fs.FS) ([]string, error) {
 		}
 		for _, file := range slices.Sorted(maps.Keys(reads)) {
 			if migrations[file] != owner {
-				fail("sqlc.yaml: the block of %s reads %s, which is not its migration: "+
-					"its queries could reach another context's tables", owner, file)
+				fail("sqlc.yaml: the block of %s reads %s, which is not its migration: its queries could reach another "+
+					"context's tables", owner, file)
 			}
 		}
 		for _, file := range slices.Sorted(maps.Keys(migrations)) {

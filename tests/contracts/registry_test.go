@@ -69,8 +69,8 @@ func forgotten(t *testing.T, tree fs.FS, elsewhere map[string]string) (problems 
 				if !used[name] && elsewhere[name] == "" {
 					problems = append(problems,
 						name+" of internal/"+scope+"/contracts/events is not published: publish it from a use case in internal/"+scope+
-							"/application, in the transaction of what it tells of; if only others do, "+
-							"say who in publishedElsewhere (tests/contracts/registry_test.go)")
+							"/application, in the transaction of what it tells of; if only others do, say who in publishedElsewhere "+
+							"(tests/contracts/registry_test.go)")
 				}
 				if used[name] && elsewhere[name] != "" {
 					problems = append(problems, name+" is in publishedElsewhere, but internal/"+scope+" publishes it")

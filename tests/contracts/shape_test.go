@@ -262,9 +262,8 @@ func TestRefusalsNameAllViolationsAndWhatWasReceived(t *testing.T) {
 		},
 		{
 			none, "/id must be a string; /at must be a string; /name must be a string; /kind must be a string; /count must be " +
-				"an integer; " +
-				"/version must be an integer; /size must be an integer; /share must be a number; /yes must be true or false; " +
-				"/raw must be an object; and 1 more",
+				"an integer; /version must be an integer; /size must be an integer; /share must be a number; /yes must be true " +
+				"or false; /raw must be an object; and 1 more",
 			"/id null; /at null; /name null; /kind null; /count null; /version null; /size null; /share null; /yes null; /raw " +
 				"null",
 		},
@@ -280,8 +279,8 @@ func TestRefusalsNameAllViolationsAndWhatWasReceived(t *testing.T) {
 			Payload: payload})
 		want := &events.Refusal{
 			Code: events.CodePayloadShape, Field: "payload", EventType: contract.Type, Reason: c.reason, Received: c.received,
-			Hint: "select payload_schema from core.event_types where event_type = 'worlds.test.everything' " +
-				"and event_version = 1;",
+			Hint: "select payload_schema from core.event_types where event_type = 'worlds.test.everything' and " +
+				"event_version = 1;",
 		}
 		if refusal, ok := errors.AsType[*events.Refusal](err); !ok || *refusal != *want {
 			t.Errorf("Go refuses %v\nas   %v\nwant %v", c.fields, err, want)

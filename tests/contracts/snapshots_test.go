@@ -72,8 +72,8 @@ func TestSnapshots(t *testing.T) {
 	for _, folder := range folders {
 		if !slices.ContainsFunc(all, func(c events.Contract) bool { return c.Type == folder.Name() }) {
 			t.Errorf("%s was published once and has no contract any more: the outbox may hold some. Deprecate it "+
-				"(events.Deprecation); "+
-				"once none is left anywhere, delete tests/contracts/testdata/%[1]s and docs/events/%[1]s.md", folder.Name())
+				"(events.Deprecation); once none is left anywhere, delete tests/contracts/testdata/%[1]s and "+
+				"docs/events/%[1]s.md", folder.Name())
 		}
 	}
 }
@@ -115,10 +115,9 @@ func drift(c events.Contract, before map[int]*jsonschema.Schema) (problems []str
 	for _, version := range slices.Sorted(maps.Keys(before)) {
 		breaking, differs := compare("", before[version], c.Schema())
 		for _, b := range breaking {
-			fail("%s since version %d. Consumers of events published before would break: leave it as it was, "+
-				"or publish a new event type %s "+
-				"and deprecate this one (docs/adding-an-event.md); or, if version %[2]d was never deployed anywhere, "+
-				"delete tests/contracts/testdata/%[4]s/v%[2]d.schema.json and run `make generate`", b, version,
+			fail("%s since version %d. Consumers of events published before would break: leave it as it was, or publish a "+
+				"new event type %s and deprecate this one (docs/adding-an-event.md); or, if version %[2]d was never deployed "+
+				"anywhere, delete tests/contracts/testdata/%[4]s/v%[2]d.schema.json and run `make generate`", b, version,
 				successorOf(c.Type), c.Type)
 		}
 		if len(breaking) > 0 {
@@ -127,8 +126,8 @@ func drift(c events.Contract, before map[int]*jsonschema.Schema) (problems []str
 		changed = version == c.Version && differs
 	}
 	if changed {
-		fail("the payload changed, and its event_version did not: raise the constant ...Version to %d, "+
-			"then `make generate`; "+
+		fail("the payload changed, and its event_version did not: raise the constant ...Version to %d, then `make "+
+			"generate`; "+
 			"or, if version %d was never deployed anywhere, delete tests/contracts/testdata/%s/v%[2]d.schema.json first",
 			c.Version+1, c.Version, c.Type)
 	}

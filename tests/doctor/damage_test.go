@@ -134,8 +134,8 @@ func insert(eventType string, generation int, channel string) string {
 const cards = "worlds.world_model_card.published"
 
 // claimed is SQL that makes events in flight; the time of the claim follows it.
-const claimed = "; update core.outbox set status = 'in_flight', claim_token = gen_random_uuid(), " +
-	"claimed_by = 'w', claimed_at = "
+const claimed = "; update core.outbox set status = 'in_flight', claim_token = gen_random_uuid(), claimed_by = 'w', " +
+	"claimed_at = "
 
 // damage is a change that SQL makes to a database or its events, and the finding that doctor must have.
 type damage struct {
@@ -229,8 +229,7 @@ var rounds = []struct {
 			fix: "as a superuser, run `alter table spectral_goose.goose_db_version owner to spectral_platform;", pasted: true},
 		{check: "retention", state: doctor.Critical,
 			damage: "alter table core.retention_policies disable trigger all; update core.retention_policies set " +
-				"active_ttl_days = 20 where subject = 'event_handled'; alter table core.retention_policies enable " +
-				"trigger all",
+				"active_ttl_days = 20 where subject = 'event_handled'; alter table core.retention_policies enable trigger all",
 			problem: "contradict each other", fix: "update core.retention_policies h", pasted: true},
 		{check: "vacuum", state: doctor.Warning, damage: "alter table core.outbox set (autovacuum_enabled = off)",
 			problem: "autovacuum is off for core.outbox", fix: "alter table core.outbox reset (autovacuum_enabled);",
@@ -245,9 +244,8 @@ var rounds = []struct {
 			damage:  "update pg_catalog.pg_class set reltuples = 6000000 where oid = 'core.outbox'::regclass",
 			problem: "about 6000000 rows, more than the 5000000 from which to partition", fix: "partition it by month"},
 		{check: "scale", state: doctor.Warning,
-			damage: "insert into core.delivery_latencies select date_trunc('hour', now()) - i * interval '1 hour', " +
-				"750, 200, " +
-				"now() from generate_series(1, 167) i", problem: "for a week 1 % of events took longer than 500ms",
+			damage: "insert into core.delivery_latencies select date_trunc('hour', now()) - i * interval '1 hour', 750, " +
+				"200, now() from generate_series(1, 167) i", problem: "for a week 1 % of events took longer than 500ms",
 			fix: "slow handlers"},
 		{check: "clock", state: doctor.Warning,
 			problem: "the database's clock is 1h0m", fix: "NTP"},
@@ -276,83 +274,76 @@ var rounds = []struct {
 			"workers generation drain 44", false},
 		{"generations", doctor.Critical, "", "generation 13 has 1 live worker but is not registered",
 			"workers generation register 13", false},
-		{"generations", doctor.Critical, insert(cards, 8, "outbox_gen_8") + "; insert into core.deployments " +
-			"(generation, status, " +
-			"retired_at) values (8, 'retired', now())", "generation 8 is retired and has 1 event left",
+		{"generations", doctor.Critical, insert(cards, 8, "outbox_gen_8") + "; insert into core.deployments (generation, " +
+			"status, retired_at) values (8, 'retired', now())", "generation 8 is retired and has 1 event left",
 			"`workers generation adopt 8 44` moves them",
 			false},
 		{"generations", doctor.Critical, insert(cards, 77, "outbox_gen_77"),
 			"generation 77 has 1 event, but no worker of it has ever registered", "`workers generation drain 77`, and then " +
-				"`SPECTRAL_GENERATION=77 workers run --drain`, with the build of that generation, runs them; " +
-				"or `workers generation adopt 77 44`", false},
+				"`SPECTRAL_GENERATION=77 workers run --drain`, with the build of that generation, runs them; or `workers " +
+				"generation adopt 77 44`", false},
 		{"generations", doctor.Warning, "insert into core.deployments (generation, status, draining_at, closed_at) values " +
 			"(9, 'draining', now(), now() - interval '1 hour')", "generation 9 has been closing for 1h0m",
 			"workers generation retire 9",
 			false},
-		{"generations", doctor.Warning, "insert into core.deployments (generation, status, draining_at) " +
-			"values (10, 'draining', " +
-			"now() - interval '3 days')", "generation 10 has been draining for 3 days and has nothing left to do",
+		{"generations", doctor.Warning, "insert into core.deployments (generation, status, draining_at) values (10, " +
+			"'draining', now() - interval '3 days')", "generation 10 has been draining for 3 days and has nothing left to do",
 			"workers generation retire 10", false},
-		{"generations", doctor.Note, "insert into core.deployments (generation, status, draining_at) " +
-			"values (11, 'draining', now())",
+		{"generations", doctor.Note, "insert into core.deployments (generation, status, draining_at) values (11, " +
+			"'draining', now())",
 			"generation 11 is draining, has nothing left to do, and still has 1 live worker", "workers generation retire 11",
 			false},
-		{"generations", doctor.Warning, "insert into core.deployments (generation, status, retired_at) " +
-			"values (12, 'retired', now())",
+		{"generations", doctor.Warning, "insert into core.deployments (generation, status, retired_at) values (12, " +
+			"'retired', now())",
 			"generation 12 is retired and still has 1 live worker", "stop them", false},
 		{"unhandled", doctor.Critical, insert(cards, 44, "outbox_gen_44"),
 			"1 event of type " + cards + " in generation 44 (live) has waited for 10m", "`SPECTRAL_GENERATION=44 workers " +
 				"run`, with the build of that generation, runs them; or `workers generation adopt 44 1`", false},
 		{"unhandled", doctor.Critical, "", "generation 77 (unknown)", "`workers generation drain 77`, and then " +
 			"`SPECTRAL_GENERATION=77 workers run --drain`, with the build of that generation, runs them; or", false},
-		{"unhandled", doctor.Warning, "update core.workers set handlers = handlers - 'agent.task.dispatched' " +
-			"where generation = 1",
+		{"unhandled", doctor.Warning, "update core.workers set handlers = handlers - 'agent.task.dispatched' where " +
+			"generation = 1",
 			"no live worker of generation 1 runs processing class agents: events of type agent.task.dispatched will wait",
 			"SPECTRAL_GENERATION=1 workers run --classes agents", false},
 		{"unhandled", doctor.Critical, insert("worlds.other.happened", 1, "outbox_gen_1"),
 			"none of its 1 live worker handles that type; no build has registered that type",
 			"give the events up: as spectral_owner, run `update " +
-				"core.outbox set status = 'failed', claimed_at = now(), last_error = 'UnknownEventType: no build " +
-				"knows it' where " +
-				"event_type = 'worlds.other.happened' and generation = 1 and status = 'pending' and deleted_at " +
-				"is null;`, then `workers " +
-				"events discard --type worlds.other.happened --generation 1 --error UnknownEventType", false},
+				"core.outbox set status = 'failed', claimed_at = now(), last_error = 'UnknownEventType: no build knows it' " +
+				"where event_type = 'worlds.other.happened' and generation = 1 and status = 'pending' and deleted_at is " +
+				"null;`, then `workers events discard --type worlds.other.happened --generation 1 --error " +
+				"UnknownEventType", false},
 		{"unhandled", doctor.Critical, insert("decision.recorded", 1, "outbox_gen_1"),
 			"decision.recorded in generation 1 (live) has waited",
 			"--classes", false},
 		{"channels", doctor.Warning, insert(cards, 1, "outbox_default"),
 			"published on channel outbox_default, but workers listen on outbox_gen_1", "without p_class", false},
 		{"listeners", doctor.Warning, "", "has waited for 10m", "restart", false},
-		{"listeners", doctor.Warning, "insert into core.workers (worker_id, session_id, generation, " +
-			"name, handlers, gone_at) values " +
-			"(gen_random_uuid(), gen_random_uuid(), 1, 'dead', '{}', now() - interval '10 minutes')",
+		{"listeners", doctor.Warning, "insert into core.workers (worker_id, session_id, generation, name, handlers, " +
+			"gone_at) values (gen_random_uuid(), gen_random_uuid(), 1, 'dead', '{}', now() - interval '10 minutes')",
 			"1 worker died more than 5 minutes ago", "run a worker", false},
-		{"leases", doctor.Critical, insert("a.lapsed", 1, "outbox_gen_1") + claimed + "now() - interval '10 minutes'" +
-			" where event_type = 'a.lapsed'",
+		{"leases", doctor.Critical, insert("a.lapsed", 1, "outbox_gen_1") + claimed + "now() - interval '10 minutes' " +
+			"where event_type = 'a.lapsed'",
 			"1 event in flight past the end of the lease, the longest by 5m", "outbox_reap", false},
 		{"leases", doctor.Critical, "", " of postgres (unnamed) keeps the advisory lock of reaping",
 			"as postgres, a member of pg_signal_backend or a superuser, run `select pg_terminate_backend(",
 			true},
-		{"leases", doctor.Warning, insert("a.ahead", 1, "outbox_gen_1") + claimed + "now() + interval '10 days' " +
-			"where event_type = 'a.ahead'",
+		{"leases", doctor.Warning, insert("a.ahead", 1, "outbox_gen_1") + claimed + "now() + interval '10 days' where " +
+			"event_type = 'a.ahead'",
 			"1 event in flight with a claim in the future", "update core.outbox set claimed_at", true},
 		{"paused", doctor.Warning, "select core.event_type_pause('decision.recorded', 44, 'ana', 'a moment'); update " +
 			"core.paused_types set paused_at = now() - interval '3 days'",
 			"paused for 3 days: decision.recorded in generation 44 by ana: a moment",
 			"workers events resume decision.recorded --generation 44", false},
-		{"failures", doctor.Warning, insert("a.failed", 1, "outbox_gen_1") + "; update core.outbox set " +
-			"status = 'failed', claimed_at = " +
-			"now(), last_error = 'IntegrityError: a.b: no' where event_type = 'a.failed'",
+		{"failures", doctor.Warning, insert("a.failed", 1, "outbox_gen_1") + "; update core.outbox set status = " +
+			"'failed', claimed_at = now(), last_error = 'IntegrityError: a.b: no' where event_type = 'a.failed'",
 			"1 event failed in the last hour; the most common failure is a.failed, IntegrityError",
 			"workers events stats", false},
-		{"retention", doctor.Warning, insert("a.expires", 1, "outbox_gen_1") + "; update core.outbox set " +
-			"status = 'failed', claimed_at = " +
-			"now() - interval '25 days', occurred_at = now() - interval '25 days' where event_type = 'a.expires'; update " +
-			"core.retention_policies set active_ttl_days = 30 where subject = 'outbox_row'",
+		{"retention", doctor.Warning, insert("a.expires", 1, "outbox_gen_1") + "; update core.outbox set status = " +
+			"'failed', claimed_at = now() - interval '25 days', occurred_at = now() - interval '25 days' where event_type = " +
+			"'a.expires'; update core.retention_policies set active_ttl_days = 30 where subject = 'outbox_row'",
 			"1 failed event will be deleted unread within 7 days", "`workers events list --older-than 23d` shows them", false},
-		{"retention", doctor.Warning, insert("a.hidden", 1, "outbox_gen_1") + "; update core.outbox set " +
-			"deleted_at = now() where " +
-			"event_type = 'a.hidden'", "1 event pending or in flight, but marked as deleted",
+		{"retention", doctor.Warning, insert("a.hidden", 1, "outbox_gen_1") + "; update core.outbox set deleted_at = " +
+			"now() where event_type = 'a.hidden'", "1 event pending or in flight, but marked as deleted",
 			"update core.outbox set deleted_at = null where deleted_at is not null and status in ('pending', " +
 				"'in_flight');", true},
 		{"retention", doctor.Warning, "update core.workers set registered_at = now() - interval '25 hours'",
@@ -531,8 +522,8 @@ func TestLostNotificationsAreFound(t *testing.T) {
 func TestANewerSchemaIsNotDamage(t *testing.T) {
 	t.Parallel()
 	p := setup(t)
-	p.exec("insert into spectral_goose.goose_db_version (version_id, is_applied) values (99999, true); " +
-		"create table core.of_the_future (id uuid)")
+	p.exec("insert into spectral_goose.goose_db_version (version_id, is_applied) values (99999, true); create table " +
+		"core.of_the_future (id uuid)")
 	for _, check := range []string{"schema", "privileges", "migrations"} {
 		result := p.examine(check, nil)
 		if result.State != doctor.Fine ||

@@ -54,11 +54,9 @@ func TestDifferentlyRegisteredEventTypesAreFound(t *testing.T) {
 	t.Parallel()
 	p := setup(t)
 	const fix = "fix: `SPECTRAL_GENERATION=1 workers migrate up`, with this build"
-	p.exec("update core.event_types set source = 'platform', class = 'slow', payload_schema = '{}', " +
-		"deadline = '2031-01-01', " +
-		"successor = 'other', content_class = case content_class when 'workspace' then 'operational' else " +
-		"'workspace' end " +
-		"where event_type = '" + cards + "'")
+	p.exec("update core.event_types set source = 'platform', class = 'slow', payload_schema = '{}', deadline = " +
+		"'2031-01-01', successor = 'other', content_class = case content_class when 'workspace' then 'operational' else " +
+		"'workspace' end where event_type = '" + cards + "'")
 	p.finds(pgtest.Generation, doctor.Critical, "source platform, not worlds", "class slow, not default",
 		"content class ",
 		"another payload", "deprecated from 2031-01-01 00:00:00+00 for other", cards+" ", fix)

@@ -82,11 +82,10 @@ var repairs = [][]struct {
 	{"drop policy scans_workspace on worlds.scans", []string{policy + " is missing"}},
 	{"drop function core.uuid_v7() cascade", []string{"column core.operator_actions.id is altered",
 		"column core.outbox.id is altered: it is uuid not null, and", "function core.uuid_v7() is missing"}},
-	{"alter default privileges for role spectral_owner grant execute on functions to public; alter default " +
-		"privileges for role postgres in schema core grant select on tables to spectral_worker with grant option",
+	{"alter default privileges for role spectral_owner grant execute on functions to public; alter default privileges " +
+		"for role postgres in schema core grant select on tables to spectral_worker with grant option",
 		[]string{
-			"default of postgres in schema core: grant select on tables to spectral_worker with grant option is " +
-				"unexpected",
+			"default of postgres in schema core: grant select on tables to spectral_worker with grant option is unexpected",
 			"default of spectral_owner: grant execute on functions to PUBLIC"}},
 	{"comment on table core.outbox is null; comment on column core.paused_types.event_type is 'x'", nil}, // no damage
 }, {
@@ -130,14 +129,13 @@ var repairs = [][]struct {
 		" from spectral_worker", []string{"grant execute on " + quiet,
 		"grant select on table core.outbox to spectral_operator is missing",
 		"grant update (state) on table worlds.scans to spectral_worlds is missing", "grant usage on schema worlds"}},
-	{"grant update on core.outbox to spectral_worker; grant select (payload) on core.outbox to spectral_worlds; " +
-		"grant create on schema core to spectral_worker; grant select on core.live_workers to public",
+	{"grant update on core.outbox to spectral_worker; grant select (payload) on core.outbox to spectral_worlds; grant " +
+		"create on schema core to spectral_worker; grant select on core.live_workers to public",
 		[]string{"grant create on schema core to spectral_worker is unexpected",
 			"grant select (payload) on table core.outbox to spectral_worlds is unexpected",
 			"grant select on view core.live_workers to PUBLIC", "grant update on table core.outbox"}},
 }, {
-	{"grant execute on " + quiet + " to spectral_worker with grant option; set role spectral_worker; grant execute " +
-		"on " +
+	{"grant execute on " + quiet + " to spectral_worker with grant option; set role spectral_worker; grant execute on " +
 		quiet + " to spectral_worlds; reset role", []string{"to spectral_worker is missing",
 		"to spectral_worker with grant option is unexpected", "to spectral_worlds is unexpected"}},
 	{"revoke update, insert on core.outbox from spectral_owner; revoke all on schema worlds from spectral_owner; " +
@@ -184,15 +182,13 @@ func TestWhatRepairLeaves(t *testing.T) {
 			[]string{"restore the database from a backup; db/migrations/00006_core_workers.sql defines it"}},
 		{"alter table core.paused_types rename to kept",
 			[]string{"table core.paused_types is missing", "table core.kept is unexpected"},
-			[]string{"if it is ours under another name, rename it back", "restore the database from a " +
-				"backup; db/migrations/00004"}},
+			[]string{"if it is ours under another name, rename it back", "restore the database from a backup; " +
+				"db/migrations/00004"}},
 		{"alter table core.outbox drop column crashes cascade",
 			[]string{"column core.outbox.crashes is missing", "index outbox_crashed on core.outbox is missing"},
 			[]string{"core.outbox.crashes is missing -> what it held is gone: restore",
-				"outbox_crashed on core.outbox " +
-					"is missing -> "}},
-		{"alter table core.outbox drop constraint outbox_channel_form, drop constraint outbox_pk, add constraint " +
-			"mine " +
+				"outbox_crashed on core.outbox is missing -> "}},
+		{"alter table core.outbox drop constraint outbox_channel_form, drop constraint outbox_pk, add constraint mine " +
 			"unique (id, occurred_at)", []string{"constraint outbox_channel_form on core.outbox is missing",
 			"constraint outbox_pk on core.outbox is missing", "constraint mine on"},
 			[]string{"move it to", "outbox.sql, as spectral_owner", "outbox.sql, as spectral_owner"}},
@@ -245,8 +241,8 @@ func TestRepairBesideALock(t *testing.T) {
 	}
 	over := make(chan []string)
 	go func() { over <- p.repair() }()
-	p.until("exists (select from pg_locks where relation = 'core.outbox'::regclass and not granted " +
-		"and database = (select oid from pg_database where datname = current_database()))")
+	p.until("exists (select from pg_locks where relation = 'core.outbox'::regclass and not granted and database = " +
+		"(select oid from pg_database where datname = current_database()))")
 	if err := tx.Rollback(p.ctx); err != nil {
 		t.Fatal(err)
 	}

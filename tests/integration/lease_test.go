@@ -506,8 +506,7 @@ func stopSettlesFinishedWorkAndReleasesTheRest(b *bundle) {
 	const done, fails, waits, keyHeld, locked = 0, 1, 2, 3, 4
 	lock := b.lockContended(waits + 1)
 	_, err := lock.Exec(b.ctx, "insert into core.event_handled (handler_name, idempotency_key, event_id, event_type, "+
-		"content_class) "+
-		"values ($1, 'worlds:-:held', gen_random_uuid(), $2, 'operational')", executor1, happenedType)
+		"content_class) values ($1, 'worlds:-:held', gen_random_uuid(), $2, 'operational')", executor1, happenedType)
 	must(b.T, err)
 	entered := make(chan struct{}, 5)
 	l := b.newWorker(noPoll, leasedSubscription(time.Minute,

@@ -37,8 +37,7 @@ func leaveNoEventBehind(t *testing.T, producers, bursts int, names ...string) {
 	}{
 		"concurrent and slow": {does: []string{publish, "begin; " + publish + linger}},
 		"serializable":        {does: []string{serializable + publish + linger}},
-		"slow transactions": {does: []string{"begin; " + publish + "select pg_sleep(0.3 * random()); " +
-			"" + linger}},
+		"slow transactions":   {does: []string{"begin; " + publish + "select pg_sleep(0.3 * random()); " + linger}},
 		"bulk": {does: []string{publish, publish, publish, publish, publish, publish, publish,
 			"begin; " + bulkSQL + linger}},
 		"some abort": {does: []string{publish, "begin; " + publish + linger, "begin; " + publish + abort},

@@ -44,8 +44,8 @@ var troubles = map[string]trouble{
 		s.registered(1)
 		return func() {
 			s.shown(projector)
-			s.want("select (failure_history -> 0 ->> 'replayed_by') || ' ' || (failure_history -> 0 ->> 'cycle') "+
-				"from core.outbox where id = '"+s.values["event-id"]+"'", "ana 1")
+			s.want("select (failure_history -> 0 ->> 'replayed_by') || ' ' || (failure_history -> 0 ->> 'cycle') from "+
+				"core.outbox where id = '"+s.values["event-id"]+"'", "ana 1")
 			s.want("select string_agg(status, ' ' order by status) from core.outbox", "failed pending")
 			s.acts("replay", "1")
 		}
@@ -53,8 +53,7 @@ var troubles = map[string]trouble{
 	"Thousands failed for one reason": {prepare: func(s *scene) func() {
 		s.failures(40)
 		return func() {
-			s.want("select count(*) from core.outbox where status = 'pending' and failure_history @? "+
-				"'$[*].replayed_at'", "40")
+			s.want("select count(*) from core.outbox where status = 'pending' and failure_history @? '$[*].replayed_at'", "40")
 			s.acts("replay", "1")
 		}
 	}},
@@ -78,8 +77,8 @@ var troubles = map[string]trouble{
 	}},
 	"Events wait for a retry, and the cause is fixed": {prepare: func(s *scene) func() {
 		s.pending(1, 1)
-		s.exec("update core.outbox set available_at = now() + interval '5 minutes', attempts = 3, last_error = " +
-			"'Timeout: platform.x: late'")
+		s.exec("update core.outbox set available_at = now() + interval '5 minutes', attempts = 3, last_error = 'Timeout: " +
+			"platform.x: late'")
 		s.values["event-id"] = s.value("select id from core.outbox")
 		return func() {
 			s.shown(s.values["event-id"])
@@ -205,8 +204,8 @@ var troubles = map[string]trouble{
 		s.exec("select core.generation_drain(4, 'ben')")
 		s.values["old-generation"], s.values["generation"] = "4", "5"
 		return func() {
-			s.want("select string_agg(generation || ' ' || status, ', ' order by generation) from core.deployments "+
-				"where generation > 1", "4 live, 5 draining")
+			s.want("select string_agg(generation || ' ' || status, ', ' order by generation) from core.deployments where "+
+				"generation > 1", "4 live, 5 draining")
 		}
 	}},
 	"Failed events are about to expire": {prepare: func(s *scene) func() {
@@ -228,16 +227,15 @@ var troubles = map[string]trouble{
 	}},
 	"The retention policies contradict each other": {prepare: func(s *scene) func() {
 		s.exec("alter table core.retention_policies disable trigger all; update core.retention_policies set " +
-			"active_ttl_days = 20 where subject = 'event_handled'; alter table core.retention_policies enable " +
-			"trigger all")
+			"active_ttl_days = 20 where subject = 'event_handled'; alter table core.retention_policies enable trigger all")
 		return func() {
 			if strings.Contains(s.output, "critical  retention") { // the command shows the statement
 				s.shown("begin; insert into core.retention_policies")
 				return
 			}
 			s.shown("event_handled is kept for 20 days")
-			s.want("select active_ttl_days || ' ' || (core.retention_policies_check() is null) from "+
-				"core.retention_policies where subject = 'event_handled'", "60 true")
+			s.want("select active_ttl_days || ' ' || (core.retention_policies_check() is null) from core.retention_policies "+
+				"where subject = 'event_handled'", "60 true")
 		}
 	}},
 	"The database is read-only": {prepare: func(s *scene) func() {

@@ -32,8 +32,8 @@ reset lock_timeout;
 -- +goose Down
 drop index core.operator_actions_more;
 `
-	hasIndex = "select exists (select from pg_index where indexrelid = to_regclass('core.operator_actions_more') " +
-		"and indisvalid and indnatts = 2)"
+	hasIndex = "select exists (select from pg_index where indexrelid = to_regclass('core.operator_actions_more') and " +
+		"indisvalid and indnatts = 2)"
 )
 
 // server starts a server of the test's own, for what concerns a whole cluster.
@@ -80,8 +80,8 @@ func TestMigratorsOfDatabasesOfAServer(t *testing.T) {
 			wantPrivileges(t, pgtest.Conn(t, address(i)), nil, nil)
 		}
 		// the second round has the roles and creates the memberships
-		exec(t, admin, "revoke spectral_platform, spectral_worlds from spectral_worker; revoke spectral_publisher "+
-			"from spectral_platform, spectral_worlds")
+		exec(t, admin, "revoke spectral_platform, spectral_worlds from spectral_worker; revoke spectral_publisher from "+
+			"spectral_platform, spectral_worlds")
 	}
 }
 
@@ -218,9 +218,8 @@ func TestMigratorsAfterAKilledOne(t *testing.T) {
 	exec(t, holder, "lock table pg_default_acl in exclusive mode")
 	killed := inBackground(t, migrator(t, at, steps(t, nil), slog.New(slog.DiscardHandler)))
 	waitFor(t, conn, lockWaits("pg_default_acl"))
-	exec(t, conn, "select pg_terminate_backend(pid) from pg_locks where relation = 'pg_default_acl'::regclass "+
-		"and not granted"+
-		" and database = (select oid from pg_database where datname = current_database())")
+	exec(t, conn, "select pg_terminate_backend(pid) from pg_locks where relation = 'pg_default_acl'::regclass and not "+
+		"granted and database = (select oid from pg_database where datname = current_database())")
 	if err := <-killed; err == nil {
 		t.Fatal("a migrator whose session was ended reports success")
 	}
@@ -240,9 +239,9 @@ func TestAnIndexWaitsWithoutBlockingPublishers(t *testing.T) {
 	exec(t, reader, "select count(*) from core.operator_actions")
 	migrated := inBackground(t, migrator(t, at, steps(t, map[string]string{"90001_core_index.sql": index}),
 		slog.New(slog.DiscardHandler)))
-	const waiting = "exists (select from pg_locks where database = (select oid from pg_database " +
-		"where datname = current_database()) and not granted" +
-		" and relation in ('core.operator_actions'::regclass, 'core.operator_actions_more'::regclass))"
+	const waiting = "exists (select from pg_locks where database = (select oid from pg_database where datname = " +
+		"current_database()) and not granted and relation in ('core.operator_actions'::regclass, " +
+		"'core.operator_actions_more'::regclass))"
 	waitFor(t, watcher, "select "+waiting)
 	waitFor(t, watcher, "select not "+waiting) // its turn is over
 	exec(t, snapshot, "set transaction isolation level repeatable read; select count(*) from core.event_types")

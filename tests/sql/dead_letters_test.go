@@ -31,11 +31,11 @@ func TestFindMatchesWhatTheFilterSays(t *testing.T) {
 	client, now := d.client(t), time.Now()
 	mine := uuid.NullUUID{UUID: uuid.New(), Valid: true}
 	// created so many hours ago
-	d.rows(t, 7, "created_at = $1::timestamptz - (10 - (o.payload ->> 'n')::int) * interval '1 h', "+
-		"available_at = $1::timestamptz - (10 - (o.payload ->> 'n')::int) * interval '1 h'", now)
+	d.rows(t, 7, "created_at = $1::timestamptz - (10 - (o.payload ->> 'n')::int) * interval '1 h', available_at = "+
+		"$1::timestamptz - (10 - (o.payload ->> 'n')::int) * interval '1 h'", now)
 	for n, set := range map[int]string{
-		1: "status = 'failed', claimed_at = created_at, handler_failures = '{\"worlds.a\": {}}', " +
-			"last_error = 'IntegrityError: worlds.a: 100% _of_ it', workspace_id = '" + mine.UUID.String() + "'",
+		1: "status = 'failed', claimed_at = created_at, handler_failures = '{\"worlds.a\": {}}', last_error = " +
+			"'IntegrityError: worlds.a: 100% _of_ it', workspace_id = '" + mine.UUID.String() + "'",
 		2: "status = 'failed', claimed_at = created_at + interval '7 h', handler_failures = '{\"worlds.a\": {}, " +
 			"\"platform.b\": {}}', target = 'worlds', last_error = E'TimeoutError: platform.b: slow\\nIntegrityError: x'",
 		3: "status = 'failed', claimed_at = created_at, deleted_at = now(), discarded_at = now(), last_error = 'NoColon'",
@@ -266,8 +266,8 @@ func TestProducersReadTheirOwnFailures(t *testing.T) {
 func TestFailuresWithLargePayloads(t *testing.T) {
 	t.Parallel()
 	d := setup(t)
-	d.rows(t, 20, "payload = jsonb_build_object('a', repeat('x', 1000000)), status = 'failed', "+
-		"occurred_at = '2026-01-01', claimed_at = '2026-01-01'::timestamptz + (o.payload ->> 'n')::int * interval '1 min'")
+	d.rows(t, 20, "payload = jsonb_build_object('a', repeat('x', 1000000)), status = 'failed', occurred_at = "+
+		"'2026-01-01', claimed_at = '2026-01-01'::timestamptz + (o.payload ->> 'n')::int * interval '1 min'")
 	const page = "select count(*), min(failed_at) = '2026-01-01 00:%s:00+00' from core.outbox_failures('worlds', 100%s)"
 	d.run(t, line{"worlds", fmt.Sprintf(page, "04", ""), "17 t"},
 		line{"worlds", fmt.Sprintf(page, "01", ", '2026-01-01 00:04:00+00', '{4}', '2026-01-01'"), "3 t"})

@@ -8,8 +8,8 @@ import (
 )
 
 // acted are the actions that were recorded, with by whom, the generation and the details.
-const acted = "select concat_ws(' ', action, acted_by, generation, details) from core.operator_actions " +
-	"order by acted_at, id"
+const acted = "select concat_ws(' ', action, acted_by, generation, details) from core.operator_actions order by " +
+	"acted_at, id"
 
 // publishInto is SQL that publishes a card into a generation, and answers with the generation.
 func publishInto(generation any) string {
@@ -135,8 +135,8 @@ func TestGenerationStatus(t *testing.T) {
 		line{"worker 2", "select pg_advisory_unlock_all()", ""},
 		line{"operator", "begin", ""},
 	)
-	const columns = "select generation, status, due, scheduled, in_flight, failed, workers, publishing_default " +
-		"from core.generation_status"
+	const columns = "select generation, status, due, scheduled, in_flight, failed, workers, publishing_default from " +
+		"core.generation_status"
 	known := []string{"1 live 2 0 1 1 1 f", "2 retired 0 0 0 0 0 f", "3 live 0 0 0 0 0 t", "5 unknown 0 3 0 0 0 f",
 		"7 unknown 0 0 1 0 0 f", "8 unknown 0 0 0 1 0 f"}
 	d.run(t, line{"operator", columns + "()", strings.Join(known, "; ")})
@@ -157,11 +157,11 @@ func TestGenerationStatus(t *testing.T) {
 		" 0 0 1 0", 8: ""} {
 		// another session than the worker's: one is not blocked by its own locks
 		d.run(t, line{"worker 3",
-			fmt.Sprintf("select string_agg(concat_ws(' ', event_type, due, scheduled, in_flight, workers), '') || '' "+
-				"from core.generation_backlog(%d)", generation), cmpOr(want, "-")})
+			fmt.Sprintf("select string_agg(concat_ws(' ', event_type, due, scheduled, in_flight, workers), '') || '' from "+
+				"core.generation_backlog(%d)", generation), cmpOr(want, "-")})
 	}
-	d.run(t, line{"", "delete from core.outbox; delete from core.deployments; select count(*) " +
-		"from core.generation_status()", "0"})
+	d.run(t, line{"", "delete from core.outbox; delete from core.deployments; select count(*) from " +
+		"core.generation_status()", "0"})
 }
 
 func cmpOr(a, b string) string {
@@ -228,8 +228,8 @@ func TestRetire(t *testing.T) {
 	// what is left is named, and changes nothing
 	for set, left := range map[string]string{
 		"status = 'pending'": "1 due, 0 scheduled, 0 in flight",
-		"status = 'pending', available_at = '2150-01-01T00:00:00Z'": "0 due, 1 scheduled until 2150-01-01T00:00:00Z, " +
-			"0 in flight",
+		"status = 'pending', available_at = '2150-01-01T00:00:00Z'": "0 due, 1 scheduled until 2150-01-01T00:00:00Z, 0 " +
+			"in flight",
 		inFlight: "0 due, 0 scheduled, 1 in flight",
 	} {
 		d.rows(t, 1, "generation = 3, "+set)
@@ -270,8 +270,8 @@ func TestRetire(t *testing.T) {
 func TestRetireOnARestoredDump(t *testing.T) {
 	d := draining(t)
 	d.retires(t, "closing")
-	exec(t, d.admin, "update core.deployments set closed_mark = '1000000000000', closed_xid = '999999999999' "+
-		"where generation = 3")
+	exec(t, d.admin, "update core.deployments set closed_mark = '1000000000000', closed_xid = '999999999999' where "+
+		"generation = 3")
 	d.retires(t, "retired")
 }
 
@@ -416,8 +416,8 @@ func TestDryRunsWriteNothing(t *testing.T) {
 func TestAdopt(t *testing.T) {
 	t.Parallel()
 	d := setup(t)
-	d.rows(t, 12, "attempts = 2, crashes = 1, handler_failures = '{\"platform.a\": {\"failures\": 2}}', "+
-		"last_error = 'E: platform.a: e'")
+	d.rows(t, 12, "attempts = 2, crashes = 1, handler_failures = '{\"platform.a\": {\"failures\": 2}}', last_error = "+
+		"'E: platform.a: e'")
 	// 1, 2 and 5 are due; 3 is of a class; 4 and 11 are scheduled; 12 is locked; the others stay
 	for n, set := range map[int]string{
 		3: "channel = 'outbox_gen_1_slow', event_type = 'worlds.thing.slow'", 4: "available_at = now() + interval '1 hour'",
@@ -484,8 +484,8 @@ func TestAdoptKeepsTheOrder(t *testing.T) {
 	if moved != 18 {
 		t.Errorf("%d of 18 events were moved", moved)
 	}
-	d.run(t, line{"", "select event_type, array_agg(payload ->> 'n' order by available_at) from core.outbox " +
-		"where generation = 3 group by 1 order by 1",
+	d.run(t, line{"", "select event_type, array_agg(payload ->> 'n' order by available_at) from core.outbox where " +
+		"generation = 3 group by 1 order by 1",
 		"worlds.thing.slow {20,19,18,17,16,15,14,13,12}; {card} {10,9,8,7,6,5,4,3,2}"},
 		line{"operator", "select core.outbox_adopt(1, 3)", "2"})
 }

@@ -111,8 +111,8 @@ func TestHostileSearchPath(t *testing.T) {
 	}
 	card := strings.ReplaceAll(fields{"payload": `{"card_id": "c", "version": 1, "title": "t"}`}.complete().element(),
 		"'", "''")
-	const leased = "(select event_id, occurred_at, claim_token from core.outbox_lease(1, '{card}', " +
-		"p_handlers => '{a.b}', p_crashed => null)) as l(i, o, t)"
+	const leased = "(select event_id, occurred_at, claim_token from core.outbox_lease(1, '{card}', p_handlers => " +
+		"'{a.b}', p_crashed => null)) as l(i, o, t)"
 	for _, c := range []struct{ sql, status string }{
 		{"select core.outbox_publish('{card}', 'worlds', '" + nested(64) +
 			"', 1, 'platform', core.uuid_v7(), 'k', '00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01', " +
@@ -142,9 +142,9 @@ func TestHostileSearchPath(t *testing.T) {
 			"from worlds.world_model_cards", ""},
 	} {
 		if c.sql == "" { // one event, as new
-			exec(t, d.admin, "delete from core.outbox where id <> (select min(id::text)::uuid "+
-				"from core.outbox); update core.outbox set status = 'pending', attempts = 0, crashes = 0, claim_token = null, "+
-				"lease_handler = null, available_at = created_at")
+			exec(t, d.admin, "delete from core.outbox where id <> (select min(id::text)::uuid from core.outbox); update "+
+				"core.outbox set status = 'pending', attempts = 0, crashes = 0, claim_token = null, lease_handler = null, "+
+				"available_at = created_at")
 		}
 		sql := filled(c.sql)
 		if sql != "" {

@@ -80,8 +80,8 @@ func (d *database) wantChanges(t testing.TB, n int, before map[string]any, at ti
 	}
 	for column, condition := range want {
 		if !value[bool](t, d.admin,
-			"select coalesce(o."+column+" "+condition+", false) from core.outbox o, (select $2::timestamptz as at) b "+
-				"where o.id = $1", key(n), at) {
+			"select coalesce(o."+column+" "+condition+", false) from core.outbox o, (select $2::timestamptz as at) b where "+
+				"o.id = $1", key(n), at) {
 			t.Errorf("row %d: %s is %v, want %s", n, column, changed[column], condition)
 		}
 	}
@@ -600,8 +600,8 @@ func TestHeartbeat(t *testing.T) {
 		}
 		named := "'{" + strings.Join(ids, ",") + "}'"
 		return line{"worker",
-			fmt.Sprintf("select string_agg(right(token::text, 1) || ' ' || held, ', ' order by token) "+
-				"from core.outbox_heartbeat(%s, array_fill('2026-01-01'::timestamptz, array[%d]), %s, '%s')",
+			fmt.Sprintf("select string_agg(right(token::text, 1) || ' ' || held, ', ' order by token) from "+
+				"core.outbox_heartbeat(%s, array_fill('2026-01-01'::timestamptz, array[%d]), %s, '%s')",
 				named, len(rows), named, handlers), want}
 	}
 	d.rows(t, 7, lease)
@@ -609,8 +609,8 @@ func TestHeartbeat(t *testing.T) {
 	d.alter(t, 3, "claim_token = gen_random_uuid()")
 	d.alter(t, 4, "status = 'pending', claim_token = null")
 	before := d.versions(t)
-	const renewed = "select string_agg(concat_ws(' ', right(id::text, 1), lease_handler), ', ' order by id) " +
-		"from core.outbox where claimed_at > clock_timestamp() - interval '29 s'"
+	const renewed = "select string_agg(concat_ws(' ', right(id::text, 1), lease_handler), ', ' order by id) from " +
+		"core.outbox where claimed_at > clock_timestamp() - interval '29 s'"
 	d.run(t, line{"worker", "set lock_timeout = '10s'", ""}, // a wait is an error
 		line{"superuser", "begin; select from core.outbox where right(id::text, 1) in ('2', '3', '5', '6') for update", ""},
 		// held, lost in three ways, locked, lost and locked; the last has no name in the array

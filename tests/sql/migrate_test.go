@@ -57,9 +57,8 @@ alter table core.outbox drop column more;
 
 // lockWaits says whether a session of this database waits for a lock on the relation.
 func lockWaits(relation string) string {
-	return "select exists (select from pg_locks where database = (select oid from pg_database " +
-		"where datname = current_database())" +
-		" and relation = '" + relation + "'::regclass and not granted)"
+	return "select exists (select from pg_locks where database = (select oid from pg_database where datname = " +
+		"current_database()) and relation = '" + relation + "'::regclass and not granted)"
 }
 
 func migrator(t *testing.T, at string, files fs.FS, log *slog.Logger) *app.Migrator {
@@ -265,8 +264,8 @@ func TestARepairWaitsForMigrators(t *testing.T) {
 		_, _, err := m.Repair(deadline(t))
 		repaired <- err
 	}()
-	waitFor(t, pgtest.Conn(t, at), "select exists (select from pg_locks where locktype = 'advisory' and not granted"+
-		" and database = (select oid from pg_database where datname = current_database()))")
+	waitFor(t, pgtest.Conn(t, at), "select exists (select from pg_locks where locktype = 'advisory' and not granted "+
+		"and database = (select oid from pg_database where datname = current_database()))")
 	exec(t, migrating, "select pg_advisory_unlock"+key)
 	if err := <-repaired; err != nil {
 		t.Fatal(err)

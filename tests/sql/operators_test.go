@@ -34,8 +34,8 @@ func (d *database) refused(t *testing.T, lines ...line) {
 	t.Helper()
 	state := func() string {
 		return strings.Join(append(d.versions(t), values[string](t, d.admin,
-			"select to_jsonb(a)::text from core.operator_actions a union all select to_jsonb(p)::text "+
-				"from core.paused_types p order by 1")...), "\n")
+			"select to_jsonb(a)::text from core.operator_actions a union all select to_jsonb(p)::text from "+
+				"core.paused_types p order by 1")...), "\n")
 	}
 	before := state()
 	d.run(t, lines...)
@@ -223,8 +223,8 @@ func TestReplayPreview(t *testing.T) {
 	want := func(n int, lines ...string) {
 		t.Helper()
 		d.run(t, line{"operator",
-			fmt.Sprintf("select concat_ws(' ', handler, would_run, handled_at is not null, note) "+
-				"from core.outbox_replay_preview('{%d}', 3)", n), strings.Join(lines, "; ")})
+			fmt.Sprintf("select concat_ws(' ', handler, would_run, handled_at is not null, note) from "+
+				"core.outbox_replay_preview('{%d}', 3)", n), strings.Join(lines, "; ")})
 	}
 	register := func(as string, generation int, handlers string) {
 		t.Helper()

@@ -43,8 +43,8 @@ func TestCallsReadWhatTheyAreAbout(t *testing.T) {
 		return pool
 	}()
 	ids := func(from int) string {
-		return fmt.Sprintf("array(select ('00000000-0000-7000-8000-' || lpad(to_hex(i), 12, '0'))::uuid "+
-			"from generate_series(%d, %d) i)", from, from+99)
+		return fmt.Sprintf("array(select ('00000000-0000-7000-8000-' || lpad(to_hex(i), 12, '0'))::uuid from "+
+			"generate_series(%d, %d) i)", from, from+99)
 	}
 	const times = "array_fill('2026-01-01'::timestamptz, array[100])"
 	pending, failed := ids(9701), ids(9801)

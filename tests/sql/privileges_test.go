@@ -51,8 +51,8 @@ func wantPrivileges(t *testing.T, conn *pgx.Conn, missing, unexpected []string) 
 	}{{"missing", missing, haveMissing}, {"unexpected", unexpected, haveUnexpected}} {
 		slices.Sort(c.want)
 		if !slices.Equal(c.want, c.have) {
-			t.Errorf("%s privileges are\n  %s\nwant\n  %s\nif db/privileges.txt is to change: `make generate`, "+
-				"and read the diff",
+			t.Errorf("%s privileges are\n  %s\nwant\n  %s\nif db/privileges.txt is to change: `make generate`, and read the "+
+				"diff",
 				c.what, strings.Join(c.have, "\n  "), strings.Join(c.want, "\n  "))
 		}
 	}
@@ -65,8 +65,8 @@ func TestPrivilegeDrift(t *testing.T) {
 	t.Parallel()
 	at := pgtest.New(t)
 	migrateMore(t, at, strings.Join([]string{
-		asOwner + "grant insert on core.outbox to spectral_worlds; grant select (payload), update (status) " +
-			"on core.outbox to spectral_worlds",
+		asOwner + "grant insert on core.outbox to spectral_worlds; grant select (payload), update (status) on " +
+			"core.outbox to spectral_worlds",
 		asOwner + "grant select on core.outbox to public; grant usage on schema worlds to public",
 		asOwner + "grant execute on function core.outbox_publish_many(jsonb) to public",
 		asOwner + "grant select on core.event_handled to spectral_operator with grant option",

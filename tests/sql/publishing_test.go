@@ -131,8 +131,8 @@ func TestPublishMany(t *testing.T) {
 		place)) select array_agg(id order by place) from p`
 	ids := value[[]uuid.UUID](t, conn, matching, elements(many, null))
 	if n := value[int](t, d.admin,
-		"select count(*) from core.outbox o join unnest($1::uuid[]) with ordinality as u(id, place) using (id) "+
-			"where (o.payload ->> 'n')::int = u.place", ids); n != many {
+		"select count(*) from core.outbox o join unnest($1::uuid[]) with ordinality as u(id, place) using (id) where "+
+			"(o.payload ->> 'n')::int = u.place", ids); n != many {
 		t.Errorf("%d of %d ids returned are those of their events", n, many)
 	}
 }

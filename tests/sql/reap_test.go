@@ -40,8 +40,8 @@ func (d *database) died(t *testing.T, worker string, rows ...int) {
 	}
 	exec(t, d.admin, `insert into core.workers (worker_id, session_id, generation, name, handlers, gone_at)
 		values ($1, $1, 1, 'killed', '{}', clock_timestamp() - interval '1 hour') on conflict do nothing`, worker)
-	exec(t, d.admin, "insert into core.claim_journal (worker_id, event_type, runner, ids) values ($1, $2, "+
-		"(select count(*) from core.claim_journal), $3)",
+	exec(t, d.admin, "insert into core.claim_journal (worker_id, event_type, runner, ids) values ($1, $2, (select "+
+		"count(*) from core.claim_journal), $3)",
 		worker, cardType, ids)
 }
 
@@ -104,8 +104,8 @@ func TestReap(t *testing.T) {
 	exec(t, d.admin, `update core.outbox o set claimed_at = '2020-01-02 03:04:05.678+00', attempts = 3,
 		failure_history = '[{"replayed_by": "me"}]',
 		last_error = 'earlier', available_at = '2020-01-01 00:00:00+00'`)
-	d.alter(t, 2, "generation = 2, claimed_by = $1, lease_handler = null, lease_seconds = 0.25, "+
-		"event_type = 'platform.a', crashes = 4", worker2+" name")
+	d.alter(t, 2, "generation = 2, claimed_by = $1, lease_handler = null, lease_seconds = 0.25, event_type = "+
+		"'platform.a', crashes = 4", worker2+" name")
 	d.alter(t, 3, "claimed_at = clock_timestamp(), lease_seconds = 60") // held
 	d.alter(t, 4, "deleted_at = now()")
 	d.alter(t, 5, "status = 'delivered', claim_token = null")
@@ -297,8 +297,8 @@ func TestReapPassesWhatItCannotWrite(t *testing.T) {
 	const stuck, behind, limit = 12, 3, 5
 	for name, c := range map[string]struct{ prepare, reason string }{
 		"locked": {"", ""},
-		"refused by a constraint": {"alter table core.outbox add constraint stuck check (crashes = 0 " +
-			"or (payload ->> 'n')::integer > 12) not valid",
+		"refused by a constraint": {"alter table core.outbox add constraint stuck check (crashes = 0 or (payload ->> " +
+			"'n')::integer > 12) not valid",
 			`23514: new row for relation "outbox" violates check constraint "stuck"`},
 		"refused by a trigger": {"create trigger stuck before update on core.outbox for each row when ((new.payload ->> " +
 			"'n')::integer <= 12) execute function public.refuse()",
@@ -334,8 +334,8 @@ func TestReapPassesWhatItCannotWrite(t *testing.T) {
 					t.Errorf("row %d: %+v", n, l)
 				}
 			}
-			d.run(t, line{"", "select count(*) filter (where status = 'pending' and crashes = 1), " +
-				"count(*) filter (where status = 'in_flight' and crashes = 0 and claim_token is not null) from core.outbox",
+			d.run(t, line{"", "select count(*) filter (where status = 'pending' and crashes = 1), count(*) filter (where " +
+				"status = 'in_flight' and crashes = 0 and claim_token is not null) from core.outbox",
 				fmt.Sprint(behind, " ", stuck-1)},
 				line{"superuser", "rollback", ""},
 				line{"", "update core.outbox set available_at = now() - interval '1 minute' where crashes = 1", ""})
@@ -439,12 +439,12 @@ func TestReapTakesWhateverARowHolds(t *testing.T) {
 			"o.last_error like 'LeaseExpired: %'"},
 		{"100 entries of history",
 			`failure_history = (select jsonb_agg(jsonb_build_object('replayed_by', i)) from generate_series(1, 100) i)`,
-			"jsonb_array_length(o.failure_history) = 100 and o.failure_history -> 0 = '{\"omitted\": 2}' " +
-				"and o.failure_history -> 99 ? 'reaped_at'"},
+			"jsonb_array_length(o.failure_history) = 100 and o.failure_history -> 0 = '{\"omitted\": 2}' and " +
+				"o.failure_history -> 99 ? 'reaped_at'"},
 		{"a huge history", `failure_history = (select jsonb_agg(jsonb_build_object('replayed_at', 'x', 'last_error',
 			repeat('e', 8000))) from generate_series(1, 50) i)`,
-			"octet_length(o.failure_history::text) <= 262144 and o.failure_history -> -1 ? 'reaped_at' " +
-				"and o.failure_history -> 0 ? 'omitted'"},
+			"octet_length(o.failure_history::text) <= 262144 and o.failure_history -> -1 ? 'reaped_at' and " +
+				"o.failure_history -> 0 ? 'omitted'"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			d.rows(t, 2, expired)
@@ -532,7 +532,7 @@ func TestNothingIsChargedAfterARestart(t *testing.T) {
 	d.alter(t, 3, "status = 'pending', claim_token = null")
 	d.died(t, worker1, 3)
 	d.run(t, line{"", "update core.claim_journal set claimed_at = pg_postmaster_start_time() - interval '1 ms'", ""},
-		line{"worker", "select event_id, crashes, reason like '%; not counted: the server was started since' " +
-			"from core.outbox_reap()", "{1} 0 t; {2} 1 f"},
+		line{"worker", "select event_id, crashes, reason like '%; not counted: the server was started since' from " +
+			"core.outbox_reap()", "{1} 0 t; {2} 1 f"},
 		line{"", "select count(*) from core.outbox where status = 'pending' and crashes = 0", "2"})
 }

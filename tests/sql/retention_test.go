@@ -125,10 +125,10 @@ func TestPoliciesThatTheDatabaseRefuses(t *testing.T) {
 		}
 	}
 	// together they may change, in either order
-	exec(t, d.admin, set("active_ttl_days = 90 where subject = 'outbox_row'")+"; "+set("active_ttl_days = 98 "+
-		"where subject = 'event_handled'"))
-	exec(t, d.admin, set("active_ttl_days = 20 where subject = 'event_handled'")+"; "+set("active_ttl_days = 10 "+
-		"where subject = 'outbox_row'"))
+	exec(t, d.admin, set("active_ttl_days = 90 where subject = 'outbox_row'")+"; "+set("active_ttl_days = 98 where "+
+		"subject = 'event_handled'"))
+	exec(t, d.admin, set("active_ttl_days = 20 where subject = 'event_handled'")+"; "+set("active_ttl_days = 10 where "+
+		"subject = 'outbox_row'"))
 }
 
 // Of two transactions whose changes are sound one by one, and not together, one fails at every isolation level.
@@ -269,8 +269,8 @@ func TestSweepOfOtherTables(t *testing.T) {
 		"operator_action.tombstoned": 1, "operator_action.deleted": 1, "agent_task.deleted": 3,
 		"override_pattern_decision.deleted": 3, "rule_health_decision.deleted": 3,
 	})
-	exec(t, d.admin, "delete from core.retention_policies "+
-		"where subject = 'operator_action'; update core.operator_actions set deleted_at = "+ago("999d"))
+	exec(t, d.admin, "delete from core.retention_policies where subject = 'operator_action'; update "+
+		"core.operator_actions set deleted_at = "+ago("999d"))
 	d.wantSwept(t, worker, 10, swept{})
 }
 
@@ -342,8 +342,8 @@ func TestSweepRefusals(t *testing.T) {
 		}
 	}
 	// policies that a superuser has stored past the trigger
-	exec(t, d.admin, "begin; set local session_replication_role = replica; update core.retention_policies "+
-		"set active_ttl_days = 50 where subject = 'event_handled'; commit")
+	exec(t, d.admin, "begin; set local session_replication_role = replica; update core.retention_policies set "+
+		"active_ttl_days = 50 where subject = 'event_handled'; commit")
 	_, err := d.admin.Exec(deadline(t), "select core.retention_sweep('core.retention_tombstone_outbox')")
 	if have := sqlstate(t, err); have != "SP050" {
 		t.Errorf("a sweep by broken policies: SQLSTATE %q", have)
@@ -433,8 +433,8 @@ func TestSweepsWaitForNoLock(t *testing.T) {
 	d.wantSwept(t, d.admin, 100, swept{"outbox_row.deleted": 1, "event_handled.tombstoned": 1})
 
 	d.rows(t, 30, "")
-	exec(t, d.admin, ago("update core.outbox set status = 'delivered', delivered_at = 50d, occurred_at = 50d "+
-		"where id <= $1"), key(20))
+	exec(t, d.admin, ago("update core.outbox set status = 'delivered', delivered_at = 50d, occurred_at = 50d where id "+
+		"<= $1"), key(20))
 	sweeping := begin(t, d.login(t, "spectral_retention"))
 	if n, _, _ := sweepPage(t, sweeping, "core.retention_tombstone_outbox"); n != 20 {
 		t.Fatalf("swept %d", n)
@@ -512,8 +512,8 @@ func TestRowsThatAreDue(t *testing.T) {
 	t.Parallel()
 	d := setup(t)
 	d.due(t, 400)
-	exec(t, d.admin, ago("update core.outbox set deleted_at = 8d "+
-		"where (payload ->> 'n')::int <= 100; analyze core.outbox"))
+	exec(t, d.admin, ago("update core.outbox set deleted_at = 8d where (payload ->> 'n')::int <= 100; analyze "+
+		"core.outbox"))
 	due := func() []string {
 		return values[string](t, d.admin,
 			"select to_tombstone || ' ' || to_delete || ' ' || estimated from core.retention_due()")

@@ -41,8 +41,8 @@ func TestRolesTryWhatTheyMayNot(t *testing.T) {
 		claim        = "select core.outbox_claim(1, 'worlds.world_model_card.published', 1, '-infinity', " +
 			"gen_random_uuid(), false)"
 		deliver = "select core.outbox_deliver('{}', '{}')"
-		insert  = "select core.outbox_insert(null, null, 'worlds.world_model_card.published', 1, null, 'worlds', " +
-			"null, null, '{}', null, null, null, null, null, null)"
+		insert  = "select core.outbox_insert(null, null, 'worlds.world_model_card.published', 1, null, 'worlds', null, " +
+			"null, '{}', null, null, null, null, null, null)"
 		look       = "select core.outbox_poll(1, '{}', '{}')"
 		generation = "select core.generation_announce(1)"
 		types      = "select core.event_types_register(9, '[]')"
@@ -242,8 +242,8 @@ func TestTablesOfContextsAreApart(t *testing.T) {
 				and p.polroles = array[('spectral_' || s)::regrole::oid]
 			and pg_get_expr(p.polqual, p.polrelid) like '%spectral.workspace_id%' and pg_get_expr(p.polwithcheck,
 				p.polrelid) like '%spectral.workspace_id%')`,
-		"is granted to another role than its context's": "exists (select from aclexplode(c.relacl) g " +
-			"where g.grantee not in (c.relowner, ('spectral_' || s)::regrole))",
+		"is granted to another role than its context's": "exists (select from aclexplode(c.relacl) g where g.grantee not " +
+			"in (c.relowner, ('spectral_' || s)::regrole))",
 		"cannot be read by its context": "not has_table_privilege('spectral_' || s, c.oid, 'select')",
 	} {
 		for _, table := range values[string](t, conn,

@@ -112,8 +112,8 @@ func (b *bulk) choose(args []string, filter operator.Filter, all bool) (ids []uu
 	case len(args) > 0 && (filtered || all):
 		return nil, usagef("events are named by id, and a filter or --all is given too: leave one of them out")
 	case len(args) == 0 && !filtered && !all:
-		return nil, usagef("which events? name them by id, or by a filter like --type, or pass --all; " +
-			"`workers events list` shows them")
+		return nil, usagef("which events? name them by id, or by a filter like --type, or pass --all; `workers events " +
+			"list` shows them")
 	}
 	for _, arg := range args {
 		id, err := parseID(arg)

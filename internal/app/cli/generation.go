@@ -128,8 +128,8 @@ func unsafe(all []operator.Generation, liveToo bool) string {
 		switch {
 		case g.SafeToStop, g.Status == "live" && !liveToo:
 		case g.Status == "live":
-			busy = append(busy, fmt.Sprintf("generation %d is not safe to stop: it is live, "+
-				"and its producers may publish at any moment; drain it first: `workers generation drain %[1]d`",
+			busy = append(busy, fmt.Sprintf("generation %d is not safe to stop: it is live, and its producers may publish "+
+				"at any moment; drain it first: `workers generation drain %[1]d`",
 				g.Generation))
 		default:
 			scheduled := ""

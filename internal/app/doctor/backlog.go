@@ -46,8 +46,8 @@ func unhandled(ctx context.Context, e *examination) (string, error) {
 	}
 	idle, err := e.facts.IdleClasses(ctx)
 	for _, c := range idle {
-		e.found(Warning, fmt.Sprintf("no live worker of generation %d runs processing class %s: events of type %s "+
-			"will wait",
+		e.found(Warning, fmt.Sprintf("no live worker of generation %d runs processing class %s: events of type %s will "+
+			"wait",
 			c.Generation, c.Class, c.EventTypes), fmt.Sprintf("run `SPECTRAL_GENERATION=%d workers run --classes "+
 			"%s`, or start a "+
 			"worker without --classes, which runs all", c.Generation, c.Class))
@@ -91,11 +91,10 @@ func (e *examination) unhandledType(t operator.PendingType) {
 	if !t.Registered { // no worker of this build handles them either
 		problem += "; no build has registered that type"
 		fix = fmt.Sprintf("start workers of a build that knows the type; if there is none, give the events up: as "+
-			"spectral_owner, run "+
-			"`update core.outbox set status = 'failed', claimed_at = now(), last_error = 'UnknownEventType: no build knows "+
-			"it' where "+
-			"event_type = %s and generation = %d and status = 'pending' and deleted_at is null;`, then `workers events discard "+
-			"--type %s --generation %d --error UnknownEventType`", literal(t.EventType), t.Generation, t.EventType, t.Generation)
+			"spectral_owner, run `update core.outbox set status = 'failed', claimed_at = now(), last_error = "+
+			"'UnknownEventType: no build knows it' where event_type = %s and generation = %d and status = 'pending' and "+
+			"deleted_at is null;`, then `workers events discard --type %s --generation %d --error "+
+			"UnknownEventType`", literal(t.EventType), t.Generation, t.EventType, t.Generation)
 	}
 	e.found(state, problem, fix)
 }
@@ -104,12 +103,10 @@ func (e *examination) unhandledType(t operator.PendingType) {
 func channels(ctx context.Context, e *examination) (string, error) {
 	all, err := e.facts.Misrouted(ctx, countUpTo)
 	for _, m := range all {
-		e.found(Warning, fmt.Sprintf("%s of type %s in generation %d: published on channel %s, but workers listen on "+
-			"%s: each waits "+
-			"for the poll, up to 5 s", app.Counted(m.Events, "pending event"), m.EventType, m.Generation, m.Channel,
+		e.found(Warning, fmt.Sprintf("%s of type %s in generation %d: published on channel %s, but workers listen on %s: "+
+			"each waits for the poll, up to 5 s", app.Counted(m.Events, "pending event"), m.EventType, m.Generation, m.Channel,
 			m.Expected),
-			"call core.outbox_publish without p_class: it then chooses the channel; the poll finds the events that "+
-				"wait")
+			"call core.outbox_publish without p_class: it then chooses the channel; the poll finds the events that wait")
 	}
 	return "pending events are on the channels that their workers listen on", err
 }
@@ -126,20 +123,18 @@ func listeners(ctx context.Context, e *examination) (string, error) {
 	pending, err := e.facts.PendingTypes(ctx, countUpTo)
 	for _, t := range pending {
 		if t.Handlers != "" && !t.Paused && t.Seconds >= lateSeconds {
-			e.found(Warning, fmt.Sprintf("the oldest due event of type %s in generation %d has waited for %s, "+
-				"although workers handle "+
-				"the type (%s): there is too much work, a handler is slow, or a worker hangs", t.EventType,
+			e.found(Warning, fmt.Sprintf("the oldest due event of type %s in generation %d has waited for %s, although "+
+				"workers handle the type (%s): there is too much work, a handler is slow, or a worker hangs", t.EventType,
 				t.Generation,
-				span(t.Seconds), t.Handlers), fmt.Sprintf("`workers events stats --status due --type %s` shows "+
-				"whether the number falls; "+
-				"`workers doctor transactions` names locks; then add workers, or restart one whose log is silent",
+				span(t.Seconds), t.Handlers), fmt.Sprintf("`workers events stats --status due --type %s` shows whether the "+
+				"number falls; `workers doctor transactions` names locks; then add workers, or restart one whose log is silent",
 				t.EventType))
 		}
 	}
 	if workers.Dead > 0 {
 		e.found(Warning, fmt.Sprintf("%s died more than 5 minutes ago, and no live worker has recovered what it held",
-			app.Counted(workers.Dead, "worker")), "run a worker of the same generation: it recovers the events "+
-			"within a minute")
+			app.Counted(workers.Dead, "worker")), "run a worker of the same generation: it recovers the events within a "+
+			"minute")
 	}
 	return app.Counted(workers.Live, "live worker") + ", no type is late", err
 }
@@ -154,11 +149,11 @@ func leases(ctx context.Context, e *examination) (string, error) {
 		return "", err
 	}
 	if l.Overdue > 0 {
-		e.found(Critical, fmt.Sprintf("%s in flight past the end of the lease, the longest by %s; held by %s: no "+
-			"worker reaps",
+		e.found(Critical, fmt.Sprintf("%s in flight past the end of the lease, the longest by %s; held by %s: no worker "+
+			"reaps",
 			app.Counted(l.Overdue, "event"), span(l.LongestSeconds), l.HeldBy),
-			"run a worker: each reaps; or, as spectral_worker, run "+
-				"`set role spectral_worker; select * from core.outbox_reap();`, which says why a row cannot be written")
+			"run a worker: each reaps; or, as spectral_worker, run `set role spectral_worker; select * from "+
+				"core.outbox_reap();`, which says why a row cannot be written")
 		var locks []operator.ReapLock
 		locks, err = e.facts.ReapLocks(ctx, reapGrace)
 		for _, k := range locks {
@@ -168,11 +163,10 @@ func leases(ctx context.Context, e *examination) (string, error) {
 		}
 	}
 	if l.Ahead > 0 {
-		e.found(Warning, fmt.Sprintf("%s in flight with a claim in the future, by the database's clock: no worker "+
-			"reaps before that",
+		e.found(Warning, fmt.Sprintf("%s in flight with a claim in the future, by the database's clock: no worker reaps "+
+			"before that",
 			app.Counted(l.Ahead, "event")), "set the database's clock; then, as spectral_owner, run `update core.outbox set "+
-			"claimed_at = "+
-			"clock_timestamp() where status = 'in_flight' and claimed_at > clock_timestamp();`")
+			"claimed_at = clock_timestamp() where status = 'in_flight' and claimed_at > clock_timestamp();`")
 	}
 	return fmt.Sprintf("%d in flight, %d past the end of the lease", l.InFlight, l.Overdue), err
 }
@@ -211,17 +205,15 @@ func generations(ctx context.Context, e *examination) (string, error) {
 	for _, g := range all {
 		n, left := g.Generation, g.Due+g.Scheduled+g.InFlight
 		retire := fmt.Sprintf("`workers generation retire %d`", n)
-		run := fmt.Sprintf("`workers generation drain %d`, and then `SPECTRAL_GENERATION=%d workers run --drain`, "+
-			"with the build of "+
-			"that generation, runs them", n, n)
+		run := fmt.Sprintf("`workers generation drain %d`, and then `SPECTRAL_GENERATION=%d workers run --drain`, with "+
+			"the build of that generation, runs them", n, n)
 		if n == publishing && g.Workers == 0 {
 			fix := fmt.Sprintf("start its workers with `SPECTRAL_GENERATION=%d workers run`", n)
 			if live > 1 { // draining the only live one is refused
-				fix += fmt.Sprintf("; if it is not deployed, `workers generation drain %d` lets publishing go to the "+
-					"next one", n)
+				fix += fmt.Sprintf("; if it is not deployed, `workers generation drain %d` lets publishing go to the next one", n)
 			}
-			e.found(Warning, fmt.Sprintf("publishing that names no generation goes to generation %d, which has no "+
-				"live worker", n), fix)
+			e.found(Warning, fmt.Sprintf("publishing that names no generation goes to generation %d, which has no live "+
+				"worker", n), fix)
 		}
 		switch drained := g.Status == "draining" && left == 0; {
 		case left > 0 && g.Status == "retired":
@@ -237,22 +229,20 @@ func generations(ctx context.Context, e *examination) (string, error) {
 				app.Counted(left, "event")),
 				run+adopt("; or ", n, publishing))
 		case g.Status == "closing" && since(g.ClosedAt) > closingFor:
-			e.found(Warning, fmt.Sprintf("generation %d has been closing for %s: publishing into it is refused, and "+
-				"it is not retired", n,
-				span(since(g.ClosedAt).Seconds())), fmt.Sprintf("%s goes on; `workers generation register %d` makes "+
-				"it live again", retire, n))
+			e.found(Warning, fmt.Sprintf("generation %d has been closing for %s: publishing into it is refused, and it is "+
+				"not retired", n,
+				span(since(g.ClosedAt).Seconds())), fmt.Sprintf("%s goes on; `workers generation register %d` makes it live "+
+				"again", retire, n))
 		case g.Workers > 0 && g.Status == "retired":
 			e.found(Warning, fmt.Sprintf("generation %d is retired and still has %s, which may do nothing", n,
 				app.Counted(g.Workers, "live worker")), fmt.Sprintf("stop them; `select name from core.live_workers where "+
-				"generation = "+
-				"%d;` names them", n))
+				"generation = %d;` names them", n))
 		case drained && since(g.DrainingAt) > drainingFor:
 			e.found(Warning, fmt.Sprintf("generation %d has been draining for %s and has nothing left to do", n,
 				span(since(g.DrainingAt).Seconds())), "stop its workers; then run "+retire)
 		case drained && g.Workers > 0:
 			e.found(Note, fmt.Sprintf("generation %d is draining, has nothing left to do, and still has %s", n,
-				app.Counted(g.Workers, "live worker")), "once its producers are gone, stop its workers; then run "+
-				""+retire)
+				app.Counted(g.Workers, "live worker")), "once its producers are gone, stop its workers; then run "+retire)
 		}
 	}
 	if live == 0 {
@@ -334,19 +324,16 @@ func retention(ctx context.Context, e *examination) (string, error) {
 		e.found(Critical, "the retention policies contradict each other, and nothing is swept: "+r.PolicyFault,
 			// keeping rows for longer loses nothing
 			"as spectral_owner, run `begin; insert into core.retention_policies (subject, active_ttl_days, "+
-				"tombstoned_grace_days) values "+
-				"('outbox_row', 45, 7), ('event_handled', 60, 7) on conflict do nothing; update core.retention_policies h set "+
-				"active_ttl_days "+
-				"= o.active_ttl_days + o.tombstoned_grace_days + 8 from core.retention_policies o where h.subject = "+
-				"'event_handled' and "+
-				"o.subject = 'outbox_row' and h.active_ttl_days <= o.active_ttl_days + o.tombstoned_grace_days; commit;`")
+				"tombstoned_grace_days) values ('outbox_row', 45, 7), ('event_handled', 60, 7) on conflict do nothing; update "+
+				"core.retention_policies h set active_ttl_days = o.active_ttl_days + o.tombstoned_grace_days + 8 from "+
+				"core.retention_policies o where h.subject = 'event_handled' and o.subject = 'outbox_row' and "+
+				"h.active_ttl_days <= o.active_ttl_days + o.tombstoned_grace_days; commit;`")
 	}
 	if r.Hidden > 0 {
 		e.found(Warning, fmt.Sprintf("%s pending or in flight, but marked as deleted: no handler runs, and retention "+
 			"does not delete the "+
 			"row", app.Counted(r.Hidden, "event")), "as spectral_owner, run `update core.outbox set deleted_at = null where "+
-			"deleted_at is "+
-			"not null and status in ('pending', 'in_flight');`, and workers handle them")
+			"deleted_at is not null and status in ('pending', 'in_flight');`, and workers handle them")
 	}
 	if !r.ActionsExpire {
 		e.found(Warning, "core.operator_actions has no retention policy, and keeps its rows for ever", "as spectral_owner, "+

@@ -38,9 +38,8 @@ func migrations(ctx context.Context, e *examination) (string, error) {
 		if r.OwnerIsSuperuser {
 			state = Note
 		}
-		e.found(state, fmt.Sprintf("spectral_goose.goose_db_version, the record of migrations, belongs to %s, but "+
-			"the database to %s: "+
-			"`workers migrate up` is refused, except to a superuser", r.Owner, r.DatabaseOwner),
+		e.found(state, fmt.Sprintf("spectral_goose.goose_db_version, the record of migrations, belongs to %s, but the "+
+			"database to %s: `workers migrate up` is refused, except to a superuser", r.Owner, r.DatabaseOwner),
 			fmt.Sprintf("as a superuser, run `alter table spectral_goose.goose_db_version owner to %s;`",
 				r.DatabaseOwner))
 	}
@@ -109,8 +108,7 @@ func tables(ctx context.Context, e *examination) (string, error) {
 		case "rule":
 			e.found(Critical, fmt.Sprintf("rule %s on %s rewrites statements: events may be lost, or never settle",
 				t.Object, t.TableName),
-				asOwner("drop rule %s on %s;", t.Object, t.TableName)+"; then restart the workers, whose sessions "+
-					"keep old plans")
+				asOwner("drop rule %s on %s;", t.Object, t.TableName)+"; then restart the workers, whose sessions keep old plans")
 		case "unlogged":
 			e.found(Critical, t.TableName+" is unlogged: a crash of the server empties it",
 				asOwner("alter table %s set logged;", t.TableName))
@@ -122,9 +120,8 @@ func tables(ctx context.Context, e *examination) (string, error) {
 		case "unenforced":
 			e.found(Critical, fmt.Sprintf("foreign keys of %s are not enforced, because their triggers are disabled: "+
 				"%s", t.TableName,
-				t.Detail), fmt.Sprintf("as a superuser, run `alter table %s enable trigger all;`; then look for rows "+
-				"that the foreign keys "+
-				"would have refused", t.TableName))
+				t.Detail), fmt.Sprintf("as a superuser, run `alter table %s enable trigger all;`; then look for rows that the "+
+				"foreign keys would have refused", t.TableName))
 		case "event trigger":
 			when := t.Detail
 			if when == "login" {
@@ -136,8 +133,8 @@ func tables(ctx context.Context, e *examination) (string, error) {
 				"run `alter "+
 				"event trigger %s disable;`", t.Object))
 		case "replica identity":
-			e.found(Critical, fmt.Sprintf("%s is published (%s) but has no replica identity: each update of it "+
-				"fails, so no event settles",
+			e.found(Critical, fmt.Sprintf("%s is published (%s) but has no replica identity: each update of it fails, so no "+
+				"event settles",
 				t.TableName, t.Object), asOwner("alter table %s replica identity %s;", t.TableName, t.Detail))
 		}
 	}
@@ -160,8 +157,7 @@ func (e *examination) eventTypes(ctx context.Context) error {
 	}
 	const register = "`workers migrate up`, or the start of a worker, registers the event types of its build"
 	again := fmt.Sprintf("`SPECTRAL_GENERATION=%d workers migrate up`, with this build, or the start of one of its "+
-		"workers, registers them "+
-		"again", e.Generation)
+		"workers, registers them again", e.Generation)
 	found, err := e.facts.EventTypes(ctx, types, e.Generation, app.Roles())
 	for _, t := range found {
 		switch t.Kind {
@@ -171,11 +167,10 @@ func (e *examination) eventTypes(ctx context.Context) error {
 			e.found(Critical, t.Subject+" is in this build but not registered: publishing it is refused (SP016)",
 				register)
 		case "ignored":
-			e.found(Critical, fmt.Sprintf("%s is registered as not consumed in generation %d, although live workers "+
-				"of it handle the type: "+
-				"what is published settles unhandled and is lost", t.Subject, t.Generation),
-				asOwner("update core.event_types set consumed = "+
-					"true, consumed_in = consumed_in || jsonb_build_object('%d', true) where event_type = %s;",
+			e.found(Critical, fmt.Sprintf("%s is registered as not consumed in generation %d, although live workers of it "+
+				"handle the type: what is published settles unhandled and is lost", t.Subject, t.Generation),
+				asOwner("update core.event_types set consumed = true, consumed_in = consumed_in || jsonb_build_object('%d', "+
+					"true) where event_type = %s;",
 					t.Generation, literal(t.Subject)))
 		case "dropped":
 			fix := again
@@ -184,9 +179,8 @@ func (e *examination) eventTypes(ctx context.Context) error {
 					literal(t.Subject)) +
 					"; then restart the workers"
 			}
-			e.found(Critical, t.Subject+" is registered as not consumed, although this build handles the type: what "+
-				"is published settles "+
-				"unhandled and is lost", fix)
+			e.found(Critical, t.Subject+" is registered as not consumed, although this build handles the type: what is "+
+				"published settles unhandled and is lost", fix)
 		case "refused", "different":
 			state := Warning
 			if t.Kind == "refused" {
@@ -194,8 +188,7 @@ func (e *examination) eventTypes(ctx context.Context) error {
 			}
 			e.found(state, fmt.Sprintf("%s is not registered as this build, of generation %d, has it: %s", t.Subject,
 				e.Generation, t.Detail),
-				again+"; if the difference comes back, another build runs as this generation: give one of them "+
-					"another number")
+				again+"; if the difference comes back, another build runs as this generation: give one of them another number")
 		case "unsure":
 			by := "no generation"
 			if t.Generation > 0 {
@@ -206,12 +199,11 @@ func (e *examination) eventTypes(ctx context.Context) error {
 				"to learn whether that is right, put this build's generation for N in `SPECTRAL_GENERATION=N workers "+
 					"doctor tables`")
 		case "unknown generation":
-			e.found(Note, fmt.Sprintf("%s: registered by generation %d, which does not exist; no lower generation "+
-				"replaces that", t.Subject,
+			e.found(Note, fmt.Sprintf("%s: registered by generation %d, which does not exist; no lower generation replaces "+
+				"that", t.Subject,
 				t.Generation), "if generation "+fmt.Sprint(t.Generation)+" will not be started: "+
-				""+asOwner("update core.event_types set "+
-				"registered_by = 0 where registered_by = %d;", t.Generation)+", then `workers migrate up` with the "+
-				"build that runs")
+				""+asOwner("update core.event_types set registered_by = 0 where registered_by = "+
+				"%d;", t.Generation)+", then `workers migrate up` with the build that runs")
 		case "no source":
 			e.found(Critical, fmt.Sprintf("%s may not publish as %s: its events are refused (SP017)", t.Subject,
 				t.Source),

@@ -94,17 +94,14 @@ func connections(ctx context.Context, e *examination) (string, error) {
 		free = min(free, int(c.DatabaseLimit-c.UsedInDatabase))
 	}
 	if free < worker {
-		e.found(Warning, fmt.Sprintf("only %s left, and a worker of this build takes up to %d: one that starts now "+
-			"may not "+
-			"get them all", app.Counted(max(free, 0), "connection"), worker),
-			"raise max_connections or the database's connection limit, or point SPECTRAL_POOL_URL at a pooler, or "+
-				"lower "+
+		e.found(Warning, fmt.Sprintf("only %s left, and a worker of this build takes up to %d: one that starts now may "+
+			"not get them all", app.Counted(max(free, 0), "connection"), worker),
+			"raise max_connections or the database's connection limit, or point SPECTRAL_POOL_URL at a pooler, or lower "+
 				"pool_max_conns in the URL")
 	}
 	report := func(what string, used, limit int, fix string) {
 		if limit >= 0 && (limit-used)*100 <= limit*minFreeShare {
-			e.found(Warning, fmt.Sprintf("%s has %d of %d connections in use: workers that start or reconnect may "+
-				"get none",
+			e.found(Warning, fmt.Sprintf("%s has %d of %d connections in use: workers that start or reconnect may get none",
 				what, used, limit), fix)
 		}
 	}
@@ -137,16 +134,13 @@ func notifications(ctx context.Context, e *examination) (string, error) {
 	case err != nil:
 		return "", err
 	case n.Pooled:
-		e.found(Critical, "DATABASE_URL leads through a transaction pooler, behind which LISTEN gets nothing: events "+
-			"wait "+
+		e.found(Critical, "DATABASE_URL leads through a transaction pooler, behind which LISTEN gets nothing: events wait "+
 			"for the poll, up to 5 s", "point DATABASE_URL straight at Postgres (port 5432 in most setups), and only "+
 			"SPECTRAL_POOL_URL at the pooler; then restart the workers")
 	case !n.Arrived:
-		e.found(Critical, fmt.Sprintf("a notification that the doctor sent to itself did not arrive within %s: "+
-			"events wait "+
-			"for the poll, up to 5 s", notifyWait), "look for a pooler or proxy between this host and Postgres; then "+
-			"run "+
-			"`workers doctor queue`, because a full queue looks the same")
+		e.found(Critical, fmt.Sprintf("a notification that the doctor sent to itself did not arrive within %s: events "+
+			"wait for the poll, up to 5 s", notifyWait), "look for a pooler or proxy between this host and Postgres; then "+
+			"run `workers doctor queue`, because a full queue looks the same")
 	}
 	return fmt.Sprintf("a notification to itself arrived after %s", e.Now().Sub(sent).Round(time.Millisecond)), nil
 }
@@ -168,9 +162,8 @@ func notificationQueue(ctx context.Context, e *examination) (string, error) {
 	detail := fmt.Sprintf("%.1f %% full", 100*share)
 	if state := queueState(share); state != Fine {
 		e.found(state, "the notification queue is "+detail+": once it is full, each commit that notifies fails, and "+
-			"publishing with it", "run `workers doctor transactions`, which names the session that holds it up: one "+
-			"that listens and idles in a "+
-			"transaction; end that session")
+			"publishing with it", "run `workers doctor transactions`, which names the session that holds it up: one that "+
+			"listens and idles in a transaction; end that session")
 	}
 	return detail, err
 }

@@ -16,8 +16,8 @@ var harmfulSettings = []struct {
 }{
 	{"autovacuum", off, Warning, "off: dead rows pile up and claims slow down"},
 	{"default_transaction_isolation", is("serializable", "repeatable read"), Warning,
-		"above read committed: publishers " +
-			"get 40001 and must try again, and sweeping and retiring from SQL are refused (SP053, SP043)"},
+		"above read committed: publishers get 40001 and must try again, and sweeping and retiring from SQL are refused " +
+			"(SP053, SP043)"},
 	{"default_transaction_read_only", is("true"), Critical,
 		"on: SQL producers and operators are refused (25006); a provider may set it when the disk is full"},
 	{"enable_indexonlyscan", off, Warning, "off: claims, sweeps and polls read whole tables"},

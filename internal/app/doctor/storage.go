@@ -32,12 +32,10 @@ func snapshots(ctx context.Context, e *examination) (string, error) {
 		switch s.Kind {
 		case "prepared":
 			return fmt.Sprintf("prepared transaction %s of %s", s.ID, s.Login),
-				fmt.Sprintf("as %s or a superuser, in database "+
-					"%s, run `rollback prepared %s;`", s.Login, s.Detail, s.ID)
+				fmt.Sprintf("as %s or a superuser, in database %s, run `rollback prepared %s;`", s.Login, s.Detail, s.ID)
 		case "slot":
-			return "replication slot " + s.ID, "bring its consumer back; or, as a login with REPLICATION or a " +
-				"superuser, run " +
-				"`select pg_drop_replication_slot(" + s.ID + ");`"
+			return "replication slot " + s.ID, "bring its consumer back; or, as a login with REPLICATION or a superuser, " +
+				"run `select pg_drop_replication_slot(" + s.ID + ");`"
 		case "standby":
 			return "standby " + s.ID + ", through hot_standby_feedback,", "end the long query on the standby"
 		default:
@@ -51,9 +49,8 @@ func snapshots(ctx context.Context, e *examination) (string, error) {
 				since = " for " + span(s.Seconds)
 			}
 			holder, fix := describe(s)
-			e.found(Warning, fmt.Sprintf("%s has held a snapshot%s, %s old: rows that died since cannot be removed, "+
-				"and claims "+
-				"slow down", holder, since, app.Counted(s.Ids, "transaction")), fix)
+			e.found(Warning, fmt.Sprintf("%s has held a snapshot%s, %s old: rows that died since cannot be removed, and "+
+				"claims slow down", holder, since, app.Counted(s.Ids, "transaction")), fix)
 		}
 	}
 	if len(held) == 0 {
@@ -72,9 +69,8 @@ func (e *examination) unseen(s operator.HiddenSessions) {
 	}
 	if s.Untracked > 0 {
 		e.found(Unknown, fmt.Sprintf("the state of %s is not known: track_activities is off there",
-			app.Counted(s.Untracked, "session")), "run `workers doctor settings`, which finds where it is set; the "+
-			"sessions keep it "+
-			"until they reconnect: `select pid, usename, application_name from pg_stat_activity where state = "+
+			app.Counted(s.Untracked, "session")), "run `workers doctor settings`, which finds where it is set; the sessions "+
+			"keep it until they reconnect: `select pid, usename, application_name from pg_stat_activity where state = "+
 			"'disabled';`")
 	}
 }
@@ -89,9 +85,8 @@ func transactions(ctx context.Context, e *examination) (string, error) {
 		fix := terminate(fmt.Sprint(b.Pid), b.Login)
 		switch {
 		case b.IdleSeconds > 0:
-			problem += fmt.Sprintf(" has been idle in a transaction for %s: it holds its locks, and the notification "+
-				"queue if it "+
-				"listens", span(b.IdleSeconds))
+			problem += fmt.Sprintf(" has been idle in a transaction for %s: it holds its locks, and the notification queue "+
+				"if it listens", span(b.IdleSeconds))
 		case b.State == "":
 			problem += " holds a lock"
 			fix = "if it does not end by itself: " + fix
@@ -107,10 +102,9 @@ func transactions(ctx context.Context, e *examination) (string, error) {
 	}
 	for _, id := range prepared {
 		e.found(Warning, "transaction "+id+" is prepared and not committed: it holds its locks, and events that it "+
-			"published "+
-			"would wake no worker", "as the login that prepared it or a superuser, run `rollback prepared "+id+";`; "+
-			"or commit it, if "+
-			"its coordinator committed elsewhere")
+			"published would wake no "+
+			"worker", "as the login that prepared it or a superuser, run `rollback prepared "+id+";`; or commit it, if its "+
+			"coordinator committed elsewhere")
 	}
 	e.unseen(hidden)
 	return "no session idles in a transaction or keeps others waiting for a lock", err
@@ -131,18 +125,14 @@ func vacuum(ctx context.Context, e *examination) (string, error) {
 				fmt.Sprintf("as spectral_owner, run `alter table %s reset (%s);`", t.Name, t.Off))
 		// after a sweep autovacuum needs a while
 		case t.Dead > 10_000 && float64(t.Dead) > 3*t.Threshold && !t.SweptLately:
-			e.found(Warning, fmt.Sprintf("%s has %d dead rows, and autovacuum should have begun at %.0f: it does not "+
-				"keep up",
-				t.Name, t.Dead, t.Threshold), fmt.Sprintf("run `workers doctor snapshots transactions`, which names "+
-				"what holds dead "+
-				"rows; then, as spectral_owner, run `vacuum (analyze) %s;`, and give autovacuum more workers or a "+
-				"higher "+
+			e.found(Warning, fmt.Sprintf("%s has %d dead rows, and autovacuum should have begun at %.0f: it does not keep up",
+				t.Name, t.Dead, t.Threshold), fmt.Sprintf("run `workers doctor snapshots transactions`, which names what holds "+
+				"dead rows; then, as spectral_owner, run `vacuum (analyze) %s;`, and give autovacuum more workers or a higher "+
 				"autovacuum_vacuum_cost_limit", t.Name))
 		}
 		if t.Age*10 > t.MaxAge*12 {
-			e.found(Critical, fmt.Sprintf("%s was last frozen %d transactions ago, beyond autovacuum_freeze_max_age "+
-				"(%d): the server "+
-				"stops taking writes before 2 billion", t.Name, t.Age, t.MaxAge),
+			e.found(Critical, fmt.Sprintf("%s was last frozen %d transactions ago, beyond autovacuum_freeze_max_age (%d): "+
+				"the server stops taking writes before 2 billion", t.Name, t.Age, t.MaxAge),
 				fmt.Sprintf("as spectral_owner, run `vacuum (freeze, verbose) %s;`", t.Name))
 		}
 	}
@@ -165,8 +155,8 @@ func scale(ctx context.Context, e *examination) (string, error) {
 	s, err := e.facts.Scale(ctx, relayP99, eventsAnHour)
 	detail := fmt.Sprintf("about %.0f rows in core.outbox (%s); ", s.Rows, s.Size)
 	if s.Hours > 0 {
-		detail += fmt.Sprintf("99 %% of events settled within %d ms in the latest hour, within %d ms in the worst of "+
-			"the week",
+		detail += fmt.Sprintf("99 %% of events settled within %d ms in the latest hour, within %d ms in the worst of the "+
+			"week",
 			s.LastP99, s.WorstP99)
 	} else {
 		detail += "no hour had enough events to say how long they take"
@@ -174,8 +164,7 @@ func scale(ctx context.Context, e *examination) (string, error) {
 	tooMany := func(limit int, step string) {
 		e.found(Warning, fmt.Sprintf("core.outbox has about %.0f rows, more than the %d from which to %s", s.Rows,
 			limit, step),
-			"run `workers retention status`, which shows whether retention sweeps; if it does, "+
-				""+step+" (docs/runbook.md)")
+			"run `workers retention status`, which shows whether retention sweeps; if it does, "+step+" (docs/runbook.md)")
 	}
 	switch {
 	case s.Rows > relayRows:
@@ -186,9 +175,8 @@ func scale(ctx context.Context, e *examination) (string, error) {
 	if s.Hours >= hoursOfAWeek && s.SlowHours == s.Hours {
 		e.found(Warning, fmt.Sprintf("for a week 1 %% of events took longer than %s to settle, in each of %s with "+
 			"figures", relayP99,
-			app.Counted(s.Hours, "hour")), "run `workers doctor listeners`, which finds slow handlers and too few "+
-			"workers; if it finds "+
-			"none, use NATS JetStream or Redis Streams as the relay (docs/runbook.md)")
+			app.Counted(s.Hours, "hour")), "run `workers doctor listeners`, which finds slow handlers and too few workers; "+
+			"if it finds none, use NATS JetStream or Redis Streams as the relay (docs/runbook.md)")
 	}
 	return detail, err
 }

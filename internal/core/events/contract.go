@@ -196,8 +196,8 @@ func (s *Contracts) Check(e Envelope) (Contract, error) {
 			Code: CodeUnregistered, Field: "event_type", EventType: e.EventType,
 			Reason:   fmt.Sprintf("version %d of %s is not registered", e.EventVersion, e.EventType),
 			Received: fmt.Sprintf("version %d; registered: %s", e.EventVersion, registered),
-			Hint: "core.event_types lists what is registered; " +
-				"`workers migrate up` and a starting worker register their contracts",
+			Hint: "core.event_types lists what is registered; `workers migrate up` and a starting worker register their " +
+				"contracts",
 		}
 	}
 	if c.Source != e.Source {

@@ -98,7 +98,7 @@ type DecisionConflictError struct {
 }
 
 func (e *DecisionConflictError) Error() string {
-	return fmt.Sprintf("decision %s is recorded already with another %s: "+
-		"a decision never changes, record a new one under another id",
+	return fmt.Sprintf("decision %s is recorded already with another %s: a decision never changes, record a new one "+
+		"under another id",
 		e.DecisionID, strings.Join(e.Fields, ", "))
 }

@@ -89,8 +89,8 @@ func TestChangedDecisionIsRefused(t *testing.T) {
 			t.Errorf("%s: %v, want a conflict about %v", name, err, c.want)
 		}
 	}
-	const want = "decision 00000000-0000-4000-8000-000000000001 is recorded already with another rule_id: " +
-		"a decision never changes, record a new one under another id"
+	const want = "decision 00000000-0000-4000-8000-000000000001 is recorded already with another rule_id: a decision " +
+		"never changes, record a new one under another id"
 	other := decision(func(d *domain.Decision) { d.RuleID = "x" })
 	if err := decision(nil).CheckSame(other); err == nil || err.Error() != want {
 		t.Errorf("%v", err)

@@ -92,8 +92,9 @@ func TestRequirePublished(t *testing.T) {
 			func(t *failing) { eventstest.RequirePublished[any](t, r, happenedType) }},
 		{"several that match", "2 events worlds.suite.happened that match were published, want one" + list,
 			func(t *failing) { eventstest.RequirePublished(t, r, happenedType, is(2)) }},
-		{"undecodable", "of 3 events worlds.suite.happened, 3 cannot be decoded into eventstest_test.misread and the others " +
-			"do not match: payload of worlds.suite.happened: json: cannot unmarshal number",
+		{"undecodable", "of 3 events worlds.suite.happened, 3 cannot be decoded into eventstest_test.misread " +
+			"and the others do not match: " +
+			"payload of worlds.suite.happened: json: cannot unmarshal number",
 			func(t *failing) { eventstest.RequirePublished[misread](t, r, happenedType) }},
 		{"present", "3 events worlds.suite.happened were published, want none" + list,
 			func(t *failing) { eventstest.RequireNotPublished[any](t, r, happenedType) }},

@@ -46,8 +46,8 @@ func CurationOutcomeRecorder(decisions CurationDecisions) events.EventHandler {
 			return err
 		}
 		if !found {
-			return events.Terminal(fmt.Errorf("decision %s is not in platform.curation_decisions of this workspace: "+
-				"store the decision in the transaction that publishes it", ruling.DecisionID))
+			return events.Terminal(fmt.Errorf("decision %s is not in platform.curation_decisions of this workspace: store "+
+				"the decision in the transaction that publishes it", ruling.DecisionID))
 		}
 		decision, changed, err := decision.Settle(ruling)
 		if err != nil {

@@ -61,8 +61,8 @@ func (s *settling) settle(ctx context.Context, batch []*result) (lost map[*resul
 // setLimits makes the server end the transaction if this process does not.
 func (s *settling) setLimits(ctx context.Context) error {
 	ms := max(s.limit.Milliseconds(), 2)
-	return s.tx.Exec(ctx, fmt.Sprintf("set local lock_timeout = %d; set local statement_timeout = %d; "+
-		"set local idle_in_transaction_session_timeout = %[2]d", ms/2, ms))
+	return s.tx.Exec(ctx, fmt.Sprintf("set local lock_timeout = %d; set local statement_timeout = %d; set local "+
+		"idle_in_transaction_session_timeout = %[2]d", ms/2, ms))
 }
 
 // writeRows writes what becomes of the rows, and sets which leases hold.

@@ -72,7 +72,7 @@ func (w *GenerationWatch) check(ctx context.Context) {
 	case "retired":
 		w.log.WarnContext(ctx, "this worker's generation is retired, and the worker has nothing to do any more: stop it")
 	case "drained":
-		w.log.InfoContext(ctx, "this worker's generation is drained, and has nothing left: "+
-			"stop the worker once the generation's producers are stopped")
+		w.log.InfoContext(ctx, "this worker's generation is drained, and has nothing left: stop the worker once the "+
+			"generation's producers are stopped")
 	}
 }

@@ -68,9 +68,9 @@ func (l *listenConn) open(ctx context.Context) error {
 		}
 		return err
 	}
-	sql := fmt.Sprintf("set idle_session_timeout = %d; set tcp_user_timeout = %[1]d; set statement_timeout = %d; "+
-		"set default_transaction_read_only = off; set default_transaction_isolation = 'read committed'; "+
-		"set lock_timeout = 0; set idle_in_transaction_session_timeout = 0; %sset role %s",
+	sql := fmt.Sprintf("set idle_session_timeout = %d; set tcp_user_timeout = %[1]d; set statement_timeout = %d; set "+
+		"default_transaction_read_only = off; set default_transaction_isolation = 'read committed'; set lock_timeout = "+
+		"0; set idle_in_transaction_session_timeout = 0; %sset role %s",
 		pgtx.ListenIdleTimeout.Milliseconds(), pgtx.StatementTimeout.Milliseconds(),
 		pgtx.NoTransactionTimeout("set", l.conn.PgConn()), pgx.Identifier{pgtx.WorkerRole}.Sanitize())
 	for _, channel := range l.channels {
@@ -216,9 +216,9 @@ func (l *listenConn) selfTest(ctx context.Context) error {
 }
 
 var errNotificationsLost = errors.New("notifications do not arrive on the LISTEN connection, though it answers: " +
-	"DATABASE_URL leads through a transaction pooler, or to another database than SPECTRAL_POOL_URL; " +
-	"let it lead straight to Postgres, or to a pooler in session mode; " +
-	"until then events wait for the poll, and it is not noticed when a worker dies")
+	"DATABASE_URL leads through a transaction pooler, or to another database than SPECTRAL_POOL_URL; let it lead " +
+	"straight to Postgres, or to a pooler in session mode; until then events wait for the poll, and it is not noticed " +
+	"when a worker dies")
 
 // close ends the connection, and waits a moment for that: there should be one LISTEN connection at a time.
 func (l *listenConn) close() {
@@ -253,8 +253,8 @@ func reasonText(err error) string {
 	advice := map[string]string{
 		pgerrcode.InvalidPassword:                   checkLogin,
 		pgerrcode.InvalidAuthorizationSpecification: checkLogin,
-		pgerrcode.TooManyConnections: "raise max_connections or the connection limit of the role or database, " +
-			"or run fewer workers",
+		pgerrcode.TooManyConnections: "raise max_connections or the connection limit of the role or database, or run " +
+			"fewer workers",
 		pgerrcode.InsufficientPrivilege:  "grant " + pgtx.WorkerRole + " to the login of DATABASE_URL",
 		pgerrcode.ReadOnlySQLTransaction: pgtx.ErrStandby.Error(),
 	}[cmp.Or(pg, &pgconn.PgError{}).Code]

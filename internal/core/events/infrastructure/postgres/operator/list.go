@@ -35,9 +35,8 @@ const DefaultSearchTimeout = 30 * time.Second
 type TooBroadError struct{ After time.Duration }
 
 func (e *TooBroadError) Error() string {
-	return fmt.Sprintf("the search was given up after %s: it reads too many events; ask for fewer statuses "+
-		"(delivered events are the many), "+
-		"or for a type and generation, or give it more time", e.After)
+	return fmt.Sprintf("the search was given up after %s: it reads too many events; ask for fewer statuses (delivered "+
+		"events are the many), or for a type and generation, or give it more time", e.After)
 }
 
 // ErrCursor says that a cursor is not one of this filter.
@@ -163,8 +162,7 @@ func (c *Client) search(ctx context.Context, timeout time.Duration, work func(pg
 	err := c.inTx(ctx, func(tx pgx.Tx) error {
 		if _, err := tx.Exec(ctx, fmt.Sprintf(
 			// positions are times as text: read them as they were written, whatever the login's defaults
-			"set local statement_timeout = %d; set local jit = off; set local datestyle = 'ISO'; set local timezone "+
-				"= 'UTC'",
+			"set local statement_timeout = %d; set local jit = off; set local datestyle = 'ISO'; set local timezone = 'UTC'",
 			max(timeout.Milliseconds(), 1))); err != nil {
 			return err
 		}
@@ -253,8 +251,8 @@ func (b branch) query(w *where, f Filter, places map[string]position, limit int)
 	ordered := fmt.Sprintf(" order by %s limit %d", order, limit)
 	from := "core.outbox o where " + w.all() + ordered
 	if b.name == "pending" { // the index is in order only within a generation and type
-		from = pendingKinds + " cross join lateral (select o.* from core.outbox o where o.generation = k.generation" +
-			" and o.event_type = k.event_type and " + w.all() + ordered + ") o" + ordered
+		from = pendingKinds + " cross join lateral (select o.* from core.outbox o where o.generation = k.generation and " +
+			"o.event_type = k.event_type and " + w.all() + ordered + ") o" + ordered
 	}
 	return "(select " + displayed + ", '" + b.name + "' as branch, " + key + " as key, " + place +
 		" as place from (select o.* from " + from + ") o)"

@@ -91,8 +91,8 @@ func unify(config *pgx.ConnConfig) error {
 const StandbyParameter = "in_hot_standby"
 
 // ErrStandby is returned where a server is a standby.
-var ErrStandby = errors.New("this server is a hot standby and read-only: " +
-	"set the URL to the primary, or name all hosts in it")
+var ErrStandby = errors.New("this server is a hot standby and read-only: set the URL to the primary, or name all " +
+	"hosts in it")
 
 // refuseStandby refuses a server in hot standby, so that the URL's next host is tried.
 func refuseStandby(ctx context.Context, conn *pgconn.PgConn) error {

@@ -17,8 +17,8 @@ var (
 	// ErrTxOver is returned by a Tx whose handler or unit of work has returned.
 	ErrTxOver = errors.New("this transaction's handler or unit of work has returned: its Tx may not be used any more")
 	// ErrTxControl is returned for a statement that would begin or end a transaction.
-	ErrTxControl = errors.New("handlers and units of work do not end their transaction: " +
-		"return an error to roll it back, nil to commit it")
+	ErrTxControl = errors.New("handlers and units of work do not end their transaction: return an error to roll it " +
+		"back, nil to commit it")
 	// ErrTxInUse is the failure of a handler or unit of work that returned while a goroutine was using its Tx.
 	ErrTxInUse = errors.New("returned while one of its goroutines was still using the transaction")
 	// ErrTxEnded is the failure of a handler or unit of work that ended its transaction.

@@ -291,13 +291,13 @@ func (w *Worker) Stop(ctx context.Context) error {
 	case <-w.stopped:
 	case <-giveUp.C:
 		return fmt.Errorf("worker: handlers were cancelled when the grace period was over, and what became of their events "+
-			"could not all be written in time (the database does not answer, or another session holds a lock); "+
-			"other workers will recover them: %w", ctx.Err())
+			"could not all be written in time (the database does not answer, or another session holds a lock); other "+
+			"workers will recover them: %w", ctx.Err())
 	}
 	for _, c := range w.consumers {
 		if c.Consumer().ForcedStop.Load() {
-			return fmt.Errorf("worker: handlers were cancelled when the grace period was over; "+
-				"the log says what became of each event: %w", ctx.Err())
+			return fmt.Errorf("worker: handlers were cancelled when the grace period was over; the log says what became of "+
+				"each event: %w", ctx.Err())
 		}
 	}
 	return nil
