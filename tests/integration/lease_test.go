@@ -444,6 +444,8 @@ func verifyBadResults(b *bundle, results []badResult) {
 					}, g.wait(ctx)
 				}))
 			s.Concurrency = all
+			// the bad one fails until the others are delivered, however long that takes
+			s.Primary.Retry = &events.RetryPolicy{MaxRetries: 1000, Base: time.Second, Multiplier: 1, Cap: time.Second}
 			b.startWorker(noPoll, s)
 			published := b.publishMany(all)
 			g.awaitAll(b.T, all)
