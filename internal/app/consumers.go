@@ -50,9 +50,8 @@ func ConsumerBuilders() []ConsumerBuilder {
 // Subscriptions returns the consumers that a worker runs: all of them, or those of the given processing classes, where
 // [events.DefaultClass] is the one without a name. The error joins a [*SettingsError] for each class that no consumer
 // belongs to, or is that of an invalid subscription.
-func Subscriptions(
-	builders []ConsumerBuilder, contracts *events.Contracts, deps Deps, classes []string,
-) ([]events.Subscription, error) {
+func Subscriptions(builders []ConsumerBuilder, contracts *events.Contracts, deps Deps,
+	classes []string) ([]events.Subscription, error) {
 	byClass, err := consumersByClass(builders, contracts, deps)
 	if err != nil {
 		return nil, err
@@ -78,9 +77,8 @@ func Subscriptions(
 	return chosen, errors.Join(problems...)
 }
 
-func consumersByClass(
-	builders []ConsumerBuilder, contracts *events.Contracts, deps Deps,
-) (map[string][]events.Subscription, error) {
+func consumersByClass(builders []ConsumerBuilder, contracts *events.Contracts,
+	deps Deps) (map[string][]events.Subscription, error) {
 	byClass := make(map[string][]events.Subscription)
 	for _, build := range builders {
 		s := build(deps)
@@ -124,9 +122,8 @@ func CheckConsumers(s Settings) error {
 }
 
 // consumer returns the subscription to a contract's event type.
-func (d Deps) consumer(
-	contract events.Contract, primary events.Registration, coHandlers ...events.Registration,
-) events.Subscription {
+func (d Deps) consumer(contract events.Contract, primary events.Registration,
+	coHandlers ...events.Registration) events.Subscription {
 	return events.Subscription{
 		Channel: events.ChannelName(d.Generation, contract.Class), EventType: contract.Type,
 		Primary: primary, CoHandlers: coHandlers,

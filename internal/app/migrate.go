@@ -211,9 +211,8 @@ func (m *Migrator) Newest(ctx context.Context) (*goose.Source, error) {
 }
 
 // alreadyThere are the codes of a step that finds what it should create.
-var alreadyThere = []string{
-	pgerrcode.DuplicateSchema, pgerrcode.DuplicateTable, pgerrcode.DuplicateFunction, pgerrcode.DuplicateObject,
-}
+var alreadyThere = []string{pgerrcode.DuplicateSchema, pgerrcode.DuplicateTable, pgerrcode.DuplicateFunction,
+	pgerrcode.DuplicateObject}
 
 // migrationError says which step failed and what to do; the steps before it stay applied.
 func migrationError(err error) error {

@@ -8,9 +8,8 @@ func TestAdviceOnWhatRepairLeaves(t *testing.T) {
 	for subject, c := range map[string]struct{ fault, want string }{
 		"role spectral_operator login inherit superuser": {"", superuser},
 		"schema worlds owner postgres":                   {"", superuser},
-		"owner postgres of table core.outbox": {
-			"ERROR: must be owner of table outbox", "ERROR: must be owner of table outbox: " + superuser,
-		},
+		"owner postgres of table core.outbox": {"ERROR: must be owner of table outbox",
+			"ERROR: must be owner of table outbox: " + superuser},
 		"role spectral_unknown login": {"", "names that begin with spectral_ are ours: rename that role, or drop it"},
 		"function core.f()":           {"ERROR: others depend on it", "refused: ERROR: others depend on it"},
 	} {

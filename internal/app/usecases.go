@@ -17,9 +17,8 @@ import (
 
 // transact returns the unit of work of a context's use cases: it runs work in a transaction of the context, with its
 // repositories and a publisher.
-func transact[R any](
-	u *publish.UnitOfWork, scope events.Scope, repositories func(events.Tx) R,
-) func(context.Context, uuid.NullUUID, func(R, events.EventPublisher) error) error {
+func transact[R any](u *publish.UnitOfWork, scope events.Scope,
+	repositories func(events.Tx) R) func(context.Context, uuid.NullUUID, func(R, events.EventPublisher) error) error {
 	return func(ctx context.Context, workspace uuid.NullUUID, work func(R, events.EventPublisher) error) error {
 		return u.Do(ctx, scope, workspace, func(tx events.Tx, publisherFor events.PublisherFor) error {
 			return work(repositories(tx), publisherFor())
@@ -56,9 +55,8 @@ func NewManageScans(u *publish.UnitOfWork) *worldsapp.ManageScans {
 }
 
 // NewDetectFailureCluster composes the use case.
-func NewDetectFailureCluster(
-	u *publish.UnitOfWork, options ...platformapp.DetectFailureClusterOption,
-) *platformapp.DetectFailureCluster {
+func NewDetectFailureCluster(u *publish.UnitOfWork,
+	options ...platformapp.DetectFailureClusterOption) *platformapp.DetectFailureCluster {
 	clusters := func(tx events.Tx) platformapp.FailureClusters { return platformpg.NewFailureClusters(tx) }
 	return platformapp.NewDetectFailureCluster(transact(u, events.Platform, clusters), newID, now, options...)
 }
@@ -91,9 +89,8 @@ func NewDispatchTask(u *publish.UnitOfWork, catalog platformapp.TaskCatalog) *pl
 
 // NewDispatchTaskIn composes the use case for a handler that dispatches a task in its transaction, so that the task
 // exists if and only if the event is recorded as handled.
-func NewDispatchTaskIn(
-	tx events.Tx, publisher events.EventPublisher, catalog platformapp.TaskCatalog,
-) *platformapp.DispatchTask {
+func NewDispatchTaskIn(tx events.Tx, publisher events.EventPublisher,
+	catalog platformapp.TaskCatalog) *platformapp.DispatchTask {
 	within := func(_ context.Context, _ uuid.NullUUID, work func(platformapp.Tasks, events.EventPublisher) error) error {
 		return work(agentTasks(tx), publisher)
 	}

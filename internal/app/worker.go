@@ -33,13 +33,7 @@ func Worker(s Settings, log *slog.Logger) fx.Option {
 		fx.WithLogger(func() fxevent.Logger { return fxevent.NopLogger }),
 		fx.StopTimeout(ShutdownGrace+10*time.Second), // a forced stop takes 8 s, and the pools 1 s
 		fx.Supply(s, log),
-		fx.Provide(
-			Contracts,
-			newPool,
-			newUnitOfWork,
-			newWorker,
-			NewPublishCard,
-		),
+		fx.Provide(Contracts, newPool, newUnitOfWork, newWorker, NewPublishCard),
 		fx.Invoke(startWorker),
 	)
 }
@@ -79,9 +73,8 @@ func newUnitOfWork(pool *pgxpool.Pool, s Settings, contracts *events.Contracts, 
 	}}
 }
 
-func newWorker(
-	lifecycle fx.Lifecycle, s Settings, contracts *events.Contracts, unitOfWork *publish.UnitOfWork, log *slog.Logger,
-) (*worker.Worker, error) {
+func newWorker(lifecycle fx.Lifecycle, s Settings, contracts *events.Contracts, unitOfWork *publish.UnitOfWork,
+	log *slog.Logger) (*worker.Worker, error) {
 	all, err := subscriptions(s, unitOfWork)
 	if err != nil {
 		return nil, err
@@ -143,9 +136,8 @@ func processName() string {
 
 // startWorker registers this build, then starts the worker. Until a generation is registered nothing can be published
 // in it.
-func startWorker(
-	lifecycle fx.Lifecycle, s Settings, pool *pgxpool.Pool, contracts *events.Contracts, w *worker.Worker,
-) {
+func startWorker(lifecycle fx.Lifecycle, s Settings, pool *pgxpool.Pool, contracts *events.Contracts,
+	w *worker.Worker) {
 	lifecycle.Append(fx.Hook{
 		OnStart: func(ctx context.Context) error {
 			if err := pgtx.RunAs(ctx, pool, pgtx.WorkerRole, func(tx pgx.Tx) error {

@@ -121,11 +121,9 @@ func TestConsumerProblemsAreReported(t *testing.T) {
 		{builders{consumer("a.b", "x")}, []events.Contract{contract("a.b", nil)}, []string{"name must be scope-qualified"}},
 		{builders{consumer("a.b", "worlds.x"), consumer("a.b", "worlds.y")}, []events.Contract{contract("a.b", nil)},
 			[]string{"a.b has two builders"}},
-		{
-			builders{consumer("a.b", "worlds.x"), consumer("a.c", "worlds.x")},
+		{builders{consumer("a.b", "worlds.x"), consumer("a.c", "worlds.x")},
 			[]events.Contract{contract("a.b", nil), contract("a.c", nil)},
-			[]string{"handler worlds.x is registered for a.b and for a.c"},
-		},
+			[]string{"handler worlds.x is registered for a.b and for a.c"}},
 		{builders{consumer("a.b", "worlds.x")}, nil, []string{"a.b has a consumer but no contract"}},
 		{builders{consumer("a.b", "worlds.x")}, []events.Contract{contract("a.b", unconsumed)},
 			[]string{"declared Unconsumed but has a consumer"}},
@@ -252,11 +250,9 @@ const CName = "platform.c"
 	if err != nil {
 		t.Fatal(err)
 	}
-	expect(t, problems, []string{
-		"c.go has handler platform.c, which no builder",
+	expect(t, problems, []string{"c.go has handler platform.c, which no builder",
 		"a.go names a handler platform.b: it would run as the role of another context",
-		"handler worlds.gone is registered, but internal/worlds/infrastructure/events has no constant",
-	})
+		"handler worlds.gone is registered, but internal/worlds/infrastructure/events has no constant"})
 }
 
 // TestTopology compares a golden file that shows which event reaches which handlers, in which order, channel and mode,

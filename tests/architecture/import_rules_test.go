@@ -55,11 +55,8 @@ var importRules = append(adapterRules(), []rule{
 		name:   "domain",
 		reason: "domain is the business alone: no driver, no framework, no layer that stands on it",
 		files:  "internal/{context}/domain/...",
-		forbid: []string{
-			pgx, sql, goose, fx,
-			"spectral/internal/{context}/application/...",
-			"spectral/internal/{context}/infrastructure/...",
-		},
+		forbid: []string{pgx, sql, goose, fx, "spectral/internal/{context}/application/...",
+			"spectral/internal/{context}/infrastructure/..."},
 	},
 	{
 		name:   "application",

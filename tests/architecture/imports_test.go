@@ -230,8 +230,7 @@ func TestImportRulesReport(t *testing.T) {
 	}
 	cases = append(cases, struct{ file, imported, breaks string }{
 		"internal/core/events/infrastructure/postgres/maintenance/a.go", adapter + "/worker",
-		"adapter: maintenance, adapter: worker",
-	})
+		"adapter: maintenance, adapter: worker"})
 	broken := make(map[string]bool)
 	for _, c := range cases {
 		imports, err := readImports(fstest.MapFS{c.file: goSource("package a", c.imported)})

@@ -210,8 +210,7 @@ sql:
 		}},
 		"a migration unread": {configured(`"db/migrations/*_core_*.sql"`, `db/migrations`), []string{
 			"the block of core reads db/migrations, which",
-			"the block of core does not read db/migrations/00001_core_outbox.sql",
-		}},
+			"the block of core does not read db/migrations/00001_core_outbox.sql"}},
 		"two blocks": {configured("db/queries/worlds", "db/queries/platform"),
 			[]string{"platform has two blocks", "writes package \"worldsdb\"",
 				"reads db/migrations/00002_worlds", "does not read db/migrations/00003_platform", "worlds has no block",

@@ -156,10 +156,8 @@ func (s *listenerSuite) publish(envelopes ...events.Envelope) []events.Envelope 
 	return s.publishIn(s.Transact, nil, envelopes...)
 }
 
-func (s *listenerSuite) publishIn(
-	transact func(context.Context, func(events.PublisherFor) error) error,
-	options []events.PublishOption, envelopes ...events.Envelope,
-) []events.Envelope {
+func (s *listenerSuite) publishIn(transact func(context.Context, func(events.PublisherFor) error) error,
+	options []events.PublishOption, envelopes ...events.Envelope) []events.Envelope {
 	s.Helper()
 	for i := range envelopes {
 		envelopes[i].EventID = uuid.Must(uuid.NewV7())
@@ -195,8 +193,7 @@ func (s *listenerSuite) await(what string, condition func() bool) {
 		case <-tick.C:
 		case <-deadline.C:
 			all, err := s.Outcomes(s.Context())
-			s.Fatalf("%s did not happen within %s; the events (%v):\n%s",
-				what, testTimeout, err, formatted(all...))
+			s.Fatalf("%s did not happen within %s; the events (%v):\n%s", what, testTimeout, err, formatted(all...))
 		}
 	}
 }
@@ -576,10 +573,8 @@ func retriesOnlyFailedHandler(leased bool) func(*listenerSuite) {
 		if leased {
 			fails, listen = s.failingExecutor, s.leasedSubscription
 		}
-		s.start(listen(
-			fails(first, errOnPurpose, &c, map[int64]int{1: 2, 3: always}),
-			fails(second, errOnPurpose, &c, map[int64]int{2: 2}),
-		))
+		s.start(listen(fails(first, errOnPurpose, &c, map[int64]int{1: 2, 3: always}),
+			fails(second, errOnPurpose, &c, map[int64]int{2: 2})))
 		for n := 1; n <= 2; n++ { // the primary handler, then the co-handler
 			s.wantAttempts(s.awaitSettled(s.publish(suiteEvent(n))[0], eventstest.Delivered), 3)
 		}

@@ -455,12 +455,10 @@ func publishesAnyNumber(s *publisherSuite) {
 func dueWhenScheduled(s *publisherSuite) {
 	later := time.Now().Add(48 * time.Hour)
 	err := s.Transact(s.Context(), func(publisherFor events.PublisherFor) error {
-		return errors.Join(
-			publisherFor(events.AvailableAt(later)).Publish(s.Context(), suiteEvent(1), suiteEvent(2)),
+		return errors.Join(publisherFor(events.AvailableAt(later)).Publish(s.Context(), suiteEvent(1), suiteEvent(2)),
 			publisherFor(events.AvailableAt(time.Now().Add(-time.Hour))).Publish(s.Context(), suiteEvent(3)),
 			publisherFor(events.AvailableAt(time.Time{}.Add(time.Hour))).Publish(s.Context(), suiteEvent(4)),
-			publisherFor().Publish(s.Context(), suiteEvent(5)),
-		)
+			publisherFor().Publish(s.Context(), suiteEvent(5)))
 	})
 	must(s, err)
 	s.want(1, 2, 3, 4, 5)

@@ -43,15 +43,8 @@ func TestScaffoldedEventsPassAllTests(t *testing.T) {
 	in(t, tree, "make", "generate")
 	const arrives = "^Test(MemoryRetired|HarbourClosed)Arrives$"
 	in(t, tree, "go", "test", "./tests/architecture", "./tests/contracts")
-	in(
-		t,
-		tree,
-		"go",
-		"test",
-		"./tests/sql",
-		"-run",
-		"^(TestSchema|TestPrivileges|TestDownLosesNothing|TestEveryTableHasAPrimaryKey)$",
-	)
+	in(t, tree, "go", "test", "./tests/sql", "-run",
+		"^(TestSchema|TestPrivileges|TestDownLosesNothing|TestEveryTableHasAPrimaryKey)$")
 	in(t, tree, "go", "test", "./tests/integration", "-run", arrives)
 	if unformatted := in(t, tree, "gofmt", "-l", "internal", "tests"); unformatted != "" {
 		t.Errorf("gofmt would change\n%s", unformatted)

@@ -256,10 +256,8 @@ func TestRefusalsNameAllViolationsAndWhatWasReceived(t *testing.T) {
 		{map[string]string{"one": `{"kind": "", "n": "1"}`}, "/one/kind must not be empty; /one/n must be an integer",
 			`/one/kind ""; /one/n "1"`},
 		{map[string]string{"id": `"a\tb"`}, "/id must be a UUID", `/id "a b"`},
-		{
-			map[string]string{"at": `"` + strings.Repeat("é", 70) + `"`}, "/at must be a time as in RFC 3339, with a zone",
-			`/at "` + strings.Repeat("é", 60) + `..." (140 bytes)`,
-		},
+		{map[string]string{"at": `"` + strings.Repeat("é", 70) + `"`},
+			"/at must be a time as in RFC 3339, with a zone", `/at "` + strings.Repeat("é", 60) + `..." (140 bytes)`},
 		{
 			none, "/id must be a string; /at must be a string; /name must be a string; /kind must be a string; /count must be " +
 				"an integer; /version must be an integer; /size must be an integer; /share must be a number; /yes must be true " +

@@ -159,11 +159,7 @@ var rounds = []struct {
 	config   doctor.Config
 	sessions []string // what other sessions do and keep open
 	damages  []damage
-}{{
-	name:     "no damage",
-	config:   doctor.Config{Now: time.Now},
-	sessions: []string{workers("1")},
-}, {
+}{{name: "no damage", config: doctor.Config{Now: time.Now}, sessions: []string{workers("1")}}, {
 	name:   "schema and server",
 	config: doctor.Config{Now: func() time.Time { return time.Now().Add(time.Hour + time.Minute/2) }},
 	damages: []damage{
@@ -247,8 +243,7 @@ var rounds = []struct {
 			damage: "insert into core.delivery_latencies select date_trunc('hour', now()) - i * interval '1 hour', 750, " +
 				"200, now() from generate_series(1, 167) i", problem: "for a week 1 % of events took longer than 500ms",
 			fix: "slow handlers"},
-		{check: "clock", state: doctor.Warning,
-			problem: "the database's clock is 1h0m", fix: "NTP"},
+		{check: "clock", state: doctor.Warning, problem: "the database's clock is 1h0m", fix: "NTP"},
 		{check: "connections", state: doctor.Warning, damage: "alter database %database connection limit 30",
 			problem: "left, and a worker of this build takes up to", fix: "SPECTRAL_POOL_URL"},
 		{check: "connections", state: doctor.Warning,
@@ -270,8 +265,7 @@ var rounds = []struct {
 			cards + " is registered as not consumed in generation 1, although live workers of it handle the type",
 			"as spectral_owner, run `update core.event_types", true},
 		{"generations", doctor.Warning, "select core.generation_announce(44)",
-			"goes to generation 44, which has no live worker",
-			"workers generation drain 44", false},
+			"goes to generation 44, which has no live worker", "workers generation drain 44", false},
 		{"generations", doctor.Critical, "", "generation 13 has 1 live worker but is not registered",
 			"workers generation register 13", false},
 		{"generations", doctor.Critical, insert(cards, 8, "outbox_gen_8") + "; insert into core.deployments (generation, " +
@@ -313,8 +307,7 @@ var rounds = []struct {
 				"null;`, then `workers events discard --type worlds.other.happened --generation 1 --error " +
 				"UnknownEventType", false},
 		{"unhandled", doctor.Critical, insert("decision.recorded", 1, "outbox_gen_1"),
-			"decision.recorded in generation 1 (live) has waited",
-			"--classes", false},
+			"decision.recorded in generation 1 (live) has waited", "--classes", false},
 		{"channels", doctor.Warning, insert(cards, 1, "outbox_default"),
 			"published on channel outbox_default, but workers listen on outbox_gen_1", "without p_class", false},
 		{"listeners", doctor.Warning, "", "has waited for 10m", "restart", false},
@@ -325,8 +318,7 @@ var rounds = []struct {
 			"where event_type = 'a.lapsed'",
 			"1 event in flight past the end of the lease, the longest by 5m", "outbox_reap", false},
 		{"leases", doctor.Critical, "", " of postgres (unnamed) keeps the advisory lock of reaping",
-			"as postgres, a member of pg_signal_backend or a superuser, run `select pg_terminate_backend(",
-			true},
+			"as postgres, a member of pg_signal_backend or a superuser, run `select pg_terminate_backend(", true},
 		{"leases", doctor.Warning, insert("a.ahead", 1, "outbox_gen_1") + claimed + "now() + interval '10 days' where " +
 			"event_type = 'a.ahead'",
 			"1 event in flight with a claim in the future", "update core.outbox set claimed_at", true},
@@ -347,8 +339,7 @@ var rounds = []struct {
 			"update core.outbox set deleted_at = null where deleted_at is not null and status in ('pending', " +
 				"'in_flight');", true},
 		{"retention", doctor.Warning, "update core.workers set registered_at = now() - interval '25 hours'",
-			"no worker has swept",
-			"workers retention sweep", false},
+			"no worker has swept", "workers retention sweep", false},
 		{"retention", doctor.Warning, "delete from core.retention_policies where subject = 'operator_action'",
 			"has no retention policy", "insert into core.retention_policies", true},
 		{"transactions", doctor.Warning, "", "idle in a transaction for", "pg_terminate_backend", false},
@@ -365,8 +356,7 @@ var rounds = []struct {
 		{"tables", doctor.Critical, "delete from core.event_types", "no event type is registered",
 			"workers migrate up", false},
 		{"generations", doctor.Warning, "update core.deployments set status = 'draining', draining_at = now()",
-			"no generation is live",
-			"`workers generation register 1`", false},
+			"no generation is live", "`workers generation register 1`", false},
 	}}}
 
 // Doctor finds each damage and nothing else. After a fix that is SQL it does not find the damage any more.
@@ -420,8 +410,7 @@ func TestDamageIsFound(t *testing.T) {
 			for _, d := range round.damages {
 				problem := in.Replace(d.problem)
 				if d.pasted && slices.ContainsFunc(findings, func(f doctor.Finding) bool {
-					return strings.Contains(f.Problem,
-						problem)
+					return strings.Contains(f.Problem, problem)
 				}) {
 					t.Errorf("after its fix it is still found: %s", problem)
 				}

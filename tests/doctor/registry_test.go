@@ -58,8 +58,7 @@ func TestDifferentlyRegisteredEventTypesAreFound(t *testing.T) {
 		"'2031-01-01', successor = 'other', content_class = case content_class when 'workspace' then 'operational' else " +
 		"'workspace' end where event_type = '" + cards + "'")
 	p.finds(pgtest.Generation, doctor.Critical, "source platform, not worlds", "class slow, not default",
-		"content class ",
-		"another payload", "deprecated from 2031-01-01 00:00:00+00 for other", cards+" ", fix)
+		"content class ", "another payload", "deprecated from 2031-01-01 00:00:00+00 for other", cards+" ", fix)
 	p.migrateUp()
 	p.finds(pgtest.Generation, doctor.Fine)
 

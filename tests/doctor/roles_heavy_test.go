@@ -15,11 +15,10 @@ func TestRolesAreRepaired(t *testing.T) {
 	p.exec("create role chief login createrole")
 	for damage, finds := range map[string][]string{
 		"alter role spectral_worker inherit; alter role spectral_publisher login superuser bypassrls; alter role " +
-			"spectral_owner createrole": {
-			"role spectral_worker nologin noinherit is missing", "role spectral_worker nologin inherit is unexpected",
+			"spectral_owner createrole": {"role spectral_worker nologin noinherit is missing",
+			"role spectral_worker nologin inherit is unexpected",
 			"role spectral_owner nologin inherit is missing", "inherit createrole is unexpected",
-			"role spectral_publisher nologin inherit is missing", "superuser bypassrls is unexpected",
-		},
+			"role spectral_publisher nologin inherit is missing", "superuser bypassrls is unexpected"},
 		"revoke spectral_publisher from spectral_worlds; grant spectral_owner to spectral_operator; grant " +
 			"spectral_worlds to spectral_worker with admin option": {
 			"grant spectral_publisher to spectral_worlds inherit set is missing", "noinherit set admin is unexpected",

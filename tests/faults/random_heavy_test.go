@@ -103,13 +103,11 @@ func migratesUnderLoad(t *testing.T, workers, rounds int) {
 	owner := pgtest.Conn(t, b.direct())
 	for i := range rounds {
 		pass(t, time.Second)
-		for _, step := range []string{
-			"alter table core.outbox add column added_%d text null",
+		for _, step := range []string{"alter table core.outbox add column added_%d text null",
 			"alter table platform.system_cards add column added_%d integer null",
 			"alter table core.event_handled add column added_%d integer null",
 			"create index added_%d on platform.system_cards (projected_at)",
-			"create index concurrently added_%[1]d_failed on core.outbox (occurred_at) where status = 'failed'",
-		} {
+			"create index concurrently added_%[1]d_failed on core.outbox (occurred_at) where status = 'failed'"} {
 			_, err := owner.Exec(t.Context(), fmt.Sprintf(step, i))
 			must(t, err)
 		}

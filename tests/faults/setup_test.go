@@ -79,10 +79,8 @@ func (b *bundle) command(direct, pool string) process.Command {
 	b.Helper()
 	return process.Command{
 		Path: workers.Path(b.T), Args: []string{"run"},
-		Env: []string{
-			app.EnvDatabaseURL + "=" + direct, app.EnvPoolURL + "=" + pool,
-			app.EnvGeneration + "=" + strconv.Itoa(pgtest.Generation),
-		},
+		Env: []string{app.EnvDatabaseURL + "=" + direct, app.EnvPoolURL + "=" + pool,
+			app.EnvGeneration + "=" + strconv.Itoa(pgtest.Generation)},
 	}
 }
 
@@ -128,10 +126,8 @@ func (b *bundle) testCommand(kind string) process.Command {
 	b.Helper()
 	path, err := os.Executable()
 	must(b.T, err)
-	return process.Command{Path: path, Env: []string{
-		workerVariable + "=" + kind, app.EnvDatabaseURL + "=" + b.worker,
-		app.EnvGeneration + "=" + strconv.Itoa(pgtest.Generation),
-	}}
+	return process.Command{Path: path, Env: []string{workerVariable + "=" + kind, app.EnvDatabaseURL + "=" + b.worker,
+		app.EnvGeneration + "=" + strconv.Itoa(pgtest.Generation)}}
 }
 
 // register registers the contracts of the test events before any worker has started.

@@ -24,10 +24,8 @@ import (
 )
 
 // candidateTypes are the events around rule candidates that have a consumer.
-var candidateTypes = []string{
-	platform.FailureClusterDetectedType, platform.FailureClusterDetectedV2Type, platform.MemoryPromotedType,
-	platform.CurationDecidedType, worlds.CurationAppliedType,
-}
+var candidateTypes = []string{platform.FailureClusterDetectedType, platform.FailureClusterDetectedV2Type,
+	platform.MemoryPromotedType, platform.CurationDecidedType, worlds.CurationAppliedType}
 
 // startCandidateWorker starts a worker with the product's consumers of the given types, each with the given number of
 // runners. It does not poll.
@@ -426,9 +424,8 @@ func platformDecidesAndWorldsApplies(b *bundle, l *testWorker) {
 	}
 	// A later decision has a later time, even if its clock is slow.
 	clock := time.Now()
-	slow := platformapp.NewDecideCuration(func(
-		ctx context.Context, workspace uuid.NullUUID, work func(platformapp.CurationDecisions, events.EventPublisher) error,
-	) error {
+	slow := platformapp.NewDecideCuration(func(ctx context.Context, workspace uuid.NullUUID,
+		work func(platformapp.CurationDecisions, events.EventPublisher) error) error {
 		return b.uow.Do(ctx, events.Platform, workspace, func(tx events.Tx, publisherFor events.PublisherFor) error {
 			return work(platformpg.NewCurationDecisions(tx), publisherFor())
 		})

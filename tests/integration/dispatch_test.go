@@ -153,10 +153,8 @@ func workersShareOneRetrySchedule(b *bundle) {
 // A failure that is recorded in its own transaction waits for the lost transaction to release the row. It is not
 // recorded if another attempt has begun.
 func aFailureIsRecordedOnceForItsAttempt(b *bundle) {
-	for _, record := range []string{
-		"core.outbox_fail(id, occurred_at, '%s', 'C: h: m', '{}')",
-		"core.outbox_retry(id, occurred_at, '%s', 0, 'C: h: m', '{}', true)",
-	} {
+	for _, record := range []string{"core.outbox_fail(id, occurred_at, '%s', 'C: h: m', '{}')",
+		"core.outbox_retry(id, occurred_at, '%s', 0, 'C: h: m', '{}', true)"} {
 		e := event(1)
 		b.publish(e)
 		seen := one[string](b, "select available_at::text from core.outbox where id = $1", e.EventID)
@@ -220,9 +218,8 @@ func failuresAreClassified(b *bundle) {
 			return nil
 		}, "HandlerError", 5},
 		{"a handler with savepoints", func(ctx context.Context, tx events.Tx, _ events.Envelope) error {
-			for _, sql := range []string{
-				"savepoint handler", "savepoint spectral", "set local role spectral_platform", "set local search_path = public",
-			} {
+			for _, sql := range []string{"savepoint handler", "savepoint spectral",
+				"set local role spectral_platform", "set local search_path = public"} {
 				if _, err := tx.Exec(ctx, sql); err != nil {
 					return err
 				}

@@ -30,9 +30,8 @@ func TestPublishCardPublishesTheCard(t *testing.T) {
 		t.Fatal(err)
 	}
 	recorder := eventstest.NewRecorder(contracts, time.Now)
-	publishCard := application.NewPublishCard(func(
-		_ context.Context, _ uuid.NullUUID, work func(application.Cards, events.EventPublisher) error,
-	) error {
+	publishCard := application.NewPublishCard(func(_ context.Context, _ uuid.NullUUID,
+		work func(application.Cards, events.EventPublisher) error) error {
 		return recorder.Transact(func(publisherFor events.PublisherFor) error {
 			return work(cardsInMemory{}, publisherFor())
 		})
@@ -73,9 +72,8 @@ func (cardsInMemory) ReserveVersion(context.Context, uuid.NullUUID, string, time
 	return 1, nil
 }
 
-func (cardsInMemory) Put(
-	_ context.Context, _ uuid.NullUUID, cardID string, _ int64, _ json.RawMessage, _ time.Time,
-) error {
+func (cardsInMemory) Put(_ context.Context, _ uuid.NullUUID, cardID string, _ int64, _ json.RawMessage,
+	_ time.Time) error {
 	if cardID == "mill" {
 		return errUnstorable
 	}
@@ -153,10 +151,8 @@ func TestDrainFailsAtOnceWhereWaitingCannotHelp(t *testing.T) {
 platform.world_model_card_projector runs as spectral_platform, whose privileges on platform.system_cards are: select. .*
   grant select, insert, update on platform.system_cards to spectral_platform;$`,
 		},
-		{
-			"select", "select core.outbox_publish('" + happenedType + `', 'worlds', '{"n": 1}')`,
-			happenedType + " has no handler in the workers that run: list its consumer in ConsumerBuilders",
-		},
+		{"select", "select core.outbox_publish('" + happenedType + `', 'worlds', '{"n": 1}')`,
+			happenedType + " has no handler in the workers that run: list its consumer in ConsumerBuilders"},
 	} {
 		url := pgtest.New(t)
 		db := pgtest.Pool(t, url)

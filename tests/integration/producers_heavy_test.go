@@ -43,9 +43,8 @@ func leaveNoEventBehind(t *testing.T, producers, bursts int, names ...string) {
 		"some abort": {does: []string{publish, "begin; " + publish + linger, "begin; " + publish + abort},
 			aborts: true},
 		"some are killed": {does: []string{publish, "begin; " + publish + linger}, aborts: true, killed: true},
-		"serializable, races": {aborts: true, does: []string{
-			publish, serializable + publish + "select sum(v) from worlds.skew; update worlds.skew set v = v + 1; " + linger,
-		}},
+		"serializable, races": {aborts: true, does: []string{publish,
+			serializable + publish + "select sum(v) from worlds.skew; update worlds.skew set v = v + 1; " + linger}},
 	} {
 		if len(names) > 0 && !slices.Contains(names, name) {
 			continue

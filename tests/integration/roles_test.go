@@ -49,10 +49,7 @@ func eachEventSeesItsWorkspaceOnly(b *bundle) {
 	order := []uuid.NullUUID{a, none, c, none, a, c}
 	want := map[uuid.UUID]string{first: "1,2", uuid.Nil: "", second: "3,4,5"}
 	b.exec("insert into platform.owned values ($1, 1), ($1, 2), ($2, 3), ($2, 4), ($2, 5), (null, 6)", first, second)
-	for name, c := range map[string]struct{ batch, failures int }{
-		"single": {1, 1},
-		"batch":  {10, 2},
-	} {
+	for name, c := range map[string]struct{ batch, failures int }{"single": {1, 1}, "batch": {10, 2}} {
 		b.run(name, func(b *bundle) {
 			var published []events.Envelope
 			for n, workspace := range order {

@@ -427,9 +427,8 @@ func aRunSurvivesALostReply(b *tasks) {
 		task := b.dispatched(application.TaskRequest{})
 		dispatch := b.dispatches(task.ID)[0]
 		writes := 0
-		loseReply := func(
-			ctx context.Context, workspace uuid.NullUUID, work func(application.Tasks, events.EventPublisher) error,
-		) error {
+		loseReply := func(ctx context.Context, workspace uuid.NullUUID,
+			work func(application.Tasks, events.EventPublisher) error) error {
 			err := b.uow.Do(ctx, events.Platform, workspace, func(tx events.Tx, publisherFor events.PublisherFor) error {
 				return work(newTasks(tx), publisherFor())
 			})

@@ -183,10 +183,8 @@ func empty(ctx context.Context, d database) (emptied string, err error) {
 		tables, fill = append(tables, template.filled...), append(fill, template.fill...)
 	}
 	if len(tables) > 0 {
-		fill = append([]string{
-			"truncate " + strings.Join(tables, ", ") + " restart identity cascade",
-			"delete from pg_statistic where starelid >= 16384",
-		}, fill...)
+		fill = append([]string{"truncate " + strings.Join(tables, ", ") + " restart identity cascade",
+			"delete from pg_statistic where starelid >= 16384"}, fill...)
 	}
 	if _, err := conn.Exec(ctx, strings.Join(fill, ";")); err != nil {
 		return "", err

@@ -59,8 +59,7 @@ func NewStandby(t testing.TB) *Standby {
 	data := filepath.Join(dir, "data")
 	cloning.Lock() // a copy of a template would make the backup larger
 	err = command(ctx, "pg_basebackup", "-D", data, "-h", primary.Hostname(), "-p", primary.Port(), "-U",
-		primary.User.Username(),
-		"-R", "-X", "stream", "--checkpoint=fast", "--no-sync").Run()
+		primary.User.Username(), "-R", "-X", "stream", "--checkpoint=fast", "--no-sync").Run()
 	cloning.Unlock()
 	if err != nil {
 		t.Fatalf("copy the server: %v: %s", err, output.String())

@@ -62,8 +62,7 @@ var deployments = map[string]trouble{
 		s.exec("select core.generation_announce(7)")
 		s.exec("select core.generation_drain(7, 'ben')")
 		return func() {
-			s.await("select core.generation_retire(7, 'ana')",
-				"retired")
+			s.await("select core.generation_retire(7, 'ana')", "retired")
 		} // beside other tests' transactions it takes more calls
 	}},
 	"Secrets": {one: true, prepare: func(s *scene) func() {

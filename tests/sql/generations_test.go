@@ -38,8 +38,7 @@ func TestAnOperatorRegistersAGeneration(t *testing.T) {
 			`generation_register ann 7 {"was": "draining"}`},
 	)
 	d.same(t, "operator", "SP019 generation", "select core.generation_register(2, 'ann')",
-		"select core.generation_register(0, 'ann')",
-		"select core.generation_register(null, 'ann')")
+		"select core.generation_register(0, 'ann')", "select core.generation_register(null, 'ann')")
 	for _, call := range []string{"generation_register(8, 'ann')", "generation_drain(7)", "generation_retire(7)",
 		"outbox_adopt(1, 7)", "outbox_adoptable(1, 7)", "generation_status()"} {
 		d.run(t, line{"worker", "select core." + call, denied})
@@ -86,14 +85,12 @@ func TestDrainOfWhatIsNotRegistered(t *testing.T) {
 	t.Parallel()
 	d := setup(t)
 	d.rows(t, 1, "generation = 9, channel = 'outbox_gen_9'")
-	d.run(t,
-		line{"operator", "select core.generation_drain(9, 'ann')", "draining"},
+	d.run(t, line{"operator", "select core.generation_drain(9, 'ann')", "draining"},
 		line{"operator", "select core.generation_drain(9, 'ann')", "draining"},
 		line{"worker", "select core.generation_announce(9)", "draining"}, statusOf(9, "draining"),
 		line{"worlds", publishInto("null"), ""},
 		line{"", "select generation, count(*) from core.outbox group by 1 order by 1", "1 1; 9 1"},
-		line{"", acted, `generation_drain ann 9 {"was": "not registered"}`},
-	)
+		line{"", acted, `generation_drain ann 9 {"was": "not registered"}`})
 }
 
 // Of two live generations that are drained at once, one stays.
@@ -401,10 +398,8 @@ func TestDryRunsWriteNothing(t *testing.T) {
 	d := setup(t)
 	d.rows(t, 2, "")
 	d.alter(t, 2, "status = 'failed'")
-	for _, call := range []string{
-		"core.outbox_adoptable(2, 1)", "core.outbox_replay_preview('{2}', 1)", "core.outbox_replay_preview_many('{{2}}', 1)",
-		"core.generation_status()", "core.generation_backlog(1)",
-	} {
+	for _, call := range []string{"core.outbox_adoptable(2, 1)", "core.outbox_replay_preview('{2}', 1)",
+		"core.outbox_replay_preview_many('{{2}}', 1)", "core.generation_status()", "core.generation_backlog(1)"} {
 		d.run(t, line{"operator", "begin read only; select * from " + call, ""},
 			line{"operator", "commit; begin; select * from " + call, ""},
 			line{"operator", "select pg_current_xact_id_if_assigned()", "-"}, line{"operator", "commit", ""})

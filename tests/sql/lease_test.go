@@ -301,10 +301,8 @@ func TestLeaseRefuses(t *testing.T) {
 	if after := d.versions(t); !slices.Equal(after, before) {
 		t.Error("a refused call leased something")
 	}
-	for _, argument := range []string{
-		"p_limit => 10000", "p_lease => 86400", "p_lease => 0.000001", "p_worker => repeat('w', 2000)",
-		"p_handlers => array['worlds.a', repeat('h', 256)]",
-	} {
+	for _, argument := range []string{"p_limit => 10000", "p_lease => 86400", "p_lease => 0.000001",
+		"p_worker => repeat('w', 2000)", "p_handlers => array['worlds.a', repeat('h', 256)]"} {
 		d.rows(t, 1, "")
 		if have := leaseRows(t, worker, argument); len(have) != 1 {
 			t.Errorf("%s: %d rows are leased, want 1", argument, len(have))

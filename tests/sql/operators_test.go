@@ -197,8 +197,7 @@ func TestReplayMany(t *testing.T) {
 	d.run(t, line{"operator", force, "1"}, line{"operator", now, ""})
 	d.alter(t, 3, delivered)
 	d.run(t, line{"operator", force, "0"}, line{"operator", now, ""}, line{"operator", force, "1"},
-		line{"operator", force, "0"},
-		line{"operator", "select event_id from core.outbox_replay_many('{}', 3)", ""},
+		line{"operator", force, "0"}, line{"operator", "select event_id from core.outbox_replay_many('{}', 3)", ""},
 		line{"", "select count(*) from core.operator_actions", "3"})
 }
 

@@ -84,11 +84,9 @@ func TestPrivilegeDrift(t *testing.T) {
 		"alter default privileges for role spectral_owner grant select on tables to spectral_operator, public",
 		"alter default privileges grant usage on sequences to spectral_worker",
 	}, ";\nreset role;\n"))
-	wantPrivileges(t, pgtest.Conn(t, at), []string{
-		"grant select on table core.event_handled to spectral_operator",
-		"grant select on table core.outbox to spectral_operator",
-		"grant usage on schema worlds to spectral_worlds", "schema platform owner spectral_owner",
-	}, []string{
+	wantPrivileges(t, pgtest.Conn(t, at), []string{"grant select on table core.event_handled to spectral_operator",
+		"grant select on table core.outbox to spectral_operator", "grant usage on schema worlds to spectral_worlds",
+		"schema platform owner spectral_owner"}, []string{
 		"default of postgres in schema worlds: grant select on tables to spectral_platform",
 		"default of postgres: grant usage on sequences to spectral_worker",
 		"default of spectral_owner in schema core: grant execute on functions to PUBLIC",
@@ -125,11 +123,9 @@ func TestPrivilegeDriftOfRoles(t *testing.T) {
 		create role spectral_app login in role spectral_worker`)
 	wantPrivileges(t, conn,
 		[]string{"grant spectral_publisher to spectral_worlds inherit set", "role spectral_retention nologin inherit"},
-		[]string{
-			"grant pg_read_all_data to spectral_worlds inherit set", "grant select on table core.outbox to spectral_new",
+		[]string{"grant pg_read_all_data to spectral_worlds inherit set",
+			"grant select on table core.outbox to spectral_new",
 			"grant spectral_owner to spectral_worker noinherit set",
-			"grant spectral_worlds to spectral_platform inherit set admin",
-			"role spectral_new nologin inherit",
-			"role spectral_retention login inherit superuser createrole createdb replication bypassrls",
-		})
+			"grant spectral_worlds to spectral_platform inherit set admin", "role spectral_new nologin inherit",
+			"role spectral_retention login inherit superuser createrole createdb replication bypassrls"})
 }

@@ -115,8 +115,7 @@ func TestPublishMany(t *testing.T) {
 	_, err := conn.Exec(deadline(t), "select core.outbox_publish_many($1::text::jsonb || '[{\"event_type\":\"x\"}]')",
 		elements(many-1, null))
 	pg, ok := errors.AsType[*pgconn.PgError](err)
-	if !ok || pg.Code != "SP001" || !strings.HasPrefix(pg.Detail, "event 500 of the call: ") ||
-		d.count(t) != 0 {
+	if !ok || pg.Code != "SP001" || !strings.HasPrefix(pg.Detail, "event 500 of the call: ") || d.count(t) != 0 {
 		t.Errorf("the last of many is bad: %v", err)
 	}
 	if err := inTx(t, conn, func(ctx context.Context, tx pgx.Tx) error {

@@ -161,8 +161,7 @@ func inputs() []input {
 	}
 
 	refused("SP001", "event_type", "form", "", "worlds", "Worlds.card", "worlds.", ".card", "worlds..card",
-		"worlds.1card", "worlds.card published", "worlds.cärd",
-		"worlds.card\n", longestType+"a")
+		"worlds.1card", "worlds.card published", "worlds.cärd", "worlds.card\n", longestType+"a")
 	list = append(list, input{set: fields{"event_type": null}, code: "SP001", field: "event_type"},
 		input{set: fields{"event_type": longestType}})
 	refused("SP002", "event_version", "range", "0", "-1", "1000001")
@@ -257,9 +256,8 @@ func inputs() []input {
 	// trace contexts
 	accepted("trace_context", trace, "cc-"+trace[3:])
 	refused("SP011", "trace_context", "form", "", "x", trace+"-00", trace[:54], " "+trace, trace+"\n",
-		strings.ToUpper(trace), "ff-"+trace[3:],
-		"00-"+strings.Repeat("0", 32)+trace[35:], trace[:36]+strings.Repeat("0", 16)+"-01",
-		strings.ReplaceAll(trace, "-", "_"), strings.Repeat("0", 600))
+		strings.ToUpper(trace), "ff-"+trace[3:], "00-"+strings.Repeat("0", 32)+trace[35:],
+		trace[:36]+strings.Repeat("0", 16)+"-01", strings.ReplaceAll(trace, "-", "_"), strings.Repeat("0", 600))
 	// ids
 	list = append(list,
 		input{name: "nil", set: fields{"event_id": uuid.Nil.String()}, code: "SP020", field: "event_id"},

@@ -142,8 +142,7 @@ func TestPublisherSources(t *testing.T) {
 		line{"publisher", "select core.outbox_publish('" + platformType + "', 'platform', '{}')", "SP017 source"},
 		line{"publisher", "select core.outbox_publish('" + platformType + "', 'worlds', '{}')", "SP018 source"},
 		line{"", "delete from core.publisher_sources where role_name = '" + conn.Config().User + "'", ""},
-		line{"publisher", publish, "SP017 source"},
-		line{"", "select count(*) from core.outbox", "1"})
+		line{"publisher", publish, "SP017 source"}, line{"", "select count(*) from core.outbox", "1"})
 }
 
 func TestRowSecurity(t *testing.T) {

@@ -34,11 +34,9 @@ func contracts(t testing.TB) *events.Contracts {
 			ContentClass: events.Operational, Unconsumed: unconsumed,
 		}
 	}
-	set, err := events.NewContracts(
-		contract(cardType, events.Worlds, "", false), contract(platformType, events.Platform, "", false),
-		contract(unconsumedType, events.Worlds, "", true), contract(classType, events.Worlds, "slow", false),
-		contract(longestType, events.Worlds, "", false),
-	)
+	set, err := events.NewContracts(contract(cardType, events.Worlds, "", false),
+		contract(platformType, events.Platform, "", false), contract(unconsumedType, events.Worlds, "", true),
+		contract(classType, events.Worlds, "slow", false), contract(longestType, events.Worlds, "", false))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -96,9 +94,7 @@ func (d *database) login(t testing.TB, role string) *pgx.Conn {
 }
 
 func (d *database) publishing(generation events.Generation) publish.Publishing {
-	return publish.Publishing{
-		Contracts: d.set, Generation: generation, Log: slog.New(slog.DiscardHandler),
-	}
+	return publish.Publishing{Contracts: d.set, Generation: generation, Log: slog.New(slog.DiscardHandler)}
 }
 
 // count is how many rows of core.outbox are committed.
@@ -179,8 +175,7 @@ func TestSetupFindsNothingOfTheTestBefore(t *testing.T) {
 			to_regclass('kept'))`
 	for _, change := range []string{
 		"insert into core.deployments values (7); set role spectral_worker; create temp table kept ()",
-		"begin; delete from core.deployments; alter table core.outbox disable trigger outbox_notify",
-	} {
+		"begin; delete from core.deployments; alter table core.outbox disable trigger outbox_notify"} {
 		for _, sql := range []string{change, "select"} {
 			t.Run(sql, func(t *testing.T) {
 				d := setup(t)

@@ -103,8 +103,7 @@ Flows:` + names.String(),
 				return usage(err)
 			}
 			return runDemo(cmd, p, *fresh, func(ctx context.Context, d demo.Demo) error {
-				return d.RunFlows(ctx,
-					flows)
+				return d.RunFlows(ctx, flows)
 			})
 		},
 	}

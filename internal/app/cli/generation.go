@@ -174,8 +174,7 @@ func printGenerations(p Process, all []operator.Generation, live events.Generati
 	for _, g := range all {
 		if g.Failed > 0 && g.Status != "live" {
 			p.notef("generation %d has %s: `workers events list --generation %[1]d` shows what to replay or discard",
-				g.Generation,
-				app.Counted(g.Failed, "failed event"))
+				g.Generation, app.Counted(g.Failed, "failed event"))
 		}
 		notePauses(p, g.Paused)
 		if !g.SafeToStop && g.Status != "live" && g.Workers == 0 {

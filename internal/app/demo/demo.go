@@ -257,10 +257,8 @@ func describe(card domain.SystemCard) string {
 }
 
 // inContext returns the result of read, which it calls in a transaction of a context.
-func inContext[T any](
-	ctx context.Context, u *publish.UnitOfWork, scope events.Scope, workspace uuid.NullUUID,
-	read func(events.Tx) (T, error),
-) (value T, err error) {
+func inContext[T any](ctx context.Context, u *publish.UnitOfWork, scope events.Scope, workspace uuid.NullUUID,
+	read func(events.Tx) (T, error)) (value T, err error) {
 	err = u.Do(ctx, scope, workspace, func(tx events.Tx, _ events.PublisherFor) error {
 		value, err = read(tx)
 		return err

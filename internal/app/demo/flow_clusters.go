@@ -62,9 +62,8 @@ func demoFailures(failures ...platformdomain.FailureCount) platformdomain.Failur
 }
 
 // candidate returns the rule candidate of an origin.
-func (s *Stage) candidate(
-	ctx context.Context, origin worldsdomain.CandidateOrigin, id uuid.UUID,
-) (candidate worldsdomain.RuleCandidate, err error) {
+func (s *Stage) candidate(ctx context.Context, origin worldsdomain.CandidateOrigin,
+	id uuid.UUID) (candidate worldsdomain.RuleCandidate, err error) {
 	found := false
 	err = s.UnitOfWork.Do(ctx, events.Worlds, s.Workspace, func(tx events.Tx, _ events.PublisherFor) error {
 		candidate, found, err = worldspg.NewRuleCandidates(tx).LockOfOrigin(ctx, s.Workspace, origin, id)

@@ -18,9 +18,8 @@ func scanFlow() Flow {
 		Name: "scans", About: "worlds scans a card, and indexes the findings of the completed scan",
 		Run: func(ctx context.Context, s *Stage) error {
 			const subject = "card:harbour"
-			findings, err := domain.NewFindings(
-				domain.Finding{Kind: "stale_figure", Occurrences: 3}, domain.Finding{Kind: "broken_link", Occurrences: 2},
-			)
+			findings, err := domain.NewFindings(domain.Finding{Kind: "stale_figure", Occurrences: 3},
+				domain.Finding{Kind: "broken_link", Occurrences: 2})
 			if err != nil {
 				return err
 			}

@@ -98,9 +98,8 @@ func (s *Stage) showBriefing(ctx context.Context, id uuid.UUID) error {
 }
 
 // task waits until a task has a status.
-func (s *Stage) task(
-	ctx context.Context, id uuid.UUID, status platform.TaskStatus,
-) (task platform.AgentTask, err error) {
+func (s *Stage) task(ctx context.Context, id uuid.UUID,
+	status platform.TaskStatus) (task platform.AgentTask, err error) {
 	control := app.NewControlTask(s.UnitOfWork)
 	err = s.Await(ctx, fmt.Sprintf("task %s is %s", id, status), func(ctx context.Context) (bool, error) {
 		if task, err = control.Find(ctx, s.Workspace, id); err != nil {

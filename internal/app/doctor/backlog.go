@@ -64,8 +64,7 @@ func (e *examination) unhandledType(t operator.PendingType) {
 		t.EventType, t.Generation, t.Status, span(t.Seconds))
 	if t.Due == 1 {
 		problem = fmt.Sprintf("1 event of type %s in generation %d (%s) has waited for %s, and ", t.EventType,
-			t.Generation,
-			t.Status, span(t.Seconds))
+			t.Generation, t.Status, span(t.Seconds))
 	}
 	fix := fmt.Sprintf("`SPECTRAL_GENERATION=%d workers run --classes %s`, with the build of that generation, runs "+
 		"them", t.Generation,

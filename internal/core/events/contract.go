@@ -131,12 +131,8 @@ func NewContracts(contracts ...Contract) (*Contracts, error) {
 		if other, ok := byType[c.Type]; ok &&
 			(other.Source != c.Source || other.Class != c.Class || other.Target != c.Target ||
 				!reflect.DeepEqual(other.Deprecation, c.Deprecation)) {
-			return nil, fmt.Errorf(
-				"contract %s: versions %d and %d differ in source, class, target or deprecation",
-				c.Type,
-				other.Version,
-				c.Version,
-			)
+			return nil, fmt.Errorf("contract %s: versions %d and %d differ in source, class, target or deprecation",
+				c.Type, other.Version, c.Version)
 		}
 		set.byKey[key], byType[c.Type] = c, c
 		set.shapes[key] = c.shape()

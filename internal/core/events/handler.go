@@ -29,9 +29,8 @@ type BatchHandler interface {
 
 // HandlerOf returns a handler that decodes an event's payload into T, lets read turn it into D, and passes that to
 // handle with the event's workspace. An error of read becomes a [*PayloadError].
-func HandlerOf[T, D any](
-	read func(Envelope, T) (D, error), handle func(context.Context, uuid.NullUUID, D) error,
-) EventHandler {
+func HandlerOf[T, D any](read func(Envelope, T) (D, error),
+	handle func(context.Context, uuid.NullUUID, D) error) EventHandler {
 	return func(ctx context.Context, e Envelope) error {
 		d, err := readPayload(e, read)
 		if err != nil {
@@ -42,9 +41,8 @@ func HandlerOf[T, D any](
 }
 
 // BatchHandlerOf is [HandlerOf] for a batch. It reads all events before it handles any.
-func BatchHandlerOf[T, D any](
-	read func(Envelope, T) (D, error), handle func(context.Context, uuid.NullUUID, []D) error,
-) BatchHandler {
+func BatchHandlerOf[T, D any](read func(Envelope, T) (D, error),
+	handle func(context.Context, uuid.NullUUID, []D) error) BatchHandler {
 	return batchFunc(func(ctx context.Context, batch []Envelope) (err error) {
 		all := make([]D, len(batch))
 		for i, e := range batch {

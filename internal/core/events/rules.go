@@ -235,10 +235,8 @@ func (r shapeRule) breaks(value any) bool {
 		return kindOf(value) != r.Limit
 	}
 	if r.Kind == RuleEnum {
-		return !slices.ContainsFunc(
-			r.Limit.([]any),
-			func(allowed any) bool { return fmt.Sprint(allowed) == fmt.Sprint(value) },
-		)
+		return !slices.ContainsFunc(r.Limit.([]any),
+			func(allowed any) bool { return fmt.Sprint(allowed) == fmt.Sprint(value) })
 	}
 	switch value := value.(type) {
 	case string:

@@ -123,10 +123,8 @@ func TestSweeperRunsEachStepAndWarnsOfFailedEvents(t *testing.T) {
 		if p.Run != s.pages[0].Run || p.Step != steps[1] || len(p.After) != 2 || p.Rows != retention.PageRows {
 			t.Errorf("pages of one sweep are %+v", s.pages)
 		}
-		for _, want := range []string{
-			"msg=\"retention sweep\"", "outbox_row_deleted=12", "event_handled_tombstoned=12",
-			"level=WARN", "failed_events=4 first_expires_at=2026-01-02T03:04:05Z",
-		} {
+		for _, want := range []string{"msg=\"retention sweep\"", "outbox_row_deleted=12",
+			"event_handled_tombstoned=12", "level=WARN", "failed_events=4 first_expires_at=2026-01-02T03:04:05Z"} {
 			if strings.Count(log.String(), want) != 1 {
 				t.Errorf("want %s once, logged:\n%s", want, log.String())
 			}

@@ -25,9 +25,8 @@ func NewControlTask(transact UnitOfWork[Tasks], now func() time.Time) *ControlTa
 }
 
 // Find returns a task.
-func (c *ControlTask) Find(
-	ctx context.Context, workspace uuid.NullUUID, id uuid.UUID,
-) (found domain.AgentTask, err error) {
+func (c *ControlTask) Find(ctx context.Context, workspace uuid.NullUUID,
+	id uuid.UUID) (found domain.AgentTask, err error) {
 	err = c.transact(ctx, workspace, func(tasks Tasks, _ events.EventPublisher) error {
 		task, err := tasks.Find(ctx, workspace, id)
 		if err == nil {
@@ -42,18 +41,16 @@ func (c *ControlTask) Find(
 }
 
 // Approve continues the task: it is queued and dispatched again.
-func (c *ControlTask) Approve(
-	ctx context.Context, workspace uuid.NullUUID, id uuid.UUID, by, comment string,
-) (domain.AgentTask, error) {
+func (c *ControlTask) Approve(ctx context.Context, workspace uuid.NullUUID, id uuid.UUID,
+	by, comment string) (domain.AgentTask, error) {
 	return c.change(ctx, "approve", workspace, id, func(t *domain.AgentTask, now time.Time) error {
 		return t.Approve(by, comment, now)
 	})
 }
 
 // Reject ends the task as cancelled.
-func (c *ControlTask) Reject(
-	ctx context.Context, workspace uuid.NullUUID, id uuid.UUID, by, comment string,
-) (domain.AgentTask, error) {
+func (c *ControlTask) Reject(ctx context.Context, workspace uuid.NullUUID, id uuid.UUID,
+	by, comment string) (domain.AgentTask, error) {
 	return c.change(ctx, "reject", workspace, id, func(t *domain.AgentTask, now time.Time) error {
 		return t.Reject(by, comment, now)
 	})
@@ -61,9 +58,8 @@ func (c *ControlTask) Reject(
 
 // Cancel ends a task. A running task stays running until its current step ends. For a finished task the error is a
 // [*domain.TransitionError].
-func (c *ControlTask) Cancel(
-	ctx context.Context, workspace uuid.NullUUID, id uuid.UUID, by string,
-) (domain.AgentTask, error) {
+func (c *ControlTask) Cancel(ctx context.Context, workspace uuid.NullUUID, id uuid.UUID,
+	by string) (domain.AgentTask, error) {
 	return c.change(ctx, "cancel", workspace, id, func(t *domain.AgentTask, now time.Time) error {
 		return t.Cancel(by, now)
 	})
@@ -82,9 +78,8 @@ func (c *ControlTask) Redispatch(ctx context.Context, workspace uuid.NullUUID, i
 }
 
 // change locks a task, changes it, and dispatches it if it then waits for a worker. What names the change in an error.
-func (c *ControlTask) change(
-	ctx context.Context, what string, workspace uuid.NullUUID, id uuid.UUID, do func(*domain.AgentTask, time.Time) error,
-) (domain.AgentTask, error) {
+func (c *ControlTask) change(ctx context.Context, what string, workspace uuid.NullUUID, id uuid.UUID,
+	do func(*domain.AgentTask, time.Time) error) (domain.AgentTask, error) {
 	var changed domain.AgentTask
 	err := c.transact(ctx, workspace, func(tasks Tasks, publisher events.EventPublisher) error {
 		task, err := tasks.Lock(ctx, workspace, id)

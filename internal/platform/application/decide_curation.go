@@ -28,18 +28,15 @@ type DecideCuration struct {
 }
 
 // NewDecideCuration returns the use case.
-func NewDecideCuration(
-	transact UnitOfWork[CurationDecisions], newID func() uuid.UUID, now func() time.Time,
-) *DecideCuration {
+func NewDecideCuration(transact UnitOfWork[CurationDecisions], newID func() uuid.UUID,
+	now func() time.Time) *DecideCuration {
 	return &DecideCuration{transact: transact, newID: newID, now: now}
 }
 
 // Decide stores a curator's decision on a rule candidate of workspace as pending, publishes
 // platform.curation.decided for worlds, and returns the decision's id.
-func (d *DecideCuration) Decide(
-	ctx context.Context, workspace uuid.NullUUID, candidateID uuid.UUID, verdict domain.CurationVerdict,
-	note, decidedBy string,
-) (uuid.UUID, error) {
+func (d *DecideCuration) Decide(ctx context.Context, workspace uuid.NullUUID, candidateID uuid.UUID,
+	verdict domain.CurationVerdict, note, decidedBy string) (uuid.UUID, error) {
 	now := d.now()
 	id := d.newID()
 	decision := domain.CurationDecision{

@@ -42,10 +42,8 @@ func AlsoPublishV1() DetectFailureClusterOption {
 }
 
 // NewDetectFailureCluster returns the use case.
-func NewDetectFailureCluster(
-	transact UnitOfWork[FailureClusters], newID func() uuid.UUID, now func() time.Time,
-	options ...DetectFailureClusterOption,
-) *DetectFailureCluster {
+func NewDetectFailureCluster(transact UnitOfWork[FailureClusters], newID func() uuid.UUID, now func() time.Time,
+	options ...DetectFailureClusterOption) *DetectFailureCluster {
 	d := &DetectFailureCluster{transact: transact, newID: newID, now: now}
 	for _, option := range options {
 		option(d)
@@ -55,9 +53,8 @@ func NewDetectFailureCluster(
 
 // Detect records a detection in workspace and publishes platform.failure_cluster.detected.v2. It returns the
 // new state of the cluster. Each call counts, also a repeated one.
-func (d *DetectFailureCluster) Detect(
-	ctx context.Context, workspace uuid.NullUUID, detection domain.FailureDetection,
-) (cluster domain.FailureCluster, err error) {
+func (d *DetectFailureCluster) Detect(ctx context.Context, workspace uuid.NullUUID,
+	detection domain.FailureDetection) (cluster domain.FailureCluster, err error) {
 	detection.SeenAt = detection.SeenAt.Truncate(time.Microsecond) // the precision of the database
 	now := d.now()
 	cluster, err = domain.NewFailureCluster(d.newID(), detection, now)
@@ -88,9 +85,8 @@ func (d *DetectFailureCluster) Detect(
 	return cluster, nil
 }
 
-func (d *DetectFailureCluster) publish(
-	ctx context.Context, publisher events.EventPublisher, workspace uuid.NullUUID, c domain.FailureCluster, now time.Time,
-) error {
+func (d *DetectFailureCluster) publish(ctx context.Context, publisher events.EventPublisher, workspace uuid.NullUUID,
+	c domain.FailureCluster, now time.Time) error {
 	detected := contracts.FailureClusterDetectedV2{
 		ClusterID: c.ID, Revision: c.Revision, Severity: string(c.Severity()), FirstSeenAt: c.FirstSeenAt.UTC(),
 		LastSeenAt: c.LastSeenAt.UTC(),

@@ -45,18 +45,16 @@ type DispatchTask struct {
 }
 
 // NewDispatchTask returns the use case.
-func NewDispatchTask(
-	transact UnitOfWork[Tasks], catalog TaskCatalog, now func() time.Time, newID func() uuid.UUID,
-) *DispatchTask {
+func NewDispatchTask(transact UnitOfWork[Tasks], catalog TaskCatalog, now func() time.Time,
+	newID func() uuid.UUID) *DispatchTask {
 	return &DispatchTask{transact: transact, catalog: catalog, now: now, newID: newID}
 }
 
 // Dispatch stores the task and publishes agent.task.dispatched. For an invalid request the error is a
 // [*domain.InvalidTaskError]. If the request's ID was dispatched before, Dispatch returns that task and does nothing
 // else.
-func (d *DispatchTask) Dispatch(
-	ctx context.Context, workspace uuid.NullUUID, request TaskRequest,
-) (domain.AgentTask, error) {
+func (d *DispatchTask) Dispatch(ctx context.Context, workspace uuid.NullUUID,
+	request TaskRequest) (domain.AgentTask, error) {
 	task, err := d.dispatch(ctx, workspace, request)
 	if err != nil {
 		return domain.AgentTask{}, fmt.Errorf("dispatch agent task: %w", err)
@@ -64,9 +62,8 @@ func (d *DispatchTask) Dispatch(
 	return task, nil
 }
 
-func (d *DispatchTask) dispatch(
-	ctx context.Context, workspace uuid.NullUUID, request TaskRequest,
-) (dispatched domain.AgentTask, err error) {
+func (d *DispatchTask) dispatch(ctx context.Context, workspace uuid.NullUUID,
+	request TaskRequest) (dispatched domain.AgentTask, err error) {
 	if err := d.check(request); err != nil {
 		return domain.AgentTask{}, &domain.InvalidTaskError{Err: err}
 	}

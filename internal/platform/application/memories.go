@@ -42,9 +42,8 @@ func NewManageMemories(transact UnitOfWork[Memories], newID func() uuid.UUID, no
 
 // Record stores a working memory and returns its id. A memory that its scope has already gets one more observation
 // and keeps its id and state. A retired memory is recorded again with a new id.
-func (m *ManageMemories) Record(
-	ctx context.Context, workspace uuid.NullUUID, scope domain.MemoryScope, statement string,
-) (id uuid.UUID, err error) {
+func (m *ManageMemories) Record(ctx context.Context, workspace uuid.NullUUID, scope domain.MemoryScope,
+	statement string) (id uuid.UUID, err error) {
 	if err := domain.ValidateMemory(scope, statement); err != nil {
 		return uuid.Nil, fmt.Errorf("record a memory: %w", err)
 	}

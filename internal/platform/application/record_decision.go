@@ -33,9 +33,8 @@ func NewRecordDecision(transact UnitOfWork[Decisions], now func() time.Time) *Re
 
 // Record stores decision in workspace and publishes decision.recorded. A second call changes nothing, publishes
 // nothing and returns false. The error is a [*domain.DecisionConflictError] if the id has another content.
-func (r *RecordDecision) Record(
-	ctx context.Context, workspace uuid.NullUUID, decision domain.Decision,
-) (recorded bool, err error) {
+func (r *RecordDecision) Record(ctx context.Context, workspace uuid.NullUUID,
+	decision domain.Decision) (recorded bool, err error) {
 	now := r.now()
 	decision = decision.Recordable()
 	if err := decision.Validate(now); err != nil {

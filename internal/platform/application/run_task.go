@@ -26,9 +26,8 @@ type RunTask struct {
 }
 
 // NewRunTask returns the use case. A step may take stepLimit.
-func NewRunTask(
-	transact UnitOfWork[Tasks], executors Executors, stepLimit time.Duration, now func() time.Time,
-) *RunTask {
+func NewRunTask(transact UnitOfWork[Tasks], executors Executors, stepLimit time.Duration,
+	now func() time.Time) *RunTask {
 	return &RunTask{transact: transact, executors: executors, stepLimit: stepLimit, now: now}
 }
 

@@ -37,9 +37,8 @@ type Tasks interface {
 }
 
 // publishDispatched publishes that a task waits for a worker. Each call is another event with another idempotency key.
-func publishDispatched(
-	ctx context.Context, publisher events.EventPublisher, workspace uuid.NullUUID, id uuid.UUID, at time.Time,
-) error {
+func publishDispatched(ctx context.Context, publisher events.EventPublisher, workspace uuid.NullUUID, id uuid.UUID,
+	at time.Time) error {
 	return publish(ctx, publisher, workspace, at, contracts.AgentTaskDispatchedContract(),
 		contracts.AgentTaskDispatched{AgentTaskID: id})
 }

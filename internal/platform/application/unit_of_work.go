@@ -15,10 +15,8 @@ type UnitOfWork[R any] func(ctx context.Context, workspace uuid.NullUUID,
 	work func(R, events.EventPublisher) error) error
 
 // publish publishes an event of a contract in workspace that occurred at the given time.
-func publish(
-	ctx context.Context, publisher events.EventPublisher, workspace uuid.NullUUID, at time.Time, contract events.Contract,
-	payload any,
-) error {
+func publish(ctx context.Context, publisher events.EventPublisher, workspace uuid.NullUUID, at time.Time,
+	contract events.Contract, payload any) error {
 	envelope, err := events.NewEnvelope(contract, payload)
 	if err != nil {
 		return err

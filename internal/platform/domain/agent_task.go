@@ -156,9 +156,8 @@ func invalid(err error) error {
 var nameForm = regexp.MustCompile(`^[a-z][a-z0-9_]{0,62}$`)
 
 // NewAgentTask returns a queued task. Retention counts from now; zero means [DefaultTaskRetention].
-func NewAgentTask(
-	id, conversation uuid.UUID, executor string, input json.RawMessage, retention time.Duration, now time.Time,
-) (*AgentTask, error) {
+func NewAgentTask(id, conversation uuid.UUID, executor string, input json.RawMessage, retention time.Duration,
+	now time.Time) (*AgentTask, error) {
 	if retention == 0 {
 		retention = DefaultTaskRetention
 	}

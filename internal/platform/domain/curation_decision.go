@@ -53,12 +53,8 @@ type CurationDecision struct {
 
 // Validate returns an error for a decision that is invalid at the time now.
 func (d CurationDecision) Validate(now time.Time) error {
-	err := errors.Join(
-		checkID("candidate_id", d.CandidateID),
-		textWithin("note", d.Note, 0, MaxCurationNoteBytes),
-		checkPerson("decided_by", d.DecidedBy),
-		checkTime("decided_at", d.DecidedAt, now),
-	)
+	err := errors.Join(checkID("candidate_id", d.CandidateID), textWithin("note", d.Note, 0, MaxCurationNoteBytes),
+		checkPerson("decided_by", d.DecidedBy), checkTime("decided_at", d.DecidedAt, now))
 	if d.Verdict != ApproveCandidate && d.Verdict != RejectCandidate {
 		err = errors.Join(err, fmt.Errorf("verdict is %q, must be approve or reject", d.Verdict))
 	}

@@ -31,11 +31,9 @@ type FailureSignature struct {
 
 // Validate returns an error for a signature that is invalid.
 func (s FailureSignature) Validate() error {
-	return errors.Join(
-		checkLine("component", s.Component, MaxSignatureBytes),
+	return errors.Join(checkLine("component", s.Component, MaxSignatureBytes),
 		checkLine("operation", s.Operation, MaxSignatureBytes),
-		checkLine("error_class", s.ErrorClass, MaxSignatureBytes),
-	)
+		checkLine("error_class", s.ErrorClass, MaxSignatureBytes))
 }
 
 // String returns the signature in one line, the form of version 1 of the event.

@@ -30,9 +30,8 @@ type ApplyDecision struct {
 
 // NewApplyDecision returns the use case for the transaction of candidates, rulings and publisher. Now must have the
 // precision of the database, a microsecond.
-func NewApplyDecision(
-	candidates RuleCandidates, rulings CurationRulings, publisher events.EventPublisher, now func() time.Time,
-) *ApplyDecision {
+func NewApplyDecision(candidates RuleCandidates, rulings CurationRulings, publisher events.EventPublisher,
+	now func() time.Time) *ApplyDecision {
 	return &ApplyDecision{candidates: candidates, rulings: rulings, publisher: publisher, now: now}
 }
 

@@ -37,9 +37,8 @@ type ProposeCandidate struct {
 
 // NewProposeCandidate returns the use case for the transaction of candidates and publisher. Now must have the precision
 // of the database, a microsecond.
-func NewProposeCandidate(
-	candidates RuleCandidates, publisher events.EventPublisher, newID func() uuid.UUID, now func() time.Time,
-) *ProposeCandidate {
+func NewProposeCandidate(candidates RuleCandidates, publisher events.EventPublisher, newID func() uuid.UUID,
+	now func() time.Time) *ProposeCandidate {
 	return &ProposeCandidate{candidates: candidates, publisher: publisher, newID: newID, now: now}
 }
 
@@ -71,9 +70,8 @@ func (p *ProposeCandidate) Propose(ctx context.Context, workspace uuid.NullUUID,
 	return p.publisher.Publish(ctx, proposed...)
 }
 
-func (p *ProposeCandidate) observe(
-	ctx context.Context, workspace uuid.NullUUID, facts domain.CandidateFacts, now time.Time,
-) error {
+func (p *ProposeCandidate) observe(ctx context.Context, workspace uuid.NullUUID, facts domain.CandidateFacts,
+	now time.Time) error {
 	candidate, found, err := p.candidates.LockOfOrigin(ctx, workspace, facts.Origin, facts.OriginID)
 	if err != nil {
 		return err

@@ -36,9 +36,8 @@ func NewPublishCard(transact UnitOfWork[Cards], now func() time.Time) *PublishCa
 
 // Publish stores card in workspace under its next version, which it returns, and publishes
 // worlds.world_model_card.published. The error is a [*events.Refusal] if the event is refused.
-func (p *PublishCard) Publish(
-	ctx context.Context, workspace uuid.NullUUID, card domain.WorldModelCard,
-) (version int64, err error) {
+func (p *PublishCard) Publish(ctx context.Context, workspace uuid.NullUUID,
+	card domain.WorldModelCard) (version int64, err error) {
 	err = p.transact(ctx, workspace, func(cards Cards, publisher events.EventPublisher) error {
 		now := p.now()
 		version, err = cards.ReserveVersion(ctx, workspace, card.ID, now)

@@ -52,9 +52,8 @@ func (m *ManageScans) Start(ctx context.Context, workspace uuid.NullUUID, subjec
 // Complete ends a running scan and publishes worlds.scan.completed; both commit together or not at all. A second call
 // with the same findings changes nothing, publishes nothing and returns false. The error is [domain.ErrNoScan],
 // [domain.ErrScanFailed], or [domain.ErrScanCompleted] for other findings.
-func (m *ManageScans) Complete(
-	ctx context.Context, workspace uuid.NullUUID, id uuid.UUID, findings domain.Findings,
-) (completed bool, err error) {
+func (m *ManageScans) Complete(ctx context.Context, workspace uuid.NullUUID, id uuid.UUID,
+	findings domain.Findings) (completed bool, err error) {
 	err = m.transact(ctx, workspace, func(scans Scans, publisher events.EventPublisher) error {
 		scan, err := scans.Lock(ctx, workspace, id)
 		if err != nil {

@@ -60,9 +60,8 @@ func SumOf(counts []int64) (sum int64, err error) {
 
 // ClusterFacts returns the facts of a failure cluster: a rule that prevents its failures. Revision is 0 if it is not
 // known.
-func ClusterFacts(
-	clusterID uuid.UUID, revision int64, signature string, failures, kinds int64,
-) (CandidateFacts, error) {
+func ClusterFacts(clusterID uuid.UUID, revision int64, signature string,
+	failures, kinds int64) (CandidateFacts, error) {
 	err := checkID("cluster_id", clusterID)
 	if revision < 0 {
 		err = errors.Join(err, fmt.Errorf("revision is %d, must not be negative", revision))

@@ -212,8 +212,7 @@ func TestLaterDecisionWins(t *testing.T) {
 		"approved":             {[]decision{{1, 1, "approve"}}, applied, "approved", 1},
 		"rejected":             {[]decision{{1, 1, "reject"}}, applied, "rejected", 1},
 		"the other way, later": {[]decision{{1, 1, "approve"}, {2, 2, "reject"}}, applied, "rejected", 2},
-		"back again": {[]decision{{1, 1, "approve"}, {2, 2, "reject"}, {3, 3, "approve"}}, applied,
-			"approved", 3},
+		"back again":           {[]decision{{1, 1, "approve"}, {2, 2, "reject"}, {3, 3, "approve"}}, applied, "approved", 3},
 		"the other way, earlier": {[]decision{{2, 2, "reject"}, {1, 1, "approve"}}, domain.CurationRefused, "rejected",
 			2},
 		"the same, later":            {[]decision{{1, 1, "approve"}, {2, 2, "approve"}}, applied, "approved", 2},
@@ -224,9 +223,8 @@ func TestLaterDecisionWins(t *testing.T) {
 			2},
 		"between two that say another": {[]decision{{3, 3, "approve"}, {1, 1, "approve"}, {2, 2, "reject"}},
 			domain.CurationRefused, "approved", 3},
-		"after a later one that agrees": {
-			[]decision{{1, 1, "approve"}, {3, 3, "approve"}, {2, 2, "reject"}}, domain.CurationRefused, "approved", 3,
-		},
+		"after a later one that agrees": {[]decision{{1, 1, "approve"}, {3, 3, "approve"}, {2, 2, "reject"}},
+			domain.CurationRefused, "approved", 3},
 	} {
 		candidate := domain.ProposeRule(uuid.New(), clusterFacts(t, 1, 5))
 		var ruling domain.CurationRuling

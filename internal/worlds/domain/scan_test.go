@@ -70,9 +70,8 @@ func TestScanStates(t *testing.T) {
 			domain.ErrScanCompleted},
 		"complete with nothing, instead": {completed(), complete(nil), domain.ScanCompleted, false, domain.ErrScanCompleted},
 		"complete a failed one":          {failed(), complete(broken), domain.ScanFailed, false, domain.ErrScanFailed},
-		"fail a completed one": {completed(), fail("too late"), domain.ScanCompleted, false,
-			domain.ErrScanCompleted},
-		"fail again": {failed(), fail("another reason"), domain.ScanFailed, false, nil},
+		"fail a completed one":           {completed(), fail("too late"), domain.ScanCompleted, false, domain.ErrScanCompleted},
+		"fail again":                     {failed(), fail("another reason"), domain.ScanFailed, false, nil},
 	} {
 		before := fmt.Sprint(c.scan)
 		changed, err := c.do(&c.scan)
@@ -127,8 +126,7 @@ func TestFindingsHaveOneEntryPerKind(t *testing.T) {
 		`finding kind is "` + strings.Repeat("x",
 			65) + `", must be`: {{Kind: strings.Repeat("x", 65), Occurrences: 1}},
 		"finding a has 0 occurrences, must be from 1 to 1000000000": {{Kind: "a"}},
-		"finding a has 1000000001 occurrences": {{Kind: "a",
-			Occurrences: 1_000_000_001}},
+		"finding a has 1000000001 occurrences":                      {{Kind: "a", Occurrences: 1_000_000_001}},
 		"finding a is there twice: add its occurrences up": {{Kind: "a", Occurrences: 1},
 			{Kind: "b", Occurrences: 1}, {Kind: "a", Occurrences: 1}},
 		"findings are of 201 kinds, the limit is 200": many,

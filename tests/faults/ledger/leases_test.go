@@ -59,8 +59,7 @@ func TestUnexplainedRepeatsAreReported(t *testing.T) {
 		{"stolen", func(s *leasedState) { s.leases[1].Ended = "stolen" }, []string{"w2 was stolen"}},
 		{"delivered twice", func(s *leasedState) { s.leases[1].Ended = delivered }, []string{
 			"lease 2 of 3 was delivered", "it is delivered, and so are 2 of its leases",
-			"executed again after a lease that was delivered",
-		}},
+			"executed again after a lease that was delivered"}},
 		{"an attempt too many", func(s *leasedState) { s.rows[0].Attempts = 3 }, []string{"it has 3 attempts, and 2 leases"}},
 		{"a reap that failure_history does not have", func(s *leasedState) { s.rows[0].ReapedOf = nil }, []string{
 			"reaped from [w1], its failure_history says from []",

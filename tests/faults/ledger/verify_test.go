@@ -35,17 +35,15 @@ func TestDifferencesAreReported(t *testing.T) {
 	}{
 		{"nothing", func(*state) {}, nil},
 		{"an unknown transaction that committed", func(s *state) { delivered("4", "f", s); delivered("5", "g", s) }, nil},
-		{"an event is gone", func(s *state) { delete(s.byKey, "a") }, []string{
-			"lost: 1 of the 2", "effect without event: 1 of platform.h", "handled without event: event 1",
-		}},
+		{"an event is gone", func(s *state) { delete(s.byKey, "a") }, []string{"lost: 1 of the 2",
+			"effect without event: 1 of platform.h", "handled without event: event 1"}},
 		{"an aborted transaction committed", func(s *state) { delivered("4", "d", s) }, []string{"visible: 1 of the 2"}},
 		{"half of an unknown transaction is there", func(s *state) { delivered("4", "g", s) },
 			[]string{"partial: 1 of the 2"}},
 		{"an event that was not published", func(s *state) { delivered("4", "z", s) },
 			[]string{`unexpected: 1 rows of key "z"`}},
-		{"an event twice", func(s *state) { delivered("4", "a", s) }, []string{
-			`unexpected: 2 rows of key "a"`, "wrote its effect 2 times, want 1", "wrote its effect 2 times, want 1",
-		}},
+		{"an event twice", func(s *state) { delivered("4", "a", s) }, []string{`unexpected: 2 rows of key "a"`,
+			"wrote its effect 2 times, want 1", "wrote its effect 2 times, want 1"}},
 		{"an effect twice", func(s *state) { s.effects[handlerKey{handler, "a"}]++ }, []string{
 			"wrote its effect 2 times, want 1",
 		}},

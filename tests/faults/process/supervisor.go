@@ -22,9 +22,7 @@ type Supervisor struct {
 // Supervise runs a command until the test ends, and restarts it after a pause whenever it ends.
 func Supervise(t testing.TB, c Command, pause time.Duration) *Supervisor {
 	t.Helper()
-	s := &Supervisor{
-		command: c, pause: pause, stop: make(chan struct{}), done: make(chan struct{}),
-	}
+	s := &Supervisor{command: c, pause: pause, stop: make(chan struct{}), done: make(chan struct{})}
 	if s.current, s.err = launch(c); s.err != nil {
 		t.Fatalf("start %s: %v", c.Path, s.err)
 	}

@@ -118,8 +118,7 @@ func TestRequirePublished(t *testing.T) {
 	}
 	if got := failureOf(t,
 		func(t *failing) {
-			eventstest.RequirePublished[any](t, newRecorder(t),
-				happenedType)
+			eventstest.RequirePublished[any](t, newRecorder(t), happenedType)
 		}); got != "no event worlds.suite.happened was published\nnothing was published" {
 		t.Errorf("of nothing: %q", got)
 	}

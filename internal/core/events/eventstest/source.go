@@ -118,10 +118,9 @@ func Outcomes(ctx context.Context, db events.Tx) ([]Outcome, error) {
 	for rows.Next() {
 		var o Outcome
 		e := &o.Envelope
-		if err := rows.Scan(&e.EventID, &e.EventType, &e.EventVersion, &e.OccurredAt, &e.Source, &e.Target, &e.WorkspaceID,
-			&e.Payload,
-			&e.IdempotencyKey, &e.TraceContext, &o.AvailableAt, &o.Status, &o.Attempts, &o.LastError,
-			&o.Failures, &o.Generation, &o.Scheduled, &o.Waiting, &o.HandledBy); err != nil {
+		if err := rows.Scan(&e.EventID, &e.EventType, &e.EventVersion, &e.OccurredAt, &e.Source, &e.Target,
+			&e.WorkspaceID, &e.Payload, &e.IdempotencyKey, &e.TraceContext, &o.AvailableAt, &o.Status, &o.Attempts,
+			&o.LastError, &o.Failures, &o.Generation, &o.Scheduled, &o.Waiting, &o.HandledBy); err != nil {
 			return nil, fmt.Errorf("read the outbox: %w", err)
 		}
 		e.OccurredAt, o.AvailableAt = e.OccurredAt.UTC(), o.AvailableAt.UTC()

@@ -37,9 +37,8 @@ func (a *AgentTasks) AddConversation(ctx context.Context, workspace uuid.NullUUI
 }
 
 // Conversation implements [application.Tasks].
-func (a *AgentTasks) Conversation(
-	ctx context.Context, workspace uuid.NullUUID, id uuid.UUID,
-) (domain.Conversation, error) {
+func (a *AgentTasks) Conversation(ctx context.Context, workspace uuid.NullUUID,
+	id uuid.UUID) (domain.Conversation, error) {
 	row, err := a.queries.FindConversation(ctx,
 		platformdb.FindConversationParams{ConversationID: id, WorkspaceID: workspace})
 	if errors.Is(err, pgx.ErrNoRows) {

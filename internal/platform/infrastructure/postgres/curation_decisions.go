@@ -23,9 +23,8 @@ func NewCurationDecisions(tx events.Tx) *CurationDecisions {
 }
 
 // Add implements [application.CurationDecisions].
-func (c *CurationDecisions) Add(
-	ctx context.Context, workspace uuid.NullUUID, d domain.CurationDecision,
-) (time.Time, error) {
+func (c *CurationDecisions) Add(ctx context.Context, workspace uuid.NullUUID,
+	d domain.CurationDecision) (time.Time, error) {
 	decidedAt, err := c.queries.AddCurationDecision(ctx, platformdb.AddCurationDecisionParams{
 		DecisionID: d.ID, WorkspaceID: workspace, CandidateID: d.CandidateID, Verdict: string(d.Verdict), Note: d.Note,
 		DecidedBy: d.DecidedBy, DecidedAt: d.DecidedAt,
@@ -37,9 +36,8 @@ func (c *CurationDecisions) Add(
 }
 
 // Lock returns a decision and locks it until the transaction ends. Found is false if there is none.
-func (c *CurationDecisions) Lock(
-	ctx context.Context, workspace uuid.NullUUID, id uuid.UUID,
-) (decision domain.CurationDecision, found bool, err error) {
+func (c *CurationDecisions) Lock(ctx context.Context, workspace uuid.NullUUID,
+	id uuid.UUID) (decision domain.CurationDecision, found bool, err error) {
 	row, err := c.queries.LockCurationDecision(ctx,
 		platformdb.LockCurationDecisionParams{WorkspaceID: workspace, DecisionID: id})
 	if errors.Is(err, pgx.ErrNoRows) {

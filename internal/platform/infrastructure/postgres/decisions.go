@@ -19,9 +19,8 @@ type Decisions struct{ queries *platformdb.Queries }
 func NewDecisions(tx events.Tx) *Decisions { return &Decisions{queries: platformdb.New(tx)} }
 
 // Record implements [application.Decisions]. A second transaction that records the same decision waits.
-func (d *Decisions) Record(
-	ctx context.Context, workspace uuid.NullUUID, decision domain.Decision, at time.Time,
-) (stored domain.Decision, recorded bool, err error) {
+func (d *Decisions) Record(ctx context.Context, workspace uuid.NullUUID, decision domain.Decision,
+	at time.Time) (stored domain.Decision, recorded bool, err error) {
 	n, err := d.queries.InsertDecision(ctx, platformdb.InsertDecisionParams{
 		WorkspaceID: workspace, DecisionID: decision.DecisionID, RuleID: decision.RuleID, Outcome: string(decision.Outcome),
 		OverrideReason: textOrNull(decision.OverrideReason), DecidedBy: decision.DecidedBy, DecidedAt: decision.DecidedAt,

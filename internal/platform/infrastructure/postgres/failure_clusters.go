@@ -39,9 +39,8 @@ func (f *FailureClusters) Add(ctx context.Context, workspace uuid.NullUUID, c do
 }
 
 // Lock implements [application.FailureClusters].
-func (f *FailureClusters) Lock(
-	ctx context.Context, workspace uuid.NullUUID, signature domain.FailureSignature,
-) (domain.FailureCluster, error) {
+func (f *FailureClusters) Lock(ctx context.Context, workspace uuid.NullUUID,
+	signature domain.FailureSignature) (domain.FailureCluster, error) {
 	row, err := f.queries.LockFailureCluster(ctx, platformdb.LockFailureClusterParams{
 		WorkspaceID: workspace, Component: signature.Component, Operation: signature.Operation,
 		ErrorClass: signature.ErrorClass,

@@ -22,9 +22,8 @@ type Memories struct{ queries *platformdb.Queries }
 func NewMemories(tx events.Tx) *Memories { return &Memories{queries: platformdb.New(tx)} }
 
 // Record implements [application.Memories].
-func (m *Memories) Record(
-	ctx context.Context, workspace uuid.NullUUID, id uuid.UUID, scope domain.MemoryScope, statement string, at time.Time,
-) (uuid.UUID, error) {
+func (m *Memories) Record(ctx context.Context, workspace uuid.NullUUID, id uuid.UUID, scope domain.MemoryScope,
+	statement string, at time.Time) (uuid.UUID, error) {
 	id, err := m.queries.RecordMemory(ctx, platformdb.RecordMemoryParams{
 		MemoryID: id, WorkspaceID: workspace, Scope: string(scope), Statement: statement, RecordedAt: at,
 	})

@@ -66,9 +66,8 @@ func (o *OverridePatterns) add(ctx context.Context, workspace uuid.NullUUID, p d
 }
 
 // Of returns the pattern of a rule with the most common reason first, or the zero value if nothing was decided yet.
-func (o *OverridePatterns) Of(
-	ctx context.Context, workspace uuid.NullUUID, ruleID string,
-) (domain.OverridePattern, error) {
+func (o *OverridePatterns) Of(ctx context.Context, workspace uuid.NullUUID,
+	ruleID string) (domain.OverridePattern, error) {
 	row, err := o.queries.GetPattern(ctx, platformdb.GetPatternParams{RuleID: ruleID, WorkspaceID: workspace})
 	if errors.Is(err, pgx.ErrNoRows) {
 		return domain.OverridePattern{}, nil

@@ -20,9 +20,8 @@ func NewCards(tx events.Tx) *Cards { return &Cards{queries: worldsdb.New(tx)} }
 
 // ReserveVersion implements [application.Cards]. It locks the card's row, so publications of one card run one after
 // another.
-func (c *Cards) ReserveVersion(
-	ctx context.Context, workspace uuid.NullUUID, cardID string, at time.Time,
-) (int64, error) {
+func (c *Cards) ReserveVersion(ctx context.Context, workspace uuid.NullUUID, cardID string,
+	at time.Time) (int64, error) {
 	version, err := c.queries.ReserveVersion(ctx,
 		worldsdb.ReserveVersionParams{WorkspaceID: workspace, CardID: cardID, PublishedAt: at})
 	if err != nil {
@@ -32,9 +31,8 @@ func (c *Cards) ReserveVersion(
 }
 
 // Put implements [application.Cards].
-func (c *Cards) Put(
-	ctx context.Context, workspace uuid.NullUUID, cardID string, version int64, document json.RawMessage, at time.Time,
-) error {
+func (c *Cards) Put(ctx context.Context, workspace uuid.NullUUID, cardID string, version int64,
+	document json.RawMessage, at time.Time) error {
 	n, err := c.queries.PutCard(ctx, worldsdb.PutCardParams{
 		WorkspaceID: workspace, CardID: cardID, Version: version, Card: document, PublishedAt: at,
 	})

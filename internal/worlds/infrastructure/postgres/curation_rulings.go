@@ -21,9 +21,8 @@ func NewCurationRulings(tx events.Tx) *CurationRulings {
 }
 
 // Add implements [application.CurationRulings]. A second transaction that rules on the same decision waits.
-func (r *CurationRulings) Add(
-	ctx context.Context, workspace uuid.NullUUID, d domain.CurationDecision, ruling domain.CurationRuling, at time.Time,
-) (bool, error) {
+func (r *CurationRulings) Add(ctx context.Context, workspace uuid.NullUUID, d domain.CurationDecision,
+	ruling domain.CurationRuling, at time.Time) (bool, error) {
 	n, err := r.queries.AddCurationRuling(ctx, worldsdb.AddCurationRulingParams{
 		WorkspaceID: workspace, DecisionID: d.ID, CandidateID: d.CandidateID, Outcome: string(ruling.Outcome),
 		Reason: textOrNull(ruling.Reason), RuledAt: at,

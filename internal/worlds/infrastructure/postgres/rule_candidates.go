@@ -24,9 +24,8 @@ func NewRuleCandidates(tx events.Tx) *RuleCandidates {
 
 // Add implements [application.RuleCandidates]. A second transaction that adds a candidate for the same origin
 // waits.
-func (r *RuleCandidates) Add(
-	ctx context.Context, workspace uuid.NullUUID, c domain.RuleCandidate, at time.Time,
-) (bool, error) {
+func (r *RuleCandidates) Add(ctx context.Context, workspace uuid.NullUUID, c domain.RuleCandidate,
+	at time.Time) (bool, error) {
 	n, err := r.queries.AddRuleCandidate(ctx, worldsdb.AddRuleCandidateParams{
 		CandidateID: c.ID, WorkspaceID: workspace, Origin: string(c.Origin), OriginID: c.OriginID, Revision: c.Revision,
 		Statement: c.Statement, Occurrences: c.Occurrences, Kinds: c.Kinds, Confidence: c.Confidence, ProposedAt: at,
@@ -38,9 +37,8 @@ func (r *RuleCandidates) Add(
 }
 
 // LockOfOrigin implements [application.RuleCandidates].
-func (r *RuleCandidates) LockOfOrigin(
-	ctx context.Context, workspace uuid.NullUUID, origin domain.CandidateOrigin, originID uuid.UUID,
-) (domain.RuleCandidate, bool, error) {
+func (r *RuleCandidates) LockOfOrigin(ctx context.Context, workspace uuid.NullUUID, origin domain.CandidateOrigin,
+	originID uuid.UUID) (domain.RuleCandidate, bool, error) {
 	row, err := r.queries.LockRuleCandidateOfOrigin(ctx, worldsdb.LockRuleCandidateOfOriginParams{
 		WorkspaceID: workspace, Origin: string(origin), OriginID: originID,
 	})
@@ -54,9 +52,8 @@ func (r *RuleCandidates) LockOfOrigin(
 }
 
 // Lock implements [application.RuleCandidates].
-func (r *RuleCandidates) Lock(
-	ctx context.Context, workspace uuid.NullUUID, ids ...uuid.UUID,
-) (map[uuid.UUID]domain.RuleCandidate, error) {
+func (r *RuleCandidates) Lock(ctx context.Context, workspace uuid.NullUUID,
+	ids ...uuid.UUID) (map[uuid.UUID]domain.RuleCandidate, error) {
 	rows, err := r.queries.LockRuleCandidates(ctx,
 		worldsdb.LockRuleCandidatesParams{WorkspaceID: workspace, CandidateIds: ids})
 	if err != nil {
@@ -81,9 +78,8 @@ func candidateOf(row worldsdb.LockRuleCandidateOfOriginRow) domain.RuleCandidate
 }
 
 // Save implements [application.RuleCandidates].
-func (r *RuleCandidates) Save(
-	ctx context.Context, workspace uuid.NullUUID, c domain.RuleCandidate, at time.Time,
-) error {
+func (r *RuleCandidates) Save(ctx context.Context, workspace uuid.NullUUID, c domain.RuleCandidate,
+	at time.Time) error {
 	n, err := r.queries.SaveRuleCandidate(ctx, worldsdb.SaveRuleCandidateParams{
 		WorkspaceID: workspace, CandidateID: c.ID, Revision: c.Revision, Statement: c.Statement, Occurrences: c.Occurrences,
 		Kinds: c.Kinds, Confidence: c.Confidence, State: string(c.State), DecisionID: c.DecisionID,

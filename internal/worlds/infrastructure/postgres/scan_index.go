@@ -41,9 +41,8 @@ func (s *ScanIndex) Put(ctx context.Context, workspace uuid.NullUUID, scan domai
 
 // Search returns the subjects of a workspace whose last scan found something of kind, at most limit, those with most
 // occurrences first.
-func (s *ScanIndex) Search(
-	ctx context.Context, workspace uuid.NullUUID, kind string, most int32,
-) ([]domain.FoundIn, error) {
+func (s *ScanIndex) Search(ctx context.Context, workspace uuid.NullUUID, kind string,
+	most int32) ([]domain.FoundIn, error) {
 	rows, err := s.queries.SearchScans(ctx, worldsdb.SearchScansParams{Kind: kind, WorkspaceID: workspace, Most: most})
 	if err != nil {
 		return nil, fmt.Errorf("search scans for %s: %w", kind, err)

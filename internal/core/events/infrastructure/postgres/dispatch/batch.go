@@ -27,9 +27,8 @@ func runBatch(ctx context.Context, t *Tx, rows []Row, result *claimResult) error
 	t.Settled = nil
 	class := Classify(err, 0).class
 	result.undone, result.left, result.deadlock, result.lost = true, result.rows, class == pgtx.ClassDeadlock, t.Lost()
-	attributes := []any{
-		pgtx.LogEventType, t.consumer.Subscription.EventType, pgtx.LogRows, len(rows), pgtx.LogErrorClass, class,
-	}
+	attributes := []any{pgtx.LogEventType, t.consumer.Subscription.EventType, pgtx.LogRows, len(rows),
+		pgtx.LogErrorClass, class}
 	if result.lost {
 		t.consumer.Log.WarnContext(ctx, "connection lost in a batch, no attempt counted",
 			append(attributes, pgtx.LogReason, err.Error())...)

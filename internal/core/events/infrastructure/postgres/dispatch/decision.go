@@ -150,12 +150,9 @@ func Decide(record map[string]HandlerFailure, unhandled []events.Registration, n
 	return decide(record, unhandled, now, rand.Float64)
 }
 
-func decide(
-	record map[string]HandlerFailure, unhandled []events.Registration, now map[string]Failure, random func() float64,
-) Decision {
-	d := Decision{
-		Failed: true, Failures: make(map[string]HandlerFailure), Classes: make(map[string]string),
-	}
+func decide(record map[string]HandlerFailure, unhandled []events.Registration, now map[string]Failure,
+	random func() float64) Decision {
+	d := Decision{Failed: true, Failures: make(map[string]HandlerFailure), Classes: make(map[string]string)}
 	for name, f := range now {
 		d.Classes[name] = f.class
 	}

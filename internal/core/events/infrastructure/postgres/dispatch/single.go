@@ -162,9 +162,8 @@ func (s *singleRun) keyTaken(ctx context.Context, r events.Registration) (bool, 
 
 // recordElsewhere records failures in another transaction, when theirs is lost. What other handlers did is undone: they
 // are unhandled again, without a failure. If another worker has claimed the row since, nothing is recorded.
-func (s *singleRun) recordElsewhere(
-	ctx context.Context, unhandled []events.Registration, failures map[string]Failure,
-) error {
+func (s *singleRun) recordElsewhere(ctx context.Context, unhandled []events.Registration,
+	failures map[string]Failure) error {
 	s.tx.End() // releases the row's lock
 	other, err := Begin(ctx, s.tx.consumer, nil)
 	if err != nil {

@@ -202,9 +202,8 @@ func (t *Tx) callHandler(ctx context.Context, r events.Registration, batch []eve
 
 // WithHandlerTx passes the transaction, whose role and workspace are set, to a handler's code. If that does not return
 // in time, uses the transaction afterwards or ends it, the connection is closed.
-func (t *Tx) WithHandlerTx(
-	ctx context.Context, timeout time.Duration, use func(context.Context, events.Tx) error,
-) error {
+func (t *Tx) WithHandlerTx(ctx context.Context, timeout time.Duration,
+	use func(context.Context, events.Tx) error) error {
 	h := pgtx.NewHandlerTx(t.tx, t.Shared)
 	err := Call(ctx, timeout, func(ctx context.Context) error { return use(ctx, h) })
 	inUse := h.Revoke()

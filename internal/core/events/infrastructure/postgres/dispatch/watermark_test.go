@@ -16,22 +16,16 @@ func TestWatermarkRises(t *testing.T) {
 		samples []row
 		want    time.Time
 	}{
-		"no other transaction": {
-			[]row{{SampledAt: at(1), SampleID: 10, LowestRunning: 10}}, at(1),
-		},
-		"an older transaction runs": {
-			[]row{{SampledAt: at(1), SampleID: 10, LowestRunning: 9}}, time.Time{},
-		},
+		"no other transaction":      {[]row{{SampledAt: at(1), SampleID: 10, LowestRunning: 10}}, at(1)},
+		"an older transaction runs": {[]row{{SampledAt: at(1), SampleID: 10, LowestRunning: 9}}, time.Time{}},
 		"it has ended since": {
 			[]row{{SampledAt: at(1), SampleID: 10, LowestRunning: 9},
 				{SampledAt: at(2), SampleID: 12, LowestRunning: 11}}, at(1),
 		},
-		"never past what is pending": {
-			[]row{{SampledAt: at(5), SampleID: 10, LowestRunning: 10, Oldest: at(3)}}, at(3),
-		},
+		"never past what is pending": {[]row{{SampledAt: at(5), SampleID: 10, LowestRunning: 10, Oldest: at(3)}},
+			at(3)},
 		"what is scheduled for later holds nothing down": {
-			[]row{{SampledAt: at(5), SampleID: 10, LowestRunning: 10, Oldest: at(9)}}, at(5),
-		},
+			[]row{{SampledAt: at(5), SampleID: 10, LowestRunning: 10, Oldest: at(9)}}, at(5)},
 		"a second sample proves nothing more": {
 			[]row{{SampledAt: at(5), SampleID: 10, LowestRunning: 10},
 				{SampledAt: at(6), SampleID: 12, LowestRunning: 11, Oldest: at(6)}}, at(5),

@@ -41,9 +41,8 @@ func claimLeases(ctx context.Context, c *dispatch.Consumer, limit int, crashed b
 	return confirm(ctx, c, found), err
 }
 
-func takeLeases(
-	ctx context.Context, t *dispatch.Tx, c *dispatch.Consumer, limit int, crashed bool,
-) ([]*lease, error) {
+func takeLeases(ctx context.Context, t *dispatch.Tx, c *dispatch.Consumer, limit int,
+	crashed bool) ([]*lease, error) {
 	ctx, cancel := context.WithTimeout(ctx, pgtx.StatementTimeout)
 	defer cancel()
 	names := make([]string, len(c.Handlers))

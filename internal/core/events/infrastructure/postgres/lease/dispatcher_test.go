@@ -44,9 +44,8 @@ func TestLeasedClaimsTakeTurns(t *testing.T) {
 
 func TestSettlingEndsBeforeLeasesMustBeRenewed(t *testing.T) {
 	t.Parallel()
-	for _, lease := range []time.Duration{
-		events.MinLease, time.Second, 30 * time.Second, events.DefaultLease, events.MaxLease,
-	} {
+	for _, lease := range []time.Duration{events.MinLease, time.Second, 30 * time.Second, events.DefaultLease,
+		events.MaxLease} {
 		c := newCompleter(&dispatch.Consumer{Subscription: events.Subscription{Lease: lease}})
 		first, later := c.limit(1), c.limit(2)
 		if first > pgtx.QuickSettle || first > later || later > pgtx.MaxSettle || later >= lease/3 {

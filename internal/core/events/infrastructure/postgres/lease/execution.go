@@ -115,9 +115,8 @@ func (e *execution) execute(ctx context.Context, r events.Registration) (events.
 }
 
 // interrupted ends the work on a lease that was cancelled. Failures are those of handlers that had ended before.
-func (e *execution) interrupted(
-	ctx context.Context, unhandled []events.Registration, failures map[string]dispatch.Failure,
-) (remains bool) {
+func (e *execution) interrupted(ctx context.Context, unhandled []events.Registration,
+	failures map[string]dispatch.Failure) (remains bool) {
 	switch {
 	case errors.Is(context.Cause(ctx), events.ErrLeaseLost):
 		return e.unsettled(ctx, errLost)

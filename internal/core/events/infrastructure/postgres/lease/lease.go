@@ -67,9 +67,8 @@ func renew(ctx context.Context, c *dispatch.Consumer, all []*lease, handlers []s
 
 // renewRows renews the leases of rows, which stay locked until the transaction ends, and sets in held which of them
 // hold.
-func renewRows(
-	ctx context.Context, queries *coredb.Queries, rows []dispatch.Row, handlers []string, held map[uuid.UUID]bool,
-) error {
+func renewRows(ctx context.Context, queries *coredb.Queries, rows []dispatch.Row, handlers []string,
+	held map[uuid.UUID]bool) error {
 	ids, times := dispatch.Keys(rows)
 	found, err := queries.Heartbeat(ctx, coredb.HeartbeatParams{
 		Ids: ids, OccurredAts: times, Tokens: tokensOf(rows), Handlers: handlers,

@@ -25,9 +25,8 @@ type GenerationWatch struct {
 }
 
 // NewGenerationWatch returns the watch of a generation.
-func NewGenerationWatch(
-	pool *pgxpool.Pool, health *notify.Health, log *slog.Logger, generation events.Generation,
-) *GenerationWatch {
+func NewGenerationWatch(pool *pgxpool.Pool, health *notify.Health, log *slog.Logger,
+	generation events.Generation) *GenerationWatch {
 	return &GenerationWatch{pool: pool, health: health, log: log, generation: generation, asked: make(chan struct{}, 1)}
 }
 

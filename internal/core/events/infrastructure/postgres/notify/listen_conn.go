@@ -35,10 +35,8 @@ type listenConn struct {
 	testAt     time.Time // when the next self-test is due
 }
 
-func dial(
-	ctx context.Context, config *pgx.ConnConfig, pool *pgxpool.Pool, channels []string, testing string,
-	sending *sync.WaitGroup,
-) (*listenConn, error) {
+func dial(ctx context.Context, config *pgx.ConnConfig, pool *pgxpool.Pool, channels []string, testing string,
+	sending *sync.WaitGroup) (*listenConn, error) {
 	ctx, cancel := context.WithTimeout(ctx, pgtx.StatementTimeout)
 	defer cancel()
 	l := &listenConn{pool: pool, channels: channels, testing: testing, sending: sending}

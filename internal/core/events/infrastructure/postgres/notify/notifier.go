@@ -206,9 +206,8 @@ type pollBackoff struct {
 // pollThroughPoolUntil polls through the pool whenever the poll, or a scheduled event that it saw, is due, counted from
 // the poll at since, until end is closed or the database is back after a failure. It polls less often while polls fail.
 // Its error is a [*journal.HandlersDifferError].
-func (n *Notifier) pollThroughPoolUntil(
-	ctx context.Context, end <-chan struct{}, since time.Time,
-) (back bool, err error) {
+func (n *Notifier) pollThroughPoolUntil(ctx context.Context, end <-chan struct{},
+	since time.Time) (back bool, err error) {
 	next := n.config.PollInterval - time.Since(since)
 	for {
 		poll := time.NewTimer(max(next, time.Until(n.poolPoll.at), 0))

@@ -155,9 +155,8 @@ func (h *HandlerTx) SendBatch(ctx context.Context, b *pgx.Batch) pgx.BatchResult
 }
 
 // CopyFrom implements [events.Tx].
-func (h *HandlerTx) CopyFrom(
-	ctx context.Context, table pgx.Identifier, columns []string, source pgx.CopyFromSource,
-) (int64, error) {
+func (h *HandlerTx) CopyFrom(ctx context.Context, table pgx.Identifier, columns []string,
+	source pgx.CopyFromSource) (int64, error) {
 	if err := h.begin(); err != nil {
 		return 0, err
 	}

@@ -25,9 +25,8 @@ func Register(ctx context.Context, db coredb.DBTX, generation events.Generation,
 
 // RegisterContracts writes the contracts of this build to core.event_types, and leaves those of a higher generation as
 // they are. A migration calls it too.
-func RegisterContracts(
-	ctx context.Context, db coredb.DBTX, generation events.Generation, contracts *events.Contracts,
-) error {
+func RegisterContracts(ctx context.Context, db coredb.DBTX, generation events.Generation,
+	contracts *events.Contracts) error {
 	types, err := EventTypes(contracts)
 	if err != nil {
 		return fmt.Errorf("register event types: %w", err)

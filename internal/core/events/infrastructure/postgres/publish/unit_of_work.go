@@ -22,9 +22,8 @@ type UnitOfWork struct {
 // Work must not keep the Tx.
 //
 // After an error of the commit the outcome is unknown: the server may have committed, and its answer been lost.
-func (u *UnitOfWork) Do(
-	ctx context.Context, scope events.Scope, workspace uuid.NullUUID, work func(events.Tx, events.PublisherFor) error,
-) error {
+func (u *UnitOfWork) Do(ctx context.Context, scope events.Scope, workspace uuid.NullUUID,
+	work func(events.Tx, events.PublisherFor) error) error {
 	role, err := pgtx.ContextRole(scope)
 	if err != nil {
 		return err

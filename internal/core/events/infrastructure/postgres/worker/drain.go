@@ -110,9 +110,8 @@ func (s *backlogSum) strandedError(generation events.Generation) error {
 }
 
 func (s *backlogSum) attributes() []any {
-	attributes := []any{
-		pgtx.LogDue, s.total.Due, pgtx.LogScheduled, s.total.Scheduled, pgtx.LogInFlight, s.total.InFlight,
-	}
+	attributes := []any{pgtx.LogDue, s.total.Due, pgtx.LogScheduled, s.total.Scheduled, pgtx.LogInFlight,
+		s.total.InFlight}
 	if s.total.Scheduled > 0 {
 		attributes = append(attributes, pgtx.LogScheduledUntil, s.total.LastScheduled.UTC())
 	}
