@@ -106,19 +106,13 @@ type contractKey struct {
 }
 
 // Contracts is the set of contracts of one build. Immutable; safe for concurrent use.
-type Contracts struct {
-	byKey  map[contractKey]Contract
-	shapes map[contractKey]*shape
-}
+type Contracts struct{ byKey map[contractKey]Contract }
 
 // NewContracts refuses an invalid contract, two contracts of one type and version, versions of a
 // type that disagree on source, class, target or deprecation, which belong to the type, and a successor that is not
 // among them.
 func NewContracts(contracts ...Contract) (*Contracts, error) {
-	set := &Contracts{
-		byKey:  make(map[contractKey]Contract, len(contracts)),
-		shapes: make(map[contractKey]*shape, len(contracts)),
-	}
+	set := &Contracts{byKey: make(map[contractKey]Contract, len(contracts))}
 	byType := make(map[string]Contract)
 	for _, c := range contracts {
 		if err := c.Validate(); err != nil {
@@ -135,7 +129,6 @@ func NewContracts(contracts ...Contract) (*Contracts, error) {
 				c.Type, other.Version, c.Version)
 		}
 		set.byKey[key], byType[c.Type] = c, c
-		set.shapes[key] = c.shape()
 	}
 	for _, c := range byType {
 		if c.Deprecation == nil {
@@ -174,9 +167,9 @@ func (s *Contracts) OfType(eventType string) []Contract {
 	return slices.DeleteFunc(s.All(), func(c Contract) bool { return c.Type != eventType })
 }
 
-// Check refuses an envelope without a contract, from another source than its contract says, or with
-// a payload of another shape, and returns the contract of any other. The envelope is valid otherwise; see
-// [Envelope.Validate]. A deprecation's deadline is left to the database's clock.
+// Check refuses an envelope without a contract, or from another source than its contract says, and returns the contract
+// of any other. Whether the payload keeps the contract's rules, and a deprecation its deadline, the database checks
+// alone.
 func (s *Contracts) Check(e Envelope) (Contract, error) {
 	c, ok := s.Lookup(e.EventType, e.EventVersion)
 	if !ok {
@@ -201,13 +194,6 @@ func (s *Contracts) Check(e Envelope) (Contract, error) {
 			Code: CodeSourceMismatch, Field: "source", EventType: e.EventType,
 			Reason:   fmt.Sprintf("must be %s, which %s belongs to", c.Source, e.EventType),
 			Received: shown(string(e.Source)), Hint: "publish an event type of the context that you publish as",
-		}
-	}
-	if reason, received := s.shapes[contractKey{c.Type, c.Version}].check(e.Payload); reason != "" {
-		return Contract{}, &Refusal{
-			Code: CodePayloadShape, Field: "payload", EventType: e.EventType, Reason: reason, Received: received,
-			Hint: fmt.Sprintf("select payload_schema from core.event_types where event_type = '%s' and event_version = %d;",
-				e.EventType, e.EventVersion),
 		}
 	}
 	return c, nil

@@ -6,7 +6,7 @@
 //   - tx.go: the transaction that handlers and use cases are given
 //   - retry.go, failures.go: when a failed handler runs again, and what a context reads of its failed events
 //   - contract.go, schema.go: event contracts, and the JSON schema of their payloads
-//   - validate.go, rules.go, refusal.go, errors.go: what is refused, and how an event's errors are told apart
+//   - validate.go, refusal.go, errors.go: what is refused, and how an event's errors are told apart
 //   - channel.go: the names of notification channels
 //
 // Promises, whichever adapter carries them:

@@ -57,10 +57,9 @@ const (
 // Refusal is the error for an event that may not be published. Nothing of the call was published. Go and SQL refuse in
 // the same words: Reason, Received and Hint are the MESSAGE, DETAIL and HINT of the SQL functions.
 type Refusal struct {
-	Code  Code
-	Field string // the envelope field or publish option at fault
-	// EventType is the event's type as given; empty when the fault was found in SQL.
-	EventType string
+	Code      Code
+	Field     string // the envelope field or publish option at fault
+	EventType string // as given
 	Reason    string // what the field must be; all violations of a payload, up to ten
 	Received  string // what it was instead
 	Hint      string // what to do

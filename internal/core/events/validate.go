@@ -246,3 +246,38 @@ func readable(n string) bool {
 
 // maxExponent is beyond what any accepted number but zero has.
 const maxExponent = 1_000_000
+
+// maxShown is how many characters of a value a refusal repeats.
+const maxShown = 60
+
+// shown writes a decoded value as a refusal repeats it. The SQL function core.shown does the same.
+func shown(value any) string {
+	switch value := value.(type) {
+	case map[string]any:
+		return "an object"
+	case []any:
+		return "an array"
+	case json.Number:
+		if text := value.String(); len(text) > maxShown {
+			return fmt.Sprintf("%s... (%d characters)", text[:maxShown], len(text))
+		}
+		return value.String()
+	case string:
+		var clean strings.Builder
+		characters := 0
+		for _, r := range value { // what is not UTF-8 becomes U+FFFD
+			if characters++; characters > maxShown {
+				return fmt.Sprintf(`"%s..." (%d bytes)`, clean.String(), len(value))
+			}
+			if r < ' ' || r == 0x7f {
+				r = ' '
+			}
+			clean.WriteRune(r)
+		}
+		return `"` + clean.String() + `"`
+	case nil:
+		return "null"
+	default:
+		return fmt.Sprint(value)
+	}
+}

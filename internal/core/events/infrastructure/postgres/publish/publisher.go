@@ -94,7 +94,7 @@ func (p *Publisher) Publish(ctx context.Context, envelopes ...events.Envelope) e
 	for published := 0; published < len(sealed); {
 		n, err := p.call(ctx, sealed[published:])
 		if err != nil {
-			return placed(err, published, len(sealed))
+			return placed(err, published, sealed)
 		}
 		published += n
 	}
@@ -161,16 +161,20 @@ func at(i, of int, err error) error {
 	return fmt.Errorf("event %d of %d: %w", i+1, of, err)
 }
 
-// placed translates an error of a call, and names the event by its place in the Publish: the database counts within its
-// call, which came after so many others.
-func placed(err error, before, of int) error {
+// placed translates an error of a call, and names the event that it is about: the database counts within its call, which
+// came after so many others.
+func placed(err error, before int, sealed []outboxEvent) error {
+	translated := refusal(err)
 	if pg, ok := errors.AsType[*pgconn.PgError](err); ok {
 		var n int
 		if _, scanErr := fmt.Sscanf(pg.Detail, "event %d of the call", &n); scanErr == nil {
-			return at(before+n-1, of, refusal(err))
+			if r, ok := translated.(*events.Refusal); ok {
+				r.EventType = sealed[before+n-1].EventType
+			}
+			return at(before+n-1, len(sealed), translated)
 		}
 	}
-	return refusal(err)
+	return translated
 }
 
 // refusal translates an error of the publishing functions.

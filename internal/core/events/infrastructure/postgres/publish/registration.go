@@ -59,11 +59,11 @@ func EventTypes(contracts *events.Contracts) ([]byte, error) {
 			EventType: c.Type, EventVersion: c.Version, Source: c.Source, ContentClass: c.ContentClass,
 			Consumed: !c.Unconsumed, Schema: c.Schema(),
 		}
+		t.Rules = payloadRules("", "$", t.Schema)
+		t.Fault = anyFault(t.Rules)
 		if c.Class != "" {
 			t.Class = &c.Class
 		}
-		t.Rules = payloadRules(c.PayloadRules())
-		t.Fault = anyFault(t.Rules)
 		if d := c.Deprecation; d != nil {
 			t.Deadline, t.Successor = &d.Deadline, &d.Successor
 		}
