@@ -74,18 +74,17 @@ var commentLine = regexp.MustCompile(`(?m)^ *(--.*)?\n`)
 // lines and blank lines.
 func WithoutComments(source string) string { return commentLine.ReplaceAllString(source, "") }
 
-var functionPlace = regexp.MustCompile(`^-- db/functions/(\w+)\.sql$`)
+var functionPlace = regexp.MustCompile(`^create function \w+\.(\w+)`)
 
-// WriteFunctions returns the text of a migration with the functions that it names as sources has them. A function's
-// place begins with a line `-- db/functions/NAME.sql` and goes to the next one, or to the end of goose's statement.
+// WriteFunctions returns the text of a migration with its functions as their sources have them. A function's place
+// begins with a line `create function SCHEMA.NAME` and goes to the next one, or to the end of goose's statement.
 func WriteFunctions(text string, source func(name string) string) string {
 	var b strings.Builder
 	inside := false
 	for line := range strings.Lines(text) {
-		if place := functionPlace.FindStringSubmatch(strings.TrimSuffix(line, "\n")); place != nil {
-			b.WriteString(line + WithoutComments(source(place[1])))
+		if place := functionPlace.FindStringSubmatch(line); place != nil {
+			b.WriteString(WithoutComments(source(place[1])))
 			inside = true
-			continue
 		}
 		inside = inside && line != "-- +goose StatementEnd\n"
 		if !inside {

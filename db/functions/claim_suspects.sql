@@ -1,8 +1,7 @@
 -- core.claim_suspects(p_worker) returns the rows in the journals of other workers whose sessions are gone. A claim
 -- takes none of them before core.outbox_reap has decided which of them the crash counts for. Null: no such row. Reads
 -- core.workers, core.claim_journal.
-create function core.claim_suspects(p_worker uuid) returns uuid[]
-language plpgsql volatile as $$
+create function core.claim_suspects(p_worker uuid) returns uuid[] language plpgsql volatile as $$
 begin
   return (
     with gone as materialized

@@ -6,7 +6,6 @@ create function core.event_type_resume(p_event_type text, p_generation bigint,
 language plpgsql volatile security definer set search_path = pg_catalog, core, pg_temp set enable_seqscan = off
 set enable_bitmapscan = off set enable_sort = off set jit = off as $$
 declare
-  v_channel text;
   v_id text;
 begin
   delete from core.paused_types p where p.generation = p_generation and p.event_type = p_event_type;
@@ -20,20 +19,14 @@ begin
   -- also where nothing waits: an event that is published now may have notified while the type was paused
   v_id := (select o.id::text from core.outbox o
            where o.generation = p_generation and o.event_type = p_event_type and o.status = 'pending'
-             and o.deleted_at is null
-           order by o.available_at limit 1);
-  for v_channel in
-    -- that of the contract, and those of some that wait: an older build may know another class
-    select 'outbox_gen_' || p_generation || coalesce('_' || t.class, '') from core.event_types t
-      where t.event_type = p_event_type
-    union
-    select o.channel from
-      (select o.channel from core.outbox o
+             and o.deleted_at is null order by o.available_at limit 1);
+  -- on the channel of the contract, and those of some that wait: an older build may know another class
+  perform pg_notify(c.channel, coalesce(v_id, '')) from
+    (select 'outbox_gen_' || p_generation || coalesce('_' || t.class, '') as channel from core.event_types t
+     where t.event_type = p_event_type
+     union
+     select o.channel from (select o.channel from core.outbox o
        where o.generation = p_generation and o.event_type = p_event_type and o.status = 'pending'
-         and o.deleted_at is null
-       order by o.available_at limit 1000) o
-  loop
-    perform pg_notify(v_channel, coalesce(v_id, ''));
-  end loop;
+         and o.deleted_at is null order by o.available_at limit 1000) o) c;
 end
 $$;

@@ -26,20 +26,17 @@ begin
         consumed = excluded.consumed, registered_by = excluded.registered_by,
         payload_schema = excluded.payload_schema, payload_rules = excluded.payload_rules,
         payload_fault = excluded.payload_fault, deadline = excluded.deadline, successor = excluded.successor,
-        registered_at = clock_timestamp() where t.registered_by <= excluded.registered_by
-      and (t.source, t.class, t.content_class, t.consumed, t.registered_by, t.payload_schema, t.payload_rules,
-        t.payload_fault::text,
-           t.deadline, t.successor)
-        is distinct from
-          (excluded.source, excluded.class, excluded.content_class, excluded.consumed, excluded.registered_by,
-           excluded.payload_schema, excluded.payload_rules, excluded.payload_fault::text, excluded.deadline,
-             excluded.successor);
+        registered_at = clock_timestamp()
+    where t.registered_by <= excluded.registered_by and (t.source, t.class, t.content_class, t.consumed,
+        t.registered_by, t.payload_schema, t.payload_rules, t.payload_fault::text, t.deadline, t.successor)
+      is distinct from (excluded.source, excluded.class, excluded.content_class, excluded.consumed,
+        excluded.registered_by, excluded.payload_schema, excluded.payload_rules, excluded.payload_fault::text,
+        excluded.deadline, excluded.successor);
   get diagnostics v_changed = row_count;
   -- a deprecation belongs to the type, so it also holds for versions that this build no longer declares
   update core.event_types t set deadline = r.deadline, successor = r.successor
     from (select e ->> 'event_type' as event_type, max(e ->> 'deadline')::timestamptz as deadline,
-      max(e ->> 'successor') as successor
-          from jsonb_array_elements(p_types) as e group by 1) r
+      max(e ->> 'successor') as successor from jsonb_array_elements(p_types) as e group by 1) r
     where t.event_type = r.event_type and t.registered_by <= p_generation
       and (t.deadline, t.successor) is distinct from (r.deadline, r.successor);
   -- for each generation separately, because the handlers of their builds differ

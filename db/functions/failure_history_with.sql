@@ -6,9 +6,7 @@ language plpgsql immutable as $$
 declare
   v_all constant jsonb := p_history || jsonb_build_array(p_entry);
 begin
-  if jsonb_array_length(v_all) <= 100 and octet_length(v_all::text) <= 262144 then
-    return v_all;
-  end if;
+  if jsonb_array_length(v_all) <= 100 and octet_length(v_all::text) <= 262144 then return v_all; end if;
   return (
     with entries as
       (select e.value, e.n, e.value ? 'omitted' as omits,

@@ -10,8 +10,7 @@ set enable_bitmapscan = off set enable_sort = off set jit = off as $$
 #variable_conflict use_column
 begin
   return query
-    with
-    pending as materialized (
+    with pending as materialized (
       select o.event_type, count(*) filter (where o.available_at <= statement_timestamp()) as due,
              count(*) filter (where o.available_at > statement_timestamp()) as scheduled,
              min(o.available_at) filter (where o.available_at > statement_timestamp()) as next,
@@ -26,7 +25,6 @@ begin
            exists (select from core.paused_types s where s.generation = coalesce(p_handled_in, p_generation)
              and s.event_type = t.event_type)
     from (select p.event_type from pending p union select f.event_type from flying f) as t
-    left join pending p on p.event_type = t.event_type
-    left join flying f on f.event_type = t.event_type order by t.event_type;
+    left join pending p using (event_type) left join flying f using (event_type) order by t.event_type;
 end
 $$;

@@ -32,9 +32,7 @@ begin
     return 'draining';
   end if;
   select d.status into v_status from core.deployments d where d.generation = p_generation;
-  if v_status = 'draining' then
-    return v_status;
-  end if;
+  if v_status = 'draining' then return v_status; end if;
   if v_status is null and exists (select from core.generation_backlog(p_generation)) then
     insert into core.deployments (generation, status, draining_at) values (p_generation, 'draining', clock_timestamp())
     on conflict do nothing;

@@ -7,12 +7,9 @@ language plpgsql volatile as $$
 declare
   v_status text;
 begin
-  if p_keep then
-    perform from core.deployments d where d.generation = p_generation for share;
-  end if;
+  if p_keep then perform from core.deployments d where d.generation = p_generation for share; end if;
   select case when d.status <> 'retired' and d.closed_at is not null then 'being retired' else d.status end
-    into v_status
-  from core.deployments d where d.generation = p_generation;
+    into v_status from core.deployments d where d.generation = p_generation;
   if v_status is null or v_status in ('retired', 'being retired') then
     raise exception 'generation: % is %', coalesce(p_generation::text, 'null'),
         case when p_generation is null then 'none' else coalesce(v_status, 'not registered') end

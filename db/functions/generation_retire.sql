@@ -37,8 +37,7 @@ begin
     select * into v_deployment from core.deployments d where d.generation = p_generation for update;
   exception when lock_not_available then
     return 'waiting: for a transaction that replays or adopts into the generation, '
-      'publishes into it at REPEATABLE READ or '
-      'SERIALIZABLE, or changes it';
+      'publishes into it at REPEATABLE READ or SERIALIZABLE, or changes it';
   end;
   if v_deployment.generation is null then
     raise exception 'generation: % is not registered', coalesce(p_generation::text, 'null')
@@ -53,9 +52,7 @@ begin
 
   if v_deployment.closed_at is null then
     v_left := core.generation_left(p_generation);
-    if v_left is not null then
-      return 'not empty: ' || v_left;
-    end if;
+    if v_left is not null then return 'not empty: ' || v_left; end if;
     update core.deployments d set closed_at = clock_timestamp(), closed_xid = pg_current_xact_id(), closed_mark = null
     where d.generation = p_generation;
     perform core.operator_action('generation_close', p_retired_by, p_generation => p_generation);
@@ -67,9 +64,7 @@ begin
   -- a mark that is not below an id of now is of another server, whose dump this is
   v_mark := v_deployment.closed_mark;
   if v_mark is null or v_mark > pg_current_xact_id() then
-    if v_old_id then
-      return 'waiting: commit, and call again';
-    end if;
+    if v_old_id then return 'waiting: commit, and call again'; end if;
     v_mark := pg_current_xact_id();
     update core.deployments d set closed_mark = v_mark where d.generation = p_generation;
   end if;

@@ -12,8 +12,7 @@ set enable_bitmapscan = off set enable_sort = off set jit = off as $$
 #variable_conflict use_column
 begin
   return query
-    with
-    pending as materialized (
+    with pending as materialized (
       select o.generation, count(*) filter (where o.available_at <= statement_timestamp()) as due,
              count(*) filter (where o.available_at > statement_timestamp()) as scheduled,
              min(o.available_at) filter (where o.available_at <= statement_timestamp()) as oldest,
@@ -31,20 +30,15 @@ begin
       group by o.generation),
     known as (
       select d.generation from core.deployments d where p_generation is null or d.generation = p_generation
-      union select p.generation from pending p union select f.generation from flying f union select f.generation
-        from failed f)
+      union select generation from pending union select generation from flying union select generation from failed)
     select k.generation, case when d.status = 'draining' and d.closed_at is not null then 'closing'
-      else coalesce(d.status, 'unknown') end,
-           d.registered_at, d.draining_at, d.closed_at, d.retired_at,
-           coalesce(p.due, 0), coalesce(p.scheduled, 0), coalesce(i.n, 0), coalesce(f.n, 0), p.oldest, p.next, p.last,
+        else coalesce(d.status, 'unknown') end, d.registered_at, d.draining_at, d.closed_at, d.retired_at,
+      coalesce(p.due, 0), coalesce(p.scheduled, 0), coalesce(i.n, 0), coalesce(f.n, 0), p.oldest, p.next, p.last,
            (select count(*) from core.live_workers w where w.generation = k.generation),
            coalesce(d.status = 'live'
              and d.generation = (select max(l.generation) from core.deployments l where l.status = 'live'), false),
            array(select t.event_type from core.paused_types t where t.generation = k.generation order by t.event_type)
-    from known k
-    left join core.deployments d on d.generation = k.generation
-    left join pending p on p.generation = k.generation
-    left join flying i on i.generation = k.generation
-    left join failed f on f.generation = k.generation order by k.generation;
+    from known k left join core.deployments d using (generation) left join pending p using (generation)
+    left join flying i using (generation) left join failed f using (generation) order by k.generation;
 end
 $$;

@@ -21,33 +21,22 @@ begin
   if p_sample is null or p_sample not between 1 and 100000 then
     raise exception 'p_sample %: must be from 1 to 100000', p_sample using errcode = 'invalid_parameter_value';
   end if;
-  -- asked again with the lock, because its last holder may have measured
-  if exists (select from core.delivery_latencies l where l.measured_at > v_now - interval '50 seconds') then
-    return null;
-  end if;
-  if not pg_try_advisory_xact_lock(6650971338417249007) then
-    return null;
-  end if;
+  if not pg_try_advisory_xact_lock(6650971338417249007) then return null; end if;
   if exists (select from core.delivery_latencies l where l.measured_at > v_now - interval '50 seconds') then
     return null;
   end if;
   with later as
-    (select o.id, o.status, o.attempts, o.available_at, o.delivered_at, o.first_failed_at, o.claimed_at, o.channel,
-      o.generation, o.event_type
-     from core.outbox o where o.id >= v_start and o.id < v_to order by o.id limit p_sample),
+    (select o.* from core.outbox o where o.id >= v_start and o.id < v_to order by o.id limit p_sample),
   earlier as
-    (select o.id, o.status, o.attempts, o.available_at, o.delivered_at, o.first_failed_at, o.claimed_at, o.channel,
-      o.generation, o.event_type
-     from core.outbox o where o.id >= v_from and o.id < v_start
-       order by o.id limit p_sample - (select count(*) from later)),
+    (select o.* from core.outbox o where o.id >= v_from and o.id < v_start
+     order by o.id limit p_sample - (select count(*) from later)),
   waits as
-    (select extract(epoch from case when s.status = 'delivered' then s.delivered_at
-      else v_now end - s.available_at) * 1000 as ms
+    (select extract(epoch from case s.status when 'delivered' then s.delivered_at else v_now end
+      - s.available_at) * 1000 as ms
      from (table later union all table earlier) s
      where s.first_failed_at is null and s.claimed_at is null and s.channel = 'outbox_gen_' || s.generation
        and (s.status = 'delivered' and s.attempts > 0 or s.status = 'pending' and s.available_at <= v_now
-          and not exists (select from core.paused_types p where p.generation = s.generation
-            and p.event_type = s.event_type))),
+          and (s.generation, s.event_type) not in (select p.generation, p.event_type from core.paused_types p))),
   added as
     (insert into core.delivery_latencies as l (hour, up_to_ms, events, measured_at)
      select date_trunc('hour', v_now, 'UTC'), v_bounds[width_bucket(greatest(w.ms, 0), v_bounds::numeric[]) + 1],

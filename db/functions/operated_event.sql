@@ -25,14 +25,12 @@ begin
     v_others := v_others + 1;
   end loop;
   if v_others = 0 then
-    raise exception 'event_id: % is not in core.outbox%', p_event_id,
-      coalesce(' with occurred_at ' || p_occurred_at, '')
-      using errcode = 'SP031', column = 'event_id', hint = 'check the id; retention deletes events in the end';
+    raise exception 'event_id: % is not in core.outbox%', p_event_id, coalesce(' with occurred_at ' || p_occurred_at,
+      '') using errcode = 'SP031', column = 'event_id', hint = 'check the id; retention deletes events in the end';
   end if;
   if v_others > 1 then
-    raise exception 'event_id: several events have the id %', p_event_id
-      using errcode = 'SP035', column = 'event_id',
-            hint = format('also name its occurred_at: select occurred_at, event_type, status from core.outbox '
+    raise exception 'event_id: several events have the id %', p_event_id using errcode = 'SP035', column = 'event_id',
+      hint = format('also name its occurred_at: select occurred_at, event_type, status from core.outbox '
               'where id = %L; then p_occurred_at => ...', p_event_id);
   end if;
 
@@ -54,9 +52,8 @@ begin
   end if;
 
   if v_row.discarded_at is not null then
-    raise exception 'event %: was discarded at %', p_event_id, v_row.discarded_at
-      using errcode = 'SP033', column = 'event_id',
-        hint = format('first: select core.outbox_undiscard(%L)', p_event_id);
+    raise exception 'event %: was discarded at %', p_event_id, v_row.discarded_at using errcode = 'SP033',
+      column = 'event_id', hint = format('first: select core.outbox_undiscard(%L)', p_event_id);
   end if;
   if v_row.deleted_at is not null then
     raise exception 'event %: is past its retention since %', p_event_id, v_row.deleted_at
@@ -70,8 +67,7 @@ begin
               hint = case v_row.status
                 when 'failed' then format('replay it: select core.outbox_replay(%L, <generation>, <who>)', p_event_id)
                 when 'in_flight' then 'a worker handles it; if that worker dies, the event is pending again when the '
-                  'lease runs out'
-                else 'nothing is left to do' end;
+                  'lease runs out' else 'nothing is left to do' end;
     end if;
     if v_row.available_at <= clock_timestamp() then
       raise exception 'event %: is due already, since %', p_event_id, v_row.available_at

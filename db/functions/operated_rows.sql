@@ -38,7 +38,6 @@ begin
                  and o.deleted_at > clock_timestamp() - (select make_interval(hours => p.tombstoned_grace_days * 24)
                  from core.retention_policies p where p.subject = 'outbox_row' and p.content_class = '*')
                when 'retry_now' then o.status = 'pending' and o.deleted_at is null
-                 and o.available_at > clock_timestamp()
-             end for update of o skip locked) o;
+                 and o.available_at > clock_timestamp() end for update of o skip locked) o;
 end
 $$;

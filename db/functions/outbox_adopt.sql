@@ -19,8 +19,8 @@ language plpgsql volatile security definer set search_path = pg_catalog, core, p
 set enable_bitmapscan = off set enable_sort = off set enable_hashjoin = off set enable_mergejoin = off set jit = off
 as $$
 declare
-  v_xid xid8;
-  v_now timestamptz;
+  v_xid constant xid8 := pg_current_xact_id(); -- before the time is read: core.outbox_watermark
+  v_now constant timestamptz := clock_timestamp();
   v_suspects uuid[];
   v_type text;
   v_row record;
@@ -38,8 +38,6 @@ begin
       using hint = format('select core.generation_drain(%s);', p_from);
   end if;
 
-  v_xid := pg_current_xact_id(); -- before the time is read: core.outbox_watermark
-  v_now := clock_timestamp();
   perform core.workers_probe(gen_random_uuid(), 0); -- there may be no worker that does it
   perform core.outbox_reap(1000);
   v_suspects := core.claim_suspects(null);
@@ -52,22 +50,18 @@ begin
       select (select min(o.event_type) from core.outbox o
               where o.generation = p_from and o.event_type > y.t and o.status = 'pending' and o.deleted_at is null)
       from types y where y.t is not null)
-    select y.t from types y where y.t is not null and (p_event_types is null or y.t = any (p_event_types))
-  loop
+    select y.t from types y where y.t is not null and (p_event_types is null or y.t = any (p_event_types)) loop
     for v_row in
       select o.id, o.occurred_at from core.outbox o
       where o.generation = p_from and o.event_type = v_type and o.status = 'pending' and o.deleted_at is null
         and (p_before is null or o.created_at < p_before) and (v_suspects is null or o.id <> all (v_suspects))
-      order by o.available_at limit p_limit - cardinality(v_ids) for update skip locked
-    loop
+      order by o.available_at limit p_limit - cardinality(v_ids) for update skip locked loop
       v_ids := v_ids || v_row.id;
       v_occurred_ats := v_occurred_ats || v_row.occurred_at;
     end loop;
     exit when cardinality(v_ids) >= p_limit;
   end loop;
-  if v_ids = '{}' then
-    return 0;
-  end if;
+  if v_ids = '{}' then return 0; end if;
   for v_channel, v_id in
     with moved as (
       update core.outbox o set generation = p_to,
@@ -75,8 +69,7 @@ begin
           available_at = greatest(o.available_at, v_now + b.n * interval '1 microsecond')
       from unnest(v_ids, v_occurred_ats) with ordinality as b(id, occurred_at, n)
       where o.id = b.id and o.occurred_at = b.occurred_at returning o.channel, o.id)
-    select distinct on (m.channel) m.channel, m.id from moved m order by m.channel
-  loop
+    select distinct on (m.channel) m.channel, m.id from moved m order by m.channel loop
     perform pg_notify(v_channel, v_id::text);
   end loop;
   perform core.operator_action('adopt', p_adopted_by, v_ids, p_to,

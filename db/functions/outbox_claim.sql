@@ -47,8 +47,7 @@ begin
       and o.status = 'pending' and o.deleted_at is null
       and o.available_at >= p_watermark and o.available_at <= statement_timestamp() and o.crashes = 0
       and (v_suspects is null or o.id <> all (v_suspects)) order by o.available_at limit p_limit
-    for update skip locked
-  loop
+    for update skip locked loop
     return next;
     v_bytes := v_bytes + v_size;
     exit when v_bytes >= 16777216;

@@ -8,11 +8,8 @@ set jit = off as $$
 begin
   perform from core.outbox o
   where o.id = p_id and o.occurred_at = p_occurred_at and o.status = 'pending' and o.deleted_at is null
-    and o.available_at = p_available_at
-  for update;
-  if not found then
-    return false;
-  end if;
+    and o.available_at = p_available_at for update;
+  if not found then return false; end if;
   update core.outbox o set status = 'failed', attempts = o.attempts + 1, claimed_at = clock_timestamp(),
       last_error = p_last_error, handler_failures = p_handler_failures,
       first_failed_at = coalesce(o.first_failed_at, clock_timestamp())

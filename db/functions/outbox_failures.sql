@@ -32,8 +32,7 @@ begin
                  where s.source = p_source and pg_has_role(v_invoker, r.oid, 'usage')) then
     raise exception 'source: role % may not publish as %, nor read what became of its events', v_invoker, p_source
       using errcode = 'SP017', column = 'source',
-            hint = format('insert into core.publisher_sources (role_name, source) values (%L, %L);', v_invoker,
-              p_source);
+      hint = format('insert into core.publisher_sources (role_name, source) values (%L, %L);', v_invoker, p_source);
   end if;
   if p_limit is null or p_limit not between 1 and 1000 then
     raise exception 'limit: % must be from 1 to 1000', coalesce(p_limit::text, 'null')
@@ -60,8 +59,7 @@ begin
        (%1$s and o.deleted_at is not null and o.discarded_at is not null order by o.claimed_at desc, o.id desc, '
          'o.occurred_at desc limit $6)) f
      order by f.claimed_at desc, f.id desc, f.occurred_at desc limit $6', v_page)
-    using p_source, v_workspace, p_after_failed_at, p_after_id, p_after_occurred_at, p_limit
-  loop
+    using p_source, v_workspace, p_after_failed_at, p_after_id, p_after_occurred_at, p_limit loop
     return next;
     v_bytes := v_bytes + v_size;
     exit when v_bytes >= 16777216;

@@ -51,8 +51,7 @@ begin
   end if;
   if p_workspace_id in ('00000000-0000-0000-0000-000000000000', 'ffffffff-ffff-ffff-ffff-ffffffffffff') then
     perform core.refuse('SP022', 'workspace_id', 'must not be the nil or the max UUID',
-      core.shown(to_jsonb(p_workspace_id)),
-      'leave it out for an event of no workspace', p_position);
+      core.shown(to_jsonb(p_workspace_id)), 'leave it out for an event of no workspace', p_position);
   end if;
   -- Unicode's white space, whatever the database's locale
   if octet_length(p_idempotency_key) not between 1 and 512 or btrim(p_idempotency_key,
@@ -79,8 +78,7 @@ begin
      and not (isfinite(p_available_at) and p_available_at <= clock_timestamp() + interval '366 days') then
     perform core.refuse('SP014', 'available_at', 'must be a finite time at most 366 days ahead',
       core.shown(to_jsonb(p_available_at at time zone 'UTC')) || ' UTC',
-        'leave it out for an event that is due at once',
-      p_position);
+        'leave it out for an event that is due at once', p_position);
   end if;
   if p_occurred_at is not null
      and not (isfinite(p_occurred_at) and p_occurred_at >= '2000-01-01 00:00:00+00'
@@ -130,8 +128,7 @@ begin
                  where s.source = p_source and pg_has_role(v_invoker, r.oid, 'usage')),
          d.generation, d.status, d.closed_at
   into v_type.source, v_type.class, v_type.content_class, v_type.consumed, v_type.payload_fault, v_type.deadline,
-    v_type.successor,
-       v_allowed, v_generation, v_status, v_closed_at from core.event_types t
+    v_type.successor, v_allowed, v_generation, v_status, v_closed_at from core.event_types t
   left join core.deployments d on d.generation = coalesce(p_generation,
     (select max(l.generation) from core.deployments l where l.status = 'live'))
   where t.event_type = p_event_type and t.event_version = p_event_version;
@@ -155,10 +152,9 @@ begin
         p_position);
   end if;
   if v_type.deadline <= clock_timestamp() then
-    perform core.refuse('SP024', 'event_type',
-      format('%s is deprecated and has been refused since %s', p_event_type,
-        to_char(v_type.deadline at time zone 'UTC', 'YYYY-MM-DD HH24:MI "UTC"')),
-      core.shown(to_jsonb(p_event_type)), 'publish ' || v_type.successor, p_position);
+    perform core.refuse('SP024', 'event_type', format('%s is deprecated and has been refused since %s', p_event_type,
+      to_char(v_type.deadline at time zone 'UTC', 'YYYY-MM-DD HH24:MI "UTC"')), core.shown(to_jsonb(p_event_type)),
+      'publish ' || v_type.successor, p_position);
   end if;
   -- a number like 1.0 may be an integer's, which no path finds
   if v_type.payload_fault is not null and (jsonb_path_exists(p_payload, v_type.payload_fault)
@@ -188,8 +184,7 @@ begin
       p_generation::text,
       case when v_status = 'retired' then 'it takes no more events: publish into a live one (null: the highest)'
       else format('start a worker of that generation, or: select core.generation_register(%s, '
-        'null); null publishes into the highest live one', p_generation) end,
-      p_position);
+        'null); null publishes into the highest live one', p_generation) end, p_position);
   end if;
   if v_closed_at is not null then
     perform core.refuse('SP019', 'generation', format('%s is being retired', v_generation),

@@ -19,15 +19,12 @@
 -- operator, and every function and type qualified. It has no SET clause (that costs 8 %) and is
 -- no definer. Assignments, not PERFORM: a PERFORM runs a separate query, three of them cost a
 -- sixth of the commits.
-create function core.outbox_notify() returns trigger
-language plpgsql volatile as $$
+create function core.outbox_notify() returns trigger language plpgsql volatile as $$
 declare
   v_mark constant pg_catalog.text := pg_catalog.concat('spectral.notified_', NEW.channel);
   v_unused pg_catalog.text;
 begin
-  if pg_catalog.texteq(pg_catalog.current_setting(v_mark, true), 'y') then
-    return null;
-  end if;
+  if pg_catalog.texteq(pg_catalog.current_setting(v_mark, true), 'y') then return null; end if;
   v_unused := pg_catalog.set_config(v_mark, 'y', true);
   if pg_catalog.pg_try_advisory_xact_lock_shared(pg_catalog.hashtextextended(NEW.channel, 7310579632010148197)) then
     if not pg_catalog.pg_try_advisory_xact_lock(pg_catalog.hashtextextended(NEW.channel, 2891336453310961517)) then
@@ -41,5 +38,4 @@ $$;
 create constraint trigger outbox_notify
   after insert on core.outbox
   deferrable initially deferred
-  for each row when (new.status = 'pending')
-  execute function core.outbox_notify();
+  for each row when (new.status = 'pending') execute function core.outbox_notify();

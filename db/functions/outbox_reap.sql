@@ -26,16 +26,12 @@ declare
   v_blamed text[] := '{}';
   v_ids uuid[] := '{}';
   v_channels text[] := '{}';
-  v_id uuid;
-  v_channel text;
   v_xid xid8;
 begin
   if p_limit is null or p_limit not between 1 and 1000 then
     raise exception 'p_limit %: must be from 1 to 1000', p_limit using errcode = 'invalid_parameter_value';
   end if;
-  if not pg_try_advisory_xact_lock(5583017264419803127) then
-    return;
-  end if;
+  if not pg_try_advisory_xact_lock(5583017264419803127) then return; end if;
   v_xid := pg_current_xact_id(); -- before the time is read: core.outbox_watermark
   delete from core.claim_journal j where core.server_restarted(j.claimed_at); -- which explains the lost sessions
   for v_held in
@@ -45,7 +41,7 @@ begin
     held as materialized
       (select o.id, o.occurred_at, o.status, o.crashes,
         coalesce(split_part(o.claimed_by, ' ', 1), o.id::text) as worker, o.claimed_at,
-              not core.lease_holds(coalesce(o.claimed_at, '-infinity'), o.lease_seconds) as due
+        not core.lease_holds(coalesce(o.claimed_at, '-infinity'), o.lease_seconds) as due
        from core.outbox o where o.status = 'in_flight' and o.deleted_at is null
        union all
        select o.id, o.occurred_at, o.status, o.crashes, j.worker_id::text, j.claimed_at, g.due
@@ -60,13 +56,11 @@ begin
     select t.*, g.name, coalesce(g.charged, false) or t.suspected and t.id <> t.latest as other_charged,
            g.worker_id is null and exists (select from core.workers w where w.worker_id::text = t.worker) as alive
     from together t left join gone g on g.worker_id::text = t.worker
-    where t.due and (p_after is null or t.id > p_after) order by t.id, t.occurred_at
-  loop
+    where t.due and (p_after is null or t.id > p_after) order by t.id, t.occurred_at loop
     select o.* into v_row from core.outbox o
     where o.id = v_held.id and o.occurred_at = v_held.occurred_at and o.status = v_held.status and o.deleted_at is null
-      and case when o.status = 'in_flight'
-        then not core.lease_holds(coalesce(o.claimed_at, '-infinity'), o.lease_seconds)
-               else o.available_at <= v_held.claimed_at end -- not, if it was reaped for another dead worker
+      and case o.status when 'in_flight' then not core.lease_holds(coalesce(o.claimed_at, '-infinity'), o.lease_seconds)
+          else o.available_at <= v_held.claimed_at end -- not, if it was reaped for another dead worker
     for update skip locked;
     continue when not found;
     event_id := v_row.id;
@@ -81,13 +75,11 @@ begin
     failed := v_counted and crashes >= c_crashes;
     v_reason := case when v_row.status = 'in_flight'
         then format('LeaseExpired: %s: the lease of %s s ran out: worker %s did not renew it after %s: killed, '
-          'frozen or disconnected',
-               coalesce(v_row.lease_handler, 'outbox'), v_row.lease_seconds, coalesce(v_row.claimed_by, 'unknown'),
-               to_char(v_row.claimed_at at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.MS"Z"'))
+          'frozen or disconnected', coalesce(v_row.lease_handler, 'outbox'), v_row.lease_seconds,
+          coalesce(v_row.claimed_by, 'unknown'),
+          to_char(v_row.claimed_at at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.MS"Z"'))
         else format('WorkerDied: outbox: worker %s ended, froze or lost its connection while it ran this event: '
-          'killed, '
-          'out of memory, exit',
-               v_held.name) end
+          'killed, out of memory, exit', v_held.name) end
       || case when v_restarted then '; not counted: the server was started since'
               when v_held.alive then '; not counted: the worker lives'
               when not v_counted then '; not counted: it ran another event with crashes'
@@ -97,29 +89,20 @@ begin
     begin -- a row that cannot be written must not keep those behind it
       update core.outbox o
       set status = case when failed then 'failed' else 'pending' end, claim_token = null, claimed_by = null,
-        lease_handler = null,
-          claimed_at = case when failed then clock_timestamp() else o.claimed_at end,
-            attempts = least(outbox_reap.attempts, 1000000000),
+          lease_handler = null, claimed_at = case when failed then clock_timestamp() else o.claimed_at end,
+          attempts = least(outbox_reap.attempts, 1000000000), crashes = outbox_reap.crashes, last_error = reason,
           -- apart from what died with it: whichever of them ends the next worker is told from the other
-          available_at = clock_timestamp() + case when v_charged then outbox_reap.crashes
-            else 0 end * interval '1 second',
-          crashes = outbox_reap.crashes, last_error = reason,
-            first_failed_at = coalesce(o.first_failed_at, clock_timestamp()),
-          failure_history = core.failure_history_with(o.failure_history,
-            jsonb_build_object('reaped_at', clock_timestamp(), 'reason', reason, 'attempts', o.attempts, 'handler',
-              o.lease_handler,
-              'claimed_by', coalesce(o.claimed_by, v_held.worker || ' ' || v_held.name), 'claimed_at',
-                v_held.claimed_at))
+          available_at = clock_timestamp() + make_interval(secs => outbox_reap.crashes * v_charged::integer),
+          first_failed_at = coalesce(o.first_failed_at, clock_timestamp()),
+          failure_history = core.failure_history_with(o.failure_history, jsonb_build_object(
+            'reaped_at', clock_timestamp(), 'reason', reason, 'attempts', o.attempts, 'handler', o.lease_handler,
+            'claimed_by', coalesce(o.claimed_by, v_held.worker || ' ' || v_held.name), 'claimed_at', v_held.claimed_at))
       where o.id = v_row.id and o.occurred_at = v_row.occurred_at;
-      if not found then
-        raise exception 'a trigger keeps the row as it is';
-      end if;
+      if not found then raise exception 'a trigger keeps the row as it is'; end if;
       reaped := true;
       v_ids := v_ids || v_row.id;
       v_channels := v_channels || v_row.channel;
-      if v_charged then
-        v_blamed := v_blamed || v_held.worker;
-      end if;
+      if v_charged then v_blamed := v_blamed || v_held.worker; end if;
     exception when others then
       reaped := false;
       reason := sqlstate || ': ' || sqlerrm;
@@ -130,26 +113,21 @@ begin
     v_lines := v_lines + 1;
     exit when v_lines = p_limit;
   end loop;
-  for v_channel, v_id in select distinct on (n.channel) n.channel, n.id
-    from unnest(v_channels, v_ids) as n(channel, id) order by n.channel loop
-    perform pg_notify(v_channel, v_id::text);
-  end loop;
+  perform pg_notify(n.channel, n.id::text) from (select distinct on (u.channel) u.channel, u.id
+    from unnest(v_channels, v_ids) as u(channel, id) order by u.channel) n;
   -- what the worker held besides, and is reaped later, is not to blame
   update core.workers w set charged = true where w.worker_id::text = any (v_blamed);
   -- the rest of an entry is settled or free again, and claims need not pass over it
   update core.claim_journal j set ids = array(select o.id from core.outbox o
-                  where o.id = any (j.ids) and o.status = 'pending' and o.deleted_at is null
-                    and o.available_at <= j.claimed_at)
+    where o.id = any (j.ids) and o.status = 'pending' and o.deleted_at is null and o.available_at <= j.claimed_at)
   from core.workers w
   where w.worker_id = j.worker_id and cardinality(j.ids) > 0
-    and w.gone_at <= clock_timestamp() - make_interval(secs => p_grace)
-    and core.worker_gone(w.session_id);
+    and w.gone_at <= clock_timestamp() - make_interval(secs => p_grace) and core.worker_gone(w.session_id);
   delete from core.workers w
   where w.gone_at <= clock_timestamp() - make_interval(secs => p_grace) and core.worker_gone(w.session_id)
     and not exists (select from core.claim_journal j where j.worker_id = w.worker_id and cardinality(j.ids) > 0)
-    and not exists (select from core.outbox o
-                    where o.status = 'in_flight' and o.deleted_at is null
-                      and starts_with(o.claimed_by, w.worker_id::text));
+    and not exists (select from core.outbox o where o.status = 'in_flight' and o.deleted_at is null
+      and starts_with(o.claimed_by, w.worker_id::text));
   delete from core.claim_journal j where not exists (select from core.workers w where w.worker_id = j.worker_id);
 end
 $$;

@@ -20,15 +20,12 @@ begin
        where l.id = any (p_ids) and case when l.status = 'in_flight' then l.deleted_at is null else false end
          and l.claim_token = g.token and core.lease_holds(l.claimed_at, l.lease_seconds)
        for update of l skip locked) as k where o.id = any (p_ids) and o.id = k.id and o.occurred_at = k.occurred_at
-    returning o.id, o.channel, k.token
-  loop
+    returning o.id, o.channel, k.token loop
     v_ids := v_ids || v_id;
     v_channels := v_channels || v_channel;
     return next v_token;
   end loop;
-  for v_channel, v_id in select distinct on (n.channel) n.channel, n.id
-    from unnest(v_channels, v_ids) as n(channel, id) order by n.channel loop
-    perform pg_notify(v_channel, v_id::text);
-  end loop;
+  perform pg_notify(n.channel, n.id::text) from (select distinct on (u.channel) u.channel, u.id
+    from unnest(v_channels, v_ids) as u(channel, id) order by u.channel) n;
 end
 $$;

@@ -32,12 +32,10 @@ begin
              and t.event_version = o.event_version)
          end, ''),
          attempts = 0, last_error = null, first_failed_at = null, claimed_at = null, claim_token = null,
-           claimed_by = null,
-         lease_handler = null, delivered_at = null, handler_failures = '{}', crashes = 0,
+         claimed_by = null, lease_handler = null, delivered_at = null, handler_failures = '{}', crashes = 0,
          failure_history = core.failure_history_with(o.failure_history, jsonb_build_object(
            'cycle', core.prior_replays(o.failure_history) + 1, 'attempts', o.attempts, 'last_error', o.last_error,
-             'first_failed_at', o.first_failed_at,
-           'failed_at', case when o.status = 'failed' then o.claimed_at end,
+           'first_failed_at', o.first_failed_at, 'failed_at', case when o.status = 'failed' then o.claimed_at end,
            'replayed_at', clock_timestamp(), 'replayed_by', coalesce(btrim(p_replayed_by), session_user))
            || case when o.status = 'delivered' then jsonb_build_object('delivered_at', o.delivered_at) else '{}' end)
      from unnest(v_ids, v_ats) as k(id, occurred_at)

@@ -23,8 +23,7 @@ begin
     then format('no worker of generation %s is live: what will run is not known', p_new_generation) end;
   return query
     with given as materialized
-      (select distinct g.id, g.occurred_at
-        from unnest(p_event_ids, coalesce(p_occurred_ats, '{}')) as g(id, occurred_at)),
+      (select distinct g.* from unnest(p_event_ids, coalesce(p_occurred_ats, '{}')) as g(id, occurred_at)),
     rows as materialized
       (select o.id, o.occurred_at, o.event_type, o.event_version, o.target, o.idempotency_key
        from given g cross join lateral
@@ -36,20 +35,18 @@ begin
            nullif(concat_ws('; ',
              case when h.handler is null
                then coalesce(v_no_handler, format('no live worker of generation %s handles %s%s', p_new_generation,
-                 r.event_type,
-               coalesce(' for target ' || r.target, ''))) end,
+                 r.event_type, coalesce(' for target ' || r.target, ''))) end,
              c.unconsumed,
              (select format('paused in generation %s since %s by %s: it will wait', p.generation,
                to_char(p.paused_at at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS"Z"'), p.paused_by)
-                 from core.paused_types p
-              where p.generation = p_new_generation and p.event_type = r.event_type)), '') from rows r
+              from core.paused_types p where p.generation = p_new_generation and p.event_type = r.event_type)), '')
+    from rows r
     left join lateral (select l.handler from unnest(v_types, v_handlers) as l(event_type, handler)
                        where l.event_type = r.event_type and core.handles(l.handler, r.target)) h on true
     left join lateral (select e.handled_at from core.event_handled e
                        where e.handler_name = h.handler and e.idempotency_key = r.idempotency_key offset 0) d on true
     left join lateral (select format('no handler in generation %s consumes its type: it will not be replayed',
-      p_new_generation)
-                       where core.unconsumed(r.event_type, r.event_version, p_new_generation)) c(unconsumed) on true
+      p_new_generation) where core.unconsumed(r.event_type, r.event_version, p_new_generation)) c(unconsumed) on true
     order by r.id, r.occurred_at, h.handler;
 end
 $$;

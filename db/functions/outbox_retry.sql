@@ -16,15 +16,11 @@ begin
   end if;
   select o.channel into v_channel from core.outbox o
   where o.id = p_id and o.occurred_at = p_occurred_at and o.status = 'pending' and o.deleted_at is null
-    and o.available_at = p_available_at
-  for update;
-  if not found then
-    return false;
-  end if;
+    and o.available_at = p_available_at for update;
+  if not found then return false; end if;
   update core.outbox o set attempts = o.attempts + case when p_counted then 1 else 0 end,
       available_at = clock_timestamp() + make_interval(secs => p_delay),
-      last_error = p_last_error,
-      handler_failures = p_handler_failures,
+      last_error = p_last_error, handler_failures = p_handler_failures,
       first_failed_at = coalesce(o.first_failed_at, clock_timestamp())
   where o.id = p_id and o.occurred_at = p_occurred_at;
   perform pg_notify(v_channel, p_id::text);

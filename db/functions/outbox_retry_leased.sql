@@ -16,15 +16,12 @@ begin
   update core.outbox o set status = 'pending', claim_token = null, claimed_by = null, lease_handler = null,
       attempts = greatest(o.attempts - case when p_counted then 0 else 1 end, 0),
       available_at = clock_timestamp() + make_interval(secs => p_delay),
-      last_error = p_last_error,
-      handler_failures = p_handler_failures,
+      last_error = p_last_error, handler_failures = p_handler_failures,
       first_failed_at = coalesce(o.first_failed_at, clock_timestamp())
   where o.id = p_id and o.occurred_at = p_occurred_at and o.status = 'in_flight' and o.deleted_at is null
     and o.claim_token = p_token and core.lease_holds(o.claimed_at, o.lease_seconds)
   returning o.channel into v_channel;
-  if not found then
-    return false;
-  end if;
+  if not found then return false; end if;
   perform pg_notify(v_channel, p_id::text);
   return true;
 end

@@ -1,7 +1,6 @@
 -- core.require_empty(p_tables) refuses while one of the tables has rows, and names it. No other transaction writes to
 -- them until this one ends. Steps down call it before they drop tables. Locks the tables.
-create function core.require_empty(variadic p_tables regclass[]) returns void
-language plpgsql volatile as $$
+create function core.require_empty(variadic p_tables regclass[]) returns void language plpgsql volatile as $$
 declare
   v_table regclass;
   v_filled boolean;
@@ -9,9 +8,7 @@ begin
   foreach v_table in array p_tables loop
     execute format('lock table %s in access exclusive mode', v_table);
     execute format('select exists (select from %s)', v_table) into v_filled;
-    if v_filled then
-      raise exception '% is not empty: going down would lose its rows', v_table;
-    end if;
+    if v_filled then raise exception '% is not empty: going down would lose its rows', v_table; end if;
   end loop;
 end
 $$;

@@ -12,9 +12,7 @@ begin
   update core.retention_policies p set swept_at = clock_timestamp() where p.subject = 'outbox_row'
     and coalesce(p.swept_at not between clock_timestamp() - make_interval(secs => p_interval) and clock_timestamp(),
       true);
-  if found then
-    return 0;
-  end if;
+  if found then return 0; end if;
   return (select extract(epoch from p.swept_at - clock_timestamp()) + p_interval from core.retention_policies p
     where p.subject = 'outbox_row');
 end

@@ -10,8 +10,7 @@ begin
   select array_agg(l.ctid), array_agg(l.id), case when count(*) = p_limit then array[max(l.deleted_at)::text] end
   into v_rows, v_ids, next from (select o.ctid, o.id, o.deleted_at from core.outbox o
         where o.deleted_at between coalesce(p_after[1]::timestamptz, '-infinity') and v_over
-          and o.status in ('delivered', 'failed')
-        order by o.deleted_at limit p_limit for update skip locked) l;
+          and o.status in ('delivered', 'failed') order by o.deleted_at limit p_limit for update skip locked) l;
   -- the ids, too, because rows of two partitions may have the same ctid; the CASE keeps the condition from partial
   -- indexes
   delete from core.outbox o where o.ctid = any (v_rows) and o.id = any (v_ids)

@@ -26,8 +26,7 @@ begin
     from pg_class c where c.oid = v_of.column2::regclass
        or c.oid in (select i.inhrelid from pg_inherits i where i.inhparent = v_of.column2::regclass);
     execute format('select 100 / $3 * count(*) filter (where %s), 100 / $3 * count(*) filter (where %s) '
-      'from %s t tablesample system ($3)',
-                   v_of.column3, v_of.column4, v_of.column2)
+      'from %s t tablesample system ($3)', v_of.column3, v_of.column4, v_of.column2)
     into to_tombstone, to_delete using v_window.expired, v_window.grace_over, v_percent;
     estimated := v_percent < 100;
     return next;

@@ -14,9 +14,8 @@ begin
     v_fault := core.retention_policies_check();
   end if;
   if v_fault is not null then
-    raise exception 'core.retention_policies: %', v_fault
-      using errcode = 'SP050', column = 'active_ttl_days',
-        hint = 'change the policies that depend on each other in one transaction';
+    raise exception 'core.retention_policies: %', v_fault using errcode = 'SP050', column = 'active_ttl_days',
+      hint = 'change the policies that depend on each other in one transaction';
   end if;
   return null;
 end

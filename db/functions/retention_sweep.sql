@@ -21,25 +21,21 @@ declare
   v_fault text;
 begin
   if p_limit is null or p_limit not between 1 and 10000 then
-    raise exception 'limit: % must be from 1 to 10000', coalesce(p_limit::text, 'null')
-      using errcode = 'SP051', column = 'limit',
-        hint = 'a sweep is many short transactions: call again with what next says';
+    raise exception 'limit: % must be from 1 to 10000', coalesce(p_limit::text, 'null') using errcode = 'SP051',
+      column = 'limit', hint = 'a sweep is many short transactions: call again with what next says';
   end if;
   if p_step is null or p_step !~ '^[a-z]+[.]retention_(delete|tombstone)_[a-z_]+$'
      or not exists (select from pg_proc f join pg_namespace n on n.oid = f.pronamespace
                     where n.nspname = split_part(p_step, '.', 1) and f.proname = split_part(p_step, '.', 2)
                       and pg_get_userbyid(f.proowner) = current_user) then
-    raise exception 'step: % is unknown', coalesce(p_step, 'null')
-      using errcode = 'SP051', column = 'step',
-        hint = 'pass a function of the owner, like core.retention_delete_outbox';
+    raise exception 'step: % is unknown', coalesce(p_step, 'null') using errcode = 'SP051', column = 'step',
+      hint = 'pass a function of the owner, like core.retention_delete_outbox';
   end if;
   if current_setting('transaction_isolation') in ('repeatable read', 'serializable') then
     raise exception 'a sweep is not run at isolation level %', current_setting('transaction_isolation')
       using errcode = 'SP053', hint = 'begin isolation level read committed;';
   end if;
-  if not pg_try_advisory_xact_lock(2958103347719062245) then
-    return;
-  end if;
+  if not pg_try_advisory_xact_lock(2958103347719062245) then return; end if;
   -- a restore, or a superuser without the trigger, may have stored others
   v_fault := core.retention_policies_check();
   if v_fault is not null then

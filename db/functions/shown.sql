@@ -1,7 +1,6 @@
 -- core.shown(p_value) returns how a refusal repeats a value that it received: an object or array by its kind, a string
 -- in quotes, without control characters and cut after 60 characters. Go does the same (shown in internal/core/events).
-create function core.shown(p_value jsonb) returns text
-language sql immutable as $$
+create function core.shown(p_value jsonb) returns text language sql immutable as $$
   select case jsonb_typeof(p_value)
     when 'object' then 'an object'
     when 'array' then 'an array'

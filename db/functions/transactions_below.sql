@@ -1,8 +1,7 @@
 -- core.transactions_below(p_mark) names the running transactions that have an id below p_mark, for people: at most
 -- five, null for none. Their locks tell, which everybody may see; how long they have been open only pg_stat_activity
 -- does, where it lets one. Reads the catalogs.
-create function core.transactions_below(p_mark xid8) returns text
-language sql volatile as $$
+create function core.transactions_below(p_mark xid8) returns text language sql volatile as $$
   select count(*) || case count(*) when 1 then ' transaction (' else ' transactions (' end
          || string_agg(t.who, ', ' order by t.oldest desc, t.who) filter (where t.n <= 5) || case when count(*) > 5
            then ', ...)' else ')' end

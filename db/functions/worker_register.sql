@@ -12,9 +12,7 @@ begin
   -- one at a time: of two that start together, the second sees the first
   lock table core.workers in share update exclusive mode; -- not against those that write it otherwise
   v_difference := core.worker_difference(p_worker, p_generation, p_handlers);
-  if v_difference is not null then
-    return v_difference;
-  end if;
+  if v_difference is not null then return v_difference; end if;
   perform pg_advisory_lock(core.worker_lock(v_session));
   insert into core.workers (worker_id, session_id, generation, name, handlers)
   values (p_worker, v_session, p_generation, p_name, p_handlers)

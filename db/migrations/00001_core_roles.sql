@@ -77,13 +77,11 @@ create schema core authorization spectral_owner;
 set local role spectral_owner;
 alter default privileges for role spectral_owner revoke execute on functions from public;
 -- `make generate` writes the edition: a hash of these migrations
-comment on schema core is 'The event substrate: outbox, dedup log, deployment generations. Edition a0d8e20074228bbe';
+comment on schema core is 'The event substrate: outbox, dedup log, deployment generations. Edition a8ed30ec9ffa7309';
 grant usage on schema core to spectral_publisher, spectral_worker, spectral_operator, spectral_retention;
 
 -- +goose StatementBegin
--- db/functions/require_empty.sql
-create function core.require_empty(variadic p_tables regclass[]) returns void
-language plpgsql volatile as $$
+create function core.require_empty(variadic p_tables regclass[]) returns void language plpgsql volatile as $$
 declare
   v_table regclass;
   v_filled boolean;
@@ -91,13 +89,10 @@ begin
   foreach v_table in array p_tables loop
     execute format('lock table %s in access exclusive mode', v_table);
     execute format('select exists (select from %s)', v_table) into v_filled;
-    if v_filled then
-      raise exception '% is not empty: going down would lose its rows', v_table;
-    end if;
+    if v_filled then raise exception '% is not empty: going down would lose its rows', v_table; end if;
   end loop;
 end
 $$;
--- db/functions/uuid_v7.sql
 create function core.uuid_v7() returns uuid
 language sql volatile parallel safe set search_path = pg_catalog, core, pg_temp as $$
   select encode(
@@ -107,14 +102,11 @@ language sql volatile parallel safe set search_path = pg_catalog, core, pg_temp 
       52, 1), 53, 1),
     'hex')::uuid
 $$;
--- db/functions/uuid_v7_floor.sql
-create function core.uuid_v7_floor(p_at timestamptz) returns uuid
-language sql immutable as $$
+create function core.uuid_v7_floor(p_at timestamptz) returns uuid language sql immutable as $$
   select (lpad(to_hex(floor(extract(epoch from p_at) * 1000)::bigint), 12, '0') || '00000000000000000000')::uuid
 $$;
 -- +goose StatementEnd
 grant execute on function core.uuid_v7 to spectral_operator, spectral_publisher, spectral_worker;
-
 reset role;
 
 -- Workers and operators read how far the database is migrated.

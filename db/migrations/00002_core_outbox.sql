@@ -1,5 +1,4 @@
 -- The tables of the outbox: deployments, event types, events, and the dedup log.
-
 -- +goose Up
 set local lock_timeout = '500ms';
 set local role spectral_owner;
@@ -22,8 +21,7 @@ create table core.deployments (
 comment on table core.deployments is 'Deployment generations: live, draining or retired.';
 comment on column core.deployments.closed_at is 'since when it takes no events: it is being retired';
 comment on column core.deployments.closed_xid is 'the transaction that closed it';
-comment on column core.deployments.closed_mark is
-  'a transaction id taken after that was visible: transactions that published into it before have lower ones';
+comment on column core.deployments.closed_mark is 'transactions that published into it before it closed have lower ids';
 grant select on core.deployments to spectral_worker, spectral_operator;
 
 -- The event types that may be published, as the contracts in the code declare them. Written by
@@ -54,20 +52,14 @@ create table core.event_types (
   constraint event_types_deadline_finite check (isfinite(deadline))
 );
 comment on table core.event_types is 'Registered event types; the contracts in the code are their source.';
-comment on column core.event_types.class is
-  'processing class: the suffix of the channel outbox_gen_<N>_<class>, or null';
+comment on column core.event_types.class is 'processing class: the suffix of channel outbox_gen_<N>_<class>, or null';
 comment on column core.event_types.consumed is 'false: it has no handler and is settled when it is published';
-comment on column core.event_types.registered_by is
-  'generation of the code that wrote this row; an older one never overwrites it';
-comment on column core.event_types.consumed_in is
-  'whether a generation has a handler of the type, by generation; of one that is not in it, consumed says so';
-comment on column core.event_types.payload_schema is
-  'JSON Schema of the payload; null if an older build registered the type';
-comment on column core.event_types.payload_rules is
-  'the schema as an array of rules, which core.payload_violations reads';
+comment on column core.event_types.registered_by is 'generation of the code that wrote the row; older code leaves it';
+comment on column core.event_types.consumed_in is 'by generation, whether it handles the type; others: see consumed';
+comment on column core.event_types.payload_schema is 'JSON Schema of the payload; null if an older build registered it';
+comment on column core.event_types.payload_rules is 'the schema as an array of rules for core.payload_violations';
 comment on column core.event_types.payload_fault is 'finds something if any of the rules is broken';
-comment on column core.event_types.deadline is
-  'a deprecated type is refused from then on; null while it is not deprecated';
+comment on column core.event_types.deadline is 'a deprecated type is refused from then on; null if not deprecated';
 comment on column core.event_types.successor is 'the event type to publish instead of a deprecated one';
 grant select on core.event_types to spectral_publisher, spectral_worker, spectral_operator;
 
@@ -161,19 +153,14 @@ comment on column core.outbox.generation is 'deployment generation whose workers
 comment on column core.outbox.channel is 'NOTIFY channel: outbox_gen_<N> or outbox_gen_<N>_<class>';
 comment on column core.outbox.attempts is 'dispatches in the current cycle';
 comment on column core.outbox.available_at is 'not claimed before this time of the database clock';
-comment on column core.outbox.last_error is
-  'Class: handler: message, for the latest failed dispatch of the current cycle';
+comment on column core.outbox.last_error is 'Class: handler: message, of the current cycle''s latest failure';
 comment on column core.outbox.handler_failures is 'per failing handler: {failures, free, parked, class, error}';
-comment on column core.outbox.claimed_at is
-  'set by lease, heartbeat and fail; cleared by replay; for a failed row the time it failed';
+comment on column core.outbox.claimed_at is 'set by lease, heartbeat and fail; of a failed row, when it failed';
 comment on column core.outbox.lease_seconds is 'how long the lease of an in_flight row lasts from claimed_at on';
-comment on column core.outbox.claimed_by is
-  'worker that has the row in flight: its worker_id and, for people, its name';
+comment on column core.outbox.claimed_by is 'the worker that has the row in flight: its worker_id and its name';
 comment on column core.outbox.lease_handler is 'which handler of an in_flight row runs, where that is known';
-comment on column core.outbox.crashes is
-  'crashes of workers that are charged to the row: from the first on it runs alone, with the fifth it is failed';
-comment on column core.outbox.discarded_at is
-  'when an operator discarded the event (core.outbox_discard); null for a tombstone of retention';
+comment on column core.outbox.crashes is 'worker crashes charged to the row: from 1 on it runs alone, at 5 it fails';
+comment on column core.outbox.discarded_at is 'when an operator discarded the event; null for a tombstone of retention';
 comment on column core.outbox.undiscarded_at is
   'when an operator took a discard back (core.outbox_undiscard), until the next; retention keeps the event for its '
     'grace from then';
@@ -188,23 +175,20 @@ create index outbox_crashed on core.outbox (generation, event_type, available_at
 
 -- What is in flight is little, and found without a search. Not by claimed_at: a heartbeat then need not write
 -- an index.
-create index outbox_in_flight on core.outbox (id, occurred_at)
-  where status = 'in_flight' and deleted_at is null;
+create index outbox_in_flight on core.outbox (id, occurred_at) where status = 'in_flight' and deleted_at is null;
 
 -- Dead letters in the order in which they are read, few among the many that are delivered; by whom and for whom is told
 -- without a look at the rows. Only what fails or is discarded writes these indexes. That claimed_at is in one makes a
 -- heartbeat write the others of its row, the primary key and outbox_in_flight.
 create index outbox_failed on core.outbox (claimed_at, id, occurred_at, source, workspace_id)
   where status = 'failed' and deleted_at is null;
-
 create index outbox_discarded on core.outbox (claimed_at, id, occurred_at, source, workspace_id)
   where status = 'failed' and deleted_at is not null;
 
 -- What the sweep finds rows by, and nothing that publishing, claiming or delivering an ordinary event writes:
 -- tombstones, which only the sweep and discarding make, and the keys of callers' own that are not delivered yet. The
 -- default key is the event's id, and found by the primary key.
-create index outbox_tombstoned on core.outbox (deleted_at)
-  where deleted_at is not null;
+create index outbox_tombstoned on core.outbox (deleted_at) where deleted_at is not null;
 create index outbox_own_keys on core.outbox (idempotency_key)
   where status <> 'delivered' and idempotency_key <> id::text;
 grant select on core.outbox to spectral_operator;
@@ -238,9 +222,7 @@ grant select, insert on core.event_handled to spectral_worker;
 grant select on core.event_handled to spectral_operator;
 
 -- for the sweep
-create index event_handled_tombstoned on core.event_handled (deleted_at)
-  where deleted_at is not null;
-
+create index event_handled_tombstoned on core.event_handled (deleted_at) where deleted_at is not null;
 reset role;
 
 -- +goose Down

@@ -1,20 +1,15 @@
 -- Publishing: what every producer calls, in any language, and what wakes the workers.
-
 -- +goose Up
 set local lock_timeout = '500ms';
 set local role spectral_owner;
 
 -- +goose StatementBegin
--- db/functions/outbox_notify.sql
-create function core.outbox_notify() returns trigger
-language plpgsql volatile as $$
+create function core.outbox_notify() returns trigger language plpgsql volatile as $$
 declare
   v_mark constant pg_catalog.text := pg_catalog.concat('spectral.notified_', NEW.channel);
   v_unused pg_catalog.text;
 begin
-  if pg_catalog.texteq(pg_catalog.current_setting(v_mark, true), 'y') then
-    return null;
-  end if;
+  if pg_catalog.texteq(pg_catalog.current_setting(v_mark, true), 'y') then return null; end if;
   v_unused := pg_catalog.set_config(v_mark, 'y', true);
   if pg_catalog.pg_try_advisory_xact_lock_shared(pg_catalog.hashtextextended(NEW.channel, 7310579632010148197)) then
     if not pg_catalog.pg_try_advisory_xact_lock(pg_catalog.hashtextextended(NEW.channel, 2891336453310961517)) then
@@ -28,9 +23,7 @@ $$;
 create constraint trigger outbox_notify
   after insert on core.outbox
   deferrable initially deferred
-  for each row when (new.status = 'pending')
-  execute function core.outbox_notify();
--- db/functions/outbox_barrier.sql
+  for each row when (new.status = 'pending') execute function core.outbox_notify();
 create function core.outbox_barrier(p_channel text) returns boolean
 language plpgsql volatile set search_path = pg_catalog, core, pg_temp as $$
 declare
@@ -52,21 +45,17 @@ begin
   return v_passed;
 end
 $$;
--- db/functions/consumes.sql
 create function core.consumes(p_generation bigint, p_consumed_in jsonb, p_consumed boolean) returns boolean
 language sql immutable as $$
   select coalesce((p_consumed_in ->> p_generation::text)::boolean, p_consumed)
 $$;
--- db/functions/unconsumed.sql
 create function core.unconsumed(p_event_type text, p_event_version integer, p_generation bigint) returns boolean
 language sql stable as $$
   select exists (select from core.event_types t
     where t.event_type = p_event_type and t.event_version = p_event_version
       and not core.consumes(p_generation, t.consumed_in, t.consumed))
 $$;
--- db/functions/shown.sql
-create function core.shown(p_value jsonb) returns text
-language sql immutable as $$
+create function core.shown(p_value jsonb) returns text language sql immutable as $$
   select case jsonb_typeof(p_value)
     when 'object' then 'an object'
     when 'array' then 'an array'
@@ -78,7 +67,6 @@ language sql immutable as $$
         else '' end
     else coalesce(p_value::text, 'null') end
 $$;
--- db/functions/refuse.sql
 create function core.refuse(p_code text, p_field text, p_reason text, p_received text, p_hint text, p_position integer)
 returns void language plpgsql volatile as $$
 begin
@@ -86,7 +74,6 @@ begin
     detail = coalesce('event ' || p_position || ' of the call: ', '') || 'received ' || p_received;
 end
 $$;
--- db/functions/payload_violations.sql
 create function core.payload_violations(p_payload jsonb, p_rules jsonb) returns table (says text, received text)
 language sql stable as $$
   with broken as (
@@ -111,7 +98,6 @@ language sql stable as $$
   where not exists (select from broken t where t.shows = 'type' and t.n < b.n and starts_with(b.at || '/', t.at || '/'))
   order by b.n
 $$;
--- db/functions/outbox_insert.sql
 create function core.outbox_insert(p_position integer, p_event_id uuid, p_event_type text, p_event_version integer,
   p_occurred_at timestamptz, p_source text, p_target text, p_workspace_id uuid, p_payload jsonb, p_idempotency_key text,
   p_trace_context text, p_available_at timestamptz, p_generation bigint, p_class text,
@@ -158,8 +144,7 @@ begin
   end if;
   if p_workspace_id in ('00000000-0000-0000-0000-000000000000', 'ffffffff-ffff-ffff-ffff-ffffffffffff') then
     perform core.refuse('SP022', 'workspace_id', 'must not be the nil or the max UUID',
-      core.shown(to_jsonb(p_workspace_id)),
-      'leave it out for an event of no workspace', p_position);
+      core.shown(to_jsonb(p_workspace_id)), 'leave it out for an event of no workspace', p_position);
   end if;
   if octet_length(p_idempotency_key) not between 1 and 512 or btrim(p_idempotency_key,
        E' \t\n\u000B\f\r\u0085\u00A0'
@@ -185,8 +170,7 @@ begin
      and not (isfinite(p_available_at) and p_available_at <= clock_timestamp() + interval '366 days') then
     perform core.refuse('SP014', 'available_at', 'must be a finite time at most 366 days ahead',
       core.shown(to_jsonb(p_available_at at time zone 'UTC')) || ' UTC',
-        'leave it out for an event that is due at once',
-      p_position);
+        'leave it out for an event that is due at once', p_position);
   end if;
   if p_occurred_at is not null
      and not (isfinite(p_occurred_at) and p_occurred_at >= '2000-01-01 00:00:00+00'
@@ -226,8 +210,7 @@ begin
                  where s.source = p_source and pg_has_role(v_invoker, r.oid, 'usage')),
          d.generation, d.status, d.closed_at
   into v_type.source, v_type.class, v_type.content_class, v_type.consumed, v_type.payload_fault, v_type.deadline,
-    v_type.successor,
-       v_allowed, v_generation, v_status, v_closed_at from core.event_types t
+    v_type.successor, v_allowed, v_generation, v_status, v_closed_at from core.event_types t
   left join core.deployments d on d.generation = coalesce(p_generation,
     (select max(l.generation) from core.deployments l where l.status = 'live'))
   where t.event_type = p_event_type and t.event_version = p_event_version;
@@ -251,10 +234,9 @@ begin
         p_position);
   end if;
   if v_type.deadline <= clock_timestamp() then
-    perform core.refuse('SP024', 'event_type',
-      format('%s is deprecated and has been refused since %s', p_event_type,
-        to_char(v_type.deadline at time zone 'UTC', 'YYYY-MM-DD HH24:MI "UTC"')),
-      core.shown(to_jsonb(p_event_type)), 'publish ' || v_type.successor, p_position);
+    perform core.refuse('SP024', 'event_type', format('%s is deprecated and has been refused since %s', p_event_type,
+      to_char(v_type.deadline at time zone 'UTC', 'YYYY-MM-DD HH24:MI "UTC"')), core.shown(to_jsonb(p_event_type)),
+      'publish ' || v_type.successor, p_position);
   end if;
   if v_type.payload_fault is not null and (jsonb_path_exists(p_payload, v_type.payload_fault)
      or v_text ~ '[0-9][.]0*[],}]' and exists (
@@ -283,8 +265,7 @@ begin
       p_generation::text,
       case when v_status = 'retired' then 'it takes no more events: publish into a live one (null: the highest)'
       else format('start a worker of that generation, or: select core.generation_register(%s, '
-        'null); null publishes into the highest live one', p_generation) end,
-      p_position);
+        'null); null publishes into the highest live one', p_generation) end, p_position);
   end if;
   if v_closed_at is not null then
     perform core.refuse('SP019', 'generation', format('%s is being retired', v_generation),
@@ -322,7 +303,6 @@ begin
   return v_id;
 end
 $$;
--- db/functions/outbox_publish.sql
 create function core.outbox_publish(p_event_type text, p_source text, p_payload jsonb,
   p_event_version integer default 1, p_target text default null, p_workspace_id uuid default null,
   p_idempotency_key text default null, p_trace_context text default null, p_available_at timestamptz default null,
@@ -333,7 +313,6 @@ begin
     p_payload, p_idempotency_key, p_trace_context, p_available_at, p_generation, p_class, p_content_class);
 end
 $$;
--- db/functions/outbox_publish_many.sql
 create function core.outbox_publish_many(p_events jsonb) returns uuid[]
 language plpgsql volatile security definer set search_path = pg_catalog, core, pg_temp as $$
 declare
@@ -398,7 +377,6 @@ begin
   return v_ids;
 end
 $$;
--- db/functions/event_types_register.sql
 create function core.event_types_register(p_generation bigint, p_types jsonb) returns integer
 language plpgsql volatile security definer set search_path = pg_catalog, core, pg_temp as $$
 declare
@@ -422,19 +400,16 @@ begin
         consumed = excluded.consumed, registered_by = excluded.registered_by,
         payload_schema = excluded.payload_schema, payload_rules = excluded.payload_rules,
         payload_fault = excluded.payload_fault, deadline = excluded.deadline, successor = excluded.successor,
-        registered_at = clock_timestamp() where t.registered_by <= excluded.registered_by
-      and (t.source, t.class, t.content_class, t.consumed, t.registered_by, t.payload_schema, t.payload_rules,
-        t.payload_fault::text,
-           t.deadline, t.successor)
-        is distinct from
-          (excluded.source, excluded.class, excluded.content_class, excluded.consumed, excluded.registered_by,
-           excluded.payload_schema, excluded.payload_rules, excluded.payload_fault::text, excluded.deadline,
-             excluded.successor);
+        registered_at = clock_timestamp()
+    where t.registered_by <= excluded.registered_by and (t.source, t.class, t.content_class, t.consumed,
+        t.registered_by, t.payload_schema, t.payload_rules, t.payload_fault::text, t.deadline, t.successor)
+      is distinct from (excluded.source, excluded.class, excluded.content_class, excluded.consumed,
+        excluded.registered_by, excluded.payload_schema, excluded.payload_rules, excluded.payload_fault::text,
+        excluded.deadline, excluded.successor);
   get diagnostics v_changed = row_count;
   update core.event_types t set deadline = r.deadline, successor = r.successor
     from (select e ->> 'event_type' as event_type, max(e ->> 'deadline')::timestamptz as deadline,
-      max(e ->> 'successor') as successor
-          from jsonb_array_elements(p_types) as e group by 1) r
+      max(e ->> 'successor') as successor from jsonb_array_elements(p_types) as e group by 1) r
     where t.event_type = r.event_type and t.registered_by <= p_generation
       and (t.deadline, t.successor) is distinct from (r.deadline, r.successor);
   update core.event_types t set consumed_in = r.consumed_in from (select n.event_type,
@@ -447,13 +422,11 @@ begin
   return v_changed;
 end
 $$;
--- db/functions/prior_replays.sql
 create function core.prior_replays(p_history jsonb) returns integer
 language sql immutable parallel safe set search_path = pg_catalog, pg_temp as $$
   select coalesce(max(least((h ->> 'cycle')::numeric, 1000000)), 0)::integer
   from jsonb_array_elements(p_history) as h where jsonb_typeof(h -> 'cycle') = 'number'
 $$;
--- db/functions/outbox_failures.sql
 create function core.outbox_failures(p_source text, p_limit integer default 100,
   p_after_failed_at timestamptz default null, p_after_id uuid default null,
   p_after_occurred_at timestamptz default null) returns table (event_id uuid, event_type text, event_version integer,
@@ -478,8 +451,7 @@ begin
                  where s.source = p_source and pg_has_role(v_invoker, r.oid, 'usage')) then
     raise exception 'source: role % may not publish as %, nor read what became of its events', v_invoker, p_source
       using errcode = 'SP017', column = 'source',
-            hint = format('insert into core.publisher_sources (role_name, source) values (%L, %L);', v_invoker,
-              p_source);
+      hint = format('insert into core.publisher_sources (role_name, source) values (%L, %L);', v_invoker, p_source);
   end if;
   if p_limit is null or p_limit not between 1 and 1000 then
     raise exception 'limit: % must be from 1 to 1000', coalesce(p_limit::text, 'null')
@@ -505,8 +477,7 @@ begin
        (%1$s and o.deleted_at is not null and o.discarded_at is not null order by o.claimed_at desc, o.id desc, '
          'o.occurred_at desc limit $6)) f
      order by f.claimed_at desc, f.id desc, f.occurred_at desc limit $6', v_page)
-    using p_source, v_workspace, p_after_failed_at, p_after_id, p_after_occurred_at, p_limit
-  loop
+    using p_source, v_workspace, p_after_failed_at, p_after_id, p_after_occurred_at, p_limit loop
     return next;
     v_bytes := v_bytes + v_size;
     exit when v_bytes >= 16777216;
@@ -518,7 +489,6 @@ grant execute on function core.outbox_barrier to spectral_worker;
 grant execute on function core.consumes, core.unconsumed, core.prior_replays to spectral_operator;
 grant execute on function core.outbox_publish, core.outbox_publish_many, core.outbox_failures to spectral_publisher;
 grant execute on function core.event_types_register to spectral_operator, spectral_worker;
-
 reset role;
 
 -- +goose Down

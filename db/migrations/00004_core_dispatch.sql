@@ -1,5 +1,4 @@
 -- Dispatch in row-locked mode: poll, claim, settle.
-
 -- +goose Up
 set local lock_timeout = '500ms';
 set local role spectral_owner;
@@ -16,12 +15,10 @@ create table core.paused_types (
   constraint paused_types_paused_by_size check (octet_length(paused_by) between 1 and 256),
   constraint paused_types_reason_size check (octet_length(reason) between 1 and 1024)
 );
-comment on table core.paused_types is
-  'Event types whose rows are not claimed in a generation until core.event_type_resume; publishing goes on.';
+comment on table core.paused_types is 'Event types whose rows a generation does not claim until core.event_type_resume';
 grant select on core.paused_types to spectral_operator;
 
 -- +goose StatementBegin
--- db/functions/outbox_poll.sql
 create function core.outbox_poll(p_generation bigint, p_event_types text[],
   p_watermarks timestamptz[]) returns table (event_type text, oldest_due timestamptz, next_in double precision,
   crashed boolean)
@@ -43,7 +40,6 @@ set enable_bitmapscan = off set enable_sort = off set jit = off as $$
   from unnest(p_event_types, p_watermarks) as t(event_type, watermark)
   where not exists (select from core.paused_types p where p.generation = p_generation and p.event_type = t.event_type)
 $$;
--- db/functions/outbox_watermark.sql
 create function core.outbox_watermark(p_generation bigint, p_event_type text,
   p_watermark timestamptz) returns table (oldest timestamptz, lowest_running bigint, sampled_at timestamptz,
     sample_id bigint)
@@ -63,7 +59,6 @@ begin
   return next;
 end
 $$;
--- db/functions/outbox_claim.sql
 create function core.outbox_claim(p_generation bigint, p_event_type text, p_limit integer, p_watermark timestamptz,
   p_worker uuid, p_crashed boolean) returns table (event_id uuid, event_type text, event_version integer,
   occurred_at timestamptz, source text, target text, content_class text, workspace_id uuid, payload jsonb,
@@ -104,15 +99,13 @@ begin
       and o.status = 'pending' and o.deleted_at is null
       and o.available_at >= p_watermark and o.available_at <= statement_timestamp() and o.crashes = 0
       and (v_suspects is null or o.id <> all (v_suspects)) order by o.available_at limit p_limit
-    for update skip locked
-  loop
+    for update skip locked loop
     return next;
     v_bytes := v_bytes + v_size;
     exit when v_bytes >= 16777216;
   end loop;
 end
 $$;
--- db/functions/outbox_deliver.sql
 create function core.outbox_deliver(p_ids uuid[], p_occurred_ats timestamptz[]) returns integer
 language plpgsql volatile security definer set search_path = pg_catalog, core, pg_temp set enable_seqscan = off
 set jit = off as $$
@@ -129,7 +122,6 @@ begin
   return v_settled;
 end
 $$;
--- db/functions/outbox_retry.sql
 create function core.outbox_retry(p_id uuid, p_occurred_at timestamptz, p_available_at timestamptz,
   p_delay double precision, p_last_error text, p_handler_failures jsonb, p_counted boolean) returns boolean
 language plpgsql volatile security definer set search_path = pg_catalog, core, pg_temp set enable_seqscan = off
@@ -142,22 +134,17 @@ begin
   end if;
   select o.channel into v_channel from core.outbox o
   where o.id = p_id and o.occurred_at = p_occurred_at and o.status = 'pending' and o.deleted_at is null
-    and o.available_at = p_available_at
-  for update;
-  if not found then
-    return false;
-  end if;
+    and o.available_at = p_available_at for update;
+  if not found then return false; end if;
   update core.outbox o set attempts = o.attempts + case when p_counted then 1 else 0 end,
       available_at = clock_timestamp() + make_interval(secs => p_delay),
-      last_error = p_last_error,
-      handler_failures = p_handler_failures,
+      last_error = p_last_error, handler_failures = p_handler_failures,
       first_failed_at = coalesce(o.first_failed_at, clock_timestamp())
   where o.id = p_id and o.occurred_at = p_occurred_at;
   perform pg_notify(v_channel, p_id::text);
   return true;
 end
 $$;
--- db/functions/outbox_fail.sql
 create function core.outbox_fail(p_id uuid, p_occurred_at timestamptz, p_available_at timestamptz, p_last_error text,
   p_handler_failures jsonb) returns boolean
 language plpgsql volatile security definer set search_path = pg_catalog, core, pg_temp set enable_seqscan = off
@@ -165,11 +152,8 @@ set jit = off as $$
 begin
   perform from core.outbox o
   where o.id = p_id and o.occurred_at = p_occurred_at and o.status = 'pending' and o.deleted_at is null
-    and o.available_at = p_available_at
-  for update;
-  if not found then
-    return false;
-  end if;
+    and o.available_at = p_available_at for update;
+  if not found then return false; end if;
   update core.outbox o set status = 'failed', attempts = o.attempts + 1, claimed_at = clock_timestamp(),
       last_error = p_last_error, handler_failures = p_handler_failures,
       first_failed_at = coalesce(o.first_failed_at, clock_timestamp())
@@ -180,7 +164,6 @@ $$;
 -- +goose StatementEnd
 grant execute on function core.outbox_poll, core.outbox_watermark, core.outbox_claim, core.outbox_deliver,
   core.outbox_retry, core.outbox_fail to spectral_worker;
-
 reset role;
 
 -- +goose Down

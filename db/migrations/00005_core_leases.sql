@@ -1,17 +1,14 @@
 -- Leases: claims that outlive their transaction.
-
 -- +goose Up
 set local lock_timeout = '500ms';
 set local role spectral_owner;
 
 -- +goose StatementBegin
--- db/functions/lease_holds.sql
 create function core.lease_holds(p_claimed_at timestamptz, p_lease_seconds double precision) returns boolean
 language sql volatile
 as $$
   select p_claimed_at > clock_timestamp() - make_interval(secs => p_lease_seconds)
 $$;
--- db/functions/lease_expires_in.sql
 create function core.lease_expires_in() returns double precision
 language sql stable security definer set search_path = pg_catalog, core, pg_temp set enable_seqscan = off set jit = off
 as $$
@@ -20,12 +17,9 @@ as $$
            - clock_timestamp()) + o.lease_seconds, 0))::double precision
   from core.outbox o where o.status = 'in_flight' and o.deleted_at is null
 $$;
--- db/functions/server_restarted.sql
-create function core.server_restarted(p_since timestamptz) returns boolean
-language sql stable as $$
+create function core.server_restarted(p_since timestamptz) returns boolean language sql stable as $$
   select p_since < pg_postmaster_start_time()
 $$;
--- db/functions/outbox_lease.sql
 create function core.outbox_lease(p_generation bigint, p_event_type text, p_limit integer default 1,
   p_lease double precision default 300, p_worker text default null, p_handlers text[] default '{}',
   p_watermark timestamptz default '-infinity', p_crashed boolean default null) returns table (event_id uuid,
@@ -92,7 +86,6 @@ begin
   close v_due;
 end
 $$;
--- db/functions/outbox_heartbeat.sql
 create function core.outbox_heartbeat(p_ids uuid[], p_occurred_ats timestamptz[], p_tokens uuid[],
   p_handlers text[] default null) returns table (token uuid, held boolean)
 language sql volatile security definer set search_path = pg_catalog, core, pg_temp set enable_seqscan = off
@@ -116,7 +109,6 @@ set enable_hashjoin = off set enable_mergejoin = off set jit = off as $$
        and case when o.status = 'in_flight' then o.deleted_at is null else false end
        and o.claim_token = g.token and core.lease_holds(o.claimed_at, o.lease_seconds))
 $$;
--- db/functions/outbox_deliver_leased.sql
 create function core.outbox_deliver_leased(p_ids uuid[], p_occurred_ats timestamptz[],
   p_tokens uuid[]) returns setof uuid
 language sql volatile security definer set search_path = pg_catalog, core, pg_temp set enable_seqscan = off
@@ -129,7 +121,6 @@ set enable_hashjoin = off set enable_mergejoin = off set jit = off as $$
     and case when o.status = 'in_flight' then o.deleted_at is null else false end
     and o.claim_token = k.token and core.lease_holds(o.claimed_at, o.lease_seconds) returning k.token
 $$;
--- db/functions/outbox_retry_leased.sql
 create function core.outbox_retry_leased(p_id uuid, p_occurred_at timestamptz, p_delay double precision,
   p_last_error text, p_handler_failures jsonb, p_counted boolean, p_token uuid) returns boolean
 language plpgsql volatile security definer set search_path = pg_catalog, core, pg_temp set enable_seqscan = off
@@ -145,20 +136,16 @@ begin
   update core.outbox o set status = 'pending', claim_token = null, claimed_by = null, lease_handler = null,
       attempts = greatest(o.attempts - case when p_counted then 0 else 1 end, 0),
       available_at = clock_timestamp() + make_interval(secs => p_delay),
-      last_error = p_last_error,
-      handler_failures = p_handler_failures,
+      last_error = p_last_error, handler_failures = p_handler_failures,
       first_failed_at = coalesce(o.first_failed_at, clock_timestamp())
   where o.id = p_id and o.occurred_at = p_occurred_at and o.status = 'in_flight' and o.deleted_at is null
     and o.claim_token = p_token and core.lease_holds(o.claimed_at, o.lease_seconds)
   returning o.channel into v_channel;
-  if not found then
-    return false;
-  end if;
+  if not found then return false; end if;
   perform pg_notify(v_channel, p_id::text);
   return true;
 end
 $$;
--- db/functions/outbox_fail_leased.sql
 create function core.outbox_fail_leased(p_id uuid, p_occurred_at timestamptz, p_last_error text,
   p_handler_failures jsonb, p_counted boolean, p_token uuid) returns boolean
 language plpgsql volatile security definer set search_path = pg_catalog, core, pg_temp set enable_seqscan = off
@@ -174,7 +161,6 @@ begin
   return found;
 end
 $$;
--- db/functions/outbox_release.sql
 create function core.outbox_release(p_ids uuid[], p_occurred_ats timestamptz[], p_tokens uuid[]) returns setof uuid
 language plpgsql volatile security definer set search_path = pg_catalog, core, pg_temp set enable_seqscan = off
 set enable_hashjoin = off set enable_mergejoin = off set jit = off as $$
@@ -194,22 +180,18 @@ begin
        where l.id = any (p_ids) and case when l.status = 'in_flight' then l.deleted_at is null else false end
          and l.claim_token = g.token and core.lease_holds(l.claimed_at, l.lease_seconds)
        for update of l skip locked) as k where o.id = any (p_ids) and o.id = k.id and o.occurred_at = k.occurred_at
-    returning o.id, o.channel, k.token
-  loop
+    returning o.id, o.channel, k.token loop
     v_ids := v_ids || v_id;
     v_channels := v_channels || v_channel;
     return next v_token;
   end loop;
-  for v_channel, v_id in select distinct on (n.channel) n.channel, n.id
-    from unnest(v_channels, v_ids) as n(channel, id) order by n.channel loop
-    perform pg_notify(v_channel, v_id::text);
-  end loop;
+  perform pg_notify(n.channel, n.id::text) from (select distinct on (u.channel) u.channel, u.id
+    from unnest(v_channels, v_ids) as u(channel, id) order by u.channel) n;
 end
 $$;
 -- +goose StatementEnd
 grant execute on function core.lease_expires_in, core.outbox_lease, core.outbox_heartbeat, core.outbox_deliver_leased,
   core.outbox_retry_leased, core.outbox_fail_leased, core.outbox_release to spectral_worker;
-
 reset role;
 
 -- +goose Down

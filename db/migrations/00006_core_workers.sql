@@ -1,5 +1,4 @@
 -- Worker processes and their claim journal: who lives, and what dead workers held.
-
 -- +goose Up
 set local lock_timeout = '500ms';
 set local role spectral_owner;
@@ -37,23 +36,17 @@ create table core.claim_journal (
   constraint claim_journal_pk primary key (worker_id, event_type, runner)
 ) with (fillfactor = 50, autovacuum_vacuum_threshold = 500, autovacuum_vacuum_scale_factor = 0);
 comment on table core.claim_journal is 'The latest claim of each runner of each worker.';
-comment on column core.claim_journal.ids is
-  'rows of that claim; of one that is over they are settled, or available later than claimed_at';
+comment on column core.claim_journal.ids is 'rows of that claim; once it ends they are settled or due after claimed_at';
 grant select on core.claim_journal to spectral_operator;
 
 -- +goose StatementBegin
--- db/functions/worker_lock.sql
-create function core.worker_lock(p_session uuid) returns bigint
-language sql immutable as $$
+create function core.worker_lock(p_session uuid) returns bigint language sql immutable as $$
   select hashtextextended(p_session::text, 4871030926153309871)
 $$;
--- db/functions/worker_gone.sql
-create function core.worker_gone(p_session uuid) returns boolean
-language sql volatile as $$
+create function core.worker_gone(p_session uuid) returns boolean language sql volatile as $$
   select case when pg_try_advisory_lock_shared(core.worker_lock(p_session))
               then pg_advisory_unlock_shared(core.worker_lock(p_session)) else false end
 $$;
--- db/functions/worker_difference.sql
 create function core.worker_difference(p_worker uuid, p_generation bigint, p_handlers jsonb) returns text
 language sql volatile security definer set search_path = pg_catalog, core, pg_temp as $$
   select format('worker %s is live and handles %s by %s, not by %s', w.name, t.event_type, w.handlers -> t.event_type,
@@ -63,7 +56,6 @@ language sql volatile security definer set search_path = pg_catalog, core, pg_te
     and w.handlers ? t.event_type and w.handlers -> t.event_type <> t.names and not core.worker_gone(w.session_id)
   order by w.name, t.event_type limit 1
 $$;
--- db/functions/worker_register.sql
 create function core.worker_register(p_worker uuid, p_generation bigint, p_name text, p_handlers jsonb) returns text
 language plpgsql volatile security definer set search_path = pg_catalog, core, pg_temp as $$
 declare
@@ -72,9 +64,7 @@ declare
 begin
   lock table core.workers in share update exclusive mode; -- not against those that write it otherwise
   v_difference := core.worker_difference(p_worker, p_generation, p_handlers);
-  if v_difference is not null then
-    return v_difference;
-  end if;
+  if v_difference is not null then return v_difference; end if;
   perform pg_advisory_lock(core.worker_lock(v_session));
   insert into core.workers (worker_id, session_id, generation, name, handlers)
   values (p_worker, v_session, p_generation, p_name, p_handlers)
@@ -82,14 +72,12 @@ begin
   return null;
 end
 $$;
--- db/functions/worker_unregister.sql
 create function core.worker_unregister(p_worker uuid, p_channels text[]) returns void
 language sql volatile security definer set search_path = pg_catalog, core, pg_temp as $$
   delete from core.claim_journal j where j.worker_id = p_worker;
   delete from core.workers w where w.worker_id = p_worker;
   select pg_notify(c, '') from unnest(p_channels) as c;
 $$;
--- db/functions/claim_journal_write.sql
 create function core.claim_journal_write(p_worker uuid, p_event_type text, p_runner integer, p_ids uuid[]) returns void
 language plpgsql volatile security definer set search_path = pg_catalog, core, pg_temp as $$
 declare
@@ -101,9 +89,7 @@ begin
   set ids = p_ids, claimed_at = clock_timestamp();
 end
 $$;
--- db/functions/claim_suspects.sql
-create function core.claim_suspects(p_worker uuid) returns uuid[]
-language plpgsql volatile as $$
+create function core.claim_suspects(p_worker uuid) returns uuid[] language plpgsql volatile as $$
 begin
   return (
     with gone as materialized
@@ -112,7 +98,6 @@ begin
     select array_agg(i.id) from gone g join core.claim_journal j on j.worker_id = g.worker_id, unnest(j.ids) as i(id));
 end
 $$;
--- db/functions/workers_probe.sql
 create function core.workers_probe(p_worker uuid, p_grace double precision) returns double precision
 language plpgsql volatile security definer set search_path = pg_catalog, core, pg_temp as $$
 begin
@@ -125,7 +110,6 @@ begin
           having count(*) > 0); -- no row, so null: greatest ignores nulls and would say 0
 end
 $$;
--- db/functions/outbox_reap.sql
 create function core.outbox_reap(p_limit integer default 50, p_after uuid default null,
   p_grace double precision default 2) returns table (event_id uuid, event_type text, generation bigint,
   attempts integer, crashes integer, failed boolean, reaped boolean, reason text)
@@ -144,16 +128,12 @@ declare
   v_blamed text[] := '{}';
   v_ids uuid[] := '{}';
   v_channels text[] := '{}';
-  v_id uuid;
-  v_channel text;
   v_xid xid8;
 begin
   if p_limit is null or p_limit not between 1 and 1000 then
     raise exception 'p_limit %: must be from 1 to 1000', p_limit using errcode = 'invalid_parameter_value';
   end if;
-  if not pg_try_advisory_xact_lock(5583017264419803127) then
-    return;
-  end if;
+  if not pg_try_advisory_xact_lock(5583017264419803127) then return; end if;
   v_xid := pg_current_xact_id(); -- before the time is read: core.outbox_watermark
   delete from core.claim_journal j where core.server_restarted(j.claimed_at); -- which explains the lost sessions
   for v_held in
@@ -163,7 +143,7 @@ begin
     held as materialized
       (select o.id, o.occurred_at, o.status, o.crashes,
         coalesce(split_part(o.claimed_by, ' ', 1), o.id::text) as worker, o.claimed_at,
-              not core.lease_holds(coalesce(o.claimed_at, '-infinity'), o.lease_seconds) as due
+        not core.lease_holds(coalesce(o.claimed_at, '-infinity'), o.lease_seconds) as due
        from core.outbox o where o.status = 'in_flight' and o.deleted_at is null
        union all
        select o.id, o.occurred_at, o.status, o.crashes, j.worker_id::text, j.claimed_at, g.due
@@ -177,13 +157,11 @@ begin
     select t.*, g.name, coalesce(g.charged, false) or t.suspected and t.id <> t.latest as other_charged,
            g.worker_id is null and exists (select from core.workers w where w.worker_id::text = t.worker) as alive
     from together t left join gone g on g.worker_id::text = t.worker
-    where t.due and (p_after is null or t.id > p_after) order by t.id, t.occurred_at
-  loop
+    where t.due and (p_after is null or t.id > p_after) order by t.id, t.occurred_at loop
     select o.* into v_row from core.outbox o
     where o.id = v_held.id and o.occurred_at = v_held.occurred_at and o.status = v_held.status and o.deleted_at is null
-      and case when o.status = 'in_flight'
-        then not core.lease_holds(coalesce(o.claimed_at, '-infinity'), o.lease_seconds)
-               else o.available_at <= v_held.claimed_at end -- not, if it was reaped for another dead worker
+      and case o.status when 'in_flight' then not core.lease_holds(coalesce(o.claimed_at, '-infinity'), o.lease_seconds)
+          else o.available_at <= v_held.claimed_at end -- not, if it was reaped for another dead worker
     for update skip locked;
     continue when not found;
     event_id := v_row.id;
@@ -197,13 +175,11 @@ begin
     failed := v_counted and crashes >= c_crashes;
     v_reason := case when v_row.status = 'in_flight'
         then format('LeaseExpired: %s: the lease of %s s ran out: worker %s did not renew it after %s: killed, '
-          'frozen or disconnected',
-               coalesce(v_row.lease_handler, 'outbox'), v_row.lease_seconds, coalesce(v_row.claimed_by, 'unknown'),
-               to_char(v_row.claimed_at at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.MS"Z"'))
+          'frozen or disconnected', coalesce(v_row.lease_handler, 'outbox'), v_row.lease_seconds,
+          coalesce(v_row.claimed_by, 'unknown'),
+          to_char(v_row.claimed_at at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.MS"Z"'))
         else format('WorkerDied: outbox: worker %s ended, froze or lost its connection while it ran this event: '
-          'killed, '
-          'out of memory, exit',
-               v_held.name) end
+          'killed, out of memory, exit', v_held.name) end
       || case when v_restarted then '; not counted: the server was started since'
               when v_held.alive then '; not counted: the worker lives'
               when not v_counted then '; not counted: it ran another event with crashes'
@@ -213,28 +189,19 @@ begin
     begin -- a row that cannot be written must not keep those behind it
       update core.outbox o
       set status = case when failed then 'failed' else 'pending' end, claim_token = null, claimed_by = null,
-        lease_handler = null,
-          claimed_at = case when failed then clock_timestamp() else o.claimed_at end,
-            attempts = least(outbox_reap.attempts, 1000000000),
-          available_at = clock_timestamp() + case when v_charged then outbox_reap.crashes
-            else 0 end * interval '1 second',
-          crashes = outbox_reap.crashes, last_error = reason,
-            first_failed_at = coalesce(o.first_failed_at, clock_timestamp()),
-          failure_history = core.failure_history_with(o.failure_history,
-            jsonb_build_object('reaped_at', clock_timestamp(), 'reason', reason, 'attempts', o.attempts, 'handler',
-              o.lease_handler,
-              'claimed_by', coalesce(o.claimed_by, v_held.worker || ' ' || v_held.name), 'claimed_at',
-                v_held.claimed_at))
+          lease_handler = null, claimed_at = case when failed then clock_timestamp() else o.claimed_at end,
+          attempts = least(outbox_reap.attempts, 1000000000), crashes = outbox_reap.crashes, last_error = reason,
+          available_at = clock_timestamp() + make_interval(secs => outbox_reap.crashes * v_charged::integer),
+          first_failed_at = coalesce(o.first_failed_at, clock_timestamp()),
+          failure_history = core.failure_history_with(o.failure_history, jsonb_build_object(
+            'reaped_at', clock_timestamp(), 'reason', reason, 'attempts', o.attempts, 'handler', o.lease_handler,
+            'claimed_by', coalesce(o.claimed_by, v_held.worker || ' ' || v_held.name), 'claimed_at', v_held.claimed_at))
       where o.id = v_row.id and o.occurred_at = v_row.occurred_at;
-      if not found then
-        raise exception 'a trigger keeps the row as it is';
-      end if;
+      if not found then raise exception 'a trigger keeps the row as it is'; end if;
       reaped := true;
       v_ids := v_ids || v_row.id;
       v_channels := v_channels || v_row.channel;
-      if v_charged then
-        v_blamed := v_blamed || v_held.worker;
-      end if;
+      if v_charged then v_blamed := v_blamed || v_held.worker; end if;
     exception when others then
       reaped := false;
       reason := sqlstate || ': ' || sqlerrm;
@@ -245,32 +212,26 @@ begin
     v_lines := v_lines + 1;
     exit when v_lines = p_limit;
   end loop;
-  for v_channel, v_id in select distinct on (n.channel) n.channel, n.id
-    from unnest(v_channels, v_ids) as n(channel, id) order by n.channel loop
-    perform pg_notify(v_channel, v_id::text);
-  end loop;
+  perform pg_notify(n.channel, n.id::text) from (select distinct on (u.channel) u.channel, u.id
+    from unnest(v_channels, v_ids) as u(channel, id) order by u.channel) n;
   update core.workers w set charged = true where w.worker_id::text = any (v_blamed);
   update core.claim_journal j set ids = array(select o.id from core.outbox o
-                  where o.id = any (j.ids) and o.status = 'pending' and o.deleted_at is null
-                    and o.available_at <= j.claimed_at)
+    where o.id = any (j.ids) and o.status = 'pending' and o.deleted_at is null and o.available_at <= j.claimed_at)
   from core.workers w
   where w.worker_id = j.worker_id and cardinality(j.ids) > 0
-    and w.gone_at <= clock_timestamp() - make_interval(secs => p_grace)
-    and core.worker_gone(w.session_id);
+    and w.gone_at <= clock_timestamp() - make_interval(secs => p_grace) and core.worker_gone(w.session_id);
   delete from core.workers w
   where w.gone_at <= clock_timestamp() - make_interval(secs => p_grace) and core.worker_gone(w.session_id)
     and not exists (select from core.claim_journal j where j.worker_id = w.worker_id and cardinality(j.ids) > 0)
-    and not exists (select from core.outbox o
-                    where o.status = 'in_flight' and o.deleted_at is null
-                      and starts_with(o.claimed_by, w.worker_id::text));
+    and not exists (select from core.outbox o where o.status = 'in_flight' and o.deleted_at is null
+      and starts_with(o.claimed_by, w.worker_id::text));
   delete from core.claim_journal j where not exists (select from core.workers w where w.worker_id = j.worker_id);
 end
 $$;
 -- +goose StatementEnd
 grant execute on function core.worker_lock to spectral_operator;
 grant execute on function core.worker_difference, core.worker_register, core.worker_unregister,
-  core.claim_journal_write,
-  core.workers_probe, core.outbox_reap to spectral_worker;
+  core.claim_journal_write, core.workers_probe, core.outbox_reap to spectral_worker;
 
 create view core.live_workers as
   select w.worker_id, w.generation, w.name, w.handlers, w.registered_at
@@ -283,7 +244,6 @@ create view core.live_workers as
 comment on view core.live_workers is 'Workers whose session lives.';
 comment on column core.live_workers.handlers is 'event type to sorted handler names';
 grant select on core.live_workers to spectral_operator;
-
 reset role;
 
 -- +goose Down

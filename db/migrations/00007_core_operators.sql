@@ -1,5 +1,4 @@
 -- What operators do with events. Each act is recorded in the same transaction.
-
 -- +goose Up
 set local lock_timeout = '500ms';
 set local role spectral_owner;
@@ -27,14 +26,12 @@ comment on column core.operator_actions.acted_by is 'who, as the caller said; th
 comment on column core.operator_actions.login is 'the login that called, which cannot be said otherwise';
 comment on column core.operator_actions.event_ids is 'the events of core.outbox that were acted on';
 comment on column core.operator_actions.generation is 'the generation that was acted on, or that events were moved to';
-
 create index operator_actions_events on core.operator_actions using gin (event_ids);
 grant select on core.operator_actions to spectral_operator;
 -- What operators did is listed by time, a page at a cost that does not grow with what they did in a year.
 create index operator_actions_acted_at on core.operator_actions (acted_at, id) where deleted_at is null;
 
 -- +goose StatementBegin
--- db/functions/operator_action.sql
 create function core.operator_action(p_action text, p_acted_by text, p_event_ids uuid[] default '{}',
   p_generation bigint default null, p_details jsonb default '{}') returns void
 language plpgsql volatile as $$
@@ -48,15 +45,12 @@ begin
     coalesce(jsonb_strip_nulls(p_details), '{}'));
 end
 $$;
--- db/functions/failure_history_with.sql
 create function core.failure_history_with(p_history jsonb, p_entry jsonb) returns jsonb
 language plpgsql immutable as $$
 declare
   v_all constant jsonb := p_history || jsonb_build_array(p_entry);
 begin
-  if jsonb_array_length(v_all) <= 100 and octet_length(v_all::text) <= 262144 then
-    return v_all;
-  end if;
+  if jsonb_array_length(v_all) <= 100 and octet_length(v_all::text) <= 262144 then return v_all; end if;
   return (
     with entries as
       (select e.value, e.n, e.value ? 'omitted' as omits,
@@ -74,17 +68,12 @@ begin
            || jsonb_agg(j.value order by j.n) filter (where j.kept) from judged j);
 end
 $$;
--- db/functions/handles.sql
-create function core.handles(p_handler text, p_target text) returns boolean
-language sql immutable as $$
+create function core.handles(p_handler text, p_target text) returns boolean language sql immutable as $$
   select p_target is null or split_part(p_handler, '.', 1) = p_target
 $$;
--- db/functions/tried.sql
-create function core.tried(p_attempts integer, p_last_error text) returns boolean
-language sql immutable as $$
+create function core.tried(p_attempts integer, p_last_error text) returns boolean language sql immutable as $$
   select p_attempts > 0 or p_last_error is not null
 $$;
--- db/functions/operated_event.sql
 create function core.operated_event(p_action text, p_event_id uuid, p_occurred_at timestamptz,
   p_force boolean default false) returns timestamptz
 language plpgsql volatile as $$
@@ -106,14 +95,12 @@ begin
     v_others := v_others + 1;
   end loop;
   if v_others = 0 then
-    raise exception 'event_id: % is not in core.outbox%', p_event_id,
-      coalesce(' with occurred_at ' || p_occurred_at, '')
-      using errcode = 'SP031', column = 'event_id', hint = 'check the id; retention deletes events in the end';
+    raise exception 'event_id: % is not in core.outbox%', p_event_id, coalesce(' with occurred_at ' || p_occurred_at,
+      '') using errcode = 'SP031', column = 'event_id', hint = 'check the id; retention deletes events in the end';
   end if;
   if v_others > 1 then
-    raise exception 'event_id: several events have the id %', p_event_id
-      using errcode = 'SP035', column = 'event_id',
-            hint = format('also name its occurred_at: select occurred_at, event_type, status from core.outbox '
+    raise exception 'event_id: several events have the id %', p_event_id using errcode = 'SP035', column = 'event_id',
+      hint = format('also name its occurred_at: select occurred_at, event_type, status from core.outbox '
               'where id = %L; then p_occurred_at => ...', p_event_id);
   end if;
   if p_action = 'undiscard' then
@@ -133,9 +120,8 @@ begin
     return v_row.occurred_at;
   end if;
   if v_row.discarded_at is not null then
-    raise exception 'event %: was discarded at %', p_event_id, v_row.discarded_at
-      using errcode = 'SP033', column = 'event_id',
-        hint = format('first: select core.outbox_undiscard(%L)', p_event_id);
+    raise exception 'event %: was discarded at %', p_event_id, v_row.discarded_at using errcode = 'SP033',
+      column = 'event_id', hint = format('first: select core.outbox_undiscard(%L)', p_event_id);
   end if;
   if v_row.deleted_at is not null then
     raise exception 'event %: is past its retention since %', p_event_id, v_row.deleted_at
@@ -148,8 +134,7 @@ begin
               hint = case v_row.status
                 when 'failed' then format('replay it: select core.outbox_replay(%L, <generation>, <who>)', p_event_id)
                 when 'in_flight' then 'a worker handles it; if that worker dies, the event is pending again when the '
-                  'lease runs out'
-                else 'nothing is left to do' end;
+                  'lease runs out' else 'nothing is left to do' end;
     end if;
     if v_row.available_at <= clock_timestamp() then
       raise exception 'event %: is due already, since %', p_event_id, v_row.available_at
@@ -175,15 +160,13 @@ begin
   return v_row.occurred_at;
 end
 $$;
--- db/functions/operated_ids.sql
 create function core.operated_ids(p_event_ids uuid[], p_occurred_ats timestamptz[]) returns void
 language plpgsql immutable as $$
 begin
   if p_event_ids is null or cardinality(p_event_ids) > 1000 then
-    raise exception 'event_ids: must be an array of at most 1000 ids, not %',
-      coalesce(cardinality(p_event_ids)::text, 'null')
-      using errcode = 'SP030', column = 'event_ids',
-        hint = 'call it several times, or use the command: it goes in batches';
+    raise exception 'event_ids: must be an array of at most 1000 ids, not %', coalesce(cardinality(p_event_ids)::text,
+      'null') using errcode = 'SP030', column = 'event_ids',
+      hint = 'call it several times, or use the command: it goes in batches';
   end if;
   if p_occurred_ats is not null and cardinality(p_occurred_ats) <> cardinality(p_event_ids) then
     raise exception 'occurred_ats: % for % ids', cardinality(p_occurred_ats), cardinality(p_event_ids)
@@ -192,7 +175,6 @@ begin
   end if;
 end
 $$;
--- db/functions/operated_rows.sql
 create function core.operated_rows(p_action text, p_event_ids uuid[], p_occurred_ats timestamptz[],
   p_settled_before timestamptz default null, p_force boolean default false,
   p_generation bigint default null) returns table (id uuid, occurred_at timestamptz)
@@ -221,11 +203,9 @@ begin
                  and o.deleted_at > clock_timestamp() - (select make_interval(hours => p.tombstoned_grace_days * 24)
                  from core.retention_policies p where p.subject = 'outbox_row' and p.content_class = '*')
                when 'retry_now' then o.status = 'pending' and o.deleted_at is null
-                 and o.available_at > clock_timestamp()
-             end for update of o skip locked) o;
+                 and o.available_at > clock_timestamp() end for update of o skip locked) o;
 end
 $$;
--- db/functions/outbox_replay.sql
 create function core.outbox_replay(p_event_id uuid, p_new_generation bigint, p_replayed_by text default null,
   p_occurred_at timestamptz default null, p_force boolean default false) returns integer
 language plpgsql volatile security definer set search_path = pg_catalog, core, pg_temp set enable_seqscan = off
@@ -247,7 +227,6 @@ begin
   return v_cycle;
 end
 $$;
--- db/functions/outbox_replay_many.sql
 create function core.outbox_replay_many(p_event_ids uuid[], p_new_generation bigint, p_replayed_by text default null,
   p_occurred_ats timestamptz[] default null, p_settled_before timestamptz default null,
   p_force boolean default false) returns table (event_id uuid, occurred_at timestamptz, cycle integer)
@@ -274,12 +253,10 @@ begin
              and t.event_version = o.event_version)
          end, ''),
          attempts = 0, last_error = null, first_failed_at = null, claimed_at = null, claim_token = null,
-           claimed_by = null,
-         lease_handler = null, delivered_at = null, handler_failures = '{}', crashes = 0,
+         claimed_by = null, lease_handler = null, delivered_at = null, handler_failures = '{}', crashes = 0,
          failure_history = core.failure_history_with(o.failure_history, jsonb_build_object(
            'cycle', core.prior_replays(o.failure_history) + 1, 'attempts', o.attempts, 'last_error', o.last_error,
-             'first_failed_at', o.first_failed_at,
-           'failed_at', case when o.status = 'failed' then o.claimed_at end,
+           'first_failed_at', o.first_failed_at, 'failed_at', case when o.status = 'failed' then o.claimed_at end,
            'replayed_at', clock_timestamp(), 'replayed_by', coalesce(btrim(p_replayed_by), session_user))
            || case when o.status = 'delivered' then jsonb_build_object('delivered_at', o.delivered_at) else '{}' end)
      from unnest(v_ids, v_ats) as k(id, occurred_at)
@@ -298,7 +275,6 @@ begin
     order by u.channel) n;
 end
 $$;
--- db/functions/outbox_replay_preview.sql
 create function core.outbox_replay_preview(p_event_id uuid, p_new_generation bigint,
   p_occurred_at timestamptz default null, p_force boolean default false) returns table (handler text, would_run boolean,
   handled_at timestamptz, note text)
@@ -318,7 +294,6 @@ begin
     from core.outbox_replay_preview_many(array[p_event_id], p_new_generation, array[v_occurred_at]) p;
 end
 $$;
--- db/functions/outbox_replay_preview_many.sql
 create function core.outbox_replay_preview_many(p_event_ids uuid[], p_new_generation bigint,
   p_occurred_ats timestamptz[] default null) returns table (event_id uuid, occurred_at timestamptz, event_type text,
   handler text, would_run boolean, handled_at timestamptz, note text)
@@ -338,8 +313,7 @@ begin
     then format('no worker of generation %s is live: what will run is not known', p_new_generation) end;
   return query
     with given as materialized
-      (select distinct g.id, g.occurred_at
-        from unnest(p_event_ids, coalesce(p_occurred_ats, '{}')) as g(id, occurred_at)),
+      (select distinct g.* from unnest(p_event_ids, coalesce(p_occurred_ats, '{}')) as g(id, occurred_at)),
     rows as materialized
       (select o.id, o.occurred_at, o.event_type, o.event_version, o.target, o.idempotency_key
        from given g cross join lateral
@@ -350,24 +324,21 @@ begin
            nullif(concat_ws('; ',
              case when h.handler is null
                then coalesce(v_no_handler, format('no live worker of generation %s handles %s%s', p_new_generation,
-                 r.event_type,
-               coalesce(' for target ' || r.target, ''))) end,
+                 r.event_type, coalesce(' for target ' || r.target, ''))) end,
              c.unconsumed,
              (select format('paused in generation %s since %s by %s: it will wait', p.generation,
                to_char(p.paused_at at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS"Z"'), p.paused_by)
-                 from core.paused_types p
-              where p.generation = p_new_generation and p.event_type = r.event_type)), '') from rows r
+              from core.paused_types p where p.generation = p_new_generation and p.event_type = r.event_type)), '')
+    from rows r
     left join lateral (select l.handler from unnest(v_types, v_handlers) as l(event_type, handler)
                        where l.event_type = r.event_type and core.handles(l.handler, r.target)) h on true
     left join lateral (select e.handled_at from core.event_handled e
                        where e.handler_name = h.handler and e.idempotency_key = r.idempotency_key offset 0) d on true
     left join lateral (select format('no handler in generation %s consumes its type: it will not be replayed',
-      p_new_generation)
-                       where core.unconsumed(r.event_type, r.event_version, p_new_generation)) c(unconsumed) on true
+      p_new_generation) where core.unconsumed(r.event_type, r.event_version, p_new_generation)) c(unconsumed) on true
     order by r.id, r.occurred_at, h.handler;
 end
 $$;
--- db/functions/outbox_discard.sql
 create function core.outbox_discard(p_event_id uuid, p_discarded_by text, p_reason text default null,
   p_occurred_at timestamptz default null) returns void
 language plpgsql volatile security definer set search_path = pg_catalog, core, pg_temp set enable_seqscan = off
@@ -381,7 +352,6 @@ begin
   perform core.outbox_discard_many(array[p_event_id], p_discarded_by, p_reason, array[v_occurred_at]);
 end
 $$;
--- db/functions/outbox_discard_many.sql
 create function core.outbox_discard_many(p_event_ids uuid[], p_discarded_by text, p_reason text default null,
   p_occurred_ats timestamptz[] default null, p_failed_before timestamptz default null) returns table (event_id uuid,
   occurred_at timestamptz)
@@ -414,7 +384,6 @@ begin
   end if;
 end
 $$;
--- db/functions/outbox_undiscard.sql
 create function core.outbox_undiscard(p_event_id uuid, p_undiscarded_by text,
   p_occurred_at timestamptz default null) returns void
 language plpgsql volatile security definer set search_path = pg_catalog, core, pg_temp set enable_seqscan = off
@@ -432,7 +401,6 @@ begin
   end if;
 end
 $$;
--- db/functions/outbox_undiscard_many.sql
 create function core.outbox_undiscard_many(p_event_ids uuid[], p_undiscarded_by text,
   p_occurred_ats timestamptz[] default null) returns table (event_id uuid, occurred_at timestamptz)
 language plpgsql volatile security definer set search_path = pg_catalog, core, pg_temp set enable_seqscan = off
@@ -459,7 +427,6 @@ begin
   end if;
 end
 $$;
--- db/functions/outbox_retry_now.sql
 create function core.outbox_retry_now(p_event_id uuid, p_retried_by text default null,
   p_occurred_at timestamptz default null) returns void
 language plpgsql volatile security definer set search_path = pg_catalog, core, pg_temp set enable_seqscan = off
@@ -474,7 +441,6 @@ begin
   end if;
 end
 $$;
--- db/functions/outbox_retry_now_many.sql
 create function core.outbox_retry_now_many(p_event_ids uuid[], p_retried_by text default null,
   p_occurred_ats timestamptz[] default null) returns table (event_id uuid, occurred_at timestamptz, tried boolean)
 language plpgsql volatile security definer set search_path = pg_catalog, core, pg_temp set enable_seqscan = off
@@ -506,7 +472,6 @@ begin
     order by u.channel) n;
 end
 $$;
--- db/functions/event_type_pause.sql
 create function core.event_type_pause(p_event_type text, p_generation bigint, p_paused_by text default null,
   p_reason text default null) returns void
 language plpgsql volatile security definer set search_path = pg_catalog, core, pg_temp as $$
@@ -530,19 +495,16 @@ begin
   if not found then
     select * into v_paused from core.paused_types p where p.generation = p_generation and p.event_type = p_event_type;
     raise exception 'event_type: % is paused already in generation %, since % by %', p_event_type, p_generation,
-      v_paused.paused_at, v_paused.paused_by
-      using errcode = 'SP034', column = 'event_type',
-        hint = format('select core.event_type_resume(%L, %s)', p_event_type, p_generation);
+      v_paused.paused_at, v_paused.paused_by using errcode = 'SP034', column = 'event_type',
+      hint = format('select core.event_type_resume(%L, %s)', p_event_type, p_generation);
   end if;
 end
 $$;
--- db/functions/event_type_resume.sql
 create function core.event_type_resume(p_event_type text, p_generation bigint,
   p_resumed_by text default null) returns void
 language plpgsql volatile security definer set search_path = pg_catalog, core, pg_temp set enable_seqscan = off
 set enable_bitmapscan = off set enable_sort = off set jit = off as $$
 declare
-  v_channel text;
   v_id text;
 begin
   delete from core.paused_types p where p.generation = p_generation and p.event_type = p_event_type;
@@ -555,20 +517,14 @@ begin
     jsonb_build_object('event_type', p_event_type));
   v_id := (select o.id::text from core.outbox o
            where o.generation = p_generation and o.event_type = p_event_type and o.status = 'pending'
-             and o.deleted_at is null
-           order by o.available_at limit 1);
-  for v_channel in
-    select 'outbox_gen_' || p_generation || coalesce('_' || t.class, '') from core.event_types t
-      where t.event_type = p_event_type
-    union
-    select o.channel from
-      (select o.channel from core.outbox o
+             and o.deleted_at is null order by o.available_at limit 1);
+  perform pg_notify(c.channel, coalesce(v_id, '')) from
+    (select 'outbox_gen_' || p_generation || coalesce('_' || t.class, '') as channel from core.event_types t
+     where t.event_type = p_event_type
+     union
+     select o.channel from (select o.channel from core.outbox o
        where o.generation = p_generation and o.event_type = p_event_type and o.status = 'pending'
-         and o.deleted_at is null
-       order by o.available_at limit 1000) o
-  loop
-    perform pg_notify(v_channel, coalesce(v_id, ''));
-  end loop;
+         and o.deleted_at is null order by o.available_at limit 1000) o) c;
 end
 $$;
 -- +goose StatementEnd
@@ -576,7 +532,6 @@ grant execute on function core.tried, core.outbox_replay, core.outbox_replay_man
   core.outbox_replay_preview_many, core.outbox_discard, core.outbox_discard_many, core.outbox_undiscard,
   core.outbox_undiscard_many, core.outbox_retry_now, core.outbox_retry_now_many, core.event_type_pause,
   core.event_type_resume to spectral_operator;
-
 reset role;
 
 -- +goose Down

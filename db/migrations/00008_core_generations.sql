@@ -1,11 +1,9 @@
 -- Deployment generations: register, drain, adopt, retire.
-
 -- +goose Up
 set local lock_timeout = '500ms';
 set local role spectral_owner;
 
 -- +goose StatementBegin
--- db/functions/generation_announce.sql
 create function core.generation_announce(p_generation bigint) returns text
 language plpgsql volatile security definer set search_path = pg_catalog, core, pg_temp as $$
 declare
@@ -24,7 +22,6 @@ begin
   return v_status;
 end
 $$;
--- db/functions/generation_register.sql
 create function core.generation_register(p_generation bigint, p_registered_by text default null) returns text
 language plpgsql volatile security definer set search_path = pg_catalog, core, pg_temp as $$
 declare
@@ -41,18 +38,14 @@ begin
   return core.generation_announce(p_generation);
 end
 $$;
--- db/functions/generation_open.sql
 create function core.generation_open(p_generation bigint, p_keep boolean default true) returns void
 language plpgsql volatile as $$
 declare
   v_status text;
 begin
-  if p_keep then
-    perform from core.deployments d where d.generation = p_generation for share;
-  end if;
+  if p_keep then perform from core.deployments d where d.generation = p_generation for share; end if;
   select case when d.status <> 'retired' and d.closed_at is not null then 'being retired' else d.status end
-    into v_status
-  from core.deployments d where d.generation = p_generation;
+    into v_status from core.deployments d where d.generation = p_generation;
   if v_status is null or v_status in ('retired', 'being retired') then
     raise exception 'generation: % is %', coalesce(p_generation::text, 'null'),
         case when p_generation is null then 'none' else coalesce(v_status, 'not registered') end
@@ -63,7 +56,6 @@ begin
   end if;
 end
 $$;
--- db/functions/generation_drain.sql
 create function core.generation_drain(p_generation bigint, p_drained_by text default null,
   p_force boolean default false) returns text
 language plpgsql volatile security definer set search_path = pg_catalog, core, pg_temp as $$
@@ -87,9 +79,7 @@ begin
     return 'draining';
   end if;
   select d.status into v_status from core.deployments d where d.generation = p_generation;
-  if v_status = 'draining' then
-    return v_status;
-  end if;
+  if v_status = 'draining' then return v_status; end if;
   if v_status is null and exists (select from core.generation_backlog(p_generation)) then
     insert into core.deployments (generation, status, draining_at) values (p_generation, 'draining', clock_timestamp())
     on conflict do nothing;
@@ -104,7 +94,6 @@ begin
     using errcode = 'SP019', column = 'generation', hint = 'select generation, status from core.deployments';
 end
 $$;
--- db/functions/generation_left.sql
 create function core.generation_left(p_generation bigint) returns text
 language sql volatile set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off set jit = off as $$
   select case when w.due + w.scheduled + f.in_flight > 0 then
@@ -118,9 +107,7 @@ language sql volatile set enable_seqscan = off set enable_bitmapscan = off set e
        (select count(*) as in_flight from core.outbox o
         where o.generation = p_generation and o.status = 'in_flight' and o.deleted_at is null) as f
 $$;
--- db/functions/transactions_below.sql
-create function core.transactions_below(p_mark xid8) returns text
-language sql volatile as $$
+create function core.transactions_below(p_mark xid8) returns text language sql volatile as $$
   select count(*) || case count(*) when 1 then ' transaction (' else ' transactions (' end
          || string_agg(t.who, ', ' order by t.oldest desc, t.who) filter (where t.n <= 5) || case when count(*) > 5
            then ', ...)' else ')' end
@@ -135,7 +122,6 @@ language sql volatile as $$
         group by l.virtualtransaction, l.pid, a.usename, a.application_name, a.datname, a.xact_start) as t
   having count(*) > 0
 $$;
--- db/functions/generation_retire.sql
 create function core.generation_retire(p_generation bigint, p_retired_by text default null) returns text
 language plpgsql volatile security definer set search_path = pg_catalog, core, pg_temp set lock_timeout = '1s' as $$
 declare
@@ -154,8 +140,7 @@ begin
     select * into v_deployment from core.deployments d where d.generation = p_generation for update;
   exception when lock_not_available then
     return 'waiting: for a transaction that replays or adopts into the generation, '
-      'publishes into it at REPEATABLE READ or '
-      'SERIALIZABLE, or changes it';
+      'publishes into it at REPEATABLE READ or SERIALIZABLE, or changes it';
   end;
   if v_deployment.generation is null then
     raise exception 'generation: % is not registered', coalesce(p_generation::text, 'null')
@@ -169,9 +154,7 @@ begin
   end if;
   if v_deployment.closed_at is null then
     v_left := core.generation_left(p_generation);
-    if v_left is not null then
-      return 'not empty: ' || v_left;
-    end if;
+    if v_left is not null then return 'not empty: ' || v_left; end if;
     update core.deployments d set closed_at = clock_timestamp(), closed_xid = pg_current_xact_id(), closed_mark = null
     where d.generation = p_generation;
     perform core.operator_action('generation_close', p_retired_by, p_generation => p_generation);
@@ -181,9 +164,7 @@ begin
   end if;
   v_mark := v_deployment.closed_mark;
   if v_mark is null or v_mark > pg_current_xact_id() then
-    if v_old_id then
-      return 'waiting: commit, and call again';
-    end if;
+    if v_old_id then return 'waiting: commit, and call again'; end if;
     v_mark := pg_current_xact_id();
     update core.deployments d set closed_mark = v_mark where d.generation = p_generation;
   end if;
@@ -209,7 +190,6 @@ begin
   return 'retired';
 end
 $$;
--- db/functions/generation_status.sql
 create function core.generation_status(p_generation bigint default null) returns table (generation bigint, status text,
   registered_at timestamptz, draining_at timestamptz, closed_at timestamptz, retired_at timestamptz, due bigint,
   scheduled bigint, in_flight bigint, failed bigint, oldest_due timestamptz, next_scheduled timestamptz,
@@ -219,8 +199,7 @@ set enable_bitmapscan = off set enable_sort = off set jit = off as $$
 #variable_conflict use_column
 begin
   return query
-    with
-    pending as materialized (
+    with pending as materialized (
       select o.generation, count(*) filter (where o.available_at <= statement_timestamp()) as due,
              count(*) filter (where o.available_at > statement_timestamp()) as scheduled,
              min(o.available_at) filter (where o.available_at <= statement_timestamp()) as oldest,
@@ -238,24 +217,18 @@ begin
       group by o.generation),
     known as (
       select d.generation from core.deployments d where p_generation is null or d.generation = p_generation
-      union select p.generation from pending p union select f.generation from flying f union select f.generation
-        from failed f)
+      union select generation from pending union select generation from flying union select generation from failed)
     select k.generation, case when d.status = 'draining' and d.closed_at is not null then 'closing'
-      else coalesce(d.status, 'unknown') end,
-           d.registered_at, d.draining_at, d.closed_at, d.retired_at,
-           coalesce(p.due, 0), coalesce(p.scheduled, 0), coalesce(i.n, 0), coalesce(f.n, 0), p.oldest, p.next, p.last,
+        else coalesce(d.status, 'unknown') end, d.registered_at, d.draining_at, d.closed_at, d.retired_at,
+      coalesce(p.due, 0), coalesce(p.scheduled, 0), coalesce(i.n, 0), coalesce(f.n, 0), p.oldest, p.next, p.last,
            (select count(*) from core.live_workers w where w.generation = k.generation),
            coalesce(d.status = 'live'
              and d.generation = (select max(l.generation) from core.deployments l where l.status = 'live'), false),
            array(select t.event_type from core.paused_types t where t.generation = k.generation order by t.event_type)
-    from known k
-    left join core.deployments d on d.generation = k.generation
-    left join pending p on p.generation = k.generation
-    left join flying i on i.generation = k.generation
-    left join failed f on f.generation = k.generation order by k.generation;
+    from known k left join core.deployments d using (generation) left join pending p using (generation)
+    left join flying i using (generation) left join failed f using (generation) order by k.generation;
 end
 $$;
--- db/functions/generation_backlog.sql
 create function core.generation_backlog(p_generation bigint,
   p_handled_in bigint default null) returns table (event_type text, due bigint, scheduled bigint, in_flight bigint,
   next_scheduled timestamptz, last_scheduled timestamptz, workers bigint, paused boolean)
@@ -264,8 +237,7 @@ set enable_bitmapscan = off set enable_sort = off set jit = off as $$
 #variable_conflict use_column
 begin
   return query
-    with
-    pending as materialized (
+    with pending as materialized (
       select o.event_type, count(*) filter (where o.available_at <= statement_timestamp()) as due,
              count(*) filter (where o.available_at > statement_timestamp()) as scheduled,
              min(o.available_at) filter (where o.available_at > statement_timestamp()) as next,
@@ -280,18 +252,15 @@ begin
            exists (select from core.paused_types s where s.generation = coalesce(p_handled_in, p_generation)
              and s.event_type = t.event_type)
     from (select p.event_type from pending p union select f.event_type from flying f) as t
-    left join pending p on p.event_type = t.event_type
-    left join flying f on f.event_type = t.event_type order by t.event_type;
+    left join pending p using (event_type) left join flying f using (event_type) order by t.event_type;
 end
 $$;
--- db/functions/generation_handlers.sql
 create function core.generation_handlers(p_generation bigint) returns table (event_type text, handler text)
 language sql stable security definer set search_path = pg_catalog, core, pg_temp as $$
   select distinct t.key, h.name
   from core.live_workers w, jsonb_each(w.handlers) as t, jsonb_array_elements_text(t.value) as h(name)
   where w.generation = p_generation order by 1, 2
 $$;
--- db/functions/generation_state.sql
 create function core.generation_state(p_generation bigint) returns text
 language sql stable security definer set search_path = pg_catalog, core, pg_temp set enable_seqscan = off
 set enable_bitmapscan = off set jit = off as $$
@@ -305,7 +274,6 @@ set enable_bitmapscan = off set jit = off as $$
        when d.status = 'draining' and d.closed_at is not null then 'closing'
        else d.status end from core.deployments d where d.generation = p_generation), 'unknown')
 $$;
--- db/functions/adoption_check.sql
 create function core.adoption_check(p_from bigint, p_to bigint, p_keep boolean) returns text
 language plpgsql volatile as $$
 declare
@@ -325,7 +293,6 @@ begin
   return coalesce(v_status, 'unknown');
 end
 $$;
--- db/functions/outbox_adoptable.sql
 create function core.outbox_adoptable(p_from bigint, p_to bigint,
   p_event_types text[] default null) returns table (event_type text, due bigint, scheduled bigint, in_flight bigint,
   workers bigint, paused boolean, target text)
@@ -355,15 +322,14 @@ begin
            l.target from left_over l order by l.event_type, l.target nulls first;
 end
 $$;
--- db/functions/outbox_adopt.sql
 create function core.outbox_adopt(p_from bigint, p_to bigint, p_limit integer default 1000,
   p_adopted_by text default null, p_event_types text[] default null, p_before timestamptz default null) returns integer
 language plpgsql volatile security definer set search_path = pg_catalog, core, pg_temp set enable_seqscan = off
 set enable_bitmapscan = off set enable_sort = off set enable_hashjoin = off set enable_mergejoin = off set jit = off
 as $$
 declare
-  v_xid xid8;
-  v_now timestamptz;
+  v_xid constant xid8 := pg_current_xact_id(); -- before the time is read: core.outbox_watermark
+  v_now constant timestamptz := clock_timestamp();
   v_suspects uuid[];
   v_type text;
   v_row record;
@@ -380,8 +346,6 @@ begin
     raise warning 'from: generation % is live: its workers compete for its events, and more may come', p_from
       using hint = format('select core.generation_drain(%s);', p_from);
   end if;
-  v_xid := pg_current_xact_id(); -- before the time is read: core.outbox_watermark
-  v_now := clock_timestamp();
   perform core.workers_probe(gen_random_uuid(), 0); -- there may be no worker that does it
   perform core.outbox_reap(1000);
   v_suspects := core.claim_suspects(null);
@@ -393,22 +357,18 @@ begin
       select (select min(o.event_type) from core.outbox o
               where o.generation = p_from and o.event_type > y.t and o.status = 'pending' and o.deleted_at is null)
       from types y where y.t is not null)
-    select y.t from types y where y.t is not null and (p_event_types is null or y.t = any (p_event_types))
-  loop
+    select y.t from types y where y.t is not null and (p_event_types is null or y.t = any (p_event_types)) loop
     for v_row in
       select o.id, o.occurred_at from core.outbox o
       where o.generation = p_from and o.event_type = v_type and o.status = 'pending' and o.deleted_at is null
         and (p_before is null or o.created_at < p_before) and (v_suspects is null or o.id <> all (v_suspects))
-      order by o.available_at limit p_limit - cardinality(v_ids) for update skip locked
-    loop
+      order by o.available_at limit p_limit - cardinality(v_ids) for update skip locked loop
       v_ids := v_ids || v_row.id;
       v_occurred_ats := v_occurred_ats || v_row.occurred_at;
     end loop;
     exit when cardinality(v_ids) >= p_limit;
   end loop;
-  if v_ids = '{}' then
-    return 0;
-  end if;
+  if v_ids = '{}' then return 0; end if;
   for v_channel, v_id in
     with moved as (
       update core.outbox o set generation = p_to,
@@ -416,8 +376,7 @@ begin
           available_at = greatest(o.available_at, v_now + b.n * interval '1 microsecond')
       from unnest(v_ids, v_occurred_ats) with ordinality as b(id, occurred_at, n)
       where o.id = b.id and o.occurred_at = b.occurred_at returning o.channel, o.id)
-    select distinct on (m.channel) m.channel, m.id from moved m order by m.channel
-  loop
+    select distinct on (m.channel) m.channel, m.id from moved m order by m.channel loop
     perform pg_notify(v_channel, v_id::text);
   end loop;
   perform core.operator_action('adopt', p_adopted_by, v_ids, p_to,
@@ -430,7 +389,6 @@ grant execute on function core.generation_announce to spectral_worker;
 grant execute on function core.generation_register, core.generation_drain, core.generation_retire,
   core.generation_status, core.generation_handlers, core.outbox_adoptable, core.outbox_adopt to spectral_operator;
 grant execute on function core.generation_backlog, core.generation_state to spectral_operator, spectral_worker;
-
 reset role;
 
 -- +goose Down

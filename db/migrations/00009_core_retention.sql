@@ -1,5 +1,4 @@
 -- Retention: policies, and the sweep that follows them.
-
 -- +goose Up
 set local lock_timeout = '500ms';
 set local role spectral_owner;
@@ -22,10 +21,8 @@ create table core.retention_policies (
 );
 comment on table core.retention_policies is 'How long rows are kept; core.retention_sweep deletes no others.';
 comment on column core.retention_policies.active_ttl_days is 'days of 24 hours until a row is tombstoned';
-comment on column core.retention_policies.tombstoned_grace_days is
-  'days of 24 hours from the tombstone until the row is deleted';
-comment on column core.retention_policies.swept_at is
-  'of outbox_row: when a sweep last began, of a worker (core.retention_begin) or an operator';
+comment on column core.retention_policies.tombstoned_grace_days is 'days of 24 hours from tombstone to deletion';
+comment on column core.retention_policies.swept_at is 'of outbox_row: when a worker or operator last began a sweep';
 grant select on core.retention_policies to spectral_operator, spectral_retention;
 
 insert into core.retention_policies (subject, active_ttl_days, tombstoned_grace_days) values
@@ -34,9 +31,7 @@ insert into core.retention_policies (subject, active_ttl_days, tombstoned_grace_
   ('operator_action', 365, 7);
 
 -- +goose StatementBegin
--- db/functions/retention_policies_check.sql
-create function core.retention_policies_check() returns text
-language sql volatile as $$
+create function core.retention_policies_check() returns text language sql volatile as $$
   select case
     when count(*) filter (where p.subject in ('outbox_row', 'event_handled')) < 2
       then 'outbox_row and event_handled must both have a policy'
@@ -49,7 +44,6 @@ language sql volatile as $$
         max(p.tombstoned_grace_days) filter (where p.subject = 'outbox_row'))
   end from core.retention_policies p where p.content_class = '*'
 $$;
--- db/functions/retention_policies_keep.sql
 create function core.retention_policies_keep() returns trigger
 language plpgsql set search_path = pg_catalog, core, pg_temp as $$
 declare
@@ -62,9 +56,8 @@ begin
     v_fault := core.retention_policies_check();
   end if;
   if v_fault is not null then
-    raise exception 'core.retention_policies: %', v_fault
-      using errcode = 'SP050', column = 'active_ttl_days',
-        hint = 'change the policies that depend on each other in one transaction';
+    raise exception 'core.retention_policies: %', v_fault using errcode = 'SP050', column = 'active_ttl_days',
+      hint = 'change the policies that depend on each other in one transaction';
   end if;
   return null;
 end
@@ -75,21 +68,18 @@ create constraint trigger retention_policies_keep
   deferrable initially deferred for each row execute function core.retention_policies_keep();
 create trigger retention_policies_truncate before truncate on core.retention_policies
   for each statement execute function core.retention_policies_keep();
--- db/functions/outbox_retained_from.sql
 create function core.outbox_retained_from(p_status text, p_occurred_at timestamptz, p_delivered_at timestamptz,
   p_failed_at timestamptz) returns timestamptz
 language sql immutable as $$
   select case p_status when 'delivered' then greatest(p_occurred_at, p_delivered_at)
                        when 'failed' then greatest(p_occurred_at, p_failed_at) end
 $$;
--- db/functions/key_in_outbox.sql
 create function core.key_in_outbox(p_event_id uuid, p_idempotency_key text) returns boolean
 language sql stable as $$
   select exists (select from core.outbox o where o.id = p_event_id) or exists (select from core.outbox o
                  where o.idempotency_key = p_idempotency_key and o.status <> 'delivered'
                    and o.idempotency_key <> o.id::text)
 $$;
--- db/functions/outbox_expired.sql
 create function core.outbox_expired(p_status text, p_occurred_at timestamptz, p_delivered_at timestamptz,
   p_failed_at timestamptz, p_deleted_at timestamptz, p_undiscarded_at timestamptz, p_expired timestamptz,
   p_undiscarded_since timestamptz) returns boolean
@@ -100,14 +90,12 @@ language sql immutable as $$
                 else true end
               else false end
 $$;
--- db/functions/event_handled_expired.sql
 create function core.event_handled_expired(p_event_id uuid, p_idempotency_key text, p_handled_at timestamptz,
   p_deleted_at timestamptz, p_expired timestamptz) returns boolean
 language sql stable as $$
   select case when p_deleted_at is null and p_handled_at <= p_expired
     then not core.key_in_outbox(p_event_id, p_idempotency_key) else false end
 $$;
--- db/functions/retention_window.sql
 create function core.retention_window(p_subject text, out expired timestamptz, out grace_over timestamptz,
   out gone timestamptz) returns record
 language plpgsql stable as $$
@@ -121,7 +109,6 @@ begin
   from core.retention_policies p where p.subject = p_subject and p.content_class = '*';
 end
 $$;
--- db/functions/retention_delete_outbox.sql
 create function core.retention_delete_outbox(p_after text[], p_limit integer) returns table (rows bigint, next text[])
 language plpgsql volatile as $$
 declare
@@ -132,15 +119,13 @@ begin
   select array_agg(l.ctid), array_agg(l.id), case when count(*) = p_limit then array[max(l.deleted_at)::text] end
   into v_rows, v_ids, next from (select o.ctid, o.id, o.deleted_at from core.outbox o
         where o.deleted_at between coalesce(p_after[1]::timestamptz, '-infinity') and v_over
-          and o.status in ('delivered', 'failed')
-        order by o.deleted_at limit p_limit for update skip locked) l;
+          and o.status in ('delivered', 'failed') order by o.deleted_at limit p_limit for update skip locked) l;
   delete from core.outbox o where o.ctid = any (v_rows) and o.id = any (v_ids)
     and case when o.deleted_at <= v_over then o.status in ('delivered', 'failed') else false end;
   get diagnostics rows = row_count;
   return next;
 end
 $$;
--- db/functions/retention_tombstone_outbox.sql
 create function core.retention_tombstone_outbox(p_after text[], p_limit integer) returns table (rows bigint,
   next text[])
 language plpgsql volatile as $$
@@ -172,7 +157,6 @@ begin
   return next;
 end
 $$;
--- db/functions/retention_delete_event_handled.sql
 create function core.retention_delete_event_handled(p_after text[], p_limit integer) returns table (rows bigint,
   next text[])
 language plpgsql volatile as $$
@@ -193,7 +177,6 @@ begin
   return next;
 end
 $$;
--- db/functions/retention_tombstone_event_handled.sql
 create function core.retention_tombstone_event_handled(p_after text[], p_limit integer) returns table (rows bigint,
   next text[])
 language plpgsql volatile as $$
@@ -217,7 +200,6 @@ begin
   return next;
 end
 $$;
--- db/functions/retention_delete_operator_actions.sql
 create function core.retention_delete_operator_actions(p_after text[], p_limit integer) returns table (rows bigint,
   next text[])
 language plpgsql volatile as $$
@@ -235,7 +217,6 @@ begin
   return next;
 end
 $$;
--- db/functions/retention_tombstone_operator_actions.sql
 create function core.retention_tombstone_operator_actions(p_after text[], p_limit integer) returns table (rows bigint,
   next text[])
 language plpgsql volatile as $$
@@ -252,7 +233,6 @@ begin
   return next;
 end
 $$;
--- db/functions/retention_sweep.sql
 create function core.retention_sweep(p_step text, p_after text[] default null, p_limit integer default 1000,
   p_run uuid default null, p_swept_by text default null) returns table (rows bigint, next text[])
 language plpgsql volatile security definer set search_path = pg_catalog, core, pg_temp set enable_seqscan = off
@@ -264,25 +244,21 @@ declare
   v_fault text;
 begin
   if p_limit is null or p_limit not between 1 and 10000 then
-    raise exception 'limit: % must be from 1 to 10000', coalesce(p_limit::text, 'null')
-      using errcode = 'SP051', column = 'limit',
-        hint = 'a sweep is many short transactions: call again with what next says';
+    raise exception 'limit: % must be from 1 to 10000', coalesce(p_limit::text, 'null') using errcode = 'SP051',
+      column = 'limit', hint = 'a sweep is many short transactions: call again with what next says';
   end if;
   if p_step is null or p_step !~ '^[a-z]+[.]retention_(delete|tombstone)_[a-z_]+$'
      or not exists (select from pg_proc f join pg_namespace n on n.oid = f.pronamespace
                     where n.nspname = split_part(p_step, '.', 1) and f.proname = split_part(p_step, '.', 2)
                       and pg_get_userbyid(f.proowner) = current_user) then
-    raise exception 'step: % is unknown', coalesce(p_step, 'null')
-      using errcode = 'SP051', column = 'step',
-        hint = 'pass a function of the owner, like core.retention_delete_outbox';
+    raise exception 'step: % is unknown', coalesce(p_step, 'null') using errcode = 'SP051', column = 'step',
+      hint = 'pass a function of the owner, like core.retention_delete_outbox';
   end if;
   if current_setting('transaction_isolation') in ('repeatable read', 'serializable') then
     raise exception 'a sweep is not run at isolation level %', current_setting('transaction_isolation')
       using errcode = 'SP053', hint = 'begin isolation level read committed;';
   end if;
-  if not pg_try_advisory_xact_lock(2958103347719062245) then
-    return;
-  end if;
+  if not pg_try_advisory_xact_lock(2958103347719062245) then return; end if;
   v_fault := core.retention_policies_check();
   if v_fault is not null then
     raise exception 'core.retention_policies: %', v_fault
@@ -298,7 +274,6 @@ begin
   return query execute format('select s.rows, s.next from %s($1, $2) s', p_step) using p_after, p_limit;
 end
 $$;
--- db/functions/retention_begin.sql
 create function core.retention_begin(p_interval double precision) returns double precision
 language plpgsql volatile security definer set search_path = pg_catalog, core, pg_temp as $$
 begin
@@ -309,14 +284,11 @@ begin
   update core.retention_policies p set swept_at = clock_timestamp() where p.subject = 'outbox_row'
     and coalesce(p.swept_at not between clock_timestamp() - make_interval(secs => p_interval) and clock_timestamp(),
       true);
-  if found then
-    return 0;
-  end if;
+  if found then return 0; end if;
   return (select extract(epoch from p.swept_at - clock_timestamp()) + p_interval from core.retention_policies p
     where p.subject = 'outbox_row');
 end
 $$;
--- db/functions/retention_status.sql
 create function core.retention_status(p_warn_days integer default 7) returns table (policy_fault text,
   failed_expiring bigint, failed_expire_first_at timestamptz, swept_at timestamptz)
 language plpgsql stable security definer set search_path = pg_catalog, core, pg_temp set enable_seqscan = off
@@ -342,7 +314,6 @@ begin
           t.until - t.ttl, t.until - t.grace);
 end
 $$;
--- db/functions/retention_due.sql
 create function core.retention_due() returns table (subject text, to_tombstone bigint, to_delete bigint,
   estimated boolean)
 language plpgsql stable security definer set search_path = pg_catalog, core, pg_temp as $$
@@ -368,8 +339,7 @@ begin
     from pg_class c where c.oid = v_of.column2::regclass
        or c.oid in (select i.inhrelid from pg_inherits i where i.inhparent = v_of.column2::regclass);
     execute format('select 100 / $3 * count(*) filter (where %s), 100 / $3 * count(*) filter (where %s) '
-      'from %s t tablesample system ($3)',
-                   v_of.column3, v_of.column4, v_of.column2)
+      'from %s t tablesample system ($3)', v_of.column3, v_of.column4, v_of.column2)
     into to_tombstone, to_delete using v_window.expired, v_window.grace_over, v_percent;
     estimated := v_percent < 100;
     return next;
@@ -380,7 +350,6 @@ $$;
 grant execute on function core.retention_sweep, core.retention_status, core.retention_due
   to spectral_operator, spectral_retention, spectral_worker;
 grant execute on function core.retention_begin to spectral_retention, spectral_worker;
-
 reset role;
 
 -- +goose Down
@@ -391,7 +360,7 @@ begin
   lock table core.retention_policies in access exclusive mode;
   if exists (select subject, content_class, active_ttl_days, tombstoned_grace_days from core.retention_policies
              except values ('outbox_row', '*', 45, 7), ('event_handled', '*', 60, 7), ('operator_action', '*', 365, 7))
-               then
+  then
     raise exception 'core.retention_policies has policies that you set: going down would lose them';
   end if;
 end
@@ -400,10 +369,9 @@ $$;
 drop trigger retention_policies_truncate on core.retention_policies;
 drop trigger retention_policies_keep on core.retention_policies;
 drop function core.retention_policies_check, core.retention_policies_keep, core.outbox_retained_from,
-  core.key_in_outbox,
-  core.outbox_expired, core.event_handled_expired, core.retention_window, core.retention_delete_outbox,
-  core.retention_tombstone_outbox, core.retention_delete_event_handled, core.retention_tombstone_event_handled,
-  core.retention_delete_operator_actions, core.retention_tombstone_operator_actions, core.retention_sweep,
-    core.retention_begin,
-  core.retention_status, core.retention_due;
+  core.key_in_outbox, core.outbox_expired, core.event_handled_expired, core.retention_window,
+  core.retention_delete_outbox, core.retention_tombstone_outbox, core.retention_delete_event_handled,
+  core.retention_tombstone_event_handled, core.retention_delete_operator_actions,
+  core.retention_tombstone_operator_actions, core.retention_sweep, core.retention_begin, core.retention_status,
+  core.retention_due;
 drop table core.retention_policies;

@@ -2,7 +2,6 @@
 --
 -- Where the natural key holds a null workspace, id is the primary key, which logical replication needs, and the natural
 -- key is unique.
-
 -- +goose Up
 set local lock_timeout = '500ms';
 create schema platform authorization spectral_owner;
@@ -48,8 +47,7 @@ create table platform.decisions (
   constraint decisions_decided_by_size check (octet_length(decided_by) between 1 and 200),
   constraint decisions_decided_at_finite check (isfinite(decided_at))
 );
-comment on table platform.decisions is
-  'What people and agents decided on the proposals of rules. A decision never changes, and no role may update it.';
+comment on table platform.decisions is 'What people and agents decided on rules'' proposals. A decision never changes.';
 comment on column platform.decisions.decided_by is 'the person or agent';
 comment on column platform.decisions.override_reason is 'why the proposal was overridden; null if it was followed';
 grant select, insert on platform.decisions to spectral_platform;
@@ -68,8 +66,7 @@ create table platform.override_patterns (
   constraint override_patterns_counts_possible check (followed >= 0 and overridden >= 0 and followed + overridden >= 1),
   constraint override_patterns_times_in_order check (first_decided_at <= last_decided_at)
 );
-comment on table platform.override_patterns is
-  'Projection of decision.recorded: how often the proposals of each rule were followed and overridden.';
+comment on table platform.override_patterns is 'Projection of decision.recorded: each rule''s count by outcome';
 grant select, insert, update on platform.override_patterns to spectral_platform;
 
 create table platform.override_reasons (
@@ -88,10 +85,8 @@ create table platform.override_reasons (
   constraint override_reasons_overridden_positive check (overridden >= 1),
   constraint override_reasons_times_in_order check (first_decided_at <= last_decided_at)
 );
-comment on table platform.override_reasons is
-  'Projection of decision.recorded: the overrides of each rule by the reason given.';
-comment on column platform.override_reasons.reason is
-  'in lower case, with single blanks: reasons that differ in nothing else are one';
+comment on table platform.override_reasons is 'Projection of decision.recorded: each rule''s overrides by reason';
+comment on column platform.override_reasons.reason is 'in lower case, with single blanks';
 grant select, insert, update on platform.override_reasons to spectral_platform;
 
 create table platform.override_pattern_decisions (
@@ -102,10 +97,8 @@ create table platform.override_pattern_decisions (
   constraint override_pattern_decisions_pk primary key (id),
   constraint override_pattern_decisions_key unique nulls not distinct (decision_id, workspace_id)
 );
-comment on table platform.override_pattern_decisions is
-  'The decisions that override_patterns and override_reasons have counted: each counts once, however often it is told.';
-comment on column platform.override_pattern_decisions.counted_at is
-  'the sweep deletes it once no event can tell the decision again';
+comment on table platform.override_pattern_decisions is 'The decisions counted so far: each counts once';
+comment on column platform.override_pattern_decisions.counted_at is 'swept once no event can bring the decision again';
 grant select, insert on platform.override_pattern_decisions to spectral_platform;
 
 create table platform.failure_clusters (
@@ -133,8 +126,7 @@ create table platform.failure_clusters (
   constraint failure_clusters_seen check (isfinite(first_seen_at) and isfinite(last_seen_at)
     and first_seen_at <= last_seen_at)
 );
-comment on table platform.failure_clusters is
-  'Failures of one signature, counted by kind; each detection raises the revision.';
+comment on table platform.failure_clusters is 'Failures of one signature by kind; each detection raises revision';
 comment on column platform.failure_clusters.failures is 'array of {kind, count, example}, by kind';
 comment on column platform.failure_clusters.failure_count is 'the sum of the counts';
 grant select, insert, update (revision, failures, failure_count, severity, first_seen_at, last_seen_at)
@@ -166,7 +158,6 @@ comment on table platform.memories is
     'new memory.';
 comment on column platform.memories.observations is 'how often the statement was recorded';
 comment on column platform.memories.version is 'counts the changes of the memory from 1';
-
 create unique index memories_statement_once on platform.memories (scope, statement, workspace_id) nulls not distinct
   where state <> 'retired';
 grant select, insert,
@@ -193,14 +184,10 @@ create table platform.curation_decisions (
   constraint curation_decisions_outcome_reason check ((outcome = 'refused') = (outcome_reason is not null)),
   constraint curation_decisions_outcome_reason_size check (octet_length(outcome_reason) between 1 and 500)
 );
-comment on table platform.curation_decisions is
-  'What curators decided on worlds'' rule candidates, and what worlds made of it.';
-comment on column platform.curation_decisions.candidate_id is
-  'of worlds.rule_candidates, which is another context''s: no foreign key';
-comment on column platform.curation_decisions.decided_at is
-  'orders the decisions on one candidate: a later one has a later time';
+comment on table platform.curation_decisions is 'Curators'' decisions on worlds'' rule candidates, and their outcome';
+comment on column platform.curation_decisions.candidate_id is 'of worlds.rule_candidates, another context''s table';
+comment on column platform.curation_decisions.decided_at is 'orders the decisions on one candidate';
 comment on column platform.curation_decisions.outcome is 'pending until worlds has said what became of the decision';
-
 create index curation_decisions_by_candidate on platform.curation_decisions (candidate_id, decided_at);
 grant select, insert, update (outcome, outcome_reason, outcome_at) on platform.curation_decisions to spectral_platform;
 
@@ -214,8 +201,7 @@ create table platform.conversations (
   constraint conversations_kind_known check (kind in ('reactive', 'proactive')),
   constraint conversations_trigger_proactive check (trigger_event_id is null or kind = 'proactive')
 );
-comment on table platform.conversations is
-  'What agent tasks belong to: begun by a person who asked, or by platform itself.';
+comment on table platform.conversations is 'What agent tasks belong to: begun by a person who asked, or by platform';
 comment on column platform.conversations.trigger_event_id is
   'core.outbox.id of the event that caused a proactive conversation; no foreign key: the outbox is partitioned one '
     'day, and its rows go before these';
@@ -281,17 +267,13 @@ comment on table platform.agent_tasks is
   'Work of agents, as business state; core.outbox carries agent.task.dispatched, '
     'which says that a task awaits a worker.';
 comment on column platform.agent_tasks.executor is 'by name, what does the work';
-comment on column platform.agent_tasks.steps is
-  'the steps that are done, in order: {name, result, run, done_at}; the next run continues after them';
+comment on column platform.agent_tasks.steps is 'the finished steps in order: {name, result, run, done_at}';
 comment on column platform.agent_tasks.last_error is 'what the latest run that did not come to an end said';
-comment on column platform.agent_tasks.approval_gate is
-  'the latest approval that was asked for, for the executor; the question is for people';
+comment on column platform.agent_tasks.approval_gate is 'the latest approval asked for, as the executor names it';
 comment on column platform.agent_tasks.run is 'counts the runs; only the latest may write, while the task is running';
 comment on column platform.agent_tasks.tries is 'runs since the task was last dispatched or a step was done';
-comment on column platform.agent_tasks.dispatch_event_id is
-  'core.outbox.id of the event that the latest run began with';
+comment on column platform.agent_tasks.dispatch_event_id is 'core.outbox.id of the event that began the latest run';
 comment on column platform.agent_tasks.retain_until is 'not swept before';
-
 create index agent_tasks_conversation_id on platform.agent_tasks (conversation_id);
 grant select, insert, update on platform.agent_tasks to spectral_platform;
 
@@ -316,7 +298,6 @@ $$;
 -- +goose StatementEnd
 
 -- +goose StatementBegin
--- db/functions/retention_delete_agent_tasks.sql
 create function platform.retention_delete_agent_tasks(p_after text[], p_limit integer) returns table (rows bigint,
   next text[])
 language plpgsql volatile as $$
@@ -337,7 +318,6 @@ begin
   return next;
 end
 $$;
--- db/functions/retention_delete_override_pattern_decisions.sql
 create function platform.retention_delete_override_pattern_decisions(p_after text[],
   p_limit integer) returns table (rows bigint, next text[])
 language plpgsql volatile as $$
@@ -359,7 +339,6 @@ begin
 end
 $$;
 -- +goose StatementEnd
-
 reset role;
 
 -- +goose Down

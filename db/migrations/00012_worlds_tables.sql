@@ -1,5 +1,4 @@
 -- The worlds context. Its primary keys are as in 00011_platform_tables.sql.
-
 -- +goose Up
 set local lock_timeout = '500ms';
 create schema worlds authorization spectral_owner;
@@ -35,10 +34,8 @@ create table worlds.rule_health_decisions (
   constraint rule_health_decisions_pk primary key (id),
   constraint rule_health_decisions_key unique nulls not distinct (decision_id, workspace_id)
 );
-comment on table worlds.rule_health_decisions is
-  'The decisions that rule_health has counted: each counts once, however often it is told.';
-comment on column worlds.rule_health_decisions.counted_at is
-  'the sweep deletes it once no event can tell the decision again';
+comment on table worlds.rule_health_decisions is 'The decisions that rule_health has counted: each counts once';
+comment on column worlds.rule_health_decisions.counted_at is 'swept once no event can bring the decision again';
 grant select, insert on worlds.rule_health_decisions to spectral_worlds;
 
 create table worlds.rule_health (
@@ -55,10 +52,8 @@ create table worlds.rule_health (
   constraint rule_health_counts_possible check (followed >= 0 and overridden >= 0 and followed + overridden >= 1),
   constraint rule_health_state_known check (state in ('unrated', 'healthy', 'contested', 'failing'))
 );
-comment on table worlds.rule_health is
-  'Projection of decision.recorded: how the decisions on each rule''s proposals speak for it.';
-comment on column worlds.rule_health.state is
-  'by the share of overrides; unrated while there are too few decisions to tell';
+comment on table worlds.rule_health is 'Projection of decision.recorded: how the decisions speak for each rule';
+comment on column worlds.rule_health.state is 'by the share of overrides; unrated while there are too few decisions';
 grant select, insert, update on worlds.rule_health to spectral_worlds;
 
 create table worlds.scans (
@@ -82,8 +77,7 @@ create table worlds.scans (
   constraint scans_failure_of_failed check ((state = 'failed') = (failure is not null)),
   constraint scans_failure_size check (octet_length(failure) between 1 and 2000)
 );
-comment on table worlds.scans is
-  'Scans of what the world models are about: running, then completed or failed for good.';
+comment on table worlds.scans is 'Scans of what the world models are about: running, completed or failed for good.';
 comment on column worlds.scans.subject is 'what is scanned, a card or a source: card:harbour';
 comment on column worlds.scans.findings is 'by kind: [{"kind": ..., "occurrences": ...}]';
 comment on column worlds.scans.failure is 'why it failed';
@@ -102,8 +96,7 @@ create table worlds.scan_index (
   constraint scan_index_subject_size check (octet_length(subject) between 1 and 200),
   constraint scan_index_finding_count_possible check (finding_count >= cardinality(finding_kinds))
 );
-comment on table worlds.scan_index is
-  'Projection of worlds.scan.completed: the scan of each subject that finished last.';
+comment on table worlds.scan_index is 'Projection of worlds.scan.completed: each subject''s latest finished scan';
 comment on column worlds.scan_index.finding_kinds is 'what it found, in order; how often is in scan_index_findings';
 comment on column worlds.scan_index.finding_count is 'occurrences of all kinds together';
 grant select, insert, update on worlds.scan_index to spectral_worlds;
@@ -158,18 +151,14 @@ create table worlds.rule_candidates (
   constraint rule_candidates_decided check ((state = 'proposed') = (decision_id is null)
     and (state = 'proposed') = (decided_at is null))
 );
-comment on table worlds.rule_candidates is
-  'Rules that failure clusters and memories suggest, and what curators decided on them.';
-comment on column worlds.rule_candidates.origin_id is
-  'the cluster or memory of platform, which is another context''s: no foreign key';
-comment on column worlds.rule_candidates.revision is
-  'of the origin, whose fact stands here; 0 if that fact came without one';
+comment on table worlds.rule_candidates is 'Rules suggested by failure clusters and memories, and curators'' decisions';
+comment on column worlds.rule_candidates.origin_id is 'the cluster or memory, in a table of the platform context';
+comment on column worlds.rule_candidates.revision is 'of the origin, whose fact is kept here; 0 if that fact has none';
 comment on column worlds.rule_candidates.occurrences is 'failures of the cluster, or observations of the memory';
 comment on column worlds.rule_candidates.kinds is 'different kinds among the occurrences';
 comment on column worlds.rule_candidates.decision_id is 'the newest decision that was applied';
 grant select, insert, update (revision, statement, occurrences, kinds, confidence, state, decision_id, decided_at,
-  updated_at)
-  on worlds.rule_candidates to spectral_worlds;
+  updated_at) on worlds.rule_candidates to spectral_worlds;
 
 create table worlds.curation_rulings (
   id bigint generated always as identity,
@@ -187,8 +176,7 @@ create table worlds.curation_rulings (
 );
 comment on table worlds.curation_rulings is
   'What worlds made of each curation decision, once: the transaction that writes it publishes worlds.curation.applied.';
-comment on column worlds.curation_rulings.decision_id is
-  'of platform.curation_decisions, which is another context''s: no foreign key';
+comment on column worlds.curation_rulings.decision_id is 'of platform.curation_decisions, another context''s table';
 comment on column worlds.curation_rulings.candidate_id is 'as the decision names it: there may be no such candidate';
 grant select, insert on worlds.curation_rulings to spectral_worlds;
 
@@ -212,7 +200,6 @@ $$;
 -- +goose StatementEnd
 
 -- +goose StatementBegin
--- db/functions/retention_delete_rule_health_decisions.sql
 create function worlds.retention_delete_rule_health_decisions(p_after text[],
   p_limit integer) returns table (rows bigint, next text[])
 language plpgsql volatile as $$
@@ -234,7 +221,6 @@ begin
 end
 $$;
 -- +goose StatementEnd
-
 reset role;
 
 -- +goose Down

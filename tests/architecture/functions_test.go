@@ -63,7 +63,7 @@ func TestMigrationsHoldTheFunctions(t *testing.T) {
 		}
 		if places[name] != 1 {
 			t.Errorf("db/functions/%[1]s.sql is in %[2]d migrations: add to one of them, in a goose statement, the line\n"+
-				"-- db/functions/%[1]s.sql", name, places[name])
+				"create function <schema>.%[1]s", name, places[name])
 		}
 	}
 }

@@ -22,8 +22,8 @@ type Publication struct {
 
 // Recorder is an [events.EventPublisher] that keeps what it is given. It refuses what a real one refuses and fills
 // what a real one fills. It does not refuse what only a database knows: that a role may not publish as a source
-// (SP017), that a generation takes no events (SP019), and the rules of a contract's schema (SP023). Payloads are kept as they were given, not as jsonb would have
-// them. Safe for concurrent use.
+// (SP017), that a generation takes no events (SP019), and the rules of a contract's schema (SP023). Payloads are kept
+// as they were given, not as jsonb would have them. Safe for concurrent use.
 type Recorder struct {
 	contracts *events.Contracts
 	now       func() time.Time

@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// Event types whose rows are not claimed in a generation until core.event_type_resume; publishing goes on.
+// Event types whose rows a generation does not claim until core.event_type_resume
 type CorePausedType struct {
 	EventType  string
 	Generation int64

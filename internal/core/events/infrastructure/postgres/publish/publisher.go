@@ -161,8 +161,8 @@ func at(i, of int, err error) error {
 	return fmt.Errorf("event %d of %d: %w", i+1, of, err)
 }
 
-// placed translates an error of a call, and names the event that it is about: the database counts within its call, which
-// came after so many others.
+// placed translates an error of a call, and names the event that it is about. The database counts within its call,
+// which came after so many others.
 func placed(err error, before int, sealed []outboxEvent) error {
 	translated := refusal(err)
 	if pg, ok := errors.AsType[*pgconn.PgError](err); ok {
