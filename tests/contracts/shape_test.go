@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"log/slog"
 	"maps"
 	"net/netip"
 	"reflect"
@@ -118,7 +119,7 @@ func TestPayloadRulesAgreeWithTheSchemaAndWithGo(t *testing.T) {
 	ctx := background(t)
 	contracts, err := events.NewContracts(append(pgtest.Contracts(t), everythingContract())...)
 	must(t, err)
-	conn := registered(ctx, t, contracts)
+	conn := registered(ctx, t, pgtest.New(t), contracts)
 	accepted, refused := 0, 0
 	for _, c := range contracts.All() {
 		example, err := events.NewEnvelope(c, c.Payload)
@@ -153,10 +154,10 @@ func TestPayloadRulesAgreeWithTheSchemaAndWithGo(t *testing.T) {
 	}
 }
 
-// registered returns a connection to a database that has the contracts, with the function pg_temp.refusal.
-func registered(ctx context.Context, t *testing.T, contracts *events.Contracts) *pgx.Conn {
+// registered returns a connection to a database at url that has the contracts, with the function pg_temp.refusal.
+func registered(ctx context.Context, t *testing.T, url string, contracts *events.Contracts) *pgx.Conn {
 	t.Helper()
-	conn := pgtest.Conn(t, pgtest.New(t))
+	conn := pgtest.Conn(t, url)
 	must(t, publish.Register(ctx, conn, pgtest.Generation, contracts))
 	_, err := conn.Exec(ctx, triesToPublish)
 	must(t, err)
@@ -210,7 +211,11 @@ func TestRefusalsNameAllViolationsAndWhatWasReceived(t *testing.T) {
 	contract := everythingContract()
 	contracts, err := events.NewContracts(contract)
 	must(t, err)
-	conn := registered(ctx, t, contracts)
+	url := pgtest.New(t)
+	conn := registered(ctx, t, url, contracts)
+	uow := &publish.UnitOfWork{Pool: pgtest.Pool(t, url), Publishing: publish.Publishing{
+		Contracts: contracts, Generation: pgtest.Generation, Log: slog.New(slog.DiscardHandler),
+	}}
 	example, err := events.NewEnvelope(contract, contract.Payload)
 	must(t, err)
 	none := map[string]string{}
@@ -257,11 +262,22 @@ func TestRefusalsNameAllViolationsAndWhatWasReceived(t *testing.T) {
 		}
 		payload, err := json.Marshal(fields)
 		must(t, err)
-		hint := "select payload_schema from core.event_types where event_type = '" + contract.Type +
-			"' and event_version = 1;"
-		if pg := publishBySQL(ctx, t, conn, contract, payload); pg == nil || pg.Message != "payload: "+c.reason ||
-			pg.Detail != "received "+c.received || pg.Hint != hint {
-			t.Errorf("SQL refuses %v\nas   %+v\nwant %s; %s", c.fields, pg, c.reason, c.received)
+		want := events.Refusal{
+			Code: events.CodePayloadShape, Field: "payload", EventType: contract.Type, Reason: c.reason, Received: c.received,
+			Hint: "select payload_schema from core.event_types where event_type = '" + contract.Type +
+				"' and event_version = 1;",
+		}
+		if pg := publishBySQL(ctx, t, conn, contract, payload); pg == nil || pg.Message != "payload: "+want.Reason ||
+			pg.Detail != "received "+want.Received || pg.Hint != want.Hint {
+			t.Errorf("SQL refuses %v\nas   %+v\nwant %v", c.fields, pg, &want)
+		}
+		bad := example
+		bad.Payload = payload
+		err = uow.Do(ctx, events.Worlds, uuid.NullUUID{}, func(_ events.Tx, publisherFor events.PublisherFor) error {
+			return publisherFor().Publish(ctx, bad)
+		})
+		if refusal, ok := errors.AsType[*events.Refusal](err); !ok || *refusal != want {
+			t.Errorf("Go refuses %v\nas   %v\nwant %v", c.fields, err, &want)
 		}
 	}
 }
