@@ -36,7 +36,7 @@ func TestPostgresKeepsTheListenersPromises(t *testing.T) {
 		"a handler may fail in any way":                                 failuresOfEachKind(false),
 		"leased: only the failed handler runs again":                    retriesOnlyFailedHandler(true),
 		"leased: work may fail in any way":                              failuresOfEachKind(true),
-		"leased: work has no transaction, and a stop cancels it":        leasedWork,
+		"leased: nothing is written while the work runs":                leasedWork,
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -66,9 +66,7 @@ func oneHandler(s *listenerSuite) {
 	s.wantUntouched(nextGeneration)
 	s.each(map[string]func(*listenerSuite){
 		"receives the event as it was stored":                   getsTheEvent,
-		"handles no event whose transaction was rolled back":    ignoresRolledBack,
 		"handles no event before it is due":                     waitsUntilDue,
-		"handles no event of another generation":                leavesOtherGeneration,
 		"an unconsumed event is delivered when it is published": settlesUnconsumed,
 		"a target without a handler fails the event":            failsWithoutHandler,
 	})
@@ -336,24 +334,6 @@ func getsTheEvent(s *listenerSuite) {
 	if fault := difference(*s.got.Load(), stored(full)); fault != "" {
 		s.Error(fault)
 	}
-	bare := s.publish(suiteEvent(1))[0]
-	s.awaitSettled(bare, eventstest.Delivered)
-	e := s.got.Load()
-	if e.IdempotencyKey != bare.EventID.String() || e.OccurredAt.IsZero() || e.Target != "" || e.WorkspaceID.Valid ||
-		e.TraceContext != "" {
-		s.Errorf("got %+v", e)
-	}
-}
-
-func ignoresRolledBack(s *listenerSuite) {
-	err := s.Transact(s.Context(), func(publisherFor events.PublisherFor) error {
-		return errors.Join(publisherFor().Publish(s.Context(), suiteEvent(1)), errOnPurpose)
-	})
-	if !errors.Is(err, errOnPurpose) {
-		s.Fatalf("the transaction ended with %v", err)
-	}
-	s.awaitSettled(s.publish(suiteEvent(2))[0], eventstest.Delivered)
-	s.wantLines(first + " 2")
 }
 
 func waitsUntilDue(s *listenerSuite) {
@@ -377,13 +357,6 @@ func settlesUnconsumed(s *listenerSuite) {
 	if o := s.outcome(e); o.Status != eventstest.Delivered || len(o.HandledBy) > 0 {
 		s.Fatalf("the event:\n%s", formatted(o))
 	}
-}
-
-func leavesOtherGeneration(s *listenerSuite) {
-	e := s.publishIn(s.TransactInNextGeneration, nil, suiteEvent(2))[0]
-	s.awaitSettled(s.publish(suiteEvent(3))[0], eventstest.Delivered)
-	s.wantLines(first + " 3")
-	s.wantUntouched(e)
 }
 
 // wantUntouched checks that an event of the next generation was not handled.
@@ -655,49 +628,23 @@ func failuresOfEachKind(leased bool) func(*listenerSuite) {
 }
 
 func leasedWork(s *listenerSuite) {
-	running, finish, causes := make(chan struct{}, 1), make(chan struct{}, 1), make(chan error, 1)
-	s.start(s.leasedSubscription(executor(first, func(ctx context.Context, e events.Envelope) (events.Completion, error) {
+	running, finish := make(chan struct{}), make(chan struct{})
+	s.start(s.leasedSubscription(executor(first, func(_ context.Context, e events.Envelope) (events.Completion, error) {
 		running <- struct{}{}
-		select {
-		case <-finish:
-			return s.completion(first, e), nil
-		case <-ctx.Done():
-			causes <- context.Cause(ctx)
-			return s.completion(first, e), ctx.Err()
-		}
+		<-finish
+		return s.completion(first, e), nil
 	})))
 	e := s.publish(suiteEvent(1))[0]
-	s.await("the start of the work", func() bool { return len(running) == 1 })
 	<-running
 	if o := s.outcome(e); o.Status != eventstest.InFlight {
 		s.Errorf("while the work runs:\n%s", formatted(o))
 	}
-	s.await("the end of every transaction while the work runs", func() bool {
-		n, err := s.OpenTransactions(s.Context())
-		must(s, err)
-		return n == 0
-	})
 	s.wantLines()
-	finish <- struct{}{}
+	close(finish)
 	o := s.awaitSettled(e, eventstest.Delivered)
 	s.wantAttempts(o, 1)
 	if !slices.Equal(o.HandledBy, []string{first}) {
 		s.Errorf("handled by %q", o.HandledBy)
 	}
-	s.wantLines(first + " 1")
-
-	e = s.publish(suiteEvent(2))[0]
-	s.await("the start of the work", func() bool { return len(running) == 1 })
-	<-running
-	ended, cancel := context.WithCancel(s.Context())
-	cancel()
-	_ = s.Worker.Stop(ended) // may return that a handler was cancelled
-	s.await("the cancellation and the release", func() bool {
-		return len(causes) == 1 && s.outcome(e).Status == eventstest.Pending
-	})
-	if cause := <-causes; !errors.Is(cause, events.ErrStopping) {
-		s.Errorf("cancelled because of %v, want %v", cause, events.ErrStopping)
-	}
-	s.wantAttempts(s.outcome(e), 0)
 	s.wantLines(first + " 1")
 }

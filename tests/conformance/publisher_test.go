@@ -44,11 +44,9 @@ var publisherTests = map[string]func(*publisherSuite){
 	"zero fields are filled":                                         fillsZeroFields,
 	"all ten fields arrive":                                          tenFieldsArrive,
 	"keys are qualified by source and workspace":                     keysAreQualified,
-	"payloads arrive unchanged":                                      payloadsArrive,
 	"later changes of the arguments are not published":               copiesItsArguments,
 	"any number of events is published":                              publishesAnyNumber,
 	"events become due when they are scheduled":                      dueWhenScheduled,
-	"a schedule too far ahead is refused":                            refusesFarSchedule,
 }
 
 func TestRecorderKeepsThePublishersPromises(t *testing.T) {
@@ -141,7 +139,7 @@ func visibleOnceCommitted(s *publisherSuite) {
 func refusals(s *publisherSuite) {
 	err := s.Transact(s.Context(), func(publisherFor events.PublisherFor) error {
 		publisher := publisherFor()
-		for _, c := range refusedEvents() {
+		for _, c := range refusedEvents {
 			e := suiteEvent(1)
 			c.change(&e)
 			wantRefusal(s, publisher.Publish(s.Context(), e), c.code, c.field)
@@ -193,61 +191,18 @@ func allOrNone(s *publisherSuite) {
 	}
 }
 
-// refusedEvent changes an event so that Go refuses it.
-type refusedEvent struct {
+// refusedEvents changes events so that they are refused. tests/sql tests every rule of every field.
+var refusedEvents = []struct {
 	code   events.Code
 	field  string
 	change func(*events.Envelope)
-}
-
-func refusedEvents() []refusedEvent {
-	payload := func(text string) func(*events.Envelope) {
-		return func(e *events.Envelope) { e.Payload = json.RawMessage(text) }
-	}
-	eventType := func(text string) func(*events.Envelope) {
-		return func(e *events.Envelope) { e.EventType = text }
-	}
-	version := func(n int) func(*events.Envelope) { return func(e *events.Envelope) { e.EventVersion = n } }
-	key := func(text string) func(*events.Envelope) { return func(e *events.Envelope) { e.IdempotencyKey = text } }
-	trace := func(text string) func(*events.Envelope) { return func(e *events.Envelope) { e.TraceContext = text } }
-	workspace := func(id uuid.UUID) func(*events.Envelope) {
-		return func(e *events.Envelope) { e.WorkspaceID = uuid.NullUUID{UUID: id, Valid: true} }
-	}
-	occurred := func(at time.Time) func(*events.Envelope) { return func(e *events.Envelope) { e.OccurredAt = at } }
-	const traceID, spanID = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
-	return []refusedEvent{
-		{events.CodeEventType, "event_type", eventType("happened")},
-		{events.CodeEventVersion, "event_version", version(0)},
-		{events.CodeSource, "source", func(e *events.Envelope) { e.Source = "elsewhere" }},
-		{events.CodeTarget, "target", func(e *events.Envelope) { e.Target = "elsewhere" }},
-		{events.CodePayloadObject, "payload", payload("")},
-		{events.CodePayloadObject, "payload", payload("null")},
-		{events.CodePayloadObject, "payload", payload(`{"n": 1,}`)},
-		{events.CodePayloadObject, "payload", payload(`{"n": 1} {"n": 2}`)},
-		{events.CodePayloadSize, "payload", payload(`{"n": 1, "text":
-			"` + strings.Repeat("a", events.MaxPayloadBytes) + `"}`)},
-		{events.CodePayloadDepth, "payload", payload(nested(events.MaxPayloadDepth))},
-		{events.CodePayloadNumber, "payload", payload(`{"n": 1, "data": {"a": 1e309}}`)},
-		{events.CodeText, "payload", payload(`{"n": 1, "text": "a\u0000b"}`)},
-		{events.CodeText, "payload", payload("{\"n\": 1, \"text\": \"\xff\"}")},
-		{events.CodeText, "idempotency_key", key("\xff")},
-		{events.CodeIdempotencyKey, "idempotency_key", key(" \t\u00a0")},
-		{events.CodeIdempotencyKey, "idempotency_key", key(strings.Repeat("a", events.MaxIdempotencyKeyBytes+1))},
-		{events.CodeTraceContext, "trace_context", trace("trace")},
-		{events.CodeTraceContext, "trace_context", trace("00-" + strings.Repeat("0", 32) + "-" + spanID + "-01")},
-		{events.CodeOccurredAt, "occurred_at", occurred(time.Date(1999, 12, 31, 23, 59, 59, 0, time.UTC))},
-		{events.CodeOccurredAt, "occurred_at", occurred(time.Now().Add(events.MaxOccurredAhead + time.Hour))},
-		{events.CodeEventID, "event_id", func(e *events.Envelope) { e.EventID = uuid.Max }},
-		{events.CodeWorkspaceID, "workspace_id", workspace(uuid.Nil)},
-		{events.CodeUnregistered, "event_type", eventType("worlds.suite.unregistered")},
-		{events.CodeUnregistered, "event_type", version(3)},
-		{events.CodeSourceMismatch, "source", func(e *events.Envelope) { e.Source = events.Platform }},
-	}
-}
-
-// nested returns a payload whose data is nested depth levels deep.
-func nested(depth int) string {
-	return `{"n": 1, "data": ` + strings.Repeat(`{"a": `, depth) + "1" + strings.Repeat("}", depth) + "}"
+}{
+	{events.CodeEventType, "event_type", func(e *events.Envelope) { e.EventType = "happened" }},
+	{events.CodePayloadObject, "payload", func(e *events.Envelope) { e.Payload = json.RawMessage(`{"n": 1,}`) }},
+	{events.CodeIdempotencyKey, "idempotency_key", func(e *events.Envelope) { e.IdempotencyKey = " " }},
+	{events.CodeUnregistered, "event_type", func(e *events.Envelope) { e.EventType = "worlds.suite.unregistered" }},
+	{events.CodeUnregistered, "event_type", func(e *events.Envelope) { e.EventVersion = 3 }},
+	{events.CodeSourceMismatch, "source", func(e *events.Envelope) { e.Source = events.Platform }},
 }
 
 func refusesDeprecated(s *publisherSuite) {
@@ -388,32 +343,6 @@ func keysAreQualified(s *publisherSuite) {
 	}
 }
 
-func payloadsArrive(s *publisherSuite) {
-	texts := []string{
-		`{"n": 9223372036854775807, "text": "“quotes” \\ \" / \u00e9 漢 🦊 \ud83e\udd8a \n\t \u001f"}`,
-		`{"n": -9223372036854775808, "text": "<b>&amp;</b> \u2028"}`,
-		`{"n": 0, "data": {"": [], "many digits": 12345678901234567890.10, "small": 0.000001, "nested": {"null": null,
-			"false": false}}}`,
-		`{"n": 1, "unknown": {"field": "of a later version"}}`,
-		`{"n": 1, "text": "first", "text": "the last of duplicate keys stays"}`,
-		nested(events.MaxPayloadDepth - 1),
-		`{"n": 1, "text": "` + strings.Repeat("a", events.MaxPayloadBytes-100) + `"}`,
-	}
-	for i, text := range texts {
-		e := suiteEvent(i)
-		e.EventID, e.Payload = uuid.New(), json.RawMessage(text)
-		s.commit(e)
-		for _, p := range s.published() {
-			if p.Envelope.EventID == e.EventID && !sameJSON(p.Envelope.Payload, e.Payload) {
-				s.Errorf("the payload %.300s arrived as %.300s", e.Payload, p.Envelope.Payload)
-			}
-		}
-	}
-	if n := len(s.published()); n != len(texts) {
-		s.Errorf("%d of %d events arrived", n, len(texts))
-	}
-}
-
 func copiesItsArguments(s *publisherSuite) {
 	given := []events.Envelope{suiteEvent(1), fullEvent()}
 	before := []events.Envelope{suiteEvent(1), given[1]}
@@ -454,11 +383,10 @@ func dueWhenScheduled(s *publisherSuite) {
 	err := s.Transact(s.Context(), func(publisherFor events.PublisherFor) error {
 		return errors.Join(publisherFor(events.AvailableAt(later)).Publish(s.Context(), suiteEvent(1), suiteEvent(2)),
 			publisherFor(events.AvailableAt(time.Now().Add(-time.Hour))).Publish(s.Context(), suiteEvent(3)),
-			publisherFor(events.AvailableAt(time.Time{}.Add(time.Hour))).Publish(s.Context(), suiteEvent(4)),
-			publisherFor().Publish(s.Context(), suiteEvent(5)))
+			publisherFor().Publish(s.Context(), suiteEvent(4)))
 	})
 	must(s, err)
-	s.want(1, 2, 3, 4, 5)
+	s.want(1, 2, 3, 4)
 	for _, p := range s.published() {
 		payload, err := events.Decode[suitePayload](p.Envelope)
 		must(s, err)
@@ -469,15 +397,4 @@ func dueWhenScheduled(s *publisherSuite) {
 			s.Errorf("event %d becomes due at %s, want at once", payload.N, p.AvailableAt)
 		}
 	}
-}
-
-func refusesFarSchedule(s *publisherSuite) {
-	err := s.Transact(s.Context(), func(publisherFor events.PublisherFor) error {
-		far := publisherFor(events.AvailableAt(time.Now().Add(events.MaxScheduleAhead + time.Hour)))
-		wantRefusal(s, far.Publish(s.Context(), suiteEvent(1)), events.CodeAvailableAt, "available_at")
-		near := publisherFor(events.AvailableAt(time.Now().Add(events.MaxScheduleAhead - time.Hour)))
-		return near.Publish(s.Context(), suiteEvent(2))
-	})
-	must(s, err)
-	s.want(2)
 }

@@ -143,13 +143,6 @@ func (d *database) Lines(ctx context.Context) ([]string, error) {
 	return pgx.CollectRows(rows, pgx.RowTo[string])
 }
 
-// OpenTransactions returns how many transactions the worker has open.
-func (d *database) OpenTransactions(ctx context.Context) (n int, err error) {
-	err = d.pool.QueryRow(ctx, `select count(*)::int from pg_stat_activity
-		where datname = current_database() and application_name = 'workers' and state <> 'idle'`).Scan(&n)
-	return n, err
-}
-
 func formatted(outcomes ...eventstest.Outcome) (text string) {
 	for _, o := range outcomes {
 		text += fmt.Sprintf("  %+v\n", o)
