@@ -78,26 +78,3 @@ func aSlowClassDelaysNoOther(b *bundle) {
 	l.awaitDelivered(len(all))
 	b.wantEffects(map[string]int{"platform.quick": quick, "platform.slow": backlog, "worlds.row_locked": backlog})
 }
-
-func aWorkerHandlesOnlyItsClass(b *bundle) {
-	s := b.startWorker(noPoll, slowSubscription(effectExecutor("worlds.slow")))
-	var slows, quicks []events.Envelope
-	for n := range 20 {
-		slows, quicks = append(slows, slow(n)), append(quicks, event(n))
-	}
-	b.publish(append(quicks, slows...)...)
-	s.awaitDelivered(len(slows))
-	b.publish(slow(20))
-	s.awaitDelivered(1)
-	const untouched = "select count(*) from core.outbox where event_type = $1 and status = 'pending' and attempts = 0"
-	if n := one[int](b, untouched, happenedType); n != len(quicks) {
-		b.Fatalf("%d of %d events of the other class are unchanged", n, len(quicks))
-	}
-	channels := one[[]string](b, "select array_agg(distinct channel order by channel) from core.outbox")
-	if len(channels) != 2 || channels[0] != "outbox_gen_1" || channels[1] != "outbox_gen_1_slow" {
-		b.Fatal(channels)
-	}
-	q := b.startWorker(noPoll, subscription(effectHandler("platform.quick")))
-	q.awaitDelivered(len(quicks))
-	b.wantEffects(map[string]int{"platform.quick": len(quicks), "worlds.slow": len(slows) + 1})
-}

@@ -39,52 +39,12 @@ func TestDeadWorkers(t *testing.T) {
 		"another set of handlers is refused": anotherSetOfHandlersIsRefused,
 		"another set of handlers is refused without a listen " +
 			"connection": anotherSetOfHandlersIsRefusedWithoutAListenConnection,
-		"crashed rows run one at a time":                            crashedRowsRunOneAtATime,
-		"a crash is charged to the row that ran":                    aCrashIsChargedToTheRowThatRan,
-		"a stop notifies about released rows":                       aStopNotifiesAboutReleasedRows,
-		"rows of dead workers are released beside an open producer": rowsOfDeadWorkersAreReleasedBesideAnOpenProducer,
-		"the journal follows a live worker":                         theJournalFollowsALiveWorker,
-		"an interrupted dispatch holds nothing":                     anInterruptedDispatchHoldsNothing,
+		"crashed rows run one at a time":        crashedRowsRunOneAtATime,
+		"rows of dead workers are reaped":       rowsOfDeadWorkersAreReaped,
+		"a refused statement is retried":        aRefusedStatementIsRetried,
+		"a stop without grace cancels handlers": aStopWithoutGraceCancelsHandlers,
+		"the journal follows a live worker":     theJournalFollowsALiveWorker,
 	})
-}
-
-// One crash costs an attempt, the fifth fails the event. A worker that holds its session lock is alive.
-func aCrashIsChargedToTheRowThatRan(b *bundle) {
-	log := &logBuffer{}
-	b.log = logTo(log)
-	cases := []struct {
-		name            string
-		crashes         int
-		alive           bool
-		status          string
-		attempts, after int
-	}{
-		{"first crash", 0, false, "delivered", 2, 1},
-		{"fifth crash", 4, false, "failed", 1, 5},
-		{"live worker", 0, true, "delivered", 1, 0},
-	}
-	all := b.publishMany(len(cases))
-	for i, c := range cases {
-		b.exec("update core.outbox set crashes = $2 where id = $1", all[i].EventID, c.crashes)
-		worker := b.deadWorker(all[i].EventID)
-		if c.alive {
-			_, err := b.conn().Exec(b.ctx, "select pg_advisory_lock(core.worker_lock($1))", worker)
-			must(b.T, err)
-		}
-	}
-	b.startWorker(noPoll, subscription(effectHandler("platform.one"), effectHandler("worlds.two")))
-	for i, c := range cases {
-		id := all[i].EventID
-		b.eventually(c.name+": status "+c.status, func() bool { return b.row(id).Status == c.status })
-		r := b.wantRow(id, c.status, c.attempts)
-		if charged := strings.HasPrefix(r.LastError, "WorkerDied: outbox: worker killed "); charged == c.alive {
-			b.Errorf("%s: last_error %q", c.name, r.LastError)
-		}
-		if n := one[int](b, "select crashes from core.outbox where id = $1", id); n != c.after {
-			b.Errorf("%s: %d crashes, want %d", c.name, n, c.after)
-		}
-	}
-	b.eventually("the log entry", func() bool { return log.count("event failed: its workers crashed") == 1 })
 }
 
 // If the process crashes again, only the row that ran is charged.
@@ -117,36 +77,66 @@ func crashedRowsRunOneAtATime(b *bundle) {
 	l.awaitDelivered(2)
 }
 
-// Other workers do not have to poll for what a stopping worker releases.
-func aStopNotifiesAboutReleasedRows(b *bundle) {
+// An open transaction of a producer keeps the notifier from its barrier, but not from reaping. A crash costs an attempt,
+// the fifth fails the event.
+func rowsOfDeadWorkersAreReaped(b *bundle) {
+	log := &logBuffer{}
+	b.log = logTo(log)
+	first, fifth := event(1), event(2)
+	b.publish(first, fifth)
+	b.producerOf(happenedType)
+	b.exec("update core.outbox set crashes = 4 where id = $1", fifth.EventID)
+	b.deadWorker(first.EventID)
+	b.deadWorker(fifth.EventID)
+	b.startWorker(noPoll, subscription(effectHandler("platform.one"))).awaitOutcome(dispatch.Delivered)
+	b.wantRow(first.EventID, "delivered", 2)
+	b.eventually("the log entry", func() bool { return log.count("event failed: its workers crashed") == 1 })
+	if r := b.wantRow(fifth.EventID, "failed", 1); !strings.HasPrefix(r.LastError, "WorkerDied: outbox: worker killed ") {
+		b.Errorf("last_error %q", r.LastError)
+	}
+}
+
+// A refused statement of a dispatch counts no attempt, and the journal holds nothing while the worker pauses.
+func aRefusedStatementIsRetried(b *bundle) {
+	for _, function := range []string{"outbox_claim(bigint, text, integer, timestamptz, uuid, boolean)",
+		"outbox_deliver(uuid[], timestamptz[])"} {
+		log := &logBuffer{}
+		b.log = logTo(log)
+		b.exec("revoke execute on function core." + function + " from spectral_worker")
+		e := event(1)
+		b.publish(e)
+		l := b.startWorker(noPoll, subscription(effectHandler("platform.one")))
+		b.eventually("two refusals", func() bool { return log.count("interrupted, no attempt counted") >= 2 })
+		b.wantNothingHeld()
+		b.exec("grant execute on function core." + function + " to spectral_worker")
+		l.awaitDelivered(1)
+		b.wantRow(e.EventID, "delivered", 1)
+		l.stop()
+	}
+}
+
+// Other workers are notified of what the stopped worker releases.
+func aStopWithoutGraceCancelsHandlers(b *bundle) {
 	g := newGate()
-	s := subscription(handler("platform.one", func(ctx context.Context, _ events.Tx, _ events.Envelope) error {
-		return g.wait(ctx)
-	}))
-	s.Concurrency = 1
-	first := b.startWorker(noPoll, s)
-	b.publish(event(1))
+	first := b.startWorker(noPoll, subscription(handler("platform.one",
+		func(ctx context.Context, tx events.Tx, e events.Envelope) error {
+			if err := g.wait(ctx); err != nil {
+				return err
+			}
+			return writeEffect("platform.one")(ctx, tx, e)
+		})))
+	e := event(1)
+	b.publish(e)
 	g.awaitEntered(b.T)
 	second := b.startWorker(noPoll, subscription(effectHandler("platform.one")))
 	b.publish(event(2))
 	second.awaitDelivered(1)
 	b.awaitNotifierIdle()
-	ctx, cancel := context.WithCancel(b.ctx)
-	cancel() // no grace at all
-	if err := first.Stop(ctx); err == nil {
-		b.Fatal("Stop did not say that a handler was cancelled")
-	}
+	first.stopWithoutGrace()
+	first.stop() // a second stop does nothing
 	second.awaitDelivered(1)
-}
-
-// An open transaction of a producer keeps the notifier from its barrier, but not from releasing rows.
-func rowsOfDeadWorkersAreReleasedBesideAnOpenProducer(b *bundle) {
-	e := event(1)
-	b.publish(e)
-	b.producerOf(happenedType)
-	b.deadWorker(e.EventID)
-	b.startWorker(noPoll, subscription(effectHandler("platform.one"))).awaitOutcome(dispatch.Delivered)
-	b.wantRow(e.EventID, "delivered", 2)
+	b.wantRow(e.EventID, "delivered", 1)
+	b.wantEffects(map[string]int{"platform.one": 2})
 }
 
 // The journal names an event before its handler starts, and does not name it after the worker released it.
@@ -178,20 +168,6 @@ func theJournalFollowsALiveWorker(b *bundle) {
 	if n := one[int](b, left); n != 0 {
 		b.Fatalf("the stopped worker left %d rows", n)
 	}
-}
-
-// A worker that releases a row without settling it updates the journal before it pauses. A crash in that pause must
-// not be charged to the row.
-func anInterruptedDispatchHoldsNothing(b *bundle) {
-	log := &logBuffer{}
-	b.log = logTo(log)
-	b.exec("revoke execute on function core.outbox_deliver(uuid[], timestamptz[]) from spectral_worker")
-	b.publish(event(1))
-	l := b.startWorker(noPoll, subscription(effectHandler("platform.one")))
-	b.eventually("an interrupted dispatch", func() bool { return log.count("interrupted, no attempt counted") > 0 })
-	b.wantNothingHeld()
-	b.exec("grant execute on function core.outbox_deliver(uuid[], timestamptz[]) to spectral_worker")
-	l.awaitDelivered(1)
 }
 
 // wantRefused starts a worker beside a live one and waits until it ends with an error that contains the given parts.

@@ -45,7 +45,6 @@ func TestProductConsumers(t *testing.T) {
 		{"an older version never overwrites a newer one", anOlderVersionNeverOverwritesANewerOne},
 		{"a decision reaches both contexts on one claim", aDecisionReachesBothContextsOnOneClaim},
 		{"a decision that one handler rejects is handled by the other", aDecisionThatOneHandlerRejects},
-		{"a decision that is published twice counts once", aDecisionThatIsPublishedTwiceCountsOnce},
 		{"decisions may arrive in any order", decisionsMayArriveInAnyOrder},
 		{"a completed scan is indexed", aCompletedScanIsIndexed},
 		{"an earlier scan never overwrites a later one", anEarlierScanNeverOverwritesALaterOne},
@@ -285,33 +284,6 @@ func aDecisionThatOneHandlerRejects(b *bundle, l *testWorker) {
 		}
 	}
 	b.wantHealth(uuid.NullUUID{}, "r", "unrated 0 followed 1 overridden until 0")
-}
-
-func aDecisionThatIsPublishedTwiceCountsOnce(b *bundle, l *testWorker) {
-	workspace := newWorkspace()
-	decisions := []domain.Decision{followed("r", atMinute(1)), overridden("r", "late", atMinute(2)),
-		overridden("s", "late", atMinute(3))}
-	b.recordDecisions(workspace, decisions...)
-	l.awaitDelivered(3)
-	// With other idempotency keys they are handled again, and not counted: one by one, and twice in one batch.
-	b.publishDecisions(workspace, decisions...)
-	l.awaitDelivered(3)
-	b.exec(`select core.outbox_publish_many((select jsonb_agg(jsonb_build_object('event_type', event_type, 'source',
-		source, 'payload', payload,
-		'workspace_id', workspace_id)) from core.outbox))`)
-	l.awaitDelivered(6)
-	if n := one[int](b, "select count(*) from core.event_handled"); n != 2*12 {
-		b.Fatalf("handled %d times", n)
-	}
-	b.wantPattern(workspace, "r", `1 followed 1 overridden 1 to 2, 1 "late" 2 to 2`)
-	b.wantPattern(workspace, "s", `0 followed 1 overridden 3 to 3, 1 "late" 3 to 3`)
-	b.wantHealth(workspace, "s", "unrated 0 followed 1 overridden until 3")
-	// In another workspace it is another decision.
-	other := newWorkspace()
-	b.publishDecisions(other, decisions[0])
-	l.awaitDelivered(1)
-	b.wantPattern(other, "r", "1 followed 0 overridden 1 to 1")
-	b.wantPattern(workspace, "r", `1 followed 1 overridden 1 to 2, 1 "late" 2 to 2`)
 }
 
 func decisionsMayArriveInAnyOrder(b *bundle, l *testWorker) {

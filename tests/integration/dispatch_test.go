@@ -3,7 +3,6 @@ package integration_test
 import (
 	"context"
 	"errors"
-	"fmt"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -20,11 +19,6 @@ func (b *bundle) runs(sql string) bool {
 		where datname = current_database() and query = $1 and state = 'active')`, sql)
 }
 
-func (b *bundle) someSessionWaitsForARow() bool {
-	return one[bool](b, `select exists (select from pg_locks l join pg_stat_activity a using (pid)
-		where not l.granted and l.locktype = 'transactionid' and a.datname = current_database())`)
-}
-
 func wantDelivered(t testing.TB, s dispatch.Settlement) {
 	t.Helper()
 	if s.Outcome != dispatch.Delivered {
@@ -35,36 +29,11 @@ func wantDelivered(t testing.TB, s dispatch.Settlement) {
 func TestDispatch(t *testing.T) {
 	setup(t).cases(map[string]func(*bundle){
 		"failures are classified":                                    failuresAreClassified,
-		"an abandoned handler fails alone":                           anAbandonedHandlerFailsAlone,
-		"a slow event does not delay others":                         aSlowEventDoesNotDelayOthers,
 		"rows of a backend that outlives its connection are claimed": rowsOfABackendThatOutlivesItsConnectionAreClaimed,
 		"a lost connection affects only its own event":               aLostConnectionAffectsOnlyItsOwnEvent,
-		"a refused claim is retried":                                 aRefusedClaimIsRetried,
 		"workers share one retry schedule":                           workersShareOneRetrySchedule,
-		"a failure is recorded once for its attempt":                 aFailureIsRecordedOnceForItsAttempt,
-		"serialization failures are free up to the cap":              serializationFailuresAreFreeUpToTheCap,
 		"a tx is revoked when its handler returns":                   aTxIsRevokedWhenItsHandlerReturns,
 	})
-}
-
-func aSlowEventDoesNotDelayOthers(b *bundle) {
-	g := newGate()
-	s := subscription(handler("platform.one", func(ctx context.Context, _ events.Tx, e events.Envelope) error {
-		if string(e.Payload) == `{"n": 1}` {
-			return g.wait(ctx)
-		}
-		return nil
-	}))
-	s.Concurrency = 2
-	l := b.startWorker(noPoll, s)
-	b.publish(event(1))
-	g.awaitEntered(b.T)
-	for n := 2; n < 5; n++ {
-		b.publish(event(n))
-		l.awaitDelivered(1)
-	}
-	g.release()
-	l.awaitDelivered(1)
 }
 
 // A backend may hold the rows of a batch after its connection was lost. Claims that find nothing in that time must
@@ -118,18 +87,6 @@ func aLostConnectionAffectsOnlyItsOwnEvent(b *bundle) {
 	b.wantEffects(map[string]int{"platform.one": len(batch)})
 }
 
-func aRefusedClaimIsRetried(b *bundle) {
-	log := &logBuffer{}
-	b.log = logTo(log)
-	const claim = "execute on function core.outbox_claim(bigint, text, integer, timestamptz, uuid, boolean)"
-	b.exec("revoke " + claim + " from spectral_worker")
-	b.publish(event(1))
-	l := b.startWorker(noPoll, subscription(effectHandler("platform.one")))
-	b.eventually("two refused claims", func() bool { return log.count("interrupted, no attempt counted") >= 2 })
-	b.exec("grant " + claim + " to spectral_worker")
-	l.awaitDelivered(1)
-}
-
 // CAP#1797: three workers together try a failing event as often as one would.
 func workersShareOneRetrySchedule(b *bundle) {
 	var calls atomic.Int32
@@ -150,40 +107,10 @@ func workersShareOneRetrySchedule(b *bundle) {
 	}
 }
 
-// A failure that is recorded in its own transaction waits for the lost transaction to release the row. It is not
-// recorded if another attempt has begun.
-func aFailureIsRecordedOnceForItsAttempt(b *bundle) {
-	for _, record := range []string{"core.outbox_fail(id, occurred_at, '%s', 'C: h: m', '{}')",
-		"core.outbox_retry(id, occurred_at, '%s', 0, 'C: h: m', '{}', true)"} {
-		e := event(1)
-		b.publish(e)
-		seen := one[string](b, "select available_at::text from core.outbox where id = $1", e.EventID)
-		call := "select " + fmt.Sprintf(record, seen) + " from core.outbox where id = $1"
-		holder := b.beginTx("select from core.outbox where id = $1 for update", e.EventID)
-		result := make(chan error, 1)
-		go func() {
-			var recorded bool
-			err := b.pool.QueryRow(b.ctx, call, e.EventID).Scan(&recorded)
-			if err == nil && !recorded {
-				err = errors.New("not recorded")
-			}
-			result <- err
-		}()
-		b.eventually("a session that waits for the row", b.someSessionWaitsForARow)
-		b.rollback(holder)
-		must(b.T, <-result)
-		if r := b.row(e.EventID); r.Attempts != 1 {
-			b.Fatalf("%s: %+v", record, r)
-		}
-		if one[bool](b, call, e.EventID) {
-			b.Fatalf("%s: recorded again", record)
-		}
-	}
-}
-
 // Each kind of failure has a class and is retried or not.
 func failuresAreClassified(b *bundle) {
 	b.exec("insert into platform.parents values (1); insert into platform.numbers values (1)")
+	stuck := b.newGate()
 	run := func(sql string) func(context.Context, events.Tx, events.Envelope) error {
 		return func(ctx context.Context, tx events.Tx, _ events.Envelope) error {
 			_, err := tx.Exec(ctx, sql)
@@ -230,6 +157,8 @@ func failuresAreClassified(b *bundle) {
 			_, err := tx.Exec(ctx, "select pg_catalog.pg_sleep(3600)")
 			return err
 		}, "TimeoutError", 4},
+		{"context ignored", func(context.Context, events.Tx, events.Envelope) error { <-stuck.open; return nil },
+			"TimeoutError", 5},
 		{"refused event", func(ctx context.Context, tx events.Tx, _ events.Envelope) error {
 			bad := event(1)
 			bad.EventType = "Nonsense"
@@ -258,49 +187,6 @@ func failuresAreClassified(b *bundle) {
 		}
 	}
 	b.wantEffects(map[string]int{"platform.neighbour": len(cases)})
-}
-
-func serializationFailuresAreFreeUpToTheCap(b *bundle) {
-	raise := func(ctx context.Context, tx events.Tx, _ events.Envelope) error {
-		_, err := tx.Exec(ctx, "do $$ begin raise exception using errcode = '40001', message = 'on purpose'; end $$")
-		return err
-	}
-	e := event(1)
-	b.publish(e)
-	l := b.startWorker(noPoll, subscription(handler("platform.one", raise)))
-	for range 20 {
-		if s := l.nextSettlement(); s.Attempts != 0 || s.Outcome != dispatch.Retried {
-			b.Fatalf("a serialization failure cost an attempt: %+v", s)
-		}
-	}
-	if s := l.nextSettlement(); s.Attempts != 1 {
-		b.Fatalf("the 21st in a row cost no attempt: %+v", s)
-	}
-}
-
-func anAbandonedHandlerFailsAlone(b *bundle) {
-	stuck := make(chan struct{})
-	b.Cleanup(func() { close(stuck) })
-	var calls atomic.Int32
-	h := handler("platform.one", func(context.Context, events.Tx, events.Envelope) error {
-		calls.Add(1)
-		<-stuck
-		return nil
-	})
-	h.Timeout = time.Millisecond
-	h.Retry = &events.RetryPolicy{MaxRetries: 0, Base: time.Millisecond, Multiplier: 1, Cap: time.Millisecond}
-	e := event(1)
-	b.publish(e)
-	l := b.startWorker(noPoll, subscription(h, effectHandler("worlds.two")))
-	all := l.awaitOutcome(dispatch.Failed)
-	r := b.row(e.EventID)
-	if !strings.HasPrefix(r.LastError, "TimeoutError: platform.one: ") {
-		b.Fatalf("last_error %q after %d dispatches", r.LastError, len(all))
-	}
-	if n := calls.Load(); n != 1 {
-		b.Fatalf("called %d times, want 1", n)
-	}
-	b.wantEffects(map[string]int{"worlds.two": 1})
 }
 
 func aTxIsRevokedWhenItsHandlerReturns(b *bundle) {

@@ -281,10 +281,8 @@ func dedupKeysDecideWhichExecutionCompletes(b *bundle) {
 func TestLeases(t *testing.T) {
 	setup(t).cases(map[string]func(*bundle){
 		"a slow class delays no other":                          aSlowClassDelaysNoOther,
-		"a worker handles only its class":                       aWorkerHandlesOnlyItsClass,
 		"a bad result does not affect others":                   aBadResultDoesNotAffectOthers,
 		"crashed leased rows run one at a time":                 crashedLeasedRowsRunOneAtATime,
-		"lost commit replies repeat nothing":                    lostCommitRepliesRepeatNothing,
 		"heartbeats renew leases through their own connections": heartbeatsRenewLeasesThroughTheirOwnConnections,
 		"a lost lease cancels execute":                          aLostLeaseCancelsExecute,
 		"stop settles finished work and releases the rest":      stopSettlesFinishedWorkAndReleasesTheRest,
@@ -344,31 +342,6 @@ func aLostLeaseCancelsExecute(b *bundle) {
 	b.wantEffects(map[string]int{executor1: 1})
 	if len(l.settlements) > 0 {
 		b.Errorf("settled again: %+v", <-l.settlements)
-	}
-}
-
-// A lost reply to a COMMIT repeats neither executions nor completions, and no lease has to expire.
-func lostCommitRepliesRepeatNothing(b *bundle) {
-	b.sockets = new(sockets)
-	var executed atomic.Int32
-	b.startWorker(noPoll, leasedSubscription(time.Minute,
-		executor(executor1, func(_ context.Context, e events.Envelope) (events.Completion, error) {
-			if executed.Add(1) == 1 { // the reply to the retry is lost
-				b.sockets.lostReply.Store(true)
-				return nil, errOnPurpose
-			}
-			return func(ctx context.Context, tx events.Tx) error {
-				b.sockets.lostReply.Store(true) // the reply to the delivery is lost
-				return writeEffect(executor1)(ctx, tx, e)
-			}, nil
-		})))
-	e := event(1)
-	b.publish(e)
-	b.eventually("delivery", func() bool { return b.row(e.EventID).Status == "delivered" })
-	b.wantRow(e.EventID, "delivered", 2)
-	b.wantEffects(map[string]int{executor1: 1})
-	if n := executed.Load(); n != 2 || b.sockets.lostReply.Load() {
-		b.Errorf("executed %d times, or no reply was lost", n)
 	}
 }
 

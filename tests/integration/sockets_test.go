@@ -3,7 +3,6 @@ package integration_test
 import (
 	"bytes"
 	"context"
-	"errors"
 	"net"
 	"sync"
 	"sync/atomic"
@@ -15,9 +14,8 @@ type sockets struct {
 	open  []*socket
 	dials int
 
-	polls     atomic.Int64 // polls written as text
-	dropped   atomic.Int64 // writes that were dropped
-	lostReply atomic.Bool  // loses the reply to the next COMMIT, and the connection
+	polls   atomic.Int64 // polls written as text
+	dropped atomic.Int64 // writes that were dropped
 	// via dials instead of net.Dialer, if set.
 	via func(ctx context.Context, network, address string) (net.Conn, error)
 }
@@ -85,13 +83,6 @@ func (s *socket) Write(p []byte) (int, error) {
 	if s.drops.Load() {
 		s.of.dropped.Add(1)
 		return len(p), nil
-	}
-	if bytes.Contains(p, []byte("commit\x00")) && s.of.lostReply.CompareAndSwap(true, false) {
-		if n, err := s.Conn.Write(p); err != nil {
-			return n, err
-		}
-		_, err := s.Conn.Read(make([]byte, 1024))
-		return len(p), errors.Join(err, s.Close())
 	}
 	s.of.polls.Add(int64(bytes.Count(p, []byte("outbox_poll"))))
 	return s.Conn.Write(p)

@@ -117,36 +117,7 @@ func TestListenConnection(t *testing.T) {
 		"a lost listen connection is replaced":                 aLostListenConnectionIsReplaced,
 		"a refused listen connection is reported and recovers": aRefusedListenConnectionIsReportedAndRecovers,
 		"stop returns in any state":                            stopReturnsInAnyState,
-		"stop cancels handlers when its context ends":          stopCancelsHandlersWhenItsContextEnds,
 	})
-}
-
-func stopCancelsHandlersWhenItsContextEnds(b *bundle) {
-	g := newGate()
-	l := b.newWorker(noPoll, subscription(handler("platform.one",
-		func(ctx context.Context, tx events.Tx, e events.Envelope) error {
-			if err := g.wait(ctx); err != nil {
-				return err
-			}
-			return writeEffect("platform.one")(ctx, tx, e)
-		})))
-	l.start()
-	first := event(1)
-	b.publish(first)
-	g.awaitEntered(b.T)
-	ctx, cancel := context.WithCancel(b.ctx)
-	cancel() // no grace period
-	if err := l.Stop(ctx); err == nil {
-		b.Fatal("Stop did not say that a handler was cancelled")
-	}
-	l.stop() // a second stop does nothing
-	b.wantRow(first.EventID, "pending", 0)
-	b.wantEffects(map[string]int{})
-
-	g.release()
-	again := b.startWorker(noPoll, subscription(handler("platform.one", writeEffect("platform.one"))))
-	again.awaitDelivered(1)
-	b.wantRow(first.EventID, "delivered", 1)
 }
 
 // producer publishes an event and makes the trigger decide whether to notify. The test commits the transaction.
