@@ -3,7 +3,6 @@ package sql_test
 import (
 	"context"
 	"errors"
-	"fmt"
 	"strings"
 	"testing"
 
@@ -12,81 +11,38 @@ import (
 	"spectral/tests/pgtest"
 )
 
-// trap is SQL that fills the schema evil with namesakes of what our functions use. Each raises an
-// error, so that it is seen.
-func trap() string {
-	var b strings.Builder
-	function := func(name, arguments, returns string) {
-		fmt.Fprintf(&b, "create function evil.%s(%s) returns %s language plpgsql as $$ begin raise exception 'fell for "+
-			"evil.%[1]s(%[2]s)'; end $$;\n",
-			name, arguments, returns)
-	}
-	i := 0
-	for returns, operators := range map[string]string{
-		"boolean": "= <> < > <= >= ~ !~ ~* !~* ~~ @> ?",
-		"text":    "|| -> ->> #> #>> + - * / ^",
-	} {
-		for operator := range strings.FieldsSeq(operators) {
-			for _, operands := range []string{
-				"text, text", "uuid, uuid", "integer, integer", "bigint, bigint", "smallint, smallint", "boolean, boolean",
-				"timestamptz, timestamptz",
-				"timestamptz, interval", "timestamptz, timestamp", "jsonb, text", "jsonb, jsonb", "numeric, numeric",
-				"text, integer", "text, bigint", "integer, text", "bigint, text",
-				"jsonb, text[]", "double precision, integer", "integer, double precision", "numeric, double precision",
-				"text[], text", "text, text[]", "uuid[], uuid", "name, text", "name, name", "oid, oid", "interval, interval",
-				"date, integer", "double precision, double precision",
-			} {
-				i++
-				left, right, _ := strings.Cut(operands, ", ")
-				name := fmt.Sprintf("operator_%d", i)
-				function(name, operands, returns)
-				fmt.Fprintf(&b, "create operator evil.%s (leftarg = %s, rightarg = %s, function = evil.%s);\n", operator, left,
-					right, name)
-			}
-		}
-	}
-	for _, f := range [][3]string{
-		{"texteq", "text, text", "boolean"}, {"concat", "text, text", "text"}, {"concat", "text, bigint, text", "text"},
-		{"now", "", "timestamptz"},
-		{"clock_timestamp", "", "timestamptz"}, {"statement_timestamp", "", "timestamptz"},
-		{"pg_notify", "text, text", "void"},
-		{"hashtextextended", "text, bigint", "bigint"}, {"pg_try_advisory_xact_lock", "bigint", "boolean"},
-		{"pg_try_advisory_xact_lock_shared", "bigint", "boolean"},
-		{"current_setting", "text", "text"}, {"current_setting", "text, boolean", "text"},
-		{"set_config", "text, text, boolean", "text"},
-		{"octet_length", "text", "integer"}, {"jsonb_typeof", "jsonb", "text"}, {"jsonb_each", "jsonb", "setof record"},
-		{"isfinite", "timestamptz", "boolean"},
-		{"uuid_v7", "", "uuid"}, {"gen_random_uuid", "", "uuid"}, {"quote_literal", "text", "text"},
-		{"left", "text, integer", "text"}, {"btrim", "text, text", "text"},
-		{"translate", "text, text, text", "text"}, {"pg_has_role", "name, oid, text", "boolean"},
-		{"outbox_insert", "integer, uuid, text, integer, timestamptz, text, text, uuid, jsonb, text, text, timestamptz, " +
-			"bigint, text, text", "uuid"},
-		{"outbox_notify", "", "trigger"}, {"unnest", "uuid[], timestamptz[]", "setof record"},
-		{"unnest", "uuid[], timestamptz[], uuid[]", "setof record"},
-		{"unnest", "text[]", "setof text"}, {"lease_holds", "timestamptz, double precision", "boolean"},
-		{"pg_current_xact_id", "", "xid8"},
-		{"make_interval", "integer, integer, integer, integer, integer, integer, double precision", "interval"},
-		{"cardinality", "text[]", "integer"}, {"format", "text", "text"},
-		{"to_char", "timestamp, text", "text"}, {"timezone", "text, timestamptz", "timestamp"},
-		{"substr", "text, integer, integer", "text"},
-		{"extract", "text, interval", "numeric"}, {"jsonb_set", "jsonb, text[], jsonb", "jsonb"},
-		{"jsonb_build_object", "", "jsonb"}, {"jsonb_array_length", "jsonb", "integer"},
-		{"pg_column_size", "jsonb", "integer"}, {"pg_column_compression", "jsonb", "text"}, {"text", "uuid", "text"},
-		{"max", "bigint", "bigint"},
-	} {
-		function(f[0], f[1], f[2])
-	}
-	// types last: the functions above mean the true ones
-	for _, name := range []string{"text", "uuid", "jsonb", "timestamptz", "int8", "bool"} {
-		fmt.Fprintf(&b, "create domain evil.%s as integer check (value > 2000000000);\n", name)
-	}
-	for _, name := range []string{"outbox", "event_handled", "workers", "event_types", "deployments", "publisher_sources",
-		"pg_roles"} {
-		fmt.Fprintf(&b, "create table evil.%s ();\ncreate temp table %[1]s ();\n", name)
-	}
-	b.WriteString("create temp table text (a integer);\ncreate temp table uuid (a integer);\n")
-	return b.String()
-}
+// trap fills the schema evil with namesakes of operators, of the functions that ours call, and of types and tables. Each
+// raises an error, so that it is seen. The types are last: what is made before means the true ones.
+const trap = `do $trap$
+declare
+	v record;
+	c_body constant text := 'language plpgsql as $$ begin raise exception ''fell for evil''; end $$';
+	c_types constant regtype[] := '{text,uuid,int,bigint,smallint,boolean,timestamptz,interval,jsonb,numeric,text[],' ||
+		'double precision,name,oid,date}';
+begin
+	for v in select o.oid, o.oprname, o.oprleft::regtype as l, o.oprright::regtype as r, o.oprresult::regtype as result
+		from pg_operator o where o.oprleft = any (c_types) and o.oprright = any (c_types)
+			and not (o.oprleft <> o.oprright and o.oprname ~ '^[<=>]+$') loop
+		execute format('create function evil.operator_%s(%s, %s) returns %s %s', v.oid, v.l, v.r, v.result, c_body);
+		execute format('create operator evil.%s (leftarg = %s, rightarg = %s, function = evil.operator_%s)',
+			v.oprname, v.l, v.r, v.oid);
+	end loop;
+	for v in select p.proname, pg_get_function_identity_arguments(p.oid) as arguments from pg_proc p
+		where p.pronamespace in ('pg_catalog'::regnamespace, 'core'::regnamespace) and p.prokind = 'f'
+			and p.proname in (select called[1] from pg_proc ours, regexp_matches(ours.prosrc, '(\w+)\(', 'g') called
+				where ours.pronamespace = 'core'::regnamespace)
+			and pg_get_function_identity_arguments(p.oid) !~ 'internal|any|VARIADIC|OUT |cstring|record' loop
+		execute format('create function evil.%I(%s) returns text %s', v.proname, v.arguments, c_body);
+	end loop;
+	foreach v.proname in array '{text,uuid,jsonb,timestamptz,int8,bool}'::text[] loop
+		execute format('create domain evil.%s as integer check (value > 2000000000)', v.proname);
+	end loop;
+	for v in select relname from pg_class where relnamespace = 'core'::regnamespace and relkind = 'r' loop
+		execute format('create table evil.%s (); create temp table %1$s ()', v.relname);
+	end loop;
+	create temp table text (a integer);
+	create temp table uuid (a integer);
+end $trap$`
 
 // A publisher may put namesakes of operators, functions, types and tables first in its search_path, and even leave them
 // there for the deferred trigger. Nothing of ours may use them.
@@ -103,7 +59,7 @@ func TestHostileSearchPath(t *testing.T) {
 			t.Error(err)
 		}
 	})
-	exec(t, conn, trap())
+	exec(t, conn, trap)
 	exec(t, conn, "set search_path = evil, pg_temp, pg_catalog")
 	if _, err := conn.Exec(deadline(t), "select 'a' = 'b'::pg_catalog.text"); err == nil ||
 		!strings.Contains(err.Error(), "fell for") {

@@ -445,19 +445,19 @@ func withOwnID(e events.Envelope) events.Envelope {
 func (d *database) wantStored(t *testing.T, given fields, id string) {
 	t.Helper()
 	var key string
-	var payload []byte
+	var samePayload bool
 	var workspace, target, trace *string
 	var occurred, available, created time.Time
 	err := d.admin.QueryRow(deadline(t),
-		`select idempotency_key, payload::text, workspace_id::text, target, trace_context, occurred_at, available_at,
+		`select idempotency_key, payload = $2::text::jsonb, workspace_id::text, target, trace_context, occurred_at, available_at,
 			created_at
-		from core.outbox where id = $1::text::uuid`, id).Scan(&key, &payload, &workspace, &target, &trace, &occurred,
+		from core.outbox where id = $1::text::uuid`, id, given["payload"]).Scan(&key, &samePayload, &workspace, &target, &trace, &occurred,
 		&available, &created)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if !sameJSON(t, []byte(given["payload"]), payload) {
-		t.Errorf("payload %.300s is stored as %.300s", given["payload"], payload)
+	if !samePayload {
+		t.Errorf("payload %.300s is stored as another", given["payload"])
 	}
 	text := func(name string) string {
 		if v := given[name]; v != null {
@@ -548,39 +548,4 @@ func TestMalformedCalls(t *testing.T) {
 	if n := d.count(t); n != 0 {
 		t.Errorf("%d events were published", n)
 	}
-}
-
-// FuzzPayload: whatever Validate accepts Postgres takes as jsonb and gives back as an equal value,
-// and core.outbox_publish accepts, unless its jsonb text is too long.
-func FuzzPayload(f *testing.F) {
-	// all others are in inputs
-	for _, payload := range []string{"{}", `{"a":[1.50,"\ud83d\ude00",{"b":null}],"a":-0.0}`,
-		`{"":{"":[[],{},"",0,false]}}`} {
-		f.Add([]byte(payload))
-	}
-	d := setup(f)
-	pool := pgtest.Pool(f, d.at)
-	f.Fuzz(func(t *testing.T, payload []byte) {
-		if card(string(payload)).Validate(time.Now()) != nil {
-			t.Skip() // not the subject; what must be refused is in inputs
-		}
-		ctx := deadline(t)
-		tx, err := pool.Begin(ctx)
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer func() { _ = tx.Rollback(ctx) }()
-		var stored string
-		if err := tx.QueryRow(ctx, "select $1::text::pg_catalog.jsonb::text", string(payload)).Scan(&stored); err != nil {
-			t.Fatalf("Postgres refuses %q: %v", payload, err)
-		}
-		if !sameJSON(t, payload, []byte(stored)) {
-			t.Fatalf("%q is read back as %q", payload, stored)
-		}
-		_, err = tx.Exec(ctx, "select core.outbox_publish($1, 'worlds', $2::text::pg_catalog.jsonb)", cardType,
-			string(payload))
-		if pg, ok := errors.AsType[*pgconn.PgError](err); err != nil && (!ok || pg.Code != string(events.CodePayloadSize)) {
-			t.Fatalf("core.outbox_publish refuses %q: %v", payload, err)
-		}
-	})
 }

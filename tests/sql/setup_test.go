@@ -1,12 +1,10 @@
 package sql_test
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
 	"log/slog"
-	"math/big"
 	"strings"
 	"testing"
 
@@ -113,58 +111,6 @@ func inTx(t testing.TB, conn *pgx.Conn, work func(ctx context.Context, tx pgx.Tx
 	t.Helper()
 	ctx := deadline(t)
 	return pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) error { return work(ctx, tx) })
-}
-
-// sameJSON reports whether two texts are one JSON value: numbers by value, the last of equal keys.
-func sameJSON(t testing.TB, a, b []byte) bool {
-	t.Helper()
-	parse := func(text []byte) any {
-		decoder := json.NewDecoder(bytes.NewReader(text))
-		decoder.UseNumber()
-		var v any
-		if err := decoder.Decode(&v); err != nil {
-			t.Fatalf("%.200s: %v", text, err)
-		}
-		return v
-	}
-	return sameValue(parse(a), parse(b))
-}
-
-func sameValue(a, b any) bool {
-	switch a := a.(type) {
-	case map[string]any:
-		b, ok := b.(map[string]any)
-		if !ok || len(a) != len(b) {
-			return false
-		}
-		for key, inner := range a {
-			if other, ok := b[key]; !ok || !sameValue(inner, other) {
-				return false
-			}
-		}
-		return true
-	case []any:
-		b, ok := b.([]any)
-		if !ok || len(a) != len(b) {
-			return false
-		}
-		for i := range a {
-			if !sameValue(a[i], b[i]) {
-				return false
-			}
-		}
-		return true
-	case json.Number:
-		b, ok := b.(json.Number)
-		if !ok {
-			return false
-		}
-		x, okX := new(big.Rat).SetString(a.String())
-		y, okY := new(big.Rat).SetString(b.String())
-		return okX && okY && x.Cmp(y) == 0
-	default:
-		return a == b
-	}
 }
 
 // A test finds neither rows, settings nor schema of the one before.
