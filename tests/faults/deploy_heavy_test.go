@@ -13,7 +13,7 @@ import (
 // Publishers and the workers' pools connect through a transaction pooler, the listen connections directly.
 func TestEventsAreDeliveredThroughATransactionPooler(t *testing.T) {
 	b := setup(t)
-	l := ledger.New(ledger.Cards(nil))
+	l := ledger.New(ledger.Cards())
 	running := b.runAll(3, b.worker, pgbouncer.Start(t, pgbouncer.Transaction, b.worker).URL)
 	load := l.Start(t, ledger.Load{
 		URL: pgbouncer.Start(t, pgbouncer.Transaction, b.publisher).URL, Publishers: 8, Rate: 25, PerTx: 5, Seed: seed(t),

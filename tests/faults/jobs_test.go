@@ -8,7 +8,6 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/google/uuid"
@@ -27,7 +26,8 @@ const (
 	secondExecutor  = "worlds.faults_second_executor"
 )
 
-// job is an event of leased mode. Its executor writes to the execution log and then works for a while.
+// job is the payload of all test events. In leased mode its executor writes to the execution log and then works for a
+// while.
 type job struct {
 	Key string `json:"key"`
 	Do  string `json:"do"`
@@ -42,13 +42,6 @@ const (
 	doAwait    = "await"    // waits until the test opens its gate
 	doFailOnce = "failonce" // fails once
 )
-
-func jobContract() events.Contract {
-	return events.Contract{
-		Type: jobType, Version: 1, Source: events.Worlds, Payload: job{}, Class: jobClass,
-		ContentClass: events.Operational,
-	}
-}
 
 // jobConfig says how a worker handles jobs.
 type jobConfig struct {
@@ -199,23 +192,5 @@ func (x *executor) await(ctx context.Context, key string) error {
 		case <-ctx.Done():
 			return context.Cause(ctx)
 		}
-	}
-}
-
-// jobKind is the ledger's description of jobs. A key such as await-1 says what its executor does.
-func jobKind(r jobConfig, takes func(n int) time.Duration) ledger.Kind {
-	handlers := []string{primaryExecutor}
-	if r.SecondExecutor {
-		handlers = append(handlers, secondExecutor)
-	}
-	return ledger.Kind{
-		EventType: jobType, Handlers: handlers, KeyField: "key",
-		Payload: func(n int, key string) any {
-			do, _, dashed := strings.Cut(key, "-")
-			if !dashed {
-				do = ""
-			}
-			return job{Key: key, Do: do, TakesMicros: takes(n).Microseconds()}
-		},
 	}
 }

@@ -84,7 +84,7 @@ func TestWorkerWritesNothingAfterItsLeaseExpiredHoweverItEnds(t *testing.T) {
 
 func TestLostLeaseCommitRepeatsNothing(t *testing.T) {
 	for at, action := range map[string]proxy.Action{
-		"claim": proxy.ForwardThenReset, "settle": proxy.ForwardThenReset, "retry": proxy.Truncate, "heartbeat": proxy.Reset,
+		"claim": proxy.ForwardThenReset, "settle": proxy.ForwardThenReset, "retry": proxy.ForwardThenReset, "heartbeat": proxy.Reset,
 	} {
 		t.Run(at, func(t *testing.T) { loseLeaseCommit(t, at, action) })
 	}
@@ -189,7 +189,7 @@ func TestServerCrashChargesNoLeasedJob(t *testing.T) {
 	keys := gatedKeys(100)
 	for name, expire := range map[string]bool{"the leases hold": false, "the leases expire": true} {
 		t.Run(name, func(t *testing.T) {
-			outer, s, _ := setupServer(t, nil)
+			outer, s := setupServer(t)
 			b := outer.leased(jobConfig{Lease: time.Minute, Concurrency: len(keys)}, nil)
 			worker := b.run()
 			b.publish(keys...)
@@ -225,7 +225,7 @@ func TestJobThatEndsItsProcessFailsAfterFiveCrashes(t *testing.T) {
 			b := setup(t).leased(jobConfig{Lease: 2 * time.Second}, nil)
 			b.publish(key)
 			process.Supervise(t, b.command(b.worker, ""), restartPause)
-			failed := map[string]ledger.DeadLetter{key: {Attempts: crashLimit}}
+			failed := map[string]int{key: crashLimit}
 			b.verify(ledger.Expect{Within: 2 * testTimeout, Failed: failed})
 			b.wantExecuted(key, crashLimit)
 			b.wantColumn(key, "split_part(last_error, ': ', 1)", "LeaseExpired")
@@ -249,7 +249,7 @@ func killerAmongLeases(t *testing.T, do string) {
 	process.Supervise(t, b.command(b.worker, ""), restartPause)
 	b.verify(ledger.Expect{
 		Within: 6 * testTimeout, MaxAttempts: crashLimit + 1,
-		Failed: map[string]ledger.DeadLetter{killer: {Attempts: crashLimit}},
+		Failed: map[string]int{killer: crashLimit},
 	})
 	b.wantExecuted(killer, crashLimit)
 	if most := one[int](b.bundle, "select max(crashes) from core.outbox where status = 'delivered'"); most > 1 {

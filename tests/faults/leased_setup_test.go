@@ -41,12 +41,13 @@ func (b *bundle) leased(r jobConfig, takes func(n int) time.Duration) *leased {
 	if r.Grace == 0 {
 		r.Grace = app.ShutdownGrace
 	}
-	if takes == nil {
-		takes = func(int) time.Duration { return 0 }
-	}
 	ledger.RecordLeases(b.T, b.direct())
 	b.register()
-	return &leased{bundle: b, jobConfig: r, ledger: ledger.New(jobKind(r, takes))}
+	handlers := []string{primaryExecutor}
+	if r.SecondExecutor {
+		handlers = append(handlers, secondExecutor)
+	}
+	return &leased{bundle: b, jobConfig: r, ledger: ledger.New(kindOf(jobType, takes, handlers...))}
 }
 
 // command returns how to run a worker of jobs. pool may be empty.

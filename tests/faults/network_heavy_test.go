@@ -15,7 +15,6 @@ func TestConnectionLostAroundCommitRepeatsNothing(t *testing.T) {
 		keys   []string
 	}{
 		"before it arrives":    {proxy.Reset, batch},
-		"in the middle":        {proxy.Truncate, batch},
 		"after a single event": {proxy.ForwardThenReset, batch[:1]},
 		"no reply, no reset":   {proxy.DropReplies, batch},
 	} {

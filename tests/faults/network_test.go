@@ -21,7 +21,7 @@ func TestLostCommitReplyRepeatsNothing(t *testing.T) {
 func loseCommit(t *testing.T, action proxy.Action, keys []string) {
 	t.Helper()
 	b := setup(t)
-	l := ledger.New(ledger.Cards(nil))
+	l := ledger.New(ledger.Cards())
 	pool := proxy.InFrontOf(t, b.worker)
 	worker := b.run(b.worker, pool.URL(t, b.worker))
 	var conn atomic.Int64

@@ -15,7 +15,7 @@ import (
 
 func TestRollingRestartLosesNothing(t *testing.T) {
 	b := setup(t)
-	l := ledger.New(ledger.Cards(nil))
+	l := ledger.New(ledger.Cards())
 	running := b.runAll(3, b.worker, "")
 	load := l.Start(t, ledger.Load{URL: b.publisher, Publishers: 4, Rate: 25, PerTx: 5, Seed: seed(t)})
 	for i := range 6 {
@@ -34,7 +34,7 @@ func TestRollingRestartLosesNothing(t *testing.T) {
 // A worker that is frozen while a handler runs (paused container or machine) does not keep its row.
 func TestEventOfFrozenWorkerIsDeliveredByAnother(t *testing.T) {
 	b := setup(t)
-	l := ledger.New(ledger.Cards(nil))
+	l := ledger.New(ledger.Cards())
 	frozen := b.run(b.worker, "")
 	held := b.lockCard("held-1")
 	l.Publish(t, b.publisher, "held-1", "k000001", "k000002")
@@ -68,7 +68,7 @@ const parts = 4
 func killsAtStatements(t *testing.T, keys []string, action proxy.Action, maxAttempts, first int) {
 	t.Helper()
 	b := setup(t)
-	l := ledger.New(ledger.Cards(nil))
+	l := ledger.New(ledger.Cards())
 	pool := proxy.InFrontOf(t, b.worker)
 	command := b.command(b.worker, pool.URL(t, b.worker))
 	empty := func() bool { return one[int](b, "select count(*) from core.outbox where status = 'pending'") == 0 }
@@ -119,7 +119,7 @@ func endsItsProcess(t *testing.T, do, memory string, neighbours int, key func(in
 	t.Helper()
 	b := setup(t)
 	b.register()
-	l := ledger.New(scriptedEvents())
+	l := ledger.New(kindOf(scriptedType, nil, primaryHandler, coHandler))
 	killer := do + "-1"
 	keys := make([]string, 0, neighbours+1)
 	for i := range neighbours + 1 {
@@ -128,6 +128,6 @@ func endsItsProcess(t *testing.T, do, memory string, neighbours int, key func(in
 	keys[neighbours/2] = killer
 	l.Publish(t, b.publisher, keys...)
 	process.Supervise(t, b.testCommand(memory), restartPause)
-	dead := ledger.DeadLetter{Attempts: 4} // the first crash was also that of the batch
-	l.Verify(t, b.direct(), ledger.Expect{Within: 6 * testTimeout, Failed: map[string]ledger.DeadLetter{killer: dead}})
+	// the first crash was also that of the batch
+	l.Verify(t, b.direct(), ledger.Expect{Within: 6 * testTimeout, Failed: map[string]int{killer: 4}})
 }

@@ -16,7 +16,7 @@ const stopping = "stopping: waiting for running handlers"
 
 func TestTerminatedWorkerFinishesItsHandlers(t *testing.T) {
 	b := setup(t)
-	l := ledger.New(ledger.Cards(nil))
+	l := ledger.New(ledger.Cards())
 	worker := b.run(b.worker, "")
 	held := b.lockCard("held-1")
 	l.Publish(t, b.publisher, "held-1", "k000001", "k000002")
@@ -37,7 +37,7 @@ func TestTerminatedWorkerFinishesItsHandlers(t *testing.T) {
 
 func TestEventsOfKilledWorkerAreDelivered(t *testing.T) {
 	b := setup(t)
-	l := ledger.New(ledger.Cards(nil))
+	l := ledger.New(ledger.Cards())
 	worker := b.run(b.worker, "")
 	held := b.lockCard("held-1")
 	l.Publish(t, b.publisher, "held-1", "k000001", "k000002")

@@ -14,8 +14,8 @@ import (
 // The server stops under load: by a fast shutdown, by an immediate one, and by SIGKILL. No committed event is lost,
 // and none loses an attempt.
 func TestEventsSurviveServerShutdowns(t *testing.T) {
-	b, s, _ := setupServer(t, nil)
-	l := ledger.New(ledger.Cards(nil))
+	b, s := setupServer(t)
+	l := ledger.New(ledger.Cards())
 	running := b.runAll(3, b.worker, "")
 	load := l.Start(t, ledger.Load{URL: b.publisher, Publishers: 4, Rate: 50, PerTx: 5, Seed: seed(t)})
 	for i, how := range []syscall.Signal{syscall.SIGINT, syscall.SIGQUIT, syscall.SIGKILL} {
@@ -35,8 +35,8 @@ func TestEventsSurviveServerShutdowns(t *testing.T) {
 
 // During a failover the old primary answers for some seconds and refuses to write.
 func TestWorkersRecoverAfterFailover(t *testing.T) {
-	b, s, _ := setupServer(t, nil)
-	l := ledger.New(ledger.Cards(nil))
+	b, s := setupServer(t)
+	l := ledger.New(ledger.Cards())
 	running := b.runAll(3, b.worker, "")
 	load := l.Start(t, ledger.Load{URL: b.publisher, Publishers: 4, Rate: 25, PerTx: 5, Seed: seed(t)})
 	pass(t, 2*time.Second)

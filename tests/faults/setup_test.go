@@ -52,10 +52,10 @@ func setup(t *testing.T) *bundle {
 }
 
 // setupServer starts a server for this test alone, behind a proxy that the URLs of worker and publisher lead through.
-func setupServer(t *testing.T, settings map[string]string) (*bundle, *server.Server, *proxy.Proxy) {
+func setupServer(t *testing.T) (*bundle, *server.Server) {
 	t.Helper()
 	t.Parallel()
-	s, database := server.NewMigrated(t, settings)
+	s, database := server.NewMigrated(t)
 	p := proxy.New(t, s.Addr)
 	at := s.URL(database)
 	b := &bundle{
@@ -64,7 +64,7 @@ func setupServer(t *testing.T, settings map[string]string) (*bundle, *server.Ser
 		publisher: p.URL(t, s.Login(t, at, "publisher", "spectral_worlds")),
 	}
 	ledger.Prepare(t, at)
-	return b, s, p
+	return b, s
 }
 
 func must(t testing.TB, err error) {

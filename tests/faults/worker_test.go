@@ -37,12 +37,6 @@ const (
 	coHandler      = "worlds.faults_co_handler"
 )
 
-// scripted is an event that tells its handler what to do.
-type scripted struct {
-	Key string `json:"key"`
-	Do  string `json:"do"`
-}
-
 // What a handler may be told to do after its write. Each is also a prefix of the event's key.
 const (
 	doExit     = "exit"     // os.Exit
@@ -51,27 +45,30 @@ const (
 	doSleep    = "sleep"    // takes 300 ms and succeeds
 )
 
-func scriptedContract() events.Contract {
-	return events.Contract{
-		Type: scriptedType, Version: 1, Source: events.Worlds, Payload: scripted{}, ContentClass: events.Operational,
-	}
-}
-
 // testContracts returns the contracts of all test events.
 func testContracts() (*events.Contracts, error) {
-	return events.NewContracts(scriptedContract(), jobContract())
+	contract := func(eventType, class string) events.Contract {
+		return events.Contract{
+			Type: eventType, Version: 1, Source: events.Worlds, Payload: job{}, Class: class, ContentClass: events.Operational,
+		}
+	}
+	return events.NewContracts(contract(scriptedType, ""), contract(jobType, jobClass))
 }
 
-// scriptedEvents is the ledger's description of scripted events. A key such as kill-1 says what its handler does.
-func scriptedEvents() ledger.Kind {
+// kindOf is the ledger's description of test events. A key such as kill-1 says what the primary handler does; takes
+// may be nil.
+func kindOf(eventType string, takes func(n int) time.Duration, handlers ...string) ledger.Kind {
 	return ledger.Kind{
-		EventType: scriptedType, Handlers: []string{primaryHandler, coHandler}, KeyField: "key",
-		Payload: func(_ int, key string) any {
-			do, _, dashed := strings.Cut(key, "-")
-			if !dashed {
-				do = ""
+		EventType: eventType, Handlers: handlers, KeyField: "key",
+		Payload: func(n int, key string) any {
+			j := job{Key: key}
+			if do, _, dashed := strings.Cut(key, "-"); dashed {
+				j.Do = do
 			}
-			return scripted{Key: key, Do: do}
+			if takes != nil {
+				j.TakesMicros = takes(n).Microseconds()
+			}
+			return j
 		},
 	}
 }
@@ -103,7 +100,7 @@ func scriptedSubscription(g events.Generation) events.Subscription {
 func scriptedHandler(name string) func(events.Tx) events.EventHandler {
 	return func(tx events.Tx) events.EventHandler {
 		return func(ctx context.Context, e events.Envelope) error {
-			payload, err := events.Decode[scripted](e)
+			payload, err := events.Decode[job](e)
 			if err != nil {
 				return err
 			}

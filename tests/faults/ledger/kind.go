@@ -1,15 +1,13 @@
 package ledger
 
 import (
-	"context"
 	"encoding/json"
 	"fmt"
 	"testing"
 
-	"github.com/jackc/pgx/v5"
-
 	platformevents "spectral/internal/platform/infrastructure/events"
 	worlds "spectral/internal/worlds/contracts/events"
+	"spectral/tests/pgtest"
 )
 
 // Kind describes the events that a ledger publishes, and where their effects show.
@@ -24,19 +22,16 @@ type Kind struct {
 	StaleContent string
 }
 
-// Cards describes world model cards, which the real projector handles. The key is the title. Pass a cardID that
-// repeats for hot rows; with nil each event has its own card.
-func Cards(cardID func(n int) string) Kind {
-	if cardID == nil {
-		cardID = func(n int) string { return fmt.Sprintf("card-%06d", n) }
-	}
+// Cards describes world model cards, which the real projector handles. The key is the title. Each event has its own
+// card.
+func Cards() Kind {
 	return Kind{
 		EventType: worlds.WorldModelCardPublishedType,
 		Handlers:  []string{platformevents.WorldModelCardProjectorName},
 		KeyField:  "title",
 		Payload: func(n int, key string) any {
 			return worlds.WorldModelCardPublished{
-				CardID: cardID(n), Version: int64(n), Title: key, Summary: "of a ledger", Attributes: json.RawMessage(`{}`),
+				CardID: fmt.Sprintf("card-%06d", n), Version: int64(n), Title: key, Summary: "of a ledger", Attributes: json.RawMessage(`{}`),
 			}
 		},
 		StaleContent: `select e.payload ->> 'title' from (
@@ -84,15 +79,7 @@ create trigger record_effect before insert on platform.system_cards for each row
 
 func install(t testing.TB, url, sql string) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), statementTimeout)
-	defer cancel()
-	conn, err := pgx.Connect(ctx, url)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = conn.Close(ctx) }()
-	_, err = conn.Exec(ctx, sql)
-	if err != nil {
+	if _, err := pgtest.Conn(t, url).Exec(t.Context(), sql); err != nil {
 		t.Fatal(err)
 	}
 }

@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+
+	"spectral/tests/pgtest"
 )
 
 // RecordLeases makes the database at url, a superuser's, record in faults.leases every committed lease and how it
@@ -107,24 +109,18 @@ func (t Totals) String() string {
 //     only after a lease that was reaped, retried or released;
 //   - no execution runs under a lease that was given after its handler had handled the event;
 //   - at most one worker holds a row; each lease ends once; none is reaped before it expired, or settled afterwards;
-//   - the row's attempts are its leases that were not refunded, and each reaped lease is an entry of failure_history
-//
-// and
-//
-//	one of the row's crashes, unless the server was restarted in that time.
+//   - the row's attempts are its leases that were not refunded, and each reaped lease is an entry of failure_history and
+//     one of the row's crashes, unless the server was restarted in that time.
 func (l *Ledger) VerifyLeases(t testing.TB, url string, executionLog ExecutionLog) Totals {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
-	conn, err := pgx.Connect(ctx, url)
+	conn := pgtest.Conn(t, url)
+	executions, err := executionLog.Read()
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer func() { _ = conn.Close(ctx) }()
-	var found leasedState
-	if found.executions, err = executionLog.Read(); err != nil {
-		t.Fatal(err)
-	}
+	found := leasedState{executions: executions, handled: make(map[handlerKey]time.Time)}
 	found.leases = collect[lease](ctx, t, conn, `select event_id::text, worker::text, leased_at, ends, ended,
 		over_by, refunded from faults.leases order by leased_at`)
 	found.rows = collect[leasedRow](ctx, t, conn, `select id::text, payload ->> $2, status, attempts,
@@ -134,7 +130,6 @@ func (l *Ledger) VerifyLeases(t testing.TB, url string, executionLog ExecutionLo
 		array(select split_part(e ->> 'claimed_by', ' ', 1) from jsonb_array_elements(failure_history) e
 			where e ? 'reaped_at') from core.outbox where event_type = $1`,
 		l.kind.EventType, l.kind.KeyField)
-	found.handled = make(map[handlerKey]time.Time)
 	type handled struct {
 		Handler, EventID string
 		At               time.Time

@@ -63,19 +63,6 @@ func (l *Ledger) Counts() map[Outcome]int {
 	return counts
 }
 
-// Events returns how many events are in committed transactions.
-func (l *Ledger) Events() int {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	n := 0
-	for _, tx := range l.transactions {
-		if tx.outcome == Committed {
-			n += len(tx.keys)
-		}
-	}
-	return n
-}
-
 func (l *Ledger) record(keys []string, o Outcome) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

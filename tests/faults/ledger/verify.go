@@ -10,22 +10,18 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+
+	"spectral/tests/pgtest"
 )
 
 // Expect is what a test allows beyond delivery at the first attempt.
 type Expect struct {
 	// Within limits the wait until no event is pending.
 	Within time.Duration
-	// Failed are the expected dead letters by key.
-	Failed map[string]DeadLetter
+	// Failed are the expected dead letters: attempts by key. None of their handlers has handled them.
+	Failed map[string]int
 	// MaxAttempts is the limit for a delivered event; 0 means 1.
 	MaxAttempts int
-}
-
-// DeadLetter is an expected dead letter.
-type DeadLetter struct {
-	Attempts int
-	Handled  []string // the handlers that handled it; the others failed
 }
 
 // mostProblems is how many problems a failure lists.
@@ -37,23 +33,14 @@ func (l *Ledger) Verify(t testing.TB, url string, expect Expect) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), expect.Within+time.Minute)
 	defer cancel()
-	conn, err := pgx.Connect(ctx, url)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = conn.Close(ctx) }()
-	if l.Events() == 0 {
+	conn := pgtest.Conn(t, url)
+	if l.Counts()[Committed] == 0 {
 		t.Fatal("the ledger is empty: nothing was published")
 	}
 	if !l.awaitSettled(ctx, t, conn, expect.Within) {
 		return
 	}
-	found, err := l.read(ctx, conn)
-	if err != nil {
-		t.Fatal(err)
-	}
-	problems := l.compare(found, expect)
-	if len(problems) > 0 {
+	if problems := l.compare(l.read(ctx, t, conn), expect); len(problems) > 0 {
 		t.Errorf("the ledger (%v) and the database differ:\n%s", l.Counts(), joined(problems))
 	}
 }
@@ -81,34 +68,22 @@ func (l *Ledger) awaitSettled(ctx context.Context, t testing.TB, conn *pgx.Conn,
 		select {
 		case <-tick.C:
 		case <-deadline.C:
-			t.Errorf("%d events are still pending after %s (the ledger: %v):\n%s", open, within, l.Counts(), pending(ctx, conn))
+			rows := collect[struct{ Row string }](ctx, t, conn, `select o::text from (select id, status, attempts, created_at,
+				available_at, last_error, handler_failures from core.outbox where status in ('pending', 'in_flight')
+				order by created_at limit $1) o`, mostProblems)
+			t.Errorf("%d events are still pending after %s (the ledger: %v):\n%v", open, within, l.Counts(), rows)
 			return false
 		}
 	}
 }
 
-func pending(ctx context.Context, conn *pgx.Conn) string {
-	rows, err := conn.Query(ctx, `select o::text from (
-		select id, status, attempts, created_at, available_at, last_error, handler_failures
-		from core.outbox where status in ('pending', 'in_flight') order by created_at limit $1) o`, mostProblems)
-	if err != nil {
-		return err.Error()
-	}
-	lines, err := pgx.CollectRows(rows, pgx.RowTo[string])
-	if err != nil {
-		return err.Error()
-	}
-	return strings.Join(lines, "\n")
-}
-
 // event is a row of core.outbox.
 type event struct {
-	ID        string
-	Key       string
-	Status    string
-	Attempts  int
-	LastError string
-	Row       string
+	ID       string
+	Key      string
+	Status   string
+	Attempts int
+	Row      string
 }
 
 type handlerKey struct{ Handler, Key string }
@@ -121,52 +96,28 @@ type state struct {
 	staleContent []string
 }
 
-func (l *Ledger) read(ctx context.Context, conn *pgx.Conn) (state, error) {
-	s := state{byKey: make(map[string][]event), effects: make(map[handlerKey]int), handled: make(map[handlerKey]int)}
-	rows, err := conn.Query(ctx, `select id::text, coalesce(payload ->> $2, ''), status, attempts,
-		coalesce(last_error, ''), o::text from core.outbox o where event_type = $1`, l.kind.EventType, l.kind.KeyField)
-	if err != nil {
-		return s, err
-	}
-	found, err := pgx.CollectRows(rows, pgx.RowToStructByPos[event])
-	if err != nil {
-		return s, err
-	}
-	for _, e := range found {
+func (l *Ledger) read(ctx context.Context, t testing.TB, conn *pgx.Conn) state {
+	t.Helper()
+	s := state{byKey: make(map[string][]event)}
+	for _, e := range collect[event](ctx, t, conn, `select id::text, coalesce(payload ->> $2, ''), status, attempts,
+		o::text from core.outbox o where event_type = $1`, l.kind.EventType, l.kind.KeyField) {
 		s.byKey[e.Key] = append(s.byKey[e.Key], e)
 	}
-	if s.effects, err = count(ctx, conn, "select handler, key from faults.effects"); err != nil {
-		return s, err
+	count := func(sql string) map[handlerKey]int {
+		counts := make(map[handlerKey]int)
+		for _, k := range collect[handlerKey](ctx, t, conn, sql) {
+			counts[k]++
+		}
+		return counts
 	}
-	if s.handled, err = count(ctx, conn, "select handler_name, event_id::text from core.event_handled"); err != nil {
-		return s, err
-	}
+	s.effects = count("select handler, key from faults.effects")
+	s.handled = count("select handler_name, event_id::text from core.event_handled")
 	if l.kind.StaleContent != "" {
-		rows, err := conn.Query(ctx, l.kind.StaleContent)
-		if err != nil {
-			return s, err
-		}
-		if s.staleContent, err = pgx.CollectRows(rows, pgx.RowTo[string]); err != nil {
-			return s, err
+		for _, stale := range collect[struct{ Key string }](ctx, t, conn, l.kind.StaleContent) {
+			s.staleContent = append(s.staleContent, stale.Key)
 		}
 	}
-	return s, nil
-}
-
-func count(ctx context.Context, conn *pgx.Conn, sql string) (map[handlerKey]int, error) {
-	rows, err := conn.Query(ctx, sql)
-	if err != nil {
-		return nil, err
-	}
-	all, err := pgx.CollectRows(rows, pgx.RowToStructByPos[handlerKey])
-	if err != nil {
-		return nil, err
-	}
-	counts := make(map[handlerKey]int)
-	for _, k := range all {
-		counts[k]++
-	}
-	return counts, nil
+	return s
 }
 
 func (l *Ledger) compare(s state, expect Expect) []string {
@@ -226,11 +177,12 @@ func (l *Ledger) compareEvent(s state, expect Expect, e event) []string {
 	var problems []string
 	fail := func(format string, args ...any) { problems = append(problems, fmt.Sprintf(format, args...)) }
 	status := "delivered"
-	dead, fails := expect.Failed[e.Key]
+	effects := 1
+	attempts, fails := expect.Failed[e.Key]
 	if fails {
-		status = "failed"
-		if e.Attempts != dead.Attempts {
-			fail("failed after %d attempts, want %d", e.Attempts, dead.Attempts)
+		status, effects = "failed", 0
+		if e.Attempts != attempts {
+			fail("failed after %d attempts, want %d", e.Attempts, attempts)
 		}
 	} else if most := max(expect.MaxAttempts, 1); e.Attempts < 1 || e.Attempts > most {
 		fail("%d attempts, want 1 to %d", e.Attempts, most)
@@ -239,10 +191,6 @@ func (l *Ledger) compareEvent(s state, expect Expect, e event) []string {
 		fail("%s, want %s", e.Status, status)
 	}
 	for _, handler := range l.kind.Handlers {
-		effects := 1
-		if fails && !slices.Contains(dead.Handled, handler) {
-			effects = 0
-		}
 		if n := s.effects[handlerKey{handler, e.Key}]; n != effects {
 			fail("%s wrote its effect %d times, want %d", handler, n, effects)
 		}

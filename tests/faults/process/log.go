@@ -4,116 +4,73 @@ import (
 	"bufio"
 	"encoding/json"
 	"io"
+	"strings"
 	"sync"
 	"testing"
 	"time"
 )
 
-// Entry is one line of a worker's stderr: its JSON fields, or the line as message.
-type Entry map[string]any
-
-// Message returns the entry's static text.
-func (e Entry) Message() string {
-	text, _ := e["message"].(string)
-	return text
-}
-
-// Log collects the entries of one process. It is safe for concurrent use.
+// Log collects what one process writes to stderr. It is safe for concurrent use.
 type Log struct {
-	mu      sync.Mutex
-	entries []Entry
-	grown   chan struct{} // closed at the next entry, and when the log ends
-	ended   bool
+	mu    sync.Mutex
+	lines []string
+	seen  map[string]int // by message, which is a line that is not JSON as a whole
+	grown chan struct{}  // closed at the next line, and when the log ends
+	ended bool
 }
 
-func newLog() *Log { return &Log{grown: make(chan struct{})} }
+func newLog() *Log { return &Log{seen: make(map[string]int), grown: make(chan struct{})} }
 
-// read collects entries until in ends.
+// read collects lines until in ends.
 func (l *Log) read(in io.Reader) {
-	lines := bufio.NewReader(in)
-	for {
-		line, err := lines.ReadBytes('\n')
-		if len(line) > 0 {
-			entry := make(Entry)
-			if json.Unmarshal(line, &entry) != nil {
-				entry = Entry{"message": string(line)}
-			}
-			l.add(entry)
-		}
-		if err != nil {
-			l.add(nil)
-			return
-		}
+	for lines := bufio.NewReader(in); !l.ended; {
+		line, err := lines.ReadString('\n')
+		entry := struct{ Message string }{line}
+		_ = json.Unmarshal([]byte(line), &entry)
+		l.mu.Lock()
+		l.lines, l.ended = append(l.lines, line), err != nil
+		l.seen[entry.Message]++
+		close(l.grown)
+		l.grown = make(chan struct{})
+		l.mu.Unlock()
 	}
-}
-
-// add appends an entry; nil ends the log.
-func (l *Log) add(e Entry) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if e == nil {
-		l.ended = true
-	} else {
-		l.entries = append(l.entries, e)
-	}
-	close(l.grown)
-	l.grown = make(chan struct{})
-}
-
-// Entries returns a copy of all entries so far.
-func (l *Log) Entries() []Entry {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return append([]Entry(nil), l.entries...)
 }
 
 // Count returns how many entries have the given message.
 func (l *Log) Count(message string) int {
-	n := 0
-	for _, e := range l.Entries() {
-		if e.Message() == message {
-			n++
-		}
-	}
-	return n
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.seen[message]
 }
 
-// Await returns the n-th entry (from 1) with the given message, and fails the test if it does not come within the
+// Await waits for the n-th entry (from 1) with the given message, and fails the test if it does not come within the
 // given time.
-func (l *Log) Await(t testing.TB, message string, n int, within time.Duration) Entry {
+func (l *Log) Await(t testing.TB, message string, n int, within time.Duration) {
 	t.Helper()
 	deadline := time.NewTimer(within)
 	defer deadline.Stop()
 	for {
 		l.mu.Lock()
-		entries, grown, ended := l.entries, l.grown, l.ended
+		seen, grown, ended := l.seen[message], l.grown, l.ended
 		l.mu.Unlock()
-		seen := 0
-		for _, e := range entries {
-			if e.Message() == message {
-				if seen++; seen == n {
-					return e
-				}
-			}
+		if seen >= n {
+			return
 		}
 		if ended {
-			t.Fatalf("the process ended with %d log entries %q, want %d; its log: %s", seen, message, n, tail(entries))
+			t.Fatalf("the process ended with %d log entries %q, want %d; its log: %s", seen, message, n, l.tail())
 		}
 		select {
 		case <-grown:
 		case <-deadline.C:
-			t.Fatalf("%d log entries %q within %s, want %d; the log: %s", seen, message, within, n, tail(entries))
+			t.Fatalf("%d log entries %q within %s, want %d; the log: %s", seen, message, within, n, l.tail())
 		}
 	}
 }
 
-// tail returns the last entries as text.
-func tail(entries []Entry) string {
+// tail returns the last lines.
+func (l *Log) tail() string {
 	const most = 20
-	text := ""
-	for _, e := range entries[max(0, len(entries)-most):] {
-		line, _ := json.Marshal(e) // cannot fail: it was decoded from JSON
-		text += "\n  " + string(line)
-	}
-	return text
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return "\n  " + strings.Join(l.lines[max(0, len(l.lines)-most):], "  ")
 }

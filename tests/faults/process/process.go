@@ -17,9 +17,6 @@ type Command struct {
 	Env  []string // besides PATH and HOME
 }
 
-// ended is the exit code of a process that a signal killed.
-const ended = -1
-
 // cleanupTimeout limits the end of a killed process, which depends on the kernel only.
 const cleanupTimeout = 10 * time.Second
 
@@ -105,8 +102,8 @@ func (p *Process) AwaitExit(t testing.TB, within time.Duration) int {
 	case <-p.exited:
 		return p.cmd.ProcessState.ExitCode()
 	case <-deadline.C:
-		t.Fatalf("process %d has not ended within %s; its log: %s", p.PID(), within, tail(p.Entries()))
-		return ended
+		t.Fatalf("process %d has not ended within %s; its log: %s", p.PID(), within, p.tail())
+		return -1
 	}
 }
 
@@ -116,6 +113,6 @@ func (p *Process) end(t testing.TB) {
 	p.Kill()
 	p.AwaitExit(t, cleanupTimeout)
 	if t.Failed() {
-		t.Logf("the log of process %d: %s", p.PID(), tail(p.Entries()))
+		t.Logf("the log of process %d: %s", p.PID(), p.tail())
 	}
 }

@@ -1,6 +1,8 @@
 package process
 
 import (
+	"context"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -8,78 +10,62 @@ import (
 
 // Supervisor restarts a worker whenever it ends, as a service manager does.
 type Supervisor struct {
-	command Command
-	pause   time.Duration
-	stop    chan struct{}
-	done    chan struct{}
-
-	mu      sync.Mutex
-	current *Process
-	earlier []*Process
-	err     error
+	mu        sync.Mutex
+	processes []*Process
 }
 
 // Supervise runs a command until the test ends, and restarts it after a pause whenever it ends.
 func Supervise(t testing.TB, c Command, pause time.Duration) *Supervisor {
 	t.Helper()
-	s := &Supervisor{command: c, pause: pause, stop: make(chan struct{}), done: make(chan struct{})}
-	if s.current, s.err = launch(c); s.err != nil {
-		t.Fatalf("start %s: %v", c.Path, s.err)
+	first, err := launch(c)
+	if err != nil {
+		t.Fatalf("start %s: %v", c.Path, err)
 	}
-	go s.run()
-	t.Cleanup(func() { s.end(t) })
+	s := &Supervisor{processes: []*Process{first}}
+	ctx, stop := context.WithCancel(context.Background())
+	done := make(chan error)
+	go func() { done <- s.run(ctx, c, pause) }()
+	t.Cleanup(func() {
+		stop()
+		if err := <-done; err != nil {
+			t.Errorf("restart %s: %v", c.Path, err)
+		}
+		s.Current().end(t)
+	})
 	return s
 }
 
-func (s *Supervisor) run() {
-	defer close(s.done)
+func (s *Supervisor) run(ctx context.Context, c Command, pause time.Duration) error {
 	for {
 		select {
 		case <-s.Current().Exited():
-		case <-s.stop:
-			return
+		case <-ctx.Done():
+			return nil
 		}
-		restart := time.NewTimer(s.pause)
 		select {
-		case <-restart.C:
-		case <-s.stop:
-			restart.Stop()
-			return
+		case <-time.After(pause):
+		case <-ctx.Done():
+			return nil
 		}
-		next, err := launch(s.command)
-		s.mu.Lock()
+		next, err := launch(c)
 		if err != nil {
-			s.err = err
-			s.mu.Unlock()
-			return
+			return err
 		}
-		s.earlier, s.current = append(s.earlier, s.current), next
+		s.mu.Lock()
+		s.processes = append(s.processes, next)
 		s.mu.Unlock()
 	}
 }
 
 // Current returns the process that runs now, or that ended last.
 func (s *Supervisor) Current() *Process {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.current
+	all := s.Processes()
+	return all[len(all)-1]
 }
 
 // Processes returns all processes in order, the current one last.
 func (s *Supervisor) Processes() []*Process {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return append(append([]*Process(nil), s.earlier...), s.current)
-}
-
-func (s *Supervisor) end(t testing.TB) {
-	t.Helper()
-	close(s.stop)
-	<-s.done
-	s.Current().end(t)
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.err != nil {
-		t.Errorf("restart %s: %v", s.command.Path, s.err)
-	}
+	return slices.Clone(s.processes)
 }

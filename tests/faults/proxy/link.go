@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 )
 
 // From is the side that sent a message.
@@ -50,8 +51,6 @@ const (
 	Reset
 	// ForwardThenReset sends the message on and then resets the connection. A client gets no reply.
 	ForwardThenReset
-	// Truncate sends half of the message and then resets the connection.
-	Truncate
 	// DropReplies sends the message on, and drops all that the server sends on this connection from then on.
 	DropReplies
 	// Freeze holds the message and all that follow it from this side, until the connection is reset.
@@ -136,8 +135,8 @@ type link struct {
 	mu             sync.Mutex
 	server         *net.TCPConn // nil until attached
 	closed         bool
-	repliesDropped bool
-	over           chan struct{} // closed with the link; nil until done is called
+	repliesDropped atomic.Bool
+	over           chan struct{} // closed with the link
 }
 
 // attach sets the server's connection. It returns false if the link was reset before.
@@ -164,34 +163,7 @@ func (l *link) reset() {
 	if l.server != nil {
 		resetConn(l.server)
 	}
-	if l.over != nil {
-		close(l.over)
-	}
-}
-
-// done returns a channel that is closed when the link is reset.
-func (l *link) done() <-chan struct{} {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.over == nil {
-		l.over = make(chan struct{})
-		if l.closed {
-			close(l.over)
-		}
-	}
-	return l.over
-}
-
-func (l *link) dropReplies() {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.repliesDropped = true
-}
-
-func (l *link) dropsReplies() bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.repliesDropped
+	close(l.over)
 }
 
 // pump forwards one direction until it ends.
@@ -243,32 +215,27 @@ func (l *link) send(m Message, head []byte, sink *net.TCPConn) bool {
 	if !l.admit() {
 		return false
 	}
-	if m.From == Server && l.dropsReplies() {
+	if m.From == Server && l.repliesDropped.Load() {
 		return true
 	}
-	whole := slices.Concat(head, m.Body)
 	switch action {
 	case Discard:
 		return true
 	case Reset:
 		l.reset()
 		return false
-	case Truncate:
-		_, _ = sink.Write(whole[:len(whole)/2])
-		l.resetAfterDelivery(sink)
-		return false
 	case Freeze:
-		<-l.done()
+		<-l.over
 		return false
 	case DropReplies:
-		l.dropReplies()
+		l.repliesDropped.Store(true)
 	case ForwardThenReset:
 		if m.From == Client {
-			l.dropReplies() // else a quick reply could arrive before the reset
+			l.repliesDropped.Store(true) // else a quick reply could arrive before the reset
 		}
 	case Forward:
 	}
-	if _, err := sink.Write(whole); err != nil {
+	if _, err := sink.Write(slices.Concat(head, m.Body)); err != nil {
 		l.reset()
 		return false
 	}
@@ -306,7 +273,7 @@ func (l *link) admit() bool {
 		}
 		select {
 		case <-changed:
-		case <-l.done():
+		case <-l.over:
 			return false
 		}
 	}

@@ -142,7 +142,7 @@ func (p *Proxy) accept() {
 
 // serve forwards one connection until either side ends it.
 func (p *Proxy) serve(id int, client *net.TCPConn) {
-	l := &link{proxy: p, id: id, client: client}
+	l := &link{proxy: p, id: id, client: client, over: make(chan struct{})}
 	p.mu.Lock()
 	p.links[l] = true
 	ended := p.ended

@@ -102,7 +102,6 @@ func TestActionsLoseTheMessageOrTheReply(t *testing.T) {
 		rows   int
 	}{
 		{"reset before it", proxy.Reset, false, 0},
-		{"truncated", proxy.Truncate, false, 0},
 		{"reset after it", proxy.ForwardThenReset, false, 1},
 		{"discarded", proxy.Discard, true, 0},
 		{"frozen", proxy.Freeze, true, 0},
