@@ -77,8 +77,8 @@ func crashedRowsRunOneAtATime(b *bundle) {
 	l.awaitDelivered(2)
 }
 
-// An open transaction of a producer keeps the notifier from its barrier, but not from reaping. A crash costs an attempt,
-// the fifth fails the event.
+// An open transaction of a producer keeps the notifier from its barrier, but not from reaping. A crash costs an
+// attempt, and the fifth fails the event.
 func rowsOfDeadWorkersAreReaped(b *bundle) {
 	log := &logBuffer{}
 	b.log = logTo(log)

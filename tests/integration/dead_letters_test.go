@@ -2,87 +2,52 @@ package integration_test
 
 import (
 	"context"
-	"fmt"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/google/uuid"
 
 	"spectral/internal/core/events"
 	"spectral/internal/core/events/infrastructure/postgres/dispatch"
-	"spectral/internal/core/events/infrastructure/postgres/operator"
 	"spectral/internal/core/events/infrastructure/postgres/publish"
 )
 
-// An operator finds a failed event and sees which handlers a replay would run. Its producer finds it in its workspace
-// only.
-func aDeadLetterIsFoundByOperatorAndProducer(b *bundle) {
-	const succeeds, fails, notTarget = "worlds.test_succeeds", "worlds.test_fails", "platform.test_not_target"
-	l := b.startWorker(noPoll, subscription(effectHandler(succeeds), effectHandler(notTarget),
-		handler(fails, func(context.Context, events.Tx, events.Envelope) error { return events.Terminal(errOnPurpose) })))
+// A producer reads its dead letters, the discarded ones too, page by page and in its workspace only.
+func aProducerReadsItsFailures(b *bundle) {
+	const fails = "worlds.test_fails"
 	workspace, other := newWorkspace(), newWorkspace()
-	e := event(1)
-	e.Target, e.WorkspaceID = events.Worlds, workspace
-	b.publish(e)
-	if s := l.nextSettlement(); s.Outcome != dispatch.Failed {
-		b.Fatalf("the event is %s: %s", s.Outcome, s.LastError)
+	all := make([]events.Envelope, 115)
+	for i := range all {
+		all[i] = event(i)
+		all[i].Target, all[i].WorkspaceID = events.Worlds, workspace
 	}
-	client := b.operator()
-	found, err := client.Find(b.ctx,
-		operator.Filter{Statuses: []operator.Status{operator.Failed}, Handlers: []string{fails}, NewerThan: time.Hour,
-			ErrorClasses: []string{"TerminalError"}, Workspaces: []uuid.NullUUID{workspace}}, operator.Page{Limit: 10})
-	must(b.T, err)
-	if len(found.Events) != 1 || found.Events[0].ID != e.EventID || found.Events[0].Attempts != 1 ||
-		found.Events[0].FailedAt == nil {
-		b.Fatalf("found %+v", found)
-	}
-	shown, err := client.Show(b.ctx, e.EventID)
-	must(b.T, err)
-	var stages []string
-	for _, h := range shown[0].Handlers {
-		stages = append(stages, fmt.Sprint(h.Handler, " ", h.Stage))
-	}
-	if have, want := strings.Join(stages, ", "),
-		notTarget+" not_target, "+fails+" parked, "+succeeds+" handled"; have != want {
-		b.Errorf("the handlers are %s, want %s", have, want)
-	}
-
-	own := b.failures(workspace, 10)
-	if len(own) != 1 {
-		b.Fatalf("worlds sees %d failures, want one", len(own))
-	}
-	f := own[0]
-	if f.Envelope.EventID != e.EventID || f.Envelope.WorkspaceID != workspace || f.Envelope.Target != events.Worlds ||
-		f.Envelope.Source != events.Worlds ||
-		string(f.Envelope.Payload) != `{"n": 1}` || f.Attempts != 1 || f.PriorReplays != 0 ||
-		!strings.HasPrefix(f.LastError, "TerminalError: "+fails+": ") ||
-		f.FailedAt.IsZero() || f.FirstFailedAt.IsZero() || !f.DiscardedAt.IsZero() {
-		b.Errorf("worlds sees %+v", f)
+	b.publish(all...)
+	b.exec("update core.outbox set status = 'failed', claimed_at = created_at where payload ->> 'n' <> '114'")
+	b.exec("update core.outbox set deleted_at = now(), discarded_at = now() where (payload ->> 'n')::int % 10 = 0")
+	l := b.startWorker(noPoll, subscription(handler(fails,
+		func(context.Context, events.Tx, events.Envelope) error { return events.Terminal(errOnPurpose) })))
+	l.awaitOutcome(dispatch.Failed)
+	slices.Reverse(all)
+	for _, page := range []int{50, events.MaxFailures} {
+		have := b.failures(workspace, page)
+		if len(have) != len(all) {
+			b.Fatalf("in pages of %d there are %d failures, want %d", page, len(have), len(all))
+		}
+		for i, f := range have {
+			discarded := payloadN(all[i])%10 == 0
+			if f.Envelope.EventID != all[i].EventID || f.DiscardedAt.IsZero() == discarded {
+				b.Fatalf("in pages of %d failure %d is %+v", page, i, f)
+			}
+		}
+		if f := have[0]; f.Envelope.WorkspaceID != workspace || f.Envelope.Target != events.Worlds ||
+			string(f.Envelope.Payload) != `{"n": 114}` || f.Attempts != 1 || f.FailedAt.IsZero() ||
+			!strings.HasPrefix(f.LastError, "TerminalError: "+fails+": ") {
+			b.Errorf("the latest is %+v", f)
+		}
 	}
 	for _, elsewhere := range []uuid.NullUUID{other, {}} {
 		if others := b.failures(elsewhere, 10); len(others) != 0 {
 			b.Errorf("in workspace %v worlds sees %+v", elsewhere, others)
-		}
-	}
-}
-
-// The pages include discarded events.
-func failuresAreReadInPages(b *bundle) {
-	envelopes := b.publishMany(115)
-	b.exec("update core.outbox set status = 'failed', claimed_at = created_at")
-	b.exec("update core.outbox set deleted_at = now(), discarded_at = now() where (payload ->> 'n')::int % 10 = 0")
-	slices.Reverse(envelopes)
-	for _, page := range []int{50, events.MaxFailures} {
-		have := b.failures(uuid.NullUUID{}, page)
-		if len(have) != len(envelopes) {
-			b.Fatalf("in pages of %d there are %d failures, want %d", page, len(have), len(envelopes))
-		}
-		for i, f := range have {
-			if isDiscarded := (len(envelopes)-1-i)%10 == 0; f.Envelope.EventID != envelopes[i].EventID ||
-				f.DiscardedAt.IsZero() == isDiscarded {
-				b.Fatalf("in pages of %d failure %d is %+v", page, i, f)
-			}
 		}
 	}
 }

@@ -177,10 +177,12 @@ func (b *bundle) acquireAll(pool *pgxpool.Pool) []*pgxpool.Conn {
 	return conns
 }
 
-// The state's reason says what to do, and the worker recovers when it is done.
+// The state's reason says what to do. The worker polls through the pool, and recovers when it is done.
 func aRefusedListenConnectionIsReportedAndRecovers(b *bundle) {
 	for name, c := range map[string]struct{ refuse, reason, advice, restore string }{
 		"login": {"alter role %s nologin", "not permitted to log in", "check the user", "alter role %s login"},
+		"password": {"alter role %s password 'another'", "password authentication failed", "check the user",
+			"alter role %s password 'test'"},
 		"membership": {"revoke spectral_worker from %s", "permission denied to set role", "grant spectral_worker to",
 			"grant spectral_worker to %s"},
 	} {
@@ -189,10 +191,12 @@ func aRefusedListenConnectionIsReportedAndRecovers(b *bundle) {
 			u, err := url.Parse(b.directURL)
 			must(b.T, err)
 			name := u.User.Username()
-			l := b.startWorker(noPoll, subscription(effectHandler("platform.one")))
+			l := b.startWorker(50*time.Millisecond, subscription(effectHandler("platform.one")))
 			b.exec(fmt.Sprintf(c.refuse, name))
 			b.killNotifier()
 			l.wantState(testTimeout, notify.Reconnecting, c.reason)
+			b.publish(event(1))
+			l.awaitDelivered(1) // the poll delivers it
 			if _, reason := l.Health().Now(); !strings.Contains(reason, c.advice) {
 				b.Errorf("the reason does not say what to do: %s", reason)
 			}

