@@ -11,8 +11,8 @@ import (
 	"spectral/tests/pgtest"
 )
 
-// trap fills the schema evil with namesakes of operators, of the functions that ours call, and of types and tables. Each
-// raises an error, so that it is seen. The types are last: what is made before means the true ones.
+// trap fills the schema evil with namesakes of operators, of the functions that ours call, and of types and tables.
+// Each raises an error, so that it is seen. The types are last: what is made before means the true ones.
 const trap = `do $trap$
 declare
 	v record;

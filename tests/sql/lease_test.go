@@ -12,8 +12,6 @@ import (
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
-
-	"spectral/tests/pgtest"
 )
 
 // key is the id of the n-th row that rows inserts.
@@ -153,37 +151,20 @@ func TestLease(t *testing.T) {
 		values ('worlds.a', 'k1', gen_random_uuid(), 'a.b', 'operational'), ('worlds.b', 'k2', gen_random_uuid(), 'a.b',
 			'operational'),
 			('worlds.c', 'k3', gen_random_uuid(), 'a.b', 'operational')`)
-	exec(t, d.admin, "create temp table leased as select * from core.outbox_lease(1, "+
-		"'worlds.world_model_card.published', 2, 12.5, $1, '{worlds.a,worlds.b}')", worker1)
-	exec(t, d.admin, "insert into leased select * from core.outbox_lease(1, 'worlds.world_model_card.published', 2, "+
-		"p_handlers => '{worlds.b}')")
-	wrong := values[int](t, d.admin, `
-		select (o.payload ->> 'n')::integer from core.outbox o left join leased l on l.event_id = o.id
-		where (o.id, o.event_type, o.event_version, o.occurred_at, o.source, o.target, o.content_class, o.workspace_id,
-			o.payload, o.idempotency_key,
-			o.trace_context, o.attempts, o.handler_failures, o.crashes, o.claim_token) is distinct from
-			(l.event_id, l.event_type, l.event_version, l.occurred_at, l.source, l.target, l.content_class, l.workspace_id,
-				l.payload, l.idempotency_key,
-			l.trace_context, l.attempts, l.handler_failures, l.crashes, l.claim_token)
-		or not (o.status = 'in_flight' and o.attempts = 5 and o.crashes = 1 and o.claimed_at between o.available_at
-			and clock_timestamp()
-			and o.delivered_at is null and o.last_error is null and o.first_failed_at is null)`)
-	if len(wrong) > 0 {
-		t.Errorf("rows %v are not as they were leased", wrong)
-	}
-	for n, want := range map[int]string{
-		1: "o.claimed_by = '" + worker1 + "' and o.lease_seconds = 12.5 and o.lease_handler is null",
-		2: "o.claimed_by = '" + worker1 + "' and o.lease_seconds = 12.5 and o.lease_handler is null",
-		3: "o.claimed_by is null and o.lease_seconds = 300 and o.lease_handler = 'worlds.b'",
-	} {
-		if !d.holds(t, n, want) {
-			t.Errorf("not of row %d: %s", n, want)
-		}
-	}
-	handled := values[string](t, d.admin, "select handled::text from leased order by event_id")
-	if want := []string{"{worlds.a}", "{worlds.b}", "{}"}; !slices.Equal(handled, want) {
-		t.Errorf("handled already: %q, want %q", handled, want)
-	}
+	exec(t, d.admin, filled(`create temp table leased as
+		select * from core.outbox_lease(1, '{card}', 2, 12.5, '`+worker1+`', '{worlds.a,worlds.b}')`))
+	exec(t, d.admin, filled("insert into leased select * from core.outbox_lease(1, '{card}', 2, p_handlers => "+
+		"'{worlds.b}')"))
+	const columns = `event_type, %[1]s.event_version, %[1]s.occurred_at, %[1]s.source, %[1]s.target, %[1]s.content_class,
+		%[1]s.workspace_id, %[1]s.payload, %[1]s.idempotency_key, %[1]s.trace_context, %[1]s.attempts,
+		%[1]s.handler_failures, %[1]s.crashes, %[1]s.claim_token`
+	d.run(t, line{"", fmt.Sprintf(`select claimed_by, lease_seconds, lease_handler, l.handled,
+		(o.`+columns+`) is not distinct from (l.`+strings.ReplaceAll(columns, "[1]", "[2]")+`)
+			and o.status = 'in_flight' and o.attempts = 5 and o.crashes = 1
+			and o.claimed_at between o.available_at and clock_timestamp() and o.delivered_at is null
+			and o.last_error is null and o.first_failed_at is null
+		from core.outbox o join leased l on l.event_id = o.id order by o.id`, "o", "l"),
+		worker1 + " 12.5 - {worlds.a} t; " + worker1 + " 12.5 - {worlds.b} t; - 300 worlds.b {} t"})
 	// a token is of one row and one lease
 	d.rows(t, 3, "")
 	seen := map[uuid.UUID]bool{}
@@ -206,7 +187,6 @@ func TestLeaseTakes(t *testing.T) {
 	t.Parallel()
 	d := setup(t)
 	worker := d.login(t, "spectral_worker")
-	holder := begin(t, pgtest.Conn(t, d.at))
 	const n = "(o.payload ->> 'n')::integer"
 	for _, c := range []struct {
 		name, set string
@@ -252,62 +232,39 @@ func TestLeaseTakes(t *testing.T) {
 			}
 		})
 	}
-	t.Run("what is not locked", func(t *testing.T) {
-		d.rows(t, 4, "")
-		exec(t, holder, "select from core.outbox where id = any ($1) for update", []uuid.UUID{key(1), key(3)})
-		if have := numbers(leaseRows(t, worker, "p_limit => 9")); !slices.Equal(have, []int{2, 4}) {
-			t.Errorf("rows %v are leased, want 2 and 4", have)
-		}
-	})
-	t.Run("what no other is leasing", func(t *testing.T) {
-		if err := holder.Rollback(deadline(t)); err != nil {
-			t.Fatal(err)
-		}
-		d.rows(t, 4, "")
-		other := begin(t, pgtest.Conn(t, d.at))
-		if have := numbers(leaseRows(t, other, "p_limit => 2")); !slices.Equal(have, []int{1, 2}) {
-			t.Fatalf("rows %v are leased, want 1 and 2", have)
-		}
-		if have := numbers(leaseRows(t, worker, "p_limit => 9")); !slices.Equal(have, []int{3, 4}) {
-			t.Errorf("rows %v are leased, want 3 and 4", have)
-		}
-		if err := other.Rollback(deadline(t)); err != nil {
-			t.Fatal(err)
-		}
-		if again := leaseRows(t, worker, "p_limit => 9"); !slices.Equal(numbers(again), []int{1, 2}) ||
-			again[0].Attempts != 1 {
-			t.Errorf("after the other gave up, %+v are leased, want 1 and 2", again)
-		}
-	})
+	const lease = "select string_agg(right(event_id::text, 1) || ' ' || attempts, ', ') from " +
+		"core.outbox_lease(1, '{card}', "
+	d.rows(t, 4, "")
+	d.run(t, line{"superuser", "begin; select from core.outbox where id in ('{1}', '{3}') for update", ""},
+		line{"worker", "begin; " + lease + "9)", "2 1, 4 1"}, line{"worker", "rollback", ""},
+		line{"superuser", "rollback", ""},
+		line{"superuser", "begin; " + lease + "2)", "1 1, 2 1"}, line{"worker", lease + "9)", "3 1, 4 1"},
+		line{"superuser", "rollback", ""}, line{"worker", lease + "9)", "1 1, 2 1"})
 }
 
-func TestLeaseRefuses(t *testing.T) {
+func TestLimitsAreRefused(t *testing.T) {
 	t.Parallel()
 	d := setup(t)
-	worker := d.login(t, "spectral_worker")
 	d.rows(t, 1, "")
 	before := d.versions(t)
 	for _, argument := range []string{
-		"p_limit => 0", "p_limit => -1", "p_limit => 10001", "p_limit => null",
-		"p_lease => 0", "p_lease => -1", "p_lease => 86400.001", "p_lease => null", "p_lease => 'NaN'",
-		"p_lease => 'Infinity'", "p_lease => '-Infinity'",
-		"p_worker => repeat('w', 2001)", "p_handlers => array['worlds.a', repeat('h', 257)]",
+		"p_limit => 0", "p_limit => 10001", "p_limit => null", "p_lease => 0", "p_lease => 86400.001", "p_lease => null",
+		"p_lease => 'NaN'", "p_lease => 'Infinity'", "p_worker => repeat('w', 2001)",
+		"p_handlers => array['worlds.a', repeat('h', 257)]",
 	} {
-		_, err := worker.Exec(deadline(t), "select core.outbox_lease(1, 'worlds.world_model_card.published', "+argument+")")
-		if have := sqlstate(t, err); have != "22023" {
-			t.Errorf("%s: SQLSTATE %q", argument, have)
-		}
+		d.run(t, line{"worker", "select core.outbox_lease(1, '{card}', " + argument + ")", "22023"})
 	}
+	d.same(t, "worker", "22023", "select core.outbox_reap(0)", "select core.outbox_reap(1001)",
+		"select core.outbox_reap(null)", "select core.outbox_claim(1, '{card}', 0, '-infinity', gen_random_uuid(), false)")
 	if after := d.versions(t); !slices.Equal(after, before) {
 		t.Error("a refused call leased something")
 	}
 	for _, argument := range []string{"p_limit => 10000", "p_lease => 86400", "p_lease => 0.000001",
 		"p_worker => repeat('w', 2000)", "p_handlers => array['worlds.a', repeat('h', 256)]"} {
 		d.rows(t, 1, "")
-		if have := leaseRows(t, worker, argument); len(have) != 1 {
-			t.Errorf("%s: %d rows are leased, want 1", argument, len(have))
-		}
+		d.run(t, line{"worker", "select count(*) from core.outbox_lease(1, '{card}', " + argument + ")", "1"})
 	}
+	d.run(t, line{"worker", "select count(*) from core.outbox_reap(1000)", "0"})
 }
 
 // What a call returns is in memory at once, whatever compression makes of it in the table.
@@ -322,61 +279,43 @@ func TestLeaseTakesNoMoreThan16MiBAndARow(t *testing.T) {
 	}
 }
 
-// The functions that a holder of a lease calls: of $1 an id, $2 a time and $3 a token. Says is what
-// they answer, # the token.
+// The functions that a holder of a lease calls: of $1 an id, $2 a time and $3 a token. Held and lost is what they
+// answer, # the token. Changes are columns, and what they are after a call at b.at.
 var holders = []struct {
 	name, sql  string
 	held, lost string
 	notifies   int
-	changes    map[string]string // columns, and what they are after a call at b.at
+	changes    map[string]string
 }{
-	{
-		"heartbeat", "select string_agg(token || ' ' || held, ', ') from core.outbox_heartbeat(array[$1::uuid], " +
-			"array[$2::timestamptz], array[$3::uuid], '{worlds.b}')",
-		"# true", "# false", 0,
-		map[string]string{"claimed_at": "between b.at and clock_timestamp()", "lease_handler": "= 'worlds.b'"},
-	},
-	{
-		"deliver", "select coalesce(string_agg(t::text, ', '), 'none') from core.outbox_deliver_leased(array[$1::uuid], " +
-			"array[$2::timestamptz], array[$3::uuid]) t",
-		"#", "none", 0,
-		map[string]string{
-			"status": "= 'delivered'", "delivered_at": "between b.at and clock_timestamp()", "claim_token": "is null",
-			"claimed_by":    "is null",
-			"lease_handler": "is null",
-		},
-	},
-	{
-		"retry", `select core.outbox_retry_leased($1, $2, 30, 'E: worlds.a: no', '{"worlds.a": {"failures": 1}}', true,
-			$3)::text`,
-		"true", "false", 1,
-		map[string]string{
-			"status": "= 'pending'", "claim_token": "is null", "claimed_by": "is null", "lease_handler": "is null",
-			"available_at":    "between b.at + interval '30 s' and clock_timestamp() + interval '30 s'",
-			"first_failed_at": "between b.at and clock_timestamp()", "last_error": "= 'E: worlds.a: no'",
-			"handler_failures": `= '{"worlds.a": {"failures": 1}}'`,
-		},
-	},
-	{
-		"fail", `select core.outbox_fail_leased($1, $2, 'E: worlds.a: no', '{"worlds.a": {"failures": 1}}', true, $3)::text`,
+	{"heartbeat", "select string_agg(token || ' ' || held, ', ') from core.outbox_heartbeat(array[$1::uuid], " +
+		"array[$2::timestamptz], array[$3::uuid], '{worlds.b}')", "# true", "# false", 0,
+		map[string]string{"claimed_at": "between b.at and clock_timestamp()", "lease_handler": "= 'worlds.b'"}},
+	{"deliver", "select coalesce(string_agg(t::text, ', '), 'none') from core.outbox_deliver_leased(array[$1::uuid], " +
+		"array[$2::timestamptz], array[$3::uuid]) t", "#", "none", 0,
+		unleased("status", "= 'delivered'", "delivered_at", "between b.at and clock_timestamp()")},
+	{"retry", `select core.outbox_retry_leased($1, $2, 30, 'E: worlds.a: no', '{"worlds.a": {"failures": 1}}', true,
+		$3)::text`, "true", "false", 1,
+		unleased("status", "= 'pending'", "available_at",
+			"between b.at + interval '30 s' and clock_timestamp() + interval '30 s'", "first_failed_at",
+			"between b.at and clock_timestamp()", "last_error", "= 'E: worlds.a: no'", "handler_failures",
+			`= '{"worlds.a": {"failures": 1}}'`)},
+	{"fail", `select core.outbox_fail_leased($1, $2, 'E: worlds.a: no', '{"worlds.a": {"failures": 1}}', true, $3)::text`,
 		"true", "false", 0,
-		map[string]string{
-			"status": "= 'failed'", "claim_token": "is null", "claimed_by": "is null", "lease_handler": "is null",
-			"claimed_at":      "between b.at and clock_timestamp()",
-			"first_failed_at": "between b.at and clock_timestamp()", "last_error": "= 'E: worlds.a: no'",
-			"handler_failures": `= '{"worlds.a": {"failures": 1}}'`,
-		},
-	},
-	{
-		"release", "select coalesce(string_agg(t::text, ', '), 'none') from core.outbox_release(array[$1::uuid], " +
-			"array[$2::timestamptz], array[$3::uuid]) t",
-		"#", "none", 1,
-		map[string]string{
-			"status": "= 'pending'", "claim_token": "is null", "claimed_by": "is null", "lease_handler": "is null",
-			"attempts":     "= 6",
-			"available_at": "between b.at and clock_timestamp()",
-		},
-	},
+		unleased("status", "= 'failed'", "claimed_at", "between b.at and clock_timestamp()", "first_failed_at",
+			"between b.at and clock_timestamp()", "last_error", "= 'E: worlds.a: no'", "handler_failures",
+			`= '{"worlds.a": {"failures": 1}}'`)},
+	{"release", "select coalesce(string_agg(t::text, ', '), 'none') from core.outbox_release(array[$1::uuid], " +
+		"array[$2::timestamptz], array[$3::uuid]) t", "#", "none", 1,
+		unleased("status", "= 'pending'", "attempts", "= 6", "available_at", "between b.at and clock_timestamp()")},
+}
+
+// unleased is what changes where a lease ends: pairs of a column and its new value, and the columns of the lease.
+func unleased(pairs ...string) map[string]string {
+	changes := map[string]string{"claim_token": "is null", "claimed_by": "is null", "lease_handler": "is null"}
+	for i := 0; i < len(pairs); i += 2 {
+		changes[pairs[i]] = pairs[i+1]
+	}
+	return changes
 }
 
 // leased makes rows of rows such that are leased now.
@@ -532,24 +471,24 @@ func TestRetryOfALeaseRefuses(t *testing.T) {
 	d.rows(t, 1, "")
 	l := leaseRows(t, d.admin)[0]
 	before := d.versions(t)
+	retry := func(delay string, bytes int) error {
+		_, err := d.admin.Exec(deadline(t), fmt.Sprintf("select core.outbox_retry_leased($1, $2, %s, repeat('a', %d), '{}', "+
+			"true, $3)", delay, bytes), l.EventID, l.OccurredAt, l.ClaimToken)
+		return err
+	}
 	for _, delay := range []string{"null", "-0.001", "86400.001", "'NaN'", "'Infinity'"} {
-		_, err := d.admin.Exec(deadline(t), "select core.outbox_retry_leased($1, $2, "+delay+", 'E', '{}', true, $3)",
-			l.EventID, l.OccurredAt, l.ClaimToken)
-		if have := sqlstate(t, err); have != "22023" {
+		if have := sqlstate(t, retry(delay, 1)); have != "22023" {
 			t.Errorf("a delay of %s: SQLSTATE %q", delay, have)
 		}
 	}
-	_, err := d.admin.Exec(deadline(t), "select core.outbox_retry_leased($1, $2, 0, repeat('a', 8193), '{}', true, $3)",
-		l.EventID, l.OccurredAt, l.ClaimToken)
-	if have := sqlstate(t, err); have != "23514" {
+	if have := sqlstate(t, retry("0", 8193)); have != "23514" {
 		t.Errorf("an error of 8193 bytes: SQLSTATE %q", have)
 	}
 	if after := d.versions(t); !slices.Equal(after, before) {
 		t.Error("a refused call changed something")
 	}
-	if !value[bool](t, d.admin, "select core.outbox_retry_leased($1, $2, 86400, repeat('a', 8192), '{}', true, $3)",
-		l.EventID, l.OccurredAt, l.ClaimToken) {
-		t.Error("a retry in a day is refused")
+	if err := retry("86400", 8192); err != nil || !d.holds(t, 1, "o.status = 'pending'") {
+		t.Errorf("a retry in a day: %v", err)
 	}
 }
 

@@ -61,6 +61,13 @@ func lockWaits(relation string) string {
 		"current_database()) and relation = '" + relation + "'::regclass and not granted)"
 }
 
+// waitForTurn waits until a migrator has waited for core.outbox, and its turn is over.
+func waitForTurn(t *testing.T, watcher querier) {
+	t.Helper()
+	waitFor(t, watcher, lockWaits("core.outbox"))
+	waitFor(t, watcher, "select not ("+strings.TrimPrefix(lockWaits("core.outbox"), "select ")+")")
+}
+
 func migrator(t *testing.T, at string, files fs.FS, log *slog.Logger) *app.Migrator {
 	t.Helper()
 	m, err := app.NewMigratorOf(deadline(t), at, files, log)

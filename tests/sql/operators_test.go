@@ -7,8 +7,6 @@ import (
 	"strings"
 	"testing"
 	"time"
-
-	"github.com/google/uuid"
 )
 
 // failedRow is a row that failed, with traces of all that a cycle may leave.
@@ -483,42 +481,29 @@ func TestPauseStopsNothingElse(t *testing.T) {
 func TestReplayIntoTheGenerationThatConsumes(t *testing.T) {
 	t.Parallel()
 	d := setupOperator(t, 0, nil)
-	operator := d.session(t, "operator")
-	register := func(generation int, consumed bool) {
-		t.Helper()
-		exec(t, d.admin, `select core.event_types_register($1,
-			(select jsonb_agg(to_jsonb(t) || jsonb_build_object('consumed', $2::boolean))
-			from core.event_types t where t.event_type = $3))`, generation, consumed, cardType)
-	}
-	for _, c := range []struct{ older, newer bool }{{false, true}, {true, false}} {
+	for _, older := range []bool{false, true} {
 		exec(t, d.admin, "update core.event_types set registered_by = 1, consumed_in = '{}' where event_type = $1", cardType)
-		register(1, c.older)
-		register(3, c.newer)
-		for generation, consumed := range map[int]bool{1: c.older, 3: c.newer} {
+		for generation, consumed := range map[int]bool{1: older, 3: !older} {
+			exec(t, d.admin, `select core.event_types_register($1,
+				(select jsonb_agg(to_jsonb(t) || jsonb_build_object('consumed', $2::boolean))
+				from core.event_types t where t.event_type = $3))`, generation, consumed, cardType)
+		}
+		for generation, consumed := range map[int]bool{1: older, 3: !older} {
+			published, noted, previewed, many, replayed := "delivered", "t", "SP036 event_id", "0", "SP036 event_id"
+			if consumed {
+				published, noted, previewed, many, replayed = "pending", "f", "", "1", "1"
+			}
 			d.rows(t, 2, failedRow)
-			id := value[uuid.UUID](t, d.admin, "select core.outbox_publish($1, 'worlds', '{}', p_generation => $2)", cardType,
-				generation)
-			published := value[string](t, d.admin, "select status from core.outbox where id = $1", id)
-			if (published == "pending") != consumed {
-				t.Fatalf("%+v: published into %d it is %s", c, generation, published)
-			}
-			note := value[string](t, operator,
-				"select coalesce(string_agg(note, ''), '') from core.outbox_replay_preview_many(array[$1::uuid], $2)", key(1),
-				generation)
-			if strings.Contains(note, "consumes its type") == consumed {
-				t.Errorf("%+v: the preview of a replay into %d says: %s", c, generation, note)
-			}
-			_, previewed := operator.Exec(deadline(t), "select core.outbox_replay_preview($1, $2)", key(1), generation)
-			if code := sqlstate(t, previewed); (code == "") != consumed || !consumed && code != "SP036" {
-				t.Errorf("%+v: the preview of one into %d: SQLSTATE %q", c, generation, code)
-			}
-			if n := len(values[uuid.UUID](t, operator, "select event_id from core.outbox_replay_many(array[$1::uuid], $2)",
-				key(1), generation)); (n == 1) != consumed {
-				t.Errorf("%+v: %d events are replayed into %d", c, n, generation)
-			}
-			_, err := operator.Exec(deadline(t), "select core.outbox_replay($1, $2)", key(2), generation)
-			if code := sqlstate(t, err); (code == "") != consumed || !consumed && code != "SP036" {
-				t.Errorf("%+v: a replay into %d: SQLSTATE %q", c, generation, code)
+			d.run(t, line{"", publishInto(generation), ""},
+				line{"", "select status from core.outbox order by created_at desc limit 1", published})
+			for call, want := range map[string]string{
+				"bool_or(note like '%consumes its type%') from core.outbox_replay_preview_many('{{1}}', $)": noted,
+				"core.outbox_replay_preview('{1}', $)":                                                      previewed,
+				"count(*) from core.outbox_replay_many('{{1}}', $)":                                         many,
+				"core.outbox_replay('{2}', $)":                                                              replayed,
+			} {
+				d.run(t, line{"operator", "begin; select " + strings.Replace(call, "$", fmt.Sprint(generation), 1), want},
+					line{"operator", "rollback", ""})
 			}
 		}
 	}

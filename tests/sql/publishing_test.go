@@ -39,71 +39,31 @@ func TestPublishDefaults(t *testing.T) {
 	exec(t, d.admin, "select core.generation_announce(3), core.generation_announce(4), core.generation_announce(5)")
 	exec(t, d.admin, "update core.deployments set status = 'draining', draining_at = now() where generation = 4")
 	exec(t, d.admin, "update core.deployments set status = 'retired', retired_at = now() where generation = 5")
-	conn := d.login(t, "spectral_worlds")
-	type row struct {
-		ID                                         uuid.UUID
-		Generation                                 int64
-		Channel, Class, Key, Status                string
-		Due, Settled, Created, UUIDv7, NothingElse bool
-	}
-	read := func(id string) row {
-		t.Helper()
-		rows, err := d.admin.Query(deadline(t), `select id, generation, channel, content_class, idempotency_key, status,
-			available_at = created_at and occurred_at = created_at, delivered_at is not null,
-			created_at between now() - interval '1 minute' and clock_timestamp(), substring(id::text, 15, 1) = '7',
-			attempts = 0 and last_error is null and handler_failures = '{}' and claim_token is null and claimed_at is null
-				and deleted_at is null
-			from core.outbox where id = $1::text::uuid`, id)
-		if err != nil {
-			t.Fatal(err)
-		}
-		r, err := pgx.CollectExactlyOneRow(rows, pgx.RowToStructByPos[row])
-		if err != nil {
-			t.Fatal(err)
-		}
-		return r
-	}
-	for _, c := range []struct {
-		eventType, arguments string
-		want                 row
-	}{
-		{cardType, "", row{Generation: 3, Channel: "outbox_gen_3", Class: "operational", Status: "pending"}},
-		{cardType, ", p_generation => 4",
-			row{Generation: 4, Channel: "outbox_gen_4", Class: "operational", Status: "pending"}},
-		{cardType, ", p_class => 'own', p_content_class => 'workspace'",
-			row{Generation: 3, Channel: "outbox_gen_3_own", Class: "workspace", Status: "pending"}},
-		{classType, "", row{Generation: 3, Channel: "outbox_gen_3_slow", Class: "operational", Status: "pending"}},
-		{unconsumedType, "", row{Generation: 3, Channel: "outbox_gen_3", Class: "operational", Status: "delivered",
-			Settled: true}},
+	const row = `select generation, channel, content_class, status, idempotency_key = id::text, available_at = created_at
+		and occurred_at = created_at, created_at between now() - interval '1 minute' and clock_timestamp(),
+		substring(id::text, 15, 1) = '7', attempts = 0 and last_error is null and handler_failures = '{}'
+			and claim_token is null and claimed_at is null and deleted_at is null
+			and (delivered_at is null) = (status = 'pending')
+		from core.outbox order by id desc limit 1`
+	for _, c := range []struct{ eventType, arguments, want string }{
+		{cardType, "", "3 outbox_gen_3 operational pending"},
+		{cardType, ", p_generation => 4", "4 outbox_gen_4 operational pending"},
+		{cardType, ", p_class => 'own', p_content_class => 'workspace'", "3 outbox_gen_3_own workspace pending"},
+		{classType, "", "3 outbox_gen_3_slow operational pending"},
+		{unconsumedType, "", "3 outbox_gen_3 operational delivered"},
 	} {
-		id := value[string](t, conn, "select core.outbox_publish($1, 'worlds', '{}'"+c.arguments+")::text", c.eventType)
-		want := c.want
-		want.ID, want.Key, want.Due, want.Created, want.UUIDv7, want.NothingElse = uuid.MustParse(id), id, true, true, true,
-			true
-		if have := read(id); have != want {
-			t.Errorf("%s%s is stored as\n%+v, want\n%+v", c.eventType, c.arguments, have, want)
-		}
+		d.run(t, line{"worlds", "select core.outbox_publish('" + c.eventType + "', 'worlds', '{}'" + c.arguments + ")", ""},
+			line{"", row, c.want + " t t t t t"})
 	}
 
-	// a caller's own key is qualified; conformance shows the same of Go
-	workspace := uuid.New()
-	for _, w := range []uuid.NullUUID{{}, {UUID: workspace, Valid: true}} {
-		id := value[string](t, conn,
-			"select core.outbox_publish($1, 'worlds', '{}', p_workspace_id => $2, p_idempotency_key => 'k')::text", cardType, w)
-		want := "worlds:-:k"
-		if w.Valid {
-			want = "worlds:" + workspace.String() + ":k"
-		}
-		if have := read(id).Key; have != want {
-			t.Errorf("the key is %q, want %q", have, want)
-		}
+	// a caller's own key is qualified
+	for workspace, scope := range map[string]string{"null": "-", "'" + key(1).String() + "'": key(1).String()} {
+		d.run(t, line{"worlds", "select core.outbox_publish('{card}', 'worlds', '{}', p_workspace_id => " + workspace +
+			", p_idempotency_key => 'k')", ""},
+			line{"", "select idempotency_key from core.outbox order by id desc limit 1", "worlds:" + scope + ":k"})
 	}
-
 	exec(t, d.admin, "update core.deployments set status = 'draining' where status = 'live'")
-	_, err := conn.Exec(deadline(t), "select core.outbox_publish($1, 'worlds', '{}')", cardType)
-	if have := sqlstate(t, err); have != "SP019" {
-		t.Errorf("publishing with no live generation: %q", have)
-	}
+	d.run(t, line{"worlds", "select core.outbox_publish('{card}', 'worlds', '{}')", "SP019 generation"})
 }
 
 // All events of a call are published or none, in the order of the call: by time-ordered ids.

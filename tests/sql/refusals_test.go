@@ -448,11 +448,9 @@ func (d *database) wantStored(t *testing.T, given fields, id string) {
 	var samePayload bool
 	var workspace, target, trace *string
 	var occurred, available, created time.Time
-	err := d.admin.QueryRow(deadline(t),
-		`select idempotency_key, payload = $2::text::jsonb, workspace_id::text, target, trace_context, occurred_at, available_at,
-			created_at
-		from core.outbox where id = $1::text::uuid`, id, given["payload"]).Scan(&key, &samePayload, &workspace, &target, &trace, &occurred,
-		&available, &created)
+	err := d.admin.QueryRow(deadline(t), `select idempotency_key, payload = $2::text::jsonb, workspace_id::text, target,
+		trace_context, occurred_at, available_at, created_at from core.outbox where id = $1::text::uuid`, id,
+		given["payload"]).Scan(&key, &samePayload, &workspace, &target, &trace, &occurred, &available, &created)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -502,42 +500,36 @@ func TestMalformedCalls(t *testing.T) {
 	conn := d.login(t, "spectral_worlds")
 	good := fields{}.complete().element()
 	changed := func(part string) string { return strings.TrimSuffix(good, "}") + "," + part + "}" }
-	for _, c := range []struct{ argument, field, place string }{
-		{"null", "p_events", ""}, {"{}", "p_events", ""}, {`"x"`, "p_events", ""}, {"1", "p_events", ""},
-		{"[1]", "p_events", "event 1 of the call: "}, {"[null]", "p_events", "event 1 of the call: "},
-		{"[[]]", "p_events", "event 1 of the call: "}, {"[" + good + ",[]]", "p_events", "event 2 of the call: "},
-		{"[" + changed(`"workspace":1`) + "]", "p_events", "event 1 of the call: "},
-		{"[" + good + "," + changed(`"Payload":{}`) + "]", "p_events", "event 2 of the call: "},
-		{"[" + changed(`"unknown":null`) + "]", "p_events", "event 1 of the call: "},
-		{"[" + changed(`"event_version":"1"`) + "]", "event_version", "event 1 of the call: "},
-		{"[" + changed(`"event_version":1.5`) + "]", "event_version", "event 1 of the call: "},
-		{"[" + changed(`"event_version":1e3`) + "]", "", ""}, // a whole number, spelled otherwise
-		{"[" + changed(`"generation":"1"`) + "]", "generation", "event 1 of the call: "},
-		{"[" + changed(`"generation":99999999999999999999`) + "]", "generation", "event 1 of the call: "},
-		{"[" + changed(`"event_id":7`) + "]", "event_id", "event 1 of the call: "},
-		{"[" + changed(`"workspace_id":{}`) + "]", "workspace_id", "event 1 of the call: "},
-		{"[" + changed(`"source":1`) + "]", "source", "event 1 of the call: "},
-		{"[" + changed(`"target":[]`) + "]", "target", "event 1 of the call: "},
-		{"[" + changed(`"idempotency_key":5`) + "]", "idempotency_key", "event 1 of the call: "},
-		{"[" + changed(`"trace_context":false`) + "]", "trace_context", "event 1 of the call: "},
-		{"[" + changed(`"class":1`) + "]", "class", "event 1 of the call: "},
-		{"[" + changed(`"content_class":1`) + "]", "content_class", "event 1 of the call: "},
-		{"[" + changed(`"occurred_at":1700000000`) + "]", "occurred_at", "event 1 of the call: "},
-		{"[" + changed(`"available_at":1`) + "]", "available_at", "event 1 of the call: "},
-	} {
-		_, err := conn.Exec(deadline(t), "select core.outbox_publish_many($1::text::jsonb)", c.argument)
-		var pg *pgconn.PgError
-		if c.field == "" {
-			if sqlstate(t, err) == "SP021" {
-				t.Errorf("%s: %v", c.argument, err)
-			}
-			continue
+	const publish = "select core.outbox_publish_many($1::text::jsonb)"
+	const first, second = "event 1 of the call: ", "event 2 of the call: "
+	refused := func(argument, field, place string) {
+		t.Helper()
+		_, err := conn.Exec(deadline(t), publish, argument)
+		if pg, ok := errors.AsType[*pgconn.PgError](err); !ok || pg.Code != "SP021" || pg.ColumnName != field ||
+			!strings.HasPrefix(pg.Detail, place+"received ") || pg.Hint == "" {
+			t.Errorf("%s: %v", argument, err)
 		}
-		if !errors.As(err, &pg) || pg.Code != "SP021" || pg.ColumnName != c.field ||
-			!strings.HasPrefix(pg.Detail, c.place+"received ") ||
-			pg.Hint == "" {
-			t.Errorf("%s: %+v", c.argument, pg)
+	}
+	for _, argument := range []string{"null", "{}", `"x"`, "1"} {
+		refused(argument, "p_events", "")
+	}
+	for _, argument := range []string{"[1]", "[null]", "[[]]", "[" + changed(`"workspace":1`) + "]",
+		"[" + changed(`"unknown":null`) + "]"} {
+		refused(argument, "p_events", first)
+	}
+	refused("["+good+",[]]", "p_events", second)
+	refused("["+good+","+changed(`"Payload":{}`)+"]", "p_events", second)
+	for field, values := range map[string][]string{"event_version": {`"1"`, "1.5"}, "event_id": {"7"},
+		"generation": {`"1"`, "99999999999999999999"}, "workspace_id": {"{}"}, "source": {"1"}, "target": {"[]"},
+		"idempotency_key": {"5"}, "trace_context": {"false"}, "class": {"1"}, "content_class": {"1"},
+		"occurred_at": {"1700000000"}, "available_at": {"1"}} {
+		for _, value := range values {
+			refused("["+changed(`"`+field+`":`+value)+"]", field, first)
 		}
+	}
+	// a whole number, spelled otherwise, is only not registered
+	if _, err := conn.Exec(deadline(t), publish, "["+changed(`"event_version":1e3`)+"]"); sqlstate(t, err) != "SP016" {
+		t.Errorf("version 1e3: %v", err)
 	}
 	if _, err := conn.Exec(deadline(t), "select core.outbox_publish_many(null)"); sqlstate(t, err) != "SP021" {
 		t.Errorf("SQL null: %v", err)

@@ -451,6 +451,27 @@ func TestSweepsWaitForNoLock(t *testing.T) {
 		"'worlds', '{}')")
 }
 
+// A row that is replayed between a sweep's read and its lock stays.
+func TestSweepsReadARowAgainOnceTheyLockIt(t *testing.T) {
+	t.Parallel()
+	d := setup(t)
+	d.due(t, 2)
+	d.alter(t, 1, ago("status = 'failed', delivered_at = null, claimed_at = 70d"))
+	exec(t, d.admin, `alter function core.outbox_expired rename to expired_row;
+		create function core.outbox_expired(text, timestamptz, timestamptz, timestamptz, timestamptz, timestamptz,
+			timestamptz, timestamptz) returns boolean language plpgsql as $$ begin
+				perform pg_advisory_xact_lock_shared(7);
+				return core.expired_row($1, $2, $3, $4, $5, $6, $7, $8);
+			end $$;
+		grant execute on function core.outbox_expired to public; select pg_advisory_lock(7)`)
+	swept := d.later(t, "superuser", "select rows from core.retention_sweep('core.retention_tombstone_outbox')")
+	d.run(t, line{"operator", "select core.outbox_replay('{1}', 1)", "1"}, line{"", "select pg_advisory_unlock(7)", "t"})
+	if have := swept(); have != "1" {
+		t.Errorf("swept %s rows, want 1", have)
+	}
+	d.run(t, line{"", "select id from core.outbox where deleted_at is null", "{1}"})
+}
+
 // Rows of two partitions have the same ctid: a sweep takes none for another.
 func TestSweepsOfAPartitionedOutbox(t *testing.T) {
 	t.Parallel()

@@ -1,127 +1,61 @@
 package sql_test
 
 import (
-	"context"
 	"errors"
 	"fmt"
-	"slices"
-	"strings"
 	"testing"
 
-	"github.com/google/uuid"
-	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"spectral/tests/pgtest"
 )
 
-const (
-	denied  = "42501"
-	allowed = ""
-)
+const denied = "42501"
 
-// attempt runs statements as a login in a transaction that is undone, and returns the SQLSTATE.
-func attempt(t *testing.T, conn *pgx.Conn, sql string) string {
-	t.Helper()
-	_, err := conn.Exec(deadline(t), "begin; "+sql+"; rollback")
-	code := sqlstate(t, err)
-	if code != "" {
-		exec(t, conn, "rollback")
-	}
-	return code
-}
-
+// db/privileges.txt has all grants. These are what would break a promise.
 func TestRolesTryWhatTheyMayNot(t *testing.T) {
 	t.Parallel()
 	d := setup(t)
-	const (
-		publishCard = "select core.outbox_publish('worlds.world_model_card.published', 'worlds', '{\"card_id\": \"c\", " +
-			"\"version\": 1, \"title\": \"t\"}')"
-		publishThing = "select core.outbox_publish('platform.thing.happened', 'platform', '{}')"
-		claim        = "select core.outbox_claim(1, 'worlds.world_model_card.published', 1, '-infinity', " +
-			"gen_random_uuid(), false)"
-		deliver = "select core.outbox_deliver('{}', '{}')"
-		insert  = "select core.outbox_insert(null, null, 'worlds.world_model_card.published', 1, null, 'worlds', null, " +
-			"null, '{}', null, null, null, null, null, null)"
-		look       = "select core.outbox_poll(1, '{}', '{}')"
-		generation = "select core.generation_announce(1)"
-		types      = "select core.event_types_register(9, '[]')"
-		lease      = "select core.outbox_lease(1, 'worlds.world_model_card.published')"
-		handled    = "insert into core.event_handled (handler_name, idempotency_key, event_id, event_type, " +
-			"content_class) values ('a.b', 'k', gen_random_uuid(), 'a.b', 'workspace')"
-	)
-	// what no group may do, the owner excepted; db/privileges.txt has all grants
-	noGroup := []string{
-		insert, "select core.lease_holds(now(), 1)", "delete from core.outbox", "truncate core.outbox",
-		"lock table core.outbox in exclusive mode",
-		"insert into core.outbox (event_type, event_version, source, content_class, generation, payload, idempotency_key) " +
-			"values ('a.b', 1, 'core', 'operational', 1, '{}', 'k')",
-		"update core.outbox set status = 'delivered'", "delete from core.event_handled",
-		"update core.event_types set source = 'core'",
-		"insert into core.publisher_sources values ('spectral_worlds', 'platform')",
-		"update core.deployments set status = 'live'",
-		"alter table core.outbox disable trigger outbox_notify", "drop table core.outbox",
-		"alter function core.outbox_notify() set search_path = ''",
-		"set role spectral_owner", "set session_replication_role = replica", "create table core.t ()",
-		"create table worlds.t ()",
-		"delete from worlds.world_model_cards", "alter table worlds.world_model_cards disable row level security",
-	}
-	work := []string{claim, lease, deliver, "select core.outbox_reap()", look, generation, handled, types}
-	const worldsCards, systemCards, rows, ofOperators = "select from worlds.world_model_cards",
-		"select from platform.system_cards", "select from core.outbox", "select core.generation_register(1, null)"
-	for _, c := range []struct {
-		role            string
-		denied, allowed []string
-	}{
-		{"spectral_publisher", append(work, rows, worldsCards, "set role spectral_worker", "set role spectral_worlds",
-			ofOperators), []string{"select from core.event_types", "select core.uuid_v7()"}},
-		{
-			"spectral_worker",
-			[]string{
-				rows, publishCard, publishThing, worldsCards, systemCards, "set role spectral_worlds; " + systemCards,
-				"set role spectral_platform; " + worldsCards,
-				"set role spectral_worlds; " + claim, "set role spectral_worlds; " + lease, "set role spectral_platform; " +
-					handled, "set role spectral_operator", ofOperators,
-			},
-			append(work, "set role spectral_worlds; "+worldsCards, "set role spectral_platform; "+systemCards,
-				"set role spectral_worlds; "+publishCard,
-				"set role spectral_platform; "+publishThing, "set role spectral_worlds; set role spectral_worker; "+claim),
-		},
-		{"spectral_platform", append(work, rows, worldsCards, "set role spectral_worker", "set role spectral_worlds",
-			ofOperators), []string{publishThing, systemCards, "set role spectral_publisher"}},
-		{"spectral_worlds", append(work, rows, systemCards, "set role spectral_worker", "set role spectral_platform",
-			ofOperators), []string{publishCard, worldsCards, "set role spectral_publisher"}},
-		{"spectral_operator", append(work[:7:7], publishCard, worldsCards, systemCards, "set role spectral_worker"),
-			[]string{rows, "select from core.event_handled", ofOperators}},
-		{"spectral_retention", append(work, rows, publishCard, worldsCards, "set role spectral_worker"), nil},
-		// a login of no group
-		{"", append(work, rows, "select from core.event_types", "select core.uuid_v7()", publishCard,
-			"set role spectral_publisher"), nil},
-	} {
-		t.Run(strings.TrimPrefix(c.role, "spectral_"), func(t *testing.T) {
-			var roles []string
-			if c.role != "" {
-				roles = append(roles, c.role)
-			}
-			conn := pgtest.Conn(t, pgtest.Login(t, d.at, roles...))
-			for want, statements := range map[string][]string{denied: append(noGroup, c.denied...), allowed: c.allowed} {
-				for _, sql := range statements {
-					if have := attempt(t, conn, sql); have != want {
-						t.Errorf("%s: SQLSTATE %q, want %q", sql, have, want)
-					}
-				}
-			}
-		})
-	}
-	owner := d.login(t, "spectral_owner")
-	for _, schema := range []string{"core", "worlds", "platform"} {
-		if have := attempt(t, owner, "create table "+schema+".t ()"); have != allowed {
-			t.Errorf("the owner creates in %s: SQLSTATE %s", schema, have)
+	tries := func(as, want string, statements ...string) {
+		t.Helper()
+		for _, sql := range statements {
+			d.run(t, line{as, "begin; " + sql, want}, line{as, "rollback", ""})
 		}
 	}
-	if n := d.count(t); n != 0 {
-		t.Errorf("%d events were left by attempts that were undone", n)
+	card, thing := publishInto(1), "select core.outbox_publish('platform.thing.happened', 'platform', '{}')"
+	work := []string{"select core.outbox_claim(1, '{card}', 1, '-infinity', gen_random_uuid(), false)",
+		"select core.outbox_deliver('{}', '{}')", "select core.outbox_lease(1, '{card}')", "select core.outbox_reap()",
+		"select core.outbox_poll(1, '{}', '{}')", `insert into core.event_handled (handler_name, idempotency_key, event_id,
+			event_type, content_class) values ('a.b', 'k', gen_random_uuid(), 'a.b', 'workspace')`,
+		"select core.event_types_register(9, '[]')"}
+	const worldsCards, systemCards, rows, operate = "select from worlds.world_model_cards",
+		"select from platform.system_cards", "select from core.outbox", "select core.generation_register(1, null)"
+	for _, role := range []string{"publisher", "worker", "platform", "worlds", "operator", "retention"} {
+		tries(role, denied, "select core.lease_holds(now(), 1)", "update core.outbox set status = 'delivered'",
+			`insert into core.outbox (event_type, event_version, source, content_class, generation, payload, idempotency_key)
+				values ('a.b', 1, 'core', 'operational', 1, '{}', 'k')`,
+			"delete from core.outbox", "truncate core.outbox", "delete from core.event_handled",
+			"insert into core.publisher_sources values ('spectral_worlds', 'platform')",
+			"update core.deployments set status = 'live'", "alter table core.outbox disable trigger outbox_notify",
+			"set role spectral_owner", "set session_replication_role = replica", "create table worlds.t ()",
+			"delete from worlds.world_model_cards", "alter table worlds.world_model_cards disable row level security")
+		if role != "worker" {
+			tries(role, denied, append(work[:6:6], "set role spectral_worker")...)
+		}
 	}
+	tries("publisher", denied, rows, worldsCards, "set role spectral_worlds", operate)
+	tries("worker", denied, rows, card, thing, worldsCards, systemCards, "set role spectral_worlds; "+systemCards,
+		"set role spectral_worlds; "+work[0], "set role spectral_platform; "+work[5], "set role spectral_operator", operate)
+	tries("worker", "", append(work, "set role spectral_worlds; "+worldsCards, "set role spectral_worlds; "+card,
+		"set role spectral_platform; "+thing, "set role spectral_worlds; set role spectral_worker; "+work[0])...)
+	tries("platform", denied, rows, worldsCards, "set role spectral_worlds", operate)
+	tries("platform", "", thing, systemCards)
+	tries("worlds", denied, rows, systemCards, "set role spectral_platform", operate)
+	tries("worlds", "", card, worldsCards)
+	tries("operator", denied, card, worldsCards, systemCards)
+	tries("operator", "", rows, "select from core.event_handled", operate)
+	tries("retention", denied, rows, card, worldsCards)
+	tries("owner", "", "create table core.t ()", "create table worlds.t ()", "create table platform.t ()")
 }
 
 // A login of no context publishes as a source only once core.publisher_sources says so; the refusal comes with the
@@ -155,77 +89,34 @@ func TestRowSecurity(t *testing.T) {
 			and not c.relrowsecurity`); len(open) > 0 {
 		t.Errorf("tables with a workspace and no row security: %v", open)
 	}
-	a, b := uuid.New(), uuid.New()
-	for _, c := range []struct{ role, table, insert string }{
-		{"spectral_worlds", "worlds.world_model_cards",
-			"insert into worlds.world_model_cards (workspace_id, card_id, version, card, published_at) values ($1, $2, 1, " +
-				"'{}', now())"},
-		{"spectral_platform", "platform.system_cards",
-			"insert into platform.system_cards (workspace_id, card_id, version, title, snapshot) values ($1, $2, 1, 't', '{}')"},
-	} {
-		t.Run(c.table, func(t *testing.T) {
-			t.Parallel()
-			admin := pgtest.Conn(t, d.at)
-			rows := map[string]uuid.NullUUID{"of a": {UUID: a, Valid: true}, "of b": {UUID: b, Valid: true}, "of none": {}}
-			for id, workspace := range rows {
-				exec(t, admin, c.insert, workspace, id)
-			}
-			for _, set := range []struct{ name, sql, sees string }{
-				{"A", fmt.Sprintf("set local spectral.workspace_id = '%s'", a), "of a"},
-				{"B", fmt.Sprintf("set local spectral.workspace_id = '%s'", b), "of b"},
-				{"empty", "set local spectral.workspace_id = ''", "of none"},
-				{"unset", "", "of none"},
-			} {
-				conn := pgtest.Conn(t, pgtest.Login(t, d.at, c.role)) // a new session: a value once set leaves '' behind
-				err := inTx(t, conn, func(ctx context.Context, tx pgx.Tx) error {
-					exec(t, tx, set.sql)
-					if have := values[string](t, tx, "select card_id from "+c.table+" order by 1"); !slices.Equal(have,
-						[]string{set.sees}) {
-						t.Errorf("workspace %s sees %q, want %q", set.name, have, set.sees)
-					}
-					tag, err := tx.Exec(ctx, "update "+c.table+" set version = version + 1")
-					if err != nil || tag.RowsAffected() != 1 {
-						t.Errorf("workspace %s updates %d rows: %v", set.name, tag.RowsAffected(), err)
-					}
-					for id, workspace := range rows {
-						_, err := inSavepoint(ctx, tx, c.insert, workspace, "new "+id)
-						want := denied
-						if id == set.sees {
-							want = allowed
-						}
-						if have := sqlstate(t, err); have != want {
-							t.Errorf("workspace %s inserts a row %s: SQLSTATE %q, want %q", set.name, id, have, want)
-						}
-						if id != set.sees {
-							_, err = inSavepoint(ctx, tx, "update "+c.table+" set workspace_id = $1", workspace)
-							if have := sqlstate(t, err); have != denied {
-								t.Errorf("workspace %s moves its rows %s: SQLSTATE %q", set.name, id, have)
-							}
-						}
-					}
-					return tx.Rollback(ctx)
-				})
-				if err != nil && !errors.Is(err, pgx.ErrTxClosed) {
-					t.Error(err)
-				}
-			}
-			conn := d.login(t, c.role)
-			exec(t, conn, "set spectral.workspace_id = 'nonsense'")
-			_, err := conn.Exec(deadline(t), "select from "+c.table)
-			if have := sqlstate(t, err); have != "22P02" {
-				t.Errorf("a workspace that is no UUID: SQLSTATE %q", have)
-			}
-		})
+	const insert = "insert into worlds.world_model_cards (workspace_id, card_id, version, card, published_at) " +
+		"values (%s, '%s', 1, '{}', now())"
+	workspaces := map[string]string{"a": "'" + key(1).String() + "'", "b": "'" + key(2).String() + "'", "none": "null"}
+	for id, workspace := range workspaces {
+		exec(t, d.admin, fmt.Sprintf(insert, workspace, id))
 	}
-}
-
-// inSavepoint keeps the transaction usable after an error.
-func inSavepoint(ctx context.Context, tx pgx.Tx, sql string, arguments ...any) (tag pgconn.CommandTag, err error) {
-	err = pgx.BeginFunc(ctx, tx, func(tx pgx.Tx) error {
-		tag, err = tx.Exec(ctx, sql, arguments...)
-		return err
-	})
-	return tag, err
+	for _, c := range []struct{ as, set, sees string }{
+		{"worlds", "set local spectral.workspace_id = " + workspaces["a"], "a"},
+		{"worlds", "set local spectral.workspace_id = " + workspaces["b"], "b"},
+		{"worlds", "set local spectral.workspace_id = ''", "none"},
+		{"worlds 2", "select", "none"}, // in a new session: a value once set leaves '' behind
+	} {
+		d.run(t, line{c.as, "begin; " + c.set, ""}, line{c.as, "select card_id from worlds.world_model_cards", c.sees},
+			line{c.as, "update worlds.world_model_cards set version = version + 1 returning card_id", c.sees})
+		for id, workspace := range workspaces {
+			want := denied
+			if id == c.sees {
+				want = ""
+			}
+			d.run(t, line{c.as, "savepoint s", ""}, line{c.as, fmt.Sprintf(insert, workspace, "new"), want},
+				line{c.as, "rollback to s", ""},
+				line{c.as, "update worlds.world_model_cards set workspace_id = " + workspace, want},
+				line{c.as, "rollback to s", ""})
+		}
+		d.run(t, line{c.as, "rollback", ""})
+	}
+	d.run(t, line{"worlds", "set spectral.workspace_id = 'nonsense'", ""},
+		line{"worlds", "select from worlds.world_model_cards", "22P02"})
 }
 
 // A context's rows are its own, and each workspace's are apart: a new table may lack either.
