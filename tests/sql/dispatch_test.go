@@ -49,3 +49,57 @@ func TestAWatermarkSampleIsAboveEveryEarlierTransaction(t *testing.T) {
 		"core.outbox_watermark(1, '{card}', '-infinity')", stamped, highest, lowest), "t t t"},
 		line{"worker", "select core.outbox_watermark(1, '{card}', '-infinity')", "55000"})
 }
+
+// Events of the last minute or so are measured: how long from due to settled, and those still waiting count as waiting.
+func TestAcksAreMeasured(t *testing.T) {
+	t.Parallel()
+	d := setup(t)
+	exec(t, d.admin, "select core.generation_announce(3)")
+	insert := func(n int, status, times, further string) {
+		t.Helper()
+		exec(t, d.admin, `
+			insert into core.outbox (id, event_type, event_version, source, content_class, channel, generation, payload,
+				idempotency_key,
+				status, attempts, available_at, delivered_at, first_failed_at, claimed_at)
+			select core.uuid_v7(), 'worlds.world_model_card.published', 1, 'worlds', 'operational', 'outbox_gen_1', 1, '{}',
+				gen_random_uuid()::text,
+				'`+status+`', 1, `+times+`, null, null from generate_series(1, $1)`, n)
+		exec(t, d.admin, `update core.outbox set `+further+` id = overlay(id::text placing
+			left(core.uuid_v7_floor(clock_timestamp() - interval '40 seconds')::text, 13) from 1 for 13)::uuid
+			where id >= core.uuid_v7_floor(clock_timestamp() - interval '10 seconds')`)
+	}
+	ago := func(due, settled string) string {
+		return "clock_timestamp() - interval '40 seconds' + interval '" + due +
+			"', clock_timestamp() - interval '40 seconds' + interval '" + settled + "'"
+	}
+	insert(98, "delivered", ago("0", "8 milliseconds"), "")
+	insert(1, "delivered", ago("0", "400 milliseconds"), "")
+	insert(1, "pending", "clock_timestamp() - interval '40 seconds', null", "")
+	// none of these counts
+	insert(1, "delivered", ago("0", "9 seconds"), "first_failed_at = clock_timestamp(),")
+	insert(1, "delivered", ago("0", "9 seconds"), "claimed_at = clock_timestamp(),")
+	insert(1, "delivered", ago("0", "9 seconds"), "channel = 'outbox_gen_1_slow',")
+	insert(1, "delivered", ago("0", "9 seconds"), "attempts = 0,")
+	insert(1, "pending", "clock_timestamp() + interval '1 hour', null", "")
+	insert(1, "pending", "clock_timestamp() - interval '40 seconds', null", "event_type = 'worlds.thing.slow',")
+	exec(t, d.admin, "select core.event_type_pause('worlds.thing.slow', 1), "+
+		"core.event_type_pause('worlds.world_model_card.published', 3)")
+
+	const later = "update core.delivery_latencies set measured_at = measured_at - interval '1 minute'"
+	d.run(t, line{"worker", "set role spectral_worker; select core.latency_sample()", "100"},
+		line{"", "select up_to_ms, events from core.delivery_latencies order by up_to_ms", "10 98; 500 1; 60000 1"},
+		line{"", "select events, p50_ms, p99_ms from core.delivery_latency_hours", "100 10 500"},
+		line{"worker", "select core.latency_sample()", "-"}, // within the minute
+		line{"", later, ""},
+		// up to five of the ten are of those that do not count
+		line{"worker", "select n between 5 and 10 from core.latency_sample(10) n", "t"},
+		line{"", later + ", hour = hour - interval '9 days'", ""}, line{"worker", "select core.latency_sample(1)", ""},
+		line{"", "select count(*) from core.delivery_latencies where hour < clock_timestamp() - interval '2 hours'", "0"})
+}
+
+// Of two workers that measure at once one does.
+func TestOneMeasuresAcksAtATime(t *testing.T) {
+	t.Parallel()
+	setup(t).run(t, line{"worker", "begin; set local role spectral_worker; select core.latency_sample()", "0"},
+		line{"worker 2", "set role spectral_worker; select core.latency_sample()", "-"})
+}

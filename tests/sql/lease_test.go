@@ -1,6 +1,7 @@
 package sql_test
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"maps"
@@ -339,9 +340,7 @@ func TestALostLeaseChangesNothing(t *testing.T) {
 	b := d.listen(t, "outbox_gen_1")
 	const (
 		expire    = "update core.outbox o set " + runOut
-		reap      = "select core.outbox_reap()"
-		again     = "select core.outbox_lease(1, 'worlds.world_model_card.published')"
-		release   = "select core.outbox_release(array[o.id], array[o.occurred_at], array[o.claim_token]) from core.outbox o"
+		of        = "(array[o.id], array[o.occurred_at], array[o.claim_token]) from core.outbox o"
 		duplicate = `insert into core.outbox (id, occurred_at, event_type, event_version, source, content_class,
 			generation, payload, idempotency_key, status,
 				claim_token, claimed_at)
@@ -351,35 +350,33 @@ func TestALostLeaseChangesNothing(t *testing.T) {
 	)
 	for _, c := range []struct {
 		name    string
-		happens []string     // to the row
+		happens string       // to the row
 		err     func(*lease) // or what its holder takes for its lease
-		status  string       // that the row has then
+		status  string       // that the row has then, if it is not in flight
 	}{
-		{"another token", nil, func(l *lease) { l.ClaimToken = uuid.New() }, "in_flight"},
-		{"another id", nil, func(l *lease) { l.EventID = key(2) }, "in_flight"},
-		{"another time", nil, func(l *lease) { l.OccurredAt = l.OccurredAt.Add(time.Microsecond) }, "in_flight"},
-		{"another row of the same id", []string{duplicate}, func(l *lease) { l.OccurredAt = l.OccurredAt.Add(time.Second) },
-			"in_flight in_flight"},
-		{"reaped and leased again", []string{expire, reap, again}, nil, "in_flight"},
-		{"run out, and not reaped", []string{expire}, nil, "in_flight"},
-		{"begun at no known time", []string{"update core.outbox set claimed_at = null"}, nil, "in_flight"},
-		{"released", []string{release}, nil, "pending"},
-		{"delivered", []string{"select core.outbox_deliver_leased(array[o.id], array[o.occurred_at], array[o.claim_token]) " +
-			"from core.outbox o"}, nil, "delivered"},
-		{"deleted", []string{"update core.outbox set deleted_at = now()"}, nil, "in_flight"},
+		{name: "another token", err: func(l *lease) { l.ClaimToken = uuid.New() }},
+		{name: "another id", err: func(l *lease) { l.EventID = key(2) }},
+		{name: "another time", err: func(l *lease) { l.OccurredAt = l.OccurredAt.Add(time.Microsecond) }},
+		{name: "another row of the same id", happens: duplicate, status: "in_flight in_flight",
+			err: func(l *lease) { l.OccurredAt = l.OccurredAt.Add(time.Second) }},
+		{name: "reaped and leased again",
+			happens: expire + "; select core.outbox_reap(); select core.outbox_lease(1, '{card}')"},
+		{name: "run out, and not reaped", happens: expire},
+		{name: "begun at no known time", happens: "update core.outbox set claimed_at = null"},
+		{name: "released", happens: "select core.outbox_release" + of, status: "pending"},
+		{name: "delivered", happens: "select core.outbox_deliver_leased" + of, status: "delivered"},
+		{name: "deleted", happens: "update core.outbox set deleted_at = now()"},
 	} {
 		for _, h := range holders {
 			t.Run(c.name+"/"+h.name, func(t *testing.T) {
 				d.rows(t, 1, "")
 				l := leaseRows(t, worker, "p_worker => '"+worker1+"'", "p_handlers => '{worlds.a}'")[0]
-				for _, sql := range c.happens {
-					exec(t, d.admin, sql)
+				for sql := range strings.SplitSeq(c.happens, "; ") {
+					d.run(t, line{"", sql, ""})
 				}
+				d.run(t, line{"", "select string_agg(status, ' ') from core.outbox", cmp.Or(c.status, "in_flight")})
 				if c.err != nil {
 					c.err(&l)
-				}
-				if have := value[string](t, d.admin, "select string_agg(status, ' ') from core.outbox"); have != c.status {
-					t.Fatalf("the row is %s, want %s", have, c.status)
 				}
 				b.received(t, d)
 				before := d.versions(t)
@@ -430,23 +427,19 @@ func TestAHeldLeaseChangesItsRow(t *testing.T) {
 func TestAttemptsOfLeases(t *testing.T) {
 	t.Parallel()
 	d := setup(t)
-	const (
-		retry   = "select core.outbox_retry_leased($1, $2, 0, 'E', '{}', %s, $3)"
-		fail    = "select core.outbox_fail_leased($1, $2, 'E', '{}', %s, $3)"
-		release = "select count(*) = 1 from core.outbox_release(array[$1::uuid], array[$2::timestamptz], array[$3::uuid])"
-	)
-	for _, c := range []struct {
+	const release = "select count(*) = 1 from core.outbox_release(array[$1::uuid], array[$2::timestamptz], " +
+		"array[$3::uuid])"
+	type change struct {
 		sql          string
 		before, want int // while it is leased, and after
-	}{
-		{fmt.Sprintf(retry, "true"), 3, 3}, {fmt.Sprintf(retry, "false"), 3, 2}, {fmt.Sprintf(retry, "false"), 1, 0},
-		{fmt.Sprintf(retry, "false"), 0, 0},
-		{fmt.Sprintf(retry, "null"), 3, 2},
-		{fmt.Sprintf(fail, "true"), 3, 3}, {fmt.Sprintf(fail, "false"), 3, 2}, {fmt.Sprintf(fail, "false"), 1, 0},
-		{fmt.Sprintf(fail, "false"), 0, 0},
-		{fmt.Sprintf(fail, "null"), 3, 2},
-		{release, 3, 2}, {release, 1, 0}, {release, 0, 0},
-	} {
+	}
+	all := []change{{release, 3, 2}, {release, 1, 0}, {release, 0, 0}}
+	for _, call := range []string{"retry_leased($1, $2, 0, ", "fail_leased($1, $2, "} {
+		for _, c := range []change{{"true", 3, 3}, {"false", 3, 2}, {"false", 1, 0}, {"false", 0, 0}, {"null", 3, 2}} {
+			all = append(all, change{"select core.outbox_" + call + "'E', '{}', " + c.sql + ", $3)", c.before, c.want})
+		}
+	}
+	for _, c := range all {
 		d.rows(t, 1, "first_failed_at = '2020-01-01 00:00:00+00', last_error = 'earlier'")
 		l := leaseRows(t, d.admin)[0]
 		d.alter(t, 1, "attempts = $1", c.before)

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"flag"
-	"fmt"
 	"log/slog"
 	"strings"
 	"testing"
@@ -12,8 +11,6 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
-	"github.com/jackc/pgx/v5/stdlib"
-	"github.com/pressly/goose/v3"
 
 	"spectral/internal/app"
 	"spectral/tests/pgtest"
@@ -104,53 +101,17 @@ func migrateUp(ctx context.Context, url string) error {
 	return errors.Join(err, migrator.Close())
 }
 
-// migrateMore runs one more migration on a migrated database.
-func migrateMore(t *testing.T, url, up string) {
-	t.Helper()
-	files := steps(t, map[string]string{"99999_core_more.sql": "-- +goose Up\n-- +goose StatementBegin\n" +
-		up + ";\n-- +goose StatementEnd\nreset role;\n-- +goose Down\nselect 1;\n"})
-	config, err := pgx.ParseConfig(url)
-	if err != nil {
-		t.Fatal(err)
-	}
-	pool := stdlib.OpenDB(*config)
-	defer func() { _ = pool.Close() }()
-	provider, err := goose.NewProvider(goose.DialectPostgres, pool, files,
-		goose.WithTableName("spectral_goose.goose_db_version"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	results, err := provider.Up(deadline(t))
-	if err != nil || len(results) != 1 {
-		t.Fatalf("%d more migrations applied, want 1: %v", len(results), err)
-	}
-}
-
 // diff says in which lines two texts differ.
 func diff(want, have string) string {
-	var b strings.Builder
-	count := func(text string) map[string]int {
-		lines := map[string]int{}
-		for line := range strings.Lines(text) {
-			lines[line]++
+	only := func(a, b, sign string) (lines string) {
+		for line := range strings.Lines(a) {
+			if !strings.Contains("\n"+b, "\n"+line) {
+				lines += sign + line
+			}
 		}
 		return lines
 	}
-	w, h := count(want), count(have)
-	for line := range strings.Lines(want) {
-		if w[line] > h[line] {
-			fmt.Fprintf(&b, "- %s", line)
-		}
-	}
-	for line := range strings.Lines(have) {
-		if h[line] > w[line] {
-			fmt.Fprintf(&b, "+ %s", line)
-		}
-	}
-	if b.Len() == 0 && want != have {
-		return "the same lines in another order\n"
-	}
-	return b.String()
+	return only(want, have, "- ") + only(have, want, "+ ")
 }
 
 func finish(t *testing.T, tx pgx.Tx) {

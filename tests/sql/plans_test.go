@@ -29,19 +29,11 @@ func TestCallsReadWhatTheyAreAbout(t *testing.T) {
 	exec(t, d.admin, `analyze core.outbox; analyze core.event_handled; analyze core.operator_actions; alter table
 		core.outbox disable trigger outbox_notify;
 		select core.generation_announce(3), core.generation_drain(1)`)
-	client := func() *pgxpool.Pool {
-		config, err := pgxpool.ParseConfig(pgtest.Login(t, d.at, operator.Role))
-		if err != nil {
-			t.Fatal(err)
-		}
-		config.MaxConns = 1
-		pool, err := pgxpool.NewWithConfig(deadline(t), config)
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(pool.Close)
-		return pool
-	}()
+	client, err := pgxpool.New(deadline(t), pgtest.Login(t, d.at, operator.Role)+"&pool_max_conns=1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(client.Close)
 	ids := func(from int) string {
 		return fmt.Sprintf("array(select ('00000000-0000-7000-8000-' || lpad(to_hex(i), 12, '0'))::uuid from "+
 			"generate_series(%d, %d) i)", from, from+99)
@@ -111,57 +103,55 @@ func TestCallsReadWhatTheyAreAbout(t *testing.T) {
 
 	// pages and counts of operators, whatever the server knows of the tables
 	d.acts(t, 10000)
-	find := func(statuses ...operator.Status) func(context.Context, *operator.Client) error {
-		return func(ctx context.Context, a *operator.Client) error {
-			page := operator.Page{Limit: 50}
-			for range 2 {
-				found, err := a.Find(ctx, operator.Filter{Statuses: statuses}, page)
-				if err != nil || len(found.Events) != 50 {
-					return fmt.Errorf("a page of %d: %w", len(found.Events), err)
-				}
-				page.After = found.Next
+	a := operator.New(client)
+	find := func(statuses ...operator.Status) func(context.Context) (int, error) {
+		return func(ctx context.Context) (int, error) {
+			filter, page := operator.Filter{Statuses: statuses}, operator.Page{Limit: 50}
+			found, err := a.Find(ctx, filter, page)
+			if err != nil {
+				return 0, err
 			}
-			return nil
+			page.After = found.Next
+			found, err = a.Find(ctx, filter, page)
+			return len(found.Events), err
 		}
 	}
-	actions := func(filter operator.ActionFilter) func(context.Context, *operator.Client) error {
-		return func(ctx context.Context, a *operator.Client) error {
+	actions := func(filter operator.ActionFilter) func(context.Context) (int, error) {
+		return func(ctx context.Context) (int, error) {
 			found, err := a.Actions(ctx, filter, operator.Page{Limit: 50})
-			if err != nil || len(found.Actions) == 0 {
-				return fmt.Errorf("a page of %d: %w", len(found.Actions), err)
-			}
-			return nil
+			return len(found.Actions), err
 		}
+	}
+	committed := func() int {
+		for _, q := range []querier{client, d.admin} {
+			exec(t, q, "select pg_stat_force_next_flush()")
+			exec(t, q, "select 1")
+		}
+		return value[int](t, d.admin, entriesOf("pg_stat_get_tuples_returned"))
 	}
 	for _, known := range []bool{false, true} {
 		if known {
 			exec(t, d.admin, "analyze core.outbox; analyze core.operator_actions")
 		}
-		for name, ask := range map[string]func(context.Context, *operator.Client) error{
-			"failed":        find(operator.Failed),
-			"not delivered": find(operator.Failed, operator.Due, operator.Scheduled, operator.InFlight),
-			"delivered":     find(operator.Delivered),
-			"due":           find(operator.Due, operator.Scheduled), "actions": actions(operator.ActionFilter{}),
+		for name, ask := range map[string]func(context.Context) (int, error){
+			"failed":         find(operator.Failed),
+			"not delivered":  find(operator.Failed, operator.Due, operator.Scheduled, operator.InFlight),
+			"delivered":      find(operator.Delivered),
+			"due":            find(operator.Due, operator.Scheduled),
+			"actions":        actions(operator.ActionFilter{}),
 			"common actions": actions(operator.ActionFilter{Actions: []string{"discard"}}),
 			"actions on an event": actions(operator.ActionFilter{
 				Events: []uuid.UUID{uuid.MustParse("00000000-0000-0000-0000-00000000270f")},
 			}),
-			"counts": func(ctx context.Context, a *operator.Client) error {
-				_, err := a.Count(ctx, operator.Filter{},
+			"counts": func(ctx context.Context) (int, error) {
+				counted, err := a.Count(ctx, operator.Filter{},
 					operator.Count{By: []operator.Dimension{operator.ByStatus, operator.ByType, operator.ByError}, Limit: 50})
-				return err
+				return len(counted.Groups), err
 			},
 		} {
-			committed := func() int {
-				for _, q := range []querier{client, d.admin} {
-					exec(t, q, "select pg_stat_force_next_flush()")
-					exec(t, q, "select 1")
-				}
-				return value[int](t, d.admin, entriesOf("pg_stat_get_tuples_returned"))
-			}
 			before := committed()
-			if err := ask(deadline(t), operator.New(client)); err != nil {
-				t.Fatalf("%s: %v", name, err)
+			if found, err := ask(deadline(t)); err != nil || found == 0 {
+				t.Fatalf("%s: %d, %v", name, found, err)
 			}
 			if n := committed() - before; n > most {
 				t.Errorf("%s, statistics %t: %d entries were read", name, known, n)

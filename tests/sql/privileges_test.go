@@ -1,6 +1,7 @@
 package sql_test
 
 import (
+	"log/slog"
 	"os"
 	"slices"
 	"strings"
@@ -64,7 +65,8 @@ const asOwner = "set local role spectral_owner;\n"
 func TestPrivilegeDrift(t *testing.T) {
 	t.Parallel()
 	at := pgtest.New(t)
-	migrateMore(t, at, strings.Join([]string{
+	m := migrator(t, at, steps(t, map[string]string{"99999_core_more.sql": strings.Join([]string{
+		"-- +goose Up\n-- +goose StatementBegin\nreset role",
 		asOwner + "grant select (payload), update (status) on core.outbox to spectral_worlds; grant select on core.outbox " +
 			"to public",
 		asOwner + "grant select on core.event_handled to spectral_operator with grant option",
@@ -76,7 +78,11 @@ func TestPrivilegeDrift(t *testing.T) {
 		"create schema agents authorization spectral_owner; alter schema platform owner to postgres",
 		"alter default privileges in schema worlds grant select on tables to spectral_platform",
 		asOwner + "alter default privileges in schema core grant execute on functions to public",
-	}, ";\nreset role;\n"))
+		"-- +goose StatementEnd\n-- +goose Down\nselect 1;",
+	}, ";\nreset role;\n")}), slog.New(slog.DiscardHandler))
+	if _, err := m.Up(deadline(t), pgtest.Generation); err != nil {
+		t.Fatal(err)
+	}
 	wantPrivileges(t, pgtest.Conn(t, at), []string{"grant select on table core.event_handled to spectral_operator",
 		"grant select on table core.outbox to spectral_operator", "grant usage on schema worlds to spectral_worlds",
 		"schema platform owner spectral_owner"}, []string{

@@ -1,6 +1,7 @@
 package sql_test
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -186,90 +187,64 @@ func TestReap(t *testing.T) {
 func TestWhatADeathCountsFor(t *testing.T) {
 	t.Parallel()
 	d := setupReap(t)
-	type held struct {
-		worker  string
-		crashes int
-		how     string // journal, expired, held (its lease lasts) or locked (and in the journal)
-	}
-	for _, c := range []struct {
-		name      string
-		rows      []held
-		want      []int // crashes
-		then      []int // after a second reaping, with nothing locked and all leases run out; nil: as before
-		alive     bool  // worker1 has its session
-		restarted bool
+	for name, c := range map[string]struct {
+		// Rows are the worker's number, how it holds the row, and the row's crashes. It holds it by its journal, an expired
+		// lease, a lease that lasts (held), or the journal while the row is locked. Want is the crashes that result.
+		rows, want string
+		then       string // after a second reaping, with nothing locked and all leases run out; "": as before
 	}{
-		{name: "the only one", rows: []held{{worker1, 0, "journal"}}, want: []int{1}},
-		{name: "the only lease", rows: []held{{worker1, 0, "expired"}}, want: []int{1}},
-		{name: "all without crashes",
-			rows: []held{{worker1, 0, "journal"}, {worker1, 0, "journal"}, {worker1, 0, "expired"}}, want: []int{1, 1, 1}},
-		{name: "the one with crashes",
-			rows: []held{{worker1, 0, "journal"}, {worker1, 1, "journal"}, {worker1, 0, "expired"}}, want: []int{0, 2, 0}},
-		{name: "the lease with crashes",
-			rows: []held{{worker1, 0, "journal"}, {worker1, 3, "expired"}, {worker1, 0, "expired"}}, want: []int{0, 4, 0}},
-		{name: "the latest with crashes", rows: []held{{worker1, 1, "journal"}, {worker1, 1, "expired"}}, want: []int{2, 1}},
-		{name: "another worker does not matter", rows: []held{{worker1, 0, "journal"}, {worker2, 3, "journal"}},
-			want: []int{1, 4}},
-		{name: "the one with crashes is reaped later", rows: []held{{worker1, 0, "expired"}, {worker1, 1, "held"}},
-			want: []int{0, 1}, then: []int{0, 2}},
-		{name: "the one with crashes was reaped before", rows: []held{{worker1, 1, "journal"}, {worker1, 0, "held"}},
-			want: []int{2, 0}, then: []int{2, 0}},
-		{name: "a locked row is left", rows: []held{{worker1, 0, "locked"}, {worker1, 0, "journal"}}, want: []int{0, 1},
-			then: []int{1, 1}},
-		{name: "the fifth fails it", rows: []held{{worker1, 4, "journal"}, {worker1, 0, "journal"}}, want: []int{5, 0}},
-		{name: "the fifth fails a lease", rows: []held{{worker1, 4, "expired"}}, want: []int{5}},
-		{name: "the server was restarted", rows: []held{{worker1, 4, "journal"}, {worker2, 4, "expired"}}, want: []int{4, 4},
-			restarted: true},
-		{name: "the worker has its session again", rows: []held{{worker1, 4, "journal"}, {worker1, 4, "expired"}},
-			want: []int{4, 4}, alive: true},
+		"the only one":                     {rows: "1journal0", want: "1"},
+		"the only lease":                   {rows: "1expired0", want: "1"},
+		"all without crashes":              {rows: "1journal0 1journal0 1expired0", want: "1 1 1"},
+		"the one with crashes":             {rows: "1journal0 1journal1 1expired0", want: "0 2 0"},
+		"the lease with crashes":           {rows: "1journal0 1expired3 1expired0", want: "0 4 0"},
+		"the latest with crashes":          {rows: "1journal1 1expired1", want: "2 1"},
+		"another worker does not matter":   {rows: "1journal0 2journal3", want: "1 4"},
+		"the one with crashes later":       {rows: "1expired0 1held1", want: "0 1", then: "0 2"},
+		"the one with crashes before":      {rows: "1journal1 1held0", want: "2 0"},
+		"a locked row is left":             {rows: "1locked0 1journal0", want: "0 1", then: "1 1"},
+		"the fifth fails it":               {rows: "1journal4 1journal0", want: "5 0"},
+		"the fifth fails a lease":          {rows: "1expired4", want: "5"},
+		"the server was restarted":         {rows: "1journal4 2expired4", want: "4 4"},
+		"the worker has its session again": {rows: "1journal4 1expired4", want: "4 4"},
 	} {
-		t.Run(c.name, func(t *testing.T) {
+		t.Run(name, func(t *testing.T) {
 			exec(t, d.admin, "delete from core.workers; delete from core.claim_journal")
-			d.rows(t, len(c.rows), "")
-			for i, r := range c.rows {
-				d.alter(t, i+1, "crashes = $1", r.crashes)
-				if r.how == "journal" || r.how == "locked" {
-					d.died(t, r.worker, i+1)
-					continue
+			rows, locked := strings.Fields(c.rows), []uuid.UUID{}
+			d.rows(t, len(rows), "")
+			for i, r := range rows {
+				worker, how, n := strings.Repeat(r[:1], 8)+worker1[8:], r[1:len(r)-1], i+1
+				d.alter(t, n, "crashes = "+r[len(r)-1:])
+				switch how {
+				case "locked":
+					locked = append(locked, key(n))
+					fallthrough
+				case "journal":
+					d.died(t, worker, n)
+				case "held", "expired":
+					d.died(t, worker)
+					d.alter(t, n, expired)
+					d.alter(t, n, "claimed_by = $1, claimed_at = claimed_at + $2::integer * interval '1 hour'", worker+" killed",
+						strings.Count(how, "held"))
 				}
-				d.died(t, r.worker)
-				d.alter(t, i+1, expired)
-				d.alter(t, i+1, "claimed_by = $1, claimed_at = claimed_at + $2::integer * interval '1 hour'", r.worker+" killed",
-					strings.Count(r.how, "held"))
 			}
-			if c.restarted {
+			if strings.HasSuffix(name, "restarted") {
 				d.restarted(t, true)
 				defer d.restarted(t, false)
 			}
-			if c.alive { // in another session than the one it lost
+			if strings.HasSuffix(name, "again") { // in another session than the one it lost
 				exec(t, pgtest.Conn(t, d.at), "select core.worker_register($1, 1, 'killed', '{}')", worker1)
 			}
-			locked := begin(t, pgtest.Conn(t, d.at))
-			for i, r := range c.rows {
-				if r.how == "locked" {
-					exec(t, locked, "select from core.outbox where id = $1 for update", key(i+1))
-				}
-			}
-			check := func(want []int) {
-				t.Helper()
+			lock := begin(t, pgtest.Conn(t, d.at))
+			exec(t, lock, "select from core.outbox where id = any ($1) for update", locked)
+			for _, want := range []string{c.want, cmp.Or(c.then, c.want)} {
 				reap(t, d.admin, 50, nil)
-				if have := values[int](t, d.admin, "select crashes from core.outbox order by id"); !slices.Equal(have, want) {
-					t.Errorf("crashes %v, want %v", have, want)
-				}
+				d.run(t, line{"", "select string_agg(crashes::text, ' ' order by id) from core.outbox", want})
+				_ = lock.Rollback(deadline(t))
+				exec(t, d.admin, "update core.outbox set claimed_at = claimed_at - interval '2 hours' where status = 'in_flight'")
 			}
-			check(c.want)
-			if err := locked.Rollback(deadline(t)); err != nil {
-				t.Fatal(err)
-			}
-			exec(t, d.admin, "update core.outbox set claimed_at = claimed_at - interval '2 hours' where status = 'in_flight'")
-			if c.then == nil {
-				c.then = c.want
-			}
-			check(c.then)
-			if n := value[int](t, d.admin,
-				"select count(*) from core.outbox where status <> case when crashes >= 5 then 'failed' else 'pending' end"); n > 0 {
-				t.Errorf("%d rows have another status", n)
-			}
+			d.run(t, line{"", "select count(*) from core.outbox where status <> case when crashes >= 5 then 'failed' " +
+				"else 'pending' end", "0"})
 		})
 	}
 }

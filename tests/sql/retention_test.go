@@ -303,56 +303,28 @@ func TestSweepRefusals(t *testing.T) {
 	d := setup(t)
 	d.due(t, 5)
 	before := d.versions(t)
-	for call, code := range map[string]string{
-		"retention_sweep('core.retention_delete_outbox', null, 0)":           "SP051",
-		"retention_sweep('core.retention_delete_outbox', null, 10001)":       "SP051",
-		"retention_sweep('core.retention_delete_outbox', null, null)":        "SP051",
-		"retention_sweep('core.retention_delete_outbox', p_swept_by => ' ')": "SP030",
-		"retention_sweep(null)":                                                    "SP051",
-		"retention_sweep('core.retention_delete_moon')":                            "SP051",
-		"retention_sweep('core.outbox_discard')":                                   "SP051",
-		"retention_sweep('evil.retention_delete_outbox')":                          "SP051",
-		"retention_sweep('core.retention_delete_outbox($1,$2), core.retention_x')": "SP051",
-		"retention_status(null)":                                                   "SP051", "retention_status(-5)": "SP051",
-		"retention_status(36501)": "SP051",
-		"retention_begin(null)":   "SP051", "retention_begin(0)": "SP051", "retention_begin('NaN')": "SP051",
-		"retention_begin(86401)": "SP051",
-	} {
-		exec(t, d.admin, `create schema if not exists evil; create
-			or replace function evil.retention_delete_outbox(text[], integer)
-			returns table (rows bigint, next text[]) language sql as 'delete from core.outbox returning 1::bigint, null::text[]';
-			grant usage on schema evil to public; alter function evil.retention_delete_outbox owner to spectral_worlds`)
-		_, err := d.admin.Exec(deadline(t), "select * from core."+call)
-		if have := sqlstate(t, err); have != code {
-			t.Errorf("%s: SQLSTATE %q, want %s", call, have, code)
-		}
-	}
-	for isolation, code := range map[pgx.TxIsoLevel]string{pgx.RepeatableRead: "SP053", pgx.Serializable: "SP053",
-		pgx.ReadCommitted: ""} {
-		tx, err := d.admin.BeginTx(deadline(t), pgx.TxOptions{IsoLevel: isolation})
-		if err != nil {
-			t.Fatal(err)
-		}
-		_, err = tx.Exec(deadline(t), "select core.retention_sweep('core.retention_tombstone_outbox')")
-		if have := sqlstate(t, err); have != code {
-			t.Errorf("a sweep at %s: SQLSTATE %q, want %q", isolation, have, code)
-		}
-		if err := tx.Rollback(deadline(t)); err != nil {
-			t.Fatal(err)
-		}
+	exec(t, d.admin, `create schema evil; create function evil.retention_delete_outbox(text[], integer)
+			returns table (rows bigint, next text[]) language sql
+			as 'delete from core.outbox returning 1::bigint, null::text[]';
+		grant usage on schema evil to public; alter function evil.retention_delete_outbox owner to spectral_worlds`)
+	const sweep = "select core.retention_sweep('core.retention_delete_outbox', null, "
+	d.same(t, "", "SP051*", sweep+"0)", sweep+"10001)", sweep+"null)", "select core.retention_sweep(null)",
+		"select core.retention_sweep('core.retention_delete_moon')", "select core.retention_sweep('core.outbox_discard')",
+		"select core.retention_sweep('evil.retention_delete_outbox')",
+		"select core.retention_sweep('core.retention_delete_outbox($1,$2), core.retention_x')",
+		"select core.retention_status(null)", "select core.retention_status(-5)", "select core.retention_status(36501)",
+		"select core.retention_begin(null)", "select core.retention_begin(0)", "select core.retention_begin('NaN')",
+		"select core.retention_begin(86401)")
+	const tombstone = "select core.retention_sweep('core.retention_tombstone_outbox')"
+	for _, isolation := range []string{"repeatable read", "serializable"} {
+		d.run(t, line{"", "begin isolation level " + isolation, ""}, line{"", tombstone, "SP053*"}, line{"", "rollback", ""})
 	}
 	// policies that a superuser has stored past the trigger
-	exec(t, d.admin, "begin; set local session_replication_role = replica; update core.retention_policies set "+
-		"active_ttl_days = 50 where subject = 'event_handled'; commit")
-	_, err := d.admin.Exec(deadline(t), "select core.retention_sweep('core.retention_tombstone_outbox')")
-	if have := sqlstate(t, err); have != "SP050" {
-		t.Errorf("a sweep by broken policies: SQLSTATE %q", have)
-	}
-	if fault := value[string](t, d.admin, "select policy_fault from core.retention_status()"); !strings.Contains(fault,
-		"50 days") {
-		t.Errorf("the status says of them: %s", fault)
-	}
-	exec(t, d.admin, "update core.retention_policies set active_ttl_days = 60 where subject = 'event_handled'")
+	d.run(t, line{"", "select core.retention_sweep('core.retention_delete_outbox', p_swept_by => ' ')", "SP030*"},
+		line{"", "begin; set local session_replication_role = replica; update core.retention_policies set " +
+			"active_ttl_days = 50 where subject = 'event_handled'; commit", ""},
+		line{"", tombstone, "SP050*"}, line{"", "select policy_fault like '%50 days%' from core.retention_status()", "t"},
+		line{"", "update core.retention_policies set active_ttl_days = 60 where subject = 'event_handled'", ""})
 	if after := d.versions(t); !slices.Equal(before, after) {
 		t.Errorf("a refused sweep has changed\n%v to\n%v", before, after)
 	}
@@ -390,16 +362,9 @@ func TestOneSweepsAtATime(t *testing.T) {
 	t.Parallel()
 	d := setup(t)
 	d.due(t, 40)
-	tx := begin(t, d.login(t, "spectral_retention"))
-	if n, _, led := sweepPage(t, tx, "core.retention_tombstone_outbox", nil, 10); !led || n != 10 {
-		t.Fatalf("leads: %t, swept %d", led, n)
-	}
-	if n, _, led := sweepPage(t, d.admin, "core.retention_tombstone_outbox", nil, 10); led || n > 0 {
-		t.Fatalf("beside the first, the second swept %d", n)
-	}
-	if err := tx.Rollback(deadline(t)); err != nil {
-		t.Fatal(err)
-	}
+	const sweep = "select rows from core.retention_sweep('core.retention_tombstone_outbox', null, 10)"
+	d.run(t, line{"retention", "begin; " + sweep, "10"}, line{"", "select count(*) from (" + sweep + ") s", "0"},
+		line{"retention", "rollback", ""})
 	d.wantSwept(t, d.admin, 10, swept{"outbox_row.tombstoned": 40, "event_handled.tombstoned": 40})
 
 	exec(t, d.admin, "update core.retention_policies set swept_at = null") // an operator's sweep counts as well
@@ -435,20 +400,11 @@ func TestSweepsWaitForNoLock(t *testing.T) {
 	d.rows(t, 30, "")
 	exec(t, d.admin, ago("update core.outbox set status = 'delivered', delivered_at = 50d, occurred_at = 50d where id "+
 		"<= $1"), key(20))
-	sweeping := begin(t, d.login(t, "spectral_retention"))
-	if n, _, _ := sweepPage(t, sweeping, "core.retention_tombstone_outbox"); n != 20 {
-		t.Fatalf("swept %d", n)
-	}
-	worker := d.login(t, "spectral_worker")
-	exec(t, worker, "set lock_timeout = '100ms'; set role spectral_worker")
-	if n := value[int](t, worker,
-		`with claimed as (select * from core.outbox_claim(1, 'worlds.world_model_card.published', 10, '-infinity',
-			gen_random_uuid(), false))
-		select core.outbox_deliver(array_agg(event_id), array_agg(occurred_at)) from claimed`); n != 10 {
-		t.Errorf("%d events are delivered beside a sweep, want 10", n)
-	}
-	exec(t, d.admin, "set lock_timeout = '100ms'; select core.outbox_publish('worlds.world_model_card.published', "+
-		"'worlds', '{}')")
+	d.run(t, line{"retention", "begin; select rows from core.retention_sweep('core.retention_tombstone_outbox')", "20"},
+		line{"worker", "set lock_timeout = '100ms'; with claimed as (select * from core.outbox_claim(1, '{card}', 10, " +
+			"'-infinity', gen_random_uuid(), false)) select core.outbox_deliver(array_agg(event_id), " +
+			"array_agg(occurred_at)) from claimed", "10"},
+		line{"worlds", "set lock_timeout = '100ms'; " + publishInto(1), ""})
 }
 
 // A row that is replayed between a sweep's read and its lock stays.
