@@ -84,7 +84,8 @@ func TestWorkerWritesNothingAfterItsLeaseExpiredHoweverItEnds(t *testing.T) {
 
 func TestLostLeaseCommitRepeatsNothing(t *testing.T) {
 	for at, action := range map[string]proxy.Action{
-		"claim": proxy.ForwardThenReset, "settle": proxy.ForwardThenReset, "retry": proxy.ForwardThenReset, "heartbeat": proxy.Reset,
+		"claim": proxy.ForwardThenReset, "settle": proxy.ForwardThenReset, "retry": proxy.ForwardThenReset,
+		"heartbeat": proxy.Reset,
 	} {
 		t.Run(at, func(t *testing.T) { loseLeaseCommit(t, at, action) })
 	}
@@ -218,21 +219,6 @@ func TestServerCrashChargesNoLeasedJob(t *testing.T) {
 	}
 }
 
-func TestJobThatEndsItsProcessFailsAfterFiveCrashes(t *testing.T) {
-	for _, do := range []string{doKill, doExit} {
-		t.Run(do, func(t *testing.T) {
-			key := do + "-1"
-			b := setup(t).leased(jobConfig{Lease: 2 * time.Second}, nil)
-			b.publish(key)
-			process.Supervise(t, b.command(b.worker, ""), restartPause)
-			failed := map[string]int{key: crashLimit}
-			b.verify(ledger.Expect{Within: 2 * testTimeout, Failed: failed})
-			b.wantExecuted(key, crashLimit)
-			b.wantColumn(key, "split_part(last_error, ': ', 1)", "LeaseExpired")
-		})
-	}
-}
-
 // crashLimit is how many crashes fail an event.
 const crashLimit = 5
 
@@ -254,24 +240,5 @@ func killerAmongLeases(t *testing.T, do string) {
 	b.wantExecuted(killer, crashLimit)
 	if most := one[int](b.bundle, "select max(crashes) from core.outbox where status = 'delivered'"); most > 1 {
 		t.Errorf("a plainKey has %d crashes, want 1 at most", most)
-	}
-}
-
-func TestCrashIsChargedToEachRunningJob(t *testing.T) {
-	const first, second = doAwait + "-1", doAwait + "-2"
-	b := setup(t).leased(jobConfig{Lease: 2 * time.Second}, nil)
-	worker := b.run()
-	b.publish(first)
-	b.awaitExecution(first, 1)
-	b.publish(second)
-	b.awaitExecution(second, 1)
-	worker.Kill()
-	worker.AwaitExit(t, grace)
-	b.open(first, second) // rows with a crash run one after the other
-	b.run()
-	b.verify(ledger.Expect{Within: testTimeout, MaxAttempts: 2})
-	for _, key := range []string{first, second} {
-		b.wantExecuted(key, 2)
-		b.wantColumn(key, "crashes || ' ' || handler_failures", "1 {}")
 	}
 }

@@ -11,6 +11,7 @@ import (
 	"spectral/tests/faults/ledger"
 	"spectral/tests/faults/process"
 	"spectral/tests/faults/proxy"
+	"spectral/tests/pgbouncer"
 )
 
 func TestRollingRestartLosesNothing(t *testing.T) {
@@ -130,4 +131,79 @@ func endsItsProcess(t *testing.T, do, memory string, neighbours int, key func(in
 	process.Supervise(t, b.testCommand(memory), restartPause)
 	// the first crash was also that of the batch
 	l.Verify(t, b.direct(), ledger.Expect{Within: 6 * testTimeout, Failed: map[string]int{killer: 4}})
+}
+
+// Publishers and the workers' pools connect through a transaction pooler, the listen connections directly.
+func TestEventsAreDeliveredThroughATransactionPooler(t *testing.T) {
+	b := setup(t)
+	l := ledger.New(ledger.Cards())
+	running := b.runAll(3, b.worker, pgbouncer.Start(t, pgbouncer.Transaction, b.worker).URL)
+	load := l.Start(t, ledger.Load{
+		URL: pgbouncer.Start(t, pgbouncer.Transaction, b.publisher).URL, Publishers: 8, Rate: 25, PerTx: 5, Seed: seed(t),
+	})
+	pass(t, 8*time.Second)
+	load.Stop()
+	t.Log(l.Counts())
+	l.Verify(t, b.direct(), ledger.Expect{Within: testTimeout})
+	wantRunning(t, running)
+}
+
+func TestConnectionLostAroundCommitRepeatsNothing(t *testing.T) {
+	batch := plainKeys(1, 4)
+	for name, c := range map[string]struct {
+		action proxy.Action
+		keys   []string
+	}{
+		"before it arrives":    {proxy.Reset, batch},
+		"after a single event": {proxy.ForwardThenReset, batch[:1]},
+		"no reply, no reset":   {proxy.DropReplies, batch},
+	} {
+		t.Run(name, func(t *testing.T) { loseCommit(t, c.action, c.keys) })
+	}
+}
+
+// The server stops under load: by a fast shutdown, by an immediate one, and by SIGKILL. No committed event is lost,
+// and none loses an attempt.
+func TestEventsSurviveServerShutdowns(t *testing.T) {
+	b, s := setupServer(t)
+	l := ledger.New(ledger.Cards())
+	running := b.runAll(3, b.worker, "")
+	load := l.Start(t, ledger.Load{URL: b.publisher, Publishers: 4, Rate: 50, PerTx: 5, Seed: seed(t)})
+	for i, how := range []syscall.Signal{syscall.SIGINT, syscall.SIGQUIT, syscall.SIGKILL} {
+		pass(t, 3*time.Second)
+		held := b.lockCard(fmt.Sprintf("%s%d", ledger.LockedPrefix, i)) // a handler runs until the server stops
+		l.Publish(t, b.publisher, held.key)
+		held.awaitHandler()
+		s.Crash(t, how)
+		s.Start(t)
+	}
+	pass(t, 4*time.Second)
+	load.Stop()
+	t.Log(l.Counts())
+	l.Verify(t, b.direct(), ledger.Expect{Within: 2 * testTimeout})
+	wantRunning(t, running)
+}
+
+// During a failover the old primary answers for some seconds and refuses to write.
+func TestWorkersRecoverAfterFailover(t *testing.T) {
+	b, s := setupServer(t)
+	l := ledger.New(ledger.Cards())
+	running := b.runAll(3, b.worker, "")
+	load := l.Start(t, ledger.Load{URL: b.publisher, Publishers: 4, Rate: 25, PerTx: 5, Seed: seed(t)})
+	pass(t, 2*time.Second)
+	s.Demote(t)
+	if !one[bool](b, "select pg_is_in_recovery()") {
+		t.Fatal("the server has not become a standby")
+	}
+	pass(t, 8*time.Second)
+	s.Promote(t)
+	promoted := time.Now()
+	pass(t, 2*time.Second)
+	load.Stop()
+	t.Log(l.Counts())
+	l.Verify(t, b.direct(), ledger.Expect{Within: time.Minute - time.Since(promoted)})
+	for _, worker := range running {
+		worker.Await(t, listening, 2, time.Minute-time.Since(promoted))
+	}
+	wantRunning(t, running)
 }

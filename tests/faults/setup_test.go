@@ -2,6 +2,7 @@ package faults_test
 
 import (
 	"context"
+	"fmt"
 	"math/rand/v2"
 	"os"
 	"strconv"
@@ -249,4 +250,19 @@ func (b *bundle) card(key string) (r row) {
 	r.Status = one[string](b, "select status from core.outbox where payload ->> 'title' = $1", key)
 	r.Attempts = one[int](b, "select attempts from core.outbox where payload ->> 'title' = $1", key)
 	return r
+}
+
+// workers is the real binary, built when a test first needs it.
+var workers process.Binary
+
+func TestMain(m *testing.M) {
+	if os.Getenv(workerVariable) != "" {
+		os.Exit(runWorker())
+	}
+	code := pgtest.Run(m)
+	if err := workers.Remove(); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		code = 1
+	}
+	os.Exit(code)
 }

@@ -7,10 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"spectral/tests/faults/ledger"
-	"spectral/tests/faults/process"
 	"spectral/tests/faults/proxy"
-	"spectral/tests/pgbouncer"
 )
 
 // TestRandomFaultsForLong runs the heavy tests for longer.
@@ -21,25 +18,6 @@ func TestRandomFaultsForLong(t *testing.T) {
 	t.Run("migrations under twenty workers", func(t *testing.T) { migratesUnderLoad(t, 20, 5) })
 	t.Run("leases", func(t *testing.T) { faultsUnderLeases(t, 50) })
 	t.Run("out of memory among many", func(t *testing.T) { endsItsProcess(t, doAllocate, memoryLimited, 50, plainKey) })
-}
-
-// notListening is what a worker logs while no notification reaches it.
-const notListening = "no LISTEN connection: events wait for the poll"
-
-func TestEventsOfKilledWorkerAreDeliveredWithoutNotifications(t *testing.T) {
-	b := setup(t)
-	l := ledger.New(ledger.Cards())
-	worker := b.run(b.worker, "")
-	held := b.lockCard("held-1")
-	l.Publish(t, b.publisher, "held-1", plainKey(1))
-	held.awaitHandler()
-	other := process.Start(t, b.command(pgbouncer.Start(t, pgbouncer.Transaction, b.worker).URL, b.worker))
-	other.Await(t, notListening, 1, testTimeout)
-	worker.Kill()
-	worker.AwaitExit(t, grace)
-	held.release()
-	// The row is reaped after 35 s and found by a poll, which reconnects and self-tests delay.
-	l.Verify(t, b.direct(), ledger.Expect{Within: 3 * testTimeout})
 }
 
 // Each COMMIT is lost in every way; the heavy test loses each in one way.
