@@ -6,19 +6,17 @@ import (
 	"bytes"
 	"context"
 	"fmt"
-	"net"
 	"net/url"
 	"os"
 	"os/exec"
-	"os/user"
 	"path/filepath"
-	"strconv"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
 	"github.com/jackc/pgx/v5"
+
+	"spectral/tests/pgtest"
 )
 
 // Mode says when PgBouncer releases a client's server connection.
@@ -61,16 +59,15 @@ func Start(t testing.TB, mode Mode, backend string) *Bouncer {
 	u, err := url.Parse(backend)
 	must(t, err)
 	b := &Bouncer{dir: dir, mode: mode, database: strings.TrimPrefix(u.Path, "/")}
-	b.port = freePort(t)
-	u.Host = net.JoinHostPort("127.0.0.1", b.port)
+	u.Host = pgtest.FreeAddress(t)
+	b.port = u.Port()
 	b.URL = u.String()
 	b.configure(t, backend)
 
-	output := &b.output
 	cmd := exec.Command(program, b.file())
 	cmd.Dir, cmd.Env = "/", []string{"LC_ALL=C"}
-	cmd.Stdout, cmd.Stderr = output, output
-	cmd.SysProcAttr = attributes(t)
+	cmd.Stdout, cmd.Stderr = &b.output, &b.output
+	cmd.SysProcAttr = pgtest.Unprivileged(t, dir)
 	must(t, cmd.Start())
 	ended := make(chan struct{})
 	go func() {
@@ -81,8 +78,7 @@ func Start(t testing.TB, mode Mode, backend string) *Bouncer {
 		_ = cmd.Process.Kill()
 		<-ended
 	})
-	deadline := time.NewTimer(startTimeout)
-	defer deadline.Stop()
+	deadline := time.After(startTimeout)
 	tick := time.NewTicker(20 * time.Millisecond)
 	defer tick.Stop()
 	for {
@@ -92,8 +88,8 @@ func Start(t testing.TB, mode Mode, backend string) *Bouncer {
 		select {
 		case <-tick.C:
 		case <-ended:
-			t.Fatalf("pgbouncer ended at once: %s", output.String())
-		case <-deadline.C:
+			t.Fatalf("pgbouncer ended at once: %s", b.output.String())
+		case <-deadline:
 			t.Fatalf("pgbouncer accepts no connections after %s", startTimeout)
 		}
 	}
@@ -148,37 +144,6 @@ func (b *Bouncer) console(command string) error {
 	defer func() { _ = conn.Close(ctx) }()
 	_, err = conn.Exec(ctx, command)
 	return err
-}
-
-// attributes makes the process an ordinary user's, since PgBouncer refuses to run as root.
-func attributes(t testing.TB) *syscall.SysProcAttr {
-	t.Helper()
-	attributes := &syscall.SysProcAttr{Setpgid: true}
-	if os.Geteuid() != 0 {
-		return attributes
-	}
-	u, err := user.Lookup("postgres")
-	if err != nil {
-		if u, err = user.Lookup("nobody"); err != nil {
-			t.Fatalf("pgbouncer refuses to run as root, and there is no user postgres or nobody: %v", err)
-		}
-	}
-	uid, err := strconv.ParseUint(u.Uid, 10, 32)
-	must(t, err)
-	gid, err := strconv.ParseUint(u.Gid, 10, 32)
-	must(t, err)
-	attributes.Credential = &syscall.Credential{Uid: uint32(uid), Gid: uint32(gid)}
-	return attributes
-}
-
-func freePort(t testing.TB) string {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	must(t, err)
-	defer func() { _ = l.Close() }()
-	_, port, err := net.SplitHostPort(l.Addr().String())
-	must(t, err)
-	return port
 }
 
 func must(t testing.TB, err error) {

@@ -65,7 +65,7 @@ func withPrepared(ctx context.Context, use func(dir string) error) (err error) {
 	return use(dir)
 }
 
-// prepare builds the cluster beside dir and renames it when it is complete.
+// preparedName names a cluster by the server's version, the contracts and the migrations.
 func preparedName(ctx context.Context) (string, error) {
 	version, err := embeddedpg.Version(ctx, config())
 	if err != nil {

@@ -34,20 +34,7 @@ func NewStandby(t testing.TB) *Standby {
 	dir, err := os.MkdirTemp("", "standby-")
 	fatal(t, err)
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
-	attributes := &syscall.SysProcAttr{Setpgid: true}
-	if os.Geteuid() == 0 {
-		u, err := user.Lookup("postgres")
-		if err != nil {
-			u, err = user.Lookup("nobody")
-		}
-		fatal(t, err)
-		uid, err := strconv.Atoi(u.Uid)
-		fatal(t, err)
-		gid, err := strconv.Atoi(u.Gid)
-		fatal(t, err)
-		attributes.Credential = &syscall.Credential{Uid: uint32(uid), Gid: uint32(gid)}
-		fatal(t, os.Chown(dir, uid, gid))
-	}
+	attributes := Unprivileged(t, dir)
 	var output bytes.Buffer
 	command := func(ctx context.Context, program string, args ...string) *exec.Cmd {
 		cmd := exec.CommandContext(ctx, filepath.Join(programs, program), args...)
@@ -64,10 +51,7 @@ func NewStandby(t testing.TB) *Standby {
 	if err != nil {
 		t.Fatalf("copy the server: %v: %s", err, output.String())
 	}
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	fatal(t, err)
-	s := &Standby{l.Addr().String()}
-	fatal(t, l.Close())
+	s := &Standby{FreeAddress(t)}
 	_, port, err := net.SplitHostPort(s.address)
 	fatal(t, err)
 	server := command(context.Background(), "postgres", "-D", data, "-p", port, "-c", "listen_addresses=127.0.0.1",
@@ -84,6 +68,36 @@ func NewStandby(t testing.TB) *Standby {
 	})
 	s.await(ctx, t, "select pg_is_in_recovery()", ended, &output)
 	return s
+}
+
+// Unprivileged returns attributes for a process that refuses to run as root, and gives it the folder dir.
+func Unprivileged(t testing.TB, dir string) *syscall.SysProcAttr {
+	t.Helper()
+	attributes := &syscall.SysProcAttr{Setpgid: true}
+	if os.Geteuid() != 0 {
+		return attributes
+	}
+	u, err := user.Lookup("postgres")
+	if err != nil {
+		u, err = user.Lookup("nobody")
+	}
+	fatal(t, err)
+	uid, err := strconv.Atoi(u.Uid)
+	fatal(t, err)
+	gid, err := strconv.Atoi(u.Gid)
+	fatal(t, err)
+	attributes.Credential = &syscall.Credential{Uid: uint32(uid), Gid: uint32(gid)}
+	fatal(t, os.Chown(dir, uid, gid))
+	return attributes
+}
+
+// FreeAddress returns a host and port where no server listens.
+func FreeAddress(t testing.TB) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	fatal(t, err)
+	fatal(t, l.Close())
+	return l.Addr().String()
 }
 
 // Of returns the URL of the same database and user on the standby.
