@@ -43,7 +43,6 @@ var publisherTests = map[string]func(*publisherSuite){
 	"a duplicate of id and time is refused":                          refusesDuplicateID,
 	"zero fields are filled":                                         fillsZeroFields,
 	"all ten fields arrive":                                          tenFieldsArrive,
-	"keys are qualified by source and workspace":                     keysAreQualified,
 	"later changes of the arguments are not published":               copiesItsArguments,
 	"any number of events is published":                              publishesAnyNumber,
 	"events become due when they are scheduled":                      dueWhenScheduled,
@@ -320,26 +319,6 @@ func tenFieldsArrive(s *publisherSuite) {
 	s.want(7)
 	if fault := difference(s.published()[0].Envelope, stored(e)); fault != "" {
 		s.Error(fault)
-	}
-}
-
-func keysAreQualified(s *publisherSuite) {
-	id, workspace := uuid.New(), uuid.NullUUID{UUID: uuid.New(), Valid: true}
-	for _, c := range []struct {
-		name, key, want string
-		workspace       uuid.NullUUID
-	}{
-		{"without workspace", "key", "worlds:-:key", uuid.NullUUID{}},
-		{"with a workspace", "key", "worlds:" + workspace.UUID.String() + ":key", workspace},
-		{"the event id as key", id.String(), id.String(), workspace},
-	} {
-		e := suiteEvent(1)
-		e.EventID, e.IdempotencyKey, e.WorkspaceID = id, c.key, c.workspace
-		s.commit(e)
-		all := s.published()
-		if got := all[len(all)-1].Envelope.IdempotencyKey; got != c.want {
-			s.Errorf("%s: the key is %q, want %q", c.name, got, c.want)
-		}
 	}
 }
 
