@@ -14,7 +14,6 @@ import (
 	"spectral/internal/core/events"
 )
 
-// awaitFinal waits until n events are delivered or failed.
 func (b *bundle) awaitFinal(n int) {
 	b.Helper()
 	b.eventually("the end of all events", func() bool {
@@ -88,7 +87,7 @@ func duplicatesInOppositeOrderDoNotDeadlock(b *bundle) {
 			(handler_name, idempotency_key, event_id, event_type, content_class)
 		values ('platform.one', 'worlds:-:key 2', gen_random_uuid(), 'worlds.test.happened', 'operational')`)
 	s := subscription(effectHandler("platform.one"))
-	s.BatchSize, s.Concurrency = 5, 1
+	s.BatchSize = 5
 	waiting := func(n int) {
 		b.eventually("waiting batches", func() bool {
 			return one[int](b, `select count(*)::int from pg_locks l join pg_stat_activity a using (pid)
@@ -122,38 +121,31 @@ func aBadRowFailsAlone(b *bundle) {
 	must(b.T, err)
 	b.Cleanup(taken.Release)
 	deep := strings.Repeat("[", 12000) + strings.Repeat("]", 12000)
-	exec := func(ctx context.Context, tx events.Tx, sql string) error {
-		_, err := tx.Exec(ctx, sql)
-		return err
+	run := func(sql string) func(context.Context, events.Tx) error {
+		return func(ctx context.Context, tx events.Tx) error { _, err := tx.Exec(ctx, sql); return err }
 	}
 	cases := []struct {
-		name  string
 		forge string // set by a superuser
 		do    func(context.Context, events.Tx) error
 		class string
 	}{
-		{"a number that does not fit", `payload = '{"n": 1e400}'`, nil, "PayloadError"},
-		{"a payload nested too deeply", `payload = '{"n": ` + deep + `}'`, nil, "PayloadError"},
-		{"corrupt handler_failures", `handler_failures = '{"platform.one": [1, null]}'`, nil, "CorruptRow"},
-		{"an error of SQL, dropped", "",
-			func(ctx context.Context, tx events.Tx) error { _ = exec(ctx, tx, "select 1/0"); return nil }, "AbortedTransaction"},
-		{"a broken deferred constraint", "", func(ctx context.Context, tx events.Tx) error {
-			return exec(ctx, tx, "insert into platform.numbers values (1), (1)")
-		}, "IntegrityError"},
-		{"a wait in Go", "", func(ctx context.Context, _ events.Tx) error {
-			<-ctx.Done()
-			return ctx.Err()
-		}, "TimeoutError"},
-		{"a sleep in SQL past the context", "", func(_ context.Context, tx events.Tx) error {
-			return exec(context.Background(), tx, "select pg_catalog.pg_sleep(1)")
-		}, ""},
-		{"a wait for a second connection", "", func(ctx context.Context, _ events.Tx) error {
+		{forge: `payload = '{"n": 1e400}'`, class: "PayloadError"},
+		{forge: `payload = '{"n": ` + deep + `}'`, class: "PayloadError"},
+		{forge: `handler_failures = '{"platform.one": [1, null]}'`, class: "CorruptRow"},
+		{do: func(ctx context.Context, tx events.Tx) error { _, _ = tx.Exec(ctx, "select 1/0"); return nil },
+			class: "AbortedTransaction"},
+		{do: run("insert into platform.numbers values (1), (1)"), class: "IntegrityError"}, // a deferred constraint
+		{do: func(ctx context.Context, _ events.Tx) error { <-ctx.Done(); return ctx.Err() }, class: "TimeoutError"},
+		{do: func(_ context.Context, tx events.Tx) error { // past its context, and within its timeout
+			return run("select pg_catalog.pg_sleep(1)")(context.Background(), tx)
+		}},
+		{do: func(ctx context.Context, _ events.Tx) error { // a second connection
 			conn, err := useCases.Acquire(ctx)
 			if err == nil {
 				conn.Release()
 			}
 			return err
-		}, "TimeoutError"},
+		}, class: "TimeoutError"},
 	}
 	b.exec("alter table core.outbox disable trigger outbox_notify") // no event is claimed before the updates
 	all := make([]events.Envelope, 3*len(cases))
@@ -166,7 +158,7 @@ func aBadRowFailsAlone(b *bundle) {
 			b.exec("update core.outbox set "+c.forge+" where id = $1", all[3*i+1].EventID)
 		}
 	}
-	h := handler("platform.one", func(ctx context.Context, tx events.Tx, e events.Envelope) error {
+	h := handlerOnce("platform.one", func(ctx context.Context, tx events.Tx, e events.Envelope) error {
 		if _, err := events.Decode[happened](e); err != nil {
 			return err
 		}
@@ -175,7 +167,7 @@ func aBadRowFailsAlone(b *bundle) {
 		}
 		return writeEffect("platform.one")(ctx, tx, e)
 	})
-	h.Timeout, h.Retry = 300*time.Millisecond, noRetry
+	h.Timeout = 300 * time.Millisecond
 	s := subscription(h)
 	s.BatchSize = len(all)
 	b.startWorker(noPoll, s)
@@ -185,9 +177,9 @@ func aBadRowFailsAlone(b *bundle) {
 		if n%3 != 1 || c.class == "" {
 			b.wantRow(e.EventID, "delivered", 1)
 		} else if r := b.wantRow(e.EventID, "failed", 1); !strings.HasPrefix(r.LastError, c.class+": ") {
-			b.Errorf("%s: last_error %q", c.name, r.LastError)
+			b.Errorf("want %s: last_error %q", c.class, r.LastError)
 		} else if c.class == "TimeoutError" && !strings.Contains(r.LastError, "not done within its timeout of 300ms") {
-			b.Errorf("%s: last_error does not name the timeout: %q", c.name, r.LastError)
+			b.Errorf("last_error does not name the timeout: %q", r.LastError)
 		}
 	}
 	b.wantEffects(map[string]int{"platform.one": 2 * len(cases)})

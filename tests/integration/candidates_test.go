@@ -11,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"spectral/internal/app"
+	"spectral/internal/core/events"
 	"spectral/internal/core/events/infrastructure/postgres/dispatch"
 	platformapp "spectral/internal/platform/application"
 	platform "spectral/internal/platform/contracts/events"
@@ -26,18 +27,13 @@ var candidateTypes = []string{platform.FailureClusterDetectedType, platform.Fail
 // runners. It does not poll.
 func (b *bundle) startCandidateWorker(runners int, types ...string) *testWorker {
 	b.Helper()
-	var l *testWorker
-	for i, eventType := range types {
+	var all []events.Subscription
+	for _, eventType := range types {
 		s := b.productConsumer(eventType)
 		s.Concurrency = runners
-		if i == 0 {
-			l = b.newWorker(noPoll, s)
-			continue
-		}
-		must(b.T, l.Listen(b.ctx, s))
+		all = append(all, s)
 	}
-	l.start()
-	return l
+	return b.startWorker(noPoll, all[0], all[1:]...)
 }
 
 // sqlProducer publishes by SQL, like a producer in another language.
@@ -54,36 +50,12 @@ func (b *bundle) newSQLProducer() sqlProducer {
 
 func newWorkspace() uuid.NullUUID { return uuid.NullUUID{UUID: uuid.New(), Valid: true} }
 
-// publish publishes a payload. target may be empty.
 func (o sqlProducer) publish(eventType, target, payload string) (id uuid.UUID) {
 	o.Helper()
 	source, _, _ := strings.Cut(eventType, ".")
 	const publish = "select core.outbox_publish($1, $2, $3::jsonb, p_target => nullif($4, ''), p_workspace_id => $5)"
 	must(o.T, o.conn.QueryRow(o.ctx, publish, eventType, source, payload, target, o.workspace).Scan(&id))
 	return id
-}
-
-// decide stores and publishes a decision in one transaction.
-func (o sqlProducer) decide(candidate uuid.UUID, verdict string, at time.Time) (decision uuid.UUID) {
-	o.Helper()
-	decision = uuid.New()
-	must(o.T, pgx.BeginFunc(o.ctx, o.conn, func(tx pgx.Tx) error {
-		if _, err := tx.Exec(o.ctx, "select set_config('spectral.workspace_id', $1::text, true)",
-			o.workspace.UUID); err != nil {
-			return err
-		}
-		if _, err := tx.Exec(o.ctx, `insert into platform.curation_decisions
-			(decision_id, workspace_id, candidate_id, verdict, note, decided_by, decided_at)
-			values ($1, $2, $3, $4, '', 'grace', $5)`,
-			decision, o.workspace, candidate, verdict, at); err != nil {
-			return err
-		}
-		_, err := tx.Exec(o.ctx, `select core.outbox_publish('platform.curation.decided', 'platform', $1::jsonb,
-			p_target => 'worlds', p_workspace_id => $2)`,
-			decided(decision, candidate, verdict, at), o.workspace)
-		return err
-	}))
-	return decision
 }
 
 func decided(decision, candidate uuid.UUID, verdict string, at time.Time) string {
@@ -113,7 +85,6 @@ func promoted(memory uuid.UUID, version, observations int) string {
 		"promoted_at": "2026-07-01T12:00:00Z", "new": "field"}`, memory, version, observations)
 }
 
-// candidate describes a rule candidate in one line.
 func (b *bundle) candidate(origin uuid.UUID) string {
 	b.Helper()
 	return one[string](b, `select coalesce((select format('%s %s revision %s, %s of %s kinds: %s',
@@ -133,7 +104,6 @@ func (b *bundle) candidateID(origin uuid.UUID) uuid.UUID {
 	return one[uuid.UUID](b, "select candidate_id from worlds.rule_candidates where origin_id = $1", origin)
 }
 
-// outcome returns the outcome that platform recorded for a decision.
 func (b *bundle) outcome(decision uuid.UUID) string {
 	b.Helper()
 	return one[string](b, `select concat_ws(' ', outcome, outcome_reason) from platform.curation_decisions
@@ -329,7 +299,9 @@ func invalidPayloadsFail(b *bundle, l *testWorker) {
 // An outcome without its decision, or a second, different one, is a dead letter.
 func impossibleOutcomesFail(b *bundle, l *testWorker) {
 	o := b.newSQLProducer()
-	decision := o.decide(uuid.New(), "approve", time.Now())
+	decide := app.NewDecideCuration(b.uow)
+	decision, err := decide.Decide(b.ctx, o.workspace, uuid.New(), domain.ApproveCandidate, "", "ada")
+	must(b.T, err)
 	l.awaitDelivered(2)
 	b.wantOutcome(decision, "refused unknown_candidate")
 	for want, id := range map[string]uuid.UUID{

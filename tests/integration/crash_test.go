@@ -51,16 +51,10 @@ func TestDeadWorkers(t *testing.T) {
 func crashedRowsRunOneAtATime(b *bundle) {
 	b.publish(event(1), event(2))
 	b.exec("update core.outbox set crashes = 1")
-	g := newGate()
-	slow := subscription(handler("platform.one", func(ctx context.Context, _ events.Tx, _ events.Envelope) error {
-		return g.wait(ctx)
-	}))
-	slow.Concurrency = 2
-	l := b.newWorker(noPoll, slow)
-	s := subscription(effectHandler("platform.other"))
-	s.EventType = otherType
-	must(b.T, l.Listen(b.ctx, s))
-	l.start()
+	g := b.newGate()
+	slow, s := subscription(gatedHandler("platform.one", g)), subscription(effectHandler("platform.other"))
+	slow.Concurrency, s.EventType = 2, otherType
+	l := b.startWorker(noPoll, slow, s)
 	g.awaitEntered(b.T)
 	for n := range 20 { // events of another type run in that time
 		b.publish(ofType(otherType, event(n)))
@@ -117,14 +111,8 @@ func aRefusedStatementIsRetried(b *bundle) {
 
 // Other workers are notified of what the stopped worker releases.
 func aStopWithoutGraceCancelsHandlers(b *bundle) {
-	g := newGate()
-	first := b.startWorker(noPoll, subscription(handler("platform.one",
-		func(ctx context.Context, tx events.Tx, e events.Envelope) error {
-			if err := g.wait(ctx); err != nil {
-				return err
-			}
-			return writeEffect("platform.one")(ctx, tx, e)
-		})))
+	g := b.newGate()
+	first := b.startWorker(noPoll, subscription(gatedHandler("platform.one", g)))
 	e := event(1)
 	b.publish(e)
 	g.awaitEntered(b.T)
@@ -158,7 +146,6 @@ func theJournalFollowsALiveWorker(b *bundle) {
 		}
 		return writeEffect("platform.one")(ctx, tx, e)
 	}))
-	s.Concurrency = 1
 	b.publish(event(1), event(2), event(3))
 	l := b.startWorker(noPoll, s)
 	l.awaitSettled(3, 0)

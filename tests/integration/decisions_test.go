@@ -32,11 +32,8 @@ const (
 
 func TestProductConsumers(t *testing.T) {
 	b := setup(t)
-	l := b.newWorker(noPoll, projection())
-	for _, eventType := range []string{platform.DecisionRecordedType, worlds.ScanCompletedType} {
-		must(t, l.Listen(b.ctx, b.productConsumer(eventType)))
-	}
-	l.start()
+	l := b.startWorker(noPoll, projection(), b.productConsumer(platform.DecisionRecordedType),
+		b.productConsumer(worlds.ScanCompletedType))
 	for _, c := range []struct {
 		name string
 		test func(*bundle, *testWorker)
@@ -60,7 +57,6 @@ func TestProductConsumers(t *testing.T) {
 	}
 }
 
-// productConsumer returns the product's consumer of an event type.
 func (b *bundle) productConsumer(eventType string) events.Subscription {
 	b.Helper()
 	for _, build := range app.ConsumerBuilders() {
@@ -85,7 +81,6 @@ func overridden(rule, reason string, at time.Time) domain.Decision {
 	return d
 }
 
-// recordDecisions records decisions, each in its own transaction.
 func (b *bundle) recordDecisions(workspace uuid.NullUUID, decisions ...domain.Decision) {
 	b.Helper()
 	for _, d := range decisions {
@@ -113,7 +108,6 @@ func (b *bundle) publishDecisions(workspace uuid.NullUUID, decisions ...domain.D
 	}
 }
 
-// rowsOf returns all rows of the tables as sorted text.
 func (b *bundle) rowsOf(tables ...string) string {
 	b.Helper()
 	var each []string
@@ -160,7 +154,6 @@ func (b *bundle) wantHealth(workspace uuid.NullUUID, rule, want string) {
 	}
 }
 
-// day is when the decisions of these tests are made.
 var day = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
 
 func atMinute(minute int) time.Time { return day.Add(time.Duration(minute) * time.Minute) }

@@ -3,6 +3,7 @@ package integration_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -14,6 +15,8 @@ import (
 
 	"spectral/internal/core/events"
 	"spectral/internal/core/events/infrastructure/postgres/dispatch"
+	"spectral/internal/core/events/infrastructure/postgres/worker"
+	"spectral/tests/pgtest"
 )
 
 const (
@@ -31,14 +34,12 @@ func effectCompletion(name string, e events.Envelope) events.Completion {
 	return func(ctx context.Context, tx events.Tx) error { return writeEffect(name)(ctx, tx, e) }
 }
 
-// effectExecutor registers an executor whose completion writes its effect.
 func effectExecutor(name string) events.Registration {
 	return executor(name, func(_ context.Context, e events.Envelope) (events.Completion, error) {
 		return effectCompletion(name, e), nil
 	})
 }
 
-// gatedExecutor registers an executor that waits at a gate.
 func gatedExecutor(name string, g *gate) events.Registration {
 	return executor(name, func(ctx context.Context, e events.Envelope) (events.Completion, error) {
 		return effectCompletion(name, e), g.wait(ctx)
@@ -52,14 +53,6 @@ func leasedSubscription(lease time.Duration, handlers ...events.Registration) ev
 	return s
 }
 
-// newGate returns a gate that is released at the end of the test at the latest.
-func (b *bundle) newGate() *gate {
-	g := newGate()
-	b.Cleanup(g.release)
-	return g
-}
-
-// receive waits for a value.
 func receive[T any](t *testing.T, c <-chan T) (v T) {
 	t.Helper()
 	select {
@@ -70,15 +63,6 @@ func receive[T any](t *testing.T, c <-chan T) (v T) {
 	return v
 }
 
-const expireSQL = "update core.outbox set lease_seconds = 1e-6 where id = $1"
-
-// expire makes an event's lease expire.
-func (b *bundle) expire(id uuid.UUID) {
-	b.Helper()
-	b.exec(expireSQL, id)
-}
-
-// wantOneAttemptEach fails the test unless n events had one attempt each and no crash.
 func (b *bundle) wantOneAttemptEach(n int) {
 	b.Helper()
 	if once := one[int](b, "select count(*) from core.outbox where attempts = 1 and crashes = 0"); once != n {
@@ -122,7 +106,6 @@ func (l *testWorker) idle() bool {
 		where datname = current_database() and application_name in ('workers', 'notifier')`)
 }
 
-// stopWithoutGrace stops the worker with an expired grace period.
 func (l *testWorker) stopWithoutGrace() {
 	l.Helper()
 	ctx, cancel := context.WithCancel(l.ctx)
@@ -169,32 +152,23 @@ func leasedWorkRunsOutsideTransactionsAndWithinItsConcurrency(b *bundle) {
 }
 
 func failedCompletionsCountLikeFailedHandlers(b *bundle) {
-	inserting := func(sql string) events.Completion {
+	run := func(sql string) events.Completion {
 		return func(ctx context.Context, tx events.Tx) error { _, err := tx.Exec(ctx, sql); return err }
 	}
 	cases := []struct {
-		name     string
-		complete events.Completion
-		attempts int
 		class    string
+		attempts int
+		complete events.Completion
 	}{
-		{name: "a completion that fails", attempts: 2, class: "HandlerError",
-			complete: func(context.Context, events.Tx) error { return errOnPurpose }},
-		{name: "a completion that breaks a constraint", attempts: 1, class: "IntegrityError",
-			complete: inserting("insert into platform.contended values (1), (1)")},
-		{name: "a completion that breaks a deferred constraint", attempts: 1, class: "IntegrityError",
-			complete: inserting("insert into platform.numbers values (1), (1)")},
-		{name: "a completion that drops an error", attempts: 2, class: "AbortedTransaction",
-			complete: func(ctx context.Context, tx events.Tx) error {
-				_, _ = tx.Exec(ctx, "select 1 / 0")
-				return nil
-			}},
-		{name: "a completion that ends the transaction", attempts: 2, class: "HandlerError",
-			complete: inserting("/**/ commit")},
-		{name: "a completion that panics", attempts: 2, class: "PanicError",
-			complete: func(context.Context, events.Tx) error { panic("secret") }},
-		{name: "a completion that takes too long", attempts: 2, class: "TimeoutError",
-			complete: inserting("select pg_catalog.pg_sleep(1000)")},
+		{"HandlerError", 2, func(context.Context, events.Tx) error { return errOnPurpose }},
+		{"IntegrityError", 1, run("insert into platform.contended values (1), (1)")},
+		{"IntegrityError", 1, run("insert into platform.numbers values (1), (1)")}, // a deferred constraint
+		{"AbortedTransaction", 2, func(ctx context.Context, tx events.Tx) error {
+			_, _ = tx.Exec(ctx, "select 1 / 0")
+			return nil
+		}},
+		{"HandlerError", 2, run("/**/ commit")}, {"TimeoutError", 2, run("select pg_catalog.pg_sleep(1000)")},
+		{"PanicError", 2, func(context.Context, events.Tx) error { panic("secret") }},
 	}
 	log := new(logBuffer)
 	b.log = logTo(log)
@@ -217,11 +191,11 @@ func failedCompletionsCountLikeFailedHandlers(b *bundle) {
 		}
 		if r := b.wantRow(e.EventID, "failed", c.attempts); r.Failures[executor1].Class != c.class ||
 			!r.Failures[executor1].Parked {
-			b.Errorf("%s: %+v", c.name, r)
+			b.Errorf("want %s: %+v", c.class, r)
 		}
 		if panicked := log.count(`"msg":"handler panicked"`) > 0; panicked != (c.class == "PanicError") ||
 			log.count("secret") > 0 {
-			b.Errorf("%s: want a log entry for a panic only, without its value", c.name)
+			b.Errorf("%s: want a log entry for a panic only, without its value", c.class)
 		}
 	}
 	if n := one[int](b, "select (select count(*) from platform.effects) + (select count(*) from "+
@@ -327,7 +301,7 @@ func aLostLeaseCancelsExecute(b *bundle) {
 	e := event(1)
 	b.publish(e)
 	g.awaitEntered(b.T)
-	b.expire(e.EventID)
+	b.exec("update core.outbox set lease_seconds = 1e-6")
 	b.exec("select core.outbox_reap()")
 	l.awaitDelivered(1)
 	if cause := receive(b.T, causes); !errors.Is(cause, events.ErrLeaseLost) {
@@ -483,7 +457,7 @@ func stopSettlesFinishedWorkAndReleasesTheRest(b *bundle) {
 		"content_class) values ($1, 'worlds:-:held', gen_random_uuid(), $2, 'operational')", executor1, happenedType)
 	must(b.T, err)
 	entered := make(chan struct{}, 5)
-	l := b.newWorker(noPoll, leasedSubscription(time.Minute,
+	l := b.startWorker(noPoll, leasedSubscription(time.Minute,
 		executor(executor2, func(_ context.Context, e events.Envelope) (events.Completion, error) {
 			if payloadN(e) == fails {
 				return nil, events.Terminal(errOnPurpose)
@@ -503,7 +477,6 @@ func stopSettlesFinishedWorkAndReleasesTheRest(b *bundle) {
 				return writeEffect(executor1)(ctx, tx, e)
 			}, nil
 		})))
-	l.start()
 	var all []events.Envelope
 	for n := range locked + 1 {
 		e := event(n)
@@ -532,13 +505,12 @@ func stopSettlesFinishedWorkAndReleasesTheRest(b *bundle) {
 func refusedWorkersReleaseTheirLeases(b *bundle) {
 	g := b.newGate()
 	causes := make(chan error, 1)
-	l := b.newWorker(noPoll, leasedSubscription(time.Minute,
+	l := b.startWorker(noPoll, leasedSubscription(time.Minute,
 		executor(executor1, func(ctx context.Context, _ events.Envelope) (events.Completion, error) {
 			err := g.wait(ctx)
 			causes <- context.Cause(ctx)
 			return nil, err
 		})))
-	l.start()
 	e := event(1)
 	b.publish(e)
 	g.awaitEntered(b.T)
@@ -604,7 +576,7 @@ func crashedLeasedRowsRunOneAtATime(b *bundle) {
 	const crashed = 5
 	b.publishMany(crashed)
 	b.exec("update core.outbox set crashes = 1")
-	g := newGate()
+	g := b.newGate()
 	l := b.startWorker(noPoll, leasedSubscription(time.Hour,
 		executor(executor1, func(ctx context.Context, e events.Envelope) (events.Completion, error) {
 			if payloadN(e) < crashed {
@@ -624,4 +596,63 @@ func crashedLeasedRowsRunOneAtATime(b *bundle) {
 	}
 	g.release()
 	l.awaitDelivered(crashed)
+}
+
+// slowType and rowLockedSlowType are events of the processing class slow.
+const slowType, rowLockedSlowType = "worlds.test.slow", "worlds.test.rowlocked"
+
+func slow(n int) events.Envelope { return ofType(slowType, event(n)) }
+
+func slowSubscription(handlers ...events.Registration) events.Subscription {
+	s := leasedSubscription(time.Hour, handlers...) // completions may wait for a lock for as long
+	s.EventType, s.Channel = slowType, events.ChannelName(pgtest.Generation, "slow")
+	return s
+}
+
+// A class with a backlog of slow work delays no other class in the same process, with only the connections that its
+// consumers need: executions, completions and row-locked handlers all wait.
+func aSlowClassDelaysNoOther(b *bundle) {
+	const backlog, completes, quick = 60, 40, 50 // the first events reach their completions
+	holder := b.lockContended(completes)
+	executing, handling := b.newGate(), b.newGate()
+	leasedSlow := slowSubscription(executor("platform.slow",
+		func(ctx context.Context, e events.Envelope) (events.Completion, error) {
+			if payloadN(e) >= completes {
+				if err := executing.wait(ctx); err != nil {
+					return nil, err
+				}
+			}
+			return func(ctx context.Context, tx events.Tx) error {
+				if err := updateContended(ctx, tx, e); err != nil {
+					return err
+				}
+				return writeEffect("platform.slow")(ctx, tx, e)
+			}, nil
+		}))
+	leasedSlow.Concurrency = backlog
+	fastRetry := subscription(effectHandler("platform.quick"))
+	rowLockedSlow := subscription(gatedHandler("worlds.row_locked", handling))
+	rowLockedSlow.EventType, rowLockedSlow.Channel = rowLockedSlowType, leasedSlow.Channel
+	connections := worker.Connections(fastRetry) + worker.Connections(leasedSlow) + worker.Connections(rowLockedSlow)
+	b.poolURL += fmt.Sprintf("&pool_max_conns=%d", connections)
+	l := b.startWorker(noPoll, fastRetry, leasedSlow, rowLockedSlow)
+	var all []events.Envelope
+	for n := range backlog {
+		all = append(all, slow(n), ofType(rowLockedSlowType, event(n)))
+	}
+	b.publish(all...)
+	executing.awaitAll(b.T, backlog-completes)
+	handling.awaitAll(b.T, rowLockedSlow.WithDefaults().Concurrency)
+	b.eventually("waiting completions and row-locked handlers", func() bool {
+		return one[int](b, `select count(*) from pg_locks l join pg_stat_activity a using (pid)
+			where not l.granted and a.datname = current_database()`) == 4
+	})
+	b.publishMany(quick)
+	l.awaitDelivered(quick) // while all slow events wait
+	b.wantEffects(map[string]int{"platform.quick": quick})
+	b.rollback(holder)
+	executing.release()
+	handling.release()
+	l.awaitDelivered(len(all))
+	b.wantEffects(map[string]int{"platform.quick": quick, "platform.slow": backlog, "worlds.row_locked": backlog})
 }

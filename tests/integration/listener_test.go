@@ -44,7 +44,6 @@ func (b *bundle) awaitNotifierIdle() {
 	})
 }
 
-// dialedBy makes the listen connection dial through s.
 func dialedBy(s *sockets) func(*pgx.ConnConfig) {
 	return func(c *pgx.ConnConfig) { c.DialFunc = s.dial }
 }
@@ -68,7 +67,6 @@ func (l *testWorker) wantState(limit time.Duration, state notify.State, reason s
 	}
 }
 
-// logBuffer holds log lines for a test.
 type logBuffer struct {
 	mu   sync.Mutex
 	text bytes.Buffer
@@ -122,7 +120,7 @@ func TestLoginSettingsDoNotAffectWorkers(t *testing.T) {
 	}
 	settings := make(chan string, 1)
 	b.uow.Pool = b.workersPool()
-	l := b.newWorker(noPoll, subscription(handler("platform.one",
+	l := b.startWorker(noPoll, subscription(handler("platform.one",
 		func(ctx context.Context, tx events.Tx, e events.Envelope) error {
 			var pid int
 			var has string
@@ -138,9 +136,7 @@ func TestLoginSettingsDoNotAffectWorkers(t *testing.T) {
 				from pg_stat_activity where pid = $1`, pid)
 			})
 			return writeEffect("platform.one")(ctx, tx, e)
-		})))
-	must(t, l.Listen(b.ctx, projection()))
-	l.start()
+		})), projection())
 	before := b.notifierPIDs()
 	_, err = b.publishCard().Publish(b.ctx, newWorkspace(), card(t, "中é", "T中é"))
 	must(t, err)
@@ -163,7 +159,6 @@ func TestLoginSettingsDoNotAffectWorkers(t *testing.T) {
 	}
 }
 
-// acquireAll acquires every connection of a pool.
 func (b *bundle) acquireAll(pool *pgxpool.Pool) []*pgxpool.Conn {
 	b.Helper()
 	ctx, cancel := context.WithTimeout(b.ctx, testTimeout)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"strings"
 	"sync/atomic"
 	"testing"
 
@@ -12,16 +13,15 @@ import (
 	"spectral/internal/core/events"
 	"spectral/internal/core/events/infrastructure/postgres/dispatch"
 	"spectral/internal/core/events/infrastructure/postgres/operator"
+	"spectral/internal/core/events/infrastructure/postgres/publish"
 	"spectral/tests/pgtest"
 )
 
-// operator returns a client with its own login.
 func (b *bundle) operator() *operator.Client {
 	b.Helper()
 	return operator.New(pgtest.Pool(b.T, pgtest.Login(b.T, b.url, operator.Role)))
 }
 
-// failed selects all failed events.
 func (b *bundle) failed(client *operator.Client) operator.Selection {
 	b.Helper()
 	s, err := client.Select(b.ctx, operator.Filter{Statuses: []operator.Status{operator.Failed}}, 0)
@@ -37,16 +37,13 @@ func (b *bundle) fail() {
 			handler_failures = '{"platform.one": {"failures": 6, "parked": true}}' where status = 'pending'`)
 }
 
-// unpaced returns a pace without a rate limit.
 func unpaced(batch int) operator.Pace { return operator.Pace{Batch: batch, Rate: -1} }
 
 func TestOperators(t *testing.T) {
 	setup(t).cases(map[string]func(*bundle){
-		"a pause affects only its event type":                aPauseAffectsOnlyItsEventType,
 		"a producer reads its failures":                      aProducerReadsItsFailures,
 		"a replay runs only unhandled handlers":              aReplayRunsOnlyUnhandledHandlers,
 		"a running handler finishes when its type is paused": aRunningHandlerFinishesWhenItsTypeIsPaused,
-		"retry now notifies the worker":                      retryNowNotifiesTheWorker,
 		"an interrupted replay can be continued":             anInterruptedReplayCanBeContinued,
 	})
 }
@@ -115,44 +112,10 @@ func aReplayRunsOnlyUnhandledHandlers(b *bundle) {
 	}
 }
 
-// Resuming notifies the worker, which does not poll.
-func aPauseAffectsOnlyItsEventType(b *bundle) {
-	client := b.operator()
-	l := b.newWorker(noPoll, subscription(effectHandler("platform.one")))
-	must(b.T, l.Listen(b.ctx, slowSubscription(effectExecutor("worlds.slow"))))
-	l.start()
-	for _, c := range []struct {
-		paused, other func(int) events.Envelope
-		eventType     string
-	}{{event, slow, happenedType}, {slow, event, slowType}} {
-		b.publish(c.paused(0))
-		l.awaitDelivered(1)
-		must(b.T, client.Pause(b.ctx, c.eventType, pgtest.Generation, "anna", ""))
-		for n := range 5 {
-			b.publish(c.paused(n))
-		}
-		for n := range 10 {
-			b.publish(c.other(n))
-			l.awaitDelivered(1)
-		}
-		if waiting := one[int](b, "select count(*) from core.outbox where status = 'pending' and attempts = 0 and "+
-			"event_type = $1", c.eventType); waiting != 5 {
-			b.Fatalf("%d of 5 events of a paused type wait", waiting)
-		}
-		must(b.T, client.Resume(b.ctx, c.eventType, pgtest.Generation, "anna"))
-		l.awaitDelivered(5)
-	}
-	b.wantEffects(map[string]int{"platform.one": 16, "worlds.slow": 16})
-	if actions := one[int](b, "select count(*) from core.operator_actions where acted_by = 'anna'"); actions != 4 {
-		b.Errorf("%d operator actions, want 4", actions)
-	}
-}
-
 // Its failure is retried after the pause.
 func aRunningHandlerFinishesWhenItsTypeIsPaused(b *bundle) {
 	client := b.operator()
-	g := newGate()
-	b.Cleanup(g.release)
+	g := b.newGate()
 	var tries atomic.Int32
 	l := b.startWorker(noPoll, subscription(handler("platform.one",
 		func(ctx context.Context, tx events.Tx, e events.Envelope) error {
@@ -180,32 +143,6 @@ func aRunningHandlerFinishesWhenItsTypeIsPaused(b *bundle) {
 	}
 }
 
-// An event scheduled for tomorrow runs at once.
-func retryNowNotifiesTheWorker(b *bundle) {
-	client := b.operator()
-	l := b.startWorker(noPoll, subscription(effectHandler("platform.one")))
-	b.exec(`select core.outbox_publish('worlds.test.happened', 'worlds', '{"n": 1}', p_available_at => clock_timestamp()
-		+ interval '1 day')`)
-	b.exec(`select core.outbox_publish('worlds.test.happened', 'worlds', '{"n": 2}', p_available_at => clock_timestamp()
-		+ interval '1 day')`)
-	first := one[uuid.UUID](b, "select id from core.outbox where payload ->> 'n' = '1'")
-	waiting, err := client.SelectToRetryNow(b.ctx, []uuid.UUID{first})
-	must(b.T, err)
-	if one[bool](b, "select bool_or(available_at <= now()) from core.outbox where payload ->> 'n' = '1'") {
-		b.Error("selecting the event made it due")
-	}
-	_, err = client.RetryNow(b.ctx, waiting, "anna", unpaced(1))
-	must(b.T, err)
-	l.awaitDelivered(1)
-	s, err := client.Select(b.ctx, operator.Filter{Statuses: []operator.Status{operator.Scheduled}}, 0)
-	must(b.T, err)
-	if result, err := client.RetryNow(b.ctx, s, "anna", operator.Pace{}); err != nil || result.Done != 1 {
-		b.Fatalf("the result is %+v, %v", result, err)
-	}
-	l.awaitDelivered(1)
-	b.wantEffects(map[string]int{"platform.one": 2})
-}
-
 func anInterruptedReplayCanBeContinued(b *bundle) {
 	client := b.operator()
 	const failed = 20
@@ -224,32 +161,78 @@ func anInterruptedReplayCanBeContinued(b *bundle) {
 		b.Fatalf("the interrupted result is %+v, %v", result, err)
 	}
 	rest := b.failed(client)
-	if rest.Len() != 14 {
-		b.Fatalf("%d are left", rest.Len())
-	}
-	// A selection of the rest does not contain events that failed again.
-	refusing := handler("platform.one",
-		func(context.Context, events.Tx, events.Envelope) error { return events.Terminal(errOnPurpose) })
-	l := b.startWorker(noPoll, subscription(refusing))
-	for range 6 {
-		l.awaitOutcome(dispatch.Failed)
-	}
+	// The rest does not contain the events that fail again.
+	l := b.startWorker(noPoll, subscription(handler("platform.one",
+		func(context.Context, events.Tx, events.Envelope) error { return events.Terminal(errOnPurpose) })))
+	l.awaitSettled(0, 6)
 	result, err = client.Replay(b.ctx, rest, pgtest.Generation, "anna", false, unpaced(5))
 	must(b.T, err)
 	if result.Done != 14 {
 		b.Errorf("the result for the rest is %+v", result)
 	}
-	for range 14 {
-		l.awaitOutcome(dispatch.Failed)
-	}
-	if n := one[int](b, "select count(*) from core.outbox where jsonb_array_length(failure_history) = 1 and status = "+
-		"'failed'"); n != failed {
-		b.Errorf("%d were replayed once", n)
-	}
+	l.awaitSettled(0, 14)
 	// The same selection again: its events have changed.
 	result, err = client.Replay(b.ctx, rest, pgtest.Generation, "anna", false, unpaced(100))
 	must(b.T, err)
 	if result.Done != 0 || result.Skipped != 14 || result.Reasons[0].State != "failed again" {
 		b.Errorf("for events that failed again %d were replayed", result.Done)
 	}
+}
+
+// A producer reads its dead letters, the discarded ones too, page by page and in its workspace only.
+func aProducerReadsItsFailures(b *bundle) {
+	const fails = "worlds.test_fails"
+	workspace, other := newWorkspace(), newWorkspace()
+	all := make([]events.Envelope, 115)
+	for i := range all {
+		all[i] = event(i)
+		all[i].Target, all[i].WorkspaceID = events.Worlds, workspace
+	}
+	b.publish(all...)
+	b.exec("update core.outbox set status = 'failed', claimed_at = created_at where payload ->> 'n' <> '114'")
+	b.exec("update core.outbox set deleted_at = now(), discarded_at = now() where (payload ->> 'n')::int % 10 = 0")
+	l := b.startWorker(noPoll, subscription(handler(fails,
+		func(context.Context, events.Tx, events.Envelope) error { return events.Terminal(errOnPurpose) })))
+	l.awaitOutcome(dispatch.Failed)
+	slices.Reverse(all)
+	for _, page := range []int{50, events.MaxFailures} {
+		have := b.failures(workspace, page)
+		if len(have) != len(all) {
+			b.Fatalf("in pages of %d there are %d failures, want %d", page, len(have), len(all))
+		}
+		for i, f := range have {
+			discarded := payloadN(all[i])%10 == 0
+			if f.Envelope.EventID != all[i].EventID || f.DiscardedAt.IsZero() == discarded {
+				b.Fatalf("in pages of %d failure %d is %+v", page, i, f)
+			}
+		}
+		if f := have[0]; f.Envelope.WorkspaceID != workspace || f.Envelope.Target != events.Worlds ||
+			string(f.Envelope.Payload) != `{"n": 114}` || f.Attempts != 1 || f.FailedAt.IsZero() ||
+			!strings.HasPrefix(f.LastError, "TerminalError: "+fails+": ") {
+			b.Errorf("the latest is %+v", f)
+		}
+	}
+	for _, elsewhere := range []uuid.NullUUID{other, {}} {
+		if others := b.failures(elsewhere, 10); len(others) != 0 {
+			b.Errorf("in workspace %v worlds sees %+v", elsewhere, others)
+		}
+	}
+}
+
+// failures returns the failed events of worlds in a workspace, which it reads page by page.
+func (b *bundle) failures(workspace uuid.NullUUID, page int) (all []events.Failure) {
+	b.Helper()
+	must(b.T, b.uow.Do(b.ctx, events.Worlds, workspace, func(tx events.Tx, _ events.PublisherFor) error {
+		reader := publish.NewFailureReader(tx, events.Worlds)
+		var last events.Failure
+		for {
+			found, err := reader.Failures(b.ctx, page, last)
+			if err != nil || len(found) == 0 {
+				return err
+			}
+			all = append(all, found...)
+			last = found[len(found)-1]
+		}
+	}))
+	return all
 }

@@ -26,7 +26,6 @@ func newFindings(t testing.TB, of ...domain.Finding) domain.Findings {
 	return f
 }
 
-// scan starts a scan and returns its id.
 func (b *bundle) scan(workspace uuid.NullUUID, subject string) uuid.UUID {
 	b.Helper()
 	id, err := app.NewManageScans(b.uow).Start(b.ctx, workspace, subject)
@@ -41,7 +40,6 @@ func (b *bundle) completeScan(workspace uuid.NullUUID, id uuid.UUID, found domai
 	return completed
 }
 
-// wantFound compares the result of a search in the scan index.
 func (b *bundle) wantFound(workspace uuid.NullUUID, kind string, want ...string) {
 	b.Helper()
 	var got []string
@@ -131,7 +129,6 @@ type findingPayload struct {
 	Unknown     bool   `json:"unknown"`
 }
 
-// publishScans publishes completed scans by SQL.
 func (b *bundle) publishScans(workspace uuid.NullUUID, scans ...scanPayload) {
 	b.Helper()
 	for _, s := range scans {

@@ -3,6 +3,8 @@ package integration_test
 import (
 	"context"
 	"errors"
+	"fmt"
+	"net/url"
 	"strings"
 	"testing"
 	"time"
@@ -65,15 +67,15 @@ func sessionStateDoesNotLeakBetweenHandlers(b *bundle) {
 	}
 	for name, s := range map[string]func(b *bundle) events.Subscription{
 		"in a batch": func(*bundle) events.Subscription {
-			s := subscription(handler("platform.one", leave), handler("worlds.two", recordSessionState("worlds.two")),
-				handler("platform.three", recordSessionState("platform.three")))
-			s.BatchSize, s.Concurrency = len(sessionStatements), 1
+			s := subscription(handlerOnce("platform.one", leave), handlerOnce("worlds.two", recordSessionState("worlds.two")),
+				handlerOnce("platform.three", recordSessionState("platform.three")))
+			s.BatchSize = len(sessionStatements)
 			return s
 		},
 		"leased": func(b *bundle) events.Subscription {
 			g := b.newGate()
 			done := func(name string, do func(context.Context, events.Tx, events.Envelope) error) events.Registration {
-				return executor(name, func(ctx context.Context, e events.Envelope) (events.Completion, error) {
+				return once(executor(name, func(ctx context.Context, e events.Envelope) (events.Completion, error) {
 					if g.entered <- struct{}{}; len(g.entered) == len(sessionStatements) {
 						g.release() // all completions are settled together
 					}
@@ -83,7 +85,7 @@ func sessionStateDoesNotLeakBetweenHandlers(b *bundle) {
 						return nil, ctx.Err()
 					}
 					return func(ctx context.Context, tx events.Tx) error { return do(ctx, tx, e) }, nil
-				})
+				}))
 			}
 			s := leasedSubscription(time.Minute, done("platform.one", leave),
 				done("worlds.two", recordSessionState("worlds.two")),
@@ -96,12 +98,8 @@ func sessionStateDoesNotLeakBetweenHandlers(b *bundle) {
 			b.exec("truncate public.observed, platform.effects, worlds.effects")
 			b.exec("insert into public.observed values (-1, (" + sessionStateSQL + "))")
 			b.poolURL += "&pool_max_conns=6"
-			consumer := s(b)
-			for _, r := range append([]*events.Registration{&consumer.Primary}, pointers(consumer.CoHandlers)...) {
-				r.Retry = noRetry
-			}
 			all := b.publishMany(len(sessionStatements))
-			l := b.startWorker(noPoll, consumer)
+			l := b.startWorker(noPoll, s(b))
 			for range all {
 				if s := l.nextSettlement(); s.Outcome != dispatch.Delivered || s.Attempts != 1 {
 					sql := sessionStatements[payloadN(s.Envelope)]
@@ -121,11 +119,13 @@ func sessionStateDoesNotLeakBetweenHandlers(b *bundle) {
 	}
 }
 
-func pointers(registrations []events.Registration) (all []*events.Registration) {
-	for i := range registrations {
-		all = append(all, &registrations[i])
-	}
-	return all
+func once(r events.Registration) events.Registration {
+	r.Retry = &events.RetryPolicy{MaxRetries: 0, Base: time.Millisecond, Multiplier: 1, Cap: time.Millisecond}
+	return r
+}
+
+func handlerOnce(name string, do func(context.Context, events.Tx, events.Envelope) error) events.Registration {
+	return once(handler(name, do))
 }
 
 func TestSessionState(t *testing.T) {
@@ -171,16 +171,12 @@ func sessionStateOfAFailedHandlerDoesNotAffectOthers(b *bundle) {
 		"create temp table left_behind (n int)", "set constraints all immediate", "set local role spectral_worlds",
 		"discard temp",
 	}
-	h := handler("platform.one", func(ctx context.Context, tx events.Tx, e events.Envelope) error {
+	s := subscription(handlerOnce("platform.one", func(ctx context.Context, tx events.Tx, e events.Envelope) error {
 		if _, err := tx.Exec(ctx, fails[payloadN(e)]); err != nil {
 			return err
 		}
 		return errOnPurpose
-	})
-	h.Retry = noRetry
-	two, three := effectHandler("worlds.two"), effectHandler("platform.three")
-	two.Retry, three.Retry = noRetry, noRetry
-	s := subscription(h, two, three)
+	}), once(effectHandler("worlds.two")), once(effectHandler("platform.three")))
 	s.BatchSize = 1
 	l := b.onOneConnection(s)
 	for n, sql := range fails {
@@ -212,20 +208,16 @@ func transactionControlIsRefused(b *bundle) {
 			return err
 		}
 	}
-	h := handler("platform.one", ends("platform.one"))
-	h.Retry = noRetry
-	s := subscription(h)
-	s.Concurrency = 1
-	b.publishMany(10)
-	l := b.startWorker(noPoll, s)
-	l.awaitSettled(7, 3)
-	l.stop()
-	leased := executor(executor2, func(_ context.Context, e events.Envelope) (events.Completion, error) {
+	leased := once(executor(executor2, func(_ context.Context, e events.Envelope) (events.Completion, error) {
 		return func(ctx context.Context, tx events.Tx) error { return ends(executor2)(ctx, tx, e) }, nil
-	})
-	leased.Retry = noRetry
-	b.publishMany(10)
-	b.startWorker(noPoll, leasedSubscription(time.Minute, leased)).awaitSettled(7, 3)
+	}))
+	for _, s := range []events.Subscription{subscription(handlerOnce("platform.one", ends("platform.one"))),
+		leasedSubscription(time.Minute, leased)} {
+		b.publishMany(10)
+		l := b.startWorker(noPoll, s)
+		l.awaitSettled(7, 3)
+		l.stop()
+	}
 	b.wantEffects(map[string]int{"platform.one": 7, executor2: 7})
 }
 
@@ -246,12 +238,9 @@ func nothingRunsAfterTheTransactionHasEnded(b *bundle) {
 			return writeEffect(name)(ctx, tx, e)
 		}
 	}
-	h := handler("platform.one", after("platform.one"))
-	h.Retry = noRetry
-	s := subscription(h, effectHandler("worlds.two"))
-	s.Concurrency = 1
 	all := b.publishMany(10)
-	l := b.startWorker(noPoll, s)
+	l := b.startWorker(noPoll, subscription(handlerOnce("platform.one", after("platform.one")),
+		effectHandler("worlds.two")))
 	for _, s := range l.awaitSettled(9, 1) {
 		expected := s.Envelope.EventID == all[3].EventID && strings.Contains(s.LastError, "ended the transaction")
 		if s.Outcome == dispatch.Failed && !expected {
@@ -307,4 +296,125 @@ func aRowIsSettledUnderTheWorkersSettings(b *bundle) {
 	if r := b.wantRow(s.Envelope.EventID, "failed", 1); r.LastError != "TerminalError: worlds.two: die Größe" {
 		b.Errorf("last_error %q", r.LastError)
 	}
+}
+
+// onOneConnection starts a worker with a pool of one connection, so that each event meets the session state of the
+// one before.
+func (b *bundle) onOneConnection(s events.Subscription) *testWorker {
+	b.Helper()
+	b.poolURL += "&pool_max_conns=1"
+	return b.startWorker(noPoll, s)
+}
+
+// wantLogin checks that the pooled connection has its login's role and no workspace.
+func (l *testWorker) wantLogin(after string) {
+	l.Helper()
+	ctx, cancel := context.WithTimeout(l.ctx, testTimeout)
+	defer cancel()
+	var is, login, role, workspace string
+	must(l.T, l.workers.QueryRow(ctx, `select current_user, session_user, current_setting('role'),
+		coalesce(current_setting('spectral.workspace_id', true), '')`).Scan(&is, &login, &role, &workspace))
+	if is != login || role != "none" || workspace != "" {
+		l.Errorf("after %s the connection of %s has the user %s, role %s and workspace %q", after, login, is, role, workspace)
+	}
+}
+
+func payloadN(e events.Envelope) int {
+	p, err := events.Decode[happened](e)
+	if err != nil {
+		return -1
+	}
+	return p.N
+}
+
+func eachEventSeesItsWorkspaceOnly(b *bundle) {
+	first, second := uuid.New(), uuid.New()
+	a, none, c := uuid.NullUUID{UUID: first, Valid: true}, uuid.NullUUID{}, uuid.NullUUID{UUID: second, Valid: true}
+	order := []uuid.NullUUID{a, none, c, none, a, c}
+	want := map[uuid.UUID]string{first: "1,2", uuid.Nil: "", second: "3,4,5"}
+	b.exec("insert into platform.owned values ($1, 1), ($1, 2), ($2, 3), ($2, 4), ($2, 5), (null, 6)", first, second)
+	for name, c := range map[string]struct{ batch, failures int }{"single": {1, 1}, "batch": {10, 2}} {
+		b.run(name, func(b *bundle) {
+			var published []events.Envelope
+			for n, workspace := range order {
+				e := event(n)
+				e.WorkspaceID = workspace
+				published = append(published, e)
+			}
+			pids := make(map[int]bool)
+			tries := make(map[uuid.UUID]int)
+			read := func(ctx context.Context, tx events.Tx, e events.Envelope) error {
+				var pid int
+				var saw string
+				const owned = "select pg_backend_pid(), coalesce(string_agg(n::text, ',' order by n), '') from platform.owned"
+				if err := tx.QueryRow(ctx, owned).Scan(&pid, &saw); err != nil {
+					return err
+				}
+				pids[pid] = true
+				if saw != want[e.WorkspaceID.UUID] {
+					b.Errorf("event %d of workspace %s saw %q", payloadN(e), e.WorkspaceID.UUID, saw)
+				}
+				if tries[e.EventID]++; tries[e.EventID] <= c.failures && payloadN(e)%2 == 0 {
+					return errOnPurpose
+				}
+				return nil
+			}
+			b.publish(published...)
+			s := subscription(handler("platform.read", read), effectHandler("worlds.two"))
+			s.BatchSize = c.batch
+			l := b.onOneConnection(s)
+			l.awaitSettled(len(published), 0)
+			l.wantLogin("all events")
+			l.stop()
+			if len(pids) != 1 {
+				b.Errorf("%d connections were used, want 1", len(pids))
+			}
+		})
+	}
+}
+
+// The connection has its login's role after each outcome. The names of roles are quoted.
+func theConnectionIsReset(b *bundle) {
+	odd := fmt.Sprintf(`Odd "login"; reset role --%s`, uuid.NewString()[:8])
+	quoted := `"` + strings.ReplaceAll(odd, `"`, `""`) + `"`
+	b.exec("create role " + quoted + " login password 'test' in role spectral_worker")
+	b.Cleanup(func() { b.exec("drop role " + quoted) })
+	u, err := url.Parse(b.url)
+	must(b.T, err)
+	u.User = url.UserPassword(odd, "test")
+	b.directURL, b.poolURL = u.String(), u.String()
+	does := []func(context.Context, events.Tx) error{
+		func(context.Context, events.Tx) error { return nil },
+		func(context.Context, events.Tx) error { return events.Terminal(errOnPurpose) },
+		func(context.Context, events.Tx) error { panic(errOnPurpose) },
+		func(ctx context.Context, tx events.Tx) error { _, _ = tx.Exec(ctx, "select 1/0"); return nil },
+		func(ctx context.Context, tx events.Tx) error {
+			_, err := tx.Exec(ctx, "select 1", rewrittenToRollback{})
+			return err
+		},
+	}
+	h := handlerOnce("platform.one", func(ctx context.Context, tx events.Tx, e events.Envelope) error {
+		got := one[string](b, "select usename::text from pg_stat_activity where pid = $1", backendPID(ctx, tx))
+		if got != odd {
+			return events.Terminal(fmt.Errorf("the login is %s", got))
+		}
+		return does[payloadN(e)](ctx, tx)
+	})
+	l := b.onOneConnection(subscription(h))
+	for n := range does {
+		e := event(n)
+		e.WorkspaceID = uuid.NullUUID{UUID: uuid.New(), Valid: true}
+		b.publish(e)
+		if s := l.nextSettlement(); s.Outcome == dispatch.Retried {
+			l.nextSettlement()
+		} else if n == 0 {
+			wantDelivered(b.T, s)
+		}
+		l.wantLogin(fmt.Sprintf("event %d", n))
+	}
+}
+
+func backendPID(ctx context.Context, tx events.Tx) (pid int) {
+	_ = tx.QueryRow(ctx, "select pg_backend_pid()").Scan(&pid)
+	return pid
 }

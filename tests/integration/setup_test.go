@@ -73,7 +73,6 @@ func addFixtures(ctx context.Context, url string) error {
 	return err
 }
 
-// testTimeout fails a test that waits for longer.
 const testTimeout = 30 * time.Second
 
 // noPoll is a poll interval that is longer than any test: the worker relies on notifications.
@@ -81,7 +80,6 @@ const noPoll = time.Hour
 
 const happenedType, otherType = "worlds.test.happened", "worlds.test.other"
 
-// ofType returns e with another event type.
 func ofType(eventType string, e events.Envelope) events.Envelope {
 	e.EventType = eventType
 	return e
@@ -150,7 +148,6 @@ func setupSerial(t *testing.T) *bundle {
 	return b
 }
 
-// run runs a subtest on b's database.
 func (b *bundle) run(name string, do func(*bundle)) {
 	b.Helper()
 	b.Run(name, func(t *testing.T) {
@@ -216,10 +213,23 @@ func (l *testWorker) in(b *bundle) *testWorker {
 	return &shared
 }
 
-// startWorker starts a worker with the consumer s, and waits until it listens.
-func (b *bundle) startWorker(poll time.Duration, s events.Subscription) *testWorker {
+// gatedHandler registers a handler that waits at a gate before it writes its effect.
+func gatedHandler(name string, g *gate) events.Registration {
+	return handler(name, func(ctx context.Context, tx events.Tx, e events.Envelope) error {
+		if err := g.wait(ctx); err != nil {
+			return err
+		}
+		return writeEffect(name)(ctx, tx, e)
+	})
+}
+
+// startWorker starts a worker with the consumer s and more, and waits until it listens.
+func (b *bundle) startWorker(poll time.Duration, s events.Subscription, more ...events.Subscription) *testWorker {
 	b.Helper()
 	l := b.newWorker(poll, s)
+	for _, other := range more {
+		must(b.T, l.Listen(b.ctx, other))
+	}
 	l.start()
 	return l
 }
@@ -340,7 +350,6 @@ func (l *testWorker) awaitOutcome(outcome dispatch.Outcome) []dispatch.Settlemen
 	}
 }
 
-// publish publishes events in one transaction of worlds.
 func (b *bundle) publish(envelopes ...events.Envelope) {
 	b.Helper()
 	must(b.T, b.uow.Do(b.ctx, events.Worlds, uuid.NullUUID{}, func(_ events.Tx, publisherFor events.PublisherFor) error {
@@ -359,7 +368,6 @@ func (b *bundle) publishMany(n int) []events.Envelope {
 	return all
 }
 
-// event returns a test event.
 func event(n int) events.Envelope {
 	e, err := events.NewEnvelope(happenedContract(), happened{N: n})
 	if err != nil {
@@ -405,10 +413,8 @@ func writeEffect(name string) func(context.Context, events.Tx, events.Envelope) 
 	}
 }
 
-// effectHandler registers a handler that only writes its effect.
 func effectHandler(name string) events.Registration { return handler(name, writeEffect(name)) }
 
-// row is what a test reads from core.outbox.
 type row struct {
 	Status, LastError string
 	Attempts          int
@@ -458,7 +464,6 @@ func (b *bundle) wantEffects(want map[string]int) {
 	}
 }
 
-// handledBy returns the names of the handlers that have handled a key, in order.
 func (b *bundle) handledBy(key string) []string {
 	b.Helper()
 	return one[[]string](b, `select coalesce(array_agg(handler_name order by handler_name), '{}') from core.event_handled
@@ -472,8 +477,11 @@ type gate struct {
 	once    sync.Once
 }
 
-func newGate() *gate {
-	return &gate{entered: make(chan struct{}, 1000), open: make(chan struct{})}
+// newGate returns a gate that is released at the end of the test at the latest.
+func (b *bundle) newGate() *gate {
+	g := &gate{entered: make(chan struct{}, 1000), open: make(chan struct{})}
+	b.Cleanup(g.release)
+	return g
 }
 
 func (g *gate) wait(ctx context.Context) error {
@@ -488,7 +496,6 @@ func (g *gate) wait(ctx context.Context) error {
 
 func (g *gate) release() { g.once.Do(func() { close(g.open) }) }
 
-// awaitAll waits until n handlers have entered.
 func (g *gate) awaitAll(t testing.TB, n int) {
 	t.Helper()
 	for range n {

@@ -1,7 +1,6 @@
 package integration_test
 
 import (
-	"bytes"
 	"context"
 	"net"
 	"sync"
@@ -14,7 +13,7 @@ type sockets struct {
 	open  []*socket
 	dials int
 
-	polls   atomic.Int64 // polls written as text
+	onWrite func([]byte) // called with each write, if set
 	dropped atomic.Int64 // writes that were dropped
 	// via dials instead of net.Dialer, if set.
 	via func(ctx context.Context, network, address string) (net.Conn, error)
@@ -46,14 +45,12 @@ func (s *sockets) dialWith(via func(ctx context.Context, network, address string
 	s.via = via
 }
 
-// count returns the number of connection attempts.
 func (s *sockets) count() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.dials
 }
 
-// closeAll closes all open connections.
 func (s *sockets) closeAll() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -84,7 +81,9 @@ func (s *socket) Write(p []byte) (int, error) {
 		s.of.dropped.Add(1)
 		return len(p), nil
 	}
-	s.of.polls.Add(int64(bytes.Count(p, []byte("outbox_poll"))))
+	if s.of.onWrite != nil {
+		s.of.onWrite(p)
+	}
 	return s.Conn.Write(p)
 }
 
@@ -97,16 +96,13 @@ func (s *socket) Read(p []byte) (int, error) {
 	}
 }
 
-// dialForever dials a host that does not answer.
 func dialForever(ctx context.Context, _, _ string) (net.Conn, error) {
 	<-ctx.Done()
 	return nil, ctx.Err()
 }
 
-// refuseDial dials a host where no server listens.
 func refuseDial(context.Context, string, string) (net.Conn, error) { return nil, errOnPurpose }
 
-// dialAddress dials address instead of the requested one.
 func dialAddress(address string) func(context.Context, string, string) (net.Conn, error) {
 	return func(ctx context.Context, network, _ string) (net.Conn, error) {
 		return new(net.Dialer).DialContext(ctx, network, address)

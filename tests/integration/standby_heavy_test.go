@@ -46,8 +46,7 @@ func TestStandbyIsRefusedUntilPromoted(t *testing.T) {
 	for _, attributes := range []string{"any", "read-write", "prefer-standby"} {
 		b.directURL = u.String() + "&target_session_attrs=" + attributes
 		b.poolURL = b.directURL
-		l := b.newWorker(noPoll, s)
-		l.start()
+		l := b.startWorker(noPoll, s)
 		b.publish(event(1))
 		l.awaitDelivered(1)
 		l.stop()

@@ -70,12 +70,7 @@ func (b *tasks) worker(s *script, more ...events.Subscription) *testWorker {
 	executors[scriptName] = s
 	consumer := app.AgentTaskConsumer(deps, executors)
 	consumer.Primary.Retry.Base, consumer.Primary.Retry.Cap = fastRetry.Base, fastRetry.Cap
-	l := b.newWorker(noPoll, consumer)
-	for _, other := range more {
-		must(b.T, l.Listen(b.ctx, other))
-	}
-	l.start()
-	return l
+	return b.startWorker(noPoll, consumer, more...)
 }
 
 func (b *tasks) dispatched(request application.TaskRequest) domain.AgentTask {
@@ -107,7 +102,6 @@ func (b *tasks) wantStatus(id uuid.UUID, status domain.TaskStatus) domain.AgentT
 	return task
 }
 
-// wantSteps compares the names of the recorded steps.
 func (b *tasks) wantSteps(task domain.AgentTask, want ...string) {
 	b.Helper()
 	var got []string
@@ -134,7 +128,6 @@ func (b *tasks) wantDispatches(id uuid.UUID, n int) {
 	}
 }
 
-// text returns the task's row.
 func (b *tasks) text(id uuid.UUID) string {
 	b.Helper()
 	return one[string](b.bundle, "select t::text from platform.agent_tasks t where agent_task_id = $1", id)
@@ -204,7 +197,6 @@ func (s *script) reset(in func(ctx context.Context, step string) error) {
 	s.in, s.ran = in, nil
 }
 
-// steps returns the steps that ran, in order.
 func (s *script) steps() string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -261,7 +253,6 @@ func (b *tasks) advance(status domain.TaskStatus) domain.AgentTask {
 	return b.wantStatus(task.ID, status)
 }
 
-// TestAgentTasks calls the runs that a worker would call.
 func TestAgentTasks(t *testing.T) {
 	b := setupTasks(t)
 	for name, test := range map[string]func(*tasks){
@@ -281,46 +272,36 @@ func TestAgentTasks(t *testing.T) {
 
 // A change by a person publishes an event if a worker has to act. A refused change has no effect.
 func eachChangeThatNeedsAWorkerIsAnEvent(b *tasks) {
-	do := map[string]func(uuid.UUID) (domain.AgentTask, error){
-		"approve": func(id uuid.UUID) (domain.AgentTask, error) {
-			return b.control.Approve(b.ctx, b.workspace, id, "ada", "")
-		},
-		"reject": func(id uuid.UUID) (domain.AgentTask, error) {
-			return b.control.Reject(b.ctx, b.workspace, id, "ada", "no")
-		},
-		"cancel":     func(id uuid.UUID) (domain.AgentTask, error) { return b.control.Cancel(b.ctx, b.workspace, id, "ada") },
-		"retry":      func(id uuid.UUID) (domain.AgentTask, error) { return b.control.Retry(b.ctx, b.workspace, id) },
-		"redispatch": func(id uuid.UUID) (domain.AgentTask, error) { return b.control.Redispatch(b.ctx, b.workspace, id) },
+	approve := func(id uuid.UUID) (domain.AgentTask, error) {
+		return b.control.Approve(b.ctx, b.workspace, id, "ada", "")
 	}
+	reject := func(id uuid.UUID) (domain.AgentTask, error) {
+		return b.control.Reject(b.ctx, b.workspace, id, "ada", "no")
+	}
+	cancel := func(id uuid.UUID) (domain.AgentTask, error) { return b.control.Cancel(b.ctx, b.workspace, id, "ada") }
+	retry := func(id uuid.UUID) (domain.AgentTask, error) { return b.control.Retry(b.ctx, b.workspace, id) }
+	redispatch := func(id uuid.UUID) (domain.AgentTask, error) { return b.control.Redispatch(b.ctx, b.workspace, id) }
 	for _, c := range []struct {
 		from   domain.TaskStatus
-		change string
+		change func(uuid.UUID) (domain.AgentTask, error)
 		to     domain.TaskStatus // empty if the change is refused
 		events int               // published by the change
 	}{
-		{domain.TaskQueued, "cancel", domain.TaskCancelled, 0},
-		{domain.TaskQueued, "redispatch", domain.TaskQueued, 1},
-		{domain.TaskAwaitingApproval, "approve", domain.TaskQueued, 1},
-		{domain.TaskAwaitingApproval, "reject", domain.TaskCancelled, 0},
-		{domain.TaskAwaitingApproval, "cancel", domain.TaskCancelled, 0},
-		{domain.TaskAwaitingApproval, "retry", "", 0},
-		{domain.TaskFailed, "retry", domain.TaskQueued, 1},
-		{domain.TaskSucceeded, "cancel", "", 0},
-		{domain.TaskSucceeded, "retry", "", 0},
-		{domain.TaskSucceeded, "redispatch", "", 0},
+		{domain.TaskQueued, cancel, domain.TaskCancelled, 0}, {domain.TaskQueued, redispatch, domain.TaskQueued, 1},
+		{domain.TaskAwaitingApproval, approve, domain.TaskQueued, 1},
+		{domain.TaskAwaitingApproval, reject, domain.TaskCancelled, 0}, {domain.TaskAwaitingApproval, retry, "", 0},
+		{domain.TaskFailed, retry, domain.TaskQueued, 1}, {domain.TaskSucceeded, cancel, "", 0},
+		{domain.TaskSucceeded, redispatch, "", 0},
 	} {
 		task := b.advance(c.from)
 		before, published := b.text(task.ID), len(b.dispatches(task.ID))
-		changed, err := do[c.change](task.ID)
+		changed, err := c.change(task.ID)
 		_, refused := errors.AsType[*domain.TransitionError](err)
-		switch {
-		case c.to == "" && (!refused || b.text(task.ID) != before):
-			b.Errorf("%s when %s: want a refusal and no change, got %v", c.change, c.from, err)
-		case c.to != "" && (err != nil || changed.Status != c.to):
-			b.Errorf("%s when %s: the status is %s, %v", c.change, c.from, changed.Status, err)
+		if c.to == "" && (!refused || b.text(task.ID) != before) || c.to != "" && (err != nil || changed.Status != c.to) {
+			b.Errorf("from %s, want %q: the status is %s, %v", c.from, c.to, changed.Status, err)
 		}
 		if n := len(b.dispatches(task.ID)) - published; n != c.events {
-			b.Errorf("%s when %s: %d events were published", c.change, c.from, n)
+			b.Errorf("from %s to %q: %d events were published", c.from, c.to, n)
 		}
 	}
 }

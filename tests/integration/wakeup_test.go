@@ -3,7 +3,6 @@ package integration_test
 import (
 	"bytes"
 	"context"
-	"net"
 	"sync"
 	"testing"
 	"time"
@@ -65,15 +64,10 @@ func concurrentProducersLeaveNoEventBehind(b *bundle) {
 
 // Neither new events nor scheduled ones of another consumer wait.
 func aBusyConsumerDelaysNoOther(b *bundle) {
-	g := newGate()
-	l := b.newWorker(noPoll, subscription(handler("platform.slow",
-		func(ctx context.Context, _ events.Tx, _ events.Envelope) error {
-			return g.wait(ctx)
-		})))
+	g := b.newGate()
 	s := subscription(effectHandler("platform.quick"))
 	s.EventType = otherType
-	must(b.T, l.Listen(b.ctx, s))
-	l.start()
+	l := b.startWorker(noPoll, subscription(gatedHandler("platform.slow", g)), s)
 	b.publish(event(1))
 	g.awaitEntered(b.T)
 	scheduled, fresh := ofType(otherType, event(2)), ofType(otherType, event(3))
@@ -120,9 +114,6 @@ func TestListenConnection(t *testing.T) {
 	})
 }
 
-// producer publishes an event and makes the trigger decide whether to notify. The test commits the transaction.
-func (b *bundle) producer() *pgx.Conn { return b.producerOf(happenedType) }
-
 func (b *bundle) producerOf(eventType string) *pgx.Conn {
 	b.Helper()
 	conn := b.beginTx(`select core.outbox_publish($1, 'worlds', '{"n": 1}')`, eventType)
@@ -142,27 +133,15 @@ func before(text string, do func()) func(*pgx.ConnConfig) { return beforeEach(te
 
 // beforeEach calls do each time the listen connection sends a statement with the given text.
 func beforeEach(text string, do func()) func(*pgx.ConnConfig) {
+	s := &sockets{onWrite: func(p []byte) {
+		if bytes.Contains(p, []byte(text)) {
+			do()
+		}
+	}}
 	return func(c *pgx.ConnConfig) {
 		c.DefaultQueryExecMode = pgx.QueryExecModeExec // sends the text each time
-		dial := c.DialFunc
-		c.DialFunc = func(ctx context.Context, network, address string) (net.Conn, error) {
-			conn, err := dial(ctx, network, address)
-			return &interceptedConn{conn, []byte(text), do}, err
-		}
+		c.DialFunc = s.dial
 	}
-}
-
-type interceptedConn struct {
-	net.Conn
-	text []byte
-	do   func()
-}
-
-func (c *interceptedConn) Write(p []byte) (int, error) {
-	if bytes.Contains(p, c.text) {
-		c.do()
-	}
-	return c.Conn.Write(p)
 }
 
 // The elected producer commits and its event is handled while the other is still in its commit.
@@ -171,7 +150,7 @@ func theBarrierWaitsForAProducerThatDidNotNotify(b *bundle) {
 	l := b.newWorker(noPoll, subscription(effectHandler("platform.one")),
 		beforeEach("outbox_barrier", func() { asked <- struct{}{} }))
 	l.start()
-	elected, silent := b.producer(), b.producer()
+	elected, silent := b.producerOf(happenedType), b.producerOf(happenedType)
 	b.commit(elected)
 	l.awaitDelivered(1)
 	for range 6 { // more often than without a producer in its commit
@@ -183,7 +162,7 @@ func theBarrierWaitsForAProducerThatDidNotNotify(b *bundle) {
 
 // The other producer commits after the last poll and before the barrier.
 func onePollFollowsTheBarrier(b *bundle) {
-	elected, silent := b.producer(), b.producer()
+	elected, silent := b.producerOf(happenedType), b.producerOf(happenedType)
 	l := b.newWorker(noPoll, subscription(effectHandler("platform.one")),
 		before("outbox_barrier", func() { b.commit(silent) }))
 	b.commit(elected)
@@ -196,14 +175,14 @@ func onePollFollowsTheBarrier(b *bundle) {
 func theBarrierWaitsForTheElectedProducersLock(b *bundle) {
 	b.beginTx("select pg_advisory_xact_lock(hashtextextended('outbox_gen_1', 2891336453310961517))")
 	l := b.startWorker(noPoll, subscription(effectHandler("platform.one")))
-	silent := b.producer()
+	silent := b.producerOf(happenedType)
 	b.commit(silent)
 	l.awaitDelivered(1)
 }
 
 // The event is committed before LISTEN takes effect.
 func listenComesBeforeTheFirstPoll(b *bundle) {
-	producer := b.producer()
+	producer := b.producerOf(happenedType)
 	l := b.newWorker(noPoll, subscription(effectHandler("platform.one")),
 		before("listen ", func() { b.commit(producer) }))
 	l.start()
@@ -216,7 +195,7 @@ func aProducerThatMeetsTheBarrierNotifies(b *bundle) {
 	_, err := raw.Exec(b.ctx, "listen outbox_gen_1")
 	must(b.T, err)
 	b.beginTx("select pg_advisory_xact_lock(hashtextextended('outbox_gen_1', 7310579632010148197))")
-	first, second := b.producer(), b.producer()
+	first, second := b.producerOf(happenedType), b.producerOf(happenedType)
 	b.commit(second)
 	b.commit(first)
 	ctx, cancel := context.WithTimeout(b.ctx, testTimeout)

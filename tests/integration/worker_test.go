@@ -8,7 +8,6 @@ import (
 	"testing"
 	"time"
 
-	"spectral/internal/core/events"
 	"spectral/internal/core/events/infrastructure/postgres/notify"
 	"spectral/internal/core/events/infrastructure/postgres/worker"
 	"spectral/tests/pgtest"
@@ -50,36 +49,20 @@ func workersReportADrainedOrRetiredGeneration(b *bundle) {
 	}
 }
 
-// runningDrain is a call of Drain.
-type runningDrain struct {
-	*testWorker
-	ended chan error
+func (l *testWorker) drain(ctx context.Context, ownTypesOnly bool) <-chan error {
+	ended := make(chan error, 1)
+	go func() { ended <- l.Drain(ctx, ownTypesOnly) }()
+	return ended
 }
 
-func (l *testWorker) drain(ctx context.Context, ownTypesOnly bool) runningDrain {
-	d := runningDrain{l, make(chan error, 1)}
-	go func() { d.ended <- l.Drain(ctx, ownTypesOnly) }()
-	return d
-}
-
-func (d runningDrain) result() error {
-	d.Helper()
-	select {
-	case err := <-d.ended:
-		return err
-	case <-time.After(testTimeout):
-		d.Fatalf("the drain has not ended within %s", testTimeout)
-		return nil
-	}
-}
-
-// wantRunning fails the test if the drain has ended.
-func (d runningDrain) wantRunning(beside string) {
-	d.Helper()
-	select {
-	case err := <-d.ended:
-		d.Fatalf("the drain has ended beside %s: %v", beside, err)
-	default:
+func (b *bundle) wantRunning(beside string, drains ...<-chan error) {
+	b.Helper()
+	for _, d := range drains {
+		select {
+		case err := <-d:
+			b.Fatalf("the drain has ended beside %s: %v", beside, err)
+		default:
+		}
 	}
 }
 
@@ -108,10 +91,8 @@ func drainWaitsForRunningLeasedAndScheduledEvents(b *bundle) {
 		b.Helper()
 		b.eventually("the log has "+what, func() bool { return log.count(what) > 0 })
 	}
-	g := newGate()
-	b.Cleanup(g.release)
-	l := b.startWorker(noPoll, subscription(handler("platform.one",
-		func(ctx context.Context, _ events.Tx, _ events.Envelope) error { return g.wait(ctx) })))
+	g := b.newGate()
+	l := b.startWorker(noPoll, subscription(gatedHandler("platform.one", g)))
 	b.publish(event(1))
 	g.awaitEntered(b.T)
 	d := l.drain(b.ctx, false)
@@ -122,16 +103,14 @@ func drainWaitsForRunningLeasedAndScheduledEvents(b *bundle) {
 		happenedType)
 	b.exec(`select core.outbox_publish($1, 'worlds', '{"n": 2}', p_available_at => now() +
 		interval '700 milliseconds')`, happenedType)
-	d.wantRunning("a handler that runs")
+	b.wantRunning("a handler that runs", d)
 	g.release()
 	l.awaitDelivered(2)
 	second := l.drain(b.ctx, true)
 	awaitLog(`"msg":"draining: events are left","due":0,"scheduled":0,"in_flight":1}`)
-	d.wantRunning("an event in flight")
-	second.wantRunning("an event in flight")
+	b.wantRunning("an event in flight", d, second)
 	b.exec("update core.outbox set status = 'delivered', claim_token = null where idempotency_key = 'elsewhere'")
-	must(b.T, d.result())
-	must(b.T, second.result())
+	must(b.T, errors.Join(receive(b.T, d), receive(b.T, second)))
 }
 
 // An event type that no live worker handles ends a drain with an error.
@@ -140,44 +119,37 @@ func drainWaitsForOtherWorkersAndNotForUnhandledTypes(b *bundle) {
 	b.exec(insertSQL, slowType, 1, 3)
 	var stranded *worker.StrandedError
 	want := worker.StrandedType{EventType: slowType, Events: 3}
-	err := l.drain(b.ctx, false).result()
+	err := receive(b.T, l.drain(b.ctx, false))
 	if !errors.As(err, &stranded) || len(stranded.Types) != 1 || stranded.Types[0] != want {
 		b.Fatalf("the drain ended with %v", err)
 	}
-	must(b.T, l.drain(b.ctx, true).result())
+	must(b.T, receive(b.T, l.drain(b.ctx, true)))
 	b.publish(event(1))
 	l.awaitDelivered(1)
-	g := newGate()
-	b.Cleanup(g.release)
-	other := b.newWorker(noPoll, slowSubscription(executor("worlds.slow",
-		func(ctx context.Context, e events.Envelope) (events.Completion, error) {
-			return effectCompletion("worlds.slow", e), g.wait(ctx)
-		})))
-	other.start()
+	g := b.newGate()
+	other := b.startWorker(noPoll, slowSubscription(gatedExecutor("worlds.slow", g)))
 	g.awaitAll(b.T, 3)
 	d := l.drain(b.ctx, false)
 	second := l.drain(b.ctx, false)
 	ctx, cancel := context.WithCancel(b.ctx)
 	interrupted := l.drain(ctx, false)
 	cancel()
-	if err := interrupted.result(); !errors.Is(err, context.Canceled) {
+	if err := receive(b.T, interrupted); !errors.Is(err, context.Canceled) {
 		b.Errorf("an interrupted drain ends with %v", err)
 	}
-	d.wantRunning("events of another worker")
+	b.wantRunning("events of another worker", d, second)
 	g.release()
 	other.awaitDelivered(3)
-	must(b.T, d.result())
-	must(b.T, second.result())
+	must(b.T, errors.Join(receive(b.T, d), receive(b.T, second)))
 }
 
 func drainEndsWithItsWorker(b *bundle) {
-	l := b.newWorker(noPoll, subscription(effectHandler("platform.one")))
-	l.start()
+	l := b.startWorker(noPoll, subscription(effectHandler("platform.one")))
 	b.exec(`select core.outbox_publish($1, 'worlds', '{"n": 1}', p_available_at => now() + interval '1 day')`,
 		happenedType)
 	d := l.drain(b.ctx, false)
 	l.stop()
-	must(b.T, d.result())
+	must(b.T, receive(b.T, d))
 }
 
 // Adopted events may be older than the claim watermark.
@@ -193,5 +165,5 @@ func adoptedEventsAreFound(b *bundle) {
 	}
 	l.awaitDelivered(20)
 	b.exec("select core.generation_drain(1, p_force => true)")
-	must(b.T, l.drain(b.ctx, false).result())
+	must(b.T, receive(b.T, l.drain(b.ctx, false)))
 }
