@@ -20,7 +20,6 @@ import (
 	"spectral/internal/core/events/eventstest"
 )
 
-// listenerSuite is one subtest.
 type listenerSuite struct{ *database }
 
 // Each subtest has its own worker. Promises that can be tested with the same handlers share one.
@@ -86,14 +85,12 @@ func threeHandlers(s *listenerSuite) {
 // fastRetry retries three times without a noticeable delay.
 var fastRetry = &events.RetryPolicy{MaxRetries: 3, Base: time.Millisecond, Multiplier: 1, Cap: time.Millisecond}
 
-// handler registers do as a handler.
 func handler(name string, do func(context.Context, events.Tx, events.Envelope) error) events.Registration {
 	return events.Registration{Name: name, Retry: fastRetry, Handler: func(tx events.Tx) events.EventHandler {
 		return func(ctx context.Context, e events.Envelope) error { return do(ctx, tx, e) }
 	}}
 }
 
-// executor registers do as an executor.
 func executor(name string, do events.ExecutorFunc) events.Registration {
 	return events.Registration{Name: name, Retry: fastRetry, Executor: do}
 }
@@ -104,7 +101,6 @@ func lineOf(name string, e events.Envelope) (text string, number int64, err erro
 	return fmt.Sprintf("%s %d", name, payload.N), payload.N, err
 }
 
-// writeLine writes the line of a handler.
 func (s *listenerSuite) writeLine(ctx context.Context, tx events.Tx, name string, e events.Envelope) error {
 	text, _, err := lineOf(name, e)
 	if err != nil {
@@ -113,33 +109,28 @@ func (s *listenerSuite) writeLine(ctx context.Context, tx events.Tx, name string
 	return s.WriteLine(ctx, tx, text)
 }
 
-// lineHandler registers a handler that only writes its line.
 func (s *listenerSuite) lineHandler(name string) events.Registration {
 	return handler(name, func(ctx context.Context, tx events.Tx, e events.Envelope) error {
 		return s.writeLine(ctx, tx, name, e)
 	})
 }
 
-// completion writes the line of a leased handler.
 func (s *listenerSuite) completion(name string, e events.Envelope) events.Completion {
 	return func(ctx context.Context, tx events.Tx) error { return s.writeLine(ctx, tx, name, e) }
 }
 
-// subscription is a consumer of suiteType.
 func (s *listenerSuite) subscription(handlers ...events.Registration) events.Subscription {
 	return events.Subscription{
 		Channel: events.ChannelName(s.Generation, ""), EventType: suiteType, Primary: handlers[0], CoHandlers: handlers[1:],
 	}
 }
 
-// leasedSubscription is a consumer of suiteType in leased mode.
 func (s *listenerSuite) leasedSubscription(handlers ...events.Registration) events.Subscription {
 	subscription := s.subscription(handlers...)
 	subscription.Mode, subscription.Concurrency, subscription.Lease = events.Leased, 4, time.Minute
 	return subscription
 }
 
-// start subscribes and starts the worker.
 func (s *listenerSuite) start(subscriptions ...events.Subscription) {
 	s.Helper()
 	for _, subscription := range subscriptions {
@@ -217,7 +208,6 @@ func (s *listenerSuite) wantAttempts(o eventstest.Outcome, want int) {
 	}
 }
 
-// wantLines compares the committed lines, in any order.
 func (s *listenerSuite) wantLines(want ...string) {
 	s.Helper()
 	got, err := s.Lines(s.Context())
@@ -396,7 +386,6 @@ func dedupsByKey(s *listenerSuite) {
 	s.wantLines(first+" 1", second+" 1", third+" 1", first+" 2", second+" 2", third+" 2")
 }
 
-// batchHandler is a function as a BatchHandler.
 type batchHandler func(context.Context, []events.Envelope) error
 
 func (f batchHandler) HandleBatch(ctx context.Context, batch []events.Envelope) error {
@@ -448,13 +437,11 @@ func handlesBatches(s *listenerSuite) {
 // callCounter counts calls by the line that each would write. It is safe for concurrent use.
 type callCounter struct{ sync.Map }
 
-// add counts a call and returns the new count.
 func (c *callCounter) add(text string) int {
 	n, _ := c.LoadOrStore(text, new(atomic.Int32))
 	return int(n.(*atomic.Int32).Add(1))
 }
 
-// want compares the counts.
 func (c *callCounter) want(t testing.TB, want map[string]int) {
 	t.Helper()
 	got := make(map[string]int)

@@ -27,7 +27,6 @@ type publisherUnderTest interface {
 	Publications(ctx context.Context) ([]eventstest.Publication, error)
 }
 
-// publisherSuite is one subtest.
 type publisherSuite struct {
 	*testing.T
 	publisherUnderTest
@@ -67,7 +66,6 @@ func TestPostgresKeepsThePublishersPromises(t *testing.T) {
 	}
 }
 
-// recorder is an eventstest.Recorder as a publisherUnderTest.
 type recorder struct{ recorder *eventstest.Recorder }
 
 func (r recorder) Transact(_ context.Context, work func(events.PublisherFor) error) error {
@@ -78,7 +76,6 @@ func (r recorder) Publications(context.Context) ([]eventstest.Publication, error
 	return r.recorder.Publications(), nil
 }
 
-// commit publishes envelopes in one transaction.
 func (s *publisherSuite) commit(envelopes ...events.Envelope) {
 	s.Helper()
 	must(s, s.Transact(s.Context(), func(publisherFor events.PublisherFor) error {
@@ -86,7 +83,6 @@ func (s *publisherSuite) commit(envelopes ...events.Envelope) {
 	}))
 }
 
-// published returns the committed events.
 func (s *publisherSuite) published() []eventstest.Publication {
 	s.Helper()
 	all, err := s.Publications(s.Context())
@@ -94,7 +90,6 @@ func (s *publisherSuite) published() []eventstest.Publication {
 	return all
 }
 
-// want compares the numbers of the committed events.
 func (s *publisherSuite) want(numbers ...int64) {
 	s.Helper()
 	want := make(map[int64]int)
@@ -112,7 +107,6 @@ func (s *publisherSuite) want(numbers ...int64) {
 	}
 }
 
-// wantRefusal checks that err is a refusal with a code, a field and a reason.
 func wantRefusal(t testing.TB, err error, code events.Code, field string) {
 	t.Helper()
 	if r, ok := errors.AsType[*events.Refusal](err); !ok || r.Code != code || r.Field != field || r.Reason == "" {
@@ -262,7 +256,6 @@ func fillsZeroFields(s *publisherSuite) {
 	}
 }
 
-// fullEvent returns an event with a value in each of the ten fields.
 func fullEvent() events.Envelope {
 	return events.Envelope{
 		EventID: uuid.New(), EventType: suiteType, EventVersion: 2,
@@ -284,7 +277,6 @@ func stored(e events.Envelope) events.Envelope {
 	return e
 }
 
-// difference returns how a received event differs from the expected one.
 func difference(got, want events.Envelope) string {
 	var faults []string
 	if !sameJSON(got.Payload, want.Payload) {

@@ -45,7 +45,6 @@ func TestMain(m *testing.M) {
 	})
 }
 
-// testTimeout fails a test that waits for longer.
 const testTimeout = 30 * time.Second
 
 func must(t testing.TB, err error) {
@@ -158,14 +157,12 @@ const (
 	platformType   = "platform.suite.happened"
 )
 
-// suitePayload is the payload of all events of the suites.
 type suitePayload struct {
 	N    int64           `json:"n"`
 	Text string          `json:"text,omitempty"`
 	Data json.RawMessage `json:"data,omitempty"`
 }
 
-// suiteContracts returns the contracts of the events of the suites.
 func suiteContracts() []events.Contract {
 	example := suitePayload{N: 1, Text: "text", Data: json.RawMessage(`{"any": true}`)}
 	contract := func(eventType string, version int, source events.Scope) events.Contract {
@@ -184,7 +181,6 @@ func suiteContracts() []events.Contract {
 	}
 }
 
-// suiteEvent returns the event with the number n.
 func suiteEvent(n int) events.Envelope {
 	e, err := events.NewEnvelope(suiteContracts()[0], suitePayload{N: int64(n)})
 	if err != nil {

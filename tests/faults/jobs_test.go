@@ -43,7 +43,6 @@ const (
 	doFailOnce = "failonce" // fails once
 )
 
-// jobConfig says how a worker handles jobs.
 type jobConfig struct {
 	Dir            string // holds the execution log and the gates
 	Lease          time.Duration
@@ -98,7 +97,6 @@ func (r jobConfig) subscription(g events.Generation, worker uuid.UUID) events.Su
 	return s.WithDefaults()
 }
 
-// executor handles jobs.
 type executor struct {
 	jobConfig
 	name   string
@@ -156,7 +154,6 @@ func (x *executor) run(ctx context.Context, j job) error {
 	}
 }
 
-// wait returns after d, or with the cause of the end of ctx.
 func wait(ctx context.Context, d time.Duration) error {
 	timer := time.NewTimer(d)
 	defer timer.Stop()

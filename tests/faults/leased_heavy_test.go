@@ -156,7 +156,6 @@ func TestRetriedCompletionWritesNothingAfterTheLeaseExpired(t *testing.T) {
 	b.verify(ledger.Expect{Within: testTimeout, MaxAttempts: 2})
 }
 
-// gatedKeys returns the keys of n jobs that wait for their gates.
 func gatedKeys(n int) []string {
 	keys := make([]string, n)
 	for i := range keys {
@@ -219,7 +218,6 @@ func TestServerCrashChargesNoLeasedJob(t *testing.T) {
 	}
 }
 
-// crashLimit is how many crashes fail an event.
 const crashLimit = 5
 
 // A job that ends its process while nine others run: those are delivered, with one crash at most.

@@ -60,7 +60,6 @@ func (b *leased) command(direct, pool string) process.Command {
 	return c
 }
 
-// run starts a worker and waits until it listens.
 func (b *leased) run() *process.Process {
 	b.Helper()
 	p := process.Start(b.T, b.command(b.worker, ""))
@@ -81,7 +80,6 @@ func (b *leased) open(keys ...string) {
 	}
 }
 
-// tell writes text to the gate of a job.
 func (b *leased) tell(key string, pid int, text string) {
 	b.Helper()
 	gate := b.gate(key, pid)
@@ -114,7 +112,6 @@ func (b *leased) awaitExecution(key string, n int) ledger.Execution {
 	return found[n-1]
 }
 
-// expire makes all leases expire.
 func (b *leased) expire() {
 	b.Helper()
 	b.expireWhere("true")
@@ -147,7 +144,6 @@ func (b *leased) wantColumn(key, sql, want string) {
 	}
 }
 
-// wantExecuted fails the test unless the primary executor was called that often for a job.
 func (b *leased) wantExecuted(key string, times int) {
 	b.Helper()
 	if n := len(b.executions(key)); n != times {

@@ -22,10 +22,8 @@ import (
 	"spectral/tests/pgtest"
 )
 
-// testTimeout fails a test that waits for longer.
 const testTimeout = 30 * time.Second
 
-// listening is what a worker logs once its LISTEN connection works.
 const listening = "listening"
 
 // bundle is a migrated database that records effects (ledger.Prepare), and the URLs to reach it.
@@ -39,7 +37,6 @@ type bundle struct {
 	reader *pgx.Conn // used by one, under mu
 }
 
-// setup creates a database on the shared server.
 func setup(t *testing.T) *bundle {
 	t.Helper()
 	t.Parallel()
@@ -85,7 +82,6 @@ func (b *bundle) command(direct, pool string) process.Command {
 	}
 }
 
-// run starts the real worker and waits until it listens.
 func (b *bundle) run(direct, pool string) *process.Process {
 	b.Helper()
 	p := process.Start(b.T, b.command(direct, pool))
@@ -93,7 +89,6 @@ func (b *bundle) run(direct, pool string) *process.Process {
 	return p
 }
 
-// runAll starts n real workers and waits until all of them listen.
 func (b *bundle) runAll(n int, direct, pool string) []*process.Process {
 	b.Helper()
 	command := b.command(direct, pool)
@@ -107,7 +102,6 @@ func (b *bundle) runAll(n int, direct, pool string) []*process.Process {
 	return all
 }
 
-// wantRunning fails the test if a worker has ended.
 func wantRunning(t testing.TB, all []*process.Process) {
 	t.Helper()
 	for _, p := range all {
@@ -164,7 +158,6 @@ func pass(t testing.TB, d time.Duration) {
 	}
 }
 
-// eventually polls a condition for which there is no signal.
 func (b *bundle) eventually(what string, within time.Duration, condition func() bool) {
 	b.Helper()
 	deadline := time.NewTimer(within)
@@ -231,20 +224,17 @@ func (h *cardLock) awaitHandler() (backend int) {
 	return backend
 }
 
-// release releases the lock.
 func (h *cardLock) release() {
 	h.Helper()
 	_, err := h.conn.Exec(h.Context(), "select pg_advisory_unlock($1, hashtext($2))", ledger.LockClass, h.key)
 	must(h.T, err)
 }
 
-// row is what a test reads from core.outbox.
 type row struct {
 	Status   string
 	Attempts int
 }
 
-// card returns the row of the card with the given title.
 func (b *bundle) card(key string) (r row) {
 	b.Helper()
 	r.Status = one[string](b, "select status from core.outbox where payload ->> 'title' = $1", key)

@@ -45,7 +45,6 @@ const (
 	doSleep    = "sleep"    // takes 300 ms and succeeds
 )
 
-// testContracts returns the contracts of all test events.
 func testContracts() (*events.Contracts, error) {
 	contract := func(eventType, class string) events.Contract {
 		return events.Contract{
@@ -76,7 +75,6 @@ func kindOf(eventType string, takes func(n int) time.Duration, handlers ...strin
 // plainKey returns the key of an event whose handler just succeeds.
 func plainKey(i int) string { return fmt.Sprintf("k%06d", i) }
 
-// plainKeys returns the keys of n such events from first.
 func plainKeys(first, n int) []string {
 	keys := make([]string, n)
 	for i := range keys {
@@ -120,7 +118,6 @@ func scriptedHandler(name string) func(events.Tx) events.EventHandler {
 	}
 }
 
-// endProcess ends this process if do says so.
 func endProcess(do string) {
 	switch do {
 	case doExit:

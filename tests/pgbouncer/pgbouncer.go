@@ -132,7 +132,6 @@ server_login_retry = 1
 
 func quoted(s string) string { return strings.ReplaceAll(s, "'", "''") }
 
-// console executes a command of PgBouncer's admin console.
 func (b *Bouncer) console(command string) error {
 	ctx, cancel := context.WithTimeout(context.Background(), startTimeout)
 	defer cancel()

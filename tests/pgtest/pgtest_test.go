@@ -33,7 +33,6 @@ func content(t *testing.T, at string) []string {
 	return lines
 }
 
-// databaseOID identifies a database, whatever its name is.
 func databaseOID(t *testing.T, at string) (oid uint32) {
 	t.Helper()
 	fatal(t, Conn(t, at).QueryRow(t.Context(),

@@ -120,7 +120,6 @@ func (s *Standby) Promote(t testing.TB) {
 	s.await(ctx, t, "select pg_promote(true, 60)", nil, nil)
 }
 
-// await repeats a query until it returns true.
 func (s *Standby) await(ctx context.Context, t testing.TB, query string, ended <-chan struct{}, output *bytes.Buffer) {
 	t.Helper()
 	ask := func() (yes bool, err error) {

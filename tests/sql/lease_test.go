@@ -20,7 +20,6 @@ func key(n int) uuid.UUID {
 	return uuid.MustParse(fmt.Sprintf("00000000-0000-7000-8000-%012x", n))
 }
 
-// numberOf is its inverse.
 func numberOf(id uuid.UUID) (n int) {
 	for _, b := range id[10:] {
 		n = n<<8 | int(b)
@@ -45,13 +44,11 @@ func (d *database) rows(t testing.TB, n int, set string, arguments ...any) {
 	}
 }
 
-// alter changes the n-th of them.
 func (d *database) alter(t testing.TB, n int, set string, arguments ...any) {
 	t.Helper()
 	exec(t, d.admin, fmt.Sprintf("update core.outbox o set %s where o.id = '%s'", set, key(n)), arguments...)
 }
 
-// row is the n-th of them by its columns.
 func (d *database) row(t testing.TB, n int) map[string]any {
 	t.Helper()
 	var row map[string]any

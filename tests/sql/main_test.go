@@ -31,7 +31,6 @@ func deadline(t testing.TB) context.Context {
 	return ctx
 }
 
-// querier is a connection, a pool or a transaction.
 type querier interface {
 	Exec(context.Context, string, ...any) (pgconn.CommandTag, error)
 	Query(context.Context, string, ...any) (pgx.Rows, error)
@@ -101,7 +100,6 @@ func migrateUp(ctx context.Context, url string) error {
 	return errors.Join(err, migrator.Close())
 }
 
-// diff says in which lines two texts differ.
 func diff(want, have string) string {
 	only := func(a, b, sign string) (lines string) {
 		for line := range strings.Lines(a) {

@@ -90,7 +90,6 @@ func inBackground(t *testing.T, m *app.Migrator) <-chan error {
 	return done
 }
 
-// undo undoes the newest step.
 func undo(ctx context.Context, m *app.Migrator) (*goose.MigrationResult, error) {
 	newest, err := m.Newest(ctx)
 	if err != nil {
@@ -301,7 +300,6 @@ func TestTheFirstLookTakesItsTime(t *testing.T) {
 	}
 }
 
-// dump writes out our schemas.
 func dump(t testing.TB, at string) string {
 	t.Helper()
 	objects, err := app.ReadSchema(deadline(t), pgtest.Conn(t, at))

@@ -42,14 +42,12 @@ func (d *database) refused(t *testing.T, lines ...line) {
 	}
 }
 
-// wantActions compares what was recorded.
 func (d *database) wantActions(t *testing.T, want ...string) {
 	t.Helper()
 	d.run(t, line{"", `select action, acted_by, cardinality(event_ids), generation, details from core.operator_actions
 		order by acted_at, id`, strings.Join(want, "; ")})
 }
 
-// history is failure_history of the n-th row.
 func (d *database) history(t *testing.T, n int) (all []map[string]any) {
 	t.Helper()
 	if err := json.Unmarshal(value[[]byte](t, d.admin, "select failure_history from core.outbox where id = $1", key(n)),
@@ -59,7 +57,6 @@ func (d *database) history(t *testing.T, n int) (all []map[string]any) {
 	return all
 }
 
-// someIDs is the array of the events 1 to n.
 func someIDs(n int) string {
 	ids := make([]string, n)
 	for i := range ids {

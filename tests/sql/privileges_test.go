@@ -23,7 +23,6 @@ func TestPrivileges(t *testing.T) {
 	wantPrivileges(t, conn, nil, nil)
 }
 
-// rewritePrivileges keeps the head of the file.
 func rewritePrivileges(t *testing.T, conn *pgx.Conn) {
 	t.Helper()
 	lines, err := app.EffectivePrivileges(deadline(t), conn)

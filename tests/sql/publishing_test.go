@@ -15,7 +15,6 @@ import (
 	"spectral/tests/pgtest"
 )
 
-// numbered are n events that carry their place.
 func numbered(n int) []events.Envelope {
 	all := make([]events.Envelope, n)
 	for i := range all {
@@ -96,7 +95,6 @@ func TestPublishMany(t *testing.T) {
 	}
 }
 
-// subscriber receives the notifications of a database.
 type subscriber struct{ conn *pgx.Conn }
 
 const sentinel = "test_sentinel"

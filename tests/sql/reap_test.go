@@ -46,7 +46,6 @@ func (d *database) died(t *testing.T, worker string, rows ...int) {
 		worker, cardType, ids)
 }
 
-// reaped is a line of core.outbox_reap.
 type reaped struct {
 	EventID           uuid.UUID
 	EventType         string
@@ -56,7 +55,6 @@ type reaped struct {
 	Reason            string
 }
 
-// reap reaps one page.
 func reap(t testing.TB, q querier, limit int, after *reaped) []reaped {
 	t.Helper()
 	arguments := []any{limit, nil}

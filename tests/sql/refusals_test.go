@@ -372,7 +372,6 @@ func withOwnID(e events.Envelope) events.Envelope {
 	return e
 }
 
-// wantStored compares a row with what was given.
 func (d *database) wantStored(t *testing.T, given fields, id string) {
 	t.Helper()
 	text := func(name string) any { // null for what is not given

@@ -80,7 +80,6 @@ func (d *database) store(t testing.TB, n int, own, set string) {
 	d.alter(t, n, ago(set))
 }
 
-// fate says what has become of a row: kept, tombstoned or deleted.
 func (d *database) fate(t testing.TB, table, condition string) string {
 	t.Helper()
 	return value[string](t, d.admin,

@@ -95,18 +95,15 @@ func (d *database) publishing(generation events.Generation) publish.Publishing {
 	return publish.Publishing{Contracts: d.set, Generation: generation, Log: slog.New(slog.DiscardHandler)}
 }
 
-// count is how many rows of core.outbox are committed.
 func (d *database) count(t testing.TB) int {
 	t.Helper()
 	return value[int](t, d.admin, "select count(*) from core.outbox")
 }
 
-// card is an event without faults.
 func card(payload string) events.Envelope {
 	return events.Envelope{EventType: cardType, EventVersion: 1, Source: events.Worlds, Payload: json.RawMessage(payload)}
 }
 
-// inTx runs work in a transaction and commits it.
 func inTx(t testing.TB, conn *pgx.Conn, work func(ctx context.Context, tx pgx.Tx) error) error {
 	t.Helper()
 	ctx := deadline(t)

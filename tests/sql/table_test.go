@@ -62,7 +62,6 @@ func filled(text string) string {
 	})
 }
 
-// fits says whether an answer is the wanted one.
 func fits(want, answer, says string) bool {
 	want, contained, _ := strings.Cut(want, " ~ ")
 	if start, prefix := strings.CutSuffix(want, "*"); prefix {
@@ -71,7 +70,6 @@ func fits(want, answer, says string) bool {
 	return answer == want && strings.Contains(says, contained)
 }
 
-// run runs the lines one after the other.
 func (d *database) run(t testing.TB, lines ...line) {
 	t.Helper()
 	for _, l := range lines {
@@ -94,7 +92,6 @@ func (d *database) same(t testing.TB, as, want string, statements ...string) {
 	}
 }
 
-// session is the session of a line.
 func (d *database) session(t testing.TB, as string) *pgx.Conn {
 	t.Helper()
 	if as == "" {

@@ -65,7 +65,6 @@ const (
 // earlier in the same transaction.
 const recordingDelay = 250 * time.Millisecond
 
-// lease is a committed lease.
 type lease struct {
 	EventID  string
 	Worker   string
@@ -76,7 +75,6 @@ type lease struct {
 	Refunded bool    // its attempt does not count
 }
 
-// leasedRow is what core.outbox says about an event.
 type leasedRow struct {
 	ID       string
 	Key      string
@@ -226,7 +224,6 @@ func (s leasedState) check() (Totals, []string) {
 	return totals, problems
 }
 
-// compare returns how a row differs from its leases.
 func (r leasedRow) compare(leases []lease) []string {
 	var problems []string
 	fail := func(format string, args ...any) { problems = append(problems, fmt.Sprintf(format, args...)) }
@@ -260,7 +257,6 @@ func (r leasedRow) compare(leases []lease) []string {
 	return problems
 }
 
-// joined returns the first problems as text.
 func joined(problems []string) string {
 	if n := len(problems); n > mostProblems {
 		problems = append(slices.Clone(problems[:mostProblems]), fmt.Sprintf("... and %d more", n-mostProblems))

@@ -25,7 +25,6 @@ const (
 	Unknown   Outcome = "unknown" // the reply to COMMIT was lost
 )
 
-// applicationName is that of the publishers' connections.
 const applicationName = "faults_publisher"
 
 const (

@@ -77,7 +77,6 @@ func (l *Ledger) awaitSettled(ctx context.Context, t testing.TB, conn *pgx.Conn,
 	}
 }
 
-// event is a row of core.outbox.
 type event struct {
 	ID       string
 	Key      string
@@ -88,7 +87,6 @@ type event struct {
 
 type handlerKey struct{ Handler, Key string }
 
-// state is what the database holds.
 type state struct {
 	byKey        map[string][]event
 	effects      map[handlerKey]int
@@ -172,7 +170,6 @@ func (l *Ledger) compare(s state, expect Expect) []string {
 
 func byHandler(a, b handlerKey) int { return strings.Compare(a.Handler+" "+a.Key, b.Handler+" "+b.Key) }
 
-// compareEvent returns what is wrong with one event.
 func (l *Ledger) compareEvent(s state, expect Expect, e event) []string {
 	var problems []string
 	fail := func(format string, args ...any) { problems = append(problems, fmt.Sprintf(format, args...)) }

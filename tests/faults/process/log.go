@@ -21,7 +21,6 @@ type Log struct {
 
 func newLog() *Log { return &Log{seen: make(map[string]int), grown: make(chan struct{})} }
 
-// read collects lines until in ends.
 func (l *Log) read(in io.Reader) {
 	for lines := bufio.NewReader(in); !l.ended; {
 		line, err := lines.ReadString('\n')
@@ -67,7 +66,6 @@ func (l *Log) Await(t testing.TB, message string, n int, within time.Duration) {
 	}
 }
 
-// tail returns the last lines.
 func (l *Log) tail() string {
 	const most = 20
 	l.mu.Lock()

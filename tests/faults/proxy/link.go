@@ -126,7 +126,6 @@ const (
 	maxBodyBytes = 1 << 30
 )
 
-// link is one forwarded connection.
 type link struct {
 	proxy  *Proxy
 	id     int
@@ -151,7 +150,6 @@ func (l *link) attach(server *net.TCPConn) bool {
 	return true
 }
 
-// reset resets both connections.
 func (l *link) reset() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -166,7 +164,6 @@ func (l *link) reset() {
 	close(l.over)
 }
 
-// pump forwards one direction until it ends.
 func (l *link) pump(from From) {
 	source, sink := l.client, l.server
 	if from == Server {

@@ -21,7 +21,6 @@ const (
 	Stall
 )
 
-// dialTimeout limits connecting to the server on localhost.
 const dialTimeout = 5 * time.Second
 
 // Proxy forwards connections. Its methods may be called concurrently.

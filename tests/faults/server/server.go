@@ -213,7 +213,6 @@ func (s *Server) takeDown() *embeddedpg.Server {
 	return running
 }
 
-// postmaster returns the pid of the server's main process.
 func (s *Server) postmaster(t testing.TB) int {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join(s.dir, "data", "postmaster.pid"))
