@@ -30,14 +30,14 @@ func newBatchSizer(s events.Subscription) batchSizer {
 	return batchSizer{base: base, size: base, concurrency: s.Concurrency, allowed: s.Concurrency}
 }
 
-// next returns how many rows to claim, and whether to check deferred constraints after each handler.
-func (b *batchSizer) next() (limit int, checkDeferred bool) {
+// next returns how to claim.
+func (b *batchSizer) next() claim {
 	if b.singles == 0 {
 		b.checkDeferred = false
-		return b.size, false
+		return claim{limit: b.size}
 	}
 	b.singles--
-	return 1, b.checkDeferred
+	return claim{limit: 1, checkDeferred: b.checkDeferred}
 }
 
 // interrupted leaves one runner to find out when the database answers again.

@@ -12,7 +12,7 @@ func newTestSizer(batch int) batchSizer {
 }
 
 func full(b *batchSizer, took time.Duration, payload int) (limit int) {
-	limit, _ = b.next()
+	limit = b.next().limit
 	b.adjust(claimResult{rows: limit, payload: payload * limit}, limit, took)
 	return limit
 }
@@ -26,7 +26,7 @@ func TestBatchesGrowUnderBacklog(t *testing.T) {
 		}
 	}
 	sizer.adjust(claimResult{rows: 999}, 1000, time.Millisecond)
-	if got, _ := sizer.next(); got != 10 {
+	if got := sizer.next().limit; got != 10 {
 		t.Fatalf("after the backlog a batch of %d", got)
 	}
 }
@@ -35,14 +35,14 @@ func TestBatchesAreBoundedInTimeAndMemory(t *testing.T) {
 	t.Parallel()
 	slow, big := newTestSizer(10), newTestSizer(10)
 	for range 10 {
-		limit, _ := slow.next()
+		limit := slow.next().limit
 		slow.adjust(claimResult{rows: limit}, limit, time.Duration(limit)*20*time.Millisecond)
 		full(&big, time.Millisecond, 1<<20)
 	}
-	if got, _ := slow.next(); got != 50 {
+	if got := slow.next().limit; got != 50 {
 		t.Errorf("rows of 20 ms come in batches of %d, want 50", got)
 	}
-	if got, _ := big.next(); got != 16 {
+	if got := big.next().limit; got != 16 {
 		t.Errorf("rows of 1 MiB come in batches of %d, want 16", got)
 	}
 }
@@ -55,12 +55,12 @@ func TestFailuresHalveBatchesAndDeadlocksRunners(t *testing.T) {
 		t.Fatalf("after a failure batches of %d by %d runners", sizer.size, sizer.allowed)
 	}
 	for range 2 {
-		if limit, _ := sizer.next(); limit != 1 {
+		if limit := sizer.next().limit; limit != 1 {
 			t.Fatalf("rows of an undone batch come in batches of %d", limit)
 		}
 	}
 	for range 5 {
-		limit, _ := sizer.next()
+		limit := sizer.next().limit
 		sizer.adjust(claimResult{rows: limit, undone: true, deadlock: true}, limit, time.Millisecond)
 	}
 	if sizer.size != 1 || sizer.allowed != 1 {
@@ -93,11 +93,10 @@ func TestDeferredChecksLastUntilTheRowsLeftHaveRun(t *testing.T) {
 	t.Parallel()
 	sizer := newTestSizer(10)
 	sizer.adjust(claimResult{rows: 1, left: 1, checkDeferred: true}, 10, time.Millisecond)
-	if limit, check := sizer.next(); limit != 1 || !check {
-		t.Fatalf("next %d, with checks %t", limit, check)
-	}
-	if limit, check := sizer.next(); limit != 10 || check {
-		t.Fatalf("then %d, with checks %t", limit, check)
+	for _, want := range []claim{{limit: 1, checkDeferred: true}, {limit: 10}} {
+		if next := sizer.next(); next != want {
+			t.Fatalf("%+v, want %+v", next, want)
+		}
 	}
 }
 

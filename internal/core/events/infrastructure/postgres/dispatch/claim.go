@@ -3,7 +3,11 @@ package dispatch
 import (
 	"context"
 	"fmt"
+	"time"
 
+	"github.com/google/uuid"
+
+	"spectral/internal/core/events"
 	"spectral/internal/core/events/infrastructure/postgres/coredb"
 	"spectral/internal/core/events/infrastructure/postgres/journal"
 	"spectral/internal/core/events/infrastructure/postgres/pgtx"
@@ -72,7 +76,7 @@ func claimRows(ctx context.Context, t *Tx, how claim) ([]Row, error) {
 	defer cancel()
 	c := t.consumer
 	found, err := t.Queries.Claim(ctx, coredb.ClaimParams{
-		Generation: int64(c.Generation), EventType: c.Subscription.EventType,
+		Generation: int64(c.Journal.Generation), EventType: c.Subscription.EventType,
 		RowLimit:  int32(how.limit), //nolint:gosec // bounded
 		Watermark: c.Watermark.Get(), Worker: c.Journal.Worker, Crashed: how.crashed,
 	})
@@ -84,4 +88,84 @@ func claimRows(ctx context.Context, t *Tx, how claim) ([]Row, error) {
 		rows[i] = NewRow(r)
 	}
 	return rows, nil
+}
+
+// runBatch runs the handlers of several rows without savepoints, many of which would slow down every session of the
+// server. Any failure undoes the batch, and its rows then run one by one.
+func runBatch(ctx context.Context, t *Tx, rows []Row, result *claimResult) error {
+	err := tryBatch(ctx, t, rows)
+	switch {
+	case err == nil || journalFailed(err):
+		return err
+	case ctx.Err() != nil:
+		return fmt.Errorf("stopped in a batch: %w", ctx.Err())
+	}
+	t.Settled = nil
+	class := Classify(err, 0).Class
+	result.undone, result.left, result.deadlock, result.lost = true, result.rows, class == pgtx.ClassDeadlock, t.Lost()
+	log := t.consumer.Log.With(pgtx.LogRows, len(rows), pgtx.LogErrorClass, class)
+	if result.lost {
+		log.WarnContext(ctx, "connection lost in a batch, no attempt counted", pgtx.LogReason, err.Error())
+	}
+	log.DebugContext(ctx, "batch undone, its rows run one by one")
+	return nil
+}
+
+func tryBatch(ctx context.Context, t *Tx, rows []Row) error {
+	c := t.consumer
+	t.Shared = true
+	t.writeEntry(ctx, rows)
+	var keys DedupKeys
+	for i, row := range rows {
+		for _, r := range c.handlersOf(row.Envelope) {
+			keys.Add(r, row, i)
+		}
+	}
+	if err := t.ClaimKeys(ctx, &keys); err != nil {
+		return err
+	}
+	started := time.Now()
+	for _, r := range c.Handlers {
+		for _, group := range byWorkspace(rows, func(i int) bool { return keys.Runs(r, rows[i], i) }) {
+			if err := t.callHandler(ctx, r, group); err != nil {
+				return err
+			}
+		}
+	}
+	if err := t.AsWorker(ctx); err != nil {
+		return fmt.Errorf("a handler returned nil but left the transaction unusable: %w", err)
+	}
+	if err := deliver(ctx, t, rows); err != nil {
+		return err
+	}
+	committing, cancel := context.WithTimeout(ctx, pgtx.BatchCommitTimeout)
+	defer cancel()
+	if err := t.Commit(committing); err != nil {
+		return err
+	}
+	for _, row := range rows {
+		for _, r := range c.handlersOf(row.Envelope) {
+			c.LogHandled(ctx, r, row, started, nil)
+		}
+	}
+	return nil
+}
+
+// byWorkspace groups the envelopes of the wanted rows by workspace. Each group, and the groups, are in the order of the
+// rows.
+func byWorkspace(rows []Row, wanted func(i int) bool) (groups [][]events.Envelope) {
+	place := make(map[uuid.NullUUID]int)
+	for n, row := range rows {
+		if !wanted(n) {
+			continue
+		}
+		i, ok := place[row.Envelope.WorkspaceID]
+		if !ok {
+			i = len(groups)
+			place[row.Envelope.WorkspaceID] = i
+			groups = append(groups, nil)
+		}
+		groups[i] = append(groups[i], row.Envelope)
+	}
+	return groups
 }

@@ -3,8 +3,8 @@ package dispatch
 import (
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -15,38 +15,71 @@ import (
 	"spectral/internal/core/events/infrastructure/postgres/pgtx"
 )
 
-// Config is what all consumers of a worker share.
-type Config struct {
-	Pool    *pgxpool.Pool
-	Journal *journal.Journal
-	Log     *slog.Logger
-	// OnSettled is called after each commit for every row that it settled or made pending again, from several goroutines.
-	// It must not block. Nil: nothing is called.
-	OnSettled func(Settlement)
-}
-
-// Consumer is what both modes know of one subscription.
+// Consumer is what both modes know of one subscription. The dispatcher of its mode sets Wake and Await.
 type Consumer struct {
 	Subscription events.Subscription
 	Handlers     []events.Registration // of the subscription, in order
-	Generation   events.Generation
-	Owner        string // of its leases: the worker's id and name
 	Pool         *pgxpool.Pool
 	Journal      *journal.Journal
 	Log          *slog.Logger
 	Watermark    Watermark
 	ForcedStop   atomic.Bool // work was cancelled by a stop
+	// OnSettled is called after each commit for every row that it settled or made pending again, from several goroutines.
+	// It must not block. Nil: nothing is called.
+	OnSettled func(Settlement)
 
-	onSettled func(Settlement)
+	// Wake makes sure that a claim begins after this call. Crashed says that rows with crashes are due.
+	Wake func(ctx context.Context, crashed bool)
+	// Await waits, after Halt, for the handlers that run, and gives up what could not be settled.
+	Await func()
+
+	Running sync.WaitGroup // the goroutines of the consumer
+	Stop    chan struct{}  // closed by Halt
+
+	Mu      sync.Mutex // guards the following
+	Stopped bool
+	Again   bool // woken since the last claim began
+	Crashed bool // rows with crashes may be due
+	Recheck Recheck
 }
 
 // NewConsumer returns the consumer of a valid subscription.
-func NewConsumer(config Config, s events.Subscription) *Consumer {
-	j := config.Journal
+func NewConsumer(s events.Subscription, pool *pgxpool.Pool, j *journal.Journal, log *slog.Logger) *Consumer {
 	return &Consumer{
-		Subscription: s, Handlers: s.Handlers(), Generation: j.Generation, Owner: fmt.Sprintf("%s %.256s", j.Worker, j.Name),
-		Pool: config.Pool, Journal: j, Log: config.Log, onSettled: config.OnSettled,
+		Subscription: s, Handlers: s.Handlers(), Pool: pool, Journal: j, Log: log.With(pgtx.LogEventType, s.EventType),
+		Stop: make(chan struct{}),
 	}
+}
+
+// Halt lets no further claim begin. It may be called more than once.
+func (c *Consumer) Halt() {
+	c.Mu.Lock()
+	defer c.Mu.Unlock()
+	if !c.Stopped {
+		c.Stopped = true
+		close(c.Stop)
+	}
+}
+
+// TakeCrashSlot reports whether the consumer may claim a row with crashes now. If not, it is woken when it may.
+func (c *Consumer) TakeCrashSlot(ctx context.Context) bool {
+	return c.Journal.CrashSlot.TryTake(c.Subscription.EventType, func() { c.Wake(ctx, true) })
+}
+
+// Recheck is how many empty claims are repeated. After a lost connection its backend may hold rows for a moment, and no
+// notification comes when it ends.
+type Recheck int
+
+// maxRechecks, with a pause after each, make two seconds.
+const maxRechecks = 20
+
+// Begin starts the repetitions.
+func (r *Recheck) Begin() { *r = maxRechecks }
+
+// Next counts an empty claim, and reports whether to repeat it.
+func (r *Recheck) Next() bool {
+	*r = max(*r-1, -1)
+	return *r >= 0
 }
 
 // HandlersFor returns the handlers that a row is meant for. If the row itself is at fault, it returns none, and the
@@ -54,7 +87,7 @@ func NewConsumer(config Config, s events.Subscription) *Consumer {
 func (c *Consumer) HandlersFor(row Row) ([]events.Registration, map[string]Failure) {
 	failures := make(map[string]Failure)
 	if row.Corrupt != nil { // what ran before is unknown: a person has to look at it
-		failures["outbox"] = Failure{class: "CorruptRow", disposition: terminal, message: row.Corrupt.Error()}
+		failures["outbox"] = Failure{Class: "CorruptRow", disposition: terminal, message: row.Corrupt.Error()}
 		return nil, failures
 	}
 	handlers := c.handlersOf(row.Envelope)
@@ -90,8 +123,8 @@ func (c *Consumer) idleTimeout() time.Duration {
 
 // TryLater logs an error that costs no attempt, and waits for delay or until stop is closed.
 func (c *Consumer) TryLater(ctx context.Context, delay time.Duration, stop <-chan struct{}, err error) {
-	c.Log.WarnContext(ctx, "interrupted, no attempt counted", append(pgtx.LogError(err),
-		pgtx.LogEventType, c.Subscription.EventType, pgtx.LogDelay, delay.Milliseconds())...)
+	c.Log.WarnContext(ctx, "interrupted, no attempt counted",
+		append(pgtx.LogError(err), pgtx.LogDelay, delay.Milliseconds())...)
 	pgtx.Pause(ctx, delay, stop)
 }
 
@@ -99,8 +132,8 @@ func (c *Consumer) TryLater(ctx context.Context, delay time.Duration, stop <-cha
 func (c *Consumer) Report(ctx context.Context, settled []Settlement) {
 	for _, s := range settled {
 		c.logSettlement(ctx, s)
-		if c.onSettled != nil {
-			c.onSettled(s)
+		if c.OnSettled != nil {
+			c.OnSettled(s)
 		}
 	}
 }
@@ -110,7 +143,7 @@ func (c *Consumer) LogHandled(ctx context.Context, r events.Registration, row Ro
 	failures map[string]Failure) {
 	result, class := "handled", ""
 	if f, ok := failures[r.Name]; ok {
-		result, class = "failed", f.class
+		result, class = "failed", f.Class
 	}
 	c.Log.DebugContext(ctx, "event dispatched", append(logEnvelope(row.Envelope), pgtx.LogHandler, r.Name,
 		pgtx.LogAttempts, row.Attempts+1, pgtx.LogDuration, time.Since(started).Milliseconds(),
@@ -123,8 +156,7 @@ func (c *Consumer) LogPanic(ctx context.Context, r events.Registration, batch []
 	if panicked, ok := errors.AsType[*events.PanicError](err); ok {
 		id := batch[0].EventID
 		c.Log.ErrorContext(ctx, "handler panicked", pgtx.LogHandler, r.Name, pgtx.LogEventID, id,
-			pgtx.LogEventType, c.Subscription.EventType, pgtx.LogRows, len(batch),
-			pgtx.LogSee, pgtx.ShowCommand(id), pgtx.LogStack, string(panicked.Stack))
+			pgtx.LogRows, len(batch), pgtx.LogSee, pgtx.ShowCommand(id), pgtx.LogStack, string(panicked.Stack))
 	}
 }
 
@@ -143,7 +175,7 @@ func (c *Consumer) logSettlement(ctx context.Context, s Settlement) {
 
 func logEnvelope(e events.Envelope) []any {
 	return []any{
-		pgtx.LogEventID, e.EventID, pgtx.LogEventType, e.EventType, pgtx.LogSource, e.Source, pgtx.LogTarget, e.Target,
+		pgtx.LogEventID, e.EventID, pgtx.LogSource, e.Source, pgtx.LogTarget, e.Target,
 		pgtx.LogWorkspaceID, pgtx.WorkspaceText(e.WorkspaceID),
 	}
 }

@@ -2,7 +2,6 @@ package dispatch
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -48,13 +47,10 @@ const (
 
 // Failure is one failed call of a handler.
 type Failure struct {
-	class       string // the first word of last_error, by which operators group failures
+	Class       string // the first word of last_error, by which operators group failures
 	disposition disposition
 	message     string
 }
-
-// Class is the first word of last_error.
-func (f Failure) Class() string { return f.class }
 
 // Free reports whether the failure costs no attempt.
 func (f Failure) Free() bool { return f.disposition == free }
@@ -62,7 +58,7 @@ func (f Failure) Free() bool { return f.disposition == free }
 // Classify interprets an error of a handler, or of a statement for it. Earlier is how often the handler failed before
 // in this cycle.
 func Classify(err error, earlier int) Failure {
-	f := Failure{class: pgtx.ErrorClass(err), message: pgtx.CleanText(err.Error(), pgtx.MaxErrorBytes/2)}
+	f := Failure{Class: pgtx.ErrorClass(err), message: pgtx.CleanText(err.Error(), pgtx.MaxErrorBytes/2)}
 	var (
 		pg       *pgconn.PgError
 		term     *events.TerminalError
@@ -74,27 +70,27 @@ func Classify(err error, earlier int) Failure {
 	case errors.Is(err, errConnectionLost):
 		return lostConnection(err)
 	case errors.Is(err, errKey):
-		f.class, f.disposition = "DedupKeyError", free
+		f.Class, f.disposition = "DedupKeyError", free
 	case errors.As(err, &term):
-		f.class, f.disposition = "TerminalError", terminal
+		f.Class, f.disposition = "TerminalError", terminal
 	case errors.As(err, &payload):
-		f.class, f.disposition = "PayloadError", terminal
+		f.Class, f.disposition = "PayloadError", terminal
 	case errors.As(err, &refused):
-		f.class = "RefusedEvent"
+		f.Class = "RefusedEvent"
 		if refused.Code != events.CodeGeneration {
 			f.disposition = terminal
 		}
 	case errors.Is(err, events.ErrNoHandler):
-		f.class, f.disposition = "NoHandler", terminal
+		f.Class, f.disposition = "NoHandler", terminal
 	case errors.As(err, &panicked):
-		f.class = "PanicError"
+		f.Class = "PanicError"
 	case errors.Is(err, errAbandoned):
-		f.class = pgtx.ClassTimeout
+		f.Class = pgtx.ClassTimeout
 	case errors.Is(err, context.DeadlineExceeded):
 	case errors.Is(err, errCommit) && !pgtx.Answered(err):
-		f.class, f.disposition = pgtx.ClassConnection, free
+		f.Class, f.disposition = pgtx.ClassConnection, free
 	case errors.As(err, &pg):
-		f.disposition = postgresDisposition(pg, f.class, earlier)
+		f.disposition = postgresDisposition(pg, f.Class, earlier)
 	}
 	return f
 }
@@ -115,7 +111,7 @@ func postgresDisposition(pg *pgconn.PgError, class string, earlier int) disposit
 
 // lostConnection is the failure of a handler while which the connection was lost.
 func lostConnection(err error) Failure {
-	f := Failure{class: pgtx.ClassConnection, disposition: free, message: errConnectionLost.Error()}
+	f := Failure{Class: pgtx.ClassConnection, disposition: free, message: errConnectionLost.Error()}
 	if err != nil {
 		f.message = pgtx.CleanText(err.Error(), pgtx.MaxErrorBytes/2)
 	}
@@ -154,7 +150,7 @@ func decide(record map[string]HandlerFailure, unhandled []events.Registration, n
 	random func() float64) Decision {
 	d := Decision{Failed: true, Failures: make(map[string]HandlerFailure), Classes: make(map[string]string)}
 	for name, f := range now {
-		d.Classes[name] = f.class
+		d.Classes[name] = f.Class
 	}
 	var lines []string
 	for _, r := range unhandled {
@@ -170,8 +166,8 @@ func decide(record map[string]HandlerFailure, unhandled []events.Registration, n
 	}
 	for name, f := range now { // failures of the row itself, which belong to no handler
 		if !slices.ContainsFunc(unhandled, func(r events.Registration) bool { return r.Name == name }) {
-			d.Failures[name] = HandlerFailure{Failures: 1, Parked: true, Class: f.class, Error: f.message}
-			lines = append(lines, fmt.Sprintf("%s: %s: %s", f.class, name, f.message))
+			d.Failures[name] = HandlerFailure{Failures: 1, Parked: true, Class: f.Class, Error: f.message}
+			lines = append(lines, fmt.Sprintf("%s: %s: %s", f.Class, name, f.message))
 			d.Counted = true
 		}
 	}
@@ -181,7 +177,7 @@ func decide(record map[string]HandlerFailure, unhandled []events.Registration, n
 
 // count adds a failure to a handler's record.
 func (d *Decision) count(h HandlerFailure, f Failure, policy events.RetryPolicy, random float64) HandlerFailure {
-	h.Class, h.Error = f.class, f.message
+	h.Class, h.Error = f.Class, f.message
 	if f.disposition == free && h.Free < maxFree {
 		h.Free++
 		d.Delay = max(d.Delay, policy.Delay(1, random))
@@ -199,17 +195,8 @@ func (d *Decision) count(h HandlerFailure, f Failure, policy events.RetryPolicy,
 	return h
 }
 
-// Encoded returns Failures as core.outbox.handler_failures stores them.
-func (d *Decision) Encoded() ([]byte, error) {
-	encoded, err := json.Marshal(d.Failures)
-	if err != nil {
-		return nil, fmt.Errorf("encode handler_failures: %w", err)
-	}
-	return encoded, nil
-}
-
-// Settlement returns what is reported of row.
-func (d *Decision) Settlement(row Row) Settlement {
+// settlement returns what is reported of row.
+func (d *Decision) settlement(row Row) Settlement {
 	s := Settlement{
 		Envelope: row.Envelope, Outcome: Retried, Attempts: row.Attempts, LastError: d.LastError, Delay: d.Delay,
 		classes: d.Classes,

@@ -29,8 +29,8 @@ func TestDecideCountsEachHandlerByItself(t *testing.T) {
 	t.Parallel()
 	record := map[string]HandlerFailure{"platform.a": {Failures: 2, Class: "HandlerError", Error: "again"}}
 	d := decide(record, handlers("platform.a", "platform.b", "platform.c"), map[string]Failure{
-		"platform.a": {class: "HandlerError", message: "again"},
-		"platform.b": {class: "TerminalError", disposition: terminal, message: "no"},
+		"platform.a": {Class: "HandlerError", message: "again"},
+		"platform.b": {Class: "TerminalError", disposition: terminal, message: "no"},
 	}, half)
 	if d.Failed || !d.Counted {
 		t.Errorf("failed %t, counted %t: c has not had its turn", d.Failed, d.Counted)
@@ -57,7 +57,7 @@ func TestDecideFailsARowOnceEveryUnhandledHandlerIsParked(t *testing.T) {
 		"platform.b": {Failures: 1, Parked: true, Class: "TerminalError", Error: "no"},
 	}
 	d := decide(record, handlers("platform.a", "platform.b"), map[string]Failure{
-		"platform.a": {class: "HandlerError", message: "again"},
+		"platform.a": {Class: "HandlerError", message: "again"},
 	}, half)
 	if !d.Failed || !strings.Contains(d.LastError, "platform.a") || !strings.Contains(d.LastError, "platform.b") {
 		t.Errorf("%+v", d)
@@ -68,7 +68,7 @@ func TestDecideFailsARowOnceEveryUnhandledHandlerIsParked(t *testing.T) {
 func TestDecideCountsFreeFailuresPastTheCap(t *testing.T) {
 	t.Parallel()
 	record := map[string]HandlerFailure{"platform.a": {Free: maxFree - 1}}
-	busy := map[string]Failure{"platform.a": {class: "DeadlockError", disposition: free}}
+	busy := map[string]Failure{"platform.a": {Class: "DeadlockError", disposition: free}}
 	d := decide(record, handlers("platform.a"), busy, half)
 	if h := d.Failures["platform.a"]; d.Counted || h.Free != maxFree || h.Failures != 0 {
 		t.Fatalf("the %dth in a row: %+v", maxFree, h)
@@ -81,7 +81,7 @@ func TestDecideCountsFreeFailuresPastTheCap(t *testing.T) {
 	if h := d.Failures["platform.a"]; !d.Counted || h.Failures != 2 {
 		t.Fatalf("the one after: %+v", h)
 	}
-	d = decide(record, handlers("platform.a"), map[string]Failure{"platform.a": {class: "HandlerError"}}, half)
+	d = decide(record, handlers("platform.a"), map[string]Failure{"platform.a": {Class: "HandlerError"}}, half)
 	if h := d.Failures["platform.a"]; h.Free != 0 || h.Failures != 1 {
 		t.Fatalf("another failure in between: %+v", h)
 	}
@@ -134,8 +134,8 @@ func TestPostgresErrorsAreClassified(t *testing.T) {
 		{"22012", 0, "DatabaseError", transient},
 	} {
 		f := Classify(fmt.Errorf("wrapped: %w", &pgconn.PgError{Code: c.code, Message: "m"}), c.earlier)
-		if f.class != c.class || f.disposition != c.means {
-			t.Errorf("%s after %d failures: %s %d, want %s %d", c.code, c.earlier, f.class, f.disposition, c.class, c.means)
+		if f.Class != c.class || f.disposition != c.means {
+			t.Errorf("%s after %d failures: %s %d, want %s %d", c.code, c.earlier, f.Class, f.disposition, c.class, c.means)
 		}
 	}
 }
@@ -146,8 +146,8 @@ func TestErrorsOfFilesAreNoConnectionErrors(t *testing.T) {
 	_, missing := os.Open(filepath.Join(t.TempDir(), "missing"))
 	moved := os.Rename(filepath.Join(t.TempDir(), "missing"), filepath.Join(t.TempDir(), "elsewhere"))
 	for _, err := range []error{missing, moved} {
-		if f := Classify(fmt.Errorf("wrapped: %w", err), 0); f.class != "FileError" || f.disposition != transient {
-			t.Errorf("%d: %s %d", err, f.class, f.disposition)
+		if f := Classify(fmt.Errorf("wrapped: %w", err), 0); f.Class != "FileError" || f.disposition != transient {
+			t.Errorf("%d: %s %d", err, f.Class, f.disposition)
 		}
 	}
 }

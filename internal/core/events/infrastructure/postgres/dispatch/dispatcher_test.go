@@ -8,8 +8,8 @@ import (
 	"spectral/internal/core/events/infrastructure/postgres/journal"
 )
 
-func newTestDispatcher() *Dispatcher {
-	return NewDispatcher(&Consumer{
+func newTestDispatcher() *dispatcher {
+	return newDispatcher(&Consumer{
 		Journal: &journal.Journal{}, Subscription: events.Subscription{BatchSize: 10, Concurrency: 4},
 	})
 }
@@ -18,14 +18,14 @@ func newTestDispatcher() *Dispatcher {
 func TestCrashedRowsFoundDuringAClaimAreClaimed(t *testing.T) {
 	t.Parallel()
 	d := newTestDispatcher()
-	d.runners = d.sizer.allowed // Wake starts none
+	d.runners = d.sizer.allowed // wake starts none
 	entry := &journal.Entry{}
-	d.Wake(t.Context(), true)
+	d.wake(t.Context(), true)
 	first := d.next(t.Context(), entry, claim{}, false)
 	if !first.crashed {
 		t.Fatalf("%+v", first)
 	}
-	d.Wake(t.Context(), true)
+	d.wake(t.Context(), true)
 	d.consumer.Journal.CrashSlot.Release()
 	d.adjust(first, claimResult{}, 0)
 	if next := d.next(t.Context(), entry, claim{}, true); !next.crashed {
@@ -37,7 +37,7 @@ func TestCrashedRowsFoundDuringAClaimAreClaimed(t *testing.T) {
 func TestCrashedRowsHoldUpNoOthers(t *testing.T) {
 	t.Parallel()
 	d := newTestDispatcher()
-	d.runners, d.signal.Crashed = 1, true
+	d.runners, d.consumer.Crashed = 1, true
 	ctx, entry, last := context.Background(), &journal.Entry{}, claim{}
 	for n := range 6 {
 		next := d.next(ctx, entry, last, false)

@@ -4,9 +4,8 @@
 // An event passes through these files in this order:
 //
 //   - dispatcher.go: runs as many claims at once as the consumer may have
-//   - wake_signal.go, batch_sizer.go, watermark.go: when a claim begins, how many rows it takes, from where it looks
-//   - claim.go: one claim, and whether its rows run as a batch or one by one
-//   - batch.go: the handlers of many rows, all or none
+//   - batch_sizer.go, watermark.go: how many rows a claim takes, and from where it looks
+//   - claim.go: one claim; its rows run as a batch, all or none, or one by one
 //   - single.go: the handlers of one row, each under a savepoint
 //   - call.go: the call of a handler, with its timeout; a panic does not end the worker
 //   - decision.go: what becomes of an event whose handlers failed
@@ -14,8 +13,7 @@
 //
 // The others hold what these share:
 //
-//   - consumer.go: what both modes know of a subscription, and what they log
-//   - row.go: a claimed row
+//   - consumer.go: what both modes know of a subscription, when it is woken and stopped, and what it logs
+//   - row.go: a claimed row, and the dedup keys of a batch
 //   - tx.go: the transaction
-//   - dedup.go: the dedup keys of a batch
 package dispatch

@@ -2,8 +2,11 @@ package dispatch
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"time"
+
+	"github.com/google/uuid"
 
 	"spectral/internal/core/events"
 	"spectral/internal/core/events/infrastructure/postgres/coredb"
@@ -32,16 +35,16 @@ type Settlement struct {
 	classes map[string]string // of the errors in this dispatch, by handler
 }
 
-// DeliveredRow returns the settlement of a delivered row.
-func DeliveredRow(row Row) Settlement {
-	return Settlement{Envelope: row.Envelope, Outcome: Delivered, Attempts: row.Attempts + 1}
+// Delivered says that t settles row as delivered.
+func (t *Tx) Delivered(row Row) {
+	t.Settled = append(t.Settled, Settlement{Envelope: row.Envelope, Outcome: Delivered, Attempts: row.Attempts + 1})
 }
 
 // deliver settles rows as delivered.
 func deliver(ctx context.Context, t *Tx, rows []Row) error {
 	ctx, cancel := context.WithTimeout(ctx, pgtx.StatementTimeout)
 	defer cancel()
-	ids, times := Keys(rows)
+	ids, times, _ := Keys(rows)
 	settled, err := t.Queries.Deliver(ctx, coredb.DeliverParams{Ids: ids, OccurredAts: times})
 	if err != nil {
 		return fmt.Errorf("settle as delivered: %w", err)
@@ -50,40 +53,39 @@ func deliver(ctx context.Context, t *Tx, rows []Row) error {
 		return fmt.Errorf("settle as delivered: this worker holds only %d of %d rows", settled, len(rows))
 	}
 	for _, row := range rows {
-		t.Settled = append(t.Settled, DeliveredRow(row))
+		t.Delivered(row)
 	}
 	return nil
 }
 
-// record writes a decision on a row, unless another worker has claimed the row since.
-func record(ctx context.Context, t *Tx, row Row, d Decision) error {
+// Record writes a decision on a row, in either mode, and reports whether this worker still held the row.
+func Record(ctx context.Context, t *Tx, row Row, d Decision) (held bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, pgtx.StatementTimeout)
 	defer cancel()
-	encoded, err := d.Encoded()
+	failures, err := json.Marshal(d.Failures)
 	if err != nil {
-		return err
+		return false, fmt.Errorf("encode handler_failures: %w", err)
 	}
-	e := row.Envelope
-	var held bool
-	if d.Failed {
-		held, err = t.Queries.Fail(ctx, coredb.FailParams{
-			ID: e.EventID, OccurredAt: e.OccurredAt, AvailableAt: row.AvailableAt,
-			LastError: d.LastError, HandlerFailures: encoded,
-		})
-	} else {
-		held, err = t.Queries.Retry(ctx, coredb.RetryParams{
-			ID: e.EventID, OccurredAt: e.OccurredAt, AvailableAt: row.AvailableAt, DelaySeconds: d.Delay.Seconds(),
-			LastError: d.LastError, HandlerFailures: encoded, Counted: d.Counted,
-		})
+	id, at, delay := row.Envelope.EventID, row.Envelope.OccurredAt, d.Delay.Seconds()
+	switch leased := row.Token != uuid.Nil; {
+	case d.Failed && leased:
+		held, err = t.Queries.FailLeased(ctx, coredb.FailLeasedParams{ID: id, OccurredAt: at, Token: row.Token,
+			LastError: d.LastError, HandlerFailures: failures, Counted: d.Counted})
+	case d.Failed:
+		held, err = t.Queries.Fail(ctx, coredb.FailParams{ID: id, OccurredAt: at, AvailableAt: row.AvailableAt,
+			LastError: d.LastError, HandlerFailures: failures})
+	case leased:
+		held, err = t.Queries.RetryLeased(ctx, coredb.RetryLeasedParams{ID: id, OccurredAt: at, Token: row.Token,
+			DelaySeconds: delay, LastError: d.LastError, HandlerFailures: failures, Counted: d.Counted})
+	default:
+		held, err = t.Queries.Retry(ctx, coredb.RetryParams{ID: id, OccurredAt: at, AvailableAt: row.AvailableAt,
+			DelaySeconds: delay, LastError: d.LastError, HandlerFailures: failures, Counted: d.Counted})
 	}
 	if err != nil {
-		return fmt.Errorf("record the failure of %s: %w", e.EventID, err)
+		return false, fmt.Errorf("record the failure of %s: %w", id, err)
 	}
-	if !held {
-		t.consumer.Log.WarnContext(ctx, "a failure was not recorded: another worker has claimed the event since",
-			pgtx.LogEventID, e.EventID, pgtx.LogEventType, e.EventType)
-		return nil
+	if held {
+		t.Settled = append(t.Settled, d.settlement(row))
 	}
-	t.Settled = append(t.Settled, d.Settlement(row))
-	return nil
+	return held, nil
 }

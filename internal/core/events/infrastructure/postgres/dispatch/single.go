@@ -65,7 +65,7 @@ func (s *singleRun) run(ctx context.Context, result *claimResult) (err error) {
 	}
 	switch {
 	case len(failures) > 0, len(unhandled) > 0 && len(rest) == 0:
-		err = record(ctx, t, row, Decide(row.Failures, append(unhandled, rest...), failures))
+		err = s.record(ctx, t, Decide(row.Failures, append(unhandled, rest...), failures))
 	case len(rest) > 0: // the row stays pending for them
 		result.left++
 	default:
@@ -170,7 +170,7 @@ func (s *singleRun) recordElsewhere(ctx context.Context, unhandled []events.Regi
 		return err
 	}
 	defer other.End()
-	if err := record(ctx, other, s.row, Decide(s.row.Failures, unhandled, failures)); err != nil {
+	if err := s.record(ctx, other, Decide(s.row.Failures, unhandled, failures)); err != nil {
 		return err
 	}
 	if err := other.Commit(ctx); err != nil {
@@ -178,4 +178,14 @@ func (s *singleRun) recordElsewhere(ctx context.Context, unhandled []events.Regi
 	}
 	s.tx.Settled = other.Settled
 	return nil
+}
+
+// record writes a decision in t, unless another worker has claimed the row since.
+func (s *singleRun) record(ctx context.Context, t *Tx, d Decision) error {
+	held, err := Record(ctx, t, s.row, d)
+	if err == nil && !held {
+		t.consumer.Log.WarnContext(ctx, "a failure was not recorded: another worker has claimed the event since",
+			pgtx.LogEventID, s.row.Envelope.EventID)
+	}
+	return err
 }

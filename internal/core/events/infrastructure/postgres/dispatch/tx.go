@@ -104,7 +104,7 @@ func (t *Tx) SampleWatermark(ctx context.Context) error {
 	defer cancel()
 	used := c.Watermark.Get()
 	sample, err := t.Queries.SampleWatermark(ctx, coredb.SampleWatermarkParams{
-		Generation: int64(c.Generation), EventType: c.Subscription.EventType, Watermark: used,
+		Generation: int64(c.Journal.Generation), EventType: c.Subscription.EventType, Watermark: used,
 	})
 	if err != nil {
 		return fmt.Errorf("raise the claim watermark of %s: %w", c.Subscription.EventType, err)
@@ -116,7 +116,7 @@ func (t *Tx) SampleWatermark(ctx context.Context) error {
 // writeEntry begins to write rows into the journal. No handler is called before that is done.
 func (t *Tx) writeEntry(ctx context.Context, rows []Row) {
 	t.writing = make(chan error, 1)
-	ids, _ := Keys(rows)
+	ids, _, _ := Keys(rows)
 	go func() { t.writing <- t.entry.Write(ctx, ids) }()
 }
 
@@ -131,6 +131,9 @@ func (t *Tx) awaitEntry() error {
 
 // ClaimKeys claims dedup keys, and notes which of them were free.
 func (t *Tx) ClaimKeys(ctx context.Context, keys *DedupKeys) error {
+	if len(keys.first) == 0 {
+		return nil
+	}
 	ctx, cancel := context.WithTimeout(ctx, pgtx.StatementTimeout)
 	defer cancel()
 	rows, err := t.Queries.ClaimKeys(ctx, keys.params)
@@ -172,8 +175,25 @@ func (t *Tx) resetStatements(ctx context.Context) error {
 	return t.conn.Conn().DeallocateAll(ctx)
 }
 
-// callHandler runs a handler as its context's role for events of one workspace.
+// callHandler runs a handler for events of one workspace.
 func (t *Tx) callHandler(ctx context.Context, r events.Registration, batch []events.Envelope) error {
+	return t.Call(ctx, r, r.CallTimeout(), batch, func(ctx context.Context, tx events.Tx) error {
+		if r.Batch != nil {
+			return r.Batch(tx).HandleBatch(ctx, batch)
+		}
+		handle := r.Handler(tx)
+		for _, e := range batch {
+			if err := handle(ctx, e); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+// Call passes the transaction to code of r for events of one workspace, as the role of its context.
+func (t *Tx) Call(ctx context.Context, r events.Registration, timeout time.Duration, batch []events.Envelope,
+	use func(context.Context, events.Tx) error) error {
 	if err := t.awaitEntry(); err != nil {
 		return err
 	}
@@ -184,28 +204,17 @@ func (t *Tx) callHandler(ctx context.Context, r events.Registration, batch []eve
 	if err := t.As(ctx, role, batch[0].WorkspaceID); err != nil {
 		return fmt.Errorf("act as %s: %w", role, err)
 	}
-	err = t.WithHandlerTx(ctx, r.CallTimeout(), func(ctx context.Context, tx events.Tx) error {
-		if r.Batch != nil {
-			return ExplainTimeout(ctx, r.CallTimeout(), r.Batch(tx).HandleBatch(ctx, batch))
-		}
-		handle := r.Handler(tx)
-		for _, e := range batch {
-			if err := handle(ctx, e); err != nil {
-				return ExplainTimeout(ctx, r.CallTimeout(), err)
-			}
-		}
-		return nil
-	})
+	err = t.withHandlerTx(ctx, timeout, use)
 	t.consumer.LogPanic(ctx, r, batch, err)
 	return err
 }
 
-// WithHandlerTx passes the transaction, whose role and workspace are set, to a handler's code. If that does not return
+// withHandlerTx passes the transaction, whose role and workspace are set, to a handler's code. If that does not return
 // in time, uses the transaction afterwards or ends it, the connection is closed.
-func (t *Tx) WithHandlerTx(ctx context.Context, timeout time.Duration,
+func (t *Tx) withHandlerTx(ctx context.Context, timeout time.Duration,
 	use func(context.Context, events.Tx) error) error {
 	h := pgtx.NewHandlerTx(t.tx, t.Shared)
-	err := Call(ctx, timeout, func(ctx context.Context) error { return use(ctx, h) })
+	err := Call(ctx, timeout, func(ctx context.Context) error { return ExplainTimeout(ctx, timeout, use(ctx, h)) })
 	inUse := h.Revoke()
 	if t.left = h.State(); t.left == pgtx.SessionState && !t.Shared {
 		t.dirty = true

@@ -3,10 +3,14 @@ package lease
 import (
 	"context"
 	"errors"
+	"fmt"
 	"sync/atomic"
 	"time"
 
+	"github.com/google/uuid"
+
 	"spectral/internal/core/events"
+	"spectral/internal/core/events/infrastructure/postgres/coredb"
 	"spectral/internal/core/events/infrastructure/postgres/dispatch"
 	"spectral/internal/core/events/infrastructure/postgres/pgtx"
 )
@@ -28,7 +32,16 @@ type result struct {
 	completion events.Completion   // nil: it writes nothing
 	row        rowOutcome
 	decision   dispatch.Decision // of rowDecided
+	lost       bool              // the lease, as the last transaction found
 	reply      chan error
+}
+
+// ifLost returns errLost if the lease was lost.
+func (r *result) ifLost() error {
+	if r.lost {
+		return errLost
+	}
+	return nil
 }
 
 // rowOutcome is what a result makes of its row.
@@ -64,31 +77,26 @@ func (c *completer) settle(ctx context.Context, r *result) error {
 	case <-c.flush.Done():
 		return errNoTime
 	}
-	if err := <-r.reply; err == nil || errors.Is(err, errLost) {
-		return err
+	if err := <-r.reply; err != nil {
+		return c.settleSingle(ctx, r)
 	}
-	return c.settleSingle(ctx, r)
+	return r.ifLost()
 }
 
 // run settles batches until results is closed.
 func (c *completer) run() {
 	for first := range c.results {
 		batch := c.gather(first)
-		lost, err := c.commit(batch, c.limit(1))
+		err := c.commit(batch, c.limit(1))
 		if err == nil {
 			c.size.Store(min(2*max(c.size.Load(), int32(len(batch))), maxBatch)) //nolint:gosec // at most maxBatch
 		} else {
 			c.size.Store(max(int32(len(batch)/2), 1)) //nolint:gosec // as above
 			c.consumer.Log.DebugContext(c.flush, "batch undone, its results are settled one by one",
-				pgtx.LogEventType, c.consumer.Subscription.EventType, pgtx.LogRows, len(batch),
-				pgtx.LogErrorClass, dispatch.Classify(err, 0).Class())
+				pgtx.LogRows, len(batch), pgtx.LogErrorClass, dispatch.Classify(err, 0).Class)
 		}
 		for _, r := range batch {
-			if err == nil && lost[r] {
-				r.reply <- errLost
-			} else {
-				r.reply <- err
-			}
+			r.reply <- err
 		}
 	}
 }
@@ -116,11 +124,11 @@ func (c *completer) settleSingle(ctx context.Context, r *result) error {
 	var wait pgtx.Backoff
 	for try := 1; ; try++ {
 		err := c.trySingle(r, c.limit(try))
-		if err == nil || errors.Is(err, errLost) {
-			return err
+		if err == nil {
+			return r.ifLost()
 		}
 		failure := dispatch.Classify(err, 0)
-		tooShort := failure.Class() == pgtx.ClassTimeout && c.limit(try) < c.limit(try+1)
+		tooShort := failure.Class == pgtx.ClassTimeout && c.limit(try) < c.limit(try+1)
 		switch {
 		case errors.Is(err, dispatch.ErrCompletion) && !failure.Free() && !tooShort:
 			return err
@@ -142,14 +150,10 @@ func (c *completer) trySingle(r *result, limit time.Duration) error {
 	select {
 	case c.single <- struct{}{}:
 		defer func() { <-c.single }()
+		return c.commit([]*result{r}, limit)
 	case <-c.flush.Done():
 		return errNoTime
 	}
-	lost, err := c.commit([]*result{r}, limit)
-	if err == nil && lost[r] {
-		return errLost
-	}
-	return err
 }
 
 // limit bounds a transaction that settles. A lease is renewed three times in its length, but not while its row is
@@ -162,22 +166,47 @@ func (c *completer) limit(try int) time.Duration {
 	return longest
 }
 
-// commit settles a batch in one transaction, and returns the results whose lease is lost, of which nothing is written.
-func (c *completer) commit(batch []*result, limit time.Duration) (lost map[*result]bool, err error) {
+// commit settles a batch in one transaction, and notes which leases are lost, of which nothing is written. It writes
+// the rows, and thereby locks them, before a completion runs, so that the holder of an expired lease finds out before
+// it writes.
+func (c *completer) commit(batch []*result, limit time.Duration) error {
 	t, err := c.begin()
 	if err != nil {
-		return nil, err
+		return err
 	}
 	defer t.End()
 	ctx, cancel := context.WithTimeout(c.flush, limit)
 	defer cancel()
 	t.Shared = len(batch) > 1
-	s := &settling{tx: t, consumer: c.consumer, limit: limit}
-	if lost, err = s.settle(ctx, batch); err != nil {
-		return nil, err
+	ms := max(limit.Milliseconds(), 2) // the server ends the transaction if this process does not
+	if err := t.Exec(ctx, fmt.Sprintf("set local lock_timeout = %d; set local statement_timeout = %d; set local "+
+		"idle_in_transaction_session_timeout = %[2]d", ms/2, ms)); err != nil {
+		return fmt.Errorf("bound the transaction: %w", err)
+	}
+	if err := writeRows(ctx, t, batch); err != nil {
+		return err
+	}
+	var keys dispatch.DedupKeys
+	for i, r := range batch {
+		if !r.lost && r.handler.Name != "" {
+			keys.Add(r.handler, r.lease.row, i)
+		}
+	}
+	if err := t.ClaimKeys(ctx, &keys); err != nil {
+		return err
+	}
+	completed, err := complete(ctx, t, batch, &keys, limit)
+	if err != nil {
+		return dispatch.CompletionFailed(ctx, t, err)
+	}
+	if err := t.Commit(ctx); err != nil {
+		if completed && pgtx.Answered(err) { // an error of a deferred constraint
+			err = fmt.Errorf("%w: %w", dispatch.ErrCompletion, dispatch.ExplainTimeout(ctx, limit, err))
+		}
+		return err
 	}
 	c.consumer.Report(ctx, t.Settled)
-	return lost, nil
+	return nil
 }
 
 // begin waits for a connection as long as there is time for settling: an outage costs no try.
@@ -190,4 +219,72 @@ func (c *completer) begin() (*dispatch.Tx, error) {
 		}
 		c.consumer.TryLater(c.flush, min(wait.Next(), pgtx.FlushTimeout/2), nil, err)
 	}
+}
+
+// writeRows writes what becomes of the rows, and notes which leases are lost.
+func writeRows(ctx context.Context, t *dispatch.Tx, batch []*result) (err error) {
+	held := make(map[uuid.UUID]bool, len(batch))
+	var kept, delivered []dispatch.Row
+	for _, r := range batch {
+		switch row := r.lease.row; r.row {
+		case rowKept:
+			kept = append(kept, row)
+		case rowDelivered:
+			delivered = append(delivered, row)
+		case rowDecided:
+			if held[row.Token], err = dispatch.Record(ctx, t, row, r.decision); err != nil {
+				return err
+			}
+		}
+	}
+	if len(kept) > 0 {
+		if err := renewRows(ctx, t.Queries, kept, "", held); err != nil {
+			return fmt.Errorf("renew leases: %w", err)
+		}
+		for _, row := range kept {
+			if _, known := held[row.Token]; !known {
+				return errRowLocked
+			}
+		}
+	}
+	if len(delivered) > 0 {
+		ids, times, tokens := dispatch.Keys(delivered)
+		settled, err := t.Queries.DeliverLeased(ctx, coredb.DeliverLeasedParams{Ids: ids, OccurredAts: times, Tokens: tokens})
+		if err != nil {
+			return fmt.Errorf("settle as delivered: %w", err)
+		}
+		for _, token := range settled {
+			held[token] = true
+		}
+	}
+	for _, r := range batch {
+		r.lost = !held[r.lease.row.Token]
+		if r.row == rowDelivered && !r.lost {
+			t.Delivered(r.lease.row)
+		}
+	}
+	return nil
+}
+
+// complete runs the completions whose dedup keys were free, and reports whether any ran. A key that was taken means
+// that another execution was completed.
+func complete(ctx context.Context, t *dispatch.Tx, batch []*result, keys *dispatch.DedupKeys,
+	limit time.Duration) (ran bool, err error) {
+	for i, r := range batch {
+		if r.completion == nil || !keys.Runs(r.handler, r.lease.row, i) {
+			continue
+		}
+		ran = true
+		about := []events.Envelope{r.lease.row.Envelope}
+		if err := t.Call(ctx, r.handler, min(limit, r.handler.CallTimeout()), about, r.completion); err != nil {
+			return ran, err
+		}
+	}
+	if !ran {
+		return false, nil
+	}
+	if err := t.AsWorker(ctx); err != nil {
+		return ran, fmt.Errorf("returned nil but left the transaction unusable: %w", err)
+	}
+	return ran, nil
 }

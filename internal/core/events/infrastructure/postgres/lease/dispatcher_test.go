@@ -13,10 +13,10 @@ import (
 // Rows with crashes have every second turn, even with one place, and a process runs one of them at a time.
 func TestLeasedClaimsTakeTurns(t *testing.T) {
 	t.Parallel()
-	d := NewDispatcher(&dispatch.Consumer{
+	d := newDispatcher(&dispatch.Consumer{
 		Subscription: events.Subscription{Concurrency: 1, BatchSize: 1}, Journal: &journal.Journal{},
 	})
-	s := d.signal
+	s := d.consumer
 	for n := range 6 {
 		s.Again, s.Crashed = true, true // there is more of both
 		limit, crashed := d.next(t.Context())

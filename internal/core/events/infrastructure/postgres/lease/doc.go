@@ -4,9 +4,7 @@
 // An event passes through these files in this order:
 //
 //   - dispatcher.go: claims as many rows as may be in flight, holds their leases, and releases them at a stop
-//   - claim.go: one claim, also when its answer was lost
-//   - lease.go: a lease, and its renewal
+//   - lease.go: a lease: its claim, also when the answer was lost, its renewal and its release
 //   - execution.go: runs the handlers of one lease
-//   - completer.go: settles results, many in one transaction, or each by itself
-//   - settle.go: the transaction that settles: the rows first, then the completions
+//   - completer.go: settles results, many in one transaction, or each by itself: the rows first, then the completions
 package lease

@@ -90,7 +90,7 @@ func (e *execution) recordRunning(ctx context.Context, r events.Registration) {
 	if len(e.consumer.Handlers) == 1 {
 		return
 	}
-	held, err := renew(ctx, e.consumer, []*lease{e.lease}, []string{r.Name})
+	held, err := renew(ctx, e.consumer, []*lease{e.lease}, r.Name)
 	if holds, known := held[e.lease.row.Token]; err == nil && known && !holds {
 		e.lease.cancel(events.ErrLeaseLost)
 	}
@@ -135,8 +135,7 @@ func (e *execution) unsettled(ctx context.Context, err error) (remains bool) {
 		return true
 	case errors.Is(err, errLost):
 		e.consumer.Log.WarnContext(ctx, "lease lost, or event settled already: this result is dropped",
-			pgtx.LogEventID, e.lease.row.Envelope.EventID, pgtx.LogEventType, e.lease.row.Envelope.EventType,
-			pgtx.LogAttempts, e.lease.row.Attempts+1)
+			pgtx.LogEventID, e.lease.row.Envelope.EventID, pgtx.LogAttempts, e.lease.row.Attempts+1)
 	case err != nil:
 		e.consumer.Log.WarnContext(ctx, "could not be settled: the event is run again when its lease has run out",
 			e.lease.logError(err)...)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/google/uuid"
@@ -25,12 +26,12 @@ type lease struct {
 	row     dispatch.Row
 	handled []string                // handlers that need not run
 	cancel  context.CancelCauseFunc // ends the work on it
-	renewed time.Time               // when its latest renewal was sent; under the dispatcher's lock
+	renewed time.Time               // when its latest renewal was sent; under the consumer's lock
 }
 
 // logError returns the attributes of an error of settling l.
 func (l *lease) logError(err error) []any {
-	return append(pgtx.LogError(err), pgtx.LogEventID, l.row.Envelope.EventID, pgtx.LogEventType, l.row.Envelope.EventType)
+	return append(pgtx.LogError(err), pgtx.LogEventID, l.row.Envelope.EventID)
 }
 
 func rowsOf(leases []*lease) []dispatch.Row {
@@ -41,23 +42,104 @@ func rowsOf(leases []*lease) []dispatch.Row {
 	return rows
 }
 
-func tokensOf(rows []dispatch.Row) []uuid.UUID {
-	tokens := make([]uuid.UUID, len(rows))
-	for i, row := range rows {
-		tokens[i] = row.Token
+// claim leases up to limit rows, crashed ones or others. It may return leases and an error.
+func claim(ctx context.Context, c *dispatch.Consumer, limit int, crashed bool) ([]*lease, error) {
+	t, err := dispatch.Begin(ctx, c, nil)
+	if err != nil {
+		return nil, err
 	}
-	return tokens
+	defer t.End()
+	if err := t.SampleWatermark(ctx); err != nil {
+		return nil, err
+	}
+	// a stop must not come between the claim and its answer: this process would not know of its leases
+	detached := context.WithoutCancel(ctx)
+	found, err := take(detached, t, c, limit, crashed)
+	if err != nil || len(found) == 0 {
+		return nil, err
+	}
+	err = t.Commit(detached)
+	switch {
+	case err == nil:
+		return found, nil
+	case pgtx.Answered(err):
+		return nil, err
+	}
+	t.End()
+	return confirm(ctx, c, found), err
+}
+
+func take(ctx context.Context, t *dispatch.Tx, c *dispatch.Consumer, limit int, crashed bool) ([]*lease, error) {
+	ctx, cancel := context.WithTimeout(ctx, pgtx.StatementTimeout)
+	defer cancel()
+	names := make([]string, len(c.Handlers))
+	for i, r := range c.Handlers {
+		names[i] = r.Name
+	}
+	sent := time.Now()
+	rows, err := t.Queries.Lease(ctx, coredb.LeaseParams{
+		Generation: int64(c.Journal.Generation), EventType: c.Subscription.EventType,
+		RowLimit:     int32(limit), //nolint:gosec // bounded
+		LeaseSeconds: c.Subscription.Lease.Seconds(), Worker: fmt.Sprintf("%s %.256s", c.Journal.Worker, c.Journal.Name),
+		Handlers: names, Watermark: c.Watermark.Get(), Crashed: crashed,
+	})
+	if err != nil {
+		return nil, fmt.Errorf("lease %s: %w", c.Subscription.EventType, err)
+	}
+	found := make([]*lease, len(rows))
+	for i, r := range rows {
+		row := dispatch.NewRow(coredb.ClaimRow{
+			EventID: r.EventID, EventType: r.EventType, EventVersion: r.EventVersion, OccurredAt: r.OccurredAt,
+			Source: r.Source, Target: r.Target, ContentClass: r.ContentClass, WorkspaceID: r.WorkspaceID, Payload: r.Payload,
+			IdempotencyKey: r.IdempotencyKey, TraceContext: r.TraceContext, Attempts: r.Attempts - 1,
+			HandlerFailures: r.HandlerFailures, Crashes: r.Crashes,
+		})
+		row.Token = r.ClaimToken
+		found[i] = &lease{row: row, handled: r.Handled, renewed: sent}
+	}
+	return found, nil
+}
+
+// confirm finds out which leases of a claim hold, when the answer to its COMMIT was lost: that may still be on its way.
+// A worker that stops goes on asking until its grace period is over, for it cannot release what it does not know of.
+func confirm(ctx context.Context, c *dispatch.Consumer, unknown []*lease) (held []*lease) {
+	var wait pgtx.Backoff
+	var recheck dispatch.Recheck
+	recheck.Begin()
+	for len(unknown) > 0 && ctx.Err() == nil {
+		sent := time.Now()
+		holds, err := renew(ctx, c, unknown, "")
+		if err != nil {
+			if sent.Sub(unknown[0].renewed) > c.Subscription.Lease {
+				break
+			}
+			pgtx.Pause(ctx, wait.Next(), nil)
+			continue
+		}
+		unknown = slices.DeleteFunc(unknown, func(l *lease) bool {
+			if holds[l.row.Token] {
+				l.renewed = sent
+				held = append(held, l)
+			}
+			return holds[l.row.Token]
+		})
+		if len(unknown) == 0 || !recheck.Next() {
+			break
+		}
+		pgtx.Pause(ctx, pgtx.RecheckPause, nil)
+	}
+	return held
 }
 
 // renew renews leases, and returns for each token whether it holds a lease; nothing for a row that is locked. It
-// records handlers as running; an empty name leaves what is recorded. It uses the journal's connections: a pool that is
+// records handler as running; an empty name leaves what is recorded. It uses the journal's connections: a pool that is
 // used up must not cost the leases.
-func renew(ctx context.Context, c *dispatch.Consumer, all []*lease, handlers []string) (map[uuid.UUID]bool, error) {
+func renew(ctx context.Context, c *dispatch.Consumer, all []*lease, handler string) (map[uuid.UUID]bool, error) {
 	ctx, cancel := context.WithTimeout(ctx, min(max(c.Subscription.Lease/3, pgtx.MinRenewal), pgtx.StatementTimeout))
 	defer cancel()
 	held := make(map[uuid.UUID]bool, len(all))
 	err := c.Journal.InTx(ctx, func(tx pgx.Tx) error {
-		return renewRows(ctx, coredb.New(tx), rowsOf(all), handlers, held)
+		return renewRows(ctx, coredb.New(tx), rowsOf(all), handler, held)
 	})
 	if err != nil {
 		return nil, fmt.Errorf("renew leases of %s: %w", c.Subscription.EventType, err)
@@ -67,11 +149,11 @@ func renew(ctx context.Context, c *dispatch.Consumer, all []*lease, handlers []s
 
 // renewRows renews the leases of rows, which stay locked until the transaction ends, and sets in held which of them
 // hold.
-func renewRows(ctx context.Context, queries *coredb.Queries, rows []dispatch.Row, handlers []string,
+func renewRows(ctx context.Context, queries *coredb.Queries, rows []dispatch.Row, handler string,
 	held map[uuid.UUID]bool) error {
-	ids, times := dispatch.Keys(rows)
+	ids, times, tokens := dispatch.Keys(rows)
 	found, err := queries.Heartbeat(ctx, coredb.HeartbeatParams{
-		Ids: ids, OccurredAts: times, Tokens: tokensOf(rows), Handlers: handlers,
+		Ids: ids, OccurredAts: times, Tokens: tokens, Handlers: slices.Repeat([]string{handler}, len(rows)),
 	})
 	for _, f := range found {
 		held[f.Token] = f.Held
@@ -82,10 +164,9 @@ func renewRows(ctx context.Context, queries *coredb.Queries, rows []dispatch.Row
 // release gives leases back as if they had never been claimed, and returns the tokens of those it gave back. Rows that
 // are locked, perhaps by a COMMIT whose answer was lost, stay in flight.
 func release(ctx context.Context, c *dispatch.Consumer, all []*lease) (tokens []uuid.UUID, err error) {
-	rows := rowsOf(all)
-	ids, times := dispatch.Keys(rows)
+	ids, times, held := dispatch.Keys(rowsOf(all))
 	err = c.Journal.InTx(ctx, func(tx pgx.Tx) (err error) {
-		tokens, err = coredb.New(tx).Release(ctx, coredb.ReleaseParams{Ids: ids, OccurredAts: times, Tokens: tokensOf(rows)})
+		tokens, err = coredb.New(tx).Release(ctx, coredb.ReleaseParams{Ids: ids, OccurredAts: times, Tokens: held})
 		return err
 	})
 	return tokens, err

@@ -27,15 +27,18 @@ import (
 // polls take 2 % of the time at most.
 const fullPollShare = 50
 
-// Waker is the consumer of an event type, as the notifier sees it.
-type Waker interface {
-	// Wake makes sure that a claim begins after this call. Crashed says that rows with crashes are due. Ctx is
-	// for the work that follows.
-	Wake(ctx context.Context, crashed bool)
-	// Watermark returns the due time from which claims look.
-	Watermark() time.Time
-	// LowerWatermark makes sure that claims see a row that is due at t.
-	LowerWatermark(t time.Time)
+// Consumer is the consumer of an event type, as the notifier sees it.
+type Consumer struct {
+	// Wake makes sure that a claim begins after this call. Crashed says that rows with crashes are due. Ctx is for the
+	// work that follows.
+	Wake      func(ctx context.Context, crashed bool)
+	Watermark Watermark
+}
+
+// Watermark is the due time from which the claims of a consumer look.
+type Watermark interface {
+	Get() time.Time
+	Lower(to time.Time)
 }
 
 // Reaper is told when rows of dead workers, or leases, may be reaped.
@@ -50,7 +53,7 @@ type Config struct {
 	Direct       *pgx.ConnConfig // of the LISTEN connection: straight to Postgres, no transaction pooler
 	Pool         *pgxpool.Pool
 	PollInterval time.Duration
-	Consumers    map[string]Waker // by event type
+	Consumers    map[string]Consumer // by event type
 	Channels     []string         // on which their events are announced, in order
 	Journal      *journal.Journal
 	Reaper       Reaper
@@ -344,7 +347,7 @@ func (n *Notifier) poll(ctx context.Context, queries *coredb.Queries) (found, er
 	watermarks := make([]time.Time, len(n.eventTypes))
 	if !full {
 		for i, eventType := range n.eventTypes {
-			watermarks[i] = n.config.Consumers[eventType].Watermark()
+			watermarks[i] = n.config.Consumers[eventType].Watermark.Get()
 		}
 	}
 	rows, err := queries.Poll(ctx, coredb.PollParams{
@@ -362,7 +365,7 @@ func (n *Notifier) poll(ctx context.Context, queries *coredb.Queries) (found, er
 			result.due = true
 			consumer := n.config.Consumers[row.EventType]
 			if full {
-				consumer.LowerWatermark(row.OldestDue)
+				consumer.Watermark.Lower(row.OldestDue)
 			}
 			consumer.Wake(n.work, row.Crashed)
 		}

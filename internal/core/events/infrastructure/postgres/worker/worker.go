@@ -54,16 +54,6 @@ func Connections(s events.Subscription) int {
 	return s.Concurrency
 }
 
-// dispatcher is a consumer in its mode.
-type dispatcher interface {
-	notify.Waker
-	Consumer() *dispatch.Consumer
-	// Halt lets no further claim begin.
-	Halt()
-	// Await waits, after Halt, for the handlers that run, and gives up what could not be settled.
-	Await()
-}
-
 // Worker runs the consumers of one process. Call Listen for each subscription, then Start. Stop may be called before
 // Start, and more than once.
 type Worker struct {
@@ -76,7 +66,7 @@ type Worker struct {
 	stopped     chan struct{} // closed when everything has ended
 
 	mu        sync.Mutex
-	consumers map[string]dispatcher // by event type; complete once started
+	consumers map[string]*dispatch.Consumer // by event type; complete once started
 	started   bool
 	err       error              // why it ended by itself; set before stopped is closed
 	endNotify context.CancelFunc // ends the notifier
@@ -99,7 +89,7 @@ func New(config Config) (*Worker, error) {
 		reaper:    maintenance.NewReaper(config.Pool, config.Log),
 		watch:     maintenance.NewGenerationWatch(config.Pool, health, config.Log, config.Generation),
 		stopped:   make(chan struct{}),
-		consumers: make(map[string]dispatcher),
+		consumers: make(map[string]*dispatch.Consumer),
 	}
 	w.maintenance = append([]*maintenance.Service{
 		maintenance.NewService(w.reaper.Run),
@@ -141,14 +131,14 @@ func (w *Worker) Listen(_ context.Context, s events.Subscription) error {
 	if err := w.checkUnique(s); err != nil {
 		return fmt.Errorf("subscription to %q: %w", s.EventType, err)
 	}
-	c := dispatch.NewConsumer(dispatch.Config{
-		Pool: w.config.Pool, Journal: w.journal, Log: w.config.Log, OnSettled: w.config.OnSettled,
-	}, s)
+	c := dispatch.NewConsumer(s, w.config.Pool, w.journal, w.config.Log)
+	c.OnSettled = w.config.OnSettled
 	if s.Mode == events.Leased {
-		w.consumers[s.EventType] = lease.NewDispatcher(c)
+		lease.Attach(c)
 	} else {
-		w.consumers[s.EventType] = dispatch.NewDispatcher(c)
+		dispatch.Attach(c)
 	}
+	w.consumers[s.EventType] = c
 	return nil
 }
 
@@ -179,7 +169,7 @@ func (w *Worker) checkUnique(s events.Subscription) error {
 	for _, r := range s.Handlers() {
 		for eventType, other := range w.consumers {
 			isName := func(o events.Registration) bool { return o.Name == r.Name }
-			if slices.ContainsFunc(other.Consumer().Handlers, isName) {
+			if slices.ContainsFunc(other.Handlers, isName) {
 				return fmt.Errorf("handler name %s is taken by the consumer of %s", r.Name, eventType)
 			}
 		}
@@ -214,18 +204,18 @@ func (w *Worker) Start(ctx context.Context) error {
 
 func (w *Worker) newNotifier() *notify.Notifier {
 	handlers := make(map[string][]events.Registration)
-	wakers := make(map[string]notify.Waker)
+	consumers := make(map[string]notify.Consumer)
 	var channels []string
 	for eventType, c := range w.consumers {
-		wakers[eventType] = c
-		handlers[eventType] = c.Consumer().Handlers
-		channels = append(channels, c.Consumer().Subscription.Channel)
+		consumers[eventType] = notify.Consumer{Wake: c.Wake, Watermark: &c.Watermark}
+		handlers[eventType] = c.Handlers
+		channels = append(channels, c.Subscription.Channel)
 	}
 	slices.Sort(channels)
 	w.journal.SetHandlers(handlers)
 	return notify.New(notify.Config{
 		Generation: w.config.Generation, Direct: w.config.Direct, Pool: w.config.Pool, PollInterval: w.config.PollInterval,
-		Consumers: wakers, Channels: slices.Compact(channels), Journal: w.journal, Reaper: w.reaper, Health: w.health,
+		Consumers: consumers, Channels: slices.Compact(channels), Journal: w.journal, Reaper: w.reaper, Health: w.health,
 		Log: w.config.Log, OnListening: w.watch.Check,
 	})
 }
@@ -239,7 +229,7 @@ func (w *Worker) end(ctx context.Context, notifier *notify.Notifier) {
 	if w.err != nil {
 		w.endWork() // beside the other worker, none of it may go on
 	}
-	each(slices.Collect(maps.Values(w.consumers)), dispatcher.Await)
+	each(slices.Collect(maps.Values(w.consumers)), func(c *dispatch.Consumer) { c.Await() })
 	w.endWork()
 	notifier.Unregister(ctx)
 	w.journal.Close()
@@ -295,7 +285,7 @@ func (w *Worker) Stop(ctx context.Context) error {
 			"workers will recover them: %w", ctx.Err())
 	}
 	for _, c := range w.consumers {
-		if c.Consumer().ForcedStop.Load() {
+		if c.ForcedStop.Load() {
 			return fmt.Errorf("worker: handlers were cancelled when the grace period was over; the log says what became of "+
 				"each event: %w", ctx.Err())
 		}
