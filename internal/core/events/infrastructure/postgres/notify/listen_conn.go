@@ -1,18 +1,15 @@
 package notify
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"slices"
-	"sync"
 	"time"
 
 	"github.com/jackc/pgerrcode"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
-	"github.com/jackc/pgx/v5/pgxpool"
 
 	"spectral/internal/core/events/infrastructure/postgres/coredb"
 	"spectral/internal/core/events/infrastructure/postgres/pgtx"
@@ -21,10 +18,7 @@ import (
 // listenConn is the process's LISTEN connection, used by one goroutine. Of a notification it keeps only that it came: a
 // flood of payloads would fill the memory, and they are never trusted.
 type listenConn struct {
-	pool     *pgxpool.Pool // sends the self-tests
-	channels []string
-	testing  string          // the channel of self-tests
-	sending  *sync.WaitGroup // self-tests that are being sent
+	notifier *Notifier
 	conn     *pgx.Conn
 	queries  *coredb.Queries
 	standby  string // what the server reported at the connect
@@ -35,15 +29,14 @@ type listenConn struct {
 	testAt     time.Time // when the next self-test is due
 }
 
-func dial(ctx context.Context, config *pgx.ConnConfig, pool *pgxpool.Pool, channels []string, testing string,
-	sending *sync.WaitGroup) (*listenConn, error) {
+func dial(ctx context.Context, n *Notifier) (*listenConn, error) {
 	ctx, cancel := context.WithTimeout(ctx, pgtx.StatementTimeout)
 	defer cancel()
-	l := &listenConn{pool: pool, channels: channels, testing: testing, sending: sending}
-	config = config.Copy()
-	config.OnNotification = func(_ *pgconn.PgConn, n *pgconn.Notification) {
-		l.tested = l.tested || n.Channel == testing
-		l.notified = l.notified || slices.Contains(channels, n.Channel)
+	l := &listenConn{notifier: n}
+	config := n.config.Direct.Copy()
+	config.OnNotification = func(_ *pgconn.PgConn, received *pgconn.Notification) {
+		l.tested = l.tested || received.Channel == n.testing
+		l.notified = l.notified || slices.Contains(n.config.Channels, received.Channel)
 	}
 	conn, err := pgx.ConnectConfig(ctx, config)
 	if err != nil {
@@ -56,7 +49,7 @@ func dial(ctx context.Context, config *pgx.ConnConfig, pool *pgxpool.Pool, chann
 
 // open listens, after a self-test: until that was received, the session may be a pooler's, and is not changed.
 func (l *listenConn) open(ctx context.Context) error {
-	testing := pgx.Identifier{l.testing}.Sanitize()
+	testing := pgx.Identifier{l.notifier.testing}.Sanitize()
 	if err := l.exec(ctx, "listen to self-tests", "listen "+testing); err != nil {
 		return err
 	}
@@ -71,7 +64,7 @@ func (l *listenConn) open(ctx context.Context) error {
 		"0; set idle_in_transaction_session_timeout = 0; %sset role %s",
 		pgtx.ListenIdleTimeout.Milliseconds(), pgtx.StatementTimeout.Milliseconds(),
 		pgtx.NoTransactionTimeout("set", l.conn.PgConn()), pgx.Identifier{pgtx.WorkerRole}.Sanitize())
-	for _, channel := range l.channels {
+	for _, channel := range l.notifier.config.Channels {
 		sql += "; listen " + pgx.Identifier{channel}.Sanitize()
 	}
 	return l.exec(ctx, "listen", sql)
@@ -106,7 +99,7 @@ func (l *listenConn) ping(ctx context.Context) error { return l.ask(ctx, "ping",
 // barrier reports whether no producer is between its decision to stay silent and the end of its commit.
 func (l *listenConn) barrier(ctx context.Context) (passed bool, err error) {
 	err = l.ask(ctx, "ask whether producers are committing silently", func(ctx context.Context) error {
-		passed, err = l.queries.Barrier(ctx, l.channels)
+		passed, err = l.queries.Barrier(ctx, l.notifier.config.Channels)
 		return err
 	})
 	return passed, err
@@ -117,32 +110,27 @@ func (l *listenConn) barrier(ctx context.Context) (passed bool, err error) {
 func (l *listenConn) idle(ctx context.Context, d time.Duration) (notified bool, err error) {
 	until := time.Now().Add(d)
 	for {
-		now := time.Now()
-		ping := l.answeredAt.Add(pgtx.PingInterval)
-		if until.Sub(ping) < pgtx.PingSlack {
-			ping = until // the next statement pings as well
-		}
-		testing := !now.Before(l.testAt)
-		if testing || !now.Before(ping) && now.Before(until) {
+		if !time.Now().Before(l.testAt) {
 			if err := l.ping(ctx); err != nil {
 				return false, err
 			}
-		}
-		if testing {
 			if err := l.selfTest(ctx); err != nil {
 				return false, err
 			}
 		}
-		now = time.Now()
-		if pinged := l.answeredAt.Add(pgtx.PingInterval); pinged.After(ping) {
-			ping = pinged
+		ping := time.Until(l.answeredAt.Add(pgtx.PingInterval))
+		if left := time.Until(until); left-ping < pgtx.PingSlack {
+			ping = left // the next statement pings as well
 		}
-		notified, err := l.await(ctx, min(until.Sub(now), l.testAt.Sub(now), ping.Sub(now)))
-		if notified || err != nil {
+		notified, err := l.await(ctx, min(ping, time.Until(l.testAt)))
+		now := time.Now()
+		if notified || err != nil || !now.Before(until) {
 			return notified, err
 		}
-		if !time.Now().Before(until) {
-			return false, nil
+		if now.Before(l.testAt) {
+			if err := l.ping(ctx); err != nil {
+				return false, err
+			}
 		}
 	}
 }
@@ -178,27 +166,27 @@ func (l *listenConn) receive(ctx context.Context, enough func() bool) error {
 // else is asked: a transaction pooler accepts LISTEN, and delivers nothing by itself. A test that could not be made is
 // no error.
 func (l *listenConn) selfTest(ctx context.Context) error {
+	n := l.notifier
 	l.tested = false
 	l.testAt = time.Now().Add(pgtx.SelfTestInterval)
 	sending, done := pgtx.WithAnswer(ctx, pgtx.SelfTestSend) // ctx may end while the answer is on its way
 	sent := make(chan error, 1)
-	l.sending.Go(func() { // by itself, for the pool may be slow to give up
+	n.sending.Go(func() { // by itself, for the pool may be slow to give up
 		defer done()
-		_, err := l.pool.Exec(sending, "select pg_catalog.pg_notify('"+l.testing+"', '')")
+		_, err := n.config.Pool.Exec(sending, "select pg_catalog.pg_notify('"+n.testing+"', '')")
 		sent <- err
 	})
 	arrived := func() bool { return l.tested }
 	if err := l.receive(sending, arrived); err != nil || l.tested {
 		return err
 	}
+	unsent := true
 	select {
 	case err := <-sent:
-		if err == nil {
-			break
-		}
-		l.testAt = time.Now().Add(pgtx.SelfTestRetry)
-		return ctx.Err()
+		unsent = err != nil
 	default:
+	}
+	if unsent {
 		l.testAt = time.Now().Add(pgtx.SelfTestRetry)
 		return ctx.Err()
 	}
@@ -230,37 +218,26 @@ func (l *listenConn) close() {
 	}
 }
 
-// reasonKind tells one reason from another, without what differs from try to try. Its class is for the log.
-func reasonKind(err error) (kind, class string) {
-	pg, answered := errors.AsType[*pgconn.PgError](err)
+// explain returns the error with what to do about it, where that is known, and its class and SQLSTATE, which tell one
+// reason from another.
+func explain(err error) (reason, class, code string) {
+	if pg, ok := errors.AsType[*pgconn.PgError](err); ok {
+		code = pg.Code
+	}
+	reason, class = pgtx.CleanText(err.Error(), pgtx.MaxErrorBytes), pgtx.ErrorClass(err)
 	switch {
 	case errors.Is(err, errNotificationsLost):
-		return "lost", "NotificationsLost"
+		class = "NotificationsLost"
 	case errors.Is(err, pgtx.ErrStandby):
-		return "standby", "StandbyError"
-	case answered:
-		return pg.Code, pgtx.ErrorClass(err)
-	default:
-		return "connection", pgtx.ErrorClass(err)
+		class = "StandbyError"
+	case code == pgerrcode.InvalidPassword, code == pgerrcode.InvalidAuthorizationSpecification:
+		reason += "; check the user and password in DATABASE_URL, and pg_hba.conf"
+	case code == pgerrcode.TooManyConnections:
+		reason += "; raise max_connections or the connection limit of the role or database, or run fewer workers"
+	case code == pgerrcode.InsufficientPrivilege:
+		reason += "; grant " + pgtx.WorkerRole + " to the login of DATABASE_URL"
+	case code == pgerrcode.ReadOnlySQLTransaction:
+		reason += "; " + pgtx.ErrStandby.Error()
 	}
+	return reason, class, code
 }
-
-// reasonText returns the error, and what to do about it where that is known.
-func reasonText(err error) string {
-	pg, _ := errors.AsType[*pgconn.PgError](err)
-	advice := map[string]string{
-		pgerrcode.InvalidPassword:                   checkLogin,
-		pgerrcode.InvalidAuthorizationSpecification: checkLogin,
-		pgerrcode.TooManyConnections: "raise max_connections or the connection limit of the role or database, or run " +
-			"fewer workers",
-		pgerrcode.InsufficientPrivilege:  "grant " + pgtx.WorkerRole + " to the login of DATABASE_URL",
-		pgerrcode.ReadOnlySQLTransaction: pgtx.ErrStandby.Error(),
-	}[cmp.Or(pg, &pgconn.PgError{}).Code]
-	reason := pgtx.CleanText(err.Error(), pgtx.MaxErrorBytes)
-	if advice != "" {
-		reason += "; " + advice
-	}
-	return reason
-}
-
-const checkLogin = "check the user and password in DATABASE_URL, and pg_hba.conf"

@@ -54,7 +54,7 @@ type Config struct {
 	Pool         *pgxpool.Pool
 	PollInterval time.Duration
 	Consumers    map[string]Consumer // by event type
-	Channels     []string         // on which their events are announced, in order
+	Channels     []string            // on which their events are announced, in order
 	Journal      *journal.Journal
 	Reaper       Reaper
 	Health       *Health
@@ -73,7 +73,8 @@ type Notifier struct {
 	polledAt   time.Time
 	fullPollAt time.Time // not before
 	probeAt    time.Time // when to look for dead workers next, not before
-	poolPoll   pollBackoff
+	poolPollAt time.Time // when to poll through the pool after a failure, not before; zero: the last poll did not fail
+	poolWait   pgtx.Backoff
 	logged     string         // the health that was logged last
 	sending    sync.WaitGroup // self-tests
 }
@@ -93,13 +94,13 @@ func New(config Config) *Notifier {
 func (n *Notifier) Run(ctx, work context.Context) error {
 	defer n.sending.Wait()
 	n.work = work
-	backoff := pgtx.FirstBackoff
+	var wait pgtx.Backoff
 	var lostAt time.Time
 	for ctx.Err() == nil {
 		conn, err := n.connect(ctx)
 		if err == nil {
 			err = n.watch(ctx, conn, func() {
-				backoff, lostAt = pgtx.FirstBackoff, time.Time{}
+				wait, lostAt = pgtx.Backoff{}, time.Time{}
 				n.setListening(ctx)
 			})
 		}
@@ -115,21 +116,20 @@ func (n *Notifier) Run(ctx, work context.Context) error {
 		}
 		state := Reconnecting
 		was, _ := n.config.Health.Now()
-		if errors.Is(err, errNotificationsLost) || was == Polling ||
-			backoff >= pgtx.MaxBackoff || time.Since(lostAt) >= pgtx.MaxBackoff {
+		if errors.Is(err, errNotificationsLost) || was == Polling || time.Since(lostAt) >= pgtx.MaxBackoff {
 			state = Polling
 		}
-		n.setUnhealthy(ctx, state, err, pgtx.Jittered(backoff))
+		delay := wait.Next()
+		n.setUnhealthy(ctx, state, err, delay)
 		if conn != nil {
 			conn.close()
 		}
-		wait, done := context.WithTimeout(ctx, pgtx.Jittered(backoff))
-		_, err = n.pollThroughPoolUntil(ctx, wait.Done(), n.polledAt)
+		waiting, done := context.WithTimeout(ctx, delay)
+		_, err = n.pollThroughPool(ctx, waiting, n.polledAt)
 		done()
 		if err != nil {
 			return err
 		}
-		backoff = min(2*backoff, pgtx.MaxBackoff)
 	}
 	return nil
 }
@@ -157,10 +157,9 @@ func (n *Notifier) setListening(ctx context.Context) {
 
 // setUnhealthy sets the health, and logs it when the state or the kind of reason changes.
 func (n *Notifier) setUnhealthy(ctx context.Context, state State, err error, delay time.Duration) {
-	reason := reasonText(err)
+	reason, class, code := explain(err)
 	n.config.Health.Set(state, reason)
-	kind, class := reasonKind(err)
-	if now := string(state) + " " + kind; n.logged != now {
+	if now := string(state) + class + code; n.logged != now {
 		n.logged = now
 		n.config.Log.WarnContext(ctx, "no LISTEN connection: events wait for the poll", pgtx.LogState, state,
 			pgtx.LogReason, reason, pgtx.LogErrorClass, class, pgtx.LogDelay, delay.Milliseconds())
@@ -171,25 +170,24 @@ func (n *Notifier) setUnhealthy(ctx context.Context, state State, err error, del
 // a row that is committed between the two. While it takes long, polls go on through the pool.
 func (n *Notifier) connect(ctx context.Context) (conn *listenConn, err error) {
 	opening, giveUp := context.WithCancel(ctx)
-	defer giveUp()
-	opened := make(chan struct{})
-	go func() {
-		defer close(opened)
-		conn, err = dial(opening, n.config.Direct, n.config.Pool, n.config.Channels, n.testing, &n.sending)
-		if err == nil {
+	waiting, opened := context.WithCancel(ctx)
+	var dialing sync.WaitGroup
+	dialing.Go(func() {
+		defer opened()
+		if conn, err = dial(opening, n); err == nil {
 			err = conn.open(opening)
 		}
-	}()
+	})
 	since := n.polledAt
 	if since.IsZero() {
 		since = time.Now() // the first poll should be the connection's
 	}
-	back, refused := n.pollThroughPoolUntil(opening, opened, since)
+	back, refused := n.pollThroughPool(ctx, waiting, since)
 	for back && refused == nil {
-		back, refused = n.pollThroughPoolUntil(opening, opened, n.polledAt)
+		back, refused = n.pollThroughPool(ctx, waiting, n.polledAt)
 	}
 	giveUp()
-	<-opened
+	dialing.Wait()
 	if err = cmp.Or(refused, err); err == nil {
 		err = n.config.Journal.Register(ctx, conn.conn)
 	}
@@ -200,67 +198,42 @@ func (n *Notifier) connect(ctx context.Context) (conn *listenConn, err error) {
 	return conn, err
 }
 
-// pollBackoff is when the poll through the pool is due.
-type pollBackoff struct {
-	at    time.Time     // not before
-	delay time.Duration // after the next failure; zero while there is none
-}
-
-// pollThroughPoolUntil polls through the pool whenever the poll, or a scheduled event that it saw, is due, counted from
-// the poll at since, until end is closed or the database is back after a failure. It polls less often while polls fail.
-// Its error is a [*journal.HandlersDifferError].
-func (n *Notifier) pollThroughPoolUntil(ctx context.Context, end <-chan struct{},
-	since time.Time) (back bool, err error) {
-	next := n.config.PollInterval - time.Since(since)
-	for {
-		poll := time.NewTimer(max(next, time.Until(n.poolPoll.at), 0))
-		select {
-		case <-end:
-			poll.Stop()
+// pollThroughPool polls without a LISTEN connection whenever the poll, or a scheduled event that it saw, is due,
+// counted from the poll at since. It ends when waiting is done, or when the database is back after a failure. It first
+// checks whether the worker may work, as it is not registered or has lost its session: its error is a
+// [*journal.HandlersDifferError]. After any other it polls less often, and does not report it: the health already says
+// that the database cannot be reached.
+func (n *Notifier) pollThroughPool(ctx, waiting context.Context, since time.Time) (back bool, err error) {
+	for next := n.config.PollInterval - time.Since(since); !back; {
+		pgtx.Pause(waiting, max(next, time.Until(n.poolPollAt)), nil)
+		if waiting.Err() != nil {
 			return false, nil
-		case <-ctx.Done():
-			poll.Stop()
-			return false, nil
-		case <-poll.C:
 		}
-		failing := n.poolPoll.delay > 0
-		if next, err = n.pollThroughPool(ctx); err != nil {
-			return false, err
-		}
-		if failing && n.poolPoll.delay == 0 {
-			return true, nil
-		}
-	}
-}
-
-// pollThroughPool polls without a LISTEN connection, and returns the time until the next poll. It first checks whether
-// the worker may work, as it is not registered or has lost its session. It does not report other errors: the health
-// already says that the database cannot be reached.
-func (n *Notifier) pollThroughPool(ctx context.Context) (time.Duration, error) {
-	n.polledAt = time.Now()
-	next := n.config.PollInterval
-	err := pgtx.InTx(ctx, n.config.Pool, pgtx.WorkerRole, func(tx pgx.Tx) error {
-		queries := coredb.New(tx)
-		if err := n.config.Journal.CheckHandlers(ctx, queries); err != nil {
+		n.polledAt = time.Now()
+		next = n.config.PollInterval
+		err := pgtx.InTx(ctx, n.config.Pool, pgtx.WorkerRole, func(tx pgx.Tx) error {
+			queries := coredb.New(tx)
+			if err := n.config.Journal.CheckHandlers(ctx, queries); err != nil {
+				return err
+			}
+			found, err := n.poll(ctx, queries)
+			if err == nil {
+				next = found.next
+			}
 			return err
+		})
+		if differ, ok := errors.AsType[*journal.HandlersDifferError](err); ok {
+			return false, differ
 		}
-		found, err := n.poll(ctx, queries)
-		if err == nil {
-			next = found.next
+		if err != nil {
+			n.poolPollAt = time.Now().Add(n.poolWait.Next())
+			continue
 		}
-		return err
-	})
-	if differ, ok := errors.AsType[*journal.HandlersDifferError](err); ok {
-		return 0, differ
+		back = !n.poolPollAt.IsZero()
+		n.poolPollAt, n.poolWait = time.Time{}, pgtx.Backoff{}
+		_, _ = n.probeWorkers(ctx, nil) // so that workers that cannot listen reap as well
 	}
-	if err != nil {
-		n.poolPoll.delay = min(max(2*n.poolPoll.delay, pgtx.FirstBackoff), pgtx.MaxBackoff)
-		n.poolPoll.at = time.Now().Add(pgtx.Jittered(n.poolPoll.delay))
-	} else {
-		n.poolPoll = pollBackoff{}
-		n.probeWorkersThroughPool(ctx)
-	}
-	return next, nil
+	return true, nil
 }
 
 // watch polls and waits in turns, on the LISTEN connection; docs/decisions/0003 says why no event is left behind. What
@@ -285,15 +258,7 @@ func (n *Notifier) watch(ctx context.Context, l *listenConn, connected func()) e
 		if err != nil {
 			return err
 		}
-		if notified {
-			n.pauseForGap(ctx)
-		}
 	}
-}
-
-// pauseForGap keeps polls that notifications ask for MinPollGap apart.
-func (n *Notifier) pauseForGap(ctx context.Context) {
-	pgtx.Pause(ctx, pgtx.MinPollGap-time.Since(n.polledAt), nil)
 }
 
 // pollUntilBarrier polls until the barrier is passed, and then once more: that poll sees the rows of every producer
@@ -305,14 +270,10 @@ func (n *Notifier) pollUntilBarrier(ctx context.Context, l *listenConn) (found, 
 			return found{}, err
 		}
 		if !passed {
-			notified, err := l.await(ctx, wait)
-			if err == nil && notified {
-				n.pauseForGap(ctx)
+			if _, err := l.await(ctx, wait); err != nil {
+				return found{}, err
 			}
-			if err == nil {
-				_, err = n.probeWorkers(ctx, l) // the barrier may take long
-			}
-			if err != nil {
+			if _, err := n.probeWorkers(ctx, l); err != nil { // the barrier may take long
 				return found{}, err
 			}
 		}
@@ -329,8 +290,9 @@ type found struct {
 	next time.Duration // until the next event that is not due yet
 }
 
-// pollOn polls on the LISTEN connection, where a poll is a ping as well.
+// pollOn polls on the LISTEN connection, where a poll is a ping as well. It keeps polls MinPollGap apart.
 func (n *Notifier) pollOn(ctx context.Context, l *listenConn) (result found, err error) {
+	pgtx.Pause(ctx, pgtx.MinPollGap-time.Since(n.polledAt), nil)
 	err = l.ask(ctx, "poll for due events", func(ctx context.Context) error {
 		result, err = n.poll(ctx, l.queries)
 		return err
@@ -392,18 +354,27 @@ func (n *Notifier) awaitDue(ctx context.Context, l *listenConn, d time.Duration)
 	}
 }
 
-// probeWorkers tells the reaper if there are dead workers or leases that ran out, and returns when to ask again.
+// probeWorkers tells the reaper if there are dead workers or leases that ran out, and returns when to ask again. Without
+// a LISTEN connection it asks through the pool.
 func (n *Notifier) probeWorkers(ctx context.Context, l *listenConn) (time.Duration, error) {
 	now := time.Now()
 	if now.Before(n.probeAt) {
 		return n.probeAt.Sub(now), nil
 	}
-	grace := n.config.Journal.DeadGrace()
-	var due float64
-	err := l.ask(ctx, "look for dead workers", func(ctx context.Context) (err error) {
-		due, err = l.queries.ProbeWorkers(ctx, n.probe(grace))
+	grace, due := n.config.Journal.DeadGrace(), 0.0
+	probe := func(ctx context.Context, queries *coredb.Queries) (err error) {
+		due, err = queries.ProbeWorkers(ctx, coredb.ProbeWorkersParams{
+			Worker: n.config.Journal.Worker, GraceSeconds: grace.Seconds(),
+		})
 		return err
-	})
+	}
+	var err error
+	if l != nil {
+		err = l.ask(ctx, "look for dead workers", func(ctx context.Context) error { return probe(ctx, l.queries) })
+	} else {
+		grace = pgtx.OutageGrace
+		err = pgtx.InTx(ctx, n.config.Pool, pgtx.WorkerRole, func(tx pgx.Tx) error { return probe(ctx, coredb.New(tx)) })
+	}
 	next := pgtx.ProbeInterval
 	if pg, refused := errors.AsType[*pgconn.PgError](err); refused && pg.Code != pgerrcode.ReadOnlySQLTransaction {
 		n.config.Log.WarnContext(ctx, "could not look for dead workers", pgtx.LogReason, err.Error())
@@ -414,24 +385,4 @@ func (n *Notifier) probeWorkers(ctx context.Context, l *listenConn) (time.Durati
 	}
 	n.probeAt = now.Add(next)
 	return next, nil
-}
-
-// probeWorkersThroughPool is probeWorkers without a LISTEN connection, so that workers that cannot listen reap as well.
-func (n *Notifier) probeWorkersThroughPool(ctx context.Context) {
-	now := time.Now()
-	if now.Before(n.probeAt) {
-		return
-	}
-	n.probeAt = now.Add(pgtx.ProbeInterval)
-	_ = pgtx.InTx(ctx, n.config.Pool, pgtx.WorkerRole, func(tx pgx.Tx) error {
-		due, err := coredb.New(tx).ProbeWorkers(ctx, n.probe(pgtx.OutageGrace))
-		if err == nil {
-			n.config.Reaper.Expect(due, pgtx.OutageGrace)
-		}
-		return err
-	})
-}
-
-func (n *Notifier) probe(grace time.Duration) coredb.ProbeWorkersParams {
-	return coredb.ProbeWorkersParams{Worker: n.config.Journal.Worker, GraceSeconds: grace.Seconds()}
 }
