@@ -299,9 +299,7 @@ func (l *testWorker) start() {
 	l.Helper()
 	must(l.T, l.Start(l.ctx))
 	l.Cleanup(func() { l.stop() })
-	ctx, cancel := context.WithTimeout(l.ctx, testTimeout)
-	defer cancel()
-	must(l.T, l.Health().Await(ctx, notify.Listening))
+	l.wantState(testTimeout, notify.Listening, "")
 }
 
 func (l *testWorker) stop() {

@@ -3,7 +3,6 @@ package maintenance
 import (
 	"context"
 	"log/slog"
-	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -21,7 +20,6 @@ type GenerationWatch struct {
 	log        *slog.Logger
 	generation events.Generation
 	asked      chan struct{}
-	logged     string // the state that was logged last
 }
 
 // NewGenerationWatch returns the watch of a generation.
@@ -40,38 +38,23 @@ func (w *GenerationWatch) Check() {
 
 // Run checks every minute, and when asked to, until ctx is done.
 func (w *GenerationWatch) Run(ctx context.Context) {
-	for {
-		next := time.NewTimer(aboutAMinute())
-		select {
-		case <-next.C:
-		case <-w.asked:
-			next.Stop()
-		case <-ctx.Done():
-			next.Stop()
+	logged := "" // the state that was logged last
+	everyMinute(ctx, w.health, w.asked, func() {
+		var state string
+		err := pgtx.InTx(ctx, w.pool, pgtx.WorkerRole, func(tx pgx.Tx) (err error) {
+			state, err = coredb.New(tx).GenerationState(ctx, int64(w.generation))
+			return err
+		})
+		if err != nil || state == logged { // the health reports that the database cannot be reached
 			return
 		}
-		w.check(ctx)
-	}
-}
-
-func (w *GenerationWatch) check(ctx context.Context) {
-	if state, _ := w.health.Now(); state != notify.Listening {
-		return
-	}
-	var state string
-	err := pgtx.InTx(ctx, w.pool, pgtx.WorkerRole, func(tx pgx.Tx) (err error) {
-		state, err = coredb.New(tx).GenerationState(ctx, int64(w.generation))
-		return err
+		logged = state
+		switch state {
+		case "retired":
+			w.log.WarnContext(ctx, "this worker's generation is retired, and the worker has nothing to do any more: stop it")
+		case "drained":
+			w.log.InfoContext(ctx, "this worker's generation is drained, and has nothing left: stop the worker once the "+
+				"generation's producers are stopped")
+		}
 	})
-	if err != nil || state == w.logged { // the health reports that the database cannot be reached
-		return
-	}
-	w.logged = state
-	switch state {
-	case "retired":
-		w.log.WarnContext(ctx, "this worker's generation is retired, and the worker has nothing to do any more: stop it")
-	case "drained":
-		w.log.InfoContext(ctx, "this worker's generation is drained, and has nothing left: stop the worker once the "+
-			"generation's producers are stopped")
-	}
 }

@@ -3,8 +3,6 @@ package maintenance
 import (
 	"context"
 	"log/slog"
-	"math/rand/v2"
-	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -25,14 +23,7 @@ type LatencySampler struct {
 // Run samples until ctx is done.
 func (s *LatencySampler) Run(ctx context.Context) {
 	failed := false // last time, which is logged
-	for {
-		pgtx.Pause(ctx, aboutAMinute(), nil)
-		if ctx.Err() != nil {
-			return
-		}
-		if state, _ := s.Health.Now(); state != notify.Listening {
-			continue // the database cannot be reached, or others sample
-		}
+	everyMinute(ctx, s.Health, nil, func() {
 		err := pgtx.InTx(ctx, s.Pool, pgtx.WorkerRole, func(tx pgx.Tx) error {
 			_, err := coredb.New(tx).SampleLatency(ctx)
 			return err
@@ -41,10 +32,5 @@ func (s *LatencySampler) Run(ctx context.Context) {
 			s.Log.WarnContext(ctx, "how long events wait is not being measured", pgtx.LogError(err)...)
 		}
 		failed = err != nil
-	}
-}
-
-// aboutAMinute spreads what the workers do each minute.
-func aboutAMinute() time.Duration {
-	return time.Duration((0.9 + 0.2*rand.Float64()) * float64(pgtx.LatencyInterval))
+	})
 }

@@ -16,8 +16,6 @@ import (
 const (
 	// reapPage is how many rows one transaction reaps: each is a subtransaction, and more than 64 slow down every session.
 	reapPage = 50
-	// maxReapLines is how many rows of a pass are logged.
-	maxReapLines = 20
 	// maxLogged is how many unwritable rows are remembered as logged.
 	maxLogged = 100_000
 )
@@ -75,60 +73,48 @@ func (r *Reaper) Run(ctx context.Context) {
 
 // pass goes once through all rows that are due, and returns how many it reaped.
 func (r *Reaper) pass(ctx context.Context, grace time.Duration) (reaped int, err error) {
-	var after coredb.ReapRow
-	var logged reapCounts
+	var after uuid.UUID
 	for {
 		var page []coredb.ReapRow
 		if err := pgtx.InTx(ctx, r.pool, pgtx.WorkerRole, func(tx pgx.Tx) (err error) {
 			page, err = coredb.New(tx).Reap(ctx, coredb.ReapParams{
-				RowLimit: reapPage, After: after.EventID, GraceSeconds: grace.Seconds(),
+				RowLimit: reapPage, After: after, GraceSeconds: grace.Seconds(),
 			})
 			return err
 		}); err != nil {
-			return logged.reaped, err
+			return reaped, err
 		}
 		for _, row := range page {
-			r.logRow(ctx, row, &logged)
+			r.logRow(ctx, row)
+			if row.Reaped {
+				reaped++
+			}
+			after = row.EventID
 		}
 		if len(page) < reapPage {
-			break
+			return reaped, nil
 		}
-		after = page[len(page)-1]
 	}
-	if logged.reaped > maxReapLines || logged.left > maxReapLines {
-		r.log.WarnContext(ctx, "many events were reaped: not all of them are logged",
-			pgtx.LogRows, logged.reaped, pgtx.LogLeft, logged.left)
-	}
-	return logged.reaped, nil
 }
 
-// reapCounts counts the rows that a pass reaped, and those that it is the first to find unwritable.
-type reapCounts struct{ reaped, left int }
-
 // logRow logs one row; one that cannot be written only once.
-func (r *Reaper) logRow(ctx context.Context, row coredb.ReapRow, logged *reapCounts) {
-	attributes := []any{pgtx.LogEventID, row.EventID, pgtx.LogEventType, row.EventType, pgtx.LogGeneration, row.Generation,
-		pgtx.LogAttempts, row.Attempts, pgtx.LogCrashes, row.Crashes, pgtx.LogReason, row.Reason}
+func (r *Reaper) logRow(ctx context.Context, row coredb.ReapRow) {
+	log := r.log.With(pgtx.LogEventID, row.EventID, pgtx.LogEventType, row.EventType, pgtx.LogGeneration, row.Generation,
+		pgtx.LogAttempts, row.Attempts, pgtx.LogCrashes, row.Crashes, pgtx.LogReason, row.Reason)
+	switch {
+	case row.Failed:
+		log.ErrorContext(ctx, "event failed: its workers crashed", pgtx.LogSee, pgtx.ShowCommand(row.EventID))
+	case row.Reaped:
+		log.WarnContext(ctx, "a dead worker held it: the event is pending again")
+	case !r.unwritable[row.EventID]:
+		log.ErrorContext(ctx, "a dead worker held it, and its row cannot be written: the event stays as it is")
+	}
 	if row.Reaped {
 		delete(r.unwritable, row.EventID)
-		logged.reaped++
-		if row.Failed {
-			r.log.ErrorContext(ctx, "event failed: its workers crashed",
-				append(attributes, pgtx.LogSee, pgtx.ShowCommand(row.EventID))...)
-		} else if logged.reaped <= maxReapLines {
-			r.log.WarnContext(ctx, "a dead worker held it: the event is pending again", attributes...)
-		}
-		return
-	}
-	if r.unwritable[row.EventID] {
 		return
 	}
 	if len(r.unwritable) >= maxLogged {
 		clear(r.unwritable)
 	}
 	r.unwritable[row.EventID] = true
-	if logged.left++; logged.left <= maxReapLines {
-		r.log.ErrorContext(ctx, "a dead worker held it, and its row cannot be written: the event stays as it is",
-			attributes...)
-	}
 }

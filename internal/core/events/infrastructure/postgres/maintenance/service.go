@@ -2,49 +2,51 @@ package maintenance
 
 import (
 	"context"
+	"math/rand/v2"
 	"sync"
+	"time"
+
+	"spectral/internal/core/events/infrastructure/postgres/notify"
+	"spectral/internal/core/events/infrastructure/postgres/pgtx"
 )
 
 // Service is a duty in the background. Start and Stop may be called in any order and more than once, from any
 // goroutine: a second Start does nothing, nor does one after Stop.
 type Service struct {
-	run func(context.Context)
-
-	mu      sync.Mutex
-	cancel  context.CancelFunc // nil until Start
-	stopped bool
-	over    chan struct{} // closed when run has returned, or will not be called
+	run     func(context.Context)
+	begin   sync.Once
+	cancel  context.CancelFunc // set by Start
+	running sync.WaitGroup
 }
 
 // NewService returns a service that calls run once. Run must return soon after its context is done.
-func NewService(run func(context.Context)) *Service {
-	return &Service{run: run, over: make(chan struct{})}
-}
+func NewService(run func(context.Context)) *Service { return &Service{run: run, cancel: func() {}} }
 
 // Start begins the duty and returns at once. The duty lasts until Stop, not until ctx is done.
 func (s *Service) Start(ctx context.Context) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.cancel != nil || s.stopped {
-		return
-	}
-	ctx, s.cancel = context.WithCancel(context.WithoutCancel(ctx))
-	go func() {
-		defer close(s.over)
-		s.run(ctx)
-	}()
+	s.begin.Do(func() {
+		ctx, s.cancel = context.WithCancel(context.WithoutCancel(ctx))
+		s.running.Go(func() { s.run(ctx) })
+	})
 }
 
 // Stop ends the duty, and returns when it has ended.
 func (s *Service) Stop() {
-	s.mu.Lock()
-	switch {
-	case s.cancel != nil:
-		s.cancel()
-	case !s.stopped:
-		close(s.over)
+	s.begin.Do(func() {}) // if it has not begun, it will not
+	s.cancel()
+	s.running.Wait()
+}
+
+// everyMinute calls duty about every minute, so that not all workers do it at once, and when asked to, until ctx is
+// done. It does not while the worker is not listening: then the database cannot be reached.
+func everyMinute(ctx context.Context, health *notify.Health, asked <-chan struct{}, duty func()) {
+	for {
+		pgtx.Pause(ctx, time.Duration((0.9+0.2*rand.Float64())*float64(pgtx.LatencyInterval)), asked)
+		if ctx.Err() != nil {
+			return
+		}
+		if state, _ := health.Now(); state == notify.Listening {
+			duty()
+		}
 	}
-	s.stopped = true
-	s.mu.Unlock()
-	<-s.over
 }

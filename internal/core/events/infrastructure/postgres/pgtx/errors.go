@@ -26,14 +26,13 @@ type RefusedError struct {
 }
 
 func (e *RefusedError) Error() string {
-	var s strings.Builder
-	_, _ = fmt.Fprintf(&s, "%s (%s)", e.Reason, e.Code)
+	s := fmt.Sprintf("%s (%s)", e.Reason, e.Code)
 	for _, further := range []string{e.Detail, e.Hint} {
 		if further != "" {
-			_, _ = fmt.Fprintf(&s, "; %s", further)
+			s += "; " + further
 		}
 	}
-	return s.String()
+	return s
 }
 
 // AsRefused turns an error that one of our SQL functions raised into a [*RefusedError], and returns any other

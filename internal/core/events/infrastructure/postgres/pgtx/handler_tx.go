@@ -66,8 +66,11 @@ func (h *HandlerTx) State() StatementKind {
 	return h.state
 }
 
-// begin checks the statements of a call and counts it as running, until done.
-func (h *HandlerTx) begin(statements ...string) error {
+// begin checks the statements and arguments of a call and counts it as running, until done.
+func (h *HandlerTx) begin(args []any, statements ...string) error {
+	if slices.Contains(args, any(pgx.QueryExecModeSimpleProtocol)) {
+		return errSimpleProtocol
+	}
 	kind := Plain
 	for _, sql := range statements {
 		kind = max(kind, readStatement(sql))
@@ -91,14 +94,6 @@ func (h *HandlerTx) begin(statements ...string) error {
 	return nil
 }
 
-// beginWith is begin for a statement with arguments.
-func (h *HandlerTx) beginWith(sql string, args []any) error {
-	if slices.Contains(args, any(pgx.QueryExecModeSimpleProtocol)) {
-		return errSimpleProtocol
-	}
-	return h.begin(sql)
-}
-
 func (h *HandlerTx) done() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -107,7 +102,7 @@ func (h *HandlerTx) done() {
 
 // Exec implements [events.Tx].
 func (h *HandlerTx) Exec(ctx context.Context, sql string, arguments ...any) (pgconn.CommandTag, error) {
-	if err := h.beginWith(sql, arguments); err != nil {
+	if err := h.begin(arguments, sql); err != nil {
 		return pgconn.CommandTag{}, err
 	}
 	defer h.done()
@@ -125,7 +120,7 @@ func (h *HandlerTx) Exec(ctx context.Context, sql string, arguments ...any) (pgc
 
 // Query implements [events.Tx].
 func (h *HandlerTx) Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error) {
-	if err := h.beginWith(sql, args); err != nil {
+	if err := h.begin(args, sql); err != nil {
 		return nil, err
 	}
 	defer h.done()
@@ -134,7 +129,7 @@ func (h *HandlerTx) Query(ctx context.Context, sql string, args ...any) (pgx.Row
 
 // QueryRow implements [events.Tx].
 func (h *HandlerTx) QueryRow(ctx context.Context, sql string, args ...any) pgx.Row {
-	if err := h.beginWith(sql, args); err != nil {
+	if err := h.begin(args, sql); err != nil {
 		return refusedRow{err}
 	}
 	defer h.done()
@@ -147,7 +142,7 @@ func (h *HandlerTx) SendBatch(ctx context.Context, b *pgx.Batch) pgx.BatchResult
 	for i, q := range b.QueuedQueries {
 		statements[i] = q.SQL
 	}
-	if err := h.begin(statements...); err != nil {
+	if err := h.begin(nil, statements...); err != nil {
 		return refusedBatch{err}
 	}
 	defer h.done()
@@ -157,7 +152,7 @@ func (h *HandlerTx) SendBatch(ctx context.Context, b *pgx.Batch) pgx.BatchResult
 // CopyFrom implements [events.Tx].
 func (h *HandlerTx) CopyFrom(ctx context.Context, table pgx.Identifier, columns []string,
 	source pgx.CopyFromSource) (int64, error) {
-	if err := h.begin(); err != nil {
+	if err := h.begin(nil); err != nil {
 		return 0, err
 	}
 	defer h.done()

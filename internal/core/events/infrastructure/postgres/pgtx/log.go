@@ -23,7 +23,6 @@ const (
 	LogRows        = "rows"
 	LogCrashes     = "crashes"
 	LogGeneration  = "event_generation"
-	LogLeft        = "rows_left"
 	LogDeadline    = "deadline"
 	LogSuccessor   = "successor"
 	LogSee         = "see"

@@ -123,12 +123,9 @@ func (w *Worker) Listen(_ context.Context, s events.Subscription) error {
 	if err := s.Validate(); err != nil {
 		return err
 	}
-	if err := w.checkContract(s); err != nil {
-		return fmt.Errorf("subscription to %q: %w", s.EventType, err)
-	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if err := w.checkUnique(s); err != nil {
+	if err := w.check(s); err != nil {
 		return fmt.Errorf("subscription to %q: %w", s.EventType, err)
 	}
 	c := dispatch.NewConsumer(s, w.config.Pool, w.journal, w.config.Log)
@@ -142,7 +139,8 @@ func (w *Worker) Listen(_ context.Context, s events.Subscription) error {
 	return nil
 }
 
-func (w *Worker) checkContract(s events.Subscription) error {
+// check refuses s where the worker cannot have it.
+func (w *Worker) check(s events.Subscription) error {
 	contracts := w.config.Contracts.OfType(s.EventType)
 	if len(contracts) == 0 {
 		return errors.New("no contract of this event type is registered")
@@ -156,10 +154,6 @@ func (w *Worker) checkContract(s events.Subscription) error {
 	if want := events.ChannelName(w.config.Generation, contracts[0].Class); s.Channel != want {
 		return fmt.Errorf("channel is %s, but its events are announced on %s", s.Channel, want)
 	}
-	return nil
-}
-
-func (w *Worker) checkUnique(s events.Subscription) error {
 	if w.started {
 		return errors.New("the worker has started")
 	}
