@@ -92,9 +92,9 @@ func newWorker(lifecycle fx.Lifecycle, s Settings, contracts *events.Contracts, 
 		return nil, fmt.Errorf("%s: %w", EnvDatabaseURL, err)
 	}
 	// the sweep uses the pool of the use cases, so that it does not take a dispatcher's connection
-	sweeper := retention.NewSweeper(retentionpg.New(unitOfWork.Pool, pgtx.WorkerRole), retention.Config{
-		Steps: RetentionSteps(), Log: log, Random: rand.Float64,
-	})
+	sweeper := &retention.Sweeper{
+		Store: retentionpg.New(unitOfWork.Pool, pgtx.WorkerRole), Steps: RetentionSteps(), Log: log, Random: rand.Float64,
+	}
 	w, err := worker.New(worker.Config{
 		Generation: s.Generation, Direct: direct, Pool: pool, Contracts: contracts, Log: log.With(logWorkerID, id),
 		Worker: id, Name: processName(), Maintenance: []*maintenance.Service{maintenance.NewService(sweeper.Run)},

@@ -35,7 +35,7 @@ func retaining(p Process, do func(context.Context, *retentionpg.Store) error) fu
 
 // retentionStatus is the result of `retention status --json`.
 type retentionStatus struct {
-	Policies []retention.StoredPolicy `json:"policies"`
+	Policies []retention.Policy `json:"policies"`
 	retention.Status
 }
 
@@ -65,7 +65,7 @@ larger ones.`,
 }
 
 func printRetention(p Process, s retentionStatus) {
-	printTable(p, s.Policies, func(policy retention.StoredPolicy) []any {
+	printTable(p, s.Policies, func(policy retention.Policy) []any {
 		mark := ""
 		if policy.Estimated {
 			mark = "~"

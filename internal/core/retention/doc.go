@@ -7,8 +7,7 @@
 //
 // The files:
 //
-//   - policy.go: the kinds of rows, and their policies
-//   - store.go: the steps of a sweep, and what a sweep needs of the database
+//   - store.go: the kinds of rows, their policies, the steps of a sweep, and what a sweep needs of the database
 //   - sweeper.go: one sweep, and the Sweeper that starts sweeps in a worker
 //
 // The policies are rows of core.retention_policies. A [Step] is a SQL function that does no more than the stored policy

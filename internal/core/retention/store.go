@@ -8,6 +8,16 @@ import (
 	"github.com/google/uuid"
 )
 
+// Subject is a kind of row that has a policy.
+type Subject string
+
+// The subjects, in the order in which they are swept.
+const (
+	OutboxRow      Subject = "outbox_row"      // a settled event in core.outbox
+	EventHandled   Subject = "event_handled"   // a row of core.event_handled: a handler has handled a key
+	OperatorAction Subject = "operator_action" // a row of core.operator_actions
+)
+
 // Action is what a step does to rows.
 type Action string
 
@@ -57,12 +67,20 @@ type Page struct {
 // ErrNotLeading is returned while another transaction is sweeping.
 var ErrNotLeading = errors.New("another sweep is running")
 
-// StoredPolicy is a policy in the database, with the number of rows that are past it.
-type StoredPolicy struct {
-	Policy
-	ToTombstone int64 `json:"to_tombstone"`
-	ToDelete    int64 `json:"to_delete"`
-	Estimated   bool  `json:"estimated"` // from a sample of the table
+// Policy says how long rows of a subject are kept, and how many are past it. Days have 24 hours, by the clock of the
+// database.
+type Policy struct {
+	Subject      Subject `json:"subject"`
+	ContentClass string  `json:"content_class"`
+	// ActiveTTLDays is how many days a row is kept before it is tombstoned. They count, for an event, from the later of
+	// occurred_at and settling; for a key, from its handling; for an action, from its time.
+	ActiveTTLDays int `json:"active_ttl_days"`
+	// TombstonedGraceDays is how many days a tombstoned row is kept, before Disposal.
+	TombstonedGraceDays int    `json:"tombstoned_grace_days"`
+	Disposal            string `json:"disposal"`
+	ToTombstone         int64  `json:"to_tombstone"`
+	ToDelete            int64  `json:"to_delete"`
+	Estimated           bool   `json:"estimated"` // from a sample of the table
 }
 
 // Status is the state of retention.

@@ -35,21 +35,13 @@ const (
 	logTook    = "duration_ms"
 )
 
-// Config is the configuration of a Sweeper.
-type Config struct {
+// Sweeper runs sweeps in a worker.
+type Sweeper struct {
+	Store  Store
 	Steps  []Step
 	Log    *slog.Logger
 	Random func() float64 // uniform in [0,1)
 }
-
-// Sweeper runs sweeps in a worker.
-type Sweeper struct {
-	config Config
-	store  Store
-}
-
-// NewSweeper returns a Sweeper that sweeps in store.
-func NewSweeper(store Store, config Config) *Sweeper { return &Sweeper{config: config, store: store} }
 
 // Run runs a sweep whenever one is due, until ctx ends. While the database does not answer, it asks with growing delays
 // and logs that once. A stop ends a sweep between two statements and keeps what was swept.
@@ -60,7 +52,7 @@ func (s *Sweeper) Run(ctx context.Context) {
 		if !sleep(ctx, delay) {
 			return
 		}
-		due, err := s.store.Begin(ctx, Interval)
+		due, err := s.Store.Begin(ctx, Interval)
 		if err == nil && due <= 0 {
 			err = s.runOnce(ctx)
 			due = Interval
@@ -74,7 +66,7 @@ func (s *Sweeper) Run(ctx context.Context) {
 			delay = s.jittered(max(due, time.Second))
 		default:
 			if failures == 0 {
-				s.config.Log.WarnContext(ctx, "retention sweep failed: the next one begins when it is due",
+				s.Log.WarnContext(ctx, "retention sweep failed: the next one begins when it is due",
 					logReason, err.Error())
 			}
 			delay = s.jittered(min(firstRetry<<min(failures, 10), maxRetry))
@@ -90,8 +82,8 @@ func (s *Sweeper) runOnce(ctx context.Context) error {
 		return err
 	}
 	started := time.Now()
-	counts, err := Sweep(ctx, s.store, Options{
-		Steps: s.config.Steps, Run: run, PageRows: PageRows,
+	counts, err := Sweep(ctx, s.Store, Options{
+		Steps: s.Steps, Run: run, PageRows: PageRows,
 		Pause: func() time.Duration { return s.jittered(Pause) },
 	})
 	attributes := []any{logRun, run, logTook, time.Since(started).Milliseconds()}
@@ -101,14 +93,14 @@ func (s *Sweeper) runOnce(ctx context.Context) error {
 		}
 	}
 	if len(attributes) > 4 {
-		s.config.Log.InfoContext(ctx, "retention sweep", attributes...)
+		s.Log.InfoContext(ctx, "retention sweep", attributes...)
 	}
 	if err != nil {
 		return err
 	}
-	status, err := s.store.Status(ctx)
+	status, err := s.Store.Status(ctx)
 	if err == nil && status.FailedExpiring > 0 {
-		s.config.Log.WarnContext(ctx,
+		s.Log.WarnContext(ctx,
 			"failed events will expire soon: replay or discard them (`workers retention status`)",
 			logFailed, status.FailedExpiring, logFirstAt, status.FailedExpireFirst.UTC().Format(time.RFC3339))
 	}
@@ -172,7 +164,7 @@ func Sweep(ctx context.Context, store Store, o Options) ([]Count, error) {
 
 // jittered returns a random duration from d to 1.5 d.
 func (s *Sweeper) jittered(d time.Duration) time.Duration {
-	return d + time.Duration(s.config.Random()*float64(d)/2)
+	return d + time.Duration(s.Random()*float64(d)/2)
 }
 
 // sleep waits for d, and returns false if ctx ended first.

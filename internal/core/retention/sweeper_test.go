@@ -91,9 +91,9 @@ func sweeping(t *testing.T, s *store, during func(stop func(), log *logged)) {
 	synctest.Test(t, func(t *testing.T) {
 		var log logged
 		s.began = time.Now()
-		sweeper := retention.NewSweeper(s, retention.Config{
-			Steps: steps, Log: slog.New(slog.NewTextHandler(&log, nil)), Random: func() float64 { return 0 },
-		})
+		sweeper := retention.Sweeper{
+			Store: s, Steps: steps, Log: slog.New(slog.NewTextHandler(&log, nil)), Random: func() float64 { return 0 },
+		}
 		ctx, cancel := context.WithCancel(t.Context())
 		var running sync.WaitGroup
 		running.Go(func() { sweeper.Run(ctx) })

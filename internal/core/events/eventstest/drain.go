@@ -1,7 +1,7 @@
 package eventstest
 
 import (
-	"context"
+	"cmp"
 	"database/sql"
 	"errors"
 	"fmt"
@@ -47,11 +47,7 @@ func Drain(t testing.TB, db events.Tx, options ...DrainOption) []Outcome {
 	for _, option := range options {
 		option(&d)
 	}
-	unsettled := waiting
-	if d.scheduled {
-		unsettled = "(" + waiting + " or " + scheduled + ")"
-	}
-	left := func(o Outcome) bool { return o.Waiting || d.scheduled && o.Scheduled }
+	settled := func(o Outcome) bool { return !o.Waiting && !(d.scheduled && o.Scheduled) }
 	deadline := time.NewTimer(d.within)
 	defer deadline.Stop()
 	tick := time.NewTicker(lookEvery)
@@ -60,25 +56,17 @@ func Drain(t testing.TB, db events.Tx, options ...DrainOption) []Outcome {
 		if polls%10 == 9 {
 			failIfUndeliverable(t, db)
 		}
-		var busy bool
-		if err := db.QueryRow(t.Context(),
-			"select exists (select from core.outbox o where o.deleted_at is null and "+unsettled+")").Scan(&busy); err != nil {
-			t.Fatalf("drain: look at the outbox: %v", err)
+		all, err := Outcomes(t.Context(), db)
+		if err != nil {
+			t.Fatal(err)
 		}
-		if !busy {
-			outcomes := outcomes(t, db)
-			if !slices.ContainsFunc(outcomes, left) { // none was published since
-				return outcomes
-			}
+		rest := slices.DeleteFunc(slices.Clone(all), settled)
+		if len(rest) == 0 {
+			return all
 		}
 		select {
 		case <-tick.C:
 		case <-deadline.C:
-			all := outcomes(t, db)
-			rest := slices.DeleteFunc(slices.Clone(all), func(o Outcome) bool { return !left(o) })
-			if len(rest) == 0 {
-				return all
-			}
 			t.Fatalf("the outbox is not quiet after %s; of %d events these are left:\n%s", d.within, len(all), table(rest))
 		}
 	}
@@ -129,17 +117,6 @@ func missingGrant(t testing.TB, db events.Tx, lastError string) string {
 		denied[1], role, privileges, table)
 }
 
-func outcomes(t testing.TB, db events.Tx) []Outcome {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), DefaultTimeout)
-	defer cancel()
-	all, err := Outcomes(ctx, db)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return all
-}
-
 // RequireDelivered fails the test unless there are events and all of them were delivered, with a table of those that
 // were not. An event that is scheduled for later was not.
 func RequireDelivered(t testing.TB, outcomes []Outcome) {
@@ -157,38 +134,24 @@ func RequireDelivered(t testing.TB, outcomes []Outcome) {
 func table(outcomes []Outcome) string {
 	var b strings.Builder
 	w := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
-	line := func(columns ...any) {
-		texts := make([]string, len(columns))
-		for i, c := range columns {
-			texts[i] = fmt.Sprint(c)
-		}
-		_, _ = fmt.Fprintln(w, "  "+strings.Join(texts, "\t"))
-	}
-	line("event", "type", "generation", "status", "attempts", "due", "handler failures", "last error")
+	_, _ = fmt.Fprintln(w, "  event\ttype\tgeneration\tstatus\tattempts\tdue\thandler failures\tlast error")
 	for i, o := range outcomes {
 		if i == maxListed {
-			line(fmt.Sprintf("and %d more", len(outcomes)-i))
+			_, _ = fmt.Fprintf(w, "  and %d more\n", len(outcomes)-i)
 			break
 		}
-		due := o.AvailableAt.Format("2006-01-02 15:04:05.000Z")
-		line(o.Envelope.EventID, o.Envelope.EventType, o.Generation, o.Status, o.Attempts, due, failures(o.Failures),
-			shortened(o.LastError))
+		var failures []string
+		for _, name := range slices.Sorted(maps.Keys(o.Failures)) {
+			text := fmt.Sprintf("%s %d", name, o.Failures[name].Failures)
+			if o.Failures[name].Parked {
+				text += " (parked)"
+			}
+			failures = append(failures, text)
+		}
+		_, _ = fmt.Fprintf(w, "  %s\t%s\t%d\t%s\t%d\t%s\t%s\t%s\n", o.Envelope.EventID, o.Envelope.EventType,
+			o.Generation, o.Status, o.Attempts, o.AvailableAt.Format("2006-01-02 15:04:05.000Z"),
+			cmp.Or(strings.Join(failures, ", "), "none"), shortened(o.LastError))
 	}
 	_ = w.Flush()
 	return b.String()
-}
-
-func failures(of map[string]Failure) string {
-	texts := make([]string, 0, len(of))
-	for _, name := range slices.Sorted(maps.Keys(of)) {
-		text := fmt.Sprintf("%s %d", name, of[name].Failures)
-		if of[name].Parked {
-			text += " (parked)"
-		}
-		texts = append(texts, text)
-	}
-	if len(texts) == 0 {
-		return "none"
-	}
-	return strings.Join(texts, ", ")
 }

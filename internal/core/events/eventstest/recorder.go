@@ -51,21 +51,19 @@ func (r *Recorder) Publish(ctx context.Context, envelopes ...events.Envelope) er
 
 // Publisher returns a publisher with options that records in r. The method is an [events.PublisherFor].
 func (r *Recorder) Publisher(options ...events.PublishOption) events.EventPublisher {
-	p := scheduling{recorder: r}
-	for _, option := range options {
-		option(&p.options)
-	}
-	return p
+	return publisher(func(ctx context.Context, envelopes []events.Envelope) error {
+		var o events.PublishOptions
+		for _, option := range options {
+			option(&o)
+		}
+		return r.publish(ctx, o, envelopes)
+	})
 }
 
-// scheduling publishes with options.
-type scheduling struct {
-	recorder *Recorder
-	options  events.PublishOptions
-}
+type publisher func(context.Context, []events.Envelope) error
 
-func (p scheduling) Publish(ctx context.Context, envelopes ...events.Envelope) error {
-	return p.recorder.publish(ctx, p.options, envelopes)
+func (p publisher) Publish(ctx context.Context, envelopes ...events.Envelope) error {
+	return p(ctx, envelopes)
 }
 
 // Transact calls work as a unit of work does: what it publishes is kept if it returns nil. An error, a panic or
@@ -120,7 +118,10 @@ func (r *Recorder) publish(ctx context.Context, options events.PublishOptions, e
 		p, err := r.seal(e, now)
 		if err != nil {
 			r.published = r.published[:before]
-			return place(i, len(envelopes), err)
+			if len(envelopes) == 1 {
+				return err
+			}
+			return fmt.Errorf("event %d of %d: %w", i+1, len(envelopes), err)
 		}
 		if options.AvailableAt.After(now) {
 			p.AvailableAt = options.AvailableAt.UTC().Truncate(time.Microsecond)
@@ -158,7 +159,7 @@ func (r *Recorder) seal(e events.Envelope, now time.Time) (Publication, error) {
 		e.OccurredAt = now
 	}
 	e.OccurredAt = e.OccurredAt.UTC().Truncate(time.Microsecond)
-	if r.has(e) || r.under.keeps(e) {
+	if r.has(e) {
 		return Publication{}, &events.Refusal{Code: events.CodeEventID, Field: "event_id", EventType: e.EventType,
 			Reason: "an event of this id and occurred_at is in the outbox already"}
 	}
@@ -167,21 +168,15 @@ func (r *Recorder) seal(e events.Envelope, now time.Time) (Publication, error) {
 	return Publication{Envelope: e}, nil
 }
 
-// has reports whether an event with the id and time of e is recorded. R is locked.
+// has reports whether an event with the id and time of e is recorded, also outside of r's transaction. R is locked.
 func (r *Recorder) has(e events.Envelope) bool {
-	return slices.ContainsFunc(r.published, func(p Publication) bool {
+	published := r.published
+	if r.under != nil {
+		published = append(r.under.Publications(), published...)
+	}
+	return slices.ContainsFunc(published, func(p Publication) bool {
 		return p.Envelope.EventID == e.EventID && p.Envelope.OccurredAt.Equal(e.OccurredAt)
 	})
-}
-
-// keeps is has, of a recorder that is not locked and may be nil.
-func (r *Recorder) keeps(e events.Envelope) bool {
-	if r == nil {
-		return false
-	}
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.has(e)
 }
 
 // qualifiedKey is the idempotency key as it is stored: two sources or workspaces never share one.
@@ -195,12 +190,4 @@ func qualifiedKey(e events.Envelope) string {
 		workspace = e.WorkspaceID.UUID.String()
 	}
 	return string(e.Source) + ":" + workspace + ":" + e.IdempotencyKey
-}
-
-// place says which of several events an error is about.
-func place(i, of int, err error) error {
-	if of == 1 {
-		return err
-	}
-	return fmt.Errorf("event %d of %d: %w", i+1, of, err)
 }

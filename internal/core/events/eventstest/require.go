@@ -2,6 +2,7 @@ package eventstest
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
@@ -17,14 +18,14 @@ func RequirePublished[P any](t testing.TB, from Source, eventType string, matche
 	case len(s.found) == 1:
 		return s.found[0]
 	case len(s.found) > 1:
-		t.Fatalf("%d events %s%s were published, want one\n%s", len(s.found), eventType, s.matching(), listed(s.published))
+		t.Fatalf("%d events %s%s were published, want one\n%s", len(s.found), eventType, s.matching, s.list)
 	case s.ofType == 0:
-		t.Fatalf("no event %s was published\n%s", eventType, listed(s.published))
+		t.Fatalf("no event %s was published\n%s", eventType, s.list)
 	case len(s.faults) > 0:
 		t.Fatalf("of %d events %s, %d cannot be decoded into %T and the others do not match: %v\n%s",
-			s.ofType, eventType, len(s.faults), *new(P), s.faults[0], listed(s.published))
+			s.ofType, eventType, len(s.faults), *new(P), s.faults[0], s.list)
 	default:
-		t.Fatalf("of %d events %s, none matches\n%s", s.ofType, eventType, listed(s.published))
+		t.Fatalf("of %d events %s, none matches\n%s", s.ofType, eventType, s.list)
 	}
 	panic("unreachable")
 }
@@ -36,27 +37,20 @@ func RequireNotPublished[P any](t testing.TB, from Source, eventType string, mat
 	s := seek(t, from, eventType, matches)
 	switch {
 	case len(s.found) > 0:
-		t.Fatalf("%d events %s%s were published, want none\n%s", len(s.found), eventType, s.matching(), listed(s.published))
+		t.Fatalf("%d events %s%s were published, want none\n%s", len(s.found), eventType, s.matching, s.list)
 	case len(s.faults) > 0:
 		t.Fatalf("%d events %s were published that cannot be decoded into %T: %v\n%s",
-			len(s.faults), eventType, *new(P), s.faults[0], listed(s.published))
+			len(s.faults), eventType, *new(P), s.faults[0], s.list)
 	}
 }
 
 // sought is what was looked for and found.
 type sought struct {
-	published []events.Envelope
-	found     []events.Envelope
-	ofType    int
-	faults    []error // of payloads of the type that do not decode
-	selective bool
-}
-
-func (s sought) matching() string {
-	if s.selective {
-		return " that match"
-	}
-	return ""
+	found    []events.Envelope
+	ofType   int
+	faults   []error // of payloads of the type that do not decode
+	matching string  // says that not all events of the type were wanted
+	list     string  // of what was published
 }
 
 func seek[P any](t testing.TB, from Source, eventType string, matches []func(P) bool) sought {
@@ -65,7 +59,10 @@ func seek[P any](t testing.TB, from Source, eventType string, matches []func(P) 
 	if err != nil {
 		t.Fatalf("look for events %s: %v", eventType, err)
 	}
-	s := sought{published: published, selective: len(matches) > 0}
+	s := sought{list: listed(published)}
+	if len(matches) > 0 {
+		s.matching = " that match"
+	}
 	for _, e := range published {
 		if e.EventType != eventType {
 			continue
@@ -76,11 +73,7 @@ func seek[P any](t testing.TB, from Source, eventType string, matches []func(P) 
 			s.faults = append(s.faults, err)
 			continue
 		}
-		matched := true
-		for _, match := range matches {
-			matched = matched && match(payload)
-		}
-		if matched {
+		if !slices.ContainsFunc(matches, func(match func(P) bool) bool { return !match(payload) }) {
 			s.found = append(s.found, e)
 		}
 	}

@@ -9,9 +9,8 @@ import (
 	"spectral/internal/core/events"
 )
 
-// Source has events that were published.
+// Source returns the events that were published in their order, as consumers get them.
 type Source interface {
-	// Events returns them in the order they were published, as consumers get them.
 	Events(ctx context.Context) ([]events.Envelope, error)
 }
 
@@ -101,8 +100,7 @@ const (
 // published. See [Outbox] for who may.
 func Outcomes(ctx context.Context, db events.Tx) ([]Outcome, error) {
 	rows, err := db.Query(ctx, `
-		select o.id, o.event_type, o.event_version, o.occurred_at, o.source, coalesce(o.target, ''), o.workspace_id,
-			o.payload,
+		select o.id, o.event_type, o.event_version, o.occurred_at, o.source, coalesce(o.target, ''), o.workspace_id, o.payload,
 		  o.idempotency_key, coalesce(o.trace_context, ''), o.available_at, o.status, o.attempts, coalesce(o.last_error, ''),
 		  o.handler_failures, o.generation, `+scheduled+`, `+waiting+`,
 		  coalesce((select array_agg(h.handler_name order by h.handler_name) from core.event_handled h
@@ -121,7 +119,7 @@ func Outcomes(ctx context.Context, db events.Tx) ([]Outcome, error) {
 		if err := rows.Scan(&e.EventID, &e.EventType, &e.EventVersion, &e.OccurredAt, &e.Source, &e.Target,
 			&e.WorkspaceID, &e.Payload, &e.IdempotencyKey, &e.TraceContext, &o.AvailableAt, &o.Status, &o.Attempts,
 			&o.LastError, &o.Failures, &o.Generation, &o.Scheduled, &o.Waiting, &o.HandledBy); err != nil {
-			return nil, fmt.Errorf("read the outbox: %w", err)
+			break // rows.Err has it
 		}
 		e.OccurredAt, o.AvailableAt = e.OccurredAt.UTC(), o.AvailableAt.UTC()
 		outcomes = append(outcomes, o)
