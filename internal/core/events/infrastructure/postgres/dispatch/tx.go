@@ -34,13 +34,8 @@ type Tx struct {
 
 // Begin begins a transaction of c as the worker role. Entry is nil where nothing is claimed.
 func Begin(ctx context.Context, c *Consumer, entry *journal.Entry) (*Tx, error) {
-	conn, err := pgtx.Acquire(ctx, c.Pool)
+	conn, tx, err := pgtx.Begin(ctx, c.Pool, pgtx.Identity{Role: pgtx.WorkerRole, Idle: c.idleTimeout()})
 	if err != nil {
-		return nil, err
-	}
-	tx, err := pgtx.Begin(ctx, c.Pool, conn, pgtx.Identity{Role: pgtx.WorkerRole, Idle: c.idleTimeout()})
-	if err != nil {
-		conn.Release()
 		return nil, err
 	}
 	return &Tx{Queries: coredb.New(tx), consumer: c, entry: entry, conn: conn, tx: tx}, nil

@@ -1,6 +1,7 @@
 package pgtx
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"time"
@@ -39,40 +40,34 @@ type Identity struct {
 	Idle      time.Duration // how long it may wait for its next statement; zero means IdleTimeout
 }
 
-// Acquire takes a connection within StatementTimeout: handlers that want a second connection may have emptied the pool.
-func Acquire(ctx context.Context, pool *pgxpool.Pool) (*pgxpool.Conn, error) {
-	ctx, cancel := context.WithTimeout(ctx, StatementTimeout)
-	defer cancel()
-	conn, err := pool.Acquire(ctx)
-	if err != nil {
-		return nil, fmt.Errorf("take a connection from the pool: %w", err)
-	}
-	return conn, nil
-}
-
-// Begin begins a transaction on conn, a connection of pool, in one round trip and within StatementTimeout. It sets what
-// a default of the login or the database could change: a higher isolation level would raise 40001 in the dedup insert,
-// row_security off would make every policy an error, and a timeout meant for people would end handlers.
+// Begin takes a connection of pool within StatementTimeout (handlers that want a second one may have emptied the pool),
+// and begins a transaction on it in one round trip and within StatementTimeout. The caller releases the connection. It
+// sets what a default of the login or the database could change: a higher isolation level would raise 40001 in the
+// dedup insert, row_security off would make every policy an error, and a timeout meant for people would end handlers.
 //
-// After an error conn is closed, so that no other caller gets it. A server that cannot be written to also empties the
-// pool, so that new connections follow the address.
-func Begin(ctx context.Context, pool *pgxpool.Pool, conn *pgxpool.Conn, as Identity) (pgx.Tx, error) {
-	ctx, cancel := context.WithTimeout(ctx, StatementTimeout)
+// After an error the connection is closed, so that no other caller gets it. A server that cannot be written to also
+// empties the pool, so that new connections follow the address.
+func Begin(ctx context.Context, pool *pgxpool.Pool, as Identity) (*pgxpool.Conn, pgx.Tx, error) {
+	acquiring, cancel := context.WithTimeout(ctx, StatementTimeout)
 	defer cancel()
-	if as.Idle == 0 {
-		as.Idle = IdleTimeout
+	conn, err := pool.Acquire(acquiring)
+	if err != nil {
+		return nil, nil, fmt.Errorf("take a connection from the pool: %w", err)
 	}
+	ctx, cancel = context.WithTimeout(ctx, StatementTimeout)
+	defer cancel()
 	tx, err := conn.BeginTx(ctx, pgx.TxOptions{BeginQuery: "begin isolation level read committed read write; " +
-		OwnSettings(conn.Conn().PgConn(), as.Idle) + RoleSettings(as.Role, as.Workspace)})
+		OwnSettings(conn.Conn().PgConn(), cmp.Or(as.Idle, IdleTimeout)) + RoleSettings(as.Role, as.Workspace)})
 	if err == nil {
-		return tx, nil
+		return conn, tx, nil
 	}
 	CloseBeforeRelease(conn)
+	conn.Release()
 	if readOnlyServer(err) {
 		pool.Reset()
 		err = fmt.Errorf("%w (%w)", ErrStandby, err)
 	}
-	return nil, fmt.Errorf("begin as %s: %w", as.Role, err)
+	return nil, nil, fmt.Errorf("begin as %s: %w", as.Role, err)
 }
 
 // OwnSettings returns the statements, each with its semicolon, that make a transaction independent of the settings of
@@ -116,15 +111,11 @@ func InTx(ctx context.Context, pool *pgxpool.Pool, role string, work func(pgx.Tx
 // RunAs runs work in one transaction as role, with the settings of [Begin], and commits it if work returns nil. Only
 // ctx bounds it.
 func RunAs(ctx context.Context, pool *pgxpool.Pool, role string, work func(pgx.Tx) error) error {
-	conn, err := Acquire(ctx, pool)
+	conn, tx, err := Begin(ctx, pool, Identity{Role: role})
 	if err != nil {
 		return err
 	}
 	defer conn.Release()
-	tx, err := Begin(ctx, pool, conn, Identity{Role: role})
-	if err != nil {
-		return err
-	}
 	defer Rollback(tx)
 	if err := work(tx); err != nil {
 		return err

@@ -28,15 +28,11 @@ func (u *UnitOfWork) Do(ctx context.Context, scope events.Scope, workspace uuid.
 	if err != nil {
 		return err
 	}
-	conn, err := u.Pool.Acquire(ctx)
-	if err != nil {
-		return fmt.Errorf("unit of work: connect: %w", err)
-	}
-	defer conn.Release()
-	tx, err := pgtx.Begin(ctx, u.Pool, conn, pgtx.Identity{Role: role, Workspace: workspace})
+	conn, tx, err := pgtx.Begin(ctx, u.Pool, pgtx.Identity{Role: role, Workspace: workspace})
 	if err != nil {
 		return fmt.Errorf("unit of work: %w", err)
 	}
+	defer conn.Release()
 	h := pgtx.NewHandlerTx(tx, false)
 	defer func() { // after an error, a panic or Goexit it undoes everything; after a commit nothing
 		if h.Revoke() {
