@@ -3,8 +3,7 @@
 //   - recorder.go: an event publisher without a database
 //   - source.go: reads the published events and their outcomes from a database
 //   - require.go: fails a test unless certain events were published or delivered
-//   - start.go: runs a worker for as long as a test
-//   - drain.go: waits until the outbox has nothing left to do
+//   - drain.go: runs a worker for as long as a test, and waits until the outbox has nothing left to do
 //
 // A use case is tested with a [Recorder], which refuses what a real publisher does. [RequirePublished] and
 // [RequireNotPublished] check what was published, to a Recorder or to a database's [Outbox].

@@ -7,7 +7,6 @@
 //   - batch_sizer.go, watermark.go: how many rows a claim takes, and from where it looks
 //   - claim.go: one claim; its rows run as a batch, all or none, or one by one
 //   - single.go: the handlers of one row, each under a savepoint
-//   - call.go: the call of a handler, with its timeout; a panic does not end the worker
 //   - decision.go: what becomes of an event whose handlers failed
 //   - settle.go: writes what became of rows
 //
@@ -15,5 +14,5 @@
 //
 //   - consumer.go: what both modes know of a subscription, when it is woken and stopped, and what it logs
 //   - row.go: a claimed row, and the dedup keys of a batch
-//   - tx.go: the transaction
+//   - tx.go: the transaction, and calls of handlers, with their timeout; a panic does not end the worker
 package dispatch

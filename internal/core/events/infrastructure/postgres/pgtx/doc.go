@@ -5,7 +5,6 @@
 //   - handler_tx.go: the transaction that is passed to handlers and units of work
 //   - statement.go: how a handler's statement is treated
 //   - errors.go: refusals of our SQL functions, and the class of an error
-//   - limits.go: every time limit of the adapter
-//   - wait.go: waiting, and the delays between tries
+//   - limits.go: every time limit of the adapter, waiting, and the delays between tries
 //   - log.go: the keys of log entries
 package pgtx

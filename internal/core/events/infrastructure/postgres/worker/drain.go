@@ -52,12 +52,15 @@ func (w *Worker) Drain(ctx context.Context, ownTypesOnly bool) error {
 		rows, err := w.backlog(ctx, ownTypesOnly)
 		switch {
 		case err == nil:
-			left := w.sum(rows)
-			if !left.waiting {
-				return left.strandedError(w.config.Generation)
+			waiting, left := w.sum(rows)
+			if !waiting && len(left.stranded) == 0 {
+				return nil
 			}
-			if now := time.Now(); now.Sub(logged) >= pgtx.DrainLog {
-				logged = now
+			if !waiting {
+				return &StrandedError{Generation: w.config.Generation, Types: left.stranded}
+			}
+			if time.Since(logged) >= pgtx.DrainLog {
+				logged = time.Now()
 				w.config.Log.InfoContext(ctx, "draining: events are left", left.attributes()...)
 			}
 		case ctx.Err() == nil:
@@ -77,18 +80,18 @@ func (w *Worker) Drain(ctx context.Context, ownTypesOnly bool) error {
 // backlogSum is what is left of a generation.
 type backlogSum struct {
 	total    coredb.GenerationBacklogRow // of the types that are waited for
-	waiting  bool                        // there are such types
 	paused   []string
 	stranded []StrandedType // of no live worker
 }
 
-func (w *Worker) sum(rows []coredb.GenerationBacklogRow) (s backlogSum) {
+// sum also reports whether there are types to wait for.
+func (w *Worker) sum(rows []coredb.GenerationBacklogRow) (waiting bool, s backlogSum) {
 	for _, row := range rows {
 		if _, own := w.consumers[row.EventType]; !own && row.Workers == 0 {
 			s.stranded = append(s.stranded, StrandedType{row.EventType, row.Due + row.Scheduled + row.InFlight})
 			continue
 		}
-		s.waiting = true
+		waiting = true
 		if row.Paused {
 			s.paused = append(s.paused, row.EventType)
 		}
@@ -99,14 +102,7 @@ func (w *Worker) sum(rows []coredb.GenerationBacklogRow) (s backlogSum) {
 			s.total.LastScheduled = row.LastScheduled
 		}
 	}
-	return s
-}
-
-func (s *backlogSum) strandedError(generation events.Generation) error {
-	if len(s.stranded) == 0 {
-		return nil
-	}
-	return &StrandedError{Generation: generation, Types: s.stranded}
+	return waiting, s
 }
 
 func (s *backlogSum) attributes() []any {
