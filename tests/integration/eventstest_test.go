@@ -189,7 +189,7 @@ func aTestsDrainWaitsForWhatHandlersPublish(b *bundle) {
 				b.Errorf("with an event left it says %s", message)
 			}
 		}()
-		eventstest.Drain(panickingTB{b.T}, b.pool, eventstest.Within(time.Millisecond))
+		eventstest.DrainWithin(panickingTB{b.T}, b.pool, time.Millisecond)
 	}()
 	s := subscription(handler("worlds.one", func(ctx context.Context, tx events.Tx, e events.Envelope) error {
 		payload, err := events.Decode[happened](e)

@@ -17,39 +17,26 @@ import (
 	"spectral/internal/core/events"
 )
 
-// DefaultTimeout is how long Drain waits without [Within].
-const DefaultTimeout = 30 * time.Second
+// drainTimeout is how long Drain waits.
+const drainTimeout = 30 * time.Second
 
 // lookEvery is how often a condition of the database is looked at that announces itself in no other way.
 const lookEvery = 10 * time.Millisecond
 
-// DrainOption changes what Drain waits for.
-type DrainOption func(*drain)
-
-type drain struct {
-	within    time.Duration
-	scheduled bool
-}
-
-// Within is how long to wait; [DefaultTimeout] otherwise.
-func Within(d time.Duration) DrainOption { return func(o *drain) { o.within = d } }
-
-// AwaitScheduled waits for events that were published to become due later, too. Otherwise they are left alone.
-func AwaitScheduled() DrainOption { return func(o *drain) { o.scheduled = true } }
-
 // Drain waits until the outbox of the database that db leads to is quiet, and returns the outcome of each event in
 // it: nothing is due, waits for a retry or is in flight, which includes what handlers publish. An event that
-// ended failed is quiet too; see [RequireDelivered]. If the outbox is not quiet in time the test fails, with a table of
+// ended failed is quiet too, see [RequireDelivered]; so is one that was published to become due later. If the outbox is not quiet in time the test fails, with a table of
 // what is left. It fails at once where waiting cannot help: a handler lacks a privilege, or no handler of the running
 // workers is for an event's type. The test runs the listener: see [Start]. See [Outbox] for what db may be.
-func Drain(t testing.TB, db events.Tx, options ...DrainOption) []Outcome {
+func Drain(t testing.TB, db events.Tx) []Outcome {
 	t.Helper()
-	d := drain{within: DefaultTimeout}
-	for _, option := range options {
-		option(&d)
-	}
-	settled := func(o Outcome) bool { return !o.Waiting && !(d.scheduled && o.Scheduled) }
-	deadline := time.NewTimer(d.within)
+	return DrainWithin(t, db, drainTimeout)
+}
+
+// DrainWithin is Drain with another time to wait.
+func DrainWithin(t testing.TB, db events.Tx, d time.Duration) []Outcome {
+	t.Helper()
+	deadline := time.NewTimer(d)
 	defer deadline.Stop()
 	tick := time.NewTicker(lookEvery)
 	defer tick.Stop()
@@ -61,14 +48,14 @@ func Drain(t testing.TB, db events.Tx, options ...DrainOption) []Outcome {
 		if err != nil {
 			t.Fatal(err)
 		}
-		rest := slices.DeleteFunc(slices.Clone(all), settled)
+		rest := slices.DeleteFunc(slices.Clone(all), func(o Outcome) bool { return !o.Waiting })
 		if len(rest) == 0 {
 			return all
 		}
 		select {
 		case <-tick.C:
 		case <-deadline.C:
-			t.Fatalf("the outbox is not quiet after %s; of %d events these are left:\n%s", d.within, len(all), table(rest))
+			t.Fatalf("the outbox is not quiet after %s; of %d events these are left:\n%s", d, len(all), table(rest))
 		}
 	}
 }

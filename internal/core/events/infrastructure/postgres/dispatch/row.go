@@ -52,9 +52,8 @@ func Keys(rows []Row) (ids []uuid.UUID, occurredAts []time.Time, tokens []uuid.U
 
 // DedupKeys are the dedup keys of a batch. Of duplicates within it, the first runs. The zero value is ready.
 type DedupKeys struct {
-	params  coredb.ClaimKeysParams
-	first   map[dedupKey]int // the place in the batch of the row that runs for a key
-	claimed map[dedupKey]bool
+	params coredb.ClaimKeysParams
+	first  map[dedupKey]int // the place in the batch of the row that runs for a key
 }
 
 // dedupKey is the primary key of core.event_handled.
@@ -81,7 +80,6 @@ func (k *DedupKeys) Add(r events.Registration, row Row, place int) {
 
 // Runs reports, once the keys are claimed, whether a handler runs for the row at place.
 func (k *DedupKeys) Runs(r events.Registration, row Row, place int) bool {
-	key := dedupKey{r.Name, row.Envelope.IdempotencyKey}
-	first, ok := k.first[key]
-	return ok && first == place && k.claimed[key]
+	first, ok := k.first[dedupKey{r.Name, row.Envelope.IdempotencyKey}]
+	return ok && first == place
 }

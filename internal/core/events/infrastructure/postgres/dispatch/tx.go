@@ -125,7 +125,7 @@ func (t *Tx) awaitEntry() error {
 	return err
 }
 
-// ClaimKeys claims dedup keys, and notes which of them were free.
+// ClaimKeys claims dedup keys, and leaves those in keys that were free.
 func (t *Tx) ClaimKeys(ctx context.Context, keys *DedupKeys) error {
 	if len(keys.first) == 0 {
 		return nil
@@ -136,9 +136,11 @@ func (t *Tx) ClaimKeys(ctx context.Context, keys *DedupKeys) error {
 	if err != nil {
 		return fmt.Errorf("%w: %w", errKey, err)
 	}
-	keys.claimed = make(map[dedupKey]bool, len(rows))
+	all := keys.first
+	keys.first = make(map[dedupKey]int, len(rows))
 	for _, row := range rows {
-		keys.claimed[dedupKey{row.HandlerName, row.IdempotencyKey}] = true
+		key := dedupKey{row.HandlerName, row.IdempotencyKey}
+		keys.first[key] = all[key]
 	}
 	return nil
 }
@@ -280,12 +282,11 @@ func Call(ctx context.Context, timeout time.Duration, call func(context.Context)
 		return result
 	case <-ctx.Done():
 	}
-	grace := time.NewTimer(pgtx.AbandonAfter)
-	defer grace.Stop()
+	pgtx.Pause(context.WithoutCancel(ctx), pgtx.AbandonAfter, over)
 	select {
 	case <-over:
 		return result
-	case <-grace.C:
+	default:
 		return errAbandoned
 	}
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"sync/atomic"
 	"time"
 
 	"github.com/google/uuid"
@@ -19,8 +18,7 @@ const (
 	// completers and singles are how many transactions of a consumer settle batches, and single results.
 	completers = 2
 	singles    = 2
-	firstBatch = 10 // results in a batch at first
-	maxBatch   = 100
+	maxBatch   = 100 // results in a batch
 	// maxTries is how often a result is tried by itself: its handler may have taken an hour.
 	maxTries = 10
 )
@@ -30,10 +28,11 @@ type result struct {
 	lease      *lease
 	handler    events.Registration // that was executed; without a name: none
 	completion events.Completion   // nil: it writes nothing
-	row        rowOutcome
-	decision   dispatch.Decision // of rowDecided
-	lost       bool              // the lease, as the last transaction found
-	reply      chan error
+	// What becomes of the row; neither: it stays in flight, as other handlers have still to run.
+	delivered bool               // every handler has handled it
+	decision  *dispatch.Decision // it is retried or failed
+	lost      bool               // the lease, as the last transaction found
+	reply     chan error
 }
 
 // ifLost returns errLost if the lease was lost.
@@ -44,28 +43,16 @@ func (r *result) ifLost() error {
 	return nil
 }
 
-// rowOutcome is what a result makes of its row.
-type rowOutcome int
-
-const (
-	rowKept      rowOutcome = iota // in flight: other handlers have still to run
-	rowDelivered                   // every handler has handled it
-	rowDecided                     // retried or failed
-)
-
 // completer settles the results of a consumer: many in one transaction, all or none, and after an error each by itself.
 type completer struct {
 	consumer *dispatch.Consumer
 	results  chan *result
 	single   chan struct{}   // has one element for each single result that is being settled
-	size     atomic.Int32    // of the next batch, at most
 	flush    context.Context // ends with the time for settling; set before the first result
 }
 
 func newCompleter(c *dispatch.Consumer) *completer {
-	completer := &completer{consumer: c, results: make(chan *result), single: make(chan struct{}, singles)}
-	completer.size.Store(firstBatch)
-	return completer
+	return &completer{consumer: c, results: make(chan *result), single: make(chan struct{}, singles)}
 }
 
 // settle commits r, and returns once that is decided. [errLost] drops r, and [errNoTime] leaves it to be released; any
@@ -88,10 +75,7 @@ func (c *completer) run() {
 	for first := range c.results {
 		batch := c.gather(first)
 		err := c.commit(batch, c.limit(1))
-		if err == nil {
-			c.size.Store(min(2*max(c.size.Load(), int32(len(batch))), maxBatch)) //nolint:gosec // at most maxBatch
-		} else {
-			c.size.Store(max(int32(len(batch)/2), 1)) //nolint:gosec // as above
+		if err != nil {
 			c.consumer.Log.DebugContext(c.flush, "batch undone, its results are settled one by one",
 				pgtx.LogRows, len(batch), pgtx.LogErrorClass, dispatch.Classify(err, 0).Class)
 		}
@@ -104,7 +88,7 @@ func (c *completer) run() {
 // gather adds the results that wait to the first.
 func (c *completer) gather(first *result) []*result {
 	batch := []*result{first}
-	for len(batch) < int(c.size.Load()) {
+	for len(batch) < maxBatch {
 		select {
 		case r, ok := <-c.results:
 			if !ok {
@@ -226,13 +210,13 @@ func writeRows(ctx context.Context, t *dispatch.Tx, batch []*result) (err error)
 	held := make(map[uuid.UUID]bool, len(batch))
 	var kept, delivered []dispatch.Row
 	for _, r := range batch {
-		switch row := r.lease.row; r.row {
-		case rowKept:
-			kept = append(kept, row)
-		case rowDelivered:
+		switch row := r.lease.row; {
+		case r.delivered:
 			delivered = append(delivered, row)
-		case rowDecided:
-			if held[row.Token], err = dispatch.Record(ctx, t, row, r.decision); err != nil {
+		case r.decision == nil:
+			kept = append(kept, row)
+		default:
+			if held[row.Token], err = dispatch.Record(ctx, t, row, *r.decision); err != nil {
 				return err
 			}
 		}
@@ -259,7 +243,7 @@ func writeRows(ctx context.Context, t *dispatch.Tx, batch []*result) (err error)
 	}
 	for _, r := range batch {
 		r.lost = !held[r.lease.row.Token]
-		if r.row == rowDelivered && !r.lost {
+		if r.delivered && !r.lost {
 			t.Delivered(r.lease.row)
 		}
 	}

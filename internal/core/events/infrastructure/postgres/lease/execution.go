@@ -19,16 +19,27 @@ type execution struct {
 	lease     *lease
 }
 
-// run runs the handlers one after the other, and settles each as it is done. It reports whether the lease remains to be
-// released. The cause of ctx is ErrLeaseLost or ErrStopping.
+// run runs the handlers, and reports whether the lease remains to be released.
 func (e *execution) run(ctx context.Context) (remains bool) {
+	err := e.work(ctx)
+	switch {
+	case errors.Is(err, errLost):
+		e.consumer.Log.WarnContext(ctx, "lease lost, or event settled already: this result is dropped",
+			pgtx.LogEventID, e.lease.row.Envelope.EventID, pgtx.LogAttempts, e.lease.row.Attempts+1)
+	case err != nil && !errors.Is(err, errNoTime):
+		e.consumer.Log.WarnContext(ctx, "could not be settled: the event is run again when its lease has run out",
+			e.lease.logError(err)...)
+	}
+	return errors.Is(err, errNoTime)
+}
+
+// work runs the handlers one after the other, and settles each as it is done. The cause of ctx is ErrLeaseLost or
+// ErrStopping.
+func (e *execution) work(ctx context.Context) error {
 	row := e.lease.row
 	todo, unhandled, failures := e.plan()
 	for i, r := range todo {
 		e.recordRunning(ctx, r)
-		if ctx.Err() != nil {
-			return e.interrupted(ctx, append(unhandled, todo[i:]...), failures)
-		}
 		started := time.Now()
 		completion, err := e.execute(ctx, r)
 		took := time.Since(started)
@@ -36,13 +47,10 @@ func (e *execution) run(ctx context.Context) (remains bool) {
 			return e.interrupted(ctx, append(unhandled, todo[i:]...), failures)
 		}
 		if err == nil {
-			becomes := rowKept
-			if i == len(todo)-1 && len(failures) == 0 && len(unhandled) == 0 {
-				becomes = rowDelivered
-			}
-			err = e.completer.settle(ctx, &result{lease: e.lease, handler: r, completion: completion, row: becomes})
+			last := i == len(todo)-1 && len(failures) == 0 && len(unhandled) == 0
+			err = e.completer.settle(ctx, &result{lease: e.lease, handler: r, completion: completion, delivered: last})
 			if errors.Is(err, errLost) || errors.Is(err, errNoTime) {
-				return e.unsettled(ctx, err)
+				return err
 			}
 		}
 		if err != nil {
@@ -51,7 +59,6 @@ func (e *execution) run(ctx context.Context) (remains bool) {
 		}
 		e.consumer.LogHandled(ctx, r, row, time.Now().Add(-took), failures) // without the wait for the completer
 	}
-	last := &result{lease: e.lease, row: rowDelivered}
 	switch {
 	case len(failures) > 0 || len(unhandled) > 0:
 		d := dispatch.Decide(row.Failures, unhandled, failures)
@@ -63,11 +70,11 @@ func (e *execution) run(ctx context.Context) (remains bool) {
 				d.Classes[r.Name] = row.Failures[r.Name].Class
 			}
 		}
-		last.row, last.decision = rowDecided, d
+		return e.completer.settle(ctx, &result{lease: e.lease, decision: &d})
 	case len(todo) > 0:
-		return false // delivered with the last handler
+		return nil // delivered with the last handler
 	}
-	return e.unsettled(ctx, e.completer.settle(ctx, last))
+	return e.completer.settle(ctx, &result{lease: e.lease, delivered: true})
 }
 
 // plan returns the handlers to run, those that failed for good earlier, and what is wrong with the row itself.
@@ -98,6 +105,9 @@ func (e *execution) recordRunning(ctx context.Context, r events.Registration) {
 
 // execute runs one handler, outside any transaction.
 func (e *execution) execute(ctx context.Context, r events.Registration) (events.Completion, error) {
+	if ctx.Err() != nil {
+		return nil, ctx.Err()
+	}
 	envelope := e.lease.row.Envelope
 	var completion events.Completion
 	err := dispatch.Call(ctx, r.CallTimeout(), func(ctx context.Context) (err error) {
@@ -116,29 +126,14 @@ func (e *execution) execute(ctx context.Context, r events.Registration) (events.
 
 // interrupted ends the work on a lease that was cancelled. Failures are those of handlers that had ended before.
 func (e *execution) interrupted(ctx context.Context, unhandled []events.Registration,
-	failures map[string]dispatch.Failure) (remains bool) {
+	failures map[string]dispatch.Failure) error {
 	switch {
 	case errors.Is(context.Cause(ctx), events.ErrLeaseLost):
-		return e.unsettled(ctx, errLost)
+		return errLost
 	case len(failures) == 0:
-		return true
+		return errNoTime
 	}
 	e.consumer.ForcedStop.Store(true)
-	decision := dispatch.Decide(e.lease.row.Failures, unhandled, failures)
-	return e.unsettled(ctx, e.completer.settle(ctx, &result{lease: e.lease, row: rowDecided, decision: decision}))
-}
-
-// unsettled logs why the lease is not settled, if it is not, and reports whether it remains to be released.
-func (e *execution) unsettled(ctx context.Context, err error) (remains bool) {
-	switch {
-	case errors.Is(err, errNoTime):
-		return true
-	case errors.Is(err, errLost):
-		e.consumer.Log.WarnContext(ctx, "lease lost, or event settled already: this result is dropped",
-			pgtx.LogEventID, e.lease.row.Envelope.EventID, pgtx.LogAttempts, e.lease.row.Attempts+1)
-	case err != nil:
-		e.consumer.Log.WarnContext(ctx, "could not be settled: the event is run again when its lease has run out",
-			e.lease.logError(err)...)
-	}
-	return false
+	d := dispatch.Decide(e.lease.row.Failures, unhandled, failures)
+	return e.completer.settle(ctx, &result{lease: e.lease, decision: &d})
 }

@@ -23,7 +23,7 @@ type LatencySampler struct {
 // Run samples until ctx is done.
 func (s *LatencySampler) Run(ctx context.Context) {
 	failed := false // last time, which is logged
-	everyMinute(ctx, s.Health, nil, func() {
+	everyMinute(ctx, s.Health, func() {
 		err := pgtx.InTx(ctx, s.Pool, pgtx.WorkerRole, func(tx pgx.Tx) error {
 			_, err := coredb.New(tx).SampleLatency(ctx)
 			return err

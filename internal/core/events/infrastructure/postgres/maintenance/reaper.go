@@ -34,7 +34,7 @@ func NewReaper(pool *pgxpool.Pool, log *slog.Logger) *Reaper {
 	return &Reaper{pool: pool, log: log, due: make(chan time.Duration, 1), unwritable: make(map[uuid.UUID]bool)}
 }
 
-// Expect implements notify.Reaper: seconds from now something is to be reaped, negative for nothing.
+// Expect says that seconds from now something is to be reaped, negative for nothing. It returns when to ask again.
 func (r *Reaper) Expect(seconds float64, grace time.Duration) time.Duration {
 	switch {
 	case seconds < 0:

@@ -37,16 +37,14 @@ func (s *Service) Stop() {
 	s.running.Wait()
 }
 
-// everyMinute calls duty about every minute, so that not all workers do it at once, and when asked to, until ctx is
-// done. It does not while the worker is not listening: then the database cannot be reached.
-func everyMinute(ctx context.Context, health *notify.Health, asked <-chan struct{}, duty func()) {
-	for {
-		pgtx.Pause(ctx, time.Duration((0.9+0.2*rand.Float64())*float64(pgtx.LatencyInterval)), asked)
-		if ctx.Err() != nil {
-			return
-		}
+// everyMinute calls duty when the worker begins to listen, and then about every minute, so that not all workers do it
+// at once, until ctx is done. While the worker is not listening the database cannot be reached.
+func everyMinute(ctx context.Context, health *notify.Health, duty func()) {
+	for ctx.Err() == nil {
+		changed := health.Changed()
 		if state, _ := health.Now(); state == notify.Listening {
 			duty()
 		}
+		pgtx.Pause(ctx, time.Duration((0.9+0.2*rand.Float64())*float64(pgtx.LatencyInterval)), changed)
 	}
 }

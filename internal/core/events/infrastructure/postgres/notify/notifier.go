@@ -41,12 +41,6 @@ type Watermark interface {
 	Lower(to time.Time)
 }
 
-// Reaper is told when rows of dead workers, or leases, may be reaped.
-type Reaper interface {
-	// Expect takes in how many seconds from now that is, negative for never, and returns when to ask again.
-	Expect(seconds float64, grace time.Duration) time.Duration
-}
-
 // Config of a Notifier.
 type Config struct {
 	Generation   events.Generation
@@ -56,10 +50,11 @@ type Config struct {
 	Consumers    map[string]Consumer // by event type
 	Channels     []string            // on which their events are announced, in order
 	Journal      *journal.Journal
-	Reaper       Reaper
-	Health       *Health
-	Log          *slog.Logger
-	OnListening  func() // called whenever it begins to listen; must not block; may be nil
+	// Reap is told in how many seconds rows of dead workers, or leases, may be reaped, negative for never. It returns
+	// when to ask again.
+	Reap   func(seconds float64, grace time.Duration) time.Duration
+	Health *Health
+	Log    *slog.Logger
 }
 
 // Notifier wakes the consumers of a process when their events are due.
@@ -145,13 +140,9 @@ func (n *Notifier) Unregister(ctx context.Context) {
 // setListening sets the health, and logs it when it changes.
 func (n *Notifier) setListening(ctx context.Context) {
 	n.config.Health.Set(Listening, "")
-	if n.logged == string(Listening) {
-		return
-	}
-	n.logged = string(Listening)
-	n.config.Log.InfoContext(ctx, "listening", pgtx.LogChannels, n.config.Channels)
-	if n.config.OnListening != nil {
-		n.config.OnListening()
+	if n.logged != string(Listening) {
+		n.logged = string(Listening)
+		n.config.Log.InfoContext(ctx, "listening", pgtx.LogChannels, n.config.Channels)
 	}
 }
 
@@ -381,7 +372,7 @@ func (n *Notifier) probeWorkers(ctx context.Context, l *listenConn) (time.Durati
 	} else if err != nil {
 		return 0, err
 	} else {
-		next = n.config.Reaper.Expect(due, grace)
+		next = n.config.Reap(due, grace)
 	}
 	n.probeAt = now.Add(next)
 	return next, nil

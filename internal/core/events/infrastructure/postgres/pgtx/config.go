@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"maps"
 	"strings"
-	"time"
 
 	"github.com/jackc/pgerrcode"
 	"github.com/jackc/pgx/v5"
@@ -127,10 +126,5 @@ func ClosePool(pool *pgxpool.Pool) {
 		defer close(closed)
 		pool.Close()
 	}()
-	timeout := time.NewTimer(ClosePoolTimeout)
-	defer timeout.Stop()
-	select {
-	case <-closed:
-	case <-timeout.C:
-	}
+	Pause(context.Background(), ClosePoolTimeout, closed)
 }

@@ -1,6 +1,7 @@
 package pgtx
 
 import (
+	"cmp"
 	"regexp"
 	"strings"
 )
@@ -60,46 +61,22 @@ func readStatement(sql string) StatementKind {
 // temporary finds CREATE TEMP, CREATE OR REPLACE TEMPORARY, SELECT INTO TEMP and the like.
 var temporary = regexp.MustCompile(`(?s)\b(create|replace|local|global|into)(\s|--[^\r\n]*|/\*.*?\*/)+temp(orary)?\b`)
 
-// nextWord skips blanks, comments and empty statements, and returns the word behind them in lower case.
+// nextWord skips blanks, comments, which nest, and empty statements, and returns the word behind them in lower case.
 func nextWord(sql string) (word, rest string) {
-	for {
-		sql = strings.TrimLeft(sql, " \t\r\n\f\v;")
+	for depth := 0; sql != ""; {
 		switch {
-		case strings.HasPrefix(sql, "--"):
-			end := strings.IndexAny(sql, "\r\n")
-			if end < 0 {
-				return "", ""
-			}
-			sql = sql[end:]
-			continue
 		case strings.HasPrefix(sql, "/*"):
-			sql = sql[commentLength(sql):]
-			continue
-		}
-		break
-	}
-	end := strings.IndexFunc(sql, func(r rune) bool { return (r|0x20) < 'a' || (r|0x20) > 'z' })
-	if end < 0 {
-		end = len(sql)
-	}
-	return strings.ToLower(sql[:end]), sql[end:]
-}
-
-// commentLength is the length of the comment at the start of sql. Comments nest.
-func commentLength(sql string) int {
-	depth := 0
-	for i := 0; i < len(sql); {
-		switch {
-		case strings.HasPrefix(sql[i:], "/*"):
-			depth, i = depth+1, i+2
-		case strings.HasPrefix(sql[i:], "*/"):
-			depth, i = depth-1, i+2
+			depth, sql = depth+1, sql[2:]
+		case depth > 0 && strings.HasPrefix(sql, "*/"):
+			depth, sql = depth-1, sql[2:]
+		case depth > 0 || strings.ContainsAny(sql[:1], " \t\r\n\f\v;"):
+			sql = sql[1:]
+		case strings.HasPrefix(sql, "--"):
+			sql = sql[cmp.Or(strings.IndexAny(sql, "\r\n")+1, len(sql)):]
 		default:
-			i++
-		}
-		if depth == 0 {
-			return i
+			rest = strings.TrimLeftFunc(sql, func(r rune) bool { return 'a' <= r|0x20 && r|0x20 <= 'z' })
+			return strings.ToLower(strings.TrimSuffix(sql, rest)), rest
 		}
 	}
-	return len(sql)
+	return "", ""
 }

@@ -61,7 +61,6 @@ type Worker struct {
 	health      *notify.Health
 	journal     *journal.Journal
 	reaper      *maintenance.Reaper
-	watch       *maintenance.GenerationWatch
 	maintenance []*maintenance.Service
 	stopped     chan struct{} // closed when everything has ended
 
@@ -84,17 +83,19 @@ func New(config Config) (*Worker, error) {
 	}
 	health := notify.NewHealth()
 	sampler := &maintenance.LatencySampler{Pool: config.Pool, Health: health, Log: config.Log}
+	watch := &maintenance.GenerationWatch{
+		Pool: config.Pool, Health: health, Log: config.Log, Generation: config.Generation,
+	}
 	w := &Worker{
 		config: config, health: health, journal: j,
 		reaper:    maintenance.NewReaper(config.Pool, config.Log),
-		watch:     maintenance.NewGenerationWatch(config.Pool, health, config.Log, config.Generation),
 		stopped:   make(chan struct{}),
 		consumers: make(map[string]*dispatch.Consumer),
 	}
 	w.maintenance = append([]*maintenance.Service{
 		maintenance.NewService(w.reaper.Run),
 		maintenance.NewService(sampler.Run),
-		maintenance.NewService(w.watch.Run),
+		maintenance.NewService(watch.Run),
 	}, config.Maintenance...)
 	return w, nil
 }
@@ -209,8 +210,8 @@ func (w *Worker) newNotifier() *notify.Notifier {
 	w.journal.SetHandlers(handlers)
 	return notify.New(notify.Config{
 		Generation: w.config.Generation, Direct: w.config.Direct, Pool: w.config.Pool, PollInterval: w.config.PollInterval,
-		Consumers: consumers, Channels: slices.Compact(channels), Journal: w.journal, Reaper: w.reaper, Health: w.health,
-		Log: w.config.Log, OnListening: w.watch.Check,
+		Consumers: consumers, Channels: slices.Compact(channels), Journal: w.journal, Reap: w.reaper.Expect,
+		Health: w.health, Log: w.config.Log,
 	})
 }
 
@@ -269,11 +270,10 @@ func (w *Worker) Stop(ctx context.Context) error {
 	case <-ctx.Done():
 	}
 	w.endWork()
-	giveUp := time.NewTimer(pgtx.ForcedStop)
-	defer giveUp.Stop()
+	pgtx.Pause(context.WithoutCancel(ctx), pgtx.ForcedStop, w.stopped)
 	select {
 	case <-w.stopped:
-	case <-giveUp.C:
+	default:
 		return fmt.Errorf("worker: handlers were cancelled when the grace period was over, and what became of their events "+
 			"could not all be written in time (the database does not answer, or another session holds a lock); other "+
 			"workers will recover them: %w", ctx.Err())
