@@ -76,8 +76,6 @@ type Outcome struct {
 	Generation events.Generation
 	// Waiting: something is still to become of it, and not only because it was scheduled for later.
 	Waiting bool
-	// Scheduled: it was published to become due later, and that time has not come.
-	Scheduled bool
 }
 
 // Failure is what is recorded of a handler that failed.
@@ -88,13 +86,9 @@ type Failure struct {
 	Error    string `json:"error"`
 }
 
-// scheduled says of a row that its time has not come yet and it was not tried; waiting, that it has something
-// ahead which is not its own time: a row that waits for a retry is waiting.
-const (
-	scheduled = `(o.status = 'pending' and o.available_at > clock_timestamp() and o.available_at > o.created_at
-		and o.attempts = 0 and o.last_error is null and o.crashes = 0)`
-	waiting = `(o.status in ('pending', 'in_flight') and not ` + scheduled + `)`
-)
+// waiting says of a row that it has something ahead which is not its own time: a row that waits for a retry is waiting.
+const waiting = `(o.status in ('pending', 'in_flight') and not (o.status = 'pending' and o.attempts = 0
+	and o.available_at > clock_timestamp() and o.available_at > o.created_at and o.last_error is null and o.crashes = 0))`
 
 // Outcomes reads what has become of every event in the outbox of the database that db leads to, in the order they were
 // published. See [Outbox] for who may.
@@ -102,7 +96,7 @@ func Outcomes(ctx context.Context, db events.Tx) ([]Outcome, error) {
 	rows, err := db.Query(ctx, `
 		select o.id, o.event_type, o.event_version, o.occurred_at, o.source, coalesce(o.target, ''), o.workspace_id, o.payload,
 		  o.idempotency_key, coalesce(o.trace_context, ''), o.available_at, o.status, o.attempts, coalesce(o.last_error, ''),
-		  o.handler_failures, o.generation, `+scheduled+`, `+waiting+`,
+		  o.handler_failures, o.generation, `+waiting+`,
 		  coalesce((select array_agg(h.handler_name order by h.handler_name) from core.event_handled h
 		            where h.idempotency_key = o.idempotency_key), '{}')
 		from core.outbox o
@@ -118,7 +112,7 @@ func Outcomes(ctx context.Context, db events.Tx) ([]Outcome, error) {
 		e := &o.Envelope
 		if err := rows.Scan(&e.EventID, &e.EventType, &e.EventVersion, &e.OccurredAt, &e.Source, &e.Target,
 			&e.WorkspaceID, &e.Payload, &e.IdempotencyKey, &e.TraceContext, &o.AvailableAt, &o.Status, &o.Attempts,
-			&o.LastError, &o.Failures, &o.Generation, &o.Scheduled, &o.Waiting, &o.HandledBy); err != nil {
+			&o.LastError, &o.Failures, &o.Generation, &o.Waiting, &o.HandledBy); err != nil {
 			break // rows.Err has it
 		}
 		e.OccurredAt, o.AvailableAt = e.OccurredAt.UTC(), o.AvailableAt.UTC()

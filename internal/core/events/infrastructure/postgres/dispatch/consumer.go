@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -101,13 +102,7 @@ func (c *Consumer) handlersOf(e events.Envelope) []events.Registration {
 	if e.Target == "" {
 		return c.Handlers
 	}
-	var meant []events.Registration
-	for _, r := range c.Handlers {
-		if r.Scope() == e.Target {
-			meant = append(meant, r)
-		}
-	}
-	return meant
+	return slices.DeleteFunc(slices.Clone(c.Handlers), func(r events.Registration) bool { return r.Scope() != e.Target })
 }
 
 // idleTimeout gives every handler its timeout between two statements.

@@ -68,7 +68,7 @@ func Classify(err error, earlier int) Failure {
 	)
 	switch {
 	case errors.Is(err, errConnectionLost):
-		return lostConnection(err)
+		f.Class, f.disposition = pgtx.ClassConnection, free
 	case errors.Is(err, errKey):
 		f.Class, f.disposition = "DedupKeyError", free
 	case errors.As(err, &term):
@@ -109,13 +109,12 @@ func postgresDisposition(pg *pgconn.PgError, class string, earlier int) disposit
 	}
 }
 
-// lostConnection is the failure of a handler while which the connection was lost.
-func lostConnection(err error) Failure {
-	f := Failure{Class: pgtx.ClassConnection, disposition: free, message: errConnectionLost.Error()}
-	if err != nil {
-		f.message = pgtx.CleanText(err.Error(), pgtx.MaxErrorBytes/2)
+// connectionLost marks the error of a handler, if it has one, as that of a connection that was lost.
+func connectionLost(err error) error {
+	if err == nil {
+		return errConnectionLost
 	}
-	return f
+	return fmt.Errorf("%w: %w", errConnectionLost, err)
 }
 
 // journalFailed reports whether err is that no journal entry could be written: then no handler was called.
@@ -224,7 +223,7 @@ func joinWithin(lines []string, limit int) string {
 // CompletionFailed marks err as the error of a completion in t. It costs no attempt if the network took the connection.
 func CompletionFailed(ctx context.Context, t *Tx, err error) error {
 	if t.LostByNetwork() && ctx.Err() == nil {
-		err = fmt.Errorf("%w: %w", errConnectionLost, err)
+		err = connectionLost(err)
 	}
 	return fmt.Errorf("%w: %w", ErrCompletion, err)
 }

@@ -45,6 +45,9 @@ func (s *singleRun) run(ctx context.Context, result *claimResult) (err error) {
 		if journalFailed(err) {
 			return err
 		}
+		if t.LostByNetwork() {
+			err = connectionLost(err)
+		}
 		if err == nil {
 			ran = append(ran, r)
 		} else {
@@ -53,9 +56,6 @@ func (s *singleRun) run(ctx context.Context, result *claimResult) (err error) {
 		}
 		t.consumer.LogHandled(ctx, r, row, started, failures)
 		if t.Lost() {
-			if t.LostByNetwork() {
-				failures[r.Name] = lostConnection(err)
-			}
 			return s.recordElsewhere(ctx, handlers, failures)
 		}
 		if err == nil && !duplicate && t.left != pgtx.Plain && i < len(handlers)-1 {

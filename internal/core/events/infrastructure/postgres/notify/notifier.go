@@ -70,6 +70,8 @@ type Notifier struct {
 	probeAt    time.Time // when to look for dead workers next, not before
 	poolPollAt time.Time // when to poll through the pool after a failure, not before; zero: the last poll did not fail
 	poolWait   pgtx.Backoff
+	lostAt     time.Time // when the LISTEN connection was lost; zero: it is open
+	wait       pgtx.Backoff
 	logged     string         // the health that was logged last
 	sending    sync.WaitGroup // self-tests
 }
@@ -89,15 +91,10 @@ func New(config Config) *Notifier {
 func (n *Notifier) Run(ctx, work context.Context) error {
 	defer n.sending.Wait()
 	n.work = work
-	var wait pgtx.Backoff
-	var lostAt time.Time
 	for ctx.Err() == nil {
 		conn, err := n.connect(ctx)
 		if err == nil {
-			err = n.watch(ctx, conn, func() {
-				wait, lostAt = pgtx.Backoff{}, time.Time{}
-				n.setListening(ctx)
-			})
+			err = n.watch(ctx, conn)
 		}
 		if ctx.Err() != nil {
 			n.open = conn
@@ -106,15 +103,15 @@ func (n *Notifier) Run(ctx, work context.Context) error {
 		if differ, ok := errors.AsType[*journal.HandlersDifferError](err); ok {
 			return differ
 		}
-		if lostAt.IsZero() {
-			lostAt = time.Now()
+		if n.lostAt.IsZero() {
+			n.lostAt = time.Now()
 		}
 		state := Reconnecting
 		was, _ := n.config.Health.Now()
-		if errors.Is(err, errNotificationsLost) || was == Polling || time.Since(lostAt) >= pgtx.MaxBackoff {
+		if errors.Is(err, errNotificationsLost) || was == Polling || time.Since(n.lostAt) >= pgtx.MaxBackoff {
 			state = Polling
 		}
-		delay := wait.Next()
+		delay := n.wait.Next()
 		n.setUnhealthy(ctx, state, err, delay)
 		if conn != nil {
 			conn.close()
@@ -139,6 +136,7 @@ func (n *Notifier) Unregister(ctx context.Context) {
 
 // setListening sets the health, and logs it when it changes.
 func (n *Notifier) setListening(ctx context.Context) {
+	n.wait, n.lostAt = pgtx.Backoff{}, time.Time{}
 	n.config.Health.Set(Listening, "")
 	if n.logged != string(Listening) {
 		n.logged = string(Listening)
@@ -228,17 +226,15 @@ func (n *Notifier) pollThroughPool(ctx, waiting context.Context, since time.Time
 }
 
 // watch polls and waits in turns, on the LISTEN connection; docs/decisions/0003 says why no event is left behind. What
-// the consumers are doing makes no difference. Connected is called once the first poll was answered.
-func (n *Notifier) watch(ctx context.Context, l *listenConn, connected func()) error {
+// the consumers are doing makes no difference.
+func (n *Notifier) watch(ctx context.Context, l *listenConn) error {
 	notified := true // it may have been, before it listened
-	for first := true; ; first = false {
+	for {
 		found, err := n.pollOn(ctx, l)
 		if err != nil {
 			return err
 		}
-		if first {
-			connected()
-		}
+		n.setListening(ctx)
 		// what a timer finds may be the rows of silent producers
 		if notified || found.due {
 			if found, err = n.pollUntilBarrier(ctx, l); err != nil {

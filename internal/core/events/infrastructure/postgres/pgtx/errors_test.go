@@ -3,7 +3,6 @@ package pgtx_test
 import (
 	"errors"
 	"testing"
-	"time"
 
 	"github.com/jackc/pgx/v5/pgconn"
 
@@ -26,17 +25,5 @@ func TestAsRefused(t *testing.T) {
 	}
 	if err := pgtx.AsRefused(nil); err != nil {
 		t.Errorf("%#v", err)
-	}
-}
-
-// The year 1 is no time.
-func TestPresent(t *testing.T) {
-	t.Parallel()
-	if at := pgtx.Present(time.Time{}.In(time.FixedZone("", 3600))); at != nil {
-		t.Errorf("%v", at)
-	}
-	at := time.Date(2026, 1, 1, 1, 0, 0, 0, time.FixedZone("", 3600))
-	if have := pgtx.Present(at); have == nil || !have.Equal(at) || have.Location() != time.UTC {
-		t.Errorf("%v", have)
 	}
 }
