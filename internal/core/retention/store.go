@@ -8,29 +8,16 @@ import (
 	"github.com/google/uuid"
 )
 
-// Subject is a kind of row that has a policy.
-type Subject string
-
-// The subjects, in the order in which they are swept.
-const (
-	OutboxRow      Subject = "outbox_row"      // a settled event in core.outbox
-	EventHandled   Subject = "event_handled"   // a row of core.event_handled: a handler has handled a key
-	OperatorAction Subject = "operator_action" // a row of core.operator_actions
-)
-
-// Action is what a step does to rows.
-type Action string
-
 // The actions of a sweep.
 const (
-	Deleted    Action = "deleted"
-	Tombstoned Action = "tombstoned"
+	Deleted    = "deleted"
+	Tombstoned = "tombstoned"
 )
 
 // Step is one action on one table.
 type Step struct {
-	Subject  Subject
-	Action   Action
+	Subject  string // the kind of row, which has a policy
+	Action   string
 	Function string // the SQL function, with its schema
 }
 
@@ -38,21 +25,21 @@ type Step struct {
 // tables.
 func Steps() []Step {
 	return []Step{
-		{OutboxRow, Deleted, "core.retention_delete_outbox"},
-		{OutboxRow, Tombstoned, "core.retention_tombstone_outbox"},
-		{EventHandled, Deleted, "core.retention_delete_event_handled"},
-		{EventHandled, Tombstoned, "core.retention_tombstone_event_handled"},
-		{OperatorAction, Deleted, "core.retention_delete_operator_actions"},
-		{OperatorAction, Tombstoned, "core.retention_tombstone_operator_actions"},
+		{"outbox_row", Deleted, "core.retention_delete_outbox"},
+		{"outbox_row", Tombstoned, "core.retention_tombstone_outbox"},
+		{"event_handled", Deleted, "core.retention_delete_event_handled"},
+		{"event_handled", Tombstoned, "core.retention_tombstone_event_handled"},
+		{"operator_action", Deleted, "core.retention_delete_operator_actions"},
+		{"operator_action", Tombstoned, "core.retention_tombstone_operator_actions"},
 	}
 }
 
 // Count is the number of rows of one step.
 type Count struct {
-	Subject Subject `json:"subject"`
-	Action  Action  `json:"step"`
-	Rows    int64   `json:"rows"`
-	More    bool    `json:"more"` // the sweep ended before the end of the table
+	Subject string `json:"subject"`
+	Action  string `json:"step"`
+	Rows    int64  `json:"rows"`
+	More    bool   `json:"more"` // the sweep ended before the end of the table
 }
 
 // Page is one transaction of a sweep.
@@ -70,8 +57,8 @@ var ErrNotLeading = errors.New("another sweep is running")
 // Policy says how long rows of a subject are kept, and how many are past it. Days have 24 hours, by the clock of the
 // database.
 type Policy struct {
-	Subject      Subject `json:"subject"`
-	ContentClass string  `json:"content_class"`
+	Subject      string `json:"subject"`
+	ContentClass string `json:"content_class"`
 	// ActiveTTLDays is how many days a row is kept before it is tombstoned. They count, for an event, from the later of
 	// occurred_at and settling; for a key, from its handling; for an action, from its time.
 	ActiveTTLDays int `json:"active_ttl_days"`

@@ -15,7 +15,7 @@ import (
 )
 
 var steps = []retention.Step{
-	{retention.OutboxRow, retention.Deleted, "a"}, {retention.EventHandled, retention.Tombstoned, "b"},
+	{"outbox_row", retention.Deleted, "a"}, {"event_handled", retention.Tombstoned, "b"},
 }
 
 // store is a Store without a database. It records the calls and their times.

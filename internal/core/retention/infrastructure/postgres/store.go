@@ -91,7 +91,7 @@ func (s *Store) Policies(ctx context.Context) (policies []retention.Policy, err 
 		rows, err := q.RetentionPolicies(ctx)
 		for _, r := range rows {
 			policies = append(policies, retention.Policy{
-				Subject: retention.Subject(r.Subject), ContentClass: r.ContentClass, ActiveTTLDays: int(r.ActiveTtlDays),
+				Subject: r.Subject, ContentClass: r.ContentClass, ActiveTTLDays: int(r.ActiveTtlDays),
 				TombstonedGraceDays: int(r.TombstonedGraceDays), Disposal: r.Disposal,
 				ToTombstone: r.ToTombstone, ToDelete: r.ToDelete, Estimated: r.Estimated,
 			})

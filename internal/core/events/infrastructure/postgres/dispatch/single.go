@@ -75,7 +75,7 @@ func (s *singleRun) run(ctx context.Context, result *claimResult) (err error) {
 		err = t.Commit(ctx)
 	}
 	if len(failures) == 0 && len(rest) > 0 {
-		t.entry.Unsettled()
+		t.entry.Stale = true
 	}
 	var pg *pgconn.PgError
 	if !errors.Is(err, errCommit) || !errors.As(err, &pg) || len(ran) == 0 {

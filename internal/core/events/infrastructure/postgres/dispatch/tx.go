@@ -35,7 +35,7 @@ type Tx struct {
 
 // Begin begins a transaction of c as the worker role. Entry is nil where nothing is claimed.
 func Begin(ctx context.Context, c *Consumer, entry *journal.Entry) (*Tx, error) {
-	conn, tx, err := pgtx.Begin(ctx, c.Pool, pgtx.Identity{Role: pgtx.WorkerRole, Idle: c.idleTimeout()})
+	conn, tx, err := pgtx.Begin(ctx, c.Pool, pgtx.WorkerRole, pgtx.NoWorkspace, c.idleTimeout())
 	if err != nil {
 		return nil, err
 	}
@@ -248,7 +248,7 @@ func (t *Tx) Commit(ctx context.Context) error {
 		return fmt.Errorf("%w: %w", errCommit, err)
 	}
 	if t.entry != nil {
-		t.entry.Settled()
+		t.entry.Stale = false
 	}
 	return nil
 }

@@ -150,7 +150,7 @@ type Entry struct {
 	journal   *Journal
 	eventType string
 	runner    int
-	stale     bool // it names rows that this process may not hold any more
+	Stale     bool // it may name rows that this process does not hold any more, so that it has to be cleared
 }
 
 // NewEntry returns the entry of the n-th runner of an event type's consumer.
@@ -163,7 +163,7 @@ func (e *Entry) Write(ctx context.Context, ids []uuid.UUID) error {
 	if !e.journal.registered.Load() {
 		return nil
 	}
-	e.stale = true
+	e.Stale = true
 	err := e.journal.InTx(ctx, func(tx pgx.Tx) error {
 		return coredb.New(tx).WriteJournal(ctx, coredb.WriteJournalParams{
 			Worker: e.journal.Worker, EventType: e.eventType, Runner: int32(e.runner), Ids: ids, //nolint:gosec // few runners
@@ -177,21 +177,15 @@ func (e *Entry) Write(ctx context.Context, ids []uuid.UUID) error {
 
 // Clear removes the rows of a stale entry. Its error is an ErrWrite.
 func (e *Entry) Clear(ctx context.Context) error {
-	if !e.stale {
+	if !e.Stale {
 		return nil
 	}
 	if err := e.Write(ctx, []uuid.UUID{}); err != nil {
 		return err
 	}
-	e.stale = false
+	e.Stale = false
 	return nil
 }
-
-// Settled says that the rows of the entry are committed as settled or pending again, so that it need not be cleared.
-func (e *Entry) Settled() { e.stale = false }
-
-// Unsettled says that a row of the entry is still pending after a commit, so that it has to be cleared.
-func (e *Entry) Unsettled() { e.stale = true }
 
 // CrashSlot is held while a row with crashes runs: a process runs one of them at a time, so that a crash is charged
 // to that row. Nothing waits for the slot. The zero value is ready.

@@ -1,7 +1,6 @@
 package pgtx
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"time"
@@ -33,21 +32,15 @@ func ContextRole(s events.Scope) (string, error) {
 // NoWorkspace is the workspace of a transaction that sees no workspace's rows.
 var NoWorkspace uuid.NullUUID
 
-// Identity is what a transaction runs as.
-type Identity struct {
-	Role      string
-	Workspace uuid.NullUUID
-	Idle      time.Duration // how long it may wait for its next statement; zero means IdleTimeout
-}
-
 // Begin takes a connection of pool within StatementTimeout (handlers that want a second one may have emptied the pool),
-// and begins a transaction on it in one round trip and within StatementTimeout. The caller releases the connection. It
-// sets what a default of the login or the database could change: a higher isolation level would raise 40001 in the
+// and begins a transaction on it in one round trip and within StatementTimeout. The transaction may wait for its next
+// statement as long as idle. The caller releases the connection. Begin sets what a default of the login or the database could change: a higher isolation level would raise 40001 in the
 // dedup insert, row_security off would make every policy an error, and a timeout meant for people would end handlers.
 //
 // After an error the connection is closed, so that no other caller gets it. A server that cannot be written to also
 // empties the pool, so that new connections follow the address.
-func Begin(ctx context.Context, pool *pgxpool.Pool, as Identity) (*pgxpool.Conn, pgx.Tx, error) {
+func Begin(ctx context.Context, pool *pgxpool.Pool, role string, workspace uuid.NullUUID,
+	idle time.Duration) (*pgxpool.Conn, pgx.Tx, error) {
 	acquiring, cancel := context.WithTimeout(ctx, StatementTimeout)
 	defer cancel()
 	conn, err := pool.Acquire(acquiring)
@@ -57,7 +50,7 @@ func Begin(ctx context.Context, pool *pgxpool.Pool, as Identity) (*pgxpool.Conn,
 	ctx, cancel = context.WithTimeout(ctx, StatementTimeout)
 	defer cancel()
 	tx, err := conn.BeginTx(ctx, pgx.TxOptions{BeginQuery: "begin isolation level read committed read write; " +
-		OwnSettings(conn.Conn().PgConn(), cmp.Or(as.Idle, IdleTimeout)) + RoleSettings(as.Role, as.Workspace)})
+		OwnSettings(conn.Conn().PgConn(), idle) + RoleSettings(role, workspace)})
 	if err == nil {
 		return conn, tx, nil
 	}
@@ -67,7 +60,7 @@ func Begin(ctx context.Context, pool *pgxpool.Pool, as Identity) (*pgxpool.Conn,
 		pool.Reset()
 		err = fmt.Errorf("%w (%w)", ErrStandby, err)
 	}
-	return nil, nil, fmt.Errorf("begin as %s: %w", as.Role, err)
+	return nil, nil, fmt.Errorf("begin as %s: %w", role, err)
 }
 
 // OwnSettings returns the statements, each with its semicolon, that make a transaction independent of the settings of
@@ -111,7 +104,7 @@ func InTx(ctx context.Context, pool *pgxpool.Pool, role string, work func(pgx.Tx
 // RunAs runs work in one transaction as role, with the settings of [Begin], and commits it if work returns nil. Only
 // ctx bounds it.
 func RunAs(ctx context.Context, pool *pgxpool.Pool, role string, work func(pgx.Tx) error) error {
-	conn, tx, err := Begin(ctx, pool, Identity{Role: role})
+	conn, tx, err := Begin(ctx, pool, role, NoWorkspace, IdleTimeout)
 	if err != nil {
 		return err
 	}

@@ -28,7 +28,7 @@ func (u *UnitOfWork) Do(ctx context.Context, scope events.Scope, workspace uuid.
 	if err != nil {
 		return err
 	}
-	conn, tx, err := pgtx.Begin(ctx, u.Pool, pgtx.Identity{Role: role, Workspace: workspace})
+	conn, tx, err := pgtx.Begin(ctx, u.Pool, role, workspace, pgtx.IdleTimeout)
 	if err != nil {
 		return fmt.Errorf("unit of work: %w", err)
 	}
