@@ -213,8 +213,8 @@ func (t *Tx) withHandlerTx(ctx context.Context, timeout time.Duration,
 	use func(context.Context, events.Tx) error) error {
 	h := pgtx.NewHandlerTx(t.tx, t.Shared)
 	err := Call(ctx, timeout, func(ctx context.Context) error { return ExplainTimeout(ctx, timeout, use(ctx, h)) })
-	inUse := h.Revoke()
-	if t.left = h.State(); t.left == pgtx.SessionState && !t.Shared {
+	inUse, left := h.Revoke()
+	if t.left = left; left == pgtx.SessionState && !t.Shared {
 		t.dirty = true
 	}
 	if errors.Is(err, errAbandoned) {

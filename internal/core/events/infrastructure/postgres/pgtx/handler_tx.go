@@ -51,19 +51,12 @@ var _ events.Tx = (*HandlerTx)(nil)
 func NewHandlerTx(tx pgx.Tx, shared bool) *HandlerTx { return &HandlerTx{tx: tx, shared: shared} }
 
 // Revoke lets no further call begin. It reports whether a call is still running: then a goroutine that outlived its
-// handler is using the transaction.
-func (h *HandlerTx) Revoke() (inUse bool) {
+// handler is using the transaction. Left is the strictest kind of the statements.
+func (h *HandlerTx) Revoke() (inUse bool, left StatementKind) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.over = true
-	return h.calls > 0
-}
-
-// State returns the strictest kind of the statements so far. After Revoke it does not change.
-func (h *HandlerTx) State() StatementKind {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	return h.state
+	return h.calls > 0, h.state
 }
 
 // begin checks the statements and arguments of a call and counts it as running, until done.

@@ -35,12 +35,13 @@ func (u *UnitOfWork) Do(ctx context.Context, scope events.Scope, workspace uuid.
 	defer conn.Release()
 	h := pgtx.NewHandlerTx(tx, false)
 	defer func() { // after an error, a panic or Goexit it undoes everything; after a commit nothing
-		if h.Revoke() {
+		inUse, left := h.Revoke()
+		if inUse {
 			_ = conn.Hijack().PgConn().Conn().Close() // the socket only: that is safe while a query runs
 			return
 		}
 		pgtx.Rollback(tx)
-		if h.State() == pgtx.SessionState {
+		if left == pgtx.SessionState {
 			pgtx.CloseBeforeRelease(conn)
 		}
 	}()
@@ -50,7 +51,7 @@ func (u *UnitOfWork) Do(ctx context.Context, scope events.Scope, workspace uuid.
 	if err := work(h, publisherFor); err != nil {
 		return err
 	}
-	if h.Revoke() {
+	if inUse, _ := h.Revoke(); inUse {
 		return fmt.Errorf("unit of work: %w", pgtx.ErrTxInUse)
 	}
 	if conn.Conn().PgConn().TxStatus() == 'I' {
