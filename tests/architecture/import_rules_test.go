@@ -30,11 +30,12 @@ const (
 var importRules = append(adapterRules(), []rule{
 	{
 		name:   "contexts",
-		reason: "contexts know each other by events alone: of ours they import the event port and themselves",
+		reason: "contexts know each other by events alone: of ours they import the event port, checks and themselves",
 		files:  "internal/{context}/...",
 		forbid: []string{"spectral/..."},
 		except: []exception{
 			{imports: "spectral/internal/core/events"},
+			{imports: "spectral/internal/core/check"},
 			{imports: "spectral/internal/{context}/..."},
 		},
 	},

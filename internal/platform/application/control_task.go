@@ -94,7 +94,7 @@ func (c *ControlTask) change(ctx context.Context, what string, workspace uuid.Nu
 			return err
 		}
 		changed = *task
-		if !task.AwaitsWorker() {
+		if task.Status != domain.TaskQueued {
 			return nil
 		}
 		return publishDispatched(ctx, publisher, workspace, id, at)

@@ -2,6 +2,7 @@ package domain
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -9,6 +10,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"spectral/internal/core/check"
 
 	"github.com/google/uuid"
 )
@@ -46,6 +49,7 @@ const (
 	MaxTaskInputBytes  = 64 << 10 // of the input and of each result
 	MaxTaskSteps       = 100
 	MaxTaskReasonBytes = 4000 // of texts for people
+	MaxPersonBytes     = 200  // of the name of a person, a system or an agent
 	// MaxTaskTries is how many runs a task may begin without finishing a step. A run counts when it begins, so a task
 	// that kills its workers fails too.
 	MaxTaskTries = 5
@@ -133,11 +137,8 @@ type TransitionError struct {
 }
 
 func (e *TransitionError) Error() string {
-	wanted := make([]string, len(e.Wanted))
-	for i, s := range e.Wanted {
-		wanted[i] = string(s)
-	}
-	return fmt.Sprintf("the task is %s: to %s it, it must be %s", e.Status, e.Change, strings.Join(wanted, " or "))
+	wanted := strings.ReplaceAll(strings.Trim(fmt.Sprint(e.Wanted), "[]"), " ", " or ")
+	return fmt.Sprintf("the task is %s: to %s it, it must be %s", e.Status, e.Change, wanted)
 }
 
 // InvalidTaskError means that a value given to a task is invalid.
@@ -161,14 +162,11 @@ func NewAgentTask(id, conversation uuid.UUID, executor string, input json.RawMes
 	if retention == 0 {
 		retention = DefaultTaskRetention
 	}
-	var err error
-	if id == uuid.Nil || conversation == uuid.Nil {
-		err = errors.Join(err, errors.New("a task needs an id and a conversation"))
-	}
+	err := errors.Join(check.ID("id", id), check.ID("conversation", conversation), checkName("executor", executor),
+		checkObject("input", input))
 	if retention < 0 || retention > MaxTaskRetention {
 		err = errors.Join(err, fmt.Errorf("retention is %s, must be positive and at most %s", retention, MaxTaskRetention))
 	}
-	err = errors.Join(err, checkName("executor", executor), checkObject("input", input))
 	if err != nil {
 		return nil, invalid(err)
 	}
@@ -201,18 +199,18 @@ func (t *AgentTask) RecordStep(run int64, name string, result json.RawMessage, n
 	if err := t.checkRun(run); err != nil {
 		return err
 	}
-	err := errors.Join(checkName("step", name), checkObject("result of step "+name, result))
-	if i := slices.IndexFunc(t.Steps, func(s TaskStep) bool { return s.Name == name }); i >= 0 {
+	faults := []error{checkName("step", name), checkObject("result of step "+name, result)}
+	if i := t.step(name); i >= 0 {
 		if t.Steps[i].Run == run {
 			return nil // the answer to the first call was lost
 		}
-		err = errors.Join(err, fmt.Errorf("step %s is done already", name))
+		faults = append(faults, fmt.Errorf("step %s is done already", name))
 	}
 	if len(t.Steps) >= MaxTaskSteps {
-		err = errors.Join(err, fmt.Errorf("a task has at most %d steps", MaxTaskSteps))
+		faults = append(faults, fmt.Errorf("a task has at most %d steps", MaxTaskSteps))
 	}
-	if err != nil {
-		return invalid(err)
+	if err := invalid(errors.Join(faults...)); err != nil {
+		return err
 	}
 	t.Steps = append(t.Steps, TaskStep{Name: name, Result: result, Run: run, DoneAt: now})
 	t.LastError, t.Tries, t.UpdatedAt = "", 1, now
@@ -245,14 +243,12 @@ func (t *AgentTask) AwaitApproval(run int64, gate, question string, now time.Tim
 	if t.Cancellation != nil {
 		return t.Stop(run, now)
 	}
-	err := checkName("gate", gate)
-	if strings.TrimSpace(question) == "" {
-		err = errors.Join(err, errors.New("the question for the person is missing"))
-	}
+	question = storable(question)
+	err := errors.Join(checkName("gate", gate), check.Text("question", question, true, MaxTaskReasonBytes))
 	if err != nil {
 		return invalid(err)
 	}
-	t.Approval = &Approval{Gate: gate, Question: storable(question), RequestedAt: now}
+	t.Approval = &Approval{Gate: gate, Question: question, RequestedAt: now}
 	t.setStatus(TaskAwaitingApproval, now)
 	return nil
 }
@@ -274,8 +270,8 @@ func (t *AgentTask) Succeed(run int64, result json.RawMessage, now time.Time) er
 	if err := t.checkRun(run); err != nil {
 		return err
 	}
-	if err := checkObject("result", result); err != nil {
-		return invalid(err)
+	if err := invalid(checkObject("result", result)); err != nil {
+		return err
 	}
 	t.Result = result
 	t.setStatus(TaskSucceeded, now)
@@ -287,10 +283,7 @@ func (t *AgentTask) Fail(run int64, reason string, now time.Time) error {
 	if err := t.checkRun(run); err != nil {
 		return err
 	}
-	if reason = storable(reason); reason == "" {
-		reason = "no reason was given"
-	}
-	t.FailureReason = reason
+	t.FailureReason = cmp.Or(storable(reason), "no reason was given")
 	t.setStatus(TaskFailed, now)
 	return nil
 }
@@ -319,8 +312,8 @@ func (t *AgentTask) decide(change string, verdict Verdict, by, comment string, n
 	if err := t.requireStatus(change, TaskAwaitingApproval); err != nil {
 		return err
 	}
-	if err := checkPerson("who decides", by); err != nil {
-		return invalid(err)
+	if err := invalid(checkPerson("who decides", by)); err != nil {
+		return err
 	}
 	decided := *t.Approval
 	decided.Verdict, decided.DecidedBy, decided.DecidedAt, decided.Comment = verdict, by, now, storable(comment)
@@ -334,8 +327,8 @@ func (t *AgentTask) Cancel(by string, now time.Time) error {
 	if err := t.requireStatus("cancel", TaskQueued, TaskAwaitingApproval, TaskRunning); err != nil {
 		return err
 	}
-	if err := checkPerson("who decides", by); err != nil {
-		return invalid(err)
+	if err := invalid(checkPerson("who decides", by)); err != nil {
+		return err
 	}
 	if t.Cancellation == nil {
 		t.Cancellation = &Cancellation{RequestedBy: by, RequestedAt: now}
@@ -364,30 +357,26 @@ func (t *AgentTask) Redispatch(now time.Time) error {
 		return err
 	}
 	t.Tries = 0
-	if t.Cancellation != nil {
-		t.setStatus(TaskCancelled, now)
-		return nil
-	}
 	t.setStatus(TaskQueued, now)
+	if t.Cancellation != nil {
+		t.Status = TaskCancelled
+	}
 	return nil
 }
 
-// AwaitsWorker reports whether the task must be dispatched.
-func (t *AgentTask) AwaitsWorker() bool { return t.Status == TaskQueued }
-
 // StepResult returns the result of a finished step, and false for another step.
 func (t *AgentTask) StepResult(name string) (json.RawMessage, bool) {
-	for _, s := range t.Steps {
-		if s.Name == name {
-			return s.Result, true
-		}
+	if i := t.step(name); i >= 0 {
+		return t.Steps[i].Result, true
 	}
 	return nil, false
 }
 
-func (t *AgentTask) setStatus(status TaskStatus, now time.Time) {
-	t.Status, t.UpdatedAt = status, now
+func (t *AgentTask) step(name string) int {
+	return slices.IndexFunc(t.Steps, func(s TaskStep) bool { return s.Name == name })
 }
+
+func (t *AgentTask) setStatus(status TaskStatus, now time.Time) { t.Status, t.UpdatedAt = status, now }
 
 // checkRun returns [ErrSuperseded] unless run is the latest and the task is running.
 func (t *AgentTask) checkRun(run int64) error {
@@ -409,6 +398,18 @@ func checkName(what, name string) error {
 		return fmt.Errorf("%s is %.80q, must be a lower-case identifier of at most 63 bytes", what, name)
 	}
 	return nil
+}
+
+// checkPerson checks the name of a person, a system or an agent.
+func checkPerson(field, by string) error { return check.Line(field, by, MaxPersonBytes) }
+
+// storable returns s without characters that Postgres cannot store, cut to MaxTaskReasonBytes.
+func storable(s string) string {
+	s = strings.TrimSpace(strings.ToValidUTF8(strings.ReplaceAll(s, "\x00", "\uFFFD"), "\uFFFD"))
+	if len(s) > MaxTaskReasonBytes {
+		s = strings.ToValidUTF8(s[:MaxTaskReasonBytes], "")
+	}
+	return s
 }
 
 func checkObject(what string, document json.RawMessage) error {

@@ -261,11 +261,12 @@ func TestApprovalDecidesHowATaskContinues(t *testing.T) {
 	}
 	want := Approval{Gate: "delivery", Question: "Deliver it?", RequestedAt: taskBegun, Verdict: Approved,
 		DecidedBy: "ada", DecidedAt: taskLater, Comment: "fine"}
-	if *task.Approval != want || task.Tries != 0 || !task.AwaitsWorker() {
+	if *task.Approval != want || task.Tries != 0 || task.Status != TaskQueued {
 		t.Errorf("%+v, %+v", task, task.Approval)
 	}
 	task = taskIn(t, TaskAwaitingApproval)
-	if err := task.Reject("ada", "no", taskLater); err != nil || task.Approval.Verdict != Rejected || task.AwaitsWorker() {
+	err := task.Reject("ada", "no", taskLater)
+	if err != nil || task.Approval.Verdict != Rejected || task.Status != TaskCancelled {
 		t.Errorf("%+v, %v", task.Approval, err)
 	}
 }
@@ -293,12 +294,12 @@ func TestCancelledTaskStopsAfterItsStep(t *testing.T) {
 		t.Errorf("at the end: %+v, %v", task, err)
 	}
 	task = asked()
-	if err := task.Redispatch(taskLater); err != nil || task.Status != TaskCancelled || task.AwaitsWorker() {
+	if err := task.Redispatch(taskLater); err != nil || task.Status != TaskCancelled {
 		t.Errorf("redispatched: %+v, %v", task, err)
 	}
 	task = asked()
 	err = errors.Join(task.Fail(1, "no", taskLater), task.Retry(taskLater))
-	if err != nil || task.Cancellation != nil || !task.AwaitsWorker() {
+	if err != nil || task.Cancellation != nil || task.Status != TaskQueued {
 		t.Errorf("failed, then retried: %+v, %v", task, err)
 	}
 	if err := taskIn(t, TaskRunning).Stop(1, taskLater); err == nil {

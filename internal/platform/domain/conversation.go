@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"time"
 
+	"spectral/internal/core/check"
+
 	"github.com/google/uuid"
 )
 
@@ -29,10 +31,7 @@ type Conversation struct {
 
 // Validate returns an error for a conversation that is invalid.
 func (c Conversation) Validate() error {
-	err := checkID("conversation_id", c.ID)
-	if c.Kind != Reactive && c.Kind != Proactive {
-		err = errors.Join(err, fmt.Errorf("kind is %.40q, must be %s or %s", c.Kind, Reactive, Proactive))
-	}
+	err := errors.Join(check.ID("conversation_id", c.ID), check.OneOf("kind", c.Kind, Reactive, Proactive))
 	if c.TriggerEvent.Valid && c.Kind != Proactive {
 		err = errors.Join(err, fmt.Errorf("a %s conversation has no trigger event: what an event causes is %s", c.Kind,
 			Proactive))

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"time"
 
+	"spectral/internal/core/check"
+
 	"github.com/google/uuid"
 )
 
@@ -53,12 +55,9 @@ type CurationDecision struct {
 
 // Validate returns an error for a decision that is invalid at the time now.
 func (d CurationDecision) Validate(now time.Time) error {
-	err := errors.Join(checkID("candidate_id", d.CandidateID), textWithin("note", d.Note, 0, MaxCurationNoteBytes),
-		checkPerson("decided_by", d.DecidedBy), checkTime("decided_at", d.DecidedAt, now))
-	if d.Verdict != ApproveCandidate && d.Verdict != RejectCandidate {
-		err = errors.Join(err, fmt.Errorf("verdict is %q, must be approve or reject", d.Verdict))
-	}
-	return err
+	return errors.Join(check.ID("candidate_id", d.CandidateID), check.Text("note", d.Note, false, MaxCurationNoteBytes),
+		checkPerson("decided_by", d.DecidedBy), check.Time("decided_at", d.DecidedAt, now),
+		check.OneOf("verdict", d.Verdict, ApproveCandidate, RejectCandidate))
 }
 
 // CurationRuling is the outcome of a decision that worlds reports.
@@ -71,21 +70,12 @@ type CurationRuling struct {
 
 // Validate returns an error for a ruling that is invalid.
 func (r CurationRuling) Validate() error {
-	err := checkID("decision_id", r.DecisionID)
-	switch r.Outcome {
-	case CurationApplied:
-		if r.Reason != "" {
-			err = errors.Join(err, errors.New("reason is given, but the decision was applied"))
-		}
-	case CurationRefused:
-		err = errors.Join(err, textWithin("reason", r.Reason, 1, MaxCurationReasonBytes))
-	default:
-		err = errors.Join(err, fmt.Errorf("outcome is %q, must be applied or refused", r.Outcome))
+	reason := check.Text("reason", r.Reason, r.Outcome == CurationRefused, MaxCurationReasonBytes)
+	if r.Outcome == CurationApplied && r.Reason != "" {
+		reason = errors.New("reason is given, but the decision was applied")
 	}
-	if r.At.IsZero() {
-		err = errors.Join(err, errors.New("applied_at is missing"))
-	}
-	return err
+	return errors.Join(check.ID("decision_id", r.DecisionID), check.Time("applied_at", r.At, r.At), reason,
+		check.OneOf("outcome", r.Outcome, CurationApplied, CurationRefused))
 }
 
 // Settle records a ruling. Changed is false for the same outcome again. Another outcome is an error.

@@ -7,6 +7,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"spectral/internal/core/check"
 	"spectral/internal/platform/domain"
 )
 
@@ -36,7 +37,7 @@ func TestInvalidCurationIsRefused(t *testing.T) {
 	t.Parallel()
 	for _, good := range []error{
 		domain.CurationDecision{CandidateID: uuid.New(), Verdict: "approve", DecidedBy: "ada",
-			DecidedAt: noon.Add(domain.MaxClockLead)}.Validate(noon),
+			DecidedAt: noon.Add(check.MaxClockLead)}.Validate(noon),
 		domain.CurationDecision{CandidateID: uuid.New(), Verdict: "reject", DecidedBy: "ada", Note: strings.Repeat("x", 2000),
 			DecidedAt: noon}.Validate(noon),
 		domain.CurationRuling{DecisionID: uuid.New(), Outcome: "applied", At: noon}.Validate(),

@@ -3,8 +3,12 @@ package domain
 import (
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 	"time"
+
+	"spectral/internal/core/check"
 
 	"github.com/google/uuid"
 )
@@ -36,19 +40,15 @@ type Ruling struct {
 
 // Validate returns an error for a ruling that is invalid at the time now.
 func (r Ruling) Validate(now time.Time) error {
-	faults := []error{checkID("decision_id", r.DecisionID), checkLine("rule_id", r.RuleID, MaxRuleIDBytes)}
-	switch r.Outcome {
-	case Followed:
-		if r.OverrideReason != "" {
-			faults = append(faults,
-				errors.New("override_reason is given for a followed proposal: leave it out, or record it as overridden"))
-		}
-	case Overridden:
-		faults = append(faults, checkLine("override_reason", r.OverrideReason, MaxOverrideReasonBytes))
-	default:
-		faults = append(faults, fmt.Errorf("outcome is %.40q, must be %s or %s", string(r.Outcome), Followed, Overridden))
+	var reason error
+	switch {
+	case r.Outcome == Overridden:
+		reason = check.Line("override_reason", r.OverrideReason, MaxOverrideReasonBytes)
+	case r.Outcome == Followed && r.OverrideReason != "":
+		reason = errors.New("override_reason is given for a followed proposal: leave it out, or record it as overridden")
 	}
-	return errors.Join(append(faults, checkTime("decided_at", r.DecidedAt, now))...)
+	return errors.Join(check.ID("decision_id", r.DecisionID), check.Line("rule_id", r.RuleID, MaxRuleIDBytes),
+		check.OneOf("outcome", r.Outcome, Followed, Overridden), reason, check.Time("decided_at", r.DecidedAt, now))
 }
 
 // Decision is a ruling and the person or agent who made it.
@@ -70,22 +70,13 @@ func (d Decision) Recordable() Decision {
 
 // CheckSame returns a [*DecisionConflictError] if other differs from the decision recorded under its id.
 func (d Decision) CheckSame(other Decision) error {
-	var fields []string
-	for _, f := range []struct {
-		name string
-		same bool
-	}{
-		{"rule_id", d.RuleID == other.RuleID},
-		{"outcome", d.Outcome == other.Outcome},
-		{"override_reason", d.OverrideReason == other.OverrideReason},
-		{"decided_by", d.DecidedBy == other.DecidedBy},
-		{"decided_at", d.DecidedAt.Equal(other.DecidedAt)},
-	} {
-		if !f.same {
-			fields = append(fields, f.name)
-		}
+	differ := map[string]bool{
+		"rule_id": d.RuleID != other.RuleID, "outcome": d.Outcome != other.Outcome,
+		"override_reason": d.OverrideReason != other.OverrideReason,
+		"decided_by":      d.DecidedBy != other.DecidedBy, "decided_at": !d.DecidedAt.Equal(other.DecidedAt),
 	}
-	if len(fields) > 0 {
+	maps.DeleteFunc(differ, func(_ string, differs bool) bool { return !differs })
+	if fields := slices.Sorted(maps.Keys(differ)); len(fields) > 0 {
 		return &DecisionConflictError{DecisionID: d.DecisionID, Fields: fields}
 	}
 	return nil
@@ -94,11 +85,10 @@ func (d Decision) CheckSame(other Decision) error {
 // DecisionConflictError means that another decision is recorded under the id.
 type DecisionConflictError struct {
 	DecisionID uuid.UUID
-	Fields     []string // the fields that differ
+	Fields     []string // the fields that differ, sorted
 }
 
 func (e *DecisionConflictError) Error() string {
 	return fmt.Sprintf("decision %s is recorded already with another %s: a decision never changes, record a new one "+
-		"under another id",
-		e.DecisionID, strings.Join(e.Fields, ", "))
+		"under another id", e.DecisionID, strings.Join(e.Fields, ", "))
 }

@@ -10,6 +10,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"spectral/internal/core/check"
 	"spectral/internal/platform/domain"
 )
 
@@ -55,8 +56,8 @@ func TestInvalidDecisionsAreRefused(t *testing.T) {
 			"override_reason is given for a followed proposal"},
 		"no person":             {func(d *domain.Decision) { d.DecidedBy = "" }, "decided_by is missing"},
 		"no time":               {func(d *domain.Decision) { d.DecidedAt = time.Time{} }, "decided_at is missing"},
-		"a clock that is ahead": {func(d *domain.Decision) { d.DecidedAt = now.Add(domain.MaxClockLead) }, ""},
-		"a time in the future": {func(d *domain.Decision) { d.DecidedAt = now.Add(domain.MaxClockLead + 1) },
+		"a clock that is ahead": {func(d *domain.Decision) { d.DecidedAt = now.Add(check.MaxClockLead) }, ""},
+		"a time in the future": {func(d *domain.Decision) { d.DecidedAt = now.Add(check.MaxClockLead + 1) },
 			"decided_at is 2026-03-01T12:05:00Z, which is in the future"},
 		"several faults": {func(d *domain.Decision) { *d = domain.Decision{} }, "decided_by is missing"},
 	} {
@@ -79,7 +80,7 @@ func TestChangedDecisionIsRefused(t *testing.T) {
 		"all of it": {func(d *domain.Decision) {
 			overridden("because")(d)
 			d.RuleID, d.DecidedBy, d.DecidedAt = "other", "other", d.DecidedAt.Add(time.Microsecond)
-		}, []string{"rule_id", "outcome", "override_reason", "decided_by", "decided_at"}},
+		}, []string{"decided_at", "decided_by", "outcome", "override_reason", "rule_id"}},
 	} {
 		err := decision(nil).CheckSame(decision(c.change))
 		conflict, _ := errors.AsType[*domain.DecisionConflictError](err)

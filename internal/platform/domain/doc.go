@@ -6,5 +6,4 @@
 //   - memory.go: what agents have learned
 //   - curation_decision.go: decisions on rule candidates, and their outcome
 //   - conversation.go, agent_task.go: conversations, and the agent tasks in them
-//   - checks.go: checks that several of them use
 package domain

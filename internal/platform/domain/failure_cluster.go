@@ -7,6 +7,8 @@ import (
 	"strings"
 	"time"
 
+	"spectral/internal/core/check"
+
 	"github.com/google/uuid"
 )
 
@@ -31,9 +33,9 @@ type FailureSignature struct {
 
 // Validate returns an error for a signature that is invalid.
 func (s FailureSignature) Validate() error {
-	return errors.Join(checkLine("component", s.Component, MaxSignatureBytes),
-		checkLine("operation", s.Operation, MaxSignatureBytes),
-		checkLine("error_class", s.ErrorClass, MaxSignatureBytes))
+	return errors.Join(check.Line("component", s.Component, MaxSignatureBytes),
+		check.Line("operation", s.Operation, MaxSignatureBytes),
+		check.Line("error_class", s.ErrorClass, MaxSignatureBytes))
 }
 
 // String returns the signature in one line, the form of version 1 of the event.
@@ -57,17 +59,11 @@ type FailureDetection struct {
 
 // Validate returns an error for a detection that is invalid at the time now.
 func (d FailureDetection) Validate(now time.Time) error {
-	err := errors.Join(d.Signature.Validate(), checkTime("seen_at", d.SeenAt, now))
-	if len(d.Failures) < 1 || len(d.Failures) > MaxFailureKinds {
-		err = errors.Join(err, fmt.Errorf("there are %d kinds of failures, must be from 1 to %d", len(d.Failures),
-			MaxFailureKinds))
-	}
+	err := errors.Join(d.Signature.Validate(), check.Time("seen_at", d.SeenAt, now),
+		check.Range("number of kinds of failures", int64(len(d.Failures)), 1, MaxFailureKinds))
 	for _, f := range d.Failures {
-		err = errors.Join(err, textWithin("kind", f.Kind, 1, MaxKindBytes),
-			textWithin("example", f.Example, 0, MaxExampleBytes))
-		if f.Count < 1 || f.Count > MaxFailuresPerKind {
-			err = errors.Join(err, fmt.Errorf("count is %d, must be from 1 to %d", f.Count, MaxFailuresPerKind))
-		}
+		err = errors.Join(err, check.Text("kind", f.Kind, true, MaxKindBytes),
+			check.Text("example", f.Example, false, MaxExampleBytes), check.Range("count", f.Count, 1, MaxFailuresPerKind))
 	}
 	return err
 }
@@ -112,12 +108,7 @@ func (c FailureCluster) Raise(d FailureDetection, now time.Time) (FailureCluster
 		c.count(f)
 	}
 	slices.SortFunc(c.Failures, func(a, b FailureCount) int { return strings.Compare(a.Kind, b.Kind) })
-	if d.SeenAt.Before(c.FirstSeenAt) {
-		c.FirstSeenAt = d.SeenAt
-	}
-	if d.SeenAt.After(c.LastSeenAt) {
-		c.LastSeenAt = d.SeenAt
-	}
+	c.FirstSeenAt, c.LastSeenAt = earlier(c.FirstSeenAt, d.SeenAt), later(c.LastSeenAt, d.SeenAt)
 	c.Revision++
 	return c, nil
 }

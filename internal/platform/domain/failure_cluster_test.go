@@ -8,6 +8,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"spectral/internal/core/check"
 	"spectral/internal/platform/domain"
 )
 
@@ -106,9 +107,9 @@ func TestInvalidDetectionsAreRefused(t *testing.T) {
 		"no error class": {func(d *domain.FailureDetection) { d.Signature.ErrorClass = "" }, "error_class is missing"},
 		"two lines":      {func(d *domain.FailureDetection) { d.Signature.Component = "a\nb" }, "control characters"},
 		"NUL":            {func(d *domain.FailureDetection) { d.Signature.ErrorClass = "a\x00" }, "error_class is not valid"},
-		"no failures":    {func(d *domain.FailureDetection) { d.Failures = nil }, "0 kinds of failures"},
+		"no failures":    {func(d *domain.FailureDetection) { d.Failures = nil }, "kinds of failures is 0"},
 		"too many kinds": {func(d *domain.FailureDetection) { d.Failures = make([]domain.FailureCount, 51) },
-			"51 kinds of failures"},
+			"kinds of failures is 51"},
 		"no kind": {func(d *domain.FailureDetection) { d.Failures[0].Kind = "" }, "kind is missing"},
 		"long example": {func(d *domain.FailureDetection) { d.Failures[0].Example = strings.Repeat("x", 2001) },
 			"example has 2001 bytes"},
@@ -116,7 +117,7 @@ func TestInvalidDetectionsAreRefused(t *testing.T) {
 		"beyond all": {func(d *domain.FailureDetection) { d.Failures[0].Count = domain.MaxFailuresPerKind + 1 },
 			"count is 1000000001"},
 		"no time": {func(d *domain.FailureDetection) { d.SeenAt = time.Time{} }, "seen_at is missing"},
-		"seen in the future": {func(d *domain.FailureDetection) { d.SeenAt = noon.Add(domain.MaxClockLead + 1) },
+		"seen in the future": {func(d *domain.FailureDetection) { d.SeenAt = noon.Add(check.MaxClockLead + 1) },
 			"which is in the future"},
 	} {
 		d := detection(noon, domain.FailureCount{Kind: "read", Count: 1})

@@ -2,8 +2,9 @@ package domain
 
 import (
 	"errors"
-	"fmt"
 	"time"
+
+	"spectral/internal/core/check"
 
 	"github.com/google/uuid"
 )
@@ -51,11 +52,8 @@ type Memory struct {
 
 // ValidateMemory returns an error for a scope or statement that cannot be recorded.
 func ValidateMemory(scope MemoryScope, statement string) error {
-	err := textWithin("statement", statement, 1, MaxMemoryBytes)
-	if scope != AgentMemory && scope != WorkspaceMemory {
-		err = errors.Join(err, fmt.Errorf("scope is %q, must be agent or workspace", scope))
-	}
-	return err
+	return errors.Join(check.Text("statement", statement, true, MaxMemoryBytes),
+		check.OneOf("scope", scope, AgentMemory, WorkspaceMemory))
 }
 
 // Promote promotes the memory. Changed is false if it is promoted already.

@@ -35,17 +35,15 @@ func PatternsOf(rulings []Ruling) []OverridePattern {
 	for _, r := range rulings {
 		p, known := patterns[r.RuleID]
 		if !known {
-			p = OverridePattern{RuleID: r.RuleID, FirstDecidedAt: r.DecidedAt, LastDecidedAt: r.DecidedAt}
 			reasons[r.RuleID] = make(map[string]OverrideReason)
 		}
+		p.RuleID = r.RuleID
 		p.FirstDecidedAt, p.LastDecidedAt = earlier(p.FirstDecidedAt, r.DecidedAt), later(p.LastDecidedAt, r.DecidedAt)
 		if r.Outcome == Overridden {
 			p.Overridden++
 			same := SameReason(r.OverrideReason)
-			o, known := reasons[r.RuleID][same]
-			if !known {
-				o = OverrideReason{Reason: same, FirstDecidedAt: r.DecidedAt, LastDecidedAt: r.DecidedAt}
-			}
+			o := reasons[r.RuleID][same]
+			o.Reason = same
 			o.Overridden++
 			o.FirstDecidedAt, o.LastDecidedAt = earlier(o.FirstDecidedAt, r.DecidedAt), later(o.LastDecidedAt, r.DecidedAt)
 			reasons[r.RuleID][same] = o
@@ -63,13 +61,15 @@ func PatternsOf(rulings []Ruling) []OverridePattern {
 	return all
 }
 
+// earlier returns the earlier of two times. A zero time is none.
 func earlier(a, b time.Time) time.Time {
-	if b.Before(a) {
+	if a.IsZero() || b.Before(a) {
 		return b
 	}
 	return a
 }
 
+// later returns the later of two times.
 func later(a, b time.Time) time.Time {
 	if b.After(a) {
 		return b

@@ -3,7 +3,8 @@ package domain
 import (
 	"encoding/json"
 	"errors"
-	"fmt"
+
+	"spectral/internal/core/check"
 )
 
 // SystemCard is platform's copy of one version of a card that another context owns, with the published document. Of two
@@ -17,15 +18,6 @@ type SystemCard struct {
 
 // Validate returns an error for an invalid card.
 func (c SystemCard) Validate() error {
-	var err error
-	if c.CardID == "" {
-		err = errors.Join(err, errors.New("card_id is missing"))
-	}
-	if c.Version < 1 {
-		err = errors.Join(err, fmt.Errorf("version is %d, must be at least 1", c.Version))
-	}
-	if c.Title == "" {
-		err = errors.Join(err, errors.New("title is missing"))
-	}
-	return err
+	return errors.Join(check.AtLeast("length of card_id", int64(len(c.CardID)), 1),
+		check.AtLeast("version", c.Version, 1), check.AtLeast("length of title", int64(len(c.Title)), 1))
 }

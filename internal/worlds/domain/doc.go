@@ -4,5 +4,4 @@
 //   - scan.go: scans and their findings
 //   - rule_health.go: how often the proposals of a rule are followed
 //   - rule_candidate.go: proposed rules, and the decisions about them
-//   - checks.go: checks that several of them use
 package domain

@@ -7,8 +7,9 @@ import (
 	"fmt"
 	"math"
 	"slices"
-	"strings"
 	"time"
+
+	"spectral/internal/core/check"
 
 	"github.com/google/uuid"
 )
@@ -62,13 +63,8 @@ func SumOf(counts []int64) (sum int64, err error) {
 // known.
 func ClusterFacts(clusterID uuid.UUID, revision int64, signature string,
 	failures, kinds int64) (CandidateFacts, error) {
-	err := checkID("cluster_id", clusterID)
-	if revision < 0 {
-		err = errors.Join(err, fmt.Errorf("revision is %d, must not be negative", revision))
-	}
-	if strings.TrimSpace(signature) == "" {
-		err = errors.Join(err, errors.New("signature is missing"))
-	}
+	err := errors.Join(check.ID("cluster_id", clusterID), check.AtLeast("revision", revision, 0),
+		check.Text("signature", signature, true, MaxStatementBytes))
 	return newFacts(err, CandidateFacts{
 		Origin: FromFailureCluster, OriginID: clusterID, Revision: revision,
 		Statement:   "Keep this from failing again: " + signature,
@@ -78,10 +74,7 @@ func ClusterFacts(clusterID uuid.UUID, revision int64, signature string,
 
 // MemoryFacts returns the facts of a memory: its statement as a rule.
 func MemoryFacts(memoryID uuid.UUID, version int64, statement string, observations int64) (CandidateFacts, error) {
-	err := checkID("memory_id", memoryID)
-	if version < 1 {
-		err = errors.Join(err, fmt.Errorf("version is %d, must be at least 1", version))
-	}
+	err := errors.Join(check.ID("memory_id", memoryID), check.AtLeast("version", version, 1))
 	return newFacts(err, CandidateFacts{
 		Origin: FromMemory, OriginID: memoryID, Revision: version, Statement: statement,
 		Occurrences: observations, Kinds: 1, Confidence: confidence(observations, evenObservations),
@@ -89,17 +82,8 @@ func MemoryFacts(memoryID uuid.UUID, version int64, statement string, observatio
 }
 
 func newFacts(err error, f CandidateFacts) (CandidateFacts, error) {
-	err = errors.Join(err, textWithin("statement", f.Statement, 1, MaxStatementBytes))
-	if f.Occurrences < 1 {
-		err = errors.Join(err, fmt.Errorf("there are %d occurrences, must be at least 1", f.Occurrences))
-	}
-	if f.Kinds < 1 {
-		err = errors.Join(err, fmt.Errorf("there are %d kinds, must be at least 1", f.Kinds))
-	}
-	if err != nil {
-		return CandidateFacts{}, err
-	}
-	return f, nil
+	return f, errors.Join(err, check.Text("statement", f.Statement, true, MaxStatementBytes),
+		check.AtLeast("number of occurrences", f.Occurrences, 1), check.AtLeast("number of kinds", f.Kinds, 1))
 }
 
 // confidence is 1/2 at even occurrences and approaches 1 with more.
@@ -197,12 +181,8 @@ type CurationDecision struct {
 
 // Validate returns an error for a decision that is invalid at the time now.
 func (d CurationDecision) Validate(now time.Time) error {
-	err := errors.Join(checkID("decision_id", d.ID), checkID("candidate_id", d.CandidateID),
-		checkTime("decided_at", d.DecidedAt, now))
-	if d.Verdict != Approve && d.Verdict != Reject {
-		err = errors.Join(err, fmt.Errorf("verdict is %q, must be approve or reject", d.Verdict))
-	}
-	return err
+	return errors.Join(check.ID("decision_id", d.ID), check.ID("candidate_id", d.CandidateID),
+		check.Time("decided_at", d.DecidedAt, now), check.OneOf("verdict", d.Verdict, Approve, Reject))
 }
 
 // Compare orders decisions by their time, then by their id.

@@ -7,6 +7,8 @@ import (
 	"slices"
 	"time"
 
+	"spectral/internal/core/check"
+
 	"github.com/google/uuid"
 )
 
@@ -44,9 +46,8 @@ type RuleDecision struct {
 
 // Validate returns an error for a decision that is invalid at the time now.
 func (d RuleDecision) Validate(now time.Time) error {
-	return errors.Join(
-		checkID("decision_id", d.DecisionID), checkLine("rule_id", d.RuleID, MaxRuleIDBytes), checkTime("decided_at",
-			d.DecidedAt, now))
+	return errors.Join(check.ID("decision_id", d.DecisionID), check.Line("rule_id", d.RuleID, MaxRuleIDBytes),
+		check.Time("decided_at", d.DecidedAt, now))
 }
 
 // RuleHealth counts the decisions about the proposals of one rule. It does not depend on their order.

@@ -8,6 +8,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"spectral/internal/core/check"
 	"spectral/internal/worlds/domain"
 )
 
@@ -70,7 +71,7 @@ func TestInvalidRuleDecisionsAreRefused(t *testing.T) {
 		"a long rule": {func(d *domain.RuleDecision) { d.RuleID = strings.Repeat("x", 201) },
 			"rule_id has 201 bytes, the limit is 200"},
 		"no time":               {func(d *domain.RuleDecision) { d.DecidedAt = time.Time{} }, "decided_at is missing"},
-		"a clock that is ahead": {func(d *domain.RuleDecision) { d.DecidedAt = now.Add(domain.MaxClockLead) }, ""},
+		"a clock that is ahead": {func(d *domain.RuleDecision) { d.DecidedAt = now.Add(check.MaxClockLead) }, ""},
 		"a time in the future": {func(d *domain.RuleDecision) { d.DecidedAt = now.AddDate(1, 0, 0) },
 			"decided_at is 2027-03-01T12:00:00Z, which is in the future"},
 	} {

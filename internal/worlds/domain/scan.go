@@ -6,8 +6,9 @@ import (
 	"fmt"
 	"regexp"
 	"slices"
-	"strings"
 	"time"
+
+	"spectral/internal/core/check"
 
 	"github.com/google/uuid"
 )
@@ -100,7 +101,7 @@ type Scan struct {
 
 // StartScan begins a scan of subject.
 func StartScan(id uuid.UUID, subject string, at time.Time) (Scan, error) {
-	if err := checkLine("subject", subject, MaxSubjectBytes); err != nil {
+	if err := check.Line("subject", subject, MaxSubjectBytes); err != nil {
 		return Scan{}, err
 	}
 	return Scan{ID: id, Subject: subject, State: ScanRunning, StartedAt: storedTime(at)}, nil
@@ -125,10 +126,8 @@ func (s *Scan) Complete(findings Findings, at time.Time) (changed bool, err erro
 // Fail ends the scan without a result. A failed scan keeps its first reason. The error is [ErrScanCompleted] for a
 // completed scan.
 func (s *Scan) Fail(failure string, at time.Time) (changed bool, err error) {
-	if strings.TrimSpace(failure) == "" {
-		return false, errors.New("failure is missing: say why the scan failed")
-	}
-	if err := checkProse("failure", failure, MaxFailureBytes); err != nil {
+	err = cmp.Or(check.Text("failure", failure, true, MaxFailureBytes), check.Prose("failure", failure, MaxFailureBytes))
+	if err != nil {
 		return false, err
 	}
 	switch s.State {
@@ -164,9 +163,8 @@ type IndexedScan struct {
 
 // Validate returns an error for a scan that is invalid at the time now. NewFindings checks its findings.
 func (s IndexedScan) Validate(now time.Time) error {
-	return errors.Join(
-		checkID("scan_id", s.ScanID), checkLine("subject", s.Subject, MaxSubjectBytes), checkTime("finished_at", s.FinishedAt,
-			now))
+	return errors.Join(check.ID("scan_id", s.ScanID), check.Line("subject", s.Subject, MaxSubjectBytes),
+		check.Time("finished_at", s.FinishedAt, now))
 }
 
 // FoundIn is a subject whose last scan found something of the searched kind.

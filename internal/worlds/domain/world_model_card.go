@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
+
+	"spectral/internal/core/check"
 )
 
 // Bounds of a card, in bytes.
@@ -26,8 +28,8 @@ func NewWorldModelCard(id, title, summary string, attributes json.RawMessage) (W
 	if len(attributes) == 0 || string(attributes) == "null" {
 		attributes = json.RawMessage("{}")
 	}
-	err := errors.Join(checkLine("card_id", id, MaxCardIDBytes), checkLine("title", title, MaxTitleBytes),
-		checkProse("summary", summary, MaxSummaryBytes))
+	err := errors.Join(check.Line("card_id", id, MaxCardIDBytes), check.Line("title", title, MaxTitleBytes),
+		check.Prose("summary", summary, MaxSummaryBytes))
 	if trimmed := bytes.TrimSpace(attributes); !json.Valid(attributes) || len(trimmed) == 0 || trimmed[0] != '{' {
 		err = errors.Join(err, errors.New("attributes must be a JSON object"))
 	}
