@@ -78,7 +78,7 @@ func NewDecideCuration(u *publish.UnitOfWork) *platformapp.DecideCuration {
 // NewLookUpCard composes the card lookup that worlds offers to other contexts.
 func NewLookUpCard(u *publish.UnitOfWork) protocols.CardLookup {
 	return worldsapp.NewLookUpCard(transact(u, events.Worlds, func(tx events.Tx) worldsapp.CardReader {
-		return worldspg.NewCardReader(tx)
+		return worldspg.NewCards(tx)
 	}))
 }
 

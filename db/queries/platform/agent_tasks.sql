@@ -20,7 +20,7 @@ select from platform.agent_tasks
 where agent_task_id = @agent_task_id and workspace_id is not distinct from @workspace_id
 for no key update;
 
--- name: SaveTask :execrows
+-- name: SaveTask :exec
 update platform.agent_tasks set
   status = @status, steps = @steps, result = sqlc.narg('result'), failure_reason = sqlc.narg('failure_reason'),
     last_error = sqlc.narg('last_error'),

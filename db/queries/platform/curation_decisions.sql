@@ -12,7 +12,7 @@ select candidate_id, verdict, note, decided_by, decided_at, outcome, outcome_rea
 where workspace_id is not distinct from @workspace_id and decision_id = @decision_id
 for update;
 
--- name: SaveCurationOutcome :execrows
+-- name: SaveCurationOutcome :exec
 update platform.curation_decisions
 set outcome = @outcome, outcome_reason = @outcome_reason, outcome_at = @outcome_at
 where workspace_id is not distinct from @workspace_id and decision_id = @decision_id;

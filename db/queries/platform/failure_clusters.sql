@@ -13,7 +13,7 @@ where workspace_id is not distinct from @workspace_id and component = @component
   and error_class = @error_class
 for update;
 
--- name: SaveFailureCluster :execrows
+-- name: SaveFailureCluster :exec
 update platform.failure_clusters
 set revision = @revision, failures = @failures, failure_count = @failure_count, severity = @severity,
     first_seen_at = @first_seen_at, last_seen_at = @last_seen_at

@@ -11,7 +11,7 @@ select scope, statement, observations, state, version, promoted_at, retired_at f
 where workspace_id is not distinct from @workspace_id and memory_id = @memory_id
 for update;
 
--- name: PutMemory :execrows
+-- name: PutMemory :exec
 update platform.memories
 set state = @state, version = @version, promoted_at = @promoted_at, retired_at = @retired_at
 where workspace_id is not distinct from @workspace_id and memory_id = @memory_id;

@@ -1,4 +1,4 @@
--- name: ProjectCard :execrows
+-- name: ProjectCard :exec
 -- An older or equal version never overwrites: events may come in any order, and again.
 insert into platform.system_cards (workspace_id, card_id, version, title, snapshot)
 values (@workspace_id, @card_id, @version, @title, @snapshot)

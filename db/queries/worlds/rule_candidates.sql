@@ -21,7 +21,7 @@ where workspace_id is not distinct from @workspace_id and candidate_id = any (@c
 order by origin collate "C", origin_id
 for update;
 
--- name: SaveRuleCandidate :execrows
+-- name: SaveRuleCandidate :exec
 update worlds.rule_candidates
 set revision = @revision, statement = @statement, occurrences = @occurrences, kinds = @kinds, confidence = @confidence,
     state = @state, decision_id = @decision_id, decided_at = @decided_at, updated_at = @updated_at

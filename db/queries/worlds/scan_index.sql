@@ -18,7 +18,7 @@ on conflict (subject, workspace_id, kind) do update
 
 -- name: SearchScans :many
 -- The subjects whose last scan found something of the kind.
-select i.subject, i.scan_id, i.finished_at, i.finding_kinds, i.finding_count, f.occurrences
+select i.subject, i.scan_id, i.finished_at, f.occurrences, i.finding_kinds as kinds, i.finding_count as total
 from worlds.scan_index_findings f
 join worlds.scan_index i on i.subject = f.subject and i.workspace_id is not distinct from f.workspace_id
   and i.scan_id = f.scan_id

@@ -7,6 +7,6 @@ select subject, state, started_at, finished_at, findings, failure from worlds.sc
 where scan_id = @scan_id and workspace_id is not distinct from @workspace_id
 for update;
 
--- name: SaveScan :execrows
+-- name: SaveScan :exec
 update worlds.scans set state = @state, finished_at = @finished_at, findings = @findings, failure = @failure
 where scan_id = @scan_id and workspace_id is not distinct from @workspace_id and state = 'running';

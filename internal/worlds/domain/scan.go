@@ -172,8 +172,7 @@ type FoundIn struct {
 	Subject     string
 	ScanID      uuid.UUID
 	FinishedAt  time.Time
-	Occurrences int64 // of that kind
-	// Kinds and Total are of all findings of the scan.
-	Kinds []string
-	Total int64
+	Occurrences int64    // of that kind
+	Kinds       []string // of all findings of the scan
+	Total       int64    // of all findings
 }

@@ -3,11 +3,11 @@ package postgres
 import (
 	"context"
 	"errors"
-	"fmt"
 	"time"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgtype/zeronull"
 
 	"spectral/internal/core/events"
 	"spectral/internal/platform/domain"
@@ -25,14 +25,10 @@ func NewCurationDecisions(tx events.Tx) *CurationDecisions {
 // Add implements [application.CurationDecisions].
 func (c *CurationDecisions) Add(ctx context.Context, workspace uuid.NullUUID,
 	d domain.CurationDecision) (time.Time, error) {
-	decidedAt, err := c.queries.AddCurationDecision(ctx, platformdb.AddCurationDecisionParams{
+	return c.queries.AddCurationDecision(ctx, platformdb.AddCurationDecisionParams{
 		DecisionID: d.ID, WorkspaceID: workspace, CandidateID: d.CandidateID, Verdict: string(d.Verdict), Note: d.Note,
 		DecidedBy: d.DecidedBy, DecidedAt: d.DecidedAt,
 	})
-	if err != nil {
-		return time.Time{}, fmt.Errorf("store a curation decision: %w", err)
-	}
-	return decidedAt, nil
 }
 
 // Lock returns a decision and locks it until the transaction ends. Found is false if there is none.
@@ -43,28 +39,17 @@ func (c *CurationDecisions) Lock(ctx context.Context, workspace uuid.NullUUID,
 	if errors.Is(err, pgx.ErrNoRows) {
 		return domain.CurationDecision{}, false, nil
 	}
-	if err != nil {
-		return domain.CurationDecision{}, false, fmt.Errorf("read curation decision %s: %w", id, err)
-	}
 	return domain.CurationDecision{
 		ID: id, CandidateID: row.CandidateID, Verdict: domain.CurationVerdict(row.Verdict), Note: row.Note,
-		DecidedBy: row.DecidedBy,
-		DecidedAt: row.DecidedAt, Outcome: domain.CurationOutcome(row.Outcome), Reason: text(row.OutcomeReason),
-		RuledAt: row.OutcomeAt.Time,
-	}, true, nil
+		DecidedBy: row.DecidedBy, DecidedAt: row.DecidedAt, Outcome: domain.CurationOutcome(row.Outcome),
+		Reason: string(row.OutcomeReason), RuledAt: time.Time(row.OutcomeAt),
+	}, err == nil, err
 }
 
 // Save stores the outcome of a decision that was locked in this transaction.
 func (c *CurationDecisions) Save(ctx context.Context, workspace uuid.NullUUID, d domain.CurationDecision) error {
-	n, err := c.queries.SaveCurationOutcome(ctx, platformdb.SaveCurationOutcomeParams{
-		WorkspaceID: workspace, DecisionID: d.ID, Outcome: string(d.Outcome), OutcomeReason: textOrNull(d.Reason),
-		OutcomeAt: timeOrNull(d.RuledAt),
+	return c.queries.SaveCurationOutcome(ctx, platformdb.SaveCurationOutcomeParams{
+		WorkspaceID: workspace, DecisionID: d.ID, Outcome: string(d.Outcome), OutcomeReason: zeronull.Text(d.Reason),
+		OutcomeAt: zeronull.Timestamptz(d.RuledAt),
 	})
-	if err != nil {
-		return fmt.Errorf("store the outcome of curation decision %s: %w", d.ID, err)
-	}
-	if n != 1 {
-		return fmt.Errorf("store the outcome of curation decision %s: it is not there", d.ID)
-	}
-	return nil
 }

@@ -2,10 +2,10 @@ package postgres
 
 import (
 	"context"
-	"fmt"
 	"time"
 
 	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5/pgtype/zeronull"
 
 	"spectral/internal/core/events"
 	"spectral/internal/platform/domain"
@@ -23,25 +23,19 @@ func (d *Decisions) Record(ctx context.Context, workspace uuid.NullUUID, decisio
 	at time.Time) (stored domain.Decision, recorded bool, err error) {
 	n, err := d.queries.InsertDecision(ctx, platformdb.InsertDecisionParams{
 		WorkspaceID: workspace, DecisionID: decision.DecisionID, RuleID: decision.RuleID, Outcome: string(decision.Outcome),
-		OverrideReason: textOrNull(decision.OverrideReason), DecidedBy: decision.DecidedBy, DecidedAt: decision.DecidedAt,
+		OverrideReason: zeronull.Text(decision.OverrideReason), DecidedBy: decision.DecidedBy, DecidedAt: decision.DecidedAt,
 		RecordedAt: at,
 	})
-	if err != nil {
-		return domain.Decision{}, false, fmt.Errorf("store decision %s: %w", decision.DecisionID, err)
-	}
-	if n == 1 {
-		return decision, true, nil
+	if err != nil || n == 1 {
+		return decision, n == 1, err
 	}
 	row, err := d.queries.GetDecision(ctx, platformdb.GetDecisionParams{WorkspaceID: workspace,
 		DecisionID: decision.DecisionID})
-	if err != nil {
-		return domain.Decision{}, false, fmt.Errorf("read decision %s: %w", decision.DecisionID, err)
-	}
 	return domain.Decision{
 		Ruling: domain.Ruling{
 			DecisionID: decision.DecisionID, RuleID: row.RuleID, Outcome: domain.Outcome(row.Outcome),
-			OverrideReason: text(row.OverrideReason), DecidedAt: row.DecidedAt,
+			OverrideReason: string(row.OverrideReason), DecidedAt: row.DecidedAt,
 		},
 		DecidedBy: row.DecidedBy,
-	}, false, nil
+	}, false, err
 }

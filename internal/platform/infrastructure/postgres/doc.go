@@ -3,5 +3,4 @@
 //
 //   - system_cards.go, decisions.go, override_patterns.go, failure_clusters.go, memories.go, curation_decisions.go,
 //     agent_tasks.go: a repository each
-//   - null.go: conversions of values that may be null
 package postgres

@@ -3,11 +3,11 @@ package postgres
 import (
 	"context"
 	"errors"
-	"fmt"
 	"time"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgtype/zeronull"
 
 	"spectral/internal/core/events"
 	"spectral/internal/platform/application"
@@ -24,42 +24,28 @@ func NewMemories(tx events.Tx) *Memories { return &Memories{queries: platformdb.
 // Record implements [application.Memories].
 func (m *Memories) Record(ctx context.Context, workspace uuid.NullUUID, id uuid.UUID, scope domain.MemoryScope,
 	statement string, at time.Time) (uuid.UUID, error) {
-	id, err := m.queries.RecordMemory(ctx, platformdb.RecordMemoryParams{
+	return m.queries.RecordMemory(ctx, platformdb.RecordMemoryParams{
 		MemoryID: id, WorkspaceID: workspace, Scope: string(scope), Statement: statement, RecordedAt: at,
 	})
-	if err != nil {
-		return uuid.Nil, fmt.Errorf("store a memory: %w", err)
-	}
-	return id, nil
 }
 
 // Lock implements [application.Memories].
 func (m *Memories) Lock(ctx context.Context, workspace uuid.NullUUID, id uuid.UUID) (domain.Memory, error) {
 	row, err := m.queries.LockMemory(ctx, platformdb.LockMemoryParams{WorkspaceID: workspace, MemoryID: id})
 	if errors.Is(err, pgx.ErrNoRows) {
-		return domain.Memory{}, application.ErrNoMemory
-	}
-	if err != nil {
-		return domain.Memory{}, fmt.Errorf("read the memory: %w", err)
+		err = application.ErrNoMemory
 	}
 	return domain.Memory{
 		ID: id, Scope: domain.MemoryScope(row.Scope), Statement: row.Statement, Observations: row.Observations,
-		State: domain.MemoryState(row.State), Version: row.Version, PromotedAt: row.PromotedAt.Time,
-		RetiredAt: row.RetiredAt.Time,
-	}, nil
+		State: domain.MemoryState(row.State), Version: row.Version, PromotedAt: time.Time(row.PromotedAt),
+		RetiredAt: time.Time(row.RetiredAt),
+	}, err
 }
 
 // Put implements [application.Memories].
 func (m *Memories) Put(ctx context.Context, workspace uuid.NullUUID, memory domain.Memory) error {
-	n, err := m.queries.PutMemory(ctx, platformdb.PutMemoryParams{
+	return m.queries.PutMemory(ctx, platformdb.PutMemoryParams{
 		WorkspaceID: workspace, MemoryID: memory.ID, State: string(memory.State), Version: memory.Version,
-		PromotedAt: timeOrNull(memory.PromotedAt), RetiredAt: timeOrNull(memory.RetiredAt),
+		PromotedAt: zeronull.Timestamptz(memory.PromotedAt), RetiredAt: zeronull.Timestamptz(memory.RetiredAt),
 	})
-	if err != nil {
-		return fmt.Errorf("store the memory: %w", err)
-	}
-	if n != 1 {
-		return errors.New("store the memory: it is not there")
-	}
-	return nil
 }

@@ -1,9 +1,9 @@
 package postgres
 
 import (
+	"cmp"
 	"context"
 	"errors"
-	"fmt"
 	"maps"
 	"slices"
 
@@ -33,19 +33,14 @@ func (o *OverridePatterns) Count(ctx context.Context, workspace uuid.NullUUID, r
 	uncounted, err := o.queries.RememberDecisions(ctx, platformdb.RememberDecisionsParams{
 		WorkspaceID: workspace, DecisionIds: slices.Collect(maps.Keys(byID)),
 	})
-	if err != nil {
-		return fmt.Errorf("store the ids of %d counted decisions: %w", len(byID), err)
-	}
 	fresh := make([]domain.Ruling, len(uncounted))
 	for i, id := range uncounted {
 		fresh[i] = byID[id]
 	}
 	for _, p := range domain.PatternsOf(fresh) {
-		if err := o.add(ctx, workspace, p); err != nil {
-			return fmt.Errorf("add to the override pattern of rule %s: %w", p.RuleID, err)
-		}
+		err = cmp.Or(err, o.add(ctx, workspace, p))
 	}
-	return nil
+	return err
 }
 
 func (o *OverridePatterns) add(ctx context.Context, workspace uuid.NullUUID, p domain.OverridePattern) error {
@@ -54,13 +49,10 @@ func (o *OverridePatterns) add(ctx context.Context, workspace uuid.NullUUID, p d
 		FirstDecidedAt: p.FirstDecidedAt, LastDecidedAt: p.LastDecidedAt,
 	})
 	for _, r := range p.Reasons {
-		if err != nil {
-			break
-		}
-		err = o.queries.AddToReason(ctx, platformdb.AddToReasonParams{
+		err = cmp.Or(err, o.queries.AddToReason(ctx, platformdb.AddToReasonParams{
 			WorkspaceID: workspace, RuleID: p.RuleID, Reason: r.Reason, Overridden: r.Overridden,
 			FirstDecidedAt: r.FirstDecidedAt, LastDecidedAt: r.LastDecidedAt,
-		})
+		}))
 	}
 	return err
 }
@@ -73,20 +65,15 @@ func (o *OverridePatterns) Of(ctx context.Context, workspace uuid.NullUUID,
 		return domain.OverridePattern{}, nil
 	}
 	if err != nil {
-		return domain.OverridePattern{}, fmt.Errorf("override pattern of rule %s: %w", ruleID, err)
-	}
-	reasons, err := o.queries.ListReasons(ctx, platformdb.ListReasonsParams{RuleID: ruleID, WorkspaceID: workspace})
-	if err != nil {
-		return domain.OverridePattern{}, fmt.Errorf("override reasons of rule %s: %w", ruleID, err)
+		return domain.OverridePattern{}, err
 	}
 	p := domain.OverridePattern{
 		RuleID: ruleID, Followed: row.Followed, Overridden: row.Overridden, FirstDecidedAt: row.FirstDecidedAt,
 		LastDecidedAt: row.LastDecidedAt,
 	}
+	reasons, err := o.queries.ListReasons(ctx, platformdb.ListReasonsParams{RuleID: ruleID, WorkspaceID: workspace})
 	for _, r := range reasons {
-		p.Reasons = append(p.Reasons, domain.OverrideReason{
-			Reason: r.Reason, Overridden: r.Overridden, FirstDecidedAt: r.FirstDecidedAt, LastDecidedAt: r.LastDecidedAt,
-		})
+		p.Reasons = append(p.Reasons, domain.OverrideReason(r))
 	}
-	return p, nil
+	return p, err
 }

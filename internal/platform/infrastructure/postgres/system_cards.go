@@ -3,7 +3,6 @@ package postgres
 import (
 	"context"
 	"errors"
-	"fmt"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
@@ -21,36 +20,26 @@ func NewSystemCards(tx events.Tx) *SystemCards { return &SystemCards{queries: pl
 
 // Project stores card, unless the same or a higher version is stored already.
 func (s *SystemCards) Project(ctx context.Context, workspace uuid.NullUUID, card domain.SystemCard) error {
-	_, err := s.queries.ProjectCard(ctx, platformdb.ProjectCardParams{
+	return s.queries.ProjectCard(ctx, platformdb.ProjectCardParams{
 		WorkspaceID: workspace, CardID: card.CardID, Version: card.Version, Title: card.Title, Snapshot: card.Snapshot,
 	})
-	if err != nil {
-		return fmt.Errorf("project card %s: %w", card.CardID, err)
-	}
-	return nil
 }
 
 // Versions returns the stored version of each card of a workspace, by card id.
 func (s *SystemCards) Versions(ctx context.Context, workspace uuid.NullUUID) (map[string]int64, error) {
 	rows, err := s.queries.ListVersions(ctx, workspace)
-	if err != nil {
-		return nil, fmt.Errorf("list system cards: %w", err)
-	}
 	versions := make(map[string]int64, len(rows))
 	for _, row := range rows {
 		versions[row.CardID] = row.Version
 	}
-	return versions, nil
+	return versions, err
 }
 
 // Latest returns the card of a workspace that was projected last, or the zero value if there is none.
 func (s *SystemCards) Latest(ctx context.Context, workspace uuid.NullUUID) (domain.SystemCard, error) {
 	row, err := s.queries.LatestCard(ctx, workspace)
 	if errors.Is(err, pgx.ErrNoRows) {
-		return domain.SystemCard{}, nil
+		err = nil
 	}
-	if err != nil {
-		return domain.SystemCard{}, fmt.Errorf("latest system card: %w", err)
-	}
-	return domain.SystemCard{CardID: row.CardID, Version: row.Version, Title: row.Title}, nil
+	return domain.SystemCard{CardID: row.CardID, Version: row.Version, Title: row.Title}, err
 }

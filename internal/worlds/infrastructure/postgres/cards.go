@@ -3,12 +3,14 @@ package postgres
 import (
 	"context"
 	"encoding/json"
-	"fmt"
+	"errors"
 	"time"
 
 	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
 
 	"spectral/internal/core/events"
+	"spectral/internal/worlds/contracts/protocols"
 	"spectral/internal/worlds/infrastructure/postgres/worldsdb"
 )
 
@@ -22,25 +24,27 @@ func NewCards(tx events.Tx) *Cards { return &Cards{queries: worldsdb.New(tx)} }
 // another.
 func (c *Cards) ReserveVersion(ctx context.Context, workspace uuid.NullUUID, cardID string,
 	at time.Time) (int64, error) {
-	version, err := c.queries.ReserveVersion(ctx,
+	return c.queries.ReserveVersion(ctx,
 		worldsdb.ReserveVersionParams{WorkspaceID: workspace, CardID: cardID, PublishedAt: at})
-	if err != nil {
-		return 0, fmt.Errorf("reserve a version of card %s: %w", cardID, err)
-	}
-	return version, nil
 }
 
 // Put implements [application.Cards].
 func (c *Cards) Put(ctx context.Context, workspace uuid.NullUUID, cardID string, version int64,
 	document json.RawMessage, at time.Time) error {
-	n, err := c.queries.PutCard(ctx, worldsdb.PutCardParams{
+	return c.queries.PutCard(ctx, worldsdb.PutCardParams{
 		WorkspaceID: workspace, CardID: cardID, Version: version, Card: document, PublishedAt: at,
 	})
-	if err != nil {
-		return fmt.Errorf("store card %s: %w", cardID, err)
+}
+
+// Card implements [application.CardReader].
+func (c *Cards) Card(ctx context.Context, workspace uuid.NullUUID, cardID string) (card protocols.Card, err error) {
+	row, err := c.queries.FindCard(ctx, worldsdb.FindCardParams{WorkspaceID: workspace, CardID: cardID})
+	if errors.Is(err, pgx.ErrNoRows) {
+		err = protocols.ErrCardNotFound
 	}
-	if n != 1 {
-		return fmt.Errorf("store card %s: version %d was not reserved in this transaction", cardID, version)
+	if err == nil {
+		err = json.Unmarshal(row.Card, &card) // the published payload, whose fields have the same names
 	}
-	return nil
+	card.CardID, card.Version = cardID, row.Version
+	return card, err
 }

@@ -2,10 +2,10 @@ package postgres
 
 import (
 	"context"
-	"fmt"
 	"time"
 
 	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5/pgtype/zeronull"
 
 	"spectral/internal/core/events"
 	"spectral/internal/worlds/domain"
@@ -25,10 +25,7 @@ func (r *CurationRulings) Add(ctx context.Context, workspace uuid.NullUUID, d do
 	ruling domain.CurationRuling, at time.Time) (bool, error) {
 	n, err := r.queries.AddCurationRuling(ctx, worldsdb.AddCurationRulingParams{
 		WorkspaceID: workspace, DecisionID: d.ID, CandidateID: d.CandidateID, Outcome: string(ruling.Outcome),
-		Reason: textOrNull(ruling.Reason), RuledAt: at,
+		Reason: zeronull.Text(ruling.Reason), RuledAt: at,
 	})
-	if err != nil {
-		return false, fmt.Errorf("record the ruling on decision %s: %w", d.ID, err)
-	}
-	return n == 1, nil
+	return n == 1, err
 }

@@ -2,6 +2,4 @@
 // this package uses worldsdb, which is generated from db/queries/worlds.
 //
 //   - cards.go, scans.go, scan_index.go, rule_health.go, rule_candidates.go, curation_rulings.go: a repository each
-//   - card_reader.go: reads cards for other contexts
-//   - null.go: conversions of values that may be null
 package postgres

@@ -1,9 +1,9 @@
 package postgres
 
 import (
+	"cmp"
 	"context"
 	"errors"
-	"fmt"
 	"maps"
 	"slices"
 
@@ -31,19 +31,14 @@ func (r *RuleHealth) Count(ctx context.Context, workspace uuid.NullUUID, decisio
 	uncounted, err := r.queries.RememberDecisions(ctx, worldsdb.RememberDecisionsParams{
 		WorkspaceID: workspace, DecisionIds: slices.Collect(maps.Keys(byID)),
 	})
-	if err != nil {
-		return fmt.Errorf("remember %d decisions: %w", len(byID), err)
-	}
 	fresh := make([]domain.RuleDecision, len(uncounted))
 	for i, id := range uncounted {
 		fresh[i] = byID[id]
 	}
 	for _, h := range domain.HealthOf(fresh) {
-		if err := r.add(ctx, workspace, h); err != nil {
-			return fmt.Errorf("add to the health of rule %s: %w", h.RuleID, err)
-		}
+		err = cmp.Or(err, r.add(ctx, workspace, h))
 	}
-	return nil
+	return err
 }
 
 func (r *RuleHealth) add(ctx context.Context, workspace uuid.NullUUID, more domain.RuleHealth) error {
@@ -51,12 +46,9 @@ func (r *RuleHealth) add(ctx context.Context, workspace uuid.NullUUID, more doma
 		WorkspaceID: workspace, RuleID: more.RuleID, Followed: more.Followed, Overridden: more.Overridden,
 		State: string(more.State()), LastDecidedAt: more.LastDecidedAt,
 	})
-	if err != nil {
-		return err
-	}
 	state := string(domain.RuleHealth{RuleID: more.RuleID, Followed: row.Followed, Overridden: row.Overridden}.State())
-	if state == row.State {
-		return nil
+	if err != nil || state == row.State {
+		return err
 	}
 	return r.queries.RateRule(ctx, worldsdb.RateRuleParams{WorkspaceID: workspace, RuleID: more.RuleID, State: state})
 }
@@ -67,9 +59,6 @@ func (r *RuleHealth) Of(ctx context.Context, workspace uuid.NullUUID, ruleID str
 	if errors.Is(err, pgx.ErrNoRows) {
 		return domain.RuleHealth{}, nil
 	}
-	if err != nil {
-		return domain.RuleHealth{}, fmt.Errorf("health of rule %s: %w", ruleID, err)
-	}
 	return domain.RuleHealth{RuleID: ruleID, Followed: row.Followed, Overridden: row.Overridden,
-		LastDecidedAt: row.LastDecidedAt}, nil
+		LastDecidedAt: row.LastDecidedAt}, err
 }

@@ -2,7 +2,6 @@ package postgres
 
 import (
 	"context"
-	"fmt"
 
 	"github.com/google/uuid"
 
@@ -27,16 +26,13 @@ func (s *ScanIndex) Put(ctx context.Context, workspace uuid.NullUUID, scan domai
 		WorkspaceID: workspace, Subject: scan.Subject, ScanID: scan.ScanID, FinishedAt: scan.FinishedAt,
 		FindingKinds: kinds, FindingCount: scan.Findings.Occurrences(),
 	})
-	if err == nil && len(kinds) > 0 {
-		err = s.queries.IndexFindings(ctx, worldsdb.IndexFindingsParams{
-			WorkspaceID: workspace, Subject: scan.Subject, ScanID: scan.ScanID, FinishedAt: scan.FinishedAt,
-			Kinds: kinds, Occurrences: occurrences,
-		})
+	if err != nil || len(kinds) == 0 {
+		return err
 	}
-	if err != nil {
-		return fmt.Errorf("index scan %s of %s: %w", scan.ScanID, scan.Subject, err)
-	}
-	return nil
+	return s.queries.IndexFindings(ctx, worldsdb.IndexFindingsParams{
+		WorkspaceID: workspace, Subject: scan.Subject, ScanID: scan.ScanID, FinishedAt: scan.FinishedAt,
+		Kinds: kinds, Occurrences: occurrences,
+	})
 }
 
 // Search returns the subjects of a workspace whose last scan found something of kind, at most limit, those with most
@@ -44,15 +40,9 @@ func (s *ScanIndex) Put(ctx context.Context, workspace uuid.NullUUID, scan domai
 func (s *ScanIndex) Search(ctx context.Context, workspace uuid.NullUUID, kind string,
 	most int32) ([]domain.FoundIn, error) {
 	rows, err := s.queries.SearchScans(ctx, worldsdb.SearchScansParams{Kind: kind, WorkspaceID: workspace, Most: most})
-	if err != nil {
-		return nil, fmt.Errorf("search scans for %s: %w", kind, err)
-	}
 	found := make([]domain.FoundIn, len(rows))
 	for i, row := range rows {
-		found[i] = domain.FoundIn{
-			Subject: row.Subject, ScanID: row.ScanID, FinishedAt: row.FinishedAt, Occurrences: row.Occurrences,
-			Kinds: row.FindingKinds, Total: row.FindingCount,
-		}
+		found[i] = domain.FoundIn(row)
 	}
-	return found, nil
+	return found, err
 }

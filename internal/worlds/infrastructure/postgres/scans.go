@@ -2,12 +2,12 @@ package postgres
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
-	"fmt"
+	"time"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgtype/zeronull"
 
 	"spectral/internal/core/events"
 	"spectral/internal/worlds/domain"
@@ -22,51 +22,28 @@ func NewScans(tx events.Tx) *Scans { return &Scans{queries: worldsdb.New(tx)} }
 
 // Add implements [application.Scans].
 func (s *Scans) Add(ctx context.Context, workspace uuid.NullUUID, scan domain.Scan) error {
-	err := s.queries.AddScan(ctx, worldsdb.AddScanParams{
+	return s.queries.AddScan(ctx, worldsdb.AddScanParams{
 		WorkspaceID: workspace, ScanID: scan.ID, Subject: scan.Subject, State: string(scan.State), StartedAt: scan.StartedAt,
 	})
-	if err != nil {
-		return fmt.Errorf("store scan %s: %w", scan.ID, err)
-	}
-	return nil
 }
 
 // Lock implements [application.Scans].
 func (s *Scans) Lock(ctx context.Context, workspace uuid.NullUUID, id uuid.UUID) (domain.Scan, error) {
 	row, err := s.queries.LockScan(ctx, worldsdb.LockScanParams{ScanID: id, WorkspaceID: workspace})
 	if errors.Is(err, pgx.ErrNoRows) {
-		return domain.Scan{}, domain.ErrNoScan
+		err = domain.ErrNoScan
 	}
-	if err != nil {
-		return domain.Scan{}, fmt.Errorf("read scan %s: %w", id, err)
-	}
-	scan := domain.Scan{
+	return domain.Scan{
 		ID: id, Subject: row.Subject, State: domain.ScanState(row.State), StartedAt: row.StartedAt,
-		FinishedAt: row.FinishedAt.Time,
-		Failure:    text(row.Failure),
-	}
-	if err := json.Unmarshal(row.Findings, &scan.Findings); err != nil {
-		return domain.Scan{}, fmt.Errorf("read the findings of scan %s: %w", id, err)
-	}
-	return scan, nil
+		FinishedAt: time.Time(row.FinishedAt), Findings: row.Findings, Failure: string(row.Failure),
+	}, err
 }
 
 // Save implements [application.Scans].
 func (s *Scans) Save(ctx context.Context, workspace uuid.NullUUID, scan domain.Scan) error {
-	findings, err := json.Marshal(append(domain.Findings{}, scan.Findings...)) // [] for none
-	if err != nil {
-		return fmt.Errorf("encode the findings of scan %s: %w", scan.ID, err)
-	}
-	n, err := s.queries.SaveScan(ctx, worldsdb.SaveScanParams{
-		ScanID: scan.ID, WorkspaceID: workspace, State: string(scan.State), Findings: findings,
-		Failure:    textOrNull(scan.Failure),
-		FinishedAt: timeOrNull(scan.FinishedAt),
+	return s.queries.SaveScan(ctx, worldsdb.SaveScanParams{
+		ScanID: scan.ID, WorkspaceID: workspace, State: string(scan.State), Failure: zeronull.Text(scan.Failure),
+		Findings:   append(domain.Findings{}, scan.Findings...), // a nil slice would be null
+		FinishedAt: zeronull.Timestamptz(scan.FinishedAt),
 	})
-	if err != nil {
-		return fmt.Errorf("store scan %s: %w", scan.ID, err)
-	}
-	if n != 1 {
-		return fmt.Errorf("store scan %s: it is not running", scan.ID)
-	}
-	return nil
 }

@@ -11,7 +11,8 @@ import (
 	"time"
 
 	"github.com/google/uuid"
-	"github.com/jackc/pgx/v5/pgtype"
+	"github.com/jackc/pgx/v5/pgtype/zeronull"
+	"spectral/internal/platform/domain"
 )
 
 const addTask = `-- name: AddTask :execrows
@@ -73,19 +74,19 @@ type FindTaskRow struct {
 	Executor            string
 	Input               json.RawMessage
 	Status              string
-	Steps               json.RawMessage
+	Steps               []domain.TaskStep
 	Result              []byte
-	FailureReason       *string
-	LastError           *string
-	ApprovalGate        *string
-	ApprovalQuestion    *string
-	ApprovalRequestedAt pgtype.Timestamptz
-	ApprovalVerdict     *string
-	ApprovalDecidedBy   *string
-	ApprovalDecidedAt   pgtype.Timestamptz
-	ApprovalComment     *string
-	CancelRequestedBy   *string
-	CancelRequestedAt   pgtype.Timestamptz
+	FailureReason       zeronull.Text
+	LastError           zeronull.Text
+	ApprovalGate        zeronull.Text
+	ApprovalQuestion    zeronull.Text
+	ApprovalRequestedAt zeronull.Timestamptz
+	ApprovalVerdict     zeronull.Text
+	ApprovalDecidedBy   zeronull.Text
+	ApprovalDecidedAt   zeronull.Timestamptz
+	ApprovalComment     zeronull.Text
+	CancelRequestedBy   zeronull.Text
+	CancelRequestedAt   zeronull.Timestamptz
 	Run                 int64
 	Tries               int32
 	DispatchEventID     uuid.NullUUID
@@ -143,7 +144,7 @@ func (q *Queries) LockTask(ctx context.Context, arg LockTaskParams) error {
 	return err
 }
 
-const saveTask = `-- name: SaveTask :execrows
+const saveTask = `-- name: SaveTask :exec
 update platform.agent_tasks set
   status = $1, steps = $2, result = $3, failure_reason = $4,
     last_error = $5,
@@ -158,19 +159,19 @@ where agent_task_id = $19 and workspace_id is not distinct from $20
 
 type SaveTaskParams struct {
 	Status              string
-	Steps               json.RawMessage
+	Steps               []domain.TaskStep
 	Result              []byte
-	FailureReason       *string
-	LastError           *string
-	ApprovalGate        *string
-	ApprovalQuestion    *string
-	ApprovalRequestedAt pgtype.Timestamptz
-	ApprovalVerdict     *string
-	ApprovalDecidedBy   *string
-	ApprovalDecidedAt   pgtype.Timestamptz
-	ApprovalComment     *string
-	CancelRequestedBy   *string
-	CancelRequestedAt   pgtype.Timestamptz
+	FailureReason       zeronull.Text
+	LastError           zeronull.Text
+	ApprovalGate        zeronull.Text
+	ApprovalQuestion    zeronull.Text
+	ApprovalRequestedAt zeronull.Timestamptz
+	ApprovalVerdict     zeronull.Text
+	ApprovalDecidedBy   zeronull.Text
+	ApprovalDecidedAt   zeronull.Timestamptz
+	ApprovalComment     zeronull.Text
+	CancelRequestedBy   zeronull.Text
+	CancelRequestedAt   zeronull.Timestamptz
 	Run                 int64
 	Tries               int32
 	DispatchEventID     uuid.NullUUID
@@ -179,8 +180,8 @@ type SaveTaskParams struct {
 	WorkspaceID         uuid.NullUUID
 }
 
-func (q *Queries) SaveTask(ctx context.Context, arg SaveTaskParams) (int64, error) {
-	result, err := q.db.Exec(ctx, saveTask,
+func (q *Queries) SaveTask(ctx context.Context, arg SaveTaskParams) error {
+	_, err := q.db.Exec(ctx, saveTask,
 		arg.Status,
 		arg.Steps,
 		arg.Result,
@@ -202,8 +203,5 @@ func (q *Queries) SaveTask(ctx context.Context, arg SaveTaskParams) (int64, erro
 		arg.AgentTaskID,
 		arg.WorkspaceID,
 	)
-	if err != nil {
-		return 0, err
-	}
-	return result.RowsAffected(), nil
+	return err
 }

@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"github.com/google/uuid"
-	"github.com/jackc/pgx/v5/pgtype"
+	"github.com/jackc/pgx/v5/pgtype/zeronull"
 )
 
 const addCurationDecision = `-- name: AddCurationDecision :one
@@ -66,8 +66,8 @@ type LockCurationDecisionRow struct {
 	DecidedBy     string
 	DecidedAt     time.Time
 	Outcome       string
-	OutcomeReason *string
-	OutcomeAt     pgtype.Timestamptz
+	OutcomeReason zeronull.Text
+	OutcomeAt     zeronull.Timestamptz
 }
 
 func (q *Queries) LockCurationDecision(ctx context.Context, arg LockCurationDecisionParams) (LockCurationDecisionRow, error) {
@@ -86,7 +86,7 @@ func (q *Queries) LockCurationDecision(ctx context.Context, arg LockCurationDeci
 	return i, err
 }
 
-const saveCurationOutcome = `-- name: SaveCurationOutcome :execrows
+const saveCurationOutcome = `-- name: SaveCurationOutcome :exec
 update platform.curation_decisions
 set outcome = $1, outcome_reason = $2, outcome_at = $3
 where workspace_id is not distinct from $4 and decision_id = $5
@@ -94,22 +94,19 @@ where workspace_id is not distinct from $4 and decision_id = $5
 
 type SaveCurationOutcomeParams struct {
 	Outcome       string
-	OutcomeReason *string
-	OutcomeAt     pgtype.Timestamptz
+	OutcomeReason zeronull.Text
+	OutcomeAt     zeronull.Timestamptz
 	WorkspaceID   uuid.NullUUID
 	DecisionID    uuid.UUID
 }
 
-func (q *Queries) SaveCurationOutcome(ctx context.Context, arg SaveCurationOutcomeParams) (int64, error) {
-	result, err := q.db.Exec(ctx, saveCurationOutcome,
+func (q *Queries) SaveCurationOutcome(ctx context.Context, arg SaveCurationOutcomeParams) error {
+	_, err := q.db.Exec(ctx, saveCurationOutcome,
 		arg.Outcome,
 		arg.OutcomeReason,
 		arg.OutcomeAt,
 		arg.WorkspaceID,
 		arg.DecisionID,
 	)
-	if err != nil {
-		return 0, err
-	}
-	return result.RowsAffected(), nil
+	return err
 }

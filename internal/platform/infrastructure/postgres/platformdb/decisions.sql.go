@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5/pgtype/zeronull"
 )
 
 const getDecision = `-- name: GetDecision :one
@@ -25,7 +26,7 @@ type GetDecisionParams struct {
 type GetDecisionRow struct {
 	RuleID         string
 	Outcome        string
-	OverrideReason *string
+	OverrideReason zeronull.Text
 	DecidedBy      string
 	DecidedAt      time.Time
 }
@@ -55,7 +56,7 @@ type InsertDecisionParams struct {
 	DecisionID     uuid.UUID
 	RuleID         string
 	Outcome        string
-	OverrideReason *string
+	OverrideReason zeronull.Text
 	DecidedBy      string
 	DecidedAt      time.Time
 	RecordedAt     time.Time

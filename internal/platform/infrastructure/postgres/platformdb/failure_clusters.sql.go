@@ -7,10 +7,10 @@ package platformdb
 
 import (
 	"context"
-	"encoding/json"
 	"time"
 
 	"github.com/google/uuid"
+	"spectral/internal/platform/domain"
 )
 
 const addFailureCluster = `-- name: AddFailureCluster :execrows
@@ -29,7 +29,7 @@ type AddFailureClusterParams struct {
 	Operation    string
 	ErrorClass   string
 	Revision     int64
-	Failures     json.RawMessage
+	Failures     []domain.FailureCount
 	FailureCount int64
 	Severity     string
 	FirstSeenAt  time.Time
@@ -74,7 +74,7 @@ type LockFailureClusterParams struct {
 type LockFailureClusterRow struct {
 	ClusterID   uuid.UUID
 	Revision    int64
-	Failures    json.RawMessage
+	Failures    []domain.FailureCount
 	FirstSeenAt time.Time
 	LastSeenAt  time.Time
 }
@@ -97,7 +97,7 @@ func (q *Queries) LockFailureCluster(ctx context.Context, arg LockFailureCluster
 	return i, err
 }
 
-const saveFailureCluster = `-- name: SaveFailureCluster :execrows
+const saveFailureCluster = `-- name: SaveFailureCluster :exec
 update platform.failure_clusters
 set revision = $1, failures = $2, failure_count = $3, severity = $4,
     first_seen_at = $5, last_seen_at = $6
@@ -106,7 +106,7 @@ where workspace_id is not distinct from $7 and cluster_id = $8
 
 type SaveFailureClusterParams struct {
 	Revision     int64
-	Failures     json.RawMessage
+	Failures     []domain.FailureCount
 	FailureCount int64
 	Severity     string
 	FirstSeenAt  time.Time
@@ -115,8 +115,8 @@ type SaveFailureClusterParams struct {
 	ClusterID    uuid.UUID
 }
 
-func (q *Queries) SaveFailureCluster(ctx context.Context, arg SaveFailureClusterParams) (int64, error) {
-	result, err := q.db.Exec(ctx, saveFailureCluster,
+func (q *Queries) SaveFailureCluster(ctx context.Context, arg SaveFailureClusterParams) error {
+	_, err := q.db.Exec(ctx, saveFailureCluster,
 		arg.Revision,
 		arg.Failures,
 		arg.FailureCount,
@@ -126,8 +126,5 @@ func (q *Queries) SaveFailureCluster(ctx context.Context, arg SaveFailureCluster
 		arg.WorkspaceID,
 		arg.ClusterID,
 	)
-	if err != nil {
-		return 0, err
-	}
-	return result.RowsAffected(), nil
+	return err
 }

@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"github.com/google/uuid"
-	"github.com/jackc/pgx/v5/pgtype"
+	"github.com/jackc/pgx/v5/pgtype/zeronull"
 )
 
 const lockMemory = `-- name: LockMemory :one
@@ -30,8 +30,8 @@ type LockMemoryRow struct {
 	Observations int64
 	State        string
 	Version      int64
-	PromotedAt   pgtype.Timestamptz
-	RetiredAt    pgtype.Timestamptz
+	PromotedAt   zeronull.Timestamptz
+	RetiredAt    zeronull.Timestamptz
 }
 
 func (q *Queries) LockMemory(ctx context.Context, arg LockMemoryParams) (LockMemoryRow, error) {
@@ -49,7 +49,7 @@ func (q *Queries) LockMemory(ctx context.Context, arg LockMemoryParams) (LockMem
 	return i, err
 }
 
-const putMemory = `-- name: PutMemory :execrows
+const putMemory = `-- name: PutMemory :exec
 update platform.memories
 set state = $1, version = $2, promoted_at = $3, retired_at = $4
 where workspace_id is not distinct from $5 and memory_id = $6
@@ -58,14 +58,14 @@ where workspace_id is not distinct from $5 and memory_id = $6
 type PutMemoryParams struct {
 	State       string
 	Version     int64
-	PromotedAt  pgtype.Timestamptz
-	RetiredAt   pgtype.Timestamptz
+	PromotedAt  zeronull.Timestamptz
+	RetiredAt   zeronull.Timestamptz
 	WorkspaceID uuid.NullUUID
 	MemoryID    uuid.UUID
 }
 
-func (q *Queries) PutMemory(ctx context.Context, arg PutMemoryParams) (int64, error) {
-	result, err := q.db.Exec(ctx, putMemory,
+func (q *Queries) PutMemory(ctx context.Context, arg PutMemoryParams) error {
+	_, err := q.db.Exec(ctx, putMemory,
 		arg.State,
 		arg.Version,
 		arg.PromotedAt,
@@ -73,10 +73,7 @@ func (q *Queries) PutMemory(ctx context.Context, arg PutMemoryParams) (int64, er
 		arg.WorkspaceID,
 		arg.MemoryID,
 	)
-	if err != nil {
-		return 0, err
-	}
-	return result.RowsAffected(), nil
+	return err
 }
 
 const recordMemory = `-- name: RecordMemory :one

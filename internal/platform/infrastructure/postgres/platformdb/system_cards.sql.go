@@ -60,7 +60,7 @@ func (q *Queries) ListVersions(ctx context.Context, workspaceID uuid.NullUUID) (
 	return items, nil
 }
 
-const projectCard = `-- name: ProjectCard :execrows
+const projectCard = `-- name: ProjectCard :exec
 insert into platform.system_cards (workspace_id, card_id, version, title, snapshot)
 values ($1, $2, $3, $4, $5)
 on conflict (workspace_id, card_id) do update
@@ -77,16 +77,13 @@ type ProjectCardParams struct {
 }
 
 // An older or equal version never overwrites: events may come in any order, and again.
-func (q *Queries) ProjectCard(ctx context.Context, arg ProjectCardParams) (int64, error) {
-	result, err := q.db.Exec(ctx, projectCard,
+func (q *Queries) ProjectCard(ctx context.Context, arg ProjectCardParams) error {
+	_, err := q.db.Exec(ctx, projectCard,
 		arg.WorkspaceID,
 		arg.CardID,
 		arg.Version,
 		arg.Title,
 		arg.Snapshot,
 	)
-	if err != nil {
-		return 0, err
-	}
-	return result.RowsAffected(), nil
+	return err
 }

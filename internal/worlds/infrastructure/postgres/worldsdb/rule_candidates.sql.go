@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"github.com/google/uuid"
-	"github.com/jackc/pgx/v5/pgtype"
+	"github.com/jackc/pgx/v5/pgtype/zeronull"
 )
 
 const addCurationRuling = `-- name: AddCurationRuling :execrows
@@ -24,7 +24,7 @@ type AddCurationRulingParams struct {
 	DecisionID  uuid.UUID
 	CandidateID uuid.UUID
 	Outcome     string
-	Reason      *string
+	Reason      zeronull.Text
 	RuledAt     time.Time
 }
 
@@ -110,7 +110,7 @@ type LockRuleCandidateOfOriginRow struct {
 	Confidence  float64
 	State       string
 	DecisionID  uuid.NullUUID
-	DecidedAt   pgtype.Timestamptz
+	DecidedAt   zeronull.Timestamptz
 }
 
 func (q *Queries) LockRuleCandidateOfOrigin(ctx context.Context, arg LockRuleCandidateOfOriginParams) (LockRuleCandidateOfOriginRow, error) {
@@ -156,7 +156,7 @@ type LockRuleCandidatesRow struct {
 	Confidence  float64
 	State       string
 	DecisionID  uuid.NullUUID
-	DecidedAt   pgtype.Timestamptz
+	DecidedAt   zeronull.Timestamptz
 }
 
 // In the order in which facts of their origins take them.
@@ -192,7 +192,7 @@ func (q *Queries) LockRuleCandidates(ctx context.Context, arg LockRuleCandidates
 	return items, nil
 }
 
-const saveRuleCandidate = `-- name: SaveRuleCandidate :execrows
+const saveRuleCandidate = `-- name: SaveRuleCandidate :exec
 update worlds.rule_candidates
 set revision = $1, statement = $2, occurrences = $3, kinds = $4, confidence = $5,
     state = $6, decision_id = $7, decided_at = $8, updated_at = $9
@@ -207,14 +207,14 @@ type SaveRuleCandidateParams struct {
 	Confidence  float64
 	State       string
 	DecisionID  uuid.NullUUID
-	DecidedAt   pgtype.Timestamptz
+	DecidedAt   zeronull.Timestamptz
 	UpdatedAt   time.Time
 	WorkspaceID uuid.NullUUID
 	CandidateID uuid.UUID
 }
 
-func (q *Queries) SaveRuleCandidate(ctx context.Context, arg SaveRuleCandidateParams) (int64, error) {
-	result, err := q.db.Exec(ctx, saveRuleCandidate,
+func (q *Queries) SaveRuleCandidate(ctx context.Context, arg SaveRuleCandidateParams) error {
+	_, err := q.db.Exec(ctx, saveRuleCandidate,
 		arg.Revision,
 		arg.Statement,
 		arg.Occurrences,
@@ -227,8 +227,5 @@ func (q *Queries) SaveRuleCandidate(ctx context.Context, arg SaveRuleCandidatePa
 		arg.WorkspaceID,
 		arg.CandidateID,
 	)
-	if err != nil {
-		return 0, err
-	}
-	return result.RowsAffected(), nil
+	return err
 }

@@ -75,7 +75,7 @@ func (q *Queries) IndexScan(ctx context.Context, arg IndexScanParams) error {
 }
 
 const searchScans = `-- name: SearchScans :many
-select i.subject, i.scan_id, i.finished_at, i.finding_kinds, i.finding_count, f.occurrences
+select i.subject, i.scan_id, i.finished_at, f.occurrences, i.finding_kinds as kinds, i.finding_count as total
 from worlds.scan_index_findings f
 join worlds.scan_index i on i.subject = f.subject and i.workspace_id is not distinct from f.workspace_id
   and i.scan_id = f.scan_id
@@ -91,12 +91,12 @@ type SearchScansParams struct {
 }
 
 type SearchScansRow struct {
-	Subject      string
-	ScanID       uuid.UUID
-	FinishedAt   time.Time
-	FindingKinds []string
-	FindingCount int64
-	Occurrences  int64
+	Subject     string
+	ScanID      uuid.UUID
+	FinishedAt  time.Time
+	Occurrences int64
+	Kinds       []string
+	Total       int64
 }
 
 // The subjects whose last scan found something of the kind.
@@ -113,9 +113,9 @@ func (q *Queries) SearchScans(ctx context.Context, arg SearchScansParams) ([]Sea
 			&i.Subject,
 			&i.ScanID,
 			&i.FinishedAt,
-			&i.FindingKinds,
-			&i.FindingCount,
 			&i.Occurrences,
+			&i.Kinds,
+			&i.Total,
 		); err != nil {
 			return nil, err
 		}

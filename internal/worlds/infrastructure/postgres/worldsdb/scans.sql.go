@@ -7,11 +7,11 @@ package worldsdb
 
 import (
 	"context"
-	"encoding/json"
 	"time"
 
 	"github.com/google/uuid"
-	"github.com/jackc/pgx/v5/pgtype"
+	"github.com/jackc/pgx/v5/pgtype/zeronull"
+	"spectral/internal/worlds/domain"
 )
 
 const addScan = `-- name: AddScan :exec
@@ -53,9 +53,9 @@ type LockScanRow struct {
 	Subject    string
 	State      string
 	StartedAt  time.Time
-	FinishedAt pgtype.Timestamptz
-	Findings   json.RawMessage
-	Failure    *string
+	FinishedAt zeronull.Timestamptz
+	Findings   domain.Findings
+	Failure    zeronull.Text
 }
 
 func (q *Queries) LockScan(ctx context.Context, arg LockScanParams) (LockScanRow, error) {
@@ -72,22 +72,22 @@ func (q *Queries) LockScan(ctx context.Context, arg LockScanParams) (LockScanRow
 	return i, err
 }
 
-const saveScan = `-- name: SaveScan :execrows
+const saveScan = `-- name: SaveScan :exec
 update worlds.scans set state = $1, finished_at = $2, findings = $3, failure = $4
 where scan_id = $5 and workspace_id is not distinct from $6 and state = 'running'
 `
 
 type SaveScanParams struct {
 	State       string
-	FinishedAt  pgtype.Timestamptz
-	Findings    json.RawMessage
-	Failure     *string
+	FinishedAt  zeronull.Timestamptz
+	Findings    domain.Findings
+	Failure     zeronull.Text
 	ScanID      uuid.UUID
 	WorkspaceID uuid.NullUUID
 }
 
-func (q *Queries) SaveScan(ctx context.Context, arg SaveScanParams) (int64, error) {
-	result, err := q.db.Exec(ctx, saveScan,
+func (q *Queries) SaveScan(ctx context.Context, arg SaveScanParams) error {
+	_, err := q.db.Exec(ctx, saveScan,
 		arg.State,
 		arg.FinishedAt,
 		arg.Findings,
@@ -95,8 +95,5 @@ func (q *Queries) SaveScan(ctx context.Context, arg SaveScanParams) (int64, erro
 		arg.ScanID,
 		arg.WorkspaceID,
 	)
-	if err != nil {
-		return 0, err
-	}
-	return result.RowsAffected(), nil
+	return err
 }

@@ -35,7 +35,7 @@ func (q *Queries) FindCard(ctx context.Context, arg FindCardParams) (FindCardRow
 	return i, err
 }
 
-const putCard = `-- name: PutCard :execrows
+const putCard = `-- name: PutCard :exec
 update worlds.world_model_cards
 set card = $1, published_at = $2
 where workspace_id is not distinct from $3 and card_id = $4 and version = $5
@@ -49,18 +49,15 @@ type PutCardParams struct {
 	Version     int64
 }
 
-func (q *Queries) PutCard(ctx context.Context, arg PutCardParams) (int64, error) {
-	result, err := q.db.Exec(ctx, putCard,
+func (q *Queries) PutCard(ctx context.Context, arg PutCardParams) error {
+	_, err := q.db.Exec(ctx, putCard,
 		arg.Card,
 		arg.PublishedAt,
 		arg.WorkspaceID,
 		arg.CardID,
 		arg.Version,
 	)
-	if err != nil {
-		return 0, err
-	}
-	return result.RowsAffected(), nil
+	return err
 }
 
 const reserveVersion = `-- name: ReserveVersion :one
